@@ -1,0 +1,131 @@
+# gpuvec: a PostgreSQL index access method for vectors (PGXS)
+
+MODULE_big = gpuvec
+EXTENSION = gpuvec gpuvec_pgvector
+DATA = $(wildcard sql/*--*.sql)
+
+AM_OBJS = \
+	src/am/ivfpqbuild.o \
+	src/am/ivfpqcost.o \
+	src/am/ivfpqfinish.o \
+	src/am/ivfpqhandler.o \
+	src/am/ivfpqinsert.o \
+	src/am/ivfpqinspect.o \
+	src/am/ivfpqmixed.o \
+	src/am/ivfpqmodel.o \
+	src/am/ivfpqreal.o \
+	src/am/ivfpqrecall.o \
+	src/am/ivfpqrerank.o \
+	src/am/ivfpqscan.o \
+	src/am/ivfpqsearch.o \
+	src/am/ivfpqtids.o \
+	src/am/ivfpqtrain.o \
+	src/am/ivfpqvacuum.o \
+	src/am/ivfpqvalidate.o \
+	src/am/ivfpqvalue.o \
+	src/am/ivfpqverify.o
+
+PAGE_OBJS = \
+	src/page/ivfpqarray.o \
+	src/page/ivfpqlayout.o \
+	src/page/ivfpqlist.o \
+	src/page/ivfpqmeta.o \
+	src/page/ivfpqpage.o \
+	src/page/ivfpqpending.o \
+	src/page/ivfpqrewrite.o \
+	src/page/ivfpqslot.o \
+	src/page/ivfpqwriter.o
+
+ENGINE_OBJS = \
+	src/engine/gv_engine.o \
+	src/engine/gv_topk.o
+
+CPU_OBJS = \
+	src/cpu/assign.o \
+	src/cpu/coarse.o \
+	src/cpu/distance.o \
+	src/cpu/gv_cpu.o \
+	src/cpu/kmeans.o \
+	src/cpu/pq.o \
+	src/cpu/scan.o \
+	src/cpu/transform.o
+
+OBJS = src/gpuvec.o $(AM_OBJS) $(PAGE_OBJS) $(ENGINE_OBJS) $(CPU_OBJS)
+
+# -Wno-unused-parameter: PostgreSQL and the engine fix their callbacks' shapes.
+PG_CFLAGS = -std=gnu99 -Wall -Wextra -Wno-unused-parameter
+PG_CPPFLAGS = -I$(srcdir)/src
+SHLIB_LINK = -lm
+
+# No bitcode: JIT could inline nothing of an access method, and a second
+# compiler would have to be there.
+override with_llvm = no
+
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+.DEFAULT_GOAL := all
+
+ifneq ($(wildcard $(PGXS)),)
+
+# Tests for a running server (make installcheck): every sql/NAME.sql without
+# '--', every spec, every TAP file; of SQL files and specs those that name
+# gpuvec_pgvector only where pgvector is installed.  Their database has gpuvec
+# from the start.  `make test` needs no server.
+sql_tests := $(foreach f,$(wildcard sql/*.sql),$(if $(findstring --,$f),,$f))
+iso_tests := $(wildcard test/isolation/specs/*.spec)
+ifeq ($(wildcard $(shell $(PG_CONFIG) --sharedir)/extension/vector.control),)
+needs_pgvector := $(shell grep -l gpuvec_pgvector $(sql_tests) $(iso_tests) \
+	/dev/null)
+endif
+REGRESS := $(notdir $(basename $(filter-out $(needs_pgvector),$(sql_tests))))
+ISOLATION := $(notdir $(basename $(filter-out $(needs_pgvector),$(iso_tests))))
+REGRESS_OPTS = --load-extension=gpuvec
+ISOLATION_OPTS = --load-extension=gpuvec --inputdir=$(srcdir)/test/isolation
+PROVE_TESTS := $(wildcard test/t/*.pl)
+PROVE_FLAGS = -I test/t
+# they make clusters of their own, which root may not
+ifneq ($(and $(PROVE_TESTS),$(filter-out 0,$(shell id -u))),)
+TAP_TESTS = 1
+endif
+
+EXTRA_CLEAN = $(OBJS:.o=.d)
+
+include $(PGXS)
+
+# PostgreSQL's headers are system headers: their warnings are not ours.
+pg_includes := $(includedir_server) $(includedir_internal)
+override CPPFLAGS := $(foreach flag,$(CPPFLAGS),\
+	$(if $(filter $(addprefix -I,$(pg_includes)),$(flag)),\
+	$(patsubst -I%,-isystem %,$(flag)),$(flag)))
+
+# Header dependencies, where PGXS does not make them (Debian's does not).
+ifneq ($(autodepend), yes)
+override CPPFLAGS += -MMD -MP
+-include $(OBJS:.o=.d)
+endif
+
+# The kernels: optimised, and with every rounding where the source says.
+$(CPU_OBJS): override CFLAGS += -O3 -ffp-contract=off
+
+# What a variable holds, for test/run.sh.
+print-%:
+	@echo $($*)
+
+else
+all install installcheck uninstall:
+	@echo "no PostgreSQL development files: test/setup.sh installs them;" \
+		"PG_CONFIG=/path/to/pg_config names others" >&2; exit 1
+endif
+
+# Each of these works on a bare Debian or Ubuntu: see the script's header.
+.PHONY: demo test test-long bench
+demo:
+	@test/demo/run.sh
+test:
+	@test/run.sh
+test-long:
+	@test/run.sh --long
+bench:
+	@test/bench/run.sh
+demo test test-long bench: export PG_CONFIG := $(if \
+	$(filter-out undefined default file,$(origin PG_CONFIG)),$(PG_CONFIG))

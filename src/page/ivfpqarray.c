@@ -1,0 +1,141 @@
+/*
+ * ivfpqarray.c
+ *		Immutable arrays of vectors: mean, codebooks, centroids.
+ *
+ * An array is a stream of floats over consecutive pages, FLOATS_PER_PAGE on
+ * each.  It is written before anything points to it and never changes, so
+ * readers need a pin but no lock, once the page's kind is checked.
+ */
+#include "postgres.h"
+
+#include "page/ivfpqpage.h"
+
+#define FLOATS_PER_PAGE	((int64) (IVFPQ_PAGE_BYTES / sizeof(float4)))
+
+/* Begin to read `nvectors` vectors of `dims` floats. */
+void
+IvfpqArrayOpen(IvfpqArrayReader *reader, Relation index,
+			   BlockNumber first, int dims, int64 nvectors)
+{
+	reader->index = index;
+	reader->first = first;
+	reader->dims = dims;
+	reader->nvectors = nvectors;
+	reader->next = 0;
+	reader->buffer = InvalidBuffer;
+	reader->spill = NULL;
+}
+
+/* Let go of the page and the memory. */
+void
+IvfpqArrayClose(IvfpqArrayReader *reader)
+{
+	if (BufferIsValid(reader->buffer))
+		ReleaseBuffer(reader->buffer);
+	reader->buffer = InvalidBuffer;
+	if (reader->spill)
+		pfree(reader->spill);
+	reader->spill = NULL;
+}
+
+/* Pin the page that holds float `offset` of the stream; point to it. */
+static const float *
+pin_float(IvfpqArrayReader *reader, int64 offset)
+{
+	BlockNumber blkno = reader->first + (BlockNumber) (offset / FLOATS_PER_PAGE);
+
+	if (!BufferIsValid(reader->buffer) ||
+		BufferGetBlockNumber(reader->buffer) != blkno)
+	{
+		if (BufferIsValid(reader->buffer))
+			ReleaseBuffer(reader->buffer);
+		reader->buffer = InvalidBuffer;
+		reader->buffer = IvfpqReadPage(reader->index, blkno, BUFFER_LOCK_SHARE,
+									   IVFPQ_KIND_ARRAY, NULL);
+		LockBuffer(reader->buffer, BUFFER_LOCK_UNLOCK);
+	}
+	return (const float *) PageGetContents(BufferGetPage(reader->buffer)) +
+		offset % FLOATS_PER_PAGE;
+}
+
+/* Gather a vector that crosses pages. */
+static void
+gather(IvfpqArrayReader *reader, int64 offset, float *out)
+{
+	int			done = 0;
+
+	while (done < reader->dims)
+	{
+		int64		room = FLOATS_PER_PAGE - (offset + done) % FLOATS_PER_PAGE;
+		int			n = (int) Min(room, reader->dims - done);
+
+		memcpy(out + done, pin_float(reader, offset + done), n * sizeof(float));
+		done += n;
+	}
+}
+
+/*
+ * The next run of whole vectors, [*count][dims]; NULL after the last.  The
+ * result is good until the next call.
+ */
+const float *
+IvfpqArrayNext(IvfpqArrayReader *reader, int *count)
+{
+	int64		offset = reader->next * reader->dims;
+	int64		whole;
+
+	if (reader->next >= reader->nvectors)
+		return NULL;
+
+	whole = (FLOATS_PER_PAGE - offset % FLOATS_PER_PAGE) / reader->dims;
+	if (whole > 0)
+	{
+		*count = (int) Min(whole, reader->nvectors - reader->next);
+		reader->next += *count;
+		return pin_float(reader, offset);
+	}
+
+	if (reader->spill == NULL)
+		reader->spill = palloc(reader->dims * sizeof(float));
+	gather(reader, offset, reader->spill);
+	*count = 1;
+	reader->next++;
+	return reader->spill;
+}
+
+/* Copy vector i out. */
+void
+IvfpqArrayFetch(Relation index, BlockNumber first, int dims, int64 i,
+				float *out)
+{
+	IvfpqArrayReader reader;
+
+	IvfpqArrayOpen(&reader, index, first, dims, i + 1);
+	gather(&reader, i * dims, out);
+	IvfpqArrayClose(&reader);
+}
+
+/*
+ * Write an array at the end of an index being built, where nobody else
+ * extends it.  Returns its first page.  Not logged here: IvfpqLogBuild.
+ */
+BlockNumber
+IvfpqArrayBuild(Relation index, const float *values, int64 nvalues)
+{
+	BlockNumber first = InvalidBlockNumber;
+
+	for (int64 done = 0; done < nvalues; done += FLOATS_PER_PAGE)
+	{
+		Buffer		buf = IvfpqExtend(index);
+		Page		page = BufferGetPage(buf);
+		int64		n = Min(FLOATS_PER_PAGE, nvalues - done);
+
+		if (first == InvalidBlockNumber)
+			first = BufferGetBlockNumber(buf);
+		IvfpqPageInit(page, IVFPQ_KIND_ARRAY);
+		memcpy(PageGetContents(page), values + done, n * sizeof(float4));
+		MarkBufferDirty(buf);
+		UnlockReleaseBuffer(buf);
+	}
+	return first;
+}

@@ -1,0 +1,80 @@
+/*
+ * ivfpqlayout.c
+ *		How blocks of codes lie on pages.
+ *
+ * A block's body holds 32 TIDs, 32 T values and 32 codes.  As many blocks as
+ * fit share a page; a body longer than a page is cut into two or three parts
+ * of equal size, each alone on its page, so that adding a copy to a block
+ * changes at most three pages beside the directory's.
+ */
+#include "postgres.h"
+
+#include "page/ivfpqpage.h"
+
+/* Bytes of a block that every code width needs: TIDs and T. */
+#define FIXED_BYTES \
+	(IVFPQ_BLOCK_COPIES * (sizeof(ItemPointerData) + sizeof(float4)))
+
+/* Body bytes one page can hold, a multiple of IVFPQ_BLOCK_COPIES. */
+#define MAX_PART_BYTES \
+	TYPEALIGN_DOWN(IVFPQ_BLOCK_COPIES, IVFPQ_PAGE_BYTES - sizeof(IvfpqSlotHeader))
+
+/*
+ * The largest number of sub-quantizers whose blocks span no more than
+ * IVFPQ_MAX_PARTS pages.
+ */
+int
+IvfpqMaxPqDim(void)
+{
+	int			code_bytes;
+
+	code_bytes = (IVFPQ_MAX_PARTS * MAX_PART_BYTES - FIXED_BYTES) /
+		IVFPQ_BLOCK_COPIES;
+	return 2 * code_bytes;
+}
+
+/*
+ * Fill in the layout for pq_dim sub-quantizers of 4 bits.  False when a block
+ * would span too many pages.
+ */
+bool
+IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim)
+{
+	if (pq_dim < 1 || pq_dim > IvfpqMaxPqDim())
+		return false;
+
+	layout->code_bytes = (pq_dim + 1) / 2;
+	layout->body_bytes = FIXED_BYTES + IVFPQ_BLOCK_COPIES * layout->code_bytes;
+	layout->nparts = (layout->body_bytes + MAX_PART_BYTES - 1) / MAX_PART_BYTES;
+	layout->part_bytes =
+		TYPEALIGN(IVFPQ_BLOCK_COPIES,
+				  (layout->body_bytes + layout->nparts - 1) / layout->nparts);
+	layout->slot_bytes = sizeof(IvfpqSlotHeader) + layout->part_bytes;
+	layout->slots_per_page =
+		layout->nparts > 1 ? 1 : IVFPQ_PAGE_BYTES / layout->slot_bytes;
+	return true;
+}
+
+/*
+ * Sub-quantizers for a dimension when the user names none: half of it, or as
+ * few as three eighths of it when that lets one more block share a page.
+ */
+int
+IvfpqDefaultPqDim(int dims)
+{
+	int			half = Min((dims + 1) / 2, IvfpqMaxPqDim());
+	IvfpqLayout layout;
+	int			slot_bytes;
+	int			fewer;
+
+	if (!IvfpqLayoutInit(&layout, half) || layout.nparts > 1)
+		return half;
+
+	slot_bytes = TYPEALIGN_DOWN(IVFPQ_BLOCK_COPIES,
+								IVFPQ_PAGE_BYTES / (layout.slots_per_page + 1));
+	fewer = 2 * (int) ((slot_bytes - (int) sizeof(IvfpqSlotHeader) -
+						(int) FIXED_BYTES) / IVFPQ_BLOCK_COPIES);
+	if (8 * fewer >= 3 * dims)
+		return Min(fewer, half);
+	return half;
+}

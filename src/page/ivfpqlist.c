@@ -1,0 +1,300 @@
+/*
+ * ivfpqlist.c
+ *		The directory, and reading and appending inverted lists.
+ *
+ * Read protocol.  A reader copies a list's directory entry and then, one
+ * share lock at a time, its blocks from the newest to the oldest.  VACUUM may
+ * rewrite the list meanwhile and hand its old blocks to any list; the reader
+ * sees that as a slot that is not the block it looks for, and reads the list
+ * again from its entry, when copies may come a second time.  A second
+ * mismatch under an unchanged gen is damage.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "page/ivfpqpage.h"
+#include "pgcompat.h"
+
+/* The directory page that holds a list's entry. */
+BlockNumber
+IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list)
+{
+	return meta->directory + list / IVFPQ_ENTRIES_PER_PAGE;
+}
+
+/* A list's entry on its directory page. */
+IvfpqListEntry *
+IvfpqDirectoryEntry(Page page, uint32 list)
+{
+	return (IvfpqListEntry *) PageGetContents(page) +
+		list % IVFPQ_ENTRIES_PER_PAGE;
+}
+
+/* Copy a list's entry out. */
+void
+IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
+				   IvfpqListEntry *entry)
+{
+	Buffer		buf;
+
+	buf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
+						BUFFER_LOCK_SHARE, IVFPQ_KIND_DIRECTORY, NULL);
+	*entry = *IvfpqDirectoryEntry(BufferGetPage(buf), list);
+	UnlockReleaseBuffer(buf);
+}
+
+/* Prepare to read lists; memory from the current context. */
+void
+IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
+					const IvfpqMetaData *meta, BufferAccessStrategy strategy)
+{
+	memset(reader, 0, sizeof(*reader));
+	reader->index = index;
+	reader->meta = meta;
+	reader->strategy = strategy;
+	if (!IvfpqLayoutInit(&reader->layout, meta->pq_dim))
+		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
+	reader->page = palloc(BLCKSZ);
+	if (reader->layout.nparts > 1)
+		reader->body = palloc(reader->layout.nparts * reader->layout.part_bytes);
+}
+
+/* Give the memory back; no page is held between calls. */
+void
+IvfpqListReaderFree(IvfpqListReader *reader)
+{
+	pfree(reader->page);
+	if (reader->body)
+		pfree(reader->body);
+}
+
+/* (Re)start at the newest block, by the entry as it is now. */
+static void
+start_reading(IvfpqListReader *reader)
+{
+	IvfpqListEntryRead(reader->index, reader->meta, reader->list,
+					   &reader->entry);
+	reader->next = reader->entry.head;
+	reader->nleft = reader->entry.nitems;
+	reader->cached = InvalidBlockNumber;	/* may be older than the entry */
+}
+
+/* Begin to read a list. */
+void
+IvfpqListOpen(IvfpqListReader *reader, uint32 list)
+{
+	reader->list = list;
+	reader->reread = false;
+	start_reading(reader);
+}
+
+/* Copy a slab page into reader->page, unless it is there; false if none. */
+static bool
+copy_page(IvfpqListReader *reader, BlockNumber blkno)
+{
+	Buffer		buf;
+	bool		is_slab;
+
+	if (reader->cached == blkno)
+		return true;
+	reader->cached = InvalidBlockNumber;
+	if (!IvfpqBlockExists(reader->index, blkno))
+		return false;
+	buf = ReadBufferExtended(reader->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
+							 reader->strategy);
+	LockBuffer(buf, BUFFER_LOCK_SHARE);
+	is_slab = IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_SLAB);
+	if (is_slab)
+		memcpy(reader->page, BufferGetPage(buf), BLCKSZ);
+	UnlockReleaseBuffer(buf);
+	if (is_slab)
+		reader->cached = blkno;
+	return is_slab;
+}
+
+/* The slot at the address, if it holds this part of the block we look for. */
+static IvfpqSlotHeader *
+copy_slot(IvfpqListReader *reader, BlockNumber blkno, uint32 slot, int part)
+{
+	uint32		ordinal = (reader->nleft - 1) / IVFPQ_BLOCK_COPIES;
+	IvfpqSlotHeader *header;
+
+	if (slot >= (uint32) reader->layout.slots_per_page ||
+		!copy_page(reader, blkno))
+		return NULL;
+	header = IvfpqSlotGet((Page) reader->page, &reader->layout, slot);
+	if (header->list != reader->list || header->gen != reader->entry.gen ||
+		header->ordinal != ordinal || header->part != part)
+		return NULL;
+	return header;
+}
+
+/*
+ * Read the block at reader->next; NULL when something else is there.  The
+ * body is in *body, the header in *header; a header's copy, because gathering
+ * parts reuses the page memory.
+ */
+static bool
+read_block(IvfpqListReader *reader, IvfpqSlotHeader *header, char **body)
+{
+	IvfpqSlotHeader *slot;
+	int			part_bytes = reader->layout.part_bytes;
+
+	slot = copy_slot(reader, reader->next.page, reader->next.slot, 0);
+	if (slot == NULL)
+		return false;
+	*header = *slot;
+	*body = IvfpqSlotBody(slot);
+	if (reader->layout.nparts == 1)
+		return true;
+
+	memcpy(reader->body, *body, part_bytes);
+	for (int p = 1; p < reader->layout.nparts; p++)
+	{
+		slot = copy_slot(reader, header->parts[p - 1], 0, p);
+		if (slot == NULL)
+			return false;
+		memcpy(reader->body + p * part_bytes, IvfpqSlotBody(slot), part_bytes);
+	}
+	*body = reader->body;
+	return true;
+}
+
+/* The block was not where it should be: read the list again, or give up. */
+static void
+handle_mismatch(IvfpqListReader *reader)
+{
+	BlockNumber blkno = reader->next.page;
+	uint32		gen = reader->entry.gen;
+	uint32		ordinal = (reader->nleft - 1) / IVFPQ_BLOCK_COPIES;
+	bool		again = reader->reread;
+
+	CHECK_FOR_INTERRUPTS();
+	start_reading(reader);
+	if (again && reader->entry.gen == gen)
+		IvfpqCorrupted(reader->index,
+					   blkno == InvalidBlockNumber ?
+					   IvfpqDirectoryPage(reader->meta, reader->list) : blkno,
+					   "block %u of list %u is not there", ordinal,
+					   reader->list);
+	reader->reread = true;
+}
+
+/*
+ * The next block of the list, newest first; false after the oldest.  The view
+ * is good until the next call.  When reader->reread is set, the copies before
+ * may have come already.
+ */
+bool
+IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
+{
+	IvfpqSlotHeader header;
+	char	   *body;
+	int			count;
+
+	for (;;)
+	{
+		if (reader->nleft == 0)
+			return false;
+		if (reader->next.page != InvalidBlockNumber &&
+			read_block(reader, &header, &body))
+			break;
+		handle_mismatch(reader);
+	}
+
+	count = (reader->nleft - 1) % IVFPQ_BLOCK_COPIES + 1;
+	view->tids = (const ItemPointerData *) body;
+	view->t = (const float4 *) (view->tids + IVFPQ_BLOCK_COPIES);
+	view->codes = (const uint8 *) (view->t + IVFPQ_BLOCK_COPIES);
+	view->live = (0xFFFFFFFF >> (IVFPQ_BLOCK_COPIES - count)) & ~header.dead;
+
+	reader->nleft -= count;
+	reader->next.page = header.prev_page;
+	reader->next.slot = header.prev_slot;
+	return true;
+}
+
+/*
+ * Append copies, no more than the newest block has room for or a new one
+ * holds, to a list whose entry is *entry, as part of a record that may
+ * already hold the directory page.  Updates *entry.  The block's pages stay
+ * locked until the caller has finished the record.
+ */
+static void
+append_copies(Relation index, const IvfpqLayout *layout, uint32 list,
+			  IvfpqListEntry *entry, const IvfpqCopy *copies, int ncopies,
+			  GenericXLogState *state, IvfpqBlockPages *block)
+{
+	IvfpqSlotHeader *headers[IVFPQ_MAX_PARTS];
+	char	   *parts[IVFPQ_MAX_PARTS];
+	uint32		ordinal = entry->nitems / IVFPQ_BLOCK_COPIES;
+	int			used = entry->nitems % IVFPQ_BLOCK_COPIES;
+
+	Assert(ncopies > 0 && used + ncopies <= IVFPQ_BLOCK_COPIES);
+	if (used > 0)
+		IvfpqBlockLock(index, layout, entry->head, list, entry->gen, ordinal,
+					   block);
+	else
+		IvfpqBlockAllocate(index, layout, block);
+
+	IvfpqBlockRegister(state, layout, block, headers);
+	if (used == 0)
+		IvfpqBlockOccupy(block, headers, list, entry->gen, ordinal,
+						 entry->head);
+	for (int p = 0; p < layout->nparts; p++)
+		parts[p] = IvfpqSlotBody(headers[p]);
+	for (int i = 0; i < ncopies; i++)
+		IvfpqBodySet(layout, parts, used + i, &copies[i]);
+
+	entry->head = IvfpqBlockAddress(block);
+	entry->nitems += ncopies;
+}
+
+/*
+ * Append a copy to a list.  One record: the directory page and the pages of
+ * the newest block or of a new one.  The directory page is locked throughout,
+ * so nobody else appends to the list or rewrites it.
+ */
+void
+IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
+				const IvfpqCopy *copy)
+{
+	IvfpqLayout layout;
+	IvfpqBlockPages block;
+	Buffer		dirbuf;
+	GenericXLogState *state;
+	Page		page;
+
+	if (!IvfpqLayoutInit(&layout, meta->pq_dim))
+		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
+
+	dirbuf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
+						   BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_DIRECTORY, NULL);
+	state = GenericXLogStart(index);
+	page = GenericXLogRegisterBuffer(state, dirbuf, 0);
+	append_copies(index, &layout, list, IvfpqDirectoryEntry(page, list),
+				  copy, 1, state, &block);
+	GenericXLogFinish(state);
+
+	UnlockReleaseBuffer(dirbuf);
+	IvfpqBlockRelease(index, &layout, &block);
+}
+
+/*
+ * Append copies to a chain that no directory entry shows yet: a list being
+ * rewritten.  No more than its newest block has room for, or a new one holds.
+ * One record: the pages of the block.
+ */
+void
+IvfpqChainAppend(Relation index, const IvfpqLayout *layout, uint32 list,
+				 IvfpqListEntry *chain, const IvfpqCopy *copies, int ncopies)
+{
+	IvfpqBlockPages block;
+	GenericXLogState *state;
+
+	state = GenericXLogStart(index);
+	append_copies(index, layout, list, chain, copies, ncopies, state, &block);
+	GenericXLogFinish(state);
+	IvfpqBlockRelease(index, layout, &block);
+}

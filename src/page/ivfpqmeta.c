@@ -1,0 +1,120 @@
+/*
+ * ivfpqmeta.c
+ *		The metapage: block 0.
+ */
+#include "postgres.h"
+
+#include "access/xloginsert.h"
+#include "common/pg_prng.h"
+#include "miscadmin.h"
+
+#include "page/ivfpqpage.h"
+
+/*
+ * Contents of an untrained index.  A build draws a random build_id; the init
+ * fork of an unlogged index keeps 0, which no mirror ever bears.
+ */
+void
+IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims)
+{
+	memset(meta, 0, sizeof(*meta));
+	meta->magic = IVFPQ_MAGIC;
+	meta->version = IVFPQ_VERSION;
+	meta->metric = metric;
+	meta->code_bits = 4;
+	meta->build_id = pg_prng_uint64(&pg_global_prng_state);
+	meta->dims = dims;
+	meta->scale = 1.0f;
+	meta->mean = InvalidBlockNumber;
+	meta->codebooks = InvalidBlockNumber;
+	meta->centroids = InvalidBlockNumber;
+	meta->directory = InvalidBlockNumber;
+	meta->pending_head = InvalidBlockNumber;
+	meta->pending_tail = InvalidBlockNumber;
+	meta->pending_head_seq = 1;
+}
+
+/* Copy the contents into a page that is locked and, with init, made new. */
+static void
+write_meta(Buffer buf, const IvfpqMetaData *meta, bool init)
+{
+	Page		page = BufferGetPage(buf);
+
+	if (init)
+		IvfpqPageInit(page, IVFPQ_KIND_META);
+	memcpy(PageGetContents(page), meta, sizeof(*meta));
+	MarkBufferDirty(buf);
+}
+
+/*
+ * Add the metapage to an empty fork.  That of the main fork is logged with
+ * the rest of the build; that of an init fork at once, because no other
+ * record will ever carry it.
+ */
+void
+IvfpqMetaCreate(Relation index, ForkNumber fork, const IvfpqMetaData *meta)
+{
+	Buffer		buf;
+
+	buf = ReadBufferExtended(index, fork, P_NEW, RBM_ZERO_AND_LOCK, NULL);
+	if (BufferGetBlockNumber(buf) != IVFPQ_METAPAGE)
+		elog(ERROR, "metapage of index \"%s\" would not be block 0",
+			 RelationGetRelationName(index));
+
+	START_CRIT_SECTION();
+	write_meta(buf, meta, true);
+	if (fork == INIT_FORKNUM)
+		log_newpage_buffer(buf, true);
+	END_CRIT_SECTION();
+	UnlockReleaseBuffer(buf);
+}
+
+/* Replace the contents during a build. */
+void
+IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta)
+{
+	Buffer		buf;
+
+	buf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
+						IVFPQ_KIND_META, NULL);
+	write_meta(buf, meta, false);
+	UnlockReleaseBuffer(buf);
+}
+
+/* The contents of a locked metapage, checked. */
+IvfpqMetaData *
+IvfpqMetaGet(Relation index, Page page)
+{
+	IvfpqMetaData *meta = (IvfpqMetaData *) PageGetContents(page);
+
+	if (meta->magic != IVFPQ_MAGIC)
+		IvfpqCorrupted(index, IVFPQ_METAPAGE, "bad magic number 0x%08X",
+					   meta->magic);
+	if (meta->version != IVFPQ_VERSION)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" has format version %u, this gpuvec needs %u",
+						RelationGetRelationName(index),
+						meta->version, IVFPQ_VERSION),
+				 errhint("Rebuild it with REINDEX.")));
+	if (meta->dims < 0 || meta->dims > IVFPQ_MAX_DIMS ||
+		meta->nlists < 0 || meta->nlists > IVFPQ_MAX_LISTS ||
+		meta->code_bits != 4 ||
+		(meta->nlists > 0 &&
+		 (meta->dims == 0 || meta->pq_dim < 1 || meta->pq_dim > meta->dims ||
+		  meta->pq_dim > IvfpqMaxPqDim())))
+		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
+	return meta;
+}
+
+/* Copy the contents out under a share lock. */
+void
+IvfpqMetaRead(Relation index, IvfpqMetaData *meta)
+{
+	Buffer		buf;
+
+	buf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_SHARE,
+						IVFPQ_KIND_META, NULL);
+	*meta = *IvfpqMetaGet(index, BufferGetPage(buf));
+	UnlockReleaseBuffer(buf);
+}

@@ -1,0 +1,134 @@
+/*
+ * ivfpqpage.c
+ *		Pages of any kind: making, checking, finding and giving back.
+ */
+#include "postgres.h"
+
+#include "storage/freespace.h"
+#include "storage/indexfsm.h"
+#include "storage/smgr.h"
+
+#include "page/ivfpqpage.h"
+#include "pgcompat.h"
+
+/* Pages offered by the free space map that are tried before extending. */
+#define MAX_FSM_TRIES	10
+
+/*
+ * Make an empty page of the kind.  pd_lower is put at pd_upper, because
+ * GenericXLog zeroes what lies between them.
+ */
+void
+IvfpqPageInit(Page page, IvfpqPageKind kind)
+{
+	IvfpqSpecial special;
+
+	PageInit(page, BLCKSZ, sizeof(IvfpqSpecialData));
+	((PageHeader) page)->pd_lower = ((PageHeader) page)->pd_upper;
+	special = IvfpqPageSpecial(page);
+	special->kind = kind;
+	special->unused = 0;
+	special->unused2 = 0;
+	special->page_id = IVFPQ_PAGE_ID;
+}
+
+/* Is this one of our pages, and of the kind? */
+bool
+IvfpqPageIs(Page page, IvfpqPageKind kind)
+{
+	return !PageIsNew(page) &&
+		PageGetSpecialSize(page) == MAXALIGN(sizeof(IvfpqSpecialData)) &&
+		IvfpqPageSpecial(page)->page_id == IVFPQ_PAGE_ID &&
+		IvfpqPageSpecial(page)->kind == kind;
+}
+
+/* Report a damaged index; the one place that does. */
+void
+IvfpqCorrupted(Relation index, BlockNumber blkno, const char *fmt,...)
+{
+	char		problem[256];
+	va_list		args;
+
+	va_start(args, fmt);
+	vsnprintf(problem, sizeof(problem), fmt, args);
+	va_end(args);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_INDEX_CORRUPTED),
+			 errmsg("index \"%s\" is damaged at block %u: %s",
+					RelationGetRelationName(index), blkno, problem),
+			 errhint("Rebuild it with REINDEX.")));
+}
+
+/*
+ * Does the block exist?  The cached length is only ever too small, so it can
+ * say yes but not no.
+ */
+bool
+IvfpqBlockExists(Relation index, BlockNumber blkno)
+{
+	BlockNumber cached =
+		RelationGetSmgr(index)->smgr_cached_nblocks[MAIN_FORKNUM];
+
+	if (cached != InvalidBlockNumber && blkno < cached)
+		return true;
+	return blkno < RelationGetNumberOfBlocks(index);
+}
+
+/*
+ * Read and lock a page that must exist and be of the kind; anything else is
+ * damage.  The caller releases pin and lock.
+ */
+Buffer
+IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
+			  IvfpqPageKind kind, BufferAccessStrategy strategy)
+{
+	Buffer		buf;
+
+	if (!IvfpqBlockExists(index, blkno))
+		IvfpqCorrupted(index, blkno, "the block does not exist");
+	buf = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
+	LockBuffer(buf, lockmode);
+	if (!IvfpqPageIs(BufferGetPage(buf), kind))
+		IvfpqCorrupted(index, blkno, "it is not a page of kind %d", kind);
+	return buf;
+}
+
+/* Add a page at the end; returned pinned and exclusively locked, all zero. */
+Buffer
+IvfpqExtend(Relation index)
+{
+	return GvExtendRelation(index);
+}
+
+/*
+ * Get a page to use for anything, from the free space map or by extension;
+ * pinned and exclusively locked, its old contents meaningless.  Callers may
+ * hold other locks: a page that is busy is passed over, never waited for.
+ */
+Buffer
+IvfpqGetFreePage(Relation index)
+{
+	for (int tries = 0; tries < MAX_FSM_TRIES; tries++)
+	{
+		BlockNumber blkno = GetPageWithFreeSpace(index, IVFPQ_PAGE_BYTES);
+		Buffer		buf;
+
+		if (blkno == InvalidBlockNumber)
+			break;
+		RecordPageWithFreeSpace(index, blkno, 0);
+		if (!IvfpqBlockExists(index, blkno))
+			continue;
+		buf = ReadBuffer(index, blkno);
+		if (!ConditionalLockBuffer(buf))
+		{
+			ReleaseBuffer(buf);
+			continue;
+		}
+		if (PageIsNew(BufferGetPage(buf)) ||
+			IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_FREE))
+			return buf;
+		UnlockReleaseBuffer(buf);
+	}
+	return IvfpqExtend(index);
+}

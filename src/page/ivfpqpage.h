@@ -1,0 +1,352 @@
+/*
+ * ivfpqpage.h
+ *		The on-disk format of gpuivfpq, and the only code that changes it.
+ *
+ * Pages know lists, blocks and TIDs; they never know a distance.  Every
+ * change of a page is one GenericXLog record of at most four buffers, except
+ * during a build, which nobody else can see and which is logged whole at its
+ * end.  src/README draws every page and states the lock order:
+ *		metapage -> directory -> slab and pending pages
+ */
+#ifndef IVFPQPAGE_H
+#define IVFPQPAGE_H
+
+#include "access/generic_xlog.h"
+#include "access/genam.h"
+#include "storage/block.h"
+#include "storage/bufmgr.h"
+#include "storage/bufpage.h"
+#include "storage/itemptr.h"
+#include "utils/rel.h"
+
+#define IVFPQ_MAGIC			0x67764958	/* "gvIX" */
+#define IVFPQ_VERSION		1
+#define IVFPQ_METAPAGE		0
+#define IVFPQ_PAGE_ID		0xFF91	/* last 2 bytes of every page */
+
+#define IVFPQ_MAX_DIMS		16000
+#define IVFPQ_MAX_LISTS		(1 << 24)
+#define IVFPQ_BLOCK_COPIES	32	/* copies in a block */
+#define IVFPQ_MAX_PARTS		3	/* pages a block may span */
+#define IVFPQ_NO_LIST		((uint32) 0xFFFFFFFF)	/* owner of a free slot */
+
+/* What a page holds. */
+typedef enum IvfpqPageKind
+{
+	IVFPQ_KIND_META = 1,
+	IVFPQ_KIND_ARRAY,			/* slice of an immutable array of floats */
+	IVFPQ_KIND_DIRECTORY,
+	IVFPQ_KIND_SLAB,
+	IVFPQ_KIND_PENDING,
+	IVFPQ_KIND_FREE				/* given back whole; any kind may take it */
+} IvfpqPageKind;
+
+/* Special space of every page, 8 bytes. */
+typedef struct IvfpqSpecialData
+{
+	uint16		kind;			/* IvfpqPageKind */
+	uint16		unused;			/* 0 */
+	uint16		unused2;		/* 0 */
+	uint16		page_id;		/* IVFPQ_PAGE_ID */
+} IvfpqSpecialData;
+
+typedef IvfpqSpecialData *IvfpqSpecial;
+
+#define IvfpqPageSpecial(page)	((IvfpqSpecial) PageGetSpecialPointer(page))
+
+/* Bytes between page header and special space. */
+#define IVFPQ_PAGE_BYTES \
+	(BLCKSZ - MAXALIGN(SizeOfPageHeaderData) - MAXALIGN(sizeof(IvfpqSpecialData)))
+
+/*
+ * Metapage contents.  Everything but the pending list's ends is immutable
+ * once trained; nlists = 0 means untrained: all rows are pending.
+ */
+typedef struct IvfpqMetaData
+{
+	uint32		magic;
+	uint16		version;
+	uint8		metric;			/* GvMetric */
+	uint8		code_bits;		/* 4 */
+	uint64		build_id;		/* random; 0 = made by ambuildempty */
+	int32		dims;			/* 0 = not known */
+	int32		pq_dim;			/* sub-quantizers */
+	int32		nlists;			/* 0 = untrained */
+	float4		scale;			/* of the engine's transform */
+	BlockNumber mean;			/* first page: [dims] floats */
+	BlockNumber codebooks;		/* first page: [16 * dims] floats */
+	BlockNumber centroids;		/* first page: [nlists][dims] floats */
+	BlockNumber directory;		/* first page: [nlists] IvfpqListEntry */
+	int64		rows_at_training;
+	BlockNumber pending_head;	/* InvalidBlockNumber when there is none */
+	BlockNumber pending_tail;
+	uint64		pending_head_seq;	/* IvfpqPendingHeader.seq of the head */
+} IvfpqMetaData;
+
+/* Where a block starts. */
+typedef struct IvfpqAddress
+{
+	BlockNumber page;			/* InvalidBlockNumber = none */
+	uint32		slot;
+} IvfpqAddress;
+
+/*
+ * Directory entry of a list.  Positions 0 .. nitems - 1 are append-only
+ * within a gen; the newest block, `head`, holds the last of them.
+ */
+typedef struct IvfpqListEntry
+{
+	uint32		gen;			/* bumped when a list is rewritten or emptied */
+	uint32		nitems;			/* copies appended, dead ones included */
+	uint32		ndead;
+	uint32		del_seq;		/* bumped when copies are marked dead */
+	IvfpqAddress head;			/* newest block */
+} IvfpqListEntry;
+
+#define IVFPQ_ENTRIES_PER_PAGE \
+	((int) (IVFPQ_PAGE_BYTES / sizeof(IvfpqListEntry)))
+
+/*
+ * Every slot of a slab page starts with this.  A block is one slot or, when
+ * its body is longer than a page, 2 or 3 parts, each alone on its page.  The
+ * body, cut into parts of equal size:
+ *		tids	ItemPointerData [32]
+ *		t		float4 [32]
+ *		codes	uint8 [code_bytes][32]
+ */
+typedef struct IvfpqSlotHeader
+{
+	uint32		list;			/* IVFPQ_NO_LIST = free */
+	uint32		gen;
+	uint32		ordinal;		/* of the block in its list, 0 = oldest */
+	uint32		dead;			/* bit i: copy i is dead (part 0) */
+	BlockNumber prev_page;		/* next older block (part 0) */
+	uint16		prev_slot;
+	uint16		part;			/* 0 .. nparts - 1 */
+	BlockNumber parts[IVFPQ_MAX_PARTS - 1]; /* pages of parts 1, 2 (part 0) */
+} IvfpqSlotHeader;
+
+/* Pending page: a header, then TIDs.  Pages are chained from old to new. */
+typedef struct IvfpqPendingHeader
+{
+	uint64		seq;			/* ascending along the chain */
+	uint64		next_seq;		/* seq of the next page */
+	BlockNumber next;			/* InvalidBlockNumber at the tail */
+	uint32		count;			/* TIDs held */
+} IvfpqPendingHeader;
+
+#define IVFPQ_PENDING_PER_PAGE \
+	((int) ((IVFPQ_PAGE_BYTES - sizeof(IvfpqPendingHeader)) / sizeof(ItemPointerData)))
+
+StaticAssertDecl(sizeof(IvfpqSpecialData) == 8, "special space is 8 bytes");
+StaticAssertDecl(sizeof(IvfpqMetaData) == 72, "metapage contents are 72 bytes");
+StaticAssertDecl(sizeof(IvfpqListEntry) == 24, "directory entry is 24 bytes");
+StaticAssertDecl(sizeof(IvfpqSlotHeader) == 32, "slot header is 32 bytes");
+StaticAssertDecl(sizeof(IvfpqPendingHeader) == 24, "pending header is 24 bytes");
+StaticAssertDecl(sizeof(ItemPointerData) == 6, "a TID is three 16-bit words");
+
+/* How blocks lie on pages; follows from pq_dim alone. */
+typedef struct IvfpqLayout
+{
+	int			code_bytes;		/* bytes of one copy's code */
+	int			body_bytes;		/* of a block */
+	int			nparts;			/* 1 .. IVFPQ_MAX_PARTS */
+	int			part_bytes;		/* body bytes in one part */
+	int			slot_bytes;		/* header and part */
+	int			slots_per_page; /* 1 when nparts > 1 */
+} IvfpqLayout;
+
+/* ivfpqlayout.c: pure arithmetic */
+extern int	IvfpqMaxPqDim(void);
+extern bool IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim);
+extern int	IvfpqDefaultPqDim(int dims);
+
+/* One copy of a row in a list, as inserted. */
+typedef struct IvfpqCopy
+{
+	ItemPointerData tid;
+	float4		t;
+	const uint8 *code;			/* [code_bytes] */
+} IvfpqCopy;
+
+/* One block as read.  Pointers reach into the reader's memory. */
+typedef struct IvfpqBlockView
+{
+	const ItemPointerData *tids;	/* [32] */
+	const float4 *t;			/* [32] */
+	const uint8 *codes;			/* [code_bytes][32] */
+	uint32		live;			/* bit i: copy i exists and is not dead */
+} IvfpqBlockView;
+
+/* ivfpqpage.c: pages of any kind */
+extern void IvfpqPageInit(Page page, IvfpqPageKind kind);
+extern Buffer IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
+							IvfpqPageKind kind, BufferAccessStrategy strategy);
+extern bool IvfpqPageIs(Page page, IvfpqPageKind kind);
+extern void IvfpqCorrupted(Relation index, BlockNumber blkno,
+						   const char *fmt,...)
+			__attribute__((format(printf, 3, 4), noreturn));
+extern Buffer IvfpqExtend(Relation index);
+extern Buffer IvfpqGetFreePage(Relation index);
+extern bool IvfpqBlockExists(Relation index, BlockNumber blkno);
+
+/* ivfpqmeta.c: the metapage */
+extern void IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims);
+extern void IvfpqMetaCreate(Relation index, ForkNumber fork,
+							const IvfpqMetaData *meta);
+extern void IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta);
+extern void IvfpqMetaRead(Relation index, IvfpqMetaData *meta);
+extern IvfpqMetaData *IvfpqMetaGet(Relation index, Page page);
+
+/*
+ * ivfpqarray.c: immutable arrays of vectors, a stream of floats over
+ * consecutive pages.  A reader hands out runs of whole vectors; pointers are
+ * good until the next call.
+ */
+typedef struct IvfpqArrayReader
+{
+	Relation	index;
+	BlockNumber first;			/* page of vector 0 */
+	int			dims;			/* floats in a vector */
+	int64		nvectors;
+	int64		next;			/* next vector to hand out */
+	Buffer		buffer;			/* pinned, not locked, or InvalidBuffer */
+	float	   *spill;			/* [dims] a vector that crosses pages */
+} IvfpqArrayReader;
+
+extern void IvfpqArrayOpen(IvfpqArrayReader *reader, Relation index,
+						   BlockNumber first, int dims, int64 nvectors);
+extern const float *IvfpqArrayNext(IvfpqArrayReader *reader, int *count);
+extern void IvfpqArrayClose(IvfpqArrayReader *reader);
+extern void IvfpqArrayFetch(Relation index, BlockNumber first, int dims,
+							int64 i, float *out);
+extern BlockNumber IvfpqArrayBuild(Relation index, const float *values,
+								   int64 nvalues);
+
+/* ivfpqlist.c: the directory; reading and appending lists */
+typedef struct IvfpqListReader
+{
+	Relation	index;
+	const IvfpqMetaData *meta;
+	IvfpqLayout layout;
+	BufferAccessStrategy strategy;
+	uint32		list;
+	IvfpqListEntry entry;		/* as read when the list was opened */
+	IvfpqAddress next;			/* block to read next */
+	uint32		nleft;			/* copies in it and in all older blocks */
+	bool		reread;			/* a second reading is under way */
+	BlockNumber cached;			/* page held in `page` */
+	char	   *page;			/* [BLCKSZ] copy of a slab page */
+	char	   *body;			/* [body_bytes] block gathered from parts */
+} IvfpqListReader;
+
+extern void IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
+								const IvfpqMetaData *meta,
+								BufferAccessStrategy strategy);
+extern void IvfpqListOpen(IvfpqListReader *reader, uint32 list);
+extern bool IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view);
+extern void IvfpqListReaderFree(IvfpqListReader *reader);
+
+extern BlockNumber IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list);
+extern IvfpqListEntry *IvfpqDirectoryEntry(Page page, uint32 list);
+extern void IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta,
+							   uint32 list, IvfpqListEntry *entry);
+extern void IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
+							uint32 list, const IvfpqCopy *copy);
+
+extern void IvfpqChainAppend(Relation index, const IvfpqLayout *layout,
+							 uint32 list, IvfpqListEntry *chain,
+							 const IvfpqCopy *copies, int ncopies);
+
+/* ivfpqslot.c: slots and blocks on slab pages */
+extern IvfpqSlotHeader *IvfpqSlotGet(Page page, const IvfpqLayout *layout,
+									 uint32 slot);
+extern char *IvfpqSlotBody(IvfpqSlotHeader *slot);
+extern void IvfpqSlabInit(Page page, const IvfpqLayout *layout);
+extern int	IvfpqSlabFreeSlots(Page page, const IvfpqLayout *layout);
+extern void IvfpqBodySet(const IvfpqLayout *layout, char *const *parts,
+						 int i, const IvfpqCopy *copy);
+
+/*
+ * A block's pages while they are changed: exclusively locked, part by part.
+ * Every part is on a page of its own, so nothing is locked twice.
+ */
+typedef struct IvfpqBlockPages
+{
+	int			nparts;
+	Buffer		buffers[IVFPQ_MAX_PARTS];
+	uint32		slots[IVFPQ_MAX_PARTS];
+	bool		init[IVFPQ_MAX_PARTS];	/* page must be made a slab first */
+} IvfpqBlockPages;
+
+extern void IvfpqBlockAllocate(Relation index, const IvfpqLayout *layout,
+							   IvfpqBlockPages *block);
+extern void IvfpqBlockLock(Relation index, const IvfpqLayout *layout,
+						   IvfpqAddress address, uint32 list, uint32 gen,
+						   uint32 ordinal, IvfpqBlockPages *block);
+extern void IvfpqBlockRegister(GenericXLogState *state,
+							   const IvfpqLayout *layout,
+							   const IvfpqBlockPages *block,
+							   IvfpqSlotHeader **headers);
+extern void IvfpqBlockOccupy(const IvfpqBlockPages *block,
+							 IvfpqSlotHeader **headers, uint32 list,
+							 uint32 gen, uint32 ordinal, IvfpqAddress prev);
+extern IvfpqAddress IvfpqBlockAddress(const IvfpqBlockPages *block);
+extern void IvfpqBlockRelease(Relation index, const IvfpqLayout *layout,
+							  IvfpqBlockPages *block);
+
+/* ivfpqrewrite.c: VACUUM's side of lists */
+extern BlockNumber IvfpqFirstSlabPage(const IvfpqMetaData *meta);
+extern bool IvfpqSlabRead(Relation index, BlockNumber blkno,
+						  BufferAccessStrategy strategy, char *page);
+extern void IvfpqSlabRecordFree(Relation index, const IvfpqLayout *layout,
+								BlockNumber blkno, Page page);
+extern void IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
+						  IvfpqAddress address, uint32 list, uint32 gen,
+						  uint32 dead);
+extern void IvfpqReclaimSlot(Relation index, const IvfpqLayout *layout,
+							 IvfpqAddress address, uint32 list, uint32 gen);
+extern bool IvfpqListRewrite(Relation index, const IvfpqMetaData *meta,
+							 uint32 list, BufferAccessStrategy strategy);
+
+/* ivfpqpending.c: rows without a list */
+typedef struct IvfpqPendingReader
+{
+	Relation	index;
+	BlockNumber next;			/* page to read next */
+	uint64		next_seq;		/* its expected seq */
+	bool		restarted;		/* TIDs may have been handed out twice */
+	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] of one page */
+} IvfpqPendingReader;
+
+extern void IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
+							 const IvfpqMetaData *meta);
+extern bool IvfpqPendingNext(IvfpqPendingReader *reader, int *count);
+extern void IvfpqPendingClose(IvfpqPendingReader *reader);
+extern void IvfpqPendingAppend(Relation index, ItemPointer tid);
+extern int64 IvfpqPendingEstimate(Relation index, const IvfpqMetaData *meta);
+extern int64 IvfpqPendingVacuum(Relation index,
+								IndexBulkDeleteCallback callback,
+								void *callback_state, int64 *nleft);
+
+/* ivfpqwriter.c: sequential writing during a build */
+typedef struct IvfpqWriter
+{
+	Relation	index;
+	const IvfpqMetaData *meta;
+	IvfpqLayout layout;
+	Buffer		slab;			/* page being filled, locked, or invalid */
+	uint32		slot;			/* next free slot of it */
+	char	   *body;			/* [body_bytes] */
+} IvfpqWriter;
+
+extern BlockNumber IvfpqDirectoryBuild(Relation index, int nlists);
+extern void IvfpqWriterInit(IvfpqWriter *writer, Relation index,
+							const IvfpqMetaData *meta);
+extern void IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
+							void (*next) (void *arg, IvfpqCopy *copy),
+							void *arg);
+extern void IvfpqWriterFinish(IvfpqWriter *writer);
+extern void IvfpqLogBuild(Relation index);
+
+#endif							/* IVFPQPAGE_H */

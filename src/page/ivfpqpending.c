@@ -1,0 +1,338 @@
+/*
+ * ivfpqpending.c
+ *		The pending list: TIDs of rows that have no list, because the index is
+ *		untrained or was when the row came.
+ *
+ * Pages are chained from old to new, with ascending sequence numbers, which a
+ * page names for its successor too: a reader that follows a link to a page
+ * used again for something else, or further on in the chain, sees the wrong
+ * number and starts again.  VACUUM removes TIDs within a page and unlinks
+ * empty pages at the head; the tail stays.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/freespace.h"
+
+#include "page/ivfpqpage.h"
+#include "pgcompat.h"
+
+static IvfpqPendingHeader *
+pending_header(Page page)
+{
+	return (IvfpqPendingHeader *) PageGetContents(page);
+}
+
+static ItemPointerData *
+pending_tids(Page page)
+{
+	return (ItemPointerData *) (pending_header(page) + 1);
+}
+
+/* Begin to read, from the head that a metapage read after the snapshot gives. */
+void
+IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
+				 const IvfpqMetaData *meta)
+{
+	reader->index = index;
+	reader->next = meta->pending_head;
+	reader->next_seq = meta->pending_head_seq;
+	reader->restarted = false;
+	reader->tids = palloc(IVFPQ_PENDING_PER_PAGE * sizeof(ItemPointerData));
+}
+
+void
+IvfpqPendingClose(IvfpqPendingReader *reader)
+{
+	pfree(reader->tids);
+}
+
+/* Copy the page at reader->next; false if it is not the page looked for. */
+static bool
+copy_pending(IvfpqPendingReader *reader, int *count)
+{
+	IvfpqPendingHeader *header;
+	Buffer		buf;
+	Page		page;
+	bool		found = false;
+
+	if (!IvfpqBlockExists(reader->index, reader->next))
+		return false;
+	buf = ReadBuffer(reader->index, reader->next);
+	LockBuffer(buf, BUFFER_LOCK_SHARE);
+	page = BufferGetPage(buf);
+	header = pending_header(page);
+	if (IvfpqPageIs(page, IVFPQ_KIND_PENDING) &&
+		header->seq == reader->next_seq &&
+		header->count <= (uint32) IVFPQ_PENDING_PER_PAGE)
+	{
+		*count = header->count;
+		memcpy(reader->tids, pending_tids(page),
+			   header->count * sizeof(ItemPointerData));
+		reader->next = header->next;
+		reader->next_seq = header->next_seq;
+		found = true;
+	}
+	UnlockReleaseBuffer(buf);
+	return found;
+}
+
+/*
+ * Copy the next page's TIDs into reader->tids; false at the end.  After a
+ * restart (reader->restarted) TIDs handed out before come again.
+ */
+bool
+IvfpqPendingNext(IvfpqPendingReader *reader, int *count)
+{
+	uint64		last_head_seq = 0;
+
+	while (reader->next != InvalidBlockNumber)
+	{
+		IvfpqMetaData meta;
+		BlockNumber missed = reader->next;
+
+		CHECK_FOR_INTERRUPTS();
+		if (copy_pending(reader, count))
+			return true;
+
+		/* damage, unless the head has moved since the last time */
+		IvfpqMetaRead(reader->index, &meta);
+		if (meta.pending_head_seq == last_head_seq)
+			IvfpqCorrupted(reader->index, missed,
+						   "it is not the next page of the pending list");
+		last_head_seq = meta.pending_head_seq;
+		reader->next = meta.pending_head;
+		reader->next_seq = meta.pending_head_seq;
+		reader->restarted = true;
+	}
+	return false;
+}
+
+/* Add the TID to a locked tail page if it has room.  One record, one page. */
+static bool
+append_to_tail(Relation index, Buffer buf, ItemPointer tid)
+{
+	GenericXLogState *state;
+	Page		page;
+	IvfpqPendingHeader *header;
+
+	if (pending_header(BufferGetPage(buf))->count >=
+		(uint32) IVFPQ_PENDING_PER_PAGE)
+		return false;
+	state = GenericXLogStart(index);
+	page = GenericXLogRegisterBuffer(state, buf, 0);
+	header = pending_header(page);
+	pending_tids(page)[header->count++] = *tid;
+	GenericXLogFinish(state);
+	return true;
+}
+
+/*
+ * Add a tail page that holds the TID.  One record: metapage, old tail if any,
+ * new page.  The metapage is exclusively locked.
+ */
+static void
+append_page(Relation index, Buffer metabuf, Buffer tailbuf, ItemPointer tid)
+{
+	GenericXLogState *state;
+	Buffer		buf = IvfpqGetFreePage(index);
+	BlockNumber blkno = BufferGetBlockNumber(buf);
+	IvfpqMetaData *meta;
+	IvfpqPendingHeader *header;
+	Page		page;
+	uint64		seq;
+
+	state = GenericXLogStart(index);
+	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
+	seq = meta->pending_head_seq;
+	if (BufferIsValid(tailbuf))
+	{
+		header = pending_header(GenericXLogRegisterBuffer(state, tailbuf, 0));
+		seq = header->seq + 1;
+		header->next = blkno;
+		header->next_seq = seq;
+	}
+	else
+		meta->pending_head = blkno;
+	meta->pending_tail = blkno;
+
+	page = GenericXLogRegisterBuffer(state, buf, GENERIC_XLOG_FULL_IMAGE);
+	IvfpqPageInit(page, IVFPQ_KIND_PENDING);
+	header = pending_header(page);
+	header->seq = seq;
+	header->next_seq = 0;
+	header->next = InvalidBlockNumber;
+	header->count = 1;
+	pending_tids(page)[0] = *tid;
+	GenericXLogFinish(state);
+	UnlockReleaseBuffer(buf);
+}
+
+/*
+ * Append a TID.  Inserters share the metapage and take the tail in turn; who
+ * finds it full takes the metapage exclusively and looks again.
+ */
+void
+IvfpqPendingAppend(Relation index, ItemPointer tid)
+{
+	int			mode = BUFFER_LOCK_SHARE;
+	bool		done = false;
+
+	while (!done)
+	{
+		Buffer		metabuf;
+		Buffer		tailbuf = InvalidBuffer;
+		BlockNumber tail;
+
+		metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, mode, IVFPQ_KIND_META,
+								NULL);
+		tail = IvfpqMetaGet(index, BufferGetPage(metabuf))->pending_tail;
+		if (tail != InvalidBlockNumber)
+		{
+			tailbuf = IvfpqReadPage(index, tail, BUFFER_LOCK_EXCLUSIVE,
+									IVFPQ_KIND_PENDING, NULL);
+			done = append_to_tail(index, tailbuf, tid);
+		}
+		if (!done && mode == BUFFER_LOCK_EXCLUSIVE)
+		{
+			append_page(index, metabuf, tailbuf, tid);
+			done = true;
+		}
+		if (BufferIsValid(tailbuf))
+			UnlockReleaseBuffer(tailbuf);
+		UnlockReleaseBuffer(metabuf);
+		mode = BUFFER_LOCK_EXCLUSIVE;
+	}
+}
+
+/*
+ * About how many TIDs are pending, from the ends of the chain alone, so too
+ * many by what VACUUM removed from pages in between.
+ */
+int64
+IvfpqPendingEstimate(Relation index, const IvfpqMetaData *meta)
+{
+	IvfpqPendingHeader header;
+	Buffer		buf;
+
+	if (meta->pending_tail == InvalidBlockNumber)
+		return 0;
+	buf = IvfpqReadPage(index, meta->pending_tail, BUFFER_LOCK_SHARE,
+						IVFPQ_KIND_PENDING, NULL);
+	header = *pending_header(BufferGetPage(buf));
+	UnlockReleaseBuffer(buf);
+	return (int64) (header.seq - meta->pending_head_seq) *
+		IVFPQ_PENDING_PER_PAGE + header.count;
+}
+
+/*
+ * Remove dead TIDs from one page.  One record, one page.  Returns how many;
+ * *left gets what remains, *next the following page.
+ */
+static int
+vacuum_page(Relation index, BlockNumber blkno,
+			IndexBulkDeleteCallback callback, void *callback_state,
+			int *left, BlockNumber *next)
+{
+	Buffer		buf;
+	GenericXLogState *state;
+	IvfpqPendingHeader *header;
+	ItemPointerData *tids;
+	Page		page;
+	int			kept = 0;
+	int			removed;
+
+	buf = IvfpqReadPage(index, blkno, BUFFER_LOCK_EXCLUSIVE,
+						IVFPQ_KIND_PENDING, NULL);
+	state = GenericXLogStart(index);
+	page = GenericXLogRegisterBuffer(state, buf, 0);
+	header = pending_header(page);
+	tids = pending_tids(page);
+	for (uint32 i = 0; i < header->count; i++)
+		if (!callback(&tids[i], callback_state))
+			tids[kept++] = tids[i];
+	removed = header->count - kept;
+	header->count = kept;
+	*next = header->next;
+	*left = kept;
+	if (removed > 0)
+		GenericXLogFinish(state);
+	else
+		GenericXLogAbort(state);
+	UnlockReleaseBuffer(buf);
+	return removed;
+}
+
+/*
+ * Unlink the head page if it is empty and not the tail.  One record: metapage
+ * and head page.
+ */
+static bool
+unlink_head(Relation index)
+{
+	Buffer		metabuf;
+	Buffer		buf;
+	BlockNumber head;
+	IvfpqMetaData *meta;
+	IvfpqPendingHeader *header;
+	bool		unlinked = false;
+
+	metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
+							IVFPQ_KIND_META, NULL);
+	meta = IvfpqMetaGet(index, BufferGetPage(metabuf));
+	head = meta->pending_head;
+	if (head == meta->pending_tail)
+	{
+		UnlockReleaseBuffer(metabuf);
+		return false;
+	}
+	buf = IvfpqReadPage(index, head, BUFFER_LOCK_EXCLUSIVE,
+						IVFPQ_KIND_PENDING, NULL);
+	header = pending_header(BufferGetPage(buf));
+	if (header->count == 0)
+	{
+		GenericXLogState *state = GenericXLogStart(index);
+
+		meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
+		meta->pending_head = header->next;
+		meta->pending_head_seq = header->next_seq;
+		IvfpqPageInit(GenericXLogRegisterBuffer(state, buf,
+												GENERIC_XLOG_FULL_IMAGE),
+					  IVFPQ_KIND_FREE);
+		GenericXLogFinish(state);
+		unlinked = true;
+	}
+	UnlockReleaseBuffer(buf);
+	UnlockReleaseBuffer(metabuf);
+	if (unlinked)
+		RecordPageWithFreeSpace(index, head, BLCKSZ - 1);
+	return unlinked;
+}
+
+/*
+ * VACUUM: ask the callback about every pending TID, remove those it names,
+ * give empty pages back.  Returns the number removed; *nleft the rest.
+ */
+int64
+IvfpqPendingVacuum(Relation index, IndexBulkDeleteCallback callback,
+				   void *callback_state, int64 *nleft)
+{
+	IvfpqMetaData meta;
+	BlockNumber blkno;
+	int64		removed = 0;
+
+	IvfpqMetaRead(index, &meta);
+	*nleft = 0;
+	for (blkno = meta.pending_head; blkno != InvalidBlockNumber;)
+	{
+		int			left;
+
+		GvVacuumDelayPoint();
+		removed += vacuum_page(index, blkno, callback, callback_state,
+							   &left, &blkno);
+		*nleft += left;
+	}
+	while (meta.pending_head != InvalidBlockNumber && unlink_head(index))
+		CHECK_FOR_INTERRUPTS();
+	return removed;
+}

@@ -1,0 +1,109 @@
+/*
+ * pgcompat.h
+ *		Differences between PostgreSQL 15 and 18; the only file that asks for
+ *		the version.
+ */
+#ifndef PGCOMPAT_H
+#define PGCOMPAT_H
+
+#include "access/amapi.h"
+#include "access/relscan.h"
+#include "commands/vacuum.h"
+#include "nodes/pathnodes.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/rel.h"
+#include "utils/tuplesort.h"
+
+#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
+#error "gpuvec supports PostgreSQL 15 to 18"
+#endif
+
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
+
+/*
+ * Add a page to the main fork; returned pinned and exclusively locked, all
+ * zero.
+ */
+static inline Buffer
+GvExtendRelation(Relation rel)
+{
+#if PG_VERSION_NUM >= 160000
+	return ExtendBufferedRel(BMR_REL(rel), MAIN_FORKNUM, NULL, EB_LOCK_FIRST);
+#else
+	Buffer		buf;
+
+	LockRelationForExtension(rel, ExclusiveLock);
+	buf = ReadBufferExtended(rel, MAIN_FORKNUM, P_NEW, RBM_ZERO_AND_LOCK, NULL);
+	UnlockRelationForExtension(rel, ExclusiveLock);
+	return buf;
+#endif
+}
+
+/*
+ * Slots of IndexAmRoutine that not every version has.  18 needs no
+ * translation of strategies, which only equality and ordering AMs offer.
+ */
+static inline void
+IvfpqFillVersionSlots(IndexAmRoutine *amroutine)
+{
+#if PG_VERSION_NUM >= 160000
+	amroutine->amsummarizing = false;
+#endif
+#if PG_VERSION_NUM >= 170000
+	amroutine->amcanbuildparallel = false;
+	amroutine->aminsertcleanup = NULL;
+#endif
+#if PG_VERSION_NUM >= 180000
+	amroutine->amcanhash = false;
+	amroutine->amconsistentequality = false;
+	amroutine->amconsistentordering = false;
+	amroutine->amgettreeheight = NULL;
+	amroutine->amtranslatestrategy = NULL;
+	amroutine->amtranslatecmptype = NULL;
+#endif
+}
+
+static inline void
+GvVacuumDelayPoint(void)
+{
+#if PG_VERSION_NUM >= 180000
+	vacuum_delay_point(false);
+#else
+	vacuum_delay_point();
+#endif
+}
+
+/* The next Datum of a sort of by-value Datums; false at the end. */
+static inline bool
+GvTuplesortGetDatum(Tuplesortstate *sort, Datum *value, bool *isnull)
+{
+#if PG_VERSION_NUM >= 160000
+	return tuplesort_getdatum(sort, true, false, value, isnull, NULL);
+#else
+	return tuplesort_getdatum(sort, true, value, isnull, NULL);
+#endif
+}
+
+/* Mark a path as one that only a lack of others may choose. */
+static inline void
+GvDisablePath(Path *path)
+{
+#if PG_VERSION_NUM >= 180000
+	path->disabled_nodes = 2;
+#endif
+}
+
+/* Count a search for EXPLAIN ANALYZE. */
+static inline void
+GvCountIndexSearch(IndexScanDesc scan)
+{
+#if PG_VERSION_NUM >= 180000
+	if (scan->instrument)
+		scan->instrument->nsearches++;
+#endif
+}
+
+#endif							/* PGCOMPAT_H */
