@@ -1,0 +1,144 @@
+/*
+ * distance.c
+ *		Distances between two vectors, in one fixed order of additions.
+ *
+ * Partial sums are independent, so compilers keep them in vector registers
+ * without leave to reorder anything.  Dimension i always goes to partial sum
+ * i mod (number of sums), also in the last, incomplete round.
+ */
+#include <math.h>
+
+#include "cpu/gv_cpu.h"
+
+#define LANES	GV_CPU_LANES
+#define LANES64	8				/* partial sums in double */
+
+/* Add the sums pairwise: l takes l + 8, then l + 4, l + 2, l + 1. */
+static inline float
+add_lanes(float *sums /* [LANES] */ )
+{
+	int			half;
+	int			l;
+
+	for (half = LANES / 2; half > 0; half /= 2)
+		for (l = 0; l < half; l++)
+			sums[l] += sums[l + half];
+	return sums[0];
+}
+
+static inline double
+add_lanes64(double *sums /* [LANES64] */ )
+{
+	int			half;
+	int			l;
+
+	for (half = LANES64 / 2; half > 0; half /= 2)
+		for (l = 0; l < half; l++)
+			sums[l] += sums[l + half];
+	return sums[0];
+}
+
+/* See gv_cpu.h. */
+float
+gv_cpu_dot(const float *a, const float *b, int32_t dims)
+{
+	float		sums[LANES] = {0};
+	int32_t		i;
+	int			l;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (l = 0; l < LANES; l++)
+			sums[l] += a[i + l] * b[i + l];
+	for (l = 0; i < dims; i++, l++)
+		sums[l] += a[i] * b[i];
+	return add_lanes(sums);
+}
+
+/* See gv_cpu.h. */
+float
+gv_cpu_sqdist(const float *a, const float *b, int32_t dims)
+{
+	float		sums[LANES] = {0};
+	int32_t		i;
+	int			l;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (l = 0; l < LANES; l++)
+		{
+			float		diff = a[i + l] - b[i + l];
+
+			sums[l] += diff * diff;
+		}
+	for (l = 0; i < dims; i++, l++)
+	{
+		float		diff = a[i] - b[i];
+
+		sums[l] += diff * diff;
+	}
+	return add_lanes(sums);
+}
+
+/* <a, b> in double. */
+static double
+dot64(const float *a, const float *b, int32_t dims)
+{
+	double		sums[LANES64] = {0};
+	int32_t		i;
+	int			l;
+
+	for (i = 0; i + LANES64 <= dims; i += LANES64)
+		for (l = 0; l < LANES64; l++)
+			sums[l] += (double) a[i + l] * (double) b[i + l];
+	for (l = 0; i < dims; i++, l++)
+		sums[l] += (double) a[i] * (double) b[i];
+	return add_lanes64(sums);
+}
+
+/* Euclidean distance of raw vectors. */
+double
+gv_distance_l2(const float *a, const float *b, int32_t dims)
+{
+	double		sums[LANES64] = {0};
+	int32_t		i;
+	int			l;
+
+	for (i = 0; i + LANES64 <= dims; i += LANES64)
+		for (l = 0; l < LANES64; l++)
+		{
+			double		diff = (double) a[i + l] - (double) b[i + l];
+
+			sums[l] += diff * diff;
+		}
+	for (l = 0; i < dims; i++, l++)
+	{
+		double		diff = (double) a[i] - (double) b[i];
+
+		sums[l] += diff * diff;
+	}
+	return sqrt(add_lanes64(sums));
+}
+
+/* Negative inner product of raw vectors. */
+double
+gv_distance_ip(const float *a, const float *b, int32_t dims)
+{
+	return -dot64(a, b, dims);
+}
+
+/*
+ * Cosine distance of raw vectors, 0 to 2; NaN when either has length zero.
+ * Squared lengths of finite floats neither overflow nor vanish in double, nor
+ * does their product; its root gives 0 for a vector and itself.
+ */
+double
+gv_distance_cosine(const float *a, const float *b, int32_t dims)
+{
+	double		product = dot64(a, a, dims) * dot64(b, b, dims);
+	double		cosine = dot64(a, b, dims) / sqrt(product);
+
+	if (cosine > 1.0)
+		cosine = 1.0;
+	else if (cosine < -1.0)
+		cosine = -1.0;
+	return 1.0 - cosine;
+}

@@ -1,0 +1,21 @@
+/*
+ * gv_cpu.c
+ *		The table of the portable CPU backend.
+ *
+ * It is complete, always built, and the oracle of every other engine: those
+ * must give the same answers, row for row.
+ */
+#include "cpu/gv_cpu.h"
+
+const GvBackend gv_cpu_backend = {
+	.name = "cpu",
+	.kmeans_scratch = gv_cpu_kmeans_scratch,
+	.kmeans = gv_cpu_kmeans,
+	.codebooks_scratch = gv_cpu_codebooks_scratch,
+	.codebooks = gv_cpu_codebooks,
+	.assign = gv_cpu_assign,
+	.encode = gv_cpu_encode,
+	.coarse = gv_cpu_coarse,
+	.table = gv_cpu_table,
+	.scan = gv_cpu_scan,
+};

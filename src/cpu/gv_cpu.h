@@ -1,0 +1,115 @@
+/*
+ * gv_cpu.h
+ *		Private to the portable CPU backend: its operations and what they share.
+ *
+ * The operations fill the slots of gv_cpu_backend and keep the contracts of
+ * engine/gv_engine.h; their arguments were checked by the gv_... wrappers.
+ */
+#ifndef GV_CPU_H
+#define GV_CPU_H
+
+#include "engine/gv_engine.h"
+
+#define GV_CPU_LANES	16		/* interleaved partial sums in fp32 */
+
+/* Work between two questions to the GvStop: multiplications, below 20 ms. */
+#define GV_CPU_SLICE	(INT64_C(1) << 24)
+
+/* A GvStop and the work done since it was last asked. */
+typedef struct GvPoll
+{
+	const GvStop *stop;			/* NULL: never */
+	int64_t		work;
+} GvPoll;
+
+/* Count `work` multiplications; true when the caller must give up. */
+static inline bool
+gv_poll(GvPoll *poll, int64_t work)
+{
+	poll->work += work;
+	if (poll->work < GV_CPU_SLICE || poll->stop == NULL)
+		return false;
+	poll->work = 0;
+	return poll->stop->requested(poll->stop->arg);
+}
+
+/* splitmix64: the next 64 random bits. */
+static inline uint64_t
+gv_random(uint64_t *state)
+{
+	uint64_t	z = (*state += UINT64_C(0x9E3779B97F4A7C15));
+
+	z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+	z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+	return z ^ (z >> 31);
+}
+
+/* A random number below n, 1 <= n; the bias of 2^-64 n does no harm. */
+static inline int64_t
+gv_random_below(uint64_t *state, int64_t n)
+{
+	return (int64_t) (gv_random(state) % (uint64_t) n);
+}
+
+/* Round to float, values beyond its range to the largest of their sign. */
+static inline float
+gv_clamp(double value)
+{
+	if (value > (double) FLT_MAX)
+		return FLT_MAX;
+	if (value < -(double) FLT_MAX)
+		return -FLT_MAX;
+	return (float) value;
+}
+
+/* The score of an overflow or of NaN is GV_SCORE_MAX. */
+static inline float
+gv_score(float value)
+{
+	return value < GV_SCORE_MAX ? value : GV_SCORE_MAX;
+}
+
+/* Advance *next by `bytes` rounded up to GV_ALIGN; returns what it was. */
+static inline size_t
+gv_carve(size_t *next, size_t bytes)
+{
+	size_t		start = *next;
+
+	*next += (bytes + GV_ALIGN - 1) / GV_ALIGN * GV_ALIGN;
+	return start;
+}
+
+/*
+ * <a, b> and |a - b|^2 in fp32: dimension i goes to partial sum i mod 16,
+ * each sum ascending; then sum l takes sum l + 8, l + 4, l + 2, l + 1.
+ * They may overflow; gv_score turns that into GV_SCORE_MAX.
+ */
+extern float gv_cpu_dot(const float *a, const float *b, int32_t dims);
+extern float gv_cpu_sqdist(const float *a, const float *b, int32_t dims);
+
+/* The slots of gv_cpu_backend. */
+extern size_t gv_cpu_kmeans_scratch(const GvKmeans *spec);
+extern GvStatus gv_cpu_kmeans(const GvKmeans *spec, const float *x,
+							  float *centroids, int32_t *found,
+							  void *scratch, const GvStop *stop);
+extern size_t gv_cpu_codebooks_scratch(int32_t dims, int32_t m, int64_t n);
+extern GvStatus gv_cpu_codebooks(int32_t dims, int32_t m, int64_t n,
+								 const float *residuals, uint64_t seed,
+								 float *codebooks, void *scratch,
+								 const GvStop *stop);
+extern GvStatus gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
+							  const float *x, int64_t n, int32_t *nearest,
+							  float *sqdist, const GvStop *stop);
+extern GvStatus gv_cpu_encode(const GvModel *model, const float *x,
+							  const float *centroid, int64_t n,
+							  uint8_t *codes, float *t);
+extern GvStatus gv_cpu_coarse(const GvModel *model, const float *query,
+							  const float *centroids, int32_t n,
+							  uint64_t first_id, GvTopK *best);
+extern GvStatus gv_cpu_table(const GvModel *model, const float *query,
+							 float *table);
+extern GvStatus gv_cpu_scan(const GvModel *model, const float *table,
+							float base, const GvBlock *blocks,
+							int32_t nblocks, GvTopK *best);
+
+#endif							/* GV_CPU_H */

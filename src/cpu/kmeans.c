@@ -1,0 +1,422 @@
+/*
+ * kmeans.c
+ *		Lloyd's k-means with even clusters.
+ *
+ * A pass assigns the rows, mends the clusters, and moves each centroid to the
+ * mean of its rows.  Mending splits the biggest clusters: into the places of
+ * empty ones while there are any, then, as long as one is bigger than
+ * max_share allows, into the places of the smallest, whose rows find other
+ * clusters in the next pass.  Some last passes only assign and mend, so that
+ * the sizes asked for hold for the centroids that are handed out.
+ *
+ * Rows at distance 0 of each other cannot be told apart and stay together.
+ * Source: Lloyd, "Least squares quantization in PCM", 1982.
+ */
+#include <string.h>
+
+#include "cpu/gv_cpu.h"
+
+#define FULL_ROWS	64			/* rows a centroid from which early passes thin */
+#define RUN_ROWS	128			/* consecutive rows that they take or leave */
+#define LAST_PASSES	12			/* at most, to reach even sizes */
+#define SEED_DRAWS	32			/* members drawn to find a distant one */
+#define SPLIT_STEPS	4			/* iterations of a split */
+#define CHUNK		512			/* dimensions summed at a time */
+
+/*
+ * The rows of cluster c are order[start[c]] .. + count[c] - 1.  Rows that no
+ * cluster has (not taken in this pass, or of a dissolved cluster) are absent.
+ */
+typedef struct Clusters
+{
+	const GvKmeans *spec;
+	const float *x;				/* [n][dims] */
+	float	   *centroids;		/* [k][dims] */
+	int32_t		k;				/* at most one a row */
+	int64_t		nrows;			/* taken in this pass */
+	int32_t    *nearest;		/* [n], -1 for a row not taken */
+	int64_t    *order;			/* [n] */
+	int64_t    *start;			/* [k] */
+	int64_t    *count;			/* [k] */
+	uint8_t    *stuck;			/* [k] its rows cannot be told apart */
+	uint64_t	random;
+	GvPoll		poll;
+	bool		cancelled;
+} Clusters;
+
+static inline const float *
+row_of(const Clusters *cl, int64_t row)
+{
+	return cl->x + (size_t) row * cl->spec->dims;
+}
+
+static inline float *
+centroid_of(const Clusters *cl, int32_t c)
+{
+	return cl->centroids + (size_t) c * cl->spec->dims;
+}
+
+/* Squared distance of a row and a vector; notices a wish to stop. */
+static float
+distance(Clusters *cl, int64_t row, const float *vector)
+{
+	if (gv_poll(&cl->poll, cl->spec->dims))
+		cl->cancelled = true;
+	return gv_score(gv_cpu_sqdist(row_of(cl, row), vector, cl->spec->dims));
+}
+
+/* Lay out the scratch, or with NULL only measure it. */
+static size_t
+carve_clusters(Clusters *cl, const GvKmeans *spec, char *scratch)
+{
+	size_t		n = (size_t) spec->n;
+	size_t		k = spec->n < spec->k ? n : (size_t) spec->k;
+	size_t		next = 0;
+	size_t		nearest = gv_carve(&next, sizeof(int32_t) * n);
+	size_t		order = gv_carve(&next, sizeof(int64_t) * n);
+	size_t		start = gv_carve(&next, sizeof(int64_t) * k);
+	size_t		count = gv_carve(&next, sizeof(int64_t) * k);
+	size_t		stuck = gv_carve(&next, k);
+
+	if (scratch != NULL)
+	{
+		cl->k = (int32_t) k;
+		cl->nearest = (int32_t *) (scratch + nearest);
+		cl->order = (int64_t *) (scratch + order);
+		cl->start = (int64_t *) (scratch + start);
+		cl->count = (int64_t *) (scratch + count);
+		cl->stuck = (uint8_t *) (scratch + stuck);
+	}
+	return next;
+}
+
+/* See gv_kmeans_scratch. */
+size_t
+gv_cpu_kmeans_scratch(const GvKmeans *spec)
+{
+	return carve_clusters(NULL, spec, NULL);
+}
+
+/* The first centroids: k random rows, drawn without repetition. */
+static void
+draw_centroids(Clusters *cl)
+{
+	int64_t		n = cl->spec->n;
+	int64_t		i;
+
+	for (i = 0; i < n; i++)
+		cl->order[i] = i;
+	for (i = 0; i < cl->k; i++)
+	{
+		int64_t		j = i + gv_random_below(&cl->random, n - i);
+		int64_t		row = cl->order[j];
+
+		cl->order[j] = cl->order[i];
+		cl->order[i] = row;
+		memcpy(centroid_of(cl, (int32_t) i), row_of(cl, row),
+			   sizeof(float) * cl->spec->dims);
+	}
+}
+
+/* Group the rows by nearest[]: a counting sort. */
+static void
+group_rows(Clusters *cl)
+{
+	int64_t		row;
+	int64_t		next = 0;
+	int32_t		c;
+
+	memset(cl->count, 0, sizeof(int64_t) * cl->k);
+	memset(cl->stuck, 0, cl->k);
+	for (row = 0; row < cl->spec->n; row++)
+		if (cl->nearest[row] >= 0)
+			cl->count[cl->nearest[row]]++;
+	for (c = 0; c < cl->k; c++)
+	{
+		cl->start[c] = next;
+		next += cl->count[c];
+		cl->count[c] = 0;
+	}
+	cl->nrows = next;
+	for (row = 0; row < cl->spec->n; row++)
+		if ((c = cl->nearest[row]) >= 0)
+			cl->order[cl->start[c] + cl->count[c]++] = row;
+}
+
+/* Assign one run of rows in every `step` and group them. */
+static void
+assign_rows(Clusters *cl, int64_t step)
+{
+	int64_t		n = cl->spec->n;
+	int64_t		run = step > 1 ? RUN_ROWS : n;
+	int64_t		i;
+	int64_t		row;
+
+	for (i = 0; i < n; i += run)
+	{
+		int64_t		end = n - i < run ? n : i + run;
+
+		if (i / run % step != 0)
+		{
+			for (row = i; row < end; row++)
+				cl->nearest[row] = -1;
+			continue;
+		}
+		if (gv_poll(&cl->poll, (end - i) * cl->k * cl->spec->dims) ||
+			gv_cpu_assign(cl->spec->dims, cl->centroids, cl->k,
+						  row_of(cl, i), end - i, cl->nearest + i, NULL,
+						  cl->poll.stop) != GV_OK)
+		{
+			cl->cancelled = true;
+			return;
+		}
+	}
+	group_rows(cl);
+}
+
+/* The centroid of cluster c, which has rows, becomes their mean. */
+static void
+move_centroid(Clusters *cl, int32_t c)
+{
+	const int64_t *members = cl->order + cl->start[c];
+	int64_t		count = cl->count[c];
+	float	   *centroid = centroid_of(cl, c);
+	int32_t		dims = cl->spec->dims;
+	int32_t		first;
+
+	for (first = 0; first < dims; first += CHUNK)
+	{
+		int32_t		len = dims - first < CHUNK ? dims - first : CHUNK;
+		double		sums[CHUNK] = {0};
+		int64_t		i;
+		int32_t		d;
+
+		for (i = 0; i < count; i++)
+		{
+			const float *x = row_of(cl, members[i]) + first;
+
+			if (gv_poll(&cl->poll, len))
+				cl->cancelled = true;
+			for (d = 0; d < len; d++)
+				sums[d] += x[d];
+		}
+		for (d = 0; d < len; d++)
+			centroid[first + d] = gv_clamp(sums[d] / (double) count);
+	}
+}
+
+/*
+ * Two rows of cluster c that lie apart, the second the farthest from the
+ * first among some drawn ones.  False when its rows cannot be told apart.
+ */
+static bool
+find_seeds(Clusters *cl, int32_t c, int64_t *a, int64_t *b)
+{
+	const int64_t *members = cl->order + cl->start[c];
+	int64_t		count = cl->count[c];
+	float		farthest = 0.0f;
+	int64_t		i;
+
+	*a = members[gv_random_below(&cl->random, count)];
+	for (i = 0; i < SEED_DRAWS + count && !cl->cancelled; i++)
+	{
+		int64_t		row;
+		float		dist;
+
+		/* all of them only when the drawn ones do not differ */
+		if (i >= SEED_DRAWS && farthest > 0.0f)
+			break;
+		row = i < SEED_DRAWS ?
+			members[gv_random_below(&cl->random, count)] :
+			members[i - SEED_DRAWS];
+		dist = distance(cl, row, row_of(cl, *a));
+		if (dist > farthest)
+		{
+			farthest = dist;
+			*b = row;
+		}
+	}
+	return farthest > 0.0f;
+}
+
+/*
+ * Reorder the rows of cluster c: first those nearer to its own centroid, then
+ * those nearer to the centroid of cluster `other`.  Returns how many are
+ * first.
+ */
+static int64_t
+partition(Clusters *cl, int32_t c, int64_t count, int32_t other)
+{
+	int64_t    *members = cl->order + cl->start[c];
+	int64_t		low = 0;
+	int64_t		high = count;
+
+	while (low < high && !cl->cancelled)
+	{
+		int64_t		row = members[low];
+
+		if (distance(cl, row, centroid_of(cl, c)) <=
+			distance(cl, row, centroid_of(cl, other)))
+			low++;
+		else
+		{
+			members[low] = members[--high];
+			members[high] = row;
+		}
+	}
+	return low;
+}
+
+/*
+ * Split cluster c, whose rows a and b differ, with cluster `other`, whose
+ * place is free: a few steps of 2-means from a and b.
+ */
+static void
+split(Clusters *cl, int32_t c, int32_t other, int64_t a, int64_t b)
+{
+	size_t		bytes = sizeof(float) * cl->spec->dims;
+	int64_t		count = cl->count[c];
+	int			i;
+
+	memcpy(centroid_of(cl, c), row_of(cl, a), bytes);
+	memcpy(centroid_of(cl, other), row_of(cl, b), bytes);
+	for (i = 0; i < SPLIT_STEPS && !cl->cancelled; i++)
+	{
+		int64_t		nfirst = partition(cl, c, count, other);
+
+		/*
+		 * Means that rounding let coincide tell nothing apart; the reordered
+		 * rows are then divided as the step before divided their number.
+		 */
+		if (nfirst == 0 || nfirst == count)
+			break;
+		cl->count[c] = nfirst;
+		cl->start[other] = cl->start[c] + nfirst;
+		cl->count[other] = count - nfirst;
+		move_centroid(cl, c);
+		move_centroid(cl, other);
+	}
+}
+
+/* The biggest cluster that may yet be split; -1 if there is none. */
+static int32_t
+biggest(const Clusters *cl)
+{
+	int32_t		best = -1;
+	int32_t		c;
+
+	for (c = 0; c < cl->k; c++)
+		if (!cl->stuck[c] && cl->count[c] > 1 &&
+			(best < 0 || cl->count[c] > cl->count[best]))
+			best = c;
+	return best;
+}
+
+static int32_t
+smallest(const Clusters *cl)
+{
+	int32_t		best = 0;
+	int32_t		c;
+
+	for (c = 1; c < cl->k; c++)
+		if (cl->count[c] < cl->count[best])
+			best = c;
+	return best;
+}
+
+/*
+ * Fill empty clusters and divide oversized ones, see above.  Returns whether
+ * any was split.  At most k splits: those of a pass are an approximation
+ * anyway, because the next one assigns the rows anew.
+ */
+static bool
+mend(Clusters *cl)
+{
+	double		limit = cl->spec->max_share * (double) cl->nrows / cl->k;
+	bool		changed = false;
+	int32_t		i;
+
+	for (i = 0; i < cl->k && !cl->cancelled; i++)
+	{
+		int32_t		big = biggest(cl);
+		int32_t		small = smallest(cl);
+		int64_t		a;
+		int64_t		b = 0;
+
+		if (big < 0)
+			break;
+		if (cl->count[small] > 0 &&
+			((double) cl->count[big] <= limit ||
+			 cl->count[small] > cl->count[big] / 4 * 3))
+			break;				/* none empty, and all of a size */
+		if (find_seeds(cl, big, &a, &b))
+		{
+			split(cl, big, small, a, b);
+			cl->stuck[small] = 0;
+			changed = true;
+		}
+		else
+			cl->stuck[big] = 1;
+	}
+	return changed;
+}
+
+/* Close the gaps that empty clusters leave; returns how many remain. */
+static int32_t
+drop_empty(Clusters *cl)
+{
+	int32_t		found = 0;
+	int32_t		c;
+
+	for (c = 0; c < cl->k; c++)
+	{
+		if (cl->count[c] == 0)
+			continue;
+		if (found < c)
+			memcpy(centroid_of(cl, found), centroid_of(cl, c),
+				   sizeof(float) * cl->spec->dims);
+		found++;
+	}
+	return found;
+}
+
+/* See gv_kmeans. */
+GvStatus
+gv_cpu_kmeans(const GvKmeans *spec, const float *x /* [n][dims] */ ,
+			  float *centroids /* [k][dims] */ , int32_t *found,
+			  void *scratch, const GvStop *stop)
+{
+	Clusters	cl = {.spec = spec,.x = x,.centroids = centroids};
+	int			pass;
+	int32_t		c;
+
+	(void) carve_clusters(&cl, spec, scratch);
+	cl.random = spec->seed;
+	cl.poll.stop = stop;
+
+	draw_centroids(&cl);
+	for (pass = 0; pass < spec->iterations && !cl.cancelled; pass++)
+	{
+		int64_t		step = 1;
+
+		if (pass < spec->iterations / 2)
+			step = spec->n / cl.k / FULL_ROWS;
+		assign_rows(&cl, step > 1 ? step : 1);
+		if (cl.cancelled)
+			break;
+		(void) mend(&cl);
+		for (c = 0; c < cl.k && !cl.cancelled; c++)
+			if (cl.count[c] > 0)
+				move_centroid(&cl, c);
+	}
+	for (pass = 0; !cl.cancelled; pass++)
+	{
+		assign_rows(&cl, 1);
+		if (cl.cancelled || pass == LAST_PASSES || !mend(&cl))
+			break;
+	}
+	if (cl.cancelled)
+		return GV_CANCELLED;
+	*found = drop_empty(&cl);
+	return GV_OK;
+}

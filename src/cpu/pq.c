@@ -1,0 +1,471 @@
+/*
+ * pq.c
+ *		Product quantization: codebooks, codes and look-up tables.
+ *
+ * A tile of vectors lies transposed, a dimension's values side by side, so
+ * that its distances to a codeword are independent sums and the nearest
+ * codewords are found without branches, which could not be predicted.
+ * Source: Jegou, Douze, Schmid, "Product quantization for nearest neighbor
+ * search", 2011.
+ */
+#include <string.h>
+
+#include "cpu/gv_cpu.h"
+
+#define ITERATIONS	12			/* of a codebook's k-means */
+#define MAX_ROWS	16384		/* residuals a codebook is trained on */
+#define TRIES		8			/* to draw an initial codeword not yet held */
+#define TILE_ROWS	64			/* vectors compared at a time */
+#define TILE_DIMS	64			/* dimensions transposed at a time */
+
+/* One sub-quantizer in training; the arrays lie in the caller's scratch. */
+typedef struct Trainer
+{
+	int32_t		dims;			/* of this sub-quantizer */
+	int32_t		nrows;			/* <= MAX_ROWS */
+	float	   *data;			/* [dims][nrows] */
+	float	   *dist;			/* [nrows] to the nearest codeword */
+	uint8_t    *code;			/* [nrows] of the nearest codeword */
+	float	   *words;			/* [GV_CODEWORDS][dims], in the output */
+	double	   *sums;			/* [GV_CODEWORDS][dims] */
+	int32_t		counts[GV_CODEWORDS];
+} Trainer;
+
+/* dist [nrows] += squared differences of one dimension to a codeword's. */
+static inline void
+add_dimension(const float *restrict x /* [nrows] */ , int nrows, float word,
+			  float *restrict dist)
+{
+	int			i;
+
+	for (i = 0; i < nrows; i++)
+	{
+		float		diff = x[i] - word;
+
+		dist[i] += diff * diff;
+	}
+}
+
+/*
+ * dist [GV_CODEWORDS][TILE_ROWS] += squared distances of nrows vectors to the
+ * codewords, over dimensions first .. first + len - 1.
+ */
+static void
+add_distances(const float *x /* [len][stride] */ , size_t stride, int nrows,
+			  const float *words /* [GV_CODEWORDS][dims] */ , int32_t dims,
+			  int32_t first, int32_t len, float *dist)
+{
+	int			k;
+	int32_t		d;
+
+	for (k = 0; k < GV_CODEWORDS; k++)
+		for (d = 0; d < len; d++)
+			add_dimension(x + d * stride, nrows,
+						  words[(size_t) k * dims + first + d],
+						  dist + k * TILE_ROWS);
+}
+
+/* Where codeword k is nearer than the best so far, it becomes the best. */
+static inline void
+keep_nearer(const float *restrict dist /* [nrows] */ , int nrows, int32_t k,
+			float *restrict best, int32_t *restrict code)
+{
+	int			i;
+
+	for (i = 0; i < nrows; i++)
+	{
+		float		was = best[i];
+		float		now = dist[i];
+		int32_t		nearer = -(now < was);	/* a mask */
+
+		code[i] = (code[i] & ~nearer) | (k & nearer);
+		best[i] = now < was ? now : was;
+	}
+}
+
+/* The nearest codewords, ties to the smaller number, and their distances. */
+static void
+nearest_words(const float *dist /* [GV_CODEWORDS][TILE_ROWS] */ , int nrows,
+			  float *best /* [nrows] */ , int32_t *code /* [nrows] */ )
+{
+	int			i;
+	int			k;
+
+	for (i = 0; i < nrows; i++)
+	{
+		best[i] = dist[i];
+		code[i] = 0;
+	}
+	for (k = 1; k < GV_CODEWORDS; k++)
+		keep_nearer(dist + k * TILE_ROWS, nrows, k, best, code);
+}
+
+/* Codeword k becomes the vector of a row. */
+static void
+set_word(Trainer *trainer, int k, int32_t row)
+{
+	int32_t		d;
+
+	for (d = 0; d < trainer->dims; d++)
+		trainer->words[(size_t) k * trainer->dims + d] =
+			trainer->data[(size_t) d * trainer->nrows + row];
+}
+
+/* Squared distance of a row to codeword k. */
+static float
+word_distance(const Trainer *trainer, int32_t row, int k)
+{
+	const float *word = trainer->words + (size_t) k * trainer->dims;
+	float		sum = 0.0f;
+	int32_t		d;
+
+	for (d = 0; d < trainer->dims; d++)
+	{
+		float		diff = trainer->data[(size_t) d * trainer->nrows + row] -
+			word[d];
+
+		sum += diff * diff;
+	}
+	return gv_score(sum);
+}
+
+/* Codewords from random rows, distinct ones if they are easily drawn. */
+static void
+draw_words(Trainer *trainer, uint64_t *random)
+{
+	int			k;
+
+	for (k = 0; k < GV_CODEWORDS; k++)
+	{
+		int			tries;
+
+		for (tries = 0; tries < TRIES; tries++)
+		{
+			int32_t		row = (int32_t) gv_random_below(random,
+														trainer->nrows);
+			int			other = 0;
+
+			set_word(trainer, k, row);
+			while (other < k && word_distance(trainer, row, other) > 0.0f)
+				other++;
+			if (other == k)
+				break;
+		}
+	}
+}
+
+/* Find each row's nearest codeword; sums and counts of each codeword. */
+static void
+assign_rows(Trainer *trainer)
+{
+	int32_t		dims = trainer->dims;
+	int32_t		nrows = trainer->nrows;
+	int32_t		done;
+
+	memset(trainer->counts, 0, sizeof(trainer->counts));
+	memset(trainer->sums, 0, sizeof(double) * GV_CODEWORDS * dims);
+	for (done = 0; done < nrows; done += TILE_ROWS)
+	{
+		int			ntile = nrows - done < TILE_ROWS ? nrows - done : TILE_ROWS;
+		float		dist[GV_CODEWORDS * TILE_ROWS] = {0};
+		int32_t		code[TILE_ROWS];
+		int32_t		d;
+		int			i;
+
+		add_distances(trainer->data + done, (size_t) nrows, ntile,
+					  trainer->words, dims, 0, dims, dist);
+		nearest_words(dist, ntile, trainer->dist + done, code);
+		for (i = 0; i < ntile; i++)
+		{
+			trainer->code[done + i] = (uint8_t) code[i];
+			trainer->counts[code[i]]++;
+		}
+		for (d = 0; d < dims; d++)
+		{
+			const float *x = trainer->data + (size_t) d * nrows + done;
+
+			for (i = 0; i < ntile; i++)
+				trainer->sums[(size_t) code[i] * dims + d] += x[i];
+		}
+	}
+}
+
+/*
+ * Codeword k, which no row chose, becomes the row farthest from its own
+ * codeword; when every row is met exactly, it repeats codeword `held`.
+ */
+static void
+refill_word(Trainer *trainer, int k, int held)
+{
+	int32_t		farthest = 0;
+	int32_t		row;
+	int32_t		d;
+
+	for (row = 1; row < trainer->nrows; row++)
+		if (trainer->dist[row] > trainer->dist[farthest])
+			farthest = row;
+
+	if (!(trainer->dist[farthest] > 0.0f))
+	{
+		for (d = 0; d < trainer->dims; d++)
+			trainer->words[(size_t) k * trainer->dims + d] =
+				trainer->words[(size_t) held * trainer->dims + d];
+		return;
+	}
+
+	/* Rows near the new codeword are no longer far: equal ones need one. */
+	set_word(trainer, k, farthest);
+	for (row = 0; row < trainer->nrows; row++)
+	{
+		float		dist = word_distance(trainer, row, k);
+
+		if (dist < trainer->dist[row])
+			trainer->dist[row] = dist;
+	}
+}
+
+/* Codewords become the means of their rows. */
+static void
+move_words(Trainer *trainer)
+{
+	int			held = trainer->code[0];
+	int			k;
+	int32_t		d;
+
+	for (k = 0; k < GV_CODEWORDS; k++)
+	{
+		if (trainer->counts[k] == 0)
+			continue;
+		for (d = 0; d < trainer->dims; d++)
+		{
+			size_t		i = (size_t) k * trainer->dims + d;
+
+			trainer->words[i] =
+				gv_clamp(trainer->sums[i] / trainer->counts[k]);
+		}
+	}
+	for (k = 0; k < GV_CODEWORDS; k++)
+		if (trainer->counts[k] == 0)
+			refill_word(trainer, k, held);
+}
+
+/* Most dimensions of a sub-quantizer, and rows used of n. */
+static inline int32_t
+most_dims(int32_t dims, int32_t m)
+{
+	return (dims + m - 1) / m;
+}
+
+static inline int32_t
+training_rows(int64_t n)
+{
+	return n < MAX_ROWS ? (int32_t) n : MAX_ROWS;
+}
+
+/* Lay out the scratch, or with NULL only measure it. */
+static size_t
+carve_trainer(Trainer *trainer, int32_t dims, int32_t m, int64_t n,
+			  char *scratch)
+{
+	size_t		ndims = (size_t) most_dims(dims, m);
+	size_t		nrows = (size_t) training_rows(n);
+	size_t		next = 0;
+	size_t		data = gv_carve(&next, sizeof(float) * nrows * ndims);
+	size_t		dist = gv_carve(&next, sizeof(float) * nrows);
+	size_t		code = gv_carve(&next, nrows);
+	size_t		sums = gv_carve(&next, sizeof(double) * GV_CODEWORDS * ndims);
+
+	if (scratch != NULL)
+	{
+		trainer->nrows = (int32_t) nrows;
+		trainer->data = (float *) (scratch + data);
+		trainer->dist = (float *) (scratch + dist);
+		trainer->code = (uint8_t *) (scratch + code);
+		trainer->sums = (double *) (scratch + sums);
+	}
+	return next;
+}
+
+/* See gv_codebooks_scratch. */
+size_t
+gv_cpu_codebooks_scratch(int32_t dims, int32_t m, int64_t n)
+{
+	return carve_trainer(NULL, dims, m, n, NULL);
+}
+
+/* trainer->data from n residuals, thinned out evenly to nrows of them. */
+static void
+gather_rows(Trainer *trainer, const float *residuals, int32_t stride,
+			int64_t n)
+{
+	int32_t		nrows = trainer->nrows;
+	int32_t		row;
+	int32_t		d;
+
+	for (row = 0; row < nrows; row++)
+	{
+		/* n / nrows * row, in two parts so that no product overflows */
+		int64_t		from = n / nrows * row + n % nrows * row / nrows;
+		const float *x = residuals + (size_t) from * stride;
+
+		for (d = 0; d < trainer->dims; d++)
+			trainer->data[(size_t) d * nrows + row] = x[d];
+	}
+}
+
+/* Train one sub-quantizer on the rows gathered in trainer->data. */
+static bool
+train_words(Trainer *trainer, uint64_t seed, GvPoll *poll)
+{
+	int64_t		work = (int64_t) trainer->nrows * trainer->dims;
+	uint64_t	random = seed;
+	int			i;
+
+	draw_words(trainer, &random);
+	for (i = 0; i < ITERATIONS; i++)
+	{
+		if (gv_poll(poll, work * (GV_CODEWORDS + 4)))
+			return false;
+		assign_rows(trainer);
+		move_words(trainer);
+	}
+	return true;
+}
+
+/* See gv_codebooks. */
+GvStatus
+gv_cpu_codebooks(int32_t dims, int32_t m, int64_t n,
+				 const float *residuals /* [n][dims] */ , uint64_t seed,
+				 float *codebooks, void *scratch, const GvStop *stop)
+{
+	GvModel		model = {.dims = dims,.m = m};
+	GvPoll		poll = {stop, 0};
+	Trainer		trainer;
+	int32_t		j;
+
+	(void) carve_trainer(&trainer, dims, m, n, scratch);
+	for (j = 0; j < m; j++)
+	{
+		int32_t		first = gv_sub_start(&model, j);
+
+		trainer.dims = gv_sub_start(&model, j + 1) - first;
+		trainer.words = codebooks + (size_t) GV_CODEWORDS * first;
+		gather_rows(&trainer, residuals + first, dims, n);
+		if (!train_words(&trainer, seed + (uint64_t) j, &poll))
+			return GV_CANCELLED;
+	}
+	return GV_OK;
+}
+
+/* a - b, finite when both are. */
+static inline float
+clamped_difference(float a, float b)
+{
+	float		diff = a - b;
+
+	diff = diff < FLT_MAX ? diff : FLT_MAX;
+	return diff > -FLT_MAX ? diff : -FLT_MAX;
+}
+
+/*
+ * Codes of sub-quantizer j for nrows <= TILE_ROWS rows; adds its part of T
+ * to terms [nrows].
+ */
+static void
+encode_sub(const GvModel *model, int32_t j, const float *x, int nrows,
+		   const float *centroid, uint8_t *codes, double *terms)
+{
+	int32_t		start = gv_sub_start(model, j);
+	int32_t		dims = gv_sub_start(model, j + 1) - start;
+	const float *codebook = model->codebooks + (size_t) GV_CODEWORDS * start;
+	float		dist[GV_CODEWORDS * TILE_ROWS] = {0};
+	float		residuals[TILE_DIMS * TILE_ROWS];
+	float		best[TILE_ROWS];
+	int32_t		code[TILE_ROWS];
+	int32_t		first;
+	int32_t		d;
+	int			row;
+
+	x += start;
+	centroid += start;
+	for (first = 0; first < dims; first += TILE_DIMS)
+	{
+		int32_t		len = dims - first < TILE_DIMS ? dims - first : TILE_DIMS;
+
+		for (row = 0; row < nrows; row++)
+			for (d = 0; d < len; d++)
+				residuals[d * TILE_ROWS + row] =
+					clamped_difference(x[(size_t) row * model->dims + first + d],
+									   centroid[first + d]);
+		add_distances(residuals, TILE_ROWS, nrows, codebook, dims, first, len,
+					  dist);
+	}
+	nearest_words(dist, nrows, best, code);
+	for (row = 0; row < nrows; row++)
+	{
+		const float *word = codebook + (size_t) code[row] * dims;
+
+		codes[(size_t) row * gv_code_bytes(model->m) + j / 2] |=
+			(uint8_t) (j % 2 == 0 ? code[row] : code[row] << 4);
+		for (d = 0; d < dims; d++)
+			terms[row] += word[d] * (word[d] + 2.0 * centroid[d]);
+	}
+}
+
+/* See gv_encode. */
+GvStatus
+gv_cpu_encode(const GvModel *model, const float *x /* [n][dims] */ ,
+			  const float *centroid /* [dims] */ , int64_t n,
+			  uint8_t *codes, float *t)
+{
+	size_t		code_bytes = (size_t) gv_code_bytes(model->m);
+	int64_t		done;
+
+	memset(codes, 0, code_bytes * (size_t) n);
+	for (done = 0; done < n; done += TILE_ROWS)
+	{
+		int			nrows = n - done < TILE_ROWS ? (int) (n - done) : TILE_ROWS;
+		double		terms[TILE_ROWS] = {0};
+		int32_t		j;
+		int			row;
+
+		for (j = 0; j < model->m; j++)
+			encode_sub(model, j, x + (size_t) done * model->dims, nrows,
+					   centroid, codes + (size_t) done * code_bytes, terms);
+		for (row = 0; row < nrows; row++)
+			t[done + row] =
+				model->metric == GV_IP ? 0.0f : gv_clamp(terms[row]);
+	}
+	return GV_OK;
+}
+
+/* See gv_table, and "The score S" in gv_engine.h. */
+GvStatus
+gv_cpu_table(const GvModel *model, const float *query /* [dims] */ ,
+			 float *table /* [m][GV_CODEWORDS] */ )
+{
+	float		weight = model->metric == GV_IP ? -1.0f : -2.0f;
+	int32_t		j;
+
+	for (j = 0; j < model->m; j++)
+	{
+		int32_t		start = gv_sub_start(model, j);
+		int32_t		dims = gv_sub_start(model, j + 1) - start;
+		const float *codebook =
+			model->codebooks + (size_t) GV_CODEWORDS * start;
+		float	   *entries = table + (size_t) j * GV_CODEWORDS;
+		int32_t		d;
+		int			k;
+
+		for (k = 0; k < GV_CODEWORDS; k++)
+		{
+			const float *word = codebook + (size_t) k * dims;
+			float		sum = 0.0f;
+
+			for (d = 0; d < dims; d++)
+				sum += query[start + d] * word[d];
+			entries[k] = weight * sum;
+		}
+	}
+	return GV_OK;
+}

@@ -1,0 +1,136 @@
+/*
+ * transform.c
+ *		From raw vectors into the space the engine works in.
+ *
+ * Centring takes away the offset that would cost fp32 digits, and the scale,
+ * a power of two so that it rounds nothing, keeps squares far from the ends
+ * of the range.
+ */
+#include <math.h>
+
+#include "cpu/gv_cpu.h"
+
+#define CHUNK	1024			/* dimensions summed at a time, on the stack */
+
+/* Limits of the scale's exponent: 2^-126 is the smallest normal float. */
+#define MAX_EXPONENT	126
+
+/*
+ * The number a row is multiplied by to give x': 1 / |x| for cosine (0 for a
+ * vector of length zero), else 1.
+ */
+static double
+row_factor(GvMetric metric, const float *x, int32_t dims)
+{
+	double		square;
+
+	if (metric != GV_COSINE)
+		return 1.0;
+	square = -gv_distance_ip(x, x, dims);
+	return square > 0.0 ? 1.0 / sqrt(square) : 0.0;
+}
+
+/* See gv_engine.h. */
+int64_t
+gv_transform(const GvModel *model, const float *x, int64_t n, float *y)
+{
+	int32_t		dims = model->dims;
+	double		scale = model->scale;
+	int64_t		nzero = 0;
+	int64_t		row;
+	int32_t		i;
+
+	for (row = 0; row < n; row++)
+	{
+		const float *from = x + (size_t) row * dims;
+		float	   *to = y + (size_t) row * dims;
+		double		factor = row_factor(model->metric, from, dims);
+
+		if (factor == 0.0)
+			nzero++;
+		for (i = 0; i < dims; i++)
+			to[i] = gv_clamp((from[i] * factor - model->mean[i]) * scale);
+	}
+	return nzero;
+}
+
+/* The mean of dimensions first .. first + len - 1, len <= CHUNK. */
+static void
+mean_of_chunk(GvMetric metric, int32_t dims, const float *x, int64_t n,
+			  int32_t first, int32_t len, float *mean)
+{
+	double		sums[CHUNK] = {0};
+	int64_t		row;
+	int32_t		i;
+
+	for (row = 0; row < n; row++)
+	{
+		const float *from = x + (size_t) row * dims;
+		double		factor = row_factor(metric, from, dims);
+
+		for (i = 0; i < len; i++)
+			sums[i] += from[first + i] * factor;
+	}
+	for (i = 0; i < len; i++)
+		mean[first + i] = gv_clamp(sums[i] / (double) n);
+}
+
+/* The mean over n rows of |x' - mean|^2. */
+static double
+mean_square(GvMetric metric, int32_t dims, const float *x, int64_t n,
+			const float *mean)
+{
+	double		total = 0.0;
+	int64_t		row;
+	int32_t		i;
+
+	for (row = 0; row < n; row++)
+	{
+		const float *from = x + (size_t) row * dims;
+		double		factor = row_factor(metric, from, dims);
+		double		sum = 0.0;
+
+		for (i = 0; i < dims; i++)
+		{
+			double		diff = from[i] * factor - mean[i];
+
+			sum += diff * diff;
+		}
+		total += sum;
+	}
+	return total / (double) n;
+}
+
+/* See gv_engine.h. */
+void
+gv_fit_transform(GvMetric metric, int32_t dims, const float *x, int64_t n,
+				 float *mean, float *scale)
+{
+	double		square;
+	int			exponent;
+	int32_t		i;
+
+	for (i = 0; i < dims; i++)
+		mean[i] = 0.0f;
+	*scale = 1.0f;
+	if (n < 1)
+		return;
+
+	if (metric != GV_IP)
+		for (i = 0; i < dims; i += CHUNK)
+			mean_of_chunk(metric, dims, x, n, i,
+						  dims - i < CHUNK ? dims - i : CHUNK, mean);
+
+	square = mean_square(metric, dims, x, n, mean);
+	if (square > 0.0)
+	{
+		/* sqrt(square) = fraction * 2^exponent, fraction in [1/2, 1) */
+		if (frexp(sqrt(square), &exponent) < 0.70710678)
+			exponent--;
+		if (exponent > MAX_EXPONENT)
+			exponent = MAX_EXPONENT;
+		else if (exponent < -MAX_EXPONENT)
+			exponent = -MAX_EXPONENT;
+		*scale = (float) ldexp(1.0, -exponent);
+	}
+}

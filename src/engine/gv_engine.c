@@ -1,0 +1,155 @@
+/*
+ * gv_engine.c
+ *		The wrappers of the engine's operations, and the choice of backend.
+ *
+ * A wrapper refuses arguments that break the contract, so that a backend may
+ * trust them; it cannot know the sizes of arrays.
+ */
+#include "engine/gv_engine.h"
+
+/* The one place that says which engine answers. */
+static const GvBackend *const backend = &gv_cpu_backend;
+
+static bool
+valid_dims(int32_t dims)
+{
+	return dims >= 1 && dims <= GV_MAX_DIMS;
+}
+
+static bool
+valid_shape(int32_t dims, int32_t m)
+{
+	return valid_dims(dims) && m >= 1 && m <= dims;
+}
+
+static bool
+valid_model(const GvModel *model)
+{
+	return model != NULL &&
+		(model->metric == GV_L2 || model->metric == GV_IP ||
+		 model->metric == GV_COSINE) &&
+		valid_shape(model->dims, model->m);
+}
+
+static bool
+valid_kmeans(const GvKmeans *spec)
+{
+	return spec != NULL && valid_dims(spec->dims) &&
+		spec->n >= 1 && spec->k >= 1 && spec->iterations >= 0 &&
+		spec->max_share > 1.0;	/* false for NaN */
+}
+
+static bool
+valid_scratch(const void *scratch)
+{
+	return scratch != NULL && (uintptr_t) scratch % GV_ALIGN == 0;
+}
+
+/* No GvStop at all means: do not stop. */
+static bool
+valid_stop(const GvStop *stop)
+{
+	return stop == NULL || stop->requested != NULL;
+}
+
+static bool
+valid_topk(const GvTopK *top)
+{
+	return top != NULL && top->capacity >= 1 && top->count >= 0 &&
+		top->count <= top->capacity &&
+		top->scores != NULL && top->ids != NULL;
+}
+
+/* Bytes of scratch for gv_kmeans; 0 for an invalid spec. */
+size_t
+gv_kmeans_scratch(const GvKmeans *spec)
+{
+	return valid_kmeans(spec) ? backend->kmeans_scratch(spec) : 0;
+}
+
+GvStatus
+gv_kmeans(const GvKmeans *spec, const float *x, float *centroids,
+		  int32_t *found, void *scratch, const GvStop *stop)
+{
+	if (!valid_kmeans(spec) || x == NULL || centroids == NULL ||
+		found == NULL || !valid_scratch(scratch) || !valid_stop(stop))
+		return GV_INVALID;
+	return backend->kmeans(spec, x, centroids, found, scratch, stop);
+}
+
+/* Bytes of scratch for gv_codebooks; 0 for invalid arguments. */
+size_t
+gv_codebooks_scratch(int32_t dims, int32_t m, int64_t n)
+{
+	if (!valid_shape(dims, m) || n < 1)
+		return 0;
+	return backend->codebooks_scratch(dims, m, n);
+}
+
+GvStatus
+gv_codebooks(int32_t dims, int32_t m, int64_t n, const float *residuals,
+			 uint64_t seed, float *codebooks, void *scratch,
+			 const GvStop *stop)
+{
+	if (!valid_shape(dims, m) || n < 1 || residuals == NULL ||
+		codebooks == NULL || !valid_scratch(scratch) || !valid_stop(stop))
+		return GV_INVALID;
+	return backend->codebooks(dims, m, n, residuals, seed, codebooks,
+							  scratch, stop);
+}
+
+GvStatus
+gv_assign(int32_t dims, const float *centroids, int32_t k, const float *x,
+		  int64_t n, int32_t *nearest, float *sqdist, const GvStop *stop)
+{
+	if (!valid_dims(dims) || centroids == NULL || k < 1 || x == NULL ||
+		n < 1 || nearest == NULL || !valid_stop(stop))
+		return GV_INVALID;
+	return backend->assign(dims, centroids, k, x, n, nearest, sqdist, stop);
+}
+
+GvStatus
+gv_encode(const GvModel *model, const float *x, const float *centroid,
+		  int64_t n, uint8_t *codes, float *t)
+{
+	if (!valid_model(model) || model->codebooks == NULL || x == NULL ||
+		centroid == NULL || n < 1 || codes == NULL || t == NULL)
+		return GV_INVALID;
+	return backend->encode(model, x, centroid, n, codes, t);
+}
+
+GvStatus
+gv_coarse(const GvModel *model, const float *query, const float *centroids,
+		  int32_t n, uint64_t first_id, GvTopK *best)
+{
+	if (!valid_model(model) || query == NULL || centroids == NULL || n < 1 ||
+		!valid_topk(best))
+		return GV_INVALID;
+	return backend->coarse(model, query, centroids, n, first_id, best);
+}
+
+GvStatus
+gv_table(const GvModel *model, const float *query, float *table)
+{
+	if (!valid_model(model) || model->codebooks == NULL || query == NULL ||
+		table == NULL)
+		return GV_INVALID;
+	return backend->table(model, query, table);
+}
+
+GvStatus
+gv_scan(const GvModel *model, const float *table, float base,
+		const GvBlock *blocks, int32_t nblocks, GvTopK *best)
+{
+	int32_t		b;
+
+	if (!valid_model(model) || table == NULL || nblocks < 0 ||
+		(blocks == NULL && nblocks > 0) || !valid_topk(best))
+		return GV_INVALID;
+	for (b = 0; b < nblocks; b++)
+		if (blocks[b].live != 0 &&
+			(blocks[b].codes == NULL || blocks[b].t == NULL ||
+			 blocks[b].rowids == NULL))
+			return GV_INVALID;
+	return backend->scan(model, table, base, blocks, nblocks, best);
+}

@@ -1,0 +1,274 @@
+/*
+ * gv_engine.h
+ *		The wall: quantization, list scanning and k-selection in plain C.
+ *
+ * What stands behind this header knows neither pages nor Datums.  Whoever
+ * calls it (a backend, and the GPU server) passes plain arrays and scratch
+ * memory; the engine keeps no state, allocates nothing, prints nothing and
+ * never jumps out.  Every operation returns a GvStatus.
+ *
+ * Conventions
+ *	- arrays are row-major; their shape stands beside them in brackets
+ *	- vectors are float32, already transformed (gv_transform)
+ *	- scratch is aligned to 64 bytes by the caller; its size comes from the
+ *	  gv_..._scratch function beside the operation
+ *	- a call that can exceed 100 ms takes a GvStop, polls it at least every
+ *	  100 ms, and returns GV_CANCELLED with its outputs undefined; NULL: never
+ *	- an engine is deterministic: same input and seed, same output
+ *
+ * The method is IVFADC: a coarse quantizer with residual product
+ * quantization (Jegou, Douze, Schmid, "Product quantization for nearest
+ * neighbor search", 2011; Johnson, Douze, Jegou, "Billion-scale similarity
+ * search with GPUs", 2017), with 4-bit codes laid out in blocks of 32
+ * (Andre, Kermarrec, Le Scouarnec, "Quicker ADC", 2019) and the list term
+ * folded into one number a copy, so that one look-up table serves every list.
+ *
+ * The score S
+ *	L2 and cosine, for a copy x of list c with decoded residual r:
+ *		|q - (c + r)|^2 = |q - c|^2 + T(x) - 2 <q, r>,
+ *		T(x) = |r|^2 + 2 <c, r>
+ *	inner product:
+ *		-<q, c + r> = -<q, c> - <q, r>,  T(x) = 0
+ *	Evaluated in fp32 without contraction, in this order:
+ *		table[j][k] = w * <q_j, codebook_jk>, w = -2 (L2, cosine) or -1,
+ *					  products added by ascending dimension
+ *		sum			= table[0][code_0] + table[1][code_1] + ..., ascending
+ *		S			= (base + T) + sum, base = the list's coarse score
+ *	A live copy whose S is not below GV_SCORE_MAX (overflow) has that S.
+ *	Candidates ascend by (S, row id), so engines agree row for row.
+ */
+#ifndef GV_ENGINE_H
+#define GV_ENGINE_H
+
+#include <float.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define GV_BLOCK		32		/* copies in a block */
+#define GV_CODEWORDS	16		/* codewords of a 4-bit sub-quantizer */
+#define GV_MAX_DIMS		16000
+#define GV_SCORE_MAX	FLT_MAX
+#define GV_ALIGN		64		/* alignment of scratch, bytes */
+
+typedef enum GvStatus
+{
+	GV_OK = 0,
+	GV_CANCELLED,				/* the GvStop asked for it */
+	GV_INVALID					/* arguments break the contract */
+} GvStatus;
+
+typedef enum GvMetric
+{
+	GV_L2 = 1,					/* squared Euclidean distance */
+	GV_IP,						/* negative inner product */
+	GV_COSINE					/* L2 between vectors scaled to length one */
+} GvMetric;
+
+/* Asked between slices of work; true ends the call with GV_CANCELLED. */
+typedef struct GvStop
+{
+	bool		(*requested) (void *arg);
+	void	   *arg;
+} GvStop;
+
+/*
+ * What training fixes, less the centroids, which callers keep where they
+ * like and pass in slices.  Sub-quantizer j owns the dimensions
+ * gv_sub_start(j) to gv_sub_start(j + 1) - 1, so dims need not divide by m;
+ * its codebook [GV_CODEWORDS][its dims] starts at
+ * codebooks + GV_CODEWORDS * gv_sub_start(j).
+ */
+typedef struct GvModel
+{
+	GvMetric	metric;
+	int32_t		dims;			/* 1 .. GV_MAX_DIMS */
+	int32_t		m;				/* sub-quantizers, 1 .. dims */
+	float		scale;			/* a power of two */
+	const float *mean;			/* [dims], all 0 for GV_IP */
+	const float *codebooks;		/* [GV_CODEWORDS * dims], see above */
+} GvModel;
+
+static inline int32_t
+gv_sub_start(const GvModel *model, int32_t j)
+{
+	return (int32_t) ((int64_t) j * model->dims / model->m);
+}
+
+/* Bytes of one copy's code: byte p holds code 2p low, code 2p + 1 high. */
+static inline int32_t
+gv_code_bytes(int32_t m)
+{
+	return (m + 1) / 2;
+}
+
+/*
+ * A block of up to GV_BLOCK copies.  A row id is 48 bits, three 16-bit words,
+ * most significant first; as uint64 it is w0 << 32 | w1 << 16 | w2.
+ */
+typedef struct GvBlock
+{
+	const uint8_t *codes;		/* [gv_code_bytes(m)][GV_BLOCK] */
+	const float *t;				/* [GV_BLOCK] */
+	const uint16_t *rowids;		/* [GV_BLOCK][3] */
+	uint32_t	live;			/* bit i: slot i holds a live copy */
+} GvBlock;
+
+/*
+ * The nearest `capacity` (score, id) pairs seen so far, ascending by score,
+ * ties by id.  Between pushes the arrays are a heap with the farthest pair
+ * first; gv_topk_sort orders them.  With `unique`, a pair whose id is already
+ * held is ignored unless it is nearer (slower: for rare second readings).
+ */
+typedef struct GvTopK
+{
+	int32_t		capacity;		/* >= 1 */
+	int32_t		count;
+	bool		unique;
+	float	   *scores;			/* [capacity] */
+	uint64_t   *ids;			/* [capacity] */
+} GvTopK;
+
+extern void gv_topk_reset(GvTopK *top);
+extern void gv_topk_push(GvTopK *top, float score, uint64_t id);
+extern void gv_topk_sort(GvTopK *top);
+
+/*
+ * Put n raw vectors into the space the engine works in:
+ * y = (x' - mean) * scale, x' = x / |x| for cosine, else x.  y may be x.
+ * Returns the number of vectors that cosine cannot place (zero length);
+ * those become -mean * scale.
+ */
+extern int64_t gv_transform(const GvModel *model, const float *x /* [n][dims] */ ,
+							int64_t n, float *y /* [n][dims] */ );
+
+/*
+ * Mean and scale of a sample for the metric: the mean of x' (0 for GV_IP),
+ * and the power of two that brings the root mean square of |x' - mean| near
+ * one.  Sums in double; finite for any finite input.
+ */
+extern void gv_fit_transform(GvMetric metric, int32_t dims,
+							 const float *x /* [n][dims] */ , int64_t n,
+							 float *mean /* [dims] */ , float *scale);
+
+/*
+ * Distances of raw vectors for SQL, accumulated in double in one fixed order
+ * (8 interleaved partial sums, added pairwise): Euclidean, negative inner
+ * product, cosine (NaN when either vector has length zero).
+ */
+extern double gv_distance_l2(const float *a, const float *b, int32_t dims);
+extern double gv_distance_ip(const float *a, const float *b, int32_t dims);
+extern double gv_distance_cosine(const float *a, const float *b, int32_t dims);
+
+/*
+ * k-means over n vectors.  Lloyd's iterations from distinct random rows; a
+ * cluster of more than max_share times the mean size is split and the
+ * smallest ones dissolved, so that lists stay even; identical rows stay
+ * together.  *found <= k is the number of centroids made: fewer when x has
+ * fewer distinct rows.
+ */
+typedef struct GvKmeans
+{
+	int32_t		dims;
+	int64_t		n;				/* >= 1 */
+	int32_t		k;				/* wanted, >= 1 */
+	int32_t		iterations;
+	double		max_share;		/* > 1 */
+	uint64_t	seed;
+} GvKmeans;
+
+/*
+ * One engine.  Every slot is filled.  Call through the gv_... wrappers.
+ */
+typedef struct GvBackend
+{
+	const char *name;
+
+	size_t		(*kmeans_scratch) (const GvKmeans *spec);
+	GvStatus	(*kmeans) (const GvKmeans *spec, const float *x,
+						   float *centroids, int32_t *found,
+						   void *scratch, const GvStop *stop);
+	size_t		(*codebooks_scratch) (int32_t dims, int32_t m, int64_t n);
+	GvStatus	(*codebooks) (int32_t dims, int32_t m, int64_t n,
+							  const float *residuals, uint64_t seed,
+							  float *codebooks, void *scratch,
+							  const GvStop *stop);
+	GvStatus	(*assign) (int32_t dims, const float *centroids, int32_t k,
+						   const float *x, int64_t n, int32_t *nearest,
+						   float *sqdist, const GvStop *stop);
+	GvStatus	(*encode) (const GvModel *model, const float *x,
+						   const float *centroid, int64_t n,
+						   uint8_t *codes, float *t);
+	GvStatus	(*coarse) (const GvModel *model, const float *query,
+						   const float *centroids, int32_t n,
+						   uint64_t first_id, GvTopK *best);
+	GvStatus	(*table) (const GvModel *model, const float *query,
+						  float *table);
+	GvStatus	(*scan) (const GvModel *model, const float *table, float base,
+						 const GvBlock *blocks, int32_t nblocks,
+						 GvTopK *best);
+} GvBackend;
+
+extern const GvBackend gv_cpu_backend;	/* portable C, the oracle */
+
+/*
+ * kmeans: x [n][dims] -> centroids [k][dims], of which *found are filled.
+ * Source: Lloyd, "Least squares quantization in PCM", 1982.
+ */
+extern size_t gv_kmeans_scratch(const GvKmeans *spec);
+extern GvStatus gv_kmeans(const GvKmeans *spec, const float *x,
+						  float *centroids, int32_t *found,
+						  void *scratch, const GvStop *stop);
+
+/*
+ * codebooks: residuals [n][dims], n >= 1 -> codebooks
+ * [GV_CODEWORDS * dims], one k-means a sub-quantizer (layout: GvModel).
+ */
+extern size_t gv_codebooks_scratch(int32_t dims, int32_t m, int64_t n);
+extern GvStatus gv_codebooks(int32_t dims, int32_t m, int64_t n,
+							 const float *residuals, uint64_t seed,
+							 float *codebooks, void *scratch,
+							 const GvStop *stop);
+
+/*
+ * assign: x [n][dims] -> nearest [n] by squared Euclidean distance among
+ * centroids [k][dims], summed as in gv_coarse, ties to the smaller number; its
+ * squared distance into sqdist [n] unless NULL.  Distances that overflow count
+ * as equal and largest.
+ */
+extern GvStatus gv_assign(int32_t dims, const float *centroids, int32_t k,
+						  const float *x, int64_t n, int32_t *nearest,
+						  float *sqdist, const GvStop *stop);
+
+/*
+ * encode: x [n][dims], all in the list of `centroid` [dims] -> codes
+ * [n][gv_code_bytes(m)] and t [n], each |t| <= GV_SCORE_MAX.  The spare
+ * nibble of an odd m is 0.
+ */
+extern GvStatus gv_encode(const GvModel *model, const float *x,
+						  const float *centroid, int64_t n,
+						  uint8_t *codes, float *t);
+
+/*
+ * coarse: the list score of query [dims] against centroids [n][dims]
+ * (|q - c|^2, or -<q, c> for GV_IP) pushed into best with ids first_id,
+ * first_id + 1, ...  In fp32: dimension i goes to partial sum i mod 16, then
+ * sum l takes sum l + 8, l + 4, l + 2, l + 1; overflow is GV_SCORE_MAX.
+ */
+extern GvStatus gv_coarse(const GvModel *model, const float *query,
+						  const float *centroids, int32_t n,
+						  uint64_t first_id, GvTopK *best);
+
+/* table: query [dims] -> table [m][GV_CODEWORDS], see "The score S". */
+extern GvStatus gv_table(const GvModel *model, const float *query,
+						 float *table);
+
+/*
+ * scan: the score S of every live copy of blocks [nblocks] of one list,
+ * pushed into best with their row ids.
+ */
+extern GvStatus gv_scan(const GvModel *model, const float *table, float base,
+						const GvBlock *blocks, int32_t nblocks,
+						GvTopK *best);
+
+#endif							/* GV_ENGINE_H */

@@ -1,0 +1,125 @@
+/*
+ * gv_topk.c
+ *		The nearest (score, id) pairs seen so far, as a heap.
+ *
+ * The farthest pair is the root, so that one comparison rejects most pairs
+ * and a nearer one takes the root's place.
+ */
+#include "engine/gv_engine.h"
+
+/* Is pair a before pair b in the order of results? */
+static inline bool
+before(float a_score, uint64_t a_id, float b_score, uint64_t b_id)
+{
+	if (a_score != b_score)
+		return a_score < b_score;
+	return a_id < b_id;
+}
+
+/* Put the pair at `hole` or below it, in a heap of count pairs. */
+static void
+sift_down(GvTopK *top, int32_t count, int32_t hole, float score, uint64_t id)
+{
+	while (hole < count / 2)
+	{
+		int32_t		child = 2 * hole + 1;
+
+		if (child + 1 < count &&
+			before(top->scores[child], top->ids[child],
+				   top->scores[child + 1], top->ids[child + 1]))
+			child++;
+		if (!before(score, id, top->scores[child], top->ids[child]))
+			break;
+		top->scores[hole] = top->scores[child];
+		top->ids[hole] = top->ids[child];
+		hole = child;
+	}
+	top->scores[hole] = score;
+	top->ids[hole] = id;
+}
+
+/* Put the pair at `hole` or above it. */
+static void
+sift_up(GvTopK *top, int32_t hole, float score, uint64_t id)
+{
+	while (hole > 0)
+	{
+		int32_t		parent = (hole - 1) / 2;
+
+		if (!before(top->scores[parent], top->ids[parent], score, id))
+			break;
+		top->scores[hole] = top->scores[parent];
+		top->ids[hole] = top->ids[parent];
+		hole = parent;
+	}
+	top->scores[hole] = score;
+	top->ids[hole] = id;
+}
+
+/*
+ * With `unique`: is the id held?  If so, the nearer of its two scores stays.
+ */
+static bool
+merge_held(GvTopK *top, float score, uint64_t id)
+{
+	int32_t		i;
+
+	for (i = 0; i < top->count; i++)
+	{
+		if (top->ids[i] != id)
+			continue;
+		if (score < top->scores[i])
+			sift_down(top, top->count, i, score, id);
+		return true;
+	}
+	return false;
+}
+
+/* Forget all pairs. */
+void
+gv_topk_reset(GvTopK *top)
+{
+	top->count = 0;
+}
+
+/*
+ * Offer a pair.  NaN and overflow count as GV_SCORE_MAX.  Not after
+ * gv_topk_sort, which leaves no heap, unless gv_topk_reset came between.
+ */
+void
+gv_topk_push(GvTopK *top, float score, uint64_t id)
+{
+	bool		full = top->count >= top->capacity;
+
+	if (!(score < GV_SCORE_MAX))
+		score = GV_SCORE_MAX;
+	if (full && !before(score, id, top->scores[0], top->ids[0]))
+		return;
+	if (top->unique && merge_held(top, score, id))
+		return;
+
+	if (full)
+		sift_down(top, top->count, 0, score, id);
+	else
+		sift_up(top, top->count++, score, id);
+}
+
+/* Order the pairs ascending; a second call finds them ordered. */
+void
+gv_topk_sort(GvTopK *top)
+{
+	int32_t		i;
+
+	for (i = top->count / 2 - 1; i >= 0; i--)
+		sift_down(top, top->count, i, top->scores[i], top->ids[i]);
+
+	for (i = top->count - 1; i > 0; i--)
+	{
+		float		score = top->scores[i];
+		uint64_t	id = top->ids[i];
+
+		top->scores[i] = top->scores[0];
+		top->ids[i] = top->ids[0];
+		sift_down(top, i, 0, score, id);
+	}
+}
