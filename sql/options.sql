@@ -1,0 +1,85 @@
+-- settings and index options
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS gpuvec;
+LOAD 'gpuvec';
+
+-- settings
+SELECT name, setting, boot_val, min_val, max_val, enumvals, context
+FROM pg_settings WHERE name LIKE 'gpuvec.%' ORDER BY name;
+
+SET gpuvec.probes = 10;
+SHOW gpuvec.probes;
+SET gpuvec.probes = -1;
+SET gpuvec.probes = 16777217;
+SET gpuvec.probes = 16777216;
+SHOW gpuvec.probes;
+SET gpuvec.probes = 'many';
+RESET gpuvec.probes;
+
+SET gpuvec.candidates = 1000000;
+SHOW gpuvec.candidates;
+SET gpuvec.candidates = -1;
+SET gpuvec.candidates = 1000001;
+RESET gpuvec.candidates;
+
+-- ORDER is a reserved word
+SET gpuvec."order" = relaxed;
+SHOW gpuvec."order";
+SET gpuvec."order" = 'strict';
+SET gpuvec."order" = 'loose';
+SELECT set_config('gpuvec.order', 'relaxed', false);
+RESET gpuvec."order";
+
+SET gpuvec.max_probes = 100;
+SHOW gpuvec.max_probes;
+SET gpuvec.max_probes = -1;
+SET gpuvec.max_probes = 16777217;
+RESET gpuvec.max_probes;
+
+-- the prefix is reserved
+SET gpuvec.prob = 1;
+
+-- index options
+CREATE TABLE opts (id int, e real[]);
+CREATE INDEX ON opts USING gpuivfpq (e) WITH (lists = -1);
+CREATE INDEX ON opts USING gpuivfpq (e) WITH (lists = 16777217);
+CREATE INDEX ON opts USING gpuivfpq (e) WITH (pq_dim = -1);
+CREATE INDEX ON opts USING gpuivfpq (e) WITH (pq_dim = 16001);
+CREATE INDEX ON opts USING gpuivfpq (e) WITH (probes = -1);
+CREATE INDEX ON opts USING gpuivfpq (e) WITH (probes = 16777217);
+CREATE INDEX ON opts USING gpuivfpq (e) WITH (candidates = -1);
+CREATE INDEX ON opts USING gpuivfpq (e) WITH (candidates = 1000001);
+CREATE INDEX ON opts USING gpuivfpq (e) WITH (dims = -1);
+CREATE INDEX ON opts USING gpuivfpq (e) WITH (dims = 16001);
+CREATE INDEX ON opts USING gpuivfpq (e) WITH (dims = 'three');
+CREATE INDEX ON opts USING gpuivfpq (e) WITH (dims = 3, pq_dim = 4);
+CREATE INDEX ON opts USING gpuivfpq (e) WITH (fillfactor = 50);
+CREATE INDEX ON opts USING gpuivfpq (e) WITH (m = 16);
+
+-- what the access method does not do
+CREATE UNIQUE INDEX ON opts USING gpuivfpq (e);
+CREATE INDEX ON opts USING gpuivfpq (e, e);
+CREATE INDEX ON opts USING gpuivfpq (e) INCLUDE (id);
+CREATE INDEX ON opts USING gpuivfpq (e DESC);
+CREATE INDEX ON opts USING gpuivfpq (id);
+ALTER TABLE opts ADD EXCLUDE USING gpuivfpq (e WITH =);
+
+-- options of a standing index
+CREATE INDEX opts_e ON opts USING gpuivfpq (e)
+	WITH (lists = 0, pq_dim = 0, probes = 0, candidates = 0, dims = 0);
+ALTER INDEX opts_e SET (probes = 20, candidates = 200);
+ALTER INDEX opts_e SET (probes = -5);
+ALTER INDEX opts_e SET (dims = 8, pq_dim = 9);
+ALTER INDEX opts_e RESET (lists, pq_dim, dims);
+SELECT reloptions FROM pg_class WHERE relname = 'opts_e';
+CLUSTER opts USING opts_e;
+
+SELECT p.name, pg_index_has_property('opts_e', p.name) AS index,
+	pg_index_column_has_property('opts_e', 1, p.name) AS column
+FROM unnest(ARRAY['clusterable', 'index_scan', 'bitmap_scan', 'backward_scan',
+	'distance_orderable', 'orderable', 'returnable', 'search_array',
+	'search_nulls']) AS p (name)
+ORDER BY 1;
+SELECT pg_get_indexdef('opts_e'::regclass);
+
+DROP TABLE opts;

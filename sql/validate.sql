@@ -1,0 +1,141 @@
+-- operator classes, sound and unsound
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS gpuvec;
+RESET client_min_messages;
+
+-- the extension's own
+SELECT opcname, opcintype::regtype, opcdefault, amvalidate(c.oid)
+FROM pg_opclass AS c JOIN pg_am AS a ON a.oid = c.opcmethod
+WHERE amname = 'gpuivfpq' AND opcintype = 'real[]'::regtype
+ORDER BY 1;
+SELECT opfname, amoplefttype::regtype, amoprighttype::regtype, amopstrategy,
+	amoppurpose, amopopr::regoperator
+FROM pg_amop AS o JOIN pg_opfamily AS f ON f.oid = o.amopfamily
+	JOIN pg_am AS a ON a.oid = f.opfmethod
+WHERE amname = 'gpuivfpq' AND amoplefttype = 'real[]'::regtype
+ORDER BY amopstrategy, amoprighttype;
+
+SELECT a.amname, p.name, pg_indexam_has_property(a.oid, p.name)
+FROM pg_am AS a,
+	unnest(ARRAY['can_order', 'can_unique', 'can_multi_col', 'can_exclude',
+		'can_include']) AS p (name)
+WHERE a.amname = 'gpuivfpq' ORDER BY 2;
+
+CREATE SCHEMA broken;
+SET search_path = broken, public;
+
+CREATE FUNCTION validate(class text) RETURNS boolean
+LANGUAGE sql STABLE
+RETURN (SELECT amvalidate(c.oid)
+	FROM pg_opclass AS c JOIN pg_am AS a ON a.oid = c.opcmethod
+	WHERE amname = 'gpuivfpq' AND opcname = class);
+
+-- a type of one's own: any that has a distance and turns into real[]
+CREATE FUNCTION int8_distance(int8, int8) RETURNS float8
+LANGUAGE sql IMMUTABLE STRICT RETURN abs($1 - $2);
+CREATE FUNCTION int8_distance4(int8, int8) RETURNS float4
+LANGUAGE sql IMMUTABLE STRICT RETURN abs($1 - $2);
+CREATE FUNCTION int84_distance(int8, int4) RETURNS float8
+LANGUAGE sql IMMUTABLE STRICT RETURN abs($1 - $2);
+CREATE FUNCTION int4_distance(int4, int4) RETURNS float8
+LANGUAGE sql IMMUTABLE STRICT RETURN abs($1 - $2);
+CREATE FUNCTION int8_real(int8, int4, bool) RETURNS real[]
+LANGUAGE sql IMMUTABLE STRICT RETURN ARRAY[$1::real];
+CREATE FUNCTION int8_real1(int8) RETURNS real[]
+LANGUAGE sql IMMUTABLE STRICT RETURN ARRAY[$1::real];
+CREATE FUNCTION real_real(real[], int4, bool) RETURNS real[]
+LANGUAGE sql IMMUTABLE STRICT RETURN $1;
+CREATE OPERATOR <-> (FUNCTION = int8_distance, LEFTARG = int8, RIGHTARG = int8);
+CREATE OPERATOR <~> (FUNCTION = int8_distance4, LEFTARG = int8, RIGHTARG = int8);
+CREATE OPERATOR <#> (FUNCTION = int8_distance, LEFTARG = int8, RIGHTARG = int8);
+CREATE OPERATOR <-> (FUNCTION = int84_distance, LEFTARG = int8, RIGHTARG = int4);
+CREATE OPERATOR <-> (FUNCTION = int4_distance, LEFTARG = int4, RIGHTARG = int4);
+
+CREATE OPERATOR CLASS sound FOR TYPE int8 USING gpuivfpq AS
+	OPERATOR 1 <-> (int8, int8) FOR ORDER BY float_ops,
+	FUNCTION 1 int8_real(int8, int4, bool);
+ALTER OPERATOR FAMILY sound USING gpuivfpq ADD
+	OPERATOR 1 <-> (int8, int4) FOR ORDER BY float_ops;
+SELECT validate('sound');
+
+-- without the support function
+CREATE OPERATOR CLASS no_support FOR TYPE int8 USING gpuivfpq AS
+	OPERATOR 1 <-> (int8, int8) FOR ORDER BY float_ops;
+SELECT validate('no_support');
+
+-- with one of the wrong form
+CREATE OPERATOR CLASS wrong_support FOR TYPE int8 USING gpuivfpq AS
+	OPERATOR 1 <-> (int8, int8) FOR ORDER BY float_ops,
+	FUNCTION 1 int8_real1(int8);
+SELECT validate('wrong_support');
+
+-- with one for real[], which needs none
+CREATE OPERATOR CLASS real_support FOR TYPE real[] USING gpuivfpq AS
+	OPERATOR 1 <-> (real[], real[]) FOR ORDER BY float_ops,
+	FUNCTION 1 real_real(real[], int4, bool);
+SELECT validate('real_support');
+
+-- with support for another type, or for two
+CREATE OPERATOR CLASS other_support FOR TYPE int8 USING gpuivfpq AS
+	OPERATOR 1 <-> (int8, int8) FOR ORDER BY float_ops,
+	FUNCTION 1 (real[], real[]) real_real(real[], int4, bool),
+	FUNCTION 1 (int8, int4) int8_real(int8, int4, bool);
+SELECT validate('other_support');
+
+-- without an operator
+CREATE OPERATOR CLASS no_operator FOR TYPE int8 USING gpuivfpq AS
+	FUNCTION 1 int8_real(int8, int4, bool);
+SELECT validate('no_operator');
+
+-- with only a loose one
+CREATE OPERATOR CLASS only_loose FOR TYPE int8 USING gpuivfpq AS
+	OPERATOR 1 <-> (int8, int4) FOR ORDER BY float_ops,
+	FUNCTION 1 int8_real(int8, int4, bool);
+SELECT validate('only_loose');
+
+-- strategies that core refuses, and two metrics in one family
+CREATE OPERATOR CLASS strategy_4 FOR TYPE int8 USING gpuivfpq AS
+	OPERATOR 4 <-> (int8, int8) FOR ORDER BY float_ops;
+CREATE OPERATOR CLASS support_2 FOR TYPE int8 USING gpuivfpq AS
+	FUNCTION 2 int8_real(int8, int4, bool);
+CREATE OPERATOR CLASS two_metrics FOR TYPE int8 USING gpuivfpq AS
+	OPERATOR 1 <-> (int8, int8) FOR ORDER BY float_ops,
+	OPERATOR 2 <#> (int8, int8) FOR ORDER BY float_ops,
+	FUNCTION 1 int8_real(int8, int4, bool);
+SELECT validate('two_metrics');
+CREATE TABLE ints (i int8);
+CREATE INDEX ON ints USING gpuivfpq (i two_metrics) WITH (dims = 1);
+CREATE INDEX ON ints USING gpuivfpq (i only_loose) WITH (dims = 1);
+DROP TABLE ints;
+
+-- an operator for searching, not for ordering
+CREATE OPERATOR CLASS searching FOR TYPE int8 USING gpuivfpq AS
+	OPERATOR 1 <(int8, int8) FOR SEARCH,
+	FUNCTION 1 int8_real(int8, int4, bool);
+SELECT validate('searching');
+
+-- a distance that is not double precision, ordered as something else
+CREATE OPERATOR CLASS real_distance FOR TYPE int8 USING gpuivfpq AS
+	OPERATOR 1 <~> (int8, int8) FOR ORDER BY float_ops,
+	FUNCTION 1 int8_real(int8, int4, bool);
+SELECT validate('real_distance');
+CREATE OPERATOR CLASS int_order FOR TYPE int8 USING gpuivfpq AS
+	OPERATOR 1 <-> (int8, int8) FOR ORDER BY integer_ops,
+	FUNCTION 1 int8_real(int8, int4, bool);
+SELECT validate('int_order');
+
+-- an operator with another type on its left
+CREATE OPERATOR CLASS other_left FOR TYPE int8 USING gpuivfpq AS
+	OPERATOR 1 <-> (int8, int8) FOR ORDER BY float_ops,
+	OPERATOR 1 <-> (int4, int4) FOR ORDER BY float_ops,
+	FUNCTION 1 int8_real(int8, int4, bool);
+SELECT validate('other_left');
+
+-- loose operators can go, essential ones only with their class
+ALTER OPERATOR FAMILY sound USING gpuivfpq DROP OPERATOR 1 (int8, int4);
+ALTER OPERATOR FAMILY sound USING gpuivfpq DROP OPERATOR 1 (int8, int8);
+ALTER OPERATOR FAMILY sound USING gpuivfpq DROP FUNCTION 1 (int8, int8);
+SELECT validate('sound');
+
+SET client_min_messages = warning;
+DROP SCHEMA broken CASCADE;

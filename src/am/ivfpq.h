@@ -1,0 +1,257 @@
+/*
+ * ivfpq.h
+ *		The PostgreSQL side of the gpuivfpq access method: shared state, and
+ *		prototypes grouped by the file that defines them.
+ *
+ * This side speaks to the executor, joins pages (page/ivfpqpage.h) with the
+ * engine (engine/gv_engine.h), and is the only one that may ereport about
+ * either.
+ */
+#ifndef IVFPQ_H
+#define IVFPQ_H
+
+#include "access/amapi.h"
+#include "nodes/execnodes.h"
+#include "utils/array.h"
+
+#include "engine/gv_engine.h"
+#include "page/ivfpqpage.h"
+#include "pgcompat.h"
+
+/* Strategy numbers of the ordering operators: they name the metric. */
+#define IVFPQ_L2_STRATEGY		1
+#define IVFPQ_IP_STRATEGY		2
+#define IVFPQ_COSINE_STRATEGY	3
+#define IVFPQ_NSTRATEGIES		3
+
+/*
+ * Support function 1, of (type, int4, bool): the value as real[].  Absent
+ * for real[] itself.  pgvector's own cast functions have this form.
+ */
+#define IVFPQ_TOREAL_PROC		1
+#define IVFPQ_NPROCS			1
+
+/* Below this many rows an index is left untrained, unless lists says more. */
+#define IVFPQ_MIN_TRAIN_ROWS	1000
+
+/* Options of CREATE INDEX; 0 = not given. */
+typedef struct IvfpqOptions
+{
+	int32		vl_len_;		/* varlena header (do not touch directly!) */
+	int			lists;
+	int			pq_dim;
+	int			probes;
+	int			candidates;
+	int			dims;
+} IvfpqOptions;
+
+/* Settings (gpuvec.c); 0 = not set. */
+typedef enum IvfpqOrder
+{
+	IVFPQ_ORDER_STRICT,
+	IVFPQ_ORDER_RELAXED
+} IvfpqOrder;
+
+extern int	ivfpq_probes;
+extern int	ivfpq_candidates;
+extern int	ivfpq_order;
+extern int	ivfpq_max_probes;
+
+/*
+ * Build phases for pg_stat_progress_create_index; core owns
+ * PROGRESS_CREATEIDX_SUBPHASE_INITIALIZE = 1.
+ */
+#define IVFPQ_PHASE_SAMPLING	2
+#define IVFPQ_PHASE_CLUSTERING	3
+#define IVFPQ_PHASE_CODES		4
+#define IVFPQ_PHASE_ASSIGNING	5
+#define IVFPQ_PHASE_WRITING		6
+
+/* ivfpqhandler.c */
+extern void IvfpqInitOptions(void);
+extern bytea *ivfpqoptions(Datum reloptions, bool validate);
+extern char *ivfpqbuildphasename(int64 phasenum);
+
+/* ivfpqbuild.c */
+extern IndexBuildResult *ivfpqbuild(Relation heap, Relation index,
+									IndexInfo *indexInfo);
+extern void ivfpqbuildempty(Relation index);
+
+/* ivfpqinsert.c */
+extern bool ivfpqinsert(Relation index, Datum *values, bool *isnull,
+						ItemPointer tid, Relation heap,
+						IndexUniqueCheck checkUnique,
+						bool indexUnchanged, IndexInfo *indexInfo);
+
+/* ivfpqscan.c */
+extern IndexScanDesc ivfpqbeginscan(Relation index, int nkeys, int norderbys);
+extern void ivfpqrescan(IndexScanDesc scan, ScanKey keys, int nkeys,
+						ScanKey orderbys, int norderbys);
+extern bool ivfpqgettuple(IndexScanDesc scan, ScanDirection dir);
+extern void ivfpqendscan(IndexScanDesc scan);
+
+/* ivfpqvacuum.c */
+extern IndexBulkDeleteResult *ivfpqbulkdelete(IndexVacuumInfo *info,
+											  IndexBulkDeleteResult *stats,
+											  IndexBulkDeleteCallback callback,
+											  void *callback_state);
+extern IndexBulkDeleteResult *ivfpqvacuumcleanup(IndexVacuumInfo *info,
+												 IndexBulkDeleteResult *stats);
+
+/* ivfpqcost.c */
+extern void ivfpqcostestimate(PlannerInfo *root, IndexPath *path,
+							  double loop_count, Cost *startup_cost,
+							  Cost *total_cost, Selectivity *selectivity,
+							  double *correlation, double *pages);
+
+/* ivfpqvalidate.c */
+extern bool ivfpqvalidate(Oid opclassoid);
+extern void ivfpqadjustmembers(Oid opfamilyoid, Oid opclassoid,
+							   List *operators, List *functions);
+
+/*
+ * ivfpqvalue.c: what the operator class says, and indexed values as floats.
+ */
+typedef struct IvfpqType
+{
+	GvMetric	metric;
+	Oid			type;			/* the operator class's input type */
+	Oid			collation;
+	bool		has_toreal;		/* false: type is real[] */
+	FmgrInfo	toreal;			/* support function 1 */
+	int			typmod_dims;	/* dims the column's type modifier fixes, or 0 */
+} IvfpqType;
+
+extern void IvfpqTypeInit(IvfpqType *type, Relation index);
+extern int	IvfpqIndexDims(Relation index, const IvfpqType *type);
+extern const float *IvfpqValueFloats(IvfpqType *type, Datum value, int *dims);
+extern const float *IvfpqQueryFloats(IvfpqType *type, Oid subtype,
+									 Datum value, int *dims);
+extern void IvfpqCheckDims(int expected, int dims);
+
+/*
+ * ivfpqreal.c: real[] as a vector: one dimension, at least one element, at
+ * most IVFPQ_MAX_DIMS, no NULL, all finite; else an error.  The result points
+ * into the array, or for other element types into palloc'd memory.
+ */
+extern const float *IvfpqArrayFloats(ArrayType *array, int *dims);
+
+/*
+ * The last value that a function converted and what came of it, kept beside
+ * its FmgrInfo, because a scan passes the same query thousands of times.
+ */
+typedef struct IvfpqMemo
+{
+	struct varlena *source;		/* NULL = holds nothing */
+	void	   *result;
+} IvfpqMemo;
+
+extern bool IvfpqMemoMatches(const IvfpqMemo *memo,
+							 const struct varlena *value);
+extern void IvfpqMemoSet(IvfpqMemo *memo, MemoryContext context,
+						 const struct varlena *value,
+						 const void *result, Size result_size);
+
+/*
+ * ivfpqmodel.c: what training fixed, in memory.  The small parts (metapage,
+ * mean, codebooks) are cached with the relation; centroids stay on pages.
+ */
+typedef struct IvfpqModel
+{
+	IvfpqMetaData meta;
+	GvModel		gv;				/* when meta.nlists > 0 */
+	float		values[FLEXIBLE_ARRAY_MEMBER];	/* mean, codebooks */
+} IvfpqModel;
+
+extern IvfpqModel *IvfpqModelGet(Relation index);
+extern int	IvfpqNearestList(Relation index, const IvfpqModel *model,
+							 const float *vector, float *centroid);
+extern void IvfpqCheckStatus(GvStatus status);
+extern const GvStop ivfpq_stop;
+
+/*
+ * ivfpqtrain.c: from a sample of the table to centroids and codebooks, all in
+ * the memory context current at IvfpqTrain.
+ */
+typedef struct IvfpqTraining
+{
+	GvModel		gv;
+	int			nlists;			/* 0 = too few rows to train */
+	float	   *centroids;		/* [nlists][dims] */
+	float	   *mean;			/* [dims] */
+	float	   *codebooks;		/* [16 * dims] */
+	double		rows;			/* estimate of the rows to index */
+} IvfpqTraining;
+
+extern void IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
+					   IndexInfo *indexInfo, IvfpqType *type);
+
+/*
+ * ivfpqsearch.c: from a query to candidates.
+ */
+typedef struct IvfpqSearch
+{
+	Relation	index;
+	const IvfpqModel *model;
+	float	   *query;			/* [dims] transformed */
+	float	   *table;			/* [m][16] */
+	IvfpqListReader reader;
+	GvTopK		lists;			/* nearest lists */
+	GvTopK		candidates;		/* best copies; ids are TIDs */
+} IvfpqSearch;
+
+extern int	IvfpqDefaultLists(double rows);
+extern int	IvfpqProbes(Relation index, const IvfpqMetaData *meta);
+extern int	IvfpqCandidates(Relation index, const IvfpqMetaData *meta);
+extern void IvfpqSearchInit(IvfpqSearch *search, Relation index,
+							const IvfpqModel *model, const float *vector);
+extern void IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates);
+
+static inline uint64
+IvfpqTidToId(const ItemPointerData *tid)
+{
+	return ((uint64) ItemPointerGetBlockNumberNoCheck(tid) << 16) |
+		ItemPointerGetOffsetNumberNoCheck(tid);
+}
+
+static inline void
+IvfpqIdToTid(uint64 id, ItemPointer tid)
+{
+	ItemPointerSet(tid, (BlockNumber) (id >> 16), (OffsetNumber) (id & 0xFFFF));
+}
+
+/* ivfpqtids.c */
+extern struct Tuplesortstate *IvfpqSortTids(Relation index,
+											const IvfpqMetaData *meta,
+											int sort_mem);
+
+/*
+ * ivfpqrerank.c: the operator's own distance of a row, from the heap.
+ */
+typedef struct IvfpqRerank
+{
+	Relation	heap;
+	Snapshot	snapshot;
+	struct IndexFetchTableData *fetch;
+	TupleTableSlot *slot;
+	AttrNumber	attnum;			/* indexed column; 0 = an expression */
+	IndexInfo  *indexInfo;		/* for an expression */
+	EState	   *estate;
+	FmgrInfo   *distance;
+	Oid			collation;
+	Datum		query;
+	MemoryContext context;		/* reset after every row */
+} IvfpqRerank;
+
+extern void IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap,
+							 Relation index, Snapshot snapshot);
+extern void IvfpqRerankQuery(IvfpqRerank *rerank, FmgrInfo *distance,
+							 Oid collation, Datum query);
+extern bool IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance);
+extern void IvfpqRerankPause(IvfpqRerank *rerank);
+extern void IvfpqRerankEnd(IvfpqRerank *rerank);
+
+/* ivfpqinspect.c */
+extern Relation IvfpqOpenIndex(Oid relid, LOCKMODE lockmode);
+
+#endif							/* IVFPQ_H */

@@ -1,0 +1,145 @@
+/*
+ * ivfpqcost.c
+ *		What the planner is told.
+ *
+ * Start-up: the centroids, the probed lists, one heap page and its TOAST
+ * pages for every candidate and every pending row, all before the first row
+ * comes out.  Every further row costs its share of further candidates.  So
+ * the index wins for ORDER BY ... LIMIT, and a sequential scan and a sort win
+ * when most of the table is wanted.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "catalog/pg_class.h"
+#include "optimizer/cost.h"
+#include "optimizer/optimizer.h"
+#include "utils/float.h"
+#include "utils/rel.h"
+#include "utils/selfuncs.h"
+#include "utils/spccache.h"
+#include "utils/syscache.h"
+
+#include "am/ivfpq.h"
+
+/* Rows that the first batch gives out (ivfpqscan.c). */
+#define ROWS_PER_BATCH	10
+
+/* An index scan without ORDER BY is impossible: never the cheapest path. */
+static void
+refuse(IndexPath *path, Cost *startup_cost, Cost *total_cost,
+	   Selectivity *selectivity, double *correlation, double *pages)
+{
+	*startup_cost = get_float8_infinity();
+	*total_cost = get_float8_infinity();
+	*selectivity = 0;
+	*correlation = 0;
+	*pages = 0;
+	GvDisablePath(&path->path);
+}
+
+/* TOAST pages that a row of the table has on average. */
+static double
+toast_pages_per_row(Oid heapoid, double rows)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(heapoid));
+	double		pages = 0;
+	Oid			toastoid;
+
+	if (!HeapTupleIsValid(tuple))
+		return 0;
+	toastoid = ((Form_pg_class) GETSTRUCT(tuple))->reltoastrelid;
+	ReleaseSysCache(tuple);
+	if (!OidIsValid(toastoid) || rows < 1)
+		return 0;
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(toastoid));
+	if (!HeapTupleIsValid(tuple))
+		return 0;
+	pages = ((Form_pg_class) GETSTRUCT(tuple))->relpages;
+	ReleaseSysCache(tuple);
+	return pages / rows;
+}
+
+/* What the index asks for before the first row. */
+typedef struct Demand
+{
+	double		pages;			/* index pages read */
+	double		lists;			/* random accesses among them */
+	double		copies;			/* codes scored */
+	double		centroids;		/* centroids compared */
+	double		rows;			/* heap rows measured */
+	double		rows_per_row;	/* further rows measured for a further row */
+} Demand;
+
+static void
+get_demand(Demand *demand, Oid indexoid, double tuples, double index_pages)
+{
+	Relation	index = index_open(indexoid, NoLock);
+	IvfpqMetaData meta;
+
+	memset(demand, 0, sizeof(*demand));
+	IvfpqMetaRead(index, &meta);
+	demand->rows = (double) IvfpqPendingEstimate(index, &meta);
+	demand->pages = 1 + ceil(demand->rows / IVFPQ_PENDING_PER_PAGE);
+	if (meta.nlists > 0)
+	{
+		double		share = (double) IvfpqProbes(index, &meta) / meta.nlists;
+		double		fixed = IvfpqFirstSlabPage(&meta);
+		double		candidates = IvfpqCandidates(index, &meta);
+
+		demand->lists = IvfpqProbes(index, &meta);
+		demand->centroids = meta.nlists;
+		demand->copies = tuples * share;
+		demand->pages += fixed + Max(index_pages - fixed, 0) * share;
+		demand->rows += Min(candidates, tuples);
+		demand->rows_per_row = candidates / ROWS_PER_BATCH;
+	}
+	index_close(index, NoLock);
+}
+
+/* amcostestimate */
+void
+ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
+				  Cost *startup_cost, Cost *total_cost,
+				  Selectivity *selectivity, double *correlation,
+				  double *pages)
+{
+	IndexOptInfo *info = path->indexinfo;
+	RelOptInfo *rel = info->rel;
+	double		tuples = Max(info->tuples, 1);
+	double		random_page;
+	double		seq_page;
+	double		row_cost;
+	double		heap_pages;
+	Demand		demand;
+
+	if (path->indexorderbys == NIL)
+	{
+		refuse(path, startup_cost, total_cost, selectivity, correlation, pages);
+		return;
+	}
+
+	get_demand(&demand, info->indexoid, tuples, info->pages);
+	get_tablespace_page_costs(info->reltablespace, &random_page, &seq_page);
+
+	/* what measuring a row costs, when that many rows share heap pages */
+	heap_pages = index_pages_fetched(Max(demand.rows, 1) * Max(loop_count, 1),
+									 rel->pages, info->pages, root) /
+		Max(loop_count, 1);
+	row_cost = random_page * heap_pages / Max(demand.rows, 1) +
+		random_page * toast_pages_per_row(root->simple_rte_array[rel->relid]->relid,
+										  tuples) +
+		cpu_tuple_cost + 2 * cpu_operator_cost;
+
+	*startup_cost = seq_page * demand.pages +
+		(random_page - seq_page) * Min(demand.lists, demand.pages) +
+		cpu_operator_cost * (demand.centroids + demand.copies) +
+		row_cost * demand.rows;
+	*total_cost = *startup_cost +
+		tuples * (cpu_index_tuple_cost + row_cost * demand.rows_per_row);
+	*selectivity = 1;
+	*correlation = 0;
+	*pages = demand.pages;
+}

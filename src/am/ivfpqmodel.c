@@ -1,0 +1,150 @@
+/*
+ * ivfpqmodel.c
+ *		What training fixed, brought from pages into memory.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "am/ivfpq.h"
+
+/*
+ * Long engine calls ask here.  They must end when the statement is to end;
+ * the caller then lets CHECK_FOR_INTERRUPTS say why.
+ */
+static bool
+interrupted(void *arg)
+{
+	return QueryCancelPending || ProcDiePending;
+}
+
+const GvStop ivfpq_stop = {interrupted, NULL};
+
+/* Turn an engine's status into what PostgreSQL expects; the one place. */
+void
+IvfpqCheckStatus(GvStatus status)
+{
+	switch (status)
+	{
+		case GV_OK:
+			return;
+		case GV_CANCELLED:
+			CHECK_FOR_INTERRUPTS();
+			ereport(ERROR,
+					(errcode(ERRCODE_QUERY_CANCELED),
+					 errmsg("canceling statement due to user request")));
+			break;
+		case GV_INVALID:
+			elog(ERROR, "engine was called with invalid arguments");
+			break;
+	}
+}
+
+static Size
+model_size(const IvfpqMetaData *meta)
+{
+	Size		nvalues = 0;
+
+	if (meta->nlists > 0)
+		nvalues = (Size) meta->dims * (1 + GV_CODEWORDS);
+	return offsetof(IvfpqModel, values) + nvalues * sizeof(float);
+}
+
+/* Let the model's pointers point into its own chunk. */
+static void
+set_pointers(IvfpqModel *model)
+{
+	const IvfpqMetaData *meta = &model->meta;
+
+	model->gv.metric = (GvMetric) meta->metric;
+	model->gv.dims = meta->dims;
+	model->gv.m = meta->pq_dim;
+	model->gv.scale = meta->scale;
+	model->gv.mean = model->values;
+	model->gv.codebooks = model->values + meta->dims;
+}
+
+/* Read mean and codebooks into a chunk that the relation cache entry owns. */
+static IvfpqModel *
+load_model(Relation index, const IvfpqMetaData *meta)
+{
+	IvfpqModel *model;
+
+	model = MemoryContextAllocHuge(index->rd_indexcxt, model_size(meta));
+	model->meta = *meta;
+	if (meta->nlists > 0)
+	{
+		IvfpqArrayFetch(index, meta->mean, meta->dims, 0, model->values);
+		IvfpqArrayFetch(index, meta->codebooks, GV_CODEWORDS * meta->dims, 0,
+						model->values + meta->dims);
+	}
+	return model;
+}
+
+/*
+ * The index's model as of now, in the current memory context.  Every call
+ * reads the metapage; mean and codebooks are read once for a build_id.  The
+ * result is a copy, because an invalidation may free the cached one at any
+ * catalog access.
+ */
+IvfpqModel *
+IvfpqModelGet(Relation index)
+{
+	IvfpqMetaData meta;
+	IvfpqModel *cached = (IvfpqModel *) index->rd_amcache;
+	IvfpqModel *model;
+
+	IvfpqMetaRead(index, &meta);
+	if (cached == NULL || cached->meta.build_id != meta.build_id ||
+		cached->meta.nlists != meta.nlists)
+	{
+		cached = load_model(index, &meta);
+		if (index->rd_amcache)
+			pfree(index->rd_amcache);
+		index->rd_amcache = cached;
+	}
+
+	model = palloc_extended(model_size(&meta), MCXT_ALLOC_HUGE);
+	memcpy(model, cached, model_size(&meta));
+	model->meta = meta;
+	set_pointers(model);
+	return model;
+}
+
+/*
+ * The list whose centroid is nearest to a transformed vector; the centroid is
+ * copied into `centroid` [dims].
+ */
+int
+IvfpqNearestList(Relation index, const IvfpqModel *model,
+				 const float *vector, float *centroid)
+{
+	const IvfpqMetaData *meta = &model->meta;
+	IvfpqArrayReader reader;
+	const float *run;
+	float		best = 0;
+	int			best_list = -1;
+	int			first = 0;
+	int			count;
+
+	IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims, meta->nlists);
+	while ((run = IvfpqArrayNext(&reader, &count)) != NULL)
+	{
+		int32		nearest;
+		float		sqdist;
+
+		IvfpqCheckStatus(gv_assign(meta->dims, run, count, vector, 1,
+								   &nearest, &sqdist, &ivfpq_stop));
+		if (best_list < 0 || sqdist < best)
+		{
+			best = sqdist;
+			best_list = first + nearest;
+			memcpy(centroid, run + (Size) nearest * meta->dims,
+				   meta->dims * sizeof(float));
+		}
+		first += count;
+	}
+	IvfpqArrayClose(&reader);
+	return best_list;
+}

@@ -1,0 +1,112 @@
+/*
+ * ivfpqrerank.c
+ *		The operator's own distance of a row, from the heap's value that the
+ *		scan's snapshot sees.
+ */
+#include "postgres.h"
+
+#include "access/tableam.h"
+#include "catalog/index.h"
+#include "executor/executor.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "am/ivfpq.h"
+
+/* Begin to fetch rows; memory from the current context. */
+void
+IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap, Relation index,
+				 Snapshot snapshot)
+{
+	memset(rerank, 0, sizeof(*rerank));
+	rerank->heap = heap;
+	rerank->snapshot = snapshot;
+	rerank->fetch = table_index_fetch_begin(heap);
+	rerank->slot = table_slot_create(heap, NULL);
+	rerank->attnum = index->rd_index->indkey.values[0];
+	if (rerank->attnum == 0)
+	{
+		rerank->indexInfo = BuildIndexInfo(index);
+		rerank->estate = CreateExecutorState();
+	}
+	rerank->context = AllocSetContextCreate(CurrentMemoryContext,
+											"gpuivfpq rerank",
+											ALLOCSET_DEFAULT_SIZES);
+}
+
+/* What to measure from now on: distance(row's value, query). */
+void
+IvfpqRerankQuery(IvfpqRerank *rerank, FmgrInfo *distance, Oid collation,
+				 Datum query)
+{
+	rerank->distance = distance;
+	rerank->collation = collation;
+	rerank->query = query;
+}
+
+/* The indexed value of the row in the slot. */
+static Datum
+indexed_value(IvfpqRerank *rerank, bool *isnull)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnulls[INDEX_MAX_KEYS];
+
+	if (rerank->attnum != 0)
+		return slot_getattr(rerank->slot, rerank->attnum, isnull);
+
+	GetPerTupleExprContext(rerank->estate)->ecxt_scantuple = rerank->slot;
+	FormIndexDatum(rerank->indexInfo, rerank->slot, rerank->estate,
+				   values, isnulls);
+	*isnull = isnulls[0];
+	return values[0];
+}
+
+/*
+ * Measure the row that an index entry points to.  False when the snapshot
+ * sees no row there.
+ */
+bool
+IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
+{
+	ItemPointerData tid;
+	MemoryContext oldcontext;
+	bool		call_again = false;
+	bool		isnull;
+	Datum		value;
+
+	IvfpqIdToTid(id, &tid);
+	if (!table_index_fetch_tuple(rerank->fetch, &tid, rerank->snapshot,
+								 rerank->slot, &call_again, NULL))
+		return false;
+
+	oldcontext = MemoryContextSwitchTo(rerank->context);
+	value = indexed_value(rerank, &isnull);
+	if (!isnull)
+		*distance = DatumGetFloat8(FunctionCall2Coll(rerank->distance,
+													 rerank->collation,
+													 value, rerank->query));
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextReset(rerank->context);
+	if (rerank->estate)
+		ResetPerTupleExprContext(rerank->estate);
+	ExecClearTuple(rerank->slot);
+	return !isnull;
+}
+
+/* Let go of pages between batches. */
+void
+IvfpqRerankPause(IvfpqRerank *rerank)
+{
+	table_index_fetch_reset(rerank->fetch);
+}
+
+/* Let go of everything. */
+void
+IvfpqRerankEnd(IvfpqRerank *rerank)
+{
+	ExecDropSingleTupleTableSlot(rerank->slot);
+	table_index_fetch_end(rerank->fetch);
+	if (rerank->estate)
+		FreeExecutorState(rerank->estate);
+	MemoryContextDelete(rerank->context);
+}

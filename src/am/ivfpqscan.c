@@ -1,0 +1,369 @@
+/*
+ * ivfpqscan.c
+ *		The ordered scan.
+ *
+ * Candidates come in batches.  Batch b takes C = candidates x 2^b candidates
+ * from ever more lists, measures those not measured before, and gives out
+ * rows until C x 10 / candidates have been given in all: the share of a batch
+ * that its candidates are known to be good for.  The rest waits in a queue
+ * for the next batch.  So the AM needs no LIMIT and cuts none.
+ *
+ * When a batch would be larger than a bound, or the index is untrained, the
+ * scan finishes with one pass over all remaining TIDs in heap order
+ * (ivfpqfinish.c), so that its worst case is about a sequential scan and a
+ * sort.
+ */
+#include "postgres.h"
+
+#include "access/relscan.h"
+#include "lib/pairingheap.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "utils/float.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "am/ivfpqscan.h"
+
+/* Rows that the first batch gives out. */
+#define ROWS_PER_BATCH	10
+
+/* A scan measures at least this many rows before it falls back on a pass. */
+#define MIN_MEASURED	20000
+
+/* ... and at most this share of the table. */
+#define MEASURED_SHARE	0.05
+
+/* A row measured and not given out yet. */
+typedef struct QueuedRow
+{
+	pairingheap_node node;
+	double		distance;
+	uint64		id;
+} QueuedRow;
+
+/* Ascending distance, ties by TID: the nearest row is the heap's first. */
+static int
+compare_queued(const pairingheap_node *a, const pairingheap_node *b, void *arg)
+{
+	const QueuedRow *x = pairingheap_const_container(QueuedRow, node, a);
+	const QueuedRow *y = pairingheap_const_container(QueuedRow, node, b);
+	int			c = float8_cmp_internal(y->distance, x->distance);
+
+	if (c != 0)
+		return c;
+	return (x->id < y->id) - (x->id > y->id);
+}
+
+IndexScanDesc
+ivfpqbeginscan(Relation index, int nkeys, int norderbys)
+{
+	IndexScanDesc scan = RelationGetIndexScan(index, nkeys, norderbys);
+	IvfpqScan  *state = palloc0(sizeof(IvfpqScan));
+
+	state->index = index;
+	state->context = AllocSetContextCreate(CurrentMemoryContext,
+										   "gpuivfpq scan",
+										   ALLOCSET_DEFAULT_SIZES);
+	scan->opaque = state;
+	return scan;
+}
+
+/* Forget the running scan; what lives as long as the descriptor stays. */
+static void
+reset_scan(IvfpqScan *state)
+{
+	if (state->late > 0)
+		ereport(DEBUG1,
+				(errmsg_internal("gpuivfpq left out %lld rows found too late for their place",
+								 (long long) state->late)));
+	IvfpqFinishEnd(state);
+	if (state->rerank)
+		IvfpqRerankEnd(state->rerank);
+	state->rerank = NULL;
+	MemoryContextReset(state->context);
+	state->queue = NULL;
+	state->measured = NULL;
+	state->model = NULL;
+	state->started = false;
+	state->exhausted = false;
+	state->batch = 0;
+	state->given = 0;
+	state->quota = 0;
+	state->late = 0;
+}
+
+void
+ivfpqrescan(IndexScanDesc scan, ScanKey keys, int nkeys,
+			ScanKey orderbys, int norderbys)
+{
+	reset_scan((IvfpqScan *) scan->opaque);
+	if (orderbys && scan->numberOfOrderBys > 0)
+		memmove(scan->orderByData, orderbys,
+				scan->numberOfOrderBys * sizeof(ScanKeyData));
+}
+
+void
+ivfpqendscan(IndexScanDesc scan)
+{
+	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
+
+	reset_scan(state);
+	MemoryContextDelete(state->context);
+	pfree(state);
+	scan->opaque = NULL;
+}
+
+/* Put a row into the queue unless it was measured before. */
+static void
+measure_row(IvfpqScan *state, uint64 id)
+{
+	QueuedRow  *row;
+	double		distance;
+	bool		found;
+
+	tidset_insert(state->measured, id, &found);
+	if (found || !IvfpqRerankRow(state->rerank, id, &distance))
+		return;
+	row = palloc(sizeof(QueuedRow));
+	row->distance = distance;
+	row->id = id;
+	pairingheap_add(state->queue, &row->node);
+}
+
+static int
+compare_ids(const void *a, const void *b)
+{
+	uint64		x = *(const uint64 *) a;
+	uint64		y = *(const uint64 *) b;
+
+	return (x > y) - (x < y);
+}
+
+/* Measure rows in heap order. */
+static void
+measure_rows(IvfpqScan *state, uint64 *ids, int64 count)
+{
+	qsort(ids, count, sizeof(uint64), compare_ids);
+	for (int64 i = 0; i < count; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		measure_row(state, ids[i]);
+	}
+	IvfpqRerankPause(state->rerank);
+}
+
+/*
+ * Measure all pending rows; false when they are so many that the scan should
+ * rather finish with a pass.
+ */
+static bool
+measure_pending(IvfpqScan *state)
+{
+	IvfpqPendingReader reader;
+	int64		total = 0;
+	int			count;
+
+	IvfpqPendingOpen(&reader, state->index, &state->model->meta);
+	while (total <= MIN_MEASURED && IvfpqPendingNext(&reader, &count))
+	{
+		uint64	   *ids = palloc(Max(count, 1) * sizeof(uint64));
+
+		for (int i = 0; i < count; i++)
+			ids[i] = IvfpqTidToId(&reader.tids[i]);
+		measure_rows(state, ids, count);
+		pfree(ids);
+		total += count;
+	}
+	IvfpqPendingClose(&reader);
+	return total <= MIN_MEASURED;
+}
+
+/* Candidates beyond which a pass over the table is the better way. */
+static double
+measured_limit(const IvfpqScan *state)
+{
+	double		rows = Max(state->index->rd_rel->reltuples,
+						   (double) state->model->meta.rows_at_training);
+	double		limit = Max(MIN_MEASURED, MEASURED_SHARE * rows);
+
+	/* both the set of measured rows and the queue have to fit */
+	return Max(MIN_MEASURED,
+			   Min(limit, work_mem * 1024.0 / (2 * sizeof(QueuedRow))));
+}
+
+/* Lists that batch number `batch` may probe; *last when there are no more. */
+static int
+batch_probes(const IvfpqScan *state, bool *last)
+{
+	const IvfpqMetaData *meta = &state->model->meta;
+	int			base = IvfpqProbes(state->index, meta);
+	int			most = meta->nlists;
+	double		probes = base;
+
+	if (ivfpq_max_probes > 0)
+		most = Min(most, Max(ivfpq_max_probes, base));
+	for (int i = 0; i < state->batch && probes < most; i++)
+		probes *= IVFPQ_PROBES_GROWTH;
+	*last = probes >= most;
+	return (int) Min(ceil(probes), most);
+}
+
+/* Get the next batch of candidates, or finish. */
+static void
+next_batch(IvfpqScan *state)
+{
+	int			base = IvfpqCandidates(state->index, &state->model->meta);
+	double		candidates = ldexp(base, state->batch);
+	bool		last;
+	int			probes;
+
+	if (state->model->meta.nlists == 0 ||
+		(state->batch == 0 && !measure_pending(state)) ||
+		(state->batch > 0 && ivfpq_max_probes == 0 &&
+		 candidates > measured_limit(state)))
+	{
+		IvfpqFinishBegin(state);
+		return;
+	}
+
+	candidates = Min(candidates, PG_INT32_MAX / 4);
+	probes = batch_probes(state, &last);
+	IvfpqSearchRun(&state->search, probes, (int) candidates);
+	if (last && state->search.candidates.count < (int) candidates)
+		state->exhausted = true;
+	measure_rows(state, state->search.candidates.ids,
+				 state->search.candidates.count);
+	state->quota = (int64) (candidates * ROWS_PER_BATCH / base);
+	state->batch++;
+}
+
+/* The query as the engine wants it. */
+static const float *
+query_vector(IvfpqScan *state, ScanKey key)
+{
+	IvfpqType	type;
+	const float *vector;
+	int			dims;
+
+	IvfpqTypeInit(&type, state->index);
+	vector = IvfpqQueryFloats(&type, key->sk_subtype, key->sk_argument, &dims);
+	IvfpqCheckDims(state->model->meta.dims, dims);
+	return vector;
+}
+
+/* First call after a rescan. */
+static void
+start_scan(IndexScanDesc scan)
+{
+	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
+	ScanKey		key = scan->orderByData;
+
+	if (scan->numberOfOrderBys != 1)
+		elog(ERROR, "gpuivfpq index \"%s\" cannot be scanned without ORDER BY",
+			 RelationGetRelationName(state->index));
+	if (!IsMVCCSnapshot(scan->xs_snapshot))
+		elog(ERROR, "gpuivfpq indexes need an MVCC snapshot");
+
+	pgstat_count_index_scan(state->index);
+	GvCountIndexSearch(scan);
+	state->started = true;
+	state->model = IvfpqModelGet(state->index);
+	state->queue = pairingheap_allocate(compare_queued, NULL);
+	state->measured = tidset_create(state->context, 256, NULL);
+	state->null_query = (key->sk_flags & SK_ISNULL) != 0;
+	if (state->null_query)
+	{
+		IvfpqFinishBegin(state);
+		return;
+	}
+
+	state->rerank = palloc(sizeof(IvfpqRerank));
+	IvfpqRerankBegin(state->rerank, scan->heapRelation, state->index,
+					 scan->xs_snapshot);
+	IvfpqRerankQuery(state->rerank, &key->sk_func, key->sk_collation,
+					 key->sk_argument);
+	if (state->model->meta.nlists > 0)
+		IvfpqSearchInit(&state->search, state->index, state->model,
+						query_vector(state, key));
+}
+
+/* Take the nearest row out of the queue; false when it is empty. */
+bool
+IvfpqQueueNext(IvfpqScan *state, double *distance, uint64 *id)
+{
+	QueuedRow  *row;
+
+	if (pairingheap_is_empty(state->queue))
+		return false;
+	row = pairingheap_container(QueuedRow, node,
+								pairingheap_remove_first(state->queue));
+	*distance = row->distance;
+	*id = row->id;
+	pfree(row);
+	return true;
+}
+
+/* The nearest row that waits, wherever rows wait. */
+static bool
+take_row(IvfpqScan *state, double *distance, uint64 *id)
+{
+	if (state->finishing)
+		return IvfpqFinishNext(state, distance, id);
+	return IvfpqQueueNext(state, distance, id);
+}
+
+/* The next row to give out; false at the end. */
+static bool
+next_row(IvfpqScan *state, uint64 *id)
+{
+	double		distance;
+
+	for (;;)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!state->exhausted && state->given >= state->quota)
+			next_batch(state);
+		else if (!take_row(state, &distance, id))
+		{
+			if (state->exhausted)
+				return false;
+			next_batch(state);
+		}
+		else if (ivfpq_order == IVFPQ_ORDER_STRICT && state->given > 0 &&
+				 float8_cmp_internal(distance, state->last_distance) < 0)
+			state->late++;
+		else
+		{
+			state->last_distance = distance;
+			state->given++;
+			return true;
+		}
+	}
+}
+
+/* amgettuple */
+bool
+ivfpqgettuple(IndexScanDesc scan, ScanDirection dir)
+{
+	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
+	MemoryContext oldcontext;
+	uint64		id;
+	bool		found;
+
+	Assert(ScanDirectionIsForward(dir));
+	oldcontext = MemoryContextSwitchTo(state->context);
+	if (!state->started)
+		start_scan(scan);
+	found = next_row(state, &id);
+	MemoryContextSwitchTo(oldcontext);
+
+	if (found)
+	{
+		IvfpqIdToTid(id, &scan->xs_heaptid);
+		scan->xs_recheck = false;
+		scan->xs_recheckorderby = false;
+	}
+	return found;
+}

@@ -1,0 +1,66 @@
+/*
+ * ivfpqscan.h
+ *		State of one scan, shared by ivfpqscan.c and ivfpqfinish.c.
+ */
+#ifndef IVFPQSCAN_H
+#define IVFPQSCAN_H
+
+#include "common/hashfn.h"
+#include "lib/pairingheap.h"
+#include "utils/tuplesort.h"
+
+#include "am/ivfpq.h"
+
+/* Each batch probes this many times the lists of the one before. */
+#define IVFPQ_PROBES_GROWTH	1.4
+
+/* A set of TIDs (IvfpqTidToId). */
+typedef struct TidSetEntry
+{
+	uint64		id;
+	char		status;
+} TidSetEntry;
+
+#define SH_PREFIX			tidset
+#define SH_ELEMENT_TYPE		TidSetEntry
+#define SH_KEY_TYPE			uint64
+#define SH_KEY				id
+#define SH_HASH_KEY(tb, key) \
+	murmurhash32((uint32) (key) ^ murmurhash32((uint32) ((key) >> 32)))
+#define SH_EQUAL(tb, a, b)	((a) == (b))
+#define SH_SCOPE			static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+typedef struct IvfpqScan
+{
+	Relation	index;
+	MemoryContext context;		/* of the running scan; reset by rescan */
+	IvfpqModel *model;
+	IvfpqSearch search;			/* when trained */
+	IvfpqRerank *rerank;		/* unless the query is NULL */
+	bool		started;
+	bool		null_query;		/* any order will do */
+	bool		exhausted;		/* no further batch can bring rows */
+	int			batch;			/* batches done */
+	int64		given;			/* rows given out */
+	int64		quota;			/* rows that may be given out so far */
+	int64		late;			/* rows left out to keep the order */
+	double		last_distance;	/* of the last row given out */
+	pairingheap *queue;			/* rows measured, not given out */
+	tidset_hash *measured;		/* rows measured or found invisible */
+	bool		finishing;		/* rows come from finish_sort */
+	Tuplesortstate *finish_sort;	/* rows of the finishing pass, by distance */
+	TupleTableSlot *finish_slot;
+} IvfpqScan;
+
+/* ivfpqscan.c */
+extern bool IvfpqQueueNext(IvfpqScan *state, double *distance, uint64 *id);
+
+/* ivfpqfinish.c */
+extern void IvfpqFinishBegin(IvfpqScan *state);
+extern bool IvfpqFinishNext(IvfpqScan *state, double *distance, uint64 *id);
+extern void IvfpqFinishEnd(IvfpqScan *state);
+
+#endif							/* IVFPQSCAN_H */
