@@ -273,7 +273,8 @@ gv_cpu_assign(int32_t dims, const float *centroids /* [k][dims] */ ,
 	for (done = 0; done < n; done += TILE_ROWS)
 	{
 		Tile		tile;
-		int			nrows = n - done < TILE_ROWS ? (int) (n - done) : TILE_ROWS;
+		int64_t		left = n - done;
+		int			nrows = left < TILE_ROWS ? (int) left : TILE_ROWS;
 		int32_t		c;
 		int			row;
 

@@ -1,6 +1,6 @@
 /*
  * gv_cpu.h
- *		Private to the portable CPU backend: its operations and what they share.
+ *		The portable CPU backend: its operations and what they share.
  *
  * The operations fill the slots of gv_cpu_backend and keep the contracts of
  * engine/gv_engine.h; their arguments were checked by the gv_... wrappers.

@@ -16,7 +16,7 @@
 
 #include "cpu/gv_cpu.h"
 
-#define FULL_ROWS	64			/* rows a centroid from which early passes thin */
+#define FULL_ROWS	128			/* a centroid: early passes thin to these */
 #define RUN_ROWS	128			/* consecutive rows that they take or leave */
 #define LAST_PASSES	12			/* at most, to reach even sizes */
 #define SEED_DRAWS	32			/* members drawn to find a distant one */

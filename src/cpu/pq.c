@@ -166,7 +166,8 @@ assign_rows(Trainer *trainer)
 	memset(trainer->sums, 0, sizeof(double) * GV_CODEWORDS * dims);
 	for (done = 0; done < nrows; done += TILE_ROWS)
 	{
-		int			ntile = nrows - done < TILE_ROWS ? nrows - done : TILE_ROWS;
+		int32_t		left = nrows - done;
+		int			ntile = left < TILE_ROWS ? left : TILE_ROWS;
 		float		dist[GV_CODEWORDS * TILE_ROWS] = {0};
 		int32_t		code[TILE_ROWS];
 		int32_t		d;
@@ -393,10 +394,13 @@ encode_sub(const GvModel *model, int32_t j, const float *x, int nrows,
 		int32_t		len = dims - first < TILE_DIMS ? dims - first : TILE_DIMS;
 
 		for (row = 0; row < nrows; row++)
+		{
+			const float *from = x + (size_t) row * model->dims + first;
+
 			for (d = 0; d < len; d++)
 				residuals[d * TILE_ROWS + row] =
-					clamped_difference(x[(size_t) row * model->dims + first + d],
-									   centroid[first + d]);
+					clamped_difference(from[d], centroid[first + d]);
+		}
 		add_distances(residuals, TILE_ROWS, nrows, codebook, dims, first, len,
 					  dist);
 	}
@@ -424,7 +428,8 @@ gv_cpu_encode(const GvModel *model, const float *x /* [n][dims] */ ,
 	memset(codes, 0, code_bytes * (size_t) n);
 	for (done = 0; done < n; done += TILE_ROWS)
 	{
-		int			nrows = n - done < TILE_ROWS ? (int) (n - done) : TILE_ROWS;
+		int64_t		left = n - done;
+		int			nrows = left < TILE_ROWS ? (int) left : TILE_ROWS;
 		double		terms[TILE_ROWS] = {0};
 		int32_t		j;
 		int			row;

@@ -1,0 +1,143 @@
+/*
+ * bench_engine.c
+ *		Timings of the engine on one core.
+ */
+#include <time.h>
+
+#include "unit.h"
+
+static double
+seconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+	return (double) now.tv_sec + 1e-9 * (double) now.tv_nsec;
+}
+
+static void
+bench_scan(int32_t m)
+{
+	int32_t		nblocks = 300;
+	size_t		code_bytes = (size_t) gv_code_bytes(m) * GV_BLOCK;
+	GvModel		model = {.metric = GV_L2,.dims = 2 * m,.m = m};
+	float	   *table = unit_floats((size_t) m * GV_CODEWORDS, 1.0f);
+	uint8_t    *codes = unit_alloc(code_bytes * nblocks);
+	float	   *t = unit_floats((size_t) nblocks * GV_BLOCK, 1.0f);
+	uint16_t	rowids[3 * GV_BLOCK] = {0};
+	GvBlock		blocks[300];
+	GvTopK		top = new_topk(100, false);
+	double		best = 1e9;
+	size_t		i;
+	int			round;
+
+	for (i = 0; i < code_bytes * nblocks; i++)
+		codes[i] = (uint8_t) unit_random();
+	for (i = 0; i < (size_t) nblocks; i++)
+		blocks[i] = (GvBlock) {codes + i * code_bytes, t + i * GV_BLOCK,
+			rowids, UINT32_MAX
+		};
+	for (round = 0; round < 30; round++)
+	{
+		double		start = seconds();
+
+		gv_topk_reset(&top);
+		(void) gv_scan(&model, table, 0.0f, blocks, nblocks, &top);
+		best = fmin(best, seconds() - start);
+	}
+	best /= nblocks * GV_BLOCK;
+	printf("scan m %d: %.1f ns a copy, %.2f GB/s of codes\n", m, best * 1e9,
+		   gv_code_bytes(m) / best / 1e9);
+	free_topk(&top);
+	unit_free(table);
+	unit_free(codes);
+	unit_free(t);
+}
+
+static void
+bench_search(int32_t dims, int32_t k, const float *x)
+{
+	float	   *books = unit_floats((size_t) GV_CODEWORDS * dims, 1.0f);
+	GvModel		model = {.metric = GV_L2,.dims = dims,.m = dims / 2,
+	.codebooks = books};
+	float	   *table = unit_alloc(sizeof(float) * GV_CODEWORDS * dims / 2);
+	GvTopK		top = new_topk(32, false);
+	double		start = seconds();
+	int			round;
+
+	for (round = 0; round < 100; round++)
+	{
+		gv_topk_reset(&top);
+		(void) gv_coarse(&model, x, x, k, 0, &top);
+	}
+	start = seconds() - start;
+	printf("coarse %d x %d: %.1f us, %.1f GB/s\n", k, dims, start * 1e4,
+		   400.0 * k * dims / start / 1e9);
+	start = seconds();
+	for (round = 0; round < 1000; round++)
+		(void) gv_table(&model, x, table);
+	printf("table %d: %.1f us\n", dims, (seconds() - start) * 1e3);
+	free_topk(&top);
+	unit_free(books);
+	unit_free(table);
+}
+
+static void
+bench_training(int64_t n, int32_t dims, int32_t k, const float *x)
+{
+	GvKmeans	spec = {dims, n, k, 10, 2.0, 1};
+	float	   *centroids = unit_alloc(sizeof(float) * k * dims);
+	float	   *books = unit_alloc(sizeof(float) * GV_CODEWORDS * dims);
+	int32_t    *nearest = unit_alloc(sizeof(int32_t) * n);
+	uint8_t    *codes = unit_alloc((size_t) n * dims / 4);
+	float	   *t = unit_alloc(sizeof(float) * n);
+	GvModel		model = {.metric = GV_L2,.dims = dims,.m = dims / 2,
+	.codebooks = books};
+	void	   *scratch = unit_alloc(gv_kmeans_scratch(&spec));
+	double		start = seconds();
+	double		mse;
+	int64_t		most;
+	int32_t		found;
+
+	(void) gv_kmeans(&spec, x, centroids, &found, scratch, NULL);
+	printf("kmeans %d x %d, k %d, 10 iterations: %.2f s", (int) n, dims, k,
+		   seconds() - start);
+	most = biggest_cluster(dims, centroids, found, x, n, &mse);
+	printf(", mse %.5f, biggest %.2f of the mean\n", mse,
+		   (double) most * k / (double) n);
+	unit_free(scratch);
+
+	start = seconds();
+	(void) gv_assign(dims, centroids, found, x, n / 4, nearest, NULL, NULL);
+	start = seconds() - start;
+	printf("assign %d x %d, k %d: %.3f s, %.1f GFLOP/s\n", (int) n / 4, dims,
+		   found, start, 0.5e-9 * (double) n * dims * found / start);
+
+	scratch = unit_alloc(gv_codebooks_scratch(dims, dims / 2, n));
+	start = seconds();
+	(void) gv_codebooks(dims, dims / 2, n, x, 1, books, scratch, NULL);
+	printf("codebooks m %d: %.2f s\n", dims / 2, seconds() - start);
+	start = seconds();
+	(void) gv_encode(&model, x, centroids, n, codes, t);
+	printf("encode m %d: %.2f us a row\n", dims / 2,
+		   (seconds() - start) * 1e6 / (double) n);
+	unit_free(scratch);
+	unit_free(centroids);
+	unit_free(books);
+	unit_free(nearest);
+	unit_free(codes);
+	unit_free(t);
+}
+
+void
+bench(void)
+{
+	float	   *x = clustered(40000, 384, 300, 0.3f);
+
+	bench_scan(192);
+	bench_scan(148);
+	bench_scan(96);
+	bench_search(384, 8192, x);
+	bench_training(40000, 384, 1000, x);
+	unit_free(x);
+}

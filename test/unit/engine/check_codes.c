@@ -1,0 +1,221 @@
+/*
+ * check_codes.c
+ *		Codes, look-up tables and the score S.
+ */
+#include "unit.h"
+
+/* ---------- codes and scores ---------- */
+
+static void
+check_encode(const GvModel *model, const float *x, const float *centroid,
+			 int64_t n)
+{
+	int32_t		nbytes = gv_code_bytes(model->m);
+	uint8_t    *codes = unit_alloc((size_t) n * nbytes);
+	float	   *t = unit_alloc(sizeof(float) * n);
+	int			nwrong = 0;
+	int64_t		row;
+	int32_t		j;
+	int32_t		d;
+
+	CHECK(gv_encode(model, x, centroid, n, codes, t) == GV_OK, "encode");
+	for (row = 0; row < n; row++)
+	{
+		double		term = 0.0;
+		double		size = 0.0;
+
+		for (j = 0; j < model->m; j++)
+		{
+			int32_t		start = gv_sub_start(model, j);
+			int32_t		width = gv_sub_start(model, j + 1) - start;
+			int			code = codes[row * nbytes + j / 2] >> (j % 2 * 4) & 15;
+			double		best = HUGE_VAL;
+			double		mine = HUGE_VAL;
+			int			k;
+
+			for (k = 0; k < GV_CODEWORDS; k++)
+			{
+				const float *word = model->codebooks +
+					GV_CODEWORDS * start + k * width;
+				double		dist = 0.0;
+
+				for (d = 0; d < width; d++)
+				{
+					double		r = (double) x[row * model->dims + start + d] -
+						centroid[start + d] - word[d];
+
+					dist += r * r;
+					if (k == code)
+					{
+						double		rc = (double) word[d] *
+							(word[d] + 2.0 * centroid[start + d]);
+
+						term += rc;
+						size += fabs(rc);
+					}
+				}
+				best = dist < best ? dist : best;
+				mine = k == code ? dist : mine;
+			}
+			nwrong += mine > best * (1 + 1e-4) + 1e-9;
+		}
+		if (model->metric == GV_IP)
+			nwrong += t[row] != 0.0f;
+		else
+			nwrong += !(fabs(t[row] - term) <= 1e-6 * size);
+		if (model->m % 2 != 0)
+			nwrong += codes[(row + 1) * nbytes - 1] >> 4 != 0;
+	}
+	CHECK(nwrong == 0, "%d wrong, dims %d m %d", nwrong, model->dims,
+		  model->m);
+	unit_free(codes);
+	unit_free(t);
+}
+
+/* S as gv_engine.h states it. */
+static float
+naive_score(const GvModel *model, const float *table, float base,
+			const GvBlock *block, int i)
+{
+	float		sum = 0.0f;
+	int32_t		j;
+
+	for (j = 0; j < model->m; j++)
+	{
+		int			byte = block->codes[j / 2 * GV_BLOCK + i];
+		int			code = byte >> (j % 2 * 4) & 15;
+
+		sum = j == 0 ? table[code] : sum + table[j * GV_CODEWORDS + code];
+	}
+	return score_of((base + block->t[i]) + sum);
+}
+
+static void
+check_scan(const GvModel *model, const float *table, float base)
+{
+	size_t		code_bytes = (size_t) gv_code_bytes(model->m) * GV_BLOCK;
+	int32_t		nblocks = unit_random() % 6;
+	GvBlock		blocks[5];
+	uint8_t    *codes = unit_alloc(code_bytes * 5);
+	float	   *t = unit_floats(GV_BLOCK * 5, 1.0f);
+	uint16_t   *rowids = unit_alloc(sizeof(uint16_t) * 3 * GV_BLOCK * 5);
+	GvTopK		top = new_topk(1 + unit_random() % 150, false);
+	Pair		pairs[GV_BLOCK * 5];
+	int			n = 0;
+	size_t		i;
+	int			b;
+
+	for (i = 0; i < code_bytes * 5; i++)
+		codes[i] = (uint8_t) unit_random();
+	for (i = 0; i < 3 * GV_BLOCK * 5; i++)
+		rowids[i] = (uint16_t) unit_random();
+	t[unit_random() % 100] = GV_SCORE_MAX;
+	for (b = 0; b < nblocks; b++)
+	{
+		blocks[b] = (GvBlock) {codes + code_bytes * b, t + GV_BLOCK * b,
+			rowids + 3 * GV_BLOCK * b,
+			unit_random() % 4 == 0 ? 0 : (uint32_t) unit_random()
+		};
+		if (unit_random() % 4 == 0)
+			blocks[b].live = UINT32_MAX;
+		for (i = 0; i < GV_BLOCK; i++)
+			if (blocks[b].live >> i & 1)
+			{
+				const uint16_t *w = blocks[b].rowids + 3 * i;
+				uint64_t	high = (uint64_t) w[0] * 65536 + w[1];
+				uint64_t	id = high * 65536 + w[2];
+
+				pairs[n++] = (Pair) {naive_score(model, table, base,
+												 &blocks[b], (int) i), id};
+			}
+	}
+	CHECK(gv_scan(model, table, base, blocks, nblocks, &top) == GV_OK, "scan");
+	check_topk(&top, pairs, n);
+	free_topk(&top);
+	unit_free(codes);
+	unit_free(t);
+	unit_free(rowids);
+}
+
+static void
+test_scores(void)
+{
+	int			round;
+
+	for (round = 0; round < 40 * NDIMS; round++)
+	{
+		int32_t		dims = all_dims[round % NDIMS];
+		int32_t		m = round % 3 == 0 ? (dims + 1) / 2 :
+			1 + (int32_t) (unit_random() % dims);
+		float		factor = round % 11 == 10 ? 1e38f : 1.0f;
+		float	   *books = unit_floats((size_t) GV_CODEWORDS * dims, factor);
+		float	   *query = unit_floats(dims, factor);
+		float	   *x = unit_floats((size_t) 40 * dims, 2.0f);
+		float	   *centroid = unit_floats(dims, 1.0f);
+		GvModel		model = {.metric = (GvMetric) (1 + round % 3),
+		.dims = dims,.m = m,.codebooks = books};
+		float	   *table = unit_alloc(sizeof(float) * m * GV_CODEWORDS);
+		int			nwrong = 0;
+		int32_t		j;
+		int			k;
+
+		if (dims > 2000 && round > 5 * NDIMS)
+			m = model.m = 1 + unit_random() % 16000;
+		unit_free(table);
+		table = unit_alloc(sizeof(float) * m * GV_CODEWORDS);
+		CHECK(gv_table(&model, query, table) == GV_OK, "table");
+		for (j = 0; j < m; j++)
+			for (k = 0; k < GV_CODEWORDS; k++)
+			{
+				int32_t		start = gv_sub_start(&model, j);
+				int32_t		width = gv_sub_start(&model, j + 1) - start;
+				float		want = 0.0f;
+				float		got = table[j * GV_CODEWORDS + k];
+				int32_t		d;
+
+				for (d = 0; d < width; d++)
+					want += query[start + d] *
+						books[GV_CODEWORDS * start + k * width + d];
+				want *= model.metric == GV_IP ? -1.0f : -2.0f;
+				nwrong += !(got == want || (isnan(got) && isnan(want)));
+			}
+		CHECK(nwrong == 0, "%d table entries, dims %d m %d", nwrong, dims, m);
+		check_scan(&model, table, unit_float());
+		check_scan(&model, table, GV_SCORE_MAX);
+		if (factor == 1.0f)
+			check_encode(&model, x, centroid,
+						 dims > 2000 ? 2 : 1 + unit_random() % 40);
+		unit_free(books);
+		unit_free(query);
+		unit_free(x);
+		unit_free(centroid);
+		unit_free(table);
+	}
+}
+
+/* T never leaves the range, whatever the vectors. */
+static void
+test_encode_huge(void)
+{
+	float		x[6] = {3e38f, -3e38f, 3e38f, 1e-45f, 0.0f, 1.0f};
+	float		centroid[3] = {-3e38f, 3e38f, -3e38f};
+	float		books[GV_CODEWORDS * 3];
+	GvModel		model = {.metric = GV_L2,.dims = 3,.m = 3,.codebooks = books};
+	uint8_t		codes[4];
+	float		t[2];
+	int			i;
+
+	for (i = 0; i < GV_CODEWORDS * 3; i++)
+		books[i] = i % 2 ? 3e38f : -3e38f;
+	CHECK(gv_encode(&model, x, centroid, 2, codes, t) == GV_OK, "encode");
+	CHECK(fabsf(t[0]) <= GV_SCORE_MAX && fabsf(t[1]) <= GV_SCORE_MAX,
+		  "%g %g", t[0], t[1]);
+	CHECK(codes[1] >> 4 == 0 && codes[3] >> 4 == 0, "spare nibbles");
+}
+
+void
+test_codes(void)
+{
+	test_scores();
+	test_encode_huge();
+}

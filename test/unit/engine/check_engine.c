@@ -1,0 +1,120 @@
+/*
+ * check_engine.c
+ *		Every operation of the engine against naive references.
+ *
+ * Compile bench_engine.c and check_*.c of this directory together with all C
+ * files of src/engine and src/cpu; -std=gnu99 -O3 -ffp-contract=off -Isrc -lm.
+ * "--bench" prints timings instead of tests.
+ *
+ * Needs no server.  Prints what fails and "engine: N passed, M failed".
+ */
+#include "unit.h"
+
+long		unit_passed;
+long		unit_failed;
+uint64_t	unit_seed = 1;
+
+/* Arguments that break the contract are refused. */
+#define INVALID(call) CHECK((call) == GV_INVALID, "accepted")
+#define BAD(change) (wrong = spec, wrong.change, \
+	gv_kmeans(&wrong, x, out, &found, scratch, NULL))
+#define BAD_MODEL(change) (bad = model, bad.change, gv_table(&bad, x, out))
+
+static void
+test_invalid_training(void)
+{
+	static char scratch[4096] __attribute__((aligned(64)));
+	float		x[64] = {0};
+	float		out[64];
+	int32_t		nearest[4];
+	int32_t		found;
+	GvStop		bad_stop = {NULL, NULL};
+	GvKmeans	spec = {4, 4, 2, 1, 2.0, 1};
+	GvKmeans	wrong;
+
+	INVALID(BAD(dims = 0));
+	INVALID(BAD(dims = GV_MAX_DIMS + 1));
+	INVALID(BAD(n = 0));
+	INVALID(BAD(k = 0));
+	INVALID(BAD(iterations = -1));
+	INVALID(BAD(max_share = 1.0));
+	INVALID(BAD(max_share = NAN));
+	CHECK(gv_kmeans_scratch(&wrong) == 0, "scratch of an invalid spec");
+	INVALID(gv_kmeans(NULL, x, out, &found, scratch, NULL));
+	INVALID(gv_kmeans(&spec, NULL, out, &found, scratch, NULL));
+	INVALID(gv_kmeans(&spec, x, NULL, &found, scratch, NULL));
+	INVALID(gv_kmeans(&spec, x, out, NULL, scratch, NULL));
+	INVALID(gv_kmeans(&spec, x, out, &found, NULL, NULL));
+	INVALID(gv_kmeans(&spec, x, out, &found, scratch + 4, NULL));
+	INVALID(gv_kmeans(&spec, x, out, &found, scratch, &bad_stop));
+	INVALID(gv_codebooks(0, 1, 1, x, 1, out, scratch, NULL));
+	INVALID(gv_codebooks(4, 5, 1, x, 1, out, scratch, NULL));
+	INVALID(gv_codebooks(4, 0, 1, x, 1, out, scratch, NULL));
+	INVALID(gv_codebooks(4, 2, 0, x, 1, out, scratch, NULL));
+	INVALID(gv_codebooks(4, 2, 1, NULL, 1, out, scratch, NULL));
+	INVALID(gv_codebooks(4, 2, 1, x, 1, NULL, scratch, NULL));
+	INVALID(gv_codebooks(4, 2, 1, x, 1, out, NULL, NULL));
+	CHECK(gv_codebooks_scratch(4, 5, 1) == 0, "scratch of a bad shape");
+	INVALID(gv_assign(0, x, 1, x, 1, nearest, NULL, NULL));
+	INVALID(gv_assign(4, NULL, 1, x, 1, nearest, NULL, NULL));
+	INVALID(gv_assign(4, x, 0, x, 1, nearest, NULL, NULL));
+	INVALID(gv_assign(4, x, 1, NULL, 1, nearest, NULL, NULL));
+	INVALID(gv_assign(4, x, 1, x, 0, nearest, NULL, NULL));
+	INVALID(gv_assign(4, x, 1, x, 1, NULL, NULL, NULL));
+}
+
+static void
+test_invalid_search(void)
+{
+	float		x[64] = {0};
+	float		out[64];
+	uint8_t		codes[8];
+	uint64_t	ids[2];
+	GvBlock		block = {NULL, NULL, NULL, 1};
+	GvTopK		top = {2, 0, false, out, ids};
+	GvTopK		bad_top = {0, 0, false, out, ids};
+	GvModel		model = {GV_L2, 4, 2, 1.0f, x, x};
+	GvModel		bad;
+
+	INVALID(BAD_MODEL(metric = (GvMetric) 4));
+	INVALID(BAD_MODEL(dims = 0));
+	INVALID(BAD_MODEL(m = 5));
+	INVALID(BAD_MODEL(codebooks = NULL));
+	INVALID(gv_table(NULL, x, out));
+	INVALID(gv_table(&model, NULL, out));
+	INVALID(gv_table(&model, x, NULL));
+	INVALID(gv_encode(&model, x, x, 0, codes, out));
+	INVALID(gv_encode(&model, NULL, x, 1, codes, out));
+	INVALID(gv_encode(&model, x, NULL, 1, codes, out));
+	INVALID(gv_encode(&model, x, x, 1, NULL, out));
+	INVALID(gv_encode(&model, x, x, 1, codes, NULL));
+	INVALID(gv_coarse(&model, NULL, x, 1, 0, &top));
+	INVALID(gv_coarse(&model, x, NULL, 1, 0, &top));
+	INVALID(gv_coarse(&model, x, x, 0, 0, &top));
+	INVALID(gv_coarse(&model, x, x, 1, 0, &bad_top));
+	INVALID(gv_coarse(&model, x, x, 1, 0, NULL));
+	INVALID(gv_scan(&model, NULL, 0, &block, 1, &top));
+	INVALID(gv_scan(&model, x, 0, NULL, 1, &top));
+	INVALID(gv_scan(&model, x, 0, &block, -1, &top));
+	INVALID(gv_scan(&model, x, 0, &block, 1, &top));
+	INVALID(gv_scan(&model, x, 0, NULL, 0, &bad_top));
+	CHECK(gv_scan(&model, x, 0, NULL, 0, &top) == GV_OK, "no blocks");
+}
+
+int
+main(int argc, char **argv)
+{
+	if (argc > 1 && strcmp(argv[1], "--bench") == 0)
+	{
+		bench();
+		return 0;
+	}
+	test_vectors();
+	test_training();
+	test_codes();
+	test_invalid_training();
+	test_invalid_search();
+	test_recall();
+	printf("engine: %ld passed, %ld failed\n", unit_passed, unit_failed);
+	return unit_failed > 0;
+}

@@ -1,0 +1,265 @@
+/*
+ * unit.h
+ *		Checks, guarded memory, random data and naive references for the tests
+ *		of the engine.
+ */
+#ifndef UNIT_H
+#define UNIT_H
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/gv_engine.h"
+
+#define UNIT_ALIGN	64
+#define UNIT_GUARD	256			/* bytes watched behind an array */
+
+extern long unit_passed;
+extern long unit_failed;
+
+/* Count a condition; tell where and with which numbers it fails. */
+#define CHECK(condition, ...) \
+	do { \
+		if (condition) \
+			unit_passed++; \
+		else if (unit_failed++ < 50) \
+		{ \
+			printf("FAILED %s:%d: %s: ", __func__, __LINE__, #condition); \
+			printf(__VA_ARGS__); \
+			printf("\n"); \
+		} \
+	} while (0)
+
+/*
+ * Memory of exactly `bytes` bytes, filled with garbage (0xFF: NaN as floats)
+ * and watched: unit_free checks the bytes behind it.
+ */
+static inline void *
+unit_alloc(size_t bytes)
+{
+	size_t		padded = (bytes + UNIT_ALIGN - 1) / UNIT_ALIGN * UNIT_ALIGN;
+	void	   *block;
+	char	   *memory;
+
+	if (posix_memalign(&block, UNIT_ALIGN,
+					   UNIT_ALIGN + padded + UNIT_GUARD) != 0)
+		abort();
+	memory = block;
+	memcpy(memory, &bytes, sizeof(bytes));
+	memset(memory + UNIT_ALIGN, 0xFF, bytes);
+	memset(memory + UNIT_ALIGN + bytes, 0x5A, padded - bytes + UNIT_GUARD);
+	return memory + UNIT_ALIGN;
+}
+
+static inline void
+unit_free(void *array)
+{
+	char	   *memory = (char *) array - UNIT_ALIGN;
+	size_t		bytes;
+	size_t		i;
+	int			touched = 0;
+
+	memcpy(&bytes, memory, sizeof(bytes));
+	for (i = 0; i < UNIT_GUARD; i++)
+		touched += memory[UNIT_ALIGN + bytes + i] != 0x5A;
+	CHECK(touched == 0, "%d bytes written behind an array of %zu", touched,
+		  bytes);
+	free(memory);
+}
+
+extern uint64_t unit_seed;
+
+static inline uint64_t
+unit_random(void)
+{
+	unit_seed ^= unit_seed << 13;
+	unit_seed ^= unit_seed >> 7;
+	unit_seed ^= unit_seed << 17;
+	return unit_seed * UINT64_C(0x2545F4914F6CDD1D);
+}
+
+/* Uniform in [-1, 1). */
+static inline float
+unit_float(void)
+{
+	return (float) (unit_random() >> 40) / 8388608.0f - 1.0f;
+}
+
+/* n random numbers in guarded memory, multiplied by factor. */
+static inline float *
+unit_floats(size_t n, float factor)
+{
+	float	   *x = unit_alloc(n * sizeof(float));
+	size_t		i;
+
+	for (i = 0; i < n; i++)
+		x[i] = unit_float() * factor;
+	return x;
+}
+
+static const int32_t all_dims[] = {1, 2, 3, 5, 7, 16, 17, 50, 100, 384, 768,
+1025, 16000};
+
+#define NDIMS	((int) (sizeof(all_dims) / sizeof(all_dims[0])))
+
+/* The order of sums that gv_engine.h prescribes for list scores. */
+static inline float
+lanes16(const float *a, const float *b, int32_t dims, bool product)
+{
+	float		sums[16] = {0};
+	int32_t		i;
+	int			half;
+
+	for (i = 0; i < dims; i++)
+	{
+		float		diff = a[i] - b[i];
+		float		term = product ? a[i] * b[i] : diff * diff;
+
+		sums[i % 16] += term;
+	}
+	for (half = 8; half > 0; half /= 2)
+		for (i = 0; i < half; i++)
+			sums[i] += sums[i + half];
+	return sums[0];
+}
+
+static inline float
+score_of(float value)
+{
+	return value < GV_SCORE_MAX ? value : GV_SCORE_MAX;
+}
+
+static inline double
+naive_sqdist(const float *a, const float *b, int32_t dims)
+{
+	double		sum = 0.0;
+	int32_t		i;
+
+	for (i = 0; i < dims; i++)
+		sum += ((double) a[i] - b[i]) * ((double) a[i] - b[i]);
+	return sum;
+}
+
+static inline bool
+all_finite(const float *x, size_t n)
+{
+	size_t		i;
+
+	for (i = 0; i < n; i++)
+		if (!isfinite(x[i]))
+			return false;
+	return true;
+}
+
+typedef struct Pair
+{
+	float		score;
+	uint64_t	id;
+} Pair;
+
+static inline int
+compare_pairs(const void *a, const void *b)
+{
+	const Pair *x = a;
+	const Pair *y = b;
+
+	if (x->score != y->score)
+		return x->score < y->score ? -1 : 1;
+	return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static inline GvTopK
+new_topk(int32_t capacity, bool unique)
+{
+	GvTopK		top = {.capacity = capacity,.unique = unique};
+
+	top.scores = unit_alloc(sizeof(float) * capacity);
+	top.ids = unit_alloc(sizeof(uint64_t) * capacity);
+	gv_topk_reset(&top);
+	return top;
+}
+
+static inline void
+free_topk(GvTopK *top)
+{
+	unit_free(top->scores);
+	unit_free(top->ids);
+}
+
+/* top, once sorted, must hold the first of the n pairs, which get sorted. */
+static inline void
+check_topk(GvTopK *top, Pair *pairs, int n)
+{
+	int			nwrong = 0;
+	int			i;
+
+	qsort(pairs, n, sizeof(Pair), compare_pairs);
+	gv_topk_sort(top);
+	gv_topk_sort(top);
+	CHECK(top->count == (n < top->capacity ? n : top->capacity),
+		  "%d of %d", top->count, n);
+	for (i = 0; i < top->count; i++)
+		nwrong += top->scores[i] != pairs[i].score ||
+			top->ids[i] != pairs[i].id;
+	CHECK(nwrong == 0, "%d pairs differ, n %d capacity %d", nwrong, n,
+		  top->capacity);
+}
+
+/* The biggest cluster of n rows; *mse gets the mean squared error. */
+static inline int64_t
+biggest_cluster(int32_t dims, const float *centroids, int32_t k,
+				const float *x, int64_t n, double *mse)
+{
+	int32_t    *nearest = unit_alloc(sizeof(int32_t) * n);
+	float	   *sqdist = unit_alloc(sizeof(float) * n);
+	int64_t    *count = calloc(k, sizeof(int64_t));
+	int64_t		most = 0;
+	int64_t		row;
+
+	(void) gv_assign(dims, centroids, k, x, n, nearest, sqdist, NULL);
+	*mse = 0.0;
+	for (row = 0; row < n; row++)
+	{
+		*mse += sqdist[row] / (double) n;
+		if (++count[nearest[row]] > most)
+			most = count[nearest[row]];
+	}
+	free(count);
+	unit_free(nearest);
+	unit_free(sqdist);
+	return most;
+}
+
+/* Clustered rows: Gaussian-like clouds of very different sizes. */
+static inline float *
+clustered(int64_t n, int32_t dims, int32_t nclouds, float spread)
+{
+	float	   *centres = unit_floats((size_t) nclouds * dims, 1.0f);
+	float	   *x = unit_alloc(sizeof(float) * n * dims);
+	int64_t		row;
+	int32_t		d;
+
+	for (row = 0; row < n; row++)
+	{
+		double		u = (unit_float() + 1.0) / 2.0;
+		const float *centre = centres + (size_t) (u * u * nclouds) * dims;
+
+		for (d = 0; d < dims; d++)
+			x[row * dims + d] = centre[d] +
+				spread * (unit_float() + unit_float() + unit_float());
+	}
+	unit_free(centres);
+	return x;
+}
+
+/* One function a file of tests; check_engine.c calls them all. */
+extern void test_vectors(void);
+extern void test_training(void);
+extern void test_codes(void);
+extern void test_recall(void);
+extern void bench(void);
+
+#endif							/* UNIT_H */

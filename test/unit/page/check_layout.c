@@ -1,0 +1,129 @@
+/*
+ * layout.c
+ *		Tests of page/ivfpqlayout.c without a server: blocks fit their pages
+ *		for every pq_dim, and what is put into a block's parts comes out of its
+ *		body.  Compiled with the server's headers, linked with that file alone.
+ */
+#include "postgres.h"
+
+#include "page/ivfpqpage.h"
+
+#undef printf					/* the server's is not linked */
+
+static long passed;
+static long failed;
+
+static void
+check(bool ok, const char *what, int number)
+{
+	if (ok)
+		passed++;
+	else if (failed++ < 20)
+		printf("FAILED: %s, %d\n", what, number);
+}
+
+/* Slots lie within the page and hold the body, in as few parts as can be. */
+static void
+check_layouts(void)
+{
+	IvfpqLayout layout;
+	int			most = IvfpqMaxPqDim();
+
+	check(!IvfpqLayoutInit(&layout, 0), "pq_dim 0 refused", 0);
+	check(!IvfpqLayoutInit(&layout, most + 1), "beyond the most refused", most);
+	for (int m = 1; m <= most; m++)
+	{
+		check(IvfpqLayoutInit(&layout, m), "layout exists", m);
+		check(layout.code_bytes == (m + 1) / 2, "code bytes", m);
+		check(layout.slots_per_page * layout.slot_bytes <=
+			  (int) IVFPQ_PAGE_BYTES, "slots fit the page", m);
+		check((layout.slots_per_page + 1) * layout.slot_bytes >
+			  (int) IVFPQ_PAGE_BYTES || layout.nparts > 1, "page is full", m);
+		check(layout.nparts * layout.part_bytes >= layout.body_bytes,
+			  "parts hold the body", m);
+		check(layout.nparts >= 1 && layout.nparts <= IVFPQ_MAX_PARTS,
+			  "number of parts", m);
+		check(layout.nparts == 1 || layout.slots_per_page == 1,
+			  "parts stand alone", m);
+		check((int) (IVFPQ_BLOCK_COPIES * (sizeof(ItemPointerData) +
+										   sizeof(float4))) <= layout.part_bytes,
+			  "TIDs and T are in part 0", m);
+		check(layout.slot_bytes % MAXIMUM_ALIGNOF == 0, "slots are aligned", m);
+	}
+}
+
+/* The default is possible for every dimension, and not far from half of it. */
+static void
+check_defaults(void)
+{
+	for (int dims = 1; dims <= IVFPQ_MAX_DIMS; dims++)
+	{
+		int			m = IvfpqDefaultPqDim(dims);
+		IvfpqLayout layout;
+
+		check(IvfpqLayoutInit(&layout, m), "default has a layout", dims);
+		check(m >= 1 && m <= (dims + 1) / 2, "default is half at most", dims);
+		check(8 * m >= 3 * dims || m == IvfpqMaxPqDim(),
+			  "default is three eighths at least", dims);
+	}
+}
+
+/* Fill a block copy by copy, read it back whole. */
+static void
+check_body(int m)
+{
+	IvfpqLayout layout;
+	IvfpqBlockView view;
+	char	   *parts[IVFPQ_MAX_PARTS];
+	char	   *body;
+	uint8	   *code;
+	int			wrong = 0;
+
+	check(IvfpqLayoutInit(&layout, m), "layout exists", m);
+	body = malloc(layout.nparts * layout.part_bytes);
+	code = malloc(layout.code_bytes);
+	memset(body, 0x5A, layout.nparts * layout.part_bytes);
+	for (int p = 0; p < layout.nparts; p++)
+		parts[p] = body + p * layout.part_bytes;
+
+	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
+	{
+		IvfpqCopy	copy = {.t = i + 0.5f,.code = code};
+
+		for (int p = 0; p < layout.code_bytes; p++)
+			code[p] = (uint8) (7 * i + 13 * p);
+		ItemPointerSet(&copy.tid, 1000000 + i, i + 1);
+		IvfpqBodySet(&layout, parts, i, &copy);
+	}
+
+	IvfpqBodyView(body, IVFPQ_BLOCK_COPIES, 0x11, &view);
+	check(view.live == 0xFFFFFFEE, "live bits of a full block", m);
+	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
+	{
+		wrong += view.t[i] != i + 0.5f;
+		wrong += ItemPointerGetBlockNumberNoCheck(&view.tids[i]) != 1000000 + (BlockNumber) i;
+		wrong += ItemPointerGetOffsetNumberNoCheck(&view.tids[i]) != i + 1;
+		for (int p = 0; p < layout.code_bytes; p++)
+			wrong += view.codes[p * IVFPQ_BLOCK_COPIES + i] !=
+				(uint8) (7 * i + 13 * p);
+	}
+	check(wrong == 0, "copies read back", m);
+	IvfpqBodyView(body, 3, 0x2, &view);
+	check(view.live == 0x5, "live bits of three copies", m);
+	free(body);
+	free(code);
+}
+
+int
+main(void)
+{
+	static const int widths[] = {1, 2, 3, 148, 191, 488, 489, 600, 996, 1000,
+	1400, 1504};
+
+	check_layouts();
+	check_defaults();
+	for (int i = 0; i < (int) lengthof(widths); i++)
+		check_body(widths[i]);
+	printf("layout: %ld passed, %ld failed\n", passed, failed);
+	return failed > 0;
+}
