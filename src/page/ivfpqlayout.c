@@ -1,6 +1,6 @@
 /*
  * ivfpqlayout.c
- *		How blocks of codes lie on pages.
+ *		How blocks of codes lie on pages: arithmetic and bytes, no buffers.
  *
  * A block's body holds 32 TIDs, 32 T values and 32 codes.  As many blocks as
  * fit share a page; a body longer than a page is cut into two or three parts
@@ -77,4 +77,40 @@ IvfpqDefaultPqDim(int dims)
 	if (8 * fewer >= 3 * dims)
 		return Min(fewer, half);
 	return half;
+}
+
+/*
+ * Put copy i of a block into its parts.  Every byte of the copy is written,
+ * so what an earlier owner of the slot left there does no harm.
+ */
+void
+IvfpqBodySet(const IvfpqLayout *layout, char *const *parts, int i,
+			 const IvfpqCopy *copy)
+{
+	ItemPointerData *tids = (ItemPointerData *) parts[0];
+	float4	   *t = (float4 *) (tids + IVFPQ_BLOCK_COPIES);
+	int			codes = (char *) (t + IVFPQ_BLOCK_COPIES) - parts[0];
+
+	tids[i] = copy->tid;
+	t[i] = copy->t;
+	for (int p = 0; p < layout->code_bytes; p++)
+	{
+		int			at = codes + p * IVFPQ_BLOCK_COPIES + i;
+
+		parts[at / layout->part_bytes][at % layout->part_bytes] =
+			(char) copy->code[p];
+	}
+}
+
+/*
+ * The parts of a body as arrays, of which the first `count` copies are written
+ * and those flagged in `dead` are dead.  The body lies in one piece.
+ */
+void
+IvfpqBodyView(const char *body, int count, uint32 dead, IvfpqBlockView *view)
+{
+	view->tids = (const ItemPointerData *) body;
+	view->t = (const float4 *) (view->tids + IVFPQ_BLOCK_COPIES);
+	view->codes = (const uint8 *) (view->t + IVFPQ_BLOCK_COPIES);
+	view->live = (0xFFFFFFFF >> (IVFPQ_BLOCK_COPIES - count)) & ~dead;
 }

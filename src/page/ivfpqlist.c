@@ -204,11 +204,7 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 	}
 
 	count = (reader->nleft - 1) % IVFPQ_BLOCK_COPIES + 1;
-	view->tids = (const ItemPointerData *) body;
-	view->t = (const float4 *) (view->tids + IVFPQ_BLOCK_COPIES);
-	view->codes = (const uint8 *) (view->t + IVFPQ_BLOCK_COPIES);
-	view->live = (0xFFFFFFFF >> (IVFPQ_BLOCK_COPIES - count)) & ~header.dead;
-
+	IvfpqBodyView(body, count, header.dead, view);
 	reader->nleft -= count;
 	reader->next.page = header.prev_page;
 	reader->next.slot = header.prev_slot;

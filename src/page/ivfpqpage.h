@@ -156,11 +156,6 @@ typedef struct IvfpqLayout
 	int			slots_per_page; /* 1 when nparts > 1 */
 } IvfpqLayout;
 
-/* ivfpqlayout.c: pure arithmetic */
-extern int	IvfpqMaxPqDim(void);
-extern bool IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim);
-extern int	IvfpqDefaultPqDim(int dims);
-
 /* One copy of a row in a list, as inserted. */
 typedef struct IvfpqCopy
 {
@@ -177,6 +172,15 @@ typedef struct IvfpqBlockView
 	const uint8 *codes;			/* [code_bytes][32] */
 	uint32		live;			/* bit i: copy i exists and is not dead */
 } IvfpqBlockView;
+
+/* ivfpqlayout.c: arithmetic and bytes, no buffers */
+extern int	IvfpqMaxPqDim(void);
+extern bool IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim);
+extern int	IvfpqDefaultPqDim(int dims);
+extern void IvfpqBodySet(const IvfpqLayout *layout, char *const *parts,
+						 int i, const IvfpqCopy *copy);
+extern void IvfpqBodyView(const char *body, int count, uint32 dead,
+						  IvfpqBlockView *view);
 
 /* ivfpqpage.c: pages of any kind */
 extern void IvfpqPageInit(Page page, IvfpqPageKind kind);
@@ -264,8 +268,6 @@ extern IvfpqSlotHeader *IvfpqSlotGet(Page page, const IvfpqLayout *layout,
 extern char *IvfpqSlotBody(IvfpqSlotHeader *slot);
 extern void IvfpqSlabInit(Page page, const IvfpqLayout *layout);
 extern int	IvfpqSlabFreeSlots(Page page, const IvfpqLayout *layout);
-extern void IvfpqBodySet(const IvfpqLayout *layout, char *const *parts,
-						 int i, const IvfpqCopy *copy);
 
 /*
  * A block's pages while they are changed: exclusively locked, part by part.
@@ -328,6 +330,53 @@ extern int64 IvfpqPendingEstimate(Relation index, const IvfpqMetaData *meta);
 extern int64 IvfpqPendingVacuum(Relation index,
 								IndexBulkDeleteCallback callback,
 								void *callback_state, int64 *nleft);
+
+/*
+ * ivfpqcheck.c, ivfpqchecklist.c: looking for damage.  Damage is reported
+ * through a callback, never raised, so that a check goes on behind it; what
+ * an insert or VACUUM may be doing at the moment is not damage.
+ */
+typedef struct IvfpqChecker
+{
+	Relation	index;
+	Relation	heap;			/* TIDs must lie within it */
+	void	   *arg;			/* for the callbacks */
+
+	/* list may be IVFPQ_NO_LIST, not error is a warning */
+	void		(*report) (void *arg, bool error, BlockNumber blkno,
+						   uint32 list, const char *problem);
+	/* entries that are not dead */
+	void		(*take) (void *arg, const ItemPointerData *tids, int64 ntids);
+	/* forget what was taken: it comes again */
+	void		(*forget) (void *arg);
+
+	IvfpqMetaData meta;
+	IvfpqLayout layout;
+	BlockNumber nblocks;		/* of the index when the check began */
+	BlockNumber heap_blocks;	/* at least */
+	BufferAccessStrategy strategy;
+	char	   *page;			/* [BLCKSZ] copy of a page */
+	BlockNumber cached;			/* that page, while a chain is followed */
+	char	   *body;			/* [body_bytes] block gathered from parts */
+	uint8	   *reached;		/* a bit for every slot that a chain reaches */
+	struct IvfpqLeftover *leftovers;	/* slots and pages not reached */
+	int64		nleftovers;
+	int64		max_leftovers;
+	char		message[256];	/* why a page cannot be read */
+} IvfpqChecker;
+
+extern bool IvfpqCheckMeta(IvfpqChecker *checker, int metric);
+extern void IvfpqCheckModel(IvfpqChecker *checker);
+extern void IvfpqCheckSlabs(IvfpqChecker *checker);
+extern bool IvfpqCheckCopyPage(IvfpqChecker *checker, BlockNumber blkno);
+extern void IvfpqCheckReached(IvfpqChecker *checker, BlockNumber blkno,
+							  uint32 slot);
+extern bool IvfpqCheckTid(IvfpqChecker *checker, const ItemPointerData *tid);
+
+extern bool IvfpqCheckList(IvfpqChecker *checker, uint32 list, bool silent);
+extern void IvfpqCheckPending(IvfpqChecker *checker, bool silent);
+extern bool IvfpqCheckEntry(IvfpqChecker *checker, uint32 list,
+							IvfpqListEntry *entry);
 
 /* ivfpqwriter.c: sequential writing during a build */
 typedef struct IvfpqWriter

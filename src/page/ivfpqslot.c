@@ -54,29 +54,6 @@ IvfpqSlabFreeSlots(Page page, const IvfpqLayout *layout)
 }
 
 /*
- * Put copy i of a block into its parts.  Every byte of the copy is written,
- * so what an earlier owner of the slot left there does no harm.
- */
-void
-IvfpqBodySet(const IvfpqLayout *layout, char *const *parts, int i,
-			 const IvfpqCopy *copy)
-{
-	ItemPointerData *tids = (ItemPointerData *) parts[0];
-	float4	   *t = (float4 *) (tids + IVFPQ_BLOCK_COPIES);
-	int			codes = (char *) (t + IVFPQ_BLOCK_COPIES) - parts[0];
-
-	tids[i] = copy->tid;
-	t[i] = copy->t;
-	for (int p = 0; p < layout->code_bytes; p++)
-	{
-		int			at = codes + p * IVFPQ_BLOCK_COPIES + i;
-
-		parts[at / layout->part_bytes][at % layout->part_bytes] =
-			(char) copy->code[p];
-	}
-}
-
-/*
  * Lock a page that a hint offers and find a free slot, or take the page whole
  * (*init).  False, with nothing held, when there is none or it is busy.
  */
