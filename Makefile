@@ -27,6 +27,8 @@ AM_OBJS = \
 
 PAGE_OBJS = \
 	src/page/ivfpqarray.o \
+	src/page/ivfpqcheck.o \
+	src/page/ivfpqchecklist.o \
 	src/page/ivfpqlayout.o \
 	src/page/ivfpqlist.o \
 	src/page/ivfpqmeta.o \

@@ -1,0 +1,414 @@
+#!/bin/bash
+# Every test of gpuvec (`make test`; with --long: `make test-long`).
+#
+# usage: test/run.sh [--long]
+#
+# Parts: include rules, compiler warnings (gcc and clang), unit programs
+# (plain and sanitized), SQL and isolation tests, TAP tests; these last on a
+# private copy of PostgreSQL in a temporary folder, so that no existing cluster
+# or installation is touched.  Ends with one line 'N passed, N failed', and
+# status 0 only if nothing failed.
+#
+# --long sets GPUVEC_TEST_LONG=1, which makes unit programs and TAP tests use
+# their full sizes, and adds valgrind, a server with the undefined-behaviour
+# sanitizer, and every other PostgreSQL found under /usr/lib/postgresql or
+# named in PG_CONFIGS.
+#
+# ONLY="part ..." runs just these parts: layers warnings unit sql isolation tap
+set -euo pipefail
+# shellcheck source=test/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+LONG=${GPUVEC_TEST_LONG:-}
+PASSED=0 FAILED=0 SKIPPED=0
+COMMON_FLAGS=(-std=gnu99 -g -Wall -Wextra -Wno-unused-parameter)
+KERNEL_FLAGS=(-O3 -ffp-contract=off)
+
+# ---- counting
+
+passed() { PASSED=$((PASSED + $1)); }
+
+# $1 = how many; the rest says what
+failed() {
+	FAILED=$((FAILED + $1))
+	shift
+	printf 'FAILED: %s\n' "$*"
+}
+
+skipped() {
+	SKIPPED=$((SKIPPED + 1))
+	printf 'skipped: %s\n' "$*"
+}
+
+wanted() { [ -z "${ONLY:-}" ] || [[ " $ONLY " == *" $1 "* ]]; }
+
+seconds() { echo $((SECONDS - $1)) s; }
+
+# Runs a program whose last line is 'NAME: N passed, M failed' and counts it;
+# what it printed is shown when something failed.  $1 = name of the part.
+count_program() {
+	local part=$1 log status=0 line p=0 f=0 began=$SECONDS
+	shift
+	log=$GV_TMP/program.log
+	"$@" >"$log" 2>&1 </dev/null || status=$?
+	line=$(grep -E '^[^:]+: [0-9]+ passed, [0-9]+ failed' "$log" |
+		tail -1) || :
+	if [[ $line =~ ([0-9]+)\ passed,\ ([0-9]+)\ failed ]]; then
+		p=${BASH_REMATCH[1]} f=${BASH_REMATCH[2]}
+	elif [ $status = 0 ]; then
+		status=none
+	fi
+	passed "$p"
+	if [ "$f" = 0 ] && [ "$status" != 0 ]; then
+		f=1
+	fi
+	if [ "$f" != 0 ]; then
+		tail -60 "$log"
+		failed "$f" "$part (status $status)"
+	else
+		echo "$part: $p passed, $(seconds "$began")"
+	fi
+}
+
+# ---- parts without a server
+
+part_layers() {
+	count_program layers "$GV_ROOT/test/unit/check_layers.sh"
+}
+
+# $1 = name, the rest: command; one test: it succeeds and warns of nothing
+count_silent() {
+	local part=$1 log=$GV_TMP/silent.log began=$SECONDS
+	shift
+	if ! "$@" >"$log" 2>&1; then
+		tail -40 "$log"
+		failed 1 "$part"
+	elif grep -q 'warning:' "$log"; then
+		# each once: a header's would come with every file
+		grep -A4 'warning:' "$log" | awk '!seen[$0]++' | head -60
+		failed 1 "$part: $(grep -c 'warning:' "$log") warnings"
+	else
+		passed 1
+		echo "$part: ok, $(seconds "$began")"
+	fi
+}
+
+part_warnings() {
+	local clang config
+	config=$(gv_find_pg_config)
+	gv_copy_source gcc
+	count_silent "no warning from gcc" \
+		make -C "$GV_TMP/gcc" -j"$(nproc)" PG_CONFIG="$config" CC=gcc all
+	clang=$(gv_find_clang)
+	if [ -z "$clang" ]; then
+		skipped "no clang"
+		return
+	fi
+	gv_copy_source clang
+	# The server was configured for gcc: its flags, and the gnu_printf of its
+	# header, are not all known to clang.
+	count_silent "no warning from clang" \
+		make -C "$GV_TMP/clang" -j"$(nproc)" PG_CONFIG="$config" \
+		CC="$clang" all \
+		COPT="-Wno-unknown-warning-option -Wno-ignored-attributes \
+			-Wno-ignored-optimization-argument"
+	part_cuda
+}
+
+# The kernels compile, where there is a compiler for them; no card is needed.
+part_cuda() {
+	local file files=("$GV_ROOT"/gpu/*.cu)
+	if ! command -v nvcc >/dev/null || [ ! -e "${files[0]}" ]; then
+		return 0
+	fi
+	for file in "${files[@]}"; do
+		count_silent "nvcc $(basename "$file")" nvcc -std=c++17 -O2 \
+			-I"$GV_ROOT/src" -arch="sm_${GPU_ARCHS:-90}" -c "$file" \
+			-o "$GV_TMP/cuda.o"
+	done
+}
+
+# Compiles the unit programs: engine (with the portable kernels) and page
+# (with the server's headers, but no server).
+# $1 = flavour, the rest: flags of that flavour
+unit_flavour() {
+	local dir=$GV_TMP/unit-$1 file log=$GV_TMP/unit-build.log headers
+	shift
+	mkdir "$dir"
+	headers=$("$(gv_find_pg_config)" --includedir-server)
+	{
+		for file in "$GV_ROOT"/src/engine/*.c "$GV_ROOT"/src/cpu/*.c; do
+			gcc "${COMMON_FLAGS[@]}" "${KERNEL_FLAGS[@]}" "$@" \
+				-I"$GV_ROOT/src" -c "$file" -o "$dir/$(basename \
+					"$(dirname "$file")")-$(basename "$file" .c).o" ||
+				return 1
+		done
+		gcc "${COMMON_FLAGS[@]}" -O1 "$@" -I"$GV_ROOT/src" \
+			"$GV_ROOT"/test/unit/engine/*.c "$dir"/*.o -lm \
+			-o "$dir/check_engine" || return 1
+		gcc "${COMMON_FLAGS[@]}" -O1 "$@" -I"$GV_ROOT/src" \
+			-isystem "$headers" "$GV_ROOT"/test/unit/page/*.c \
+			"$GV_ROOT/src/page/ivfpqlayout.c" -o "$dir/check_page" || return 1
+	} >"$log" 2>&1
+	! grep -q 'warning:' "$log"
+}
+
+# $1 = flavour, $2... = what runs the program (nothing, or valgrind ...)
+run_unit() {
+	local flavour=$1 program
+	shift
+	for program in "$GV_TMP/unit-$flavour"/check_*; do
+		count_program "unit $flavour $(basename "$program")" "$@" "$program"
+	done
+}
+
+part_unit() {
+	local sanitize=(-fsanitize=address -fsanitize=undefined
+		-fno-omit-frame-pointer
+		-fno-sanitize-recover=undefined)
+	export GPUVEC_TEST_LONG=$LONG
+	unit_one plain
+	unit_one sanitized "${sanitize[@]}"
+	if [ -n "$LONG" ]; then
+		# full sizes would take hours there
+		GPUVEC_TEST_LONG='' run_unit plain valgrind -q \
+			--error-exitcode=99 --leak-check=full
+	fi
+}
+
+unit_one() {
+	if unit_flavour "$@"; then
+		run_unit "$1"
+	else
+		cat "$GV_TMP/unit-build.log"
+		failed 1 "unit $1: does not compile without warnings"
+	fi
+}
+
+# ---- parts with a server
+
+# Installs gpuvec, and pgvector where it is to be had, into a fresh copy of
+# the server of $1; further arguments go to make.
+prepare_server() {
+	local config=$1 major
+	shift
+	major=$(gv_major "$config")
+	SERVER="PostgreSQL $major"
+	gv_copy_server "$config"
+	if [ ! -d "$GV_TMP/src$major" ]; then
+		gv_copy_source "src$major"
+	fi
+	if ! gv_build "src$major" "$@"; then
+		failed 1 "$SERVER: build"
+		return 1
+	fi
+	gv_own "$GV_TMP/src$major"
+	SOURCE=$GV_TMP/src$major
+	PGVECTOR=
+	if "$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG"; then
+		PGVECTOR=$(sed -n "s/^default_version *= *'\(.*\)'/\1/p" \
+			"$("$GV_PG_CONFIG" --sharedir)/extension/vector.control")
+		echo "$SERVER with pgvector $PGVECTOR"
+	else
+		skipped "$SERVER: everything with pgvector (it is not to be had)"
+	fi
+	export GPUVEC_PGVECTOR=$PGVECTOR
+}
+
+# Counts the lines of pg_regress, of 15 ('test NAME ... ok') and of later ones
+# ('ok 1 - NAME').  $1 = part, $2 = log, $3 = status, $4 = folder with diffs
+count_regress() {
+	local ok bad
+	ok=$(grep -cE '^(test .* \.\.\. ok|ok [0-9])|^ +.* \.\.\. ok ' "$2") || :
+	bad=$(grep -cE '\.\.\. FAILED|^not ok [0-9]' "$2") || :
+	passed "$ok"
+	if [ "$bad" = 0 ] && [ "$3" != 0 ]; then
+		bad=1
+	fi
+	if [ "$bad" != 0 ]; then
+		if [ -s "$4/regression.diffs" ]; then
+			grep -E 'FAILED|^not ok' "$2" || :
+			head -400 "$4/regression.diffs"
+		else
+			tail -40 "$2"
+		fi
+		failed "$bad" "$1"
+	else
+		echo "$1: $ok passed, $5"
+	fi
+}
+
+# Runs the tests that the Makefile lists in variable $2, REGRESS or ISOLATION,
+# against the running cluster.  $1 = part's name, $3 = the other variable,
+# $4 = folder, under the sources, where the differences are written
+installcheck() {
+	local log=$GV_TMP/$2.log status=0 began=$SECONDS names
+	names=$(make -s -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" print-"$2")
+	[ -n "${names// /}" ] || return 0
+	gv_as make -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" TAP_TESTS= "$3=" \
+		installcheck >"$log" 2>&1 || status=$?
+	count_regress "$SERVER $1" "$log" $status "$SOURCE/$4" \
+		"$(seconds "$began")"
+}
+
+# One test more: no backend crashed, and no sanitizer spoke.
+check_server_log() {
+	local log=$GV_TMP/$1/server.log
+	local bad='PANIC:|TRAP:|terminated by signal|runtime error:'
+	if grep -qE "$bad" "$log"; then
+		grep -E -A3 "$bad" "$log" | head -40
+		failed 1 "$SERVER: see its log above"
+	else
+		passed 1
+	fi
+}
+
+# SQL and isolation tests on a cluster of their own; $1 = its name
+part_sql() {
+	if wanted sql || wanted isolation; then
+		gv_start "$1" 'max_prepared_transactions = 10' || {
+			failed 1 "$SERVER: does not start"
+			return 0
+		}
+		if wanted sql; then
+			installcheck sql REGRESS ISOLATION .
+		fi
+		if wanted isolation; then
+			installcheck isolation ISOLATION REGRESS output_iso
+		fi
+		gv_stop "$1"
+		check_server_log "$1"
+	fi
+}
+
+# Runs one TAP file in a folder of its own, where its output goes.  Called
+# through gv_as and xargs, so HOME and TMPDIR are private already.
+run_tap_file() {
+	local dir
+	dir=$GV_TMP/tap$TAP_MAJOR/$(basename "$1" .pl)
+	mkdir -p "$dir/tmp_check/log"
+	cd "$SOURCE"
+	export TESTDIR=$dir TESTDATADIR=$dir/tmp_check
+	export TESTLOGDIR=$dir/tmp_check/log
+	local began=$SECONDS
+	perl -I "$GV_PGXS/test/perl" -I test/t "$1" >"$dir/out" 2>"$dir/err" \
+		</dev/null || echo "exit $?" >>"$dir/out"
+	echo "$((SECONDS - began)) s" >"$dir/time"
+	# data folders are large: keep the failed ones' logs only
+	find "$dir/tmp_check" -mindepth 1 -maxdepth 1 ! -name log \
+		-exec rm -rf {} +
+}
+
+# $1 = folder of one TAP file.  Top-level lines only: subtests are indented.
+count_tap_file() {
+	local name ok bad skips
+	name="$SERVER $(basename "$1")"
+	skips=$(grep -cE '^ok .*# (skip|SKIP)|^1\.\.0 *# *SKIP' "$1/out") || :
+	ok=$(grep -E '^ok ' "$1/out" | grep -cvE '# (skip|SKIP)') || :
+	bad=$(grep -E '^not ok ' "$1/out" | grep -cv '# TODO') || :
+	passed "$ok"
+	SKIPPED=$((SKIPPED + skips))
+	if [ "$bad" = 0 ] && { grep -q '^exit ' "$1/out" ||
+		[ $((ok + skips)) = 0 ]; }; then
+		bad=1
+	fi
+	if [ "$bad" = 0 ]; then
+		echo "$name: $ok passed, $(cat "$1/time")"
+		return
+	fi
+	grep -E '^not ok |^exit ' "$1/out" || :
+	tail -40 "$1/err"
+	for log in "$1"/tmp_check/log/*.log; do
+		[ -e "$log" ] || continue
+		echo "--- $(basename "$log")"
+		grep -vE ' (LOG|STATEMENT): ' "$log" | tail -25
+	done
+	failed "$bad" "$name"
+}
+
+part_tap() {
+	local files=("$SOURCE"/test/t/*.pl) dir
+	[ -e "${files[0]}" ] || return 0
+	TAP_MAJOR=$(gv_major "$GV_PG_CONFIG")
+	mkdir "$GV_TMP/tap$TAP_MAJOR"
+	gv_own "$GV_TMP/tap$TAP_MAJOR"
+	export -f run_tap_file
+	export GV_TMP GV_PGXS SOURCE TAP_MAJOR GPUVEC_TEST_LONG=$LONG
+	export PG_REGRESS=$GV_PGXS/test/regress/pg_regress
+	printf '%s\0' "${files[@]}" >"$GV_TMP/tap$TAP_MAJOR.list"
+	# shellcheck disable=SC2016
+	PATH=$GV_BIN:$PATH gv_as xargs -0 -n 1 -P "$(nproc)" \
+		bash -c 'run_tap_file "$1"' run_tap_file \
+		<"$GV_TMP/tap$TAP_MAJOR.list" || :
+	for dir in "$GV_TMP/tap$TAP_MAJOR"/*/; do
+		count_tap_file "${dir%/}"
+	done
+}
+
+server_parts() {
+	wanted sql || wanted isolation || wanted tap || return 0
+	prepare_server "$1" || return 0
+	part_sql "data$(gv_major "$1")"
+	if wanted tap; then
+		part_tap
+	fi
+}
+
+# gpuvec with the undefined-behaviour sanitizer, under the SQL tests
+sanitized_server() {
+	prepare_server "$1" || return 0
+	make -s -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" clean
+	gv_build "$(basename "$SOURCE")" SHLIB_LINK="-lm -lubsan" \
+		COPT="-fsanitize=undefined -fno-sanitize=alignment" || {
+		failed 1 "$SERVER: sanitized build"
+		return 0
+	}
+	gv_own "$SOURCE"
+	SERVER="$SERVER sanitized"
+	part_sql dataubsan
+}
+
+# The other servers to test with, one pg_config a line.
+other_servers() {
+	local config
+	for config in ${PG_CONFIGS:-/usr/lib/postgresql/*/bin/pg_config}; do
+		if gv_is_server "$config" &&
+			[ "$("$config" --bindir)" != "$("$1" --bindir)" ]; then
+			echo "$config"
+		fi
+	done
+}
+
+main() {
+	local config other what=test
+	case ${1:-} in
+	'') ;;
+	--long) LONG=1 ;;
+	*) gv_die "usage: test/run.sh [--long]" ;;
+	esac
+	if [ -n "$LONG" ]; then
+		what=long
+	fi
+	"$GV_ROOT/test/setup.sh" $what
+	gv_begin
+	config=$(gv_find_pg_config)
+	if wanted layers; then part_layers; fi
+	if wanted warnings; then part_warnings; fi
+	if wanted unit; then part_unit; fi
+	server_parts "$config"
+	if [ -n "$LONG" ]; then
+		sanitized_server "$config"
+		for other in $(other_servers "$config"); do
+			server_parts "$other"
+		done
+	fi
+	echo "took $SECONDS s"
+	if [ $SKIPPED != 0 ]; then
+		echo "$PASSED passed, $FAILED failed, $SKIPPED skipped"
+	else
+		echo "$PASSED passed, $FAILED failed"
+	fi
+	[ $FAILED = 0 ] && [ $PASSED != 0 ]
+}
+
+main "$@"
