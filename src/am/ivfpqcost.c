@@ -10,6 +10,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "catalog/pg_class.h"
@@ -74,12 +76,19 @@ typedef struct Demand
 } Demand;
 
 static void
-get_demand(Demand *demand, Oid indexoid, double tuples, double index_pages)
+get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 {
-	Relation	index = index_open(indexoid, NoLock);
+	Relation	index;
 	IvfpqMetaData meta;
 
 	memset(demand, 0, sizeof(*demand));
+	if (info->hypothetical)		/* nothing to open: as if it had one list */
+	{
+		demand->pages = info->pages;
+		return;
+	}
+
+	index = index_open(info->indexoid, NoLock);
 	IvfpqMetaRead(index, &meta);
 	demand->rows = (double) IvfpqPendingEstimate(index, &meta);
 	demand->pages = 1 + ceil(demand->rows / IVFPQ_PENDING_PER_PAGE);
@@ -92,7 +101,7 @@ get_demand(Demand *demand, Oid indexoid, double tuples, double index_pages)
 		demand->lists = IvfpqProbes(index, &meta);
 		demand->centroids = meta.nlists;
 		demand->copies = tuples * share;
-		demand->pages += fixed + Max(index_pages - fixed, 0) * share;
+		demand->pages += fixed + Max(info->pages - fixed, 0) * share;
 		demand->rows += Min(candidates, tuples);
 		demand->rows_per_row = candidates / ROWS_PER_BATCH;
 	}
@@ -121,7 +130,7 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 		return;
 	}
 
-	get_demand(&demand, info->indexoid, tuples, info->pages);
+	get_demand(&demand, info, tuples);
 	get_tablespace_page_costs(info->reltablespace, &random_page, &seq_page);
 
 	/* what measuring a row costs, when that many rows share heap pages */

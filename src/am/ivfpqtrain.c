@@ -27,6 +27,7 @@
 
 #define MAX_SAMPLES				((int64) 1 << 24)
 #define CODEBOOK_SAMPLES		16384
+#define FIT_VALUES				((int64) 1 << 24)	/* floats that mean and scale need */
 #define KMEANS_ITERATIONS		10
 
 /*
@@ -297,12 +298,32 @@ shuffle_sample(Sample *sample, int64 n)
 		float	   *a = sample->rows + i * sample->dims;
 		float	   *b = sample->rows + j * sample->dims;
 
+		CHECK_FOR_INTERRUPTS();
 		memcpy(swap, a, row);
 		memcpy(a, b, row);
 		memcpy(b, swap, row);
 	}
 	pfree(swap);
 	sample->rows = repalloc_huge(sample->rows, row * n);
+}
+
+/* Find mean and scale, and move the first n rows of the sample by them. */
+static void
+transform_sample(IvfpqTraining *training, Sample *sample, int64 n)
+{
+	int			dims = sample->dims;
+
+	training->mean = palloc(dims * sizeof(float));
+	gv_fit_transform(training->gv.metric, dims, sample->rows,
+					 Min(n, FIT_VALUES / dims), training->mean,
+					 &training->gv.scale);
+	training->gv.mean = training->mean;
+	for (int64 i = 0; i < n; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		gv_transform(&training->gv, sample->rows + i * dims, 1,
+					 sample->rows + i * dims);
+	}
 }
 
 static void *
@@ -412,11 +433,7 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 								 IVFPQ_PHASE_CLUSTERING);
 	lists = choose_lists(index, &sample, training->rows, &nsamples);
 	shuffle_sample(&sample, nsamples);
-	training->mean = palloc(sample.dims * sizeof(float));
-	gv_fit_transform(type->metric, sample.dims, sample.rows, nsamples,
-					 training->mean, &training->gv.scale);
-	training->gv.mean = training->mean;
-	gv_transform(&training->gv, sample.rows, nsamples, sample.rows);
+	transform_sample(training, &sample, nsamples);
 	train_centroids(training, &sample, nsamples, lists);
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,

@@ -343,6 +343,8 @@ mend(Clusters *cl)
 		int64_t		a;
 		int64_t		b = 0;
 
+		if (gv_poll(&cl->poll, 2 * (int64_t) cl->k))
+			cl->cancelled = true;
 		if (big < 0)
 			break;
 		if (cl->count[small] > 0 &&

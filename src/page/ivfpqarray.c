@@ -8,6 +8,8 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
+
 #include "page/ivfpqpage.h"
 
 #define FLOATS_PER_PAGE	((int64) (IVFPQ_PAGE_BYTES / sizeof(float4)))
@@ -84,6 +86,7 @@ IvfpqArrayNext(IvfpqArrayReader *reader, int *count)
 	int64		offset = reader->next * reader->dims;
 	int64		whole;
 
+	CHECK_FOR_INTERRUPTS();
 	if (reader->next >= reader->nvectors)
 		return NULL;
 

@@ -170,7 +170,6 @@ handle_mismatch(IvfpqListReader *reader)
 	uint32		ordinal = (reader->nleft - 1) / IVFPQ_BLOCK_COPIES;
 	bool		again = reader->reread;
 
-	CHECK_FOR_INTERRUPTS();
 	start_reading(reader);
 	if (again && reader->entry.gen == gen)
 		IvfpqCorrupted(reader->index,
@@ -195,6 +194,7 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 
 	for (;;)
 	{
+		CHECK_FOR_INTERRUPTS();
 		if (reader->nleft == 0)
 			return false;
 		if (reader->next.page != InvalidBlockNumber &&

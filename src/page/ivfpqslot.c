@@ -53,6 +53,16 @@ IvfpqSlabFreeSlots(Page page, const IvfpqLayout *layout)
 	return nfree;
 }
 
+/* Is the page taken for an earlier part?  A local buffer's lock cannot tell. */
+static bool
+is_taken(const IvfpqBlockPages *block, int nparts, BlockNumber blkno)
+{
+	for (int p = 0; p < nparts; p++)
+		if (BufferGetBlockNumber(block->buffers[p]) == blkno)
+			return true;
+	return false;
+}
+
 /*
  * Lock a page that a hint offers and find a free slot, or take the page whole
  * (*init).  False, with nothing held, when there is none or it is busy.
@@ -88,29 +98,31 @@ try_page(Relation index, const IvfpqLayout *layout, BlockNumber blkno,
 	return false;
 }
 
-/* Lock a page with a free slot: this backend's last, a free one, a new one. */
+/*
+ * Lock a page with a free slot for part p: this backend's last page, one that
+ * the free space map offers, or a new one.
+ */
 static void
-find_slot(Relation index, const IvfpqLayout *layout,
-		  Buffer *buffer, uint32 *slot, bool *init)
+find_slot(Relation index, const IvfpqLayout *layout, IvfpqBlockPages *block,
+		  int p)
 {
 	BlockNumber blkno = RelationGetTargetBlock(index);
 
-	if (blkno != InvalidBlockNumber &&
-		try_page(index, layout, blkno, buffer, slot, init))
-		return;
-
-	for (int tries = 0; tries < MAX_TRIES; tries++)
+	for (int tries = 0; tries <= MAX_TRIES; tries++)
 	{
-		blkno = GetPageWithFreeSpace(index, layout->slot_bytes);
-		if (blkno == InvalidBlockNumber)
+		if (tries > 0)
+			blkno = GetPageWithFreeSpace(index, layout->slot_bytes);
+		if (blkno == InvalidBlockNumber && tries > 0)
 			break;
-		if (try_page(index, layout, blkno, buffer, slot, init))
+		if (blkno != InvalidBlockNumber && !is_taken(block, p, blkno) &&
+			try_page(index, layout, blkno, &block->buffers[p],
+					 &block->slots[p], &block->init[p]))
 			return;
 	}
 
-	*buffer = IvfpqExtend(index);
-	*slot = 0;
-	*init = true;
+	block->buffers[p] = IvfpqExtend(index);
+	block->slots[p] = 0;
+	block->init[p] = true;
 }
 
 /*
@@ -125,8 +137,7 @@ IvfpqBlockAllocate(Relation index, const IvfpqLayout *layout,
 {
 	block->nparts = layout->nparts;
 	for (int p = 0; p < layout->nparts; p++)
-		find_slot(index, layout, &block->buffers[p], &block->slots[p],
-				  &block->init[p]);
+		find_slot(index, layout, block, p);
 }
 
 /* Does the slot hold this part of this block? */
