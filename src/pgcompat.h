@@ -7,11 +7,15 @@
 #define PGCOMPAT_H
 
 #include "access/amapi.h"
+#include "access/genam.h"
 #include "access/relscan.h"
+#include "catalog/pg_class.h"
 #include "commands/vacuum.h"
 #include "nodes/pathnodes.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "utils/acl.h"
+#include "utils/guc.h"
 #include "utils/rel.h"
 #include "utils/tuplesort.h"
 
@@ -103,6 +107,37 @@ GvCountIndexSearch(IndexScanDesc scan)
 #if PG_VERSION_NUM >= 180000
 	if (scan->instrument)
 		scan->instrument->nsearches++;
+#endif
+}
+
+/* Begin an ordered scan that no EXPLAIN watches. */
+static inline IndexScanDesc
+GvIndexBeginScan(Relation heap, Relation index, Snapshot snapshot)
+{
+#if PG_VERSION_NUM >= 180000
+	return index_beginscan(heap, index, snapshot, NULL, 0, 1);
+#else
+	return index_beginscan(heap, index, snapshot, 0, 1);
+#endif
+}
+
+/* Does the role own the relation? */
+static inline bool
+GvOwnsRelation(Oid relid, Oid roleid)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_ownercheck(RelationRelationId, relid, roleid);
+#else
+	return pg_class_ownercheck(relid, roleid);
+#endif
+}
+
+/* Within a GUC nest level: let no name resolve to an attacker's object. */
+static inline void
+GvRestrictSearchPath(void)
+{
+#if PG_VERSION_NUM >= 170000
+	RestrictSearchPath();
 #endif
 }
 

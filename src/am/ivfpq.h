@@ -128,6 +128,8 @@ extern const float *IvfpqValueFloats(IvfpqType *type, Datum value, int *dims);
 extern const float *IvfpqQueryFloats(IvfpqType *type, Oid subtype,
 									 Datum value, int *dims);
 extern void IvfpqCheckDims(int expected, int dims);
+extern bool IvfpqIsPlaceable(const IvfpqType *type, const float *vector,
+							 int dims);
 
 /*
  * ivfpqreal.c: real[] as a vector: one dimension, at least one element, at
@@ -251,7 +253,22 @@ extern bool IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance);
 extern void IvfpqRerankPause(IvfpqRerank *rerank);
 extern void IvfpqRerankEnd(IvfpqRerank *rerank);
 
-/* ivfpqinspect.c */
+/*
+ * ivfpqinspect.c: indexes named by users, and acting as a table's owner.
+ */
+typedef struct IvfpqIdentity
+{
+	Oid			userid;
+	int			sec_context;
+	int			guc_level;
+} IvfpqIdentity;
+
 extern Relation IvfpqOpenIndex(Oid relid, LOCKMODE lockmode);
+extern Relation IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode,
+									Relation *table);
+extern void IvfpqCheckInspect(Relation index);
+extern void IvfpqActAsOwner(IvfpqIdentity *caller, Relation table);
+extern void IvfpqActAsCaller(const IvfpqIdentity *caller);
+extern bool IvfpqHasPlace(IvfpqType *type, Datum value);
 
 #endif							/* IVFPQ_H */

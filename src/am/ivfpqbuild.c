@@ -140,13 +140,11 @@ assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 		keep_odd(build, tid);
 	else
 	{
-		float	   *at = build->batch + (Size) build->nbatch * training->gv.dims;
-
 		IvfpqCheckDims(training->gv.dims, dims);
-		if (training->gv.metric != GV_COSINE ||
-			gv_transform(&training->gv, row, 1, at) == 0)
+		if (IvfpqIsPlaceable(&build->type, row, dims))
 		{
-			memcpy(at, row, dims * sizeof(float));
+			memcpy(build->batch + (Size) build->nbatch * dims, row,
+				   dims * sizeof(float));
 			build->batch_ids[build->nbatch++] = IvfpqTidToId(tid);
 		}
 	}
@@ -162,19 +160,23 @@ pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 {
 	Build	   *build = arg;
 	MemoryContext oldcontext;
+	const float *row;
 	int			dims;
 
 	if (isnull[0])
 		return;
 
 	oldcontext = MemoryContextSwitchTo(build->tmp);
-	(void) IvfpqValueFloats(&build->type, values[0], &dims);
+	row = IvfpqValueFloats(&build->type, values[0], &dims);
 	if (build->meta.dims > 0 && alive)
 		IvfpqCheckDims(build->meta.dims, dims);
+	if (IvfpqIsPlaceable(&build->type, row, dims))
+	{
+		IvfpqPendingAppend(index, tid);
+		build->index_tuples += 1;
+	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(build->tmp);
-	IvfpqPendingAppend(index, tid);
-	build->index_tuples += 1;
 }
 
 /* Memory and sort for the pass over the table. */

@@ -41,14 +41,17 @@ insert_value(Relation index, Datum value, ItemPointer tid)
 	if (fixed > 0)
 		IvfpqCheckDims(fixed, dims);
 
+	if (!IvfpqIsPlaceable(&type, raw, dims))
+		return;
+
 	model = IvfpqModelGet(index);
 	if (model->meta.nlists > 0)
 	{
 		float	   *vector = palloc(dims * sizeof(float));
 
 		IvfpqCheckDims(model->meta.dims, dims);
-		if (gv_transform(&model->gv, raw, 1, vector) == 0)
-			insert_copy(index, model, vector, tid);
+		gv_transform(&model->gv, raw, 1, vector);
+		insert_copy(index, model, vector, tid);
 	}
 	else
 		IvfpqPendingAppend(index, tid);

@@ -2,7 +2,7 @@
  * ivfpqscan.c
  *		The ordered scan.
  *
- * Candidates come in batches.  Batch b takes C = candidates x 2^b candidates
+ * Candidates come in batches.  Batch b takes C = candidates x 4^b candidates
  * from ever more lists, measures those not measured before, and gives out
  * rows until C x 10 / candidates have been given in all: the share of a batch
  * that its candidates are known to be good for.  The rest waits in a queue
@@ -14,6 +14,8 @@
  * sort.
  */
 #include "postgres.h"
+
+#include <math.h>
 
 #include "access/relscan.h"
 #include "lib/pairingheap.h"
@@ -215,7 +217,7 @@ static void
 next_batch(IvfpqScan *state)
 {
 	int			base = IvfpqCandidates(state->index, &state->model->meta);
-	double		candidates = ldexp(base, state->batch);
+	double		candidates = base * pow(IVFPQ_CANDIDATES_GROWTH, state->batch);
 	bool		last;
 	int			probes;
 

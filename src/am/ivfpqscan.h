@@ -11,8 +11,12 @@
 
 #include "am/ivfpq.h"
 
-/* Each batch probes this many times the lists of the one before. */
-#define IVFPQ_PROBES_GROWTH	1.4
+/*
+ * Each batch takes this many times the candidates, and probes this many times
+ * the lists, of the one before (src/README, "Defaults").
+ */
+#define IVFPQ_CANDIDATES_GROWTH	4.0
+#define IVFPQ_PROBES_GROWTH		1.4
 
 /* A set of TIDs (IvfpqTidToId). */
 typedef struct TidSetEntry

@@ -12,25 +12,22 @@
 
 #include "am/ivfpq.h"
 
-/* Rows that a list should hold when the user leaves lists to us. */
-#define ROWS_PER_LIST		100
-
-/* Default candidates: codes of d/2 nibbles lose nothing with 40, d/3 with 100. */
-#define CANDIDATES_WIDE		40
-#define CANDIDATES_NARROW	100
-
-/* Lists for a table of that many rows. */
+/*
+ * Lists for a table of that many rows: 100 rows each, or fewer lists when
+ * comparing the query with all centroids would take longer than reading
+ * longer lists.  Here and below: src/README, "Defaults".
+ */
 int
 IvfpqDefaultLists(double rows)
 {
-	double		lists = rows / ROWS_PER_LIST;
+	double		lists = Min(rows / 100.0, 0.46 * pow(rows, 2.0 / 3.0));
 
 	return (int) Max(1, Min(lists, IVFPQ_MAX_LISTS));
 }
 
 /*
- * Lists to probe: the setting, else the index's option, else what reached
- * recall@10 of .95 on real embeddings (src/README, "Defaults").
+ * Lists to probe: the setting, else the index's option, else what reaches
+ * recall@10 of .95 on real embeddings.
  */
 int
 IvfpqProbes(Relation index, const IvfpqMetaData *meta)
@@ -43,21 +40,25 @@ IvfpqProbes(Relation index, const IvfpqMetaData *meta)
 	else if (options && options->probes > 0)
 		probes = options->probes;
 	else
-		probes = (int) ceil(4.0 * sqrt(meta->nlists));
+		probes = (int) ceil(4.5 * pow(meta->nlists, 0.45));
 	return Max(1, Min(probes, meta->nlists));
 }
 
-/* Candidates to re-rank, by the same precedence. */
+/*
+ * Candidates to re-rank, by the same precedence.  The more dimensions share a
+ * sub-quantizer, the less the score tells.
+ */
 int
 IvfpqCandidates(Relation index, const IvfpqMetaData *meta)
 {
 	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
+	double		width = (double) meta->dims / meta->pq_dim;
 
 	if (ivfpq_candidates > 0)
 		return ivfpq_candidates;
 	if (options && options->candidates > 0)
 		return options->candidates;
-	return 2 * meta->pq_dim >= meta->dims ? CANDIDATES_WIDE : CANDIDATES_NARROW;
+	return (int) Min(1000, Max(60, ceil(20 + 10 * width * width)));
 }
 
 /* Memory for the k nearest of something. */

@@ -138,16 +138,6 @@ take_row(Sample *sample, const float *row)
 		   sample->dims * sizeof(float));
 }
 
-/* Is every element zero, so that cosine cannot place the vector? */
-static bool
-is_zero(const float *row, int dims)
-{
-	for (int i = 0; i < dims; i++)
-		if (row[i] != 0)
-			return false;
-	return true;
-}
-
 /* Called for every row of the sampled blocks. */
 static void
 sample_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
@@ -166,7 +156,7 @@ sample_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	MemoryContextSwitchTo(oldcontext);
 
 	IvfpqCheckDims(sample->dims, dims);
-	if (sample->type->metric != GV_COSINE || !is_zero(row, dims))
+	if (IvfpqIsPlaceable(sample->type, row, dims))
 	{
 		take_row(sample, row);
 		sample->seen += 1;

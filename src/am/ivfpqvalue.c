@@ -178,3 +178,18 @@ IvfpqCheckDims(int expected, int dims)
 				(errcode(ERRCODE_DATA_EXCEPTION),
 				 errmsg("expected %d dimensions, not %d", expected, dims)));
 }
+
+/*
+ * Can the metric place the vector?  Cosine cannot place one of zeros; such
+ * rows are not indexed, like NULLs.
+ */
+bool
+IvfpqIsPlaceable(const IvfpqType *type, const float *vector, int dims)
+{
+	if (type->metric != GV_COSINE)
+		return true;
+	for (int i = 0; i < dims; i++)
+		if (vector[i] != 0)
+			return true;
+	return false;
+}

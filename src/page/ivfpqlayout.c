@@ -15,6 +15,8 @@
 #define FIXED_BYTES \
 	(IVFPQ_BLOCK_COPIES * (sizeof(ItemPointerData) + sizeof(float4)))
 
+#define MIN_PQ_DIM	40
+
 /* Body bytes one page can hold, a multiple of IVFPQ_BLOCK_COPIES. */
 #define MAX_PART_BYTES \
 	TYPEALIGN_DOWN(IVFPQ_BLOCK_COPIES, IVFPQ_PAGE_BYTES - sizeof(IvfpqSlotHeader))
@@ -57,12 +59,15 @@ IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim)
 
 /*
  * Sub-quantizers for a dimension when the user names none: half of it, or as
- * few as three eighths of it when that lets one more block share a page.
+ * few as three eighths of it when that lets one more block share a page; at
+ * least 40 where there are so many dimensions, because fewer bits tell too
+ * little whatever the dimension (src/README, "Defaults").
  */
 int
 IvfpqDefaultPqDim(int dims)
 {
-	int			half = Min((dims + 1) / 2, IvfpqMaxPqDim());
+	int			half = Min(Max((dims + 1) / 2, Min(dims, MIN_PQ_DIM)),
+						   IvfpqMaxPqDim());
 	IvfpqLayout layout;
 	int			slot_bytes;
 	int			fewer;
@@ -74,7 +79,7 @@ IvfpqDefaultPqDim(int dims)
 								IVFPQ_PAGE_BYTES / (layout.slots_per_page + 1));
 	fewer = 2 * (int) ((slot_bytes - (int) sizeof(IvfpqSlotHeader) -
 						(int) FIXED_BYTES) / IVFPQ_BLOCK_COPIES);
-	if (8 * fewer >= 3 * dims)
+	if (8 * fewer >= 3 * dims && fewer >= MIN_PQ_DIM)
 		return Min(fewer, half);
 	return half;
 }

@@ -1,0 +1,306 @@
+/*
+ * ivfpqinspect.c
+ *		Looking into an index: which one, who may, and its statistics.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/xlog.h"
+#include "catalog/index.h"
+#include "catalog/pg_authid.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+
+#include "am/ivfpq.h"
+
+/* Advice: more rows than this many times those that training knew. */
+#define MAX_GROWTH		4
+
+/* Advice: more pending rows than this in a trained index. */
+#define MAX_PENDING		1000
+
+/* Advice: a list longer than this many times the mean. */
+#define MAX_LIST_SHARE	8
+
+PG_FUNCTION_INFO_V1(gpuvec_index_info);
+PG_FUNCTION_INFO_V1(gpuvec_list_stats);
+
+/* ERROR unless the open relation is an index of ours that can be read. */
+static void
+check_index(Relation rel)
+{
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_INDEX)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is a partitioned index",
+						RelationGetRelationName(rel)),
+				 errhint("Name the index of one of the partitions.")));
+	if (rel->rd_rel->relkind != RELKIND_INDEX)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not an index",
+						RelationGetRelationName(rel)),
+				 errhint("Name a gpuivfpq index, not its table.")));
+	if (rel->rd_indam == NULL || rel->rd_indam->ambuild != ivfpqbuild)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("index \"%s\" is not a gpuivfpq index",
+						RelationGetRelationName(rel)),
+				 errhint("Indexes of other access methods have functions of their own.")));
+	if (RELATION_IS_OTHER_TEMP(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot access temporary indexes of other sessions")));
+	if (RecoveryInProgress() && !RelationNeedsWAL(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("index \"%s\" is unlogged and empty on a standby",
+						RelationGetRelationName(rel))));
+}
+
+/*
+ * Open a gpuivfpq index, ERROR if the OID is not one's.  The caller closes
+ * it.
+ */
+Relation
+IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
+{
+	Relation	rel = relation_open(relid, lockmode);
+
+	check_index(rel);
+	return rel;
+}
+
+/*
+ * Open a gpuivfpq index and before it, as everyone does, its table.  The
+ * caller closes both.
+ */
+Relation
+IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, Relation *table)
+{
+	Oid			tableid = IndexGetRelation(relid, true);
+	Relation	index;
+
+	*table = NULL;
+	if (OidIsValid(tableid))
+		*table = table_open(tableid, lockmode);
+	index = IvfpqOpenIndex(relid, lockmode);
+
+	/* the index may have been dropped, and its OID used again */
+	if (*table == NULL || IndexGetRelation(relid, false) != tableid)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("could not open the table of index \"%s\"",
+						RelationGetRelationName(index))));
+	return index;
+}
+
+/* ERROR unless the current user may see what is in the index. */
+void
+IvfpqCheckInspect(Relation index)
+{
+	if (GvOwnsRelation(index->rd_index->indrelid, GetUserId()) ||
+		has_privs_of_role(GetUserId(), ROLE_PG_MONITOR))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for index \"%s\"",
+					RelationGetRelationName(index)),
+			 errhint("Only the owner of the table and members of pg_monitor may look into it.")));
+}
+
+/*
+ * From here on act as the table's owner, restricted, because expressions and
+ * predicates of an index are the owner's code.  An error ends it, too.
+ */
+void
+IvfpqActAsOwner(IvfpqIdentity *caller, Relation table)
+{
+	GetUserIdAndSecContext(&caller->userid, &caller->sec_context);
+	SetUserIdAndSecContext(table->rd_rel->relowner,
+						   caller->sec_context | SECURITY_RESTRICTED_OPERATION);
+	caller->guc_level = NewGUCNestLevel();
+	GvRestrictSearchPath();
+}
+
+/* ... and be the caller again, with the caller's settings. */
+void
+IvfpqActAsCaller(const IvfpqIdentity *caller)
+{
+	AtEOXact_GUC(false, caller->guc_level);
+	SetUserIdAndSecContext(caller->userid, caller->sec_context);
+}
+
+/*
+ * Does a value, not NULL, have a place in the index?  A zero vector has none
+ * under cosine.  Uses memory: call in a context that is reset between rows.
+ */
+bool
+IvfpqHasPlace(IvfpqType *type, Datum value)
+{
+	const float *vector;
+	int			dims;
+
+	if (type->metric != GV_COSINE)
+		return true;
+	vector = IvfpqValueFloats(type, value, &dims);
+	return gv_distance_ip(vector, vector, dims) != 0;
+}
+
+/* What the directory's entries sum up to. */
+typedef struct ListTotals
+{
+	int64		live;
+	int64		dead;
+	int64		longest;		/* live copies of the longest list */
+	int			longest_list;
+} ListTotals;
+
+static void
+sum_lists(Relation index, const IvfpqMetaData *meta, ListTotals *totals)
+{
+	memset(totals, 0, sizeof(*totals));
+	for (int list = 0; list < meta->nlists; list++)
+	{
+		IvfpqListEntry entry;
+		int64		live;
+
+		CHECK_FOR_INTERRUPTS();
+		IvfpqListEntryRead(index, meta, list, &entry);
+		live = (int64) entry.nitems - entry.ndead;
+		totals->live += live;
+		totals->dead += entry.ndead;
+		if (live > totals->longest)
+		{
+			totals->longest = live;
+			totals->longest_list = list;
+		}
+	}
+}
+
+/* The pending rows, counted. */
+static int64
+count_pending(Relation index, const IvfpqMetaData *meta)
+{
+	IvfpqPendingReader reader;
+	int64		total = 0;
+	int			count;
+
+	IvfpqPendingOpen(&reader, index, meta);
+	while (IvfpqPendingNext(&reader, &count))
+	{
+		if (reader.restarted)
+			total = 0;
+		reader.restarted = false;
+		total += count;
+	}
+	IvfpqPendingClose(&reader);
+	return total;
+}
+
+/* One sentence about what should be done, or NULL when nothing should. */
+static char *
+make_advice(Relation index, const IvfpqMetaData *meta,
+			const ListTotals *totals, int64 pending)
+{
+	char	   *name;
+	int64		rows = totals->live + pending;
+
+	name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(index)),
+									  RelationGetRelationName(index));
+	if (meta->nlists == 0 && rows < IVFPQ_MIN_TRAIN_ROWS)
+		return psprintf("not trained: REINDEX INDEX CONCURRENTLY %s when the table has at least %d rows",
+						name, IVFPQ_MIN_TRAIN_ROWS);
+	if (meta->nlists == 0)
+		return psprintf("not trained, holds %lld rows: REINDEX INDEX CONCURRENTLY %s",
+						(long long) rows, name);
+	if (rows > MAX_GROWTH * Max(meta->rows_at_training, 1))
+		return psprintf("trained on %lld rows, holds %lld: REINDEX INDEX CONCURRENTLY %s",
+						(long long) meta->rows_at_training, (long long) rows,
+						name);
+	if (pending > MAX_PENDING)
+		return psprintf("%lld rows are in no list: REINDEX INDEX CONCURRENTLY %s",
+						(long long) pending, name);
+	if (totals->longest * meta->nlists > MAX_LIST_SHARE * totals->live)
+		return psprintf("list %d holds %lld rows, %.0f times the mean: REINDEX INDEX CONCURRENTLY %s, unless many rows are equal",
+						totals->longest_list, (long long) totals->longest,
+						(double) totals->longest * meta->nlists / totals->live,
+						name);
+	return NULL;
+}
+
+/* gpuvec_index_info(index regclass) */
+Datum
+gpuvec_index_info(PG_FUNCTION_ARGS)
+{
+	Relation	index = IvfpqOpenIndex(PG_GETARG_OID(0), AccessShareLock);
+	IvfpqMetaData meta;
+	ListTotals	totals;
+	TupleDesc	desc;
+	Datum		values[9];
+	bool		nulls[9] = {false};
+	int64		pending;
+	char	   *advice;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	IvfpqCheckInspect(index);
+
+	IvfpqMetaRead(index, &meta);
+	pending = count_pending(index, &meta);
+	sum_lists(index, &meta, &totals);
+	advice = make_advice(index, &meta, &totals, pending);
+
+	values[0] = Int32GetDatum(meta.nlists);
+	values[1] = Int32GetDatum(meta.dims);
+	values[2] = Int32GetDatum(meta.pq_dim);
+	values[3] = Int64GetDatum(totals.live + pending);
+	values[4] = Int64GetDatum(pending);
+	values[5] = Int64GetDatum(totals.dead);
+	values[6] = Int64GetDatum((int64) RelationGetNumberOfBlocks(index) * BLCKSZ);
+	values[7] = Int64GetDatum(meta.rows_at_training);
+	nulls[8] = advice == NULL;
+	values[8] = advice ? CStringGetTextDatum(advice) : (Datum) 0;
+	relation_close(index, AccessShareLock);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+													  values, nulls)));
+}
+
+/* gpuvec_list_stats(index regclass) */
+Datum
+gpuvec_list_stats(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Relation	index = IvfpqOpenIndex(PG_GETARG_OID(0), AccessShareLock);
+	IvfpqMetaData meta;
+
+	IvfpqCheckInspect(index);
+	InitMaterializedSRF(fcinfo, 0);
+	IvfpqMetaRead(index, &meta);
+	for (int list = 0; list < meta.nlists; list++)
+	{
+		IvfpqListEntry entry;
+		Datum		values[5];
+		bool		nulls[5] = {false};
+
+		CHECK_FOR_INTERRUPTS();
+		IvfpqListEntryRead(index, &meta, list, &entry);
+		values[0] = Int32GetDatum(list);
+		values[1] = Int64GetDatum((int64) entry.nitems - entry.ndead);
+		values[2] = Int64GetDatum((int64) entry.ndead);
+		values[3] = Int64GetDatum(((int64) entry.nitems + IVFPQ_BLOCK_COPIES - 1) /
+								  IVFPQ_BLOCK_COPIES);
+		values[4] = Int64GetDatum((int64) entry.gen);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
+							 nulls);
+	}
+	relation_close(index, AccessShareLock);
+	return (Datum) 0;
+}

@@ -1,0 +1,267 @@
+/*
+ * ivfpqverify.c
+ *		gpuvec_verify_index: is the index sound, and does it find every row?
+ *
+ * First the pages are checked, with all TIDs on the way; then the table is
+ * read under a snapshot that was taken before, so every row that it shows
+ * must be among them: an insert makes its entry before it commits, and VACUUM
+ * removes no entry of a row that a snapshot sees.  Both streams are sorted
+ * and merged.  Nothing here keeps inserts, deletes or VACUUM from going on.
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "catalog/index.h"
+#include "catalog/pg_operator.h"
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/tuplesort.h"
+
+#include "am/ivfpq.h"
+
+/* Columns of the result. */
+#define VERIFY_SEVERITY		0
+#define VERIFY_BLOCK		1
+#define VERIFY_LIST			2
+#define VERIFY_PROBLEM		3
+#define VERIFY_NCOLUMNS		4
+
+typedef struct Verify
+{
+	Relation	heap;
+	Relation	index;
+	ReturnSetInfo *result;
+	IvfpqType	type;
+	Tuplesortstate *entries;	/* int8: TIDs in the index */
+	Tuplesortstate *rows;		/* int8: TIDs of rows to be found there */
+	MemoryContext tmp;			/* reset after every row */
+} Verify;
+
+PG_FUNCTION_INFO_V1(gpuvec_verify_index);
+
+/* IvfpqChecker.report: one row of the result. */
+static void
+report(void *arg, bool error, BlockNumber blkno, uint32 list,
+	   const char *problem)
+{
+	Verify	   *verify = arg;
+	Datum		values[VERIFY_NCOLUMNS];
+	bool		nulls[VERIFY_NCOLUMNS] = {false};
+
+	values[VERIFY_SEVERITY] = CStringGetTextDatum(error ? "error" : "warning");
+	values[VERIFY_BLOCK] = Int64GetDatum((int64) blkno);
+	nulls[VERIFY_BLOCK] = blkno == InvalidBlockNumber;
+	values[VERIFY_LIST] = Int32GetDatum((int32) list);
+	nulls[VERIFY_LIST] = list == IVFPQ_NO_LIST;
+	values[VERIFY_PROBLEM] = CStringGetTextDatum(problem);
+	tuplestore_putvalues(verify->result->setResult, verify->result->setDesc,
+						 values, nulls);
+}
+
+static Tuplesortstate *
+begin_sort(void)
+{
+	return tuplesort_begin_datum(INT8OID, Int8LessOperator, InvalidOid, false,
+								 Max(maintenance_work_mem / 2, 64), NULL,
+								 TUPLESORT_NONE);
+}
+
+/* IvfpqChecker.forget */
+static void
+forget_entries(void *arg)
+{
+	Verify	   *verify = arg;
+
+	tuplesort_end(verify->entries);
+	verify->entries = begin_sort();
+}
+
+/* IvfpqChecker.take */
+static void
+take_entries(void *arg, const ItemPointerData *tids, int64 ntids)
+{
+	Verify	   *verify = arg;
+
+	for (int64 i = 0; i < ntids; i++)
+		tuplesort_putdatum(verify->entries,
+						   Int64GetDatum((int64) IvfpqTidToId(&tids[i])),
+						   false);
+}
+
+/*
+ * Check all pages; pending rows come first, because a row may move from there
+ * to a list.  False when not even the metapage can be made sense of.
+ */
+static bool
+check_pages(Verify *verify)
+{
+	IvfpqChecker checker = {
+		.index = verify->index,
+		.heap = verify->heap,
+		.arg = verify,
+		.report = report,
+		.take = take_entries,
+		.forget = forget_entries
+	};
+
+	if (!IvfpqCheckMeta(&checker, verify->type.metric))
+		return false;
+	IvfpqCheckModel(&checker);
+	IvfpqCheckPending(&checker, false);
+	for (int list = 0; list < checker.meta.nlists; list++)
+		(void) IvfpqCheckList(&checker, list, false);
+	IvfpqCheckSlabs(&checker);
+	return true;
+}
+
+/* Called for every visible row that the index's predicate admits. */
+static void
+row_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
+			 bool alive, void *arg)
+{
+	Verify	   *verify = arg;
+	MemoryContext oldcontext;
+	bool		wanted;
+
+	if (isnull[0])
+		return;
+	oldcontext = MemoryContextSwitchTo(verify->tmp);
+	wanted = IvfpqHasPlace(&verify->type, values[0]);
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextReset(verify->tmp);
+	if (wanted)
+		tuplesort_putdatum(verify->rows,
+						   Int64GetDatum((int64) IvfpqTidToId(tid)), false);
+}
+
+/* Sort the TIDs of the rows that the index has to find. */
+static void
+read_table(Verify *verify, Snapshot snapshot)
+{
+	IndexInfo  *indexInfo = BuildIndexInfo(verify->index);
+	TableScanDesc scan = table_beginscan_strat(verify->heap, snapshot, 0, NULL,
+											   true, true);
+
+	/* rows as the snapshot sees them, with the TIDs that indexes know */
+	indexInfo->ii_Concurrent = true;
+	table_index_build_scan(verify->heap, verify->index, indexInfo, true, false,
+						   row_callback, verify, scan);
+}
+
+/* Report a row that the index finds `count` times. */
+static void
+report_row(Verify *verify, uint64 id, int64 count)
+{
+	const char *table = RelationGetRelationName(verify->heap);
+	ItemPointerData tid;
+	char	   *problem;
+
+	IvfpqIdToTid(id, &tid);
+	if (count == 0)
+		problem = psprintf("row (%u,%u) of table \"%s\" is not in the index",
+						   ItemPointerGetBlockNumberNoCheck(&tid),
+						   ItemPointerGetOffsetNumberNoCheck(&tid), table);
+	else
+		problem = psprintf("row (%u,%u) of table \"%s\" is in the index %lld times",
+						   ItemPointerGetBlockNumberNoCheck(&tid),
+						   ItemPointerGetOffsetNumberNoCheck(&tid), table,
+						   (long long) count);
+	report(verify, count == 0, InvalidBlockNumber, IVFPQ_NO_LIST, problem);
+	pfree(problem);
+}
+
+/* The next TID of a sort; false at the end. */
+static bool
+next_id(Tuplesortstate *sort, uint64 *id)
+{
+	Datum		value;
+	bool		isnull;
+
+	if (!GvTuplesortGetDatum(sort, &value, &isnull))
+		return false;
+	*id = (uint64) DatumGetInt64(value);
+	return true;
+}
+
+/* Every row must be among the entries once; other entries are of dead rows. */
+static void
+compare_rows(Verify *verify)
+{
+	uint64		row;
+	uint64		entry = 0;
+	bool		more;
+
+	tuplesort_performsort(verify->entries);
+	tuplesort_performsort(verify->rows);
+	more = next_id(verify->entries, &entry);
+	while (next_id(verify->rows, &row))
+	{
+		int64		count = 0;
+
+		CHECK_FOR_INTERRUPTS();
+		while (more && entry <= row)
+		{
+			count += entry == row;
+			more = next_id(verify->entries, &entry);
+		}
+		if (count != 1)
+			report_row(verify, row, count);
+	}
+}
+
+/* Pages, then rows, all as the table's owner. */
+static void
+verify_index(Verify *verify)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	bool		valid = verify->index->rd_index->indisvalid;
+
+	IvfpqTypeInit(&verify->type, verify->index);
+	verify->tmp = AllocSetContextCreate(CurrentMemoryContext,
+										"gpuivfpq verify row",
+										ALLOCSET_DEFAULT_SIZES);
+	verify->entries = begin_sort();
+	verify->rows = begin_sort();
+	if (!valid)
+		report(verify, false, InvalidBlockNumber, IVFPQ_NO_LIST,
+			   "the index is not valid, its rows are not compared with the table's");
+
+	/* a build that failed may not have come to write anything */
+	if ((valid || RelationGetNumberOfBlocks(verify->index) > 0) &&
+		check_pages(verify) && valid)
+	{
+		read_table(verify, snapshot);
+		compare_rows(verify);
+	}
+	tuplesort_end(verify->entries);
+	tuplesort_end(verify->rows);
+	UnregisterSnapshot(snapshot);
+}
+
+/* gpuvec_verify_index(index regclass) */
+Datum
+gpuvec_verify_index(PG_FUNCTION_ARGS)
+{
+	Verify		verify = {.result = (ReturnSetInfo *) fcinfo->resultinfo};
+	IvfpqIdentity caller;
+
+	verify.index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
+									   &verify.heap);
+	IvfpqCheckInspect(verify.index);
+	InitMaterializedSRF(fcinfo, 0);
+
+	IvfpqActAsOwner(&caller, verify.heap);
+	verify_index(&verify);
+	IvfpqActAsCaller(&caller);
+
+	relation_close(verify.index, AccessShareLock);
+	table_close(verify.heap, AccessShareLock);
+	return (Datum) 0;
+}
