@@ -32,7 +32,8 @@ typedef struct IvfpqLeftover
 } IvfpqLeftover;
 
 static void problem(IvfpqChecker *checker, bool error, BlockNumber blkno,
-					uint32 list, const char *fmt,...) pg_attribute_printf(5, 6);
+					uint32 list, const char *fmt,...)
+			__attribute__((format(printf, 5, 6)));
 
 static void
 problem(IvfpqChecker *checker, bool error, BlockNumber blkno, uint32 list,
@@ -212,9 +213,9 @@ IvfpqCheckMeta(IvfpqChecker *checker, int metric)
 			if (meta->nlists == 0)
 				checker->layout.slots_per_page = 1;
 			nslots = (Size) checker->nblocks * checker->layout.slots_per_page;
-			checker->reached = MemoryContextAllocExtended(CurrentMemoryContext,
-														  nslots / 8 + 1,
-														  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+			checker->reached = palloc_extended(nslots / 8 + 1,
+											   MCXT_ALLOC_HUGE |
+											   MCXT_ALLOC_ZERO);
 			if (checker->layout.nparts > 1)
 				checker->body = palloc(checker->layout.nparts *
 									   checker->layout.part_bytes);

@@ -41,8 +41,8 @@ typedef struct Reading
 	int64		max_tids;
 } Reading;
 
-static void find(Reading *reading, BlockNumber blkno,
-				 const char *fmt,...) pg_attribute_printf(3, 4);
+static void find(Reading *reading, BlockNumber blkno, const char *fmt,...)
+			__attribute__((format(printf, 3, 4)));
 
 static void
 find(Reading *reading, BlockNumber blkno, const char *fmt,...)

@@ -146,9 +146,17 @@ IvfpqReclaimSlot(Relation index, const IvfpqLayout *layout,
 	GenericXLogFinish(state);
 	UnlockReleaseBuffer(buf);
 
+	/* to the map's upper levels too, so that the next rewrite finds it */
 	RecordPageWithFreeSpace(index, address.page,
 							nfree == layout->slots_per_page ?
 							BLCKSZ - 1 : nfree * layout->slot_bytes);
+	FreeSpaceMapVacuumRange(index, address.page, address.page + 1);
+}
+
+static uint32
+blocks_for(uint32 copies)
+{
+	return (copies + IVFPQ_BLOCK_COPIES - 1) / IVFPQ_BLOCK_COPIES;
 }
 
 /* Free every block of a chain that nobody can find any more. */
@@ -158,8 +166,7 @@ free_chain(Relation index, const IvfpqLayout *layout, uint32 list,
 {
 	IvfpqAddress next = chain->head;
 
-	for (uint32 left = (chain->nitems + IVFPQ_BLOCK_COPIES - 1) /
-		 IVFPQ_BLOCK_COPIES; left > 0; left--)
+	for (uint32 left = blocks_for(chain->nitems); left > 0; left--)
 	{
 		IvfpqAddress here = next;
 		IvfpqSlotHeader header;
@@ -273,15 +280,12 @@ switch_list(Relation index, const IvfpqMetaData *meta, uint32 list,
 	return same;
 }
 
-/* Would a rewrite give blocks back, and enough of them? */
+/* Would a rewrite give blocks back, and is enough of the list dead? */
 static bool
 worth_rewriting(const IvfpqListEntry *entry)
 {
-	uint32		live = entry->nitems - entry->ndead;
-
 	return (uint64) entry->ndead * REWRITE_SHARE >= entry->nitems &&
-		(entry->nitems - 1) / IVFPQ_BLOCK_COPIES >
-		(live + IVFPQ_BLOCK_COPIES - 1) / IVFPQ_BLOCK_COPIES - 1;
+		blocks_for(entry->nitems) > blocks_for(entry->nitems - entry->ndead);
 }
 
 /*
