@@ -232,7 +232,9 @@ extern struct Tuplesortstate *IvfpqSortTids(Relation index,
  */
 typedef struct IvfpqRerank
 {
+	Relation	index;
 	Relation	heap;
+	BlockNumber heap_blocks;	/* no TID may lie beyond */
 	Snapshot	snapshot;
 	struct IndexFetchTableData *fetch;
 	TupleTableSlot *slot;

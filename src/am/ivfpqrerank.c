@@ -19,7 +19,9 @@ IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap, Relation index,
 				 Snapshot snapshot)
 {
 	memset(rerank, 0, sizeof(*rerank));
+	rerank->index = index;
 	rerank->heap = heap;
+	rerank->heap_blocks = RelationGetNumberOfBlocks(heap);
 	rerank->snapshot = snapshot;
 	rerank->fetch = table_index_fetch_begin(heap);
 	rerank->slot = table_slot_create(heap, NULL);
@@ -62,6 +64,28 @@ indexed_value(IvfpqRerank *rerank, bool *isnull)
 }
 
 /*
+ * A damaged index may name a row that no table could have.  The table cannot
+ * have been truncated since the entry was read, because that takes a lock
+ * which the running statement excludes.
+ */
+static void
+check_tid(IvfpqRerank *rerank, const ItemPointerData *tid)
+{
+	BlockNumber blkno = ItemPointerGetBlockNumberNoCheck(tid);
+
+	if (blkno >= rerank->heap_blocks)
+		rerank->heap_blocks = RelationGetNumberOfBlocks(rerank->heap);
+	if (blkno >= rerank->heap_blocks || !ItemPointerIsValid(tid))
+		ereport(ERROR,
+				(errcode(ERRCODE_INDEX_CORRUPTED),
+				 errmsg("index \"%s\" points to row (%u,%u), which table \"%s\" cannot have",
+						RelationGetRelationName(rerank->index), blkno,
+						ItemPointerGetOffsetNumberNoCheck(tid),
+						RelationGetRelationName(rerank->heap)),
+				 errhint("Rebuild it with REINDEX; gpuvec_verify_index says where it is damaged.")));
+}
+
+/*
  * Measure the row that an index entry points to.  False when the snapshot
  * sees no row there.
  */
@@ -75,6 +99,7 @@ IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
 	Datum		value;
 
 	IvfpqIdToTid(id, &tid);
+	check_tid(rerank, &tid);
 	if (!table_index_fetch_tuple(rerank->fetch, &tid, rerank->snapshot,
 								 rerank->slot, &call_again, NULL))
 		return false;

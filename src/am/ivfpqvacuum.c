@@ -62,6 +62,9 @@ vacuum_block(Vacuum *vacuum, BlockNumber blkno, uint32 slotno,
 	{
 		if (slot->dead & (1U << i))
 			continue;
+		if (!ItemPointerIsValid(&tids[i]))
+			IvfpqCorrupted(vacuum->index, blkno,
+						   "copy %d in slot %u has no valid TID", i, slotno);
 		if (vacuum->callback(&tids[i], vacuum->callback_state))
 			dead |= 1U << i;
 		else

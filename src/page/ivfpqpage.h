@@ -317,7 +317,8 @@ typedef struct IvfpqPendingReader
 	Relation	index;
 	BlockNumber next;			/* page to read next */
 	uint64		next_seq;		/* its expected seq */
-	bool		restarted;		/* TIDs may have been handed out twice */
+	bool		restarted;		/* set when TIDs may come twice; yours to clear */
+	uint64		restarted_at;	/* head's seq when last restarted; 0 = never */
 	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] of one page */
 } IvfpqPendingReader;
 

@@ -23,6 +23,17 @@ pending_header(Page page)
 	return (IvfpqPendingHeader *) PageGetContents(page);
 }
 
+/* Is this the page of the chain that has the number?  Else it is damaged. */
+static bool
+is_pending(Page page, uint64 seq)
+{
+	IvfpqPendingHeader *header = pending_header(page);
+
+	return IvfpqPageIs(page, IVFPQ_KIND_PENDING) && header->seq == seq &&
+		header->count <= (uint32) IVFPQ_PENDING_PER_PAGE &&
+		(header->next == InvalidBlockNumber || header->next_seq > seq);
+}
+
 static ItemPointerData *
 pending_tids(Page page)
 {
@@ -38,6 +49,7 @@ IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
 	reader->next = meta->pending_head;
 	reader->next_seq = meta->pending_head_seq;
 	reader->restarted = false;
+	reader->restarted_at = 0;
 	reader->tids = palloc(IVFPQ_PENDING_PER_PAGE * sizeof(ItemPointerData));
 }
 
@@ -62,9 +74,7 @@ copy_pending(IvfpqPendingReader *reader, int *count)
 	LockBuffer(buf, BUFFER_LOCK_SHARE);
 	page = BufferGetPage(buf);
 	header = pending_header(page);
-	if (IvfpqPageIs(page, IVFPQ_KIND_PENDING) &&
-		header->seq == reader->next_seq &&
-		header->count <= (uint32) IVFPQ_PENDING_PER_PAGE)
+	if (is_pending(page, reader->next_seq))
 	{
 		*count = header->count;
 		memcpy(reader->tids, pending_tids(page),
@@ -78,14 +88,13 @@ copy_pending(IvfpqPendingReader *reader, int *count)
 }
 
 /*
- * Copy the next page's TIDs into reader->tids; false at the end.  After a
- * restart (reader->restarted) TIDs handed out before come again.
+ * Copy the next page's TIDs into reader->tids; false at the end.  When VACUUM
+ * has freed a page on the way, the list is read again from its head, and TIDs
+ * handed out before come again.
  */
 bool
 IvfpqPendingNext(IvfpqPendingReader *reader, int *count)
 {
-	uint64		last_head_seq = 0;
-
 	while (reader->next != InvalidBlockNumber)
 	{
 		IvfpqMetaData meta;
@@ -97,13 +106,13 @@ IvfpqPendingNext(IvfpqPendingReader *reader, int *count)
 
 		/* damage, unless the head has moved since the last time */
 		IvfpqMetaRead(reader->index, &meta);
-		if (meta.pending_head_seq == last_head_seq)
+		if (meta.pending_head_seq == reader->restarted_at)
 			IvfpqCorrupted(reader->index, missed,
 						   "it is not the next page of the pending list");
-		last_head_seq = meta.pending_head_seq;
+		reader->restarted = true;
+		reader->restarted_at = meta.pending_head_seq;
 		reader->next = meta.pending_head;
 		reader->next_seq = meta.pending_head_seq;
-		reader->restarted = true;
 	}
 	return false;
 }
@@ -226,13 +235,13 @@ IvfpqPendingEstimate(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * Remove dead TIDs from one page.  One record, one page.  Returns how many;
- * *left gets what remains, *next the following page.
+ * Remove dead TIDs from page *blkno, number *seq.  One record, one page.
+ * Returns how many; *left gets what remains, *blkno and *seq the next page.
  */
 static int
-vacuum_page(Relation index, BlockNumber blkno,
+vacuum_page(Relation index, BlockNumber *blkno, uint64 *seq,
 			IndexBulkDeleteCallback callback, void *callback_state,
-			int *left, BlockNumber *next)
+			int *left)
 {
 	Buffer		buf;
 	GenericXLogState *state;
@@ -242,18 +251,26 @@ vacuum_page(Relation index, BlockNumber blkno,
 	int			kept = 0;
 	int			removed;
 
-	buf = IvfpqReadPage(index, blkno, BUFFER_LOCK_EXCLUSIVE,
+	buf = IvfpqReadPage(index, *blkno, BUFFER_LOCK_EXCLUSIVE,
 						IVFPQ_KIND_PENDING, NULL);
+	if (!is_pending(BufferGetPage(buf), *seq))
+		IvfpqCorrupted(index, *blkno,
+					   "it is not the next page of the pending list");
 	state = GenericXLogStart(index);
 	page = GenericXLogRegisterBuffer(state, buf, 0);
 	header = pending_header(page);
 	tids = pending_tids(page);
 	for (uint32 i = 0; i < header->count; i++)
+	{
+		if (!ItemPointerIsValid(&tids[i]))
+			IvfpqCorrupted(index, *blkno, "TID %u is not valid", i);
 		if (!callback(&tids[i], callback_state))
 			tids[kept++] = tids[i];
+	}
 	removed = header->count - kept;
 	header->count = kept;
-	*next = header->next;
+	*blkno = header->next;
+	*seq = header->next_seq;
 	*left = kept;
 	if (removed > 0)
 		GenericXLogFinish(state);
@@ -319,17 +336,20 @@ IvfpqPendingVacuum(Relation index, IndexBulkDeleteCallback callback,
 {
 	IvfpqMetaData meta;
 	BlockNumber blkno;
+	uint64		seq;
 	int64		removed = 0;
 
 	IvfpqMetaRead(index, &meta);
 	*nleft = 0;
-	for (blkno = meta.pending_head; blkno != InvalidBlockNumber;)
+	blkno = meta.pending_head;
+	seq = meta.pending_head_seq;
+	while (blkno != InvalidBlockNumber)
 	{
 		int			left;
 
 		GvVacuumDelayPoint();
-		removed += vacuum_page(index, blkno, callback, callback_state,
-							   &left, &blkno);
+		removed += vacuum_page(index, &blkno, &seq, callback, callback_state,
+							   &left);
 		*nleft += left;
 	}
 	while (meta.pending_head != InvalidBlockNumber && unlink_head(index))

@@ -1,0 +1,148 @@
+-- gpuvec_recall: what it measures, and for whom.
+CREATE FUNCTION vec(i int, dims int) RETURNS real[]
+LANGUAGE sql IMMUTABLE AS
+$$ SELECT array_agg(sin(i * (j + 0.3))::real ORDER BY j) FROM generate_series(1, dims) j $$;
+SET client_min_messages = warning;
+
+-- all lists with enough candidates find everything, one list does not
+CREATE TABLE items (id int, v real[]);
+INSERT INTO items SELECT i, vec(i, 16) FROM generate_series(1, 3000) i;
+CREATE INDEX items_v ON items USING gpuivfpq (v) WITH (lists = 50);
+SET gpuvec.probes = 50;
+SET gpuvec.candidates = 3000;
+SELECT recall, round(low::numeric, 4) AS low, high
+FROM gpuvec_recall('items_v');
+SELECT recall, round(low::numeric, 4) AS low, high
+FROM gpuvec_recall('items_v', 1, 10);
+SELECT recall FROM gpuvec_recall('items_v', k => 50, samples => 20);
+SET gpuvec.probes = 1;
+SET gpuvec.max_probes = 1;
+SELECT recall > 0 AND recall < 1 AS partly,
+	0 <= low AND low < recall AND recall < high AND high <= 1 AS within
+FROM gpuvec_recall('items_v');
+SET gpuvec.candidates = 1;
+SELECT recall FROM gpuvec_recall('items_v', 1, 3000) \gset one_
+SET gpuvec.candidates = 100;
+SELECT recall > :one_recall AS better FROM gpuvec_recall('items_v', 1, 3000);
+RESET gpuvec.probes;
+RESET gpuvec.max_probes;
+RESET gpuvec.candidates;
+
+-- defaults
+SELECT recall > 0.9 AS good FROM gpuvec_recall('items_v');
+
+-- queries that do not fit into memory together
+SET work_mem = '64kB';
+SET gpuvec.probes = 50;
+SELECT recall > 0.9 AS good FROM gpuvec_recall('items_v', 100, 200);
+RESET gpuvec.probes;
+RESET work_mem;
+
+-- few rows; own rows do not count
+CREATE TABLE few (id int, v real[]);
+CREATE INDEX few_v ON few USING gpuivfpq (v);
+SELECT * FROM gpuvec_recall('few_v');
+INSERT INTO few VALUES (0, NULL), (1, '{1,2}');
+SELECT * FROM gpuvec_recall('few_v');
+INSERT INTO few VALUES (2, '{2,1}');
+SELECT recall, high FROM gpuvec_recall('few_v');
+INSERT INTO few SELECT i, '{1,2}' FROM generate_series(3, 40) i;
+SELECT recall, high FROM gpuvec_recall('few_v', 5);
+SELECT recall, high FROM gpuvec_recall('few_v', 10000, 100000);
+DELETE FROM few WHERE id > 1;
+SELECT * FROM gpuvec_recall('few_v');
+
+-- cosine leaves zero vectors out; inner product; partial; expression
+SET gpuvec.candidates = 3000;
+SET gpuvec.probes = 50;
+DELETE FROM items WHERE id > 1000;
+INSERT INTO items SELECT 0, array_fill(0::real, '{16}')
+FROM generate_series(1, 20);
+CREATE INDEX items_cosine ON items USING gpuivfpq (v real_cosine_ops)
+	WITH (lists = 20);
+CREATE INDEX items_ip ON items USING gpuivfpq (v real_ip_ops)
+	WITH (lists = 20);
+CREATE INDEX items_even ON items USING gpuivfpq (v) WITH (lists = 20)
+	WHERE id % 2 = 0;
+CREATE INDEX items_slice ON items USING gpuivfpq ((v[3:9]))
+	WITH (lists = 20);
+CREATE INDEX items_none ON items USING gpuivfpq (v) WHERE id < 0;
+SELECT recall FROM gpuvec_recall('items_cosine', 10, 2000);
+SELECT recall FROM gpuvec_recall('items_ip');
+SELECT recall FROM gpuvec_recall('items_even');
+SELECT recall FROM gpuvec_recall('items_slice');
+SELECT recall FROM gpuvec_recall('items_none');
+RESET gpuvec.candidates;
+RESET gpuvec.probes;
+
+-- arguments
+SELECT * FROM gpuvec_recall('items_v', 0);
+SELECT * FROM gpuvec_recall('items_v', 10001);
+SELECT * FROM gpuvec_recall('items_v', 10, 0);
+SELECT * FROM gpuvec_recall('items_v', 10, 100001);
+SELECT * FROM gpuvec_recall('items_v', NULL);
+SELECT * FROM gpuvec_recall('items');
+CREATE INDEX items_id ON items (id);
+SELECT * FROM gpuvec_recall('items_id');
+INSERT INTO few VALUES (2, '{1,2,3}');
+CREATE INDEX CONCURRENTLY few_bad ON few USING gpuivfpq (v)
+	WITH (dims = 2);
+SELECT * FROM gpuvec_recall('few_bad');
+
+-- whoever may read what the index is made of
+CREATE ROLE regress_gpuvec_owner;
+CREATE ROLE regress_gpuvec_reader;
+ALTER TABLE items OWNER TO regress_gpuvec_owner;
+SET ROLE regress_gpuvec_reader;
+SELECT recall > 0 AS ok FROM gpuvec_recall('items_v');
+RESET ROLE;
+GRANT SELECT (v) ON items TO regress_gpuvec_reader;
+SET ROLE regress_gpuvec_reader;
+SELECT recall > 0 AS ok FROM gpuvec_recall('items_v');
+SELECT recall > 0 AS ok FROM gpuvec_recall('items_slice');
+SELECT recall > 0 AS ok FROM gpuvec_recall('items_even');
+RESET ROLE;
+GRANT SELECT (id) ON items TO regress_gpuvec_reader;
+SET ROLE regress_gpuvec_reader;
+SELECT recall > 0 AS ok FROM gpuvec_recall('items_even');
+RESET ROLE;
+
+-- row-level security
+ALTER TABLE items ENABLE ROW LEVEL SECURITY;
+CREATE POLICY some_rows ON items USING (id < 100);
+SELECT recall > 0 AS superuser FROM gpuvec_recall('items_v');
+SET ROLE regress_gpuvec_owner;
+SELECT recall > 0 AS owner FROM gpuvec_recall('items_v');
+SET ROLE regress_gpuvec_reader;
+SELECT recall > 0 AS reader FROM gpuvec_recall('items_v');
+SET row_security = off;
+SELECT recall > 0 AS reader FROM gpuvec_recall('items_v');
+RESET row_security;
+RESET ROLE;
+ALTER TABLE items FORCE ROW LEVEL SECURITY;
+SET ROLE regress_gpuvec_owner;
+SELECT recall > 0 AS owner FROM gpuvec_recall('items_v');
+RESET ROLE;
+
+-- the owner's code runs as the owner, confined
+CREATE FUNCTION escape(v real[]) RETURNS real[]
+LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RETURN v; END $$;
+CREATE TABLE owned AS SELECT vec(i, 3) AS v FROM generate_series(1, 5) i;
+CREATE INDEX owned_v ON owned USING gpuivfpq (escape(v));
+ALTER TABLE owned OWNER TO regress_gpuvec_owner;
+SELECT recall FROM gpuvec_recall('owned_v');
+CREATE OR REPLACE FUNCTION escape(v real[]) RETURNS real[]
+LANGUAGE plpgsql IMMUTABLE AS
+$$ BEGIN
+	RAISE WARNING 'I am %', current_user;
+	PERFORM set_config('role', 'none', false);
+	RETURN v;
+END $$;
+\set VERBOSITY terse
+SELECT recall FROM gpuvec_recall('owned_v');
+\set VERBOSITY default
+SELECT current_user = session_user AS myself_again;
+
+DROP TABLE items, few, owned;
+DROP FUNCTION vec, escape;
+DROP ROLE regress_gpuvec_owner, regress_gpuvec_reader;

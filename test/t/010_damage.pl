@@ -1,0 +1,507 @@
+# A damaged index: queries, inserts and VACUUM say so or go on, and never take
+# the server down; gpuvec_verify_index names what is wrong, and goes on.
+#
+# Bytes of the index file are changed while the server is stopped.
+
+use strict;
+use warnings;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use constant {
+	BLCKSZ => 8192,
+	CONTENTS => 24,    # of a page, behind its header
+	NO_BLOCK => 0xFFFFFFFF,
+
+	# offsets in the metapage's contents
+	META_MAGIC => 0,
+	META_VERSION => 4,
+	META_PQ_DIM => 20,
+	META_SCALE => 28,
+	META_CENTROIDS => 40,
+	META_DIRECTORY => 44,
+	META_PENDING_HEAD => 56,
+	META_PENDING_TAIL => 60,
+
+	# ... in a directory entry
+	ENTRY_BYTES => 24,
+	ENTRY_NITEMS => 4,
+	ENTRY_NDEAD => 8,
+	ENTRY_PAGE => 16,
+	ENTRY_SLOT => 20,
+
+	# ... in a slot, for 5 sub-quantizers
+	SLOT_BYTES => 448,
+	SLOTS_PER_PAGE => 18,
+	SLOT_LIST => 0,
+	SLOT_GEN => 4,
+	SLOT_DEAD => 12,
+	SLOT_PREV_PAGE => 16,
+	SLOT_PREV_SLOT => 20,
+	SLOT_TIDS => 32,
+	SLOT_T => 32 + 192,
+	SLOT_CODES => 32 + 320,
+
+	# ... in a pending page
+	PENDING_NEXT_SEQ => 8,
+	PENDING_NEXT => 16,
+	PENDING_COUNT => 20,
+	PENDING_TIDS => 24,
+};
+
+my $node = PostgreSQL::Test::Cluster->new('main');
+$node->init;
+# A statement that damage sends round in circles must fail here, and not fill
+# the disk with what it spills.
+$node->append_conf(
+	'postgresql.conf', q{
+autovacuum = off
+statement_timeout = 20s
+temp_file_limit = 100MB
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+	CREATE EXTENSION IF NOT EXISTS gpuvec;
+	SET client_min_messages = warning;
+	CREATE FUNCTION vec(i int) RETURNS real[] LANGUAGE sql IMMUTABLE AS
+	$$ SELECT array_agg(sin(i * (j + 0.3))::real ORDER BY j)
+	   FROM generate_series(1, 9) j $$;
+	CREATE TABLE lists (id int, v real[]);
+	INSERT INTO lists SELECT i, vec(i) FROM generate_series(1, 2000) i;
+	CREATE INDEX lists_v ON lists USING gpuivfpq (v)
+		WITH (lists = 4, pq_dim = 5, probes = 4);
+	CREATE TABLE pending (id int, v real[]);
+	CREATE INDEX pending_v ON pending USING gpuivfpq (v);
+	INSERT INTO pending SELECT i, vec(i) FROM generate_series(1, 4000) i;
+});
+
+# The files as they should be, and where they are.
+my (%file, %sound);
+$node->stop;
+$node->start;
+for my $table (qw(lists pending))
+{
+	$file{$table} = $node->data_dir . '/'
+	  . $node->safe_psql('postgres',
+		"SELECT pg_relation_filepath('${table}_v')");
+}
+my $table_file = $node->data_dir . '/'
+  . $node->safe_psql('postgres', "SELECT pg_relation_filepath('lists')");
+$node->stop;
+$sound{$_} = slurp_bytes($file{$_}) for keys %file;
+
+# Put a table's rows back; its maps, which VACUUM wrote since, are made anew.
+sub restore_table
+{
+	my ($path, $bytes) = @_;
+	write_bytes($path, $bytes);
+	unlink "${path}_vm", "${path}_fsm";
+	return;
+}
+
+sub slurp_bytes
+{
+	my ($path) = @_;
+	open my $handle, '<:raw', $path or die "$path: $!";
+	local $/;
+	my $bytes = <$handle>;
+	close $handle;
+	return $bytes;
+}
+
+sub write_bytes
+{
+	my ($path, $bytes) = @_;
+	open my $handle, '>:raw', $path or die "$path: $!";
+	print $handle $bytes;
+	close $handle or die "$path: $!";
+	return;
+}
+
+# Read and write 32-bit numbers of a file's bytes.
+sub get32
+{
+	my ($bytes, $at) = @_;
+	return unpack('L', substr($$bytes, $at, 4));
+}
+
+sub put32
+{
+	my ($bytes, $at, $value) = @_;
+	substr($$bytes, $at, 4) = pack('L', $value);
+	return;
+}
+
+# Where something is in the file of table lists.
+my $directory = get32(\$sound{lists}, CONTENTS + META_DIRECTORY);
+my $centroids = get32(\$sound{lists}, CONTENTS + META_CENTROIDS);
+my $last_page = length($sound{lists}) / BLCKSZ - 1;
+
+sub entry
+{
+	my ($list) = @_;
+	return $directory * BLCKSZ + CONTENTS + $list * ENTRY_BYTES;
+}
+
+sub slot
+{
+	my ($page, $slot) = @_;
+	return $page * BLCKSZ + CONTENTS + $slot * SLOT_BYTES;
+}
+
+# The newest block of a list: its page and its offset.
+sub head
+{
+	my ($list) = @_;
+	my $page = get32(\$sound{lists}, entry($list) + ENTRY_PAGE);
+	my $slot = get32(\$sound{lists}, entry($list) + ENTRY_SLOT);
+	return ($page, slot($page, $slot));
+}
+
+# Let the server meet a damaged index; the answers of each kind of statement.
+sub meet
+{
+	my ($table, $bytes) = @_;
+	my %answer;
+
+	write_bytes($file{$table}, $bytes);
+	$node->start;
+	my $verify = "SELECT coalesce(block::text, '-'), severity, problem"
+	  . " FROM gpuvec_verify_index('${table}_v')";
+	my @statements = (
+		[ 'query',
+			"SELECT count(*) FROM (SELECT id FROM $table"
+			  . " ORDER BY v <-> vec(17) LIMIT 500) q" ],
+		[ 'verify', $verify ],
+		[ 'info', "SELECT advice FROM gpuvec_index_info('${table}_v')" ],
+		[ 'insert', "BEGIN; INSERT INTO $table VALUES (0, vec(3)); ROLLBACK" ],
+		[ 'vacuum',
+			"DELETE FROM $table WHERE id % 50 = 7; VACUUM $table" ],
+		[ 'again', $verify ]);
+	for (@statements)
+	{
+		my ($kind, $sql) = @$_;
+		my ($rc, $out, $err) = $node->psql('postgres',
+			"\\set VERBOSITY verbose\nSET enable_seqscan = off;\n$sql",
+			on_error_stop => 0);
+		$answer{$kind} = $rc == 0 ? "$out\n$err" : "psql: $rc $err";
+	}
+	$answer{endless} = join ' ',
+	  grep { $answer{$_} =~ /ERROR:  (57014|53400|53100)/ } sort keys %answer;
+	$answer{alive} = $node->safe_psql('postgres', 'SELECT 1');
+	$node->stop;
+	return \%answer;
+}
+
+my $table_bytes = slurp_bytes($table_file);
+
+# One damage to the trained index: what a query says, what verify says.
+sub damage
+{
+	my ($name, $query, $verify, $change) = @_;
+	my $bytes = $sound{lists};
+
+	$change->(\$bytes);
+	restore_table($table_file, $table_bytes);
+	my $answer = meet('lists', $bytes);
+	like($answer->{query}, $query, "$name: query");
+	like($answer->{verify}, $verify, "$name: verify");
+	is($answer->{endless}, '', "$name: every statement ends");
+	is($answer->{alive}, 1, "$name: the server lives");
+	return $answer;
+}
+
+sub damaged_at
+{
+	my ($block) = @_;
+	return qr/ERROR:  XX002: index "lists_v" is damaged at block $block:/;
+}
+
+sub found
+{
+	my ($block, $problem) = @_;
+	return qr/^$block\|error\|$problem/m;
+}
+
+my $rows = qr/^500$/m;
+
+# ---- sound
+
+damage('nothing', $rows, qr/^\s*$/, sub { });
+
+# ---- metapage
+
+damage(
+	'bad magic', damaged_at(0), found(0, 'bad magic number 0x12345678'),
+	sub { put32($_[0], CONTENTS + META_MAGIC, 0x12345678) });
+damage(
+	'other version', qr/ERROR:  55000: .*format version 9/,
+	found(0, 'format version 9'),
+	sub { substr(${ $_[0] }, CONTENTS + META_VERSION, 2) = pack('S', 9) });
+damage(
+	'pq_dim out of range', damaged_at(0),
+	found(0, 'its parameters are out of range'),
+	sub { put32($_[0], CONTENTS + META_PQ_DIM, 60000) });
+damage(
+	'directory beyond the end', damaged_at(4711),
+	found(0, 'arrays and directory are not in their places'),
+	sub { put32($_[0], CONTENTS + META_DIRECTORY, 4711) });
+damage(
+	'metapage zeroed', damaged_at(0), found(0, 'it is not a metapage'),
+	sub { substr(${ $_[0] }, 0, BLCKSZ) = "\0" x BLCKSZ });
+
+# ---- arrays and directory
+
+damage(
+	'centroids zeroed', damaged_at($centroids),
+	found($centroids, 'it does not hold centroids'),
+	sub { substr(${ $_[0] }, $centroids * BLCKSZ, BLCKSZ) = "\0" x BLCKSZ });
+damage(
+	'centroid not finite', qr//,
+	found($centroids, 'a value of centroids is not finite'),
+	sub { put32($_[0], $centroids * BLCKSZ + CONTENTS, 0x7FC00000) });
+damage(
+	'directory zeroed',
+	damaged_at($directory),
+	found($directory, 'it is not a page of the directory'),
+	sub { substr(${ $_[0] }, $directory * BLCKSZ, BLCKSZ) = "\0" x BLCKSZ });
+damage(
+	'too many copies', qr/XX002/, qr/error\|slot \d+ does not hold block/,
+	sub { put32($_[0], entry(1) + ENTRY_NITEMS, 0xFFFFFFF0) });
+damage(
+	'newest block beyond the end', damaged_at(123456),
+	found(123456, 'slot \d+ does not hold block \d+'),
+	sub { put32($_[0], entry(1) + ENTRY_PAGE, 123456) });
+damage(
+	'no newest block', damaged_at($directory),
+	found($directory, 'the chain ends before block'),
+	sub { put32($_[0], entry(2) + ENTRY_PAGE, NO_BLOCK) });
+damage(
+	'slot out of range', qr/XX002/, qr/error\|slot 99 does not hold block/,
+	sub { put32($_[0], entry(2) + ENTRY_SLOT, 99) });
+damage(
+	'dead copies not counted', $rows,
+	found($directory, '0 copies are dead, the directory says 5'),
+	sub { put32($_[0], entry(0) + ENTRY_NDEAD, 5) });
+
+# ---- chains
+
+my ($head_page, $head) = head(0);
+my ($other_page, $other) = head(1);
+
+my $answer = damage(
+	'chain cut', damaged_at($directory),
+	found($directory, 'the chain ends before block'),
+	sub { put32($_[0], $head + SLOT_PREV_PAGE, NO_BLOCK) });
+like($answer->{verify}, qr/^-\|error\|row \(\d+,\d+\) of table "lists" is not in the index/m,
+	'chain cut: rows behind the cut are missing');
+damage(
+	'chain leads back', damaged_at($head_page),
+	found($head_page, 'slot \d+ does not hold block'),
+	sub {
+		put32($_[0], $head + SLOT_PREV_PAGE, $head_page);
+		substr(${ $_[0] }, $head + SLOT_PREV_SLOT, 2) =
+		  pack('S', get32(\$sound{lists}, entry(0) + ENTRY_SLOT));
+	});
+damage(
+	'chain leads into another list', damaged_at($other_page),
+	found($other_page, 'slot \d+ does not hold block'),
+	sub {
+		put32($_[0], $head + SLOT_PREV_PAGE, $other_page);
+		substr(${ $_[0] }, $head + SLOT_PREV_SLOT, 2) =
+		  pack('S', get32(\$sound{lists}, entry(1) + ENTRY_SLOT));
+	});
+damage(
+	'wrong owner', damaged_at($head_page),
+	found($head_page, 'slot \d+ does not hold block'),
+	sub { put32($_[0], $head + SLOT_LIST, 3) });
+damage(
+	'owner out of range', damaged_at($head_page),
+	found($head_page, 'slot \d+ belongs to list 77 of 4'),
+	sub { put32($_[0], $head + SLOT_LIST, 77) });
+damage(
+	'two damages', qr/XX002/,
+	qr/(?=.*T of copy 0 of block \d+ is not finite).*slot \d+ does not hold block/s,
+	sub {
+		put32($_[0], $head + SLOT_GEN, 3);
+		put32($_[0], $other + SLOT_T, 0x7FC00000);
+	});
+
+# ---- pages
+
+damage(
+	'slab page zeroed', damaged_at($head_page),
+	found($head_page, 'slot \d+ does not hold block'),
+	sub { substr(${ $_[0] }, $head_page * BLCKSZ, BLCKSZ) = "\0" x BLCKSZ });
+damage(
+	'page header', qr/ERROR:  XX001: invalid page in block $head_page/,
+	found($head_page, 'it cannot be read: invalid page in block'),
+	sub {
+		substr(${ $_[0] }, $head_page * BLCKSZ + 12, 8) = "\xFF" x 8;
+	});
+damage(
+	'file cut short', qr/XX002/, qr/error\|slot \d+ does not hold block/,
+	sub { substr(${ $_[0] }, $last_page * BLCKSZ) = '' });
+
+# ---- copies
+
+damage(
+	'code out of range', $rows,
+	found($head_page, 'code of copy 0 of block \d+ is out of range'),
+	sub {
+		my $at = $head + SLOT_CODES + 2 * 32;
+		substr(${ $_[0] }, $at, 1) =
+		  chr(ord(substr(${ $_[0] }, $at, 1)) | 0xF0);
+	});
+damage(
+	'T not finite', qr//,
+	found($head_page, 'T of copy 0 of block \d+ is not finite'),
+	sub { put32($_[0], $head + SLOT_T, 0x7F800000) });
+damage(
+	'TID of no row', qr//,
+	found($head_page, 'copy 0 of block \d+ points to \(\d+,0\), which is not in the table'),
+	sub { substr(${ $_[0] }, $head + SLOT_TIDS + 4, 2) = "\0\0" });
+damage(
+	'TID beyond the table', qr//,
+	found($head_page, 'copy 0 of block \d+ points to \(65535,\d+\), which is not in the table'),
+	sub { substr(${ $_[0] }, $head + SLOT_TIDS, 4) = pack('SS', 0, 65535) });
+damage(
+	'copy flagged dead', $rows,
+	found($directory, '1 copies are dead, the directory says 0'),
+	sub { put32($_[0], $head + SLOT_DEAD, 1) });
+$answer = damage(
+	'row twice', $rows,
+	qr/^-\|warning\|row \(\d+,\d+\) of table "lists" is in the index 2 times/m,
+	sub {
+		substr(${ $_[0] }, $head + SLOT_TIDS, 6) =
+		  substr(${ $_[0] }, $other + SLOT_TIDS, 6);
+	});
+like($answer->{verify}, qr/^-\|error\|row .* is not in the index/m,
+	'row twice: the row in whose place it is is missing');
+
+# ---- what a crash may leave: a slot of another generation
+
+my $free = slot($last_page, SLOTS_PER_PAGE - 1);
+is(get32(\$sound{lists}, $free + SLOT_LIST), NO_BLOCK, 'last slot is free');
+$answer = damage(
+	'slot left over', $rows,
+	qr/^$last_page\|warning\|slot 17 is left over/m,
+	sub {
+		put32($_[0], $free + SLOT_LIST, 2);
+		put32($_[0], $free + SLOT_GEN, 9);
+	});
+like($answer->{again}, qr/^\s*$/, 'slot left over: VACUUM frees it');
+damage(
+	'slot in no chain', $rows,
+	found($last_page, 'slot 17 says that it holds block 500 of its list'),
+	sub {
+		put32($_[0], $free + SLOT_LIST, 2);
+		put32($_[0], $free + 8, 500);
+	});
+write_bytes($file{lists}, $sound{lists});
+
+# ---- the pending list
+
+my $first = get32(\$sound{pending}, CONTENTS + META_PENDING_HEAD);
+my $pending = $first * BLCKSZ + CONTENTS;
+my $pending_file = do
+{
+	$node->start;
+	my $path = $node->safe_psql('postgres',
+		"SELECT pg_relation_filepath('pending')");
+	$node->stop;
+	$node->data_dir . '/' . $path;
+};
+my $pending_rows = slurp_bytes($pending_file);
+
+sub damage_pending
+{
+	my ($name, $query, $verify, $change) = @_;
+	my $bytes = $sound{pending};
+
+	$change->(\$bytes);
+	restore_table($pending_file, $pending_rows);
+	my $answer = meet('pending', $bytes);
+	like($answer->{query}, $query, "$name: query");
+	like($answer->{verify}, $verify, "$name: verify");
+	is($answer->{endless}, '', "$name: every statement ends");
+	is($answer->{alive}, 1, "$name: the server lives");
+	return;
+}
+
+my $bad_pending = qr/ERROR:  XX002: index "pending_v" is damaged at block/;
+
+damage_pending('pending: nothing', $rows, qr/^\s*$/, sub { });
+damage_pending(
+	'pending: head beyond the end', $bad_pending,
+	found(4711, 'it is not the next page of the pending list'),
+	sub { put32($_[0], CONTENTS + META_PENDING_HEAD, 4711) });
+damage_pending(
+	'pending: wrong sequence number', $bad_pending,
+	qr/error\|it is not the next page of the pending list/,
+	sub { put32($_[0], $pending + PENDING_NEXT_SEQ, 9) });
+damage_pending(
+	'pending: list leads back', qr//,
+	found($first, "the pending list leads back to block $first"),
+	sub {
+		put32($_[0], $pending + PENDING_NEXT_SEQ, 1);
+		put32($_[0], $pending + PENDING_NEXT, $first);
+	});
+damage_pending(
+	'pending: list cut', qr//,
+	found(0, 'the pending list does not come by its tail'),
+	sub { put32($_[0], $pending + PENDING_NEXT, NO_BLOCK) });
+damage_pending(
+	'pending: too many entries', $bad_pending,
+	found($first, 'it is not the next page of the pending list'),
+	sub { put32($_[0], $pending + PENDING_COUNT, 60000) });
+damage_pending(
+	'pending: page zeroed', $bad_pending,
+	found($first, 'it is not the next page of the pending list'),
+	sub { substr(${ $_[0] }, $first * BLCKSZ, BLCKSZ) = "\0" x BLCKSZ });
+damage_pending(
+	'pending: TID of no row', qr//,
+	found($first, 'pending entry 1 points to \(\d+,0\), which is not in the table'),
+	sub { substr(${ $_[0] }, $pending + PENDING_TIDS + 6 + 4, 2) = "\0\0" });
+
+# ---- anything anywhere: only the server's life matters
+
+srand(20240607);
+my $rounds = $ENV{GPUVEC_TEST_LONG} ? 200 : 10;
+my $alive = 0;
+for my $round (1 .. $rounds)
+{
+	my $bytes = $sound{lists};
+	for (1 .. 1 + int(rand(20)))
+	{
+		# half of it where structure is
+		my $at =
+		  rand() < 0.5
+		  ? int(rand(length($bytes) - 4))
+		  : (rand() < 0.5 ? CONTENTS + int(rand(72))
+			: entry(int(rand(4))) + int(rand(24)));
+		substr($bytes, $at, 1) = chr(int(rand(256)));
+	}
+	restore_table($table_file, $table_bytes);
+	$alive += meet('lists', $bytes)->{alive};
+}
+is($alive, $rounds, 'the server lives through random damage');
+
+# ---- REINDEX repairs
+
+$node->start;
+$node->safe_psql('postgres', 'REINDEX INDEX lists_v; REINDEX INDEX pending_v');
+is( $node->safe_psql(
+		'postgres', q{
+	SELECT count(*) FROM gpuvec_verify_index('lists_v')
+	UNION ALL SELECT count(*) FROM gpuvec_verify_index('pending_v')}),
+	"0\n0",
+	'REINDEX repairs');
+$node->stop;
+
+my $log = slurp_file($node->logfile);
+unlike($log, qr/PANIC|TRAP:|terminated by signal/, 'nothing crashed');
+
+done_testing();
