@@ -1,0 +1,164 @@
+-- VACUUM: what is deleted goes, its space comes back
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS gpuvec;
+SET enable_seqscan = off;
+SET jit = off;
+
+CREATE FUNCTION pg_temp.point(g int, dims int) RETURNS real[]
+LANGUAGE sql IMMUTABLE AS $$
+	SELECT array_agg((10 * sin(g % 20 * 131 + i * 17) + n - floor(n))::real ORDER BY i)
+	FROM generate_series(1, dims) AS i,
+		LATERAL (VALUES (abs(sin(g * 12.9898 + i * 78.233)) * 43758.5453)) AS v (n)
+$$;
+
+-- rows reached through the index, all lists, in any order
+CREATE FUNCTION pg_temp.reached(tab regclass, dims int)
+RETURNS TABLE (rows bigint, distinct_rows bigint)
+LANGUAGE plpgsql SET gpuvec."order" = relaxed AS $$
+BEGIN
+	RETURN QUERY EXECUTE format('SELECT count(*), count(DISTINCT id)
+		FROM (SELECT id FROM %s ORDER BY e <-> %L) AS q',
+		tab, array_fill(1::real, ARRAY[dims]));
+END
+$$;
+
+CREATE TABLE vacuumed (id int, e real[], note text) WITH (autovacuum_enabled = off);
+INSERT INTO vacuumed SELECT g, pg_temp.point(g, 8) FROM generate_series(1, 6000) AS g;
+CREATE INDEX vacuumed_e ON vacuumed USING gpuivfpq (e) WITH (lists = 20);
+SELECT pg_relation_size('vacuumed_e') AS bytes \gset
+
+-- nothing to do
+VACUUM vacuumed;
+SELECT relpages > 0 AS pages, reltuples FROM pg_class WHERE relname = 'vacuumed_e';
+SELECT rows, dead FROM gpuvec_index_info('vacuumed_e');
+
+-- a few dead: marked, not worth rewriting
+DELETE FROM vacuumed WHERE id % 50 = 0;
+VACUUM vacuumed;
+SELECT rows, dead > 0 AS dead FROM gpuvec_index_info('vacuumed_e');
+SELECT reltuples FROM pg_class WHERE relname = 'vacuumed_e';
+SELECT * FROM pg_temp.reached('vacuumed', 8);
+SELECT * FROM gpuvec_verify_index('vacuumed_e');
+
+-- half dead: rewritten
+DELETE FROM vacuumed WHERE id % 2 = 0;
+VACUUM vacuumed;
+SELECT rows, dead FROM gpuvec_index_info('vacuumed_e');
+SELECT * FROM pg_temp.reached('vacuumed', 8);
+SELECT count(*) FILTER (WHERE b.id = a.id) AS found
+FROM vacuumed AS a, LATERAL (SELECT id FROM vacuumed ORDER BY e <-> a.e LIMIT 1) AS b
+WHERE a.id < 200;
+SELECT * FROM gpuvec_verify_index('vacuumed_e');
+
+-- a dead row's TID, taken by another row, does not bring that row twice
+INSERT INTO vacuumed SELECT g, pg_temp.point(g + 7, 8) FROM generate_series(10001, 13000) AS g;
+SELECT * FROM pg_temp.reached('vacuumed', 8);
+SELECT * FROM gpuvec_verify_index('vacuumed_e');
+SELECT pg_relation_size('vacuumed_e') <= 1.1 * :bytes + 3 * 8192 AS as_large_as_before;
+
+-- all of it, again and again, the same rows and others
+CREATE PROCEDURE pg_temp.refill(first int) LANGUAGE sql AS $$
+	INSERT INTO vacuumed SELECT g, pg_temp.point(g, 8)
+	FROM generate_series(first, first + 5999) AS g
+$$;
+DELETE FROM vacuumed;
+VACUUM vacuumed;
+SELECT rows, pending, dead FROM gpuvec_index_info('vacuumed_e');
+SELECT * FROM pg_temp.reached('vacuumed', 8);
+SELECT id FROM vacuumed ORDER BY e <-> '{1,1,1,1,1,1,1,1}' LIMIT 3;
+CALL pg_temp.refill(1);
+SELECT pg_relation_size('vacuumed_e') <= 1.1 * :bytes + 3 * 8192 AS as_large_as_before;
+SELECT * FROM pg_temp.reached('vacuumed', 8);
+DELETE FROM vacuumed;
+VACUUM vacuumed;
+CALL pg_temp.refill(7001);
+DELETE FROM vacuumed WHERE id % 3 > 0;
+VACUUM vacuumed;
+INSERT INTO vacuumed SELECT g, pg_temp.point(g * 3, 8) FROM generate_series(20001, 24000) AS g;
+DELETE FROM vacuumed WHERE id % 3 > 0;
+VACUUM vacuumed;
+INSERT INTO vacuumed SELECT g, pg_temp.point(g * 7, 8) FROM generate_series(30001, 34000) AS g;
+DELETE FROM vacuumed;
+VACUUM vacuumed;
+CALL pg_temp.refill(9001);
+SELECT pg_relation_size('vacuumed_e') <= 1.1 * :bytes + 3 * 8192 AS as_large_as_before;
+SELECT * FROM pg_temp.reached('vacuumed', 8);
+SELECT * FROM gpuvec_verify_index('vacuumed_e');
+
+-- updates that keep the vector in place (HOT), and such that move it
+SELECT rows, dead FROM gpuvec_index_info('vacuumed_e');
+UPDATE vacuumed SET note = 'x' WHERE id = 9001;
+UPDATE vacuumed SET note = 'y' WHERE id = 9001;
+SELECT rows FROM gpuvec_index_info('vacuumed_e');
+VACUUM vacuumed;
+SELECT a.id, b.id, b.note FROM vacuumed AS a,
+	LATERAL (SELECT id, note FROM vacuumed ORDER BY e <-> a.e LIMIT 1) AS b WHERE a.id = 9001;
+UPDATE vacuumed SET e = '{99,99,99,99,99,99,99,99}' WHERE id = 9001;
+SELECT id FROM vacuumed ORDER BY e <-> '{99,99,99,99,99,99,99,99}' LIMIT 1;
+VACUUM vacuumed;
+SELECT id FROM vacuumed ORDER BY e <-> '{99,99,99,99,99,99,99,99}' LIMIT 1;
+SELECT * FROM pg_temp.reached('vacuumed', 8);
+SELECT * FROM gpuvec_verify_index('vacuumed_e');
+
+-- without index cleanup the dead entries stay, and do no harm
+DELETE FROM vacuumed WHERE id % 2 = 0;
+VACUUM (INDEX_CLEANUP off) vacuumed;
+SELECT * FROM pg_temp.reached('vacuumed', 8);
+VACUUM (INDEX_CLEANUP on) vacuumed;
+SELECT * FROM pg_temp.reached('vacuumed', 8);
+SELECT * FROM gpuvec_verify_index('vacuumed_e');
+VACUUM (ANALYZE) vacuumed;
+ANALYZE vacuumed;
+DROP TABLE vacuumed;
+
+-- pending rows
+CREATE TABLE waiting (id int, e real[]) WITH (autovacuum_enabled = off);
+CREATE INDEX waiting_e ON waiting USING gpuivfpq (e);
+INSERT INTO waiting SELECT g, pg_temp.point(g, 2) FROM generate_series(1, 6000) AS g;
+SELECT pg_relation_size('waiting_e') AS bytes \gset
+DELETE FROM waiting WHERE id % 5 > 0;
+VACUUM waiting;
+SELECT rows, pending FROM gpuvec_index_info('waiting_e');
+SELECT * FROM pg_temp.reached('waiting', 2);
+DELETE FROM waiting;
+VACUUM waiting;
+SELECT rows, pending FROM gpuvec_index_info('waiting_e');
+SELECT * FROM pg_temp.reached('waiting', 2);
+INSERT INTO waiting SELECT g, pg_temp.point(g, 2) FROM generate_series(1, 6000) AS g;
+DELETE FROM waiting WHERE id <= 4000;
+VACUUM waiting;
+INSERT INTO waiting SELECT g, pg_temp.point(g, 2) FROM generate_series(1, 4000) AS g;
+SELECT pg_relation_size('waiting_e') <= 1.1 * :bytes + 3 * 8192 AS as_large_as_before;
+SELECT * FROM pg_temp.reached('waiting', 2);
+SELECT * FROM gpuvec_verify_index('waiting_e');
+DROP TABLE waiting;
+
+-- blocks of two and of three pages
+CREATE FUNCTION pg_temp.wide_rows(first int, last int) RETURNS TABLE (id int, e real[])
+LANGUAGE sql AS $$
+	SELECT g, pg_temp.point(g, 8) || array_fill(g::real, ARRAY[1392])
+	FROM generate_series(first, last) AS g
+$$;
+CREATE TABLE wide (id int, e real[]) WITH (autovacuum_enabled = off);
+INSERT INTO wide SELECT * FROM pg_temp.wide_rows(1, 600);
+CREATE INDEX wide_2 ON wide USING gpuivfpq (e) WITH (lists = 12, pq_dim = 600);
+CREATE INDEX wide_3 ON wide USING gpuivfpq (e real_ip_ops) WITH (lists = 12, pq_dim = 1400);
+SELECT pg_relation_size('wide_2') AS bytes2, pg_relation_size('wide_3') AS bytes3 \gset
+DELETE FROM wide WHERE id % 3 > 0;
+VACUUM wide;
+SELECT * FROM pg_temp.reached('wide', 1400);
+SELECT pg_relation_size('wide_2') <= 1.1 * :bytes2 + 32768 AS small2,
+	pg_relation_size('wide_3') <= 1.1 * :bytes3 + 32768 AS small3;
+INSERT INTO wide SELECT * FROM pg_temp.wide_rows(1001, 1400);
+DELETE FROM wide;
+VACUUM wide;
+INSERT INTO wide SELECT * FROM pg_temp.wide_rows(1, 600);
+DELETE FROM wide WHERE id % 3 > 0;
+VACUUM wide;
+INSERT INTO wide SELECT * FROM pg_temp.wide_rows(1001, 1400);
+SELECT * FROM pg_temp.reached('wide', 1400);
+SELECT pg_relation_size('wide_2') <= 1.1 * :bytes2 + 32768 AS small2,
+	pg_relation_size('wide_3') <= 1.1 * :bytes3 + 32768 AS small3;
+SELECT * FROM gpuvec_verify_index('wide_2');
+SELECT * FROM gpuvec_verify_index('wide_3');
+DROP TABLE wide;

@@ -1,0 +1,136 @@
+# Inserts, deletes, updates, queries and VACUUM at once, on trained and on
+# untrained indexes, on blocks of one page and of three: afterwards every
+# index is sound, finds each row once, and is exact with all lists.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $seconds = long_test() ? 120 : 10;
+my $node = new_node('main', conf => "max_connections = 40\n");
+
+$node->safe_psql(
+	'postgres', q{
+	SET client_min_messages = warning;
+	CREATE TABLE busy (id bigserial PRIMARY KEY, e real[]);
+	INSERT INTO busy (e) SELECT point(g, 8) FROM generate_series(1, 2000) AS g;
+	CREATE INDEX busy_many ON busy USING gpuivfpq (e) WITH (lists = 20);
+	CREATE INDEX busy_one ON busy USING gpuivfpq (e real_ip_ops) WITH (lists = 1);
+	CREATE TABLE wide (id bigserial PRIMARY KEY, e real[]);
+	INSERT INTO wide (e) SELECT point(g, 8) || array_fill((g % 13)::real, ARRAY[1392])
+	FROM generate_series(1, 200) AS g;
+	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 4, pq_dim = 1400);
+	CREATE TABLE waiting (id bigserial PRIMARY KEY, e real[]);
+	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e);
+});
+my $scans = "SELECT sum(idx_scan) > 0 FROM pg_stat_user_indexes WHERE indexrelname = 'busy_many'";
+is($node->safe_psql('postgres', $scans), 'f', 'no scan yet');
+
+my %scripts = (
+	'004_insert@4' => q{
+		\set g random(1, 1000000)
+		INSERT INTO busy (e) SELECT point(:g + i, 8) FROM generate_series(1, 5) AS i;
+		INSERT INTO waiting (e) SELECT point(:g + i, 8) FROM generate_series(1, 10) AS i;
+		INSERT INTO wide (e) VALUES (point(:g, 8) || array_fill((:g % 13)::real, ARRAY[1392]));},
+	'004_delete@2' => q{
+		\set g random(1, 1000000)
+		DELETE FROM busy WHERE id IN
+			(SELECT id FROM busy ORDER BY e <-> point(:g, 8) LIMIT 8);
+		DELETE FROM waiting WHERE id IN
+			(SELECT id FROM waiting ORDER BY id LIMIT 15);
+		DELETE FROM wide WHERE id IN (SELECT id FROM wide ORDER BY id LIMIT 1);},
+	'004_update@2' => q{
+		\set g random(1, 1000000)
+		UPDATE busy SET e = point(:g, 8) WHERE id IN
+			(SELECT id FROM busy ORDER BY e <#> point(:g, 8) LIMIT 3);},
+	'004_rollback@1' => q{
+		\set g random(1, 1000000)
+		BEGIN;
+		INSERT INTO busy (e) SELECT point(:g + i, 8) FROM generate_series(1, 5) AS i;
+		DELETE FROM wide WHERE id IN (SELECT id FROM wide ORDER BY id LIMIT 1);
+		ROLLBACK;},
+	# division by zero where an answer has a row twice or too few of them
+	'004_select@4' => q{
+		\set g random(1, 1000000)
+		SET enable_seqscan = off;
+		SELECT 1 / (count(*) = 50 AND count(DISTINCT id) = 50)::int
+		FROM (SELECT id FROM busy ORDER BY e <-> point(:g, 8) LIMIT 50) AS q;
+		SELECT 1 / (count(*) = count(DISTINCT id))::int
+		FROM (SELECT id FROM busy ORDER BY e <#> point(:g, 8) LIMIT 500) AS q;
+		SELECT 1 / (count(*) = count(DISTINCT id))::int
+		FROM (SELECT id FROM wide ORDER BY e <-> (SELECT e FROM wide LIMIT 1) LIMIT 100) AS q;
+		SELECT 1 / (count(*) = count(DISTINCT id))::int
+		FROM (SELECT id FROM waiting ORDER BY e <-> point(:g, 8) LIMIT 20) AS q;},
+	# ... and where the index, all of it, and the table disagree in one snapshot
+	'004_count@1' => q{
+		SET enable_seqscan = off;
+		SET gpuvec."order" = relaxed;
+		SELECT 1 / (a.rows = b.rows AND a.ids = b.rows)::int
+		FROM (SELECT count(*) AS rows, count(DISTINCT id) AS ids
+				FROM (SELECT id FROM busy ORDER BY e <-> point(1, 8)) AS x) AS a,
+			(SELECT count(*) AS rows FROM busy) AS b;
+		SELECT 1 / (a.rows = b.rows AND a.ids = b.rows)::int
+		FROM (SELECT count(*) AS rows, count(DISTINCT id) AS ids
+				FROM (SELECT id FROM waiting ORDER BY e <-> point(1, 8)) AS x) AS a,
+			(SELECT count(*) AS rows FROM waiting) AS b;});
+
+# VACUUM and its heavier sisters run beside pgbench until it ends.
+my $vacuums = background(
+	$node, q{
+	SELECT pg_sleep(0.1);
+	VACUUM busy; VACUUM wide; VACUUM waiting;
+	VACUUM (INDEX_CLEANUP on) busy;
+	} x 2000);
+my $reindexes = background(
+	$node, q{
+	SET client_min_messages = warning;
+	SELECT pg_sleep(1);
+	REINDEX INDEX CONCURRENTLY busy_many;
+	CREATE INDEX CONCURRENTLY busy_cosine ON busy USING gpuivfpq (e real_cosine_ops)
+		WITH (lists = 10);
+	SELECT pg_sleep(1);
+	DROP INDEX CONCURRENTLY busy_cosine;
+	REINDEX INDEX CONCURRENTLY busy_one;
+	CREATE INDEX CONCURRENTLY busy_cosine ON busy USING gpuivfpq (e real_cosine_ops)
+		WITH (lists = 10);});
+$node->pgbench(
+	"--no-vacuum --client=8 --jobs=2 --time=$seconds",
+	0,
+	[qr{actually processed}],
+	[qr{^$}],
+	'inserts, deletes, updates and queries at once',
+	\%scripts);
+is(end_of($reindexes), 0, 'REINDEX and CREATE INDEX CONCURRENTLY beside them');
+$node->safe_psql('postgres',
+	"SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query ~* 'vacuum|pg_sleep'
+	AND pid <> pg_backend_pid()");
+isnt(end_of($vacuums), 0, 'VACUUM went on to the end');
+unlike(slurp_file($node->logfile), qr/ERROR:.*(damaged|could not|unexpected)/,
+	'no damage was met');
+
+my @all = (
+	[ 'busy', '<->', 8, 'busy_many' ],
+	[ 'busy', '<#>', 8, 'busy_one' ],
+	[ 'busy', '<=>', 8, 'busy_cosine' ],
+	[ 'wide', '<->', 1400, 'wide_e' ],
+	[ 'waiting', '<->', 8, 'waiting_e' ]);
+for my $what ('afterwards', 'vacuumed')
+{
+	for my $index (@all)
+	{
+		my ($tab, $operator, $dims, $name) = @$index;
+
+		is_sound($node, $name, $what);
+		is_complete($node, $tab, $operator, $dims, $what);
+		is_exact($node, $tab, $operator, $dims, $what);
+	}
+	$node->safe_psql('postgres', 'VACUUM busy; VACUUM wide; VACUUM waiting');
+}
+ok(wait_until($node, $scans), 'scans are counted');
+
+done_testing();

@@ -1,0 +1,169 @@
+# pg_dump and restore of both extensions with tables and indexes; DROP
+# EXTENSION leaves nothing; and a catalog that was upgraded from any older
+# version is the same as a fresh one.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('main');
+my $pgvector = $node->safe_psql('postgres',
+	q{SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'});
+
+# Everything that an extension holds, in words.
+my $CONTENTS = q{
+	WITH member AS (SELECT d.classid, d.objid FROM pg_depend AS d
+		WHERE d.deptype = 'e' AND d.refclassid = 'pg_extension'::regclass AND d.refobjid =
+			(SELECT oid FROM pg_extension WHERE extname = 'EXTENSION'))
+	SELECT pg_describe_object(classid, objid, 0) AS object,
+		obj_description(objid, classid::regclass::name) AS detail FROM member
+	UNION ALL SELECT objid::regprocedure::text, pg_get_functiondef(objid)
+	FROM member WHERE classid = 'pg_proc'::regclass
+	UNION ALL SELECT objid::regoperator::text,
+		format('%s commutes with %s, %s %s', oprcode, oprcom::regoperator, oprrest, oprjoin)
+	FROM member JOIN pg_operator AS o ON o.oid = objid WHERE classid = 'pg_operator'::regclass
+	UNION ALL SELECT pg_describe_object(classid, objid, 0), format('%s %s', opcdefault, opcintype::regtype)
+	FROM member JOIN pg_opclass AS c ON c.oid = objid WHERE classid = 'pg_opclass'::regclass
+	UNION ALL SELECT pg_describe_object(classid, objid, 0), format('%s %s %s %s %s',
+		amopstrategy, amopopr::regoperator, amopsortfamily::regclass, amoplefttype::regtype,
+		amoprighttype::regtype)
+	FROM member JOIN pg_amop AS o ON o.amopfamily = objid WHERE classid = 'pg_opfamily'::regclass
+	UNION ALL SELECT pg_describe_object(classid, objid, 0), format('%s %s %s',
+		amprocnum, amproc::regprocedure, amproclefttype::regtype)
+	FROM member JOIN pg_amproc AS p ON p.amprocfamily = objid WHERE classid = 'pg_opfamily'::regclass
+	ORDER BY 1, 2};
+# a family is no regclass
+$CONTENTS =~ s/amopsortfamily::regclass/amopsortfamily/;
+
+sub contents_of
+{
+	my ($extension, $db) = @_;
+
+	(my $query = $CONTENTS) =~ s/EXTENSION/$extension/;
+	return $node->safe_psql($db, $query);
+}
+
+# -- dump and restore
+$node->safe_psql(
+	'postgres', q{
+	SET client_min_messages = warning;
+	CREATE TABLE dumped (id int, e real[]);
+	INSERT INTO dumped SELECT g, point(g, 8) FROM generate_series(1, 1500) AS g;
+	CREATE INDEX dumped_e ON dumped USING gpuivfpq (e) WITH (lists = 15, probes = 15, candidates = 2000);
+	CREATE INDEX dumped_ip ON dumped USING gpuivfpq (e real_ip_ops) WITH (dims = 8) WHERE id > 10;
+	CREATE TABLE parts (id int, e real[]) PARTITION BY RANGE (id);
+	CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (100);
+	CREATE INDEX ON parts USING gpuivfpq (e real_cosine_ops) WITH (dims = 4);
+});
+$node->safe_psql(
+	'postgres', q{
+	SET client_min_messages = warning;
+	CREATE EXTENSION gpuvec_pgvector CASCADE;
+	CREATE TABLE dumped_vector (id int, e vector(8), h halfvec(8));
+	INSERT INTO dumped_vector SELECT id, e::vector, e::vector::halfvec FROM dumped;
+	CREATE INDEX dumped_vector_e ON dumped_vector USING gpuivfpq (e)
+		WITH (lists = 15, probes = 15, candidates = 2000);
+	CREATE INDEX dumped_vector_h ON dumped_vector USING gpuivfpq (h halfvec_cosine_ops);
+}) if $pgvector;
+
+my $folder = PostgreSQL::Test::Utils::tempdir();
+for my $format ('plain', 'custom')
+{
+	my $file = "$folder/dump.$format";
+	my $db = "restored_$format";
+
+	$node->command_ok(
+		[ 'pg_dump', "--format=$format", '--no-sync', "--file=$file", '--dbname=postgres' ],
+		"pg_dump, $format");
+	$node->safe_psql('postgres', "CREATE DATABASE $db");
+	$node->command_ok(
+		$format eq 'plain'
+		? [ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', "--dbname=$db", "--file=$file" ]
+		: [ 'pg_restore', '--exit-on-error', '--jobs=2', "--dbname=$db", $file ],
+		"restore, $format");
+	for my $table ('dumped', $pgvector ? 'dumped_vector' : ())
+	{
+		my $query = qq{SET enable_seqscan = off; SELECT e FROM $table ORDER BY id LIMIT 1 \\gset
+			SELECT string_agg(id::text, ' ') FROM (SELECT id FROM $table ORDER BY e <-> :'e' LIMIT 20) AS q};
+
+		is( $node->safe_psql($db, $query), $node->safe_psql('postgres', $query),
+			"$table answers as before, $format");
+	}
+	is($node->safe_psql($db, q{SELECT * FROM gpuvec_verify_index('dumped_e')}),
+		'', "sound, $format");
+	$node->command_ok(
+		[ 'pg_dump', '--no-sync', "--file=$file.again", "--dbname=$db" ], "pg_dump again, $format");
+}
+# newer pg_dump writes a random key with \restrict
+s/^\\(un)?restrict .*$//mg for my ($first, $second) =
+  map { slurp_file("$folder/dump.$_") } ('plain', 'plain.again');
+is($second, $first, 'the dump of the restored database is the dump it came from');
+$node->command_ok([ 'pg_dumpall', '--no-sync', "--file=$folder/all" ], 'pg_dumpall');
+
+# -- removal
+my $count = 'SELECT (SELECT count(*) FROM pg_am) || $$ $$ || (SELECT count(*) FROM pg_proc)
+	|| $$ $$ || (SELECT count(*) FROM pg_operator) || $$ $$ || (SELECT count(*) FROM pg_opfamily)
+	|| $$ $$ || (SELECT count(*) FROM pg_amop) || $$ $$ || (SELECT count(*) FROM pg_description)';
+$node->safe_psql('postgres', 'CREATE DATABASE clean');
+my $before = $node->safe_psql('clean', $count);
+$node->safe_psql('clean', 'CREATE EXTENSION gpuvec');
+isnt($node->safe_psql('clean', $count), $before, 'installed');
+$node->safe_psql('clean', 'DROP EXTENSION gpuvec');
+is($node->safe_psql('clean', $count), $before, 'DROP EXTENSION leaves nothing');
+my ($rc, undef, $err) = $node->psql('restored_plain', 'DROP EXTENSION gpuvec');
+isnt($rc, 0, 'not while there are indexes');
+like($err, qr/index dumped_e depends on/, '... and it says which');
+$node->safe_psql('restored_plain',
+	'SET client_min_messages = warning; DROP EXTENSION gpuvec CASCADE');
+is($node->safe_psql('restored_plain', 'SELECT count(*) FROM dumped'),
+	'1500', 'tables stay');
+is( $node->safe_psql(
+		'restored_plain', q{SELECT count(*) FROM pg_class WHERE relname LIKE 'dumped%\_e'}),
+	$pgvector ? '0' : '0', 'indexes go');
+
+# -- upgrades
+for my $extension ('gpuvec', $pgvector ? 'gpuvec_pgvector' : ())
+{
+	my $newest = $node->safe_psql('postgres',
+		"SELECT default_version FROM pg_available_extensions WHERE name = '$extension'");
+	my @older = split /\n/, $node->safe_psql(
+		'postgres', qq{
+		SELECT source FROM pg_extension_update_paths('$extension')
+		JOIN pg_available_extension_versions ON name = '$extension' AND version = source
+		WHERE target = '$newest' AND path IS NOT NULL
+		-- there must be a script that installs it
+		AND EXISTS (SELECT FROM pg_ls_dir((SELECT setting FROM pg_config WHERE name = 'SHAREDIR')
+				|| '/extension') AS f WHERE f = '$extension--' || source || '.sql')});
+	my @scripts = glob("$FindBin::RealBin/../../sql/$extension--*--*.sql");
+
+	$node->safe_psql('postgres', "CREATE DATABASE fresh_$extension");
+	$node->safe_psql("fresh_$extension", "CREATE EXTENSION $extension CASCADE");
+	my $fresh = contents_of($extension, "fresh_$extension");
+	isnt($fresh, '', "$extension $newest has contents");
+	if (!@scripts)
+	{
+		note("$extension: $newest is the only version, nothing to upgrade from");
+		is("@older", '', "$extension: no update path without a script");
+	}
+	else
+	{
+		isnt("@older", '', "$extension: each script is on a path to $newest");
+	}
+	for my $version (@older)
+	{
+		(my $db = "from_${extension}_$version") =~ tr/./_/;
+
+		$node->safe_psql('postgres', "CREATE DATABASE $db");
+		$node->safe_psql($db,
+			"CREATE EXTENSION $extension VERSION '$version' CASCADE; ALTER EXTENSION $extension UPDATE");
+		is(contents_of($extension, $db), $fresh,
+			"$extension: $version upgraded is as $newest installed");
+	}
+}
+
+done_testing();

@@ -1,0 +1,117 @@
+# Memory: rescans, queries and inserts without end do not grow a backend, and
+# a build stays within maintenance_work_mem, or says that it cannot.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+plan skip_all => 'needs /proc' if !-r '/proc/self/status';
+
+my $rescans = long_test() ? 100_000 : 10_000;
+my $rows = long_test() ? 200_000 : 30_000;
+
+# shared buffers count as the backend's memory, so few of them
+my $node = new_node('main', conf => "shared_buffers = 2MB\nwork_mem = 1MB\n");
+$node->safe_psql(
+	'postgres', q{
+	CREATE FUNCTION memory_kb(what text) RETURNS int LANGUAGE sql VOLATILE AS $$
+		SELECT (regexp_match(pg_read_file('/proc/self/status'), what || ':\s*(\d+) kB'))[1]::int
+	$$;
+	SET client_min_messages = warning;
+	CREATE TABLE t (id int, e real[]);
+	INSERT INTO t SELECT g, point(g, 8) FROM generate_series(1, 2000) AS g;
+	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 20, probes = 2);
+	CREATE TABLE p (id int, e real[]);
+	INSERT INTO p SELECT g, point(g, 8) FROM generate_series(1, 30) AS g;
+	CREATE INDEX p_e ON p USING gpuivfpq (e);
+	CREATE INDEX t_expression ON t USING gpuivfpq ((e[1:4]) real_cosine_ops) WITH (lists = 20);
+});
+
+# Test: between a tenth and all of its rescans a query's backend does not grow.
+sub test_rescans
+{
+	my ($what, $subquery, $n) = @_;
+	my $from = $n / 10;
+	my $grown = $node->safe_psql(
+		'postgres', qq{
+		SET enable_seqscan = off;
+		SET enable_memoize = off;
+		SELECT max(kb) - min(kb) FROM (
+			SELECT CASE WHEN g IN ($from, $n) THEN memory_kb('VmRSS') END AS kb
+			FROM generate_series(1, $n) AS g, LATERAL ($subquery) AS q) AS x});
+
+	cmp_ok($grown, '<=', 512, "$what: $n rescans, grown by $grown kB");
+	return;
+}
+
+test_rescans('lists', "SELECT id FROM t ORDER BY e <-> ARRAY[g, g, g, g, g, g, g, 1]::real[] LIMIT 1",
+	$rescans);
+test_rescans('float8[]', "SELECT id FROM t ORDER BY e <-> ARRAY[g, g, g, g, g, g, g, 1]::float8[] LIMIT 1",
+	$rescans);
+test_rescans('pending rows', "SELECT id FROM p ORDER BY e <-> ARRAY[g, g, g, g, g, g, g, 1]::real[] LIMIT 1",
+	$rescans);
+test_rescans('an expression',
+	"SELECT id FROM t ORDER BY e[1:4] <=> ARRAY[g, 5, 1, 1]::real[] LIMIT 1", $rescans);
+test_rescans('NULL',
+	"SELECT id FROM p ORDER BY e <-> CASE WHEN g % 2 = 0 THEN e END LIMIT 1", $rescans);
+test_rescans('whole index',
+	"SELECT count(*) FROM (SELECT id FROM t ORDER BY e <-> ARRAY[g, g, g, g, g, g, g, 1]::real[]) AS y", $rescans / 50);
+
+# the same for statements: contexts of the session, before and after
+my $statement = q{SELECT id FROM t ORDER BY e <-> '{1,2,3,4,5,6,7,8}' LIMIT 1 \g /dev/null
+	INSERT INTO t VALUES (0, '{1,2,3,4,5,6,7,8}');
+	SELECT id FROM t ORDER BY e <-> '{1,2,3}' LIMIT 1;
+	INSERT INTO t VALUES (0, '{1,2}');
+};
+my $bytes = 'SELECT sum(total_bytes) FROM pg_backend_memory_contexts;';
+my (undef, $out) = $node->psql('postgres',
+	"SET enable_seqscan = off; $statement $statement $bytes" . $statement x 500 . $bytes,
+	on_error_stop => 0);
+my ($first, $last) = split /\n/, $out;
+cmp_ok($last, '<=', $first + 131072, "statements, failed ones too: $first bytes, then $last");
+
+# many rows inserted by one statement
+my $grown = $node->safe_psql(
+	'postgres', q{
+	INSERT INTO t SELECT g, ARRAY[g, g, g, g, g, g, g, 1] FROM generate_series(1, 3000) AS g;
+	SELECT memory_kb('VmRSS') AS before \gset
+	INSERT INTO t SELECT g, ARRAY[g, g, g, g, g, g, g, 1] FROM generate_series(1, 20000) AS g;
+	SELECT memory_kb('VmRSS') - :before});
+cmp_ok($grown, '<=', 2048, "inserts: grown by $grown kB");
+
+# -- builds
+$node->safe_psql(
+	'postgres', qq{
+	CREATE TABLE big (id int, e real[]);
+	INSERT INTO big SELECT g, p || p || p || p || p || p || p || p FROM generate_series(1, $rows) AS g,
+		LATERAL (VALUES (point(g, 16))) AS v (p)});
+for my $mb (4, 16, 64)
+{
+	my $plain = $node->safe_psql('postgres',
+		"CREATE INDEX big_plain ON big (id); SELECT memory_kb('VmHWM'); DROP INDEX big_plain");
+	my ($peak, $lists) = split /\|/, $node->safe_psql(
+		'postgres', qq{
+		SET maintenance_work_mem = '${mb}MB';
+		CREATE INDEX big_e ON big USING gpuivfpq (e);
+		SELECT memory_kb('VmHWM'), lists FROM gpuvec_index_info('big_e')});
+	my $used = $peak - $plain;
+
+	cmp_ok($used, '<=', 1.25 * $mb * 1024 + 4096,
+		"build in $mb MB: $used kB more than a btree's");
+	cmp_ok($lists, '>', 1, "... it has $lists lists");
+	is_sound($node, 'big_e', "built in $mb MB");
+	$node->safe_psql('postgres', 'DROP INDEX big_e');
+}
+my ($rc, undef, $err) = $node->psql('postgres',
+	"SET maintenance_work_mem = '2MB'; CREATE INDEX ON big USING gpuivfpq (e) WITH (lists = 20000)");
+isnt($rc, 0, 'too many lists for 2 MB');
+like($err, qr/training 20000 lists of 128 dimensions needs \d+ MB, maintenance_work_mem is 2 MB/,
+	'... says what is needed');
+like($err, qr/HINT:  Set maintenance_work_mem higher, or use fewer lists/, '... and what to do');
+
+done_testing();

@@ -1,0 +1,107 @@
+# VACUUM rewrites a long list, and frees its old blocks, again and again while
+# queries read it: each notices and reads the list anew, so none misses a row
+# that was always there, and none gives a row twice.  For blocks of one page
+# and of three.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use IPC::Run ();
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $seconds = long_test() ? 120 : 10;
+my $node = new_node('main', conf => "shared_buffers = 128MB\n");
+
+# Rows 1 to 50 lie apart, came first, and stay: they are the last that a
+# reader, newest block first, comes to.
+$node->safe_psql(
+	'postgres', q{
+	SET client_min_messages = warning;
+	CREATE FUNCTION vec(g int) RETURNS real[] LANGUAGE sql IMMUTABLE AS $$
+		SELECT CASE WHEN g <= 50 THEN ARRAY[-1000 - 10 * g, g, 0, 0]
+			ELSE ARRAY[g % 100, g / 100 % 100, g % 7, g % 11] END::real[]
+	$$;
+	CREATE TABLE narrow AS SELECT g AS id, vec(g) AS e FROM generate_series(1, 20000) AS g;
+	CREATE INDEX narrow_e ON narrow USING gpuivfpq (e) WITH (lists = 1, candidates = 200);
+	CREATE TABLE wide AS SELECT g AS id, vec(g) || array_fill((g % 13)::real, ARRAY[1396]) AS e
+	FROM generate_series(1, 2000) AS g;
+	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 1, candidates = 200, pq_dim = 1400);
+});
+
+my %scripts = (
+	# division by zero where the row at the query's place is not found
+	narrow => q{
+		\set g random(1, 50)
+		SELECT 1 / (count(*) FILTER (WHERE id = :g))::int
+		FROM (SELECT id FROM narrow ORDER BY e <-> vec(:g) LIMIT 1) AS q;
+		SELECT 1 / (count(*) = 50 AND count(DISTINCT id) = 50 AND max(id) = 50)::int
+		FROM (SELECT id FROM narrow ORDER BY e <-> '{-1500,1,0,0}' LIMIT 50) AS q;
+	},
+	wide => q{
+		\set g random(1, 50)
+		SELECT 1 / (count(*) FILTER (WHERE id = :g))::int
+		FROM (SELECT id FROM wide
+			ORDER BY e <-> (vec(:g) || array_fill((:g % 13)::real, ARRAY[1396])) LIMIT 1) AS q;
+	});
+my $folder = PostgreSQL::Test::Utils::tempdir();
+my @files = map { append_to_file("$folder/$_.sql", $scripts{$_}); "--file=$folder/$_.sql" }
+  sort keys %scripts;
+local $ENV{PGOPTIONS} = '-c enable_seqscan=off';
+my $queries = IPC::Run::start(
+	[
+		'pgbench', '--no-vacuum', '--client=4', '--jobs=1', "--time=$seconds",
+		@files, $node->connstr('postgres') . ' application_name=queries'
+	],
+	'<' => \undef,
+	'>' => "$folder/out",
+	'2>' => "$folder/err");
+ok( wait_until($node,
+		q{SELECT count(*) = 4 FROM pg_stat_activity WHERE application_name = 'queries'}),
+	'queries run');
+my @pids = split /\n/, $node->safe_psql('postgres',
+	q{SELECT pid FROM pg_stat_activity WHERE application_name = 'queries'});
+
+# Stop the queries wherever they are, rewrite, use the freed blocks again, and
+# let them go on.  One may be stopped with a page locked, for which VACUUM
+# would wait for ever: so somebody lets them go on in any case.
+my $end = time + $seconds - 1;
+my $round = 0;
+while (time < $end && kill(0, $pids[0]))
+{
+	my $remainder = $round++ % 5;
+
+	$node->safe_psql('postgres',
+		"DELETE FROM narrow WHERE id > 50 AND id % 5 = $remainder;
+		 DELETE FROM wide WHERE id > 50 AND id % 5 = $remainder");
+	usleep(20_000);
+	kill 'STOP', @pids;
+	system("(sleep 1; kill -CONT @pids) 2>/dev/null &");
+	$node->safe_psql(
+		'postgres', qq{
+		VACUUM narrow;
+		VACUUM wide;
+		INSERT INTO narrow SELECT g, vec(g) FROM generate_series(51, 20000) AS g
+		WHERE g % 5 = $remainder;
+		INSERT INTO wide SELECT g, vec(g) || array_fill((g % 13)::real, ARRAY[1396])
+		FROM generate_series(51, 2000) AS g WHERE g % 5 = $remainder});
+	kill 'CONT', @pids;
+}
+IPC::Run::finish($queries);
+is(IPC::Run::full_result($queries) || 0, 0, "queries stopped in $round rewrites");
+is(slurp_file("$folder/err"), '', '... complain of nothing');
+delete $ENV{PGOPTIONS};
+
+my $gen = $node->safe_psql('postgres',
+	q{SELECT max(generation) FROM gpuvec_list_stats('narrow_e')});
+cmp_ok($gen, '>', 3, "the list was rewritten $gen times meanwhile");
+is_sound($node, 'narrow_e', 'afterwards');
+is_sound($node, 'wide_e', 'afterwards');
+is_complete($node, 'narrow', '<->', 4, 'afterwards');
+is_complete($node, 'wide', '<->', 1400, 'afterwards');
+
+done_testing();
