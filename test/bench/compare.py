@@ -1,0 +1,300 @@
+#!/usr/bin/env python3
+"""gpuivfpq beside hnsw, ivfflat and exact search, in the cluster that libpq's
+environment variables name.  test/bench/run.sh makes that cluster.
+
+The rows are loaded once for each system, in the same order, so that each has
+a table with one index and the planner no choice.  recall@10 is counted
+against exact neighbours of queries that are not in the table.  Queries/s are
+pgbench's, prepared, one client, the query vectors in a table; all settings of
+all systems are run in turn, several rounds, and medians given.
+"""
+import argparse
+import datetime
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+import data
+import dataset
+import report
+import systems as compared
+
+K = 10
+data.PIP_PACKAGES["bench"] = ["numpy", "psycopg[binary]", "matplotlib"]
+
+
+def hnsw_size(text):
+    m, ef = text.split("/")
+    return int(m), int(ef)
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("data", nargs="?", default="sentences:100000",
+                        help="glove[:ROWS], sentences[:ROWS] or "
+                        "synthetic:N:D:SEED")
+    parser.add_argument("--metric", choices=compared.METRICS, default="l2")
+    parser.add_argument("--real", action="store_true",
+                        help="gpuivfpq and exact search on real[] as well")
+    parser.add_argument("--hnsw", type=hnsw_size, action="append", default=[],
+                        metavar="M/EF_CONSTRUCTION",
+                        help="one more hnsw index, 32/128 for example")
+    parser.add_argument("--ivfflat", type=int, action="append", default=[],
+                        metavar="LISTS",
+                        help="one more ivfflat index, of so many lists")
+    parser.add_argument("--with", dest="options", default="",
+                        metavar="OPTIONS",
+                        help="index options of gpuivfpq, 'lists = 500'")
+    parser.add_argument("--queries", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=2,
+                        help="of pgbench, a setting and round")
+    parser.add_argument("--maintenance-work-mem", default="1GB")
+    parser.add_argument("--prepare", action="store_true",
+                        help="only see that programs and data are there")
+    return parser.parse_args()
+
+
+def one(conn, query, *args):
+    return conn.execute(query, args).fetchone()[0]
+
+
+# ----------------------------------------------------------------------- load
+
+def load(conn, table, x, column_type):
+    column = "vector(%d)" % x.shape[1] if column_type == "vector" else \
+        column_type
+    conn.execute("CREATE TABLE %s (id int PRIMARY KEY, v %s)"
+                 % (table, column))
+    with conn.cursor().copy("COPY %s FROM STDIN (FORMAT binary)"
+                            % table) as copy:
+        for chunk in dataset.copy_stream(x, column_type):
+            copy.write(chunk)
+    conn.execute("VACUUM ANALYZE " + table)
+
+
+def load_all(conn, args, found, systems):
+    conn.execute("SET client_min_messages = warning")
+    for extension in ("gpuvec_pgvector", "pg_prewarm"):
+        conn.execute("CREATE EXTENSION IF NOT EXISTS %s CASCADE" % extension)
+    for column_type in {s.column_type for s in systems}:
+        load(conn, queries_table(column_type), found.query[:args.queries],
+             column_type)
+    for s in systems:
+        load(conn, s.table, found.base, s.column_type)
+
+
+def queries_table(column_type):
+    return "queries_real" if column_type == "real[]" else "queries_vector"
+
+
+# ---------------------------------------------------------------------- build
+
+def build(conn, args, system):
+    """CREATE INDEX, timed; pgvector tells its workers as a debug message."""
+    workers = []
+
+    def heard(diagnostic):
+        found = re.search(r"using (\d+) parallel workers",
+                          diagnostic.message_primary or "")
+        if found:
+            workers.append(int(found.group(1)))
+
+    conn.add_notice_handler(heard)
+    conn.execute("SET maintenance_work_mem = '%s'"
+                 % args.maintenance_work_mem)
+    conn.execute("SET client_min_messages = debug1")
+    start = time.monotonic()
+    conn.execute(system.create_index())
+    system.build_s = time.monotonic() - start
+    conn.execute("SET client_min_messages = warning")
+    conn.remove_notice_handler(heard)
+    system.workers = max(workers, default=0)
+    system.bytes = one(conn, "SELECT pg_relation_size(%s)", system.index)
+    system.info = {}
+    if system.method == report.OURS:
+        system.info = dict(zip(
+            ("lists", "pq_dim"),
+            conn.execute("SELECT lists, pq_dim FROM gpuvec_index_info(%s)",
+                         [system.index]).fetchone()))
+
+
+def prewarm(conn, systems):
+    """Everything into shared buffers: heap, TOAST, indexes."""
+    for (name,) in conn.execute(
+            "SELECT oid::regclass::text FROM pg_class WHERE oid IN ("
+            "  SELECT unnest(array_append(array_agg(indexrelid), c.oid))"
+            "  FROM pg_class c LEFT JOIN pg_index"
+            "    ON indrelid IN (c.oid, c.reltoastrelid)"
+            "  WHERE c.relname = ANY (%s) GROUP BY c.oid"
+            "  UNION SELECT reltoastrelid FROM pg_class"
+            "  WHERE relname = ANY (%s))",
+            [[s.table for s in systems]] * 2).fetchall():
+        conn.execute("SELECT pg_prewarm(%s)", [name])
+
+
+# -------------------------------------------------------------------- measure
+
+def query_text(system, metric, query_id):
+    return ("SELECT id FROM %s ORDER BY v %s "
+            "(SELECT v FROM %s WHERE id = %s) LIMIT %d"
+            % (system.table, compared.METRICS[metric][0],
+               queries_table(system.column_type), query_id, K))
+
+
+def check_plan(conn, args, system):
+    """Notes whether the planner takes the index, and sees that it does when
+    there is no other way."""
+    if not system.method:
+        return
+    explain = "EXPLAIN " + query_text(system, args.metric, "0")
+
+    def used():
+        return any(system.index in line for line, in conn.execute(explain))
+
+    system.info["in_plan"] = "yes" if used() else "only if forced"
+    conn.execute("SET enable_seqscan = off")
+    if not used():
+        sys.exit("bench: %s cannot be used" % system.index)
+    conn.execute("RESET enable_seqscan")
+
+
+def point_settings(system, point):
+    return dict(point.settings, **({"enable_seqscan": "off"} if system.method
+                                   else {"enable_indexscan": "off"}))
+
+
+def measure_recall(conn, args, system, point, truth):
+    for name, value in point_settings(system, point).items():
+        conn.execute("SELECT set_config(%s, %s, false)", [name, str(value)])
+    hits = 0
+    statement = query_text(system, args.metric, "%s")
+    for i, nearest in enumerate(truth):
+        rows = conn.execute(statement, [i], prepare=True).fetchall()
+        hits += len({r for r, in rows} & set(nearest.tolist()))
+    point.recall = hits / (K * len(truth))
+    conn.execute("RESET ALL")
+
+
+def measure_rate(args, system, point, script):
+    """Queries/s of one client for --seconds."""
+    options = " ".join("-c %s=%s" % s
+                       for s in point_settings(system, point).items())
+    with open(script, "w") as f:
+        f.write("\\set i random(0, %d)\n%s;\n"
+                % (args.queries - 1,
+                   query_text(system, args.metric, ":i")))
+    out = subprocess.run(
+        ["pgbench", "-n", "-M", "prepared", "-c", "1", "-T",
+         str(args.seconds), "-f", script],
+        env=dict(os.environ, PGOPTIONS=options), check=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
+    return float(re.search(r"^tps = ([\d.]+)", out, re.M).group(1))
+
+
+def measure(conn, args, systems, truth):
+    for s in systems:
+        data.say("recall of %s" % s.name)
+        check_plan(conn, args, s)
+        s.points = s.sweep(s)
+        for point in s.points:
+            measure_recall(conn, args, s, point, truth)
+    with tempfile.TemporaryDirectory() as folder:
+        script = os.path.join(folder, "query.sql")
+        for i in range(args.rounds):
+            data.say("round %d of %d" % (i + 1, args.rounds))
+            for s in systems:
+                for point in s.points:
+                    point.rates.append(measure_rate(args, s, point, script))
+
+
+# -------------------------------------------------------------------- machine
+
+def machine():
+    model = "unknown processor"
+    with open("/proc/cpuinfo") as f:
+        for line in f:
+            if line.startswith("model name"):
+                model = line.split(":")[1].strip()
+                break
+    return "%d cores, %s" % (len(os.sched_getaffinity(0)), model)
+
+
+def extension(conn, name):
+    return one(conn, "SELECT extversion FROM pg_extension WHERE extname = %s",
+               name)
+
+
+def facts(conn, args, found, load_before):
+    flags = os.environ.get("PGVECTOR_OPTFLAGS")
+    commit = os.environ.get("GPUVEC_COMMIT")
+    return {
+        "command": "make bench BENCH='%s'" % " ".join(sys.argv[1:]),
+        "date": datetime.datetime.now().strftime("%Y-%m-%d %H:%M"),
+        "machine": machine(),
+        "load average before, after": "%.1f, %.1f"
+            % (load_before, os.getloadavg()[0]),
+        "PostgreSQL": one(conn, "SHOW server_version"),
+        "gpuvec": extension(conn, "gpuvec") + (
+            " (%s)" % commit if commit else "") + ", portable C engine",
+        "pgvector": extension(conn, "vector") + (
+            " (%s)" % flags if flags else ""),
+        "data": args.data, "rows": found.rows, "dimensions": found.dims,
+        "metric": args.metric,
+        "queries": "%d, not in the table" % args.queries,
+        "shared_buffers": one(conn, "SHOW shared_buffers"),
+        "maintenance_work_mem": args.maintenance_work_mem,
+        "max_parallel_maintenance_workers":
+            one(conn, "SHOW max_parallel_maintenance_workers"),
+        "rounds": "%d, interleaved, %d s of pgbench -M prepared -c 1 each, "
+                  "medians" % (args.rounds, args.seconds),
+    }
+
+
+def write(args, told, systems):
+    folder = os.path.join(data.BUILD, "bench")
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, "%s-%s" % (args.data.replace(":", "-"),
+                                           args.metric))
+    text = report.text(told, systems)
+    for suffix, content in ((".txt", text),
+                            (".json", report.as_json(told, systems))):
+        with open(path + suffix, "w") as f:
+            f.write(content)
+    report.plot(told, systems, path + ".png")
+    data.say("\n" + text)
+    data.say("written: %s.txt, .json, .png" % path)
+
+
+def main():
+    args = parse_arguments()
+    dataset.split_name(args.data)
+    data.enter_venv("bench", __file__)
+    dataset.prepare(args.data)
+    if args.prepare:
+        return
+    import psycopg
+    load_before = os.getloadavg()[0]
+    found = dataset.load(args.data)
+    args.queries = min(args.queries, len(found.query))
+    truth = found.truth(args.metric, K)[:args.queries]
+    systems = compared.systems(args.metric, found.rows, args.options,
+                               args.hnsw, args.ivfflat, args.real)
+    with psycopg.connect(autocommit=True) as conn:
+        data.say("loading %d x %d" % (found.rows, found.dims))
+        load_all(conn, args, found, systems)
+        for s in systems:
+            if s.method:
+                data.say("building %s" % s.name)
+                build(conn, args, s)
+        prewarm(conn, systems)
+        measure(conn, args, systems, truth)
+        write(args, facts(conn, args, found, load_before), systems)
+
+
+if __name__ == "__main__":
+    main()

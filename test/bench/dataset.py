@@ -1,0 +1,134 @@
+"""Data sets for the benchmark: found or made by name, cut to size, as binary
+COPY streams."""
+import os
+import struct
+import subprocess
+import sys
+
+import data
+
+FOLDER = os.environ.get("GPUVEC_DATA", os.path.join(data.BUILD, "data"))
+SUBSET_SEED = 1                 # of the rows taken out of GloVe
+COPY_ROWS = 4096                # a chunk of a COPY stream
+COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
+COPY_TRAILER = struct.pack(">h", -1)
+
+
+class DataSet:
+    """base float32 [n][d], query float32 [nq][d], held out."""
+
+    def __init__(self, name, base, query):
+        self.name, self.base, self.query = name, base, query
+        self.rows, self.dims = base.shape
+
+    def truth(self, metric, k):
+        """int32 [nq][k]: the rows nearest to each query, exactly."""
+        base, query = self.base, self.query
+        if metric == "cosine":
+            base, query = unit(base), unit(query)
+        return data.exact_neighbours(base, query, k)
+
+
+def unit(x):
+    import numpy as np
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def split_name(name):
+    """(kind, rows or None, name for data.py that makes enough of it)"""
+    kind, *rest = name.split(":")
+    if kind == "synthetic" and len(rest) == 3 and all(map(str.isdigit, rest)):
+        return kind, int(rest[0]), name
+    if kind in ("glove", "sentences") and len(rest) <= 1 and \
+            all(map(str.isdigit, rest)):
+        rows = int(rest[0]) if rest else None
+        return kind, rows, kind if kind == "glove" else name
+    sys.exit("DATA is glove[:ROWS], sentences[:ROWS] or synthetic:N:D:SEED, "
+             "not %s" % name)
+
+
+def folders(kind, made_by):
+    """Where the set may be: as a whole, or as large as it was asked for."""
+    whole = [] if kind == "synthetic" else [os.path.join(FOLDER, kind)]
+    return whole + [os.path.join(FOLDER, made_by.replace(":", "-"))]
+
+
+def find(kind, rows, made_by):
+    """A folder that has enough rows, or None."""
+    import numpy as np
+    for folder in folders(kind, made_by):
+        path = os.path.join(folder, "base.npy")
+        if os.path.exists(path) and \
+                (rows is None or len(np.load(path, mmap_mode="r")) >= rows):
+            return folder
+    return None
+
+
+def prepare(name):
+    """Makes the set if it is not there; returns its folder."""
+    kind, rows, made_by = split_name(name)
+    folder = find(kind, rows, made_by)
+    if folder is None:
+        folder = folders(kind, made_by)[-1]
+        subprocess.run([sys.executable, data.__file__, made_by, folder],
+                       check=True)
+    return folder
+
+
+def load(name):
+    """The set, its first rows (GloVe: random rows, since its first ones are
+    the frequent words) if the name says how many."""
+    import numpy as np
+    kind, rows, _ = split_name(name)
+    folder = prepare(name)
+    base = np.load(os.path.join(folder, "base.npy"), mmap_mode="r")
+    query = np.load(os.path.join(folder, "query.npy"))
+    if rows is not None and rows > len(base):
+        sys.exit("%s has only %d rows" % (folder, len(base)))
+    if rows is not None and rows < len(base):
+        if kind == "glove":
+            rng = np.random.default_rng(SUBSET_SEED)
+            base = base[np.sort(rng.choice(len(base), rows, replace=False))]
+        else:
+            base = base[:rows]
+    return DataSet(name, np.ascontiguousarray(base, np.float32), query)
+
+
+def vector_records(ids, x):
+    """Binary COPY records of (int, vector)."""
+    import numpy as np
+    n, d = x.shape
+    records = np.zeros(n, dtype=[
+        ("fields", ">i2"), ("id_bytes", ">i4"), ("id", ">i4"),
+        ("v_bytes", ">i4"), ("d", ">i2"), ("unused", ">i2"),
+        ("v", ">f4", (d,))])
+    records["fields"], records["id_bytes"], records["id"] = 2, 4, ids
+    records["v_bytes"], records["d"], records["v"] = 4 + 4 * d, d, x
+    return records
+
+
+def real_records(ids, x):
+    """Binary COPY records of (int, real[])."""
+    import numpy as np
+    n, d = x.shape
+    records = np.zeros(n, dtype=[
+        ("fields", ">i2"), ("id_bytes", ">i4"), ("id", ">i4"),
+        ("v_bytes", ">i4"), ("ndim", ">i4"), ("nulls", ">i4"),
+        ("type", ">i4"), ("d", ">i4"), ("first", ">i4"),
+        ("v", [("bytes", ">i4"), ("value", ">f4")], (d,))])
+    records["fields"], records["id_bytes"], records["id"] = 2, 4, ids
+    records["v_bytes"], records["ndim"], records["type"] = 20 + 8 * d, 1, 700
+    records["d"], records["first"] = d, 1
+    records["v"]["bytes"], records["v"]["value"] = 4, x
+    return records
+
+
+def copy_stream(x, column_type):
+    """Chunks of a binary COPY of (row number, row)."""
+    import numpy as np
+    make = real_records if column_type == "real[]" else vector_records
+    yield COPY_HEADER
+    for at in range(0, len(x), COPY_ROWS):
+        part = x[at:at + COPY_ROWS]
+        yield make(np.arange(at, at + len(part)), part).tobytes()
+    yield COPY_TRAILER

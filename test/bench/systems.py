@@ -1,0 +1,109 @@
+"""What is compared: each system's table, index, and the settings swept."""
+
+METRICS = {
+    # name: (operator, suffix of the operator classes)
+    "l2": ("<->", "l2_ops"),
+    "cosine": ("<=>", "cosine_ops"),
+}
+PROBES = [4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512]
+CANDIDATES = [30, 100, 200]
+EF_SEARCH = [10, 20, 40, 80, 120, 200, 400, 800]
+IVFFLAT_PROBES = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 100]
+
+
+class Point:
+    """One setting of one system, and what was measured with it."""
+
+    def __init__(self, label, settings, default=False):
+        self.label, self.settings, self.default = label, settings, default
+        self.recall = None
+        self.rates = []         # queries/s, one a round
+
+
+class System:
+    """A table with at most one index."""
+
+    def __init__(self, name, column_type, method=None, ops=None, options="",
+                 sweep=None):
+        self.name, self.column_type = name, column_type
+        self.method, self.ops, self.options = method, ops, options
+        self.table = "t_" + "".join(c if c.isalnum() else "_" for c in name)
+        self.index = self.table + "_v" if method else None
+        self.sweep = sweep      # called when the index is built
+        self.build_s = self.bytes = self.workers = self.info = None
+        self.points = []
+
+    def create_index(self):
+        return "CREATE INDEX %s ON %s USING %s (v %s)%s" % (
+            self.index, self.table, self.method, self.ops,
+            " WITH (%s)" % self.options if self.options else "")
+
+
+def setting(name, values, default=None):
+    return [Point("%s %s" % (name.split(".")[1], v), {name: v}, v == default)
+            for v in values]
+
+
+def sweep_gpuivfpq(system):
+    """Probes at default candidates, candidates at default probes."""
+    lists = system.info["lists"]
+    return [Point("default", {}, True)] + \
+        setting("gpuvec.probes", [p for p in PROBES if p < lists]) + \
+        setting("gpuvec.candidates", CANDIDATES)
+
+
+def sweep_hnsw(_):
+    return setting("hnsw.ef_search", EF_SEARCH, default=40)
+
+
+def sweep_exact(_):
+    return [Point("sequential scan", {}, True)]
+
+
+def ivfflat_lists(rows):
+    """pgvector's advice is rows / 1000 up to 1M rows; not below 100."""
+    return max(100, rows // 1000)
+
+
+def gpuivfpq(column_type, suffix, options):
+    prefix = "real_" if column_type == "real[]" else "vector_"
+    name = "gpuivfpq" if column_type != "real[]" else "gpuivfpq real[]"
+    return System(name, column_type, "gpuivfpq", prefix + suffix, options,
+                  sweep_gpuivfpq)
+
+
+def hnsw(suffix, m, ef_construction):
+    return System("hnsw %d/%d" % (m, ef_construction), "vector", "hnsw",
+                  "vector_" + suffix,
+                  "m = %d, ef_construction = %d" % (m, ef_construction),
+                  sweep_hnsw)
+
+
+def ivfflat(suffix, lists):
+    def sweep(_):
+        return setting("ivfflat.probes",
+                       [p for p in IVFFLAT_PROBES if p <= lists], default=1)
+    return System("ivfflat %d" % lists, "vector", "ivfflat",
+                  "vector_" + suffix, "lists = %d" % lists, sweep)
+
+
+def exact(column_type):
+    name = "exact" if column_type != "real[]" else "exact real[]"
+    return System(name, column_type, sweep=sweep_exact)
+
+
+def systems(metric, rows, options="", hnsw_sizes=(), ivfflat_sizes=(),
+            with_real=False):
+    """All that one run compares, ours first."""
+    suffix = METRICS[metric][1]
+    found = [gpuivfpq("vector", suffix, options)]
+    if with_real:
+        found.append(gpuivfpq("real[]", suffix, options))
+    found.append(hnsw(suffix, 16, 64))
+    found += [hnsw(suffix, m, ef) for m, ef in hnsw_sizes]
+    found += [ivfflat(suffix, lists)
+              for lists in [ivfflat_lists(rows), *ivfflat_sizes]]
+    found.append(exact("vector"))
+    if with_real:
+        found.append(exact("real[]"))
+    return found
