@@ -47,7 +47,9 @@ CPU_OBJS = \
 	src/cpu/coarse.o \
 	src/cpu/distance.o \
 	src/cpu/gv_cpu.o \
+	src/cpu/half.o \
 	src/cpu/kmeans.o \
+	src/cpu/place.o \
 	src/cpu/pq.o \
 	src/cpu/scan.o \
 	src/cpu/transform.o

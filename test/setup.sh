@@ -41,10 +41,10 @@ missing_packages() {
 			echo libipc-run-perl
 		has prove || echo perl
 		[ -n "$(gv_find_clang)" ] || echo clang
-		# the source package of pgvector is unpacked with it
-		has dpkg-source || echo dpkg-dev
 		;;
 	esac
+	# the source package of pgvector is unpacked with it
+	case $1 in test | long | bench) has dpkg-source || echo dpkg-dev ;; esac
 	case $1 in long | bench)
 		has python3 && python3 -c 'import ensurepip' 2>/dev/null ||
 			echo python3-venv

@@ -22,8 +22,8 @@
 
 #include "cpu/gv_cpu.h"
 
-#define TILE_ROWS	128			/* vectors in a tile */
-#define TILE_CENTS	64			/* centroids in a tile */
+#define TILE_ROWS	GV_CPU_TILE_ROWS
+#define TILE_CENTS	GV_CPU_TILE_CENTS
 #define SLICE		64			/* dimensions in a tile */
 #define STEP		4			/* dimensions multiplied at a time */
 #define FEW_ROWS	4			/* below this a tile does not pay */
@@ -161,18 +161,17 @@ multiply(const float *x, int32_t len,
 	}
 }
 
-/* products [TILE_ROWS][TILE_CENTS] = <x, c> of the rows and the centroids. */
-static void
-multiply_tile(const Tile *tile, const float *centroids, int ncents,
-			  float *products)
+/* See gv_cpu.h. */
+void
+gv_cpu_products(const float *x, int nrows, const float *centroids,
+				int ncents, int32_t dims, float *products)
 {
 	float		panel[SLICE * TILE_CENTS];
-	int32_t		dims = tile->dims;
 	int32_t		first;
 	int			row;
 	int			i;
 
-	for (i = 0; i < tile->nrows * TILE_CENTS; i++)
+	for (i = 0; i < nrows * TILE_CENTS; i++)
 		products[i] = 0.0f;
 
 	for (first = 0; first < dims; first += SLICE)
@@ -180,8 +179,8 @@ multiply_tile(const Tile *tile, const float *centroids, int ncents,
 		int32_t		len = dims - first < SLICE ? dims - first : SLICE;
 
 		pack(centroids, dims, ncents, first, len, panel);
-		for (row = 0; row < tile->nrows; row++)
-			multiply(tile->x + (size_t) row * dims + first, len, panel,
+		for (row = 0; row < nrows; row++)
+			multiply(x + (size_t) row * dims + first, len, panel,
 					 products + row * TILE_CENTS);
 	}
 }
@@ -242,7 +241,8 @@ filter_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
 		else
 			squares[c] = -HUGE_VALF;
 	}
-	multiply_tile(tile, centroids, ncents, products);
+	gv_cpu_products(tile->x, tile->nrows, centroids, ncents, tile->dims,
+					products);
 	for (row = 0; row < tile->nrows; row++)
 		filter_row(tile, row, centroids, c0, ncents, squares,
 				   products + row * TILE_CENTS);

@@ -87,6 +87,18 @@ gv_carve(size_t *next, size_t bytes)
 extern float gv_cpu_dot(const float *a, const float *b, int32_t dims);
 extern float gv_cpu_sqdist(const float *a, const float *b, int32_t dims);
 
+/*
+ * A tile of the blocked product: products [nrows][GV_CPU_TILE_CENTS] = <x, c>
+ * of x [nrows][dims], nrows <= GV_CPU_TILE_ROWS, and centroids
+ * [ncents][dims], ncents <= GV_CPU_TILE_CENTS.  A product's error is below
+ * (dims / 4 + 6) 2^-24 |x| |c|.
+ */
+#define GV_CPU_TILE_ROWS	128
+#define GV_CPU_TILE_CENTS	64
+
+extern void gv_cpu_products(const float *x, int nrows, const float *centroids,
+							int ncents, int32_t dims, float *products);
+
 /* The slots of gv_cpu_backend. */
 extern size_t gv_cpu_kmeans_scratch(const GvKmeans *spec);
 extern GvStatus gv_cpu_kmeans(const GvKmeans *spec, const float *x,
@@ -100,6 +112,12 @@ extern GvStatus gv_cpu_codebooks(int32_t dims, int32_t m, int64_t n,
 extern GvStatus gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
 							  const float *x, int64_t n, int32_t *nearest,
 							  float *sqdist, const GvStop *stop);
+extern size_t gv_cpu_place_scratch(const GvTree *tree, int64_t n);
+extern GvStatus gv_cpu_place(const GvTree *tree, const float *x, int64_t n,
+							 int32_t copies, int32_t *lists, void *scratch,
+							 const GvStop *stop);
+extern int32_t gv_cpu_soar(int32_t dims, const float *x, const float *first,
+						   const float *const *others, int32_t n);
 extern GvStatus gv_cpu_encode(const GvModel *model, const float *x,
 							  const float *centroid, int64_t n,
 							  uint8_t *codes, float *t);

@@ -11,6 +11,8 @@
 #include "cpu/gv_cpu.h"
 
 #define CHUNK	1024			/* dimensions summed at a time, on the stack */
+#define PROBES	255				/* rows that tell the usual length */
+#define OUTLIER	16.0			/* times that length: left out of the fit */
 
 /* Limits of the scale's exponent: 2^-126 is the smallest normal float. */
 #define MAX_EXPONENT	126
@@ -54,12 +56,40 @@ gv_transform(const GvModel *model, const float *x, int64_t n, float *y)
 	return nzero;
 }
 
+/*
+ * The squared length beyond which a row counts as an outlier: some times the
+ * median of rows spread over the sample.  One of 1e38 would otherwise take
+ * all others' digits.
+ */
+static double
+outlier_square(int32_t dims, const float *x, int64_t n)
+{
+	double		squares[PROBES];
+	int			count = n < PROBES ? (int) n : PROBES;
+	int			i;
+
+	for (i = 0; i < count; i++)
+	{
+		const float *row = x + (size_t) (n / count * i) * dims;
+		double		square = -gv_distance_ip(row, row, dims);
+		int			at = i;
+
+		for (; at > 0 && squares[at - 1] > square; at--)
+			squares[at] = squares[at - 1];
+		squares[at] = square;
+	}
+	if (squares[count / 2] > 0.0)
+		return squares[count / 2] * OUTLIER * OUTLIER;
+	return squares[count - 1];
+}
+
 /* The mean of dimensions first .. first + len - 1, len <= CHUNK. */
 static void
 mean_of_chunk(GvMetric metric, int32_t dims, const float *x, int64_t n,
-			  int32_t first, int32_t len, float *mean)
+			  double outlier, int32_t first, int32_t len, float *mean)
 {
 	double		sums[CHUNK] = {0};
+	int64_t		count = 0;
 	int64_t		row;
 	int32_t		i;
 
@@ -68,19 +98,23 @@ mean_of_chunk(GvMetric metric, int32_t dims, const float *x, int64_t n,
 		const float *from = x + (size_t) row * dims;
 		double		factor = row_factor(metric, from, dims);
 
+		if (-gv_distance_ip(from, from, dims) > outlier)
+			continue;
+		count++;
 		for (i = 0; i < len; i++)
 			sums[i] += from[first + i] * factor;
 	}
-	for (i = 0; i < len; i++)
-		mean[first + i] = gv_clamp(sums[i] / (double) n);
+	for (i = 0; i < len && count > 0; i++)
+		mean[first + i] = gv_clamp(sums[i] / (double) count);
 }
 
-/* The mean over n rows of |x' - mean|^2. */
+/* The mean over the rows that are no outliers of |x' - mean|^2. */
 static double
 mean_square(GvMetric metric, int32_t dims, const float *x, int64_t n,
-			const float *mean)
+			double outlier, const float *mean)
 {
 	double		total = 0.0;
+	int64_t		count = 0;
 	int64_t		row;
 	int32_t		i;
 
@@ -90,6 +124,9 @@ mean_square(GvMetric metric, int32_t dims, const float *x, int64_t n,
 		double		factor = row_factor(metric, from, dims);
 		double		sum = 0.0;
 
+		if (-gv_distance_ip(from, from, dims) > outlier)
+			continue;
+		count++;
 		for (i = 0; i < dims; i++)
 		{
 			double		diff = from[i] * factor - mean[i];
@@ -98,7 +135,7 @@ mean_square(GvMetric metric, int32_t dims, const float *x, int64_t n,
 		}
 		total += sum;
 	}
-	return total / (double) n;
+	return count > 0 ? total / (double) count : 0.0;
 }
 
 /* See gv_engine.h. */
@@ -106,6 +143,7 @@ void
 gv_fit_transform(GvMetric metric, int32_t dims, const float *x, int64_t n,
 				 float *mean, float *scale)
 {
+	double		outlier;
 	double		square;
 	int			exponent;
 	int32_t		i;
@@ -116,12 +154,13 @@ gv_fit_transform(GvMetric metric, int32_t dims, const float *x, int64_t n,
 	if (n < 1)
 		return;
 
+	outlier = outlier_square(dims, x, n);
 	if (metric != GV_IP)
 		for (i = 0; i < dims; i += CHUNK)
-			mean_of_chunk(metric, dims, x, n, i,
+			mean_of_chunk(metric, dims, x, n, outlier, i,
 						  dims - i < CHUNK ? dims - i : CHUNK, mean);
 
-	square = mean_square(metric, dims, x, n, mean);
+	square = mean_square(metric, dims, x, n, outlier, mean);
 	if (square > 0.0)
 	{
 		/* sqrt(square) = fraction * 2^exponent, fraction in [1/2, 1) */

@@ -108,6 +108,42 @@ gv_assign(int32_t dims, const float *centroids, int32_t k, const float *x,
 	return backend->assign(dims, centroids, k, x, n, nearest, sqdist, stop);
 }
 
+static bool
+valid_tree(const GvTree *tree)
+{
+	return tree != NULL && valid_dims(tree->dims) && tree->nparents >= 1 &&
+		tree->nlists >= tree->nparents && tree->parents != NULL &&
+		tree->starts != NULL && tree->centroids != NULL;
+}
+
+size_t
+gv_place_scratch(const GvTree *tree, int64_t n)
+{
+	if (!valid_tree(tree) || n < 1 || n > INT32_MAX)
+		return 0;
+	return backend->place_scratch(tree, n);
+}
+
+GvStatus
+gv_place(const GvTree *tree, const float *x, int64_t n, int32_t copies,
+		 int32_t *lists, void *scratch, const GvStop *stop)
+{
+	if (!valid_tree(tree) || x == NULL || n < 1 || n > INT32_MAX ||
+		copies < 1 || copies > 2 || lists == NULL ||
+		!valid_scratch(scratch) || !valid_stop(stop))
+		return GV_INVALID;
+	return backend->place(tree, x, n, copies, lists, scratch, stop);
+}
+
+int32_t
+gv_soar(int32_t dims, const float *x, const float *first,
+		const float *const *others, int32_t n)
+{
+	if (!valid_dims(dims) || n < 1)
+		return -1;
+	return backend->soar(dims, x, first, others, n);
+}
+
 GvStatus
 gv_encode(const GvModel *model, const float *x, const float *centroid,
 		  int64_t n, uint8_t *codes, float *t)

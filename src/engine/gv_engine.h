@@ -145,11 +145,19 @@ extern int64_t gv_transform(const GvModel *model, const float *x /* [n][dims] */
 /*
  * Mean and scale of a sample for the metric: the mean of x' (0 for GV_IP),
  * and the power of two that brings the root mean square of |x' - mean| near
- * one.  Sums in double; finite for any finite input.
+ * one, both without rows that are many times longer than usual.  Sums in
+ * double; finite for any finite input.
  */
 extern void gv_fit_transform(GvMetric metric, int32_t dims,
 							 const float *x /* [n][dims] */ , int64_t n,
 							 float *mean /* [dims] */ , float *scale);
+
+/*
+ * Half precision (IEEE 754 binary16), for what is kept in bulk: rounded to
+ * nearest, ties to even; what is too large becomes the largest finite half.
+ */
+extern void gv_to_half(const float *x, int64_t n, uint16_t *half);
+extern void gv_from_half(const uint16_t *half, int64_t n, float *x);
 
 /*
  * Distances of raw vectors for SQL, accumulated in double in one fixed order
@@ -178,6 +186,22 @@ typedef struct GvKmeans
 } GvKmeans;
 
 /*
+ * Two levels of centroids: list l is row l of centroids, and parent p owns
+ * the lists starts[p] .. starts[p + 1] - 1, at least one.
+ */
+typedef struct GvTree
+{
+	int32_t		dims;
+	int32_t		nparents;
+	int32_t		nlists;
+	const float *parents;		/* [nparents][dims] */
+	const int32_t *starts;		/* [nparents + 1] */
+	const float *centroids;		/* [nlists][dims] */
+} GvTree;
+
+#define GV_NEAR		16			/* lists among which the second is chosen */
+
+/*
  * One engine.  Every slot is filled.  Call through the gv_... wrappers.
  */
 typedef struct GvBackend
@@ -196,6 +220,12 @@ typedef struct GvBackend
 	GvStatus	(*assign) (int32_t dims, const float *centroids, int32_t k,
 						   const float *x, int64_t n, int32_t *nearest,
 						   float *sqdist, const GvStop *stop);
+	size_t		(*place_scratch) (const GvTree *tree, int64_t n);
+	GvStatus	(*place) (const GvTree *tree, const float *x, int64_t n,
+						  int32_t copies, int32_t *lists, void *scratch,
+						  const GvStop *stop);
+	int32_t		(*soar) (int32_t dims, const float *x, const float *first,
+						 const float *const *others, int32_t n);
 	GvStatus	(*encode) (const GvModel *model, const float *x,
 						   const float *centroid, int64_t n,
 						   uint8_t *codes, float *t);
@@ -239,6 +269,23 @@ extern GvStatus gv_codebooks(int32_t dims, int32_t m, int64_t n,
 extern GvStatus gv_assign(int32_t dims, const float *centroids, int32_t k,
 						  const float *x, int64_t n, int32_t *nearest,
 						  float *sqdist, const GvStop *stop);
+
+/*
+ * place: the lists of x [n][dims], n < 2^31, into lists [n][copies]: the
+ * nearest that its nearest parents own and, with copies = 2, a second one
+ * (gv_soar among the GV_NEAR nearest), or -1 when there is no other.
+ */
+extern size_t gv_place_scratch(const GvTree *tree, int64_t n);
+extern GvStatus gv_place(const GvTree *tree, const float *x, int64_t n,
+						 int32_t copies, int32_t *lists, void *scratch,
+						 const GvStop *stop);
+
+/*
+ * soar: which of the other centroids [n] -> [dims] is the second list of x
+ * [dims], whose first centroid is `first` [dims]; -1 when n is 0.
+ */
+extern int32_t gv_soar(int32_t dims, const float *x, const float *first,
+					   const float *const *others, int32_t n);
 
 /*
  * encode: x [n][dims], all in the list of `centroid` [dims] -> codes
