@@ -6,6 +6,8 @@ DATA = $(wildcard sql/*--*.sql)
 
 AM_OBJS = \
 	src/am/ivfpqbuild.o \
+	src/am/ivfpqcluster.o \
+	src/am/ivfpqcoarse.o \
 	src/am/ivfpqcost.o \
 	src/am/ivfpqfinish.o \
 	src/am/ivfpqhandler.o \

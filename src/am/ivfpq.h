@@ -43,6 +43,7 @@ typedef struct IvfpqOptions
 	int			probes;
 	int			candidates;
 	int			dims;
+	int			spill;			/* -1 = not given */
 } IvfpqOptions;
 
 /* Settings (gpuvec.c); 0 = not set. */
@@ -162,12 +163,11 @@ typedef struct IvfpqModel
 {
 	IvfpqMetaData meta;
 	GvModel		gv;				/* when meta.nlists > 0 */
-	float		values[FLEXIBLE_ARRAY_MEMBER];	/* mean, codebooks */
+	const int32 *starts;		/* [nparents + 1] first list of each parent */
+	float		values[FLEXIBLE_ARRAY_MEMBER];	/* mean, codebooks, starts */
 } IvfpqModel;
 
 extern IvfpqModel *IvfpqModelGet(Relation index);
-extern int	IvfpqNearestList(Relation index, const IvfpqModel *model,
-							 const float *vector, float *centroid);
 extern void IvfpqCheckStatus(GvStatus status);
 extern const GvStop ivfpq_stop;
 
@@ -179,14 +179,33 @@ typedef struct IvfpqTraining
 {
 	GvModel		gv;
 	int			nlists;			/* 0 = too few rows to train */
+	int			nparents;
+	int			copies;			/* lists that hold a row: 1 or 2 */
+	float	   *parents;		/* [nparents][dims] */
+	int32	   *starts;			/* [nparents + 1] first list of each parent */
 	float	   *centroids;		/* [nlists][dims] */
 	float	   *mean;			/* [dims] */
 	float	   *codebooks;		/* [16 * dims] */
 	double		rows;			/* estimate of the rows to index */
 } IvfpqTraining;
 
+static inline GvTree
+IvfpqTree(const IvfpqTraining *training)
+{
+	GvTree		tree = {training->gv.dims, training->nparents,
+		training->nlists, training->parents, training->starts,
+	training->centroids};
+
+	return tree;
+}
+
 extern void IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 					   IndexInfo *indexInfo, IvfpqType *type);
+
+/* ivfpqcoarse.c */
+extern void IvfpqNearestLists(Relation index, const IvfpqModel *model,
+							  GvMetric metric, const float *vector,
+							  GvTopK *lists);
 
 /*
  * ivfpqsearch.c: from a query to candidates.

@@ -16,13 +16,13 @@
 #include "utils/rel.h"
 #include "utils/tuplesort.h"
 
-#include "am/ivfpq.h"
+#include "am/ivfpqtrain.h"
 
 /* Rows assigned at once: enough to keep the engine busy, and in the cache. */
-#define BATCH_ROWS		512
+#define BATCH_ROWS		2048
 #define BATCH_BYTES		(4 * 1024 * 1024)
 
-/* Columns of the sort: list, TID, T and code. */
+/* Columns of the sort: list, TID * 2 + whether it is the second copy, T and code. */
 #define SORT_LIST		1
 #define SORT_TID		2
 #define SORT_COPY		3
@@ -45,7 +45,8 @@ typedef struct Build
 	int			nbatch;
 	float	   *batch;			/* [batch_rows][dims] */
 	uint64	   *batch_ids;		/* [batch_rows] TIDs */
-	int32	   *batch_lists;	/* [batch_rows] */
+	int32	   *batch_lists;	/* [batch_rows][copies] */
+	void	   *scratch;		/* of gv_place */
 
 	/* assigned rows on their way to the pages */
 	Tuplesortstate *sort;
@@ -74,9 +75,10 @@ keep_odd(Build *build, ItemPointer tid)
 	build->odd_ids[build->nodd++] = IvfpqTidToId(tid);
 }
 
-/* Put one encoded row into the sort. */
+/* Put one encoded copy of a row into the sort. */
 static void
-sort_row(Build *build, const float *vector, int32 list, uint64 id)
+sort_copy(Build *build, const float *vector, int32 list, uint64 id,
+		  bool second)
 {
 	const IvfpqTraining *training = &build->training;
 	float4	   *t = (float4 *) VARDATA(build->copy);
@@ -87,7 +89,7 @@ sort_row(Build *build, const float *vector, int32 list, uint64 id)
 							   1, (uint8 *) (t + 1), t));
 	ExecClearTuple(slot);
 	slot->tts_values[SORT_LIST - 1] = Int32GetDatum(list);
-	slot->tts_values[SORT_TID - 1] = Int64GetDatum((int64) id);
+	slot->tts_values[SORT_TID - 1] = Int64GetDatum((int64) (id * 2 + second));
 	slot->tts_values[SORT_COPY - 1] = PointerGetDatum(build->copy);
 	memset(slot->tts_isnull, 0, SORT_COPY * sizeof(bool));
 	ExecStoreVirtualTuple(slot);
@@ -100,17 +102,21 @@ static void
 flush_batch(Build *build)
 {
 	const IvfpqTraining *training = &build->training;
+	GvTree		tree = IvfpqTree(training);
 	int			dims = training->gv.dims;
+	int			copies = training->copies;
 
 	if (build->nbatch == 0)
 		return;
 	gv_transform(&training->gv, build->batch, build->nbatch, build->batch);
-	IvfpqCheckStatus(gv_assign(dims, training->centroids, training->nlists,
-							   build->batch, build->nbatch,
-							   build->batch_lists, NULL, &ivfpq_stop));
-	for (int i = 0; i < build->nbatch; i++)
-		sort_row(build, build->batch + (Size) i * dims, build->batch_lists[i],
-				 build->batch_ids[i]);
+	IvfpqCheckStatus(gv_place(&tree, build->batch, build->nbatch, copies,
+							  build->batch_lists, build->scratch,
+							  &ivfpq_stop));
+	for (int i = 0; i < build->nbatch * copies; i++)
+		if (build->batch_lists[i] >= 0)
+			sort_copy(build, build->batch + (Size) (i / copies) * dims,
+					  build->batch_lists[i], build->batch_ids[i / copies],
+					  i % copies > 0);
 
 	build->index_tuples += build->nbatch;
 	build->nbatch = 0;
@@ -192,11 +198,17 @@ begin_sort(Build *build)
 	Size		copy_bytes = VARHDRSZ + sizeof(float4) +
 		gv_code_bytes(training->gv.m);
 	int64		used;
+	GvTree		tree = IvfpqTree(training);
+	void	   *chunk;
 
 	build->batch_rows = Max(16, Min(BATCH_ROWS, BATCH_BYTES / row_bytes));
 	build->batch = palloc((Size) build->batch_rows * row_bytes);
 	build->batch_ids = palloc(build->batch_rows * sizeof(uint64));
-	build->batch_lists = palloc(build->batch_rows * sizeof(int32));
+	build->batch_lists = palloc(build->batch_rows * training->copies *
+								sizeof(int32));
+	build->scratch = IvfpqAllocScratch(gv_place_scratch(&tree,
+														build->batch_rows),
+									   &chunk);
 	build->counts = palloc0(training->nlists * sizeof(uint32));
 	build->copy = palloc(copy_bytes);
 	SET_VARSIZE(build->copy, copy_bytes);
@@ -223,12 +235,14 @@ next_copy(void *arg, IvfpqCopy *copy)
 	Build	   *build = arg;
 	TupleTableSlot *slot = build->sort_slot;
 	const char *data;
+	uint64		id;
 	bool		isnull;
 
 	if (!tuplesort_gettupleslot(build->sort, true, false, slot, NULL))
 		elog(ERROR, "rows were lost while sorting by list");
-	IvfpqIdToTid((uint64) DatumGetInt64(slot_getattr(slot, SORT_TID, &isnull)),
-				 &copy->tid);
+	id = (uint64) DatumGetInt64(slot_getattr(slot, SORT_TID, &isnull));
+	IvfpqIdToTid(id / 2, &copy->tid);
+	copy->second = id % 2 > 0;
 	data = VARDATA_ANY(DatumGetPointer(slot_getattr(slot, SORT_COPY, &isnull)));
 	memcpy(&copy->t, data, sizeof(float4));
 	copy->code = (const uint8 *) data + sizeof(float4);
@@ -257,7 +271,8 @@ write_lists(Build *build)
 			IvfpqWriterList(&writer, list, build->counts[list], next_copy,
 							build);
 		done += build->counts[list];
-		pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_DONE, done);
+		pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_DONE,
+									 done / build->meta.copies);
 	}
 	IvfpqWriterFinish(&writer);
 	ExecDropSingleTupleTableSlot(build->sort_slot);
@@ -286,11 +301,17 @@ build_trained(Build *build)
 	meta->dims = dims;
 	meta->pq_dim = training->gv.m;
 	meta->nlists = training->nlists;
+	meta->nparents = training->nparents;
+	meta->copies = training->copies;
 	meta->scale = training->gv.scale;
 	meta->rows_at_training = (int64) build->index_tuples;
 	meta->mean = IvfpqArrayBuild(index, training->mean, dims);
 	meta->codebooks = IvfpqArrayBuild(index, training->codebooks,
 									  (int64) GV_CODEWORDS * dims);
+	meta->parents = IvfpqArrayBuild(index, training->parents,
+									(int64) training->nparents * dims);
+	meta->starts = IvfpqArrayBuild(index, (const float *) training->starts,
+								   training->nparents + 1);
 	meta->centroids = IvfpqArrayBuild(index, training->centroids,
 									  (int64) training->nlists * dims);
 	meta->directory = IvfpqDirectoryBuild(index, training->nlists);

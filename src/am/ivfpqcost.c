@@ -7,6 +7,10 @@
  * comes out.  Every further row costs its share of further candidates.  So
  * the index wins for ORDER BY ... LIMIT, and a sequential scan and a sort win
  * when most of the table is wanted.
+ *
+ * The planner charges a sequential scan nothing for TOAST, though it has to
+ * read all of it here.  So that the two compare, pages count for as much as
+ * the table's own pages are of all that it consists of.
  */
 #include "postgres.h"
 
@@ -41,9 +45,9 @@ refuse(IndexPath *path, Cost *startup_cost, Cost *total_cost,
 	GvDisablePath(&path->path);
 }
 
-/* TOAST pages that a row of the table has on average. */
+/* Pages of the table's TOAST table. */
 static double
-toast_pages_per_row(Oid heapoid, double rows)
+toast_pages(Oid heapoid)
 {
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(heapoid));
 	double		pages = 0;
@@ -53,15 +57,15 @@ toast_pages_per_row(Oid heapoid, double rows)
 		return 0;
 	toastoid = ((Form_pg_class) GETSTRUCT(tuple))->reltoastrelid;
 	ReleaseSysCache(tuple);
-	if (!OidIsValid(toastoid) || rows < 1)
+	if (!OidIsValid(toastoid))
 		return 0;
 
 	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(toastoid));
 	if (!HeapTupleIsValid(tuple))
 		return 0;
-	pages = ((Form_pg_class) GETSTRUCT(tuple))->relpages;
+	pages = Max(((Form_pg_class) GETSTRUCT(tuple))->relpages, 0);
 	ReleaseSysCache(tuple);
-	return pages / rows;
+	return pages;
 }
 
 /* What the index asks for before the first row. */
@@ -122,6 +126,7 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	double		seq_page;
 	double		row_cost;
 	double		heap_pages;
+	double		toast;
 	Demand		demand;
 
 	if (path->indexorderbys == NIL)
@@ -132,14 +137,16 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 
 	get_demand(&demand, info, tuples);
 	get_tablespace_page_costs(info->reltablespace, &random_page, &seq_page);
+	toast = toast_pages(root->simple_rte_array[rel->relid]->relid);
+	random_page *= Max(rel->pages, 1) / (Max(rel->pages, 1) + toast);
+	seq_page *= Max(rel->pages, 1) / (Max(rel->pages, 1) + toast);
 
 	/* what measuring a row costs, when that many rows share heap pages */
 	heap_pages = index_pages_fetched(Max(demand.rows, 1) * Max(loop_count, 1),
 									 rel->pages, info->pages, root) /
 		Max(loop_count, 1);
-	row_cost = random_page * heap_pages / Max(demand.rows, 1) +
-		random_page * toast_pages_per_row(root->simple_rte_array[rel->relid]->relid,
-										  tuples) +
+	row_cost = random_page * (heap_pages / Max(demand.rows, 1) +
+							  toast / tuples) +
 		cpu_tuple_cost + 2 * cpu_operator_cost;
 
 	*startup_cost = seq_page * demand.pages +

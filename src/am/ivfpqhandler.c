@@ -49,6 +49,10 @@ IvfpqInitOptions(void)
 	add_int_reloption(ivfpq_relopt_kind, "dims",
 					  "Dimensions of the vectors, 0 = from type or rows",
 					  0, 0, IVFPQ_MAX_DIMS, AccessExclusiveLock);
+	add_int_reloption(ivfpq_relopt_kind, "spill",
+					  "Second copies of rows, in a list that makes up for "
+					  "the first, -1 = default",
+					  -1, -1, 1, AccessExclusiveLock);
 }
 
 /*
@@ -64,6 +68,7 @@ ivfpqoptions(Datum reloptions, bool validate)
 		INT_OPTION(probes),
 		INT_OPTION(candidates),
 		INT_OPTION(dims),
+		INT_OPTION(spill),
 	};
 	IvfpqOptions *options;
 

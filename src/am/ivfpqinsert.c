@@ -8,21 +8,57 @@
 
 #include "am/ivfpq.h"
 
-/* Encode a transformed vector and append it to its list. */
-static void
-insert_copy(Relation index, const IvfpqModel *model, const float *vector,
-			ItemPointer tid)
+/* The lists that are to hold a transformed vector; returns how many. */
+static int
+choose_lists(Relation index, const IvfpqModel *model, const float *vector,
+			 int lists[2], float *centroids /* [GV_NEAR][dims] */ )
 {
-	float	   *centroid = palloc(model->meta.dims * sizeof(float));
-	uint8	   *code = palloc(gv_code_bytes(model->gv.m));
-	IvfpqCopy	copy;
-	int			list;
+	int			dims = model->meta.dims;
+	float		scores[GV_NEAR];
+	uint64_t	ids[GV_NEAR];
+	GvTopK		nearest = {.capacity = GV_NEAR,.scores = scores,.ids = ids};
+	const float *others[GV_NEAR];
+	int			second;
 
-	list = IvfpqNearestList(index, model, vector, centroid);
-	copy.tid = *tid;
-	copy.code = code;
-	IvfpqCheckStatus(gv_encode(&model->gv, vector, centroid, 1, code, &copy.t));
-	IvfpqListAppend(index, &model->meta, list, &copy);
+	IvfpqNearestLists(index, model, GV_L2, vector, &nearest);
+	lists[0] = (int) ids[0];
+	IvfpqArrayFetch(index, model->meta.centroids, dims, ids[0], centroids);
+	if (model->meta.copies == 1 || nearest.count == 1)
+		return 1;
+
+	for (int i = 1; i < nearest.count; i++)
+	{
+		others[i - 1] = centroids + (Size) i * dims;
+		IvfpqArrayFetch(index, model->meta.centroids, dims, ids[i],
+						centroids + (Size) i * dims);
+	}
+	second = gv_soar(dims, vector, centroids, others, nearest.count - 1) + 1;
+	lists[1] = (int) ids[second];
+	memmove(centroids + dims, centroids + (Size) second * dims,
+			dims * sizeof(float));
+	return 2;
+}
+
+/* Encode a transformed vector and append it to its lists, a record each. */
+static void
+insert_copies(Relation index, const IvfpqModel *model, const float *vector,
+			  ItemPointer tid)
+{
+	int			dims = model->meta.dims;
+	float	   *centroids = palloc(GV_NEAR * dims * sizeof(float));
+	uint8	   *code = palloc(gv_code_bytes(model->gv.m));
+	int			lists[2];
+	int			copies = choose_lists(index, model, vector, lists, centroids);
+
+	for (int i = 0; i < copies; i++)
+	{
+		IvfpqCopy	copy = {.tid = *tid,.code = code,.second = i > 0};
+
+		IvfpqCheckStatus(gv_encode(&model->gv, vector,
+								   centroids + (Size) i * dims, 1, code,
+								   &copy.t));
+		IvfpqListAppend(index, &model->meta, lists[i], &copy);
+	}
 }
 
 /* Index a value that is not NULL. */
@@ -51,7 +87,7 @@ insert_value(Relation index, Datum value, ItemPointer tid)
 
 		IvfpqCheckDims(model->meta.dims, dims);
 		gv_transform(&model->gv, raw, 1, vector);
-		insert_copy(index, model, vector, tid);
+		insert_copies(index, model, vector, tid);
 	}
 	else
 		IvfpqPendingAppend(index, tid);

@@ -151,13 +151,14 @@ IvfpqHasPlace(IvfpqType *type, Datum value)
 	if (type->metric != GV_COSINE)
 		return true;
 	vector = IvfpqValueFloats(type, value, &dims);
-	return gv_distance_ip(vector, vector, dims) != 0;
+	return IvfpqIsPlaceable(type, vector, dims);
 }
 
 /* What the directory's entries sum up to. */
 typedef struct ListTotals
 {
-	int64		live;
+	int64		rows;			/* by their first copies */
+	int64		live;			/* copies */
 	int64		dead;
 	int64		longest;		/* live copies of the longest list */
 	int			longest_list;
@@ -175,6 +176,7 @@ sum_lists(Relation index, const IvfpqMetaData *meta, ListTotals *totals)
 		CHECK_FOR_INTERRUPTS();
 		IvfpqListEntryRead(index, meta, list, &entry);
 		live = (int64) entry.nitems - entry.ndead;
+		totals->rows += entry.nfirst;
 		totals->live += live;
 		totals->dead += entry.ndead;
 		if (live > totals->longest)
@@ -211,7 +213,7 @@ make_advice(Relation index, const IvfpqMetaData *meta,
 			const ListTotals *totals, int64 pending)
 {
 	char	   *name;
-	int64		rows = totals->live + pending;
+	int64		rows = totals->rows + pending;
 
 	name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(index)),
 									  RelationGetRelationName(index));
@@ -261,7 +263,7 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 	values[0] = Int32GetDatum(meta.nlists);
 	values[1] = Int32GetDatum(meta.dims);
 	values[2] = Int32GetDatum(meta.pq_dim);
-	values[3] = Int64GetDatum(totals.live + pending);
+	values[3] = Int64GetDatum(totals.rows + pending);
 	values[4] = Int64GetDatum(pending);
 	values[5] = Int64GetDatum(totals.dead);
 	values[6] = Int64GetDatum((int64) RelationGetNumberOfBlocks(index) * BLCKSZ);

@@ -47,7 +47,7 @@ model_size(const IvfpqMetaData *meta)
 	Size		nvalues = 0;
 
 	if (meta->nlists > 0)
-		nvalues = (Size) meta->dims * (1 + GV_CODEWORDS);
+		nvalues = (Size) meta->dims * (1 + GV_CODEWORDS) + meta->nparents + 1;
 	return offsetof(IvfpqModel, values) + nvalues * sizeof(float);
 }
 
@@ -63,9 +63,28 @@ set_pointers(IvfpqModel *model)
 	model->gv.scale = meta->scale;
 	model->gv.mean = model->values;
 	model->gv.codebooks = model->values + meta->dims;
+	model->starts = (const int32 *) (model->values +
+									 (Size) meta->dims * (1 + GV_CODEWORDS));
 }
 
-/* Read mean and codebooks into a chunk that the relation cache entry owns. */
+/* The lists of the parents must be those of the index, in order. */
+static void
+check_starts(Relation index, const IvfpqModel *model)
+{
+	const IvfpqMetaData *meta = &model->meta;
+	const int32 *starts = (const int32 *) (model->values + (Size) meta->dims *
+										   (1 + GV_CODEWORDS));
+
+	for (int p = 0; p < meta->nparents; p++)
+		if (starts[p] < 0 || starts[p] >= starts[p + 1])
+			IvfpqCorrupted(index, meta->starts,
+						   "parent %d has no lists of its own", p);
+	if (starts[0] != 0 || starts[meta->nparents] != meta->nlists)
+		IvfpqCorrupted(index, meta->starts, "parents have %d lists of %d",
+					   starts[meta->nparents], meta->nlists);
+}
+
+/* Read mean, codebooks and starts into a chunk that the relation cache entry owns. */
 static IvfpqModel *
 load_model(Relation index, const IvfpqMetaData *meta)
 {
@@ -78,6 +97,9 @@ load_model(Relation index, const IvfpqMetaData *meta)
 		IvfpqArrayFetch(index, meta->mean, meta->dims, 0, model->values);
 		IvfpqArrayFetch(index, meta->codebooks, GV_CODEWORDS * meta->dims, 0,
 						model->values + meta->dims);
+		IvfpqArrayFetch(index, meta->starts, meta->nparents + 1, 0,
+						model->values + (Size) meta->dims * (1 + GV_CODEWORDS));
+		check_starts(index, model);
 	}
 	return model;
 }
@@ -110,41 +132,4 @@ IvfpqModelGet(Relation index)
 	model->meta = meta;
 	set_pointers(model);
 	return model;
-}
-
-/*
- * The list whose centroid is nearest to a transformed vector; the centroid is
- * copied into `centroid` [dims].
- */
-int
-IvfpqNearestList(Relation index, const IvfpqModel *model,
-				 const float *vector, float *centroid)
-{
-	const IvfpqMetaData *meta = &model->meta;
-	IvfpqArrayReader reader;
-	const float *run;
-	float		best = 0;
-	int			best_list = -1;
-	int			first = 0;
-	int			count;
-
-	IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims, meta->nlists);
-	while ((run = IvfpqArrayNext(&reader, &count)) != NULL)
-	{
-		int32		nearest;
-		float		sqdist;
-
-		IvfpqCheckStatus(gv_assign(meta->dims, run, count, vector, 1,
-								   &nearest, &sqdist, &ivfpq_stop));
-		if (best_list < 0 || sqdist < best)
-		{
-			best = sqdist;
-			best_list = first + nearest;
-			memcpy(centroid, run + (Size) nearest * meta->dims,
-				   meta->dims * sizeof(float));
-		}
-		first += count;
-	}
-	IvfpqArrayClose(&reader);
-	return best_list;
 }

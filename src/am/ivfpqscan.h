@@ -5,11 +5,11 @@
 #ifndef IVFPQSCAN_H
 #define IVFPQSCAN_H
 
-#include "common/hashfn.h"
 #include "lib/pairingheap.h"
 #include "utils/tuplesort.h"
 
 #include "am/ivfpq.h"
+#include "am/ivfpqtidset.h"
 
 /*
  * Each batch takes this many times the candidates, and probes this many times
@@ -17,25 +17,6 @@
  */
 #define IVFPQ_CANDIDATES_GROWTH	4.0
 #define IVFPQ_PROBES_GROWTH		1.4
-
-/* A set of TIDs (IvfpqTidToId). */
-typedef struct TidSetEntry
-{
-	uint64		id;
-	char		status;
-} TidSetEntry;
-
-#define SH_PREFIX			tidset
-#define SH_ELEMENT_TYPE		TidSetEntry
-#define SH_KEY_TYPE			uint64
-#define SH_KEY				id
-#define SH_HASH_KEY(tb, key) \
-	murmurhash32((uint32) (key) ^ murmurhash32((uint32) ((key) >> 32)))
-#define SH_EQUAL(tb, a, b)	((a) == (b))
-#define SH_SCOPE			static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
 
 typedef struct IvfpqScan
 {

@@ -11,18 +11,16 @@
 #include "miscadmin.h"
 
 #include "am/ivfpq.h"
+#include "am/ivfpqtidset.h"
 
 /*
- * Lists for a table of that many rows: 100 rows each, or fewer lists when
- * comparing the query with all centroids would take longer than reading
- * longer lists.  Here and below: src/README, "Defaults".
+ * Lists for a table of that many rows.  Here and below: src/README,
+ * "Defaults".
  */
 int
 IvfpqDefaultLists(double rows)
 {
-	double		lists = Min(rows / 100.0, 0.46 * pow(rows, 2.0 / 3.0));
-
-	return (int) Max(1, Min(lists, IVFPQ_MAX_LISTS));
+	return (int) Max(1, Min(rows / 100.0, IVFPQ_MAX_LISTS));
 }
 
 /*
@@ -40,7 +38,8 @@ IvfpqProbes(Relation index, const IvfpqMetaData *meta)
 	else if (options && options->probes > 0)
 		probes = options->probes;
 	else
-		probes = (int) ceil(4.5 * pow(meta->nlists, 0.45));
+		probes = (int) ceil((meta->copies > 1 ? 1.8 : 4.5) *
+							pow(meta->nlists, 0.45));
 	return Max(1, Min(probes, meta->nlists));
 }
 
@@ -99,29 +98,6 @@ IvfpqSearchInit(IvfpqSearch *search, Relation index, const IvfpqModel *model,
 	IvfpqListReaderInit(&search->reader, index, &model->meta, NULL);
 }
 
-/* The `probes` nearest lists into search->lists, nearest first. */
-static void
-nearest_lists(IvfpqSearch *search, int probes)
-{
-	const IvfpqMetaData *meta = &search->model->meta;
-	IvfpqArrayReader reader;
-	const float *run;
-	int			first = 0;
-	int			count;
-
-	topk_resize(&search->lists, probes);
-	IvfpqArrayOpen(&reader, search->index, meta->centroids, meta->dims,
-				   meta->nlists);
-	while ((run = IvfpqArrayNext(&reader, &count)) != NULL)
-	{
-		IvfpqCheckStatus(gv_coarse(&search->model->gv, search->query, run,
-								   count, first, &search->lists));
-		first += count;
-	}
-	IvfpqArrayClose(&reader);
-	gv_topk_sort(&search->lists);
-}
-
 /* Score every copy of a list. */
 static void
 scan_list(IvfpqSearch *search, uint32 list, float base)
@@ -145,20 +121,44 @@ scan_list(IvfpqSearch *search, uint32 list, float base)
 	}
 }
 
+/* Keep a row's better copy only, and no more than n rows. */
+static void
+keep_distinct(GvTopK *candidates, int n)
+{
+	tidset_hash *seen = tidset_create(CurrentMemoryContext, 2 * n, NULL);
+	int			kept = 0;
+
+	for (int i = 0; i < candidates->count && kept < n; i++)
+	{
+		bool		found;
+
+		tidset_insert(seen, candidates->ids[i], &found);
+		if (found)
+			continue;
+		candidates->scores[kept] = candidates->scores[i];
+		candidates->ids[kept++] = candidates->ids[i];
+	}
+	candidates->count = kept;
+	tidset_destroy(seen);
+}
+
 /*
- * Fill search->candidates with the best copies of the `probes` nearest lists,
- * by score, ties by TID.
+ * Fill search->candidates with the best rows of the `probes` nearest lists,
+ * by the score of their better copy, ties by TID.
  */
 void
 IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)
 {
-	nearest_lists(search, probes);
-	topk_resize(&search->candidates, candidates);
+	const IvfpqModel *model = search->model;
+
+	topk_resize(&search->lists, probes);
+	IvfpqNearestLists(search->index, model, model->gv.metric, search->query,
+					  &search->lists);
+	topk_resize(&search->candidates, candidates * model->meta.copies);
 	for (int i = 0; i < search->lists.count; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
 		scan_list(search, (uint32) search->lists.ids[i],
 				  search->lists.scores[i]);
-	}
 	gv_topk_sort(&search->candidates);
+	if (model->meta.copies > 1)
+		keep_distinct(&search->candidates, candidates);
 }

@@ -2,41 +2,32 @@
  * ivfpqtrain.c
  *		From a sample of the table to centroids and codebooks.
  *
- * The sample comes from PostgreSQL's block sampler and reservoir.  All that
- * training holds at once stays within maintenance_work_mem: the sample, the
- * centroids, and the engine's scratch.
+ * The sample comes from PostgreSQL's block sampler and reservoir, and takes a
+ * quarter of maintenance_work_mem.  Mean, scale, parents and codebooks come
+ * from it; lists too when it is the whole table, else from a second, larger
+ * sample that goes through a sort (ivfpqcluster.c).
  */
 #include "postgres.h"
+
+#include <math.h>
 
 #include "access/tableam.h"
 #include "catalog/index.h"
 #include "commands/progress.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
+#include "utils/backend_progress.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/sampling.h"
 
-#include "am/ivfpq.h"
-#include "utils/backend_progress.h"
+#include "am/ivfpqtrain.h"
 
-/* Rows of the sample that k-means wants for a list, and can do with. */
-#define SAMPLES_PER_LIST		64
-#define MIN_SAMPLES_PER_LIST	32
-#define MIN_SAMPLES_GIVEN		4	/* when the user sets lists */
-
+#define MIN_SAMPLES_GIVEN		4	/* a list, when the user sets lists */
 #define MAX_SAMPLES				((int64) 1 << 24)
-#define CODEBOOK_SAMPLES		16384
+#define CODEBOOK_SAMPLES		8192	/* rows; a residual for every copy */
 #define FIT_VALUES				((int64) 1 << 24)	/* floats that mean and scale need */
-#define KMEANS_ITERATIONS		10
-
-/*
- * Lists of the sample hold at most this many times the mean; lists of the
- * whole table then keep below four times it.
- */
-#define MAX_SHARE				2.0
-
-#define TRAINING_SEED			UINT64CONST(0x67707576656331)
+#define BATCH_ROWS				256	/* passed on at once */
 
 /* The sample while it is taken. */
 typedef struct Sample
@@ -52,47 +43,19 @@ typedef struct Sample
 	MemoryContext tmp;
 } Sample;
 
-static Size
-memory_limit(void)
+Size
+IvfpqMemoryLimit(void)
 {
 	return (Size) maintenance_work_mem * 1024;
-}
-
-/* Memory that k-means on n rows holds at once, the sample included. */
-static Size
-training_size(int64 n, int nlists, int dims)
-{
-	GvKmeans	spec = {.dims = dims,.n = n,.k = nlists,
-	.iterations = KMEANS_ITERATIONS,.max_share = MAX_SHARE};
-
-	return (Size) n * dims * sizeof(float) +
-		(Size) nlists * dims * sizeof(float) + gv_kmeans_scratch(&spec);
-}
-
-/* Rows of `dims` floats that fit beside nlists lists; 0 = none do. */
-static int64
-samples_that_fit(int nlists, int dims, int64 most)
-{
-	int64		low = 0;
-	int64		high = most;
-
-	while (low < high)
-	{
-		int64		mid = low + (high - low + 1) / 2;
-
-		if (training_size(mid, nlists, dims) <= memory_limit())
-			low = mid;
-		else
-			high = mid - 1;
-	}
-	return low;
 }
 
 /* The dimension tells how many rows fit. */
 static void
 size_sample(Sample *sample)
 {
-	sample->capacity = Max(samples_that_fit(1, sample->dims, MAX_SAMPLES), 1);
+	Size		rows = IvfpqMemoryLimit() / 4 / (sample->dims * sizeof(float));
+
+	sample->capacity = Max(Min((int64) rows, MAX_SAMPLES), 1);
 	reservoir_init_selection_state(&sample->reservoir, sample->capacity);
 }
 
@@ -211,7 +174,7 @@ take_sample(Sample *sample, Relation heap, Relation index,
 
 	size_sample(sample);
 	BlockSampler_Init(&sampler, nblocks, Min(nblocks, sample->capacity),
-					  (uint32) TRAINING_SEED);
+					  (uint32) IVFPQ_TRAINING_SEED);
 	while (BlockSampler_HasMore(&sampler))
 	{
 		BlockNumber blkno = BlockSampler_Next(&sampler);
@@ -226,63 +189,48 @@ take_sample(Sample *sample, Relation heap, Relation index,
 	MemoryContextDelete(sample->tmp);
 }
 
-/* Complain when what the user asked for cannot be trained in the memory. */
-static void
-check_memory(int64 nsamples, int nlists, int dims)
-{
-	Size		size = training_size(nsamples, nlists, dims);
-
-	if (size > memory_limit())
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("training %d lists of %d dimensions needs %zu MB, maintenance_work_mem is %d MB",
-						nlists, dims, size / (1024 * 1024) + 1,
-						maintenance_work_mem / 1024),
-				 errhint("Set maintenance_work_mem higher, or use fewer lists.")));
-}
-
 /*
- * How many lists to train; *nsamples is cut to what fits and is of use.
+ * How many lists to train.  What the user asks for must fit; what we choose
+ * leaves half of the memory to all else.
  */
 static int
-choose_lists(Relation index, const Sample *sample, double rows,
-			 int64 *nsamples)
+choose_lists(Relation index, const Sample *sample, double rows)
 {
 	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
 	int			given = options ? options->lists : 0;
+	Size		centroid = sample->dims * sizeof(float);
 	int			lists = given > 0 ? given : IvfpqDefaultLists(rows);
-	int64		fit;
+	Size		size;
 
-	lists = (int) Min(lists, sample->count);
-	if (given > 0)
-		check_memory(Min((int64) lists * MIN_SAMPLES_GIVEN, sample->count),
-					 lists, sample->dims);
+	if (sample->count == sample->seen)
+		lists = (int) Min(lists, sample->count);
+	if (given == 0)
+		return (int) Max(1, Min(lists, IvfpqMemoryLimit() / 4 / centroid));
 
-	*nsamples = sample->count;
-	fit = samples_that_fit(lists, sample->dims, *nsamples);
-	while (given == 0 && lists > 1 && fit < *nsamples &&
-		   fit < (int64) lists * MIN_SAMPLES_PER_LIST)
-	{
-		lists -= (lists + 9) / 10;
-		fit = samples_that_fit(lists, sample->dims, *nsamples);
-	}
-	*nsamples = Min(fit, Max((int64) lists * SAMPLES_PER_LIST,
-							 CODEBOOK_SAMPLES));
-	*nsamples = Min(*nsamples, sample->count);
-	check_memory(Max(*nsamples, lists), lists, sample->dims);
+	size = Max(2 * centroid * lists,
+			   IvfpqTrainingSize(Min((int64) IvfpqParents(lists) > 1 ? 1 :
+									 (int64) lists * MIN_SAMPLES_GIVEN,
+									 sample->seen), 1, sample->dims));
+	if (size > IvfpqMemoryLimit())
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("training %d lists of %d dimensions needs %zu MB, maintenance_work_mem is %d MB",
+						lists, sample->dims, size / (1024 * 1024) + 1,
+						maintenance_work_mem / 1024),
+				 errhint("Set maintenance_work_mem higher, or use fewer lists.")));
 	return lists;
 }
 
-/* Keep a random choice of n rows, in random order; a sample fills in order. */
+/* Put the rows into random order; a sample fills in the table's. */
 static void
-shuffle_sample(Sample *sample, int64 n)
+shuffle_sample(Sample *sample)
 {
 	pg_prng_state prng;
 	Size		row = sample->dims * sizeof(float);
 	float	   *swap = palloc(row);
 
-	pg_prng_seed(&prng, TRAINING_SEED);
-	for (int64 i = 0; i < n && i < sample->count - 1; i++)
+	pg_prng_seed(&prng, IVFPQ_TRAINING_SEED);
+	for (int64 i = 0; i < sample->count - 1; i++)
 	{
 		int64		j = pg_prng_uint64_range(&prng, i, sample->count - 1);
 		float	   *a = sample->rows + i * sample->dims;
@@ -294,14 +242,14 @@ shuffle_sample(Sample *sample, int64 n)
 		memcpy(b, swap, row);
 	}
 	pfree(swap);
-	sample->rows = repalloc_huge(sample->rows, row * n);
 }
 
-/* Find mean and scale, and move the first n rows of the sample by them. */
+/* Find mean and scale, and move the sample by them. */
 static void
-transform_sample(IvfpqTraining *training, Sample *sample, int64 n)
+transform_sample(IvfpqTraining *training, Sample *sample)
 {
 	int			dims = sample->dims;
+	int64		n = sample->count;
 
 	training->mean = palloc(dims * sizeof(float));
 	gv_fit_transform(training->gv.metric, dims, sample->rows,
@@ -316,60 +264,149 @@ transform_sample(IvfpqTraining *training, Sample *sample, int64 n)
 	}
 }
 
-static void *
-alloc_scratch(Size size, void **chunk)
+/* What the second pass over the table needs. */
+typedef struct Reader
 {
-	*chunk = palloc_extended(size + GV_ALIGN, MCXT_ALLOC_HUGE);
-	return (void *) TYPEALIGN(GV_ALIGN, *chunk);
+	IvfpqTraining *training;
+	Sample	   *sample;
+	Relation	heap;
+	Relation	index;
+	IndexInfo  *indexInfo;
+	int64		wanted;			/* rows */
+	IvfpqRowSink sink;
+	void	   *sink_arg;
+	int			nbatch;
+	float	   *batch;			/* [BATCH_ROWS][dims] */
+} Reader;
+
+static void
+flush_reader(Reader *reader)
+{
+	if (reader->nbatch > 0)
+		reader->sink(reader->sink_arg, reader->batch, reader->nbatch);
+	reader->nbatch = 0;
+	CHECK_FOR_INTERRUPTS();
 }
 
-/* Centroids from the first n rows of the sample. */
+/* Called for every row of the blocks of the second sample. */
 static void
-train_centroids(IvfpqTraining *training, const Sample *sample, int64 n,
-				int lists)
+read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
+			  bool alive, void *arg)
 {
-	GvKmeans	spec = {.dims = sample->dims,.n = n,.k = lists,
-		.iterations = KMEANS_ITERATIONS,.max_share = MAX_SHARE,
-	.seed = TRAINING_SEED};
+	Reader	   *reader = arg;
+	Sample	   *sample = reader->sample;
+	MemoryContext oldcontext;
+	const float *row;
+	int			dims;
+
+	if (isnull[0] || !alive)
+		return;
+
+	oldcontext = MemoryContextSwitchTo(sample->tmp);
+	row = IvfpqValueFloats(sample->type, values[0], &dims);
+	MemoryContextSwitchTo(oldcontext);
+	IvfpqCheckDims(sample->dims, dims);
+	if (IvfpqIsPlaceable(sample->type, row, dims))
+		gv_transform(&reader->training->gv, row, 1,
+					 reader->batch + (Size) reader->nbatch++ * dims);
+	MemoryContextReset(sample->tmp);
+	if (reader->nbatch == BATCH_ROWS)
+		flush_reader(reader);
+}
+
+/*
+ * IvfpqRowSource: the sample itself when it is the whole table, else rows of
+ * as many blocks as hold what is wanted.
+ */
+static void
+read_rows(void *arg, IvfpqRowSink sink, void *sink_arg)
+{
+	Reader	   *reader = arg;
+	Sample	   *sample = reader->sample;
+	BlockNumber nblocks = RelationGetNumberOfBlocks(reader->heap);
+	double		blocks;
+	BlockSamplerData sampler;
+
+	if (sample->count == sample->seen)
+	{
+		for (int64 i = 0; i < sample->count; i += BATCH_ROWS)
+			sink(sink_arg, sample->rows + i * sample->dims,
+				 (int) Min(BATCH_ROWS, sample->count - i));
+		return;
+	}
+
+	reader->sink = sink;
+	reader->sink_arg = sink_arg;
+	reader->batch = palloc(BATCH_ROWS * sample->dims * sizeof(float));
+	sample->tmp = AllocSetContextCreate(CurrentMemoryContext,
+										"gpuivfpq sample",
+										ALLOCSET_DEFAULT_SIZES);
+	blocks = Min(nblocks, ceil(nblocks * reader->wanted /
+							   Max(reader->training->rows, 1)));
+	BlockSampler_Init(&sampler, nblocks, (int) Max(blocks, 1),
+					  (uint32) IVFPQ_TRAINING_SEED);
+	while (BlockSampler_HasMore(&sampler))
+		table_index_build_range_scan(reader->heap, reader->index,
+									 reader->indexInfo, false, false, false,
+									 BlockSampler_Next(&sampler), 1,
+									 read_callback, reader, NULL);
+	flush_reader(reader);
+	pfree(reader->batch);
+	MemoryContextDelete(sample->tmp);
+}
+
+/* Residuals of the rows [n] in each of their lists; returns how many. */
+static int64
+residuals_of(IvfpqTraining *training, const float *rows, int64 n,
+			 float *residuals)
+{
+	int			dims = training->gv.dims;
+	int			copies = training->copies;
+	int32	   *lists = palloc(n * copies * sizeof(int32));
+	int64		count = 0;
+	GvTree		tree = IvfpqTree(training);
 	void	   *chunk;
-	void	   *scratch = alloc_scratch(gv_kmeans_scratch(&spec), &chunk);
+	void	   *scratch = IvfpqAllocScratch(gv_place_scratch(&tree, n), &chunk);
 
-	training->centroids = palloc_extended((Size) lists * sample->dims *
-										  sizeof(float), MCXT_ALLOC_HUGE);
-	IvfpqCheckStatus(gv_kmeans(&spec, sample->rows, training->centroids,
-							   &training->nlists, scratch, &ivfpq_stop));
+	IvfpqCheckStatus(gv_place(&tree, rows, n, copies, lists, scratch,
+							  &ivfpq_stop));
+	for (int64 i = 0; i < n * copies; i++)
+	{
+		const float *row = rows + i / copies * dims;
+		const float *centroid = training->centroids + (Size) lists[i] * dims;
+
+		if (lists[i] < 0)
+			continue;
+		for (int d = 0; d < dims; d++)
+			residuals[count * dims + d] = row[d] - centroid[d];
+		count++;
+	}
 	pfree(chunk);
+	pfree(lists);
+	return count;
 }
 
-/* Codebooks from residuals, which take the place of the sample's rows. */
+/* Codebooks, from residuals of the sample. */
 static void
-train_codebooks(IvfpqTraining *training, Sample *sample, int64 n)
+train_codebooks(IvfpqTraining *training, const Sample *sample)
 {
 	int			dims = sample->dims;
-	int32	   *lists;
+	int64		n = Min(sample->count, CODEBOOK_SAMPLES);
+	float	   *residuals;
 	void	   *chunk;
 	void	   *scratch;
 
-	n = Min(n, CODEBOOK_SAMPLES);
-	lists = palloc(n * sizeof(int32));
-	IvfpqCheckStatus(gv_assign(dims, training->centroids, training->nlists,
-							   sample->rows, n, lists, NULL, &ivfpq_stop));
-	for (int64 i = 0; i < n; i++)
-	{
-		const float *centroid = training->centroids + (Size) lists[i] * dims;
-
-		for (int d = 0; d < dims; d++)
-			sample->rows[i * dims + d] -= centroid[d];
-	}
-	pfree(lists);
-
+	residuals = palloc_extended(n * training->copies * dims * sizeof(float),
+								MCXT_ALLOC_HUGE);
+	n = residuals_of(training, sample->rows, n, residuals);
 	training->codebooks = palloc((Size) GV_CODEWORDS * dims * sizeof(float));
-	scratch = alloc_scratch(gv_codebooks_scratch(dims, training->gv.m, n),
-							&chunk);
-	IvfpqCheckStatus(gv_codebooks(dims, training->gv.m, n, sample->rows,
-								  TRAINING_SEED, training->codebooks, scratch,
-								  &ivfpq_stop));
+	scratch = IvfpqAllocScratch(gv_codebooks_scratch(dims, training->gv.m, n),
+								&chunk);
+	IvfpqCheckStatus(gv_codebooks(dims, training->gv.m, n, residuals,
+								  IVFPQ_TRAINING_SEED, training->codebooks,
+								  scratch, &ivfpq_stop));
 	pfree(chunk);
+	pfree(residuals);
 	training->gv.codebooks = training->codebooks;
 }
 
@@ -400,11 +437,13 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 {
 	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
 	Sample		sample = {.type = type};
-	int64		nsamples;
+	Reader		reader = {.training = training,.sample = &sample,.heap = heap,
+	.index = index,.indexInfo = indexInfo};
 	int			lists;
 	int			enough = IVFPQ_MIN_TRAIN_ROWS;
 
 	memset(training, 0, sizeof(*training));
+	training->copies = options && options->spill == 0 ? 1 : 2;
 	sample.dims = IvfpqIndexDims(index, type);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_SAMPLING);
@@ -416,18 +455,21 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 		enough = Min(enough, options->lists);
 	if (sample.dims > 0)
 		training->gv.m = choose_pq_dim(index, sample.dims);
-	if (sample.count < enough)
+	if (sample.count == 0 || sample.seen < enough)
 		return;
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CLUSTERING);
-	lists = choose_lists(index, &sample, training->rows, &nsamples);
-	shuffle_sample(&sample, nsamples);
-	transform_sample(training, &sample, nsamples);
-	train_centroids(training, &sample, nsamples, lists);
+	lists = choose_lists(index, &sample, training->rows);
+	shuffle_sample(&sample);
+	transform_sample(training, &sample);
+	reader.wanted = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
+	IvfpqTrainLists(training, sample.rows,
+					Min(sample.count, Max(reader.wanted, CODEBOOK_SAMPLES)),
+					lists, read_rows, &reader);
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CODES);
-	train_codebooks(training, &sample, nsamples);
+	train_codebooks(training, &sample);
 	pfree(sample.rows);
 }

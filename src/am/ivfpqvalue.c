@@ -176,7 +176,8 @@ IvfpqCheckDims(int expected, int dims)
 	if (dims != expected)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_EXCEPTION),
-				 errmsg("expected %d dimensions, not %d", expected, dims)));
+				 errmsg("expected %d dimensions, not %d", expected, dims),
+				 errhint("All vectors of an index have the same number of dimensions.")));
 }
 
 /*

@@ -39,7 +39,8 @@ typedef struct Verify
 	Relation	index;
 	ReturnSetInfo *result;
 	IvfpqType	type;
-	Tuplesortstate *entries;	/* int8: TIDs in the index */
+	int			copies;			/* lists that should hold a row */
+	Tuplesortstate *entries;	/* int8: TIDs in the index * 4 + IvfpqPlace */
 	Tuplesortstate *rows;		/* int8: TIDs of rows to be found there */
 	MemoryContext tmp;			/* reset after every row */
 } Verify;
@@ -85,13 +86,14 @@ forget_entries(void *arg)
 
 /* IvfpqChecker.take */
 static void
-take_entries(void *arg, const ItemPointerData *tids, int64 ntids)
+take_entries(void *arg, const IvfpqFound *found, int64 nfound)
 {
 	Verify	   *verify = arg;
 
-	for (int64 i = 0; i < ntids; i++)
+	for (int64 i = 0; i < nfound; i++)
 		tuplesort_putdatum(verify->entries,
-						   Int64GetDatum((int64) IvfpqTidToId(&tids[i])),
+						   Int64GetDatum((int64) (IvfpqTidToId(&found[i].tid) * 4 +
+												  found[i].place)),
 						   false);
 }
 
@@ -118,6 +120,7 @@ check_pages(Verify *verify)
 	for (int list = 0; list < checker.meta.nlists; list++)
 		(void) IvfpqCheckList(&checker, list, false);
 	IvfpqCheckSlabs(&checker);
+	verify->copies = checker.meta.nlists > 1 ? checker.meta.copies : 1;
 	return true;
 }
 
@@ -155,26 +158,42 @@ read_table(Verify *verify, Snapshot snapshot)
 						   row_callback, verify, scan);
 }
 
-/* Report a row that the index finds `count` times. */
+/*
+ * Report a row that the index does not hold as it should: once pending, or
+ * once in every list that is to hold it.  count [3] by IvfpqPlace.
+ */
 static void
-report_row(Verify *verify, uint64 id, int64 count)
+report_row(Verify *verify, uint64 id, const int64 *count)
 {
-	const char *table = RelationGetRelationName(verify->heap);
+	int64		pending = count[IVFPQ_PENDING];
+	int64		first = count[IVFPQ_FIRST_COPY];
+	int64		second = count[IVFPQ_SECOND_COPY];
+	bool		missing = pending + first + second == 0;
 	ItemPointerData tid;
-	char	   *problem;
+	StringInfoData problem;
+
+	if (second == verify->copies - 1 ? pending + first == 1 :
+		pending == 1 && first + second == 0)
+		return;
 
 	IvfpqIdToTid(id, &tid);
-	if (count == 0)
-		problem = psprintf("row (%u,%u) of table \"%s\" is not in the index",
-						   ItemPointerGetBlockNumberNoCheck(&tid),
-						   ItemPointerGetOffsetNumberNoCheck(&tid), table);
+	initStringInfo(&problem);
+	appendStringInfo(&problem, "row (%u,%u) of table \"%s\" is ",
+					 ItemPointerGetBlockNumberNoCheck(&tid),
+					 ItemPointerGetOffsetNumberNoCheck(&tid),
+					 RelationGetRelationName(verify->heap));
+	if (missing)
+		appendStringInfoString(&problem, "not in the index");
+	else if (verify->copies == 1)
+		appendStringInfo(&problem, "in the index %lld times",
+						 (long long) (pending + first + second));
 	else
-		problem = psprintf("row (%u,%u) of table \"%s\" is in the index %lld times",
-						   ItemPointerGetBlockNumberNoCheck(&tid),
-						   ItemPointerGetOffsetNumberNoCheck(&tid), table,
-						   (long long) count);
-	report(verify, count == 0, InvalidBlockNumber, IVFPQ_NO_LIST, problem);
-	pfree(problem);
+		appendStringInfo(&problem,
+						 "pending %lld times, in the index %lld times as first and %lld times as second copy",
+						 (long long) pending, (long long) first,
+						 (long long) second);
+	report(verify, missing, InvalidBlockNumber, IVFPQ_NO_LIST, problem.data);
+	pfree(problem.data);
 }
 
 /* The next TID of a sort; false at the end. */
@@ -190,7 +209,7 @@ next_id(Tuplesortstate *sort, uint64 *id)
 	return true;
 }
 
-/* Every row must be among the entries once; other entries are of dead rows. */
+/* Every row must be among the entries; other entries are of dead rows. */
 static void
 compare_rows(Verify *verify)
 {
@@ -203,16 +222,16 @@ compare_rows(Verify *verify)
 	more = next_id(verify->entries, &entry);
 	while (next_id(verify->rows, &row))
 	{
-		int64		count = 0;
+		int64		count[4] = {0};
 
 		CHECK_FOR_INTERRUPTS();
-		while (more && entry <= row)
+		while (more && entry / 4 <= row)
 		{
-			count += entry == row;
+			if (entry / 4 == row)
+				count[entry % 4]++;
 			more = next_id(verify->entries, &entry);
 		}
-		if (count != 1)
-			report_row(verify, row, count);
+		report_row(verify, row, count);
 	}
 }
 

@@ -136,8 +136,10 @@ check_parameters(IvfpqChecker *checker)
 		meta->dims >= 0 && meta->dims <= IVFPQ_MAX_DIMS &&
 		meta->nlists >= 0 && meta->nlists <= IVFPQ_MAX_LISTS &&
 		meta->rows_at_training >= 0 &&
+		meta->copies >= 1 && meta->copies <= 2 &&
 		(meta->nlists == 0 ||
 		 (meta->dims > 0 && meta->pq_dim <= meta->dims &&
+		  meta->nparents > 0 && meta->nparents <= meta->nlists &&
 		  IvfpqLayoutInit(&checker->layout, meta->pq_dim) &&
 		  isfinite(meta->scale) && meta->scale > 0)))
 		return true;
@@ -164,7 +166,9 @@ check_places(IvfpqChecker *checker)
 		return true;
 	if (meta->mean > IVFPQ_METAPAGE &&
 		meta->mean + array_pages(dims) <= meta->codebooks &&
-		meta->codebooks + array_pages(16 * dims) <= meta->centroids &&
+		meta->codebooks + array_pages(16 * dims) <= meta->parents &&
+		meta->parents + array_pages(meta->nparents * dims) <= meta->starts &&
+		meta->starts + array_pages(meta->nparents + 1) <= meta->centroids &&
 		meta->centroids + array_pages(meta->nlists * dims) <= meta->directory &&
 		meta->directory + (meta->nlists - 1) / IVFPQ_ENTRIES_PER_PAGE <
 		(int64) checker->nblocks)
@@ -266,6 +270,9 @@ IvfpqCheckModel(IvfpqChecker *checker)
 		return;
 	check_array(checker, "the mean", meta->mean, dims);
 	check_array(checker, "codebooks", meta->codebooks, 16 * dims);
+	check_array(checker, "parents", meta->parents, meta->nparents * dims);
+	check_array(checker, "the parents' lists", meta->starts,
+				meta->nparents + 1);
 	check_array(checker, "centroids", meta->centroids, meta->nlists * dims);
 	for (BlockNumber blkno = meta->directory;
 		 blkno < IvfpqFirstSlabPage(meta); blkno++)

@@ -36,9 +36,10 @@ typedef struct Reading
 	bool		complete;		/* reached the end */
 	uint32		ndead;			/* dead flags seen */
 	bool		stray_flags;	/* flags of copies that are not there */
-	ItemPointerData *tids;		/* [ntids] entries that are not dead */
-	int64		ntids;
-	int64		max_tids;
+	uint32		nfirst;			/* live first copies seen */
+	IvfpqFound *found;			/* [nfound] entries that are not dead */
+	int64		nfound;
+	int64		max_found;
 } Reading;
 
 static void find(Reading *reading, BlockNumber blkno, const char *fmt,...)
@@ -70,9 +71,10 @@ begin_reading(Reading *reading)
 	reading->complete = false;
 	reading->ndead = 0;
 	reading->stray_flags = false;
-	reading->tids = NULL;
-	reading->ntids = 0;
-	reading->max_tids = 0;
+	reading->nfirst = 0;
+	reading->found = NULL;
+	reading->nfound = 0;
+	reading->max_found = 0;
 	reading->checker->cached = InvalidBlockNumber;
 }
 
@@ -104,8 +106,8 @@ end_reading(Reading *reading, bool silent)
 			checker->report(checker->arg, true, finding->blkno,
 							reading->list, finding->text);
 		}
-		if (reading->ntids > 0)
-			checker->take(checker->arg, reading->tids, reading->ntids);
+		if (reading->nfound > 0)
+			checker->take(checker->arg, reading->found, reading->nfound);
 	}
 	MemoryContextDelete(reading->context);
 	return sound;
@@ -113,18 +115,20 @@ end_reading(Reading *reading, bool silent)
 
 /* Keep the TID of a live entry. */
 static void
-keep_tid(Reading *reading, const ItemPointerData *tid)
+keep_tid(Reading *reading, const ItemPointerData *tid, IvfpqPlace place)
 {
-	if (reading->ntids == reading->max_tids)
+	IvfpqFound	found = {*tid, place};
+
+	if (reading->nfound == reading->max_found)
 	{
-		reading->max_tids = Max(256, 2 * reading->max_tids);
-		reading->tids = reading->tids == NULL ?
+		reading->max_found = Max(256, 2 * reading->max_found);
+		reading->found = reading->found == NULL ?
 			MemoryContextAlloc(reading->context,
-							   reading->max_tids * sizeof(ItemPointerData)) :
-			repalloc_huge(reading->tids,
-						  reading->max_tids * sizeof(ItemPointerData));
+							   reading->max_found * sizeof(IvfpqFound)) :
+			repalloc_huge(reading->found,
+						  reading->max_found * sizeof(IvfpqFound));
 	}
-	reading->tids[reading->ntids++] = *tid;
+	reading->found[reading->nfound++] = found;
 }
 
 /* Read a list's entry; false if its directory page cannot be had. */
@@ -175,7 +179,8 @@ spare_is_zero(const IvfpqChecker *checker, const uint8 *codes, int i)
  */
 static void
 check_copies(Reading *reading, BlockNumber blkno, uint32 ordinal,
-			 const char *body, const uint8 *codes, uint32 live)
+			 const char *body, const uint8 *codes, uint32 live,
+			 uint32 second)
 {
 	const ItemPointerData *tids = (const ItemPointerData *) body;
 	const float4 *t = (const float4 *) (tids + IVFPQ_BLOCK_COPIES);
@@ -185,7 +190,8 @@ check_copies(Reading *reading, BlockNumber blkno, uint32 ordinal,
 		if (!(live & (1U << i)))
 			continue;
 		if (IvfpqCheckTid(reading->checker, &tids[i]))
-			keep_tid(reading, &tids[i]);
+			keep_tid(reading, &tids[i], second & (1U << i) ?
+					 IVFPQ_SECOND_COPY : IVFPQ_FIRST_COPY);
 		else
 			find(reading, blkno,
 				 "copy %d of block %u points to (%u,%u), which is not in the table",
@@ -210,26 +216,25 @@ gather_parts(Reading *reading, const IvfpqSlotHeader *header,
 {
 	IvfpqChecker *checker = reading->checker;
 	int			part_bytes = checker->layout.part_bytes;
-	bool		whole = true;
+	BlockNumber blkno = header->next_part;
 
 	memcpy(checker->body, body, part_bytes);
 	for (int p = 1; p < checker->layout.nparts; p++)
 	{
-		BlockNumber blkno = header->parts[p - 1];
 		const IvfpqSlotHeader *slot = get_slot(reading, blkno, 0,
 											   header->ordinal, p);
 
-		if (slot != NULL)
-			memcpy(checker->body + p * part_bytes,
-				   (const char *) slot + sizeof(IvfpqSlotHeader), part_bytes);
-		else
+		if (slot == NULL)
 		{
 			find(reading, blkno, "part %d of block %u is not there", p,
 				 header->ordinal);
-			whole = false;
+			return NULL;
 		}
+		memcpy(checker->body + p * part_bytes,
+			   (const char *) slot + sizeof(IvfpqSlotHeader), part_bytes);
+		blkno = slot->next_part;
 	}
-	return whole ? checker->body : NULL;
+	return checker->body;
 }
 
 /* One block of a list; false if it is not there.  *header gets its header. */
@@ -248,6 +253,7 @@ check_block(Reading *reading, IvfpqAddress address, uint32 ordinal, int count,
 		return false;
 	*header = *slot;
 	reading->ndead += pg_popcount32(header->dead & exist);
+	reading->nfirst += pg_popcount32(exist & ~header->dead & ~header->second);
 	reading->stray_flags |= (header->dead & ~exist) != 0;
 
 	body = (const char *) slot + sizeof(IvfpqSlotHeader);
@@ -259,14 +265,14 @@ check_block(Reading *reading, IvfpqAddress address, uint32 ordinal, int count,
 		if (whole == NULL)
 		{
 			check_copies(reading, address.page, ordinal, body, NULL,
-						 exist & ~header->dead);
+						 exist & ~header->dead, header->second);
 			return true;
 		}
 	}
 	codes = (const uint8 *) body + IVFPQ_BLOCK_COPIES *
 		(sizeof(ItemPointerData) + sizeof(float4));
 	check_copies(reading, address.page, ordinal, body, codes,
-				 exist & ~header->dead);
+				 exist & ~header->dead, header->second);
 	return true;
 }
 
@@ -317,6 +323,9 @@ check_dead(Reading *reading)
 	if (reading->ndead != entry->ndead)
 		find(reading, blkno, "%u copies are dead, the directory says %u",
 			 reading->ndead, entry->ndead);
+	if (reading->nfirst != entry->nfirst)
+		find(reading, blkno, "%u live copies are first ones, the directory says %u",
+			 reading->nfirst, entry->nfirst);
 	if (reading->stray_flags)
 		find(reading, blkno, "copies behind the last one are marked dead");
 }
@@ -377,7 +386,7 @@ check_pending_tids(Reading *reading, BlockNumber blkno,
 	for (uint32 i = 0; i < header->count; i++)
 	{
 		if (IvfpqCheckTid(reading->checker, &tids[i]))
-			keep_tid(reading, &tids[i]);
+			keep_tid(reading, &tids[i], IVFPQ_PENDING);
 		else
 			find(reading, blkno,
 				 "pending entry %u points to (%u,%u), which is not in the table",
@@ -413,9 +422,9 @@ take_tids(Reading *reading, bool silent)
 {
 	IvfpqChecker *checker = reading->checker;
 
-	if (!silent && reading->ntids > 0)
-		checker->take(checker->arg, reading->tids, reading->ntids);
-	reading->ntids = 0;
+	if (!silent && reading->nfound > 0)
+		checker->take(checker->arg, reading->found, reading->nfound);
+	reading->nfound = 0;
 }
 
 /*

@@ -85,17 +85,20 @@ IvfpqDefaultPqDim(int dims)
 }
 
 /*
- * Put copy i of a block into its parts.  Every byte of the copy is written,
+ * Put copy i of a block into its parts; `header` is that of part 0.  Every byte of the copy is written,
  * so what an earlier owner of the slot left there does no harm.
  */
 void
-IvfpqBodySet(const IvfpqLayout *layout, char *const *parts, int i,
-			 const IvfpqCopy *copy)
+IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
+			 char *const *parts, int i, const IvfpqCopy *copy)
 {
 	ItemPointerData *tids = (ItemPointerData *) parts[0];
 	float4	   *t = (float4 *) (tids + IVFPQ_BLOCK_COPIES);
 	int			codes = (char *) (t + IVFPQ_BLOCK_COPIES) - parts[0];
 
+	header->second &= ~(1U << i);
+	if (copy->second)
+		header->second |= 1U << i;
 	tids[i] = copy->tid;
 	t[i] = copy->t;
 	for (int p = 0; p < layout->code_bytes; p++)
@@ -108,14 +111,17 @@ IvfpqBodySet(const IvfpqLayout *layout, char *const *parts, int i,
 }
 
 /*
- * The parts of a body as arrays, of which the first `count` copies are written
- * and those flagged in `dead` are dead.  The body lies in one piece.
+ * A block's body, in one piece, as arrays.  Its first `count` copies are
+ * written; the header tells which of them are dead.
  */
 void
-IvfpqBodyView(const char *body, int count, uint32 dead, IvfpqBlockView *view)
+IvfpqBodyView(const char *body, int count, const IvfpqSlotHeader *header,
+			  IvfpqBlockView *view)
 {
 	view->tids = (const ItemPointerData *) body;
 	view->t = (const float4 *) (view->tids + IVFPQ_BLOCK_COPIES);
 	view->codes = (const uint8 *) (view->t + IVFPQ_BLOCK_COPIES);
-	view->live = (0xFFFFFFFF >> (IVFPQ_BLOCK_COPIES - count)) & ~dead;
+	view->live = (0xFFFFFFFF >> (IVFPQ_BLOCK_COPIES - count)) &
+		~header->dead;
+	view->second = header->second;
 }

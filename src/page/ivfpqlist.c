@@ -152,7 +152,7 @@ read_block(IvfpqListReader *reader, IvfpqSlotHeader *header, char **body)
 	memcpy(reader->body, *body, part_bytes);
 	for (int p = 1; p < reader->layout.nparts; p++)
 	{
-		slot = copy_slot(reader, header->parts[p - 1], 0, p);
+		slot = copy_slot(reader, slot->next_part, 0, p);
 		if (slot == NULL)
 			return false;
 		memcpy(reader->body + p * part_bytes, IvfpqSlotBody(slot), part_bytes);
@@ -204,7 +204,7 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 	}
 
 	count = (reader->nleft - 1) % IVFPQ_BLOCK_COPIES + 1;
-	IvfpqBodyView(body, count, header.dead, view);
+	IvfpqBodyView(body, count, &header, view);
 	reader->nleft -= count;
 	reader->next.page = header.prev_page;
 	reader->next.slot = header.prev_slot;
@@ -241,7 +241,10 @@ append_copies(Relation index, const IvfpqLayout *layout, uint32 list,
 	for (int p = 0; p < layout->nparts; p++)
 		parts[p] = IvfpqSlotBody(headers[p]);
 	for (int i = 0; i < ncopies; i++)
-		IvfpqBodySet(layout, parts, used + i, &copies[i]);
+	{
+		IvfpqBodySet(layout, headers[0], parts, used + i, &copies[i]);
+		entry->nfirst += !copies[i].second;
+	}
 
 	entry->head = IvfpqBlockAddress(block);
 	entry->nitems += ncopies;

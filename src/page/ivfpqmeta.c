@@ -24,9 +24,12 @@ IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims)
 	meta->code_bits = 4;
 	meta->build_id = pg_prng_uint64(&pg_global_prng_state);
 	meta->dims = dims;
+	meta->copies = 1;
 	meta->scale = 1.0f;
 	meta->mean = InvalidBlockNumber;
 	meta->codebooks = InvalidBlockNumber;
+	meta->parents = InvalidBlockNumber;
+	meta->starts = InvalidBlockNumber;
 	meta->centroids = InvalidBlockNumber;
 	meta->directory = InvalidBlockNumber;
 	meta->pending_head = InvalidBlockNumber;
@@ -99,9 +102,10 @@ IvfpqMetaGet(Relation index, Page page)
 				 errhint("Rebuild it with REINDEX.")));
 	if (meta->dims < 0 || meta->dims > IVFPQ_MAX_DIMS ||
 		meta->nlists < 0 || meta->nlists > IVFPQ_MAX_LISTS ||
-		meta->code_bits != 4 ||
+		meta->code_bits != 4 || meta->copies < 1 || meta->copies > 2 ||
 		(meta->nlists > 0 &&
-		 (meta->dims == 0 || meta->pq_dim < 1 || meta->pq_dim > meta->dims ||
+		 (meta->dims == 0 || meta->nparents < 1 ||
+		  meta->nparents > meta->nlists || meta->pq_dim < 1 || meta->pq_dim > meta->dims ||
 		  meta->pq_dim > IvfpqMaxPqDim())))
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
 	return meta;

@@ -20,7 +20,7 @@
 #include "utils/rel.h"
 
 #define IVFPQ_MAGIC			0x67764958	/* "gvIX" */
-#define IVFPQ_VERSION		1
+#define IVFPQ_VERSION		2
 #define IVFPQ_METAPAGE		0
 #define IVFPQ_PAGE_ID		0xFF91	/* last 2 bytes of every page */
 
@@ -72,11 +72,18 @@ typedef struct IvfpqMetaData
 	int32		dims;			/* 0 = not known */
 	int32		pq_dim;			/* sub-quantizers */
 	int32		nlists;			/* 0 = untrained */
+	int32		nparents;
+	int32		copies;			/* lists that hold a row: 1 or 2 */
 	float4		scale;			/* of the engine's transform */
 	BlockNumber mean;			/* first page: [dims] floats */
 	BlockNumber codebooks;		/* first page: [16 * dims] floats */
-	BlockNumber centroids;		/* first page: [nlists][dims] floats */
+	BlockNumber parents;		/* first page: [nparents][dims] floats */
+	BlockNumber starts;			/* first page: [nparents + 1] int32, the first
+								 * list of each parent */
+	BlockNumber centroids;		/* first page: [nlists][dims] floats, by
+								 * parent */
 	BlockNumber directory;		/* first page: [nlists] IvfpqListEntry */
+
 	int64		rows_at_training;
 	BlockNumber pending_head;	/* InvalidBlockNumber when there is none */
 	BlockNumber pending_tail;
@@ -99,6 +106,7 @@ typedef struct IvfpqListEntry
 	uint32		gen;			/* bumped when a list is rewritten or emptied */
 	uint32		nitems;			/* copies appended, dead ones included */
 	uint32		ndead;
+	uint32		nfirst;			/* live copies that are their rows' first */
 	uint32		del_seq;		/* bumped when copies are marked dead */
 	IvfpqAddress head;			/* newest block */
 } IvfpqListEntry;
@@ -120,10 +128,11 @@ typedef struct IvfpqSlotHeader
 	uint32		gen;
 	uint32		ordinal;		/* of the block in its list, 0 = oldest */
 	uint32		dead;			/* bit i: copy i is dead (part 0) */
+	uint32		second;			/* bit i: copy i is its row's second (part 0) */
 	BlockNumber prev_page;		/* next older block (part 0) */
 	uint16		prev_slot;
 	uint16		part;			/* 0 .. nparts - 1 */
-	BlockNumber parts[IVFPQ_MAX_PARTS - 1]; /* pages of parts 1, 2 (part 0) */
+	BlockNumber next_part;		/* page of the next part, if there is one */
 } IvfpqSlotHeader;
 
 /* Pending page: a header, then TIDs.  Pages are chained from old to new. */
@@ -139,8 +148,8 @@ typedef struct IvfpqPendingHeader
 	((int) ((IVFPQ_PAGE_BYTES - sizeof(IvfpqPendingHeader)) / sizeof(ItemPointerData)))
 
 StaticAssertDecl(sizeof(IvfpqSpecialData) == 8, "special space is 8 bytes");
-StaticAssertDecl(sizeof(IvfpqMetaData) == 72, "metapage contents are 72 bytes");
-StaticAssertDecl(sizeof(IvfpqListEntry) == 24, "directory entry is 24 bytes");
+StaticAssertDecl(sizeof(IvfpqMetaData) == 88, "metapage contents are 88 bytes");
+StaticAssertDecl(sizeof(IvfpqListEntry) == 28, "directory entry is 28 bytes");
 StaticAssertDecl(sizeof(IvfpqSlotHeader) == 32, "slot header is 32 bytes");
 StaticAssertDecl(sizeof(IvfpqPendingHeader) == 24, "pending header is 24 bytes");
 StaticAssertDecl(sizeof(ItemPointerData) == 6, "a TID is three 16-bit words");
@@ -162,6 +171,7 @@ typedef struct IvfpqCopy
 	ItemPointerData tid;
 	float4		t;
 	const uint8 *code;			/* [code_bytes] */
+	bool		second;			/* the row's second copy */
 } IvfpqCopy;
 
 /* One block as read.  Pointers reach into the reader's memory. */
@@ -171,15 +181,17 @@ typedef struct IvfpqBlockView
 	const float4 *t;			/* [32] */
 	const uint8 *codes;			/* [code_bytes][32] */
 	uint32		live;			/* bit i: copy i exists and is not dead */
+	uint32		second;			/* bit i: copy i is its row's second */
 } IvfpqBlockView;
 
 /* ivfpqlayout.c: arithmetic and bytes, no buffers */
 extern int	IvfpqMaxPqDim(void);
 extern bool IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim);
 extern int	IvfpqDefaultPqDim(int dims);
-extern void IvfpqBodySet(const IvfpqLayout *layout, char *const *parts,
-						 int i, const IvfpqCopy *copy);
-extern void IvfpqBodyView(const char *body, int count, uint32 dead,
+extern void IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
+						 char *const *parts, int i, const IvfpqCopy *copy);
+extern void IvfpqBodyView(const char *body, int count,
+						  const IvfpqSlotHeader *header,
 						  IvfpqBlockView *view);
 
 /* ivfpqpage.c: pages of any kind */
@@ -337,6 +349,19 @@ extern int64 IvfpqPendingVacuum(Relation index,
  * through a callback, never raised, so that a check goes on behind it; what
  * an insert or VACUUM may be doing at the moment is not damage.
  */
+typedef struct IvfpqFound
+{
+	ItemPointerData tid;
+	uint16		place;			/* IvfpqPlace */
+} IvfpqFound;
+
+typedef enum IvfpqPlace
+{
+	IVFPQ_PENDING,
+	IVFPQ_FIRST_COPY,
+	IVFPQ_SECOND_COPY
+} IvfpqPlace;
+
 typedef struct IvfpqChecker
 {
 	Relation	index;
@@ -347,7 +372,7 @@ typedef struct IvfpqChecker
 	void		(*report) (void *arg, bool error, BlockNumber blkno,
 						   uint32 list, const char *problem);
 	/* entries that are not dead */
-	void		(*take) (void *arg, const ItemPointerData *tids, int64 ntids);
+	void		(*take) (void *arg, const IvfpqFound *found, int64 nfound);
 	/* forget what was taken: it comes again */
 	void		(*forget) (void *arg);
 
@@ -388,6 +413,8 @@ typedef struct IvfpqWriter
 	Buffer		slab;			/* page being filled, locked, or invalid */
 	uint32		slot;			/* next free slot of it */
 	char	   *body;			/* [body_bytes] */
+	uint32		second;			/* bit i: copy i is its row's second */
+	uint32		nfirst;			/* copies of the list that are not */
 } IvfpqWriter;
 
 extern BlockNumber IvfpqDirectoryBuild(Relation index, int nlists);

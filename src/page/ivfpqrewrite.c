@@ -107,6 +107,7 @@ IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
 	dead &= ~header->dead;
 	header->dead |= dead;
 	entry->ndead += pg_popcount32(dead);
+	entry->nfirst -= pg_popcount32(dead & ~header->second);
 	entry->del_seq++;
 	GenericXLogFinish(state);
 
@@ -169,23 +170,25 @@ free_chain(Relation index, const IvfpqLayout *layout, uint32 list,
 	for (uint32 left = blocks_for(chain->nitems); left > 0; left--)
 	{
 		IvfpqAddress here = next;
-		IvfpqSlotHeader header;
-		Buffer		buf;
 
-		CHECK_FOR_INTERRUPTS();
-		buf = IvfpqReadPage(index, here.page, BUFFER_LOCK_SHARE,
-							IVFPQ_KIND_SLAB, NULL);
-		header = *IvfpqSlotGet(BufferGetPage(buf), layout, here.slot);
-		UnlockReleaseBuffer(buf);
-
-		next.page = header.prev_page;
-		next.slot = header.prev_slot;
-		IvfpqReclaimSlot(index, layout, here, list, chain->gen);
-		for (int p = 1; p < layout->nparts; p++)
+		for (int p = 0; p < layout->nparts; p++)
 		{
-			IvfpqAddress part = {header.parts[p - 1], 0};
+			IvfpqSlotHeader header;
+			Buffer		buf;
 
-			IvfpqReclaimSlot(index, layout, part, list, chain->gen);
+			CHECK_FOR_INTERRUPTS();
+			buf = IvfpqReadPage(index, here.page, BUFFER_LOCK_SHARE,
+								IVFPQ_KIND_SLAB, NULL);
+			header = *IvfpqSlotGet(BufferGetPage(buf), layout, here.slot);
+			UnlockReleaseBuffer(buf);
+			if (p == 0)
+			{
+				next.page = header.prev_page;
+				next.slot = header.prev_slot;
+			}
+			IvfpqReclaimSlot(index, layout, here, list, chain->gen);
+			here.page = header.next_part;
+			here.slot = 0;
 		}
 	}
 }
@@ -220,6 +223,7 @@ batch_copy(Batch *batch, const IvfpqBlockView *view, int i,
 	batch->copies[batch->n].tid = view->tids[i];
 	batch->copies[batch->n].t = view->t[i];
 	batch->copies[batch->n].code = code;
+	batch->copies[batch->n].second = (view->second & (1U << i)) != 0;
 	batch->n++;
 	if ((chain->nitems + batch->n) % IVFPQ_BLOCK_COPIES == 0)
 		flush_batch(batch, reader, chain);

@@ -182,8 +182,7 @@ IvfpqBlockLock(Relation index, const IvfpqLayout *layout,
 		block->slots[p] = slot;
 		block->init[p] = false;
 		if (p + 1 < layout->nparts)
-			blkno = IvfpqSlotGet(BufferGetPage(block->buffers[0]), layout,
-								 block->slots[0])->parts[p];
+			blkno = IvfpqSlotGet(BufferGetPage(buf), layout, slot)->next_part;
 	}
 }
 
@@ -217,12 +216,12 @@ IvfpqBlockOccupy(const IvfpqBlockPages *block, IvfpqSlotHeader **headers,
 		header->gen = gen;
 		header->ordinal = ordinal;
 		header->dead = 0;
-		header->part = p;
+		header->second = 0;
 		header->prev_page = prev.page;
 		header->prev_slot = prev.slot;
-		for (int i = 1; i < IVFPQ_MAX_PARTS; i++)
-			header->parts[i - 1] = (p == 0 && i < block->nparts) ?
-				BufferGetBlockNumber(block->buffers[i]) : InvalidBlockNumber;
+		header->part = p;
+		header->next_part = p + 1 < block->nparts ?
+			BufferGetBlockNumber(block->buffers[p + 1]) : InvalidBlockNumber;
 	}
 }
 

@@ -11,6 +11,7 @@
 
 #include "access/xloginsert.h"
 #include "miscadmin.h"
+#include "port/pg_bitutils.h"
 #include "utils/rel.h"
 
 #include "page/ivfpqpage.h"
@@ -110,12 +111,12 @@ write_block(IvfpqWriter *writer, uint32 list, uint32 ordinal)
 		header->gen = 0;
 		header->ordinal = ordinal;
 		header->dead = 0;
-		header->part = p;
+		header->second = p == 0 ? writer->second : 0;
 		header->prev_page = InvalidBlockNumber;
 		header->prev_slot = 0;
-		for (int i = 1; i < IVFPQ_MAX_PARTS; i++)
-			header->parts[i - 1] = (p == 0 && i < layout->nparts) ?
-				here.page + i : InvalidBlockNumber;
+		header->part = p;
+		header->next_part = p + 1 < layout->nparts ? blkno + 1 :
+			InvalidBlockNumber;
 		if (p == 0 && ordinal > 0)
 		{
 			IvfpqAddress prev = following(writer, here);
@@ -142,6 +143,7 @@ write_entry(IvfpqWriter *writer, uint32 list, uint32 nitems,
 						BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_DIRECTORY, NULL);
 	entry = IvfpqDirectoryEntry(BufferGetPage(buf), list);
 	entry->nitems = nitems;
+	entry->nfirst = writer->nfirst;
 	entry->head = head;
 	MarkBufferDirty(buf);
 	UnlockReleaseBuffer(buf);
@@ -159,12 +161,14 @@ IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
 	char	   *parts[IVFPQ_MAX_PARTS];
 	uint32		left = nitems;
 
+	writer->nfirst = 0;
 	for (int p = 0; p < layout->nparts; p++)
 		parts[p] = writer->body + p * layout->part_bytes;
 
 	while (left > 0)
 	{
 		uint32		count = (left - 1) % IVFPQ_BLOCK_COPIES + 1;
+		IvfpqSlotHeader header = {0};
 		IvfpqAddress here;
 
 		for (uint32 i = 0; i < count; i++)
@@ -172,8 +176,10 @@ IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
 			IvfpqCopy	copy;
 
 			next(arg, &copy);
-			IvfpqBodySet(layout, parts, i, &copy);
+			IvfpqBodySet(layout, &header, parts, i, &copy);
 		}
+		writer->second = header.second;
+		writer->nfirst += count - pg_popcount32(header.second);
 		left -= count;
 		here = write_block(writer, list, left / IVFPQ_BLOCK_COPIES);
 		if (head.page == InvalidBlockNumber)

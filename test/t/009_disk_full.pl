@@ -51,7 +51,7 @@ $node->safe_psql(
 	CREATE TABLE wide (id serial, e real[]);
 	INSERT INTO wide (e) SELECT point(g, 8) || array_fill((g % 13)::real, ARRAY[1392])
 	FROM generate_series(1, 3000) AS g;
-	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 10, pq_dim = 1400)});
+	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 10, pq_dim = 1400, spill = 0)});
 cmp_ok($node->safe_psql('postgres', q{SELECT pg_relation_size('wide')}),
 	'<', $limit_kb * 512, 'the table is small');
 $node->stop;

@@ -18,18 +18,18 @@ use constant {
 	META_MAGIC => 0,
 	META_VERSION => 4,
 	META_PQ_DIM => 20,
-	META_SCALE => 28,
-	META_CENTROIDS => 40,
-	META_DIRECTORY => 44,
-	META_PENDING_HEAD => 56,
-	META_PENDING_TAIL => 60,
+	META_SCALE => 36,
+	META_CENTROIDS => 56,
+	META_DIRECTORY => 60,
+	META_PENDING_HEAD => 72,
+	META_PENDING_TAIL => 76,
 
 	# ... in a directory entry
-	ENTRY_BYTES => 24,
+	ENTRY_BYTES => 28,
 	ENTRY_NITEMS => 4,
 	ENTRY_NDEAD => 8,
-	ENTRY_PAGE => 16,
-	ENTRY_SLOT => 20,
+	ENTRY_PAGE => 20,
+	ENTRY_SLOT => 24,
 
 	# ... in a slot, for 5 sub-quantizers
 	SLOT_BYTES => 448,
@@ -37,8 +37,8 @@ use constant {
 	SLOT_LIST => 0,
 	SLOT_GEN => 4,
 	SLOT_DEAD => 12,
-	SLOT_PREV_PAGE => 16,
-	SLOT_PREV_SLOT => 20,
+	SLOT_PREV_PAGE => 20,
+	SLOT_PREV_SLOT => 24,
 	SLOT_TIDS => 32,
 	SLOT_T => 32 + 192,
 	SLOT_CODES => 32 + 320,
@@ -71,7 +71,7 @@ $node->safe_psql(
 	CREATE TABLE lists (id int, v real[]);
 	INSERT INTO lists SELECT i, vec(i) FROM generate_series(1, 2000) i;
 	CREATE INDEX lists_v ON lists USING gpuivfpq (v)
-		WITH (lists = 4, pq_dim = 5, probes = 4);
+		WITH (lists = 4, pq_dim = 5, probes = 4, spill = 0);
 	CREATE TABLE pending (id int, v real[]);
 	CREATE INDEX pending_v ON pending USING gpuivfpq (v);
 	INSERT INTO pending SELECT i, vec(i) FROM generate_series(1, 4000) i;
