@@ -104,7 +104,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 
 		demand->lists = IvfpqProbes(index, &meta);
 		demand->centroids = meta.nlists;
-		demand->copies = tuples * share;
+		demand->copies = tuples * meta.copies * share;
 		demand->pages += fixed + Max(info->pages - fixed, 0) * share;
 		demand->rows += Min(candidates, tuples);
 		demand->rows_per_row = candidates / ROWS_PER_BATCH;

@@ -23,7 +23,7 @@
 
 #include "am/ivfpqtrain.h"
 
-#define MIN_SAMPLES_GIVEN		4	/* a list, when the user sets lists */
+#define MIN_SAMPLES_GIVEN		4	/* rows for each, when the user sets lists */
 #define MAX_SAMPLES				((int64) 1 << 24)
 #define CODEBOOK_SAMPLES		8192	/* rows; a residual for every copy */
 #define FIT_VALUES				((int64) 1 << 24)	/* floats that mean and scale need */
@@ -190,27 +190,27 @@ take_sample(Sample *sample, Relation heap, Relation index,
 }
 
 /*
- * How many lists to train.  What the user asks for must fit; what we choose
- * leaves half of the memory to all else.
+ * How many lists to train.  What we choose leaves three quarters of the
+ * memory to all else; what the user asks for must fit: the centroids in half
+ * of it, and a few rows for each one of the upper level in the sample.
  */
 static int
 choose_lists(Relation index, const Sample *sample, double rows)
 {
 	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
 	int			given = options ? options->lists : 0;
-	Size		centroid = sample->dims * sizeof(float);
 	int			lists = given > 0 ? given : IvfpqDefaultLists(rows);
+	Size		centroid = sample->dims * sizeof(float);
+	double		upper;
 	Size		size;
 
-	if (sample->count == sample->seen)
-		lists = (int) Min(lists, sample->count);
+	lists = (int) Min(lists, Max(rows, 1));
 	if (given == 0)
-		return (int) Max(1, Min(lists, IvfpqMemoryLimit() / 4 / centroid));
+		return Max(1, Min(lists, (int) (IvfpqMemoryLimit() / 4 / centroid)));
 
-	size = Max(2 * centroid * lists,
-			   IvfpqTrainingSize(Min((int64) IvfpqParents(lists) > 1 ? 1 :
-									 (int64) lists * MIN_SAMPLES_GIVEN,
-									 sample->seen), 1, sample->dims));
+	upper = IvfpqParents(lists) > 1 ? IvfpqParents(lists) : lists;
+	upper = Min(upper * MIN_SAMPLES_GIVEN, sample->seen);
+	size = centroid * (Size) Max(2.0 * lists, 4.0 * upper);
 	if (size > IvfpqMemoryLimit())
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),

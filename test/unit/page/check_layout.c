@@ -74,6 +74,7 @@ static void
 check_body(int m)
 {
 	IvfpqLayout layout;
+	IvfpqSlotHeader header = {.dead = 0x11,.second = 0xFFFFFFFF};
 	IvfpqBlockView view;
 	char	   *parts[IVFPQ_MAX_PARTS];
 	char	   *body;
@@ -89,19 +90,20 @@ check_body(int m)
 
 	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
 	{
-		IvfpqCopy	copy = {.t = i + 0.5f,.code = code};
+		IvfpqCopy	copy = {.t = i + 0.5f,.code = code,.second = i % 3 == 0};
 
 		for (int p = 0; p < layout.code_bytes; p++)
 			code[p] = (uint8) (7 * i + 13 * p);
 		ItemPointerSet(&copy.tid, 1000000 + i, i + 1);
-		IvfpqBodySet(&layout, parts, i, &copy);
+		IvfpqBodySet(&layout, &header, parts, i, &copy);
 	}
 
-	IvfpqBodyView(body, IVFPQ_BLOCK_COPIES, 0x11, &view);
+	IvfpqBodyView(body, IVFPQ_BLOCK_COPIES, &header, &view);
 	check(view.live == 0xFFFFFFEE, "live bits of a full block", m);
 	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
 	{
 		wrong += view.t[i] != i + 0.5f;
+		wrong += ((view.second >> i) & 1) != (i % 3 == 0);
 		wrong += ItemPointerGetBlockNumberNoCheck(&view.tids[i]) != 1000000 + (BlockNumber) i;
 		wrong += ItemPointerGetOffsetNumberNoCheck(&view.tids[i]) != i + 1;
 		for (int p = 0; p < layout.code_bytes; p++)
@@ -109,7 +111,8 @@ check_body(int m)
 				(uint8) (7 * i + 13 * p);
 	}
 	check(wrong == 0, "copies read back", m);
-	IvfpqBodyView(body, 3, 0x2, &view);
+	header.dead = 0x2;
+	IvfpqBodyView(body, 3, &header, &view);
 	check(view.live == 0x5, "live bits of three copies", m);
 	free(body);
 	free(code);
