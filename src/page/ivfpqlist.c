@@ -181,6 +181,23 @@ handle_mismatch(IvfpqListReader *reader)
 }
 
 /*
+ * With an odd number of sub-quantizers the last byte of a code has a nibble
+ * to spare, which must be 0.
+ */
+static void
+check_spare_nibbles(const IvfpqListReader *reader, const IvfpqBlockView *view)
+{
+	const uint8 *last = view->codes +
+		(reader->layout.code_bytes - 1) * IVFPQ_BLOCK_COPIES;
+
+	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
+		if ((view->live & (1U << i)) && (last[i] & 0xF0) != 0)
+			IvfpqCorrupted(reader->index, reader->next.page,
+						   "code of copy %d in slot %u is out of range", i,
+						   reader->next.slot);
+}
+
+/*
  * The next block of the list, newest first; false after the oldest.  The view
  * is good until the next call.  When reader->reread is set, the copies before
  * may have come already.
@@ -205,6 +222,8 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 
 	count = (reader->nleft - 1) % IVFPQ_BLOCK_COPIES + 1;
 	IvfpqBodyView(body, count, &header, view);
+	if (reader->meta->pq_dim % 2 != 0)
+		check_spare_nibbles(reader, view);
 	reader->nleft -= count;
 	reader->next.page = header.prev_page;
 	reader->next.slot = header.prev_slot;

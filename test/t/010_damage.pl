@@ -348,7 +348,7 @@ damage(
 # ---- copies
 
 damage(
-	'code out of range', $rows,
+	'code out of range', damaged_at($head_page),
 	found($head_page, 'code of copy 0 of block \d+ is out of range'),
 	sub {
 		my $at = $head + SLOT_CODES + 2 * 32;
