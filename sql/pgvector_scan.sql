@@ -70,7 +70,9 @@ DEALLOCATE ALL;
 RESET plan_cache_mode;
 EXPLAIN (COSTS OFF) SELECT id FROM embedded ORDER BY v <-> ARRAY[1,2,3,4,5,6,7,8] LIMIT 3;
 EXPLAIN (COSTS OFF) SELECT id FROM embedded ORDER BY h <=> ARRAY[1,2,3,4,5,6,7,8.5]::real[] LIMIT 3;
+SET enable_seqscan = on;
 EXPLAIN (COSTS OFF) SELECT id FROM embedded ORDER BY v <+> '[1,2,3,4,5,6,7,8]' LIMIT 3;
+SET enable_seqscan = off;
 
 -- pgvector's semantics: NULL query, zero under cosine, LATERAL
 SELECT count(*) FROM (SELECT id FROM embedded ORDER BY v <-> (SELECT NULL::vector)) AS q;

@@ -128,20 +128,22 @@ RESET gpuvec."order";
 SELECT count(*) FROM (SELECT id FROM scanned ORDER BY e <#> '{0,0,0,0,0,0,0,0}' LIMIT 100) AS q;
 
 -- no ORDER BY by distance: not this index
-EXPLAIN (COSTS OFF) SELECT count(*) FROM scanned;
 SELECT count(*) FROM scanned;
+SET enable_seqscan = on;
+EXPLAIN (COSTS OFF) SELECT count(*) FROM scanned;
 EXPLAIN (COSTS OFF) SELECT id FROM scanned WHERE e = '{1}';
 EXPLAIN (COSTS OFF) SELECT id FROM scanned ORDER BY e LIMIT 1;
 EXPLAIN (COSTS OFF) SELECT id FROM scanned ORDER BY e <-> '{1,2,3,4,5,6,7,8}' DESC LIMIT 1;
 EXPLAIN (COSTS OFF) SELECT id FROM scanned ORDER BY e <-> e LIMIT 1;
+SET enable_seqscan = off;
 -- ... while the other side of the operator will do
 EXPLAIN (COSTS OFF) SELECT id FROM scanned ORDER BY '{1,2,3,4,5,6,7,8}' <-> e LIMIT 1;
 EXPLAIN (COSTS OFF) SELECT e FROM scanned ORDER BY e <-> '{1,2,3,4,5,6,7,8}' LIMIT 1;
 
 -- one scan again and again, with keys that change, are NULL, or are zero
 EXPLAIN (COSTS OFF)
-SELECT q.q, n.id FROM queries AS q,
-	LATERAL (SELECT id FROM scanned AS s ORDER BY s.e <-> q.e LIMIT 3) AS n;
+SELECT n.id FROM generate_series(1, 3) AS g,
+	LATERAL (SELECT id FROM scanned AS s ORDER BY s.e <-> array_fill(g::real, ARRAY[8]) LIMIT 3) AS n;
 SELECT count(*), count(DISTINCT n.id) > 20 AS various
 FROM queries AS q, LATERAL (SELECT id FROM scanned AS s ORDER BY s.e <-> q.e LIMIT 3) AS n;
 SELECT k.k, n.rows, n.own
@@ -246,9 +248,11 @@ WHERE e IS NOT NULL;
 SET min_parallel_table_scan_size = 0;
 SET parallel_setup_cost = 0;
 SET parallel_tuple_cost = 0;
-SET force_parallel_mode = on;
+SELECT set_config(name, 'on', false) FROM pg_settings
+WHERE name IN ('force_parallel_mode', 'debug_parallel_query');
 SELECT count(*) FROM (SELECT id FROM scanned ORDER BY e <-> :'target' LIMIT 10) AS q;
-RESET force_parallel_mode;
+SELECT set_config(name, 'off', false) FROM pg_settings
+WHERE name IN ('force_parallel_mode', 'debug_parallel_query');
 
 SELECT * FROM gpuvec_verify_index('scanned_l2');
 SELECT * FROM gpuvec_verify_index('scanned_ip');

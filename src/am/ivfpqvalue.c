@@ -110,8 +110,7 @@ IvfpqIndexDims(Relation index, const IvfpqType *type)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("column does not have dimensions"),
-				 errhint("Declare it as %s(n), or create the index WITH (dims = n).",
-						 format_type_be(type->type))));
+				 errhint("Give its type the dimensions, or create the index WITH (dims = n).")));
 	if (type->typmod_dims > 0 && option_dims > 0 &&
 		option_dims != type->typmod_dims)
 		ereport(ERROR,
