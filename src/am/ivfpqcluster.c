@@ -219,6 +219,7 @@ train_lists(Cluster *cluster)
 {
 	IvfpqTraining *training = cluster->training;
 	int			dims = training->gv.dims;
+	int64		nrows = Max(cluster->nrows, 1); /* all may be gone by now */
 	int64		before = 0;
 
 	tuplesort_performsort(cluster->sort);
@@ -232,8 +233,8 @@ train_lists(Cluster *cluster)
 	for (int p = 0; p < training->nparents; p++)
 	{
 		int64		after = before + cluster->counts[p];
-		int64		k = cluster->lists * after / cluster->nrows -
-			cluster->lists * before / cluster->nrows;
+		int64		k = cluster->lists * after / nrows -
+			cluster->lists * before / nrows;
 
 		training->starts[p] = training->nlists;
 		train_children(cluster, p, (int) Max(k, 1));
