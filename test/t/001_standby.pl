@@ -24,7 +24,7 @@ my @tables = (
 my $primary = new_node(
 	'primary',
 	allows_streaming => 1,
-	conf => "wal_consistency_checking = 'generic'\n");
+	conf => "wal_consistency_checking = 'generic'\nwal_keep_size = '8GB'\n");
 $primary->backup('backup');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'backup', has_streaming => 1);
