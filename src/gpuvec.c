@@ -16,8 +16,6 @@ PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = "0.1.0");
 PG_MODULE_MAGIC;
 #endif
 
-#define MAX_CANDIDATES	1000000
-
 int			ivfpq_probes = 0;
 int			ivfpq_candidates = 0;
 int			ivfpq_order = IVFPQ_ORDER_STRICT;
@@ -59,7 +57,7 @@ _PG_init(void)
 				"computes first.",
 				"0 takes the index's option candidates or, without one, a "
 				"default.",
-				&ivfpq_candidates, MAX_CANDIDATES);
+				&ivfpq_candidates, IVFPQ_MAX_CANDIDATES);
 	DefineCustomEnumVariable("gpuvec.order",
 							 "Sets whether rows come out strictly in order.",
 							 "strict leaves out a row that is found late; "

@@ -34,6 +34,12 @@
 /* Below this many rows an index is left untrained, unless lists says more. */
 #define IVFPQ_MIN_TRAIN_ROWS	1000
 
+/* The most that option and setting `candidates` may ask for. */
+#define IVFPQ_MAX_CANDIDATES	1000000
+
+/* Rows that the first batch of a scan gives out. */
+#define IVFPQ_ROWS_PER_BATCH	10
+
 /* Options of CREATE INDEX; 0 = not given. */
 typedef struct IvfpqOptions
 {

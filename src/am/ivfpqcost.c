@@ -29,9 +29,6 @@
 
 #include "am/ivfpq.h"
 
-/* Rows that the first batch gives out (ivfpqscan.c). */
-#define ROWS_PER_BATCH	10
-
 /* An index scan without ORDER BY is impossible: never the cheapest path. */
 static void
 refuse(IndexPath *path, Cost *startup_cost, Cost *total_cost,
@@ -107,7 +104,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 		demand->copies = tuples * meta.copies * share;
 		demand->pages += fixed + Max(info->pages - fixed, 0) * share;
 		demand->rows += Min(candidates, tuples);
-		demand->rows_per_row = candidates / ROWS_PER_BATCH;
+		demand->rows_per_row = candidates / IVFPQ_ROWS_PER_BATCH;
 	}
 	index_close(index, NoLock);
 }

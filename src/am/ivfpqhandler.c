@@ -13,8 +13,6 @@
 
 #include "am/ivfpq.h"
 
-#define MAX_CANDIDATES	1000000
-
 /* An entry of the table of options, named like its field. */
 #define INT_OPTION(name) \
 	{.optname = #name, .opttype = RELOPT_TYPE_INT, \
@@ -45,7 +43,7 @@ IvfpqInitOptions(void)
 	add_int_reloption(ivfpq_relopt_kind, "candidates",
 					  "Rows whose exact distance a scan computes first, "
 					  "0 = default",
-					  0, 0, MAX_CANDIDATES, ShareUpdateExclusiveLock);
+					  0, 0, IVFPQ_MAX_CANDIDATES, ShareUpdateExclusiveLock);
 	add_int_reloption(ivfpq_relopt_kind, "dims",
 					  "Dimensions of the vectors, 0 = from type or rows",
 					  0, 0, IVFPQ_MAX_DIMS, AccessExclusiveLock);

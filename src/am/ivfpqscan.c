@@ -28,9 +28,6 @@
 
 #include "am/ivfpqscan.h"
 
-/* Rows that the first batch gives out. */
-#define ROWS_PER_BATCH	10
-
 /* A scan measures at least this many rows before it falls back on a pass. */
 #define MIN_MEASURED	20000
 
@@ -237,7 +234,7 @@ next_batch(IvfpqScan *state)
 		state->exhausted = true;
 	measure_rows(state, state->search.candidates.ids,
 				 state->search.candidates.count);
-	state->quota = (int64) (candidates * ROWS_PER_BATCH / base);
+	state->quota = (int64) (candidates * IVFPQ_ROWS_PER_BATCH / base);
 	state->batch++;
 }
 
