@@ -5,6 +5,7 @@ EXTENSION = gpuvec gpuvec_pgvector
 DATA = $(wildcard sql/*--*.sql)
 
 AM_OBJS = \
+	src/am/ivfpqassign.o \
 	src/am/ivfpqbuild.o \
 	src/am/ivfpqcluster.o \
 	src/am/ivfpqcoarse.o \

@@ -177,15 +177,15 @@ CREATE INDEX shapes_600 ON shapes USING gpuivfpq (e) WITH (pq_dim = 600, lists =
 SELECT pg_temp.agreement('shapes', '<->', 2050);
 SELECT * FROM gpuvec_verify_index('shapes_600');
 DROP INDEX shapes_600;
-CREATE INDEX shapes_1400 ON shapes USING gpuivfpq (e real_cosine_ops)
-	WITH (pq_dim = 1400, lists = 2);
+CREATE INDEX shapes_900 ON shapes USING gpuivfpq (e real_cosine_ops)
+	WITH (pq_dim = 900, lists = 2);
 SELECT pg_temp.agreement('shapes', '<=>', 2050);
-SELECT * FROM gpuvec_verify_index('shapes_1400');
+SELECT * FROM gpuvec_verify_index('shapes_900');
 TRUNCATE shapes;
 INSERT INTO shapes SELECT g, array_fill(g::real, ARRAY[16000])
 FROM generate_series(1, 12) AS g;
-REINDEX INDEX shapes_1400;
-DROP INDEX shapes_1400;
+REINDEX INDEX shapes_900;
+DROP INDEX shapes_900;
 CREATE INDEX shapes_16000 ON shapes USING gpuivfpq (e) WITH (lists = 3);
 SELECT lists, dims, rows FROM gpuvec_index_info('shapes_16000');
 SELECT id FROM shapes ORDER BY e <-> array_fill(7.4::real, ARRAY[16000]) LIMIT 3;

@@ -148,7 +148,7 @@ INSERT INTO wide SELECT g, pg_temp.point(g, 1500) FROM generate_series(21, 90) A
 SELECT pg_temp.found('wide', 1, 90);
 SELECT * FROM gpuvec_verify_index('wide_2');
 DROP INDEX wide_2;
-CREATE INDEX wide_3 ON wide USING gpuivfpq (e) WITH (lists = 2, pq_dim = 1400);
+CREATE INDEX wide_3 ON wide USING gpuivfpq (e) WITH (lists = 2, pq_dim = 900);
 INSERT INTO wide SELECT g, pg_temp.point(g, 1500) FROM generate_series(91, 130) AS g;
 SELECT pg_temp.found('wide', 61, 130);
 SELECT * FROM gpuvec_verify_index('wide_3');

@@ -142,7 +142,7 @@ $$;
 CREATE TABLE wide (id int, e real[]) WITH (autovacuum_enabled = off);
 INSERT INTO wide SELECT * FROM pg_temp.wide_rows(1, 600);
 CREATE INDEX wide_2 ON wide USING gpuivfpq (e) WITH (lists = 12, pq_dim = 600);
-CREATE INDEX wide_3 ON wide USING gpuivfpq (e real_ip_ops) WITH (lists = 12, pq_dim = 1400);
+CREATE INDEX wide_3 ON wide USING gpuivfpq (e real_ip_ops) WITH (lists = 12, pq_dim = 900);
 SELECT pg_relation_size('wide_2') AS bytes2, pg_relation_size('wide_3') AS bytes3 \gset
 DELETE FROM wide WHERE id % 3 > 0;
 VACUUM wide;

@@ -67,7 +67,7 @@ SELECT * FROM gpuvec_verify_index('pending_slice');
 CREATE UNLOGGED TABLE wide (id int, v real[]);
 INSERT INTO wide SELECT i, vec(i, 1100) FROM generate_series(1, 120) i;
 CREATE INDEX wide_2 ON wide USING gpuivfpq (v) WITH (lists = 2, pq_dim = 701);
-CREATE INDEX wide_3 ON wide USING gpuivfpq (v) WITH (lists = 2, pq_dim = 1099);
+CREATE INDEX wide_3 ON wide USING gpuivfpq (v) WITH (lists = 2, pq_dim = 899);
 INSERT INTO wide SELECT i, vec(i, 1100) FROM generate_series(121, 200) i;
 SELECT * FROM gpuvec_verify_index('wide_2');
 SELECT * FROM gpuvec_verify_index('wide_3');

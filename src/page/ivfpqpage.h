@@ -20,14 +20,14 @@
 #include "utils/rel.h"
 
 #define IVFPQ_MAGIC			0x67764958	/* "gvIX" */
-#define IVFPQ_VERSION		2
+#define IVFPQ_VERSION		3
 #define IVFPQ_METAPAGE		0
 #define IVFPQ_PAGE_ID		0xFF91	/* last 2 bytes of every page */
 
 #define IVFPQ_MAX_DIMS		16000
 #define IVFPQ_MAX_LISTS		(1 << 24)
 #define IVFPQ_BLOCK_COPIES	32	/* copies in a block */
-#define IVFPQ_MAX_PARTS		3	/* pages a block may span */
+#define IVFPQ_MAX_PARTS		2	/* pages a block may span */
 #define IVFPQ_NO_LIST		((uint32) 0xFFFFFFFF)	/* owner of a free slot */
 
 /* What a page holds. */
@@ -116,7 +116,7 @@ typedef struct IvfpqListEntry
 
 /*
  * Every slot of a slab page starts with this.  A block is one slot or, when
- * its body is longer than a page, 2 or 3 parts, each alone on its page.  The
+ * its body is longer than a page, two parts, each alone on its page.  The
  * body, cut into parts of equal size:
  *		tids	ItemPointerData [32]
  *		t		float4 [32]

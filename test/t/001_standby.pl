@@ -68,7 +68,7 @@ $primary->safe_psql(
 	CREATE TABLE wider (id int, e real[]);
 	INSERT INTO wider SELECT * FROM wide;
 	CREATE INDEX wider_e ON wider USING gpuivfpq (e real_ip_ops)
-		WITH (lists = 5, pq_dim = 1400);
+		WITH (lists = 5, pq_dim = 900);
 	CREATE TABLE waiting (id int, e real[]);
 	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e);
 	INSERT INTO waiting SELECT g, point(g, 4) FROM generate_series(1, $rows) AS g;

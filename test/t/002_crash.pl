@@ -32,7 +32,7 @@ $node->safe_psql(
 	CREATE TABLE wide (id bigserial, e real[]);
 	INSERT INTO wide (e) SELECT point(g, 8) || array_fill((g % 13)::real, ARRAY[1392])
 	FROM generate_series(1, 300) AS g;
-	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 5, pq_dim = 1400);
+	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 5, pq_dim = 900);
 	CREATE TABLE waiting (id bigserial, e real[]);
 	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e);
 });

@@ -51,7 +51,7 @@ $node->safe_psql(
 	CREATE TABLE wide (id serial, e real[]);
 	INSERT INTO wide (e) SELECT point(g, 8) || array_fill((g % 13)::real, ARRAY[1392])
 	FROM generate_series(1, 3000) AS g;
-	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 10, pq_dim = 1400, spill = 0)});
+	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 10, pq_dim = 900, spill = 0)});
 cmp_ok($node->safe_psql('postgres', q{SELECT pg_relation_size('wide')}),
 	'<', $limit_kb * 512, 'the table is small');
 $node->stop;
@@ -98,7 +98,7 @@ $node->_update_pid(1);
 # a build
 $node->safe_psql('postgres', 'DROP INDEX wide_e');
 $node->safe_psql('postgres', $insert);
-test_fails('build', 'CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 10, pq_dim = 1400)',
+test_fails('build', 'CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 10, pq_dim = 900)',
 	qr/could not extend file.*File too large/s);
 $node->safe_psql('postgres', 'CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 10, pq_dim = 100)');
 is_sound($node, 'wide_e', 'a smaller build');
