@@ -28,6 +28,8 @@ typedef struct IvfpqAssign
 	TupleTableSlot *sort_slot;
 	bytea	   *copy;			/* T, then the code */
 	uint32	   *counts;			/* [nlists] copies of each list */
+
+	IvfpqCalibration *calibration;	/* NULL: too few rows */
 } IvfpqAssign;
 
 extern void IvfpqAssignBegin(IvfpqAssign *assign,

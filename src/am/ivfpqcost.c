@@ -81,6 +81,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 {
 	Relation	index;
 	IvfpqMetaData meta;
+	IvfpqEffort effort;
 
 	memset(demand, 0, sizeof(*demand));
 	if (info->hypothetical)		/* nothing to open: as if it had one list */
@@ -93,18 +94,24 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 	IvfpqMetaRead(index, &meta);
 	demand->rows = (double) IvfpqPendingEstimate(index, &meta);
 	demand->pages = 1 + ceil(demand->rows / IVFPQ_PENDING_PER_PAGE);
-	if (meta.nlists > 0)
+	IvfpqGetEffort(&effort, index, &meta, 0);
+	if (meta.nlists > 0 && effort.everything)
 	{
-		double		share = (double) IvfpqProbes(index, &meta) / meta.nlists;
+		demand->pages = info->pages;
+		demand->rows = tuples;
+	}
+	else if (meta.nlists > 0)
+	{
+		double		share = (double) effort.probes / meta.nlists;
 		double		fixed = IvfpqFirstSlabPage(&meta);
-		double		candidates = IvfpqCandidates(index, &meta);
 
-		demand->lists = IvfpqProbes(index, &meta);
+		demand->lists = effort.probes;
 		demand->centroids = meta.nlists;
 		demand->copies = tuples * meta.copies * share;
 		demand->pages += fixed + Max(info->pages - fixed, 0) * share;
-		demand->rows += Min(candidates, tuples);
-		demand->rows_per_row = candidates / IVFPQ_ROWS_PER_BATCH;
+		demand->rows += Min((double) effort.candidates, tuples);
+		IvfpqGetEffort(&effort, index, &meta, 1);
+		demand->rows_per_row = (double) effort.candidates / effort.quota;
 	}
 	index_close(index, NoLock);
 }

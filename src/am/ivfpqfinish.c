@@ -71,9 +71,13 @@ measure_rest(IvfpqScan *state)
 		last = id;
 		if (tidset_lookup(state->measured, id) != NULL)
 			continue;
-		if (state->null_query ||
-			IvfpqRerankRow(state->rerank, id, &distance))
-			put_row(state, distance, id);
+		if (!state->null_query)
+		{
+			state->report.measured++;
+			if (!IvfpqRerankRow(state->rerank, id, &distance))
+				continue;
+		}
+		put_row(state, distance, id);
 	}
 	tuplesort_end(tids);
 	if (state->rerank)

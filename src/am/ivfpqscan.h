@@ -11,12 +11,22 @@
 #include "am/ivfpq.h"
 #include "am/ivfpqtidset.h"
 
-/*
- * Each batch takes this many times the candidates, and probes this many times
- * the lists, of the one before (src/README, "Defaults").
- */
-#define IVFPQ_CANDIDATES_GROWTH	4.0
-#define IVFPQ_PROBES_GROWTH		1.4
+/* What a scan did, for gpuvec_last_scan. */
+typedef struct IvfpqScanReport
+{
+	Oid			index;
+	double		recall;			/* asked for */
+	int			probes;			/* of the first batch */
+	int			candidates;
+	int			batches;
+	int64		lists;			/* read */
+	int64		copies;			/* scored */
+	int64		refined;		/* compact copies of rows read */
+	int64		measured;		/* rows fetched from the heap */
+	int64		given;			/* rows given out */
+	int64		late;			/* rows left out to keep the order */
+	bool		finished;		/* with a pass over all rows */
+} IvfpqScanReport;
 
 typedef struct IvfpqScan
 {
@@ -25,6 +35,8 @@ typedef struct IvfpqScan
 	IvfpqModel *model;
 	IvfpqSearch search;			/* when trained */
 	IvfpqRerank *rerank;		/* unless the query is NULL */
+	IvfpqEffort effort;			/* of the batch under way */
+	IvfpqScanReport report;		/* less what is counted elsewhere */
 	bool		started;
 	bool		null_query;		/* any order will do */
 	bool		exhausted;		/* no further batch can bring rows */
@@ -42,6 +54,9 @@ typedef struct IvfpqScan
 
 /* ivfpqscan.c */
 extern bool IvfpqQueueNext(IvfpqScan *state, double *distance, uint64 *id);
+
+/* ivfpqreport.c */
+extern void IvfpqReportScan(const IvfpqScan *state);
 
 /* ivfpqfinish.c */
 extern void IvfpqFinishBegin(IvfpqScan *state);

@@ -21,4 +21,5 @@ const GvBackend gv_cpu_backend = {
 	.coarse = gv_cpu_coarse,
 	.table = gv_cpu_table,
 	.scan = gv_cpu_scan,
+	.exact = gv_cpu_exact,
 };

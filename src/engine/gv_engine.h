@@ -237,6 +237,10 @@ typedef struct GvBackend
 	GvStatus	(*scan) (const GvModel *model, const float *table, float base,
 						 const GvBlock *blocks, int32_t nblocks,
 						 GvTopK *best);
+	GvStatus	(*exact) (GvMetric metric, int32_t dims,
+						  const float *queries, int32_t nqueries,
+						  const float *x, int64_t n, const uint64_t *ids,
+						  GvTopK *best, const GvStop *stop);
 } GvBackend;
 
 extern const GvBackend gv_cpu_backend;	/* portable C, the oracle */
@@ -317,5 +321,15 @@ extern GvStatus gv_table(const GvModel *model, const float *query,
 extern GvStatus gv_scan(const GvModel *model, const float *table, float base,
 						const GvBlock *blocks, int32_t nblocks,
 						GvTopK *best);
+
+/*
+ * exact: x [n][dims] with ids [n], offered to each of queries
+ * [nqueries][dims] by the score that gv_coarse gives a centroid; what is
+ * nearest to query i is in best[i], which is not reset.
+ */
+extern GvStatus gv_exact(GvMetric metric, int32_t dims, const float *queries,
+						 int32_t nqueries, const float *x, int64_t n,
+						 const uint64_t *ids, GvTopK *best,
+						 const GvStop *stop);
 
 #endif							/* GV_ENGINE_H */
