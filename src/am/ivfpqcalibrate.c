@@ -32,7 +32,7 @@
 #define MAX_WIDTHS		32
 #define STEP			1.4		/* from one number of probes to the next */
 #define WIDTH_STEP		1.4		/* ... of candidates */
-#define LEAST_WIDTH		12
+#define LEAST_WIDTH		40		/* fewer fail rows unlike those of training */
 #define USUAL_WIDTH		500
 #define MOST_WIDTH		20000
 
