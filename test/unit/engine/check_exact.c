@@ -96,10 +96,10 @@ test_exact(void)
 {
 	GvStop		stop = {stop_now, NULL};
 	int32_t		dims = 4096;
-	int64_t		n = 20000;
+	int64_t		n = 128;		/* x 128 queries: two slices of work */
 	float	   *x = unit_floats((size_t) n * dims, 1.0f);
 	uint64_t   *ids = unit_alloc(sizeof(uint64_t) * n);
-	GvTopK		top = new_topk(3, false);
+	GvTopK		top[128];
 	int			i;
 
 	for (i = 0; i < NDIMS; i++)
@@ -110,17 +110,20 @@ test_exact(void)
 	check_extremes(3e38f);
 
 	memset(ids, 0, sizeof(uint64_t) * n);
-	CHECK(gv_exact(GV_L2, dims, x, 1, x, n, ids, &top, &stop) ==
+	for (i = 0; i < n; i++)
+		top[i] = new_topk(3, false);
+	CHECK(gv_exact(GV_L2, dims, x, (int32_t) n, x, n, ids, top, &stop) ==
 		  GV_CANCELLED, "not stopped");
-	CHECK(gv_exact(GV_L2, 0, x, 1, x, 1, ids, &top, NULL) == GV_INVALID,
+	CHECK(gv_exact(GV_L2, 0, x, 1, x, 1, ids, top, NULL) == GV_INVALID,
 		  "accepted");
-	CHECK(gv_exact(GV_L2, 4, x, 0, x, 1, ids, &top, NULL) == GV_INVALID,
+	CHECK(gv_exact(GV_L2, 4, x, 0, x, 1, ids, top, NULL) == GV_INVALID,
 		  "accepted");
-	CHECK(gv_exact(GV_L2, 4, x, 1, x, 1, NULL, &top, NULL) == GV_INVALID,
+	CHECK(gv_exact(GV_L2, 4, x, 1, x, 1, NULL, top, NULL) == GV_INVALID,
 		  "accepted");
 	CHECK(gv_exact(GV_L2, 4, x, 1, x, 1, ids, NULL, NULL) == GV_INVALID,
 		  "accepted");
 	unit_free(x);
 	unit_free(ids);
-	free_topk(&top);
+	for (i = 0; i < n; i++)
+		free_topk(&top[i]);
 }
