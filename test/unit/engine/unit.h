@@ -20,6 +20,9 @@
 extern long unit_passed;
 extern long unit_failed;
 
+/* Set by GPUVEC_UNIT_SMALL: leave out repetitions, for slow checkers. */
+extern bool unit_small;
+
 /* Count a condition; tell where and with which numbers it fails. */
 #define CHECK(condition, ...) \
 	do { \
