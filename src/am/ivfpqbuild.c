@@ -115,7 +115,7 @@ build_trained(Build *build)
 	build->heap_tuples =
 		table_index_build_scan(build->heap, index, build->indexInfo, true,
 							   true, assign_callback, build, NULL);
-	IvfpqAssignWrite(&build->assign, index, &build->meta);
+	IvfpqAssignWrite(&build->assign, index, &build->meta, false);
 	IvfpqMetaRewrite(index, &build->meta);
 	IvfpqLogBuild(index);
 

@@ -91,12 +91,12 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 
 	index = index_open(info->indexoid, NoLock);
 	IvfpqMetaRead(index, &meta);
-	demand->rows = (double) IvfpqPendingEstimate(index, &meta);
+	demand->rows = (double) IvfpqPendingEstimate(index);
 	demand->pages = 1 + ceil(demand->rows / IVFPQ_PENDING_PER_PAGE);
 	if (meta.nlists > 0)
 	{
 		double		share = (double) IvfpqProbes(index, &meta) / meta.nlists;
-		double		fixed = IvfpqFirstSlabPage(&meta);
+		double		fixed = IvfpqModelPages(&meta) + 1;
 		double		candidates = IvfpqCandidates(index, &meta);
 
 		demand->lists = IvfpqProbes(index, &meta);

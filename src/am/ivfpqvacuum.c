@@ -173,9 +173,10 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 		vacuum.owners = palloc(vacuum.layout.slots_per_page *
 							   sizeof(SlotOwner));
 		nblocks = RelationGetNumberOfBlocks(info->index);
-		for (BlockNumber blkno = IvfpqFirstSlabPage(&vacuum.meta);
-			 blkno < nblocks; blkno++)
+		for (BlockNumber blkno = 0; blkno < nblocks; blkno++)
 		{
+			if (IvfpqIsFixedPage(&vacuum.meta, blkno))
+				continue;
 			GvVacuumDelayPoint();
 			vacuum_page(&vacuum, blkno);
 		}

@@ -150,7 +150,7 @@ get_slot(Reading *reading, BlockNumber blkno, uint32 slot, uint32 ordinal,
 	IvfpqChecker *checker = reading->checker;
 	const IvfpqSlotHeader *header;
 
-	if (blkno < IvfpqFirstSlabPage(&checker->meta) ||
+	if (IvfpqIsFixedPage(&checker->meta, blkno) ||
 		slot >= (uint32) checker->layout.slots_per_page ||
 		(checker->cached != blkno && !IvfpqCheckCopyPage(checker, blkno)) ||
 		!IvfpqPageIs((Page) checker->page, IVFPQ_KIND_SLAB))
@@ -405,7 +405,7 @@ check_pending_page(Reading *reading, BlockNumber blkno, uint64 seq)
 	IvfpqChecker *checker = reading->checker;
 	const IvfpqPendingHeader *header;
 
-	if (blkno < IvfpqFirstSlabPage(&checker->meta) ||
+	if (IvfpqIsFixedPage(&checker->meta, blkno) ||
 		!IvfpqCheckCopyPage(checker, blkno) ||
 		!IvfpqPageIs((Page) checker->page, IVFPQ_KIND_PENDING))
 		return NULL;

@@ -90,6 +90,9 @@ typedef struct IvfpqMetaData
 	uint64		pending_head_seq;	/* IvfpqPendingHeader.seq of the head */
 } IvfpqMetaData;
 
+/* Floats on a page of an array. */
+#define IVFPQ_FLOATS_PER_PAGE	((int64) (IVFPQ_PAGE_BYTES / sizeof(float4)))
+
 /* Where a block starts. */
 typedef struct IvfpqAddress
 {
@@ -204,6 +207,11 @@ extern void IvfpqCorrupted(Relation index, BlockNumber blkno,
 			__attribute__((format(printf, 3, 4), noreturn));
 extern Buffer IvfpqExtend(Relation index);
 extern Buffer IvfpqGetFreePage(Relation index);
+extern void IvfpqFreePage(Relation index, Buffer buf);
+extern BlockNumber IvfpqReserve(Relation index, BlockNumber npages,
+								bool shared);
+extern void IvfpqPutPage(Relation index, BlockNumber blkno, Page page,
+						 bool shared);
 extern bool IvfpqBlockExists(Relation index, BlockNumber blkno);
 
 /* ivfpqmeta.c: the metapage */
@@ -212,6 +220,9 @@ extern void IvfpqMetaCreate(Relation index, ForkNumber fork,
 							const IvfpqMetaData *meta);
 extern void IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqMetaRead(Relation index, IvfpqMetaData *meta);
+extern BlockNumber IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first);
+extern BlockNumber IvfpqModelPages(const IvfpqMetaData *meta);
+extern bool IvfpqIsFixedPage(const IvfpqMetaData *meta, BlockNumber blkno);
 extern IvfpqMetaData *IvfpqMetaGet(Relation index, Page page);
 
 /*
@@ -236,8 +247,8 @@ extern const float *IvfpqArrayNext(IvfpqArrayReader *reader, int *count);
 extern void IvfpqArrayClose(IvfpqArrayReader *reader);
 extern void IvfpqArrayFetch(Relation index, BlockNumber first, int dims,
 							int64 i, float *out);
-extern BlockNumber IvfpqArrayBuild(Relation index, const float *values,
-								   int64 nvalues);
+extern void IvfpqArrayWrite(Relation index, BlockNumber first,
+							const float *values, int64 nvalues, bool shared);
 
 /* ivfpqlist.c: the directory; reading and appending lists */
 typedef struct IvfpqListReader
@@ -310,7 +321,6 @@ extern void IvfpqBlockRelease(Relation index, const IvfpqLayout *layout,
 							  IvfpqBlockPages *block);
 
 /* ivfpqrewrite.c: VACUUM's side of lists */
-extern BlockNumber IvfpqFirstSlabPage(const IvfpqMetaData *meta);
 extern bool IvfpqSlabRead(Relation index, BlockNumber blkno,
 						  BufferAccessStrategy strategy, char *page);
 extern void IvfpqSlabRecordFree(Relation index, const IvfpqLayout *layout,
@@ -339,7 +349,7 @@ extern void IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
 extern bool IvfpqPendingNext(IvfpqPendingReader *reader, int *count);
 extern void IvfpqPendingClose(IvfpqPendingReader *reader);
 extern void IvfpqPendingAppend(Relation index, ItemPointer tid);
-extern int64 IvfpqPendingEstimate(Relation index, const IvfpqMetaData *meta);
+extern int64 IvfpqPendingEstimate(Relation index);
 extern int64 IvfpqPendingVacuum(Relation index,
 								IndexBulkDeleteCallback callback,
 								void *callback_state, int64 *nleft);
@@ -404,22 +414,35 @@ extern void IvfpqCheckPending(IvfpqChecker *checker, bool silent);
 extern bool IvfpqCheckEntry(IvfpqChecker *checker, uint32 list,
 							IvfpqListEntry *entry);
 
-/* ivfpqwriter.c: sequential writing during a build */
+/*
+ * ivfpqwriter.c: writing all lists and the directory.  Pages are filled in
+ * memory and put to blocks reserved for them.
+ */
 typedef struct IvfpqWriter
 {
 	Relation	index;
 	const IvfpqMetaData *meta;
+	bool		shared;			/* others use the index meanwhile */
 	IvfpqLayout layout;
-	Buffer		slab;			/* page being filled, locked, or invalid */
+	struct
+	{
+		BlockNumber next;		/* page to be filled next */
+		BlockNumber end;		/* page behind the last */
+	}			reserved[2];	/* pages to fill, and those after them */
+	BlockNumber nleft;			/* pages that will be reserved later */
+	BlockNumber slab_blkno;		/* where `slab` belongs; invalid = no page */
+	char	   *slab;			/* [BLCKSZ] page of slots being filled */
 	uint32		slot;			/* next free slot of it */
-	char	   *body;			/* [body_bytes] */
+	char	   *directory;		/* [BLCKSZ] directory page being filled */
+	BlockNumber directory_blkno;	/* where it belongs */
+	char	   *body;			/* [nparts][part_bytes] */
 	uint32		second;			/* bit i: copy i is its row's second */
 	uint32		nfirst;			/* copies of the list that are not */
 } IvfpqWriter;
 
-extern BlockNumber IvfpqDirectoryBuild(Relation index, int nlists);
 extern void IvfpqWriterInit(IvfpqWriter *writer, Relation index,
-							const IvfpqMetaData *meta);
+							const IvfpqMetaData *meta, const uint32 *counts,
+							bool shared);
 extern void IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
 							void (*next) (void *arg, IvfpqCopy *copy),
 							void *arg);

@@ -216,22 +216,32 @@ IvfpqPendingAppend(Relation index, ItemPointer tid)
 
 /*
  * About how many TIDs are pending, from the ends of the chain alone, so too
- * many by what VACUUM removed from pages in between.
+ * many by what VACUUM removed from pages in between.  The metapage stays
+ * locked, or the tail might be freed by training.
  */
 int64
-IvfpqPendingEstimate(Relation index, const IvfpqMetaData *meta)
+IvfpqPendingEstimate(Relation index)
 {
-	IvfpqPendingHeader header;
-	Buffer		buf;
+	int64		count = 0;
+	Buffer		metabuf;
+	IvfpqMetaData *meta;
 
-	if (meta->pending_tail == InvalidBlockNumber)
-		return 0;
-	buf = IvfpqReadPage(index, meta->pending_tail, BUFFER_LOCK_SHARE,
-						IVFPQ_KIND_PENDING, NULL);
-	header = *pending_header(BufferGetPage(buf));
-	UnlockReleaseBuffer(buf);
-	return (int64) (header.seq - meta->pending_head_seq) *
-		IVFPQ_PENDING_PER_PAGE + header.count;
+	metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_SHARE,
+							IVFPQ_KIND_META, NULL);
+	meta = IvfpqMetaGet(index, BufferGetPage(metabuf));
+	if (meta->pending_tail != InvalidBlockNumber)
+	{
+		Buffer		buf = IvfpqReadPage(index, meta->pending_tail,
+										BUFFER_LOCK_SHARE,
+										IVFPQ_KIND_PENDING, NULL);
+		IvfpqPendingHeader *header = pending_header(BufferGetPage(buf));
+
+		count = (int64) (header->seq - meta->pending_head_seq) *
+			IVFPQ_PENDING_PER_PAGE + header->count;
+		UnlockReleaseBuffer(buf);
+	}
+	UnlockReleaseBuffer(metabuf);
+	return count;
 }
 
 /*
