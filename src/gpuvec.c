@@ -9,9 +9,10 @@
 #include "utils/guc.h"
 
 #include "am/ivfpq.h"
+#include "page/ivfpqfault.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
-PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = "0.1.0");
+PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = "0.2.0");
 #else
 PG_MODULE_MAGIC;
 #endif
@@ -41,6 +42,12 @@ DefineCount(const char *name, const char *summary, const char *details,
 							PGC_USERSET, 0, NULL, NULL, NULL);
 }
 
+static void
+assign_fault(const char *newval, void *extra)
+{
+	IvfpqFaultReset();
+}
+
 /* Called once a process, when the library is loaded. */
 void
 _PG_init(void)
@@ -68,5 +75,10 @@ _PG_init(void)
 				"Sets the number of lists after which a scan reads no more.",
 				"0 means no limit.",
 				&ivfpq_max_probes, IVFPQ_MAX_LISTS);
+	if (getenv("GPUVEC_FAULTS") != NULL)
+		DefineCustomStringVariable("gpuvec.fault",
+								   "Sets where tests make a backend stop.",
+								   NULL, &ivfpq_fault, NULL, PGC_SUSET,
+								   GUC_NOT_IN_SAMPLE, NULL, assign_fault, NULL);
 	MarkGUCPrefixReserved("gpuvec");
 }

@@ -338,6 +338,20 @@ check_slots(IvfpqChecker *checker, BlockNumber blkno)
 	}
 }
 
+/*
+ * Might training have left the page?  A pending page that is not in the list,
+ * and while the index is untrained all that a trained one consists of.
+ */
+static bool
+is_training_leftover(const IvfpqChecker *checker, Page page)
+{
+	return IvfpqPageIs(page, IVFPQ_KIND_PENDING) ||
+		(checker->meta.nlists == 0 &&
+		 (IvfpqPageIs(page, IVFPQ_KIND_ARRAY) ||
+		  IvfpqPageIs(page, IVFPQ_KIND_DIRECTORY) ||
+		  IvfpqPageIs(page, IVFPQ_KIND_SLAB)));
+}
+
 /* A page that is none of the metapage, arrays and directory. */
 static void
 check_page(IvfpqChecker *checker, BlockNumber blkno)
@@ -349,7 +363,7 @@ check_page(IvfpqChecker *checker, BlockNumber blkno)
 				checker->message);
 	else if (PageIsNew(page) || IvfpqPageIs(page, IVFPQ_KIND_FREE))
 		return;
-	else if (IvfpqPageIs(page, IVFPQ_KIND_PENDING))
+	else if (is_training_leftover(checker, page))
 	{
 		IvfpqLeftover leftover = {{blkno, 0}, IVFPQ_NO_LIST, 0, 0};
 
@@ -412,9 +426,13 @@ check_leftovers(IvfpqChecker *checker)
 {
 	uint32		list = IVFPQ_NO_LIST;
 	IvfpqListEntry entry = {0};
+	IvfpqMetaData meta;
 	bool		readable = false;
 	bool		sound = false;
 
+	IvfpqMetaRead(checker->index, &meta);
+	if (meta.nlists != checker->meta.nlists)
+		return;					/* trained since: that is what they are */
 	qsort(checker->leftovers, checker->nleftovers, sizeof(IvfpqLeftover),
 		  compare_leftovers);
 	IvfpqCheckPending(checker, true);
@@ -437,17 +455,18 @@ check_leftovers(IvfpqChecker *checker)
 				report_slot(checker, leftover, entry.gen, sound);
 		}
 		else if (IvfpqCheckCopyPage(checker, leftover->address.page) &&
-				 IvfpqPageIs((Page) checker->page, IVFPQ_KIND_PENDING))
-			problem(checker, true, leftover->address.page, IVFPQ_NO_LIST,
-					"it is a page of pending rows, but not in the pending list");
+				 is_training_leftover(checker, (Page) checker->page))
+			problem(checker, false, leftover->address.page, IVFPQ_NO_LIST,
+					"it is left over from training, VACUUM frees it");
 	}
 }
 
 /*
  * Check the pages of slabs and pending rows, after both were followed:
- * their kinds, and that whatever is in use is reached.  What VACUUM writes
- * beside a list and what it has not freed yet looks just like what a crash
- * leaves.  So that is told only when the lock shows that there is no VACUUM;
+ * their kinds, and that whatever is in use is reached.  What VACUUM and
+ * training write beside a list and what they have not freed yet looks just
+ * like what a crash leaves.  So that is told only when the lock shows that
+ * there is neither;
  * on a standby, where the lock cannot be had, it never is.
  */
 void

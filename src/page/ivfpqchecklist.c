@@ -490,7 +490,8 @@ IvfpqCheckPending(IvfpqChecker *checker, bool silent)
 		read_pending(&reading, &before, silent);
 		if (reading.findings == NIL || !read_ends(checker, &after))
 			break;
-		if (after.pending_head_seq != before.pending_head_seq)
+		if (after.pending_head_seq != before.pending_head_seq ||
+			after.build_id != before.build_id)
 			again = false;
 		else if (again)
 			break;

@@ -168,3 +168,19 @@ IvfpqMetaRead(Relation index, IvfpqMetaData *meta)
 	*meta = *IvfpqMetaGet(index, BufferGetPage(buf));
 	UnlockReleaseBuffer(buf);
 }
+
+/* Note that with so many rows a rebuild was advised.  One record, one page. */
+void
+IvfpqMetaAdvised(Relation index, int64 rows)
+{
+	GenericXLogState *state;
+	Buffer		buf;
+
+	buf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
+						IVFPQ_KIND_META, NULL);
+	state = GenericXLogStart(index);
+	IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, buf, 0))->rows_at_advice =
+		rows;
+	GenericXLogFinish(state);
+	UnlockReleaseBuffer(buf);
+}

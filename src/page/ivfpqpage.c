@@ -10,6 +10,7 @@
 #include "storage/indexfsm.h"
 #include "storage/smgr.h"
 
+#include "page/ivfpqfault.h"
 #include "page/ivfpqpage.h"
 #include "pgcompat.h"
 
@@ -141,6 +142,8 @@ IvfpqPutPage(Relation index, BlockNumber blkno, Page page, bool shared)
 		log_newpage_buffer(buf, true);
 	END_CRIT_SECTION();
 	UnlockReleaseBuffer(buf);
+	if (shared)
+		IvfpqFault("train: page");
 }
 
 /* Make an exclusively locked page free.  One record, one page. */

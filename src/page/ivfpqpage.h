@@ -20,7 +20,7 @@
 #include "utils/rel.h"
 
 #define IVFPQ_MAGIC			0x67764958	/* "gvIX" */
-#define IVFPQ_VERSION		3
+#define IVFPQ_VERSION		4
 #define IVFPQ_METAPAGE		0
 #define IVFPQ_PAGE_ID		0xFF91	/* last 2 bytes of every page */
 
@@ -59,8 +59,8 @@ typedef IvfpqSpecialData *IvfpqSpecial;
 	(BLCKSZ - MAXALIGN(SizeOfPageHeaderData) - MAXALIGN(sizeof(IvfpqSpecialData)))
 
 /*
- * Metapage contents.  Everything but the pending list's ends is immutable
- * once trained; nlists = 0 means untrained: all rows are pending.
+ * Metapage contents.  Everything but rows_at_advice and the pending list's
+ * ends is immutable once trained; nlists = 0 means untrained: all rows are pending.
  */
 typedef struct IvfpqMetaData
 {
@@ -85,6 +85,8 @@ typedef struct IvfpqMetaData
 	BlockNumber directory;		/* first page: [nlists] IvfpqListEntry */
 
 	int64		rows_at_training;
+	int64		rows_at_advice;	/* when it was last told, in the log, that the
+								 * index has outgrown its training; 0 = never */
 	BlockNumber pending_head;	/* InvalidBlockNumber when there is none */
 	BlockNumber pending_tail;
 	uint64		pending_head_seq;	/* IvfpqPendingHeader.seq of the head */
@@ -151,7 +153,7 @@ typedef struct IvfpqPendingHeader
 	((int) ((IVFPQ_PAGE_BYTES - sizeof(IvfpqPendingHeader)) / sizeof(ItemPointerData)))
 
 StaticAssertDecl(sizeof(IvfpqSpecialData) == 8, "special space is 8 bytes");
-StaticAssertDecl(sizeof(IvfpqMetaData) == 88, "metapage contents are 88 bytes");
+StaticAssertDecl(sizeof(IvfpqMetaData) == 96, "metapage contents are 96 bytes");
 StaticAssertDecl(sizeof(IvfpqListEntry) == 28, "directory entry is 28 bytes");
 StaticAssertDecl(sizeof(IvfpqSlotHeader) == 32, "slot header is 32 bytes");
 StaticAssertDecl(sizeof(IvfpqPendingHeader) == 24, "pending header is 24 bytes");
@@ -176,6 +178,13 @@ typedef struct IvfpqCopy
 	const uint8 *code;			/* [code_bytes] */
 	bool		second;			/* the row's second copy */
 } IvfpqCopy;
+
+/* Where a row is pending. */
+typedef struct IvfpqPendingPlace
+{
+	BlockNumber page;
+	uint64		seq;			/* of that page */
+} IvfpqPendingPlace;
 
 /* One block as read.  Pointers reach into the reader's memory. */
 typedef struct IvfpqBlockView
@@ -220,6 +229,7 @@ extern void IvfpqMetaCreate(Relation index, ForkNumber fork,
 							const IvfpqMetaData *meta);
 extern void IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqMetaRead(Relation index, IvfpqMetaData *meta);
+extern void IvfpqMetaAdvised(Relation index, int64 rows);
 extern BlockNumber IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first);
 extern BlockNumber IvfpqModelPages(const IvfpqMetaData *meta);
 extern bool IvfpqIsFixedPage(const IvfpqMetaData *meta, BlockNumber blkno);
@@ -279,7 +289,8 @@ extern IvfpqListEntry *IvfpqDirectoryEntry(Page page, uint32 list);
 extern void IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta,
 							   uint32 list, IvfpqListEntry *entry);
 extern void IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
-							uint32 list, const IvfpqCopy *copy);
+							uint32 list, const IvfpqCopy *copy,
+							const IvfpqPendingPlace *pending);
 
 extern void IvfpqChainAppend(Relation index, const IvfpqLayout *layout,
 							 uint32 list, IvfpqListEntry *chain,
@@ -341,6 +352,8 @@ typedef struct IvfpqPendingReader
 	uint64		next_seq;		/* its expected seq */
 	bool		restarted;		/* set when TIDs may come twice; yours to clear */
 	uint64		restarted_at;	/* head's seq when last restarted; 0 = never */
+	uint64		build_id;		/* of the index then */
+	IvfpqPendingPlace place;	/* where `tids` come from */
 	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] of one page */
 } IvfpqPendingReader;
 
@@ -348,11 +361,61 @@ extern void IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
 							 const IvfpqMetaData *meta);
 extern bool IvfpqPendingNext(IvfpqPendingReader *reader, int *count);
 extern void IvfpqPendingClose(IvfpqPendingReader *reader);
+extern bool IvfpqPendingHas(Relation index, const ItemPointerData *tid);
 extern void IvfpqPendingAppend(Relation index, ItemPointer tid);
 extern int64 IvfpqPendingEstimate(Relation index);
+extern IvfpqPendingHeader *IvfpqPendingGet(Page page);
+extern ItemPointerData *IvfpqPendingTids(Page page);
+extern bool IvfpqPendingIs(Page page, uint64 seq);
+extern void IvfpqPendingInit(Page page, uint64 seq, BlockNumber next,
+							 uint64 next_seq, const ItemPointerData *tids,
+							 int count);
+extern void IvfpqPendingAddTail(Relation index, Buffer metabuf,
+								Buffer tailbuf, const ItemPointerData *tid);
+extern void IvfpqPendingTrim(Relation index);
 extern int64 IvfpqPendingVacuum(Relation index,
 								IndexBulkDeleteCallback callback,
 								void *callback_state, int64 *nleft);
+
+/*
+ * ivfpqunpend.c: rows on their way from the pending list to lists.  A seal
+ * cuts the pending list: pages from head up to tail change no more, because
+ * rows that come are appended behind.
+ */
+typedef struct IvfpqSeal
+{
+	BlockNumber head;
+	uint64		head_seq;
+	BlockNumber tail;			/* first page behind the cut */
+	uint64		tail_seq;
+} IvfpqSeal;
+
+extern bool IvfpqPendingSeal(Relation index, IvfpqSeal *seal);
+extern void IvfpqPendingKeep(Relation index, const IvfpqSeal *seal,
+							 const ItemPointerData *tids, int64 ntids,
+							 IvfpqMetaData *meta);
+extern void IvfpqPendingPublish(Relation index, const IvfpqMetaData *meta);
+extern void IvfpqPendingFree(Relation index, const IvfpqSeal *seal);
+extern Buffer IvfpqPendingTake(Relation index,
+							   const IvfpqPendingPlace *place,
+							   const ItemPointerData *tid,
+							   GenericXLogState *state);
+
+/* ivfpqsweep.c: pages that a crash during training left with nobody */
+typedef struct IvfpqSweep
+{
+	Relation	index;
+	bool		trained;
+	BlockNumber nblocks;		/* of the index when the sweep began */
+	uint8	   *listed;			/* a bit for every page of the pending list */
+	uint64		last_seq;		/* of its last page */
+} IvfpqSweep;
+
+extern void IvfpqSweepBegin(IvfpqSweep *sweep, Relation index);
+extern void IvfpqSweepPage(IvfpqSweep *sweep, BlockNumber blkno,
+						   BufferAccessStrategy strategy);
+extern void IvfpqSweepEnd(IvfpqSweep *sweep);
+extern void IvfpqSweepUntrained(Relation index, BufferAccessStrategy strategy);
 
 /*
  * ivfpqcheck.c, ivfpqchecklist.c: looking for damage.  Damage is reported
