@@ -36,6 +36,6 @@ extern void IvfpqAssignBegin(IvfpqAssign *assign,
 							 const IvfpqTraining *training);
 extern void IvfpqAssignRow(IvfpqAssign *assign, const float *row, uint64 id);
 extern void IvfpqAssignWrite(IvfpqAssign *assign, Relation index,
-							 IvfpqMetaData *meta);
+							 IvfpqMetaData *meta, bool shared);
 
 #endif							/* IVFPQASSIGN_H */

@@ -92,7 +92,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 
 	index = index_open(info->indexoid, NoLock);
 	IvfpqMetaRead(index, &meta);
-	demand->rows = (double) IvfpqPendingEstimate(index, &meta);
+	demand->rows = (double) IvfpqPendingEstimate(index);
 	demand->pages = 1 + ceil(demand->rows / IVFPQ_PENDING_PER_PAGE);
 	IvfpqGetEffort(&effort, index, &meta, 0);
 	if (meta.nlists > 0 && effort.everything)
@@ -103,7 +103,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 	else if (meta.nlists > 0)
 	{
 		double		share = (double) effort.probes / meta.nlists;
-		double		fixed = IvfpqFirstSlabPage(&meta);
+		double		fixed = IvfpqModelPages(&meta) + 1;
 
 		demand->lists = effort.probes;
 		demand->centroids = meta.nlists;

@@ -51,6 +51,10 @@ IvfpqInitOptions(void)
 					  "Second copies of rows, in a list that makes up for "
 					  "the first, -1 = default",
 					  -1, -1, 1, AccessExclusiveLock);
+	add_int_reloption(ivfpq_relopt_kind, "train_rows",
+					  "Rows with which an untrained index trains itself",
+					  IVFPQ_TRAIN_ROWS, 1, PG_INT32_MAX,
+					  ShareUpdateExclusiveLock);
 }
 
 /*
@@ -67,6 +71,7 @@ ivfpqoptions(Datum reloptions, bool validate)
 		INT_OPTION(candidates),
 		INT_OPTION(dims),
 		INT_OPTION(spill),
+		INT_OPTION(train_rows),
 	};
 	IvfpqOptions *options;
 

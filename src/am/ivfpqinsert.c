@@ -7,6 +7,7 @@
 #include "utils/memutils.h"
 
 #include "am/ivfpq.h"
+#include "page/ivfpqfault.h"
 
 /* The lists that are to hold a transformed vector; returns how many. */
 static int
@@ -39,10 +40,14 @@ choose_lists(Relation index, const IvfpqModel *model, const float *vector,
 	return 2;
 }
 
-/* Encode a transformed vector and append it to its lists, a record each. */
-static void
-insert_copies(Relation index, const IvfpqModel *model, const float *vector,
-			  ItemPointer tid)
+/*
+ * Encode a transformed vector and append it to its lists, a record each.  A
+ * row that is pending stops being so with the first.
+ */
+void
+IvfpqInsertCopies(Relation index, const IvfpqModel *model,
+				  const float *vector, ItemPointer tid,
+				  const IvfpqPendingPlace *pending)
 {
 	int			dims = model->meta.dims;
 	float	   *centroids = palloc(GV_NEAR * dims * sizeof(float));
@@ -57,7 +62,10 @@ insert_copies(Relation index, const IvfpqModel *model, const float *vector,
 		IvfpqCheckStatus(gv_encode(&model->gv, vector,
 								   centroids + (Size) i * dims, 1, code,
 								   &copy.t));
-		IvfpqListAppend(index, &model->meta, lists[i], &copy);
+		IvfpqListAppend(index, &model->meta, lists[i], &copy,
+						i == 0 ? pending : NULL);
+		if (pending != NULL)
+			IvfpqFault("drain: copy");
 	}
 }
 
@@ -87,7 +95,7 @@ insert_value(Relation index, Datum value, ItemPointer tid)
 
 		IvfpqCheckDims(model->meta.dims, dims);
 		gv_transform(&model->gv, raw, 1, vector);
-		insert_copies(index, model, vector, tid);
+		IvfpqInsertCopies(index, model, vector, tid, NULL);
 	}
 	else
 		IvfpqPendingAppend(index, tid);

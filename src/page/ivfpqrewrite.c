@@ -25,15 +25,6 @@
 /* Times a rewrite catches up with inserts before it leaves the list alone. */
 #define MAX_CATCH_UP	10
 
-/* Slab and pending pages come after everything that training wrote. */
-BlockNumber
-IvfpqFirstSlabPage(const IvfpqMetaData *meta)
-{
-	if (meta->nlists == 0)
-		return IVFPQ_METAPAGE + 1;
-	return IvfpqDirectoryPage(meta, meta->nlists - 1) + 1;
-}
-
 /*
  * Copy a slab page out.  A page that is nobody's is offered to the free space
  * map instead, and a page of another kind passed over: false.
