@@ -151,10 +151,10 @@ log_result(const char *name, const IvfpqTrainResult *result,
 
 /*
  * The index has outgrown its training: say so, once and again when it has
- * doubled.
+ * doubled, and find out what each recall takes now.
  */
 static void
-advise_rebuild(Relation index, const char *name)
+advise_rebuild(Relation heap, Relation index, const char *name)
 {
 	IvfpqMetaData meta;
 	int64		rows;
@@ -167,6 +167,7 @@ advise_rebuild(Relation index, const char *name)
 					name, (long long) meta.rows_at_training,
 					(long long) rows),
 			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.")));
+	(void) IvfpqCalibrateIndex(heap, index);
 	IvfpqMetaAdvised(index, rows);
 }
 
@@ -191,7 +192,7 @@ serve_index(Relation heap, Relation index)
 	IvfpqActAsOwner(&caller, heap);
 	IvfpqTrainOrDrain(heap, index, &result);
 	log_result(name, &result, begun);
-	advise_rebuild(index, name);
+	advise_rebuild(heap, index, name);
 	IvfpqActAsCaller(&caller);
 	error_context_stack = context.previous;
 	pgstat_report_activity(STATE_IDLE, NULL);
