@@ -1,7 +1,7 @@
 /*
  * ivfpqdrain.c
- *		Pending rows of a trained index go to lists, one by one: rows that came
- *		while it was trained, and such as training could not see.
+ *		Pending rows of a trained index go to lists, one by one: rows that
+ *		came while it was trained, and such as training could not see.
  *
  * One record takes a row from the pending list and puts its first copy into a
  * list, a second one adds the second copy.  A crash in between leaves the row

@@ -292,20 +292,23 @@ int
 IvfpqLeastRows(Relation index)
 {
 	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
-	int			rows = Min(IVFPQ_MIN_TRAIN_ROWS, IvfpqTrainRows(index));
+	int			rows = IVFPQ_MIN_TRAIN_ROWS;
 
+	if (options)
+		rows = Min(rows, options->train_rows);
 	if (options && options->lists > 0)
 		rows = Min(rows, options->lists);
 	return rows;
 }
 
-/* With that many rows an index trains itself. */
+/* With that many rows an index trains itself: enough for all its lists. */
 int
 IvfpqTrainRows(Relation index)
 {
 	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
 
-	return options ? options->train_rows : IVFPQ_TRAIN_ROWS;
+	return options ? Max(options->train_rows, options->lists) :
+		IVFPQ_TRAIN_ROWS;
 }
 
 /*

@@ -46,7 +46,7 @@
 
 extern PGDLLEXPORT void gpuvec_train_worker(Datum arg);
 
-/* Has the index so many rows more than at training that it should be rebuilt? */
+/* Has the index many times the rows it was trained on? */
 static bool
 has_outgrown(Relation index, const IvfpqMetaData *meta, int64 *rows)
 {
@@ -98,7 +98,8 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 		BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, "gpuvec", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_library_name, "gpuvec",
+			sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, "gpuvec_train_worker",
 			sizeof(worker.bgw_function_name));
 	snprintf(worker.bgw_name, BGW_MAXLEN, "gpuvec training of index %u",
@@ -179,7 +180,8 @@ serve_index(Relation heap, Relation index)
 								get_namespace_name(RelationGetNamespace(index)),
 								RelationGetRelationName(index));
 	char	   *activity = psprintf("gpuvec: training index %s", name);
-	ErrorContextCallback context = {error_context_stack, add_context, name};
+	ErrorContextCallback context = {error_context_stack, add_context,
+	name};
 	TimestampTz begun = GetCurrentTimestamp();
 	IvfpqIdentity caller;
 	IvfpqTrainResult result;

@@ -205,13 +205,14 @@ void
 IvfpqMetaAdvised(Relation index, int64 rows)
 {
 	GenericXLogState *state;
+	IvfpqMetaData *meta;
 	Buffer		buf;
 
 	buf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
 						IVFPQ_KIND_META, NULL);
 	state = GenericXLogStart(index);
-	IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, buf, 0))->rows_at_advice =
-		rows;
+	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, buf, 0));
+	meta->rows_at_advice = rows;
 	GenericXLogFinish(state);
 	UnlockReleaseBuffer(buf);
 }

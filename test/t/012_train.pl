@@ -159,6 +159,35 @@ for my $case (@drain)
 		'0', "$step $n: no row is pending");
 }
 
+# -- the same with blocks of two parts, where one record changes four pages
+$node->safe_psql('postgres', q{
+	SET client_min_messages = warning;
+	CREATE TABLE wide (id int, e real[]);
+	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (dims = 1400, lists = 5, pq_dim = 900);
+	INSERT INTO wide SELECT g, point(g, 8) || array_fill((g % 13)::real, ARRAY[1392])
+	FROM generate_series(1, 150) AS g;
+	BEGIN;
+	INSERT INTO wide SELECT g, point(g, 8) || array_fill((g % 13)::real, ARRAY[1392])
+	FROM generate_series(151, 300) AS g;
+	PREPARE TRANSACTION 'wide';
+	SELECT gpuvec_train('wide_e');
+	COMMIT PREPARED 'wide';});
+for my $n (1, 40)
+{
+	my ($rc) = $node->psql('postgres',
+		"SET gpuvec.fault = 'flush $n drain: copy'; SELECT gpuvec_train('wide_e')");
+
+	isnt($rc, 0, "wide, $n: killed");
+	restart_after_crash($node);
+	is_sound($node, 'wide_e', "wide, $n", warnings => 1);
+	is_complete($node, 'wide', '<->', 1400, "wide, $n");
+}
+$node->safe_psql('postgres', "SELECT gpuvec_train('wide_e')");
+is_sound($node, 'wide_e', 'wide, drained', warnings => 1);
+is_exact($node, 'wide', '<->', 1400, 'wide, drained');
+is($node->safe_psql('postgres', "SELECT rows, pending FROM gpuvec_index_info('wide_e')"),
+	'300|0', 'wide: all rows are in lists');
+
 # -- killed before its records are on disk: any number of them may be lost
 for my $step ('train: page', 'train: published', 'train: freed')
 {

@@ -180,6 +180,19 @@ ok(wait_until($node, $idle), 'the worker is gone');
 is_sound($node, 'ended_e', 'trained');
 is_exact($node, 'ended', '<->', 8, 'trained');
 
+# -- nothing but duplicates
+my $many = long_test() ? 100_000 : 4000;
+$node->safe_psql('postgres', "
+	SET client_min_messages = warning;
+	CREATE TABLE same (id int, e real[]);
+	CREATE INDEX same_e ON same USING gpuivfpq (e) WITH (dims = 8, train_rows = $many);
+	INSERT INTO same SELECT g, point(1, 8) FROM generate_series(1, $many) AS g;
+	VACUUM same");
+ok(wait_until($node, "SELECT rows_at_training = $many FROM gpuvec_index_info('same_e')"), 'duplicates are trained');
+ok(wait_until($node, $idle), 'the worker is gone');
+is_sound($node, 'same_e', 'duplicates');
+is_complete($node, 'same', '<->', 8, 'duplicates');
+
 # -- rows of different lengths cannot be trained: that is said, nothing breaks
 $node->safe_psql('postgres', q{
 	SET client_min_messages = warning;
