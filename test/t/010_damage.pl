@@ -21,8 +21,8 @@ use constant {
 	META_SCALE => 36,
 	META_CENTROIDS => 56,
 	META_DIRECTORY => 60,
-	META_PENDING_HEAD => 72,
-	META_PENDING_TAIL => 76,
+	META_PENDING_HEAD => 80,
+	META_PENDING_TAIL => 84,
 
 	# ... in a directory entry
 	ENTRY_BYTES => 28,
