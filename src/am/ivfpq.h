@@ -363,6 +363,7 @@ extern void IvfpqActAsOwner(IvfpqIdentity *caller, Relation table);
 extern void IvfpqActAsCaller(const IvfpqIdentity *caller);
 extern bool IvfpqHasPlace(IvfpqType *type, Datum value);
 extern int64 IvfpqCountRows(Relation index, const IvfpqMetaData *meta);
+extern int64 IvfpqCountPending(Relation index, const IvfpqMetaData *meta);
 
 /*
  * ivfpqinplace.c, ivfpqdrain.c: an index that is in use gets trained, and

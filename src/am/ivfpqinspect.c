@@ -195,8 +195,8 @@ IvfpqCountRows(Relation index, const IvfpqMetaData *meta)
 }
 
 /* The pending rows, counted. */
-static int64
-count_pending(Relation index, const IvfpqMetaData *meta)
+int64
+IvfpqCountPending(Relation index, const IvfpqMetaData *meta)
 {
 	IvfpqPendingReader reader;
 	int64		total = 0;
@@ -264,7 +264,7 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 	IvfpqCheckInspect(index);
 
 	IvfpqMetaRead(index, &meta);
-	pending = count_pending(index, &meta);
+	pending = IvfpqCountPending(index, &meta);
 	IvfpqMetaRead(index, &meta);	/* training may have moved them to lists */
 	sum_lists(index, &meta, &totals);
 	advice = make_advice(index, &meta, &totals, pending);

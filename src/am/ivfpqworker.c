@@ -58,8 +58,8 @@ has_outgrown(Relation index, const IvfpqMetaData *meta, int64 *rows)
 }
 
 /*
- * Is there anything to do?  table_rows is an upper bound that saves counting,
- * or negative.
+ * Is there anything to do?  The estimate of pending rows is an upper bound
+ * that saves counting them; so is table_rows, unless negative, of all rows.
  */
 static bool
 has_work(Relation index, double table_rows)
@@ -70,7 +70,8 @@ has_work(Relation index, double table_rows)
 
 	IvfpqMetaRead(index, &meta);
 	if (meta.nlists == 0)
-		return pending >= IvfpqTrainRows(index);
+		return pending >= IvfpqTrainRows(index) &&
+			IvfpqCountPending(index, &meta) >= IvfpqTrainRows(index);
 	if (pending > 0)
 		return true;
 	return (table_rows < 0 ||

@@ -21,8 +21,8 @@ use constant {
 	META_SCALE => 36,
 	META_CENTROIDS => 56,
 	META_DIRECTORY => 60,
-	META_PENDING_HEAD => 168,
-	META_PENDING_TAIL => 172,
+	META_PENDING_HEAD => 176,
+	META_PENDING_TAIL => 180,
 
 	# ... in a directory entry
 	ENTRY_BYTES => 28,

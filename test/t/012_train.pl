@@ -25,14 +25,15 @@ $node->safe_psql('postgres', "CREATE TABLE source AS
 # page holds), and of a transaction that is neither.
 sub make_index
 {
-	my ($options) = @_;
+	my ($options, $limit) = @_;
 
+	$limit //= $rows;
 	$node->safe_psql('postgres', "
 		SET client_min_messages = warning;
 		DROP TABLE IF EXISTS t;
 		CREATE TABLE t (LIKE source);
 		CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (dims = 6, $options);
-		INSERT INTO t SELECT * FROM source;
+		INSERT INTO t SELECT * FROM source LIMIT $limit;
 		DELETE FROM t WHERE id % 3 = 0;
 		BEGIN;
 		INSERT INTO t SELECT id + 1000000, e FROM source LIMIT 40;
@@ -123,9 +124,20 @@ for my $round (0 .. $#steps)
 			"INSERT INTO t SELECT id + 3000000 + 100 * $round, e FROM source WHERE id <= 30");
 	}
 }
-isnt(lists(), '-1', 'the index can be asked');
 is(train_with(''), 0, 'training after all these');
 test_end('trained');
+
+# -- every step there is, on a small index
+for my $n (1 .. long_test() ? 1000 : 0)
+{
+	make_index('lists = 20', 1500);
+	last if train_with("flush $n *") == 0;
+	restart_after_crash($node);
+	test_index("step $n", warnings => 1, exact => 0);
+	is(train_with(''), 0, "step $n: trained");
+	test_end("step $n");
+}
+make_index('lists = 20');
 
 # -- VACUUM takes away what training left in an untrained index
 make_index('pq_dim = 4');
