@@ -18,6 +18,7 @@ AM_OBJS = \
 	src/am/ivfpqmodel.o \
 	src/am/ivfpqreal.o \
 	src/am/ivfpqrecall.o \
+	src/am/ivfpqrefine.o \
 	src/am/ivfpqrerank.o \
 	src/am/ivfpqscan.o \
 	src/am/ivfpqsearch.o \
@@ -37,6 +38,7 @@ PAGE_OBJS = \
 	src/page/ivfpqmeta.o \
 	src/page/ivfpqpage.o \
 	src/page/ivfpqpending.o \
+	src/page/ivfpqrefine.o \
 	src/page/ivfpqrewrite.o \
 	src/page/ivfpqslot.o \
 	src/page/ivfpqwriter.o
@@ -54,6 +56,7 @@ CPU_OBJS = \
 	src/cpu/kmeans.o \
 	src/cpu/place.o \
 	src/cpu/pq.o \
+	src/cpu/refine.o \
 	src/cpu/scan.o \
 	src/cpu/transform.o
 

@@ -21,4 +21,6 @@ const GvBackend gv_cpu_backend = {
 	.coarse = gv_cpu_coarse,
 	.table = gv_cpu_table,
 	.scan = gv_cpu_scan,
+	.refine_encode = gv_cpu_refine_encode,
+	.refine_bound = gv_cpu_refine_bound,
 };

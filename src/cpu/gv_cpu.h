@@ -129,5 +129,12 @@ extern GvStatus gv_cpu_table(const GvModel *model, const float *query,
 extern GvStatus gv_cpu_scan(const GvModel *model, const float *table,
 							float base, const GvBlock *blocks,
 							int32_t nblocks, GvTopK *best);
+extern GvStatus gv_cpu_refine_encode(int32_t dims, const float *x, int64_t n,
+									 uint8_t *codes, float *min, float *step,
+									 float *error);
+extern GvStatus gv_cpu_refine_bound(GvMetric metric, int32_t dims,
+									const float *query,
+									const GvRefine *records, int64_t n,
+									float *bounds);
 
 #endif							/* GV_CPU_H */

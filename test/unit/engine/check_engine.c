@@ -115,6 +115,7 @@ main(int argc, char **argv)
 	test_invalid_training();
 	test_invalid_search();
 	test_place();
+	test_refine();
 	test_recall();
 	printf("engine: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;
