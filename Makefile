@@ -33,6 +33,7 @@ PAGE_OBJS = \
 	src/page/ivfpqarray.o \
 	src/page/ivfpqcheck.o \
 	src/page/ivfpqchecklist.o \
+	src/page/ivfpqcheckrefine.o \
 	src/page/ivfpqlayout.o \
 	src/page/ivfpqlist.o \
 	src/page/ivfpqmeta.o \

@@ -20,6 +20,12 @@
 
 static relopt_kind ivfpq_relopt_kind;
 
+static relopt_enum_elt_def refine_values[] = {
+	{"none", IVFPQ_REFINE_NONE},
+	{"sq8", IVFPQ_REFINE_SQ8},
+	{NULL}
+};
+
 PG_FUNCTION_INFO_V1(gpuivfpqhandler);
 
 /*
@@ -51,6 +57,12 @@ IvfpqInitOptions(void)
 					  "Second copies of rows, in a list that makes up for "
 					  "the first, -1 = default",
 					  -1, -1, 1, AccessExclusiveLock);
+	add_enum_reloption(ivfpq_relopt_kind, "refine",
+					   "Compact copies of rows, by which a scan knows which "
+					   "rows it need not fetch",
+					   refine_values, IVFPQ_REFINE_NONE,
+					   "Valid values are \"none\" and \"sq8\".",
+					   AccessExclusiveLock);
 }
 
 /*
@@ -67,6 +79,7 @@ ivfpqoptions(Datum reloptions, bool validate)
 		INT_OPTION(candidates),
 		INT_OPTION(dims),
 		INT_OPTION(spill),
+		{"refine", RELOPT_TYPE_ENUM, offsetof(IvfpqOptions, refine)},
 	};
 	IvfpqOptions *options;
 

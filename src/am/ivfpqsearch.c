@@ -111,7 +111,8 @@ scan_list(IvfpqSearch *search, uint32 list, float base)
 		GvBlock		block = {
 			.codes = view.codes,
 			.t = view.t,
-			.rowids = (const uint16_t *) view.tids,
+			.rowids = (const uint16_t *) (view.refine ? view.refine :
+										  view.tids),
 			.live = view.live
 		};
 
@@ -144,7 +145,8 @@ keep_distinct(GvTopK *candidates, int n)
 
 /*
  * Fill search->candidates with the best rows of the `probes` nearest lists,
- * by the score of their better copy, ties by TID.
+ * by the score of their better copy, ties by id.  All copies of a row carry
+ * the same address, so that it names the row as well as its TID does.
  */
 void
 IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)

@@ -2,9 +2,9 @@
  * ivfpqvacuum.c
  *		VACUUM: dead flags, rewrites, space back.
  *
- * One pass over the slab pages in physical order asks about every TID, so it
- * reads the file once, front to back, and meets every slot: those that a
- * crash left without a list are freed on the way.  Then lists with enough
+ * One pass over slab and refine pages in physical order asks about every TID,
+ * so it reads the file once, front to back, and meets every slot: those that
+ * a crash left without a list are freed on the way.  Then lists with enough
  * dead copies are rewritten.
  */
 #include "postgres.h"
@@ -110,7 +110,13 @@ vacuum_page(Vacuum *vacuum, BlockNumber blkno)
 	const IvfpqLayout *layout = &vacuum->layout;
 
 	if (!IvfpqSlabRead(vacuum->index, blkno, vacuum->strategy, vacuum->page))
+	{
+		if (vacuum->meta.refine != IVFPQ_REFINE_NONE)
+			IvfpqRefineVacuum(vacuum->index, vacuum->meta.dims, blkno,
+							  vacuum->strategy, vacuum->callback,
+							  vacuum->callback_state);
 		return;
+	}
 	read_owners(vacuum, blkno);
 	if (!IvfpqSlabRead(vacuum->index, blkno, vacuum->strategy, vacuum->page))
 		return;
@@ -166,15 +172,16 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 	IvfpqMetaRead(info->index, &vacuum.meta);
 	if (vacuum.meta.nlists > 0)
 	{
-		if (!IvfpqLayoutInit(&vacuum.layout, vacuum.meta.pq_dim))
+		if (!IvfpqLayoutInit(&vacuum.layout, vacuum.meta.pq_dim,
+							 vacuum.meta.refine))
 			IvfpqCorrupted(info->index, IVFPQ_METAPAGE,
 						   "its parameters are out of range");
 		vacuum.page = palloc(BLCKSZ);
 		vacuum.owners = palloc(vacuum.layout.slots_per_page *
 							   sizeof(SlotOwner));
 		nblocks = RelationGetNumberOfBlocks(info->index);
-		for (BlockNumber blkno = IvfpqFirstSlabPage(&vacuum.meta);
-			 blkno < nblocks; blkno++)
+		for (BlockNumber blkno = IvfpqNextPage(&vacuum.meta, IVFPQ_METAPAGE);
+			 blkno < nblocks; blkno = IvfpqNextPage(&vacuum.meta, blkno))
 		{
 			GvVacuumDelayPoint();
 			vacuum_page(&vacuum, blkno);

@@ -137,10 +137,14 @@ check_parameters(IvfpqChecker *checker)
 		meta->nlists >= 0 && meta->nlists <= IVFPQ_MAX_LISTS &&
 		meta->rows_at_training >= 0 &&
 		meta->copies >= 1 && meta->copies <= 2 &&
+		meta->refine >= IVFPQ_REFINE_NONE &&
+		meta->refine <= IVFPQ_REFINE_SQ8 &&
 		(meta->nlists == 0 ||
 		 (meta->dims > 0 && meta->pq_dim <= meta->dims &&
 		  meta->nparents > 0 && meta->nparents <= meta->nlists &&
-		  IvfpqLayoutInit(&checker->layout, meta->pq_dim) &&
+		  (meta->refine == IVFPQ_REFINE_NONE ||
+		   meta->dims <= IvfpqRefineMaxDims()) &&
+		  IvfpqLayoutInit(&checker->layout, meta->pq_dim, meta->refine) &&
 		  isfinite(meta->scale) && meta->scale > 0)))
 		return true;
 	problem(checker, true, IVFPQ_METAPAGE, IVFPQ_NO_LIST,
@@ -347,7 +351,7 @@ check_slots(IvfpqChecker *checker, BlockNumber blkno)
 	}
 }
 
-/* One page behind the directory. */
+/* One page that training did not write. */
 static void
 check_page(IvfpqChecker *checker, BlockNumber blkno)
 {
@@ -367,6 +371,12 @@ check_page(IvfpqChecker *checker, BlockNumber blkno)
 	}
 	else if (IvfpqPageIs(page, IVFPQ_KIND_SLAB) && checker->meta.nlists > 0)
 		check_slots(checker, blkno);
+	else if (IvfpqPageIs(page, IVFPQ_KIND_REFINE) &&
+			 checker->meta.refine != IVFPQ_REFINE_NONE)
+	{
+		if (checker->meta.nlists > 0)
+			IvfpqCheckRefinePage(checker, blkno);
+	}
 	else
 		problem(checker, true, blkno, IVFPQ_NO_LIST,
 				"it is of no kind that belongs here");
@@ -453,7 +463,7 @@ check_leftovers(IvfpqChecker *checker)
 }
 
 /*
- * Check the pages behind the directory, after lists and pending list were:
+ * Check the pages beside arrays and directory, after lists and pending list:
  * their kinds, and that whatever is in use is reached.  What VACUUM writes
  * beside a list and what it has not freed yet looks just like what a crash
  * leaves.  So that is told only when the lock shows that there is no VACUUM;
@@ -462,8 +472,9 @@ check_leftovers(IvfpqChecker *checker)
 void
 IvfpqCheckSlabs(IvfpqChecker *checker)
 {
-	for (BlockNumber blkno = IvfpqFirstSlabPage(&checker->meta);
-		 blkno < checker->nblocks; blkno++)
+	for (BlockNumber blkno = IvfpqNextPage(&checker->meta, IVFPQ_METAPAGE);
+		 blkno < checker->nblocks;
+		 blkno = IvfpqNextPage(&checker->meta, blkno))
 		check_page(checker, blkno);
 
 	if (checker->nleftovers > 0 && !RecoveryInProgress() &&

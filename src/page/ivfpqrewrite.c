@@ -35,6 +35,18 @@ IvfpqFirstSlabPage(const IvfpqMetaData *meta)
 }
 
 /*
+ * The page after blkno that training did not write: refine pages of a build
+ * come before what it wrote, slabs and all that came later behind it.
+ */
+BlockNumber
+IvfpqNextPage(const IvfpqMetaData *meta, BlockNumber blkno)
+{
+	if (meta->nlists > 0 && blkno + 1 == meta->mean)
+		return IvfpqFirstSlabPage(meta);
+	return blkno + 1;
+}
+
+/*
  * Copy a slab page out.  A page that is nobody's is offered to the free space
  * map instead, and a page of another kind passed over: false.
  */
@@ -89,7 +101,7 @@ IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
 	IvfpqSlotHeader *header;
 	Page		page;
 
-	if (!IvfpqLayoutInit(&layout, meta->pq_dim))
+	if (!IvfpqLayoutInit(&layout, meta->pq_dim, meta->refine))
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
 	dirbuf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
 						   BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_DIRECTORY, NULL);
@@ -224,6 +236,8 @@ batch_copy(Batch *batch, const IvfpqBlockView *view, int i,
 	batch->copies[batch->n].t = view->t[i];
 	batch->copies[batch->n].code = code;
 	batch->copies[batch->n].second = (view->second & (1U << i)) != 0;
+	if (view->refine)
+		batch->copies[batch->n].refine = view->refine[i];
 	batch->n++;
 	if ((chain->nitems + batch->n) % IVFPQ_BLOCK_COPIES == 0)
 		flush_batch(batch, reader, chain);

@@ -46,7 +46,7 @@ IvfpqWriterInit(IvfpqWriter *writer, Relation index,
 	memset(writer, 0, sizeof(*writer));
 	writer->index = index;
 	writer->meta = meta;
-	if (!IvfpqLayoutInit(&writer->layout, meta->pq_dim))
+	if (!IvfpqLayoutInit(&writer->layout, meta->pq_dim, meta->refine))
 		elog(ERROR, "pq_dim %d has no page layout", meta->pq_dim);
 	writer->slab = InvalidBuffer;
 	writer->body = palloc0(writer->layout.nparts * writer->layout.part_bytes);

@@ -139,15 +139,16 @@ test_random(void)
 
 	for (i = 0; i < NDIMS; i++)
 		for (f = 0; f < 8; f++)
-			for (g = 0; g < 8; g++)
+			for (g = 0; g < 8; g += 1 + (f + g) % 3)
 			{
 				int32_t		dims = all_dims[i];
-				int64_t		n = dims > 2000 ? 2 : 20;
+				int64_t		n = dims > 1000 ? 2 : 8;
 				float	   *x = unit_floats((size_t) n * dims, factors[f]);
 				float	   *q = unit_floats(dims, factors[g]);
 
 				check_bounds(dims, q, x, n, f == 0 && g == 0, "random");
-				check_bounds(dims, x, x, n, false, "itself");
+				if (f == g)
+					check_bounds(dims, x, x, n, false, "itself");
 				unit_free(x);
 				unit_free(q);
 			}
