@@ -198,6 +198,18 @@ SELECT id FROM far ORDER BY e <-> :'q' LIMIT 3;
 SELECT pg_temp.buffers(format('SELECT id FROM far ORDER BY e <-> %L LIMIT 10', :'q')) AS with \gset
 SELECT 2 * :with < :without AS fewer_pages;
 SELECT * FROM gpuvec_verify_index('far_e');
+-- and the planner knows
+CREATE INDEX far_dear ON far USING gpuivfpq (e) WITH (lists = 15, probes = 15, refine = none);
+VACUUM ANALYZE far;
+CREATE FUNCTION pg_temp.plan(query text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	plan json;
+BEGIN
+	EXECUTE 'EXPLAIN (FORMAT JSON) ' || query INTO plan;
+	RETURN plan->0->'Plan'->'Plans'->0->>'Index Name';
+END
+$$;
+SELECT pg_temp.plan(format('SELECT id FROM far ORDER BY e <-> %L LIMIT 10', :'q'));
 RESET gpuvec.candidates;
 DROP TABLE far;
 

@@ -23,7 +23,7 @@ static relopt_kind ivfpq_relopt_kind;
 static relopt_enum_elt_def refine_values[] = {
 	{"none", IVFPQ_REFINE_NONE},
 	{"sq8", IVFPQ_REFINE_SQ8},
-	{NULL}
+	{NULL, 0}
 };
 
 PG_FUNCTION_INFO_V1(gpuivfpqhandler);
