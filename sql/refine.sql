@@ -73,7 +73,7 @@ SELECT pg_temp.inexact('refined', '<->', 24, 50, 10);
 SELECT * FROM pg_temp.reached('refined', 24);
 SELECT * FROM gpuvec_verify_index('refined_e');
 SELECT rows, pending, dead FROM gpuvec_index_info('refined_e');
-SELECT recall FROM gpuvec_recall('refined_e', 10, 50);
+SELECT recall > 0.9 AS recall FROM gpuvec_recall('refined_e', 10, 50);
 DROP INDEX refined_e;
 CREATE INDEX refined_e ON refined USING gpuivfpq (e real_ip_ops) WITH (lists = 20, refine = sq8, spill = 0);
 SELECT pg_temp.inexact('refined', '<#>', 24, 50, 10);
