@@ -99,8 +99,7 @@ demand_candidates(Demand *demand, const IvfpqMetaData *meta,
 	demand->rows_per_row = FETCHES_PER_ROW;
 	demand->pages += pages;
 	demand->lists += pages;
-	demand->pages_per_row = Min(candidates / IVFPQ_ROWS_PER_BATCH,
-								refine_pages / tuples);
+	demand->pages_per_row = candidates / IVFPQ_ROWS_PER_BATCH;
 }
 
 static void

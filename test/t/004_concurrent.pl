@@ -1,7 +1,7 @@
 # Inserts, deletes, updates, queries and VACUUM at once, on trained and on
 # untrained indexes, with and without refine records, on blocks of one page and
-# of two: afterwards every
-# index is sound, finds each row once, and is exact with all lists.
+# of two: afterwards every index is sound, finds each row once, and is exact
+# with all lists.
 
 use strict;
 use warnings;
