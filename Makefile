@@ -7,9 +7,11 @@ DATA = $(wildcard sql/*--*.sql)
 AM_OBJS = \
 	src/am/ivfpqassign.o \
 	src/am/ivfpqbuild.o \
+	src/am/ivfpqcalibrate.o \
 	src/am/ivfpqcluster.o \
 	src/am/ivfpqcoarse.o \
 	src/am/ivfpqcost.o \
+	src/am/ivfpqeffort.o \
 	src/am/ivfpqfinish.o \
 	src/am/ivfpqhandler.o \
 	src/am/ivfpqinsert.o \
@@ -19,9 +21,12 @@ AM_OBJS = \
 	src/am/ivfpqreal.o \
 	src/am/ivfpqrecall.o \
 	src/am/ivfpqrefine.o \
+	src/am/ivfpqreport.o \
 	src/am/ivfpqrerank.o \
+	src/am/ivfpqsample.o \
 	src/am/ivfpqscan.o \
 	src/am/ivfpqsearch.o \
+	src/am/ivfpqtargets.o \
 	src/am/ivfpqtids.o \
 	src/am/ivfpqtrain.o \
 	src/am/ivfpqvacuum.o \
@@ -52,6 +57,7 @@ CPU_OBJS = \
 	src/cpu/assign.o \
 	src/cpu/coarse.o \
 	src/cpu/distance.o \
+	src/cpu/exact.o \
 	src/cpu/gv_cpu.o \
 	src/cpu/half.o \
 	src/cpu/kmeans.o \

@@ -95,7 +95,7 @@ SELECT count(*), bool_and(d >= before) AS in_order
 FROM (SELECT d, lag(d, 1, 0::float8) OVER () AS before
 	FROM (SELECT e <-> pg_temp.point(5, 24) AS d FROM refined ORDER BY e <-> pg_temp.point(5, 24) LIMIT 700) AS q) AS r;
 SET gpuvec.probes = 20;
-SELECT count(*), count(DISTINCT id), bool_and(d >= before) AS in_order
+SELECT count(*) > 2900 AS most, count(*) = count(DISTINCT id) AS once, bool_and(d >= before) AS in_order
 FROM (SELECT id, d, lag(d, 1, 0::float8) OVER () AS before
 	FROM (SELECT id, e <-> pg_temp.point(5, 24) AS d FROM refined ORDER BY e <-> pg_temp.point(5, 24)) AS q) AS r;
 RESET gpuvec.probes;
@@ -197,6 +197,8 @@ CREATE INDEX far_e ON far USING gpuivfpq (e) WITH (lists = 15, probes = 15, refi
 SELECT id FROM far ORDER BY e <-> :'q' LIMIT 3;
 SELECT pg_temp.buffers(format('SELECT id FROM far ORDER BY e <-> %L LIMIT 10', :'q')) AS with \gset
 SELECT 2 * :with < :without AS fewer_pages;
+SELECT id FROM far ORDER BY e <-> :'q' LIMIT 10 \g /dev/null
+SELECT candidates, refined, measured < 20 AS few, given FROM gpuvec_last_scan();
 SELECT * FROM gpuvec_verify_index('far_e');
 -- and the planner knows
 CREATE INDEX far_dear ON far USING gpuivfpq (e) WITH (lists = 15, probes = 15, refine = none);

@@ -11,7 +11,7 @@
 #include "am/ivfpq.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
-PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = "0.1.0");
+PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = "0.2.0");
 #else
 PG_MODULE_MAGIC;
 #endif
@@ -20,6 +20,7 @@ int			ivfpq_probes = 0;
 int			ivfpq_candidates = 0;
 int			ivfpq_order = IVFPQ_ORDER_STRICT;
 int			ivfpq_max_probes = 0;
+double		ivfpq_recall = 0.95;
 
 static const struct config_enum_entry order_options[] = {
 	{"strict", IVFPQ_ORDER_STRICT, false},
@@ -68,5 +69,12 @@ _PG_init(void)
 				"Sets the number of lists after which a scan reads no more.",
 				"0 means no limit.",
 				&ivfpq_max_probes, IVFPQ_MAX_LISTS);
+	DefineCustomRealVariable("gpuvec.recall",
+							 "Sets the share of the nearest rows that a scan "
+							 "is to find.",
+							 "Calibration knows what .80, .90, .95, .98 and "
+							 ".99 take; beyond that everything is read.",
+							 &ivfpq_recall, 0.95, 0.0, 1.0, PGC_USERSET, 0,
+							 NULL, NULL, NULL);
 	MarkGUCPrefixReserved("gpuvec");
 }

@@ -37,8 +37,8 @@
 /* The most that option and setting `candidates` may ask for. */
 #define IVFPQ_MAX_CANDIDATES	1000000
 
-/* Rows that the first batch of a scan gives out. */
-#define IVFPQ_ROWS_PER_BATCH	10
+/* Beyond this recall a scan reads everything. */
+#define IVFPQ_MOST_RECALL		0.99
 
 /* Options of CREATE INDEX; 0 = not given. */
 typedef struct IvfpqOptions
@@ -64,6 +64,7 @@ extern int	ivfpq_probes;
 extern int	ivfpq_candidates;
 extern int	ivfpq_order;
 extern int	ivfpq_max_probes;
+extern double ivfpq_recall;
 
 /*
  * Build phases for pg_stat_progress_create_index; core owns
@@ -74,6 +75,7 @@ extern int	ivfpq_max_probes;
 #define IVFPQ_PHASE_CODES		4
 #define IVFPQ_PHASE_ASSIGNING	5
 #define IVFPQ_PHASE_WRITING		6
+#define IVFPQ_PHASE_CALIBRATING	7
 
 /* ivfpqhandler.c */
 extern void IvfpqInitOptions(void);
@@ -175,6 +177,7 @@ typedef struct IvfpqModel
 } IvfpqModel;
 
 extern IvfpqModel *IvfpqModelGet(Relation index);
+extern IvfpqModel *IvfpqModelLoad(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqCheckStatus(GvStatus status);
 extern const GvStop ivfpq_stop;
 
@@ -193,6 +196,9 @@ typedef struct IvfpqTraining
 	float	   *centroids;		/* [nlists][dims] */
 	float	   *mean;			/* [dims] */
 	float	   *codebooks;		/* [16 * dims] */
+	int			nqueries;		/* rows held out to calibrate with */
+	float	   *queries;		/* [nqueries][dims] */
+	uint64	   *query_ids;		/* [nqueries] their TIDs */
 	double		rows;			/* estimate of the rows to index */
 } IvfpqTraining;
 
@@ -225,16 +231,61 @@ typedef struct IvfpqSearch
 	float	   *table;			/* [m][16] */
 	IvfpqListReader reader;
 	GvTopK		lists;			/* nearest lists */
-	GvTopK		candidates;		/* best copies; ids are TIDs or, in an index
-								 * with refine records, their addresses */
+	GvTopK		candidates;		/* best copies; ids as `addresses` says */
+	int64		lists_read;		/* by this search so far */
+	int64		copies_read;
+	bool		addresses;		/* ids are addresses of refine records, else
+								 * TIDs */
 } IvfpqSearch;
 
 extern int	IvfpqDefaultLists(double rows);
-extern int	IvfpqProbes(Relation index, const IvfpqMetaData *meta);
-extern int	IvfpqCandidates(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqSearchInit(IvfpqSearch *search, Relation index,
-							const IvfpqModel *model, const float *vector);
+							const IvfpqModel *model);
+extern void IvfpqSearchQuery(IvfpqSearch *search, const float *query);
 extern void IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates);
+extern void IvfpqSearchNearest(IvfpqSearch *search, int probes);
+extern void IvfpqSearchList(IvfpqSearch *search, int i);
+extern void IvfpqTopKResize(GvTopK *top, int capacity);
+
+/*
+ * ivfpqeffort.c: how many lists and candidates a batch of a scan takes.
+ */
+typedef struct IvfpqEffort
+{
+	int			probes;
+	int			candidates;
+	int64		quota;			/* rows given out by the end of the batch */
+	bool		everything;		/* read all lists and measure all rows */
+} IvfpqEffort;
+
+extern int	IvfpqFormulaProbes(const IvfpqMetaData *meta);
+extern int	IvfpqFormulaCandidates(const IvfpqMetaData *meta);
+extern void IvfpqGetEffort(IvfpqEffort *effort, Relation index,
+						   const IvfpqMetaData *meta, int batch);
+
+/*
+ * ivfpqcalibrate.c: what recall costs, measured on rows of the table.
+ */
+typedef struct IvfpqCalibration
+{
+	GvMetric	metric;
+	int			dims;
+	int			nqueries;
+	const float *queries;		/* [nqueries][dims] transformed */
+	const uint64 *ids;			/* [nqueries] TIDs of the queries' own rows */
+	GvTopK	   *truth;			/* [nqueries] nearest rows so far */
+} IvfpqCalibration;
+
+extern int	IvfpqCalibrationQueries(double rows);
+extern IvfpqCalibration *IvfpqCalibrationBegin(const GvModel *gv, int nqueries,
+											   const float *queries,
+											   const uint64 *ids);
+extern void IvfpqCalibrationOffer(IvfpqCalibration *calibration,
+								  const float *rows, const uint64 *ids,
+								  int64 n);
+extern bool IvfpqCalibrateIndex(Relation heap, Relation index);
+extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
+								IvfpqMetaData *meta);
 
 static inline uint64
 IvfpqTidToId(const ItemPointerData *tid)

@@ -68,6 +68,11 @@ IvfpqAssignBegin(IvfpqAssign *assign, const IvfpqTraining *training)
 
 	used = ((int64) training->nlists * row_bytes +
 			(int64) assign->batch_rows * row_bytes) / 1024;
+	if (training->nqueries > 0)
+		assign->calibration = IvfpqCalibrationBegin(&training->gv,
+													training->nqueries,
+													training->queries,
+													training->query_ids);
 	assign->sort = tuplesort_begin_heap(assign->sort_desc, 2, columns,
 										operators, collations, nulls_first,
 										(int) Max(maintenance_work_mem - used, 64),
@@ -152,6 +157,9 @@ flush_batch(IvfpqAssign *assign)
 					  i % copies > 0);
 	}
 
+	if (assign->calibration)
+		IvfpqCalibrationOffer(assign->calibration, assign->batch,
+							  assign->batch_ids, assign->nbatch);
 	assign->rows += assign->nbatch;
 	assign->nbatch = 0;
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_DONE,
@@ -228,8 +236,8 @@ write_lists(IvfpqAssign *assign, Relation index, const IvfpqMetaData *meta)
 }
 
 /*
- * Place what still waits, and write all that training fixed, the directory
- * and the lists.  Fills in what *meta says of them; the caller writes it.
+ * Place what still waits, write all that training fixed, the directory and
+ * the lists, and calibrate.  Fills in what *meta says of them; the caller writes it.
  */
 void
 IvfpqAssignWrite(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta)
@@ -258,4 +266,9 @@ IvfpqAssignWrite(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta)
 									  (int64) training->nlists * dims);
 	meta->directory = IvfpqDirectoryBuild(index, training->nlists);
 	write_lists(assign, index, meta);
+	if (assign->calibration)
+	{
+		meta->rows_at_calibration = assign->rows;
+		IvfpqCalibrationRun(assign->calibration, index, meta);
+	}
 }

@@ -29,6 +29,8 @@ typedef struct IvfpqAssign
 	bytea	   *copy;			/* T, code, refine record's address */
 	uint32	   *counts;			/* [nlists] copies of each list */
 
+	IvfpqCalibration *calibration;	/* NULL: too few rows */
+
 	/* refine records, if there are to be any */
 	IvfpqRefineRecord *record;	/* or NULL */
 	IvfpqRefineBuilder refine;

@@ -12,10 +12,23 @@
 /*
  * Lists to compare for every list that is wanted, and the share of all lists
  * to compare at least: a list's parent may rank well behind the list itself
- * (src/README, "Two levels").
+ * (src/README, "Two levels").  Calibration finds a share for each index.
  */
 #define LISTS_PER_PROBE		10
 #define LEAST_SHARE			0.25
+#define LISTS_PER_PROBE_CALIBRATED	2
+
+/* Lists to compare to find so many. */
+static int
+lists_to_compare(const IvfpqMetaData *meta, int probes)
+{
+	double		share = meta->coarse_share > 0 ? meta->coarse_share : LEAST_SHARE;
+	int			each = meta->coarse_share > 0 ? LISTS_PER_PROBE_CALIBRATED :
+		LISTS_PER_PROBE;
+
+	return (int) Min(Max((double) probes * each, meta->nlists * share),
+					 meta->nlists);
+}
 
 /* Offer lists first .. first + n - 1 to `best`. */
 static void
@@ -79,8 +92,7 @@ IvfpqNearestLists(Relation index, const IvfpqModel *model, GvMetric metric,
 
 	gv.metric = metric;
 	gv_topk_reset(lists);
-	wanted = (int) Max((int64) lists->capacity * LISTS_PER_PROBE,
-					   meta->nlists * LEAST_SHARE);
+	wanted = lists_to_compare(meta, lists->capacity);
 	if (meta->nparents == 1 ||
 		(int64) wanted + meta->nparents >= meta->nlists)
 		compare_lists(index, model, &gv, vector, 0, meta->nlists, lists);

@@ -69,6 +69,7 @@ toast_pages(Oid heapoid)
 
 /* Rows fetched for each row given out, with refine records. */
 #define FETCHES_PER_ROW		1.4
+#define FIRST_FETCHES		14		/* of the first ten */
 
 /* What the index asks for before the first row. */
 typedef struct Demand
@@ -82,24 +83,28 @@ typedef struct Demand
 	double		pages_per_row;	/* further refine pages for a further row */
 } Demand;
 
-/* Candidates: heap rows, or refine pages and few heap rows. */
+/*
+ * Candidates of the first batch, and per_row for every further row: heap
+ * rows, or refine pages and few heap rows.
+ */
 static void
 demand_candidates(Demand *demand, const IvfpqMetaData *meta,
-				  double candidates, double tuples, double refine_pages)
+				  double candidates, double per_row, double tuples,
+				  double refine_pages)
 {
 	double		pages = Min(candidates, refine_pages);
 
 	if (meta->refine == IVFPQ_REFINE_NONE)
 	{
 		demand->rows += Min(candidates, tuples);
-		demand->rows_per_row = candidates / IVFPQ_ROWS_PER_BATCH;
+		demand->rows_per_row = per_row;
 		return;
 	}
-	demand->rows += Min(FETCHES_PER_ROW * IVFPQ_ROWS_PER_BATCH, tuples);
+	demand->rows += Min(FIRST_FETCHES, tuples);
 	demand->rows_per_row = FETCHES_PER_ROW;
 	demand->pages += pages;
 	demand->lists += pages;
-	demand->pages_per_row = candidates / IVFPQ_ROWS_PER_BATCH;
+	demand->pages_per_row = per_row;
 }
 
 static void
@@ -107,6 +112,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 {
 	Relation	index;
 	IvfpqMetaData meta;
+	IvfpqEffort effort;
 
 	memset(demand, 0, sizeof(*demand));
 	if (info->hypothetical)		/* nothing to open: as if it had one list */
@@ -119,19 +125,28 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 	IvfpqMetaRead(index, &meta);
 	demand->rows = (double) IvfpqPendingEstimate(index, &meta);
 	demand->pages = 1 + ceil(demand->rows / IVFPQ_PENDING_PER_PAGE);
-	if (meta.nlists > 0)
+	IvfpqGetEffort(&effort, index, &meta, 0);
+	if (meta.nlists > 0 && effort.everything)
 	{
-		double		share = (double) IvfpqProbes(index, &meta) / meta.nlists;
+		demand->pages = info->pages;
+		demand->rows = tuples;
+	}
+	else if (meta.nlists > 0)
+	{
+		double		share = (double) effort.probes / meta.nlists;
 		double		refine = meta.refine == IVFPQ_REFINE_NONE ? 0 :
 			ceil(tuples / IvfpqRefineSlots(meta.dims));
 		double		fixed = IvfpqFirstSlabPage(&meta) - meta.mean + 1;
+		double		candidates = effort.candidates;
 
-		demand->lists = IvfpqProbes(index, &meta);
+		demand->lists = effort.probes;
 		demand->centroids = meta.nlists;
 		demand->copies = tuples * meta.copies * share;
 		demand->pages += fixed + Max(info->pages - fixed - refine, 0) * share;
-		demand_candidates(demand, &meta, IvfpqCandidates(index, &meta),
-						  tuples, refine);
+		IvfpqGetEffort(&effort, index, &meta, 1);
+		demand_candidates(demand, &meta, candidates,
+						  (double) effort.candidates / effort.quota, tuples,
+						  refine);
 	}
 	index_close(index, NoLock);
 }

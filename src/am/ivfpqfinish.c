@@ -71,8 +71,7 @@ measure_rest(IvfpqScan *state)
 		last = id;
 		if (tidset_lookup(state->measured, id) != NULL)
 			continue;
-		if (state->null_query ||
-			IvfpqMeasure(state, id, &distance))
+		if (state->null_query || IvfpqMeasure(state, id, &distance))
 			put_row(state, distance, id);
 	}
 	tuplesort_end(tids);

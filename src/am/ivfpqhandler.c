@@ -115,6 +115,8 @@ ivfpqbuildphasename(int64 phasenum)
 			return "assigning";
 		case IVFPQ_PHASE_WRITING:
 			return "writing";
+		case IVFPQ_PHASE_CALIBRATING:
+			return "calibrating";
 		default:
 			return NULL;
 	}

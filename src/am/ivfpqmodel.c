@@ -84,13 +84,13 @@ check_starts(Relation index, const IvfpqModel *model)
 					   starts[meta->nparents], meta->nlists);
 }
 
-/* Read mean, codebooks and starts into a chunk that the relation cache entry owns. */
+/* Read mean, codebooks and starts into a chunk of the context. */
 static IvfpqModel *
-load_model(Relation index, const IvfpqMetaData *meta)
+load_model(Relation index, const IvfpqMetaData *meta, MemoryContext context)
 {
 	IvfpqModel *model;
 
-	model = MemoryContextAllocHuge(index->rd_indexcxt, model_size(meta));
+	model = MemoryContextAllocHuge(context, model_size(meta));
 	model->meta = *meta;
 	if (meta->nlists > 0)
 	{
@@ -121,7 +121,7 @@ IvfpqModelGet(Relation index)
 	if (cached == NULL || cached->meta.build_id != meta.build_id ||
 		cached->meta.nlists != meta.nlists)
 	{
-		cached = load_model(index, &meta);
+		cached = load_model(index, &meta, index->rd_indexcxt);
 		if (index->rd_amcache)
 			pfree(index->rd_amcache);
 		index->rd_amcache = cached;
@@ -130,6 +130,19 @@ IvfpqModelGet(Relation index)
 	model = palloc_extended(model_size(&meta), MCXT_ALLOC_HUGE);
 	memcpy(model, cached, model_size(&meta));
 	model->meta = meta;
+	set_pointers(model);
+	return model;
+}
+
+/*
+ * The model that *meta describes, which the metapage need not show yet, in
+ * the current memory context.
+ */
+IvfpqModel *
+IvfpqModelLoad(Relation index, const IvfpqMetaData *meta)
+{
+	IvfpqModel *model = load_model(index, meta, CurrentMemoryContext);
+
 	set_pointers(model);
 	return model;
 }

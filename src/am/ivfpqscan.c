@@ -2,11 +2,11 @@
  * ivfpqscan.c
  *		The ordered scan.
  *
- * Candidates come in batches.  Batch b takes C = candidates x 4^b candidates
- * from ever more lists, measures those not measured before, and gives out
- * rows until C x 10 / candidates have been given in all: the share of a batch
- * that its candidates are known to be good for.  The rest waits in a queue
- * for the next batch.  So the AM needs no LIMIT and cuts none.
+ * Candidates come in batches.  A batch takes ever more candidates from ever
+ * more lists (ivfpqeffort.c), measures those not measured before, and gives
+ * out as many rows as its candidates are known to be good for.  The rest
+ * waits in a queue for the next batch.  So the AM needs no LIMIT and cuts
+ * none.
  *
  * With refine records a batch measures nothing: rows enter the queue with
  * lower bounds of their distances, and one is fetched and measured only when
@@ -18,8 +18,6 @@
  * sort.
  */
 #include "postgres.h"
-
-#include <math.h>
 
 #include "access/relscan.h"
 #include "lib/pairingheap.h"
@@ -83,10 +81,11 @@ ivfpqbeginscan(Relation index, int nkeys, int norderbys)
 static void
 reset_scan(IvfpqScan *state)
 {
-	if (state->nmeasured > 0)
+	if (state->started)
+		IvfpqReportScan(state);
+	if (state->late > 0)
 		ereport(DEBUG1,
-				(errmsg_internal("gpuivfpq measured %lld rows, left out %lld found too late for their place",
-								 (long long) state->nmeasured,
+				(errmsg_internal("gpuivfpq left out %lld rows found too late for their place",
 								 (long long) state->late)));
 	IvfpqFinishEnd(state);
 	if (state->rerank)
@@ -102,7 +101,6 @@ reset_scan(IvfpqScan *state)
 	state->given = 0;
 	state->quota = 0;
 	state->late = 0;
-	state->nmeasured = 0;
 	state->bound_query = NULL;
 }
 
@@ -131,7 +129,7 @@ ivfpqendscan(IndexScanDesc scan)
 bool
 IvfpqMeasure(IvfpqScan *state, uint64 id, double *distance)
 {
-	state->nmeasured++;
+	state->report.measured++;
 	return IvfpqRerankRow(state->rerank, id, distance);
 }
 
@@ -193,6 +191,7 @@ bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 	qsort(ids, count, sizeof(uint64), compare_ids);
 	count = IvfpqRefineBounds(state->index, state->model, state->bound_query,
 							  ids, count, bounds);
+	state->report.refined += count;
 	for (int64 i = 0; i < count; i++)
 	{
 		bool		found;
@@ -243,53 +242,58 @@ measured_limit(const IvfpqScan *state)
 			   Min(limit, work_mem * 1024.0 / (2 * sizeof(QueuedRow))));
 }
 
-/* Lists that batch number `batch` may probe; *last when there are no more. */
+/* Lists that this batch may probe; *last when there are no more. */
 static int
 batch_probes(const IvfpqScan *state, bool *last)
 {
-	const IvfpqMetaData *meta = &state->model->meta;
-	int			base = IvfpqProbes(state->index, meta);
-	int			most = meta->nlists;
-	double		probes = base;
+	int			probes = state->effort.probes;
+	int			most = state->model->meta.nlists;
 
 	if (ivfpq_max_probes > 0)
-		most = Min(most, Max(ivfpq_max_probes, base));
-	for (int i = 0; i < state->batch && probes < most; i++)
-		probes *= IVFPQ_PROBES_GROWTH;
+	{
+		IvfpqEffort first;
+
+		IvfpqGetEffort(&first, state->index, &state->model->meta, 0);
+		most = Min(most, Max(ivfpq_max_probes, first.probes));
+	}
 	*last = probes >= most;
-	return (int) Min(ceil(probes), most);
+	return Min(probes, most);
 }
 
 /* Get the next batch of candidates, or finish. */
 static void
 next_batch(IvfpqScan *state)
 {
-	int			base = IvfpqCandidates(state->index, &state->model->meta);
-	double		candidates = base * pow(IVFPQ_CANDIDATES_GROWTH, state->batch);
+	IvfpqEffort *effort = &state->effort;
 	bool		last;
 	int			probes;
 
-	if (state->model->meta.nlists == 0 ||
+	IvfpqGetEffort(effort, state->index, &state->model->meta, state->batch);
+	if (state->batch == 0)
+	{
+		state->report.probes = effort->probes;
+		state->report.candidates = effort->candidates;
+	}
+	if (effort->everything ||
 		(state->batch == 0 && !measure_pending(state)) ||
 		(state->batch > 0 && ivfpq_max_probes == 0 &&
-		 candidates > measured_limit(state)))
+		 effort->candidates > measured_limit(state)))
 	{
 		IvfpqFinishBegin(state);
 		return;
 	}
 
-	candidates = Min(candidates, PG_INT32_MAX / 4);
 	probes = batch_probes(state, &last);
-	IvfpqSearchRun(&state->search, probes, (int) candidates);
-	if (last && state->search.candidates.count < (int) candidates)
+	IvfpqSearchRun(&state->search, probes, effort->candidates);
+	if (last && state->search.candidates.count < effort->candidates)
 		state->exhausted = true;
-	if (state->model->meta.refine != IVFPQ_REFINE_NONE)
+	if (state->search.addresses)
 		bound_rows(state, state->search.candidates.ids,
 				   state->search.candidates.count);
 	else
 		measure_rows(state, state->search.candidates.ids,
 					 state->search.candidates.count);
-	state->quota = (int64) (candidates * IVFPQ_ROWS_PER_BATCH / base);
+	state->quota = effort->quota;
 	state->batch++;
 }
 
@@ -303,15 +307,20 @@ start_search(IvfpqScan *state, ScanKey key)
 {
 	IvfpqType	type;
 	const float *vector;
+	float	   *transformed;
 	int			dims;
 
 	IvfpqTypeInit(&type, state->index);
 	vector = IvfpqQueryFloats(&type, key->sk_subtype, key->sk_argument, &dims);
 	IvfpqCheckDims(state->model->meta.dims, dims);
-	IvfpqSearchInit(&state->search, state->index, state->model, vector);
+	transformed = palloc(dims * sizeof(float));
+	gv_transform(&state->model->gv, vector, 1, transformed);
+	IvfpqSearchInit(&state->search, state->index, state->model);
+	state->search.addresses = state->model->meta.refine != IVFPQ_REFINE_NONE;
+	IvfpqSearchQuery(&state->search, transformed);
 	if (!type.has_toreal || !OidIsValid(key->sk_subtype) ||
 		key->sk_subtype == type.type)
-		state->bound_query = state->search.query;
+		state->bound_query = transformed;
 }
 
 /* First call after a rescan. */
@@ -330,6 +339,9 @@ start_scan(IndexScanDesc scan)
 	pgstat_count_index_scan(state->index);
 	GvCountIndexSearch(scan);
 	state->started = true;
+	memset(&state->report, 0, sizeof(state->report));
+	memset(&state->search, 0, sizeof(state->search));
+	state->report.recall = ivfpq_recall;
 	state->model = IvfpqModelGet(state->index);
 	state->queue = pairingheap_allocate(compare_queued, NULL);
 	state->measured = tidset_create(state->context, 256, NULL);

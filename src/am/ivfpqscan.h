@@ -11,12 +11,22 @@
 #include "am/ivfpq.h"
 #include "am/ivfpqtidset.h"
 
-/*
- * Each batch takes this many times the candidates, and probes this many times
- * the lists, of the one before (src/README, "Defaults").
- */
-#define IVFPQ_CANDIDATES_GROWTH	4.0
-#define IVFPQ_PROBES_GROWTH		1.4
+/* What a scan did, for gpuvec_last_scan. */
+typedef struct IvfpqScanReport
+{
+	Oid			index;
+	double		recall;			/* asked for */
+	int			probes;			/* of the first batch */
+	int			candidates;
+	int			batches;
+	int64		lists;			/* read */
+	int64		copies;			/* scored */
+	int64		refined;		/* compact copies of rows read */
+	int64		measured;		/* rows fetched from the heap */
+	int64		given;			/* rows given out */
+	int64		late;			/* rows left out to keep the order */
+	bool		finished;		/* with a pass over all rows */
+} IvfpqScanReport;
 
 typedef struct IvfpqScan
 {
@@ -25,6 +35,8 @@ typedef struct IvfpqScan
 	IvfpqModel *model;
 	IvfpqSearch search;			/* when trained */
 	IvfpqRerank *rerank;		/* unless the query is NULL */
+	IvfpqEffort effort;			/* of the batch under way */
+	IvfpqScanReport report;		/* less what is counted elsewhere */
 	bool		started;
 	bool		null_query;		/* any order will do */
 	bool		exhausted;		/* no further batch can bring rows */
@@ -33,7 +45,6 @@ typedef struct IvfpqScan
 	int64		quota;			/* rows that may be given out so far */
 	int64		late;			/* rows left out to keep the order */
 	double		last_distance;	/* of the last row given out */
-	int64		nmeasured;		/* rows fetched to be measured */
 	const float *bound_query;	/* what bounds are of, or NULL for none */
 	pairingheap *queue;			/* rows measured or bounded, not given out */
 	tidset_hash *measured;		/* rows measured, bounded or found invisible */
@@ -46,6 +57,9 @@ typedef struct IvfpqScan
 extern bool IvfpqMeasure(IvfpqScan *state, uint64 id, double *distance);
 extern bool IvfpqQueueTake(IvfpqScan *state, double *distance, uint64 *id,
 						   bool *bounded);
+
+/* ivfpqreport.c */
+extern void IvfpqReportScan(const IvfpqScan *state);
 
 /* ivfpqfinish.c */
 extern void IvfpqFinishBegin(IvfpqScan *state);

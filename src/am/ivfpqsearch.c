@@ -6,63 +6,15 @@
  */
 #include "postgres.h"
 
-#include <math.h>
-
 #include "miscadmin.h"
+#include "port/pg_bitutils.h"
 
 #include "am/ivfpq.h"
 #include "am/ivfpqtidset.h"
 
-/*
- * Lists for a table of that many rows.  Here and below: src/README,
- * "Defaults".
- */
-int
-IvfpqDefaultLists(double rows)
-{
-	return (int) Max(1, Min(rows / 100.0, IVFPQ_MAX_LISTS));
-}
-
-/*
- * Lists to probe: the setting, else the index's option, else what reaches
- * recall@10 of .95 on real embeddings.
- */
-int
-IvfpqProbes(Relation index, const IvfpqMetaData *meta)
-{
-	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
-	int			probes;
-
-	if (ivfpq_probes > 0)
-		probes = ivfpq_probes;
-	else if (options && options->probes > 0)
-		probes = options->probes;
-	else
-		probes = (int) ceil((meta->copies > 1 ? 1.8 : 4.5) *
-							pow(meta->nlists, 0.45));
-	return Max(1, Min(probes, meta->nlists));
-}
-
-/*
- * Candidates to re-rank, by the same precedence.  The more dimensions share a
- * sub-quantizer, the less the score tells.
- */
-int
-IvfpqCandidates(Relation index, const IvfpqMetaData *meta)
-{
-	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
-	double		width = (double) meta->dims / meta->pq_dim;
-
-	if (ivfpq_candidates > 0)
-		return ivfpq_candidates;
-	if (options && options->candidates > 0)
-		return options->candidates;
-	return (int) Min(1000, Max(60, ceil(20 + 10 * width * width)));
-}
-
 /* Memory for the k nearest of something. */
-static void
-topk_resize(GvTopK *top, int capacity)
+void
+IvfpqTopKResize(GvTopK *top, int capacity)
 {
 	if (capacity > top->capacity)
 	{
@@ -80,28 +32,35 @@ topk_resize(GvTopK *top, int capacity)
 	gv_topk_reset(top);
 }
 
-/*
- * Prepare to search a trained index for a raw query vector [dims]; memory
- * from the current context.
- */
+/* Prepare to search a trained index; memory from the current context. */
 void
-IvfpqSearchInit(IvfpqSearch *search, Relation index, const IvfpqModel *model,
-				const float *vector)
+IvfpqSearchInit(IvfpqSearch *search, Relation index, const IvfpqModel *model)
 {
 	memset(search, 0, sizeof(*search));
 	search->index = index;
 	search->model = model;
 	search->query = palloc(model->meta.dims * sizeof(float));
 	search->table = palloc((Size) model->gv.m * GV_CODEWORDS * sizeof(float));
-	gv_transform(&model->gv, vector, 1, search->query);
-	IvfpqCheckStatus(gv_table(&model->gv, search->query, search->table));
 	IvfpqListReaderInit(&search->reader, index, &model->meta, NULL);
 }
 
-/* Score every copy of a list. */
-static void
-scan_list(IvfpqSearch *search, uint32 list, float base)
+/* Search for a transformed query [dims] from now on. */
+void
+IvfpqSearchQuery(IvfpqSearch *search, const float *query)
 {
+	memcpy(search->query, query, search->model->meta.dims * sizeof(float));
+	IvfpqCheckStatus(gv_table(&search->model->gv, search->query,
+							  search->table));
+	search->lists_read = 0;
+	search->copies_read = 0;
+}
+
+/* Offer every copy of the i-th nearest list to search->candidates. */
+void
+IvfpqSearchList(IvfpqSearch *search, int i)
+{
+	uint32		list = (uint32) search->lists.ids[i];
+	float		base = search->lists.scores[i];
 	IvfpqBlockView view;
 
 	search->candidates.unique = false;
@@ -111,7 +70,7 @@ scan_list(IvfpqSearch *search, uint32 list, float base)
 		GvBlock		block = {
 			.codes = view.codes,
 			.t = view.t,
-			.rowids = (const uint16_t *) (view.refine ? view.refine :
+			.rowids = (const uint16_t *) (search->addresses ? view.refine :
 										  view.tids),
 			.live = view.live
 		};
@@ -119,7 +78,18 @@ scan_list(IvfpqSearch *search, uint32 list, float base)
 		search->candidates.unique = search->reader.reread;
 		IvfpqCheckStatus(gv_scan(&search->model->gv, search->table, base,
 								 &block, 1, &search->candidates));
+		search->copies_read += pg_popcount32(view.live);
 	}
+	search->lists_read++;
+}
+
+/* Find the `probes` nearest lists. */
+void
+IvfpqSearchNearest(IvfpqSearch *search, int probes)
+{
+	IvfpqTopKResize(&search->lists, probes);
+	IvfpqNearestLists(search->index, search->model, search->model->gv.metric,
+					  search->query, &search->lists);
 }
 
 /* Keep a row's better copy only, and no more than n rows. */
@@ -153,13 +123,10 @@ IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)
 {
 	const IvfpqModel *model = search->model;
 
-	topk_resize(&search->lists, probes);
-	IvfpqNearestLists(search->index, model, model->gv.metric, search->query,
-					  &search->lists);
-	topk_resize(&search->candidates, candidates * model->meta.copies);
+	IvfpqSearchNearest(search, probes);
+	IvfpqTopKResize(&search->candidates, candidates * model->meta.copies);
 	for (int i = 0; i < search->lists.count; i++)
-		scan_list(search, (uint32) search->lists.ids[i],
-				  search->lists.scores[i]);
+		IvfpqSearchList(search, i);
 	gv_topk_sort(&search->candidates);
 	if (model->meta.copies > 1)
 		keep_distinct(&search->candidates, candidates);

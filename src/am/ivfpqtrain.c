@@ -2,10 +2,10 @@
  * ivfpqtrain.c
  *		From a sample of the table to centroids and codebooks.
  *
- * The sample comes from PostgreSQL's block sampler and reservoir, and takes a
- * quarter of maintenance_work_mem.  Mean, scale, parents and codebooks come
- * from it; lists too when it is the whole table, else from a second, larger
- * sample that goes through a sort (ivfpqcluster.c).
+ * The sample (ivfpqsample.c) takes a quarter of maintenance_work_mem.  Mean,
+ * scale, parents and codebooks come from it; lists too when it is the whole
+ * table, else from a second, larger sample that goes through a sort
+ * (ivfpqcluster.c).  A few rows are left out, to calibrate with.
  */
 #include "postgres.h"
 
@@ -14,179 +14,22 @@
 #include "access/tableam.h"
 #include "catalog/index.h"
 #include "commands/progress.h"
-#include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "utils/backend_progress.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/sampling.h"
 
 #include "am/ivfpqtrain.h"
 
 #define MIN_SAMPLES_GIVEN		4	/* rows for each, when the user sets lists */
-#define MAX_SAMPLES				((int64) 1 << 24)
 #define CODEBOOK_SAMPLES		8192	/* rows; a residual for every copy */
 #define FIT_VALUES				((int64) 1 << 24)	/* floats that mean and scale need */
 #define BATCH_ROWS				256	/* passed on at once */
-
-/* The sample while it is taken. */
-typedef struct Sample
-{
-	IvfpqType  *type;
-	int			dims;			/* 0 = not known yet */
-	int64		capacity;		/* rows the memory holds */
-	int64		count;
-	double		seen;			/* rows that could have been taken */
-	double		skip;			/* rows to pass over before the next */
-	float	   *rows;			/* [capacity][dims] */
-	ReservoirStateData reservoir;
-	MemoryContext tmp;
-} Sample;
 
 Size
 IvfpqMemoryLimit(void)
 {
 	return (Size) maintenance_work_mem * 1024;
-}
-
-/* The dimension tells how many rows fit. */
-static void
-size_sample(Sample *sample)
-{
-	Size		rows = IvfpqMemoryLimit() / 4 / (sample->dims * sizeof(float));
-
-	sample->capacity = Max(Min((int64) rows, MAX_SAMPLES), 1);
-	reservoir_init_selection_state(&sample->reservoir, sample->capacity);
-}
-
-/* Room for one more row: doubled as needed, so small tables take little. */
-static void
-grow_sample(Sample *sample)
-{
-	Size		row = sample->dims * sizeof(float);
-	int64		n = sample->count;
-
-	if (sample->rows == NULL)
-		sample->rows = palloc_extended(row * Min(sample->capacity, 1024),
-									   MCXT_ALLOC_HUGE);
-	else if (n >= 1024 && (n & (n - 1)) == 0)
-		sample->rows = repalloc_huge(sample->rows,
-									 row * Min(sample->capacity, 2 * n));
-}
-
-/* Put a row into the sample, or in place of another, or nowhere. */
-static void
-take_row(Sample *sample, const float *row)
-{
-	int64		at;
-
-	if (sample->count < sample->capacity)
-	{
-		grow_sample(sample);
-		at = sample->count++;
-	}
-	else
-	{
-		if (sample->skip < 0)
-			sample->skip = reservoir_get_next_S(&sample->reservoir,
-												sample->seen,
-												sample->capacity);
-		sample->skip -= 1;
-		if (sample->skip >= 0)
-			return;
-		at = (int64) (sample->capacity *
-					  sampler_random_fract(&sample->reservoir.randstate));
-	}
-	memcpy(sample->rows + at * sample->dims, row,
-		   sample->dims * sizeof(float));
-}
-
-/* Called for every row of the sampled blocks. */
-static void
-sample_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
-				bool alive, void *arg)
-{
-	Sample	   *sample = arg;
-	MemoryContext oldcontext;
-	const float *row;
-	int			dims;
-
-	if (isnull[0] || !alive)
-		return;
-
-	oldcontext = MemoryContextSwitchTo(sample->tmp);
-	row = IvfpqValueFloats(sample->type, values[0], &dims);
-	MemoryContextSwitchTo(oldcontext);
-
-	IvfpqCheckDims(sample->dims, dims);
-	if (IvfpqIsPlaceable(sample->type, row, dims))
-	{
-		take_row(sample, row);
-		sample->seen += 1;
-	}
-	MemoryContextReset(sample->tmp);
-}
-
-/* Called for rows of the first blocks until one tells the dimension. */
-static void
-peek_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
-			  bool alive, void *arg)
-{
-	Sample	   *sample = arg;
-	MemoryContext oldcontext;
-
-	if (isnull[0] || !alive || sample->dims > 0)
-		return;
-	oldcontext = MemoryContextSwitchTo(sample->tmp);
-	(void) IvfpqValueFloats(sample->type, values[0], &sample->dims);
-	MemoryContextSwitchTo(oldcontext);
-	MemoryContextReset(sample->tmp);
-}
-
-/*
- * Sample the table.  Blocks are drawn until they could fill the sample, so a
- * table that fits is read whole, and its rows counted rather than estimated.
- */
-static void
-take_sample(Sample *sample, Relation heap, Relation index,
-			IndexInfo *indexInfo, double *rows)
-{
-	BlockNumber nblocks = RelationGetNumberOfBlocks(heap);
-	BlockSamplerData sampler;
-	int64		blocks = 0;
-
-	sample->skip = -1;
-	sample->tmp = AllocSetContextCreate(CurrentMemoryContext,
-										"gpuivfpq sample",
-										ALLOCSET_DEFAULT_SIZES);
-	for (BlockNumber blkno = 0; blkno < nblocks && sample->dims == 0; blkno++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		table_index_build_range_scan(heap, index, indexInfo, false, false,
-									 false, blkno, 1, peek_callback, sample,
-									 NULL);
-	}
-	if (sample->dims == 0)
-	{
-		*rows = 0;
-		return;
-	}
-
-	size_sample(sample);
-	BlockSampler_Init(&sampler, nblocks, Min(nblocks, sample->capacity),
-					  (uint32) IVFPQ_TRAINING_SEED);
-	while (BlockSampler_HasMore(&sampler))
-	{
-		BlockNumber blkno = BlockSampler_Next(&sampler);
-
-		CHECK_FOR_INTERRUPTS();
-		table_index_build_range_scan(heap, index, indexInfo, false, false,
-									 false, blkno, 1, sample_callback, sample,
-									 NULL);
-		blocks++;
-	}
-	*rows = blocks > 0 ? sample->seen / blocks * nblocks : 0;
-	MemoryContextDelete(sample->tmp);
 }
 
 /*
@@ -195,7 +38,7 @@ take_sample(Sample *sample, Relation heap, Relation index,
  * of it, and a few rows for each one of the upper level in the sample.
  */
 static int
-choose_lists(Relation index, const Sample *sample, double rows)
+choose_lists(Relation index, const IvfpqSample *sample, double rows)
 {
 	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
 	int			given = options ? options->lists : 0;
@@ -221,32 +64,33 @@ choose_lists(Relation index, const Sample *sample, double rows)
 	return lists;
 }
 
-/* Put the rows into random order; a sample fills in the table's. */
+/*
+ * Take the first rows out of the sample: what training does not know is to
+ * tell, as queries, how well the index finds its rows.
+ */
 static void
-shuffle_sample(Sample *sample)
+hold_out_queries(IvfpqTraining *training, IvfpqSample *sample, int lists)
 {
-	pg_prng_state prng;
-	Size		row = sample->dims * sizeof(float);
-	float	   *swap = palloc(row);
+	int			n = IvfpqCalibrationQueries(sample->seen);
+	Size		bytes = (Size) n * sample->dims * sizeof(float);
 
-	pg_prng_seed(&prng, IVFPQ_TRAINING_SEED);
-	for (int64 i = 0; i < sample->count - 1; i++)
-	{
-		int64		j = pg_prng_uint64_range(&prng, i, sample->count - 1);
-		float	   *a = sample->rows + i * sample->dims;
-		float	   *b = sample->rows + j * sample->dims;
+	if (n == 0 || sample->count - n < Max(n, lists))
+		return;
+	training->nqueries = n;
+	training->queries = palloc_extended(bytes, MCXT_ALLOC_HUGE);
+	training->query_ids = palloc(n * sizeof(uint64));
+	memcpy(training->queries, sample->rows, bytes);
+	memcpy(training->query_ids, sample->ids, n * sizeof(uint64));
 
-		CHECK_FOR_INTERRUPTS();
-		memcpy(swap, a, row);
-		memcpy(a, b, row);
-		memcpy(b, swap, row);
-	}
-	pfree(swap);
+	sample->count -= n;
+	memmove(sample->rows, sample->rows + (Size) n * sample->dims,
+			sample->count * sample->dims * sizeof(float));
+	memmove(sample->ids, sample->ids + n, sample->count * sizeof(uint64));
 }
 
-/* Find mean and scale, and move the sample by them. */
+/* Find mean and scale, and move the sample and the queries by them. */
 static void
-transform_sample(IvfpqTraining *training, Sample *sample)
+transform_sample(IvfpqTraining *training, IvfpqSample *sample)
 {
 	int			dims = sample->dims;
 	int64		n = sample->count;
@@ -262,13 +106,28 @@ transform_sample(IvfpqTraining *training, Sample *sample)
 		gv_transform(&training->gv, sample->rows + i * dims, 1,
 					 sample->rows + i * dims);
 	}
+	if (training->nqueries > 0)
+		gv_transform(&training->gv, training->queries, training->nqueries,
+					 training->queries);
+}
+
+/* Is the row one of the queries? */
+static bool
+is_query(const IvfpqTraining *training, ItemPointer tid)
+{
+	uint64		id = IvfpqTidToId(tid);
+
+	for (int i = 0; i < training->nqueries; i++)
+		if (training->query_ids[i] == id)
+			return true;
+	return false;
 }
 
 /* What the second pass over the table needs. */
 typedef struct Reader
 {
 	IvfpqTraining *training;
-	Sample	   *sample;
+	IvfpqSample *sample;
 	Relation	heap;
 	Relation	index;
 	IndexInfo  *indexInfo;
@@ -294,7 +153,7 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 			  bool alive, void *arg)
 {
 	Reader	   *reader = arg;
-	Sample	   *sample = reader->sample;
+	IvfpqSample *sample = reader->sample;
 	MemoryContext oldcontext;
 	const float *row;
 	int			dims;
@@ -306,7 +165,8 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	row = IvfpqValueFloats(sample->type, values[0], &dims);
 	MemoryContextSwitchTo(oldcontext);
 	IvfpqCheckDims(sample->dims, dims);
-	if (IvfpqIsPlaceable(sample->type, row, dims))
+	if (IvfpqIsPlaceable(sample->type, row, dims) &&
+		!is_query(reader->training, tid))
 		gv_transform(&reader->training->gv, row, 1,
 					 reader->batch + (Size) reader->nbatch++ * dims);
 	MemoryContextReset(sample->tmp);
@@ -322,12 +182,12 @@ static void
 read_rows(void *arg, IvfpqRowSink sink, void *sink_arg)
 {
 	Reader	   *reader = arg;
-	Sample	   *sample = reader->sample;
+	IvfpqSample *sample = reader->sample;
 	BlockNumber nblocks = RelationGetNumberOfBlocks(reader->heap);
 	double		blocks;
 	BlockSamplerData sampler;
 
-	if (sample->count == sample->seen)
+	if (sample->count + reader->training->nqueries == sample->seen)
 	{
 		for (int64 i = 0; i < sample->count; i += BATCH_ROWS)
 			sink(sink_arg, sample->rows + i * sample->dims,
@@ -388,7 +248,7 @@ residuals_of(IvfpqTraining *training, const float *rows, int64 n,
 
 /* Codebooks, from residuals of the sample. */
 static void
-train_codebooks(IvfpqTraining *training, const Sample *sample)
+train_codebooks(IvfpqTraining *training, const IvfpqSample *sample)
 {
 	int			dims = sample->dims;
 	int64		n = Min(sample->count, CODEBOOK_SAMPLES);
@@ -439,7 +299,7 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 		   IndexInfo *indexInfo, IvfpqType *type)
 {
 	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
-	Sample		sample = {.type = type};
+	IvfpqSample sample = {.type = type};
 	Reader		reader = {.training = training,.sample = &sample,.heap = heap,
 	.index = index,.indexInfo = indexInfo};
 	int			lists;
@@ -450,7 +310,7 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 	sample.dims = IvfpqIndexDims(index, type);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_SAMPLING);
-	take_sample(&sample, heap, index, indexInfo, &training->rows);
+	IvfpqSampleTake(&sample, heap, index, indexInfo, &training->rows);
 
 	training->gv.metric = type->metric;
 	training->gv.dims = sample.dims;
@@ -465,7 +325,8 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CLUSTERING);
 	lists = choose_lists(index, &sample, training->rows);
-	shuffle_sample(&sample);
+	IvfpqSampleShuffle(&sample);
+	hold_out_queries(training, &sample, lists);
 	transform_sample(training, &sample);
 	reader.wanted = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
 	IvfpqTrainLists(training, sample.rows,

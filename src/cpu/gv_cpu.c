@@ -21,6 +21,7 @@ const GvBackend gv_cpu_backend = {
 	.coarse = gv_cpu_coarse,
 	.table = gv_cpu_table,
 	.scan = gv_cpu_scan,
+	.exact = gv_cpu_exact,
 	.refine_encode = gv_cpu_refine_encode,
 	.refine_bound = gv_cpu_refine_bound,
 };

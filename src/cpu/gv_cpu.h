@@ -129,6 +129,10 @@ extern GvStatus gv_cpu_table(const GvModel *model, const float *query,
 extern GvStatus gv_cpu_scan(const GvModel *model, const float *table,
 							float base, const GvBlock *blocks,
 							int32_t nblocks, GvTopK *best);
+extern GvStatus gv_cpu_exact(GvMetric metric, int32_t dims,
+							 const float *queries, int32_t nqueries,
+							 const float *x, int64_t n, const uint64_t *ids,
+							 GvTopK *best, const GvStop *stop);
 extern GvStatus gv_cpu_refine_encode(int32_t dims, const float *x, int64_t n,
 									 uint8_t *codes, float *min, float *step,
 									 float *error);

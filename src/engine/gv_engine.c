@@ -195,6 +195,24 @@ gv_scan(const GvModel *model, const float *table, float base,
 }
 
 GvStatus
+gv_exact(GvMetric metric, int32_t dims, const float *queries,
+		 int32_t nqueries, const float *x, int64_t n, const uint64_t *ids,
+		 GvTopK *best, const GvStop *stop)
+{
+	int32_t		i;
+
+	if (metric < GV_L2 || metric > GV_COSINE || !valid_dims(dims) ||
+		queries == NULL || nqueries < 1 || x == NULL || n < 1 ||
+		ids == NULL || best == NULL || !valid_stop(stop))
+		return GV_INVALID;
+	for (i = 0; i < nqueries; i++)
+		if (!valid_topk(&best[i]))
+			return GV_INVALID;
+	return backend->exact(metric, dims, queries, nqueries, x, n, ids, best,
+						  stop);
+}
+
+GvStatus
 gv_refine_encode(int32_t dims, const float *x, int64_t n, uint8_t *codes,
 				 float *min, float *step, float *error)
 {

@@ -250,6 +250,10 @@ typedef struct GvBackend
 	GvStatus	(*scan) (const GvModel *model, const float *table, float base,
 						 const GvBlock *blocks, int32_t nblocks,
 						 GvTopK *best);
+	GvStatus	(*exact) (GvMetric metric, int32_t dims,
+						  const float *queries, int32_t nqueries,
+						  const float *x, int64_t n, const uint64_t *ids,
+						  GvTopK *best, const GvStop *stop);
 	GvStatus	(*refine_encode) (int32_t dims, const float *x, int64_t n,
 								  uint8_t *codes, float *min, float *step,
 								  float *error);
@@ -336,6 +340,16 @@ extern GvStatus gv_table(const GvModel *model, const float *query,
 extern GvStatus gv_scan(const GvModel *model, const float *table, float base,
 						const GvBlock *blocks, int32_t nblocks,
 						GvTopK *best);
+
+/*
+ * exact: x [n][dims] with ids [n], offered to each of queries
+ * [nqueries][dims] by the score that gv_coarse gives a centroid; what is
+ * nearest to query i is in best[i], which is not reset.
+ */
+extern GvStatus gv_exact(GvMetric metric, int32_t dims, const float *queries,
+						 int32_t nqueries, const float *x, int64_t n,
+						 const uint64_t *ids, GvTopK *best,
+						 const GvStop *stop);
 
 /*
  * refine_encode: x [n][dims], finite -> codes [n][dims], min, step, error [n]

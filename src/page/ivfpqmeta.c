@@ -126,3 +126,34 @@ IvfpqMetaRead(Relation index, IvfpqMetaData *meta)
 	*meta = *IvfpqMetaGet(index, BufferGetPage(buf));
 	UnlockReleaseBuffer(buf);
 }
+
+/*
+ * Replace what calibration found, unless the index was trained anew since
+ * *meta was read (false).  One record: the metapage.
+ */
+bool
+IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta)
+{
+	Buffer		buf;
+	GenericXLogState *state;
+	IvfpqMetaData *now;
+	bool		same;
+
+	buf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
+						IVFPQ_KIND_META, NULL);
+	state = GenericXLogStart(index);
+	now = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, buf, 0));
+	same = now->build_id == meta->build_id;
+	if (same)
+	{
+		memcpy(now->targets, meta->targets, sizeof(now->targets));
+		now->rows_at_calibration = meta->rows_at_calibration;
+		now->calibration_queries = meta->calibration_queries;
+		now->coarse_share = meta->coarse_share;
+		GenericXLogFinish(state);
+	}
+	else
+		GenericXLogAbort(state);
+	UnlockReleaseBuffer(buf);
+	return same;
+}

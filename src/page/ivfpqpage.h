@@ -66,9 +66,22 @@ typedef IvfpqSpecialData *IvfpqSpecial;
 #define IVFPQ_PAGE_BYTES \
 	(BLCKSZ - MAXALIGN(SizeOfPageHeaderData) - MAXALIGN(sizeof(IvfpqSpecialData)))
 
+/* Recalls for which the effort is known, for the first 10 and 100 rows. */
+#define IVFPQ_TARGETS		5
+#define IVFPQ_TARGET_RECALLS {0.80, 0.90, 0.95, 0.98, 0.99}
+#define IVFPQ_DEPTHS		2
+
+/* What it takes to reach a recall; 0 = not known. */
+typedef struct IvfpqTarget
+{
+	int32		probes;
+	int32		candidates;
+} IvfpqTarget;
+
 /*
- * Metapage contents.  Everything but the pending list's ends and the head of
- * the refine pages with free slots is immutable once trained; nlists = 0 means untrained: all rows are pending.
+ * Metapage contents.  Everything but calibration, the pending list's ends
+ * and the head of the refine pages with free slots is immutable once trained;
+ * nlists = 0 means untrained: all rows are pending.
  */
 typedef struct IvfpqMetaData
 {
@@ -93,6 +106,11 @@ typedef struct IvfpqMetaData
 	BlockNumber directory;		/* first page: [nlists] IvfpqListEntry */
 
 	int64		rows_at_training;
+	int64		rows_at_calibration;	/* 0 = not calibrated */
+	IvfpqTarget targets[IVFPQ_DEPTHS][IVFPQ_TARGETS];
+	float4		coarse_share;	/* of the lists that a search compares; 1 =
+								 * all, flat; 0 = not calibrated */
+	int32		calibration_queries;
 	BlockNumber pending_head;	/* InvalidBlockNumber when there is none */
 	BlockNumber pending_tail;
 	uint64		pending_head_seq;	/* IvfpqPendingHeader.seq of the head */
@@ -191,7 +209,7 @@ StaticAssertDecl(offsetof(IvfpqRefineRecord, codes) == 18,
 				 "a refine record's codes follow its TID");
 
 StaticAssertDecl(sizeof(IvfpqSpecialData) == 8, "special space is 8 bytes");
-StaticAssertDecl(sizeof(IvfpqMetaData) == 96, "metapage contents are 96 bytes");
+StaticAssertDecl(sizeof(IvfpqMetaData) == 192, "metapage contents are 192 bytes");
 StaticAssertDecl(sizeof(IvfpqListEntry) == 28, "directory entry is 28 bytes");
 StaticAssertDecl(sizeof(IvfpqSlotHeader) == 32, "slot header is 32 bytes");
 StaticAssertDecl(sizeof(IvfpqPendingHeader) == 24, "pending header is 24 bytes");
@@ -262,6 +280,7 @@ extern void IvfpqMetaCreate(Relation index, ForkNumber fork,
 							const IvfpqMetaData *meta);
 extern void IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqMetaRead(Relation index, IvfpqMetaData *meta);
+extern bool IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta);
 extern IvfpqMetaData *IvfpqMetaGet(Relation index, Page page);
 
 /*

@@ -9,21 +9,18 @@ pgbench's, prepared, one client, the query vectors in a table; all settings of
 all systems are run in turn, several rounds, and medians given.
 """
 import argparse
-import datetime
 import os
 import re
-import subprocess
 import sys
-import tempfile
 import time
 
 import data
 import dataset
 import report
+import server
 import systems as compared
 
 K = 10
-data.PIP_PACKAGES["bench"] = ["numpy", "psycopg[binary]", "matplotlib"]
 
 
 def hnsw_size(text):
@@ -35,8 +32,8 @@ def parse_arguments():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("data", nargs="?", default="sentences:100000",
-                        help="glove[:ROWS], sentences[:ROWS] or "
-                        "synthetic:N:D:SEED")
+                        help="glove[:ROWS], sentences[:ROWS], "
+                        "synthetic:N:D:SEED or clustered:N:D:SEED")
     parser.add_argument("--metric", choices=compared.METRICS, default="l2")
     parser.add_argument("--real", action="store_true",
                         help="gpuivfpq and exact search on real[] as well")
@@ -59,33 +56,17 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def one(conn, query, *args):
-    return conn.execute(query, args).fetchone()[0]
-
-
 # ----------------------------------------------------------------------- load
-
-def load(conn, table, x, column_type):
-    column = "vector(%d)" % x.shape[1] if column_type == "vector" else \
-        column_type
-    conn.execute("CREATE TABLE %s (id int PRIMARY KEY, v %s)"
-                 % (table, column))
-    with conn.cursor().copy("COPY %s FROM STDIN (FORMAT binary)"
-                            % table) as copy:
-        for chunk in dataset.copy_stream(x, column_type):
-            copy.write(chunk)
-    conn.execute("VACUUM ANALYZE " + table)
-
 
 def load_all(conn, args, found, systems):
     conn.execute("SET client_min_messages = warning")
     for extension in ("gpuvec_pgvector", "pg_prewarm"):
         conn.execute("CREATE EXTENSION IF NOT EXISTS %s CASCADE" % extension)
     for column_type in {s.column_type for s in systems}:
-        load(conn, queries_table(column_type), found.query[:args.queries],
-             column_type)
+        server.load(conn, queries_table(column_type),
+                    found.query[:args.queries], column_type)
     for s in systems:
-        load(conn, s.table, found.base, s.column_type)
+        server.load(conn, s.table, found.base, s.column_type)
 
 
 def queries_table(column_type):
@@ -114,7 +95,8 @@ def build(conn, args, system):
     conn.execute("SET client_min_messages = warning")
     conn.remove_notice_handler(heard)
     system.workers = max(workers, default=0)
-    system.bytes = one(conn, "SELECT pg_relation_size(%s)", system.index)
+    system.bytes = server.one(conn, "SELECT pg_relation_size(%s)",
+                              system.index)
     system.info = {}
     if system.method == report.OURS:
         system.info = dict(zip(
@@ -123,27 +105,11 @@ def build(conn, args, system):
                          [system.index]).fetchone()))
 
 
-def prewarm(conn, systems):
-    """Everything into shared buffers: heap, TOAST, indexes."""
-    for (name,) in conn.execute(
-            "SELECT oid::regclass::text FROM pg_class WHERE oid IN ("
-            "  SELECT unnest(array_append(array_agg(indexrelid), c.oid))"
-            "  FROM pg_class c LEFT JOIN pg_index"
-            "    ON indrelid IN (c.oid, c.reltoastrelid)"
-            "  WHERE c.relname = ANY (%s) GROUP BY c.oid"
-            "  UNION SELECT reltoastrelid FROM pg_class"
-            "  WHERE relname = ANY (%s))",
-            [[s.table for s in systems]] * 2).fetchall():
-        conn.execute("SELECT pg_prewarm(%s)", [name])
-
-
 # -------------------------------------------------------------------- measure
 
 def query_text(system, metric, query_id):
-    return ("SELECT id FROM %s ORDER BY v %s "
-            "(SELECT v FROM %s WHERE id = %s) LIMIT %d"
-            % (system.table, compared.METRICS[metric][0],
-               queries_table(system.column_type), query_id, K))
+    return server.nearest(system.table, compared.METRICS[metric][0],
+                          queries_table(system.column_type), query_id, K)
 
 
 def check_plan(conn, args, system):
@@ -169,8 +135,7 @@ def point_settings(system, point):
 
 
 def measure_recall(conn, args, system, point, truth):
-    for name, value in point_settings(system, point).items():
-        conn.execute("SELECT set_config(%s, %s, false)", [name, str(value)])
+    server.set_all(conn, point_settings(system, point))
     hits = 0
     statement = query_text(system, args.metric, "%s")
     for i, nearest in enumerate(truth):
@@ -180,22 +145,6 @@ def measure_recall(conn, args, system, point, truth):
     conn.execute("RESET ALL")
 
 
-def measure_rate(args, system, point, script):
-    """Queries/s of one client for --seconds."""
-    options = " ".join("-c %s=%s" % s
-                       for s in point_settings(system, point).items())
-    with open(script, "w") as f:
-        f.write("\\set i random(0, %d)\n%s;\n"
-                % (args.queries - 1,
-                   query_text(system, args.metric, ":i")))
-    out = subprocess.run(
-        ["pgbench", "-n", "-M", "prepared", "-c", "1", "-T",
-         str(args.seconds), "-f", script],
-        env=dict(os.environ, PGOPTIONS=options), check=True, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
-    return float(re.search(r"^tps = ([\d.]+)", out, re.M).group(1))
-
-
 def measure(conn, args, systems, truth):
     for s in systems:
         data.say("recall of %s" % s.name)
@@ -203,63 +152,38 @@ def measure(conn, args, systems, truth):
         s.points = s.sweep(s)
         for point in s.points:
             measure_recall(conn, args, s, point, truth)
-    with tempfile.TemporaryDirectory() as folder:
-        script = os.path.join(folder, "query.sql")
-        for i in range(args.rounds):
-            data.say("round %d of %d" % (i + 1, args.rounds))
-            for s in systems:
-                for point in s.points:
-                    point.rates.append(measure_rate(args, s, point, script))
+    for i in range(args.rounds):
+        data.say("round %d of %d" % (i + 1, args.rounds))
+        for s in systems:
+            for point in s.points:
+                point.rates.append(server.rate(
+                    point_settings(s, point),
+                    query_text(s, args.metric, ":i"), args.queries,
+                    args.seconds))
 
 
-# -------------------------------------------------------------------- machine
-
-def machine():
-    model = "unknown processor"
-    with open("/proc/cpuinfo") as f:
-        for line in f:
-            if line.startswith("model name"):
-                model = line.split(":")[1].strip()
-                break
-    return "%d cores, %s" % (len(os.sched_getaffinity(0)), model)
-
-
-def extension(conn, name):
-    return one(conn, "SELECT extversion FROM pg_extension WHERE extname = %s",
-               name)
-
+# --------------------------------------------------------------------- output
 
 def facts(conn, args, found, load_before):
     flags = os.environ.get("PGVECTOR_OPTFLAGS")
-    commit = os.environ.get("GPUVEC_COMMIT")
     return {
-        "command": "make bench BENCH='%s'" % " ".join(sys.argv[1:]),
-        "date": datetime.datetime.now().strftime("%Y-%m-%d %H:%M"),
-        "machine": machine(),
-        "load average before, after": "%.1f, %.1f"
-            % (load_before, os.getloadavg()[0]),
-        "PostgreSQL": one(conn, "SHOW server_version"),
-        "gpuvec": extension(conn, "gpuvec") + (
-            " (%s)" % commit if commit else "") + ", portable C engine",
-        "pgvector": extension(conn, "vector") + (
+        **server.facts(conn, load_before),
+        "pgvector": server.extension(conn, "vector") + (
             " (%s)" % flags if flags else ""),
         "data": args.data, "rows": found.rows, "dimensions": found.dims,
         "metric": args.metric,
         "queries": "%d, not in the table" % args.queries,
-        "shared_buffers": one(conn, "SHOW shared_buffers"),
+        "shared_buffers": server.one(conn, "SHOW shared_buffers"),
         "maintenance_work_mem": args.maintenance_work_mem,
         "max_parallel_maintenance_workers":
-            one(conn, "SHOW max_parallel_maintenance_workers"),
+            server.one(conn, "SHOW max_parallel_maintenance_workers"),
         "rounds": "%d, interleaved, %d s of pgbench -M prepared -c 1 each, "
                   "medians" % (args.rounds, args.seconds),
     }
 
 
 def write(args, told, systems):
-    folder = os.path.join(data.BUILD, "bench")
-    os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, "%s-%s" % (args.data.replace(":", "-"),
-                                           args.metric))
+    path = server.output("%s-%s" % (args.data, args.metric))
     text = report.text(told, systems)
     for suffix, content in ((".txt", text),
                             (".json", report.as_json(told, systems))):
@@ -291,7 +215,7 @@ def main():
             if s.method:
                 data.say("building %s" % s.name)
                 build(conn, args, s)
-        prewarm(conn, systems)
+        server.prewarm(conn, [s.table for s in systems])
         measure(conn, args, systems, truth)
         write(args, facts(conn, args, found, load_before), systems)
 

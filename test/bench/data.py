@@ -9,6 +9,9 @@ NAME is one of
                        all-MiniLM-L6-v2 (Apache 2.0); ROWS rows of the base,
                        all that the sources give when left out
   synthetic:N:D:SEED   random vectors with a low-dimensional structure
+  clustered:N:D:SEED   N / 100 Gaussian clusters, uneven in size and width; a
+                       tenth of the rows equal another one, and N / 2500 rows
+                       are there 100 times each
 
 OUT becomes a folder with
   base.npy    float32 [n][d]
@@ -39,6 +42,7 @@ BUILD = os.environ.get("GPUVEC_BUILD", os.path.join(ROOT, "build"))
 VENV = os.path.join(BUILD, "venv")
 PIP_PACKAGES = {
     "synthetic": ["numpy"],
+    "clustered": ["numpy"],
     "glove": ["numpy", "pyarrow"],
     "sentences": ["numpy", "onnx", "onnxruntime", "tokenizers"],
 }
@@ -399,8 +403,40 @@ def make_synthetic(nqueries, args):
     return rows(n), rows(nqueries), None, None, {"seed": seed}
 
 
+def make_clustered(nqueries, args):
+    """Queries come from near rows, so that repeated rows are asked for as
+    often as they are there."""
+    import numpy as np
+    n, d, seed = map(int, args)
+    rng = np.random.default_rng(seed)
+    nclusters = max(1, n // 100)
+    centers = rng.standard_normal((nclusters, d), np.float32)
+    width = rng.uniform(.2, 1, nclusters).astype(np.float32)
+    weight = rng.exponential(size=nclusters)
+    cluster = rng.choice(nclusters, n, p=weight / weight.sum())
+    rows = centers[cluster] + width[cluster, None] * rng.standard_normal(
+        (n, d), np.float32)
+
+    order = rng.permutation(n)
+    nmany, ntenth = n // 2500, n // 10
+    copies = order[:99 * nmany]                 # become equal to nmany rows
+    again = order[99 * nmany:99 * nmany + ntenth]
+    rest = order[99 * nmany + ntenth:]
+    if nmany:
+        source = np.repeat(rest[:nmany], 99)
+        rows[copies], cluster[copies] = rows[source], cluster[source]
+    source = rng.choice(rest[nmany:], ntenth)
+    rows[again], cluster[again] = rows[source], cluster[source]
+
+    near = rng.choice(n, nqueries)
+    queries = rows[near] + .5 * width[cluster[near], None] * \
+        rng.standard_normal((nqueries, d), np.float32)
+    return rows, queries, None, None, {"seed": seed, "clusters": nclusters}
+
+
 MAKERS = {"glove": make_glove, "sentences": make_sentences,
-          "synthetic": make_synthetic}
+          "synthetic": make_synthetic, "clustered": make_clustered}
+GENERATED = ("synthetic", "clustered")      # NAME:N:D:SEED
 
 
 # ---------------------------------------------------------------------- truth
@@ -462,8 +498,9 @@ def main():
     parser.add_argument("--queries", type=int, default=1000)
     args = parser.parse_args()
     kind, *rest = args.name.split(":")
-    if kind not in MAKERS or (kind == "synthetic" and len(rest) != 3):
-        parser.error("NAME is glove, sentences[:ROWS] or synthetic:N:D:SEED")
+    if kind not in MAKERS or (kind in GENERATED and len(rest) != 3):
+        parser.error("NAME is glove, sentences[:ROWS], synthetic:N:D:SEED or "
+                     "clustered:N:D:SEED")
     enter_venv(kind)
     start = time.time()
     base, query, text, query_text, meta = MAKERS[kind](args.queries, rest)

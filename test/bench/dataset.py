@@ -29,6 +29,36 @@ class DataSet:
         return data.exact_neighbours(base, query, k)
 
 
+class Judge:
+    """Says how many of the k rows that a query got are right: those no farther
+    than the true k-th, so that of equal rows any will do."""
+
+    SLACK = 1e-6        # relative; the server's distances are rounded too
+
+    def __init__(self, found, metric, k, nqueries):
+        self.base, self.query = found.base, found.query[:nqueries]
+        if metric == "cosine":
+            self.base, self.query = unit(self.base), unit(self.query)
+        self.k = min(k, found.rows)
+        truth = data.exact_neighbours(self.base, self.query, self.k)
+        self.reach = [self.distances(i, truth[i]).max()
+                      for i in range(len(truth))]
+
+    def distances(self, i, ids):
+        """float64 [len(ids)], squared."""
+        import numpy as np
+        delta = self.base[ids].astype(np.float64) - self.query[i]
+        return (delta * delta).sum(axis=1)
+
+    def recall(self, i, ids):
+        """The share of query i's k that rows `ids` make up."""
+        distinct = sorted(set(ids))
+        if not distinct:
+            return 0
+        near = self.distances(i, distinct) <= self.reach[i] * (1 + self.SLACK)
+        return min(int(near.sum()), self.k) / self.k
+
+
 def unit(x):
     import numpy as np
     return x / np.linalg.norm(x, axis=1, keepdims=True)
@@ -37,19 +67,20 @@ def unit(x):
 def split_name(name):
     """(kind, rows or None, name for data.py that makes enough of it)"""
     kind, *rest = name.split(":")
-    if kind == "synthetic" and len(rest) == 3 and all(map(str.isdigit, rest)):
+    if kind in data.GENERATED and len(rest) == 3 and \
+            all(map(str.isdigit, rest)):
         return kind, int(rest[0]), name
     if kind in ("glove", "sentences") and len(rest) <= 1 and \
             all(map(str.isdigit, rest)):
         rows = int(rest[0]) if rest else None
         return kind, rows, kind if kind == "glove" else name
-    sys.exit("DATA is glove[:ROWS], sentences[:ROWS] or synthetic:N:D:SEED, "
-             "not %s" % name)
+    sys.exit("DATA is glove[:ROWS], sentences[:ROWS], synthetic:N:D:SEED or "
+             "clustered:N:D:SEED, not %s" % name)
 
 
 def folders(kind, made_by):
     """Where the set may be: as a whole, or as large as it was asked for."""
-    whole = [] if kind == "synthetic" else [os.path.join(FOLDER, kind)]
+    whole = [] if kind in data.GENERATED else [os.path.join(FOLDER, kind)]
     return whole + [os.path.join(FOLDER, made_by.replace(":", "-"))]
 
 

@@ -1,22 +1,29 @@
 #!/bin/bash
-# The benchmark (`make bench`): gpuivfpq beside pgvector's hnsw and ivfflat and
-# beside exact search, in one run.
+# The benchmarks (`make bench`), each in a throw-away cluster.
 #
-# usage: test/bench/run.sh [DATA] [OPTION...]
-#        make bench BENCH='DATA OPTION...'
+# usage: test/bench/run.sh [PROGRAM] [DATA] [OPTION...]
+#        make bench BENCH='PROGRAM DATA OPTION...'
+#
+# PROGRAM is one of
+#   compare   gpuivfpq beside pgvector's hnsw and ivfflat and beside exact
+#             search (when left out)
+#   lists     how much of the table is read, by number of lists and copies
+#   targets   whether recall is what gpuvec.recall asks for; takes several DATA
+# each with options of its own (test/bench/PROGRAM.py --help).
 #
 # DATA is what test/bench/data.py makes (sentences:100000 when left out), or
-# glove:ROWS; options are those of test/bench/compare.py (--help).  Builds
-# gpuvec, and pgvector with its authors' flags (-march=native, unless
-# PGVECTOR_OPTFLAGS says otherwise), into a private copy of PostgreSQL, starts
-# a throw-away cluster, and writes a table, a JSON file and a plot to
+# glove:ROWS.  Builds gpuvec, for compare also pgvector with its authors' flags
+# (-march=native, unless PGVECTOR_OPTFLAGS says otherwise), into a private copy
+# of PostgreSQL, starts a cluster, and writes tables, JSON files and plots to
 # build/bench/.  Data sets are kept in build/data, or where GPUVEC_DATA says.
 set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-compare() {
-	python3 "$GV_ROOT/test/bench/compare.py" "$@"
+program=compare
+
+measure() {
+	python3 "$GV_ROOT/test/bench/$program.py" "$@"
 }
 
 # A quarter of the machine's memory, so that everything fits; in MB.
@@ -29,17 +36,25 @@ main() {
 		read -ra options <<<"${BENCH:-}"
 		set -- ${options[@]+"${options[@]}"}
 	fi
+	case ${1:-} in
+	compare | lists | targets)
+		program=$1
+		shift
+		;;
+	esac
 	"$GV_ROOT/test/setup.sh" bench
-	compare --prepare "$@"
+	measure --prepare "$@"
 
 	gv_begin
-	gv_note "building gpuvec and pgvector, starting a cluster in $GV_TMP"
+	gv_note "building, starting a cluster in $GV_TMP"
 	gv_copy_server "$(gv_find_pg_config)"
 	gv_copy_source src
 	gv_build src
-	export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
-	"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" ||
-		gv_die "bench: there is nothing to compare with"
+	if [ "$program" = compare ]; then
+		export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
+		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" ||
+			gv_die "bench: there is nothing to compare with"
+	fi
 	gv_start data "shared_buffers = $(shared_buffers)MB" 'fsync = on' \
 		'max_wal_size = 16GB' 'checkpoint_timeout = 1h' \
 		'autovacuum = off' 'jit = off' \
@@ -48,7 +63,7 @@ main() {
 	GPUVEC_COMMIT=$(git -C "$GV_ROOT" rev-parse --short HEAD 2>/dev/null ||
 		:)
 	export GPUVEC_COMMIT
-	compare "$@"
+	measure "$@"
 }
 
 main "$@"

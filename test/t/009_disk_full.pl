@@ -62,7 +62,7 @@ system_or_bail(@limited);
 $node->_update_pid(1);
 
 my $insert = 'INSERT INTO wide (e) SELECT point(g, 8) || array_fill((g % 13)::real, ARRAY[1392])
-	FROM generate_series(1, 4000) AS g';
+	FROM generate_series(1, 6000) AS g';
 test_fails('insert', $insert, qr/could not extend file.*File too large/s);
 is_sound($node, 'wide_e', 'insert failed');
 is_complete($node, 'wide', '<->', 1400, 'insert failed');

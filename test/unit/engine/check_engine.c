@@ -13,6 +13,7 @@
 long		unit_passed;
 long		unit_failed;
 uint64_t	unit_seed = 1;
+bool		unit_small;
 
 /* Arguments that break the contract are refused. */
 #define INVALID(call) CHECK((call) == GV_INVALID, "accepted")
@@ -109,6 +110,7 @@ main(int argc, char **argv)
 		bench();
 		return 0;
 	}
+	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
 	test_vectors();
 	test_training();
 	test_codes();
@@ -116,6 +118,7 @@ main(int argc, char **argv)
 	test_invalid_search();
 	test_place();
 	test_refine();
+	test_exact();
 	test_recall();
 	printf("engine: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;

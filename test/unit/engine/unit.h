@@ -20,6 +20,9 @@
 extern long unit_passed;
 extern long unit_failed;
 
+/* Set by GPUVEC_UNIT_SMALL: leave out repetitions, for slow checkers. */
+extern bool unit_small;
+
 /* Count a condition; tell where and with which numbers it fails. */
 #define CHECK(condition, ...) \
 	do { \
@@ -261,6 +264,7 @@ extern void test_training(void);
 extern void test_codes(void);
 extern void test_place(void);
 extern void test_refine(void);
+extern void test_exact(void);
 extern void test_recall(void);
 extern void bench(void);
 

@@ -1,0 +1,51 @@
+/* sql/gpuvec--0.1.0--0.2.0.sql */
+
+-- complain if script is sourced in psql, rather than via ALTER EXTENSION
+\echo Use "ALTER EXTENSION gpuvec UPDATE TO '0.2.0'" to load this file. \quit
+
+--
+-- Recall targets
+--
+
+CREATE FUNCTION gpuvec_calibrate(index regclass)
+RETURNS TABLE (
+	k integer,
+	recall double precision,
+	probes integer,
+	candidates integer)
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION gpuvec_calibrate(regclass) IS
+	'measure what each recall takes on a gpuivfpq index, and store it';
+
+CREATE FUNCTION gpuvec_calibration(index regclass)
+RETURNS TABLE (
+	k integer,
+	recall double precision,
+	probes integer,
+	candidates integer)
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_calibration(regclass) IS
+	'probes and candidates that a gpuivfpq index takes for each recall';
+
+CREATE FUNCTION gpuvec_last_scan(
+	OUT index regclass,
+	OUT recall double precision,
+	OUT probes integer,
+	OUT candidates integer,
+	OUT batches integer,
+	OUT lists bigint,
+	OUT copies bigint,
+	OUT refined bigint,
+	OUT measured bigint,
+	OUT given bigint,
+	OUT late bigint,
+	OUT finished boolean)
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_last_scan() IS
+	'what the last gpuivfpq scan of this session did';

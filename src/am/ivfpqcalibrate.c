@@ -1,0 +1,441 @@
+/*
+ * ivfpqcalibrate.c
+ *		What a recall costs on this index: probes and candidates, measured.
+ *
+ * Rows of the table serve as queries, each left out of its own answer; those
+ * of a build are rows that training has not seen.  The pass that places the
+ * rows finds the queries' true neighbours (gv_exact).  Then each query is
+ * searched with ever more lists, and for every number of lists the rank of
+ * each true neighbour among the candidates is looked up: it is found with
+ * that many lists whenever there are more candidates than its rank.  Of all
+ * pairs (probes, candidates) whose recall, at the lower end of its one-sided
+ * 95 % interval, reaches a target, the cheapest is kept.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "commands/progress.h"
+#include "miscadmin.h"
+#include "utils/backend_progress.h"
+#include "utils/memutils.h"
+
+#include "am/ivfpq.h"
+#include "am/ivfpqtidset.h"
+
+#define MIN_QUERIES		200
+#define MAX_QUERIES		400
+#define ROWS_PER_QUERY	250		/* in between */
+
+#define DEEP			100		/* neighbours looked for, IVFPQ_DEPTHS */
+#define MAX_STEPS		48
+#define MAX_WIDTHS		32
+#define STEP			1.4		/* from one number of probes to the next */
+#define WIDTH_STEP		1.4		/* ... of candidates */
+#define LEAST_WIDTH		40		/* fewer fail rows unlike those of training */
+#define USUAL_WIDTH		500
+#define MOST_WIDTH		20000
+
+#define Z_95_ONE_SIDED	1.644854
+
+/* Nanoseconds of one core, for weighing probes against candidates. */
+#define LOOKUP_NS		0.4		/* a sub-quantizer of a copy */
+#define FETCH_NS		1500.0	/* a row of the heap */
+#define DIMENSION_NS	2.5		/* of that row's distance */
+
+/* Share of the true neighbours that a search through parents may lose. */
+#define MOST_LOSS		0.001
+#define SHARE_QUERIES	128
+#define MIN_LISTS_FOR_PARENTS	512
+
+static const int depths[IVFPQ_DEPTHS] = {10, DEEP};
+static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
+
+/* A true neighbour of the query at hand. */
+typedef struct Neighbour
+{
+	uint64		id;
+	int			place;			/* 0 = the nearest */
+} Neighbour;
+
+typedef struct Ladder
+{
+	IvfpqCalibration *calibration;
+	IvfpqSearch search;
+	MemoryContext tmp;			/* reset after every query */
+	int			nsteps;
+	int			probes[MAX_STEPS];
+	int			nwidths;
+	int			widths[MAX_WIDTHS]; /* candidates */
+
+	/* the query at hand */
+	int			nneighbours;
+	Neighbour	neighbours[DEEP];	/* by id */
+	GvTopK		sorted;			/* copy of the candidates */
+
+	/* recall at each depth, step and width, summed over queries */
+	int			nqueries;
+	double		sum[IVFPQ_DEPTHS][MAX_STEPS][MAX_WIDTHS];
+	double		squares[IVFPQ_DEPTHS][MAX_STEPS][MAX_WIDTHS];
+} Ladder;
+
+/* Queries to calibrate an index of that many rows with; 0 = too few rows. */
+int
+IvfpqCalibrationQueries(double rows)
+{
+	if (rows < 2 * MIN_QUERIES)
+		return 0;
+	return (int) Max(MIN_QUERIES, Min(MAX_QUERIES, rows / ROWS_PER_QUERY));
+}
+
+/*
+ * Begin, with transformed queries that stay where they are; memory from the
+ * current context.
+ */
+IvfpqCalibration *
+IvfpqCalibrationBegin(const GvModel *gv, int nqueries, const float *queries,
+					  const uint64 *ids)
+{
+	IvfpqCalibration *calibration = palloc(sizeof(IvfpqCalibration));
+
+	calibration->metric = gv->metric;
+	calibration->dims = gv->dims;
+	calibration->nqueries = nqueries;
+	calibration->queries = queries;
+	calibration->ids = ids;
+	calibration->truth = palloc0(nqueries * sizeof(GvTopK));
+	for (int i = 0; i < nqueries; i++)	/* its own row comes on top */
+		IvfpqTopKResize(&calibration->truth[i], DEEP + 1);
+	return calibration;
+}
+
+/* Offer transformed rows [n][dims]; in the end, every row of the index. */
+void
+IvfpqCalibrationOffer(IvfpqCalibration *calibration, const float *rows,
+					  const uint64 *ids, int64 n)
+{
+	IvfpqCheckStatus(gv_exact(calibration->metric, calibration->dims,
+							  calibration->queries, calibration->nqueries,
+							  rows, n, ids, calibration->truth,
+							  &ivfpq_stop));
+}
+
+static int
+compare_neighbours(const void *a, const void *b)
+{
+	uint64		x = ((const Neighbour *) a)->id;
+	uint64		y = ((const Neighbour *) b)->id;
+
+	return (x > y) - (x < y);
+}
+
+/* Take up query q: its neighbours, by id. */
+static void
+begin_query(Ladder *ladder, int q)
+{
+	IvfpqCalibration *calibration = ladder->calibration;
+	GvTopK	   *truth = &calibration->truth[q];
+
+	gv_topk_sort(truth);
+	ladder->nneighbours = 0;
+	for (int i = 0; i < truth->count && ladder->nneighbours < DEEP; i++)
+	{
+		Neighbour  *neighbour = &ladder->neighbours[ladder->nneighbours];
+
+		if (truth->ids[i] == calibration->ids[q])
+			continue;
+		neighbour->id = truth->ids[i];
+		neighbour->place = ladder->nneighbours++;
+	}
+	qsort(ladder->neighbours, ladder->nneighbours, sizeof(Neighbour),
+		  compare_neighbours);
+	IvfpqSearchQuery(&ladder->search, calibration->queries +
+					 (Size) q * calibration->dims);
+	gv_topk_reset(&ladder->search.candidates);
+	IvfpqSearchNearest(&ladder->search, ladder->probes[ladder->nsteps - 1]);
+}
+
+/*
+ * Count, among the candidates so far, the neighbours of each depth by the
+ * rank they have: counts [depth][width] gets those whose rank is below the
+ * width, the widths before it excluded.
+ */
+static void
+count_ranks(Ladder *ladder, uint64 own,
+			int counts[IVFPQ_DEPTHS][MAX_WIDTHS])
+{
+	const GvTopK *candidates = &ladder->search.candidates;
+	GvTopK	   *sorted = &ladder->sorted;
+	tidset_hash *seen = tidset_create(ladder->tmp, 2 * candidates->count + 16,
+									  NULL);
+	int			width = 0;
+	int			rank = 0;
+
+	memset(counts, 0, sizeof(int) * IVFPQ_DEPTHS * MAX_WIDTHS);
+	sorted->count = candidates->count;
+	memcpy(sorted->scores, candidates->scores,
+		   candidates->count * sizeof(float));
+	memcpy(sorted->ids, candidates->ids, candidates->count * sizeof(uint64));
+	gv_topk_sort(sorted);
+	for (int i = 0; i < sorted->count; i++)
+	{
+		Neighbour	key = {sorted->ids[i], 0};
+		Neighbour  *neighbour;
+		bool		found;
+
+		tidset_insert(seen, key.id, &found);
+		if (found || key.id == own)
+			continue;
+		while (width < ladder->nwidths && rank >= ladder->widths[width])
+			width++;
+		if (width == ladder->nwidths)
+			break;
+		rank++;
+		neighbour = bsearch(&key, ladder->neighbours, ladder->nneighbours,
+							sizeof(Neighbour), compare_neighbours);
+		for (int d = 0; neighbour && d < IVFPQ_DEPTHS; d++)
+			counts[d][width] += neighbour->place < depths[d];
+	}
+	tidset_destroy(seen);
+}
+
+/* Search for query q with every number of lists of the ladder. */
+static void
+climb(Ladder *ladder, int q)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(ladder->tmp);
+	int			list = 0;
+
+	begin_query(ladder, q);
+	for (int step = 0; step < ladder->nsteps && ladder->nneighbours > 0; step++)
+	{
+		int			counts[IVFPQ_DEPTHS][MAX_WIDTHS];
+
+		CHECK_FOR_INTERRUPTS();
+		while (list < Min(ladder->probes[step], ladder->search.lists.count))
+			IvfpqSearchList(&ladder->search, list++);
+		count_ranks(ladder, ladder->calibration->ids[q], counts);
+		for (int d = 0; d < IVFPQ_DEPTHS; d++)
+		{
+			double		share = 0;
+
+			for (int w = 0; w < ladder->nwidths; w++)
+			{
+				share += (double) counts[d][w] /
+					Min(depths[d], ladder->nneighbours);
+				ladder->sum[d][step][w] += share;
+				ladder->squares[d][step][w] += share * share;
+			}
+		}
+	}
+	ladder->nqueries += ladder->nneighbours > 0;
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextReset(ladder->tmp);
+}
+
+/* Steps from a few lists to `most`, widths to most_width. */
+static void
+lay_ladder(Ladder *ladder, int most, int most_width)
+{
+	const IvfpqMetaData *meta = &ladder->search.model->meta;
+	double		probes = Max(1, IvfpqFormulaProbes(meta) / 10);
+	double		width = LEAST_WIDTH;
+
+	ladder->nsteps = 0;
+	for (; ladder->nsteps < MAX_STEPS - 1 && ceil(probes) < most;
+		 probes *= STEP)
+		ladder->probes[ladder->nsteps++] = (int) ceil(probes);
+	ladder->probes[ladder->nsteps++] = most;
+
+	ladder->nwidths = 0;
+	for (; ladder->nwidths < MAX_WIDTHS - 1 && width < most_width;
+		 width *= WIDTH_STEP)
+		ladder->widths[ladder->nwidths++] = (int) width;
+	ladder->widths[ladder->nwidths++] = most_width;
+
+	/* here, because queries are climbed in a context of their own */
+	IvfpqTopKResize(&ladder->search.lists, most);
+	/* each row's two copies, and the query's own */
+	IvfpqTopKResize(&ladder->search.candidates,
+					(most_width + 1) * meta->copies);
+	IvfpqTopKResize(&ladder->sorted, (most_width + 1) * meta->copies);
+	ladder->nqueries = 0;
+	memset(ladder->sum, 0, sizeof(ladder->sum));
+	memset(ladder->squares, 0, sizeof(ladder->squares));
+}
+
+/* The lower end of the recall's interval at a step and width. */
+static double
+lower_bound(const Ladder *ladder, int depth, int step, int width)
+{
+	double		n = Max(ladder->nqueries, 2);
+	double		mean = ladder->sum[depth][step][width] / n;
+	double		variance = (ladder->squares[depth][step][width] -
+							n * mean * mean) / (n - 1);
+
+	/* queries that all came out alike tell nothing of their spread */
+	variance = Max(variance, mean * (1 - mean) / n);
+	return mean - Z_95_ONE_SIDED * sqrt(variance / n);
+}
+
+/*
+ * The least probes, between the ladder's steps, that reach the recall with so
+ * many candidates; 0 when none do.
+ */
+static int
+least_probes(const Ladder *ladder, int depth, int width, double recall)
+{
+	double		before = 0;
+
+	for (int step = 0; step < ladder->nsteps; step++)
+	{
+		double		bound = lower_bound(ladder, depth, step, width);
+
+		if (bound >= recall)
+		{
+			double		to = ladder->probes[step];
+			double		from = step > 0 ? ladder->probes[step - 1] : to;
+
+			if (step > 0 && bound > before)
+				to = from * pow(to / from, (recall - before) / (bound - before));
+			return (int) Max(1, Min(ceil(to), ladder->probes[step]));
+		}
+		before = bound;
+	}
+	return 0;
+}
+
+/*
+ * The cheapest way to a target; false when the ladder does not reach it.
+ * Rows beyond the tenth lose those that come too late for their place: of the
+ * first ten's 10 (1 / recall - 1) that were missed.
+ */
+static bool
+find_target(const Ladder *ladder, int depth, double recall,
+			double rows, IvfpqTarget *target)
+{
+	const IvfpqMetaData *meta = &ladder->search.model->meta;
+	double		list = rows * meta->copies / meta->nlists;
+	double		least = 0;
+
+	if (depth > 0)
+		recall += (1 - recall) * depths[0] / depths[depth];
+	target->probes = 0;
+	for (int w = 0; w < ladder->nwidths; w++)
+	{
+		int			probes = least_probes(ladder, depth, w, recall);
+		double		cost = probes * list * meta->pq_dim * LOOKUP_NS +
+			ladder->widths[w] * (FETCH_NS + DIMENSION_NS * meta->dims);
+
+		if (probes == 0 || (target->probes > 0 && cost >= least))
+			continue;
+		least = cost;
+		target->probes = probes;
+		target->candidates = ladder->widths[w];
+	}
+	return target->probes > 0;
+}
+
+/* All targets; false when some are out of reach of this ladder. */
+static bool
+find_targets(const Ladder *ladder, double rows, IvfpqMetaData *meta)
+{
+	bool		all = true;
+
+	memset(meta->targets, 0, sizeof(meta->targets));
+	for (int t = 0; t < IVFPQ_TARGETS; t++)
+	{
+		IvfpqTarget *first = &meta->targets[0][t];
+		IvfpqTarget *deep = &meta->targets[1][t];
+
+		all &= find_target(ladder, 0, recalls[t], rows, first);
+		all &= find_target(ladder, 1, recalls[t], rows, deep);
+		if (first->candidates == 0)
+			deep->candidates = 0;
+		deep->probes = Max(deep->probes, first->probes);
+	}
+	return all;
+}
+
+/* True neighbours of all queries found at the usual effort. */
+static int64
+count_found(Ladder *ladder, double share)
+{
+	IvfpqMetaData *meta = (IvfpqMetaData *) &ladder->search.model->meta;
+	int			n = Min(ladder->calibration->nqueries, SHARE_QUERIES);
+	int64		found = 0;
+
+	meta->coarse_share = share;
+	ladder->nsteps = 1;
+	ladder->probes[0] = IvfpqFormulaProbes(meta);
+	memset(ladder->sum, 0, sizeof(ladder->sum));
+	for (int q = 0; q < n; q++)
+		climb(ladder, q);
+	found = rint(ladder->sum[0][0][ladder->nwidths - 1] * depths[0]);
+	return found;
+}
+
+/*
+ * The least share of the lists to compare with a query that finds what
+ * comparing all of them does.
+ */
+static double
+find_share(Ladder *ladder)
+{
+	const IvfpqMetaData *meta = &ladder->search.model->meta;
+	double		share = 0.25;
+	int64		needed;
+
+	if (meta->nparents == 1 || meta->nlists < MIN_LISTS_FOR_PARENTS)
+		return 1;
+	needed = ceil(count_found(ladder, 1.0) * (1 - MOST_LOSS));
+	if (count_found(ladder, share) >= needed)
+	{
+		while (share > 0.05 && count_found(ladder, share / 2) >= needed)
+			share /= 2;
+		return share;
+	}
+	return count_found(ladder, 0.5) >= needed ? 0.5 : 1.0;
+}
+
+/*
+ * Find what each target takes on an index whose pages are all written,
+ * though the metapage may not show them yet; into *meta, which describes
+ * them.  Every row was offered.
+ */
+void
+IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
+					IvfpqMetaData *meta)
+{
+	Ladder	   *ladder = palloc0(sizeof(Ladder));
+	IvfpqModel *model = IvfpqModelLoad(index, meta);
+	double		rows = (double) meta->rows_at_calibration;
+	int			probes = Min(3 * IvfpqFormulaProbes(meta), meta->nlists);
+	int			width = Max(USUAL_WIDTH, 4 * IvfpqFormulaCandidates(meta));
+
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_CALIBRATING);
+	ladder->calibration = calibration;
+	ladder->tmp = AllocSetContextCreate(CurrentMemoryContext,
+										"gpuivfpq calibration query",
+										ALLOCSET_DEFAULT_SIZES);
+	IvfpqSearchInit(&ladder->search, index, model);
+	lay_ladder(ladder, probes, width);
+	meta->coarse_share = find_share(ladder);
+	model->meta.coarse_share = meta->coarse_share;
+	meta->calibration_queries = calibration->nqueries;
+
+	for (;;)
+	{
+		lay_ladder(ladder, probes, width);
+		for (int q = 0; q < calibration->nqueries; q++)
+			climb(ladder, q);
+		if (find_targets(ladder, rows, meta) ||
+			(probes == meta->nlists && width >= Min(rows, MOST_WIDTH)))
+			break;
+		if (probes == meta->nlists)
+			width = Min(4 * width, MOST_WIDTH);
+		probes = Min(3 * probes, meta->nlists);
+	}
+	MemoryContextDelete(ladder->tmp);
+}

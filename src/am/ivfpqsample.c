@@ -1,0 +1,195 @@
+/*
+ * ivfpqsample.c
+ *		A random sample of the rows to index.
+ *
+ * PostgreSQL's block sampler and reservoir: blocks are drawn until they could
+ * fill the sample, so a table that fits is read whole, and its rows counted
+ * rather than estimated.
+ */
+#include "postgres.h"
+
+#include "access/tableam.h"
+#include "common/pg_prng.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "am/ivfpqtrain.h"
+
+#define MAX_SAMPLES				((int64) 1 << 24)
+
+/* The dimension tells how many rows fit, unless the caller has said. */
+static void
+size_sample(IvfpqSample *sample)
+{
+	Size		row = sample->dims * sizeof(float) + sizeof(uint64);
+
+	if (sample->capacity == 0)
+		sample->capacity = Min(IvfpqMemoryLimit() / 4 / row, MAX_SAMPLES);
+	sample->capacity = Max(sample->capacity, 1);
+	reservoir_init_selection_state(&sample->reservoir, sample->capacity);
+}
+
+/* Room for one more row: doubled as needed, so small tables take little. */
+static void
+grow_sample(IvfpqSample *sample)
+{
+	Size		row = sample->dims * sizeof(float);
+	int64		n = sample->count;
+
+	if (sample->rows == NULL)
+	{
+		n = Min(sample->capacity, 1024);
+		sample->rows = palloc_extended(row * n, MCXT_ALLOC_HUGE);
+		sample->ids = palloc(sizeof(uint64) * n);
+	}
+	else if (n >= 1024 && (n & (n - 1)) == 0)
+	{
+		n = Min(sample->capacity, 2 * n);
+		sample->rows = repalloc_huge(sample->rows, row * n);
+		sample->ids = repalloc_huge(sample->ids, sizeof(uint64) * n);
+	}
+}
+
+/* Put a row into the sample, or in place of another, or nowhere. */
+static void
+take_row(IvfpqSample *sample, const float *row, uint64 id)
+{
+	int64		at;
+
+	if (sample->count < sample->capacity)
+	{
+		grow_sample(sample);
+		at = sample->count++;
+	}
+	else
+	{
+		if (sample->skip < 0)
+			sample->skip = reservoir_get_next_S(&sample->reservoir,
+												sample->seen,
+												sample->capacity);
+		sample->skip -= 1;
+		if (sample->skip >= 0)
+			return;
+		at = (int64) (sample->capacity *
+					  sampler_random_fract(&sample->reservoir.randstate));
+	}
+	memcpy(sample->rows + at * sample->dims, row,
+		   sample->dims * sizeof(float));
+	sample->ids[at] = id;
+}
+
+/* Called for every row of the sampled blocks. */
+static void
+sample_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
+				bool alive, void *arg)
+{
+	IvfpqSample *sample = arg;
+	MemoryContext oldcontext;
+	const float *row;
+	int			dims;
+
+	if (isnull[0] || !alive)
+		return;
+
+	oldcontext = MemoryContextSwitchTo(sample->tmp);
+	row = IvfpqValueFloats(sample->type, values[0], &dims);
+	MemoryContextSwitchTo(oldcontext);
+
+	IvfpqCheckDims(sample->dims, dims);
+	if (IvfpqIsPlaceable(sample->type, row, dims))
+	{
+		take_row(sample, row, IvfpqTidToId(tid));
+		sample->seen += 1;
+	}
+	MemoryContextReset(sample->tmp);
+}
+
+/* Called for rows of the first blocks until one tells the dimension. */
+static void
+peek_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
+			  bool alive, void *arg)
+{
+	IvfpqSample *sample = arg;
+	MemoryContext oldcontext;
+
+	if (isnull[0] || !alive || sample->dims > 0)
+		return;
+	oldcontext = MemoryContextSwitchTo(sample->tmp);
+	(void) IvfpqValueFloats(sample->type, values[0], &sample->dims);
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextReset(sample->tmp);
+}
+
+/*
+ * Sample the table into memory of the current context.  sample->type is set;
+ * dims and capacity may be.  *rows gets an estimate of the rows to index.
+ */
+void
+IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
+				IndexInfo *indexInfo, double *rows)
+{
+	BlockNumber nblocks = RelationGetNumberOfBlocks(heap);
+	BlockSamplerData sampler;
+	int64		blocks = 0;
+
+	sample->skip = -1;
+	sample->tmp = AllocSetContextCreate(CurrentMemoryContext,
+										"gpuivfpq sample",
+										ALLOCSET_DEFAULT_SIZES);
+	for (BlockNumber blkno = 0; blkno < nblocks && sample->dims == 0; blkno++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		table_index_build_range_scan(heap, index, indexInfo, false, false,
+									 false, blkno, 1, peek_callback, sample,
+									 NULL);
+	}
+	if (sample->dims == 0)
+	{
+		*rows = 0;
+		return;
+	}
+
+	size_sample(sample);
+	BlockSampler_Init(&sampler, nblocks, Min(nblocks, sample->capacity),
+					  (uint32) IVFPQ_TRAINING_SEED);
+	while (BlockSampler_HasMore(&sampler))
+	{
+		BlockNumber blkno = BlockSampler_Next(&sampler);
+
+		CHECK_FOR_INTERRUPTS();
+		table_index_build_range_scan(heap, index, indexInfo, false, false,
+									 false, blkno, 1, sample_callback, sample,
+									 NULL);
+		blocks++;
+	}
+	*rows = blocks > 0 ? sample->seen / blocks * nblocks : 0;
+	MemoryContextDelete(sample->tmp);
+}
+
+/* Put the rows into random order; a sample fills in the table's. */
+void
+IvfpqSampleShuffle(IvfpqSample *sample)
+{
+	pg_prng_state prng;
+	Size		row = sample->dims * sizeof(float);
+	float	   *swap = palloc(row);
+
+	pg_prng_seed(&prng, IVFPQ_TRAINING_SEED);
+	for (int64 i = 0; i < sample->count - 1; i++)
+	{
+		int64		j = pg_prng_uint64_range(&prng, i, sample->count - 1);
+		float	   *a = sample->rows + i * sample->dims;
+		float	   *b = sample->rows + j * sample->dims;
+		uint64		id = sample->ids[i];
+
+		CHECK_FOR_INTERRUPTS();
+		memcpy(swap, a, row);
+		memcpy(a, b, row);
+		memcpy(b, swap, row);
+		sample->ids[i] = sample->ids[j];
+		sample->ids[j] = id;
+	}
+	pfree(swap);
+}
+

@@ -1,0 +1,162 @@
+/*
+ * exact.c
+ *		The nearest of many rows to each of many queries, exactly.
+ *
+ * Each score is the one that gv_coarse would give.  Most pairs never get that
+ * far: a blocked product, with a bound on its rounding errors as in assign.c,
+ * proves that they cannot be among the nearest any more.
+ */
+#include <math.h>
+
+#include "cpu/gv_cpu.h"
+
+#define TILE_QUERIES	GV_CPU_TILE_ROWS
+#define TILE_ROWS		GV_CPU_TILE_CENTS
+
+/* Squared lengths from here on are not filtered: sums might overflow. */
+#define HUGE_SQUARE	1e36
+
+/* Up to TILE_QUERIES queries and what is nearest to them so far. */
+typedef struct Tile
+{
+	GvMetric	metric;
+	int32_t		dims;
+	int			n;				/* queries */
+	double		slack;			/* see assign.c */
+	const float *queries;		/* [n][dims] */
+	double		squares[TILE_QUERIES];	/* |q|^2 */
+	GvTopK	   *best;			/* [n] */
+} Tile;
+
+/* Put a row's exact score before a query's nearest. */
+static void
+measure(const Tile *tile, int query, const float *row, uint64_t id)
+{
+	const float *q = tile->queries + (size_t) query * tile->dims;
+	float		score;
+
+	if (tile->metric == GV_IP)
+		score = -gv_cpu_dot(q, row, tile->dims);
+	else
+		score = gv_cpu_sqdist(q, row, tile->dims);
+	gv_topk_push(&tile->best[query], gv_score(score), id);
+}
+
+/*
+ * What the filtered value of a row must not exceed for a query: rows with
+ * |x|^2 (1 - 2 slack) - 2 <q, x>, or for GV_IP -<q, x> - slack |q| |x|, above
+ * it are farther than all that is kept.
+ */
+static float
+query_limit(const Tile *tile, int query)
+{
+	const GvTopK *best = &tile->best[query];
+	double		worst = best->scores[0];
+
+	if (best->count < best->capacity || fabs(worst) >= HUGE_SQUARE ||
+		tile->squares[query] >= HUGE_SQUARE)
+		return HUGE_VALF;
+	if (tile->metric == GV_IP)
+		return (float) (worst + fabs(worst) * tile->slack + FLT_MIN);
+	return (float) (worst * (1.0 + 2.0 * tile->slack) -
+					tile->squares[query] * (1.0 - 2.0 * tile->slack) +
+					FLT_MIN);
+}
+
+/* Offer nrows rows, whose products with the query are known, to it. */
+static void
+filter_query(const Tile *tile, int query, const float *rows, int nrows,
+			 const uint64_t *ids, const double *squares,
+			 const float *products)
+{
+	float		value[TILE_ROWS];
+	float		limit = query_limit(tile, query);
+	double		length = sqrt(tile->squares[query]);
+	int			nhits = 0;
+	int			i;
+
+	for (i = 0; i < nrows; i++)
+	{
+		if (squares[i] >= HUGE_SQUARE)
+			value[i] = -HUGE_VALF;
+		else if (tile->metric == GV_IP)
+			value[i] = (float) (-products[i] -
+								tile->slack * length * sqrt(squares[i]));
+		else
+			value[i] = (float) (squares[i] * (1.0 - 2.0 * tile->slack) -
+								2.0 * products[i]);
+	}
+	for (i = 0; i < nrows; i++)
+		nhits += !(value[i] > limit);	/* NaN passes */
+	for (i = 0; i < nrows && nhits > 0; i++)
+	{
+		if (value[i] > limit)
+			continue;
+		measure(tile, query, rows + (size_t) i * tile->dims, ids[i]);
+		limit = query_limit(tile, query);
+	}
+}
+
+/* Offer nrows <= TILE_ROWS rows to the queries of the tile. */
+static void
+filter_tile(const Tile *tile, const float *rows, int nrows,
+			const uint64_t *ids)
+{
+	float		products[TILE_QUERIES * TILE_ROWS];
+	double		squares[TILE_ROWS];
+	int			i;
+
+	for (i = 0; i < nrows; i++)
+	{
+		const float *row = rows + (size_t) i * tile->dims;
+
+		squares[i] = gv_cpu_dot(row, row, tile->dims);
+	}
+	gv_cpu_products(tile->queries, tile->n, rows, nrows, tile->dims,
+					products);
+	for (i = 0; i < tile->n; i++)
+		filter_query(tile, i, rows, nrows, ids, squares,
+					 products + i * TILE_ROWS);
+}
+
+/* See gv_exact. */
+GvStatus
+gv_cpu_exact(GvMetric metric, int32_t dims,
+			 const float *queries /* [nqueries][dims] */ , int32_t nqueries,
+			 const float *x /* [n][dims] */ , int64_t n,
+			 const uint64_t *ids /* [n] */ , GvTopK *best /* [nqueries] */ ,
+			 const GvStop *stop)
+{
+	GvPoll		poll = {stop, 0};
+	int32_t		first;
+	int64_t		row;
+	int			i;
+
+	for (first = 0; first < nqueries; first += TILE_QUERIES)
+	{
+		Tile		tile;
+		int32_t		left = nqueries - first;
+
+		tile.metric = metric;
+		tile.dims = dims;
+		tile.n = left < TILE_QUERIES ? left : TILE_QUERIES;
+		tile.slack = (dims + 64) / 16777216.0;
+		tile.queries = queries + (size_t) first * dims;
+		tile.best = best + first;
+		for (i = 0; i < tile.n; i++)
+		{
+			const float *q = tile.queries + (size_t) i * dims;
+
+			tile.squares[i] = -gv_distance_ip(q, q, dims);
+		}
+		for (row = 0; row < n; row += TILE_ROWS)
+		{
+			int			nrows = n - row < TILE_ROWS ? (int) (n - row) : TILE_ROWS;
+
+			if (gv_poll(&poll, (int64_t) tile.n * nrows * dims))
+				return GV_CANCELLED;
+			filter_tile(&tile, x + row * dims, nrows, ids + row);
+		}
+	}
+	return GV_OK;
+}

@@ -1,0 +1,158 @@
+"""What the benchmarks do with the cluster that libpq's environment variables
+name: load, warm, time, and say what it is.  test/bench/run.sh makes it."""
+import datetime
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+import data
+import dataset
+
+data.PIP_PACKAGES["bench"] = ["numpy", "psycopg[binary]", "matplotlib"]
+
+
+def numbers(kind):
+    """The type of an argument like 1,2,3."""
+    return lambda text: [kind(part) for part in text.split(",")]
+
+
+def one(conn, query, *args):
+    return conn.execute(query, args).fetchone()[0]
+
+
+def begin(conn, maintenance_work_mem):
+    """Extensions and settings for programs that measure gpuvec alone."""
+    conn.execute("SET client_min_messages = warning")
+    for name in ("gpuvec", "pg_prewarm"):
+        conn.execute("CREATE EXTENSION IF NOT EXISTS " + name)
+    need_last_scan(conn)
+    set_all(conn, {"maintenance_work_mem": maintenance_work_mem,
+                   "enable_seqscan": "off"})
+
+
+def load(conn, table, x, column_type):
+    """A table of (row number, row)."""
+    column = "vector(%d)" % x.shape[1] if column_type == "vector" else \
+        column_type
+    conn.execute("CREATE TABLE %s (id int PRIMARY KEY, v %s)"
+                 % (table, column))
+    with conn.cursor().copy("COPY %s FROM STDIN (FORMAT binary)"
+                            % table) as copy:
+        for chunk in dataset.copy_stream(x, column_type):
+            copy.write(chunk)
+    conn.execute("VACUUM ANALYZE " + table)
+
+
+def prewarm(conn, tables):
+    """Everything into shared buffers: heap, TOAST, indexes."""
+    for (name,) in conn.execute(
+            "SELECT oid::regclass::text FROM pg_class WHERE oid IN ("
+            "  SELECT unnest(array_append(array_agg(indexrelid), c.oid))"
+            "  FROM pg_class c LEFT JOIN pg_index"
+            "    ON indrelid IN (c.oid, c.reltoastrelid)"
+            "  WHERE c.relname = ANY (%s) GROUP BY c.oid"
+            "  UNION SELECT reltoastrelid FROM pg_class"
+            "  WHERE relname = ANY (%s) AND reltoastrelid <> 0)",
+            [tables] * 2).fetchall():
+        conn.execute("SELECT pg_prewarm(%s)", [name])
+
+
+def set_all(conn, settings):
+    for name, value in settings.items():
+        conn.execute("SELECT set_config(%s, %s, false)", [name, str(value)])
+
+
+def nearest(table, operator, queries, query_id, k):
+    """The statement that is measured."""
+    return ("SELECT id FROM %s ORDER BY v %s "
+            "(SELECT v FROM %s WHERE id = %s) LIMIT %d"
+            % (table, operator, queries, query_id, k))
+
+
+# what gpuvec_last_scan() counts, in the order of LAST_SCAN
+COUNTS = ("probes", "candidates", "batches", "lists", "copies", "refined",
+          "measured", "given", "late")
+LAST_SCAN = "SELECT index::oid, %s FROM gpuvec_last_scan()" % \
+    ", ".join(COUNTS)
+
+
+def need_last_scan(conn):
+    if one(conn, "SELECT to_regproc('gpuvec_last_scan') IS NULL"):
+        sys.exit("bench: this gpuvec has no gpuvec_last_scan()")
+
+
+def scan_all(conn, index, statement, judge):
+    """(recall of each query [nq], mean of each count of COUNTS): runs the
+    statement, which takes a query's number as %s, for all of a judge's
+    queries."""
+    import numpy as np
+    oid = one(conn, "SELECT %s::regclass::oid", index)
+    recall, counts = [], []
+    for i in range(len(judge.query)):
+        rows = conn.execute(statement, [i], prepare=True).fetchall()
+        recall.append(judge.recall(i, [row for row, in rows]))
+        scanned, *found = conn.execute(LAST_SCAN, prepare=True).fetchone()
+        if scanned != oid:
+            sys.exit("bench: %s was not used" % index)
+        counts.append(found)
+    return np.array(recall), dict(zip(
+        COUNTS, np.array(counts, float).mean(axis=0).tolist()))
+
+
+def rate(settings, statement, nqueries, seconds):
+    """Queries/s of one client, pgbench's, prepared; `statement` takes the
+    number of a query as :i."""
+    options = " ".join("-c %s=%s" % s for s in settings.items())
+    with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
+        script.write("\\set i random(0, %d)\n%s;\n"
+                     % (nqueries - 1, statement))
+        script.flush()
+        out = subprocess.run(
+            ["pgbench", "-n", "-M", "prepared", "-c", "1", "-T",
+             str(seconds), "-f", script.name],
+            env=dict(os.environ, PGOPTIONS=options), check=True, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
+    return float(re.search(r"^tps = ([\d.]+)", out, re.M).group(1))
+
+
+# -------------------------------------------------------------------- machine
+
+def machine():
+    model = "unknown processor"
+    with open("/proc/cpuinfo") as f:
+        for line in f:
+            if line.startswith("model name"):
+                model = line.split(":")[1].strip()
+                break
+    return "%d cores, %s" % (len(os.sched_getaffinity(0)), model)
+
+
+def extension(conn, name):
+    return one(conn, "SELECT extversion FROM pg_extension WHERE extname = %s",
+               name)
+
+
+def facts(conn, load_before):
+    """What was run where."""
+    program = os.path.basename(sys.argv[0])[:-len(".py")]
+    words = ([] if program == "compare" else [program]) + sys.argv[1:]
+    commit = os.environ.get("GPUVEC_COMMIT")
+    return {
+        "command": "make bench BENCH='%s'" % " ".join(words),
+        "date": datetime.datetime.now().strftime("%Y-%m-%d %H:%M"),
+        "machine": machine(),
+        "load average before, after": "%.1f, %.1f"
+            % (load_before, os.getloadavg()[0]),
+        "PostgreSQL": one(conn, "SHOW server_version"),
+        "gpuvec": extension(conn, "gpuvec") + (
+            " (%s)" % commit if commit else "") + ", portable C engine",
+    }
+
+
+def output(name):
+    """build/bench/NAME, without a suffix, in a folder that is there."""
+    folder = os.path.join(data.BUILD, "bench")
+    os.makedirs(folder, exist_ok=True)
+    return os.path.join(folder, re.sub("[:/ ]+", "-", name))

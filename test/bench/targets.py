@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Does an index give the recall that was asked for?
+
+For each data set gpuivfpq is built with its defaults; then, for each value of
+gpuvec.recall, recall@10 and recall@100 of queries that are not in the table
+are measured and compared with the value: within means not below it and not
+more than .02 above.  A found row counts when it is no farther than the true
+k-th, so of equal rows any will do.  Queries/s are pgbench's, prepared, one
+client, the query vectors in a table, in several rounds; medians.
+
+A data set is glove[:ROWS], sentences[:ROWS], synthetic:N:D:SEED or
+clustered:N:D:SEED, with /cosine or /l2 behind it (default: l2).  Runs in the
+cluster that libpq's environment variables name, on real[] columns;
+test/bench/run.sh makes that cluster.
+"""
+import argparse
+import json
+import os
+import statistics
+import sys
+
+import data
+import dataset
+import report
+import server
+import systems
+
+SETS = ["sentences:100000", "glove:100000/cosine", "clustered:50000:64:1"]
+TARGETS = [.80, .90, .95, .98, .99]
+ABOVE = .02                     # a recall so much higher costs for nothing
+TABLE, INDEX, QUERIES = "t_targets", "t_targets_v", "queries_targets"
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("sets", nargs="*", default=SETS,
+                        metavar="SET[/METRIC]")
+    parser.add_argument("--targets", type=server.numbers(float),
+                        default=TARGETS, metavar="RECALL,...")
+    parser.add_argument("--k", type=server.numbers(int), default=[10, 100],
+                        metavar="N,...")
+    parser.add_argument("--with", dest="options", default="",
+                        metavar="OPTIONS", help="index options, 'spill = 0'")
+    parser.add_argument("--queries", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=2,
+                        help="of pgbench, a target, k and round")
+    parser.add_argument("--maintenance-work-mem", default="1GB")
+    parser.add_argument("--prepare", action="store_true",
+                        help="only see that programs and data are there")
+    return parser.parse_args()
+
+
+def split_set(text):
+    """(name, metric)"""
+    name, _, metric = text.partition("/")
+    metric = metric or "l2"
+    if metric not in systems.METRICS:
+        sys.exit("%s: the metric is one of %s"
+                 % (text, ", ".join(systems.METRICS)))
+    dataset.split_name(name)
+    return name, metric
+
+
+def load_and_build(conn, args, found, metric):
+    """Loads, builds, returns what the index is."""
+    conn.execute("DROP TABLE IF EXISTS %s, %s" % (TABLE, QUERIES))
+    server.load(conn, TABLE, found.base, "real[]")
+    server.load(conn, QUERIES, found.query[:args.queries], "real[]")
+    conn.execute("CREATE INDEX %s ON %s USING gpuivfpq (v real_%s)%s"
+                 % (INDEX, TABLE, systems.METRICS[metric][1],
+                    " WITH (%s)" % args.options if args.options else ""))
+    server.prewarm(conn, [TABLE, QUERIES])
+    lists, size = conn.execute(
+        "SELECT lists, bytes FROM gpuvec_index_info(%s)", [INDEX]).fetchone()
+    return {"lists": lists, "bytes": size}
+
+
+def measure_recall(conn, judge, metric, target):
+    """One line of the result, without its speed."""
+    import numpy as np
+    server.set_all(conn, {"gpuvec.recall": target})
+    recall, found = server.scan_all(
+        conn, INDEX, server.nearest(TABLE, systems.METRICS[metric][0],
+                                    QUERIES, "%s", judge.k), judge)
+    mean = float(recall.mean())
+    return {"target": target, "k": judge.k, "recall": mean,
+            "error": float(1.96 * recall.std() / np.sqrt(len(recall))),
+            "verdict": verdict(mean, target),
+            "share": found["copies"] / len(judge.base), "counts": found,
+            "rates": []}
+
+
+def verdict(recall, target):
+    if recall < target:
+        return "low by %.3f" % (target - recall)
+    if recall > target + ABOVE:
+        return "high by %.3f" % (recall - target - ABOVE)
+    return "within"
+
+
+def measure_set(conn, args, text):
+    name, metric = split_set(text)
+    found = dataset.load(name)
+    data.say("%s: loading, building" % text)
+    told = load_and_build(conn, args, found, metric)
+    nqueries = min(args.queries, len(found.query))
+    points = []
+    for k in args.k:
+        data.say("%s: recall@%d" % (text, k))
+        judge = dataset.Judge(found, metric, k, nqueries)
+        points += [measure_recall(conn, judge, metric, t)
+                   for t in args.targets]
+    conn.execute("RESET gpuvec.recall")
+    for i in range(args.rounds):
+        data.say("%s: round %d of %d" % (text, i + 1, args.rounds))
+        for p in points:
+            p["rates"].append(server.rate(
+                {"gpuvec.recall": p["target"], "enable_seqscan": "off"},
+                server.nearest(TABLE, systems.METRICS[metric][0], QUERIES,
+                               ":i", p["k"]), nqueries, args.seconds))
+    return {"set": text, "rows": found.rows, "dims": found.dims,
+            "queries": nqueries, **told, "points": points}
+
+
+# --------------------------------------------------------------------- output
+
+def text_table(sets):
+    rows = [["set", "k", "target", "recall", "+-", "verdict", "queries/s",
+             "probes", "candidates", "read %"]]
+    for s in sets:
+        for p in s["points"]:
+            rows.append([
+                s["set"], "%d" % p["k"], "%.2f" % p["target"],
+                "%.4f" % p["recall"], "%.4f" % p["error"], p["verdict"],
+                "%.0f" % statistics.median(p["rates"]),
+                "%.0f" % p["counts"]["probes"],
+                "%.0f" % p["counts"]["candidates"],
+                "%.2f" % (100 * p["share"])])
+    return report.table(rows, "lrrrrlrrrr")
+
+
+def write(args, told, sets):
+    """build/bench/targets.txt and .json, named by the set if it is one."""
+    path = server.output("targets" if len(sets) > 1
+                         else "targets-" + sets[0]["set"])
+    points = [p for s in sets for p in s["points"]]
+    within = sum(p["verdict"] == "within" for p in points)
+    text = "\n".join(
+        ["%s: %s" % fact for fact in told.items()] + [""] + text_table(sets)
+        + ["", "%d of %d within [target, target + %.2f]"
+           % (within, len(points), ABOVE)]) + "\n"
+    with open(path + ".txt", "w") as f:
+        f.write(text)
+    with open(path + ".json", "w") as f:
+        json.dump({"facts": told, "above": ABOVE, "sets": sets}, f, indent=1)
+        f.write("\n")
+    data.say("\n" + text)
+    data.say("written: %s.txt, .json" % path)
+
+
+def main():
+    args = parse_arguments()
+    names = [split_set(s)[0] for s in args.sets]
+    data.enter_venv("bench", __file__)
+    for name in names:
+        dataset.prepare(name)
+    if args.prepare:
+        return
+    import psycopg
+    load_before = os.getloadavg()[0]
+    with psycopg.connect(autocommit=True) as conn:
+        server.begin(conn, args.maintenance_work_mem)
+        sets = [measure_set(conn, args, s) for s in args.sets]
+        write(args, {
+            **server.facts(conn, load_before),
+            "index options": args.options or "defaults",
+            "rounds": "%d, interleaved, %d s of pgbench -M prepared -c 1 "
+                      "each, medians" % (args.rounds, args.seconds)}, sets)
+
+
+if __name__ == "__main__":
+    main()
