@@ -22,6 +22,7 @@ AM_OBJS = \
 	src/am/ivfpqmodel.o \
 	src/am/ivfpqreal.o \
 	src/am/ivfpqrecall.o \
+	src/am/ivfpqrefine.o \
 	src/am/ivfpqreport.o \
 	src/am/ivfpqrerank.o \
 	src/am/ivfpqsample.o \
@@ -40,12 +41,14 @@ PAGE_OBJS = \
 	src/page/ivfpqarray.o \
 	src/page/ivfpqcheck.o \
 	src/page/ivfpqchecklist.o \
+	src/page/ivfpqcheckrefine.o \
 	src/page/ivfpqfault.o \
 	src/page/ivfpqlayout.o \
 	src/page/ivfpqlist.o \
 	src/page/ivfpqmeta.o \
 	src/page/ivfpqpage.o \
 	src/page/ivfpqpending.o \
+	src/page/ivfpqrefine.o \
 	src/page/ivfpqrewrite.o \
 	src/page/ivfpqslot.o \
 	src/page/ivfpqsweep.o \
@@ -66,6 +69,7 @@ CPU_OBJS = \
 	src/cpu/kmeans.o \
 	src/cpu/place.o \
 	src/cpu/pq.o \
+	src/cpu/refine.o \
 	src/cpu/scan.o \
 	src/cpu/transform.o
 

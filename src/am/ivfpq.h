@@ -57,6 +57,7 @@ typedef struct IvfpqOptions
 	int			dims;
 	int			spill;			/* -1 = not given */
 	int			train_rows;
+	int			refine;			/* IvfpqRefine */
 } IvfpqOptions;
 
 /* Settings (gpuvec.c); 0 = not set. */
@@ -242,9 +243,11 @@ typedef struct IvfpqSearch
 	float	   *table;			/* [m][16] */
 	IvfpqListReader reader;
 	GvTopK		lists;			/* nearest lists */
-	GvTopK		candidates;		/* best copies; ids are TIDs */
+	GvTopK		candidates;		/* best copies; ids as `addresses` says */
 	int64		lists_read;		/* by this search so far */
 	int64		copies_read;
+	bool		addresses;		/* ids are addresses of refine records, else
+								 * TIDs */
 } IvfpqSearch;
 
 extern int	IvfpqDefaultLists(double rows);
@@ -308,6 +311,16 @@ IvfpqIdToTid(uint64 id, ItemPointer tid)
 {
 	ItemPointerSet(tid, (BlockNumber) (id >> 16), (OffsetNumber) (id & 0xFFFF));
 }
+
+/* ivfpqrefine.c: records that bound distances */
+extern int	IvfpqRefineOption(Relation index);
+extern void IvfpqRefineCheckDims(Relation index, int dims);
+extern IvfpqRefineRecord *IvfpqRefineAlloc(int dims);
+extern void IvfpqRefineMake(IvfpqRefineRecord *record, const float *vector,
+							int dims, const ItemPointerData *tid);
+extern int64 IvfpqRefineBounds(Relation index, const IvfpqModel *model,
+							   const float *query, uint64 *ids, int64 n,
+							   double *bounds);
 
 /* ivfpqtids.c */
 extern struct Tuplesortstate *IvfpqSortTids(Relation index, int sort_mem);

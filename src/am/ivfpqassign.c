@@ -23,8 +23,8 @@
 #define BATCH_BYTES		(4 * 1024 * 1024)
 
 /*
- * Columns of the sort: list, TID * 2 + whether it is the second copy, T and
- * code.
+ * Columns of the sort: list, TID * 2 + whether it is the second copy; T, code
+ * and address of the refine record.
  */
 #define SORT_LIST		1
 #define SORT_TID		2
@@ -56,7 +56,7 @@ IvfpqAssignBegin(IvfpqAssign *assign, const IvfpqTraining *training)
 														 assign->batch_rows),
 										&chunk);
 	assign->counts = palloc0(training->nlists * sizeof(uint32));
-	assign->copy = palloc(copy_bytes);
+	assign->copy = palloc(copy_bytes + sizeof(ItemPointerData));
 	SET_VARSIZE(assign->copy, copy_bytes);
 
 	assign->sort_desc = CreateTemplateTupleDesc(SORT_COPY);
@@ -79,6 +79,32 @@ IvfpqAssignBegin(IvfpqAssign *assign, const IvfpqTraining *training)
 										NULL, TUPLESORT_NONE);
 }
 
+/*
+ * Write refine records as well, to an index that has none yet; each page
+ * logged when it is full, if the index as a whole will not be.
+ */
+void
+IvfpqAssignRefine(IvfpqAssign *assign, Relation index, bool log)
+{
+	int			dims = assign->training->gv.dims;
+
+	assign->record = IvfpqRefineAlloc(dims);
+	SET_VARSIZE(assign->copy,
+				VARSIZE(assign->copy) + sizeof(ItemPointerData));
+	IvfpqRefineBuilderInit(&assign->refine, index, dims, log);
+}
+
+/* Write the refine record of a row; its address into assign->address. */
+static void
+write_record(IvfpqAssign *assign, const float *vector, uint64 id)
+{
+	ItemPointerData tid;
+
+	IvfpqIdToTid(id, &tid);
+	IvfpqRefineMake(assign->record, vector, assign->training->gv.dims, &tid);
+	IvfpqRefineBuilderAdd(&assign->refine, assign->record, &assign->address);
+}
+
 /* Put one encoded copy of a row into the sort. */
 static void
 sort_copy(IvfpqAssign *assign, const float *vector, int32 list, uint64 id,
@@ -91,6 +117,9 @@ sort_copy(IvfpqAssign *assign, const float *vector, int32 list, uint64 id,
 	IvfpqCheckStatus(gv_encode(&training->gv, vector,
 							   training->centroids + (Size) list * training->gv.dims,
 							   1, (uint8 *) (t + 1), t));
+	if (assign->record != NULL)
+		memcpy((char *) (t + 1) + gv_code_bytes(training->gv.m),
+			   &assign->address, sizeof(ItemPointerData));
 	ExecClearTuple(slot);
 	slot->tts_values[SORT_LIST - 1] = Int32GetDatum(list);
 	slot->tts_values[SORT_TID - 1] = Int64GetDatum((int64) (id * 2 + second));
@@ -117,10 +146,16 @@ flush_batch(IvfpqAssign *assign)
 							  assign->batch_lists, assign->scratch,
 							  &ivfpq_stop));
 	for (int i = 0; i < assign->nbatch * copies; i++)
+	{
+		const float *vector = assign->batch + (Size) (i / copies) * dims;
+		uint64		id = assign->batch_ids[i / copies];
+
+		if (assign->record != NULL && i % copies == 0)
+			write_record(assign, vector, id);
 		if (assign->batch_lists[i] >= 0)
-			sort_copy(assign, assign->batch + (Size) (i / copies) * dims,
-					  assign->batch_lists[i], assign->batch_ids[i / copies],
+			sort_copy(assign, vector, assign->batch_lists[i], id,
 					  i % copies > 0);
+	}
 
 	if (assign->calibration)
 		IvfpqCalibrationOffer(assign->calibration, assign->batch,
@@ -163,6 +198,10 @@ next_copy(void *arg, IvfpqCopy *copy)
 	data = VARDATA_ANY(DatumGetPointer(slot_getattr(slot, SORT_COPY, &isnull)));
 	memcpy(&copy->t, data, sizeof(float4));
 	copy->code = (const uint8 *) data + sizeof(float4);
+	if (assign->record != NULL)
+		memcpy(&copy->refine,
+			   copy->code + gv_code_bytes(assign->training->gv.m),
+			   sizeof(ItemPointerData));
 }
 
 /* Sort the copies and write the lists. */
@@ -211,6 +250,8 @@ IvfpqAssignWrite(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
 	int			dims = training->gv.dims;
 
 	flush_batch(assign);
+	if (assign->record != NULL)
+		meta->refine_head = IvfpqRefineBuilderFinish(&assign->refine);
 	meta->dims = dims;
 	meta->pq_dim = training->gv.m;
 	meta->nlists = training->nlists;

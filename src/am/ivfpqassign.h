@@ -26,14 +26,20 @@ typedef struct IvfpqAssign
 	Tuplesortstate *sort;
 	TupleDesc	sort_desc;
 	TupleTableSlot *sort_slot;
-	bytea	   *copy;			/* T, then the code */
+	bytea	   *copy;			/* T, code, refine record's address */
 	uint32	   *counts;			/* [nlists] copies of each list */
 
 	IvfpqCalibration *calibration;	/* NULL: too few rows */
+
+	/* refine records, if there are to be any */
+	IvfpqRefineRecord *record;	/* or NULL */
+	IvfpqRefineBuilder refine;
+	ItemPointerData address;	/* of the row's whose copies are sorted */
 } IvfpqAssign;
 
 extern void IvfpqAssignBegin(IvfpqAssign *assign,
 							 const IvfpqTraining *training);
+extern void IvfpqAssignRefine(IvfpqAssign *assign, Relation index, bool log);
 extern void IvfpqAssignRow(IvfpqAssign *assign, const float *row, uint64 id);
 extern void IvfpqAssignWrite(IvfpqAssign *assign, Relation index,
 							 IvfpqMetaData *meta, bool shared);

@@ -112,6 +112,8 @@ build_trained(Build *build)
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_TOTAL,
 								 (int64) build->training.rows);
 	IvfpqAssignBegin(&build->assign, &build->training);
+	if (build->meta.refine != IVFPQ_REFINE_NONE)
+		IvfpqAssignRefine(&build->assign, index, false);
 	build->heap_tuples =
 		table_index_build_scan(build->heap, index, build->indexInfo, true,
 							   true, assign_callback, build, NULL);
@@ -172,6 +174,7 @@ ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
 	IvfpqTypeInit(&build.type, index);
 	IvfpqMetaInit(&build.meta, build.type.metric,
 				  IvfpqIndexDims(index, &build.type));
+	build.meta.refine = IvfpqRefineOption(index);
 	IvfpqTrain(&build.training, heap, index, indexInfo, &build.type);
 	IvfpqMetaCreate(index, MAIN_FORKNUM, &build.meta);
 	if (build.training.nlists > 0)
@@ -198,5 +201,6 @@ ivfpqbuildempty(Relation index)
 	IvfpqTypeInit(&type, index);
 	IvfpqMetaInit(&meta, type.metric, IvfpqIndexDims(index, &type));
 	meta.build_id = 0;
+	meta.refine = IvfpqRefineOption(index);
 	IvfpqMetaCreate(index, INIT_FORKNUM, &meta);
 }

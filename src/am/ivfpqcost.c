@@ -4,7 +4,9 @@
  *
  * Start-up: the centroids, the probed lists, one heap page and its TOAST
  * pages for every candidate and every pending row, all before the first row
- * comes out.  Every further row costs its share of further candidates.  So
+ * comes out.  Every further row costs its share of further candidates.  With
+ * refine records candidates cost a page of those each, and only a few rows
+ * more than are given out are fetched.  So
  * the index wins for ORDER BY ... LIMIT, and a sequential scan and a sort win
  * when most of the table is wanted.
  *
@@ -65,6 +67,10 @@ toast_pages(Oid heapoid)
 	return pages;
 }
 
+/* Rows fetched for each row given out, with refine records. */
+#define FETCHES_PER_ROW		1.4
+#define FIRST_FETCHES		14		/* of the first ten */
+
 /* What the index asks for before the first row. */
 typedef struct Demand
 {
@@ -74,7 +80,32 @@ typedef struct Demand
 	double		centroids;		/* centroids compared */
 	double		rows;			/* heap rows measured */
 	double		rows_per_row;	/* further rows measured for a further row */
+	double		pages_per_row;	/* further refine pages for a further row */
 } Demand;
+
+/*
+ * Candidates of the first batch, and per_row for every further row: heap
+ * rows, or refine pages and few heap rows.
+ */
+static void
+demand_candidates(Demand *demand, const IvfpqMetaData *meta,
+				  double candidates, double per_row, double tuples,
+				  double refine_pages)
+{
+	double		pages = Min(candidates, refine_pages);
+
+	if (meta->refine == IVFPQ_REFINE_NONE)
+	{
+		demand->rows += Min(candidates, tuples);
+		demand->rows_per_row = per_row;
+		return;
+	}
+	demand->rows += Min(FIRST_FETCHES, tuples);
+	demand->rows_per_row = FETCHES_PER_ROW;
+	demand->pages += pages;
+	demand->lists += pages;
+	demand->pages_per_row = per_row;
+}
 
 static void
 get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
@@ -104,14 +135,18 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 	{
 		double		share = (double) effort.probes / meta.nlists;
 		double		fixed = IvfpqModelPages(&meta) + 1;
+		double		refine = meta.refine == IVFPQ_REFINE_NONE ? 0 :
+			ceil(tuples / IvfpqRefineSlots(meta.dims));
+		double		candidates = effort.candidates;
 
 		demand->lists = effort.probes;
 		demand->centroids = meta.nlists;
 		demand->copies = tuples * meta.copies * share;
-		demand->pages += fixed + Max(info->pages - fixed, 0) * share;
-		demand->rows += Min((double) effort.candidates, tuples);
+		demand->pages += fixed + Max(info->pages - fixed - refine, 0) * share;
 		IvfpqGetEffort(&effort, index, &meta, 1);
-		demand->rows_per_row = (double) effort.candidates / effort.quota;
+		demand_candidates(demand, &meta, candidates,
+						  (double) effort.candidates / effort.quota, tuples,
+						  refine);
 	}
 	index_close(index, NoLock);
 }
@@ -158,7 +193,8 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 		cpu_operator_cost * (demand.centroids + demand.copies) +
 		row_cost * demand.rows;
 	*total_cost = *startup_cost +
-		tuples * (cpu_index_tuple_cost + row_cost * demand.rows_per_row);
+		tuples * (cpu_index_tuple_cost + row_cost * demand.rows_per_row +
+				  random_page * demand.pages_per_row);
 	*selectivity = 1;
 	*correlation = 0;
 	*pages = demand.pages;

@@ -70,13 +70,8 @@ measure_rest(IvfpqScan *state)
 		last = id;
 		if (tidset_lookup(state->measured, id) != NULL)
 			continue;
-		if (!state->null_query)
-		{
-			state->report.measured++;
-			if (!IvfpqRerankRow(state->rerank, id, &distance))
-				continue;
-		}
-		put_row(state, distance, id);
+		if (state->null_query || IvfpqMeasure(state, id, &distance))
+			put_row(state, distance, id);
 	}
 	tuplesort_end(tids);
 	if (state->rerank)
@@ -84,8 +79,9 @@ measure_rest(IvfpqScan *state)
 }
 
 /*
- * Sort all rows not given out yet, those in the queue included.  From here on
- * they come from the sort.
+ * Sort all rows not given out yet, those in the queue included; rows that are
+ * only bounded are measured in the pass, in heap order.  From here on they
+ * come from the sort.
  */
 void
 IvfpqFinishBegin(IvfpqScan *state)
@@ -93,9 +89,15 @@ IvfpqFinishBegin(IvfpqScan *state)
 	TupleDesc	desc = begin_distance_sort(state);
 	double		distance;
 	uint64		id;
+	bool		bounded;
 
-	while (IvfpqQueueNext(state, &distance, &id))
-		put_row(state, distance, id);
+	while (IvfpqQueueTake(state, &distance, &id, &bounded))
+	{
+		if (bounded)
+			tidset_delete(state->measured, id);
+		else
+			put_row(state, distance, id);
+	}
 	measure_rest(state);
 	tuplesort_performsort(state->finish_sort);
 

@@ -20,6 +20,12 @@
 
 static relopt_kind ivfpq_relopt_kind;
 
+static relopt_enum_elt_def refine_values[] = {
+	{"none", IVFPQ_REFINE_NONE},
+	{"sq8", IVFPQ_REFINE_SQ8},
+	{NULL, 0}
+};
+
 PG_FUNCTION_INFO_V1(gpuivfpqhandler);
 
 /*
@@ -55,6 +61,12 @@ IvfpqInitOptions(void)
 					  "Rows with which an untrained index trains itself",
 					  IVFPQ_TRAIN_ROWS, 1, PG_INT32_MAX,
 					  ShareUpdateExclusiveLock);
+	add_enum_reloption(ivfpq_relopt_kind, "refine",
+					   "Compact copies of rows, by which a scan knows which "
+					   "rows it need not fetch",
+					   refine_values, IVFPQ_REFINE_NONE,
+					   "Valid values are \"none\" and \"sq8\".",
+					   AccessExclusiveLock);
 }
 
 /*
@@ -72,6 +84,7 @@ ivfpqoptions(Datum reloptions, bool validate)
 		INT_OPTION(dims),
 		INT_OPTION(spill),
 		INT_OPTION(train_rows),
+		{"refine", RELOPT_TYPE_ENUM, offsetof(IvfpqOptions, refine)},
 	};
 	IvfpqOptions *options;
 

@@ -97,6 +97,8 @@ assign_rows(InPlace *state)
 	IvfpqRerankBegin(&state->rows, state->heap, state->index,
 					 GetActiveSnapshot());
 	IvfpqAssignBegin(&state->assign, &state->training);
+	if (state->meta.refine != IVFPQ_REFINE_NONE)
+		IvfpqAssignRefine(&state->assign, state->index, true);
 	while (GvTuplesortGetDatum(tids, &value, &isnull))
 	{
 		uint64		id = (uint64) DatumGetInt64(value);
@@ -123,8 +125,9 @@ write_and_publish(InPlace *state)
 	if (!IvfpqPendingSeal(index, &state->seal))
 		return;
 	IvfpqFault("train: sealed");
-	assign_rows(state);
 	IvfpqMetaInit(&state->meta, state->type.metric, state->training.gv.dims);
+	state->meta.refine = IvfpqRefineOption(index);
+	assign_rows(state);
 	IvfpqAssignWrite(&state->assign, index, &state->meta, true);
 	IvfpqFault("train: written");
 	IvfpqPendingKeep(index, &state->seal, state->kept, state->nkept,

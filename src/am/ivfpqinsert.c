@@ -41,8 +41,9 @@ choose_lists(Relation index, const IvfpqModel *model, const float *vector,
 }
 
 /*
- * Encode a transformed vector and append it to its lists, a record each.  A
- * row that is pending stops being so with the first.
+ * Encode a transformed vector and append it to its lists, a record each,
+ * after the refine record that they point to.  A row that is pending stops
+ * being so with its first copy.
  */
 void
 IvfpqInsertCopies(Relation index, const IvfpqModel *model,
@@ -54,10 +55,19 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 	uint8	   *code = palloc(gv_code_bytes(model->gv.m));
 	int			lists[2];
 	int			copies = choose_lists(index, model, vector, lists, centroids);
+	ItemPointerData refine = {0};
 
+	if (model->meta.refine != IVFPQ_REFINE_NONE)
+	{
+		IvfpqRefineRecord *record = IvfpqRefineAlloc(dims);
+
+		IvfpqRefineMake(record, vector, dims, tid);
+		IvfpqRefineAppend(index, dims, record, &refine);
+	}
 	for (int i = 0; i < copies; i++)
 	{
-		IvfpqCopy	copy = {.tid = *tid,.code = code,.second = i > 0};
+		IvfpqCopy	copy = {.tid = *tid,.code = code,.second = i > 0,
+		.refine = refine};
 
 		IvfpqCheckStatus(gv_encode(&model->gv, vector,
 								   centroids + (Size) i * dims, 1, code,

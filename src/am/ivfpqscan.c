@@ -8,6 +8,10 @@
  * waits in a queue for the next batch.  So the AM needs no LIMIT and cuts
  * none.
  *
+ * With refine records a batch measures nothing: rows enter the queue with
+ * lower bounds of their distances, and one is fetched and measured only when
+ * it comes up, which most rows of a batch never do.
+ *
  * When a batch would be larger than a bound, or the index is untrained, the
  * scan finishes with one pass over all remaining TIDs in heap order
  * (ivfpqfinish.c), so that its worst case is about a sequential scan and a
@@ -32,15 +36,19 @@
 /* ... and at most this share of the table. */
 #define MEASURED_SHARE	0.05
 
-/* A row measured and not given out yet. */
+/* A row measured, or bounded, and not given out yet. */
 typedef struct QueuedRow
 {
 	pairingheap_node node;
-	double		distance;
+	double		distance;		/* or its bound */
 	uint64		id;
+	bool		bounded;
 } QueuedRow;
 
-/* Ascending distance, ties by TID: the nearest row is the heap's first. */
+/*
+ * Ascending distance, ties by TID: the nearest row is the heap's first.  A
+ * bounded row may be as near as its bound, so it comes before measured ones.
+ */
 static int
 compare_queued(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 {
@@ -50,6 +58,8 @@ compare_queued(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 
 	if (c != 0)
 		return c;
+	if (x->bounded != y->bounded)
+		return x->bounded ? 1 : -1;
 	return (x->id < y->id) - (x->id > y->id);
 }
 
@@ -91,6 +101,7 @@ reset_scan(IvfpqScan *state)
 	state->given = 0;
 	state->quota = 0;
 	state->late = 0;
+	state->bound_query = NULL;
 }
 
 void
@@ -114,24 +125,35 @@ ivfpqendscan(IndexScanDesc scan)
 	scan->opaque = NULL;
 }
 
+/* Fetch and measure a row; false when the snapshot does not see it. */
+bool
+IvfpqMeasure(IvfpqScan *state, uint64 id, double *distance)
+{
+	state->report.measured++;
+	return IvfpqRerankRow(state->rerank, id, distance);
+}
+
+static void
+enqueue(IvfpqScan *state, uint64 id, double distance, bool bounded)
+{
+	QueuedRow  *row = palloc(sizeof(QueuedRow));
+
+	row->distance = distance;
+	row->id = id;
+	row->bounded = bounded;
+	pairingheap_add(state->queue, &row->node);
+}
+
 /* Put a row into the queue unless it was measured before. */
 static void
 measure_row(IvfpqScan *state, uint64 id)
 {
-	QueuedRow  *row;
 	double		distance;
 	bool		found;
 
 	tidset_insert(state->measured, id, &found);
-	if (found)
-		return;
-	state->report.measured++;
-	if (!IvfpqRerankRow(state->rerank, id, &distance))
-		return;
-	row = palloc(sizeof(QueuedRow));
-	row->distance = distance;
-	row->id = id;
-	pairingheap_add(state->queue, &row->node);
+	if (!found && IvfpqMeasure(state, id, &distance))
+		enqueue(state, id, distance, false);
 }
 
 static int
@@ -154,6 +176,31 @@ measure_rows(IvfpqScan *state, uint64 *ids, int64 count)
 		measure_row(state, ids[i]);
 	}
 	IvfpqRerankPause(state->rerank);
+}
+
+/*
+ * Put the rows whose refine records are at these addresses into the queue
+ * with their bounds, unless they were in it before.
+ */
+static void
+bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
+{
+	double	   *bounds = palloc_extended(Max(count, 1) * sizeof(double),
+										 MCXT_ALLOC_HUGE);
+
+	qsort(ids, count, sizeof(uint64), compare_ids);
+	count = IvfpqRefineBounds(state->index, state->model, state->bound_query,
+							  ids, count, bounds);
+	state->report.refined += count;
+	for (int64 i = 0; i < count; i++)
+	{
+		bool		found;
+
+		tidset_insert(state->measured, ids[i], &found);
+		if (!found)
+			enqueue(state, ids[i], bounds[i], true);
+	}
+	pfree(bounds);
 }
 
 /*
@@ -240,15 +287,23 @@ next_batch(IvfpqScan *state)
 	IvfpqSearchRun(&state->search, probes, effort->candidates);
 	if (last && state->search.candidates.count < effort->candidates)
 		state->exhausted = true;
-	measure_rows(state, state->search.candidates.ids,
-				 state->search.candidates.count);
+	if (state->search.addresses)
+		bound_rows(state, state->search.candidates.ids,
+				   state->search.candidates.count);
+	else
+		measure_rows(state, state->search.candidates.ids,
+					 state->search.candidates.count);
 	state->quota = effort->quota;
 	state->batch++;
 }
 
-/* The query as the engine wants it. */
-static const float *
-query_vector(IvfpqScan *state, ScanKey key)
+/*
+ * Prepare to search for the query.  An operator of another type than the
+ * column's may round the query to that, and then bounds are of no use; those
+ * of real[] do not.
+ */
+static void
+start_search(IvfpqScan *state, ScanKey key)
 {
 	IvfpqType	type;
 	const float *vector;
@@ -260,7 +315,12 @@ query_vector(IvfpqScan *state, ScanKey key)
 	IvfpqCheckDims(state->model->meta.dims, dims);
 	transformed = palloc(dims * sizeof(float));
 	gv_transform(&state->model->gv, vector, 1, transformed);
-	return transformed;
+	IvfpqSearchInit(&state->search, state->index, state->model);
+	state->search.addresses = state->model->meta.refine != IVFPQ_REFINE_NONE;
+	IvfpqSearchQuery(&state->search, transformed);
+	if (!type.has_toreal || !OidIsValid(key->sk_subtype) ||
+		key->sk_subtype == type.type)
+		state->bound_query = transformed;
 }
 
 /* First call after a rescan. */
@@ -298,15 +358,12 @@ start_scan(IndexScanDesc scan)
 	IvfpqRerankQuery(state->rerank, &key->sk_func, key->sk_collation,
 					 key->sk_argument);
 	if (state->model->meta.nlists > 0)
-	{
-		IvfpqSearchInit(&state->search, state->index, state->model);
-		IvfpqSearchQuery(&state->search, query_vector(state, key));
-	}
+		start_search(state, key);
 }
 
-/* Take the nearest row out of the queue; false when it is empty. */
+/* Take the first row out of the queue; false when it is empty. */
 bool
-IvfpqQueueNext(IvfpqScan *state, double *distance, uint64 *id)
+IvfpqQueueTake(IvfpqScan *state, double *distance, uint64 *id, bool *bounded)
 {
 	QueuedRow  *row;
 
@@ -316,8 +373,33 @@ IvfpqQueueNext(IvfpqScan *state, double *distance, uint64 *id)
 								pairingheap_remove_first(state->queue));
 	*distance = row->distance;
 	*id = row->id;
+	*bounded = row->bounded;
 	pfree(row);
 	return true;
+}
+
+/*
+ * The nearest row of the queue; false when it is empty.  Bounded rows that
+ * come up are measured and go back, until a measured one is first: no other
+ * can be nearer.
+ */
+static bool
+queue_next(IvfpqScan *state, double *distance, uint64 *id)
+{
+	bool		bounded;
+	bool		measured = false;
+	bool		found;
+
+	while ((found = IvfpqQueueTake(state, distance, id, &bounded)) && bounded)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (IvfpqMeasure(state, *id, distance))
+			enqueue(state, *id, *distance, false);
+		measured = true;
+	}
+	if (measured)
+		IvfpqRerankPause(state->rerank);
+	return found;
 }
 
 /* The nearest row that waits, wherever rows wait. */
@@ -326,7 +408,7 @@ take_row(IvfpqScan *state, double *distance, uint64 *id)
 {
 	if (state->finishing)
 		return IvfpqFinishNext(state, distance, id);
-	return IvfpqQueueNext(state, distance, id);
+	return queue_next(state, distance, id);
 }
 
 /* The next row to give out; false at the end. */

@@ -45,15 +45,18 @@ typedef struct IvfpqScan
 	int64		quota;			/* rows that may be given out so far */
 	int64		late;			/* rows left out to keep the order */
 	double		last_distance;	/* of the last row given out */
-	pairingheap *queue;			/* rows measured, not given out */
-	tidset_hash *measured;		/* rows measured or found invisible */
+	const float *bound_query;	/* what bounds are of, or NULL for none */
+	pairingheap *queue;			/* rows measured or bounded, not given out */
+	tidset_hash *measured;		/* rows measured, bounded or found invisible */
 	bool		finishing;		/* rows come from finish_sort */
 	Tuplesortstate *finish_sort;	/* rows of the finishing pass, by distance */
 	TupleTableSlot *finish_slot;
 } IvfpqScan;
 
 /* ivfpqscan.c */
-extern bool IvfpqQueueNext(IvfpqScan *state, double *distance, uint64 *id);
+extern bool IvfpqMeasure(IvfpqScan *state, uint64 id, double *distance);
+extern bool IvfpqQueueTake(IvfpqScan *state, double *distance, uint64 *id,
+						   bool *bounded);
 
 /* ivfpqreport.c */
 extern void IvfpqReportScan(const IvfpqScan *state);

@@ -70,7 +70,8 @@ IvfpqSearchList(IvfpqSearch *search, int i)
 		GvBlock		block = {
 			.codes = view.codes,
 			.t = view.t,
-			.rowids = (const uint16_t *) view.tids,
+			.rowids = (const uint16_t *) (search->addresses ? view.refine :
+										  view.tids),
 			.live = view.live
 		};
 
@@ -114,7 +115,8 @@ keep_distinct(GvTopK *candidates, int n)
 
 /*
  * Fill search->candidates with the best rows of the `probes` nearest lists,
- * by the score of their better copy, ties by TID.
+ * by the score of their better copy, ties by id.  All copies of a row carry
+ * the same address, so that it names the row as well as its TID does.
  */
 void
 IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)

@@ -284,7 +284,10 @@ choose_pq_dim(Relation index, int dims)
 				 errmsg("pq_dim %d is too large for %d dimensions", given, dims),
 				 errhint("Use %d at most, or 0 to let it follow from the dimension.",
 						 most)));
-	return given > 0 ? given : IvfpqDefaultPqDim(dims);
+	if (given > 0)
+		return given;
+	return IvfpqDefaultPqDim(dims, IvfpqRefineOption(index) !=
+							 IVFPQ_REFINE_NONE);
 }
 
 /* With fewer rows than this there is no training, not even by request. */
@@ -334,6 +337,7 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 
 	training->gv.metric = type->metric;
 	training->gv.dims = sample.dims;
+	IvfpqRefineCheckDims(index, sample.dims);
 	if (sample.dims > 0)
 		training->gv.m = choose_pq_dim(index, sample.dims);
 	if (sample.count == 0 || sample.seen < IvfpqLeastRows(index))

@@ -2,9 +2,9 @@
  * ivfpqvacuum.c
  *		VACUUM: dead flags, rewrites, space back.
  *
- * One pass over the slab pages in physical order asks about every TID, so it
- * reads the file once, front to back, and meets every slot: those that a
- * crash left without a list are freed on the way.  Then lists with enough
+ * One pass over slab and refine pages in physical order asks about every TID,
+ * so it reads the file once, front to back, and meets every slot: those that
+ * a crash left without a list are freed on the way.  Then lists with enough
  * dead copies are rewritten.
  */
 #include "postgres.h"
@@ -112,6 +112,10 @@ vacuum_page(Vacuum *vacuum, BlockNumber blkno)
 
 	if (!IvfpqSlabRead(vacuum->index, blkno, vacuum->strategy, vacuum->page))
 	{
+		if (vacuum->meta.refine != IVFPQ_REFINE_NONE)
+			IvfpqRefineVacuum(vacuum->index, vacuum->meta.dims, blkno,
+							  vacuum->strategy, vacuum->callback,
+							  vacuum->callback_state);
 		IvfpqSweepPage(&vacuum->sweep, blkno, vacuum->strategy);
 		return;
 	}
@@ -170,7 +174,8 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 	IvfpqMetaRead(info->index, &vacuum.meta);
 	if (vacuum.meta.nlists > 0)
 	{
-		if (!IvfpqLayoutInit(&vacuum.layout, vacuum.meta.pq_dim))
+		if (!IvfpqLayoutInit(&vacuum.layout, vacuum.meta.pq_dim,
+							 vacuum.meta.refine))
 			IvfpqCorrupted(info->index, IVFPQ_METAPAGE,
 						   "its parameters are out of range");
 		vacuum.page = palloc(BLCKSZ);

@@ -17,6 +17,7 @@
 #include "catalog/pg_operator.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
+#include "executor/tuptable.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -33,6 +34,10 @@
 #define VERIFY_PROBLEM		3
 #define VERIFY_NCOLUMNS		4
 
+/* Columns of the sort of copies by refine record. */
+#define SORT_ADDRESS		1
+#define SORT_TID			2
+
 typedef struct Verify
 {
 	Relation	heap;
@@ -42,6 +47,11 @@ typedef struct Verify
 	int			copies;			/* lists that should hold a row */
 	Tuplesortstate *entries;	/* int8: TIDs in the index * 4 + IvfpqPlace */
 	Tuplesortstate *rows;		/* int8: TIDs of rows to be found there */
+	Tuplesortstate *copies_by_record;	/* int8, int8: refine address, TID */
+	TupleTableSlot *slot;		/* of that sort */
+	bool		more;			/* there is one more in it: */
+	uint64		address;
+	uint64		tid;
 	MemoryContext tmp;			/* reset after every row */
 } Verify;
 
@@ -84,6 +94,47 @@ forget_entries(void *arg)
 	verify->entries = begin_sort();
 }
 
+/* Begin to sort copies by the addresses of their refine records. */
+static void
+begin_copies(Verify *verify)
+{
+	TupleDesc	desc = CreateTemplateTupleDesc(SORT_TID);
+	AttrNumber	columns[] = {SORT_ADDRESS, SORT_TID};
+	Oid			operators[] = {Int8LessOperator, Int8LessOperator};
+	Oid			collations[] = {InvalidOid, InvalidOid};
+	bool		nulls_first[] = {false, false};
+
+	TupleDescInitEntry(desc, SORT_ADDRESS, "address", INT8OID, -1, 0);
+	TupleDescInitEntry(desc, SORT_TID, "tid", INT8OID, -1, 0);
+	verify->copies_by_record =
+		tuplesort_begin_heap(desc, SORT_TID, columns, operators, collations,
+							 nulls_first, Max(maintenance_work_mem / 2, 64),
+							 NULL, TUPLESORT_NONE);
+	verify->slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+}
+
+static void
+put_copy(Verify *verify, const IvfpqFound *found)
+{
+	TupleTableSlot *slot = verify->slot;
+
+	ExecClearTuple(slot);
+	slot->tts_values[SORT_ADDRESS - 1] =
+		Int64GetDatum((int64) IvfpqTidToId(&found->refine));
+	slot->tts_values[SORT_TID - 1] =
+		Int64GetDatum((int64) IvfpqTidToId(&found->tid));
+	memset(slot->tts_isnull, 0, SORT_TID * sizeof(bool));
+	ExecStoreVirtualTuple(slot);
+	tuplesort_puttupleslot(verify->copies_by_record, slot);
+}
+
+static void
+put_entry(Verify *verify, uint64 id, IvfpqPlace place)
+{
+	tuplesort_putdatum(verify->entries,
+					   Int64GetDatum((int64) (id * 4 + place)), false);
+}
+
 /* IvfpqChecker.take */
 static void
 take_entries(void *arg, const IvfpqFound *found, int64 nfound)
@@ -91,10 +142,60 @@ take_entries(void *arg, const IvfpqFound *found, int64 nfound)
 	Verify	   *verify = arg;
 
 	for (int64 i = 0; i < nfound; i++)
-		tuplesort_putdatum(verify->entries,
-						   Int64GetDatum((int64) (IvfpqTidToId(&found[i].tid) * 4 +
-												  found[i].place)),
-						   false);
+	{
+		put_entry(verify, IvfpqTidToId(&found[i].tid), found[i].place);
+		if (ItemPointerIsValid(&found[i].refine))
+			put_copy(verify, &found[i]);
+	}
+}
+
+/* The next copy by refine record. */
+static void
+next_copy(Verify *verify)
+{
+	bool		isnull;
+
+	verify->more = tuplesort_gettupleslot(verify->copies_by_record, true,
+										  false, verify->slot, NULL);
+	if (!verify->more)
+		return;
+	verify->address = (uint64) DatumGetInt64(slot_getattr(verify->slot,
+														  SORT_ADDRESS,
+														  &isnull));
+	verify->tid = (uint64) DatumGetInt64(slot_getattr(verify->slot, SORT_TID,
+													  &isnull));
+}
+
+/* All copies are taken; from now on their records come. */
+static void
+sort_copies(Verify *verify)
+{
+	TupleDesc	desc = verify->slot->tts_tupleDescriptor;
+
+	tuplesort_performsort(verify->copies_by_record);
+	ExecDropSingleTupleTableSlot(verify->slot);
+	verify->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+	next_copy(verify);
+}
+
+/*
+ * IvfpqChecker.records.  Copies that point to an earlier page, which is no
+ * refine page, or to the record of another row, are noted; whether that is
+ * wrong is known when it is known whether the row is visible.
+ */
+static void
+take_records(void *arg, BlockNumber blkno, const ItemPointerData *tids, int n)
+{
+	Verify	   *verify = arg;
+
+	for (; verify->more && verify->address >> 16 <= blkno; next_copy(verify))
+	{
+		uint64		slot = verify->address & 0xFFFF;
+
+		if (verify->address >> 16 != blkno || slot > (uint64) n ||
+			IvfpqTidToId(&tids[slot - 1]) != verify->tid)
+			put_entry(verify, verify->tid, IVFPQ_NO_RECORD);
+	}
 }
 
 /*
@@ -132,14 +233,22 @@ check_pages(Verify *verify)
 		.arg = verify,
 		.report = report,
 		.take = take_entries,
-		.forget = forget_entries
+		.forget = forget_entries,
+		.records = take_records
 	};
 
 	if (!check_model(&checker, verify->type.metric))
 		return false;
 	for (int list = 0; list < checker.meta.nlists; list++)
 		(void) IvfpqCheckList(&checker, list, false);
+	sort_copies(verify);
 	IvfpqCheckSlabs(&checker);
+	/* records on pages younger than the check have not come */
+	for (; verify->more; next_copy(verify))
+		if (verify->address >> 16 < checker.nblocks)
+			put_entry(verify, verify->tid, IVFPQ_NO_RECORD);
+	if (checker.meta.refine != IVFPQ_REFINE_NONE)
+		IvfpqCheckRefineChain(&checker);
 	verify->copies = checker.meta.nlists > 1 ? checker.meta.copies : 1;
 	return true;
 }
@@ -218,6 +327,22 @@ report_row(Verify *verify, uint64 id, const int64 *count)
 	pfree(problem.data);
 }
 
+/* Report a row whose copies lead to no refine record of its own. */
+static void
+report_record(Verify *verify, uint64 id)
+{
+	ItemPointerData tid;
+	char	   *problem;
+
+	IvfpqIdToTid(id, &tid);
+	problem = psprintf("row (%u,%u) of table \"%s\" is in the index without its refine record",
+					   ItemPointerGetBlockNumberNoCheck(&tid),
+					   ItemPointerGetOffsetNumberNoCheck(&tid),
+					   RelationGetRelationName(verify->heap));
+	report(verify, true, InvalidBlockNumber, IVFPQ_NO_LIST, problem);
+	pfree(problem);
+}
+
 /* The next TID of a sort; false at the end. */
 static bool
 next_id(Tuplesortstate *sort, uint64 *id)
@@ -254,6 +379,8 @@ compare_rows(Verify *verify)
 			more = next_id(verify->entries, &entry);
 		}
 		report_row(verify, row, count);
+		if (count[IVFPQ_NO_RECORD] > 0)
+			report_record(verify, row);
 	}
 }
 
@@ -270,6 +397,7 @@ verify_index(Verify *verify)
 										ALLOCSET_DEFAULT_SIZES);
 	verify->entries = begin_sort();
 	verify->rows = begin_sort();
+	begin_copies(verify);
 	if (!valid)
 		report(verify, false, InvalidBlockNumber, IVFPQ_NO_LIST,
 			   "the index is not valid, its rows are not compared with the table's");
@@ -283,6 +411,8 @@ verify_index(Verify *verify)
 	}
 	tuplesort_end(verify->entries);
 	tuplesort_end(verify->rows);
+	ExecDropSingleTupleTableSlot(verify->slot);
+	tuplesort_end(verify->copies_by_record);
 	UnregisterSnapshot(snapshot);
 }
 

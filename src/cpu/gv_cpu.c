@@ -22,4 +22,6 @@ const GvBackend gv_cpu_backend = {
 	.table = gv_cpu_table,
 	.scan = gv_cpu_scan,
 	.exact = gv_cpu_exact,
+	.refine_encode = gv_cpu_refine_encode,
+	.refine_bound = gv_cpu_refine_bound,
 };

@@ -133,5 +133,12 @@ extern GvStatus gv_cpu_exact(GvMetric metric, int32_t dims,
 							 const float *queries, int32_t nqueries,
 							 const float *x, int64_t n, const uint64_t *ids,
 							 GvTopK *best, const GvStop *stop);
+extern GvStatus gv_cpu_refine_encode(int32_t dims, const float *x, int64_t n,
+									 uint8_t *codes, float *min, float *step,
+									 float *error);
+extern GvStatus gv_cpu_refine_bound(GvMetric metric, int32_t dims,
+									const float *query,
+									const GvRefine *records, int64_t n,
+									float *bounds);
 
 #endif							/* GV_CPU_H */

@@ -23,11 +23,15 @@ valid_shape(int32_t dims, int32_t m)
 }
 
 static bool
+valid_metric(GvMetric metric)
+{
+	return metric == GV_L2 || metric == GV_IP || metric == GV_COSINE;
+}
+
+static bool
 valid_model(const GvModel *model)
 {
-	return model != NULL &&
-		(model->metric == GV_L2 || model->metric == GV_IP ||
-		 model->metric == GV_COSINE) &&
+	return model != NULL && valid_metric(model->metric) &&
 		valid_shape(model->dims, model->m);
 }
 
@@ -206,4 +210,29 @@ gv_exact(GvMetric metric, int32_t dims, const float *queries,
 			return GV_INVALID;
 	return backend->exact(metric, dims, queries, nqueries, x, n, ids, best,
 						  stop);
+}
+
+GvStatus
+gv_refine_encode(int32_t dims, const float *x, int64_t n, uint8_t *codes,
+				 float *min, float *step, float *error)
+{
+	if (!valid_dims(dims) || x == NULL || n < 1 || codes == NULL ||
+		min == NULL || step == NULL || error == NULL)
+		return GV_INVALID;
+	return backend->refine_encode(dims, x, n, codes, min, step, error);
+}
+
+GvStatus
+gv_refine_bound(GvMetric metric, int32_t dims, const float *query,
+				const GvRefine *records, int64_t n, float *bounds)
+{
+	int64_t		i;
+
+	if (!valid_metric(metric) || !valid_dims(dims) || query == NULL ||
+		records == NULL || n < 1 || bounds == NULL)
+		return GV_INVALID;
+	for (i = 0; i < n; i++)
+		if (records[i].codes == NULL)
+			return GV_INVALID;
+	return backend->refine_bound(metric, dims, query, records, n, bounds);
 }

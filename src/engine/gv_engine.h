@@ -202,6 +202,19 @@ typedef struct GvTree
 #define GV_NEAR		16			/* lists among which the second is chosen */
 
 /*
+ * A refine record: a vector in 8 bits a dimension.  It stands for x^, with
+ * x^_i = min + step * codes[i] in fp32 without contraction, and error is not
+ * below |x - x^|; HUGE_VALF where x is too long to be bounded.
+ */
+typedef struct GvRefine
+{
+	float		min;
+	float		step;
+	float		error;
+	const uint8_t *codes;		/* [dims] */
+} GvRefine;
+
+/*
  * One engine.  Every slot is filled.  Call through the gv_... wrappers.
  */
 typedef struct GvBackend
@@ -241,6 +254,12 @@ typedef struct GvBackend
 						  const float *queries, int32_t nqueries,
 						  const float *x, int64_t n, const uint64_t *ids,
 						  GvTopK *best, const GvStop *stop);
+	GvStatus	(*refine_encode) (int32_t dims, const float *x, int64_t n,
+								  uint8_t *codes, float *min, float *step,
+								  float *error);
+	GvStatus	(*refine_bound) (GvMetric metric, int32_t dims,
+								 const float *query, const GvRefine *records,
+								 int64_t n, float *bounds);
 } GvBackend;
 
 extern const GvBackend gv_cpu_backend;	/* portable C, the oracle */
@@ -331,5 +350,30 @@ extern GvStatus gv_exact(GvMetric metric, int32_t dims, const float *queries,
 						 int32_t nqueries, const float *x, int64_t n,
 						 const uint64_t *ids, GvTopK *best,
 						 const GvStop *stop);
+
+/*
+ * refine_encode: x [n][dims], finite -> codes [n][dims], min, step, error [n]
+ * of their refine records: min = min x_i, step = (max x_i - min) / 255,
+ * code = (x_i - min) / step, rounded.
+ */
+extern GvStatus gv_refine_encode(int32_t dims, const float *x, int64_t n,
+								 uint8_t *codes, float *min, float *step,
+								 float *error);
+
+/*
+ * refine_bound: bounds [n] of what lies between query [dims] and the vectors
+ * x that the records [n] stand for, never above the true value:
+ *		L2, cosine		|q - x| >= |q - x^| - error, at least 0
+ *		inner product	-<q, x> >= -<q, x^> - |q| error
+ * With u = 2^-24, sums in fp32 have relative errors below s = (dims + 64) u
+ * of their terms' magnitudes, for which |q - x^|^2 is lowered; it loses
+ * another FLT_MIN for what underflows.  The inner product is lowered by
+ * 2 s (sum |q_i x^_i| + |q| error) + (1 + |q|) FLT_MIN, so that -<q, x> is no
+ * smaller than the bound even when summed in fp32, in whatever order.
+ * Where a sum overflows the bound is 0, or -HUGE_VALF for GV_IP.
+ */
+extern GvStatus gv_refine_bound(GvMetric metric, int32_t dims,
+								const float *query, const GvRefine *records,
+								int64_t n, float *bounds);
 
 #endif							/* GV_ENGINE_H */

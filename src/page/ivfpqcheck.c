@@ -135,10 +135,14 @@ check_parameters(IvfpqChecker *checker)
 		meta->nlists >= 0 && meta->nlists <= IVFPQ_MAX_LISTS &&
 		meta->rows_at_training >= 0 &&
 		meta->copies >= 1 && meta->copies <= 2 &&
+		meta->refine >= IVFPQ_REFINE_NONE &&
+		meta->refine <= IVFPQ_REFINE_SQ8 &&
 		(meta->nlists == 0 ||
 		 (meta->dims > 0 && meta->pq_dim <= meta->dims &&
 		  meta->nparents > 0 && meta->nparents <= meta->nlists &&
-		  IvfpqLayoutInit(&checker->layout, meta->pq_dim) &&
+		  (meta->refine == IVFPQ_REFINE_NONE ||
+		   meta->dims <= IvfpqRefineMaxDims()) &&
+		  IvfpqLayoutInit(&checker->layout, meta->pq_dim, meta->refine) &&
 		  isfinite(meta->scale) && meta->scale > 0)))
 		return true;
 	problem(checker, true, IVFPQ_METAPAGE, IVFPQ_NO_LIST,
@@ -349,7 +353,8 @@ is_training_leftover(const IvfpqChecker *checker, Page page)
 		(checker->meta.nlists == 0 &&
 		 (IvfpqPageIs(page, IVFPQ_KIND_ARRAY) ||
 		  IvfpqPageIs(page, IVFPQ_KIND_DIRECTORY) ||
-		  IvfpqPageIs(page, IVFPQ_KIND_SLAB)));
+		  IvfpqPageIs(page, IVFPQ_KIND_SLAB) ||
+		  IvfpqPageIs(page, IVFPQ_KIND_REFINE)));
 }
 
 /* A page that is none of the metapage, arrays and directory. */
@@ -372,6 +377,12 @@ check_page(IvfpqChecker *checker, BlockNumber blkno)
 	}
 	else if (IvfpqPageIs(page, IVFPQ_KIND_SLAB) && checker->meta.nlists > 0)
 		check_slots(checker, blkno);
+	else if (IvfpqPageIs(page, IVFPQ_KIND_REFINE) &&
+			 checker->meta.refine != IVFPQ_REFINE_NONE)
+	{
+		if (checker->meta.nlists > 0)
+			IvfpqCheckRefinePage(checker, blkno);
+	}
 	else
 		problem(checker, true, blkno, IVFPQ_NO_LIST,
 				"it is of no kind that belongs here");

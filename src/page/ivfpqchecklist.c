@@ -113,11 +113,10 @@ end_reading(Reading *reading, bool silent)
 	return sound;
 }
 
-/* Keep the TID of a live entry. */
+/* Keep a live entry. */
 static void
-keep_tid(Reading *reading, const ItemPointerData *tid, IvfpqPlace place)
+keep_entry(Reading *reading, const IvfpqFound *found)
 {
-	IvfpqFound	found = {*tid, place};
 
 	if (reading->nfound == reading->max_found)
 	{
@@ -128,7 +127,7 @@ keep_tid(Reading *reading, const ItemPointerData *tid, IvfpqPlace place)
 			repalloc_huge(reading->found,
 						  reading->max_found * sizeof(IvfpqFound));
 	}
-	reading->found[reading->nfound++] = found;
+	reading->found[reading->nfound++] = *found;
 }
 
 /* Read a list's entry; false if its directory page cannot be had. */
@@ -174,6 +173,33 @@ spare_is_zero(const IvfpqChecker *checker, const uint8 *codes, int i)
 }
 
 /*
+ * The refine record's address of copy i; invalid where there are none, or
+ * where no page can be.
+ */
+static ItemPointerData
+check_address(Reading *reading, BlockNumber blkno, uint32 ordinal,
+			  const ItemPointerData *addresses, int i)
+{
+	IvfpqChecker *checker = reading->checker;
+	ItemPointerData address;
+
+	ItemPointerSetInvalid(&address);
+	if (!checker->layout.refine)
+		return address;
+	if (ItemPointerIsValid(&addresses[i]) &&
+		ItemPointerGetOffsetNumberNoCheck(&addresses[i]) <=
+		IvfpqRefineSlots(checker->meta.dims) &&
+		IvfpqBlockExists(checker->index,
+						 ItemPointerGetBlockNumberNoCheck(&addresses[i])))
+		return addresses[i];
+	find(reading, blkno,
+		 "copy %d of block %u points to refine record (%u,%u), which cannot be",
+		 i, ordinal, ItemPointerGetBlockNumberNoCheck(&addresses[i]),
+		 ItemPointerGetOffsetNumberNoCheck(&addresses[i]));
+	return address;
+}
+
+/*
  * The `count` copies of a block, without the dead ones; with codes NULL as
  * much as part 0 tells.
  */
@@ -184,14 +210,19 @@ check_copies(Reading *reading, BlockNumber blkno, uint32 ordinal,
 {
 	const ItemPointerData *tids = (const ItemPointerData *) body;
 	const float4 *t = (const float4 *) (tids + IVFPQ_BLOCK_COPIES);
+	const ItemPointerData *addresses =
+		(const ItemPointerData *) (t + IVFPQ_BLOCK_COPIES);
 
 	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
 	{
+		IvfpqFound	found = {.tid = tids[i],.place = second & (1U << i) ?
+		IVFPQ_SECOND_COPY : IVFPQ_FIRST_COPY};
+
 		if (!(live & (1U << i)))
 			continue;
+		found.refine = check_address(reading, blkno, ordinal, addresses, i);
 		if (IvfpqCheckTid(reading->checker, &tids[i]))
-			keep_tid(reading, &tids[i], second & (1U << i) ?
-					 IVFPQ_SECOND_COPY : IVFPQ_FIRST_COPY);
+			keep_entry(reading, &found);
 		else
 			find(reading, blkno,
 				 "copy %d of block %u points to (%u,%u), which is not in the table",
@@ -269,8 +300,7 @@ check_block(Reading *reading, IvfpqAddress address, uint32 ordinal, int count,
 			return true;
 		}
 	}
-	codes = (const uint8 *) body + IVFPQ_BLOCK_COPIES *
-		(sizeof(ItemPointerData) + sizeof(float4));
+	codes = (const uint8 *) body + checker->layout.codes;
 	check_copies(reading, address.page, ordinal, body, codes,
 				 exist & ~header->dead, header->second);
 	return true;
@@ -386,7 +416,11 @@ check_pending_tids(Reading *reading, BlockNumber blkno,
 	for (uint32 i = 0; i < header->count; i++)
 	{
 		if (IvfpqCheckTid(reading->checker, &tids[i]))
-			keep_tid(reading, &tids[i], IVFPQ_PENDING);
+		{
+			IvfpqFound	found = {.tid = tids[i],.place = IVFPQ_PENDING};
+
+			keep_entry(reading, &found);
+		}
 		else
 			find(reading, blkno,
 				 "pending entry %u points to (%u,%u), which is not in the table",

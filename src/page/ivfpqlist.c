@@ -53,7 +53,7 @@ IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
 	reader->index = index;
 	reader->meta = meta;
 	reader->strategy = strategy;
-	if (!IvfpqLayoutInit(&reader->layout, meta->pq_dim))
+	if (!IvfpqLayoutInit(&reader->layout, meta->pq_dim, meta->refine))
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
 	reader->page = palloc(BLCKSZ);
 	if (reader->layout.nparts > 1)
@@ -221,7 +221,7 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 	}
 
 	count = (reader->nleft - 1) % IVFPQ_BLOCK_COPIES + 1;
-	IvfpqBodyView(body, count, &header, view);
+	IvfpqBodyView(&reader->layout, body, count, &header, view);
 	if (reader->meta->pq_dim % 2 != 0)
 		check_spare_nibbles(reader, view);
 	reader->nleft -= count;
@@ -286,7 +286,7 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
 	GenericXLogState *state;
 	Page		page;
 
-	if (!IvfpqLayoutInit(&layout, meta->pq_dim))
+	if (!IvfpqLayoutInit(&layout, meta->pq_dim, meta->refine))
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
 
 	dirbuf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),

@@ -35,6 +35,7 @@ IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims)
 	meta->pending_head = InvalidBlockNumber;
 	meta->pending_tail = InvalidBlockNumber;
 	meta->pending_head_seq = 1;
+	meta->refine_head = InvalidBlockNumber;
 }
 
 /* Pages of an array of floats. */
@@ -149,6 +150,9 @@ IvfpqMetaGet(Relation index, Page page)
 	if (meta->dims < 0 || meta->dims > IVFPQ_MAX_DIMS ||
 		meta->nlists < 0 || meta->nlists > IVFPQ_MAX_LISTS ||
 		meta->code_bits != 4 || meta->copies < 1 || meta->copies > 2 ||
+		meta->refine < IVFPQ_REFINE_NONE || meta->refine > IVFPQ_REFINE_SQ8 ||
+		(meta->nlists > 0 && meta->refine != IVFPQ_REFINE_NONE &&
+		 meta->dims > IvfpqRefineMaxDims()) ||
 		(meta->nlists > 0 &&
 		 (meta->dims == 0 || meta->nparents < 1 ||
 		  meta->nparents > meta->nlists || meta->pq_dim < 1 || meta->pq_dim > meta->dims ||

@@ -6,7 +6,7 @@
  * change of a page is one GenericXLog record of at most four buffers, except
  * during a build, which nobody else can see and which is logged whole at its
  * end.  src/README draws every page and states the lock order:
- *		metapage -> directory -> slab and pending pages
+ *		metapage -> directory -> slab, refine and pending pages
  */
 #ifndef IVFPQPAGE_H
 #define IVFPQPAGE_H
@@ -38,8 +38,16 @@ typedef enum IvfpqPageKind
 	IVFPQ_KIND_DIRECTORY,
 	IVFPQ_KIND_SLAB,
 	IVFPQ_KIND_PENDING,
-	IVFPQ_KIND_FREE				/* given back whole; any kind may take it */
+	IVFPQ_KIND_FREE,			/* given back whole; any kind may take it */
+	IVFPQ_KIND_REFINE
 } IvfpqPageKind;
+
+/* What re-ranking knows of rows before it fetches them. */
+typedef enum IvfpqRefine
+{
+	IVFPQ_REFINE_NONE,
+	IVFPQ_REFINE_SQ8			/* 8 bits a dimension */
+} IvfpqRefine;
 
 /* Special space of every page, 8 bytes. */
 typedef struct IvfpqSpecialData
@@ -71,8 +79,9 @@ typedef struct IvfpqTarget
 } IvfpqTarget;
 
 /*
- * Metapage contents.  Everything but rows_at_advice and the pending list's
- * ends is immutable once trained; nlists = 0 means untrained: all rows are pending.
+ * Metapage contents.  Everything but calibration, rows_at_advice, the pending
+ * list's ends and the head of the refine pages with free slots is immutable
+ * once trained; nlists = 0 means untrained: all rows are pending.
  */
 typedef struct IvfpqMetaData
 {
@@ -107,6 +116,9 @@ typedef struct IvfpqMetaData
 	BlockNumber pending_head;	/* InvalidBlockNumber when there is none */
 	BlockNumber pending_tail;
 	uint64		pending_head_seq;	/* IvfpqPendingHeader.seq of the head */
+
+	int32		refine;			/* IvfpqRefine */
+	BlockNumber refine_head;	/* refine page with free slots */
 } IvfpqMetaData;
 
 /* Floats on a page of an array. */
@@ -142,6 +154,7 @@ typedef struct IvfpqListEntry
  * body, cut into parts of equal size:
  *		tids	ItemPointerData [32]
  *		t		float4 [32]
+ *		refine	ItemPointerData [32], if the index has refine records
  *		codes	uint8 [code_bytes][32]
  */
 typedef struct IvfpqSlotHeader
@@ -169,17 +182,50 @@ typedef struct IvfpqPendingHeader
 #define IVFPQ_PENDING_PER_PAGE \
 	((int) ((IVFPQ_PAGE_BYTES - sizeof(IvfpqPendingHeader)) / sizeof(ItemPointerData)))
 
+/*
+ * Refine page: a header, then equal slots, one for each row.  Pages with free
+ * slots are chained from the metapage; a page that has become full stays in
+ * the chain until it is its head and an inserter finds it so.  A refine page
+ * never becomes a page of another kind, so what a copy's address leads to is
+ * always a slot.
+ */
+typedef struct IvfpqRefineHeader
+{
+	BlockNumber next;			/* in the chain; InvalidBlockNumber = end */
+	uint16		chained;		/* 1: the page is in the chain */
+	uint16		nused;			/* slots that are not free */
+} IvfpqRefineHeader;
+
+/*
+ * A slot: a row's vector in 8 bits a dimension (GvRefine).  Its address, as
+ * copies carry it, is an ItemPointerData of block and slot + 1.
+ */
+typedef struct IvfpqRefineRecord
+{
+	float4		min;
+	float4		step;
+	float4		error;
+	ItemPointerData tid;		/* the row; offset 0 = the slot is free */
+	uint8		codes[FLEXIBLE_ARRAY_MEMBER];	/* [dims] */
+} IvfpqRefineRecord;
+
+StaticAssertDecl(sizeof(IvfpqRefineHeader) == 8, "refine header is 8 bytes");
+StaticAssertDecl(offsetof(IvfpqRefineRecord, codes) == 18,
+				 "a refine record's codes follow its TID");
+
 StaticAssertDecl(sizeof(IvfpqSpecialData) == 8, "special space is 8 bytes");
-StaticAssertDecl(sizeof(IvfpqMetaData) == 192, "metapage contents are 192 bytes");
+StaticAssertDecl(sizeof(IvfpqMetaData) == 200, "metapage contents are 200 bytes");
 StaticAssertDecl(sizeof(IvfpqListEntry) == 28, "directory entry is 28 bytes");
 StaticAssertDecl(sizeof(IvfpqSlotHeader) == 32, "slot header is 32 bytes");
 StaticAssertDecl(sizeof(IvfpqPendingHeader) == 24, "pending header is 24 bytes");
 StaticAssertDecl(sizeof(ItemPointerData) == 6, "a TID is three 16-bit words");
 
-/* How blocks lie on pages; follows from pq_dim alone. */
+/* How blocks lie on pages; follows from pq_dim and refine. */
 typedef struct IvfpqLayout
 {
+	bool		refine;			/* copies carry addresses of refine records */
 	int			code_bytes;		/* bytes of one copy's code */
+	int			codes;			/* where codes begin in a body */
 	int			body_bytes;		/* of a block */
 	int			nparts;			/* 1 .. IVFPQ_MAX_PARTS */
 	int			part_bytes;		/* body bytes in one part */
@@ -194,6 +240,7 @@ typedef struct IvfpqCopy
 	float4		t;
 	const uint8 *code;			/* [code_bytes] */
 	bool		second;			/* the row's second copy */
+	ItemPointerData refine;		/* address, if the index has refine records */
 } IvfpqCopy;
 
 /* Where a row is pending. */
@@ -208,6 +255,7 @@ typedef struct IvfpqBlockView
 {
 	const ItemPointerData *tids;	/* [32] */
 	const float4 *t;			/* [32] */
+	const ItemPointerData *refine;	/* [32], or NULL */
 	const uint8 *codes;			/* [code_bytes][32] */
 	uint32		live;			/* bit i: copy i exists and is not dead */
 	uint32		second;			/* bit i: copy i is its row's second */
@@ -215,13 +263,16 @@ typedef struct IvfpqBlockView
 
 /* ivfpqlayout.c: arithmetic and bytes, no buffers */
 extern int	IvfpqMaxPqDim(void);
-extern bool IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim);
-extern int	IvfpqDefaultPqDim(int dims);
+extern bool IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine);
+extern int	IvfpqDefaultPqDim(int dims, bool refine);
 extern void IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
 						 char *const *parts, int i, const IvfpqCopy *copy);
-extern void IvfpqBodyView(const char *body, int count,
-						  const IvfpqSlotHeader *header,
+extern void IvfpqBodyView(const IvfpqLayout *layout, const char *body,
+						  int count, const IvfpqSlotHeader *header,
 						  IvfpqBlockView *view);
+extern int	IvfpqRefineMaxDims(void);
+extern int	IvfpqRefineSlotBytes(int dims);
+extern int	IvfpqRefineSlots(int dims);
 
 /* ivfpqpage.c: pages of any kind */
 extern void IvfpqPageInit(Page page, IvfpqPageKind kind);
@@ -436,7 +487,40 @@ extern void IvfpqSweepEnd(IvfpqSweep *sweep);
 extern void IvfpqSweepUntrained(Relation index, BufferAccessStrategy strategy);
 
 /*
- * ivfpqcheck.c, ivfpqchecklist.c: looking for damage.  Damage is reported
+ * ivfpqrefine.c: refine records.  A builder writes those of rows in bulk,
+ * page by page, of an index that has none yet.
+ */
+typedef struct IvfpqRefineBuilder
+{
+	Relation	index;
+	int			dims;
+	bool		log;			/* log each page: others see the index */
+	BlockNumber blkno;			/* page being filled, or InvalidBlockNumber */
+	char	   *page;			/* [BLCKSZ] its image; on disk it is new yet */
+} IvfpqRefineBuilder;
+
+extern IvfpqRefineRecord *IvfpqRefineGet(Page page, int dims, uint32 slot);
+extern IvfpqRefineHeader *IvfpqRefinePageHeader(Page page);
+extern void IvfpqRefineAppend(Relation index, int dims,
+							  const IvfpqRefineRecord *record,
+							  ItemPointer address);
+extern void IvfpqRefineRead(Relation index, int dims,
+							const ItemPointerData *addresses, int n,
+							char *records);
+extern void IvfpqRefineVacuum(Relation index, int dims, BlockNumber blkno,
+							  BufferAccessStrategy strategy,
+							  IndexBulkDeleteCallback callback,
+							  void *callback_state);
+extern void IvfpqRefineBuilderInit(IvfpqRefineBuilder *builder,
+								   Relation index, int dims, bool log);
+extern void IvfpqRefineBuilderAdd(IvfpqRefineBuilder *builder,
+								  const IvfpqRefineRecord *record,
+								  ItemPointer address);
+extern BlockNumber IvfpqRefineBuilderFinish(IvfpqRefineBuilder *builder);
+
+/*
+ * ivfpqcheck.c, ivfpqchecklist.c, ivfpqcheckrefine.c: looking for damage.
+ * Damage is reported
  * through a callback, never raised, so that a check goes on behind it; what
  * an insert or VACUUM may be doing at the moment is not damage.
  */
@@ -444,13 +528,15 @@ typedef struct IvfpqFound
 {
 	ItemPointerData tid;
 	uint16		place;			/* IvfpqPlace */
+	ItemPointerData refine;		/* of a copy with a refine record, or invalid */
 } IvfpqFound;
 
 typedef enum IvfpqPlace
 {
 	IVFPQ_PENDING,
 	IVFPQ_FIRST_COPY,
-	IVFPQ_SECOND_COPY
+	IVFPQ_SECOND_COPY,
+	IVFPQ_NO_RECORD				/* a copy, but its refine record is not its */
 } IvfpqPlace;
 
 typedef struct IvfpqChecker
@@ -466,6 +552,9 @@ typedef struct IvfpqChecker
 	void		(*take) (void *arg, const IvfpqFound *found, int64 nfound);
 	/* forget what was taken: it comes again */
 	void		(*forget) (void *arg);
+	/* rows of a refine page's slots, pages ascending, after all copies */
+	void		(*records) (void *arg, BlockNumber blkno,
+							const ItemPointerData *tids, int n);
 
 	IvfpqMetaData meta;
 	IvfpqLayout layout;
@@ -494,6 +583,8 @@ extern bool IvfpqCheckList(IvfpqChecker *checker, uint32 list, bool silent);
 extern void IvfpqCheckPending(IvfpqChecker *checker, bool silent);
 extern bool IvfpqCheckEntry(IvfpqChecker *checker, uint32 list,
 							IvfpqListEntry *entry);
+extern void IvfpqCheckRefinePage(IvfpqChecker *checker, BlockNumber blkno);
+extern void IvfpqCheckRefineChain(IvfpqChecker *checker);
 
 /*
  * ivfpqwriter.c: writing all lists and the directory.  Pages are filled in

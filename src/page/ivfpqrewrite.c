@@ -80,7 +80,7 @@ IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
 	IvfpqSlotHeader *header;
 	Page		page;
 
-	if (!IvfpqLayoutInit(&layout, meta->pq_dim))
+	if (!IvfpqLayoutInit(&layout, meta->pq_dim, meta->refine))
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
 	dirbuf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
 						   BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_DIRECTORY, NULL);
@@ -215,6 +215,8 @@ batch_copy(Batch *batch, const IvfpqBlockView *view, int i,
 	batch->copies[batch->n].t = view->t[i];
 	batch->copies[batch->n].code = code;
 	batch->copies[batch->n].second = (view->second & (1U << i)) != 0;
+	if (view->refine)
+		batch->copies[batch->n].refine = view->refine[i];
 	batch->n++;
 	if ((chain->nitems + batch->n) % IVFPQ_BLOCK_COPIES == 0)
 		flush_batch(batch, reader, chain);

@@ -56,7 +56,8 @@ is_left_over(const IvfpqSweep *sweep, BlockNumber blkno, Page page)
 	return !sweep->trained &&
 		(IvfpqPageIs(page, IVFPQ_KIND_ARRAY) ||
 		 IvfpqPageIs(page, IVFPQ_KIND_DIRECTORY) ||
-		 IvfpqPageIs(page, IVFPQ_KIND_SLAB));
+		 IvfpqPageIs(page, IVFPQ_KIND_SLAB) ||
+		 IvfpqPageIs(page, IVFPQ_KIND_REFINE));
 }
 
 /*

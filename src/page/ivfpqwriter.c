@@ -59,7 +59,7 @@ IvfpqWriterInit(IvfpqWriter *writer, Relation index,
 	writer->index = index;
 	writer->meta = meta;
 	writer->shared = shared;
-	if (!IvfpqLayoutInit(&writer->layout, meta->pq_dim))
+	if (!IvfpqLayoutInit(&writer->layout, meta->pq_dim, meta->refine))
 		elog(ERROR, "pq_dim %d has no page layout", meta->pq_dim);
 	writer->nleft = slab_pages(&writer->layout, counts, meta->nlists);
 	writer->slab_blkno = InvalidBlockNumber;

@@ -19,6 +19,7 @@ my @tables = (
 	[ 'narrow', '<->', 8 ],
 	[ 'wide', '<=>', 1400 ],
 	[ 'wider', '<#>', 1400 ],
+	[ 'refined', '<->', 8 ],
 	[ 'waiting', '<->', 4 ]);
 
 my $primary = new_node(
@@ -69,6 +70,10 @@ $primary->safe_psql(
 	INSERT INTO wider SELECT * FROM wide;
 	CREATE INDEX wider_e ON wider USING gpuivfpq (e real_ip_ops)
 		WITH (lists = 5, pq_dim = 900);
+	CREATE TABLE refined (id int, e real[]);
+	INSERT INTO refined SELECT * FROM narrow;
+	CREATE INDEX refined_e ON refined USING gpuivfpq (e)
+		WITH (lists = 20, probes = 5, refine = sq8);
 	CREATE TABLE waiting (id int, e real[]);
 	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e);
 	INSERT INTO waiting SELECT g, point(g, 4) FROM generate_series(1, $rows) AS g;
@@ -87,7 +92,7 @@ for my $cycle (1 .. $cycles)
 {
 	my $last = $next + $few - 1;
 
-	for my $table (qw(narrow wide wider waiting))
+	for my $table (qw(narrow wide wider refined waiting))
 	{
 		my ($dims) = map { $_->[2] } grep { $_->[0] eq $table } @tables;
 		my $value = $dims > 1000 ? $wide : "point(g, $dims)";
@@ -116,7 +121,9 @@ for my $cycle (1 .. $cycles)
 $primary->safe_psql(
 	'postgres', q{
 	DELETE FROM narrow; VACUUM narrow; DELETE FROM waiting; VACUUM waiting;
+	DELETE FROM refined; VACUUM refined;
 	INSERT INTO narrow SELECT g, point(g, 8) FROM generate_series(1, 500) AS g;
+	INSERT INTO refined SELECT * FROM narrow;
 	INSERT INTO waiting SELECT g, point(g, 4) FROM generate_series(1, 500) AS g;
 });
 test_same('filled again');

@@ -18,6 +18,10 @@ my @indexes = (
 	[ 'l2', '<->' ],
 	[ 'ip', '<#>' ],
 	[ 'cosine', '<=>' ]);
+my @others = (
+	[ 'wide', 1400 ],
+	[ 'refined', 8 ],
+	[ 'waiting', 8 ]);
 
 my $node = new_node('main', conf => "checkpoint_timeout = 1h\nwal_level = replica\n");
 $node->safe_psql(
@@ -33,6 +37,9 @@ $node->safe_psql(
 	INSERT INTO wide (e) SELECT point(g, 8) || array_fill((g % 13)::real, ARRAY[1392])
 	FROM generate_series(1, 300) AS g;
 	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 5, pq_dim = 900);
+	CREATE TABLE refined (id bigserial, e real[]);
+	INSERT INTO refined (e) SELECT e FROM loaded LIMIT 1500;
+	CREATE INDEX refined_e ON refined USING gpuivfpq (e) WITH (lists = 10, refine = sq8);
 	CREATE TABLE waiting (id bigserial, e real[]);
 	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e);
 });
@@ -48,9 +55,9 @@ sub test_recovered
 		is_complete($node, 'loaded', $index->[1], 8, $what);
 		is_exact($node, 'loaded', $index->[1], 8, $what);
 	}
-	for my $table (qw(wide waiting))
+	for (@others)
 	{
-		my $dims = $table eq 'wide' ? 1400 : 8;
+		my ($table, $dims) = @$_;
 
 		is_sound($node, "${table}_e", $what, warnings => 1);
 		is_complete($node, $table, '<->', $dims, $what);
@@ -85,12 +92,16 @@ my $load = q{
 		(SELECT id FROM loaded ORDER BY e <-> point((random() * 1e6)::int, 8) LIMIT 15);
 	INSERT INTO wide (e) SELECT point(g, 8) || array_fill((g % 13)::real, ARRAY[1392])
 	FROM generate_series(1, 2) AS g;
+	INSERT INTO refined (e) SELECT point((random() * 1e6)::int, 8)
+	FROM generate_series(1, 20);
+	DELETE FROM refined WHERE id IN
+		(SELECT id FROM refined ORDER BY e <-> point((random() * 1e6)::int, 8) LIMIT 15);
 	INSERT INTO waiting (e) SELECT point((random() * 1e6)::int, 8)
 	FROM generate_series(1, 50);
 	UPDATE loaded SET e = point((random() * 1e6)::int, 8)
 	WHERE id IN (SELECT id FROM loaded ORDER BY e <=> point((random() * 1e6)::int, 8) LIMIT 3);
 } x 2000;
-my $vacuums = "VACUUM loaded; VACUUM wide; DELETE FROM waiting WHERE id % 3 = 0;
+my $vacuums = "VACUUM loaded; VACUUM wide; VACUUM refined; DELETE FROM waiting WHERE id % 3 = 0;
 	VACUUM waiting;\n" x 2000;
 
 # -- under load, with VACUUM beside it, with and without full page images
@@ -111,9 +122,10 @@ for my $round (0 .. $#points)
 {
 	$node->safe_psql('postgres',
 		"DELETE FROM loaded WHERE id % 3 = $round % 3; DELETE FROM wide WHERE id % 2 = $round % 2;
-		CHECKPOINT");
+		DELETE FROM refined WHERE id % 3 = $round % 3; CHECKPOINT");
 	my $job = background($node,
-		'SET vacuum_cost_delay = 1; SET vacuum_cost_limit = 60; VACUUM loaded; VACUUM wide;');
+		'SET vacuum_cost_delay = 1; SET vacuum_cost_limit = 60;
+		VACUUM refined; VACUUM loaded; VACUUM wide;');
 	ok( wait_until($node,
 			q{SELECT count(*) > 0 FROM pg_stat_progress_vacuum
 			  WHERE phase = 'vacuuming indexes'}),
@@ -124,6 +136,7 @@ for my $round (0 .. $#points)
 	test_recovered("vacuum $round");
 	$node->safe_psql('postgres',
 		"INSERT INTO loaded (e) SELECT point(g, 8) FROM generate_series(1, $rows / 3) AS g;
+		INSERT INTO refined (e) SELECT point(g, 8) FROM generate_series(1, 500) AS g;
 		INSERT INTO wide (e) SELECT point(g, 8) || array_fill((g % 13)::real, ARRAY[1392])
 		FROM generate_series(1, 100) AS g");
 	test_recovered("vacuum $round, filled");

@@ -1,6 +1,7 @@
 # Inserts, deletes, updates, queries and VACUUM at once, on trained and on
-# untrained indexes, on blocks of one page and of three: afterwards every
-# index is sound, finds each row once, and is exact with all lists.
+# untrained indexes, with and without refine records, on blocks of one page and
+# of two: afterwards every index is sound, finds each row once, and is exact
+# with all lists.
 
 use strict;
 use warnings;
@@ -19,7 +20,7 @@ $node->safe_psql(
 	SET client_min_messages = warning;
 	CREATE TABLE busy (id bigserial PRIMARY KEY, e real[]);
 	INSERT INTO busy (e) SELECT point(g, 8) FROM generate_series(1, 2000) AS g;
-	CREATE INDEX busy_many ON busy USING gpuivfpq (e) WITH (lists = 20);
+	CREATE INDEX busy_many ON busy USING gpuivfpq (e) WITH (lists = 20, refine = sq8);
 	CREATE INDEX busy_one ON busy USING gpuivfpq (e real_ip_ops) WITH (lists = 1);
 	CREATE TABLE wide (id bigserial PRIMARY KEY, e real[]);
 	INSERT INTO wide (e) SELECT point(g, 8) || array_fill((g % 13)::real, ARRAY[1392])

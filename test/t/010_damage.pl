@@ -23,6 +23,7 @@ use constant {
 	META_DIRECTORY => 60,
 	META_PENDING_HEAD => 176,
 	META_PENDING_TAIL => 180,
+	META_REFINE_HEAD => 196,
 
 	# ... in a directory entry
 	ENTRY_BYTES => 28,
@@ -48,6 +49,17 @@ use constant {
 	PENDING_NEXT => 16,
 	PENDING_COUNT => 20,
 	PENDING_TIDS => 24,
+
+	# ... in a refine page, for 9 dimensions, and of addresses in a slot there
+	REFINE_NEXT => 0,
+	REFINE_CHAINED => 4,
+	REFINE_FIRST => 8,
+	REFINE_BYTES => 28,
+	REFINE_SLOTS => 291,
+	REFINE_ERROR => 8,
+	REFINE_TID => 12,
+	REFINED_SLOT_BYTES => 640,
+	SLOT_ADDRESSES => 32 + 320,
 };
 
 my $node = PostgreSQL::Test::Cluster->new('main');
@@ -72,6 +84,9 @@ $node->safe_psql(
 	INSERT INTO lists SELECT i, vec(i) FROM generate_series(1, 2000) i;
 	CREATE INDEX lists_v ON lists USING gpuivfpq (v)
 		WITH (lists = 4, pq_dim = 5, probes = 4, spill = 0);
+	CREATE TABLE refined AS SELECT * FROM lists;
+	CREATE INDEX refined_v ON refined USING gpuivfpq (v)
+		WITH (lists = 4, pq_dim = 5, probes = 4, spill = 0, refine = sq8);
 	CREATE TABLE pending (id int, v real[]);
 	CREATE INDEX pending_v ON pending USING gpuivfpq (v);
 	INSERT INTO pending SELECT i, vec(i) FROM generate_series(1, 4000) i;
@@ -81,14 +96,16 @@ $node->safe_psql(
 my (%file, %sound);
 $node->stop;
 $node->start;
-for my $table (qw(lists pending))
+for my $table (qw(lists refined pending))
 {
 	$file{$table} = $node->data_dir . '/'
 	  . $node->safe_psql('postgres',
 		"SELECT pg_relation_filepath('${table}_v')");
 }
-my $table_file = $node->data_dir . '/'
-  . $node->safe_psql('postgres', "SELECT pg_relation_filepath('lists')");
+my %table_file = map {
+	$_ => $node->data_dir . '/'
+	  . $node->safe_psql('postgres', "SELECT pg_relation_filepath('$_')")
+} qw(lists refined pending);
 $node->stop;
 $sound{$_} = slurp_bytes($file{$_}) for keys %file;
 
@@ -195,17 +212,17 @@ sub meet
 	return \%answer;
 }
 
-my $table_bytes = slurp_bytes($table_file);
+my %table_bytes = map { $_ => slurp_bytes($table_file{$_}) } keys %table_file;
 
-# One damage to the trained index: what a query says, what verify says.
-sub damage
+# One damage to an index: what a query says, what verify says.
+sub damage_index
 {
-	my ($name, $query, $verify, $change) = @_;
-	my $bytes = $sound{lists};
+	my ($table, $name, $query, $verify, $change) = @_;
+	my $bytes = $sound{$table};
 
 	$change->(\$bytes);
-	restore_table($table_file, $table_bytes);
-	my $answer = meet('lists', $bytes);
+	restore_table($table_file{$table}, $table_bytes{$table});
+	my $answer = meet($table, $bytes);
 	like($answer->{query}, $query, "$name: query");
 	like($answer->{verify}, $verify, "$name: verify");
 	is($answer->{endless}, '', "$name: every statement ends");
@@ -213,10 +230,16 @@ sub damage
 	return $answer;
 }
 
+sub damage
+{
+	return damage_index('lists', @_);
+}
+
 sub damaged_at
 {
-	my ($block) = @_;
-	return qr/ERROR:  XX002: index "lists_v" is damaged at block $block:/;
+	my ($block, $table) = @_;
+	$table //= 'lists';
+	return qr/ERROR:  XX002: index "${table}_v" is damaged at block $block:/;
 }
 
 sub found
@@ -406,29 +429,10 @@ write_bytes($file{lists}, $sound{lists});
 
 my $first = get32(\$sound{pending}, CONTENTS + META_PENDING_HEAD);
 my $pending = $first * BLCKSZ + CONTENTS;
-my $pending_file = do
-{
-	$node->start;
-	my $path = $node->safe_psql('postgres',
-		"SELECT pg_relation_filepath('pending')");
-	$node->stop;
-	$node->data_dir . '/' . $path;
-};
-my $pending_rows = slurp_bytes($pending_file);
 
 sub damage_pending
 {
-	my ($name, $query, $verify, $change) = @_;
-	my $bytes = $sound{pending};
-
-	$change->(\$bytes);
-	restore_table($pending_file, $pending_rows);
-	my $answer = meet('pending', $bytes);
-	like($answer->{query}, $query, "$name: query");
-	like($answer->{verify}, $verify, "$name: verify");
-	is($answer->{endless}, '', "$name: every statement ends");
-	is($answer->{alive}, 1, "$name: the server lives");
-	return;
+	return damage_index('pending', @_);
 }
 
 my $bad_pending = qr/ERROR:  XX002: index "pending_v" is damaged at block/;
@@ -466,6 +470,77 @@ damage_pending(
 	found($first, 'pending entry 1 points to \(\d+,0\), which is not in the table'),
 	sub { substr(${ $_[0] }, $pending + PENDING_TIDS + 6 + 4, 2) = "\0\0" });
 
+# ---- refine records: pages 1 and on, the last of which has free slots
+
+my $refine_head = get32(\$sound{refined}, CONTENTS + META_REFINE_HEAD);
+my $record = BLCKSZ + CONTENTS + REFINE_FIRST;
+my $refined_directory = get32(\$sound{refined}, CONTENTS + META_DIRECTORY);
+my $refined_entry = $refined_directory * BLCKSZ + CONTENTS;
+my $refined_page = get32(\$sound{refined}, $refined_entry + ENTRY_PAGE);
+my $addresses = $refined_page * BLCKSZ + CONTENTS + SLOT_ADDRESSES +
+  REFINED_SLOT_BYTES * get32(\$sound{refined}, $refined_entry + ENTRY_SLOT);
+my $bad_refine = damaged_at('\d+', 'refined');
+my $no_record =
+  qr/^-\|error\|row \(\d+,\d+\) of table "refined" is in the index without its refine record/m;
+
+sub damage_refined
+{
+	return damage_index('refined', @_);
+}
+
+damage_refined('refine: nothing', $rows, qr/^\s*$/, sub { });
+damage_refined('refine: page zeroed', damaged_at(1, 'refined'), $no_record,
+	sub { substr(${ $_[0] }, BLCKSZ, BLCKSZ) = "\0" x BLCKSZ });
+damage_refined(
+	'refine: free slot that is used', $rows,
+	qr/(?=.*$no_record).*^1\|error\|290 refine records are in use, it counts 291/ms,
+	sub { substr(${ $_[0] }, $record + REFINE_TID + 4, 2) = "\0\0" });
+damage_refined(
+	'refine: record of another row', $rows, $no_record,
+	sub {
+		substr(${ $_[0] }, $record + REFINE_TID, 6) =
+		  substr(${ $_[0] }, $record + REFINE_BYTES + REFINE_TID, 6);
+	});
+damage_refined(
+	'refine: TID beyond the table', qr//,
+	found(1, 'refine record 1 is of \(65535,\d+\), which is not in the table'),
+	sub { substr(${ $_[0] }, $record + REFINE_TID, 4) = pack('SS', 0, 65535) });
+damage_refined(
+	'refine: numbers not finite', $rows,
+	found(1, 'numbers of refine record 1 are out of range'),
+	sub { put32($_[0], $record, 0x7FC00000) });
+damage_refined(
+	'refine: error is no number', $rows,
+	found(1, 'numbers of refine record 1 are out of range'),
+	sub { put32($_[0], $record + REFINE_ERROR, 0x7FC00000) });
+damage_refined(
+	'refine: address of no slot', $bad_refine,
+	found($refined_page, 'copy 0 of block \d+ points to refine record \(\d+,999\), which cannot be'),
+	sub { substr(${ $_[0] }, $addresses + 4, 2) = pack('S', 999) });
+damage_refined(
+	'refine: address beyond the end', damaged_at(4711, 'refined'),
+	found($refined_page, 'copy 0 of block \d+ points to refine record \(4711,\d+\), which cannot be'),
+	sub { substr(${ $_[0] }, $addresses, 4) = pack('SS', 0, 4711) });
+damage_refined(
+	'refine: address of another page', $bad_refine, $no_record,
+	sub { substr(${ $_[0] }, $addresses, 4) = pack('SS', 0, $refined_directory) });
+my $insert = damage_refined(
+	'refine: chain beyond the end', $rows,
+	found(4711, 'it is not the next of the refine pages with free slots'),
+	sub { put32($_[0], CONTENTS + META_REFINE_HEAD, 4711) })->{insert};
+like($insert, damaged_at(4711, 'refined'), 'refine: chain beyond the end: insert');
+$insert = damage_refined(
+	'refine: chain of full pages', $rows,
+	found(1, 'it is not the next of the refine pages with free slots'),
+	sub { put32($_[0], CONTENTS + META_REFINE_HEAD, 1) })->{insert};
+like($insert, damaged_at(1, 'refined'), 'refine: chain of full pages: insert');
+damage_refined(
+	'refine: chain leads in a circle', $rows,
+	found($refine_head, 'it is not the next of the refine pages with free slots'),
+	sub {
+		put32($_[0], $refine_head * BLCKSZ + CONTENTS + REFINE_NEXT, $refine_head);
+	});
+
 # ---- anything anywhere: only the server's life matters
 
 srand(20240607);
@@ -473,31 +548,34 @@ my $rounds = $ENV{GPUVEC_TEST_LONG} ? 200 : 10;
 my $alive = 0;
 for my $round (1 .. $rounds)
 {
-	my $bytes = $sound{lists};
+	my $table = $round % 2 ? 'lists' : 'refined';
+	my $bytes = $sound{$table};
 	for (1 .. 1 + int(rand(20)))
 	{
 		# half of it where structure is
 		my $at =
 		  rand() < 0.5
 		  ? int(rand(length($bytes) - 4))
-		  : (rand() < 0.5 ? CONTENTS + int(rand(72))
+		  : (rand() < 0.5 ? CONTENTS + int(rand(96))
 			: entry(int(rand(4))) + int(rand(24)));
 		substr($bytes, $at, 1) = chr(int(rand(256)));
 	}
-	restore_table($table_file, $table_bytes);
-	$alive += meet('lists', $bytes)->{alive};
+	restore_table($table_file{$table}, $table_bytes{$table});
+	$alive += meet($table, $bytes)->{alive};
 }
 is($alive, $rounds, 'the server lives through random damage');
 
 # ---- REINDEX repairs
 
 $node->start;
-$node->safe_psql('postgres', 'REINDEX INDEX lists_v; REINDEX INDEX pending_v');
+$node->safe_psql('postgres',
+	'REINDEX INDEX lists_v; REINDEX INDEX refined_v; REINDEX INDEX pending_v');
 is( $node->safe_psql(
 		'postgres', q{
 	SELECT count(*) FROM gpuvec_verify_index('lists_v')
+	UNION ALL SELECT count(*) FROM gpuvec_verify_index('refined_v')
 	UNION ALL SELECT count(*) FROM gpuvec_verify_index('pending_v')}),
-	"0\n0",
+	"0\n0\n0",
 	'REINDEX repairs');
 $node->stop;
 

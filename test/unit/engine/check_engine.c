@@ -117,6 +117,7 @@ main(int argc, char **argv)
 	test_invalid_training();
 	test_invalid_search();
 	test_place();
+	test_refine();
 	test_exact();
 	test_recall();
 	printf("engine: %ld passed, %ld failed\n", unit_passed, unit_failed);

@@ -263,6 +263,7 @@ extern void test_vectors(void);
 extern void test_training(void);
 extern void test_codes(void);
 extern void test_place(void);
+extern void test_refine(void);
 extern void test_exact(void);
 extern void test_recall(void);
 extern void bench(void);

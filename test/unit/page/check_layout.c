@@ -24,16 +24,16 @@ check(bool ok, const char *what, int number)
 
 /* Slots lie within the page and hold the body, in as few parts as can be. */
 static void
-check_layouts(void)
+check_layouts(bool refine)
 {
 	IvfpqLayout layout;
 	int			most = IvfpqMaxPqDim();
 
-	check(!IvfpqLayoutInit(&layout, 0), "pq_dim 0 refused", 0);
-	check(!IvfpqLayoutInit(&layout, most + 1), "beyond the most refused", most);
+	check(!IvfpqLayoutInit(&layout, 0, refine), "pq_dim 0 refused", 0);
+	check(!IvfpqLayoutInit(&layout, most + 1, refine), "beyond the most refused", most);
 	for (int m = 1; m <= most; m++)
 	{
-		check(IvfpqLayoutInit(&layout, m), "layout exists", m);
+		check(IvfpqLayoutInit(&layout, m, refine), "layout exists", m);
 		check(layout.code_bytes == (m + 1) / 2, "code bytes", m);
 		check(layout.slots_per_page * layout.slot_bytes <=
 			  (int) IVFPQ_PAGE_BYTES, "slots fit the page", m);
@@ -45,33 +45,34 @@ check_layouts(void)
 			  "number of parts", m);
 		check(layout.nparts == 1 || layout.slots_per_page == 1,
 			  "parts stand alone", m);
-		check((int) (IVFPQ_BLOCK_COPIES * (sizeof(ItemPointerData) +
-										   sizeof(float4))) <= layout.part_bytes,
-			  "TIDs and T are in part 0", m);
+		check(layout.codes == IVFPQ_BLOCK_COPIES * (refine ? 16 : 10) &&
+			  layout.codes <= layout.part_bytes,
+			  "all but codes is in part 0", m);
 		check(layout.slot_bytes % MAXIMUM_ALIGNOF == 0, "slots are aligned", m);
 	}
 }
 
 /* The default is possible for every dimension, and not far from half of it. */
 static void
-check_defaults(void)
+check_defaults(bool refine)
 {
 	for (int dims = 1; dims <= IVFPQ_MAX_DIMS; dims++)
 	{
-		int			m = IvfpqDefaultPqDim(dims);
+		int			m = IvfpqDefaultPqDim(dims, refine);
 		IvfpqLayout layout;
 
-		check(IvfpqLayoutInit(&layout, m), "default has a layout", dims);
+		check(IvfpqLayoutInit(&layout, m, refine), "default has a layout", dims);
 		check(m >= 1 && (m <= (dims + 1) / 2 || m <= 40),
 			  "default is half at most, or 40", dims);
-		check(8 * m >= 3 * dims || m == IvfpqMaxPqDim(),
+		check(8 * m >= 3 * dims || m == IvfpqMaxPqDim() ||
+			  (refine && 3 * m >= dims),
 			  "default is three eighths at least", dims);
 	}
 }
 
 /* Fill a block copy by copy, read it back whole. */
 static void
-check_body(int m)
+check_body(int m, bool refine)
 {
 	IvfpqLayout layout;
 	IvfpqSlotHeader header = {.dead = 0x11,.second = 0xFFFFFFFF};
@@ -81,7 +82,7 @@ check_body(int m)
 	uint8	   *code;
 	int			wrong = 0;
 
-	check(IvfpqLayoutInit(&layout, m), "layout exists", m);
+	check(IvfpqLayoutInit(&layout, m, refine), "layout exists", m);
 	body = malloc(layout.nparts * layout.part_bytes);
 	code = malloc(layout.code_bytes);
 	memset(body, 0x5A, layout.nparts * layout.part_bytes);
@@ -95,39 +96,70 @@ check_body(int m)
 		for (int p = 0; p < layout.code_bytes; p++)
 			code[p] = (uint8) (7 * i + 13 * p);
 		ItemPointerSet(&copy.tid, 1000000 + i, i + 1);
+		ItemPointerSet(&copy.refine, 2000000 - i, 400 - i);
 		IvfpqBodySet(&layout, &header, parts, i, &copy);
 	}
 
-	IvfpqBodyView(body, IVFPQ_BLOCK_COPIES, &header, &view);
+	IvfpqBodyView(&layout, body, IVFPQ_BLOCK_COPIES, &header, &view);
 	check(view.live == 0xFFFFFFEE, "live bits of a full block", m);
+	check((view.refine != NULL) == refine, "addresses", m);
 	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
 	{
 		wrong += view.t[i] != i + 0.5f;
 		wrong += ((view.second >> i) & 1) != (i % 3 == 0);
 		wrong += ItemPointerGetBlockNumberNoCheck(&view.tids[i]) != 1000000 + (BlockNumber) i;
 		wrong += ItemPointerGetOffsetNumberNoCheck(&view.tids[i]) != i + 1;
+		wrong += refine &&
+			(ItemPointerGetBlockNumberNoCheck(&view.refine[i]) != 2000000 - (BlockNumber) i ||
+			 ItemPointerGetOffsetNumberNoCheck(&view.refine[i]) != 400 - i);
 		for (int p = 0; p < layout.code_bytes; p++)
 			wrong += view.codes[p * IVFPQ_BLOCK_COPIES + i] !=
 				(uint8) (7 * i + 13 * p);
 	}
 	check(wrong == 0, "copies read back", m);
 	header.dead = 0x2;
-	IvfpqBodyView(body, 3, &header, &view);
+	IvfpqBodyView(&layout, body, 3, &header, &view);
 	check(view.live == 0x5, "live bits of three copies", m);
 	free(body);
 	free(code);
 }
 
+/* Refine records: as many as fit a page, up to the most dimensions. */
+static void
+check_refine(void)
+{
+	int			room = IVFPQ_PAGE_BYTES - sizeof(IvfpqRefineHeader);
+
+	for (int dims = 1; dims <= IvfpqRefineMaxDims(); dims++)
+	{
+		int			bytes = IvfpqRefineSlotBytes(dims);
+
+		check(bytes >= (int) offsetof(IvfpqRefineRecord, codes) + dims &&
+			  bytes % sizeof(float4) == 0, "record fits its slot", dims);
+		check(IvfpqRefineSlots(dims) * bytes <= room &&
+			  (IvfpqRefineSlots(dims) + 1) * bytes > room,
+			  "refine page is full", dims);
+	}
+	check(IvfpqRefineMaxDims() > 8000 &&
+		  IvfpqRefineSlots(IvfpqRefineMaxDims()) == 1 &&
+		  IvfpqRefineSlots(IvfpqRefineMaxDims() + 1) == 0,
+		  "most dimensions", IvfpqRefineMaxDims());
+}
+
 int
 main(void)
 {
-	static const int widths[] = {1, 2, 3, 148, 191, 488, 489, 600, 900, 996,
-	995};
+	static const int widths[] = {1, 2, 3, 148, 191, 488, 489, 600, 900, 983,
+	984};
 
-	check_layouts();
-	check_defaults();
-	for (int i = 0; i < (int) lengthof(widths); i++)
-		check_body(widths[i]);
+	for (int refine = 0; refine <= 1; refine++)
+	{
+		check_layouts(refine);
+		check_defaults(refine);
+		for (int i = 0; i < (int) lengthof(widths); i++)
+			check_body(widths[i], refine);
+	}
+	check_refine();
 	printf("layout: %ld passed, %ld failed\n", passed, failed);
 	return failed > 0;
 }

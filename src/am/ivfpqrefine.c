@@ -1,0 +1,169 @@
+/*
+ * ivfpqrefine.c
+ *		Refine records: made from rows, and what they say about a distance.
+ *
+ * The engine bounds distances in its own space; here the bound becomes one of
+ * the operator's own result, which may have been summed in fp32 (pgvector) or
+ * double.  So whatever the operator returns for a row is not below the row's
+ * bound, and a row whose bound has not come up need not be fetched.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "miscadmin.h"
+#include "utils/float.h"
+
+#include "am/ivfpq.h"
+
+/* Rounding to fp32: relative error of one operation. */
+#define UNIT_ROUNDOFF	(1.0 / 16777216.0)
+
+/* What sums of squares, of products lose where terms underflow in fp32. */
+#define LEAST_LENGTH	1e-20
+#define LEAST_PRODUCT	1e-37
+
+/* Records read and bounded at once. */
+#define CHUNK			64
+
+/* What the index is to be built with. */
+int
+IvfpqRefineOption(Relation index)
+{
+	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
+
+	return options ? options->refine : IVFPQ_REFINE_NONE;
+}
+
+/* ERROR if the rows of an index with refine records have too many dims. */
+void
+IvfpqRefineCheckDims(Relation index, int dims)
+{
+	if (IvfpqRefineOption(index) != IVFPQ_REFINE_NONE &&
+		dims > IvfpqRefineMaxDims())
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("option refine takes %d dimensions at most, not %d",
+						IvfpqRefineMaxDims(), dims),
+				 errhint("Create the index without refine.")));
+}
+
+/* Memory for a record. */
+IvfpqRefineRecord *
+IvfpqRefineAlloc(int dims)
+{
+	return palloc0(IvfpqRefineSlotBytes(dims));
+}
+
+/* Make the record of a row from its transformed vector [dims]. */
+void
+IvfpqRefineMake(IvfpqRefineRecord *record, const float *vector, int dims,
+				const ItemPointerData *tid)
+{
+	record->tid = *tid;
+	IvfpqCheckStatus(gv_refine_encode(dims, vector, 1, record->codes,
+									  &record->min, &record->step,
+									  &record->error));
+}
+
+/*
+ * From the engine's bound on |q - x| or -<q, x> to one on what the operator
+ * returns.  The engine's q and x are rounded: each by u times its length, and
+ * |x| <= |q| + |q - x|.  The operator may sum in fp32, with an error of dims
+ * roundings; of an inner product the engine's bound covers that, of a cosine
+ * it is absolute.  (Vectors so short that pgvector's fp32 sum of squares
+ * underflows have no cosine to speak of.)
+ */
+static double
+operator_bound(const GvModel *gv, double bound, double query_length)
+{
+	double		scale = gv->scale;
+	double		slack = (gv->dims + 64) * UNIT_ROUNDOFF;
+	double		length;
+	double		result;
+
+	if (gv->metric == GV_IP)
+	{
+		result = bound / (scale * scale);
+		result -= fabs(result) * 4 * UNIT_ROUNDOFF + LEAST_PRODUCT;
+	}
+	else
+	{
+		length = bound * (1 - 4 * UNIT_ROUNDOFF) -
+			2 * UNIT_ROUNDOFF * query_length - FLT_MIN;
+		length = Max(length, 0) / scale;
+		if (gv->metric == GV_L2)
+			result = length * (1 - slack) - LEAST_LENGTH;
+		else
+			result = length * length / 2 * (1 - slack) - 4 * slack;
+	}
+	return isnan(result) ? -get_float8_infinity() : result;
+}
+
+/* The records at ids [n <= CHUNK]; see IvfpqRefineBounds. */
+static int
+bound_chunk(Relation index, const IvfpqModel *model, const float *query,
+			double query_length, uint64 *ids, int n, double *bounds,
+			char *memory)
+{
+	int			dims = model->meta.dims;
+	ItemPointerData addresses[CHUNK] = {0};
+	GvRefine	records[CHUNK];
+	float		engine_bounds[CHUNK];
+	int			count = 0;
+
+	for (int i = 0; i < n; i++)
+		IvfpqIdToTid(ids[i], &addresses[i]);
+	IvfpqRefineRead(index, dims, addresses, n, memory);
+	for (int i = 0; i < n; i++)
+	{
+		const IvfpqRefineRecord *record = (const IvfpqRefineRecord *)
+			(memory + i * IvfpqRefineSlotBytes(dims));
+
+		if (!ItemPointerIsValid(&record->tid))
+			continue;			/* free: the row is dead */
+		records[count].min = record->min;
+		records[count].step = record->step;
+		records[count].error = record->error;
+		records[count].codes = record->codes;
+		ids[count++] = IvfpqTidToId(&record->tid);
+	}
+	if (count > 0 && query != NULL)
+		IvfpqCheckStatus(gv_refine_bound(model->gv.metric, dims, query,
+										 records, count, engine_bounds));
+	for (int i = 0; i < count; i++)
+		bounds[i] = query == NULL ? -get_float8_infinity() :
+			operator_bound(&model->gv, engine_bounds[i], query_length);
+	return count;
+}
+
+/*
+ * Read the refine records at the addresses ids [n], ascending, for a
+ * transformed query [dims], or NULL when nothing is known of what the
+ * operator will make of it.  ids becomes the TIDs of the rows, bounds their
+ * bounds; returns how many.  Records of dead rows are left out.
+ */
+int64
+IvfpqRefineBounds(Relation index, const IvfpqModel *model, const float *query,
+				  uint64 *ids, int64 n, double *bounds)
+{
+	char	   *memory = palloc(CHUNK *
+								IvfpqRefineSlotBytes(model->meta.dims));
+	double		query_length = 0;
+	int64		count = 0;
+
+	if (query != NULL)
+		query_length = sqrt(-gv_distance_ip(query, query, model->meta.dims));
+	for (int64 done = 0; done < n; done += CHUNK)
+	{
+		int			some = (int) Min(CHUNK, n - done);
+
+		CHECK_FOR_INTERRUPTS();
+		some = bound_chunk(index, model, query, query_length, ids + done, some,
+						   bounds + count, memory);
+		memmove(ids + count, ids + done, some * sizeof(uint64));
+		count += some;
+	}
+	pfree(memory);
+	return count;
+}
