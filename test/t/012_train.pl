@@ -100,7 +100,7 @@ my @steps = (
 @steps = map { my $s = $_; map { [ $s->[0], $s->[1] * $_, $s->[2] ] } 1 .. 3 } @steps
   if long_test();
 
-make_index('spill = 1');
+make_index('refine = sq8');
 for my $round (0 .. $#steps)
 {
 	my ($step, $n, $trained) = @{ $steps[$round] };
@@ -115,7 +115,7 @@ for my $round (0 .. $#steps)
 	if ($trained)
 	{
 		test_end($what);
-		make_index($round % 2 ? 'spill = 0' : 'lists = 30');
+		make_index($round % 2 ? 'spill = 0' : 'lists = 30, refine = sq8');
 	}
 	else
 	{
@@ -130,7 +130,7 @@ test_end('trained');
 # -- every step there is, on a small index
 for my $n (1 .. long_test() ? 1000 : 0)
 {
-	make_index('lists = 20', 1500);
+	make_index($n % 2 ? 'lists = 20' : 'lists = 20, refine = sq8', 1500);
 	last if train_with("flush $n *") == 0;
 	restart_after_crash($node);
 	test_index("step $n", warnings => 1, exact => 0);
@@ -140,7 +140,7 @@ for my $n (1 .. long_test() ? 1000 : 0)
 make_index('lists = 20');
 
 # -- VACUUM takes away what training left in an untrained index
-make_index('pq_dim = 4');
+make_index('pq_dim = 4, refine = sq8');
 isnt(train_with('flush 1 train: written'), 0, 'killed once more');
 restart_after_crash($node);
 like($node->safe_psql('postgres', "SELECT problem FROM gpuvec_verify_index('t_e') LIMIT 1"),
