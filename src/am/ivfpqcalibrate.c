@@ -42,6 +42,8 @@
 #define LOOKUP_NS		0.4		/* a sub-quantizer of a copy */
 #define FETCH_NS		1500.0	/* a row of the heap */
 #define DIMENSION_NS	2.5		/* of that row's distance */
+#define RECORD_NS		1000.0	/* a refine record instead */
+#define RECORD_DIMENSION_NS	0.7
 
 /* Share of the true neighbours that a search through parents may lose. */
 #define MOST_LOSS		0.001
@@ -316,6 +318,9 @@ find_target(const Ladder *ladder, int depth, double recall,
 {
 	const IvfpqMetaData *meta = &ladder->search.model->meta;
 	double		list = rows * meta->copies / meta->nlists;
+	double		candidate = meta->refine == IVFPQ_REFINE_NONE ?
+		FETCH_NS + DIMENSION_NS * meta->dims :
+		RECORD_NS + RECORD_DIMENSION_NS * meta->dims;
 	double		least = 0;
 
 	if (depth > 0)
@@ -325,7 +330,7 @@ find_target(const Ladder *ladder, int depth, double recall,
 	{
 		int			probes = least_probes(ladder, depth, w, recall);
 		double		cost = probes * list * meta->pq_dim * LOOKUP_NS +
-			ladder->widths[w] * (FETCH_NS + DIMENSION_NS * meta->dims);
+			ladder->widths[w] * candidate;
 
 		if (probes == 0 || (target->probes > 0 && cost >= least))
 			continue;

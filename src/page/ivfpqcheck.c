@@ -17,7 +17,7 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
-#include "page/ivfpqpage.h"
+#include "page/ivfpqrefine.h"
 #include "pgcompat.h"
 
 #define FLOATS_PER_PAGE	((int64) (IVFPQ_PAGE_BYTES / sizeof(float4)))
