@@ -15,7 +15,7 @@
 #include "utils/array.h"
 
 #include "engine/gv_engine.h"
-#include "page/ivfpqpage.h"
+#include "page/ivfpqrefine.h"
 #include "pgcompat.h"
 
 /* Strategy numbers of the ordering operators: they name the metric. */

@@ -11,7 +11,7 @@
 #include "cpu/gv_cpu.h"
 
 #define LANES	GV_CPU_LANES
-#define LEVELS	255				/* steps between the smallest and the largest */
+#define LEVELS	255				/* steps from the smallest to the largest */
 
 /*
  * A longer element or query, and sums from here on, bound nothing: they might
@@ -56,7 +56,9 @@ round_down(double value)
 	if (value < -(double) FLT_MAX)
 		return -HUGE_VALF;
 	rounded = gv_clamp(value);
-	return (double) rounded > value ? nextafterf(rounded, -HUGE_VALF) : rounded;
+	if ((double) rounded > value)
+		rounded = nextafterf(rounded, -HUGE_VALF);
+	return rounded;
 }
 
 /* The smallest float that is not below the value. */

@@ -17,7 +17,7 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
-#include "page/ivfpqpage.h"
+#include "page/ivfpqrefine.h"
 #include "pgcompat.h"
 
 /* A slot, or with list IVFPQ_NO_LIST a pending page, that no chain reaches. */

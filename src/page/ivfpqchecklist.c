@@ -16,7 +16,7 @@
 #include "port/pg_bitutils.h"
 #include "utils/memutils.h"
 
-#include "page/ivfpqpage.h"
+#include "page/ivfpqrefine.h"
 
 /* Something that one reading found. */
 typedef struct Finding
@@ -173,33 +173,6 @@ spare_is_zero(const IvfpqChecker *checker, const uint8 *codes, int i)
 }
 
 /*
- * The refine record's address of copy i; invalid where there are none, or
- * where no page can be.
- */
-static ItemPointerData
-check_address(Reading *reading, BlockNumber blkno, uint32 ordinal,
-			  const ItemPointerData *addresses, int i)
-{
-	IvfpqChecker *checker = reading->checker;
-	ItemPointerData address;
-
-	ItemPointerSetInvalid(&address);
-	if (!checker->layout.refine)
-		return address;
-	if (ItemPointerIsValid(&addresses[i]) &&
-		ItemPointerGetOffsetNumberNoCheck(&addresses[i]) <=
-		IvfpqRefineSlots(checker->meta.dims) &&
-		IvfpqBlockExists(checker->index,
-						 ItemPointerGetBlockNumberNoCheck(&addresses[i])))
-		return addresses[i];
-	find(reading, blkno,
-		 "copy %d of block %u points to refine record (%u,%u), which cannot be",
-		 i, ordinal, ItemPointerGetBlockNumberNoCheck(&addresses[i]),
-		 ItemPointerGetOffsetNumberNoCheck(&addresses[i]));
-	return address;
-}
-
-/*
  * The `count` copies of a block, without the dead ones; with codes NULL as
  * much as part 0 tells.
  */
@@ -220,7 +193,13 @@ check_copies(Reading *reading, BlockNumber blkno, uint32 ordinal,
 
 		if (!(live & (1U << i)))
 			continue;
-		found.refine = check_address(reading, blkno, ordinal, addresses, i);
+		if (IvfpqCheckAddress(reading->checker, &addresses[i]))
+			found.refine = addresses[i];
+		else if (reading->checker->layout.refine)
+			find(reading, blkno,
+				 "copy %d of block %u points to refine record (%u,%u), which cannot be",
+				 i, ordinal, ItemPointerGetBlockNumberNoCheck(&addresses[i]),
+				 ItemPointerGetOffsetNumberNoCheck(&addresses[i]));
 		if (IvfpqCheckTid(reading->checker, &tids[i]))
 			keep_entry(reading, &found);
 		else

@@ -9,7 +9,7 @@
 
 #include "miscadmin.h"
 
-#include "page/ivfpqpage.h"
+#include "page/ivfpqrefine.h"
 
 /* Readings of a chain that inserts and VACUUM keep changing. */
 #define MAX_READINGS	10
@@ -28,6 +28,20 @@ problem(IvfpqChecker *checker, BlockNumber blkno, const char *fmt,...)
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
 	checker->report(checker->arg, true, blkno, IVFPQ_NO_LIST, text);
+}
+
+/*
+ * Is this where a refine record can be?  Never in an index that has none,
+ * whose copies have no such addresses.
+ */
+bool
+IvfpqCheckAddress(IvfpqChecker *checker, const ItemPointerData *address)
+{
+	return checker->layout.refine && ItemPointerIsValid(address) &&
+		ItemPointerGetOffsetNumberNoCheck(address) <=
+		IvfpqRefineSlots(checker->meta.dims) &&
+		IvfpqBlockExists(checker->index,
+						 ItemPointerGetBlockNumberNoCheck(address));
 }
 
 /* A record's numbers; its row need not be there any more. */

@@ -10,7 +10,7 @@
  */
 #include "postgres.h"
 
-#include "page/ivfpqpage.h"
+#include "page/ivfpqrefine.h"
 
 /*
  * Bytes of a block that every code width needs: TIDs and T, and with refine
@@ -145,7 +145,8 @@ IvfpqBodyView(const IvfpqLayout *layout, const char *body, int count,
 int
 IvfpqRefineSlotBytes(int dims)
 {
-	return TYPEALIGN(sizeof(float4), offsetof(IvfpqRefineRecord, codes) + dims);
+	return TYPEALIGN(sizeof(float4),
+					 offsetof(IvfpqRefineRecord, codes) + dims);
 }
 
 int

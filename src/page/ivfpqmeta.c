@@ -8,7 +8,7 @@
 #include "common/pg_prng.h"
 #include "miscadmin.h"
 
-#include "page/ivfpqpage.h"
+#include "page/ivfpqrefine.h"
 
 /*
  * Contents of an untrained index.  A build draws a random build_id; the init

@@ -20,7 +20,7 @@
 #include "access/xloginsert.h"
 #include "miscadmin.h"
 
-#include "page/ivfpqpage.h"
+#include "page/ivfpqrefine.h"
 
 IvfpqRefineHeader *
 IvfpqRefinePageHeader(Page page)
@@ -79,9 +79,10 @@ static bool
 append_to_head(Relation index, Buffer buf, int dims,
 			   const IvfpqRefineRecord *record, ItemPointer address)
 {
-	const IvfpqRefineHeader *header = IvfpqRefinePageHeader(BufferGetPage(buf));
+	const IvfpqRefineHeader *header;
 	GenericXLogState *state;
 
+	header = IvfpqRefinePageHeader(BufferGetPage(buf));
 	if (!header->chained)
 		IvfpqCorrupted(index, BufferGetBlockNumber(buf),
 					   "it is first of the refine pages with free slots, but says that it is none");

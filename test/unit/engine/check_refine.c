@@ -63,7 +63,7 @@ truth(GvMetric metric, const float *q, const float *x, int32_t dims)
 	return isfinite(plain) && plain < sum ? plain : sum;
 }
 
-/* Is a record within error of its vector, with an error no coarser than due? */
+/* Is a record within error of its vector, and the error no coarser than due? */
 static void
 check_records(int32_t dims, const float *x, int64_t n, const Records *r)
 {

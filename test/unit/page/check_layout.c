@@ -6,7 +6,7 @@
  */
 #include "postgres.h"
 
-#include "page/ivfpqpage.h"
+#include "page/ivfpqrefine.h"
 
 #undef printf					/* the server's is not linked */
 
