@@ -443,4 +443,7 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 		probes = Min(3 * probes, meta->nlists);
 	}
 	MemoryContextDelete(ladder->tmp);
+	ereport(DEBUG1,
+			(errmsg_internal("gpuivfpq calibrated with %d queries, searches compare %g of the lists",
+							 calibration->nqueries, meta->coarse_share)));
 }
