@@ -132,7 +132,7 @@ for my $n (1 .. (long_test() ? 1000 : 0))
 	make_index('lists = 20', 1500);
 	if (train_with("flush $n *") == 0)
 	{
-		cmp_ok($n, '>', 20, 'every step was tried');
+		cmp_ok($n, '>', 15, 'every step was tried');
 		last;
 	}
 	restart_after_crash($node);
