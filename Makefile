@@ -11,9 +11,11 @@ AM_OBJS = \
 	src/am/ivfpqcluster.o \
 	src/am/ivfpqcoarse.o \
 	src/am/ivfpqcost.o \
+	src/am/ivfpqdrain.o \
 	src/am/ivfpqeffort.o \
 	src/am/ivfpqfinish.o \
 	src/am/ivfpqhandler.o \
+	src/am/ivfpqinplace.o \
 	src/am/ivfpqinsert.o \
 	src/am/ivfpqinspect.o \
 	src/am/ivfpqmixed.o \
@@ -32,13 +34,15 @@ AM_OBJS = \
 	src/am/ivfpqvacuum.o \
 	src/am/ivfpqvalidate.o \
 	src/am/ivfpqvalue.o \
-	src/am/ivfpqverify.o
+	src/am/ivfpqverify.o \
+	src/am/ivfpqworker.o
 
 PAGE_OBJS = \
 	src/page/ivfpqarray.o \
 	src/page/ivfpqcheck.o \
 	src/page/ivfpqchecklist.o \
 	src/page/ivfpqcheckrefine.o \
+	src/page/ivfpqfault.o \
 	src/page/ivfpqlayout.o \
 	src/page/ivfpqlist.o \
 	src/page/ivfpqmeta.o \
@@ -47,6 +51,8 @@ PAGE_OBJS = \
 	src/page/ivfpqrefine.o \
 	src/page/ivfpqrewrite.o \
 	src/page/ivfpqslot.o \
+	src/page/ivfpqsweep.o \
+	src/page/ivfpqunpend.o \
 	src/page/ivfpqwriter.o
 
 ENGINE_OBJS = \

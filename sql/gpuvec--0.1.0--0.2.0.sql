@@ -49,3 +49,14 @@ LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_last_scan() IS
 	'what the last gpuivfpq scan of this session did';
+
+--
+-- Training an index that is in use
+--
+
+CREATE FUNCTION gpuvec_train(index regclass) RETURNS bigint
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION gpuvec_train(regclass) IS
+	'train a gpuivfpq index, or put its pending rows into lists; how many went there';

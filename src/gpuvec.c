@@ -9,6 +9,7 @@
 #include "utils/guc.h"
 
 #include "am/ivfpq.h"
+#include "page/ivfpqfault.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
 PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = "0.2.0");
@@ -40,6 +41,12 @@ DefineCount(const char *name, const char *summary, const char *details,
 {
 	DefineCustomIntVariable(name, summary, details, variable, 0, 0, max,
 							PGC_USERSET, 0, NULL, NULL, NULL);
+}
+
+static void
+assign_fault(const char *newval, void *extra)
+{
+	IvfpqFaultReset();
 }
 
 /* Called once a process, when the library is loaded. */
@@ -76,5 +83,10 @@ _PG_init(void)
 							 ".99 take; beyond that everything is read.",
 							 &ivfpq_recall, 0.95, 0.0, 1.0, PGC_USERSET, 0,
 							 NULL, NULL, NULL);
+	if (getenv("GPUVEC_FAULTS") != NULL)
+		DefineCustomStringVariable("gpuvec.fault",
+								   "Sets where tests make a backend stop.",
+								   NULL, &ivfpq_fault, NULL, PGC_SUSET,
+								   GUC_NOT_IN_SAMPLE, NULL, assign_fault, NULL);
 	MarkGUCPrefixReserved("gpuvec");
 }

@@ -11,6 +11,7 @@
 #include "access/relscan.h"
 #include "catalog/pg_class.h"
 #include "commands/vacuum.h"
+#include "miscadmin.h"
 #include "nodes/pathnodes.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
@@ -44,6 +45,42 @@ GvExtendRelation(Relation rel)
 	UnlockRelationForExtension(rel, ExclusiveLock);
 	return buf;
 #endif
+}
+
+/*
+ * Add that many consecutive pages, all zero, to the main fork; returns the
+ * first.
+ */
+static inline BlockNumber
+GvExtendRelationBy(Relation rel, BlockNumber npages)
+{
+	BlockNumber first = InvalidBlockNumber;
+	BlockNumber done = 0;
+
+	LockRelationForExtension(rel, ExclusiveLock);
+	while (done < npages)
+	{
+		Buffer		buffers[64];
+		uint32		n = 1;
+
+		CHECK_FOR_INTERRUPTS();
+#if PG_VERSION_NUM >= 160000
+		ExtendBufferedRelBy(BMR_REL(rel), MAIN_FORKNUM, NULL,
+							EB_SKIP_EXTENSION_LOCK,
+							Min(lengthof(buffers), npages - done), buffers,
+							&n);
+#else
+		buffers[0] = ReadBufferExtended(rel, MAIN_FORKNUM, P_NEW, RBM_NORMAL,
+										NULL);
+#endif
+		if (done == 0)
+			first = BufferGetBlockNumber(buffers[0]);
+		for (uint32 i = 0; i < n; i++)
+			ReleaseBuffer(buffers[i]);
+		done += n;
+	}
+	UnlockRelationForExtension(rel, ExclusiveLock);
+	return first;
 }
 
 /*

@@ -34,6 +34,12 @@
 /* Below this many rows an index is left untrained, unless lists says more. */
 #define IVFPQ_MIN_TRAIN_ROWS	1000
 
+/* With this many rows it trains itself; default of option train_rows. */
+#define IVFPQ_TRAIN_ROWS		10000
+
+/* Beyond this many times the rows at training an index should be rebuilt. */
+#define IVFPQ_MAX_GROWTH		4
+
 /* The most that option and setting `candidates` may ask for. */
 #define IVFPQ_MAX_CANDIDATES	1000000
 
@@ -50,6 +56,7 @@ typedef struct IvfpqOptions
 	int			candidates;
 	int			dims;
 	int			spill;			/* -1 = not given */
+	int			train_rows;
 	int			refine;			/* IvfpqRefine */
 } IvfpqOptions;
 
@@ -178,6 +185,9 @@ typedef struct IvfpqModel
 
 extern IvfpqModel *IvfpqModelGet(Relation index);
 extern IvfpqModel *IvfpqModelLoad(Relation index, const IvfpqMetaData *meta);
+extern void IvfpqInsertCopies(Relation index, const IvfpqModel *model,
+							  const float *vector, ItemPointer tid,
+							  const IvfpqPendingPlace *pending);
 extern void IvfpqCheckStatus(GvStatus status);
 extern const GvStop ivfpq_stop;
 
@@ -212,6 +222,8 @@ IvfpqTree(const IvfpqTraining *training)
 	return tree;
 }
 
+extern int	IvfpqLeastRows(Relation index);
+extern int	IvfpqTrainRows(Relation index);
 extern void IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 					   IndexInfo *indexInfo, IvfpqType *type);
 
@@ -311,9 +323,10 @@ extern int64 IvfpqRefineBounds(Relation index, const IvfpqModel *model,
 							   double *bounds);
 
 /* ivfpqtids.c */
-extern struct Tuplesortstate *IvfpqSortTids(Relation index,
-											const IvfpqMetaData *meta,
-											int sort_mem);
+extern struct Tuplesortstate *IvfpqSortTids(Relation index, int sort_mem);
+extern struct Tuplesortstate *IvfpqSortSealed(Relation index,
+											  const IvfpqSeal *seal,
+											  int sort_mem);
 
 /*
  * ivfpqrerank.c: the operator's own distance of a row, from the heap.
@@ -339,6 +352,8 @@ extern void IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap,
 							 Relation index, Snapshot snapshot);
 extern void IvfpqRerankQuery(IvfpqRerank *rerank, FmgrInfo *distance,
 							 Oid collation, Datum query);
+extern bool IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value);
+extern void IvfpqRerankDone(IvfpqRerank *rerank);
 extern bool IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance);
 extern void IvfpqRerankPause(IvfpqRerank *rerank);
 extern void IvfpqRerankEnd(IvfpqRerank *rerank);
@@ -360,5 +375,32 @@ extern void IvfpqCheckInspect(Relation index);
 extern void IvfpqActAsOwner(IvfpqIdentity *caller, Relation table);
 extern void IvfpqActAsCaller(const IvfpqIdentity *caller);
 extern bool IvfpqHasPlace(IvfpqType *type, Datum value);
+extern int64 IvfpqCountRows(Relation index, const IvfpqMetaData *meta);
+extern int64 IvfpqCountPending(Relation index, const IvfpqMetaData *meta);
+
+/*
+ * ivfpqinplace.c, ivfpqdrain.c: an index that is in use gets trained, and
+ * its pending rows go to lists.
+ */
+typedef struct IvfpqTrainResult
+{
+	int			nlists;			/* of the index now; 0 = still untrained */
+	bool		trained;		/* it was untrained before */
+	double		rows;			/* then: what the table has to index, about */
+	int64		moved;			/* rows that went to lists */
+	int64		kept;			/* rows that stay pending, because nobody sees
+								 * them yet, or any more */
+	int64		odd;			/* rows that do because of their dimensions */
+} IvfpqTrainResult;
+
+extern void IvfpqTrainInPlace(Relation heap, Relation index,
+							  IvfpqTrainResult *result);
+extern void IvfpqDrain(Relation heap, Relation index,
+					   IvfpqTrainResult *result);
+extern void IvfpqTrainOrDrain(Relation heap, Relation index,
+							  IvfpqTrainResult *result);
+
+/* ivfpqworker.c: a background worker does it when VACUUM asks */
+extern void IvfpqAskForWorker(IndexVacuumInfo *info);
 
 #endif							/* IVFPQ_H */

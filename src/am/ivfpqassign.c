@@ -206,7 +206,8 @@ next_copy(void *arg, IvfpqCopy *copy)
 
 /* Sort the copies and write the lists. */
 static void
-write_lists(IvfpqAssign *assign, Relation index, const IvfpqMetaData *meta)
+write_lists(IvfpqAssign *assign, Relation index, const IvfpqMetaData *meta,
+			bool shared)
 {
 	IvfpqWriter writer;
 	int64		done = 0;
@@ -220,7 +221,7 @@ write_lists(IvfpqAssign *assign, Relation index, const IvfpqMetaData *meta)
 	assign->sort_slot = MakeSingleTupleTableSlot(assign->sort_desc,
 												 &TTSOpsMinimalTuple);
 
-	IvfpqWriterInit(&writer, index, meta);
+	IvfpqWriterInit(&writer, index, meta, assign->counts, shared);
 	for (int list = 0; list < meta->nlists; list++)
 	{
 		if (assign->counts[list] > 0)
@@ -237,10 +238,13 @@ write_lists(IvfpqAssign *assign, Relation index, const IvfpqMetaData *meta)
 
 /*
  * Place what still waits, write all that training fixed, the directory and
- * the lists, and calibrate.  Fills in what *meta says of them; the caller writes it.
+ * the lists, to pages added for them, and calibrate.  With `shared` others
+ * use the index meanwhile.  Fills in what *meta says of them; the caller
+ * writes it.
  */
 void
-IvfpqAssignWrite(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta)
+IvfpqAssignWrite(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
+				 bool shared)
 {
 	const IvfpqTraining *training = assign->training;
 	int			dims = training->gv.dims;
@@ -255,17 +259,19 @@ IvfpqAssignWrite(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta)
 	meta->copies = training->copies;
 	meta->scale = training->gv.scale;
 	meta->rows_at_training = assign->rows;
-	meta->mean = IvfpqArrayBuild(index, training->mean, dims);
-	meta->codebooks = IvfpqArrayBuild(index, training->codebooks,
-									  (int64) GV_CODEWORDS * dims);
-	meta->parents = IvfpqArrayBuild(index, training->parents,
-									(int64) training->nparents * dims);
-	meta->starts = IvfpqArrayBuild(index, (const float *) training->starts,
-								   training->nparents + 1);
-	meta->centroids = IvfpqArrayBuild(index, training->centroids,
-									  (int64) training->nlists * dims);
-	meta->directory = IvfpqDirectoryBuild(index, training->nlists);
-	write_lists(assign, index, meta);
+	IvfpqMetaPlace(meta, 0);
+	IvfpqMetaPlace(meta, IvfpqReserve(index, IvfpqModelPages(meta), shared));
+
+	IvfpqArrayWrite(index, meta->mean, training->mean, dims, shared);
+	IvfpqArrayWrite(index, meta->codebooks, training->codebooks,
+					(int64) GV_CODEWORDS * dims, shared);
+	IvfpqArrayWrite(index, meta->parents, training->parents,
+					(int64) training->nparents * dims, shared);
+	IvfpqArrayWrite(index, meta->starts, (const float *) training->starts,
+					training->nparents + 1, shared);
+	IvfpqArrayWrite(index, meta->centroids, training->centroids,
+					(int64) training->nlists * dims, shared);
+	write_lists(assign, index, meta, shared);
 	if (assign->calibration)
 	{
 		meta->rows_at_calibration = assign->rows;

@@ -42,6 +42,6 @@ extern void IvfpqAssignBegin(IvfpqAssign *assign,
 extern void IvfpqAssignRefine(IvfpqAssign *assign, Relation index, bool log);
 extern void IvfpqAssignRow(IvfpqAssign *assign, const float *row, uint64 id);
 extern void IvfpqAssignWrite(IvfpqAssign *assign, Relation index,
-							 IvfpqMetaData *meta);
+							 IvfpqMetaData *meta, bool shared);
 
 #endif							/* IVFPQASSIGN_H */

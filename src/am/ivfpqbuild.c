@@ -117,7 +117,7 @@ build_trained(Build *build)
 	build->heap_tuples =
 		table_index_build_scan(build->heap, index, build->indexInfo, true,
 							   true, assign_callback, build, NULL);
-	IvfpqAssignWrite(&build->assign, index, &build->meta);
+	IvfpqAssignWrite(&build->assign, index, &build->meta, false);
 	IvfpqMetaRewrite(index, &build->meta);
 	IvfpqLogBuild(index);
 
@@ -144,8 +144,10 @@ build_untrained(Build *build)
 					RelationGetRelationName(build->index),
 					build->index_tuples),
 			 errdetail("Queries are answered exactly, from the table."),
-			 errhint("REINDEX the index when the table has at least %d rows.",
-					 IVFPQ_MIN_TRAIN_ROWS)));
+			 build->index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ?
+			 errhint("Call gpuvec_train when the table has its rows.") :
+			 errhint("Once VACUUM or autovacuum finds %d rows in it, it trains itself; gpuvec_train does that at once.",
+					 IvfpqTrainRows(build->index))));
 }
 
 /*

@@ -42,8 +42,8 @@
 #define LOOKUP_NS		0.4		/* a sub-quantizer of a copy */
 #define FETCH_NS		1500.0	/* a row of the heap */
 #define DIMENSION_NS	2.5		/* of that row's distance */
-#define RECORD_NS		1000.0	/* a refine record instead */
-#define RECORD_DIMENSION_NS	0.7
+#define REFINE_NS		1000.0	/* a refine record */
+#define REFINE_DIMENSION_NS	0.7
 
 /* Share of the true neighbours that a search through parents may lose. */
 #define MOST_LOSS		0.001
@@ -307,6 +307,15 @@ least_probes(const Ladder *ladder, int depth, int width, double recall)
 	return 0;
 }
 
+/* What a candidate costs: its row, or its refine record. */
+static double
+candidate_ns(const IvfpqMetaData *meta)
+{
+	if (meta->refine != IVFPQ_REFINE_NONE)
+		return REFINE_NS + REFINE_DIMENSION_NS * meta->dims;
+	return FETCH_NS + DIMENSION_NS * meta->dims;
+}
+
 /*
  * The cheapest way to a target; false when the ladder does not reach it.
  * Rows beyond the tenth lose those that come too late for their place: of the
@@ -318,9 +327,6 @@ find_target(const Ladder *ladder, int depth, double recall,
 {
 	const IvfpqMetaData *meta = &ladder->search.model->meta;
 	double		list = rows * meta->copies / meta->nlists;
-	double		candidate = meta->refine == IVFPQ_REFINE_NONE ?
-		FETCH_NS + DIMENSION_NS * meta->dims :
-		RECORD_NS + RECORD_DIMENSION_NS * meta->dims;
 	double		least = 0;
 
 	if (depth > 0)
@@ -330,7 +336,7 @@ find_target(const Ladder *ladder, int depth, double recall,
 	{
 		int			probes = least_probes(ladder, depth, w, recall);
 		double		cost = probes * list * meta->pq_dim * LOOKUP_NS +
-			ladder->widths[w] * candidate;
+			ladder->widths[w] * candidate_ns(meta);
 
 		if (probes == 0 || (target->probes > 0 && cost >= least))
 			continue;

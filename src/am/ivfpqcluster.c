@@ -7,6 +7,11 @@
  * spilling to disk, and each parent's lists are trained from its own rows.
  * So memory is needed for one parent's rows at a time, and k-means takes the
  * square root of the work that it would take with all lists at once.
+ *
+ * Lists so trained end at the borders between parents.  A pass over all rows
+ * that lets each go to the nearest list of any parent, and moves the
+ * centroids to what came, mends that; then the centroids are grouped under
+ * parents anew, which are means of centroids now.
  */
 #include "postgres.h"
 
@@ -22,6 +27,8 @@
 #include "am/ivfpqtrain.h"
 
 #define KMEANS_ITERATIONS	10
+#define POLISH_PASSES		2
+#define POLISH_ROWS			1024	/* at once */
 
 /* Below this many lists one level does. */
 #define MIN_LISTS_FOR_PARENTS	256
@@ -110,7 +117,7 @@ begin_sort(Cluster *cluster)
 	cluster->sort = tuplesort_begin_heap(cluster->desc, 2, columns, operators,
 										 collations, nulls_first,
 										 Max(maintenance_work_mem / 4, 64),
-										 NULL, TUPLESORT_NONE);
+										 NULL, TUPLESORT_RANDOMACCESS);
 	cluster->half = palloc(bytes);
 	SET_VARSIZE(cluster->half, bytes);
 	cluster->counts = palloc0(cluster->training->nparents * sizeof(int64));
@@ -177,13 +184,9 @@ read_rows(Cluster *cluster, int64 count, int64 n, float *rows)
 			continue;
 		half = VARDATA_ANY(DatumGetPointer(slot_getattr(cluster->slot,
 														SORT_ROW, &isnull)));
-		for (int d = 0; d < dims; d++)
-		{
-			uint16		h;
-
-			memcpy(&h, half + d * sizeof(h), sizeof(h));
-			gv_from_half(&h, 1, &rows[i * dims + d]);
-		}
+		memcpy(VARDATA(cluster->half), half, dims * sizeof(uint16));
+		gv_from_half((const uint16_t *) VARDATA(cluster->half), dims,
+					 rows + i * dims);
 	}
 }
 
@@ -211,6 +214,112 @@ train_children(Cluster *cluster, int p, int k)
 	read_rows(cluster, count, n, rows);
 	training->nlists += run_kmeans(rows, n, dims, (int) Min(k, n), centroids);
 	pfree(rows);
+}
+
+/*
+ * Add each row of the sort to the sum of the list that is nearest to it;
+ * sums [nlists][dims] and counts [nlists] begin at 0.
+ */
+static void
+sum_lists(Cluster *cluster, float *sums, int32 *counts)
+{
+	IvfpqTraining *training = cluster->training;
+	int			dims = training->gv.dims;
+	int			batch = (int) Min(POLISH_ROWS, cluster->nrows);
+	float	   *rows = palloc((Size) batch * dims * sizeof(float));
+	int32	   *lists = palloc(batch * sizeof(int32));
+	GvTree		tree = IvfpqTree(training);
+	void	   *chunk;
+	void	   *scratch = IvfpqAllocScratch(gv_place_scratch(&tree, batch),
+											&chunk);
+
+	tuplesort_rescan(cluster->sort);
+	for (int64 done = 0; done < cluster->nrows; done += batch)
+	{
+		int			n = (int) Min(batch, cluster->nrows - done);
+
+		read_rows(cluster, n, n, rows);
+		IvfpqCheckStatus(gv_place(&tree, rows, n, 1, lists, scratch,
+								  &ivfpq_stop));
+		for (int i = 0; i < n; i++)
+		{
+			float	   *sum = sums + (Size) lists[i] * dims;
+
+			for (int d = 0; d < dims; d++)
+				sum[d] += rows[(Size) i * dims + d];
+			counts[lists[i]]++;
+		}
+	}
+	pfree(chunk);
+	pfree(lists);
+	pfree(rows);
+}
+
+/*
+ * Group centroids [nlists][dims] under parents of their own: k-means of the
+ * centroids, which are copied to training->centroids parent by parent.
+ */
+static void
+regroup(IvfpqTraining *training, const float *centroids)
+{
+	int			dims = training->gv.dims;
+	int			nlists = training->nlists;
+	int32	   *parents = palloc(nlists * sizeof(int32));
+	int32	   *starts = training->starts;
+	int			n;
+	int			kept = 0;
+
+	n = run_kmeans(centroids, nlists, dims, training->nparents,
+				   training->parents);
+	IvfpqCheckStatus(gv_assign(dims, training->parents, n, centroids, nlists,
+							   parents, NULL, &ivfpq_stop));
+	training->nlists = 0;
+	for (int p = 0; p < n; p++)
+	{
+		int			first = training->nlists;
+
+		for (int i = 0; i < nlists; i++)
+			if (parents[i] == p)
+				memcpy(training->centroids +
+					   (Size) training->nlists++ * dims,
+					   centroids + (Size) i * dims, dims * sizeof(float));
+		if (training->nlists == first)
+			continue;
+		if (kept < p)			/* no parent without lists */
+			memcpy(training->parents + (Size) kept * dims,
+				   training->parents + (Size) p * dims, dims * sizeof(float));
+		starts[kept++] = first;
+	}
+	starts[kept] = training->nlists;
+	training->nparents = kept;
+	pfree(parents);
+}
+
+/* One of Lloyd's iterations over all lists at once, and new parents. */
+static void
+polish(Cluster *cluster)
+{
+	IvfpqTraining *training = cluster->training;
+	int			dims = training->gv.dims;
+	int			nlists = training->nlists;
+	float	   *sums = palloc_extended((Size) nlists * dims * sizeof(float),
+									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	int32	   *counts = palloc0(nlists * sizeof(int32));
+
+	sum_lists(cluster, sums, counts);
+	for (int list = 0; list < nlists; list++)
+	{
+		float	   *sum = sums + (Size) list * dims;
+
+		if (counts[list] == 0)
+			memcpy(sum, training->centroids + (Size) list * dims,
+				   dims * sizeof(float));
+		for (int d = 0; d < dims && counts[list] > 0; d++)
+			sum[d] /= counts[list];
+	}
+	regroup(training, sums);
+	pfree(counts);
+	pfree(sums);
 }
 
 /* Every parent's lists, as many as its share of the rows asks for. */
@@ -241,6 +350,8 @@ train_lists(Cluster *cluster)
 		before = after;
 	}
 	training->starts[training->nparents] = training->nlists;
+	for (int pass = 0; pass < POLISH_PASSES && cluster->nrows > 0; pass++)
+		polish(cluster);
 	ExecDropSingleTupleTableSlot(cluster->slot);
 	tuplesort_end(cluster->sort);
 	pfree(cluster->counts);

@@ -123,7 +123,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 
 	index = index_open(info->indexoid, NoLock);
 	IvfpqMetaRead(index, &meta);
-	demand->rows = (double) IvfpqPendingEstimate(index, &meta);
+	demand->rows = (double) IvfpqPendingEstimate(index);
 	demand->pages = 1 + ceil(demand->rows / IVFPQ_PENDING_PER_PAGE);
 	IvfpqGetEffort(&effort, index, &meta, 0);
 	if (meta.nlists > 0 && effort.everything)
@@ -134,9 +134,9 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 	else if (meta.nlists > 0)
 	{
 		double		share = (double) effort.probes / meta.nlists;
+		double		fixed = IvfpqModelPages(&meta) + 1;
 		double		refine = meta.refine == IVFPQ_REFINE_NONE ? 0 :
 			ceil(tuples / IvfpqRefineSlots(meta.dims));
-		double		fixed = IvfpqFirstSlabPage(&meta) - meta.mean + 1;
 		double		candidates = effort.candidates;
 
 		demand->lists = effort.probes;

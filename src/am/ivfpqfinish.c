@@ -54,8 +54,7 @@ put_row(IvfpqScan *state, double distance, uint64 id)
 static void
 measure_rest(IvfpqScan *state)
 {
-	Tuplesortstate *tids = IvfpqSortTids(state->index, &state->model->meta,
-										 work_mem);
+	Tuplesortstate *tids = IvfpqSortTids(state->index, work_mem);
 	uint64		last = 0;
 	Datum		value;
 	bool		isnull;

@@ -57,6 +57,10 @@ IvfpqInitOptions(void)
 					  "Second copies of rows, in a list that makes up for "
 					  "the first, -1 = default",
 					  -1, -1, 1, AccessExclusiveLock);
+	add_int_reloption(ivfpq_relopt_kind, "train_rows",
+					  "Rows with which an untrained index trains itself",
+					  IVFPQ_TRAIN_ROWS, 1, PG_INT32_MAX,
+					  ShareUpdateExclusiveLock);
 	add_enum_reloption(ivfpq_relopt_kind, "refine",
 					   "Compact copies of rows, by which a scan knows which "
 					   "rows it need not fetch",
@@ -79,6 +83,7 @@ ivfpqoptions(Datum reloptions, bool validate)
 		INT_OPTION(candidates),
 		INT_OPTION(dims),
 		INT_OPTION(spill),
+		INT_OPTION(train_rows),
 		{"refine", RELOPT_TYPE_ENUM, offsetof(IvfpqOptions, refine)},
 	};
 	IvfpqOptions *options;

@@ -7,6 +7,7 @@
 #include "utils/memutils.h"
 
 #include "am/ivfpq.h"
+#include "page/ivfpqfault.h"
 
 /* The lists that are to hold a transformed vector; returns how many. */
 static int
@@ -41,11 +42,13 @@ choose_lists(Relation index, const IvfpqModel *model, const float *vector,
 
 /*
  * Encode a transformed vector and append it to its lists, a record each,
- * after the refine record that they point to.
+ * after the refine record that they point to.  A row that is pending stops
+ * being so with its first copy.
  */
-static void
-insert_copies(Relation index, const IvfpqModel *model, const float *vector,
-			  ItemPointer tid)
+void
+IvfpqInsertCopies(Relation index, const IvfpqModel *model,
+				  const float *vector, ItemPointer tid,
+				  const IvfpqPendingPlace *pending)
 {
 	int			dims = model->meta.dims;
 	float	   *centroids = palloc(GV_NEAR * dims * sizeof(float));
@@ -69,7 +72,10 @@ insert_copies(Relation index, const IvfpqModel *model, const float *vector,
 		IvfpqCheckStatus(gv_encode(&model->gv, vector,
 								   centroids + (Size) i * dims, 1, code,
 								   &copy.t));
-		IvfpqListAppend(index, &model->meta, lists[i], &copy);
+		IvfpqListAppend(index, &model->meta, lists[i], &copy,
+						i == 0 ? pending : NULL);
+		if (pending != NULL)
+			IvfpqFault("drain: copy");
 	}
 }
 
@@ -99,7 +105,7 @@ insert_value(Relation index, Datum value, ItemPointer tid)
 
 		IvfpqCheckDims(model->meta.dims, dims);
 		gv_transform(&model->gv, raw, 1, vector);
-		insert_copies(index, model, vector, tid);
+		IvfpqInsertCopies(index, model, vector, tid, NULL);
 	}
 	else
 		IvfpqPendingAppend(index, tid);

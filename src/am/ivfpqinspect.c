@@ -20,9 +20,6 @@
 
 #include "am/ivfpq.h"
 
-/* Advice: more rows than this many times those that training knew. */
-#define MAX_GROWTH		4
-
 /* Advice: more pending rows than this in a trained index. */
 #define MAX_PENDING		1000
 
@@ -187,9 +184,19 @@ sum_lists(Relation index, const IvfpqMetaData *meta, ListTotals *totals)
 	}
 }
 
+/* The rows in lists. */
+int64
+IvfpqCountRows(Relation index, const IvfpqMetaData *meta)
+{
+	ListTotals	totals;
+
+	sum_lists(index, meta, &totals);
+	return totals.rows;
+}
+
 /* The pending rows, counted. */
-static int64
-count_pending(Relation index, const IvfpqMetaData *meta)
+int64
+IvfpqCountPending(Relation index, const IvfpqMetaData *meta)
 {
 	IvfpqPendingReader reader;
 	int64		total = 0;
@@ -217,19 +224,20 @@ make_advice(Relation index, const IvfpqMetaData *meta,
 
 	name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(index)),
 									  RelationGetRelationName(index));
-	if (meta->nlists == 0 && rows < IVFPQ_MIN_TRAIN_ROWS)
-		return psprintf("not trained: REINDEX INDEX CONCURRENTLY %s when the table has at least %d rows",
-						name, IVFPQ_MIN_TRAIN_ROWS);
+	if (meta->nlists == 0 && rows < IvfpqTrainRows(index))
+		return psprintf("not trained: VACUUM trains it when it holds %d rows, gpuvec_train(%s) from %d on",
+						IvfpqTrainRows(index), quote_literal_cstr(name),
+						IvfpqLeastRows(index));
 	if (meta->nlists == 0)
-		return psprintf("not trained, holds %lld rows: REINDEX INDEX CONCURRENTLY %s",
-						(long long) rows, name);
-	if (rows > MAX_GROWTH * Max(meta->rows_at_training, 1))
+		return psprintf("not trained, holds %lld rows: VACUUM its table or call gpuvec_train(%s)",
+						(long long) rows, quote_literal_cstr(name));
+	if (rows > IVFPQ_MAX_GROWTH * Max(meta->rows_at_training, 1))
 		return psprintf("trained on %lld rows, holds %lld: REINDEX INDEX CONCURRENTLY %s",
 						(long long) meta->rows_at_training, (long long) rows,
 						name);
 	if (pending > MAX_PENDING)
-		return psprintf("%lld rows are in no list: REINDEX INDEX CONCURRENTLY %s",
-						(long long) pending, name);
+		return psprintf("%lld rows are in no list: VACUUM its table or call gpuvec_train(%s)",
+						(long long) pending, quote_literal_cstr(name));
 	if (totals->longest * meta->nlists > MAX_LIST_SHARE * totals->live)
 		return psprintf("list %d holds %lld rows, %.0f times the mean: REINDEX INDEX CONCURRENTLY %s, unless many rows are equal",
 						totals->longest_list, (long long) totals->longest,
@@ -256,7 +264,8 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 	IvfpqCheckInspect(index);
 
 	IvfpqMetaRead(index, &meta);
-	pending = count_pending(index, &meta);
+	pending = IvfpqCountPending(index, &meta);
+	IvfpqMetaRead(index, &meta);	/* training may have moved them to lists */
 	sum_lists(index, &meta, &totals);
 	advice = make_advice(index, &meta, &totals, pending);
 

@@ -86,17 +86,16 @@ check_tid(IvfpqRerank *rerank, const ItemPointerData *tid)
 }
 
 /*
- * Measure the row that an index entry points to.  False when the snapshot
- * sees no row there.
+ * Get the indexed value of the row that an index entry points to, good until
+ * IvfpqRerankDone.  False when the snapshot sees no row there, or NULL.
  */
 bool
-IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
+IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
 {
 	ItemPointerData tid;
 	MemoryContext oldcontext;
 	bool		call_again = false;
 	bool		isnull;
-	Datum		value;
 
 	IvfpqIdToTid(id, &tid);
 	check_tid(rerank, &tid);
@@ -105,17 +104,42 @@ IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
 		return false;
 
 	oldcontext = MemoryContextSwitchTo(rerank->context);
-	value = indexed_value(rerank, &isnull);
-	if (!isnull)
-		*distance = DatumGetFloat8(FunctionCall2Coll(rerank->distance,
-													 rerank->collation,
-													 value, rerank->query));
+	*value = indexed_value(rerank, &isnull);
 	MemoryContextSwitchTo(oldcontext);
+	if (isnull)
+		IvfpqRerankDone(rerank);
+	return !isnull;
+}
+
+/* Let go of the row fetched, and of all that was made in rerank->context. */
+void
+IvfpqRerankDone(IvfpqRerank *rerank)
+{
 	MemoryContextReset(rerank->context);
 	if (rerank->estate)
 		ResetPerTupleExprContext(rerank->estate);
 	ExecClearTuple(rerank->slot);
-	return !isnull;
+}
+
+/*
+ * Measure the row that an index entry points to.  False when the snapshot
+ * sees no row there.
+ */
+bool
+IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
+{
+	MemoryContext oldcontext;
+	Datum		value;
+
+	if (!IvfpqRerankFetch(rerank, id, &value))
+		return false;
+	oldcontext = MemoryContextSwitchTo(rerank->context);
+	*distance = DatumGetFloat8(FunctionCall2Coll(rerank->distance,
+												 rerank->collation,
+												 value, rerank->query));
+	MemoryContextSwitchTo(oldcontext);
+	IvfpqRerankDone(rerank);
+	return true;
 }
 
 /* Let go of pages between batches. */

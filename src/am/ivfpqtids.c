@@ -10,6 +10,7 @@
 #include "utils/tuplesort.h"
 
 #include "am/ivfpq.h"
+#include "page/ivfpqfault.h"
 
 static void
 put_tids(Tuplesortstate *sort, const ItemPointerData *tids, int count,
@@ -22,16 +23,20 @@ put_tids(Tuplesortstate *sort, const ItemPointerData *tids, int count,
 							   false);
 }
 
-/* Pending rows come first: a row may move from there to a list. */
+/* The pending rows on pages before `end`. */
 static void
-put_pending(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta)
+put_pending(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
+			BlockNumber end)
 {
 	IvfpqPendingReader reader;
 	int			count;
 
 	IvfpqPendingOpen(&reader, index, meta);
-	while (IvfpqPendingNext(&reader, &count))
+	while (reader.next != end && IvfpqPendingNext(&reader, &count))
+	{
 		put_tids(sort, reader.tids, count, 0xFFFFFFFF);
+		IvfpqFault("read: pending page");
+	}
 	IvfpqPendingClose(&reader);
 }
 
@@ -54,20 +59,47 @@ put_lists(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta)
 	FreeAccessStrategy(strategy);
 }
 
+static Tuplesortstate *
+begin_sort(int sort_mem)
+{
+	return tuplesort_begin_datum(INT8OID, Int8LessOperator, InvalidOid, false,
+								 sort_mem, NULL, TUPLESORT_NONE);
+}
+
 /*
  * Sort the TIDs of all entries that are not dead, as int8 (IvfpqTidToId); one
  * may come more than once.  Ready to be read; the caller ends the sort.
+ *
+ * Rows move from the pending list to lists, never back, and an untrained
+ * index may be trained at any moment.  So pending rows come first, and only
+ * then the metapage says which lists there are.
  */
 Tuplesortstate *
-IvfpqSortTids(Relation index, const IvfpqMetaData *meta, int sort_mem)
+IvfpqSortTids(Relation index, int sort_mem)
 {
-	Tuplesortstate *sort;
+	Tuplesortstate *sort = begin_sort(sort_mem);
+	IvfpqMetaData meta;
 
-	sort = tuplesort_begin_datum(INT8OID, Int8LessOperator, InvalidOid, false,
-								 sort_mem, NULL, TUPLESORT_NONE);
-	put_pending(sort, index, meta);
-	if (meta->nlists > 0)
-		put_lists(sort, index, meta);
+	IvfpqMetaRead(index, &meta);
+	put_pending(sort, index, &meta, InvalidBlockNumber);
+	IvfpqMetaRead(index, &meta);
+	if (meta.nlists > 0)
+		put_lists(sort, index, &meta);
+	tuplesort_performsort(sort);
+	return sort;
+}
+
+/* The same of the rows that were pending when the list was cut. */
+Tuplesortstate *
+IvfpqSortSealed(Relation index, const IvfpqSeal *seal, int sort_mem)
+{
+	Tuplesortstate *sort = begin_sort(sort_mem);
+	IvfpqMetaData meta;
+
+	IvfpqMetaRead(index, &meta);
+	meta.pending_head = seal->head;
+	meta.pending_head_seq = seal->head_seq;
+	put_pending(sort, index, &meta, seal->tail);
 	tuplesort_performsort(sort);
 	return sort;
 }

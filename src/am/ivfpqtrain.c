@@ -290,6 +290,30 @@ choose_pq_dim(Relation index, int dims)
 							 IVFPQ_REFINE_NONE);
 }
 
+/* With fewer rows than this there is no training, not even by request. */
+int
+IvfpqLeastRows(Relation index)
+{
+	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
+	int			rows = IVFPQ_MIN_TRAIN_ROWS;
+
+	if (options)
+		rows = Min(rows, options->train_rows);
+	if (options && options->lists > 0)
+		rows = Min(rows, options->lists);
+	return rows;
+}
+
+/* With that many rows an index trains itself: enough for all its lists. */
+int
+IvfpqTrainRows(Relation index)
+{
+	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
+
+	return options ? Max(options->train_rows, options->lists) :
+		IVFPQ_TRAIN_ROWS;
+}
+
 /*
  * Train from the table, unless it has too few rows (training->nlists = 0).
  * training->gv.dims is what the rows have, or 0 when there are none.
@@ -303,7 +327,6 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 	Reader		reader = {.training = training,.sample = &sample,.heap = heap,
 	.index = index,.indexInfo = indexInfo};
 	int			lists;
-	int			enough = IVFPQ_MIN_TRAIN_ROWS;
 
 	memset(training, 0, sizeof(*training));
 	training->copies = options && options->spill == 0 ? 1 : 2;
@@ -314,12 +337,10 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 
 	training->gv.metric = type->metric;
 	training->gv.dims = sample.dims;
-	if (options && options->lists > 0)
-		enough = Min(enough, options->lists);
 	IvfpqRefineCheckDims(index, sample.dims);
 	if (sample.dims > 0)
 		training->gv.m = choose_pq_dim(index, sample.dims);
-	if (sample.count == 0 || sample.seen < enough)
+	if (sample.count == 0 || sample.seen < IvfpqLeastRows(index))
 		return;
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,

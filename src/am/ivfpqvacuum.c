@@ -34,6 +34,7 @@ typedef struct Vacuum
 	IndexBulkDeleteResult *stats;
 	char	   *page;			/* [BLCKSZ] copy of a slab page */
 	SlotOwner  *owners;			/* [slots_per_page] of that page */
+	IvfpqSweep	sweep;			/* of what training left */
 } Vacuum;
 
 /* Copies of a block that its list had when the entry was read. */
@@ -115,6 +116,7 @@ vacuum_page(Vacuum *vacuum, BlockNumber blkno)
 			IvfpqRefineVacuum(vacuum->index, vacuum->meta.dims, blkno,
 							  vacuum->strategy, vacuum->callback,
 							  vacuum->callback_state);
+		IvfpqSweepPage(&vacuum->sweep, blkno, vacuum->strategy);
 		return;
 	}
 	read_owners(vacuum, blkno);
@@ -179,29 +181,36 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 		vacuum.page = palloc(BLCKSZ);
 		vacuum.owners = palloc(vacuum.layout.slots_per_page *
 							   sizeof(SlotOwner));
+		IvfpqSweepBegin(&vacuum.sweep, info->index);
 		nblocks = RelationGetNumberOfBlocks(info->index);
-		for (BlockNumber blkno = IvfpqNextPage(&vacuum.meta, IVFPQ_METAPAGE);
-			 blkno < nblocks; blkno = IvfpqNextPage(&vacuum.meta, blkno))
+		for (BlockNumber blkno = 0; blkno < nblocks; blkno++)
 		{
+			if (IvfpqIsFixedPage(&vacuum.meta, blkno))
+				continue;
 			GvVacuumDelayPoint();
 			vacuum_page(&vacuum, blkno);
 		}
 		rewrite_lists(&vacuum);
+		IvfpqSweepEnd(&vacuum.sweep);
 		pfree(vacuum.page);
 		pfree(vacuum.owners);
 	}
+	else
+		IvfpqSweepUntrained(info->index, info->strategy);
 	return stats;
 }
 
 /*
- * amvacuumcleanup.  The free space map's upper levels, and sizes.  Without a
- * bulkdelete before, the number of entries is left as it was known.
+ * amvacuumcleanup.  The free space map's upper levels, and sizes; training is
+ * asked for.  Without a bulkdelete before, the number of entries is left as it
+ * was known.
  */
 IndexBulkDeleteResult *
 ivfpqvacuumcleanup(IndexVacuumInfo *info, IndexBulkDeleteResult *stats)
 {
 	if (info->analyze_only)
 		return stats;
+	IvfpqAskForWorker(info);
 	if (stats == NULL)
 		return NULL;
 

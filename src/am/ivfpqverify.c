@@ -199,9 +199,31 @@ take_records(void *arg, BlockNumber blkno, const ItemPointerData *tids, int n)
 }
 
 /*
- * Check all pages; pending rows come first, because a row may move from there
- * to a list.  False when not even the metapage can be made sense of.
+ * Check metapage, arrays and the pending list.  Pending rows come before
+ * lists, because a row may move from there to a list; if the index was trained
+ * meanwhile, all rows did, so everything is read again.  False when not even
+ * the metapage can be made sense of.
  */
+static bool
+check_model(IvfpqChecker *checker, GvMetric metric)
+{
+	IvfpqMetaData meta;
+
+	for (;;)
+	{
+		if (!IvfpqCheckMeta(checker, metric))
+			return false;
+		IvfpqCheckModel(checker);
+		IvfpqCheckPending(checker, false);
+		if (checker->meta.nlists > 0)
+			return true;
+		IvfpqMetaRead(checker->index, &meta);
+		if (meta.nlists == 0)
+			return true;
+	}
+}
+
+/* Check all pages; false when the metapage makes no sense. */
 static bool
 check_pages(Verify *verify)
 {
@@ -215,10 +237,8 @@ check_pages(Verify *verify)
 		.records = take_records
 	};
 
-	if (!IvfpqCheckMeta(&checker, verify->type.metric))
+	if (!check_model(&checker, verify->type.metric))
 		return false;
-	IvfpqCheckModel(&checker);
-	IvfpqCheckPending(&checker, false);
 	for (int list = 0; list < checker.meta.nlists; list++)
 		(void) IvfpqCheckList(&checker, list, false);
 	sort_copies(verify);
@@ -281,11 +301,13 @@ report_row(Verify *verify, uint64 id, const int64 *count)
 	ItemPointerData tid;
 	StringInfoData problem;
 
+	IvfpqIdToTid(id, &tid);
+	if (pending == 1 && first == 1 && !IvfpqPendingHas(verify->index, &tid))
+		pending = 0;			/* it moved while we read */
 	if (second == verify->copies - 1 ? pending + first == 1 :
 		pending == 1 && first + second == 0)
 		return;
 
-	IvfpqIdToTid(id, &tid);
 	initStringInfo(&problem);
 	appendStringInfo(&problem, "row (%u,%u) of table \"%s\" is ",
 					 ItemPointerGetBlockNumberNoCheck(&tid),

@@ -2,8 +2,8 @@
  * ivfpqarray.c
  *		Immutable arrays of vectors: mean, codebooks, centroids.
  *
- * An array is a stream of floats over consecutive pages, FLOATS_PER_PAGE on
- * each.  It is written before anything points to it and never changes, so
+ * An array is a stream of floats over consecutive pages,
+ * IVFPQ_FLOATS_PER_PAGE on each.  It is written before anything points to it and never changes, so
  * readers need a pin but no lock, once the page's kind is checked.
  */
 #include "postgres.h"
@@ -11,8 +11,6 @@
 #include "miscadmin.h"
 
 #include "page/ivfpqpage.h"
-
-#define FLOATS_PER_PAGE	((int64) (IVFPQ_PAGE_BYTES / sizeof(float4)))
 
 /* Begin to read `nvectors` vectors of `dims` floats. */
 void
@@ -44,7 +42,8 @@ IvfpqArrayClose(IvfpqArrayReader *reader)
 static const float *
 pin_float(IvfpqArrayReader *reader, int64 offset)
 {
-	BlockNumber blkno = reader->first + (BlockNumber) (offset / FLOATS_PER_PAGE);
+	BlockNumber blkno = reader->first +
+		(BlockNumber) (offset / IVFPQ_FLOATS_PER_PAGE);
 
 	if (!BufferIsValid(reader->buffer) ||
 		BufferGetBlockNumber(reader->buffer) != blkno)
@@ -57,7 +56,7 @@ pin_float(IvfpqArrayReader *reader, int64 offset)
 		LockBuffer(reader->buffer, BUFFER_LOCK_UNLOCK);
 	}
 	return (const float *) PageGetContents(BufferGetPage(reader->buffer)) +
-		offset % FLOATS_PER_PAGE;
+		offset % IVFPQ_FLOATS_PER_PAGE;
 }
 
 /* Gather a vector that crosses pages. */
@@ -68,7 +67,8 @@ gather(IvfpqArrayReader *reader, int64 offset, float *out)
 
 	while (done < reader->dims)
 	{
-		int64		room = FLOATS_PER_PAGE - (offset + done) % FLOATS_PER_PAGE;
+		int64		room = IVFPQ_FLOATS_PER_PAGE -
+			(offset + done) % IVFPQ_FLOATS_PER_PAGE;
 		int			n = (int) Min(room, reader->dims - done);
 
 		memcpy(out + done, pin_float(reader, offset + done), n * sizeof(float));
@@ -90,7 +90,8 @@ IvfpqArrayNext(IvfpqArrayReader *reader, int *count)
 	if (reader->next >= reader->nvectors)
 		return NULL;
 
-	whole = (FLOATS_PER_PAGE - offset % FLOATS_PER_PAGE) / reader->dims;
+	whole = (IVFPQ_FLOATS_PER_PAGE - offset % IVFPQ_FLOATS_PER_PAGE) /
+		reader->dims;
 	if (whole > 0)
 	{
 		*count = (int) Min(whole, reader->nvectors - reader->next);
@@ -118,27 +119,21 @@ IvfpqArrayFetch(Relation index, BlockNumber first, int dims, int64 i,
 	IvfpqArrayClose(&reader);
 }
 
-/*
- * Write an array at the end of an index being built, where nobody else
- * extends it.  Returns its first page.  Not logged here: IvfpqLogBuild.
- */
-BlockNumber
-IvfpqArrayBuild(Relation index, const float *values, int64 nvalues)
+/* Write an array to pages that were reserved, from `first` on. */
+void
+IvfpqArrayWrite(Relation index, BlockNumber first, const float *values,
+				int64 nvalues, bool shared)
 {
-	BlockNumber first = InvalidBlockNumber;
+	char	   *page = palloc(BLCKSZ);
 
-	for (int64 done = 0; done < nvalues; done += FLOATS_PER_PAGE)
+	for (int64 done = 0; done < nvalues; done += IVFPQ_FLOATS_PER_PAGE)
 	{
-		Buffer		buf = IvfpqExtend(index);
-		Page		page = BufferGetPage(buf);
-		int64		n = Min(FLOATS_PER_PAGE, nvalues - done);
+		int64		n = Min(IVFPQ_FLOATS_PER_PAGE, nvalues - done);
 
-		if (first == InvalidBlockNumber)
-			first = BufferGetBlockNumber(buf);
-		IvfpqPageInit(page, IVFPQ_KIND_ARRAY);
-		memcpy(PageGetContents(page), values + done, n * sizeof(float4));
-		MarkBufferDirty(buf);
-		UnlockReleaseBuffer(buf);
+		CHECK_FOR_INTERRUPTS();
+		IvfpqPageInit((Page) page, IVFPQ_KIND_ARRAY);
+		memcpy(PageGetContents((Page) page), values + done, n * sizeof(float4));
+		IvfpqPutPage(index, first++, (Page) page, shared);
 	}
-	return first;
+	pfree(page);
 }

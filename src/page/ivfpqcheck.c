@@ -20,8 +20,6 @@
 #include "page/ivfpqrefine.h"
 #include "pgcompat.h"
 
-#define FLOATS_PER_PAGE	((int64) (IVFPQ_PAGE_BYTES / sizeof(float4)))
-
 /* A slot, or with list IVFPQ_NO_LIST a pending page, that no chain reaches. */
 typedef struct IvfpqLeftover
 {
@@ -152,30 +150,22 @@ check_parameters(IvfpqChecker *checker)
 	return false;
 }
 
-/* Pages of an array of floats. */
-static int64
-array_pages(int64 nvalues)
-{
-	return (nvalues + FLOATS_PER_PAGE - 1) / FLOATS_PER_PAGE;
-}
-
 /* Do mean, codebooks, centroids and directory lie one behind the other? */
 static bool
 check_places(IvfpqChecker *checker)
 {
 	const IvfpqMetaData *meta = &checker->meta;
-	int64		dims = meta->dims;
+	IvfpqMetaData placed = *meta;
+	BlockNumber end;
 
 	if (meta->nlists == 0)
 		return true;
-	if (meta->mean > IVFPQ_METAPAGE &&
-		meta->mean + array_pages(dims) <= meta->codebooks &&
-		meta->codebooks + array_pages(16 * dims) <= meta->parents &&
-		meta->parents + array_pages(meta->nparents * dims) <= meta->starts &&
-		meta->starts + array_pages(meta->nparents + 1) <= meta->centroids &&
-		meta->centroids + array_pages(meta->nlists * dims) <= meta->directory &&
-		meta->directory + (meta->nlists - 1) / IVFPQ_ENTRIES_PER_PAGE <
-		(int64) checker->nblocks)
+	end = IvfpqMetaPlace(&placed, meta->mean);
+	if (meta->mean > IVFPQ_METAPAGE && meta->mean < end &&
+		end <= checker->nblocks && placed.codebooks == meta->codebooks &&
+		placed.parents == meta->parents && placed.starts == meta->starts &&
+		placed.centroids == meta->centroids &&
+		placed.directory == meta->directory)
 		return true;
 	problem(checker, true, IVFPQ_METAPAGE, IVFPQ_NO_LIST,
 			"arrays and directory are not in their places");
@@ -238,10 +228,11 @@ static void
 check_array(IvfpqChecker *checker, const char *name, BlockNumber first,
 			int64 nvalues)
 {
-	for (int64 done = 0; done < nvalues; done += FLOATS_PER_PAGE)
+	for (int64 done = 0; done < nvalues; done += IVFPQ_FLOATS_PER_PAGE)
 	{
-		BlockNumber blkno = first + (BlockNumber) (done / FLOATS_PER_PAGE);
-		int64		n = Min(FLOATS_PER_PAGE, nvalues - done);
+		BlockNumber blkno = first +
+			(BlockNumber) (done / IVFPQ_FLOATS_PER_PAGE);
+		int64		n = Min(IVFPQ_FLOATS_PER_PAGE, nvalues - done);
 		const float4 *values;
 		bool		finite = true;
 
@@ -279,7 +270,7 @@ IvfpqCheckModel(IvfpqChecker *checker)
 				meta->nparents + 1);
 	check_array(checker, "centroids", meta->centroids, meta->nlists * dims);
 	for (BlockNumber blkno = meta->directory;
-		 blkno < IvfpqFirstSlabPage(meta); blkno++)
+		 IvfpqIsFixedPage(meta, blkno); blkno++)
 	{
 		if (!IvfpqCheckCopyPage(checker, blkno))
 			problem(checker, true, blkno, IVFPQ_NO_LIST,
@@ -351,7 +342,22 @@ check_slots(IvfpqChecker *checker, BlockNumber blkno)
 	}
 }
 
-/* One page that training did not write. */
+/*
+ * Might training have left the page?  A pending page that is not in the list,
+ * and while the index is untrained all that a trained one consists of.
+ */
+static bool
+is_training_leftover(const IvfpqChecker *checker, Page page)
+{
+	return IvfpqPageIs(page, IVFPQ_KIND_PENDING) ||
+		(checker->meta.nlists == 0 &&
+		 (IvfpqPageIs(page, IVFPQ_KIND_ARRAY) ||
+		  IvfpqPageIs(page, IVFPQ_KIND_DIRECTORY) ||
+		  IvfpqPageIs(page, IVFPQ_KIND_SLAB) ||
+		  IvfpqPageIs(page, IVFPQ_KIND_REFINE)));
+}
+
+/* A page that is none of the metapage, arrays and directory. */
 static void
 check_page(IvfpqChecker *checker, BlockNumber blkno)
 {
@@ -362,7 +368,7 @@ check_page(IvfpqChecker *checker, BlockNumber blkno)
 				checker->message);
 	else if (PageIsNew(page) || IvfpqPageIs(page, IVFPQ_KIND_FREE))
 		return;
-	else if (IvfpqPageIs(page, IVFPQ_KIND_PENDING))
+	else if (is_training_leftover(checker, page))
 	{
 		IvfpqLeftover leftover = {{blkno, 0}, IVFPQ_NO_LIST, 0, 0};
 
@@ -431,9 +437,13 @@ check_leftovers(IvfpqChecker *checker)
 {
 	uint32		list = IVFPQ_NO_LIST;
 	IvfpqListEntry entry = {0};
+	IvfpqMetaData meta;
 	bool		readable = false;
 	bool		sound = false;
 
+	IvfpqMetaRead(checker->index, &meta);
+	if (meta.nlists != checker->meta.nlists)
+		return;					/* trained since: that is what they are */
 	qsort(checker->leftovers, checker->nleftovers, sizeof(IvfpqLeftover),
 		  compare_leftovers);
 	IvfpqCheckPending(checker, true);
@@ -456,26 +466,26 @@ check_leftovers(IvfpqChecker *checker)
 				report_slot(checker, leftover, entry.gen, sound);
 		}
 		else if (IvfpqCheckCopyPage(checker, leftover->address.page) &&
-				 IvfpqPageIs((Page) checker->page, IVFPQ_KIND_PENDING))
-			problem(checker, true, leftover->address.page, IVFPQ_NO_LIST,
-					"it is a page of pending rows, but not in the pending list");
+				 is_training_leftover(checker, (Page) checker->page))
+			problem(checker, false, leftover->address.page, IVFPQ_NO_LIST,
+					"it is left over from training, VACUUM frees it");
 	}
 }
 
 /*
- * Check the pages beside arrays and directory, after lists and pending list:
- * their kinds, and that whatever is in use is reached.  What VACUUM writes
- * beside a list and what it has not freed yet looks just like what a crash
- * leaves.  So that is told only when the lock shows that there is no VACUUM;
+ * Check the pages of slabs and pending rows, after both were followed:
+ * their kinds, and that whatever is in use is reached.  What VACUUM and
+ * training write beside a list and what they have not freed yet looks just
+ * like what a crash leaves.  So that is told only when the lock shows that
+ * there is neither;
  * on a standby, where the lock cannot be had, it never is.
  */
 void
 IvfpqCheckSlabs(IvfpqChecker *checker)
 {
-	for (BlockNumber blkno = IvfpqNextPage(&checker->meta, IVFPQ_METAPAGE);
-		 blkno < checker->nblocks;
-		 blkno = IvfpqNextPage(&checker->meta, blkno))
-		check_page(checker, blkno);
+	for (BlockNumber blkno = 0; blkno < checker->nblocks; blkno++)
+		if (!IvfpqIsFixedPage(&checker->meta, blkno))
+			check_page(checker, blkno);
 
 	if (checker->nleftovers > 0 && !RecoveryInProgress() &&
 		ConditionalLockRelation(checker->heap, ShareUpdateExclusiveLock))

@@ -149,7 +149,7 @@ get_slot(Reading *reading, BlockNumber blkno, uint32 slot, uint32 ordinal,
 	IvfpqChecker *checker = reading->checker;
 	const IvfpqSlotHeader *header;
 
-	if (blkno < IvfpqFirstSlabPage(&checker->meta) ||
+	if (IvfpqIsFixedPage(&checker->meta, blkno) ||
 		slot >= (uint32) checker->layout.slots_per_page ||
 		(checker->cached != blkno && !IvfpqCheckCopyPage(checker, blkno)) ||
 		!IvfpqPageIs((Page) checker->page, IVFPQ_KIND_SLAB))
@@ -418,7 +418,7 @@ check_pending_page(Reading *reading, BlockNumber blkno, uint64 seq)
 	IvfpqChecker *checker = reading->checker;
 	const IvfpqPendingHeader *header;
 
-	if (blkno < IvfpqFirstSlabPage(&checker->meta) ||
+	if (IvfpqIsFixedPage(&checker->meta, blkno) ||
 		!IvfpqCheckCopyPage(checker, blkno) ||
 		!IvfpqPageIs((Page) checker->page, IVFPQ_KIND_PENDING))
 		return NULL;
@@ -503,7 +503,8 @@ IvfpqCheckPending(IvfpqChecker *checker, bool silent)
 		read_pending(&reading, &before, silent);
 		if (reading.findings == NIL || !read_ends(checker, &after))
 			break;
-		if (after.pending_head_seq != before.pending_head_seq)
+		if (after.pending_head_seq != before.pending_head_seq ||
+			after.build_id != before.build_id)
 			again = false;
 		else if (again)
 			break;

@@ -270,17 +270,19 @@ append_copies(Relation index, const IvfpqLayout *layout, uint32 list,
 }
 
 /*
- * Append a copy to a list.  One record: the directory page and the pages of
- * the newest block or of a new one.  The directory page is locked throughout,
- * so nobody else appends to the list or rewrites it.
+ * Append a copy to a list.  One record: the directory page, the pages of the
+ * newest block or of a new one and, when the row is pending, its page, from
+ * which it is removed.  The directory page is locked throughout, so nobody
+ * else appends to the list or rewrites it.
  */
 void
 IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
-				const IvfpqCopy *copy)
+				const IvfpqCopy *copy, const IvfpqPendingPlace *pending)
 {
 	IvfpqLayout layout;
 	IvfpqBlockPages block;
 	Buffer		dirbuf;
+	Buffer		pendbuf = InvalidBuffer;
 	GenericXLogState *state;
 	Page		page;
 
@@ -291,10 +293,14 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
 						   BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_DIRECTORY, NULL);
 	state = GenericXLogStart(index);
 	page = GenericXLogRegisterBuffer(state, dirbuf, 0);
+	if (pending != NULL)
+		pendbuf = IvfpqPendingTake(index, pending, &copy->tid, state);
 	append_copies(index, &layout, list, IvfpqDirectoryEntry(page, list),
 				  copy, 1, state, &block);
 	GenericXLogFinish(state);
 
+	if (BufferIsValid(pendbuf))
+		UnlockReleaseBuffer(pendbuf);
 	UnlockReleaseBuffer(dirbuf);
 	IvfpqBlockRelease(index, &layout, &block);
 }

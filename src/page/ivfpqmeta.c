@@ -38,6 +38,52 @@ IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims)
 	meta->refine_head = InvalidBlockNumber;
 }
 
+/* Pages of an array of floats. */
+static BlockNumber
+array_pages(int64 nvalues)
+{
+	return (BlockNumber) ((nvalues + IVFPQ_FLOATS_PER_PAGE - 1) /
+						  IVFPQ_FLOATS_PER_PAGE);
+}
+
+/*
+ * Lay out what training writes, arrays and directory, one behind the other
+ * from page `first` on; returns the page behind them.
+ */
+BlockNumber
+IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first)
+{
+	int64		dims = meta->dims;
+
+	meta->mean = first;
+	meta->codebooks = meta->mean + array_pages(dims);
+	meta->parents = meta->codebooks + array_pages(16 * dims);
+	meta->starts = meta->parents + array_pages(meta->nparents * dims);
+	meta->centroids = meta->starts + array_pages(meta->nparents + 1);
+	meta->directory = meta->centroids + array_pages(meta->nlists * dims);
+	return IvfpqDirectoryPage(meta, meta->nlists - 1) + 1;
+}
+
+/* How many pages of a trained index arrays and directory take. */
+BlockNumber
+IvfpqModelPages(const IvfpqMetaData *meta)
+{
+	return IvfpqDirectoryPage(meta, meta->nlists - 1) + 1 - meta->mean;
+}
+
+/*
+ * Is the page the metapage, or one of arrays and directory?  All others are
+ * slabs, pending or free.
+ */
+bool
+IvfpqIsFixedPage(const IvfpqMetaData *meta, BlockNumber blkno)
+{
+	if (blkno == IVFPQ_METAPAGE)
+		return true;
+	return meta->nlists > 0 && blkno >= meta->mean &&
+		blkno - meta->mean < IvfpqModelPages(meta);
+}
+
 /* Copy the contents into a page that is locked and, with init, made new. */
 static void
 write_meta(Buffer buf, const IvfpqMetaData *meta, bool init)
@@ -156,4 +202,21 @@ IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta)
 		GenericXLogAbort(state);
 	UnlockReleaseBuffer(buf);
 	return same;
+}
+
+/* Note that with so many rows a rebuild was advised.  One record, one page. */
+void
+IvfpqMetaAdvised(Relation index, int64 rows)
+{
+	GenericXLogState *state;
+	IvfpqMetaData *meta;
+	Buffer		buf;
+
+	buf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
+						IVFPQ_KIND_META, NULL);
+	state = GenericXLogStart(index);
+	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, buf, 0));
+	meta->rows_at_advice = rows;
+	GenericXLogFinish(state);
+	UnlockReleaseBuffer(buf);
 }

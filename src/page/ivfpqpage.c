@@ -4,10 +4,13 @@
  */
 #include "postgres.h"
 
+#include "access/xloginsert.h"
+#include "miscadmin.h"
 #include "storage/freespace.h"
 #include "storage/indexfsm.h"
 #include "storage/smgr.h"
 
+#include "page/ivfpqfault.h"
 #include "page/ivfpqpage.h"
 #include "pgcompat.h"
 
@@ -99,6 +102,60 @@ Buffer
 IvfpqExtend(Relation index)
 {
 	return GvExtendRelation(index);
+}
+
+/*
+ * Add npages consecutive pages for IvfpqPutPage; returns the first.  With
+ * `shared` others use the index: nobody may find the pages by what the free
+ * space map knows of an earlier end of the file, as a crash can leave it.
+ */
+BlockNumber
+IvfpqReserve(Relation index, BlockNumber npages, bool shared)
+{
+	BlockNumber first = GvExtendRelationBy(index, npages);
+
+	for (BlockNumber i = 0; shared && i < npages; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		RecordPageWithFreeSpace(index, first + i, 0);
+	}
+	return first;
+}
+
+/*
+ * Write a whole page that was reserved.  With `shared` it is one record, else
+ * the caller logs the finished index.
+ */
+void
+IvfpqPutPage(Relation index, BlockNumber blkno, Page page, bool shared)
+{
+	Buffer		buf = ReadBuffer(index, blkno);
+
+	LockBuffer(buf, BUFFER_LOCK_EXCLUSIVE);
+	if (!PageIsNew(BufferGetPage(buf)))
+		elog(ERROR, "block %u of index \"%s\" was taken by someone else",
+			 blkno, RelationGetRelationName(index));
+	START_CRIT_SECTION();
+	memcpy(BufferGetPage(buf), page, BLCKSZ);
+	MarkBufferDirty(buf);
+	if (shared && RelationNeedsWAL(index))
+		log_newpage_buffer(buf, true);
+	END_CRIT_SECTION();
+	UnlockReleaseBuffer(buf);
+	if (shared)
+		IvfpqFault("train: page");
+}
+
+/* Make an exclusively locked page free.  One record, one page. */
+void
+IvfpqFreePage(Relation index, Buffer buf)
+{
+	GenericXLogState *state = GenericXLogStart(index);
+
+	IvfpqPageInit(GenericXLogRegisterBuffer(state, buf,
+											GENERIC_XLOG_FULL_IMAGE),
+				  IVFPQ_KIND_FREE);
+	GenericXLogFinish(state);
 }
 
 /*

@@ -79,9 +79,9 @@ typedef struct IvfpqTarget
 } IvfpqTarget;
 
 /*
- * Metapage contents.  Everything but calibration, the pending list's ends
- * and the head of the refine pages with free slots is immutable once trained;
- * nlists = 0 means untrained: all rows are pending.
+ * Metapage contents.  Everything but calibration, rows_at_advice, the pending
+ * list's ends and the head of the refine pages with free slots is immutable
+ * once trained; nlists = 0 means untrained: all rows are pending.
  */
 typedef struct IvfpqMetaData
 {
@@ -111,6 +111,8 @@ typedef struct IvfpqMetaData
 	float4		coarse_share;	/* of the lists that a search compares; 1 =
 								 * all, flat; 0 = not calibrated */
 	int32		calibration_queries;
+	int64		rows_at_advice;	/* when it was last told, in the log, that the
+								 * index has outgrown its training; 0 = never */
 	BlockNumber pending_head;	/* InvalidBlockNumber when there is none */
 	BlockNumber pending_tail;
 	uint64		pending_head_seq;	/* IvfpqPendingHeader.seq of the head */
@@ -118,6 +120,9 @@ typedef struct IvfpqMetaData
 	int32		refine;			/* IvfpqRefine */
 	BlockNumber refine_head;	/* refine page with free slots */
 } IvfpqMetaData;
+
+/* Floats on a page of an array. */
+#define IVFPQ_FLOATS_PER_PAGE	((int64) (IVFPQ_PAGE_BYTES / sizeof(float4)))
 
 /* Where a block starts. */
 typedef struct IvfpqAddress
@@ -178,7 +183,7 @@ typedef struct IvfpqPendingHeader
 	((int) ((IVFPQ_PAGE_BYTES - sizeof(IvfpqPendingHeader)) / sizeof(ItemPointerData)))
 
 StaticAssertDecl(sizeof(IvfpqSpecialData) == 8, "special space is 8 bytes");
-StaticAssertDecl(sizeof(IvfpqMetaData) == 192, "metapage contents are 192 bytes");
+StaticAssertDecl(sizeof(IvfpqMetaData) == 200, "metapage contents are 200 bytes");
 StaticAssertDecl(sizeof(IvfpqListEntry) == 28, "directory entry is 28 bytes");
 StaticAssertDecl(sizeof(IvfpqSlotHeader) == 32, "slot header is 32 bytes");
 StaticAssertDecl(sizeof(IvfpqPendingHeader) == 24, "pending header is 24 bytes");
@@ -206,6 +211,13 @@ typedef struct IvfpqCopy
 	bool		second;			/* the row's second copy */
 	ItemPointerData refine;		/* address, if the index has refine records */
 } IvfpqCopy;
+
+/* Where a row is pending. */
+typedef struct IvfpqPendingPlace
+{
+	BlockNumber page;
+	uint64		seq;			/* of that page */
+} IvfpqPendingPlace;
 
 /* One block as read.  Pointers reach into the reader's memory. */
 typedef struct IvfpqBlockView
@@ -238,6 +250,11 @@ extern void IvfpqCorrupted(Relation index, BlockNumber blkno,
 			__attribute__((format(printf, 3, 4), noreturn));
 extern Buffer IvfpqExtend(Relation index);
 extern Buffer IvfpqGetFreePage(Relation index);
+extern void IvfpqFreePage(Relation index, Buffer buf);
+extern BlockNumber IvfpqReserve(Relation index, BlockNumber npages,
+								bool shared);
+extern void IvfpqPutPage(Relation index, BlockNumber blkno, Page page,
+						 bool shared);
 extern bool IvfpqBlockExists(Relation index, BlockNumber blkno);
 
 /* ivfpqmeta.c: the metapage */
@@ -247,6 +264,10 @@ extern void IvfpqMetaCreate(Relation index, ForkNumber fork,
 extern void IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqMetaRead(Relation index, IvfpqMetaData *meta);
 extern bool IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta);
+extern void IvfpqMetaAdvised(Relation index, int64 rows);
+extern BlockNumber IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first);
+extern BlockNumber IvfpqModelPages(const IvfpqMetaData *meta);
+extern bool IvfpqIsFixedPage(const IvfpqMetaData *meta, BlockNumber blkno);
 extern IvfpqMetaData *IvfpqMetaGet(Relation index, Page page);
 
 /*
@@ -271,8 +292,8 @@ extern const float *IvfpqArrayNext(IvfpqArrayReader *reader, int *count);
 extern void IvfpqArrayClose(IvfpqArrayReader *reader);
 extern void IvfpqArrayFetch(Relation index, BlockNumber first, int dims,
 							int64 i, float *out);
-extern BlockNumber IvfpqArrayBuild(Relation index, const float *values,
-								   int64 nvalues);
+extern void IvfpqArrayWrite(Relation index, BlockNumber first,
+							const float *values, int64 nvalues, bool shared);
 
 /* ivfpqlist.c: the directory; reading and appending lists */
 typedef struct IvfpqListReader
@@ -303,7 +324,8 @@ extern IvfpqListEntry *IvfpqDirectoryEntry(Page page, uint32 list);
 extern void IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta,
 							   uint32 list, IvfpqListEntry *entry);
 extern void IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
-							uint32 list, const IvfpqCopy *copy);
+							uint32 list, const IvfpqCopy *copy,
+							const IvfpqPendingPlace *pending);
 
 extern void IvfpqChainAppend(Relation index, const IvfpqLayout *layout,
 							 uint32 list, IvfpqListEntry *chain,
@@ -345,8 +367,6 @@ extern void IvfpqBlockRelease(Relation index, const IvfpqLayout *layout,
 							  IvfpqBlockPages *block);
 
 /* ivfpqrewrite.c: VACUUM's side of lists */
-extern BlockNumber IvfpqFirstSlabPage(const IvfpqMetaData *meta);
-extern BlockNumber IvfpqNextPage(const IvfpqMetaData *meta, BlockNumber blkno);
 extern bool IvfpqSlabRead(Relation index, BlockNumber blkno,
 						  BufferAccessStrategy strategy, char *page);
 extern void IvfpqSlabRecordFree(Relation index, const IvfpqLayout *layout,
@@ -367,6 +387,8 @@ typedef struct IvfpqPendingReader
 	uint64		next_seq;		/* its expected seq */
 	bool		restarted;		/* set when TIDs may come twice; yours to clear */
 	uint64		restarted_at;	/* head's seq when last restarted; 0 = never */
+	uint64		build_id;		/* of the index then */
+	IvfpqPendingPlace place;	/* where `tids` come from */
 	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] of one page */
 } IvfpqPendingReader;
 
@@ -374,11 +396,61 @@ extern void IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
 							 const IvfpqMetaData *meta);
 extern bool IvfpqPendingNext(IvfpqPendingReader *reader, int *count);
 extern void IvfpqPendingClose(IvfpqPendingReader *reader);
+extern bool IvfpqPendingHas(Relation index, const ItemPointerData *tid);
 extern void IvfpqPendingAppend(Relation index, ItemPointer tid);
-extern int64 IvfpqPendingEstimate(Relation index, const IvfpqMetaData *meta);
+extern int64 IvfpqPendingEstimate(Relation index);
+extern IvfpqPendingHeader *IvfpqPendingGet(Page page);
+extern ItemPointerData *IvfpqPendingTids(Page page);
+extern bool IvfpqPendingIs(Page page, uint64 seq);
+extern void IvfpqPendingInit(Page page, uint64 seq, BlockNumber next,
+							 uint64 next_seq, const ItemPointerData *tids,
+							 int count);
+extern void IvfpqPendingAddTail(Relation index, Buffer metabuf,
+								Buffer tailbuf, const ItemPointerData *tid);
+extern void IvfpqPendingTrim(Relation index);
 extern int64 IvfpqPendingVacuum(Relation index,
 								IndexBulkDeleteCallback callback,
 								void *callback_state, int64 *nleft);
+
+/*
+ * ivfpqunpend.c: rows on their way from the pending list to lists.  A seal
+ * cuts the pending list: pages from head up to tail change no more, because
+ * rows that come are appended behind.
+ */
+typedef struct IvfpqSeal
+{
+	BlockNumber head;
+	uint64		head_seq;
+	BlockNumber tail;			/* first page behind the cut */
+	uint64		tail_seq;
+} IvfpqSeal;
+
+extern bool IvfpqPendingSeal(Relation index, IvfpqSeal *seal);
+extern void IvfpqPendingKeep(Relation index, const IvfpqSeal *seal,
+							 const ItemPointerData *tids, int64 ntids,
+							 IvfpqMetaData *meta);
+extern void IvfpqPendingPublish(Relation index, const IvfpqMetaData *meta);
+extern void IvfpqPendingFree(Relation index, const IvfpqSeal *seal);
+extern Buffer IvfpqPendingTake(Relation index,
+							   const IvfpqPendingPlace *place,
+							   const ItemPointerData *tid,
+							   GenericXLogState *state);
+
+/* ivfpqsweep.c: pages that a crash during training left with nobody */
+typedef struct IvfpqSweep
+{
+	Relation	index;
+	bool		trained;
+	BlockNumber nblocks;		/* of the index when the sweep began */
+	uint8	   *listed;			/* a bit for every page of the pending list */
+	uint64		last_seq;		/* of its last page */
+} IvfpqSweep;
+
+extern void IvfpqSweepBegin(IvfpqSweep *sweep, Relation index);
+extern void IvfpqSweepPage(IvfpqSweep *sweep, BlockNumber blkno,
+						   BufferAccessStrategy strategy);
+extern void IvfpqSweepEnd(IvfpqSweep *sweep);
+extern void IvfpqSweepUntrained(Relation index, BufferAccessStrategy strategy);
 
 /*
  * ivfpqcheck.c, ivfpqchecklist.c, ivfpqcheckrefine.c: looking for damage.
@@ -449,22 +521,35 @@ extern bool IvfpqCheckAddress(IvfpqChecker *checker,
 extern void IvfpqCheckRefinePage(IvfpqChecker *checker, BlockNumber blkno);
 extern void IvfpqCheckRefineChain(IvfpqChecker *checker);
 
-/* ivfpqwriter.c: sequential writing during a build */
+/*
+ * ivfpqwriter.c: writing all lists and the directory.  Pages are filled in
+ * memory and put to blocks reserved for them.
+ */
 typedef struct IvfpqWriter
 {
 	Relation	index;
 	const IvfpqMetaData *meta;
+	bool		shared;			/* others use the index meanwhile */
 	IvfpqLayout layout;
-	Buffer		slab;			/* page being filled, locked, or invalid */
+	struct
+	{
+		BlockNumber next;		/* page to be filled next */
+		BlockNumber end;		/* page behind the last */
+	}			reserved[2];	/* pages to fill, and those after them */
+	BlockNumber nleft;			/* pages that will be reserved later */
+	BlockNumber slab_blkno;		/* where `slab` belongs; invalid = no page */
+	char	   *slab;			/* [BLCKSZ] page of slots being filled */
 	uint32		slot;			/* next free slot of it */
-	char	   *body;			/* [body_bytes] */
+	char	   *directory;		/* [BLCKSZ] directory page being filled */
+	BlockNumber directory_blkno;	/* where it belongs */
+	char	   *body;			/* [nparts][part_bytes] */
 	uint32		second;			/* bit i: copy i is its row's second */
 	uint32		nfirst;			/* copies of the list that are not */
 } IvfpqWriter;
 
-extern BlockNumber IvfpqDirectoryBuild(Relation index, int nlists);
 extern void IvfpqWriterInit(IvfpqWriter *writer, Relation index,
-							const IvfpqMetaData *meta);
+							const IvfpqMetaData *meta, const uint32 *counts,
+							bool shared);
 extern void IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
 							void (*next) (void *arg, IvfpqCopy *copy),
 							void *arg);

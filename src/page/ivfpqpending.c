@@ -7,37 +7,58 @@
  * page names for its successor too: a reader that follows a link to a page
  * used again for something else, or further on in the chain, sees the wrong
  * number and starts again.  VACUUM removes TIDs within a page and unlinks
- * empty pages at the head; the tail stays.
+ * empty pages at the head; the tail stays.  Rows that training or draining
+ * moves to lists: ivfpqunpend.c.
  */
 #include "postgres.h"
 
 #include "miscadmin.h"
 #include "storage/freespace.h"
 
+#include "page/ivfpqfault.h"
 #include "page/ivfpqpage.h"
 #include "pgcompat.h"
 
-static IvfpqPendingHeader *
-pending_header(Page page)
+/* The header of a pending page. */
+IvfpqPendingHeader *
+IvfpqPendingGet(Page page)
 {
 	return (IvfpqPendingHeader *) PageGetContents(page);
 }
 
 /* Is this the page of the chain that has the number?  Else it is damaged. */
-static bool
-is_pending(Page page, uint64 seq)
+bool
+IvfpqPendingIs(Page page, uint64 seq)
 {
-	IvfpqPendingHeader *header = pending_header(page);
+	IvfpqPendingHeader *header = IvfpqPendingGet(page);
 
 	return IvfpqPageIs(page, IVFPQ_KIND_PENDING) && header->seq == seq &&
 		header->count <= (uint32) IVFPQ_PENDING_PER_PAGE &&
 		(header->next == InvalidBlockNumber || header->next_seq > seq);
 }
 
-static ItemPointerData *
-pending_tids(Page page)
+/* The TIDs of a pending page. */
+ItemPointerData *
+IvfpqPendingTids(Page page)
 {
-	return (ItemPointerData *) (pending_header(page) + 1);
+	return (ItemPointerData *) (IvfpqPendingGet(page) + 1);
+}
+
+/* Make a pending page that holds the TIDs. */
+void
+IvfpqPendingInit(Page page, uint64 seq, BlockNumber next, uint64 next_seq,
+				 const ItemPointerData *tids, int count)
+{
+	IvfpqPendingHeader *header;
+
+	IvfpqPageInit(page, IVFPQ_KIND_PENDING);
+	header = IvfpqPendingGet(page);
+	header->seq = seq;
+	header->next_seq = next_seq;
+	header->next = next;
+	header->count = count;
+	for (int i = 0; i < count; i++)
+		IvfpqPendingTids(page)[i] = tids[i];
 }
 
 /* Begin to read, from the head that a metapage read after the snapshot gives. */
@@ -50,6 +71,7 @@ IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
 	reader->next_seq = meta->pending_head_seq;
 	reader->restarted = false;
 	reader->restarted_at = 0;
+	reader->build_id = meta->build_id;
 	reader->tids = palloc(IVFPQ_PENDING_PER_PAGE * sizeof(ItemPointerData));
 }
 
@@ -73,11 +95,13 @@ copy_pending(IvfpqPendingReader *reader, int *count)
 	buf = ReadBuffer(reader->index, reader->next);
 	LockBuffer(buf, BUFFER_LOCK_SHARE);
 	page = BufferGetPage(buf);
-	header = pending_header(page);
-	if (is_pending(page, reader->next_seq))
+	header = IvfpqPendingGet(page);
+	if (IvfpqPendingIs(page, reader->next_seq))
 	{
+		reader->place.page = reader->next;
+		reader->place.seq = header->seq;
 		*count = header->count;
-		memcpy(reader->tids, pending_tids(page),
+		memcpy(reader->tids, IvfpqPendingTids(page),
 			   header->count * sizeof(ItemPointerData));
 		reader->next = header->next;
 		reader->next_seq = header->next_seq;
@@ -89,8 +113,10 @@ copy_pending(IvfpqPendingReader *reader, int *count)
 
 /*
  * Copy the next page's TIDs into reader->tids; false at the end.  When VACUUM
- * has freed a page on the way, the list is read again from its head, and TIDs
- * handed out before come again.
+ * or training has freed a page on the way, the list is read again from its
+ * head, and TIDs handed out before come again.  Training has moved rows that
+ * did not come to lists: whoever needs all rows reads the metapage again after
+ * the end, and then the lists.
  */
 bool
 IvfpqPendingNext(IvfpqPendingReader *reader, int *count)
@@ -106,15 +132,35 @@ IvfpqPendingNext(IvfpqPendingReader *reader, int *count)
 
 		/* damage, unless the head has moved since the last time */
 		IvfpqMetaRead(reader->index, &meta);
-		if (meta.pending_head_seq == reader->restarted_at)
+		if (meta.pending_head_seq == reader->restarted_at &&
+			meta.build_id == reader->build_id)
 			IvfpqCorrupted(reader->index, missed,
 						   "it is not the next page of the pending list");
 		reader->restarted = true;
 		reader->restarted_at = meta.pending_head_seq;
+		reader->build_id = meta.build_id;
 		reader->next = meta.pending_head;
 		reader->next_seq = meta.pending_head_seq;
 	}
 	return false;
+}
+
+/* Is the row pending? */
+bool
+IvfpqPendingHas(Relation index, const ItemPointerData *tid)
+{
+	IvfpqPendingReader reader;
+	IvfpqMetaData meta;
+	bool		found = false;
+	int			count;
+
+	IvfpqMetaRead(index, &meta);
+	IvfpqPendingOpen(&reader, index, &meta);
+	while (!found && IvfpqPendingNext(&reader, &count))
+		for (int i = 0; i < count; i++)
+			found |= memcmp(&reader.tids[i], tid, sizeof(*tid)) == 0;
+	IvfpqPendingClose(&reader);
+	return found;
 }
 
 /* Add the TID to a locked tail page if it has room.  One record, one page. */
@@ -125,30 +171,30 @@ append_to_tail(Relation index, Buffer buf, ItemPointer tid)
 	Page		page;
 	IvfpqPendingHeader *header;
 
-	if (pending_header(BufferGetPage(buf))->count >=
+	if (IvfpqPendingGet(BufferGetPage(buf))->count >=
 		(uint32) IVFPQ_PENDING_PER_PAGE)
 		return false;
 	state = GenericXLogStart(index);
 	page = GenericXLogRegisterBuffer(state, buf, 0);
-	header = pending_header(page);
-	pending_tids(page)[header->count++] = *tid;
+	header = IvfpqPendingGet(page);
+	IvfpqPendingTids(page)[header->count++] = *tid;
 	GenericXLogFinish(state);
 	return true;
 }
 
 /*
- * Add a tail page that holds the TID.  One record: metapage, old tail if any,
- * new page.  The metapage is exclusively locked.
+ * Add a tail page that holds the TID or, without one, is empty.  One record:
+ * metapage, old tail if any, new page.  The metapage is exclusively locked.
  */
-static void
-append_page(Relation index, Buffer metabuf, Buffer tailbuf, ItemPointer tid)
+void
+IvfpqPendingAddTail(Relation index, Buffer metabuf, Buffer tailbuf,
+					const ItemPointerData *tid)
 {
 	GenericXLogState *state;
 	Buffer		buf = IvfpqGetFreePage(index);
 	BlockNumber blkno = BufferGetBlockNumber(buf);
 	IvfpqMetaData *meta;
 	IvfpqPendingHeader *header;
-	Page		page;
 	uint64		seq;
 
 	state = GenericXLogStart(index);
@@ -156,7 +202,7 @@ append_page(Relation index, Buffer metabuf, Buffer tailbuf, ItemPointer tid)
 	seq = meta->pending_head_seq;
 	if (BufferIsValid(tailbuf))
 	{
-		header = pending_header(GenericXLogRegisterBuffer(state, tailbuf, 0));
+		header = IvfpqPendingGet(GenericXLogRegisterBuffer(state, tailbuf, 0));
 		seq = header->seq + 1;
 		header->next = blkno;
 		header->next_seq = seq;
@@ -165,14 +211,9 @@ append_page(Relation index, Buffer metabuf, Buffer tailbuf, ItemPointer tid)
 		meta->pending_head = blkno;
 	meta->pending_tail = blkno;
 
-	page = GenericXLogRegisterBuffer(state, buf, GENERIC_XLOG_FULL_IMAGE);
-	IvfpqPageInit(page, IVFPQ_KIND_PENDING);
-	header = pending_header(page);
-	header->seq = seq;
-	header->next_seq = 0;
-	header->next = InvalidBlockNumber;
-	header->count = 1;
-	pending_tids(page)[0] = *tid;
+	IvfpqPendingInit(GenericXLogRegisterBuffer(state, buf,
+											   GENERIC_XLOG_FULL_IMAGE),
+					 seq, InvalidBlockNumber, 0, tid, tid != NULL);
 	GenericXLogFinish(state);
 	UnlockReleaseBuffer(buf);
 }
@@ -204,7 +245,7 @@ IvfpqPendingAppend(Relation index, ItemPointer tid)
 		}
 		if (!done && mode == BUFFER_LOCK_EXCLUSIVE)
 		{
-			append_page(index, metabuf, tailbuf, tid);
+			IvfpqPendingAddTail(index, metabuf, tailbuf, tid);
 			done = true;
 		}
 		if (BufferIsValid(tailbuf))
@@ -216,22 +257,32 @@ IvfpqPendingAppend(Relation index, ItemPointer tid)
 
 /*
  * About how many TIDs are pending, from the ends of the chain alone, so too
- * many by what VACUUM removed from pages in between.
+ * many by what VACUUM removed from pages in between.  The metapage stays
+ * locked, or the tail might be freed by training.
  */
 int64
-IvfpqPendingEstimate(Relation index, const IvfpqMetaData *meta)
+IvfpqPendingEstimate(Relation index)
 {
-	IvfpqPendingHeader header;
-	Buffer		buf;
+	int64		count = 0;
+	Buffer		metabuf;
+	IvfpqMetaData *meta;
 
-	if (meta->pending_tail == InvalidBlockNumber)
-		return 0;
-	buf = IvfpqReadPage(index, meta->pending_tail, BUFFER_LOCK_SHARE,
-						IVFPQ_KIND_PENDING, NULL);
-	header = *pending_header(BufferGetPage(buf));
-	UnlockReleaseBuffer(buf);
-	return (int64) (header.seq - meta->pending_head_seq) *
-		IVFPQ_PENDING_PER_PAGE + header.count;
+	metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_SHARE,
+							IVFPQ_KIND_META, NULL);
+	meta = IvfpqMetaGet(index, BufferGetPage(metabuf));
+	if (meta->pending_tail != InvalidBlockNumber)
+	{
+		Buffer		buf = IvfpqReadPage(index, meta->pending_tail,
+										BUFFER_LOCK_SHARE,
+										IVFPQ_KIND_PENDING, NULL);
+		IvfpqPendingHeader *header = IvfpqPendingGet(BufferGetPage(buf));
+
+		count = (int64) (header->seq - meta->pending_head_seq) *
+			IVFPQ_PENDING_PER_PAGE + header->count;
+		UnlockReleaseBuffer(buf);
+	}
+	UnlockReleaseBuffer(metabuf);
+	return count;
 }
 
 /*
@@ -253,13 +304,13 @@ vacuum_page(Relation index, BlockNumber *blkno, uint64 *seq,
 
 	buf = IvfpqReadPage(index, *blkno, BUFFER_LOCK_EXCLUSIVE,
 						IVFPQ_KIND_PENDING, NULL);
-	if (!is_pending(BufferGetPage(buf), *seq))
+	if (!IvfpqPendingIs(BufferGetPage(buf), *seq))
 		IvfpqCorrupted(index, *blkno,
 					   "it is not the next page of the pending list");
 	state = GenericXLogStart(index);
 	page = GenericXLogRegisterBuffer(state, buf, 0);
-	header = pending_header(page);
-	tids = pending_tids(page);
+	header = IvfpqPendingGet(page);
+	tids = IvfpqPendingTids(page);
 	for (uint32 i = 0; i < header->count; i++)
 	{
 		if (!ItemPointerIsValid(&tids[i]))
@@ -305,7 +356,7 @@ unlink_head(Relation index)
 	}
 	buf = IvfpqReadPage(index, head, BUFFER_LOCK_EXCLUSIVE,
 						IVFPQ_KIND_PENDING, NULL);
-	header = pending_header(BufferGetPage(buf));
+	header = IvfpqPendingGet(BufferGetPage(buf));
 	if (header->count == 0)
 	{
 		GenericXLogState *state = GenericXLogStart(index);
@@ -324,6 +375,23 @@ unlink_head(Relation index)
 	if (unlinked)
 		RecordPageWithFreeSpace(index, head, BLCKSZ - 1);
 	return unlinked;
+}
+
+/*
+ * Give the empty pages at the head back.  Only VACUUM and training, which
+ * exclude each other, may.
+ */
+void
+IvfpqPendingTrim(Relation index)
+{
+	IvfpqMetaData meta;
+
+	IvfpqMetaRead(index, &meta);
+	while (meta.pending_head != InvalidBlockNumber && unlink_head(index))
+	{
+		IvfpqFault("trim");
+		CHECK_FOR_INTERRUPTS();
+	}
 }
 
 /*
@@ -352,7 +420,6 @@ IvfpqPendingVacuum(Relation index, IndexBulkDeleteCallback callback,
 							   &left);
 		*nleft += left;
 	}
-	while (meta.pending_head != InvalidBlockNumber && unlink_head(index))
-		CHECK_FOR_INTERRUPTS();
+	IvfpqPendingTrim(index);
 	return removed;
 }

@@ -25,27 +25,6 @@
 /* Times a rewrite catches up with inserts before it leaves the list alone. */
 #define MAX_CATCH_UP	10
 
-/* Slab and pending pages come after everything that training wrote. */
-BlockNumber
-IvfpqFirstSlabPage(const IvfpqMetaData *meta)
-{
-	if (meta->nlists == 0)
-		return IVFPQ_METAPAGE + 1;
-	return IvfpqDirectoryPage(meta, meta->nlists - 1) + 1;
-}
-
-/*
- * The page after blkno that training did not write: refine pages of a build
- * come before what it wrote, slabs and all that came later behind it.
- */
-BlockNumber
-IvfpqNextPage(const IvfpqMetaData *meta, BlockNumber blkno)
-{
-	if (meta->nlists > 0 && blkno + 1 == meta->mean)
-		return IvfpqFirstSlabPage(meta);
-	return blkno + 1;
-}
-
 /*
  * Copy a slab page out.  A page that is nobody's is offered to the free space
  * map instead, and a page of another kind passed over: false.

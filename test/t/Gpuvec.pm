@@ -14,7 +14,7 @@ use Test::More;
 use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(long_test new_node load_gpuvec background wait_until
-  end_of restart_after_kill answers is_sound is_complete is_exact);
+  end_of restart_after_crash restart_after_kill answers is_sound is_complete is_exact);
 
 # Row `g` of a table: one of 20 clusters, and what the checks below need.
 my $FUNCTIONS = q{
@@ -149,6 +149,16 @@ sub wait_until
 		usleep(5_000);
 	}
 	return 0;
+}
+
+# Start a server again one of whose backends was killed: the postmaster is
+# about to end.
+sub restart_after_crash
+{
+	my ($node) = @_;
+
+	$node->stop('immediate', fail_ok => 1);
+	return restart_after_kill($node);
 }
 
 # Start a server again whose postmaster was killed: its children may still be
