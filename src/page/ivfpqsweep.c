@@ -10,12 +10,12 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 #include "storage/freespace.h"
 #include "utils/memutils.h"
 
 #include "page/ivfpqfault.h"
 #include "page/ivfpqpage.h"
+#include "pgcompat.h"
 
 /* Note the pages of the pending list; memory from the current context. */
 void
@@ -109,7 +109,7 @@ IvfpqSweepUntrained(Relation index, BufferAccessStrategy strategy)
 	for (BlockNumber blkno = IVFPQ_METAPAGE + 1;
 		 blkno < sweep.nblocks; blkno++)
 	{
-		CHECK_FOR_INTERRUPTS();
+		GvVacuumDelayPoint();
 		IvfpqSweepPage(&sweep, blkno, strategy);
 	}
 	IvfpqSweepEnd(&sweep);
