@@ -10,9 +10,9 @@
 /*
  * Refine page: a header, then equal slots, one for each row.  Pages with free
  * slots are chained from the metapage; a page that has become full stays in
- * the chain until it is its head and an inserter finds it so.  A refine page
- * never becomes a page of another kind, so what a copy's address leads to is
- * always a slot.
+ * the chain until it is its head and an inserter finds it so.  In a trained
+ * index a refine page never becomes a page of another kind, so what a copy's
+ * address leads to is always a slot.
  */
 typedef struct IvfpqRefineHeader
 {
