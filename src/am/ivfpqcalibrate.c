@@ -8,8 +8,8 @@
  * searched with ever more lists, and for every number of lists the rank of
  * each true neighbour among the candidates is looked up: it is found with
  * that many lists whenever there are more candidates than its rank.  Of all
- * pairs (probes, candidates) whose recall, at the lower end of its one-sided
- * 95 % interval, reaches a target, the cheapest is kept.
+ * pairs (probes, candidates) whose recall, at the lower end of its 95 %
+ * interval, reaches a target, the cheapest is kept.
  */
 #include "postgres.h"
 
@@ -36,7 +36,7 @@
 #define USUAL_WIDTH		500
 #define MOST_WIDTH		20000
 
-#define Z_95_ONE_SIDED	1.644854
+#define Z_95			1.959964	/* as gpuvec_recall, two-sided */
 
 /* Nanoseconds of one core, for weighing probes against candidates. */
 #define LOOKUP_NS		0.4		/* a sub-quantizer of a copy */
@@ -277,7 +277,7 @@ lower_bound(const Ladder *ladder, int depth, int step, int width)
 
 	/* queries that all came out alike tell nothing of their spread */
 	variance = Max(variance, mean * (1 - mean) / n);
-	return mean - Z_95_ONE_SIDED * sqrt(variance / n);
+	return mean - Z_95 * sqrt(variance / n);
 }
 
 /*

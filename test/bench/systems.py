@@ -5,7 +5,8 @@ METRICS = {
     "l2": ("<->", "l2_ops"),
     "cosine": ("<=>", "cosine_ops"),
 }
-PROBES = [4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512]
+RECALLS = [.8, .9, .98, .99]
+PROBES = [4, 8, 16, 32, 64, 128, 256, 512]
 CANDIDATES = [30, 100, 200]
 EF_SEARCH = [10, 20, 40, 80, 120, 200, 400, 800]
 IVFFLAT_PROBES = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 100]
@@ -45,9 +46,10 @@ def setting(name, values, default=None):
 
 
 def sweep_gpuivfpq(system):
-    """Probes at default candidates, candidates at default probes."""
+    """Recall asked for; probes at default candidates, and the reverse."""
     lists = system.info["lists"]
     return [Point("default", {}, True)] + \
+        setting("gpuvec.recall", RECALLS) + \
         setting("gpuvec.probes", [p for p in PROBES if p < lists]) + \
         setting("gpuvec.candidates", CANDIDATES)
 
