@@ -24,13 +24,13 @@
 #include "am/ivfpqtidset.h"
 
 #define MIN_QUERIES		200
-#define MAX_QUERIES		400
-#define ROWS_PER_QUERY	250		/* in between */
+#define MAX_QUERIES		1000
+#define ROWS_PER_QUERY	300		/* in between */
 
 #define DEEP			100		/* neighbours looked for, IVFPQ_DEPTHS */
 #define MAX_STEPS		48
 #define MAX_WIDTHS		32
-#define STEP			1.4		/* from one number of probes to the next */
+#define STEP			1.7		/* from one number of probes to the next */
 #define WIDTH_STEP		1.4		/* ... of candidates */
 #define LEAST_WIDTH		40		/* fewer fail rows unlike those of training */
 #define USUAL_WIDTH		500
@@ -415,7 +415,7 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 	Ladder	   *ladder = palloc0(sizeof(Ladder));
 	IvfpqModel *model = IvfpqModelLoad(index, meta);
 	double		rows = (double) meta->rows_at_calibration;
-	int			probes = Min(3 * IvfpqFormulaProbes(meta), meta->nlists);
+	int			probes = Min(2.5 * IvfpqFormulaProbes(meta), meta->nlists);
 	int			width = Max(USUAL_WIDTH, 4 * IvfpqFormulaCandidates(meta));
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
