@@ -192,9 +192,13 @@ ORDER BY e <-> '{1,2,3,4,5,6,7,8}' LIMIT 5;
 -- joins, and a second key that sorts what is equal
 SELECT count(*) FROM (SELECT s.id FROM scanned AS s JOIN queries AS q ON q.q = s.kind
 	ORDER BY s.e <-> '{1,2,3,4,5,6,7,8}' LIMIT 25) AS x;
+SET gpuvec.probes = 10000;
+SET gpuvec.candidates = 1000;
 SELECT array_agg(id) = (SELECT array_agg(id) FROM (SELECT id FROM scanned
 		ORDER BY (e <-> '{1,2,3,4,5,6,7,8}') + 0, id LIMIT 5) AS x) AS same
 FROM (SELECT id FROM scanned ORDER BY e <-> '{1,2,3,4,5,6,7,8}', id LIMIT 5) AS q;
+RESET gpuvec.probes;
+RESET gpuvec.candidates;
 
 -- parameters: real[], float8[], and without a type; generic plans
 SET plan_cache_mode = force_generic_plan;

@@ -84,7 +84,8 @@ ivfpqoptions(Datum reloptions, bool validate)
 		INT_OPTION(dims),
 		INT_OPTION(spill),
 		INT_OPTION(train_rows),
-		{"refine", RELOPT_TYPE_ENUM, offsetof(IvfpqOptions, refine)},
+		{.optname = "refine", .opttype = RELOPT_TYPE_ENUM,
+		.offset = offsetof(IvfpqOptions, refine)},
 	};
 	IvfpqOptions *options;
 
