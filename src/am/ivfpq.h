@@ -43,6 +43,9 @@
 /* The most that option and setting `candidates` may ask for. */
 #define IVFPQ_MAX_CANDIDATES	1000000
 
+/* A two-sided interval of 95 % reaches so many standard errors. */
+#define IVFPQ_Z_95				1.959964
+
 /* Beyond this recall a scan reads everything. */
 #define IVFPQ_MOST_RECALL		0.99
 

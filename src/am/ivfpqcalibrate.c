@@ -27,7 +27,6 @@
 #define MAX_QUERIES		1000
 #define ROWS_PER_QUERY	300		/* in between */
 
-#define DEEP			100		/* neighbours looked for, IVFPQ_DEPTHS */
 #define MAX_STEPS		48
 #define MAX_WIDTHS		32
 #define STEP			1.7		/* from one number of probes to the next */
@@ -35,8 +34,6 @@
 #define LEAST_WIDTH		40		/* fewer fail rows unlike those of training */
 #define USUAL_WIDTH		500
 #define MOST_WIDTH		20000
-
-#define Z_95			1.959964	/* as gpuvec_recall, two-sided */
 
 /* Nanoseconds of one core, for weighing probes against candidates. */
 #define LOOKUP_NS		0.4		/* a sub-quantizer of a copy */
@@ -50,7 +47,7 @@
 #define SHARE_QUERIES	128
 #define MIN_LISTS_FOR_PARENTS	512
 
-static const int depths[IVFPQ_DEPTHS] = {10, DEEP};
+static const int depths[IVFPQ_DEPTHS] = {IVFPQ_FIRST_ROWS, IVFPQ_DEEP_ROWS};
 static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
 
 /* A true neighbour of the query at hand. */
@@ -72,7 +69,7 @@ typedef struct Ladder
 
 	/* the query at hand */
 	int			nneighbours;
-	Neighbour	neighbours[DEEP];	/* by id */
+	Neighbour	neighbours[IVFPQ_DEEP_ROWS];	/* by id */
 	GvTopK		sorted;			/* copy of the candidates */
 
 	/* recall at each depth, step and width, summed over queries */
@@ -107,7 +104,7 @@ IvfpqCalibrationBegin(const GvModel *gv, int nqueries, const float *queries,
 	calibration->ids = ids;
 	calibration->truth = palloc0(nqueries * sizeof(GvTopK));
 	for (int i = 0; i < nqueries; i++)	/* its own row comes on top */
-		IvfpqTopKResize(&calibration->truth[i], DEEP + 1);
+		IvfpqTopKResize(&calibration->truth[i], IVFPQ_DEEP_ROWS + 1);
 	return calibration;
 }
 
@@ -140,7 +137,8 @@ begin_query(Ladder *ladder, int q)
 
 	gv_topk_sort(truth);
 	ladder->nneighbours = 0;
-	for (int i = 0; i < truth->count && ladder->nneighbours < DEEP; i++)
+	for (int i = 0; i < truth->count &&
+		 ladder->nneighbours < IVFPQ_DEEP_ROWS; i++)
 	{
 		Neighbour  *neighbour = &ladder->neighbours[ladder->nneighbours];
 
@@ -277,7 +275,7 @@ lower_bound(const Ladder *ladder, int depth, int step, int width)
 
 	/* queries that all came out alike tell nothing of their spread */
 	variance = Max(variance, mean * (1 - mean) / n);
-	return mean - Z_95 * sqrt(variance / n);
+	return mean - IVFPQ_Z_95 * sqrt(variance / n);
 }
 
 /*
@@ -368,7 +366,6 @@ count_found(Ladder *ladder, double share)
 {
 	IvfpqMetaData *meta = (IvfpqMetaData *) &ladder->search.model->meta;
 	int			n = Min(ladder->calibration->nqueries, SHARE_QUERIES);
-	int64		found = 0;
 
 	meta->coarse_share = share;
 	ladder->nsteps = 1;
@@ -376,8 +373,7 @@ count_found(Ladder *ladder, double share)
 	memset(ladder->sum, 0, sizeof(ladder->sum));
 	for (int q = 0; q < n; q++)
 		climb(ladder, q);
-	found = rint(ladder->sum[0][0][ladder->nwidths - 1] * depths[0]);
-	return found;
+	return rint(ladder->sum[0][0][ladder->nwidths - 1] * depths[0]);
 }
 
 /*

@@ -19,8 +19,8 @@
 #define CANDIDATES_GROWTH	4.0
 #define PROBES_GROWTH		1.4
 
-#define ROWS_PER_BATCH		10	/* given out by the first batch */
-#define ROWS_CALIBRATED		100 /* by the second, when calibration says how */
+#define IVFPQ_FIRST_ROWS		10	/* given out by the first batch */
+#define IVFPQ_DEEP_ROWS		100 /* by the second, when calibration says how */
 
 /* Lists for a table of that many rows. */
 int
@@ -116,15 +116,15 @@ IvfpqGetEffort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 	{
 		effort->candidates = grow(known->candidates, CANDIDATES_GROWTH, after,
 								  PG_INT32_MAX / 4);
-		effort->quota = batch == 0 ? ROWS_PER_BATCH :
-			grow(ROWS_CALIBRATED, CANDIDATES_GROWTH, after, PG_INT32_MAX);
+		effort->quota = batch == 0 ? IVFPQ_FIRST_ROWS :
+			grow(IVFPQ_DEEP_ROWS, CANDIDATES_GROWTH, after, PG_INT32_MAX);
 	}
 	else
 	{
 		effort->candidates = grow(candidates > 0 ? candidates :
 								  IvfpqFormulaCandidates(meta),
 								  CANDIDATES_GROWTH, batch, PG_INT32_MAX / 4);
-		effort->quota = grow(ROWS_PER_BATCH, CANDIDATES_GROWTH, batch,
+		effort->quota = grow(IVFPQ_FIRST_ROWS, CANDIDATES_GROWTH, batch,
 							 PG_INT32_MAX);
 	}
 }

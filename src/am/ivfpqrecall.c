@@ -39,9 +39,6 @@
 #define MAX_K			10000
 #define MAX_SAMPLES		100000
 
-/* Two-sided 95 % of the normal distribution. */
-#define Z_95			1.959964
-
 /* A row that serves as a query. */
 typedef struct RecallQuery
 {
@@ -482,12 +479,12 @@ confidence(const Recall *recall, double *low, double *high)
 	if (recall->nmeasured > 1)
 		variance = (recall->sum_squares - n * mean * mean) / (n - 1);
 	if (variance > 1e-12)
-		half = Z_95 * sqrt(variance / n);
+		half = IVFPQ_Z_95 * sqrt(variance / n);
 	else
 	{
-		double		z2 = Z_95 * Z_95;
+		double		z2 = IVFPQ_Z_95 * IVFPQ_Z_95;
 
-		half = Z_95 / (1 + z2 / n) *
+		half = IVFPQ_Z_95 / (1 + z2 / n) *
 			sqrt(mean * (1 - mean) / n + z2 / (4 * n * n));
 		mean = (mean + z2 / (2 * n)) / (1 + z2 / n);
 	}

@@ -146,7 +146,8 @@ static void
 put_targets(FunctionCallInfo fcinfo, Relation index)
 {
 	static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
-	static const int depths[IVFPQ_DEPTHS] = {10, 100};
+	static const int depths[IVFPQ_DEPTHS] = {IVFPQ_FIRST_ROWS,
+	IVFPQ_DEEP_ROWS};
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	IvfpqMetaData meta;
 

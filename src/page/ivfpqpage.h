@@ -70,6 +70,8 @@ typedef IvfpqSpecialData *IvfpqSpecial;
 #define IVFPQ_TARGETS		5
 #define IVFPQ_TARGET_RECALLS {0.80, 0.90, 0.95, 0.98, 0.99}
 #define IVFPQ_DEPTHS		2
+#define IVFPQ_FIRST_ROWS	10
+#define IVFPQ_DEEP_ROWS		100
 
 /* What it takes to reach a recall; 0 = not known. */
 typedef struct IvfpqTarget
