@@ -350,11 +350,7 @@ static bool
 is_training_leftover(const IvfpqChecker *checker, Page page)
 {
 	return IvfpqPageIs(page, IVFPQ_KIND_PENDING) ||
-		(checker->meta.nlists == 0 &&
-		 (IvfpqPageIs(page, IVFPQ_KIND_ARRAY) ||
-		  IvfpqPageIs(page, IVFPQ_KIND_DIRECTORY) ||
-		  IvfpqPageIs(page, IVFPQ_KIND_SLAB) ||
-		  IvfpqPageIs(page, IVFPQ_KIND_REFINE)));
+		(checker->meta.nlists == 0 && IvfpqPageIsTrained(page));
 }
 
 /* A page that is none of the metapage, arrays and directory. */

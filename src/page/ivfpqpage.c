@@ -45,6 +45,16 @@ IvfpqPageIs(Page page, IvfpqPageKind kind)
 		IvfpqPageSpecial(page)->kind == kind;
 }
 
+/* Is the page of a kind that only a trained index has? */
+bool
+IvfpqPageIsTrained(Page page)
+{
+	return IvfpqPageIs(page, IVFPQ_KIND_ARRAY) ||
+		IvfpqPageIs(page, IVFPQ_KIND_DIRECTORY) ||
+		IvfpqPageIs(page, IVFPQ_KIND_SLAB) ||
+		IvfpqPageIs(page, IVFPQ_KIND_REFINE);
+}
+
 /* Report a damaged index; the one place that does. */
 void
 IvfpqCorrupted(Relation index, BlockNumber blkno, const char *fmt,...)

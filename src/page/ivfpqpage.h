@@ -247,6 +247,7 @@ extern void IvfpqPageInit(Page page, IvfpqPageKind kind);
 extern Buffer IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 							IvfpqPageKind kind, BufferAccessStrategy strategy);
 extern bool IvfpqPageIs(Page page, IvfpqPageKind kind);
+extern bool IvfpqPageIsTrained(Page page);
 extern void IvfpqCorrupted(Relation index, BlockNumber blkno,
 						   const char *fmt,...)
 			__attribute__((format(printf, 3, 4), noreturn));

@@ -53,11 +53,7 @@ is_left_over(const IvfpqSweep *sweep, BlockNumber blkno, Page page)
 	if (IvfpqPageIs(page, IVFPQ_KIND_PENDING))
 		return IvfpqPendingGet(page)->seq <= sweep->last_seq &&
 			(sweep->listed[blkno / 8] & (1 << (blkno % 8))) == 0;
-	return !sweep->trained &&
-		(IvfpqPageIs(page, IVFPQ_KIND_ARRAY) ||
-		 IvfpqPageIs(page, IVFPQ_KIND_DIRECTORY) ||
-		 IvfpqPageIs(page, IVFPQ_KIND_SLAB) ||
-		 IvfpqPageIs(page, IVFPQ_KIND_REFINE));
+	return !sweep->trained && IvfpqPageIsTrained(page);
 }
 
 /*
