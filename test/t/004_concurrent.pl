@@ -121,13 +121,14 @@ my @all = (
 	[ 'busy', '<=>', 8, 'busy_cosine' ],
 	[ 'wide', '<->', 1400, 'wide_e' ],
 	[ 'waiting', '<->', 8, 'waiting_e' ]);
+# the VACUUM that was ended in its midst left what the next one frees
 for my $what ('afterwards', 'vacuumed')
 {
 	for my $index (@all)
 	{
 		my ($tab, $operator, $dims, $name) = @$index;
 
-		is_sound($node, $name, $what);
+		is_sound($node, $name, $what, warnings => $what eq 'afterwards');
 		is_complete($node, $tab, $operator, $dims, $what);
 		is_exact($node, $tab, $operator, $dims, $what);
 	}
