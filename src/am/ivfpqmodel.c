@@ -38,6 +38,17 @@ IvfpqCheckStatus(GvStatus status)
 		case GV_INVALID:
 			elog(ERROR, "engine was called with invalid arguments");
 			break;
+		case GV_NO_MEMORY:
+			ereport(ERROR,
+					(errcode(ERRCODE_OUT_OF_MEMORY),
+					 errmsg("out of memory"),
+					 errdetail("The engine has no room.")));
+			break;
+		case GV_FAILED:
+			ereport(ERROR,
+					(errcode(ERRCODE_SYSTEM_ERROR),
+					 errmsg("the engine failed")));
+			break;
 	}
 }
 

@@ -55,7 +55,9 @@ typedef enum GvStatus
 {
 	GV_OK = 0,
 	GV_CANCELLED,				/* the GvStop asked for it */
-	GV_INVALID					/* arguments break the contract */
+	GV_INVALID,					/* arguments break the contract */
+	GV_NO_MEMORY,				/* there is no room (gv_mirror.h) */
+	GV_FAILED					/* the engine is broken (gv_mirror.h) */
 } GvStatus;
 
 typedef enum GvMetric

@@ -1,0 +1,89 @@
+/*
+ * ivfpqclient.h
+ *		PostgreSQL's side of gpuvecd: who starts it, who talks to it, who brings
+ *		it mirrors, and what all processes know of it.
+ *
+ * Nothing here is needed to answer a query: whatever goes wrong, the session's
+ * own engine answers.  No function waits for gpuvecd with a lock of a relation
+ * or a page held that the session did not hold before.
+ */
+#ifndef IVFPQCLIENT_H
+#define IVFPQCLIENT_H
+
+#include "utils/rel.h"
+
+#include "engine/gv_mirror.h"
+#include "page/ivfpqpage.h"
+#include "server/gv_protocol.h"
+
+/* Settings (gpuvec.c). */
+typedef enum IvfpqEngineSetting
+{
+	IVFPQ_ENGINE_AUTO,			/* gpuvecd when it has a card */
+	IVFPQ_ENGINE_CPU,			/* always in the session */
+	IVFPQ_ENGINE_GPU			/* gpuvecd whatever it runs */
+} IvfpqEngineSetting;
+
+typedef enum IvfpqServerSetting
+{
+	IVFPQ_SERVER_AUTO,			/* cuda if there is a card, else no server */
+	IVFPQ_SERVER_CUDA,
+	IVFPQ_SERVER_CPU,
+	IVFPQ_SERVER_OFF
+} IvfpqServerSetting;
+
+typedef enum IvfpqErrorSetting
+{
+	IVFPQ_ON_ERROR_FALLBACK,
+	IVFPQ_ON_ERROR_ERROR
+} IvfpqErrorSetting;
+
+extern int	ivfpq_engine;
+extern int	ivfpq_on_gpu_error;
+extern int	ivfpq_request_timeout;	/* ms */
+extern bool ivfpq_auto_mirror;
+
+/* At server start only; they have their defaults without preloading. */
+extern int	ivfpq_server;
+extern int	ivfpq_gpu_memory;	/* MB, 0 = what the engine proposes */
+extern char *ivfpq_devices;
+
+/*
+ * What became of a search that gpuvecd might have done.  The names are
+ * counters of gpuvec_stat.
+ */
+typedef enum IvfpqServed
+{
+	IVFPQ_SERVED,
+	IVFPQ_NOT_ASKED,			/* engine, server or index are not for it */
+	IVFPQ_DOWN,					/* it is not there */
+	IVFPQ_SUSPENDED,			/* it did not answer somebody in time */
+	IVFPQ_NOT_MIRRORED,			/* it has no mirror of the index */
+	IVFPQ_LOADING,				/* it has not all of it yet */
+	IVFPQ_TIMED_OUT,
+	IVFPQ_BROKEN,				/* the connection ended, or made no sense */
+	IVFPQ_REFUSED,				/* version, connections, memory */
+	IVFPQ_ENGINE_FAILED,
+	IVFPQ_STALE					/* the mirror was too old to be of use */
+} IvfpqServed;
+
+#define IVFPQ_NSERVED	11
+
+/*
+ * ivfpqask.c: a search.  Pointers are good until the next one.
+ */
+typedef struct IvfpqAnswer
+{
+	GvSearchReply head;
+	const GvProbeReply *probed; /* [head.nprobed] */
+	const GvHit *hits;			/* [head.nhits] ascending by (S, row id); their
+								 * probes are in range */
+} IvfpqAnswer;
+
+extern IvfpqServed IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,
+								  const float *query, int probes, int compare,
+								  int capacity, IvfpqAnswer *answer);
+extern void IvfpqAskStale(Relation index, const IvfpqMetaData *meta,
+						  bool useless);
+
+#endif							/* IVFPQCLIENT_H */

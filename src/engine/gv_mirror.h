@@ -1,0 +1,192 @@
+/*
+ * gv_mirror.h
+ *		The wall's second half: a copy of an index, searched whole.
+ *
+ * gv_engine.h works on arrays that the caller brings each time.  A card has
+ * to have them before the query comes: a mirror is an index's model and lists
+ * in an engine's own memory, and a search takes a query all the way from
+ * coarse search to the best copies.  gpuvecd calls this; backends never do.
+ *
+ * Unlike gv_engine.h these operations keep state and take memory, and may
+ * report GV_NO_MEMORY (the mirror is as it was) and GV_FAILED (the engine is
+ * beyond repair: the process must be started anew).  They never print, exit
+ * or jump out.
+ *
+ * Threads: changes of a mirror (put_array, put_list, drop) exclude all else on
+ * that mirror; the caller locks.  Searches with different searchers, and
+ * changes of different mirrors, may run side by side.
+ *
+ * Results are those of the score S (gv_engine.h), so that candidates are the
+ * same as those of gv_coarse, gv_table and gv_scan, pair for pair.
+ */
+#ifndef GV_MIRROR_H
+#define GV_MIRROR_H
+
+#include "engine/gv_engine.h"
+
+/* One mirror and one worker's memory, each an engine's own. */
+typedef struct GvMirror GvMirror;
+typedef struct GvSearcher GvSearcher;
+
+/* What does not change as long as a mirror lives. */
+typedef struct GvMirrorSpec
+{
+	GvMetric	metric;
+	int32_t		dims;
+	int32_t		m;				/* sub-quantizers */
+	int32_t		nlists;			/* 1 .. 2^24 */
+	int32_t		nparents;		/* 1 .. nlists */
+	int64_t		copies;			/* about how many there are to come */
+} GvMirrorSpec;
+
+/* The parts of the model, arrays of 4-byte elements. */
+typedef enum GvArray
+{
+	GV_CODEBOOKS,				/* float [GV_CODEWORDS * dims] */
+	GV_PARENTS,					/* float [nparents][dims] */
+	GV_STARTS,					/* int32 [nparents + 1] */
+	GV_CENTROIDS				/* float [nlists][dims] */
+} GvArray;
+
+#define GV_NARRAYS		4
+
+/*
+ * Blocks of one list: with these in place the list holds its blocks
+ * 0 .. first - 1 as before, these, and no others.  All but the last are full.
+ * With codes, t and rowids NULL only `live` is new, and the blocks are there.
+ */
+typedef struct GvListPiece
+{
+	int32_t		list;
+	int32_t		first;			/* block number, 0 the oldest */
+	int32_t		nblocks;
+	const uint32_t *live;		/* [nblocks] bit i: copy i is live */
+	const float *t;				/* [nblocks][GV_BLOCK] */
+	const uint16_t *rowids;		/* [nblocks][GV_BLOCK][3] */
+	const uint8_t *codes;		/* [nblocks][gv_code_bytes(m)][GV_BLOCK] */
+} GvListPiece;
+
+/* A list that was searched, and its coarse score. */
+typedef struct GvProbe
+{
+	int32_t		list;
+	float		base;
+} GvProbe;
+
+/* A copy found.  A row id is as in GvBlock. */
+typedef struct GvHit
+{
+	float		score;			/* S */
+	uint32_t	probe;			/* which of the probes holds it */
+	uint16_t	rowid[3];
+	uint16_t	unused;			/* 0 */
+} GvHit;
+
+/*
+ * One query.  The `probes` nearest lists are searched, found among `compare`
+ * lists whose parents are nearest, or among all lists where an engine prefers
+ * that; the best `capacity` copies come back, ascending by (S, row id).
+ */
+typedef struct GvSearch
+{
+	const float *query;			/* [dims], transformed */
+	int32_t		probes;			/* >= 1 */
+	int32_t		compare;		/* >= 1 */
+	int32_t		capacity;		/* >= 1 */
+	int32_t		nprobed;		/* out */
+	GvProbe    *probed;			/* out [probes], nearest first */
+	int32_t		nhits;			/* out */
+	GvHit	   *hits;			/* out [capacity] */
+	int64_t		copies;			/* out: scored */
+} GvSearch;
+
+/* What an engine runs on. */
+typedef struct GvDevice
+{
+	char		name[128];		/* the card's or the processor's; on failure,
+								 * the reason */
+	int64_t		memory;			/* bytes that mirrors may have */
+} GvDevice;
+
+/* One engine.  Every slot is filled.  Call through the gv_... wrappers. */
+typedef struct GvMirrorBackend
+{
+	const char *name;			/* "cpu", "cuda" */
+
+	GvStatus	(*open) (const char *devices, GvDevice *device);
+	int64_t		(*size) (const GvMirrorSpec *spec);
+	GvStatus	(*create) (const GvMirrorSpec *spec, GvMirror **mirror);
+	void		(*drop) (GvMirror *mirror);
+	int64_t		(*bytes) (const GvMirror *mirror);
+	GvStatus	(*put_array) (GvMirror *mirror, GvArray array, int64_t first,
+							  int64_t n, const void *values);
+	GvStatus	(*put_list) (GvMirror *mirror, const GvListPiece *piece);
+	GvStatus	(*get_block) (GvMirror *mirror, int32_t list, int32_t block,
+							  GvBlock *view);
+	GvStatus	(*searcher) (GvSearcher **searcher);
+	void		(*searcher_drop) (GvSearcher *searcher);
+	GvStatus	(*search) (GvSearcher *searcher, GvMirror *mirror,
+						   GvSearch *searches, int32_t n);
+} GvMirrorBackend;
+
+extern const GvMirrorBackend gv_cpu_mirrors;	/* portable C, the oracle */
+extern const GvMirrorBackend gv_cuda_mirrors;	/* gpu/, where it is built */
+
+/*
+ * gv_mirrors_open: take this engine from now on, on these devices ("" = its
+ * choice; for cuda, numbers separated by commas).  Once a process.
+ */
+extern GvStatus gv_mirrors_open(const GvMirrorBackend *engine,
+								const char *devices, GvDevice *device);
+
+/* gv_mirror_size: bytes that a mirror will take, about; 0: invalid spec. */
+extern int64_t gv_mirror_size(const GvMirrorSpec *spec);
+
+/* gv_mirror_create: an empty mirror; all lists are empty, arrays zero. */
+extern GvStatus gv_mirror_create(const GvMirrorSpec *spec, GvMirror **mirror);
+extern void gv_mirror_drop(GvMirror *mirror);
+
+/* gv_mirror_bytes: what it takes now. */
+extern int64_t gv_mirror_bytes(const GvMirror *mirror);
+
+/*
+ * gv_mirror_put_array: elements first .. first + n - 1 of an array.
+ * GV_INVALID when they are not all in it.
+ */
+extern GvStatus gv_mirror_put_array(GvMirror *mirror, GvArray array,
+									int64_t first, int64_t n,
+									const void *values);
+
+/*
+ * gv_mirror_put_list: GV_INVALID when the piece leaves a gap, or has `live`
+ * only and the list has other blocks.
+ */
+extern GvStatus gv_mirror_put_list(GvMirror *mirror,
+								   const GvListPiece *piece);
+
+/*
+ * gv_mirror_get_block: a block as it is held, for checks; the view is good
+ * until the mirror's next change or get_block.  GV_INVALID when there is none.
+ */
+extern GvStatus gv_mirror_get_block(GvMirror *mirror, int32_t list,
+									int32_t block, GvBlock *view);
+
+/* gv_searcher: memory for one thread's searches. */
+extern GvStatus gv_searcher(GvSearcher **searcher);
+extern void gv_searcher_drop(GvSearcher *searcher);
+
+/*
+ * gv_mirror_search: n queries of one mirror, whose arrays are complete.
+ * Starts that are no ascending cover of the lists are GV_INVALID.
+ */
+extern GvStatus gv_mirror_search(GvSearcher *searcher, GvMirror *mirror,
+								 GvSearch *searches, int32_t n);
+
+/*
+ * Fault injection: from now on the n-th call of the wrappers above that
+ * report a status (1 = the next) reports this one instead; 0 = none does.
+ * For tests.
+ */
+extern void gv_mirror_fault(int64_t n, GvStatus status);
+
+#endif							/* GV_MIRROR_H */

@@ -1,0 +1,284 @@
+/*
+ * gv_protocol.h
+ *		What backends and gpuvecd say to each other.
+ *
+ * A unix stream socket in the data directory, owner only.  Both ends run on
+ * one host under one user, so numbers are in the host's own byte order, and
+ * structs travel as they are: every field is aligned, nothing is padding.
+ *
+ * A client speaks first and waits for the answer before it speaks again; to
+ * give up it closes.  Every message is a GvMessage and `length` bytes.  The
+ * first is a GvHello, which says what the client wants to be:
+ *
+ *	session		asks: GV_MSG_SEARCH, PING, STATUS
+ *	loader		brings mirrors: GV_MSG_BEGIN, ARRAY, LISTS, READY, STATES,
+ *				BLOCKS, DROP, and all that a session may
+ *
+ * The server answers GV_MSG_OK and what stands beside the request below, or
+ * GV_MSG_REFUSED with a GvRefusal.  After a refusal the connection goes on,
+ * except for GV_REFUSED_PROTOCOL: who breaks the rules is cut off.
+ *
+ * Lengths are checked against what the type allows before anything is
+ * allocated, contents before anything is done with them.
+ */
+#ifndef GV_PROTOCOL_H
+#define GV_PROTOCOL_H
+
+#include <stdint.h>
+
+#define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
+#define GV_PROTOCOL_VERSION 1
+
+/*
+ * In the data directory.  Base backups skip names that begin so.  The paths
+ * are relative, because sun_path has room for 107 bytes only.
+ */
+#define GV_SOCKET_PATH		"pgsql_tmp.gpuvec.sock"
+#define GV_LOCK_PATH		"pgsql_tmp.gpuvec.lock"
+
+/* The longest message of any kind, header not counted. */
+#define GV_MAX_MESSAGE		(16 * 1024 * 1024)
+
+/* The most that a search may ask for. */
+#define GV_MAX_PROBES		(1 << 18)
+#define GV_MAX_HITS			(1 << 19)
+
+typedef enum GvMessageType
+{
+	GV_MSG_HELLO = 1,			/* GvHello; OK: GvWelcome */
+	GV_MSG_PING,				/* nothing; OK: nothing */
+	GV_MSG_STATUS,				/* nothing; OK: GvStatusReply and a
+								 * GvMirrorStatus for each mirror */
+	GV_MSG_SEARCH,				/* GvSearchRequest, float [dims]; OK:
+								 * GvSearchReply, GvProbeReply [nprobed],
+								 * GvHit [nhits] */
+
+	GV_MSG_BEGIN,				/* GvBeginRequest; OK: nothing.  An unfinished
+								 * mirror of the key is thrown away; one that
+								 * is ready is refused (GV_REFUSED_EXISTS) */
+	GV_MSG_ARRAY,				/* GvArrayRequest, values; OK: nothing */
+	GV_MSG_LISTS,				/* GvListsRequest, then pieces, each a GvPiece
+								 * and its arrays; OK: nothing */
+	GV_MSG_READY,				/* GvKeyRequest; OK: nothing.  From now on it
+								 * is searched */
+	GV_MSG_STATES,				/* GvRangeRequest; OK: GvListState [count] of
+								 * lists first .. first + count - 1 */
+	GV_MSG_BLOCKS,				/* GvRangeRequest: lists first .. first + count
+								 * - 1; OK: pieces as in LISTS, of as many of
+								 * these lists as fit, at least one */
+	GV_MSG_DROP,				/* GvKeyRequest; OK: nothing, even if there was
+								 * no mirror */
+
+	GV_MSG_OK = 64,
+	GV_MSG_REFUSED
+} GvMessageType;
+
+typedef struct GvMessage
+{
+	uint32_t	length;			/* of what follows */
+	uint16_t	type;			/* GvMessageType */
+	uint16_t	request;		/* in an answer: type of the request; else 0 */
+} GvMessage;
+
+typedef enum GvRole
+{
+	GV_ROLE_SESSION = 1,
+	GV_ROLE_LOADER
+} GvRole;
+
+typedef struct GvHello
+{
+	uint32_t	magic;
+	uint32_t	version;
+	uint32_t	role;			/* GvRole */
+	uint32_t	pid;
+} GvHello;
+
+typedef struct GvWelcome
+{
+	uint64_t	instance;		/* random, of this run of the server */
+	uint32_t	pid;
+	uint32_t	unused;			/* 0 */
+	char		engine[16];		/* "cpu", "cuda" */
+	char		release[16];	/* of gpuvec */
+} GvWelcome;
+
+/* Why a request was refused.  Append; names are in gv_protocol.c. */
+typedef enum GvRefusalCode
+{
+	GV_REFUSED_PROTOCOL = 1,	/* malformed, out of order, or not allowed */
+	GV_REFUSED_VERSION,			/* another protocol version */
+	GV_REFUSED_FULL,			/* too many connections */
+	GV_REFUSED_NO_MIRROR,		/* there is none of that key */
+	GV_REFUSED_LOADING,			/* there is, but it is not ready */
+	GV_REFUSED_EXISTS,			/* a ready mirror of the key is there */
+	GV_REFUSED_NO_MEMORY,		/* the engine or the budget has no room */
+	GV_REFUSED_FAILED			/* the engine failed; the server will restart */
+} GvRefusalCode;
+
+#define GV_NREFUSALS	9		/* and 0, which is none */
+
+typedef struct GvRefusal
+{
+	uint32_t	code;			/* GvRefusalCode */
+	char		reason[252];	/* for the log; ends with 0 */
+} GvRefusal;
+
+/* Which index: its storage and what was built there. */
+typedef struct GvMirrorKey
+{
+	uint32_t	database;
+	uint32_t	tablespace;
+	uint32_t	relation;		/* relfilenumber */
+	uint32_t	index;			/* OID, to name it; not part of the key */
+	uint64_t	build_id;
+} GvMirrorKey;
+
+/* As in the index's directory. */
+typedef struct GvListState
+{
+	uint32_t	gen;
+	uint32_t	nitems;
+	uint32_t	del_seq;
+} GvListState;
+
+typedef struct GvSearchRequest
+{
+	GvMirrorKey key;
+	int32_t		dims;
+	int32_t		probes;			/* 1 .. GV_MAX_PROBES */
+	int32_t		compare;
+	int32_t		capacity;		/* 1 .. GV_MAX_HITS */
+} GvSearchRequest;
+
+typedef struct GvSearchReply
+{
+	int32_t		nprobed;
+	int32_t		nhits;
+	int64_t		copies;			/* scored */
+	uint32_t	batch;			/* searches answered together with this one */
+	uint32_t	queued_us;		/* from the whole request to the batch's begin */
+	uint32_t	engine_us;		/* the batch */
+	uint32_t	unused;			/* 0 */
+} GvSearchReply;
+
+/* A list that was searched, and what of it the mirror had. */
+typedef struct GvProbeReply
+{
+	int32_t		list;
+	float		base;			/* its coarse score */
+	GvListState state;
+} GvProbeReply;
+
+typedef struct GvBeginRequest
+{
+	GvMirrorKey key;
+	int32_t		metric;			/* GvMetric */
+	int32_t		dims;
+	int32_t		m;
+	int32_t		nlists;
+	int32_t		nparents;
+	int32_t		unused;			/* 0 */
+	int64_t		copies;			/* about how many there are to come */
+} GvBeginRequest;
+
+typedef struct GvArrayRequest
+{
+	GvMirrorKey key;
+	int32_t		array;			/* GvArray */
+	int32_t		unused;			/* 0 */
+	int64_t		first;			/* element */
+	int64_t		count;			/* elements, 4 bytes each */
+} GvArrayRequest;
+
+typedef struct GvListsRequest
+{
+	GvMirrorKey key;
+	int32_t		npieces;
+	int32_t		unused;			/* 0 */
+} GvListsRequest;
+
+/*
+ * A GvListPiece on its way; behind it, each aligned to 4 bytes by nature:
+ *		uint32 live [nblocks]
+ *		float t [nblocks][32]						\
+ *		uint16 rowids [nblocks][32][3]				 > unless GV_PIECE_LIVE
+ *		uint8 codes [nblocks][code_bytes][32]		/
+ * A list that is longer than a message comes in several pieces, ascending.
+ * `state` is the list's once the piece is in, its nitems the copies up to the
+ * piece's end.  A piece with first > 0 must come to a list of the same gen and
+ * del_seq, one with GV_PIECE_LIVE to one of the same gen and nitems, whole;
+ * bits of `live` beyond nitems must be 0.
+ */
+#define GV_PIECE_LIVE	1		/* `live` only */
+
+typedef struct GvPiece
+{
+	int32_t		list;
+	int32_t		first;
+	int32_t		nblocks;		/* may be 0: the list ends at `first` */
+	uint32_t	flags;
+	GvListState state;
+} GvPiece;
+
+typedef struct GvKeyRequest
+{
+	GvMirrorKey key;
+} GvKeyRequest;
+
+typedef struct GvRangeRequest
+{
+	GvMirrorKey key;
+	int32_t		first;
+	int32_t		count;
+} GvRangeRequest;
+
+typedef struct GvStatusReply
+{
+	uint64_t	instance;
+	char		device[128];
+	int64_t		memory;			/* budget of all mirrors, bytes */
+	int64_t		used;
+	int64_t		searches;		/* answered with results */
+	int64_t		batches;
+	int64_t		largest_batch;
+	int64_t		refusals[GV_NREFUSALS];
+	int64_t		received;		/* bytes */
+	int64_t		sent;
+	int64_t		evictions;
+	int32_t		connections;
+	int32_t		nmirrors;
+} GvStatusReply;
+
+typedef struct GvMirrorStatus
+{
+	GvMirrorKey key;
+	int32_t		nlists;
+	int32_t		ready;			/* 0 or 1 */
+	int64_t		bytes;
+	int64_t		copies;			/* it holds, dead ones included */
+	int64_t		expected;		/* copies, when loading began */
+	int64_t		searches;
+	int64_t		idle_ms;		/* since it was last searched or changed */
+} GvMirrorStatus;
+
+extern const char *gv_refusal_name(uint32_t code);
+
+/*
+ * May a message of this type have this length?  The most for types whose
+ * length varies, exactly for others; false for types that no client sends.
+ */
+extern int	gv_length_allowed(uint32_t type, uint32_t length);
+
+/* Bytes of a piece: header and arrays, for codes of code_bytes each. */
+static inline int64_t
+gv_piece_bytes(const GvPiece *piece, int32_t code_bytes)
+{
+	int64_t		block = 4;
+
+	if ((piece->flags & GV_PIECE_LIVE) == 0)
+		block += 32 * (4 + 6 + (int64_t) code_bytes);
+	return (int64_t) sizeof(GvPiece) + piece->nblocks * block;
+}
+
+#endif							/* GV_PROTOCOL_H */
