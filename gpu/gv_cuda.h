@@ -1,0 +1,296 @@
+/*
+ * gv_cuda.h
+ *		What the files of the CUDA engine share: errors, a mirror in the card's
+ *		memory, a searcher's buffers, and the launchers of the kernels.
+ *
+ * Host functions return a GvStatus; nothing exits, aborts or prints.  Every
+ * CUDA call goes through GV_CUDA_TRY.  Device pointers begin with d_.
+ */
+#ifndef GV_CUDA_H
+#define GV_CUDA_H
+
+#include <cuda_runtime.h>
+
+extern "C"
+{
+#include "engine/gv_mirror.h"
+}
+
+/* A call's failure: no memory is survivable, all else is not. */
+static inline GvStatus
+gv_cuda_status(cudaError_t error)
+{
+	if (error == cudaSuccess)
+		return GV_OK;
+	(void) cudaGetLastError();	/* or the next launch reports it again */
+	return error == cudaErrorMemoryAllocation ? GV_NO_MEMORY : GV_FAILED;
+}
+
+#define GV_CUDA_TRY(call) \
+	do { \
+		GvStatus	status_ = gv_cuda_status(call); \
+		if (status_ != GV_OK) \
+			return status_; \
+	} while (0)
+
+/* The same for what returns a GvStatus itself. */
+#define GV_TRY(call) \
+	do { \
+		GvStatus	status_ = (call); \
+		if (status_ != GV_OK) \
+			return status_; \
+	} while (0)
+
+/*
+ * A block on the card, block_bytes long:
+ *		codes	[chunks][32] of 16 bytes: chunk c of copy i holds its code
+ *				bytes 16c .. 16c + 15, so that a warp whose lane i works on
+ *				copy i reads 512 bytes side by side; what is missing from the
+ *				last chunk is 0
+ *		t		float [32]
+ *		high	uint32 [32]: the first two words of a row id
+ *		low		uint16 [32]: the third
+ *		live	uint32; and 12 bytes of nothing, so that blocks are aligned
+ */
+#define GV_CHUNK			16	/* code bytes that a lane loads at once */
+
+struct GvBlockShape
+{
+	int32_t		code_bytes;
+	int32_t		chunks;
+	int32_t		t;				/* offsets in a block */
+	int32_t		high;
+	int32_t		low;
+	int32_t		live;
+	int32_t		block_bytes;
+};
+
+static inline GvBlockShape
+gv_block_shape(int32_t m)
+{
+	GvBlockShape shape;
+
+	shape.code_bytes = gv_code_bytes(m);
+	shape.chunks = (shape.code_bytes + GV_CHUNK - 1) / GV_CHUNK;
+	shape.t = shape.chunks * GV_CHUNK * GV_BLOCK;
+	shape.high = shape.t + GV_BLOCK * 4;
+	shape.low = shape.high + GV_BLOCK * 4;
+	shape.live = shape.low + GV_BLOCK * 2;
+	shape.block_bytes = shape.live + 16;
+	return shape;
+}
+
+/* A list as kernels see it. */
+struct GvCardList
+{
+	const uint8_t *d_blocks;
+	uint32_t	nblocks;
+	uint32_t	unused;
+};
+
+/* What kernels need of a mirror, passed by value. */
+struct GvCardModel
+{
+	int32_t		metric;
+	int32_t		dims;
+	int32_t		m;
+	int32_t		nlists;
+	GvBlockShape shape;
+	const float *d_codebooks;	/* [16 * dims] */
+	const float *d_centroids;	/* [nlists][dims] */
+	const GvCardList *d_lists;	/* [nlists] */
+};
+
+/* The card's memory for blocks (pool.cu). */
+struct GvPool;
+
+extern GvStatus gv_pool_create(int64_t block_bytes, int64_t expected_blocks,
+							   GvPool **pool);
+extern void gv_pool_drop(GvPool *pool);
+extern GvStatus gv_pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks,
+							 uint32_t *capacity);
+extern void gv_pool_give(GvPool *pool, uint8_t *blocks, uint32_t capacity);
+extern int64_t gv_pool_bytes(const GvPool *pool);
+
+/* The host's side of a list. */
+struct GvHostList
+{
+	uint8_t    *d_blocks;
+	uint32_t	nblocks;
+	uint32_t	capacity;		/* of d_blocks */
+	uint32_t	noted;			/* of live */
+	uint32_t   *live;			/* [nblocks] */
+	int64_t		nlive;
+};
+
+/*
+ * Pieces on their way to the card: host memory and the card's side by side,
+ * filled front to back; when it is full the stream has to catch up.
+ */
+struct GvStaging
+{
+	uint8_t    *memory;			/* pinned */
+	uint8_t    *d_memory;
+	size_t		bytes;
+	size_t		used;
+};
+
+struct GvMirror
+{
+	GvMirrorSpec spec;
+	GvCardModel card;
+	float	   *d_codebooks;
+	float	   *d_centroids;
+	GvCardList *d_lists;
+	int32_t    *starts;			/* [nparents + 1] */
+	bool		checked;		/* starts were, and are good */
+	GvPool	   *pool;
+	GvHostList *lists;			/* [nlists] */
+	uint32_t	longest;		/* blocks of the longest list ever */
+	int64_t		nblocks;		/* of all lists */
+	cudaStream_t stream;		/* of changes; nobody waits for it */
+	cudaEvent_t changed;		/* ... but searches, for the last change */
+	GvStaging	staging;
+	uint8_t    *raw;			/* [block_bytes] a block read back */
+	uint8_t    *view;			/* ... and as GvBlock wants it */
+};
+
+/* Device memory that grows and is kept. */
+struct GvBuffer
+{
+	void	   *memory;
+	size_t		bytes;
+	bool		pinned;			/* host memory that the card can reach */
+};
+
+extern GvStatus gv_buffer_need(GvBuffer *buffer, size_t bytes);
+extern void gv_buffer_free(GvBuffer *buffer);
+
+/* What one search wants; the kernels' part of GvSearch. */
+struct GvWanted
+{
+	int32_t		probes;
+	int32_t		capacity;
+};
+
+struct GvFound
+{
+	int32_t		nprobed;
+	int32_t		nhits;
+};
+
+/*
+ * A batch under way, passed to kernels by value.  n searches, whose arrays lie
+ * side by side with room for the largest of each.
+ */
+struct GvBatch
+{
+	int32_t		n;
+	int32_t		probes;			/* most of any search */
+	int32_t		capacity;
+	int64_t		copies;			/* room for scores of a search */
+	const float *d_queries;		/* [n][dims] */
+	const GvWanted *d_wanted;	/* [n] */
+	float	   *d_coarse;		/* [n][nlists] */
+	GvProbe    *d_probed;		/* [n][probes] */
+	uint32_t   *d_starts;		/* [n][probes + 1] first block of each probe */
+	float	   *d_scores;		/* [n][copies]; dead: +infinity */
+	GvHit	   *d_hits;			/* [n][capacity] */
+	GvFound    *d_found;		/* [n] */
+};
+
+struct GvSearcher
+{
+	cudaStream_t stream;
+	int			nsms;
+	GvBuffer	in;				/* pinned: queries, wanted */
+	GvBuffer	d_in;
+	GvBuffer	out;			/* pinned: found, probed, hits */
+	GvBuffer	d_out;
+	GvBuffer	d_work;			/* coarse, starts, scores */
+	GvBuffer	d_sort;			/* of long selections */
+};
+
+/* coarse.cu, scan.cu, select.cu, sort.cu: each one step of a batch. */
+extern GvStatus gv_gpu_coarse(const GvCardModel *card, const GvBatch *batch,
+							  cudaStream_t stream);
+extern GvStatus gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
+							  GvSearcher *searcher);
+extern GvStatus gv_gpu_scan(const GvCardModel *card, const GvBatch *batch,
+							GvSearcher *searcher);
+extern GvStatus gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
+							  GvSearcher *searcher);
+extern GvStatus gv_gpu_sort_probes(const GvCardModel *card,
+								   const GvBatch *batch,
+								   GvSearcher *searcher);
+extern GvStatus gv_gpu_sort_copies(const GvCardModel *card,
+								   const GvBatch *batch,
+								   GvSearcher *searcher);
+
+/* search.cu */
+extern GvStatus gv_gpu_searcher(GvSearcher **searcher);
+extern void gv_gpu_searcher_drop(GvSearcher *searcher);
+extern GvStatus gv_gpu_search(GvSearcher *searcher, GvMirror *mirror,
+							  GvSearch *searches, int32_t n);
+
+/* mirror.cu */
+extern GvStatus gv_gpu_open(const char *devices, GvDevice *device);
+extern int64_t gv_gpu_size(const GvMirrorSpec *spec);
+extern GvStatus gv_gpu_create(const GvMirrorSpec *spec, GvMirror **mirror);
+extern void gv_gpu_drop(GvMirror *mirror);
+extern int64_t gv_gpu_bytes(const GvMirror *mirror);
+extern GvStatus gv_gpu_put_array(GvMirror *mirror, GvArray array,
+								 int64_t first, int64_t n, const void *values);
+extern GvStatus gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece);
+extern GvStatus gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block,
+								 GvBlock *view);
+
+/*
+ * Device code that several kernels use.
+ */
+
+/* A number that ascends as the float does; -0 and 0 are one. */
+static __device__ __forceinline__ uint32_t
+gv_ordered(float value)
+{
+	uint32_t	bits = __float_as_uint(value + 0.0f);
+
+	return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+static __device__ __forceinline__ float
+gv_unordered(uint32_t key)
+{
+	return __uint_as_float(key & 0x80000000u ? key & 0x7FFFFFFFu : ~key);
+}
+
+/* The score of an overflow or of NaN is GV_SCORE_MAX. */
+static __device__ __forceinline__ float
+gv_card_score(float value)
+{
+	return value < GV_SCORE_MAX ? value : GV_SCORE_MAX;
+}
+
+/*
+ * Which probe does block b of a search belong to?  starts [n + 1] ascends from
+ * 0; the last probe that starts at or before b and is not empty.
+ */
+static __device__ __forceinline__ int
+gv_probe_of(const uint32_t *starts, int n, uint32_t b)
+{
+	int			low = 0;
+	int			high = n - 1;
+
+	while (low < high)
+	{
+		int			middle = (low + high + 1) / 2;
+
+		if (starts[middle] <= b)
+			low = middle;
+		else
+			high = middle - 1;
+	}
+	return low;
+}
+
+#endif							/* GV_CUDA_H */
