@@ -91,11 +91,11 @@ launch(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
 					 (batch->n + QUERIES - 1) / QUERIES);
 
 	if (card->metric == GV_IP)
-		coarse_kernel<CENTROIDS, QUERIES, true><<<grid, THREADS, 0, stream>>>
-			(*card, *batch);
+		GV_LAUNCH((coarse_kernel<CENTROIDS, QUERIES, true>), grid, THREADS, 0,
+				  stream, *card, *batch);
 	else
-		coarse_kernel<CENTROIDS, QUERIES, false><<<grid, THREADS, 0, stream>>>
-			(*card, *batch);
+		GV_LAUNCH((coarse_kernel<CENTROIDS, QUERIES, false>), grid, THREADS, 0,
+				  stream, *card, *batch);
 	return gv_cuda_status(cudaGetLastError());
 }
 

@@ -33,6 +33,20 @@ gv_cuda_status(cudaError_t error)
 			return status_; \
 	} while (0)
 
+/*
+ * Launches and a block's dynamic shared memory, by name, because the checks
+ * compile these files without nvcc, too (test/unit/gpu).
+ */
+#ifdef __CUDACC__
+#define GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, ...) \
+	kernel<<<grid, threads, shared_bytes, stream>>>(__VA_ARGS__)
+#define GV_SHARED(name)		extern __shared__ uint4 name[]
+#else
+#define GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, ...) \
+	gv_emulate(grid, threads, shared_bytes, [&] { kernel(__VA_ARGS__); })
+#define GV_SHARED(name)		uint4 *name = gv_emulated_shared()
+#endif
+
 /* The same for what returns a GvStatus itself. */
 #define GV_TRY(call) \
 	do { \
@@ -163,6 +177,7 @@ struct GvBuffer
 	bool		pinned;			/* host memory that the card can reach */
 };
 
+extern GvStatus gv_choose_device(void);
 extern GvStatus gv_buffer_need(GvBuffer *buffer, size_t bytes);
 extern void gv_buffer_free(GvBuffer *buffer);
 

@@ -41,6 +41,15 @@ piece_shape(size_t n, int code_bytes, bool live_only)
 	return shape;
 }
 
+/* A thread's calls go to card 0 unless it says otherwise. */
+static int	chosen_device;
+
+GvStatus
+gv_choose_device(void)
+{
+	return gv_cuda_status(cudaSetDevice(chosen_device));
+}
+
 /* Grow a searcher's buffer; what it held is lost. */
 GvStatus
 gv_buffer_need(GvBuffer *buffer, size_t bytes)
@@ -83,7 +92,7 @@ gv_gpu_open(const char *devices, GvDevice *device)
 	device->memory = 0;
 	if (error == cudaSuccess && number >= 0 && number < count &&
 		(*end == 0 || *end == ','))
-		error = cudaSetDevice((int) number);
+		error = cudaSetDevice(chosen_device = (int) number);
 	else if (error == cudaSuccess)
 		error = cudaErrorInvalidDevice;
 	if (error == cudaSuccess)
@@ -184,7 +193,9 @@ gv_gpu_create(const GvMirrorSpec *spec, GvMirror **mirror)
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
-	status = make_memory(made);
+	status = gv_choose_device();
+	if (status == GV_OK)
+		status = make_memory(made);
 	if (status != GV_OK)
 	{
 		gv_gpu_drop(made);
@@ -290,6 +301,7 @@ gv_gpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 		mirror->checked = false;
 		return GV_OK;
 	}
+	GV_TRY(gv_choose_device());
 	for (int64_t done = 0; done < n;)
 	{
 		int64_t		some = n - done;
@@ -441,6 +453,7 @@ gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 		return GV_INVALID;
 
 	/* 1. everything that can fail for want of memory */
+	GV_TRY(gv_choose_device());
 	GV_TRY(note_blocks(list, piece->first + n));
 	GV_TRY(staging_take(mirror, way.bytes, &offset));
 	GV_TRY(make_room(mirror, list, piece->first + n, piece->first));
@@ -463,13 +476,13 @@ gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 	/* 3. into its place */
 	entry.d_blocks = list->d_blocks;
 	entry.nblocks = piece->first + n;
-	place_kernel<<<n * GV_WARP / THREADS + 1, THREADS, 0, mirror->stream>>>
-		(*shape, n, (const uint32_t *) d_memory,
-		 (const float *) (d_memory + way.t),
-		 (const uint16_t *) (d_memory + way.rowids),
-		 live_only ? NULL : d_memory + way.codes,
-		 list->d_blocks + (int64_t) piece->first * shape->block_bytes,
-		 mirror->d_lists + piece->list, entry);
+	GV_LAUNCH(place_kernel, n * GV_WARP / THREADS + 1, THREADS, 0,
+			  mirror->stream, *shape, n, (const uint32_t *) d_memory,
+			  (const float *) (d_memory + way.t),
+			  (const uint16_t *) (d_memory + way.rowids),
+			  live_only ? NULL : d_memory + way.codes,
+			  list->d_blocks + (int64_t) piece->first * shape->block_bytes,
+			  mirror->d_lists + piece->list, entry);
 	GV_CUDA_TRY(cudaGetLastError());
 	note_live(mirror, list, piece);
 	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));

@@ -70,7 +70,8 @@ add_word(float sum, uint32_t word, const float *rows /* [8][16] */ )
 static __global__ void __launch_bounds__(THREADS)
 scan_kernel(GvCardModel card, GvBatch batch)
 {
-	extern __shared__ float table[];
+	GV_SHARED(memory);
+	float	   *table = (float *) memory;
 	int			query = blockIdx.y;
 	int			lane = threadIdx.x % GV_WARP;
 	int			nprobed = batch.d_found[query].nprobed;
@@ -132,6 +133,7 @@ gv_gpu_scan(const GvCardModel *card, const GvBatch *batch,
 		GV_CUDA_TRY(cudaFuncSetAttribute(scan_kernel,
 										 cudaFuncAttributeMaxDynamicSharedMemorySize,
 										 table_bytes));
-	scan_kernel<<<grid, THREADS, table_bytes, searcher->stream>>>(*card, *batch);
+	GV_LAUNCH(scan_kernel, grid, THREADS, table_bytes, searcher->stream, *card,
+			  *batch);
 	return gv_cuda_status(cudaGetLastError());
 }

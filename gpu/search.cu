@@ -32,8 +32,10 @@ gv_gpu_searcher(GvSearcher **searcher)
 		return GV_NO_MEMORY;
 	made->in.pinned = true;
 	made->out.pinned = true;
-	status = gv_cuda_status(cudaStreamCreateWithFlags(&made->stream,
-													  cudaStreamNonBlocking));
+	status = gv_choose_device();
+	if (status == GV_OK)
+		status = gv_cuda_status(cudaStreamCreateWithFlags(&made->stream,
+														  cudaStreamNonBlocking));
 	if (status == GV_OK)
 		status = gv_cuda_status(cudaGetDevice(&device));
 	if (status == GV_OK)
@@ -237,6 +239,7 @@ gv_gpu_search(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 {
 	if (!check_starts(mirror))
 		return GV_INVALID;
+	GV_TRY(gv_choose_device());
 	for (int32_t done = 0; done < n;)
 	{
 		GvBatch		batch;

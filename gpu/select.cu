@@ -58,7 +58,7 @@ template <int NW, int NT, int WARPS>
 static __global__ void __launch_bounds__(WARPS *GV_WARP)
 probe_kernel(GvCardModel card, GvBatch batch)
 {
-	extern __shared__ unsigned char memory[];
+	GV_SHARED(memory);
 	__shared__ uint32_t bound;
 	GvNearList *items = (GvNearList *) memory;
 	int			query = blockIdx.x;
@@ -109,7 +109,7 @@ probe_kernel(GvCardModel card, GvBatch batch)
 			{
 				uint32_t	before = __shfl_up_sync(GV_FULL_WARP, upto, d);
 
-				if (threadIdx.x >= d)
+				if ((int) threadIdx.x >= d)
 					upto += before;
 			}
 			if (i < k)
@@ -132,7 +132,7 @@ template <int NW, int NT, int WARPS>
 static __global__ void __launch_bounds__(WARPS *GV_WARP)
 copy_kernel(GvCardModel card, GvBatch batch)
 {
-	extern __shared__ unsigned char memory[];
+	GV_SHARED(memory);
 	__shared__ uint32_t bound;
 	GvNearCopy *items = (GvNearCopy *) memory;
 	int			query = blockIdx.x;
@@ -224,7 +224,7 @@ launch_probes(const GvCardModel *card, const GvBatch *batch,
 		GV_CUDA_TRY(cudaFuncSetAttribute(kernel,
 										 cudaFuncAttributeMaxDynamicSharedMemorySize,
 										 bytes));
-	kernel<<<batch->n, WARPS * GV_WARP, bytes, stream>>>(*card, *batch);
+	GV_LAUNCH(kernel, batch->n, WARPS * GV_WARP, bytes, stream, *card, *batch);
 	return gv_cuda_status(cudaGetLastError());
 }
 
@@ -240,7 +240,7 @@ launch_copies(const GvCardModel *card, const GvBatch *batch,
 		GV_CUDA_TRY(cudaFuncSetAttribute(kernel,
 										 cudaFuncAttributeMaxDynamicSharedMemorySize,
 										 bytes));
-	kernel<<<batch->n, WARPS * GV_WARP, bytes, stream>>>(*card, *batch);
+	GV_LAUNCH(kernel, batch->n, WARPS * GV_WARP, bytes, stream, *card, *batch);
 	return gv_cuda_status(cudaGetLastError());
 }
 

@@ -33,6 +33,8 @@
 
 #include <cstdint>
 
+#include <cuda_runtime.h>
+
 #define GV_FULL_WARP	0xFFFFFFFFu
 #define GV_WARP			32
 

@@ -120,12 +120,10 @@ gv_gpu_sort_probes(const GvCardModel *card, const GvBatch *batch,
 	{
 		size_t		bytes = memory.temporary_bytes;
 
-		list_keys_kernel<<<blocks_for(n), THREADS, 0, stream>>>
-			(batch->d_coarse + query * n, (int) n, memory.keys[0],
+		GV_LAUNCH(list_keys_kernel, blocks_for(n), THREADS, 0, stream, batch->d_coarse + query * n, (int) n, memory.keys[0],
 			 memory.values[0]);
 		GV_TRY(sort_pairs(&memory, n, 32, stream));
-		list_out_kernel<<<blocks_for(n + 1), THREADS, 0, stream>>>
-			(*card, *batch, query, memory.keys[1], memory.values[1],
+		GV_LAUNCH(list_out_kernel, blocks_for(n + 1), THREADS, 0, stream, *card, *batch, query, memory.keys[1], memory.values[1],
 			 memory.values[0]);
 		GV_CUDA_TRY(cudaGetLastError());
 		/* what lies behind a query's own probes is never read */
@@ -245,15 +243,12 @@ gv_gpu_sort_copies(const GvCardModel *card, const GvBatch *batch,
 	GV_TRY(sort_memory(searcher, n, &memory));
 	for (int query = 0; query < batch->n; query++)
 	{
-		rowid_keys_kernel<<<blocks_for(n), THREADS, 0, stream>>>
-			(*card, *batch, query, n, memory.keys[0], memory.values[0]);
+		GV_LAUNCH(rowid_keys_kernel, blocks_for(n), THREADS, 0, stream, *card, *batch, query, n, memory.keys[0], memory.values[0]);
 		GV_TRY(sort_pairs(&memory, n, ROWID_BITS, stream));
-		score_keys_kernel<<<blocks_for(n), THREADS, 0, stream>>>
-			(*batch, *card, query, n, memory.values[1], memory.keys[0],
+		GV_LAUNCH(score_keys_kernel, blocks_for(n), THREADS, 0, stream, *batch, *card, query, n, memory.values[1], memory.keys[0],
 			 memory.values[0]);
 		GV_TRY(sort_pairs(&memory, n, 32, stream));
-		copy_out_kernel<<<blocks_for(n), THREADS, 0, stream>>>
-			(*card, *batch, query, n, memory.keys[1], memory.values[1]);
+		GV_LAUNCH(copy_out_kernel, blocks_for(n), THREADS, 0, stream, *card, *batch, query, n, memory.keys[1], memory.values[1]);
 		GV_CUDA_TRY(cudaGetLastError());
 	}
 	return GV_OK;

@@ -1,0 +1,303 @@
+/*
+ * cuda_runtime.h
+ *		Stands in for CUDA's header of that name, so that gpu/ can be compiled
+ *		by g++ and its kernels run on the host, one block after the other.
+ *
+ * Only what gpu/ uses.  Device memory is host memory, streams do everything at
+ * once, and every thread of a block is a fiber (emulate.cpp) that runs until it
+ * has to wait for others.  So host code, indexing, synchronisation and the
+ * order of arithmetic are checked without a card, by the sanitizers too; races
+ * within a warp and speed are not.
+ */
+#ifndef CUDA_RUNTIME_H
+#define CUDA_RUNTIME_H
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+/* blocks run one at a time, so what they share may be static */
+#define __shared__ static
+
+struct dim3
+{
+	unsigned	x, y, z;
+
+	dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1)
+		: x(x_), y(y_), z(z_) {}
+};
+
+struct alignas(16) uint4
+{
+	unsigned	x, y, z, w;
+};
+
+static inline uint4
+make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
+{
+	return {x, y, z, w};
+}
+
+using std::min;
+using std::max;
+
+/* -- threads: emulate.cpp */
+
+extern dim3 threadIdx;			/* of the fiber that runs */
+extern dim3 blockIdx;
+extern dim3 blockDim;
+extern dim3 gridDim;
+
+extern void gv_emulate(dim3 grid, dim3 threads, size_t shared_bytes,
+					   const std::function<void()> &kernel);
+extern uint4 *gv_emulated_shared();
+extern uint64_t gv_emulated_exchange(uint64_t value, int lane);
+extern bool gv_emulated_any(bool value);
+extern void __syncthreads();
+
+template <typename T>
+static inline T
+gv_from_lane(T value, int lane)
+{
+	uint64_t	bits = 0;
+
+	static_assert(sizeof(T) <= sizeof(bits), "shuffles take 8 bytes");
+	memcpy(&bits, &value, sizeof(T));
+	bits = gv_emulated_exchange(bits, lane);
+	memcpy(&value, &bits, sizeof(T));
+	return value;
+}
+
+template <typename T>
+static inline T
+__shfl_sync(unsigned mask, T value, int source)
+{
+	return gv_from_lane(value, source % 32);
+}
+
+template <typename T>
+static inline T
+__shfl_xor_sync(unsigned mask, T value, int lanes)
+{
+	return gv_from_lane(value, (int) threadIdx.x % 32 ^ lanes);
+}
+
+template <typename T>
+static inline T
+__shfl_up_sync(unsigned mask, T value, unsigned delta)
+{
+	int			lane = threadIdx.x % 32;
+
+	return gv_from_lane(value, lane >= (int) delta ? lane - (int) delta : lane);
+}
+
+template <typename T>
+static inline T
+__shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32)
+{
+	int			lane = threadIdx.x % 32;
+	bool		inside = lane % width + (int) delta < width;
+
+	return gv_from_lane(value, inside ? lane + (int) delta : lane);
+}
+
+static inline bool
+__any_sync(unsigned mask, bool value)
+{
+	return gv_emulated_any(value);
+}
+
+template <typename T>
+static inline T
+atomicMin(T *address, T value)
+{
+	T			old = *address;
+
+	*address = std::min(old, value);
+	return old;
+}
+
+/* -- arithmetic, rounded to nearest at every step (-ffp-contract=off) */
+
+static inline float __fadd_rn(float a, float b) { return a + b; }
+static inline float __fsub_rn(float a, float b) { return a - b; }
+static inline float __fmul_rn(float a, float b) { return a * b; }
+
+static inline unsigned
+__float_as_uint(float value)
+{
+	unsigned	bits;
+
+	memcpy(&bits, &value, sizeof(bits));
+	return bits;
+}
+
+static inline float
+__uint_as_float(unsigned bits)
+{
+	float		value;
+
+	memcpy(&value, &bits, sizeof(value));
+	return value;
+}
+
+static inline float
+__int_as_float(int bits)
+{
+	return __uint_as_float((unsigned) bits);
+}
+
+/* -- the runtime */
+
+enum cudaError_t
+{
+	cudaSuccess = 0,
+	cudaErrorInvalidValue = 1,
+	cudaErrorMemoryAllocation = 2,
+	cudaErrorInvalidDevice = 101
+};
+
+enum cudaMemcpyKind
+{
+	cudaMemcpyHostToDevice,
+	cudaMemcpyDeviceToHost,
+	cudaMemcpyDeviceToDevice
+};
+
+typedef struct gv_emulated_stream *cudaStream_t;
+typedef struct gv_emulated_event *cudaEvent_t;
+
+struct cudaDeviceProp
+{
+	char		name[256];
+};
+
+#define cudaStreamNonBlocking	1
+#define cudaEventDisableTiming	2
+#define cudaDevAttrMultiProcessorCount	16
+#define cudaFuncAttributeMaxDynamicSharedMemorySize	8
+
+/* The n-th allocation from now on fails; 0: none. */
+extern int64_t gv_emulated_fault;
+
+static inline cudaError_t
+cudaMalloc(void **memory, size_t bytes)
+{
+	*memory = NULL;
+	if (gv_emulated_fault > 0 && --gv_emulated_fault == 0)
+		return cudaErrorMemoryAllocation;
+	/* cudaMalloc aligns to 256 bytes */
+	*memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
+	if (*memory != NULL)
+		memset(*memory, 0xA5, bytes);
+	return *memory != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+static inline cudaError_t
+cudaMallocHost(void **memory, size_t bytes)
+{
+	return cudaMalloc(memory, bytes);
+}
+
+static inline cudaError_t
+cudaFree(void *memory)
+{
+	free(memory);
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaFreeHost(void *memory)
+{
+	return cudaFree(memory);
+}
+
+static inline cudaError_t
+cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+				cudaStream_t stream)
+{
+	memcpy(to, from, bytes);
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
+{
+	memset(memory, value, bytes);
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaMemGetInfo(size_t *nfree, size_t *total)
+{
+	*nfree = *total = (size_t) 1 << 30;
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaGetDeviceCount(int *count)
+{
+	*count = 1;
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
+{
+	strcpy(properties->name, "emulated card");
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaDeviceGetAttribute(int *value, int attribute, int device)
+{
+	*value = 3;
+	return cudaSuccess;
+}
+
+template <typename T>
+static inline cudaError_t
+cudaFuncSetAttribute(T *function, int attribute, int value)
+{
+	/* no block may have more than every card gives */
+	return value <= 96 * 1024 ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+static inline const char *
+cudaGetErrorString(cudaError_t error)
+{
+	return error == cudaSuccess ? "no error" : "error";
+}
+
+static inline cudaError_t cudaSetDevice(int device) { return cudaSuccess; }
+static inline cudaError_t cudaGetDevice(int *device) { *device = 0; return cudaSuccess; }
+static inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+static inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return cudaSuccess; }
+static inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { return cudaSuccess; }
+static inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return cudaSuccess; }
+static inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return cudaSuccess; }
+static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int flags) { return cudaSuccess; }
+
+static inline cudaError_t
+cudaStreamCreateWithFlags(cudaStream_t *stream, int flags)
+{
+	*stream = NULL;
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaEventCreateWithFlags(cudaEvent_t *event, int flags)
+{
+	*event = NULL;
+	return cudaSuccess;
+}
+
+#endif							/* CUDA_RUNTIME_H */

@@ -1,0 +1,218 @@
+/*
+ * emulate.cpp
+ *		Runs the blocks of a kernel on the host, every thread a fiber.
+ *
+ * A fiber runs until it needs others: at a shuffle or vote the 32 of its warp,
+ * at __syncthreads all of its block.  When no fiber can go on, a kernel has
+ * broken CUDA's rules (a thread missed a barrier), and the program aborts.
+ */
+#include <cstdio>
+#include <vector>
+#include <ucontext.h>
+
+#include "cuda_runtime.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#define WARP			32
+#define STACK_BYTES		(128 * 1024)
+
+dim3		threadIdx;
+dim3		blockIdx;
+dim3		blockDim;
+dim3		gridDim;
+int64_t		gv_emulated_fault;
+
+/* Where threads wait for each other. */
+struct Gate
+{
+	unsigned	passed;			/* times that all have come */
+	int			arrived;
+	int			needed;
+	uint64_t	values[2][WARP];	/* of this time and of the one before */
+};
+
+struct Fiber
+{
+	ucontext_t	context;
+	std::vector<char> stack;
+	bool		done;
+	void	   *fake_stack;
+};
+
+static std::vector<Fiber> fibers;
+static std::vector<Gate> warps;
+static Gate block;
+static std::vector<uint4> shared;
+static const std::function<void()> *running;
+static ucontext_t scheduler;
+static int	current;
+static bool progress;
+static const void *scheduler_stack;
+static size_t scheduler_bytes;
+static void *scheduler_fake;
+
+static void
+begin_switch(void **fake_stack, const void *stack, size_t bytes)
+{
+#if defined(__SANITIZE_ADDRESS__)
+	__sanitizer_start_switch_fiber(fake_stack, stack, bytes);
+#endif
+}
+
+static void
+end_switch(void *fake_stack, const void **stack, size_t *bytes)
+{
+#if defined(__SANITIZE_ADDRESS__)
+	__sanitizer_finish_switch_fiber(fake_stack, stack, bytes);
+#endif
+}
+
+/* Let others run. */
+static void
+yield()
+{
+	Fiber	   &me = fibers[current];
+
+	begin_switch(&me.fake_stack, scheduler_stack, scheduler_bytes);
+	swapcontext(&me.context, &scheduler);
+	end_switch(me.fake_stack, &scheduler_stack, &scheduler_bytes);
+}
+
+static void
+fiber_main()
+{
+	Fiber	   *me = &fibers[current];
+
+	end_switch(NULL, &scheduler_stack, &scheduler_bytes);
+	(*running)();
+	me->done = true;
+	progress = true;
+	begin_switch(NULL, scheduler_stack, scheduler_bytes);
+	swapcontext(&me->context, &scheduler);
+}
+
+/* Wait until all have come; returns how many times they had before. */
+static unsigned
+pass(Gate *gate)
+{
+	unsigned	turn = gate->passed;
+
+	progress = true;
+	if (++gate->arrived == gate->needed)
+	{
+		gate->arrived = 0;
+		gate->passed++;
+	}
+	while (gate->passed == turn)
+		yield();
+	progress = true;
+	return turn;
+}
+
+/* What that lane of the warp brings to the same exchange. */
+uint64_t
+gv_emulated_exchange(uint64_t value, int lane)
+{
+	Gate	   *gate = &warps[threadIdx.x / WARP];
+
+	gate->values[gate->passed % 2][threadIdx.x % WARP] = value;
+	return gate->values[pass(gate) % 2][lane];
+}
+
+bool
+gv_emulated_any(bool value)
+{
+	Gate	   *gate = &warps[threadIdx.x / WARP];
+	unsigned	turn;
+	bool		any = false;
+
+	gate->values[gate->passed % 2][threadIdx.x % WARP] = value;
+	turn = pass(gate);
+	for (int i = 0; i < WARP; i++)
+		any |= gate->values[turn % 2][i] != 0;
+	return any;
+}
+
+void
+__syncthreads()
+{
+	(void) pass(&block);
+}
+
+uint4 *
+gv_emulated_shared()
+{
+	return shared.data();
+}
+
+/* One block: its fibers in turn until all are done. */
+static void
+run_block(int nthreads)
+{
+	int			left = nthreads;
+
+	for (Gate &warp : warps)
+		warp = {0, 0, WARP, {}};
+	block = {0, 0, nthreads, {}};
+	for (int i = 0; i < nthreads; i++)
+	{
+		getcontext(&fibers[i].context);
+		fibers[i].context.uc_stack.ss_sp = fibers[i].stack.data();
+		fibers[i].context.uc_stack.ss_size = STACK_BYTES;
+		fibers[i].context.uc_link = NULL;
+		fibers[i].done = false;
+		makecontext(&fibers[i].context, fiber_main, 0);
+	}
+	while (left > 0)
+	{
+		progress = false;
+		left = 0;
+		for (current = 0; current < nthreads; current++)
+		{
+			if (fibers[current].done)
+				continue;
+			threadIdx = dim3(current, 0, 0);
+			begin_switch(&scheduler_fake, fibers[current].stack.data(),
+						 STACK_BYTES);
+			swapcontext(&scheduler, &fibers[current].context);
+			end_switch(scheduler_fake, NULL, NULL);
+			left += !fibers[current].done;
+		}
+		if (left > 0 && !progress)
+		{
+			fprintf(stderr, "threads of a block wait for each other for ever\n");
+			abort();
+		}
+	}
+}
+
+/* A launch. */
+void
+gv_emulate(dim3 grid, dim3 threads, size_t shared_bytes,
+		   const std::function<void()> &kernel)
+{
+	int			nthreads = (int) threads.x;
+
+	if (threads.y != 1 || threads.z != 1 || nthreads % WARP != 0)
+		abort();
+	while ((int) fibers.size() < nthreads)
+	{
+		fibers.emplace_back();
+		fibers.back().stack.resize(STACK_BYTES);
+	}
+	warps.resize(nthreads / WARP);
+	shared.assign(shared_bytes / sizeof(uint4) + 1,
+				  uint4 {0xA5A5A5A5, 0xA5A5A5A5, 0xA5A5A5A5, 0xA5A5A5A5});
+	running = &kernel;
+	gridDim = grid;
+	blockDim = threads;
+	for (unsigned y = 0; y < grid.y; y++)
+		for (unsigned x = 0; x < grid.x; x++)
+		{
+			blockIdx = dim3(x, y, 0);
+			run_block(nthreads);
+		}
+}
