@@ -78,6 +78,7 @@ CPU_OBJS = \
 MIRROR_OBJS = \
 	src/cpu/hits.o \
 	src/cpu/mirror.o \
+	src/cpu/records.o \
 	src/cpu/search.o \
 	src/engine/gv_mirror.o
 
@@ -107,7 +108,7 @@ SCRIPTS_built = gpuvecd
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) \
 	$(wildcard /usr/local/cuda/bin/nvcc))
 GPU_ARCHS ?= 80 86 89 90a 100 120
-NVCC_FLAGS ?= -std=c++17 -O3
+NVCC_FLAGS ?= -std=c++17 -O3 -fmad=false
 # what the kernels' library calls need, such as -lcublas
 CUDA_LIBS ?=
 CUDA_OBJS := $(if $(strip $(NVCC)),$(patsubst %.cu,%.o,$(wildcard gpu/*.cu)))

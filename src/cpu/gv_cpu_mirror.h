@@ -28,6 +28,8 @@ struct GvMirror
 	int64_t		lengths[GV_NARRAYS];	/* elements */
 	bool		covered;		/* starts are an ascending cover of lists */
 	GvCpuList  *lists;			/* [nlists] */
+	char	  **pages;			/* [npages] slots of refine records, or NULL */
+	size_t		npages;
 	int64_t		bytes;
 };
 
@@ -41,6 +43,13 @@ extern void gv_cpu_hit(GvSearch *search, float score, uint64_t id,
 extern void gv_cpu_worst_hit(const GvSearch *search, float *score,
 							 uint64_t *id);
 extern void gv_cpu_sort_hits(GvSearch *search);
+
+/* records.c: refine records */
+extern int64_t gv_cpu_records_size(const GvMirrorSpec *spec);
+extern GvStatus gv_cpu_put_refine(GvMirror *mirror, const GvRefineItem *items,
+								  int32_t n);
+extern void gv_cpu_drop_records(GvMirror *mirror);
+extern GvStatus gv_cpu_bound_hits(const GvMirror *mirror, GvSearch *search);
 
 /* search.c: slots of gv_cpu_mirrors. */
 extern GvStatus gv_cpu_searcher(GvSearcher **searcher);

@@ -87,6 +87,7 @@ cpu_size(const GvMirrorSpec *spec)
 	for (i = 0; i < GV_NARRAYS; i++)
 		bytes += lengths[i] * 4;
 	bytes += (int64_t) spec->nlists * sizeof(GvCpuList);
+	bytes += gv_cpu_records_size(spec);
 	/* every list ends with a block that is half full, as it were */
 	nblocks = (spec->copies + GV_BLOCK - 1) / GV_BLOCK;
 	nblocks += spec->copies > 0 ? spec->nlists / 2 : 0;
@@ -103,6 +104,7 @@ cpu_drop(GvMirror *mirror)
 	for (i = 0; mirror->lists != NULL && i < mirror->spec.nlists; i++)
 		free(mirror->lists[i].blocks);
 	free(mirror->lists);
+	gv_cpu_drop_records(mirror);
 	free(mirror);
 }
 
@@ -289,6 +291,7 @@ const GvMirrorBackend gv_cpu_mirrors = {
 	.bytes = cpu_bytes,
 	.put_array = cpu_put_array,
 	.put_list = cpu_put_list,
+	.put_refine = gv_cpu_put_refine,
 	.get_block = cpu_get_block,
 	.searcher = gv_cpu_searcher,
 	.searcher_drop = gv_cpu_searcher_drop,

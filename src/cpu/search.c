@@ -247,6 +247,8 @@ gv_cpu_mirror_search(GvSearcher *searcher, GvMirror *mirror,
 		for (p = 0; status == GV_OK && p < search->nprobed; p++)
 			status = scan_list(searcher, mirror, search, (uint32_t) p);
 		gv_cpu_sort_hits(search);
+		if (status == GV_OK && search->bounds != NULL)
+			status = gv_cpu_bound_hits(mirror, search);
 	}
 	return status;
 }

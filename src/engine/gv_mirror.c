@@ -48,7 +48,10 @@ valid_spec(const GvMirrorSpec *spec)
 		spec->m >= 1 && spec->m <= spec->dims &&
 		spec->nlists >= 1 && spec->nlists <= MAX_LISTS &&
 		spec->nparents >= 1 && spec->nparents <= spec->nlists &&
-		spec->copies >= 0 && spec->copies < INT64_C(1) << 48;
+		spec->copies >= 0 && spec->copies < INT64_C(1) << 48 &&
+		spec->refine_slots >= 0 && spec->refine_slots <= UINT16_MAX &&
+		spec->refine_records >= 0 &&
+		spec->refine_records < INT64_C(1) << 48;
 }
 
 /* All the arrays of the blocks, or none of them: then `live` is the news. */
@@ -151,6 +154,18 @@ gv_mirror_put_list(GvMirror *mirror, const GvListPiece *piece)
 	if (mirror == NULL || !valid_piece(piece))
 		return GV_INVALID;
 	return mirrors->put_list(mirror, piece);
+}
+
+GvStatus
+gv_mirror_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
+{
+	GvStatus	status;
+
+	if (fault_is_due(&status))
+		return status;
+	if (mirror == NULL || n < 0 || (items == NULL && n > 0))
+		return GV_INVALID;
+	return mirrors->put_refine(mirror, items, n);
 }
 
 GvStatus

@@ -37,6 +37,9 @@ typedef struct GvMirrorSpec
 	int32_t		nlists;			/* 1 .. 2^24 */
 	int32_t		nparents;		/* 1 .. nlists */
 	int64_t		copies;			/* about how many there are to come */
+	int32_t		refine_slots;	/* refine records a page of the index has room
+								 * for, below 2^16; 0 = no refine records */
+	int64_t		refine_records; /* about how many there are to come */
 } GvMirrorSpec;
 
 /* The parts of the model, arrays of 4-byte elements. */
@@ -66,6 +69,29 @@ typedef struct GvListPiece
 	const uint8_t *codes;		/* [nblocks][gv_code_bytes(m)][GV_BLOCK] */
 } GvListPiece;
 
+/*
+ * A refine record (GvRefine) on its way.  Its address is what copies of such
+ * an index have for a row id: the index's page, as two words, and the slot on
+ * it, from 1.  The record names the row itself; a third word of 0 there says
+ * that the slot is free.
+ */
+typedef struct GvRefineItem
+{
+	uint16_t	address[3];
+	uint16_t	rowid[3];
+	float		min;
+	float		step;
+	float		error;
+	uint8_t		codes[];		/* [dims] */
+} GvRefineItem;
+
+/* Bytes from one item to the next. */
+static inline size_t
+gv_refine_stride(int32_t dims)
+{
+	return (sizeof(GvRefineItem) + (size_t) dims + 3) / 4 * 4;
+}
+
 /* A list that was searched, and its coarse score. */
 typedef struct GvProbe
 {
@@ -83,6 +109,17 @@ typedef struct GvHit
 } GvHit;
 
 /*
+ * What the refine record of a hit says: the row, and gv_refine_bound's bound.
+ * known is 0 where there is no record of the hit's address, or a free one.
+ */
+typedef struct GvBound
+{
+	float		bound;
+	uint16_t	rowid[3];
+	uint16_t	known;			/* 0 or 1 */
+} GvBound;
+
+/*
  * One query.  The `probes` nearest lists are searched, found among `compare`
  * lists whose parents are nearest, or among all lists where an engine prefers
  * that; the best `capacity` copies come back, ascending by (S, row id).
@@ -97,6 +134,8 @@ typedef struct GvSearch
 	GvProbe    *probed;			/* out [probes], nearest first */
 	int32_t		nhits;			/* out */
 	GvHit	   *hits;			/* out [capacity] */
+	GvBound    *bounds;			/* out [capacity], of the hits; NULL: not
+								 * wanted.  Only of mirrors with records */
 	int64_t		copies;			/* out: scored */
 } GvSearch;
 
@@ -121,6 +160,8 @@ typedef struct GvMirrorBackend
 	GvStatus	(*put_array) (GvMirror *mirror, GvArray array, int64_t first,
 							  int64_t n, const void *values);
 	GvStatus	(*put_list) (GvMirror *mirror, const GvListPiece *piece);
+	GvStatus	(*put_refine) (GvMirror *mirror, const GvRefineItem *items,
+							   int32_t n);
 	GvStatus	(*get_block) (GvMirror *mirror, int32_t list, int32_t block,
 							  GvBlock *view);
 	GvStatus	(*searcher) (GvSearcher **searcher);
@@ -163,6 +204,15 @@ extern GvStatus gv_mirror_put_array(GvMirror *mirror, GvArray array,
  */
 extern GvStatus gv_mirror_put_list(GvMirror *mirror,
 								   const GvListPiece *piece);
+
+/*
+ * gv_mirror_put_refine: items [n], gv_refine_stride apart, each in the place
+ * of what was at its address.  GV_INVALID when there is a slot out of range,
+ * or the mirror has no refine records; then none is in.  After
+ * GV_NO_MEMORY some may be.
+ */
+extern GvStatus gv_mirror_put_refine(GvMirror *mirror,
+									 const GvRefineItem *items, int32_t n);
 
 /*
  * gv_mirror_get_block: a block as it is held, for checks; the view is good

@@ -23,7 +23,7 @@ SIZE_IS(GvListState, 12);
 SIZE_IS(GvSearchRequest, 40);
 SIZE_IS(GvSearchReply, 32);
 SIZE_IS(GvProbeReply, 20);
-SIZE_IS(GvBeginRequest, 56);
+SIZE_IS(GvBeginRequest, 64);
 SIZE_IS(GvArrayRequest, 48);
 SIZE_IS(GvListsRequest, 32);
 SIZE_IS(GvPiece, 28);
@@ -71,6 +71,7 @@ gv_length_allowed(uint32_t type, uint32_t length)
 			return length >= sizeof(GvArrayRequest) &&
 				length <= GV_MAX_MESSAGE;
 		case GV_MSG_LISTS:
+		case GV_MSG_REFINE:
 			return length >= sizeof(GvListsRequest) &&
 				length <= GV_MAX_MESSAGE;
 		case GV_MSG_READY:

@@ -11,8 +11,8 @@
  * first is a GvHello, which says what the client wants to be:
  *
  *	session		asks: GV_MSG_SEARCH, PING, STATUS
- *	loader		brings mirrors: GV_MSG_BEGIN, ARRAY, LISTS, READY, STATES,
- *				BLOCKS, DROP, and all that a session may
+ *	loader		brings mirrors: GV_MSG_BEGIN, ARRAY, LISTS, REFINE, READY,
+ *				STATES, BLOCKS, DROP, and all that a session may
  *
  * The server answers GV_MSG_OK and what stands beside the request below, or
  * GV_MSG_REFUSED with a GvRefusal.  After a refusal the connection goes on,
@@ -51,7 +51,8 @@ typedef enum GvMessageType
 								 * GvMirrorStatus for each mirror */
 	GV_MSG_SEARCH,				/* GvSearchRequest, float [dims]; OK:
 								 * GvSearchReply, GvProbeReply [nprobed],
-								 * GvHit [nhits] */
+								 * GvHit [nhits] and, if the mirror has refine
+								 * records, GvBound [nhits] */
 
 	GV_MSG_BEGIN,				/* GvBeginRequest; OK: nothing.  An unfinished
 								 * mirror of the key is thrown away; one that
@@ -66,6 +67,9 @@ typedef enum GvMessageType
 	GV_MSG_BLOCKS,				/* GvRangeRequest: lists first .. first + count
 								 * - 1; OK: pieces as in LISTS, of as many of
 								 * these lists as fit, at least one */
+	GV_MSG_REFINE,				/* GvListsRequest with npieces items, then
+								 * GvRefineItems, gv_refine_stride apart; OK:
+								 * nothing */
 	GV_MSG_DROP,				/* GvKeyRequest; OK: nothing, even if there was
 								 * no mirror */
 
@@ -159,7 +163,7 @@ typedef struct GvSearchReply
 	uint32_t	batch;			/* searches answered together with this one */
 	uint32_t	queued_us;		/* from the whole request to the batch's begin */
 	uint32_t	engine_us;		/* the batch */
-	uint32_t	unused;			/* 0 */
+	uint32_t	nbounds;		/* nhits, or 0 of a mirror without records */
 } GvSearchReply;
 
 /* A list that was searched, and what of it the mirror had. */
@@ -178,8 +182,9 @@ typedef struct GvBeginRequest
 	int32_t		m;
 	int32_t		nlists;
 	int32_t		nparents;
-	int32_t		unused;			/* 0 */
+	int32_t		refine_slots;	/* see GvMirrorSpec */
 	int64_t		copies;			/* about how many there are to come */
+	int64_t		refine_records;
 } GvBeginRequest;
 
 typedef struct GvArrayRequest

@@ -216,6 +216,7 @@ extern bool gv_loader_start(GvConnection *connection);
 /* pieces.c: what loaders bring and read back. */
 extern void gv_pieces_array(GvConnection *connection);
 extern void gv_pieces_lists(GvConnection *connection);
+extern void gv_pieces_refine(GvConnection *connection);
 extern void gv_pieces_ready(GvConnection *connection);
 extern void gv_pieces_states(GvConnection *connection);
 extern void gv_pieces_blocks(GvConnection *connection);

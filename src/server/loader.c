@@ -8,7 +8,7 @@
 #include <signal.h>
 #include <string.h>
 
-#define STACK_BYTES		(256 * 1024)
+#define STACK_BYTES		(1024 * 1024)
 
 static void
 begin(GvConnection *connection)
@@ -20,13 +20,13 @@ begin(GvConnection *connection)
 		.m = request->m,
 		.nlists = request->nlists,
 		.nparents = request->nparents,
-		.copies = request->copies
+		.copies = request->copies,
+		.refine_slots = request->refine_slots,
+		.refine_records = request->refine_records
 	};
 	GvRefusalCode refusal;
 
-	refusal = request->unused == 0 ?
-		gv_mirrors_begin(&request->key, &spec, connection->number) :
-		GV_REFUSED_PROTOCOL;
+	refusal = gv_mirrors_begin(&request->key, &spec, connection->number);
 	if (refusal != 0)
 		gv_refuse(connection, refusal, gv_refusal_name(refusal));
 	else
@@ -73,6 +73,9 @@ answer(GvConnection *connection, GvWorker **worker)
 			break;
 		case GV_MSG_LISTS:
 			gv_pieces_lists(connection);
+			break;
+		case GV_MSG_REFINE:
+			gv_pieces_refine(connection);
 			break;
 		case GV_MSG_READY:
 			gv_pieces_ready(connection);

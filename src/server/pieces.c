@@ -312,6 +312,49 @@ gv_pieces_lists(GvConnection *connection)
 	conclude(connection, status, wrong);
 }
 
+/* Put items in; the mirror grows by a page's slots for each at most. */
+static GvStatus
+apply_items(GvHeldMirror *held, const GvRefineItem *items, int32_t n)
+{
+	GvStatus	status;
+
+	if (!gv_mirrors_room(held, (int64_t) n *
+						 (int64_t) gv_refine_stride(held->spec.dims)))
+		return GV_NO_MEMORY;
+	pthread_rwlock_wrlock(&held->lock);
+	status = gv_mirror_put_refine(held->mirror, items, n);
+	gv_mirrors_changed(held, gv_mirror_bytes(held->mirror), held->nitems);
+	pthread_rwlock_unlock(&held->lock);
+	return status;
+}
+
+/* See GV_MSG_REFINE. */
+void
+gv_pieces_refine(GvConnection *connection)
+{
+	const GvListsRequest *request = gv_payload(connection);
+	GvHeldMirror *held = acquire(connection, &request->key);
+	int64_t		bytes = (int64_t) gv_message(connection)->length -
+		(int64_t) sizeof(*request);
+	const char *wrong = NULL;
+	GvStatus	status = GV_OK;
+
+	if (held == NULL)
+		return;
+	if (request->unused != 0 || request->npieces < 0 ||
+		held->spec.refine_slots == 0 ||
+		bytes != request->npieces *
+		(int64_t) gv_refine_stride(held->spec.dims))
+		wrong = "malformed refine records";
+	else
+		do
+			status = apply_items(held, (const GvRefineItem *) (request + 1),
+								 request->npieces);
+		while (status == GV_NO_MEMORY && gv_mirrors_evict());
+	gv_mirrors_release(held, 0);
+	conclude(connection, status, wrong);
+}
+
 /* A range of lists of a mirror; NULL: refused. */
 static GvHeldMirror *
 acquire_range(GvConnection *connection, int64_t most)

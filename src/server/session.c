@@ -137,13 +137,14 @@ capacity_of(const GvHeldMirror *held, const GvSearchRequest *request)
 }
 
 /*
- * Make room for a search's answer, and have the engine put the hits there.
- * They stand behind the probes, whose number is known afterwards.
+ * Make room for a search's answer, and have the engine put hits and bounds
+ * there.  They stand behind the probes, whose number is known afterwards.
  */
 static bool
 prepare(const GvHeldMirror *held, GvConnection *asker, GvSearch *search)
 {
 	const GvSearchRequest *request = gv_payload(asker);
+	bool		bounds = held->spec.refine_slots > 0;
 	GvSearchReply *reply;
 	GvProbeReply *probed;
 
@@ -159,11 +160,14 @@ prepare(const GvHeldMirror *held, GvConnection *asker, GvSearch *search)
 	search->capacity = capacity_of(held, request);
 	reply = gv_reply(asker, sizeof(*reply) +
 					 (size_t) search->probes * sizeof(GvProbeReply) +
-					 (size_t) search->capacity * sizeof(GvHit));
+					 (size_t) search->capacity *
+					 (sizeof(GvHit) + (bounds ? sizeof(GvBound) : 0)));
 	if (reply == NULL)
 		return false;
 	probed = (GvProbeReply *) (reply + 1);
 	search->hits = (GvHit *) (probed + search->probes);
+	if (bounds)
+		search->bounds = (GvBound *) (search->hits + search->capacity);
 	return true;
 }
 
@@ -221,7 +225,9 @@ complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
 {
 	GvSearchReply *reply = (GvSearchReply *) (asker->out + sizeof(GvMessage));
 	GvProbeReply *probed = (GvProbeReply *) (reply + 1);
-	size_t		hits_bytes = (size_t) found->nhits * sizeof(GvHit);
+	GvHit	   *hits = (GvHit *) (probed + found->nprobed);
+	GvBound    *bounds = (GvBound *) (hits + found->nhits);
+	int32_t		nbounds = found->bounds != NULL ? found->nhits : 0;
 	int32_t		i;
 
 	reply->nprobed = found->nprobed;
@@ -230,17 +236,18 @@ complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
 	reply->batch = (uint32_t) batch;
 	reply->queued_us = (uint32_t) ((began_ns - asker->whole_ns) / 1000);
 	reply->engine_us = (uint32_t) ((ended_ns - began_ns) / 1000);
-	reply->unused = 0;
+	reply->nbounds = (uint32_t) nbounds;
 	for (i = 0; i < found->nprobed; i++)
 	{
 		probed[i].list = found->probed[i].list;
 		probed[i].base = found->probed[i].base;
 		probed[i].state = held->states[found->probed[i].list];
 	}
-	if (found->nprobed < found->probes)
-		memmove(probed + found->nprobed, found->hits, hits_bytes);
-	gv_reply_cut(asker, sizeof(*reply) +
-				 (size_t) found->nprobed * sizeof(GvProbeReply) + hits_bytes);
+	memmove(hits, found->hits, (size_t) found->nhits * sizeof(GvHit));
+	if (nbounds > 0)
+		memmove(bounds, found->bounds, (size_t) nbounds * sizeof(GvBound));
+	gv_reply_cut(asker, (size_t) ((char *) (bounds + nbounds) -
+								  (char *) reply));
 }
 
 static void

@@ -1,0 +1,163 @@
+/*
+ * records.c
+ *		Refine records of a mirror, by address, and the bounds they give.
+ *
+ * Addresses are those of the index: page and slot.  So records lie by page,
+ * and a table of pages leads to them.
+ */
+#include "cpu/gv_cpu_mirror.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PAGES_AT_ONCE	1024	/* the table grows by at least this much */
+
+static inline uint32_t
+page_of(const uint16_t *address /* [3] */ )
+{
+	return (uint32_t) address[0] << 16 | address[1];
+}
+
+static size_t
+page_bytes(const GvMirrorSpec *spec)
+{
+	return (size_t) spec->refine_slots * gv_refine_stride(spec->dims);
+}
+
+/* About what the records of a mirror will take. */
+int64_t
+gv_cpu_records_size(const GvMirrorSpec *spec)
+{
+	int64_t		npages;
+
+	if (spec->refine_slots == 0)
+		return 0;
+	npages = spec->refine_records / spec->refine_slots + 1;
+	return npages * (int64_t) (page_bytes(spec) + sizeof(char *));
+}
+
+/* A page's slots, or NULL when nothing has come for it. */
+static char *
+find_page(const GvMirror *mirror, uint32_t page)
+{
+	return page < mirror->npages ? mirror->pages[page] : NULL;
+}
+
+/* A page's slots, made if there are none; NULL: no memory. */
+static char *
+need_page(GvMirror *mirror, uint32_t page)
+{
+	size_t		bytes = page_bytes(&mirror->spec);
+
+	if (page >= mirror->npages)
+	{
+		size_t		npages = (size_t) page + page / 4 + PAGES_AT_ONCE;
+		char	  **pages = realloc(mirror->pages, npages * sizeof(char *));
+
+		if (pages == NULL)
+			return NULL;
+		memset(pages + mirror->npages, 0,
+			   (npages - mirror->npages) * sizeof(char *));
+		mirror->bytes += (int64_t) ((npages - mirror->npages) *
+									sizeof(char *));
+		mirror->pages = pages;
+		mirror->npages = npages;
+	}
+	if (mirror->pages[page] == NULL)
+	{
+		/* zero is what a free slot is */
+		mirror->pages[page] = calloc(1, bytes);
+		if (mirror->pages[page] != NULL)
+			mirror->bytes += (int64_t) bytes;
+	}
+	return mirror->pages[page];
+}
+
+static inline const GvRefineItem *
+item_at(const GvRefineItem *items, int32_t dims, int32_t i)
+{
+	return (const GvRefineItem *) ((const char *) items +
+								   gv_refine_stride(dims) * (size_t) i);
+}
+
+/* See gv_mirror_put_refine. */
+GvStatus
+gv_cpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
+{
+	const GvMirrorSpec *spec = &mirror->spec;
+	size_t		stride = gv_refine_stride(spec->dims);
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+	{
+		uint16_t	slot = item_at(items, spec->dims, i)->address[2];
+
+		if (slot < 1 || slot > spec->refine_slots)
+			return GV_INVALID;
+	}
+	for (i = 0; i < n; i++)
+	{
+		const GvRefineItem *item = item_at(items, spec->dims, i);
+		char	   *page = need_page(mirror, page_of(item->address));
+
+		if (page == NULL)
+			return GV_NO_MEMORY;
+		memcpy(page + stride * (size_t) (item->address[2] - 1), item,
+			   sizeof(*item) + (size_t) spec->dims);
+	}
+	return GV_OK;
+}
+
+void
+gv_cpu_drop_records(GvMirror *mirror)
+{
+	size_t		i;
+
+	for (i = 0; i < mirror->npages; i++)
+		free(mirror->pages[i]);
+	free(mirror->pages);
+}
+
+/* The record at an address, or NULL when there is none. */
+static const GvRefineItem *
+find_item(const GvMirror *mirror, const uint16_t *address)
+{
+	const char *page = find_page(mirror, page_of(address));
+	const GvRefineItem *item;
+
+	if (page == NULL || address[2] < 1 ||
+		address[2] > mirror->spec.refine_slots)
+		return NULL;
+	item = (const GvRefineItem *)
+		(page + gv_refine_stride(mirror->spec.dims) *
+		 (size_t) (address[2] - 1));
+	return item->rowid[2] != 0 ? item : NULL;
+}
+
+/* The bounds of a search's hits. */
+GvStatus
+gv_cpu_bound_hits(const GvMirror *mirror, GvSearch *search)
+{
+	GvStatus	status = GV_OK;
+	int32_t		i;
+
+	for (i = 0; status == GV_OK && i < search->nhits; i++)
+	{
+		const GvRefineItem *item = find_item(mirror, search->hits[i].rowid);
+		GvBound    *bound = &search->bounds[i];
+		GvRefine	record;
+
+		memset(bound, 0, sizeof(*bound));
+		if (item == NULL)
+			continue;
+		record.min = item->min;
+		record.step = item->step;
+		record.error = item->error;
+		record.codes = item->codes;
+		memcpy(bound->rowid, item->rowid, sizeof(bound->rowid));
+		bound->known = 1;
+		status = gv_refine_bound(mirror->spec.metric, mirror->spec.dims,
+								 search->query, &record, 1, &bound->bound);
+	}
+	return status;
+}
