@@ -102,6 +102,26 @@ struct GvCardList
 	uint32_t	unused;
 };
 
+/*
+ * A refine record on the card: min, step, error, the row id's two parts as in
+ * a block (low 0: no record), 12 bytes of nothing, and codes [dims].
+ */
+struct GvCardRecord
+{
+	float		min;
+	float		step;
+	float		error;
+	uint32_t	high;
+	uint32_t	low;
+	uint32_t	unused[3];
+};
+
+static inline int32_t
+gv_record_bytes(int32_t dims)
+{
+	return (int32_t) sizeof(GvCardRecord) + (dims + 15) / 16 * 16;
+}
+
 /* What kernels need of a mirror, passed by value. */
 struct GvCardModel
 {
@@ -113,6 +133,10 @@ struct GvCardModel
 	const float *d_codebooks;	/* [16 * dims] */
 	const float *d_centroids;	/* [nlists][dims] */
 	const GvCardList *d_lists;	/* [nlists] */
+	int32_t		refine_slots;	/* of a page; 0: no refine records */
+	int32_t		record_bytes;
+	uint32_t	npages;
+	uint8_t *const *d_pages;	/* [npages] refine_slots records, or NULL */
 };
 
 /* The card's memory for blocks (pool.cu). */
@@ -160,6 +184,9 @@ struct GvMirror
 	bool		checked;		/* starts were, and are good */
 	GvPool	   *pool;
 	GvHostList *lists;			/* [nlists] */
+	GvPool	   *record_pool;	/* pages of refine records, if there are any */
+	uint8_t   **pages;			/* [card.npages] the host's note of d_pages */
+	uint8_t   **d_pages;
 	uint32_t	longest;		/* blocks of the longest list ever */
 	int64_t		nblocks;		/* of all lists */
 	cudaStream_t stream;		/* of changes; nobody waits for it */
@@ -186,6 +213,7 @@ struct GvWanted
 {
 	int32_t		probes;
 	int32_t		capacity;
+	double		length;			/* of the query */
 };
 
 struct GvFound
@@ -211,6 +239,7 @@ struct GvBatch
 	uint32_t   *d_starts;		/* [n][probes + 1] first block of each probe */
 	float	   *d_scores;		/* [n][copies]; dead: +infinity */
 	GvHit	   *d_hits;			/* [n][capacity] */
+	GvBound    *d_bounds;		/* [n][capacity], or NULL */
 	GvFound    *d_found;		/* [n] */
 };
 
@@ -226,7 +255,7 @@ struct GvSearcher
 	GvBuffer	d_sort;			/* of long selections */
 };
 
-/* coarse.cu, scan.cu, select.cu, sort.cu: each one step of a batch. */
+/* coarse.cu, scan.cu, select.cu, sort.cu, bound.cu: each one step of a batch. */
 extern GvStatus gv_gpu_coarse(const GvCardModel *card, const GvBatch *batch,
 							  cudaStream_t stream);
 extern GvStatus gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
@@ -235,6 +264,8 @@ extern GvStatus gv_gpu_scan(const GvCardModel *card, const GvBatch *batch,
 							GvSearcher *searcher);
 extern GvStatus gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
 							  GvSearcher *searcher);
+extern GvStatus gv_gpu_bound(const GvCardModel *card, const GvBatch *batch,
+							 cudaStream_t stream);
 extern GvStatus gv_gpu_sort_probes(const GvCardModel *card,
 								   const GvBatch *batch,
 								   GvSearcher *searcher);
@@ -248,7 +279,16 @@ extern void gv_gpu_searcher_drop(GvSearcher *searcher);
 extern GvStatus gv_gpu_search(GvSearcher *searcher, GvMirror *mirror,
 							  GvSearch *searches, int32_t n);
 
+/* records.cu: refine records of a mirror */
+extern int64_t gv_gpu_records_size(const GvMirrorSpec *spec);
+extern GvStatus gv_gpu_records_create(GvMirror *mirror);
+extern void gv_gpu_records_drop(GvMirror *mirror);
+extern GvStatus gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items,
+								  int32_t n);
+
 /* mirror.cu */
+extern GvStatus gv_staging_take(GvMirror *mirror, size_t bytes,
+								size_t *offset);
 extern GvStatus gv_gpu_open(const char *devices, GvDevice *device);
 extern int64_t gv_gpu_size(const GvMirrorSpec *spec);
 extern GvStatus gv_gpu_create(const GvMirrorSpec *spec, GvMirror **mirror);

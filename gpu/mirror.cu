@@ -142,7 +142,8 @@ gv_gpu_size(const GvMirrorSpec *spec)
 	return (array_length(spec, GV_CODEBOOKS) +
 			array_length(spec, GV_CENTROIDS)) * 4 +
 		spec->nlists * (int64_t) sizeof(GvCardList) +
-		expected_blocks(spec) * gv_block_shape(spec->m).block_bytes;
+		expected_blocks(spec) * gv_block_shape(spec->m).block_bytes +
+		gv_gpu_records_size(spec);
 }
 
 static GvStatus
@@ -180,6 +181,14 @@ make_memory(GvMirror *mirror)
 	GV_CUDA_TRY(cudaMemsetAsync(mirror->d_lists, 0,
 								spec->nlists * sizeof(GvCardList),
 								mirror->stream));
+	mirror->card.metric = spec->metric;
+	mirror->card.dims = spec->dims;
+	mirror->card.m = spec->m;
+	mirror->card.nlists = spec->nlists;
+	mirror->card.shape = shape;
+	mirror->card.d_codebooks = mirror->d_codebooks;
+	mirror->card.d_centroids = mirror->d_centroids;
+	mirror->card.d_lists = mirror->d_lists;
 	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));
 }
 
@@ -196,19 +205,13 @@ gv_gpu_create(const GvMirrorSpec *spec, GvMirror **mirror)
 	status = gv_choose_device();
 	if (status == GV_OK)
 		status = make_memory(made);
+	if (status == GV_OK)
+		status = gv_gpu_records_create(made);
 	if (status != GV_OK)
 	{
 		gv_gpu_drop(made);
 		return status;
 	}
-	made->card.metric = spec->metric;
-	made->card.dims = spec->dims;
-	made->card.m = spec->m;
-	made->card.nlists = spec->nlists;
-	made->card.shape = gv_block_shape(spec->m);
-	made->card.d_codebooks = made->d_codebooks;
-	made->card.d_centroids = made->d_centroids;
-	made->card.d_lists = made->d_lists;
 	*mirror = made;
 	return GV_OK;
 }
@@ -229,6 +232,7 @@ gv_gpu_drop(GvMirror *mirror)
 	(void) cudaFree(mirror->d_lists);
 	(void) cudaFree(mirror->staging.d_memory);
 	(void) cudaFreeHost(mirror->staging.memory);
+	gv_gpu_records_drop(mirror);
 	gv_pool_drop(mirror->pool);
 	if (mirror->lists != NULL)
 		for (int32_t i = 0; i < mirror->spec.nlists; i++)
@@ -246,12 +250,14 @@ gv_gpu_bytes(const GvMirror *mirror)
 	return (array_length(&mirror->spec, GV_CODEBOOKS) +
 			array_length(&mirror->spec, GV_CENTROIDS)) * 4 +
 		mirror->spec.nlists * (int64_t) sizeof(GvCardList) +
-		(int64_t) mirror->staging.bytes + gv_pool_bytes(mirror->pool);
+		(int64_t) mirror->staging.bytes + gv_pool_bytes(mirror->pool) +
+		(mirror->record_pool != NULL ? gv_pool_bytes(mirror->record_pool) +
+		 mirror->card.npages * (int64_t) sizeof(uint8_t *) : 0);
 }
 
 /* Room for `bytes` on their way; waits when there is none. */
-static GvStatus
-staging_take(GvMirror *mirror, size_t bytes, size_t *offset)
+GvStatus
+gv_staging_take(GvMirror *mirror, size_t bytes, size_t *offset)
 {
 	GvStaging  *staging = &mirror->staging;
 
@@ -309,7 +315,7 @@ gv_gpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 
 		if (some > (int64_t) (LEAST_STAGING / 4))
 			some = LEAST_STAGING / 4;
-		GV_TRY(staging_take(mirror, some * 4, &offset));
+		GV_TRY(gv_staging_take(mirror, some * 4, &offset));
 		memcpy(mirror->staging.memory + offset, (const float *) values + done,
 			   some * 4);
 		GV_CUDA_TRY(cudaMemcpyAsync(d_array + first + done,
@@ -455,7 +461,7 @@ gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 	/* 1. everything that can fail for want of memory */
 	GV_TRY(gv_choose_device());
 	GV_TRY(note_blocks(list, piece->first + n));
-	GV_TRY(staging_take(mirror, way.bytes, &offset));
+	GV_TRY(gv_staging_take(mirror, way.bytes, &offset));
 	GV_TRY(make_room(mirror, list, piece->first + n, piece->first));
 
 	/* 2. to the card */
@@ -535,6 +541,7 @@ extern "C" const GvMirrorBackend gv_cuda_mirrors = {
 	.bytes = gv_gpu_bytes,
 	.put_array = gv_gpu_put_array,
 	.put_list = gv_gpu_put_list,
+	.put_refine = gv_gpu_put_refine,
 	.get_block = gv_gpu_get_block,
 	.searcher = gv_gpu_searcher,
 	.searcher_drop = gv_gpu_searcher_drop,

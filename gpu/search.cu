@@ -7,11 +7,13 @@
  *		probes	the nearest lists, and a numbering of their blocks
  *		scan	the score S of every copy in them
  *		select	the best copies
- *		out		lists and copies, one copy back
+ *		bound	what their refine records prove, if there are any
+ *		out		all that, one copy back
  *
  * All on one stream; the host waits once, at the end.  Memory is taken when a
  * batch needs more than any before it.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,6 +86,7 @@ struct BatchPlaces
 	size_t		found;			/* out */
 	size_t		probed;
 	size_t		hits;
+	size_t		bounds;
 	size_t		out_bytes;
 	size_t		coarse;			/* work */
 	size_t		starts;
@@ -106,6 +109,9 @@ place_batch(const GvCardModel *card, const GvBatch *batch,
 						   n * batch->probes * sizeof(GvProbe));
 	places->hits = carve(&places->out_bytes,
 						 n * batch->capacity * sizeof(GvHit));
+	if (card->refine_slots > 0)
+		places->bounds = carve(&places->out_bytes,
+							   n * batch->capacity * sizeof(GvBound));
 	places->coarse = carve(&places->work_bytes,
 						   n * card->nlists * sizeof(float));
 	places->starts = carve(&places->work_bytes,
@@ -116,7 +122,8 @@ place_batch(const GvCardModel *card, const GvBatch *batch,
 
 /* Get the memory and point the batch at it. */
 static GvStatus
-prepare(GvSearcher *searcher, const BatchPlaces *places, GvBatch *batch)
+prepare(GvSearcher *searcher, const GvCardModel *card,
+		const BatchPlaces *places, GvBatch *batch)
 {
 	char	   *d_in;
 	char	   *d_out;
@@ -135,6 +142,8 @@ prepare(GvSearcher *searcher, const BatchPlaces *places, GvBatch *batch)
 	batch->d_found = (GvFound *) (d_out + places->found);
 	batch->d_probed = (GvProbe *) (d_out + places->probed);
 	batch->d_hits = (GvHit *) (d_out + places->hits);
+	if (card->refine_slots > 0)
+		batch->d_bounds = (GvBound *) (d_out + places->bounds);
 	batch->d_coarse = (float *) (d_work + places->coarse);
 	batch->d_starts = (uint32_t *) (d_work + places->starts);
 	batch->d_scores = (float *) (d_work + places->scores);
@@ -150,6 +159,7 @@ give_out(const GvSearcher *searcher, const BatchPlaces *places,
 	const GvFound *found = (const GvFound *) (out + places->found);
 	const GvProbe *probed = (const GvProbe *) (out + places->probed);
 	const GvHit *hits = (const GvHit *) (out + places->hits);
+	const GvBound *bounds = (const GvBound *) (out + places->bounds);
 
 	for (int i = 0; i < batch->n; i++)
 	{
@@ -161,6 +171,9 @@ give_out(const GvSearcher *searcher, const BatchPlaces *places,
 			   search->nprobed * sizeof(GvProbe));
 		memcpy(search->hits, hits + (size_t) i * batch->capacity,
 			   search->nhits * sizeof(GvHit));
+		if (search->bounds != NULL)
+			memcpy(search->bounds, bounds + (size_t) i * batch->capacity,
+				   search->nhits * sizeof(GvBound));
 		search->copies = 0;
 		for (int p = 0; p < search->nprobed; p++)
 			search->copies += mirror->lists[search->probed[p].list].nlive;
@@ -177,7 +190,7 @@ run(GvSearcher *searcher, const GvMirror *mirror, GvBatch *batch,
 	char	   *in;
 
 	place_batch(card, batch, &places);
-	GV_TRY(prepare(searcher, &places, batch));
+	GV_TRY(prepare(searcher, card, &places, batch));
 	in = (char *) searcher->in.memory;
 	for (int i = 0; i < batch->n; i++)
 	{
@@ -187,6 +200,9 @@ run(GvSearcher *searcher, const GvMirror *mirror, GvBatch *batch,
 			   searches[i].query, card->dims * sizeof(float));
 		wanted->probes = searches[i].probes;
 		wanted->capacity = searches[i].capacity;
+		wanted->length = card->refine_slots == 0 ? 0 :
+			sqrt(-gv_distance_ip(searches[i].query, searches[i].query,
+								 card->dims));
 	}
 
 	GV_CUDA_TRY(cudaStreamWaitEvent(searcher->stream, mirror->changed, 0));
@@ -199,6 +215,8 @@ run(GvSearcher *searcher, const GvMirror *mirror, GvBatch *batch,
 	GV_TRY(gv_gpu_probes(card, batch, searcher));
 	GV_TRY(gv_gpu_scan(card, batch, searcher));
 	GV_TRY(gv_gpu_select(card, batch, searcher));
+	if (card->refine_slots > 0)
+		GV_TRY(gv_gpu_bound(card, batch, searcher->stream));
 	GV_CUDA_TRY(cudaMemcpyAsync(searcher->out.memory, searcher->d_out.memory,
 								places.out_bytes, cudaMemcpyDeviceToHost,
 								searcher->stream));
@@ -239,6 +257,9 @@ gv_gpu_search(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 {
 	if (!check_starts(mirror))
 		return GV_INVALID;
+	for (int32_t i = 0; i < n; i++)
+		if (searches[i].bounds != NULL && mirror->card.refine_slots == 0)
+			return GV_INVALID;
 	GV_TRY(gv_choose_device());
 	for (int32_t done = 0; done < n;)
 	{

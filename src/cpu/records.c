@@ -73,13 +73,6 @@ need_page(GvMirror *mirror, uint32_t page)
 	return mirror->pages[page];
 }
 
-static inline const GvRefineItem *
-item_at(const GvRefineItem *items, int32_t dims, int32_t i)
-{
-	return (const GvRefineItem *) ((const char *) items +
-								   gv_refine_stride(dims) * (size_t) i);
-}
-
 /* See gv_mirror_put_refine. */
 GvStatus
 gv_cpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
@@ -88,16 +81,11 @@ gv_cpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 	size_t		stride = gv_refine_stride(spec->dims);
 	int32_t		i;
 
+	if (!gv_refine_items_valid(spec, items, n))
+		return GV_INVALID;
 	for (i = 0; i < n; i++)
 	{
-		uint16_t	slot = item_at(items, spec->dims, i)->address[2];
-
-		if (slot < 1 || slot > spec->refine_slots)
-			return GV_INVALID;
-	}
-	for (i = 0; i < n; i++)
-	{
-		const GvRefineItem *item = item_at(items, spec->dims, i);
+		const GvRefineItem *item = gv_refine_item(items, spec->dims, i);
 		char	   *page = need_page(mirror, page_of(item->address));
 
 		if (page == NULL)

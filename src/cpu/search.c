@@ -239,6 +239,8 @@ gv_cpu_mirror_search(GvSearcher *searcher, GvMirror *mirror,
 	{
 		GvSearch   *search = &searches[i];
 
+		if (search->bounds != NULL && mirror->spec.refine_slots == 0)
+			return GV_INVALID;
 		search->nhits = 0;
 		search->copies = 0;
 		status = find_lists(searcher, mirror, search);

@@ -156,6 +156,28 @@ gv_mirror_put_list(GvMirror *mirror, const GvListPiece *piece)
 	return mirrors->put_list(mirror, piece);
 }
 
+/* See gv_mirror.h; an engine knows the spec that items have to fit. */
+bool
+gv_refine_items_valid(const GvMirrorSpec *spec, const GvRefineItem *items,
+					  int32_t n)
+{
+	uint64_t	last = 0;
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+	{
+		const GvRefineItem *item = gv_refine_item(items, spec->dims, i);
+		uint64_t	address = (uint64_t) item->address[0] << 32 |
+			(uint64_t) item->address[1] << 16 | item->address[2];
+
+		if (item->address[2] < 1 || item->address[2] > spec->refine_slots ||
+			address <= last)
+			return false;
+		last = address;
+	}
+	return true;
+}
+
 GvStatus
 gv_mirror_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 {

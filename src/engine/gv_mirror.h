@@ -92,6 +92,13 @@ gv_refine_stride(int32_t dims)
 	return (sizeof(GvRefineItem) + (size_t) dims + 3) / 4 * 4;
 }
 
+static inline const GvRefineItem *
+gv_refine_item(const GvRefineItem *items, int32_t dims, int32_t i)
+{
+	return (const GvRefineItem *) ((const char *) items +
+								   gv_refine_stride(dims) * (size_t) i);
+}
+
 /* A list that was searched, and its coarse score. */
 typedef struct GvProbe
 {
@@ -206,13 +213,15 @@ extern GvStatus gv_mirror_put_list(GvMirror *mirror,
 								   const GvListPiece *piece);
 
 /*
- * gv_mirror_put_refine: items [n], gv_refine_stride apart, each in the place
- * of what was at its address.  GV_INVALID when there is a slot out of range,
- * or the mirror has no refine records; then none is in.  After
- * GV_NO_MEMORY some may be.
+ * gv_mirror_put_refine: items [n], gv_refine_stride apart, ascending by
+ * address, each in the place of what was there.  GV_INVALID, and none is in,
+ * when they do not ascend, a slot is out of range, or the mirror has no refine
+ * records.  After GV_NO_MEMORY some may be in.
  */
 extern GvStatus gv_mirror_put_refine(GvMirror *mirror,
 									 const GvRefineItem *items, int32_t n);
+extern bool gv_refine_items_valid(const GvMirrorSpec *spec,
+								  const GvRefineItem *items, int32_t n);
 
 /*
  * gv_mirror_get_block: a block as it is held, for checks; the view is good

@@ -13,6 +13,7 @@
 #define CUDA_RUNTIME_H
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -78,9 +79,9 @@ gv_from_lane(T value, int lane)
 
 template <typename T>
 static inline T
-__shfl_sync(unsigned mask, T value, int source)
+__shfl_sync(unsigned mask, T value, int source, int width = 32)
 {
-	return gv_from_lane(value, source % 32);
+	return gv_from_lane(value, (int) threadIdx.x % 32 / width * width + source % width);
 }
 
 template <typename T>
