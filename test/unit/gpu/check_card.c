@@ -1,0 +1,23 @@
+/*
+ * check_card.c
+ *		The CUDA engine's mirrors against the portable engine: the checks of
+ *		test/unit/engine/check_mirror.c, on a card or, with the headers of
+ *		emulate/ in the place of CUDA's, on emulated threads.
+ *
+ * Needs no server.  Prints what fails and "card: N passed, M failed".
+ */
+#include "../engine/unit.h"
+
+long		unit_passed;
+long		unit_failed;
+uint64_t	unit_seed = 1;
+bool		unit_small;
+
+int
+main(void)
+{
+	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
+	test_mirror();
+	printf("card: %ld passed, %ld failed\n", unit_passed, unit_failed);
+	return unit_failed > 0;
+}
