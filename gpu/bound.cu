@@ -75,6 +75,7 @@ bound_kernel(GvCardModel card, GvBatch batch)
 {
 	int			query = blockIdx.y;
 	int			lane = threadIdx.x % LANES;
+	int			nhits = batch.d_found[query].nhits;
 	int			i = blockIdx.x * TEAMS + threadIdx.x / LANES;
 	const float *q = batch.d_queries + (int64_t) query * card.dims;
 	const uint8_t *record = NULL;
@@ -85,7 +86,9 @@ bound_kernel(GvCardModel card, GvBatch batch)
 	double		magnitudes;
 
 	/* 1. the record, by the hit's address */
-	if (i < batch.d_found[query].nhits)
+	if ((int) blockIdx.x * TEAMS >= nhits)
+		return;
+	if (i < nhits)
 	{
 		const GvHit *hit = batch.d_hits + (int64_t) query * batch.capacity + i;
 		uint32_t	page = (uint32_t) hit->rowid[0] << 16 | hit->rowid[1];
@@ -126,7 +129,7 @@ bound_kernel(GvCardModel card, GvBatch batch)
 	magnitudes = add_lanes(magnitude);
 
 	/* 3. out */
-	if (lane == 0 && i < batch.d_found[query].nhits)
+	if (lane == 0 && i < nhits)
 	{
 		double		slack = (card.dims + 64) / 16777216.0;
 		GvBound		bound = {};

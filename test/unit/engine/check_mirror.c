@@ -89,7 +89,7 @@ free_searches(GvSearch *searches, int n)
 	}
 }
 
-/* Searches of every size in one call, each against the reference. */
+/* Searches of every size in two calls, each against the reference. */
 static void
 check_searches(GvSearcher *searcher, GvMirror *mirror,
 			   const TestIndex *index, const char *what)
@@ -104,12 +104,14 @@ check_searches(GvSearcher *searcher, GvMirror *mirror,
 	searches[n++] = new_search(index, nlists, nlists, 1);
 	searches[n++] = new_search(index, nlists, nlists, 100000);
 	searches[n++] = new_search(index, nlists + 7, 1, 100000);
-	while (n < (unit_small ? 5 : 12))
+	while (n < (unit_small ? 8 : 12))
 		searches[n++] = new_search(index, 1 + unit_random() % nlists,
 								   1 + unit_random() % nlists,
 								   1 << unit_random() % 12);
-	CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_OK, "%s",
-		  what);
+	/* engines may select few copies in another way than many */
+	CHECK(gv_mirror_search(searcher, mirror, searches, 5) == GV_OK &&
+		  gv_mirror_search(searcher, mirror, searches + 5, n - 5) == GV_OK,
+		  "%s", what);
 	for (i = 0; i < n; i++)
 		CHECK(search_is_right(index, searches[i].query, searches[i].probes,
 							  UNIT_FLAT ? nlists : searches[i].compare,
@@ -355,7 +357,8 @@ check_bounds(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 	}
 	CHECK(nwrong == 0, "dims %d: %d of %d bounds", index->spec.dims, nwrong,
 		  search.nhits);
-	CHECK(nknown > 0 || search.nhits < 50, "no hit has a record");
+	CHECK(nknown > 0 || search.nhits < 50 ||
+		  records->npages * records->nslots < 20, "no hit has a record");
 	unit_free(search.bounds);
 	free_searches(&search, 1);
 }

@@ -7,6 +7,7 @@
  * broken CUDA's rules (a thread missed a barrier), and the program aborts.
  */
 #include <cstdio>
+#include <deque>
 #include <vector>
 #include <ucontext.h>
 
@@ -44,7 +45,7 @@ struct Fiber
 	void	   *fake_stack;
 };
 
-static std::vector<Fiber> fibers;
+static std::deque<Fiber> fibers;	/* they never move */
 static std::vector<Gate> warps;
 static Gate block;
 static std::vector<uint4> shared;
@@ -110,17 +111,18 @@ yield()
 	end_switch(me.fake_stack, &scheduler_stack, &scheduler_bytes);
 }
 
+/* A fiber's life: the same thread of one block after another. */
 static void
 fiber_main()
 {
-	Fiber	   *me = &fibers[current];
-
 	end_switch(NULL, &scheduler_stack, &scheduler_bytes);
-	(*running)();
-	me->done = true;
-	progress = true;
-	begin_switch(NULL, scheduler_stack, scheduler_bytes);
-	leave(me);
+	for (;;)
+	{
+		(*running)();
+		fibers[current].done = true;
+		progress = true;
+		yield();
+	}
 }
 
 /* Wait until all have come; returns how many times they had before. */
@@ -187,15 +189,7 @@ run_block(int nthreads)
 		warp = {0, 0, WARP, {}};
 	block = {0, 0, nthreads, {}};
 	for (int i = 0; i < nthreads; i++)
-	{
-		getcontext(&fibers[i].context);
-		fibers[i].context.uc_stack.ss_sp = fibers[i].stack.data();
-		fibers[i].context.uc_stack.ss_size = STACK_BYTES;
-		fibers[i].context.uc_link = NULL;
-		fibers[i].begun = false;
 		fibers[i].done = false;
-		makecontext(&fibers[i].context, fiber_main, 0);
-	}
 	while (left > 0)
 	{
 		progress = false;
@@ -230,8 +224,14 @@ gv_emulate(dim3 grid, dim3 threads, size_t shared_bytes,
 		abort();
 	while ((int) fibers.size() < nthreads)
 	{
-		fibers.emplace_back();
-		fibers.back().stack.resize(STACK_BYTES);
+		Fiber	   *fiber = &fibers.emplace_back();
+
+		fiber->stack.resize(STACK_BYTES);
+		getcontext(&fiber->context);
+		fiber->context.uc_stack.ss_sp = fiber->stack.data();
+		fiber->context.uc_stack.ss_size = STACK_BYTES;
+		fiber->context.uc_link = NULL;
+		makecontext(&fiber->context, fiber_main, 0);
 	}
 	warps.resize(nthreads / WARP);
 	shared.assign(shared_bytes / sizeof(uint4) + 1,
