@@ -25,6 +25,7 @@ main(void)
 	signal(SIGPIPE, SIG_IGN);
 	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
 	test_long = full != NULL && *full != '\0';
+	test_rules();
 	test_searches();
 	printf("check_server: %ld passed, %ld failed\n", unit_passed,
 		   unit_failed);
