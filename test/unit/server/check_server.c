@@ -27,6 +27,7 @@ main(void)
 	test_long = full != NULL && *full != '\0';
 	test_rules();
 	test_searches();
+	test_loading();
 	printf("check_server: %ld passed, %ld failed\n", unit_passed,
 		   unit_failed);
 	return unit_failed > 0;
