@@ -80,6 +80,8 @@ test_batches(const TestServer *server)
 	}
 	before = load_status(loader);
 	kill(server->pid, SIGSTOP);
+	CHECK(waitpid(server->pid, &result, WUNTRACED) == server->pid &&
+		  WIFSTOPPED(result), "SIGSTOP");
 	for (i = 0; i < NCLIENTS; i++)
 		CHECK(search_send(clients[i], &searches[i]), "client %d", i);
 	kill(server->pid, SIGCONT);
