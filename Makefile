@@ -55,6 +55,20 @@ PAGE_OBJS = \
 	src/page/ivfpqunpend.o \
 	src/page/ivfpqwriter.o
 
+CLIENT_OBJS = \
+	src/client/ivfpqask.o \
+	src/client/ivfpqchild.o \
+	src/client/ivfpqconnect.o \
+	src/client/ivfpqlaunch.o \
+	src/client/ivfpqload.o \
+	src/client/ivfpqloader.o \
+	src/client/ivfpqlock.o \
+	src/client/ivfpqpiece.o \
+	src/client/ivfpqshared.o \
+	src/client/ivfpqstatus.o \
+	src/client/ivfpqsupervisor.o \
+	src/client/ivfpqwanted.o
+
 ENGINE_OBJS = \
 	src/engine/gv_engine.o \
 	src/engine/gv_topk.o
@@ -73,7 +87,8 @@ CPU_OBJS = \
 	src/cpu/scan.o \
 	src/cpu/transform.o
 
-OBJS = src/gpuvec.o $(AM_OBJS) $(PAGE_OBJS) $(ENGINE_OBJS) $(CPU_OBJS)
+OBJS = src/gpuvec.o $(AM_OBJS) $(CLIENT_OBJS) $(PAGE_OBJS) $(ENGINE_OBJS) \
+	$(CPU_OBJS)
 
 # -Wno-unused-parameter: PostgreSQL and the engine fix their callbacks' shapes.
 PG_CFLAGS = -std=gnu99 -Wall -Wextra -Wno-unused-parameter

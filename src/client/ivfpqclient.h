@@ -69,6 +69,9 @@ typedef enum IvfpqServed
 
 #define IVFPQ_NSERVED	11
 
+/* ivfpqshared.c: for _PG_init, while the library is preloaded. */
+extern void IvfpqClientInit(void);
+
 /*
  * ivfpqask.c: a search.  Pointers are good until the next one.
  */
@@ -85,5 +88,6 @@ extern IvfpqServed IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,
 								  int capacity, IvfpqAnswer *answer);
 extern void IvfpqAskStale(Relation index, const IvfpqMetaData *meta,
 						  bool useless);
+extern bool IvfpqCanMirror(Relation index, const IvfpqMetaData *meta);
 
 #endif							/* IVFPQCLIENT_H */
