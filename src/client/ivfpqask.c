@@ -42,8 +42,9 @@ count(IvfpqServed served)
 		pg_atomic_fetch_add_u64(&ivfpq_shared->served[served], 1);
 }
 
-static GvMirrorKey
-make_key(Relation index, const IvfpqMetaData *meta)
+/* The name of an index's mirror. */
+GvMirrorKey
+IvfpqMirrorKey(Relation index, const IvfpqMetaData *meta)
 {
 	GvStorage	storage = GvStorageOf(index);
 	GvMirrorKey key = {storage.database, storage.tablespace, storage.number,
@@ -238,7 +239,7 @@ IvfpqServed
 IvfpqAskSearch(Relation index, const IvfpqMetaData *meta, const float *query,
 			   int probes, int compare, int capacity, IvfpqAnswer *answer)
 {
-	GvSearchRequest request = {make_key(index, meta), meta->dims, probes,
+	GvSearchRequest request = {IvfpqMirrorKey(index, meta), meta->dims, probes,
 	Max(compare, 1), capacity};
 	IvfpqReply	reply = {.reason = ""};
 	IvfpqServed served = decide(index, meta, &request.key, probes, capacity);
@@ -258,7 +259,7 @@ IvfpqAskSearch(Relation index, const IvfpqMetaData *meta, const float *query,
 void
 IvfpqAskStale(Relation index, const IvfpqMetaData *meta, bool useless)
 {
-	GvMirrorKey key = make_key(index, meta);
+	GvMirrorKey key = IvfpqMirrorKey(index, meta);
 	Memory	   *memory;
 	int64		now;
 

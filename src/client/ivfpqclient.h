@@ -88,6 +88,7 @@ extern IvfpqServed IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,
 								  int capacity, IvfpqAnswer *answer);
 extern void IvfpqAskStale(Relation index, const IvfpqMetaData *meta,
 						  bool useless);
+extern GvMirrorKey IvfpqMirrorKey(Relation index, const IvfpqMetaData *meta);
 extern bool IvfpqCanMirror(Relation index, const IvfpqMetaData *meta);
 
 #endif							/* IVFPQCLIENT_H */
