@@ -23,6 +23,7 @@ AM_OBJS = \
 	src/am/ivfpqreal.o \
 	src/am/ivfpqrecall.o \
 	src/am/ivfpqrefine.o \
+	src/am/ivfpqremote.o \
 	src/am/ivfpqreport.o \
 	src/am/ivfpqrerank.o \
 	src/am/ivfpqsample.o \
@@ -35,6 +36,7 @@ AM_OBJS = \
 	src/am/ivfpqvalidate.o \
 	src/am/ivfpqvalue.o \
 	src/am/ivfpqverify.o \
+	src/am/ivfpqverifymirror.o \
 	src/am/ivfpqworker.o
 
 PAGE_OBJS = \
