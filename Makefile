@@ -57,6 +57,8 @@ PAGE_OBJS = \
 	src/page/ivfpqunpend.o \
 	src/page/ivfpqwriter.o
 
+CLIENT_OBJS =
+
 ENGINE_OBJS = \
 	src/engine/gv_engine.o \
 	src/engine/gv_topk.o
@@ -75,7 +77,42 @@ CPU_OBJS = \
 	src/cpu/scan.o \
 	src/cpu/transform.o
 
-OBJS = src/gpuvec.o $(AM_OBJS) $(PAGE_OBJS) $(ENGINE_OBJS) $(CPU_OBJS)
+MIRROR_OBJS = \
+	src/cpu/hits.o \
+	src/cpu/mirror.o \
+	src/cpu/search.o \
+	src/engine/gv_mirror.o
+
+# in the module and in gpuvecd
+PROTOCOL_OBJS = src/server/gv_protocol.o
+
+SERVER_OBJS = \
+	src/server/connection.o \
+	src/server/gpuvecd.o \
+	src/server/loader.o \
+	src/server/log.o \
+	src/server/loop.o \
+	src/server/mirrors.o \
+	src/server/pieces.o \
+	src/server/session.o
+
+GPUVECD_OBJS = $(ENGINE_OBJS) $(CPU_OBJS) $(MIRROR_OBJS) $(PROTOCOL_OBJS) \
+	$(SERVER_OBJS)
+
+OBJS = src/gpuvec.o $(AM_OBJS) $(PAGE_OBJS) $(CLIENT_OBJS) $(ENGINE_OBJS) \
+	$(CPU_OBJS) $(PROTOCOL_OBJS)
+
+# gpuvecd has the CUDA engine where there is nvcc (make NVCC= leaves it out).
+# It is installed as a script only because PGXS, with a module, knows no other
+# executables.
+SCRIPTS_built = gpuvecd
+NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) \
+	$(wildcard /usr/local/cuda/bin/nvcc))
+GPU_ARCHS ?= 80 86 89 90a 100 120
+NVCC_FLAGS ?= -std=c++17 -O3
+# what the kernels' library calls need, such as -lcublas
+CUDA_LIBS ?=
+CUDA_OBJS := $(if $(strip $(NVCC)),$(patsubst %.cu,%.o,$(wildcard gpu/*.cu)))
 
 # -Wno-unused-parameter: PostgreSQL and the engine fix their callbacks' shapes.
 PG_CFLAGS = -std=gnu99 -Wall -Wextra -Wno-unused-parameter
@@ -113,7 +150,9 @@ ifneq ($(and $(PROVE_TESTS),$(filter-out 0,$(shell id -u))),)
 TAP_TESTS = 1
 endif
 
-EXTRA_CLEAN = $(OBJS:.o=.d)
+gpuvecd_only := $(filter-out $(OBJS),$(GPUVECD_OBJS))
+EXTRA_CLEAN = $(OBJS:.o=.d) $(gpuvecd_only) $(gpuvecd_only:.o=.d) \
+	$(wildcard gpu/*.o gpu/*.d)
 
 include $(PGXS)
 
@@ -126,11 +165,35 @@ override CPPFLAGS := $(foreach flag,$(CPPFLAGS),\
 # Header dependencies, where PGXS does not make them (Debian's does not).
 ifneq ($(autodepend), yes)
 override CPPFLAGS += -MMD -MP
--include $(OBJS:.o=.d)
+-include $(OBJS:.o=.d) $(gpuvecd_only:.o=.d)
 endif
+-include $(CUDA_OBJS:.o=.d)
 
 # The kernels: optimised, and with every rounding where the source says.
-$(CPU_OBJS): override CFLAGS += -O3 -ffp-contract=off
+$(CPU_OBJS) $(MIRROR_OBJS): override CFLAGS += -O3 -ffp-contract=off
+
+release := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" \
+	$(srcdir)/gpuvec.control)
+src/server/gpuvecd.o: override CPPFLAGS += -DGPUVEC_RELEASE='"$(release)"' \
+	$(if $(CUDA_OBJS),-DGV_HAVE_CUDA)
+
+# Code for each architecture, and of the newest what later cards can compile.
+newest := $(lastword $(GPU_ARCHS))
+gencode := $(foreach arch,$(GPU_ARCHS),\
+	-gencode arch=compute_$(arch),code=sm_$(arch)) \
+	-gencode arch=compute_$(newest),code=compute_$(newest)
+
+gpu/%.o: gpu/%.cu
+	$(NVCC) $(NVCC_FLAGS) $(gencode) -I$(srcdir)/src -MMD -MP -c $< -o $@
+
+gpuvecd: $(GPUVECD_OBJS) $(CUDA_OBJS)
+ifneq ($(CUDA_OBJS),)
+	$(NVCC) -cudart static $(addprefix -Xcompiler ,$(COPT)) $^ -o $@ \
+		$(CUDA_LIBS) -lpthread -lm
+else
+	@echo "gpuvecd: without CUDA, it has the CPU engine only"
+	$(CC) $(CFLAGS) $^ $(LDFLAGS) -o $@ -lpthread -lm
+endif
 
 # What a variable holds, for test/run.sh.
 print-%:

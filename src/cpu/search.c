@@ -1,0 +1,252 @@
+/*
+ * search.c
+ *		A query through a mirror: nearest lists, one look-up table, a scan of
+ *		the lists, the best copies.
+ *
+ * The steps and their order are those of src/am (ivfpqcoarse.c,
+ * ivfpqsearch.c), so that a session that searches pages itself reads the same
+ * lists and finds the same pairs.
+ */
+#include "cpu/gv_cpu_mirror.h"
+
+#include <stdlib.h>
+
+/* Copies that one gv_scan looks at, and where it leaves the good ones. */
+#define WINDOW_BLOCKS	8
+#define WINDOW			(WINDOW_BLOCKS * GV_BLOCK)
+
+struct GvSearcher
+{
+	float	   *table;			/* [m][GV_CODEWORDS] */
+	size_t		table_room;
+	GvTopK		parents;		/* capacity is what there is memory for */
+	GvTopK		lists;
+	float		scores[WINDOW];
+	uint64_t	ids[WINDOW];
+};
+
+/* See gv_searcher. */
+GvStatus
+gv_cpu_searcher(GvSearcher **searcher)
+{
+	*searcher = calloc(1, sizeof(GvSearcher));
+	return *searcher != NULL ? GV_OK : GV_NO_MEMORY;
+}
+
+void
+gv_cpu_searcher_drop(GvSearcher *searcher)
+{
+	free(searcher->table);
+	free(searcher->parents.scores);
+	free(searcher->parents.ids);
+	free(searcher->lists.scores);
+	free(searcher->lists.ids);
+	free(searcher);
+}
+
+/* An empty top of `capacity` in the memory of `kept`, which grows. */
+static GvStatus
+open_topk(GvTopK *kept, int32_t capacity, GvTopK *top)
+{
+	if (capacity > kept->capacity)
+	{
+		float	   *scores = malloc(sizeof(float) * (size_t) capacity);
+		uint64_t   *ids = malloc(sizeof(uint64_t) * (size_t) capacity);
+
+		if (scores == NULL || ids == NULL)
+		{
+			free(scores);
+			free(ids);
+			return GV_NO_MEMORY;
+		}
+		free(kept->scores);
+		free(kept->ids);
+		kept->scores = scores;
+		kept->ids = ids;
+		kept->capacity = capacity;
+	}
+	*top = *kept;
+	top->capacity = capacity;
+	gv_topk_reset(top);
+	return GV_OK;
+}
+
+/* Offer lists first .. first + n - 1 to `best`. */
+static GvStatus
+compare_lists(const GvMirror *mirror, const float *query, int32_t first,
+			  int32_t n, GvTopK *best)
+{
+	const float *centroids = mirror->arrays[GV_CENTROIDS];
+
+	return gv_coarse(&mirror->model, query,
+					 centroids + (size_t) first * mirror->spec.dims, n,
+					 (uint64_t) first, best);
+}
+
+/* Offer the lists of the nearest parents, until search->compare were seen. */
+static GvStatus
+compare_children(GvSearcher *searcher, const GvMirror *mirror,
+				 const GvSearch *search, GvTopK *best)
+{
+	const int32_t *starts = mirror->arrays[GV_STARTS];
+	int32_t		seen = 0;
+	GvTopK		parents;
+	GvStatus	status;
+	int32_t		i;
+
+	status = open_topk(&searcher->parents, mirror->spec.nparents, &parents);
+	if (status != GV_OK)
+		return status;
+	status = gv_coarse(&mirror->model, search->query,
+					   mirror->arrays[GV_PARENTS], mirror->spec.nparents, 0,
+					   &parents);
+	gv_topk_sort(&parents);
+	for (i = 0; status == GV_OK && i < parents.count &&
+		 seen < search->compare; i++)
+	{
+		int32_t		first = starts[parents.ids[i]];
+		int32_t		n = starts[parents.ids[i] + 1] - first;
+
+		status = compare_lists(mirror, search->query, first, n, best);
+		seen += n;
+	}
+	return status;
+}
+
+/* The lists to search into search->probed. */
+static GvStatus
+find_lists(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
+{
+	const GvMirrorSpec *spec = &mirror->spec;
+	GvTopK		best;
+	GvStatus	status;
+	int32_t		i;
+
+	status = open_topk(&searcher->lists,
+					   search->probes < spec->nlists ? search->probes :
+					   spec->nlists, &best);
+	if (status != GV_OK)
+		return status;
+	if (spec->nparents == 1 ||
+		(int64_t) search->compare + spec->nparents >= spec->nlists)
+		status = compare_lists(mirror, search->query, 0, spec->nlists, &best);
+	else
+		status = compare_children(searcher, mirror, search, &best);
+	gv_topk_sort(&best);
+	search->nprobed = best.count;
+	for (i = 0; i < best.count; i++)
+	{
+		search->probed[i].list = (int32_t) best.ids[i];
+		search->probed[i].base = best.scores[i];
+	}
+	return status;
+}
+
+/*
+ * Offer copies to the hits, with the number of the probe that holds them.
+ *
+ * gv_scan leaves what it finds in a window with room for every copy.  Once
+ * the hits are full, the window begins full of the worst of them, so that
+ * gv_scan itself turns away what is no better.
+ */
+static GvStatus
+scan_blocks(GvSearcher *searcher, const GvMirror *mirror,
+			const GvBlock *blocks, int32_t nblocks, GvSearch *search,
+			uint32_t probe)
+{
+	GvTopK		window = {.capacity = nblocks * GV_BLOCK,
+	.scores = searcher->scores,.ids = searcher->ids};
+	float		worst = 0.0f;
+	uint64_t	worst_id = 0;
+	bool		full = search->nhits == search->capacity;
+	GvStatus	status;
+	int32_t		i;
+
+	if (full)
+	{
+		gv_cpu_worst_hit(search, &worst, &worst_id);
+		for (i = 0; i < window.capacity; i++)
+		{
+			window.scores[i] = worst;
+			window.ids[i] = worst_id;
+		}
+		window.count = window.capacity;
+	}
+	status = gv_scan(&mirror->model, searcher->table,
+					 search->probed[probe].base, blocks, nblocks, &window);
+	for (i = 0; i < window.count; i++)
+		if (!full || window.scores[i] != worst || window.ids[i] != worst_id)
+			gv_cpu_hit(search, window.scores[i], window.ids[i], probe);
+	return status;
+}
+
+/* Offer every live copy of a probed list to the hits. */
+static GvStatus
+scan_list(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search,
+		  uint32_t probe)
+{
+	const GvCpuList *list = &mirror->lists[search->probed[probe].list];
+	GvStatus	status = GV_OK;
+	int32_t		first;
+
+	for (first = 0; status == GV_OK && first < list->nblocks;
+		 first += WINDOW_BLOCKS)
+	{
+		GvBlock		blocks[WINDOW_BLOCKS];
+		int32_t		n = list->nblocks - first;
+		int32_t		i;
+
+		if (n > WINDOW_BLOCKS)
+			n = WINDOW_BLOCKS;
+		for (i = 0; i < n; i++)
+		{
+			blocks[i] = gv_cpu_block(mirror, list, first + i);
+			search->copies += __builtin_popcount(blocks[i].live);
+		}
+		status = scan_blocks(searcher, mirror, blocks, n, search, probe);
+	}
+	return status;
+}
+
+static GvStatus
+make_table(GvSearcher *searcher, const GvMirror *mirror, const float *query)
+{
+	size_t		length = (size_t) mirror->spec.m * GV_CODEWORDS;
+
+	if (length > searcher->table_room)
+	{
+		float	   *table = malloc(sizeof(float) * length);
+
+		if (table == NULL)
+			return GV_NO_MEMORY;
+		free(searcher->table);
+		searcher->table = table;
+		searcher->table_room = length;
+	}
+	return gv_table(&mirror->model, query, searcher->table);
+}
+
+/* See gv_mirror_search. */
+GvStatus
+gv_cpu_mirror_search(GvSearcher *searcher, GvMirror *mirror,
+					 GvSearch *searches, int32_t n)
+{
+	GvStatus	status = mirror->covered ? GV_OK : GV_INVALID;
+	int32_t		i;
+	int32_t		p;
+
+	for (i = 0; status == GV_OK && i < n; i++)
+	{
+		GvSearch   *search = &searches[i];
+
+		search->nhits = 0;
+		search->copies = 0;
+		status = find_lists(searcher, mirror, search);
+		if (status == GV_OK)
+			status = make_table(searcher, mirror, search->query);
+		for (p = 0; status == GV_OK && p < search->nprobed; p++)
+			status = scan_list(searcher, mirror, search, (uint32_t) p);
+		gv_cpu_sort_hits(search);
+	}
+	return status;
+}

@@ -1,0 +1,203 @@
+/*
+ * gv_mirror.c
+ *		The wrappers of the mirrors' operations, the choice of their engine, and
+ *		the fault that tests inject.
+ *
+ * A wrapper refuses arguments that break the contract, so that an engine may
+ * trust them; what depends on a mirror's contents the engine checks itself.
+ */
+#include "engine/gv_mirror.h"
+
+#include <string.h>
+
+#define MAX_LISTS	(1 << 24)
+
+/* The one that gv_mirrors_open took, for the rest of the process. */
+static const GvMirrorBackend *mirrors;
+
+/* Calls until one reports fault_status; 0 or less: none will. */
+static int64_t fault_countdown;
+static int	fault_status;
+
+/* From now on the n-th call reports `status`, see gv_mirror.h. */
+void
+gv_mirror_fault(int64_t n, GvStatus status)
+{
+	__atomic_store_n(&fault_status, (int) status, __ATOMIC_RELAXED);
+	__atomic_store_n(&fault_countdown, n, __ATOMIC_RELEASE);
+}
+
+/* Is this the call that shall fail?  Exactly one of several threads is told. */
+static bool
+fault_is_due(GvStatus *status)
+{
+	if (__atomic_load_n(&fault_countdown, __ATOMIC_ACQUIRE) <= 0 ||
+		__atomic_sub_fetch(&fault_countdown, 1, __ATOMIC_ACQ_REL) != 0)
+		return false;
+	*status = (GvStatus) __atomic_load_n(&fault_status, __ATOMIC_RELAXED);
+	return true;
+}
+
+static bool
+valid_spec(const GvMirrorSpec *spec)
+{
+	return spec != NULL &&
+		(spec->metric == GV_L2 || spec->metric == GV_IP ||
+		 spec->metric == GV_COSINE) &&
+		spec->dims >= 1 && spec->dims <= GV_MAX_DIMS &&
+		spec->m >= 1 && spec->m <= spec->dims &&
+		spec->nlists >= 1 && spec->nlists <= MAX_LISTS &&
+		spec->nparents >= 1 && spec->nparents <= spec->nlists &&
+		spec->copies >= 0 && spec->copies < INT64_C(1) << 48;
+}
+
+/* All the arrays of the blocks, or none of them: then `live` is the news. */
+static bool
+valid_piece(const GvListPiece *piece)
+{
+	bool		bare;
+
+	if (piece == NULL || piece->list < 0 || piece->first < 0 ||
+		piece->nblocks < 0 || piece->first > INT32_MAX - piece->nblocks ||
+		(piece->live == NULL && piece->nblocks > 0))
+		return false;
+	bare = piece->codes == NULL;
+	return (piece->t == NULL) == bare && (piece->rowids == NULL) == bare;
+}
+
+static bool
+valid_search(const GvSearch *search)
+{
+	return search->query != NULL && search->probes >= 1 &&
+		search->compare >= 1 && search->capacity >= 1 &&
+		search->probed != NULL && search->hits != NULL;
+}
+
+/* Take an engine; its name for the device, or the reason, into *device. */
+GvStatus
+gv_mirrors_open(const GvMirrorBackend *engine, const char *devices,
+				GvDevice *device)
+{
+	GvStatus	status;
+
+	if (engine == NULL || devices == NULL || device == NULL ||
+		mirrors != NULL)
+		return GV_INVALID;
+	memset(device, 0, sizeof(*device));
+	if (fault_is_due(&status))
+	{
+		strcpy(device->name, "injected fault");
+		return status;
+	}
+	status = engine->open(devices, device);
+	if (status == GV_OK)
+		mirrors = engine;
+	return status;
+}
+
+int64_t
+gv_mirror_size(const GvMirrorSpec *spec)
+{
+	return mirrors != NULL && valid_spec(spec) ? mirrors->size(spec) : 0;
+}
+
+GvStatus
+gv_mirror_create(const GvMirrorSpec *spec, GvMirror **mirror)
+{
+	GvStatus	status;
+
+	if (fault_is_due(&status))
+		return status;
+	if (mirrors == NULL || !valid_spec(spec) || mirror == NULL)
+		return GV_INVALID;
+	return mirrors->create(spec, mirror);
+}
+
+void
+gv_mirror_drop(GvMirror *mirror)
+{
+	if (mirror != NULL)
+		mirrors->drop(mirror);
+}
+
+int64_t
+gv_mirror_bytes(const GvMirror *mirror)
+{
+	return mirror != NULL ? mirrors->bytes(mirror) : 0;
+}
+
+GvStatus
+gv_mirror_put_array(GvMirror *mirror, GvArray array, int64_t first,
+					int64_t n, const void *values)
+{
+	GvStatus	status;
+
+	if (fault_is_due(&status))
+		return status;
+	if (mirror == NULL || array < GV_CODEBOOKS || array > GV_CENTROIDS ||
+		first < 0 || n < 0 || first > INT64_MAX - n ||
+		(values == NULL && n > 0))
+		return GV_INVALID;
+	return mirrors->put_array(mirror, array, first, n, values);
+}
+
+GvStatus
+gv_mirror_put_list(GvMirror *mirror, const GvListPiece *piece)
+{
+	GvStatus	status;
+
+	if (fault_is_due(&status))
+		return status;
+	if (mirror == NULL || !valid_piece(piece))
+		return GV_INVALID;
+	return mirrors->put_list(mirror, piece);
+}
+
+GvStatus
+gv_mirror_get_block(GvMirror *mirror, int32_t list, int32_t block,
+					GvBlock *view)
+{
+	GvStatus	status;
+
+	if (fault_is_due(&status))
+		return status;
+	if (mirror == NULL || list < 0 || block < 0 || view == NULL)
+		return GV_INVALID;
+	return mirrors->get_block(mirror, list, block, view);
+}
+
+GvStatus
+gv_searcher(GvSearcher **searcher)
+{
+	GvStatus	status;
+
+	if (fault_is_due(&status))
+		return status;
+	if (mirrors == NULL || searcher == NULL)
+		return GV_INVALID;
+	return mirrors->searcher(searcher);
+}
+
+void
+gv_searcher_drop(GvSearcher *searcher)
+{
+	if (searcher != NULL)
+		mirrors->searcher_drop(searcher);
+}
+
+GvStatus
+gv_mirror_search(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
+				 int32_t n)
+{
+	GvStatus	status;
+	int32_t		i;
+
+	if (fault_is_due(&status))
+		return status;
+	if (searcher == NULL || mirror == NULL || searches == NULL || n < 1)
+		return GV_INVALID;
+	for (i = 0; i < n; i++)
+		if (!valid_search(&searches[i]))
+			return GV_INVALID;
+	return mirrors->search(searcher, mirror, searches, n);
+}

@@ -1,0 +1,260 @@
+/*
+ * connection.c
+ *		One client: its buffers, the framing of messages, answers.
+ *
+ * The same code serves the loop, which never waits, and loaders' threads,
+ * which do.  A buffer grows to what the message at hand needs, once its type
+ * and length have been found to be allowed, and large ones are given back.
+ */
+#include "server/gv_server.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define FIRST_ROOM		128		/* enough for all but searches and loads */
+#define KEPT_ROOM		65536	/* what an idle client may hold on to */
+
+/* NULL when there is no memory; then the socket is still the caller's. */
+GvConnection *
+gv_connection_open(int fd, uint64_t number)
+{
+	GvConnection *connection = calloc(1, sizeof(GvConnection));
+
+	if (connection == NULL)
+		return NULL;
+	connection->fd = fd;
+	connection->number = number;
+	connection->in_room = FIRST_ROOM;
+	connection->in = malloc(FIRST_ROOM);
+	connection->out_room = sizeof(GvMessage) + sizeof(GvRefusal);
+	connection->out = malloc(connection->out_room);
+	if (connection->in == NULL || connection->out == NULL)
+	{
+		free(connection->in);
+		free(connection->out);
+		free(connection);
+		return NULL;
+	}
+	return connection;
+}
+
+void
+gv_connection_close(GvConnection *connection)
+{
+	close(connection->fd);
+	free(connection->in);
+	free(connection->out);
+	free(connection);
+}
+
+/* Make a buffer hold `need` bytes, of which the first `used` matter. */
+static bool
+grow(char **buffer, size_t *room, size_t used, size_t need)
+{
+	char	   *larger;
+
+	if (need <= *room)
+		return true;
+	larger = malloc(need);
+	if (larger == NULL)
+		return false;
+	if (used > 0)
+		memcpy(larger, *buffer, used);
+	free(*buffer);
+	*buffer = larger;
+	*room = need;
+	return true;
+}
+
+/* Give a large buffer back; when that fails it stays. */
+static void
+shrink(char **buffer, size_t *room, size_t kept)
+{
+	char	   *smaller;
+
+	if (*room <= KEPT_ROOM)
+		return;
+	smaller = malloc(kept);
+	if (smaller == NULL)
+		return;
+	free(*buffer);
+	*buffer = smaller;
+	*room = kept;
+}
+
+/* May this client send such a message now?  If not, it has been refused. */
+static bool
+check_header(GvConnection *connection)
+{
+	const GvMessage *message = gv_message(connection);
+	bool		first = connection->role == 0;
+	const char *wrong = NULL;
+
+	if (!gv_length_allowed(message->type, message->length))
+		wrong = "no such message, or it has a wrong length";
+	else if (message->request != 0)
+		wrong = "the header is malformed";
+	else if (first != (message->type == GV_MSG_HELLO))
+		wrong = first ? "the first message is not a hello" :
+			"a second hello";
+	else if (connection->role == GV_ROLE_SESSION &&
+			 message->type >= GV_MSG_BEGIN)
+		wrong = "this is for loaders";
+	if (wrong != NULL)
+		gv_refuse(connection, GV_REFUSED_PROTOCOL, wrong);
+	return wrong == NULL;
+}
+
+/* What is in `in`: part of a message, a whole one, or one that is wrong? */
+static GvReceived
+examine(GvConnection *connection)
+{
+	size_t		whole;
+
+	if (connection->in_used < sizeof(GvMessage))
+		return GV_RECEIVED_PART;
+	if (!check_header(connection))
+		return GV_RECEIVED_WRONG;
+	whole = sizeof(GvMessage) + gv_message(connection)->length;
+	if (connection->in_used > whole)
+	{
+		gv_refuse(connection, GV_REFUSED_PROTOCOL,
+				  "a message before the answer to the last one");
+		return GV_RECEIVED_WRONG;
+	}
+	if (!grow(&connection->in, &connection->in_room, connection->in_used,
+			  whole))
+	{
+		gv_refuse(connection, GV_REFUSED_NO_MEMORY,
+				  "no memory for the message");
+		connection->ending = true;
+		return GV_RECEIVED_WRONG;
+	}
+	return connection->in_used == whole ? GV_RECEIVED_WHOLE :
+		GV_RECEIVED_PART;
+}
+
+/*
+ * Read until a message is whole, or, unless we may wait, until there is
+ * nothing to be read.  The last message's answer must have been made.
+ */
+GvReceived
+gv_connection_receive(GvConnection *connection, bool wait)
+{
+	GvReceived	state = GV_RECEIVED_PART;
+
+	while (state == GV_RECEIVED_PART)
+	{
+		size_t		room = connection->in_room - connection->in_used;
+		ssize_t		n = recv(connection->fd,
+							 connection->in + connection->in_used, room,
+							 wait ? 0 : MSG_DONTWAIT);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+			return GV_RECEIVED_PART;
+		if (n <= 0)
+			return GV_RECEIVED_END;
+		connection->in_used += (size_t) n;
+		gv_count(received, n);
+		state = examine(connection);
+		/* less than there was room for: that was all, do not ask again */
+		if (state == GV_RECEIVED_PART && !wait && (size_t) n < room)
+			return state;
+	}
+	return state;
+}
+
+/*
+ * Send what is left of the answer.  When all is sent the request is done
+ * with, and the next one may come.
+ */
+GvFlushed
+gv_connection_flush(GvConnection *connection, bool wait)
+{
+	while (connection->out_sent < connection->out_used)
+	{
+		ssize_t		n = send(connection->fd,
+							 connection->out + connection->out_sent,
+							 connection->out_used - connection->out_sent,
+							 MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+			return GV_FLUSH_LATER;
+		if (n < 0)
+			return GV_FLUSH_BROKEN;
+		connection->out_sent += (size_t) n;
+		gv_count(sent, n);
+	}
+	connection->in_used = 0;
+	connection->out_used = 0;
+	connection->out_sent = 0;
+	/* a loader needs its large buffer again at once */
+	if (connection->role != GV_ROLE_LOADER)
+		shrink(&connection->in, &connection->in_room, FIRST_ROOM);
+	shrink(&connection->out, &connection->out_room,
+		   sizeof(GvMessage) + sizeof(GvRefusal));
+	return GV_FLUSHED;
+}
+
+/* See gv_server.h. */
+void *
+gv_reply(GvConnection *connection, size_t length)
+{
+	GvMessage	header = {
+		.length = (uint32_t) length,
+		.type = GV_MSG_OK,
+		.request = gv_message(connection)->type
+	};
+
+	if (!grow(&connection->out, &connection->out_room, 0,
+			  sizeof(header) + length))
+	{
+		gv_refuse(connection, GV_REFUSED_NO_MEMORY,
+				  "no memory for the answer");
+		return NULL;
+	}
+	memcpy(connection->out, &header, sizeof(header));
+	connection->out_used = sizeof(header) + length;
+	return connection->out + sizeof(header);
+}
+
+void
+gv_reply_cut(GvConnection *connection, size_t length)
+{
+	GvMessage  *header = (GvMessage *) connection->out;
+
+	header->length = (uint32_t) length;
+	connection->out_used = sizeof(*header) + length;
+}
+
+/*
+ * Refuse the request in `in`, instead of what has been made of an answer.
+ * Who broke the rules is cut off afterwards.
+ */
+void
+gv_refuse(GvConnection *connection, GvRefusalCode code, const char *reason)
+{
+	GvMessage	header = {
+		.length = sizeof(GvRefusal),
+		.type = GV_MSG_REFUSED,
+		.request = gv_message(connection)->type
+	};
+	GvRefusal	refusal = {.code = code};
+
+	strncpy(refusal.reason, reason, sizeof(refusal.reason) - 1);
+	/* there is room for this from the beginning */
+	memcpy(connection->out, &header, sizeof(header));
+	memcpy(connection->out + sizeof(header), &refusal, sizeof(refusal));
+	connection->out_used = sizeof(header) + sizeof(refusal);
+	if (code == GV_REFUSED_PROTOCOL || code == GV_REFUSED_VERSION ||
+		code == GV_REFUSED_FULL)
+		connection->ending = true;
+	gv_count(refusals[code], 1);
+}

@@ -1,0 +1,357 @@
+/*
+ * gpuvecd.c
+ *		The server's program: options, engine, lock, and how it ends.
+ *
+ * It works in a PostgreSQL data directory, but reads nothing there: its lock
+ * and its socket are all that it touches.
+ */
+#include "server/gv_server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LOCK_WAIT_MS	10000	/* an old server may still be dying */
+#define LOCK_TRY_MS		50
+#define SPARE_FILES		64		/* descriptors that are no connections */
+
+typedef struct Options
+{
+	const char *engine;
+	const char *data;
+	const char *devices;
+	int64_t		memory_mb;
+	int			max_connections;
+	int			keep_s;
+	int			parent;			/* 0: nobody's death ends us */
+	int64_t		fault_call;
+	int			fault_status;
+} Options;
+
+GvServer	gv_server;
+
+static bool failed;
+
+static const char usage[] =
+"gpuvecd " GPUVEC_RELEASE ", the search server of gpuvec\n"
+"\n"
+"usage: gpuvecd [OPTION]...\n"
+"\n"
+"  --engine cpu|cuda|auto  what searches; auto (the default): a card or nothing\n"
+"  --data DIR              where the socket and the lock are: PostgreSQL's data\n"
+"                          directory (the current one)\n"
+"  --memory MB             for all mirrors together (0: as the engine proposes)\n"
+"  --devices LIST          numbers of the cards to use, with commas (all)\n"
+"  --max-connections N     clients at a time (1000)\n"
+"  --keep SECONDS          what was used since is not evicted (10)\n"
+"  --parent PID            end when this process, which started us, ends\n"
+"  --fault N:STATUS        for tests: the N-th call of the engine reports 2\n"
+"                          (invalid), 3 (no memory) or 4 (failed); only with\n"
+"                          GPUVEC_FAULTS in the environment\n"
+"  --help, --version\n"
+"\n"
+"Usually PostgreSQL starts it, with shared_preload_libraries = 'gpuvec'.\n"
+"Exit status: 0 ended by a signal; 2 wrong usage; 3 no such engine or card;\n"
+"4 another gpuvecd runs there; 5 the engine failed, start again; 6 system.\n";
+
+/* ---- the engine's statuses */
+
+bool
+gv_server_failed(void)
+{
+	return __atomic_load_n(&failed, __ATOMIC_ACQUIRE);
+}
+
+/* How to refuse what the engine could not do; GV_FAILED ends the process. */
+GvRefusalCode
+gv_status_refusal(GvStatus status)
+{
+	switch (status)
+	{
+		case GV_OK:
+			return 0;
+		case GV_NO_MEMORY:
+			return GV_REFUSED_NO_MEMORY;
+		case GV_FAILED:
+			if (!__atomic_exchange_n(&failed, true, __ATOMIC_ACQ_REL))
+			{
+				gv_log("FATAL", "the engine failed; a new process is needed");
+				gv_loop_wake();
+			}
+			return GV_REFUSED_FAILED;
+		default:
+			return GV_REFUSED_PROTOCOL;
+	}
+}
+
+/* ---- options */
+
+static void
+bad_option(const char *option, const char *value)
+{
+	fprintf(stderr, "gpuvecd: bad value for --%s: \"%s\"\n"
+			"Try gpuvecd --help.\n", option, value);
+	exit(GV_EXIT_USAGE);
+}
+
+/* A whole number from least to most, or the end. */
+static int64_t
+number(const char *option, const char *value, int64_t least, int64_t most)
+{
+	char	   *end;
+	long long	n;
+
+	errno = 0;
+	n = strtoll(value, &end, 10);
+	if (errno != 0 || end == value || *end != '\0' || n < least || n > most)
+		bad_option(option, value);
+	return n;
+}
+
+/* "N:STATUS" */
+static void
+parse_fault(Options *options, const char *value)
+{
+	char		call[24];
+	const char *colon = strchr(value, ':');
+
+	if (getenv("GPUVEC_FAULTS") == NULL)
+	{
+		fprintf(stderr, "gpuvecd: --fault is for tests\n"
+				"Try gpuvecd --help.\n");
+		exit(GV_EXIT_USAGE);
+	}
+	if (colon == NULL || colon - value >= (long) sizeof(call))
+		bad_option("fault", value);
+	snprintf(call, sizeof(call), "%.*s", (int) (colon - value), value);
+	options->fault_call = number("fault", call, 1, INT64_MAX);
+	options->fault_status = (int) number("fault", colon + 1, GV_INVALID,
+										 GV_FAILED);
+}
+
+static void
+set_option(Options *options, const char *name, const char *value)
+{
+	if (strcmp(name, "help") == 0 || strcmp(name, "version") == 0)
+	{
+		printf("%s", name[0] == 'h' ? usage : "gpuvecd " GPUVEC_RELEASE "\n");
+		exit(0);
+	}
+	else if (strcmp(name, "engine") == 0)
+		options->engine = value;
+	else if (strcmp(name, "data") == 0)
+		options->data = value;
+	else if (strcmp(name, "devices") == 0)
+		options->devices = value;
+	else if (strcmp(name, "memory") == 0)
+		options->memory_mb = number(name, value, 0, INT64_C(1) << 40);
+	else if (strcmp(name, "max-connections") == 0)
+		options->max_connections = (int) number(name, value, 1, 1 << 20);
+	else if (strcmp(name, "keep") == 0)
+		options->keep_s = (int) number(name, value, 0, 1 << 30);
+	else if (strcmp(name, "parent") == 0)
+		options->parent = (int) number(name, value, 1, INT32_MAX);
+	else
+		parse_fault(options, value);
+}
+
+static Options
+parse_options(int argc, char **argv)
+{
+	static const struct option known[] = {
+		{"engine", required_argument, NULL, 1},
+		{"data", required_argument, NULL, 1},
+		{"memory", required_argument, NULL, 1},
+		{"devices", required_argument, NULL, 1},
+		{"max-connections", required_argument, NULL, 1},
+		{"keep", required_argument, NULL, 1},
+		{"parent", required_argument, NULL, 1},
+		{"fault", required_argument, NULL, 1},
+		{"help", no_argument, NULL, 1},
+		{"version", no_argument, NULL, 1},
+		{NULL, 0, NULL, 0}
+	};
+	Options		options = {
+		.engine = "auto",
+		.data = ".",
+		.devices = "",
+		.max_connections = 1000,
+		.keep_s = 10
+	};
+	int			which;
+	int			c;
+
+	while ((c = getopt_long(argc, argv, "", known, &which)) == 1)
+		set_option(&options, known[which].name, optarg);
+	if (c != -1 || optind < argc)
+	{
+		if (c == -1)
+			fprintf(stderr, "gpuvecd: unexpected \"%s\"\n", argv[optind]);
+		fprintf(stderr, "Try gpuvecd --help.\n");
+		exit(GV_EXIT_USAGE);
+	}
+	if (strcmp(options.engine, "cpu") != 0 &&
+		strcmp(options.engine, "cuda") != 0 &&
+		strcmp(options.engine, "auto") != 0)
+		bad_option("engine", options.engine);
+	return options;
+}
+
+/* ---- start */
+
+/* Die with the process that started us; do it now if that is gone already. */
+static void
+follow_parent(int parent)
+{
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	if (getppid() != parent)
+	{
+		gv_log("LOG", "process %d, which should have started us, is gone",
+			   parent);
+		exit(0);
+	}
+}
+
+static void
+system_error(const char *what)
+{
+	gv_log("FATAL", "could not %s: %s", what, strerror(errno));
+	exit(GV_EXIT_SYSTEM);
+}
+
+/*
+ * One gpuvecd a folder, for as long as this process lives; the file says
+ * which process that is.
+ */
+static void
+take_lock(void)
+{
+	struct timespec pause = {.tv_nsec = LOCK_TRY_MS * 1000000};
+	char		pid[16];
+	int			fd;
+	int			waited;
+
+	fd = open(GV_LOCK_PATH, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0)
+		system_error("open the lock file " GV_LOCK_PATH);
+	for (waited = 0; flock(fd, LOCK_EX | LOCK_NB) != 0; waited += LOCK_TRY_MS)
+	{
+		if (errno != EWOULDBLOCK && errno != EINTR)
+			system_error("lock " GV_LOCK_PATH);
+		if (waited >= LOCK_WAIT_MS)
+		{
+			gv_log("FATAL", "another gpuvecd runs in this folder (see %s)",
+				   GV_LOCK_PATH);
+			exit(GV_EXIT_LOCKED);
+		}
+		nanosleep(&pause, NULL);
+	}
+	snprintf(pid, sizeof(pid), "%d\n", gv_server.pid);
+	if (ftruncate(fd, 0) != 0 || write(fd, pid, strlen(pid)) < 0)
+		system_error("write " GV_LOCK_PATH);
+}
+
+/* The engine that the option asks for; not in this program: the end. */
+static const GvMirrorBackend *
+choose_engine(const char *name)
+{
+	if (strcmp(name, "cpu") == 0)
+		return &gv_cpu_mirrors;
+#ifdef GV_HAVE_CUDA
+	return &gv_cuda_mirrors;
+#else
+	gv_log("FATAL", "this gpuvecd was built without CUDA "
+		   "(--engine cpu works)");
+	exit(GV_EXIT_NO_ENGINE);
+#endif
+}
+
+static void
+open_engine(const GvMirrorBackend *engine, const Options *options)
+{
+	GvDevice	device;
+	GvStatus	status;
+	int64_t		budget = options->memory_mb << 20;
+
+	gv_mirror_fault(options->fault_call, (GvStatus) options->fault_status);
+	status = gv_mirrors_open(engine, options->devices, &device);
+	if (status != GV_OK)
+	{
+		gv_log("FATAL", "no engine: %s", device.name);
+		exit(GV_EXIT_NO_ENGINE);
+	}
+	gv_server.engine = engine->name;
+	memcpy(gv_server.device, device.name, sizeof(gv_server.device));
+	gv_mirrors_init(budget > 0 ? budget : device.memory, options->keep_s);
+}
+
+/* As many connections as asked for, or as there may be open files. */
+static void
+limit_connections(int wanted)
+{
+	struct rlimit limit;
+	int64_t		most = wanted;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
+	{
+		if (limit.rlim_cur < limit.rlim_max)
+		{
+			limit.rlim_cur = limit.rlim_max;
+			setrlimit(RLIMIT_NOFILE, &limit);
+			getrlimit(RLIMIT_NOFILE, &limit);
+		}
+		if (limit.rlim_cur != RLIM_INFINITY &&
+			(int64_t) limit.rlim_cur < most + SPARE_FILES)
+		{
+			most = (int64_t) limit.rlim_cur - SPARE_FILES;
+			most = most < 1 ? 1 : most;
+			gv_log("WARNING", "only %lld connections, because there may be "
+				   "only %llu open files", (long long) most,
+				   (unsigned long long) limit.rlim_cur);
+		}
+	}
+	gv_server.max_connections = (int) most;
+}
+
+int
+main(int argc, char **argv)
+{
+	Options		options = parse_options(argc, argv);
+	const GvMirrorBackend *engine = choose_engine(options.engine);
+	int			listener;
+	int			status;
+
+	if (options.parent != 0)
+		follow_parent(options.parent);
+	if (chdir(options.data) != 0)
+		system_error("enter the data directory");
+	umask(077);
+	gv_server.pid = getpid();
+	gv_server.release = GPUVEC_RELEASE;
+	if (getrandom(&gv_server.instance, sizeof(gv_server.instance), 0) !=
+		(ssize_t) sizeof(gv_server.instance))
+		system_error("get random numbers");
+	take_lock();
+	open_engine(engine, &options);
+	limit_connections(options.max_connections);
+	listener = gv_loop_listen();
+	if (listener < 0)
+		system_error("listen at " GV_SOCKET_PATH);
+	status = gv_loop_run(listener);
+	unlink(GV_SOCKET_PATH);
+	/* loaders' threads are still at work, and exit() is not for company */
+	if (__atomic_load_n(&gv_server.loaders, __ATOMIC_ACQUIRE) > 0)
+		_exit(status);
+	return status;
+}

@@ -1,0 +1,226 @@
+/*
+ * gv_server.h
+ *		gpuvecd from the inside: what its files share.
+ *
+ * One thread, the loop, waits for all sessions and answers their searches in
+ * batches; each loader has a thread of its own.  They meet in the registry of
+ * mirrors (mirrors.c) only.
+ *
+ * Locks: the registry's mutex is held for a few instructions and never while
+ * another lock is waited for.  A mirror's lock is held shared for a batch of
+ * searches and exclusively for one change, by somebody who uses the mirror
+ * (gv_mirrors_acquire), so that it cannot be freed meanwhile.  No lock is
+ * held while a socket is waited for.
+ */
+#ifndef GV_SERVER_H
+#define GV_SERVER_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE				/* accept4, struct ucred */
+#endif
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/gv_mirror.h"
+#include "server/gv_protocol.h"
+
+#define GV_MAX_BATCH	1024	/* searches answered together */
+#define GV_MAX_LOADERS	64		/* threads */
+
+/* Exit statuses; users and the supervisor go by them. */
+#define GV_EXIT_USAGE		2
+#define GV_EXIT_NO_ENGINE	3	/* no card, or no CUDA in this program */
+#define GV_EXIT_LOCKED		4	/* another gpuvecd runs in the folder */
+#define GV_EXIT_FAILED		5	/* the engine broke: start me anew */
+#define GV_EXIT_SYSTEM		6	/* the operating system refused something */
+
+/* What all threads may read once the server runs; counters are atomic. */
+typedef struct GvServer
+{
+	uint64_t	instance;
+	int			pid;
+	const char *release;
+	const char *engine;
+	char		device[128];	/* as GvDevice.name */
+	int			max_connections;
+	int64_t		searches;
+	int64_t		batches;
+	int64_t		largest_batch;
+	int64_t		refusals[GV_NREFUSALS];
+	int64_t		received;
+	int64_t		sent;
+	int32_t		connections;
+	int32_t		loaders;
+} GvServer;
+
+extern GvServer gv_server;
+
+#define gv_count(counter, n) \
+	((void) __atomic_add_fetch(&gv_server.counter, (n), __ATOMIC_RELAXED))
+
+/* log.c: a line "LEVEL: text" */
+extern void gv_log(const char *level, const char *format,...)
+			__attribute__((format(printf, 2, 3)));
+
+/* loop.c */
+extern int	gv_loop_listen(void);
+extern int	gv_loop_run(int listener);
+extern void gv_loop_wake(void);
+
+/*
+ * gpuvecd.c.  After GV_FAILED the process ends soon; gv_status_refusal sees to
+ * that, in whatever thread.
+ */
+extern GvRefusalCode gv_status_refusal(GvStatus status);
+extern bool gv_server_failed(void);
+
+/*
+ * connection.c: one client.  `in` holds a message, or the beginning of one,
+ * `out` an answer that is made or partly sent.
+ */
+typedef struct GvConnection
+{
+	int			fd;
+	uint32_t	role;			/* GvRole; 0 before HELLO */
+	uint64_t	number;			/* which, of all that there were */
+	bool		surplus;		/* there are too many: refuse it */
+	bool		ending;			/* close it once the answer is sent */
+	bool		writing;		/* waits for its client to read */
+	char	   *in;
+	size_t		in_used;
+	size_t		in_room;
+	char	   *out;
+	size_t		out_used;
+	size_t		out_sent;
+	size_t		out_room;
+	uint64_t	whole_ns;		/* when the request was whole */
+} GvConnection;
+
+typedef enum GvReceived
+{
+	GV_RECEIVED_PART,			/* wait for more */
+	GV_RECEIVED_WHOLE,			/* a message is in `in` */
+	GV_RECEIVED_WRONG,			/* refused, and ending: flush, then close */
+	GV_RECEIVED_END				/* the client is gone */
+} GvReceived;
+
+typedef enum GvFlushed
+{
+	GV_FLUSHED,					/* all is sent */
+	GV_FLUSH_LATER,				/* the client has to read first */
+	GV_FLUSH_BROKEN				/* the client is gone */
+} GvFlushed;
+
+extern GvConnection *gv_connection_open(int fd, uint64_t number);
+extern void gv_connection_close(GvConnection *connection);
+extern GvReceived gv_connection_receive(GvConnection *connection, bool wait);
+extern GvFlushed gv_connection_flush(GvConnection *connection, bool wait);
+
+static inline const GvMessage *
+gv_message(const GvConnection *connection)
+{
+	return (const GvMessage *) connection->in;
+}
+
+/* What follows the message's header. */
+static inline void *
+gv_payload(const GvConnection *connection)
+{
+	return connection->in + sizeof(GvMessage);
+}
+
+/*
+ * Answers.  gv_reply makes room for `length` bytes behind an OK and returns
+ * where they go, or refuses and returns NULL; gv_reply_cut shortens them.
+ */
+extern void *gv_reply(GvConnection *connection, size_t length);
+extern void gv_reply_cut(GvConnection *connection, size_t length);
+extern void gv_refuse(GvConnection *connection, GvRefusalCode code,
+					  const char *reason);
+
+/*
+ * mirrors.c: a mirror in the registry.  `lock` protects what stands between it
+ * and `next`; the rest from there on is the registry's.
+ */
+typedef struct GvHeldMirror
+{
+	GvMirrorKey key;
+	GvMirrorSpec spec;
+	uint64_t	owner;			/* the connection that began it */
+	pthread_rwlock_t lock;
+	GvMirror   *mirror;
+	GvListState *states;		/* [nlists] */
+	int64_t		nitems;			/* of all lists */
+	int64_t		filled[GV_NARRAYS]; /* elements that came */
+	int32_t		last_start;
+
+	struct GvHeldMirror *next;
+	int			users;			/* threads that hold it */
+	bool		ready;
+	int64_t		reserved;		/* bytes it may take in any case */
+	int64_t		charged;		/* bytes of the budget that are its */
+	int64_t		bytes;			/* that it takes */
+	int64_t		copies;			/* as nitems */
+	int64_t		searches;
+	int64_t		used_ms;		/* when it was last searched or changed */
+} GvHeldMirror;
+
+extern void gv_mirrors_init(int64_t budget, int keep_s);
+extern GvHeldMirror *gv_mirrors_acquire(const GvMirrorKey *key,
+										uint64_t owner,
+										GvRefusalCode *refusal);
+extern void gv_mirrors_release(GvHeldMirror *held, int64_t searches);
+extern GvRefusalCode gv_mirrors_begin(const GvMirrorKey *key,
+									  const GvMirrorSpec *spec,
+									  uint64_t owner);
+extern void gv_mirrors_ready(GvHeldMirror *held);
+extern void gv_mirrors_drop(const GvMirrorKey *key);
+extern void gv_mirrors_abandon(uint64_t owner);
+extern bool gv_mirrors_room(GvHeldMirror *held, int64_t growth);
+extern void gv_mirrors_changed(GvHeldMirror *held, int64_t bytes,
+							   int64_t copies);
+extern bool gv_mirrors_evict(void);
+extern int32_t gv_mirrors_status(GvStatusReply *reply,
+								 GvMirrorStatus *mirrors, int32_t room);
+
+static inline bool
+gv_same_key(const GvMirrorKey *a, const GvMirrorKey *b)
+{
+	return a->database == b->database && a->tablespace == b->tablespace &&
+		a->relation == b->relation && a->build_id == b->build_id;
+}
+
+/* session.c: one thread's means to search. */
+typedef struct GvWorker
+{
+	GvSearcher *searcher;
+	GvProbe    *probes;
+	size_t		probes_room;
+	GvSearch	searches[GV_MAX_BATCH];
+	GvStatus	statuses[GV_MAX_BATCH];
+} GvWorker;
+
+extern GvStatus gv_worker_open(GvWorker **worker);
+extern void gv_worker_close(GvWorker *worker);
+extern void gv_session_hello(GvConnection *connection);
+extern void gv_session_status(GvConnection *connection);
+extern bool gv_session_check(GvConnection *connection);
+extern void gv_session_batch(GvWorker *worker, GvConnection **askers, int n);
+
+/* loader.c: a thread takes the connection over. */
+extern bool gv_loader_start(GvConnection *connection);
+
+/* pieces.c: what loaders bring and read back. */
+extern void gv_pieces_array(GvConnection *connection);
+extern void gv_pieces_lists(GvConnection *connection);
+extern void gv_pieces_ready(GvConnection *connection);
+extern void gv_pieces_states(GvConnection *connection);
+extern void gv_pieces_blocks(GvConnection *connection);
+
+/* Monotonic time. */
+extern uint64_t gv_now_ns(void);
+
+#endif							/* GV_SERVER_H */

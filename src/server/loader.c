@@ -1,0 +1,148 @@
+/*
+ * loader.c
+ *		A loader's thread: it reads, applies and answers one message at a time,
+ *		and waits for nobody but its client.
+ */
+#include "server/gv_server.h"
+
+#include <signal.h>
+#include <string.h>
+
+#define STACK_BYTES		(256 * 1024)
+
+static void
+begin(GvConnection *connection)
+{
+	const GvBeginRequest *request = gv_payload(connection);
+	GvMirrorSpec spec = {
+		.metric = (GvMetric) request->metric,
+		.dims = request->dims,
+		.m = request->m,
+		.nlists = request->nlists,
+		.nparents = request->nparents,
+		.copies = request->copies
+	};
+	GvRefusalCode refusal;
+
+	refusal = request->unused == 0 ?
+		gv_mirrors_begin(&request->key, &spec, connection->number) :
+		GV_REFUSED_PROTOCOL;
+	if (refusal != 0)
+		gv_refuse(connection, refusal, gv_refusal_name(refusal));
+	else
+		gv_reply(connection, 0);
+}
+
+static void
+drop(GvConnection *connection)
+{
+	const GvKeyRequest *request = gv_payload(connection);
+
+	gv_mirrors_drop(&request->key);
+	gv_reply(connection, 0);
+}
+
+/* A search by a loader has nobody to share a batch with. */
+static void
+search(GvConnection *connection, GvWorker **worker)
+{
+	GvStatus	status = GV_OK;
+
+	if (!gv_session_check(connection))
+		return;
+	if (*worker == NULL)
+		status = gv_worker_open(worker);
+	connection->whole_ns = gv_now_ns();
+	if (status == GV_OK)
+		gv_session_batch(*worker, &connection, 1);
+	else
+		gv_refuse(connection, gv_status_refusal(status),
+				  "no memory to search");
+}
+
+static void
+answer(GvConnection *connection, GvWorker **worker)
+{
+	switch (gv_message(connection)->type)
+	{
+		case GV_MSG_BEGIN:
+			begin(connection);
+			break;
+		case GV_MSG_ARRAY:
+			gv_pieces_array(connection);
+			break;
+		case GV_MSG_LISTS:
+			gv_pieces_lists(connection);
+			break;
+		case GV_MSG_READY:
+			gv_pieces_ready(connection);
+			break;
+		case GV_MSG_STATES:
+			gv_pieces_states(connection);
+			break;
+		case GV_MSG_BLOCKS:
+			gv_pieces_blocks(connection);
+			break;
+		case GV_MSG_DROP:
+			drop(connection);
+			break;
+		case GV_MSG_SEARCH:
+			search(connection, worker);
+			break;
+		case GV_MSG_STATUS:
+			gv_session_status(connection);
+			break;
+		default:
+			gv_reply(connection, 0);	/* GV_MSG_PING */
+			break;
+	}
+}
+
+static void *
+loader_main(void *arg)
+{
+	GvConnection *connection = arg;
+	GvWorker   *worker = NULL;
+	GvReceived	received;
+
+	do
+	{
+		received = gv_connection_receive(connection, true);
+		if (received == GV_RECEIVED_END)
+			break;
+		if (received == GV_RECEIVED_WHOLE)
+			answer(connection, &worker);
+	} while (gv_connection_flush(connection, true) == GV_FLUSHED &&
+			 !connection->ending);
+	gv_mirrors_abandon(connection->number);
+	gv_worker_close(worker);
+	gv_connection_close(connection);
+	gv_count(connections, -1);
+	gv_count(loaders, -1);
+	return NULL;
+}
+
+/* Give a connection to a thread of its own; false: it is still ours. */
+bool
+gv_loader_start(GvConnection *connection)
+{
+	pthread_attr_t attr;
+	pthread_t	thread;
+	sigset_t	all;
+	sigset_t	before;
+	bool		started;
+
+	gv_count(loaders, 1);
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attr, STACK_BYTES);
+	/* signals are the loop's */
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, &before);
+	started = pthread_create(&thread, &attr, loader_main, connection) == 0;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attr);
+	if (!started)
+		gv_count(loaders, -1);
+	return started;
+}

@@ -1,0 +1,35 @@
+/*
+ * log.c
+ *		Lines for whoever started gpuvecd: "LEVEL: text" on standard error.
+ */
+#include "server/gv_server.h"
+
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/* Print a line; a reader who does not read loses it, and delays nobody. */
+void
+gv_log(const char *level, const char *format,...)
+{
+	struct pollfd out = {.fd = STDERR_FILENO,.events = POLLOUT};
+	char		line[512];
+	va_list		args;
+	int			length;
+	int			more;
+
+	length = snprintf(line, sizeof(line) - 1, "%s: ", level);
+	va_start(args, format);
+	more = vsnprintf(line + length, sizeof(line) - 1 - (size_t) length,
+					 format, args);
+	va_end(args);
+	length += more < 0 ? 0 : more;
+	if (length > (int) sizeof(line) - 2)
+		length = sizeof(line) - 2;
+	line[length++] = '\n';
+	/* one write, which a pipe takes whole when there is room at all */
+	if (poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0 &&
+		write(STDERR_FILENO, line, (size_t) length) < 0)
+		return;
+}

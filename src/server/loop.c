@@ -1,0 +1,396 @@
+/*
+ * loop.c
+ *		The thread that serves sessions: it waits for all of them at once, and
+ *		answers whatever searches it finds as a batch.
+ *
+ * While a batch is searched the next one gathers in the sockets; so batches
+ * are as large as the load makes them, and an idle server adds nothing.  A
+ * session costs three system calls a search: the wait (shared by a batch), a
+ * read, a write.  Who does not read its answer is not read from, and nobody
+ * waits for it.
+ */
+#include "server/gv_server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BACKLOG			256
+#define ACCEPTS			64		/* at a time */
+#define PAUSE_MS		200		/* when no connection can be accepted */
+#define MOST_REPLY		(64 * 1024 * 1024)	/* bytes of a batch's answers */
+
+static struct
+{
+	int			epoll;
+	int			listener;
+	int			wake;			/* an eventfd */
+	bool		paused;			/* not listening, for want of descriptors */
+	uint64_t	connections;	/* there were */
+	GvWorker   *worker;
+	GvConnection *queue[GV_MAX_BATCH];	/* whose searches are to be done */
+	int			queued;
+} loop = {.wake = -1};
+
+/* For the signal handler, which runs in this thread. */
+static volatile sig_atomic_t stop_asked;
+static volatile sig_atomic_t searching;
+
+uint64_t
+gv_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t) now.tv_sec * 1000000000 + (uint64_t) now.tv_nsec;
+}
+
+/* Make the loop look around; from any thread, or a signal handler. */
+void
+gv_loop_wake(void)
+{
+	uint64_t	one = 1;
+
+	if (write(loop.wake, &one, sizeof(one)) < 0)
+		return;					/* it is full of ones, which will do */
+}
+
+/* A search may take long; nobody will miss its result now. */
+static void
+on_stop(int signal)
+{
+	int			saved_errno = errno;
+
+	(void) signal;
+	if (searching)
+	{
+		unlink(GV_SOCKET_PATH);
+		_exit(0);
+	}
+	stop_asked = 1;
+	gv_loop_wake();
+	errno = saved_errno;
+}
+
+static void
+set_signals(void)
+{
+	struct sigaction action;
+
+	memset(&action, 0, sizeof(action));
+	sigemptyset(&action.sa_mask);
+	action.sa_handler = on_stop;
+	sigaction(SIGTERM, &action, NULL);
+	sigaction(SIGINT, &action, NULL);
+	action.sa_handler = SIG_IGN;
+	sigaction(SIGHUP, &action, NULL);
+	sigaction(SIGPIPE, &action, NULL);
+}
+
+/* Watch a descriptor for `events`; `what` comes back with them. */
+static bool
+watch(int operation, int fd, uint32_t events, void *what)
+{
+	struct epoll_event event;
+
+	memset(&event, 0, sizeof(event));
+	event.events = events;
+	event.data.ptr = what;
+	return epoll_ctl(loop.epoll, operation, fd, &event) == 0;
+}
+
+/*
+ * The listening socket, for the owner only; in the current folder, whose lock
+ * we have.  -1, with errno, when it cannot be made.
+ */
+int
+gv_loop_listen(void)
+{
+	struct sockaddr_un address;
+	int			fd;
+	mode_t		mask;
+	bool		bound;
+
+	memset(&address, 0, sizeof(address));
+	address.sun_family = AF_UNIX;
+	strcpy(address.sun_path, GV_SOCKET_PATH);
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -1;
+	unlink(GV_SOCKET_PATH);
+	mask = umask(0177);
+	bound = bind(fd, (struct sockaddr *) &address, sizeof(address)) == 0;
+	umask(mask);
+	if (bound && listen(fd, BACKLOG) == 0)
+		return fd;
+	close(fd);
+	return -1;
+}
+
+static void
+close_connection(GvConnection *connection)
+{
+	gv_connection_close(connection);
+	gv_count(connections, -1);
+	if (loop.paused)
+		loop.paused = !watch(EPOLL_CTL_ADD, loop.listener, EPOLLIN,
+							 &loop.listener);
+}
+
+/* Only the user whom we run as may talk to us. */
+static bool
+is_same_user(int fd)
+{
+	struct ucred peer;
+	socklen_t	length = sizeof(peer);
+
+	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+		peer.uid == geteuid();
+}
+
+static void
+add_connection(int fd)
+{
+	GvConnection *connection;
+
+	connection = is_same_user(fd) ?
+		gv_connection_open(fd, ++loop.connections) : NULL;
+	if (connection == NULL)
+	{
+		close(fd);
+		return;
+	}
+	gv_count(connections, 1);
+	connection->surplus =
+		__atomic_load_n(&gv_server.connections, __ATOMIC_RELAXED) >
+		gv_server.max_connections;
+	if (!watch(EPOLL_CTL_ADD, fd, EPOLLIN, connection))
+		close_connection(connection);
+}
+
+static void
+accept_connections(void)
+{
+	int			i;
+
+	for (i = 0; i < ACCEPTS; i++)
+	{
+		int			fd = accept4(loop.listener, NULL, NULL, SOCK_CLOEXEC);
+
+		if (fd >= 0)
+			add_connection(fd);
+		else if (errno == EAGAIN || errno == EWOULDBLOCK)
+			return;
+		else if (errno != EINTR && errno != ECONNABORTED)
+		{
+			gv_log("WARNING", "could not accept a connection: %s",
+				   strerror(errno));
+			/* it would wake us at once, again and again */
+			loop.paused = watch(EPOLL_CTL_DEL, loop.listener, 0, NULL);
+			return;
+		}
+	}
+}
+
+/* Send an answer, or as much as the client takes; false: it is gone. */
+static bool
+send_answer(GvConnection *connection)
+{
+	GvFlushed	flushed = gv_connection_flush(connection, false);
+	bool		later = flushed == GV_FLUSH_LATER;
+
+	if (flushed == GV_FLUSH_BROKEN ||
+		(flushed == GV_FLUSHED && connection->ending) ||
+		(later != connection->writing &&
+		 !watch(EPOLL_CTL_MOD, connection->fd, later ? EPOLLOUT : EPOLLIN,
+				connection)))
+	{
+		close_connection(connection);
+		return false;
+	}
+	connection->writing = later;
+	return true;
+}
+
+/* Greet a client; a loader goes on with a thread of its own. */
+static void
+take_hello(GvConnection *connection)
+{
+	gv_session_hello(connection);
+	if (!send_answer(connection) || connection->role != GV_ROLE_LOADER)
+		return;
+	if (!watch(EPOLL_CTL_DEL, connection->fd, 0, NULL) ||
+		!gv_loader_start(connection))
+	{
+		gv_log("WARNING", "could not start a thread for a loader");
+		close_connection(connection);
+	}
+}
+
+/* Answer a message, or put it in the queue of searches. */
+static void
+take_message(GvConnection *connection)
+{
+	switch (gv_message(connection)->type)
+	{
+		case GV_MSG_HELLO:
+			take_hello(connection);
+			return;
+		case GV_MSG_SEARCH:
+			if (gv_session_check(connection))
+			{
+				connection->whole_ns = gv_now_ns();
+				loop.queue[loop.queued++] = connection;
+				return;
+			}
+			break;
+		case GV_MSG_STATUS:
+			gv_session_status(connection);
+			break;
+		default:
+			gv_reply(connection, 0);	/* GV_MSG_PING */
+			break;
+	}
+	send_answer(connection);
+}
+
+/* A client wrote, or reads at last, or is gone. */
+static void
+serve(GvConnection *connection)
+{
+	if (connection->writing)
+	{
+		send_answer(connection);
+		return;
+	}
+	switch (gv_connection_receive(connection, false))
+	{
+		case GV_RECEIVED_PART:
+			break;
+		case GV_RECEIVED_WHOLE:
+			take_message(connection);
+			break;
+		case GV_RECEIVED_WRONG:
+			send_answer(connection);
+			break;
+		case GV_RECEIVED_END:
+			close_connection(connection);
+			break;
+	}
+}
+
+/* The most that a search's answer may need. */
+static size_t
+reply_bytes(const GvSearchRequest *request)
+{
+	return (size_t) request->probes * sizeof(GvProbeReply) +
+		(size_t) request->capacity * sizeof(GvHit);
+}
+
+/*
+ * Answer the queue's first search, and with it all others of the same mirror
+ * whose answers fit into a reasonable amount of memory.
+ */
+static void
+answer_batch(void)
+{
+	GvConnection *batch[GV_MAX_BATCH];
+	const GvSearchRequest *first = gv_payload(loop.queue[0]);
+	size_t		bytes = 0;
+	int			n = 0;
+	int			left = 0;
+	int			i;
+
+	for (i = 0; i < loop.queued; i++)
+	{
+		const GvSearchRequest *request = gv_payload(loop.queue[i]);
+		size_t		more = reply_bytes(request);
+
+		if (gv_same_key(&request->key, &first->key) &&
+			(n == 0 || bytes + more <= MOST_REPLY))
+		{
+			batch[n++] = loop.queue[i];
+			bytes += more;
+		}
+		else
+			loop.queue[left++] = loop.queue[i];
+	}
+	loop.queued = left;
+	searching = 1;
+	if (stop_asked)
+		return;
+	gv_session_batch(loop.worker, batch, n);
+	searching = 0;
+	for (i = 0; i < n; i++)
+		send_answer(batch[i]);
+}
+
+static void
+serve_events(const struct epoll_event *events, int n)
+{
+	int			i;
+
+	for (i = 0; i < n; i++)
+	{
+		void	   *what = events[i].data.ptr;
+
+		if (what == &loop.listener)
+			accept_connections();
+		else if (what != &loop.wake)
+			serve(what);
+	}
+	while (loop.queued > 0 && !stop_asked)
+		answer_batch();
+	if (n == 0 && loop.paused)
+		loop.paused = !watch(EPOLL_CTL_ADD, loop.listener, EPOLLIN,
+							 &loop.listener);
+}
+
+/* Serve until a signal comes or the engine breaks; the exit status. */
+int
+gv_loop_run(int listener)
+{
+	/* no more events than there is room for in the queue */
+	static struct epoll_event events[GV_MAX_BATCH];
+	GvStatus	status = gv_worker_open(&loop.worker);
+
+	if (status != GV_OK)
+	{
+		gv_log("FATAL", "the engine could not begin to work (status %d)",
+			   status);
+		return status == GV_FAILED ? GV_EXIT_FAILED : GV_EXIT_NO_ENGINE;
+	}
+	loop.listener = listener;
+	loop.epoll = epoll_create1(EPOLL_CLOEXEC);
+	loop.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (loop.epoll < 0 || loop.wake < 0 ||
+		!watch(EPOLL_CTL_ADD, listener, EPOLLIN, &loop.listener) ||
+		!watch(EPOLL_CTL_ADD, loop.wake, EPOLLIN, &loop.wake))
+	{
+		gv_log("FATAL", "could not wait for events: %s", strerror(errno));
+		return GV_EXIT_SYSTEM;
+	}
+	set_signals();
+	gv_log("LOG", "ready: engine %s on %s", gv_server.engine,
+		   gv_server.device);
+	while (!stop_asked && !gv_server_failed())
+	{
+		int			n = epoll_wait(loop.epoll, events, GV_MAX_BATCH,
+								   loop.paused ? PAUSE_MS : -1);
+
+		if (n >= 0)
+			serve_events(events, n);
+	}
+	close(listener);
+	gv_worker_close(loop.worker);
+	return gv_server_failed() ? GV_EXIT_FAILED : 0;
+}

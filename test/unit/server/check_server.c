@@ -1,0 +1,32 @@
+/*
+ * check_server.c
+ *		gpuvecd, from outside: every rule of its protocol, and every way to
+ *		disturb it.
+ *
+ * Runs the gpuvecd that GPUVECD names, or the one beside this program, in
+ * temporary folders.  Prints what fails and "check_server: N passed, M
+ * failed".
+ */
+#include <signal.h>
+
+#include "client.h"
+
+long		unit_passed;
+long		unit_failed;
+uint64_t	unit_seed = 20;
+bool		unit_small;
+bool		test_long;
+
+int
+main(void)
+{
+	const char *full = getenv("GPUVEC_TEST_LONG");
+
+	signal(SIGPIPE, SIG_IGN);
+	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
+	test_long = full != NULL && *full != '\0';
+	test_searches();
+	printf("check_server: %ld passed, %ld failed\n", unit_passed,
+		   unit_failed);
+	return unit_failed > 0;
+}

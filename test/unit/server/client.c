@@ -1,0 +1,152 @@
+/*
+ * client.c
+ *		Connections to gpuvecd: bytes, messages, questions.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "client.h"
+
+#define PATIENCE_S	60			/* then the server hangs */
+
+/* A connection that has not said anything. */
+int
+client_socket(const TestServer *server)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct timeval patience = {.tv_sec = PATIENCE_S};
+	int			fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s/%s",
+			 server->folder, GV_SOCKET_PATH);
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	if (connect(fd, (struct sockaddr *) &address, sizeof(address)) == 0)
+		return fd;
+	close(fd);
+	return -1;
+}
+
+/* A connection that has said hello, and is welcome. */
+int
+client_open(const TestServer *server, GvRole role)
+{
+	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, role,
+	(uint32_t) getpid()};
+	int			fd = client_socket(server);
+
+	if (fd >= 0 && client_ask(fd, GV_MSG_HELLO, &hello, sizeof(hello), NULL,
+							  0, NULL, NULL) == 0)
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	return -1;
+}
+
+bool
+client_send(int fd, const void *bytes, size_t n)
+{
+	const char *next = bytes;
+
+	while (n > 0)
+	{
+		ssize_t		sent = send(fd, next, n, MSG_NOSIGNAL);
+
+		if (sent <= 0)
+			return false;
+		next += sent;
+		n -= sent;
+	}
+	return true;
+}
+
+bool
+client_message(int fd, GvMessageType type, const void *head,
+			   size_t head_bytes, const void *tail, size_t tail_bytes)
+{
+	GvMessage	header = {(uint32_t) (head_bytes + tail_bytes), type, 0};
+
+	return client_send(fd, &header, sizeof(header)) &&
+		client_send(fd, head, head_bytes) &&
+		client_send(fd, tail, tail_bytes);
+}
+
+static bool
+receive(int fd, void *bytes, size_t n)
+{
+	char	   *next = bytes;
+
+	while (n > 0)
+	{
+		ssize_t		got = recv(fd, next, n, 0);
+
+		if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+			CHECK(false, "no answer in %d s", PATIENCE_S);
+		if (got <= 0)
+			return false;
+		next += got;
+		n -= got;
+	}
+	return true;
+}
+
+void *
+client_answer(int fd, GvMessage *header)
+{
+	void	   *payload;
+
+	if (!receive(fd, header, sizeof(*header)))
+		return NULL;
+	payload = malloc(header->length + 1);
+	if (receive(fd, payload, header->length))
+		return payload;
+	free(payload);
+	return NULL;
+}
+
+int
+client_ask(int fd, GvMessageType type, const void *head, size_t head_bytes,
+		   const void *tail, size_t tail_bytes, void **payload,
+		   uint32_t *length)
+{
+	GvMessage	header;
+	void	   *answer;
+	int			refusal = 0;
+
+	/* who is cut off in mid-message may still read why */
+	(void) client_message(fd, type, head, head_bytes, tail, tail_bytes);
+	answer = client_answer(fd, &header);
+	if (answer == NULL)
+		return -1;
+	CHECK(header.request == type, "an answer to %d for %d", header.request,
+		  type);
+	if (header.type == GV_MSG_REFUSED)
+		refusal = (int) ((GvRefusal *) answer)->code;
+	if (length != NULL)
+		*length = header.length;
+	if (payload != NULL && refusal == 0)
+		*payload = answer;
+	else
+		free(answer);
+	return refusal;
+}
+
+int
+client_ping(int fd)
+{
+	return client_ask(fd, GV_MSG_PING, NULL, 0, NULL, 0, NULL, NULL);
+}
+
+/* Has the server closed the connection?  It gets time to do so. */
+bool
+client_ended(int fd)
+{
+	struct pollfd in = {.fd = fd,.events = POLLIN};
+	char		byte;
+
+	return poll(&in, 1, PATIENCE_S * 1000) == 1 && recv(fd, &byte, 1, 0) <= 0;
+}

@@ -1,0 +1,105 @@
+/*
+ * client.h
+ *		A server of one's own and clients of it, for the tests of gpuvecd.
+ */
+#ifndef CLIENT_H
+#define CLIENT_H
+
+#include "engine/index.h"
+#include "server/gv_protocol.h"
+
+/* Set by GPUVEC_TEST_LONG. */
+extern bool test_long;
+
+/* A gpuvecd in a folder of its own. */
+typedef struct TestServer
+{
+	int			pid;
+	int			log;			/* reads what it prints */
+	char		folder[64];
+} TestServer;
+
+/* server.c: start with these options (NULL at the end), and end, gpuvecd. */
+extern void server_folder(TestServer *server);
+extern void server_launch(TestServer *server, const char *const *options);
+extern bool server_ready(TestServer *server);
+extern TestServer server_start(const char *option, const char *value);
+extern int	server_wait(TestServer *server);
+extern int	server_stop(TestServer *server);
+extern void server_remove(TestServer *server);
+extern void server_check_log(TestServer *server, const char *text);
+
+/* client.c: connections; -1 where there is none. */
+extern int	client_socket(const TestServer *server);
+extern int	client_open(const TestServer *server, GvRole role);
+
+/*
+ * Send bytes, or a message in parts; false: the connection is gone.
+ * client_answer returns an answer's payload, the caller's to free, or NULL at
+ * the connection's end; a GvRefusal when *type says so.
+ */
+extern bool client_send(int fd, const void *bytes, size_t n);
+extern bool client_message(int fd, GvMessageType type, const void *head,
+						   size_t head_bytes, const void *tail,
+						   size_t tail_bytes);
+extern void *client_answer(int fd, GvMessage *header);
+
+/*
+ * Ask: 0 for OK, a GvRefusalCode, or -1 at the connection's end.  The answer
+ * goes to *payload, if that is wanted, the caller's to free.
+ */
+extern int	client_ask(int fd, GvMessageType type, const void *head,
+					   size_t head_bytes, const void *tail, size_t tail_bytes,
+					   void **payload, uint32_t *length);
+extern int	client_ping(int fd);
+extern bool client_ended(int fd);
+
+/* load.c: an index into the server. */
+extern GvMirrorKey test_key(uint32_t relation);
+extern int	load_begin(int fd, const GvMirrorKey *key,
+					   const TestIndex *index);
+extern int	load_array(int fd, const GvMirrorKey *key, GvArray array,
+					   int64_t first, int64_t n, const void *values);
+extern int	load_arrays(int fd, const GvMirrorKey *key,
+						const TestIndex *index);
+extern int	load_piece(int fd, const GvMirrorKey *key, const TestIndex *index,
+					   int32_t list, int32_t first, int32_t nblocks,
+					   uint32_t flags);
+extern int	load_lists(int fd, const GvMirrorKey *key,
+					   const TestIndex *index);
+extern int	load_ready(int fd, const GvMirrorKey *key);
+extern int	load_drop(int fd, const GvMirrorKey *key);
+extern int	load_all(int fd, const GvMirrorKey *key, const TestIndex *index);
+extern GvStatusReply *load_status(int fd);
+
+/* A piece as it travels; the caller's to free. */
+extern char *piece_bytes(const TestIndex *index, int32_t list, int32_t first,
+						 int32_t nblocks, uint32_t flags, size_t *bytes);
+
+/* search.c: searches, and whether their answers are right. */
+typedef struct TestSearch
+{
+	GvSearchRequest request;
+	float	   *query;			/* [dims], unit_alloc */
+} TestSearch;
+
+extern TestSearch make_search(const GvMirrorKey *key, const TestIndex *index);
+extern void free_search(TestSearch *search);
+extern bool search_send(int fd, const TestSearch *search);
+extern int	search_receive(int fd, const TestIndex *index,
+						   const TestSearch *search);
+extern int	search_check(int fd, const GvMirrorKey *key,
+						 const TestIndex *index);
+
+#define WRONG_ANSWER	1000	/* of search_receive and search_check */
+
+/* The tests, one function a file. */
+extern void test_rules(void);
+extern void test_searches(void);
+extern void test_loading(void);
+extern void test_budget(void);
+extern void test_life(void);
+extern void test_faults(void);
+extern void test_fuzz(void);
+
+#endif							/* CLIENT_H */

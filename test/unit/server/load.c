@@ -1,0 +1,195 @@
+/*
+ * load.c
+ *		A loader: brings an index to gpuvecd.
+ */
+#include "client.h"
+
+#define MESSAGE_BYTES	20000	/* pieces in a message, about */
+
+GvMirrorKey
+test_key(uint32_t relation)
+{
+	GvMirrorKey key = {5, 1663, relation, relation + 1, 0x1234567890};
+
+	return key;
+}
+
+int
+load_begin(int fd, const GvMirrorKey *key, const TestIndex *index)
+{
+	const GvMirrorSpec *spec = &index->spec;
+	GvBeginRequest request = {*key, spec->metric, spec->dims, spec->m,
+	spec->nlists, spec->nparents, 0, spec->copies};
+
+	return client_ask(fd, GV_MSG_BEGIN, &request, sizeof(request), NULL, 0,
+					  NULL, NULL);
+}
+
+int
+load_array(int fd, const GvMirrorKey *key, GvArray array, int64_t first,
+		   int64_t n, const void *values)
+{
+	GvArrayRequest request = {*key, array, 0, first, n};
+
+	return client_ask(fd, GV_MSG_ARRAY, &request, sizeof(request),
+					  (const char *) values + first * 4, n * 4, NULL, NULL);
+}
+
+/* Each array in two messages, if it has two elements. */
+int
+load_arrays(int fd, const GvMirrorKey *key, const TestIndex *index)
+{
+	int			refusal = 0;
+	int			array;
+
+	for (array = 0; array < GV_NARRAYS && refusal == 0; array++)
+	{
+		int64_t		n;
+		const void *values = index_array(index, (GvArray) array, &n);
+		int64_t		half = n / 2;
+
+		if (half > 0)
+			refusal = load_array(fd, key, (GvArray) array, 0, half, values);
+		if (refusal == 0)
+			refusal = load_array(fd, key, (GvArray) array, half, n - half,
+								 values);
+	}
+	return refusal;
+}
+
+char *
+piece_bytes(const TestIndex *index, int32_t list, int32_t first,
+			int32_t nblocks, uint32_t flags, size_t *bytes)
+{
+	const TestList *held = &index->lists[list];
+	GvListPiece arrays = index_piece(index, list, first, nblocks, false);
+	size_t		n = (size_t) nblocks * GV_BLOCK;
+	GvPiece		piece = {list, first, nblocks, flags,
+	{held->gen, held->nitems, held->del_seq}};
+	char	   *memory;
+	char	   *next;
+
+	if (first + nblocks < held->nblocks)
+		piece.state.nitems = (uint32_t) (first + nblocks) * GV_BLOCK;
+	*bytes = gv_piece_bytes(&piece, gv_code_bytes(index->spec.m));
+	memory = malloc(*bytes);
+	next = memory;
+	memcpy(next, &piece, sizeof(piece));
+	next += sizeof(piece);
+	memcpy(next, arrays.live, nblocks * sizeof(uint32_t));
+	next += nblocks * sizeof(uint32_t);
+	if ((flags & GV_PIECE_LIVE) != 0)
+		return memory;
+	memcpy(next, arrays.t, n * sizeof(float));
+	next += n * sizeof(float);
+	memcpy(next, arrays.rowids, n * 3 * sizeof(uint16_t));
+	next += n * 3 * sizeof(uint16_t);
+	memcpy(next, arrays.codes, n * gv_code_bytes(index->spec.m));
+	return memory;
+}
+
+static int
+send_pieces(int fd, const GvMirrorKey *key, int32_t npieces,
+			const char *pieces, size_t bytes)
+{
+	GvListsRequest request = {*key, npieces, 0};
+
+	return client_ask(fd, GV_MSG_LISTS, &request, sizeof(request), pieces,
+					  bytes, NULL, NULL);
+}
+
+int
+load_piece(int fd, const GvMirrorKey *key, const TestIndex *index,
+		   int32_t list, int32_t first, int32_t nblocks, uint32_t flags)
+{
+	size_t		bytes;
+	char	   *piece = piece_bytes(index, list, first, nblocks, flags,
+									&bytes);
+	int			refusal = send_pieces(fd, key, 1, piece, bytes);
+
+	free(piece);
+	return refusal;
+}
+
+/* All lists, many in a message; long ones in several pieces. */
+int
+load_lists(int fd, const GvMirrorKey *key, const TestIndex *index)
+{
+	char	   *message = malloc(MESSAGE_BYTES + 64 * 1024 * 32);
+	size_t		used = 0;
+	int32_t		npieces = 0;
+	int			refusal = 0;
+	int32_t		list;
+
+	for (list = 0; list < index->spec.nlists && refusal == 0; list++)
+	{
+		int32_t		first = 0;
+
+		do
+		{
+			int32_t		left = index->lists[list].nblocks - first;
+			int32_t		n = left < 3 ? left : 3;
+			size_t		bytes;
+			char	   *piece = piece_bytes(index, list, first, n, 0, &bytes);
+
+			memcpy(message + used, piece, bytes);
+			free(piece);
+			used += bytes;
+			npieces++;
+			first += n;
+			if (used > MESSAGE_BYTES)
+			{
+				refusal = send_pieces(fd, key, npieces, message, used);
+				used = 0;
+				npieces = 0;
+			}
+		} while (first < index->lists[list].nblocks && refusal == 0);
+	}
+	if (refusal == 0)
+		refusal = send_pieces(fd, key, npieces, message, used);
+	free(message);
+	return refusal;
+}
+
+int
+load_ready(int fd, const GvMirrorKey *key)
+{
+	return client_ask(fd, GV_MSG_READY, key, sizeof(*key), NULL, 0, NULL,
+					  NULL);
+}
+
+int
+load_drop(int fd, const GvMirrorKey *key)
+{
+	return client_ask(fd, GV_MSG_DROP, key, sizeof(*key), NULL, 0, NULL,
+					  NULL);
+}
+
+int
+load_all(int fd, const GvMirrorKey *key, const TestIndex *index)
+{
+	int			refusal = load_begin(fd, key, index);
+
+	if (refusal == 0)
+		refusal = load_arrays(fd, key, index);
+	if (refusal == 0)
+		refusal = load_lists(fd, key, index);
+	if (refusal == 0)
+		refusal = load_ready(fd, key);
+	return refusal;
+}
+
+/* A GvStatusReply and its mirrors, the caller's to free; NULL: none. */
+GvStatusReply *
+load_status(int fd)
+{
+	void	   *reply = NULL;
+	uint32_t	length;
+
+	if (client_ask(fd, GV_MSG_STATUS, NULL, 0, NULL, 0, &reply,
+				   &length) != 0)
+		return NULL;
+	CHECK(length == sizeof(GvStatusReply) + sizeof(GvMirrorStatus) *
+		  (size_t) ((GvStatusReply *) reply)->nmirrors, "%u", length);
+	return reply;
+}

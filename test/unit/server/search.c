@@ -1,0 +1,117 @@
+/*
+ * search.c
+ *		Searches of gpuvecd, checked against sorting everything.
+ */
+#include "client.h"
+
+/* A random search of an index. */
+TestSearch
+make_search(const GvMirrorKey *key, const TestIndex *index)
+{
+	const GvMirrorSpec *spec = &index->spec;
+	TestSearch	search;
+
+	search.request = (GvSearchRequest) {
+		.key = *key,
+		.dims = spec->dims,
+		.probes = 1 + (int32_t) (unit_random() % (spec->nlists + 3)),
+		.compare = 1 + (int32_t) (unit_random() % (spec->nlists + 3)),
+		.capacity = 1 << unit_random() % 10
+	};
+	search.query = index_floats(spec->dims, index->ties);
+	return search;
+}
+
+void
+free_search(TestSearch *search)
+{
+	unit_free(search->query);
+}
+
+bool
+search_send(int fd, const TestSearch *search)
+{
+	return client_message(fd, GV_MSG_SEARCH, &search->request,
+						  sizeof(search->request), search->query,
+						  sizeof(float) * search->request.dims);
+}
+
+/* Is the payload of an answer the right one? */
+static bool
+answer_is_right(const TestIndex *index, const TestSearch *search,
+				const char *payload, size_t length)
+{
+	const GvSearchReply *reply = (const GvSearchReply *) payload;
+	const GvProbeReply *probed = (const GvProbeReply *) (reply + 1);
+	GvSearch	found = {0};
+	GvProbe    *probes;
+	bool		right;
+	int32_t		i;
+
+	if (length < sizeof(*reply) || reply->nprobed < 0 || reply->nhits < 0 ||
+		length != sizeof(*reply) + reply->nprobed * sizeof(GvProbeReply) +
+		reply->nhits * sizeof(GvHit))
+		return false;
+	probes = calloc(reply->nprobed + 1, sizeof(GvProbe));
+	right = reply->batch >= 1 && reply->unused == 0;
+	for (i = 0; i < reply->nprobed; i++)
+	{
+		const TestList *list;
+
+		probes[i].list = probed[i].list;
+		probes[i].base = probed[i].base;
+		if (probed[i].list < 0 || probed[i].list >= index->spec.nlists)
+		{
+			free(probes);
+			return false;
+		}
+		list = &index->lists[probed[i].list];
+		right = right && probed[i].state.gen == list->gen &&
+			probed[i].state.nitems == list->nitems &&
+			probed[i].state.del_seq == list->del_seq;
+	}
+	found.nprobed = reply->nprobed;
+	found.probed = probes;
+	found.nhits = reply->nhits;
+	found.hits = (GvHit *) (probed + reply->nprobed);
+	found.copies = reply->copies;
+	right = right && search_is_right(index, search->query,
+									 search->request.probes,
+									 search->request.compare,
+									 search->request.capacity, &found);
+	free(probes);
+	return right;
+}
+
+/* 0 for a right answer, WRONG_ANSWER, a refusal, or -1 at the end. */
+int
+search_receive(int fd, const TestIndex *index, const TestSearch *search)
+{
+	GvMessage	header;
+	char	   *payload = client_answer(fd, &header);
+	int			result = 0;
+
+	if (payload == NULL)
+		return -1;
+	if (header.type == GV_MSG_REFUSED)
+		result = (int) ((GvRefusal *) payload)->code;
+	else if (header.type != GV_MSG_OK || header.request != GV_MSG_SEARCH ||
+			 !answer_is_right(index, search, payload, header.length))
+		result = WRONG_ANSWER;
+	free(payload);
+	return result;
+}
+
+/* Ask one random search, likewise. */
+int
+search_check(int fd, const GvMirrorKey *key, const TestIndex *index)
+{
+	TestSearch	search = make_search(key, index);
+	int			result = -1;
+
+	/* who is cut off in mid-message may still read why */
+	(void) search_send(fd, &search);
+	result = search_receive(fd, index, &search);
+	free_search(&search);
+	return result;
+}

@@ -1,0 +1,147 @@
+/*
+ * server.c
+ *		Starts and ends a gpuvecd for a test, in a folder of its own.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "client.h"
+
+#define READY_MS	20000		/* sanitized, on a busy machine */
+
+/* The program under test: GPUVECD, or what lies beside this one. */
+static const char *
+program(void)
+{
+	static char path[4096];
+	const char *given = getenv("GPUVECD");
+	ssize_t		n;
+
+	if (given != NULL)
+		return given;
+	n = readlink("/proc/self/exe", path, sizeof(path) - 16);
+	path[n < 0 ? 0 : n] = '\0';
+	strcpy(strrchr(path, '/') + 1, "gpuvecd");
+	return path;
+}
+
+void
+server_folder(TestServer *server)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	snprintf(server->folder, sizeof(server->folder), "%s/gvXXXXXX",
+			 tmp != NULL && strlen(tmp) < 40 ? tmp : "/tmp");
+	if (mkdtemp(server->folder) == NULL)
+		abort();
+}
+
+/* Start it in its folder; options end with NULL. */
+void
+server_launch(TestServer *server, const char *const *options)
+{
+	const char *argv[16] = {program(), "--data", server->folder, "--engine",
+	"cpu"};
+	int			n = 5;
+	int			ends[2];
+
+	while (*options != NULL)
+		argv[n++] = *options++;
+	if (pipe2(ends, O_CLOEXEC) != 0)
+		abort();
+	server->pid = fork();
+	if (server->pid == 0)
+	{
+		dup2(ends[1], STDERR_FILENO);
+		execv(argv[0], (char *const *) argv);
+		_exit(127);
+	}
+	close(ends[1]);
+	server->log = ends[0];
+}
+
+/* Wait until it prints a line; is that "LOG: ready ..."? */
+bool
+server_ready(TestServer *server)
+{
+	struct pollfd in = {.fd = server->log,.events = POLLIN};
+	char		line[512];
+	ssize_t		n;
+
+	if (poll(&in, 1, READY_MS) != 1)
+		return false;
+	n = read(server->log, line, sizeof(line) - 1);
+	line[n < 0 ? 0 : n] = '\0';
+	if (strncmp(line, "LOG: ready", 10) == 0)
+		return true;
+	printf("gpuvecd: %s", line);
+	return false;
+}
+
+/* A server with one option more, if that is not NULL. */
+TestServer
+server_start(const char *option, const char *value)
+{
+	const char *options[] = {option, value, NULL};
+	TestServer	server;
+
+	server_folder(&server);
+	server_launch(&server, options);
+	CHECK(server_ready(&server), "it does not start");
+	return server;
+}
+
+/* Its exit status, or 1000 and the signal that ended it. */
+int
+server_wait(TestServer *server)
+{
+	int			status;
+
+	while (waitpid(server->pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return -1;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+int
+server_stop(TestServer *server)
+{
+	kill(server->pid, SIGTERM);
+	return server_wait(server);
+}
+
+/* Does what it printed have this in it?  After its end. */
+void
+server_check_log(TestServer *server, const char *text)
+{
+	char		log[8192];
+	size_t		used = 0;
+	ssize_t		n;
+
+	while (used < sizeof(log) - 1 &&
+		   (n = read(server->log, log + used, sizeof(log) - 1 - used)) > 0)
+		used += n;
+	log[used] = '\0';
+	CHECK(strstr(log, text) != NULL, "no \"%s\" in \"%s\"", text, log);
+}
+
+/* Remove the folder; what else is there than the lock should not be. */
+void
+server_remove(TestServer *server)
+{
+	char		path[128];
+
+	close(server->log);
+	snprintf(path, sizeof(path), "%s/%s", server->folder, GV_LOCK_PATH);
+	unlink(path);
+	snprintf(path, sizeof(path), "%s/%s", server->folder, GV_SOCKET_PATH);
+	CHECK(access(path, F_OK) != 0, "the socket is still there");
+	unlink(path);
+	CHECK(rmdir(server->folder) == 0, "%s: %s", server->folder,
+		  strerror(errno));
+}
