@@ -57,7 +57,20 @@ PAGE_OBJS = \
 	src/page/ivfpqunpend.o \
 	src/page/ivfpqwriter.o
 
-CLIENT_OBJS =
+CLIENT_OBJS = \
+	src/client/ivfpqask.o \
+	src/client/ivfpqchild.o \
+	src/client/ivfpqconnect.o \
+	src/client/ivfpqlaunch.o \
+	src/client/ivfpqload.o \
+	src/client/ivfpqloader.o \
+	src/client/ivfpqlock.o \
+	src/client/ivfpqpiece.o \
+	src/client/ivfpqreadmirror.o \
+	src/client/ivfpqshared.o \
+	src/client/ivfpqstatus.o \
+	src/client/ivfpqsupervisor.o \
+	src/client/ivfpqwanted.o
 
 ENGINE_OBJS = \
 	src/engine/gv_engine.o \

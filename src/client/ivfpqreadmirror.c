@@ -21,12 +21,11 @@ IvfpqServed
 IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta, int first,
 				int count, IvfpqMirrorPieces *pieces, const char **reason)
 {
-	GvRangeRequest request = {.first = first,.count = count};
+	GvRangeRequest request = {IvfpqMirrorKey(index, meta), first, count};
 	struct iovec part = {&request, sizeof(request)};
 	IvfpqReply	reply;
 	IvfpqServed served;
 
-	IvfpqMirrorKey(index, meta, &request.key);
 	served = IvfpqExchange(GV_ROLE_LOADER, GV_MSG_BLOCKS, &part, 1,
 						   GV_MAX_MESSAGE, IvfpqNow() + LEAST_TIMEOUT_US,
 						   &reply);
