@@ -23,6 +23,7 @@ AM_OBJS = \
 	src/am/ivfpqreal.o \
 	src/am/ivfpqrecall.o \
 	src/am/ivfpqrefine.o \
+	src/am/ivfpqremote.o \
 	src/am/ivfpqreport.o \
 	src/am/ivfpqrerank.o \
 	src/am/ivfpqsample.o \
@@ -35,6 +36,7 @@ AM_OBJS = \
 	src/am/ivfpqvalidate.o \
 	src/am/ivfpqvalue.o \
 	src/am/ivfpqverify.o \
+	src/am/ivfpqverifymirror.o \
 	src/am/ivfpqworker.o
 
 PAGE_OBJS = \
@@ -65,6 +67,7 @@ CLIENT_OBJS = \
 	src/client/ivfpqlock.o \
 	src/client/ivfpqpiece.o \
 	src/client/ivfpqprewarm.o \
+	src/client/ivfpqreadmirror.o \
 	src/client/ivfpqshared.o \
 	src/client/ivfpqstatus.o \
 	src/client/ivfpqsupervisor.o \

@@ -43,12 +43,38 @@ CREATE FUNCTION gpuvec_last_scan(
 	OUT measured bigint,
 	OUT given bigint,
 	OUT late bigint,
-	OUT finished boolean)
+	OUT finished boolean,
+	OUT engine text,
+	OUT batch_size integer,
+	OUT stale_lists bigint,
+	OUT tail_copies bigint,
+	OUT queued_us bigint,
+	OUT engine_us bigint,
+	OUT trip_us bigint,
+	OUT fallback text)
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_last_scan() IS
 	'what the last gpuivfpq scan of this session did';
+
+--
+-- Checking mirrors, too
+--
+
+DROP FUNCTION gpuvec_verify_index(regclass);
+
+CREATE FUNCTION gpuvec_verify_index(index regclass, mirror boolean DEFAULT false)
+RETURNS TABLE (
+	severity text,
+	block bigint,
+	list integer,
+	problem text)
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION gpuvec_verify_index(regclass, boolean) IS
+	'faults of a gpuivfpq index, and of its mirror, no row if there are none';
 
 --
 -- Training an index that is in use

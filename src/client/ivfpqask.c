@@ -42,7 +42,28 @@ count(IvfpqServed served)
 		pg_atomic_fetch_add_u64(&ivfpq_shared->served[served], 1);
 }
 
-/* The name of an index's mirror. */
+/* A cause in a word. */
+const char *
+IvfpqServedName(IvfpqServed served)
+{
+	static const char *const names[IVFPQ_NSERVED] = {
+		[IVFPQ_SERVED] = "served",
+		[IVFPQ_NOT_ASKED] = "not asked",
+		[IVFPQ_DOWN] = "down",
+		[IVFPQ_SUSPENDED] = "suspended",
+		[IVFPQ_NOT_MIRRORED] = "not mirrored",
+		[IVFPQ_LOADING] = "loading",
+		[IVFPQ_TIMED_OUT] = "timed out",
+		[IVFPQ_BROKEN] = "broken",
+		[IVFPQ_REFUSED] = "refused",
+		[IVFPQ_ENGINE_FAILED] = "engine failed",
+		[IVFPQ_STALE] = "stale"
+	};
+
+	return names[served];
+}
+
+/* What names the mirror of an index. */
 GvMirrorKey
 IvfpqMirrorKey(Relation index, const IvfpqMetaData *meta)
 {
@@ -138,6 +159,7 @@ check_answer(const IvfpqReply *reply, const GvSearchRequest *request,
 		head->nprobed * sizeof(GvProbeReply) + head->nhits * sizeof(GvHit))
 		return false;
 	answer->head = *head;
+	answer->engine = IvfpqWelcome()->engine;
 	answer->probed = (const GvProbeReply *) (head + 1);
 	answer->hits = (const GvHit *) (answer->probed + head->nprobed);
 	for (int i = 0; i < head->nprobed; i++)

@@ -78,6 +78,7 @@ extern void IvfpqClientInit(void);
 typedef struct IvfpqAnswer
 {
 	GvSearchReply head;
+	const char *engine;			/* gpuvecd's: "cpu", "cuda" */
 	const GvProbeReply *probed; /* [head.nprobed] */
 	const GvHit *hits;			/* [head.nhits] ascending by (S, row id); their
 								 * probes are in range */
@@ -90,5 +91,25 @@ extern void IvfpqAskStale(Relation index, const IvfpqMetaData *meta,
 						  bool useless);
 extern GvMirrorKey IvfpqMirrorKey(Relation index, const IvfpqMetaData *meta);
 extern bool IvfpqCanMirror(Relation index, const IvfpqMetaData *meta);
+
+/* A cause in a word, as gpuvec_stat names it. */
+extern const char *IvfpqServedName(IvfpqServed served);
+
+/*
+ * ivfpqreadmirror.c: what gpuvecd holds of an index, for checks.
+ */
+typedef struct IvfpqMirrorPieces
+{
+	const char *next;			/* a GvPiece and its arrays */
+	const char *end;
+	int32		code_bytes;
+} IvfpqMirrorPieces;
+
+extern IvfpqServed IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta,
+								   int first, int count,
+								   IvfpqMirrorPieces *pieces,
+								   const char **reason);
+extern bool IvfpqMirrorNext(IvfpqMirrorPieces *pieces, GvListPiece *piece,
+							GvListState *state);
 
 #endif							/* IVFPQCLIENT_H */
