@@ -19,8 +19,8 @@
 /* Lists whose states are asked for together. */
 #define STATES_RANGE		65536
 
-/* Elements of an array that are sent together. */
-#define ARRAY_SLICE			(1024 * 1024)
+/* Bytes of a message, if maintenance_work_mem allows that. */
+#define MESSAGE_BYTES		(8 * 1024 * 1024)
 
 /* What became of a request, as a result of the load. */
 static IvfpqLoadResult
@@ -91,11 +91,12 @@ static IvfpqLoadResult
 send_array(IvfpqLoad *load, GvArray array, BlockNumber first, int64 count)
 {
 	float	   *values = (float *) load->message;
+	int64		slice = load->room / sizeof(float);
 
-	for (int64 done = 0; done < count; done += ARRAY_SLICE)
+	for (int64 done = 0; done < count; done += slice)
 	{
 		GvArrayRequest request = {load->key, array, 0, done,
-		Min(ARRAY_SLICE, count - done)};
+		Min(slice, count - done)};
 		IvfpqLoadResult result = IvfpqLoadLock(load);
 		IvfpqArrayReader reader;
 		int64		filled = 0;
@@ -332,7 +333,8 @@ prepare(IvfpqLoad *load, bool whole)
 	IvfpqListReaderInit(&load->reader, load->index, &load->meta,
 						load->strategy);
 	load->code_bytes = load->reader.layout.code_bytes;
-	load->message = palloc(IVFPQ_LOAD_BYTES);
+	load->room = Min(MESSAGE_BYTES, (Size) maintenance_work_mem * 1024);
+	load->message = palloc(load->room);
 	MemoryContextSwitchTo(old);
 	if (whole)
 		load->expected = count_copies(load);
