@@ -359,5 +359,6 @@ IvfpqLoadMirror(IvfpqLoad *load, bool whole)
 	}
 	if (result == IVFPQ_LOAD_DONE && exists)
 		result = send_lists(load, false);
+	load->fresh = !exists;
 	return result;
 }
