@@ -33,7 +33,11 @@ judge(IvfpqLoad *load, IvfpqServed served, const IvfpqReply *reply)
 	if (served == IVFPQ_NOT_MIRRORED)
 		return IVFPQ_LOAD_ABSENT;
 	if (reply->refusal == GV_REFUSED_NO_MEMORY)
+	{
+		strlcpy(load->error, "gpuvecd has no room for it",
+				sizeof(load->error));
 		return IVFPQ_LOAD_NO_ROOM;
+	}
 	return IVFPQ_LOAD_FAILED;
 }
 
@@ -319,6 +323,28 @@ bring_all(IvfpqLoad *load, bool *exists)
 	return result;
 }
 
+/*
+ * Let go of mirrors of the pages that the index had before, rather than when
+ * the supervisor sees that their files have gone.
+ */
+static IvfpqLoadResult
+drop_older(IvfpqLoad *load)
+{
+	IvfpqLoadResult result = IVFPQ_LOAD_DONE;
+	GvKeyRequest request;
+
+	while (result == IVFPQ_LOAD_DONE &&
+		   IvfpqWantedOlder(&load->key, &request.key))
+	{
+		IvfpqWantedForget(&request.key);
+		result = send_request(load, GV_MSG_DROP, &request, sizeof(request),
+							  NULL, 0);
+		if (result == IVFPQ_LOAD_DONE)
+			result = await_answer(load);
+	}
+	return result;
+}
+
 /* First look at the index; memory for everything else. */
 static IvfpqLoadResult
 prepare(IvfpqLoad *load, bool whole)
@@ -352,6 +378,8 @@ IvfpqLoadMirror(IvfpqLoad *load, bool whole)
 	IvfpqLoadResult result = prepare(load, whole);
 	bool		exists = true;
 
+	if (result == IVFPQ_LOAD_DONE && whole)
+		result = drop_older(load);
 	if (result == IVFPQ_LOAD_DONE && whole)
 	{
 		IvfpqWantedProgress(&load->key, 0, load->expected);
