@@ -12,7 +12,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(remote_conf new_remote_node load_remote is_mirrored differs);
+our @EXPORT = qw(remote_conf new_remote_node load_remote is_mirrored
+  gpuvecd_pid differs);
 
 # Plans are of no interest here, only what the index gives.
 my $FUNCTIONS = q{
@@ -104,10 +105,19 @@ sub is_mirrored
 {
 	my ($node, $index, $query, $what) = @_;
 
-	$node->safe_psql('postgres', "SELECT gpuvec_prewarm('$index')");
-	is( $node->safe_psql('postgres', "SELECT await_mirror(\$q\$$query\$q\$)"),
+	is( $node->safe_psql('postgres',
+			"SET gpuvec.auto_mirror = on; SELECT await_mirror(\$q\$$query\$q\$)"),
 		'', "$what: $index is mirrored");
 	return;
+}
+
+# The pid of a node's gpuvecd, as the log has it.
+sub gpuvecd_pid
+{
+	my ($node) = @_;
+	my @pids = slurp_file($node->logfile) =~ /started gpuvecd, PID (\d+)/g;
+
+	return $pids[-1];
 }
 
 # Test: gpuvecd and the session give the same rows.  %options: answered, stale
