@@ -66,10 +66,12 @@ CLIENT_OBJS = \
 	src/client/ivfpqloader.o \
 	src/client/ivfpqlock.o \
 	src/client/ivfpqpiece.o \
+	src/client/ivfpqprewarm.o \
 	src/client/ivfpqreadmirror.o \
 	src/client/ivfpqshared.o \
 	src/client/ivfpqstatus.o \
 	src/client/ivfpqsupervisor.o \
+	src/client/ivfpqviews.o \
 	src/client/ivfpqwanted.o
 
 ENGINE_OBJS = \

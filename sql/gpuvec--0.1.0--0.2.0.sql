@@ -86,3 +86,73 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION gpuvec_train(regclass) IS
 	'train a gpuivfpq index, or put its pending rows into lists; how many went there';
+
+--
+-- gpuvecd: mirrors of indexes in a server's memory
+--
+
+CREATE FUNCTION gpuvec_prewarm(index regclass) RETURNS bigint
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION gpuvec_prewarm(regclass) IS
+	'have gpuvecd mirror a gpuivfpq index, and wait for it; how many copies it holds';
+
+CREATE FUNCTION gpuvec_mirrors(
+	OUT database name,
+	OUT index regclass,
+	OUT state text,
+	OUT bytes bigint,
+	OUT lists integer,
+	OUT copies bigint,
+	OUT behind bigint,
+	OUT loading_percent double precision,
+	OUT searches bigint,
+	OUT last_used timestamptz,
+	OUT error text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+CREATE VIEW gpuvec_mirrors AS SELECT * FROM gpuvec_mirrors();
+
+COMMENT ON VIEW gpuvec_mirrors IS 'indexes that gpuvecd mirrors, or is to';
+
+CREATE FUNCTION gpuvec_stat(
+	OUT pid integer,
+	OUT state text,
+	OUT engine text,
+	OUT device text,
+	OUT started timestamptz,
+	OUT restarts bigint,
+	OUT searches_by_server bigint,
+	OUT searches_in_sessions bigint,
+	OUT fallbacks bigint,
+	OUT down bigint,
+	OUT suspended bigint,
+	OUT not_mirrored bigint,
+	OUT loading bigint,
+	OUT timed_out bigint,
+	OUT broken bigint,
+	OUT refused bigint,
+	OUT engine_failed bigint,
+	OUT stale bigint,
+	OUT batches bigint,
+	OUT mean_batch double precision,
+	OUT largest_batch bigint,
+	OUT bytes_sent bigint,
+	OUT bytes_received bigint,
+	OUT mirrors bigint,
+	OUT mirror_bytes bigint,
+	OUT memory bigint,
+	OUT latency_p50_us double precision,
+	OUT latency_p99_us double precision)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+CREATE VIEW gpuvec_stat AS SELECT * FROM gpuvec_stat();
+
+COMMENT ON VIEW gpuvec_stat IS 'how gpuvecd is, and what became of searches';
+
+GRANT SELECT ON gpuvec_mirrors, gpuvec_stat TO PUBLIC;
