@@ -136,7 +136,8 @@ $standby->init_from_backup($primary, 'backup', has_streaming => 1);
 $standby->start;
 my @nodes = ([ 'primary', $primary ], [ 'standby', $standby ]);
 
-# Have both gpuvecds get mirrors of all indexes, as they are now.
+# Have both gpuvecds get mirrors of all indexes as they are now, and no newer
+# ones.
 sub mirror
 {
 	my ($what) = @_;
@@ -144,6 +145,7 @@ sub mirror
 	$primary->wait_for_catchup($standby);
 	for my $node (@nodes)
 	{
+		resume_loaders($node->[1]);
 		for my $table (@tables)
 		{
 			my ($name, $operator) = @$table;
@@ -152,6 +154,7 @@ sub mirror
 				"SELECT FROM $name ORDER BY e $operator point(1, 8) LIMIT 10",
 				"$what, $node->[0]");
 		}
+		pause_loaders($node->[1]);
 	}
 	return;
 }
@@ -252,27 +255,28 @@ mirror('up to date');
 # Load, with mirrors that catch up; then gpuvecd is killed, too
 for my $node (@nodes)
 {
+	resume_loaders($node->[1]);
 	$node->[1]->safe_psql('postgres', 'ALTER SYSTEM SET gpuvec.auto_mirror = on');
 	$node->[1]->reload;
 }
 my %scripts = (
-	'019_insert@3' => q{
+	'insert@3' => q{
 		\set g random(1, 1000000)
 		INSERT INTO plain (e) SELECT point(:g + i, 8) FROM generate_series(1, 5) AS i;
 		INSERT INTO refined (e) SELECT point(:g + i, 8) FROM generate_series(1, 5) AS i;
 		INSERT INTO product (e) SELECT point(:g + i, 8) FROM generate_series(1, 5) AS i;},
-	'019_delete@2' => q{
+	'delete@2' => q{
 		\set g random(1, 1000000)
 		DELETE FROM plain WHERE id IN (SELECT id FROM plain ORDER BY e <-> point(:g, 8) LIMIT 6);
 		DELETE FROM refined WHERE id IN (SELECT id FROM refined ORDER BY e <-> point(:g, 8) LIMIT 6);
 		DELETE FROM product WHERE id IN (SELECT id FROM product ORDER BY id LIMIT 6);},
-	'019_update@2' => q{
+	'update@2' => q{
 		\set g random(1, 1000000)
 		UPDATE plain SET e = point(:g, 8) WHERE id IN
 			(SELECT id FROM plain ORDER BY e <-> point(:g + 1, 8) LIMIT 3);
 		UPDATE refined SET e = point(:g, 8) WHERE id IN
 			(SELECT id FROM refined ORDER BY e <-> point(:g + 1, 8) LIMIT 3);},
-	'019_audit@4' => q{
+	'audit@4' => q{
 		\set g random(1, 1000000)
 		BEGIN ISOLATION LEVEL REPEATABLE READ;
 		SELECT audit('plain', '<->', :g);
@@ -330,7 +334,7 @@ sub load
 	$primary->pgbench(
 		"--no-vacuum --client=4 --jobs=2 --time=$seconds",
 		0, [qr{actually processed}], [qr{^$}], "$what: answers on the primary",
-		\%scripts);
+		{ map { ("019_${kill}_$_" => $scripts{$_}) } keys %scripts });
 	$primary->safe_psql('postgres', 'INSERT INTO done VALUES (1)');
 	is(end_of($_), 0, "$what: beside it") for @jobs;
 	for my $node (@nodes)

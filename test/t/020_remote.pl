@@ -182,19 +182,14 @@ for my $mode ('force_custom_plan', 'force_generic_plan')
 }
 
 # a parallel worker has a connection of its own
-sub served
-{
-	return $node->safe_psql('postgres',
-		"SELECT SERVED");
-}
 my $parallel = $node->safe_psql('postgres', 'SHOW server_version_num') >= 160000 ?
   'debug_parallel_query' : 'force_parallel_mode';
 my $nearest = 'SELECT string_agg(id::text, \' \') FROM
 	(SELECT id FROM l2 ORDER BY e <-> point(4711, 12) LIMIT 30) AS x';
-my $before = served();
+my $before = served($node);
 my $there = $node->safe_psql('postgres',
 	"SET enable_seqscan = off; SET gpuvec.engine = gpu; SET $parallel = on; $nearest");
-cmp_ok(served(), '>', $before, 'a parallel worker was answered by gpuvecd');
+cmp_ok(served($node), '>', $before, 'a parallel worker was answered by gpuvecd');
 is($there,
 	$node->safe_psql('postgres', "SET enable_seqscan = off; SET gpuvec.engine = cpu; $nearest"),
 	'... as the session would have been');
