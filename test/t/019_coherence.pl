@@ -67,6 +67,38 @@ $primary->safe_psql(
 	END
 	$$;
 
+	-- With ten candidates for ten rows the rows are the candidates: those of
+	-- gpuvecd and of the session have to be the same, and nothing goes on
+	-- meanwhile.  What became of answers with stale lists, over n queries.
+	CREATE FUNCTION candidates(tab text, operator text, n int) RETURNS text
+	LANGUAGE plpgsql SET gpuvec.probes = 7 SET gpuvec.candidates = 10
+	SET enable_seqscan = off SET gpuvec.engine = gpu AS $$
+	DECLARE
+		nearest text = format('SELECT array_agg(id) FROM
+			(SELECT id FROM %s ORDER BY e %s $1 LIMIT 10) AS x', tab, operator);
+		there bigint[];
+		here bigint[];
+		merged int = 0;
+		useless int = 0;
+		s record;
+	BEGIN
+		FOR g IN 1..n LOOP
+			PERFORM set_config('gpuvec.engine', 'gpu', true);
+			EXECUTE nearest INTO there USING point(g, 8);
+			SELECT * INTO s FROM gpuvec_last_scan();
+			merged = merged + (s.engine = 'cpu' AND s.stale_lists > 0)::int;
+			useless = useless + (s.engine = 'session' AND s.fallback = 'stale')::int;
+			PERFORM set_config('gpuvec.engine', 'cpu', true);
+			EXECUTE nearest INTO here USING point(g, 8);
+			IF there IS DISTINCT FROM here OR here IS NULL THEN
+				RAISE EXCEPTION '% % %: %, not %', tab, operator, g, there, here;
+			END IF;
+		END LOOP;
+		RETURN concat_ws(', ', CASE WHEN merged > 0 THEN 'merged' END,
+			CASE WHEN useless > 0 THEN 'useless' END);
+	END
+	$$;
+
 	-- What has to hold of answers to query g in a transaction of one snapshot;
 	-- an error says what does not.
 	CREATE FUNCTION audit(tab text, operator text, g int) RETURNS text
@@ -136,7 +168,8 @@ $standby->init_from_backup($primary, 'backup', has_streaming => 1);
 $standby->start;
 my @nodes = ([ 'primary', $primary ], [ 'standby', $standby ]);
 
-# Have both gpuvecds get mirrors of all indexes, as they are now.
+# Have both gpuvecds get mirrors of all indexes as they are now, and no newer
+# ones.
 sub mirror
 {
 	my ($what) = @_;
@@ -144,6 +177,7 @@ sub mirror
 	$primary->wait_for_catchup($standby);
 	for my $node (@nodes)
 	{
+		resume_loaders($node->[1]);
 		for my $table (@tables)
 		{
 			my ($name, $operator) = @$table;
@@ -152,6 +186,7 @@ sub mirror
 				"SELECT FROM $name ORDER BY e $operator point(1, 8) LIMIT 10",
 				"$what, $node->[0]");
 		}
+		pause_loaders($node->[1]);
 	}
 	return;
 }
@@ -176,6 +211,26 @@ sub test_answers
 					SELECT count(audit('$name', '$operator', g)) FROM generate_series(1, 10) AS g}),
 				"$ages\n10",
 				"$what: $name on $node->[0]");
+		}
+	}
+	return;
+}
+
+# Test: whichever of an answer's lists are stale, candidates are the session's.
+sub test_candidates
+{
+	my ($what, $expected) = @_;
+
+	$primary->wait_for_catchup($standby);
+	for my $node (@nodes)
+	{
+		for my $table (@tables)
+		{
+			my ($name, $operator) = @$table;
+
+			is( $node->[1]->safe_psql('postgres',
+					"SELECT candidates('$name', '$operator', 100)"),
+				$expected, "$what: candidates, $name on $node->[0]");
 		}
 	}
 	return;
@@ -207,6 +262,11 @@ everywhere('UPDATE TABLE SET e = point(id::int + 7000, 8) WHERE id % 20 = 4');
 test_answers('rows moved', 'cpu, stale lists, tails');
 mirror('brought up to date');
 test_answers('brought up to date', 'cpu');
+test_candidates('brought up to date', '');
+everywhere('DELETE FROM TABLE WHERE id % 100 = 7; VACUUM (INDEX_CLEANUP on) TABLE');
+test_candidates('some stale lists', 'merged, useless');
+everywhere('INSERT INTO TABLE (e) SELECT point(g, 8) FROM generate_series(1, 60) AS g');
+test_candidates('some stale lists, tails', 'merged, useless');
 everywhere('DELETE FROM TABLE WHERE id % 3 <> 1; VACUUM (INDEX_CLEANUP on) TABLE');
 test_answers('lists rewritten', 'cpu, stale lists');
 everywhere('INSERT INTO TABLE (e) SELECT point(g, 8) FROM generate_series(6001, 6500) AS g');
@@ -252,27 +312,28 @@ mirror('up to date');
 # Load, with mirrors that catch up; then gpuvecd is killed, too
 for my $node (@nodes)
 {
+	resume_loaders($node->[1]);
 	$node->[1]->safe_psql('postgres', 'ALTER SYSTEM SET gpuvec.auto_mirror = on');
 	$node->[1]->reload;
 }
 my %scripts = (
-	'019_insert@3' => q{
+	'insert@3' => q{
 		\set g random(1, 1000000)
 		INSERT INTO plain (e) SELECT point(:g + i, 8) FROM generate_series(1, 5) AS i;
 		INSERT INTO refined (e) SELECT point(:g + i, 8) FROM generate_series(1, 5) AS i;
 		INSERT INTO product (e) SELECT point(:g + i, 8) FROM generate_series(1, 5) AS i;},
-	'019_delete@2' => q{
+	'delete@2' => q{
 		\set g random(1, 1000000)
 		DELETE FROM plain WHERE id IN (SELECT id FROM plain ORDER BY e <-> point(:g, 8) LIMIT 6);
 		DELETE FROM refined WHERE id IN (SELECT id FROM refined ORDER BY e <-> point(:g, 8) LIMIT 6);
 		DELETE FROM product WHERE id IN (SELECT id FROM product ORDER BY id LIMIT 6);},
-	'019_update@2' => q{
+	'update@2' => q{
 		\set g random(1, 1000000)
 		UPDATE plain SET e = point(:g, 8) WHERE id IN
 			(SELECT id FROM plain ORDER BY e <-> point(:g + 1, 8) LIMIT 3);
 		UPDATE refined SET e = point(:g, 8) WHERE id IN
 			(SELECT id FROM refined ORDER BY e <-> point(:g + 1, 8) LIMIT 3);},
-	'019_audit@4' => q{
+	'audit@4' => q{
 		\set g random(1, 1000000)
 		BEGIN ISOLATION LEVEL REPEATABLE READ;
 		SELECT audit('plain', '<->', :g);
@@ -330,7 +391,7 @@ sub load
 	$primary->pgbench(
 		"--no-vacuum --client=4 --jobs=2 --time=$seconds",
 		0, [qr{actually processed}], [qr{^$}], "$what: answers on the primary",
-		\%scripts);
+		{ map { ("019_${kill}_$_" => $scripts{$_}) } keys %scripts });
 	$primary->safe_psql('postgres', 'INSERT INTO done VALUES (1)');
 	is(end_of($_), 0, "$what: beside it") for @jobs;
 	for my $node (@nodes)

@@ -87,7 +87,7 @@ for my $set (@settings)
 # what gpuvecd has no part in
 differs($node, query($tables[0], 5, 10), 'recall 1: the session',
 	set => ['gpuvec.recall = 1'], answered => 'session');
-differs($node, 'SELECT id FROM l2 ORDER BY e <-> NULL::real[] LIMIT 20',
+differs($node, 'SELECT id FROM l2 ORDER BY e <-> (SELECT NULL::real[]) LIMIT 20',
 	'no query: the session', answered => 'session');
 differs($node, query($tables[0], 5, 10), 'more candidates than a message has: the session',
 	set => ['gpuvec.candidates = 1000000'], answered => 'session');
@@ -106,7 +106,7 @@ $node->safe_psql(
 	DECLARE
 		a refcursor;
 		b refcursor;
-		row record;
+		fetched record;
 		result text = '';
 		answered text;
 	BEGIN
@@ -114,16 +114,16 @@ $node->safe_psql(
 		OPEN a FOR EXECUTE 'SELECT id FROM l2_refined ORDER BY e <-> point(77, 12)';
 		OPEN b FOR EXECUTE 'SELECT id FROM ip ORDER BY e <#> point(78, 12)';
 		FOR i IN 1..700 LOOP
-			FETCH a INTO row;
-			result = result || row.id || ' ';
-			FETCH b INTO row;
-			result = result || row.id || ' ';
+			FETCH a INTO fetched;
+			result = result || fetched.id || ' ';
+			FETCH b INTO fetched;
+			result = result || fetched.id || ' ';
 		END LOOP;
 		CLOSE a;
 		SELECT l.engine INTO answered FROM gpuvec_last_scan() AS l;
 		CLOSE b;
 		IF answered <> (SELECT l.engine FROM gpuvec_last_scan() AS l)
-			OR answered <> CASE engine WHEN 'gpu' THEN 'cpu' ELSE 'session' END THEN
+			OR answered <> (CASE engine WHEN 'gpu' THEN 'cpu' ELSE 'session' END) THEN
 			RETURN 'answered by ' || answered;
 		END IF;
 		RETURN result;
@@ -165,7 +165,7 @@ $node->safe_psql(
 			FROM (SELECT id FROM l2 ORDER BY e <-> point(q * 31, 12) LIMIT 20) AS x;
 			result = result || answer || E'\n';
 			SELECT l.engine INTO answer FROM gpuvec_last_scan() AS l;
-			IF answer <> CASE engine WHEN 'gpu' THEN 'cpu' ELSE 'session' END THEN
+			IF answer <> (CASE engine WHEN 'gpu' THEN 'cpu' ELSE 'session' END) THEN
 				RETURN 'answered by ' || answer;
 			END IF;
 		END LOOP;
@@ -182,19 +182,14 @@ for my $mode ('force_custom_plan', 'force_generic_plan')
 }
 
 # a parallel worker has a connection of its own
-sub served
-{
-	return $node->safe_psql('postgres',
-		"SELECT SERVED");
-}
 my $parallel = $node->safe_psql('postgres', 'SHOW server_version_num') >= 160000 ?
   'debug_parallel_query' : 'force_parallel_mode';
 my $nearest = 'SELECT string_agg(id::text, \' \') FROM
 	(SELECT id FROM l2 ORDER BY e <-> point(4711, 12) LIMIT 30) AS x';
-my $before = served();
+my $before = served($node);
 my $there = $node->safe_psql('postgres',
 	"SET enable_seqscan = off; SET gpuvec.engine = gpu; SET $parallel = on; $nearest");
-cmp_ok(served(), '>', $before, 'a parallel worker was answered by gpuvecd');
+cmp_ok(served($node), '>', $before, 'a parallel worker was answered by gpuvecd');
 is($there,
 	$node->safe_psql('postgres', "SET enable_seqscan = off; SET gpuvec.engine = cpu; $nearest"),
 	'... as the session would have been');
@@ -249,7 +244,7 @@ $ms = int(1000 * (time - $begun));
 cmp_ok($ms, '<', $limit_ms, "... after $ms ms");
 kill 'CONT', $pid;
 end_of($job);
-is(slurp_file($job->{output}), "$expected\ncpu|t\n", '... and the next request has its own answer');
+is(slurp_file($job->{output}), "\n$expected\ncpu|t\n", '... and the next request has its own answer');
 
 unlike(slurp_file($node->logfile), qr/PANIC|TRAP|terminated by signal/, 'no crash');
 done_testing();

@@ -12,7 +12,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(remote_conf new_remote_node load_remote is_mirrored differs);
+our @EXPORT = qw(remote_conf new_remote_node load_remote is_mirrored differs
+  gpuvecd_pid served pause_loaders resume_loaders);
 
 # Plans are of no interest here, only what the index gives.
 my $FUNCTIONS = q{
@@ -104,10 +105,56 @@ sub is_mirrored
 {
 	my ($node, $index, $query, $what) = @_;
 
-	$node->safe_psql('postgres', "SELECT gpuvec_prewarm('$index')");
-	is( $node->safe_psql('postgres', "SELECT await_mirror(\$q\$$query\$q\$)"),
+	is( $node->safe_psql('postgres',
+			"SET gpuvec.auto_mirror = on; SELECT await_mirror(\$q\$$query\$q\$)"),
 		'', "$what: $index is mirrored");
 	return;
+}
+
+# The pid of a node's gpuvecd.
+sub gpuvecd_pid
+{
+	my ($node) = @_;
+
+	return $node->safe_psql('postgres', 'SELECT pid FROM gpuvec_stat');
+}
+
+# How many searches a node's gpuvecd has answered.
+sub served
+{
+	my ($node) = @_;
+
+	return $node->safe_psql('postgres', 'SELECT searches_by_server FROM gpuvec_stat');
+}
+
+# Let mirrors get older: who would send loaders is stopped, and loaders are
+# waited for.  resume_loaders before the node is stopped.
+sub pause_loaders
+{
+	my ($node) = @_;
+
+	kill 'STOP', supervisor_pid($node);
+	ok( wait_until($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'gpuvec loader'"),
+		'no loader is at work');
+	return;
+}
+
+sub resume_loaders
+{
+	my ($node) = @_;
+
+	kill 'CONT', supervisor_pid($node);
+	return;
+}
+
+# The supervisor, which no view shows, is gpuvecd's parent.
+sub supervisor_pid
+{
+	my ($node) = @_;
+	my $pid = gpuvecd_pid($node);
+
+	slurp_file("/proc/$pid/stat") =~ /^\d+ \(gpuvecd\) \S (\d+) / or die "no gpuvecd";
+	return $1;
 }
 
 # Test: gpuvecd and the session give the same rows.  %options: answered, stale
