@@ -28,10 +28,12 @@ typedef struct Slot
 
 static Slot slots[IVFPQ_MAX_LOADERS];
 
-/* Loaders that have ended make room. */
-static void
+/* Loaders that have ended make room; true if there were any. */
+static bool
 reap(void)
 {
+	bool		any = false;
+
 	for (int i = 0; i < IVFPQ_MAX_LOADERS; i++)
 	{
 		bool		connected;
@@ -42,6 +44,7 @@ reap(void)
 			continue;
 		pfree(slots[i].handle);
 		slots[i].handle = NULL;
+		any = true;
 		LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
 		connected = ivfpq_shared->loader_connected[i];
 		LWLockRelease(ivfpq_shared->lock);
@@ -54,6 +57,7 @@ reap(void)
 			IvfpqWantedForgetDatabase(slots[i].database);
 		}
 	}
+	return any;
 }
 
 /*
@@ -118,10 +122,11 @@ launch(Slot *slot, Oid database, int64 now)
 
 /*
  * Start the loaders that are needed.  Returns when to look again, unless
- * something is asked for, or a loader ends, before.
+ * something is asked for, or a loader ends, before.  *ended: one has just
+ * ended.
  */
 int64
-IvfpqLaunchLoaders(void)
+IvfpqLaunchLoaders(bool *ended)
 {
 	Oid			databases[IVFPQ_NWANTED];
 	int64		now = IvfpqNow();
@@ -130,7 +135,7 @@ IvfpqLaunchLoaders(void)
 	TimestampTz next = DT_NOEND;
 	int			n;
 
-	reap();
+	*ended = reap();
 	n = IvfpqWantedDue(databases, IVFPQ_NWANTED, time, &next);
 	if (next != DT_NOEND)
 		when = now + (next - time);

@@ -19,8 +19,8 @@
 /* Lists whose states are asked for together. */
 #define STATES_RANGE		65536
 
-/* Elements of an array that are sent together. */
-#define ARRAY_SLICE			(1024 * 1024)
+/* Bytes of a message, if maintenance_work_mem allows that. */
+#define MESSAGE_BYTES		(8 * 1024 * 1024)
 
 /* What became of a request, as a result of the load. */
 static IvfpqLoadResult
@@ -33,7 +33,11 @@ judge(IvfpqLoad *load, IvfpqServed served, const IvfpqReply *reply)
 	if (served == IVFPQ_NOT_MIRRORED)
 		return IVFPQ_LOAD_ABSENT;
 	if (reply->refusal == GV_REFUSED_NO_MEMORY)
+	{
+		strlcpy(load->error, "gpuvecd has no room for it",
+				sizeof(load->error));
 		return IVFPQ_LOAD_NO_ROOM;
+	}
 	return IVFPQ_LOAD_FAILED;
 }
 
@@ -91,11 +95,12 @@ static IvfpqLoadResult
 send_array(IvfpqLoad *load, GvArray array, BlockNumber first, int64 count)
 {
 	float	   *values = (float *) load->message;
+	int64		slice = load->room / sizeof(float);
 
-	for (int64 done = 0; done < count; done += ARRAY_SLICE)
+	for (int64 done = 0; done < count; done += slice)
 	{
 		GvArrayRequest request = {load->key, array, 0, done,
-		Min(ARRAY_SLICE, count - done)};
+		Min(slice, count - done)};
 		IvfpqLoadResult result = IvfpqLoadLock(load);
 		IvfpqArrayReader reader;
 		int64		filled = 0;
@@ -318,6 +323,28 @@ bring_all(IvfpqLoad *load, bool *exists)
 	return result;
 }
 
+/*
+ * Let go of mirrors of the pages that the index had before, rather than when
+ * the supervisor sees that their files have gone.
+ */
+static IvfpqLoadResult
+drop_older(IvfpqLoad *load)
+{
+	IvfpqLoadResult result = IVFPQ_LOAD_DONE;
+	GvKeyRequest request;
+
+	while (result == IVFPQ_LOAD_DONE &&
+		   IvfpqWantedOlder(&load->key, &request.key))
+	{
+		IvfpqWantedForget(&request.key);
+		result = send_request(load, GV_MSG_DROP, &request, sizeof(request),
+							  NULL, 0);
+		if (result == IVFPQ_LOAD_DONE)
+			result = await_answer(load);
+	}
+	return result;
+}
+
 /* First look at the index; memory for everything else. */
 static IvfpqLoadResult
 prepare(IvfpqLoad *load, bool whole)
@@ -332,7 +359,8 @@ prepare(IvfpqLoad *load, bool whole)
 	IvfpqListReaderInit(&load->reader, load->index, &load->meta,
 						load->strategy);
 	load->code_bytes = load->reader.layout.code_bytes;
-	load->message = palloc(IVFPQ_LOAD_BYTES);
+	load->room = Min(MESSAGE_BYTES, (Size) maintenance_work_mem * 1024);
+	load->message = palloc(load->room);
 	MemoryContextSwitchTo(old);
 	if (whole)
 		load->expected = count_copies(load);
@@ -351,11 +379,14 @@ IvfpqLoadMirror(IvfpqLoad *load, bool whole)
 	bool		exists = true;
 
 	if (result == IVFPQ_LOAD_DONE && whole)
+		result = drop_older(load);
+	if (result == IVFPQ_LOAD_DONE && whole)
 	{
 		IvfpqWantedProgress(&load->key, 0, load->expected);
 		result = bring_all(load, &exists);
 	}
 	if (result == IVFPQ_LOAD_DONE && exists)
 		result = send_lists(load, false);
+	load->fresh = !exists;
 	return result;
 }

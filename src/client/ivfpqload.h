@@ -28,6 +28,7 @@ typedef struct IvfpqLoad
 	GvMirrorKey key;
 	char		name[NAMEDATALEN];	/* of the index */
 	char		error[160];		/* when it did not work */
+	bool		fresh;			/* it brought a whole mirror */
 	int64		copies;			/* brought, or found there, in this pass */
 	int64		expected;		/* of a whole pass */
 
@@ -43,13 +44,12 @@ typedef struct IvfpqLoad
 	bool		awaiting;		/* the answer to what was sent is to come */
 
 	/* GvListsRequest and pieces, or values of an array */
-	char	   *message;		/* [IVFPQ_LOAD_BYTES] */
+	Size		room;			/* bytes of a message: what is copied under
+								 * one lock */
+	char	   *message;		/* [room] */
 	Size		used;
 	int			npieces;
 } IvfpqLoad;
-
-/* Bytes of a message: what is copied under one lock. */
-#define IVFPQ_LOAD_BYTES	(8 * 1024 * 1024)
 
 /* ivfpqload.c */
 extern IvfpqLoadResult IvfpqLoadMirror(IvfpqLoad *load, bool whole);

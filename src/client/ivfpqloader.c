@@ -92,18 +92,18 @@ load_safely(IvfpqLoad *load, bool whole)
 }
 
 static void
-log_done(const IvfpqLoad *load, bool whole, int64 us)
+log_done(const IvfpqLoad *load, int64 us)
 {
-	ereport(whole ? LOG : DEBUG1,
+	ereport(load->fresh ? LOG : DEBUG1,
 			(errmsg("gpuvec: %s index \"%s\": %lld copies in %d lists, %.0f ms",
-					whole ? "mirrored" : "caught up with", load->name,
+					load->fresh ? "mirrored" : "caught up with", load->name,
 					(long long) load->copies, load->meta.nlists,
 					us / 1000.0)));
 }
 
 /* Tell everyone what became of it. */
 static void
-report(IvfpqLoad *load, IvfpqLoadResult result, bool whole, int64 us)
+report(IvfpqLoad *load, IvfpqLoadResult result, int64 us)
 {
 	int64		rest = CATCH_UP_REST * us / 1000;
 
@@ -113,7 +113,7 @@ report(IvfpqLoad *load, IvfpqLoadResult result, bool whole, int64 us)
 			IvfpqWantedDone(&load->key, load->copies,
 							(int) Min(Max(rest, CATCH_UP_PAUSE_MS),
 									  CATCH_UP_MOST_MS));
-			log_done(load, whole, us);
+			log_done(load, us);
 			break;
 		case IVFPQ_LOAD_GONE:
 			IvfpqWantedForget(&load->key);
@@ -149,7 +149,7 @@ serve(const IvfpqWanted *wanted)
 						   "gpuvec: catching up with an index");
 	SetCurrentStatementStartTimestamp();
 	result = load_safely(&load, whole);
-	report(&load, result, whole, IvfpqNow() - begun);
+	report(&load, result, IvfpqNow() - begun);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	MemoryContextDelete(load.context);
 	return result != IVFPQ_LOAD_YIELD;

@@ -57,8 +57,7 @@ begin_piece(IvfpqLoad *load, Piece *piece, const GvPiece *head)
 	char	   *at = load->message + load->used;
 	int64		n = head->nblocks;
 
-	if (load->used + gv_piece_bytes(head, load->code_bytes) >
-		IVFPQ_LOAD_BYTES)
+	if (load->used + gv_piece_bytes(head, load->code_bytes) > load->room)
 		return false;
 	piece->head = (GvPiece *) at;
 	*piece->head = *head;
@@ -301,7 +300,7 @@ blocks_a_message(const IvfpqLoad *load)
 {
 	int64		block = 4 + GV_BLOCK * (4 + 6 + (int64) load->code_bytes);
 
-	return (uint32) ((IVFPQ_LOAD_BYTES - sizeof(GvListsRequest) -
+	return (uint32) ((load->room - sizeof(GvListsRequest) -
 					  sizeof(GvPiece)) / block);
 }
 

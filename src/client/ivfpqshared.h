@@ -131,6 +131,7 @@ extern void IvfpqWantedDone(const GvMirrorKey *key, int64 copies,
 extern bool IvfpqWantedFailed(const GvMirrorKey *key, const char *error,
 							  int pause_ms);
 extern void IvfpqWantedGone(const GvMirrorKey *key);
+extern bool IvfpqWantedOlder(const GvMirrorKey *key, GvMirrorKey *older);
 extern void IvfpqWantedForget(const GvMirrorKey *key);
 extern void IvfpqWantedForgetDatabase(Oid database);
 extern void IvfpqWantedRelease(const char *error);

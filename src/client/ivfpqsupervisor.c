@@ -387,6 +387,7 @@ do_what_is_due(void)
 {
 	int64		now = IvfpqNow();
 	int64		next = now + PING_WELL_US;
+	bool		ended;
 	int			status;
 
 	if (IvfpqChildEnded(&status))
@@ -400,7 +401,12 @@ do_what_is_due(void)
 			ping_server();
 	}
 	if (IvfpqSharedState() == IVFPQ_STATE_UP && !self.suspended)
-		next = Min(next, IvfpqLaunchLoaders());
+	{
+		next = Min(next, IvfpqLaunchLoaders(&ended));
+		/* look at what there is now, and at what is no longer needed */
+		if (ended)
+			self.ping_at = now;
+	}
 	if (IvfpqChildPid() != 0)
 		next = Min(next, IvfpqChildLog() < 0 ? now + SECOND : self.ping_at);
 	else if (!self.give_up)

@@ -20,7 +20,7 @@ extern bool IvfpqChildEnded(int *status);
 extern void IvfpqChildStop(int *status);
 
 /* ivfpqlaunch.c: loaders */
-extern int64 IvfpqLaunchLoaders(void);
+extern int64 IvfpqLaunchLoaders(bool *ended);
 
 /* ivfpqloader.c */
 extern void IvfpqFillLoader(BackgroundWorker *worker, Oid database, int slot);

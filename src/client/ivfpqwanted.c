@@ -375,6 +375,31 @@ IvfpqWantedGone(const GvMirrorKey *key)
 	ConditionVariableBroadcast(&ivfpq_shared->changed);
 }
 
+/*
+ * Another mirror of the same index, by its OID: of pages that it had before.
+ * False if none is known.
+ */
+bool
+IvfpqWantedOlder(const GvMirrorKey *key, GvMirrorKey *older)
+{
+	bool		found = false;
+
+	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
+	for (int i = 0; i < IVFPQ_NWANTED && !found; i++)
+	{
+		const IvfpqWanted *wanted = &ivfpq_shared->wanted[i];
+
+		found = wanted->state != IVFPQ_WANTED_FREE &&
+			wanted->key.database == key->database &&
+			wanted->key.index == key->index &&
+			!IvfpqSameKey(&wanted->key, key);
+		if (found)
+			*older = wanted->key;
+	}
+	LWLockRelease(ivfpq_shared->lock);
+	return found;
+}
+
 /* Nobody can want this mirror any more. */
 void
 IvfpqWantedForget(const GvMirrorKey *key)

@@ -1,7 +1,7 @@
 /*
  * gv_mirror.c
- *		The wrappers of the mirrors' operations, the choice of their engine, and
- *		the fault that tests inject.
+ *		The wrappers of the mirrors' operations, the choice of their engine,
+ *		and the fault that tests inject.
  *
  * A wrapper refuses arguments that break the contract, so that an engine may
  * trust them; what depends on a mirror's contents the engine checks itself.
@@ -27,7 +27,7 @@ gv_mirror_fault(int64_t n, GvStatus status)
 	__atomic_store_n(&fault_countdown, n, __ATOMIC_RELEASE);
 }
 
-/* Is this the call that shall fail?  Exactly one of several threads is told. */
+/* Is this the call that shall fail?  One of several threads is told. */
 static bool
 fault_is_due(GvStatus *status)
 {

@@ -97,6 +97,8 @@ typedef struct GvConnection
 	size_t		out_sent;
 	size_t		out_room;
 	uint64_t	whole_ns;		/* when the request was whole */
+	struct GvConnection *next;	/* the loop's list of its own */
+	struct GvConnection *previous;
 } GvConnection;
 
 typedef enum GvReceived

@@ -36,6 +36,7 @@ static struct
 	int			wake;			/* an eventfd */
 	bool		paused;			/* not listening, for want of descriptors */
 	uint64_t	connections;	/* there were */
+	GvConnection *first;		/* of those that are here */
 	GvWorker   *worker;
 	GvConnection *queue[GV_MAX_BATCH];	/* whose searches are to be done */
 	int			queued;
@@ -136,9 +137,33 @@ gv_loop_listen(void)
 	return -1;
 }
 
+/* Put a connection into the loop's list. */
+static void
+remember(GvConnection *connection)
+{
+	connection->previous = NULL;
+	connection->next = loop.first;
+	if (loop.first != NULL)
+		loop.first->previous = connection;
+	loop.first = connection;
+}
+
+/* Take a connection out of the loop's list. */
+static void
+forget(GvConnection *connection)
+{
+	if (connection->next != NULL)
+		connection->next->previous = connection->previous;
+	if (connection->previous != NULL)
+		connection->previous->next = connection->next;
+	else
+		loop.first = connection->next;
+}
+
 static void
 close_connection(GvConnection *connection)
 {
+	forget(connection);
 	gv_connection_close(connection);
 	gv_count(connections, -1);
 	if (loop.paused)
@@ -169,6 +194,7 @@ add_connection(int fd)
 		close(fd);
 		return;
 	}
+	remember(connection);
 	gv_count(connections, 1);
 	connection->surplus =
 		__atomic_load_n(&gv_server.connections, __ATOMIC_RELAXED) >
@@ -228,10 +254,13 @@ take_hello(GvConnection *connection)
 	gv_session_hello(connection);
 	if (!send_answer(connection) || connection->role != GV_ROLE_LOADER)
 		return;
+	/* from its start on the thread owns the connection */
+	forget(connection);
 	if (!watch(EPOLL_CTL_DEL, connection->fd, 0, NULL) ||
 		!gv_loader_start(connection))
 	{
 		gv_log("WARNING", "could not start a thread for a loader");
+		remember(connection);
 		close_connection(connection);
 	}
 }
@@ -390,6 +419,8 @@ gv_loop_run(int listener)
 		if (n >= 0)
 			serve_events(events, n);
 	}
+	while (loop.first != NULL)
+		close_connection(loop.first);
 	close(listener);
 	gv_worker_close(loop.worker);
 	return gv_server_failed() ? GV_EXIT_FAILED : 0;

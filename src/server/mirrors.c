@@ -223,18 +223,17 @@ new_held(const GvMirrorKey *key, const GvMirrorSpec *spec, uint64_t owner)
 	held->used_ms = now_ms();
 	/* batches follow each other closely: a loader must get its turn */
 	pthread_rwlockattr_init(&attr);
-	pthread_rwlockattr_setkind_np(&attr,
-								  PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+	pthread_rwlockattr_setkind_np
+		(&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
 	pthread_rwlock_init(&held->lock, &attr);
 	pthread_rwlockattr_destroy(&attr);
 	return held;
 }
 
-/* Locked: put a new entry in the list, with its bytes reserved. */
+/* Locked: put a new entry in the list, with so many bytes reserved. */
 static GvRefusalCode
-enter(GvHeldMirror *held)
+enter(GvHeldMirror *held, int64_t bytes)
 {
-	int64_t		bytes = gv_mirror_size(&held->spec);
 	GvHeldMirror *old = find(&held->key);
 
 	while (old != NULL && !old->ready)
@@ -281,16 +280,19 @@ GvRefusalCode
 gv_mirrors_begin(const GvMirrorKey *key, const GvMirrorSpec *spec,
 				 uint64_t owner)
 {
+	int64_t		bytes = gv_mirror_size(spec);
 	GvHeldMirror *held;
 	GvRefusalCode refusal;
 
-	if (gv_mirror_size(spec) == 0)
+	if (bytes == 0)
 		return GV_REFUSED_PROTOCOL;
+	if (bytes > registry.budget)
+		return GV_REFUSED_NO_MEMORY;
 	held = new_held(key, spec, owner);
 	if (held == NULL)
 		return GV_REFUSED_NO_MEMORY;
 	lock();
-	refusal = enter(held);
+	refusal = enter(held, bytes);
 	if (refusal != 0)
 	{
 		destroy(held);

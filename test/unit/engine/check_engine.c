@@ -120,6 +120,7 @@ main(int argc, char **argv)
 	test_refine();
 	test_exact();
 	test_recall();
+	test_mirror();
 	printf("engine: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;
 }

@@ -266,6 +266,7 @@ extern void test_place(void);
 extern void test_refine(void);
 extern void test_exact(void);
 extern void test_recall(void);
+extern void test_mirror(void);
 extern void bench(void);
 
 #endif							/* UNIT_H */

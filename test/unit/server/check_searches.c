@@ -1,11 +1,16 @@
 /*
  * check_searches.c
- *		Answers equal the engine's own; many clients make batches; one that does
- *		not read stops nobody.
+ *		Answers equal the engine's own; many clients make batches; one that
+ *		does not read, or not write to the end, stops nobody.
  */
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "client.h"
+
+#define NCLIENTS	100
 
 static void
 test_shapes(const TestServer *server)
@@ -13,14 +18,15 @@ test_shapes(const TestServer *server)
 	static const int32_t shapes[][6] = {
 		/* dims, m, nlists, nparents, mean, ties */
 		{1, 1, 1, 1, 40, 0}, {3, 2, 5, 2, 10, 1}, {17, 17, 300, 17, 40, 0},
-		{50, 13, 64, 8, -3000, 0}, {8, 4, 40, 40, 0, 1}, {384, 96, 100, 10, 50, 0}
+		{50, 13, 64, 8, -3000, 0}, {8, 4, 40, 40, 0, 1},
+		{384, 96, 100, 10, 50, 0}, {16000, 7, 2, 1, 20, 0}
 	};
 	int			loader = client_open(server, GV_ROLE_LOADER);
 	int			session = client_open(server, GV_ROLE_SESSION);
 	int			i;
 	int			n;
 
-	for (i = 0; i < 6; i++)
+	for (i = 0; i < 7; i++)
 	{
 		const int32_t *s = shapes[i];
 		TestIndex	index = make_index(GV_L2 + i % 3, s[0], s[1], s[2], s[3],
@@ -44,12 +50,197 @@ test_shapes(const TestServer *server)
 	close(session);
 }
 
+/*
+ * Two mirrors, and clients who all have asked before the server looks: it
+ * must answer in two batches.
+ */
+static void
+test_batches(const TestServer *server)
+{
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	TestIndex	index[2];
+	GvMirrorKey key[2];
+	int			clients[NCLIENTS];
+	TestSearch	searches[NCLIENTS];
+	GvStatusReply *before;
+	GvStatusReply *after;
+	int			result;
+	int			i;
+
+	for (i = 0; i < 2; i++)
+	{
+		index[i] = make_index(GV_L2, 8 + i, 4, 50, 5, 40, i == 0);
+		key[i] = test_key(200 + i);
+		CHECK(load_all(loader, &key[i], &index[i]) == 0, "load");
+	}
+	for (i = 0; i < NCLIENTS; i++)
+	{
+		clients[i] = client_open(server, GV_ROLE_SESSION);
+		searches[i] = make_search(&key[i % 2], &index[i % 2]);
+	}
+	before = load_status(loader);
+	kill(server->pid, SIGSTOP);
+	CHECK(waitpid(server->pid, &result, WUNTRACED) == server->pid &&
+		  WIFSTOPPED(result), "SIGSTOP");
+	for (i = 0; i < NCLIENTS; i++)
+		CHECK(search_send(clients[i], &searches[i]), "client %d", i);
+	kill(server->pid, SIGCONT);
+	for (i = 0; i < NCLIENTS; i++)
+	{
+		result = search_receive(clients[i], &index[i % 2], &searches[i]);
+		CHECK(result == 0, "client %d: %d", i, result);
+		free_search(&searches[i]);
+		close(clients[i]);
+	}
+	after = load_status(loader);
+	CHECK(after->searches == before->searches + NCLIENTS, "%lld",
+		  (long long) (after->searches - before->searches));
+	CHECK(after->batches == before->batches + 2, "%lld batches",
+		  (long long) (after->batches - before->batches));
+	CHECK(after->largest_batch == NCLIENTS / 2, "%lld",
+		  (long long) after->largest_batch);
+	CHECK(after->nmirrors == 2 && after->used > 0 &&
+		  after->received > before->received && after->sent > before->sent,
+		  "status");
+	free(before);
+	free(after);
+	for (i = 0; i < 2; i++)
+	{
+		CHECK(load_drop(loader, &key[i]) == 0, "drop");
+		free_index(&index[i]);
+	}
+	close(loader);
+}
+
+/* A client whose answer is larger than the socket's buffers. */
+static void
+test_slow_reader(const TestServer *server)
+{
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	int			slow = client_open(server, GV_ROLE_SESSION);
+	int			session = client_open(server, GV_ROLE_SESSION);
+	TestIndex	index = make_index(GV_IP, 2, 2, 10, 1, -60000, false);
+	GvMirrorKey key = test_key(300);
+	struct pollfd in = {.fd = slow,.events = POLLIN};
+	TestSearch	search;
+	int			result;
+	int			i;
+
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	search = make_search(&key, &index);
+	search.request.probes = 10;
+	search.request.compare = 10;
+	search.request.capacity = GV_MAX_HITS;
+	CHECK(search_send(slow, &search), "slow");
+	CHECK(poll(&in, 1, 60000) == 1, "slow");
+	/* the next one before the answer was read: nobody looks at it yet */
+	CHECK(search_send(slow, &search), "slow");
+	for (i = 0; i < 5; i++)
+	{
+		result = search_check(session, &key, &index);
+		CHECK(result == 0, "beside a slow reader: %d", result);
+		CHECK(client_ping(session) == 0, "beside a slow reader");
+	}
+	for (i = 0; i < 2; i++)
+	{
+		result = search_receive(slow, &index, &search);
+		CHECK(result == 0, "slow: %d", result);
+	}
+	/* and one that goes away without having read */
+	CHECK(search_send(slow, &search), "slow");
+	close(slow);
+	result = search_check(session, &key, &index);
+	CHECK(result == 0, "after a slow reader: %d", result);
+	free_search(&search);
+	CHECK(load_drop(loader, &key) == 0, "drop");
+	free_index(&index);
+	close(session);
+	close(loader);
+}
+
+/* A request that comes byte by byte, while others ask. */
+static void
+test_slow_writer(const TestServer *server)
+{
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	int			slow = client_open(server, GV_ROLE_SESSION);
+	int			session = client_open(server, GV_ROLE_SESSION);
+	TestIndex	index = make_index(GV_COSINE, 60, 9, 10, 2, 30, false);
+	GvMirrorKey key = test_key(301);
+	GvMessage	header = {sizeof(GvSearchRequest) + 4 * 60, GV_MSG_SEARCH, 0};
+	char		message[sizeof(GvMessage) + sizeof(GvSearchRequest) + 4 * 60];
+	TestSearch	search;
+	size_t		i;
+	int			result;
+
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	search = make_search(&key, &index);
+	memcpy(message, &header, sizeof(header));
+	memcpy(message + sizeof(header), &search.request, sizeof(search.request));
+	memcpy(message + sizeof(header) + sizeof(search.request), search.query,
+		   4 * 60);
+	for (i = 0; i < sizeof(message); i++)
+	{
+		CHECK(client_send(slow, message + i, 1), "byte %zu", i);
+		if (i % 20 == 0)
+		{
+			result = search_check(session, &key, &index);
+			CHECK(result == 0, "beside a slow writer: %d", result);
+		}
+	}
+	result = search_receive(slow, &index, &search);
+	CHECK(result == 0, "slow: %d", result);
+	CHECK(client_send(slow, message, sizeof(message) / 2), "half");
+	close(slow);
+	result = search_check(session, &key, &index);
+	CHECK(result == 0, "after half a message: %d", result);
+	free_search(&search);
+	CHECK(load_drop(loader, &key) == 0, "drop");
+	free_index(&index);
+	close(session);
+	close(loader);
+}
+
+/* Sessions that ask as fast as they can, each a process. */
+static void
+test_crowd(const TestServer *server)
+{
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	TestIndex	index = make_index(GV_L2, 12, 6, 30, 3, 20, false);
+	GvMirrorKey key = test_key(302);
+	int			rounds = unit_small ? 5 : 60;
+	int			i;
+	int			status;
+
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	for (i = 0; i < 8; i++)
+		if (fork() == 0)
+		{
+			int			session = client_open(server, GV_ROLE_SESSION);
+			int			wrong = 0;
+
+			unit_seed += (uint64_t) i * 1000003;
+			while (rounds-- > 0)
+				wrong += search_check(session, &key, &index) != 0;
+			_exit(wrong > 0);
+		}
+	for (i = 0; i < 8; i++)
+		CHECK(wait(&status) > 0 && status == 0, "one of a crowd: %d", status);
+	CHECK(load_drop(loader, &key) == 0, "drop");
+	free_index(&index);
+	close(loader);
+}
+
 void
 test_searches(void)
 {
 	TestServer	server = server_start(NULL, NULL);
 
 	test_shapes(&server);
+	test_batches(&server);
+	test_slow_reader(&server);
+	test_slow_writer(&server);
+	test_crowd(&server);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
 	server_remove(&server);
 }

@@ -23,9 +23,16 @@ main(void)
 	const char *full = getenv("GPUVEC_TEST_LONG");
 
 	signal(SIGPIPE, SIG_IGN);
+	setenv("GPUVEC_FAULTS", "1", 1);
 	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
 	test_long = full != NULL && *full != '\0';
+	test_rules();
 	test_searches();
+	test_loading();
+	test_budget();
+	test_life();
+	test_faults();
+	test_fuzz();
 	printf("check_server: %ld passed, %ld failed\n", unit_passed,
 		   unit_failed);
 	return unit_failed > 0;

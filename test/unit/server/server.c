@@ -57,6 +57,7 @@ server_launch(TestServer *server, const char *const *options)
 	server->pid = fork();
 	if (server->pid == 0)
 	{
+		dup2(ends[1], STDOUT_FILENO);
 		dup2(ends[1], STDERR_FILENO);
 		execv(argv[0], (char *const *) argv);
 		_exit(127);

@@ -1,0 +1,452 @@
+/*
+ * check_mirror.c
+ *		Mirrors against sorting everything; what they refuse; faults.
+ */
+#include "index.h"
+
+/* Put all of an index into a mirror; long lists in pieces of 3 blocks. */
+static GvStatus
+fill_mirror(GvMirror *mirror, const TestIndex *index)
+{
+	GvStatus	status = GV_OK;
+	int			array;
+	int32_t		list;
+
+	for (array = 0; array < GV_NARRAYS && status == GV_OK; array++)
+	{
+		int64_t		n;
+		const char *values = index_array(index, (GvArray) array, &n);
+
+		status = gv_mirror_put_array(mirror, (GvArray) array, 0, n / 2,
+									 values);
+		if (status == GV_OK)
+			status = gv_mirror_put_array(mirror, (GvArray) array, n / 2,
+										 n - n / 2, values + n / 2 * 4);
+	}
+	for (list = 0; list < index->spec.nlists && status == GV_OK; list++)
+	{
+		int32_t		first = 0;
+
+		do
+		{
+			int32_t		left = index->lists[list].nblocks - first;
+			GvListPiece piece = index_piece(index, list, first,
+											left < 3 ? left : 3, false);
+
+			status = gv_mirror_put_list(mirror, &piece);
+			first += piece.nblocks;
+		} while (first < index->lists[list].nblocks && status == GV_OK);
+	}
+	return status;
+}
+
+static GvMirror *
+make_mirror(const TestIndex *index)
+{
+	GvMirror   *mirror = NULL;
+
+	CHECK(gv_mirror_create(&index->spec, &mirror) == GV_OK, "create");
+	CHECK(fill_mirror(mirror, index) == GV_OK, "fill");
+	return mirror;
+}
+
+static GvSearch
+new_search(const TestIndex *index, int32_t probes, int32_t compare,
+		   int32_t capacity)
+{
+	GvSearch	search = {0};
+
+	search.query = index_floats(index->spec.dims, index->ties);
+	search.probes = probes;
+	search.compare = compare;
+	search.capacity = capacity;
+	search.probed = unit_alloc(sizeof(GvProbe) * probes);
+	search.hits = unit_alloc(sizeof(GvHit) * capacity);
+	return search;
+}
+
+static void
+free_searches(GvSearch *searches, int n)
+{
+	int			i;
+
+	for (i = 0; i < n; i++)
+	{
+		unit_free((void *) searches[i].query);
+		unit_free(searches[i].probed);
+		unit_free(searches[i].hits);
+	}
+}
+
+/* Searches of every size in one call, each against the reference. */
+static void
+check_searches(GvSearcher *searcher, GvMirror *mirror,
+			   const TestIndex *index, const char *what)
+{
+	int32_t		nlists = index->spec.nlists;
+	GvSearch	searches[12];
+	int			n = 0;
+	int			i;
+
+	searches[n++] = new_search(index, 1, 1, 1);
+	searches[n++] = new_search(index, 1, nlists, 10);
+	searches[n++] = new_search(index, nlists, nlists, 1);
+	searches[n++] = new_search(index, nlists, nlists, 100000);
+	searches[n++] = new_search(index, nlists + 7, 1, 100000);
+	while (n < 12)
+		searches[n++] = new_search(index, 1 + unit_random() % nlists,
+								   1 + unit_random() % nlists,
+								   1 << unit_random() % 12);
+	CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_OK, "%s",
+		  what);
+	for (i = 0; i < n; i++)
+		CHECK(search_is_right(index, searches[i].query, searches[i].probes,
+							  searches[i].compare, searches[i].capacity,
+							  &searches[i]),
+			  "%s: probes %d compare %d capacity %d: %d lists, %d hits", what,
+			  searches[i].probes, searches[i].compare, searches[i].capacity,
+			  searches[i].nprobed, searches[i].nhits);
+	free_searches(searches, n);
+}
+
+/* Every block as it was put, and none more. */
+static void
+check_blocks(GvMirror *mirror, const TestIndex *index)
+{
+	size_t		code_bytes = (size_t) gv_code_bytes(index->spec.m) * GV_BLOCK;
+	GvBlock		view;
+	int			nwrong = 0;
+	int32_t		list;
+	int32_t		b;
+
+	for (list = 0; list < index->spec.nlists; list++)
+	{
+		const TestList *held = &index->lists[list];
+
+		for (b = 0; b < held->nblocks; b++)
+		{
+			if (gv_mirror_get_block(mirror, list, b, &view) != GV_OK ||
+				view.live != held->live[b] ||
+				memcmp(view.t, held->t + b * GV_BLOCK,
+					   sizeof(float) * GV_BLOCK) != 0 ||
+				memcmp(view.rowids, held->rowids + b * GV_BLOCK * 3,
+					   sizeof(uint16_t) * GV_BLOCK * 3) != 0 ||
+				memcmp(view.codes, held->codes + b * code_bytes,
+					   code_bytes) != 0)
+				nwrong++;
+		}
+		CHECK(gv_mirror_get_block(mirror, list, b, &view) == GV_INVALID,
+			  "a block too many");
+	}
+	CHECK(nwrong == 0, "%d blocks", nwrong);
+}
+
+static void
+test_shapes(GvSearcher *searcher)
+{
+	static const int32_t shapes[][6] = {
+		/* dims, m, nlists, nparents, mean, ties */
+		{1, 1, 1, 1, 40, 0}, {1, 1, 7, 3, 20, 1}, {2, 1, 30, 30, 33, 0},
+		{3, 2, 5, 2, 10, 1}, {5, 3, 64, 1, 70, 1}, {17, 17, 300, 17, 40, 0},
+		{50, 13, 64, 8, -3000, 0}, {8, 4, 40, 40, 0, 1}, {7, 5, 50, 7, 64, 1},
+		{384, 96, 100, 10, 50, 0}, {768, 111, 20, 4, 90, 0},
+		{16, 8, 5000, 70, 3, 0}, {16000, 9, 3, 2, 20, 0}
+	};
+	int			i;
+
+	for (i = 0; i < 13; i++)
+	{
+		const int32_t *s = shapes[i];
+		TestIndex	index = make_index(GV_L2 + i % 3, s[0], s[1], s[2], s[3],
+									   s[4], s[5] != 0);
+		GvMirror   *mirror = make_mirror(&index);
+		int64_t		size = gv_mirror_size(&index.spec);
+		int64_t		bytes = gv_mirror_bytes(mirror);
+		char		what[40];
+
+		snprintf(what, sizeof(what), "shape %d", i);
+		check_searches(searcher, mirror, &index, what);
+		check_blocks(mirror, &index);
+		CHECK(bytes > 0 && size > bytes / 2 && size < bytes * 2,
+			  "shape %d: size %lld, bytes %lld", i, (long long) size,
+			  (long long) bytes);
+		gv_mirror_drop(mirror);
+		free_index(&index);
+	}
+}
+
+/* Change a list of index and mirror as loaders do. */
+static void
+change_list(GvMirror *mirror, TestIndex *index)
+{
+	int32_t		number = (int32_t) (unit_random() % index->spec.nlists);
+	TestList   *list = &index->lists[number];
+	int32_t		first = 0;
+	uint32_t	nitems = (uint32_t) (unit_random() % 200);
+	GvListPiece piece;
+	int32_t		i;
+
+	switch (unit_random() % 4)
+	{
+		case 0:					/* other copies die */
+			for (i = 0; i < list->nblocks; i++)
+				list->live[i] &= (uint32_t) unit_random();
+			piece = index_piece(index, number, 0, list->nblocks, true);
+			break;
+		case 1:					/* it is rewritten */
+			resize_list(index, list, nitems, 0);
+			piece = index_piece(index, number, 0, list->nblocks, false);
+			break;
+		case 2:					/* the end is cut off */
+			first = list->nblocks / 2;
+			resize_list(index, list, (uint32_t) first * GV_BLOCK, first);
+			piece = index_piece(index, number, first, 0, false);
+			break;
+		default:				/* copies are appended */
+			first = (int32_t) (list->nitems / GV_BLOCK);
+			resize_list(index, list, list->nitems + nitems, first);
+			piece = index_piece(index, number, first, list->nblocks - first,
+								false);
+			break;
+	}
+	CHECK(gv_mirror_put_list(mirror, &piece) == GV_OK, "change");
+}
+
+static void
+test_changes(GvSearcher *searcher)
+{
+	TestIndex	index = make_index(GV_L2, 6, 3, 12, 3, 30, true);
+	GvMirror   *mirror = make_mirror(&index);
+	int64_t		bytes;
+	int			round;
+	int			i;
+
+	for (round = 0; round < (unit_small ? 3 : 40); round++)
+	{
+		for (i = 0; i < 10; i++)
+			change_list(mirror, &index);
+		check_searches(searcher, mirror, &index, "changed");
+		check_blocks(mirror, &index);
+	}
+	bytes = gv_mirror_bytes(mirror);
+	for (i = 0; i < index.spec.nlists; i++)
+	{
+		GvListPiece piece = index_piece(&index, i, 0, 0, false);
+
+		CHECK(gv_mirror_put_list(mirror, &piece) == GV_OK, "empty");
+		resize_list(&index, &index.lists[i], 0, 0);
+	}
+	CHECK(gv_mirror_bytes(mirror) < bytes, "emptied lists keep their memory");
+	check_searches(searcher, mirror, &index, "emptied");
+	gv_mirror_drop(mirror);
+	free_index(&index);
+}
+
+#define INVALID(call) CHECK((call) == GV_INVALID, "accepted")
+
+static void
+test_invalid_pieces(GvMirror *mirror, const TestIndex *index)
+{
+	GvListPiece good = index_piece(index, 0, 0, index->lists[0].nblocks,
+								   false);
+	GvListPiece piece;
+	GvBlock		view;
+
+#define BAD_PIECE(change) \
+	(piece = good, piece.change, gv_mirror_put_list(mirror, &piece))
+	INVALID(BAD_PIECE(list = -1));
+	INVALID(BAD_PIECE(list = index->spec.nlists));
+	INVALID(BAD_PIECE(first = -1));
+	INVALID(BAD_PIECE(first = INT32_MAX));
+	INVALID(BAD_PIECE(first = good.nblocks + 1));
+	INVALID(BAD_PIECE(nblocks = -1));
+	INVALID(BAD_PIECE(live = NULL));
+	INVALID(BAD_PIECE(t = NULL));
+	INVALID(BAD_PIECE(rowids = NULL));
+	INVALID(BAD_PIECE(codes = NULL));
+	good.codes = NULL;
+	good.t = NULL;
+	good.rowids = NULL;
+	INVALID(BAD_PIECE(nblocks = good.nblocks - 1));
+	INVALID(BAD_PIECE(first = 1));
+	INVALID(gv_mirror_put_list(mirror, NULL));
+	INVALID(gv_mirror_put_list(NULL, &good));
+	CHECK(gv_mirror_put_list(mirror, &good) == GV_OK, "live only");
+	INVALID(gv_mirror_get_block(mirror, -1, 0, &view));
+	INVALID(gv_mirror_get_block(mirror, 0, -1, &view));
+	INVALID(gv_mirror_get_block(mirror, index->spec.nlists, 0, &view));
+	INVALID(gv_mirror_get_block(mirror, 0, 0, NULL));
+	INVALID(gv_mirror_get_block(NULL, 0, 0, &view));
+}
+
+static void
+test_invalid_arrays(GvSearcher *searcher, GvMirror *mirror,
+					const TestIndex *index)
+{
+	float		values[4] = {0};
+	GvSearch	search = new_search(index, 1, 1, 1);
+	int32_t		wrong[3][3] = {{1, 2, 4}, {0, 0, 4}, {0, 2, 5}};
+	int			i;
+
+	INVALID(gv_mirror_put_array(NULL, GV_PARENTS, 0, 1, values));
+	INVALID(gv_mirror_put_array(mirror, (GvArray) 4, 0, 1, values));
+	INVALID(gv_mirror_put_array(mirror, (GvArray) -1, 0, 1, values));
+	INVALID(gv_mirror_put_array(mirror, GV_PARENTS, -1, 1, values));
+	INVALID(gv_mirror_put_array(mirror, GV_PARENTS, 0, -1, values));
+	INVALID(gv_mirror_put_array(mirror, GV_PARENTS, 0, 1, NULL));
+	INVALID(gv_mirror_put_array(mirror, GV_PARENTS, INT64_MAX, 1, values));
+	INVALID(gv_mirror_put_array(mirror, GV_STARTS, 2, 2, values));
+	for (i = 0; i < 3; i++)
+	{
+		CHECK(gv_mirror_put_array(mirror, GV_STARTS, 0, 3, wrong[i]) ==
+			  GV_OK, "starts");
+		INVALID(gv_mirror_search(searcher, mirror, &search, 1));
+	}
+	CHECK(gv_mirror_put_array(mirror, GV_STARTS, 0, 3, index->starts) ==
+		  GV_OK, "starts");
+	CHECK(gv_mirror_search(searcher, mirror, &search, 1) == GV_OK, "starts");
+	free_searches(&search, 1);
+}
+
+static void
+test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
+					const TestIndex *index)
+{
+	GvSearch	good = new_search(index, 1, 1, 1);
+	GvSearch	bad;
+	GvSearcher *other;
+	GvMirror   *made;
+	GvMirrorSpec spec;
+	GvDevice	device;
+
+#define BAD_SEARCH(change) \
+	(bad = good, bad.change, gv_mirror_search(searcher, mirror, &bad, 1))
+#define BAD_SPEC(change) \
+	(spec = index->spec, spec.change, gv_mirror_create(&spec, &made))
+	INVALID(BAD_SEARCH(query = NULL));
+	INVALID(BAD_SEARCH(probes = 0));
+	INVALID(BAD_SEARCH(compare = 0));
+	INVALID(BAD_SEARCH(capacity = 0));
+	INVALID(BAD_SEARCH(probed = NULL));
+	INVALID(BAD_SEARCH(hits = NULL));
+	INVALID(gv_mirror_search(NULL, mirror, &good, 1));
+	INVALID(gv_mirror_search(searcher, NULL, &good, 1));
+	INVALID(gv_mirror_search(searcher, mirror, NULL, 1));
+	INVALID(gv_mirror_search(searcher, mirror, &good, 0));
+	INVALID(BAD_SPEC(metric = (GvMetric) 0));
+	INVALID(BAD_SPEC(dims = 0));
+	INVALID(BAD_SPEC(dims = GV_MAX_DIMS + 1));
+	INVALID(BAD_SPEC(m = 0));
+	INVALID(BAD_SPEC(m = index->spec.dims + 1));
+	INVALID(BAD_SPEC(nlists = 0));
+	INVALID(BAD_SPEC(nlists = (1 << 24) + 1));
+	INVALID(BAD_SPEC(nparents = 0));
+	INVALID(BAD_SPEC(nparents = index->spec.nlists + 1));
+	INVALID(BAD_SPEC(copies = -1));
+	CHECK(gv_mirror_size(&spec) == 0, "size of an invalid spec");
+	INVALID(gv_mirror_create(NULL, &made));
+	INVALID(gv_mirror_create(&index->spec, NULL));
+	INVALID(gv_searcher(NULL));
+	INVALID(gv_mirrors_open(&gv_cpu_mirrors, "", &device));
+	CHECK(gv_searcher(&other) == GV_OK, "a second searcher");
+	gv_searcher_drop(other);
+	gv_searcher_drop(NULL);
+	gv_mirror_drop(NULL);
+	free_searches(&good, 1);
+}
+
+static void
+test_invalid(GvSearcher *searcher)
+{
+	TestIndex	index = make_index(GV_IP, 2, 2, 4, 2, 0, false);
+	GvMirror   *mirror;
+
+	resize_list(&index, &index.lists[0], 70, 0);
+	mirror = make_mirror(&index);
+	test_invalid_pieces(mirror, &index);
+	test_invalid_arrays(searcher, mirror, &index);
+	test_invalid_search(searcher, mirror, &index);
+	check_searches(searcher, mirror, &index, "after refusals");
+	check_blocks(mirror, &index);
+	gv_mirror_drop(mirror);
+	free_index(&index);
+}
+
+/* Everything once; the first status that is not GV_OK. */
+static GvStatus
+work(const TestIndex *index)
+{
+	GvMirror   *mirror = NULL;
+	GvSearcher *searcher = NULL;
+	GvSearch	search = new_search(index, 2, 4, 9);
+	GvBlock		view;
+	GvStatus	status;
+
+	status = gv_mirror_create(&index->spec, &mirror);
+	if (status == GV_OK)
+		status = fill_mirror(mirror, index);
+	if (status == GV_OK)
+		status = gv_mirror_get_block(mirror, 0, 0, &view);
+	if (status == GV_OK)
+		status = gv_searcher(&searcher);
+	if (status == GV_OK)
+		status = gv_mirror_search(searcher, mirror, &search, 1);
+	gv_searcher_drop(searcher);
+	gv_mirror_drop(mirror);
+	free_searches(&search, 1);
+	return status;
+}
+
+/* Each call fails once, with each status, and only that call. */
+static void
+test_faults(void)
+{
+	TestIndex	index = make_index(GV_COSINE, 4, 2, 4, 2, 0, false);
+	int			calls = 1 + 2 * GV_NARRAYS + 4 + 1 + 1 + 1;
+	int			status;
+	int			n;
+
+	resize_list(&index, &index.lists[0], 5, 0);
+	for (status = GV_INVALID; status <= GV_FAILED; status++)
+		for (n = 1; n <= calls + 1; n++)
+		{
+			GvStatus	due = n <= calls ? (GvStatus) status : GV_OK;
+			GvStatus	got;
+
+			gv_mirror_fault(n, (GvStatus) status);
+			got = work(&index);
+			CHECK(got == due, "call %d: %d", n, got);
+			gv_mirror_fault(n <= calls ? -1 : 0, GV_FAILED);
+			CHECK(work(&index) == GV_OK, "after call %d", n);
+		}
+	gv_mirror_fault(0, GV_FAILED);
+	free_index(&index);
+}
+
+void
+test_mirror(void)
+{
+	GvSearcher *searcher = NULL;
+	GvMirror   *mirror;
+	GvMirrorSpec spec = {GV_L2, 1, 1, 1, 1, 0};
+	GvDevice	device;
+
+	CHECK(gv_mirror_size(&spec) == 0, "size before an engine");
+	INVALID(gv_mirror_create(&spec, &mirror));
+	INVALID(gv_searcher(&searcher));
+	INVALID(gv_mirrors_open(NULL, "", &device));
+	INVALID(gv_mirrors_open(&gv_cpu_mirrors, NULL, &device));
+	INVALID(gv_mirrors_open(&gv_cpu_mirrors, "", NULL));
+	gv_mirror_fault(1, GV_NO_MEMORY);
+	CHECK(gv_mirrors_open(&gv_cpu_mirrors, "", &device) == GV_NO_MEMORY &&
+		  device.name[0] != '\0', "a fault at the beginning");
+	CHECK(gv_mirrors_open(&gv_cpu_mirrors, "", &device) == GV_OK, "open");
+	CHECK(device.name[0] != '\0' && device.memory > 1 << 20, "%s, %lld bytes",
+		  device.name, (long long) device.memory);
+	CHECK(gv_searcher(&searcher) == GV_OK, "searcher");
+	test_shapes(searcher);
+	test_changes(searcher);
+	test_invalid(searcher);
+	test_faults();
+	gv_searcher_drop(searcher);
+}

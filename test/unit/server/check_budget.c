@@ -1,0 +1,154 @@
+/*
+ * check_budget.c
+ *		The budget of all mirrors: who has to go, and who is refused.
+ */
+#include <unistd.h>
+
+#include "client.h"
+
+static TestServer
+start_small(void)
+{
+	static const char *const options[] = {"--memory", "4", "--keep", "1",
+	NULL};
+	TestServer	server;
+
+	server_folder(&server);
+	server_launch(&server, options);
+	CHECK(server_ready(&server), "it does not start");
+	return server;
+}
+
+static int64_t
+used_bytes(int fd, int64_t *evictions)
+{
+	GvStatusReply *status = load_status(fd);
+	int64_t		used = status->used;
+
+	*evictions = status->evictions;
+	CHECK(status->memory == 4 << 20, "%lld", (long long) status->memory);
+	CHECK(used <= status->memory, "%lld", (long long) used);
+	free(status);
+	return used;
+}
+
+/* What is idle goes, what is not stays. */
+static void
+test_eviction(const TestServer *server, const TestIndex *index)
+{
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	GvMirrorKey first = test_key(1);
+	GvMirrorKey second = test_key(2);
+	GvMirrorKey third = test_key(3);
+	int64_t		evictions;
+	int			got;
+
+	CHECK(load_all(loader, &first, index) == 0, "first");
+	got = load_begin(loader, &second, index);
+	CHECK(got == GV_REFUSED_NO_MEMORY, "while the first is young: %d", got);
+	CHECK(search_check(loader, &first, index) == 0, "it is still there");
+	usleep(700000);
+	CHECK(search_check(loader, &first, index) == 0, "first");
+	usleep(700000);
+	got = load_begin(loader, &second, index);
+	CHECK(got == GV_REFUSED_NO_MEMORY, "while the first is used: %d", got);
+	usleep(1100000);
+	CHECK(load_all(loader, &second, index) == 0, "the first is idle");
+	used_bytes(loader, &evictions);
+	CHECK(evictions == 1, "%lld evictions", (long long) evictions);
+	got = search_check(loader, &first, index);
+	CHECK(got == GV_REFUSED_NO_MIRROR, "evicted: %d", got);
+	CHECK(search_check(loader, &second, index) == 0, "second");
+	/* what is not ready is not evicted, however long it takes */
+	CHECK(load_drop(loader, &second) == 0, "drop");
+	CHECK(load_begin(loader, &third, index) == 0, "third");
+	usleep(1100000);
+	got = load_begin(loader, &first, index);
+	CHECK(got == GV_REFUSED_NO_MEMORY, "while one is loading: %d", got);
+	CHECK(load_drop(loader, &third) == 0, "drop");
+	CHECK(used_bytes(loader, &evictions) == 0, "bytes are left");
+	close(loader);
+}
+
+/* Lists that grow beyond what there is: refused, and nothing is lost. */
+static void
+test_growth(const TestServer *server)
+{
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	GvMirrorKey key = test_key(4);
+	TestIndex	index = make_index(GV_L2, 64, 64, 40, 1, 0, false);
+	int			got = 0;
+	int32_t		list;
+	int64_t		evictions;
+
+	CHECK(load_all(loader, &key, &index) == 0, "empty");
+	for (list = 0; list < 40 && got == 0; list++)
+	{
+		resize_list(&index, &index.lists[list], 4000, 0);
+		got = load_piece(loader, &key, &index, list, 0,
+						 index.lists[list].nblocks, 0);
+	}
+	CHECK(got == GV_REFUSED_NO_MEMORY, "%d", got);
+	CHECK(used_bytes(loader, &evictions) > 3 << 20, "it was not full yet");
+	resize_list(&index, &index.lists[list - 1], 0, 0);
+	CHECK(search_check(loader, &key, &index) == 0, "after a refusal");
+	/* a list of the same length needs no more memory */
+	resize_list(&index, &index.lists[0], 4000, 0);
+	got = load_piece(loader, &key, &index, 0, 0, index.lists[0].nblocks, 0);
+	CHECK(got == 0, "as long as before: %d", got);
+	CHECK(search_check(loader, &key, &index) == 0, "after a change");
+	CHECK(load_drop(loader, &key) == 0, "drop");
+	close(loader);
+	free_index(&index);
+}
+
+/* What could never fit is refused before anything is done for it. */
+static void
+test_too_large(const TestServer *server, const TestIndex *index)
+{
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	GvMirrorKey first = test_key(1);
+	GvMirrorKey key = test_key(5);
+	TestIndex	large = *index;
+	int64_t		evictions;
+	int64_t		before;
+	int			got;
+
+	CHECK(load_all(loader, &first, index) == 0, "first");
+	used_bytes(loader, &before);
+	usleep(1100000);
+	large.spec.nlists = 1 << 24;
+	large.spec.dims = 16000;
+	got = load_begin(loader, &key, &large);
+	CHECK(got == GV_REFUSED_NO_MEMORY, "huge: %d", got);
+	large = *index;
+	large.spec.copies = INT64_C(1) << 40;
+	got = load_begin(loader, &key, &large);
+	CHECK(got == GV_REFUSED_NO_MEMORY, "many copies: %d", got);
+	used_bytes(loader, &evictions);
+	CHECK(evictions == before, "evicted in vain");
+	CHECK(search_check(loader, &first, index) == 0, "first");
+	close(loader);
+}
+
+void
+test_budget(void)
+{
+	TestServer	server;
+	/* 2.5 MB of 4 */
+	TestIndex	index = make_index(GV_L2, 64, 64, 100, 1, 600, false);
+
+	if (unit_small)
+	{
+		free_index(&index);
+		return;
+	}
+	server = start_small();
+	test_eviction(&server, &index);
+	test_growth(&server);
+	test_too_large(&server, &index);
+	free_index(&index);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_check_log(&server, "LOG: evicted the mirror of index 2,");
+	server_remove(&server);
+}

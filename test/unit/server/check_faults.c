@@ -1,0 +1,140 @@
+/*
+ * check_faults.c
+ *		Every call of the engine fails once, in each way: each answer is right,
+ *		or a refusal, or the connection ends; and afterwards all is well.
+ */
+#include <unistd.h>
+
+#include "client.h"
+
+/* Is this an answer that a client may get when the engine has failed once? */
+static bool
+may_be(int got, GvStatus status)
+{
+	switch (status)
+	{
+		case GV_NO_MEMORY:
+			return got == 0 || got == GV_REFUSED_NO_MEMORY;
+		case GV_FAILED:
+			return got == 0 || got == GV_REFUSED_FAILED || got == -1;
+		default:
+			return got == 0 || got == GV_REFUSED_PROTOCOL || got == -1;
+	}
+}
+
+/*
+ * What loaders and sessions do, up to the first refusal, which is returned;
+ * -1 for the end of a connection.
+ */
+static int
+work(const TestServer *server, GvMirrorKey key, TestIndex *index)
+{
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	int			sessions[3];
+	TestSearch	searches[3];
+	GvRangeRequest range = {key, 0, 2};
+	int			refusal;
+	int			got;
+	int			i;
+
+	refusal = loader < 0 ? -1 : load_all(loader, &key, index);
+	for (i = 0; i < 3; i++)
+	{
+		sessions[i] = client_open(server, GV_ROLE_SESSION);
+		searches[i] = make_search(&key, index);
+		if (refusal == 0 && sessions[i] < 0)
+			refusal = -1;
+	}
+	for (i = 0; i < 3 && refusal == 0; i++)
+		(void) search_send(sessions[i], &searches[i]);
+	got = refusal;
+	for (i = 0; i < 3 && got == 0; i++)
+	{
+		int			one = search_receive(sessions[i], index, &searches[i]);
+
+		refusal = refusal == 0 ? one : refusal;
+	}
+	if (refusal == 0)
+		refusal = search_check(loader, &key, index);
+	if (refusal == 0)
+		refusal = load_piece(loader, &key, index, 0, 0,
+							 index->lists[0].nblocks, GV_PIECE_LIVE);
+	if (refusal == 0)
+		refusal = client_ask(loader, GV_MSG_BLOCKS, &range, sizeof(range),
+							 NULL, 0, NULL, NULL);
+	if (refusal == 0)
+		refusal = load_drop(loader, &key);
+	for (i = 0; i < 3; i++)
+	{
+		free_search(&searches[i]);
+		close(sessions[i]);
+	}
+	close(loader);
+	return refusal;
+}
+
+/*
+ * The n-th call fails; false when that was not seen in the first round, since
+ * there are fewer calls or it was tried again with success.
+ */
+static bool
+check_fault(int n, GvStatus status, TestIndex *index)
+{
+	char		fault[32];
+	const char *options[] = {"--fault", fault, NULL};
+	TestServer	server;
+	int			first;
+	int			second = -1;
+	int			ended;
+
+	snprintf(fault, sizeof(fault), "%d:%d", n, status);
+	server_folder(&server);
+	server_launch(&server, options);
+	CHECK(server_ready(&server), "it does not start");
+	first = work(&server, test_key(1), index);
+	CHECK(may_be(first, status), "call %d, status %d: %d", n, status, first);
+	if (status != GV_FAILED || first == 0)
+	{
+		second = work(&server, test_key(2), index);
+		CHECK(first == 0 ? may_be(second, status) : second == 0,
+			  "after call %d, status %d: %d", n, status, second);
+	}
+	if (status == GV_FAILED && (first != 0 || second != 0))
+	{
+		ended = server_wait(&server);
+		CHECK(ended == 5, "call %d: exit status %d", n, ended);
+		server_check_log(&server, "FATAL: the engine failed");
+	}
+	else
+	{
+		ended = server_stop(&server);
+		CHECK(ended == 0, "call %d, status %d: exit status %d", n, status,
+			  ended);
+	}
+	server_remove(&server);
+	return first != 0;
+}
+
+void
+test_faults(void)
+{
+	TestIndex	index = make_index(GV_L2, 4, 2, 4, 2, 3, false);
+	int			status;
+	int			n;
+
+	for (status = GV_INVALID; status <= GV_FAILED; status++)
+	{
+		int			missed = 0;
+		int			failed = 0;
+
+		/* calls 1 and 2 are before it listens, see check_life.c */
+		for (n = 3; missed < 8; n += unit_small ? 5 : 1)
+			if (check_fault(n, (GvStatus) status, &index))
+				failed++;
+			else
+				missed++;
+		CHECK(failed >= (unit_small ? 2 : 15), "status %d: only %d calls",
+			  status, failed);
+	}
+	free_index(&index);
+}

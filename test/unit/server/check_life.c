@@ -1,0 +1,236 @@
+/*
+ * check_life.c
+ *		How gpuvecd starts and ends: options, lock, signals, parents.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client.h"
+
+/* Start with one option and wait for the end; the log must have this. */
+static void
+check_end(const char *option, const char *value, int expected,
+		  const char *text)
+{
+	const char *options[] = {option, value, NULL};
+	TestServer	server;
+	int			got;
+
+	server_folder(&server);
+	server_launch(&server, options);
+	got = server_wait(&server);
+	CHECK(got == expected, "%s %s: %d", option, value == NULL ? "" : value,
+		  got);
+	server_check_log(&server, text);
+	server_remove(&server);
+}
+
+static void
+test_options(void)
+{
+	const char *usage = "Try gpuvecd --help.";
+
+	check_end("--engine", "gpu", 2, usage);
+	check_end("--engine", NULL, 2, usage);
+	check_end("--memory", "-1", 2, usage);
+	check_end("--memory", "1x", 2, usage);
+	check_end("--memory", "99999999999999999999", 2, usage);
+	check_end("--max-connections", "0", 2, usage);
+	check_end("--keep", "", 2, usage);
+	check_end("--parent", "me", 2, usage);
+	check_end("--colour", "red", 2, usage);
+	check_end("red", NULL, 2, usage);
+	check_end("--data", "/nowhere/at/all", 6, "FATAL: ");
+	check_end("--help", NULL, 0, "usage: gpuvecd [OPTION]...");
+	check_end("--version", NULL, 0, "gpuvecd ");
+	check_end("--fault", "1", 2, usage);
+	check_end("--fault", "0:3", 2, usage);
+	check_end("--fault", "1:1", 2, usage);
+	check_end("--fault", "1:5", 2, usage);
+	check_end("--fault", "1:3", 3, "FATAL: no engine: injected fault");
+	check_end("--fault", "2:4", 5, "FATAL: ");
+	check_end("--fault", "2:3", 3, "FATAL: ");
+	unsetenv("GPUVEC_FAULTS");
+	check_end("--fault", "1:3", 2, usage);
+	setenv("GPUVEC_FAULTS", "1", 1);
+	check_end("--parent", "1", 0, "LOG: ");
+}
+
+static void
+wait_ms(int ms)
+{
+	struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
+
+	nanosleep(&pause, NULL);
+}
+
+/* Signals in the midst of everything; a loader is connected, too. */
+static void
+test_signals(void)
+{
+	static const int ends[] = {SIGTERM, SIGINT};
+	TestIndex	index = make_index(GV_L2, 64, 64, 1, 1, -100000, false);
+	GvMirrorKey key = test_key(1);
+	int			i;
+	int			n;
+
+	for (i = 0; i < 2; i++)
+	{
+		TestServer	server = server_start("--devices", "0");
+		int			loader = client_open(&server, GV_ROLE_LOADER);
+		int			sessions[40];
+		TestSearch	search = make_search(&key, &index);
+		uint64_t	began;
+		struct timespec now;
+
+		kill(server.pid, SIGHUP);
+		kill(server.pid, SIGPIPE);
+		CHECK(load_all(loader, &key, &index) == 0, "load");
+		CHECK(search_check(loader, &key, &index) == 0, "search");
+		/* 40 searches of 100,000 copies take a while */
+		for (n = 0; n < 40; n++)
+		{
+			sessions[n] = client_open(&server, GV_ROLE_SESSION);
+			CHECK(search_send(sessions[n], &search), "send");
+		}
+		wait_ms(5);
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		began = (uint64_t) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+		kill(server.pid, ends[i]);
+		CHECK(server_wait(&server) == 0, "signal %d", ends[i]);
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		CHECK((uint64_t) now.tv_sec * 1000 + now.tv_nsec / 1000000 - began <
+			  5000, "it took long to end");
+		for (n = 0; n < 40; n++)
+			close(sessions[n]);
+		CHECK(client_ended(loader), "the loader");
+		CHECK(client_socket(&server) < 0, "somebody listens");
+		close(loader);
+		free_search(&search);
+		server_remove(&server);
+	}
+	free_index(&index);
+}
+
+/* One server a folder, but the next one as soon as that is gone. */
+static void
+test_lock(void)
+{
+	static const char *const none[] = {NULL};
+	TestServer	first = server_start(NULL, NULL);
+	TestServer	second = first;
+	TestServer	third = first;
+	char		path[128];
+	char		pid[32] = "";
+	int			fd;
+
+	server_launch(&second, none);
+	wait_ms(300);
+	fd = client_open(&first, GV_ROLE_SESSION);
+	CHECK(client_ping(fd) == 0, "the first server answers");
+	close(fd);
+	/* killed: its socket stays behind, its lock does not */
+	kill(first.pid, SIGKILL);
+	CHECK(server_wait(&first) == 1000 + SIGKILL, "SIGKILL");
+	close(first.log);
+	CHECK(server_ready(&second), "the second server");
+	fd = client_open(&second, GV_ROLE_SESSION);
+	CHECK(client_ping(fd) == 0, "the second server");
+	close(fd);
+	snprintf(path, sizeof(path), "%s/%s", second.folder, GV_LOCK_PATH);
+	fd = open(path, O_RDONLY);
+	CHECK(read(fd, pid, sizeof(pid) - 1) > 0 && atoi(pid) == second.pid,
+		  "pid %s", pid);
+	close(fd);
+	if (!unit_small)
+	{
+		server_launch(&third, none);
+		CHECK(server_wait(&third) == 4, "a third server");
+		server_check_log(&third, "FATAL: another gpuvecd");
+		close(third.log);
+	}
+	CHECK(server_stop(&second) == 0, "SIGTERM");
+	server_remove(&second);
+}
+
+/* Who is started with --parent ends with that process. */
+static void
+test_parent(void)
+{
+	TestServer	server;
+	char		path[128];
+	char		byte;
+	int			pid;
+	int			status;
+	int			i;
+	int			ends[2];
+
+	server_folder(&server);
+	if (pipe(ends) != 0)
+		abort();
+	pid = fork();
+	if (pid == 0)
+	{
+		char		parent[16];
+		const char *options[] = {"--parent", parent, NULL};
+
+		snprintf(parent, sizeof(parent), "%d", getpid());
+		server_launch(&server, options);
+		(void) !write(ends[1], server_ready(&server) ? "+" : "-", 1);
+		pause();
+	}
+	CHECK(read(ends[0], &byte, 1) == 1 && byte == '+', "it does not start");
+	i = client_open(&server, GV_ROLE_SESSION);
+	CHECK(client_ping(i) == 0, "ping");
+	kill(pid, SIGKILL);
+	CHECK(waitpid(pid, &status, 0) == pid, "parent");
+	CHECK(client_ended(i), "it lives on");
+	close(i);
+	snprintf(path, sizeof(path), "%s/%s", server.folder, GV_SOCKET_PATH);
+	for (i = 0; i < 1000 && access(path, F_OK) == 0; i++)
+		wait_ms(10);
+	close(ends[0]);
+	close(ends[1]);
+	server.log = -1;
+	server_remove(&server);
+}
+
+/* Nobody reads what it prints: it goes on. */
+static void
+test_deaf_parent(void)
+{
+	TestServer	server = server_start(NULL, NULL);
+	TestIndex	index = make_index(GV_L2, 2, 1, 1, 1, 1, false);
+	GvMirrorKey key = test_key(1);
+	int			loader;
+	int			i;
+
+	loader = client_open(&server, GV_ROLE_LOADER);
+	/* a pipe holds 64 kB; each round prints some 50 bytes */
+	for (i = 0; i < (unit_small ? 10 : 3000); i++)
+		if (load_all(loader, &key, &index) != 0 ||
+			load_drop(loader, &key) != 0)
+			CHECK(false, "round %d", i);
+	close(server.log);
+	server.log = -1;
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	CHECK(search_check(loader, &key, &index) == 0, "search");
+	close(loader);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_remove(&server);
+	free_index(&index);
+}
+
+void
+test_life(void)
+{
+	test_options();
+	test_signals();
+	test_lock();
+	test_parent();
+	test_deaf_parent();
+}

@@ -1,0 +1,300 @@
+/*
+ * check_rules.c
+ *		Who may come in, and what ends a connection, that one alone.
+ */
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "client.h"
+
+/* Say hello with these words; what is refused must be cut off. */
+static void
+check_hello(const TestServer *server, uint32_t magic, uint32_t version,
+			uint32_t role, int expected)
+{
+	GvHello		hello = {magic, version, role, 1};
+	int			fd = client_socket(server);
+	int			got = client_ask(fd, GV_MSG_HELLO, &hello, sizeof(hello),
+								 NULL, 0, NULL, NULL);
+
+	CHECK(got == expected, "%x %u %u: %d", magic, version, role, got);
+	CHECK(expected == 0 || client_ended(fd), "%x %u %u", magic, version,
+		  role);
+	close(fd);
+}
+
+static void
+test_hello(const TestServer *server)
+{
+	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
+	GV_ROLE_SESSION, 1};
+	int			fd = client_socket(server);
+	void	   *payload = NULL;
+	uint32_t	length = 0;
+
+	CHECK(client_ask(fd, GV_MSG_HELLO, &hello, sizeof(hello), NULL, 0,
+					 &payload, &length) == 0, "hello");
+	CHECK(length == sizeof(GvWelcome), "%u", length);
+	if (payload != NULL)
+	{
+		GvWelcome  *welcome = payload;
+
+		CHECK(welcome->pid == (uint32_t) server->pid &&
+			  welcome->instance != 0 && strcmp(welcome->engine, "cpu") == 0 &&
+			  welcome->release[0] != '\0', "welcome");
+		free(payload);
+	}
+	close(fd);
+	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 1, 0);
+	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 2, 0);
+	check_hello(server, GV_PROTOCOL_MAGIC + 1, GV_PROTOCOL_VERSION, 1,
+				GV_REFUSED_PROTOCOL);
+	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION + 1, 1,
+				GV_REFUSED_VERSION);
+	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 0,
+				GV_REFUSED_PROTOCOL);
+	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 3,
+				GV_REFUSED_PROTOCOL);
+}
+
+/* A message that is wrong by its header, on a new connection of this role. */
+static void
+check_header(const TestServer *server, uint32_t role, uint32_t length,
+			 uint16_t type, uint16_t request)
+{
+	static const char zeros[4096];
+	GvMessage	header = {length, type, request};
+	GvMessage	answer = {0};
+	GvRefusal  *refusal;
+	int			fd = role == 0 ? client_socket(server) :
+		client_open(server, (GvRole) role);
+
+	(void) (client_send(fd, &header, sizeof(header)) &&
+			client_send(fd, zeros, length < 4096 ? length : 4096));
+	refusal = client_answer(fd, &answer);
+	CHECK(refusal != NULL && answer.type == GV_MSG_REFUSED &&
+		  answer.length == sizeof(GvRefusal) && answer.request == type &&
+		  refusal->code == GV_REFUSED_PROTOCOL && refusal->reason[0] != '\0',
+		  "role %u, length %u, type %u", role, length, type);
+	free(refusal);
+	CHECK(client_ended(fd), "role %u, length %u, type %u", role, length,
+		  type);
+	close(fd);
+}
+
+static void
+test_headers(const TestServer *server)
+{
+	/* of no type, or of types whose length varies beyond what they may have */
+	static const uint32_t wrong[] = {1, 7, 31, GV_MAX_MESSAGE + 1, 0x80000000,
+	UINT32_MAX};
+	uint32_t	role;
+	int			type;
+	int			i;
+
+	for (role = 0; role <= GV_ROLE_LOADER; role++)
+	{
+		check_header(server, role, 0, 0, 0);
+		check_header(server, role, 0, GV_MSG_DROP + 1, 0);
+		check_header(server, role, 0, GV_MSG_OK, 0);
+		check_header(server, role, sizeof(GvRefusal), GV_MSG_REFUSED, 0);
+		check_header(server, role, 0, UINT16_MAX, 0);
+		check_header(server, role, 0, GV_MSG_PING, GV_MSG_PING);
+		for (type = GV_MSG_HELLO; type <= GV_MSG_DROP; type++)
+			for (i = 0; i < 6; i++)
+				check_header(server, role, wrong[i], (uint16_t) type, 0);
+		check_header(server, role, sizeof(GvSearchRequest) +
+					 4 * GV_MAX_DIMS + 4, GV_MSG_SEARCH, 0);
+		check_header(server, role, sizeof(GvSearchRequest), GV_MSG_SEARCH,
+					 0);
+	}
+	/* right messages at the wrong time, or from the wrong client */
+	check_header(server, 0, 0, GV_MSG_PING, 0);
+	check_header(server, 0, sizeof(GvKeyRequest), GV_MSG_DROP, 0);
+	check_header(server, GV_ROLE_SESSION, sizeof(GvHello), GV_MSG_HELLO, 0);
+	check_header(server, GV_ROLE_LOADER, sizeof(GvHello), GV_MSG_HELLO, 0);
+	check_header(server, GV_ROLE_SESSION, sizeof(GvBeginRequest),
+				 GV_MSG_BEGIN, 0);
+	check_header(server, GV_ROLE_SESSION, sizeof(GvArrayRequest) + 4,
+				 GV_MSG_ARRAY, 0);
+	check_header(server, GV_ROLE_SESSION, sizeof(GvListsRequest),
+				 GV_MSG_LISTS, 0);
+	check_header(server, GV_ROLE_SESSION, sizeof(GvKeyRequest),
+				 GV_MSG_READY, 0);
+	check_header(server, GV_ROLE_SESSION, sizeof(GvRangeRequest),
+				 GV_MSG_STATES, 0);
+	check_header(server, GV_ROLE_SESSION, sizeof(GvRangeRequest),
+				 GV_MSG_BLOCKS, 0);
+	check_header(server, GV_ROLE_SESSION, sizeof(GvKeyRequest), GV_MSG_DROP,
+				 0);
+}
+
+/* One search with something wrong; on both kinds of connection. */
+static void
+check_search(const TestServer *server, GvSearchRequest request,
+			 uint32_t floats, int expected)
+{
+	float	   *query = calloc(GV_MAX_DIMS + 1, sizeof(float));
+	int			role;
+
+	for (role = GV_ROLE_SESSION; role <= GV_ROLE_LOADER; role++)
+	{
+		int			fd = client_open(server, (GvRole) role);
+		int			got = client_ask(fd, GV_MSG_SEARCH, &request,
+									 sizeof(request), query, 4 * floats,
+									 NULL, NULL);
+
+		CHECK(got == expected, "dims %d probes %d compare %d capacity %d, "
+			  "%u floats: %d", request.dims, request.probes, request.compare,
+			  request.capacity, floats, got);
+		CHECK(client_ping(fd) == (expected == GV_REFUSED_PROTOCOL ? -1 : 0),
+			  "afterwards");
+		close(fd);
+	}
+	free(query);
+}
+
+static void
+test_search_fields(const TestServer *server)
+{
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	TestIndex	index = make_index(GV_L2, 4, 2, 6, 2, 9, false);
+	GvMirrorKey key = test_key(1);
+	GvMirrorKey other = test_key(2);
+	int			bad = GV_REFUSED_PROTOCOL;
+
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	check_search(server, (GvSearchRequest) {key, 4, 1, 1, 1}, 4, 0);
+	check_search(server, (GvSearchRequest) {key, 4, GV_MAX_PROBES, INT32_MAX,
+				 GV_MAX_HITS}, 4, 0);
+	check_search(server, (GvSearchRequest) {other, 4, 1, 1, 1}, 4,
+				 GV_REFUSED_NO_MIRROR);
+	check_search(server, (GvSearchRequest) {key, 3, 1, 1, 1}, 3, bad);
+	check_search(server, (GvSearchRequest) {key, 4, 1, 1, 1}, 3, bad);
+	check_search(server, (GvSearchRequest) {key, 4, 1, 1, 1}, 5, bad);
+	check_search(server, (GvSearchRequest) {key, 0, 1, 1, 1}, 1, bad);
+	check_search(server, (GvSearchRequest) {key, -1, 1, 1, 1}, 1, bad);
+	check_search(server, (GvSearchRequest) {key, INT32_MIN, 1, 1, 1}, 1,
+				 bad);
+	check_search(server, (GvSearchRequest) {key, 0x40000004, 1, 1, 1}, 4,
+				 bad);
+	check_search(server, (GvSearchRequest) {key, 16001, 1, 1, 1}, 16001,
+				 bad);
+	check_search(server, (GvSearchRequest) {key, 4, 0, 1, 1}, 4, bad);
+	check_search(server, (GvSearchRequest) {key, 4, -5, 1, 1}, 4, bad);
+	check_search(server, (GvSearchRequest) {key, 4, GV_MAX_PROBES + 1, 1, 1},
+				 4, bad);
+	check_search(server, (GvSearchRequest) {key, 4, 1, 0, 1}, 4, bad);
+	check_search(server, (GvSearchRequest) {key, 4, 1, 1, 0}, 4, bad);
+	check_search(server, (GvSearchRequest) {key, 4, 1, 1, -1}, 4, bad);
+	check_search(server, (GvSearchRequest) {key, 4, 1, 1, GV_MAX_HITS + 1},
+				 4, bad);
+	CHECK(load_drop(loader, &key) == 0, "drop");
+	close(loader);
+	free_index(&index);
+}
+
+/* Two messages at once are one too many. */
+static void
+test_haste(const TestServer *server)
+{
+	GvMessage	pings[2] = {{0, GV_MSG_PING, 0}, {0, GV_MSG_PING, 0}};
+	GvMessage	answer;
+	int			fd = client_open(server, GV_ROLE_SESSION);
+	GvRefusal  *refusal;
+
+	CHECK(client_send(fd, pings, sizeof(pings)), "send");
+	refusal = client_answer(fd, &answer);
+	CHECK(refusal != NULL && answer.type == GV_MSG_REFUSED &&
+		  refusal->code == GV_REFUSED_PROTOCOL, "two messages");
+	free(refusal);
+	CHECK(client_ended(fd), "two messages");
+	close(fd);
+}
+
+/* Another user, even where the files would let him in. */
+static void
+test_user(const TestServer *server)
+{
+	char		path[128];
+	struct stat file;
+	int			status;
+
+	snprintf(path, sizeof(path), "%s/%s", server->folder, GV_SOCKET_PATH);
+	CHECK(stat(path, &file) == 0 && S_ISSOCK(file.st_mode) &&
+		  (file.st_mode & 0777) == 0600, "mode %o", file.st_mode);
+	snprintf(path, sizeof(path), "%s/%s", server->folder, GV_LOCK_PATH);
+	CHECK(stat(path, &file) == 0 && (file.st_mode & 0777) == 0600, "mode %o",
+		  file.st_mode);
+	if (geteuid() != 0)
+		return;
+	snprintf(path, sizeof(path), "%s/%s", server->folder, GV_SOCKET_PATH);
+	CHECK(chmod(path, 0666) == 0 && chmod(server->folder, 0755) == 0,
+		  "chmod");
+	if (fork() == 0)
+	{
+		int			fd;
+
+		if (setgid(65534) != 0 || setuid(65534) != 0)
+			_exit(2);
+		fd = client_socket(server);
+		_exit(fd >= 0 && client_ended(fd) ? 0 : 1);
+	}
+	CHECK(wait(&status) > 0 && status == 0, "another user: %x", status);
+}
+
+static void
+test_crowded(void)
+{
+	TestServer	server = server_start("--max-connections", "3");
+	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
+	GV_ROLE_SESSION, 1};
+	int			clients[4];
+	int			i;
+	int			got;
+
+	for (i = 0; i < 4; i++)
+	{
+		clients[i] = client_socket(&server);
+		got = client_ask(clients[i], GV_MSG_HELLO, &hello, sizeof(hello),
+						 NULL, 0, NULL, NULL);
+		CHECK(got == (i < 3 ? 0 : GV_REFUSED_FULL), "client %d: %d", i, got);
+	}
+	CHECK(client_ended(clients[3]), "one too many");
+	close(clients[3]);
+	close(clients[1]);
+	CHECK(client_ping(clients[0]) == 0, "one of three");
+	clients[1] = client_open(&server, GV_ROLE_LOADER);
+	CHECK(client_ping(clients[1]) == 0, "after another has left");
+	for (i = 0; i < 3; i++)
+		close(clients[i]);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_remove(&server);
+}
+
+void
+test_rules(void)
+{
+	TestServer	server = server_start(NULL, NULL);
+	int			session = client_open(&server, GV_ROLE_SESSION);
+	GvStatusReply *status;
+
+	test_hello(&server);
+	test_headers(&server);
+	test_search_fields(&server);
+	test_haste(&server);
+	test_user(&server);
+	CHECK(client_ping(session) == 0, "a bystander");
+	status = load_status(session);
+	CHECK(status->refusals[GV_REFUSED_PROTOCOL] > 100 &&
+		  status->refusals[GV_REFUSED_VERSION] == 1 &&
+		  status->refusals[GV_REFUSED_NO_MIRROR] == 2 &&
+		  status->refusals[0] == 0, "counters");
+	free(status);
+	close(session);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_remove(&server);
+	test_crowded();
+}
