@@ -34,13 +34,15 @@
 /* File descriptors that may be open where there is no close_range(). */
 #define MAX_DESCRIPTORS 65536
 
-static struct
+typedef struct Child
 {
 	int			pid;			/* 0: there is none */
 	int			log;			/* read end of its pipe, -1: closed */
 	char		line[1024];		/* of the log, not yet complete */
 	int			length;
-} child = {.log = -1};
+} Child;
+
+static Child child = {.log = -1};
 
 int
 IvfpqChildPid(void)
@@ -305,6 +307,19 @@ wait_for_end(int ms, int *status)
 }
 
 /*
+ * Ask it to end, even when it was stopped.  A signal handler may call this.
+ */
+void
+IvfpqChildTerminate(void)
+{
+	if (child.pid != 0)
+	{
+		(void) kill(child.pid, SIGTERM);
+		(void) kill(child.pid, SIGCONT);
+	}
+}
+
+/*
  * End it, gently first.  One that even SIGKILL does not end, because a driver
  * holds it, is left to itself.
  */
@@ -313,7 +328,7 @@ IvfpqChildStop(int *status)
 {
 	if (child.pid == 0)
 		return;
-	(void) kill(child.pid, SIGTERM);
+	IvfpqChildTerminate();
 	if (wait_for_end(TERM_MS, status))
 		return;
 	(void) kill(child.pid, SIGKILL);

@@ -80,8 +80,8 @@ typedef struct IvfpqAnswer
 	GvSearchReply head;
 	const char *engine;			/* gpuvecd's: "cpu", "cuda" */
 	const GvProbeReply *probed; /* [head.nprobed] */
-	const GvHit *hits;			/* [head.nhits] ascending by (S, row id); their
-								 * probes are in range */
+	const GvHit *hits;			/* [head.nhits] ascending by (S, row id);
+								 * their probes are in range */
 } IvfpqAnswer;
 
 extern IvfpqServed IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,

@@ -37,7 +37,7 @@
 
 #define SOCKET_EVENT		2	/* in the set of events */
 
-static struct
+typedef struct Connection
 {
 	pgsocket	sock;			/* PGINVALID_SOCKET: not connected */
 	WaitEventSet *events;		/* latch, postmaster's death, socket */
@@ -53,7 +53,9 @@ static struct
 	int64		not_before;
 	uint64		hold_instance;	/* unless this is not the server's any more */
 	IvfpqServed held;			/* why */
-} connection = {.sock = PGINVALID_SOCKET};
+} Connection;
+
+static Connection connection = {.sock = PGINVALID_SOCKET};
 
 /* Microseconds. */
 int64
@@ -187,7 +189,7 @@ send_parts(struct iovec *parts, int nparts, int64 deadline, IvfpqReply *reply)
 {
 	while (nparts > 0)
 	{
-		struct msghdr message = {.msg_iov = parts, .msg_iovlen = nparts};
+		struct msghdr message = {.msg_iov = parts,.msg_iovlen = nparts};
 		ssize_t		sent = sendmsg(connection.sock, &message, MSG_NOSIGNAL);
 
 		if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))

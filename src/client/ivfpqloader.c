@@ -151,6 +151,7 @@ serve(const IvfpqWanted *wanted)
 	result = load_safely(&load, whole);
 	report(&load, result, IvfpqNow() - begun);
 	pgstat_report_activity(STATE_IDLE, NULL);
+	MemoryContextSwitchTo(TopMemoryContext);
 	MemoryContextDelete(load.context);
 	return result != IVFPQ_LOAD_YIELD;
 }

@@ -314,11 +314,12 @@ IvfpqLongNext(IvfpqLoad *load, IvfpqLongList *longlist)
 	IvfpqListReader *reader = &load->reader;
 	uint32		end = Min(longlist->nblocks,
 						  longlist->next + blocks_a_message(load));
-	GvPiece		head = {.list = longlist->list,.first = (int32) longlist->next,
-		.nblocks = (int32) (end - longlist->next),.state = longlist->state};
+	GvPiece		head = {.list = longlist->list,.state = longlist->state};
 	Piece		piece;
 	IvfpqBlockView view;
 
+	head.first = (int32) longlist->next;
+	head.nblocks = (int32) (end - longlist->next);
 	head.state.nitems = Min(longlist->state.nitems, end * GV_BLOCK);
 	IvfpqMessageBegin(load);
 	if (!begin_piece(load, &piece, &head))

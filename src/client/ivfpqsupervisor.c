@@ -61,7 +61,7 @@
 
 extern PGDLLEXPORT void gpuvec_supervisor_main(Datum arg);
 
-static struct
+typedef struct Supervisor
 {
 	IvfpqServerInfo info;
 	bool		give_up;		/* there is no card: do not start it again */
@@ -75,7 +75,9 @@ static struct
 	int64		resumed;		/* when all seemed well */
 	uint64		served_then;	/* searches, at the first time-out */
 	MemoryContext scratch;		/* reset after every round */
-} self;
+} Supervisor;
+
+static Supervisor self;
 
 static uint64
 count_served(void)
@@ -369,6 +371,14 @@ end_server(int code, Datum arg)
 	IvfpqChildStop(&status);
 }
 
+/* SIGQUIT: an immediate shutdown, or another process crashed. */
+static void
+crash_exit(SIGNAL_ARGS)
+{
+	IvfpqChildTerminate();
+	_exit(2);
+}
+
 static void
 become_supervisor(void)
 {
@@ -451,6 +461,7 @@ gpuvec_supervisor_main(Datum arg)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	pqsignal(SIGUSR1, procsignal_sigusr1_handler);
+	pqsignal(SIGQUIT, crash_exit);
 	BackgroundWorkerUnblockSignals();
 
 	become_supervisor();

@@ -17,6 +17,7 @@ extern int	IvfpqChildPid(void);
 extern int	IvfpqChildLog(void);
 extern bool IvfpqChildReadLog(void);
 extern bool IvfpqChildEnded(int *status);
+extern void IvfpqChildTerminate(void);
 extern void IvfpqChildStop(int *status);
 
 /* ivfpqlaunch.c: loaders */

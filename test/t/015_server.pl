@@ -219,12 +219,16 @@ $node->kill9;
 is_gone($pid, 'postmaster killed');
 restart_after_kill($node);
 
-# one that does not listen, even to SIGTERM
-soon("state = 'up'", 'started');
-$pid = stat_of('pid');
-kill 'STOP', $pid;
-$node->stop('fast');
-is_gone($pid, 'stopped by SIGSTOP');
+# ... even when it is stopped
+for my $mode ('immediate', 'fast')
+{
+	soon("state = 'up'", 'started');
+	$pid = stat_of('pid');
+	kill 'STOP', $pid;
+	$node->stop($mode);
+	is_gone($pid, "stop $mode, after SIGSTOP");
+	$node->start if $mode eq 'immediate';
+}
 
 # -- there is none
 $node->append_conf('postgresql.conf', "gpuvec.server = 'off'\n");
