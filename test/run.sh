@@ -4,7 +4,7 @@
 # usage: test/run.sh [--long]
 #
 # Parts: include rules, compiler warnings (gcc and clang), unit programs
-# (plain and sanitized), SQL and isolation tests, TAP tests; these last on a
+# (plain and sanitized; one of them runs gpuvecd), SQL and isolation tests, TAP tests; these last on a
 # private copy of PostgreSQL in a temporary folder, so that no existing cluster
 # or installation is touched.  Ends with one line 'N passed, N failed', and
 # status 0 only if nothing failed.
@@ -128,38 +128,66 @@ part_cuda() {
 	done
 }
 
-# Compiles the unit programs: engine (with the portable kernels) and page
-# (with the server's headers, but no server).
+# Compiles the unit programs: engine (with the portable kernels), page (with
+# the server's headers, but no server) and gpuvecd with what tests it.
 # $1 = flavour, the rest: flags of that flavour
 unit_flavour() {
-	local dir=$GV_TMP/unit-$1 file log=$GV_TMP/unit-build.log headers
+	local dir=$GV_TMP/unit-$1 log=$GV_TMP/unit-build.log
 	shift
-	mkdir "$dir"
-	headers=$("$(gv_find_pg_config)" --includedir-server)
-	{
-		for file in "$GV_ROOT"/src/engine/*.c "$GV_ROOT"/src/cpu/*.c; do
-			gcc "${COMMON_FLAGS[@]}" "${KERNEL_FLAGS[@]}" "$@" \
-				-I"$GV_ROOT/src" -c "$file" -o "$dir/$(basename \
-					"$(dirname "$file")")-$(basename "$file" .c).o" ||
-				return 1
-		done
-		gcc "${COMMON_FLAGS[@]}" -O1 "$@" -I"$GV_ROOT/src" \
-			"$GV_ROOT"/test/unit/engine/*.c "$dir"/*.o -lm \
-			-o "$dir/check_engine" || return 1
-		gcc "${COMMON_FLAGS[@]}" -O1 "$@" -I"$GV_ROOT/src" \
-			-isystem "$headers" "$GV_ROOT"/test/unit/page/*.c \
-			"$GV_ROOT/src/page/ivfpqlayout.c" -o "$dir/check_page" || return 1
-	} >"$log" 2>&1
-	! grep -q 'warning:' "$log"
+	mkdir "$dir" "$dir/server"
+	build_unit "$dir" "$@" >"$log" 2>&1 && ! grep -q 'warning:' "$log"
 }
 
-# $1 = flavour, $2... = what runs the program (nothing, or valgrind ...)
-run_unit() {
-	local flavour=$1 program
+# $1 = folder, the rest: flags
+build_unit() {
+	local dir=$1 file headers release
 	shift
-	for program in "$GV_TMP/unit-$flavour"/check_*; do
-		count_program "unit $flavour $(basename "$program")" "$@" "$program"
+	headers=$("$(gv_find_pg_config)" --includedir-server)
+	release=$(sed -n "s/^default_version *= *'\(.*\)'/\1/p" \
+		"$GV_ROOT/gpuvec.control")
+	set -- "${COMMON_FLAGS[@]}" "$@" -I"$GV_ROOT/src"
+	for file in "$GV_ROOT"/src/engine/*.c "$GV_ROOT"/src/cpu/*.c; do
+		gcc "${KERNEL_FLAGS[@]}" "$@" -c "$file" -o "$dir/$(basename \
+			"$(dirname "$file")")-$(basename "$file" .c).o" || return 1
 	done
+	for file in "$GV_ROOT"/src/server/*.c; do
+		gcc -O1 "$@" -DGPUVEC_RELEASE="\"$release\"" -c "$file" \
+			-o "$dir/server/$(basename "$file" .c).o" || return 1
+	done
+	gcc "$@" "$dir"/*.o "$dir"/server/*.o -lpthread -lm \
+		-o "$dir/gpuvecd" || return 1
+	set -- -O1 "$@" -D_GNU_SOURCE -I"$GV_ROOT/test/unit" \
+		-I"$GV_ROOT/test/unit/engine"
+	gcc "$@" "$GV_ROOT"/test/unit/engine/*.c "$dir"/*.o -lm \
+		-o "$dir/check_engine" || return 1
+	gcc "$@" -isystem "$headers" "$GV_ROOT"/test/unit/page/*.c \
+		"$GV_ROOT/src/page/ivfpqlayout.c" -o "$dir/check_page" || return 1
+	gcc "$@" "$GV_ROOT"/test/unit/server/*.c "$dir"/*.o -lm \
+		-o "$dir/check_server" || return 1
+}
+
+# $1 = flavour
+run_unit() {
+	local program
+	for program in "$GV_TMP/unit-$1"/check_*; do
+		count_program "unit $1 $(basename "$program")" "$program"
+	done
+}
+
+# Everything once, because it is fifty times slower there; of the server's
+# tests it is the server that is watched.
+run_valgrind() {
+	local valgrind=(valgrind -q --error-exitcode=99 --leak-check=full)
+	local dir=$GV_TMP/unit-plain program
+	printf '#!/bin/sh\nexec %s %s/gpuvecd "$@"\n' "${valgrind[*]}" "$dir" \
+		>"$dir/watched"
+	chmod +x "$dir/watched"
+	for program in check_engine check_page; do
+		GPUVEC_UNIT_SMALL=1 count_program "unit valgrind $program" \
+			"${valgrind[@]}" "$dir/$program"
+	done
+	GPUVEC_UNIT_SMALL=1 GPUVECD=$dir/watched count_program \
+		"unit valgrind check_server" "$dir/check_server"
 }
 
 part_unit() {
@@ -170,9 +198,7 @@ part_unit() {
 	unit_one plain
 	unit_one sanitized "${sanitize[@]}"
 	if [ -n "$LONG" ]; then
-		# everything once: it is fifty times slower there
-		GPUVEC_UNIT_SMALL=1 run_unit plain valgrind -q \
-			--error-exitcode=99 --leak-check=full
+		run_valgrind
 	fi
 }
 

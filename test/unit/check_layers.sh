@@ -56,7 +56,11 @@ cpu_ok="$engine_ok|${include}\"cpu/[a-z_0-9]+\\.h\""
 
 engine=(src/engine/**/*.[ch])
 cpu=(src/cpu/**/*.[ch])
+system_ok="$standard|${include}<(dirent|fcntl|getopt|poll|pthread|signal|time|unistd)\\.h>|${include}<sys/[a-z_]+\\.h>"
+server_ok="$system_ok|${include}\"(engine|server)/[a-z_0-9]+\\.h\""
+
 page=(src/page/**/*.[ch])
+client=(src/client/**/*.[ch])
 am=(src/am/**/*.[ch])
 server=(src/server/**/*.[ch])
 gpu=(gpu/**/*.[ch] gpu/**/*.cu gpu/**/*.cuh gpu/**/*.cpp gpu/**/*.hpp)
@@ -69,12 +73,22 @@ rule "src/cpu includes C standard, engine and cpu headers only" \
 rule "src/page knows neither engine, cpu, client, server nor am" \
 	"${include}[<\"](\\.\\./)*(src/)?(engine|cpu|client|server|am)/" "" \
 	"${page[@]}"
-rule "src/am reaches the engine by engine/gv_engine.h only" \
-	"${include}[<\"](\\.\\./)*(src/)?(cpu/|engine/)|gv_cpu" \
-	"${include}\"engine/gv_engine\\.h\"" "${am[@]}"
-rule "src/server includes no PostgreSQL, page or am header" \
-	"${include}[<\"]((\\.\\./)*(src/)?(page|am)/|postgres(_fe)?\\.h)" "" \
-	"${server[@]}"
+rule "src/am reaches the engine, gpuvecd and its clients by one header each" \
+	"${include}[<\"](\\.\\./)*(src/)?(cpu|engine|server|client)/|gv_cpu" \
+	"${include}\"(engine/gv_engine|server/gv_protocol|client/ivfpqclient)\\.h\"" \
+	"${am[@]}"
+rule "src/client knows page, engine/gv_mirror.h and server/gv_protocol.h" \
+	"${include}[<\"](\\.\\./)*(src/)?(cpu|am|engine|server)/|gv_cpu" \
+	"${include}\"(engine/gv_(engine|mirror)|server/gv_protocol)\\.h\"" \
+	"${client[@]}"
+rule "src/server includes system, engine and server headers only" \
+	"$any" "$server_ok" "${server[@]}"
+rule "the protocol needs no system" \
+	"$any" "$standard|${include}\"(engine|server)/gv_(engine|protocol)\\.h\"" \
+	src/server/gv_protocol.[ch]
+rule "threads in gpuvecd only: src/engine, src/cpu and backends have none" \
+	"${include}<(pthread|threads)\\.h>|pthread_|\\bfork[[:space:]]*\\(" "" \
+	"${engine[@]}" "${cpu[@]}" "${page[@]}" "${am[@]}"
 
 notcompat=()
 for file in "${source[@]}" "${gpu[@]}"; do

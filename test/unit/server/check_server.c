@@ -26,6 +26,7 @@ main(void)
 	setenv("GPUVEC_FAULTS", "1", 1);
 	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
 	test_long = full != NULL && *full != '\0';
+	test_lock_begin();
 	test_rules();
 	test_searches();
 	test_loading();
@@ -33,6 +34,7 @@ main(void)
 	test_life();
 	test_faults();
 	test_fuzz();
+	test_lock_end();
 	printf("check_server: %ld passed, %ld failed\n", unit_passed,
 		   unit_failed);
 	return unit_failed > 0;

@@ -99,6 +99,8 @@ extern void test_searches(void);
 extern void test_loading(void);
 extern void test_budget(void);
 extern void test_life(void);
+extern void test_lock_begin(void);
+extern void test_lock_end(void);
 extern void test_faults(void);
 extern void test_fuzz(void);
 
