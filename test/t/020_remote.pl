@@ -92,6 +92,30 @@ differs($node, 'SELECT id FROM l2 ORDER BY e <-> (SELECT NULL::real[]) LIMIT 20'
 differs($node, query($tables[0], 5, 10), 'more candidates than a message has: the session',
 	set => ['gpuvec.candidates = 1000000'], answered => 'session');
 
+# An index that is made or rewritten in a transaction is its own until it is
+# committed, and another one after it was rolled back.
+is( $node->safe_psql('postgres', q{
+		BEGIN;
+		TRUNCATE l2_list;
+		INSERT INTO l2_list SELECT id + 10000, e FROM l2;
+		REINDEX INDEX l2_list_e;
+		SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10', 'session');
+		ROLLBACK;
+		SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10')}),
+	"\n", 'an index in its own transaction, and rolled back');
+
+# a copy of a database has the same files and build_ids, but not for long
+$node->safe_psql('template1', 'CREATE DATABASE copied TEMPLATE postgres');
+$node->safe_psql('copied', 'DELETE FROM l2 WHERE id % 2 = 0; VACUUM l2;
+	INSERT INTO l2 SELECT id + 10000, e FROM l2_once WHERE id % 3 = 0');
+is( $node->safe_psql('copied', 'SET gpuvec.auto_mirror = off; ' .
+		"SELECT differs(\$q\$" . query($tables[0], 5, 10) . "\$q\$, 'session')"),
+	'', 'a copied database has no mirror');
+is( $node->safe_psql('copied', "SELECT await_mirror(\$q\$" . query($tables[0], 1, 10) . "\$q\$)"),
+	'', '... and then one of its own');
+differs($node, query($tables[0], $_, 100), "copied, query $_", db => 'copied') for 5, 6;
+differs($node, query($tables[0], $_, 100), "the original, query $_") for 5, 6;
+
 # rescans, and the ways in which statements are run
 differs(
 	$node, q{SELECT q.id AS query, x.id FROM l2 AS q, LATERAL

@@ -158,7 +158,7 @@ sub supervisor_pid
 }
 
 # Test: gpuvecd and the session give the same rows.  %options: answered, stale
-# (the mirror is not up to date), set (settings).
+# (the mirror is not up to date), set (settings), db.
 sub differs
 {
 	my ($node, $query, $what, %options) = @_;
@@ -166,7 +166,7 @@ sub differs
 	my $uptodate = $options{stale} ? 'false' : 'true';
 	my $set = join '', map { "SET $_;" } @{ $options{set} // [] };
 
-	is( $node->safe_psql('postgres',
+	is( $node->safe_psql($options{db} // 'postgres',
 			"$set SELECT differs(\$q\$$query\$q\$, '$answered', $uptodate)"),
 		'', $what);
 	return;
