@@ -23,6 +23,7 @@ AM_OBJS = \
 	src/am/ivfpqreal.o \
 	src/am/ivfpqrecall.o \
 	src/am/ivfpqrefine.o \
+	src/am/ivfpqremote.o \
 	src/am/ivfpqreport.o \
 	src/am/ivfpqrerank.o \
 	src/am/ivfpqsample.o \
@@ -35,6 +36,7 @@ AM_OBJS = \
 	src/am/ivfpqvalidate.o \
 	src/am/ivfpqvalue.o \
 	src/am/ivfpqverify.o \
+	src/am/ivfpqverifymirror.o \
 	src/am/ivfpqworker.o
 
 PAGE_OBJS = \
@@ -55,7 +57,22 @@ PAGE_OBJS = \
 	src/page/ivfpqunpend.o \
 	src/page/ivfpqwriter.o
 
-CLIENT_OBJS =
+CLIENT_OBJS = \
+	src/client/ivfpqask.o \
+	src/client/ivfpqchild.o \
+	src/client/ivfpqconnect.o \
+	src/client/ivfpqlaunch.o \
+	src/client/ivfpqload.o \
+	src/client/ivfpqloader.o \
+	src/client/ivfpqlock.o \
+	src/client/ivfpqpiece.o \
+	src/client/ivfpqprewarm.o \
+	src/client/ivfpqreadmirror.o \
+	src/client/ivfpqshared.o \
+	src/client/ivfpqstatus.o \
+	src/client/ivfpqsupervisor.o \
+	src/client/ivfpqviews.o \
+	src/client/ivfpqwanted.o
 
 ENGINE_OBJS = \
 	src/engine/gv_engine.o \

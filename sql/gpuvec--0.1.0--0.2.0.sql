@@ -43,12 +43,38 @@ CREATE FUNCTION gpuvec_last_scan(
 	OUT measured bigint,
 	OUT given bigint,
 	OUT late bigint,
-	OUT finished boolean)
+	OUT finished boolean,
+	OUT engine text,
+	OUT batch_size integer,
+	OUT stale_lists bigint,
+	OUT tail_copies bigint,
+	OUT queued_us bigint,
+	OUT engine_us bigint,
+	OUT trip_us bigint,
+	OUT fallback text)
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION gpuvec_last_scan() IS
 	'what the last gpuivfpq scan of this session did';
+
+--
+-- Checking mirrors, too
+--
+
+DROP FUNCTION gpuvec_verify_index(regclass);
+
+CREATE FUNCTION gpuvec_verify_index(index regclass, mirror boolean DEFAULT false)
+RETURNS TABLE (
+	severity text,
+	block bigint,
+	list integer,
+	problem text)
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION gpuvec_verify_index(regclass, boolean) IS
+	'faults of a gpuivfpq index, and of its mirror, no row if there are none';
 
 --
 -- Training an index that is in use
@@ -60,3 +86,73 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION gpuvec_train(regclass) IS
 	'train a gpuivfpq index, or put its pending rows into lists; how many went there';
+
+--
+-- gpuvecd: mirrors of indexes in a server's memory
+--
+
+CREATE FUNCTION gpuvec_prewarm(index regclass) RETURNS bigint
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION gpuvec_prewarm(regclass) IS
+	'have gpuvecd mirror a gpuivfpq index, and wait for it; how many copies it holds';
+
+CREATE FUNCTION gpuvec_mirrors(
+	OUT database name,
+	OUT index regclass,
+	OUT state text,
+	OUT bytes bigint,
+	OUT lists integer,
+	OUT copies bigint,
+	OUT behind bigint,
+	OUT loading_percent double precision,
+	OUT searches bigint,
+	OUT last_used timestamptz,
+	OUT error text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+CREATE VIEW gpuvec_mirrors AS SELECT * FROM gpuvec_mirrors();
+
+COMMENT ON VIEW gpuvec_mirrors IS 'indexes that gpuvecd mirrors, or is to';
+
+CREATE FUNCTION gpuvec_stat(
+	OUT pid integer,
+	OUT state text,
+	OUT engine text,
+	OUT device text,
+	OUT started timestamptz,
+	OUT restarts bigint,
+	OUT searches_by_server bigint,
+	OUT searches_in_sessions bigint,
+	OUT fallbacks bigint,
+	OUT down bigint,
+	OUT suspended bigint,
+	OUT not_mirrored bigint,
+	OUT loading bigint,
+	OUT timed_out bigint,
+	OUT broken bigint,
+	OUT refused bigint,
+	OUT engine_failed bigint,
+	OUT stale bigint,
+	OUT batches bigint,
+	OUT mean_batch double precision,
+	OUT largest_batch bigint,
+	OUT bytes_sent bigint,
+	OUT bytes_received bigint,
+	OUT mirrors bigint,
+	OUT mirror_bytes bigint,
+	OUT memory bigint,
+	OUT latency_p50_us double precision,
+	OUT latency_p99_us double precision)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+CREATE VIEW gpuvec_stat AS SELECT * FROM gpuvec_stat();
+
+COMMENT ON VIEW gpuvec_stat IS 'how gpuvecd is, and what became of searches';
+
+GRANT SELECT ON gpuvec_mirrors, gpuvec_stat TO PUBLIC;

@@ -4,8 +4,8 @@ CREATE EXTENSION IF NOT EXISTS gpuvec;
 LOAD 'gpuvec';
 
 -- settings
-SELECT name, setting, boot_val, min_val, max_val, enumvals, context
-FROM pg_settings WHERE name LIKE 'gpuvec.%' ORDER BY name;
+SELECT name, boot_val, min_val, max_val, enumvals
+FROM pg_settings WHERE name LIKE 'gpuvec.%' AND context = 'user' ORDER BY name;
 
 SET gpuvec.probes = 10;
 SHOW gpuvec.probes;

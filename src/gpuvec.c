@@ -6,9 +6,11 @@
 #include "postgres.h"
 
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "utils/guc.h"
 
 #include "am/ivfpq.h"
+#include "client/ivfpqclient.h"
 #include "page/ivfpqfault.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
@@ -23,9 +25,39 @@ int			ivfpq_order = IVFPQ_ORDER_STRICT;
 int			ivfpq_max_probes = 0;
 double		ivfpq_recall = 0.95;
 
+int			ivfpq_engine = IVFPQ_ENGINE_AUTO;
+int			ivfpq_on_gpu_error = IVFPQ_ON_ERROR_FALLBACK;
+int			ivfpq_request_timeout = 1000;
+bool		ivfpq_auto_mirror = true;
+
+int			ivfpq_server = IVFPQ_SERVER_AUTO;
+int			ivfpq_gpu_memory = 0;
+char	   *ivfpq_devices = "";
+
 static const struct config_enum_entry order_options[] = {
 	{"strict", IVFPQ_ORDER_STRICT, false},
 	{"relaxed", IVFPQ_ORDER_RELAXED, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry engine_options[] = {
+	{"auto", IVFPQ_ENGINE_AUTO, false},
+	{"cpu", IVFPQ_ENGINE_CPU, false},
+	{"gpu", IVFPQ_ENGINE_GPU, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry server_options[] = {
+	{"auto", IVFPQ_SERVER_AUTO, false},
+	{"cuda", IVFPQ_SERVER_CUDA, false},
+	{"cpu", IVFPQ_SERVER_CPU, false},
+	{"off", IVFPQ_SERVER_OFF, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry error_options[] = {
+	{"fallback", IVFPQ_ON_ERROR_FALLBACK, false},
+	{"error", IVFPQ_ON_ERROR_ERROR, false},
 	{NULL, 0, false}
 };
 
@@ -49,12 +81,10 @@ assign_fault(const char *newval, void *extra)
 	IvfpqFaultReset();
 }
 
-/* Called once a process, when the library is loaded. */
-void
-_PG_init(void)
+/* Settings of a scan. */
+static void
+define_scan_settings(void)
 {
-	IvfpqInitOptions();
-
 	DefineCount("gpuvec.probes",
 				"Sets the number of lists that a scan reads first.",
 				"0 takes the index's option probes or, without one, a "
@@ -83,10 +113,73 @@ _PG_init(void)
 							 ".99 take; beyond that everything is read.",
 							 &ivfpq_recall, 0.95, 0.0, 1.0, PGC_USERSET, 0,
 							 NULL, NULL, NULL);
+}
+
+/* Settings of a session that has to do with gpuvecd. */
+static void
+define_client_settings(void)
+{
+	DefineCustomEnumVariable("gpuvec.engine",
+							 "Sets where indexes are searched.",
+							 "cpu: in the session; gpu: by gpuvecd, whatever "
+							 "it runs on; auto: by gpuvecd when it has a "
+							 "card.",
+							 &ivfpq_engine, IVFPQ_ENGINE_AUTO, engine_options,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("gpuvec.on_gpu_error",
+							 "Sets what a scan does when gpuvecd fails.",
+							 "fallback searches in the session; error ends "
+							 "the statement.",
+							 &ivfpq_on_gpu_error, IVFPQ_ON_ERROR_FALLBACK,
+							 error_options, PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("gpuvec.request_timeout",
+							"Sets how long a scan waits for gpuvecd.",
+							NULL, &ivfpq_request_timeout, 1000, 1, 600000,
+							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomBoolVariable("gpuvec.auto_mirror",
+							 "Lets a scan ask for a mirror of its index.",
+							 NULL, &ivfpq_auto_mirror, true, PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+}
+
+/* Settings of gpuvecd, which starts with the server. */
+static void
+define_server_settings(void)
+{
+	DefineCustomEnumVariable("gpuvec.server",
+							 "Sets the engine that gpuvecd runs.",
+							 "auto: cuda if there is a card, else there is "
+							 "no gpuvecd; off: there is none.",
+							 &ivfpq_server, IVFPQ_SERVER_AUTO, server_options,
+							 PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("gpuvec.gpu_memory",
+							"Sets how much memory mirrors may have together.",
+							"0 is what the engine proposes.",
+							&ivfpq_gpu_memory, 0, 0, INT_MAX, PGC_POSTMASTER,
+							GUC_UNIT_MB, NULL, NULL, NULL);
+	DefineCustomStringVariable("gpuvec.devices",
+							   "Sets the cards that gpuvecd uses.",
+							   "Their numbers, with commas; empty is its own "
+							   "choice.",
+							   &ivfpq_devices, "", PGC_POSTMASTER, 0, NULL,
+							   NULL, NULL);
+}
+
+/* Called once a process, when the library is loaded. */
+void
+_PG_init(void)
+{
+	IvfpqInitOptions();
+	define_scan_settings();
+	define_client_settings();
+	if (process_shared_preload_libraries_in_progress)
+		define_server_settings();
 	if (getenv("GPUVEC_FAULTS") != NULL)
 		DefineCustomStringVariable("gpuvec.fault",
 								   "Sets where tests make a backend stop.",
 								   NULL, &ivfpq_fault, NULL, PGC_SUSET,
 								   GUC_NOT_IN_SAMPLE, NULL, assign_fault, NULL);
 	MarkGUCPrefixReserved("gpuvec");
+	if (process_shared_preload_libraries_in_progress)
+		IvfpqClientInit();
 }

@@ -11,14 +11,18 @@
 #include "access/relscan.h"
 #include "catalog/pg_class.h"
 #include "commands/vacuum.h"
+#include "common/relpath.h"
 #include "miscadmin.h"
 #include "nodes/pathnodes.h"
 #include "storage/bufmgr.h"
+#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/tuplesort.h"
+#include "utils/wait_event.h"
 
 #if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
 #error "gpuvec supports PostgreSQL 15 to 18"
@@ -175,6 +179,85 @@ GvRestrictSearchPath(void)
 {
 #if PG_VERSION_NUM >= 170000
 	RestrictSearchPath();
+#endif
+}
+
+/* Where an index's pages are. */
+typedef struct GvStorage
+{
+	Oid			database;
+	Oid			tablespace;
+	Oid			number;			/* relfilenumber */
+} GvStorage;
+
+static inline GvStorage
+GvStorageOf(Relation rel)
+{
+#if PG_VERSION_NUM >= 160000
+	GvStorage	storage = {rel->rd_locator.dbOid, rel->rd_locator.spcOid,
+	rel->rd_locator.relNumber};
+#else
+	GvStorage	storage = {rel->rd_node.dbNode, rel->rd_node.spcNode,
+	rel->rd_node.relNode};
+#endif
+
+	return storage;
+}
+
+/* Was the relation made or rewritten in a transaction that still runs? */
+static inline bool
+GvIsUncommitted(Relation rel)
+{
+#if PG_VERSION_NUM >= 160000
+	SubTransactionId rewritten = rel->rd_firstRelfilelocatorSubid;
+#else
+	SubTransactionId rewritten = rel->rd_firstRelfilenodeSubid;
+#endif
+
+	return rel->rd_createSubid != InvalidSubTransactionId ||
+		rewritten != InvalidSubTransactionId;
+}
+
+/* The first file of a permanent or unlogged relation, below the data folder. */
+static inline void
+GvStoragePath(GvStorage storage, char *path, Size size)
+{
+#if PG_VERSION_NUM >= 180000
+	strlcpy(path, GetRelationPath(storage.database, storage.tablespace,
+								  storage.number, INVALID_PROC_NUMBER,
+								  MAIN_FORKNUM).str, size);
+#else
+	char	   *name = GetRelationPath(storage.database, storage.tablespace,
+									   storage.number, -1, MAIN_FORKNUM);
+
+	strlcpy(path, name, size);
+	pfree(name);
+#endif
+}
+
+/* A set of things to wait for that lives until it is freed. */
+static inline WaitEventSet *
+GvCreateWaitEventSet(int nevents)
+{
+#if PG_VERSION_NUM >= 170000
+	return CreateWaitEventSet(NULL, nevents);
+#else
+	return CreateWaitEventSet(TopMemoryContext, nevents);
+#endif
+}
+
+/* What pg_stat_activity says of who waits for gpuvecd. */
+static inline uint32
+GvWaitEvent(void)
+{
+#if PG_VERSION_NUM >= 170000
+	static uint32 event = 0;
+
+	if (event == 0)
+		event = WaitEventExtensionNew("GpuvecServer");
+	return event;
+#else
+	return PG_WAIT_EXTENSION;
 #endif
 }
 

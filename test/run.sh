@@ -305,6 +305,31 @@ part_sql() {
 		gv_stop "$1"
 		check_server_log "$1"
 	fi
+	if wanted sql; then
+		sql_through_gpuvecd "$1-gpuvecd"
+	fi
+}
+
+# The SQL tests once more, on a cluster whose searches go to gpuvecd as soon as
+# it has a mirror; $1 = its name
+sql_through_gpuvecd() {
+	local answered
+	gv_start "$1" 'max_prepared_transactions = 10' \
+		"shared_preload_libraries = 'gpuvec'" 'gpuvec.server = cpu' \
+		'gpuvec.engine = gpu' || {
+		failed 1 "$SERVER with gpuvecd: does not start"
+		return 0
+	}
+	installcheck "sql through gpuvecd" REGRESS ISOLATION .
+	answered=$(gv_as "$GV_BIN/psql" -XAt -d contrib_regression \
+		-c 'SELECT searches_by_server FROM gpuvec_stat')
+	if [ "${answered:-0}" -gt 100 ]; then
+		passed 1
+	else
+		failed 1 "$SERVER: gpuvecd answered ${answered:-no} searches"
+	fi
+	gv_stop "$1"
+	check_server_log "$1"
 }
 
 # Runs one TAP file in a folder of its own, where its output goes.  Called

@@ -231,9 +231,35 @@ extern void IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 					   IndexInfo *indexInfo, IvfpqType *type);
 
 /* ivfpqcoarse.c */
+extern int	IvfpqListsToCompare(const IvfpqMetaData *meta, int probes);
 extern void IvfpqNearestLists(Relation index, const IvfpqModel *model,
 							  GvMetric metric, const float *vector,
 							  GvTopK *lists);
+
+/*
+ * ivfpqremote.c: from a query to candidates, by gpuvecd.
+ */
+typedef struct IvfpqRemoteReport
+{
+	char		engine[16];		/* that answered so far; "" = none yet */
+	const char *fallback;		/* why gpuvecd did not, the last time, or NULL */
+	bool		asked;			/* at least once, */
+	bool		answered;		/* and it answered */
+	uint32		batch_size;		/* searches answered together, the last time */
+	int64		stale_lists;	/* read again, for what the mirror had is old */
+	int64		tail_copies;	/* scored here, for the mirror had them not */
+	int64		queued_us;		/* times of all searches added up */
+	int64		engine_us;
+	int64		trip_us;		/* from question to answer */
+} IvfpqRemoteReport;
+
+typedef struct IvfpqRemote
+{
+	IvfpqListEntry *entries;	/* [room] of the probed lists, as they are */
+	uint8	   *ages;			/* [room] of what the mirror had of them */
+	int			room;
+	IvfpqRemoteReport report;
+} IvfpqRemote;
 
 /*
  * ivfpqsearch.c: from a query to candidates.
@@ -244,6 +270,7 @@ typedef struct IvfpqSearch
 	const IvfpqModel *model;
 	float	   *query;			/* [dims] transformed */
 	float	   *table;			/* [m][16] */
+	bool		tabled;			/* it is the query's */
 	IvfpqListReader reader;
 	GvTopK		lists;			/* nearest lists */
 	GvTopK		candidates;		/* best copies; ids as `addresses` says */
@@ -251,6 +278,7 @@ typedef struct IvfpqSearch
 	int64		copies_read;
 	bool		addresses;		/* ids are addresses of refine records, else
 								 * TIDs */
+	IvfpqRemote remote;
 } IvfpqSearch;
 
 extern int	IvfpqDefaultLists(double rows);
@@ -260,7 +288,10 @@ extern void IvfpqSearchQuery(IvfpqSearch *search, const float *query);
 extern void IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates);
 extern void IvfpqSearchNearest(IvfpqSearch *search, int probes);
 extern void IvfpqSearchList(IvfpqSearch *search, int i);
+extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
+							 const IvfpqBlockView *view);
 extern void IvfpqTopKResize(GvTopK *top, int capacity);
+extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity);
 
 /*
  * ivfpqeffort.c: how many lists and candidates a batch of a scan takes.
@@ -380,6 +411,15 @@ extern void IvfpqActAsCaller(const IvfpqIdentity *caller);
 extern bool IvfpqHasPlace(IvfpqType *type, Datum value);
 extern int64 IvfpqCountRows(Relation index, const IvfpqMetaData *meta);
 extern int64 IvfpqCountPending(Relation index, const IvfpqMetaData *meta);
+
+/*
+ * ivfpqverifymirror.c: a problem of a list, or IVFPQ_NO_LIST, on a block, or
+ * InvalidBlockNumber; an error or a warning.
+ */
+typedef void (*IvfpqProblem) (void *arg, bool error, BlockNumber blkno,
+							  uint32 list, const char *problem);
+
+extern void IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg);
 
 /*
  * ivfpqinplace.c, ivfpqdrain.c: an index that is in use gets trained, and

@@ -18,16 +18,23 @@
 #define LEAST_SHARE			0.25
 #define LISTS_PER_PROBE_CALIBRATED	2
 
-/* Lists to compare to find so many. */
-static int
-lists_to_compare(const IvfpqMetaData *meta, int probes)
+/*
+ * Lists to compare with a query to find the nearest so many; all of them where
+ * going through the parents would be hardly less work.
+ */
+int
+IvfpqListsToCompare(const IvfpqMetaData *meta, int probes)
 {
 	double		share = meta->coarse_share > 0 ? meta->coarse_share : LEAST_SHARE;
 	int			each = meta->coarse_share > 0 ? LISTS_PER_PROBE_CALIBRATED :
 		LISTS_PER_PROBE;
+	int			wanted = (int) Min(Max((double) probes * each,
+									   meta->nlists * share), meta->nlists);
 
-	return (int) Min(Max((double) probes * each, meta->nlists * share),
-					 meta->nlists);
+	if (meta->nparents == 1 ||
+		(int64) wanted + meta->nparents >= meta->nlists)
+		return meta->nlists;
+	return wanted;
 }
 
 /* Offer lists first .. first + n - 1 to `best`. */
@@ -92,9 +99,8 @@ IvfpqNearestLists(Relation index, const IvfpqModel *model, GvMetric metric,
 
 	gv.metric = metric;
 	gv_topk_reset(lists);
-	wanted = lists_to_compare(meta, lists->capacity);
-	if (meta->nparents == 1 ||
-		(int64) wanted + meta->nparents >= meta->nlists)
+	wanted = IvfpqListsToCompare(meta, lists->capacity);
+	if (wanted == meta->nlists)
 		compare_lists(index, model, &gv, vector, 0, meta->nlists, lists);
 	else
 	{

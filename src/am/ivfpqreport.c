@@ -8,6 +8,7 @@
 #include "catalog/pg_class.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "utils/builtins.h"
 
 #include "am/ivfpqscan.h"
 
@@ -26,6 +27,14 @@ enum
 	REPORT_GIVEN,
 	REPORT_LATE,
 	REPORT_FINISHED,
+	REPORT_ENGINE,
+	REPORT_BATCH_SIZE,
+	REPORT_STALE_LISTS,
+	REPORT_TAIL_COPIES,
+	REPORT_QUEUED_US,
+	REPORT_ENGINE_US,
+	REPORT_TRIP_US,
+	REPORT_FALLBACK,
 	REPORT_NCOLUMNS
 };
 
@@ -46,6 +55,29 @@ IvfpqReportScan(const IvfpqScan *state)
 	last.given = state->given;
 	last.late = state->late;
 	last.finished = state->finishing;
+	last.remote = state->search.remote.report;
+}
+
+/* The columns about gpuvecd; NULL what it had no part in. */
+static void
+report_remote(const IvfpqRemoteReport *remote, Datum *values, bool *nulls)
+{
+	const char *engine = remote->engine[0] ? remote->engine : "session";
+
+	values[REPORT_ENGINE] = CStringGetTextDatum(engine);
+	values[REPORT_BATCH_SIZE] = Int32GetDatum((int32) remote->batch_size);
+	nulls[REPORT_BATCH_SIZE] = !remote->answered;
+	values[REPORT_STALE_LISTS] = Int64GetDatum(remote->stale_lists);
+	values[REPORT_TAIL_COPIES] = Int64GetDatum(remote->tail_copies);
+	values[REPORT_QUEUED_US] = Int64GetDatum(remote->queued_us);
+	nulls[REPORT_QUEUED_US] = !remote->answered;
+	values[REPORT_ENGINE_US] = Int64GetDatum(remote->engine_us);
+	nulls[REPORT_ENGINE_US] = !remote->answered;
+	values[REPORT_TRIP_US] = Int64GetDatum(remote->trip_us);
+	nulls[REPORT_TRIP_US] = !remote->asked;
+	nulls[REPORT_FALLBACK] = remote->fallback == NULL;
+	if (remote->fallback != NULL)
+		values[REPORT_FALLBACK] = CStringGetTextDatum(remote->fallback);
 }
 
 /* gpuvec_last_scan() */
@@ -53,7 +85,7 @@ Datum
 gpuvec_last_scan(PG_FUNCTION_ARGS)
 {
 	TupleDesc	desc;
-	Datum		values[REPORT_NCOLUMNS];
+	Datum		values[REPORT_NCOLUMNS] = {0};
 	bool		nulls[REPORT_NCOLUMNS] = {false};
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
@@ -70,6 +102,7 @@ gpuvec_last_scan(PG_FUNCTION_ARGS)
 	values[REPORT_GIVEN] = Int64GetDatum(last.given);
 	values[REPORT_LATE] = Int64GetDatum(last.late);
 	values[REPORT_FINISHED] = BoolGetDatum(last.finished);
+	report_remote(&last.remote, values, nulls);
 	if (!OidIsValid(last.index))
 		memset(nulls, true, sizeof(nulls));
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),

@@ -26,6 +26,7 @@ typedef struct IvfpqScanReport
 	int64		given;			/* rows given out */
 	int64		late;			/* rows left out to keep the order */
 	bool		finished;		/* with a pass over all rows */
+	IvfpqRemoteReport remote;
 } IvfpqScanReport;
 
 typedef struct IvfpqScan

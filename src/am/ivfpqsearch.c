@@ -49,37 +49,47 @@ void
 IvfpqSearchQuery(IvfpqSearch *search, const float *query)
 {
 	memcpy(search->query, query, search->model->meta.dims * sizeof(float));
-	IvfpqCheckStatus(gv_table(&search->model->gv, search->query,
-							  search->table));
+	search->tabled = false;
 	search->lists_read = 0;
 	search->copies_read = 0;
+}
+
+/*
+ * Offer the live copies of a block, which the reader came to in the i-th
+ * nearest list, to search->candidates.
+ */
+void
+IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
+{
+	const GvModel *gv = &search->model->gv;
+	GvBlock		block = {
+		.codes = view->codes,
+		.t = view->t,
+		.rowids = (const uint16_t *) (search->addresses ? view->refine :
+									  view->tids),
+		.live = view->live
+	};
+
+	/* not before it is needed: where gpuvecd answers it never is */
+	if (!search->tabled)
+		IvfpqCheckStatus(gv_table(gv, search->query, search->table));
+	search->tabled = true;
+	search->candidates.unique = search->reader.reread;
+	IvfpqCheckStatus(gv_scan(gv, search->table, search->lists.scores[i],
+							 &block, 1, &search->candidates));
+	search->copies_read += pg_popcount32(view->live);
 }
 
 /* Offer every copy of the i-th nearest list to search->candidates. */
 void
 IvfpqSearchList(IvfpqSearch *search, int i)
 {
-	uint32		list = (uint32) search->lists.ids[i];
-	float		base = search->lists.scores[i];
 	IvfpqBlockView view;
 
-	search->candidates.unique = false;
-	IvfpqListOpen(&search->reader, list);
+	IvfpqListOpen(&search->reader, (uint32) search->lists.ids[i]);
 	while (IvfpqListNext(&search->reader, &view))
-	{
-		GvBlock		block = {
-			.codes = view.codes,
-			.t = view.t,
-			.rowids = (const uint16_t *) (search->addresses ? view.refine :
-										  view.tids),
-			.live = view.live
-		};
-
-		search->candidates.unique = search->reader.reread;
-		IvfpqCheckStatus(gv_scan(&search->model->gv, search->table, base,
-								 &block, 1, &search->candidates));
-		search->copies_read += pg_popcount32(view.live);
-	}
+		IvfpqSearchBlock(search, i, &view);
+	search->candidates.unique = false;
 	search->lists_read++;
 }
 
@@ -113,21 +123,30 @@ keep_distinct(GvTopK *candidates, int n)
 	tidset_destroy(seen);
 }
 
+/* The best copies of the `probes` nearest lists, by the session's engine. */
+static void
+search_session(IvfpqSearch *search, int probes, int capacity)
+{
+	IvfpqSearchNearest(search, probes);
+	IvfpqTopKResize(&search->candidates, capacity);
+	for (int i = 0; i < search->lists.count; i++)
+		IvfpqSearchList(search, i);
+	gv_topk_sort(&search->candidates);
+}
+
 /*
  * Fill search->candidates with the best rows of the `probes` nearest lists,
  * by the score of their better copy, ties by id.  All copies of a row carry
  * the same address, so that it names the row as well as its TID does.
+ * Whoever finds them, gpuvecd or the session's engine, they are the same.
  */
 void
 IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)
 {
-	const IvfpqModel *model = search->model;
+	int			copies = search->model->meta.copies;
 
-	IvfpqSearchNearest(search, probes);
-	IvfpqTopKResize(&search->candidates, candidates * model->meta.copies);
-	for (int i = 0; i < search->lists.count; i++)
-		IvfpqSearchList(search, i);
-	gv_topk_sort(&search->candidates);
-	if (model->meta.copies > 1)
+	if (!IvfpqSearchRemote(search, probes, candidates * copies))
+		search_session(search, probes, candidates * copies);
+	if (copies > 1)
 		keep_distinct(&search->candidates, candidates);
 }

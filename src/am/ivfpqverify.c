@@ -44,6 +44,7 @@ typedef struct Verify
 	Relation	index;
 	ReturnSetInfo *result;
 	IvfpqType	type;
+	bool		mirror;			/* compare gpuvecd's mirror, too */
 	int			copies;			/* lists that should hold a row */
 	Tuplesortstate *entries;	/* int8: TIDs in the index * 4 + IvfpqPlace */
 	Tuplesortstate *rows;		/* int8: TIDs of rows to be found there */
@@ -408,6 +409,8 @@ verify_index(Verify *verify)
 	{
 		read_table(verify, snapshot);
 		compare_rows(verify);
+		if (verify->mirror)
+			IvfpqVerifyMirror(verify->index, report, verify);
 	}
 	tuplesort_end(verify->entries);
 	tuplesort_end(verify->rows);
@@ -416,13 +419,14 @@ verify_index(Verify *verify)
 	UnregisterSnapshot(snapshot);
 }
 
-/* gpuvec_verify_index(index regclass) */
+/* gpuvec_verify_index(index regclass, mirror boolean), 0.1.0 had no mirror */
 Datum
 gpuvec_verify_index(PG_FUNCTION_ARGS)
 {
 	Verify		verify = {.result = (ReturnSetInfo *) fcinfo->resultinfo};
 	IvfpqIdentity caller;
 
+	verify.mirror = PG_NARGS() > 1 && PG_GETARG_BOOL(1);
 	verify.index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
 									   &verify.heap);
 	IvfpqCheckInspect(verify.index);

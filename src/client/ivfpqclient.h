@@ -69,15 +69,19 @@ typedef enum IvfpqServed
 
 #define IVFPQ_NSERVED	11
 
+/* ivfpqshared.c: for _PG_init, while the library is preloaded. */
+extern void IvfpqClientInit(void);
+
 /*
  * ivfpqask.c: a search.  Pointers are good until the next one.
  */
 typedef struct IvfpqAnswer
 {
 	GvSearchReply head;
+	const char *engine;			/* gpuvecd's: "cpu", "cuda" */
 	const GvProbeReply *probed; /* [head.nprobed] */
-	const GvHit *hits;			/* [head.nhits] ascending by (S, row id); their
-								 * probes are in range */
+	const GvHit *hits;			/* [head.nhits] ascending by (S, row id);
+								 * their probes are in range */
 } IvfpqAnswer;
 
 extern IvfpqServed IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,
@@ -85,5 +89,27 @@ extern IvfpqServed IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,
 								  int capacity, IvfpqAnswer *answer);
 extern void IvfpqAskStale(Relation index, const IvfpqMetaData *meta,
 						  bool useless);
+extern GvMirrorKey IvfpqMirrorKey(Relation index, const IvfpqMetaData *meta);
+extern bool IvfpqCanMirror(Relation index, const IvfpqMetaData *meta);
+
+/* A cause in a word, as gpuvec_stat names it. */
+extern const char *IvfpqServedName(IvfpqServed served);
+
+/*
+ * ivfpqreadmirror.c: what gpuvecd holds of an index, for checks.
+ */
+typedef struct IvfpqMirrorPieces
+{
+	const char *next;			/* a GvPiece and its arrays */
+	const char *end;
+	int32		code_bytes;
+} IvfpqMirrorPieces;
+
+extern IvfpqServed IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta,
+								   int first, int count,
+								   IvfpqMirrorPieces *pieces,
+								   const char **reason);
+extern bool IvfpqMirrorNext(IvfpqMirrorPieces *pieces, GvListPiece *piece,
+							GvListState *state);
 
 #endif							/* IVFPQCLIENT_H */

@@ -44,6 +44,36 @@ IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
 	UnlockReleaseBuffer(buf);
 }
 
+/*
+ * Copy the entries of lists [n] out.  A page stays locked while the next list
+ * is on it, too: near lists often have one parent, and so one page.
+ */
+void
+IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
+					 const uint64 *lists, int n, IvfpqListEntry *entries)
+{
+	BlockNumber blkno = InvalidBlockNumber;
+	Buffer		buf = InvalidBuffer;
+
+	for (int i = 0; i < n; i++)
+	{
+		BlockNumber wanted = IvfpqDirectoryPage(meta, (uint32) lists[i]);
+
+		if (wanted != blkno)
+		{
+			if (BufferIsValid(buf))
+				UnlockReleaseBuffer(buf);
+			buf = IvfpqReadPage(index, wanted, BUFFER_LOCK_SHARE,
+								IVFPQ_KIND_DIRECTORY, NULL);
+			blkno = wanted;
+		}
+		entries[i] = *IvfpqDirectoryEntry(BufferGetPage(buf),
+										  (uint32) lists[i]);
+	}
+	if (BufferIsValid(buf))
+		UnlockReleaseBuffer(buf);
+}
+
 /* Prepare to read lists; memory from the current context. */
 void
 IvfpqListReaderInit(IvfpqListReader *reader, Relation index,

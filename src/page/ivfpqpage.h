@@ -326,6 +326,9 @@ extern BlockNumber IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list);
 extern IvfpqListEntry *IvfpqDirectoryEntry(Page page, uint32 list);
 extern void IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta,
 							   uint32 list, IvfpqListEntry *entry);
+extern void IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
+								 const uint64 *lists, int n,
+								 IvfpqListEntry *entries);
 extern void IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
 							uint32 list, const IvfpqCopy *copy,
 							const IvfpqPendingPlace *pending);

@@ -1,0 +1,87 @@
+/*
+ * ivfpqload.h
+ *		Bringing a mirror to gpuvecd.  Private to src/client.
+ *
+ * The rhythm is: lock the index, recheck that it is the one, copy a message's
+ * worth into memory, unlock; then send.  So whoever waits for the index waits
+ * for milliseconds, and never for gpuvecd.
+ */
+#ifndef IVFPQLOAD_H
+#define IVFPQLOAD_H
+
+#include "storage/bufmgr.h"
+
+#include "client/ivfpqconnect.h"
+
+typedef enum IvfpqLoadResult
+{
+	IVFPQ_LOAD_DONE,
+	IVFPQ_LOAD_GONE,			/* there is no such index any more */
+	IVFPQ_LOAD_ABSENT,			/* catch-up: there is no such mirror any more */
+	IVFPQ_LOAD_YIELD,			/* somebody wants the database for himself */
+	IVFPQ_LOAD_NO_ROOM,			/* gpuvecd has no memory */
+	IVFPQ_LOAD_FAILED			/* see `error` */
+} IvfpqLoadResult;
+
+typedef struct IvfpqLoad
+{
+	GvMirrorKey key;
+	char		name[NAMEDATALEN];	/* of the index */
+	char		error[160];		/* when it did not work */
+	bool		fresh;			/* it brought a whole mirror */
+	int64		copies;			/* brought, or found there, in this pass */
+	int64		expected;		/* of a whole pass */
+
+	/* while the index is locked */
+	Relation	index;			/* NULL: it is not */
+	IvfpqMetaData meta;
+
+	/* as long as the load */
+	MemoryContext context;
+	BufferAccessStrategy strategy;
+	IvfpqListReader reader;
+	int			code_bytes;
+	bool		awaiting;		/* the answer to what was sent is to come */
+
+	/* GvListsRequest and pieces, or values of an array */
+	Size		room;			/* bytes of a message: what is copied under
+								 * one lock */
+	char	   *message;		/* [room] */
+	Size		used;
+	int			npieces;
+} IvfpqLoad;
+
+/* ivfpqload.c */
+extern IvfpqLoadResult IvfpqLoadMirror(IvfpqLoad *load, bool whole);
+
+/* ivfpqlock.c */
+extern bool IvfpqDatabaseIsFree(void);
+extern IvfpqLoadResult IvfpqLoadLock(IvfpqLoad *load);
+extern void IvfpqLoadUnlock(IvfpqLoad *load);
+
+/* ivfpqpiece.c */
+typedef enum IvfpqPieceResult
+{
+	IVFPQ_PIECE_DONE,			/* in the message, or nothing to do */
+	IVFPQ_PIECE_FULL,			/* the message has no room for it */
+	IVFPQ_PIECE_CHANGED			/* the list was rewritten meanwhile */
+} IvfpqPieceResult;
+
+/* A list that is longer than a message, on its way. */
+typedef struct IvfpqLongList
+{
+	int32		list;
+	GvListState state;			/* as when it was begun */
+	uint32		nblocks;
+	uint32		next;			/* block to send next */
+	IvfpqAddress *addresses;	/* [nblocks] */
+} IvfpqLongList;
+
+extern void IvfpqMessageBegin(IvfpqLoad *load);
+extern IvfpqPieceResult IvfpqMessageAdd(IvfpqLoad *load, int32 list,
+										const GvListState *have);
+extern void IvfpqLongBegin(IvfpqLoad *load, IvfpqLongList *longlist,
+						   int32 list);
+extern bool IvfpqLongNext(IvfpqLoad *load, IvfpqLongList *longlist);
+
+#endif							/* IVFPQLOAD_H */

@@ -1,0 +1,258 @@
+# Mirrors follow their indexes: they are what the pages are, while rows come
+# and go, after every command that gives an index new pages, in every
+# database, on a standby; and what there is no room for is refused cleanly.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $rows = long_test() ? 50_000 : 2000;
+my $cycles = long_test() ? 40 : 8;
+
+# little memory, so that one list takes several messages
+my $node = new_node(
+	'main',
+	allows_streaming => 1,
+	conf => "shared_preload_libraries = 'gpuvec'\ngpuvec.server = 'cpu'\n"
+	  . "gpuvec.engine = 'gpu'\ngpuvec.request_timeout = '10s'\n"
+	  . "maintenance_work_mem = '1MB'\nmax_worker_processes = 16\n");
+
+# Test: the index is mirrored, all of it, and the mirror is as the pages are.
+sub is_mirrored
+{
+	my ($index, $what, %options) = @_;
+	my $server = $options{on} // $node;
+	my $database = $options{database} // 'postgres';
+
+	cmp_ok($server->safe_psql($database, "SELECT gpuvec_prewarm('$index')"),
+		'>', 0, "$what: $index is mirrored");
+	is( $server->safe_psql($database,
+			"SELECT state, behind, loading_percent, error FROM gpuvec_mirrors WHERE index = '$index'::regclass"),
+		'ready|0|100|', "$what: $index has all");
+	is( $server->safe_psql($database,
+			"SELECT * FROM gpuvec_verify_index('$index', mirror => true)"),
+		'', "$what: $index is as the pages are");
+	return;
+}
+
+# Test: gpuvecd gives the rows that the session finds.  Options: none = it is
+# not asked; any = maybe it is too far behind.
+sub is_same
+{
+	my ($table, $dims, $what, %options) = @_;
+	my $server = $options{on} // $node;
+	my $database = $options{database} // 'postgres';
+	my $answers = "SELECT answers('$table', '<->', $dims, 20, 10)";
+	my $before = $server->safe_psql($database, 'SELECT searches_by_server FROM gpuvec_stat');
+
+	is( $server->safe_psql($database, $answers),
+		$server->safe_psql($database, "SET gpuvec.engine = cpu; $answers"),
+		"$what: $table, the same rows");
+	return if $options{any};
+	cmp_ok($server->safe_psql($database, 'SELECT searches_by_server FROM gpuvec_stat'),
+		$options{none} ? '==' : '>', $before, "$what: $table, answered by "
+		  . ($options{none} ? 'the session' : 'gpuvecd'));
+	return;
+}
+
+# Test: soon there are so many mirrors in a database.
+sub soon_mirrors
+{
+	my ($database, $n, $what) = @_;
+
+	ok( wait_until($node, "SELECT count(*) = $n FROM gpuvec_mirrors
+			WHERE database IS NOT DISTINCT FROM $database AND state = 'ready'", 3000),
+		$what)
+	  or diag($node->safe_psql('postgres', 'SELECT * FROM gpuvec_mirrors'));
+	return;
+}
+
+ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'gpuvecd is up');
+
+# -- loaded and caught up while rows come and go
+$node->safe_psql(
+	'postgres', qq{
+	CREATE TABLE t (id int, e real[]);
+	INSERT INTO t SELECT g, point(g, 8) FROM generate_series(1, $rows) AS g;
+	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 20);
+	CREATE TABLE refined (id int, e real[]);
+	INSERT INTO refined SELECT * FROM t;
+	CREATE INDEX refined_e ON refined USING gpuivfpq (e) WITH (lists = 10, refine = sq8);
+});
+is_mirrored('t_e', 'fresh');
+is_same('t', 8, 'fresh');
+my $writes = '';
+for my $i (1 .. $cycles)
+{
+	my $first = $rows + 200 * $i;
+	for my $table ('t', 'refined')
+	{
+		$writes .= "INSERT INTO $table SELECT g, point(g, 8) FROM generate_series($first, $first + 199) AS g;
+			DELETE FROM $table WHERE id % 7 = $i % 7 OR id % 20 = $i % 20; VACUUM $table;\n";
+	}
+}
+my $job = background($node, "$writes CREATE TABLE written ()");
+my $loads = 0;
+while ($node->safe_psql('postgres', q{SELECT to_regclass('written') IS NULL}) eq 't')
+{
+	$node->safe_psql('postgres',
+		"SELECT gpuvec_prewarm('t_e'); SELECT gpuvec_prewarm('refined_e');
+		SELECT answers('t', '<->', 8, 10, 5); SELECT answers('refined', '<->', 8, 10, 5)");
+	$node->safe_psql('postgres', 'REINDEX INDEX CONCURRENTLY t_e') if $loads == 1;
+	die 'this takes too long' if $loads++ > 1000;
+}
+is(end_of($job), 0, "rows came and went while mirrors were brought up to date $loads times");
+for my $table ('t', 'refined')
+{
+	is_mirrored("${table}_e", 'written');
+	is_same($table, 8, 'written');
+	is_complete($node, $table, '<->', 8, 'written');
+}
+
+# -- a list of several messages: whole, with a tail, with dead copies
+$node->safe_psql(
+	'postgres', q{
+	SET maintenance_work_mem = '64MB';
+	CREATE TABLE long (id int, e real[]);
+	INSERT INTO long SELECT g, point(g, 8) || array_fill((g % 13)::real, ARRAY[392])
+	FROM generate_series(1, 12000) AS g;
+	CREATE INDEX long_e ON long USING gpuivfpq (e) WITH (lists = 1, pq_dim = 400);
+});
+is_mirrored('long_e', 'long list');
+is_same('long', 400, 'long list');
+for my $change (
+	'INSERT INTO long SELECT id, e FROM long WHERE id < 100',
+	'DELETE FROM long WHERE id % 100 = 7; VACUUM long',
+	'DELETE FROM long WHERE id % 100 = 9; VACUUM long; INSERT INTO long SELECT id, e FROM long WHERE id < 50',
+	'DELETE FROM long WHERE id % 2 = 0; VACUUM long')
+{
+	$node->safe_psql('postgres', $change);
+	is_mirrored('long_e', $change);
+	is_same('long', 400, $change);
+}
+
+# -- gpuvecd stops in the midst of a load: the index is not locked meanwhile
+my $pid = $node->safe_psql('postgres', 'SELECT pid FROM gpuvec_stat');
+for my $signal ('STOP', 'KILL')
+{
+	$node->safe_psql('postgres', 'REINDEX INDEX long_e');
+	kill 'STOP', $pid;
+	my $load = background($node, "SELECT gpuvec_prewarm('long_e')");
+	ok( wait_until($node,
+			q{SELECT state = 'active' AND query = 'gpuvec: loading a mirror' FROM pg_stat_activity
+			WHERE backend_type = 'gpuvec loader'}),
+		"$signal: a loader is at work");
+	usleep(100_000);
+	is( $node->safe_psql('postgres',
+			q{SET lock_timeout = 500; BEGIN; LOCK long IN ACCESS EXCLUSIVE MODE; SELECT 'locked'}),
+		'locked', "$signal: it holds no lock");
+	kill $signal eq 'STOP' ? 'CONT' : 'KILL', $pid;
+	is(end_of($load) >> 8, $signal eq 'STOP' ? 0 : 3, "$signal: how prewarm ended");
+	ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), "$signal: gpuvecd is up");
+	is_mirrored('long_e', $signal);
+	is_same('long', 400, $signal);
+}
+
+# -- new pages, and none
+$node->safe_psql('postgres', 'REINDEX INDEX t_e');
+is_mirrored('t_e', 'REINDEX');
+is_same('t', 8, 'REINDEX');
+soon_mirrors("'postgres'", 3, 'REINDEX: the old mirror is given up');
+$node->safe_psql('postgres', 'BEGIN; TRUNCATE t; INSERT INTO t VALUES (1, point(1, 8)); ROLLBACK');
+is_same('t', 8, 'TRUNCATE, rolled back');
+$node->safe_psql('postgres',
+	"BEGIN; REINDEX INDEX t_e; SELECT answers('t', '<->', 8, 10, 5); ROLLBACK");
+is_same('t', 8, 'REINDEX, rolled back');
+$node->safe_psql('postgres', 'TRUNCATE t; INSERT INTO t SELECT g, point(g, 8) FROM generate_series(1, 50) AS g');
+is_same('t', 8, 'TRUNCATE', none => 1);
+my (undef, undef, $err) = $node->psql('postgres', "SELECT gpuvec_prewarm('t_e')");
+like($err, qr/ERROR:  index "t_e" is not trained/, 'TRUNCATE: nothing to mirror');
+$node->safe_psql('postgres', 'DROP TABLE long');
+$node->safe_psql('postgres', "SELECT gpuvec_prewarm('refined_e')");
+soon_mirrors("'postgres'", 1, 'DROP: the mirror is given up');
+
+# -- what is not to be mirrored
+(undef, undef, $err) = $node->psql('postgres',
+	"CREATE TEMP TABLE x (e real[]); INSERT INTO x SELECT e FROM refined;
+	CREATE INDEX x_e ON x USING gpuivfpq (e); SELECT gpuvec_prewarm('x_e')");
+like($err, qr/ERROR:  index "x_e" is temporary/, 'temporary');
+(undef, undef, $err) = $node->psql('postgres',
+	"BEGIN; REINDEX INDEX refined_e; SELECT gpuvec_prewarm('refined_e')");
+like($err, qr/ERROR:  index "refined_e" was built in this transaction/, 'built in this transaction');
+$node->safe_psql('postgres', 'CREATE ROLE guest LOGIN');
+(undef, undef, $err) = $node->psql('postgres',
+	"SELECT gpuvec_prewarm('refined_e')", extra_params => [ '-U', 'guest' ]);
+like($err, qr/ERROR:  permission denied for index/, 'not for everyone');
+is( $node->safe_psql('postgres',
+		'SELECT (SELECT count(*) FROM gpuvec_mirrors), (SELECT state FROM gpuvec_stat)',
+		extra_params => [ '-U', 'guest' ]),
+	'0|up', 'views: states are for everyone, mirrors are not');
+# a session that holds a lock on the index is no hindrance, one that waits is
+(undef, undef, $err) = $node->psql('postgres',
+	"SET statement_timeout = 200; BEGIN; LOCK refined IN ACCESS EXCLUSIVE MODE; REINDEX TABLE refined; SELECT gpuvec_prewarm('refined_e')");
+like($err, qr/ERROR:/, 'locked');
+
+# -- other databases: copied and dropped while a loader may be there
+my $begun = time;
+$node->safe_psql('postgres', "SELECT gpuvec_prewarm('refined_e')");
+$node->safe_psql('template1', 'CREATE DATABASE other TEMPLATE postgres');
+is_same('refined', 8, 'copied', database => 'other', none => 1);
+is_mirrored('refined_e', 'copied', database => 'other');
+is_same('refined', 8, 'copied', database => 'other');
+soon_mirrors("'other'", 1, 'copied: a mirror of its own');
+$node->safe_psql('other', 'INSERT INTO refined SELECT g, point(g, 8) FROM generate_series(1, 500) AS g');
+is_same('refined', 8, 'copied, and written', database => 'other', any => 1);
+is_same('refined', 8, 'as it was');
+$node->safe_psql('other', "SELECT gpuvec_prewarm('refined_e')");
+$node->safe_psql('postgres', 'DROP DATABASE other');
+soon_mirrors('NULL', 0, 'dropped: its mirrors are given up');
+soon_mirrors("'other'", 0, 'dropped: its mirrors are given up');
+cmp_ok(time - $begun, '<', 20, 'databases are copied and dropped without waiting');
+
+# -- a standby has mirrors of its own
+$node->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+ok(!-e $standby->data_dir . '/pgsql_tmp.gpuvec.sock', 'a backup has no socket');
+$standby->start;
+ok(wait_until($standby, q{SELECT state = 'up' FROM gpuvec_stat}), 'standby: gpuvecd is up');
+is_mirrored('refined_e', 'standby', on => $standby);
+is_same('refined', 8, 'standby', on => $standby);
+$node->safe_psql('postgres',
+	'INSERT INTO refined SELECT g, point(g, 8) FROM generate_series(1, 300) AS g;
+	DELETE FROM refined WHERE id % 5 = 0; VACUUM refined');
+$node->wait_for_catchup($standby);
+is_same('refined', 8, 'standby, written', on => $standby, any => 1);
+is_mirrored('refined_e', 'standby, written', on => $standby);
+is_same('refined', 8, 'standby, caught up', on => $standby);
+$standby->stop;
+
+# -- no room
+$node->safe_psql(
+	'postgres', q{
+	CREATE TABLE large (id int, e real[]);
+	INSERT INTO large SELECT g, point(g, 8) || array_fill((g % 13)::real, ARRAY[392])
+	FROM generate_series(1, 6000) AS g;
+	CREATE INDEX large_e ON large USING gpuivfpq (e) WITH (lists = 10, pq_dim = 400)});
+$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '1MB'\n");
+$node->restart;
+ok(wait_until($node, q{SELECT state = 'up' AND memory = 1048576 FROM gpuvec_stat}), 'little memory');
+(undef, undef, $err) = $node->psql('postgres', "SELECT gpuvec_prewarm('large_e')");
+like($err, qr/ERROR:  could not mirror the index: gpuvecd has no room for it/, 'little memory: no room');
+is( $node->safe_psql('postgres',
+		q{SELECT state, error FROM gpuvec_mirrors WHERE index = 'large_e'::regclass}),
+	'failed|gpuvecd has no room for it', 'little memory: gpuvec_mirrors says so');
+is_same('large', 400, 'little memory', none => 1) for 1 .. 3;
+is(() = slurp_file($node->logfile) =~ /could not mirror index \d+: gpuvecd has no room/g, 1,
+	'little memory: the log says it once');
+is_mirrored('refined_e', 'little memory');
+is_same('refined', 8, 'little memory');
+$node->stop;
+
+done_testing();

@@ -1,0 +1,173 @@
+# Something else listens where gpuvecd should, or gpuvecd is of another
+# version, or out of its mind: answers are right, the connection is given up,
+# and nothing that it says is believed.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use IO::Socket::UNIX;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $socket = 'pgsql_tmp.gpuvec.sock';
+my $rows = 1000;
+my $node = new_node(
+	'main',
+	conf => "shared_preload_libraries = 'gpuvec'\ngpuvec.server = 'cpu'\n"
+	  . "gpuvec.engine = 'gpu'\ngpuvec.request_timeout = '500ms'\n");
+
+$node->safe_psql(
+	'postgres', qq{
+	CREATE TABLE t (id int, e real[]);
+	INSERT INTO t SELECT g, point(g, 8) FROM generate_series(1, $rows) AS g;
+	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 20, probes = 5);
+});
+my $right = $node->safe_psql('postgres',
+	"SET gpuvec.engine = cpu; SELECT answers('t', '<->', 8, 10, 2)");
+ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'gpuvecd is up');
+
+# As gv_protocol.h has it.
+my ($OK, $REFUSED) = (64, 65);
+my ($HELLO, $SEARCH) = (1, 4);
+
+sub message
+{
+	my ($type, $request, $body) = @_;
+
+	return pack('LSS', length $body, $type, $request) . $body;
+}
+
+my $welcome = message($OK, $HELLO, pack('QLLa16a16', 12345, $$, 0, 'cpu', '0.2.0'));
+
+sub refusal
+{
+	my ($request, $code, $reason) = @_;
+
+	return message($REFUSED, $request, pack('La252', $code, $reason));
+}
+
+# A search's answer: head, probes, hits.
+sub answer
+{
+	my ($nprobed, $nhits, $list, $probe, $more) = @_;
+
+	return message($OK, $SEARCH,
+		pack('llqLLLL', $nprobed, $nhits, 100, 1, 0, 0, 0)
+		  . pack('lfLLL', $list, 0, 1, 1, 1) x $nprobed
+		  . pack('fLSSSS', 0, $probe, 0, 0, 1, 0) x $nhits
+		  . $more);
+}
+
+# Be gpuvecd in a process of its own: say $hello to the greeting and $search
+# to everything else; with undef for one of these: end; with '': be silent.
+sub pretend
+{
+	my ($hello, $search) = @_;
+	pipe(my $told, my $tell) or die;
+	my $pid = fork;
+
+	if ($pid)
+	{
+		close $tell;
+		readline $told;
+		return $pid;
+	}
+	chdir $node->data_dir or die;
+	unlink $socket;
+	my $server = IO::Socket::UNIX->new(Local => $socket, Listen => 20) or die;
+	my @clients;
+
+	$SIG{PIPE} = 'IGNORE';
+	close $tell;
+	while (my $client = $server->accept)
+	{
+		push @clients, $client;
+		for my $said ($hello, $search)
+		{
+			my $length = sysread($client, my $heard, 65536);
+			last unless $length;
+			if (!defined $said)
+			{
+				close $client;
+				last;
+			}
+			last if $said eq '';
+			syswrite($client, $said);
+		}
+	}
+	exit 0;
+}
+
+# Test: with such a server answers are right, and the cause is counted.
+sub test_odd
+{
+	my ($hello, $search, $cause, $what) = @_;
+	my $before = $node->safe_psql('postgres', "SELECT $cause FROM gpuvec_stat()");
+	my $pid = pretend($hello, $search);
+	my $begun = time;
+	is(answers($node, 't', '<->', 8, 10, 2), $right, "$what: answers are right");
+	my $ms = int(1000 * (time - $begun));
+	cmp_ok($ms, '<', 2000, "$what: soon");
+	cmp_ok($node->safe_psql('postgres', "SELECT $cause FROM gpuvec_stat()"),
+		'>', $before, "$what: counted as $cause");
+	kill 'KILL', $pid;
+	waitpid $pid, 0;
+	ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat()}, 2000),
+		"$what: nobody is kept from gpuvecd for long");
+	return;
+}
+
+# the greeting
+test_odd(undef, undef, 'broken', 'closes at once');
+test_odd('', '', 'timed_out', 'silent');
+test_odd('HTTP/1.1 400 Bad Request', undef, 'broken', 'speaks HTTP');
+test_odd(refusal($HELLO, 2, 'other version'), undef, 'refused', 'another version');
+test_odd(refusal($HELLO, 3, 'full'), undef, 'refused', 'too many connections');
+test_odd(refusal($HELLO, 77, 'no idea'), undef, 'broken', 'an unknown refusal');
+test_odd(message($OK, $HELLO, 'x' x 20), undef, 'broken', 'a short greeting');
+test_odd(message($OK, $SEARCH, 'x' x 48), undef, 'broken', 'an answer to something else');
+test_odd(pack('LSS', 0xFFFFFFFF, $OK, $HELLO), undef, 'broken', 'a length beyond all');
+
+# the answer to a search
+test_odd($welcome, undef, 'broken', 'ends instead of an answer');
+test_odd($welcome, '', 'timed_out', 'does not answer');
+test_odd($welcome, substr(answer(2, 2, 0, 0, ''), 0, 50), 'timed_out', 'half an answer');
+test_odd($welcome, answer(2, 2, 0, 0, 'x'), 'broken', 'an answer with a rest');
+test_odd($welcome, answer(2, 2, 0, 0, '') . 'x', 'broken', 'more than an answer');
+test_odd($welcome, answer(2, 2, 20, 0, ''), 'broken', 'a list that there is not');
+test_odd($welcome, answer(2, 2, -1, 0, ''), 'broken', 'a negative list');
+test_odd($welcome, answer(2, 2, 0, 2, ''), 'broken', 'a hit of no probe');
+test_odd($welcome, answer(6, 2, 0, 0, ''), 'broken', 'more probes than asked for');
+test_odd($welcome, pack('LSS', 32, $OK, $SEARCH) . pack('llqLLLL', -1, 0, 0, 1, 0, 0, 0),
+	'broken', 'a negative count');
+test_odd($welcome, pack('LSS', 1 << 30, $OK, $SEARCH), 'broken', 'an answer of a gigabyte');
+test_odd($welcome, refusal($SEARCH, 7, 'no memory'), 'refused', 'no memory');
+test_odd($welcome, refusal($SEARCH, 8, 'broken'), 'engine_failed', 'the engine failed');
+
+# errors, for who wants them
+my $pid = pretend($welcome, refusal($SEARCH, 8, 'an illegal address'));
+my (undef, undef, $err) = $node->psql('postgres',
+	"SET gpuvec.on_gpu_error = error; SELECT answers('t', '<->', 8, 10, 1)");
+like($err, qr/ERROR:  gpuvecd refused a search\nDETAIL:  gpuvecd: an illegal address\.\nHINT/,
+	'an error names the reason');
+kill 'KILL', $pid;
+waitpid $pid, 0;
+(undef, undef, $err) = $node->psql('postgres',
+	"SET gpuvec.on_gpu_error = error; SELECT answers('t', '<->', 8, 10, 1)");
+like($err, qr/ERROR:  gpuvecd is not running\nDETAIL:  State is "up"; it does not listen\./,
+	'an error when nobody listens');
+
+# gpuvecd itself is well all the time, and listens again when started anew
+$node->restart;
+ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'restarted');
+$node->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});
+is(answers($node, 't', '<->', 8, 10, 2), $right, 'restarted: answers are right');
+is($node->safe_psql('postgres', 'SELECT searches_by_server FROM gpuvec_stat'),
+	'2', 'restarted: by gpuvecd');
+$node->stop;
+
+done_testing();

@@ -1,0 +1,461 @@
+# Answers are right whatever the age of gpuvecd's mirror, on a primary and on
+# its standby, each with a gpuvecd of its own: beside inserts, deletes,
+# updates, VACUUM and training, with mirrors that catch up and with mirrors
+# that never do, and while gpuvecd is killed again and again.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use GpuvecRemote;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $seconds = long_test() ? 120 : 8;
+my $rows = 1500;
+
+# table, operator, how the index is made
+my @tables = (
+	[ 'plain', '<->', '(e)', 'lists = 20' ],
+	[ 'once', '<->', '(e)', 'lists = 20, spill = 0' ],
+	[ 'refined', '<#>', '(e real_ip_ops)', 'lists = 20, refine = sq8' ]);
+
+my $primary = new_remote_node(
+	'primary',
+	allows_streaming => 1,
+	conf => "max_connections = 40\nwal_keep_size = '1GB'\ngpuvec.auto_mirror = off\n");
+
+$primary->safe_psql(
+	'postgres', q{
+	-- '' when the k nearest rows by gpuvecd, with all lists, are those of a
+	-- sort, and otherwise how not.  Not for ever more candidates than a message
+	-- has room for.
+	CREATE FUNCTION inexact_there(tab text, operator text, q real[], k int)
+	RETURNS text
+	LANGUAGE plpgsql SET gpuvec.probes = 1000 SET gpuvec.candidates = 20000
+	SET enable_seqscan = off SET gpuvec.engine = gpu AS $$
+	DECLARE
+		a float8[];
+		b float8[];
+	BEGIN
+		EXECUTE format('SELECT array_agg(d) FROM (SELECT e %1$s $1 AS d FROM %2$s
+			ORDER BY e %1$s $1 LIMIT $2) AS x', operator, tab) INTO a USING q, k;
+		EXECUTE format('SELECT array_agg(d) FROM (SELECT (e %1$s $1) + 0 AS d FROM %2$s
+			ORDER BY 1 LIMIT $2) AS x', operator, tab) INTO b USING q, k;
+		IF a IS DISTINCT FROM b THEN
+			RETURN format('%s %s: %s, not %s; %s', tab, q, a, b,
+				(SELECT s::text FROM gpuvec_last_scan() AS s));
+		END IF;
+		RETURN '';
+	END
+	$$;
+
+	-- who answered a scan of all lists, and whether something had to be read
+	-- again, or was missing
+	CREATE FUNCTION ages(tab text, operator text) RETURNS text
+	LANGUAGE plpgsql SET gpuvec.probes = 1000 SET gpuvec.candidates = 20000
+	SET enable_seqscan = off SET gpuvec.engine = gpu AS $$
+	BEGIN
+		EXECUTE format('SELECT FROM %s ORDER BY e %s point(1, 8) LIMIT 1', tab, operator);
+		RETURN (SELECT engine || CASE WHEN stale_lists > 0 THEN ', stale lists' ELSE '' END
+			|| CASE WHEN tail_copies > 0 THEN ', tails' ELSE '' END
+			|| coalesce(', ' || fallback, '')
+			FROM gpuvec_last_scan());
+	END
+	$$;
+
+	-- With ten candidates for ten rows the rows are the candidates.  Nothing
+	-- goes on meanwhile, so gpuvecd's and the session's are the same, and so is
+	-- what it took to get them.  What became of answers with stale lists, over n
+	-- queries.
+	CREATE FUNCTION candidates(tab text, operator text, n int) RETURNS text
+	LANGUAGE plpgsql SET gpuvec.probes = 7 SET gpuvec.candidates = 10
+	SET enable_seqscan = off SET gpuvec.engine = gpu AS $$
+	DECLARE
+		nearest text = format('SELECT array_agg(id) FROM
+			(SELECT id FROM %s ORDER BY e %s $1 LIMIT 10) AS x', tab, operator);
+		there bigint[];
+		here bigint[];
+		merged int = 0;
+		useless int = 0;
+		s record;
+		t record;
+	BEGIN
+		FOR g IN 1..n LOOP
+			PERFORM set_config('gpuvec.engine', 'gpu', true);
+			EXECUTE nearest INTO there USING point(g, 8);
+			SELECT * INTO s FROM gpuvec_last_scan();
+			merged = merged + (s.engine = 'cpu' AND s.stale_lists > 0)::int;
+			useless = useless + (s.engine = 'session' AND s.fallback = 'stale')::int;
+			PERFORM set_config('gpuvec.engine', 'cpu', true);
+			EXECUTE nearest INTO here USING point(g, 8);
+			SELECT * INTO t FROM gpuvec_last_scan();
+			IF here IS NULL OR (there, s.batches, s.refined, s.measured, s.late) IS DISTINCT FROM
+				(here, t.batches, t.refined, t.measured, t.late) THEN
+				RAISE EXCEPTION '% % %: %, not %, %, not %', tab, operator, g, there, here, s, t;
+			END IF;
+		END LOOP;
+		RETURN concat_ws(', ', CASE WHEN merged > 0 THEN 'merged' END,
+			CASE WHEN useless > 0 THEN 'useless' END);
+	END
+	$$;
+
+	-- What has to hold of answers to query g in a transaction of one snapshot;
+	-- an error says what does not.
+	CREATE FUNCTION audit(tab text, operator text, g int) RETURNS text
+	LANGUAGE plpgsql SET enable_seqscan = off SET gpuvec.engine = gpu AS $$
+	DECLARE
+		q real[] = point(g, 8);
+		nearest text = format('SELECT array_agg(id) FROM
+			(SELECT id FROM %s ORDER BY e %s $1 LIMIT 10) AS x', tab, operator);
+		before bigint[];
+		there bigint[];
+		after bigint[];
+		answered text;
+		problem text;
+	BEGIN
+		-- with all lists
+		problem = inexact_there(tab, operator, q, 20);
+		IF problem <> '' THEN
+			RAISE EXCEPTION 'inexact: %', problem;
+		END IF;
+
+		-- with the usual ones: rows that the snapshot sees, each once, in order
+		EXECUTE format('SELECT CASE
+				WHEN count(*) <> 10 THEN ''too few rows''
+				WHEN count(DISTINCT x.id) <> 10 THEN ''a row twice''
+				WHEN count(t.id) <> 10 THEN ''a row that nobody sees''
+				WHEN bool_or(x.d < x.before) THEN ''out of order''
+				WHEN bool_or(x.d <> (t.e %1$s $1)) THEN ''a wrong distance''
+				ELSE '''' END
+			FROM (SELECT id, d, lag(d) OVER () AS before FROM
+				(SELECT id, e %1$s $1 AS d FROM %2$s ORDER BY e %1$s $1 LIMIT 10) AS y) AS x
+			LEFT JOIN %2$s AS t ON t.id = x.id', operator, tab)
+			INTO problem USING q;
+		IF problem <> '' THEN
+			RAISE EXCEPTION '% % %: %', tab, operator, q, problem;
+		END IF;
+
+		-- The session's own engine gives the same.  Others' new rows may take
+		-- candidates' places meanwhile; but they do not give them back.
+		PERFORM set_config('gpuvec.engine', 'cpu', true);
+		EXECUTE nearest INTO before USING q;
+		PERFORM set_config('gpuvec.engine', 'gpu', true);
+		EXECUTE nearest INTO there USING q;
+		answered = (SELECT engine FROM gpuvec_last_scan());
+		PERFORM set_config('gpuvec.engine', 'cpu', true);
+		EXECUTE nearest INTO after USING q;
+		IF before = after AND there IS DISTINCT FROM before THEN
+			RAISE EXCEPTION '% % %: % by %, not %', tab, operator, q, there, answered, before;
+		END IF;
+		RETURN answered;
+	END
+	$$;
+});
+for my $table (@tables)
+{
+	my ($name, $operator, $columns, $options) = @$table;
+
+	$primary->safe_psql(
+		'postgres', qq{
+		CREATE TABLE $name (id bigserial, e real[]);
+		INSERT INTO $name (e) SELECT point(g, 8) FROM generate_series(1, $rows) AS g;
+		CREATE INDEX ${name}_id ON $name (id);
+		CREATE INDEX ${name}_e ON $name USING gpuivfpq $columns WITH ($options)});
+}
+$primary->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+$standby->start;
+my @nodes = ([ 'primary', $primary ], [ 'standby', $standby ]);
+
+# Have both gpuvecds get mirrors of all indexes as they are now, and no newer
+# ones.
+sub mirror
+{
+	my ($what) = @_;
+
+	$primary->wait_for_catchup($standby);
+	for my $node (@nodes)
+	{
+		resume_loaders($node->[1]);
+		for my $table (@tables)
+		{
+			my ($name, $operator) = @$table;
+
+			is_mirrored($node->[1], "${name}_e",
+				"SELECT FROM $name ORDER BY e $operator point(1, 8) LIMIT 10",
+				"$what, $node->[0]");
+		}
+		pause_loaders($node->[1]);
+	}
+	return;
+}
+
+# Test: with mirrors of this age (who answers a scan of all lists, and what
+# the mirror had not), answers are right on both nodes.
+sub test_answers
+{
+	my ($what, $ages) = @_;
+
+	$primary->wait_for_catchup($standby);
+	for my $node (@nodes)
+	{
+		for my $table (@tables)
+		{
+			my ($name, $operator) = @$table;
+
+			is( $node->[1]->safe_psql(
+					'postgres', qq{
+					SELECT ages('$name', '$operator');
+					BEGIN ISOLATION LEVEL REPEATABLE READ;
+					SELECT count(audit('$name', '$operator', g)) FROM generate_series(1, 10) AS g}),
+				"$ages\n10",
+				"$what: $name on $node->[0]");
+		}
+	}
+	return;
+}
+
+# Test: whichever of an answer's lists are stale, candidates are the session's.
+sub test_candidates
+{
+	my ($what, $expected) = @_;
+
+	$primary->wait_for_catchup($standby);
+	for my $node (@nodes)
+	{
+		for my $table (@tables)
+		{
+			my ($name, $operator) = @$table;
+
+			is( $node->[1]->safe_psql('postgres',
+					"SELECT candidates('$name', '$operator', 100)"),
+				$expected, "$what: candidates, $name on $node->[0]");
+		}
+	}
+	return;
+}
+
+# Run a statement for each TABLE of them.
+sub everywhere
+{
+	my ($sql) = @_;
+
+	for my $table (@tables)
+	{
+		(my $statement = $sql) =~ s/TABLE/$table->[0]/g;
+		$primary->safe_psql('postgres', $statement);
+	}
+	return;
+}
+
+# Mirrors that nobody brings up to date
+mirror('built');
+test_answers('built', 'cpu');
+everywhere('INSERT INTO TABLE (e) SELECT point(g, 8) FROM generate_series(5001, 5100) AS g');
+test_answers('rows came', 'cpu, tails');
+everywhere('DELETE FROM TABLE WHERE id % 400 = 3');
+test_answers('rows deleted', 'cpu, tails');
+everywhere('VACUUM (INDEX_CLEANUP on) TABLE');
+test_answers('dead flags', 'cpu, stale lists, tails');
+everywhere('UPDATE TABLE SET e = point(id::int + 7000, 8) WHERE id % 20 = 4');
+test_answers('rows moved', 'cpu, stale lists, tails');
+mirror('brought up to date');
+test_answers('brought up to date', 'cpu');
+test_candidates('brought up to date', '');
+everywhere('DELETE FROM TABLE WHERE id % 100 = 7; VACUUM (INDEX_CLEANUP on) TABLE');
+test_candidates('some stale lists', 'merged, useless');
+everywhere('DELETE FROM TABLE WHERE e <-> point(9, 8) < 4 AND e <> point(9, 8);
+	VACUUM (INDEX_CLEANUP on) TABLE');
+test_candidates('a list all but emptied', 'merged, useless');
+everywhere('INSERT INTO TABLE (e) SELECT point(g, 8) FROM generate_series(1, 60) AS g');
+test_candidates('some stale lists, tails', 'merged, useless');
+everywhere('DELETE FROM TABLE WHERE id % 3 <> 1; VACUUM (INDEX_CLEANUP on) TABLE');
+test_answers('lists rewritten', 'cpu, stale lists');
+everywhere('INSERT INTO TABLE (e) SELECT point(g, 8) FROM generate_series(6001, 6500) AS g');
+test_answers('blocks used again', 'cpu, stale lists');
+everywhere('DELETE FROM TABLE; VACUUM (INDEX_CLEANUP on) TABLE;
+	INSERT INTO TABLE (e) SELECT point(g, 8) FROM generate_series(1, 700) AS g');
+test_answers('emptied and filled again', 'cpu, stale lists');
+
+# Mirrors of what is no more
+everywhere('REINDEX INDEX TABLE_e');
+test_answers('reindexed', 'session, not mirrored');
+everywhere("TRUNCATE TABLE;
+	INSERT INTO TABLE (e) SELECT point(g, 8) FROM generate_series(1, $rows) AS g");
+test_answers('truncated', 'session');
+
+# Rows of a transaction that is under way while the index is trained stay
+# pending; they come to lists when it is trained again.
+$primary->safe_psql('postgres', 'CREATE TABLE go (id int)');
+my @open;
+for my $table (@tables)
+{
+	push @open, background($primary, qq{
+		BEGIN;
+		INSERT INTO $table->[0] (e) SELECT point(g, 8) FROM generate_series(8001, 8100) AS g;
+		SET application_name = 'inserted';
+		DO 'BEGIN WHILE NOT EXISTS (SELECT FROM go) LOOP PERFORM pg_sleep(0.02); END LOOP; END';
+		COMMIT});
+}
+ok( wait_until($primary,
+		"SELECT count(*) = $#open + 1 FROM pg_stat_activity WHERE application_name = 'inserted'"),
+	'rows that are not committed');
+everywhere("SELECT gpuvec_train('TABLE_e')");
+mirror('trained');
+$primary->safe_psql('postgres', 'INSERT INTO go VALUES (1)');
+is(end_of($_), 0, 'committed') for @open;
+is($primary->safe_psql('postgres', "SELECT pending FROM gpuvec_index_info('plain_e')"),
+	'100', 'they are pending');
+test_answers('pending rows', 'cpu');
+everywhere("SELECT gpuvec_train('TABLE_e')");
+test_answers('from pending to lists', 'cpu, tails');
+mirror('up to date');
+
+# Load, with mirrors that catch up; then gpuvecd is killed, too
+for my $node (@nodes)
+{
+	resume_loaders($node->[1]);
+	$node->[1]->safe_psql('postgres', 'ALTER SYSTEM SET gpuvec.auto_mirror = on');
+	$node->[1]->reload;
+}
+my %scripts = (
+	'insert@3' => q{
+		\set g random(1, 1000000)
+		INSERT INTO plain (e) SELECT point(:g + i, 8) FROM generate_series(1, 5) AS i;
+		INSERT INTO refined (e) SELECT point(:g + i, 8) FROM generate_series(1, 5) AS i;
+		INSERT INTO once (e) SELECT point(:g + i, 8) FROM generate_series(1, 5) AS i;},
+	'delete@2' => q{
+		\set g random(1, 1000000)
+		DELETE FROM plain WHERE id IN (SELECT id FROM plain ORDER BY e <-> point(:g, 8) LIMIT 6);
+		DELETE FROM refined WHERE id IN (SELECT id FROM refined ORDER BY e <#> point(:g, 8) LIMIT 6);
+		DELETE FROM once WHERE id IN (SELECT id FROM once ORDER BY id LIMIT 6);},
+	'update@2' => q{
+		\set g random(1, 1000000)
+		UPDATE plain SET e = point(:g, 8) WHERE id IN
+			(SELECT id FROM plain ORDER BY e <-> point(:g + 1, 8) LIMIT 3);
+		UPDATE refined SET e = point(:g, 8) WHERE id IN
+			(SELECT id FROM refined ORDER BY e <#> point(:g + 1, 8) LIMIT 3);},
+	'audit@4' => q{
+		\set g random(1, 1000000)
+		BEGIN ISOLATION LEVEL REPEATABLE READ;
+		SELECT audit('plain', '<->', :g);
+		SELECT audit('refined', '<#>', :g);
+		SELECT audit('once', '<->', :g);
+		COMMIT;});
+
+
+# Audit answers on the standby until there is a row in `done`; killing gpuvecd
+# there and on the primary goes on for as long.
+$primary->safe_psql('postgres', 'CREATE TABLE done (id int)');
+
+# Begin to run psql commands again and again until then.
+sub begin_repeating
+{
+	my ($node, $commands) = @_;
+
+	return background($node, qq{
+		SELECT NOT EXISTS (SELECT FROM done) AS going \\gset
+		\\if :going
+		$commands
+		\\endif
+		} x 2000);
+}
+
+sub load
+{
+	my ($what, $kill) = @_;
+	my @jobs;
+
+	$primary->safe_psql('postgres', 'TRUNCATE done');
+	$primary->wait_for_catchup($standby);
+	for my $table (@tables)
+	{
+		push @jobs, begin_repeating($standby, qq{
+			SELECT (random() * 1000000)::int AS g \\gset
+			BEGIN ISOLATION LEVEL REPEATABLE READ;
+			SELECT audit('$table->[0]', '$table->[1]', :g);
+			COMMIT;});
+	}
+	push @jobs, begin_repeating($primary, q{
+		SELECT pg_sleep(0.5);
+		VACUUM plain; VACUUM refined; VACUUM once;});
+	if ($kill)
+	{
+		push @jobs, begin_repeating($_->[1], q{
+			SELECT pg_sleep(0.7);
+			SELECT coalesce(max(pid), 0) AS pid FROM gpuvec_stat \gset
+			\setenv GPUVECD :pid
+			\! test "$GPUVECD" -gt 1 && kill -9 "$GPUVECD"
+			}) for @nodes;
+	}
+	my %before = map { $_->[0] => served($_->[1]) } @nodes;
+
+	$primary->pgbench(
+		"--no-vacuum --client=4 --jobs=2 --time=$seconds",
+		0, [qr{actually processed}], [qr{^$}], "$what: answers on the primary",
+		{ map { ("019_${kill}_$_" => $scripts{$_}) } keys %scripts });
+	$primary->safe_psql('postgres', 'INSERT INTO done VALUES (1)');
+	is(end_of($_), 0, "$what: beside it") for @jobs;
+	for my $node (@nodes)
+	{
+		my $n = served($node->[1]) - $before{$node->[0]};
+
+		cmp_ok($n, '>', 50, "$what: gpuvecd of the $node->[0] answered $n searches");
+	}
+	return;
+}
+
+load('load', 0);
+load('gpuvecd killed', 1);
+
+# When all is quiet mirrors catch up by themselves.
+$primary->wait_for_catchup($standby);
+for my $node (@nodes)
+{
+	for my $table (@tables)
+	{
+		my ($name, $operator) = @$table;
+
+		is( $node->[1]->safe_psql('postgres',
+				"SELECT await_mirror('SELECT FROM $name ORDER BY e $operator point(1, 8) LIMIT 10')"),
+			'', "afterwards: $name is mirrored on $node->[0]");
+		differs($node->[1],
+			"SELECT id FROM $name ORDER BY e $operator point(4711, 8) LIMIT $_",
+			"afterwards: $name on $node->[0], LIMIT $_")
+		  for 10, 1000;
+		is( $node->[1]->safe_psql('postgres',
+				"SELECT * FROM gpuvec_verify_index('${name}_e', mirror => true)"),
+			'', "afterwards: ${name}_e and its mirror on $node->[0] are sound");
+	}
+}
+
+# A crash of the cluster may lose what mirrors had: they are gone, too.
+my $before = gpuvecd_pid($primary);
+$primary->safe_psql('postgres', 'ALTER SYSTEM SET restart_after_crash = on');
+$primary->reload;
+my $victim = background($primary, 'SELECT pg_sleep(100)');
+ok( wait_until($primary, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(100)'}),
+	'a session');
+kill 'KILL', $primary->safe_psql('postgres',
+	q{SELECT pid FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(100)'});
+end_of($victim);
+ok(wait_until($primary, "SELECT pid <> $before AND pid > 0 FROM gpuvec_stat"),
+	'the cluster crashed: another gpuvecd');
+for my $table (@tables)
+{
+	my ($name, $operator) = @$table;
+
+	is( $primary->safe_psql('postgres', qq{
+			BEGIN ISOLATION LEVEL REPEATABLE READ;
+			SELECT count(audit('$name', '$operator', g)) FROM generate_series(1, 10) AS g}),
+		'10', "... and right answers, $name");
+}
+unlike(slurp_file($_->[1]->logfile), qr/PANIC|TRAP|damaged/, "log of the $_->[0]")
+  for @nodes;
+
+done_testing();

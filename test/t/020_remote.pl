@@ -1,0 +1,274 @@
+# Searches by gpuvecd give the rows that the session's own engine gives, in
+# the same order and for the same work, whatever the index, the query and the
+# way it is run; and gpuvec_last_scan says who answered.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use GpuvecRemote;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $rows = long_test() ? 50_000 : 3000;
+my $node = new_remote_node('main', conf => "max_connections = 20\n");
+my @tables = (
+	[ 'l2', 'real[]', '<->', 'real_l2_ops', 'lists = 60, spill = 1' ],
+	[ 'l2_once', 'real[]', '<->', 'real_l2_ops', 'lists = 60, spill = 0' ],
+	[ 'l2_refined', 'real[]', '<->', 'real_l2_ops', 'lists = 60, refine = sq8' ],
+	[ 'l2_formula', 'real[]', '<->', 'real_l2_ops', 'lists = 300, probes = 9, candidates = 70, pq_dim = 5' ],
+	[ 'l2_list', 'real[]', '<->', 'real_l2_ops', 'lists = 1' ],
+	[ 'ip', 'real[]', '<#>', 'real_ip_ops', 'lists = 60' ],
+	[ 'ip_refined', 'real[]', '<#>', 'real_ip_ops', 'lists = 60, refine = sq8' ],
+	[ 'cosine', 'real[]', '<=>', 'real_cosine_ops', 'lists = 60' ],
+	[ 'cosine_refined', 'real[]', '<=>', 'real_cosine_ops', 'lists = 60, refine = sq8, spill = 0' ]);
+
+if ($ENV{GPUVEC_PGVECTOR})
+{
+	$node->safe_psql('postgres', 'CREATE EXTENSION gpuvec_pgvector CASCADE');
+	push @tables,
+	  [ 'vector_l2', 'vector(12)', '<->', 'vector_l2_ops', 'lists = 60' ],
+	  [ 'vector_ip', 'vector(12)', '<#>', 'vector_ip_ops', 'lists = 60, refine = sq8' ],
+	  [ 'halfvec_cosine', 'halfvec(12)', '<=>', 'halfvec_cosine_ops', 'lists = 60' ];
+}
+
+# The k nearest rows of a table to query q.
+sub query
+{
+	my ($table, $q, $k) = @_;
+	my ($name, $type, $operator) = @$table;
+	my $value = "(point($q, 12)::real[])::$type";
+
+	return "SELECT id, e $operator $value FROM $name ORDER BY e $operator $value LIMIT $k";
+}
+
+for my $table (@tables)
+{
+	my ($name, $type, $operator, $opclass, $options) = @$table;
+
+	$node->safe_psql(
+		'postgres', qq{
+		CREATE TABLE $name (id int, e $type);
+		INSERT INTO $name SELECT g, point(g, 12)::$type FROM generate_series(1, $rows) AS g;
+		CREATE INDEX ${name}_e ON $name USING gpuivfpq (e $opclass) WITH ($options);
+		ANALYZE $name});
+	is_mirrored($node, "${name}_e", query($table, 1, 10), $name);
+}
+
+# first batch and later ones, up to all rows, in either order
+for my $table (@tables)
+{
+	for my $order ('strict', 'relaxed')
+	{
+		for my $k (1, 10, 100, 1000, 'ALL')
+		{
+			differs($node, query($table, 7919 + ($k eq 'ALL' ? 0 : $k), $k),
+				"$table->[0], LIMIT $k, $order", set => ["gpuvec.\"order\" = $order"]);
+		}
+	}
+}
+for my $q (2 .. 6)
+{
+	differs($node, query($tables[0], $q * 7919, 10), "l2, query $q");
+}
+my @settings = (
+	'gpuvec.probes = 1', 'gpuvec.probes = 1000', 'gpuvec.candidates = 1',
+	'gpuvec.candidates = 3000', 'gpuvec.recall = 0.5', 'gpuvec.recall = 0.99',
+	'gpuvec.max_probes = 5');
+for my $set (@settings)
+{
+	differs($node, query($_, 31, 50), "$_->[0], $set", set => [$set])
+	  for @tables[ 0, 2 ];
+}
+
+# what gpuvecd has no part in
+differs($node, query($tables[0], 5, 10), 'recall 1: the session',
+	set => ['gpuvec.recall = 1'], answered => 'session');
+differs($node, 'SELECT id FROM l2 ORDER BY e <-> (SELECT NULL::real[]) LIMIT 20',
+	'no query: the session', answered => 'session');
+differs($node, query($tables[0], 5, 10), 'more candidates than a message has: the session',
+	set => ['gpuvec.candidates = 1000000'], answered => 'session');
+
+# An index that is made or rewritten in a transaction is its own until it is
+# committed, and another one after it was rolled back.
+is( $node->safe_psql('postgres', q{
+		BEGIN;
+		TRUNCATE l2_list;
+		INSERT INTO l2_list SELECT id + 10000, e FROM l2;
+		REINDEX INDEX l2_list_e;
+		SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10', 'session');
+		ROLLBACK;
+		SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10')}),
+	"\n", 'an index in its own transaction, and rolled back');
+
+# a copy of a database has the same files and build_ids, but not for long
+$node->safe_psql('template1', 'CREATE DATABASE copied TEMPLATE postgres');
+$node->safe_psql('copied', 'DELETE FROM l2 WHERE id % 2 = 0; VACUUM l2;
+	INSERT INTO l2 SELECT id + 10000, e FROM l2_once WHERE id % 3 = 0');
+is( $node->safe_psql('copied', 'SET gpuvec.auto_mirror = off; ' .
+		"SELECT differs(\$q\$" . query($tables[0], 5, 10) . "\$q\$, 'session')"),
+	'', 'a copied database has no mirror');
+is( $node->safe_psql('copied', "SELECT await_mirror(\$q\$" . query($tables[0], 1, 10) . "\$q\$)"),
+	'', '... and then one of its own');
+differs($node, query($tables[0], $_, 100), "copied, query $_", db => 'copied') for 5, 6;
+differs($node, query($tables[0], $_, 100), "the original, query $_") for 5, 6;
+
+# rescans, and the ways in which statements are run
+differs(
+	$node, q{SELECT q.id AS query, x.id FROM l2 AS q, LATERAL
+		(SELECT id FROM cosine ORDER BY e <=> q.e LIMIT 15) AS x WHERE q.id <= 25},
+	'LATERAL: rescans');
+$node->safe_psql(
+	'postgres', q{
+	-- rows of two cursors, turn about, so that each asks for more when the
+	-- other was the last to be answered; and who answered the later one to end
+	CREATE FUNCTION turns(engine text) RETURNS text
+	LANGUAGE plpgsql SET enable_seqscan = off AS $$
+	DECLARE
+		a refcursor;
+		b refcursor;
+		fetched record;
+		result text = '';
+		answered text;
+	BEGIN
+		PERFORM set_config('gpuvec.engine', engine, true);
+		OPEN a FOR EXECUTE 'SELECT id FROM l2_refined ORDER BY e <-> point(77, 12)';
+		OPEN b FOR EXECUTE 'SELECT id FROM ip ORDER BY e <#> point(78, 12)';
+		FOR i IN 1..700 LOOP
+			FETCH a INTO fetched;
+			result = result || fetched.id || ' ';
+			FETCH b INTO fetched;
+			result = result || fetched.id || ' ';
+		END LOOP;
+		CLOSE a;
+		SELECT l.engine INTO answered FROM gpuvec_last_scan() AS l;
+		CLOSE b;
+		IF answered <> (SELECT l.engine FROM gpuvec_last_scan() AS l)
+			OR answered <> (CASE engine WHEN 'gpu' THEN 'cpu' ELSE 'session' END) THEN
+			RETURN 'answered by ' || answered;
+		END IF;
+		RETURN result;
+	END
+	$$;
+	-- two scans that a merge of partitions reads turn about
+	CREATE TABLE parted (id int, e real[]) PARTITION BY HASH (id);
+	CREATE TABLE parted_0 PARTITION OF parted FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+	CREATE TABLE parted_1 PARTITION OF parted FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+	INSERT INTO parted SELECT * FROM l2;
+	CREATE INDEX parted_e ON parted USING gpuivfpq (e) WITH (lists = 30);
+	ANALYZE parted});
+is($node->safe_psql('postgres', "SELECT turns('gpu') = turns('cpu')"), 't',
+	'two cursors, turn about');
+like($node->safe_psql('postgres', "SELECT turns('gpu')"), qr/^(\d+ ){1400}$/,
+	'... have rows');
+is_mirrored($node, "parted_${_}_e_idx", "SELECT id FROM parted_$_ ORDER BY e <-> point(1, 12) LIMIT 10",
+	'partition') for 0, 1;
+like(
+	$node->safe_psql('postgres', q{SET enable_seqscan = off;
+		EXPLAIN SELECT id FROM parted ORDER BY e <-> point(5, 12) LIMIT 300}),
+	qr/Merge Append/, 'partitions are merged');
+differs($node, 'SELECT id FROM parted ORDER BY e <-> point(5, 12) LIMIT 300',
+	'two partitions, merged');
+
+# prepared statements, planned each time and once for all
+$node->safe_psql(
+	'postgres', q{
+	CREATE FUNCTION prepared(engine text, mode text) RETURNS text
+	LANGUAGE plpgsql SET enable_seqscan = off AS $$
+	DECLARE
+		answer text;
+		result text = '';
+	BEGIN
+		PERFORM set_config('gpuvec.engine', engine, true);
+		PERFORM set_config('plan_cache_mode', mode, true);
+		FOR q IN 1..8 LOOP
+			SELECT string_agg(id::text, ' ') INTO answer
+			FROM (SELECT id FROM l2 ORDER BY e <-> point(q * 31, 12) LIMIT 20) AS x;
+			result = result || answer || E'\n';
+			SELECT l.engine INTO answer FROM gpuvec_last_scan() AS l;
+			IF answer <> (CASE engine WHEN 'gpu' THEN 'cpu' ELSE 'session' END) THEN
+				RETURN 'answered by ' || answer;
+			END IF;
+		END LOOP;
+		RETURN result;
+	END
+	$$});
+for my $mode ('force_custom_plan', 'force_generic_plan')
+{
+	my $there = $node->safe_psql('postgres', "SELECT prepared('gpu', '$mode')");
+
+	like($there, qr/^((\d+ ){19}\d+\n?){8}$/, "prepared, $mode: rows");
+	is($there, $node->safe_psql('postgres', "SELECT prepared('cpu', '$mode')"),
+		"prepared, $mode: gpuvecd and the session agree");
+}
+
+# a parallel worker has a connection of its own
+my $parallel = $node->safe_psql('postgres', 'SHOW server_version_num') >= 160000 ?
+  'debug_parallel_query' : 'force_parallel_mode';
+my $nearest = 'SELECT string_agg(id::text, \' \') FROM
+	(SELECT id FROM l2 ORDER BY e <-> point(4711, 12) LIMIT 30) AS x';
+my $before = served($node);
+my $there = $node->safe_psql('postgres',
+	"SET enable_seqscan = off; SET gpuvec.engine = gpu; SET $parallel = on; $nearest");
+cmp_ok(served($node), '>', $before, 'a parallel worker was answered by gpuvecd');
+is($there,
+	$node->safe_psql('postgres', "SET enable_seqscan = off; SET gpuvec.engine = cpu; $nearest"),
+	'... as the session would have been');
+
+# a request that is given up leaves nothing behind: the next one of the session
+# has its own answer
+my $limit_ms = 500 + 1500;
+my $pid = gpuvecd_pid($node);
+my $other = 'SELECT string_agg(id::text, \' \') FROM
+	(SELECT id FROM ip ORDER BY e <#> point(815, 12) LIMIT 30) AS x';
+my $expected = $node->safe_psql('postgres',
+	"SET enable_seqscan = off; SET gpuvec.engine = cpu; $other");
+my $begun = time;
+my ($rc, $out, $err) = $node->psql('postgres', qq{
+	SET enable_seqscan = off;
+	SET gpuvec.engine = gpu;
+	SET gpuvec.request_timeout = '60s';
+	$nearest;
+	\\! kill -STOP $pid
+	SET statement_timeout = '300ms';
+	$nearest;
+	\\! kill -CONT $pid
+	SET statement_timeout = 0;
+	$other;
+	SELECT engine, fallback IS NULL FROM gpuvec_last_scan()}, on_error_stop => 0);
+my $ms = int(1000 * (time - $begun));
+like($err, qr/canceling statement due to statement timeout/, 'statement_timeout during a request');
+cmp_ok($ms, '<', $limit_ms, "... ends it: all took $ms ms");
+is($out, "$there\n$expected\ncpu|t", '... and the next request has its own answer');
+
+kill 'STOP', $pid;
+my $job = background($node, qq{
+	\\set ON_ERROR_STOP off
+	SET enable_seqscan = off;
+	SET gpuvec.engine = gpu;
+	SET gpuvec.request_timeout = '60s';
+	SET application_name = 'victim';
+	$nearest;
+	SET application_name = 'done';
+	SELECT pg_sleep(0.5);
+	$other;
+	SELECT engine, fallback IS NULL FROM gpuvec_last_scan();});
+ok( wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'victim'
+		AND state = 'active' AND query ~ 'string_agg'}), 'a session waits');
+usleep(50_000);
+$begun = time;
+$node->safe_psql('postgres',
+	q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'victim'});
+ok( wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'done'}),
+	'... until it is cancelled');
+$ms = int(1000 * (time - $begun));
+cmp_ok($ms, '<', $limit_ms, "... after $ms ms");
+kill 'CONT', $pid;
+end_of($job);
+is(slurp_file($job->{output}), "\n$expected\ncpu|t\n", '... and the next request has its own answer');
+
+unlike(slurp_file($node->logfile), qr/PANIC|TRAP|terminated by signal/, 'no crash');
+done_testing();

@@ -1,0 +1,174 @@
+# gpuvec_verify_index(index, mirror => true) finds what of gpuvecd's mirror is
+# not as the pages are, whatever part of a copy it is, and says nothing of
+# mirrors that are only behind.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use GpuvecRemote;
+use IO::Socket::UNIX;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Socket qw(SOCK_STREAM);
+use Test::More;
+
+# gv_protocol.h
+my %TYPE = (HELLO => 1, STATUS => 3, LISTS => 7, STATES => 9, BLOCKS => 10);
+my $OK = 64;
+my $MAGIC = 0x43507667;
+my $VERSION = 1;
+my $LOADER = 2;
+my $STATUS_BYTES = 280;
+my $MIRROR_BYTES = 72;
+my $KEY_BYTES = 24;
+my $PIECE_BYTES = 28;
+my $LIVE_ONLY = 1;
+
+my $node = new_remote_node('main');
+my $socket;
+
+# Send a request, return its answer.
+sub ask
+{
+	my ($type, $body) = @_;
+
+	syswrite($socket, pack('LSS', length $body, $TYPE{$type}, 0) . $body)
+	  == 8 + length $body or die "$type: $!";
+	my $answer = receive(8);
+	my ($length, $answered, $request) = unpack('LSS', $answer);
+	$answer = receive($length);
+	die "$type: " . substr($answer, 4) if $answered != $OK;
+	die "$type: an answer to $request" if $request != $TYPE{$type};
+	return $answer;
+}
+
+sub receive
+{
+	my ($length) = @_;
+	my $bytes = '';
+
+	while (length $bytes < $length)
+	{
+		sysread($socket, $bytes, $length - length $bytes, length $bytes)
+		  or die "gpuvecd hung up: $!";
+	}
+	return $bytes;
+}
+
+# The key of an index's mirror.
+sub key_of
+{
+	my ($index) = @_;
+	my $oid = $node->safe_psql('postgres', "SELECT '$index'::regclass::oid");
+	my $status = ask('STATUS', '');
+
+	for (my $at = $STATUS_BYTES; $at < length $status; $at += $MIRROR_BYTES)
+	{
+		my $key = substr($status, $at, $KEY_BYTES);
+		return $key if (unpack('L4', $key))[3] == $oid;
+	}
+	die "no mirror of $index";
+}
+
+# Test: what verify finds in the mirror.
+sub is_verified
+{
+	my ($index, $expected, $what) = @_;
+
+	is( $node->safe_psql('postgres',
+			"SELECT severity, block, list, problem FROM gpuvec_verify_index('$index', mirror => true)"),
+		$expected, "$what: $index");
+	return;
+}
+
+# What it says of a list in which so many copies are wrong.
+sub wrong
+{
+	my ($list, $n) = @_;
+
+	return "error||$list|$n copies of the list are not in gpuvecd's mirror as they are on pages";
+}
+
+$node->safe_psql(
+	'postgres', q{
+	CREATE TABLE plain (id int, e real[]);
+	INSERT INTO plain SELECT g, point(g, 8) FROM generate_series(1, 3000) AS g;
+	CREATE INDEX plain_e ON plain USING gpuivfpq (e) WITH (lists = 10);
+	CREATE TABLE refined (id int, e real[]);
+	INSERT INTO refined SELECT * FROM plain;
+	CREATE INDEX refined_e ON refined USING gpuivfpq (e) WITH (lists = 10, pq_dim = 7, refine = sq8);
+	CREATE TABLE untrained (id int, e real[]);
+	CREATE INDEX untrained_e ON untrained USING gpuivfpq (e);
+	INSERT INTO untrained SELECT * FROM plain LIMIT 10;
+});
+is_verified('untrained_e', '', 'untrained');
+like(
+	$node->safe_psql('postgres', "SELECT * FROM gpuvec_verify_index('plain_e', true)"),
+	qr/^warning\|\|\|gpuvecd's mirror is not compared: .*$/,
+	'without a mirror');
+is_mirrored($node, "${_}_e", "SELECT FROM $_ ORDER BY e <-> point(1, 8) LIMIT 10", 'new')
+  for 'plain', 'refined';
+is_verified($_, '', 'as it was loaded') for 'plain_e', 'refined_e';
+
+# another loader, which brings nonsense
+chdir $node->data_dir or die $!;
+$socket = IO::Socket::UNIX->new(Type => SOCK_STREAM, Peer => 'pgsql_tmp.gpuvec.sock')
+  or die $!;
+ask('HELLO', pack('L4', $MAGIC, $VERSION, $LOADER, $$));
+
+# Put a list as it is into the mirror, but for a bit changed at a byte of its
+# piece, which $where gives for the number of its blocks.
+sub spoil
+{
+	my ($index, $list, $where) = @_;
+	my $key = key_of($index);
+	my $piece = ask('BLOCKS', $key . pack('ll', $list, 1));
+	my $nblocks = (unpack('l4', $piece))[2];
+	my $at = $PIECE_BYTES + $where->($nblocks);
+
+	substr($piece, $at, 1) = chr(ord(substr($piece, $at, 1)) ^ 1);
+	ask('LISTS', $key . pack('ll', 1, 0) . $piece);
+	return;
+}
+
+for my $index ('plain_e', 'refined_e')
+{
+	my @found;
+	my %parts = (
+		2 => sub { 4 },	# `live` of block 1
+		3 => sub { $_[0] * 4 + 33 * 4 },	# T of copy 1 there
+		4 => sub { $_[0] * (4 + 32 * 4) + 2 * 6 + 3 },	# row id of copy 2
+		5 => sub { $_[0] * (4 + 32 * (4 + 6)) + 3 });	# code of copy 3
+
+	for my $list (sort keys %parts)
+	{
+		spoil($index, $list, $parts{$list});
+		push @found, wrong($list, 1);
+		is_verified($index, join("\n", @found), 'spoilt');
+	}
+
+	# a copy that the mirror takes for dead, by its own word
+	my $key = key_of($index);
+	my ($gen, $nitems, $del_seq) = unpack('L3', ask('STATES', $key . pack('ll', 7, 1)));
+	my $nblocks = int(($nitems + 31) / 32);
+	my @live = (0xFFFFFFFF) x $nblocks;
+	$live[-1] = 0xFFFFFFFF >> (32 * $nblocks - $nitems);
+	$live[0] = 0xFFFFFFF0;
+	ask('LISTS', $key . pack('ll', 1, 0)
+		. pack('l3L4', 7, 0, $nblocks, $LIVE_ONLY, $gen, $nitems, $del_seq)
+		. pack('L*', @live));
+	is_verified($index, join("\n", @found, wrong(7, 4)), 'dead for the mirror');
+}
+is_verified('untrained_e', '', 'untrained');
+
+# behind is not wrong, and only what is not behind can be compared
+$node->safe_psql('postgres', q{
+	INSERT INTO plain SELECT g, point(g, 8) FROM generate_series(3001, 3100) AS g});
+is_verified('plain_e', join("\n", map({ wrong($_, 1) } 2 .. 5), wrong(7, 4)), 'rows came');
+$node->safe_psql('postgres', 'DELETE FROM plain WHERE id % 7 = 1; VACUUM plain');
+is_verified('plain_e', '', 'dead flags');
+is_sound($node, 'plain_e', 'the index itself');
+
+done_testing();

@@ -1,0 +1,175 @@
+# What the tests of searches by gpuvecd share: a server that runs it with the
+# portable engine, and SQL functions that ask gpuvecd and the session the same
+# question.
+
+package GpuvecRemote;
+
+use strict;
+use warnings;
+use Exporter 'import';
+use Gpuvec;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+our @EXPORT = qw(remote_conf new_remote_node load_remote is_mirrored differs
+  gpuvecd_pid served pause_loaders resume_loaders);
+
+# Plans are of no interest here, only what the index gives.
+my $FUNCTIONS = q{
+-- Ask gpuvecd until it has all of the index; '' or what kept it from it.
+CREATE FUNCTION await_mirror(query text) RETURNS text
+LANGUAGE plpgsql SET enable_seqscan = off SET gpuvec.engine = gpu AS $$
+DECLARE
+	s record;
+BEGIN
+	FOR i IN 1..600 LOOP
+		EXECUTE 'SELECT count(*) FROM (' || query || ') AS x';
+		SELECT * INTO s FROM gpuvec_last_scan();
+		IF s.engine = 'cpu' AND s.stale_lists + s.tail_copies = 0 THEN
+			RETURN '';
+		END IF;
+		PERFORM pg_sleep(0.05);
+	END LOOP;
+	RETURN s::text;
+END
+$$;
+
+-- '' when a query, of one scan, gives the same rows in the same order by
+-- gpuvecd and by the session; and, with the mirror up to date, for the same
+-- work.  answered: who is to have answered in the end.
+CREATE FUNCTION differs(query text, answered text = 'cpu', uptodate bool = true)
+RETURNS text
+LANGUAGE plpgsql SET enable_seqscan = off SET gpuvec.engine = gpu AS $$
+DECLARE
+	there text[];
+	here text[];
+	s record;
+	t record;
+BEGIN
+	query = 'SELECT array_agg(x::text) FROM (' || query || ') AS x';
+	EXECUTE query INTO there;
+	SELECT * INTO s FROM gpuvec_last_scan();
+	PERFORM set_config('gpuvec.engine', 'cpu', true);
+	EXECUTE query INTO here;
+	SELECT * INTO t FROM gpuvec_last_scan();
+	IF s.engine <> answered THEN
+		RETURN format('answered by %s: %s', s.engine, s.fallback);
+	ELSIF t.engine <> 'session' OR t.fallback IS NOT NULL OR t.trip_us IS NOT NULL THEN
+		RETURN format('answered by %s, not the session', t.engine);
+	ELSIF here IS NULL OR here IS DISTINCT FROM there THEN
+		RETURN format('%s, not %s', there, here);
+	ELSIF uptodate AND ((s.index, s.recall, s.probes, s.candidates, s.batches, s.lists,
+			s.copies, s.refined, s.measured, s.given, s.late, s.finished,
+			s.stale_lists, s.tail_copies) IS DISTINCT FROM
+		(t.index, t.recall, t.probes, t.candidates, t.batches, t.lists,
+			t.copies, t.refined, t.measured, t.given, t.late, t.finished, 0, 0)) THEN
+		RETURN format('%s, not %s', s, t);
+	ELSIF answered = 'cpu' AND (s.batch_size < 1 OR s.batch_size IS NULL OR
+		s.queued_us IS NULL OR s.engine_us IS NULL OR s.trip_us IS NULL) THEN
+		RETURN format('no times: %s', s);
+	END IF;
+	RETURN '';
+END
+$$;
+};
+
+# Settings of a server with gpuvecd.
+sub remote_conf
+{
+	return "shared_preload_libraries = 'gpuvec'\ngpuvec.server = 'cpu'\n"
+	  . "gpuvec.request_timeout = '10s'\n";
+}
+
+sub new_remote_node
+{
+	my ($name, %options) = @_;
+
+	$options{conf} = remote_conf() . ($options{conf} // '');
+	my $node = new_node($name, %options);
+	load_remote($node);
+	return $node;
+}
+
+# Create the functions above.
+sub load_remote
+{
+	my ($node) = @_;
+
+	$node->safe_psql('postgres', $FUNCTIONS);
+	return;
+}
+
+# Test: gpuvecd gets a mirror of the index, and all of it.
+sub is_mirrored
+{
+	my ($node, $index, $query, $what) = @_;
+
+	is( $node->safe_psql('postgres',
+			"SET gpuvec.auto_mirror = on; SELECT await_mirror(\$q\$$query\$q\$)"),
+		'', "$what: $index is mirrored");
+	return;
+}
+
+# The pid of a node's gpuvecd.
+sub gpuvecd_pid
+{
+	my ($node) = @_;
+
+	return $node->safe_psql('postgres', 'SELECT pid FROM gpuvec_stat');
+}
+
+# How many searches a node's gpuvecd has answered.
+sub served
+{
+	my ($node) = @_;
+
+	return $node->safe_psql('postgres', 'SELECT searches_by_server FROM gpuvec_stat');
+}
+
+# Let mirrors get older: who would send loaders is stopped, and loaders are
+# waited for.  resume_loaders before the node is stopped.
+sub pause_loaders
+{
+	my ($node) = @_;
+
+	kill 'STOP', supervisor_pid($node);
+	ok( wait_until($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'gpuvec loader'"),
+		'no loader is at work');
+	return;
+}
+
+sub resume_loaders
+{
+	my ($node) = @_;
+
+	kill 'CONT', supervisor_pid($node);
+	return;
+}
+
+# The supervisor, which no view shows, is gpuvecd's parent.
+sub supervisor_pid
+{
+	my ($node) = @_;
+	my $pid = gpuvecd_pid($node);
+
+	slurp_file("/proc/$pid/stat") =~ /^\d+ \(gpuvecd\) \S (\d+) / or die "no gpuvecd";
+	return $1;
+}
+
+# Test: gpuvecd and the session give the same rows.  %options: answered, stale
+# (the mirror is not up to date), set (settings), db.
+sub differs
+{
+	my ($node, $query, $what, %options) = @_;
+	my $answered = $options{answered} // 'cpu';
+	my $uptodate = $options{stale} ? 'false' : 'true';
+	my $set = join '', map { "SET $_;" } @{ $options{set} // [] };
+
+	is( $node->safe_psql($options{db} // 'postgres',
+			"$set SELECT differs(\$q\$$query\$q\$, '$answered', $uptodate)"),
+		'', $what);
+	return;
+}
+
+1;
