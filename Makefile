@@ -68,6 +68,7 @@ CLIENT_OBJS = \
 	src/client/ivfpqpiece.o \
 	src/client/ivfpqprewarm.o \
 	src/client/ivfpqreadmirror.o \
+	src/client/ivfpqrecords.o \
 	src/client/ivfpqshared.o \
 	src/client/ivfpqstatus.o \
 	src/client/ivfpqsupervisor.o \

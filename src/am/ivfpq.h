@@ -253,8 +253,20 @@ typedef struct IvfpqRemoteReport
 	int64		trip_us;		/* from question to answer */
 } IvfpqRemoteReport;
 
+/* What an answer said of a refine record. */
+typedef struct IvfpqKnownRecord
+{
+	uint64		address;
+	uint64		tid;			/* of the row */
+	float		bound;			/* the engine's */
+} IvfpqKnownRecord;
+
 typedef struct IvfpqRemote
 {
+	IvfpqKnownRecord *known;	/* [nknown] ascending by address, from the last
+								 * search */
+	int			nknown;
+	int			known_room;
 	IvfpqListEntry *entries;	/* [room] of the probed lists, as they are */
 	uint8	   *ages;			/* [room] of what the mirror had of them */
 	int			room;
@@ -340,6 +352,13 @@ IvfpqTidToId(const ItemPointerData *tid)
 		ItemPointerGetOffsetNumberNoCheck(tid);
 }
 
+/* The same of three words, as the engine has them. */
+static inline uint64
+IvfpqWordsToId(const uint16 *words)
+{
+	return (uint64) words[0] << 32 | (uint64) words[1] << 16 | words[2];
+}
+
 static inline void
 IvfpqIdToTid(uint64 id, ItemPointer tid)
 {
@@ -352,9 +371,8 @@ extern void IvfpqRefineCheckDims(Relation index, int dims);
 extern IvfpqRefineRecord *IvfpqRefineAlloc(int dims);
 extern void IvfpqRefineMake(IvfpqRefineRecord *record, const float *vector,
 							int dims, const ItemPointerData *tid);
-extern int64 IvfpqRefineBounds(Relation index, const IvfpqModel *model,
-							   const float *query, uint64 *ids, int64 n,
-							   double *bounds);
+extern int64 IvfpqRefineBounds(const IvfpqSearch *search, const float *query,
+							   uint64 *ids, int64 n, double *bounds);
 
 /* ivfpqtids.c */
 extern struct Tuplesortstate *IvfpqSortTids(Relation index, int sort_mem);

@@ -138,32 +138,73 @@ bound_chunk(Relation index, const IvfpqModel *model, const float *query,
 }
 
 /*
- * Read the refine records at the addresses ids [n], ascending, for a
- * transformed query [dims], or NULL when nothing is known of what the
- * operator will make of it.  ids becomes the TIDs of the rows, bounds their
- * bounds; returns how many.  Records of dead rows are left out.
+ * Take out of ids [n], ascending, those that gpuvecd's answer told about: their
+ * rows and bounds go to rows, bounds; returns how many.  *left: how many are
+ * left in ids.
+ */
+static int64
+take_known(const IvfpqSearch *search, const float *query,
+		   double query_length, uint64 *ids, int64 n, uint64 *rows,
+		   double *bounds, int64 *left)
+{
+	const IvfpqRemote *remote = &search->remote;
+	const GvModel *gv = &search->model->gv;
+	int64		count = 0;
+	int			k = 0;
+
+	*left = 0;
+	for (int64 i = 0; i < n; i++)
+	{
+		while (k < remote->nknown && remote->known[k].address < ids[i])
+			k++;
+		if (k == remote->nknown || remote->known[k].address != ids[i])
+		{
+			ids[(*left)++] = ids[i];
+			continue;
+		}
+		rows[count] = remote->known[k].tid;
+		bounds[count++] = query == NULL ? -get_float8_infinity() :
+			operator_bound(gv, remote->known[k].bound, query_length);
+	}
+	return count;
+}
+
+/*
+ * What the refine records at the addresses ids [n], ascending, say of a
+ * transformed query [dims], or NULL when nothing is known of what the operator
+ * will make of it: from gpuvecd's answer, as far as it told, and from pages.
+ * ids becomes the TIDs of the rows, bounds their bounds; returns how many.
+ * Records of dead rows are left out.
  */
 int64
-IvfpqRefineBounds(Relation index, const IvfpqModel *model, const float *query,
-				  uint64 *ids, int64 n, double *bounds)
+IvfpqRefineBounds(const IvfpqSearch *search, const float *query, uint64 *ids,
+				  int64 n, double *bounds)
 {
+	const IvfpqModel *model = search->model;
 	char	   *memory = palloc(CHUNK *
 								IvfpqRefineSlotBytes(model->meta.dims));
+	uint64	   *rows = palloc_extended(Max(n, 1) * sizeof(uint64),
+									   MCXT_ALLOC_HUGE);
 	double		query_length = 0;
-	int64		count = 0;
+	int64		count;
+	int64		left;
 
 	if (query != NULL)
 		query_length = sqrt(-gv_distance_ip(query, query, model->meta.dims));
-	for (int64 done = 0; done < n; done += CHUNK)
+	count = take_known(search, query, query_length, ids, n, rows, bounds,
+					   &left);
+	for (int64 done = 0; done < left; done += CHUNK)
 	{
-		int			some = (int) Min(CHUNK, n - done);
+		int			some = (int) Min(CHUNK, left - done);
 
 		CHECK_FOR_INTERRUPTS();
-		some = bound_chunk(index, model, query, query_length, ids + done, some,
-						   bounds + count, memory);
-		memmove(ids + count, ids + done, some * sizeof(uint64));
+		some = bound_chunk(search->index, model, query, query_length,
+						   ids + done, some, bounds + count, memory);
+		memcpy(rows + count, ids + done, some * sizeof(uint64));
 		count += some;
 	}
+	memcpy(ids, rows, count * sizeof(uint64));
+	pfree(rows);
 	pfree(memory);
 	return count;
 }

@@ -52,13 +52,6 @@ list_age(const GvListState *mirrored, const IvfpqListEntry *entry)
 	return mirrored->nitems < entry->nitems ? LIST_SHORT : LIST_CURRENT;
 }
 
-static uint64
-row_id(const GvHit *hit)
-{
-	return (uint64) hit->rowid[0] << 32 | (uint64) hit->rowid[1] << 16 |
-		hit->rowid[2];
-}
-
 /* Room for what is noted of each list. */
 static void
 make_room(IvfpqRemote *remote, int nlists)
@@ -169,6 +162,57 @@ scan_rest(IvfpqSearch *search, int i, const GvListState *mirrored)
 		remote->report.tail_copies += search->copies_read - before;
 }
 
+static int
+compare_known(const void *a, const void *b)
+{
+	uint64		x = ((const IvfpqKnownRecord *) a)->address;
+	uint64		y = ((const IvfpqKnownRecord *) b)->address;
+
+	return (x > y) - (x < y);
+}
+
+/*
+ * Note what the answer says of the refine records of hits that stand, each
+ * once.
+ */
+static void
+take_records(IvfpqSearch *search, const IvfpqAnswer *answer)
+{
+	IvfpqRemote *remote = &search->remote;
+	int			n = answer->head.nhits;
+	int			nknown = 0;
+
+	if (answer->bounds == NULL)
+		return;
+	if (n > remote->known_room)
+	{
+		if (remote->known)
+			pfree(remote->known);
+		remote->known = palloc_extended(n * sizeof(IvfpqKnownRecord),
+										MCXT_ALLOC_HUGE);
+		remote->known_room = n;
+	}
+	for (int i = 0; i < n; i++)
+	{
+		const GvHit *hit = &answer->hits[i];
+		const GvBound *bound = &answer->bounds[i];
+		ItemPointerData tid;
+
+		if (bound->known == 0 || remote->ages[hit->probe] == LIST_STALE)
+			continue;
+		memcpy(&tid, bound->rowid, sizeof(tid));
+		remote->known[nknown].address = IvfpqWordsToId(hit->rowid);
+		remote->known[nknown].tid = IvfpqTidToId(&tid);
+		remote->known[nknown++].bound = bound->bound;
+	}
+	qsort(remote->known, nknown, sizeof(IvfpqKnownRecord), compare_known);
+	remote->nknown = 0;
+	for (int i = 0; i < nknown; i++)
+		if (i == 0 || remote->known[i].address !=
+			remote->known[remote->nknown - 1].address)
+			remote->known[remote->nknown++] = remote->known[i];
+}
+
 /* The answer as it is, which is all there is to find. */
 static void
 take_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
@@ -178,7 +222,7 @@ take_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
 	for (int i = 0; i < answer->head.nhits; i++)
 	{
 		top->scores[i] = answer->hits[i].score;
-		top->ids[i] = row_id(&answer->hits[i]);
+		top->ids[i] = IvfpqWordsToId(answer->hits[i].rowid);
 	}
 	top->count = answer->head.nhits;
 }
@@ -201,7 +245,7 @@ merge_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
 		if (search->remote.ages[hit->probe] == LIST_STALE)
 			dropped = true;
 		else
-			gv_topk_push(top, hit->score, row_id(hit));
+			gv_topk_push(top, hit->score, IvfpqWordsToId(hit->rowid));
 	}
 	gv_topk_sort(top);
 	if (!dropped || answer->head.nhits < top->capacity)
@@ -211,7 +255,7 @@ merge_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
 		return false;
 	return top->scores[top->count - 1] < hit->score ||
 		(top->scores[top->count - 1] == hit->score &&
-		 top->ids[top->count - 1] <= row_id(hit));
+		 top->ids[top->count - 1] <= IvfpqWordsToId(hit->rowid));
 }
 
 /*
@@ -232,12 +276,15 @@ use_answer(IvfpqSearch *search, const IvfpqAnswer *answer, int capacity)
 		if (!behind)
 		{
 			take_hits(search, answer);
+			take_records(search, answer);
 			return true;
 		}
 		for (int i = 0; i < search->lists.count; i++)
 			if (search->remote.ages[i] != LIST_CURRENT)
 				scan_rest(search, i, &answer->probed[i].state);
 		useful = merge_hits(search, answer);
+		if (useful)
+			take_records(search, answer);
 	}
 	IvfpqAskStale(search->index, &search->model->meta, !useful);
 	return useful;
@@ -278,6 +325,7 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity)
 	instr_time	took;
 
 	/* mirrors name copies as scans do */
+	search->remote.nknown = 0;
 	Assert(search->addresses == (meta->refine != IVFPQ_REFINE_NONE));
 	INSTR_TIME_SET_CURRENT(began);
 	served = IvfpqAskSearch(search->index, meta, search->query, probes,

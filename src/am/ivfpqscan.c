@@ -189,8 +189,8 @@ bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 										 MCXT_ALLOC_HUGE);
 
 	qsort(ids, count, sizeof(uint64), compare_ids);
-	count = IvfpqRefineBounds(state->index, state->model, state->bound_query,
-							  ids, count, bounds);
+	count = IvfpqRefineBounds(&state->search, state->bound_query, ids, count,
+							  bounds);
 	state->report.refined += count;
 	for (int64 i = 0; i < count; i++)
 	{

@@ -148,22 +148,27 @@ note_missing(const GvMirrorKey *key, IvfpqServed served, uint64 epoch)
 /* Does the answer hold what it says, and nothing that was not asked for? */
 static bool
 check_answer(const IvfpqReply *reply, const GvSearchRequest *request,
-			 int nlists, IvfpqAnswer *answer)
+			 const IvfpqMetaData *meta, IvfpqAnswer *answer)
 {
+	bool		bounds = meta->refine != IVFPQ_REFINE_NONE;
 	const GvSearchReply *head = (const GvSearchReply *) reply->body;
 
 	if (reply->length < sizeof(*head) ||
 		head->nprobed < 0 || head->nprobed > request->probes ||
 		head->nhits < 0 || head->nhits > request->capacity ||
 		reply->length != sizeof(*head) +
-		head->nprobed * sizeof(GvProbeReply) + head->nhits * sizeof(GvHit))
+		head->nprobed * sizeof(GvProbeReply) + head->nhits * sizeof(GvHit) +
+		head->nbounds * sizeof(GvBound) ||
+		head->nbounds != (bounds ? (uint32) head->nhits : 0))
 		return false;
 	answer->head = *head;
 	answer->engine = IvfpqWelcome()->engine;
 	answer->probed = (const GvProbeReply *) (head + 1);
 	answer->hits = (const GvHit *) (answer->probed + head->nprobed);
+	answer->bounds = bounds ? (const GvBound *) (answer->hits + head->nhits) :
+		NULL;
 	for (int i = 0; i < head->nprobed; i++)
-		if (answer->probed[i].list < 0 || answer->probed[i].list >= nlists)
+		if (answer->probed[i].list < 0 || answer->probed[i].list >= meta->nlists)
 			return false;
 	for (int i = 0; i < head->nhits; i++)
 		if (answer->hits[i].probe >= (uint32) head->nprobed)
@@ -182,7 +187,7 @@ ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
 	};
 	uint32		most = sizeof(GvSearchReply) +
 		request->probes * sizeof(GvProbeReply) +
-		request->capacity * sizeof(GvHit);
+		request->capacity * (sizeof(GvHit) + sizeof(GvBound));
 	uint64		epoch = pg_atomic_read_u64(&ivfpq_shared->epoch);
 	int64		begun = IvfpqNow();
 	IvfpqServed served;
@@ -191,7 +196,7 @@ ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
 						   begun + (int64) ivfpq_request_timeout * 1000,
 						   reply);
 	if (served == IVFPQ_SERVED &&
-		!check_answer(reply, request, meta->nlists, answer))
+		!check_answer(reply, request, meta, answer))
 	{
 		IvfpqDisconnect();
 		reply->reason = "its answer makes no sense";

@@ -82,6 +82,8 @@ typedef struct IvfpqAnswer
 	const GvProbeReply *probed; /* [head.nprobed] */
 	const GvHit *hits;			/* [head.nhits] ascending by (S, row id);
 								 * their probes are in range */
+	const GvBound *bounds;		/* [head.nhits], or NULL of an index without
+								 * refine records */
 } IvfpqAnswer;
 
 extern IvfpqServed IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,

@@ -12,6 +12,7 @@
 
 #include "client/ivfpqload.h"
 #include "client/ivfpqshared.h"
+#include "page/ivfpqrefine.h"
 
 /* How long gpuvecd may take for a message; shorter than DROP DATABASE waits. */
 #define MESSAGE_US			INT64CONST(4000000)
@@ -56,9 +57,9 @@ await_answer(IvfpqLoad *load)
 }
 
 /* Send a request whose answer says nothing but that it is done. */
-static IvfpqLoadResult
-send_request(IvfpqLoad *load, GvMessageType type, const void *request,
-			 Size request_bytes, const void *values, Size bytes)
+IvfpqLoadResult
+IvfpqLoadSend(IvfpqLoad *load, GvMessageType type, const void *request,
+			  Size request_bytes, const void *values, Size bytes)
 {
 	struct iovec parts[2] = {
 		{(void *) request, request_bytes}, {(void *) values, bytes}
@@ -75,18 +76,22 @@ send_request(IvfpqLoad *load, GvMessageType type, const void *request,
 	return judge(load, served, &reply);
 }
 
-/* Send the pieces that are in the message. */
+/*
+ * Send the pieces that are in the message, after the refine records of their
+ * copies.
+ */
 static IvfpqLoadResult
 send_pieces(IvfpqLoad *load)
 {
 	GvListsRequest *request = (GvListsRequest *) load->message;
+	IvfpqLoadResult result = IvfpqRecordsSend(load);
 
-	if (load->npieces == 0)
-		return IVFPQ_LOAD_DONE;
+	if (result != IVFPQ_LOAD_DONE || load->npieces == 0)
+		return result;
 	request->key = load->key;
 	request->npieces = load->npieces;
 	request->unused = 0;
-	return send_request(load, GV_MSG_LISTS, load->message, load->used, NULL,
+	return IvfpqLoadSend(load, GV_MSG_LISTS, load->message, load->used, NULL,
 						0);
 }
 
@@ -120,7 +125,7 @@ send_array(IvfpqLoad *load, GvArray array, BlockNumber first, int64 count)
 		}
 		IvfpqArrayClose(&reader);
 		IvfpqLoadUnlock(load);
-		result = send_request(load, GV_MSG_ARRAY, &request, sizeof(request),
+		result = IvfpqLoadSend(load, GV_MSG_ARRAY, &request, sizeof(request),
 							  values, request.count * sizeof(float));
 		if (result != IVFPQ_LOAD_DONE)
 			return result;
@@ -151,6 +156,7 @@ send_long_list(IvfpqLoad *load, int32 list)
 			longlist.addresses = NULL;
 			continue;
 		}
+		IvfpqRecordsRead(load);
 		IvfpqLoadUnlock(load);
 		result = send_pieces(load);
 	} while (result == IVFPQ_LOAD_DONE &&
@@ -183,6 +189,7 @@ send_some_lists(IvfpqLoad *load, int32 *list, int32 end,
 		load->copies += load->reader.entry.nitems;
 		(*list)++;
 	}
+	IvfpqRecordsRead(load);
 	IvfpqLoadUnlock(load);
 
 	if (piece == IVFPQ_PIECE_FULL && load->npieces == 0)
@@ -231,6 +238,8 @@ send_lists(IvfpqLoad *load, bool fresh)
 								  Min(nlists, STATES_RANGE) *
 								  sizeof(GvListState));
 	load->copies = 0;
+	/* to a mirror that has nothing yet all records come at once */
+	load->note_records = !fresh && load->meta.refine != IVFPQ_REFINE_NONE;
 	for (int32 first = 0; first < nlists && result == IVFPQ_LOAD_DONE;
 		 first += STATES_RANGE)
 	{
@@ -274,14 +283,27 @@ static IvfpqLoadResult
 send_model(IvfpqLoad *load, bool *exists)
 {
 	const IvfpqMetaData *meta = &load->meta;
-	GvBeginRequest request = {load->key, meta->metric, meta->dims,
-		meta->pq_dim, meta->nlists, meta->nparents, 0,
-	load->expected};
+	GvBeginRequest request = {
+		.key = load->key,
+		.metric = meta->metric,
+		.dims = meta->dims,
+		.m = meta->pq_dim,
+		.nlists = meta->nlists,
+		.nparents = meta->nparents,
+		.copies = load->expected
+	};
 	struct iovec part = {&request, sizeof(request)};
 	IvfpqReply	reply;
-	IvfpqServed served = IvfpqExchange(GV_ROLE_LOADER, GV_MSG_BEGIN, &part, 1,
-									   0, IvfpqNow() + MESSAGE_US, &reply);
+	IvfpqServed served;
 	IvfpqLoadResult result;
+
+	if (meta->refine != IVFPQ_REFINE_NONE)
+	{
+		request.refine_slots = IvfpqRefineSlots(meta->dims);
+		request.refine_records = load->expected / meta->copies;
+	}
+	served = IvfpqExchange(GV_ROLE_LOADER, GV_MSG_BEGIN, &part, 1, 0,
+						   IvfpqNow() + MESSAGE_US, &reply);
 
 	*exists = reply.refusal == GV_REFUSED_EXISTS;
 	if (*exists)
@@ -312,11 +334,13 @@ bring_all(IvfpqLoad *load, bool *exists)
 	if (result != IVFPQ_LOAD_DONE || *exists)
 		return result;
 	result = send_lists(load, true);
+	if (result == IVFPQ_LOAD_DONE && load->meta.refine != IVFPQ_REFINE_NONE)
+		result = IvfpqRecordsSendAll(load);
 	/* what has changed meanwhile */
 	if (result == IVFPQ_LOAD_DONE)
 		result = send_lists(load, false);
 	if (result == IVFPQ_LOAD_DONE)
-		result = send_request(load, GV_MSG_READY, &request, sizeof(request),
+		result = IvfpqLoadSend(load, GV_MSG_READY, &request, sizeof(request),
 							  NULL, 0);
 	if (result == IVFPQ_LOAD_DONE)
 		result = await_answer(load);
@@ -337,7 +361,7 @@ drop_older(IvfpqLoad *load)
 		   IvfpqWantedOlder(&load->key, &request.key))
 	{
 		IvfpqWantedForget(&request.key);
-		result = send_request(load, GV_MSG_DROP, &request, sizeof(request),
+		result = IvfpqLoadSend(load, GV_MSG_DROP, &request, sizeof(request),
 							  NULL, 0);
 		if (result == IVFPQ_LOAD_DONE)
 			result = await_answer(load);

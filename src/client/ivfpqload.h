@@ -49,10 +49,20 @@ typedef struct IvfpqLoad
 	char	   *message;		/* [room] */
 	Size		used;
 	int			npieces;
+
+	/* refine records of the copies in the message */
+	bool		note_records;	/* they are wanted */
+	ItemPointerData *addresses; /* [addresses_room] */
+	int64		naddresses;
+	int64		addresses_room;
+	char	   *records;		/* [naddresses] GvRefineItem, once read */
 } IvfpqLoad;
 
 /* ivfpqload.c */
 extern IvfpqLoadResult IvfpqLoadMirror(IvfpqLoad *load, bool whole);
+extern IvfpqLoadResult IvfpqLoadSend(IvfpqLoad *load, GvMessageType type,
+									 const void *request, Size request_bytes,
+									 const void *values, Size bytes);
 
 /* ivfpqlock.c */
 extern bool IvfpqDatabaseIsFree(void);
@@ -83,5 +93,11 @@ extern IvfpqPieceResult IvfpqMessageAdd(IvfpqLoad *load, int32 list,
 extern void IvfpqLongBegin(IvfpqLoad *load, IvfpqLongList *longlist,
 						   int32 list);
 extern bool IvfpqLongNext(IvfpqLoad *load, IvfpqLongList *longlist);
+
+/* ivfpqrecords.c */
+extern void IvfpqRecordsNote(IvfpqLoad *load, const IvfpqBlockView *view);
+extern void IvfpqRecordsRead(IvfpqLoad *load);
+extern IvfpqLoadResult IvfpqRecordsSend(IvfpqLoad *load);
+extern IvfpqLoadResult IvfpqRecordsSendAll(IvfpqLoad *load);
 
 #endif							/* IVFPQLOAD_H */

@@ -78,10 +78,12 @@ finish_piece(IvfpqLoad *load, const Piece *piece)
 
 /* Put a block of the list into the piece, whole. */
 static void
-put_block(Piece *piece, uint32 ordinal, const IvfpqBlockView *view)
+put_block(IvfpqLoad *load, Piece *piece, uint32 ordinal,
+		  const IvfpqBlockView *view)
 {
 	Size		i = ordinal - piece->head->first;
 
+	IvfpqRecordsNote(load, view);
 	piece->live[i] = view->live;
 	memcpy(piece->t + i * GV_BLOCK * sizeof(float), view->t,
 		   GV_BLOCK * sizeof(float));
@@ -116,7 +118,7 @@ read_blocks(IvfpqLoad *load, Piece *piece, Piece *live, uint32 lowest)
 		if (live != NULL && ordinal < (uint32) live->head->nblocks)
 			live->live[ordinal] = view.live;
 		if (ordinal >= (uint32) piece->head->first)
-			put_block(piece, ordinal, &view);
+			put_block(load, piece, ordinal, &view);
 	}
 	return true;
 }
@@ -127,6 +129,7 @@ IvfpqMessageBegin(IvfpqLoad *load)
 {
 	load->used = sizeof(GvListsRequest);
 	load->npieces = 0;
+	load->naddresses = 0;
 }
 
 /* What the mirror lacks of a list. */
@@ -191,6 +194,7 @@ add_planned(IvfpqLoad *load, const Plan *plan)
 	Piece		blocks;
 	Size		used = load->used;
 	int			npieces = load->npieces;
+	int64		naddresses = load->naddresses;
 	IvfpqPieceResult result = IVFPQ_PIECE_FULL;
 
 	if (!plan->died || begin_piece(load, &live, &plan->live))
@@ -206,6 +210,7 @@ add_planned(IvfpqLoad *load, const Plan *plan)
 	{
 		load->used = used;
 		load->npieces = npieces;
+		load->naddresses = naddresses;
 		return result;
 	}
 	if (plan->died)
@@ -334,7 +339,7 @@ IvfpqLongNext(IvfpqLoad *load, IvfpqLongList *longlist)
 		if (!IvfpqListNext(reader, &view) || reader->reread ||
 			reader->nleft != i * GV_BLOCK)
 			return false;
-		put_block(&piece, i, &view);
+		put_block(load, &piece, i, &view);
 	}
 	finish_piece(load, &piece);
 	longlist->next = end;

@@ -216,6 +216,23 @@ IvfpqRefineRead(Relation index, int dims, const ItemPointerData *addresses,
 		UnlockReleaseBuffer(buf);
 }
 
+/* Copy a page out if it holds refine records; false if not. */
+bool
+IvfpqRefinePageCopy(Relation index, BlockNumber blkno,
+					BufferAccessStrategy strategy, char *page)
+{
+	Buffer		buf;
+	bool		is_refine;
+
+	buf = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
+	LockBuffer(buf, BUFFER_LOCK_SHARE);
+	is_refine = IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_REFINE);
+	if (is_refine)
+		memcpy(page, BufferGetPage(buf), BLCKSZ);
+	UnlockReleaseBuffer(buf);
+	return is_refine;
+}
+
 /*
  * Free slots of a page, and push it onto the chain unless it is there.  One
  * record: metapage and page.

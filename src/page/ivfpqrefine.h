@@ -64,6 +64,8 @@ extern void IvfpqRefineAppend(Relation index, int dims,
 extern void IvfpqRefineRead(Relation index, int dims,
 							const ItemPointerData *addresses, int n,
 							char *records);
+extern bool IvfpqRefinePageCopy(Relation index, BlockNumber blkno,
+								BufferAccessStrategy strategy, char *page);
 extern void IvfpqRefineVacuum(Relation index, int dims, BlockNumber blkno,
 							  BufferAccessStrategy strategy,
 							  IndexBulkDeleteCallback callback,
