@@ -114,6 +114,8 @@ RETURNS SETOF record
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
+COMMENT ON FUNCTION gpuvec_mirrors() IS 'what view gpuvec_mirrors shows';
+
 CREATE VIEW gpuvec_mirrors AS SELECT * FROM gpuvec_mirrors();
 
 COMMENT ON VIEW gpuvec_mirrors IS 'indexes that gpuvecd mirrors, or is to';
@@ -150,6 +152,8 @@ CREATE FUNCTION gpuvec_stat(
 RETURNS SETOF record
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_stat() IS 'what view gpuvec_stat shows';
 
 CREATE VIEW gpuvec_stat AS SELECT * FROM gpuvec_stat();
 

@@ -14,7 +14,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-my $seconds = long_test() ? 120 : 8;
+my $seconds = long_test() ? 120 : 5;
 my $rows = 1500;
 
 # table, operator, how the index is made
