@@ -20,6 +20,9 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 LONG=${GPUVEC_TEST_LONG:-}
+# gpuvecd without kernels, which take minutes to compile: there is no card to
+# run them on (test/gpu/run.sh sets it otherwise); part_cuda compiles them once.
+export NVCC=${GPUVEC_TEST_NVCC-}
 PASSED=0 FAILED=0 SKIPPED=0
 COMMON_FLAGS=(-std=gnu99 -g -Wall -Wextra -Wno-unused-parameter)
 KERNEL_FLAGS=(-O3 -ffp-contract=off)
@@ -115,17 +118,67 @@ part_warnings() {
 	part_cuda
 }
 
-# The kernels compile, where there is a compiler for them; no card is needed.
+# gpuvecd with its kernels builds, where there is a compiler for them; without
+# a card it says so and ends with status 3.
 part_cuda() {
-	local file files=("$GV_ROOT"/gpu/*.cu)
-	if ! command -v nvcc >/dev/null || [ ! -e "${files[0]}" ]; then
-		return 0
+	local nvcc status=0
+	nvcc=$(command -v nvcc || find /usr/local/cuda/bin -name nvcc 2>/dev/null)
+	if [ -z "$nvcc" ]; then
+		skipped "no nvcc"
+		return
 	fi
-	for file in "${files[@]}"; do
-		count_silent "nvcc $(basename "$file")" nvcc -std=c++17 -O2 \
-			-I"$GV_ROOT/src" -arch="sm_${GPU_ARCHS:-90}" -c "$file" \
-			-o "$GV_TMP/cuda.o"
+	count_silent "no warning from nvcc" \
+		make -C "$GV_TMP/gcc" -j"$(nproc)" PG_CONFIG="$(gv_find_pg_config)" \
+		NVCC="$nvcc" GPU_ARCHS="${GPU_ARCHS:-90}" -B gpuvecd
+	if [ -e /dev/nvidiactl ]; then
+		return
+	fi
+	mkdir "$GV_TMP/nocard"
+	"$GV_TMP/gcc/gpuvecd" --engine cuda --data "$GV_TMP/nocard" \
+		>"$GV_TMP/nocard.log" 2>&1 || status=$?
+	if [ $status = 3 ]; then
+		passed 1
+	else
+		cat "$GV_TMP/nocard.log"
+		failed 1 "gpuvecd without a card (status $status)"
+	fi
+}
+
+# The CUDA engine on emulated threads, against the portable engine.
+# $1 = name, the rest: flags
+unit_card() {
+	local dir=$GV_TMP/unit-card-$1 log=$GV_TMP/unit-build.log
+	shift
+	mkdir "$dir"
+	if build_card "$dir" "$@" >"$log" 2>&1 && ! grep -q 'warning:' "$log"; then
+		count_program "unit $(basename "$dir")" "$dir/check_card"
+	else
+		cat "$log"
+		failed 1 "unit $(basename "$dir"): does not compile without warnings"
+	fi
+}
+
+# $1 = folder, the rest: flags
+build_card() {
+	local dir=$1 unit=$GV_ROOT/test/unit file
+	shift
+	for file in "$GV_ROOT"/gpu/*.cu "$unit"/gpu/emulate/*.cpp; do
+		echo "$file"
+	done | xargs -P "$(nproc)" -I FILE sh -c \
+		'g++ -std=c++17 -g -O2 -Wall -Wextra -Wno-unused-parameter \
+			-Wno-unknown-pragmas -ffp-contract=off "$@" \
+			-I"$0/test/unit/gpu/emulate" -I"$0/src" -x c++ -c FILE \
+			-o "'"$dir"'/$(basename FILE).o"' "$GV_ROOT" "$@" || return 1
+	for file in "$GV_ROOT"/src/engine/*.c "$GV_ROOT"/src/cpu/*.c; do
+		gcc "${COMMON_FLAGS[@]}" "${KERNEL_FLAGS[@]}" -I"$GV_ROOT/src" \
+			-c "$file" -o "$dir/$(basename "$file").o" || return 1
 	done
+	for file in "$unit/engine/check_mirror.c" "$unit/gpu/check_card.c"; do
+		gcc "${COMMON_FLAGS[@]}" -I"$GV_ROOT/src" \
+			-DUNIT_MIRRORS=gv_cuda_mirrors -c "$file" \
+			-o "$dir/$(basename "$file").o" || return 1
+	done
+	g++ "$@" "$dir"/*.o -lm -o "$dir/check_card"
 }
 
 # Compiles the unit programs: engine (with the portable kernels), page (with
@@ -199,6 +252,10 @@ part_unit() {
 	unit_one sanitized "${sanitize[@]}"
 	if [ -n "$LONG" ]; then
 		run_valgrind
+		unit_card whole
+		unit_card sanitized "${sanitize[@]}"
+	else
+		GPUVEC_UNIT_SMALL=1 unit_card small
 	fi
 }
 
