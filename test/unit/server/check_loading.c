@@ -216,7 +216,7 @@ test_begin(const TestServer *server, const TestIndex *index)
 {
 	GvMirrorKey key = test_key(13);
 	TestIndex	wrong;
-	GvBeginRequest request = {key, GV_L2, 4, 2, 5, 3, 1, 100};
+	GvBeginRequest request = {key, GV_L2, 4, 2, 5, 3, -1, 100, 0};
 	int			fd;
 	int			i;
 
