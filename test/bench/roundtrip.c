@@ -158,7 +158,7 @@ load(void)
 	close(fd);
 }
 
-/* The bare socket: as many bytes each way, and a thread that waits for them. */
+/* The bare socket: as many bytes each way, and a thread that waits. */
 static void *
 echo_main(void *arg)
 {
