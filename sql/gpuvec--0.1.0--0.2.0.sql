@@ -114,6 +114,9 @@ RETURNS SETOF record
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
+COMMENT ON FUNCTION gpuvec_mirrors() IS
+	'indexes that gpuvecd mirrors, or is to; see the view';
+
 CREATE VIEW gpuvec_mirrors AS SELECT * FROM gpuvec_mirrors();
 
 COMMENT ON VIEW gpuvec_mirrors IS 'indexes that gpuvecd mirrors, or is to';
@@ -150,6 +153,9 @@ CREATE FUNCTION gpuvec_stat(
 RETURNS SETOF record
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_stat() IS
+	'how gpuvecd is, and what became of searches; see the view';
 
 CREATE VIEW gpuvec_stat AS SELECT * FROM gpuvec_stat();
 
