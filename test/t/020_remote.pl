@@ -101,8 +101,32 @@ is( $node->safe_psql('postgres', q{
 		REINDEX INDEX l2_list_e;
 		SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10', 'session');
 		ROLLBACK;
+		SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10');
+		BEGIN;
+		SAVEPOINT before;
+		REINDEX INDEX l2_list_e;
+		SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10', 'session');
+		ROLLBACK TO before;
 		SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10')}),
-	"\n", 'an index in its own transaction, and rolled back');
+	"\n\n\n", 'an index in its own transaction, and rolled back');
+is( $node->safe_psql('postgres', q{
+		CREATE TEMP TABLE own AS SELECT * FROM l2;
+		CREATE INDEX own_e ON own USING gpuivfpq (e);
+		SELECT differs('SELECT id FROM own ORDER BY e <-> point(3, 12) LIMIT 10', 'session')}),
+	'', 'a temporary table');
+
+# one session sees an index change
+is( $node->safe_psql('postgres', q{
+		CREATE UNLOGGED TABLE changing AS SELECT * FROM l2;
+		CREATE INDEX changing_e ON changing USING gpuivfpq (e) WITH (lists = 20);
+		SELECT await_mirror('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10');
+		SET gpuvec.auto_mirror = off;
+		REINDEX INDEX changing_e;
+		SELECT differs('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10', 'session');
+		SET gpuvec.auto_mirror = on;
+		SELECT await_mirror('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10');
+		SELECT differs('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10')}),
+	"\n\n\n", 'a session, before and after REINDEX');
 
 # a copy of a database has the same files and build_ids, but not for long
 $node->safe_psql('template1', 'CREATE DATABASE copied TEMPLATE postgres');
