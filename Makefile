@@ -189,6 +189,8 @@ $(CPU_OBJS) $(MIRROR_OBJS): override CFLAGS += -O3 -ffp-contract=off
 
 release := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" \
 	$(srcdir)/gpuvec.control)
+# compiled again when there is CUDA that was not there before
+src/server/gpuvecd.o: $(CUDA_OBJS)
 src/server/gpuvecd.o: override CPPFLAGS += -DGPUVEC_RELEASE='"$(release)"' \
 	$(if $(CUDA_OBJS),-DGV_HAVE_CUDA)
 

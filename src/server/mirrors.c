@@ -81,14 +81,17 @@ unlink_held(GvHeldMirror *held)
 
 /*
  * Locked: free a mirror that is out of the list, once nobody uses it.  The
- * lock is let go meanwhile.
+ * lock is let go meanwhile.  A reason is worth a line in the log.
  */
 static void
-destroy(GvHeldMirror *held)
+destroy(GvHeldMirror *held, const char *reason)
 {
 	while (held->users > 0)
 		pthread_cond_wait(&registry.released, &registry.mutex);
 	unlock();
+	if (reason != NULL)
+		gv_log("LOG", "dropped the mirror of index %u, %lld MB: %s",
+			   held->key.index, (long long) (held->bytes >> 20), reason);
 	gv_mirror_drop(held->mirror);
 	pthread_rwlock_destroy(&held->lock);
 	free(held->states);
@@ -121,9 +124,7 @@ evict_one(void)
 		return false;
 	unlink_held(victim);
 	registry.evictions++;
-	gv_log("LOG", "evicted the mirror of index %u, %lld MB, to make room",
-		   victim->key.index, (long long) (victim->bytes >> 20));
-	destroy(victim);
+	destroy(victim, "others need its memory");
 	return true;
 }
 
@@ -239,7 +240,7 @@ enter(GvHeldMirror *held, int64_t bytes)
 	while (old != NULL && !old->ready)
 	{
 		unlink_held(old);
-		destroy(old);
+		destroy(old, "another loader begins anew");
 		old = find(&held->key);
 	}
 	if (old != NULL)
@@ -295,7 +296,7 @@ gv_mirrors_begin(const GvMirrorKey *key, const GvMirrorSpec *spec,
 	refusal = enter(held, bytes);
 	if (refusal != 0)
 	{
-		destroy(held);
+		destroy(held, NULL);
 		unlock();
 		return refusal;
 	}
@@ -306,7 +307,7 @@ gv_mirrors_begin(const GvMirrorKey *key, const GvMirrorSpec *spec,
 	pthread_cond_broadcast(&registry.released);
 	/* if another loader has thrown it out meanwhile, that one frees it */
 	if (refusal != 0 && unlink_held(held))
-		destroy(held);
+		destroy(held, NULL);
 	unlock();
 	return refusal;
 }
@@ -327,14 +328,18 @@ recharge(GvHeldMirror *held)
 void
 gv_mirrors_ready(GvHeldMirror *held)
 {
+	int64_t		copies;
+	int64_t		bytes;
+
 	lock();
 	held->ready = true;
 	held->reserved = 0;
 	recharge(held);
-	gv_log("LOG", "index %u is mirrored: %lld copies, %lld MB",
-		   held->key.index, (long long) held->copies,
-		   (long long) (held->bytes >> 20));
+	copies = held->copies;
+	bytes = held->bytes;
 	unlock();
+	gv_log("LOG", "index %u is mirrored: %lld copies, %lld MB",
+		   held->key.index, (long long) copies, (long long) (bytes >> 20));
 }
 
 /*
@@ -382,7 +387,7 @@ gv_mirrors_drop(const GvMirrorKey *key)
 	lock();
 	held = find(key);
 	if (held != NULL && unlink_held(held))
-		destroy(held);
+		destroy(held, NULL);
 	unlock();
 }
 
@@ -399,11 +404,7 @@ gv_mirrors_abandon(uint64_t owner)
 		while (held != NULL && (held->ready || held->owner != owner))
 			held = held->next;
 		if (held != NULL && unlink_held(held))
-		{
-			gv_log("LOG", "loading of index %u was given up after %lld MB",
-				   held->key.index, (long long) (held->bytes >> 20));
-			destroy(held);
-		}
+			destroy(held, "its loader is gone");
 	} while (held != NULL);
 	unlock();
 }
