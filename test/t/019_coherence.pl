@@ -169,6 +169,7 @@ for my $table (@tables)
 $primary->backup('backup');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'backup', has_streaming => 1);
+$standby->append_conf('postgresql.conf', 'max_standby_streaming_delay = -1');
 $standby->start;
 my @nodes = ([ 'primary', $primary ], [ 'standby', $standby ]);
 
