@@ -20,6 +20,7 @@ AM_OBJS = \
 	src/am/ivfpqinspect.o \
 	src/am/ivfpqmixed.o \
 	src/am/ivfpqmodel.o \
+	src/am/ivfpqprewarm.o \
 	src/am/ivfpqreal.o \
 	src/am/ivfpqrecall.o \
 	src/am/ivfpqrefine.o \
@@ -66,12 +67,12 @@ CLIENT_OBJS = \
 	src/client/ivfpqloader.o \
 	src/client/ivfpqlock.o \
 	src/client/ivfpqpiece.o \
-	src/client/ivfpqprewarm.o \
 	src/client/ivfpqreadmirror.o \
 	src/client/ivfpqshared.o \
 	src/client/ivfpqstatus.o \
 	src/client/ivfpqsupervisor.o \
 	src/client/ivfpqviews.o \
+	src/client/ivfpqwait.o \
 	src/client/ivfpqwanted.o
 
 ENGINE_OBJS = \

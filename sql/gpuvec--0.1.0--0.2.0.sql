@@ -114,7 +114,8 @@ RETURNS SETOF record
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
-COMMENT ON FUNCTION gpuvec_mirrors() IS 'what view gpuvec_mirrors shows';
+COMMENT ON FUNCTION gpuvec_mirrors() IS
+	'indexes that gpuvecd mirrors, or is to; see the view';
 
 CREATE VIEW gpuvec_mirrors AS SELECT * FROM gpuvec_mirrors();
 
@@ -153,7 +154,8 @@ RETURNS SETOF record
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
-COMMENT ON FUNCTION gpuvec_stat() IS 'what view gpuvec_stat shows';
+COMMENT ON FUNCTION gpuvec_stat() IS
+	'how gpuvecd is, and what became of searches; see the view';
 
 CREATE VIEW gpuvec_stat AS SELECT * FROM gpuvec_stat();
 

@@ -95,6 +95,9 @@ extern bool IvfpqCanMirror(Relation index, const IvfpqMetaData *meta);
 /* A cause in a word, as gpuvec_stat names it. */
 extern const char *IvfpqServedName(IvfpqServed served);
 
+/* ivfpqwait.c: for gpuvec_prewarm */
+extern int64 IvfpqPrewarm(const GvMirrorKey *key);
+
 /*
  * ivfpqreadmirror.c: what gpuvecd holds of an index, for checks.
  */

@@ -10,12 +10,12 @@
 #include "access/relation.h"
 #include "access/xact.h"
 #include "catalog/pg_database.h"
+#include "commands/defrem.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 
-#include "am/ivfpq.h"
 #include "client/ivfpqload.h"
 #include "client/ivfpqshared.h"
 #include "pgcompat.h"
@@ -53,9 +53,9 @@ is_the_one(IvfpqLoad *load)
 {
 	GvStorage	storage = GvStorageOf(load->index);
 
+	/* an OID may have been used again for anything */
 	if (load->index->rd_rel->relkind != RELKIND_INDEX ||
-		load->index->rd_indam == NULL ||
-		load->index->rd_indam->ambuild != ivfpqbuild ||
+		load->index->rd_rel->relam != get_index_am_oid("gpuivfpq", true) ||
 		!load->index->rd_index->indisvalid ||
 		storage.database != load->key.database ||
 		storage.tablespace != load->key.tablespace ||

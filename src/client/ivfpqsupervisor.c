@@ -413,9 +413,14 @@ do_what_is_due(void)
 	if (IvfpqSharedState() == IVFPQ_STATE_UP && !self.suspended)
 	{
 		next = Min(next, IvfpqLaunchLoaders(&ended));
-		/* look at what there is now, and at what is no longer needed */
+
+		/*
+		 * Look at what there is now and what is not needed any more; not
+		 * quite yet, because it may have ended for a DROP DATABASE, and the
+		 * files are still there.
+		 */
 		if (ended)
-			self.ping_at = now;
+			self.ping_at = Min(self.ping_at, now + SECOND);
 	}
 	if (IvfpqChildPid() != 0)
 		next = Min(next, IvfpqChildLog() < 0 ? now + SECOND : self.ping_at);

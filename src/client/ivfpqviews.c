@@ -21,7 +21,6 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#include "am/ivfpq.h"
 #include "client/ivfpqshared.h"
 #include "client/ivfpqstatus.h"
 #include "pgcompat.h"

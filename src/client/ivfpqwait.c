@@ -1,14 +1,11 @@
 /*
- * ivfpqprewarm.c
- *		gpuvec_prewarm: have an index mirrored, and wait for it.
+ * ivfpqwait.c
+ *		Have an index mirrored, and wait for it.
  */
 #include "postgres.h"
 
-#include "access/relation.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 
-#include "am/ivfpq.h"
 #include "client/ivfpqconnect.h"
 #include "client/ivfpqshared.h"
 #include "pgcompat.h"
@@ -18,8 +15,6 @@
 
 /* How long it may take gpuvecd to come up. */
 #define START_US			INT64CONST(30000000)
-
-PG_FUNCTION_INFO_V1(gpuvec_prewarm);
 
 /* ERROR unless there can be mirrors. */
 static void
@@ -40,46 +35,6 @@ check_server(void)
 				 errmsg("gpuvecd is not running"),
 				 errdetail("State is \"%s\".", IvfpqStateName()),
 				 errhint("Look into the server's log.")));
-}
-
-/* The key of an index's mirror; ERROR if there can be none. */
-static GvMirrorKey
-get_key(Oid relid)
-{
-	Relation	index = IvfpqOpenIndex(relid, AccessShareLock);
-	IvfpqMetaData meta;
-	GvMirrorKey key;
-
-	IvfpqCheckInspect(index);
-	if (index->rd_rel->relpersistence == RELPERSISTENCE_TEMP)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("index \"%s\" is temporary",
-						RelationGetRelationName(index)),
-				 errhint("Only its own session can read it.")));
-	if (GvIsUncommitted(index))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" was built in this transaction",
-						RelationGetRelationName(index)),
-				 errhint("Others can read it after COMMIT.")));
-	if (!index->rd_index->indisvalid)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" is not valid",
-						RelationGetRelationName(index))));
-	IvfpqMetaRead(index, &meta);
-	if (!IvfpqCanMirror(index, &meta))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" is not trained",
-						RelationGetRelationName(index)),
-				 errhint("Call gpuvec_train, or VACUUM its table when it has more rows.")));
-	key = IvfpqMirrorKey(index, &meta);
-
-	/* or a loader could not lock it when somebody waits for it meanwhile */
-	relation_close(index, AccessShareLock);
-	return key;
 }
 
 /* Wait until it is up; ERROR if it is not to be. */
@@ -125,28 +80,31 @@ is_done(const GvMirrorKey *key, uint64 ticket, int64 *copies)
 	return false;
 }
 
-/* gpuvec_prewarm(index regclass) */
-Datum
-gpuvec_prewarm(PG_FUNCTION_ARGS)
+/*
+ * Have a mirror brought, or brought up to date, and wait for that; returns
+ * the copies that it holds.  ERROR if it cannot be.  Nobody brings the mirror
+ * of an index that the caller has locked exclusively.
+ */
+int64
+IvfpqPrewarm(const GvMirrorKey *key)
 {
-	GvMirrorKey key = get_key(PG_GETARG_OID(0));
 	uint64		ticket;
 	int64		copies;
 
 	wait_for_server();
-	ticket = IvfpqWant(&key, true, true);
+	ticket = IvfpqWant(key, true, true);
 	if (ticket == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("too many indexes are being mirrored"),
 				 errhint("Try again later.")));
 	ConditionVariablePrepareToSleep(&ivfpq_shared->changed);
-	while (!is_done(&key, ticket, &copies))
+	while (!is_done(key, ticket, &copies))
 	{
 		(void) ConditionVariableTimedSleep(&ivfpq_shared->changed, LOOK_MS,
 										   GvWaitEvent());
 		check_server();
 	}
 	ConditionVariableCancelSleep();
-	PG_RETURN_INT64(copies);
+	return copies;
 }
