@@ -131,6 +131,67 @@ test_too_large(const TestServer *server, const TestIndex *index)
 	close(loader);
 }
 
+/*
+ * The machine has less than the budget: what does not fit is refused, and the
+ * rest goes on.  Not where checkers take more address space than there is.
+ */
+static void
+test_no_memory(void)
+{
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+	static const char *const options[] = {"--memory", "100000", NULL};
+	TestServer	server;
+	GvMirrorKey key = test_key(6);
+	GvMirrorKey other = test_key(7);
+	TestIndex	index = make_index(GV_L2, 64, 64, 100, 1, 600, false);
+	TestIndex	large = index;
+	TestSearch	search;
+	int			loader;
+	int			got;
+	int			i;
+
+	server_folder(&server);
+	server.memory_mb = 300;
+	server_launch(&server, options);
+	CHECK(server_ready(&server), "it does not start");
+	loader = client_open(&server, GV_ROLE_LOADER);
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	large.spec.nlists = 10000000;
+	got = load_begin(loader, &other, &large);
+	CHECK(got == GV_REFUSED_NO_MEMORY, "2.5 GB of centroids: %d", got);
+	got = 0;
+	for (i = 0; i < 1000 && got == 0; i++)
+	{
+		large = index;
+		large.spec.nlists = 10000;
+		other.build_id = (uint64_t) i;
+		got = load_begin(loader, &other, &large);
+	}
+	CHECK(got == GV_REFUSED_NO_MEMORY && i > 10, "mirror %d: %d", i, got);
+	search = make_search(&key, &index);
+	search.request.probes = 100;
+	search.request.compare = 100;
+	search.request.capacity = GV_MAX_HITS;
+	CHECK(search_send(loader, &search), "send");
+	got = search_receive(loader, &index, &search);
+	CHECK(got == 0 || got == GV_REFUSED_NO_MEMORY, "search: %d", got);
+	free_search(&search);
+	close(loader);
+	/* the memory of what the loader began comes back a little later */
+	loader = client_open(&server, GV_ROLE_LOADER);
+	for (i = 0; i < 1000 && loader < 0; i++)
+	{
+		usleep(10000);
+		loader = client_open(&server, GV_ROLE_LOADER);
+	}
+	CHECK(search_check(loader, &key, &index) == 0, "afterwards");
+	close(loader);
+	free_index(&index);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_remove(&server);
+#endif
+}
+
 void
 test_budget(void)
 {
@@ -143,6 +204,7 @@ test_budget(void)
 		free_index(&index);
 		return;
 	}
+	test_no_memory();
 	server = start_small();
 	test_eviction(&server, &index);
 	test_growth(&server);

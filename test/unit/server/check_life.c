@@ -217,6 +217,37 @@ test_deaf_parent(void)
 	free_index(&index);
 }
 
+/* More clients than there may be open files: they wait for each other. */
+static void
+test_few_files(void)
+{
+	static const char *const none[] = {NULL};
+	TestServer	server;
+	int			crowd[200];
+	int			early;
+	int			late;
+	int			i;
+
+	server_folder(&server);
+	server.files = 120;
+	server_launch(&server, none);
+	CHECK(server_ready(&server), "it does not start");
+	early = client_open(&server, GV_ROLE_SESSION);
+	for (i = 0; i < 200; i++)
+		crowd[i] = client_socket(&server);
+	CHECK(client_ping(early) == 0, "who was there before");
+	for (i = 0; i < 200; i++)
+		close(crowd[i]);
+	late = client_open(&server, GV_ROLE_SESSION);
+	CHECK(client_ping(late) == 0, "who comes afterwards");
+	CHECK(client_ping(early) == 0, "who was there before");
+	close(early);
+	close(late);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_check_log(&server, "WARNING: could not accept a connection: ");
+	server_remove(&server);
+}
+
 /*
  * One server a folder: a second one gives up after ten seconds, in which
  * other tests run.
@@ -252,4 +283,5 @@ test_life(void)
 	test_lock();
 	test_parent();
 	test_deaf_parent();
+	test_few_files();
 }

@@ -150,3 +150,12 @@ client_ended(int fd)
 
 	return poll(&in, 1, PATIENCE_S * 1000) == 1 && recv(fd, &byte, 1, 0) <= 0;
 }
+
+/* Who got this answer broke the rules: is it cut off, and does it know why? */
+void
+client_cut(int fd, int got, const char *what)
+{
+	CHECK(got == GV_REFUSED_PROTOCOL, "%s: %d", what, got);
+	CHECK(client_ended(fd), "%s", what);
+	close(fd);
+}

@@ -16,6 +16,8 @@ typedef struct TestServer
 {
 	int			pid;
 	int			log;			/* reads what it prints */
+	int			files;			/* may be open, unless 0 */
+	int			memory_mb;		/* may be taken, unless 0 */
 	char		folder[64];
 } TestServer;
 
@@ -53,6 +55,7 @@ extern int	client_ask(int fd, GvMessageType type, const void *head,
 					   void **payload, uint32_t *length);
 extern int	client_ping(int fd);
 extern bool client_ended(int fd);
+extern void client_cut(int fd, int got, const char *what);
 
 /* load.c: an index into the server. */
 extern GvMirrorKey test_key(uint32_t relation);
@@ -97,6 +100,7 @@ extern int	search_check(int fd, const GvMirrorKey *key,
 extern void test_rules(void);
 extern void test_searches(void);
 extern void test_loading(void);
+extern void test_following(void);
 extern void test_budget(void);
 extern void test_life(void);
 extern void test_lock_begin(void);

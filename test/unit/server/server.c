@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,15 +31,26 @@ program(void)
 	return path;
 }
 
+/* A server that is not started yet, in a new folder. */
 void
 server_folder(TestServer *server)
 {
 	const char *tmp = getenv("TMPDIR");
 
+	memset(server, 0, sizeof(*server));
 	snprintf(server->folder, sizeof(server->folder), "%s/gvXXXXXX",
 			 tmp != NULL && strlen(tmp) < 40 ? tmp : "/tmp");
 	if (mkdtemp(server->folder) == NULL)
 		abort();
+}
+
+static void
+limit(int resource, rlim_t most)
+{
+	struct rlimit limit = {most, most};
+
+	if (most > 0)
+		setrlimit(resource, &limit);
 }
 
 /* Start it in its folder; options end with NULL. */
@@ -59,6 +71,8 @@ server_launch(TestServer *server, const char *const *options)
 	{
 		dup2(ends[1], STDOUT_FILENO);
 		dup2(ends[1], STDERR_FILENO);
+		limit(RLIMIT_NOFILE, server->files);
+		limit(RLIMIT_AS, (rlim_t) server->memory_mb << 20);
 		execv(argv[0], (char *const *) argv);
 		_exit(127);
 	}
@@ -66,21 +80,28 @@ server_launch(TestServer *server, const char *const *options)
 	server->log = ends[0];
 }
 
-/* Wait until it prints a line; is that "LOG: ready ..."? */
+/* Wait until it prints "LOG: ready ..."; false if it ends instead. */
 bool
 server_ready(TestServer *server)
 {
 	struct pollfd in = {.fd = server->log,.events = POLLIN};
-	char		line[512];
-	ssize_t		n;
+	char		log[2048];
+	size_t		used = 0;
 
-	if (poll(&in, 1, READY_MS) != 1)
-		return false;
-	n = read(server->log, line, sizeof(line) - 1);
-	line[n < 0 ? 0 : n] = '\0';
-	if (strncmp(line, "LOG: ready", 10) == 0)
-		return true;
-	printf("gpuvecd: %s", line);
+	for (;;)
+	{
+		ssize_t		n = -1;
+
+		if (poll(&in, 1, READY_MS) == 1)
+			n = read(server->log, log + used, sizeof(log) - 1 - used);
+		used += n > 0 ? n : 0;
+		log[used] = '\0';
+		if (strstr(log, "LOG: ready") != NULL)
+			return true;
+		if (n <= 0)
+			break;
+	}
+	printf("gpuvecd: %s", log);
 	return false;
 }
 

@@ -1,0 +1,341 @@
+/*
+ * check_changes.c
+ *		Mirrors that follow an index: lists change, are read back, and are
+ *		searched meanwhile.
+ */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "client.h"
+
+/* All pieces of a range of lists as they should come back; the server's. */
+static void
+check_range(int fd, const GvMirrorKey *key, const TestIndex *index,
+			int32_t first, int32_t count)
+{
+	GvRangeRequest request = {*key, first, count};
+	void	   *payload = NULL;
+	uint32_t	length = 0;
+	size_t		used = 0;
+	int32_t		i;
+
+	CHECK(client_ask(fd, GV_MSG_STATES, &request, sizeof(request), NULL, 0,
+					 &payload, &length) == 0 &&
+		  length == count * sizeof(GvListState), "states");
+	for (i = 0; payload != NULL && i < count; i++)
+	{
+		const TestList *list = &index->lists[first + i];
+		GvListState state = {list->gen, list->nitems, list->del_seq};
+
+		CHECK(memcmp((GvListState *) payload + i, &state,
+					 sizeof(state)) == 0, "state of list %d", first + i);
+	}
+	free(payload);
+	payload = NULL;
+	CHECK(client_ask(fd, GV_MSG_BLOCKS, &request, sizeof(request), NULL, 0,
+					 &payload, &length) == 0, "blocks");
+	for (i = 0; payload != NULL && i < count; i++)
+	{
+		size_t		bytes;
+		char	   *piece = piece_bytes(index, first + i, 0,
+										index->lists[first + i].nblocks, 0,
+										&bytes);
+
+		CHECK(used + bytes <= length &&
+			  memcmp((char *) payload + used, piece, bytes) == 0,
+			  "list %d", first + i);
+		used += bytes;
+		free(piece);
+	}
+	CHECK(used == length, "%zu of %u", used, length);
+	free(payload);
+}
+
+/* What an index goes through, and its mirror after it. */
+static void
+change(int fd, const GvMirrorKey *key, TestIndex *index)
+{
+	int32_t		number = (int32_t) (unit_random() % index->spec.nlists);
+	TestList   *list = &index->lists[number];
+	int32_t		first = 0;
+	uint32_t	flags = 0;
+	int32_t		i;
+	int			got;
+
+	switch (unit_random() % 3)
+	{
+		case 0:
+			for (i = 0; i < list->nblocks; i++)
+				list->live[i] &= (uint32_t) unit_random();
+			list->del_seq++;
+			flags = GV_PIECE_LIVE;
+			break;
+		case 1:
+			resize_list(index, list, (uint32_t) (unit_random() % 150), 0);
+			list->gen++;
+			break;
+		default:
+			first = (int32_t) (list->nitems / GV_BLOCK);
+			resize_list(index, list,
+						list->nitems + (uint32_t) (unit_random() % 150),
+						first);
+			break;
+	}
+	got = load_piece(fd, key, index, number, first, list->nblocks - first,
+					 flags);
+	CHECK(got == 0, "list %d, first %d, flags %u: %d", number, first, flags,
+		  got);
+}
+
+static void
+test_changes(const TestServer *server)
+{
+	TestIndex	index = make_index(GV_COSINE, 9, 5, 20, 4, 40, true);
+	GvMirrorKey key = test_key(15);
+	GvRangeRequest wrong = {key, 0, 21};
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	int			session = client_open(server, GV_ROLE_SESSION);
+	GvStatusReply *status;
+	int64_t		copies = 0;
+	int			round;
+	int			i;
+	int			got;
+
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	check_range(loader, &key, &index, 0, 20);
+	for (round = 0; round < (unit_small ? 3 : 30); round++)
+	{
+		for (i = 0; i < 8; i++)
+			change(loader, &key, &index);
+		got = search_check(session, &key, &index);
+		CHECK(got == 0, "changed: %d", got);
+		check_range(loader, &key, &index, round % 20, 20 - round % 20);
+	}
+	status = load_status(session);
+	for (i = 0; i < index.spec.nlists; i++)
+		copies += index.lists[i].nitems;
+	CHECK(((GvMirrorStatus *) (status + 1))->copies == copies &&
+		  ((GvMirrorStatus *) (status + 1))->ready == 1 &&
+		  ((GvMirrorStatus *) (status + 1))->searches == round, "status");
+	free(status);
+	for (i = 0; i < 4; i++)
+	{
+		wrong.first = i == 0 ? -1 : i == 1 ? 20 : 0;
+		wrong.count = i == 2 ? 0 : i == 3 ? 21 : 1;
+		close(loader);
+		loader = client_open(server, GV_ROLE_LOADER);
+		client_cut(loader, client_ask(loader, i % 2 == 0 ? GV_MSG_STATES :
+									 GV_MSG_BLOCKS, &wrong, sizeof(wrong),
+									 NULL, 0, NULL, NULL), "range");
+		loader = client_open(server, GV_ROLE_LOADER);
+	}
+	CHECK(load_drop(loader, &key) == 0, "drop");
+	close(loader);
+	close(session);
+	free_index(&index);
+}
+
+/* Lists of more than a message: as many come back as fit, or a part of one. */
+static void
+test_large(const TestServer *server)
+{
+	TestIndex	index = make_index(GV_L2, 800, 800, 2, 1, 0, false);
+	GvMirrorKey key = test_key(16);
+	GvRangeRequest request = {key, 0, 2};
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	void	   *payload = NULL;
+	uint32_t	length = 0;
+	int32_t		i;
+
+	for (i = 0; i < 2; i++)
+		resize_list(&index, &index.lists[i], i == 0 ? 100 : 45000, 0);
+	CHECK(load_begin(loader, &key, &index) == 0, "begin");
+	CHECK(load_piece(loader, &key, &index, 0, 0, index.lists[0].nblocks,
+					 0) == 0, "short list");
+	for (i = 0; i < index.lists[1].nblocks; i += 500)
+	{
+		int32_t		left = index.lists[1].nblocks - i;
+
+		CHECK(load_piece(loader, &key, &index, 1, i, left < 500 ? left : 500,
+						 0) == 0, "long list");
+	}
+	CHECK(client_ask(loader, GV_MSG_BLOCKS, &request, sizeof(request), NULL,
+					 0, &payload, &length) == 0, "both");
+	CHECK(payload != NULL && length == (uint32_t)
+		  gv_piece_bytes(payload, gv_code_bytes(800)), "the first only");
+	free(payload);
+	payload = NULL;
+	request.first = 1;
+	request.count = 1;
+	CHECK(client_ask(loader, GV_MSG_BLOCKS, &request, sizeof(request), NULL,
+					 0, &payload, &length) == 0, "the long one");
+	if (payload != NULL)
+	{
+		GvPiece    *piece = payload;
+
+		CHECK(length <= GV_MAX_MESSAGE && length > GV_MAX_MESSAGE - 20000 &&
+			  (int64_t) length == gv_piece_bytes(piece, 400) &&
+			  piece->state.nitems == (uint32_t) piece->nblocks * GV_BLOCK &&
+			  piece->nblocks < index.lists[1].nblocks, "a part");
+		free(payload);
+	}
+	close(loader);
+	free_index(&index);
+}
+
+/*
+ * Searches while lists change back and forth between two versions: what an
+ * answer says of its lists' states is what it searched.
+ */
+static int
+search_versions(int fd, const GvMirrorKey *key, const TestIndex *versions)
+{
+	TestIndex	seen = versions[0];
+	TestSearch	search = make_search(key, &versions[0]);
+	GvMessage	header;
+	GvSearchReply *reply;
+	int			wrong = 1;
+	GvSearch	found = {0};
+	int32_t		i;
+
+	seen.lists = malloc(sizeof(TestList) * seen.spec.nlists);
+	memcpy(seen.lists, versions[0].lists,
+		   sizeof(TestList) * seen.spec.nlists);
+	search.request.probes = seen.spec.nlists;
+	found.probed = calloc(seen.spec.nlists, sizeof(GvProbe));
+	reply = search_send(fd, &search) ? client_answer(fd, &header) : NULL;
+	if (reply != NULL && header.type == GV_MSG_OK)
+	{
+		GvProbeReply *probed = (GvProbeReply *) (reply + 1);
+
+		for (i = 0; i < reply->nprobed; i++)
+		{
+			int			version = probed[i].state.gen == 2;
+
+			seen.lists[probed[i].list] =
+				versions[version].lists[probed[i].list];
+			found.probed[i] = (GvProbe) {probed[i].list, probed[i].base};
+		}
+		found.nprobed = reply->nprobed;
+		found.nhits = reply->nhits;
+		found.copies = reply->copies;
+		found.hits = (GvHit *) (probed + reply->nprobed);
+		wrong = !search_is_right(&seen, search.query, search.request.probes,
+								 search.request.compare,
+								 search.request.capacity, &found);
+	}
+	free(reply);
+	free(found.probed);
+	free(seen.lists);
+	free_search(&search);
+	return wrong;
+}
+
+static void
+test_meanwhile(const TestServer *server)
+{
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	GvMirrorKey key = test_key(17);
+	TestIndex	versions[2];
+	int			rounds = unit_small ? 10 : 150;
+	int			status;
+	int			i;
+	int			n;
+
+	versions[0] = make_index(GV_L2, 6, 3, 10, 1, 60, false);
+	versions[1] = versions[0];
+	versions[1].lists = calloc(10, sizeof(TestList));
+	for (i = 0; i < 10; i++)
+	{
+		versions[0].lists[i].gen = 1;
+		versions[1].lists[i].gen = 2;
+		resize_list(&versions[1], &versions[1].lists[i],
+					(uint32_t) (unit_random() % 100), 0);
+	}
+	CHECK(load_all(loader, &key, &versions[0]) == 0, "load");
+	for (i = 0; i < 3; i++)
+		if (fork() == 0)
+		{
+			int			session = client_open(server, GV_ROLE_SESSION);
+			int			wrong = 0;
+
+			unit_seed += (uint64_t) i * 1000003;
+			while (rounds-- > 0)
+				wrong += search_versions(session, &key, versions);
+			_exit(wrong > 0);
+		}
+	for (n = 0, i = 0; i < 3; n++)
+	{
+		int			done = waitpid(-1, &status, WNOHANG) > 0;
+
+		i += done;
+		CHECK(!done || status == 0, "wrong answers: %d", status);
+		if (load_piece(loader, &key, &versions[n / 10 % 2 == 0], n % 10, 0,
+					   versions[n / 10 % 2 == 0].lists[n % 10].nblocks,
+					   0) != 0)
+			CHECK(false, "change %d", n);
+	}
+	CHECK(load_drop(loader, &key) == 0, "drop");
+	close(loader);
+	for (i = 0; i < 10; i++)
+		free_list(&versions[1].lists[i]);
+	free(versions[1].lists);
+	free_index(&versions[0]);
+}
+
+/*
+ * Searches of a mirror that comes and goes: the answer is right, or there is
+ * no mirror.
+ */
+static void
+test_coming_and_going(const TestServer *server)
+{
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	GvMirrorKey key = test_key(18);
+	TestIndex	index = make_index(GV_L2, 6, 3, 10, 1, 60, false);
+	int			rounds = unit_small ? 20 : 300;
+	int			status;
+	int			i;
+
+	for (i = 0; i < 2; i++)
+		if (fork() == 0)
+		{
+			int			session = client_open(server, GV_ROLE_SESSION);
+			int			wrong = 0;
+
+			unit_seed += (uint64_t) i * 1000003;
+			while (rounds-- > 0)
+			{
+				int			got = search_check(session, &key, &index);
+
+				wrong += got != 0 && got != GV_REFUSED_NO_MIRROR &&
+					got != GV_REFUSED_LOADING;
+			}
+			_exit(wrong > 0);
+		}
+	for (i = 0; i < 2;)
+	{
+		int			done = waitpid(-1, &status, WNOHANG) > 0;
+
+		i += done;
+		CHECK(!done || status == 0, "wrong answers: %d", status);
+		if (load_all(loader, &key, &index) != 0 ||
+			load_drop(loader, &key) != 0)
+			CHECK(false, "load and drop");
+	}
+	close(loader);
+	free_index(&index);
+}
+
+void
+test_following(void)
+{
+	TestServer	server = server_start(NULL, NULL);
+
+	test_changes(&server);
+	test_large(&server);
+	test_meanwhile(&server);
+	test_coming_and_going(&server);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_remove(&server);
+}
