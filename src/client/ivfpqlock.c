@@ -15,6 +15,7 @@
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
+#include "utils/snapmgr.h"
 
 #include "client/ivfpqload.h"
 #include "client/ivfpqshared.h"
@@ -97,6 +98,8 @@ IvfpqLoadLock(IvfpqLoad *load)
 		load->index = try_relation_open(load->key.index, NoLock);
 		if (load->index != NULL && is_the_one(load))
 		{
+			/* pages need no snapshot, and VACUUM would spare what it sees */
+			InvalidateCatalogSnapshot();
 			load->reader.index = load->index;
 			return IVFPQ_LOAD_DONE;
 		}
