@@ -169,6 +169,7 @@ for my $table (@tables)
 $primary->backup('backup');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'backup', has_streaming => 1);
+$standby->append_conf('postgresql.conf', 'max_standby_streaming_delay = -1');
 $standby->start;
 my @nodes = ([ 'primary', $primary ], [ 'standby', $standby ]);
 
@@ -455,6 +456,27 @@ for my $table (@tables)
 			SELECT count(audit('$name', '$operator', g)) FROM generate_series(1, 10) AS g}),
 		'10', "... and right answers, $name");
 }
+# a standby that is one no more goes on with its mirrors
+$before = gpuvecd_pid($standby);
+$standby->promote;
+$standby->safe_psql('postgres', qq{
+	INSERT INTO $_->[0] (e) SELECT point(g, 8) FROM generate_series(1, 200) AS g;
+	DELETE FROM $_->[0] WHERE id % 7 = 1;
+	VACUUM (INDEX_CLEANUP on) $_->[0]}) for @tables;
+for my $table (@tables)
+{
+	my ($name, $operator) = @$table;
+	my $sql = qq{
+		BEGIN ISOLATION LEVEL REPEATABLE READ;
+		SELECT DISTINCT audit('$name', '$operator', g) FROM generate_series(1, 10) AS g};
+
+	$standby->safe_psql('postgres', $sql);
+	is_mirrored($standby, "${name}_e", "SELECT FROM $name ORDER BY e $operator point(1, 8) LIMIT 10",
+		'promoted');
+	is($standby->safe_psql('postgres', $sql), 'cpu', "... and right answers, $name");
+}
+is(gpuvecd_pid($standby), $before, '... the same gpuvecd');
+
 unlike(slurp_file($_->[1]->logfile), qr/PANIC|TRAP|damaged/, "log of the $_->[0]")
   for @nodes;
 

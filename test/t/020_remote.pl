@@ -101,8 +101,32 @@ is( $node->safe_psql('postgres', q{
 		REINDEX INDEX l2_list_e;
 		SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10', 'session');
 		ROLLBACK;
+		SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10');
+		BEGIN;
+		SAVEPOINT before;
+		REINDEX INDEX l2_list_e;
+		SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10', 'session');
+		ROLLBACK TO before;
 		SELECT differs('SELECT id FROM l2_list ORDER BY e <-> point(3, 12) LIMIT 10')}),
-	"\n", 'an index in its own transaction, and rolled back');
+	"\n\n\n", 'an index in its own transaction, and rolled back');
+is( $node->safe_psql('postgres', q{
+		CREATE TEMP TABLE own AS SELECT * FROM l2;
+		CREATE INDEX own_e ON own USING gpuivfpq (e);
+		SELECT differs('SELECT id FROM own ORDER BY e <-> point(3, 12) LIMIT 10', 'session')}),
+	'', 'a temporary table');
+
+# one session sees an index change
+is( $node->safe_psql('postgres', q{
+		CREATE UNLOGGED TABLE changing AS SELECT * FROM l2;
+		CREATE INDEX changing_e ON changing USING gpuivfpq (e) WITH (lists = 20);
+		SELECT await_mirror('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10');
+		SET gpuvec.auto_mirror = off;
+		REINDEX INDEX changing_e;
+		SELECT differs('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10', 'session');
+		SET gpuvec.auto_mirror = on;
+		SELECT await_mirror('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10');
+		SELECT differs('SELECT id FROM changing ORDER BY e <-> point(3, 12) LIMIT 10')}),
+	"\n\n\n", 'a session, before and after REINDEX');
 
 # a copy of a database has the same files and build_ids, but not for long
 $node->safe_psql('template1', 'CREATE DATABASE copied TEMPLATE postgres');
@@ -172,6 +196,42 @@ like(
 	qr/Merge Append/, 'partitions are merged');
 differs($node, 'SELECT id FROM parted ORDER BY e <-> point(5, 12) LIMIT 300',
 	'two partitions, merged');
+
+# a scan whose batches are answered turn about neither skips nor repeats a row
+$node->safe_psql(
+	'postgres', q{
+	CREATE FUNCTION mixed(tab text, operator text, engines text[]) RETURNS text
+	LANGUAGE plpgsql SET enable_seqscan = off SET gpuvec.engine = cpu AS $$
+	DECLARE
+		c refcursor;
+		fetched record;
+		result text = '';
+		n int = 0;
+	BEGIN
+		OPEN c FOR EXECUTE format('SELECT id FROM %s ORDER BY e %s point(79, 12)', tab, operator);
+		LOOP
+			PERFORM set_config('gpuvec.engine', engines[n / 7 % cardinality(engines) + 1], true);
+			FETCH c INTO fetched;
+			EXIT WHEN NOT FOUND;
+			result = result || ' ' || fetched.id;
+			n = n + 1;
+		END LOOP;
+		CLOSE c;
+		RETURN (SELECT engine FROM gpuvec_last_scan()) || result;
+	END
+	$$});
+for my $table (@tables[ 0, 1, 2, 5 ])
+{
+	my ($name, undef, $operator) = @$table;
+	my $here = $node->safe_psql('postgres', "SELECT mixed('$name', '$operator', '{cpu}')");
+
+	cmp_ok(scalar(split ' ', $here), '>', $rows * 0.9, "$name: nearly all rows, some too late");
+	is($node->safe_psql('postgres', "SELECT mixed('$name', '$operator', '{gpu}')"),
+		$here =~ s/^session/cpu/r, "$name: all batches by gpuvecd");
+	is($node->safe_psql('postgres', "SELECT mixed('$name', '$operator', '{$_}')"),
+		$here =~ s/^session/mixed/r, "$name: batches by $_")
+	  for 'gpu,cpu', 'cpu,gpu,cpu';
+}
 
 # prepared statements, planned each time and once for all
 $node->safe_psql(

@@ -17,13 +17,14 @@ our @EXPORT = qw(remote_conf new_remote_node load_remote is_mirrored differs
 
 # Plans are of no interest here, only what the index gives.
 my $FUNCTIONS = q{
--- Ask gpuvecd until it has all of the index; '' or what kept it from it.
+-- Ask gpuvecd until it has all of the index (killed again and again, it may
+-- be a minute before it is started once more); '' or what kept it from it.
 CREATE FUNCTION await_mirror(query text) RETURNS text
 LANGUAGE plpgsql SET enable_seqscan = off SET gpuvec.engine = gpu AS $$
 DECLARE
 	s record;
 BEGIN
-	FOR i IN 1..600 LOOP
+	FOR i IN 1..1800 LOOP
 		EXECUTE 'SELECT count(*) FROM (' || query || ') AS x';
 		SELECT * INTO s FROM gpuvec_last_scan();
 		IF s.engine = 'cpu' AND s.stale_lists + s.tail_copies = 0 THEN
