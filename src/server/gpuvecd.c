@@ -350,8 +350,12 @@ main(int argc, char **argv)
 		system_error("listen at " GV_SOCKET_PATH);
 	status = gv_loop_run(listener);
 	unlink(GV_SOCKET_PATH);
-	/* loaders' threads are still at work, and exit() is not for company */
-	if (__atomic_load_n(&gv_server.loaders, __ATOMIC_ACQUIRE) > 0)
+	/*
+	 * Tidy up only if that is safe: a broken engine might never return, and
+	 * loaders' threads may still be at work.
+	 */
+	if (status == GV_EXIT_FAILED ||
+		__atomic_load_n(&gv_server.loaders, __ATOMIC_ACQUIRE) > 0)
 		_exit(status);
 	return status;
 }

@@ -419,9 +419,11 @@ gv_loop_run(int listener)
 		if (n >= 0)
 			serve_events(events, n);
 	}
+	if (gv_server_failed())
+		return GV_EXIT_FAILED;
 	while (loop.first != NULL)
 		close_connection(loop.first);
 	close(listener);
 	gv_worker_close(loop.worker);
-	return gv_server_failed() ? GV_EXIT_FAILED : 0;
+	return 0;
 }
