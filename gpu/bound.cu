@@ -91,14 +91,14 @@ bound_kernel(GvCardModel card, GvBatch batch)
 	if (i < nhits)
 	{
 		const GvHit *hit = batch.d_hits + (int64_t) query * batch.capacity + i;
-		uint32_t	page = (uint32_t) hit->rowid[0] << 16 | hit->rowid[1];
+		uint8_t *const *table = card.d_tables[hit->rowid[0]];
 		int			slot = hit->rowid[2];
 
-		if (page < card.npages && slot >= 1 && slot <= card.refine_slots &&
-			card.d_pages[page] != NULL)
+		if (slot >= 1 && slot <= card.refine_slots && table != NULL)
+			record = table[hit->rowid[1]];
+		if (record != NULL)
 		{
-			record = card.d_pages[page] +
-				(int64_t) (slot - 1) * card.record_bytes;
+			record += (int64_t) (slot - 1) * card.record_bytes;
 			head = *(const GvCardRecord *) record;
 			record += sizeof(GvCardRecord);
 		}

@@ -122,6 +122,9 @@ gv_record_bytes(int32_t dims)
 	return (int32_t) sizeof(GvCardRecord) + (dims + 15) / 16 * 16;
 }
 
+/* Tables of pages of refine records, by the two words of a page's number. */
+#define GV_TABLE_PAGES		65536
+
 /* What kernels need of a mirror, passed by value. */
 struct GvCardModel
 {
@@ -135,8 +138,9 @@ struct GvCardModel
 	const GvCardList *d_lists;	/* [nlists] */
 	int32_t		refine_slots;	/* of a page; 0: no refine records */
 	int32_t		record_bytes;
-	uint32_t	npages;
-	uint8_t *const *d_pages;	/* [npages] refine_slots records, or NULL */
+	uint8_t *const *const *d_tables;	/* [GV_TABLE_PAGES] [GV_TABLE_PAGES]
+										 * refine_slots records, or NULL, at
+										 * both levels */
 };
 
 /* The card's memory for blocks (pool.cu). */
@@ -185,8 +189,9 @@ struct GvMirror
 	GvPool	   *pool;
 	GvHostList *lists;			/* [nlists] */
 	GvPool	   *record_pool;	/* pages of refine records, if there are any */
-	uint8_t   **pages;			/* [card.npages] the host's note of d_pages */
-	uint8_t   **d_pages;
+	struct GvTable **tables;	/* [GV_TABLE_PAGES] the host's note, or NULL */
+	uint8_t  ***d_tables;
+	int64_t		table_bytes;	/* on the card */
 	uint32_t	longest;		/* blocks of the longest list ever */
 	int64_t		nblocks;		/* of all lists */
 	cudaStream_t stream;		/* of changes; nobody waits for it */

@@ -252,7 +252,7 @@ gv_gpu_bytes(const GvMirror *mirror)
 		mirror->spec.nlists * (int64_t) sizeof(GvCardList) +
 		(int64_t) mirror->staging.bytes + gv_pool_bytes(mirror->pool) +
 		(mirror->record_pool != NULL ? gv_pool_bytes(mirror->record_pool) +
-		 mirror->card.npages * (int64_t) sizeof(uint8_t *) : 0);
+		 mirror->table_bytes : 0);
 }
 
 /* Room for `bytes` on their way; waits when there is none. */

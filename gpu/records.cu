@@ -3,7 +3,7 @@
  *		Refine records in the card's memory, by address.
  *
  * As in the portable engine they lie by page of the index, and a table of
- * pages leads to them.  A page's records are an extent of a pool.
+ * tables leads to them.  A page's records are an extent of a pool.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,14 @@
 #include "gv_cuda.h"
 
 #define THREADS			256
-#define PAGES_AT_ONCE	1024	/* the table grows by at least this much */
+#define TABLE_BYTES		((int64_t) GV_TABLE_PAGES * (int64_t) sizeof(void *))
+
+/* The host's note of a table of pages. */
+struct GvTable
+{
+	uint8_t   **d_pages;		/* [GV_TABLE_PAGES] on the card */
+	uint8_t    *noted[GV_TABLE_PAGES];	/* what is in it */
+};
 
 static int64_t
 page_bytes(const GvMirrorSpec *spec)
@@ -32,8 +39,8 @@ gv_gpu_records_size(const GvMirrorSpec *spec)
 {
 	if (spec->refine_slots == 0)
 		return 0;
-	return expected_pages(spec) *
-		(page_bytes(spec) + (int64_t) sizeof(uint8_t *));
+	return expected_pages(spec) * page_bytes(spec) +
+		(expected_pages(spec) / GV_TABLE_PAGES + 2) * TABLE_BYTES;
 }
 
 /* A new mirror's part. */
@@ -46,72 +53,90 @@ gv_gpu_records_create(GvMirror *mirror)
 		return GV_OK;
 	mirror->card.refine_slots = spec->refine_slots;
 	mirror->card.record_bytes = gv_record_bytes(spec->dims);
-	return gv_pool_create(page_bytes(spec), expected_pages(spec),
-						  &mirror->record_pool);
+	mirror->tables = (GvTable **) calloc(GV_TABLE_PAGES, sizeof(GvTable *));
+	if (mirror->tables == NULL)
+		return GV_NO_MEMORY;
+	GV_TRY(gv_pool_create(page_bytes(spec), expected_pages(spec),
+						  &mirror->record_pool));
+	GV_CUDA_TRY(cudaMalloc((void **) &mirror->d_tables, TABLE_BYTES));
+	mirror->table_bytes = TABLE_BYTES;
+	mirror->card.d_tables = mirror->d_tables;
+	return gv_cuda_status(cudaMemsetAsync(mirror->d_tables, 0, TABLE_BYTES,
+										  mirror->stream));
 }
 
 void
 gv_gpu_records_drop(GvMirror *mirror)
 {
+	for (int i = 0; mirror->tables != NULL && i < GV_TABLE_PAGES; i++)
+		if (mirror->tables[i] != NULL)
+		{
+			(void) cudaFree(mirror->tables[i]->d_pages);
+			free(mirror->tables[i]);
+		}
 	gv_pool_drop(mirror->record_pool);
-	(void) cudaFree(mirror->d_pages);
-	free(mirror->pages);
+	(void) cudaFree(mirror->d_tables);
+	free(mirror->tables);
 }
 
-/* A larger table of pages; nobody searches meanwhile. */
+/* Write a pointer to the card's memory, behind all that was sent before. */
 static GvStatus
-grow_table(GvMirror *mirror, uint32_t page)
+put_pointer(GvMirror *mirror, void *d_place, const void *pointer)
 {
-	size_t		old = mirror->card.npages;
-	size_t		npages = (size_t) page + page / 4 + PAGES_AT_ONCE;
-	uint8_t   **pages;
-	uint8_t   **d_pages;
-
-	if (npages > UINT32_MAX)
-		npages = UINT32_MAX;
-	pages = (uint8_t **) realloc(mirror->pages, npages * sizeof(uint8_t *));
-	if (pages == NULL)
-		return GV_NO_MEMORY;
-	memset(pages + old, 0, (npages - old) * sizeof(uint8_t *));
-	mirror->pages = pages;
-	GV_CUDA_TRY(cudaMalloc((void **) &d_pages, npages * sizeof(uint8_t *)));
-	GV_CUDA_TRY(cudaMemsetAsync(d_pages, 0, npages * sizeof(uint8_t *),
-								mirror->stream));
-	if (old > 0)
-		GV_CUDA_TRY(cudaMemcpyAsync(d_pages, mirror->d_pages,
-									old * sizeof(uint8_t *),
-									cudaMemcpyDeviceToDevice, mirror->stream));
-	GV_CUDA_TRY(cudaStreamSynchronize(mirror->stream));
-	(void) cudaFree(mirror->d_pages);
-	mirror->d_pages = d_pages;
-	mirror->card.d_pages = d_pages;
-	mirror->card.npages = (uint32_t) npages;
-	return GV_OK;
-}
-
-/* A page's records, all of them none, entered into the table. */
-static GvStatus
-need_page(GvMirror *mirror, uint32_t page)
-{
-	int64_t		bytes = page_bytes(&mirror->spec);
-	uint8_t    *d_records;
-	uint32_t	capacity;
 	size_t		offset;
 
-	if (page >= mirror->card.npages)
-		GV_TRY(grow_table(mirror, page));
-	if (mirror->pages[page] != NULL)
-		return GV_OK;
 	GV_TRY(gv_staging_take(mirror, 256, &offset));
-	GV_TRY(gv_pool_take(mirror->record_pool, 1, &d_records, &capacity));
-	mirror->pages[page] = d_records;
-	memcpy(mirror->staging.memory + offset, &d_records, sizeof(d_records));
-	GV_CUDA_TRY(cudaMemsetAsync(d_records, 0, bytes, mirror->stream));
-	return gv_cuda_status(cudaMemcpyAsync(mirror->d_pages + page,
+	memcpy(mirror->staging.memory + offset, &pointer, sizeof(pointer));
+	return gv_cuda_status(cudaMemcpyAsync(d_place,
 										  mirror->staging.memory + offset,
-										  sizeof(d_records),
+										  sizeof(pointer),
 										  cudaMemcpyHostToDevice,
 										  mirror->stream));
+}
+
+/* The table of pages that begin with a word. */
+static GvStatus
+need_table(GvMirror *mirror, uint16_t word)
+{
+	GvTable    *table;
+	GvStatus	status;
+
+	if (mirror->tables[word] != NULL)
+		return GV_OK;
+	table = (GvTable *) calloc(1, sizeof(GvTable));
+	if (table == NULL)
+		return GV_NO_MEMORY;
+	status = gv_cuda_status(cudaMalloc((void **) &table->d_pages,
+									   TABLE_BYTES));
+	if (status != GV_OK)
+	{
+		free(table);
+		return status;
+	}
+	mirror->tables[word] = table;
+	mirror->table_bytes += TABLE_BYTES;
+	GV_CUDA_TRY(cudaMemsetAsync(table->d_pages, 0, TABLE_BYTES,
+								mirror->stream));
+	return put_pointer(mirror, mirror->d_tables + word, table->d_pages);
+}
+
+/* A page's records, all of them none, entered into its table. */
+static GvStatus
+need_page(GvMirror *mirror, const uint16_t *address)
+{
+	GvTable    *table;
+	uint8_t    *d_records;
+	uint32_t	capacity;
+
+	GV_TRY(need_table(mirror, address[0]));
+	table = mirror->tables[address[0]];
+	if (table->noted[address[1]] != NULL)
+		return GV_OK;
+	GV_TRY(gv_pool_take(mirror->record_pool, 1, &d_records, &capacity));
+	table->noted[address[1]] = d_records;
+	GV_CUDA_TRY(cudaMemsetAsync(d_records, 0, page_bytes(&mirror->spec),
+								mirror->stream));
+	return put_pointer(mirror, table->d_pages + address[1], d_records);
 }
 
 /* Items [n], `stride` apart, to their places; a warp each. */
@@ -126,7 +151,7 @@ record_kernel(GvCardModel card, int n, const uint8_t *items, int stride)
 	if (i >= n)
 		return;
 	item = (const GvRefineItem *) (items + (int64_t) i * stride);
-	record = card.d_pages[(uint32_t) item->address[0] << 16 | item->address[1]] +
+	record = card.d_tables[item->address[0]][item->address[1]] +
 		(int64_t) (item->address[2] - 1) * card.record_bytes;
 	if (lane == 0)
 		*(GvCardRecord *) record =
@@ -143,20 +168,13 @@ gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 {
 	size_t		stride = gv_refine_stride(mirror->spec.dims);
 	size_t		offset;
-	uint32_t	last = 0;
 
 	if (!gv_refine_items_valid(&mirror->spec, items, n))
 		return GV_INVALID;
 	GV_TRY(gv_choose_device());
 	for (int32_t i = 0; i < n; i++)
-	{
-		const GvRefineItem *item = gv_refine_item(items, mirror->spec.dims, i);
-		uint32_t	page = (uint32_t) item->address[0] << 16 | item->address[1];
-
-		if (i == 0 || page != last)
-			GV_TRY(need_page(mirror, page));
-		last = page;
-	}
+		GV_TRY(need_page(mirror, gv_refine_item(items, mirror->spec.dims,
+												i)->address));
 	if (n == 0)
 		return GV_OK;
 	GV_TRY(gv_staging_take(mirror, (n * stride + 255) / 256 * 256, &offset));

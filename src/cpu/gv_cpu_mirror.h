@@ -28,8 +28,8 @@ struct GvMirror
 	int64_t		lengths[GV_NARRAYS];	/* elements */
 	bool		covered;		/* starts are an ascending cover of lists */
 	GvCpuList  *lists;			/* [nlists] */
-	char	  **pages;			/* [npages] slots of refine records, or NULL */
-	size_t		npages;
+	char	 ***tables;			/* [GV_TABLE_PAGES][GV_TABLE_PAGES] slots of
+								 * refine records, or NULL, at both levels */
 	int64_t		bytes;
 };
 
@@ -44,7 +44,10 @@ extern void gv_cpu_worst_hit(const GvSearch *search, float *score,
 							 uint64_t *id);
 extern void gv_cpu_sort_hits(GvSearch *search);
 
-/* records.c: refine records */
+/* records.c: refine records, by the two words of a page's number */
+#define GV_TABLE_PAGES	65536
+
+extern bool gv_cpu_records_create(GvMirror *mirror);
 extern int64_t gv_cpu_records_size(const GvMirrorSpec *spec);
 extern GvStatus gv_cpu_put_refine(GvMirror *mirror, const GvRefineItem *items,
 								  int32_t n);

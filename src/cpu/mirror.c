@@ -121,8 +121,8 @@ cpu_create(const GvMirrorSpec *spec, GvMirror **mirror)
 	made->stride = block_stride(spec->m);
 	array_lengths(spec, made->lengths);
 	made->lists = calloc(spec->nlists, sizeof(GvCpuList));
-	complete = made->lists != NULL;
-	made->bytes = sizeof(GvMirror) +
+	complete = made->lists != NULL && gv_cpu_records_create(made);
+	made->bytes += sizeof(GvMirror) +
 		(int64_t) spec->nlists * sizeof(GvCpuList);
 	for (i = 0; i < GV_NARRAYS; i++)
 	{

@@ -2,21 +2,16 @@
  * records.c
  *		Refine records of a mirror, by address, and the bounds they give.
  *
- * Addresses are those of the index: page and slot.  So records lie by page,
- * and a table of pages leads to them.
+ * Addresses are those of the index: page, in two words, and slot.  So records
+ * lie by page, and a table of tables, one for each first word, leads to them: a
+ * stray address costs little, whatever it is.
  */
 #include "cpu/gv_cpu_mirror.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define PAGES_AT_ONCE	1024	/* the table grows by at least this much */
-
-static inline uint32_t
-page_of(const uint16_t *address /* [3] */ )
-{
-	return (uint32_t) address[0] << 16 | address[1];
-}
+#define TABLE_BYTES		((size_t) GV_TABLE_PAGES * sizeof(char *))
 
 static size_t
 page_bytes(const GvMirrorSpec *spec)
@@ -33,44 +28,54 @@ gv_cpu_records_size(const GvMirrorSpec *spec)
 	if (spec->refine_slots == 0)
 		return 0;
 	npages = spec->refine_records / spec->refine_slots + 1;
-	return npages * (int64_t) (page_bytes(spec) + sizeof(char *));
+	return npages * (int64_t) page_bytes(spec) +
+		(npages / GV_TABLE_PAGES + 2) * (int64_t) TABLE_BYTES;
+}
+
+/* The table of tables; false: no memory. */
+bool
+gv_cpu_records_create(GvMirror *mirror)
+{
+	if (mirror->spec.refine_slots == 0)
+		return true;
+	mirror->tables = calloc(1, TABLE_BYTES);
+	mirror->bytes += (int64_t) TABLE_BYTES;
+	return mirror->tables != NULL;
 }
 
 /* A page's slots, or NULL when nothing has come for it. */
 static char *
-find_page(const GvMirror *mirror, uint32_t page)
+find_page(const GvMirror *mirror, const uint16_t *address)
 {
-	return page < mirror->npages ? mirror->pages[page] : NULL;
+	char	  **table = mirror->tables[address[0]];
+
+	return table != NULL ? table[address[1]] : NULL;
+}
+
+/* Memory for a mirror, all zero, which is what free slots are. */
+static void *
+take(GvMirror *mirror, size_t bytes)
+{
+	void	   *memory = calloc(1, bytes);
+
+	if (memory != NULL)
+		mirror->bytes += (int64_t) bytes;
+	return memory;
 }
 
 /* A page's slots, made if there are none; NULL: no memory. */
 static char *
-need_page(GvMirror *mirror, uint32_t page)
+need_page(GvMirror *mirror, const uint16_t *address)
 {
-	size_t		bytes = page_bytes(&mirror->spec);
+	char	 ***table = &mirror->tables[address[0]];
 
-	if (page >= mirror->npages)
-	{
-		size_t		npages = (size_t) page + page / 4 + PAGES_AT_ONCE;
-		char	  **pages = realloc(mirror->pages, npages * sizeof(char *));
-
-		if (pages == NULL)
-			return NULL;
-		memset(pages + mirror->npages, 0,
-			   (npages - mirror->npages) * sizeof(char *));
-		mirror->bytes += (int64_t) ((npages - mirror->npages) *
-									sizeof(char *));
-		mirror->pages = pages;
-		mirror->npages = npages;
-	}
-	if (mirror->pages[page] == NULL)
-	{
-		/* zero is what a free slot is */
-		mirror->pages[page] = calloc(1, bytes);
-		if (mirror->pages[page] != NULL)
-			mirror->bytes += (int64_t) bytes;
-	}
-	return mirror->pages[page];
+	if (*table == NULL)
+		*table = take(mirror, TABLE_BYTES);
+	if (*table == NULL)
+		return NULL;
+	if ((*table)[address[1]] == NULL)
+		(*table)[address[1]] = take(mirror, page_bytes(&mirror->spec));
+	return (*table)[address[1]];
 }
 
 /* See gv_mirror_put_refine. */
@@ -86,7 +91,7 @@ gv_cpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 	for (i = 0; i < n; i++)
 	{
 		const GvRefineItem *item = gv_refine_item(items, spec->dims, i);
-		char	   *page = need_page(mirror, page_of(item->address));
+		char	   *page = need_page(mirror, item->address);
 
 		if (page == NULL)
 			return GV_NO_MEMORY;
@@ -99,18 +104,25 @@ gv_cpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 void
 gv_cpu_drop_records(GvMirror *mirror)
 {
-	size_t		i;
+	int			i;
+	int			j;
 
-	for (i = 0; i < mirror->npages; i++)
-		free(mirror->pages[i]);
-	free(mirror->pages);
+	for (i = 0; mirror->tables != NULL && i < GV_TABLE_PAGES; i++)
+	{
+		char	  **table = mirror->tables[i];
+
+		for (j = 0; table != NULL && j < GV_TABLE_PAGES; j++)
+			free(table[j]);
+		free(table);
+	}
+	free(mirror->tables);
 }
 
 /* The record at an address, or NULL when there is none. */
 static const GvRefineItem *
 find_item(const GvMirror *mirror, const uint16_t *address)
 {
-	const char *page = find_page(mirror, page_of(address));
+	const char *page = find_page(mirror, address);
 	const GvRefineItem *item;
 
 	if (page == NULL || address[2] < 1 ||

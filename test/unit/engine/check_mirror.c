@@ -6,7 +6,7 @@
  * compiled (test/unit/gpu); that one may compare all lists flat, and keep the
  * memory of lists that shrink.
  */
-#include "index.h"
+#include "records.h"
 
 #ifdef UNIT_MIRRORS
 #define UNIT_FLAT		true
@@ -259,81 +259,16 @@ test_changes(GvSearcher *searcher)
 	free_index(&index);
 }
 
-/* A table of the refine records that a mirror should hold. */
-typedef struct Records
-{
-	int32_t		dims;
-	int32_t		npages;
-	int32_t		nslots;			/* a page */
-	size_t		stride;
-	char	   *items;			/* [npages][nslots] GvRefineItem */
-	bool	   *there;			/* [npages][nslots] */
-} Records;
-
-static GvRefineItem *
-record_at(const Records *records, int32_t n)
-{
-	return (GvRefineItem *) (records->items + records->stride * (size_t) n);
-}
-
 /* Put some records, some of them free slots, over what there was. */
 static void
 change_records(GvMirror *mirror, Records *records)
 {
-	int32_t		n = records->npages * records->nslots;
-	char	   *items = unit_alloc(records->stride * (size_t) n);
-	float	   *x = unit_floats((size_t) records->dims, 3.0f);
-	int32_t		nput = 0;
-	int32_t		i;
-	int32_t		d;
+	int32_t		nput;
+	char	   *items = draw_records(records, &nput);
 
-	for (i = 0; i < n; i++)
-	{
-		GvRefineItem *item = record_at(records, i);
-
-		if (unit_random() % 3 == 0)
-			continue;
-		for (d = 0; d < records->dims; d++)
-			x[d] = unit_float();
-		memset(item, 0, records->stride);
-		item->address[1] = (uint16_t) (i / records->nslots);
-		item->address[2] = (uint16_t) (i % records->nslots + 1);
-		item->rowid[0] = (uint16_t) unit_random();
-		item->rowid[1] = (uint16_t) unit_random();
-		item->rowid[2] = (uint16_t) (unit_random() % 4);	/* 0: free */
-		(void) gv_refine_encode(records->dims, x, 1, item->codes, &item->min,
-								&item->step, &item->error);
-		records->there[i] = item->rowid[2] != 0;
-		memcpy(items + records->stride * (size_t) nput++, item,
-			   records->stride);
-	}
 	CHECK(gv_mirror_put_refine(mirror, (GvRefineItem *) items, nput) == GV_OK,
 		  "put %d records", nput);
 	unit_free(items);
-	unit_free(x);
-}
-
-/* Is this what must be said of a hit? */
-static bool
-bound_is_right(const TestIndex *index, const Records *records,
-			   const float *query, const GvHit *hit, const GvBound *bound)
-{
-	int32_t		page = hit->rowid[0] << 16 | hit->rowid[1];
-	int32_t		slot = hit->rowid[2];
-	GvBound		none = {0};
-	const GvRefineItem *item;
-	GvRefine	record;
-	float		expected;
-
-	if (page >= records->npages || slot < 1 || slot > records->nslots ||
-		!records->there[page * records->nslots + slot - 1])
-		return memcmp(bound, &none, sizeof(none)) == 0;
-	item = record_at(records, page * records->nslots + slot - 1);
-	record = (GvRefine) {item->min, item->step, item->error, item->codes};
-	(void) gv_refine_bound(index->spec.metric, index->spec.dims, query,
-						   &record, 1, &expected);
-	return bound->known == 1 && bound->bound == expected &&
-		memcmp(bound->rowid, item->rowid, sizeof(item->rowid)) == 0;
 }
 
 static void
@@ -361,26 +296,6 @@ check_bounds(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 		  records->npages * records->nslots < 20, "no hit has a record");
 	unit_free(search.bounds);
 	free_searches(&search, 1);
-}
-
-/* Copies whose addresses lead to records, to free slots and to nothing. */
-static void
-make_addresses(TestIndex *index, const Records *records)
-{
-	int32_t		list;
-	int32_t		i;
-
-	for (list = 0; list < index->spec.nlists; list++)
-		for (i = 0; i < index->lists[list].nblocks * GV_BLOCK; i++)
-		{
-			uint16_t   *address = index->lists[list].rowids + i * 3;
-
-			address[0] = unit_random() % 50 == 0;
-			address[1] = (uint16_t) (unit_random() %
-									 (uint64_t) (records->npages + 1));
-			address[2] = (uint16_t) (unit_random() %
-									 (uint64_t) (records->nslots + 2));
-		}
 }
 
 static void
@@ -421,18 +336,10 @@ test_records(GvSearcher *searcher)
 	{
 		TestIndex	index = make_index(GV_L2 + i % 3, shapes[i][0], 1, 9, 3,
 									   70, false);
-		Records		records = {
-			.dims = shapes[i][0],.npages = shapes[i][1],.nslots = shapes[i][2]
-		};
+		Records		records = make_records(&index, shapes[i][1], shapes[i][2]);
 		int32_t		n = records.npages * records.nslots;
 		GvMirror   *mirror;
 
-		records.stride = gv_refine_stride(records.dims);
-		records.items = unit_alloc(records.stride * (size_t) n);
-		records.there = calloc(n, sizeof(bool));
-		index.spec.refine_slots = records.nslots;
-		index.spec.refine_records = n;
-		make_addresses(&index, &records);
 		mirror = make_mirror(&index);
 		CHECK(gv_mirror_size(&index.spec) > (int64_t) (n * records.stride),
 			  "size leaves records out");
@@ -446,8 +353,7 @@ test_records(GvSearcher *searcher)
 		CHECK(gv_mirror_bytes(mirror) > (int64_t) (n * records.stride) / 2,
 			  "bytes leave records out");
 		gv_mirror_drop(mirror);
-		free(records.there);
-		unit_free(records.items);
+		free_records(&records);
 		free_index(&index);
 	}
 }

@@ -8,7 +8,7 @@
 
 #include "client.h"
 
-#define MAX_MESSAGES	12
+#define MAX_MESSAGES	16
 #define HEALTHY_EVERY	50
 
 /* A conversation: messages with their headers. */
@@ -79,13 +79,34 @@ add_pieces(Script *script, const GvMirrorKey *key, const TestIndex *index,
 	free(pieces);
 }
 
+/* Two refine records. */
+static void
+add_items(Script *script, const GvMirrorKey *key, const TestIndex *index)
+{
+	GvListsRequest request = {*key, 2, 0};
+	size_t		stride = gv_refine_stride(index->spec.dims);
+	char	   *items = calloc(2, stride);
+	int			i;
+
+	for (i = 0; i < 2; i++)
+	{
+		GvRefineItem *item = (GvRefineItem *) (items + stride * i);
+
+		item->address[0] = (uint16_t) i;
+		item->address[2] = 1;
+		item->rowid[2] = (uint16_t) i;
+	}
+	add(script, GV_MSG_REFINE, &request, sizeof(request), items, 2 * stride);
+	free(items);
+}
+
 /* A loader's whole life: it makes a mirror of `key`, uses and drops it. */
 static void
 loader_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 {
 	const GvMirrorSpec *spec = &index->spec;
 	GvBeginRequest begin = {*key, spec->metric, spec->dims, spec->m,
-	spec->nlists, spec->nparents, 0, spec->copies};
+	spec->nlists, spec->nparents, 2, spec->copies, 9};
 	GvRangeRequest range = {*key, 0, spec->nlists};
 	int			array;
 
@@ -103,6 +124,7 @@ loader_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 	add_pieces(script, key, index, 0);
 	add(script, GV_MSG_READY, key, sizeof(*key), NULL, 0);
 	add_pieces(script, key, index, GV_PIECE_LIVE);
+	add_items(script, key, index);
 	add_search(script, key, index);
 	add(script, unit_random() % 2 ? GV_MSG_STATES : GV_MSG_BLOCKS, &range,
 		sizeof(range), NULL, 0);

@@ -201,6 +201,68 @@ test_arrays(const TestServer *server, const TestIndex *index)
 	client_cut(fd, load_ready(fd, &key), "ready without arrays");
 }
 
+/* Send REFINE with these items, whatever they are. */
+static int
+send_items(int fd, const GvMirrorKey *key, int32_t n, int32_t unused,
+		   const void *items, size_t bytes)
+{
+	GvListsRequest request = {*key, n, unused};
+
+	return client_ask(fd, GV_MSG_REFINE, &request, sizeof(request), items,
+					  bytes, NULL, NULL);
+}
+
+/* Refine records, which change while there are searches, and wrong ones. */
+static void
+test_items(const TestServer *server)
+{
+	TestIndex	index = make_index(GV_L2, 33, 5, 9, 3, 60, false);
+	Records		records = make_records(&index, 20, 7);
+	GvMirrorKey key = test_key(17);
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	int			session = client_open(server, GV_ROLE_SESSION);
+	int			round;
+	int			i;
+
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	for (round = 0; round < 5; round++)
+	{
+		int32_t		n;
+		char	   *items = draw_records(&records, &n);
+		size_t		bytes = records.stride * (size_t) n;
+		GvRefineItem *last = (GvRefineItem *) (items + bytes - records.stride);
+		int			fd;
+
+		CHECK(send_items(loader, &key, n, 0, items, bytes) == 0, "records");
+		for (i = 0; i < 20; i++)
+		{
+			TestSearch	search = make_search(&key, &index);
+
+			search.records = &records;
+			CHECK(search_send(session, &search) &&
+				  search_receive(session, &index, &search) == 0, "bounds");
+			free_search(&search);
+		}
+		fd = client_open(server, GV_ROLE_LOADER);
+		client_cut(fd, send_items(fd, &key, n, 1, items, bytes), "unused");
+		fd = client_open(server, GV_ROLE_LOADER);
+		client_cut(fd, send_items(fd, &key, n - 1, 0, items, bytes), "less");
+		fd = client_open(server, GV_ROLE_LOADER);
+		client_cut(fd, send_items(fd, &key, -1, 0, items, bytes), "-1");
+		fd = client_open(server, GV_ROLE_LOADER);
+		last->address[2] = 8;
+		client_cut(fd, send_items(fd, &key, n, 0, items, bytes), "slot");
+		fd = client_open(server, GV_ROLE_SESSION);
+		client_cut(fd, send_items(fd, &key, n, 0, items, bytes), "session");
+		unit_free(items);
+	}
+	CHECK(load_drop(loader, &key) == 0, "drop");
+	close(loader);
+	close(session);
+	free_records(&records);
+	free_index(&index);
+}
+
 static void
 test_begin(const TestServer *server, const TestIndex *index)
 {
@@ -226,7 +288,7 @@ test_begin(const TestServer *server, const TestIndex *index)
 	}
 	fd = client_open(server, GV_ROLE_LOADER);
 	client_cut(fd, client_ask(fd, GV_MSG_BEGIN, &request, sizeof(request),
-							 NULL, 0, NULL, NULL), "unused");
+							 NULL, 0, NULL, NULL), "refine slots");
 }
 
 /* Two loaders of one key, loaders that die, mirrors that are there. */
@@ -287,6 +349,7 @@ test_loading(void)
 	test_order(&server, &index);
 	test_arrays(&server, &index);
 	test_begin(&server, &index);
+	test_items(&server);
 	CHECK(mirrors_become(session, 0), "mirrors of who was cut off");
 	test_owners(&server, &index);
 	CHECK(mirrors_become(session, 0), "at the end");

@@ -5,7 +5,7 @@
 #ifndef CLIENT_H
 #define CLIENT_H
 
-#include "engine/index.h"
+#include "engine/records.h"
 #include "server/gv_protocol.h"
 
 /* Set by GPUVEC_TEST_LONG. */
@@ -84,6 +84,7 @@ typedef struct TestSearch
 {
 	GvSearchRequest request;
 	float	   *query;			/* [dims], unit_alloc */
+	const Records *records;		/* that bounds must be of, or NULL */
 } TestSearch;
 
 extern TestSearch make_search(const GvMirrorKey *key, const TestIndex *index);

@@ -19,7 +19,8 @@ load_begin(int fd, const GvMirrorKey *key, const TestIndex *index)
 {
 	const GvMirrorSpec *spec = &index->spec;
 	GvBeginRequest request = {*key, spec->metric, spec->dims, spec->m,
-	spec->nlists, spec->nparents, 0, spec->copies};
+	spec->nlists, spec->nparents, spec->refine_slots, spec->copies,
+	spec->refine_records};
 
 	return client_ask(fd, GV_MSG_BEGIN, &request, sizeof(request), NULL, 0,
 					  NULL, NULL);

@@ -19,6 +19,7 @@ make_search(const GvMirrorKey *key, const TestIndex *index)
 		.capacity = 1 << unit_random() % 10
 	};
 	search.query = index_floats(spec->dims, index->ties);
+	search.records = NULL;
 	return search;
 }
 
@@ -49,11 +50,12 @@ answer_is_right(const TestIndex *index, const TestSearch *search,
 	int32_t		i;
 
 	if (length < sizeof(*reply) || reply->nprobed < 0 || reply->nhits < 0 ||
+		reply->nbounds != (search->records ? (uint32_t) reply->nhits : 0) ||
 		length != sizeof(*reply) + reply->nprobed * sizeof(GvProbeReply) +
-		reply->nhits * sizeof(GvHit))
+		reply->nhits * sizeof(GvHit) + reply->nbounds * sizeof(GvBound))
 		return false;
 	probes = calloc(reply->nprobed + 1, sizeof(GvProbe));
-	right = reply->batch >= 1 && reply->unused == 0;
+	right = reply->batch >= 1;
 	for (i = 0; i < reply->nprobed; i++)
 	{
 		const TestList *list;
@@ -79,6 +81,11 @@ answer_is_right(const TestIndex *index, const TestSearch *search,
 									 search->request.probes,
 									 search->request.compare,
 									 search->request.capacity, &found);
+	for (i = 0; i < (int32_t) reply->nbounds; i++)
+		right = right && bound_is_right(index, search->records, search->query,
+										&found.hits[i],
+										(GvBound *) (found.hits +
+													 found.nhits) + i);
 	free(probes);
 	return right;
 }
