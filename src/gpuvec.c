@@ -75,10 +75,23 @@ DefineCount(const char *name, const char *summary, const char *details,
 							PGC_USERSET, 0, NULL, NULL, NULL);
 }
 
+/*
+ * Steps are page/'s; "failed 3 engine" and "memory 3 engine" make the third
+ * call of the engine from now on fail so.
+ */
 static void
 assign_fault(const char *newval, void *extra)
 {
+	char		action[16];
+	int			n = 0;
+	int			end = 0;
+
 	IvfpqFaultReset();
+	if (newval == NULL ||
+		sscanf(newval, "%15s %d engine%n", action, &n, &end) != 2 || end == 0)
+		n = 0;
+	gv_engine_fault(n, n > 0 && strcmp(action, "memory") == 0 ?
+					GV_NO_MEMORY : GV_FAILED);
 }
 
 /* Settings of a scan. */

@@ -10,6 +10,25 @@
 /* The one place that says which engine answers. */
 static const GvBackend *const backend = &gv_cpu_backend;
 
+/* Calls until one reports fault_status; 0: none will.  For tests. */
+static int64_t fault_countdown;
+static GvStatus fault_status;
+
+/* From now on the n-th call reports `status`, see gv_engine.h. */
+void
+gv_engine_fault(int64_t n, GvStatus status)
+{
+	fault_countdown = n;
+	fault_status = status;
+}
+
+/* Is this the call that shall fail? */
+static inline bool
+fault_is_due(void)
+{
+	return fault_countdown > 0 && --fault_countdown == 0;
+}
+
 static bool
 valid_dims(int32_t dims)
 {
@@ -75,6 +94,8 @@ GvStatus
 gv_kmeans(const GvKmeans *spec, const float *x, float *centroids,
 		  int32_t *found, void *scratch, const GvStop *stop)
 {
+	if (fault_is_due())
+		return fault_status;
 	if (!valid_kmeans(spec) || x == NULL || centroids == NULL ||
 		found == NULL || !valid_scratch(scratch) || !valid_stop(stop))
 		return GV_INVALID;
@@ -95,6 +116,8 @@ gv_codebooks(int32_t dims, int32_t m, int64_t n, const float *residuals,
 			 uint64_t seed, float *codebooks, void *scratch,
 			 const GvStop *stop)
 {
+	if (fault_is_due())
+		return fault_status;
 	if (!valid_shape(dims, m) || n < 1 || residuals == NULL ||
 		codebooks == NULL || !valid_scratch(scratch) || !valid_stop(stop))
 		return GV_INVALID;
@@ -106,6 +129,8 @@ GvStatus
 gv_assign(int32_t dims, const float *centroids, int32_t k, const float *x,
 		  int64_t n, int32_t *nearest, float *sqdist, const GvStop *stop)
 {
+	if (fault_is_due())
+		return fault_status;
 	if (!valid_dims(dims) || centroids == NULL || k < 1 || x == NULL ||
 		n < 1 || nearest == NULL || !valid_stop(stop))
 		return GV_INVALID;
@@ -132,6 +157,8 @@ GvStatus
 gv_place(const GvTree *tree, const float *x, int64_t n, int32_t copies,
 		 int32_t *lists, void *scratch, const GvStop *stop)
 {
+	if (fault_is_due())
+		return fault_status;
 	if (!valid_tree(tree) || x == NULL || n < 1 || n > INT32_MAX ||
 		copies < 1 || copies > 2 || lists == NULL ||
 		!valid_scratch(scratch) || !valid_stop(stop))
@@ -152,6 +179,8 @@ GvStatus
 gv_encode(const GvModel *model, const float *x, const float *centroid,
 		  int64_t n, uint8_t *codes, float *t)
 {
+	if (fault_is_due())
+		return fault_status;
 	if (!valid_model(model) || model->codebooks == NULL || x == NULL ||
 		centroid == NULL || n < 1 || codes == NULL || t == NULL)
 		return GV_INVALID;
@@ -162,6 +191,8 @@ GvStatus
 gv_coarse(const GvModel *model, const float *query, const float *centroids,
 		  int32_t n, uint64_t first_id, GvTopK *best)
 {
+	if (fault_is_due())
+		return fault_status;
 	if (!valid_model(model) || query == NULL || centroids == NULL || n < 1 ||
 		!valid_topk(best))
 		return GV_INVALID;
@@ -171,6 +202,8 @@ gv_coarse(const GvModel *model, const float *query, const float *centroids,
 GvStatus
 gv_table(const GvModel *model, const float *query, float *table)
 {
+	if (fault_is_due())
+		return fault_status;
 	if (!valid_model(model) || model->codebooks == NULL || query == NULL ||
 		table == NULL)
 		return GV_INVALID;
@@ -183,6 +216,8 @@ gv_scan(const GvModel *model, const float *table, float base,
 {
 	int32_t		b;
 
+	if (fault_is_due())
+		return fault_status;
 	if (!valid_model(model) || table == NULL || nblocks < 0 ||
 		(blocks == NULL && nblocks > 0) || !valid_topk(best))
 		return GV_INVALID;
@@ -201,6 +236,8 @@ gv_exact(GvMetric metric, int32_t dims, const float *queries,
 {
 	int32_t		i;
 
+	if (fault_is_due())
+		return fault_status;
 	if (metric < GV_L2 || metric > GV_COSINE || !valid_dims(dims) ||
 		queries == NULL || nqueries < 1 || x == NULL || n < 1 ||
 		ids == NULL || best == NULL || !valid_stop(stop))
@@ -216,6 +253,8 @@ GvStatus
 gv_refine_encode(int32_t dims, const float *x, int64_t n, uint8_t *codes,
 				 float *min, float *step, float *error)
 {
+	if (fault_is_due())
+		return fault_status;
 	if (!valid_dims(dims) || x == NULL || n < 1 || codes == NULL ||
 		min == NULL || step == NULL || error == NULL)
 		return GV_INVALID;
@@ -228,6 +267,8 @@ gv_refine_bound(GvMetric metric, int32_t dims, const float *query,
 {
 	int64_t		i;
 
+	if (fault_is_due())
+		return fault_status;
 	if (!valid_metric(metric) || !valid_dims(dims) || query == NULL ||
 		records == NULL || n < 1 || bounds == NULL)
 		return GV_INVALID;

@@ -378,4 +378,11 @@ extern GvStatus gv_refine_bound(GvMetric metric, int32_t dims,
 								const float *query, const GvRefine *records,
 								int64_t n, float *bounds);
 
+/*
+ * Fault injection: from now on the n-th call of an operation above that
+ * reports a status (1 = the next) reports this one instead; 0 = none does.  For
+ * tests, in processes of one thread.
+ */
+extern void gv_engine_fault(int64_t n, GvStatus status);
+
 #endif							/* GV_ENGINE_H */
