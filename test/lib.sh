@@ -53,7 +53,7 @@ gv_find_pg_config() {
 gv_find_clang() {
 	command -v clang ||
 		find /usr/bin /usr/lib/llvm-*/bin -maxdepth 1 -regextype egrep \
-			-regex '.*/clang(-[0-9]+)?' 2>/dev/null | sort -V | tail -1
+			-regex '.*/clang(-[0-9]+)?' 2>/dev/null | sort -V | tail -1 || :
 }
 
 gv_major() { "$1" --version | sed 's/^PostgreSQL \([0-9]*\).*/\1/'; }

@@ -122,7 +122,8 @@ part_warnings() {
 # a card it says so and ends with status 3.
 part_cuda() {
 	local nvcc status=0
-	nvcc=$(command -v nvcc || find /usr/local/cuda/bin -name nvcc 2>/dev/null)
+	nvcc=$(command -v nvcc || find /usr/local/cuda/bin -name nvcc 2>/dev/null) ||
+		:
 	if [ -z "$nvcc" ]; then
 		skipped "no nvcc"
 		return
