@@ -13,8 +13,11 @@ WHERE name IN ('gpuvec.engine', 'gpuvec.on_gpu_error', 'gpuvec.request_timeout',
 ORDER BY name;
 SET gpuvec.engine = cuda;
 SET gpuvec.on_gpu_error = ignore;
+-- servers differ in whether ranges have units
+\set VERBOSITY sqlstate
 SET gpuvec.request_timeout = 0;
 SET gpuvec.request_timeout = '11min';
+\set VERBOSITY default
 SET gpuvec.server = cpu;
 
 -- views
