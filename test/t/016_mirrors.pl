@@ -240,9 +240,9 @@ $node->safe_psql(
 	INSERT INTO large SELECT g, point(g, 8) || array_fill((g % 13)::real, ARRAY[392])
 	FROM generate_series(1, 6000) AS g;
 	CREATE INDEX large_e ON large USING gpuivfpq (e) WITH (lists = 10, pq_dim = 400)});
-$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '1MB'\n");
+$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '2MB'\n");
 $node->restart;
-ok(wait_until($node, q{SELECT state = 'up' AND memory = 1048576 FROM gpuvec_stat}), 'little memory');
+ok(wait_until($node, q{SELECT state = 'up' AND memory = 2097152 FROM gpuvec_stat}), 'little memory');
 (undef, undef, $err) = $node->psql('postgres', "SELECT gpuvec_prewarm('large_e')");
 like($err, qr/ERROR:  could not mirror the index: gpuvecd has no room for it/, 'little memory: no room');
 is( $node->safe_psql('postgres',
