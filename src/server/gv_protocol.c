@@ -30,7 +30,7 @@ SIZE_IS(GvPiece, 28);
 SIZE_IS(GvKeyRequest, 24);
 SIZE_IS(GvRangeRequest, 32);
 SIZE_IS(GvStatusReply, 280);
-SIZE_IS(GvMirrorStatus, 72);
+SIZE_IS(GvMirrorStatus, 96);
 
 /* A refusal's name, for views and logs. */
 const char *

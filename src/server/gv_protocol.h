@@ -263,8 +263,14 @@ typedef struct GvStatusReply
 typedef struct GvMirrorStatus
 {
 	GvMirrorKey key;
-	int32_t		nlists;
 	int32_t		ready;			/* 0 or 1 */
+	int32_t		metric;			/* as in GvBeginRequest */
+	int32_t		dims;
+	int32_t		m;
+	int32_t		nlists;
+	int32_t		nparents;
+	int32_t		refine_slots;
+	int32_t		unused;			/* 0 */
 	int64_t		bytes;
 	int64_t		copies;			/* it holds, dead ones included */
 	int64_t		expected;		/* copies, when loading began */
