@@ -163,6 +163,7 @@ unit_card() {
 build_card() {
 	local dir=$1 unit=$GV_ROOT/test/unit file
 	shift
+	# shellcheck disable=SC2016
 	for file in "$GV_ROOT"/gpu/*.cu "$unit"/gpu/emulate/*.cpp; do
 		echo "$file"
 	done | xargs -P "$(nproc)" -I FILE sh -c \
