@@ -112,6 +112,7 @@ SERVER_OBJS = \
 	src/server/loop.o \
 	src/server/mirrors.o \
 	src/server/pieces.o \
+	src/server/readback.o \
 	src/server/session.o
 
 GPUVECD_OBJS = $(ENGINE_OBJS) $(CPU_OBJS) $(MIRROR_OBJS) $(PROTOCOL_OBJS) \

@@ -184,6 +184,7 @@ struct GvMirror
 	float	   *d_codebooks;
 	float	   *d_centroids;
 	GvCardList *d_lists;
+	float	   *parents;		/* [nparents][dims], which no kernel needs */
 	int32_t    *starts;			/* [nparents + 1] */
 	bool		checked;		/* starts were, and are good */
 	GvPool	   *pool;
@@ -290,6 +291,8 @@ extern GvStatus gv_gpu_records_create(GvMirror *mirror);
 extern void gv_gpu_records_drop(GvMirror *mirror);
 extern GvStatus gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items,
 								  int32_t n);
+extern GvStatus gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses,
+								  int32_t n, GvRefineItem *items);
 
 /* mirror.cu */
 extern GvStatus gv_staging_take(GvMirror *mirror, size_t bytes,
@@ -302,6 +305,8 @@ extern int64_t gv_gpu_bytes(const GvMirror *mirror);
 extern GvStatus gv_gpu_put_array(GvMirror *mirror, GvArray array,
 								 int64_t first, int64_t n, const void *values);
 extern GvStatus gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece);
+extern GvStatus gv_gpu_get_array(GvMirror *mirror, GvArray array,
+								 int64_t first, int64_t n, void *values);
 extern GvStatus gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block,
 								 GvBlock *view);
 

@@ -153,11 +153,14 @@ make_memory(GvMirror *mirror)
 	GvBlockShape shape = gv_block_shape(spec->m);
 
 	mirror->lists = (GvHostList *) calloc(spec->nlists, sizeof(GvHostList));
+	mirror->parents = (float *) calloc(array_length(spec, GV_PARENTS),
+									   sizeof(float));
 	mirror->starts = (int32_t *) calloc(spec->nparents + 1, sizeof(int32_t));
 	mirror->raw = (uint8_t *) malloc(shape.block_bytes);
 	mirror->view = (uint8_t *) malloc(shape.block_bytes +
 									  GV_BLOCK * 3 * sizeof(uint16_t));
 	if (mirror->lists == NULL || mirror->starts == NULL ||
+		mirror->parents == NULL ||
 		mirror->raw == NULL || mirror->view == NULL)
 		return GV_NO_MEMORY;
 	GV_TRY(gv_pool_create(shape.block_bytes, expected_blocks(spec),
@@ -238,6 +241,7 @@ gv_gpu_drop(GvMirror *mirror)
 		for (int32_t i = 0; i < mirror->spec.nlists; i++)
 			free(mirror->lists[i].live);
 	free(mirror->lists);
+	free(mirror->parents);
 	free(mirror->starts);
 	free(mirror->raw);
 	free(mirror->view);
@@ -300,7 +304,10 @@ gv_gpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 		first > array_length(&mirror->spec, array) - n)
 		return GV_INVALID;
 	if (array == GV_PARENTS)
+	{
+		memcpy(mirror->parents + first, values, n * sizeof(float));
 		return GV_OK;
+	}
 	if (array == GV_STARTS)
 	{
 		memcpy(mirror->starts + first, values, n * sizeof(int32_t));
@@ -324,6 +331,29 @@ gv_gpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 		done += some;
 	}
 	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));
+}
+
+/* See gv_mirror_get_array. */
+GvStatus
+gv_gpu_get_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
+				 void *values)
+{
+	const float *d_array = array == GV_CODEBOOKS ? mirror->d_codebooks :
+		mirror->d_centroids;
+
+	if (n > array_length(&mirror->spec, array) ||
+		first > array_length(&mirror->spec, array) - n)
+		return GV_INVALID;
+	if (array == GV_PARENTS)
+		memcpy(values, mirror->parents + first, n * 4);
+	if (array == GV_STARTS)
+		memcpy(values, mirror->starts + first, n * 4);
+	if (array == GV_PARENTS || array == GV_STARTS)
+		return GV_OK;
+	GV_TRY(gv_choose_device());
+	GV_CUDA_TRY(cudaMemcpyAsync(values, d_array + first, n * 4,
+								cudaMemcpyDeviceToHost, mirror->stream));
+	return gv_cuda_status(cudaStreamSynchronize(mirror->stream));
 }
 
 /*
@@ -506,6 +536,7 @@ gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block, GvBlock *view)
 	if (list < 0 || list >= mirror->spec.nlists || block < 0 ||
 		(uint32_t) block >= mirror->lists[list].nblocks)
 		return GV_INVALID;
+	GV_TRY(gv_choose_device());
 	GV_CUDA_TRY(cudaMemcpyAsync(mirror->raw, mirror->lists[list].d_blocks +
 								(int64_t) block * shape->block_bytes,
 								shape->block_bytes, cudaMemcpyDeviceToHost,
@@ -542,7 +573,9 @@ extern "C" const GvMirrorBackend gv_cuda_mirrors = {
 	.put_array = gv_gpu_put_array,
 	.put_list = gv_gpu_put_list,
 	.put_refine = gv_gpu_put_refine,
+	.get_array = gv_gpu_get_array,
 	.get_block = gv_gpu_get_block,
+	.get_refine = gv_gpu_get_refine,
 	.searcher = gv_gpu_searcher,
 	.searcher_drop = gv_gpu_searcher_drop,
 	.search = gv_gpu_search

@@ -188,3 +188,57 @@ gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 	GV_CUDA_TRY(cudaGetLastError());
 	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));
 }
+
+/* The record at an address into an item that is all zero; if there is one. */
+static GvStatus
+get_record(GvMirror *mirror, const uint16_t *address, GvRefineItem *item,
+		   uint8_t *raw)
+{
+	int32_t		record_bytes = mirror->card.record_bytes;
+	const GvTable *table = mirror->tables[address[0]];
+	const GvCardRecord *record = (const GvCardRecord *) raw;
+
+	memcpy(item->address, address, sizeof(item->address));
+	if (table == NULL || table->noted[address[1]] == NULL ||
+		address[2] < 1 || address[2] > mirror->spec.refine_slots)
+		return GV_OK;
+	GV_CUDA_TRY(cudaMemcpyAsync(raw, table->noted[address[1]] +
+								(int64_t) (address[2] - 1) * record_bytes,
+								record_bytes, cudaMemcpyDeviceToHost,
+								mirror->stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(mirror->stream));
+	if (record->low == 0)
+		return GV_OK;
+	item->rowid[0] = record->high >> 16;
+	item->rowid[1] = record->high & 0xFFFF;
+	item->rowid[2] = (uint16_t) record->low;
+	item->min = record->min;
+	item->step = record->step;
+	item->error = record->error;
+	memcpy(item->codes, raw + sizeof(GvCardRecord), mirror->spec.dims);
+	return GV_OK;
+}
+
+/* See gv_mirror_get_refine. */
+GvStatus
+gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
+				  GvRefineItem *items)
+{
+	size_t		stride = gv_refine_stride(mirror->spec.dims);
+	GvStatus	status = GV_OK;
+	uint8_t    *raw;
+
+	if (mirror->spec.refine_slots == 0)
+		return GV_INVALID;
+	GV_TRY(gv_choose_device());
+	raw = (uint8_t *) malloc(mirror->card.record_bytes);
+	if (raw == NULL)
+		return GV_NO_MEMORY;
+	memset((void *) items, 0, stride * n);
+	for (int32_t i = 0; i < n && status == GV_OK; i++)
+		status = get_record(mirror, addresses + 3 * (size_t) i,
+							(GvRefineItem *) ((char *) items + stride * i),
+							raw);
+	free(raw);
+	return status;
+}

@@ -23,6 +23,7 @@ LONG=${GPUVEC_TEST_LONG:-}
 # gpuvecd without kernels, which take minutes to compile: there is no card to
 # run them on (test/gpu/run.sh sets it otherwise); part_cuda compiles them once.
 export NVCC=${GPUVEC_TEST_NVCC-}
+SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
 PASSED=0 FAILED=0 SKIPPED=0
 COMMON_FLAGS=(-std=gnu99 -g -Wall -Wextra -Wno-unused-parameter)
 KERNEL_FLAGS=(-O3 -ffp-contract=off)
@@ -163,6 +164,7 @@ unit_card() {
 build_card() {
 	local dir=$1 unit=$GV_ROOT/test/unit file
 	shift
+	# shellcheck disable=SC2016
 	for file in "$GV_ROOT"/gpu/*.cu "$unit"/gpu/emulate/*.cpp; do
 		echo "$file"
 	done | xargs -P "$(nproc)" -I FILE sh -c \
@@ -374,7 +376,7 @@ part_sql() {
 sql_through_gpuvecd() {
 	local answered
 	gv_start "$1" 'max_prepared_transactions = 10' \
-		"shared_preload_libraries = 'gpuvec'" 'gpuvec.server = cpu' \
+		"shared_preload_libraries = 'gpuvec'" "gpuvec.server = $SERVER_ENGINE" \
 		'gpuvec.engine = gpu' || {
 		failed 1 "$SERVER with gpuvecd: does not start"
 		return 0

@@ -74,17 +74,12 @@ NotFinite(float4 value, int i)
 					   value > 0 ? "Infinity" : "-Infinity")));
 }
 
-/* ERROR unless all values [n] are finite.  The loop has no branch a value. */
+/* ERROR unless all values [n] are finite. */
 static void
 CheckFinite(const float4 *values, int n)
 {
-	bool		finite = true;
-
-	for (int i = 0; i < n; i++)
-		finite &= (fabsf(values[i]) <= FLT_MAX);
-	if (finite)
+	if (gv_is_finite(values, n))
 		return;
-
 	for (int i = 0; i < n; i++)
 		if (!isfinite(values[i]))
 			NotFinite(values[i], i);

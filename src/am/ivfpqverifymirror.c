@@ -5,10 +5,16 @@
  * A mirror may be behind, and that is no fault: of a list that was rewritten,
  * or in which copies died, since the mirror got it nothing can be said, of
  * one that only grew the copies that the mirror has are compared.
+ *
+ * Refine records are compared where nothing frees them meanwhile: when the
+ * table's lock shows that there is no VACUUM, and so never on a standby.
  */
 #include "postgres.h"
 
+#include "access/xlog.h"
+#include "catalog/index.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 
 #include "am/ivfpq.h"
 #include "client/ivfpqclient.h"
@@ -16,15 +22,215 @@
 /* Lists asked for at once; gpuvecd sends as many of them as it likes. */
 #define LISTS_AT_ONCE	4096
 
+/* Elements of an array, and refine records, asked for at once. */
+#define VALUES_AT_ONCE	(1024 * 1024)
+#define RECORDS_AT_ONCE	1024
+
 typedef struct MirrorCheck
 {
 	Relation	index;
 	const IvfpqMetaData *meta;
 	IvfpqListReader reader;
 	int			code_bytes;
+	bool		records;		/* compare refine records */
+	ItemPointerData *addresses; /* [room] of copies whose records are due */
+	int64		naddresses;
+	int64		room;
 	void	   *arg;
 	IvfpqProblem report;
 } MirrorCheck;
+
+/* The mirror cannot be read: say so, and stop. */
+static void
+not_compared(const MirrorCheck *check, const char *reason)
+{
+	char		problem[320];
+
+	snprintf(problem, sizeof(problem),
+			 "gpuvecd's mirror is not compared: %s", reason);
+	check->report(check->arg, false, InvalidBlockNumber, IVFPQ_NO_LIST,
+				  problem);
+}
+
+/* Compare an array of the model, which begins on page `page`. */
+static bool
+check_array(const MirrorCheck *check, GvArray array, const char *name,
+			BlockNumber page, int64 n)
+{
+	IvfpqArrayReader reader;
+	const float *run = NULL;
+	int			left = 0;
+	bool		same = true;
+	char		problem[128];
+
+	IvfpqArrayOpen(&reader, check->index, page, 1, n);
+	for (int64 first = 0; first < n && same; first += VALUES_AT_ONCE)
+	{
+		int64		count = Min(n - first, VALUES_AT_ONCE);
+		const char *values;
+		const char *reason;
+
+		if (IvfpqMirrorValues(check->index, check->meta, array, first, count,
+							  &values, &reason) != IVFPQ_SERVED)
+		{
+			IvfpqArrayClose(&reader);
+			not_compared(check, reason);
+			return false;
+		}
+		for (int64 done = 0; done < count && same;)
+		{
+			int			some;
+
+			if (left == 0)
+				run = IvfpqArrayNext(&reader, &left);
+			some = (int) Min(left, count - done);
+			same = memcmp(run, values + done * sizeof(float),
+						  some * sizeof(float)) == 0;
+			run += some;
+			left -= some;
+			done += some;
+		}
+	}
+	IvfpqArrayClose(&reader);
+	if (!same)
+	{
+		snprintf(problem, sizeof(problem),
+				 "%s are not in gpuvecd's mirror as they are on pages", name);
+		check->report(check->arg, true, page, IVFPQ_NO_LIST, problem);
+	}
+	return true;
+}
+
+/* Compare the model; false when the mirror cannot be read. */
+static bool
+check_model(const MirrorCheck *check)
+{
+	const IvfpqMetaData *meta = check->meta;
+
+	return check_array(check, GV_CODEBOOKS, "codebooks", meta->codebooks,
+					   (int64) GV_CODEWORDS * meta->dims) &&
+		check_array(check, GV_PARENTS, "parents", meta->parents,
+					(int64) meta->nparents * meta->dims) &&
+		check_array(check, GV_STARTS, "first lists of parents", meta->starts,
+					meta->nparents + 1) &&
+		check_array(check, GV_CENTROIDS, "centroids", meta->centroids,
+					(int64) meta->nlists * meta->dims);
+}
+
+/* Remember the addresses of a block's live copies, the first `count`. */
+static void
+note_addresses(MirrorCheck *check, const IvfpqBlockView *view, int count)
+{
+	if (!check->records)
+		return;
+	if (check->naddresses + GV_BLOCK > check->room)
+	{
+		int64		room = check->room * 2 + 1024;
+		ItemPointerData *addresses = palloc_extended(room *
+													 sizeof(ItemPointerData),
+													 MCXT_ALLOC_HUGE);
+
+		if (check->naddresses > 0)
+			memcpy(addresses, check->addresses,
+				   check->naddresses * sizeof(ItemPointerData));
+		if (check->addresses)
+			pfree(check->addresses);
+		check->addresses = addresses;
+		check->room = room;
+	}
+	for (int i = 0; i < count; i++)
+		if ((view->live >> i & 1) != 0)
+			check->addresses[check->naddresses++] = view->refine[i];
+}
+
+/* Is the record in the mirror the one of the page? */
+static bool
+same_record(const GvRefineItem *item, const IvfpqRefineRecord *record,
+			int dims)
+{
+	return memcmp(item->rowid, &record->tid, sizeof(item->rowid)) == 0 &&
+		memcmp(&item->min, &record->min, sizeof(float)) == 0 &&
+		memcmp(&item->step, &record->step, sizeof(float)) == 0 &&
+		memcmp(&item->error, &record->error, sizeof(float)) == 0 &&
+		memcmp(item->codes, record->codes, dims) == 0;
+}
+
+static int
+compare_addresses(const void *a, const void *b)
+{
+	return ItemPointerCompare((ItemPointer) a, (ItemPointer) b);
+}
+
+/* Sort what was noted; rows have two copies. */
+static void
+sort_addresses(MirrorCheck *check)
+{
+	int64		n = 0;
+
+	if (check->naddresses == 0)
+		return;
+	qsort(check->addresses, check->naddresses, sizeof(ItemPointerData),
+		  compare_addresses);
+	for (int64 i = 1; i < check->naddresses; i++)
+		if (!ItemPointerEquals(&check->addresses[i], &check->addresses[n]))
+			check->addresses[++n] = check->addresses[i];
+	check->naddresses = n + 1;
+}
+
+/*
+ * Compare the records at the addresses noted.  The record of a row that is
+ * dead, which VACUUM has not come to in the lists yet, may be free on its page.
+ */
+static bool
+check_records(MirrorCheck *check)
+{
+	int			dims = check->meta->dims;
+	Size		slot_bytes = IvfpqRefineSlotBytes(dims);
+	char	   *slots = palloc(RECORDS_AT_ONCE * slot_bytes);
+	int64		differences = 0;
+	char		problem[128];
+
+	sort_addresses(check);
+	for (int64 done = 0; done < check->naddresses; done += RECORDS_AT_ONCE)
+	{
+		const ItemPointerData *addresses = check->addresses + done;
+		int			n = (int) Min(check->naddresses - done, RECORDS_AT_ONCE);
+		const char *items;
+		const char *reason;
+
+		CHECK_FOR_INTERRUPTS();
+		IvfpqRefineRead(check->index, dims, addresses, n, slots);
+		if (IvfpqMirrorRecords(check->index, check->meta, addresses, n,
+							   &items, &reason) != IVFPQ_SERVED)
+		{
+			not_compared(check, reason);
+			pfree(slots);
+			return false;
+		}
+		for (int i = 0; i < n; i++)
+		{
+			const IvfpqRefineRecord *record = (const IvfpqRefineRecord *)
+				(slots + i * slot_bytes);
+
+			if (ItemPointerIsValid(&record->tid) &&
+				!same_record((const GvRefineItem *)
+							 (items + i * gv_refine_stride(dims)), record,
+							 dims))
+				differences++;
+		}
+	}
+	pfree(slots);
+	check->naddresses = 0;
+	if (differences > 0)
+	{
+		snprintf(problem, sizeof(problem),
+				 "%lld refine records are not in gpuvecd's mirror as they are on pages",
+				 (long long) differences);
+		check->report(check->arg, true, InvalidBlockNumber, IVFPQ_NO_LIST,
+					  problem);
+	}
+	return true;
+}
 
 /* Is copy i of the view the one of block b of the piece? */
 static bool
@@ -78,6 +284,7 @@ check_piece(MirrorCheck *check, const GvListPiece *piece,
 	IvfpqListReader *reader = &check->reader;
 	IvfpqBlockView view;
 	IvfpqListEntry entry;
+	int64		naddresses = check->naddresses;
 	int			differences = 0;
 	char		problem[128];
 
@@ -92,14 +299,21 @@ check_piece(MirrorCheck *check, const GvListPiece *piece,
 		int			b = (int) (reader->nleft / GV_BLOCK) - piece->first;
 
 		if (b >= 0 && b < piece->nblocks && reader->nleft < state->nitems)
-			differences += count_differences(check, &view,
-											 Min(state->nitems - reader->nleft,
-												 GV_BLOCK), piece, b);
+		{
+			int			count = Min(state->nitems - reader->nleft, GV_BLOCK);
+
+			differences += count_differences(check, &view, count, piece, b);
+			note_addresses(check, &view, count);
+		}
 	}
 	IvfpqListEntryRead(check->index, check->meta, (uint32) piece->list,
 					   &entry);
-	if (differences == 0 || entry.gen != state->gen ||
-		entry.del_seq != state->del_seq)
+	if (entry.gen != state->gen || entry.del_seq != state->del_seq)
+	{
+		check->naddresses = naddresses;
+		return;
+	}
+	if (differences == 0)
 		return;
 	snprintf(problem, sizeof(problem),
 			 "%d copies of the list are not in gpuvecd's mirror as they are on pages",
@@ -118,16 +332,12 @@ check_lists(MirrorCheck *check, int first)
 	GvListState state;
 	const char *reason;
 	int			next = first;
-	char		problem[320];
 
 	if (IvfpqMirrorRead(check->index, check->meta, first,
 						Min(nlists - first, LISTS_AT_ONCE), &pieces,
 						&reason) != IVFPQ_SERVED)
 	{
-		snprintf(problem, sizeof(problem),
-				 "gpuvecd's mirror is not compared: %s", reason);
-		check->report(check->arg, false, InvalidBlockNumber, IVFPQ_NO_LIST,
-					  problem);
+		not_compared(check, reason);
 		return nlists;
 	}
 	while (IvfpqMirrorNext(&pieces, &piece, &state))
@@ -144,7 +354,7 @@ check_lists(MirrorCheck *check, int first)
 					  "gpuvecd's answer makes no sense");
 		return nlists;
 	}
-	return next;
+	return check_records(check) ? next : nlists;
 }
 
 /* Report what of the index's mirror is not as the pages are. */
@@ -159,11 +369,20 @@ IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg)
 		.arg = arg,
 		.report = report
 	};
+	Oid			heap;
+	int			next;
 
 	if (model->meta.nlists == 0)
 		return;					/* it has none */
+	heap = IndexGetRelation(RelationGetRelid(index), false);
+	check.records = model->meta.refine != IVFPQ_REFINE_NONE &&
+		!RecoveryInProgress() &&
+		ConditionalLockRelationOid(heap, ShareUpdateExclusiveLock);
 	IvfpqListReaderInit(&check.reader, index, &model->meta, NULL);
-	for (int next = 0; next < model->meta.nlists;)
+	next = check_model(&check) ? 0 : model->meta.nlists;
+	while (next < model->meta.nlists)
 		next = check_lists(&check, next);
 	IvfpqListReaderFree(&check.reader);
+	if (check.records)
+		UnlockRelationOid(heap, ShareUpdateExclusiveLock);
 }

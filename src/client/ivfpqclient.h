@@ -114,6 +114,13 @@ extern IvfpqServed IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta,
 								   int first, int count,
 								   IvfpqMirrorPieces *pieces,
 								   const char **reason);
+extern IvfpqServed IvfpqMirrorValues(Relation index, const IvfpqMetaData *meta,
+									 GvArray array, int64 first, int64 count,
+									 const char **values, const char **reason);
+extern IvfpqServed IvfpqMirrorRecords(Relation index,
+									  const IvfpqMetaData *meta,
+									  const ItemPointerData *addresses, int n,
+									  const char **items, const char **reason);
 extern bool IvfpqMirrorNext(IvfpqMirrorPieces *pieces, GvListPiece *piece,
 							GvListState *state);
 

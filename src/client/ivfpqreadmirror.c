@@ -36,6 +36,57 @@ IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta, int first,
 	return served;
 }
 
+/* Ask for something of a length that is known; *body is likewise good. */
+static IvfpqServed
+read_exactly(GvMessageType type, const struct iovec *parts, int nparts,
+			 Size length, const char **body, const char **reason)
+{
+	IvfpqReply	reply;
+	IvfpqServed served;
+
+	served = IvfpqExchange(GV_ROLE_LOADER, type, parts, nparts, length,
+						   IvfpqNow() + LEAST_TIMEOUT_US, &reply);
+	*reason = reply.reason;
+	*body = reply.body;
+	if (served == IVFPQ_SERVED && reply.length != length)
+	{
+		IvfpqDisconnect();
+		*reason = "its answer makes no sense";
+		return IVFPQ_BROKEN;
+	}
+	return served;
+}
+
+/* Ask for elements first .. first + count - 1 of an array of the model. */
+IvfpqServed
+IvfpqMirrorValues(Relation index, const IvfpqMetaData *meta, GvArray array,
+				  int64 first, int64 count, const char **values,
+				  const char **reason)
+{
+	GvArrayRequest request = {IvfpqMirrorKey(index, meta), array, 0, first,
+	count};
+	struct iovec part = {&request, sizeof(request)};
+
+	return read_exactly(GV_MSG_VALUES, &part, 1, count * sizeof(float),
+						values, reason);
+}
+
+/* Ask for the refine records at addresses [n]. */
+IvfpqServed
+IvfpqMirrorRecords(Relation index, const IvfpqMetaData *meta,
+				   const ItemPointerData *addresses, int n,
+				   const char **items, const char **reason)
+{
+	GvListsRequest request = {IvfpqMirrorKey(index, meta), n, 0};
+	struct iovec parts[2] = {
+		{&request, sizeof(request)},
+		{(void *) addresses, n * sizeof(ItemPointerData)}
+	};
+
+	return read_exactly(GV_MSG_RECORDS, parts, 2,
+						n * gv_refine_stride(meta->dims), items, reason);
+}
+
 /*
  * The next piece of an answer, its arrays where they are in it; false at the
  * end, or when what comes makes no sense.

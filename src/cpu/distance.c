@@ -38,6 +38,18 @@ add_lanes64(double *sums /* [LANES64] */ )
 	return sums[0];
 }
 
+/* See gv_engine.h.  The loop has no branch a value, so vectors do it. */
+bool
+gv_is_finite(const float *x, int64_t n)
+{
+	uint32_t	bad = 0;
+	int64_t		i;
+
+	for (i = 0; i < n; i++)
+		bad |= !(fabsf(x[i]) <= FLT_MAX);
+	return bad == 0;
+}
+
 /* See gv_cpu.h. */
 float
 gv_cpu_dot(const float *a, const float *b, int32_t dims)

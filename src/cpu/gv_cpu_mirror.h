@@ -51,6 +51,8 @@ extern bool gv_cpu_records_create(GvMirror *mirror);
 extern int64_t gv_cpu_records_size(const GvMirrorSpec *spec);
 extern GvStatus gv_cpu_put_refine(GvMirror *mirror, const GvRefineItem *items,
 								  int32_t n);
+extern GvStatus gv_cpu_get_refine(GvMirror *mirror, const uint16_t *addresses,
+								  int32_t n, GvRefineItem *items);
 extern void gv_cpu_drop_records(GvMirror *mirror);
 extern GvStatus gv_cpu_bound_hits(const GvMirror *mirror, GvSearch *search);
 

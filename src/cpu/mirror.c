@@ -178,6 +178,17 @@ cpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 	return GV_OK;
 }
 
+static GvStatus
+cpu_get_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
+			  void *values)
+{
+	if (first + n > mirror->lengths[array])
+		return GV_INVALID;
+	if (n > 0)
+		memcpy(values, (char *) mirror->arrays[array] + first * 4, n * 4);
+	return GV_OK;
+}
+
 /* Room for nblocks blocks in a list that keeps its first `kept`. */
 static GvStatus
 make_room(GvMirror *mirror, GvCpuList *list, int32_t kept, int32_t nblocks)
@@ -292,7 +303,9 @@ const GvMirrorBackend gv_cpu_mirrors = {
 	.put_array = cpu_put_array,
 	.put_list = cpu_put_list,
 	.put_refine = gv_cpu_put_refine,
+	.get_array = cpu_get_array,
 	.get_block = cpu_get_block,
+	.get_refine = gv_cpu_get_refine,
 	.searcher = gv_cpu_searcher,
 	.searcher_drop = gv_cpu_searcher_drop,
 	.search = gv_cpu_mirror_search,

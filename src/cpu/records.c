@@ -134,6 +134,32 @@ find_item(const GvMirror *mirror, const uint16_t *address)
 	return item->rowid[2] != 0 ? item : NULL;
 }
 
+/* See gv_mirror_get_refine. */
+GvStatus
+gv_cpu_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
+				  GvRefineItem *items)
+{
+	const GvMirrorSpec *spec = &mirror->spec;
+	size_t		stride = gv_refine_stride(spec->dims);
+	int32_t		i;
+
+	if (spec->refine_slots == 0)
+		return GV_INVALID;
+	memset(items, 0, stride * (size_t) n);
+	for (i = 0; i < n; i++)
+	{
+		const uint16_t *address = addresses + 3 * (size_t) i;
+		const GvRefineItem *held = find_item(mirror, address);
+		char	   *item = (char *) items + stride * (size_t) i;
+
+		if (held != NULL)
+			memcpy(item, held, sizeof(*held) + (size_t) spec->dims);
+		else
+			memcpy(item, address, 3 * sizeof(uint16_t));
+	}
+	return GV_OK;
+}
+
 /* The bounds of a search's hits. */
 GvStatus
 gv_cpu_bound_hits(const GvMirror *mirror, GvSearch *search)

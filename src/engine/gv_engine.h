@@ -161,6 +161,9 @@ extern void gv_fit_transform(GvMetric metric, int32_t dims,
 extern void gv_to_half(const float *x, int64_t n, uint16_t *half);
 extern void gv_from_half(const uint16_t *half, int64_t n, float *x);
 
+/* Are all of x [n] finite? */
+extern bool gv_is_finite(const float *x, int64_t n);
+
 /*
  * Distances of raw vectors for SQL, accumulated in double in one fixed order
  * (8 interleaved partial sums, added pairwise): Euclidean, negative inner

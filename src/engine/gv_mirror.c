@@ -191,6 +191,35 @@ gv_mirror_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 }
 
 GvStatus
+gv_mirror_get_array(GvMirror *mirror, GvArray array, int64_t first,
+					int64_t n, void *values)
+{
+	GvStatus	status;
+
+	if (fault_is_due(&status))
+		return status;
+	if (mirror == NULL || array < GV_CODEBOOKS || array > GV_CENTROIDS ||
+		first < 0 || n < 0 || first > INT64_MAX - n ||
+		(values == NULL && n > 0))
+		return GV_INVALID;
+	return mirrors->get_array(mirror, array, first, n, values);
+}
+
+GvStatus
+gv_mirror_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
+					 GvRefineItem *items)
+{
+	GvStatus	status;
+
+	if (fault_is_due(&status))
+		return status;
+	if (mirror == NULL || n < 0 ||
+		((addresses == NULL || items == NULL) && n > 0))
+		return GV_INVALID;
+	return mirrors->get_refine(mirror, addresses, n, items);
+}
+
+GvStatus
 gv_mirror_get_block(GvMirror *mirror, int32_t list, int32_t block,
 					GvBlock *view)
 {

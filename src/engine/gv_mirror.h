@@ -169,8 +169,13 @@ typedef struct GvMirrorBackend
 	GvStatus	(*put_list) (GvMirror *mirror, const GvListPiece *piece);
 	GvStatus	(*put_refine) (GvMirror *mirror, const GvRefineItem *items,
 							   int32_t n);
+	GvStatus	(*get_array) (GvMirror *mirror, GvArray array, int64_t first,
+							  int64_t n, void *values);
 	GvStatus	(*get_block) (GvMirror *mirror, int32_t list, int32_t block,
 							  GvBlock *view);
+	GvStatus	(*get_refine) (GvMirror *mirror,
+							   const uint16_t *addresses, int32_t n,
+							   GvRefineItem *items);
 	GvStatus	(*searcher) (GvSearcher **searcher);
 	void		(*searcher_drop) (GvSearcher *searcher);
 	GvStatus	(*search) (GvSearcher *searcher, GvMirror *mirror,
@@ -222,6 +227,22 @@ extern GvStatus gv_mirror_put_refine(GvMirror *mirror,
 									 const GvRefineItem *items, int32_t n);
 extern bool gv_refine_items_valid(const GvMirrorSpec *spec,
 								  const GvRefineItem *items, int32_t n);
+
+/*
+ * gv_mirror_get_array: elements as they are held, for checks.  GV_INVALID when
+ * they are not all in the array.
+ */
+extern GvStatus gv_mirror_get_array(GvMirror *mirror, GvArray array,
+									int64_t first, int64_t n, void *values);
+
+/*
+ * gv_mirror_get_refine: the records at addresses [n][3], for checks, into
+ * items [n], gv_refine_stride apart; zero, but for the address, where there is
+ * none.  GV_INVALID when the mirror has no refine records.
+ */
+extern GvStatus gv_mirror_get_refine(GvMirror *mirror,
+									 const uint16_t *addresses, int32_t n,
+									 GvRefineItem *items);
 
 /*
  * gv_mirror_get_block: a block as it is held, for checks; the view is good

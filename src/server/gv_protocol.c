@@ -30,7 +30,7 @@ SIZE_IS(GvPiece, 28);
 SIZE_IS(GvKeyRequest, 24);
 SIZE_IS(GvRangeRequest, 32);
 SIZE_IS(GvStatusReply, 280);
-SIZE_IS(GvMirrorStatus, 72);
+SIZE_IS(GvMirrorStatus, 96);
 
 /* A refusal's name, for views and logs. */
 const char *
@@ -67,6 +67,11 @@ gv_length_allowed(uint32_t type, uint32_t length)
 				length <= sizeof(GvSearchRequest) + 4 * GV_MAX_DIMS;
 		case GV_MSG_BEGIN:
 			return length == sizeof(GvBeginRequest);
+		case GV_MSG_VALUES:
+			return length == sizeof(GvArrayRequest);
+		case GV_MSG_RECORDS:
+			return length >= sizeof(GvListsRequest) &&
+				length <= GV_MAX_MESSAGE;
 		case GV_MSG_ARRAY:
 			return length >= sizeof(GvArrayRequest) &&
 				length <= GV_MAX_MESSAGE;

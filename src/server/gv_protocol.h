@@ -12,7 +12,8 @@
  *
  *	session		asks: GV_MSG_SEARCH, PING, STATUS
  *	loader		brings mirrors: GV_MSG_BEGIN, ARRAY, LISTS, REFINE, READY,
- *				STATES, BLOCKS, DROP, and all that a session may
+ *				STATES, BLOCKS, VALUES, RECORDS, DROP, and all that a session
+ *				may
  *
  * The server answers GV_MSG_OK and what stands beside the request below, or
  * GV_MSG_REFUSED with a GvRefusal.  After a refusal the connection goes on,
@@ -72,6 +73,10 @@ typedef enum GvMessageType
 								 * nothing */
 	GV_MSG_DROP,				/* GvKeyRequest; OK: nothing, even if there was
 								 * no mirror */
+	GV_MSG_VALUES,				/* GvArrayRequest; OK: the array's values */
+	GV_MSG_RECORDS,				/* GvListsRequest with npieces addresses, then
+								 * uint16 [npieces][3]; OK: a GvRefineItem for
+								 * each, see gv_mirror_get_refine */
 
 	GV_MSG_OK = 64,
 	GV_MSG_REFUSED
@@ -258,8 +263,14 @@ typedef struct GvStatusReply
 typedef struct GvMirrorStatus
 {
 	GvMirrorKey key;
-	int32_t		nlists;
 	int32_t		ready;			/* 0 or 1 */
+	int32_t		metric;			/* as in GvBeginRequest */
+	int32_t		dims;
+	int32_t		m;
+	int32_t		nlists;
+	int32_t		nparents;
+	int32_t		refine_slots;
+	int32_t		unused;			/* 0 */
 	int64_t		bytes;
 	int64_t		copies;			/* it holds, dead ones included */
 	int64_t		expected;		/* copies, when loading began */

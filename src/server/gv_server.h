@@ -215,13 +215,29 @@ extern void gv_session_batch(GvWorker *worker, GvConnection **askers, int n);
 /* loader.c: a thread takes the connection over. */
 extern bool gv_loader_start(GvConnection *connection);
 
-/* pieces.c: what loaders bring and read back. */
+/* pieces.c: what loaders bring; and what they share with readback.c. */
 extern void gv_pieces_array(GvConnection *connection);
 extern void gv_pieces_lists(GvConnection *connection);
 extern void gv_pieces_refine(GvConnection *connection);
 extern void gv_pieces_ready(GvConnection *connection);
-extern void gv_pieces_states(GvConnection *connection);
-extern void gv_pieces_blocks(GvConnection *connection);
+extern GvHeldMirror *gv_pieces_acquire(GvConnection *connection,
+									   const GvMirrorKey *key);
+extern void gv_pieces_conclude(GvConnection *connection, GvStatus status,
+							   const char *wrong);
+extern int64_t gv_array_length(const GvMirrorSpec *spec, int32_t array);
+
+/* Blocks of a list of so many copies. */
+static inline int64_t
+gv_blocks_of(uint32_t nitems)
+{
+	return ((int64_t) nitems + GV_BLOCK - 1) / GV_BLOCK;
+}
+
+/* readback.c: what they read back. */
+extern void gv_read_states(GvConnection *connection);
+extern void gv_read_blocks(GvConnection *connection);
+extern void gv_read_values(GvConnection *connection);
+extern void gv_read_records(GvConnection *connection);
 
 /* Monotonic time. */
 extern uint64_t gv_now_ns(void);

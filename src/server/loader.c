@@ -81,10 +81,16 @@ answer(GvConnection *connection, GvWorker **worker)
 			gv_pieces_ready(connection);
 			break;
 		case GV_MSG_STATES:
-			gv_pieces_states(connection);
+			gv_read_states(connection);
 			break;
 		case GV_MSG_BLOCKS:
-			gv_pieces_blocks(connection);
+			gv_read_blocks(connection);
+			break;
+		case GV_MSG_VALUES:
+			gv_read_values(connection);
+			break;
+		case GV_MSG_RECORDS:
+			gv_read_records(connection);
 			break;
 		case GV_MSG_DROP:
 			drop(connection);

@@ -322,7 +322,7 @@ static size_t
 reply_bytes(const GvSearchRequest *request)
 {
 	return (size_t) request->probes * sizeof(GvProbeReply) +
-		(size_t) request->capacity * sizeof(GvHit);
+		(size_t) request->capacity * (sizeof(GvHit) + sizeof(GvBound));
 }
 
 /*

@@ -427,8 +427,14 @@ gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,
 		if (n >= room)
 			continue;
 		mirrors[n].key = held->key;
-		mirrors[n].nlists = held->spec.nlists;
 		mirrors[n].ready = held->ready;
+		mirrors[n].metric = held->spec.metric;
+		mirrors[n].dims = held->spec.dims;
+		mirrors[n].m = held->spec.m;
+		mirrors[n].nlists = held->spec.nlists;
+		mirrors[n].nparents = held->spec.nparents;
+		mirrors[n].refine_slots = held->spec.refine_slots;
+		mirrors[n].unused = 0;
 		mirrors[n].bytes = held->bytes;
 		mirrors[n].copies = held->copies;
 		mirrors[n].expected = held->spec.copies;

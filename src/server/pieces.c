@@ -1,7 +1,6 @@
 /*
  * pieces.c
- *		What loaders bring, checked and put into a mirror, and what they read
- *		back.
+ *		What loaders bring, checked and put into a mirror.
  *
  * A mirror is locked for one piece at a time, so that searches go on while it
  * is loaded and brought up to date.
@@ -10,15 +9,9 @@
 
 #include <string.h>
 
-/* Blocks of a list of so many copies. */
-static int64_t
-blocks_of(uint32_t nitems)
-{
-	return ((int64_t) nitems + GV_BLOCK - 1) / GV_BLOCK;
-}
-
-static GvHeldMirror *
-acquire(GvConnection *connection, const GvMirrorKey *key)
+/* The mirror that a loader names, or NULL: refused. */
+GvHeldMirror *
+gv_pieces_acquire(GvConnection *connection, const GvMirrorKey *key)
 {
 	GvRefusalCode refusal;
 	GvHeldMirror *held = gv_mirrors_acquire(key, connection->number,
@@ -30,8 +23,8 @@ acquire(GvConnection *connection, const GvMirrorKey *key)
 }
 
 /* Say OK, or refuse; `wrong` for who broke the rules. */
-static void
-conclude(GvConnection *connection, GvStatus status, const char *wrong)
+void
+gv_pieces_conclude(GvConnection *connection, GvStatus status, const char *wrong)
 {
 	GvRefusalCode refusal;
 
@@ -46,8 +39,9 @@ conclude(GvConnection *connection, GvStatus status, const char *wrong)
 	}
 }
 
-static int64_t
-array_length(const GvMirrorSpec *spec, int32_t array)
+/* Elements of an array of the model. */
+int64_t
+gv_array_length(const GvMirrorSpec *spec, int32_t array)
 {
 	switch (array)
 	{
@@ -88,7 +82,7 @@ check_array(GvHeldMirror *held, const GvArrayRequest *request)
 	if (held->ready)
 		return "the mirror has its arrays";
 	if (request->first != held->filled[request->array] ||
-		request->count > array_length(&held->spec, request->array) -
+		request->count > gv_array_length(&held->spec, request->array) -
 		request->first)
 		return "an array out of order";
 	if (request->array == GV_STARTS &&
@@ -113,10 +107,10 @@ gv_pieces_array(GvConnection *connection)
 		request->unused != 0 || request->count < 1 || bytes % 4 != 0 ||
 		request->count != bytes / 4)
 	{
-		conclude(connection, GV_OK, "a malformed array");
+		gv_pieces_conclude(connection, GV_OK, "a malformed array");
 		return;
 	}
-	held = acquire(connection, &request->key);
+	held = gv_pieces_acquire(connection, &request->key);
 	if (held == NULL)
 		return;
 	pthread_rwlock_wrlock(&held->lock);
@@ -129,7 +123,7 @@ gv_pieces_array(GvConnection *connection)
 		held->filled[request->array] += request->count;
 	pthread_rwlock_unlock(&held->lock);
 	gv_mirrors_release(held, 0);
-	conclude(connection, status, wrong);
+	gv_pieces_conclude(connection, status, wrong);
 }
 
 /* See GV_MSG_READY. */
@@ -137,7 +131,7 @@ void
 gv_pieces_ready(GvConnection *connection)
 {
 	const GvKeyRequest *request = gv_payload(connection);
-	GvHeldMirror *held = acquire(connection, &request->key);
+	GvHeldMirror *held = gv_pieces_acquire(connection, &request->key);
 	const char *wrong = NULL;
 	int32_t		array;
 
@@ -146,12 +140,12 @@ gv_pieces_ready(GvConnection *connection)
 	if (held->ready)
 		wrong = "the mirror is ready already";
 	for (array = 0; array < GV_NARRAYS; array++)
-		if (held->filled[array] != array_length(&held->spec, array))
+		if (held->filled[array] != gv_array_length(&held->spec, array))
 			wrong = "the mirror is not complete";
 	if (wrong == NULL)
 		gv_mirrors_ready(held);
 	gv_mirrors_release(held, 0);
-	conclude(connection, GV_OK, wrong);
+	gv_pieces_conclude(connection, GV_OK, wrong);
 }
 
 /* Where the arrays of a piece are. */
@@ -188,7 +182,7 @@ check_piece(const GvMirrorSpec *spec, const GvPiece *piece)
 
 	if (piece->list < 0 || piece->list >= spec->nlists || piece->first < 0 ||
 		last > INT32_MAX || (piece->flags & ~(uint32_t) GV_PIECE_LIVE) != 0 ||
-		last != blocks_of(piece->state.nitems))
+		last != gv_blocks_of(piece->state.nitems))
 		return false;
 	if ((piece->flags & GV_PIECE_LIVE) != 0 && piece->first != 0)
 		return false;
@@ -250,7 +244,7 @@ piece_growth(GvHeldMirror *held, const GvPiece *piece)
 	GvPiece		one = {.nblocks = 1};
 
 	pthread_rwlock_rdlock(&held->lock);
-	blocks -= blocks_of(held->states[piece->list].nitems);
+	blocks -= gv_blocks_of(held->states[piece->list].nitems);
 	pthread_rwlock_unlock(&held->lock);
 	if (blocks <= 0)
 		return 0;
@@ -289,7 +283,7 @@ void
 gv_pieces_lists(GvConnection *connection)
 {
 	const GvListsRequest *request = gv_payload(connection);
-	GvHeldMirror *held = acquire(connection, &request->key);
+	GvHeldMirror *held = gv_pieces_acquire(connection, &request->key);
 	const char *next = (const char *) (request + 1);
 	const char *wrong = NULL;
 	GvStatus	status = GV_OK;
@@ -309,7 +303,7 @@ gv_pieces_lists(GvConnection *connection)
 		next += gv_piece_bytes(piece, gv_code_bytes(held->spec.m));
 	}
 	gv_mirrors_release(held, 0);
-	conclude(connection, status, wrong);
+	gv_pieces_conclude(connection, status, wrong);
 }
 
 /* Put items in; the mirror grows by a page's slots for each at most. */
@@ -333,7 +327,7 @@ void
 gv_pieces_refine(GvConnection *connection)
 {
 	const GvListsRequest *request = gv_payload(connection);
-	GvHeldMirror *held = acquire(connection, &request->key);
+	GvHeldMirror *held = gv_pieces_acquire(connection, &request->key);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
 		(int64_t) sizeof(*request);
 	const char *wrong = NULL;
@@ -352,171 +346,5 @@ gv_pieces_refine(GvConnection *connection)
 								 request->npieces);
 		while (status == GV_NO_MEMORY && gv_mirrors_evict());
 	gv_mirrors_release(held, 0);
-	conclude(connection, status, wrong);
-}
-
-/* A range of lists of a mirror; NULL: refused. */
-static GvHeldMirror *
-acquire_range(GvConnection *connection, int64_t most)
-{
-	const GvRangeRequest *request = gv_payload(connection);
-	GvHeldMirror *held = acquire(connection, &request->key);
-
-	if (held == NULL)
-		return NULL;
-	if (request->first >= 0 && request->count >= 1 &&
-		request->count <= most &&
-		(int64_t) request->first + request->count <= held->spec.nlists)
-		return held;
-	gv_mirrors_release(held, 0);
-	gv_refuse(connection, GV_REFUSED_PROTOCOL, "lists out of range");
-	return NULL;
-}
-
-/* See GV_MSG_STATES. */
-void
-gv_pieces_states(GvConnection *connection)
-{
-	const GvRangeRequest *request = gv_payload(connection);
-	GvHeldMirror *held = acquire_range(connection,
-									   GV_MAX_MESSAGE / sizeof(GvListState));
-	GvListState *states;
-
-	if (held == NULL)
-		return;
-	states = gv_reply(connection,
-					  (size_t) request->count * sizeof(GvListState));
-	if (states != NULL)
-	{
-		pthread_rwlock_rdlock(&held->lock);
-		memcpy(states, held->states + request->first,
-			   (size_t) request->count * sizeof(GvListState));
-		pthread_rwlock_unlock(&held->lock);
-	}
-	gv_mirrors_release(held, 0);
-}
-
-/* Locked: a list's piece without its arrays, cut to at most `room` bytes. */
-static GvPiece
-piece_of(const GvHeldMirror *held, int32_t list, int64_t room)
-{
-	GvPiece		one = {.nblocks = 1};
-	GvPiece		piece = {.list = list,.state = held->states[list]};
-	int64_t		block = gv_piece_bytes(&one, gv_code_bytes(held->spec.m)) -
-		(int64_t) sizeof(one);
-	int64_t		most = (room - (int64_t) sizeof(piece)) / block;
-
-	piece.nblocks = (int32_t) blocks_of(piece.state.nitems);
-	if (piece.nblocks > most)
-	{
-		piece.nblocks = (int32_t) most;
-		piece.state.nitems = (uint32_t) most * GV_BLOCK;
-	}
-	return piece;
-}
-
-/* Locked: copy a list's first n blocks to `next`, in a piece's order. */
-static GvStatus
-read_blocks(GvHeldMirror *held, int32_t list, size_t n, char *next)
-{
-	size_t		t_bytes = GV_BLOCK * sizeof(float);
-	size_t		rowid_bytes = GV_BLOCK * 3 * sizeof(uint16_t);
-	size_t		code_bytes = (size_t) gv_code_bytes(held->spec.m) * GV_BLOCK;
-	char	   *t = next + n * sizeof(uint32_t);
-	char	   *rowids = t + n * t_bytes;
-	char	   *codes = rowids + n * rowid_bytes;
-	size_t		i;
-
-	for (i = 0; i < n; i++)
-	{
-		GvBlock		view;
-		GvStatus	status = gv_mirror_get_block(held->mirror, list,
-												 (int32_t) i, &view);
-
-		if (status != GV_OK)
-			return status;
-		memcpy(next + i * sizeof(uint32_t), &view.live, sizeof(uint32_t));
-		memcpy(t + i * t_bytes, view.t, t_bytes);
-		memcpy(rowids + i * rowid_bytes, view.rowids, rowid_bytes);
-		memcpy(codes + i * code_bytes, view.codes, code_bytes);
-	}
-	return GV_OK;
-}
-
-/*
- * Copy a list to `next` if it fits into `room` bytes, or is the first; *bytes
- * is 0 if not.  The lock is exclusive because get_block changes a mirror.
- */
-static GvStatus
-read_list(GvHeldMirror *held, int32_t list, bool first, char *next,
-		  int64_t room, int64_t *bytes)
-{
-	GvStatus	status = GV_OK;
-	GvPiece		piece;
-
-	*bytes = 0;
-	if (room < (int64_t) sizeof(piece))
-		return GV_OK;
-	pthread_rwlock_wrlock(&held->lock);
-	piece = piece_of(held, list, room);
-	if (first || piece.state.nitems == held->states[list].nitems)
-	{
-		memcpy(next, &piece, sizeof(piece));
-		*bytes = gv_piece_bytes(&piece, gv_code_bytes(held->spec.m));
-		status = read_blocks(held, list, (size_t) piece.nblocks,
-							 next + sizeof(piece));
-	}
-	pthread_rwlock_unlock(&held->lock);
-	return status;
-}
-
-/* Bytes of an answer with these lists, or with as many as fit. */
-static int64_t
-range_bytes(GvHeldMirror *held, const GvRangeRequest *request)
-{
-	int64_t		bytes = 0;
-	int32_t		i;
-
-	pthread_rwlock_rdlock(&held->lock);
-	for (i = 0; i < request->count && bytes < GV_MAX_MESSAGE; i++)
-	{
-		GvPiece		piece = piece_of(held, request->first + i,
-									 GV_MAX_MESSAGE);
-
-		bytes += gv_piece_bytes(&piece, gv_code_bytes(held->spec.m));
-	}
-	pthread_rwlock_unlock(&held->lock);
-	return bytes < GV_MAX_MESSAGE ? bytes : GV_MAX_MESSAGE;
-}
-
-/* See GV_MSG_BLOCKS. */
-void
-gv_pieces_blocks(GvConnection *connection)
-{
-	const GvRangeRequest *request = gv_payload(connection);
-	GvHeldMirror *held = acquire_range(connection, INT32_MAX);
-	GvStatus	status = GV_OK;
-	int64_t		room;
-	int64_t		used = 0;
-	int64_t		bytes = 1;
-	char	   *out;
-	int32_t		i;
-
-	if (held == NULL)
-		return;
-	room = range_bytes(held, request);
-	out = gv_reply(connection, (size_t) room);
-	if (out != NULL)
-	{
-		for (i = 0; i < request->count && bytes > 0 && status == GV_OK; i++)
-		{
-			status = read_list(held, request->first + i, i == 0, out + used,
-							   room - used, &bytes);
-			used += bytes;
-		}
-		gv_reply_cut(connection, (size_t) used);
-	}
-	gv_mirrors_release(held, 0);
-	if (status != GV_OK)
-		conclude(connection, status, NULL);
+	gv_pieces_conclude(connection, status, wrong);
 }

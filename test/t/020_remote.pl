@@ -330,5 +330,25 @@ kill 'CONT', $pid;
 end_of($job);
 is(slurp_file($job->{output}), "\n$expected\ncpu|t\n", '... and the next request has its own answer');
 
+# -- refine records come with the answer: no page of them, or of lists, is read
+for my $table (grep { $_->[0] =~ /refined/ } @tables)
+{
+	my %pages;
+
+	for my $engine ('cpu', 'gpu')
+	{
+		my $plan = $node->safe_psql('postgres', "
+			SET enable_seqscan = off;
+			SET gpuvec.candidates = 300;
+			SET gpuvec.engine = $engine;
+			" . query($table, 11, 10) . ";
+			EXPLAIN (ANALYZE, BUFFERS, COSTS off, TIMING off, SUMMARY off) "
+			  . query($table, 11, 10));
+		($pages{$engine}) = $plan =~ /Buffers: shared hit=(\d+)/;
+	}
+	cmp_ok($pages{gpu} + 10, '<', $pages{cpu},
+		"$table->[0]: $pages{gpu} pages by gpuvecd, $pages{cpu} by the session");
+}
+
 unlike(slurp_file($node->logfile), qr/PANIC|TRAP|terminated by signal/, 'no crash');
 done_testing();

@@ -15,13 +15,14 @@ use Socket qw(SOCK_STREAM);
 use Test::More;
 
 # gv_protocol.h
-my %TYPE = (HELLO => 1, STATUS => 3, LISTS => 7, STATES => 9, BLOCKS => 10);
+my %TYPE = (HELLO => 1, STATUS => 3, LISTS => 7, STATES => 9, BLOCKS => 10,
+	REFINE => 11, RECORDS => 14);
 my $OK = 64;
 my $MAGIC = 0x43507667;
 my $VERSION = 1;
 my $LOADER = 2;
 my $STATUS_BYTES = 280;
-my $MIRROR_BYTES = 72;
+my $MIRROR_BYTES = 96;
 my $KEY_BYTES = 24;
 my $PIECE_BYTES = 28;
 my $LIVE_ONLY = 1;
@@ -162,6 +163,19 @@ for my $index ('plain_e', 'refined_e')
 	is_verified($index, join("\n", @found, wrong(7, 4)), 'dead for the mirror');
 }
 is_verified('untrained_e', '', 'untrained');
+
+# a refine record, of a live copy that is the oldest of list 0
+my $refined = key_of('refined_e');
+my $piece = ask('BLOCKS', $refined . pack('ll', 0, 1));
+my $address = substr($piece, $PIECE_BYTES + (unpack('l4', $piece))[2] * (4 + 32 * 4), 6);
+my $item = ask('RECORDS', $refined . pack('ll', 1, 0) . $address);
+is(substr($item, 0, 6), $address, 'the record that was asked for');
+substr($item, 24, 1) = chr(ord(substr($item, 24, 1)) ^ 1);
+ask('REFINE', $refined . pack('ll', 1, 0) . $item);
+is_verified('refined_e',
+	join("\n", map({ wrong($_, 1) } 2 .. 5), wrong(7, 4),
+		"error|||1 refine records are not in gpuvecd's mirror as they are on pages"),
+	'a spoilt record');
 
 # behind is not wrong, and only what is not behind can be compared
 $node->safe_psql('postgres', q{

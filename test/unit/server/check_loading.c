@@ -212,6 +212,77 @@ send_items(int fd, const GvMirrorKey *key, int32_t n, int32_t unused,
 					  bytes, NULL, NULL);
 }
 
+/* Ask for these values, whatever they are, and compare them. */
+static int
+get_values(int fd, const GvMirrorKey *key, const TestIndex *index,
+		   int32_t array, int64_t first, int64_t count)
+{
+	GvArrayRequest request = {*key, array, 0, first, count};
+	void	   *payload = NULL;
+	uint32_t	length;
+	int			got = client_ask(fd, GV_MSG_VALUES, &request, sizeof(request),
+								 NULL, 0, &payload, &length);
+	int64_t		n;
+
+	if (got == 0)
+		CHECK(length == count * 4 &&
+			  memcmp(payload, (const char *)
+					 index_array(index, (GvArray) array, &n) + first * 4,
+					 length) == 0, "values");
+	free(payload);
+	return got;
+}
+
+/* Read arrays and records back; and what cannot be read. */
+static void
+check_readback(const TestServer *server, int loader, const GvMirrorKey *key,
+			   const TestIndex *index, const Records *records)
+{
+	int32_t		n = records->npages * records->nslots;
+	GvListsRequest request = {*key, n, 0};
+	uint16_t   *addresses = malloc((size_t) n * 6);
+	void	   *payload = NULL;
+	uint32_t	length;
+	int			nwrong = 0;
+	int			fd;
+	int32_t		i;
+
+	for (i = 0; i < GV_NARRAYS; i++)
+		CHECK(get_values(loader, key, index, i, 1, 2) == 0, "array %d", i);
+	fd = client_open(server, GV_ROLE_LOADER);
+	client_cut(fd, get_values(fd, key, index, 4, 0, 1), "array 4");
+	fd = client_open(server, GV_ROLE_LOADER);
+	client_cut(fd, get_values(fd, key, index, GV_STARTS, 1, 4), "too many");
+	fd = client_open(server, GV_ROLE_LOADER);
+	client_cut(fd, get_values(fd, key, index, GV_STARTS, 0, -1), "-1");
+
+	for (i = 0; i < n; i++)
+	{
+		addresses[3 * i] = 0;
+		addresses[3 * i + 1] = (uint16_t) (i / records->nslots);
+		addresses[3 * i + 2] = (uint16_t) (i % records->nslots + 1);
+	}
+	CHECK(client_ask(loader, GV_MSG_RECORDS, &request, sizeof(request),
+					 addresses, (size_t) n * 6, &payload, &length) == 0 &&
+		  length == n * records->stride, "records");
+	for (i = 0; i < n && payload != NULL; i++)
+	{
+		const GvRefineItem *item = (GvRefineItem *)
+			((char *) payload + records->stride * (size_t) i);
+
+		nwrong += records->there[i] ?
+			memcmp(item, record_at(records, i), records->stride) != 0 :
+			item->rowid[2] != 0;
+	}
+	CHECK(nwrong == 0, "%d records", nwrong);
+	free(payload);
+	fd = client_open(server, GV_ROLE_LOADER);
+	client_cut(fd, client_ask(fd, GV_MSG_RECORDS, &request, sizeof(request),
+							  addresses, (size_t) n * 6 - 6, NULL, NULL),
+			   "short");
+	free(addresses);
+}
+
 /* Refine records, which change while there are searches, and wrong ones. */
 static void
 test_items(const TestServer *server)
@@ -243,6 +314,7 @@ test_items(const TestServer *server)
 				  search_receive(session, &index, &search) == 0, "bounds");
 			free_search(&search);
 		}
+		check_readback(server, loader, &key, &index, &records);
 		fd = client_open(server, GV_ROLE_LOADER);
 		client_cut(fd, send_items(fd, &key, n, 1, items, bytes), "unused");
 		fd = client_open(server, GV_ROLE_LOADER);

@@ -1,0 +1,251 @@
+/*
+ * readback.c
+ *		What loaders read of a mirror: states of lists, and, to compare them with
+ *		the index, its contents.
+ */
+#include "server/gv_server.h"
+
+#include <string.h>
+
+/* A range of lists of a mirror; NULL: refused. */
+static GvHeldMirror *
+acquire_range(GvConnection *connection, int64_t most)
+{
+	const GvRangeRequest *request = gv_payload(connection);
+	GvHeldMirror *held = gv_pieces_acquire(connection, &request->key);
+
+	if (held == NULL)
+		return NULL;
+	if (request->first >= 0 && request->count >= 1 &&
+		request->count <= most &&
+		(int64_t) request->first + request->count <= held->spec.nlists)
+		return held;
+	gv_mirrors_release(held, 0);
+	gv_refuse(connection, GV_REFUSED_PROTOCOL, "lists out of range");
+	return NULL;
+}
+
+/* See GV_MSG_STATES. */
+void
+gv_read_states(GvConnection *connection)
+{
+	const GvRangeRequest *request = gv_payload(connection);
+	GvHeldMirror *held = acquire_range(connection,
+									   GV_MAX_MESSAGE / sizeof(GvListState));
+	GvListState *states;
+
+	if (held == NULL)
+		return;
+	states = gv_reply(connection,
+					  (size_t) request->count * sizeof(GvListState));
+	if (states != NULL)
+	{
+		pthread_rwlock_rdlock(&held->lock);
+		memcpy(states, held->states + request->first,
+			   (size_t) request->count * sizeof(GvListState));
+		pthread_rwlock_unlock(&held->lock);
+	}
+	gv_mirrors_release(held, 0);
+}
+
+/* Locked: a list's piece without its arrays, cut to at most `room` bytes. */
+static GvPiece
+piece_of(const GvHeldMirror *held, int32_t list, int64_t room)
+{
+	GvPiece		one = {.nblocks = 1};
+	GvPiece		piece = {.list = list,.state = held->states[list]};
+	int64_t		block = gv_piece_bytes(&one, gv_code_bytes(held->spec.m)) -
+		(int64_t) sizeof(one);
+	int64_t		most = (room - (int64_t) sizeof(piece)) / block;
+
+	piece.nblocks = (int32_t) gv_blocks_of(piece.state.nitems);
+	if (piece.nblocks > most)
+	{
+		piece.nblocks = (int32_t) most;
+		piece.state.nitems = (uint32_t) most * GV_BLOCK;
+	}
+	return piece;
+}
+
+/* Locked: copy a list's first n blocks to `next`, in a piece's order. */
+static GvStatus
+read_blocks(GvHeldMirror *held, int32_t list, size_t n, char *next)
+{
+	size_t		t_bytes = GV_BLOCK * sizeof(float);
+	size_t		rowid_bytes = GV_BLOCK * 3 * sizeof(uint16_t);
+	size_t		code_bytes = (size_t) gv_code_bytes(held->spec.m) * GV_BLOCK;
+	char	   *t = next + n * sizeof(uint32_t);
+	char	   *rowids = t + n * t_bytes;
+	char	   *codes = rowids + n * rowid_bytes;
+	size_t		i;
+
+	for (i = 0; i < n; i++)
+	{
+		GvBlock		view;
+		GvStatus	status = gv_mirror_get_block(held->mirror, list,
+												 (int32_t) i, &view);
+
+		if (status != GV_OK)
+			return status;
+		memcpy(next + i * sizeof(uint32_t), &view.live, sizeof(uint32_t));
+		memcpy(t + i * t_bytes, view.t, t_bytes);
+		memcpy(rowids + i * rowid_bytes, view.rowids, rowid_bytes);
+		memcpy(codes + i * code_bytes, view.codes, code_bytes);
+	}
+	return GV_OK;
+}
+
+/*
+ * Copy a list to `next` if it fits into `room` bytes, or is the first; *bytes
+ * is 0 if not.  The lock is exclusive because get_block changes a mirror.
+ */
+static GvStatus
+read_list(GvHeldMirror *held, int32_t list, bool first, char *next,
+		  int64_t room, int64_t *bytes)
+{
+	GvStatus	status = GV_OK;
+	GvPiece		piece;
+
+	*bytes = 0;
+	if (room < (int64_t) sizeof(piece))
+		return GV_OK;
+	pthread_rwlock_wrlock(&held->lock);
+	piece = piece_of(held, list, room);
+	if (first || piece.state.nitems == held->states[list].nitems)
+	{
+		memcpy(next, &piece, sizeof(piece));
+		*bytes = gv_piece_bytes(&piece, gv_code_bytes(held->spec.m));
+		status = read_blocks(held, list, (size_t) piece.nblocks,
+							 next + sizeof(piece));
+	}
+	pthread_rwlock_unlock(&held->lock);
+	return status;
+}
+
+/* Bytes of an answer with these lists, or with as many as fit. */
+static int64_t
+range_bytes(GvHeldMirror *held, const GvRangeRequest *request)
+{
+	int64_t		bytes = 0;
+	int32_t		i;
+
+	pthread_rwlock_rdlock(&held->lock);
+	for (i = 0; i < request->count && bytes < GV_MAX_MESSAGE; i++)
+	{
+		GvPiece		piece = piece_of(held, request->first + i,
+									 GV_MAX_MESSAGE);
+
+		bytes += gv_piece_bytes(&piece, gv_code_bytes(held->spec.m));
+	}
+	pthread_rwlock_unlock(&held->lock);
+	return bytes < GV_MAX_MESSAGE ? bytes : GV_MAX_MESSAGE;
+}
+
+/* See GV_MSG_BLOCKS. */
+void
+gv_read_blocks(GvConnection *connection)
+{
+	const GvRangeRequest *request = gv_payload(connection);
+	GvHeldMirror *held = acquire_range(connection, INT32_MAX);
+	GvStatus	status = GV_OK;
+	int64_t		room;
+	int64_t		used = 0;
+	int64_t		bytes = 1;
+	char	   *out;
+	int32_t		i;
+
+	if (held == NULL)
+		return;
+	room = range_bytes(held, request);
+	out = gv_reply(connection, (size_t) room);
+	if (out != NULL)
+	{
+		for (i = 0; i < request->count && bytes > 0 && status == GV_OK; i++)
+		{
+			status = read_list(held, request->first + i, i == 0, out + used,
+							   room - used, &bytes);
+			used += bytes;
+		}
+		gv_reply_cut(connection, (size_t) used);
+	}
+	gv_mirrors_release(held, 0);
+	if (status != GV_OK)
+		gv_pieces_conclude(connection, status, NULL);
+}
+
+/* Give out what was read into the reply, if it could be. */
+static void
+conclude_reading(GvConnection *connection, GvHeldMirror *held,
+				 GvStatus status)
+{
+	gv_mirrors_release(held, 0);
+	if (status != GV_OK)
+		gv_pieces_conclude(connection, status, NULL);
+}
+
+/* See GV_MSG_VALUES. */
+void
+gv_read_values(GvConnection *connection)
+{
+	const GvArrayRequest *request = gv_payload(connection);
+	GvHeldMirror *held = gv_pieces_acquire(connection, &request->key);
+	GvStatus	status = GV_OK;
+	void	   *values;
+
+	if (held == NULL)
+		return;
+	if (request->array < 0 || request->array >= GV_NARRAYS ||
+		request->unused != 0 || request->first < 0 || request->count < 1 ||
+		request->count > GV_MAX_MESSAGE / 4 ||
+		request->first > gv_array_length(&held->spec, request->array) -
+		request->count)
+	{
+		gv_mirrors_release(held, 0);
+		gv_pieces_conclude(connection, GV_OK, "values out of range");
+		return;
+	}
+	values = gv_reply(connection, (size_t) request->count * 4);
+	if (values != NULL)
+	{
+		pthread_rwlock_wrlock(&held->lock);
+		status = gv_mirror_get_array(held->mirror, (GvArray) request->array,
+									 request->first, request->count, values);
+		pthread_rwlock_unlock(&held->lock);
+	}
+	conclude_reading(connection, held, status);
+}
+
+/* See GV_MSG_RECORDS. */
+void
+gv_read_records(GvConnection *connection)
+{
+	const GvListsRequest *request = gv_payload(connection);
+	GvHeldMirror *held = gv_pieces_acquire(connection, &request->key);
+	int64_t		bytes = (int64_t) gv_message(connection)->length -
+		(int64_t) sizeof(*request);
+	GvStatus	status = GV_OK;
+	void	   *items;
+
+	if (held == NULL)
+		return;
+	if (request->unused != 0 || request->npieces < 1 ||
+		held->spec.refine_slots == 0 || bytes != request->npieces * INT64_C(6) ||
+		request->npieces >
+		GV_MAX_MESSAGE / (int64_t) gv_refine_stride(held->spec.dims))
+	{
+		gv_mirrors_release(held, 0);
+		gv_pieces_conclude(connection, GV_OK, "malformed addresses");
+		return;
+	}
+	items = gv_reply(connection, (size_t) request->npieces *
+					 gv_refine_stride(held->spec.dims));
+	if (items != NULL)
+	{
+		pthread_rwlock_wrlock(&held->lock);
+		status = gv_mirror_get_refine(held->mirror,
+									  (const uint16_t *) (request + 1),
+									  request->npieces, items);
+		pthread_rwlock_unlock(&held->lock);
+	}
+	conclude_reading(connection, held, status);
+}
