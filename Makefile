@@ -127,8 +127,13 @@ OBJS = src/gpuvec.o $(AM_OBJS) $(PAGE_OBJS) $(CLIENT_OBJS) $(ENGINE_OBJS) \
 SCRIPTS_built = gpuvecd
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) \
 	$(wildcard /usr/local/cuda/bin/nvcc))
-GPU_ARCHS ?= 80 86 89 90a 100 120
-NVCC_FLAGS ?= -std=c++17 -O3 -fmad=false
+# what for: the cards of this machine or, without one, all that are current
+ifneq ($(strip $(NVCC)),)
+GPU_ARCHS ?= $(or $(shell nvidia-smi --query-gpu=compute_cap \
+	--format=csv,noheader 2>/dev/null | tr -d '. ' | sort -un),\
+	80 86 89 90a 100 120)
+endif
+NVCC_FLAGS ?= -std=c++17 -O3 -fmad=false --threads 0
 # what the kernels' library calls need, such as -lcublas
 CUDA_LIBS ?=
 CUDA_OBJS := $(if $(strip $(NVCC)),$(patsubst %.cu,%.o,$(wildcard gpu/*.cu)))

@@ -11,6 +11,9 @@ GV_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 GV_TMP=
 GV_USER=
 GV_GROUP=
+# gpuvecd without kernels, which take minutes to compile and need a card to run
+# (test/gpu/run.sh has them; test/run.sh compiles them once)
+export NVCC=${GPUVEC_TEST_NVCC-}
 # a make of the scripts is nobody's sub-make
 unset MAKEFLAGS MAKELEVEL MFLAGS MAKEOVERRIDES
 

@@ -20,9 +20,6 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 LONG=${GPUVEC_TEST_LONG:-}
-# gpuvecd without kernels, which take minutes to compile: there is no card to
-# run them on (test/gpu/run.sh sets it otherwise); part_cuda compiles them once.
-export NVCC=${GPUVEC_TEST_NVCC-}
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
 PASSED=0 FAILED=0 SKIPPED=0
 COMMON_FLAGS=(-std=gnu99 -g -Wall -Wextra -Wno-unused-parameter)

@@ -228,7 +228,7 @@ receive_bytes(Size *filled, Size wanted, int64 deadline, IvfpqReply *reply)
 		ssize_t		received;
 
 		if (!wait_for(WL_SOCKET_READABLE, deadline))
-			return give_up(IVFPQ_TIMED_OUT, "it does not answer", reply);
+			return give_up(IVFPQ_TIMED_OUT, "nothing came in time", reply);
 		received = recv(connection.sock, connection.buffer + *filled,
 						connection.size - *filled, 0);
 		if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK ||
