@@ -172,8 +172,11 @@ compare_known(const void *a, const void *b)
 }
 
 /*
- * Note what the answer says of the refine records of hits that stand, each
- * once.
+ * Note what the answer says of the refine records of its hits, each once.
+ * Not if copies were scanned here: VACUUM frees the slot of a dead row's record
+ * before it marks the row's copies, and a new row may take it, so that one
+ * address stands in a mirrored list for the dead row and in a newer copy for
+ * the new one.  The page tells whose it is.
  */
 static void
 take_records(IvfpqSearch *search, const IvfpqAnswer *answer)
@@ -198,7 +201,7 @@ take_records(IvfpqSearch *search, const IvfpqAnswer *answer)
 		const GvBound *bound = &answer->bounds[i];
 		ItemPointerData tid;
 
-		if (bound->known == 0 || remote->ages[hit->probe] == LIST_STALE)
+		if (bound->known == 0)
 			continue;
 		memcpy(&tid, bound->rowid, sizeof(tid));
 		remote->known[nknown].address = IvfpqWordsToId(hit->rowid);
@@ -283,8 +286,6 @@ use_answer(IvfpqSearch *search, const IvfpqAnswer *answer, int capacity)
 			if (search->remote.ages[i] != LIST_CURRENT)
 				scan_rest(search, i, &answer->probed[i].state);
 		useful = merge_hits(search, answer);
-		if (useful)
-			take_records(search, answer);
 	}
 	IvfpqAskStale(search->index, &search->model->meta, !useful);
 	return useful;
