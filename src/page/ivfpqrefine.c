@@ -20,6 +20,7 @@
 #include "access/xloginsert.h"
 #include "miscadmin.h"
 
+#include "page/ivfpqfault.h"
 #include "page/ivfpqrefine.h"
 
 IvfpqRefineHeader *
@@ -301,7 +302,10 @@ IvfpqRefineVacuum(Relation index, int dims, BlockNumber blkno,
 		if (ItemPointerIsValid(&tids[i]) && callback(&tids[i], callback_state))
 			dead[ndead++] = i;
 	if (ndead > 0)
+	{
 		free_slots(index, dims, blkno, dead, ndead);
+		IvfpqFault("refine: freed");
+	}
 	pfree(tids);
 	pfree(dead);
 }

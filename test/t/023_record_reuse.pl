@@ -1,0 +1,55 @@
+# VACUUM frees the refine record of a dead row before it marks the row's copies.
+# When it stops in between and a new row takes the slot, the mirror's copy of
+# the dead row and the new row's own, which the mirror does not have yet, carry
+# one address: the new row is found all the same.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use GpuvecRemote;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+$ENV{GPUVEC_FAULTS} = 1;
+my $node = new_remote_node('main');
+
+$node->safe_psql(
+	'postgres', q{
+	CREATE TABLE t (id int, e real[]);
+	INSERT INTO t SELECT g, point(g, 8) FROM generate_series(1, 3000) AS g;
+	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 10, refine = sq8);
+	ANALYZE t});
+is_mirrored($node, 't_e', 'SELECT id FROM t ORDER BY e <-> point(1, 8) LIMIT 1', 'new');
+pause_loaders($node);
+
+for my $id (7, 1234, 2999)
+{
+	my $new = $id + 100000;
+	my ($rc, $out, $err) = $node->psql('postgres', qq{
+		DELETE FROM t WHERE id = $id;
+		SET gpuvec.fault = 'error 1 refine: freed';
+		VACUUM t}, on_error_stop => 1);
+
+	like($err, qr/stopped at step "refine: freed"/, "row $id: VACUUM stops");
+	$node->safe_psql('postgres', "INSERT INTO t VALUES ($new, point($id, 8))");
+	for my $engine ('cpu', 'gpu')
+	{
+		is( $node->safe_psql('postgres', qq{
+				SET enable_seqscan = off;
+				SET gpuvec.engine = $engine;
+				SELECT id FROM t ORDER BY e <-> point($id, 8) LIMIT 1;
+				SELECT engine, tail_copies > 0 FROM gpuvec_last_scan()}),
+			$engine eq 'cpu' ? "$new\nsession|" . 'f' : "$new\ncpu|t",
+			"row $new is found, engine $engine");
+	}
+}
+
+resume_loaders($node);
+$node->safe_psql('postgres', 'VACUUM t');
+is_sound($node, 't_e', 'vacuumed');
+is_complete($node, 't', '<->', 8, 'vacuumed');
+
+done_testing();
