@@ -26,6 +26,13 @@
 #define VALUES_AT_ONCE	(1024 * 1024)
 #define RECORDS_AT_ONCE	1024
 
+/* Whose record is at an address, by a copy that leads there. */
+typedef struct NotedCopy
+{
+	ItemPointerData address;
+	ItemPointerData tid;
+} NotedCopy;
+
 typedef struct MirrorCheck
 {
 	Relation	index;
@@ -33,8 +40,8 @@ typedef struct MirrorCheck
 	IvfpqListReader reader;
 	int			code_bytes;
 	bool		records;		/* compare refine records */
-	ItemPointerData *addresses; /* [room] of copies whose records are due */
-	int64		naddresses;
+	NotedCopy  *noted;			/* [room] copies whose records are due */
+	int64		nnoted;
 	int64		room;
 	void	   *arg;
 	IvfpqProblem report;
@@ -117,30 +124,31 @@ check_model(const MirrorCheck *check)
 					(int64) meta->nlists * meta->dims);
 }
 
-/* Remember the addresses of a block's live copies, the first `count`. */
+/* Remember a block's live copies, of the first `count`. */
 static void
-note_addresses(MirrorCheck *check, const IvfpqBlockView *view, int count)
+note_copies(MirrorCheck *check, const IvfpqBlockView *view, int count)
 {
 	if (!check->records)
 		return;
-	if (check->naddresses + GV_BLOCK > check->room)
+	if (check->nnoted + GV_BLOCK > check->room)
 	{
 		int64		room = check->room * 2 + 1024;
-		ItemPointerData *addresses = palloc_extended(room *
-													 sizeof(ItemPointerData),
-													 MCXT_ALLOC_HUGE);
+		NotedCopy  *noted = palloc_extended(room * sizeof(NotedCopy),
+											MCXT_ALLOC_HUGE);
 
-		if (check->naddresses > 0)
-			memcpy(addresses, check->addresses,
-				   check->naddresses * sizeof(ItemPointerData));
-		if (check->addresses)
-			pfree(check->addresses);
-		check->addresses = addresses;
+		if (check->nnoted > 0)
+			memcpy(noted, check->noted, check->nnoted * sizeof(NotedCopy));
+		if (check->noted)
+			pfree(check->noted);
+		check->noted = noted;
 		check->room = room;
 	}
 	for (int i = 0; i < count; i++)
 		if ((view->live >> i & 1) != 0)
-			check->addresses[check->naddresses++] = view->refine[i];
+		{
+			check->noted[check->nnoted].address = view->refine[i];
+			check->noted[check->nnoted++].tid = view->tids[i];
+		}
 }
 
 /* Is the record in the mirror the one of the page? */
@@ -156,30 +164,36 @@ same_record(const GvRefineItem *item, const IvfpqRefineRecord *record,
 }
 
 static int
-compare_addresses(const void *a, const void *b)
+compare_noted(const void *a, const void *b)
 {
-	return ItemPointerCompare((ItemPointer) a, (ItemPointer) b);
+	const NotedCopy *x = a;
+	const NotedCopy *y = b;
+	int			c = ItemPointerCompare((ItemPointer) &x->address,
+									   (ItemPointer) &y->address);
+
+	return c != 0 ? c : ItemPointerCompare((ItemPointer) &x->tid,
+										   (ItemPointer) &y->tid);
 }
 
 /* Sort what was noted; rows have two copies. */
 static void
-sort_addresses(MirrorCheck *check)
+sort_noted(MirrorCheck *check)
 {
 	int64		n = 0;
 
-	if (check->naddresses == 0)
+	if (check->nnoted == 0)
 		return;
-	qsort(check->addresses, check->naddresses, sizeof(ItemPointerData),
-		  compare_addresses);
-	for (int64 i = 1; i < check->naddresses; i++)
-		if (!ItemPointerEquals(&check->addresses[i], &check->addresses[n]))
-			check->addresses[++n] = check->addresses[i];
-	check->naddresses = n + 1;
+	qsort(check->noted, check->nnoted, sizeof(NotedCopy), compare_noted);
+	for (int64 i = 1; i < check->nnoted; i++)
+		if (compare_noted(&check->noted[i], &check->noted[n]) != 0)
+			check->noted[++n] = check->noted[i];
+	check->nnoted = n + 1;
 }
 
 /*
- * Compare the records at the addresses noted.  The record of a row that is
- * dead, which VACUUM has not come to in the lists yet, may be free on its page.
+ * Compare the records of the copies noted.  A row that is dead, which a VACUUM
+ * that was ended has not come to in the lists, may have its record no more:
+ * then there is none on the page, or another row's.
  */
 static bool
 check_records(MirrorCheck *check)
@@ -187,18 +201,21 @@ check_records(MirrorCheck *check)
 	int			dims = check->meta->dims;
 	Size		slot_bytes = IvfpqRefineSlotBytes(dims);
 	char	   *slots = palloc(RECORDS_AT_ONCE * slot_bytes);
+	ItemPointerData addresses[RECORDS_AT_ONCE];
 	int64		differences = 0;
 	char		problem[128];
 
-	sort_addresses(check);
-	for (int64 done = 0; done < check->naddresses; done += RECORDS_AT_ONCE)
+	sort_noted(check);
+	for (int64 done = 0; done < check->nnoted; done += RECORDS_AT_ONCE)
 	{
-		const ItemPointerData *addresses = check->addresses + done;
-		int			n = (int) Min(check->naddresses - done, RECORDS_AT_ONCE);
+		const NotedCopy *noted = check->noted + done;
+		int			n = (int) Min(check->nnoted - done, RECORDS_AT_ONCE);
 		const char *items;
 		const char *reason;
 
 		CHECK_FOR_INTERRUPTS();
+		for (int i = 0; i < n; i++)
+			addresses[i] = noted[i].address;
 		IvfpqRefineRead(check->index, dims, addresses, n, slots);
 		if (IvfpqMirrorRecords(check->index, check->meta, addresses, n,
 							   &items, &reason) != IVFPQ_SERVED)
@@ -212,7 +229,8 @@ check_records(MirrorCheck *check)
 			const IvfpqRefineRecord *record = (const IvfpqRefineRecord *)
 				(slots + i * slot_bytes);
 
-			if (ItemPointerIsValid(&record->tid) &&
+			if (memcmp(&record->tid, &noted[i].tid,
+					   sizeof(ItemPointerData)) == 0 &&
 				!same_record((const GvRefineItem *)
 							 (items + i * gv_refine_stride(dims)), record,
 							 dims))
@@ -220,7 +238,7 @@ check_records(MirrorCheck *check)
 		}
 	}
 	pfree(slots);
-	check->naddresses = 0;
+	check->nnoted = 0;
 	if (differences > 0)
 	{
 		snprintf(problem, sizeof(problem),
@@ -284,7 +302,7 @@ check_piece(MirrorCheck *check, const GvListPiece *piece,
 	IvfpqListReader *reader = &check->reader;
 	IvfpqBlockView view;
 	IvfpqListEntry entry;
-	int64		naddresses = check->naddresses;
+	int64		nnoted = check->nnoted;
 	int			differences = 0;
 	char		problem[128];
 
@@ -303,14 +321,14 @@ check_piece(MirrorCheck *check, const GvListPiece *piece,
 			int			count = Min(state->nitems - reader->nleft, GV_BLOCK);
 
 			differences += count_differences(check, &view, count, piece, b);
-			note_addresses(check, &view, count);
+			note_copies(check, &view, count);
 		}
 	}
 	IvfpqListEntryRead(check->index, check->meta, (uint32) piece->list,
 					   &entry);
 	if (entry.gen != state->gen || entry.del_seq != state->del_seq)
 	{
-		check->naddresses = naddresses;
+		check->nnoted = nnoted;
 		return;
 	}
 	if (differences == 0)

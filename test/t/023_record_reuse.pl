@@ -47,6 +47,9 @@ for my $id (7, 1234, 2999)
 	}
 }
 
+is( $node->safe_psql('postgres',
+		q{SELECT * FROM gpuvec_verify_index('t_e', mirror => true) WHERE severity = 'error'}),
+	'', 'nothing of this is a fault');
 resume_loaders($node);
 $node->safe_psql('postgres', 'VACUUM t');
 is_sound($node, 't_e', 'vacuumed');
