@@ -31,7 +31,7 @@ wanted_version() {
 
 # One missing package a line; @V stands for PostgreSQL's major version.
 missing_packages() {
-	if ! has make || ! has gcc; then echo build-essential; fi
+	if ! has make || ! has gcc || ! has g++; then echo build-essential; fi
 	if [ -z "$(gv_find_pg_config)" ]; then
 		echo postgresql-@V
 		echo postgresql-server-dev-@V
