@@ -111,23 +111,6 @@ gv_gpu_open(const char *devices, GvDevice *device)
 	return device->memory > 0 ? GV_OK : GV_NO_MEMORY;
 }
 
-static int64_t
-array_length(const GvMirrorSpec *spec, GvArray array)
-{
-	switch (array)
-	{
-		case GV_CODEBOOKS:
-			return (int64_t) GV_CODEWORDS * spec->dims;
-		case GV_PARENTS:
-			return (int64_t) spec->nparents * spec->dims;
-		case GV_STARTS:
-			return (int64_t) spec->nparents + 1;
-		case GV_CENTROIDS:
-			return (int64_t) spec->nlists * spec->dims;
-	}
-	return -1;
-}
-
 /* Every list's last block is half full on average. */
 static int64_t
 expected_blocks(const GvMirrorSpec *spec)
@@ -139,8 +122,8 @@ expected_blocks(const GvMirrorSpec *spec)
 int64_t
 gv_gpu_size(const GvMirrorSpec *spec)
 {
-	return (array_length(spec, GV_CODEBOOKS) +
-			array_length(spec, GV_CENTROIDS)) * 4 +
+	return (gv_array_length(spec, GV_CODEBOOKS) +
+			gv_array_length(spec, GV_CENTROIDS)) * 4 +
 		spec->nlists * (int64_t) sizeof(GvCardList) +
 		expected_blocks(spec) * gv_block_shape(spec->m).block_bytes +
 		gv_gpu_records_size(spec);
@@ -153,7 +136,7 @@ make_memory(GvMirror *mirror)
 	GvBlockShape shape = gv_block_shape(spec->m);
 
 	mirror->lists = (GvHostList *) calloc(spec->nlists, sizeof(GvHostList));
-	mirror->parents = (float *) calloc(array_length(spec, GV_PARENTS),
+	mirror->parents = (float *) calloc(gv_array_length(spec, GV_PARENTS),
 									   sizeof(float));
 	mirror->starts = (int32_t *) calloc(spec->nparents + 1, sizeof(int32_t));
 	mirror->raw = (uint8_t *) malloc(shape.block_bytes);
@@ -170,16 +153,16 @@ make_memory(GvMirror *mirror)
 	GV_CUDA_TRY(cudaEventCreateWithFlags(&mirror->changed,
 										 cudaEventDisableTiming));
 	GV_CUDA_TRY(cudaMalloc((void **) &mirror->d_codebooks,
-						   array_length(spec, GV_CODEBOOKS) * 4));
+						   gv_array_length(spec, GV_CODEBOOKS) * 4));
 	GV_CUDA_TRY(cudaMalloc((void **) &mirror->d_centroids,
-						   array_length(spec, GV_CENTROIDS) * 4));
+						   gv_array_length(spec, GV_CENTROIDS) * 4));
 	GV_CUDA_TRY(cudaMalloc((void **) &mirror->d_lists,
 						   spec->nlists * sizeof(GvCardList)));
 	GV_CUDA_TRY(cudaMemsetAsync(mirror->d_codebooks, 0,
-								array_length(spec, GV_CODEBOOKS) * 4,
+								gv_array_length(spec, GV_CODEBOOKS) * 4,
 								mirror->stream));
 	GV_CUDA_TRY(cudaMemsetAsync(mirror->d_centroids, 0,
-								array_length(spec, GV_CENTROIDS) * 4,
+								gv_array_length(spec, GV_CENTROIDS) * 4,
 								mirror->stream));
 	GV_CUDA_TRY(cudaMemsetAsync(mirror->d_lists, 0,
 								spec->nlists * sizeof(GvCardList),
@@ -251,8 +234,8 @@ gv_gpu_drop(GvMirror *mirror)
 int64_t
 gv_gpu_bytes(const GvMirror *mirror)
 {
-	return (array_length(&mirror->spec, GV_CODEBOOKS) +
-			array_length(&mirror->spec, GV_CENTROIDS)) * 4 +
+	return (gv_array_length(&mirror->spec, GV_CODEBOOKS) +
+			gv_array_length(&mirror->spec, GV_CENTROIDS)) * 4 +
 		mirror->spec.nlists * (int64_t) sizeof(GvCardList) +
 		(int64_t) mirror->staging.bytes + gv_pool_bytes(mirror->pool) +
 		(mirror->record_pool != NULL ? gv_pool_bytes(mirror->record_pool) +
@@ -300,8 +283,8 @@ gv_gpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 	float	   *d_array = array == GV_CODEBOOKS ? mirror->d_codebooks :
 		mirror->d_centroids;
 
-	if (first < 0 || n < 0 || n > array_length(&mirror->spec, array) ||
-		first > array_length(&mirror->spec, array) - n)
+	if (first < 0 || n < 0 || n > gv_array_length(&mirror->spec, array) ||
+		first > gv_array_length(&mirror->spec, array) - n)
 		return GV_INVALID;
 	if (array == GV_PARENTS)
 	{
@@ -341,8 +324,8 @@ gv_gpu_get_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 	const float *d_array = array == GV_CODEBOOKS ? mirror->d_codebooks :
 		mirror->d_centroids;
 
-	if (n > array_length(&mirror->spec, array) ||
-		first > array_length(&mirror->spec, array) - n)
+	if (n > gv_array_length(&mirror->spec, array) ||
+		first > gv_array_length(&mirror->spec, array) - n)
 		return GV_INVALID;
 	if (array == GV_PARENTS)
 		memcpy(values, mirror->parents + first, n * 4);

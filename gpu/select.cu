@@ -204,12 +204,21 @@ copy_kernel(GvCardModel card, GvBatch batch)
 		batch.d_found[query].nhits = count;
 }
 
-/* Shared memory of a block for WarpSelect. */
-template <typename Item, int NW, int WARPS>
-static constexpr int
-shared_bytes()
+/* One block of WARPS warps a query, with shared memory for their queues. */
+template <typename Item, int NW, int WARPS, typename Kernel>
+static GvStatus
+launch(Kernel kernel, const GvCardModel *card, const GvBatch *batch,
+	   cudaStream_t stream)
 {
-	return (WARPS > 1 ? WARPS / 2 : 1) * NW * GV_WARP * (int) sizeof(Item);
+	constexpr int bytes = (WARPS > 1 ? WARPS / 2 : 1) * NW * GV_WARP *
+		(int) sizeof(Item);
+
+	if (bytes > 48 * 1024)
+		GV_CUDA_TRY(cudaFuncSetAttribute(kernel,
+										 cudaFuncAttributeMaxDynamicSharedMemorySize,
+										 bytes));
+	GV_LAUNCH(kernel, batch->n, WARPS * GV_WARP, bytes, stream, *card, *batch);
+	return gv_cuda_status(cudaGetLastError());
 }
 
 template <int NW, int NT, int WARPS>
@@ -217,15 +226,8 @@ static GvStatus
 launch_probes(const GvCardModel *card, const GvBatch *batch,
 			  cudaStream_t stream)
 {
-	constexpr int bytes = shared_bytes<GvNearList, NW, WARPS>();
-	auto		kernel = probe_kernel<NW, NT, WARPS>;
-
-	if (bytes > 48 * 1024)
-		GV_CUDA_TRY(cudaFuncSetAttribute(kernel,
-										 cudaFuncAttributeMaxDynamicSharedMemorySize,
-										 bytes));
-	GV_LAUNCH(kernel, batch->n, WARPS * GV_WARP, bytes, stream, *card, *batch);
-	return gv_cuda_status(cudaGetLastError());
+	return launch<GvNearList, NW, WARPS>(probe_kernel<NW, NT, WARPS>, card,
+										 batch, stream);
 }
 
 template <int NW, int NT, int WARPS>
@@ -233,15 +235,8 @@ static GvStatus
 launch_copies(const GvCardModel *card, const GvBatch *batch,
 			  cudaStream_t stream)
 {
-	constexpr int bytes = shared_bytes<GvNearCopy, NW, WARPS>();
-	auto		kernel = copy_kernel<NW, NT, WARPS>;
-
-	if (bytes > 48 * 1024)
-		GV_CUDA_TRY(cudaFuncSetAttribute(kernel,
-										 cudaFuncAttributeMaxDynamicSharedMemorySize,
-										 bytes));
-	GV_LAUNCH(kernel, batch->n, WARPS * GV_WARP, bytes, stream, *card, *batch);
-	return gv_cuda_status(cudaGetLastError());
+	return launch<GvNearCopy, NW, WARPS>(copy_kernel<NW, NT, WARPS>, card,
+										 batch, stream);
 }
 
 /* d_probed, d_starts and nprobed of a batch, from d_coarse. */

@@ -66,16 +66,7 @@ IvfpqRecordsNote(IvfpqLoad *load, const IvfpqBlockView *view)
 static int
 compare_addresses(const void *a, const void *b)
 {
-	/* not ItemPointerCompare, which takes no const */
-	const ItemPointerData *x = a;
-	const ItemPointerData *y = b;
-	BlockNumber x_page = ItemPointerGetBlockNumberNoCheck(x);
-	BlockNumber y_page = ItemPointerGetBlockNumberNoCheck(y);
-
-	if (x_page != y_page)
-		return x_page < y_page ? -1 : 1;
-	return (int) ItemPointerGetOffsetNumberNoCheck(x) -
-		(int) ItemPointerGetOffsetNumberNoCheck(y);
+	return ItemPointerCompare((ItemPointer) a, (ItemPointer) b);
 }
 
 /* Sort what is noted; each once. */

@@ -25,7 +25,6 @@ struct GvMirror
 	GvModel		model;			/* its codebooks are the array's */
 	size_t		stride;			/* bytes of a block */
 	void	   *arrays[GV_NARRAYS];
-	int64_t		lengths[GV_NARRAYS];	/* elements */
 	bool		covered;		/* starts are an ascending cover of lists */
 	GvCpuList  *lists;			/* [nlists] */
 	char	 ***tables;			/* [GV_TABLE_PAGES][GV_TABLE_PAGES] slots of

@@ -24,15 +24,6 @@ block_stride(int32_t m)
 		sizeof(uint32_t);
 }
 
-static void
-array_lengths(const GvMirrorSpec *spec, int64_t *lengths /* [GV_NARRAYS] */ )
-{
-	lengths[GV_CODEBOOKS] = (int64_t) GV_CODEWORDS * spec->dims;
-	lengths[GV_PARENTS] = (int64_t) spec->nparents * spec->dims;
-	lengths[GV_STARTS] = (int64_t) spec->nparents + 1;
-	lengths[GV_CENTROIDS] = (int64_t) spec->nlists * spec->dims;
-}
-
 /* What a line "name : value" of a /proc file says; false without one. */
 static bool
 proc_value(const char *path, const char *name, char *value, size_t size)
@@ -78,14 +69,12 @@ cpu_open(const char *devices, GvDevice *device)
 static int64_t
 cpu_size(const GvMirrorSpec *spec)
 {
-	int64_t		lengths[GV_NARRAYS];
 	int64_t		bytes = sizeof(GvMirror);
 	int64_t		nblocks;
 	int			i;
 
-	array_lengths(spec, lengths);
 	for (i = 0; i < GV_NARRAYS; i++)
-		bytes += lengths[i] * 4;
+		bytes += gv_array_length(spec, (GvArray) i) * 4;
 	bytes += (int64_t) spec->nlists * sizeof(GvCpuList);
 	bytes += gv_cpu_records_size(spec);
 	/* every list ends with a block that is half full, as it were */
@@ -119,16 +108,17 @@ cpu_create(const GvMirrorSpec *spec, GvMirror **mirror)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
 	made->stride = block_stride(spec->m);
-	array_lengths(spec, made->lengths);
 	made->lists = calloc(spec->nlists, sizeof(GvCpuList));
 	complete = made->lists != NULL && gv_cpu_records_create(made);
 	made->bytes += sizeof(GvMirror) +
 		(int64_t) spec->nlists * sizeof(GvCpuList);
 	for (i = 0; i < GV_NARRAYS; i++)
 	{
-		made->arrays[i] = calloc(made->lengths[i], 4);
+		int64_t		length = gv_array_length(spec, (GvArray) i);
+
+		made->arrays[i] = calloc(length, 4);
 		complete = complete && made->arrays[i] != NULL;
-		made->bytes += made->lengths[i] * 4;
+		made->bytes += length * 4;
 	}
 	if (!complete)
 	{
@@ -168,7 +158,7 @@ static GvStatus
 cpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 			  const void *values)
 {
-	if (first + n > mirror->lengths[array])
+	if (first + n > gv_array_length(&mirror->spec, array))
 		return GV_INVALID;
 	if (n > 0)
 		memcpy((char *) mirror->arrays[array] + first * 4, values, n * 4);
@@ -182,7 +172,7 @@ static GvStatus
 cpu_get_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 			  void *values)
 {
-	if (first + n > mirror->lengths[array])
+	if (first + n > gv_array_length(&mirror->spec, array))
 		return GV_INVALID;
 	if (n > 0)
 		memcpy(values, (char *) mirror->arrays[array] + first * 4, n * 4);

@@ -53,6 +53,24 @@ typedef enum GvArray
 
 #define GV_NARRAYS		4
 
+/* Elements of an array. */
+static inline int64_t
+gv_array_length(const GvMirrorSpec *spec, GvArray array)
+{
+	switch (array)
+	{
+		case GV_CODEBOOKS:
+			return (int64_t) GV_CODEWORDS * spec->dims;
+		case GV_PARENTS:
+			return (int64_t) spec->nparents * spec->dims;
+		case GV_STARTS:
+			return (int64_t) spec->nparents + 1;
+		case GV_CENTROIDS:
+			return (int64_t) spec->nlists * spec->dims;
+	}
+	return 0;
+}
+
 /*
  * Blocks of one list: with these in place the list holds its blocks
  * 0 .. first - 1 as before, these, and no others.  All but the last are full.

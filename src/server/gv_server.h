@@ -224,7 +224,6 @@ extern GvHeldMirror *gv_pieces_acquire(GvConnection *connection,
 									   const GvMirrorKey *key);
 extern void gv_pieces_conclude(GvConnection *connection, GvStatus status,
 							   const char *wrong);
-extern int64_t gv_array_length(const GvMirrorSpec *spec, int32_t array);
 
 /* Blocks of a list of so many copies. */
 static inline int64_t

@@ -39,23 +39,6 @@ gv_pieces_conclude(GvConnection *connection, GvStatus status, const char *wrong)
 	}
 }
 
-/* Elements of an array of the model. */
-int64_t
-gv_array_length(const GvMirrorSpec *spec, int32_t array)
-{
-	switch (array)
-	{
-		case GV_CODEBOOKS:
-			return (int64_t) GV_CODEWORDS * spec->dims;
-		case GV_PARENTS:
-			return (int64_t) spec->nparents * spec->dims;
-		case GV_STARTS:
-			return (int64_t) spec->nparents + 1;
-		default:
-			return (int64_t) spec->nlists * spec->dims;
-	}
-}
-
 /* Do the starts that came go on ascending, from 0 to the number of lists? */
 static bool
 check_starts(GvHeldMirror *held, int64_t first, int64_t n,
@@ -82,7 +65,7 @@ check_array(GvHeldMirror *held, const GvArrayRequest *request)
 	if (held->ready)
 		return "the mirror has its arrays";
 	if (request->first != held->filled[request->array] ||
-		request->count > gv_array_length(&held->spec, request->array) -
+		request->count > gv_array_length(&held->spec, (GvArray) request->array) -
 		request->first)
 		return "an array out of order";
 	if (request->array == GV_STARTS &&
@@ -140,7 +123,7 @@ gv_pieces_ready(GvConnection *connection)
 	if (held->ready)
 		wrong = "the mirror is ready already";
 	for (array = 0; array < GV_NARRAYS; array++)
-		if (held->filled[array] != gv_array_length(&held->spec, array))
+		if (held->filled[array] != gv_array_length(&held->spec, (GvArray) array))
 			wrong = "the mirror is not complete";
 	if (wrong == NULL)
 		gv_mirrors_ready(held);

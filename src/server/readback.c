@@ -197,7 +197,8 @@ gv_read_values(GvConnection *connection)
 	if (request->array < 0 || request->array >= GV_NARRAYS ||
 		request->unused != 0 || request->first < 0 || request->count < 1 ||
 		request->count > GV_MAX_MESSAGE / 4 ||
-		request->first > gv_array_length(&held->spec, request->array) -
+		request->first > gv_array_length(&held->spec,
+										 (GvArray) request->array) -
 		request->count)
 	{
 		gv_mirrors_release(held, 0);
