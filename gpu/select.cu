@@ -13,6 +13,7 @@
 
 #define MAX_SELECT		2048
 #define MAX_PROBES		65536	/* GvNearCopy has 16 bits for the probe */
+#define OWN_SHARED		64		/* bytes that the kernels themselves declare */
 
 /*
  * Lower the block's bound to this warp's, and this warp's to the block's.
@@ -213,7 +214,7 @@ launch(Kernel kernel, const GvCardModel *card, const GvBatch *batch,
 	constexpr int bytes = (WARPS > 1 ? WARPS / 2 : 1) * NW * GV_WARP *
 		(int) sizeof(Item);
 
-	if (bytes > 48 * 1024)
+	if (bytes + OWN_SHARED > 48 * 1024)
 		GV_CUDA_TRY(cudaFuncSetAttribute(kernel,
 										 cudaFuncAttributeMaxDynamicSharedMemorySize,
 										 bytes));

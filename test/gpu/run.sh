@@ -1,7 +1,7 @@
 #!/bin/bash
 # gpuvec on a card.
 #
-# usage: test/gpu/run.sh STAGE [FOLDER]
+# usage: test/gpu/run.sh STAGE[,STAGE...] [FOLDER]
 #
 # For any Linux host with an NVIDIA card, its driver and the CUDA toolkit.
 # Stages that need PostgreSQL take the one that is installed, or unpack the
@@ -50,6 +50,7 @@ unpack() {
 # Compiles the engines for this card, and what runs on them, into GV_TMP/card.
 build_check() {
 	local dir=$GV_TMP/card file objects=()
+	[ ! -d "$dir" ] || return 0
 	mkdir "$dir"
 	for file in "$GV_ROOT"/gpu/*.cu; do
 		echo "$file"
@@ -122,10 +123,13 @@ stage_scanner() {
 }
 
 [ $# -ge 1 ] || usage
-case $1 in
-kernels | sanitize | sql | scanner) ;;
-*) usage ;;
-esac
+IFS=, read -ra STAGES <<<"$1"
+for stage in "${STAGES[@]}"; do
+	case $stage in
+	kernels | sanitize | sql | scanner) ;;
+	*) usage ;;
+	esac
+done
 NVCC=$(find_nvcc)
 ARCH=$(card_arch)
 [ -n "$ARCH" ] || gv_die "no card: nvidia-smi names none"
@@ -133,4 +137,13 @@ gv_begin
 if [ $# -ge 2 ]; then
 	unpack "$2"
 fi
-"stage_$1"
+status=0
+for stage in "${STAGES[@]}"; do
+	gv_note "stage $stage"
+	# a subshell that is no condition, so that set -e holds in it
+	set +e
+	(set -e; "stage_$stage")
+	[ $? -eq 0 ] || { gv_note "stage $stage failed"; status=1; }
+	set -e
+done
+exit $status
