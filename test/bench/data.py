@@ -292,7 +292,7 @@ def exact_neighbours_on_card(base, query, k):
             ids.append(near + (i << 18))
         ids, dist = torch.cat(ids, 1), torch.cat(dist, 1)
         # row numbers ascend, so a stable sort leaves equal rows in order
-        order = dist.sort(1, stable=True).indices[:, :k]
+        order = dist.sort(dim=1, stable=True).indices[:, :k]
         truth[q0:q0 + len(q)] = ids.gather(1, order).cpu().numpy()
     return truth
 
