@@ -322,8 +322,8 @@ def main():
     parser.add_argument("name")
     parser.add_argument("out")
     parser.add_argument("--queries", type=int, default=1000)
-    parser.add_argument("--texts")
-    parser.add_argument("--model")
+    parser.add_argument("--texts", default=os.environ.get("GPUVEC_TEXTS"))
+    parser.add_argument("--model", default=os.environ.get("GPUVEC_MODEL"))
     args = parser.parse_args()
     kind, *rest = args.name.split(":")
     if kind == "texts":
