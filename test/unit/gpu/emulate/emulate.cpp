@@ -8,6 +8,7 @@
  */
 #include <cstdio>
 #include <deque>
+#include <mutex>
 #include <vector>
 #include <ucontext.h>
 
@@ -45,6 +46,7 @@ struct Fiber
 	void	   *fake_stack;
 };
 
+static std::mutex busy;			/* one launch at a time, as on one stream */
 static std::deque<Fiber> fibers;	/* they never move */
 static std::vector<Gate> warps;
 static Gate block;
@@ -218,6 +220,7 @@ void
 gv_emulate(dim3 grid, dim3 threads, size_t shared_bytes,
 		   const std::function<void()> &kernel)
 {
+	std::lock_guard<std::mutex> lock(busy);
 	int			nthreads = (int) threads.x;
 
 	if (threads.y != 1 || threads.z != 1 || nthreads % WARP != 0)
