@@ -11,7 +11,7 @@
 # `apt-get download`.
 #
 #	kernels		every kernel against the portable engine, odd sizes
-#				(test/unit/engine/check_mirror.c)
+#				(test/unit/engine/check_mirror*.c)
 #	sanitize	the same at small size under compute-sanitizer: memory, races,
 #				uninitialised memory, barriers
 #	sql			the SQL suite through gpuvecd on the card
@@ -62,9 +62,10 @@ build_check() {
 			-o "$dir/$(basename "$file").o"
 	done
 	objects=("$dir"/*.o)
-	for file in engine/check_mirror gpu/check_card; do
+	for file in "$GV_ROOT"/test/unit/engine/check_mirror*.c \
+		"$GV_ROOT/test/unit/gpu/check_card.c"; do
 		gcc -std=gnu99 -g -O1 -I"$GV_ROOT/src" \
-			-DUNIT_MIRRORS=gv_cuda_mirrors -c "$GV_ROOT/test/unit/$file.c" \
+			-DUNIT_MIRRORS=gv_cuda_mirrors -c "$file" \
 			-o "$dir/$(basename "$file").o"
 	done
 	"$NVCC" -cudart static "$dir"/check_*.o "${objects[@]}" -lm \
