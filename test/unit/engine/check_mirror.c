@@ -389,6 +389,7 @@ test_mirror(void)
 	test_shapes(searcher);
 	test_changes(searcher);
 	test_mirror_records(searcher);
+	test_mirror_lists();
 	test_invalid(searcher);
 	test_faults();
 	gv_searcher_drop(searcher);

@@ -12,6 +12,7 @@
 #include "index.h"
 
 #ifdef UNIT_MIRRORS
+#define UNIT_CARD				/* the CUDA engine, whatever it runs on */
 #define UNIT_FLAT		true
 #else
 #define UNIT_MIRRORS	gv_cpu_mirrors
@@ -127,5 +128,6 @@ check_searches(GvSearcher *searcher, GvMirror *mirror,
 
 /* Parts of test_mirror in files of their own. */
 extern void test_mirror_records(GvSearcher *searcher);
+extern void test_mirror_lists(void);
 
 #endif							/* MIRRORS_H */
