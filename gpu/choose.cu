@@ -19,9 +19,9 @@
 #include "near.cuh"
 #include "score.cuh"
 
-#define THREADS			256
-#define WARPS			(THREADS / GV_WARP)
-#define QUADS			(THREADS / GV_QUAD)
+#define MANY_THREADS	512		/* of a block, while there are SMs enough */
+#define FEW_THREADS		128
+#define FEW_QUERIES		128
 #define LEAST_ROOM		1024	/* for lists in shared memory; a power of 2 */
 #define RUN_SHARE		2		/* so many runs to a probe are enough */
 #define BY_VALUE		16		/* first so many times values are halved */
@@ -31,43 +31,36 @@
 /* What the threads of a block tell each other, one barrier a time. */
 struct Talk
 {
-	uint32_t	(*said)[WARPS]; /* [2], in turn */
+	uint32_t	(*said)[GV_WARP];	/* [2], in turn; a number of each warp */
 	int			turn;
 
-	__device__ __forceinline__ const uint32_t *
+	/* This lane's of the numbers of all warps; 0 when there are fewer. */
+	__device__ __forceinline__ uint32_t
 	tell(uint32_t warps_number)
 	{
+		uint32_t	lane = threadIdx.x % GV_WARP;
+
 		turn ^= 1;
-		if (threadIdx.x % GV_WARP == 0)
+		if (lane == 0)
 			said[turn][threadIdx.x / GV_WARP] = warps_number;
 		__syncthreads();
-		return said[turn];
+		return lane < blockDim.x / GV_WARP ? said[turn][lane] : 0;
 	}
 
 	/* The sum of all threads' numbers. */
 	__device__ __forceinline__ uint32_t
 	sum(uint32_t mine)
 	{
-		const uint32_t *all = tell(__reduce_add_sync(GV_FULL_WARP, mine));
-		uint32_t	total = 0;
-
-#pragma unroll
-		for (int w = 0; w < WARPS; w++)
-			total += all[w];
-		return total;
+		mine = tell(__reduce_add_sync(GV_FULL_WARP, mine));
+		return __reduce_add_sync(GV_FULL_WARP, mine);
 	}
 
 	/* The largest. */
 	__device__ __forceinline__ uint32_t
 	most(uint32_t mine)
 	{
-		const uint32_t *all = tell(__reduce_max_sync(GV_FULL_WARP, mine));
-		uint32_t	largest = 0;
-
-#pragma unroll
-		for (int w = 0; w < WARPS; w++)
-			largest = max(largest, all[w]);
-		return largest;
+		mine = tell(__reduce_max_sync(GV_FULL_WARP, mine));
+		return __reduce_max_sync(GV_FULL_WARP, mine);
 	}
 };
 
@@ -93,7 +86,7 @@ find_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
 	uint32_t	most = 0;
 	Bound		bound;
 
-	for (uint32_t i = threadIdx.x; i < n; i += THREADS)
+	for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
 	{
 		uint32_t	key = keys(i);
 
@@ -120,7 +113,7 @@ find_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
 			if (value > bound.lower && value < bound.key)
 				middle = value;
 		}
-		for (uint32_t i = threadIdx.x; i < n; i += THREADS)
+		for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
 			count += keys(i) <= middle;
 		count = talk.sum(count);
 		if (count >= p)
@@ -193,7 +186,7 @@ static __device__ __forceinline__ void
 take_lists(const float *scores, int nlists, uint32_t last, Items &items)
 {
 	for (int first = threadIdx.x / GV_WARP * GV_WARP; first < nlists;
-		 first += THREADS)
+		 first += blockDim.x)
 	{
 		int			list = first + threadIdx.x % GV_WARP;
 		uint32_t	key = list < nlists ? gv_ordered(scores[list]) :
@@ -211,7 +204,7 @@ take_runs(const float *scores, int nlists, const float *least, int nruns,
 	int			lane = threadIdx.x % GV_WARP;
 
 	for (int first = threadIdx.x / GV_WARP * GV_WARP; first < nruns;
-		 first += THREADS)
+		 first += blockDim.x)
 	{
 		int			run = first + lane;
 		uint32_t	runs = __ballot_sync(GV_FULL_WARP, run < nruns &&
@@ -246,7 +239,7 @@ score_items(const GvCardModel &card, const float *query, uint64_t *items,
 {
 	uint32_t	quad = threadIdx.x / GV_QUAD;
 
-	for (uint32_t first = 0; first < n; first += QUADS)
+	for (uint32_t first = 0; first < n; first += blockDim.x / GV_QUAD)
 	{
 		uint32_t	i = first + quad;
 		uint32_t	list = i < n ? (uint32_t) items[i] : 0;
@@ -269,7 +262,7 @@ take_exactly(const GvCardModel &card, const float *query, float *scores,
 	uint32_t	ties;
 	Bound		bound;
 
-	for (int first = 0; first < nlists; first += QUADS)
+	for (int first = 0; first < nlists; first += blockDim.x / GV_QUAD)
 	{
 		int			list = first + threadIdx.x / GV_QUAD;
 		float		score = gv_quad_score<PRODUCT>(query, card.d_centroids +
@@ -313,7 +306,7 @@ sort_items(uint64_t *items, uint32_t n)
 		for (uint32_t stride = size / 2; stride > 0; stride /= 2)
 		{
 			__syncthreads();
-			for (uint32_t i = threadIdx.x; i < n / 2; i += THREADS)
+			for (uint32_t i = threadIdx.x; i < n / 2; i += blockDim.x)
 			{
 				uint32_t	low = 2 * i - (i & (stride - 1));
 				bool		up = (low & size) == 0;
@@ -340,7 +333,7 @@ put_probes(const GvCardModel &card, const GvBatch &batch, int query,
 	uint32_t	lane = threadIdx.x;
 	uint32_t	sum = 0;
 
-	for (uint32_t i = threadIdx.x; i < p; i += THREADS)
+	for (uint32_t i = threadIdx.x; i < p; i += blockDim.x)
 		probed[i] = {(int32_t) (uint32_t) items[i],
 			gv_unordered((uint32_t) (items[i] >> 32))};
 	if (threadIdx.x >= GV_WARP)
@@ -371,16 +364,13 @@ put_probes(const GvCardModel &card, const GvBatch &batch, int query,
 	}
 }
 
-/*
- * Query blockIdx.x.  Shared: two Items [room].  Three blocks to an SM leave a
- * thread the registers for eight loads at once.
- */
+/* Query blockIdx.x.  Shared: two Items [room]. */
 template <bool PRODUCT>
-static __global__ void __launch_bounds__(THREADS, 3)
+static __global__ void __launch_bounds__(MANY_THREADS, 1)
 choose_kernel(GvCardModel card, GvBatch batch, GvNear near, uint32_t room)
 {
 	GV_SHARED(memory);
-	__shared__ uint32_t said[2][WARPS];
+	__shared__ uint32_t said[2][GV_WARP];
 	__shared__ uint32_t counts[2];
 	int			query = blockIdx.x;
 	const float *q = batch.d_queries + (int64_t) query * card.dims;
@@ -430,7 +420,7 @@ choose_kernel(GvCardModel card, GvBatch batch, GvNear near, uint32_t room)
 		uint32_t	last = widen(bound, margin);
 
 		for (uint32_t first = threadIdx.x / GV_WARP * GV_WARP; first < n;
-			 first += THREADS)
+			 first += blockDim.x)
 		{
 			uint32_t	i = first + threadIdx.x % GV_WARP;
 			uint64_t	item = i < n ? items[i] : LAST_ITEM;
@@ -448,7 +438,7 @@ choose_kernel(GvCardModel card, GvBatch batch, GvNear near, uint32_t room)
 	}
 	while (sorted < n)
 		sorted *= 2;
-	for (uint32_t i = n + threadIdx.x; i < sorted; i += THREADS)
+	for (uint32_t i = n + threadIdx.x; i < sorted; i += blockDim.x)
 		nearest.items[i] = LAST_ITEM;
 	sort_items(nearest.items, sorted);
 	put_probes(card, batch, query, nearest.items, p);
@@ -462,6 +452,7 @@ gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
 			  const GvNear *near, cudaStream_t stream)
 {
 	uint32_t	room = LEAST_ROOM;
+	int			threads = batch->n <= FEW_QUERIES ? MANY_THREADS : FEW_THREADS;
 	int			bytes;
 
 	while (room < 2 * (uint32_t) batch->probes)
@@ -477,10 +468,10 @@ gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
 										 bytes));
 	}
 	if (card->metric == GV_IP)
-		GV_LAUNCH(choose_kernel<true>, batch->n, THREADS, bytes, stream,
+		GV_LAUNCH(choose_kernel<true>, batch->n, threads, bytes, stream,
 				  *card, *batch, *near, room);
 	else
-		GV_LAUNCH(choose_kernel<false>, batch->n, THREADS, bytes, stream,
+		GV_LAUNCH(choose_kernel<false>, batch->n, threads, bytes, stream,
 				  *card, *batch, *near, room);
 	return gv_cuda_status(cudaGetLastError());
 }

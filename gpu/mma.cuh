@@ -44,12 +44,10 @@ gv_shared_address(const void *shared)
 static __device__ __forceinline__ void
 gv_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-				 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-				 "{%0, %1, %2, %3};"
-				 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-				 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0),
-				 "r"(b1));
+	asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+		"{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+		: "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+		: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /*

@@ -1,6 +1,6 @@
 /*
  * near.cu
- *		The nearest lists of many queries: scores in half precision from tensor
+ *		The nearest lists of many queries, or of many lists: scores in half precision from tensor
  *		cores, and exact ones for the lists that may be among the nearest.
  *
  *		halve	queries to half precision, and what that can do to scores
@@ -45,6 +45,12 @@
  * launches.
  */
 #define LEAST_QUERIES	16
+
+/*
+ * Beyond this L2 does not hold the centroids, and even one query is faster
+ * with half the bytes.
+ */
+#define LARGE_CENTROIDS	(INT64_C(32) << 20)
 
 #define MOST_PROBES		2048	/* that choose.cu has memory for */
 #define LEAST_SHARE		4		/* a filter has to keep out most of the lists */
@@ -112,7 +118,11 @@ halve_kernel(GvCardModel card, GvBatch batch, GvNear near)
 bool
 gv_gpu_near_fits(const GvCardModel *card, const GvBatch *batch)
 {
-	return batch->n >= LEAST_QUERIES && batch->probes <= MOST_PROBES &&
+	bool		large = (int64_t) card->nlists * card->dims *
+		(int64_t) sizeof(float) > LARGE_CENTROIDS;
+
+	return (batch->n >= LEAST_QUERIES || large) &&
+		batch->probes <= MOST_PROBES &&
 		batch->probes <= card->nlists / LEAST_SHARE;
 }
 

@@ -3,26 +3,26 @@
  *		Approximate scores of all lists for many queries: a matrix product of
  *		half-precision copies, with sums in fp32.
  *
- * A block of threads has a tile of queries x lists, each of its four warps a
- * quarter of it.  16-byte pieces of 32 dimensions of the tile's rows come to
+ * A block of threads has a tile of queries x lists, each of its warps a part
+ * of it.  16-byte pieces of 32 dimensions of the tile's rows come to
  * shared memory by cp.async, STAGES - 1 slices ahead of the products.  A row
  * of a slice is 64 bytes, two of them 128, all banks once: piece c of row r
  * stands at c ^ (r / 2 % 4) of its row, so that the 8 rows that ldmatrix reads
  * at a time are in 8 places of 16 bytes.
  *
- * Bytes: a tile of 128 x 128 reads 16 KB for 512 K products, 512 clocks of an
- * SM, or 32 bytes a clock and SM from L2.
+ * Bytes from L2: a slice of a tile of 128 x 256 is 24 KB for 1 M products, 1,024
+ * clocks of an SM, or 24 a clock and SM; of 128 x 128 it would be 32, and all
+ * SMs together more than L2 gives.  Tiles of the same lists follow each other,
+ * so that centroids in the card's memory are read once.
  */
 #include "select.cuh"
 #include "near.cuh"
 #include "mma.cuh"
 
-#define THREADS			128
 #define SLICE			32		/* dimensions at a time */
 #define PIECES			4		/* of a slice of a row */
 #define STAGES			4
 #define SMALL_BATCH		128		/* queries */
-#define ROWS			(THREADS / PIECES)	/* copied side by side */
 #define INFINITE		__int_as_float(0x7F800000)
 
 /* A slice of some rows in shared memory; order as above. */
@@ -36,11 +36,12 @@ piece_at(uint4 *rows, int row, int piece)
  * Send slice number `step` of rows first .. first + COUNT - 1 of an array
  * [nrows][half_dims]; what there is not becomes 0.
  */
-template <int COUNT>
+template <int COUNT, int THREADS>
 static __device__ __forceinline__ void
 send_rows(uint4 *rows, const uint16_t *array, int first, int nrows,
 		  int half_dims, int step)
 {
+	constexpr int ROWS = THREADS / PIECES;	/* sent side by side */
 	int			piece = threadIdx.x % PIECES;
 	int			d = step * SLICE + piece * 8;
 
@@ -168,37 +169,46 @@ finish(const GvCardModel &card, const GvBatch &batch, const GvNear &near,
 	}
 }
 
+/* A slice of all rows of a tile. */
+template <int QUERIES, int LISTS, int THREADS>
+static __device__ __forceinline__ void
+send_slice(const GvCardModel &card, const GvBatch &batch, const GvNear &near,
+		   int query, int list, int step, uint4 *stage)
+{
+	send_rows<QUERIES, THREADS>(stage, near.d_queries, query, batch.n,
+								card.half_dims, step);
+	send_rows<LISTS, THREADS>(stage + QUERIES * PIECES, card.d_halves, list,
+							  card.nlists, card.half_dims, step);
+}
+
 /*
- * Block (x, y): the QUERIES queries from y * QUERIES and the LISTS lists from
- * x * LISTS on.  Warps stand 2 x 2.
+ * Tile number blockIdx.x of ntiles side by side for the same lists: QUERIES
+ * queries x LISTS lists; warps stand 2 x ACROSS.
  * Shared: STAGES slices of QUERIES rows, then of LISTS.
  */
-template <int QUERIES, int LISTS>
-static __global__ void __launch_bounds__(THREADS)
-product_kernel(GvCardModel card, GvBatch batch, GvNear near)
+template <int QUERIES, int LISTS, int ACROSS>
+static __global__ void __launch_bounds__(2 * ACROSS *GV_WARP)
+product_kernel(GvCardModel card, GvBatch batch, GvNear near, int ntiles)
 {
-	constexpr int QM = QUERIES / 32;
-	constexpr int LN = LISTS / 32;
+	constexpr int THREADS = 2 * ACROSS * GV_WARP;
+	constexpr int QM = QUERIES / 2 / 16;
+	constexpr int LN = LISTS / ACROSS / 16;
 	constexpr int STAGE = (QUERIES + LISTS) * PIECES;
 	GV_SHARED(memory);
 	int			warp = threadIdx.x / GV_WARP;
-	int			query = blockIdx.y * QUERIES;
-	int			list = blockIdx.x * LISTS;
+	int			warp_query = warp / ACROSS * (QUERIES / 2);
+	int			warp_list = warp % ACROSS * (LISTS / ACROSS);
+	int			query = blockIdx.x % ntiles * QUERIES;
+	int			list = blockIdx.x / ntiles * LISTS;
 	int			nsteps = (card.half_dims + SLICE - 1) / SLICE;
 	float		sums[QM][2 * LN][4] = {};
 
 	/* 1. the first slices; beyond the last one a group is empty */
 	for (int step = 0; step < STAGES - 1; step++)
 	{
-		uint4	   *stage = memory + step * STAGE;
-
 		if (step < nsteps)
-		{
-			send_rows<QUERIES>(stage, near.d_queries, query, batch.n,
-							   card.half_dims, step);
-			send_rows<LISTS>(stage + QUERIES * PIECES, card.d_halves, list,
-							 card.nlists, card.half_dims, step);
-		}
+			send_slice<QUERIES, LISTS, THREADS>(card, batch, near, query, list,
+												step, memory + step * STAGE);
 		gv_commit_copies();
 	}
 
@@ -208,43 +218,40 @@ product_kernel(GvCardModel card, GvBatch batch, GvNear near)
 	{
 		uint4	   *stage = memory + step % STAGES * STAGE;
 		int			ahead = step + STAGES - 1;
-		uint4	   *next = memory + ahead % STAGES * STAGE;
 
 		gv_wait_copies<STAGES - 2>();
 		__syncthreads();
 		if (ahead < nsteps)
-		{
-			send_rows<QUERIES>(next, near.d_queries, query, batch.n,
-							   card.half_dims, ahead);
-			send_rows<LISTS>(next + QUERIES * PIECES, card.d_halves, list,
-							 card.nlists, card.half_dims, ahead);
-		}
+			send_slice<QUERIES, LISTS, THREADS>(card, batch, near, query, list,
+												ahead, memory +
+												ahead % STAGES * STAGE);
 		gv_commit_copies();
-		multiply<QM, LN>(sums, stage, warp / 2 * QUERIES / 2,
-						 stage + QUERIES * PIECES, warp % 2 * LISTS / 2);
+		multiply<QM, LN>(sums, stage, warp_query, stage + QUERIES * PIECES,
+						 warp_list);
 	}
 
 	/* 3. out */
-	finish<QM, LN>(card, batch, near, sums, query + warp / 2 * QUERIES / 2,
-				   list + warp % 2 * LISTS / 2);
+	finish<QM, LN>(card, batch, near, sums, query + warp_query,
+				   list + warp_list);
 }
 
-template <int QUERIES, int LISTS>
+template <int QUERIES, int LISTS, int ACROSS>
 static GvStatus
 launch(const GvCardModel *card, const GvBatch *batch, const GvNear *near,
 	   cudaStream_t stream)
 {
 	constexpr int bytes = STAGES * (QUERIES + LISTS) * PIECES *
 		(int) sizeof(uint4);
-	dim3		grid((card->nlists + LISTS - 1) / LISTS,
-					 (batch->n + QUERIES - 1) / QUERIES);
+	int			ntiles = (batch->n + QUERIES - 1) / QUERIES;
+	unsigned	grid = (unsigned) ntiles * ((card->nlists + LISTS - 1) / LISTS);
 
 	if (bytes > 48 * 1024)
-		GV_CUDA_TRY(cudaFuncSetAttribute(product_kernel<QUERIES, LISTS>,
+		GV_CUDA_TRY(cudaFuncSetAttribute(product_kernel<QUERIES, LISTS, ACROSS>,
 										 cudaFuncAttributeMaxDynamicSharedMemorySize,
 										 bytes));
-	GV_LAUNCH((product_kernel<QUERIES, LISTS>), grid, THREADS, bytes, stream,
-			  *card, *batch, *near);
+	GV_LAUNCH((product_kernel<QUERIES, LISTS, ACROSS>), grid,
+			  2 * ACROSS * GV_WARP, bytes, stream, *card, *batch, *near,
+			  ntiles);
 	return gv_cuda_status(cudaGetLastError());
 }
 
@@ -253,8 +260,8 @@ GvStatus
 gv_gpu_product(const GvCardModel *card, const GvBatch *batch,
 			   const GvNear *near, cudaStream_t stream)
 {
-	/* small tiles as long as large ones leave SMs without work */
+	/* few large tiles leave SMs without work */
 	if (batch->n <= SMALL_BATCH)
-		return launch<32, 64>(card, batch, near, stream);
-	return launch<128, 128>(card, batch, near, stream);
+		return launch<32, 64, 2>(card, batch, near, stream);
+	return launch<128, 256, 4>(card, batch, near, stream);
 }

@@ -179,11 +179,13 @@ test_ways(void)
 		{SPREAD, 24, 1100, 5, 16, RUNS}, {CLUSTERED, 24, 1100, 5, 16, RUNS},
 		{SPREAD, 10, 300, 8, 20, ALL}, {EQUAL, 3, 1200, 4, 16, EXACT},
 		{HUGE_NUMBERS, 5, 100, 2, 16, EXACT}, {SPREAD, 10, 300, 8, 15, NWAYS},
-		{SPREAD, 10, 100, 26, 16, NWAYS}
+		{SPREAD, 10, 100, 26, 16, NWAYS},
+		/* more than 32 MB of centroids, one query */
+		{SPREAD, 8000, 1060, 4, 1, RUNS}
 	};
 	int			i;
 
-	for (i = 0; i < 7; i++)
+	for (i = 0; i < 8; i++)
 	{
 		uint32_t	ways[NWAYS];
 		GvSearcher *searcher = check_lists(GV_L2, cases[i].kind,

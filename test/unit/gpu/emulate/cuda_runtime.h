@@ -57,6 +57,12 @@ struct alignas(8) float2
 	float		x, y;
 };
 
+static inline float4
+make_float4(float x, float y, float z, float w)
+{
+	return {x, y, z, w};
+}
+
 static inline float2
 make_float2(float x, float y)
 {
