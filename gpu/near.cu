@@ -136,10 +136,10 @@ carve(size_t *next, size_t bytes)
 	return start;
 }
 
-/* Memory for a batch; the outcomes stand first and are kept. */
-static GvStatus
-prepare(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher,
-		GvNear *near)
+/* See near.cuh.  The outcomes stand first and are kept. */
+GvStatus
+gv_gpu_near_place(const GvCardModel *card, const GvBatch *batch,
+				  GvSearcher *searcher, GvNear *near)
 {
 	size_t		n = batch->n;
 	size_t		bytes = 0;
@@ -174,7 +174,7 @@ gv_gpu_near(const GvCardModel *card, const GvBatch *batch,
 	cudaStream_t stream = searcher->stream;
 	GvNear		near;
 
-	GV_TRY(prepare(card, batch, searcher, &near));
+	GV_TRY(gv_gpu_near_place(card, batch, searcher, &near));
 	GV_LAUNCH(halve_kernel, (batch->n + WARPS - 1) / WARPS, THREADS, 0, stream,
 			  *card, *batch, near);
 	GV_CUDA_TRY(cudaGetLastError());

@@ -31,6 +31,11 @@ enum GvNearWay
 	GV_NEAR_WAYS
 };
 
+/* near.cu: memory for a batch, where the last of the same size was */
+extern GvStatus gv_gpu_near_place(const GvCardModel *card,
+								  const GvBatch *batch, GvSearcher *searcher,
+								  GvNear *near);
+
 /* product.cu: d_coarse and d_least */
 extern GvStatus gv_gpu_product(const GvCardModel *card, const GvBatch *batch,
 							   const GvNear *near, cudaStream_t stream);

@@ -15,6 +15,8 @@
 #	sanitize	the same at small size under compute-sanitizer: memory, races,
 #				uninitialised memory, barriers
 #	sql			the SQL suite through gpuvecd on the card
+#	lists		the choice of lists alone, by exact scores and by the filter
+#				(test/bench/lists.cu)
 #	scanner		the list scanner alone, on an index of word vectors
 #				(test/bench/scanner.c, test/demo's data)
 set -euo pipefail
@@ -22,7 +24,7 @@ set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 
 usage() {
-	sed -n '4,20p' "$0" | sed 's/^# \?//'
+	sed -n '4,22p' "$0" | sed 's/^# \?//'
 	exit 2
 }
 
@@ -74,6 +76,9 @@ build_check() {
 		-c "$GV_ROOT/test/bench/scanner.c" -o "$dir/scanner.o"
 	"$NVCC" -cudart static "$dir/scanner.o" "${objects[@]}" -lm \
 		-o "$dir/scanner"
+	"$NVCC" -std=c++17 -O2 -arch="sm_$ARCH" -I"$GV_ROOT/src" -I"$GV_ROOT/gpu" \
+		-cudart static "$GV_ROOT/test/bench/lists.cu" "${objects[@]}" -lm \
+		-o "$dir/lists"
 }
 
 stage_kernels() {
@@ -96,6 +101,16 @@ stage_sanitize() {
 stage_sql() {
 	GPUVEC_TEST_NVCC=$NVCC GPU_ARCHS=$ARCH GPUVEC_TEST_SERVER=cuda ONLY=sql \
 		"$GV_ROOT/test/run.sh"
+}
+
+# The usual index, a word index with many probes, and many lists.
+stage_lists() {
+	build_check
+	"$GV_TMP/card/lists" 384 8192 30
+	"$GV_TMP/card/lists" 384 8192 150
+	"$GV_TMP/card/lists" 50 500 13
+	"$GV_TMP/card/lists" 384 100000 100
+	"$GV_TMP/card/lists" 384 1000000 300
 }
 
 # Starts a cluster with gpuvecd, mirrors an index, measures.
@@ -127,7 +142,7 @@ stage_scanner() {
 IFS=, read -ra STAGES <<<"$1"
 for stage in "${STAGES[@]}"; do
 	case $stage in
-	kernels | sanitize | sql | scanner) ;;
+	kernels | sanitize | sql | lists | scanner) ;;
 	*) usage ;;
 	esac
 done
