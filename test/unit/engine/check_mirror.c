@@ -71,8 +71,6 @@ new_search(const TestIndex *index, int32_t probes, int32_t compare,
 	search.probes = probes;
 	search.compare = compare;
 	search.capacity = capacity;
-	search.probed = unit_alloc(sizeof(GvProbe) * probes);
-	search.hits = unit_alloc(sizeof(GvHit) * capacity);
 	return search;
 }
 
@@ -82,14 +80,27 @@ free_searches(GvSearch *searches, int n)
 	int			i;
 
 	for (i = 0; i < n; i++)
-	{
 		unit_free((void *) searches[i].query);
-		unit_free(searches[i].probed);
-		unit_free(searches[i].hits);
-	}
 }
 
-/* Searches of every size in two calls, each against the reference. */
+/* Answers of one call, which are good until the next, against the reference. */
+static void
+check_answers(const TestIndex *index, const GvSearch *searches, int n,
+			  const char *what)
+{
+	int			i;
+
+	for (i = 0; i < n; i++)
+		CHECK(search_is_right(index, searches[i].query, searches[i].probes,
+							  UNIT_FLAT ? index->spec.nlists :
+							  searches[i].compare, searches[i].capacity,
+							  &searches[i]),
+			  "%s: probes %d compare %d capacity %d: %d lists, %d hits", what,
+			  searches[i].probes, searches[i].compare, searches[i].capacity,
+			  searches[i].nprobed, searches[i].nhits);
+}
+
+/* Searches of every size together, and each alone. */
 static void
 check_searches(GvSearcher *searcher, GvMirror *mirror,
 			   const TestIndex *index, const char *what)
@@ -108,17 +119,16 @@ check_searches(GvSearcher *searcher, GvMirror *mirror,
 		searches[n++] = new_search(index, 1 + unit_random() % nlists,
 								   1 + unit_random() % nlists,
 								   1 << unit_random() % 12);
+	CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_OK, "%s",
+		  what);
+	check_answers(index, searches, n, what);
 	/* engines may select few copies in another way than many */
-	CHECK(gv_mirror_search(searcher, mirror, searches, 5) == GV_OK &&
-		  gv_mirror_search(searcher, mirror, searches + 5, n - 5) == GV_OK,
-		  "%s", what);
 	for (i = 0; i < n; i++)
-		CHECK(search_is_right(index, searches[i].query, searches[i].probes,
-							  UNIT_FLAT ? nlists : searches[i].compare,
-							  searches[i].capacity, &searches[i]),
-			  "%s: probes %d compare %d capacity %d: %d lists, %d hits", what,
-			  searches[i].probes, searches[i].compare, searches[i].capacity,
-			  searches[i].nprobed, searches[i].nhits);
+	{
+		CHECK(gv_mirror_search(searcher, mirror, &searches[i], 1) == GV_OK,
+			  "%s", what);
+		check_answers(index, &searches[i], 1, what);
+	}
 	free_searches(searches, n);
 }
 
@@ -189,11 +199,12 @@ test_shapes(GvSearcher *searcher)
 		{3, 2, 5, 2, 10, 1}, {5, 3, 64, 1, 70, 1}, {17, 17, 300, 17, 40, 0},
 		{50, 13, 64, 8, -3000, 0}, {8, 4, 40, 40, 0, 1}, {7, 5, 50, 7, 64, 1},
 		{384, 96, 100, 10, 50, 0}, {768, 111, 20, 4, 90, 0},
-		{16, 8, 5000, 70, 3, 0}, {16000, 9, 3, 2, 20, 0}
+		{16, 8, 5000, 70, 3, 0}, {16000, 9, 3, 2, 20, 0},
+		{1, 1, 3, 2, -30000, 1}, {1, 1, 9000, 9, 1, 1}
 	};
 	int			i;
 
-	for (i = 0; i < 13; i++)
+	for (i = 0; i < 15; i++)
 	{
 		const int32_t *s = shapes[i];
 		/* emulated threads take seconds for what threads do in microseconds */
@@ -309,7 +320,7 @@ check_bounds(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 	int			nknown = 0;
 	int32_t		i;
 
-	search.bounds = unit_alloc(sizeof(GvBound) * capacity);
+	search.bounded = true;
 	CHECK(gv_mirror_search(searcher, mirror, &search, 1) == GV_OK, "search");
 	for (i = 0; i < search.nhits; i++)
 	{
@@ -321,7 +332,6 @@ check_bounds(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 		  search.nhits);
 	CHECK(nknown > 0 || search.nhits < 50 ||
 		  records->npages * records->nslots < 20, "no hit has a record");
-	unit_free(search.bounds);
 	free_searches(&search, 1);
 }
 
@@ -508,9 +518,7 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	INVALID(BAD_SEARCH(probes = 0));
 	INVALID(BAD_SEARCH(compare = 0));
 	INVALID(BAD_SEARCH(capacity = 0));
-	INVALID(BAD_SEARCH(probed = NULL));
-	INVALID(BAD_SEARCH(hits = NULL));
-	INVALID(BAD_SEARCH(bounds = &bound));
+	INVALID(BAD_SEARCH(bounded = true));
 	INVALID(gv_mirror_put_refine(mirror, (GvRefineItem *) &bound, 1));
 	INVALID(gv_mirror_get_refine(mirror, bound.rowid, 1,
 								 (GvRefineItem *) &bound));
