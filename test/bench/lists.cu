@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "near.cuh"
+#include "gv_cuda.h"
 
 #define REPEATS			20
 #define CENTRES			100
@@ -107,18 +107,15 @@ score_exactly(const Bench *bench)
 static GvStatus
 find_near(const Bench *bench)
 {
-	return gv_gpu_near(&bench->mirror->card, &bench->batch, bench->searcher);
+	return gv_gpu_near(&bench->mirror->card, &bench->batch,
+					   bench->searcher->stream);
 }
 
 /* Only the product, of queries that find_near has left behind. */
 static GvStatus
 multiply(const Bench *bench)
 {
-	GvNear		near;
-
-	GV_TRY(gv_gpu_near_place(&bench->mirror->card, &bench->batch,
-							 bench->searcher, &near));
-	return gv_gpu_product(&bench->mirror->card, &bench->batch, &near,
+	return gv_gpu_product(&bench->mirror->card, &bench->batch,
 						  bench->searcher->stream);
 }
 
@@ -174,7 +171,6 @@ run(Bench *bench, int n)
 	bench->probed_bytes = sizeof(GvProbe) * (size_t) n * batch->probes;
 	bench->starts_bytes = sizeof(uint32_t) * (size_t) n * (batch->probes + 1);
 	exact = find(bench, find_exactly);
-	free(find(bench, find_near));	/* which may take memory */
 	need(gv_gpu_near_ways(bench->searcher, before) == GV_OK, "ways");
 	near = find(bench, find_near);
 	need(gv_gpu_near_ways(bench->searcher, ways) == GV_OK, "ways");
@@ -217,10 +213,9 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most)
 	for (int i = 0; i < most; i++)
 		wanted[i].probes = probes;
 	batch->probes = probes;
-	batch->d_queries = (const float *) on_card(queries, sizeof(float) *
-											   (size_t) most * dims);
-	batch->d_wanted = (const GvWanted *) on_card(wanted,
-												 sizeof(GvWanted) * most);
+	batch->d_queries = (float *) on_card(queries, sizeof(float) *
+										 (size_t) most * dims);
+	batch->d_wanted = (GvWanted *) on_card(wanted, sizeof(GvWanted) * most);
 	batch->d_coarse = (float *) on_card(NULL, sizeof(float) *
 										(size_t) most * nlists);
 	batch->d_probed = (GvProbe *) on_card(NULL, sizeof(GvProbe) *
@@ -228,6 +223,13 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most)
 	batch->d_starts = (uint32_t *) on_card(NULL, sizeof(uint32_t) *
 										   (size_t) most * (probes + 1));
 	batch->d_found = (GvFound *) on_card(NULL, sizeof(GvFound) * most);
+	batch->near.d_halves = (uint16_t *)
+		on_card(NULL, sizeof(uint16_t) * most *
+				(size_t) bench->mirror->card.half_dims);
+	batch->near.d_margins = (float *) on_card(NULL, sizeof(float) * most);
+	batch->near.d_least = (float *) on_card(NULL, sizeof(float) *
+											(size_t) most * gv_nruns(nlists));
+	batch->near.d_ways = (unsigned *) bench->searcher->d_ways.memory;
 	need(cudaEventCreate(&bench->begin) == cudaSuccess &&
 		 cudaEventCreate(&bench->end) == cudaSuccess, "events");
 	free(centres);

@@ -308,8 +308,6 @@ make_searches(Bench *bench, int32_t probes, int32_t capacity)
 		search->probes = probes;
 		search->compare = bench->spec.nlists;
 		search->capacity = capacity;
-		search->probed = malloc(sizeof(GvProbe) * (size_t) probes);
-		search->hits = malloc(sizeof(GvHit) * (size_t) capacity);
 	}
 }
 
