@@ -411,7 +411,8 @@ take_exactly(Choice &choice)
 	for (int first = 0; first < nlists && ties > 0; first += GV_WARP)
 	{
 		int			list = first + lane;
-		bool		tie = list < nlists && gv_ordered(scores[list]) == bound.key;
+		bool		tie = list < nlists &&
+			gv_ordered(scores[list]) == bound.key;
 		uint32_t	lanes = __ballot_sync(GV_FULL_WARP, tie);
 		uint32_t	before = __popc(lanes & ((1u << lane) - 1));
 

@@ -19,7 +19,7 @@
  *	- the tensor core adds products of halves, exact in fp32, in groups of 4 to
  *	  16 and the sum so far, aligned to the largest and cut to 24 bits or more
  *	  (Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor
- *	  cores", 2021): less than 20 * 2^-23 (Q + E)(C + F) for 16 dimensions,
+ *	  cores", 2021): at most 24 * 2^-23 (Q + E)(C + F) for 16 dimensions,
  *	  for which (dims + 32) 2^-22 (Q + E)(C + F) is taken
  *	- the exact score, and |c|^2 and the last two roundings of a, have relative
  *	  errors below (dims / 16 + 32) 2^-24 of numbers below (Q + C + E + F)^2
@@ -110,7 +110,8 @@ halve_kernel(GvCardModel card, GvBatch batch)
 	square = add_warp(square);
 	error = add_warp(error);
 	if (lane == 0)
-		batch.near.d_margins[query] = margin(card, length(square), length(error));
+		batch.near.d_margins[query] = margin(card, length(square),
+											 length(error));
 }
 
 /* Is this the way for a batch? */

@@ -10,10 +10,10 @@
  * stands at c ^ (r / 2 % 4) of its row, so that the 8 rows that ldmatrix reads
  * at a time are in 8 places of 16 bytes.
  *
- * Bytes from L2: a slice of a tile of 128 x 256 is 24 KB for 1 M products, 1,024
- * clocks of an SM, or 24 a clock and SM; of 128 x 128 it would be 32, and all
- * SMs together more than L2 gives.  Tiles of the same lists follow each other,
- * so that centroids in the card's memory are read once.
+ * Bytes from L2: a slice of a tile of 128 x 256 is 24 KB for 1 M products,
+ * 1,024 clocks of an SM, or 24 a clock and SM; of 128 x 128 it would be 32, and
+ * all SMs together more than L2 gives.  Tiles of the same lists follow each
+ * other, so that centroids in the card's memory are read once.
  */
 #include "select.cuh"
 #include "gv_cuda.h"
