@@ -15,44 +15,6 @@
 #define WARPS			(THREADS / GV_WARP)
 #define CHUNK_CODES		(2 * GV_CHUNK)	/* sub-quantizers in 16 bytes */
 
-/* First dimension of sub-quantizer j: see gv_sub_start. */
-static __device__ __forceinline__ int
-sub_start(const GvCardModel &card, int j)
-{
-	return (int) ((int64_t) j * card.dims / card.m);
-}
-
-/*
- * The look-up table [chunks * 32][16] of a query; rows beyond m are 0, so
- * that the spare codes of the last chunk add nothing.
- */
-static __device__ __forceinline__ void
-make_table(const GvCardModel &card, const float *query, float *table)
-{
-	float		weight = card.metric == GV_IP ? -1.0f : -2.0f;
-	int			nentries = card.shape.chunks * CHUNK_CODES * GV_CODEWORDS;
-
-	for (int e = threadIdx.x; e < nentries; e += THREADS)
-	{
-		int			j = e / GV_CODEWORDS;
-		float		sum = 0.0f;
-
-		if (j < card.m)
-		{
-			int			start = sub_start(card, j);
-			int			ndims = sub_start(card, j + 1) - start;
-			const float *word = card.d_codebooks +
-				(int64_t) GV_CODEWORDS * start +
-				(int64_t) (e % GV_CODEWORDS) * ndims;
-
-			for (int d = 0; d < ndims; d++)
-				sum = __fadd_rn(sum, __fmul_rn(query[start + d], word[d]));
-			sum = __fmul_rn(weight, sum);
-		}
-		table[e] = sum;
-	}
-}
-
 /* Add the table entries of four bytes, eight codes, lowest first. */
 static __device__ __forceinline__ float
 add_word(float sum, uint32_t word, const float *rows /* [8][16] */ )
@@ -74,6 +36,8 @@ scan_kernel(GvCardModel card, GvBatch batch)
 	float	   *table = (float *) memory;
 	int			query = blockIdx.y;
 	int			lane = threadIdx.x % GV_WARP;
+	int			nfloats = card.shape.chunks * CHUNK_CODES * GV_CODEWORDS;
+	const uint4 *made;
 	int			nprobed = batch.d_found[query].nprobed;
 	const GvProbe *probed = batch.d_probed + (int64_t) query * batch.probes;
 	const uint32_t *starts = batch.d_starts +
@@ -81,10 +45,12 @@ scan_kernel(GvCardModel card, GvBatch batch)
 	float	   *scores = batch.d_scores + (int64_t) query * batch.copies;
 	uint32_t	nblocks = starts[nprobed];
 
-	/* 1. the table, by all */
+	/* 1. the table */
 	if (blockIdx.x * WARPS >= nblocks)
 		return;
-	make_table(card, batch.d_queries + (int64_t) query * card.dims, table);
+	made = (const uint4 *) (batch.d_tables + (int64_t) query * nfloats);
+	for (int i = threadIdx.x; i < nfloats / 4; i += THREADS)
+		memory[i] = made[i];
 	__syncthreads();
 
 	/* 2. a block of copies a warp */
@@ -121,8 +87,8 @@ GvStatus
 gv_gpu_scan(const GvCardModel *card, const GvBatch *batch,
 			GvSearcher *searcher)
 {
-	int			table_bytes = card->shape.chunks * CHUNK_CODES *
-		GV_CODEWORDS * (int) sizeof(float);
+	int			table_bytes = gv_table_floats(&card->shape) *
+		(int) sizeof(float);
 	int64_t		most = (batch->copies / GV_WARP + WARPS - 1) / WARPS;
 	int64_t		share = (2 * searcher->nsms + batch->n - 1) / batch->n;
 	dim3		grid((unsigned) (share < most ? share : most), batch->n);

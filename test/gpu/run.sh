@@ -16,6 +16,8 @@
 #	sanitize	the same at small size under compute-sanitizer: memory, races,
 #				uninitialised memory, barriers
 #	sql			the SQL suite through gpuvecd on the card
+#	lists		the choice of lists alone, by exact scores and by the filter
+#				(test/bench/lists.cu)
 #	scanner		the list scanner alone, on an index of word vectors
 #				(test/bench/scanner/, test/demo's data)
 #	data		makes the data sets ARGUMENT..., as test/bench/data.py names
@@ -120,6 +122,14 @@ build_scanner() {
 	link scanner "$dir"/bench/*.o
 }
 
+build_lists() {
+	build_engines
+	[ -x "$GV_TMP/card/lists" ] ||
+		"$NVCC" -std=c++17 -O2 -arch="sm_$ARCH" -I"$GV_ROOT/src" \
+			-I"$GV_ROOT/gpu" -cudart static "$GV_ROOT/test/bench/lists.cu" \
+			"$GV_TMP"/card/*.o -lm -o "$GV_TMP/card/lists"
+}
+
 stage_kernels() {
 	build_check
 	"$GV_TMP/card/check_card"
@@ -140,6 +150,17 @@ stage_sanitize() {
 stage_sql() {
 	GPUVEC_TEST_NVCC=$NVCC GPU_ARCHS=$ARCH GPUVEC_TEST_SERVER=$SERVER ONLY=sql \
 		"$GV_ROOT/test/run.sh"
+}
+
+# The usual index, a word index with many probes, and many lists.
+stage_lists() {
+	[ "$SERVER" = cuda ] || gv_die "this stage needs a card"
+	build_lists
+	"$GV_TMP/card/lists" 384 8192 30
+	"$GV_TMP/card/lists" 384 8192 150
+	"$GV_TMP/card/lists" 50 500 13
+	"$GV_TMP/card/lists" 384 100000 100
+	"$GV_TMP/card/lists" 384 1000000 300
 }
 
 # Installs gpuvec into a copy of PostgreSQL and starts a cluster with gpuvecd,
