@@ -24,7 +24,7 @@
 
 /* What one part of a batch may have: memory of the card, and queries. */
 #define MOST_WORK		((int64_t) 1 << 30)
-#define MOST_QUERIES	2048
+#define MOST_QUERIES	1024
 
 /* Batches up to here are graphs; beyond, launches cost next to nothing. */
 #define MOST_REPLAYED	64

@@ -86,7 +86,7 @@ gv_emulate_launch(dim3 grid, dim3 threads, size_t shared_bytes, Kernel kernel,
 
 extern uint4 *gv_emulated_shared();
 extern uint64_t gv_emulated_exchange(uint64_t value, int lane);
-extern bool gv_emulated_any(bool value);
+extern unsigned gv_emulated_ballot(bool value);
 extern void __syncthreads();
 
 template <typename T>
@@ -148,7 +148,32 @@ atomicAdd(T *address, T value)
 static inline bool
 __any_sync(unsigned mask, bool value)
 {
-	return gv_emulated_any(value);
+	return gv_emulated_ballot(value) != 0;
+}
+
+static inline unsigned
+__ballot_sync(unsigned mask, bool value)
+{
+	return gv_emulated_ballot(value);
+}
+
+static inline int
+__popc(unsigned value)
+{
+	return __builtin_popcount(value);
+}
+
+/* Bytes of y (4 to 7) and x (0 to 3), one by each digit of the selector. */
+static inline unsigned
+__byte_perm(unsigned x, unsigned y, unsigned selector)
+{
+	uint64_t	bytes = (uint64_t) y << 32 | x;
+	unsigned	result = 0;
+
+	for (int i = 0; i < 4; i++)
+		result |= (unsigned) (bytes >> (selector >> 4 * i & 7) * 8 & 0xFF) <<
+			8 * i;
+	return result;
 }
 
 template <typename T>

@@ -154,18 +154,18 @@ gv_emulated_exchange(uint64_t value, int lane)
 	return gate->values[pass(gate) % 2][lane];
 }
 
-bool
-gv_emulated_any(bool value)
+unsigned
+gv_emulated_ballot(bool value)
 {
 	Gate	   *gate = &warps[threadIdx.x / WARP];
 	unsigned	turn;
-	bool		any = false;
+	unsigned	votes = 0;
 
 	gate->values[gate->passed % 2][threadIdx.x % WARP] = value;
 	turn = pass(gate);
 	for (int i = 0; i < WARP; i++)
-		any |= gate->values[turn % 2][i] != 0;
-	return any;
+		votes |= (unsigned) (gate->values[turn % 2][i] != 0) << i;
+	return votes;
 }
 
 void
