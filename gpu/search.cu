@@ -185,12 +185,12 @@ is_small(const GvBatch *batch)
 static void
 round_batch(const GvMirror *mirror, GvBatch *batch)
 {
-	int64_t		probes = (batch->probes + 7) / 8 * 8;
+	int64_t		probes = round_up(batch->probes);
 
 	batch->n = (int32_t) round_up(batch->n);
 	batch->probes = (int32_t) (probes < mirror->spec.nlists ? probes :
 							   mirror->spec.nlists);
-	batch->capacity = (batch->capacity + 15) / 16 * 16;
+	batch->capacity = (int32_t) round_up(batch->capacity);
 	batch->copies = most_copies(mirror, batch->probes);
 }
 
