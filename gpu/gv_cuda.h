@@ -322,7 +322,7 @@ struct GvReplay
 	uint64_t	used;			/* when, by the searcher's clock */
 };
 
-#define GV_REPLAYS			32
+#define GV_REPLAYS			64
 
 struct GvSearcher
 {

@@ -24,7 +24,7 @@
 
 /* What one part of a batch may have: memory of the card, and queries. */
 #define MOST_WORK		((int64_t) 1 << 30)
-#define MOST_QUERIES	2048
+#define MOST_QUERIES	1024
 
 /* Batches up to here are graphs; beyond, launches cost next to nothing. */
 #define MOST_REPLAYED	64
@@ -199,12 +199,12 @@ is_small(const GvBatch *batch)
 static void
 round_batch(const GvMirror *mirror, GvBatch *batch)
 {
-	int64_t		probes = (batch->probes + 7) / 8 * 8;
+	int64_t		probes = round_up(batch->probes);
 
 	batch->n = (int32_t) round_up(batch->n);
 	batch->probes = (int32_t) (probes < mirror->spec.nlists ? probes :
 							   mirror->spec.nlists);
-	batch->capacity = (batch->capacity + 15) / 16 * 16;
+	batch->capacity = (int32_t) round_up(batch->capacity);
 	batch->copies = most_copies(mirror, batch->probes);
 }
 

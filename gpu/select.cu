@@ -212,7 +212,8 @@ sift_copies_kernel(GvCardModel card, GvBatch batch)
 }
 
 /*
- * The same of many copies, or in many lists.  Shared: items [warps / 2 or 1][32 NW].
+ * The same of many copies, or in many lists.
+ * Shared: items [warps / 2 or 1][32 NW].
  */
 template <int NW, int NT, int WARPS>
 static __global__ void __launch_bounds__(WARPS *GV_WARP)

@@ -222,7 +222,7 @@ gv_sift_settle(const Source &source, int k, GvSift &sift)
 			sift.ids[i] = ids[r];
 			ranks[r] = sift.ranks[i];
 			if (atomicAdd(&sift.same[ranks[r]], 1u) > 0)
-				sift.tied = 1;
+				atomicAdd(&sift.tied, 1u);
 		}
 	}
 	__syncthreads();

@@ -121,11 +121,13 @@ gv_gpu_sort_probes(const GvCardModel *card, const GvBatch *batch,
 	{
 		size_t		bytes = memory.temporary_bytes;
 
-		GV_LAUNCH(list_keys_kernel, blocks_for(n), THREADS, 0, stream, batch->d_coarse + query * n, (int) n, memory.keys[0],
-			 memory.values[0]);
+		GV_LAUNCH(list_keys_kernel, blocks_for(n), THREADS, 0, stream,
+				  batch->d_coarse + query * n, (int) n, memory.keys[0],
+				  memory.values[0]);
 		GV_TRY(sort_pairs(&memory, n, 32, stream));
-		GV_LAUNCH(list_out_kernel, blocks_for(n + 1), THREADS, 0, stream, *card, *batch, query, memory.keys[1], memory.values[1],
-			 memory.values[0]);
+		GV_LAUNCH(list_out_kernel, blocks_for(n + 1), THREADS, 0, stream,
+				  *card, *batch, query, memory.keys[1], memory.values[1],
+				  memory.values[0]);
 		GV_CUDA_TRY(cudaGetLastError());
 		/* what lies behind a query's own probes is never read */
 		GV_CUDA_TRY(cub::DeviceScan::ExclusiveSum(memory.temporary, bytes,
@@ -246,12 +248,15 @@ gv_gpu_sort_copies(const GvCardModel *card, const GvBatch *batch,
 		GV_TRY(sort_memory(searcher, n, &memory));
 	for (int query = 0; query < batch->n && n > 0; query++)
 	{
-		GV_LAUNCH(rowid_keys_kernel, blocks_for(n), THREADS, 0, stream, *card, *batch, query, n, memory.keys[0], memory.values[0]);
+		GV_LAUNCH(rowid_keys_kernel, blocks_for(n), THREADS, 0, stream, *card,
+				  *batch, query, n, memory.keys[0], memory.values[0]);
 		GV_TRY(sort_pairs(&memory, n, ROWID_BITS, stream));
-		GV_LAUNCH(score_keys_kernel, blocks_for(n), THREADS, 0, stream, *batch, *card, query, n, memory.values[1], memory.keys[0],
-			 memory.values[0]);
+		GV_LAUNCH(score_keys_kernel, blocks_for(n), THREADS, 0, stream, *batch,
+				  *card, query, n, memory.values[1], memory.keys[0],
+				  memory.values[0]);
 		GV_TRY(sort_pairs(&memory, n, 32, stream));
-		GV_LAUNCH(copy_out_kernel, blocks_for(n), THREADS, 0, stream, *card, *batch, query, n, memory.keys[1], memory.values[1]);
+		GV_LAUNCH(copy_out_kernel, blocks_for(n), THREADS, 0, stream, *card,
+				  *batch, query, n, memory.keys[1], memory.values[1]);
 		GV_CUDA_TRY(cudaGetLastError());
 	}
 	GV_LAUNCH(give_kernel, batch->n, GV_WARP, 0, stream, *card, *batch);

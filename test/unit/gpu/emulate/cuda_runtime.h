@@ -228,6 +228,19 @@ atomicMax(T *address, T value)
 	return old;
 }
 
+/* Bytes of y (4 to 7) and x (0 to 3), one by each digit of the selector. */
+static inline unsigned
+__byte_perm(unsigned x, unsigned y, unsigned selector)
+{
+	uint64_t	bytes = (uint64_t) y << 32 | x;
+	unsigned	result = 0;
+
+	for (int i = 0; i < 4; i++)
+		result |= (unsigned) (bytes >> (selector >> 4 * i & 7) * 8 & 0xFF) <<
+			8 * i;
+	return result;
+}
+
 template <typename T>
 static inline T
 atomicMin(T *address, T value)
