@@ -16,6 +16,8 @@
 #	sanitize	the same at small size under compute-sanitizer: memory, races,
 #				uninitialised memory, barriers
 #	sql			the SQL suite through gpuvecd on the card
+#	faults		the tests of gpuvecd that test/t has, with the card, and what
+#				only a card does to it (test/gpu/card_faults.pl)
 #	scanner		the list scanner alone, on an index of word vectors
 #				(test/bench/scanner/, test/demo's data)
 #	data		makes the data sets ARGUMENT..., as test/bench/data.py names
@@ -141,6 +143,28 @@ stage_sql() {
 		"$GV_ROOT/test/run.sh"
 }
 
+# For card_faults.pl gpuvecd is linked with broken.cu, by an nvcc that does so.
+stage_faults() {
+	local dir=$GV_TMP/faults
+	[ "$SERVER" = cuda ] || gv_die "this stage needs a card"
+	mkdir "$dir"
+	"$NVCC" -O1 -arch="sm_$ARCH" "$GV_ROOT/test/gpu/hog.cu" -o "$dir/hog"
+	"$NVCC" -std=c++17 -O1 -arch="sm_$ARCH" -I"$GV_ROOT/src" \
+		-I"$GV_ROOT/gpu" -c "$GV_ROOT/test/gpu/broken.cu" -o "$dir/broken.o"
+	cat >"$dir/nvcc" <<-EOF
+		#!/bin/bash
+		case " \$* " in
+		*' -c '*) exec '$NVCC' "\$@" ;;
+		esac
+		exec '$NVCC' "\$@" '$dir/broken.o' -Xlinker --wrap=gv_mirror_search \
+			-Xlinker --wrap=gv_mirror_put_list
+	EOF
+	chmod +x "$dir/nvcc"
+	GPUVEC_TEST_NVCC=$dir/nvcc GPU_ARCHS=$ARCH GPUVEC_TEST_SERVER=cuda \
+		GPUVEC_TEST_HOG=$dir/hog ONLY=tap \
+		TAP="${TAP-015 016 017 019 020 021 023}" "$GV_ROOT/test/run.sh"
+}
+
 # Installs gpuvec into a copy of PostgreSQL and starts a cluster with gpuvecd,
 # named $1; further arguments are settings.
 start_cluster() {
@@ -226,7 +250,7 @@ IFS=, read -ra STAGES <<<"$1"
 shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
-	kernels | sanitize | sql | scanner | data | bench) ;;
+	kernels | sanitize | sql | faults | scanner | data | bench) ;;
 	*) usage ;;
 	esac
 done

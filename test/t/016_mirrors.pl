@@ -19,7 +19,7 @@ my $cycles = long_test() ? 40 : 8;
 my $node = new_node(
 	'main',
 	allows_streaming => 1,
-	conf => "shared_preload_libraries = 'gpuvec'\ngpuvec.server = 'cpu'\n"
+	conf => "shared_preload_libraries = 'gpuvec'\ngpuvec.server = '$SERVER'\n"
 	  . "gpuvec.engine = 'gpu'\ngpuvec.request_timeout = '10s'\n"
 	  . "maintenance_work_mem = '1MB'\nmax_worker_processes = 16\n");
 
