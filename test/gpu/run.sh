@@ -12,7 +12,7 @@
 # `pip download`: psycopg, psycopg-binary, typing-extensions.
 #
 #	kernels		every kernel against the portable engine, odd sizes
-#				(test/unit/engine/check_mirror.c)
+#				(test/unit/engine/check_mirror*.c)
 #	sanitize	the same at small size under compute-sanitizer: memory, races,
 #				uninitialised memory, barriers
 #	sql			the SQL suite through gpuvecd on the card
@@ -100,9 +100,10 @@ build_check() {
 	build_engines
 	[ ! -x "$dir/check_card" ] || return 0
 	mkdir "$dir/check"
-	for file in engine/check_mirror gpu/check_card; do
+	for file in "$GV_ROOT"/test/unit/engine/check_mirror*.c \
+		"$GV_ROOT/test/unit/gpu/check_card.c"; do
 		gcc -std=gnu99 -g -O1 -I"$GV_ROOT/src" \
-			-DUNIT_MIRRORS=gv_cuda_mirrors -c "$GV_ROOT/test/unit/$file.c" \
+			-DUNIT_MIRRORS=gv_cuda_mirrors -c "$file" \
 			-o "$dir/check/$(basename "$file").o"
 	done
 	link check_card "$dir"/check/*.o

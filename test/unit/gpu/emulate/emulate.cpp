@@ -155,18 +155,14 @@ gv_emulated_exchange(uint64_t value, int lane)
 	return gate->values[pass(gate) % 2][lane];
 }
 
-bool
-gv_emulated_any(bool value)
+/* What all lanes of the warp bring to the same exchange. */
+void
+gv_emulated_share(uint64_t value, uint64_t values[WARP])
 {
 	Gate	   *gate = &warps[threadIdx.x / WARP];
-	unsigned	turn;
-	bool		any = false;
 
 	gate->values[gate->passed % 2][threadIdx.x % WARP] = value;
-	turn = pass(gate);
-	for (int i = 0; i < WARP; i++)
-		any |= gate->values[turn % 2][i] != 0;
-	return any;
+	memcpy(values, gate->values[pass(gate) % 2], sizeof(gate->values[0]));
 }
 
 void
