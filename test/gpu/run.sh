@@ -64,62 +64,39 @@ unpack() {
 	ldconfig
 }
 
-# Compiles the engines, the card's among them if there is one, into
-# GV_TMP/card.
-build_engines() {
+# Links objects to a program, $1.
+link() {
+	local program=$1
+	shift
+	if [ "$SERVER" = cuda ]; then
+		"$NVCC" -cudart static "$@" -lm -o "$program"
+	else
+		gcc "$@" -lm -o "$program"
+	fi
+}
+
+# Compiles the engines for this card, and what checks them, into GV_TMP/card.
+build_check() {
 	local dir=$GV_TMP/card file
+	[ "$SERVER" = cuda ] || gv_die "this stage needs a card"
 	[ ! -d "$dir" ] || return 0
 	mkdir "$dir"
-	if [ "$SERVER" = cuda ]; then
-		for file in "$GV_ROOT"/gpu/*.cu; do
-			echo "$file"
-		done | xargs -P "$(nproc)" -I FILE sh -c \
-			"'$NVCC' -std=c++17 -O3 -fmad=false -lineinfo -arch=sm_$ARCH \
-				-I'$GV_ROOT/src' -c FILE -o '$dir'/\$(basename FILE).o"
-	fi
+	for file in "$GV_ROOT"/gpu/*.cu; do
+		echo "$file"
+	done | xargs -P "$(nproc)" -I FILE sh -c \
+		"'$NVCC' -std=c++17 -O3 -fmad=false -lineinfo -arch=sm_$ARCH \
+			-I'$GV_ROOT/src' -c FILE -o '$dir'/\$(basename FILE).o"
 	for file in "$GV_ROOT"/src/engine/*.c "$GV_ROOT"/src/cpu/*.c; do
 		gcc -std=gnu99 -g -O3 -ffp-contract=off -I"$GV_ROOT/src" -c "$file" \
 			-o "$dir/$(basename "$file").o"
 	done
-}
-
-# Links objects and the engines to GV_TMP/card/$1.
-link() {
-	local program=$GV_TMP/card/$1
-	shift
-	if [ "$SERVER" = cuda ]; then
-		"$NVCC" -cudart static "$@" "$GV_TMP"/card/*.o -lm -o "$program"
-	else
-		gcc "$@" "$GV_TMP"/card/*.o -lm -o "$program"
-	fi
-}
-
-build_check() {
-	local file dir=$GV_TMP/card
-	[ "$SERVER" = cuda ] || gv_die "this stage needs a card"
-	build_engines
-	[ ! -x "$dir/check_card" ] || return 0
-	mkdir "$dir/check"
 	for file in "$GV_ROOT"/test/unit/engine/check_mirror*.c \
 		"$GV_ROOT/test/unit/gpu/check_card.c"; do
 		gcc -std=gnu99 -g -O1 -I"$GV_ROOT/src" \
 			-DUNIT_MIRRORS=gv_cuda_mirrors -c "$file" \
-			-o "$dir/check/$(basename "$file").o"
+			-o "$dir/$(basename "$file").o"
 	done
-	link check_card "$dir"/check/*.o
-}
-
-build_scanner() {
-	local file dir=$GV_TMP/card cuda=()
-	build_engines
-	[ ! -x "$dir/scanner" ] || return 0
-	mkdir "$dir/bench"
-	[ "$SERVER" != cuda ] || cuda=(-DGV_HAVE_CUDA)
-	for file in "$GV_ROOT"/test/bench/scanner/*.c; do
-		gcc -std=gnu99 -O2 "${cuda[@]}" -I"$GV_ROOT/src" -c "$file" \
-			-o "$dir/bench/$(basename "$file").o"
-	done
-	link scanner "$dir"/bench/*.o
+	link "$dir/check_card" "$dir"/*.o
 }
 
 stage_kernels() {
@@ -182,11 +159,28 @@ start_cluster() {
 		"gpuvec.server = $SERVER" "$@"
 }
 
+# Links the scanner benchmark, GV_TMP/scanner/scanner, with the engines that
+# start_cluster has compiled.
+build_scanner() {
+	local dir=$GV_TMP/scanner src=$GV_TMP/src file engines cuda=()
+	mkdir -p "$dir"
+	engines=("$src"/src/engine/*.o "$src"/src/cpu/*.o)
+	if [ "$SERVER" = cuda ]; then
+		cuda=(-DGV_HAVE_CUDA)
+		engines+=("$src"/gpu/*.o)
+	fi
+	for file in "$GV_ROOT"/test/bench/scanner/*.c; do
+		gcc -std=gnu99 -O2 "${cuda[@]}" -I"$GV_ROOT/src" -c "$file" \
+			-o "$dir/$(basename "$file").o"
+	done
+	link "$dir/scanner" "$dir"/*.o "${engines[@]}"
+}
+
 # Mirrors an index of word vectors, measures.
 stage_scanner() {
-	local oid probes data=$GV_TMP/scanner
+	local oid probes
+	start_cluster words 'maintenance_work_mem = 1GB'
 	build_scanner
-	start_cluster scanner 'maintenance_work_mem = 1GB'
 	gv_as "$GV_BIN/psql" -Xqc 'CREATE EXTENSION gpuvec' \
 		-c 'CREATE TABLE words (id int, word text, embedding real[])'
 	gzip -dc "$GV_ROOT"/test/demo/*.copy.gz |
@@ -198,8 +192,8 @@ stage_scanner() {
 		SELECT 'words_e'::regclass::oid, probes || ' ' || 2 * candidates
 		FROM gpuvec_calibration('words_e') WHERE k = 10 AND recall = 0.95")
 	# shellcheck disable=SC2086
-	gv_as "$GV_TMP/card/scanner" "$data" "$oid" $probes
-	gv_stop scanner
+	gv_as "$GV_TMP/scanner/scanner" "$GV_TMP/words" "$oid" $probes
+	gv_stop words
 }
 
 stage_data() {
@@ -229,7 +223,6 @@ shared_memory_type() {
 
 stage_bench() {
 	local runas=''
-	build_scanner
 	start_cluster bench "shared_buffers = $(memory_share)MB" \
 		"maintenance_work_mem = $(($(memory_share) / 2))MB" \
 		'max_worker_processes = 64' 'max_parallel_workers = 64' \
@@ -238,11 +231,12 @@ stage_bench() {
 		'max_parallel_workers_per_gather = 0' \
 		'gpuvec.request_timeout = 10s' 'gpuvec.engine = gpu' \
 		"dynamic_shared_memory_type = $(shared_memory_type)"
+	build_scanner
 	PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native} \
 		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG"
 	[ "$(id -u)" != 0 ] || runas="runuser -u $GV_USER -- "
 	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/card.py" \
-		--scanner "$runas$GV_TMP/card/scanner" "${ARGUMENTS[@]}"
+		--scanner "$runas$GV_TMP/scanner/scanner" "${ARGUMENTS[@]}"
 	gv_stop bench
 }
 
