@@ -12,6 +12,7 @@
 #include "utils/memutils.h"
 
 #include "am/ivfpqplace.h"
+#include "page/ivfpqfault.h"
 
 /* Rows placed at once: enough to keep the engine busy, and in the cache. */
 #define BATCH_ROWS		2048
@@ -27,6 +28,7 @@ take_encoded(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 		IvfpqCalibrationTake(placer->calibration, encoded->neighbours,
 							 encoded->nneighbours, ids);
 	placer->sink(placer->sink_arg, ids, encoded, n);
+	IvfpqFault("build: encoded");
 }
 
 /*

@@ -13,6 +13,7 @@
 #include "utils/memutils.h"
 
 #include "am/ivfpqtrain.h"
+#include "page/ivfpqfault.h"
 
 /* Rows on their way to the sample of gpuvecd. */
 typedef struct Sender
@@ -92,6 +93,24 @@ get_model(IvfpqTraining *training, IvfpqBuilder *builder)
 }
 
 /*
+ * Send, train, fetch; false: it failed.  Faults are named for what has been
+ * done.
+ */
+static bool
+train(IvfpqTraining *training, const IvfpqSample *sample,
+	  IvfpqBuilder *builder, int64 nrows, IvfpqRowSource read, void *arg)
+{
+	IvfpqFault("build: begun");
+	if (!send_sample(training, sample, builder, nrows, read, arg))
+		return false;
+	IvfpqFault("build: sent");
+	if (!get_model(training, builder))
+		return false;
+	IvfpqFault("build: trained");
+	return true;
+}
+
+/*
  * Train `lists` lists on about `wanted` rows, or on the sample if that is the
  * whole table; neither it nor the queries are transformed yet.  On success
  * training->builder is there to encode rows.
@@ -126,8 +145,7 @@ IvfpqTrainRemote(IvfpqTraining *training, Relation index,
 	builder = IvfpqBuilderBegin(index, &spec, training->mean);
 	if (builder == NULL)
 		return false;
-	if (send_sample(training, sample, builder, nrows, read, arg) &&
-		get_model(training, builder))
+	if (train(training, sample, builder, nrows, read, arg))
 		return true;
 	IvfpqBuilderFailed(index, IvfpqBuilderReason(builder));
 	IvfpqBuilderEnd(builder);
