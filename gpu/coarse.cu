@@ -2,65 +2,81 @@
  * coarse.cu
  *		The list scores of a batch of queries: distances to all centroids.
  *
- * Scores are gv_coarse's to the last bit: dimension i goes to partial sum
- * i mod 16, and half a warp has one lane for each partial sum.  Its lanes then
- * read 16 neighbouring dimensions of a centroid at a time.
+ * One query needs bytes: a lane has eight loads of 16 bytes on their way.  More
+ * queries need arithmetic: a team of four lanes takes two centroids and four or
+ * eight queries, so that every value it loads serves several terms.  Blocks are
+ * small, so that all SMs have their share of 8,192 lists; that few of them have
+ * to fit an SM leaves the compiler registers for loads ahead of their use.
  */
-#include "select.cuh"
-#include "gv_cuda.h"
+#include "score.cuh"
 
-#define LANES			16		/* partial sums of a score */
-#define THREADS			256
-#define TEAMS			(THREADS / LANES)	/* half warps */
+#define THREADS			64
+#define TEAMS			(THREADS / GV_QUAD)	/* of four lanes */
+#define CENTROIDS		2		/* a team */
 #define SLICE			512		/* dimensions in shared memory at a time */
 
+/* A team a centroid, for one query. */
+template <bool PRODUCT>
+static __global__ void __launch_bounds__(THREADS, 8)
+coarse_one_kernel(GvCardModel card, GvBatch batch)
+{
+	int			list = blockIdx.x * TEAMS + threadIdx.x / GV_QUAD;
+	const float *centroid = card.d_centroids +
+		(int64_t) min(list, card.nlists - 1) * card.dims;
+	float		score = gv_quad_score<PRODUCT>(batch.d_queries, centroid,
+											   card.dims);
+
+	if (threadIdx.x % GV_QUAD == 0 && list < card.nlists)
+		batch.d_coarse[list] = score;
+}
+
 /*
- * A team takes CENTROIDS centroids and QUERIES queries: every value it loads
- * serves several products.  Block (x, y) has the centroids from
- * x * TEAMS * CENTROIDS on and the queries from y * QUERIES on.
- * Shared: queries [QUERIES][SLICE].
+ * Block (x, y) has the centroids from x * TEAMS * CENTROIDS on and the queries
+ * from y * QUERIES on.  Shared: queries [QUERIES][SLICE].
  */
-template <int CENTROIDS, int QUERIES, bool PRODUCT>
-static __global__ void __launch_bounds__(THREADS)
+template <int QUERIES, bool PRODUCT, bool ALIGNED>
+static __global__ void __launch_bounds__(THREADS, 6)
 coarse_kernel(GvCardModel card, GvBatch batch)
 {
-	__shared__ float shared[QUERIES][SLICE];
-	int			lane = threadIdx.x % LANES;
-	int			first = (blockIdx.x * TEAMS + threadIdx.x / LANES) * CENTROIDS;
+	__shared__ float4 shared[QUERIES][SLICE / 4];
+	int			first = (blockIdx.x * TEAMS + threadIdx.x / GV_QUAD) * CENTROIDS;
 	int			query = blockIdx.y * QUERIES;
-	float		sums[CENTROIDS][QUERIES] = {};
+	float		sums[CENTROIDS][QUERIES][4] = {};
 
 	for (int start = 0; start < card.dims; start += SLICE)
 	{
-		int			ndims = min(SLICE, card.dims - start);
+		int			end = min(SLICE, card.dims - start);
 
 		__syncthreads();
 		for (int q = 0; q < QUERIES; q++)
-			for (int i = threadIdx.x; i < ndims; i += THREADS)
+			for (int i = threadIdx.x; 4 * i < end; i += THREADS)
 				shared[q][i] = query + q < batch.n ?
-					batch.d_queries[(int64_t) (query + q) * card.dims +
-									start + i] : 0.0f;
+					gv_load_four<ALIGNED>(batch.d_queries +
+										  (int64_t) (query + q) * card.dims,
+										  start + 4 * i, card.dims) :
+					make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 		__syncthreads();
 
-		for (int i = lane; i < ndims; i += LANES)
+#pragma unroll 4
+		for (int i = threadIdx.x % GV_QUAD; 4 * i < end; i += GV_QUAD)
 		{
+			float4		x[CENTROIDS];
+
 #pragma unroll
 			for (int c = 0; c < CENTROIDS; c++)
+				x[c] = gv_load_four<ALIGNED>(card.d_centroids +
+											 (int64_t) min(first + c,
+														   card.nlists - 1) *
+											 card.dims, start + 4 * i,
+											 card.dims);
+#pragma unroll
+			for (int q = 0; q < QUERIES; q++)
 			{
-				int			list = min(first + c, card.nlists - 1);
-				float		x = card.d_centroids[(int64_t) list * card.dims +
-												 start + i];
+				float4		y = shared[q][i];
 
 #pragma unroll
-				for (int q = 0; q < QUERIES; q++)
-				{
-					float		y = shared[q][i];
-					float		diff = PRODUCT ? 0.0f : __fsub_rn(y, x);
-
-					sums[c][q] = __fadd_rn(sums[c][q], PRODUCT ?
-										   __fmul_rn(y, x) :
-										   __fmul_rn(diff, diff));
-				}
+				for (int c = 0; c < CENTROIDS; c++)
+					gv_add_four<PRODUCT>(sums[c][q], y, x[c]);
 			}
 		}
 	}
@@ -70,33 +86,51 @@ coarse_kernel(GvCardModel card, GvBatch batch)
 #pragma unroll
 		for (int q = 0; q < QUERIES; q++)
 		{
-			float		sum = sums[c][q];
+			float		score = gv_add_sums<PRODUCT>(sums[c][q]);
 
-#pragma unroll
-			for (int half = LANES / 2; half > 0; half /= 2)
-				sum = __fadd_rn(sum, __shfl_down_sync(GV_FULL_WARP, sum, half,
-													  LANES));
-			if (lane == 0 && first + c < card.nlists && query + q < batch.n)
+			if (threadIdx.x % GV_QUAD == 0 && first + c < card.nlists &&
+				query + q < batch.n)
 				batch.d_coarse[(int64_t) (query + q) * card.nlists + first + c] =
-					gv_card_score(PRODUCT ? -sum : sum);
+					score;
 		}
 }
 
-template <int CENTROIDS, int QUERIES>
-static GvStatus
+template <bool PRODUCT>
+static void
+launch_one(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
+{
+	GV_LAUNCH(coarse_one_kernel<PRODUCT>,
+			  (card->nlists + TEAMS - 1) / TEAMS, THREADS, 0, stream, *card,
+			  *batch);
+}
+
+template <int QUERIES, bool PRODUCT>
+static void
 launch(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
 {
 	int			span = TEAMS * CENTROIDS;
 	dim3		grid((card->nlists + span - 1) / span,
 					 (batch->n + QUERIES - 1) / QUERIES);
 
-	if (card->metric == GV_IP)
-		GV_LAUNCH((coarse_kernel<CENTROIDS, QUERIES, true>), grid, THREADS, 0,
+	if (card->dims % 4 == 0)
+		GV_LAUNCH((coarse_kernel<QUERIES, PRODUCT, true>), grid, THREADS, 0,
 				  stream, *card, *batch);
 	else
-		GV_LAUNCH((coarse_kernel<CENTROIDS, QUERIES, false>), grid, THREADS, 0,
+		GV_LAUNCH((coarse_kernel<QUERIES, PRODUCT, false>), grid, THREADS, 0,
 				  stream, *card, *batch);
-	return gv_cuda_status(cudaGetLastError());
+}
+
+template <bool PRODUCT>
+static void
+launch_fitting(const GvCardModel *card, const GvBatch *batch,
+			   cudaStream_t stream)
+{
+	if (batch->n == 1)
+		launch_one<PRODUCT>(card, batch, stream);
+	else if (batch->n <= 4)
+		launch<4, PRODUCT>(card, batch, stream);
+	else
+		launch<8, PRODUCT>(card, batch, stream);
 }
 
 /* d_coarse [n][nlists] of a batch. */
@@ -104,7 +138,9 @@ GvStatus
 gv_gpu_coarse(const GvCardModel *card, const GvBatch *batch,
 			  cudaStream_t stream)
 {
-	if (batch->n == 1)
-		return launch<1, 1>(card, batch, stream);
-	return launch<4, 8>(card, batch, stream);
+	if (card->metric == GV_IP)
+		launch_fitting<true>(card, batch, stream);
+	else
+		launch_fitting<false>(card, batch, stream);
+	return gv_cuda_status(cudaGetLastError());
 }

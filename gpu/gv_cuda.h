@@ -125,6 +125,16 @@ gv_record_bytes(int32_t dims)
 /* Tables of pages of refine records, by the two words of a page's number. */
 #define GV_TABLE_PAGES		65536
 
+/*
+ * What is true of every centroid c and its half copy c'; infinite or NaN when
+ * there is one that half precision cannot hold.
+ */
+struct GvHalfLimits
+{
+	float		length;			/* |c| is at most this */
+	float		error;			/* |c - c'| is at most this */
+};
+
 /* What kernels need of a mirror, passed by value. */
 struct GvCardModel
 {
@@ -136,6 +146,11 @@ struct GvCardModel
 	const float *d_codebooks;	/* [16 * dims] */
 	const float *d_centroids;	/* [nlists][dims] */
 	const GvCardList *d_lists;	/* [nlists] */
+	int32_t		half_dims;		/* dims, rounded up to 16 */
+	uint16_t   *d_halves;		/* [nlists][half_dims] centroids, rounded to
+								 * half precision; 0 beyond dims */
+	float	   *d_squares;		/* [nlists] |c|^2; 0 for GV_IP */
+	GvHalfLimits *d_limits;
 	int32_t		refine_slots;	/* of a page; 0: no refine records */
 	int32_t		record_bytes;
 	uint8_t *const *const *d_tables;	/* [GV_TABLE_PAGES] [GV_TABLE_PAGES]
@@ -259,6 +274,7 @@ struct GvSearcher
 	GvBuffer	d_out;
 	GvBuffer	d_work;			/* coarse, starts, scores */
 	GvBuffer	d_sort;			/* of long selections */
+	GvBuffer	d_near;			/* of near.cu */
 };
 
 /* coarse.cu, scan.cu, select.cu, sort.cu, bound.cu: each one step of a batch. */
@@ -278,6 +294,17 @@ extern GvStatus gv_gpu_sort_probes(const GvCardModel *card,
 extern GvStatus gv_gpu_sort_copies(const GvCardModel *card,
 								   const GvBatch *batch,
 								   GvSearcher *searcher);
+
+/* near.cu: the same lists as coarse.cu and select.cu, for many queries */
+extern bool gv_gpu_near_fits(const GvCardModel *card, const GvBatch *batch);
+extern GvStatus gv_gpu_near(const GvCardModel *card, const GvBatch *batch,
+							GvSearcher *searcher);
+
+/* halves.cu: half copies of a mirror's centroids */
+extern int64_t gv_gpu_halves_bytes(const GvMirrorSpec *spec);
+extern GvStatus gv_gpu_halves_create(GvMirror *mirror);
+extern void gv_gpu_halves_drop(GvMirror *mirror);
+extern GvStatus gv_gpu_put_halves(GvMirror *mirror, int64_t first, int64_t n);
 
 /* search.cu */
 extern GvStatus gv_gpu_searcher(GvSearcher **searcher);

@@ -126,7 +126,7 @@ gv_gpu_size(const GvMirrorSpec *spec)
 			gv_array_length(spec, GV_CENTROIDS)) * 4 +
 		spec->nlists * (int64_t) sizeof(GvCardList) +
 		expected_blocks(spec) * gv_block_shape(spec->m).block_bytes +
-		gv_gpu_records_size(spec);
+		gv_gpu_halves_bytes(spec) + gv_gpu_records_size(spec);
 }
 
 static GvStatus
@@ -192,6 +192,8 @@ gv_gpu_create(const GvMirrorSpec *spec, GvMirror **mirror)
 	if (status == GV_OK)
 		status = make_memory(made);
 	if (status == GV_OK)
+		status = gv_gpu_halves_create(made);
+	if (status == GV_OK)
 		status = gv_gpu_records_create(made);
 	if (status != GV_OK)
 	{
@@ -218,6 +220,7 @@ gv_gpu_drop(GvMirror *mirror)
 	(void) cudaFree(mirror->d_lists);
 	(void) cudaFree(mirror->staging.d_memory);
 	(void) cudaFreeHost(mirror->staging.memory);
+	gv_gpu_halves_drop(mirror);
 	gv_gpu_records_drop(mirror);
 	gv_pool_drop(mirror->pool);
 	if (mirror->lists != NULL)
@@ -237,6 +240,7 @@ gv_gpu_bytes(const GvMirror *mirror)
 	return (gv_array_length(&mirror->spec, GV_CODEBOOKS) +
 			gv_array_length(&mirror->spec, GV_CENTROIDS)) * 4 +
 		mirror->spec.nlists * (int64_t) sizeof(GvCardList) +
+		gv_gpu_halves_bytes(&mirror->spec) +
 		(int64_t) mirror->staging.bytes + gv_pool_bytes(mirror->pool) +
 		(mirror->record_pool != NULL ? gv_pool_bytes(mirror->record_pool) +
 		 mirror->table_bytes : 0);
@@ -313,6 +317,8 @@ gv_gpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 									cudaMemcpyHostToDevice, mirror->stream));
 		done += some;
 	}
+	if (array == GV_CENTROIDS && n > 0)
+		GV_TRY(gv_gpu_put_halves(mirror, first, n));
 	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));
 }
 

@@ -64,6 +64,7 @@ gv_gpu_searcher_drop(GvSearcher *searcher)
 	gv_buffer_free(&searcher->d_out);
 	gv_buffer_free(&searcher->d_work);
 	gv_buffer_free(&searcher->d_sort);
+	gv_buffer_free(&searcher->d_near);
 	free(searcher);
 }
 
@@ -211,8 +212,13 @@ run(GvSearcher *searcher, const GvMirror *mirror, GvBatch *batch,
 	GV_CUDA_TRY(cudaMemsetAsync(batch->d_found, 0,
 								batch->n * sizeof(GvFound),
 								searcher->stream));
-	GV_TRY(gv_gpu_coarse(card, batch, searcher->stream));
-	GV_TRY(gv_gpu_probes(card, batch, searcher));
+	if (gv_gpu_near_fits(card, batch))
+		GV_TRY(gv_gpu_near(card, batch, searcher));
+	else
+	{
+		GV_TRY(gv_gpu_coarse(card, batch, searcher->stream));
+		GV_TRY(gv_gpu_probes(card, batch, searcher));
+	}
 	GV_TRY(gv_gpu_scan(card, batch, searcher));
 	GV_TRY(gv_gpu_select(card, batch, searcher));
 	if (card->refine_slots > 0)

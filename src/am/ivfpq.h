@@ -261,12 +261,13 @@ typedef struct IvfpqKnownRecord
 	uint64		address;
 	uint64		tid;			/* of the row */
 	float		bound;			/* the engine's */
+	bool		is_known;
 } IvfpqKnownRecord;
 
 typedef struct IvfpqRemote
 {
-	IvfpqKnownRecord *known;	/* [nknown] ascending by address, from the last
-								 * search */
+	IvfpqKnownRecord *known;	/* [nknown] of the last search's candidates, in
+								 * their order, and of other copies */
 	int			nknown;
 	int			known_room;
 	IvfpqListEntry *entries;	/* [room] of the probed lists, as they are */

@@ -138,9 +138,9 @@ bound_chunk(Relation index, const IvfpqModel *model, const float *query,
 }
 
 /*
- * Take out of ids [n], ascending, those that gpuvecd's answer told about: their
- * rows and bounds go to rows, bounds; returns how many.  *left: how many are
- * left in ids.
+ * Take out of the addresses ids [n] those that gpuvecd's answer told about:
+ * their rows and bounds go to rows, bounds; returns how many.  *left: how many
+ * are left in ids.  Candidates keep the answer's order, so one pass finds all.
  */
 static int64
 take_known(const IvfpqSearch *search, const float *query,
@@ -155,9 +155,9 @@ take_known(const IvfpqSearch *search, const float *query,
 	*left = 0;
 	for (int64 i = 0; i < n; i++)
 	{
-		while (k < remote->nknown && remote->known[k].address < ids[i])
+		while (k < remote->nknown && remote->known[k].address != ids[i])
 			k++;
-		if (k == remote->nknown || remote->known[k].address != ids[i])
+		if (k == remote->nknown || !remote->known[k].is_known)
 		{
 			ids[(*left)++] = ids[i];
 			continue;
@@ -169,33 +169,30 @@ take_known(const IvfpqSearch *search, const float *query,
 	return count;
 }
 
-/*
- * What the refine records at the addresses ids [n], ascending, say of a
- * transformed query [dims], or NULL when nothing is known of what the operator
- * will make of it: from gpuvecd's answer, as far as it told, and from pages.
- * ids becomes the TIDs of the rows, bounds their bounds; returns how many.
- * Records of dead rows are left out.
- */
-int64
-IvfpqRefineBounds(const IvfpqSearch *search, const float *query, uint64 *ids,
-				  int64 n, double *bounds)
+static int
+compare_ids(const void *a, const void *b)
+{
+	uint64		x = *(const uint64 *) a;
+	uint64		y = *(const uint64 *) b;
+
+	return (x > y) - (x < y);
+}
+
+/* Read the records at ids [n] from pages, in the order of these. */
+static int64
+read_bounds(const IvfpqSearch *search, const float *query,
+			double query_length, uint64 *ids, int64 n, uint64 *rows,
+			double *bounds)
 {
 	const IvfpqModel *model = search->model;
 	char	   *memory = palloc(CHUNK *
 								IvfpqRefineSlotBytes(model->meta.dims));
-	uint64	   *rows = palloc_extended(Max(n, 1) * sizeof(uint64),
-									   MCXT_ALLOC_HUGE);
-	double		query_length = 0;
-	int64		count;
-	int64		left;
+	int64		count = 0;
 
-	if (query != NULL)
-		query_length = sqrt(-gv_distance_ip(query, query, model->meta.dims));
-	count = take_known(search, query, query_length, ids, n, rows, bounds,
-					   &left);
-	for (int64 done = 0; done < left; done += CHUNK)
+	qsort(ids, n, sizeof(uint64), compare_ids);
+	for (int64 done = 0; done < n; done += CHUNK)
 	{
-		int			some = (int) Min(CHUNK, left - done);
+		int			some = (int) Min(CHUNK, n - done);
 
 		CHECK_FOR_INTERRUPTS();
 		some = bound_chunk(search->index, model, query, query_length,
@@ -203,8 +200,36 @@ IvfpqRefineBounds(const IvfpqSearch *search, const float *query, uint64 *ids,
 		memcpy(rows + count, ids + done, some * sizeof(uint64));
 		count += some;
 	}
+	pfree(memory);
+	return count;
+}
+
+/*
+ * What the refine records at the addresses ids [n], the search's candidates,
+ * say of a transformed query [dims], or NULL when nothing is known of what the
+ * operator will make of it: from gpuvecd's answer, as far as it told, and from
+ * pages.  ids becomes the TIDs of the rows, bounds their bounds; returns how
+ * many.  Records of dead rows are left out.
+ */
+int64
+IvfpqRefineBounds(const IvfpqSearch *search, const float *query, uint64 *ids,
+				  int64 n, double *bounds)
+{
+	uint64	   *rows = palloc_extended(Max(n, 1) * sizeof(uint64),
+									   MCXT_ALLOC_HUGE);
+	double		query_length = 0;
+	int64		count;
+	int64		left;
+
+	if (query != NULL)
+		query_length = sqrt(-gv_distance_ip(query, query,
+											search->model->meta.dims));
+	count = take_known(search, query, query_length, ids, n, rows, bounds,
+					   &left);
+	if (left > 0)
+		count += read_bounds(search, query, query_length, ids, left,
+							 rows + count, bounds + count);
 	memcpy(ids, rows, count * sizeof(uint64));
 	pfree(rows);
-	pfree(memory);
 	return count;
 }

@@ -162,17 +162,8 @@ scan_rest(IvfpqSearch *search, int i, const GvListState *mirrored)
 		remote->report.tail_copies += search->copies_read - before;
 }
 
-static int
-compare_known(const void *a, const void *b)
-{
-	uint64		x = ((const IvfpqKnownRecord *) a)->address;
-	uint64		y = ((const IvfpqKnownRecord *) b)->address;
-
-	return (x > y) - (x < y);
-}
-
 /*
- * Note what the answer says of the refine records of its hits, each once.
+ * Note what the answer says of the refine records of its hits, in their order.
  * Not if copies were scanned here: VACUUM frees the slot of a dead row's record
  * before it marks the row's copies, and a new row may take it, so that one
  * address stands in a mirrored list for the dead row and in a newer copy for
@@ -183,7 +174,6 @@ take_records(IvfpqSearch *search, const IvfpqAnswer *answer)
 {
 	IvfpqRemote *remote = &search->remote;
 	int			n = answer->head.nhits;
-	int			nknown = 0;
 
 	if (answer->bounds == NULL)
 		return;
@@ -197,23 +187,17 @@ take_records(IvfpqSearch *search, const IvfpqAnswer *answer)
 	}
 	for (int i = 0; i < n; i++)
 	{
-		const GvHit *hit = &answer->hits[i];
 		const GvBound *bound = &answer->bounds[i];
+		IvfpqKnownRecord *known = &remote->known[i];
 		ItemPointerData tid;
 
-		if (bound->known == 0)
-			continue;
 		memcpy(&tid, bound->rowid, sizeof(tid));
-		remote->known[nknown].address = IvfpqWordsToId(hit->rowid);
-		remote->known[nknown].tid = IvfpqTidToId(&tid);
-		remote->known[nknown++].bound = bound->bound;
+		known->address = IvfpqWordsToId(answer->hits[i].rowid);
+		known->tid = IvfpqTidToId(&tid);
+		known->bound = bound->bound;
+		known->is_known = bound->known != 0;
 	}
-	qsort(remote->known, nknown, sizeof(IvfpqKnownRecord), compare_known);
-	remote->nknown = 0;
-	for (int i = 0; i < nknown; i++)
-		if (i == 0 || remote->known[i].address !=
-			remote->known[remote->nknown - 1].address)
-			remote->known[remote->nknown++] = remote->known[i];
+	remote->nknown = n;
 }
 
 /* The answer as it is, which is all there is to find. */

@@ -188,7 +188,6 @@ bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 	double	   *bounds = palloc_extended(Max(count, 1) * sizeof(double),
 										 MCXT_ALLOC_HUGE);
 
-	qsort(ids, count, sizeof(uint64), compare_ids);
 	count = IvfpqRefineBounds(&state->search, state->bound_query, ids, count,
 							  bounds);
 	state->report.refined += count;

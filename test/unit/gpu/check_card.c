@@ -1,7 +1,7 @@
 /*
  * check_card.c
  *		The CUDA engine's mirrors against the portable engine: the checks of
- *		test/unit/engine/check_mirror.c, on a card or, with the headers of
+ *		test/unit/engine/check_mirror*.c, on a card or, with the headers of
  *		emulate/ in the place of CUDA's, on emulated threads.
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".

@@ -47,6 +47,28 @@ make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
 	return {x, y, z, w};
 }
 
+struct alignas(16) float4
+{
+	float		x, y, z, w;
+};
+
+struct alignas(8) float2
+{
+	float		x, y;
+};
+
+static inline float4
+make_float4(float x, float y, float z, float w)
+{
+	return {x, y, z, w};
+}
+
+static inline float2
+make_float2(float x, float y)
+{
+	return {x, y};
+}
+
 using std::min;
 using std::max;
 
@@ -61,7 +83,7 @@ extern void gv_emulate(dim3 grid, dim3 threads, size_t shared_bytes,
 					   const std::function<void()> &kernel);
 extern uint4 *gv_emulated_shared();
 extern uint64_t gv_emulated_exchange(uint64_t value, int lane);
-extern bool gv_emulated_any(bool value);
+extern void gv_emulated_share(uint64_t value, uint64_t values[32]);
 extern void __syncthreads();
 
 template <typename T>
@@ -110,10 +132,75 @@ __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32)
 	return gv_from_lane(value, inside ? lane + (int) delta : lane);
 }
 
+static inline unsigned
+__ballot_sync(unsigned mask, bool value)
+{
+	uint64_t	values[32];
+	unsigned	lanes = 0;
+
+	gv_emulated_share(value, values);
+	for (int i = 0; i < 32; i++)
+		lanes |= (unsigned) (values[i] != 0) << i;
+	return lanes;
+}
+
 static inline bool
 __any_sync(unsigned mask, bool value)
 {
-	return gv_emulated_any(value);
+	return __ballot_sync(mask, value) != 0;
+}
+
+static inline unsigned
+__reduce_add_sync(unsigned mask, unsigned value)
+{
+	uint64_t	values[32];
+	unsigned	sum = 0;
+
+	gv_emulated_share(value, values);
+	for (int i = 0; i < 32; i++)
+		sum += (unsigned) values[i];
+	return sum;
+}
+
+static inline unsigned
+__reduce_max_sync(unsigned mask, unsigned value)
+{
+	uint64_t	values[32];
+
+	gv_emulated_share(value, values);
+	return (unsigned) *std::max_element(values, values + 32);
+}
+
+static inline int
+__popc(unsigned value)
+{
+	return __builtin_popcount(value);
+}
+
+static inline int
+__ffs(unsigned value)
+{
+	return __builtin_ffs((int) value);
+}
+
+template <typename T>
+static inline T
+atomicAdd(T *address, T value)
+{
+	T			old = *address;
+
+	*address = old + value;
+	return old;
+}
+
+template <typename T>
+static inline T
+atomicMax(T *address, T value)
+{
+	T			old = *address;
+
+	*address = std::max(old, value);
+	return old;
 }
 
 template <typename T>

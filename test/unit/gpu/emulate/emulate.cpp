@@ -8,6 +8,7 @@
  */
 #include <cstdio>
 #include <deque>
+#include <mutex>
 #include <vector>
 #include <ucontext.h>
 
@@ -45,6 +46,7 @@ struct Fiber
 	void	   *fake_stack;
 };
 
+static std::mutex busy;			/* one launch at a time, as on one stream */
 static std::deque<Fiber> fibers;	/* they never move */
 static std::vector<Gate> warps;
 static Gate block;
@@ -153,18 +155,14 @@ gv_emulated_exchange(uint64_t value, int lane)
 	return gate->values[pass(gate) % 2][lane];
 }
 
-bool
-gv_emulated_any(bool value)
+/* What all lanes of the warp bring to the same exchange. */
+void
+gv_emulated_share(uint64_t value, uint64_t values[WARP])
 {
 	Gate	   *gate = &warps[threadIdx.x / WARP];
-	unsigned	turn;
-	bool		any = false;
 
 	gate->values[gate->passed % 2][threadIdx.x % WARP] = value;
-	turn = pass(gate);
-	for (int i = 0; i < WARP; i++)
-		any |= gate->values[turn % 2][i] != 0;
-	return any;
+	memcpy(values, gate->values[pass(gate) % 2], sizeof(gate->values[0]));
 }
 
 void
@@ -218,6 +216,7 @@ void
 gv_emulate(dim3 grid, dim3 threads, size_t shared_bytes,
 		   const std::function<void()> &kernel)
 {
+	std::lock_guard<std::mutex> lock(busy);
 	int			nthreads = (int) threads.x;
 
 	if (threads.y != 1 || threads.z != 1 || nthreads % WARP != 0)

@@ -1,0 +1,149 @@
+/*
+ * mma.cuh
+ *		Matrix products of half-precision tiles on tensor cores, and the loads
+ *		that feed them: what every card since sm_80 has.
+ *
+ * Methods of a warp are called by all its lanes together.  Where g = lane / 4
+ * and t = lane % 4, a lane holds of the matrices (PTX, m16n8k16)
+ *		A [16][16]	a[0], a[2]: row g, columns 2t, 2t + 1 and 2t + 8, 2t + 9;
+ *					a[1], a[3]: row g + 8, the same columns
+ *		B [16][8]	b[0], b[1]: column g, rows 2t, 2t + 1 and 2t + 8, 2t + 9
+ *		D [16][8]	d[0], d[1]: row g, columns 2t and 2t + 1; d[2], d[3]: row
+ *					g + 8
+ * The sums are fp32, in an order and with a rounding that the card chooses.
+ *
+ * Without nvcc (test/unit/gpu) the same is computed from what all lanes hold.
+ */
+#ifndef GV_MMA_CUH
+#define GV_MMA_CUH
+
+#include <cuda_fp16.h>
+
+/* The bits of the nearest half, and back. */
+static __device__ __forceinline__ uint16_t
+gv_to_half(float value)
+{
+	return __half_as_ushort(__float2half_rn(value));
+}
+
+static __device__ __forceinline__ float
+gv_from_half(uint16_t bits)
+{
+	return __half2float(__ushort_as_half(bits));
+}
+
+#ifdef __CUDACC__
+
+static __device__ __forceinline__ uint32_t
+gv_shared_address(const void *shared)
+{
+	return (uint32_t) __cvta_generic_to_shared(shared);
+}
+
+/* D += A B. */
+static __device__ __forceinline__ void
+gv_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+	asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+		"{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+		: "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+		: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/*
+ * Four matrices of 8 rows of 16 bytes; lanes 8m .. 8m + 7 bring the addresses
+ * of the rows of matrix m.  words[m] gets word t of its row g.
+ */
+static __device__ __forceinline__ void
+gv_load_matrices(uint32_t (&words)[4], const void *shared_row)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 "
+				 "{%0, %1, %2, %3}, [%4];"
+				 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]),
+				 "=r"(words[3])
+				 : "r"(gv_shared_address(shared_row)) : "memory");
+}
+
+/* 16 bytes on their way to shared memory, or zeros. */
+static __device__ __forceinline__ void
+gv_copy_async(void *shared, const void *global, bool there)
+{
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+				 :: "r"(gv_shared_address(shared)), "l"(global),
+				 "r"(there ? 16 : 0) : "memory");
+}
+
+/* What this thread sent since the last time is one group. */
+static __device__ __forceinline__ void
+gv_commit_copies()
+{
+	asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Wait until all but this thread's last LEFT groups are there. */
+template <int LEFT>
+static __device__ __forceinline__ void
+gv_wait_copies()
+{
+	asm volatile("cp.async.wait_group %0;" :: "n"(LEFT) : "memory");
+}
+
+#else
+
+static inline float
+gv_half_at(const uint64_t *values, int lane, int half)
+{
+	return gv_from_half((uint16_t) (values[lane] >> 16 * half));
+}
+
+static inline void
+gv_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+	int			lane = threadIdx.x % 32;
+	uint64_t	rows[2][32];	/* a lane's columns of rows g and g + 8 */
+	uint64_t	columns[32];
+
+	gv_emulated_share(a[0] | (uint64_t) a[2] << 32, rows[0]);
+	gv_emulated_share(a[1] | (uint64_t) a[3] << 32, rows[1]);
+	gv_emulated_share(b0 | (uint64_t) b1 << 32, columns);
+	for (int i = 0; i < 4; i++)
+		for (int t = 0; t < 4; t++)
+			for (int half = 0; half < 4; half++)
+				d[i] += gv_half_at(rows[i / 2], lane / 4 * 4 + t, half) *
+					gv_half_at(columns, (lane % 4 * 2 + i % 2) * 4 + t, half);
+}
+
+static inline void
+gv_load_matrices(uint32_t (&words)[4], const void *shared_row)
+{
+	int			lane = threadIdx.x % 32;
+	uint64_t	rows[32];
+
+	gv_emulated_share((uint64_t) (uintptr_t) shared_row, rows);
+	for (int m = 0; m < 4; m++)
+		words[m] = ((const uint32_t *) (uintptr_t) rows[8 * m + lane / 4])[lane % 4];
+}
+
+static inline void
+gv_copy_async(void *shared, const void *global, bool there)
+{
+	if (there)
+		memcpy(shared, global, 16);
+	else
+		memset(shared, 0, 16);
+}
+
+static inline void
+gv_commit_copies()
+{
+}
+
+template <int LEFT>
+static inline void
+gv_wait_copies()
+{
+}
+
+#endif
+
+#endif							/* GV_MMA_CUH */

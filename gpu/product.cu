@@ -1,0 +1,267 @@
+/*
+ * product.cu
+ *		Approximate scores of all lists for many queries: a matrix product of
+ *		half-precision copies, with sums in fp32.
+ *
+ * A block of threads has a tile of queries x lists, each of its warps a part
+ * of it.  16-byte pieces of 32 dimensions of the tile's rows come to
+ * shared memory by cp.async, STAGES - 1 slices ahead of the products.  A row
+ * of a slice is 64 bytes, two of them 128, all banks once: piece c of row r
+ * stands at c ^ (r / 2 % 4) of its row, so that the 8 rows that ldmatrix reads
+ * at a time are in 8 places of 16 bytes.
+ *
+ * Bytes from L2: a slice of a tile of 128 x 256 is 24 KB for 1 M products, 1,024
+ * clocks of an SM, or 24 a clock and SM; of 128 x 128 it would be 32, and all
+ * SMs together more than L2 gives.  Tiles of the same lists follow each other,
+ * so that centroids in the card's memory are read once.
+ */
+#include "select.cuh"
+#include "near.cuh"
+#include "mma.cuh"
+
+#define SLICE			32		/* dimensions at a time */
+#define PIECES			4		/* of a slice of a row */
+#define STAGES			4
+#define SMALL_BATCH		128		/* queries */
+#define INFINITE		__int_as_float(0x7F800000)
+
+/* A slice of some rows in shared memory; order as above. */
+static __device__ __forceinline__ uint4 *
+piece_at(uint4 *rows, int row, int piece)
+{
+	return rows + row * PIECES + (piece ^ (row / 2 % PIECES));
+}
+
+/*
+ * Send slice number `step` of rows first .. first + COUNT - 1 of an array
+ * [nrows][half_dims]; what there is not becomes 0.
+ */
+template <int COUNT, int THREADS>
+static __device__ __forceinline__ void
+send_rows(uint4 *rows, const uint16_t *array, int first, int nrows,
+		  int half_dims, int step)
+{
+	constexpr int ROWS = THREADS / PIECES;	/* sent side by side */
+	int			piece = threadIdx.x % PIECES;
+	int			d = step * SLICE + piece * 8;
+
+#pragma unroll
+	for (int i = 0; i < COUNT / ROWS; i++)
+	{
+		int			row = i * ROWS + threadIdx.x / PIECES;
+		bool		there = first + row < nrows && d < half_dims;
+
+		gv_copy_async(piece_at(rows, row, piece),
+					  array + (there ? (int64_t) (first + row) * half_dims + d :
+							   0), there);
+	}
+}
+
+/*
+ * The products of a slice, a warp's part: QM x 16 queries from row `query` on,
+ * LN x 16 lists from row `list` on.
+ */
+template <int QM, int LN>
+static __device__ __forceinline__ void
+multiply(float (&sums)[QM][2 * LN][4], uint4 *queries, int query,
+		 uint4 *lists, int list)
+{
+	int			lane = threadIdx.x % GV_WARP;
+
+#pragma unroll
+	for (int k = 0; k < SLICE / 16; k++)
+	{
+		uint32_t	a[QM][4];
+		uint32_t	b[LN][4];
+
+#pragma unroll
+		for (int i = 0; i < QM; i++)
+			gv_load_matrices(a[i], piece_at(queries,
+											query + i * 16 + lane % 16,
+											2 * k + lane / 16));
+#pragma unroll
+		for (int j = 0; j < LN; j++)
+			gv_load_matrices(b[j], piece_at(lists, list + j * 16 +
+											lane / 16 * 8 + lane % 8,
+											2 * k + lane / 8 % 2));
+#pragma unroll
+		for (int i = 0; i < QM; i++)
+#pragma unroll
+			for (int j = 0; j < LN; j++)
+			{
+				gv_mma(sums[i][2 * j], a[i], b[j][0], b[j][1]);
+				gv_mma(sums[i][2 * j + 1], a[i], b[j][2], b[j][3]);
+			}
+	}
+}
+
+/* Scores of one query and 8 lists for each group of 4 lanes, 2 a lane. */
+static __device__ __forceinline__ void
+put_scores(const GvCardModel &card, const GvBatch &batch, int query, int list,
+		   float first, float second)
+{
+	float	   *to = batch.d_coarse + (int64_t) query * card.nlists + list;
+
+	if (query >= batch.n)
+		return;
+	if (card.nlists % 2 == 0 && list < card.nlists)
+		*(float2 *) to = make_float2(first, second);
+	else
+	{
+		if (list < card.nlists)
+			to[0] = first;
+		if (list + 1 < card.nlists)
+			to[1] = second;
+	}
+}
+
+/*
+ * A warp's sums to scores, and the least of every run of 32 lists.  Beyond the
+ * last list scores are infinite.
+ */
+template <int QM, int LN>
+static __device__ __forceinline__ void
+finish(const GvCardModel &card, const GvBatch &batch, const GvNear &near,
+	   float (&sums)[QM][2 * LN][4], int query, int list)
+{
+	constexpr int NTILES = GV_RUN / 8;
+	int			lane = threadIdx.x % GV_WARP;
+	float		weight = card.metric == GV_IP ? -1.0f : -2.0f;
+
+#pragma unroll
+	for (int r = 0; r < 2 * LN / NTILES; r++)
+	{
+		float		squares[NTILES][2];
+
+#pragma unroll
+		for (int j = 0; j < NTILES; j++)
+#pragma unroll
+			for (int c = 0; c < 2; c++)
+			{
+				int			l = list + r * GV_RUN + j * 8 + lane % 4 * 2 + c;
+
+				squares[j][c] = l < card.nlists ? card.d_squares[l] : INFINITE;
+			}
+#pragma unroll
+		for (int i = 0; i < 2 * QM; i++)
+		{
+			int			q = query + i * 8 + lane / 4;
+			float		least = INFINITE;
+
+#pragma unroll
+			for (int j = 0; j < NTILES; j++)
+			{
+				float	   *pair = sums[i / 2][r * NTILES + j] + i % 2 * 2;
+				float		first = squares[j][0] + weight * pair[0];
+				float		second = squares[j][1] + weight * pair[1];
+
+				put_scores(card, batch, q, list + r * GV_RUN + j * 8 +
+						   lane % 4 * 2, first, second);
+				least = fminf(least, fminf(first, second));
+			}
+			least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 1));
+			least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 2));
+			if (lane % 4 == 0 && q < batch.n &&
+				list / GV_RUN + r < near.nruns)
+				near.d_least[(int64_t) q * near.nruns + list / GV_RUN + r] =
+					least;
+		}
+	}
+}
+
+/* A slice of all rows of a tile. */
+template <int QUERIES, int LISTS, int THREADS>
+static __device__ __forceinline__ void
+send_slice(const GvCardModel &card, const GvBatch &batch, const GvNear &near,
+		   int query, int list, int step, uint4 *stage)
+{
+	send_rows<QUERIES, THREADS>(stage, near.d_queries, query, batch.n,
+								card.half_dims, step);
+	send_rows<LISTS, THREADS>(stage + QUERIES * PIECES, card.d_halves, list,
+							  card.nlists, card.half_dims, step);
+}
+
+/*
+ * Tile number blockIdx.x of ntiles side by side for the same lists: QUERIES
+ * queries x LISTS lists; warps stand 2 x ACROSS.
+ * Shared: STAGES slices of QUERIES rows, then of LISTS.
+ */
+template <int QUERIES, int LISTS, int ACROSS>
+static __global__ void __launch_bounds__(2 * ACROSS *GV_WARP)
+product_kernel(GvCardModel card, GvBatch batch, GvNear near, int ntiles)
+{
+	constexpr int THREADS = 2 * ACROSS * GV_WARP;
+	constexpr int QM = QUERIES / 2 / 16;
+	constexpr int LN = LISTS / ACROSS / 16;
+	constexpr int STAGE = (QUERIES + LISTS) * PIECES;
+	GV_SHARED(memory);
+	int			warp = threadIdx.x / GV_WARP;
+	int			warp_query = warp / ACROSS * (QUERIES / 2);
+	int			warp_list = warp % ACROSS * (LISTS / ACROSS);
+	int			query = blockIdx.x % ntiles * QUERIES;
+	int			list = blockIdx.x / ntiles * LISTS;
+	int			nsteps = (card.half_dims + SLICE - 1) / SLICE;
+	float		sums[QM][2 * LN][4] = {};
+
+	/* 1. the first slices; beyond the last one a group is empty */
+	for (int step = 0; step < STAGES - 1; step++)
+	{
+		if (step < nsteps)
+			send_slice<QUERIES, LISTS, THREADS>(card, batch, near, query, list,
+												step, memory + step * STAGE);
+		gv_commit_copies();
+	}
+
+	/* 2. one slice after the other; the barrier is for both its rows, which
+	 * all threads sent, and the slice before it, whose memory is filled anew */
+	for (int step = 0; step < nsteps; step++)
+	{
+		uint4	   *stage = memory + step % STAGES * STAGE;
+		int			ahead = step + STAGES - 1;
+
+		gv_wait_copies<STAGES - 2>();
+		__syncthreads();
+		if (ahead < nsteps)
+			send_slice<QUERIES, LISTS, THREADS>(card, batch, near, query, list,
+												ahead, memory +
+												ahead % STAGES * STAGE);
+		gv_commit_copies();
+		multiply<QM, LN>(sums, stage, warp_query, stage + QUERIES * PIECES,
+						 warp_list);
+	}
+
+	/* 3. out */
+	finish<QM, LN>(card, batch, near, sums, query + warp_query,
+				   list + warp_list);
+}
+
+template <int QUERIES, int LISTS, int ACROSS>
+static GvStatus
+launch(const GvCardModel *card, const GvBatch *batch, const GvNear *near,
+	   cudaStream_t stream)
+{
+	constexpr int bytes = STAGES * (QUERIES + LISTS) * PIECES *
+		(int) sizeof(uint4);
+	int			ntiles = (batch->n + QUERIES - 1) / QUERIES;
+	unsigned	grid = (unsigned) ntiles * ((card->nlists + LISTS - 1) / LISTS);
+
+	if (bytes > 48 * 1024)
+		GV_CUDA_TRY(cudaFuncSetAttribute(product_kernel<QUERIES, LISTS, ACROSS>,
+										 cudaFuncAttributeMaxDynamicSharedMemorySize,
+										 bytes));
+	GV_LAUNCH((product_kernel<QUERIES, LISTS, ACROSS>), grid,
+			  2 * ACROSS * GV_WARP, bytes, stream, *card, *batch, *near,
+			  ntiles);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* See near.cuh. */
+GvStatus
+gv_gpu_product(const GvCardModel *card, const GvBatch *batch,
+			   const GvNear *near, cudaStream_t stream)
+{
+	/* few large tiles leave SMs without work */
+	if (batch->n <= SMALL_BATCH)
+		return launch<32, 64, 2>(card, batch, near, stream);
+	return launch<128, 256, 4>(card, batch, near, stream);
+}

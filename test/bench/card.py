@@ -1,0 +1,447 @@
+#!/usr/bin/env python3
+"""gpuivfpq through gpuvecd beside pgvector's hnsw, for many clients at once, in
+the cluster that libpq's environment variables name; test/gpu/run.sh makes it.
+
+One table of (id, vector); the systems' indexes are made, measured and dropped
+in turn.  recall@10 is of queries that are not in the table, against exact
+search.  Queries/s are pgbench's with prepared statements; a query is taken at
+random from a table of queries by its key, the same for all systems, or, with
+--literals, is a constant of one of 100 statements.  Beside them: look-ups by
+primary key, which is what a statement costs at least.
+
+gpuivfpq is measured at gpuvec.recall = RECALL and at the explicit setting that
+reaches RECALL soonest; for these, where a query's time goes.
+"""
+import argparse
+import json
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import data
+import dataset
+import report
+import server
+
+data.PIP_PACKAGES["card"] = ["numpy", "psycopg[binary]"]
+K = 10
+CLIENTS = [1, 16, 64]
+EF_SEARCH = [40, 100, 200]
+CANDIDATES = [16, 20, 30, 40, 60, 100]
+LITERALS = 100
+TABLE, QUERIES = "items", "queries"
+# microseconds and counts of gpuvec_last_scan that tell where the time goes
+PARTS = ["probes", "candidates", "copies", "refined", "measured", "batches",
+         "batch_size", "queued_us", "engine_us", "trip_us"]
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("data", help="sentences[:ROWS] or synthetic:N:D:SEED")
+    parser.add_argument("--systems", default="gpuivfpq,hnsw")
+    parser.add_argument("--with", dest="options", default="refine = sq8",
+                        help="index options of gpuivfpq")
+    parser.add_argument("--recall", type=float, default=.95)
+    parser.add_argument("--setting", action="append", default=[],
+                        metavar="PROBES/CANDIDATES",
+                        help="one more setting of gpuivfpq")
+    parser.add_argument("--ef", type=server.numbers(int), default=EF_SEARCH)
+    parser.add_argument("--clients", type=server.numbers(int),
+                        default=CLIENTS)
+    parser.add_argument("--queries", type=int, default=1000,
+                        help="that recall is measured with")
+    parser.add_argument("--seconds", type=int, default=5,
+                        help="of pgbench, a setting and number of clients")
+    parser.add_argument("--workers", type=int, default=15,
+                        help="of a parallel build")
+    parser.add_argument("--literals", action="store_true")
+    parser.add_argument("--scanner", metavar="COMMAND",
+                        help="test/bench/scanner, run on gpuivfpq's index")
+    return parser.parse_args()
+
+
+def timed(call, *args):
+    start = time.monotonic()
+    call(*args)
+    return time.monotonic() - start
+
+
+# ----------------------------------------------------------------------- load
+
+def load(conn, found):
+    """The table and the queries; seconds that the table took."""
+    conn.execute("SET client_min_messages = warning")
+    for extension in ("gpuvec_pgvector", "pg_prewarm"):
+        conn.execute("CREATE EXTENSION IF NOT EXISTS %s CASCADE" % extension)
+    for table in (TABLE, QUERIES):
+        conn.execute("CREATE TABLE %s (id int, v vector(%d))"
+                     % (table, found.dims))
+    # in the row, so that no system pays for fetching it from elsewhere
+    conn.execute("ALTER TABLE %s ALTER v SET STORAGE PLAIN" % QUERIES)
+
+    def copy(table, x):
+        with conn.cursor().copy("COPY %s FROM STDIN (FORMAT binary)"
+                                % table) as stream:
+            for chunk in dataset.copy_stream(x, "vector"):
+                stream.write(chunk)
+
+    took = timed(copy, TABLE, found.base)
+    copy(QUERIES, found.query)
+    for table in (TABLE, QUERIES):
+        conn.execute("ALTER TABLE %s ADD PRIMARY KEY (id)" % table)
+        conn.execute("VACUUM ANALYZE " + table)
+    return took
+
+
+def create_index(conn, args, system):
+    """What making the index took and gave."""
+    method = {"gpuivfpq": "gpuivfpq (v vector_l2_ops)",
+              "hnsw": "hnsw (v vector_l2_ops)"}[system]
+    options = args.options if system == "gpuivfpq" else ""
+    conn.execute("SET max_parallel_maintenance_workers = %d" % args.workers)
+    wal = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')"
+    before = server.one(conn, wal)
+    took = timed(conn.execute, "CREATE INDEX %s_v ON %s USING %s%s" % (
+        TABLE, TABLE, method, " WITH (%s)" % options if options else ""))
+    told = {"system": system, "build_s": took, "options": options,
+            "MB": server.one(conn, "SELECT pg_relation_size('%s_v')"
+                             % TABLE) / 1e6,
+            "wal_MB": float(server.one(conn, wal) - before) / 1e6}
+    if system == "gpuivfpq":
+        told.update(zip(("lists", "pq_dim"), conn.execute(
+            "SELECT lists, pq_dim FROM gpuvec_index_info('%s_v')"
+            % TABLE).fetchone()))
+    server.prewarm(conn, [TABLE, QUERIES])
+    return told
+
+
+def mirror(conn):
+    """Brings the index into gpuvecd: seconds and bytes."""
+    took = timed(conn.execute, "SELECT gpuvec_prewarm('%s_v')" % TABLE)
+    row = conn.execute("SELECT state, bytes, copies FROM gpuvec_mirrors "
+                       "WHERE index = '%s_v'::regclass" % TABLE).fetchone()
+    if row is None or row[0] != "ready":
+        sys.exit("card: there is no mirror: %s" % (row,))
+    return {"mirror_s": took, "mirror_MB": row[1] / 1e6, "copies": row[2],
+            "mirror_GB_per_s": row[1] / took / 1e9}
+
+
+# --------------------------------------------------------------------- recall
+
+def statement(query):
+    return "SELECT id FROM %s ORDER BY v <-> %s LIMIT %d" % (TABLE, query, K)
+
+
+def from_table(query_id):
+    return statement("(SELECT v FROM %s WHERE id = %s)" % (QUERIES, query_id))
+
+
+def check_plan(conn):
+    plan = conn.execute("EXPLAIN " + from_table("0")).fetchall()
+    if not any(TABLE + "_v" in line for line, in plan):
+        sys.exit("card: the planner does not take the index")
+
+
+def measure_recall(conn, settings, truth, parts=()):
+    """(recall, mean of each part of gpuvec_last_scan, ms a query)"""
+    server.set_all(conn, settings)
+    hits, sums = 0, [[] for _ in parts]
+    last = "SELECT %s FROM gpuvec_last_scan()" % ", ".join(parts)
+    start = time.monotonic()
+    took = 0
+    for i, nearest in enumerate(truth):
+        start = time.monotonic()
+        rows = conn.execute(from_table("%s"), [i], prepare=True).fetchall()
+        took += time.monotonic() - start
+        hits += len({r for r, in rows} & set(nearest.tolist()))
+        if parts:
+            for s, value in zip(sums, conn.execute(
+                    last, prepare=True).fetchone()):
+                s.append(value or 0)
+    conn.execute("RESET ALL")
+    return (hits / (K * len(truth)),
+            {p: statistics.mean(s) for p, s in zip(parts, sums)},
+            took / len(truth) * 1e3)
+
+
+def explicit(probes, candidates):
+    return {"gpuvec.probes": probes, "gpuvec.candidates": candidates}
+
+
+def fewest_probes(conn, truth, candidates, recall, lists):
+    """(probes, ms a query) that reach the recall, or None."""
+    low, high, took = 0, min(lists, 1024), None
+    reached, _, took = measure_recall(conn, explicit(high, candidates), truth)
+    if reached < recall:
+        return None
+    while high - low > max(1, high // 16):
+        middle = max(low + 1, int(((low + 1) * high) ** .5))
+        reached, _, ms = measure_recall(conn, explicit(middle, candidates),
+                                        truth)
+        if reached < recall:
+            low = middle
+        else:
+            high, took = middle, ms
+    return high, took
+
+
+def find_setting(conn, truth, recall, lists):
+    """The explicit setting that reaches the recall soonest, or None."""
+    best = None
+    for candidates in CANDIDATES:
+        found = fewest_probes(conn, truth, candidates, recall, lists)
+        data.say("  %d candidates: %s" % (candidates, "%d probes, %.3f ms"
+                                          % found if found else "never"))
+        if found and (best is None or found[1] < best[0]):
+            best = found[1], explicit(found[0], candidates)
+    return best and best[1]
+
+
+# ---------------------------------------------------------------------- speed
+
+def scripts(args, found, folder):
+    """pgbench's options for the queries that are asked."""
+    if not args.literals:
+        texts = ["\\set i random(0, %d)\n%s;\n" % (len(found.query) - 1,
+                                                   from_table(":i"))]
+    else:
+        texts = [statement("'[%s]'" % ",".join(map(repr, q.tolist()))) + ";\n"
+                 for q in found.query[:LITERALS]]
+    return script_files(texts, folder)
+
+
+def script_files(texts, folder):
+    options = []
+    for i, text in enumerate(texts):
+        path = os.path.join(folder, "%d.sql" % i)
+        with open(path, "w") as f:
+            f.write(text)
+        options += ["-f", path]
+    return options
+
+
+def pgbench(options, settings, clients, seconds, folder):
+    """{clients, queries/s, p50 and p99 ms (one client: of each query)}"""
+    env = dict(os.environ, PGOPTIONS=" ".join(
+        "-c %s=%s" % s for s in settings.items()))
+    log = os.path.join(folder, "log")
+    out = subprocess.run(
+        ["pgbench", "-n", "-M", "prepared", "-c", str(clients), "-j",
+         str(min(clients, len(os.sched_getaffinity(0)))), "-T", str(seconds),
+         *options] + (["-l", "--log-prefix", log] if clients == 1 else []),
+        env=env, check=True, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE).stdout
+    told = {"clients": clients, "queries_per_s": float(
+        re.search(r"^tps = ([\d.]+)", out, re.M).group(1))}
+    for name in os.listdir(folder):
+        if name.startswith("log"):
+            path = os.path.join(folder, name)
+            times = sorted(int(line.split()[2]) / 1e3 for line in open(path))
+            os.remove(path)
+            told["p50_ms"] = times[len(times) // 2]
+            told["p99_ms"] = times[len(times) * 99 // 100]
+    return told
+
+
+STAT = ("SELECT searches_by_server, searches_in_sessions, fallbacks, batches, "
+        "largest_batch, latency_p50_us, latency_p99_us FROM gpuvec_stat")
+
+
+def measure_speed(conn, args, options, settings, folder, ours):
+    """One line for each number of clients; ours with gpuvecd's figures."""
+    lines = []
+    for clients in args.clients:
+        before = conn.execute(STAT).fetchone() if ours else None
+        told = pgbench(options, settings, clients, args.seconds, folder)
+        if ours:
+            after = conn.execute(STAT).fetchone()
+            batches = after[3] - before[3]
+            told.update(by_server=after[0] - before[0],
+                        in_sessions=after[1] - before[1],
+                        fallbacks=after[2] - before[2],
+                        mean_batch=(after[0] - before[0]) / max(batches, 1),
+                        latency_p50_us=after[5], latency_p99_us=after[6])
+        lines.append(told)
+    return lines
+
+
+def measure_point(conn, args, truth, label, settings, options, folder, ours):
+    settings = dict(settings, enable_seqscan="off")
+    data.say("measuring " + label)
+    recall, parts, _ = measure_recall(conn, settings, truth,
+                                      PARTS if ours else ())
+    return {"label": label, "settings": settings, "recall": recall,
+            "parts": parts, "speed": measure_speed(
+                conn, args, options, settings, folder, ours)}
+
+
+def our_points(conn, args, truth, lists):
+    yield "recall %s" % args.recall, {"gpuvec.recall": args.recall}
+    found = find_setting(conn, truth, args.recall, lists)
+    pairs = [found] if found else []
+    pairs += [explicit(*map(int, s.split("/"))) for s in args.setting]
+    for pair in pairs:
+        yield ("probes %d, candidates %d" % tuple(pair.values()), pair)
+
+
+def run_scanner(conn, args):
+    """The list scanner alone on the mirror, by test/bench/scanner."""
+    rows = os.path.join(tempfile.gettempdir(), "gpuvec-rows.%d" % os.getpid())
+    with open(rows, "wb") as f, conn.cursor().copy(
+            "COPY (SELECT (ctid::text::point)[0]::int, "
+            "(ctid::text::point)[1]::int, id FROM %s) TO STDOUT "
+            "(FORMAT binary)" % TABLE) as stream:
+        for chunk in stream:
+            f.write(chunk)
+    os.chmod(rows, 0o644)
+    kind, count, made_by = dataset.split_name(args.data)
+    try:
+        subprocess.run(
+            args.scanner.split() +
+            ["-q", dataset.find(kind, count, made_by), "-r", rows,
+             server.one(conn, "SHOW data_directory"),
+             str(server.one(conn, "SELECT '%s_v'::regclass::oid" % TABLE))],
+            check=True)
+    finally:
+        os.remove(rows)
+
+
+def measure_system(conn, args, found, truth, system, folder):
+    data.say("building %s" % system)
+    told = create_index(conn, args, system)
+    ours = system == "gpuivfpq"
+    if ours:
+        told.update(mirror(conn))
+    data.say("  " + ", ".join("%s %s" % (k, "%.2f" % v if isinstance(v, float)
+                                         else v) for k, v in told.items()))
+    conn.execute("SET enable_seqscan = off")
+    check_plan(conn)
+    if ours and args.scanner and "sq8" in args.options:
+        run_scanner(conn, args)
+    options = scripts(args, found, folder)
+    points = our_points(conn, args, truth, told["lists"]) if ours else \
+        (("ef %d" % ef, {"hnsw.ef_search": ef}) for ef in args.ef)
+    told["points"] = [measure_point(conn, args, truth, label, settings,
+                                    options, folder, ours)
+                      for label, settings in points]
+    conn.execute("DROP INDEX %s_v" % TABLE)
+    return told
+
+
+# --------------------------------------------------------------------- output
+
+def speed_table(told):
+    rows = [["system", "setting", "recall", "clients", "queries/s", "p50 ms",
+             "p99 ms", "batch", "in sessions"]]
+
+    def add(system, label, recall, lines):
+        for line in lines:
+            rows.append([system, label, recall, "%d" % line["clients"],
+                         "%.0f" % line["queries_per_s"]] +
+                        ["%.3f" % line[k] if k in line else ""
+                         for k in ("p50_ms", "p99_ms")] +
+                        ["%.1f" % line["mean_batch"] if "mean_batch" in line
+                         else "", "%d" % line["in_sessions"]
+                         if "in_sessions" in line else ""])
+
+    add("primary key", "", "", told["floor"])
+    for s in told["systems"]:
+        for p in s["points"]:
+            add(s["system"], p["label"], "%.4f" % p["recall"], p["speed"])
+    return report.table(rows, "llrrrrrrr")
+
+
+def build_table(told):
+    names = ["build_s", "MB", "wal_MB", "lists", "pq_dim", "mirror_s",
+             "mirror_MB", "mirror_GB_per_s"]
+    rows = [["system"] + names]
+    for s in told["systems"]:
+        rows.append([s["system"]] + [
+            "" if n not in s else "%.2f" % s[n] if isinstance(s[n], float)
+            else str(s[n]) for n in names])
+    return report.table(rows, "l" + "r" * len(names))
+
+
+def parts_table(told):
+    rows = [["gpuivfpq, one client"] + PARTS]
+    for s in told["systems"]:
+        rows += [[p["label"]] + ["%.1f" % p["parts"][n] for n in PARTS]
+                 for p in s["points"] if p["parts"]]
+    return report.table(rows, "l" + "r" * len(PARTS))
+
+
+def write(args, facts, told):
+    path = server.output("card-" + args.data +
+                         ("-literals" if args.literals else ""))
+    text = "\n".join(["%s: %s" % fact for fact in facts.items()] + [""] +
+                     build_table(told) + [""] + parts_table(told) + [""] +
+                     speed_table(told)) + "\n"
+    with open(path + ".txt", "w") as f:
+        f.write(text)
+    with open(path + ".json", "w") as f:
+        json.dump({"facts": facts, **told}, f, indent=1, default=str)
+        f.write("\n")
+    data.say("\n" + text)
+
+
+def exact(args, found):
+    """The true neighbours, which come with a whole set."""
+    import numpy as np
+    kind, rows, made_by = dataset.split_name(args.data)
+    folder = dataset.find(kind, rows, made_by)
+    base = np.load(os.path.join(folder, "base.npy"), mmap_mode="r")
+    if len(base) == found.rows:
+        return np.load(os.path.join(folder, "truth.npy"))[:args.queries, :K]
+    found.query = found.query[:args.queries]
+    return found.truth("l2", K)
+
+
+def without_scanner(words):
+    """The arguments that test/gpu/run.sh was given."""
+    return words[2:] if words[:1] == ["--scanner"] else words
+
+
+def main():
+    args = parse_arguments()
+    data.enter_venv("card", __file__)
+    dataset.prepare(args.data)
+    import psycopg
+    found = dataset.load(args.data)
+    truth = exact(args, found)
+    load_before = os.getloadavg()[0]
+    with psycopg.connect(autocommit=True) as conn, \
+            tempfile.TemporaryDirectory() as folder:
+        data.say("loading %d x %d" % (found.rows, found.dims))
+        told = {"load_s": load(conn, found), "systems": []}
+        data.say("  %.1f s" % told["load_s"])
+        told["floor"] = measure_speed(conn, args, script_files(
+            ["\\set i random(0, %d)\nSELECT id FROM %s WHERE id = :i;\n"
+             % (found.rows - 1, TABLE)], folder), {}, folder, False)
+        for system in args.systems.split(","):
+            told["systems"].append(
+                measure_system(conn, args, found, truth, system, folder))
+        write(args, {
+            **server.facts(conn, load_before),
+            "command": "test/gpu/run.sh bench -- " + " ".join(
+                shlex.quote(a) for a in without_scanner(sys.argv[1:])),
+            "gpuvec": "%s, gpuvecd on %s" % (
+                server.extension(conn, "gpuvec"),
+                server.one(conn, "SELECT engine || ', ' || device "
+                           "FROM gpuvec_stat")),
+            "pgvector": server.extension(conn, "vector"),
+            "data": args.data, "rows": found.rows, "dimensions": found.dims,
+            "queries": "%d in turn for recall, pgbench -M prepared %s" % (
+                len(truth), "constants of %d statements" % LITERALS
+                if args.literals else "from a table of %d"
+                % len(found.query)),
+            "load s": "%.1f" % told["load_s"]}, told)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+/*
+ * check_mirror_lists.c
+ *		The lists that many queries at once are searched in.
+ *
+ * An engine may leave out most lists by approximate scores; those of centroids
+ * that are nearly equal, huge, tiny or far from zero must not mislead it.
+ */
+#include "mirrors.h"
+
+#ifdef UNIT_CARD
+/* gpu/near.cuh: how many queries of a searcher went each way */
+enum
+{
+	RUNS, ALL, EXACT, NWAYS
+};
+extern GvStatus gv_gpu_near_ways(GvSearcher *searcher, uint32_t ways[NWAYS]);
+#endif
+
+/* What centroids and queries are made of. */
+typedef enum Kind
+{
+	SPREAD,						/* evenly between -1 and 1 */
+	CLUSTERED,					/* 40 neighbouring lists are close */
+	CLOSE,						/* they differ by less than half precision's
+								 * rounding */
+	OFFSET,						/* far from zero */
+	EQUAL,						/* all the same */
+	ZERO,
+	TINY,						/* half precision has nothing smaller */
+	HUGE_NUMBERS,				/* half precision has nothing as large */
+	SCALES,						/* each list on another scale */
+	FAR_QUERY,					/* every third query is huge */
+	NKINDS
+} Kind;
+
+static float
+element(Kind kind, const float *centre, float scale)
+{
+	switch (kind)
+	{
+		case CLUSTERED:
+			return *centre + unit_float() * 0.05f;
+		case CLOSE:
+			return *centre + unit_float() * 0.0003f;
+		case OFFSET:
+			return 40.0f + unit_float();
+		case EQUAL:
+			return *centre;
+		case ZERO:
+			return 0.0f;
+		case TINY:
+			return unit_float() * 1e-7f;
+		case HUGE_NUMBERS:
+			return unit_float() * 1e6f;
+		case SCALES:
+			return unit_float() * scale;
+		default:
+			return unit_float();
+	}
+}
+
+/* A row of that kind; rows with the same number / 40 may have a centre. */
+static void
+make_row(Kind kind, const float *centres, int number, int32_t dims,
+		 float *row)
+{
+	float		scale = ldexpf(1.0f, (int) (unit_random() % 24) - 16);
+	int			centre = kind == CLUSTERED ? number / 40 : 0;
+	int32_t		d;
+
+	for (d = 0; d < dims; d++)
+		row[d] = element(kind, centres + (size_t) centre * dims + d, scale);
+}
+
+static void
+make_query(Kind kind, const float *centres, int number,
+		   const TestIndex *index, float *query)
+{
+	bool		far = kind == FAR_QUERY && number % 3 == 0;
+	int32_t		d;
+
+	make_row(kind, centres, (int) (unit_random() % index->spec.nlists),
+			 index->spec.dims, query);
+	for (d = 0; d < index->spec.dims && far; d++)
+		query[d] *= 1e7f;
+}
+
+/*
+ * n queries for up to `probes` lists at once, by a searcher that the caller
+ * drops.
+ */
+static GvSearcher *
+check_lists(GvMetric metric, Kind kind, int32_t dims, int32_t nlists,
+			int32_t probes, int n)
+{
+	TestIndex	index = make_index(metric, dims, 1, nlists, 1, 0, false);
+	float	   *centres = unit_floats((size_t) dims * (nlists / 40 + 1), 1.0f);
+	GvSearch   *searches = unit_alloc(sizeof(GvSearch) * n);
+	GvSearcher *searcher = NULL;
+	GvMirror   *mirror;
+	int			nwrong = 0;
+	int			i;
+
+	for (i = 0; i < nlists; i++)
+		make_row(kind, centres, i, dims, index.centroids + (size_t) i * dims);
+	mirror = make_mirror(&index);
+	for (i = 0; i < n; i++)
+	{
+		int32_t		some = i % 2 == 0 ? probes :
+			1 + (int32_t) (unit_random() % (uint64_t) probes);
+
+		searches[i] = new_search(&index, some, nlists, 1);
+		make_query(kind, centres, i, &index, (float *) searches[i].query);
+	}
+	CHECK(gv_searcher(&searcher) == GV_OK &&
+		  gv_mirror_search(searcher, mirror, searches, n) == GV_OK, "search");
+	for (i = 0; i < n; i++)
+		nwrong += !search_is_right(&index, searches[i].query,
+								   searches[i].probes, nlists, 1,
+								   &searches[i]);
+	CHECK(nwrong == 0, "metric %d kind %d dims %d lists %d probes %d: "
+		  "%d of %d queries", metric, kind, dims, nlists, probes, nwrong, n);
+	free_searches(searches, n);
+	unit_free(searches);
+	unit_free(centres);
+	gv_mirror_drop(mirror);
+	free_index(&index);
+	return searcher;
+}
+
+/* At the borders of every tile, slice and run. */
+static void
+test_borders(void)
+{
+	static const int32_t shapes[][4] = {
+		/* dims, lists, probes, queries */
+		{1, 4, 1, 16}, {2, 31, 7, 17}, {15, 32, 8, 31}, {16, 33, 8, 32},
+		{17, 64, 3, 33}, {31, 65, 16, 16}, {32, 127, 1, 20}, {33, 128, 2, 16},
+		{50, 129, 32, 47}, {100, 200, 4, 16}, {8, 260, 5, 129},
+		{384, 95, 9, 18}, {2000, 66, 5, 16}, {65, 257, 3, 130}
+	};
+	int			i;
+
+	for (i = 0; i < 14; i++)
+		gv_searcher_drop(check_lists(GV_L2 + i % 3, SPREAD, shapes[i][0],
+									 shapes[i][1], shapes[i][2],
+									 shapes[i][3]));
+}
+
+static void
+test_kinds(void)
+{
+	int			kind;
+
+	for (kind = 0; kind < NKINDS; kind++)
+	{
+		gv_searcher_drop(check_lists(GV_L2, (Kind) kind, 20, 300, 6, 16));
+		gv_searcher_drop(check_lists(GV_IP, (Kind) kind, 48, 301, 70, 18));
+		if (!unit_small)
+			gv_searcher_drop(check_lists(GV_COSINE, (Kind) kind, 130, 1500, 9,
+										 20));
+	}
+}
+
+/* Each way is gone, and by all the queries that it is for. */
+static void
+test_ways(void)
+{
+#ifdef UNIT_CARD
+	static const struct
+	{
+		Kind		kind;
+		int32_t		dims;
+		int32_t		nlists;
+		int32_t		probes;
+		int			n;
+		int			way;
+	}			cases[] = {
+		{SPREAD, 24, 1100, 5, 16, RUNS}, {CLUSTERED, 24, 1100, 5, 16, RUNS},
+		{SPREAD, 10, 300, 8, 20, ALL}, {EQUAL, 3, 1200, 4, 16, EXACT},
+		{HUGE_NUMBERS, 5, 100, 2, 16, EXACT}, {SPREAD, 10, 300, 8, 15, NWAYS},
+		{SPREAD, 10, 100, 26, 16, NWAYS},
+		/* more than 32 MB of centroids, one query */
+		{SPREAD, 8000, 1060, 4, 1, RUNS}
+	};
+	int			i;
+
+	for (i = 0; i < 8; i++)
+	{
+		uint32_t	ways[NWAYS];
+		GvSearcher *searcher = check_lists(GV_L2, cases[i].kind,
+										   cases[i].dims, cases[i].nlists,
+										   cases[i].probes, cases[i].n);
+
+		/* every other query may want so few lists that runs are enough */
+		CHECK(gv_gpu_near_ways(searcher, ways) == GV_OK &&
+			  ways[RUNS] + ways[ALL] + ways[EXACT] ==
+			  (cases[i].way == NWAYS ? 0 : (uint32_t) cases[i].n),
+			  "case %d: %u, %u, %u", i, ways[RUNS], ways[ALL], ways[EXACT]);
+		CHECK(cases[i].way == NWAYS ||
+			  ways[cases[i].way] >= (uint32_t) cases[i].n / 2,
+			  "case %d: %u, %u, %u", i, ways[RUNS], ways[ALL], ways[EXACT]);
+		gv_searcher_drop(searcher);
+	}
+#endif
+}
+
+void
+test_mirror_lists(void)
+{
+	test_borders();
+	test_kinds();
+	test_ways();
+}

@@ -1,0 +1,142 @@
+/*
+ * check_mirror_records.c
+ *		Refine records of mirrors, and the bounds that searches take from them.
+ */
+#include "mirrors.h"
+#include "records.h"
+
+/* Put some records, some of them free slots, over what there was. */
+static void
+change_records(GvMirror *mirror, Records *records)
+{
+	int32_t		nput;
+	char	   *items = draw_records(records, &nput);
+
+	CHECK(gv_mirror_put_refine(mirror, (GvRefineItem *) items, nput) == GV_OK,
+		  "put %d records", nput);
+	unit_free(items);
+}
+
+static void
+check_bounds(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
+			 const Records *records)
+{
+	int32_t		capacity = 1 + (int32_t) (unit_random() % 300);
+	GvSearch	search = new_search(index, index->spec.nlists,
+									index->spec.nlists, capacity);
+	int			nwrong = 0;
+	int			nknown = 0;
+	int32_t		i;
+
+	search.bounds = unit_alloc(sizeof(GvBound) * capacity);
+	CHECK(gv_mirror_search(searcher, mirror, &search, 1) == GV_OK, "search");
+	for (i = 0; i < search.nhits; i++)
+	{
+		nwrong += !bound_is_right(index, records, search.query,
+								  &search.hits[i], &search.bounds[i]);
+		nknown += search.bounds[i].known;
+	}
+	CHECK(nwrong == 0, "dims %d: %d of %d bounds", index->spec.dims, nwrong,
+		  search.nhits);
+	CHECK(nknown > 0 || search.nhits < 50 ||
+		  records->npages * records->nslots < 20, "no hit has a record");
+	unit_free(search.bounds);
+	free_searches(&search, 1);
+}
+
+/* All records there are, and some there are not, read back. */
+static void
+check_records(GvMirror *mirror, const Records *records)
+{
+	int32_t		n = records->npages * records->nslots;
+	uint16_t   *addresses = unit_alloc((size_t) (n + 2) * 6);
+	char	   *items = unit_alloc((size_t) (n + 2) * records->stride);
+	int			nwrong = 0;
+	int32_t		i;
+
+	for (i = 0; i < n + 2; i++)
+	{
+		addresses[3 * i] = i == n + 1;
+		addresses[3 * i + 1] = (uint16_t) (i < n ? i / records->nslots : 0);
+		addresses[3 * i + 2] = (uint16_t)
+			(i < n ? i % records->nslots + 1 : records->nslots + 1);
+	}
+	CHECK(gv_mirror_get_refine(mirror, addresses, n + 2,
+							   (GvRefineItem *) items) == GV_OK, "get");
+	for (i = 0; i < n + 2; i++)
+	{
+		const GvRefineItem *item = (GvRefineItem *)
+			(items + records->stride * (size_t) i);
+
+		nwrong += memcmp(item->address, addresses + 3 * i, 6) != 0;
+		if (i < n && records->there[i])
+			nwrong += memcmp(item, record_at(records, i),
+							 sizeof(*item) + (size_t) records->dims) != 0;
+		else
+			nwrong += item->rowid[2] != 0;
+	}
+	CHECK(nwrong == 0, "%d records", nwrong);
+	unit_free(addresses);
+	unit_free(items);
+}
+
+static void
+check_invalid_records(GvMirror *mirror, const Records *records)
+{
+	size_t		stride = records->stride;
+	char	   *items = unit_alloc(2 * stride);
+	GvRefineItem *first = (GvRefineItem *) items;
+	GvRefineItem *second = (GvRefineItem *) (items + stride);
+
+	memset(items, 0, 2 * stride);
+	first->address[2] = 1;
+	second->address[2] = 1;
+	CHECK(gv_mirror_put_refine(mirror, first, 2) == GV_INVALID, "twice");
+	second->address[2] = 0;
+	CHECK(gv_mirror_put_refine(mirror, first, 2) == GV_INVALID, "slot 0");
+	second->address[2] = (uint16_t) (records->nslots + 1);
+	CHECK(gv_mirror_put_refine(mirror, first, 2) == GV_INVALID, "no slot");
+	CHECK(gv_mirror_put_refine(mirror, NULL, 1) == GV_INVALID, "NULL");
+	CHECK(gv_mirror_put_refine(mirror, first, -1) == GV_INVALID, "-1");
+	CHECK(gv_mirror_put_refine(NULL, first, 1) == GV_INVALID, "no mirror");
+	CHECK(gv_mirror_put_refine(mirror, NULL, 0) == GV_OK, "nothing");
+	unit_free(items);
+}
+
+void
+test_mirror_records(GvSearcher *searcher)
+{
+	static const int32_t shapes[][3] = {
+		/* dims, pages, slots */
+		{1, 1, 1}, {3, 40, 2}, {16, 7, 20}, {33, 30, 5}, {384, 10, 20},
+		{1100, 20, 7}
+	};
+	int			i;
+	int			round;
+
+	for (i = 0; i < 6; i++)
+	{
+		TestIndex	index = make_index(GV_L2 + i % 3, shapes[i][0], 1, 9, 3,
+									   70, false);
+		Records		records = make_records(&index, shapes[i][1], shapes[i][2]);
+		int32_t		n = records.npages * records.nslots;
+		GvMirror   *mirror;
+
+		mirror = make_mirror(&index);
+		CHECK(gv_mirror_size(&index.spec) > (int64_t) (n * records.stride),
+			  "size leaves records out");
+		check_invalid_records(mirror, &records);
+		for (round = 0; round < 3; round++)
+		{
+			change_records(mirror, &records);
+			check_bounds(searcher, mirror, &index, &records);
+			check_records(mirror, &records);
+		}
+		check_searches(searcher, mirror, &index, "with records");
+		CHECK(gv_mirror_bytes(mirror) > (int64_t) (n * records.stride) / 2,
+			  "bytes leave records out");
+		gv_mirror_drop(mirror);
+		free_records(&records);
+		free_index(&index);
+	}
+}

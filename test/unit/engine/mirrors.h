@@ -1,0 +1,133 @@
+/*
+ * mirrors.h
+ *		Mirrors filled from a random index, and searches of them checked.
+ *
+ * Of the portable engine, or of the one that UNIT_MIRRORS names when this is
+ * compiled (test/unit/gpu); that one may compare all lists flat, and keep the
+ * memory of lists that shrink.
+ */
+#ifndef MIRRORS_H
+#define MIRRORS_H
+
+#include "index.h"
+
+#ifdef UNIT_MIRRORS
+#define UNIT_CARD				/* the CUDA engine, whatever it runs on */
+#define UNIT_FLAT		true
+#else
+#define UNIT_MIRRORS	gv_cpu_mirrors
+#define UNIT_FLAT		false
+#endif
+
+/* Put all of an index into a mirror; long lists in pieces of 3 blocks. */
+static inline GvStatus
+fill_mirror(GvMirror *mirror, const TestIndex *index)
+{
+	GvStatus	status = GV_OK;
+	int			array;
+	int32_t		list;
+
+	for (array = 0; array < GV_NARRAYS && status == GV_OK; array++)
+	{
+		int64_t		n;
+		const char *values = index_array(index, (GvArray) array, &n);
+
+		status = gv_mirror_put_array(mirror, (GvArray) array, 0, n / 2,
+									 values);
+		if (status == GV_OK)
+			status = gv_mirror_put_array(mirror, (GvArray) array, n / 2,
+										 n - n / 2, values + n / 2 * 4);
+	}
+	for (list = 0; list < index->spec.nlists && status == GV_OK; list++)
+	{
+		int32_t		first = 0;
+
+		do
+		{
+			int32_t		left = index->lists[list].nblocks - first;
+			GvListPiece piece = index_piece(index, list, first,
+											left < 3 ? left : 3, false);
+
+			status = gv_mirror_put_list(mirror, &piece);
+			first += piece.nblocks;
+		} while (first < index->lists[list].nblocks && status == GV_OK);
+	}
+	return status;
+}
+
+static inline GvMirror *
+make_mirror(const TestIndex *index)
+{
+	GvMirror   *mirror = NULL;
+
+	CHECK(gv_mirror_create(&index->spec, &mirror) == GV_OK, "create");
+	CHECK(fill_mirror(mirror, index) == GV_OK, "fill");
+	return mirror;
+}
+
+static inline GvSearch
+new_search(const TestIndex *index, int32_t probes, int32_t compare,
+		   int32_t capacity)
+{
+	GvSearch	search = {0};
+
+	search.query = index_floats(index->spec.dims, index->ties);
+	search.probes = probes;
+	search.compare = compare;
+	search.capacity = capacity;
+	search.probed = unit_alloc(sizeof(GvProbe) * probes);
+	search.hits = unit_alloc(sizeof(GvHit) * capacity);
+	return search;
+}
+
+static inline void
+free_searches(GvSearch *searches, int n)
+{
+	int			i;
+
+	for (i = 0; i < n; i++)
+	{
+		unit_free((void *) searches[i].query);
+		unit_free(searches[i].probed);
+		unit_free(searches[i].hits);
+	}
+}
+
+/* Searches of every size in two calls, each against the reference. */
+static inline void
+check_searches(GvSearcher *searcher, GvMirror *mirror,
+			   const TestIndex *index, const char *what)
+{
+	int32_t		nlists = index->spec.nlists;
+	GvSearch	searches[12];
+	int			n = 0;
+	int			i;
+
+	searches[n++] = new_search(index, 1, 1, 1);
+	searches[n++] = new_search(index, 1, nlists, 10);
+	searches[n++] = new_search(index, nlists, nlists, 1);
+	searches[n++] = new_search(index, nlists, nlists, 100000);
+	searches[n++] = new_search(index, nlists + 7, 1, 100000);
+	while (n < (unit_small ? 8 : 12))
+		searches[n++] = new_search(index, 1 + unit_random() % nlists,
+								   1 + unit_random() % nlists,
+								   1 << unit_random() % 12);
+	/* engines may select few copies in another way than many */
+	CHECK(gv_mirror_search(searcher, mirror, searches, 5) == GV_OK &&
+		  gv_mirror_search(searcher, mirror, searches + 5, n - 5) == GV_OK,
+		  "%s", what);
+	for (i = 0; i < n; i++)
+		CHECK(search_is_right(index, searches[i].query, searches[i].probes,
+							  UNIT_FLAT ? nlists : searches[i].compare,
+							  searches[i].capacity, &searches[i]),
+			  "%s: probes %d compare %d capacity %d: %d lists, %d hits", what,
+			  searches[i].probes, searches[i].compare, searches[i].capacity,
+			  searches[i].nprobed, searches[i].nhits);
+	free_searches(searches, n);
+}
+
+/* Parts of test_mirror in files of their own. */
+extern void test_mirror_records(GvSearcher *searcher);
+extern void test_mirror_lists(void);
+
+#endif							/* MIRRORS_H */
