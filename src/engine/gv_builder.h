@@ -26,6 +26,8 @@
 #ifndef GV_BUILDER_H
 #define GV_BUILDER_H
 
+#include <string.h>
+
 #include "engine/gv_mirror.h"
 
 typedef struct GvBuilder GvBuilder;
@@ -107,12 +109,12 @@ static inline int64_t
 gv_builder_array_length(const GvBuilderSpec *spec, const GvTrained *trained,
 						GvArray array)
 {
-	GvMirrorSpec mirror = {
-		.dims = spec->dims,
-		.nlists = trained->nlists,
-		.nparents = trained->nparents
-	};
+	GvMirrorSpec mirror;
 
+	memset(&mirror, 0, sizeof(mirror));
+	mirror.dims = spec->dims;
+	mirror.nlists = trained->nlists;
+	mirror.nparents = trained->nparents;
 	return gv_array_length(&mirror, array);
 }
 
