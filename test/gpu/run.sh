@@ -273,7 +273,7 @@ IFS=, read -ra STAGES <<<"$1"
 shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
-	kernels | sanitize | sql | faults | scanner | data | bench) ;;
+	kernels | sanitize | sql | lists | faults | scanner | data | bench) ;;
 	*) usage ;;
 	esac
 done
