@@ -43,7 +43,7 @@ gv_cuda_status(cudaError_t error)
 #define GV_SHARED(name)		extern __shared__ uint4 name[]
 #else
 #define GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, ...) \
-	gv_emulate(grid, threads, shared_bytes, [&] { kernel(__VA_ARGS__); })
+	gv_emulate_launch(grid, threads, shared_bytes, kernel, __VA_ARGS__)
 #define GV_SHARED(name)		uint4 *name = gv_emulated_shared()
 #endif
 
@@ -94,12 +94,19 @@ gv_block_shape(int32_t m)
 	return shape;
 }
 
+/* Elements of a query's look-up table [chunks * 32][GV_CODEWORDS]. */
+static inline int32_t
+gv_table_floats(const GvBlockShape *shape)
+{
+	return shape->chunks * 2 * GV_CHUNK * GV_CODEWORDS;
+}
+
 /* A list as kernels see it. */
 struct GvCardList
 {
 	const uint8_t *d_blocks;
 	uint32_t	nblocks;
-	uint32_t	unused;
+	uint32_t	nlive;			/* copies that are */
 };
 
 /*
@@ -212,6 +219,8 @@ struct GvMirror
 	int64_t		nblocks;		/* of all lists */
 	cudaStream_t stream;		/* of changes; nobody waits for it */
 	cudaEvent_t changed;		/* ... but searches, for the last change */
+	uint64_t	version;		/* of the last change: a number of its own, in
+								 * the whole process */
 	GvStaging	staging;
 	uint8_t    *raw;			/* [block_bytes] a block read back */
 	uint8_t    *view;			/* ... and as GvBlock wants it */
@@ -241,11 +250,44 @@ struct GvFound
 {
 	int32_t		nprobed;
 	int32_t		nhits;
+	int64_t		copies;			/* in the probed lists */
 };
+
+/* How a query's nearest lists were chosen from approximate scores (near.cu). */
+enum GvNearWay
+{
+	GV_NEAR_RUNS,				/* by the least score of every 32 lists */
+	GV_NEAR_ALL,				/* by all approximate scores */
+	GV_NEAR_EXACT,				/* by all exact scores */
+	GV_NEAR_WAYS
+};
+
+/* What near.cu needs beside; nothing unless gv_gpu_near_fits. */
+struct GvNear
+{
+	uint16_t   *d_halves;		/* [n][half_dims] queries in half precision */
+	float	   *d_margins;		/* [n] how far the approximate score of one of
+								 * the nearest lists may lie behind that of
+								 * another list; infinite: nobody knows */
+	float	   *d_least;		/* [n][nruns] the least score of each run */
+	unsigned   *d_ways;			/* [GV_NEAR_WAYS] queries that went each way;
+								 * the searcher's, and it only counts */
+};
+
+#define GV_RUN				32	/* lists side by side */
+
+/* Runs of a number of lists. */
+static __host__ __device__ inline int32_t
+gv_nruns(int32_t nlists)
+{
+	return (nlists + GV_RUN - 1) / GV_RUN;
+}
 
 /*
  * A batch under way, passed to kernels by value.  n searches, whose arrays lie
- * side by side with room for the largest of each.
+ * side by side with room for the largest of each.  in_ and out_ are the host's
+ * memory, which the card reads once and writes once, across the bus; what
+ * kernels hand each other is the card's.  Hits are written 16 bytes at a time.
  */
 struct GvBatch
 {
@@ -253,31 +295,55 @@ struct GvBatch
 	int32_t		probes;			/* most of any search */
 	int32_t		capacity;
 	int64_t		copies;			/* room for scores of a search */
-	const float *d_queries;		/* [n][dims] */
-	const GvWanted *d_wanted;	/* [n] */
+	const float *in_queries;	/* [n][dims] */
+	const GvWanted *in_wanted;	/* [n] */
+	float	   *d_queries;
+	GvWanted   *d_wanted;
+	float	   *d_tables;		/* [n][chunks * 32][GV_CODEWORDS] */
 	float	   *d_coarse;		/* [n][nlists] */
 	GvProbe    *d_probed;		/* [n][probes] */
 	uint32_t   *d_starts;		/* [n][probes + 1] first block of each probe */
 	float	   *d_scores;		/* [n][copies]; dead: +infinity */
-	GvHit	   *d_hits;			/* [n][capacity] */
-	GvBound    *d_bounds;		/* [n][capacity], or NULL */
-	GvFound    *d_found;		/* [n] */
+	uint4	   *d_hits;			/* GvHit [n][capacity] */
+	GvFound    *d_found;		/* [n] its copies are in out_found only */
+	GvNear		near;
+	GvProbe    *out_probed;		/* [n][probes] */
+	uint4	   *out_hits;		/* GvHit [n][capacity] */
+	GvBound    *out_bounds;		/* [n][capacity], or NULL */
+	GvFound    *out_found;		/* [n] */
 };
+
+/* A batch's launches, recorded to be made again at once (replay.cu). */
+struct GvReplay
+{
+	GvCardModel card;			/* what all kernels were given */
+	GvBatch		batch;
+	cudaGraphExec_t graph;		/* NULL: none */
+	uint64_t	used;			/* when, by the searcher's clock */
+};
+
+#define GV_REPLAYS			64
 
 struct GvSearcher
 {
 	cudaStream_t stream;
 	int			nsms;
+	uint64_t	version;		/* of a mirror: its changes are done */
 	GvBuffer	in;				/* pinned: queries, wanted */
-	GvBuffer	d_in;
-	GvBuffer	out;			/* pinned: found, probed, hits */
-	GvBuffer	d_out;
-	GvBuffer	d_work;			/* coarse, starts, scores */
+	GvBuffer	out;			/* pinned: found, probed, hits, bounds */
+	GvBuffer	d_work;			/* all that kernels hand each other */
 	GvBuffer	d_sort;			/* of long selections */
-	GvBuffer	d_near;			/* of near.cu */
+	GvReplay	replays[GV_REPLAYS];
+	uint64_t	clock;
+	GvBuffer	d_ways;			/* see GvNear */
 };
 
-/* coarse.cu, scan.cu, select.cu, sort.cu, bound.cu: each one step of a batch. */
+/*
+ * table.cu, coarse.cu, select.cu, scan.cu, sort.cu, bound.cu: each one step of
+ * a batch.
+ */
+extern GvStatus gv_gpu_table(const GvCardModel *card, const GvBatch *batch,
+							 cudaStream_t stream);
 extern GvStatus gv_gpu_coarse(const GvCardModel *card, const GvBatch *batch,
 							  cudaStream_t stream);
 extern GvStatus gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
@@ -295,10 +361,28 @@ extern GvStatus gv_gpu_sort_copies(const GvCardModel *card,
 								   const GvBatch *batch,
 								   GvSearcher *searcher);
 
-/* near.cu: the same lists as coarse.cu and select.cu, for many queries */
+/* replay.cu */
+extern GvStatus gv_gpu_steps(const GvCardModel *card, const GvBatch *batch,
+							 GvSearcher *searcher);
+extern GvStatus gv_gpu_replay(const GvCardModel *card, const GvBatch *batch,
+							  GvSearcher *searcher);
+extern void gv_gpu_replays_drop(GvSearcher *searcher);
+
+/*
+ * near.cu: what coarse.cu and select.cu find, for many queries or lists; in
+ * two steps, of which product.cu has one and choose.cu the other.
+ */
 extern bool gv_gpu_near_fits(const GvCardModel *card, const GvBatch *batch);
 extern GvStatus gv_gpu_near(const GvCardModel *card, const GvBatch *batch,
-							GvSearcher *searcher);
+							cudaStream_t stream);
+extern GvStatus gv_gpu_product(const GvCardModel *card, const GvBatch *batch,
+							   cudaStream_t stream);
+extern GvStatus gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
+							  cudaStream_t stream);
+
+/* For checks: how many of a searcher's queries went each way so far. */
+extern "C" GvStatus gv_gpu_near_ways(GvSearcher *searcher,
+									 uint32_t ways[GV_NEAR_WAYS]);
 
 /* halves.cu: half copies of a mirror's centroids */
 extern int64_t gv_gpu_halves_bytes(const GvMirrorSpec *spec);
@@ -322,6 +406,7 @@ extern GvStatus gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses,
 								  int32_t n, GvRefineItem *items);
 
 /* mirror.cu */
+extern GvStatus gv_mirror_changed(GvMirror *mirror);
 extern GvStatus gv_staging_take(GvMirror *mirror, size_t bytes,
 								size_t *offset);
 extern GvStatus gv_gpu_open(const char *devices, GvDevice *device);
@@ -354,6 +439,13 @@ static __device__ __forceinline__ float
 gv_unordered(uint32_t key)
 {
 	return __uint_as_float(key & 0x80000000u ? key & 0x7FFFFFFFu : ~key);
+}
+
+/* First dimension of sub-quantizer j <= m: see gv_sub_start. */
+static __device__ __forceinline__ int
+gv_card_sub_start(const GvCardModel &card, int j)
+{
+	return (int) ((int64_t) j * card.dims / card.m);
 }
 
 /* The score of an overflow or of NaN is GV_SCORE_MAX. */

@@ -199,10 +199,7 @@ gv_same_key(const GvMirrorKey *a, const GvMirrorKey *b)
 typedef struct GvWorker
 {
 	GvSearcher *searcher;
-	GvProbe    *probes;
-	size_t		probes_room;
 	GvSearch	searches[GV_MAX_BATCH];
-	GvStatus	statuses[GV_MAX_BATCH];
 } GvWorker;
 
 extern GvStatus gv_worker_open(GvWorker **worker);

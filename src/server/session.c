@@ -36,7 +36,6 @@ gv_worker_close(GvWorker *worker)
 	if (worker == NULL)
 		return;
 	gv_searcher_drop(worker->searcher);
-	free(worker->probes);
 	free(worker);
 }
 
@@ -136,17 +135,11 @@ capacity_of(const GvHeldMirror *held, const GvSearchRequest *request)
 	return held->nitems > 0 ? (int32_t) held->nitems : 1;
 }
 
-/*
- * Make room for a search's answer, and have the engine put hits and bounds
- * there.  They stand behind the probes, whose number is known afterwards.
- */
+/* Make the engine's search of a request; if it cannot be, it is refused. */
 static bool
 prepare(const GvHeldMirror *held, GvConnection *asker, GvSearch *search)
 {
 	const GvSearchRequest *request = gv_payload(asker);
-	bool		bounds = held->spec.refine_slots > 0;
-	GvSearchReply *reply;
-	GvProbeReply *probed;
 
 	if (request->dims != held->spec.dims)
 	{
@@ -158,78 +151,33 @@ prepare(const GvHeldMirror *held, GvConnection *asker, GvSearch *search)
 	search->probes = probes_of(held, request);
 	search->compare = request->compare;
 	search->capacity = capacity_of(held, request);
-	reply = gv_reply(asker, sizeof(*reply) +
-					 (size_t) search->probes * sizeof(GvProbeReply) +
-					 (size_t) search->capacity *
-					 (sizeof(GvHit) + (bounds ? sizeof(GvBound) : 0)));
-	if (reply == NULL)
-		return false;
-	probed = (GvProbeReply *) (reply + 1);
-	search->hits = (GvHit *) (probed + search->probes);
-	if (bounds)
-		search->bounds = (GvBound *) (search->hits + search->capacity);
+	search->bounded = held->spec.refine_slots > 0;
 	return true;
 }
 
-/* Memory for the probes of n searches. */
+/*
+ * Make an answer of what the engine has left in the searcher's memory, where
+ * the next search will write: hence a copy, of a few thousand bytes.
+ */
 static bool
-place_probes(GvWorker *worker, int n)
-{
-	size_t		total = 0;
-	int			i;
-
-	for (i = 0; i < n; i++)
-		total += (size_t) worker->searches[i].probes;
-	if (total > worker->probes_room)
-	{
-		free(worker->probes);
-		worker->probes = malloc(total * sizeof(GvProbe));
-		worker->probes_room = worker->probes != NULL ? total : 0;
-		if (worker->probes == NULL)
-			return false;
-	}
-	total = 0;
-	for (i = 0; i < n; i++)
-	{
-		worker->searches[i].probed = worker->probes + total;
-		total += (size_t) worker->searches[i].probes;
-	}
-	return true;
-}
-
-/* Have the engine search; if it cannot do all at once, one by one. */
-static void
-search(GvWorker *worker, GvMirror *mirror, int n)
-{
-	GvStatus	status = gv_mirror_search(worker->searcher, mirror,
-										  worker->searches, n);
-	bool		again = n > 1 && (status == GV_NO_MEMORY ||
-								  status == GV_INVALID);
-	int			i;
-
-	for (i = 0; i < n; i++)
-	{
-		if (again)
-			status = gv_mirror_search(worker->searcher, mirror,
-									  &worker->searches[i], 1);
-		worker->statuses[i] = status;
-		if (status == GV_FAILED)
-			again = false;
-	}
-}
-
-/* Complete the answer around the hits. */
-static void
 complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
 		 int batch, uint64_t began_ns, uint64_t ended_ns)
 {
-	GvSearchReply *reply = (GvSearchReply *) (asker->out + sizeof(GvMessage));
-	GvProbeReply *probed = (GvProbeReply *) (reply + 1);
-	GvHit	   *hits = (GvHit *) (probed + found->nprobed);
-	GvBound    *bounds = (GvBound *) (hits + found->nhits);
-	int32_t		nbounds = found->bounds != NULL ? found->nhits : 0;
-	int32_t		i;
+	size_t		nprobed = (size_t) found->nprobed;
+	size_t		nhits = (size_t) found->nhits;
+	size_t		nbounds = found->bounded ? nhits : 0;
+	GvSearchReply *reply = gv_reply(asker, sizeof(*reply) +
+									nprobed * sizeof(GvProbeReply) +
+									nhits * sizeof(GvHit) +
+									nbounds * sizeof(GvBound));
+	GvProbeReply *probed;
+	GvHit	   *hits;
+	size_t		i;
 
+	if (reply == NULL)
+		return false;
+	probed = (GvProbeReply *) (reply + 1);
+	hits = (GvHit *) (probed + nprobed);
 	reply->nprobed = found->nprobed;
 	reply->nhits = found->nhits;
 	reply->copies = found->copies;
@@ -237,17 +185,65 @@ complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
 	reply->queued_us = (uint32_t) ((began_ns - asker->whole_ns) / 1000);
 	reply->engine_us = (uint32_t) ((ended_ns - began_ns) / 1000);
 	reply->nbounds = (uint32_t) nbounds;
-	for (i = 0; i < found->nprobed; i++)
+	for (i = 0; i < nprobed; i++)
 	{
 		probed[i].list = found->probed[i].list;
 		probed[i].base = found->probed[i].base;
 		probed[i].state = held->states[found->probed[i].list];
 	}
-	memmove(hits, found->hits, (size_t) found->nhits * sizeof(GvHit));
+	memcpy(hits, found->hits, nhits * sizeof(GvHit));
 	if (nbounds > 0)
-		memmove(bounds, found->bounds, (size_t) nbounds * sizeof(GvBound));
-	gv_reply_cut(asker, (size_t) ((char *) (bounds + nbounds) -
-								  (char *) reply));
+		memcpy(hits + nhits, found->bounds, nbounds * sizeof(GvBound));
+	return true;
+}
+
+static void
+refuse_all(GvConnection **askers, int n, GvRefusalCode code)
+{
+	int			i;
+
+	for (i = 0; i < n; i++)
+		gv_refuse(askers[i], code, gv_refusal_name(code));
+}
+
+/*
+ * Have the engine search, all at once or, if it cannot, one by one.  How many
+ * were answered; the others are refused.
+ */
+static int
+search(GvWorker *worker, const GvHeldMirror *held, GvConnection **askers,
+	   int n, uint64_t began_ns)
+{
+	GvStatus	status = GV_OK;
+	int			at_once = n;
+	int			answered = 0;
+	int			done = 0;
+	int			i;
+
+	while (done < n)
+	{
+		uint64_t	ended_ns;
+
+		/* nothing more is asked of a broken engine */
+		if (status != GV_FAILED)
+			status = gv_mirror_search(worker->searcher, held->mirror,
+									  worker->searches + done, at_once);
+		if (at_once > 1 &&
+			(status == GV_NO_MEMORY || status == GV_INVALID))
+		{
+			at_once = 1;
+			continue;
+		}
+		ended_ns = gv_now_ns();
+		for (i = done; i < done + at_once; i++)
+			if (status != GV_OK)
+				refuse_all(&askers[i], 1, gv_status_refusal(status));
+			else if (complete(held, askers[i], &worker->searches[i], n,
+							  began_ns, ended_ns))
+				answered++;
+		done += at_once;
+	}
+	return answered;
 }
 
 static void
@@ -264,15 +260,6 @@ count_batch(int answered)
 		;
 }
 
-static void
-refuse_all(GvConnection **askers, int n, GvRefusalCode code)
-{
-	int			i;
-
-	for (i = 0; i < n; i++)
-		gv_refuse(askers[i], code, gv_refusal_name(code));
-}
-
 /*
  * Answer n <= GV_MAX_BATCH searches of one mirror, which is locked against
  * changes for as long as it takes; so each answer's list states are those of
@@ -286,9 +273,8 @@ gv_session_batch(GvWorker *worker, GvConnection **askers, int n)
 	GvRefusalCode refusal = GV_REFUSED_FAILED;
 	GvHeldMirror *held = NULL;
 	uint64_t	began_ns = gv_now_ns();
-	uint64_t	ended_ns;
 	int			nready = 0;
-	int			answered = 0;
+	int			answered;
 	int			i;
 
 	if (!gv_server_failed())
@@ -302,23 +288,7 @@ gv_session_batch(GvWorker *worker, GvConnection **askers, int n)
 	for (i = 0; i < n; i++)
 		if (prepare(held, askers[i], &worker->searches[nready]))
 			ready[nready++] = askers[i];
-	if (!place_probes(worker, nready))
-	{
-		refuse_all(ready, nready, GV_REFUSED_NO_MEMORY);
-		nready = 0;
-	}
-	if (nready > 0)
-		search(worker, held->mirror, nready);
-	ended_ns = gv_now_ns();
-	for (i = 0; i < nready; i++)
-		if (worker->statuses[i] == GV_OK)
-		{
-			complete(held, ready[i], &worker->searches[i], nready, began_ns,
-					 ended_ns);
-			answered++;
-		}
-		else
-			refuse_all(&ready[i], 1, gv_status_refusal(worker->statuses[i]));
+	answered = search(worker, held, ready, nready, began_ns);
 	pthread_rwlock_unlock(&held->lock);
 	if (answered > 0)
 		count_batch(answered);

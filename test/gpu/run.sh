@@ -16,6 +16,8 @@
 #	sanitize	the same at small size under compute-sanitizer: memory, races,
 #				uninitialised memory, barriers
 #	sql			the SQL suite through gpuvecd on the card
+#	lists		the choice of lists alone, by exact scores and by the filter
+#				(test/bench/lists.cu)
 #	faults		the tests of gpuvecd that test/t has, with the card, and what
 #				only a card does to it (test/gpu/card_faults.pl)
 #	scanner		the list scanner alone, on an index of word vectors
@@ -75,8 +77,8 @@ link() {
 	fi
 }
 
-# Compiles the engines for this card, and what checks them, into GV_TMP/card.
-build_check() {
+# Compiles the engines for this card into GV_TMP/card.
+build_engines() {
 	local dir=$GV_TMP/card file
 	[ "$SERVER" = cuda ] || gv_die "this stage needs a card"
 	[ ! -d "$dir" ] || return 0
@@ -90,13 +92,29 @@ build_check() {
 		gcc -std=gnu99 -g -O3 -ffp-contract=off -I"$GV_ROOT/src" -c "$file" \
 			-o "$dir/$(basename "$file").o"
 	done
+}
+
+# What checks them, GV_TMP/card/check_card.
+build_check() {
+	local dir=$GV_TMP/card/check file
+	build_engines
+	[ ! -d "$dir" ] || return 0
+	mkdir "$dir"
 	for file in "$GV_ROOT"/test/unit/engine/check_mirror*.c \
 		"$GV_ROOT/test/unit/gpu/check_card.c"; do
 		gcc -std=gnu99 -g -O1 -I"$GV_ROOT/src" \
 			-DUNIT_MIRRORS=gv_cuda_mirrors -c "$file" \
 			-o "$dir/$(basename "$file").o"
 	done
-	link "$dir/check_card" "$dir"/*.o
+	link "$GV_TMP/card/check_card" "$dir"/*.o "$GV_TMP"/card/*.o
+}
+
+# The benchmark of coarse search, GV_TMP/card/lists.
+build_lists() {
+	build_engines
+	"$NVCC" -std=c++17 -O2 -arch="sm_$ARCH" -I"$GV_ROOT/src" \
+		-I"$GV_ROOT/gpu" -cudart static "$GV_ROOT/test/bench/lists.cu" \
+		"$GV_TMP"/card/*.o -lm -o "$GV_TMP/card/lists"
 }
 
 stage_kernels() {
@@ -119,6 +137,16 @@ stage_sanitize() {
 stage_sql() {
 	GPUVEC_TEST_NVCC=$NVCC GPU_ARCHS=$ARCH GPUVEC_TEST_SERVER=$SERVER ONLY=sql \
 		"$GV_ROOT/test/run.sh"
+}
+
+# The usual index, a word index with many probes, and many lists.
+stage_lists() {
+	build_lists
+	"$GV_TMP/card/lists" 384 8192 30
+	"$GV_TMP/card/lists" 384 8192 150
+	"$GV_TMP/card/lists" 50 500 13
+	"$GV_TMP/card/lists" 384 100000 100
+	"$GV_TMP/card/lists" 384 1000000 300
 }
 
 # For card_faults.pl gpuvecd is linked with broken.cu, by an nvcc that does so.
