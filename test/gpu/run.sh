@@ -232,9 +232,12 @@ stage_data() {
 	done
 }
 
-# A fifth of the machine's memory, in MB: for shared buffers, and for builds.
+# A fifth of the machine's memory in MB, at most $1.
 memory_share() {
-	awk '/^MemTotal:/ { print int($2 / 5120) }' /proc/meminfo
+	awk -v most="$1" '/^MemTotal:/ {
+		mb = int($2 / 5120)
+		print mb < most ? mb : most
+	}' /proc/meminfo
 }
 
 # Parallel builds share maintenance_work_mem, for which a container's /dev/shm
@@ -242,7 +245,7 @@ memory_share() {
 shared_memory_type() {
 	local megabytes
 	megabytes=$(df -m --output=avail /dev/shm 2>/dev/null | tail -1)
-	if [ "${megabytes:-0}" -gt "$(memory_share)" ]; then
+	if [ "${megabytes:-0}" -gt "$BUILD_MB" ]; then
 		echo posix
 	else
 		echo mmap
@@ -251,8 +254,9 @@ shared_memory_type() {
 
 stage_bench() {
 	local runas=''
-	start_cluster bench "shared_buffers = $(memory_share)MB" \
-		"maintenance_work_mem = $(($(memory_share) / 2))MB" \
+	BUILD_MB=$(memory_share 8192)
+	start_cluster bench "shared_buffers = $(memory_share 32768)MB" \
+		"maintenance_work_mem = ${BUILD_MB}MB" \
 		'max_worker_processes = 64' 'max_parallel_workers = 64' \
 		'max_connections = 200' 'fsync = on' 'max_wal_size = 32GB' \
 		'checkpoint_timeout = 1h' 'autovacuum = off' 'jit = off' \
