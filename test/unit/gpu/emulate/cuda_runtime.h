@@ -314,6 +314,7 @@ struct cudaDeviceProp
 #define cudaStreamCaptureModeThreadLocal	1
 #define cudaEventDisableTiming	2
 #define cudaDevAttrMultiProcessorCount	16
+#define cudaDevAttrComputeCapabilityMajor	75
 #define cudaFuncAttributeMaxDynamicSharedMemorySize	8
 
 /* The n-th allocation from now on fails; 0: none. */
