@@ -344,6 +344,8 @@ struct GvSearcher
 	GvReplay	replays[GV_REPLAYS];
 	uint64_t	clock;
 	GvBuffer	d_ways;			/* see GvNear */
+	GvSearch   *searches;		/* [n] that are under way */
+	int32_t		n;
 };
 
 #ifdef __CUDACC__
@@ -426,8 +428,9 @@ extern GvStatus gv_gpu_put_halves(GvMirror *mirror, int64_t first, int64_t n);
 /* search.cu */
 extern GvStatus gv_gpu_searcher(GvSearcher **searcher);
 extern void gv_gpu_searcher_drop(GvSearcher *searcher);
-extern GvStatus gv_gpu_search(GvSearcher *searcher, GvMirror *mirror,
-							  GvSearch *searches, int32_t n);
+extern GvStatus gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror,
+							 GvSearch *searches, int32_t n);
+extern GvStatus gv_gpu_finish(GvSearcher *searcher);
 
 /* records.cu: refine records of a mirror */
 extern int64_t gv_gpu_records_size(const GvMirrorSpec *spec);

@@ -578,5 +578,6 @@ extern "C" const GvMirrorBackend gv_cuda_mirrors = {
 	.get_refine = gv_gpu_get_refine,
 	.searcher = gv_gpu_searcher,
 	.searcher_drop = gv_gpu_searcher_drop,
-	.search = gv_gpu_search
+	.begin = gv_gpu_begin,
+	.finish = gv_gpu_finish
 };

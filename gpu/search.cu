@@ -350,14 +350,12 @@ check_starts(GvMirror *mirror)
 	return mirror->checked;
 }
 
-/* See gv_mirror_search. */
+/* See gv_mirror_begin. */
 GvStatus
-gv_gpu_search(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
-			  int32_t n)
+gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
+			 int32_t n)
 {
-	const GvFound *found;
 	GvStatus	status;
-	cudaError_t error;
 
 	if (!check_starts(mirror))
 		return GV_INVALID;
@@ -369,19 +367,33 @@ gv_gpu_search(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	if (searcher->version != mirror->version)
 		GV_CUDA_TRY(cudaStreamWaitEvent(searcher->stream, mirror->changed, 0));
 	status = start(searcher, mirror, searches, n);
-	/* in any case, because what has begun uses the searcher's memory */
-	error = cudaStreamSynchronize(searcher->stream);
-	if (status == GV_OK)
-		status = gv_cuda_status(error);
 	if (status != GV_OK)
-		return status;
-	searcher->version = mirror->version;
-	found = (const GvFound *) searcher->out.memory;
-	for (int32_t i = 0; i < n; i++)
 	{
-		searches[i].nprobed = found[i].nprobed;
-		searches[i].nhits = found[i].nhits;
-		searches[i].copies = found[i].copies;
+		/* what has begun uses the searcher's memory */
+		(void) cudaStreamSynchronize(searcher->stream);
+		return status;
 	}
+	searcher->version = mirror->version;
+	searcher->searches = searches;
+	searcher->n = n;
+	return GV_OK;
+}
+
+/* See gv_mirror_finish. */
+GvStatus
+gv_gpu_finish(GvSearcher *searcher)
+{
+	const GvFound *found = (const GvFound *) searcher->out.memory;
+
+	GV_CUDA_TRY(cudaStreamSynchronize(searcher->stream));
+	for (int32_t i = 0; i < searcher->n; i++)
+	{
+		GvSearch   *search = &searcher->searches[i];
+
+		search->nprobed = found[i].nprobed;
+		search->nhits = found[i].nhits;
+		search->copies = found[i].copies;
+	}
+	searcher->n = 0;
 	return GV_OK;
 }

@@ -275,8 +275,8 @@ make_table(GvSearcher *searcher, const GvMirror *mirror, const float *query)
 
 /* See gv_mirror_search. */
 GvStatus
-gv_cpu_mirror_search(GvSearcher *searcher, GvMirror *mirror,
-					 GvSearch *searches, int32_t n)
+gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
+					GvSearch *searches, int32_t n)
 {
 	GvStatus	status;
 	int32_t		i;
@@ -304,4 +304,11 @@ gv_cpu_mirror_search(GvSearcher *searcher, GvMirror *mirror,
 			status = gv_cpu_bound_hits(mirror, search);
 	}
 	return status;
+}
+
+/* See gv_mirror_finish: all was done at once. */
+GvStatus
+gv_cpu_mirror_finish(GvSearcher *searcher)
+{
+	return GV_OK;
 }

@@ -200,8 +200,9 @@ typedef struct GvMirrorBackend
 							   GvRefineItem *items);
 	GvStatus	(*searcher) (GvSearcher **searcher);
 	void		(*searcher_drop) (GvSearcher *searcher);
-	GvStatus	(*search) (GvSearcher *searcher, GvMirror *mirror,
-						   GvSearch *searches, int32_t n);
+	GvStatus	(*begin) (GvSearcher *searcher, GvMirror *mirror,
+						  GvSearch *searches, int32_t n);
+	GvStatus	(*finish) (GvSearcher *searcher);
 } GvMirrorBackend;
 
 extern const GvMirrorBackend gv_cpu_mirrors;	/* portable C, the oracle */
@@ -283,6 +284,16 @@ extern void gv_searcher_drop(GvSearcher *searcher);
  */
 extern GvStatus gv_mirror_search(GvSearcher *searcher, GvMirror *mirror,
 								 GvSearch *searches, int32_t n);
+
+/*
+ * The same in two calls, so that the caller can do something else while a card
+ * works.  Between a begin that was GV_OK and its finish the searches are the
+ * engine's, though no longer the queries, the mirror must not be changed, and
+ * the searcher begins nothing else.
+ */
+extern GvStatus gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
+								GvSearch *searches, int32_t n);
+extern GvStatus gv_mirror_finish(GvSearcher *searcher);
 
 /*
  * Fault injection: from now on the n-th call of the wrappers above that
