@@ -292,7 +292,9 @@ gv_nruns(int32_t nlists)
  * A batch under way, passed to kernels by value.  n searches, whose arrays lie
  * side by side with room for the largest of each.  in_ and out_ are the host's
  * memory, which the card reads once and writes once, across the bus; what
- * kernels hand each other is the card's.  Hits are written 16 bytes at a time.
+ * kernels hand each other is the card's.  Of a long batch, which copies serve
+ * better, in_ and out_ are the d_ arrays of that name.  Hits are written 16
+ * bytes at a time.
  */
 struct GvBatch
 {
@@ -312,6 +314,7 @@ struct GvBatch
 	uint32_t   *d_starts;		/* [n][probes + 1] first block of each probe */
 	float	   *d_scores;		/* [n][copies]; dead: +infinity */
 	uint4	   *d_hits;			/* GvHit [n][capacity] */
+	GvBound    *d_bounds;		/* [n][capacity], where a copy takes them out */
 	GvFound    *d_found;		/* [n] its copies are in out_found only */
 	GvNear		near;
 	GvProbe    *out_probed;		/* [n][probes] */
@@ -341,6 +344,8 @@ struct GvSearcher
 	GvBuffer	out;			/* pinned: found, probed, hits, bounds */
 	GvBuffer	d_work;			/* all that kernels hand each other */
 	GvBuffer	d_sort;			/* of long selections */
+	GvSearcher *beside;			/* a second lane, of which only stream, d_work,
+								 * d_sort and replays are used; or NULL */
 	GvReplay	replays[GV_REPLAYS];
 	uint64_t	clock;
 	GvBuffer	d_ways;			/* see GvNear */
@@ -414,6 +419,12 @@ extern GvStatus gv_gpu_product(const GvCardModel *card, const GvBatch *batch,
 							   cudaStream_t stream);
 extern GvStatus gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
 							  cudaStream_t stream);
+
+/*
+ * For checks: from how many terms of exact scores on a batch goes this way;
+ * negative: as is best.
+ */
+extern "C" void gv_gpu_near_from(int64_t terms);
 
 /* For checks: how many of a searcher's queries went each way so far. */
 extern "C" GvStatus gv_gpu_near_ways(GvSearcher *searcher,

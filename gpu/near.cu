@@ -39,11 +39,14 @@
 #define INFINITE		__int_as_float(0x7F800000)
 
 /*
- * Below this the exact scores cost less: 16 queries of 8,192 x 384 are 50 M
- * terms of 3 operations, 5 us of the card's 30 T/s, while a filter has two more
- * launches.
+ * Below both the exact scores cost less (H200, 2026-11-21, test/gpu/run.sh
+ * lists): a filter takes 22 us for up to 64 queries of 8,192 x 384, the exact
+ * lists of 16 queries, 50 M terms, 19 us, of 32 queries 25 us.  Of 500 x 50 the
+ * latter take 13 us for 128 queries, and longer only from 1,024 on, for the
+ * choice among all scores.
  */
-#define LEAST_QUERIES	16
+#define LEAST_TERMS		((int64_t) 1 << 26)
+#define MANY_QUERIES	1024
 
 /*
  * Beyond this L2 does not hold the centroids, and even one query is faster
@@ -114,14 +117,30 @@ halve_kernel(GvCardModel card, GvBatch batch)
 											 length(error));
 }
 
+static int64_t near_from = -1;	/* see gv_gpu_near_from */
+
+/* See gv_cuda.h. */
+void
+gv_gpu_near_from(int64_t terms)
+{
+	near_from = terms;
+}
+
+/* Do exact scores of all lists cost more? */
+static bool
+is_much(int64_t terms, int32_t n)
+{
+	if (near_from >= 0)
+		return n * terms >= near_from;
+	return n * terms >= LEAST_TERMS || n >= MANY_QUERIES ||
+		terms * (int64_t) sizeof(float) > LARGE_CENTROIDS;
+}
+
 /* Is this the way for a batch? */
 bool
 gv_gpu_near_fits(const GvCardModel *card, const GvBatch *batch)
 {
-	bool		large = (int64_t) card->nlists * card->dims *
-		(int64_t) sizeof(float) > LARGE_CENTROIDS;
-
-	return (batch->n >= LEAST_QUERIES || large) &&
+	return is_much((int64_t) card->nlists * card->dims, batch->n) &&
 		batch->probes <= MOST_PROBES &&
 		batch->probes <= card->nlists / LEAST_SHARE;
 }

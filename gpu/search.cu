@@ -10,11 +10,14 @@
  *		select	the best copies
  *		bound	what their refine records prove, if there are any
  *
- * All on one stream.  The last steps write answers into the host's memory,
- * from where the caller reads them: nothing is copied afterwards, and the host
- * waits once.  Long batches go in parts, so that queries of the next are made
- * ready while the card is at one.  Memory is taken when a batch needs more
- * than any before it.
+ * The last steps of a small batch write answers into the host's memory, from
+ * where the caller reads them: nothing is copied afterwards, and the host waits
+ * once.  Long batches go in parts, in turn on two streams with memory of their
+ * own, so that the host makes one ready, the bus carries another, and kernels
+ * that wait for memory share the card with those that compute.  Their queries
+ * and answers are copied, since a copy engine reads the bus at twice the rate
+ * of threads and keeps none of them waiting.  Memory is taken when a batch
+ * needs more than any before it.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -23,16 +26,20 @@
 #include "gv_cuda.h"
 
 /* What one part of a batch may have: memory of the card, and queries. */
-#define MOST_WORK		((int64_t) 1 << 30)
-#define MOST_QUERIES	1024
+#define MOST_WORK		((int64_t) 1 << 29)
+#define MOST_QUERIES	512
+
+/* Shorter batches are not worth more parts than that. */
+#define LEAST_QUERIES	128
+#define FEW_PARTS		4
 
 /* Batches up to here are graphs; beyond, launches cost next to nothing. */
 #define MOST_REPLAYED	64
 #define MOST_SELECT		2048	/* beyond, selections are sorts: no graphs */
 
-/* See gv_searcher. */
-GvStatus
-gv_gpu_searcher(GvSearcher **searcher)
+/* A lane, and the second one if `lanes` is 2. */
+static GvStatus
+make_lanes(int lanes, GvSearcher **searcher)
 {
 	GvSearcher *made = (GvSearcher *) calloc(1, sizeof(GvSearcher));
 	int			device;
@@ -64,6 +71,8 @@ gv_gpu_searcher(GvSearcher **searcher)
 													   cudaDevAttrComputeCapabilityMajor,
 													   device));
 	made->overlap = major >= 9;
+	if (status == GV_OK && lanes > 1)
+		status = make_lanes(lanes - 1, &made->beside);
 	if (status != GV_OK)
 	{
 		gv_gpu_searcher_drop(made);
@@ -73,9 +82,18 @@ gv_gpu_searcher(GvSearcher **searcher)
 	return GV_OK;
 }
 
+/* See gv_searcher. */
+GvStatus
+gv_gpu_searcher(GvSearcher **searcher)
+{
+	return make_lanes(2, searcher);
+}
+
 void
 gv_gpu_searcher_drop(GvSearcher *searcher)
 {
+	if (searcher->beside != NULL)
+		gv_gpu_searcher_drop(searcher->beside);
 	gv_gpu_replays_drop(searcher);
 	if (searcher->stream != NULL)
 		(void) cudaStreamDestroy(searcher->stream);
@@ -99,17 +117,22 @@ carve(size_t *next, size_t bytes)
 
 /*
  * Point a batch's arrays at memory: in and out follow those of the parts
- * before it, work is every part's.  With NULL for memory only the sizes count.
+ * before it, work is every part's of the lane.  With NULL for memory only the
+ * sizes count.  What is copied, queries and wanted, probes, hits and bounds,
+ * has the same order on both sides.
  */
 static void
-place_batch(const GvCardModel *card, GvSearcher *searcher, size_t *in_bytes,
-			size_t *out_bytes, size_t *work_bytes, GvBatch *batch)
+place_batch(const GvCardModel *card, GvSearcher *searcher, GvSearcher *lane,
+			size_t *in_bytes, size_t *out_bytes, size_t *work_bytes,
+			GvBatch *batch)
 {
 	size_t		n = batch->n;
 	char	   *in = (char *) searcher->in.memory;
 	char	   *out = (char *) searcher->out.memory;
-	char	   *work = (char *) searcher->d_work.memory;
+	char	   *work = (char *) lane->d_work.memory;
 	size_t		hit_bytes = n * batch->capacity * sizeof(GvHit);
+	size_t		bound_bytes = card->refine_slots == 0 ? 0 :
+		n * batch->capacity * sizeof(GvBound);
 	size_t		query_bytes = n * card->dims * sizeof(float);
 
 #define PLACE(array, next, bytes) \
@@ -119,16 +142,17 @@ place_batch(const GvCardModel *card, GvSearcher *searcher, size_t *in_bytes,
 	PLACE(in_wanted, in, n * sizeof(GvWanted));
 	PLACE(out_probed, out, n * batch->probes * sizeof(GvProbe));
 	PLACE(out_hits, out, hit_bytes);
-	if (card->refine_slots > 0)
-		PLACE(out_bounds, out, n * batch->capacity * sizeof(GvBound));
+	if (bound_bytes > 0)
+		PLACE(out_bounds, out, bound_bytes);
 	PLACE(d_queries, work, query_bytes);
 	PLACE(d_wanted, work, n * sizeof(GvWanted));
 	PLACE(d_tables, work, n * gv_table_floats(&card->shape) * sizeof(float));
 	PLACE(d_coarse, work, n * card->nlists * sizeof(float));
 	PLACE(d_probed, work, n * batch->probes * sizeof(GvProbe));
+	PLACE(d_hits, work, hit_bytes);
+	PLACE(d_bounds, work, bound_bytes);
 	PLACE(d_starts, work, n * (batch->probes + 1) * sizeof(uint32_t));
 	PLACE(d_scores, work, n * batch->copies * sizeof(float));
-	PLACE(d_hits, work, hit_bytes);
 	PLACE(d_found, work, n * sizeof(GvFound));
 	if (gv_gpu_near_fits(card, batch))
 	{
@@ -161,13 +185,27 @@ most_copies(const GvMirror *mirror, int32_t probes)
 		GV_BLOCK;
 }
 
+/* Searches of n that a part should have, about the same of each. */
+static int32_t
+part_of(int32_t n)
+{
+	int32_t		few = n / LEAST_QUERIES;
+	int32_t		nparts = (n + MOST_QUERIES - 1) / MOST_QUERIES;
+
+	if (few > FEW_PARTS)
+		few = FEW_PARTS;
+	if (nparts < few)
+		nparts = few;
+	return (n + nparts - 1) / nparts;
+}
+
 /* The shape of a batch of the first of n searches, as many as fit at once. */
 static void
 take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 			  GvBatch *batch)
 {
 	memset(batch, 0, sizeof(*batch));
-	while (batch->n < n && batch->n < MOST_QUERIES)
+	while (batch->n < n)
 	{
 		const GvSearch *next = &searches[batch->n];
 		int32_t		probes = next->probes < mirror->spec.nlists ?
@@ -229,7 +267,8 @@ put_queries(const GvCardModel *card, const GvBatch *batch,
 			   card->dims * sizeof(float));
 		wanted[i].probes = searches[i].probes;
 		wanted[i].capacity = searches[i].capacity;
-		wanted[i].length = card->refine_slots == 0 ? 0 :
+		wanted[i].length = card->refine_slots == 0 ||
+			card->metric != GV_IP ? 0 :
 			sqrt(-gv_distance_ip(searches[i].query, searches[i].query,
 								 card->dims));
 	}
@@ -281,25 +320,69 @@ static GvStatus
 prepare(GvSearcher *searcher, const GvMirror *mirror,
 		const GvSearch *searches, int32_t n)
 {
+	int32_t		most = part_of(n);
 	size_t		in_bytes = 0;
 	size_t		out_bytes = found_bytes(n);
 	size_t		most_bytes = 0;
+	int			nparts = 0;
 
-	for (int32_t done = 0; done < n;)
+	for (int32_t done = 0; done < n; nparts++)
 	{
 		size_t		work_bytes = 0;
 		GvBatch		batch;
 		bool		small;
 
-		done += next_part(mirror, searches + done, n - done, &batch, &small);
-		place_batch(&mirror->card, searcher, &in_bytes, &out_bytes,
+		done += next_part(mirror, searches + done,
+						  n - done < most ? n - done : most, &batch, &small);
+		place_batch(&mirror->card, searcher, searcher, &in_bytes, &out_bytes,
 					&work_bytes, &batch);
 		if (most_bytes < work_bytes)
 			most_bytes = work_bytes;
 	}
 	GV_TRY(gv_buffer_need(&searcher->in, in_bytes));
 	GV_TRY(gv_buffer_need(&searcher->out, out_bytes));
+	if (nparts > 1)
+		GV_TRY(gv_buffer_need(&searcher->beside->d_work, most_bytes));
 	return gv_buffer_need(&searcher->d_work, most_bytes);
+}
+
+/* Bytes from the start of an array to the end of another behind it. */
+static size_t
+span(const void *first, const void *last, size_t last_bytes)
+{
+	return (const char *) last - (const char *) first + last_bytes;
+}
+
+/* A part whose queries and answers are copied. */
+static GvStatus
+start_long(const GvCardModel *card, const GvBatch *batch, GvSearcher *lane)
+{
+	size_t		nhits = (size_t) batch->n * batch->capacity;
+	GvBatch		copied = *batch;
+
+	GV_CUDA_TRY(cudaMemcpyAsync(batch->d_queries, batch->in_queries,
+								span(batch->in_queries, batch->in_wanted,
+									 batch->n * sizeof(GvWanted)),
+								cudaMemcpyHostToDevice, lane->stream));
+	copied.in_queries = batch->d_queries;
+	copied.in_wanted = batch->d_wanted;
+	copied.out_probed = batch->d_probed;
+	copied.out_hits = batch->d_hits;
+	copied.out_found = batch->d_found;
+	if (batch->out_bounds != NULL)
+		copied.out_bounds = batch->d_bounds;
+	GV_TRY(gv_gpu_steps(card, &copied, lane));
+	GV_CUDA_TRY(cudaMemcpyAsync(batch->out_probed, batch->d_probed,
+								batch->out_bounds != NULL ?
+								span(batch->out_probed, batch->out_bounds,
+									 nhits * sizeof(GvBound)) :
+								span(batch->out_probed, batch->out_hits,
+									 nhits * sizeof(GvHit)),
+								cudaMemcpyDeviceToHost, lane->stream));
+	return gv_cuda_status(cudaMemcpyAsync(batch->out_found, batch->d_found,
+										  batch->n * sizeof(GvFound),
+										  cudaMemcpyDeviceToHost,
+										  lane->stream));
 }
 
 /* Start all parts of n searches. */
@@ -308,6 +391,8 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 	  int32_t n)
 {
 	const GvCardModel *card = &mirror->card;
+	GvSearcher *lane = searcher;
+	int32_t		most = part_of(n);
 	size_t		in_bytes = 0;
 	size_t		out_bytes = found_bytes(n);
 
@@ -316,22 +401,34 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 		size_t		work_bytes = 0;
 		GvBatch		batch;
 		bool		small;
-		int32_t		taken = next_part(mirror, searches + done, n - done,
+		int32_t		taken = next_part(mirror, searches + done,
+									  n - done < most ? n - done : most,
 									  &batch, &small);
 
 		batch.overlap = searcher->overlap;
-		place_batch(card, searcher, &in_bytes, &out_bytes, &work_bytes,
+		place_batch(card, searcher, lane, &in_bytes, &out_bytes, &work_bytes,
 					&batch);
 		batch.out_found = (GvFound *) searcher->out.memory + done;
 		put_queries(card, &batch, searches + done, taken);
 		if (small)
-			GV_TRY(gv_gpu_replay(card, &batch, searcher));
+			GV_TRY(gv_gpu_replay(card, &batch, lane));
 		else
-			GV_TRY(gv_gpu_steps(card, &batch, searcher));
+			GV_TRY(start_long(card, &batch, lane));
 		place_answers(&batch, searches + done, taken);
 		done += taken;
+		lane = lane == searcher ? searcher->beside : searcher;
 	}
 	return GV_OK;
+}
+
+/* Wait for both lanes. */
+static GvStatus
+wait_lanes(GvSearcher *searcher)
+{
+	GvStatus	beside = gv_cuda_status(cudaStreamSynchronize(searcher->beside->stream));
+
+	GV_CUDA_TRY(cudaStreamSynchronize(searcher->stream));
+	return beside;
 }
 
 /* Do the lists of the parents cover all lists, ascending? */
@@ -365,12 +462,16 @@ gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	GV_TRY(gv_choose_device());
 	GV_TRY(prepare(searcher, mirror, searches, n));
 	if (searcher->version != mirror->version)
+	{
 		GV_CUDA_TRY(cudaStreamWaitEvent(searcher->stream, mirror->changed, 0));
+		GV_CUDA_TRY(cudaStreamWaitEvent(searcher->beside->stream,
+										mirror->changed, 0));
+	}
 	status = start(searcher, mirror, searches, n);
 	if (status != GV_OK)
 	{
 		/* what has begun uses the searcher's memory */
-		(void) cudaStreamSynchronize(searcher->stream);
+		(void) wait_lanes(searcher);
 		return status;
 	}
 	searcher->version = mirror->version;
@@ -385,7 +486,7 @@ gv_gpu_finish(GvSearcher *searcher)
 {
 	const GvFound *found = (const GvFound *) searcher->out.memory;
 
-	GV_CUDA_TRY(cudaStreamSynchronize(searcher->stream));
+	GV_TRY(wait_lanes(searcher));
 	for (int32_t i = 0; i < searcher->n; i++)
 	{
 		GvSearch   *search = &searcher->searches[i];

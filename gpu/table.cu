@@ -36,7 +36,7 @@ table_kernel(GvCardModel card, GvBatch batch)
 	float	   *out = batch.d_queries + (int64_t) query * card.dims;
 	float		sum = 0.0f;
 
-	if (blockIdx.x == 0 && threadIdx.x == 0)
+	if (blockIdx.x == 0 && threadIdx.x == 0 && out != in)
 		batch.d_wanted[query] = batch.in_wanted[query];
 	for (int first = begin; first < end; first += SLICE)
 	{
@@ -44,7 +44,13 @@ table_kernel(GvCardModel card, GvBatch batch)
 
 		__syncthreads();
 		for (int d = first + threadIdx.x; d < last; d += THREADS)
-			slice[d - first] = out[d] = in[d];
+		{
+			float		x = in[d];
+
+			slice[d - first] = x;
+			if (out != in)
+				out[d] = x;
+		}
 		__syncthreads();
 		for (int d = max(first, start); d < min(last, start + ndims); d++)
 			sum = __fadd_rn(sum, __fmul_rn(slice[d - first],

@@ -13,6 +13,7 @@ enum
 {
 	RUNS, ALL, EXACT, NWAYS
 };
+extern void gv_gpu_near_from(int64_t terms);
 extern GvStatus gv_gpu_near_ways(GvSearcher *searcher, uint32_t ways[NWAYS]);
 #endif
 
@@ -175,23 +176,29 @@ test_ways(void)
 		int32_t		probes;
 		int			n;
 		int			way;
+		int64_t		from;		/* terms; -1: as is best */
 	}			cases[] = {
-		{SPREAD, 24, 1100, 5, 16, RUNS}, {CLUSTERED, 24, 1100, 5, 16, RUNS},
-		{SPREAD, 10, 300, 8, 20, ALL}, {EQUAL, 3, 1200, 4, 16, EXACT},
-		{HUGE_NUMBERS, 5, 100, 2, 16, EXACT}, {SPREAD, 10, 300, 8, 11, NWAYS},
-		{SPREAD, 10, 100, 26, 16, NWAYS},
+		{SPREAD, 24, 1100, 5, 16, RUNS, 0},
+		{CLUSTERED, 24, 1100, 5, 16, RUNS, 0},
+		{SPREAD, 10, 300, 8, 20, ALL, 60000},
+		{EQUAL, 3, 1200, 4, 16, EXACT, 0},
+		{HUGE_NUMBERS, 5, 100, 2, 16, EXACT, 0},
+		{SPREAD, 10, 300, 8, 19, NWAYS, 60000},
+		{SPREAD, 10, 100, 26, 16, NWAYS, 0},
+		{SPREAD, 10, 300, 8, 20, NWAYS, -1},
 		/* more than 32 MB of centroids, one query */
-		{SPREAD, 8000, 1060, 4, 1, RUNS}
+		{SPREAD, 8000, 1060, 4, 1, RUNS, -1}
 	};
 	int			i;
 
-	for (i = 0; i < 8; i++)
+	for (i = 0; i < 9; i++)
 	{
 		uint32_t	ways[NWAYS];
-		GvSearcher *searcher = check_lists(GV_L2, cases[i].kind,
-										   cases[i].dims, cases[i].nlists,
-										   cases[i].probes, cases[i].n);
+		GvSearcher *searcher;
 
+		gv_gpu_near_from(cases[i].from);
+		searcher = check_lists(GV_L2, cases[i].kind, cases[i].dims,
+							   cases[i].nlists, cases[i].probes, cases[i].n);
 		/* every other query may want so few lists that runs are enough */
 		CHECK(gv_gpu_near_ways(searcher, ways) == GV_OK &&
 			  ways[RUNS] + ways[ALL] + ways[EXACT] ==
@@ -205,10 +212,29 @@ test_ways(void)
 #endif
 }
 
+/* So many that they are searched in parts, the last ones shorter. */
+static void
+test_parts(void)
+{
+	static const int counts[] = {255, 256, 301, 1100};
+	int			i;
+
+	for (i = 0; i < (unit_small ? 3 : 4); i++)
+		gv_searcher_drop(check_lists(GV_L2 + i % 3, SPREAD, 6, 20, 3,
+									 counts[i]));
+}
+
 void
 test_mirror_lists(void)
 {
+#ifdef UNIT_CARD
+	gv_gpu_near_from(0);		/* few terms, but the ways of many */
+#endif
 	test_borders();
 	test_kinds();
 	test_ways();
+	test_parts();
+#ifdef UNIT_CARD
+	gv_gpu_near_from(-1);
+#endif
 }
