@@ -9,7 +9,8 @@
  *	   are enough for that when p is small beside their number: a run whose
  *	   least does not exceed the bound has a list that does not.
  *	2. the lists up to the bound and the margin, into shared memory
- *	3. the same among these, since a bound from runs may be wide
+ *	3. the same among these, since a bound from runs may be wide, unless they
+ *	   are few
  *	4. their exact scores, sorted
  * When they are more than there is room for, step 1 takes the scores of all
  * lists; when these are still too many, or the margin is infinite, all scores
@@ -21,7 +22,7 @@
 #define MANY_THREADS	512		/* of a block, while there are SMs enough */
 #define FEW_THREADS		128
 #define FEW_QUERIES		128
-#define LEAST_ROOM		1024	/* for lists in shared memory; a power of 2 */
+#define LEAST_ROOM		1024	/* for lists in shared memory */
 #define RUN_SHARE		2		/* so many runs to a probe are enough */
 #define BY_VALUE		16		/* first so many times values are halved */
 #define AT_ONCE			4		/* runs that a warp reads */
@@ -81,11 +82,13 @@ static __device__ __forceinline__ Bound
 find_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
 		   Talk &talk)
 {
-	uint32_t	least = 0xFFFFFFFFu;
-	uint32_t	most = 0;
+	uint32_t	own = threadIdx.x < n ? keys(threadIdx.x) : 0xFFFFFFFFu;
+	uint32_t	least = own;
+	uint32_t	most = threadIdx.x < n ? own : 0;
 	Bound		bound;
 
-	for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
+	/* the first of a thread's keys stays in a register */
+	for (uint32_t i = threadIdx.x + blockDim.x; i < n; i += blockDim.x)
 	{
 		uint32_t	key = keys(i);
 
@@ -101,7 +104,7 @@ find_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
 		 bound.lower + 1 < bound.key; round++)
 	{
 		uint32_t	middle = bound.lower + (bound.key - bound.lower) / 2;
-		uint32_t	count = 0;
+		uint32_t	count;
 
 		/* scores lie evenly between bounds, keys do not; but keys end */
 		if (round < BY_VALUE)
@@ -112,7 +115,8 @@ find_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
 			if (value > bound.lower && value < bound.key)
 				middle = value;
 		}
-		for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
+		count = threadIdx.x < n && own <= middle;
+		for (uint32_t i = threadIdx.x + blockDim.x; i < n; i += blockDim.x)
 			count += keys(i) <= middle;
 		count = talk.sum(count);
 		if (count >= p)
@@ -218,38 +222,36 @@ take_lists(const float *scores, int nlists, uint32_t last, Items &items)
 	}
 }
 
-/* The same of the runs whose least scores [nruns] do not exceed it. */
+/*
+ * The same of runs, which are dealt to all warps, because near ones lie side by
+ * side.
+ */
 static __device__ __forceinline__ void
-take_runs(const float *scores, int nlists, const float *least, int nruns,
-		  uint32_t last, Items &items)
+take_runs(const float *scores, int nlists, const uint64_t *runs,
+		  uint32_t nruns, uint32_t last, Items &items)
 {
-	int			lane = threadIdx.x % GV_WARP;
+	uint32_t	lane = threadIdx.x % GV_WARP;
+	uint32_t	nwarps = blockDim.x / GV_WARP;
 
-	for (int first = threadIdx.x / GV_WARP * GV_WARP; first < nruns;
-		 first += blockDim.x)
+	for (uint32_t first = threadIdx.x / GV_WARP; first < nruns;
+		 first += AT_ONCE * nwarps)
 	{
-		int			run = first + lane;
-		uint32_t	runs = __ballot_sync(GV_FULL_WARP, run < nruns &&
-										 gv_ordered(least[run]) <= last);
+		uint32_t	keys[AT_ONCE];
+		int			lists[AT_ONCE];
 
-		while (runs != 0)
+#pragma unroll
+		for (int i = 0; i < AT_ONCE; i++)
 		{
-			uint32_t	keys[AT_ONCE];
-			int			lists[AT_ONCE];
+			uint32_t	r = first + i * nwarps;
 
-#pragma unroll
-			for (int i = 0; i < AT_ONCE; i++)
-			{
-				lists[i] = runs == 0 ? nlists :
-					(first + __ffs(runs) - 1) * GV_RUN + lane;
-				runs &= runs - 1;
-				keys[i] = lists[i] < nlists ? gv_ordered(scores[lists[i]]) :
-					0xFFFFFFFFu;
-			}
-#pragma unroll
-			for (int i = 0; i < AT_ONCE; i++)
-				items.append(keys[i] <= last, keys[i], lists[i]);
+			lists[i] = r < nruns ? (int) ((uint32_t) runs[r] * GV_RUN + lane) :
+				nlists;
+			keys[i] = lists[i] < nlists ? gv_ordered(scores[lists[i]]) :
+				0xFFFFFFFFu;
 		}
+#pragma unroll
+		for (int i = 0; i < AT_ONCE; i++)
+			items.append(keys[i] <= last, keys[i], lists[i]);
 	}
 }
 
@@ -272,6 +274,27 @@ score_items(const GvCardModel &card, const float *query, uint64_t *items,
 		if (threadIdx.x % GV_QUAD == 0 && i < n)
 			items[i] = (uint64_t) gv_ordered(score) << 32 | list;
 	}
+}
+
+/* Sort items [n], up to one for four lanes, ascending, by counting. */
+static __device__ __forceinline__ void
+rank_items(uint64_t *items, uint32_t n)
+{
+	uint32_t	i = threadIdx.x / GV_QUAD;
+	uint64_t	item;
+	uint32_t	rank = 0;
+
+	__syncthreads();
+	item = i < n ? items[i] : LAST_ITEM;
+#pragma unroll 4
+	for (uint32_t j = threadIdx.x % GV_QUAD; j < n; j += GV_QUAD)
+		rank += items[j] < item;
+	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 1);
+	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 2);
+	__syncthreads();
+	if (threadIdx.x % GV_QUAD == 0 && i < n)
+		items[rank] = item;
+	__syncthreads();
 }
 
 /* Sort items [n], n a power of 2, ascending. */
@@ -326,13 +349,24 @@ gather(Choice &choice)
 		return GV_NEAR_EXACT;
 	if (choice.p * RUN_SHARE <= (uint32_t) nruns)
 	{
+		Items	   &runs = choice.nearest;	/* not needed before step 3 */
+		uint32_t	last;
+
 		bound = find_bound(ScoreKeys {choice.least}, nruns, choice.p, spare,
 						   choice.talk);
-		take_runs(choice.scores, nlists, choice.least, nruns,
-				  widen(bound, choice.margin), choice.close);
-		if (choice.close.total() <= choice.close.room)
-			return GV_NEAR_RUNS;
-		choice.close.clear();
+		last = widen(bound, choice.margin);
+		take_lists(choice.least, nruns, last, runs);
+		if (runs.total() <= runs.room)
+		{
+			take_runs(choice.scores, nlists, runs.items, *runs.count, last,
+					  choice.close);
+			runs.clear();
+			if (choice.close.total() <= choice.close.room)
+				return GV_NEAR_RUNS;
+			choice.close.clear();
+		}
+		else
+			runs.clear();
 	}
 	bound = find_bound(ScoreKeys {choice.scores}, nlists, choice.p, spare,
 					   choice.talk);
@@ -348,17 +382,19 @@ narrow(Choice &choice)
 {
 	const uint64_t *items = choice.close.items;
 	uint32_t	n = *choice.close.count;
-	uint32_t	last = widen(find_bound(ItemKeys {items}, n, choice.p,
-										choice.p / 16, choice.talk),
-							 choice.margin);
+	uint32_t	last = 0xFFFFFFFFu;
 
+	/* what all lanes score at once need not be fewer */
+	if (n > blockDim.x / GV_QUAD)
+		last = widen(find_bound(ItemKeys {items}, n, choice.p, choice.p / 16,
+								choice.talk), choice.margin);
 	for (uint32_t first = threadIdx.x / GV_WARP * GV_WARP; first < n;
 		 first += blockDim.x)
 	{
 		uint32_t	i = first + threadIdx.x % GV_WARP;
 		uint64_t	item = i < n ? items[i] : LAST_ITEM;
 
-		choice.nearest.append((uint32_t) (item >> 32) <= last,
+		choice.nearest.append(i < n && (uint32_t) (item >> 32) <= last,
 							  (uint32_t) (item >> 32), (uint32_t) item);
 	}
 }
@@ -421,16 +457,31 @@ take_exactly(Choice &choice)
 	}
 }
 
+/* Lists that there is room for; a power of 2. */
+static __host__ __device__ inline uint32_t
+room_for(int32_t probes)
+{
+	uint32_t	room = LEAST_ROOM;
+
+	while (room < 2 * (uint32_t) probes)
+		room *= 2;
+	return room;
+}
+
 /* Query blockIdx.x.  Shared: two Items [room]. */
 template <bool PRODUCT>
 static __global__ void __launch_bounds__(MANY_THREADS, 1)
-choose_kernel(GvCardModel card, GvBatch batch, uint32_t room)
+choose_kernel(GvCardModel card, GvBatch batch)
 {
 	GV_SHARED(memory);
 	__shared__ uint32_t said[2][GV_WARP];
 	__shared__ uint32_t counts[2];
 	int64_t		query = blockIdx.x;
+	uint32_t	room = room_for(batch.probes);
 	uint64_t   *items = (uint64_t *) memory + room;
+
+	gv_step_begins();
+
 	Choice		choice = {card, batch.d_queries + query * card.dims,
 		batch.d_coarse + query * card.nlists,
 		batch.near.d_least + query * gv_nruns(card.nlists),
@@ -457,11 +508,16 @@ choose_kernel(GvCardModel card, GvBatch batch, uint32_t room)
 		n = choice.nearest.total();
 		if (way != GV_NEAR_EXACT)
 			score_items<PRODUCT>(card, choice.query, items, n);
-		while (sorted < n)
-			sorted *= 2;
-		for (uint32_t i = n + threadIdx.x; i < sorted; i += blockDim.x)
-			items[i] = LAST_ITEM;
-		sort_items(items, sorted);
+		if (n <= blockDim.x / GV_QUAD)
+			rank_items(items, n);
+		else
+		{
+			while (sorted < n)
+				sorted *= 2;
+			for (uint32_t i = n + threadIdx.x; i < sorted; i += blockDim.x)
+				items[i] = LAST_ITEM;
+			sort_items(items, sorted);
+		}
 		if (threadIdx.x == 0)
 			atomicAdd(&batch.near.d_ways[way], 1u);
 	}
@@ -476,13 +532,9 @@ GvStatus
 gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
 			  cudaStream_t stream)
 {
-	uint32_t	room = LEAST_ROOM;
 	int			threads = batch->n <= FEW_QUERIES ? MANY_THREADS : FEW_THREADS;
-	int			bytes;
+	int			bytes = (int) (2 * room_for(batch->probes) * sizeof(uint64_t));
 
-	while (room < 2 * (uint32_t) batch->probes)
-		room *= 2;
-	bytes = (int) (2 * room * sizeof(uint64_t));
 	if (bytes > 47 * 1024)
 	{
 		GV_CUDA_TRY(cudaFuncSetAttribute(choose_kernel<true>,
@@ -493,10 +545,9 @@ gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
 										 bytes));
 	}
 	if (card->metric == GV_IP)
-		GV_LAUNCH(choose_kernel<true>, batch->n, threads, bytes, stream,
-				  *card, *batch, room);
-	else
-		GV_LAUNCH(choose_kernel<false>, batch->n, threads, bytes, stream,
-				  *card, *batch, room);
-	return gv_cuda_status(cudaGetLastError());
+		return gv_cuda_status(GV_LAUNCH_STEP(choose_kernel<true>, batch->n,
+											 threads, bytes, stream, card,
+											 batch));
+	return gv_cuda_status(GV_LAUNCH_STEP(choose_kernel<false>, batch->n,
+										 threads, bytes, stream, card, batch));
 }

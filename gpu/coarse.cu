@@ -2,7 +2,7 @@
  * coarse.cu
  *		The list scores of a batch of queries: distances to all centroids.
  *
- * One query needs bytes: a lane has eight loads of 16 bytes on their way.  More
+ * One query needs bytes: a lane has all loads of 16 bytes on their way.  More
  * queries need arithmetic: a team of four lanes takes two centroids and four or
  * eight queries, so that every value it loads serves several terms.  Blocks are
  * small, so that all SMs have their share of 8,192 lists; that few of them have
@@ -14,18 +14,40 @@
 #define TEAMS			(THREADS / GV_QUAD)	/* of four lanes */
 #define CENTROIDS		2		/* a team */
 #define SLICE			512		/* dimensions in shared memory at a time */
+#define AHEAD			24		/* 16-byte pieces of a centroid in registers */
 
-/* A team a centroid, for one query. */
-template <bool PRODUCT>
+/*
+ * A team a centroid, for one query.  Centroids are there before the query: as
+ * much of each as registers hold is on its way while that crosses the bus.
+ */
+template <bool PRODUCT, bool ALIGNED>
 static __global__ void __launch_bounds__(THREADS, 8)
 coarse_one_kernel(GvCardModel card, GvBatch batch)
 {
 	int			list = blockIdx.x * TEAMS + threadIdx.x / GV_QUAD;
+	int			first = threadIdx.x % GV_QUAD * 4;
 	const float *centroid = card.d_centroids +
 		(int64_t) min(list, card.nlists - 1) * card.dims;
-	float		score = gv_quad_score<PRODUCT>(batch.d_queries, centroid,
-											   card.dims);
+	float		sums[4] = {};
+	float		score;
+	float4		ahead[AHEAD];
 
+#pragma unroll
+	for (int j = 0; j < AHEAD; j++)
+		if (first + j * GV_SUMS < card.dims)
+			ahead[j] = gv_load_four<ALIGNED>(centroid, first + j * GV_SUMS,
+											 card.dims);
+	gv_step_begins();
+#pragma unroll
+	for (int j = 0; j < AHEAD; j++)
+		if (first + j * GV_SUMS < card.dims)
+			gv_add_four<PRODUCT>(sums,
+								 gv_load_four<ALIGNED>(batch.d_queries,
+													   first + j * GV_SUMS,
+													   card.dims), ahead[j]);
+	gv_add_rows<PRODUCT, ALIGNED>(sums, batch.d_queries, centroid,
+								  first + AHEAD * GV_SUMS, card.dims);
+	score = gv_add_sums<PRODUCT>(sums);
 	if (threadIdx.x % GV_QUAD == 0 && list < card.nlists)
 		batch.d_coarse[list] = score;
 }
@@ -44,6 +66,7 @@ coarse_kernel(GvCardModel card, GvBatch batch)
 	int			query = blockIdx.y * QUERIES;
 	float		sums[CENTROIDS][QUERIES][4] = {};
 
+	gv_step_begins();
 	for (int start = 0; start < card.dims; start += SLICE)
 	{
 		int			end = min(SLICE, card.dims - start);
@@ -98,16 +121,20 @@ coarse_kernel(GvCardModel card, GvBatch batch)
 }
 
 template <bool PRODUCT>
-static void
+static cudaError_t
 launch_one(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
 {
-	GV_LAUNCH(coarse_one_kernel<PRODUCT>,
-			  (card->nlists + TEAMS - 1) / TEAMS, THREADS, 0, stream, *card,
-			  *batch);
+	dim3		grid((card->nlists + TEAMS - 1) / TEAMS);
+
+	if (card->dims % 4 == 0)
+		return GV_LAUNCH_STEP((coarse_one_kernel<PRODUCT, true>), grid, THREADS,
+							  0, stream, card, batch);
+	return GV_LAUNCH_STEP((coarse_one_kernel<PRODUCT, false>), grid, THREADS, 0,
+						  stream, card, batch);
 }
 
 template <int QUERIES, bool PRODUCT>
-static void
+static cudaError_t
 launch(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
 {
 	int			span = TEAMS * CENTROIDS;
@@ -115,24 +142,22 @@ launch(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
 					 (batch->n + QUERIES - 1) / QUERIES);
 
 	if (card->dims % 4 == 0)
-		GV_LAUNCH((coarse_kernel<QUERIES, PRODUCT, true>), grid, THREADS, 0,
-				  stream, *card, *batch);
-	else
-		GV_LAUNCH((coarse_kernel<QUERIES, PRODUCT, false>), grid, THREADS, 0,
-				  stream, *card, *batch);
+		return GV_LAUNCH_STEP((coarse_kernel<QUERIES, PRODUCT, true>), grid,
+							  THREADS, 0, stream, card, batch);
+	return GV_LAUNCH_STEP((coarse_kernel<QUERIES, PRODUCT, false>), grid,
+						  THREADS, 0, stream, card, batch);
 }
 
 template <bool PRODUCT>
-static void
+static cudaError_t
 launch_fitting(const GvCardModel *card, const GvBatch *batch,
 			   cudaStream_t stream)
 {
 	if (batch->n == 1)
-		launch_one<PRODUCT>(card, batch, stream);
-	else if (batch->n <= 4)
-		launch<4, PRODUCT>(card, batch, stream);
-	else
-		launch<8, PRODUCT>(card, batch, stream);
+		return launch_one<PRODUCT>(card, batch, stream);
+	if (batch->n <= 4)
+		return launch<4, PRODUCT>(card, batch, stream);
+	return launch<8, PRODUCT>(card, batch, stream);
 }
 
 /* d_coarse [n][nlists] of a batch. */
@@ -140,9 +165,7 @@ GvStatus
 gv_gpu_coarse(const GvCardModel *card, const GvBatch *batch,
 			  cudaStream_t stream)
 {
-	if (card->metric == GV_IP)
-		launch_fitting<true>(card, batch, stream);
-	else
-		launch_fitting<false>(card, batch, stream);
-	return gv_cuda_status(cudaGetLastError());
+	return gv_cuda_status(card->metric == GV_IP ?
+						  launch_fitting<true>(card, batch, stream) :
+						  launch_fitting<false>(card, batch, stream));
 }

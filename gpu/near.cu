@@ -98,6 +98,7 @@ halve_kernel(GvCardModel card, GvBatch batch)
 	float		square = 0.0f;
 	float		error = 0.0f;
 
+	gv_step_begins();
 	if (query >= batch.n)
 		return;
 	for (int d = lane; d < card.half_dims; d += GV_WARP)
@@ -150,9 +151,8 @@ GvStatus
 gv_gpu_near(const GvCardModel *card, const GvBatch *batch,
 			cudaStream_t stream)
 {
-	GV_LAUNCH(halve_kernel, (batch->n + WARPS - 1) / WARPS, THREADS, 0, stream,
-			  *card, *batch);
-	GV_CUDA_TRY(cudaGetLastError());
+	GV_CUDA_TRY(GV_LAUNCH_STEP(halve_kernel, (batch->n + WARPS - 1) / WARPS,
+							   THREADS, 0, stream, card, batch));
 	GV_TRY(gv_gpu_product(card, batch, stream));
 	return gv_gpu_choose(card, batch, stream);
 }

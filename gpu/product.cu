@@ -182,19 +182,20 @@ send_slice(const GvCardModel &card, const GvBatch &batch, int query, int list,
 }
 
 /*
- * Tile number blockIdx.x of ntiles side by side for the same lists: QUERIES
- * queries x LISTS lists; warps stand 2 x ACROSS.
+ * Tile number blockIdx.x, ntiles of them side by side for the same lists:
+ * QUERIES queries x LISTS lists; warps stand 2 x ACROSS.
  * Shared: STAGES slices of QUERIES rows, then of LISTS.
  */
 template <int QUERIES, int LISTS, int ACROSS>
 static __global__ void __launch_bounds__(2 * ACROSS *GV_WARP)
-product_kernel(GvCardModel card, GvBatch batch, int ntiles)
+product_kernel(GvCardModel card, GvBatch batch)
 {
 	constexpr int THREADS = 2 * ACROSS * GV_WARP;
 	constexpr int QM = QUERIES / 2 / 16;
 	constexpr int LN = LISTS / ACROSS / 16;
 	constexpr int STAGE = (QUERIES + LISTS) * PIECES;
 	GV_SHARED(memory);
+	int			ntiles = (batch.n + QUERIES - 1) / QUERIES;
 	int			warp = threadIdx.x / GV_WARP;
 	int			warp_query = warp / ACROSS * (QUERIES / 2);
 	int			warp_list = warp % ACROSS * (LISTS / ACROSS);
@@ -204,6 +205,7 @@ product_kernel(GvCardModel card, GvBatch batch, int ntiles)
 	float		sums[QM][2 * LN][4] = {};
 
 	/* 1. the first slices; beyond the last one a group is empty */
+	gv_step_begins();
 	for (int step = 0; step < STAGES - 1; step++)
 	{
 		if (step < nsteps)
@@ -248,9 +250,10 @@ launch(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
 		GV_CUDA_TRY(cudaFuncSetAttribute(product_kernel<QUERIES, LISTS, ACROSS>,
 										 cudaFuncAttributeMaxDynamicSharedMemorySize,
 										 bytes));
-	GV_LAUNCH((product_kernel<QUERIES, LISTS, ACROSS>), ntiles * across,
-			  2 * ACROSS * GV_WARP, bytes, stream, *card, *batch, ntiles);
-	return gv_cuda_status(cudaGetLastError());
+	return gv_cuda_status(GV_LAUNCH_STEP((product_kernel<QUERIES, LISTS,
+										  ACROSS>), ntiles * across,
+										 2 * ACROSS * GV_WARP, bytes, stream,
+										 card, batch));
 }
 
 /* d_coarse, approximate, and d_least of a batch. */

@@ -68,13 +68,12 @@ gv_add_sums(float (&sums)[4])
 	return gv_card_score(PRODUCT ? -sum : sum);
 }
 
+/* A lane's terms from dimension i on, its own first. */
 template <bool PRODUCT, bool ALIGNED>
-static __device__ __forceinline__ float
-gv_score_rows(const float *query, const float *centroid, int dims)
+static __device__ __forceinline__ void
+gv_add_rows(float (&sums)[4], const float *query, const float *centroid, int i,
+			int dims)
 {
-	float		sums[4] = {};
-	int			i = threadIdx.x % GV_QUAD * 4;
-
 	for (; i + (GV_AHEAD - 1) * GV_SUMS < dims; i += GV_AHEAD * GV_SUMS)
 	{
 		float4		y[GV_AHEAD];
@@ -91,6 +90,16 @@ gv_score_rows(const float *query, const float *centroid, int dims)
 	for (; i < dims; i += GV_SUMS)
 		gv_add_four<PRODUCT>(sums, gv_load_four<ALIGNED>(query, i, dims),
 							 gv_load_four<ALIGNED>(centroid, i, dims));
+}
+
+template <bool PRODUCT, bool ALIGNED>
+static __device__ __forceinline__ float
+gv_score_rows(const float *query, const float *centroid, int dims)
+{
+	float		sums[4] = {};
+
+	gv_add_rows<PRODUCT, ALIGNED>(sums, query, centroid,
+								  threadIdx.x % GV_QUAD * 4, dims);
 	return gv_add_sums<PRODUCT>(sums);
 }
 

@@ -13,6 +13,7 @@
 #define CHUNK_CODES		(2 * GV_CHUNK)	/* sub-quantizers of a chunk */
 #define THREADS			(CHUNK_CODES * GV_CODEWORDS)
 #define SLICE			512		/* dimensions in shared memory at a time */
+#define AHEAD			4		/* of a codeword, loaded as the query is */
 
 /*
  * Block (x, y): chunk x of query y, an entry of the table each thread.  Rows
@@ -34,8 +35,13 @@ table_kernel(GvCardModel card, GvBatch batch)
 		(int64_t) word * ndims;
 	const float *in = batch.in_queries + (int64_t) query * card.dims;
 	float	   *out = batch.d_queries + (int64_t) query * card.dims;
+	float		ahead[AHEAD];
 	float		sum = 0.0f;
 
+	gv_step_begins();
+#pragma unroll
+	for (int d = 0; d < AHEAD; d++)
+		ahead[d] = d < ndims ? words[d] : 0.0f;
 	if (blockIdx.x == 0 && threadIdx.x == 0 && out != in)
 		batch.d_wanted[query] = batch.in_wanted[query];
 	for (int first = begin; first < end; first += SLICE)
@@ -52,6 +58,15 @@ table_kernel(GvCardModel card, GvBatch batch)
 				out[d] = x;
 		}
 		__syncthreads();
+		if (first <= start && start + ndims <= last && ndims <= AHEAD)
+		{
+#pragma unroll
+			for (int d = 0; d < AHEAD; d++)
+				if (d < ndims)
+					sum = __fadd_rn(sum, __fmul_rn(slice[start - first + d],
+												   ahead[d]));
+			continue;
+		}
 		for (int d = max(first, start); d < min(last, start + ndims); d++)
 			sum = __fadd_rn(sum, __fmul_rn(slice[d - first],
 										   words[d - start]));

@@ -183,7 +183,7 @@ test_ways(void)
 		{SPREAD, 10, 300, 8, 20, ALL, 60000},
 		{EQUAL, 3, 1200, 4, 16, EXACT, 0},
 		{HUGE_NUMBERS, 5, 100, 2, 16, EXACT, 0},
-		{SPREAD, 10, 300, 8, 19, NWAYS, 60000},
+		{SPREAD, 10, 300, 8, 11, NWAYS, 60000},
 		{SPREAD, 10, 100, 26, 16, NWAYS, 0},
 		{SPREAD, 10, 300, 8, 20, NWAYS, -1},
 		/* more than 32 MB of centroids, one query */
