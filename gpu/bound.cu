@@ -8,7 +8,7 @@
  * 16 bytes a lane, so that a record's are all on their way at once, and are
  * dealt to the lanes through shared memory.
  */
-#include "select.cuh"
+#include "give.cuh"
 #include "gv_cuda.h"
 
 #define THREADS			128
@@ -73,9 +73,9 @@ product_bound(double product, double magnitude, double slack, double length,
 	return round_down(bound);
 }
 
-/* A hit's record by its address, and its head; NULL: there is none. */
+/* The place of a hit's record by its address; NULL: there is none. */
 static __device__ __forceinline__ const uint8_t *
-find_record(const GvCardModel &card, uint4 hit, GvCardRecord *head)
+find_record(const GvCardModel &card, uint4 hit)
 {
 	uint8_t *const *table = card.d_tables[hit.z & 0xFFFF];
 	int			slot = hit.w;
@@ -83,11 +83,8 @@ find_record(const GvCardModel &card, uint4 hit, GvCardRecord *head)
 
 	if (slot >= 1 && slot <= card.refine_slots && table != NULL)
 		record = table[hit.z >> 16];
-	if (record == NULL)
-		return NULL;
-	record += (int64_t) (slot - 1) * card.record_bytes;
-	*head = *(const GvCardRecord *) record;
-	return head->low != 0 ? record + sizeof(GvCardRecord) : NULL;
+	return record == NULL ? NULL :
+		record + (int64_t) (slot - 1) * card.record_bytes;
 }
 
 /* A dimension's part in the sums. */
@@ -122,8 +119,9 @@ put_bound(uint32_t *words, const GvCardRecord &head, float bound)
 }
 
 /*
- * Hits blockIdx.x * TEAMS + team of query blockIdx.y.  Bounds go out together,
- * because they go across the bus.
+ * Hits blockIdx.x * TEAMS + team of query blockIdx.y.  Hits and bounds go out
+ * together, because they go across the bus; so do, by a query's first block,
+ * its probes and how much was found.
  */
 static __global__ void __launch_bounds__(THREADS)
 bound_kernel(GvCardModel card, GvBatch batch)
@@ -131,42 +129,75 @@ bound_kernel(GvCardModel card, GvBatch batch)
 	__shared__ float q[SLICE];
 	__shared__ uint4 codes[TEAMS][SLICE / 16];
 	__shared__ uint32_t bounds[TEAMS][BOUND_WORDS];
+	__shared__ uint4 hits[TEAMS];
 	int			query = blockIdx.y;
 	int			lane = threadIdx.x % LANES;
 	int			team = threadIdx.x / LANES;
 	int			first = blockIdx.x * TEAMS;
 	int			nhits;
+	GvFound		found;
+	uint4		hit = {};
 	int64_t		at = (int64_t) query * batch.capacity + first;
 	const float *all = batch.d_queries + (int64_t) query * card.dims;
 	const uint8_t *record = NULL;
 	GvCardRecord head = {};
+	float		ahead[SLICE / THREADS];
 	float		sum = 0.0f;
 	float		magnitude = 0.0f;
 	double		total;
 	double		magnitudes;
 
-	/* 1. the record */
+	/* 1. the record; the hit's place is read before it is known to be one */
 	gv_step_begins();
-	nhits = batch.d_found[query].nhits - first;
+#pragma unroll
+	for (int i = 0; i < SLICE / THREADS; i++)
+	{
+		int			d = i * THREADS + threadIdx.x;
+
+		ahead[i] = d < card.dims ? all[d] : 0.0f;
+	}
+	if (first + team < batch.capacity)
+		hit = batch.d_hits[at + team];
+	found = batch.d_found[query];
+	nhits = found.nhits - first;
+	if (team < nhits)
+		record = find_record(card, hit);
+	if (first == 0)
+		gv_give_probes(batch, query, found.nprobed);
+	if (first == 0 && threadIdx.x == 0 && batch.out_found != batch.d_found)
+		batch.out_found[query] = found;
 	if (nhits <= 0)
 		return;
-	if (team < nhits)
-		record = find_record(card, batch.d_hits[at + team], &head);
 	if (lane < (int) BOUND_WORDS)
 		bounds[team][lane] = 0;
+	if (lane == 0)
+		hits[team] = hit;
+	if (record != NULL)
+		head = *(const GvCardRecord *) record;
 
-	/* 2. the sums; teams without a record only wait and shuffle */
+	/* 2. the sums, of free slots too, whose bytes nobody uses; teams without a
+	 * record only wait and shuffle */
 	for (int start = 0; start < card.dims; start += SLICE)
 	{
 		int			ndims = min(SLICE, card.dims - start);
 
 		__syncthreads();
-		for (int d = threadIdx.x; d < ndims; d += THREADS)
-			q[d] = all[start + d];
 		for (int i = lane; i < (ndims + 15) / 16 && record != NULL;
 			 i += LANES)
-			codes[team][i] = ((const uint4 *) (record + start))[i];
+			codes[team][i] = ((const uint4 *) (record + sizeof(GvCardRecord) +
+											   start))[i];
+#pragma unroll
+		for (int i = 0; i < SLICE / THREADS; i++)
+		{
+			int			d = i * THREADS + threadIdx.x;
+
+			if (d < ndims)
+				q[d] = start == 0 ? ahead[i] : all[start + d];
+		}
 		__syncthreads();
+		if (start == 0 && (int) threadIdx.x < min(nhits, TEAMS) &&
+			batch.out_hits != batch.d_hits)
+			batch.out_hits[at + threadIdx.x] = hits[threadIdx.x];
 		if (record != NULL)
 		{
 #pragma unroll 8
@@ -180,7 +211,7 @@ bound_kernel(GvCardModel card, GvBatch batch)
 	magnitudes = card.metric == GV_IP ? add_lanes(magnitude) : 0.0;
 
 	/* 3. out */
-	if (lane == 0 && record != NULL)
+	if (lane == 0 && record != NULL && head.low != 0)
 	{
 		double		slack = (card.dims + 64) / 16777216.0;
 

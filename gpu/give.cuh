@@ -13,7 +13,18 @@
 
 static_assert(sizeof(GvHit) == sizeof(uint4), "hits are written whole");
 
-/* A GvHit into both arrays of hits; the row id's 48 bits are two numbers. */
+/*
+ * Does a batch's select write there?  Where bounds follow, their step does: a
+ * step is over when its writes have crossed the bus, and the next one waits for
+ * that.
+ */
+static __device__ __forceinline__ bool
+gv_select_gives(const GvBatch &batch)
+{
+	return batch.out_bounds == NULL;
+}
+
+/* A GvHit; the row id's 48 bits are two numbers. */
 static __device__ __forceinline__ void
 gv_give_hit(const GvBatch &batch, int64_t at, uint32_t key, uint32_t high,
 			uint32_t low, uint32_t probe)
@@ -21,47 +32,58 @@ gv_give_hit(const GvBatch &batch, int64_t at, uint32_t key, uint32_t high,
 	uint4		hit = make_uint4(__float_as_uint(gv_unordered(key)), probe,
 								 high >> 16 | high << 16, low);
 
-	batch.d_hits[at] = hit;
-	batch.out_hits[at] = hit;
+	if (gv_select_gives(batch))
+		batch.out_hits[at] = hit;
+	else
+		batch.d_hits[at] = hit;
 }
 
-/* A probe; returns what is in its list. */
-static __device__ __forceinline__ GvCardList
-gv_give_probe(const GvCardModel &card, const GvBatch &batch, int64_t at)
+/* A query's probes, by all threads of a block. */
+static __device__ __forceinline__ void
+gv_give_probes(const GvBatch &batch, int query, int nprobed)
 {
-	GvProbe		probe = batch.d_probed[at];
+	int64_t		first = (int64_t) query * batch.probes;
 
-	batch.out_probed[at] = probe;
-	return card.d_lists[probe.list];
+	for (int p = threadIdx.x; p < nprobed && batch.out_probed != batch.d_probed;
+		 p += blockDim.x)
+		batch.out_probed[first + p] = batch.d_probed[first + p];
 }
 
 /* How much was found; one thread. */
 static __device__ __forceinline__ void
-gv_give_found(const GvBatch &batch, int query, int nprobed, int nhits,
-			  int64_t copies)
+gv_give_found(const GvBatch &batch, int query, int nhits, int64_t copies)
 {
-	GvFound		found = {nprobed, nhits, copies};
+	GvFound		found = batch.d_found[query];
 
-	batch.d_found[query].nhits = nhits;
-	batch.out_found[query] = found;
+	found.nhits = nhits;
+	found.copies = copies;
+	batch.d_found[query] = found;
+	if (gv_select_gives(batch))
+		batch.out_found[query] = found;
 }
 
 /* All probes of a query and how much was found, by one warp. */
 static __device__ __forceinline__ void
-gv_give_probes(const GvCardModel &card, const GvBatch &batch, int query,
-			   int nhits)
+gv_give_all(const GvCardModel &card, const GvBatch &batch, int query,
+			int nhits)
 {
+	int64_t		first = (int64_t) query * batch.probes;
 	int			nprobed = batch.d_found[query].nprobed;
 	int64_t		copies = 0;
 
 	for (int p = threadIdx.x % GV_WARP; p < nprobed; p += GV_WARP)
-		copies += gv_give_probe(card, batch,
-								(int64_t) query * batch.probes + p).nlive;
+	{
+		GvProbe		probe = batch.d_probed[first + p];
+
+		copies += card.d_lists[probe.list].nlive;
+		if (gv_select_gives(batch))
+			batch.out_probed[first + p] = probe;
+	}
 #pragma unroll
 	for (int mask = GV_WARP / 2; mask > 0; mask /= 2)
 		copies += __shfl_xor_sync(GV_FULL_WARP, copies, mask);
 	if (threadIdx.x % GV_WARP == 0)
-		gv_give_found(batch, query, nprobed, nhits, copies);
+		gv_give_found(batch, query, nhits, copies);
 }
 
 #endif							/* GV_GIVE_CUH */

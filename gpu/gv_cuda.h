@@ -256,6 +256,7 @@ struct GvFound
 	int32_t		nprobed;
 	int32_t		nhits;
 	int64_t		copies;			/* in the probed lists */
+	uint32_t	nblocks;		/* likewise; of up to 2,048 probes only */
 };
 
 /* How a query's nearest lists were chosen from approximate scores (near.cu). */
@@ -312,10 +313,11 @@ struct GvBatch
 	float	   *d_coarse;		/* [n][nlists] */
 	GvProbe    *d_probed;		/* [n][probes] */
 	uint32_t   *d_starts;		/* [n][probes + 1] first block of each probe */
+	const uint8_t **d_first;	/* [n][probes] where it is; NULL: not wanted */
 	float	   *d_scores;		/* [n][copies]; dead: +infinity */
 	uint4	   *d_hits;			/* GvHit [n][capacity] */
 	GvBound    *d_bounds;		/* [n][capacity], where a copy takes them out */
-	GvFound    *d_found;		/* [n] its copies are in out_found only */
+	GvFound    *d_found;		/* [n] */
 	GvNear		near;
 	GvProbe    *out_probed;		/* [n][probes] */
 	uint4	   *out_hits;		/* GvHit [n][capacity] */

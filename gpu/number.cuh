@@ -10,7 +10,8 @@
 #include "gv_cuda.h"
 
 /*
- * A query's k probes, and a running sum of their blocks by the first warp.
+ * A query's k probes, a running sum of their blocks by the first warp, and
+ * where these are, so that the scan need not go by way of the lists.
  * at(i) is item i of the nearest, a GvNearList.
  */
 template <typename At>
@@ -21,6 +22,7 @@ gv_number_lists(const GvCardModel &card, const GvBatch &batch, int query,
 	GvProbe    *probed = batch.d_probed + (int64_t) query * batch.probes;
 	uint32_t   *starts = batch.d_starts + (int64_t) query * (batch.probes + 1);
 	uint32_t	sum = 0;
+	int64_t		copies = 0;
 
 	for (int i = threadIdx.x; i < k; i += blockDim.x)
 	{
@@ -33,8 +35,16 @@ gv_number_lists(const GvCardModel &card, const GvBatch &batch, int query,
 	for (int first = 0; first < k; first += GV_WARP)
 	{
 		int			i = first + threadIdx.x;
-		uint32_t	mine = i < k ? card.d_lists[at(i).list].nblocks : 0;
-		uint32_t	upto = mine;
+		GvCardList	list = {};
+		uint32_t	mine;
+		uint32_t	upto;
+
+		if (i < k)
+			list = card.d_lists[at(i).list];
+		if (i < k && batch.d_first != NULL)
+			batch.d_first[(int64_t) query * batch.probes + i] = list.d_blocks;
+		mine = upto = list.nblocks;
+		copies += list.nlive;
 
 #pragma unroll
 		for (int d = 1; d < GV_WARP; d *= 2)
@@ -48,10 +58,13 @@ gv_number_lists(const GvCardModel &card, const GvBatch &batch, int query,
 			starts[i] = sum + upto - mine;
 		sum += __shfl_sync(GV_FULL_WARP, upto, GV_WARP - 1);
 	}
+#pragma unroll
+	for (int mask = GV_WARP / 2; mask > 0; mask /= 2)
+		copies += __shfl_xor_sync(GV_FULL_WARP, copies, mask);
 	if (threadIdx.x == 0)
 	{
 		starts[k] = sum;
-		batch.d_found[query].nprobed = k;
+		batch.d_found[query] = {k, 0, copies, sum};
 	}
 }
 

@@ -110,6 +110,8 @@ scan_kernel(GvCardModel card, GvBatch batch)
 	const uint4 *made = (const uint4 *) batch.d_tables +
 		(int64_t) query * npieces;
 	int			nprobed;
+	const uint8_t *const *firsts = batch.d_first +
+		(int64_t) query * batch.probes;
 	const GvProbe *probed = batch.d_probed + (int64_t) query * batch.probes;
 	const uint32_t *starts = batch.d_starts +
 		(int64_t) query * (batch.probes + 1);
@@ -119,17 +121,16 @@ scan_kernel(GvCardModel card, GvBatch batch)
 	uint4		ahead[AHEAD];
 	int			probe = 0;
 
-	gv_step_begins();
-	nprobed = batch.d_found[query].nprobed;
-	nblocks = starts[nprobed];
-
 	/* 1. the table, on its way while the warp's first probe is found */
-	if (blockIdx.x * warps >= nblocks)
-		return;
+	gv_step_begins();
 #pragma unroll
 	for (int i = 0; i < AHEAD; i++)
 		if (i * THREADS + (int) threadIdx.x < npieces)
 			ahead[i] = made[i * THREADS + threadIdx.x];
+	nprobed = batch.d_found[query].nprobed;
+	nblocks = starts[nprobed];
+	if (blockIdx.x * warps >= nblocks)
+		return;
 	if (nprobed > 4 * GV_WARP)
 		probe = gv_probe_of(starts, nprobed, b);
 	probe = next_probe(starts, nprobed, b, probe);
@@ -152,7 +153,7 @@ scan_kernel(GvCardModel card, GvBatch batch)
 
 		probe = next_probe(starts, nprobed, b, probe);
 		base = probed[probe].base;
-		block = card.d_lists[probed[probe].list].d_blocks +
+		block = firsts[probe] +
 			(int64_t) (b - starts[probe]) * card.shape.block_bytes;
 		t = ((const float *) (block + card.shape.t))[lane];
 		live = *(const uint32_t *) (block + card.shape.live);

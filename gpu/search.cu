@@ -152,6 +152,7 @@ place_batch(const GvCardModel *card, GvSearcher *searcher, GvSearcher *lane,
 	PLACE(d_hits, work, hit_bytes);
 	PLACE(d_bounds, work, bound_bytes);
 	PLACE(d_starts, work, n * (batch->probes + 1) * sizeof(uint32_t));
+	PLACE(d_first, work, n * batch->probes * sizeof(uint8_t *));
 	PLACE(d_scores, work, n * batch->copies * sizeof(float));
 	PLACE(d_found, work, n * sizeof(GvFound));
 	if (gv_gpu_near_fits(card, batch))

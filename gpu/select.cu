@@ -138,7 +138,7 @@ probe_kernel(GvCardModel card, GvBatch batch)
 struct CopySource
 {
 	const float *scores;
-	const uint32_t *starts;		/* shared [nprobed + 1] */
+	const uint32_t *starts;		/* shared [nprobed] */
 	const uint8_t *const *blocks;	/* shared [nprobed] of each list */
 	int			nprobed;
 	const GvBlockShape &shape;
@@ -174,11 +174,10 @@ sift_copies_kernel(GvCardModel card, GvBatch batch)
 {
 	__shared__ GvSift sift;
 	__shared__ const uint8_t *blocks[SIFT_PROBES];
-	__shared__ uint32_t starts[SIFT_PROBES + 1];
-	__shared__ unsigned long long copies;
+	__shared__ uint32_t starts[SIFT_PROBES];
 	int			query = blockIdx.x;
 	int			k;
-	int			nprobed;
+	GvFound		found;
 	int64_t		first_probe = (int64_t) query * batch.probes;
 	int64_t		first_hit = (int64_t) query * batch.capacity;
 	CopySource	source = {batch.d_scores + (int64_t) query * batch.copies,
@@ -187,34 +186,28 @@ sift_copies_kernel(GvCardModel card, GvBatch batch)
 
 	gv_step_begins();
 	k = batch.d_wanted[query].capacity;
-	nprobed = source.nprobed = batch.d_found[query].nprobed;
+	found = batch.d_found[query];
+	source.nprobed = found.nprobed;
 
-	/* 1. where the probes' blocks are */
-	if (threadIdx.x == 0)
-		copies = 0;
-	__syncthreads();
-	for (int p = threadIdx.x; p <= nprobed; p += GV_SIFT_THREADS)
-		starts[p] = batch.d_starts[first_probe + query + p];
-	for (int p = threadIdx.x; p < nprobed; p += GV_SIFT_THREADS)
+	/* 1. where the probes' blocks are; the sift's barriers are before its ids */
+	for (int p = threadIdx.x; p < found.nprobed; p += GV_SIFT_THREADS)
 	{
-		GvCardList	list = gv_give_probe(card, batch, first_probe + p);
-
-		blocks[p] = list.d_blocks;
-		atomicAdd(&copies, (unsigned long long) list.nlive);
+		starts[p] = batch.d_starts[first_probe + query + p];
+		blocks[p] = batch.d_first[first_probe + p];
 	}
-	__syncthreads();
 
 	/* 2. the copies */
-	count = (int) gv_sift(source, (int) starts[nprobed] * GV_BLOCK, k,
-						  sift);
+	count = (int) gv_sift(source, (int) found.nblocks * GV_BLOCK, k, sift);
 
 	/* 3. out */
+	if (gv_select_gives(batch))
+		gv_give_probes(batch, query, found.nprobed);
 	for (int i = threadIdx.x; i < count; i += GV_SIFT_THREADS)
 		gv_give_hit(batch, first_hit + i, sift.keys[i],
 					(uint32_t) (sift.ids[i] >> 32),
 					(uint32_t) sift.ids[i] >> 16, sift.ids[i] & 0xFFFF);
 	if (threadIdx.x == 0)
-		gv_give_found(batch, query, nprobed, count, (int64_t) copies);
+		gv_give_found(batch, query, count, found.copies);
 }
 
 /*
@@ -285,7 +278,7 @@ copy_kernel(GvCardModel card, GvBatch batch)
 		gv_give_hit(batch, first_hit + i, items[i].key, items[i].high,
 					items[i].low >> 16, items[i].low & 0xFFFF);
 	if (threadIdx.x < GV_WARP)
-		gv_give_probes(card, batch, query, count);
+		gv_give_all(card, batch, query, count);
 }
 
 /* One block of WARPS warps a query, with shared memory for their queues. */

@@ -99,8 +99,13 @@ list_out_kernel(GvCardModel card, GvBatch batch, int query,
 	int			i = blockIdx.x * THREADS + threadIdx.x;
 
 	if (i < k)
+	{
 		batch.d_probed[(int64_t) query * batch.probes + i] =
 			{(int32_t) lists[i], gv_unordered((uint32_t) keys[i])};
+		if (batch.d_first != NULL)
+			batch.d_first[(int64_t) query * batch.probes + i] =
+				card.d_lists[lists[i]].d_blocks;
+	}
 	if (i <= k)
 		nblocks[i] = i < k ? card.d_lists[lists[i]].nblocks : 0;
 	if (i == 0)
@@ -231,8 +236,8 @@ copy_out_kernel(GvCardModel card, GvBatch batch, int query, int64_t n,
 static __global__ void
 give_kernel(GvCardModel card, GvBatch batch)
 {
-	gv_give_probes(card, batch, blockIdx.x, batch.copies > 0 ?
-				   batch.d_found[blockIdx.x].nhits : 0);
+	gv_give_all(card, batch, blockIdx.x, batch.copies > 0 ?
+				batch.d_found[blockIdx.x].nhits : 0);
 }
 
 /* See gv_gpu_select. */
