@@ -56,6 +56,7 @@ count_real(const Item *items, int k)
 /* All lists, as a source for gv_sift. */
 struct ListSource
 {
+	static constexpr int KEYS = 16;
 	const float *scores;
 
 	__device__ __forceinline__ uint32_t
@@ -137,6 +138,7 @@ probe_kernel(GvCardModel card, GvBatch batch)
 /* The copies of a query's probes, as a source for gv_sift. */
 struct CopySource
 {
+	static constexpr int KEYS = 24;	/* 12,288 copies at once */
 	const float *scores;
 	const uint32_t *starts;		/* shared [nprobed] */
 	const uint8_t *const *blocks;	/* shared [nprobed] of each list */

@@ -4,8 +4,8 @@
  *		few dependent steps.
  *
  * WarpSelect takes items one by one; for a lone query that is a chain of
- * queues flushed and loads waited for.  Here all keys are loaded at once, 16 a
- * thread.  A bound follows from them: each of W warps sorts the smallest keys
+ * queues flushed and loads waited for.  Here all keys are loaded at once, some
+ * a thread.  A bound follows from them: each of W warps sorts the smallest keys
  * of its lanes, and where each has j at or below some key, W j >= k items are,
  * so the largest of the warps' j-th keys is no less than the k-th of all.
  * What is not beyond the bound, about twice k of 8,192 in no order, goes to
@@ -16,6 +16,7 @@
  * there is room for, mostly for ties, the bound is found by bisection.
  *
  * Source is a struct with
+ *		KEYS								that a thread has at a time
  *		uint32_t key(int i) const			of item i; GV_SIFT_NONE: no item
  *		uint64_t id(int i) const			no two are the same
  */
@@ -26,7 +27,6 @@
 
 #define GV_SIFT_THREADS		512
 #define GV_SIFT_WARPS		(GV_SIFT_THREADS / GV_WARP)
-#define GV_SIFT_KEYS		16		/* that a thread has at a time */
 #define GV_SIFT_ROOM		1024	/* items within the bound */
 #define GV_SIFT_OWN			(GV_SIFT_ROOM / GV_SIFT_THREADS)
 #define GV_SIFT_MOST		256		/* of k: a quarter of the room */
@@ -46,8 +46,9 @@ struct GvSift
 };
 
 /* A key that at least k items are not beyond, if there are k.  One barrier. */
+template <int KEYS>
 static __device__ __forceinline__ uint32_t
-gv_sift_bound(const uint32_t (&keys)[GV_SIFT_KEYS], int k, GvSift &sift)
+gv_sift_bound(const uint32_t (&keys)[KEYS], int k, GvSift &sift)
 {
 	int			lane = threadIdx.x % GV_WARP;
 	int			each = (k + GV_SIFT_WARPS - 1) / GV_SIFT_WARPS;
@@ -55,7 +56,7 @@ gv_sift_bound(const uint32_t (&keys)[GV_SIFT_KEYS], int k, GvSift &sift)
 	uint32_t	bound = 0;
 
 #pragma unroll
-	for (int r = 1; r < GV_SIFT_KEYS; r++)
+	for (int r = 1; r < KEYS; r++)
 		least = min(least, keys[r]);
 #pragma unroll
 	for (int size = 2; size <= GV_WARP; size *= 2)
@@ -94,8 +95,9 @@ gv_sift_put(GvSift &sift, uint32_t at, uint32_t key, int place)
 }
 
 /* Keys within the bound, those of item first + 512 r + thread. */
+template <int KEYS>
 static __device__ __forceinline__ void
-gv_sift_collect(const uint32_t (&keys)[GV_SIFT_KEYS], int first,
+gv_sift_collect(const uint32_t (&keys)[KEYS], int first,
 				uint32_t bound, GvSift &sift)
 {
 	int			lane = threadIdx.x % GV_WARP;
@@ -104,7 +106,7 @@ gv_sift_collect(const uint32_t (&keys)[GV_SIFT_KEYS], int first,
 	uint32_t	at = 0;
 
 #pragma unroll
-	for (int r = 0; r < GV_SIFT_KEYS; r++)
+	for (int r = 0; r < KEYS; r++)
 		mine += keys[r] <= bound && keys[r] != GV_SIFT_NONE;
 	upto = mine;
 #pragma unroll
@@ -121,7 +123,7 @@ gv_sift_collect(const uint32_t (&keys)[GV_SIFT_KEYS], int first,
 	if (mine == 0)
 		return;
 #pragma unroll
-	for (int r = 0; r < GV_SIFT_KEYS; r++)
+	for (int r = 0; r < KEYS; r++)
 		if (keys[r] <= bound && keys[r] != GV_SIFT_NONE)
 			gv_sift_put(sift, at++, keys[r],
 						first + r * GV_SIFT_THREADS + (int) threadIdx.x);
@@ -343,19 +345,20 @@ template <typename Source>
 static __device__ __forceinline__ uint32_t
 gv_sift(const Source &source, int n, int k, GvSift &sift)
 {
+	constexpr int KEYS = Source::KEYS;
 	uint32_t	bound = GV_SIFT_NONE;
 
 	if (threadIdx.x == 0)
 		sift.count = 0;
 	if (k == 0 || n == 0)
 		return 0;
-	for (int first = 0; first < n; first += GV_SIFT_KEYS * GV_SIFT_THREADS)
+	for (int first = 0; first < n; first += KEYS * GV_SIFT_THREADS)
 	{
-		uint32_t	keys[GV_SIFT_KEYS];
-		bool		last = n - first <= GV_SIFT_KEYS * GV_SIFT_THREADS;
+		uint32_t	keys[KEYS];
+		bool		last = n - first <= KEYS * GV_SIFT_THREADS;
 
 #pragma unroll
-		for (int r = 0; r < GV_SIFT_KEYS; r++)
+		for (int r = 0; r < KEYS; r++)
 		{
 			int			i = first + r * GV_SIFT_THREADS + (int) threadIdx.x;
 
