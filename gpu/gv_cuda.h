@@ -348,6 +348,7 @@ struct GvSearcher
 	GvBuffer	d_sort;			/* of long selections */
 	GvSearcher *beside;			/* a second lane, of which only stream, d_work,
 								 * d_sort and replays are used; or NULL */
+	bool		both;			/* it has work, too */
 	GvReplay	replays[GV_REPLAYS];
 	uint64_t	clock;
 	GvBuffer	d_ways;			/* see GvNear */
@@ -412,7 +413,8 @@ extern void gv_gpu_replays_drop(GvSearcher *searcher);
 
 /*
  * near.cu: what coarse.cu and select.cu find, for many queries or lists; in
- * two steps, of which product.cu has one and choose.cu the other.
+ * three steps, of which gv_gpu_table does the first for batches that come from
+ * the host, product.cu has the second and choose.cu the third.
  */
 extern bool gv_gpu_near_fits(const GvCardModel *card, const GvBatch *batch);
 extern GvStatus gv_gpu_near(const GvCardModel *card, const GvBatch *batch,

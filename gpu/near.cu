@@ -5,6 +5,7 @@
  *		be among the nearest.
  *
  *		halve	queries to half precision, and what that can do to scores
+ *				(near.cuh; in gv_gpu_table where queries come from the host)
  *		product	approximate scores of all lists (product.cu)
  *		choose	the lists near enough, their exact scores, the nearest
  *				(choose.cu)
@@ -30,13 +31,11 @@
  * and a list that has no larger one has an approximate score up to
  * a_p + 2 eps: the margin.
  */
-#include "select.cuh"
 #include "gv_cuda.h"
-#include "mma.cuh"
+#include "near.cuh"
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
-#define INFINITE		__int_as_float(0x7F800000)
 
 /*
  * Below both the exact scores cost less (H200, 2026-11-21, test/gpu/run.sh
@@ -57,65 +56,16 @@
 #define MOST_PROBES		2048	/* that choose.cu has memory for */
 #define LEAST_SHARE		4		/* a filter has to keep out most of the lists */
 
-static __device__ __forceinline__ float
-add_warp(float sum)
-{
-	for (int half = GV_WARP / 2; half > 0; half /= 2)
-		sum += __shfl_xor_sync(GV_FULL_WARP, sum, half);
-	return sum;
-}
-
-/* At least the length of a vector of up to 16,000 squares, added in fp32. */
-static __device__ __forceinline__ float
-length(float square)
-{
-	return sqrtf(square) * 1.0001f + 1e-18f;
-}
-
-/* 2 eps, and infinite where that cannot be trusted; see above. */
-static __device__ __forceinline__ float
-margin(const GvCardModel &card, float query, float query_error)
-{
-	float		c = card.d_limits->length;
-	float		c_error = card.d_limits->error;
-	float		all = query + query_error + c + c_error;
-	float		dot = query_error * (c + c_error) + query * c_error +
-		(query + query_error) * (c + c_error) * (card.dims + 32) * 0x1p-22f;
-	float		eps = (card.metric == GV_IP ? 1.0f : 2.0f) * dot +
-		all * all * (card.dims / 16 + 64) * 0x1p-24f + 0x1p-100f;
-
-	return eps < 1e30f ? 2.0f * 1.001f * eps : INFINITE;
-}
-
 /* A warp a query. */
 static __global__ void __launch_bounds__(THREADS)
 halve_kernel(GvCardModel card, GvBatch batch)
 {
-	int			lane = threadIdx.x % GV_WARP;
 	int			query = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
-	const float *from = batch.d_queries + (int64_t) query * card.dims;
-	uint16_t   *to = batch.near.d_halves + (int64_t) query * card.half_dims;
-	float		square = 0.0f;
-	float		error = 0.0f;
 
 	gv_step_begins();
-	if (query >= batch.n)
-		return;
-	for (int d = lane; d < card.half_dims; d += GV_WARP)
-	{
-		float		x = d < card.dims ? from[d] : 0.0f;
-		uint16_t	half = gv_to_half(x);
-		float		diff = x - gv_from_half(half);
-
-		to[d] = half;
-		square += x * x;
-		error += diff * diff;
-	}
-	square = add_warp(square);
-	error = add_warp(error);
-	if (lane == 0)
-		batch.near.d_margins[query] = margin(card, length(square),
-											 length(error));
+	if (query < batch.n)
+		gv_near_halve(card, batch, query,
+					  batch.d_queries + (int64_t) query * card.dims);
 }
 
 static int64_t near_from = -1;	/* see gv_gpu_near_from */

@@ -20,8 +20,11 @@ gv_gpu_steps(const GvCardModel *card, const GvBatch *batch,
 			 GvSearcher *searcher)
 {
 	GV_TRY(gv_gpu_table(card, batch, searcher->stream));
-	if (gv_gpu_near_fits(card, batch))
-		GV_TRY(gv_gpu_near(card, batch, searcher->stream));
+	if (batch->near.d_halves != NULL)
+	{
+		GV_TRY(gv_gpu_product(card, batch, searcher->stream));
+		GV_TRY(gv_gpu_choose(card, batch, searcher->stream));
+	}
 	else
 	{
 		GV_TRY(gv_gpu_coarse(card, batch, searcher->stream));

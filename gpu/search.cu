@@ -397,6 +397,7 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 	size_t		in_bytes = 0;
 	size_t		out_bytes = found_bytes(n);
 
+	searcher->both = false;
 	for (int32_t done = 0; done < n;)
 	{
 		size_t		work_bytes = 0;
@@ -406,7 +407,9 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 									  n - done < most ? n - done : most,
 									  &batch, &small);
 
-		batch.overlap = searcher->overlap;
+		searcher->both |= lane != searcher;
+		/* where two lanes fill the card, steps that wait are in the way */
+		batch.overlap = searcher->overlap && most == n;
 		place_batch(card, searcher, lane, &in_bytes, &out_bytes, &work_bytes,
 					&batch);
 		batch.out_found = (GvFound *) searcher->out.memory + done;
@@ -422,14 +425,15 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 	return GV_OK;
 }
 
-/* Wait for both lanes. */
+/* Wait for the lanes that have work. */
 static GvStatus
 wait_lanes(GvSearcher *searcher)
 {
-	GvStatus	beside = gv_cuda_status(cudaStreamSynchronize(searcher->beside->stream));
+	GvStatus	status = gv_cuda_status(cudaStreamSynchronize(searcher->stream));
 
-	GV_CUDA_TRY(cudaStreamSynchronize(searcher->stream));
-	return beside;
+	if (searcher->both)
+		GV_CUDA_TRY(cudaStreamSynchronize(searcher->beside->stream));
+	return status;
 }
 
 /* Do the lists of the parents cover all lists, ascending? */

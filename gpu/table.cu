@@ -7,8 +7,8 @@
  * that make the chunks of its table, which read them from the host's memory
  * and leave them in the card's.  Entries are gv_table's to the last bit.
  */
-#include "select.cuh"
 #include "gv_cuda.h"
+#include "near.cuh"
 
 #define CHUNK_CODES		(2 * GV_CHUNK)	/* sub-quantizers of a chunk */
 #define THREADS			(CHUNK_CODES * GV_CODEWORDS)
@@ -17,9 +17,11 @@
 
 /*
  * Block (x, y): chunk x of query y, an entry of the table each thread.  Rows
- * beyond m are 0, so that the spare codes of the last chunk add nothing.
+ * beyond m are 0, so that the spare codes of the last chunk add nothing.  Of
+ * batches whose lists are found by near.cu, the block behind the last chunk's
+ * makes the half copy.
  */
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 3)
 table_kernel(GvCardModel card, GvBatch batch)
 {
 	__shared__ float slice[SLICE];
@@ -39,6 +41,12 @@ table_kernel(GvCardModel card, GvBatch batch)
 	float		sum = 0.0f;
 
 	gv_step_begins();
+	if ((int) blockIdx.x == card.shape.chunks)
+	{
+		if (threadIdx.x < GV_WARP)
+			gv_near_halve(card, batch, query, in);
+		return;
+	}
 #pragma unroll
 	for (int d = 0; d < AHEAD; d++)
 		ahead[d] = d < ndims ? words[d] : 0.0f;
@@ -71,17 +79,18 @@ table_kernel(GvCardModel card, GvBatch batch)
 			sum = __fadd_rn(sum, __fmul_rn(slice[d - first],
 										   words[d - start]));
 	}
-	batch.d_tables[((int64_t) query * gridDim.x + blockIdx.x) * THREADS +
+	batch.d_tables[((int64_t) query * card.shape.chunks + blockIdx.x) * THREADS +
 				   threadIdx.x] =
 		__fmul_rn(card.metric == GV_IP ? -1.0f : -2.0f, sum);
 }
 
-/* d_queries, d_wanted and d_tables of a batch. */
+/* d_queries, d_wanted and d_tables of a batch; d_halves if it has them. */
 GvStatus
 gv_gpu_table(const GvCardModel *card, const GvBatch *batch,
 			 cudaStream_t stream)
 {
-	dim3		grid(card->shape.chunks, batch->n);
+	dim3		grid(card->shape.chunks + (batch->near.d_halves != NULL),
+					 batch->n);
 
 	GV_LAUNCH(table_kernel, grid, THREADS, 0, stream, *card, *batch);
 	return gv_cuda_status(cudaGetLastError());
