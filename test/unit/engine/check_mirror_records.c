@@ -17,30 +17,41 @@ change_records(GvMirror *mirror, Records *records)
 	unit_free(items);
 }
 
+/* The bounds of n searches at once. */
 static void
 check_bounds(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
-			 const Records *records)
+			 const Records *records, int n)
 {
-	int32_t		capacity = 1 + (int32_t) (unit_random() % 300);
-	GvSearch	search = new_search(index, index->spec.nlists,
-									index->spec.nlists, capacity);
-	int			nwrong = 0;
-	int			nknown = 0;
-	int32_t		i;
+	GvSearch   *searches = unit_alloc(sizeof(GvSearch) * n);
+	int			s;
 
-	search.bounded = true;
-	CHECK(gv_mirror_search(searcher, mirror, &search, 1) == GV_OK, "search");
-	for (i = 0; i < search.nhits; i++)
+	for (s = 0; s < n; s++)
 	{
-		nwrong += !bound_is_right(index, records, search.query,
-								  &search.hits[i], &search.bounds[i]);
-		nknown += search.bounds[i].known;
+		searches[s] = new_search(index, index->spec.nlists, index->spec.nlists,
+								 1 + (int32_t) (unit_random() % 300));
+		searches[s].bounded = true;
 	}
-	CHECK(nwrong == 0, "dims %d: %d of %d bounds", index->spec.dims, nwrong,
-		  search.nhits);
-	CHECK(nknown > 0 || search.nhits < 50 ||
-		  records->npages * records->nslots < 20, "no hit has a record");
-	free_searches(&search, 1);
+	CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_OK, "search");
+	for (s = 0; s < n; s++)
+	{
+		const GvSearch *search = &searches[s];
+		int			nwrong = 0;
+		int			nknown = 0;
+		int32_t		i;
+
+		for (i = 0; i < search->nhits; i++)
+		{
+			nwrong += !bound_is_right(index, records, search->query,
+									  &search->hits[i], &search->bounds[i]);
+			nknown += search->bounds[i].known;
+		}
+		CHECK(nwrong == 0, "dims %d: %d of %d bounds", index->spec.dims,
+			  nwrong, search->nhits);
+		CHECK(nknown > 0 || search->nhits < 50 ||
+			  records->npages * records->nslots < 20, "no hit has a record");
+	}
+	free_searches(searches, n);
+	unit_free(searches);
 }
 
 /* All records there are, and some there are not, read back. */
@@ -128,9 +139,13 @@ test_mirror_records(GvSearcher *searcher)
 		for (round = 0; round < 3; round++)
 		{
 			change_records(mirror, &records);
-			check_bounds(searcher, mirror, &index, &records);
+			check_bounds(searcher, mirror, &index, &records, 1);
 			check_records(mirror, &records);
 		}
+		/* in a graph, beyond graphs, and in parts */
+		if (shapes[i][0] < 100)
+			check_bounds(searcher, mirror, &index, &records,
+						 i == 0 ? 40 : i == 2 ? 270 : 70);
 		check_searches(searcher, mirror, &index, "with records");
 		CHECK(gv_mirror_bytes(mirror) > (int64_t) (n * records.stride) / 2,
 			  "bytes leave records out");
