@@ -10,6 +10,7 @@ AM_OBJS = \
 	src/am/ivfpqcalibrate.o \
 	src/am/ivfpqcluster.o \
 	src/am/ivfpqcoarse.o \
+	src/am/ivfpqcopies.o \
 	src/am/ivfpqcost.o \
 	src/am/ivfpqdrain.o \
 	src/am/ivfpqeffort.o \
@@ -20,11 +21,13 @@ AM_OBJS = \
 	src/am/ivfpqinspect.o \
 	src/am/ivfpqmixed.o \
 	src/am/ivfpqmodel.o \
+	src/am/ivfpqplace.o \
 	src/am/ivfpqprewarm.o \
 	src/am/ivfpqreal.o \
 	src/am/ivfpqrecall.o \
 	src/am/ivfpqrefine.o \
 	src/am/ivfpqremote.o \
+	src/am/ivfpqremotetrain.o \
 	src/am/ivfpqreport.o \
 	src/am/ivfpqrerank.o \
 	src/am/ivfpqsample.o \
@@ -60,9 +63,11 @@ PAGE_OBJS = \
 
 CLIENT_OBJS = \
 	src/client/ivfpqask.o \
+	src/client/ivfpqbuilder.o \
 	src/client/ivfpqchild.o \
 	src/client/ivfpqconnect.o \
 	src/client/ivfpqlaunch.o \
+	src/client/ivfpqlink.o \
 	src/client/ivfpqload.o \
 	src/client/ivfpqloader.o \
 	src/client/ivfpqlock.o \
@@ -95,16 +100,19 @@ CPU_OBJS = \
 	src/cpu/transform.o
 
 MIRROR_OBJS = \
+	src/cpu/builder.o \
 	src/cpu/hits.o \
 	src/cpu/mirror.o \
 	src/cpu/records.o \
 	src/cpu/search.o \
+	src/engine/gv_builder.o \
 	src/engine/gv_mirror.o
 
 # in the module and in gpuvecd
 PROTOCOL_OBJS = src/server/gv_protocol.o
 
 SERVER_OBJS = \
+	src/server/builder.o \
 	src/server/connection.o \
 	src/server/gpuvecd.o \
 	src/server/loader.o \

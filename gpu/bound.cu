@@ -135,7 +135,7 @@ bound_kernel(GvCardModel card, GvBatch batch)
 	int			lane = threadIdx.x % LANES;
 	int			team = threadIdx.x / LANES;
 	int			first = blockIdx.x * TEAMS;
-	int			nhits = batch.d_found[query].nhits - first;
+	int			nhits;
 	int64_t		at = (int64_t) query * batch.capacity + first;
 	const float *all = batch.d_queries + (int64_t) query * card.dims;
 	const uint8_t *record = NULL;
@@ -146,6 +146,8 @@ bound_kernel(GvCardModel card, GvBatch batch)
 	double		magnitudes;
 
 	/* 1. the record */
+	gv_step_begins();
+	nhits = batch.d_found[query].nhits - first;
 	if (nhits <= 0)
 		return;
 	if (team < nhits)
@@ -200,6 +202,6 @@ gv_gpu_bound(const GvCardModel *card, const GvBatch *batch,
 {
 	dim3		grid((batch->capacity + TEAMS - 1) / TEAMS, batch->n);
 
-	GV_LAUNCH(bound_kernel, grid, THREADS, 0, stream, *card, *batch);
-	return gv_cuda_status(cudaGetLastError());
+	return gv_cuda_status(GV_LAUNCH_STEP(bound_kernel, grid, THREADS, 0, stream,
+										 card, batch));
 }

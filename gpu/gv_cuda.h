@@ -41,7 +41,12 @@ gv_cuda_status(cudaError_t error)
 #define GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, ...) \
 	kernel<<<grid, threads, shared_bytes, stream>>>(__VA_ARGS__)
 #define GV_SHARED(name)		extern __shared__ uint4 name[]
+#define GV_LAUNCH_STEP(kernel, grid, threads, shared_bytes, stream, card, batch) \
+	gv_launch_step(kernel, grid, threads, shared_bytes, stream, card, batch)
 #else
+#define GV_LAUNCH_STEP(kernel, grid, threads, shared_bytes, stream, card, batch) \
+	(GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, *(card), *(batch)), \
+	 cudaSuccess)
 #define GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, ...) \
 	gv_emulate_launch(grid, threads, shared_bytes, kernel, __VA_ARGS__)
 #define GV_SHARED(name)		uint4 *name = gv_emulated_shared()
@@ -294,6 +299,8 @@ struct GvBatch
 	int32_t		n;
 	int32_t		probes;			/* most of any search */
 	int32_t		capacity;
+	bool		overlap;		/* a step may be launched before the last one
+								 * has ended: see gv_step_begins */
 	int64_t		copies;			/* room for scores of a search */
 	const float *in_queries;	/* [n][dims] */
 	const GvWanted *in_wanted;	/* [n] */
@@ -328,6 +335,7 @@ struct GvSearcher
 {
 	cudaStream_t stream;
 	int			nsms;
+	bool		overlap;		/* of batches */
 	uint64_t	version;		/* of a mirror: its changes are done */
 	GvBuffer	in;				/* pinned: queries, wanted */
 	GvBuffer	out;			/* pinned: found, probed, hits, bounds */
@@ -337,6 +345,31 @@ struct GvSearcher
 	uint64_t	clock;
 	GvBuffer	d_ways;			/* see GvNear */
 };
+
+#ifdef __CUDACC__
+/*
+ * Launch a kernel that begins with gv_step_begins: where the card can, while
+ * the one before it still runs.
+ */
+static inline cudaError_t
+gv_launch_step(void (*kernel) (GvCardModel, GvBatch), dim3 grid, int threads,
+			   size_t shared_bytes, cudaStream_t stream,
+			   const GvCardModel *card, const GvBatch *batch)
+{
+	cudaLaunchConfig_t config = {};
+	cudaLaunchAttribute attribute = {};
+
+	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	attribute.val.programmaticStreamSerializationAllowed = 1;
+	config.gridDim = grid;
+	config.blockDim = dim3(threads);
+	config.dynamicSmemBytes = shared_bytes;
+	config.stream = stream;
+	config.attrs = &attribute;
+	config.numAttrs = batch->overlap ? 1 : 0;
+	return cudaLaunchKernelEx(&config, kernel, *card, *batch);
+}
+#endif
 
 /*
  * table.cu, coarse.cu, select.cu, scan.cu, sort.cu, bound.cu: each one step of
@@ -425,6 +458,19 @@ extern GvStatus gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block,
 /*
  * Device code that several kernels use.
  */
+
+/*
+ * The beginning of a step that was perhaps launched early: the next may be,
+ * too, and nothing of the last one's may be touched before this returns.
+ */
+static __device__ __forceinline__ void
+gv_step_begins()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.launch_dependents;");
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 /* A number that ascends as the float does; -0 and 0 are one. */
 static __device__ __forceinline__ uint32_t

@@ -109,15 +109,19 @@ scan_kernel(GvCardModel card, GvBatch batch)
 	int			npieces = card.shape.chunks * CHUNK_BYTES / GV_CHUNK;
 	const uint4 *made = (const uint4 *) batch.d_tables +
 		(int64_t) query * npieces;
-	int			nprobed = batch.d_found[query].nprobed;
+	int			nprobed;
 	const GvProbe *probed = batch.d_probed + (int64_t) query * batch.probes;
 	const uint32_t *starts = batch.d_starts +
 		(int64_t) query * (batch.probes + 1);
 	float	   *scores = batch.d_scores + (int64_t) query * batch.copies;
-	uint32_t	nblocks = starts[nprobed];
+	uint32_t	nblocks;
 	uint32_t	b = blockIdx.x * warps + threadIdx.x / GV_WARP;
 	uint4		ahead[AHEAD];
 	int			probe = 0;
+
+	gv_step_begins();
+	nprobed = batch.d_found[query].nprobed;
+	nblocks = starts[nprobed];
 
 	/* 1. the table, on its way while the warp's first probe is found */
 	if (blockIdx.x * warps >= nblocks)
@@ -176,9 +180,9 @@ launch(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher)
 		GV_CUDA_TRY(cudaFuncSetAttribute(scan_kernel<THREADS>,
 										 cudaFuncAttributeMaxDynamicSharedMemorySize,
 										 table_bytes));
-	GV_LAUNCH(scan_kernel<THREADS>, grid, THREADS, table_bytes,
-			  searcher->stream, *card, *batch);
-	return gv_cuda_status(cudaGetLastError());
+	return gv_cuda_status(GV_LAUNCH_STEP(scan_kernel<THREADS>, grid, THREADS,
+										 table_bytes, searcher->stream, card,
+										 batch));
 }
 
 /* d_scores [n][copies] of a batch, in the order of its blocks. */

@@ -36,6 +36,7 @@ gv_gpu_searcher(GvSearcher **searcher)
 {
 	GvSearcher *made = (GvSearcher *) calloc(1, sizeof(GvSearcher));
 	int			device;
+	int			major = 0;
 	GvStatus	status;
 
 	if (made == NULL)
@@ -58,6 +59,11 @@ gv_gpu_searcher(GvSearcher **searcher)
 		status = gv_cuda_status(cudaMemsetAsync(made->d_ways.memory, 0,
 												made->d_ways.bytes,
 												made->stream));
+	if (status == GV_OK)
+		status = gv_cuda_status(cudaDeviceGetAttribute(&major,
+													   cudaDevAttrComputeCapabilityMajor,
+													   device));
+	made->overlap = major >= 9;
 	if (status != GV_OK)
 	{
 		gv_gpu_searcher_drop(made);
@@ -313,6 +319,7 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 		int32_t		taken = next_part(mirror, searches + done, n - done,
 									  &batch, &small);
 
+		batch.overlap = searcher->overlap;
 		place_batch(card, searcher, &in_bytes, &out_bytes, &work_bytes,
 					&batch);
 		batch.out_found = (GvFound *) searcher->out.memory + done;

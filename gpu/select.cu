@@ -77,9 +77,11 @@ sift_lists_kernel(GvCardModel card, GvBatch batch)
 {
 	__shared__ GvSift sift;
 	int			query = blockIdx.x;
-	int			k = min(batch.d_wanted[query].probes, card.nlists);
 	ListSource	source = {batch.d_coarse + (int64_t) query * card.nlists};
+	int			k;
 
+	gv_step_begins();
+	k = min(batch.d_wanted[query].probes, card.nlists);
 	gv_sift(source, card.nlists, k, sift);
 	gv_number_lists(card, batch, query, k, [&](int i)
 	{
@@ -175,13 +177,17 @@ sift_copies_kernel(GvCardModel card, GvBatch batch)
 	__shared__ uint32_t starts[SIFT_PROBES + 1];
 	__shared__ unsigned long long copies;
 	int			query = blockIdx.x;
-	int			k = batch.d_wanted[query].capacity;
-	int			nprobed = batch.d_found[query].nprobed;
+	int			k;
+	int			nprobed;
 	int64_t		first_probe = (int64_t) query * batch.probes;
 	int64_t		first_hit = (int64_t) query * batch.capacity;
 	CopySource	source = {batch.d_scores + (int64_t) query * batch.copies,
-	starts, blocks, nprobed, card.shape};
+	starts, blocks, 0, card.shape};
 	int			count;
+
+	gv_step_begins();
+	k = batch.d_wanted[query].capacity;
+	nprobed = source.nprobed = batch.d_found[query].nprobed;
 
 	/* 1. where the probes' blocks are */
 	if (threadIdx.x == 0)
@@ -328,11 +334,9 @@ gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
 	if (k > MAX_SELECT)
 		return gv_gpu_sort_probes(card, batch, searcher);
 	if (k <= GV_SIFT_MOST)
-	{
-		GV_LAUNCH(sift_lists_kernel, batch->n, GV_SIFT_THREADS, 0, stream,
-				  *card, *batch);
-		return gv_cuda_status(cudaGetLastError());
-	}
+		return gv_cuda_status(GV_LAUNCH_STEP(sift_lists_kernel, batch->n,
+											 GV_SIFT_THREADS, 0, stream, card,
+											 batch));
 	if (k <= 512)
 		return launch_probes<16, 8, 8>(card, batch, stream);
 	if (k <= 1024)
@@ -351,11 +355,9 @@ gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
 	if (k > MAX_SELECT || batch->probes > MAX_PROBES)
 		return gv_gpu_sort_copies(card, batch, searcher);
 	if (k <= GV_SIFT_MOST && batch->probes <= SIFT_PROBES)
-	{
-		GV_LAUNCH(sift_copies_kernel, batch->n, GV_SIFT_THREADS, 0, stream,
-				  *card, *batch);
-		return gv_cuda_status(cudaGetLastError());
-	}
+		return gv_cuda_status(GV_LAUNCH_STEP(sift_copies_kernel, batch->n,
+											 GV_SIFT_THREADS, 0, stream, card,
+											 batch));
 	if (k <= 256)
 		return launch_copies<8, 4, 16>(card, batch, stream);
 	if (k <= 512)

@@ -14,6 +14,7 @@
 #include "nodes/execnodes.h"
 #include "utils/array.h"
 
+#include "client/ivfpqclient.h"
 #include "engine/gv_engine.h"
 #include "page/ivfpqrefine.h"
 #include "pgcompat.h"
@@ -213,6 +214,7 @@ typedef struct IvfpqTraining
 	float	   *queries;		/* [nqueries][dims] */
 	uint64	   *query_ids;		/* [nqueries] their TIDs */
 	double		rows;			/* estimate of the rows to index */
+	IvfpqBuilder *builder;		/* gpuvecd's, which trained; or NULL */
 } IvfpqTraining;
 
 static inline GvTree
@@ -343,6 +345,9 @@ extern void IvfpqCalibrationOffer(IvfpqCalibration *calibration,
 								  const float *rows, const uint64 *ids,
 								  int64 n);
 extern bool IvfpqCalibrateIndex(Relation heap, Relation index);
+extern void IvfpqCalibrationTake(IvfpqCalibration *calibration,
+								 const GvNeighbour *neighbours, int n,
+								 const uint64 *ids);
 extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 								IvfpqMetaData *meta);
 

@@ -111,9 +111,8 @@ build_trained(Build *build)
 								 IVFPQ_PHASE_ASSIGNING);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_TOTAL,
 								 (int64) build->training.rows);
-	IvfpqAssignBegin(&build->assign, &build->training);
-	if (build->meta.refine != IVFPQ_REFINE_NONE)
-		IvfpqAssignRefine(&build->assign, index, false);
+	IvfpqAssignBegin(&build->assign, index, &build->training,
+					 build->meta.refine != IVFPQ_REFINE_NONE, false);
 	build->heap_tuples =
 		table_index_build_scan(build->heap, index, build->indexInfo, true,
 							   true, assign_callback, build, NULL);

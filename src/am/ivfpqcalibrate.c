@@ -119,6 +119,19 @@ IvfpqCalibrationOffer(IvfpqCalibration *calibration, const float *rows,
 							  &ivfpq_stop));
 }
 
+/*
+ * Take rows that gpuvecd found to be among the nearest so far; ids are the
+ * batch's TIDs.
+ */
+void
+IvfpqCalibrationTake(IvfpqCalibration *calibration,
+					 const GvNeighbour *neighbours, int n, const uint64 *ids)
+{
+	for (int i = 0; i < n; i++)
+		gv_topk_push(&calibration->truth[neighbours[i].query],
+					 neighbours[i].score, ids[neighbours[i].row]);
+}
+
 static int
 compare_neighbours(const void *a, const void *b)
 {

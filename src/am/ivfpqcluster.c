@@ -26,18 +26,11 @@
 
 #include "am/ivfpqtrain.h"
 
-#define KMEANS_ITERATIONS	10
 #define POLISH_PASSES		2
 #define POLISH_ROWS			1024	/* at once */
 
 /* Below this many lists one level does. */
 #define MIN_LISTS_FOR_PARENTS	256
-
-/*
- * Lists of the sample hold at most this many times the mean; lists of the
- * whole table then keep below four times it.
- */
-#define MAX_SHARE			2.0
 
 /* Columns of the sort: parent, a random number, the row in half precision. */
 #define SORT_PARENT			1
@@ -62,7 +55,7 @@ Size
 IvfpqTrainingSize(int64 n, int k, int dims)
 {
 	GvKmeans	spec = {.dims = dims,.n = n,.k = k,
-	.iterations = KMEANS_ITERATIONS,.max_share = MAX_SHARE};
+	.iterations = IVFPQ_ITERATIONS,.max_share = IVFPQ_MAX_SHARE};
 
 	return (Size) n * dims * sizeof(float) +
 		(Size) k * dims * sizeof(float) + gv_kmeans_scratch(&spec);
@@ -80,7 +73,7 @@ static int
 run_kmeans(const float *rows, int64 n, int dims, int k, float *centroids)
 {
 	GvKmeans	spec = {.dims = dims,.n = n,.k = k,
-		.iterations = KMEANS_ITERATIONS,.max_share = MAX_SHARE,
+		.iterations = IVFPQ_ITERATIONS,.max_share = IVFPQ_MAX_SHARE,
 	.seed = IVFPQ_TRAINING_SEED};
 	void	   *chunk;
 	void	   *scratch = IvfpqAllocScratch(gv_kmeans_scratch(&spec), &chunk);

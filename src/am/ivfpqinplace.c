@@ -96,9 +96,8 @@ assign_rows(InPlace *state)
 	PushActiveSnapshot(GetLatestSnapshot());
 	IvfpqRerankBegin(&state->rows, state->heap, state->index,
 					 GetActiveSnapshot());
-	IvfpqAssignBegin(&state->assign, &state->training);
-	if (state->meta.refine != IVFPQ_REFINE_NONE)
-		IvfpqAssignRefine(&state->assign, state->index, true);
+	IvfpqAssignBegin(&state->assign, state->index, &state->training,
+					 state->meta.refine != IVFPQ_REFINE_NONE, true);
 	while (GvTuplesortGetDatum(tids, &value, &isnull))
 	{
 		uint64		id = (uint64) DatumGetInt64(value);

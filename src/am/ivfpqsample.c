@@ -17,6 +17,8 @@
 #include "am/ivfpqtrain.h"
 
 #define MAX_SAMPLES				((int64) 1 << 24)
+#define SPARING_ROWS			4	/* read for each one that is taken */
+#define BLOCKS_TO_COUNT			64
 
 /* The dimension tells how many rows fit, unless the caller has said. */
 static void
@@ -105,6 +107,38 @@ sample_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	MemoryContextReset(sample->tmp);
 }
 
+/* Called for rows of a few blocks: how many are there? */
+static void
+count_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
+			   bool alive, void *arg)
+{
+	*(int64 *) arg += !isnull[0] && alive;
+}
+
+/*
+ * Blocks that hold several times the rows that a sparing sample takes: values
+ * may be long and out of line, so that reading them all would take long.
+ */
+static int
+blocks_to_read(const IvfpqSample *sample, Relation heap, Relation index,
+			   IndexInfo *indexInfo, BlockNumber nblocks)
+{
+	BlockSamplerData sampler;
+	int64		rows = 0;
+	int			n = 0;
+
+	if (!sample->sparing)
+		return (int) Min(nblocks, sample->capacity);
+	BlockSampler_Init(&sampler, nblocks, Min(nblocks, BLOCKS_TO_COUNT),
+					  (uint32) IVFPQ_TRAINING_SEED);
+	for (; BlockSampler_HasMore(&sampler); n++)
+		table_index_build_range_scan(heap, index, indexInfo, false, false,
+									 false, BlockSampler_Next(&sampler), 1,
+									 count_callback, &rows, NULL);
+	return (int) Min(nblocks, (sample->capacity * SPARING_ROWS * n) /
+					 Max(rows, 1) + 1);
+}
+
 /* Called for rows of the first blocks until one tells the dimension. */
 static void
 peek_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
@@ -123,7 +157,7 @@ peek_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 
 /*
  * Sample the table into memory of the current context.  sample->type is set;
- * dims and capacity may be.  *rows gets an estimate of the rows to index.
+ * dims, capacity and sparing may be.  *rows gets an estimate of the rows to index.
  */
 void
 IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
@@ -151,7 +185,8 @@ IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
 	}
 
 	size_sample(sample);
-	BlockSampler_Init(&sampler, nblocks, Min(nblocks, sample->capacity),
+	BlockSampler_Init(&sampler, nblocks,
+					  blocks_to_read(sample, heap, index, indexInfo, nblocks),
 					  (uint32) IVFPQ_TRAINING_SEED);
 	while (BlockSampler_HasMore(&sampler))
 	{
@@ -164,6 +199,7 @@ IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
 		blocks++;
 	}
 	*rows = blocks > 0 ? sample->seen / blocks * nblocks : 0;
+	sample->whole = blocks == nblocks && sample->count == sample->seen;
 	MemoryContextDelete(sample->tmp);
 }
 

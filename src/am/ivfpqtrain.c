@@ -22,9 +22,9 @@
 #include "am/ivfpqtrain.h"
 
 #define MIN_SAMPLES_GIVEN		4	/* rows for each, when the user sets lists */
-#define CODEBOOK_SAMPLES		8192	/* rows; a residual for every copy */
 #define FIT_VALUES				((int64) 1 << 24)	/* floats that mean and scale need */
-#define BATCH_ROWS				256	/* passed on at once */
+#define BATCH_ROWS				256 /* passed on at once */
+#define REMOTE_SAMPLE			12288	/* rows */
 
 Size
 IvfpqMemoryLimit(void)
@@ -71,7 +71,7 @@ choose_lists(Relation index, const IvfpqSample *sample, double rows)
 static void
 hold_out_queries(IvfpqTraining *training, IvfpqSample *sample, int lists)
 {
-	int			n = IvfpqCalibrationQueries(sample->seen);
+	int			n = IvfpqCalibrationQueries(Max(sample->seen, training->rows));
 	Size		bytes = (Size) n * sample->dims * sizeof(float);
 
 	if (n == 0 || sample->count - n < Max(n, lists))
@@ -88,27 +88,30 @@ hold_out_queries(IvfpqTraining *training, IvfpqSample *sample, int lists)
 	memmove(sample->ids, sample->ids + n, sample->count * sizeof(uint64));
 }
 
-/* Find mean and scale, and move the sample and the queries by them. */
+/* Find mean and scale, from the sample. */
 static void
-transform_sample(IvfpqTraining *training, IvfpqSample *sample)
+fit_transform(IvfpqTraining *training, const IvfpqSample *sample)
 {
 	int			dims = sample->dims;
-	int64		n = sample->count;
 
 	training->mean = palloc(dims * sizeof(float));
 	gv_fit_transform(training->gv.metric, dims, sample->rows,
-					 Min(n, FIT_VALUES / dims), training->mean,
+					 Min(sample->count, FIT_VALUES / dims), training->mean,
 					 &training->gv.scale);
 	training->gv.mean = training->mean;
+}
+
+/* Move rows [n][dims] by mean and scale. */
+static void
+transform_rows(const IvfpqTraining *training, float *rows, int64 n)
+{
+	int			dims = training->gv.dims;
+
 	for (int64 i = 0; i < n; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		gv_transform(&training->gv, sample->rows + i * dims, 1,
-					 sample->rows + i * dims);
+		gv_transform(&training->gv, rows + i * dims, 1, rows + i * dims);
 	}
-	if (training->nqueries > 0)
-		gv_transform(&training->gv, training->queries, training->nqueries,
-					 training->queries);
 }
 
 /* Is the row one of the queries? */
@@ -132,6 +135,7 @@ typedef struct Reader
 	Relation	index;
 	IndexInfo  *indexInfo;
 	int64		wanted;			/* rows */
+	bool		transform;		/* them on the way */
 	IvfpqRowSink sink;
 	void	   *sink_arg;
 	int			nbatch;
@@ -141,6 +145,8 @@ typedef struct Reader
 static void
 flush_reader(Reader *reader)
 {
+	if (reader->transform)
+		transform_rows(reader->training, reader->batch, reader->nbatch);
 	if (reader->nbatch > 0)
 		reader->sink(reader->sink_arg, reader->batch, reader->nbatch);
 	reader->nbatch = 0;
@@ -167,11 +173,22 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	IvfpqCheckDims(sample->dims, dims);
 	if (IvfpqIsPlaceable(sample->type, row, dims) &&
 		!is_query(reader->training, tid))
-		gv_transform(&reader->training->gv, row, 1,
-					 reader->batch + (Size) reader->nbatch++ * dims);
+		memcpy(reader->batch + (Size) reader->nbatch++ * dims, row,
+			   dims * sizeof(float));
 	MemoryContextReset(sample->tmp);
 	if (reader->nbatch == BATCH_ROWS)
 		flush_reader(reader);
+}
+
+/* Read the rows of blocks first .. end - 1. */
+static void
+read_blocks(Reader *reader, BlockNumber first, BlockNumber end)
+{
+	if (end > first)
+		table_index_build_range_scan(reader->heap, reader->index,
+									 reader->indexInfo, false, false, false,
+									 first, end - first, read_callback,
+									 reader, NULL);
 }
 
 /*
@@ -184,10 +201,12 @@ read_rows(void *arg, IvfpqRowSink sink, void *sink_arg)
 	Reader	   *reader = arg;
 	IvfpqSample *sample = reader->sample;
 	BlockNumber nblocks = RelationGetNumberOfBlocks(reader->heap);
+	BlockNumber first = 0;
+	BlockNumber end = 0;		/* blocks from `first` on are to be read */
 	double		blocks;
 	BlockSamplerData sampler;
 
-	if (sample->count + reader->training->nqueries == sample->seen)
+	if (sample->whole)
 	{
 		for (int64 i = 0; i < sample->count; i += BATCH_ROWS)
 			sink(sink_arg, sample->rows + i * sample->dims,
@@ -206,10 +225,17 @@ read_rows(void *arg, IvfpqRowSink sink, void *sink_arg)
 	BlockSampler_Init(&sampler, nblocks, (int) Max(blocks, 1),
 					  (uint32) IVFPQ_TRAINING_SEED);
 	while (BlockSampler_HasMore(&sampler))
-		table_index_build_range_scan(reader->heap, reader->index,
-									 reader->indexInfo, false, false, false,
-									 BlockSampler_Next(&sampler), 1,
-									 read_callback, reader, NULL);
+	{
+		BlockNumber blkno = BlockSampler_Next(&sampler);
+
+		if (blkno != end)
+		{
+			read_blocks(reader, first, end);
+			first = blkno;
+		}
+		end = blkno + 1;
+	}
+	read_blocks(reader, first, end);
 	flush_reader(reader);
 	pfree(reader->batch);
 	MemoryContextDelete(sample->tmp);
@@ -251,7 +277,7 @@ static void
 train_codebooks(IvfpqTraining *training, const IvfpqSample *sample)
 {
 	int			dims = sample->dims;
-	int64		n = Min(sample->count, CODEBOOK_SAMPLES);
+	int64		n = Min(sample->count, GV_CODEBOOK_ROWS);
 	float	   *residuals;
 	void	   *chunk;
 	void	   *scratch;
@@ -314,6 +340,34 @@ IvfpqTrainRows(Relation index)
 		IVFPQ_TRAIN_ROWS;
 }
 
+/* Lists and codebooks by the session's own engine. */
+static void
+train_here(IvfpqTraining *training, IvfpqSample *sample, Reader *reader,
+		   int lists)
+{
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_CLUSTERING);
+	transform_rows(training, sample->rows, sample->count);
+	reader->transform = true;
+	IvfpqTrainLists(training, sample->rows,
+					Min(sample->count, Max(reader->wanted, GV_CODEBOOK_ROWS)),
+					lists, read_rows, reader);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_CODES);
+	train_codebooks(training, sample);
+}
+
+/*
+ * Where gpuvecd trains, rows go there as they are read; a sample in our own
+ * memory is for mean, scale, codebooks and queries only.
+ */
+static void
+size_remote_sample(IvfpqSample *sample)
+{
+	sample->capacity = REMOTE_SAMPLE;
+	sample->sparing = true;
+}
+
 /*
  * Train from the table, unless it has too few rows (training->nlists = 0).
  * training->gv.dims is what the rows have, or 0 when there are none.
@@ -331,6 +385,8 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 	memset(training, 0, sizeof(*training));
 	training->copies = options && options->spill == 0 ? 1 : 2;
 	sample.dims = IvfpqIndexDims(index, type);
+	if (IvfpqServerIsWanted())
+		size_remote_sample(&sample);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_SAMPLING);
 	IvfpqSampleTake(&sample, heap, index, indexInfo, &training->rows);
@@ -343,19 +399,14 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 	if (sample.count == 0 || sample.seen < IvfpqLeastRows(index))
 		return;
 
-	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
-								 IVFPQ_PHASE_CLUSTERING);
 	lists = choose_lists(index, &sample, training->rows);
 	IvfpqSampleShuffle(&sample);
 	hold_out_queries(training, &sample, lists);
-	transform_sample(training, &sample);
+	fit_transform(training, &sample);
 	reader.wanted = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
-	IvfpqTrainLists(training, sample.rows,
-					Min(sample.count, Max(reader.wanted, CODEBOOK_SAMPLES)),
-					lists, read_rows, &reader);
-
-	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
-								 IVFPQ_PHASE_CODES);
-	train_codebooks(training, &sample);
+	if (!IvfpqTrainRemote(training, index, &sample, lists, reader.wanted,
+						  read_rows, &reader))
+		train_here(training, &sample, &reader, lists);
+	transform_rows(training, training->queries, training->nqueries);
 	pfree(sample.rows);
 }

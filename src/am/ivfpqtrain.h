@@ -12,9 +12,16 @@
 /* Rows of the sample that k-means wants for a list. */
 #define IVFPQ_SAMPLES_PER_LIST	64
 
+/*
+ * k-means: iterations, and the most that a list of the sample may hold, times
+ * the mean; lists of the whole table then keep below four times it.
+ */
+#define IVFPQ_ITERATIONS		10
+#define IVFPQ_MAX_SHARE			2.0
+
 #define IVFPQ_TRAINING_SEED		UINT64CONST(0x67707576656331)
 
-/* Where transformed rows [n][dims] go, and who sends them there. */
+/* Where rows [n][dims] go, and who sends them there. */
 typedef void (*IvfpqRowSink) (void *arg, const float *rows, int n);
 typedef void (*IvfpqRowSource) (void *arg, IvfpqRowSink sink, void *sink_arg);
 
@@ -24,6 +31,8 @@ typedef struct IvfpqSample
 	IvfpqType  *type;
 	int			dims;			/* 0 = not known yet */
 	int64		capacity;		/* rows to take; 0 = what memory holds */
+	bool		sparing;		/* read no more of the table than it takes */
+	bool		whole;			/* it is the whole table */
 	int64		count;
 	double		seen;			/* rows that could have been taken */
 	double		skip;			/* rows to pass over before the next */
@@ -40,6 +49,14 @@ extern void IvfpqSampleShuffle(IvfpqSample *sample);
 
 /* ivfpqtrain.c */
 extern Size IvfpqMemoryLimit(void);
+
+/*
+ * ivfpqremotetrain.c: from a sample to centroids and codebooks by gpuvecd;
+ * false: it is not to be asked, or failed.
+ */
+extern bool IvfpqTrainRemote(IvfpqTraining *training, Relation index,
+							 const IvfpqSample *sample, int lists,
+							 int64 wanted, IvfpqRowSource read, void *arg);
 
 /* ivfpqcluster.c */
 extern int	IvfpqParents(int lists);

@@ -96,9 +96,9 @@ IvfpqCanMirror(Relation index, const IvfpqMetaData *meta)
 		meta->build_id != 0 && meta->nlists > 0 && !GvIsUncommitted(index);
 }
 
-/* Is gpuvecd, as it is or should be, the engine of choice? */
-static bool
-is_wanted(void)
+/* See ivfpqclient.h. */
+bool
+IvfpqServerIsWanted(void)
 {
 	if (ivfpq_engine == IVFPQ_ENGINE_CPU)
 		return false;
@@ -116,7 +116,7 @@ decide(Relation index, const IvfpqMetaData *meta, const GvMirrorKey *key,
 {
 	Memory	   *memory;
 
-	if (!is_wanted() || !IvfpqCanMirror(index, meta) ||
+	if (!IvfpqServerIsWanted() || !IvfpqCanMirror(index, meta) ||
 		probes < 1 || probes > GV_MAX_PROBES ||
 		capacity < 1 || capacity > GV_MAX_HITS)
 		return IVFPQ_NOT_ASKED;

@@ -12,7 +12,7 @@
 
 #include "utils/rel.h"
 
-#include "engine/gv_mirror.h"
+#include "engine/gv_builder.h"
 #include "page/ivfpqpage.h"
 #include "server/gv_protocol.h"
 
@@ -94,11 +94,45 @@ extern void IvfpqAskStale(Relation index, const IvfpqMetaData *meta,
 extern GvMirrorKey IvfpqMirrorKey(Relation index, const IvfpqMetaData *meta);
 extern bool IvfpqCanMirror(Relation index, const IvfpqMetaData *meta);
 
+/* Is gpuvecd, as it is or should be, the engine of choice? */
+extern bool IvfpqServerIsWanted(void);
+
 /* A cause in a word, as gpuvec_stat names it. */
 extern const char *IvfpqServedName(IvfpqServed served);
 
 /* ivfpqwait.c: for gpuvec_prewarm */
 extern int64 IvfpqPrewarm(const GvMirrorKey *key);
+
+/*
+ * ivfpqbuilder.c: gpuvecd trains an index and encodes its rows.  Functions
+ * that return false have failed for the rest of the build.  Encoded rows go
+ * to the sink in the order in which they were added.
+ */
+typedef struct IvfpqBuilder IvfpqBuilder;
+
+typedef void (*IvfpqEncodedSink) (void *arg, const uint64 *ids,
+								  const GvEncoded *encoded, int n);
+
+extern IvfpqBuilder *IvfpqBuilderBegin(Relation index,
+									   const GvBuilderSpec *spec,
+									   const float *mean);
+extern bool IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind,
+								const float *rows, int64 n);
+extern bool IvfpqBuilderTrainEnd(IvfpqBuilder *builder, GvRows kind);
+extern bool IvfpqBuilderTrain(IvfpqBuilder *builder, GvTrained *trained);
+extern bool IvfpqBuilderArray(IvfpqBuilder *builder, GvArray array,
+							  void *values);
+extern void IvfpqBuilderTo(IvfpqBuilder *builder, IvfpqEncodedSink sink,
+						   void *sink_arg);
+extern bool IvfpqBuilderAdd(IvfpqBuilder *builder, const float *row,
+							uint64 id);
+extern bool IvfpqBuilderFlush(IvfpqBuilder *builder);
+extern bool IvfpqBuilderUnanswered(IvfpqBuilder *builder,
+								   const float **rows, const uint64 **ids,
+								   int *n);
+extern const char *IvfpqBuilderReason(const IvfpqBuilder *builder);
+extern void IvfpqBuilderFailed(Relation index, const char *reason);
+extern void IvfpqBuilderEnd(IvfpqBuilder *builder);
 
 /*
  * ivfpqreadmirror.c: what gpuvecd holds of an index, for checks.

@@ -316,33 +316,51 @@ IvfpqReceive(uint32 max_length, int64 deadline, IvfpqReply *reply)
 	return IVFPQ_SERVED;
 }
 
-/* A socket to gpuvecd, or why there is none. */
-static IvfpqServed
-open_socket(IvfpqReply *reply)
+/*
+ * A socket to gpuvecd, that does not block; PGINVALID_SOCKET, and why.
+ */
+pgsocket
+IvfpqOpenSocket(const char **reason)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	pgsocket	sock;
 	uid_t		uid;
 	gid_t		gid;
 
+	*reason = "no file descriptor is free";
 	if (!AcquireExternalFD())
-		return hold_off(IVFPQ_DOWN, HOLD_OFF_US, "no file descriptor is free",
-						reply);
-	connection.sock = socket(AF_UNIX, SOCK_STREAM, 0);
-	if (connection.sock == PGINVALID_SOCKET)
+		return PGINVALID_SOCKET;
+	*reason = "there is no socket for it";
+	sock = socket(AF_UNIX, SOCK_STREAM, 0);
+	if (sock == PGINVALID_SOCKET)
 	{
 		ReleaseExternalFD();
-		return hold_off(IVFPQ_DOWN, HOLD_OFF_US, "there is no socket for it",
-						reply);
+		return PGINVALID_SOCKET;
 	}
-	(void) fcntl(connection.sock, F_SETFD, FD_CLOEXEC);
+	(void) fcntl(sock, F_SETFD, FD_CLOEXEC);
 	strlcpy(address.sun_path, GV_SOCKET_PATH, sizeof(address.sun_path));
-	if (!pg_set_noblock(connection.sock) ||
-		connect(connection.sock, (struct sockaddr *) &address,
-				sizeof(address)) != 0)
-		return hold_off(IVFPQ_DOWN, HOLD_OFF_US, "it does not listen", reply);
-	if (getpeereid(connection.sock, &uid, &gid) != 0 || uid != geteuid())
-		return hold_off(IVFPQ_DOWN, HOLD_OFF_US, "it is another user's",
-						reply);
+	*reason = "it does not listen";
+	if (pg_set_noblock(sock) &&
+		connect(sock, (struct sockaddr *) &address, sizeof(address)) == 0)
+	{
+		*reason = "it is another user's";
+		if (getpeereid(sock, &uid, &gid) == 0 && uid == geteuid())
+			return sock;
+	}
+	closesocket(sock);
+	ReleaseExternalFD();
+	return PGINVALID_SOCKET;
+}
+
+/* Be connected to it, or say why not. */
+static IvfpqServed
+open_socket(IvfpqReply *reply)
+{
+	const char *reason;
+
+	connection.sock = IvfpqOpenSocket(&reason);
+	if (connection.sock == PGINVALID_SOCKET)
+		return hold_off(IVFPQ_DOWN, HOLD_OFF_US, reason, reply);
 	return IVFPQ_SERVED;
 }
 

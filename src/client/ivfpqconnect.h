@@ -30,6 +30,7 @@ typedef struct IvfpqReply
 /* A monotonic clock. */
 extern int64 IvfpqNow(void);
 
+extern pgsocket IvfpqOpenSocket(const char **reason);
 extern IvfpqServed IvfpqSend(GvRole role, GvMessageType type,
 							 const struct iovec *parts, int nparts,
 							 int64 deadline, IvfpqReply *reply);

@@ -85,6 +85,17 @@ shrink(char **buffer, size_t *room, size_t kept)
 	*room = kept;
 }
 
+/* Which messages does a role have for itself? */
+static bool
+role_allows(uint32_t role, uint32_t type)
+{
+	if (type >= GV_MSG_BUILD)
+		return role == GV_ROLE_BUILDER;
+	if (type >= GV_MSG_BEGIN)
+		return role == GV_ROLE_LOADER;
+	return role != GV_ROLE_BUILDER || type == GV_MSG_PING;
+}
+
 /* May this client send such a message now?  If not, it has been refused. */
 static bool
 check_header(GvConnection *connection)
@@ -100,9 +111,8 @@ check_header(GvConnection *connection)
 	else if (first != (message->type == GV_MSG_HELLO))
 		wrong = first ? "the first message is not a hello" :
 			"a second hello";
-	else if (connection->role == GV_ROLE_SESSION &&
-			 message->type >= GV_MSG_BEGIN)
-		wrong = "this is for loaders";
+	else if (!first && !role_allows(connection->role, message->type))
+		wrong = "this is for others";
 	if (wrong != NULL)
 		gv_refuse(connection, GV_REFUSED_PROTOCOL, wrong);
 	return wrong == NULL;
@@ -138,6 +148,22 @@ examine(GvConnection *connection)
 }
 
 /*
+ * How much to read now.  Who may speak on before he is answered is read up to
+ * the end of the message at hand; of others nothing can lie behind that.
+ */
+static size_t
+bytes_to_read(const GvConnection *connection)
+{
+	size_t		whole = sizeof(GvMessage);
+
+	if (connection->role != GV_ROLE_BUILDER)
+		return connection->in_room - connection->in_used;
+	if (connection->in_used >= whole)
+		whole += gv_message(connection)->length;
+	return whole - connection->in_used;
+}
+
+/*
  * Read until a message is whole, or, unless we may wait, until there is
  * nothing to be read.  The last message's answer must have been made.
  */
@@ -148,7 +174,7 @@ gv_connection_receive(GvConnection *connection, bool wait)
 
 	while (state == GV_RECEIVED_PART)
 	{
-		size_t		room = connection->in_room - connection->in_used;
+		size_t		room = bytes_to_read(connection);
 		ssize_t		n = recv(connection->fd,
 							 connection->in + connection->in_used, room,
 							 wait ? 0 : MSG_DONTWAIT);
@@ -195,11 +221,12 @@ gv_connection_flush(GvConnection *connection, bool wait)
 	connection->in_used = 0;
 	connection->out_used = 0;
 	connection->out_sent = 0;
-	/* a loader needs its large buffer again at once */
-	if (connection->role != GV_ROLE_LOADER)
+	/* loaders need their large buffer again at once, builders both */
+	if (connection->role == GV_ROLE_SESSION)
 		shrink(&connection->in, &connection->in_room, FIRST_ROOM);
-	shrink(&connection->out, &connection->out_room,
-		   sizeof(GvMessage) + sizeof(GvRefusal));
+	if (connection->role != GV_ROLE_BUILDER)
+		shrink(&connection->out, &connection->out_room,
+			   sizeof(GvMessage) + sizeof(GvRefusal));
 	return GV_FLUSHED;
 }
 

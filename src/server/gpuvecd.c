@@ -37,6 +37,8 @@ typedef struct Options
 	int			parent;			/* 0: nobody's death ends us */
 	int64_t		fault_call;
 	int			fault_status;
+	int64_t		build_fault_call;
+	int			build_fault_status;
 } Options;
 
 GvServer	gv_server;
@@ -59,6 +61,7 @@ static const char usage[] =
 "  --fault N:STATUS        for tests: the N-th call of the engine reports 2\n"
 "                          (invalid), 3 (no memory) or 4 (failed); only with\n"
 "                          GPUVEC_FAULTS in the environment\n"
+"  --build-fault N:STATUS  the same for calls that builds make\n"
 "  --help, --version\n"
 "\n"
 "Usually PostgreSQL starts it, with shared_preload_libraries = 'gpuvec'.\n"
@@ -121,23 +124,23 @@ number(const char *option, const char *value, int64_t least, int64_t most)
 
 /* "N:STATUS" */
 static void
-parse_fault(Options *options, const char *value)
+parse_fault(const char *name, const char *value, int64_t *fault_call,
+			int *fault_status)
 {
 	char		call[24];
 	const char *colon = strchr(value, ':');
 
 	if (getenv("GPUVEC_FAULTS") == NULL)
 	{
-		fprintf(stderr, "gpuvecd: --fault is for tests\n"
-				"Try gpuvecd --help.\n");
+		fprintf(stderr, "gpuvecd: --%s is for tests\n"
+				"Try gpuvecd --help.\n", name);
 		exit(GV_EXIT_USAGE);
 	}
 	if (colon == NULL || colon - value >= (long) sizeof(call))
-		bad_option("fault", value);
+		bad_option(name, value);
 	snprintf(call, sizeof(call), "%.*s", (int) (colon - value), value);
-	options->fault_call = number("fault", call, 1, INT64_MAX);
-	options->fault_status = (int) number("fault", colon + 1, GV_INVALID,
-										 GV_FAILED);
+	*fault_call = number(name, call, 1, INT64_MAX);
+	*fault_status = (int) number(name, colon + 1, GV_INVALID, GV_FAILED);
 }
 
 static void
@@ -162,8 +165,12 @@ set_option(Options *options, const char *name, const char *value)
 		options->keep_s = (int) number(name, value, 0, 1 << 30);
 	else if (strcmp(name, "parent") == 0)
 		options->parent = (int) number(name, value, 1, INT32_MAX);
+	else if (strcmp(name, "fault") == 0)
+		parse_fault(name, value, &options->fault_call,
+					&options->fault_status);
 	else
-		parse_fault(options, value);
+		parse_fault(name, value, &options->build_fault_call,
+					&options->build_fault_status);
 }
 
 static Options
@@ -178,6 +185,7 @@ parse_options(int argc, char **argv)
 		{"keep", required_argument, NULL, 1},
 		{"parent", required_argument, NULL, 1},
 		{"fault", required_argument, NULL, 1},
+		{"build-fault", required_argument, NULL, 1},
 		{"help", no_argument, NULL, 1},
 		{"version", no_argument, NULL, 1},
 		{NULL, 0, NULL, 0}
@@ -262,14 +270,26 @@ take_lock(void)
 		system_error("write " GV_LOCK_PATH);
 }
 
+/* The two halves of an engine. */
+typedef struct Engine
+{
+	const GvMirrorBackend *mirrors;
+	const GvBuilderBackend *builders;
+} Engine;
+
 /* The engine that the option asks for; not in this program: the end. */
-static const GvMirrorBackend *
+static Engine
 choose_engine(const char *name)
 {
-	if (strcmp(name, "cpu") == 0)
-		return &gv_cpu_mirrors;
+	static const Engine cpu = {&gv_cpu_mirrors, &gv_cpu_builders};
 #ifdef GV_HAVE_CUDA
-	return &gv_cuda_mirrors;
+	static const Engine cuda = {&gv_cuda_mirrors, &gv_cuda_builders};
+#endif
+
+	if (strcmp(name, "cpu") == 0)
+		return cpu;
+#ifdef GV_HAVE_CUDA
+	return cuda;
 #else
 	gv_log("FATAL", "this gpuvecd was built without CUDA "
 		   "(--engine cpu works)");
@@ -278,20 +298,24 @@ choose_engine(const char *name)
 }
 
 static void
-open_engine(const GvMirrorBackend *engine, const Options *options)
+open_engine(Engine engine, const Options *options)
 {
 	GvDevice	device;
 	GvStatus	status;
 	int64_t		budget = options->memory_mb << 20;
 
 	gv_mirror_fault(options->fault_call, (GvStatus) options->fault_status);
-	status = gv_mirrors_open(engine, options->devices, &device);
+	gv_builder_fault(options->build_fault_call,
+					 (GvStatus) options->build_fault_status);
+	status = gv_mirrors_open(engine.mirrors, options->devices, &device);
+	if (status == GV_OK)
+		status = gv_builders_open(engine.builders);
 	if (status != GV_OK)
 	{
 		gv_log("FATAL", "no engine: %s", device.name);
 		exit(GV_EXIT_NO_ENGINE);
 	}
-	gv_server.engine = engine->name;
+	gv_server.engine = engine.mirrors->name;
 	memcpy(gv_server.device, device.name, sizeof(gv_server.device));
 	gv_mirrors_init(budget > 0 ? budget : device.memory, options->keep_s);
 }
@@ -328,7 +352,7 @@ int
 main(int argc, char **argv)
 {
 	Options		options = parse_options(argc, argv);
-	const GvMirrorBackend *engine = choose_engine(options.engine);
+	Engine		engine = choose_engine(options.engine);
 	int			listener;
 	int			status;
 

@@ -29,6 +29,11 @@ SIZE_IS(GvListsRequest, 32);
 SIZE_IS(GvPiece, 28);
 SIZE_IS(GvKeyRequest, 24);
 SIZE_IS(GvRangeRequest, 32);
+SIZE_IS(GvBuildRequest, 72);
+SIZE_IS(GvRowsRequest, 8);
+SIZE_IS(GvTrainReply, 8);
+SIZE_IS(GvTrainedRequest, 24);
+SIZE_IS(GvEncodeReply, 8);
 SIZE_IS(GvStatusReply, 280);
 SIZE_IS(GvMirrorStatus, 96);
 
@@ -61,6 +66,7 @@ gv_length_allowed(uint32_t type, uint32_t length)
 			return length == sizeof(GvHello);
 		case GV_MSG_PING:
 		case GV_MSG_STATUS:
+		case GV_MSG_TRAIN:
 			return length == 0;
 		case GV_MSG_SEARCH:
 			return length > sizeof(GvSearchRequest) &&
@@ -85,6 +91,14 @@ gv_length_allowed(uint32_t type, uint32_t length)
 		case GV_MSG_STATES:
 		case GV_MSG_BLOCKS:
 			return length == sizeof(GvRangeRequest);
+		case GV_MSG_BUILD:
+			return length > sizeof(GvBuildRequest) &&
+				length <= sizeof(GvBuildRequest) + 4 * GV_MAX_DIMS;
+		case GV_MSG_ROWS:
+		case GV_MSG_ENCODE:
+			return length > sizeof(GvRowsRequest) && length <= GV_MAX_MESSAGE;
+		case GV_MSG_TRAINED:
+			return length == sizeof(GvTrainedRequest);
 		default:
 			return 0;
 	}

@@ -14,6 +14,9 @@
  *	loader		brings mirrors: GV_MSG_BEGIN, ARRAY, LISTS, REFINE, READY,
  *				STATES, BLOCKS, VALUES, RECORDS, DROP, and all that a session
  *				may
+ *	builder		has an index made: GV_MSG_BUILD, ROWS, TRAIN, TRAINED, ENCODE,
+ *				and PING.  It may speak on before it is answered; answers
+ *				come in the order of the requests.  A refusal ends it
  *
  * The server answers GV_MSG_OK and what stands beside the request below, or
  * GV_MSG_REFUSED with a GvRefusal.  After a refusal the connection goes on,
@@ -28,7 +31,7 @@
 #include <stdint.h>
 
 #define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
-#define GV_PROTOCOL_VERSION 1
+#define GV_PROTOCOL_VERSION 2
 
 /*
  * In the data directory.  Base backups skip names that begin so.  The paths
@@ -78,6 +81,14 @@ typedef enum GvMessageType
 								 * uint16 [npieces][3]; OK: a GvRefineItem for
 								 * each, see gv_mirror_get_refine */
 
+	GV_MSG_BUILD,				/* GvBuildRequest, float mean [dims]; OK:
+								 * nothing.  Once a connection */
+	GV_MSG_ROWS,				/* GvRowsRequest, float [n][dims]; OK: nothing */
+	GV_MSG_TRAIN,				/* nothing; OK: GvTrainReply */
+	GV_MSG_TRAINED,				/* GvTrainedRequest; OK: the array's values */
+	GV_MSG_ENCODE,				/* GvRowsRequest, float [n][dims]; OK:
+								 * GvEncodeReply and its arrays */
+
 	GV_MSG_OK = 64,
 	GV_MSG_REFUSED
 } GvMessageType;
@@ -92,7 +103,8 @@ typedef struct GvMessage
 typedef enum GvRole
 {
 	GV_ROLE_SESSION = 1,
-	GV_ROLE_LOADER
+	GV_ROLE_LOADER,
+	GV_ROLE_BUILDER
 } GvRole;
 
 typedef struct GvHello
@@ -242,6 +254,62 @@ typedef struct GvRangeRequest
 	int32_t		first;
 	int32_t		count;
 } GvRangeRequest;
+
+/* A GvBuilderSpec on its way. */
+typedef struct GvBuildRequest
+{
+	int32_t		metric;			/* GvMetric */
+	int32_t		dims;
+	int32_t		m;
+	int32_t		copies;
+	int32_t		refine;
+	int32_t		nlists;
+	int32_t		nparents;
+	int32_t		nqueries;
+	int32_t		depth;
+	int32_t		batch_rows;
+	int32_t		iterations;
+	float		scale;
+	double		max_share;
+	uint64_t	seed;
+	int64_t		sample_rows;
+} GvBuildRequest;
+
+typedef struct GvRowsRequest
+{
+	int32_t		kind;			/* GvRows; 0 in GV_MSG_ENCODE */
+	int32_t		n;				/* 1 or more; of GV_MSG_ENCODE at most
+								 * batch_rows */
+} GvRowsRequest;
+
+typedef struct GvTrainReply
+{
+	int32_t		nlists;
+	int32_t		nparents;
+} GvTrainReply;
+
+typedef struct GvTrainedRequest
+{
+	int32_t		array;			/* GvArray */
+	int32_t		unused;			/* 0 */
+	int64_t		first;			/* element */
+	int64_t		count;
+} GvTrainedRequest;
+
+/*
+ * A GvEncoded on its way; behind it
+ *		int32 lists [n][copies]
+ *		float t [n][copies]
+ *		float min [n], step [n], error [n]			if there are refine records
+ *		GvNeighbour neighbours [nneighbours]
+ *		uint8 codes [n][copies][code_bytes]
+ *		uint8 records [n][dims]						likewise
+ */
+typedef struct GvEncodeReply
+{
+	int32_t		n;
+	int32_t		nneighbours;
+} GvEncodeReply;
 
 typedef struct GvStatusReply
 {

@@ -3,8 +3,8 @@
  *		gpuvecd from the inside: what its files share.
  *
  * One thread, the loop, waits for all sessions and answers their searches in
- * batches; each loader has a thread of its own.  They meet in the registry of
- * mirrors (mirrors.c) only.
+ * batches; each loader and each builder has a thread of its own.  They meet in
+ * the registry of mirrors (mirrors.c) only.
  *
  * Locks: the registry's mutex is held for a few instructions and never while
  * another lock is waited for.  A mirror's lock is held shared for a batch of
@@ -24,11 +24,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/gv_mirror.h"
+#include "engine/gv_builder.h"
 #include "server/gv_protocol.h"
 
 #define GV_MAX_BATCH	1024	/* searches answered together */
-#define GV_MAX_LOADERS	64		/* threads */
+#define GV_MAX_LOADERS	64		/* threads of loaders and builders */
 
 /* Exit statuses; users and the supervisor go by them. */
 #define GV_EXIT_USAGE		2
@@ -185,6 +185,8 @@ extern bool gv_mirrors_room(GvHeldMirror *held, int64_t growth);
 extern void gv_mirrors_changed(GvHeldMirror *held, int64_t bytes,
 							   int64_t copies);
 extern bool gv_mirrors_evict(void);
+extern bool gv_mirrors_reserve(int64_t bytes);
+extern void gv_mirrors_unreserve(int64_t bytes);
 extern int32_t gv_mirrors_status(GvStatusReply *reply,
 								 GvMirrorStatus *mirrors, int32_t room);
 
@@ -209,8 +211,11 @@ extern void gv_session_status(GvConnection *connection);
 extern bool gv_session_check(GvConnection *connection);
 extern void gv_session_batch(GvWorker *worker, GvConnection **askers, int n);
 
-/* loader.c: a thread takes the connection over. */
+/* loader.c: a thread takes a loader's or a builder's connection over. */
 extern bool gv_loader_start(GvConnection *connection);
+
+/* builder.c: what that thread does for a builder. */
+extern void gv_builder_serve(GvConnection *connection);
 
 /* pieces.c: what loaders bring; and what they share with readback.c. */
 extern void gv_pieces_array(GvConnection *connection);

@@ -1,7 +1,7 @@
 /*
  * loader.c
- *		A loader's thread: it reads, applies and answers one message at a time,
- *		and waits for nobody but its client.
+ *		Threads with one client: a loader's reads, applies and answers one
+ *		message at a time, and waits for nobody but its client.
  */
 #include "server/gv_server.h"
 
@@ -107,10 +107,9 @@ answer(GvConnection *connection, GvWorker **worker)
 	}
 }
 
-static void *
-loader_main(void *arg)
+static void
+serve(GvConnection *connection)
 {
-	GvConnection *connection = arg;
 	GvWorker   *worker = NULL;
 	GvReceived	received;
 
@@ -125,6 +124,17 @@ loader_main(void *arg)
 			 !connection->ending);
 	gv_mirrors_abandon(connection->number);
 	gv_worker_close(worker);
+}
+
+static void *
+thread_main(void *arg)
+{
+	GvConnection *connection = arg;
+
+	if (connection->role == GV_ROLE_BUILDER)
+		gv_builder_serve(connection);
+	else
+		serve(connection);
 	gv_connection_close(connection);
 	gv_count(connections, -1);
 	gv_count(loaders, -1);
@@ -148,7 +158,7 @@ gv_loader_start(GvConnection *connection)
 	/* signals are the loop's */
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &before);
-	started = pthread_create(&thread, &attr, loader_main, connection) == 0;
+	started = pthread_create(&thread, &attr, thread_main, connection) == 0;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_attr_destroy(&attr);
 	if (!started)

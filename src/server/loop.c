@@ -247,19 +247,19 @@ send_answer(GvConnection *connection)
 	return true;
 }
 
-/* Greet a client; a loader goes on with a thread of its own. */
+/* Greet a client; all but sessions go on with a thread of their own. */
 static void
 take_hello(GvConnection *connection)
 {
 	gv_session_hello(connection);
-	if (!send_answer(connection) || connection->role != GV_ROLE_LOADER)
+	if (!send_answer(connection) || connection->role == GV_ROLE_SESSION)
 		return;
 	/* from its start on the thread owns the connection */
 	forget(connection);
 	if (!watch(EPOLL_CTL_DEL, connection->fd, 0, NULL) ||
 		!gv_loader_start(connection))
 	{
-		gv_log("WARNING", "could not start a thread for a loader");
+		gv_log("WARNING", "could not start a thread for a client");
 		remember(connection);
 		close_connection(connection);
 	}

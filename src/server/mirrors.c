@@ -378,6 +378,28 @@ gv_mirrors_changed(GvHeldMirror *held, int64_t bytes, int64_t copies)
 	unlock();
 }
 
+/* Take bytes of the budget for something that is no mirror; false: too few. */
+bool
+gv_mirrors_reserve(int64_t bytes)
+{
+	bool		fits;
+
+	lock();
+	fits = make_room(bytes);
+	if (fits)
+		registry.used += bytes;
+	unlock();
+	return fits;
+}
+
+void
+gv_mirrors_unreserve(int64_t bytes)
+{
+	lock();
+	registry.used -= bytes;
+	unlock();
+}
+
 /* Drop the mirror of a key, if there is one. */
 void
 gv_mirrors_drop(const GvMirrorKey *key)

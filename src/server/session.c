@@ -51,10 +51,10 @@ gv_session_hello(GvConnection *connection)
 	else if (hello->version != GV_PROTOCOL_VERSION)
 		gv_refuse(connection, GV_REFUSED_VERSION,
 				  "gpuvecd speaks another version of the protocol");
-	else if (hello->role != GV_ROLE_SESSION && hello->role != GV_ROLE_LOADER)
+	else if (hello->role < GV_ROLE_SESSION || hello->role > GV_ROLE_BUILDER)
 		gv_refuse(connection, GV_REFUSED_PROTOCOL, "an unknown role");
 	else if (connection->surplus ||
-			 (hello->role == GV_ROLE_LOADER &&
+			 (hello->role != GV_ROLE_SESSION &&
 			  current(loaders) >= GV_MAX_LOADERS))
 		gv_refuse(connection, GV_REFUSED_FULL, "too many connections");
 	else if ((welcome = gv_reply(connection, sizeof(*welcome))) != NULL)

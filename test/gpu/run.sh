@@ -100,11 +100,11 @@ build_check() {
 	build_engines
 	[ ! -d "$dir" ] || return 0
 	mkdir "$dir"
-	for file in "$GV_ROOT"/test/unit/engine/check_mirror*.c \
+	for file in "$GV_ROOT"/test/unit/engine/check_{mirror*,builder}.c \
 		"$GV_ROOT/test/unit/gpu/check_card.c"; do
 		gcc -std=gnu99 -g -O1 -I"$GV_ROOT/src" \
-			-DUNIT_MIRRORS=gv_cuda_mirrors -c "$file" \
-			-o "$dir/$(basename "$file").o"
+			-DUNIT_MIRRORS=gv_cuda_mirrors -DUNIT_BUILDERS=gv_cuda_builders \
+			-c "$file" -o "$dir/$(basename "$file").o"
 	done
 	link "$GV_TMP/card/check_card" "$dir"/*.o "$GV_TMP"/card/*.o
 }
@@ -282,7 +282,7 @@ IFS=, read -ra STAGES <<<"$1"
 shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
-	kernels | sanitize | sql | faults | scanner | data | bench) ;;
+	kernels | sanitize | sql | lists | faults | scanner | data | bench) ;;
 	*) usage ;;
 	esac
 done

@@ -77,9 +77,9 @@ rule "src/am reaches the engine, gpuvecd and its clients by one header each" \
 	"${include}[<\"](\\.\\./)*(src/)?(cpu|engine|server|client)/|gv_cpu" \
 	"${include}\"(engine/gv_engine|server/gv_protocol|client/ivfpqclient)\\.h\"" \
 	"${am[@]}"
-rule "src/client knows page, engine/gv_mirror.h and server/gv_protocol.h" \
+rule "src/client knows page, engine/gv_mirror.h, gv_builder.h and server/gv_protocol.h" \
 	"${include}[<\"](\\.\\./)*(src/)?(cpu|am|engine|server)/|gv_cpu" \
-	"${include}\"(engine/gv_(engine|mirror)|server/gv_protocol)\\.h\"" \
+	"${include}\"(engine/gv_(engine|mirror|builder)|server/gv_protocol)\\.h\"" \
 	"${client[@]}"
 rule "src/server includes system, engine and server headers only" \
 	"$any" "$server_ok" "${server[@]}"

@@ -121,6 +121,7 @@ main(int argc, char **argv)
 	test_exact();
 	test_recall();
 	test_mirror();
+	test_builder();
 	printf("engine: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;
 }

@@ -267,6 +267,7 @@ extern void test_refine(void);
 extern void test_exact(void);
 extern void test_recall(void);
 extern void test_mirror(void);
+extern void test_builder(void);
 extern void bench(void);
 
 #endif							/* UNIT_H */

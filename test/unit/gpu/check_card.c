@@ -1,8 +1,9 @@
 /*
  * check_card.c
- *		The CUDA engine's mirrors against the portable engine: the checks of
- *		test/unit/engine/check_mirror*.c, on a card or, with the headers of
- *		emulate/ in the place of CUDA's, on emulated threads.
+ *		The CUDA engine's mirrors and builders against the portable engine: the
+ *		checks of test/unit/engine/check_mirror*.c and check_builder.c, on a
+ *		card or, with the headers of emulate/ in the place of CUDA's, on
+ *		emulated threads.
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
  */
@@ -18,6 +19,7 @@ main(void)
 {
 	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
 	test_mirror();
+	test_builder();
 	printf("card: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;
 }

@@ -55,7 +55,8 @@ test_hello(const TestServer *server)
 				GV_REFUSED_VERSION);
 	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 0,
 				GV_REFUSED_PROTOCOL);
-	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 3,
+	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 3, 0);
+	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 4,
 				GV_REFUSED_PROTOCOL);
 }
 
@@ -94,7 +95,7 @@ test_headers(const TestServer *server)
 	int			type;
 	int			i;
 
-	for (role = 0; role <= GV_ROLE_LOADER; role++)
+	for (role = 0; role <= GV_ROLE_BUILDER; role++)
 	{
 		check_header(server, role, 0, 0, 0);
 		check_header(server, role, 0, GV_MSG_DROP + 1, 0);
@@ -102,7 +103,7 @@ test_headers(const TestServer *server)
 		check_header(server, role, sizeof(GvRefusal), GV_MSG_REFUSED, 0);
 		check_header(server, role, 0, UINT16_MAX, 0);
 		check_header(server, role, 0, GV_MSG_PING, GV_MSG_PING);
-		for (type = GV_MSG_HELLO; type <= GV_MSG_DROP; type++)
+		for (type = GV_MSG_HELLO; type <= GV_MSG_ENCODE; type++)
 			for (i = 0; i < 6; i++)
 				check_header(server, role, wrong[i], (uint16_t) type, 0);
 		check_header(server, role, sizeof(GvSearchRequest) +
@@ -115,6 +116,13 @@ test_headers(const TestServer *server)
 	check_header(server, 0, sizeof(GvKeyRequest), GV_MSG_DROP, 0);
 	check_header(server, GV_ROLE_SESSION, sizeof(GvHello), GV_MSG_HELLO, 0);
 	check_header(server, GV_ROLE_LOADER, sizeof(GvHello), GV_MSG_HELLO, 0);
+	check_header(server, GV_ROLE_BUILDER, sizeof(GvHello), GV_MSG_HELLO, 0);
+	check_header(server, GV_ROLE_BUILDER, sizeof(GvKeyRequest), GV_MSG_DROP,
+				 0);
+	check_header(server, GV_ROLE_BUILDER, 0, GV_MSG_STATUS, 0);
+	check_header(server, GV_ROLE_SESSION, 0, GV_MSG_TRAIN, 0);
+	check_header(server, GV_ROLE_LOADER, sizeof(GvBuildRequest) + 4,
+				 GV_MSG_BUILD, 0);
 	check_header(server, GV_ROLE_SESSION, sizeof(GvBeginRequest),
 				 GV_MSG_BEGIN, 0);
 	check_header(server, GV_ROLE_SESSION, sizeof(GvArrayRequest) + 4,

@@ -256,6 +256,10 @@ atomicMin(T *address, T value)
 static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline float __fsub_rn(float a, float b) { return a - b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline double __dadd_rn(double a, double b) { return a + b; }
+static inline double __dmul_rn(double a, double b) { return a * b; }
+static inline double __ddiv_rn(double a, double b) { return a / b; }
+static inline double __dsqrt_rn(double a) { return sqrt(a); }
 
 static inline unsigned
 __float_as_uint(float value)
@@ -310,6 +314,7 @@ struct cudaDeviceProp
 #define cudaStreamCaptureModeThreadLocal	1
 #define cudaEventDisableTiming	2
 #define cudaDevAttrMultiProcessorCount	16
+#define cudaDevAttrComputeCapabilityMajor	75
 #define cudaFuncAttributeMaxDynamicSharedMemorySize	8
 
 /* The n-th allocation from now on fails; 0: none. */
@@ -460,6 +465,20 @@ static inline cudaError_t
 cudaStreamCreateWithFlags(cudaStream_t *stream, int flags)
 {
 	*stream = NULL;
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaStreamCreateWithPriority(cudaStream_t *stream, int flags, int priority)
+{
+	return cudaStreamCreateWithFlags(stream, flags);
+}
+
+static inline cudaError_t
+cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+	*least = 0;
+	*greatest = -1;
 	return cudaSuccess;
 }
 

@@ -1,0 +1,638 @@
+/*
+ * build.cu
+ *		An index in the making in the card's memory: made, trained, and rows
+ *		encoded with it.
+ *
+ *		train	lists by k-means of the sample, parents by k-means of lists,
+ *				codebooks from residuals of the first rows
+ *		encode	transform, nearest lists, second list, codes and T, refine
+ *				records, nearest rows of the queries; one copy in, one back
+ *
+ * All on one stream, of lower priority than searches have, and in pieces of a
+ * few milliseconds; the host waits after each batch.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gv_build.h"
+
+struct GvBuilder
+{
+	GvBuilderSpec spec;
+	GvModel		model;			/* without arrays */
+	cudaStream_t stream;
+	GvFinder	finder;
+	float	   *d_mean;
+	float	   *d_sample;		/* [sample_rows][dims] transformed */
+	int64_t		nsample;
+	float	   *d_queries;		/* [nqueries][dims] transformed */
+	int32_t		nqueries;
+	GvTrained	trained;		/* nlists 0: not yet */
+	float	   *d_codebooks;
+	float	   *d_centroids;	/* [nlists][dims] */
+	float	   *parents;		/* the host's [nparents][dims] */
+	int32_t    *starts;			/* [nparents + 1] */
+	GvTargets	lists;			/* centroids */
+	GvTargets	near_rows;		/* rows of a batch, for the queries */
+	GvTopK	   *best;			/* [nqueries] rows nearest to each */
+	uint64_t	nencoded;		/* rows */
+	GvBuffer	d_in;			/* rows of a batch */
+	GvBuffer	d_out;			/* GvPlaces */
+	GvBuffer	out;			/* pinned */
+	GvBuffer	d_near;			/* probes of rows, and of queries */
+};
+
+/* Offsets of what comes back of a batch. */
+struct Places
+{
+	size_t		lists;
+	size_t		t;
+	size_t		codes;
+	size_t		min;
+	size_t		step;
+	size_t		error;
+	size_t		records;
+	size_t		bytes;
+};
+
+/* Advance *next by bytes, rounded up; returns what it was. */
+static size_t
+carve(size_t *next, size_t bytes)
+{
+	size_t		start = *next;
+
+	*next += (bytes + 255) / 256 * 256;
+	return start;
+}
+
+static Places
+place_batch(const GvBuilderSpec *spec, int32_t n)
+{
+	size_t		copies = (size_t) n * spec->copies;
+	size_t		records = spec->refine ? n : 0;
+	Places		places;
+
+	memset(&places, 0, sizeof(places));
+	places.lists = carve(&places.bytes, copies * sizeof(int32_t));
+	places.t = carve(&places.bytes, copies * sizeof(float));
+	places.codes = carve(&places.bytes, copies * gv_code_bytes(spec->m));
+	places.min = carve(&places.bytes, records * sizeof(float));
+	places.step = carve(&places.bytes, records * sizeof(float));
+	places.error = carve(&places.bytes, records * sizeof(float));
+	places.records = carve(&places.bytes, records * spec->dims);
+	return places;
+}
+
+/* See gv_builder_size: the sample, twice for what training wants beside it. */
+static int64_t
+cuda_size(const GvBuilderSpec *spec)
+{
+	int64_t		row = spec->dims * 4 + 64;
+	int64_t		batch = (int64_t) spec->batch_rows *
+		(2 * row + GV_NEAR * 8 + spec->copies * (8 + gv_code_bytes(spec->m)));
+	int64_t		scores = (int64_t) spec->nlists * 8;
+
+	/* nearest.cu takes no more scores than this */
+	if (scores < (INT64_C(1) << 29))
+		scores = INT64_C(1) << 29;
+	return spec->sample_rows * row + 3 * (int64_t) spec->nlists * row +
+		(int64_t) spec->nqueries * (row + spec->depth * 8) + batch + scores +
+		2 * GV_CODEBOOK_ROWS * (2 * row + 5 * (int64_t) spec->m);
+}
+
+static void
+cuda_drop(GvBuilder *builder)
+{
+	if (builder->stream != NULL)
+		(void) cudaStreamSynchronize(builder->stream);
+	gv_targets_drop(&builder->lists);
+	gv_targets_drop(&builder->near_rows);
+	gv_finder_drop(&builder->finder);
+	(void) cudaFree(builder->d_mean);
+	(void) cudaFree(builder->d_sample);
+	(void) cudaFree(builder->d_queries);
+	(void) cudaFree(builder->d_codebooks);
+	(void) cudaFree(builder->d_centroids);
+	gv_buffer_free(&builder->d_in);
+	gv_buffer_free(&builder->d_out);
+	gv_buffer_free(&builder->out);
+	gv_buffer_free(&builder->d_near);
+	if (builder->stream != NULL)
+		(void) cudaStreamDestroy(builder->stream);
+	if (builder->best != NULL)
+	{
+		free(builder->best[0].scores);
+		free(builder->best[0].ids);
+	}
+	free(builder->best);
+	free(builder->parents);
+	free(builder->starts);
+	free(builder);
+}
+
+/* The host's memory. */
+static GvStatus
+make_host_memory(GvBuilder *builder)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	size_t		pairs = (size_t) spec->nqueries * spec->depth;
+	float	   *scores;
+	uint64_t   *ids;
+
+	builder->parents = (float *) calloc((size_t) spec->nparents * spec->dims,
+										sizeof(float));
+	builder->starts = (int32_t *) calloc(spec->nparents + 1, sizeof(int32_t));
+	if (builder->parents == NULL || builder->starts == NULL)
+		return GV_NO_MEMORY;
+	if (spec->nqueries == 0)
+		return GV_OK;
+	builder->best = (GvTopK *) calloc(spec->nqueries, sizeof(GvTopK));
+	if (builder->best == NULL)
+		return GV_NO_MEMORY;
+	builder->best[0].scores = scores = (float *) malloc(pairs * sizeof(float));
+	builder->best[0].ids = ids = (uint64_t *) malloc(pairs * sizeof(uint64_t));
+	if (scores == NULL || ids == NULL)
+		return GV_NO_MEMORY;
+	for (int32_t i = 0; i < spec->nqueries; i++)
+	{
+		builder->best[i].capacity = spec->depth;
+		builder->best[i].scores = scores + (size_t) i * spec->depth;
+		builder->best[i].ids = ids + (size_t) i * spec->depth;
+	}
+	return GV_OK;
+}
+
+/* The stream and the card's memory. */
+static GvStatus
+make_memory(GvBuilder *builder, const float *mean)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	int32_t		dims = spec->dims;
+	int			least;
+	int			most;
+	int			device;
+
+	GV_TRY(gv_choose_device());
+	GV_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &most));
+	GV_CUDA_TRY(cudaStreamCreateWithPriority(&builder->stream,
+											 cudaStreamNonBlocking, least));
+	builder->finder.searcher.stream = builder->stream;
+	GV_CUDA_TRY(cudaGetDevice(&device));
+	GV_CUDA_TRY(cudaDeviceGetAttribute(&builder->finder.searcher.nsms,
+									   cudaDevAttrMultiProcessorCount,
+									   device));
+	GV_TRY(gv_card_alloc(&builder->d_mean, dims));
+	GV_TRY(gv_card_alloc(&builder->d_sample, spec->sample_rows * dims));
+	GV_TRY(gv_card_alloc(&builder->d_queries, (int64_t) spec->nqueries * dims));
+	GV_TRY(gv_card_alloc(&builder->d_codebooks, (int64_t) GV_CODEWORDS * dims));
+	GV_TRY(gv_card_alloc(&builder->d_centroids, (int64_t) spec->nlists * dims));
+	GV_TRY(gv_targets_create(&builder->lists, GV_L2, dims, spec->nlists,
+							 builder->stream));
+	GV_TRY(gv_targets_create(&builder->near_rows, spec->metric, dims,
+							 spec->batch_rows, builder->stream));
+	GV_CUDA_TRY(cudaMemcpyAsync(builder->d_mean, mean, dims * sizeof(float),
+								cudaMemcpyHostToDevice, builder->stream));
+	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
+}
+
+/* See gv_builder_create. */
+static GvStatus
+cuda_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
+{
+	GvBuilder  *made = (GvBuilder *) calloc(1, sizeof(GvBuilder));
+	GvStatus	status;
+
+	if (made == NULL)
+		return GV_NO_MEMORY;
+	made->spec = *spec;
+	made->out.pinned = true;
+	made->model.metric = spec->metric;
+	made->model.dims = spec->dims;
+	made->model.m = spec->m;
+	status = make_host_memory(made);
+	if (status == GV_OK)
+		status = make_memory(made, mean);
+	if (status != GV_OK)
+	{
+		cuda_drop(made);
+		return status;
+	}
+	*builder = made;
+	return GV_OK;
+}
+
+/* Rows in the card's memory as kernels see them; outputs are not set. */
+static GvCardRows
+card_rows(const GvBuilder *builder, float *d_rows, int32_t n)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	GvCardRows	rows;
+
+	memset(&rows, 0, sizeof(rows));
+	rows.metric = spec->metric;
+	rows.dims = spec->dims;
+	rows.m = spec->m;
+	rows.n = n;
+	rows.copies = spec->copies;
+	rows.scale = spec->scale;
+	rows.d_mean = builder->d_mean;
+	rows.d_codebooks = builder->d_codebooks;
+	rows.d_centroids = builder->d_centroids;
+	rows.d_rows = d_rows;
+	return rows;
+}
+
+/* Bring raw rows to the card and transform them there. */
+static GvStatus
+bring_rows(GvBuilder *builder, const float *rows, int32_t n, float *d_rows)
+{
+	GvCardRows	card = card_rows(builder, d_rows, n);
+
+	GV_CUDA_TRY(cudaMemcpyAsync(d_rows, rows, (size_t) n *
+								builder->spec.dims * sizeof(float),
+								cudaMemcpyHostToDevice, builder->stream));
+	return gv_gpu_transform(&card, builder->stream);
+}
+
+/* See gv_builder_put_rows. */
+static GvStatus
+cuda_put_rows(GvBuilder *builder, GvRows kind, const float *rows, int32_t n)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	int64_t		dims = spec->dims;
+	float	   *d_rows;
+
+	if (builder->trained.nlists > 0 || !gv_is_finite(rows, n * dims) ||
+		(kind == GV_SAMPLE ? n > spec->sample_rows - builder->nsample :
+		 n > spec->nqueries - builder->nqueries))
+		return GV_INVALID;
+	if (n == 0)
+		return GV_OK;
+	GV_TRY(gv_choose_device());
+	d_rows = kind == GV_SAMPLE ?
+		builder->d_sample + builder->nsample * dims :
+		builder->d_queries + builder->nqueries * dims;
+	GV_TRY(bring_rows(builder, rows, n, d_rows));
+	if (kind == GV_SAMPLE)
+		builder->nsample += n;
+	else
+		builder->nqueries += n;
+	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
+}
+
+static GvStatus
+run_kmeans(GvBuilder *builder, const float *d_x, int64_t n, int32_t k,
+		   float *d_centroids, int32_t *found, const GvStop *stop)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	GvKmeans	kmeans = {spec->dims, n, k, spec->iterations, spec->max_share,
+	spec->seed};
+
+	return gv_gpu_kmeans(&kmeans, d_x, d_centroids, found, &builder->finder,
+						 stop);
+}
+
+/* Which of the parents each list is nearest to. */
+static GvStatus
+find_owners(GvBuilder *builder, const float *d_parents, int32_t nparents,
+			int32_t *owners, const GvStop *stop)
+{
+	int32_t		nlists = builder->trained.nlists;
+	size_t		bytes = nlists * sizeof(GvProbe);
+	GvTargets	parents;
+	GvProbe    *near = (GvProbe *) malloc(bytes);
+	GvStatus	status;
+
+	if (near == NULL)
+		return GV_NO_MEMORY;
+	status = gv_targets_create(&parents, GV_L2, builder->spec.dims, nparents,
+							   builder->stream);
+	if (status == GV_OK)
+		status = gv_targets_set(&parents, d_parents, nparents);
+	if (status == GV_OK)
+		status = gv_buffer_need(&builder->d_near, bytes);
+	if (status == GV_OK)
+		status = gv_gpu_nearest(&builder->finder, &parents,
+								builder->d_centroids, nlists, 1,
+								(GvProbe *) builder->d_near.memory, stop);
+	if (status == GV_OK)
+		status = gv_cuda_status(cudaMemcpyAsync(near, builder->d_near.memory,
+												bytes, cudaMemcpyDeviceToHost,
+												builder->stream));
+	if (status == GV_OK)
+		status = gv_cuda_status(cudaStreamSynchronize(builder->stream));
+	for (int32_t i = 0; i < nlists && status == GV_OK; i++)
+		owners[i] = near[i].list;
+	(void) cudaStreamSynchronize(builder->stream);
+	gv_targets_drop(&parents);
+	free(near);
+	return status;
+}
+
+/* The host's part: bring the lists into the order of their parents. */
+static GvStatus
+reorder(GvBuilder *builder, const float *d_parents, int32_t nparents,
+		const int32_t *owners, float *lists, float *grouped)
+{
+	int32_t		dims = builder->spec.dims;
+	size_t		bytes = (size_t) builder->trained.nlists * dims *
+		sizeof(float);
+
+	GV_CUDA_TRY(cudaMemcpyAsync(lists, builder->d_centroids, bytes,
+								cudaMemcpyDeviceToHost, builder->stream));
+	GV_CUDA_TRY(cudaMemcpyAsync(builder->parents, d_parents,
+								(size_t) nparents * dims * sizeof(float),
+								cudaMemcpyDeviceToHost, builder->stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(builder->stream));
+	builder->trained.nparents =
+		gv_group_lists(dims, builder->trained.nlists, lists, owners, nparents,
+					   builder->parents, builder->starts, grouped);
+	GV_CUDA_TRY(cudaMemcpyAsync(builder->d_centroids, grouped, bytes,
+								cudaMemcpyHostToDevice, builder->stream));
+	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
+}
+
+/* Parents of the lists, which are brought into their order. */
+static GvStatus
+group(GvBuilder *builder, const GvStop *stop)
+{
+	int64_t		dims = builder->spec.dims;
+	int32_t		nlists = builder->trained.nlists;
+	int32_t		nparents = builder->spec.nparents;
+	size_t		values = (size_t) nlists * dims;
+	float	   *lists = (float *) malloc(2 * values * sizeof(float));
+	int32_t    *owners = (int32_t *) malloc(nlists * sizeof(int32_t));
+	float	   *d_parents = NULL;
+	GvStatus	status = GV_NO_MEMORY;
+
+	if (lists != NULL && owners != NULL)
+		status = gv_card_alloc(&d_parents, nparents * dims);
+	if (status == GV_OK)
+		status = run_kmeans(builder, builder->d_centroids, nlists, nparents,
+							d_parents, &nparents, stop);
+	if (status == GV_OK)
+		status = find_owners(builder, d_parents, nparents, owners, stop);
+	if (status == GV_OK)
+		status = reorder(builder, d_parents, nparents, owners, lists,
+						 lists + values);
+	(void) cudaFree(d_parents);
+	free(lists);
+	free(owners);
+	return status;
+}
+
+/* The lists of n transformed rows, n <= batch_rows. */
+static GvStatus
+find_lists(GvBuilder *builder, GvCardRows *rows, const GvStop *stop)
+{
+	rows->near = builder->trained.nlists < GV_NEAR ? builder->trained.nlists :
+		GV_NEAR;
+	if (rows->copies < 2)
+		rows->near = 1;
+	GV_TRY(gv_buffer_need(&builder->d_near, (size_t) rows->n * rows->near *
+						  sizeof(GvProbe)));
+	rows->d_near = (const GvProbe *) builder->d_near.memory;
+	GV_TRY(gv_gpu_nearest(&builder->finder, &builder->lists, rows->d_rows,
+						  rows->n, rows->near,
+						  (GvProbe *) builder->d_near.memory, stop));
+	return gv_gpu_lists(rows, builder->stream);
+}
+
+static GvStatus
+train_codebooks(GvBuilder *builder, const GvStop *stop)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	int32_t		n = builder->nsample < GV_CODEBOOK_ROWS ?
+		(int32_t) builder->nsample : GV_CODEBOOK_ROWS;
+	GvCardRows	rows = card_rows(builder, builder->d_sample, n);
+	float	   *d_residuals = NULL;
+	GvStatus	status;
+
+	GV_TRY(gv_buffer_need(&builder->d_out, (size_t) n * spec->copies *
+						  sizeof(int32_t)));
+	rows.d_lists = (int32_t *) builder->d_out.memory;
+	GV_TRY(find_lists(builder, &rows, stop));
+	GV_TRY(gv_card_alloc(&d_residuals, (int64_t) n * spec->copies *
+						 spec->dims));
+	status = gv_gpu_residuals(&rows, d_residuals, builder->stream);
+	if (status == GV_OK)
+		status = gv_gpu_codebooks(&builder->model, n * spec->copies,
+								  d_residuals, spec->seed,
+								  builder->d_codebooks, builder->stream);
+	(void) cudaStreamSynchronize(builder->stream);
+	(void) cudaFree(d_residuals);
+	return status;
+}
+
+static GvStatus
+train(GvBuilder *builder, const GvStop *stop)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	int32_t		found;
+
+	GV_TRY(gv_choose_device());
+	GV_TRY(run_kmeans(builder, builder->d_sample, builder->nsample,
+					  spec->nlists, builder->d_centroids, &found, stop));
+	builder->trained.nlists = found;
+	builder->trained.nparents = 1;
+	builder->starts[1] = found;
+	if (spec->nparents > 1)
+		GV_TRY(group(builder, stop));
+	GV_TRY(gv_targets_set(&builder->lists, builder->d_centroids, found));
+	return train_codebooks(builder, stop);
+}
+
+/* See gv_builder_train. */
+static GvStatus
+cuda_train(GvBuilder *builder, GvTrained *trained, const GvStop *stop)
+{
+	GvStatus	status;
+
+	if (builder->trained.nlists > 0 || builder->nsample == 0 ||
+		builder->nqueries < builder->spec.nqueries)
+		return GV_INVALID;
+	status = train(builder, stop);
+	(void) cudaFree(builder->d_sample);
+	builder->d_sample = NULL;
+	if (status != GV_OK)
+		builder->trained.nlists = 0;
+	*trained = builder->trained;
+	return status;
+}
+
+/* See gv_builder_get_array. */
+static GvStatus
+cuda_get_array(GvBuilder *builder, GvArray array, int64_t first, int64_t n,
+			   void *values)
+{
+	const float *d_array = array == GV_CODEBOOKS ? builder->d_codebooks :
+		builder->d_centroids;
+
+	if (builder->trained.nlists == 0 ||
+		first + n > gv_builder_array_length(&builder->spec, &builder->trained,
+											array))
+		return GV_INVALID;
+	if (n == 0)
+		return GV_OK;
+	if (array == GV_PARENTS || array == GV_STARTS)
+	{
+		const char *from = array == GV_PARENTS ?
+			(const char *) builder->parents : (const char *) builder->starts;
+
+		memcpy(values, from + 4 * first, 4 * n);
+		return GV_OK;
+	}
+	GV_TRY(gv_choose_device());
+	GV_CUDA_TRY(cudaMemcpyAsync(values, d_array + first, 4 * n,
+								cudaMemcpyDeviceToHost, builder->stream));
+	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
+}
+
+/* Start to look for the rows that are nearest to each query; *p of them. */
+static GvStatus
+find_neighbours(GvBuilder *builder, const float *d_rows, int32_t n,
+				int32_t *p, const GvStop *stop)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+
+	*p = n < spec->depth ? n : spec->depth;
+	if (spec->nqueries == 0)
+		return GV_OK;
+	GV_TRY(gv_buffer_need(&builder->d_near, (size_t) spec->nqueries * *p *
+						  sizeof(GvProbe)));
+	GV_TRY(gv_targets_set(&builder->near_rows, d_rows, n));
+	return gv_gpu_nearest(&builder->finder, &builder->near_rows,
+						  builder->d_queries, spec->nqueries, *p,
+						  (GvProbe *) builder->d_near.memory, stop);
+}
+
+/* Of what was found in this batch, what is nearer than all before it. */
+static void
+take_neighbours(GvBuilder *builder, const GvProbe *near, int32_t p,
+				GvEncoded *encoded)
+{
+	encoded->nneighbours = 0;
+	for (int32_t q = 0; q < builder->spec.nqueries; q++)
+	{
+		GvTopK	   *best = &builder->best[q];
+
+		for (int32_t i = 0; i < p; i++)
+		{
+			const GvProbe *row = &near[(size_t) q * p + i];
+
+			/* equal scores: whoever came first */
+			if (best->count == best->capacity &&
+				!(row->base < best->scores[0]))
+				break;
+			gv_topk_push(best, row->base, builder->nencoded +
+						 (uint64_t) row->list);
+		}
+		for (int32_t i = 0; i < best->count; i++)
+			if (best->ids[i] >= builder->nencoded)
+				encoded->neighbours[encoded->nneighbours++] =
+					{q, (int32_t) (best->ids[i] - builder->nencoded),
+					best->scores[i]};
+	}
+}
+
+/* Point the kernels' outputs to their places. */
+static void
+set_outputs(GvCardRows *rows, const Places *places, char *d_out)
+{
+	rows->d_lists = (int32_t *) (d_out + places->lists);
+	rows->d_t = (float *) (d_out + places->t);
+	rows->d_codes = (uint8_t *) (d_out + places->codes);
+	rows->d_min = (float *) (d_out + places->min);
+	rows->d_step = (float *) (d_out + places->step);
+	rows->d_error = (float *) (d_out + places->error);
+	rows->d_records = (uint8_t *) (d_out + places->records);
+}
+
+/* From the copy that came back to the caller's arrays. */
+static void
+give_out(const GvBuilderSpec *spec, const Places *places, const char *out,
+		 int32_t n, GvEncoded *encoded)
+{
+	size_t		copies = (size_t) n * spec->copies;
+
+	memcpy(encoded->lists, out + places->lists, copies * sizeof(int32_t));
+	memcpy(encoded->t, out + places->t, copies * sizeof(float));
+	memcpy(encoded->codes, out + places->codes,
+		   copies * gv_code_bytes(spec->m));
+	if (!spec->refine)
+		return;
+	memcpy(encoded->min, out + places->min, n * sizeof(float));
+	memcpy(encoded->step, out + places->step, n * sizeof(float));
+	memcpy(encoded->error, out + places->error, n * sizeof(float));
+	memcpy(encoded->records, out + places->records, (size_t) n * spec->dims);
+}
+
+static GvStatus
+encode(GvBuilder *builder, const float *rows, int32_t n, GvEncoded *encoded,
+	   const GvStop *stop)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	Places		places = place_batch(spec, n);
+	size_t		near_bytes;
+	GvCardRows	card;
+	int32_t		p;
+
+	GV_TRY(gv_choose_device());
+	GV_TRY(gv_buffer_need(&builder->d_in, (size_t) n * spec->dims *
+						  sizeof(float)));
+	GV_TRY(gv_buffer_need(&builder->d_out, places.bytes));
+	GV_TRY(gv_buffer_need(&builder->out, places.bytes +
+						  gv_builder_most_neighbours(spec, n) *
+						  sizeof(GvProbe)));
+	card = card_rows(builder, (float *) builder->d_in.memory, n);
+	set_outputs(&card, &places, (char *) builder->d_out.memory);
+	GV_TRY(bring_rows(builder, rows, n, card.d_rows));
+	GV_TRY(find_lists(builder, &card, stop));
+	GV_TRY(gv_gpu_codes(&card, builder->stream));
+	if (spec->refine)
+		GV_TRY(gv_gpu_refine(&card, builder->stream));
+	GV_CUDA_TRY(cudaMemcpyAsync(builder->out.memory, builder->d_out.memory,
+								places.bytes, cudaMemcpyDeviceToHost,
+								builder->stream));
+	GV_TRY(find_neighbours(builder, card.d_rows, n, &p, stop));
+	near_bytes = (size_t) spec->nqueries * p * sizeof(GvProbe);
+	if (near_bytes > 0)
+		GV_CUDA_TRY(cudaMemcpyAsync((char *) builder->out.memory +
+									places.bytes, builder->d_near.memory,
+									near_bytes, cudaMemcpyDeviceToHost,
+									builder->stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(builder->stream));
+	give_out(spec, &places, (const char *) builder->out.memory, n, encoded);
+	take_neighbours(builder, (const GvProbe *)
+					((const char *) builder->out.memory + places.bytes), p,
+					encoded);
+	return GV_OK;
+}
+
+/* See gv_builder_encode. */
+static GvStatus
+cuda_encode(GvBuilder *builder, const float *rows, int32_t n,
+			GvEncoded *encoded, const GvStop *stop)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	GvStatus	status;
+
+	if (builder->trained.nlists == 0 || n > spec->batch_rows ||
+		(spec->refine != 0) != (encoded->min != NULL) ||
+		!gv_is_finite(rows, n * (int64_t) spec->dims))
+		return GV_INVALID;
+	status = encode(builder, rows, n, encoded, stop);
+	builder->nencoded += n;
+	return status;
+}
+
+extern "C" const GvBuilderBackend gv_cuda_builders = {
+	.name = "cuda",
+	.size = cuda_size,
+	.create = cuda_create,
+	.drop = cuda_drop,
+	.put_rows = cuda_put_rows,
+	.train = cuda_train,
+	.get_array = cuda_get_array,
+	.encode = cuda_encode
+};

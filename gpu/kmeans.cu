@@ -1,0 +1,386 @@
+/*
+ * kmeans.cu
+ *		Lloyd's k-means with even clusters, as src/cpu/kmeans.c has it.
+ *
+ *		assign	the nearest centroid of every row (nearest.cu, exact)
+ *		group	rows by cluster, ascending: a stable radix sort
+ *		move	each centroid to the mean of its rows
+ *		mend	the biggest clusters are split, with the places of empty and
+ *				then of the smallest ones for their second halves (split.cu)
+ *
+ * Unlike there, a pass splits a cluster once at most, so that all splits go
+ * side by side; passes follow each other closely enough.  The host sees sizes
+ * only.  All sums have one order, so the same rows give the same centroids.
+ */
+#include <algorithm>
+#include <stdlib.h>
+
+#include <cub/device/device_radix_sort.cuh>
+
+#include "gv_build.h"
+
+#define THREADS			256
+#define MOVE_THREADS	128
+#define LAST_PASSES		12		/* at most, to reach even sizes */
+
+/* Device memory of a call; d_memory is one piece of it. */
+struct Clusters
+{
+	const GvKmeans *spec;
+	const float *d_x;			/* [n][dims] */
+	float	   *d_centroids;	/* [k][dims] */
+	int32_t		k;				/* at most one a row */
+	GvFinder   *finder;
+	GvTargets	targets;
+	const GvStop *stop;
+	cudaStream_t stream;
+	GvProbe    *d_near;			/* [n] */
+	uint32_t   *d_keys[2];		/* [n] clusters, before and after sorting */
+	uint32_t   *d_rows[2];		/* [n] */
+	void	   *d_sort;
+	size_t		sort_bytes;
+	uint32_t   *d_starts;		/* [k + 1] */
+	GvSplit    *d_splits;		/* [k] */
+	int32_t    *d_done;			/* [k] */
+	uint32_t   *starts;			/* [k + 1], the host's */
+	GvSplit    *splits;			/* [k] */
+	int32_t    *done;			/* [k] */
+	int32_t    *sorted;			/* [k] clusters by size */
+};
+
+static int
+bits_of(uint32_t n)
+{
+	int			bits = 1;
+
+	while (bits < 32 && n >> bits != 0)
+		bits++;
+	return bits;
+}
+
+static GvStatus
+take_memory(Clusters *cl)
+{
+	int64_t		n = cl->spec->n;
+	int64_t		k = cl->k;
+
+	GV_TRY(gv_card_alloc(&cl->d_near, n));
+	for (int i = 0; i < 2; i++)
+	{
+		GV_TRY(gv_card_alloc(&cl->d_keys[i], n));
+		GV_TRY(gv_card_alloc(&cl->d_rows[i], n));
+	}
+	GV_CUDA_TRY(cub::DeviceRadixSort::SortPairs(NULL, cl->sort_bytes,
+												(const uint32_t *) NULL,
+												(uint32_t *) NULL,
+												(const uint32_t *) NULL,
+												(uint32_t *) NULL, n));
+	GV_CUDA_TRY(cudaMalloc(&cl->d_sort, cl->sort_bytes + 1));
+	GV_TRY(gv_card_alloc(&cl->d_starts, k + 1));
+	GV_TRY(gv_card_alloc(&cl->d_splits, k));
+	GV_TRY(gv_card_alloc(&cl->d_done, k));
+	cl->starts = (uint32_t *) calloc(k + 1, sizeof(uint32_t));
+	cl->splits = (GvSplit *) calloc(k, sizeof(GvSplit));
+	cl->done = (int32_t *) calloc(k, sizeof(int32_t));
+	cl->sorted = (int32_t *) calloc(k, sizeof(int32_t));
+	if (cl->starts == NULL || cl->splits == NULL || cl->done == NULL ||
+		cl->sorted == NULL)
+		return GV_NO_MEMORY;
+	return gv_targets_create(&cl->targets, GV_L2, cl->spec->dims, cl->k,
+							 cl->stream);
+}
+
+static void
+give_memory(Clusters *cl)
+{
+	(void) cudaStreamSynchronize(cl->stream);
+	gv_targets_drop(&cl->targets);
+	(void) cudaFree(cl->d_near);
+	for (int i = 0; i < 2; i++)
+	{
+		(void) cudaFree(cl->d_keys[i]);
+		(void) cudaFree(cl->d_rows[i]);
+	}
+	(void) cudaFree(cl->d_sort);
+	(void) cudaFree(cl->d_starts);
+	(void) cudaFree(cl->d_splits);
+	(void) cudaFree(cl->d_done);
+	free(cl->starts);
+	free(cl->splits);
+	free(cl->done);
+	free(cl->sorted);
+}
+
+/* to [n][dims] = rows from[order[i]], a block each. */
+static __global__ void __launch_bounds__(MOVE_THREADS)
+gather_kernel(const float *from, const uint32_t *order, int dims, float *to)
+{
+	const float *row = from + (int64_t) order[blockIdx.x] * dims;
+
+	for (int d = threadIdx.x; d < dims; d += MOVE_THREADS)
+		to[(int64_t) blockIdx.x * dims + d] = row[d];
+}
+
+/* The first centroids: k random rows, drawn without repetition. */
+static GvStatus
+draw_centroids(Clusters *cl)
+{
+	int64_t		n = cl->spec->n;
+	uint64_t	random = cl->spec->seed;
+	uint32_t   *order = (uint32_t *) malloc(n * sizeof(uint32_t));
+	cudaError_t error;
+
+	if (order == NULL)
+		return GV_NO_MEMORY;
+	for (int64_t i = 0; i < n; i++)
+		order[i] = (uint32_t) i;
+	for (int64_t i = 0; i < cl->k; i++)
+	{
+		int64_t		j = i + (int64_t) (gv_card_random(&random) %
+									   (uint64_t) (n - i));
+
+		std::swap(order[i], order[j]);
+	}
+	error = cudaMemcpyAsync(cl->d_rows[0], order, cl->k * sizeof(uint32_t),
+							cudaMemcpyHostToDevice, cl->stream);
+	if (error == cudaSuccess)
+		GV_LAUNCH(gather_kernel, cl->k, MOVE_THREADS, 0, cl->stream, cl->d_x,
+				  cl->d_rows[0], cl->spec->dims, cl->d_centroids);
+	if (error == cudaSuccess)
+		error = cudaGetLastError();
+	if (error == cudaSuccess)
+		error = cudaStreamSynchronize(cl->stream);
+	free(order);
+	return gv_cuda_status(error);
+}
+
+static __global__ void __launch_bounds__(THREADS)
+keys_kernel(const GvProbe *near, int n, uint32_t *keys, uint32_t *rows)
+{
+	int			i = blockIdx.x * THREADS + threadIdx.x;
+
+	if (i < n)
+	{
+		keys[i] = (uint32_t) near[i].list;
+		rows[i] = (uint32_t) i;
+	}
+}
+
+/* Where each cluster begins among the sorted keys: the first not below it. */
+static __global__ void __launch_bounds__(THREADS)
+starts_kernel(const uint32_t *keys, int n, int k, uint32_t *starts)
+{
+	int			c = blockIdx.x * THREADS + threadIdx.x;
+	int			low = 0;
+	int			high = n;
+
+	if (c > k)
+		return;
+	while (low < high)
+	{
+		int			middle = low + (high - low) / 2;
+
+		if (keys[middle] < (uint32_t) c)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	starts[c] = (uint32_t) low;
+}
+
+/* Assign all rows and group them; the host gets the starts. */
+static GvStatus
+assign_rows(Clusters *cl)
+{
+	int			n = (int) cl->spec->n;
+	size_t		bytes = cl->sort_bytes;
+
+	GV_TRY(gv_targets_set(&cl->targets, cl->d_centroids, cl->k));
+	GV_TRY(gv_gpu_nearest(cl->finder, &cl->targets, cl->d_x, n, 1,
+						  cl->d_near, cl->stop));
+	GV_LAUNCH(keys_kernel, gv_blocks_for(n, THREADS), THREADS, 0, cl->stream,
+			  cl->d_near, n, cl->d_keys[0], cl->d_rows[0]);
+	GV_CUDA_TRY(cudaGetLastError());
+	GV_CUDA_TRY(cub::DeviceRadixSort::SortPairs(cl->d_sort, bytes,
+												cl->d_keys[0], cl->d_keys[1],
+												cl->d_rows[0], cl->d_rows[1],
+												(int64_t) n, 0,
+												bits_of(cl->k), cl->stream));
+	GV_LAUNCH(starts_kernel, gv_blocks_for(cl->k + 1, THREADS), THREADS, 0,
+			  cl->stream, cl->d_keys[1], n, cl->k, cl->d_starts);
+	GV_CUDA_TRY(cudaGetLastError());
+	GV_CUDA_TRY(cudaMemcpyAsync(cl->starts, cl->d_starts,
+								(cl->k + 1) * sizeof(uint32_t),
+								cudaMemcpyDeviceToHost, cl->stream));
+	return gv_cuda_status(cudaStreamSynchronize(cl->stream));
+}
+
+/* A block has a cluster, a thread some dimensions of its mean. */
+static __global__ void __launch_bounds__(MOVE_THREADS)
+move_kernel(const float *x, const uint32_t *rows, const uint32_t *starts,
+			int dims, float *centroids)
+{
+	uint32_t	start = starts[blockIdx.x];
+	uint32_t	end = starts[blockIdx.x + 1];
+
+	if (start == end)
+		return;
+	for (int d = threadIdx.x; d < dims; d += MOVE_THREADS)
+	{
+		double		sum = 0.0;
+
+#pragma unroll 4
+		for (uint32_t i = start; i < end; i++)
+			sum += (double) x[(int64_t) rows[i] * dims + d];
+		centroids[(int64_t) blockIdx.x * dims + d] =
+			gv_card_clamp(sum / (double) (end - start));
+	}
+}
+
+static GvStatus
+move_centroids(Clusters *cl)
+{
+	GV_LAUNCH(move_kernel, cl->k, MOVE_THREADS, 0, cl->stream, cl->d_x,
+			  cl->d_rows[1], cl->d_starts, cl->spec->dims, cl->d_centroids);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+static inline uint32_t
+count_of(const Clusters *cl, int32_t c)
+{
+	return cl->starts[c + 1] - cl->starts[c];
+}
+
+/* Which clusters to split, and into whose places; returns how many. */
+static int32_t
+plan_splits(Clusters *cl)
+{
+	double		limit = cl->spec->max_share * (double) cl->spec->n / cl->k;
+	int32_t		n = 0;
+
+	for (int32_t c = 0; c < cl->k; c++)
+		cl->sorted[c] = c;
+	std::sort(cl->sorted, cl->sorted + cl->k,
+			  [cl](int32_t a, int32_t b)
+			  {
+				  uint32_t	x = count_of(cl, a);
+				  uint32_t	y = count_of(cl, b);
+
+				  return x > y || (x == y && a < b);
+			  });
+	for (; n < cl->k / 2; n++)
+	{
+		int32_t		big = cl->sorted[n];
+		int32_t		small = cl->sorted[cl->k - 1 - n];
+		uint32_t	most = count_of(cl, big);
+		uint32_t	least = count_of(cl, small);
+
+		if (most < 2 || (least > 0 && (most <= limit || least > most / 4 * 3)))
+			break;
+		cl->splits[n] = {big, small};
+	}
+	return n;
+}
+
+/* Split what is too big; *changed tells whether anything was. */
+static GvStatus
+mend(Clusters *cl, uint64_t seed, bool *changed)
+{
+	int32_t		n = plan_splits(cl);
+
+	*changed = false;
+	if (n == 0)
+		return GV_OK;
+	GV_CUDA_TRY(cudaMemcpyAsync(cl->d_splits, cl->splits, n * sizeof(GvSplit),
+								cudaMemcpyHostToDevice, cl->stream));
+	GV_TRY(gv_gpu_split(cl->d_x, cl->spec->dims, cl->d_rows[1], cl->d_starts,
+						cl->d_splits, n, seed, cl->d_centroids, cl->d_done,
+						cl->stream));
+	GV_CUDA_TRY(cudaMemcpyAsync(cl->done, cl->d_done, n * sizeof(int32_t),
+								cudaMemcpyDeviceToHost, cl->stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(cl->stream));
+	for (int32_t i = 0; i < n; i++)
+		*changed |= cl->done[i] != 0;
+	return GV_OK;
+}
+
+/* Close the gaps that empty clusters leave. */
+static GvStatus
+drop_empty(Clusters *cl, int32_t *found)
+{
+	int32_t		dims = cl->spec->dims;
+	uint32_t   *kept = (uint32_t *) cl->sorted;
+	float	   *d_kept;
+	cudaError_t error;
+	int32_t		n = 0;
+
+	for (int32_t c = 0; c < cl->k; c++)
+		if (count_of(cl, c) > 0)
+			kept[n++] = (uint32_t) c;
+	*found = n;
+	if (n == cl->k)
+		return GV_OK;
+	GV_TRY(gv_card_alloc(&d_kept, (int64_t) n * dims));
+	error = cudaMemcpyAsync(cl->d_keys[0], kept, n * sizeof(uint32_t),
+							cudaMemcpyHostToDevice, cl->stream);
+	if (error == cudaSuccess)
+	{
+		GV_LAUNCH(gather_kernel, n, MOVE_THREADS, 0, cl->stream,
+				  cl->d_centroids, cl->d_keys[0], dims, d_kept);
+		error = cudaGetLastError();
+	}
+	if (error == cudaSuccess)
+		error = cudaMemcpyAsync(cl->d_centroids, d_kept,
+								(size_t) n * dims * sizeof(float),
+								cudaMemcpyDeviceToDevice, cl->stream);
+	if (error == cudaSuccess)
+		error = cudaStreamSynchronize(cl->stream);
+	(void) cudaFree(d_kept);
+	return gv_cuda_status(error);
+}
+
+static GvStatus
+run(Clusters *cl, int32_t *found)
+{
+	uint64_t	seed = cl->spec->seed;
+	bool		changed = true;
+
+	GV_TRY(take_memory(cl));
+	GV_TRY(draw_centroids(cl));
+	for (int pass = 0; pass < cl->spec->iterations; pass++)
+	{
+		GV_TRY(assign_rows(cl));
+		GV_TRY(move_centroids(cl));
+		GV_TRY(mend(cl, ++seed, &changed));
+	}
+	for (int pass = 0;; pass++)
+	{
+		GV_TRY(assign_rows(cl));
+		if (pass == LAST_PASSES)
+			break;
+		GV_TRY(mend(cl, ++seed, &changed));
+		if (!changed)
+			break;
+	}
+	return drop_empty(cl, found);
+}
+
+/* See gv_build.h. */
+GvStatus
+gv_gpu_kmeans(const GvKmeans *spec, const float *d_x, float *d_centroids,
+			  int32_t *found, GvFinder *finder, const GvStop *stop)
+{
+	Clusters	cl = {};
+	GvStatus	status;
+
+	cl.spec = spec;
+	cl.d_x = d_x;
+	cl.d_centroids = d_centroids;
+	cl.k = spec->n < spec->k ? (int32_t) spec->n : spec->k;
+	cl.finder = finder;
+	cl.stop = stop;
+	cl.stream = finder->searcher.stream;
+	status = run(&cl, found);
+	give_memory(&cl);
+	return status;
+}

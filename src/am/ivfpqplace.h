@@ -1,0 +1,37 @@
+/*
+ * ivfpqplace.h
+ *		Rows get lists, codes and refine records, in batches (ivfpqplace.c).
+ */
+#ifndef IVFPQPLACE_H
+#define IVFPQPLACE_H
+
+#include "am/ivfpqtrain.h"
+
+typedef struct IvfpqPlacer
+{
+	Relation	index;
+	const IvfpqTraining *training;
+	IvfpqBuilder *builder;		/* gpuvecd does it; NULL: we do */
+	IvfpqCalibration *calibration;	/* NULL: too few rows */
+	bool		refine;
+	IvfpqEncodedSink sink;		/* where encoded rows go */
+	void	   *sink_arg;
+
+	/* rows that wait to be placed here */
+	int			batch_rows;		/* capacity; 0 = nothing is allocated */
+	int			nbatch;
+	float	   *batch;			/* [batch_rows][dims] */
+	uint64	   *ids;			/* [batch_rows] */
+	void	   *scratch;		/* of gv_place */
+	GvEncoded	encoded;		/* arrays for batch_rows rows */
+	MemoryContext context;		/* that has all this */
+} IvfpqPlacer;
+
+extern void IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
+							 const IvfpqTraining *training,
+							 IvfpqCalibration *calibration, bool refine,
+							 IvfpqEncodedSink sink, void *sink_arg);
+extern void IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id);
+extern void IvfpqPlacerEnd(IvfpqPlacer *placer);
+
+#endif							/* IVFPQPLACE_H */

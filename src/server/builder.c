@@ -1,0 +1,326 @@
+/*
+ * builder.c
+ *		A builder's thread: it has an index trained and its rows encoded, one
+ *		message at a time.
+ *
+ * Its client sends on meanwhile, so the next rows wait in the socket.  What
+ * the engine takes for it comes out of the budget of mirrors.
+ */
+#include "server/gv_server.h"
+
+#include <poll.h>
+#include <string.h>
+
+/* What a builder's thread has. */
+typedef struct Building
+{
+	GvConnection *connection;
+	GvBuilderSpec spec;
+	GvBuilder  *builder;		/* NULL: not begun */
+	int64_t		charged;		/* bytes of the budget */
+	bool		is_trained;
+	GvTrained	trained;
+} Building;
+
+/* GvStop: nobody waits for the result any more. */
+static bool
+is_abandoned(void *arg)
+{
+	const GvConnection *connection = arg;
+	struct pollfd client = {.fd = connection->fd,.events = POLLRDHUP};
+
+	return gv_server_failed() ||
+		(poll(&client, 1, 0) > 0 &&
+		 (client.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0);
+}
+
+static GvStop
+stop_of(Building *building)
+{
+	GvStop		stop = {is_abandoned, building->connection};
+
+	return stop;
+}
+
+static void
+break_rules(Building *building, const char *wrong)
+{
+	gv_pieces_conclude(building->connection, GV_OK, wrong);
+}
+
+static GvBuilderSpec
+spec_of(const GvBuildRequest *request)
+{
+	GvBuilderSpec spec = {
+		.metric = (GvMetric) request->metric,
+		.dims = request->dims,
+		.m = request->m,
+		.copies = request->copies,
+		.refine = request->refine,
+		.nlists = request->nlists,
+		.nparents = request->nparents,
+		.nqueries = request->nqueries,
+		.depth = request->depth,
+		.batch_rows = request->batch_rows,
+		.iterations = request->iterations,
+		.scale = request->scale,
+		.max_share = request->max_share,
+		.seed = request->seed,
+		.sample_rows = request->sample_rows
+	};
+
+	return spec;
+}
+
+/* See GV_MSG_BUILD. */
+static void
+begin(Building *building)
+{
+	const GvBuildRequest *request = gv_payload(building->connection);
+	size_t		length = gv_message(building->connection)->length;
+	GvBuilderSpec spec = spec_of(request);
+	int64_t		bytes = gv_builder_size(&spec);
+	GvStatus	status = GV_NO_MEMORY;
+
+	if (building->builder != NULL || bytes == 0 ||
+		length != sizeof(*request) + 4 * (size_t) spec.dims)
+	{
+		break_rules(building, building->builder != NULL ?
+					"a second build" : "a build out of range");
+		return;
+	}
+	if (gv_mirrors_reserve(bytes))
+	{
+		building->charged = bytes;
+		do
+			status = gv_builder_create(&spec, (const float *) (request + 1),
+									   &building->builder);
+		while (status == GV_NO_MEMORY && gv_mirrors_evict());
+	}
+	building->spec = spec;
+	gv_pieces_conclude(building->connection, status, NULL);
+}
+
+/* Do n rows fill the rest of the message?  If not, it has been refused. */
+static const float *
+rows_of(Building *building, bool trained)
+{
+	const GvRowsRequest *request = gv_payload(building->connection);
+	int64_t		bytes = (int64_t) gv_message(building->connection)->length -
+		(int64_t) sizeof(*request);
+	const char *wrong = NULL;
+
+	if (building->builder == NULL || building->is_trained != trained)
+		wrong = "rows out of order";
+	else if (request->n < 1 ||
+			 bytes != (int64_t) request->n * building->spec.dims * 4 ||
+			 (trained && (request->n > building->spec.batch_rows ||
+						  request->kind != 0)))
+		wrong = "malformed rows";
+	if (wrong == NULL)
+		return (const float *) (request + 1);
+	break_rules(building, wrong);
+	return NULL;
+}
+
+/* See GV_MSG_ROWS. */
+static void
+put_rows(Building *building)
+{
+	const GvRowsRequest *request = gv_payload(building->connection);
+	const float *rows = rows_of(building, false);
+
+	if (rows != NULL)
+		gv_pieces_conclude(building->connection,
+						   gv_builder_put_rows(building->builder,
+											   (GvRows) request->kind, rows,
+											   request->n), NULL);
+}
+
+/* See GV_MSG_TRAIN. */
+static void
+train(Building *building)
+{
+	GvStop		stop = stop_of(building);
+	GvTrainReply *reply;
+	GvStatus	status;
+
+	if (building->builder == NULL || building->is_trained)
+	{
+		break_rules(building, "nothing to train, or again");
+		return;
+	}
+	status = gv_builder_train(building->builder, &building->trained, &stop);
+	if (status != GV_OK)
+	{
+		gv_pieces_conclude(building->connection, status, NULL);
+		return;
+	}
+	building->is_trained = true;
+	reply = gv_reply(building->connection, sizeof(*reply));
+	reply->nlists = building->trained.nlists;
+	reply->nparents = building->trained.nparents;
+}
+
+/* See GV_MSG_TRAINED. */
+static void
+give_array(Building *building)
+{
+	const GvTrainedRequest *request = gv_payload(building->connection);
+	GvArray		array = (GvArray) request->array;
+	void	   *values;
+	GvStatus	status;
+
+	if (!building->is_trained || request->array < 0 ||
+		request->array >= GV_NARRAYS || request->unused != 0 ||
+		request->first < 0 || request->count < 1 ||
+		request->count > GV_MAX_MESSAGE / 4 ||
+		request->first > gv_builder_array_length(&building->spec,
+												 &building->trained, array) -
+		request->count)
+	{
+		break_rules(building, "values out of range");
+		return;
+	}
+	values = gv_reply(building->connection, 4 * (size_t) request->count);
+	if (values == NULL)
+		return;
+	status = gv_builder_get_array(building->builder, array, request->first,
+								  request->count, values);
+	if (status != GV_OK)
+		gv_pieces_conclude(building->connection, status, NULL);
+}
+
+/* Bytes of an answer about n rows. */
+static size_t
+reply_bytes(const GvBuilderSpec *spec, int32_t n, int64_t nneighbours)
+{
+	size_t		copy = 8 + (size_t) gv_code_bytes(spec->m);
+	size_t		record = spec->refine != 0 ? 12 + (size_t) spec->dims : 0;
+
+	return sizeof(GvEncodeReply) +
+		(size_t) n * ((size_t) spec->copies * copy + record) +
+		(size_t) nneighbours * sizeof(GvNeighbour);
+}
+
+/* Where its arrays lie. */
+static void
+lay_out(const GvBuilderSpec *spec, GvEncodeReply *reply, int32_t n,
+		int64_t nneighbours, GvEncoded *encoded)
+{
+	size_t		copies = (size_t) n * (size_t) spec->copies;
+	size_t		records = spec->refine != 0 ? (size_t) n : 0;
+	char	   *next = (char *) (reply + 1);
+
+	memset(encoded, 0, sizeof(*encoded));
+	encoded->lists = (int32_t *) next;
+	next += copies * sizeof(int32_t);
+	encoded->t = (float *) next;
+	next += copies * sizeof(float);
+	if (records > 0)
+	{
+		encoded->min = (float *) next;
+		encoded->step = encoded->min + records;
+		encoded->error = encoded->step + records;
+		next += 3 * records * sizeof(float);
+	}
+	encoded->neighbours = (GvNeighbour *) next;
+	next += (size_t) nneighbours * sizeof(GvNeighbour);
+	encoded->codes = (uint8_t *) next;
+	next += copies * (size_t) gv_code_bytes(spec->m);
+	if (records > 0)
+		encoded->records = (uint8_t *) next;
+}
+
+/*
+ * See GV_MSG_ENCODE.  The engine fills an answer that has room for all
+ * neighbours there might be; then what follows them moves up.
+ */
+static void
+encode(Building *building)
+{
+	const GvRowsRequest *request = gv_payload(building->connection);
+	const GvBuilderSpec *spec = &building->spec;
+	const float *rows = rows_of(building, true);
+	GvStop		stop = stop_of(building);
+	GvEncodeReply *reply;
+	GvEncoded	encoded;
+	GvEncoded	moved;
+	int64_t		most;
+	size_t		bytes;
+	GvStatus	status;
+
+	if (rows == NULL)
+		return;
+	most = gv_builder_most_neighbours(spec, request->n);
+	bytes = reply_bytes(spec, request->n, most);
+	reply = gv_reply(building->connection, bytes);
+	if (reply == NULL)
+		return;
+	lay_out(spec, reply, request->n, most, &encoded);
+	status = gv_builder_encode(building->builder, rows, request->n, &encoded,
+							   &stop);
+	if (status != GV_OK)
+	{
+		gv_pieces_conclude(building->connection, status, NULL);
+		return;
+	}
+	reply->n = request->n;
+	reply->nneighbours = encoded.nneighbours;
+	lay_out(spec, reply, request->n, encoded.nneighbours, &moved);
+	memmove(moved.codes, encoded.codes,
+			bytes - (size_t) (encoded.codes - (uint8_t *) reply));
+	gv_reply_cut(building->connection,
+				 reply_bytes(spec, request->n, encoded.nneighbours));
+}
+
+static void
+answer(Building *building)
+{
+	switch (gv_message(building->connection)->type)
+	{
+		case GV_MSG_BUILD:
+			begin(building);
+			break;
+		case GV_MSG_ROWS:
+			put_rows(building);
+			break;
+		case GV_MSG_TRAIN:
+			train(building);
+			break;
+		case GV_MSG_TRAINED:
+			give_array(building);
+			break;
+		case GV_MSG_ENCODE:
+			encode(building);
+			break;
+		default:
+			gv_reply(building->connection, 0);	/* GV_MSG_PING */
+			break;
+	}
+}
+
+/*
+ * Serve a builder until its connection ends.  After a refusal it has nothing
+ * more to say, and what it sent already is not read.
+ */
+void
+gv_builder_serve(GvConnection *connection)
+{
+	Building	building = {.connection = connection};
+	GvReceived	received;
+
+	do
+	{
+		received = gv_connection_receive(connection, true);
+		if (received == GV_RECEIVED_END)
+			break;
+		if (received == GV_RECEIVED_WHOLE)
+			answer(&building);
+		if (((const GvMessage *) connection->out)->type == GV_MSG_REFUSED)
+			connection->ending = true;
+	} while (gv_connection_flush(connection, true) == GV_FLUSHED &&
+			 !connection->ending);
+	gv_builder_drop(building.builder);
+	gv_mirrors_unreserve(building.charged);
+}

@@ -1,0 +1,253 @@
+# CREATE INDEX and its kin through gpuvecd: as good as the session's own, and
+# whatever becomes of gpuvecd meanwhile, the index is built and sound.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use GpuvecRemote;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+$ENV{GPUVEC_FAULTS} = 1;
+my $node = new_remote_node('main', conf => "fsync = off\nmax_worker_processes = 8\n"
+	  . "gpuvec.auto_mirror = off\n");
+my $rows = long_test() ? 40_000 : 12_000;
+# slots of gpuvecd's rows, 8,192 each, and the rest
+my $slots = int(($rows + 8191) / 8192);
+
+$node->safe_psql('postgres', "
+	CREATE TABLE t AS SELECT g AS id, point(g, 16) AS e FROM generate_series(1, $rows) AS g;
+	INSERT INTO t SELECT g, NULL FROM generate_series(1, 20) AS g;
+	DELETE FROM t WHERE id % 97 = 0;");
+
+# Build an index; what was said, and the status.
+sub build
+{
+	my ($what, %options) = @_;
+	my $set = join '', map { "SET $_;" } @{ $options{set} // [] };
+	my $with = $options{with} // 'lists = 40';
+	my ($rc, $out, $err) = $node->psql('postgres', "
+		SET gpuvec.engine = gpu; $set
+		DROP INDEX IF EXISTS t_e;
+		CREATE INDEX t_e ON t USING gpuivfpq (e) WITH ($with);",
+		on_error_stop => 1);
+
+	$err =~ s/NOTICE:  index "t_e" does not exist, skipping\n//;
+	return ($rc, $err);
+}
+
+# Test: the index is whole.
+sub is_good
+{
+	my ($what) = @_;
+
+	is_sound($node, 't_e', $what);
+	is_complete($node, 't', '<->', 16, $what);
+	is_exact($node, 't', '<->', 16, $what);
+	return;
+}
+
+sub received
+{
+	return $node->safe_psql('postgres', 'SELECT bytes_sent FROM gpuvec_stat');
+}
+
+sub is_up
+{
+	return wait_until($node, "SELECT state = 'up' FROM gpuvec_stat", 12_000);
+}
+
+# recall@10 of the index at a fixed effort
+sub recall
+{
+	return $node->safe_psql('postgres', q{
+		SET gpuvec.engine = cpu; SET gpuvec.probes = 3; SET gpuvec.candidates = 40;
+		SELECT recall FROM gpuvec_recall('t_e', 10, 200)});
+}
+
+# -- as good as the session's own
+
+for my $with ('lists = 40', 'lists = 300, spill = 0', 'lists = 40, refine = sq8', 'lists = 1')
+{
+	my ($rc, $err) = build('session', with => $with, set => ['gpuvec.engine = cpu']);
+	my $own = recall();
+	my $before = received();
+
+	is($err, '', "$with: the session builds");
+	is(received(), $before, '... alone');
+	($rc, $err) = build('gpuvecd', with => $with);
+	is($err, '', "$with: gpuvecd builds");
+	cmp_ok(received() - $before, '>', ($rows - $rows / 90) * 64, '... and got all rows');
+	cmp_ok(recall(), '>', $own - 0.03, "$with: recall as with $own");
+	is_good($with);
+	is( $node->safe_psql('postgres',
+			"SELECT (SELECT count(*) > 0 FROM gpuvec_calibration('t_e')) AND recall >= 0.9
+			 FROM gpuvec_recall('t_e', 10, 100)"), 't', "$with: calibrated");
+}
+{
+	my $before = received();
+	my ($rc, $err) = build('auto', set => ['gpuvec.engine = auto']);
+	is($err, '', 'auto');
+	is(received(), $before, 'gpuvecd has no card, so it is not asked');
+}
+$node->safe_psql('postgres', q{
+	SET gpuvec.engine = gpu;
+	CREATE INDEX t_cos ON t USING gpuivfpq (e real_cosine_ops) WITH (lists = 30);
+	CREATE INDEX t_ip ON t USING gpuivfpq (e real_ip_ops) WITH (lists = 30);});
+is_sound($node, 't_cos', 'cosine');
+is_exact($node, 't', '<=>', 16, 'cosine');
+is_sound($node, 't_ip', 'inner product');
+is_exact($node, 't', '<#>', 16, 'inner product');
+$node->safe_psql('postgres', 'DROP INDEX t_cos, t_ip');
+
+# -- gpuvecd dies or stops at every step
+
+my @steps = ('1 build: begun', '1 build: sent', '1 build: trained',
+	map { "$_ build: encoded" } 1 .. $slots);
+
+# Build; at a step, do something to gpuvecd.
+sub disturb
+{
+	my ($step, $signal, %options) = @_;
+	my $what = "$signal at $step";
+	my $holder = $node->background_psql('postgres');
+	my $set = join '', map { "SET $_;" } @{ $options{set} // [] };
+
+	ok(is_up(), "$what: gpuvecd is up");
+	my $pid = gpuvecd_pid($node);
+	$holder->query_safe('SELECT pg_advisory_lock(0, 26486)');
+	my $job = background($node, "SET gpuvec.engine = gpu; $set
+		DROP INDEX IF EXISTS t_e;
+		SET gpuvec.fault = 'wait $step';
+		CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 40);");
+	ok( wait_until($node, q{SELECT count(*) > 0 FROM pg_locks
+		WHERE locktype = 'advisory' AND NOT granted}), "$what: there");
+	kill $signal, $pid;
+	usleep(100_000);
+	$holder->query_safe('SELECT pg_advisory_unlock(0, 26486)');
+	$holder->quit;
+	my $status = end_of($job);
+	kill 'CONT', $pid if $signal eq 'STOP';
+	my $err = $job->{output};
+	$err =~ s/out$/err/;
+	return ($what, $status, slurp_file($err));
+}
+
+for my $signal ('KILL', 'STOP')
+{
+	for my $step (@steps)
+	{
+		my ($what, $status, $err) = disturb($step, $signal,
+			set => ["gpuvec.request_timeout = '300ms'"]);
+
+		is($status, 0, "$what: the index is built");
+		# the last answer may have come before
+		if ($step ne "$slots build: encoded")
+		{
+			like($err, qr/NOTICE:  gpuvecd could not build index "t_e": (it (is gone|does not answer)|the connection ended)/,
+				"$what: a notice");
+			unlike($err, qr/NOTICE.*NOTICE/s, "$what: one");
+		}
+		is_good($what);
+	}
+}
+
+# -- who wants an error gets one
+
+{
+	my ($what, $status, $err) = disturb($steps[2], 'KILL',
+		set => ['gpuvec.on_gpu_error = error']);
+
+	isnt($status, 0, "$what: an error is wanted");
+	like($err, qr/ERROR:  gpuvecd could not build index "t_e"/, "$what: and comes");
+	is($node->safe_psql('postgres', "SELECT to_regclass('t_e') IS NULL"), 't',
+		"$what: no index");
+}
+
+# -- cancelling while gpuvecd is waited for
+
+for my $step (@steps[0 .. 2])
+{
+	my ($what, $status, $err) = disturb($step, 'STOP',
+		set => ["gpuvec.request_timeout = '60s'", "statement_timeout = '2s'"]);
+
+	isnt($status, 0, "$what: cancelled");
+	like($err, qr/canceling statement due to statement timeout/, "$what: in time");
+}
+{
+	my ($rc, $err) = build('afterwards');
+	is($err, '', 'afterwards gpuvecd builds again');
+	is_good('afterwards');
+}
+
+# -- training in place, REINDEX
+
+$node->safe_psql('postgres', '
+	CREATE TABLE late (LIKE t);
+	CREATE INDEX late_e ON late USING gpuivfpq (e) WITH (lists = 40, dims = 16, refine = sq8);
+	INSERT INTO late SELECT * FROM t;');
+{
+	my $before = received();
+	$node->safe_psql('postgres', "SET gpuvec.engine = gpu; SELECT gpuvec_train('late_e')");
+	cmp_ok(received() - $before, '>', $rows * 60, 'gpuvec_train has gpuvecd train');
+	is_sound($node, 'late_e', 'trained');
+	is_complete($node, 'late', '<->', 16, 'trained');
+	is_exact($node, 'late', '<->', 16, 'trained');
+	$before = received();
+	$node->safe_psql('postgres', 'SET gpuvec.engine = gpu; REINDEX INDEX CONCURRENTLY late_e');
+	cmp_ok(received() - $before, '>', $rows * 60, 'so does REINDEX');
+	is_sound($node, 'late_e', 'reindexed');
+	is_exact($node, 'late', '<->', 16, 'reindexed');
+}
+
+# -- progress
+
+{
+	my $holder = $node->background_psql('postgres');
+	my $phase = 'SELECT phase FROM pg_stat_progress_create_index';
+
+	$holder->query_safe('SELECT pg_advisory_lock(0, 26486)');
+	my $job = background($node, "SET gpuvec.engine = gpu; DROP INDEX t_e;
+		SET gpuvec.fault = 'wait 1 build: encoded';
+		CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 40);");
+	ok(wait_until($node, "SELECT phase = 'building index: assigning' AND tuples_done > 0
+		FROM pg_stat_progress_create_index"), 'progress shows rows as they are encoded');
+	$holder->query_safe('SELECT pg_advisory_unlock(0, 26486)');
+	$holder->quit;
+	is(end_of($job), 0, 'the build goes on');
+}
+
+# -- no room
+
+$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '1MB'\n");
+$node->restart;
+ok(is_up(), 'gpuvecd with little memory');
+{
+	my ($rc, $err) = build('no room');
+
+	is($rc, 0, 'no room: the index is built');
+	like($err, qr/NOTICE:  gpuvecd could not build index "t_e": it refused: no memory/,
+		'no room: a notice');
+	is_good('no room');
+}
+
+# -- no gpuvecd
+
+$node->append_conf('postgresql.conf', "gpuvec.server = off\n");
+$node->restart;
+{
+	my ($rc, $err) = build('off');
+
+	is($rc, 0, 'off: the index is built');
+	is($err, '', 'off: nobody expects gpuvecd');
+	($rc, $err) = build('off', set => ['gpuvec.on_gpu_error = error']);
+	like($err, qr/ERROR:  gpuvecd could not build index "t_e": there is none/,
+		'off: an error where that is wanted');
+}
+unlike(slurp_file($node->logfile), qr/PANIC|TRAP:|terminated by signal 11/, 'nothing crashed');
+
+done_testing();

@@ -1,0 +1,463 @@
+/*
+ * check_builders.c
+ *		Builds by gpuvecd: what comes back is what the engine makes, in the
+ *		order in which it was asked for; what is malformed, out of order or
+ *		too large; faults; clients that go away.
+ */
+#include <unistd.h>
+
+#include "client.h"
+#include "engine/gv_builder.h"
+
+#define ROWS	90
+#define DIMS	6
+
+static GvBuildRequest
+make_request(void)
+{
+	GvBuildRequest request = {
+		.metric = GV_L2,
+		.dims = DIMS,
+		.m = 3,
+		.copies = 2,
+		.refine = 1,
+		.nlists = 8,
+		.nparents = 3,
+		.nqueries = 2,
+		.depth = 4,
+		.batch_rows = 40,
+		.iterations = 5,
+		.scale = 1.0f,
+		.max_share = 2.0,
+		.seed = 9,
+		.sample_rows = ROWS
+	};
+
+	return request;
+}
+
+static GvBuilderSpec
+spec_of(const GvBuildRequest *request)
+{
+	GvBuilderSpec spec = {
+		.metric = (GvMetric) request->metric,
+		.dims = request->dims,
+		.m = request->m,
+		.copies = request->copies,
+		.refine = request->refine,
+		.nlists = request->nlists,
+		.nparents = request->nparents,
+		.nqueries = request->nqueries,
+		.depth = request->depth,
+		.batch_rows = request->batch_rows,
+		.iterations = request->iterations,
+		.scale = request->scale,
+		.max_share = request->max_share,
+		.seed = request->seed,
+		.sample_rows = request->sample_rows
+	};
+
+	return spec;
+}
+
+static int
+build(int fd, const GvBuildRequest *request)
+{
+	float		mean[DIMS] = {0};
+
+	return client_ask(fd, GV_MSG_BUILD, request, sizeof(*request), mean,
+					  sizeof(mean), NULL, NULL);
+}
+
+static bool
+send_rows(int fd, GvMessageType type, int32_t kind, const float *rows,
+		  int32_t n)
+{
+	GvRowsRequest request = {kind, n};
+
+	return client_message(fd, type, &request, sizeof(request), rows,
+						  sizeof(float) * DIMS * n);
+}
+
+/* The refusal, 0 or -1 that comes next. */
+static int
+receive(int fd, GvMessageType type, void **payload, uint32_t *length)
+{
+	GvMessage	header;
+	void	   *answer = client_answer(fd, &header);
+	int			code = 0;
+
+	if (answer == NULL)
+		return -1;
+	if (header.type == GV_MSG_REFUSED)
+		code = (int) ((GvRefusal *) answer)->code;
+	CHECK(header.request == type, "an answer to %d for %d", header.request,
+		  type);
+	if (length != NULL)
+		*length = header.length;
+	if (payload != NULL && code == 0)
+		*payload = answer;
+	else
+		free(answer);
+	return code;
+}
+
+/* All that comes before rows are encoded; the first refusal, 0 or -1. */
+static int
+prepare(int fd, const float *rows)
+{
+	GvBuildRequest request = make_request();
+	int			got = fd < 0 ? -1 : build(fd, &request);
+
+	if (got != 0)
+		return got;
+	/* without waiting in between */
+	(void) (send_rows(fd, GV_MSG_ROWS, GV_QUERIES, rows, 2) &&
+			send_rows(fd, GV_MSG_ROWS, GV_SAMPLE, rows, 50) &&
+			send_rows(fd, GV_MSG_ROWS, GV_SAMPLE, rows + 50 * DIMS,
+					  ROWS - 50) &&
+			client_message(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0));
+	got = receive(fd, GV_MSG_ROWS, NULL, NULL);
+	if (got == 0)
+		got = receive(fd, GV_MSG_ROWS, NULL, NULL);
+	if (got == 0)
+		got = receive(fd, GV_MSG_ROWS, NULL, NULL);
+	if (got == 0)
+		got = receive(fd, GV_MSG_TRAIN, NULL, NULL);
+	return got;
+}
+
+/* The builder that the server must have. */
+static GvBuilder *
+own_builder(const float *rows, GvTrained *trained)
+{
+	GvBuildRequest request = make_request();
+	GvBuilderSpec spec = spec_of(&request);
+	float		mean[DIMS] = {0};
+	GvBuilder  *builder;
+
+	CHECK(gv_builder_create(&spec, mean, &builder) == GV_OK &&
+		  gv_builder_put_rows(builder, GV_QUERIES, rows, 2) == GV_OK &&
+		  gv_builder_put_rows(builder, GV_SAMPLE, rows, ROWS) == GV_OK &&
+		  gv_builder_train(builder, trained, NULL) == GV_OK, "own builder");
+	return builder;
+}
+
+static void
+check_array(int fd, GvBuilder *own, const GvTrained *trained, GvArray array)
+{
+	GvBuildRequest request = make_request();
+	GvBuilderSpec spec = spec_of(&request);
+	int64_t		n = gv_builder_array_length(&spec, trained, array);
+	GvTrainedRequest ask = {array, 0, 1, n - 1};
+	char	   *right = malloc(4 * n);
+	void	   *values = NULL;
+	uint32_t	length = 0;
+
+	(void) gv_builder_get_array(own, array, 0, n, right);
+	CHECK(client_ask(fd, GV_MSG_TRAINED, &ask, sizeof(ask), NULL, 0, &values,
+					 &length) == 0 && length == 4 * (n - 1) &&
+		  memcmp(values, right + 4, length) == 0, "array %d", array);
+	free(values);
+	free(right);
+}
+
+/* Is this what the engine makes of these rows? */
+static void
+check_encoded(GvBuilder *own, const float *rows, int32_t n,
+			  const char *payload, uint32_t length)
+{
+	const GvEncodeReply *reply = (const GvEncodeReply *) payload;
+	int32_t		lists[2 * 40];
+	float		t[2 * 40];
+	float		records[3][40];
+	uint8_t		codes[2 * 40 * 2];
+	uint8_t		bytes[40 * DIMS];
+	GvNeighbour neighbours[2 * 4];
+	GvEncoded	encoded = {lists, t, codes, records[0], records[1],
+	records[2], bytes, neighbours, 0};
+	const struct
+	{
+		const void *right;
+		size_t		bytes;
+	}			parts[] = {
+		{lists, 8 * (size_t) n}, {t, 8 * (size_t) n},
+		{records[0], 4 * (size_t) n}, {records[1], 4 * (size_t) n},
+		{records[2], 4 * (size_t) n}, {neighbours, 0},
+		{codes, 4 * (size_t) n}, {bytes, (size_t) n * DIMS}
+	};
+	const char *next = payload + sizeof(*reply);
+	int			i;
+
+	CHECK(gv_builder_encode(own, rows, n, &encoded, NULL) == GV_OK, "own");
+	CHECK(reply->n == n && reply->nneighbours == encoded.nneighbours,
+		  "%d rows, %d neighbours", reply->n, reply->nneighbours);
+	for (i = 0; i < 8; i++)
+	{
+		size_t		part = i == 5 ?
+			sizeof(GvNeighbour) * encoded.nneighbours : parts[i].bytes;
+
+		CHECK(memcmp(next, parts[i].right, part) == 0, "part %d", i);
+		next += part;
+	}
+	CHECK(next == payload + length, "%u bytes", length);
+}
+
+/* A whole build, with rows sent ahead. */
+static void
+check_build(const TestServer *server, const float *rows)
+{
+	int			fd = client_open(server, GV_ROLE_BUILDER);
+	GvTrained	trained;
+	GvBuilder  *own = own_builder(rows, &trained);
+	int32_t		sizes[] = {40, 1, 9, 40};
+	const float *next = rows;
+	int			array;
+	int			i;
+
+	CHECK(prepare(fd, rows) == 0, "prepare");
+	for (array = 0; array < GV_NARRAYS; array++)
+		check_array(fd, own, &trained, (GvArray) array);
+	for (i = 0; i < 4; next += sizes[i] * DIMS, i++)
+		CHECK(send_rows(fd, GV_MSG_ENCODE, 0, next, sizes[i]), "send");
+	CHECK(client_message(fd, GV_MSG_PING, NULL, 0, NULL, 0), "ping");
+	for (next = rows, i = 0; i < 4; next += sizes[i] * DIMS, i++)
+	{
+		void	   *payload = NULL;
+		uint32_t	length;
+
+		CHECK(receive(fd, GV_MSG_ENCODE, &payload, &length) == 0, "encode");
+		if (payload != NULL)
+			check_encoded(own, next, sizes[i], payload, length);
+		free(payload);
+	}
+	CHECK(receive(fd, GV_MSG_PING, NULL, NULL) == 0, "ping's answer");
+	gv_builder_drop(own);
+	close(fd);
+}
+
+/* One wrong build request. */
+#define WRONG(change) \
+	do { \
+		int			fd_ = client_open(server, GV_ROLE_BUILDER); \
+		GvBuildRequest wrong = make_request(); \
+		wrong.change; \
+		client_cut(fd_, build(fd_, &wrong), #change); \
+	} while (0)
+
+/* After `prepared` steps, a message that must end the connection. */
+#define CUT(ready, type, head, tail, bytes) \
+	do { \
+		int			fd_ = client_open(server, GV_ROLE_BUILDER); \
+		if (ready) \
+			CHECK(prepare(fd_, rows) == 0, "prepare"); \
+		client_cut(fd_, client_ask(fd_, type, &(head), sizeof(head), tail, \
+								   bytes, NULL, NULL), #head); \
+	} while (0)
+
+static void
+check_wrong(const TestServer *server, const float *rows)
+{
+	GvBuildRequest request = make_request();
+	GvRowsRequest one = {0, 1};
+	GvRowsRequest none = {0, 0};
+	GvRowsRequest negative = {0, -1};
+	GvRowsRequest kind = {7, 1};
+	GvRowsRequest many = {0, 41};
+	GvTrainedRequest beyond = {GV_STARTS, 0, 3, 2};
+	GvTrainedRequest before = {GV_STARTS, 0, -1, 2};
+	GvTrainedRequest no_array = {4, 0, 0, 1};
+	GvTrainedRequest all = {GV_STARTS, 0, 0, INT64_MAX};
+	float		nans[DIMS];
+	int			fd;
+	int			i;
+
+	for (i = 0; i < DIMS; i++)
+		nans[i] = NAN;
+	WRONG(dims = DIMS + 1);
+	WRONG(dims = -1);
+	WRONG(m = 0);
+	WRONG(nlists = 1 << 25);
+	WRONG(nqueries = -1);
+	WRONG(depth = 1000);
+	WRONG(batch_rows = 0);
+	WRONG(max_share = NAN);
+	WRONG(sample_rows = INT64_MIN);
+	CUT(false, GV_MSG_ROWS, one, rows, 4 * DIMS);
+	CUT(false, GV_MSG_ENCODE, one, rows, 4 * DIMS);
+	CUT(false, GV_MSG_TRAINED, beyond, NULL, 0);
+	CUT(true, GV_MSG_BUILD, request, rows, 4 * DIMS);
+	CUT(true, GV_MSG_ROWS, one, rows, 4 * DIMS);
+	CUT(true, GV_MSG_ENCODE, one, rows, 4 * DIMS - 4);
+	CUT(true, GV_MSG_ENCODE, one, rows, 4 * DIMS + 4);
+	CUT(true, GV_MSG_ENCODE, one, nans, 4 * DIMS);
+	CUT(true, GV_MSG_ENCODE, none, rows, 4 * DIMS);
+	CUT(true, GV_MSG_ENCODE, negative, rows, 4 * DIMS);
+	CUT(true, GV_MSG_ENCODE, kind, rows, 4 * DIMS);
+	CUT(true, GV_MSG_ENCODE, many, rows, 4 * DIMS * 41);
+	CUT(true, GV_MSG_TRAINED, beyond, NULL, 0);
+	CUT(true, GV_MSG_TRAINED, before, NULL, 0);
+	CUT(true, GV_MSG_TRAINED, no_array, NULL, 0);
+	CUT(true, GV_MSG_TRAINED, all, NULL, 0);
+
+	fd = client_open(server, GV_ROLE_BUILDER);
+	CHECK(prepare(fd, rows) == 0, "prepare");
+	client_cut(fd, client_ask(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0, NULL,
+							  NULL), "trained again");
+	fd = client_open(server, GV_ROLE_BUILDER);
+	client_cut(fd, client_ask(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0, NULL,
+							  NULL), "trained before the build");
+	fd = client_open(server, GV_ROLE_BUILDER);
+	CHECK(build(fd, &request) == 0, "build");
+	client_cut(fd, client_ask(fd, GV_MSG_ROWS, &kind, sizeof(kind), rows,
+							  4 * DIMS, NULL, NULL), "rows of no kind");
+}
+
+/* Bytes of the budget in use. */
+static int64_t
+used(const TestServer *server)
+{
+	int			fd = client_open(server, GV_ROLE_SESSION);
+	GvStatusReply *status = load_status(fd);
+	int64_t		bytes = status == NULL ? -1 : status->used;
+
+	free(status);
+	close(fd);
+	return bytes;
+}
+
+/* Wait until builders that are gone have given back what they had. */
+static void
+check_unused(const TestServer *server, const char *what)
+{
+	int			tries = 0;
+
+	while (used(server) != 0 && tries++ < 2000)
+		usleep(5000);
+	CHECK(used(server) == 0, "%s: %lld bytes are in use", what,
+		  (long long) used(server));
+}
+
+/* A client that goes away while a long training is at work. */
+static void
+check_abandoned(const TestServer *server)
+{
+	enum
+	{
+		N = 20000
+	};
+	float	   *rows = unit_floats((size_t) N * DIMS, 1.0f);
+	GvBuildRequest request = make_request();
+	int			fd = client_open(server, GV_ROLE_BUILDER);
+
+	request.nlists = 4000;
+	request.iterations = 1000;
+	request.nqueries = 0;
+	request.depth = 0;
+	request.sample_rows = N;
+	CHECK(build(fd, &request) == 0, "build");
+	CHECK(send_rows(fd, GV_MSG_ROWS, GV_SAMPLE, rows, N) &&
+		  receive(fd, GV_MSG_ROWS, NULL, NULL) == 0 &&
+		  client_message(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0), "train");
+	CHECK(used(server) > 0, "nothing is charged");
+	close(fd);
+	check_unused(server, "abandoned in training");
+	unit_free(rows);
+}
+
+/* A build that does not fit is refused, and one that fits goes on. */
+static void
+check_room(const float *rows)
+{
+	TestServer	server = server_start("--memory", "1");
+	GvBuildRequest request = make_request();
+	int			large = client_open(&server, GV_ROLE_BUILDER);
+	int			small = client_open(&server, GV_ROLE_BUILDER);
+
+	request.sample_rows = 1 << 20;
+	CHECK(build(large, &request) == GV_REFUSED_NO_MEMORY, "too large");
+	CHECK(prepare(small, rows) == 0, "a small one");
+	close(large);
+	close(small);
+	check_unused(&server, "after a refusal");
+	CHECK(server_stop(&server) == 0, "stop");
+	server_remove(&server);
+}
+
+/* What a build's client does, up to the first refusal. */
+static int
+work(const TestServer *server, const float *rows)
+{
+	int			fd = client_open(server, GV_ROLE_BUILDER);
+	GvTrainedRequest ask = {GV_STARTS, 0, 0, 1};
+	int			got = prepare(fd, rows);
+
+	if (got == 0)
+		got = client_ask(fd, GV_MSG_TRAINED, &ask, sizeof(ask), NULL, 0, NULL,
+						 NULL);
+	if (got == 0 && send_rows(fd, GV_MSG_ENCODE, 0, rows, 40))
+		got = receive(fd, GV_MSG_ENCODE, NULL, NULL);
+	if (fd >= 0)
+		close(fd);
+	return got;
+}
+
+/* Each call fails once, in each way. */
+static void
+check_build_faults(const float *rows)
+{
+	static const int refusals[] = {
+		[GV_INVALID] = GV_REFUSED_PROTOCOL,
+		[GV_NO_MEMORY] = GV_REFUSED_NO_MEMORY,
+		[GV_FAILED] = GV_REFUSED_FAILED
+	};
+	int			status;
+	int			n;
+
+	for (status = GV_INVALID; status <= GV_FAILED; status++)
+		for (n = 1; n <= 7; n++)
+		{
+			char		fault[32];
+			const char *options[] = {"--build-fault", fault, NULL};
+			TestServer	server;
+			int			got;
+
+			snprintf(fault, sizeof(fault), "%d:%d", n, status);
+			server_folder(&server);
+			server_launch(&server, options);
+			CHECK(server_ready(&server), "it does not start");
+			got = work(&server, rows);
+			CHECK(got == refusals[status] || (status == GV_FAILED && got == -1),
+				  "call %d, status %d: %d", n, status, got);
+			if (status == GV_FAILED)
+				CHECK(server_wait(&server) == 5, "call %d", n);
+			else
+			{
+				CHECK(work(&server, rows) == 0, "after call %d, status %d", n,
+					  status);
+				CHECK(server_stop(&server) == 0, "stop");
+			}
+			server_remove(&server);
+		}
+}
+
+void
+test_builders(void)
+{
+	float	   *rows = unit_floats(ROWS * DIMS, 1.0f);
+	TestServer	server = server_start(NULL, NULL);
+	int			i;
+
+	CHECK(gv_builders_open(&gv_cpu_builders) == GV_OK, "open");
+	for (i = 0; i < 3; i++)
+		check_build(&server, rows);
+	check_wrong(&server, rows);
+	check_unused(&server, "after all that");
+	check_abandoned(&server);
+	check_build(&server, rows);
+	CHECK(server_stop(&server) == 0, "stop");
+	server_remove(&server);
+	check_room(rows);
+	check_build_faults(rows);
+	unit_free(rows);
+}
