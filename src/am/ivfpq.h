@@ -348,8 +348,6 @@ extern bool IvfpqCalibrateIndex(Relation heap, Relation index);
 extern void IvfpqCalibrationTake(IvfpqCalibration *calibration,
 								 const GvNeighbour *neighbours, int n,
 								 const uint64 *ids);
-extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
-								IvfpqMetaData *meta);
 
 static inline uint64
 IvfpqTidToId(const ItemPointerData *tid)

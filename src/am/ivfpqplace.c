@@ -165,15 +165,16 @@ IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id)
 		take_over(placer);
 }
 
-/* There are no more rows: place those that still wait. */
-void
+/*
+ * There are no more rows: place those that still wait.  Returns the builder,
+ * if it did all of them.
+ */
+IvfpqBuilder *
 IvfpqPlacerEnd(IvfpqPlacer *placer)
 {
 	if (placer->builder && !IvfpqBuilderFlush(placer->builder))
 		take_over(placer);
-	if (placer->builder)
-		IvfpqBuilderEnd(placer->builder);
-	placer->builder = NULL;
 	if (placer->batch_rows > 0)
 		flush_batch(placer);
+	return placer->builder;
 }

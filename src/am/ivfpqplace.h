@@ -32,6 +32,6 @@ extern void IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
 							 IvfpqCalibration *calibration, bool refine,
 							 IvfpqEncodedSink sink, void *sink_arg);
 extern void IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id);
-extern void IvfpqPlacerEnd(IvfpqPlacer *placer);
+extern IvfpqBuilder *IvfpqPlacerEnd(IvfpqPlacer *placer);
 
 #endif							/* IVFPQPLACE_H */

@@ -464,3 +464,66 @@ IvfpqBuilderUnanswered(IvfpqBuilder *builder, const float **rows,
 	}
 	return false;
 }
+
+/* Have it make room to search what will be built; false: it failed. */
+bool
+IvfpqBuilderTrial(IvfpqBuilder *builder, int64 copies)
+{
+	GvTrialRequest request = {copies};
+	IvfpqParcel parcel;
+
+	IvfpqLinkPack(&parcel, GV_MSG_TRIAL, &request, sizeof(request), NULL, 0);
+	if (!IvfpqLinkExchange(&builder->link, &parcel, 0))
+		return false;
+	IvfpqLinkTaken(&builder->link);
+	return true;
+}
+
+/* Give it lists, a message of GV_MSG_PIECES; false: it failed. */
+bool
+IvfpqBuilderPieces(IvfpqBuilder *builder, const char *message, Size bytes)
+{
+	IvfpqParcel parcel;
+
+	IvfpqLinkPack(&parcel, GV_MSG_PIECES, NULL, 0, message, bytes);
+	if (!IvfpqLinkExchange(&builder->link, &parcel, 0))
+		return false;
+	IvfpqLinkTaken(&builder->link);
+	return true;
+}
+
+/*
+ * Search what it was given; nhits [request->n] and row ids of 6 bytes are
+ * good until the next question; false: it failed.
+ */
+bool
+IvfpqBuilderTry(IvfpqBuilder *builder, const GvTryRequest *request,
+				const float *queries, Size bytes, const int32 **nhits,
+				const char **rowids)
+{
+	IvfpqLink  *link = &builder->link;
+	Size		head = request->n * sizeof(int32);
+	Size		total = 0;
+	IvfpqParcel parcel;
+
+	IvfpqLinkPack(&parcel, GV_MSG_TRY, request, sizeof(*request), queries,
+				  bytes);
+	if (!IvfpqLinkAsk(link, &parcel, (uint32) (head + (Size) request->n *
+											   request->capacity * 6)))
+		return false;
+	*nhits = (const int32 *) link->body;
+	*rowids = link->body + head;
+	for (int i = 0; i < request->n && link->header.length >= head; i++)
+	{
+		if ((*nhits)[i] < 0 || (*nhits)[i] > request->capacity)
+			break;
+		total += (*nhits)[i];
+	}
+	if (link->header.length == head + total * 6)
+	{
+		IvfpqLinkTaken(link);
+		return true;
+	}
+	IvfpqLinkClose(link, "its answer makes no sense");
+	return false;
+}

@@ -45,6 +45,8 @@ extern bool IvfpqLinkSend(IvfpqLink *link, IvfpqParcel *parcel);
 extern bool IvfpqLinkReceive(IvfpqLink *link, uint32 max_length);
 extern void IvfpqLinkTaken(IvfpqLink *link);
 extern bool IvfpqLinkWait(IvfpqLink *link, bool to_send);
+extern bool IvfpqLinkAsk(IvfpqLink *link, IvfpqParcel *parcel,
+						 uint32 max_length);
 extern bool IvfpqLinkExchange(IvfpqLink *link, IvfpqParcel *parcel,
 							  uint32 length);
 

@@ -130,6 +130,13 @@ extern bool IvfpqBuilderFlush(IvfpqBuilder *builder);
 extern bool IvfpqBuilderUnanswered(IvfpqBuilder *builder,
 								   const float **rows, const uint64 **ids,
 								   int *n);
+extern bool IvfpqBuilderTrial(IvfpqBuilder *builder, int64 copies);
+extern bool IvfpqBuilderPieces(IvfpqBuilder *builder, const char *message,
+							   Size bytes);
+extern bool IvfpqBuilderTry(IvfpqBuilder *builder,
+							const GvTryRequest *request, const float *queries,
+							Size bytes, const int32 **nhits,
+							const char **rowids);
 extern const char *IvfpqBuilderReason(const IvfpqBuilder *builder);
 extern void IvfpqBuilderFailed(Relation index, const char *reason);
 extern void IvfpqBuilderEnd(IvfpqBuilder *builder);

@@ -250,24 +250,35 @@ IvfpqLinkWait(IvfpqLink *link, bool to_send)
 }
 
 /*
- * Send a message and receive its answer, of exactly this length, while there
+ * Send a message and receive its answer, of at most this length, while there
  * is nothing else on its way; false: closed.
  */
 bool
-IvfpqLinkExchange(IvfpqLink *link, IvfpqParcel *parcel, uint32 length)
+IvfpqLinkAsk(IvfpqLink *link, IvfpqParcel *parcel, uint32 max_length)
 {
 	bool		sent = false;
 
 	for (;;)
 	{
 		sent = sent || IvfpqLinkSend(link, parcel);
-		if (IvfpqLinkReceive(link, length))
+		if (IvfpqLinkReceive(link, max_length))
 			break;
 		if (!IvfpqLinkWait(link, !sent))
 			return false;
 	}
-	if (link->header.request == parcel->header.type &&
-		link->header.length == length)
+	if (link->header.request == parcel->header.type)
+		return true;
+	IvfpqLinkClose(link, "its answer makes no sense");
+	return false;
+}
+
+/* The same, and the answer has exactly this length. */
+bool
+IvfpqLinkExchange(IvfpqLink *link, IvfpqParcel *parcel, uint32 length)
+{
+	if (!IvfpqLinkAsk(link, parcel, length))
+		return false;
+	if (link->header.length == length)
 		return true;
 	IvfpqLinkClose(link, "its answer makes no sense");
 	return false;

@@ -20,6 +20,7 @@ typedef struct Building
 	int64_t		charged;		/* bytes of the budget */
 	bool		is_trained;
 	GvTrained	trained;
+	GvTrial		trial;
 } Building;
 
 /* GvStop: nobody waits for the result any more. */
@@ -274,6 +275,22 @@ encode(Building *building)
 				 reply_bytes(spec, request->n, encoded.nneighbours));
 }
 
+/* See GV_MSG_TRIAL. */
+static void
+begin_trial(Building *building)
+{
+	const GvTrialRequest *request = gv_payload(building->connection);
+
+	if (!building->is_trained || building->trial.mirror != NULL)
+		break_rules(building, "nothing to try, or again");
+	else
+		gv_pieces_conclude(building->connection,
+						   gv_trial_begin(&building->trial, &building->spec,
+										  &building->trained,
+										  building->builder,
+										  request->copies), NULL);
+}
+
 static void
 answer(Building *building)
 {
@@ -293,6 +310,15 @@ answer(Building *building)
 			break;
 		case GV_MSG_ENCODE:
 			encode(building);
+			break;
+		case GV_MSG_TRIAL:
+			begin_trial(building);
+			break;
+		case GV_MSG_PIECES:
+			gv_trial_pieces(&building->trial, building->connection);
+			break;
+		case GV_MSG_TRY:
+			gv_trial_search(&building->trial, building->connection);
 			break;
 		default:
 			gv_reply(building->connection, 0);	/* GV_MSG_PING */
@@ -321,6 +347,7 @@ gv_builder_serve(GvConnection *connection)
 			connection->ending = true;
 	} while (gv_connection_flush(connection, true) == GV_FLUSHED &&
 			 !connection->ending);
+	gv_trial_end(&building.trial);
 	gv_builder_drop(building.builder);
 	gv_mirrors_unreserve(building.charged);
 }
