@@ -349,6 +349,7 @@ train_here(IvfpqTraining *training, IvfpqSample *sample, Reader *reader,
 								 IVFPQ_PHASE_CLUSTERING);
 	transform_rows(training, sample->rows, sample->count);
 	reader->transform = true;
+	reader->wanted = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
 	IvfpqTrainLists(training, sample->rows,
 					Min(sample->count, Max(reader->wanted, GV_CODEBOOK_ROWS)),
 					lists, read_rows, reader);
@@ -403,7 +404,7 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 	IvfpqSampleShuffle(&sample);
 	hold_out_queries(training, &sample, lists);
 	fit_transform(training, &sample);
-	reader.wanted = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
+	reader.wanted = (int64) lists * IVFPQ_REMOTE_SAMPLES;
 	if (!IvfpqTrainRemote(training, index, &sample, lists, reader.wanted,
 						  read_rows, &reader))
 		train_here(training, &sample, &reader, lists);

@@ -13,6 +13,12 @@
 #define IVFPQ_SAMPLES_PER_LIST	64
 
 /*
+ * ... where all lists are trained at once, by gpuvecd: its time is in reading
+ * rows, and with half of them they are still better than those of two levels.
+ */
+#define IVFPQ_REMOTE_SAMPLES	32
+
+/*
  * k-means: iterations, and the most that a list of the sample may hold, times
  * the mean; lists of the whole table then keep below four times it.
  */

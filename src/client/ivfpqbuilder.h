@@ -31,6 +31,7 @@ typedef struct IvfpqLink
 	WaitEventSet *events;		/* latch, postmaster's death, socket */
 	GvMessage	header;			/* of the answer that comes in */
 	Size		received;		/* bytes of header and body */
+	MemoryContext context;		/* has the body */
 	char	   *body;			/* [room] */
 	Size		room;
 	char		reason[160];	/* why it is closed */

@@ -108,7 +108,9 @@ make_room(IvfpqLink *link, Size size)
 	if (link->body)
 		pfree(link->body);
 	link->room = 0;
-	link->body = palloc_extended(size, MCXT_ALLOC_HUGE | MCXT_ALLOC_NO_OOM);
+	link->body = MemoryContextAllocExtended(link->context, size,
+											MCXT_ALLOC_HUGE |
+											MCXT_ALLOC_NO_OOM);
 	if (link->body == NULL)
 	{
 		IvfpqLinkClose(link, "no memory for its answers");
@@ -284,12 +286,16 @@ IvfpqLinkExchange(IvfpqLink *link, IvfpqParcel *parcel, uint32 length)
 	return false;
 }
 
-/* Connect; false: closed, with the reason. */
+/*
+ * Connect; false: closed, with the reason.  Answers get their memory from the
+ * current context.
+ */
 bool
 IvfpqLinkOpen(IvfpqLink *link)
 {
 	const char *reason;
 
+	link->context = CurrentMemoryContext;
 	link->sock = IvfpqOpenSocket(&reason);
 	if (link->sock == PGINVALID_SOCKET)
 	{
