@@ -252,11 +252,9 @@ check_copies(const Making *making, int32_t first, int32_t n,
 		const float *row = rows + (size_t) (i / spec->copies) * spec->dims;
 		bool		is_second = i % spec->copies > 0;
 		int32_t		list = is_second ? second_list(making, row) :
-			nearest[i];
+			nearest[i / spec->copies];
 		float		t = 0.0f;
 
-		if (spec->copies == 2 && !is_second)
-			list = nearest[i / 2];
 		wrong_lists += encoded->lists[i] != list;
 		memset(code, 0, code_bytes);
 		if (list >= 0)
@@ -508,7 +506,7 @@ check_shapes(void)
 	for (i = 0; i < NDIMS; i++)
 	{
 		int32_t		dims = all_dims[i];
-		int32_t		n = dims > 1000 ? 60 : 300;
+		int32_t		n = dims > 1000 || unit_small ? 60 : 300;
 		GvBuilderSpec spec = make_spec(metrics[i % 3], dims,
 									   (dims + 1 + i % 2) / (1 + i % 3 +
 															 (dims > 9)),
@@ -516,7 +514,7 @@ check_shapes(void)
 
 		if (spec.m < 1 || spec.m > dims)
 			spec.m = dims;
-		if (unit_small && dims > 2000)
+		if (unit_small && (dims > 2000 || i % 2 > 0))
 			continue;
 		spec.copies = 1 + i % 2;
 		spec.refine = i % 5 != 3;
@@ -682,7 +680,7 @@ test_builder(void)
 	check_odd_tables();
 	check_refusals();
 	check_faults();
-	check_quality(unit_small ? 1500 : 6000, 12, 6, 50);
+	check_quality(unit_small ? 500 : 6000, 12, 6, unit_small ? 20 : 50);
 	check_codebook_quality(unit_small ? 500 : 3000, 10, 4);
 	if (unit_small)
 		return;
