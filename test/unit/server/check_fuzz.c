@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "client.h"
-#include "engine/gv_builder.h"
 
 #define MAX_MESSAGES	16
 #define HEALTHY_EVERY	50
