@@ -279,8 +279,6 @@ cuda_train(GvBuilder *builder, GvTrained *trained, const GvStop *stop)
 		builder->nqueries < builder->spec.nqueries)
 		return GV_INVALID;
 	status = gv_gpu_train(builder, stop);
-	(void) cudaFree(builder->d_sample);
-	builder->d_sample = NULL;
 	if (status != GV_OK)
 		builder->trained.nlists = 0;
 	*trained = builder->trained;
@@ -394,8 +392,9 @@ give_out(const GvBuilderSpec *spec, const Places *places, const char *out,
 	memcpy(encoded->records, out + places->records, (size_t) n * spec->dims);
 }
 
+/* Encode n transformed rows in the card's memory. */
 static GvStatus
-encode(GvBuilder *builder, const float *rows, int32_t n, GvEncoded *encoded,
+encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
 	   const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
@@ -404,16 +403,12 @@ encode(GvBuilder *builder, const float *rows, int32_t n, GvEncoded *encoded,
 	GvCardRows	card;
 	int32_t		p;
 
-	GV_TRY(gv_choose_device());
-	GV_TRY(gv_buffer_need(&builder->d_in, (size_t) n * spec->dims *
-						  sizeof(float)));
 	GV_TRY(gv_buffer_need(&builder->d_out, places.bytes));
 	GV_TRY(gv_buffer_need(&builder->out, places.bytes +
 						  gv_builder_most_neighbours(spec, n) *
 						  sizeof(GvProbe)));
-	card = gv_build_rows(builder, (float *) builder->d_in.memory, n);
+	card = gv_build_rows(builder, d_rows, n);
 	set_outputs(&card, &places, (char *) builder->d_out.memory);
-	GV_TRY(bring_rows(builder, rows, n, card.d_rows));
 	GV_TRY(gv_build_lists(builder, &card, stop));
 	GV_TRY(gv_gpu_codes(&card, builder->stream));
 	if (spec->refine)
@@ -433,7 +428,16 @@ encode(GvBuilder *builder, const float *rows, int32_t n, GvEncoded *encoded,
 	take_neighbours(builder, (const GvProbe *)
 					((const char *) builder->out.memory + places.bytes), p,
 					encoded);
+	builder->nencoded += n;
 	return GV_OK;
+}
+
+/* May n rows be encoded into these arrays? */
+static bool
+can_encode(const GvBuilder *builder, int32_t n, const GvEncoded *encoded)
+{
+	return builder->trained.nlists > 0 && n <= builder->spec.batch_rows &&
+		(builder->spec.refine != 0) == (encoded->min != NULL);
 }
 
 /* See gv_builder_encode. */
@@ -441,16 +445,28 @@ static GvStatus
 cuda_encode(GvBuilder *builder, const float *rows, int32_t n,
 			GvEncoded *encoded, const GvStop *stop)
 {
-	const GvBuilderSpec *spec = &builder->spec;
-	GvStatus	status;
+	int64_t		values = (int64_t) n * builder->spec.dims;
+	float	   *d_rows;
 
-	if (builder->trained.nlists == 0 || n > spec->batch_rows ||
-		(spec->refine != 0) != (encoded->min != NULL) ||
-		!gv_is_finite(rows, n * (int64_t) spec->dims))
+	if (!can_encode(builder, n, encoded) || !gv_is_finite(rows, values))
 		return GV_INVALID;
-	status = encode(builder, rows, n, encoded, stop);
-	builder->nencoded += n;
-	return status;
+	GV_TRY(gv_choose_device());
+	GV_TRY(gv_buffer_need(&builder->d_in, values * sizeof(float)));
+	d_rows = (float *) builder->d_in.memory;
+	GV_TRY(bring_rows(builder, rows, n, d_rows));
+	return encode(builder, d_rows, n, encoded, stop);
+}
+
+/* See gv_builder_encode_sample. */
+static GvStatus
+cuda_encode_sample(GvBuilder *builder, int64_t first, int32_t n,
+				   GvEncoded *encoded, const GvStop *stop)
+{
+	if (!can_encode(builder, n, encoded) || first > builder->nsample - n)
+		return GV_INVALID;
+	GV_TRY(gv_choose_device());
+	return encode(builder, builder->d_sample + first * builder->spec.dims, n,
+				  encoded, stop);
 }
 
 extern "C" const GvBuilderBackend gv_cuda_builders = {
@@ -461,5 +477,6 @@ extern "C" const GvBuilderBackend gv_cuda_builders = {
 	.put_rows = cuda_put_rows,
 	.train = cuda_train,
 	.get_array = cuda_get_array,
-	.encode = cuda_encode
+	.encode = cuda_encode,
+	.encode_sample = cuda_encode_sample
 };

@@ -356,6 +356,9 @@ IvfpqTidToId(const ItemPointerData *tid)
 		ItemPointerGetOffsetNumberNoCheck(tid);
 }
 
+/* ivfpqtids.c: for qsort of such numbers */
+extern int	IvfpqCompareIds(const void *a, const void *b);
+
 /* The same of three words, as the engine has them. */
 static inline uint64
 IvfpqWordsToId(const uint16 *words)

@@ -140,6 +140,7 @@ typedef struct Reader
 	void	   *sink_arg;
 	int			nbatch;
 	float	   *batch;			/* [BATCH_ROWS][dims] */
+	uint64		ids[BATCH_ROWS];
 } Reader;
 
 static void
@@ -148,7 +149,8 @@ flush_reader(Reader *reader)
 	if (reader->transform)
 		transform_rows(reader->training, reader->batch, reader->nbatch);
 	if (reader->nbatch > 0)
-		reader->sink(reader->sink_arg, reader->batch, reader->nbatch);
+		reader->sink(reader->sink_arg, reader->batch, reader->ids,
+					 reader->nbatch);
 	reader->nbatch = 0;
 	CHECK_FOR_INTERRUPTS();
 }
@@ -173,8 +175,11 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	IvfpqCheckDims(sample->dims, dims);
 	if (IvfpqIsPlaceable(sample->type, row, dims) &&
 		!is_query(reader->training, tid))
+	{
+		reader->ids[reader->nbatch] = IvfpqTidToId(tid);
 		memcpy(reader->batch + (Size) reader->nbatch++ * dims, row,
 			   dims * sizeof(float));
+	}
 	MemoryContextReset(sample->tmp);
 	if (reader->nbatch == BATCH_ROWS)
 		flush_reader(reader);
@@ -209,7 +214,7 @@ read_rows(void *arg, IvfpqRowSink sink, void *sink_arg)
 	if (sample->whole)
 	{
 		for (int64 i = 0; i < sample->count; i += BATCH_ROWS)
-			sink(sink_arg, sample->rows + i * sample->dims,
+			sink(sink_arg, sample->rows + i * sample->dims, sample->ids + i,
 				 (int) Min(BATCH_ROWS, sample->count - i));
 		return;
 	}

@@ -27,8 +27,9 @@
 
 #define IVFPQ_TRAINING_SEED		UINT64CONST(0x67707576656331)
 
-/* Where rows [n][dims] go, and who sends them there. */
-typedef void (*IvfpqRowSink) (void *arg, const float *rows, int n);
+/* Where rows [n][dims] with their TIDs go, and who sends them there. */
+typedef void (*IvfpqRowSink) (void *arg, const float *rows,
+							  const uint64 *ids, int n);
 typedef void (*IvfpqRowSource) (void *arg, IvfpqRowSink sink, void *sink_arg);
 
 /* A sample of a table (ivfpqsample.c). */

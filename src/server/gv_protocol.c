@@ -31,6 +31,7 @@ SIZE_IS(GvKeyRequest, 24);
 SIZE_IS(GvRangeRequest, 32);
 SIZE_IS(GvBuildRequest, 72);
 SIZE_IS(GvRowsRequest, 8);
+SIZE_IS(GvSampledRequest, 16);
 SIZE_IS(GvTrainReply, 8);
 SIZE_IS(GvTrainedRequest, 24);
 SIZE_IS(GvEncodeReply, 8);
@@ -102,6 +103,8 @@ gv_length_allowed(uint32_t type, uint32_t length)
 			return length > sizeof(GvRowsRequest) && length <= GV_MAX_MESSAGE;
 		case GV_MSG_TRAINED:
 			return length == sizeof(GvTrainedRequest);
+		case GV_MSG_SAMPLED:
+			return length == sizeof(GvSampledRequest);
 		case GV_MSG_TRIAL:
 			return length == sizeof(GvTrialRequest);
 		case GV_MSG_TRY:

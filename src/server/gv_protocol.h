@@ -15,7 +15,7 @@
  *				STATES, BLOCKS, VALUES, RECORDS, DROP, and all that a session
  *				may
  *	builder		has an index made: GV_MSG_BUILD, ROWS, TRAIN, TRAINED, ENCODE,
- *				TRIAL, PIECES, TRY, and PING.  It may speak on before it is answered; answers
+ *				SAMPLED, TRIAL, PIECES, TRY, and PING.  It may speak on before it is answered; answers
  *				come in the order of the requests.  A refusal ends it
  *
  * The server answers GV_MSG_OK and what stands beside the request below, or
@@ -92,6 +92,8 @@ typedef enum GvMessageType
 	GV_MSG_TRAINED,				/* GvTrainedRequest; OK: the array's values */
 	GV_MSG_ENCODE,				/* GvRowsRequest, float [n][dims]; OK:
 								 * GvEncodeReply and its arrays */
+	GV_MSG_SAMPLED,				/* GvSampledRequest; OK: as ENCODE, of rows
+								 * that came for the sample */
 	GV_MSG_TRIAL,				/* GvTrialRequest; OK: nothing.  From now on
 								 * there is a mirror, with empty lists, of what
 								 * was trained; once a build */
@@ -295,6 +297,13 @@ typedef struct GvRowsRequest
 	int32_t		n;				/* 1 or more; of GV_MSG_ENCODE at most
 								 * batch_rows */
 } GvRowsRequest;
+
+typedef struct GvSampledRequest
+{
+	int64_t		first;			/* row, as they came */
+	int32_t		n;				/* 1 .. batch_rows */
+	int32_t		unused;			/* 0 */
+} GvSampledRequest;
 
 typedef struct GvTrainReply
 {

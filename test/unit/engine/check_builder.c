@@ -169,6 +169,31 @@ check_encode(const Making *making)
 	free(found);
 }
 
+/* Rows that the builder has from training give what they give otherwise. */
+static void
+check_sample(const Making *making)
+{
+	const GvBuilderSpec *spec = &making->spec;
+	int32_t		n = (int32_t) spec->sample_rows;
+	GvEncoded	encoded;
+	int32_t		first = n > 1;
+
+	INVALID(gv_builder_encode_sample(making->builder, n, 1, NULL, NULL));
+	if (n - first < spec->batch_rows)
+		n -= first;
+	else
+		n = spec->batch_rows;
+	encoded = new_encoded(spec, n);
+	INVALID(gv_builder_encode_sample(making->builder, spec->sample_rows, 1,
+									 &encoded, NULL));
+	INVALID(gv_builder_encode_sample(making->builder, -1, 1, &encoded, NULL));
+	CHECK(gv_builder_encode_sample(making->builder, first, n, &encoded,
+								   NULL) == GV_OK, "encode the sample");
+	check_copies(making, first, n, &encoded);
+	check_records(making, first, n, &encoded);
+	free_encoded(&encoded);
+}
+
 /* Everything about one table; rows are given up. */
 static void
 check_making(GvBuilderSpec spec, float *rows, int32_t n, int32_t nsample)
@@ -178,6 +203,7 @@ check_making(GvBuilderSpec spec, float *rows, int32_t n, int32_t nsample)
 	CHECK(train_making(&making) == GV_OK, "train, dims %d", spec.dims);
 	get_model(&making);
 	check_encode(&making);
+	check_sample(&making);
 	end_making(&making);
 }
 

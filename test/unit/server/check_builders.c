@@ -161,7 +161,10 @@ check_array(int fd, GvBuilder *own, const GvTrained *trained, GvArray array)
 	free(right);
 }
 
-/* Is this what the engine makes of these rows? */
+/*
+ * Is this what the engine makes of these rows, or, with NULL, of the first n
+ * of the sample?
+ */
 static void
 check_encoded(GvBuilder *own, const float *rows, int32_t n,
 			  const char *payload, uint32_t length)
@@ -188,7 +191,10 @@ check_encoded(GvBuilder *own, const float *rows, int32_t n,
 	const char *next = payload + sizeof(*reply);
 	int			i;
 
-	CHECK(gv_builder_encode(own, rows, n, &encoded, NULL) == GV_OK, "own");
+	CHECK((rows != NULL ?
+		   gv_builder_encode(own, rows, n, &encoded, NULL) :
+		   gv_builder_encode_sample(own, 0, n, &encoded, NULL)) == GV_OK,
+		  "own");
 	CHECK(reply->n == n && reply->nneighbours == encoded.nneighbours,
 		  "%d rows, %d neighbours", reply->n, reply->nneighbours);
 	for (i = 0; i < 8; i++)
@@ -211,10 +217,18 @@ check_build(const TestServer *server, const float *rows)
 	GvBuilder  *own = own_builder(rows, &trained);
 	int32_t		sizes[] = {40, 1, 9, 40};
 	const float *next = rows;
+	GvSampledRequest sampled = {0, 30, 0};
+	void	   *first = NULL;
+	uint32_t	first_length;
 	int			array;
 	int			i;
 
 	CHECK(prepare(fd, rows) == 0, "prepare");
+	CHECK(client_ask(fd, GV_MSG_SAMPLED, &sampled, sizeof(sampled), NULL, 0,
+					 &first, &first_length) == 0, "sampled");
+	if (first != NULL)
+		check_encoded(own, NULL, 30, first, first_length);
+	free(first);
 	for (array = 0; array < GV_NARRAYS; array++)
 		check_array(fd, own, &trained, (GvArray) array);
 	for (i = 0; i < 4; next += sizes[i] * DIMS, i++)
@@ -281,6 +295,11 @@ check_wrong(const TestServer *server, const float *rows)
 	GvTrainedRequest before = {GV_STARTS, 0, -1, 2};
 	GvTrainedRequest no_array = {4, 0, 0, 1};
 	GvTrainedRequest all = {GV_STARTS, 0, 0, INT64_MAX};
+	GvSampledRequest sampled = {0, 1, 0};
+	GvSampledRequest beyond_sample = {ROWS - 1, 2, 0};
+	GvSampledRequest before_sample = {-1, 1, 0};
+	GvSampledRequest no_sample = {0, 0, 0};
+	GvSampledRequest much_sample = {0, 41, 0};
 	GvTrialRequest trial = {ROWS};
 	GvTrialRequest no_trial = {-1};
 	GvListsRequest no_pieces = {.npieces = 1};
@@ -316,6 +335,11 @@ check_wrong(const TestServer *server, const float *rows)
 	CUT(true, GV_MSG_TRAINED, before, NULL, 0);
 	CUT(true, GV_MSG_TRAINED, no_array, NULL, 0);
 	CUT(true, GV_MSG_TRAINED, all, NULL, 0);
+	CUT(false, GV_MSG_SAMPLED, sampled, NULL, 0);
+	CUT(true, GV_MSG_SAMPLED, beyond_sample, NULL, 0);
+	CUT(true, GV_MSG_SAMPLED, before_sample, NULL, 0);
+	CUT(true, GV_MSG_SAMPLED, no_sample, NULL, 0);
+	CUT(true, GV_MSG_SAMPLED, much_sample, NULL, 0);
 	CUT(false, GV_MSG_TRIAL, trial, NULL, 0);
 	CUT(true, GV_MSG_TRIAL, no_trial, NULL, 0);
 	CUT(true, GV_MSG_PIECES, no_pieces, NULL, 0);
