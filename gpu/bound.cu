@@ -4,7 +4,9 @@
  *		the last bit.
  *
  * Half a warp takes a hit: lane l has partial sum l, in fp32; the sixteen are
- * added, and all margins taken, in double, as in src/cpu/refine.c.
+ * added, and all margins taken, in double, as in src/cpu/refine.c.  Codes come
+ * 16 bytes a lane, so that a record's are all on their way at once, and are
+ * dealt to the lanes through shared memory.
  */
 #include "select.cuh"
 #include "gv_cuda.h"
@@ -12,6 +14,8 @@
 #define THREADS			128
 #define LANES			16
 #define TEAMS			(THREADS / LANES)
+#define SLICE			512		/* dimensions in shared memory at a time */
+#define BOUND_WORDS		(sizeof(GvBound) / 4)
 #define HUGE_LENGTH		1e18	/* beyond these nothing is bounded */
 #define HUGE_SUM		1e37
 
@@ -69,15 +73,71 @@ product_bound(double product, double magnitude, double slack, double length,
 	return round_down(bound);
 }
 
-/* Hits blockIdx.x * TEAMS + team of query blockIdx.y. */
+/* A hit's record by its address, and its head; NULL: there is none. */
+static __device__ __forceinline__ const uint8_t *
+find_record(const GvCardModel &card, uint4 hit, GvCardRecord *head)
+{
+	uint8_t *const *table = card.d_tables[hit.z & 0xFFFF];
+	int			slot = hit.w;
+	const uint8_t *record = NULL;
+
+	if (slot >= 1 && slot <= card.refine_slots && table != NULL)
+		record = table[hit.z >> 16];
+	if (record == NULL)
+		return NULL;
+	record += (int64_t) (slot - 1) * card.record_bytes;
+	*head = *(const GvCardRecord *) record;
+	return head->low != 0 ? record + sizeof(GvCardRecord) : NULL;
+}
+
+/* A dimension's part in the sums. */
+static __device__ __forceinline__ void
+add_dimension(const GvCardModel &card, const GvCardRecord &head, float q,
+			  uint8_t code, float *sum, float *magnitude)
+{
+	float		x = __fadd_rn(head.min, __fmul_rn(head.step, (float) code));
+
+	if (card.metric == GV_IP)
+	{
+		float		term = __fmul_rn(q, x);
+
+		*sum = __fadd_rn(*sum, term);
+		*magnitude = __fadd_rn(*magnitude, fabsf(term));
+	}
+	else
+	{
+		float		diff = __fsub_rn(q, x);
+
+		*sum = __fadd_rn(*sum, __fmul_rn(diff, diff));
+	}
+}
+
+/* A GvBound as words. */
+static __device__ __forceinline__ void
+put_bound(uint32_t *words, const GvCardRecord &head, float bound)
+{
+	words[0] = __float_as_uint(bound);
+	words[1] = head.high >> 16 | head.high << 16;
+	words[2] = head.low | 1u << 16;
+}
+
+/*
+ * Hits blockIdx.x * TEAMS + team of query blockIdx.y.  Bounds go out together,
+ * because they go across the bus.
+ */
 static __global__ void __launch_bounds__(THREADS)
 bound_kernel(GvCardModel card, GvBatch batch)
 {
+	__shared__ float q[SLICE];
+	__shared__ uint4 codes[TEAMS][SLICE / 16];
+	__shared__ uint32_t bounds[TEAMS][BOUND_WORDS];
 	int			query = blockIdx.y;
 	int			lane = threadIdx.x % LANES;
-	int			nhits = batch.d_found[query].nhits;
-	int			i = blockIdx.x * TEAMS + threadIdx.x / LANES;
-	const float *q = batch.d_queries + (int64_t) query * card.dims;
+	int			team = threadIdx.x / LANES;
+	int			first = blockIdx.x * TEAMS;
+	int			nhits;
+	int64_t		at = (int64_t) query * batch.capacity + first;
+	const float *all = batch.d_queries + (int64_t) query * card.dims;
 	const uint8_t *record = NULL;
 	GvCardRecord head = {};
 	float		sum = 0.0f;
@@ -85,77 +145,63 @@ bound_kernel(GvCardModel card, GvBatch batch)
 	double		total;
 	double		magnitudes;
 
-	/* 1. the record, by the hit's address */
-	if ((int) blockIdx.x * TEAMS >= nhits)
+	/* 1. the record */
+	gv_step_begins();
+	nhits = batch.d_found[query].nhits - first;
+	if (nhits <= 0)
 		return;
-	if (i < nhits)
-	{
-		const GvHit *hit = batch.d_hits + (int64_t) query * batch.capacity + i;
-		uint8_t *const *table = card.d_tables[hit->rowid[0]];
-		int			slot = hit->rowid[2];
+	if (team < nhits)
+		record = find_record(card, batch.d_hits[at + team], &head);
+	if (lane < (int) BOUND_WORDS)
+		bounds[team][lane] = 0;
 
-		if (slot >= 1 && slot <= card.refine_slots && table != NULL)
-			record = table[hit->rowid[1]];
+	/* 2. the sums; teams without a record only wait and shuffle */
+	for (int start = 0; start < card.dims; start += SLICE)
+	{
+		int			ndims = min(SLICE, card.dims - start);
+
+		__syncthreads();
+		for (int d = threadIdx.x; d < ndims; d += THREADS)
+			q[d] = all[start + d];
+		for (int i = lane; i < (ndims + 15) / 16 && record != NULL;
+			 i += LANES)
+			codes[team][i] = ((const uint4 *) (record + start))[i];
+		__syncthreads();
 		if (record != NULL)
 		{
-			record += (int64_t) (slot - 1) * card.record_bytes;
-			head = *(const GvCardRecord *) record;
-			record += sizeof(GvCardRecord);
+#pragma unroll 8
+			for (int d = lane; d < ndims; d += LANES)
+				add_dimension(card, head, q[d],
+							  ((const uint8_t *) codes[team])[d], &sum,
+							  &magnitude);
 		}
 	}
-
-	/* 2. the sums; teams without a record only shuffle */
-	if (record != NULL && head.low != 0)
-		for (int d = lane; d < card.dims; d += LANES)
-		{
-			float		x = __fadd_rn(head.min,
-									  __fmul_rn(head.step, (float) record[d]));
-
-			if (card.metric == GV_IP)
-			{
-				float		term = __fmul_rn(q[d], x);
-
-				sum = __fadd_rn(sum, term);
-				magnitude = __fadd_rn(magnitude, fabsf(term));
-			}
-			else
-			{
-				float		diff = __fsub_rn(q[d], x);
-
-				sum = __fadd_rn(sum, __fmul_rn(diff, diff));
-			}
-		}
 	total = add_lanes(sum);
-	magnitudes = add_lanes(magnitude);
+	magnitudes = card.metric == GV_IP ? add_lanes(magnitude) : 0.0;
 
 	/* 3. out */
-	if (lane == 0 && i < nhits)
+	if (lane == 0 && record != NULL)
 	{
 		double		slack = (card.dims + 64) / 16777216.0;
-		GvBound		bound = {};
 
-		if (head.low != 0)
-		{
-			bound.known = 1;
-			bound.rowid[0] = head.high >> 16;
-			bound.rowid[1] = head.high & 0xFFFF;
-			bound.rowid[2] = head.low;
-			bound.bound = card.metric == GV_IP ?
-				product_bound(total, magnitudes, slack,
-							  batch.d_wanted[query].length, head.error) :
-				distance_bound(total, slack, head.error);
-		}
-		batch.d_bounds[(int64_t) query * batch.capacity + i] = bound;
+		put_bound(bounds[team], head, card.metric == GV_IP ?
+				  product_bound(total, magnitudes, slack,
+								batch.d_wanted[query].length, head.error) :
+				  distance_bound(total, slack, head.error));
 	}
+	__syncthreads();
+	for (int w = threadIdx.x;
+		 w < min(nhits, TEAMS) * (int) BOUND_WORDS; w += THREADS)
+		((uint32_t *) (batch.out_bounds + at))[w] = (&bounds[0][0])[w];
 }
 
-/* d_bounds of a batch's hits. */
+/* out_bounds of a batch. */
 GvStatus
 gv_gpu_bound(const GvCardModel *card, const GvBatch *batch,
 			 cudaStream_t stream)
 {
 	dim3		grid((batch->capacity + TEAMS - 1) / TEAMS, batch->n);
 
-	GV_LAUNCH(bound_kernel, grid, THREADS, 0, stream, *card, *batch);
-	return gv_cuda_status(cudaGetLastError());
+	return gv_cuda_status(GV_LAUNCH_STEP(bound_kernel, grid, THREADS, 0, stream,
+										 card, batch));
 }

@@ -4,8 +4,8 @@
  *		(near.cu), with exact scores only where they decide.
  *
  * One block of threads a query, which wants its p nearest lists:
- *	1. a bound that at least p lists, and few more, do not exceed, by halving an
- *	   interval of scores and counting.  The least scores of runs of 32 lists
+ *	1. a bound that at least p lists, and few more, do not exceed, by halving
+ *	   an interval of scores and counting.  The least scores of runs of 32 lists
  *	   are enough for that when p is small beside their number: a run whose
  *	   least does not exceed the bound has a list that does not.
  *	2. the lists up to the bound and the margin, into shared memory
@@ -15,8 +15,7 @@
  * lists; when these are still too many, or the margin is infinite, all scores
  * are computed exactly and take the place of the approximate ones.
  */
-#include "select.cuh"
-#include "near.cuh"
+#include "number.cuh"
 #include "score.cuh"
 
 #define MANY_THREADS	512		/* of a block, while there are SMs enough */
@@ -129,6 +128,29 @@ find_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
 	}
 	return bound;
 }
+
+/* Keys for find_bound: of scores, and of items as below. */
+struct ScoreKeys
+{
+	const float *scores;
+
+	__device__ __forceinline__ uint32_t
+	operator()(uint32_t i) const
+	{
+		return gv_ordered(scores[i]);
+	}
+};
+
+struct ItemKeys
+{
+	const uint64_t *items;
+
+	__device__ __forceinline__ uint32_t
+	operator()(uint32_t i) const
+	{
+		return (uint32_t) (items[i] >> 32);
+	}
+};
 
 /* Lists in shared memory: items are key << 32 | list. */
 struct Items
@@ -252,52 +274,6 @@ score_items(const GvCardModel &card, const float *query, uint64_t *items,
 	}
 }
 
-/* The p nearest of all lists, exactly; scores [nlists] are set. */
-template <bool PRODUCT>
-static __device__ __forceinline__ void
-take_exactly(const GvCardModel &card, const float *query, float *scores,
-			 uint32_t p, Items &items, Talk &talk)
-{
-	int			nlists = card.nlists;
-	uint32_t	ties;
-	Bound		bound;
-
-	for (int first = 0; first < nlists; first += blockDim.x / GV_QUAD)
-	{
-		int			list = first + threadIdx.x / GV_QUAD;
-		float		score = gv_quad_score<PRODUCT>(query, card.d_centroids +
-												   (int64_t) min(list, nlists - 1) *
-												   card.dims, card.dims);
-
-		if (threadIdx.x % GV_QUAD == 0 && list < nlists)
-			scores[list] = score;
-	}
-	__syncthreads();
-	bound = find_bound([=](uint32_t i) { return gv_ordered(scores[i]); },
-					   nlists, p, 0, talk);
-	if (bound.count == p)
-	{
-		take_lists(scores, nlists, bound.key, items);
-		return;
-	}
-
-	/* of equal scores the first lists count */
-	take_lists(scores, nlists, bound.lower, items);
-	ties = p - bound.lower_count;
-	for (int first = 0; first < nlists && ties > 0; first += GV_WARP)
-	{
-		int			list = first + threadIdx.x % GV_WARP;
-		bool		tie = list < nlists && gv_ordered(scores[list]) == bound.key;
-		uint32_t	lanes = __ballot_sync(GV_FULL_WARP, tie);
-
-		tie = tie && (uint32_t) __popc(lanes & ((1u << threadIdx.x % GV_WARP) -
-												1)) < ties;
-		if (threadIdx.x < GV_WARP)
-			items.append(tie, bound.key, list);
-		ties -= min(ties, (uint32_t) __popc(lanes));
-	}
-}
-
 /* Sort items [n], n a power of 2, ascending. */
 static __device__ __forceinline__ void
 sort_items(uint64_t *items, uint32_t n)
@@ -323,133 +299,182 @@ sort_items(uint64_t *items, uint32_t n)
 	__syncthreads();
 }
 
-/* Sorted items [p] as a query's probes, and where their blocks start. */
-static __device__ __forceinline__ void
-put_probes(const GvCardModel &card, const GvBatch &batch, int query,
-		   const uint64_t *items, uint32_t p)
+/* One query's search for its lists. */
+struct Choice
 {
-	GvProbe    *probed = batch.d_probed + (int64_t) query * batch.probes;
-	uint32_t   *starts = batch.d_starts + (int64_t) query * (batch.probes + 1);
-	uint32_t	lane = threadIdx.x;
-	uint32_t	sum = 0;
+	const GvCardModel &card;
+	const float *query;			/* [dims] */
+	float	   *scores;			/* [nlists] */
+	const float *least;			/* [nruns] */
+	float		margin;
+	uint32_t	p;				/* lists wanted */
+	Items		close;			/* by approximate scores */
+	Items		nearest;		/* by exact ones */
+	Talk		talk;
+};
 
-	for (uint32_t i = threadIdx.x; i < p; i += blockDim.x)
-		probed[i] = {(int32_t) (uint32_t) items[i],
-			gv_unordered((uint32_t) (items[i] >> 32))};
+/* Steps 1 and 2: close holds all lists that may be among the nearest. */
+static __device__ __forceinline__ GvNearWay
+gather(Choice &choice)
+{
+	int			nlists = choice.card.nlists;
+	int			nruns = gv_nruns(nlists);
+	uint32_t	spare = choice.p / 8 + 4;
+	Bound		bound;
+
+	if (!(choice.margin < FLT_MAX))
+		return GV_NEAR_EXACT;
+	if (choice.p * RUN_SHARE <= (uint32_t) nruns)
+	{
+		bound = find_bound(ScoreKeys {choice.least}, nruns, choice.p, spare,
+						   choice.talk);
+		take_runs(choice.scores, nlists, choice.least, nruns,
+				  widen(bound, choice.margin), choice.close);
+		if (choice.close.total() <= choice.close.room)
+			return GV_NEAR_RUNS;
+		choice.close.clear();
+	}
+	bound = find_bound(ScoreKeys {choice.scores}, nlists, choice.p, spare,
+					   choice.talk);
+	take_lists(choice.scores, nlists, widen(bound, choice.margin),
+			   choice.close);
+	return choice.close.total() <= choice.close.room ? GV_NEAR_ALL :
+		GV_NEAR_EXACT;
+}
+
+/* Step 3: those close ones that may still be, to nearest. */
+static __device__ __forceinline__ void
+narrow(Choice &choice)
+{
+	const uint64_t *items = choice.close.items;
+	uint32_t	n = *choice.close.count;
+	uint32_t	last = widen(find_bound(ItemKeys {items}, n, choice.p,
+										choice.p / 16, choice.talk),
+							 choice.margin);
+
+	for (uint32_t first = threadIdx.x / GV_WARP * GV_WARP; first < n;
+		 first += blockDim.x)
+	{
+		uint32_t	i = first + threadIdx.x % GV_WARP;
+		uint64_t	item = i < n ? items[i] : LAST_ITEM;
+
+		choice.nearest.append((uint32_t) (item >> 32) <= last,
+							  (uint32_t) (item >> 32), (uint32_t) item);
+	}
+}
+
+/* All exact scores in the place of the approximate ones. */
+template <bool PRODUCT>
+static __device__ __forceinline__ void
+score_lists(const Choice &choice)
+{
+	const GvCardModel &card = choice.card;
+
+	for (int first = 0; first < card.nlists; first += blockDim.x / GV_QUAD)
+	{
+		int			list = first + threadIdx.x / GV_QUAD;
+		const float *centroid = card.d_centroids +
+			(int64_t) min(list, card.nlists - 1) * card.dims;
+		float		score = gv_quad_score<PRODUCT>(choice.query, centroid,
+												   card.dims);
+
+		if (threadIdx.x % GV_QUAD == 0 && list < card.nlists)
+			choice.scores[list] = score;
+	}
+	__syncthreads();
+}
+
+/* The nearest of all lists by exact scores. */
+template <bool PRODUCT>
+static __device__ __forceinline__ void
+take_exactly(Choice &choice)
+{
+	const float *scores = choice.scores;
+	int			nlists = choice.card.nlists;
+	uint32_t	lane = threadIdx.x % GV_WARP;
+	uint32_t	ties;
+	Bound		bound;
+
+	score_lists<PRODUCT>(choice);
+	bound = find_bound(ScoreKeys {scores}, nlists, choice.p, 0, choice.talk);
+	if (bound.count == choice.p)
+	{
+		take_lists(scores, nlists, bound.key, choice.nearest);
+		return;
+	}
+
+	/* of equal scores the first lists count; one warp has them in order */
+	take_lists(scores, nlists, bound.lower, choice.nearest);
 	if (threadIdx.x >= GV_WARP)
 		return;
-	for (uint32_t first = 0; first < p; first += GV_WARP)
+	ties = choice.p - bound.lower_count;
+	for (int first = 0; first < nlists && ties > 0; first += GV_WARP)
 	{
-		uint32_t	i = first + lane;
-		uint32_t	mine = i < p ?
-			card.d_lists[(uint32_t) items[i]].nblocks : 0;
-		uint32_t	upto = mine;
+		int			list = first + lane;
+		bool		tie = list < nlists &&
+			gv_ordered(scores[list]) == bound.key;
+		uint32_t	lanes = __ballot_sync(GV_FULL_WARP, tie);
+		uint32_t	before = __popc(lanes & ((1u << lane) - 1));
 
-#pragma unroll
-		for (int d = 1; d < GV_WARP; d *= 2)
-		{
-			uint32_t	before = __shfl_up_sync(GV_FULL_WARP, upto, d);
-
-			if ((int) lane >= d)
-				upto += before;
-		}
-		if (i < p)
-			starts[i] = sum + upto - mine;
-		sum += __shfl_sync(GV_FULL_WARP, upto, GV_WARP - 1);
-	}
-	if (lane == 0)
-	{
-		starts[p] = sum;
-		batch.d_found[query].nprobed = p;
+		choice.nearest.append(tie && before < ties, bound.key, list);
+		ties -= min(ties, (uint32_t) __popc(lanes));
 	}
 }
 
 /* Query blockIdx.x.  Shared: two Items [room]. */
 template <bool PRODUCT>
 static __global__ void __launch_bounds__(MANY_THREADS, 1)
-choose_kernel(GvCardModel card, GvBatch batch, GvNear near, uint32_t room)
+choose_kernel(GvCardModel card, GvBatch batch, uint32_t room)
 {
 	GV_SHARED(memory);
 	__shared__ uint32_t said[2][GV_WARP];
 	__shared__ uint32_t counts[2];
-	int			query = blockIdx.x;
-	const float *q = batch.d_queries + (int64_t) query * card.dims;
-	float	   *scores = batch.d_coarse + (int64_t) query * card.nlists;
-	const float *least = near.d_least + (int64_t) query * near.nruns;
-	float		margin = near.d_margins[query];
-	uint32_t	p = min(batch.d_wanted[query].probes, card.nlists);
-	Items		near_by = {(uint64_t *) memory, &counts[0], room};
-	Items		nearest = {(uint64_t *) memory + room, &counts[1], room};
-	Talk		talk = {said, 0};
-	int			way = GV_NEAR_EXACT;
-	uint32_t	n = 0;
+	int64_t		query = blockIdx.x;
+	uint64_t   *items = (uint64_t *) memory + room;
+	Choice		choice = {card, batch.d_queries + query * card.dims,
+		batch.d_coarse + query * card.nlists,
+		batch.near.d_least + query * gv_nruns(card.nlists),
+		batch.near.d_margins[query],
+		(uint32_t) min(batch.d_wanted[query].probes, card.nlists),
+		{(uint64_t *) memory, &counts[0], room},
+		{items, &counts[1], room},
+		{said, 0}
+	};
 	uint32_t	sorted = 1;
+	uint32_t	n;
+	GvNearWay	way;
 
 	if (threadIdx.x < 2)
 		counts[threadIdx.x] = 0;
 	__syncthreads();
-
-	/* 1, 2. lists near enough */
-	if (margin < FLT_MAX && p * RUN_SHARE <= (uint32_t) near.nruns)
+	if (choice.p > 0)			/* a batch's spare places want none */
 	{
-		Bound		bound = find_bound([=](uint32_t i) { return gv_ordered(least[i]); },
-									   near.nruns, p, p / 8 + 4, talk);
-
-		take_runs(scores, card.nlists, least, near.nruns,
-				  widen(bound, margin), near_by);
-		n = near_by.total();
-		way = GV_NEAR_RUNS;
+		way = gather(choice);
+		if (way == GV_NEAR_EXACT)
+			take_exactly<PRODUCT>(choice);
+		else
+			narrow(choice);
+		n = choice.nearest.total();
+		if (way != GV_NEAR_EXACT)
+			score_items<PRODUCT>(card, choice.query, items, n);
+		while (sorted < n)
+			sorted *= 2;
+		for (uint32_t i = n + threadIdx.x; i < sorted; i += blockDim.x)
+			items[i] = LAST_ITEM;
+		sort_items(items, sorted);
+		if (threadIdx.x == 0)
+			atomicAdd(&batch.near.d_ways[way], 1u);
 	}
-	if (margin < FLT_MAX && (way == GV_NEAR_EXACT || n > room))
+	gv_number_lists(card, batch, (int) query, (int) choice.p, [&](int i)
 	{
-		Bound		bound = find_bound([=](uint32_t i) { return gv_ordered(scores[i]); },
-									   card.nlists, p, p / 8 + 4, talk);
-
-		near_by.clear();
-		take_lists(scores, card.nlists, widen(bound, margin), near_by);
-		n = near_by.total();
-		way = n > room ? GV_NEAR_EXACT : GV_NEAR_ALL;
-	}
-
-	/* 3, 4. the nearest of them */
-	if (way != GV_NEAR_EXACT)
-	{
-		const uint64_t *items = near_by.items;
-		Bound		bound = find_bound([=](uint32_t i) { return (uint32_t) (items[i] >> 32); },
-									   n, p, p / 16, talk);
-		uint32_t	last = widen(bound, margin);
-
-		for (uint32_t first = threadIdx.x / GV_WARP * GV_WARP; first < n;
-			 first += blockDim.x)
-		{
-			uint32_t	i = first + threadIdx.x % GV_WARP;
-			uint64_t	item = i < n ? items[i] : LAST_ITEM;
-
-			nearest.append((uint32_t) (item >> 32) <= last,
-						   (uint32_t) (item >> 32), (uint32_t) item);
-		}
-		n = nearest.total();
-		score_items<PRODUCT>(card, q, nearest.items, n);
-	}
-	else
-	{
-		take_exactly<PRODUCT>(card, q, scores, p, nearest, talk);
-		n = nearest.total();
-	}
-	while (sorted < n)
-		sorted *= 2;
-	for (uint32_t i = n + threadIdx.x; i < sorted; i += blockDim.x)
-		nearest.items[i] = LAST_ITEM;
-	sort_items(nearest.items, sorted);
-	put_probes(card, batch, query, nearest.items, p);
-	if (threadIdx.x == 0)
-		atomicAdd(&near.d_outcomes[way], 1u);
+		return GvNearList {(uint32_t) (items[i] >> 32), (uint32_t) items[i]};
+	});
 }
 
-/* See near.cuh. */
+/* d_probed, d_starts and nprobed of a batch, from what gv_gpu_product found. */
 GvStatus
 gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
-			  const GvNear *near, cudaStream_t stream)
+			  cudaStream_t stream)
 {
 	uint32_t	room = LEAST_ROOM;
 	int			threads = batch->n <= FEW_QUERIES ? MANY_THREADS : FEW_THREADS;
@@ -469,9 +494,9 @@ gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
 	}
 	if (card->metric == GV_IP)
 		GV_LAUNCH(choose_kernel<true>, batch->n, threads, bytes, stream,
-				  *card, *batch, *near, room);
+				  *card, *batch, room);
 	else
 		GV_LAUNCH(choose_kernel<false>, batch->n, threads, bytes, stream,
-				  *card, *batch, *near, room);
+				  *card, *batch, room);
 	return gv_cuda_status(cudaGetLastError());
 }

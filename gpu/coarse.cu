@@ -39,7 +39,8 @@ static __global__ void __launch_bounds__(THREADS, 6)
 coarse_kernel(GvCardModel card, GvBatch batch)
 {
 	__shared__ float4 shared[QUERIES][SLICE / 4];
-	int			first = (blockIdx.x * TEAMS + threadIdx.x / GV_QUAD) * CENTROIDS;
+	int			team = blockIdx.x * TEAMS + threadIdx.x / GV_QUAD;
+	int			first = team * CENTROIDS;
 	int			query = blockIdx.y * QUERIES;
 	float		sums[CENTROIDS][QUERIES][4] = {};
 
@@ -87,11 +88,12 @@ coarse_kernel(GvCardModel card, GvBatch batch)
 		for (int q = 0; q < QUERIES; q++)
 		{
 			float		score = gv_add_sums<PRODUCT>(sums[c][q]);
+			float	   *to = batch.d_coarse +
+				(int64_t) (query + q) * card.nlists + first + c;
 
 			if (threadIdx.x % GV_QUAD == 0 && first + c < card.nlists &&
 				query + q < batch.n)
-				batch.d_coarse[(int64_t) (query + q) * card.nlists + first + c] =
-					score;
+				*to = score;
 		}
 }
 

@@ -41,9 +41,14 @@ gv_cuda_status(cudaError_t error)
 #define GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, ...) \
 	kernel<<<grid, threads, shared_bytes, stream>>>(__VA_ARGS__)
 #define GV_SHARED(name)		extern __shared__ uint4 name[]
+#define GV_LAUNCH_STEP(kernel, grid, threads, shared_bytes, stream, card, batch) \
+	gv_launch_step(kernel, grid, threads, shared_bytes, stream, card, batch)
 #else
+#define GV_LAUNCH_STEP(kernel, grid, threads, shared_bytes, stream, card, batch) \
+	(GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, *(card), *(batch)), \
+	 cudaSuccess)
 #define GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, ...) \
-	gv_emulate(grid, threads, shared_bytes, [&] { kernel(__VA_ARGS__); })
+	gv_emulate_launch(grid, threads, shared_bytes, kernel, __VA_ARGS__)
 #define GV_SHARED(name)		uint4 *name = gv_emulated_shared()
 #endif
 
@@ -94,12 +99,19 @@ gv_block_shape(int32_t m)
 	return shape;
 }
 
+/* Elements of a query's look-up table [chunks * 32][GV_CODEWORDS]. */
+static inline int32_t
+gv_table_floats(const GvBlockShape *shape)
+{
+	return shape->chunks * 2 * GV_CHUNK * GV_CODEWORDS;
+}
+
 /* A list as kernels see it. */
 struct GvCardList
 {
 	const uint8_t *d_blocks;
 	uint32_t	nblocks;
-	uint32_t	unused;
+	uint32_t	nlive;			/* copies that are */
 };
 
 /*
@@ -212,6 +224,8 @@ struct GvMirror
 	int64_t		nblocks;		/* of all lists */
 	cudaStream_t stream;		/* of changes; nobody waits for it */
 	cudaEvent_t changed;		/* ... but searches, for the last change */
+	uint64_t	version;		/* of the last change: a number of its own, in
+								 * the whole process */
 	GvStaging	staging;
 	uint8_t    *raw;			/* [block_bytes] a block read back */
 	uint8_t    *view;			/* ... and as GvBlock wants it */
@@ -241,43 +255,130 @@ struct GvFound
 {
 	int32_t		nprobed;
 	int32_t		nhits;
+	int64_t		copies;			/* in the probed lists */
 };
+
+/* How a query's nearest lists were chosen from approximate scores (near.cu). */
+enum GvNearWay
+{
+	GV_NEAR_RUNS,				/* by the least score of every 32 lists */
+	GV_NEAR_ALL,				/* by all approximate scores */
+	GV_NEAR_EXACT,				/* by all exact scores */
+	GV_NEAR_WAYS
+};
+
+/* What near.cu needs beside; nothing unless gv_gpu_near_fits. */
+struct GvNear
+{
+	uint16_t   *d_halves;		/* [n][half_dims] queries in half precision */
+	float	   *d_margins;		/* [n] how far the approximate score of one of
+								 * the nearest lists may lie behind that of
+								 * another list; infinite: nobody knows */
+	float	   *d_least;		/* [n][nruns] the least score of each run */
+	unsigned   *d_ways;			/* [GV_NEAR_WAYS] queries that went each way;
+								 * the searcher's, and it only counts */
+};
+
+#define GV_RUN				32	/* lists side by side */
+
+/* Runs of a number of lists. */
+static __host__ __device__ inline int32_t
+gv_nruns(int32_t nlists)
+{
+	return (nlists + GV_RUN - 1) / GV_RUN;
+}
 
 /*
  * A batch under way, passed to kernels by value.  n searches, whose arrays lie
- * side by side with room for the largest of each.
+ * side by side with room for the largest of each.  in_ and out_ are the host's
+ * memory, which the card reads once and writes once, across the bus; what
+ * kernels hand each other is the card's.  Hits are written 16 bytes at a time.
  */
 struct GvBatch
 {
 	int32_t		n;
 	int32_t		probes;			/* most of any search */
 	int32_t		capacity;
+	bool		overlap;		/* a step may be launched before the last one
+								 * has ended: see gv_step_begins */
 	int64_t		copies;			/* room for scores of a search */
-	const float *d_queries;		/* [n][dims] */
-	const GvWanted *d_wanted;	/* [n] */
+	const float *in_queries;	/* [n][dims] */
+	const GvWanted *in_wanted;	/* [n] */
+	float	   *d_queries;
+	GvWanted   *d_wanted;
+	float	   *d_tables;		/* [n][chunks * 32][GV_CODEWORDS] */
 	float	   *d_coarse;		/* [n][nlists] */
 	GvProbe    *d_probed;		/* [n][probes] */
 	uint32_t   *d_starts;		/* [n][probes + 1] first block of each probe */
 	float	   *d_scores;		/* [n][copies]; dead: +infinity */
-	GvHit	   *d_hits;			/* [n][capacity] */
-	GvBound    *d_bounds;		/* [n][capacity], or NULL */
-	GvFound    *d_found;		/* [n] */
+	uint4	   *d_hits;			/* GvHit [n][capacity] */
+	GvFound    *d_found;		/* [n] its copies are in out_found only */
+	GvNear		near;
+	GvProbe    *out_probed;		/* [n][probes] */
+	uint4	   *out_hits;		/* GvHit [n][capacity] */
+	GvBound    *out_bounds;		/* [n][capacity], or NULL */
+	GvFound    *out_found;		/* [n] */
 };
+
+/* A batch's launches, recorded to be made again at once (replay.cu). */
+struct GvReplay
+{
+	GvCardModel card;			/* what all kernels were given */
+	GvBatch		batch;
+	cudaGraphExec_t graph;		/* NULL: none */
+	uint64_t	used;			/* when, by the searcher's clock */
+};
+
+#define GV_REPLAYS			64
 
 struct GvSearcher
 {
 	cudaStream_t stream;
 	int			nsms;
+	bool		overlap;		/* of batches */
+	uint64_t	version;		/* of a mirror: its changes are done */
 	GvBuffer	in;				/* pinned: queries, wanted */
-	GvBuffer	d_in;
-	GvBuffer	out;			/* pinned: found, probed, hits */
-	GvBuffer	d_out;
-	GvBuffer	d_work;			/* coarse, starts, scores */
+	GvBuffer	out;			/* pinned: found, probed, hits, bounds */
+	GvBuffer	d_work;			/* all that kernels hand each other */
 	GvBuffer	d_sort;			/* of long selections */
-	GvBuffer	d_near;			/* of near.cu */
+	GvReplay	replays[GV_REPLAYS];
+	uint64_t	clock;
+	GvBuffer	d_ways;			/* see GvNear */
+	GvSearch   *searches;		/* [n] that are under way */
+	int32_t		n;
 };
 
-/* coarse.cu, scan.cu, select.cu, sort.cu, bound.cu: each one step of a batch. */
+#ifdef __CUDACC__
+/*
+ * Launch a kernel that begins with gv_step_begins: where the card can, while
+ * the one before it still runs.
+ */
+static inline cudaError_t
+gv_launch_step(void (*kernel) (GvCardModel, GvBatch), dim3 grid, int threads,
+			   size_t shared_bytes, cudaStream_t stream,
+			   const GvCardModel *card, const GvBatch *batch)
+{
+	cudaLaunchConfig_t config = {};
+	cudaLaunchAttribute attribute = {};
+
+	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	attribute.val.programmaticStreamSerializationAllowed = 1;
+	config.gridDim = grid;
+	config.blockDim = dim3(threads);
+	config.dynamicSmemBytes = shared_bytes;
+	config.stream = stream;
+	config.attrs = &attribute;
+	config.numAttrs = batch->overlap ? 1 : 0;
+	return cudaLaunchKernelEx(&config, kernel, *card, *batch);
+}
+#endif
+
+/*
+ * table.cu, coarse.cu, select.cu, scan.cu, sort.cu, bound.cu: each one step of
+ * a batch.
+ */
+extern GvStatus gv_gpu_table(const GvCardModel *card, const GvBatch *batch,
+							 cudaStream_t stream);
 extern GvStatus gv_gpu_coarse(const GvCardModel *card, const GvBatch *batch,
 							  cudaStream_t stream);
 extern GvStatus gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
@@ -295,10 +396,28 @@ extern GvStatus gv_gpu_sort_copies(const GvCardModel *card,
 								   const GvBatch *batch,
 								   GvSearcher *searcher);
 
-/* near.cu: the same lists as coarse.cu and select.cu, for many queries */
+/* replay.cu */
+extern GvStatus gv_gpu_steps(const GvCardModel *card, const GvBatch *batch,
+							 GvSearcher *searcher);
+extern GvStatus gv_gpu_replay(const GvCardModel *card, const GvBatch *batch,
+							  GvSearcher *searcher);
+extern void gv_gpu_replays_drop(GvSearcher *searcher);
+
+/*
+ * near.cu: what coarse.cu and select.cu find, for many queries or lists; in
+ * two steps, of which product.cu has one and choose.cu the other.
+ */
 extern bool gv_gpu_near_fits(const GvCardModel *card, const GvBatch *batch);
 extern GvStatus gv_gpu_near(const GvCardModel *card, const GvBatch *batch,
-							GvSearcher *searcher);
+							cudaStream_t stream);
+extern GvStatus gv_gpu_product(const GvCardModel *card, const GvBatch *batch,
+							   cudaStream_t stream);
+extern GvStatus gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
+							  cudaStream_t stream);
+
+/* For checks: how many of a searcher's queries went each way so far. */
+extern "C" GvStatus gv_gpu_near_ways(GvSearcher *searcher,
+									 uint32_t ways[GV_NEAR_WAYS]);
 
 /* halves.cu: half copies of a mirror's centroids */
 extern int64_t gv_gpu_halves_bytes(const GvMirrorSpec *spec);
@@ -309,8 +428,9 @@ extern GvStatus gv_gpu_put_halves(GvMirror *mirror, int64_t first, int64_t n);
 /* search.cu */
 extern GvStatus gv_gpu_searcher(GvSearcher **searcher);
 extern void gv_gpu_searcher_drop(GvSearcher *searcher);
-extern GvStatus gv_gpu_search(GvSearcher *searcher, GvMirror *mirror,
-							  GvSearch *searches, int32_t n);
+extern GvStatus gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror,
+							 GvSearch *searches, int32_t n);
+extern GvStatus gv_gpu_finish(GvSearcher *searcher);
 
 /* records.cu: refine records of a mirror */
 extern int64_t gv_gpu_records_size(const GvMirrorSpec *spec);
@@ -322,6 +442,7 @@ extern GvStatus gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses,
 								  int32_t n, GvRefineItem *items);
 
 /* mirror.cu */
+extern GvStatus gv_mirror_changed(GvMirror *mirror);
 extern GvStatus gv_staging_take(GvMirror *mirror, size_t bytes,
 								size_t *offset);
 extern GvStatus gv_gpu_open(const char *devices, GvDevice *device);
@@ -341,6 +462,19 @@ extern GvStatus gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block,
  * Device code that several kernels use.
  */
 
+/*
+ * The beginning of a step that was perhaps launched early: the next may be,
+ * too, and nothing of the last one's may be touched before this returns.
+ */
+static __device__ __forceinline__ void
+gv_step_begins()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.launch_dependents;");
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /* A number that ascends as the float does; -0 and 0 are one. */
 static __device__ __forceinline__ uint32_t
 gv_ordered(float value)
@@ -354,6 +488,13 @@ static __device__ __forceinline__ float
 gv_unordered(uint32_t key)
 {
 	return __uint_as_float(key & 0x80000000u ? key & 0x7FFFFFFFu : ~key);
+}
+
+/* First dimension of sub-quantizer j <= m: see gv_sub_start. */
+static __device__ __forceinline__ int
+gv_card_sub_start(const GvCardModel &card, int j)
+{
+	return (int) ((int64_t) j * card.dims / card.m);
 }
 
 /* The score of an overflow or of NaN is GV_SCORE_MAX. */

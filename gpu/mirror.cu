@@ -50,6 +50,16 @@ gv_choose_device(void)
 	return gv_cuda_status(cudaSetDevice(chosen_device));
 }
 
+/* Searches to come wait for what the mirror's stream was told so far. */
+GvStatus
+gv_mirror_changed(GvMirror *mirror)
+{
+	static uint64_t versions;
+
+	mirror->version = __atomic_add_fetch(&versions, 1, __ATOMIC_RELAXED);
+	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));
+}
+
 /* Grow a searcher's buffer; what it held is lost. */
 GvStatus
 gv_buffer_need(GvBuffer *buffer, size_t bytes)
@@ -175,7 +185,7 @@ make_memory(GvMirror *mirror)
 	mirror->card.d_codebooks = mirror->d_codebooks;
 	mirror->card.d_centroids = mirror->d_centroids;
 	mirror->card.d_lists = mirror->d_lists;
-	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));
+	return gv_mirror_changed(mirror);
 }
 
 /* See gv_mirror_create. */
@@ -319,7 +329,7 @@ gv_gpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 	}
 	if (array == GV_CENTROIDS && n > 0)
 		GV_TRY(gv_gpu_put_halves(mirror, first, n));
-	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));
+	return gv_mirror_changed(mirror);
 }
 
 /* See gv_mirror_get_array. */
@@ -499,8 +509,10 @@ gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 									cudaMemcpyHostToDevice, mirror->stream));
 
 	/* 3. into its place */
+	note_live(mirror, list, piece);
 	entry.d_blocks = list->d_blocks;
-	entry.nblocks = piece->first + n;
+	entry.nblocks = list->nblocks;
+	entry.nlive = (uint32_t) list->nlive;
 	GV_LAUNCH(place_kernel, n * GV_WARP / THREADS + 1, THREADS, 0,
 			  mirror->stream, *shape, n, (const uint32_t *) d_memory,
 			  (const float *) (d_memory + way.t),
@@ -509,8 +521,7 @@ gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 			  list->d_blocks + (int64_t) piece->first * shape->block_bytes,
 			  mirror->d_lists + piece->list, entry);
 	GV_CUDA_TRY(cudaGetLastError());
-	note_live(mirror, list, piece);
-	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));
+	return gv_mirror_changed(mirror);
 }
 
 /* See gv_mirror_get_block. */
@@ -567,5 +578,6 @@ extern "C" const GvMirrorBackend gv_cuda_mirrors = {
 	.get_refine = gv_gpu_get_refine,
 	.searcher = gv_gpu_searcher,
 	.searcher_drop = gv_gpu_searcher_drop,
-	.search = gv_gpu_search
+	.begin = gv_gpu_begin,
+	.finish = gv_gpu_finish
 };

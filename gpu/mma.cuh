@@ -121,7 +121,12 @@ gv_load_matrices(uint32_t (&words)[4], const void *shared_row)
 
 	gv_emulated_share((uint64_t) (uintptr_t) shared_row, rows);
 	for (int m = 0; m < 4; m++)
-		words[m] = ((const uint32_t *) (uintptr_t) rows[8 * m + lane / 4])[lane % 4];
+	{
+		const uint32_t *row = (const uint32_t *) (uintptr_t)
+			rows[8 * m + lane / 4];
+
+		words[m] = row[lane % 4];
+	}
 }
 
 static inline void

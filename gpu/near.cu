@@ -1,7 +1,8 @@
 /*
  * near.cu
- *		The nearest lists of many queries, or of many lists: scores in half precision from tensor
- *		cores, and exact ones for the lists that may be among the nearest.
+ *		The nearest lists of many queries, or of very many lists: scores in
+ *		half precision from tensor cores, and exact ones for the lists that may
+ *		be among the nearest.
  *
  *		halve	queries to half precision, and what that can do to scores
  *		product	approximate scores of all lists (product.cu)
@@ -18,7 +19,7 @@
  *	- the tensor core adds products of halves, exact in fp32, in groups of 4 to
  *	  16 and the sum so far, aligned to the largest and cut to 24 bits or more
  *	  (Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor
- *	  cores", 2021): less than 20 * 2^-23 (Q + E)(C + F) for 16 dimensions,
+ *	  cores", 2021): at most 24 * 2^-23 (Q + E)(C + F) for 16 dimensions,
  *	  for which (dims + 32) 2^-22 (Q + E)(C + F) is taken
  *	- the exact score, and |c|^2 and the last two roundings of a, have relative
  *	  errors below (dims / 16 + 32) 2^-24 of numbers below (Q + C + E + F)^2
@@ -29,10 +30,8 @@
  * and a list that has no larger one has an approximate score up to
  * a_p + 2 eps: the margin.
  */
-#include <string.h>
-
 #include "select.cuh"
-#include "near.cuh"
+#include "gv_cuda.h"
 #include "mma.cuh"
 
 #define THREADS			256
@@ -87,12 +86,12 @@ margin(const GvCardModel &card, float query, float query_error)
 
 /* A warp a query. */
 static __global__ void __launch_bounds__(THREADS)
-halve_kernel(GvCardModel card, GvBatch batch, GvNear near)
+halve_kernel(GvCardModel card, GvBatch batch)
 {
 	int			lane = threadIdx.x % GV_WARP;
 	int			query = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
 	const float *from = batch.d_queries + (int64_t) query * card.dims;
-	uint16_t   *to = near.d_queries + (int64_t) query * card.half_dims;
+	uint16_t   *to = batch.near.d_halves + (int64_t) query * card.half_dims;
 	float		square = 0.0f;
 	float		error = 0.0f;
 
@@ -111,7 +110,8 @@ halve_kernel(GvCardModel card, GvBatch batch, GvNear near)
 	square = add_warp(square);
 	error = add_warp(error);
 	if (lane == 0)
-		near.d_margins[query] = margin(card, length(square), length(error));
+		batch.near.d_margins[query] = margin(card, length(square),
+											 length(error));
 }
 
 /* Is this the way for a batch? */
@@ -126,71 +126,24 @@ gv_gpu_near_fits(const GvCardModel *card, const GvBatch *batch)
 		batch->probes <= card->nlists / LEAST_SHARE;
 }
 
-/* Advance *next by bytes, rounded up; returns what it was. */
-static size_t
-carve(size_t *next, size_t bytes)
-{
-	size_t		start = *next;
-
-	*next += (bytes + 255) / 256 * 256;
-	return start;
-}
-
-/* Memory for a batch; the outcomes stand first and are kept. */
-static GvStatus
-prepare(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher,
-		GvNear *near)
-{
-	size_t		n = batch->n;
-	size_t		bytes = 0;
-	size_t		outcomes = carve(&bytes, GV_NEAR_WAYS * sizeof(unsigned));
-	size_t		margins;
-	size_t		queries;
-	size_t		least;
-	bool		anew;
-	char	   *memory;
-
-	near->nruns = (card->nlists + GV_RUN - 1) / GV_RUN;
-	margins = carve(&bytes, n * sizeof(float));
-	queries = carve(&bytes, n * card->half_dims * sizeof(uint16_t));
-	least = carve(&bytes, n * near->nruns * sizeof(float));
-	anew = bytes > searcher->d_near.bytes;
-	GV_TRY(gv_buffer_need(&searcher->d_near, bytes));
-	memory = (char *) searcher->d_near.memory;
-	if (anew)
-		GV_CUDA_TRY(cudaMemsetAsync(memory, 0, margins, searcher->stream));
-	near->d_outcomes = (unsigned *) (memory + outcomes);
-	near->d_margins = (float *) (memory + margins);
-	near->d_queries = (uint16_t *) (memory + queries);
-	near->d_least = (float *) (memory + least);
-	return GV_OK;
-}
-
 /* d_probed, d_starts and nprobed of a batch; d_coarse is used up. */
 GvStatus
 gv_gpu_near(const GvCardModel *card, const GvBatch *batch,
-			GvSearcher *searcher)
+			cudaStream_t stream)
 {
-	cudaStream_t stream = searcher->stream;
-	GvNear		near;
-
-	GV_TRY(prepare(card, batch, searcher, &near));
 	GV_LAUNCH(halve_kernel, (batch->n + WARPS - 1) / WARPS, THREADS, 0, stream,
-			  *card, *batch, near);
+			  *card, *batch);
 	GV_CUDA_TRY(cudaGetLastError());
-	GV_TRY(gv_gpu_product(card, batch, &near, stream));
-	return gv_gpu_choose(card, batch, &near, stream);
+	GV_TRY(gv_gpu_product(card, batch, stream));
+	return gv_gpu_choose(card, batch, stream);
 }
 
-/* See near.cuh. */
+/* See gv_cuda.h. */
 GvStatus
 gv_gpu_near_ways(GvSearcher *searcher, uint32_t ways[GV_NEAR_WAYS])
 {
-	memset(ways, 0, GV_NEAR_WAYS * sizeof(uint32_t));
-	if (searcher->d_near.memory == NULL)
-		return GV_OK;
 	GV_TRY(gv_choose_device());
-	GV_CUDA_TRY(cudaMemcpyAsync(ways, searcher->d_near.memory,
+	GV_CUDA_TRY(cudaMemcpyAsync(ways, searcher->d_ways.memory,
 								GV_NEAR_WAYS * sizeof(uint32_t),
 								cudaMemcpyDeviceToHost, searcher->stream));
 	return gv_cuda_status(cudaStreamSynchronize(searcher->stream));

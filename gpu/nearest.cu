@@ -63,7 +63,6 @@ void
 gv_finder_drop(GvFinder *finder)
 {
 	gv_buffer_free(&finder->d_batch);
-	gv_buffer_free(&finder->searcher.d_near);
 	gv_buffer_free(&finder->searcher.d_sort);
 	gv_buffer_free(&finder->searcher.d_work);
 }
@@ -113,6 +112,10 @@ prepare(GvFinder *finder, const GvCardModel *card, int32_t n, int32_t p,
 	size_t		starts = carve(&bytes, (size_t) n * (p + 1) * 4);
 	size_t		wanted = carve(&bytes, (size_t) n * sizeof(GvWanted));
 	size_t		found = carve(&bytes, (size_t) n * sizeof(GvFound));
+	size_t		halves = carve(&bytes, (size_t) n * card->half_dims * 2);
+	size_t		margins = carve(&bytes, (size_t) n * 4);
+	size_t		least = carve(&bytes, (size_t) n * gv_nruns(card->nlists) * 4);
+	size_t		ways = carve(&bytes, GV_NEAR_WAYS * sizeof(unsigned));
 	char	   *memory;
 
 	GV_TRY(gv_buffer_need(&finder->d_batch, bytes));
@@ -122,10 +125,17 @@ prepare(GvFinder *finder, const GvCardModel *card, int32_t n, int32_t p,
 	batch->capacity = 1;
 	batch->d_coarse = (float *) (memory + coarse);
 	batch->d_starts = (uint32_t *) (memory + starts);
-	batch->d_wanted = (const GvWanted *) (memory + wanted);
+	batch->d_wanted = (GvWanted *) (memory + wanted);
 	batch->d_found = (GvFound *) (memory + found);
+	batch->near.d_halves = (uint16_t *) (memory + halves);
+	batch->near.d_margins = (float *) (memory + margins);
+	batch->near.d_least = (float *) (memory + least);
+	batch->near.d_ways = (unsigned *) (memory + ways);
+	GV_CUDA_TRY(cudaMemsetAsync(batch->near.d_ways, 0,
+								GV_NEAR_WAYS * sizeof(unsigned),
+								finder->searcher.stream));
 	GV_LAUNCH(wanted_kernel, gv_blocks_for(n, THREADS), THREADS, 0,
-			  finder->searcher.stream, (GvWanted *) (memory + wanted), n, p);
+			  finder->searcher.stream, batch->d_wanted, n, p);
 	return gv_cuda_status(cudaGetLastError());
 }
 
@@ -143,10 +153,11 @@ gv_gpu_nearest(GvFinder *finder, const GvTargets *targets,
 	for (int64_t done = 0; done < n; done += piece)
 	{
 		batch.n = n - done < piece ? (int32_t) (n - done) : piece;
-		batch.d_queries = d_rows + done * card->dims;
+		/* only read */
+		batch.d_queries = (float *) d_rows + done * card->dims;
 		batch.d_probed = d_near + done * p;
 		if (gv_gpu_near_fits(card, &batch))
-			GV_TRY(gv_gpu_near(card, &batch, &finder->searcher));
+			GV_TRY(gv_gpu_near(card, &batch, finder->searcher.stream));
 		else
 		{
 			GV_TRY(gv_gpu_coarse(card, &batch, finder->searcher.stream));

@@ -10,13 +10,13 @@
  * stands at c ^ (r / 2 % 4) of its row, so that the 8 rows that ldmatrix reads
  * at a time are in 8 places of 16 bytes.
  *
- * Bytes from L2: a slice of a tile of 128 x 256 is 24 KB for 1 M products, 1,024
- * clocks of an SM, or 24 a clock and SM; of 128 x 128 it would be 32, and all
- * SMs together more than L2 gives.  Tiles of the same lists follow each other,
- * so that centroids in the card's memory are read once.
+ * Bytes from L2: a slice of a tile of 128 x 256 is 24 KB for 1 M products,
+ * 1,024 clocks of an SM, or 24 a clock and SM; of 128 x 128 it would be 32, and
+ * all SMs together more than L2 gives.  Tiles of the same lists follow each
+ * other, so that centroids in the card's memory are read once.
  */
 #include "select.cuh"
-#include "near.cuh"
+#include "gv_cuda.h"
 #include "mma.cuh"
 
 #define SLICE			32		/* dimensions at a time */
@@ -121,11 +121,12 @@ put_scores(const GvCardModel &card, const GvBatch &batch, int query, int list,
  */
 template <int QM, int LN>
 static __device__ __forceinline__ void
-finish(const GvCardModel &card, const GvBatch &batch, const GvNear &near,
+finish(const GvCardModel &card, const GvBatch &batch,
 	   float (&sums)[QM][2 * LN][4], int query, int list)
 {
 	constexpr int NTILES = GV_RUN / 8;
 	int			lane = threadIdx.x % GV_WARP;
+	int			nruns = gv_nruns(card.nlists);
 	float		weight = card.metric == GV_IP ? -1.0f : -2.0f;
 
 #pragma unroll
@@ -161,9 +162,8 @@ finish(const GvCardModel &card, const GvBatch &batch, const GvNear &near,
 			}
 			least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 1));
 			least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 2));
-			if (lane % 4 == 0 && q < batch.n &&
-				list / GV_RUN + r < near.nruns)
-				near.d_least[(int64_t) q * near.nruns + list / GV_RUN + r] =
+			if (lane % 4 == 0 && q < batch.n && list / GV_RUN + r < nruns)
+				batch.near.d_least[(int64_t) q * nruns + list / GV_RUN + r] =
 					least;
 		}
 	}
@@ -172,10 +172,10 @@ finish(const GvCardModel &card, const GvBatch &batch, const GvNear &near,
 /* A slice of all rows of a tile. */
 template <int QUERIES, int LISTS, int THREADS>
 static __device__ __forceinline__ void
-send_slice(const GvCardModel &card, const GvBatch &batch, const GvNear &near,
-		   int query, int list, int step, uint4 *stage)
+send_slice(const GvCardModel &card, const GvBatch &batch, int query, int list,
+		   int step, uint4 *stage)
 {
-	send_rows<QUERIES, THREADS>(stage, near.d_queries, query, batch.n,
+	send_rows<QUERIES, THREADS>(stage, batch.near.d_halves, query, batch.n,
 								card.half_dims, step);
 	send_rows<LISTS, THREADS>(stage + QUERIES * PIECES, card.d_halves, list,
 							  card.nlists, card.half_dims, step);
@@ -188,7 +188,7 @@ send_slice(const GvCardModel &card, const GvBatch &batch, const GvNear &near,
  */
 template <int QUERIES, int LISTS, int ACROSS>
 static __global__ void __launch_bounds__(2 * ACROSS *GV_WARP)
-product_kernel(GvCardModel card, GvBatch batch, GvNear near, int ntiles)
+product_kernel(GvCardModel card, GvBatch batch, int ntiles)
 {
 	constexpr int THREADS = 2 * ACROSS * GV_WARP;
 	constexpr int QM = QUERIES / 2 / 16;
@@ -207,8 +207,8 @@ product_kernel(GvCardModel card, GvBatch batch, GvNear near, int ntiles)
 	for (int step = 0; step < STAGES - 1; step++)
 	{
 		if (step < nsteps)
-			send_slice<QUERIES, LISTS, THREADS>(card, batch, near, query, list,
-												step, memory + step * STAGE);
+			send_slice<QUERIES, LISTS, THREADS>(card, batch, query, list, step,
+												memory + step * STAGE);
 		gv_commit_copies();
 	}
 
@@ -222,8 +222,8 @@ product_kernel(GvCardModel card, GvBatch batch, GvNear near, int ntiles)
 		gv_wait_copies<STAGES - 2>();
 		__syncthreads();
 		if (ahead < nsteps)
-			send_slice<QUERIES, LISTS, THREADS>(card, batch, near, query, list,
-												ahead, memory +
+			send_slice<QUERIES, LISTS, THREADS>(card, batch, query, list, ahead,
+												memory +
 												ahead % STAGES * STAGE);
 		gv_commit_copies();
 		multiply<QM, LN>(sums, stage, warp_query, stage + QUERIES * PIECES,
@@ -231,37 +231,35 @@ product_kernel(GvCardModel card, GvBatch batch, GvNear near, int ntiles)
 	}
 
 	/* 3. out */
-	finish<QM, LN>(card, batch, near, sums, query + warp_query,
+	finish<QM, LN>(card, batch, sums, query + warp_query,
 				   list + warp_list);
 }
 
 template <int QUERIES, int LISTS, int ACROSS>
 static GvStatus
-launch(const GvCardModel *card, const GvBatch *batch, const GvNear *near,
-	   cudaStream_t stream)
+launch(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
 {
 	constexpr int bytes = STAGES * (QUERIES + LISTS) * PIECES *
 		(int) sizeof(uint4);
 	int			ntiles = (batch->n + QUERIES - 1) / QUERIES;
-	unsigned	grid = (unsigned) ntiles * ((card->nlists + LISTS - 1) / LISTS);
+	int			across = (card->nlists + LISTS - 1) / LISTS;
 
 	if (bytes > 48 * 1024)
 		GV_CUDA_TRY(cudaFuncSetAttribute(product_kernel<QUERIES, LISTS, ACROSS>,
 										 cudaFuncAttributeMaxDynamicSharedMemorySize,
 										 bytes));
-	GV_LAUNCH((product_kernel<QUERIES, LISTS, ACROSS>), grid,
-			  2 * ACROSS * GV_WARP, bytes, stream, *card, *batch, *near,
-			  ntiles);
+	GV_LAUNCH((product_kernel<QUERIES, LISTS, ACROSS>), ntiles * across,
+			  2 * ACROSS * GV_WARP, bytes, stream, *card, *batch, ntiles);
 	return gv_cuda_status(cudaGetLastError());
 }
 
-/* See near.cuh. */
+/* d_coarse, approximate, and d_least of a batch. */
 GvStatus
 gv_gpu_product(const GvCardModel *card, const GvBatch *batch,
-			   const GvNear *near, cudaStream_t stream)
+			   cudaStream_t stream)
 {
 	/* few large tiles leave SMs without work */
 	if (batch->n <= SMALL_BATCH)
-		return launch<32, 64, 2>(card, batch, near, stream);
-	return launch<128, 256, 4>(card, batch, near, stream);
+		return launch<32, 64, 2>(card, batch, stream);
+	return launch<128, 256, 4>(card, batch, stream);
 }

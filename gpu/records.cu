@@ -186,7 +186,7 @@ gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 			  THREADS, 0, mirror->stream, mirror->card, n,
 			  mirror->staging.d_memory + offset, (int) stride);
 	GV_CUDA_TRY(cudaGetLastError());
-	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));
+	return gv_mirror_changed(mirror);
 }
 
 /* The record at an address into an item that is all zero; if there is one. */

@@ -2,16 +2,19 @@
  * search.cu
  *		A batch of queries, from coarse search to the best copies.
  *
- *		in		queries and what they want, one copy to the card
+ *		table	queries and what they want are read from the host's memory;
+ *				their look-up tables
  *		coarse	their scores against all centroids
  *		probes	the nearest lists, and a numbering of their blocks
  *		scan	the score S of every copy in them
  *		select	the best copies
  *		bound	what their refine records prove, if there are any
- *		out		all that, one copy back
  *
- * All on one stream; the host waits once, at the end.  Memory is taken when a
- * batch needs more than any before it.
+ * All on one stream.  The last steps write answers into the host's memory,
+ * from where the caller reads them: nothing is copied afterwards, and the host
+ * waits once.  Long batches go in parts, so that queries of the next are made
+ * ready while the card is at one.  Memory is taken when a batch needs more
+ * than any before it.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -19,8 +22,13 @@
 
 #include "gv_cuda.h"
 
-/* The most that scores of a batch may take; longer batches are cut. */
+/* What one part of a batch may have: memory of the card, and queries. */
 #define MOST_WORK		((int64_t) 1 << 30)
+#define MOST_QUERIES	1024
+
+/* Batches up to here are graphs; beyond, launches cost next to nothing. */
+#define MOST_REPLAYED	64
+#define MOST_SELECT		2048	/* beyond, selections are sorts: no graphs */
 
 /* See gv_searcher. */
 GvStatus
@@ -28,6 +36,7 @@ gv_gpu_searcher(GvSearcher **searcher)
 {
 	GvSearcher *made = (GvSearcher *) calloc(1, sizeof(GvSearcher));
 	int			device;
+	int			major = 0;
 	GvStatus	status;
 
 	if (made == NULL)
@@ -44,6 +53,17 @@ gv_gpu_searcher(GvSearcher **searcher)
 		status = gv_cuda_status(cudaDeviceGetAttribute(&made->nsms,
 													   cudaDevAttrMultiProcessorCount,
 													   device));
+	if (status == GV_OK)
+		status = gv_buffer_need(&made->d_ways, GV_NEAR_WAYS * sizeof(unsigned));
+	if (status == GV_OK)
+		status = gv_cuda_status(cudaMemsetAsync(made->d_ways.memory, 0,
+												made->d_ways.bytes,
+												made->stream));
+	if (status == GV_OK)
+		status = gv_cuda_status(cudaDeviceGetAttribute(&major,
+													   cudaDevAttrComputeCapabilityMajor,
+													   device));
+	made->overlap = major >= 9;
 	if (status != GV_OK)
 	{
 		gv_gpu_searcher_drop(made);
@@ -56,15 +76,14 @@ gv_gpu_searcher(GvSearcher **searcher)
 void
 gv_gpu_searcher_drop(GvSearcher *searcher)
 {
+	gv_gpu_replays_drop(searcher);
 	if (searcher->stream != NULL)
 		(void) cudaStreamDestroy(searcher->stream);
 	gv_buffer_free(&searcher->in);
-	gv_buffer_free(&searcher->d_in);
 	gv_buffer_free(&searcher->out);
-	gv_buffer_free(&searcher->d_out);
 	gv_buffer_free(&searcher->d_work);
 	gv_buffer_free(&searcher->d_sort);
-	gv_buffer_free(&searcher->d_near);
+	gv_buffer_free(&searcher->d_ways);
 	free(searcher);
 }
 
@@ -78,156 +97,240 @@ carve(size_t *next, size_t bytes)
 	return start;
 }
 
-/* Offsets of a batch's arrays in their buffers. */
-struct BatchPlaces
-{
-	size_t		queries;		/* in */
-	size_t		wanted;
-	size_t		in_bytes;
-	size_t		found;			/* out */
-	size_t		probed;
-	size_t		hits;
-	size_t		bounds;
-	size_t		out_bytes;
-	size_t		coarse;			/* work */
-	size_t		starts;
-	size_t		scores;
-	size_t		work_bytes;
-};
-
+/*
+ * Point a batch's arrays at memory: in and out follow those of the parts
+ * before it, work is every part's.  With NULL for memory only the sizes count.
+ */
 static void
-place_batch(const GvCardModel *card, const GvBatch *batch,
-			BatchPlaces *places)
+place_batch(const GvCardModel *card, GvSearcher *searcher, size_t *in_bytes,
+			size_t *out_bytes, size_t *work_bytes, GvBatch *batch)
 {
 	size_t		n = batch->n;
+	char	   *in = (char *) searcher->in.memory;
+	char	   *out = (char *) searcher->out.memory;
+	char	   *work = (char *) searcher->d_work.memory;
+	size_t		hit_bytes = n * batch->capacity * sizeof(GvHit);
+	size_t		query_bytes = n * card->dims * sizeof(float);
 
-	memset(places, 0, sizeof(*places));
-	places->queries = carve(&places->in_bytes,
-							n * card->dims * sizeof(float));
-	places->wanted = carve(&places->in_bytes, n * sizeof(GvWanted));
-	places->found = carve(&places->out_bytes, n * sizeof(GvFound));
-	places->probed = carve(&places->out_bytes,
-						   n * batch->probes * sizeof(GvProbe));
-	places->hits = carve(&places->out_bytes,
-						 n * batch->capacity * sizeof(GvHit));
+#define PLACE(array, next, bytes) \
+	batch->array = (decltype(batch->array)) ((uintptr_t) next + \
+											 carve(next##_bytes, bytes))
+	PLACE(in_queries, in, query_bytes);
+	PLACE(in_wanted, in, n * sizeof(GvWanted));
+	PLACE(out_probed, out, n * batch->probes * sizeof(GvProbe));
+	PLACE(out_hits, out, hit_bytes);
 	if (card->refine_slots > 0)
-		places->bounds = carve(&places->out_bytes,
-							   n * batch->capacity * sizeof(GvBound));
-	places->coarse = carve(&places->work_bytes,
-						   n * card->nlists * sizeof(float));
-	places->starts = carve(&places->work_bytes,
-						   n * (batch->probes + 1) * sizeof(uint32_t));
-	places->scores = carve(&places->work_bytes,
-						   n * batch->copies * sizeof(float));
-}
-
-/* Get the memory and point the batch at it. */
-static GvStatus
-prepare(GvSearcher *searcher, const GvCardModel *card,
-		const BatchPlaces *places, GvBatch *batch)
-{
-	char	   *d_in;
-	char	   *d_out;
-	char	   *d_work;
-
-	GV_TRY(gv_buffer_need(&searcher->in, places->in_bytes));
-	GV_TRY(gv_buffer_need(&searcher->d_in, places->in_bytes));
-	GV_TRY(gv_buffer_need(&searcher->out, places->out_bytes));
-	GV_TRY(gv_buffer_need(&searcher->d_out, places->out_bytes));
-	GV_TRY(gv_buffer_need(&searcher->d_work, places->work_bytes));
-	d_in = (char *) searcher->d_in.memory;
-	d_out = (char *) searcher->d_out.memory;
-	d_work = (char *) searcher->d_work.memory;
-	batch->d_queries = (const float *) (d_in + places->queries);
-	batch->d_wanted = (const GvWanted *) (d_in + places->wanted);
-	batch->d_found = (GvFound *) (d_out + places->found);
-	batch->d_probed = (GvProbe *) (d_out + places->probed);
-	batch->d_hits = (GvHit *) (d_out + places->hits);
-	if (card->refine_slots > 0)
-		batch->d_bounds = (GvBound *) (d_out + places->bounds);
-	batch->d_coarse = (float *) (d_work + places->coarse);
-	batch->d_starts = (uint32_t *) (d_work + places->starts);
-	batch->d_scores = (float *) (d_work + places->scores);
-	return GV_OK;
-}
-
-/* Hand the card's findings to their askers. */
-static void
-give_out(const GvSearcher *searcher, const BatchPlaces *places,
-		 const GvBatch *batch, const GvMirror *mirror, GvSearch *searches)
-{
-	const char *out = (const char *) searcher->out.memory;
-	const GvFound *found = (const GvFound *) (out + places->found);
-	const GvProbe *probed = (const GvProbe *) (out + places->probed);
-	const GvHit *hits = (const GvHit *) (out + places->hits);
-	const GvBound *bounds = (const GvBound *) (out + places->bounds);
-
-	for (int i = 0; i < batch->n; i++)
+		PLACE(out_bounds, out, n * batch->capacity * sizeof(GvBound));
+	PLACE(d_queries, work, query_bytes);
+	PLACE(d_wanted, work, n * sizeof(GvWanted));
+	PLACE(d_tables, work, n * gv_table_floats(&card->shape) * sizeof(float));
+	PLACE(d_coarse, work, n * card->nlists * sizeof(float));
+	PLACE(d_probed, work, n * batch->probes * sizeof(GvProbe));
+	PLACE(d_starts, work, n * (batch->probes + 1) * sizeof(uint32_t));
+	PLACE(d_scores, work, n * batch->copies * sizeof(float));
+	PLACE(d_hits, work, hit_bytes);
+	PLACE(d_found, work, n * sizeof(GvFound));
+	if (gv_gpu_near_fits(card, batch))
 	{
-		GvSearch   *search = &searches[i];
+		PLACE(near.d_halves, work, n * card->half_dims * sizeof(uint16_t));
+		PLACE(near.d_margins, work, n * sizeof(float));
+		PLACE(near.d_least, work, n * gv_nruns(card->nlists) * sizeof(float));
+		batch->near.d_ways = (unsigned *) searcher->d_ways.memory;
+	}
+#undef PLACE
+}
 
-		search->nprobed = found[i].nprobed;
-		search->nhits = found[i].nhits;
-		memcpy(search->probed, probed + (size_t) i * batch->probes,
-			   search->nprobed * sizeof(GvProbe));
-		memcpy(search->hits, hits + (size_t) i * batch->capacity,
-			   search->nhits * sizeof(GvHit));
-		if (search->bounds != NULL)
-			memcpy(search->bounds, bounds + (size_t) i * batch->capacity,
-				   search->nhits * sizeof(GvBound));
-		search->copies = 0;
-		for (int p = 0; p < search->nprobed; p++)
-			search->copies += mirror->lists[search->probed[p].list].nlive;
+/* The least number at or above one that has three binary digits. */
+static int64_t
+round_up(int64_t number)
+{
+	int64_t		step = 1;
+
+	while (step * 8 <= number)
+		step *= 2;
+	return (number + step - 1) / step * step;
+}
+
+/* Room for the scores of one search of so many probes. */
+static int64_t
+most_copies(const GvMirror *mirror, int32_t probes)
+{
+	int64_t		nblocks = (int64_t) probes * mirror->longest;
+
+	return round_up(nblocks < mirror->nblocks ? nblocks : mirror->nblocks) *
+		GV_BLOCK;
+}
+
+/* The shape of a batch of the first of n searches, as many as fit at once. */
+static void
+take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
+			  GvBatch *batch)
+{
+	memset(batch, 0, sizeof(*batch));
+	while (batch->n < n && batch->n < MOST_QUERIES)
+	{
+		const GvSearch *next = &searches[batch->n];
+		int32_t		probes = next->probes < mirror->spec.nlists ?
+			next->probes : mirror->spec.nlists;
+		int32_t		capacity = next->capacity > batch->capacity ?
+			next->capacity : batch->capacity;
+		int64_t		copies;
+
+		if (probes < batch->probes)
+			probes = batch->probes;
+		copies = most_copies(mirror, probes);
+		if (batch->n > 0 &&
+			(batch->n + 1) * ((copies + mirror->spec.nlists) * 4 +
+							  capacity * (int64_t) sizeof(GvHit)) > MOST_WORK)
+			break;
+		batch->n++;
+		batch->probes = probes;
+		batch->capacity = capacity;
+		batch->copies = copies;
 	}
 }
 
-/* All steps for as many searches as fit at once. */
-static GvStatus
-run(GvSearcher *searcher, const GvMirror *mirror, GvBatch *batch,
-	GvSearch *searches)
+/* Can a graph do it? */
+static bool
+is_small(const GvBatch *batch)
 {
-	const GvCardModel *card = &mirror->card;
-	BatchPlaces places;
-	char	   *in;
+	return batch->n <= MOST_REPLAYED && batch->probes <= MOST_SELECT &&
+		batch->capacity <= MOST_SELECT && batch->copies > 0;
+}
 
-	place_batch(card, batch, &places);
-	GV_TRY(prepare(searcher, card, &places, batch));
-	in = (char *) searcher->in.memory;
-	for (int i = 0; i < batch->n; i++)
+/*
+ * Round a small batch's shape up, so that few graphs serve many batches.  What
+ * searches are added want nothing.
+ */
+static void
+round_batch(const GvMirror *mirror, GvBatch *batch)
+{
+	int64_t		probes = round_up(batch->probes);
+
+	batch->n = (int32_t) round_up(batch->n);
+	batch->probes = (int32_t) (probes < mirror->spec.nlists ? probes :
+							   mirror->spec.nlists);
+	batch->capacity = (int32_t) round_up(batch->capacity);
+	batch->copies = most_copies(mirror, batch->probes);
+}
+
+/* Queries of n searches, and what they want, to where the card looks. */
+static void
+put_queries(const GvCardModel *card, const GvBatch *batch,
+			const GvSearch *searches, int32_t n)
+{
+	float	   *queries = (float *) batch->in_queries;
+	GvWanted   *wanted = (GvWanted *) batch->in_wanted;
+
+	memset(wanted + n, 0, (batch->n - n) * sizeof(GvWanted));
+	for (int32_t i = 0; i < n; i++)
 	{
-		GvWanted   *wanted = (GvWanted *) (in + places.wanted) + i;
-
-		memcpy(in + places.queries + (size_t) i * card->dims * sizeof(float),
-			   searches[i].query, card->dims * sizeof(float));
-		wanted->probes = searches[i].probes;
-		wanted->capacity = searches[i].capacity;
-		wanted->length = card->refine_slots == 0 ? 0 :
+		memcpy(queries + (size_t) i * card->dims, searches[i].query,
+			   card->dims * sizeof(float));
+		wanted[i].probes = searches[i].probes;
+		wanted[i].capacity = searches[i].capacity;
+		wanted[i].length = card->refine_slots == 0 ? 0 :
 			sqrt(-gv_distance_ip(searches[i].query, searches[i].query,
 								 card->dims));
 	}
+}
 
-	GV_CUDA_TRY(cudaStreamWaitEvent(searcher->stream, mirror->changed, 0));
-	GV_CUDA_TRY(cudaMemcpyAsync(searcher->d_in.memory, in, places.in_bytes,
-								cudaMemcpyHostToDevice, searcher->stream));
-	GV_CUDA_TRY(cudaMemsetAsync(batch->d_found, 0,
-								batch->n * sizeof(GvFound),
-								searcher->stream));
-	if (gv_gpu_near_fits(card, batch))
-		GV_TRY(gv_gpu_near(card, batch, searcher));
-	else
+/*
+ * Memory for what is found of n searches, with room for those that a small
+ * part is rounded up by; the same for all small batches.
+ */
+static size_t
+found_bytes(int32_t n)
+{
+	return ((n > MOST_REPLAYED ? n : MOST_REPLAYED) + MOST_REPLAYED) *
+		sizeof(GvFound);
+}
+
+/* Tell the askers where their answers will be. */
+static void
+place_answers(const GvBatch *batch, GvSearch *searches, int32_t n)
+{
+	for (int32_t i = 0; i < n; i++)
 	{
-		GV_TRY(gv_gpu_coarse(card, batch, searcher->stream));
-		GV_TRY(gv_gpu_probes(card, batch, searcher));
+		size_t		first = (size_t) i * batch->capacity;
+
+		searches[i].probed = batch->out_probed + (size_t) i * batch->probes;
+		searches[i].hits = (GvHit *) batch->out_hits + first;
+		searches[i].bounds = searches[i].bounded ?
+			batch->out_bounds + first : NULL;
 	}
-	GV_TRY(gv_gpu_scan(card, batch, searcher));
-	GV_TRY(gv_gpu_select(card, batch, searcher));
-	if (card->refine_slots > 0)
-		GV_TRY(gv_gpu_bound(card, batch, searcher->stream));
-	GV_CUDA_TRY(cudaMemcpyAsync(searcher->out.memory, searcher->d_out.memory,
-								places.out_bytes, cudaMemcpyDeviceToHost,
-								searcher->stream));
-	GV_CUDA_TRY(cudaStreamSynchronize(searcher->stream));
-	give_out(searcher, &places, batch, mirror, searches);
+}
+
+/* The shape of the next part of a batch. */
+static int32_t
+next_part(const GvMirror *mirror, const GvSearch *searches, int32_t n,
+		  GvBatch *batch, bool *small)
+{
+	int32_t		taken;
+
+	take_searches(mirror, searches, n, batch);
+	taken = batch->n;
+	*small = is_small(batch);
+	if (*small)
+		round_batch(mirror, batch);
+	return taken;
+}
+
+/* Memory for all parts of n searches. */
+static GvStatus
+prepare(GvSearcher *searcher, const GvMirror *mirror,
+		const GvSearch *searches, int32_t n)
+{
+	size_t		in_bytes = 0;
+	size_t		out_bytes = found_bytes(n);
+	size_t		most_bytes = 0;
+
+	for (int32_t done = 0; done < n;)
+	{
+		size_t		work_bytes = 0;
+		GvBatch		batch;
+		bool		small;
+
+		done += next_part(mirror, searches + done, n - done, &batch, &small);
+		place_batch(&mirror->card, searcher, &in_bytes, &out_bytes,
+					&work_bytes, &batch);
+		if (most_bytes < work_bytes)
+			most_bytes = work_bytes;
+	}
+	GV_TRY(gv_buffer_need(&searcher->in, in_bytes));
+	GV_TRY(gv_buffer_need(&searcher->out, out_bytes));
+	return gv_buffer_need(&searcher->d_work, most_bytes);
+}
+
+/* Start all parts of n searches. */
+static GvStatus
+start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
+	  int32_t n)
+{
+	const GvCardModel *card = &mirror->card;
+	size_t		in_bytes = 0;
+	size_t		out_bytes = found_bytes(n);
+
+	for (int32_t done = 0; done < n;)
+	{
+		size_t		work_bytes = 0;
+		GvBatch		batch;
+		bool		small;
+		int32_t		taken = next_part(mirror, searches + done, n - done,
+									  &batch, &small);
+
+		batch.overlap = searcher->overlap;
+		place_batch(card, searcher, &in_bytes, &out_bytes, &work_bytes,
+					&batch);
+		batch.out_found = (GvFound *) searcher->out.memory + done;
+		put_queries(card, &batch, searches + done, taken);
+		if (small)
+			GV_TRY(gv_gpu_replay(card, &batch, searcher));
+		else
+			GV_TRY(gv_gpu_steps(card, &batch, searcher));
+		place_answers(&batch, searches + done, taken);
+		done += taken;
+	}
 	return GV_OK;
 }
 
@@ -247,52 +350,50 @@ check_starts(GvMirror *mirror)
 	return mirror->checked;
 }
 
-/* Room for the scores of one search of so many probes. */
-static int64_t
-most_copies(const GvMirror *mirror, int32_t probes)
-{
-	int64_t		nblocks = (int64_t) probes * mirror->longest;
-
-	return (nblocks < mirror->nblocks ? nblocks : mirror->nblocks) * GV_BLOCK;
-}
-
-/* See gv_mirror_search. */
+/* See gv_mirror_begin. */
 GvStatus
-gv_gpu_search(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
-			  int32_t n)
+gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
+			 int32_t n)
 {
+	GvStatus	status;
+
 	if (!check_starts(mirror))
 		return GV_INVALID;
 	for (int32_t i = 0; i < n; i++)
-		if (searches[i].bounds != NULL && mirror->card.refine_slots == 0)
+		if (searches[i].bounded && mirror->card.refine_slots == 0)
 			return GV_INVALID;
 	GV_TRY(gv_choose_device());
-	for (int32_t done = 0; done < n;)
+	GV_TRY(prepare(searcher, mirror, searches, n));
+	if (searcher->version != mirror->version)
+		GV_CUDA_TRY(cudaStreamWaitEvent(searcher->stream, mirror->changed, 0));
+	status = start(searcher, mirror, searches, n);
+	if (status != GV_OK)
 	{
-		GvBatch		batch;
-
-		memset(&batch, 0, sizeof(batch));
-		while (done + batch.n < n)
-		{
-			const GvSearch *next = &searches[done + batch.n];
-			int32_t		probes = next->probes < mirror->spec.nlists ?
-				next->probes : mirror->spec.nlists;
-			int64_t		copies;
-
-			if (probes < batch.probes)
-				probes = batch.probes;
-			copies = most_copies(mirror, probes);
-			if (batch.n > 0 &&
-				(batch.n + 1) * (copies + mirror->spec.nlists) * 4 > MOST_WORK)
-				break;
-			batch.n++;
-			batch.probes = probes;
-			batch.copies = copies;
-			if (next->capacity > batch.capacity)
-				batch.capacity = next->capacity;
-		}
-		GV_TRY(run(searcher, mirror, &batch, searches + done));
-		done += batch.n;
+		/* what has begun uses the searcher's memory */
+		(void) cudaStreamSynchronize(searcher->stream);
+		return status;
 	}
+	searcher->version = mirror->version;
+	searcher->searches = searches;
+	searcher->n = n;
+	return GV_OK;
+}
+
+/* See gv_mirror_finish. */
+GvStatus
+gv_gpu_finish(GvSearcher *searcher)
+{
+	const GvFound *found = (const GvFound *) searcher->out.memory;
+
+	GV_CUDA_TRY(cudaStreamSynchronize(searcher->stream));
+	for (int32_t i = 0; i < searcher->n; i++)
+	{
+		GvSearch   *search = &searcher->searches[i];
+
+		search->nprobed = found[i].nprobed;
+		search->nhits = found[i].nhits;
+		search->copies = found[i].copies;
+	}
+	searcher->n = 0;
 	return GV_OK;
 }

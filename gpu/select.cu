@@ -1,18 +1,20 @@
 /*
  * select.cu
- *		The nearest lists of a query, and the best copies in them, by
- *		WarpSelect (select.cuh).
+ *		The nearest lists of a query, and the best copies in them.
  *
- * One block of threads a query.  Each warp selects from its share of the
- * scores; the bound of one is a bound for all, through shared memory; then
- * the warps' queues are merged.  What is longer than WarpSelect takes goes to
- * sort.cu.
+ * One block of threads a query.  Few are sifted out (sift.cuh).  More are
+ * selected by WarpSelect (select.cuh): each warp from its share of the scores;
+ * the bound of one is a bound for all, through shared memory; then the warps'
+ * queues are merged.  What is longer than WarpSelect takes goes to sort.cu.
  */
-#include "select.cuh"
+#include "give.cuh"
 #include "gv_cuda.h"
+#include "number.cuh"
+#include "sift.cuh"
 
 #define MAX_SELECT		2048
 #define MAX_PROBES		65536	/* GvNearCopy has 16 bits for the probe */
+#define SIFT_PROBES		256		/* that a sift of copies has room for */
 #define OWN_SHARED		64		/* bytes that the kernels themselves declare */
 
 /*
@@ -51,9 +53,44 @@ count_real(const Item *items, int k)
 	return low;
 }
 
+/* All lists, as a source for gv_sift. */
+struct ListSource
+{
+	const float *scores;
+
+	__device__ __forceinline__ uint32_t
+	key(int i) const
+	{
+		return gv_ordered(scores[i]);
+	}
+
+	__device__ __forceinline__ uint64_t
+	id(int i) const
+	{
+		return i;
+	}
+};
+
+/* The nearest lists of query blockIdx.x, few, and where their blocks start. */
+static __global__ void __launch_bounds__(GV_SIFT_THREADS, 2)
+sift_lists_kernel(GvCardModel card, GvBatch batch)
+{
+	__shared__ GvSift sift;
+	int			query = blockIdx.x;
+	ListSource	source = {batch.d_coarse + (int64_t) query * card.nlists};
+	int			k;
+
+	gv_step_begins();
+	k = min(batch.d_wanted[query].probes, card.nlists);
+	gv_sift(source, card.nlists, k, sift);
+	gv_number_lists(card, batch, query, k, [&](int i)
+	{
+		return GvNearList {sift.keys[i], (uint32_t) sift.places[i]};
+	});
+}
+
 /*
- * The nearest lists of query blockIdx.x, in order, and where their blocks
- * start.  Shared: items [warps / 2 or 1][32 NW].
+ * The same of many.  Shared: items [warps / 2 or 1][32 NW].
  */
 template <int NW, int NT, int WARPS>
 static __global__ void __launch_bounds__(WARPS *GV_WARP)
@@ -65,15 +102,13 @@ probe_kernel(GvCardModel card, GvBatch batch)
 	int			query = blockIdx.x;
 	int			k = min(batch.d_wanted[query].probes, card.nlists);
 	const float *scores = batch.d_coarse + (int64_t) query * card.nlists;
-	GvProbe    *probed = batch.d_probed + (int64_t) query * batch.probes;
-	uint32_t   *starts = batch.d_starts + (int64_t) query * (batch.probes + 1);
 	GvWarpSelect<GvNearList, NW, NT> select;
 
 	/* 1. every warp its share of the lists */
 	if (threadIdx.x == 0)
 		bound = 0xFFFFFFFFu;
 	__syncthreads();
-	select.begin(k);
+	select.begin(max(k, 1));	/* a batch's spare places want none */
 	for (int first = 0; first < card.nlists; first += WARPS * GV_WARP)
 	{
 		int			list = first + threadIdx.x;
@@ -92,41 +127,98 @@ probe_kernel(GvCardModel card, GvBatch batch)
 		select.store(items);
 	__syncthreads();
 
-	/* 3. out, with a running sum of their blocks by the first warp */
-	for (int i = threadIdx.x; i < k; i += WARPS * GV_WARP)
-		probed[i] = {(int32_t) items[i].list, gv_unordered(items[i].key)};
-	if (threadIdx.x < GV_WARP)
+	/* 3. out */
+	gv_number_lists(card, batch, query, k, [&](int i)
 	{
-		uint32_t	sum = 0;
+		return items[i];
+	});
+}
 
-		for (int first = 0; first < k; first += GV_WARP)
-		{
-			int			i = first + threadIdx.x;
-			uint32_t	mine = i < k ? card.d_lists[items[i].list].nblocks : 0;
-			uint32_t	upto = mine;
+/* The copies of a query's probes, as a source for gv_sift. */
+struct CopySource
+{
+	const float *scores;
+	const uint32_t *starts;		/* shared [nprobed + 1] */
+	const uint8_t *const *blocks;	/* shared [nprobed] of each list */
+	int			nprobed;
+	const GvBlockShape &shape;
 
-#pragma unroll
-			for (int d = 1; d < GV_WARP; d *= 2)
-			{
-				uint32_t	before = __shfl_up_sync(GV_FULL_WARP, upto, d);
+	__device__ __forceinline__ uint32_t
+	key(int i) const
+	{
+		uint32_t	key = gv_ordered(scores[i]);
 
-				if ((int) threadIdx.x >= d)
-					upto += before;
-			}
-			if (i < k)
-				starts[i] = sum + upto - mine;
-			sum += __shfl_sync(GV_FULL_WARP, upto, GV_WARP - 1);
-		}
-		if (threadIdx.x == 0)
-		{
-			starts[k] = sum;
-			batch.d_found[query].nprobed = k;
-		}
+		return key < gv_ordered(__int_as_float(0x7F800000)) ? key :
+			GV_SIFT_NONE;
 	}
+
+	/* The row id's 48 bits, and then the probe. */
+	__device__ __forceinline__ uint64_t
+	id(int i) const
+	{
+		uint32_t	b = (uint32_t) i / GV_BLOCK;
+		uint32_t	lane = (uint32_t) i % GV_BLOCK;
+		int			probe = gv_probe_of(starts, nprobed, b);
+		const uint8_t *block = blocks[probe] +
+			(int64_t) (b - starts[probe]) * shape.block_bytes;
+		uint32_t	high = ((const uint32_t *) (block + shape.high))[lane];
+		uint32_t	low = ((const uint16_t *) (block + shape.low))[lane];
+
+		return (uint64_t) high << 32 | low << 16 | (uint32_t) probe;
+	}
+};
+
+/* The best copies of query blockIdx.x, few, ascending by (S, row id). */
+static __global__ void __launch_bounds__(GV_SIFT_THREADS, 2)
+sift_copies_kernel(GvCardModel card, GvBatch batch)
+{
+	__shared__ GvSift sift;
+	__shared__ const uint8_t *blocks[SIFT_PROBES];
+	__shared__ uint32_t starts[SIFT_PROBES + 1];
+	__shared__ unsigned long long copies;
+	int			query = blockIdx.x;
+	int			k;
+	int			nprobed;
+	int64_t		first_probe = (int64_t) query * batch.probes;
+	int64_t		first_hit = (int64_t) query * batch.capacity;
+	CopySource	source = {batch.d_scores + (int64_t) query * batch.copies,
+	starts, blocks, 0, card.shape};
+	int			count;
+
+	gv_step_begins();
+	k = batch.d_wanted[query].capacity;
+	nprobed = source.nprobed = batch.d_found[query].nprobed;
+
+	/* 1. where the probes' blocks are */
+	if (threadIdx.x == 0)
+		copies = 0;
+	__syncthreads();
+	for (int p = threadIdx.x; p <= nprobed; p += GV_SIFT_THREADS)
+		starts[p] = batch.d_starts[first_probe + query + p];
+	for (int p = threadIdx.x; p < nprobed; p += GV_SIFT_THREADS)
+	{
+		GvCardList	list = gv_give_probe(card, batch, first_probe + p);
+
+		blocks[p] = list.d_blocks;
+		atomicAdd(&copies, (unsigned long long) list.nlive);
+	}
+	__syncthreads();
+
+	/* 2. the copies */
+	count = (int) gv_sift(source, (int) starts[nprobed] * GV_BLOCK, k,
+						  sift);
+
+	/* 3. out */
+	for (int i = threadIdx.x; i < count; i += GV_SIFT_THREADS)
+		gv_give_hit(batch, first_hit + i, sift.keys[i],
+					(uint32_t) (sift.ids[i] >> 32),
+					(uint32_t) sift.ids[i] >> 16, sift.ids[i] & 0xFFFF);
+	if (threadIdx.x == 0)
+		gv_give_found(batch, query, nprobed, count, (int64_t) copies);
 }
 
 /*
- * The best copies of query blockIdx.x, ascending by (S, row id).
+ * The same of many copies, or in many lists.
  * Shared: items [warps / 2 or 1][32 NW].
  */
 template <int NW, int NT, int WARPS>
@@ -144,7 +236,7 @@ copy_kernel(GvCardModel card, GvBatch batch)
 	const uint32_t *starts = batch.d_starts +
 		(int64_t) query * (batch.probes + 1);
 	const float *scores = batch.d_scores + (int64_t) query * batch.copies;
-	GvHit	   *hits = batch.d_hits + (int64_t) query * batch.capacity;
+	int64_t		first_hit = (int64_t) query * batch.capacity;
 	uint32_t	nblocks = starts[nprobed];
 	GvWarpSelect<GvNearCopy, NW, NT> select;
 	int			count;
@@ -153,7 +245,7 @@ copy_kernel(GvCardModel card, GvBatch batch)
 	if (threadIdx.x == 0)
 		bound = 0xFFFFFFFFu;
 	__syncthreads();
-	select.begin(k);
+	select.begin(max(k, 1));	/* a batch's spare places want none */
 	for (uint32_t b = threadIdx.x / GV_WARP; b < nblocks; b += WARPS)
 	{
 		uint32_t	key = gv_ordered(scores[(int64_t) b * GV_WARP + lane]);
@@ -190,19 +282,10 @@ copy_kernel(GvCardModel card, GvBatch batch)
 	/* 3. out */
 	count = count_real(items, k);
 	for (int i = threadIdx.x; i < count; i += WARPS * GV_WARP)
-	{
-		GvHit		hit;
-
-		hit.score = gv_unordered(items[i].key);
-		hit.probe = items[i].low & 0xFFFF;
-		hit.rowid[0] = items[i].high >> 16;
-		hit.rowid[1] = items[i].high & 0xFFFF;
-		hit.rowid[2] = items[i].low >> 16;
-		hit.unused = 0;
-		hits[i] = hit;
-	}
-	if (threadIdx.x == 0)
-		batch.d_found[query].nhits = count;
+		gv_give_hit(batch, first_hit + i, items[i].key, items[i].high,
+					items[i].low >> 16, items[i].low & 0xFFFF);
+	if (threadIdx.x < GV_WARP)
+		gv_give_probes(card, batch, query, count);
 }
 
 /* One block of WARPS warps a query, with shared memory for their queues. */
@@ -250,14 +333,10 @@ gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
 
 	if (k > MAX_SELECT)
 		return gv_gpu_sort_probes(card, batch, searcher);
-	if (k <= 32)
-		return launch_probes<1, 1, 16>(card, batch, stream);
-	if (k <= 64)
-		return launch_probes<2, 2, 16>(card, batch, stream);
-	if (k <= 128)
-		return launch_probes<4, 2, 16>(card, batch, stream);
-	if (k <= 256)
-		return launch_probes<8, 4, 16>(card, batch, stream);
+	if (k <= GV_SIFT_MOST)
+		return gv_cuda_status(GV_LAUNCH_STEP(sift_lists_kernel, batch->n,
+											 GV_SIFT_THREADS, 0, stream, card,
+											 batch));
 	if (k <= 512)
 		return launch_probes<16, 8, 8>(card, batch, stream);
 	if (k <= 1024)
@@ -265,7 +344,7 @@ gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
 	return launch_probes<64, 8, 4>(card, batch, stream);
 }
 
-/* d_hits and nhits of a batch, from d_scores. */
+/* d_hits and all that comes out of a batch but bounds, from d_scores. */
 GvStatus
 gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
 			  GvSearcher *searcher)
@@ -275,12 +354,10 @@ gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
 
 	if (k > MAX_SELECT || batch->probes > MAX_PROBES)
 		return gv_gpu_sort_copies(card, batch, searcher);
-	if (k <= 32)
-		return launch_copies<1, 1, 16>(card, batch, stream);
-	if (k <= 64)
-		return launch_copies<2, 2, 16>(card, batch, stream);
-	if (k <= 128)
-		return launch_copies<4, 2, 16>(card, batch, stream);
+	if (k <= GV_SIFT_MOST && batch->probes <= SIFT_PROBES)
+		return gv_cuda_status(GV_LAUNCH_STEP(sift_copies_kernel, batch->n,
+											 GV_SIFT_THREADS, 0, stream, card,
+											 batch));
 	if (k <= 256)
 		return launch_copies<8, 4, 16>(card, batch, stream);
 	if (k <= 512)

@@ -9,6 +9,7 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
 
+#include "give.cuh"
 #include "gv_cuda.h"
 
 #define THREADS			256
@@ -120,11 +121,13 @@ gv_gpu_sort_probes(const GvCardModel *card, const GvBatch *batch,
 	{
 		size_t		bytes = memory.temporary_bytes;
 
-		GV_LAUNCH(list_keys_kernel, blocks_for(n), THREADS, 0, stream, batch->d_coarse + query * n, (int) n, memory.keys[0],
-			 memory.values[0]);
+		GV_LAUNCH(list_keys_kernel, blocks_for(n), THREADS, 0, stream,
+				  batch->d_coarse + query * n, (int) n, memory.keys[0],
+				  memory.values[0]);
 		GV_TRY(sort_pairs(&memory, n, 32, stream));
-		GV_LAUNCH(list_out_kernel, blocks_for(n + 1), THREADS, 0, stream, *card, *batch, query, memory.keys[1], memory.values[1],
-			 memory.values[0]);
+		GV_LAUNCH(list_out_kernel, blocks_for(n + 1), THREADS, 0, stream,
+				  *card, *batch, query, memory.keys[1], memory.values[1],
+				  memory.values[0]);
 		GV_CUDA_TRY(cudaGetLastError());
 		/* what lies behind a query's own probes is never read */
 		GV_CUDA_TRY(cub::DeviceScan::ExclusiveSum(memory.temporary, bytes,
@@ -210,7 +213,6 @@ copy_out_kernel(GvCardModel card, GvBatch batch, int query, int64_t n,
 	const uint8_t *block;
 	uint64_t	rowid;
 	int			probe;
-	GvHit		hit;
 
 	if (i == 0 && (k == 0 || keys[0] >= dead))
 		batch.d_found[query].nhits = 0;
@@ -220,13 +222,17 @@ copy_out_kernel(GvCardModel card, GvBatch batch, int query, int64_t n,
 		batch.d_found[query].nhits = (int32_t) i + 1;
 	block = block_at(card, batch, query, positions[i], &probe);
 	rowid = rowid_at(card, block, positions[i] % GV_BLOCK);
-	hit.score = gv_unordered((uint32_t) keys[i]);
-	hit.probe = probe;
-	hit.rowid[0] = (uint16_t) (rowid >> 32);
-	hit.rowid[1] = (uint16_t) (rowid >> 16);
-	hit.rowid[2] = (uint16_t) rowid;
-	hit.unused = 0;
-	batch.d_hits[(int64_t) query * batch.capacity + i] = hit;
+	gv_give_hit(batch, (int64_t) query * batch.capacity + i,
+				(uint32_t) keys[i], (uint32_t) (rowid >> 16),
+				(uint32_t) rowid & 0xFFFF, (uint32_t) probe);
+}
+
+/* Probes and numbers of query blockIdx.x, by a warp. */
+static __global__ void
+give_kernel(GvCardModel card, GvBatch batch)
+{
+	gv_give_probes(card, batch, blockIdx.x, batch.copies > 0 ?
+				   batch.d_found[blockIdx.x].nhits : 0);
 }
 
 /* See gv_gpu_select. */
@@ -238,18 +244,21 @@ gv_gpu_sort_copies(const GvCardModel *card, const GvBatch *batch,
 	int64_t		n = batch->copies;
 	SortMemory	memory;
 
-	if (n == 0)
-		return GV_OK;			/* d_found is zero from the beginning */
-	GV_TRY(sort_memory(searcher, n, &memory));
-	for (int query = 0; query < batch->n; query++)
+	if (n > 0)
+		GV_TRY(sort_memory(searcher, n, &memory));
+	for (int query = 0; query < batch->n && n > 0; query++)
 	{
-		GV_LAUNCH(rowid_keys_kernel, blocks_for(n), THREADS, 0, stream, *card, *batch, query, n, memory.keys[0], memory.values[0]);
+		GV_LAUNCH(rowid_keys_kernel, blocks_for(n), THREADS, 0, stream, *card,
+				  *batch, query, n, memory.keys[0], memory.values[0]);
 		GV_TRY(sort_pairs(&memory, n, ROWID_BITS, stream));
-		GV_LAUNCH(score_keys_kernel, blocks_for(n), THREADS, 0, stream, *batch, *card, query, n, memory.values[1], memory.keys[0],
-			 memory.values[0]);
+		GV_LAUNCH(score_keys_kernel, blocks_for(n), THREADS, 0, stream, *batch,
+				  *card, query, n, memory.values[1], memory.keys[0],
+				  memory.values[0]);
 		GV_TRY(sort_pairs(&memory, n, 32, stream));
-		GV_LAUNCH(copy_out_kernel, blocks_for(n), THREADS, 0, stream, *card, *batch, query, n, memory.keys[1], memory.values[1]);
+		GV_LAUNCH(copy_out_kernel, blocks_for(n), THREADS, 0, stream, *card,
+				  *batch, query, n, memory.keys[1], memory.values[1]);
 		GV_CUDA_TRY(cudaGetLastError());
 	}
-	return GV_OK;
+	GV_LAUNCH(give_kernel, batch->n, GV_WARP, 0, stream, *card, *batch);
+	return gv_cuda_status(cudaGetLastError());
 }

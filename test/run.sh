@@ -15,6 +15,7 @@
 # named in PG_CONFIGS.
 #
 # ONLY="part ..." runs just these parts: layers warnings unit sql isolation tap
+# TAP="name ..." runs just these TAP tests, by the beginnings of their names
 set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -437,20 +438,31 @@ count_tap_file() {
 	failed "$bad" "$name"
 }
 
+# Runs TAP files, $1 at a time.
+run_tap_files() {
+	local processes=$1
+	shift
+	# shellcheck disable=SC2016
+	printf '%s\0' "$@" | PATH=$GV_BIN:$PATH gv_as xargs -0 -n 1 \
+		-P "$processes" bash -c 'run_tap_file "$1"' run_tap_file || :
+}
+
 part_tap() {
-	local files=("$SOURCE"/test/t/*.pl) dir
-	[ -e "${files[0]}" ] || return 0
+	local name files=() dir
+	for name in ${TAP:-''}; do
+		files+=("$SOURCE"/test/t/"$name"*.pl)
+	done
 	TAP_MAJOR=$(gv_major "$GV_PG_CONFIG")
 	mkdir "$GV_TMP/tap$TAP_MAJOR"
 	gv_own "$GV_TMP/tap$TAP_MAJOR"
 	export -f run_tap_file
 	export GV_TMP GV_PGXS SOURCE TAP_MAJOR GPUVEC_TEST_LONG=$LONG
 	export PG_REGRESS=$GV_PGXS/test/regress/pg_regress
-	printf '%s\0' "${files[@]}" >"$GV_TMP/tap$TAP_MAJOR.list"
-	# shellcheck disable=SC2016
-	PATH=$GV_BIN:$PATH gv_as xargs -0 -n 1 -P "$(nproc)" \
-		bash -c 'run_tap_file "$1"' run_tap_file \
-		<"$GV_TMP/tap$TAP_MAJOR.list" || :
+	run_tap_files "$(nproc)" "${files[@]}"
+	# with this program of test/gpu/run.sh; these need the card for themselves
+	if [ -n "${GPUVEC_TEST_HOG:-}" ]; then
+		run_tap_files 1 "$SOURCE"/test/gpu/*.pl
+	fi
 	for dir in "$GV_TMP/tap$TAP_MAJOR"/*/; do
 		count_tap_file "${dir%/}"
 	done

@@ -58,7 +58,8 @@ extern GvStatus gv_cpu_bound_hits(const GvMirror *mirror, GvSearch *search);
 /* search.c: slots of gv_cpu_mirrors. */
 extern GvStatus gv_cpu_searcher(GvSearcher **searcher);
 extern void gv_cpu_searcher_drop(GvSearcher *searcher);
-extern GvStatus gv_cpu_mirror_search(GvSearcher *searcher, GvMirror *mirror,
-									 GvSearch *searches, int32_t n);
+extern GvStatus gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
+									GvSearch *searches, int32_t n);
+extern GvStatus gv_cpu_mirror_finish(GvSearcher *searcher);
 
 #endif							/* GV_CPU_MIRROR_H */

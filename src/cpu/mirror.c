@@ -298,5 +298,6 @@ const GvMirrorBackend gv_cpu_mirrors = {
 	.get_refine = gv_cpu_get_refine,
 	.searcher = gv_cpu_searcher,
 	.searcher_drop = gv_cpu_searcher_drop,
-	.search = gv_cpu_mirror_search,
+	.begin = gv_cpu_mirror_begin,
+	.finish = gv_cpu_mirror_finish,
 };

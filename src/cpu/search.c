@@ -17,6 +17,8 @@
 
 struct GvSearcher
 {
+	char	   *answers;		/* probes, hits and bounds of all searches */
+	size_t		answers_room;
 	float	   *table;			/* [m][GV_CODEWORDS] */
 	size_t		table_room;
 	GvTopK		parents;		/* capacity is what there is memory for */
@@ -36,12 +38,58 @@ gv_cpu_searcher(GvSearcher **searcher)
 void
 gv_cpu_searcher_drop(GvSearcher *searcher)
 {
+	free(searcher->answers);
 	free(searcher->table);
 	free(searcher->parents.scores);
 	free(searcher->parents.ids);
 	free(searcher->lists.scores);
 	free(searcher->lists.ids);
 	free(searcher);
+}
+
+/* What a search may find at most. */
+static size_t
+most_probes(const GvMirrorSpec *spec, const GvSearch *search)
+{
+	return (size_t) (search->probes < spec->nlists ? search->probes :
+					 spec->nlists);
+}
+
+/* Memory for the answers of n searches; all of it is of 4-byte elements. */
+static GvStatus
+place_answers(GvSearcher *searcher, const GvMirrorSpec *spec,
+			  GvSearch *searches, int32_t n)
+{
+	size_t		bytes = 0;
+	char	   *next;
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+		bytes += most_probes(spec, &searches[i]) * sizeof(GvProbe) +
+			(size_t) searches[i].capacity *
+			(sizeof(GvHit) + (searches[i].bounded ? sizeof(GvBound) : 0));
+	if (bytes > searcher->answers_room)
+	{
+		free(searcher->answers);
+		searcher->answers = malloc(bytes);
+		searcher->answers_room = searcher->answers != NULL ? bytes : 0;
+		if (searcher->answers == NULL)
+			return GV_NO_MEMORY;
+	}
+	next = searcher->answers;
+	for (i = 0; i < n; i++)
+	{
+		GvSearch   *search = &searches[i];
+		size_t		capacity = (size_t) search->capacity;
+
+		search->probed = (GvProbe *) next;
+		search->hits = (GvHit *) (search->probed + most_probes(spec, search));
+		next = (char *) (search->hits + capacity);
+		search->bounds = search->bounded ? (GvBound *) next : NULL;
+		if (search->bounded)
+			next = (char *) (search->bounds + capacity);
+	}
+	return GV_OK;
 }
 
 /* An empty top of `capacity` in the memory of `kept`, which grows. */
@@ -122,9 +170,8 @@ find_lists(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
 	GvStatus	status;
 	int32_t		i;
 
-	status = open_topk(&searcher->lists,
-					   search->probes < spec->nlists ? search->probes :
-					   spec->nlists, &best);
+	status = open_topk(&searcher->lists, (int32_t) most_probes(spec, search),
+					   &best);
 	if (status != GV_OK)
 		return status;
 	if (spec->nparents == 1 ||
@@ -228,19 +275,23 @@ make_table(GvSearcher *searcher, const GvMirror *mirror, const float *query)
 
 /* See gv_mirror_search. */
 GvStatus
-gv_cpu_mirror_search(GvSearcher *searcher, GvMirror *mirror,
-					 GvSearch *searches, int32_t n)
+gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
+					GvSearch *searches, int32_t n)
 {
-	GvStatus	status = mirror->covered ? GV_OK : GV_INVALID;
+	GvStatus	status;
 	int32_t		i;
 	int32_t		p;
 
+	if (!mirror->covered)
+		return GV_INVALID;
+	for (i = 0; i < n; i++)
+		if (searches[i].bounded && mirror->spec.refine_slots == 0)
+			return GV_INVALID;
+	status = place_answers(searcher, &mirror->spec, searches, n);
 	for (i = 0; status == GV_OK && i < n; i++)
 	{
 		GvSearch   *search = &searches[i];
 
-		if (search->bounds != NULL && mirror->spec.refine_slots == 0)
-			return GV_INVALID;
 		search->nhits = 0;
 		search->copies = 0;
 		status = find_lists(searcher, mirror, search);
@@ -249,8 +300,15 @@ gv_cpu_mirror_search(GvSearcher *searcher, GvMirror *mirror,
 		for (p = 0; status == GV_OK && p < search->nprobed; p++)
 			status = scan_list(searcher, mirror, search, (uint32_t) p);
 		gv_cpu_sort_hits(search);
-		if (status == GV_OK && search->bounds != NULL)
+		if (status == GV_OK && search->bounded)
 			status = gv_cpu_bound_hits(mirror, search);
 	}
 	return status;
+}
+
+/* See gv_mirror_finish: all was done at once. */
+GvStatus
+gv_cpu_mirror_finish(GvSearcher *searcher)
+{
+	return GV_OK;
 }

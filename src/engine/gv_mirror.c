@@ -72,8 +72,7 @@ static bool
 valid_search(const GvSearch *search)
 {
 	return search->query != NULL && search->probes >= 1 &&
-		search->compare >= 1 && search->capacity >= 1 &&
-		search->probed != NULL && search->hits != NULL;
+		search->compare >= 1 && search->capacity >= 1;
 }
 
 /* Take an engine; its name for the device, or the reason, into *device. */
@@ -252,8 +251,8 @@ gv_searcher_drop(GvSearcher *searcher)
 }
 
 GvStatus
-gv_mirror_search(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
-				 int32_t n)
+gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
+				int32_t n)
 {
 	GvStatus	status;
 	int32_t		i;
@@ -265,5 +264,28 @@ gv_mirror_search(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	for (i = 0; i < n; i++)
 		if (!valid_search(&searches[i]))
 			return GV_INVALID;
-	return mirrors->search(searcher, mirror, searches, n);
+	return mirrors->begin(searcher, mirror, searches, n);
+}
+
+GvStatus
+gv_mirror_finish(GvSearcher *searcher)
+{
+	GvStatus	fault = GV_OK;
+	GvStatus	status;
+
+	if (searcher == NULL)
+		return GV_INVALID;
+	/* what has begun ends in any case */
+	(void) fault_is_due(&fault);
+	status = mirrors->finish(searcher);
+	return fault != GV_OK ? fault : status;
+}
+
+GvStatus
+gv_mirror_search(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
+				 int32_t n)
+{
+	GvStatus	status = gv_mirror_begin(searcher, mirror, searches, n);
+
+	return status == GV_OK ? gv_mirror_finish(searcher) : status;
 }

@@ -148,6 +148,9 @@ typedef struct GvBound
  * One query.  The `probes` nearest lists are searched, found among `compare`
  * lists whose parents are nearest, or among all lists where an engine prefers
  * that; the best `capacity` copies come back, ascending by (S, row id).
+ *
+ * Arrays that come back are the searcher's memory, where the engine left them
+ * without another copy: they are good until that searcher searches again.
  */
 typedef struct GvSearch
 {
@@ -155,12 +158,13 @@ typedef struct GvSearch
 	int32_t		probes;			/* >= 1 */
 	int32_t		compare;		/* >= 1 */
 	int32_t		capacity;		/* >= 1 */
+	bool		bounded;		/* bounds are wanted; only of mirrors with
+								 * refine records */
 	int32_t		nprobed;		/* out */
-	GvProbe    *probed;			/* out [probes], nearest first */
+	GvProbe    *probed;			/* out [nprobed], nearest first */
 	int32_t		nhits;			/* out */
-	GvHit	   *hits;			/* out [capacity] */
-	GvBound    *bounds;			/* out [capacity], of the hits; NULL: not
-								 * wanted.  Only of mirrors with records */
+	GvHit	   *hits;			/* out [nhits] */
+	GvBound    *bounds;			/* out [nhits], of the hits; or NULL */
 	int64_t		copies;			/* out: scored */
 } GvSearch;
 
@@ -196,8 +200,9 @@ typedef struct GvMirrorBackend
 							   GvRefineItem *items);
 	GvStatus	(*searcher) (GvSearcher **searcher);
 	void		(*searcher_drop) (GvSearcher *searcher);
-	GvStatus	(*search) (GvSearcher *searcher, GvMirror *mirror,
-						   GvSearch *searches, int32_t n);
+	GvStatus	(*begin) (GvSearcher *searcher, GvMirror *mirror,
+						  GvSearch *searches, int32_t n);
+	GvStatus	(*finish) (GvSearcher *searcher);
 } GvMirrorBackend;
 
 extern const GvMirrorBackend gv_cpu_mirrors;	/* portable C, the oracle */
@@ -279,6 +284,16 @@ extern void gv_searcher_drop(GvSearcher *searcher);
  */
 extern GvStatus gv_mirror_search(GvSearcher *searcher, GvMirror *mirror,
 								 GvSearch *searches, int32_t n);
+
+/*
+ * The same in two calls, so that the caller can do something else while a card
+ * works.  Between a begin that was GV_OK and its finish the searches are the
+ * engine's, though no longer the queries, the mirror must not be changed, and
+ * the searcher begins nothing else.
+ */
+extern GvStatus gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
+								GvSearch *searches, int32_t n);
+extern GvStatus gv_mirror_finish(GvSearcher *searcher);
 
 /*
  * Fault injection: from now on the n-th call of the wrappers above that

@@ -89,6 +89,7 @@ typedef struct GvConnection
 	bool		surplus;		/* there are too many: refuse it */
 	bool		ending;			/* close it once the answer is sent */
 	bool		writing;		/* waits for its client to read */
+	bool		asked;			/* its search is under way: `in` is in use */
 	char	   *in;
 	size_t		in_used;
 	size_t		in_room;
@@ -197,14 +198,16 @@ gv_same_key(const GvMirrorKey *a, const GvMirrorKey *b)
 		a->relation == b->relation && a->build_id == b->build_id;
 }
 
-/* session.c: one thread's means to search. */
+/* session.c: means to search, and the batch that is under way. */
 typedef struct GvWorker
 {
 	GvSearcher *searcher;
-	GvProbe    *probes;
-	size_t		probes_room;
-	GvSearch	searches[GV_MAX_BATCH];
-	GvStatus	statuses[GV_MAX_BATCH];
+	GvHeldMirror *held;			/* whose lock is ours; NULL: nothing is under
+								 * way */
+	uint64_t	began_ns;
+	int			n;
+	GvConnection *askers[GV_MAX_BATCH]; /* [n] */
+	GvSearch	searches[GV_MAX_BATCH]; /* [n] */
 } GvWorker;
 
 extern GvStatus gv_worker_open(GvWorker **worker);
@@ -212,7 +215,9 @@ extern void gv_worker_close(GvWorker *worker);
 extern void gv_session_hello(GvConnection *connection);
 extern void gv_session_status(GvConnection *connection);
 extern bool gv_session_check(GvConnection *connection);
-extern void gv_session_batch(GvWorker *worker, GvConnection **askers, int n);
+extern bool gv_session_begin(GvWorker *worker, GvConnection **askers, int n,
+							 bool wait);
+extern void gv_session_finish(GvWorker *worker);
 
 /* loader.c: a thread takes a loader's or a builder's connection over. */
 extern bool gv_loader_start(GvConnection *connection);

@@ -36,7 +36,6 @@ gv_worker_close(GvWorker *worker)
 	if (worker == NULL)
 		return;
 	gv_searcher_drop(worker->searcher);
-	free(worker->probes);
 	free(worker);
 }
 
@@ -136,17 +135,11 @@ capacity_of(const GvHeldMirror *held, const GvSearchRequest *request)
 	return held->nitems > 0 ? (int32_t) held->nitems : 1;
 }
 
-/*
- * Make room for a search's answer, and have the engine put hits and bounds
- * there.  They stand behind the probes, whose number is known afterwards.
- */
+/* Make the engine's search of a request; if it cannot be, it is refused. */
 static bool
 prepare(const GvHeldMirror *held, GvConnection *asker, GvSearch *search)
 {
 	const GvSearchRequest *request = gv_payload(asker);
-	bool		bounds = held->spec.refine_slots > 0;
-	GvSearchReply *reply;
-	GvProbeReply *probed;
 
 	if (request->dims != held->spec.dims)
 	{
@@ -158,78 +151,33 @@ prepare(const GvHeldMirror *held, GvConnection *asker, GvSearch *search)
 	search->probes = probes_of(held, request);
 	search->compare = request->compare;
 	search->capacity = capacity_of(held, request);
-	reply = gv_reply(asker, sizeof(*reply) +
-					 (size_t) search->probes * sizeof(GvProbeReply) +
-					 (size_t) search->capacity *
-					 (sizeof(GvHit) + (bounds ? sizeof(GvBound) : 0)));
-	if (reply == NULL)
-		return false;
-	probed = (GvProbeReply *) (reply + 1);
-	search->hits = (GvHit *) (probed + search->probes);
-	if (bounds)
-		search->bounds = (GvBound *) (search->hits + search->capacity);
+	search->bounded = held->spec.refine_slots > 0;
 	return true;
 }
 
-/* Memory for the probes of n searches. */
+/*
+ * Make an answer of what the engine has left in the searcher's memory, where
+ * the next search will write: hence a copy, of a few thousand bytes.
+ */
 static bool
-place_probes(GvWorker *worker, int n)
-{
-	size_t		total = 0;
-	int			i;
-
-	for (i = 0; i < n; i++)
-		total += (size_t) worker->searches[i].probes;
-	if (total > worker->probes_room)
-	{
-		free(worker->probes);
-		worker->probes = malloc(total * sizeof(GvProbe));
-		worker->probes_room = worker->probes != NULL ? total : 0;
-		if (worker->probes == NULL)
-			return false;
-	}
-	total = 0;
-	for (i = 0; i < n; i++)
-	{
-		worker->searches[i].probed = worker->probes + total;
-		total += (size_t) worker->searches[i].probes;
-	}
-	return true;
-}
-
-/* Have the engine search; if it cannot do all at once, one by one. */
-static void
-search(GvWorker *worker, GvMirror *mirror, int n)
-{
-	GvStatus	status = gv_mirror_search(worker->searcher, mirror,
-										  worker->searches, n);
-	bool		again = n > 1 && (status == GV_NO_MEMORY ||
-								  status == GV_INVALID);
-	int			i;
-
-	for (i = 0; i < n; i++)
-	{
-		if (again)
-			status = gv_mirror_search(worker->searcher, mirror,
-									  &worker->searches[i], 1);
-		worker->statuses[i] = status;
-		if (status == GV_FAILED)
-			again = false;
-	}
-}
-
-/* Complete the answer around the hits. */
-static void
 complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
 		 int batch, uint64_t began_ns, uint64_t ended_ns)
 {
-	GvSearchReply *reply = (GvSearchReply *) (asker->out + sizeof(GvMessage));
-	GvProbeReply *probed = (GvProbeReply *) (reply + 1);
-	GvHit	   *hits = (GvHit *) (probed + found->nprobed);
-	GvBound    *bounds = (GvBound *) (hits + found->nhits);
-	int32_t		nbounds = found->bounds != NULL ? found->nhits : 0;
-	int32_t		i;
+	size_t		nprobed = (size_t) found->nprobed;
+	size_t		nhits = (size_t) found->nhits;
+	size_t		nbounds = found->bounded ? nhits : 0;
+	GvSearchReply *reply = gv_reply(asker, sizeof(*reply) +
+									nprobed * sizeof(GvProbeReply) +
+									nhits * sizeof(GvHit) +
+									nbounds * sizeof(GvBound));
+	GvProbeReply *probed;
+	GvHit	   *hits;
+	size_t		i;
 
+	if (reply == NULL)
+		return false;
+	probed = (GvProbeReply *) (reply + 1);
+	hits = (GvHit *) (probed + nprobed);
 	reply->nprobed = found->nprobed;
 	reply->nhits = found->nhits;
 	reply->copies = found->copies;
@@ -237,17 +185,58 @@ complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
 	reply->queued_us = (uint32_t) ((began_ns - asker->whole_ns) / 1000);
 	reply->engine_us = (uint32_t) ((ended_ns - began_ns) / 1000);
 	reply->nbounds = (uint32_t) nbounds;
-	for (i = 0; i < found->nprobed; i++)
+	for (i = 0; i < nprobed; i++)
 	{
 		probed[i].list = found->probed[i].list;
 		probed[i].base = found->probed[i].base;
 		probed[i].state = held->states[found->probed[i].list];
 	}
-	memmove(hits, found->hits, (size_t) found->nhits * sizeof(GvHit));
+	memcpy(hits, found->hits, nhits * sizeof(GvHit));
 	if (nbounds > 0)
-		memmove(bounds, found->bounds, (size_t) nbounds * sizeof(GvBound));
-	gv_reply_cut(asker, (size_t) ((char *) (bounds + nbounds) -
-								  (char *) reply));
+		memcpy(hits + nhits, found->bounds, nbounds * sizeof(GvBound));
+	return true;
+}
+
+static void
+refuse_all(GvConnection **askers, int n, GvRefusalCode code)
+{
+	int			i;
+
+	for (i = 0; i < n; i++)
+		gv_refuse(askers[i], code, gv_refusal_name(code));
+}
+
+/* Answer the i-th search of the batch; how many were answered, 0 or 1. */
+static int
+answer(GvWorker *worker, int i, GvStatus status, uint64_t ended_ns)
+{
+	GvConnection *asker = worker->askers[i];
+
+	if (status == GV_OK)
+		return complete(worker->held, asker, &worker->searches[i], worker->n,
+						worker->began_ns, ended_ns);
+	refuse_all(&asker, 1, gv_status_refusal(status));
+	return 0;
+}
+
+/*
+ * What cannot be searched at once may be one by one: how many were answered;
+ * the others are refused.  Nothing more is asked of a broken engine.
+ */
+static int
+search_singly(GvWorker *worker, GvStatus status)
+{
+	int			answered = 0;
+	int			i;
+
+	for (i = 0; i < worker->n; i++)
+	{
+		if (status != GV_FAILED)
+			status = gv_mirror_search(worker->searcher, worker->held->mirror,
+									  &worker->searches[i], 1);
+		answered += answer(worker, i, status, gv_now_ns());
+	}
+	return answered;
 }
 
 static void
@@ -264,63 +253,87 @@ count_batch(int answered)
 		;
 }
 
+/* The batch has its answers; others may change the mirror. */
 static void
-refuse_all(GvConnection **askers, int n, GvRefusalCode code)
+end_batch(GvWorker *worker, int answered)
 {
-	int			i;
-
-	for (i = 0; i < n; i++)
-		gv_refuse(askers[i], code, gv_refusal_name(code));
+	pthread_rwlock_unlock(&worker->held->lock);
+	if (answered > 0)
+		count_batch(answered);
+	gv_mirrors_release(worker->held, answered);
+	worker->held = NULL;
 }
 
 /*
- * Answer n <= GV_MAX_BATCH searches of one mirror, which is locked against
- * changes for as long as it takes; so each answer's list states are those of
- * what was searched.
+ * Lock a mirror against changes.  A thread that has it already must not wait
+ * behind one that wants to change it: that waits for us.
  */
-void
-gv_session_batch(GvWorker *worker, GvConnection **askers, int n)
+static bool
+lock_mirror(GvHeldMirror *held, bool wait)
+{
+	if (wait)
+		return pthread_rwlock_rdlock(&held->lock) == 0;
+	return pthread_rwlock_tryrdlock(&held->lock) == 0;
+}
+
+/*
+ * Begin n <= GV_MAX_BATCH searches of one mirror, which stays locked until
+ * they end, so that each answer's list states are those of what was searched.
+ * False if the lock is not to be had at once and `wait` is false: nothing has
+ * begun.  Else worker->held tells whether to call gv_session_finish; if not,
+ * all have their answers.
+ */
+bool
+gv_session_begin(GvWorker *worker, GvConnection **askers, int n, bool wait)
 {
 	const GvSearchRequest *first = gv_payload(askers[0]);
-	GvConnection *ready[GV_MAX_BATCH];
 	GvRefusalCode refusal = GV_REFUSED_FAILED;
 	GvHeldMirror *held = NULL;
-	uint64_t	began_ns = gv_now_ns();
-	uint64_t	ended_ns;
-	int			nready = 0;
-	int			answered = 0;
+	GvStatus	status;
 	int			i;
 
+	worker->began_ns = gv_now_ns();
 	if (!gv_server_failed())
 		held = gv_mirrors_acquire(&first->key, 0, &refusal);
 	if (held == NULL)
 	{
 		refuse_all(askers, n, refusal);
-		return;
+		return true;
 	}
-	pthread_rwlock_rdlock(&held->lock);
-	for (i = 0; i < n; i++)
-		if (prepare(held, askers[i], &worker->searches[nready]))
-			ready[nready++] = askers[i];
-	if (!place_probes(worker, nready))
+	if (!lock_mirror(held, wait))
 	{
-		refuse_all(ready, nready, GV_REFUSED_NO_MEMORY);
-		nready = 0;
+		gv_mirrors_release(held, 0);
+		return false;
 	}
-	if (nready > 0)
-		search(worker, held->mirror, nready);
-	ended_ns = gv_now_ns();
-	for (i = 0; i < nready; i++)
-		if (worker->statuses[i] == GV_OK)
-		{
-			complete(held, ready[i], &worker->searches[i], nready, began_ns,
-					 ended_ns);
-			answered++;
-		}
-		else
-			refuse_all(&ready[i], 1, gv_status_refusal(worker->statuses[i]));
-	pthread_rwlock_unlock(&held->lock);
-	if (answered > 0)
-		count_batch(answered);
-	gv_mirrors_release(held, answered);
+	worker->held = held;
+	worker->n = 0;
+	for (i = 0; i < n; i++)
+		if (prepare(held, askers[i], &worker->searches[worker->n]))
+			worker->askers[worker->n++] = askers[i];
+	if (worker->n == 0)
+		end_batch(worker, 0);
+	else
+	{
+		status = gv_mirror_begin(worker->searcher, held->mirror,
+								 worker->searches, worker->n);
+		if (status != GV_OK && worker->n > 1)
+			end_batch(worker, search_singly(worker, status));
+		else if (status != GV_OK)
+			end_batch(worker, answer(worker, 0, status, 0));
+	}
+	return true;
+}
+
+/* Wait for the batch that is under way; its askers get their answers. */
+void
+gv_session_finish(GvWorker *worker)
+{
+	GvStatus	status = gv_mirror_finish(worker->searcher);
+	uint64_t	ended_ns = gv_now_ns();
+	int			answered = 0;
+	int			i;
+
+	for (i = 0; i < worker->n; i++)
+		answered += answer(worker, i, status, ended_ns);
+	end_batch(worker, answered);
 }

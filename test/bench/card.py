@@ -105,11 +105,15 @@ def create_index(conn, args, system):
               "hnsw": "hnsw (v vector_l2_ops)"}[system]
     options = args.options if system == "gpuivfpq" else ""
     conn.execute("SET max_parallel_maintenance_workers = %d" % args.workers)
+    # as many as that, whatever the table's size
+    conn.execute("ALTER TABLE %s SET (parallel_workers = %d)"
+                 % (TABLE, args.workers))
     wal = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')"
     before = server.one(conn, wal)
-    took = timed(conn.execute, "CREATE INDEX %s_v ON %s USING %s%s" % (
+    took, workers = server.build(conn, "CREATE INDEX %s_v ON %s USING %s%s" % (
         TABLE, TABLE, method, " WITH (%s)" % options if options else ""))
-    told = {"system": system, "build_s": took, "options": options,
+    told = {"system": system, "build_s": took, "workers": workers,
+            "options": options,
             "MB": server.one(conn, "SELECT pg_relation_size('%s_v')"
                              % TABLE) / 1e6,
             "wal_MB": float(server.one(conn, wal) - before) / 1e6}
@@ -358,7 +362,7 @@ def speed_table(told):
 
 
 def build_table(told):
-    names = ["build_s", "MB", "wal_MB", "lists", "pq_dim", "mirror_s",
+    names = ["build_s", "workers", "MB", "wal_MB", "lists", "pq_dim", "mirror_s",
              "mirror_MB", "mirror_GB_per_s"]
     rows = [["system"] + names]
     for s in told["systems"]:
@@ -369,11 +373,23 @@ def build_table(told):
 
 
 def parts_table(told):
-    rows = [["gpuivfpq, one client"] + PARTS]
+    """A query of one client: what it took, in all and where.  The trip is from
+    the session to gpuvecd and back, with the queue and the engine in it."""
+    rows = [["gpuivfpq, one client"] + PARTS + ["p50 us", "socket",
+                                                "session"]]
     for s in told["systems"]:
-        rows += [[p["label"]] + ["%.1f" % p["parts"][n] for n in PARTS]
-                 for p in s["points"] if p["parts"]]
-    return report.table(rows, "l" + "r" * len(PARTS))
+        for p in s["points"]:
+            if not p["parts"]:
+                continue
+            trip, inside = p["parts"]["trip_us"], sum(
+                p["parts"][n] for n in ("queued_us", "engine_us"))
+            p50 = [line["p50_ms"] * 1e3 for line in p["speed"]
+                   if "p50_ms" in line]
+            rows.append([p["label"]] + ["%.1f" % p["parts"][n] for n in PARTS]
+                        + ["%.0f" % t for t in p50[:1] or [0]]
+                        + ["%.0f" % (trip - inside),
+                           "%.0f" % (p50[0] - trip) if p50 else ""])
+    return report.table(rows, "l" + "r" * (len(rows[0]) - 1))
 
 
 def write(args, facts, told):

@@ -10,9 +10,7 @@ all systems are run in turn, several rounds, and medians given.
 """
 import argparse
 import os
-import re
 import sys
-import time
 
 import data
 import dataset
@@ -76,25 +74,11 @@ def queries_table(column_type):
 # ---------------------------------------------------------------------- build
 
 def build(conn, args, system):
-    """CREATE INDEX, timed; pgvector tells its workers as a debug message."""
-    workers = []
-
-    def heard(diagnostic):
-        found = re.search(r"using (\d+) parallel workers",
-                          diagnostic.message_primary or "")
-        if found:
-            workers.append(int(found.group(1)))
-
-    conn.add_notice_handler(heard)
+    """CREATE INDEX, timed."""
     conn.execute("SET maintenance_work_mem = '%s'"
                  % args.maintenance_work_mem)
-    conn.execute("SET client_min_messages = debug1")
-    start = time.monotonic()
-    conn.execute(system.create_index())
-    system.build_s = time.monotonic() - start
-    conn.execute("SET client_min_messages = warning")
-    conn.remove_notice_handler(heard)
-    system.workers = max(workers, default=0)
+    system.build_s, system.workers = server.build(conn,
+                                                  system.create_index())
     system.bytes = server.one(conn, "SELECT pg_relation_size(%s)",
                               system.index)
     system.info = {}

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 
 import data
 import dataset
@@ -69,6 +70,27 @@ def nearest(table, operator, queries, query_id, k):
     return ("SELECT id FROM %s ORDER BY v %s "
             "(SELECT v FROM %s WHERE id = %s) LIMIT %d"
             % (table, operator, queries, query_id, k))
+
+
+def build(conn, statement):
+    """(seconds, parallel workers) of CREATE INDEX; pgvector tells its workers
+    as a debug message."""
+    workers = []
+
+    def heard(diagnostic):
+        found = re.search(r"using (\d+) parallel workers",
+                          diagnostic.message_primary or "")
+        if found:
+            workers.append(int(found.group(1)))
+
+    conn.add_notice_handler(heard)
+    conn.execute("SET client_min_messages = debug1")
+    start = time.monotonic()
+    conn.execute(statement)
+    took = time.monotonic() - start
+    conn.execute("SET client_min_messages = warning")
+    conn.remove_notice_handler(heard)
+    return took, max(workers, default=0)
 
 
 # what gpuvec_last_scan() counts, in the order of LAST_SCAN

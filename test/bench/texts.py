@@ -1,6 +1,6 @@
 """Short English texts for the sentence set of data.py, from Debian packages:
 WordNet's glosses and examples, package descriptions of four releases,
-dictionaries, fortunes, and the sentences of documentation and manual pages.
+dictionaries, fortunes, and the sentences of documentation.
 
 All of it is fetched by apt from the archive that this machine is configured
 for and stays under build/ (git-ignored)."""

@@ -16,6 +16,10 @@
 #	sanitize	the same at small size under compute-sanitizer: memory, races,
 #				uninitialised memory, barriers
 #	sql			the SQL suite through gpuvecd on the card
+#	lists		the choice of lists alone, by exact scores and by the filter
+#				(test/bench/lists.cu)
+#	faults		the tests of gpuvecd that test/t has, with the card, and what
+#				only a card does to it (test/gpu/card_faults.pl)
 #	scanner		the list scanner alone, on an index of word vectors
 #				(test/bench/scanner/, test/demo's data)
 #	data		makes the data sets ARGUMENT..., as test/bench/data.py names
@@ -62,63 +66,55 @@ unpack() {
 	ldconfig
 }
 
-# Compiles the engines, the card's among them if there is one, into
-# GV_TMP/card.
+# Links objects to a program, $1.
+link() {
+	local program=$1
+	shift
+	if [ "$SERVER" = cuda ]; then
+		"$NVCC" -cudart static "$@" -lm -o "$program"
+	else
+		gcc "$@" -lm -o "$program"
+	fi
+}
+
+# Compiles the engines for this card into GV_TMP/card.
 build_engines() {
 	local dir=$GV_TMP/card file
+	[ "$SERVER" = cuda ] || gv_die "this stage needs a card"
 	[ ! -d "$dir" ] || return 0
 	mkdir "$dir"
-	if [ "$SERVER" = cuda ]; then
-		for file in "$GV_ROOT"/gpu/*.cu; do
-			echo "$file"
-		done | xargs -P "$(nproc)" -I FILE sh -c \
-			"'$NVCC' -std=c++17 -O3 -fmad=false -lineinfo -arch=sm_$ARCH \
-				-I'$GV_ROOT/src' -c FILE -o '$dir'/\$(basename FILE).o"
-	fi
+	for file in "$GV_ROOT"/gpu/*.cu; do
+		echo "$file"
+	done | xargs -P "$(nproc)" -I FILE sh -c \
+		"'$NVCC' -std=c++17 -O3 -fmad=false -lineinfo -arch=sm_$ARCH \
+			-I'$GV_ROOT/src' -c FILE -o '$dir'/\$(basename FILE).o"
 	for file in "$GV_ROOT"/src/engine/*.c "$GV_ROOT"/src/cpu/*.c; do
 		gcc -std=gnu99 -g -O3 -ffp-contract=off -I"$GV_ROOT/src" -c "$file" \
 			-o "$dir/$(basename "$file").o"
 	done
 }
 
-# Links objects and the engines to GV_TMP/card/$1.
-link() {
-	local program=$GV_TMP/card/$1
-	shift
-	if [ "$SERVER" = cuda ]; then
-		"$NVCC" -cudart static "$@" "$GV_TMP"/card/*.o -lm -o "$program"
-	else
-		gcc "$@" "$GV_TMP"/card/*.o -lm -o "$program"
-	fi
-}
-
+# What checks them, GV_TMP/card/check_card.
 build_check() {
-	local file dir=$GV_TMP/card
-	[ "$SERVER" = cuda ] || gv_die "this stage needs a card"
+	local dir=$GV_TMP/card/check file
 	build_engines
-	[ ! -x "$dir/check_card" ] || return 0
-	mkdir "$dir/check"
+	[ ! -d "$dir" ] || return 0
+	mkdir "$dir"
 	for file in "$GV_ROOT"/test/unit/engine/check_{mirror*,builder*}.c \
 		"$GV_ROOT/test/unit/gpu/check_card.c"; do
 		gcc -std=gnu99 -g -O1 -I"$GV_ROOT/src" \
 			-DUNIT_MIRRORS=gv_cuda_mirrors -DUNIT_BUILDERS=gv_cuda_builders \
-			-c "$file" \
-			-o "$dir/check/$(basename "$file").o"
+			-c "$file" -o "$dir/$(basename "$file").o"
 	done
-	link check_card "$dir"/check/*.o
+	link "$GV_TMP/card/check_card" "$dir"/*.o "$GV_TMP"/card/*.o
 }
 
-build_scanner() {
-	local file dir=$GV_TMP/card cuda=()
+# The benchmark of coarse search, GV_TMP/card/lists.
+build_lists() {
 	build_engines
-	[ ! -x "$dir/scanner" ] || return 0
-	mkdir "$dir/bench"
-	[ "$SERVER" != cuda ] || cuda=(-DGV_HAVE_CUDA)
-	for file in "$GV_ROOT"/test/bench/scanner/*.c; do
-		gcc -std=gnu99 -O2 "${cuda[@]}" -I"$GV_ROOT/src" -c "$file" \
-			-o "$dir/bench/$(basename "$file").o"
-	done
-	link scanner "$dir"/bench/*.o
+	"$NVCC" -std=c++17 -O2 -arch="sm_$ARCH" -I"$GV_ROOT/src" \
+		-I"$GV_ROOT/gpu" -cudart static "$GV_ROOT/test/bench/lists.cu" \
+		"$GV_TMP"/card/*.o -lm -o "$GV_TMP/card/lists"
 }
 
 stage_kernels() {
@@ -143,6 +139,38 @@ stage_sql() {
 		"$GV_ROOT/test/run.sh"
 }
 
+# The usual index, a word index with many probes, and many lists.
+stage_lists() {
+	build_lists
+	"$GV_TMP/card/lists" 384 8192 30
+	"$GV_TMP/card/lists" 384 8192 150
+	"$GV_TMP/card/lists" 50 500 13
+	"$GV_TMP/card/lists" 384 100000 100
+	"$GV_TMP/card/lists" 384 1000000 300
+}
+
+# For card_faults.pl gpuvecd is linked with broken.cu, by an nvcc that does so.
+stage_faults() {
+	local dir=$GV_TMP/faults
+	[ "$SERVER" = cuda ] || gv_die "this stage needs a card"
+	mkdir "$dir"
+	"$NVCC" -O1 -arch="sm_$ARCH" "$GV_ROOT/test/gpu/hog.cu" -o "$dir/hog"
+	"$NVCC" -std=c++17 -O1 -arch="sm_$ARCH" -I"$GV_ROOT/src" \
+		-I"$GV_ROOT/gpu" -c "$GV_ROOT/test/gpu/broken.cu" -o "$dir/broken.o"
+	cat >"$dir/nvcc" <<-EOF
+		#!/bin/bash
+		case " \$* " in
+		*' -c '*) exec '$NVCC' "\$@" ;;
+		esac
+		exec '$NVCC' "\$@" '$dir/broken.o' -Xlinker --wrap=gv_mirror_search \
+			-Xlinker --wrap=gv_mirror_put_list
+	EOF
+	chmod +x "$dir/nvcc"
+	GPUVEC_TEST_NVCC=$dir/nvcc GPU_ARCHS=$ARCH GPUVEC_TEST_SERVER=cuda \
+		GPUVEC_TEST_HOG=$dir/hog ONLY=tap \
+		TAP="${TAP-015 016 017 019 020 021 023}" "$GV_ROOT/test/run.sh"
+}
+
 # Installs gpuvec into a copy of PostgreSQL and starts a cluster with gpuvecd,
 # named $1; further arguments are settings.
 start_cluster() {
@@ -159,11 +187,28 @@ start_cluster() {
 		"gpuvec.server = $SERVER" "$@"
 }
 
+# Links the scanner benchmark, GV_TMP/scanner/scanner, with the engines that
+# start_cluster has compiled.
+build_scanner() {
+	local dir=$GV_TMP/scanner src=$GV_TMP/src file engines cuda=()
+	mkdir -p "$dir"
+	engines=("$src"/src/engine/*.o "$src"/src/cpu/*.o)
+	if [ "$SERVER" = cuda ]; then
+		cuda=(-DGV_HAVE_CUDA)
+		engines+=("$src"/gpu/*.o)
+	fi
+	for file in "$GV_ROOT"/test/bench/scanner/*.c; do
+		gcc -std=gnu99 -O2 "${cuda[@]}" -I"$GV_ROOT/src" -c "$file" \
+			-o "$dir/$(basename "$file").o"
+	done
+	link "$dir/scanner" "$dir"/*.o "${engines[@]}"
+}
+
 # Mirrors an index of word vectors, measures.
 stage_scanner() {
-	local oid probes data=$GV_TMP/scanner
+	local oid probes
+	start_cluster words 'maintenance_work_mem = 1GB'
 	build_scanner
-	start_cluster scanner 'maintenance_work_mem = 1GB'
 	gv_as "$GV_BIN/psql" -Xqc 'CREATE EXTENSION gpuvec' \
 		-c 'CREATE TABLE words (id int, word text, embedding real[])'
 	gzip -dc "$GV_ROOT"/test/demo/*.copy.gz |
@@ -175,8 +220,8 @@ stage_scanner() {
 		SELECT 'words_e'::regclass::oid, probes || ' ' || 2 * candidates
 		FROM gpuvec_calibration('words_e') WHERE k = 10 AND recall = 0.95")
 	# shellcheck disable=SC2086
-	gv_as "$GV_TMP/card/scanner" "$data" "$oid" $probes
-	gv_stop scanner
+	gv_as "$GV_TMP/scanner/scanner" "$GV_TMP/words" "$oid" $probes
+	gv_stop words
 }
 
 stage_data() {
@@ -187,9 +232,12 @@ stage_data() {
 	done
 }
 
-# A fifth of the machine's memory, in MB: for shared buffers, and for builds.
+# A fifth of the machine's memory in MB, at most $1.
 memory_share() {
-	awk '/^MemTotal:/ { print int($2 / 5120) }' /proc/meminfo
+	awk -v most="$1" '/^MemTotal:/ {
+		mb = int($2 / 5120)
+		print mb < most ? mb : most
+	}' /proc/meminfo
 }
 
 # Parallel builds share maintenance_work_mem, for which a container's /dev/shm
@@ -197,7 +245,7 @@ memory_share() {
 shared_memory_type() {
 	local megabytes
 	megabytes=$(df -m --output=avail /dev/shm 2>/dev/null | tail -1)
-	if [ "${megabytes:-0}" -gt "$(memory_share)" ]; then
+	if [ "${megabytes:-0}" -gt "$BUILD_MB" ]; then
 		echo posix
 	else
 		echo mmap
@@ -206,20 +254,21 @@ shared_memory_type() {
 
 stage_bench() {
 	local runas=''
-	build_scanner
-	start_cluster bench "shared_buffers = $(memory_share)MB" \
-		"maintenance_work_mem = $(($(memory_share) / 2))MB" \
+	BUILD_MB=$(memory_share 8192)
+	start_cluster bench "shared_buffers = $(memory_share 32768)MB" \
+		"maintenance_work_mem = ${BUILD_MB}MB" \
 		'max_worker_processes = 64' 'max_parallel_workers = 64' \
 		'max_connections = 200' 'fsync = on' 'max_wal_size = 32GB' \
 		'checkpoint_timeout = 1h' 'autovacuum = off' 'jit = off' \
 		'max_parallel_workers_per_gather = 0' \
 		'gpuvec.request_timeout = 10s' 'gpuvec.engine = gpu' \
 		"dynamic_shared_memory_type = $(shared_memory_type)"
+	build_scanner
 	PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native} \
 		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG"
 	[ "$(id -u)" != 0 ] || runas="runuser -u $GV_USER -- "
 	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/card.py" \
-		--scanner "$runas$GV_TMP/card/scanner" "${ARGUMENTS[@]}"
+		--scanner "$runas$GV_TMP/scanner/scanner" "${ARGUMENTS[@]}"
 	gv_stop bench
 }
 
@@ -228,7 +277,7 @@ IFS=, read -ra STAGES <<<"$1"
 shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
-	kernels | sanitize | sql | scanner | data | bench) ;;
+	kernels | sanitize | sql | lists | faults | scanner | data | bench) ;;
 	*) usage ;;
 	esac
 done

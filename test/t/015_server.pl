@@ -15,7 +15,7 @@ use Time::HiRes qw(time usleep);
 my $rows = long_test() ? 50_000 : 2000;
 my $node = new_node(
 	'main',
-	conf => "shared_preload_libraries = 'gpuvec'\ngpuvec.server = 'cpu'\n"
+	conf => "shared_preload_libraries = 'gpuvec'\ngpuvec.server = '$SERVER'\n"
 	  . "gpuvec.engine = 'gpu'\nrestart_after_crash = on\n");
 
 # A column of gpuvec_stat.
@@ -119,7 +119,7 @@ sub is_right
 }
 
 # -- all is well
-soon("state = 'up' AND engine = 'cpu' AND device <> '' AND memory > 0 AND restarts = 0",
+soon("state = 'up' AND engine = '$SERVER' AND device <> '' AND memory > 0 AND restarts = 0",
 	'gpuvecd is up');
 like(slurp_file('/proc/' . parent_of(stat_of('pid')) . '/cmdline'),
 	qr/gpuvec supervisor/, 'its parent is the supervisor');
@@ -133,7 +133,7 @@ is_right(1, 'mirrored');
 like(stat_of('latency_p50_us > 0 AND latency_p99_us >= latency_p50_us, mean_batch >= 1, bytes_sent > 0'),
 	qr/^t\|t\|t$/, 'gpuvec_stat has latencies, batches and bytes');
 $node->safe_psql('postgres', q{SET gpuvec.engine = auto; SELECT answers('t', '<->', 8, 10, 1)});
-is(stat_of('fallbacks'), 0, 'engine = auto without a card is no fall-back');
+is(stat_of('fallbacks'), 0, 'engine = auto is no fall-back, card or not');
 
 # -- killed, under a session that has a connection to it
 my $pid = stat_of('pid');

@@ -19,7 +19,7 @@ my $cycles = long_test() ? 40 : 8;
 my $node = new_node(
 	'main',
 	allows_streaming => 1,
-	conf => "shared_preload_libraries = 'gpuvec'\ngpuvec.server = 'cpu'\n"
+	conf => "shared_preload_libraries = 'gpuvec'\ngpuvec.server = '$SERVER'\n"
 	  . "gpuvec.engine = 'gpu'\ngpuvec.request_timeout = '10s'\n"
 	  . "maintenance_work_mem = '1MB'\nmax_worker_processes = 16\n");
 
@@ -233,16 +233,19 @@ is_mirrored('refined_e', 'standby, written', on => $standby);
 is_same('refined', 8, 'standby, caught up', on => $standby);
 $standby->stop;
 
-# -- no room
+# -- no room for a large index, and room for a small one; a card takes memory in
+# pieces of some MB
+my ($memory_mb, $nlarge) = $SERVER eq 'cuda' ? (16, 45_000) : (2, 6000);
 $node->safe_psql(
-	'postgres', q{
+	'postgres', qq{
 	CREATE TABLE large (id int, e real[]);
 	INSERT INTO large SELECT g, point(g, 8) || array_fill((g % 13)::real, ARRAY[392])
-	FROM generate_series(1, 6000) AS g;
+	FROM generate_series(1, $nlarge) AS g;
 	CREATE INDEX large_e ON large USING gpuivfpq (e) WITH (lists = 10, pq_dim = 400)});
-$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '2MB'\n");
+$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '${memory_mb}MB'\n");
 $node->restart;
-ok(wait_until($node, q{SELECT state = 'up' AND memory = 2097152 FROM gpuvec_stat}), 'little memory');
+ok(wait_until($node, "SELECT state = 'up' AND memory = $memory_mb * 1048576 FROM gpuvec_stat"),
+	'little memory');
 (undef, undef, $err) = $node->psql('postgres', "SELECT gpuvec_prewarm('large_e')");
 like($err, qr/ERROR:  could not mirror the index: gpuvecd has no room for it/, 'little memory: no room');
 is( $node->safe_psql('postgres',

@@ -17,7 +17,7 @@ my $socket = 'pgsql_tmp.gpuvec.sock';
 my $rows = 1000;
 my $node = new_node(
 	'main',
-	conf => "shared_preload_libraries = 'gpuvec'\ngpuvec.server = 'cpu'\n"
+	conf => "shared_preload_libraries = 'gpuvec'\ngpuvec.server = '$SERVER'\n"
 	  . "gpuvec.engine = 'gpu'\ngpuvec.request_timeout = '500ms'\n");
 
 $node->safe_psql(

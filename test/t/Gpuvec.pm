@@ -13,8 +13,11 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(long_test new_node load_gpuvec background wait_until
+our @EXPORT = qw($SERVER long_test new_node load_gpuvec background wait_until
   end_of restart_after_crash restart_after_kill answers is_sound is_complete is_exact);
+
+# What gpuvecd runs on.
+our $SERVER = $ENV{GPUVEC_TEST_SERVER} // 'cpu';
 
 # Row `g` of a table: one of 20 clusters, and what the checks below need.
 my $FUNCTIONS = q{

@@ -1,5 +1,5 @@
-# What the tests of searches by gpuvecd share: a server that runs it with the
-# portable engine, and SQL functions that ask gpuvecd and the session the same
+# What the tests of searches by gpuvecd share: a server that runs it, and SQL
+# functions that ask gpuvecd and the session the same
 # question.
 
 package GpuvecRemote;
@@ -27,7 +27,7 @@ BEGIN
 	FOR i IN 1..1800 LOOP
 		EXECUTE 'SELECT count(*) FROM (' || query || ') AS x';
 		SELECT * INTO s FROM gpuvec_last_scan();
-		IF s.engine = 'cpu' AND s.stale_lists + s.tail_copies = 0 THEN
+		IF s.engine = current_setting('test.server') AND s.stale_lists + s.tail_copies = 0 THEN
 			RETURN '';
 		END IF;
 		PERFORM pg_sleep(0.05);
@@ -39,7 +39,8 @@ $$;
 -- '' when a query, of one scan, gives the same rows in the same order by
 -- gpuvecd and by the session; and, with the mirror up to date, for the same
 -- work.  answered: who is to have answered in the end.
-CREATE FUNCTION differs(query text, answered text = 'cpu', uptodate bool = true)
+CREATE FUNCTION differs(query text, answered text = current_setting('test.server'),
+	uptodate bool = true)
 RETURNS text
 LANGUAGE plpgsql SET enable_seqscan = off SET gpuvec.engine = gpu AS $$
 DECLARE
@@ -66,7 +67,7 @@ BEGIN
 		(t.index, t.recall, t.probes, t.candidates, t.batches, t.lists,
 			t.copies, t.refined, t.measured, t.given, t.late, t.finished, 0, 0)) THEN
 		RETURN format('%s, not %s', s, t);
-	ELSIF answered = 'cpu' AND (s.batch_size < 1 OR s.batch_size IS NULL OR
+	ELSIF answered <> 'session' AND (s.batch_size < 1 OR s.batch_size IS NULL OR
 		s.queued_us IS NULL OR s.engine_us IS NULL OR s.trip_us IS NULL) THEN
 		RETURN format('no times: %s', s);
 	END IF;
@@ -78,8 +79,8 @@ $$;
 # Settings of a server with gpuvecd.
 sub remote_conf
 {
-	return "shared_preload_libraries = 'gpuvec'\ngpuvec.server = 'cpu'\n"
-	  . "gpuvec.request_timeout = '10s'\n";
+	return "shared_preload_libraries = 'gpuvec'\ngpuvec.server = '$SERVER'\n"
+	  . "test.server = '$SERVER'\ngpuvec.request_timeout = '10s'\n";
 }
 
 sub new_remote_node
@@ -163,7 +164,7 @@ sub supervisor_pid
 sub differs
 {
 	my ($node, $query, $what, %options) = @_;
-	my $answered = $options{answered} // 'cpu';
+	my $answered = $options{answered} // $SERVER;
 	my $uptodate = $options{stale} ? 'false' : 'true';
 	my $set = join '', map { "SET $_;" } @{ $options{set} // [] };
 

@@ -59,7 +59,7 @@ now(void)
 	return (double) t.tv_sec + (double) t.tv_nsec * 1e-9;
 }
 
-/* Searches for all queries; at most so many probes and hits each. */
+/* Searches for all queries. */
 static GvSearch *
 make_searches(const Bench *bench, int probes, int capacity)
 {
@@ -72,10 +72,7 @@ make_searches(const Bench *bench, int probes, int capacity)
 		searches[i].compare = bench->spec.nlists;
 		searches[i].probes = probes;
 		searches[i].capacity = capacity;
-		searches[i].probed = malloc(sizeof(GvProbe) * (size_t) probes);
-		searches[i].hits = malloc(sizeof(GvHit) * (size_t) capacity);
-		if (bench->nrecords > 0)
-			searches[i].bounds = malloc(sizeof(GvBound) * (size_t) capacity);
+		searches[i].bounded = bench->nrecords > 0;
 	}
 	return searches;
 }

@@ -71,11 +71,12 @@ test_shapes(GvSearcher *searcher)
 		{3, 2, 5, 2, 10, 1}, {5, 3, 64, 1, 70, 1}, {17, 17, 300, 17, 40, 0},
 		{50, 13, 64, 8, -3000, 0}, {8, 4, 40, 40, 0, 1}, {7, 5, 50, 7, 64, 1},
 		{384, 96, 100, 10, 50, 0}, {768, 111, 20, 4, 90, 0},
-		{16, 8, 5000, 70, 3, 0}, {16000, 9, 3, 2, 20, 0}
+		{16, 8, 5000, 70, 3, 0}, {16000, 9, 3, 2, 20, 0},
+		{1, 1, 3, 2, -30000, 1}, {1, 1, 9000, 9, 1, 1}
 	};
 	int			i;
 
-	for (i = 0; i < 13; i++)
+	for (i = 0; i < 15; i++)
 	{
 		const int32_t *s = shapes[i];
 		/* emulated threads take seconds for what threads do in microseconds */
@@ -254,9 +255,7 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	INVALID(BAD_SEARCH(probes = 0));
 	INVALID(BAD_SEARCH(compare = 0));
 	INVALID(BAD_SEARCH(capacity = 0));
-	INVALID(BAD_SEARCH(probed = NULL));
-	INVALID(BAD_SEARCH(hits = NULL));
-	INVALID(BAD_SEARCH(bounds = &bound));
+	INVALID(BAD_SEARCH(bounded = true));
 	INVALID(gv_mirror_put_refine(mirror, (GvRefineItem *) &bound, 1));
 	INVALID(gv_mirror_get_refine(mirror, bound.rowid, 1,
 								 (GvRefineItem *) &bound));

@@ -93,7 +93,7 @@ static GvSearcher *
 check_lists(GvMetric metric, Kind kind, int32_t dims, int32_t nlists,
 			int32_t probes, int n)
 {
-	TestIndex	index = make_index(metric, dims, 1, nlists, 1, 0, false);
+	TestIndex	index = make_index(metric, dims, 1, nlists, 1, 1, false);
 	float	   *centres = unit_floats((size_t) dims * (nlists / 40 + 1), 1.0f);
 	GvSearch   *searches = unit_alloc(sizeof(GvSearch) * n);
 	GvSearcher *searcher = NULL;
@@ -178,7 +178,7 @@ test_ways(void)
 	}			cases[] = {
 		{SPREAD, 24, 1100, 5, 16, RUNS}, {CLUSTERED, 24, 1100, 5, 16, RUNS},
 		{SPREAD, 10, 300, 8, 20, ALL}, {EQUAL, 3, 1200, 4, 16, EXACT},
-		{HUGE_NUMBERS, 5, 100, 2, 16, EXACT}, {SPREAD, 10, 300, 8, 15, NWAYS},
+		{HUGE_NUMBERS, 5, 100, 2, 16, EXACT}, {SPREAD, 10, 300, 8, 11, NWAYS},
 		{SPREAD, 10, 100, 26, 16, NWAYS},
 		/* more than 32 MB of centroids, one query */
 		{SPREAD, 8000, 1060, 4, 1, RUNS}

@@ -19,6 +19,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <vector>
 
 #define __global__
 #define __device__
@@ -74,6 +75,12 @@ using std::max;
 
 /* -- threads: emulate.cpp */
 
+/* What a graph holds: launches. */
+typedef std::vector<std::function<void()>> *cudaGraph_t;
+typedef cudaGraph_t cudaGraphExec_t;
+
+extern cudaGraph_t gv_emulated_capture;	/* NULL: launches run at once */
+
 extern dim3 threadIdx;			/* of the fiber that runs */
 extern dim3 blockIdx;
 extern dim3 blockDim;
@@ -81,6 +88,24 @@ extern dim3 gridDim;
 
 extern void gv_emulate(dim3 grid, dim3 threads, size_t shared_bytes,
 					   const std::function<void()> &kernel);
+
+/* A launch, which a stream that is captured only keeps. */
+template <typename Kernel, typename... Arguments>
+static inline void
+gv_emulate_launch(dim3 grid, dim3 threads, size_t shared_bytes, Kernel kernel,
+				  Arguments... arguments)
+{
+	std::function<void()> launch = [=]
+	{
+		gv_emulate(grid, threads, shared_bytes, [&] { kernel(arguments...); });
+	};
+
+	if (gv_emulated_capture != NULL)
+		gv_emulated_capture->push_back(launch);
+	else
+		launch();
+}
+
 extern uint4 *gv_emulated_shared();
 extern uint64_t gv_emulated_exchange(uint64_t value, int lane);
 extern void gv_emulated_share(uint64_t value, uint64_t values[32]);
@@ -203,6 +228,19 @@ atomicMax(T *address, T value)
 	return old;
 }
 
+/* Bytes of y (4 to 7) and x (0 to 3), one by each digit of the selector. */
+static inline unsigned
+__byte_perm(unsigned x, unsigned y, unsigned selector)
+{
+	uint64_t	bytes = (uint64_t) y << 32 | x;
+	unsigned	result = 0;
+
+	for (int i = 0; i < 4; i++)
+		result |= (unsigned) (bytes >> (selector >> 4 * i & 7) * 8 & 0xFF) <<
+			8 * i;
+	return result;
+}
+
 template <typename T>
 static inline T
 atomicMin(T *address, T value)
@@ -273,8 +311,10 @@ struct cudaDeviceProp
 };
 
 #define cudaStreamNonBlocking	1
+#define cudaStreamCaptureModeThreadLocal	1
 #define cudaEventDisableTiming	2
 #define cudaDevAttrMultiProcessorCount	16
+#define cudaDevAttrComputeCapabilityMajor	75
 #define cudaFuncAttributeMaxDynamicSharedMemorySize	8
 
 /* The n-th allocation from now on fails; 0: none. */
@@ -377,6 +417,49 @@ static inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { return cudaSu
 static inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return cudaSuccess; }
 static inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return cudaSuccess; }
 static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int flags) { return cudaSuccess; }
+
+static inline cudaError_t
+cudaStreamBeginCapture(cudaStream_t stream, int mode)
+{
+	gv_emulated_capture = new std::vector<std::function<void()>>;
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+	*graph = gv_emulated_capture;
+	gv_emulated_capture = NULL;
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned flags)
+{
+	*made = new std::vector<std::function<void()>>(*graph);
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
+{
+	for (const std::function<void()> &launch : *graph)
+		launch();
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaGraphDestroy(cudaGraph_t graph)
+{
+	delete graph;
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaGraphExecDestroy(cudaGraphExec_t graph)
+{
+	return cudaGraphDestroy(graph);
+}
 
 static inline cudaError_t
 cudaStreamCreateWithFlags(cudaStream_t *stream, int flags)

@@ -26,6 +26,7 @@ dim3		blockIdx;
 dim3		blockDim;
 dim3		gridDim;
 int64_t		gv_emulated_fault;
+cudaGraph_t	gv_emulated_capture;
 
 /* Where threads wait for each other. */
 struct Gate
@@ -211,6 +212,20 @@ run_block(int nthreads)
 	}
 }
 
+/* One fiber more, for the thread after those that there are. */
+static void
+add_fiber()
+{
+	Fiber	   *fiber = &fibers.emplace_back();
+
+	fiber->stack.resize(STACK_BYTES);
+	getcontext(&fiber->context);
+	fiber->context.uc_stack.ss_sp = fiber->stack.data();
+	fiber->context.uc_stack.ss_size = STACK_BYTES;
+	fiber->context.uc_link = NULL;
+	makecontext(&fiber->context, fiber_main, 0);
+}
+
 /* A launch. */
 void
 gv_emulate(dim3 grid, dim3 threads, size_t shared_bytes,
@@ -222,16 +237,7 @@ gv_emulate(dim3 grid, dim3 threads, size_t shared_bytes,
 	if (threads.y != 1 || threads.z != 1 || nthreads % WARP != 0)
 		abort();
 	while ((int) fibers.size() < nthreads)
-	{
-		Fiber	   *fiber = &fibers.emplace_back();
-
-		fiber->stack.resize(STACK_BYTES);
-		getcontext(&fiber->context);
-		fiber->context.uc_stack.ss_sp = fiber->stack.data();
-		fiber->context.uc_stack.ss_size = STACK_BYTES;
-		fiber->context.uc_link = NULL;
-		makecontext(&fiber->context, fiber_main, 0);
-	}
+		add_fiber();
 	warps.resize(nthreads / WARP);
 	shared.assign(shared_bytes / sizeof(uint4) + 1,
 				  uint4 {0xA5A5A5A5, 0xA5A5A5A5, 0xA5A5A5A5, 0xA5A5A5A5});

@@ -1,0 +1,384 @@
+/*
+ * sift.cuh
+ *		The k smallest items of an array, few of many, by a block of threads in
+ *		few dependent steps.
+ *
+ * WarpSelect takes items one by one; for a lone query that is a chain of
+ * queues flushed and loads waited for.  Here all keys are loaded at once, 16 a
+ * thread.  A bound follows from them: each of W warps sorts the smallest keys
+ * of its lanes, and where each has j at or below some key, W j >= k items are,
+ * so the largest of the warps' j-th keys is no less than the k-th of all.
+ * What is not beyond the bound, about twice k of 8,192 in no order, goes to
+ * shared memory, and each of those counts how many are before it.
+ *
+ * Ties are broken by id, which is fetched only for items within the bound, and
+ * is waited for only after keys are compared.  Where more items pass than
+ * there is room for, mostly for ties, the bound is found by bisection.
+ *
+ * Source is a struct with
+ *		uint32_t key(int i) const			of item i; GV_SIFT_NONE: no item
+ *		uint64_t id(int i) const			no two are the same
+ */
+#ifndef GV_SIFT_CUH
+#define GV_SIFT_CUH
+
+#include "select.cuh"
+
+#define GV_SIFT_THREADS		512
+#define GV_SIFT_WARPS		(GV_SIFT_THREADS / GV_WARP)
+#define GV_SIFT_KEYS		16		/* that a thread has at a time */
+#define GV_SIFT_ROOM		1024	/* items within the bound */
+#define GV_SIFT_OWN			(GV_SIFT_ROOM / GV_SIFT_THREADS)
+#define GV_SIFT_MOST		256		/* of k: a quarter of the room */
+#define GV_SIFT_NONE		0xFFFFFFFFu
+
+/* The block's shared memory; the first `count` items count. */
+struct GvSift
+{
+	alignas(16) uint32_t keys[GV_SIFT_ROOM];
+	alignas(16) uint32_t bounds[GV_SIFT_WARPS];
+	uint64_t	ids[GV_SIFT_ROOM];	/* once settled */
+	int			places[GV_SIFT_ROOM];	/* number in the array */
+	uint32_t	ranks[GV_SIFT_ROOM];	/* keys before an item's */
+	uint32_t	same[GV_SIFT_ROOM]; /* items of a rank */
+	uint32_t	count;
+	uint32_t	tied;
+};
+
+/* A key that at least k items are not beyond, if there are k.  One barrier. */
+static __device__ __forceinline__ uint32_t
+gv_sift_bound(const uint32_t (&keys)[GV_SIFT_KEYS], int k, GvSift &sift)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	int			each = (k + GV_SIFT_WARPS - 1) / GV_SIFT_WARPS;
+	uint32_t	least = keys[0];
+	uint32_t	bound = 0;
+
+#pragma unroll
+	for (int r = 1; r < GV_SIFT_KEYS; r++)
+		least = min(least, keys[r]);
+#pragma unroll
+	for (int size = 2; size <= GV_WARP; size *= 2)
+#pragma unroll
+		for (int stride = size / 2; stride > 0; stride /= 2)
+		{
+			uint32_t	other = __shfl_xor_sync(GV_FULL_WARP, least, stride);
+			bool		up = (lane & size) == 0;
+
+			least = up == ((lane & stride) == 0) ? min(least, other) :
+				max(least, other);
+		}
+	least = __shfl_sync(GV_FULL_WARP, least, each - 1);
+	if (lane == 0)
+		sift.bounds[threadIdx.x / GV_WARP] = least;
+	__syncthreads();
+#pragma unroll
+	for (int w = 0; w < GV_SIFT_WARPS; w += 4)
+	{
+		uint4		some = *(const uint4 *) &sift.bounds[w];
+
+		bound = max(bound, max(max(some.x, some.y), max(some.z, some.w)));
+	}
+	return bound;
+}
+
+/* Put an item there, if there is room; count goes on in any case. */
+static __device__ __forceinline__ void
+gv_sift_put(GvSift &sift, uint32_t at, uint32_t key, int place)
+{
+	if (at < GV_SIFT_ROOM)
+	{
+		sift.keys[at] = key;
+		sift.places[at] = place;
+	}
+}
+
+/* Keys within the bound, those of item first + 512 r + thread. */
+static __device__ __forceinline__ void
+gv_sift_collect(const uint32_t (&keys)[GV_SIFT_KEYS], int first,
+				uint32_t bound, GvSift &sift)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	uint32_t	mine = 0;
+	uint32_t	upto;
+	uint32_t	at = 0;
+
+#pragma unroll
+	for (int r = 0; r < GV_SIFT_KEYS; r++)
+		mine += keys[r] <= bound && keys[r] != GV_SIFT_NONE;
+	upto = mine;
+#pragma unroll
+	for (int d = 1; d < GV_WARP; d *= 2)
+	{
+		uint32_t	before = __shfl_up_sync(GV_FULL_WARP, upto, d);
+
+		if (lane >= d)
+			upto += before;
+	}
+	if (lane == GV_WARP - 1 && upto > 0)
+		at = atomicAdd(&sift.count, upto);
+	at = __shfl_sync(GV_FULL_WARP, at, GV_WARP - 1) + upto - mine;
+	if (mine == 0)
+		return;
+#pragma unroll
+	for (int r = 0; r < GV_SIFT_KEYS; r++)
+		if (keys[r] <= bound && keys[r] != GV_SIFT_NONE)
+			gv_sift_put(sift, at++, keys[r],
+						first + r * GV_SIFT_THREADS + (int) threadIdx.x);
+}
+
+/* How many keys are before each item's?  All threads, a share each. */
+static __device__ __forceinline__ void
+gv_sift_rank(GvSift &sift, uint32_t count)
+{
+	uint32_t	width = min((count + GV_WARP - 1) / GV_WARP * GV_WARP,
+							(uint32_t) GV_SIFT_THREADS);
+	uint32_t	parts = GV_SIFT_THREADS / width;
+	uint32_t	part = threadIdx.x / width;
+	uint32_t	share = ((count + 3) / 4 + parts - 1) / parts;
+	const uint4 *keys = (const uint4 *) sift.keys;
+
+	if (part >= parts)
+		return;
+	for (uint32_t i = threadIdx.x % width; i < count; i += width)
+	{
+		uint32_t	key = sift.keys[i];
+		uint32_t	last = min((part + 1) * share, (count + 3) / 4);
+		uint32_t	rank = 0;
+
+#pragma unroll 4
+		for (uint32_t j = part * share; j < last; j++)
+		{
+			uint4		some = keys[j];
+
+			rank += (some.x < key) + (some.y < key) + (some.z < key) +
+				(some.w < key);
+		}
+		atomicAdd(&sift.ranks[i], rank);
+	}
+}
+
+/* The place among items of the same key, by id. */
+static __device__ __forceinline__ uint32_t
+gv_sift_tied(const GvSift &sift, uint32_t count, uint32_t i, uint32_t rank)
+{
+	uint32_t	key = sift.keys[i];
+	uint64_t	id = sift.ids[i];
+
+	for (uint32_t j = 0; j < count; j++)
+		rank += sift.keys[j] == key && (sift.ids[j] < id ||
+										(sift.ids[j] == id && j < i));
+	return rank;
+}
+
+/* Sort the items, and keep the first k.  Begins and ends with a barrier. */
+template <typename Source>
+static __device__ __forceinline__ void
+gv_sift_settle(const Source &source, int k, GvSift &sift)
+{
+	uint32_t	keys[GV_SIFT_OWN] = {};
+	int			places[GV_SIFT_OWN] = {};
+	uint64_t	ids[GV_SIFT_OWN] = {};
+	uint32_t	ranks[GV_SIFT_OWN];
+	uint32_t	count;
+
+	__syncthreads();
+	count = min(sift.count, (uint32_t) GV_SIFT_ROOM);
+	if (count == 0)
+		return;
+
+	/* 1. every thread has some of the items */
+#pragma unroll
+	for (int r = 0; r < GV_SIFT_OWN; r++)
+	{
+		uint32_t	i = r * GV_SIFT_THREADS + threadIdx.x;
+
+		if (i < count)
+		{
+			keys[r] = sift.keys[i];
+			places[r] = sift.places[i];
+			ids[r] = source.id(places[r]);
+		}
+		else
+			sift.keys[i] = GV_SIFT_NONE;
+		sift.ranks[i] = 0;
+		sift.same[i] = 0;
+	}
+	if (threadIdx.x == 0)
+		sift.tied = 0;
+	__syncthreads();
+
+	/* 2. their ranks, by keys and then among ties */
+	gv_sift_rank(sift, count);
+	__syncthreads();
+#pragma unroll
+	for (int r = 0; r < GV_SIFT_OWN; r++)
+	{
+		uint32_t	i = r * GV_SIFT_THREADS + threadIdx.x;
+
+		ranks[r] = GV_SIFT_NONE;
+		if (i < count)
+		{
+			sift.ids[i] = ids[r];
+			ranks[r] = sift.ranks[i];
+			if (atomicAdd(&sift.same[ranks[r]], 1u) > 0)
+				atomicAdd(&sift.tied, 1u);
+		}
+	}
+	__syncthreads();
+#pragma unroll
+	for (int r = 0; r < GV_SIFT_OWN; r++)
+	{
+		uint32_t	i = r * GV_SIFT_THREADS + threadIdx.x;
+
+		if (i < count && sift.tied && sift.same[ranks[r]] > 1)
+			ranks[r] = gv_sift_tied(sift, count, i, ranks[r]);
+	}
+	__syncthreads();
+
+	/* 3. each to its place */
+#pragma unroll
+	for (int r = 0; r < GV_SIFT_OWN; r++)
+		if (ranks[r] < (uint32_t) k)
+		{
+			sift.keys[ranks[r]] = keys[r];
+			sift.places[ranks[r]] = places[r];
+			sift.ids[ranks[r]] = ids[r];
+		}
+	if (threadIdx.x == 0)
+		sift.count = min(count, (uint32_t) k);
+	__syncthreads();
+}
+
+/* How many of n items pass a test?  Begins and ends with a barrier. */
+template <typename Test>
+static __device__ __forceinline__ uint32_t
+gv_sift_count(int n, Test test, GvSift &sift)
+{
+	uint32_t	count = 0;
+
+	for (int i = threadIdx.x; i < n; i += GV_SIFT_THREADS)
+		count += test(i);
+#pragma unroll
+	for (int mask = GV_WARP / 2; mask > 0; mask /= 2)
+		count += __shfl_xor_sync(GV_FULL_WARP, count, mask);
+	__syncthreads();
+	if (threadIdx.x == 0)
+		sift.count = 0;
+	__syncthreads();
+	if (threadIdx.x % GV_WARP == 0)
+		atomicAdd(&sift.count, count);
+	__syncthreads();
+	return sift.count;
+}
+
+/*
+ * Items that hold the k smallest, k or more, where `high` is a bound that too
+ * many pass: by bisection of keys, and of ids where that is not enough.
+ */
+template <typename Source>
+static __device__ __forceinline__ void
+gv_sift_bisect(const Source &source, int n, uint32_t k, uint32_t high,
+			   GvSift &sift)
+{
+	uint32_t	low = 0;
+	uint64_t	low_id = 0;
+	uint64_t	high_id = ~UINT64_C(0);
+	uint32_t	total = GV_SIFT_ROOM + 1;
+
+	high = min(high, GV_SIFT_NONE - 1);
+	while (total > GV_SIFT_ROOM && low < high)
+	{
+		uint32_t	key = low + (high - low) / 2;
+		uint32_t	count = gv_sift_count(n, [&](int i)
+		{
+			return source.key(i) <= key;
+		}, sift);
+
+		if (count >= k)
+		{
+			high = key;
+			total = count;
+		}
+		else
+			low = key + 1;
+	}
+	while (total > GV_SIFT_ROOM && low_id < high_id)
+	{
+		uint64_t	id = low_id + (high_id - low_id) / 2;
+		uint32_t	count = gv_sift_count(n, [&](int i)
+		{
+			uint32_t	key = source.key(i);
+
+			return key < high || (key == high && source.id(i) <= id);
+		}, sift);
+
+		if (count >= k)
+		{
+			high_id = id;
+			total = count;
+		}
+		else
+			low_id = id + 1;
+	}
+	__syncthreads();
+	if (threadIdx.x == 0)
+		sift.count = 0;
+	__syncthreads();
+	for (int i = threadIdx.x; i < n; i += GV_SIFT_THREADS)
+	{
+		uint32_t	key = source.key(i);
+
+		if (key < high || (key == high && source.id(i) <= high_id))
+			gv_sift_put(sift, atomicAdd(&sift.count, 1u), key, i);
+	}
+}
+
+/*
+ * The k smallest of n items, k <= GV_SIFT_MOST, ascending by (key, id), into
+ * sift.keys, places and ids [count]; fewer when there are not so many.  By all
+ * GV_SIFT_THREADS threads of the block.  Returns count.
+ */
+template <typename Source>
+static __device__ __forceinline__ uint32_t
+gv_sift(const Source &source, int n, int k, GvSift &sift)
+{
+	uint32_t	bound = GV_SIFT_NONE;
+
+	if (threadIdx.x == 0)
+		sift.count = 0;
+	if (k == 0 || n == 0)
+		return 0;
+	for (int first = 0; first < n; first += GV_SIFT_KEYS * GV_SIFT_THREADS)
+	{
+		uint32_t	keys[GV_SIFT_KEYS];
+		bool		last = n - first <= GV_SIFT_KEYS * GV_SIFT_THREADS;
+
+#pragma unroll
+		for (int r = 0; r < GV_SIFT_KEYS; r++)
+		{
+			int			i = first + r * GV_SIFT_THREADS + (int) threadIdx.x;
+
+			keys[r] = i < n ? source.key(i) : GV_SIFT_NONE;
+		}
+		bound = min(bound, gv_sift_bound(keys, k, sift));
+		gv_sift_collect(keys, first, bound, sift);
+		__syncthreads();
+		if (sift.count > GV_SIFT_ROOM)
+		{
+			gv_sift_bisect(source, n, k, bound, sift);
+			last = true;
+		}
+		if (last || sift.count > GV_SIFT_ROOM / 2)
+		{
+			gv_sift_settle(source, k, sift);
+			if (last)
+				break;
+			/* for long arrays: the k-th so far is a better bound */
+			bound = min(bound, sift.keys[k - 1]);
+		}
+	}
+	return sift.count;
+}
+
+#endif							/* GV_SIFT_CUH */

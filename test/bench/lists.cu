@@ -1,0 +1,267 @@
+/*
+ * lists.cu
+ *		The choice of lists alone, on a card: random centroids, batches of all
+ *		sizes, exact scores (coarse.cu, select.cu) beside the filter (near.cu),
+ *		whose lists must be the same.
+ *
+ * usage: lists [DIMS [NLISTS [PROBES]]], 384, 8192 and 30 unless said
+ * build: nvcc -std=c++17 -O3 -fmad=false -arch=sm_90 -Isrc -Igpu
+ *			test/bench/lists.cu and the engine's objects (test/gpu/run.sh)
+ *
+ * Centroids lie around a hundred centres, a query near one of them.  Times are
+ * of kernels without copies, the mean of REPEATS in a row between two events.
+ * The share is of what a product in half precision needs at 989 T/s.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gv_cuda.h"
+
+#define REPEATS			20
+#define CENTRES			100
+#define MOST_QUERIES	10000
+#define PEAK			989e12
+
+/* Arrays of a batch on the card, and what both ways put there. */
+struct Bench
+{
+	GvMirror   *mirror;
+	GvSearcher *searcher;
+	GvBatch		batch;
+	size_t		probed_bytes;
+	size_t		starts_bytes;
+	cudaEvent_t begin;
+	cudaEvent_t end;
+};
+
+static void
+need(bool good, const char *what)
+{
+	if (good)
+		return;
+	fprintf(stderr, "lists: %s failed: %s\n", what,
+			cudaGetErrorString(cudaGetLastError()));
+	exit(1);
+}
+
+static void *
+on_card(const void *from, size_t bytes)
+{
+	void	   *memory;
+
+	need(cudaMalloc(&memory, bytes) == cudaSuccess, "memory");
+	if (from != NULL)
+		need(cudaMemcpy(memory, from, bytes, cudaMemcpyHostToDevice) ==
+			 cudaSuccess, "copy");
+	return memory;
+}
+
+/* Between -2 and 2, mostly about 0. */
+static float
+noise(void)
+{
+	static uint64_t seed = 1;
+
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return (float) ((seed & 65535) + (seed >> 16 & 65535)) / 32768.0f -
+		(float) ((seed >> 32 & 65535) + (seed >> 48)) / 32768.0f;
+}
+
+/* Rows [n][dims] around centres. */
+static float *
+make_rows(const float *centres, int n, int dims)
+{
+	float	   *rows = (float *) malloc(sizeof(float) * n * dims);
+
+	for (int i = 0; i < n; i++)
+	{
+		const float *centre = centres + (size_t) (i % CENTRES) * dims;
+
+		for (int d = 0; d < dims; d++)
+			rows[(size_t) i * dims + d] = (centre[d] + noise()) /
+				sqrtf((float) dims);
+	}
+	return rows;
+}
+
+static GvStatus
+find_exactly(const Bench *bench)
+{
+	const GvCardModel *card = &bench->mirror->card;
+
+	GV_TRY(gv_gpu_coarse(card, &bench->batch, bench->searcher->stream));
+	return gv_gpu_probes(card, &bench->batch, bench->searcher);
+}
+
+static GvStatus
+score_exactly(const Bench *bench)
+{
+	return gv_gpu_coarse(&bench->mirror->card, &bench->batch,
+						 bench->searcher->stream);
+}
+
+static GvStatus
+find_near(const Bench *bench)
+{
+	return gv_gpu_near(&bench->mirror->card, &bench->batch,
+					   bench->searcher->stream);
+}
+
+/* Only the product, of queries that find_near has left behind. */
+static GvStatus
+multiply(const Bench *bench)
+{
+	return gv_gpu_product(&bench->mirror->card, &bench->batch,
+						  bench->searcher->stream);
+}
+
+/* Microseconds that a step takes. */
+static double
+measure(const Bench *bench, GvStatus (*step) (const Bench *bench))
+{
+	cudaStream_t stream = bench->searcher->stream;
+	float		ms = 0.0f;
+
+	need(step(bench) == GV_OK, "step");
+	(void) cudaEventRecord(bench->begin, stream);
+	for (int i = 0; i < REPEATS; i++)
+		need(step(bench) == GV_OK, "step");
+	(void) cudaEventRecord(bench->end, stream);
+	need(cudaStreamSynchronize(stream) == cudaSuccess, "wait");
+	(void) cudaEventElapsedTime(&ms, bench->begin, bench->end);
+	return 1000.0 * ms / REPEATS;
+}
+
+/* The lists and starts that a way finds, the caller's to free. */
+static char *
+find(const Bench *bench, GvStatus (*way) (const Bench *bench))
+{
+	char	   *found = (char *) malloc(bench->probed_bytes +
+										bench->starts_bytes);
+
+	need(way(bench) == GV_OK &&
+		 cudaStreamSynchronize(bench->searcher->stream) == cudaSuccess, "way");
+	need(cudaMemcpy(found, bench->batch.d_probed, bench->probed_bytes,
+					cudaMemcpyDeviceToHost) == cudaSuccess &&
+		 cudaMemcpy(found + bench->probed_bytes, bench->batch.d_starts,
+					bench->starts_bytes, cudaMemcpyDeviceToHost) ==
+		 cudaSuccess, "copy back");
+	return found;
+}
+
+/* One line of the table. */
+static bool
+run(Bench *bench, int n)
+{
+	const GvMirrorSpec *spec = &bench->mirror->spec;
+	GvBatch    *batch = &bench->batch;
+	double		floor = 2.0 * n * spec->nlists * spec->dims / PEAK * 1e6;
+	uint32_t	before[GV_NEAR_WAYS];
+	uint32_t	ways[GV_NEAR_WAYS];
+	double		times[4];
+	char	   *exact;
+	char	   *near;
+	bool		same;
+
+	batch->n = n;
+	bench->probed_bytes = sizeof(GvProbe) * (size_t) n * batch->probes;
+	bench->starts_bytes = sizeof(uint32_t) * (size_t) n * (batch->probes + 1);
+	exact = find(bench, find_exactly);
+	need(gv_gpu_near_ways(bench->searcher, before) == GV_OK, "ways");
+	near = find(bench, find_near);
+	need(gv_gpu_near_ways(bench->searcher, ways) == GV_OK, "ways");
+	same = memcmp(exact, near, bench->probed_bytes + bench->starts_bytes) == 0;
+	times[0] = measure(bench, score_exactly);
+	times[1] = measure(bench, find_exactly);
+	times[2] = measure(bench, multiply);
+	times[3] = measure(bench, find_near);
+	printf("%6d %11.1f %9.1f %9.1f %5.0f %% %9.1f  %u/%u/%u%s\n", n, times[0],
+		   times[1], times[2], 100.0 * floor / times[2], times[3],
+		   ways[GV_NEAR_RUNS] - before[GV_NEAR_RUNS],
+		   ways[GV_NEAR_ALL] - before[GV_NEAR_ALL],
+		   ways[GV_NEAR_EXACT] - before[GV_NEAR_EXACT],
+		   same ? "" : "  DIFFERENT LISTS");
+	free(exact);
+	free(near);
+	return same;
+}
+
+/* A mirror with such centroids and empty lists; queries and arrays beside. */
+static void
+prepare(Bench *bench, int dims, int nlists, int probes, int most)
+{
+	GvMirrorSpec spec = {GV_L2, dims, 1, nlists, 1, 0, 0, 0};
+	GvBatch    *batch = &bench->batch;
+	GvWanted   *wanted = (GvWanted *) calloc(most, sizeof(GvWanted));
+	float	   *centres = (float *) malloc(sizeof(float) * CENTRES * dims);
+	float	   *centroids;
+	float	   *queries;
+
+	for (int i = 0; i < CENTRES * dims; i++)
+		centres[i] = noise();
+	centroids = make_rows(centres, nlists, dims);
+	queries = make_rows(centres, most, dims);
+	need(gv_gpu_create(&spec, &bench->mirror) == GV_OK &&
+		 gv_gpu_put_array(bench->mirror, GV_CENTROIDS, 0,
+						  (int64_t) nlists * dims, centroids) == GV_OK &&
+		 gv_gpu_searcher(&bench->searcher) == GV_OK &&
+		 cudaDeviceSynchronize() == cudaSuccess, "mirror");
+	for (int i = 0; i < most; i++)
+		wanted[i].probes = probes;
+	batch->probes = probes;
+	batch->d_queries = (float *) on_card(queries, sizeof(float) *
+										 (size_t) most * dims);
+	batch->d_wanted = (GvWanted *) on_card(wanted, sizeof(GvWanted) * most);
+	batch->d_coarse = (float *) on_card(NULL, sizeof(float) *
+										(size_t) most * nlists);
+	batch->d_probed = (GvProbe *) on_card(NULL, sizeof(GvProbe) *
+										  (size_t) most * probes);
+	batch->d_starts = (uint32_t *) on_card(NULL, sizeof(uint32_t) *
+										   (size_t) most * (probes + 1));
+	batch->d_found = (GvFound *) on_card(NULL, sizeof(GvFound) * most);
+	batch->near.d_halves = (uint16_t *)
+		on_card(NULL, sizeof(uint16_t) * most *
+				(size_t) bench->mirror->card.half_dims);
+	batch->near.d_margins = (float *) on_card(NULL, sizeof(float) * most);
+	batch->near.d_least = (float *) on_card(NULL, sizeof(float) *
+											(size_t) most * gv_nruns(nlists));
+	batch->near.d_ways = (unsigned *) bench->searcher->d_ways.memory;
+	need(cudaEventCreate(&bench->begin) == cudaSuccess &&
+		 cudaEventCreate(&bench->end) == cudaSuccess, "events");
+	free(centres);
+	free(centroids);
+	free(queries);
+	free(wanted);
+}
+
+int
+main(int argc, char **argv)
+{
+	static const int sizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096,
+	MOST_QUERIES};
+	int			dims = argc > 1 ? atoi(argv[1]) : 384;
+	int			nlists = argc > 2 ? atoi(argv[2]) : 8192;
+	int			probes = argc > 3 ? atoi(argv[3]) : 30;
+	int64_t		room = ((int64_t) 1 << 33) / 4 / nlists;
+	int			most = room < MOST_QUERIES ? (int) room : MOST_QUERIES;
+	Bench		bench = {};
+	GvDevice	device;
+	bool		good = true;
+
+	need(dims > 0 && probes > 0 && probes <= 2048 && nlists >= probes &&
+		 most > 0, "reading the arguments");
+	need(gv_gpu_open("", &device) == GV_OK, "opening the card");
+	prepare(&bench, dims, nlists, probes, most);
+	printf("%s: %d dimensions, %d lists, %d probes; microseconds\n",
+		   device.name, dims, nlists, probes);
+	printf(" batch  exact: scores    lists  near: product        lists  "
+		   "runs/all/exact\n");
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+		if (sizes[i] <= most)
+			good &= run(&bench, sizes[i]);
+	return good ? 0 : 1;
+}
