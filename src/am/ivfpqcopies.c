@@ -44,7 +44,8 @@ IvfpqCopiesBegin(IvfpqCopies *copies, int nlists, int code_bytes, Size limit)
 	copies->nlists = nlists;
 	copies->code_bytes = code_bytes;
 	copies->limit = limit;
-	copies->item_bytes = TYPEALIGN(sizeof(uint32), sizeof(StoredCopy) + code_bytes);
+	copies->item_bytes = TYPEALIGN(sizeof(uint32),
+								   sizeof(StoredCopy) + code_bytes);
 	copies->counts = palloc0(nlists * sizeof(uint32));
 }
 

@@ -225,6 +225,25 @@ extern bool gv_loader_start(GvConnection *connection);
 /* builder.c: what that thread does for a builder. */
 extern void gv_builder_serve(GvConnection *connection);
 
+/*
+ * trial.c: an index in the making is searched before it is one.
+ */
+typedef struct GvTrial
+{
+	GvMirrorSpec spec;
+	GvMirror   *mirror;			/* NULL: there is none yet */
+	int64_t		charged;		/* bytes of the budget */
+	GvSearcher *searcher;
+	GvSearch	searches[GV_MAX_TRIES];
+} GvTrial;
+
+extern GvStatus gv_trial_begin(GvTrial *trial, const GvBuilderSpec *spec,
+							   const GvTrained *trained, GvBuilder *builder,
+							   int64_t copies);
+extern void gv_trial_pieces(GvTrial *trial, GvConnection *connection);
+extern void gv_trial_search(GvTrial *trial, GvConnection *connection);
+extern void gv_trial_end(GvTrial *trial);
+
 /* pieces.c: what loaders bring; and what they share with readback.c. */
 extern void gv_pieces_array(GvConnection *connection);
 extern void gv_pieces_lists(GvConnection *connection);
@@ -234,6 +253,9 @@ extern GvHeldMirror *gv_pieces_acquire(GvConnection *connection,
 									   const GvMirrorKey *key);
 extern void gv_pieces_conclude(GvConnection *connection, GvStatus status,
 							   const char *wrong);
+extern bool gv_pieces_check(const GvConnection *connection,
+							const GvMirrorSpec *spec);
+extern GvListPiece gv_pieces_open(const GvPiece *piece);
 
 /* Blocks of a list of so many copies. */
 static inline int64_t

@@ -100,7 +100,7 @@ build_check() {
 	build_engines
 	[ ! -d "$dir" ] || return 0
 	mkdir "$dir"
-	for file in "$GV_ROOT"/test/unit/engine/check_{mirror*,builder}.c \
+	for file in "$GV_ROOT"/test/unit/engine/check_{mirror*,builder*}.c \
 		"$GV_ROOT/test/unit/gpu/check_card.c"; do
 		gcc -std=gnu99 -g -O1 -I"$GV_ROOT/src" \
 			-DUNIT_MIRRORS=gv_cuda_mirrors -DUNIT_BUILDERS=gv_cuda_builders \
