@@ -234,6 +234,7 @@ typedef struct GvTrial
 	GvMirror   *mirror;			/* NULL: there is none yet */
 	int64_t		charged;		/* bytes of the budget */
 	GvSearcher *searcher;
+	int64_t		ncopies;		/* that came */
 	GvSearch	searches[GV_MAX_TRIES];
 } GvTrial;
 

@@ -103,6 +103,7 @@ gv_trial_pieces(GvTrial *trial, GvConnection *connection)
 			wrong = "a piece that is no whole list";
 		else
 			status = gv_mirror_put_list(trial->mirror, &open);
+		trial->ncopies += piece->state.nitems;
 		next += gv_piece_bytes(piece, gv_code_bytes(trial->spec.m));
 	}
 	gv_pieces_conclude(connection, status, wrong);
@@ -125,15 +126,17 @@ check_tries(const GvTrial *trial, const GvConnection *connection)
 		bytes == (int64_t) request->n * trial->spec.dims * 4;
 }
 
-/* Search for all queries; probes and hits go to arrays of the caller's. */
+/* Search for all queries. */
 static GvStatus
-search(GvTrial *trial, const GvTryRequest *request, GvProbe *probed,
-	   GvHit *hits)
+search(GvTrial *trial, const GvTryRequest *request)
 {
 	const float *queries = (const float *) (request + 1);
-	int32_t		probes = request->probes < trial->spec.nlists ?
-		request->probes : trial->spec.nlists;
+	int32_t		capacity = request->capacity;
 	int32_t		i;
+
+	/* no more come back than there are */
+	if (capacity > trial->ncopies)
+		capacity = trial->ncopies > 0 ? (int32_t) trial->ncopies : 1;
 
 	for (i = 0; i < request->n; i++)
 	{
@@ -141,11 +144,10 @@ search(GvTrial *trial, const GvTryRequest *request, GvProbe *probed,
 
 		memset(one, 0, sizeof(*one));
 		one->query = queries + (size_t) i * (size_t) trial->spec.dims;
-		one->probes = probes;
+		one->probes = request->probes < trial->spec.nlists ?
+			request->probes : trial->spec.nlists;
 		one->compare = request->compare;
-		one->capacity = request->capacity;
-		one->probed = probed + (size_t) i * (size_t) probes;
-		one->hits = hits + (size_t) i * (size_t) request->capacity;
+		one->capacity = capacity;
 	}
 	return gv_mirror_search(trial->searcher, trial->mirror, trial->searches,
 							request->n);
@@ -182,27 +184,18 @@ void
 gv_trial_search(GvTrial *trial, GvConnection *connection)
 {
 	const GvTryRequest *request = gv_payload(connection);
-	GvStatus	status = GV_NO_MEMORY;
-	GvProbe    *probed;
-	GvHit	   *hits;
+	GvStatus	status;
 
 	if (!check_tries(trial, connection))
 	{
 		gv_pieces_conclude(connection, GV_OK, "a search out of range");
 		return;
 	}
-	probed = malloc((size_t) request->n * (size_t) request->probes *
-					sizeof(GvProbe));
-	hits = malloc((size_t) request->n * (size_t) request->capacity *
-				  sizeof(GvHit));
-	if (probed != NULL && hits != NULL)
-		status = search(trial, request, probed, hits);
+	status = search(trial, request);
 	if (status == GV_OK)
 		give_hits(trial, connection, request->n);
 	else
 		gv_pieces_conclude(connection, status, NULL);
-	free(probed);
-	free(hits);
 }
 
 /* Give back what the trial has. */

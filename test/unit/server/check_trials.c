@@ -110,12 +110,9 @@ check_tries(int fd, GvMirror *mirror, const float *queries, int32_t probes,
 	rowids = (const uint16_t *) (nhits + 2);
 	for (q = 0; q < 2; q++)
 	{
-		GvProbe		probed[8];
-		GvHit		hits[ROWS];
 		GvSearch	search = {.query = queries + q * DIMS,
 			.probes = probes < 8 ? probes : 8,.compare = 1000,
-		.capacity = capacity < ROWS ? capacity : ROWS,.probed = probed,
-		.hits = hits};
+		.capacity = capacity < ROWS ? capacity : ROWS};
 		int			wrong = 0;
 		int32_t		i;
 
@@ -124,7 +121,7 @@ check_tries(int fd, GvMirror *mirror, const float *queries, int32_t probes,
 		CHECK(nhits[q] == search.nhits, "%d hits, not %d", nhits[q],
 			  search.nhits);
 		for (i = 0; i < nhits[q] && i < search.nhits; i++, rowids += 3)
-			wrong += memcmp(rowids, hits[i].rowid, 6) != 0;
+			wrong += memcmp(rowids, search.hits[i].rowid, 6) != 0;
 		CHECK(wrong == 0, "%d wrong hits", wrong);
 	}
 	CHECK((const char *) rowids == (const char *) payload + length, "length");
