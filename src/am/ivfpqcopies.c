@@ -108,9 +108,10 @@ begin_sort(IvfpqCopies *copies)
 		memcpy(VARDATA(copies->item), item_of(copies, i),
 			   sizeof(StoredCopy) + copies->code_bytes);
 		sort_item(copies);
+		/* one by one, because the sort takes the memory that they give */
+		if (i % CHUNK_ITEMS == CHUNK_ITEMS - 1)
+			pfree(copies->chunks[i / CHUNK_ITEMS]);
 	}
-	for (int i = 0; i < copies->nchunks; i++)
-		pfree(copies->chunks[i]);
 	copies->nchunks = 0;
 }
 
