@@ -111,9 +111,13 @@ def create_index(conn, args, system):
                  % (TABLE, args.workers))
     wal = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')"
     before = server.one(conn, wal)
-    took, workers = server.build(conn, "CREATE INDEX %s_v ON %s USING %s%s" % (
-        TABLE, TABLE, method, " WITH (%s)" % options if options else ""))
-    told = {"system": system, "build_s": took, "workers": workers,
+    took, workers, phases = server.build(
+        conn, "CREATE INDEX %s_v ON %s USING %s%s" % (
+            TABLE, TABLE, method, " WITH (%s)" % options if options else ""))
+    data.say("".join("  %.2f s %s\n" % (seconds, phase)
+                     for phase, seconds in phases.items()).rstrip("\n"))
+    told = {"system": system, "build_s": took, "phases": phases,
+            "workers": workers,
             "options": options,
             "MB": server.one(conn, "SELECT pg_relation_size('%s_v')"
                              % TABLE) / 1e6,
