@@ -36,6 +36,7 @@ AM_OBJS = \
 	src/am/ivfpqtargets.o \
 	src/am/ivfpqtids.o \
 	src/am/ivfpqtrain.o \
+	src/am/ivfpqtrial.o \
 	src/am/ivfpqvacuum.o \
 	src/am/ivfpqvalidate.o \
 	src/am/ivfpqvalue.o \
@@ -121,7 +122,8 @@ SERVER_OBJS = \
 	src/server/mirrors.o \
 	src/server/pieces.o \
 	src/server/readback.o \
-	src/server/session.o
+	src/server/session.o \
+	src/server/trial.o
 
 GPUVECD_OBJS = $(ENGINE_OBJS) $(CPU_OBJS) $(MIRROR_OBJS) $(PROTOCOL_OBJS) \
 	$(SERVER_OBJS)

@@ -1,10 +1,8 @@
 /*
  * build.cu
- *		An index in the making in the card's memory: made, trained, and rows
- *		encoded with it.
+ *		An index in the making in the card's memory: made, and rows encoded with
+ *		what was trained (train.cu).
  *
- *		train	lists by k-means of the sample, parents by k-means of lists,
- *				codebooks from residuals of the first rows
  *		encode	transform, nearest lists, second list, codes and T, refine
  *				records, nearest rows of the queries; one copy in, one back
  *
@@ -15,32 +13,6 @@
 #include <string.h>
 
 #include "gv_build.h"
-
-struct GvBuilder
-{
-	GvBuilderSpec spec;
-	GvModel		model;			/* without arrays */
-	cudaStream_t stream;
-	GvFinder	finder;
-	float	   *d_mean;
-	float	   *d_sample;		/* [sample_rows][dims] transformed */
-	int64_t		nsample;
-	float	   *d_queries;		/* [nqueries][dims] transformed */
-	int32_t		nqueries;
-	GvTrained	trained;		/* nlists 0: not yet */
-	float	   *d_codebooks;
-	float	   *d_centroids;	/* [nlists][dims] */
-	float	   *parents;		/* the host's [nparents][dims] */
-	int32_t    *starts;			/* [nparents + 1] */
-	GvTargets	lists;			/* centroids */
-	GvTargets	near_rows;		/* rows of a batch, for the queries */
-	GvTopK	   *best;			/* [nqueries] rows nearest to each */
-	uint64_t	nencoded;		/* rows */
-	GvBuffer	d_in;			/* rows of a batch */
-	GvBuffer	d_out;			/* GvPlaces */
-	GvBuffer	out;			/* pinned */
-	GvBuffer	d_near;			/* probes of rows, and of queries */
-};
 
 /* Offsets of what comes back of a batch. */
 struct Places
@@ -222,8 +194,8 @@ cuda_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
 }
 
 /* Rows in the card's memory as kernels see them; outputs are not set. */
-static GvCardRows
-card_rows(const GvBuilder *builder, float *d_rows, int32_t n)
+GvCardRows
+gv_build_rows(const GvBuilder *builder, float *d_rows, int32_t n)
 {
 	const GvBuilderSpec *spec = &builder->spec;
 	GvCardRows	rows;
@@ -246,7 +218,7 @@ card_rows(const GvBuilder *builder, float *d_rows, int32_t n)
 static GvStatus
 bring_rows(GvBuilder *builder, const float *rows, int32_t n, float *d_rows)
 {
-	GvCardRows	card = card_rows(builder, d_rows, n);
+	GvCardRows	card = gv_build_rows(builder, d_rows, n);
 
 	GV_CUDA_TRY(cudaMemcpyAsync(d_rows, rows, (size_t) n *
 								builder->spec.dims * sizeof(float),
@@ -280,110 +252,9 @@ cuda_put_rows(GvBuilder *builder, GvRows kind, const float *rows, int32_t n)
 	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
 }
 
-static GvStatus
-run_kmeans(GvBuilder *builder, const float *d_x, int64_t n, int32_t k,
-		   float *d_centroids, int32_t *found, const GvStop *stop)
-{
-	const GvBuilderSpec *spec = &builder->spec;
-	GvKmeans	kmeans = {spec->dims, n, k, spec->iterations, spec->max_share,
-	spec->seed};
-
-	return gv_gpu_kmeans(&kmeans, d_x, d_centroids, found, &builder->finder,
-						 stop);
-}
-
-/* Which of the parents each list is nearest to. */
-static GvStatus
-find_owners(GvBuilder *builder, const float *d_parents, int32_t nparents,
-			int32_t *owners, const GvStop *stop)
-{
-	int32_t		nlists = builder->trained.nlists;
-	size_t		bytes = nlists * sizeof(GvProbe);
-	GvTargets	parents;
-	GvProbe    *near = (GvProbe *) malloc(bytes);
-	GvStatus	status;
-
-	if (near == NULL)
-		return GV_NO_MEMORY;
-	status = gv_targets_create(&parents, GV_L2, builder->spec.dims, nparents,
-							   builder->stream);
-	if (status == GV_OK)
-		status = gv_targets_set(&parents, d_parents, nparents);
-	if (status == GV_OK)
-		status = gv_buffer_need(&builder->d_near, bytes);
-	if (status == GV_OK)
-		status = gv_gpu_nearest(&builder->finder, &parents,
-								builder->d_centroids, nlists, 1,
-								(GvProbe *) builder->d_near.memory, stop);
-	if (status == GV_OK)
-		status = gv_cuda_status(cudaMemcpyAsync(near, builder->d_near.memory,
-												bytes, cudaMemcpyDeviceToHost,
-												builder->stream));
-	if (status == GV_OK)
-		status = gv_cuda_status(cudaStreamSynchronize(builder->stream));
-	for (int32_t i = 0; i < nlists && status == GV_OK; i++)
-		owners[i] = near[i].list;
-	(void) cudaStreamSynchronize(builder->stream);
-	gv_targets_drop(&parents);
-	free(near);
-	return status;
-}
-
-/* The host's part: bring the lists into the order of their parents. */
-static GvStatus
-reorder(GvBuilder *builder, const float *d_parents, int32_t nparents,
-		const int32_t *owners, float *lists, float *grouped)
-{
-	int32_t		dims = builder->spec.dims;
-	size_t		bytes = (size_t) builder->trained.nlists * dims *
-		sizeof(float);
-
-	GV_CUDA_TRY(cudaMemcpyAsync(lists, builder->d_centroids, bytes,
-								cudaMemcpyDeviceToHost, builder->stream));
-	GV_CUDA_TRY(cudaMemcpyAsync(builder->parents, d_parents,
-								(size_t) nparents * dims * sizeof(float),
-								cudaMemcpyDeviceToHost, builder->stream));
-	GV_CUDA_TRY(cudaStreamSynchronize(builder->stream));
-	builder->trained.nparents =
-		gv_group_lists(dims, builder->trained.nlists, lists, owners, nparents,
-					   builder->parents, builder->starts, grouped);
-	GV_CUDA_TRY(cudaMemcpyAsync(builder->d_centroids, grouped, bytes,
-								cudaMemcpyHostToDevice, builder->stream));
-	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
-}
-
-/* Parents of the lists, which are brought into their order. */
-static GvStatus
-group(GvBuilder *builder, const GvStop *stop)
-{
-	int64_t		dims = builder->spec.dims;
-	int32_t		nlists = builder->trained.nlists;
-	int32_t		nparents = builder->spec.nparents;
-	size_t		values = (size_t) nlists * dims;
-	float	   *lists = (float *) malloc(2 * values * sizeof(float));
-	int32_t    *owners = (int32_t *) malloc(nlists * sizeof(int32_t));
-	float	   *d_parents = NULL;
-	GvStatus	status = GV_NO_MEMORY;
-
-	if (lists != NULL && owners != NULL)
-		status = gv_card_alloc(&d_parents, nparents * dims);
-	if (status == GV_OK)
-		status = run_kmeans(builder, builder->d_centroids, nlists, nparents,
-							d_parents, &nparents, stop);
-	if (status == GV_OK)
-		status = find_owners(builder, d_parents, nparents, owners, stop);
-	if (status == GV_OK)
-		status = reorder(builder, d_parents, nparents, owners, lists,
-						 lists + values);
-	(void) cudaFree(d_parents);
-	free(lists);
-	free(owners);
-	return status;
-}
-
 /* The lists of n transformed rows, n <= batch_rows. */
-static GvStatus
-find_lists(GvBuilder *builder, GvCardRows *rows, const GvStop *stop)
+GvStatus
+gv_build_lists(GvBuilder *builder, GvCardRows *rows, const GvStop *stop)
 {
 	rows->near = builder->trained.nlists < GV_NEAR ? builder->trained.nlists :
 		GV_NEAR;
@@ -398,50 +269,6 @@ find_lists(GvBuilder *builder, GvCardRows *rows, const GvStop *stop)
 	return gv_gpu_lists(rows, builder->stream);
 }
 
-static GvStatus
-train_codebooks(GvBuilder *builder, const GvStop *stop)
-{
-	const GvBuilderSpec *spec = &builder->spec;
-	int32_t		n = builder->nsample < GV_CODEBOOK_ROWS ?
-		(int32_t) builder->nsample : GV_CODEBOOK_ROWS;
-	GvCardRows	rows = card_rows(builder, builder->d_sample, n);
-	float	   *d_residuals = NULL;
-	GvStatus	status;
-
-	GV_TRY(gv_buffer_need(&builder->d_out, (size_t) n * spec->copies *
-						  sizeof(int32_t)));
-	rows.d_lists = (int32_t *) builder->d_out.memory;
-	GV_TRY(find_lists(builder, &rows, stop));
-	GV_TRY(gv_card_alloc(&d_residuals, (int64_t) n * spec->copies *
-						 spec->dims));
-	status = gv_gpu_residuals(&rows, d_residuals, builder->stream);
-	if (status == GV_OK)
-		status = gv_gpu_codebooks(&builder->model, n * spec->copies,
-								  d_residuals, spec->seed,
-								  builder->d_codebooks, builder->stream);
-	(void) cudaStreamSynchronize(builder->stream);
-	(void) cudaFree(d_residuals);
-	return status;
-}
-
-static GvStatus
-train(GvBuilder *builder, const GvStop *stop)
-{
-	const GvBuilderSpec *spec = &builder->spec;
-	int32_t		found;
-
-	GV_TRY(gv_choose_device());
-	GV_TRY(run_kmeans(builder, builder->d_sample, builder->nsample,
-					  spec->nlists, builder->d_centroids, &found, stop));
-	builder->trained.nlists = found;
-	builder->trained.nparents = 1;
-	builder->starts[1] = found;
-	if (spec->nparents > 1)
-		GV_TRY(group(builder, stop));
-	GV_TRY(gv_targets_set(&builder->lists, builder->d_centroids, found));
-	return train_codebooks(builder, stop);
-}
-
 /* See gv_builder_train. */
 static GvStatus
 cuda_train(GvBuilder *builder, GvTrained *trained, const GvStop *stop)
@@ -451,9 +278,7 @@ cuda_train(GvBuilder *builder, GvTrained *trained, const GvStop *stop)
 	if (builder->trained.nlists > 0 || builder->nsample == 0 ||
 		builder->nqueries < builder->spec.nqueries)
 		return GV_INVALID;
-	status = train(builder, stop);
-	(void) cudaFree(builder->d_sample);
-	builder->d_sample = NULL;
+	status = gv_gpu_train(builder, stop);
 	if (status != GV_OK)
 		builder->trained.nlists = 0;
 	*trained = builder->trained;
@@ -567,8 +392,9 @@ give_out(const GvBuilderSpec *spec, const Places *places, const char *out,
 	memcpy(encoded->records, out + places->records, (size_t) n * spec->dims);
 }
 
+/* Encode n transformed rows in the card's memory. */
 static GvStatus
-encode(GvBuilder *builder, const float *rows, int32_t n, GvEncoded *encoded,
+encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
 	   const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
@@ -577,17 +403,13 @@ encode(GvBuilder *builder, const float *rows, int32_t n, GvEncoded *encoded,
 	GvCardRows	card;
 	int32_t		p;
 
-	GV_TRY(gv_choose_device());
-	GV_TRY(gv_buffer_need(&builder->d_in, (size_t) n * spec->dims *
-						  sizeof(float)));
 	GV_TRY(gv_buffer_need(&builder->d_out, places.bytes));
 	GV_TRY(gv_buffer_need(&builder->out, places.bytes +
 						  gv_builder_most_neighbours(spec, n) *
 						  sizeof(GvProbe)));
-	card = card_rows(builder, (float *) builder->d_in.memory, n);
+	card = gv_build_rows(builder, d_rows, n);
 	set_outputs(&card, &places, (char *) builder->d_out.memory);
-	GV_TRY(bring_rows(builder, rows, n, card.d_rows));
-	GV_TRY(find_lists(builder, &card, stop));
+	GV_TRY(gv_build_lists(builder, &card, stop));
 	GV_TRY(gv_gpu_codes(&card, builder->stream));
 	if (spec->refine)
 		GV_TRY(gv_gpu_refine(&card, builder->stream));
@@ -606,7 +428,16 @@ encode(GvBuilder *builder, const float *rows, int32_t n, GvEncoded *encoded,
 	take_neighbours(builder, (const GvProbe *)
 					((const char *) builder->out.memory + places.bytes), p,
 					encoded);
+	builder->nencoded += n;
 	return GV_OK;
+}
+
+/* May n rows be encoded into these arrays? */
+static bool
+can_encode(const GvBuilder *builder, int32_t n, const GvEncoded *encoded)
+{
+	return builder->trained.nlists > 0 && n <= builder->spec.batch_rows &&
+		(builder->spec.refine != 0) == (encoded->min != NULL);
 }
 
 /* See gv_builder_encode. */
@@ -614,16 +445,28 @@ static GvStatus
 cuda_encode(GvBuilder *builder, const float *rows, int32_t n,
 			GvEncoded *encoded, const GvStop *stop)
 {
-	const GvBuilderSpec *spec = &builder->spec;
-	GvStatus	status;
+	int64_t		values = (int64_t) n * builder->spec.dims;
+	float	   *d_rows;
 
-	if (builder->trained.nlists == 0 || n > spec->batch_rows ||
-		(spec->refine != 0) != (encoded->min != NULL) ||
-		!gv_is_finite(rows, n * (int64_t) spec->dims))
+	if (!can_encode(builder, n, encoded) || !gv_is_finite(rows, values))
 		return GV_INVALID;
-	status = encode(builder, rows, n, encoded, stop);
-	builder->nencoded += n;
-	return status;
+	GV_TRY(gv_choose_device());
+	GV_TRY(gv_buffer_need(&builder->d_in, values * sizeof(float)));
+	d_rows = (float *) builder->d_in.memory;
+	GV_TRY(bring_rows(builder, rows, n, d_rows));
+	return encode(builder, d_rows, n, encoded, stop);
+}
+
+/* See gv_builder_encode_sample. */
+static GvStatus
+cuda_encode_sample(GvBuilder *builder, int64_t first, int32_t n,
+				   GvEncoded *encoded, const GvStop *stop)
+{
+	if (!can_encode(builder, n, encoded) || first > builder->nsample - n)
+		return GV_INVALID;
+	GV_TRY(gv_choose_device());
+	return encode(builder, builder->d_sample + first * builder->spec.dims, n,
+				  encoded, stop);
 }
 
 extern "C" const GvBuilderBackend gv_cuda_builders = {
@@ -634,5 +477,6 @@ extern "C" const GvBuilderBackend gv_cuda_builders = {
 	.put_rows = cuda_put_rows,
 	.train = cuda_train,
 	.get_array = cuda_get_array,
-	.encode = cuda_encode
+	.encode = cuda_encode,
+	.encode_sample = cuda_encode_sample
 };

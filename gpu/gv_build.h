@@ -116,6 +116,41 @@ extern GvStatus gv_gpu_residuals(const GvCardRows *rows, float *d_residuals,
 extern GvStatus gv_gpu_codes(const GvCardRows *rows, cudaStream_t stream);
 extern GvStatus gv_gpu_refine(const GvCardRows *rows, cudaStream_t stream);
 
+/* build.cu */
+struct GvBuilder
+{
+	GvBuilderSpec spec;
+	GvModel		model;			/* without arrays */
+	cudaStream_t stream;
+	GvFinder	finder;
+	float	   *d_mean;
+	float	   *d_sample;		/* [sample_rows][dims] transformed */
+	int64_t		nsample;
+	float	   *d_queries;		/* [nqueries][dims] transformed */
+	int32_t		nqueries;
+	GvTrained	trained;		/* nlists 0: not yet */
+	float	   *d_codebooks;
+	float	   *d_centroids;	/* [nlists][dims] */
+	float	   *parents;		/* the host's [nparents][dims] */
+	int32_t    *starts;			/* [nparents + 1] */
+	GvTargets	lists;			/* centroids */
+	GvTargets	near_rows;		/* rows of a batch, for the queries */
+	GvTopK	   *best;			/* [nqueries] rows nearest to each */
+	uint64_t	nencoded;		/* rows */
+	GvBuffer	d_in;			/* rows of a batch */
+	GvBuffer	d_out;			/* what comes back of it */
+	GvBuffer	out;			/* pinned */
+	GvBuffer	d_near;			/* probes of rows, and of queries */
+};
+
+extern GvCardRows gv_build_rows(const GvBuilder *builder, float *d_rows,
+								int32_t n);
+extern GvStatus gv_build_lists(GvBuilder *builder, GvCardRows *rows,
+							   const GvStop *stop);
+
+/* train.cu: d_codebooks, d_centroids, parents, starts and `trained` */
+extern GvStatus gv_gpu_train(GvBuilder *builder, const GvStop *stop);
+
 /* splitmix64: the next 64 random bits. */
 static __host__ __device__ __forceinline__ uint64_t
 gv_card_random(uint64_t *state)

@@ -12,6 +12,7 @@
 #define THREADS			256
 #define MOST_SCORES		(INT64_C(64) << 20) /* of a piece of the rows */
 #define MOST_TERMS		(INT64_C(1) << 36)	/* ... that a few ms do */
+#define MOST_ROWS		(1 << 18)	/* ... whose blocks a grid can number */
 
 /* Make room for so many vectors; half made, it can be dropped. */
 GvStatus
@@ -84,6 +85,8 @@ piece_of(const GvCardModel *card, int64_t n)
 
 	if (most > by_terms)
 		most = by_terms;
+	if (most > MOST_ROWS)
+		most = MOST_ROWS;
 	if (most > n)
 		most = n;
 	return most > 1 ? (int32_t) most : 1;

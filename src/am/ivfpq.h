@@ -348,8 +348,6 @@ extern bool IvfpqCalibrateIndex(Relation heap, Relation index);
 extern void IvfpqCalibrationTake(IvfpqCalibration *calibration,
 								 const GvNeighbour *neighbours, int n,
 								 const uint64 *ids);
-extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
-								IvfpqMetaData *meta);
 
 static inline uint64
 IvfpqTidToId(const ItemPointerData *tid)
@@ -357,6 +355,9 @@ IvfpqTidToId(const ItemPointerData *tid)
 	return ((uint64) ItemPointerGetBlockNumberNoCheck(tid) << 16) |
 		ItemPointerGetOffsetNumberNoCheck(tid);
 }
+
+/* ivfpqtids.c: for qsort of such numbers */
+extern int	IvfpqCompareIds(const void *a, const void *b);
 
 /* The same of three words, as the engine has them. */
 static inline uint64

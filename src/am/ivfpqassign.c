@@ -14,6 +14,7 @@
 #include "utils/backend_progress.h"
 
 #include "am/ivfpqassign.h"
+#include "page/ivfpqfault.h"
 
 /* Write the refine record of row i; returns its address. */
 static ItemPointerData
@@ -103,6 +104,16 @@ IvfpqAssignRow(IvfpqAssign *assign, const float *row, uint64 id)
 	IvfpqPlacerAdd(&assign->placer, row, id);
 }
 
+/* The next copy for the pages, and for the trial. */
+static void
+next_copy(void *arg, IvfpqCopy *copy)
+{
+	IvfpqAssign *assign = arg;
+
+	IvfpqCopiesNext(&assign->copies, copy);
+	IvfpqTrialAdd(&assign->trial, copy);
+}
+
 /* Sort the copies and write the lists. */
 static void
 write_lists(IvfpqAssign *assign, Relation index, const IvfpqMetaData *meta,
@@ -121,12 +132,16 @@ write_lists(IvfpqAssign *assign, Relation index, const IvfpqMetaData *meta,
 	for (int list = 0; list < meta->nlists; list++)
 	{
 		if (counts[list] > 0)
-			IvfpqWriterList(&writer, list, counts[list], IvfpqCopiesNext,
-							&assign->copies);
+		{
+			IvfpqTrialList(&assign->trial, list, counts[list]);
+			IvfpqWriterList(&writer, list, counts[list], next_copy, assign);
+		}
 		done += counts[list];
 		pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_DONE,
 									 done / meta->copies);
 	}
+	IvfpqTrialFlush(&assign->trial);
+	IvfpqFault("build: written");
 	IvfpqWriterFinish(&writer);
 	IvfpqCopiesEnd(&assign->copies);
 }
@@ -143,8 +158,11 @@ IvfpqAssignWrite(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
 {
 	const IvfpqTraining *training = assign->training;
 	int			dims = training->gv.dims;
+	IvfpqBuilder *builder = IvfpqPlacerEnd(&assign->placer);
 
-	IvfpqPlacerEnd(&assign->placer);
+	IvfpqTrialBegin(&assign->trial, index,
+					assign->calibration ? builder : NULL, assign->copies.n,
+					gv_code_bytes(training->gv.m));
 	if (assign->record != NULL)
 		meta->refine_head = IvfpqRefineBuilderFinish(&assign->refine);
 	meta->dims = dims;
@@ -170,6 +188,8 @@ IvfpqAssignWrite(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
 	if (assign->calibration)
 	{
 		meta->rows_at_calibration = assign->rows;
-		IvfpqCalibrationRun(assign->calibration, index, meta);
+		IvfpqCalibrationRun(assign->calibration, index, meta, &assign->trial);
 	}
+	if (builder)
+		IvfpqBuilderEnd(builder);
 }

@@ -7,6 +7,7 @@
 
 #include "am/ivfpqcopies.h"
 #include "am/ivfpqplace.h"
+#include "am/ivfpqtrial.h"
 
 typedef struct IvfpqAssign
 {
@@ -15,6 +16,7 @@ typedef struct IvfpqAssign
 	IvfpqPlacer placer;
 	IvfpqCopies copies;			/* on their way to the pages */
 	IvfpqCalibration *calibration;	/* NULL: too few rows */
+	IvfpqTrial	trial;			/* where it searches, if gpuvecd is there */
 
 	/* refine records, if there are to be any */
 	IvfpqRefineRecord *record;	/* or NULL */

@@ -58,7 +58,8 @@ assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	const float *row;
 	int			dims;
 
-	if (isnull[0])
+	if (isnull[0] ||
+		!IvfpqPlacerWants(&build->assign.placer, IvfpqTidToId(tid)))
 		return;
 
 	oldcontext = MemoryContextSwitchTo(build->tmp);
@@ -113,9 +114,14 @@ build_trained(Build *build)
 								 (int64) build->training.rows);
 	IvfpqAssignBegin(&build->assign, index, &build->training,
 					 build->meta.refine != IVFPQ_REFINE_NONE, false);
+	IvfpqPlacerReuse(&build->assign.placer);
 	build->heap_tuples =
 		table_index_build_scan(build->heap, index, build->indexInfo, true,
 							   true, assign_callback, build, NULL);
+	if (IvfpqPlacerRecover(&build->assign.placer))
+		(void) table_index_build_scan(build->heap, index, build->indexInfo,
+									  true, false, assign_callback, build,
+									  NULL);
 	IvfpqAssignWrite(&build->assign, index, &build->meta, false);
 	IvfpqMetaRewrite(index, &build->meta);
 	IvfpqLogBuild(index);

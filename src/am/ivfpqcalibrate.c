@@ -22,6 +22,7 @@
 
 #include "am/ivfpq.h"
 #include "am/ivfpqtidset.h"
+#include "am/ivfpqtrial.h"
 
 #define MIN_QUERIES		200
 #define MAX_QUERIES		1000
@@ -34,6 +35,8 @@
 #define LEAST_WIDTH		40		/* fewer fail rows unlike those of training */
 #define USUAL_WIDTH		500
 #define MOST_WIDTH		20000
+
+#define MOST_TRIES		64		/* queries that gpuvecd gets at once */
 
 /* Nanoseconds of one core, for weighing probes against candidates. */
 #define LOOKUP_NS		0.4		/* a sub-quantizer of a copy */
@@ -57,6 +60,13 @@ typedef struct Neighbour
 	int			place;			/* 0 = the nearest */
 } Neighbour;
 
+/* What is to be found for a query. */
+typedef struct Truth
+{
+	int			nneighbours;
+	Neighbour	neighbours[IVFPQ_DEEP_ROWS];	/* by id */
+} Truth;
+
 typedef struct Ladder
 {
 	IvfpqCalibration *calibration;
@@ -67,9 +77,7 @@ typedef struct Ladder
 	int			nwidths;
 	int			widths[MAX_WIDTHS]; /* candidates */
 
-	/* the query at hand */
-	int			nneighbours;
-	Neighbour	neighbours[IVFPQ_DEEP_ROWS];	/* by id */
+	Truth	   *truth;			/* of the query at hand */
 	GvTopK		sorted;			/* copy of the candidates */
 
 	/* recall at each depth, step and width, summed over queries */
@@ -141,27 +149,35 @@ compare_neighbours(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Take up query q: its neighbours, by id. */
+/* The neighbours of query q, by id. */
+static void
+find_truth(IvfpqCalibration *calibration, int q, Truth *truth)
+{
+	GvTopK	   *top = &calibration->truth[q];
+
+	gv_topk_sort(top);
+	truth->nneighbours = 0;
+	for (int i = 0; i < top->count && truth->nneighbours < IVFPQ_DEEP_ROWS;
+		 i++)
+	{
+		Neighbour  *neighbour = &truth->neighbours[truth->nneighbours];
+
+		if (top->ids[i] == calibration->ids[q])
+			continue;
+		neighbour->id = top->ids[i];
+		neighbour->place = truth->nneighbours++;
+	}
+	qsort(truth->neighbours, truth->nneighbours, sizeof(Neighbour),
+		  compare_neighbours);
+}
+
+/* Take up query q. */
 static void
 begin_query(Ladder *ladder, int q)
 {
 	IvfpqCalibration *calibration = ladder->calibration;
-	GvTopK	   *truth = &calibration->truth[q];
 
-	gv_topk_sort(truth);
-	ladder->nneighbours = 0;
-	for (int i = 0; i < truth->count &&
-		 ladder->nneighbours < IVFPQ_DEEP_ROWS; i++)
-	{
-		Neighbour  *neighbour = &ladder->neighbours[ladder->nneighbours];
-
-		if (truth->ids[i] == calibration->ids[q])
-			continue;
-		neighbour->id = truth->ids[i];
-		neighbour->place = ladder->nneighbours++;
-	}
-	qsort(ladder->neighbours, ladder->nneighbours, sizeof(Neighbour),
-		  compare_neighbours);
+	find_truth(calibration, q, ladder->truth);
 	IvfpqSearchQuery(&ladder->search, calibration->queries +
 					 (Size) q * calibration->dims);
 	gv_topk_reset(&ladder->search.candidates);
@@ -169,30 +185,22 @@ begin_query(Ladder *ladder, int q)
 }
 
 /*
- * Count, among the candidates so far, the neighbours of each depth by the
- * rank they have: counts [depth][width] gets those whose rank is below the
- * width, the widths before it excluded.
+ * Count, among candidates [n], best first, the neighbours of each depth by
+ * the rank they have: counts [depth][width] gets those whose rank is below
+ * the width, the widths before it excluded.
  */
 static void
-count_ranks(Ladder *ladder, uint64 own,
-			int counts[IVFPQ_DEPTHS][MAX_WIDTHS])
+count_ranks(Ladder *ladder, const Truth *truth, const uint64 *ids, int n,
+			uint64 own, int counts[IVFPQ_DEPTHS][MAX_WIDTHS])
 {
-	const GvTopK *candidates = &ladder->search.candidates;
-	GvTopK	   *sorted = &ladder->sorted;
-	tidset_hash *seen = tidset_create(ladder->tmp, 2 * candidates->count + 16,
-									  NULL);
+	tidset_hash *seen = tidset_create(ladder->tmp, 2 * n + 16, NULL);
 	int			width = 0;
 	int			rank = 0;
 
 	memset(counts, 0, sizeof(int) * IVFPQ_DEPTHS * MAX_WIDTHS);
-	sorted->count = candidates->count;
-	memcpy(sorted->scores, candidates->scores,
-		   candidates->count * sizeof(float));
-	memcpy(sorted->ids, candidates->ids, candidates->count * sizeof(uint64));
-	gv_topk_sort(sorted);
-	for (int i = 0; i < sorted->count; i++)
+	for (int i = 0; i < n; i++)
 	{
-		Neighbour	key = {sorted->ids[i], 0};
+		Neighbour	key = {ids[i], 0};
 		Neighbour  *neighbour;
 		bool		found;
 
@@ -204,7 +212,7 @@ count_ranks(Ladder *ladder, uint64 own,
 		if (width == ladder->nwidths)
 			break;
 		rank++;
-		neighbour = bsearch(&key, ladder->neighbours, ladder->nneighbours,
+		neighbour = bsearch(&key, truth->neighbours, truth->nneighbours,
 							sizeof(Neighbour), compare_neighbours);
 		for (int d = 0; neighbour && d < IVFPQ_DEPTHS; d++)
 			counts[d][width] += neighbour->place < depths[d];
@@ -212,38 +220,140 @@ count_ranks(Ladder *ladder, uint64 own,
 	tidset_destroy(seen);
 }
 
+/* Add up what a query found at a step among candidates [n], best first. */
+static void
+count_step(Ladder *ladder, const Truth *truth, int step, const uint64 *ids,
+		   int n, uint64 own)
+{
+	int			counts[IVFPQ_DEPTHS][MAX_WIDTHS];
+
+	count_ranks(ladder, truth, ids, n, own, counts);
+	for (int d = 0; d < IVFPQ_DEPTHS; d++)
+	{
+		double		share = 0;
+
+		for (int w = 0; w < ladder->nwidths; w++)
+		{
+			share += (double) counts[d][w] /
+				Min(depths[d], truth->nneighbours);
+			ladder->sum[d][step][w] += share;
+			ladder->squares[d][step][w] += share * share;
+		}
+	}
+}
+
 /* Search for query q with every number of lists of the ladder. */
 static void
 climb(Ladder *ladder, int q)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(ladder->tmp);
+	const GvTopK *candidates = &ladder->search.candidates;
+	GvTopK	   *sorted = &ladder->sorted;
 	int			list = 0;
 
 	begin_query(ladder, q);
-	for (int step = 0; step < ladder->nsteps && ladder->nneighbours > 0; step++)
+	for (int step = 0; step < ladder->nsteps && ladder->truth->nneighbours > 0;
+		 step++)
 	{
-		int			counts[IVFPQ_DEPTHS][MAX_WIDTHS];
-
 		CHECK_FOR_INTERRUPTS();
 		while (list < Min(ladder->probes[step], ladder->search.lists.count))
 			IvfpqSearchList(&ladder->search, list++);
-		count_ranks(ladder, ladder->calibration->ids[q], counts);
-		for (int d = 0; d < IVFPQ_DEPTHS; d++)
-		{
-			double		share = 0;
-
-			for (int w = 0; w < ladder->nwidths; w++)
-			{
-				share += (double) counts[d][w] /
-					Min(depths[d], ladder->nneighbours);
-				ladder->sum[d][step][w] += share;
-				ladder->squares[d][step][w] += share * share;
-			}
-		}
+		sorted->count = candidates->count;
+		memcpy(sorted->scores, candidates->scores,
+			   candidates->count * sizeof(float));
+		memcpy(sorted->ids, candidates->ids,
+			   candidates->count * sizeof(uint64));
+		gv_topk_sort(sorted);
+		count_step(ladder, ladder->truth, step, sorted->ids, sorted->count,
+				   ladder->calibration->ids[q]);
 	}
-	ladder->nqueries += ladder->nneighbours > 0;
+	ladder->nqueries += ladder->truth->nneighbours > 0;
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(ladder->tmp);
+}
+
+/* What was found for queries q .. q + n - 1 at a step, hits side by side. */
+static void
+count_hits(Ladder *ladder, const Truth *truths, int step, int q, int n,
+		   const int32 *nhits, const ItemPointerData *tids)
+{
+	uint64	   *ids = ladder->sorted.ids;
+
+	for (int i = 0; i < n; i++)
+	{
+		for (int j = 0; j < nhits[i]; j++)
+			ids[j] = IvfpqTidToId(&tids[j]);
+		tids += nhits[i];
+		if (truths[i].nneighbours > 0)
+			count_step(ladder, &truths[i], step, ids, nhits[i],
+					   ladder->calibration->ids[q + i]);
+	}
+}
+
+/* The same for queries q .. q + n - 1 by gpuvecd; false: it failed. */
+static bool
+climb_together(Ladder *ladder, IvfpqTrial *trial, int q, int n)
+{
+	IvfpqCalibration *calibration = ladder->calibration;
+	MemoryContext oldcontext = MemoryContextSwitchTo(ladder->tmp);
+	const IvfpqMetaData *meta = &ladder->search.model->meta;
+	Truth	   *truths = palloc(n * sizeof(Truth));
+	bool		done = true;
+
+	for (int i = 0; i < n; i++)
+	{
+		find_truth(calibration, q + i, &truths[i]);
+		ladder->nqueries += truths[i].nneighbours > 0;
+	}
+	for (int step = 0; step < ladder->nsteps && done; step++)
+	{
+		const int32 *nhits;
+		const ItemPointerData *tids;
+
+		done = IvfpqTrialSearch(trial, calibration->queries +
+								(Size) q * calibration->dims, n,
+								calibration->dims, ladder->probes[step],
+								IvfpqListsToCompare(meta, ladder->probes[step]),
+								ladder->sorted.capacity, &nhits, &tids);
+		if (done)
+			count_hits(ladder, truths, step, q, n, nhits, tids);
+		CHECK_FOR_INTERRUPTS();
+	}
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextReset(ladder->tmp);
+	return done;
+}
+
+static void
+clear_sums(Ladder *ladder)
+{
+	ladder->nqueries = 0;
+	memset(ladder->sum, 0, sizeof(ladder->sum));
+	memset(ladder->squares, 0, sizeof(ladder->squares));
+}
+
+/* Search for all queries, by gpuvecd as long as there is a trial. */
+static void
+climb_all(Ladder *ladder, IvfpqTrial *trial)
+{
+	int			nqueries = ladder->calibration->nqueries;
+	int			capacity = ladder->sorted.capacity;
+	int			most = Min(MOST_TRIES, GV_MAX_TRIED_HITS / capacity);
+
+	clear_sums(ladder);
+	if (trial && trial->builder && most > 0)
+	{
+		int			q = 0;
+
+		while (q < nqueries &&
+			   climb_together(ladder, trial, q, Min(most, nqueries - q)))
+			q += most;
+		if (q >= nqueries)
+			return;
+		clear_sums(ladder);
+	}
+	for (int q = 0; q < nqueries; q++)
+		climb(ladder, q);
 }
 
 /* Steps from a few lists to `most`, widths to most_width. */
@@ -272,9 +382,6 @@ lay_ladder(Ladder *ladder, int most, int most_width)
 	IvfpqTopKResize(&ladder->search.candidates,
 					(most_width + 1) * meta->copies);
 	IvfpqTopKResize(&ladder->sorted, (most_width + 1) * meta->copies);
-	ladder->nqueries = 0;
-	memset(ladder->sum, 0, sizeof(ladder->sum));
-	memset(ladder->squares, 0, sizeof(ladder->squares));
 }
 
 /* The lower end of the recall's interval at a step and width. */
@@ -383,7 +490,7 @@ count_found(Ladder *ladder, double share)
 	meta->coarse_share = share;
 	ladder->nsteps = 1;
 	ladder->probes[0] = IvfpqFormulaProbes(meta);
-	memset(ladder->sum, 0, sizeof(ladder->sum));
+	clear_sums(ladder);
 	for (int q = 0; q < n; q++)
 		climb(ladder, q);
 	return rint(ladder->sum[0][0][ladder->nwidths - 1] * depths[0]);
@@ -415,11 +522,12 @@ find_share(Ladder *ladder)
 /*
  * Find what each target takes on an index whose pages are all written,
  * though the metapage may not show them yet; into *meta, which describes
- * them.  Every row was offered.
+ * them.  Every row was offered.  A trial, which gpuvecd has of the same
+ * index, or NULL, takes most of the work.
  */
 void
 IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
-					IvfpqMetaData *meta)
+					IvfpqMetaData *meta, IvfpqTrial *trial)
 {
 	Ladder	   *ladder = palloc0(sizeof(Ladder));
 	IvfpqModel *model = IvfpqModelLoad(index, meta);
@@ -430,6 +538,7 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CALIBRATING);
 	ladder->calibration = calibration;
+	ladder->truth = palloc(sizeof(Truth));
 	ladder->tmp = AllocSetContextCreate(CurrentMemoryContext,
 										"gpuivfpq calibration query",
 										ALLOCSET_DEFAULT_SIZES);
@@ -442,8 +551,7 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 	for (;;)
 	{
 		lay_ladder(ladder, probes, width);
-		for (int q = 0; q < calibration->nqueries; q++)
-			climb(ladder, q);
+		climb_all(ladder, trial);
 		if (find_targets(ladder, rows, meta) ||
 			(probes == meta->nlists && width >= Min(rows, MOST_WIDTH)))
 			break;

@@ -119,7 +119,7 @@ begin_sort(Cluster *cluster)
 
 /* IvfpqRowSink: transformed rows [n][dims] go to their parents. */
 static void
-take_rows(void *arg, const float *rows, int n)
+take_rows(void *arg, const float *rows, const uint64 *ids, int n)
 {
 	Cluster    *cluster = arg;
 	IvfpqTraining *training = cluster->training;

@@ -44,7 +44,8 @@ IvfpqCopiesBegin(IvfpqCopies *copies, int nlists, int code_bytes, Size limit)
 	copies->nlists = nlists;
 	copies->code_bytes = code_bytes;
 	copies->limit = limit;
-	copies->item_bytes = TYPEALIGN(sizeof(uint32), sizeof(StoredCopy) + code_bytes);
+	copies->item_bytes = TYPEALIGN(sizeof(uint32),
+								   sizeof(StoredCopy) + code_bytes);
 	copies->counts = palloc0(nlists * sizeof(uint32));
 }
 
@@ -107,9 +108,10 @@ begin_sort(IvfpqCopies *copies)
 		memcpy(VARDATA(copies->item), item_of(copies, i),
 			   sizeof(StoredCopy) + copies->code_bytes);
 		sort_item(copies);
+		/* one by one, because the sort takes the memory that they give */
+		if (i % CHUNK_ITEMS == CHUNK_ITEMS - 1)
+			pfree(copies->chunks[i / CHUNK_ITEMS]);
 	}
-	for (int i = 0; i < copies->nchunks; i++)
-		pfree(copies->chunks[i]);
 	copies->nchunks = 0;
 }
 

@@ -5,6 +5,10 @@
  *
  * What gpuvecd was given and has not answered when it fails is placed here,
  * like all rows after that; centroids and codebooks are the same.
+ *
+ * gpuvecd has the rows of the sample, so a pass over the table may leave them
+ * out (IvfpqPlacerReuse).  When it fails another pass is needed for those that
+ * it has not encoded.
  */
 #include "postgres.h"
 
@@ -150,9 +154,91 @@ take_over(IvfpqPlacer *placer)
 	placer->builder = NULL;
 	IvfpqBuilderFailed(placer->index, IvfpqBuilderReason(builder));
 	while (IvfpqBuilderUnanswered(builder, &rows, &ids, &n))
-		for (int i = 0; i < n; i++)
+	{
+		if (rows == NULL)
+		{
+			memcpy(placer->lost + placer->nlost, ids, n * sizeof(uint64));
+			placer->nlost += n;
+		}
+		for (int i = 0; i < n && rows != NULL; i++)
 			add_here(placer, rows + (Size) i * dims, ids[i]);
+	}
 	IvfpqBuilderEnd(builder);
+}
+
+/*
+ * Have the rows encoded that gpuvecd has from training, unless we place rows
+ * ourselves.  From now on IvfpqPlacerWants tells which others are to be added.
+ */
+void
+IvfpqPlacerReuse(IvfpqPlacer *placer)
+{
+	const uint64 *ids;
+	Size		bytes;
+
+	if (placer->builder == NULL)
+		return;
+	placer->nsampled = IvfpqBuilderReuse(placer->builder, &ids);
+	bytes = placer->nsampled * sizeof(uint64);
+	placer->sampled = palloc_extended(bytes, MCXT_ALLOC_HUGE);
+	placer->lost = palloc_extended(bytes, MCXT_ALLOC_HUGE);
+	memcpy(placer->sampled, ids, bytes);
+	qsort(placer->sampled, placer->nsampled, sizeof(uint64), IvfpqCompareIds);
+}
+
+/* The first of ids [n], ascending, that is not below the id. */
+static int64
+find_id(const uint64 *ids, int64 n, uint64 id)
+{
+	int64		low = 0;
+	int64		high = n;
+
+	while (low < high)
+	{
+		int64		middle = low + (high - low) / 2;
+
+		if (ids[middle] < id)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* Is a row that a pass over the table comes to to be added? */
+bool
+IvfpqPlacerWants(IvfpqPlacer *placer, uint64 id)
+{
+	const uint64 *ids = placer->sampled;
+	int64		n = placer->nsampled;
+	int64		at = placer->at;
+
+	/* rows come in the order of the table, by and large */
+	if (at > 0 && ids[at - 1] >= id)
+		at = find_id(ids, n, id);
+	while (at < n && ids[at] < id)
+		at++;
+	placer->at = at;
+	return (at < n && ids[at] == id) == placer->recovering;
+}
+
+/*
+ * A pass over the table is over: true when another one is needed, for rows
+ * that gpuvecd had and lost.
+ */
+bool
+IvfpqPlacerRecover(IvfpqPlacer *placer)
+{
+	if (placer->builder && !IvfpqBuilderFlush(placer->builder))
+		take_over(placer);
+	if (placer->nlost == 0 || placer->recovering)
+		return false;
+	placer->recovering = true;
+	placer->sampled = placer->lost;
+	placer->nsampled = placer->nlost;
+	placer->at = 0;
+	qsort(placer->sampled, placer->nsampled, sizeof(uint64), IvfpqCompareIds);
+	return true;
 }
 
 /* Let a raw row [dims], with this TID, be placed. */
@@ -165,15 +251,16 @@ IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id)
 		take_over(placer);
 }
 
-/* There are no more rows: place those that still wait. */
-void
+/*
+ * There are no more rows: place those that still wait.  Returns the builder,
+ * if it did all of them.
+ */
+IvfpqBuilder *
 IvfpqPlacerEnd(IvfpqPlacer *placer)
 {
 	if (placer->builder && !IvfpqBuilderFlush(placer->builder))
 		take_over(placer);
-	if (placer->builder)
-		IvfpqBuilderEnd(placer->builder);
-	placer->builder = NULL;
 	if (placer->batch_rows > 0)
 		flush_batch(placer);
+	return placer->builder;
 }

@@ -169,15 +169,6 @@ take_known(const IvfpqSearch *search, const float *query,
 	return count;
 }
 
-static int
-compare_ids(const void *a, const void *b)
-{
-	uint64		x = *(const uint64 *) a;
-	uint64		y = *(const uint64 *) b;
-
-	return (x > y) - (x < y);
-}
-
 /* Read the records at ids [n] from pages, in the order of these. */
 static int64
 read_bounds(const IvfpqSearch *search, const float *query,
@@ -189,7 +180,7 @@ read_bounds(const IvfpqSearch *search, const float *query,
 								IvfpqRefineSlotBytes(model->meta.dims));
 	int64		count = 0;
 
-	qsort(ids, n, sizeof(uint64), compare_ids);
+	qsort(ids, n, sizeof(uint64), IvfpqCompareIds);
 	for (int64 done = 0; done < n; done += CHUNK)
 	{
 		int			some = (int) Min(CHUNK, n - done);

@@ -19,22 +19,30 @@
 typedef struct Sender
 {
 	IvfpqBuilder *builder;
+	uint64	   *sent;			/* [nsent] ascending: not to be sent again */
+	int64		nsent;
+	int			dims;
 	int64		left;			/* that it takes yet */
 	bool		failed;
 } Sender;
 
 /* IvfpqRowSink: raw rows [n][dims]. */
 static void
-send_rows(void *arg, const float *rows, int n)
+send_rows(void *arg, const float *rows, const uint64 *ids, int n)
 {
 	Sender	   *sender = arg;
-	int			some = (int) Min(n, sender->left);
+	int			dims = sender->dims;
 
-	if (sender->failed)
-		return;
-	sender->left -= some;
-	sender->failed = !IvfpqBuilderTrainOn(sender->builder, GV_SAMPLE, rows,
-										  some);
+	for (int i = 0; i < n && sender->left > 0 && !sender->failed; i++)
+	{
+		if (bsearch(&ids[i], sender->sent, sender->nsent, sizeof(uint64),
+					IvfpqCompareIds) != NULL)
+			continue;
+		sender->left--;
+		sender->failed = !IvfpqBuilderTrainOn(sender->builder, GV_SAMPLE,
+											  rows + (Size) i * dims, &ids[i],
+											  1);
+	}
 }
 
 /*
@@ -46,20 +54,25 @@ send_sample(const IvfpqTraining *training, const IvfpqSample *sample,
 			IvfpqBuilder *builder, int64 nrows, IvfpqRowSource read,
 			void *arg)
 {
-	Sender		sender = {builder, nrows, false};
 	int64		n = sample->whole ? sample->count :
 		Min(sample->count, GV_CODEBOOK_ROWS);
+	Sender		sender = {.builder = builder,.dims = sample->dims,
+	.left = nrows - n,.nsent = n};
 
-	if (!IvfpqBuilderTrainOn(builder, GV_QUERIES, training->queries,
+	if (!IvfpqBuilderTrainOn(builder, GV_QUERIES, training->queries, NULL,
 							 training->nqueries) ||
-		!IvfpqBuilderTrainEnd(builder, GV_QUERIES))
+		!IvfpqBuilderTrainEnd(builder, GV_QUERIES) ||
+		!IvfpqBuilderTrainOn(builder, GV_SAMPLE, sample->rows, sample->ids,
+							 n))
 		return false;
-	n = Min(n, nrows);
-	if (!IvfpqBuilderTrainOn(builder, GV_SAMPLE, sample->rows, n))
-		return false;
-	sender.left -= n;
 	if (!sample->whole && sender.left > 0)
+	{
+		sender.sent = palloc(n * sizeof(uint64));
+		memcpy(sender.sent, sample->ids, n * sizeof(uint64));
+		qsort(sender.sent, n, sizeof(uint64), IvfpqCompareIds);
 		read(arg, send_rows, &sender);
+		pfree(sender.sent);
+	}
 	return !sender.failed && IvfpqBuilderTrainEnd(builder, GV_SAMPLE);
 }
 

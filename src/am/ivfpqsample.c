@@ -53,7 +53,20 @@ grow_sample(IvfpqSample *sample)
 	}
 }
 
-/* Put a row into the sample, or in place of another, or nowhere. */
+/* Is the next row to be passed over?  Then its value need not be looked at. */
+static bool
+pass_over(IvfpqSample *sample)
+{
+	if (sample->count < sample->capacity)
+		return false;
+	if (sample->skip < 0)
+		sample->skip = reservoir_get_next_S(&sample->reservoir, sample->seen,
+											sample->capacity);
+	sample->skip -= 1;
+	return sample->skip >= 0;
+}
+
+/* Put a row into the sample, or in place of another. */
 static void
 take_row(IvfpqSample *sample, const float *row, uint64 id)
 {
@@ -65,17 +78,8 @@ take_row(IvfpqSample *sample, const float *row, uint64 id)
 		at = sample->count++;
 	}
 	else
-	{
-		if (sample->skip < 0)
-			sample->skip = reservoir_get_next_S(&sample->reservoir,
-												sample->seen,
-												sample->capacity);
-		sample->skip -= 1;
-		if (sample->skip >= 0)
-			return;
 		at = (int64) (sample->capacity *
 					  sampler_random_fract(&sample->reservoir.randstate));
-	}
 	memcpy(sample->rows + at * sample->dims, row,
 		   sample->dims * sizeof(float));
 	sample->ids[at] = id;
@@ -93,6 +97,11 @@ sample_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 
 	if (isnull[0] || !alive)
 		return;
+	if (pass_over(sample))
+	{
+		sample->seen += 1;
+		return;
+	}
 
 	oldcontext = MemoryContextSwitchTo(sample->tmp);
 	row = IvfpqValueFloats(sample->type, values[0], &dims);
@@ -157,7 +166,8 @@ peek_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 
 /*
  * Sample the table into memory of the current context.  sample->type is set;
- * dims, capacity and sparing may be.  *rows gets an estimate of the rows to index.
+ * dims, capacity and sparing may be.  *rows gets an estimate of the rows to
+ * index.
  */
 void
 IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,

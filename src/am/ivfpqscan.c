@@ -156,20 +156,11 @@ measure_row(IvfpqScan *state, uint64 id)
 		enqueue(state, id, distance, false);
 }
 
-static int
-compare_ids(const void *a, const void *b)
-{
-	uint64		x = *(const uint64 *) a;
-	uint64		y = *(const uint64 *) b;
-
-	return (x > y) - (x < y);
-}
-
 /* Measure rows in heap order. */
 static void
 measure_rows(IvfpqScan *state, uint64 *ids, int64 count)
 {
-	qsort(ids, count, sizeof(uint64), compare_ids);
+	qsort(ids, count, sizeof(uint64), IvfpqCompareIds);
 	for (int64 i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();

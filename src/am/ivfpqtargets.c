@@ -19,6 +19,7 @@
 #include "utils/rel.h"
 
 #include "am/ivfpqtrain.h"
+#include "am/ivfpqtrial.h"
 
 #define BATCH_ROWS	256			/* offered at once */
 
@@ -137,7 +138,7 @@ IvfpqCalibrateIndex(Relation heap, Relation index)
 								  offer_callback, &pass, NULL);
 	flush_batch(&pass);
 	model->meta.rows_at_calibration = pass.rows;
-	IvfpqCalibrationRun(pass.calibration, index, &model->meta);
+	IvfpqCalibrationRun(pass.calibration, index, &model->meta, NULL);
 	return IvfpqMetaCalibrate(index, &model->meta);
 }
 

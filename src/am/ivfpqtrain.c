@@ -140,6 +140,7 @@ typedef struct Reader
 	void	   *sink_arg;
 	int			nbatch;
 	float	   *batch;			/* [BATCH_ROWS][dims] */
+	uint64		ids[BATCH_ROWS];
 } Reader;
 
 static void
@@ -148,7 +149,8 @@ flush_reader(Reader *reader)
 	if (reader->transform)
 		transform_rows(reader->training, reader->batch, reader->nbatch);
 	if (reader->nbatch > 0)
-		reader->sink(reader->sink_arg, reader->batch, reader->nbatch);
+		reader->sink(reader->sink_arg, reader->batch, reader->ids,
+					 reader->nbatch);
 	reader->nbatch = 0;
 	CHECK_FOR_INTERRUPTS();
 }
@@ -173,8 +175,11 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	IvfpqCheckDims(sample->dims, dims);
 	if (IvfpqIsPlaceable(sample->type, row, dims) &&
 		!is_query(reader->training, tid))
+	{
+		reader->ids[reader->nbatch] = IvfpqTidToId(tid);
 		memcpy(reader->batch + (Size) reader->nbatch++ * dims, row,
 			   dims * sizeof(float));
+	}
 	MemoryContextReset(sample->tmp);
 	if (reader->nbatch == BATCH_ROWS)
 		flush_reader(reader);
@@ -209,7 +214,7 @@ read_rows(void *arg, IvfpqRowSink sink, void *sink_arg)
 	if (sample->whole)
 	{
 		for (int64 i = 0; i < sample->count; i += BATCH_ROWS)
-			sink(sink_arg, sample->rows + i * sample->dims,
+			sink(sink_arg, sample->rows + i * sample->dims, sample->ids + i,
 				 (int) Min(BATCH_ROWS, sample->count - i));
 		return;
 	}
@@ -349,6 +354,7 @@ train_here(IvfpqTraining *training, IvfpqSample *sample, Reader *reader,
 								 IVFPQ_PHASE_CLUSTERING);
 	transform_rows(training, sample->rows, sample->count);
 	reader->transform = true;
+	reader->wanted = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
 	IvfpqTrainLists(training, sample->rows,
 					Min(sample->count, Max(reader->wanted, GV_CODEBOOK_ROWS)),
 					lists, read_rows, reader);
@@ -403,7 +409,7 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 	IvfpqSampleShuffle(&sample);
 	hold_out_queries(training, &sample, lists);
 	fit_transform(training, &sample);
-	reader.wanted = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
+	reader.wanted = (int64) lists * IVFPQ_REMOTE_SAMPLES;
 	if (!IvfpqTrainRemote(training, index, &sample, lists, reader.wanted,
 						  read_rows, &reader))
 		train_here(training, &sample, &reader, lists);

@@ -13,6 +13,12 @@
 #define IVFPQ_SAMPLES_PER_LIST	64
 
 /*
+ * ... where all lists are trained at once, by gpuvecd: its time is in reading
+ * rows, and with half of them they are still better than those of two levels.
+ */
+#define IVFPQ_REMOTE_SAMPLES	32
+
+/*
  * k-means: iterations, and the most that a list of the sample may hold, times
  * the mean; lists of the whole table then keep below four times it.
  */
@@ -21,8 +27,9 @@
 
 #define IVFPQ_TRAINING_SEED		UINT64CONST(0x67707576656331)
 
-/* Where rows [n][dims] go, and who sends them there. */
-typedef void (*IvfpqRowSink) (void *arg, const float *rows, int n);
+/* Where rows [n][dims] with their TIDs go, and who sends them there. */
+typedef void (*IvfpqRowSink) (void *arg, const float *rows,
+							  const uint64 *ids, int n);
 typedef void (*IvfpqRowSource) (void *arg, IvfpqRowSink sink, void *sink_arg);
 
 /* A sample of a table (ivfpqsample.c). */

@@ -7,6 +7,10 @@
  * builds does those itself and goes on.  Bytes move whenever a row is added,
  * as many as the socket takes, so gpuvecd gets on with one slot while the
  * next is filled.
+ *
+ * Rows of the sample need not be sent again: between slots with rows there are
+ * some that only name them.  Who builds has to read these anew when gpuvecd
+ * fails.
  */
 #include "postgres.h"
 
@@ -21,11 +25,15 @@
 #define MOST_ROWS		8192
 #define ARRAY_FLOATS	(GV_MAX_MESSAGE / 4)
 
+/* Often enough that the socket, which holds some 200 kB, is never empty. */
+#define ROWS_A_MOVE		64
+
 typedef struct Slot
 {
 	float	   *rows;			/* [batch_rows][dims] */
 	uint64	   *ids;			/* [batch_rows] */
 	int			n;
+	bool		sampled;		/* the rows are gpuvecd's */
 	IvfpqParcel parcel;			/* once it is full */
 } Slot;
 
@@ -38,6 +46,10 @@ struct IvfpqBuilder
 	uint64		answered;		/* slots before this one are done with */
 	uint64		sent;			/* ... are sent */
 	uint64		filled;			/* ... are full; this one is being filled */
+	uint64	   *sample_ids;		/* [sample_rows] of the sample */
+	int64		nsample;
+	int64		nreused;		/* of these are, or were, in slots; nsample:
+								 * none is to be reused */
 	IvfpqEncodedSink sink;
 	void	   *sink_arg;
 	MemoryContextCallback callback;
@@ -141,6 +153,8 @@ IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
 									 MCXT_ALLOC_HUGE);
 		slot->ids = palloc(builder->spec.batch_rows * sizeof(uint64));
 	}
+	builder->sample_ids = palloc_extended(spec->sample_rows * sizeof(uint64),
+										  MCXT_ALLOC_HUGE);
 	return builder;
 }
 
@@ -173,6 +187,14 @@ IvfpqBuilderEnd(IvfpqBuilder *builder)
 	IvfpqLinkClose(&builder->link, "the build ended");
 }
 
+/* Does the answer to a slot tell what has become of its rows? */
+static bool
+is_encoding(const Slot *slot)
+{
+	return slot->parcel.header.type == GV_MSG_ENCODE ||
+		slot->parcel.header.type == GV_MSG_SAMPLED;
+}
+
 /* The most bytes that the answer to a slot may have. */
 static uint32
 most_answer(const IvfpqBuilder *builder, const Slot *slot)
@@ -181,7 +203,7 @@ most_answer(const IvfpqBuilder *builder, const Slot *slot)
 	Size		copies = (Size) slot->n * spec->copies;
 	Size		row = spec->refine ? 3 * sizeof(float) + spec->dims : 0;
 
-	if (slot->parcel.header.type != GV_MSG_ENCODE)
+	if (!is_encoding(slot))
 		return 0;
 	return (uint32) Min(sizeof(GvEncodeReply) +
 						copies * (8 + gv_code_bytes(spec->m)) +
@@ -259,7 +281,7 @@ take_answer(IvfpqBuilder *builder)
 		IvfpqLinkClose(&builder->link, "its answer makes no sense");
 		return;
 	}
-	if (slot->parcel.header.type == GV_MSG_ENCODE)
+	if (is_encoding(slot))
 	{
 		if (!open_answer(builder, slot, &encoded))
 		{
@@ -269,6 +291,7 @@ take_answer(IvfpqBuilder *builder)
 		builder->sink(builder->sink_arg, slot->ids, &encoded, slot->n);
 	}
 	slot->n = 0;
+	slot->sampled = false;
 	builder->answered++;
 	IvfpqLinkTaken(&builder->link);
 }
@@ -321,18 +344,53 @@ dispatch(IvfpqBuilder *builder, GvMessageType type, GvRows kind)
 		return true;
 	IvfpqLinkPack(&slot->parcel, type, &request, sizeof(request), slot->rows,
 				  (Size) slot->n * spec->dims * sizeof(float));
+	slot->sampled = false;
 	builder->filled++;
 	/* the next one has to be free, to be filled */
 	return await(builder, NSLOTS - 1);
 }
 
-/* Send raw rows [n][dims] that training needs; false: it failed. */
+/* The next rows of the sample go on their way, by their numbers. */
+static bool
+dispatch_sampled(IvfpqBuilder *builder)
+{
+	Slot	   *slot = slot_of(builder, builder->filled);
+	int64		left = builder->nsample - builder->nreused;
+	GvSampledRequest request = {builder->nreused, 0, 0};
+
+	if (left == 0)
+		return true;
+	Assert(slot->n == 0);
+	slot->n = (int) Min(left, builder->spec.batch_rows);
+	slot->sampled = true;
+	memcpy(slot->ids, builder->sample_ids + builder->nreused,
+		   slot->n * sizeof(uint64));
+	builder->nreused += slot->n;
+	request.n = slot->n;
+	IvfpqLinkPack(&slot->parcel, GV_MSG_SAMPLED, &request, sizeof(request),
+				  NULL, 0);
+	builder->filled++;
+	return await(builder, NSLOTS - 1);
+}
+
+/*
+ * Send raw rows [n][dims], of rows with these TIDs if they are for the
+ * sample, that training needs; false: it failed.
+ */
 bool
 IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind, const float *rows,
-					int64 n)
+					const uint64 *ids, int64 n)
 {
 	int			dims = builder->spec.dims;
 
+	if (kind == GV_SAMPLE)
+	{
+		Assert(builder->nsample + n <= builder->spec.sample_rows);
+		memcpy(builder->sample_ids + builder->nsample, ids,
+			   n * sizeof(uint64));
+		builder->nsample += n;
+		builder->nreused = builder->nsample;
+	}
 	for (int64 done = 0; done < n;)
 	{
 		Slot	   *slot = slot_of(builder, builder->filled);
@@ -343,10 +401,9 @@ IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind, const float *rows,
 			   (Size) some * dims * sizeof(float));
 		slot->n += some;
 		done += some;
-		if (slot->n == builder->spec.batch_rows &&
-			!dispatch(builder, GV_MSG_ROWS, kind))
-			return false;
-		if (!move(builder))
+		if (slot->n == builder->spec.batch_rows ?
+			!dispatch(builder, GV_MSG_ROWS, kind) :
+			slot->n % ROWS_A_MOVE == 0 && !move(builder))
 			return false;
 	}
 	return true;
@@ -419,6 +476,18 @@ IvfpqBuilderTo(IvfpqBuilder *builder, IvfpqEncodedSink sink, void *sink_arg)
 	builder->sink_arg = sink_arg;
 }
 
+/*
+ * From now on the rows of the sample are encoded as well, so that they are not
+ * to be added; returns how many, and their TIDs in the order of the sample.
+ */
+int64
+IvfpqBuilderReuse(IvfpqBuilder *builder, const uint64 **ids)
+{
+	builder->nreused = 0;
+	*ids = builder->sample_ids;
+	return builder->nsample;
+}
+
 /* Add a raw row [dims] to be encoded; false: it failed, the row is kept. */
 bool
 IvfpqBuilderAdd(IvfpqBuilder *builder, const float *row, uint64 id)
@@ -429,9 +498,9 @@ IvfpqBuilderAdd(IvfpqBuilder *builder, const float *row, uint64 id)
 	memcpy(slot->rows + (Size) slot->n * dims, row, dims * sizeof(float));
 	slot->ids[slot->n++] = id;
 	if (slot->n == builder->spec.batch_rows)
-		return dispatch(builder, GV_MSG_ENCODE, 0);
-	/* often enough that the socket, which holds some 200 kB, is never empty */
-	if (slot->n % 64 == 0)
+		return dispatch(builder, GV_MSG_ENCODE, 0) &&
+			dispatch_sampled(builder);
+	if (slot->n % ROWS_A_MOVE == 0)
 		return move(builder);
 	return true;
 }
@@ -440,12 +509,17 @@ IvfpqBuilderAdd(IvfpqBuilder *builder, const float *row, uint64 id)
 bool
 IvfpqBuilderFlush(IvfpqBuilder *builder)
 {
-	return dispatch(builder, GV_MSG_ENCODE, 0) && await(builder, 0);
+	if (!dispatch(builder, GV_MSG_ENCODE, 0))
+		return false;
+	while (builder->nreused < builder->nsample)
+		if (!dispatch_sampled(builder))
+			return false;
+	return await(builder, 0);
 }
 
 /*
- * After a failure: the next rows that were added and not answered, in the
- * order in which they came; false when there are no more.
+ * After a failure: the next rows that were not answered; *rows is NULL for
+ * those of the sample.  False when there are no more.
  */
 bool
 IvfpqBuilderUnanswered(IvfpqBuilder *builder, const float **rows,
@@ -455,12 +529,80 @@ IvfpqBuilderUnanswered(IvfpqBuilder *builder, const float **rows,
 	{
 		Slot	   *slot = slot_of(builder, builder->answered++);
 
-		*rows = slot->rows;
+		*rows = slot->sampled ? NULL : slot->rows;
 		*ids = slot->ids;
 		*n = slot->n;
 		slot->n = 0;			/* the ring may come to it again */
+		slot->sampled = false;
 		if (*n > 0)
 			return true;
 	}
+	*rows = NULL;
+	*ids = builder->sample_ids + builder->nreused;
+	*n = (int) (builder->nsample - builder->nreused);
+	builder->nreused = builder->nsample;
+	return *n > 0;
+}
+
+/* Have it make room to search what will be built; false: it failed. */
+bool
+IvfpqBuilderTrial(IvfpqBuilder *builder, int64 copies)
+{
+	GvTrialRequest request = {copies};
+	IvfpqParcel parcel;
+
+	IvfpqLinkPack(&parcel, GV_MSG_TRIAL, &request, sizeof(request), NULL, 0);
+	if (!IvfpqLinkExchange(&builder->link, &parcel, 0))
+		return false;
+	IvfpqLinkTaken(&builder->link);
+	return true;
+}
+
+/* Give it lists, a message of GV_MSG_PIECES; false: it failed. */
+bool
+IvfpqBuilderPieces(IvfpqBuilder *builder, const char *message, Size bytes)
+{
+	IvfpqParcel parcel;
+
+	IvfpqLinkPack(&parcel, GV_MSG_PIECES, NULL, 0, message, bytes);
+	if (!IvfpqLinkExchange(&builder->link, &parcel, 0))
+		return false;
+	IvfpqLinkTaken(&builder->link);
+	return true;
+}
+
+/*
+ * Search what it was given; nhits [request->n] and row ids of 6 bytes are
+ * good until the next question; false: it failed.
+ */
+bool
+IvfpqBuilderTry(IvfpqBuilder *builder, const GvTryRequest *request,
+				const float *queries, Size bytes, const int32 **nhits,
+				const char **rowids)
+{
+	IvfpqLink  *link = &builder->link;
+	Size		head = request->n * sizeof(int32);
+	Size		total = 0;
+	IvfpqParcel parcel;
+
+	IvfpqLinkPack(&parcel, GV_MSG_TRY, request, sizeof(*request), queries,
+				  bytes);
+	if (!IvfpqLinkAsk(link, &parcel, (uint32) (head + (Size) request->n *
+											   request->capacity * 6)))
+		return false;
+	*nhits = (const int32 *) link->body;
+	*rowids = link->body + head;
+	for (int i = 0; i < request->n && link->header.length >= head; i++)
+	{
+		if ((*nhits)[i] < 0 || (*nhits)[i] > request->capacity)
+			break;
+		total += (*nhits)[i];
+	}
+	if (link->header.length == head + total * 6)
+	{
+		IvfpqLinkTaken(link);
+		return true;
+	}
+	IvfpqLinkClose(link, "its answer makes no sense");
 	return false;
 }

@@ -31,6 +31,7 @@ typedef struct IvfpqLink
 	WaitEventSet *events;		/* latch, postmaster's death, socket */
 	GvMessage	header;			/* of the answer that comes in */
 	Size		received;		/* bytes of header and body */
+	MemoryContext context;		/* has the body */
 	char	   *body;			/* [room] */
 	Size		room;
 	char		reason[160];	/* why it is closed */
@@ -45,6 +46,8 @@ extern bool IvfpqLinkSend(IvfpqLink *link, IvfpqParcel *parcel);
 extern bool IvfpqLinkReceive(IvfpqLink *link, uint32 max_length);
 extern void IvfpqLinkTaken(IvfpqLink *link);
 extern bool IvfpqLinkWait(IvfpqLink *link, bool to_send);
+extern bool IvfpqLinkAsk(IvfpqLink *link, IvfpqParcel *parcel,
+						 uint32 max_length);
 extern bool IvfpqLinkExchange(IvfpqLink *link, IvfpqParcel *parcel,
 							  uint32 length);
 

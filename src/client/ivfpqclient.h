@@ -117,19 +117,28 @@ extern IvfpqBuilder *IvfpqBuilderBegin(Relation index,
 									   const GvBuilderSpec *spec,
 									   const float *mean);
 extern bool IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind,
-								const float *rows, int64 n);
+								const float *rows, const uint64 *ids,
+								int64 n);
 extern bool IvfpqBuilderTrainEnd(IvfpqBuilder *builder, GvRows kind);
 extern bool IvfpqBuilderTrain(IvfpqBuilder *builder, GvTrained *trained);
 extern bool IvfpqBuilderArray(IvfpqBuilder *builder, GvArray array,
 							  void *values);
 extern void IvfpqBuilderTo(IvfpqBuilder *builder, IvfpqEncodedSink sink,
 						   void *sink_arg);
+extern int64 IvfpqBuilderReuse(IvfpqBuilder *builder, const uint64 **ids);
 extern bool IvfpqBuilderAdd(IvfpqBuilder *builder, const float *row,
 							uint64 id);
 extern bool IvfpqBuilderFlush(IvfpqBuilder *builder);
 extern bool IvfpqBuilderUnanswered(IvfpqBuilder *builder,
 								   const float **rows, const uint64 **ids,
 								   int *n);
+extern bool IvfpqBuilderTrial(IvfpqBuilder *builder, int64 copies);
+extern bool IvfpqBuilderPieces(IvfpqBuilder *builder, const char *message,
+							   Size bytes);
+extern bool IvfpqBuilderTry(IvfpqBuilder *builder,
+							const GvTryRequest *request, const float *queries,
+							Size bytes, const int32 **nhits,
+							const char **rowids);
 extern const char *IvfpqBuilderReason(const IvfpqBuilder *builder);
 extern void IvfpqBuilderFailed(Relation index, const char *reason);
 extern void IvfpqBuilderEnd(IvfpqBuilder *builder);

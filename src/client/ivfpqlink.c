@@ -108,7 +108,9 @@ make_room(IvfpqLink *link, Size size)
 	if (link->body)
 		pfree(link->body);
 	link->room = 0;
-	link->body = palloc_extended(size, MCXT_ALLOC_HUGE | MCXT_ALLOC_NO_OOM);
+	link->body = MemoryContextAllocExtended(link->context, size,
+											MCXT_ALLOC_HUGE |
+											MCXT_ALLOC_NO_OOM);
 	if (link->body == NULL)
 	{
 		IvfpqLinkClose(link, "no memory for its answers");
@@ -250,35 +252,50 @@ IvfpqLinkWait(IvfpqLink *link, bool to_send)
 }
 
 /*
- * Send a message and receive its answer, of exactly this length, while there
+ * Send a message and receive its answer, of at most this length, while there
  * is nothing else on its way; false: closed.
  */
 bool
-IvfpqLinkExchange(IvfpqLink *link, IvfpqParcel *parcel, uint32 length)
+IvfpqLinkAsk(IvfpqLink *link, IvfpqParcel *parcel, uint32 max_length)
 {
 	bool		sent = false;
 
 	for (;;)
 	{
 		sent = sent || IvfpqLinkSend(link, parcel);
-		if (IvfpqLinkReceive(link, length))
+		if (IvfpqLinkReceive(link, max_length))
 			break;
 		if (!IvfpqLinkWait(link, !sent))
 			return false;
 	}
-	if (link->header.request == parcel->header.type &&
-		link->header.length == length)
+	if (link->header.request == parcel->header.type)
 		return true;
 	IvfpqLinkClose(link, "its answer makes no sense");
 	return false;
 }
 
-/* Connect; false: closed, with the reason. */
+/* The same, and the answer has exactly this length. */
+bool
+IvfpqLinkExchange(IvfpqLink *link, IvfpqParcel *parcel, uint32 length)
+{
+	if (!IvfpqLinkAsk(link, parcel, length))
+		return false;
+	if (link->header.length == length)
+		return true;
+	IvfpqLinkClose(link, "its answer makes no sense");
+	return false;
+}
+
+/*
+ * Connect; false: closed, with the reason.  Answers get their memory from the
+ * current context.
+ */
 bool
 IvfpqLinkOpen(IvfpqLink *link)
 {
 	const char *reason;
 
+	link->context = CurrentMemoryContext;
 	link->sock = IvfpqOpenSocket(&reason);
 	if (link->sock == PGINVALID_SOCKET)
 	{

@@ -378,8 +378,6 @@ cpu_train(GvBuilder *builder, GvTrained *trained, const GvStop *stop)
 	}
 	if (status == GV_OK)
 		status = train_codebooks(builder, stop);
-	free(builder->sample);
-	builder->sample = NULL;
 	if (status != GV_OK)
 		builder->trained.nlists = 0;
 	*trained = builder->trained;
@@ -409,8 +407,8 @@ cpu_get_array(GvBuilder *builder, GvArray array, int64_t first, int64_t n,
 
 /* Offer n transformed rows to the queries; note which were taken. */
 static GvStatus
-find_neighbours(GvBuilder *builder, int32_t n, GvEncoded *encoded,
-				const GvStop *stop)
+find_neighbours(GvBuilder *builder, const float *rows, int32_t n,
+				GvEncoded *encoded, const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
 	GvStatus	status;
@@ -423,7 +421,7 @@ find_neighbours(GvBuilder *builder, int32_t n, GvEncoded *encoded,
 	for (i = 0; i < n; i++)
 		builder->ids[i] = builder->nencoded + (uint64_t) i;
 	status = gv_cpu_exact(spec->metric, spec->dims, builder->queries,
-						  spec->nqueries, builder->rows, n, builder->ids,
+						  spec->nqueries, rows, n, builder->ids,
 						  builder->best, stop);
 	for (q = 0; q < spec->nqueries && status == GV_OK; q++)
 	{
@@ -443,10 +441,18 @@ find_neighbours(GvBuilder *builder, int32_t n, GvEncoded *encoded,
 	return status;
 }
 
-/* See gv_builder_encode. */
+/* May n rows be encoded into these arrays? */
+static bool
+can_encode(const GvBuilder *builder, int32_t n, const GvEncoded *encoded)
+{
+	return builder->trained.nlists > 0 && n <= builder->spec.batch_rows &&
+		(builder->spec.refine != 0) == (encoded->min != NULL);
+}
+
+/* Encode n transformed rows. */
 static GvStatus
-cpu_encode(GvBuilder *builder, const float *rows, int32_t n,
-		   GvEncoded *encoded, const GvStop *stop)
+encode_rows(GvBuilder *builder, const float *rows, int32_t n,
+			GvEncoded *encoded, const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
 	size_t		dims = (size_t) spec->dims;
@@ -454,18 +460,13 @@ cpu_encode(GvBuilder *builder, const float *rows, int32_t n,
 	GvStatus	status;
 	int32_t		i;
 
-	if (builder->trained.nlists == 0 || n > spec->batch_rows ||
-		(spec->refine != 0) != (encoded->min != NULL) ||
-		!gv_is_finite(rows, n * (int64_t) dims))
-		return GV_INVALID;
-	(void) gv_transform(&builder->model, rows, n, builder->rows);
-	status = place(builder, builder->rows, n, encoded->lists, stop);
+	status = place(builder, rows, n, encoded->lists, stop);
 	for (i = 0; i < n * spec->copies && status == GV_OK; i++)
 	{
 		uint8_t    *code = encoded->codes + (size_t) i * code_bytes;
 
 		if (encoded->lists[i] >= 0)
-			status = gv_cpu_encode(&builder->model, builder->rows +
+			status = gv_cpu_encode(&builder->model, rows +
 								   (size_t) (i / spec->copies) * dims,
 								   builder->centroids +
 								   (size_t) encoded->lists[i] * dims, 1, code,
@@ -477,13 +478,37 @@ cpu_encode(GvBuilder *builder, const float *rows, int32_t n,
 		}
 	}
 	if (status == GV_OK && spec->refine != 0)
-		status = gv_cpu_refine_encode(spec->dims, builder->rows, n,
+		status = gv_cpu_refine_encode(spec->dims, rows, n,
 									  encoded->records, encoded->min,
 									  encoded->step, encoded->error);
 	if (status == GV_OK)
-		status = find_neighbours(builder, n, encoded, stop);
+		status = find_neighbours(builder, rows, n, encoded, stop);
 	builder->nencoded += (uint64_t) n;
 	return status;
+}
+
+/* See gv_builder_encode. */
+static GvStatus
+cpu_encode(GvBuilder *builder, const float *rows, int32_t n,
+		   GvEncoded *encoded, const GvStop *stop)
+{
+	if (!can_encode(builder, n, encoded) ||
+		!gv_is_finite(rows, n * (int64_t) builder->spec.dims))
+		return GV_INVALID;
+	(void) gv_transform(&builder->model, rows, n, builder->rows);
+	return encode_rows(builder, builder->rows, n, encoded, stop);
+}
+
+/* See gv_builder_encode_sample. */
+static GvStatus
+cpu_encode_sample(GvBuilder *builder, int64_t first, int32_t n,
+				  GvEncoded *encoded, const GvStop *stop)
+{
+	if (!can_encode(builder, n, encoded) || first > builder->nsample - n)
+		return GV_INVALID;
+	return encode_rows(builder, builder->sample +
+					   (size_t) first * (size_t) builder->spec.dims, n,
+					   encoded, stop);
 }
 
 const GvBuilderBackend gv_cpu_builders = {
@@ -494,5 +519,6 @@ const GvBuilderBackend gv_cpu_builders = {
 	.put_rows = cpu_put_rows,
 	.train = cpu_train,
 	.get_array = cpu_get_array,
-	.encode = cpu_encode
+	.encode = cpu_encode,
+	.encode_sample = cpu_encode_sample
 };

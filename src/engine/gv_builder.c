@@ -173,6 +173,20 @@ gv_builder_encode(GvBuilder *builder, const float *rows, int32_t n,
 	return builders->encode(builder, rows, n, encoded, stop);
 }
 
+GvStatus
+gv_builder_encode_sample(GvBuilder *builder, int64_t first, int32_t n,
+						 GvEncoded *encoded, const GvStop *stop)
+{
+	GvStatus	status;
+
+	if (fault_is_due(&status))
+		return status;
+	if (builder == NULL || first < 0 || n < 1 || !valid_encoded(encoded) ||
+		(stop != NULL && stop->requested == NULL))
+		return GV_INVALID;
+	return builders->encode_sample(builder, first, n, encoded, stop);
+}
+
 /* See gv_builder.h: a counting sort. */
 int32_t
 gv_group_lists(int32_t dims, int32_t nlists, const float *centroids,

@@ -135,6 +135,9 @@ typedef struct GvBuilderBackend
 							  int64_t first, int64_t n, void *values);
 	GvStatus	(*encode) (GvBuilder *builder, const float *rows, int32_t n,
 						   GvEncoded *encoded, const GvStop *stop);
+	GvStatus	(*encode_sample) (GvBuilder *builder, int64_t first,
+								  int32_t n, GvEncoded *encoded,
+								  const GvStop *stop);
 } GvBuilderBackend;
 
 extern const GvBuilderBackend gv_cpu_builders;	/* portable C, the oracle */
@@ -180,6 +183,14 @@ extern GvStatus gv_builder_get_array(GvBuilder *builder, GvArray array,
 extern GvStatus gv_builder_encode(GvBuilder *builder, const float *rows,
 								  int32_t n, GvEncoded *encoded,
 								  const GvStop *stop);
+
+/*
+ * gv_builder_encode_sample: the same for rows first .. first + n - 1 of the
+ * sample, numbered as they were put in.  GV_INVALID when there are no such.
+ */
+extern GvStatus gv_builder_encode_sample(GvBuilder *builder, int64_t first,
+										 int32_t n, GvEncoded *encoded,
+										 const GvStop *stop);
 
 /*
  * For engines: copy centroids [nlists][dims], centroid i belonging to parent

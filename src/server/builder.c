@@ -20,6 +20,7 @@ typedef struct Building
 	int64_t		charged;		/* bytes of the budget */
 	bool		is_trained;
 	GvTrained	trained;
+	GvTrial		trial;
 } Building;
 
 /* GvStop: nobody waits for the result any more. */
@@ -233,15 +234,14 @@ lay_out(const GvBuilderSpec *spec, GvEncodeReply *reply, int32_t n,
 }
 
 /*
- * See GV_MSG_ENCODE.  The engine fills an answer that has room for all
- * neighbours there might be; then what follows them moves up.
+ * Encode rows [n] that came, or with NULL those of the sample from number
+ * `first` on.  The engine fills an answer that has room for all neighbours
+ * there might be; then what follows them moves up.
  */
 static void
-encode(Building *building)
+give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
 {
-	const GvRowsRequest *request = gv_payload(building->connection);
 	const GvBuilderSpec *spec = &building->spec;
-	const float *rows = rows_of(building, true);
 	GvStop		stop = stop_of(building);
 	GvEncodeReply *reply;
 	GvEncoded	encoded;
@@ -250,28 +250,68 @@ encode(Building *building)
 	size_t		bytes;
 	GvStatus	status;
 
-	if (rows == NULL)
-		return;
-	most = gv_builder_most_neighbours(spec, request->n);
-	bytes = reply_bytes(spec, request->n, most);
+	most = gv_builder_most_neighbours(spec, n);
+	bytes = reply_bytes(spec, n, most);
 	reply = gv_reply(building->connection, bytes);
 	if (reply == NULL)
 		return;
-	lay_out(spec, reply, request->n, most, &encoded);
-	status = gv_builder_encode(building->builder, rows, request->n, &encoded,
-							   &stop);
+	lay_out(spec, reply, n, most, &encoded);
+	status = rows != NULL ?
+		gv_builder_encode(building->builder, rows, n, &encoded, &stop) :
+		gv_builder_encode_sample(building->builder, first, n, &encoded,
+								 &stop);
 	if (status != GV_OK)
 	{
 		gv_pieces_conclude(building->connection, status, NULL);
 		return;
 	}
-	reply->n = request->n;
+	reply->n = n;
 	reply->nneighbours = encoded.nneighbours;
-	lay_out(spec, reply, request->n, encoded.nneighbours, &moved);
+	lay_out(spec, reply, n, encoded.nneighbours, &moved);
 	memmove(moved.codes, encoded.codes,
 			bytes - (size_t) (encoded.codes - (uint8_t *) reply));
 	gv_reply_cut(building->connection,
-				 reply_bytes(spec, request->n, encoded.nneighbours));
+				 reply_bytes(spec, n, encoded.nneighbours));
+}
+
+/* See GV_MSG_ENCODE. */
+static void
+encode(Building *building)
+{
+	const GvRowsRequest *request = gv_payload(building->connection);
+	const float *rows = rows_of(building, true);
+
+	if (rows != NULL)
+		give_encoded(building, rows, 0, request->n);
+}
+
+/* See GV_MSG_SAMPLED. */
+static void
+encode_sampled(Building *building)
+{
+	const GvSampledRequest *request = gv_payload(building->connection);
+
+	if (!building->is_trained || request->first < 0 || request->n < 1 ||
+		request->n > building->spec.batch_rows || request->unused != 0)
+		break_rules(building, "rows out of range");
+	else
+		give_encoded(building, NULL, request->first, request->n);
+}
+
+/* See GV_MSG_TRIAL. */
+static void
+begin_trial(Building *building)
+{
+	const GvTrialRequest *request = gv_payload(building->connection);
+
+	if (!building->is_trained || building->trial.mirror != NULL)
+		break_rules(building, "nothing to try, or again");
+	else
+		gv_pieces_conclude(building->connection,
+						   gv_trial_begin(&building->trial, &building->spec,
+										  &building->trained,
+										  building->builder,
+										  request->copies), NULL);
 }
 
 static void
@@ -293,6 +333,18 @@ answer(Building *building)
 			break;
 		case GV_MSG_ENCODE:
 			encode(building);
+			break;
+		case GV_MSG_SAMPLED:
+			encode_sampled(building);
+			break;
+		case GV_MSG_TRIAL:
+			begin_trial(building);
+			break;
+		case GV_MSG_PIECES:
+			gv_trial_pieces(&building->trial, building->connection);
+			break;
+		case GV_MSG_TRY:
+			gv_trial_search(&building->trial, building->connection);
 			break;
 		default:
 			gv_reply(building->connection, 0);	/* GV_MSG_PING */
@@ -321,6 +373,7 @@ gv_builder_serve(GvConnection *connection)
 			connection->ending = true;
 	} while (gv_connection_flush(connection, true) == GV_FLUSHED &&
 			 !connection->ending);
+	gv_trial_end(&building.trial);
 	gv_builder_drop(building.builder);
 	gv_mirrors_unreserve(building.charged);
 }

@@ -31,9 +31,12 @@ SIZE_IS(GvKeyRequest, 24);
 SIZE_IS(GvRangeRequest, 32);
 SIZE_IS(GvBuildRequest, 72);
 SIZE_IS(GvRowsRequest, 8);
+SIZE_IS(GvSampledRequest, 16);
 SIZE_IS(GvTrainReply, 8);
 SIZE_IS(GvTrainedRequest, 24);
 SIZE_IS(GvEncodeReply, 8);
+SIZE_IS(GvTrialRequest, 8);
+SIZE_IS(GvTryRequest, 16);
 SIZE_IS(GvStatusReply, 280);
 SIZE_IS(GvMirrorStatus, 96);
 
@@ -83,6 +86,7 @@ gv_length_allowed(uint32_t type, uint32_t length)
 				length <= GV_MAX_MESSAGE;
 		case GV_MSG_LISTS:
 		case GV_MSG_REFINE:
+		case GV_MSG_PIECES:
 			return length >= sizeof(GvListsRequest) &&
 				length <= GV_MAX_MESSAGE;
 		case GV_MSG_READY:
@@ -99,6 +103,12 @@ gv_length_allowed(uint32_t type, uint32_t length)
 			return length > sizeof(GvRowsRequest) && length <= GV_MAX_MESSAGE;
 		case GV_MSG_TRAINED:
 			return length == sizeof(GvTrainedRequest);
+		case GV_MSG_SAMPLED:
+			return length == sizeof(GvSampledRequest);
+		case GV_MSG_TRIAL:
+			return length == sizeof(GvTrialRequest);
+		case GV_MSG_TRY:
+			return length > sizeof(GvTryRequest) && length <= GV_MAX_MESSAGE;
 		default:
 			return 0;
 	}

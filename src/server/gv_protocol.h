@@ -15,7 +15,7 @@
  *				STATES, BLOCKS, VALUES, RECORDS, DROP, and all that a session
  *				may
  *	builder		has an index made: GV_MSG_BUILD, ROWS, TRAIN, TRAINED, ENCODE,
- *				and PING.  It may speak on before it is answered; answers
+ *				SAMPLED, TRIAL, PIECES, TRY, and PING.  It may speak on before it is answered; answers
  *				come in the order of the requests.  A refusal ends it
  *
  * The server answers GV_MSG_OK and what stands beside the request below, or
@@ -46,6 +46,10 @@
 /* The most that a search may ask for. */
 #define GV_MAX_PROBES		(1 << 18)
 #define GV_MAX_HITS			(1 << 19)
+
+/* The most that a trial may ask for at once. */
+#define GV_MAX_TRIES		256
+#define GV_MAX_TRIED_HITS	(1 << 21)
 
 typedef enum GvMessageType
 {
@@ -88,6 +92,18 @@ typedef enum GvMessageType
 	GV_MSG_TRAINED,				/* GvTrainedRequest; OK: the array's values */
 	GV_MSG_ENCODE,				/* GvRowsRequest, float [n][dims]; OK:
 								 * GvEncodeReply and its arrays */
+	GV_MSG_SAMPLED,				/* GvSampledRequest; OK: as ENCODE, of rows
+								 * that came for the sample */
+	GV_MSG_TRIAL,				/* GvTrialRequest; OK: nothing.  From now on
+								 * there is a mirror, with empty lists, of what
+								 * was trained; once a build */
+	GV_MSG_PIECES,				/* GvListsRequest, its key 0, then pieces of
+								 * that mirror as in LISTS, each a whole list;
+								 * OK: nothing */
+	GV_MSG_TRY,					/* GvTryRequest, transformed queries float
+								 * [n][dims]; OK: int32 nhits [n], then row ids
+								 * uint16 [][3] of all hits, ascending by
+								 * (S, row id) for each query */
 
 	GV_MSG_OK = 64,
 	GV_MSG_REFUSED
@@ -282,6 +298,13 @@ typedef struct GvRowsRequest
 								 * batch_rows */
 } GvRowsRequest;
 
+typedef struct GvSampledRequest
+{
+	int64_t		first;			/* row, as they came */
+	int32_t		n;				/* 1 .. batch_rows */
+	int32_t		unused;			/* 0 */
+} GvSampledRequest;
+
 typedef struct GvTrainReply
 {
 	int32_t		nlists;
@@ -310,6 +333,21 @@ typedef struct GvEncodeReply
 	int32_t		n;
 	int32_t		nneighbours;
 } GvEncodeReply;
+
+typedef struct GvTrialRequest
+{
+	int64_t		copies;			/* about how many there are to come */
+} GvTrialRequest;
+
+/* n searches as in GvSearchRequest. */
+typedef struct GvTryRequest
+{
+	int32_t		n;				/* 1 .. GV_MAX_TRIES */
+	int32_t		probes;			/* 1 .. GV_MAX_PROBES */
+	int32_t		compare;
+	int32_t		capacity;		/* 1 .. GV_MAX_HITS; n times that is at most
+								 * GV_MAX_TRIED_HITS */
+} GvTryRequest;
 
 typedef struct GvStatusReply
 {

@@ -89,6 +89,7 @@ typedef struct GvConnection
 	bool		surplus;		/* there are too many: refuse it */
 	bool		ending;			/* close it once the answer is sent */
 	bool		writing;		/* waits for its client to read */
+	bool		asked;			/* its search is under way: `in` is in use */
 	char	   *in;
 	size_t		in_used;
 	size_t		in_room;
@@ -197,11 +198,16 @@ gv_same_key(const GvMirrorKey *a, const GvMirrorKey *b)
 		a->relation == b->relation && a->build_id == b->build_id;
 }
 
-/* session.c: one thread's means to search. */
+/* session.c: means to search, and the batch that is under way. */
 typedef struct GvWorker
 {
 	GvSearcher *searcher;
-	GvSearch	searches[GV_MAX_BATCH];
+	GvHeldMirror *held;			/* whose lock is ours; NULL: nothing is under
+								 * way */
+	uint64_t	began_ns;
+	int			n;
+	GvConnection *askers[GV_MAX_BATCH]; /* [n] */
+	GvSearch	searches[GV_MAX_BATCH]; /* [n] */
 } GvWorker;
 
 extern GvStatus gv_worker_open(GvWorker **worker);
@@ -209,13 +215,35 @@ extern void gv_worker_close(GvWorker *worker);
 extern void gv_session_hello(GvConnection *connection);
 extern void gv_session_status(GvConnection *connection);
 extern bool gv_session_check(GvConnection *connection);
-extern void gv_session_batch(GvWorker *worker, GvConnection **askers, int n);
+extern bool gv_session_begin(GvWorker *worker, GvConnection **askers, int n,
+							 bool wait);
+extern void gv_session_finish(GvWorker *worker);
 
 /* loader.c: a thread takes a loader's or a builder's connection over. */
 extern bool gv_loader_start(GvConnection *connection);
 
 /* builder.c: what that thread does for a builder. */
 extern void gv_builder_serve(GvConnection *connection);
+
+/*
+ * trial.c: an index in the making is searched before it is one.
+ */
+typedef struct GvTrial
+{
+	GvMirrorSpec spec;
+	GvMirror   *mirror;			/* NULL: there is none yet */
+	int64_t		charged;		/* bytes of the budget */
+	GvSearcher *searcher;
+	int64_t		ncopies;		/* that came */
+	GvSearch	searches[GV_MAX_TRIES];
+} GvTrial;
+
+extern GvStatus gv_trial_begin(GvTrial *trial, const GvBuilderSpec *spec,
+							   const GvTrained *trained, GvBuilder *builder,
+							   int64_t copies);
+extern void gv_trial_pieces(GvTrial *trial, GvConnection *connection);
+extern void gv_trial_search(GvTrial *trial, GvConnection *connection);
+extern void gv_trial_end(GvTrial *trial);
 
 /* pieces.c: what loaders bring; and what they share with readback.c. */
 extern void gv_pieces_array(GvConnection *connection);
@@ -226,6 +254,9 @@ extern GvHeldMirror *gv_pieces_acquire(GvConnection *connection,
 									   const GvMirrorKey *key);
 extern void gv_pieces_conclude(GvConnection *connection, GvStatus status,
 							   const char *wrong);
+extern bool gv_pieces_check(const GvConnection *connection,
+							const GvMirrorSpec *spec);
+extern GvListPiece gv_pieces_open(const GvPiece *piece);
 
 /* Blocks of a list of so many copies. */
 static inline int64_t

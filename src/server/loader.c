@@ -54,7 +54,11 @@ search(GvConnection *connection, GvWorker **worker)
 		status = gv_worker_open(worker);
 	connection->whole_ns = gv_now_ns();
 	if (status == GV_OK)
-		gv_session_batch(*worker, &connection, 1);
+	{
+		(void) gv_session_begin(*worker, &connection, 1, true);
+		if ((*worker)->held != NULL)
+			gv_session_finish(*worker);
+	}
 	else
 		gv_refuse(connection, gv_status_refusal(status),
 				  "no memory to search");

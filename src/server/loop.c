@@ -4,10 +4,12 @@
  *		answers whatever searches it finds as a batch.
  *
  * While a batch is searched the next one gathers in the sockets; so batches
- * are as large as the load makes them, and an idle server adds nothing.  A
- * session costs three system calls a search: the wait (shared by a batch), a
- * read, a write.  Who does not read its answer is not read from, and nobody
- * waits for it.
+ * are as large as the load makes them, and an idle server adds nothing.  There
+ * are two turns: while a card has a batch, answers of the last one are written
+ * and requests of the next are read and, if there are any, begun; what began
+ * first is waited for first.  A session costs three system calls a search: the
+ * wait (shared by a batch), a read, a write.  Who does not read its answer is
+ * not read from, and nobody waits for it.
  */
 #include "server/gv_server.h"
 
@@ -28,6 +30,15 @@
 #define ACCEPTS			64		/* at a time */
 #define PAUSE_MS		200		/* when no connection can be accepted */
 #define MOST_REPLY		(64 * 1024 * 1024)	/* bytes of a batch's answers */
+#define TURNS			2
+
+/* A batch, and what searches it. */
+typedef struct Turn
+{
+	GvWorker   *worker;
+	GvConnection *askers[GV_MAX_BATCH]; /* [n] */
+	int			n;
+} Turn;
 
 static struct
 {
@@ -37,7 +48,9 @@ static struct
 	bool		paused;			/* not listening, for want of descriptors */
 	uint64_t	connections;	/* there were */
 	GvConnection *first;		/* of those that are here */
-	GvWorker   *worker;
+	Turn		turns[TURNS];
+	int			oldest;			/* of the turns that are under way */
+	int			under_way;
 	GvConnection *queue[GV_MAX_BATCH];	/* whose searches are to be done */
 	int			queued;
 } loop = {.wake = -1};
@@ -296,6 +309,8 @@ take_message(GvConnection *connection)
 static void
 serve(GvConnection *connection)
 {
+	if (connection->asked)
+		return;
 	if (connection->writing)
 	{
 		send_answer(connection);
@@ -326,43 +341,91 @@ reply_bytes(const GvSearchRequest *request)
 }
 
 /*
- * Answer the queue's first search, and with it all others of the same mirror
- * whose answers fit into a reasonable amount of memory.
+ * The queue's first search, and with it all others of the same mirror whose
+ * answers fit into a reasonable amount of memory, go to a turn.
  */
 static void
-answer_batch(void)
+take_batch(Turn *turn)
 {
-	GvConnection *batch[GV_MAX_BATCH];
 	const GvSearchRequest *first = gv_payload(loop.queue[0]);
 	size_t		bytes = 0;
-	int			n = 0;
 	int			left = 0;
 	int			i;
 
+	turn->n = 0;
 	for (i = 0; i < loop.queued; i++)
 	{
 		const GvSearchRequest *request = gv_payload(loop.queue[i]);
 		size_t		more = reply_bytes(request);
 
 		if (gv_same_key(&request->key, &first->key) &&
-			(n == 0 || bytes + more <= MOST_REPLY))
+			(turn->n == 0 || bytes + more <= MOST_REPLY))
 		{
-			batch[n++] = loop.queue[i];
+			loop.queue[i]->asked = true;
+			turn->askers[turn->n++] = loop.queue[i];
 			bytes += more;
 		}
 		else
 			loop.queue[left++] = loop.queue[i];
 	}
 	loop.queued = left;
+}
+
+/* A turn's askers have their answers. */
+static void
+send_answers(Turn *turn)
+{
+	int			i;
+
+	for (i = 0; i < turn->n; i++)
+	{
+		turn->askers[i]->asked = false;
+		send_answer(turn->askers[i]);
+	}
+}
+
+static void
+finish_oldest(void)
+{
+	Turn	   *turn = &loop.turns[loop.oldest];
+
+	gv_session_finish(turn->worker);
+	loop.oldest = (loop.oldest + 1) % TURNS;
+	searching = --loop.under_way > 0;
+	send_answers(turn);
+}
+
+static void
+begin_batch(void)
+{
+	Turn	   *turn;
+
+	if (loop.under_way == TURNS)
+		finish_oldest();
+	turn = &loop.turns[(loop.oldest + loop.under_way) % TURNS];
 	searching = 1;
 	if (stop_asked)
 		return;
-	gv_session_batch(loop.worker, batch, n);
-	searching = 0;
-	for (i = 0; i < n; i++)
-		send_answer(batch[i]);
+	take_batch(turn);
+	if (!gv_session_begin(turn->worker, turn->askers, turn->n,
+						  loop.under_way == 0))
+	{
+		/* somebody wants to change the mirror */
+		while (loop.under_way > 0)
+			finish_oldest();
+		searching = 1;
+		(void) gv_session_begin(turn->worker, turn->askers, turn->n, true);
+	}
+	if (turn->worker->held != NULL)
+		loop.under_way++;
+	else
+	{
+		searching = loop.under_way > 0;
+		send_answers(turn);
+	}
 }
 
+/* Every round begins what there is to begin, or ends a batch. */
 static void
 serve_events(const struct epoll_event *events, int n)
 {
@@ -377,11 +440,34 @@ serve_events(const struct epoll_event *events, int n)
 		else if (what != &loop.wake)
 			serve(what);
 	}
+	if (loop.queued == 0 && loop.under_way > 0)
+		finish_oldest();
 	while (loop.queued > 0 && !stop_asked)
-		answer_batch();
+		begin_batch();
 	if (n == 0 && loop.paused)
 		loop.paused = !watch(EPOLL_CTL_ADD, loop.listener, EPOLLIN,
 							 &loop.listener);
+}
+
+/* Memory for all turns. */
+static GvStatus
+open_turns(void)
+{
+	GvStatus	status = GV_OK;
+	int			i;
+
+	for (i = 0; i < TURNS && status == GV_OK; i++)
+		status = gv_worker_open(&loop.turns[i].worker);
+	return status;
+}
+
+static void
+close_turns(void)
+{
+	int			i;
+
+	for (i = 0; i < TURNS; i++)
+		gv_worker_close(loop.turns[i].worker);
 }
 
 /* Serve until a signal comes or the engine breaks; the exit status. */
@@ -390,7 +476,7 @@ gv_loop_run(int listener)
 {
 	/* no more events than there is room for in the queue */
 	static struct epoll_event events[GV_MAX_BATCH];
-	GvStatus	status = gv_worker_open(&loop.worker);
+	GvStatus	status = open_turns();
 
 	if (status != GV_OK)
 	{
@@ -414,16 +500,19 @@ gv_loop_run(int listener)
 	while (!stop_asked && !gv_server_failed())
 	{
 		int			n = epoll_wait(loop.epoll, events, GV_MAX_BATCH,
+								   loop.under_way > 0 ? 0 :
 								   loop.paused ? PAUSE_MS : -1);
 
 		if (n >= 0)
 			serve_events(events, n);
 	}
+	while (loop.under_way > 0)
+		finish_oldest();
 	if (gv_server_failed())
 		return GV_EXIT_FAILED;
 	while (loop.first != NULL)
 		close_connection(loop.first);
 	close(listener);
-	gv_worker_close(loop.worker);
+	close_turns();
 	return 0;
 }

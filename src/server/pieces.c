@@ -132,8 +132,8 @@ gv_pieces_ready(GvConnection *connection)
 }
 
 /* Where the arrays of a piece are. */
-static GvListPiece
-open_piece(const GvPiece *piece)
+GvListPiece
+gv_pieces_open(const GvPiece *piece)
 {
 	GvListPiece open = {
 		.list = piece->list,
@@ -176,8 +176,8 @@ check_piece(const GvMirrorSpec *spec, const GvPiece *piece)
 }
 
 /* Do npieces pieces fill the message to its last byte? */
-static bool
-check_pieces(const GvConnection *connection, const GvMirrorSpec *spec)
+bool
+gv_pieces_check(const GvConnection *connection, const GvMirrorSpec *spec)
 {
 	const GvListsRequest *request = gv_payload(connection);
 	const char *next = (const char *) (request + 1);
@@ -239,7 +239,7 @@ piece_growth(GvHeldMirror *held, const GvPiece *piece)
 static GvStatus
 apply_piece(GvHeldMirror *held, const GvPiece *piece, const char **wrong)
 {
-	GvListPiece open = open_piece(piece);
+	GvListPiece open = gv_pieces_open(piece);
 	GvStatus	status = GV_OK;
 
 	if (!gv_mirrors_room(held, piece_growth(held, piece)))
@@ -274,7 +274,7 @@ gv_pieces_lists(GvConnection *connection)
 
 	if (held == NULL)
 		return;
-	if (!check_pieces(connection, &held->spec))
+	if (!gv_pieces_check(connection, &held->spec))
 		wrong = "malformed pieces";
 	for (i = 0; wrong == NULL && status == GV_OK && i < request->npieces; i++)
 	{

@@ -206,42 +206,35 @@ refuse_all(GvConnection **askers, int n, GvRefusalCode code)
 		gv_refuse(askers[i], code, gv_refusal_name(code));
 }
 
+/* Answer the i-th search of the batch; how many were answered, 0 or 1. */
+static int
+answer(GvWorker *worker, int i, GvStatus status, uint64_t ended_ns)
+{
+	GvConnection *asker = worker->askers[i];
+
+	if (status == GV_OK)
+		return complete(worker->held, asker, &worker->searches[i], worker->n,
+						worker->began_ns, ended_ns);
+	refuse_all(&asker, 1, gv_status_refusal(status));
+	return 0;
+}
+
 /*
- * Have the engine search, all at once or, if it cannot, one by one.  How many
- * were answered; the others are refused.
+ * What cannot be searched at once may be one by one: how many were answered;
+ * the others are refused.  Nothing more is asked of a broken engine.
  */
 static int
-search(GvWorker *worker, const GvHeldMirror *held, GvConnection **askers,
-	   int n, uint64_t began_ns)
+search_singly(GvWorker *worker, GvStatus status)
 {
-	GvStatus	status = GV_OK;
-	int			at_once = n;
 	int			answered = 0;
-	int			done = 0;
 	int			i;
 
-	while (done < n)
+	for (i = 0; i < worker->n; i++)
 	{
-		uint64_t	ended_ns;
-
-		/* nothing more is asked of a broken engine */
 		if (status != GV_FAILED)
-			status = gv_mirror_search(worker->searcher, held->mirror,
-									  worker->searches + done, at_once);
-		if (at_once > 1 &&
-			(status == GV_NO_MEMORY || status == GV_INVALID))
-		{
-			at_once = 1;
-			continue;
-		}
-		ended_ns = gv_now_ns();
-		for (i = done; i < done + at_once; i++)
-			if (status != GV_OK)
-				refuse_all(&askers[i], 1, gv_status_refusal(status));
-			else if (complete(held, askers[i], &worker->searches[i], n,
-							  began_ns, ended_ns))
-				answered++;
-		done += at_once;
+			status = gv_mirror_search(worker->searcher, worker->held->mirror,
+									  &worker->searches[i], 1);
+		answered += answer(worker, i, status, gv_now_ns());
 	}
 	return answered;
 }
@@ -260,37 +253,87 @@ count_batch(int answered)
 		;
 }
 
+/* The batch has its answers; others may change the mirror. */
+static void
+end_batch(GvWorker *worker, int answered)
+{
+	pthread_rwlock_unlock(&worker->held->lock);
+	if (answered > 0)
+		count_batch(answered);
+	gv_mirrors_release(worker->held, answered);
+	worker->held = NULL;
+}
+
 /*
- * Answer n <= GV_MAX_BATCH searches of one mirror, which is locked against
- * changes for as long as it takes; so each answer's list states are those of
- * what was searched.
+ * Lock a mirror against changes.  A thread that has it already must not wait
+ * behind one that wants to change it: that waits for us.
  */
-void
-gv_session_batch(GvWorker *worker, GvConnection **askers, int n)
+static bool
+lock_mirror(GvHeldMirror *held, bool wait)
+{
+	if (wait)
+		return pthread_rwlock_rdlock(&held->lock) == 0;
+	return pthread_rwlock_tryrdlock(&held->lock) == 0;
+}
+
+/*
+ * Begin n <= GV_MAX_BATCH searches of one mirror, which stays locked until
+ * they end, so that each answer's list states are those of what was searched.
+ * False if the lock is not to be had at once and `wait` is false: nothing has
+ * begun.  Else worker->held tells whether to call gv_session_finish; if not,
+ * all have their answers.
+ */
+bool
+gv_session_begin(GvWorker *worker, GvConnection **askers, int n, bool wait)
 {
 	const GvSearchRequest *first = gv_payload(askers[0]);
-	GvConnection *ready[GV_MAX_BATCH];
 	GvRefusalCode refusal = GV_REFUSED_FAILED;
 	GvHeldMirror *held = NULL;
-	uint64_t	began_ns = gv_now_ns();
-	int			nready = 0;
-	int			answered;
+	GvStatus	status;
 	int			i;
 
+	worker->began_ns = gv_now_ns();
 	if (!gv_server_failed())
 		held = gv_mirrors_acquire(&first->key, 0, &refusal);
 	if (held == NULL)
 	{
 		refuse_all(askers, n, refusal);
-		return;
+		return true;
 	}
-	pthread_rwlock_rdlock(&held->lock);
+	if (!lock_mirror(held, wait))
+	{
+		gv_mirrors_release(held, 0);
+		return false;
+	}
+	worker->held = held;
+	worker->n = 0;
 	for (i = 0; i < n; i++)
-		if (prepare(held, askers[i], &worker->searches[nready]))
-			ready[nready++] = askers[i];
-	answered = search(worker, held, ready, nready, began_ns);
-	pthread_rwlock_unlock(&held->lock);
-	if (answered > 0)
-		count_batch(answered);
-	gv_mirrors_release(held, answered);
+		if (prepare(held, askers[i], &worker->searches[worker->n]))
+			worker->askers[worker->n++] = askers[i];
+	if (worker->n == 0)
+		end_batch(worker, 0);
+	else
+	{
+		status = gv_mirror_begin(worker->searcher, held->mirror,
+								 worker->searches, worker->n);
+		if (status != GV_OK && worker->n > 1)
+			end_batch(worker, search_singly(worker, status));
+		else if (status != GV_OK)
+			end_batch(worker, answer(worker, 0, status, 0));
+	}
+	return true;
+}
+
+/* Wait for the batch that is under way; its askers get their answers. */
+void
+gv_session_finish(GvWorker *worker)
+{
+	GvStatus	status = gv_mirror_finish(worker->searcher);
+	uint64_t	ended_ns = gv_now_ns();
+	int			answered = 0;
+	int			i;
+
+	for (i = 0; i < worker->n; i++)
+		answered += answer(worker, i, status, ended_ns);
+	end_batch(worker, answered);
 }

@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
@@ -110,9 +111,13 @@ def create_index(conn, args, system):
                  % (TABLE, args.workers))
     wal = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')"
     before = server.one(conn, wal)
-    took, workers = server.build(conn, "CREATE INDEX %s_v ON %s USING %s%s" % (
-        TABLE, TABLE, method, " WITH (%s)" % options if options else ""))
-    told = {"system": system, "build_s": took, "workers": workers,
+    took, workers, phases = server.build(
+        conn, "CREATE INDEX %s_v ON %s USING %s%s" % (
+            TABLE, TABLE, method, " WITH (%s)" % options if options else ""))
+    data.say("".join("  %.2f s %s\n" % (seconds, phase)
+                     for phase, seconds in phases.items()).rstrip("\n"))
+    told = {"system": system, "build_s": took, "phases": phases,
+            "workers": workers,
             "options": options,
             "MB": server.one(conn, "SELECT pg_relation_size('%s_v')"
                              % TABLE) / 1e6,
@@ -294,26 +299,45 @@ def our_points(conn, args, truth, lists):
         yield ("probes %d, candidates %d" % tuple(pair.values()), pair)
 
 
-def run_scanner(conn, args):
-    """The list scanner alone on the mirror, by test/bench/scanner."""
-    rows = os.path.join(tempfile.gettempdir(), "gpuvec-rows.%d" % os.getpid())
-    with open(rows, "wb") as f, conn.cursor().copy(
+def is_public(folder):
+    """May everyone come here?"""
+    while os.stat(folder).st_mode & 1:
+        if folder == "/":
+            return True
+        folder = os.path.dirname(folder)
+    return False
+
+
+def write_rows(conn, path):
+    """Which row is where, as the scanner wants it."""
+    with open(path, "wb") as f, conn.cursor().copy(
             "COPY (SELECT (ctid::text::point)[0]::int, "
             "(ctid::text::point)[1]::int, id FROM %s) TO STDOUT "
             "(FORMAT binary)" % TABLE) as stream:
         for chunk in stream:
             f.write(chunk)
-    os.chmod(rows, 0o644)
+
+
+def run_scanner(conn, args):
+    """The list scanner alone on the mirror, by test/bench/scanner, which runs
+    as the user that gpuvecd talks to."""
     kind, count, made_by = dataset.split_name(args.data)
-    try:
+    found = os.path.abspath(dataset.find(kind, count, made_by))
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        rows = os.path.join(folder, "rows")
+        write_rows(conn, rows)
+        if not is_public(found):
+            for part in ("base", "query", "truth"):
+                shutil.copyfile(os.path.join(found, part + ".npy"),
+                                os.path.join(folder, part + ".npy"))
+            found = folder
         subprocess.run(
             args.scanner.split() +
-            ["-q", dataset.find(kind, count, made_by), "-r", rows,
+            ["-q", found, "-r", rows,
              server.one(conn, "SHOW data_directory"),
              str(server.one(conn, "SELECT '%s_v'::regclass::oid" % TABLE))],
             check=True)
-    finally:
-        os.remove(rows)
 
 
 def measure_system(conn, args, found, truth, system, folder):

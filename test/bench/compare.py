@@ -77,8 +77,8 @@ def build(conn, args, system):
     """CREATE INDEX, timed."""
     conn.execute("SET maintenance_work_mem = '%s'"
                  % args.maintenance_work_mem)
-    system.build_s, system.workers = server.build(conn,
-                                                  system.create_index())
+    system.build_s, system.workers, _ = server.build(
+        conn, system.create_index())
     system.bytes = server.one(conn, "SELECT pg_relation_size(%s)",
                               system.index)
     system.info = {}

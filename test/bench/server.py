@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import data
@@ -72,25 +73,59 @@ def nearest(table, operator, queries, query_id, k):
             % (table, operator, queries, query_id, k))
 
 
+PHASE_SECONDS = .02           # between looks at a build
+
+
+class Phases:
+    """Seconds that CREATE INDEX is in each of its phases, as the progress view
+    tells; a context manager."""
+
+    def __enter__(self):
+        self.seconds, self.done = {}, threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.done.set()
+        self.thread.join()
+
+    def watch(self):
+        import psycopg
+        with psycopg.connect(autocommit=True) as conn:
+            before = time.monotonic()
+            while not self.done.wait(PHASE_SECONDS):
+                row = conn.execute("SELECT phase FROM "
+                                   "pg_stat_progress_create_index").fetchone()
+                now = time.monotonic()
+                if row:
+                    self.seconds[row[0]] = (self.seconds.get(row[0], 0)
+                                            + now - before)
+                before = now
+
+
 def build(conn, statement):
-    """(seconds, parallel workers) of CREATE INDEX; pgvector tells its workers
-    as a debug message."""
+    """(seconds, parallel workers, seconds of each phase) of CREATE INDEX;
+    pgvector tells its workers as a debug message.  Notices are printed."""
     workers = []
 
     def heard(diagnostic):
-        found = re.search(r"using (\d+) parallel workers",
-                          diagnostic.message_primary or "")
+        text = diagnostic.message_primary or ""
+        found = re.search(r"using (\d+) parallel workers", text)
         if found:
             workers.append(int(found.group(1)))
+        elif diagnostic.severity_nonlocalized != "DEBUG":
+            print("  %s: %s" % (diagnostic.severity, text), flush=True)
 
     conn.add_notice_handler(heard)
     conn.execute("SET client_min_messages = debug1")
-    start = time.monotonic()
-    conn.execute(statement)
-    took = time.monotonic() - start
+    with Phases() as phases:
+        start = time.monotonic()
+        conn.execute(statement)
+        took = time.monotonic() - start
     conn.execute("SET client_min_messages = warning")
     conn.remove_notice_handler(heard)
-    return took, max(workers, default=0)
+    return took, max(workers, default=0), phases.seconds
 
 
 # what gpuvec_last_scan() counts, in the order of LAST_SCAN

@@ -100,7 +100,7 @@ build_check() {
 	build_engines
 	[ ! -d "$dir" ] || return 0
 	mkdir "$dir"
-	for file in "$GV_ROOT"/test/unit/engine/check_{mirror*,builder}.c \
+	for file in "$GV_ROOT"/test/unit/engine/check_{mirror*,builder*}.c \
 		"$GV_ROOT/test/unit/gpu/check_card.c"; do
 		gcc -std=gnu99 -g -O1 -I"$GV_ROOT/src" \
 			-DUNIT_MIRRORS=gv_cuda_mirrors -DUNIT_BUILDERS=gv_cuda_builders \
@@ -224,11 +224,16 @@ stage_scanner() {
 	gv_stop words
 }
 
+# Options are the benchmark's, should both run in one call.
 stage_data() {
-	local name
+	local name folder
 	for name in "${ARGUMENTS[@]}"; do
-		python3 "$GV_ROOT/test/bench/data.py" "$name" --queries 10000 \
-			"${GPUVEC_DATA:-$GV_ROOT/build/data}/${name//:/-}"
+		[ "${name#-}" = "$name" ] || break
+		folder=${GPUVEC_DATA:-$GV_ROOT/build/data}/${name//:/-}
+		if [ ! -e "$folder/meta.json" ]; then
+			python3 "$GV_ROOT/test/bench/data.py" "$name" "$folder" \
+				--queries 10000
+		fi
 	done
 }
 

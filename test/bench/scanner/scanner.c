@@ -32,6 +32,7 @@
 
 #define SECONDS		1.0			/* that each measurement takes, about */
 #define SWEPT		1000		/* queries that settings are tried with */
+#define ALONE		100			/* of these, one by one */
 #define SPREAD		2			/* of k and probes in a mixed batch */
 
 static const int batch_sizes[] = {1, 16, 64, 1024, 10000};
@@ -48,6 +49,7 @@ typedef struct Setting
 	double		recall;
 	double		copies;			/* scored for a query */
 	double		seconds;		/* a batch of SWEPT takes */
+	double		alone;			/* seconds of a search by itself, median */
 } Setting;
 
 static double
@@ -260,6 +262,26 @@ recall_of(const Bench *bench, const BenchTruth *truth,
 	return (double) right / ((double) n * BENCH_K);
 }
 
+/* The median time of the first queries, one by one. */
+static double
+time_alone(Bench *bench, GvSearch *searches)
+{
+	double		times[ALONE];
+	int			n = bench->nqueries < ALONE ? bench->nqueries : ALONE;
+	int			i;
+
+	for (i = 0; i < n; i++)
+	{
+		double		began = now();
+
+		CHECKED(gv_mirror_search(bench->searcher, bench->mirror,
+								 searches + i, 1));
+		times[i] = now() - began;
+	}
+	qsort(times, (size_t) n, sizeof(double), compare_doubles);
+	return times[n / 2];
+}
+
 /* Try a setting with the first queries. */
 static void
 try_setting(Bench *bench, const BenchTruth *truth, GvSearch *searches,
@@ -278,6 +300,7 @@ try_setting(Bench *bench, const BenchTruth *truth, GvSearch *searches,
 	began = now();
 	CHECKED(gv_mirror_search(bench->searcher, bench->mirror, searches, n));
 	setting->seconds = now() - began;
+	setting->alone = time_alone(bench, searches);
 }
 
 /* The next number of probes worth trying: about a twelfth more. */
@@ -295,7 +318,7 @@ find_probes(Bench *bench, const BenchTruth *truth, GvSearch *searches,
 			double recall, int most, Setting *setting)
 {
 	int			low = 0;
-	Setting		high = {most, setting->candidates, 0, 0, 0};
+	Setting		high = {most, setting->candidates, 0, 0, 0, 0};
 
 	try_setting(bench, truth, searches, &high);
 	if (high.recall < recall)
@@ -303,7 +326,7 @@ find_probes(Bench *bench, const BenchTruth *truth, GvSearch *searches,
 	while (more_probes(low, high.probes) < high.probes)
 	{
 		Setting		middle = {(int) sqrt((low + 1.0) * high.probes),
-		setting->candidates, 0, 0, 0};
+		setting->candidates, 0, 0, 0, 0};
 
 		if (middle.probes <= low)
 			middle.probes = low + 1;
@@ -319,34 +342,53 @@ find_probes(Bench *bench, const BenchTruth *truth, GvSearch *searches,
 	return true;
 }
 
-/* The setting that reaches a recall in the least time; false if none does. */
+/*
+ * The settings that reach a recall in the least time, in a batch and alone;
+ * false if none does.
+ */
 static bool
 find_setting(Bench *bench, const BenchTruth *truth, GvSearch *searches,
-			 double recall, int most, Setting *best)
+			 double recall, int most, Setting *best, Setting *alone)
 {
 	bool		found = false;
 	int			i;
 
 	printf("\nrecall %.2f: what reaches it, %d queries at once\n", recall,
 		   bench->nqueries < SWEPT ? bench->nqueries : SWEPT);
-	printf("%10s  %6s  %7s  %8s  %12s\n", "candidates", "probes", "recall",
-		   "copies", "us a query");
+	printf("%10s  %6s  %7s  %8s  %12s  %10s\n", "candidates", "probes",
+		   "recall", "copies", "us a query", "us alone");
 	for (i = 0; i < NSTEPS; i++)
 	{
-		Setting		setting = {0, candidate_steps[i], 0, 0, 0};
+		Setting		setting = {0, candidate_steps[i], 0, 0, 0, 0};
 
 		if (!find_probes(bench, truth, searches, recall, most, &setting))
 			continue;
-		printf("%10d  %6d  %7.4f  %8.0f  %12.3f\n", setting.candidates,
-			   setting.probes, setting.recall, setting.copies,
-			   setting.seconds * 1e6 /
-			   (bench->nqueries < SWEPT ? bench->nqueries : SWEPT));
+		printf("%10d  %6d  %7.4f  %8.0f  %12.3f  %10.1f\n",
+			   setting.candidates, setting.probes, setting.recall,
+			   setting.copies, setting.seconds * 1e6 /
+			   (bench->nqueries < SWEPT ? bench->nqueries : SWEPT),
+			   setting.alone * 1e6);
 		fflush(stdout);
 		if (!found || setting.seconds < best->seconds)
 			*best = setting;
+		if (!found || setting.alone < alone->alone)
+			*alone = setting;
 		found = true;
 	}
 	return found;
+}
+
+/* A setting's recall of all queries; sets all searches to it. */
+static void
+print_setting(Bench *bench, const BenchTruth *truth, GvSearch *searches,
+			  const Setting *setting)
+{
+	set_searches(bench, searches, setting->probes, setting->candidates);
+	CHECKED(gv_mirror_search(bench->searcher, bench->mirror, searches,
+							 bench->nqueries));
+	printf("%d probes, %d candidates: recall@%d of all queries %.4f, refine records alone\n",
+		   setting->probes, setting->candidates, BENCH_K,
+		   recall_of(bench, truth, searches, bench->nqueries));
 }
 
 /* Real queries at one recall: the setting, its recall of all, its times. */
@@ -355,18 +397,20 @@ measure_recall(Bench *bench, const BenchTruth *truth, GvSearch *searches,
 			   double recall, int most)
 {
 	Setting		setting;
+	Setting		alone;
 
-	if (!find_setting(bench, truth, searches, recall, most, &setting))
+	if (!find_setting(bench, truth, searches, recall, most, &setting, &alone))
 	{
 		printf("recall %.2f is out of reach\n", recall);
 		return;
 	}
-	set_searches(bench, searches, setting.probes, setting.candidates);
-	CHECKED(gv_mirror_search(bench->searcher, bench->mirror, searches,
-							 bench->nqueries));
-	printf("%d probes, %d candidates: recall@%d of all queries %.4f, refine records alone\n",
-		   setting.probes, setting.candidates, BENCH_K,
-		   recall_of(bench, truth, searches, bench->nqueries));
+	if (alone.candidates != setting.candidates)
+	{
+		print_setting(bench, truth, searches, &alone);
+		print_columns();
+		measure(bench, searches, 1, "");
+	}
+	print_setting(bench, truth, searches, &setting);
 	measure_sizes(bench, searches, "");
 	mix_searches(bench, searches, &setting);
 	measure_sizes(bench, searches, " mixed");
@@ -386,8 +430,7 @@ run_set(Bench *bench, const char *device, const char *set, const char *rows,
 	bench_read_rows(&truth, rows);
 	bench_read_queries(bench, &truth, set);
 	print_head(bench, device);
-	searches = make_searches(bench, most * SPREAD,
-							 SPREAD * 2 * candidate_steps[NSTEPS - 1]);
+	searches = make_searches(bench, 1, 1);
 	if (nrecalls == 0)
 	{
 		nrecalls = 2;

@@ -339,7 +339,7 @@ static void
 test_faults(void)
 {
 	TestIndex	index = make_index(GV_COSINE, 4, 2, 4, 2, 0, false);
-	int			calls = 1 + 2 * GV_NARRAYS + 4 + 1 + 1 + 1;
+	int			calls = 1 + 2 * GV_NARRAYS + 4 + 1 + 1 + 2;
 	int			status;
 	int			n;
 

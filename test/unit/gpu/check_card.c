@@ -1,7 +1,7 @@
 /*
  * check_card.c
  *		The CUDA engine's mirrors and builders against the portable engine: the
- *		checks of test/unit/engine/check_mirror*.c and check_builder.c, on a
+ *		checks of test/unit/engine/check_mirror*.c and check_builder*.c, on a
  *		card or, with the headers of emulate/ in the place of CUDA's, on
  *		emulated threads.
  *

@@ -7,10 +7,9 @@
 #include <unistd.h>
 
 #include "client.h"
-#include "engine/gv_builder.h"
 
-#define ROWS	90
-#define DIMS	6
+#define ROWS	TEST_BUILD_ROWS
+#define DIMS	TEST_BUILD_DIMS
 
 static GvBuildRequest
 make_request(void)
@@ -162,7 +161,10 @@ check_array(int fd, GvBuilder *own, const GvTrained *trained, GvArray array)
 	free(right);
 }
 
-/* Is this what the engine makes of these rows? */
+/*
+ * Is this what the engine makes of these rows, or, with NULL, of the first n
+ * of the sample?
+ */
 static void
 check_encoded(GvBuilder *own, const float *rows, int32_t n,
 			  const char *payload, uint32_t length)
@@ -189,7 +191,10 @@ check_encoded(GvBuilder *own, const float *rows, int32_t n,
 	const char *next = payload + sizeof(*reply);
 	int			i;
 
-	CHECK(gv_builder_encode(own, rows, n, &encoded, NULL) == GV_OK, "own");
+	CHECK((rows != NULL ?
+		   gv_builder_encode(own, rows, n, &encoded, NULL) :
+		   gv_builder_encode_sample(own, 0, n, &encoded, NULL)) == GV_OK,
+		  "own");
 	CHECK(reply->n == n && reply->nneighbours == encoded.nneighbours,
 		  "%d rows, %d neighbours", reply->n, reply->nneighbours);
 	for (i = 0; i < 8; i++)
@@ -212,10 +217,18 @@ check_build(const TestServer *server, const float *rows)
 	GvBuilder  *own = own_builder(rows, &trained);
 	int32_t		sizes[] = {40, 1, 9, 40};
 	const float *next = rows;
+	GvSampledRequest sampled = {0, 30, 0};
+	void	   *first = NULL;
+	uint32_t	first_length;
 	int			array;
 	int			i;
 
 	CHECK(prepare(fd, rows) == 0, "prepare");
+	CHECK(client_ask(fd, GV_MSG_SAMPLED, &sampled, sizeof(sampled), NULL, 0,
+					 &first, &first_length) == 0, "sampled");
+	if (first != NULL)
+		check_encoded(own, NULL, 30, first, first_length);
+	free(first);
 	for (array = 0; array < GV_NARRAYS; array++)
 		check_array(fd, own, &trained, (GvArray) array);
 	for (i = 0; i < 4; next += sizes[i] * DIMS, i++)
@@ -232,6 +245,7 @@ check_build(const TestServer *server, const float *rows)
 		free(payload);
 	}
 	CHECK(receive(fd, GV_MSG_PING, NULL, NULL) == 0, "ping's answer");
+	check_trial(fd, own, &trained, rows);
 	gv_builder_drop(own);
 	close(fd);
 }
@@ -255,6 +269,19 @@ check_build(const TestServer *server, const float *rows)
 								   bytes, NULL, NULL), #head); \
 	} while (0)
 
+/* With a trial, one wrong search. */
+#define TRY_CUT(change) \
+	do { \
+		int			fd_ = client_open(server, GV_ROLE_BUILDER); \
+		GvTryRequest wrong = {1, 1, 1, 1}; \
+		wrong.change; \
+		CHECK(prepare(fd_, rows) == 0 && \
+			  client_ask(fd_, GV_MSG_TRIAL, &trial, sizeof(trial), NULL, 0, \
+						 NULL, NULL) == 0, "prepare"); \
+		client_cut(fd_, client_ask(fd_, GV_MSG_TRY, &wrong, sizeof(wrong), \
+								   rows, 4 * DIMS, NULL, NULL), #change); \
+	} while (0)
+
 static void
 check_wrong(const TestServer *server, const float *rows)
 {
@@ -268,6 +295,15 @@ check_wrong(const TestServer *server, const float *rows)
 	GvTrainedRequest before = {GV_STARTS, 0, -1, 2};
 	GvTrainedRequest no_array = {4, 0, 0, 1};
 	GvTrainedRequest all = {GV_STARTS, 0, 0, INT64_MAX};
+	GvSampledRequest sampled = {0, 1, 0};
+	GvSampledRequest beyond_sample = {ROWS - 1, 2, 0};
+	GvSampledRequest before_sample = {-1, 1, 0};
+	GvSampledRequest no_sample = {0, 0, 0};
+	GvSampledRequest much_sample = {0, 41, 0};
+	GvTrialRequest trial = {ROWS};
+	GvTrialRequest no_trial = {-1};
+	GvListsRequest no_pieces = {.npieces = 1};
+	GvTryRequest try = {1, 1, 1, 1};
 	float		nans[DIMS];
 	int			fd;
 	int			i;
@@ -299,6 +335,23 @@ check_wrong(const TestServer *server, const float *rows)
 	CUT(true, GV_MSG_TRAINED, before, NULL, 0);
 	CUT(true, GV_MSG_TRAINED, no_array, NULL, 0);
 	CUT(true, GV_MSG_TRAINED, all, NULL, 0);
+	CUT(false, GV_MSG_SAMPLED, sampled, NULL, 0);
+	CUT(true, GV_MSG_SAMPLED, beyond_sample, NULL, 0);
+	CUT(true, GV_MSG_SAMPLED, before_sample, NULL, 0);
+	CUT(true, GV_MSG_SAMPLED, no_sample, NULL, 0);
+	CUT(true, GV_MSG_SAMPLED, much_sample, NULL, 0);
+	CUT(false, GV_MSG_TRIAL, trial, NULL, 0);
+	CUT(true, GV_MSG_TRIAL, no_trial, NULL, 0);
+	CUT(true, GV_MSG_PIECES, no_pieces, NULL, 0);
+	CUT(true, GV_MSG_TRY, try, rows, 4 * DIMS);
+	TRY_CUT(n = 0);
+	TRY_CUT(n = 2);
+	TRY_CUT(n = GV_MAX_TRIES + 1);
+	TRY_CUT(probes = 0);
+	TRY_CUT(probes = GV_MAX_PROBES + 1);
+	TRY_CUT(compare = -1);
+	TRY_CUT(capacity = 0);
+	TRY_CUT(capacity = GV_MAX_HITS + 1);
 
 	fd = client_open(server, GV_ROLE_BUILDER);
 	CHECK(prepare(fd, rows) == 0, "prepare");
@@ -448,7 +501,10 @@ test_builders(void)
 	TestServer	server = server_start(NULL, NULL);
 	int			i;
 
-	CHECK(gv_builders_open(&gv_cpu_builders) == GV_OK, "open");
+	GvDevice	device;
+
+	CHECK(gv_builders_open(&gv_cpu_builders) == GV_OK &&
+		  gv_mirrors_open(&gv_cpu_mirrors, "", &device) == GV_OK, "open");
 	for (i = 0; i < 3; i++)
 		check_build(&server, rows);
 	check_wrong(&server, rows);

@@ -131,6 +131,42 @@ loader_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 	add(script, GV_MSG_DROP, key, sizeof(*key), NULL, 0);
 }
 
+/* A builder's: it trains on the index's centroids, encodes and tries. */
+static void
+builder_script(Script *script, const TestIndex *index)
+{
+	const GvMirrorSpec *spec = &index->spec;
+	GvBuildRequest build = {spec->metric, spec->dims, spec->m, 2, 1, 2, 1, 1,
+	1, spec->nlists, 2, 1.0f, 2.0, 1, spec->nlists};
+	GvRowsRequest sample = {GV_SAMPLE, spec->nlists};
+	GvRowsRequest query = {GV_QUERIES, 1};
+	GvRowsRequest encode = {0, spec->nlists};
+	GvTrainedRequest array = {GV_CENTROIDS, 0, 0, spec->dims};
+	GvTrialRequest trial = {100};
+	GvTryRequest try = {1, 2, 2, 3};
+	GvListsRequest pieces = {.npieces = 1};
+	size_t		row = 4 * (size_t) spec->dims;
+	size_t		bytes;
+	char	   *piece = piece_bytes(index, 0, 0, index->lists[0].nblocks, 0,
+									&bytes);
+	float	   *mean = calloc(spec->dims, sizeof(float));
+
+	add_hello(script, GV_ROLE_BUILDER);
+	add(script, GV_MSG_BUILD, &build, sizeof(build), mean, row);
+	add(script, GV_MSG_ROWS, &query, sizeof(query), index->centroids, row);
+	add(script, GV_MSG_ROWS, &sample, sizeof(sample), index->centroids,
+		row * spec->nlists);
+	add(script, GV_MSG_TRAIN, NULL, 0, NULL, 0);
+	add(script, GV_MSG_TRAINED, &array, sizeof(array), NULL, 0);
+	add(script, GV_MSG_ENCODE, &encode, sizeof(encode), index->centroids,
+		row * spec->nlists);
+	add(script, GV_MSG_TRIAL, &trial, sizeof(trial), NULL, 0);
+	add(script, GV_MSG_PIECES, &pieces, sizeof(pieces), piece, bytes);
+	add(script, GV_MSG_TRY, &try, sizeof(try), index->centroids, row);
+	free(piece);
+	free(mean);
+}
+
 static void
 session_script(Script *script, const GvMirrorKey *key,
 			   const TestIndex *index)
@@ -234,10 +270,18 @@ one_round(const TestServer *server, const GvMirrorKey *healthy,
 	int			i;
 
 	key.build_id = 77;
-	if (unit_random() % 3 == 0)
-		session_script(&script, healthy, index);
-	else
-		loader_script(&script, &key, index);
+	switch (unit_random() % 4)
+	{
+		case 0:
+			session_script(&script, healthy, index);
+			break;
+		case 1:
+			builder_script(&script, index);
+			break;
+		default:
+			loader_script(&script, &key, index);
+			break;
+	}
 	converse(server, &script);
 	for (i = 0; i < script.n; i++)
 		free(script.messages[i]);

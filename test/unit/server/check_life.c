@@ -54,6 +54,7 @@ test_options(void)
 	check_end("--fault", "1:3", 3, "FATAL: no engine: injected fault");
 	check_end("--fault", "2:4", 5, "FATAL: ");
 	check_end("--fault", "2:3", 3, "FATAL: ");
+	check_end("--fault", "3:3", 3, "FATAL: ");
 	unsetenv("GPUVEC_FAULTS");
 	check_end("--fault", "1:3", 2, usage);
 	setenv("GPUVEC_FAULTS", "1", 1);

@@ -5,6 +5,7 @@
 #ifndef CLIENT_H
 #define CLIENT_H
 
+#include "engine/gv_builder.h"
 #include "engine/records.h"
 #include "server/gv_protocol.h"
 
@@ -96,6 +97,13 @@ extern int	search_check(int fd, const GvMirrorKey *key,
 						 const TestIndex *index);
 
 #define WRONG_ANSWER	1000	/* of search_receive and search_check */
+
+/* check_trials.c: of a build that check_builders.c has made, codes of m = 3 */
+#define TEST_BUILD_ROWS	90
+#define TEST_BUILD_DIMS	6
+
+extern void check_trial(int fd, GvBuilder *own, const GvTrained *trained,
+						const float *queries);
 
 /* The tests, one function a file. */
 extern void test_rules(void);

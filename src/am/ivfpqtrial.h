@@ -1,0 +1,40 @@
+/*
+ * ivfpqtrial.h
+ *		An index in the making, searched by gpuvecd (ivfpqtrial.c).
+ */
+#ifndef IVFPQTRIAL_H
+#define IVFPQTRIAL_H
+
+#include "am/ivfpq.h"
+
+typedef struct IvfpqTrial
+{
+	Relation	index;
+	IvfpqBuilder *builder;		/* NULL: there is no trial */
+	int			code_bytes;
+	char	   *message;		/* [room] GvListsRequest and pieces */
+	Size		room;
+	Size		used;
+	uint32	   *live;			/* where the arrays of the piece at hand lie */
+	float	   *t;
+	ItemPointerData *tids;
+	uint8	   *codes;
+	uint32		count;			/* of its copies that are there */
+} IvfpqTrial;
+
+extern void IvfpqTrialBegin(IvfpqTrial *trial, Relation index,
+							IvfpqBuilder *builder, int64 copies,
+							int code_bytes);
+extern void IvfpqTrialList(IvfpqTrial *trial, int list, uint32 ncopies);
+extern void IvfpqTrialAdd(IvfpqTrial *trial, const IvfpqCopy *copy);
+extern void IvfpqTrialFlush(IvfpqTrial *trial);
+extern bool IvfpqTrialSearch(IvfpqTrial *trial, const float *queries, int n,
+							 int dims, int probes, int compare, int capacity,
+							 const int32 **nhits,
+							 const ItemPointerData **tids);
+
+/* ivfpqcalibrate.c */
+extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
+								IvfpqMetaData *meta, IvfpqTrial *trial);
+
+#endif							/* IVFPQTRIAL_H */

@@ -1,0 +1,232 @@
+/*
+ * check_builder_use.c
+ *		How good training is; what builders refuse; faults; being stopped.
+ */
+#include "making.h"
+
+/* Is training as good as the engine's own k-means, even, and repeatable? */
+static void
+check_quality(int32_t n, int32_t dims, int32_t m, int32_t nlists)
+{
+	GvBuilderSpec spec = make_spec(GV_L2, dims, m, nlists);
+	Making		making = begin_making(spec, clustered(n, dims, nlists / 2 + 1,
+													  0.2f), n, n);
+	GvKmeans	kmeans = {dims, n, nlists, spec.iterations, spec.max_share,
+	spec.seed};
+	float	   *own = unit_alloc(sizeof(float) * nlists * dims);
+	char	   *scratch = unit_alloc(gv_kmeans_scratch(&kmeans));
+	float	   *first;
+	double		mse;
+	double		own_mse;
+	int64_t		most;
+	int32_t		found;
+
+	(void) gv_kmeans(&kmeans, making.moved, own, &found, scratch, NULL);
+	(void) biggest_cluster(dims, own, found, making.moved, n, &own_mse);
+	CHECK(train_making(&making) == GV_OK, "train");
+	get_model(&making);
+	most = biggest_cluster(dims, making.centroids, making.trained.nlists,
+						   making.moved, n, &mse);
+	CHECK(making.trained.nlists == nlists, "%d lists of %d",
+		  making.trained.nlists, nlists);
+	CHECK(most <= spec.max_share * n / nlists + 1, "%d rows of %d in a list",
+		  (int) most, n);
+	CHECK(mse <= own_mse * 1.05, "error %g, not %g", mse, own_mse);
+
+	first = making.centroids;
+	gv_builder_drop(making.builder);
+	CHECK(train_making(&making) == GV_OK, "train again");
+	making.centroids = get_array(&making, GV_CENTROIDS);
+	CHECK(memcmp(first, making.centroids,
+				 sizeof(float) * nlists * dims) == 0, "other centroids");
+	unit_free(first);
+	unit_free(own);
+	unit_free(scratch);
+	end_making(&making);
+}
+
+/* Codes must keep as much as those of the engine's own codebooks. */
+static void
+check_codebook_quality(int32_t n, int32_t dims, int32_t m)
+{
+	GvBuilderSpec spec = make_spec(GV_L2, dims, m, 1);
+	Making		making = begin_making(spec, clustered(n, dims, 50, 0.1f), n,
+									  n);
+	float	   *residuals = unit_alloc(sizeof(float) * n * dims);
+	float	   *own = unit_alloc(sizeof(float) * GV_CODEWORDS * dims);
+	char	   *scratch = unit_alloc(gv_codebooks_scratch(dims, m, n));
+	double		errors[2] = {0, 0};
+	int			side;
+	int32_t		j;
+
+	CHECK(train_making(&making) == GV_OK, "train");
+	get_model(&making);
+	for (j = 0; j < n * dims; j++)
+		residuals[j] = making.moved[j] - making.centroids[j % dims];
+	(void) gv_codebooks(dims, m, n, residuals, 1, own, scratch, NULL);
+	for (side = 0; side < 2; side++)
+		for (j = 0; j < m; j++)
+		{
+			int32_t		start = gv_sub_start(&making.model, j);
+			int32_t		len = gv_sub_start(&making.model, j + 1) - start;
+			const float *words = (side ? own : making.codebooks) +
+				GV_CODEWORDS * start;
+			int32_t		i;
+
+			for (i = 0; i < n; i++)
+			{
+				double		best = INFINITY;
+				int			k;
+
+				for (k = 0; k < GV_CODEWORDS; k++)
+					best = fmin(best, naive_sqdist(residuals + i * dims +
+												   start, words + k * len,
+												   len));
+				errors[side] += best;
+			}
+		}
+	CHECK(errors[0] <= errors[1] * 1.05, "error %g, not %g", errors[0],
+		  errors[1]);
+	unit_free(residuals);
+	unit_free(own);
+	unit_free(scratch);
+	end_making(&making);
+}
+
+#define BAD(change) (bad = making.spec, bad.change, \
+	gv_builder_create(&bad, making.mean, &builder))
+
+static void
+check_refusals(void)
+{
+	GvBuilderSpec spec = make_spec(GV_L2, 4, 2, 6);
+	Making		making = begin_making(spec, unit_floats(4 * 50, 1.0f), 50, 40);
+	GvBuilder  *builder = NULL;
+	GvBuilderSpec bad;
+	GvTrained	trained;
+	GvEncoded	encoded = new_encoded(&spec, 50);
+	float		nan4[4] = {0, NAN, 0, 0};
+
+	INVALID(gv_builders_open(&UNIT_BUILDERS));
+	INVALID(BAD(metric = (GvMetric) 4));
+	INVALID(BAD(dims = 0));
+	INVALID(BAD(m = 5));
+	INVALID(BAD(copies = 3));
+	INVALID(BAD(copies = 0));
+	INVALID(BAD(refine = 2));
+	INVALID(BAD(nlists = 0));
+	INVALID(BAD(nparents = 7));
+	INVALID(BAD(nqueries = GV_MAX_QUERIES + 1));
+	INVALID(BAD(depth = 0));
+	INVALID(BAD(depth = GV_MAX_DEPTH + 1));
+	INVALID(BAD(nqueries = 0));
+	INVALID(BAD(batch_rows = 0));
+	INVALID(BAD(batch_rows = GV_MAX_BATCH_ROWS + 1));
+	INVALID(BAD(iterations = -1));
+	INVALID(BAD(scale = 0));
+	INVALID(BAD(scale = NAN));
+	INVALID(BAD(max_share = 1.0));
+	INVALID(BAD(sample_rows = 0));
+	CHECK(gv_builder_size(&bad) == 0, "size of an invalid spec");
+	CHECK(gv_builder_size(&making.spec) > 40 * 16, "size");
+	INVALID(gv_builder_create(&making.spec, nan4, &builder));
+	INVALID(gv_builder_create(&making.spec, NULL, &builder));
+	INVALID(gv_builder_create(&making.spec, making.mean, NULL));
+
+	CHECK(gv_builder_create(&making.spec, making.mean, &builder) == GV_OK,
+		  "create");
+	INVALID(gv_builder_train(builder, &trained, NULL));
+	INVALID(gv_builder_put_rows(builder, GV_SAMPLE, making.rows, 41));
+	INVALID(gv_builder_put_rows(builder, GV_QUERIES, making.rows, 4));
+	INVALID(gv_builder_put_rows(builder, (GvRows) 2, making.rows, 4));
+	INVALID(gv_builder_put_rows(builder, GV_SAMPLE, nan4, 1));
+	INVALID(gv_builder_put_rows(builder, GV_SAMPLE, NULL, 1));
+	INVALID(gv_builder_put_rows(builder, GV_SAMPLE, making.rows, -1));
+	INVALID(gv_builder_encode(builder, making.rows, 1, &encoded, NULL));
+	INVALID(gv_builder_get_array(builder, GV_STARTS, 0, 1, nan4));
+	CHECK(gv_builder_put_rows(builder, GV_SAMPLE, making.rows, 40) == GV_OK,
+		  "sample");
+	INVALID(gv_builder_train(builder, &trained, NULL));
+	gv_builder_drop(builder);
+
+	CHECK(train_making(&making) == GV_OK, "train");
+	get_model(&making);
+	INVALID(gv_builder_train(making.builder, &trained, NULL));
+	INVALID(gv_builder_put_rows(making.builder, GV_SAMPLE, making.rows, 1));
+	INVALID(gv_builder_encode(making.builder, nan4, 1, &encoded, NULL));
+	INVALID(gv_builder_encode(making.builder, making.rows, 0, &encoded,
+							  NULL));
+	INVALID(gv_builder_encode(making.builder, making.rows, 101, &encoded,
+							  NULL));
+	INVALID(gv_builder_encode(making.builder, making.rows, 1, NULL, NULL));
+	INVALID(gv_builder_encode(NULL, making.rows, 1, &encoded, NULL));
+	CHECK(gv_builder_encode(making.builder, making.rows, 50, &encoded,
+							NULL) == GV_OK, "encode after refusals");
+	end_making(&making);
+	free_encoded(&encoded);
+}
+
+static void
+check_faults(void)
+{
+	GvBuilderSpec spec = make_spec(GV_L2, 4, 2, 6);
+	int			n;
+
+	for (n = 1; n <= 7; n++)
+	{
+		Making		making = begin_making(spec, unit_floats(4 * 50, 1.0f), 50,
+										  40);
+		GvEncoded	encoded = new_encoded(&spec, 1);
+		GvStatus	status;
+
+		gv_builder_fault(n, GV_FAILED);
+		status = train_making(&making);
+		if (status == GV_OK)
+			status = gv_builder_encode(making.builder, making.rows, 1,
+									   &encoded, NULL);
+		CHECK(status == GV_FAILED, "call %d", n);
+		gv_builder_fault(0, GV_OK);
+		end_making(&making);
+		free_encoded(&encoded);
+	}
+}
+
+static bool
+stop_now(void *arg)
+{
+	return --*(int *) arg <= 0;
+}
+
+/* Training ends when it is asked to; nobody else is disturbed. */
+static void
+check_stop(void)
+{
+	GvBuilderSpec spec = make_spec(GV_L2, 64, 32, 300);
+	Making		making = begin_making(spec, clustered(4000, 64, 100, 0.2f),
+									  4000, 4000);
+	int			left = 1;
+	GvStop		stop = {stop_now, &left};
+
+	CHECK(gv_builder_create(&making.spec, making.mean,
+							&making.builder) == GV_OK &&
+		  gv_builder_put_rows(making.builder, GV_SAMPLE, making.rows,
+							  4000) == GV_OK &&
+		  gv_builder_put_rows(making.builder, GV_QUERIES, making.rows,
+							  3) == GV_OK, "begin");
+	CHECK(gv_builder_train(making.builder, &making.trained,
+						   &stop) == GV_CANCELLED, "goes on");
+	end_making(&making);
+}
+
+void
+test_builder_use(void)
+{
+	check_refusals();
+	check_faults();
+	check_quality(unit_small ? 500 : 6000, 12, 6, unit_small ? 20 : 50);
+	check_codebook_quality(unit_small ? 500 : 3000, 10, 4);
+	if (unit_small)
+		return;
+	check_quality(20000, 16, 8, 300);
+	check_stop();
+}

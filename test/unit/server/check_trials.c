@@ -1,0 +1,151 @@
+/*
+ * check_trials.c
+ *		An index in the making is searched by gpuvecd: what it finds is what
+ *		the engine finds in a mirror of the same.
+ */
+#include "client.h"
+
+#define ROWS	TEST_BUILD_ROWS
+#define DIMS	TEST_BUILD_DIMS
+
+/*
+ * Rows 1 .. ROWS, each once, in one piece for list 0 and one for list 1; the
+ * codes are of no meaning.  Caller frees.
+ */
+static char *
+make_pieces(size_t *bytes)
+{
+	GvListsRequest request = {.npieces = 2};
+	int32_t		sizes[2] = {ROWS - 40, 40};
+	char	   *message = calloc(1, 1 << 16);
+	char	   *next = message + sizeof(request);
+	int			row = 1;
+	int			p;
+
+	memcpy(message, &request, sizeof(request));
+	for (p = 0; p < 2; p++)
+	{
+		int32_t		nblocks = (sizes[p] + GV_BLOCK - 1) / GV_BLOCK;
+		GvPiece		piece = {p, 0, nblocks, 0, {0, (uint32_t) sizes[p], 0}};
+		uint32_t   *live = (uint32_t *) (next + sizeof(piece));
+		float	   *t = (float *) (live + nblocks);
+		uint16_t   *rowids = (uint16_t *) (t + nblocks * GV_BLOCK);
+		uint8_t    *codes = (uint8_t *) (rowids + 3 * nblocks * GV_BLOCK);
+		int32_t		i;
+
+		memcpy(next, &piece, sizeof(piece));
+		for (i = 0; i < sizes[p]; i++, row++)
+		{
+			live[i / GV_BLOCK] |= UINT32_C(1) << i % GV_BLOCK;
+			t[i] = (float) (row * 37 % 11);
+			rowids[3 * i + 2] = (uint16_t) row;
+			codes[i / GV_BLOCK * 2 * GV_BLOCK + i % GV_BLOCK] =
+				(uint8_t) (row * 7);
+		}
+		next += gv_piece_bytes(&piece, 2);
+	}
+	*bytes = (size_t) (next - message);
+	return message;
+}
+
+/* The mirror that the trial must be. */
+static GvMirror *
+own_mirror(GvBuilder *own, const GvTrained *trained, const char *pieces)
+{
+	GvMirrorSpec spec = {.metric = GV_L2,.dims = DIMS,.m = 3,
+	.nlists = trained->nlists,.nparents = trained->nparents,.copies = ROWS};
+	const char *next = pieces + sizeof(GvListsRequest);
+	GvMirror   *mirror;
+	int			array;
+	int			p;
+
+	CHECK(gv_mirror_create(&spec, &mirror) == GV_OK, "own mirror");
+	for (array = 0; array < GV_NARRAYS; array++)
+	{
+		int64_t		n = gv_array_length(&spec, (GvArray) array);
+		void	   *values = malloc(4 * n);
+
+		CHECK(gv_builder_get_array(own, (GvArray) array, 0, n,
+								   values) == GV_OK &&
+			  gv_mirror_put_array(mirror, (GvArray) array, 0, n,
+								  values) == GV_OK, "own array");
+		free(values);
+	}
+	for (p = 0; p < 2; p++)
+	{
+		const GvPiece *piece = (const GvPiece *) next;
+		size_t		copies = (size_t) piece->nblocks * GV_BLOCK;
+		GvListPiece open = {.list = piece->list,.nblocks = piece->nblocks};
+
+		open.live = (const uint32_t *) (piece + 1);
+		open.t = (const float *) (open.live + piece->nblocks);
+		open.rowids = (const uint16_t *) (open.t + copies);
+		open.codes = (const uint8_t *) (open.rowids + 3 * copies);
+		CHECK(gv_mirror_put_list(mirror, &open) == GV_OK, "own list");
+		next += gv_piece_bytes(piece, 2);
+	}
+	return mirror;
+}
+
+/* Two queries at once find what the engine finds. */
+static void
+check_tries(int fd, GvMirror *mirror, const float *queries, int32_t probes,
+			int32_t capacity)
+{
+	GvTryRequest request = {2, probes, 1000, capacity};
+	void	   *payload = NULL;
+	uint32_t	length = 0;
+	const uint16_t *rowids;
+	const int32_t *nhits;
+	GvSearcher *searcher;
+	int			q;
+
+	CHECK(client_ask(fd, GV_MSG_TRY, &request, sizeof(request), queries,
+					 sizeof(float) * 2 * DIMS, &payload, &length) == 0 &&
+		  payload != NULL, "try");
+	if (payload == NULL)
+		return;
+	CHECK(gv_searcher(&searcher) == GV_OK, "searcher");
+	nhits = payload;
+	rowids = (const uint16_t *) (nhits + 2);
+	for (q = 0; q < 2; q++)
+	{
+		GvSearch	search = {.query = queries + q * DIMS,
+			.probes = probes < 8 ? probes : 8,.compare = 1000,
+		.capacity = capacity < ROWS ? capacity : ROWS};
+		int			wrong = 0;
+		int32_t		i;
+
+		CHECK(gv_mirror_search(searcher, mirror, &search, 1) == GV_OK,
+			  "own search");
+		CHECK(nhits[q] == search.nhits, "%d hits, not %d", nhits[q],
+			  search.nhits);
+		for (i = 0; i < nhits[q] && i < search.nhits; i++, rowids += 3)
+			wrong += memcmp(rowids, search.hits[i].rowid, 6) != 0;
+		CHECK(wrong == 0, "%d wrong hits", wrong);
+	}
+	CHECK((const char *) rowids == (const char *) payload + length, "length");
+	gv_searcher_drop(searcher);
+	free(payload);
+}
+
+/* What is being built is searched. */
+void
+check_trial(int fd, GvBuilder *own, const GvTrained *trained,
+			const float *queries)
+{
+	GvTrialRequest request = {ROWS};
+	size_t		bytes;
+	char	   *pieces = make_pieces(&bytes);
+	GvMirror   *mirror = own_mirror(own, trained, pieces);
+
+	CHECK(client_ask(fd, GV_MSG_TRIAL, &request, sizeof(request), NULL, 0,
+					 NULL, NULL) == 0, "trial");
+	CHECK(client_ask(fd, GV_MSG_PIECES, pieces, bytes, NULL, 0, NULL,
+					 NULL) == 0, "pieces");
+	check_tries(fd, mirror, queries, 1, 10);
+	check_tries(fd, mirror, queries, 8, 1);
+	check_tries(fd, mirror, queries, GV_MAX_PROBES, ROWS + 500);
+	gv_mirror_drop(mirror);
+	free(pieces);
+}
