@@ -7,7 +7,7 @@ SET client_min_messages = warning;
 -- all lists with enough candidates find everything, one list does not
 CREATE TABLE items (id int, v real[]);
 INSERT INTO items SELECT i, vec(i, 16) FROM generate_series(1, 3000) i;
-CREATE INDEX items_v ON items USING gpuivfpq (v) WITH (lists = 50);
+CREATE INDEX items_v ON items USING gpuivfpq (v) WITH (lists = 50, pq_dim = 4);
 SET gpuvec.probes = 50;
 SET gpuvec.candidates = 3000;
 SELECT recall, round(low::numeric, 4) AS low, high

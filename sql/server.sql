@@ -23,7 +23,7 @@ SET gpuvec.server = cpu;
 -- views
 \d gpuvec_mirrors
 \d gpuvec_stat
-SELECT state, engine FROM gpuvec_stat;
+SELECT state, engine IN ('cpu', 'cuda') AS known FROM gpuvec_stat;
 CREATE TABLE server (id int, e real[]);
 INSERT INTO server SELECT g, ARRAY[g % 10, g % 7, g % 3, g / 100] FROM generate_series(1, 2000) AS g;
 CREATE INDEX server_e ON server USING gpuivfpq (e) WITH (lists = 10);
