@@ -43,6 +43,7 @@ piece_shape(size_t n, int code_bytes, bool live_only)
 
 /* A thread's calls go to card 0 unless it says otherwise. */
 static int	chosen_device;
+static size_t most_shared;		/* bytes of shared memory that a block may have */
 
 GvStatus
 gv_choose_device(void)
@@ -116,9 +117,16 @@ gv_gpu_open(const char *devices, GvDevice *device)
 		(void) cudaGetLastError();
 		return GV_FAILED;
 	}
-	snprintf(device->name, sizeof(device->name), "%.120s", properties.name);
+	most_shared = properties.sharedMemPerBlockOptin;
 	device->memory = (int64_t) (nfree - KEPT_SHARE * total);
-	return device->memory > 0 ? GV_OK : GV_NO_MEMORY;
+	if (device->memory <= 0)
+	{
+		snprintf(device->name, sizeof(device->name),
+				 "%.80s has no memory left", properties.name);
+		return GV_NO_MEMORY;
+	}
+	snprintf(device->name, sizeof(device->name), "%.120s", properties.name);
+	return GV_OK;
 }
 
 /* Every list's last block is half full on average. */
@@ -128,10 +136,24 @@ expected_blocks(const GvMirrorSpec *spec)
 	return spec->copies / GV_BLOCK + spec->nlists / 2 + 1;
 }
 
-/* Bytes of the card; parents stay outside, since centroids are compared flat. */
+/* Has a block of threads room for a query's look-up table? */
+static bool
+table_fits(const GvMirrorSpec *spec)
+{
+	GvBlockShape shape = gv_block_shape(spec->m);
+
+	return gv_table_floats(&shape) * sizeof(float) <= most_shared;
+}
+
+/*
+ * Bytes of the card; parents stay outside, since centroids are compared flat.
+ * INT64_MAX: this card can never search it.
+ */
 int64_t
 gv_gpu_size(const GvMirrorSpec *spec)
 {
+	if (!table_fits(spec))
+		return INT64_MAX;
 	return (gv_array_length(spec, GV_CODEBOOKS) +
 			gv_array_length(spec, GV_CENTROIDS)) * 4 +
 		spec->nlists * (int64_t) sizeof(GvCardList) +
@@ -198,7 +220,7 @@ gv_gpu_create(const GvMirrorSpec *spec, GvMirror **mirror)
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
-	status = gv_choose_device();
+	status = table_fits(spec) ? gv_choose_device() : GV_NO_MEMORY;
 	if (status == GV_OK)
 		status = make_memory(made);
 	if (status == GV_OK)

@@ -215,7 +215,10 @@ extern const GvMirrorBackend gv_cuda_mirrors;	/* gpu/, where it is built */
 extern GvStatus gv_mirrors_open(const GvMirrorBackend *engine,
 								const char *devices, GvDevice *device);
 
-/* gv_mirror_size: bytes that a mirror will take, about; 0: invalid spec. */
+/*
+ * gv_mirror_size: bytes that a mirror will take, about; 0: invalid spec,
+ * INT64_MAX: more than the engine can ever hold.
+ */
 extern int64_t gv_mirror_size(const GvMirrorSpec *spec);
 
 /* gv_mirror_create: an empty mirror; all lists are empty, arrays zero. */

@@ -308,6 +308,7 @@ typedef struct gv_emulated_event *cudaEvent_t;
 struct cudaDeviceProp
 {
 	char		name[256];
+	size_t		sharedMemPerBlockOptin;
 };
 
 #define cudaStreamNonBlocking	1
@@ -385,6 +386,7 @@ static inline cudaError_t
 cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
 {
 	strcpy(properties->name, "emulated card");
+	properties->sharedMemPerBlockOptin = 227 * 1024;
 	return cudaSuccess;
 }
 
