@@ -201,7 +201,7 @@ count_ranks(Ladder *ladder, const Truth *truth, const uint64 *ids, int n,
 	for (int i = 0; i < n; i++)
 	{
 		Neighbour	key = {ids[i], 0};
-		Neighbour  *neighbour;
+		const Neighbour *neighbour;
 		bool		found;
 
 		tidset_insert(seen, key.id, &found);
