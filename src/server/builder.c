@@ -159,6 +159,8 @@ train(Building *building)
 	}
 	building->is_trained = true;
 	reply = gv_reply(building->connection, sizeof(*reply));
+	if (reply == NULL)
+		return;
 	reply->nlists = building->trained.nlists;
 	reply->nparents = building->trained.nparents;
 }

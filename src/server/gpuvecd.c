@@ -313,7 +313,8 @@ open_engine(Engine engine, const Options *options)
 	if (status != GV_OK)
 	{
 		gv_log("FATAL", "no engine: %s", device.name);
-		exit(GV_EXIT_NO_ENGINE);
+		/* memory that somebody else has may come free */
+		exit(status == GV_NO_MEMORY ? GV_EXIT_FAILED : GV_EXIT_NO_ENGINE);
 	}
 	gv_server.engine = engine.mirrors->name;
 	memcpy(gv_server.device, device.name, sizeof(gv_server.device));

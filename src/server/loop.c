@@ -482,7 +482,7 @@ gv_loop_run(int listener)
 	{
 		gv_log("FATAL", "the engine could not begin to work (status %d)",
 			   status);
-		return status == GV_FAILED ? GV_EXIT_FAILED : GV_EXIT_NO_ENGINE;
+		return GV_EXIT_FAILED;
 	}
 	loop.listener = listener;
 	loop.epoll = epoll_create1(EPOLL_CLOEXEC);

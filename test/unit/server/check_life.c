@@ -51,10 +51,10 @@ test_options(void)
 	check_end("--fault", "0:3", 2, usage);
 	check_end("--fault", "1:1", 2, usage);
 	check_end("--fault", "1:5", 2, usage);
-	check_end("--fault", "1:3", 3, "FATAL: no engine: injected fault");
+	check_end("--fault", "1:3", 5, "FATAL: no engine: injected fault");
 	check_end("--fault", "2:4", 5, "FATAL: ");
-	check_end("--fault", "2:3", 3, "FATAL: ");
-	check_end("--fault", "3:3", 3, "FATAL: ");
+	check_end("--fault", "2:3", 5, "FATAL: ");
+	check_end("--fault", "3:3", 5, "FATAL: ");
 	unsetenv("GPUVEC_FAULTS");
 	check_end("--fault", "1:3", 2, usage);
 	setenv("GPUVEC_FAULTS", "1", 1);
