@@ -27,16 +27,6 @@ struct Places
 	size_t		bytes;
 };
 
-/* Advance *next by bytes, rounded up; returns what it was. */
-static size_t
-carve(size_t *next, size_t bytes)
-{
-	size_t		start = *next;
-
-	*next += (bytes + 255) / 256 * 256;
-	return start;
-}
-
 static Places
 place_batch(const GvBuilderSpec *spec, int32_t n)
 {
@@ -45,13 +35,13 @@ place_batch(const GvBuilderSpec *spec, int32_t n)
 	Places		places;
 
 	memset(&places, 0, sizeof(places));
-	places.lists = carve(&places.bytes, copies * sizeof(int32_t));
-	places.t = carve(&places.bytes, copies * sizeof(float));
-	places.codes = carve(&places.bytes, copies * gv_code_bytes(spec->m));
-	places.min = carve(&places.bytes, records * sizeof(float));
-	places.step = carve(&places.bytes, records * sizeof(float));
-	places.error = carve(&places.bytes, records * sizeof(float));
-	places.records = carve(&places.bytes, records * spec->dims);
+	places.lists = gv_carve(&places.bytes, copies * sizeof(int32_t));
+	places.t = gv_carve(&places.bytes, copies * sizeof(float));
+	places.codes = gv_carve(&places.bytes, copies * gv_code_bytes(spec->m));
+	places.min = gv_carve(&places.bytes, records * sizeof(float));
+	places.step = gv_carve(&places.bytes, records * sizeof(float));
+	places.error = gv_carve(&places.bytes, records * sizeof(float));
+	places.records = gv_carve(&places.bytes, records * spec->dims);
 	return places;
 }
 
@@ -432,14 +422,6 @@ encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
 	return GV_OK;
 }
 
-/* May n rows be encoded into these arrays? */
-static bool
-can_encode(const GvBuilder *builder, int32_t n, const GvEncoded *encoded)
-{
-	return builder->trained.nlists > 0 && n <= builder->spec.batch_rows &&
-		(builder->spec.refine != 0) == (encoded->min != NULL);
-}
-
 /* See gv_builder_encode. */
 static GvStatus
 cuda_encode(GvBuilder *builder, const float *rows, int32_t n,
@@ -448,7 +430,8 @@ cuda_encode(GvBuilder *builder, const float *rows, int32_t n,
 	int64_t		values = (int64_t) n * builder->spec.dims;
 	float	   *d_rows;
 
-	if (!can_encode(builder, n, encoded) || !gv_is_finite(rows, values))
+	if (!gv_builder_can_encode(&builder->spec, &builder->trained, n,
+							   encoded) || !gv_is_finite(rows, values))
 		return GV_INVALID;
 	GV_TRY(gv_choose_device());
 	GV_TRY(gv_buffer_need(&builder->d_in, values * sizeof(float)));
@@ -462,7 +445,8 @@ static GvStatus
 cuda_encode_sample(GvBuilder *builder, int64_t first, int32_t n,
 				   GvEncoded *encoded, const GvStop *stop)
 {
-	if (!can_encode(builder, n, encoded) || first > builder->nsample - n)
+	if (!gv_builder_can_encode(&builder->spec, &builder->trained, n,
+							   encoded) || first > builder->nsample - n)
 		return GV_INVALID;
 	GV_TRY(gv_choose_device());
 	return encode(builder, builder->d_sample + first * builder->spec.dims, n,

@@ -239,6 +239,19 @@ struct GvBuffer
 	bool		pinned;			/* host memory that the card can reach */
 };
 
+/* Advance *next by bytes, rounded up; returns what it was. */
+static inline size_t
+gv_carve(size_t *next, size_t bytes)
+{
+	size_t		start = *next;
+
+	*next += (bytes + 255) / 256 * 256;
+	return start;
+}
+
+/* device.cu */
+extern GvStatus gv_gpu_open(const char *devices, GvDevice *device);
+extern size_t gv_most_shared(void);
 extern GvStatus gv_choose_device(void);
 extern GvStatus gv_buffer_need(GvBuffer *buffer, size_t bytes);
 extern void gv_buffer_free(GvBuffer *buffer);
@@ -460,7 +473,6 @@ extern GvStatus gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses,
 extern GvStatus gv_mirror_changed(GvMirror *mirror);
 extern GvStatus gv_staging_take(GvMirror *mirror, size_t bytes,
 								size_t *offset);
-extern GvStatus gv_gpu_open(const char *devices, GvDevice *device);
 extern int64_t gv_gpu_size(const GvMirrorSpec *spec);
 extern GvStatus gv_gpu_create(const GvMirrorSpec *spec, GvMirror **mirror);
 extern void gv_gpu_drop(GvMirror *mirror);

@@ -6,7 +6,6 @@
  * into the order that scans want.  Nothing waits for that: a stream keeps
  * changes in order, and a search waits on the card for the last of them.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +15,6 @@
 #define THREADS			256
 #define LEAST_STAGING	((size_t) 1 << 20)
 #define MOST_STAGING	((size_t) 32 << 20)
-#define KEPT_SHARE		0.1		/* of the card's memory, for searches */
 
 /* Where the arrays of a piece of n blocks lie, relative to its first. */
 struct PieceShape
@@ -41,16 +39,6 @@ piece_shape(size_t n, int code_bytes, bool live_only)
 	return shape;
 }
 
-/* A thread's calls go to card 0 unless it says otherwise. */
-static int	chosen_device;
-static size_t most_shared;		/* bytes of shared memory that a block may have */
-
-GvStatus
-gv_choose_device(void)
-{
-	return gv_cuda_status(cudaSetDevice(chosen_device));
-}
-
 /* Searches to come wait for what the mirror's stream was told so far. */
 GvStatus
 gv_mirror_changed(GvMirror *mirror)
@@ -59,74 +47,6 @@ gv_mirror_changed(GvMirror *mirror)
 
 	mirror->version = __atomic_add_fetch(&versions, 1, __ATOMIC_RELAXED);
 	return gv_cuda_status(cudaEventRecord(mirror->changed, mirror->stream));
-}
-
-/* Grow a searcher's buffer; what it held is lost. */
-GvStatus
-gv_buffer_need(GvBuffer *buffer, size_t bytes)
-{
-	size_t		wanted = bytes + bytes / 4 + 4096;
-
-	if (buffer->bytes >= bytes)
-		return GV_OK;
-	gv_buffer_free(buffer);
-	if (buffer->pinned)
-		GV_CUDA_TRY(cudaMallocHost(&buffer->memory, wanted));
-	else
-		GV_CUDA_TRY(cudaMalloc(&buffer->memory, wanted));
-	buffer->bytes = wanted;
-	return GV_OK;
-}
-
-void
-gv_buffer_free(GvBuffer *buffer)
-{
-	if (buffer->memory != NULL)
-		(void) (buffer->pinned ? cudaFreeHost(buffer->memory) :
-				cudaFree(buffer->memory));
-	buffer->memory = NULL;
-	buffer->bytes = 0;
-}
-
-/* The first of the devices named, "" = 0. */
-GvStatus
-gv_gpu_open(const char *devices, GvDevice *device)
-{
-	cudaDeviceProp properties;
-	size_t		nfree;
-	size_t		total;
-	char	   *end;
-	long		number = strtol(devices, &end, 10);
-	int			count = 0;
-	cudaError_t error = cudaGetDeviceCount(&count);
-
-	device->memory = 0;
-	if (error == cudaSuccess && number >= 0 && number < count &&
-		(*end == 0 || *end == ','))
-		error = cudaSetDevice(chosen_device = (int) number);
-	else if (error == cudaSuccess)
-		error = cudaErrorInvalidDevice;
-	if (error == cudaSuccess)
-		error = cudaGetDeviceProperties(&properties, (int) number);
-	if (error == cudaSuccess)
-		error = cudaMemGetInfo(&nfree, &total);
-	if (error != cudaSuccess)
-	{
-		snprintf(device->name, sizeof(device->name), "%s",
-				 cudaGetErrorString(error));
-		(void) cudaGetLastError();
-		return GV_FAILED;
-	}
-	most_shared = properties.sharedMemPerBlockOptin;
-	device->memory = (int64_t) (nfree - KEPT_SHARE * total);
-	if (device->memory <= 0)
-	{
-		snprintf(device->name, sizeof(device->name),
-				 "%.80s has no memory left", properties.name);
-		return GV_NO_MEMORY;
-	}
-	snprintf(device->name, sizeof(device->name), "%.120s", properties.name);
-	return GV_OK;
 }
 
 /* Every list's last block is half full on average. */
@@ -142,7 +62,7 @@ table_fits(const GvMirrorSpec *spec)
 {
 	GvBlockShape shape = gv_block_shape(spec->m);
 
-	return gv_table_floats(&shape) * sizeof(float) <= most_shared;
+	return gv_table_floats(&shape) * sizeof(float) <= gv_most_shared();
 }
 
 /*

@@ -92,30 +92,20 @@ piece_of(const GvCardModel *card, int64_t n)
 	return most > 1 ? (int32_t) most : 1;
 }
 
-/* Advance *next by bytes, rounded up; returns what it was. */
-static size_t
-carve(size_t *next, size_t bytes)
-{
-	size_t		start = *next;
-
-	*next += (bytes + 255) / 256 * 256;
-	return start;
-}
-
 /* Memory for pieces of n rows. */
 static GvStatus
 prepare(GvFinder *finder, const GvCardModel *card, int32_t n, int32_t p,
 		GvBatch *batch)
 {
 	size_t		bytes = 0;
-	size_t		coarse = carve(&bytes, (size_t) n * card->nlists * 4);
-	size_t		starts = carve(&bytes, (size_t) n * (p + 1) * 4);
-	size_t		wanted = carve(&bytes, (size_t) n * sizeof(GvWanted));
-	size_t		found = carve(&bytes, (size_t) n * sizeof(GvFound));
-	size_t		halves = carve(&bytes, (size_t) n * card->half_dims * 2);
-	size_t		margins = carve(&bytes, (size_t) n * 4);
-	size_t		least = carve(&bytes, (size_t) n * gv_nruns(card->nlists) * 4);
-	size_t		ways = carve(&bytes, GV_NEAR_WAYS * sizeof(unsigned));
+	size_t		coarse = gv_carve(&bytes, (size_t) n * card->nlists * 4);
+	size_t		starts = gv_carve(&bytes, (size_t) n * (p + 1) * 4);
+	size_t		wanted = gv_carve(&bytes, (size_t) n * sizeof(GvWanted));
+	size_t		found = gv_carve(&bytes, (size_t) n * sizeof(GvFound));
+	size_t		halves = gv_carve(&bytes, (size_t) n * card->half_dims * 2);
+	size_t		margins = gv_carve(&bytes, (size_t) n * 4);
+	size_t		least = gv_carve(&bytes, (size_t) n * gv_nruns(card->nlists) * 4);
+	size_t		ways = gv_carve(&bytes, GV_NEAR_WAYS * sizeof(unsigned));
 	char	   *memory;
 
 	GV_TRY(gv_buffer_need(&finder->d_batch, bytes));

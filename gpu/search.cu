@@ -105,16 +105,6 @@ gv_gpu_searcher_drop(GvSearcher *searcher)
 	free(searcher);
 }
 
-/* Advance *next by bytes, rounded up; returns what it was. */
-static size_t
-carve(size_t *next, size_t bytes)
-{
-	size_t		start = *next;
-
-	*next += (bytes + 255) / 256 * 256;
-	return start;
-}
-
 /*
  * Point a batch's arrays at memory: in and out follow those of the parts
  * before it, work is every part's of the lane.  With NULL for memory only the
@@ -137,7 +127,7 @@ place_batch(const GvCardModel *card, GvSearcher *searcher, GvSearcher *lane,
 
 #define PLACE(array, next, bytes) \
 	batch->array = (decltype(batch->array)) ((uintptr_t) next + \
-											 carve(next##_bytes, bytes))
+											 gv_carve(next##_bytes, bytes))
 	PLACE(in_queries, in, query_bytes);
 	PLACE(in_wanted, in, n * sizeof(GvWanted));
 	PLACE(out_probed, out, n * batch->probes * sizeof(GvProbe));

@@ -200,16 +200,14 @@ static uint32
 most_answer(const IvfpqBuilder *builder, const Slot *slot)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	Size		copies = (Size) slot->n * spec->copies;
-	Size		row = spec->refine ? 3 * sizeof(float) + spec->dims : 0;
 
 	if (!is_encoding(slot))
 		return 0;
 	return (uint32) Min(sizeof(GvEncodeReply) +
-						copies * (8 + gv_code_bytes(spec->m)) +
-						slot->n * row +
-						gv_builder_most_neighbours(spec, slot->n) *
-						sizeof(GvNeighbour), PG_UINT32_MAX);
+						gv_encoded_bytes(spec, slot->n,
+										 gv_builder_most_neighbours(spec,
+																	slot->n)),
+						PG_UINT32_MAX);
 }
 
 /* Do the numbers in the arrays lie where they must? */
@@ -236,37 +234,17 @@ open_answer(IvfpqBuilder *builder, const Slot *slot, GvEncoded *encoded)
 {
 	const GvBuilderSpec *spec = &builder->spec;
 	const IvfpqLink *link = &builder->link;
-	const GvEncodeReply *reply = (const GvEncodeReply *) link->body;
-	Size		copies = (Size) slot->n * spec->copies;
-	Size		records = spec->refine ? slot->n : 0;
-	char	   *next = link->body + sizeof(*reply);
+	GvEncodeReply *reply = (GvEncodeReply *) link->body;
 
 	if (link->header.length < sizeof(*reply) || reply->n != slot->n ||
 		reply->nneighbours < 0 ||
-		reply->nneighbours > gv_builder_most_neighbours(spec, slot->n))
+		reply->nneighbours > gv_builder_most_neighbours(spec, slot->n) ||
+		link->header.length != sizeof(*reply) +
+		gv_encoded_bytes(spec, slot->n, reply->nneighbours))
 		return false;
-	memset(encoded, 0, sizeof(*encoded));
+	gv_encoded_open(spec, reply + 1, slot->n, reply->nneighbours, encoded);
 	encoded->nneighbours = reply->nneighbours;
-	encoded->lists = (int32 *) next;
-	next += copies * sizeof(int32);
-	encoded->t = (float *) next;
-	next += copies * sizeof(float);
-	if (records > 0)
-	{
-		encoded->min = (float *) next;
-		encoded->step = encoded->min + records;
-		encoded->error = encoded->step + records;
-		next += 3 * records * sizeof(float);
-	}
-	encoded->neighbours = (GvNeighbour *) next;
-	next += reply->nneighbours * sizeof(GvNeighbour);
-	encoded->codes = (uint8 *) next;
-	next += copies * gv_code_bytes(spec->m);
-	if (records > 0)
-		encoded->records = (uint8 *) next;
-	next += records * spec->dims;
-	return next - link->body == link->header.length &&
-		check_numbers(builder, encoded, slot->n);
+	return check_numbers(builder, encoded, slot->n);
 }
 
 /* The answer to the oldest slot on its way is there. */

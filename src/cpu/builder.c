@@ -441,14 +441,6 @@ find_neighbours(GvBuilder *builder, const float *rows, int32_t n,
 	return status;
 }
 
-/* May n rows be encoded into these arrays? */
-static bool
-can_encode(const GvBuilder *builder, int32_t n, const GvEncoded *encoded)
-{
-	return builder->trained.nlists > 0 && n <= builder->spec.batch_rows &&
-		(builder->spec.refine != 0) == (encoded->min != NULL);
-}
-
 /* Encode n transformed rows. */
 static GvStatus
 encode_rows(GvBuilder *builder, const float *rows, int32_t n,
@@ -492,7 +484,8 @@ static GvStatus
 cpu_encode(GvBuilder *builder, const float *rows, int32_t n,
 		   GvEncoded *encoded, const GvStop *stop)
 {
-	if (!can_encode(builder, n, encoded) ||
+	if (!gv_builder_can_encode(&builder->spec, &builder->trained, n,
+							   encoded) ||
 		!gv_is_finite(rows, n * (int64_t) builder->spec.dims))
 		return GV_INVALID;
 	(void) gv_transform(&builder->model, rows, n, builder->rows);
@@ -504,7 +497,8 @@ static GvStatus
 cpu_encode_sample(GvBuilder *builder, int64_t first, int32_t n,
 				  GvEncoded *encoded, const GvStop *stop)
 {
-	if (!can_encode(builder, n, encoded) || first > builder->nsample - n)
+	if (!gv_builder_can_encode(&builder->spec, &builder->trained, n,
+							   encoded) || first > builder->nsample - n)
 		return GV_INVALID;
 	return encode_rows(builder, builder->sample +
 					   (size_t) first * (size_t) builder->spec.dims, n,

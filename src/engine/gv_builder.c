@@ -10,33 +10,21 @@
 
 #include <string.h>
 
+#include "engine/gv_fault.h"
+
 #define MAX_LISTS		(1 << 24)
 #define MAX_ITERATIONS	1000
 
 /* The one that gv_builders_open took, for the rest of the process. */
 static const GvBuilderBackend *builders;
 
-/* Calls until one reports fault_status; 0 or less: none will. */
-static int64_t fault_countdown;
-static int	fault_status;
+static GvFault fault;
 
 /* From now on the n-th call reports `status`, see gv_builder.h. */
 void
 gv_builder_fault(int64_t n, GvStatus status)
 {
-	__atomic_store_n(&fault_status, (int) status, __ATOMIC_RELAXED);
-	__atomic_store_n(&fault_countdown, n, __ATOMIC_RELEASE);
-}
-
-/* Is this the call that shall fail?  One of several threads is told. */
-static bool
-fault_is_due(GvStatus *status)
-{
-	if (__atomic_load_n(&fault_countdown, __ATOMIC_ACQUIRE) <= 0 ||
-		__atomic_sub_fetch(&fault_countdown, 1, __ATOMIC_ACQ_REL) != 0)
-		return false;
-	*status = (GvStatus) __atomic_load_n(&fault_status, __ATOMIC_RELAXED);
-	return true;
+	gv_fault_set(&fault, n, status);
 }
 
 static bool
@@ -102,7 +90,7 @@ gv_builder_create(const GvBuilderSpec *spec, const float *mean,
 {
 	GvStatus	status;
 
-	if (fault_is_due(&status))
+	if (gv_fault_is_due(&fault, &status))
 		return status;
 	if (builders == NULL || !valid_spec(spec) || mean == NULL ||
 		builder == NULL || !gv_is_finite(mean, spec->dims))
@@ -123,7 +111,7 @@ gv_builder_put_rows(GvBuilder *builder, GvRows kind, const float *rows,
 {
 	GvStatus	status;
 
-	if (fault_is_due(&status))
+	if (gv_fault_is_due(&fault, &status))
 		return status;
 	if (builder == NULL || (kind != GV_SAMPLE && kind != GV_QUERIES) ||
 		n < 0 || (rows == NULL && n > 0))
@@ -136,7 +124,7 @@ gv_builder_train(GvBuilder *builder, GvTrained *trained, const GvStop *stop)
 {
 	GvStatus	status;
 
-	if (fault_is_due(&status))
+	if (gv_fault_is_due(&fault, &status))
 		return status;
 	if (builder == NULL || trained == NULL ||
 		(stop != NULL && stop->requested == NULL))
@@ -150,7 +138,7 @@ gv_builder_get_array(GvBuilder *builder, GvArray array, int64_t first,
 {
 	GvStatus	status;
 
-	if (fault_is_due(&status))
+	if (gv_fault_is_due(&fault, &status))
 		return status;
 	if (builder == NULL || array < GV_CODEBOOKS || array > GV_CENTROIDS ||
 		first < 0 || n < 0 || first > INT64_MAX - n ||
@@ -165,7 +153,7 @@ gv_builder_encode(GvBuilder *builder, const float *rows, int32_t n,
 {
 	GvStatus	status;
 
-	if (fault_is_due(&status))
+	if (gv_fault_is_due(&fault, &status))
 		return status;
 	if (builder == NULL || rows == NULL || n < 1 || !valid_encoded(encoded) ||
 		(stop != NULL && stop->requested == NULL))
@@ -179,7 +167,7 @@ gv_builder_encode_sample(GvBuilder *builder, int64_t first, int32_t n,
 {
 	GvStatus	status;
 
-	if (fault_is_due(&status))
+	if (gv_fault_is_due(&fault, &status))
 		return status;
 	if (builder == NULL || first < 0 || n < 1 || !valid_encoded(encoded) ||
 		(stop != NULL && stop->requested == NULL))

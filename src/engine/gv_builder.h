@@ -104,6 +104,55 @@ gv_builder_most_neighbours(const GvBuilderSpec *spec, int32_t n)
 	return (int64_t) spec->nqueries * (n < spec->depth ? n : spec->depth);
 }
 
+/* Bytes of a GvEncoded of n rows in one piece of memory. */
+static inline uint64_t
+gv_encoded_bytes(const GvBuilderSpec *spec, int32_t n, int64_t nneighbours)
+{
+	uint64_t	copy = 8 + (uint64_t) gv_code_bytes(spec->m);
+	uint64_t	record = spec->refine != 0 ? 12 + (uint64_t) spec->dims : 0;
+
+	return (uint64_t) n * ((uint64_t) spec->copies * copy + record) +
+		(uint64_t) nneighbours * sizeof(GvNeighbour);
+}
+
+/* Point it there: words first, so that all are aligned, and then bytes. */
+static inline void
+gv_encoded_open(const GvBuilderSpec *spec, void *memory, int32_t n,
+				int64_t nneighbours, GvEncoded *encoded)
+{
+	size_t		copies = (size_t) n * (size_t) spec->copies;
+	size_t		records = spec->refine != 0 ? (size_t) n : 0;
+	char	   *next = (char *) memory;
+
+	memset(encoded, 0, sizeof(*encoded));
+	encoded->lists = (int32_t *) next;
+	next += copies * sizeof(int32_t);
+	encoded->t = (float *) next;
+	next += copies * sizeof(float);
+	if (records > 0)
+	{
+		encoded->min = (float *) next;
+		encoded->step = encoded->min + records;
+		encoded->error = encoded->step + records;
+		next += 3 * records * sizeof(float);
+	}
+	encoded->neighbours = (GvNeighbour *) next;
+	next += (size_t) nneighbours * sizeof(GvNeighbour);
+	encoded->codes = (uint8_t *) next;
+	next += copies * (size_t) gv_code_bytes(spec->m);
+	if (records > 0)
+		encoded->records = (uint8_t *) next;
+}
+
+/* May a builder that was trained so encode n rows into these arrays? */
+static inline bool
+gv_builder_can_encode(const GvBuilderSpec *spec, const GvTrained *trained,
+					  int32_t n, const GvEncoded *encoded)
+{
+	return trained->nlists > 0 && n <= spec->batch_rows &&
+		(spec->refine != 0) == (encoded->min != NULL);
+}
+
 /* Elements of an array of a trained builder. */
 static inline int64_t
 gv_builder_array_length(const GvBuilderSpec *spec, const GvTrained *trained,

@@ -10,32 +10,20 @@
 
 #include <string.h>
 
+#include "engine/gv_fault.h"
+
 #define MAX_LISTS	(1 << 24)
 
 /* The one that gv_mirrors_open took, for the rest of the process. */
 static const GvMirrorBackend *mirrors;
 
-/* Calls until one reports fault_status; 0 or less: none will. */
-static int64_t fault_countdown;
-static int	fault_status;
+static GvFault fault;
 
 /* From now on the n-th call reports `status`, see gv_mirror.h. */
 void
 gv_mirror_fault(int64_t n, GvStatus status)
 {
-	__atomic_store_n(&fault_status, (int) status, __ATOMIC_RELAXED);
-	__atomic_store_n(&fault_countdown, n, __ATOMIC_RELEASE);
-}
-
-/* Is this the call that shall fail?  One of several threads is told. */
-static bool
-fault_is_due(GvStatus *status)
-{
-	if (__atomic_load_n(&fault_countdown, __ATOMIC_ACQUIRE) <= 0 ||
-		__atomic_sub_fetch(&fault_countdown, 1, __ATOMIC_ACQ_REL) != 0)
-		return false;
-	*status = (GvStatus) __atomic_load_n(&fault_status, __ATOMIC_RELAXED);
-	return true;
+	gv_fault_set(&fault, n, status);
 }
 
 static bool
@@ -52,6 +40,15 @@ valid_spec(const GvMirrorSpec *spec)
 		spec->refine_slots >= 0 && spec->refine_slots <= UINT16_MAX &&
 		spec->refine_records >= 0 &&
 		spec->refine_records < INT64_C(1) << 48;
+}
+
+/* Elements that an array may have; whether this one has, its engine knows. */
+static bool
+valid_values(GvArray array, int64_t first, int64_t n, const void *values)
+{
+	return array >= GV_CODEBOOKS && array <= GV_CENTROIDS &&
+		first >= 0 && n >= 0 && first <= INT64_MAX - n &&
+		(values != NULL || n == 0);
 }
 
 /* All the arrays of the blocks, or none of them: then `live` is the news. */
@@ -86,7 +83,7 @@ gv_mirrors_open(const GvMirrorBackend *engine, const char *devices,
 		mirrors != NULL)
 		return GV_INVALID;
 	memset(device, 0, sizeof(*device));
-	if (fault_is_due(&status))
+	if (gv_fault_is_due(&fault, &status))
 	{
 		strcpy(device->name, "injected fault");
 		return status;
@@ -108,7 +105,7 @@ gv_mirror_create(const GvMirrorSpec *spec, GvMirror **mirror)
 {
 	GvStatus	status;
 
-	if (fault_is_due(&status))
+	if (gv_fault_is_due(&fault, &status))
 		return status;
 	if (mirrors == NULL || !valid_spec(spec) || mirror == NULL)
 		return GV_INVALID;
@@ -134,11 +131,9 @@ gv_mirror_put_array(GvMirror *mirror, GvArray array, int64_t first,
 {
 	GvStatus	status;
 
-	if (fault_is_due(&status))
+	if (gv_fault_is_due(&fault, &status))
 		return status;
-	if (mirror == NULL || array < GV_CODEBOOKS || array > GV_CENTROIDS ||
-		first < 0 || n < 0 || first > INT64_MAX - n ||
-		(values == NULL && n > 0))
+	if (mirror == NULL || !valid_values(array, first, n, values))
 		return GV_INVALID;
 	return mirrors->put_array(mirror, array, first, n, values);
 }
@@ -148,7 +143,7 @@ gv_mirror_put_list(GvMirror *mirror, const GvListPiece *piece)
 {
 	GvStatus	status;
 
-	if (fault_is_due(&status))
+	if (gv_fault_is_due(&fault, &status))
 		return status;
 	if (mirror == NULL || !valid_piece(piece))
 		return GV_INVALID;
@@ -182,7 +177,7 @@ gv_mirror_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 {
 	GvStatus	status;
 
-	if (fault_is_due(&status))
+	if (gv_fault_is_due(&fault, &status))
 		return status;
 	if (mirror == NULL || n < 0 || (items == NULL && n > 0))
 		return GV_INVALID;
@@ -195,11 +190,9 @@ gv_mirror_get_array(GvMirror *mirror, GvArray array, int64_t first,
 {
 	GvStatus	status;
 
-	if (fault_is_due(&status))
+	if (gv_fault_is_due(&fault, &status))
 		return status;
-	if (mirror == NULL || array < GV_CODEBOOKS || array > GV_CENTROIDS ||
-		first < 0 || n < 0 || first > INT64_MAX - n ||
-		(values == NULL && n > 0))
+	if (mirror == NULL || !valid_values(array, first, n, values))
 		return GV_INVALID;
 	return mirrors->get_array(mirror, array, first, n, values);
 }
@@ -210,7 +203,7 @@ gv_mirror_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
 {
 	GvStatus	status;
 
-	if (fault_is_due(&status))
+	if (gv_fault_is_due(&fault, &status))
 		return status;
 	if (mirror == NULL || n < 0 ||
 		((addresses == NULL || items == NULL) && n > 0))
@@ -224,7 +217,7 @@ gv_mirror_get_block(GvMirror *mirror, int32_t list, int32_t block,
 {
 	GvStatus	status;
 
-	if (fault_is_due(&status))
+	if (gv_fault_is_due(&fault, &status))
 		return status;
 	if (mirror == NULL || list < 0 || block < 0 || view == NULL)
 		return GV_INVALID;
@@ -236,7 +229,7 @@ gv_searcher(GvSearcher **searcher)
 {
 	GvStatus	status;
 
-	if (fault_is_due(&status))
+	if (gv_fault_is_due(&fault, &status))
 		return status;
 	if (mirrors == NULL || searcher == NULL)
 		return GV_INVALID;
@@ -257,7 +250,7 @@ gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	GvStatus	status;
 	int32_t		i;
 
-	if (fault_is_due(&status))
+	if (gv_fault_is_due(&fault, &status))
 		return status;
 	if (searcher == NULL || mirror == NULL || searches == NULL || n < 1)
 		return GV_INVALID;
@@ -270,15 +263,15 @@ gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 GvStatus
 gv_mirror_finish(GvSearcher *searcher)
 {
-	GvStatus	fault = GV_OK;
+	GvStatus	injected = GV_OK;
 	GvStatus	status;
 
 	if (searcher == NULL)
 		return GV_INVALID;
 	/* what has begun ends in any case */
-	(void) fault_is_due(&fault);
+	(void) gv_fault_is_due(&fault, &injected);
 	status = mirrors->finish(searcher);
-	return fault != GV_OK ? fault : status;
+	return injected != GV_OK ? injected : status;
 }
 
 GvStatus

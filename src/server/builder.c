@@ -194,47 +194,6 @@ give_array(Building *building)
 		gv_pieces_conclude(building->connection, status, NULL);
 }
 
-/* Bytes of an answer about n rows. */
-static size_t
-reply_bytes(const GvBuilderSpec *spec, int32_t n, int64_t nneighbours)
-{
-	size_t		copy = 8 + (size_t) gv_code_bytes(spec->m);
-	size_t		record = spec->refine != 0 ? 12 + (size_t) spec->dims : 0;
-
-	return sizeof(GvEncodeReply) +
-		(size_t) n * ((size_t) spec->copies * copy + record) +
-		(size_t) nneighbours * sizeof(GvNeighbour);
-}
-
-/* Where its arrays lie. */
-static void
-lay_out(const GvBuilderSpec *spec, GvEncodeReply *reply, int32_t n,
-		int64_t nneighbours, GvEncoded *encoded)
-{
-	size_t		copies = (size_t) n * (size_t) spec->copies;
-	size_t		records = spec->refine != 0 ? (size_t) n : 0;
-	char	   *next = (char *) (reply + 1);
-
-	memset(encoded, 0, sizeof(*encoded));
-	encoded->lists = (int32_t *) next;
-	next += copies * sizeof(int32_t);
-	encoded->t = (float *) next;
-	next += copies * sizeof(float);
-	if (records > 0)
-	{
-		encoded->min = (float *) next;
-		encoded->step = encoded->min + records;
-		encoded->error = encoded->step + records;
-		next += 3 * records * sizeof(float);
-	}
-	encoded->neighbours = (GvNeighbour *) next;
-	next += (size_t) nneighbours * sizeof(GvNeighbour);
-	encoded->codes = (uint8_t *) next;
-	next += copies * (size_t) gv_code_bytes(spec->m);
-	if (records > 0)
-		encoded->records = (uint8_t *) next;
-}
-
 /*
  * Encode rows [n] that came, or with NULL those of the sample from number
  * `first` on.  The engine fills an answer that has room for all neighbours
@@ -253,11 +212,11 @@ give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
 	GvStatus	status;
 
 	most = gv_builder_most_neighbours(spec, n);
-	bytes = reply_bytes(spec, n, most);
+	bytes = sizeof(*reply) + gv_encoded_bytes(spec, n, most);
 	reply = gv_reply(building->connection, bytes);
 	if (reply == NULL)
 		return;
-	lay_out(spec, reply, n, most, &encoded);
+	gv_encoded_open(spec, reply + 1, n, most, &encoded);
 	status = rows != NULL ?
 		gv_builder_encode(building->builder, rows, n, &encoded, &stop) :
 		gv_builder_encode_sample(building->builder, first, n, &encoded,
@@ -269,11 +228,11 @@ give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
 	}
 	reply->n = n;
 	reply->nneighbours = encoded.nneighbours;
-	lay_out(spec, reply, n, encoded.nneighbours, &moved);
+	gv_encoded_open(spec, reply + 1, n, encoded.nneighbours, &moved);
 	memmove(moved.codes, encoded.codes,
 			bytes - (size_t) (encoded.codes - (uint8_t *) reply));
-	gv_reply_cut(building->connection,
-				 reply_bytes(spec, n, encoded.nneighbours));
+	gv_reply_cut(building->connection, sizeof(*reply) +
+				 gv_encoded_bytes(spec, n, encoded.nneighbours));
 }
 
 /* See GV_MSG_ENCODE. */

@@ -320,7 +320,7 @@ typedef struct GvTrainedRequest
 } GvTrainedRequest;
 
 /*
- * A GvEncoded on its way; behind it
+ * A GvEncoded on its way; behind it, as gv_encoded_open finds them,
  *		int32 lists [n][copies]
  *		float t [n][copies]
  *		float min [n], step [n], error [n]			if there are refine records
