@@ -14,7 +14,7 @@
 #define TEAMS			(THREADS / GV_QUAD)	/* of four lanes */
 #define CENTROIDS		2		/* a team */
 #define SLICE			512		/* dimensions in shared memory at a time */
-#define AHEAD			24		/* 16-byte pieces of a centroid in registers */
+#define AHEAD			8		/* 16-byte pieces of a centroid in registers */
 
 /*
  * A team a centroid, for one query.  Centroids are there before the query: as

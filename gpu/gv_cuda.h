@@ -99,6 +99,9 @@ gv_block_shape(int32_t m)
 	return shape;
 }
 
+/* Bytes of shared memory that a scan needs beside a look-up table. */
+#define GV_SCAN_OWN			1024
+
 /* Elements of a query's look-up table [chunks * 32][GV_CODEWORDS]. */
 static inline int32_t
 gv_table_floats(const GvBlockShape *shape)
@@ -264,12 +267,14 @@ struct GvWanted
 	double		length;			/* of the query */
 };
 
+#define GV_MANY_PROBES		2048	/* beyond, sort.cu finds them */
+
 struct GvFound
 {
 	int32_t		nprobed;
 	int32_t		nhits;
 	int64_t		copies;			/* in the probed lists */
-	uint32_t	nblocks;		/* likewise; of up to 2,048 probes only */
+	uint32_t	nblocks;		/* likewise; of up to GV_MANY_PROBES only */
 };
 
 /* How a query's nearest lists were chosen from approximate scores (near.cu). */
@@ -328,6 +333,8 @@ struct GvBatch
 	uint32_t   *d_starts;		/* [n][probes + 1] first block of each probe */
 	const uint8_t **d_first;	/* [n][probes] where it is; NULL: not wanted */
 	float	   *d_scores;		/* [n][copies]; dead: +infinity */
+	uint64_t   *d_ids;			/* [n][copies] gv_copy_id; NULL where sort.cu
+								 * finds the best copies */
 	uint4	   *d_hits;			/* GvHit [n][capacity] */
 	GvBound    *d_bounds;		/* [n][capacity], where a copy takes them out */
 	GvFound    *d_found;		/* [n] */
@@ -408,6 +415,7 @@ extern GvStatus gv_gpu_scan(const GvCardModel *card, const GvBatch *batch,
 							GvSearcher *searcher);
 extern GvStatus gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
 							  GvSearcher *searcher);
+extern bool gv_gpu_sorts_copies(const GvBatch *batch);
 extern GvStatus gv_gpu_bound(const GvCardModel *card, const GvBatch *batch,
 							 cudaStream_t stream);
 extern GvStatus gv_gpu_sort_probes(const GvCardModel *card,
@@ -515,6 +523,16 @@ static __device__ __forceinline__ float
 gv_unordered(uint32_t key)
 {
 	return __uint_as_float(key & 0x80000000u ? key & 0x7FFFFFFFu : ~key);
+}
+
+/*
+ * What a copy is known by: its row id's 48 bits, as in a block, which decide
+ * between equal scores, and the probe.
+ */
+static __device__ __forceinline__ uint64_t
+gv_copy_id(uint32_t high, uint32_t low, int probe)
+{
+	return (uint64_t) high << 32 | low << 16 | (uint32_t) probe;
 }
 
 /* First dimension of sub-quantizer j <= m: see gv_sub_start. */

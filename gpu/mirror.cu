@@ -62,7 +62,8 @@ table_fits(const GvMirrorSpec *spec)
 {
 	GvBlockShape shape = gv_block_shape(spec->m);
 
-	return gv_table_floats(&shape) * sizeof(float) <= gv_most_shared();
+	return gv_table_floats(&shape) * sizeof(float) + GV_SCAN_OWN <=
+		gv_most_shared();
 }
 
 /*

@@ -44,7 +44,7 @@
  * latter take 13 us for 128 queries, and longer only from 1,024 on, for the
  * choice among all scores.
  */
-#define LEAST_TERMS		((int64_t) 1 << 26)
+#define LEAST_TERMS		((int64_t) 1 << 24)
 #define MANY_QUERIES	1024
 
 /*

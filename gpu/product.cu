@@ -169,14 +169,11 @@ finish(const GvCardModel &card, const GvBatch &batch,
 	}
 }
 
-/* A slice of all rows of a tile. */
+/* A slice of a tile's lists, behind its queries. */
 template <int QUERIES, int LISTS, int THREADS>
 static __device__ __forceinline__ void
-send_slice(const GvCardModel &card, const GvBatch &batch, int query, int list,
-		   int step, uint4 *stage)
+send_lists(const GvCardModel &card, int list, int step, uint4 *stage)
 {
-	send_rows<QUERIES, THREADS>(stage, batch.near.d_halves, query, batch.n,
-								card.half_dims, step);
 	send_rows<LISTS, THREADS>(stage + QUERIES * PIECES, card.d_halves, list,
 							  card.nlists, card.half_dims, step);
 }
@@ -204,13 +201,18 @@ product_kernel(GvCardModel card, GvBatch batch)
 	int			nsteps = (card.half_dims + SLICE - 1) / SLICE;
 	float		sums[QM][2 * LN][4] = {};
 
-	/* 1. the first slices; beyond the last one a group is empty */
+	/* 1. the first slices, of lists before the queries are there; beyond the
+	 * last one a group is empty */
+	for (int step = 0; step < min(STAGES - 1, nsteps); step++)
+		send_lists<QUERIES, LISTS, THREADS>(card, list, step,
+											memory + step * STAGE);
 	gv_step_begins();
 	for (int step = 0; step < STAGES - 1; step++)
 	{
 		if (step < nsteps)
-			send_slice<QUERIES, LISTS, THREADS>(card, batch, query, list, step,
-												memory + step * STAGE);
+			send_rows<QUERIES, THREADS>(memory + step * STAGE,
+										batch.near.d_halves, query, batch.n,
+										card.half_dims, step);
 		gv_commit_copies();
 	}
 
@@ -224,9 +226,13 @@ product_kernel(GvCardModel card, GvBatch batch)
 		gv_wait_copies<STAGES - 2>();
 		__syncthreads();
 		if (ahead < nsteps)
-			send_slice<QUERIES, LISTS, THREADS>(card, batch, query, list, ahead,
-												memory +
-												ahead % STAGES * STAGE);
+		{
+			uint4	   *next = memory + ahead % STAGES * STAGE;
+
+			send_lists<QUERIES, LISTS, THREADS>(card, list, ahead, next);
+			send_rows<QUERIES, THREADS>(next, batch.near.d_halves, query,
+										batch.n, card.half_dims, ahead);
+		}
 		gv_commit_copies();
 		multiply<QM, LN>(sums, stage, warp_query, stage + QUERIES * PIECES,
 						 warp_list);

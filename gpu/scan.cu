@@ -20,7 +20,10 @@
 #define ROW_BYTES		(GV_CODEWORDS * 4)
 #define GROUP			8		/* chunks of codes on their way at once */
 #define AHEAD			4		/* 16-byte pieces of the table likewise */
+#define KEPT			64		/* probes of a query that are */
 #define FEW_QUERIES		4		/* up to here, thread blocks are small */
+#define MOST_RESIDENT	1024	/* threads of an SM, for 64 registers each */
+#define MOST_WAVES		4
 
 /* Add the table entries of four bytes, eight codes, lowest first. */
 static __device__ __forceinline__ float
@@ -57,7 +60,7 @@ add_codes(const uint4 *codes, int chunks, const char *table)
 #pragma unroll
 		for (int i = 0; i < GROUP; i++)
 			if (first + i < chunks)
-				words[i] = codes[(first + i) * GV_WARP];
+				words[i] = __ldcs(codes + (first + i) * GV_WARP);
 #pragma unroll
 		for (int i = 0; i < GROUP; i++)
 			if (first + i < chunks)
@@ -73,67 +76,109 @@ add_codes(const uint4 *codes, int chunks, const char *table)
 	return sum;
 }
 
-/*
- * gv_probe_of(starts, nprobed, b) for a warp, where `probe` is known to start
- * at or before b.
- */
-static __device__ __forceinline__ int
-next_probe(const uint32_t *starts, int nprobed, uint32_t b, int probe)
+/* The first probes of a query, in shared memory. */
+struct Kept
 {
-	int			first = probe / GV_WARP * GV_WARP;
-	int			n;
+	uint32_t	starts[KEPT];
+	float		bases[KEPT];
+	const uint8_t *firsts[KEPT];
+};
 
-	do
+static_assert(sizeof(Kept) <= GV_SCAN_OWN, "room beside a table");
+
+/* The probes of a query: the first ones there as soon as the step begins. */
+struct Probes
+{
+	const uint32_t *starts;		/* [nprobed + 1] */
+	const uint8_t *const *firsts;
+	const GvProbe *probed;
+	int			nprobed;
+
+	/* By all threads; whatever was found, there is room for batch.probes. */
+	__device__ __forceinline__ void
+	load(const GvBatch &batch, int query, Kept &kept)
 	{
-		int			p = first + threadIdx.x % GV_WARP;
+		int			p = threadIdx.x;
 
-		n = __popc(__ballot_sync(GV_FULL_WARP,
-								 p < nprobed && starts[p] <= b));
-		first += n;
-	} while (n == GV_WARP);
-	return first - 1;
-}
+		starts = batch.d_starts + (int64_t) query * (batch.probes + 1);
+		firsts = batch.d_first + (int64_t) query * batch.probes;
+		probed = batch.d_probed + (int64_t) query * batch.probes;
+		if (p < KEPT && p < batch.probes)
+		{
+			kept.starts[p] = starts[p];
+			kept.firsts[p] = firsts[p];
+			kept.bases[p] = probed[p].base;
+		}
+	}
+
+	/* By a warp: the last probe that starts at or before block b. */
+	__device__ __forceinline__ int
+	find(const Kept &kept, uint32_t b) const
+	{
+		int			n = 0;
+
+#pragma unroll
+		for (int first = 0; first < KEPT; first += GV_WARP)
+		{
+			int			p = first + threadIdx.x % GV_WARP;
+
+			n += __popc(__ballot_sync(GV_FULL_WARP,
+									  p < nprobed && kept.starts[p] <= b));
+		}
+		if (n == KEPT && nprobed > n)
+			n = gv_probe_of(starts, nprobed, b) + 1;
+		return n - 1;
+	}
+
+	/* Where block b of a probe is, and the score that its list has. */
+	__device__ __forceinline__ const uint8_t *
+	block_of(const Kept &kept, uint32_t b, int probe, int block_bytes,
+			 float *base) const
+	{
+		bool		is_kept = probe < KEPT;
+		uint32_t	start = is_kept ? kept.starts[probe] : starts[probe];
+
+		*base = is_kept ? kept.bases[probe] : probed[probe].base;
+		return (is_kept ? kept.firsts[probe] : firsts[probe]) +
+			(int64_t) (b - start) * block_bytes;
+	}
+};
 
 /*
  * Block (x, y): query y, its blocks x, x + gridDim.x, ... by warps.
  * Shared: table [chunks * 32][16] floats.
  */
 template <int THREADS>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, MOST_RESIDENT / THREADS)
 scan_kernel(GvCardModel card, GvBatch batch)
 {
 	constexpr int warps = THREADS / GV_WARP;
 	GV_SHARED(table);
+	__shared__ Kept kept;
 	int			query = blockIdx.y;
 	int			lane = threadIdx.x % GV_WARP;
 	int			npieces = card.shape.chunks * CHUNK_BYTES / GV_CHUNK;
 	const uint4 *made = (const uint4 *) batch.d_tables +
 		(int64_t) query * npieces;
-	int			nprobed;
-	const uint8_t *const *firsts = batch.d_first +
-		(int64_t) query * batch.probes;
-	const GvProbe *probed = batch.d_probed + (int64_t) query * batch.probes;
-	const uint32_t *starts = batch.d_starts +
-		(int64_t) query * (batch.probes + 1);
-	float	   *scores = batch.d_scores + (int64_t) query * batch.copies;
+	int64_t		first_copy = (int64_t) query * batch.copies;
 	uint32_t	nblocks;
-	uint32_t	b = blockIdx.x * warps + threadIdx.x / GV_WARP;
+	GvFound		found;
 	uint4		ahead[AHEAD];
-	int			probe = 0;
+	Probes		probes;
 
-	/* 1. the table, on its way while the warp's first probe is found */
+	/* 1. all that is to be known, at once */
 	gv_step_begins();
 #pragma unroll
 	for (int i = 0; i < AHEAD; i++)
 		if (i * THREADS + (int) threadIdx.x < npieces)
 			ahead[i] = made[i * THREADS + threadIdx.x];
-	nprobed = batch.d_found[query].nprobed;
-	nblocks = starts[nprobed];
+	probes.load(batch, query, kept);
+	found = batch.d_found[query];
+	probes.nprobed = found.nprobed;
+	nblocks = found.nprobed > GV_MANY_PROBES ? probes.starts[found.nprobed] :
+		found.nblocks;
 	if (blockIdx.x * warps >= nblocks)
 		return;
-	if (nprobed > 4 * GV_WARP)
-		probe = gv_probe_of(starts, nprobed, b);
-	probe = next_probe(starts, nprobed, b, probe);
 #pragma unroll
 	for (int i = 0; i < AHEAD; i++)
 		if (i * THREADS + (int) threadIdx.x < npieces)
@@ -143,26 +188,53 @@ scan_kernel(GvCardModel card, GvBatch batch)
 	__syncthreads();
 
 	/* 2. a block of copies a warp */
-	for (; b < nblocks; b += gridDim.x * warps)
+	for (uint32_t b = blockIdx.x * warps + threadIdx.x / GV_WARP; b < nblocks;
+		 b += gridDim.x * warps)
 	{
-		const uint8_t *block;
-		uint32_t	live;
+		int			probe = probes.find(kept, b);
+		int64_t		to = first_copy + (int64_t) b * GV_WARP + lane;
 		float		base;
-		float		sum;
-		float		t;
+		const uint8_t *block = probes.block_of(kept, b, probe,
+											   card.shape.block_bytes, &base);
+		float		t = __ldcs((const float *) (block + card.shape.t) + lane);
+		uint32_t	live = *(const uint32_t *) (block + card.shape.live);
+		uint32_t	high = __ldcs((const uint32_t *) (block + card.shape.high) +
+								  lane);
+		uint32_t	low = __ldcs((const uint16_t *) (block + card.shape.low) +
+								 lane);
+		float		sum = add_codes((const uint4 *) block + lane,
+									card.shape.chunks, (const char *) table);
 
-		probe = next_probe(starts, nprobed, b, probe);
-		base = probed[probe].base;
-		block = firsts[probe] +
-			(int64_t) (b - starts[probe]) * card.shape.block_bytes;
-		t = ((const float *) (block + card.shape.t))[lane];
-		live = *(const uint32_t *) (block + card.shape.live);
-		sum = add_codes((const uint4 *) block + lane, card.shape.chunks,
-						(const char *) table);
 		sum = __fadd_rn(__fadd_rn(base, t), sum);
-		scores[(int64_t) b * GV_WARP + lane] = live >> lane & 1 ?
-			gv_card_score(sum) : __int_as_float(0x7F800000);
+		batch.d_scores[to] = live >> lane & 1 ? gv_card_score(sum) :
+			__int_as_float(0x7F800000);
+		if (batch.d_ids != NULL)
+			batch.d_ids[to] = gv_copy_id(high, low, probe);
 	}
+}
+
+/*
+ * Blocks of threads for each of n queries, where so many are resident: such
+ * that their last wave leaves as little of the card without work as can be.
+ */
+static int64_t
+share_of(int resident, int32_t n)
+{
+	int64_t		best = 1;
+	double		best_use = 0;
+
+	for (int waves = 1; waves <= MOST_WAVES; waves++)
+	{
+		int64_t		share = (int64_t) waves * resident / n;
+		double		use = (double) (share * n) / (waves * resident);
+
+		if (use > best_use + 0.02)
+		{
+			best = share;
+			best_use = use;
+		}
+	}
+	return best;
 }
 
 template <int THREADS>
@@ -172,12 +244,13 @@ launch(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher)
 	constexpr int warps = THREADS / GV_WARP;
 	int			table_bytes = card->shape.chunks * CHUNK_BYTES;
 	int64_t		most = (batch->copies / GV_WARP + warps - 1) / warps;
-	int64_t		share = (4 * searcher->nsms + batch->n - 1) / batch->n;
+	int64_t		share = share_of(MOST_RESIDENT / THREADS * searcher->nsms,
+								 batch->n);
 	dim3		grid((unsigned) (share < most ? share : most), batch->n);
 
 	if (grid.x == 0)
 		return GV_OK;
-	if (table_bytes > 48 * 1024)
+	if (table_bytes + GV_SCAN_OWN > 48 * 1024)
 		GV_CUDA_TRY(cudaFuncSetAttribute(scan_kernel<THREADS>,
 										 cudaFuncAttributeMaxDynamicSharedMemorySize,
 										 table_bytes));

@@ -29,9 +29,11 @@
 #define MOST_WORK		((int64_t) 1 << 29)
 #define MOST_QUERIES	512
 
-/* Shorter batches are not worth more parts than that. */
-#define LEAST_QUERIES	128
-#define FEW_PARTS		4
+#define COPY_BYTES		((int64_t) (sizeof(float) + sizeof(uint64_t)))
+
+/* Batches from so many queries on go in two parts, and in four, at least. */
+#define TWO_PARTS		32
+#define FOUR_PARTS		256
 
 /* Batches up to here are graphs; beyond, launches cost next to nothing. */
 #define MOST_REPLAYED	64
@@ -144,6 +146,8 @@ place_batch(const GvCardModel *card, GvSearcher *searcher, GvSearcher *lane,
 	PLACE(d_starts, work, n * (batch->probes + 1) * sizeof(uint32_t));
 	PLACE(d_first, work, n * batch->probes * sizeof(uint8_t *));
 	PLACE(d_scores, work, n * batch->copies * sizeof(float));
+	if (!gv_gpu_sorts_copies(batch))
+		PLACE(d_ids, work, n * batch->copies * sizeof(uint64_t));
 	PLACE(d_found, work, n * sizeof(GvFound));
 	if (gv_gpu_near_fits(card, batch))
 	{
@@ -180,11 +184,9 @@ most_copies(const GvMirror *mirror, int32_t probes)
 static int32_t
 part_of(int32_t n)
 {
-	int32_t		few = n / LEAST_QUERIES;
+	int32_t		few = n >= FOUR_PARTS ? 4 : n >= TWO_PARTS ? 2 : 1;
 	int32_t		nparts = (n + MOST_QUERIES - 1) / MOST_QUERIES;
 
-	if (few > FEW_PARTS)
-		few = FEW_PARTS;
 	if (nparts < few)
 		nparts = few;
 	return (n + nparts - 1) / nparts;
@@ -209,7 +211,7 @@ take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 			probes = batch->probes;
 		copies = most_copies(mirror, probes);
 		if (batch->n > 0 &&
-			(batch->n + 1) * ((copies + mirror->spec.nlists) * 4 +
+			(batch->n + 1) * (copies * COPY_BYTES + mirror->spec.nlists * 4 +
 							  capacity * (int64_t) sizeof(GvHit)) > MOST_WORK)
 			break;
 		batch->n++;
@@ -272,8 +274,11 @@ put_queries(const GvCardModel *card, const GvBatch *batch,
 static size_t
 found_bytes(int32_t n)
 {
-	return ((n > MOST_REPLAYED ? n : MOST_REPLAYED) + MOST_REPLAYED) *
-		sizeof(GvFound);
+	size_t		bytes = 0;
+
+	(void) gv_carve(&bytes, ((n > MOST_REPLAYED ? n : MOST_REPLAYED) +
+							 MOST_REPLAYED) * sizeof(GvFound));
+	return bytes;
 }
 
 /* Tell the askers where their answers will be. */

@@ -14,7 +14,6 @@
 
 #define MAX_SELECT		2048
 #define MAX_PROBES		65536	/* GvNearCopy has 16 bits for the probe */
-#define SIFT_PROBES		256		/* that a sift of copies has room for */
 #define OWN_SHARED		64		/* bytes that the kernels themselves declare */
 
 /*
@@ -138,12 +137,9 @@ probe_kernel(GvCardModel card, GvBatch batch)
 /* The copies of a query's probes, as a source for gv_sift. */
 struct CopySource
 {
-	static constexpr int KEYS = 24;	/* 12,288 copies at once */
+	static constexpr int KEYS = 16;	/* 8,192 copies at once */
 	const float *scores;
-	const uint32_t *starts;		/* shared [nprobed] */
-	const uint8_t *const *blocks;	/* shared [nprobed] of each list */
-	int			nprobed;
-	const GvBlockShape &shape;
+	const uint64_t *ids;
 
 	__device__ __forceinline__ uint32_t
 	key(int i) const
@@ -154,19 +150,10 @@ struct CopySource
 			GV_SIFT_NONE;
 	}
 
-	/* The row id's 48 bits, and then the probe. */
 	__device__ __forceinline__ uint64_t
 	id(int i) const
 	{
-		uint32_t	b = (uint32_t) i / GV_BLOCK;
-		uint32_t	lane = (uint32_t) i % GV_BLOCK;
-		int			probe = gv_probe_of(starts, nprobed, b);
-		const uint8_t *block = blocks[probe] +
-			(int64_t) (b - starts[probe]) * shape.block_bytes;
-		uint32_t	high = ((const uint32_t *) (block + shape.high))[lane];
-		uint32_t	low = ((const uint16_t *) (block + shape.low))[lane];
-
-		return (uint64_t) high << 32 | low << 16 | (uint32_t) probe;
+		return ids[i];
 	}
 };
 
@@ -175,33 +162,18 @@ static __global__ void __launch_bounds__(GV_SIFT_THREADS, 2)
 sift_copies_kernel(GvCardModel card, GvBatch batch)
 {
 	__shared__ GvSift sift;
-	__shared__ const uint8_t *blocks[SIFT_PROBES];
-	__shared__ uint32_t starts[SIFT_PROBES];
 	int			query = blockIdx.x;
 	int			k;
 	GvFound		found;
-	int64_t		first_probe = (int64_t) query * batch.probes;
+	int64_t		first_copy = (int64_t) query * batch.copies;
 	int64_t		first_hit = (int64_t) query * batch.capacity;
-	CopySource	source = {batch.d_scores + (int64_t) query * batch.copies,
-	starts, blocks, 0, card.shape};
+	CopySource	source = {batch.d_scores + first_copy, batch.d_ids + first_copy};
 	int			count;
 
 	gv_step_begins();
 	k = batch.d_wanted[query].capacity;
 	found = batch.d_found[query];
-	source.nprobed = found.nprobed;
-
-	/* 1. where the probes' blocks are; the sift's barriers are before its ids */
-	for (int p = threadIdx.x; p < found.nprobed; p += GV_SIFT_THREADS)
-	{
-		starts[p] = batch.d_starts[first_probe + query + p];
-		blocks[p] = batch.d_first[first_probe + p];
-	}
-
-	/* 2. the copies */
 	count = (int) gv_sift(source, (int) found.nblocks * GV_BLOCK, k, sift);
-
-	/* 3. out */
 	if (gv_select_gives(batch))
 		gv_give_probes(batch, query, found.nprobed);
 	for (int i = threadIdx.x; i < count; i += GV_SIFT_THREADS)
@@ -226,13 +198,13 @@ copy_kernel(GvCardModel card, GvBatch batch)
 	int			query = blockIdx.x;
 	int			lane = threadIdx.x % GV_WARP;
 	int			k = batch.d_wanted[query].capacity;
-	int			nprobed = batch.d_found[query].nprobed;
-	const GvProbe *probed = batch.d_probed + (int64_t) query * batch.probes;
-	const uint32_t *starts = batch.d_starts +
-		(int64_t) query * (batch.probes + 1);
-	const float *scores = batch.d_scores + (int64_t) query * batch.copies;
+	int64_t		first_copy = (int64_t) query * batch.copies;
+	const float *scores = batch.d_scores + first_copy;
+	const uint64_t *ids = batch.d_ids + first_copy;
 	int64_t		first_hit = (int64_t) query * batch.capacity;
-	uint32_t	nblocks = starts[nprobed];
+	int			nprobed = batch.d_found[query].nprobed;
+	uint32_t	nblocks = batch.d_starts[(int64_t) query * (batch.probes + 1) +
+										 nprobed];
 	GvWarpSelect<GvNearCopy, NW, NT> select;
 	int			count;
 
@@ -250,17 +222,11 @@ copy_kernel(GvCardModel card, GvBatch batch)
 
 		if (__any_sync(GV_FULL_WARP, near))
 		{
-			int			probe = gv_probe_of(starts, nprobed, b);
-			const uint8_t *block = card.d_lists[probed[probe].list].d_blocks +
-				(int64_t) (b - starts[probe]) * card.shape.block_bytes;
-
 			if (near)
 			{
-				item.key = key;
-				item.high = ((const uint32_t *) (block + card.shape.high))[lane];
-				item.low = (uint32_t)
-					((const uint16_t *) (block + card.shape.low))[lane] << 16 |
-					probe;
+				uint64_t	id = ids[(int64_t) b * GV_WARP + lane];
+
+				item = {key, (uint32_t) (id >> 32), (uint32_t) id};
 			}
 			select.offer(item);
 			share_bound(select, &bound);
@@ -326,7 +292,7 @@ gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
 	cudaStream_t stream = searcher->stream;
 	int			k = batch->probes;
 
-	if (k > MAX_SELECT)
+	if (k > GV_MANY_PROBES)
 		return gv_gpu_sort_probes(card, batch, searcher);
 	if (k <= GV_SIFT_MOST)
 		return gv_cuda_status(GV_LAUNCH_STEP(sift_lists_kernel, batch->n,
@@ -339,6 +305,13 @@ gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
 	return launch_probes<64, 8, 4>(card, batch, stream);
 }
 
+/* Are the best copies more, or of more probes, than is selected here? */
+bool
+gv_gpu_sorts_copies(const GvBatch *batch)
+{
+	return batch->capacity > MAX_SELECT || batch->probes > MAX_PROBES;
+}
+
 /* d_hits and all that comes out of a batch but bounds, from d_scores. */
 GvStatus
 gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
@@ -347,9 +320,9 @@ gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
 	cudaStream_t stream = searcher->stream;
 	int			k = batch->capacity;
 
-	if (k > MAX_SELECT || batch->probes > MAX_PROBES)
+	if (gv_gpu_sorts_copies(batch))
 		return gv_gpu_sort_copies(card, batch, searcher);
-	if (k <= GV_SIFT_MOST && batch->probes <= SIFT_PROBES)
+	if (k <= GV_SIFT_MOST && batch->probes <= GV_MANY_PROBES)
 		return gv_cuda_status(GV_LAUNCH_STEP(sift_copies_kernel, batch->n,
 											 GV_SIFT_THREADS, 0, stream, card,
 											 batch));

@@ -45,10 +45,14 @@ struct GvSift
 	uint32_t	tied;
 };
 
-/* A key that at least k items are not beyond, if there are k.  One barrier. */
+/*
+ * A key that at least k items are not beyond, if there are k.  bounds is shared
+ * and aligned to 16 bytes.  One barrier.
+ */
 template <int KEYS>
 static __device__ __forceinline__ uint32_t
-gv_sift_bound(const uint32_t (&keys)[KEYS], int k, GvSift &sift)
+gv_sift_bound(const uint32_t (&keys)[KEYS], int k,
+			  uint32_t (&bounds)[GV_SIFT_WARPS])
 {
 	int			lane = threadIdx.x % GV_WARP;
 	int			each = (k + GV_SIFT_WARPS - 1) / GV_SIFT_WARPS;
@@ -71,12 +75,12 @@ gv_sift_bound(const uint32_t (&keys)[KEYS], int k, GvSift &sift)
 		}
 	least = __shfl_sync(GV_FULL_WARP, least, each - 1);
 	if (lane == 0)
-		sift.bounds[threadIdx.x / GV_WARP] = least;
+		bounds[threadIdx.x / GV_WARP] = least;
 	__syncthreads();
 #pragma unroll
 	for (int w = 0; w < GV_SIFT_WARPS; w += 4)
 	{
-		uint4		some = *(const uint4 *) &sift.bounds[w];
+		uint4		some = *(const uint4 *) &bounds[w];
 
 		bound = max(bound, max(max(some.x, some.y), max(some.z, some.w)));
 	}
@@ -166,10 +170,27 @@ gv_sift_tied(const GvSift &sift, uint32_t count, uint32_t i, uint32_t rank)
 {
 	uint32_t	key = sift.keys[i];
 	uint64_t	id = sift.ids[i];
+	const uint4 *keys = (const uint4 *) sift.keys;
+	auto		before = [&](uint32_t j)
+	{
+		return sift.ids[j] < id || (sift.ids[j] == id && j < i);
+	};
 
-	for (uint32_t j = 0; j < count; j++)
-		rank += sift.keys[j] == key && (sift.ids[j] < id ||
-										(sift.ids[j] == id && j < i));
+	/* four at a time, nearly none of which are; none beyond count */
+#pragma unroll 4
+	for (uint32_t j = 0; 4 * j < count; j++)
+	{
+		uint4		some = keys[j];
+
+		if (some.x == key)
+			rank += before(4 * j);
+		if (some.y == key)
+			rank += before(4 * j + 1);
+		if (some.z == key)
+			rank += before(4 * j + 2);
+		if (some.w == key)
+			rank += before(4 * j + 3);
+	}
 	return rank;
 }
 
@@ -364,7 +385,7 @@ gv_sift(const Source &source, int n, int k, GvSift &sift)
 
 			keys[r] = i < n ? source.key(i) : GV_SIFT_NONE;
 		}
-		bound = min(bound, gv_sift_bound(keys, k, sift));
+		bound = min(bound, gv_sift_bound(keys, k, sift.bounds));
 		gv_sift_collect(keys, first, bound, sift);
 		__syncthreads();
 		if (sift.count > GV_SIFT_ROOM)

@@ -123,13 +123,20 @@ stage_kernels() {
 }
 
 stage_sanitize() {
-	local tool status=0
+	local tools="memcheck racecheck initcheck synccheck" tool status=0
 	build_check
-	for tool in memcheck racecheck initcheck synccheck; do
-		gv_note "$tool"
-		GPUVEC_UNIT_SMALL=1 compute-sanitizer --tool "$tool" \
-			--error-exitcode 9 --print-limit 20 "$GV_TMP/card/check_card" ||
-			status=1
+	for tool in $tools; do
+		{
+			GPUVEC_UNIT_SMALL=1 compute-sanitizer --tool "$tool" \
+				--error-exitcode 9 --print-limit 20 "$GV_TMP/card/check_card" \
+				2>&1 && echo "exit 0" || echo "failed"
+		} >"$GV_TMP/$tool.log" &
+	done
+	wait
+	for tool in $tools; do
+		gv_note "$tool: $(tail -1 "$GV_TMP/$tool.log")"
+		cat "$GV_TMP/$tool.log"
+		tail -1 "$GV_TMP/$tool.log" | grep -qx 'exit 0' || status=1
 	done
 	return $status
 }
@@ -162,7 +169,7 @@ stage_faults() {
 		case " \$* " in
 		*' -c '*) exec '$NVCC' "\$@" ;;
 		esac
-		exec '$NVCC' "\$@" '$dir/broken.o' -Xlinker --wrap=gv_mirror_search \
+		exec '$NVCC' "\$@" '$dir/broken.o' -Xlinker --wrap=gv_mirror_begin \
 			-Xlinker --wrap=gv_mirror_put_list
 	EOF
 	chmod +x "$dir/nvcc"

@@ -138,11 +138,13 @@ test_borders(void)
 		{1, 4, 1, 16}, {2, 31, 7, 17}, {15, 32, 8, 31}, {16, 33, 8, 32},
 		{17, 64, 3, 33}, {31, 65, 16, 16}, {32, 127, 1, 20}, {33, 128, 2, 16},
 		{50, 129, 32, 47}, {100, 200, 4, 16}, {8, 260, 5, 129},
-		{384, 95, 9, 18}, {2000, 66, 5, 16}, {65, 257, 3, 130}
+		{384, 95, 9, 18}, {2000, 66, 5, 16}, {65, 257, 3, 130},
+		/* parts of so many queries are not sifted at once */
+		{16, 33, 8, 520}, {50, 129, 32, 521}, {8, 260, 5, 530}
 	};
 	int			i;
 
-	for (i = 0; i < 14; i++)
+	for (i = 0; i < 17; i++)
 		gv_searcher_drop(check_lists(GV_L2 + i % 3, SPREAD, shapes[i][0],
 									 shapes[i][1], shapes[i][2],
 									 shapes[i][3]));
@@ -178,8 +180,9 @@ test_ways(void)
 		int			way;
 		int64_t		from;		/* terms; -1: as is best */
 	}			cases[] = {
-		{SPREAD, 24, 1100, 5, 16, RUNS, 0},
-		{CLUSTERED, 24, 1100, 5, 16, RUNS, 0},
+		{SPREAD, 24, 1100, 5, 16, ALL, 0},
+		{SPREAD, 24, 1100, 5, 520, RUNS, 0},
+		{CLUSTERED, 24, 1100, 5, 520, RUNS, 0},
 		{SPREAD, 10, 300, 8, 20, ALL, 60000},
 		{EQUAL, 3, 1200, 4, 16, EXACT, 0},
 		{HUGE_NUMBERS, 5, 100, 2, 16, EXACT, 0},
@@ -187,11 +190,11 @@ test_ways(void)
 		{SPREAD, 10, 100, 26, 16, NWAYS, 0},
 		{SPREAD, 10, 300, 8, 20, NWAYS, -1},
 		/* more than 32 MB of centroids, one query */
-		{SPREAD, 8000, 1060, 4, 1, RUNS, -1}
+		{SPREAD, 8000, 1060, 4, 1, ALL, -1}
 	};
 	int			i;
 
-	for (i = 0; i < 9; i++)
+	for (i = 0; i < 10; i++)
 	{
 		uint32_t	ways[NWAYS];
 		GvSearcher *searcher;

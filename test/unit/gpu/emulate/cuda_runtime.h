@@ -175,6 +175,13 @@ __any_sync(unsigned mask, bool value)
 	return __ballot_sync(mask, value) != 0;
 }
 
+template <typename T>
+static inline T
+__ldcs(const T *from)
+{
+	return *from;
+}
+
 static inline unsigned
 __reduce_add_sync(unsigned mask, unsigned value)
 {
