@@ -16,6 +16,7 @@
  * lists; when these are still too many, or the margin is infinite, all scores
  * are computed exactly and take the place of the approximate ones.
  */
+#include "near.cuh"
 #include "number.cuh"
 #include "score.cuh"
 #include "sift.cuh"
@@ -25,118 +26,13 @@
 #define FEW_QUERIES		128
 #define LEAST_ROOM		1024	/* for lists in shared memory */
 #define RUN_SHARE		2		/* so many runs to a probe are enough */
-#define BY_VALUE		16		/* first so many times values are halved */
 #define AT_ONCE			4		/* runs that a warp reads */
+#define ALL_AHEAD		24		/* loads of a score, for few queries */
 #define SIFT_KEYS		20		/* of a thread, where all lists are sifted */
 #define SIFT_LISTS		(SIFT_KEYS * GV_SIFT_THREADS)
 #define LAST_ITEM		UINT64_C(0xFFFFFFFFFFFFFFFF)
 
-/* What the threads of a block tell each other, one barrier a time. */
-struct Talk
-{
-	uint32_t	(*said)[GV_WARP];	/* [2], in turn; a number of each warp */
-	int			turn;
-
-	/* This lane's of the numbers of all warps; 0 when there are fewer. */
-	__device__ __forceinline__ uint32_t
-	tell(uint32_t warps_number)
-	{
-		uint32_t	lane = threadIdx.x % GV_WARP;
-
-		turn ^= 1;
-		if (lane == 0)
-			said[turn][threadIdx.x / GV_WARP] = warps_number;
-		__syncthreads();
-		return lane < blockDim.x / GV_WARP ? said[turn][lane] : 0;
-	}
-
-	/* The sum of all threads' numbers. */
-	__device__ __forceinline__ uint32_t
-	sum(uint32_t mine)
-	{
-		mine = tell(__reduce_add_sync(GV_FULL_WARP, mine));
-		return __reduce_add_sync(GV_FULL_WARP, mine);
-	}
-
-	/* The largest. */
-	__device__ __forceinline__ uint32_t
-	most(uint32_t mine)
-	{
-		mine = tell(__reduce_max_sync(GV_FULL_WARP, mine));
-		return __reduce_max_sync(GV_FULL_WARP, mine);
-	}
-};
-
-/* count keys do not exceed key; lower is one that fewer than p do not. */
-struct Bound
-{
-	uint32_t	key;
-	uint32_t	count;			/* >= p */
-	uint32_t	lower;
-	uint32_t	lower_count;	/* < p */
-};
-
-/*
- * A bound of keys(0) .. keys(n - 1) with a count of at most p + spare.  When
- * more than that are equal, key is theirs and lower the number before it.
- */
-template <typename Keys>
-static __device__ __forceinline__ Bound
-find_bound(const Keys &keys, uint32_t n, uint32_t p, uint32_t spare,
-		   Talk &talk)
-{
-	uint32_t	own = threadIdx.x < n ? keys(threadIdx.x) : 0xFFFFFFFFu;
-	uint32_t	least = own;
-	uint32_t	most = threadIdx.x < n ? own : 0;
-	Bound		bound;
-
-	/* the first of a thread's keys stays in a register */
-	for (uint32_t i = threadIdx.x + blockDim.x; i < n; i += blockDim.x)
-	{
-		uint32_t	key = keys(i);
-
-		least = min(least, key);
-		most = max(most, key);
-	}
-	/* no float has key 0 */
-	bound.lower = ~talk.most(~least) - 1;
-	bound.lower_count = 0;
-	bound.key = talk.most(most);
-	bound.count = n;
-	for (int round = 0; bound.count > p + spare &&
-		 bound.lower + 1 < bound.key; round++)
-	{
-		uint32_t	middle = bound.lower + (bound.key - bound.lower) / 2;
-		uint32_t	count;
-
-		/* scores lie evenly between bounds, keys do not; but keys end */
-		if (round < BY_VALUE)
-		{
-			uint32_t	value = gv_ordered(0.5f * gv_unordered(bound.lower) +
-										   0.5f * gv_unordered(bound.key));
-
-			if (value > bound.lower && value < bound.key)
-				middle = value;
-		}
-		count = threadIdx.x < n && own <= middle;
-		for (uint32_t i = threadIdx.x + blockDim.x; i < n; i += blockDim.x)
-			count += keys(i) <= middle;
-		count = talk.sum(count);
-		if (count >= p)
-		{
-			bound.key = middle;
-			bound.count = count;
-		}
-		else
-		{
-			bound.lower = middle;
-			bound.lower_count = count;
-		}
-	}
-	return bound;
-}
-
-/* Keys for find_bound: of scores, and of items as below. */
+/* Keys for gv_find_bound: of scores, and of items as below. */
 struct ScoreKeys
 {
 	const float *scores;
@@ -234,7 +130,7 @@ struct Items
 
 /* The last key within the margin of a bound. */
 static __device__ __forceinline__ uint32_t
-widen(const Bound &bound, float margin)
+widen(const GvLimit &bound, float margin)
 {
 	return gv_ordered(gv_unordered(bound.key) + margin);
 }
@@ -287,8 +183,11 @@ take_runs(const float *scores, int nlists, const uint64_t *runs,
 	}
 }
 
-/* Exact keys in the place of approximate ones; four lanes a list. */
-template <bool PRODUCT>
+/*
+ * Exact keys in the place of approximate ones; four lanes a list, AHEAD loads
+ * of each on their way.
+ */
+template <bool PRODUCT, int AHEAD>
 static __device__ __forceinline__ void
 score_items(const GvCardModel &card, const float *query, uint64_t *items,
 			uint32_t n)
@@ -299,9 +198,11 @@ score_items(const GvCardModel &card, const float *query, uint64_t *items,
 	{
 		uint32_t	i = first + quad;
 		uint32_t	list = i < n ? (uint32_t) items[i] : 0;
-		float		score = gv_quad_score<PRODUCT>(query, card.d_centroids +
-												   (int64_t) list * card.dims,
-												   card.dims);
+		float		score = gv_quad_score<PRODUCT, AHEAD>(query,
+														  card.d_centroids +
+														  (int64_t) list *
+														  card.dims,
+														  card.dims);
 
 		if (threadIdx.x % GV_QUAD == 0 && i < n)
 			items[i] = (uint64_t) gv_ordered(score) << 32 | list;
@@ -365,7 +266,7 @@ struct Choice
 	uint32_t	p;				/* lists wanted */
 	Items		close;			/* by approximate scores */
 	Items		nearest;		/* by exact ones */
-	Talk		talk;
+	GvTalk		talk;
 };
 
 /*
@@ -378,7 +279,7 @@ gather_at_once(Choice &choice, uint32_t (&bounds)[GV_SIFT_WARPS])
 {
 	int			nlists = choice.card.nlists;
 	uint32_t	keys[SIFT_KEYS];
-	Bound		bound = {};
+	GvLimit		bound = {};
 	uint32_t	last;
 	uint32_t	mine = 0;
 	uint32_t	at;
@@ -386,7 +287,7 @@ gather_at_once(Choice &choice, uint32_t (&bounds)[GV_SIFT_WARPS])
 #pragma unroll
 	for (int i = 0; i < SIFT_KEYS; i++)
 	{
-		int			list = i * GV_SIFT_THREADS + (int) threadIdx.x;
+		int			list = i * GV_SIFT_THREADS + gv_sift_mine();
 
 		keys[i] = list < nlists ? gv_ordered(choice.scores[list]) :
 			GV_SIFT_NONE;
@@ -401,7 +302,7 @@ gather_at_once(Choice &choice, uint32_t (&bounds)[GV_SIFT_WARPS])
 	for (int i = 0; i < SIFT_KEYS; i++)
 		if (keys[i] <= last)
 			choice.close.put(at++, keys[i],
-							 i * GV_SIFT_THREADS + (int) threadIdx.x);
+							 i * GV_SIFT_THREADS + gv_sift_mine());
 	if (choice.close.total() <= choice.close.room)
 		return true;
 	choice.close.clear();
@@ -416,7 +317,7 @@ gather(Choice &choice, uint32_t (&bounds)[GV_SIFT_WARPS])
 	int			nlists = choice.card.nlists;
 	int			nruns = gv_nruns(nlists);
 	uint32_t	spare = choice.p / 8 + 4;
-	Bound		bound;
+	GvLimit		bound;
 
 	if (!(choice.margin < FLT_MAX))
 		return GV_NEAR_EXACT;
@@ -427,7 +328,7 @@ gather(Choice &choice, uint32_t (&bounds)[GV_SIFT_WARPS])
 		Items	   &runs = choice.nearest;	/* not needed before step 3 */
 		uint32_t	last;
 
-		bound = find_bound(ScoreKeys {choice.least}, nruns, choice.p, spare,
+		bound = gv_find_bound(ScoreKeys {choice.least}, nruns, choice.p, spare,
 						   choice.talk);
 		last = widen(bound, choice.margin);
 		take_lists(choice.least, nruns, last, runs);
@@ -443,7 +344,7 @@ gather(Choice &choice, uint32_t (&bounds)[GV_SIFT_WARPS])
 		else
 			runs.clear();
 	}
-	bound = find_bound(ScoreKeys {choice.scores}, nlists, choice.p, spare,
+	bound = gv_find_bound(ScoreKeys {choice.scores}, nlists, choice.p, spare,
 					   choice.talk);
 	take_lists(choice.scores, nlists, widen(bound, choice.margin),
 			   choice.close);
@@ -461,7 +362,7 @@ narrow(Choice &choice)
 
 	/* what all lanes score at once need not be fewer */
 	if (n > blockDim.x / GV_QUAD)
-		last = widen(find_bound(ItemKeys {items}, n, choice.p, choice.p / 16,
+		last = widen(gv_find_bound(ItemKeys {items}, n, choice.p, choice.p / 16,
 								choice.talk), choice.margin);
 	for (uint32_t first = threadIdx.x / GV_WARP * GV_WARP; first < n;
 		 first += blockDim.x)
@@ -504,10 +405,10 @@ take_exactly(Choice &choice)
 	int			nlists = choice.card.nlists;
 	uint32_t	lane = threadIdx.x % GV_WARP;
 	uint32_t	ties;
-	Bound		bound;
+	GvLimit		bound;
 
 	score_lists<PRODUCT>(choice);
-	bound = find_bound(ScoreKeys {scores}, nlists, choice.p, 0, choice.talk);
+	bound = gv_find_bound(ScoreKeys {scores}, nlists, choice.p, 0, choice.talk);
 	if (bound.count == choice.p)
 	{
 		take_lists(scores, nlists, bound.key, choice.nearest);
@@ -552,6 +453,7 @@ choose_kernel(GvCardModel card, GvBatch batch)
 	alignas(16) __shared__ uint32_t bounds[GV_SIFT_WARPS];
 	__shared__ uint32_t said[2][GV_WARP];
 	__shared__ uint32_t counts[2];
+	__shared__ float margin;
 	int64_t		query = blockIdx.x;
 	uint32_t	room = room_for(batch.probes);
 	uint64_t   *items = (uint64_t *) memory + room;
@@ -561,7 +463,7 @@ choose_kernel(GvCardModel card, GvBatch batch)
 	Choice		choice = {card, batch.d_queries + query * card.dims,
 		batch.d_coarse + query * card.nlists,
 		batch.near.d_least + query * gv_nruns(card.nlists),
-		batch.near.d_margins[query],
+		0.0f,
 		(uint32_t) min(batch.d_wanted[query].probes, card.nlists),
 		{(uint64_t *) memory, &counts[0], room},
 		{items, &counts[1], room},
@@ -573,7 +475,10 @@ choose_kernel(GvCardModel card, GvBatch batch)
 
 	if (threadIdx.x < 2)
 		counts[threadIdx.x] = 0;
+	if (threadIdx.x < GV_WARP)
+		margin = gv_near_margin_of(card, batch, (int) query);
 	__syncthreads();
+	choice.margin = margin;
 	if (choice.p > 0)			/* a batch's spare places want none */
 	{
 		way = gather<FEW>(choice, bounds);
@@ -583,7 +488,9 @@ choose_kernel(GvCardModel card, GvBatch batch)
 			narrow(choice);
 		n = choice.nearest.total();
 		if (way != GV_NEAR_EXACT)
-			score_items<PRODUCT>(card, choice.query, items, n);
+			score_items<PRODUCT, FEW ? ALL_AHEAD : GV_AHEAD>(card,
+															 choice.query,
+															 items, n);
 		if (n <= blockDim.x / GV_QUAD)
 			rank_items(items, n);
 		else

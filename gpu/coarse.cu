@@ -45,7 +45,7 @@ coarse_one_kernel(GvCardModel card, GvBatch batch)
 								 gv_load_four<ALIGNED>(batch.d_queries,
 													   first + j * GV_SUMS,
 													   card.dims), ahead[j]);
-	gv_add_rows<PRODUCT, ALIGNED>(sums, batch.d_queries, centroid,
+	gv_add_rows<PRODUCT, ALIGNED, GV_AHEAD>(sums, batch.d_queries, centroid,
 								  first + AHEAD * GV_SUMS, card.dims);
 	score = gv_add_sums<PRODUCT>(sums);
 	if (threadIdx.x % GV_QUAD == 0 && list < card.nlists)

@@ -290,9 +290,9 @@ enum GvNearWay
 struct GvNear
 {
 	uint16_t   *d_halves;		/* [n][half_dims] queries in half precision */
-	float	   *d_margins;		/* [n] how far the approximate score of one of
-								 * the nearest lists may lie behind that of
-								 * another list; infinite: nobody knows */
+	int32_t		nparts;			/* that a query comes in */
+	float2	   *d_squares;		/* [n][nparts] |q|^2 and |q - q'|^2 of each
+								 * part of q, whose half copy is q' */
 	float	   *d_least;		/* [n][nruns] the least score of each run */
 	unsigned   *d_ways;			/* [GV_NEAR_WAYS] queries that went each way;
 								 * the searcher's, and it only counts */

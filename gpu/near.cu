@@ -64,8 +64,7 @@ halve_kernel(GvCardModel card, GvBatch batch)
 
 	gv_step_begins();
 	if (query < batch.n)
-		gv_near_halve(card, batch, query,
-					  batch.d_queries + (int64_t) query * card.dims);
+		gv_near_halve(card, batch, query);
 }
 
 static int64_t near_from = -1;	/* see gv_gpu_near_from */

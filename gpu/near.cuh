@@ -1,6 +1,8 @@
 /*
  * near.cuh
- *		A query's half copy, and its margin, which near.cu proves.
+ *		A query's half copy, and its margin, which near.cu proves: how far the
+ *		approximate score of one of the nearest lists may lie behind that of
+ *		another list; infinite: nobody knows.
  */
 #ifndef GV_NEAR_CUH
 #define GV_NEAR_CUH
@@ -9,7 +11,7 @@
 #include "gv_cuda.h"
 #include "mma.cuh"
 
-#define GV_NEAR_AHEAD		16	/* loads on their way, from the host perhaps */
+#define GV_NEAR_AHEAD		16	/* loads on their way */
 
 static __device__ __forceinline__ float
 gv_near_add(float sum)
@@ -41,15 +43,43 @@ gv_near_margin(const GvCardModel &card, float query, float query_error)
 	return eps < 1e30f ? 2.0f * 1.001f * eps : __int_as_float(0x7F800000);
 }
 
-/* By a warp: d_halves and d_margins of a query, from where it lies. */
+/* Round a dimension, and add its squares. */
+static __device__ __forceinline__ uint16_t
+gv_near_round(float x, float2 *squares)
+{
+	uint16_t	half = gv_to_half(x);
+	float		diff = x - gv_from_half(half);
+
+	squares->x += x * x;
+	squares->y += diff * diff;
+	return half;
+}
+
+/* By a warp: the margin of a query, in all lanes. */
+static __device__ __forceinline__ float
+gv_near_margin_of(const GvCardModel &card, const GvBatch &batch, int query)
+{
+	const float2 *parts = batch.near.d_squares +
+		(int64_t) query * batch.near.nparts;
+	float2		squares = {0.0f, 0.0f};
+
+	for (int p = threadIdx.x % GV_WARP; p < batch.near.nparts; p += GV_WARP)
+	{
+		squares.x += parts[p].x;
+		squares.y += parts[p].y;
+	}
+	return gv_near_margin(card, gv_near_length(gv_near_add(squares.x)),
+						  gv_near_length(gv_near_add(squares.y)));
+}
+
+/* By a warp: d_halves and d_squares of a query in one part. */
 static __device__ __forceinline__ void
-gv_near_halve(const GvCardModel &card, const GvBatch &batch, int query,
-			  const float *from)
+gv_near_halve(const GvCardModel &card, const GvBatch &batch, int query)
 {
 	int			lane = threadIdx.x % GV_WARP;
 	uint16_t   *to = batch.near.d_halves + (int64_t) query * card.half_dims;
-	float		square = 0.0f;
-	float		error = 0.0f;
+	const float *from = batch.d_queries + (int64_t) query * card.dims;
+	float2		squares = {0.0f, 0.0f};
 
 	for (int first = lane; first < card.half_dims;
 		 first += GV_NEAR_AHEAD * GV_WARP)
@@ -63,21 +93,15 @@ gv_near_halve(const GvCardModel &card, const GvBatch &batch, int query,
 #pragma unroll
 		for (int i = 0; i < GV_NEAR_AHEAD; i++)
 		{
-			uint16_t	half = gv_to_half(x[i]);
-			float		diff = x[i] - gv_from_half(half);
+			uint16_t	half = gv_near_round(x[i], &squares);
 
 			if (first + i * GV_WARP < card.half_dims)
 				to[first + i * GV_WARP] = half;
-			square += x[i] * x[i];
-			error += diff * diff;
 		}
 	}
-	square = gv_near_add(square);
-	error = gv_near_add(error);
+	squares = {gv_near_add(squares.x), gv_near_add(squares.y)};
 	if (lane == 0)
-		batch.near.d_margins[query] =
-			gv_near_margin(card, gv_near_length(square),
-						   gv_near_length(error));
+		batch.near.d_squares[query] = squares;
 }
 
 #endif							/* GV_NEAR_CUH */

@@ -103,7 +103,7 @@ prepare(GvFinder *finder, const GvCardModel *card, int32_t n, int32_t p,
 	size_t		wanted = gv_carve(&bytes, (size_t) n * sizeof(GvWanted));
 	size_t		found = gv_carve(&bytes, (size_t) n * sizeof(GvFound));
 	size_t		halves = gv_carve(&bytes, (size_t) n * card->half_dims * 2);
-	size_t		margins = gv_carve(&bytes, (size_t) n * 4);
+	size_t		squares = gv_carve(&bytes, (size_t) n * sizeof(float2));
 	size_t		least = gv_carve(&bytes, (size_t) n * gv_nruns(card->nlists) * 4);
 	size_t		ways = gv_carve(&bytes, GV_NEAR_WAYS * sizeof(unsigned));
 	char	   *memory;
@@ -118,7 +118,8 @@ prepare(GvFinder *finder, const GvCardModel *card, int32_t n, int32_t p,
 	batch->d_wanted = (GvWanted *) (memory + wanted);
 	batch->d_found = (GvFound *) (memory + found);
 	batch->near.d_halves = (uint16_t *) (memory + halves);
-	batch->near.d_margins = (float *) (memory + margins);
+	batch->near.nparts = 1;
+	batch->near.d_squares = (float2 *) (memory + squares);
 	batch->near.d_least = (float *) (memory + least);
 	batch->near.d_ways = (unsigned *) (memory + ways);
 	GV_CUDA_TRY(cudaMemsetAsync(batch->near.d_ways, 0,

@@ -68,21 +68,21 @@ gv_add_sums(float (&sums)[4])
 	return gv_card_score(PRODUCT ? -sum : sum);
 }
 
-/* A lane's terms from dimension i on, its own first. */
-template <bool PRODUCT, bool ALIGNED>
+/* A lane's terms from dimension i on, its own first; AHEAD loads at once. */
+template <bool PRODUCT, bool ALIGNED, int AHEAD>
 static __device__ __forceinline__ void
 gv_add_rows(float (&sums)[4], const float *query, const float *centroid, int i,
 			int dims)
 {
-	for (; i + (GV_AHEAD - 1) * GV_SUMS < dims; i += GV_AHEAD * GV_SUMS)
+	for (; i + (AHEAD - 1) * GV_SUMS < dims; i += AHEAD * GV_SUMS)
 	{
-		float4		y[GV_AHEAD];
+		float4		y[AHEAD];
 
 #pragma unroll
-		for (int j = 0; j < GV_AHEAD; j++)
+		for (int j = 0; j < AHEAD; j++)
 			y[j] = gv_load_four<ALIGNED>(centroid, i + j * GV_SUMS, dims);
 #pragma unroll
-		for (int j = 0; j < GV_AHEAD; j++)
+		for (int j = 0; j < AHEAD; j++)
 			gv_add_four<PRODUCT>(sums, gv_load_four<ALIGNED>(query, i + j *
 															 GV_SUMS, dims),
 								 y[j]);
@@ -92,14 +92,14 @@ gv_add_rows(float (&sums)[4], const float *query, const float *centroid, int i,
 							 gv_load_four<ALIGNED>(centroid, i, dims));
 }
 
-template <bool PRODUCT, bool ALIGNED>
+template <bool PRODUCT, bool ALIGNED, int AHEAD>
 static __device__ __forceinline__ float
 gv_score_rows(const float *query, const float *centroid, int dims)
 {
 	float		sums[4] = {};
 
-	gv_add_rows<PRODUCT, ALIGNED>(sums, query, centroid,
-								  threadIdx.x % GV_QUAD * 4, dims);
+	gv_add_rows<PRODUCT, ALIGNED, AHEAD>(sums, query, centroid,
+										 threadIdx.x % GV_QUAD * 4, dims);
 	return gv_add_sums<PRODUCT>(sums);
 }
 
@@ -107,12 +107,13 @@ gv_score_rows(const float *query, const float *centroid, int dims)
  * The score of centroid [dims] for query [dims], rows of aligned arrays, in the
  * first of the four lanes.  All lanes of a warp call it together.
  */
-template <bool PRODUCT>
+template <bool PRODUCT, int AHEAD = GV_AHEAD>
 static __device__ __forceinline__ float
 gv_quad_score(const float *query, const float *centroid, int dims)
 {
-	return dims % 4 == 0 ? gv_score_rows<PRODUCT, true>(query, centroid, dims) :
-		gv_score_rows<PRODUCT, false>(query, centroid, dims);
+	return dims % 4 == 0 ?
+		gv_score_rows<PRODUCT, true, AHEAD>(query, centroid, dims) :
+		gv_score_rows<PRODUCT, false, GV_AHEAD>(query, centroid, dims);
 }
 
 #endif							/* GV_SCORE_CUH */

@@ -152,7 +152,8 @@ place_batch(const GvCardModel *card, GvSearcher *searcher, GvSearcher *lane,
 	if (gv_gpu_near_fits(card, batch))
 	{
 		PLACE(near.d_halves, work, n * card->half_dims * sizeof(uint16_t));
-		PLACE(near.d_margins, work, n * sizeof(float));
+		batch->near.nparts = card->shape.chunks;
+		PLACE(near.d_squares, work, n * batch->near.nparts * sizeof(float2));
 		PLACE(near.d_least, work, n * gv_nruns(card->nlists) * sizeof(float));
 		batch->near.d_ways = (unsigned *) searcher->d_ways.memory;
 	}

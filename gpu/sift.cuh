@@ -8,8 +8,10 @@
  * a thread.  A bound follows from them: each of W warps sorts the smallest keys
  * of its lanes, and where each has j at or below some key, W j >= k items are,
  * so the largest of the warps' j-th keys is no less than the k-th of all.
+ * Warps take items in runs of 8, in turn, because good ones lie side by side.
  * What is not beyond the bound, about twice k of 8,192 in no order, goes to
- * shared memory, and each of those counts how many are before it.
+ * shared memory, and each of those counts how many are before it; where they
+ * are more, a tighter bound is found first.
  *
  * Ties are broken by id, which is fetched only for items within the bound, and
  * is waited for only after keys are compared.  Where more items pass than
@@ -23,6 +25,7 @@
 #ifndef GV_SIFT_CUH
 #define GV_SIFT_CUH
 
+#include "bisect.cuh"
 #include "select.cuh"
 
 #define GV_SIFT_THREADS		512
@@ -31,6 +34,8 @@
 #define GV_SIFT_OWN			(GV_SIFT_ROOM / GV_SIFT_THREADS)
 #define GV_SIFT_MOST		256		/* of k: a quarter of the room */
 #define GV_SIFT_NONE		0xFFFFFFFFu
+#define GV_SIFT_SPARE		256		/* beyond k, that counting is not too long for */
+#define GV_SIFT_RUN			8		/* items side by side that a warp takes */
 
 /* The block's shared memory; the first `count` items count. */
 struct GvSift
@@ -41,9 +46,21 @@ struct GvSift
 	int			places[GV_SIFT_ROOM];	/* number in the array */
 	uint32_t	ranks[GV_SIFT_ROOM];	/* keys before an item's */
 	uint32_t	same[GV_SIFT_ROOM]; /* items of a rank */
+	uint32_t	said[2][GV_WARP];	/* see GvTalk */
 	uint32_t	count;
 	uint32_t	tied;
 };
+
+/* Which of every GV_SIFT_THREADS items is this thread's? */
+static __device__ __forceinline__ int
+gv_sift_mine()
+{
+	int			warp = threadIdx.x / GV_WARP;
+	int			lane = threadIdx.x % GV_WARP;
+
+	return (lane / GV_SIFT_RUN * GV_SIFT_WARPS + warp) * GV_SIFT_RUN +
+		lane % GV_SIFT_RUN;
+}
 
 /*
  * A key that at least k items are not beyond, if there are k.  bounds is shared
@@ -98,7 +115,7 @@ gv_sift_put(GvSift &sift, uint32_t at, uint32_t key, int place)
 	}
 }
 
-/* Keys within the bound, those of item first + 512 r + thread. */
+/* Keys within the bound, those of item first + 512 r + this thread's. */
 template <int KEYS>
 static __device__ __forceinline__ void
 gv_sift_collect(const uint32_t (&keys)[KEYS], int first,
@@ -130,7 +147,7 @@ gv_sift_collect(const uint32_t (&keys)[KEYS], int first,
 	for (int r = 0; r < KEYS; r++)
 		if (keys[r] <= bound && keys[r] != GV_SIFT_NONE)
 			gv_sift_put(sift, at++, keys[r],
-						first + r * GV_SIFT_THREADS + (int) threadIdx.x);
+						first + r * GV_SIFT_THREADS + gv_sift_mine());
 }
 
 /* How many keys are before each item's?  All threads, a share each. */
@@ -194,6 +211,41 @@ gv_sift_tied(const GvSift &sift, uint32_t count, uint32_t i, uint32_t rank)
 	return rank;
 }
 
+/*
+ * Keep those items that a tighter bound lets pass, k or more.  Begins after a
+ * barrier and ends with one.
+ */
+static __device__ __forceinline__ void
+gv_sift_tighten(int k, GvSift &sift)
+{
+	GvTalk		talk = {sift.said, 0};
+	uint32_t	count = sift.count;
+	uint32_t	keys[GV_SIFT_OWN];
+	int			places[GV_SIFT_OWN];
+	GvLimit		limit = gv_find_bound([&](uint32_t i)
+	{
+		return sift.keys[i];
+	}, count, k, k / 8 + GV_WARP, talk);
+
+#pragma unroll
+	for (int r = 0; r < GV_SIFT_OWN; r++)
+	{
+		uint32_t	i = r * GV_SIFT_THREADS + threadIdx.x;
+
+		keys[r] = i < count ? sift.keys[i] : GV_SIFT_NONE;
+		places[r] = i < count ? sift.places[i] : 0;
+	}
+	__syncthreads();
+	if (threadIdx.x == 0)
+		sift.count = 0;
+	__syncthreads();
+#pragma unroll
+	for (int r = 0; r < GV_SIFT_OWN; r++)
+		if (keys[r] <= limit.key && keys[r] != GV_SIFT_NONE)
+			gv_sift_put(sift, atomicAdd(&sift.count, 1u), keys[r], places[r]);
+	__syncthreads();
+}
+
 /* Sort the items, and keep the first k.  Begins and ends with a barrier. */
 template <typename Source>
 static __device__ __forceinline__ void
@@ -206,9 +258,11 @@ gv_sift_settle(const Source &source, int k, GvSift &sift)
 	uint32_t	count;
 
 	__syncthreads();
-	count = min(sift.count, (uint32_t) GV_SIFT_ROOM);
-	if (count == 0)
+	if (sift.count == 0)
 		return;
+	if (sift.count > (uint32_t) k + GV_SIFT_SPARE)
+		gv_sift_tighten(k, sift);
+	count = sift.count;
 
 	/* 1. every thread has some of the items */
 #pragma unroll
@@ -381,7 +435,7 @@ gv_sift(const Source &source, int n, int k, GvSift &sift)
 #pragma unroll
 		for (int r = 0; r < KEYS; r++)
 		{
-			int			i = first + r * GV_SIFT_THREADS + (int) threadIdx.x;
+			int			i = first + r * GV_SIFT_THREADS + gv_sift_mine();
 
 			keys[r] = i < n ? source.key(i) : GV_SIFT_NONE;
 		}

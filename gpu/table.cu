@@ -15,11 +15,29 @@
 #define SLICE			512		/* dimensions in shared memory at a time */
 #define AHEAD			4		/* of a codeword, loaded as the query is */
 
+/* The sum of all threads' squares. */
+static __device__ __forceinline__ void
+put_squares(float2 *to, float2 mine)
+{
+	__shared__ float2 sums[THREADS / GV_WARP];
+	int			lane = threadIdx.x % GV_WARP;
+
+	mine = {gv_near_add(mine.x), gv_near_add(mine.y)};
+	if (lane == 0)
+		sums[threadIdx.x / GV_WARP] = mine;
+	__syncthreads();
+	if (threadIdx.x >= GV_WARP)
+		return;
+	mine = lane < THREADS / GV_WARP ? sums[lane] : make_float2(0.0f, 0.0f);
+	mine = {gv_near_add(mine.x), gv_near_add(mine.y)};
+	if (lane == 0)
+		*to = mine;
+}
+
 /*
  * Block (x, y): chunk x of query y, an entry of the table each thread.  Rows
  * beyond m are 0, so that the spare codes of the last chunk add nothing.  Of
- * batches whose lists are found by near.cu, the block behind the last chunk's
- * makes the half copy.
+ * batches whose lists are found by near.cu, each makes a part of the half copy.
  */
 static __global__ void __launch_bounds__(THREADS, 3)
 table_kernel(GvCardModel card, GvBatch batch)
@@ -37,16 +55,13 @@ table_kernel(GvCardModel card, GvBatch batch)
 		(int64_t) word * ndims;
 	const float *in = batch.in_queries + (int64_t) query * card.dims;
 	float	   *out = batch.d_queries + (int64_t) query * card.dims;
+	uint16_t   *halves = batch.near.d_halves == NULL ? NULL :
+		batch.near.d_halves + (int64_t) query * card.half_dims;
+	float2		squares = {0.0f, 0.0f};
 	float		ahead[AHEAD];
 	float		sum = 0.0f;
 
 	gv_step_begins();
-	if ((int) blockIdx.x == card.shape.chunks)
-	{
-		if (threadIdx.x < GV_WARP)
-			gv_near_halve(card, batch, query, in);
-		return;
-	}
 #pragma unroll
 	for (int d = 0; d < AHEAD; d++)
 		ahead[d] = d < ndims ? words[d] : 0.0f;
@@ -64,6 +79,8 @@ table_kernel(GvCardModel card, GvBatch batch)
 			slice[d - first] = x;
 			if (out != in)
 				out[d] = x;
+			if (halves != NULL)
+				halves[d] = gv_near_round(x, &squares);
 		}
 		__syncthreads();
 		if (first <= start && start + ndims <= last && ndims <= AHEAD)
@@ -82,6 +99,12 @@ table_kernel(GvCardModel card, GvBatch batch)
 	batch.d_tables[((int64_t) query * card.shape.chunks + blockIdx.x) * THREADS +
 				   threadIdx.x] =
 		__fmul_rn(card.metric == GV_IP ? -1.0f : -2.0f, sum);
+	if (halves == NULL)
+		return;
+	if (end == card.dims && end + (int) threadIdx.x < card.half_dims)
+		halves[end + threadIdx.x] = 0;
+	put_squares(batch.near.d_squares + (int64_t) query * batch.near.nparts +
+				blockIdx.x, squares);
 }
 
 /* d_queries, d_wanted and d_tables of a batch; d_halves if it has them. */
@@ -89,8 +112,7 @@ GvStatus
 gv_gpu_table(const GvCardModel *card, const GvBatch *batch,
 			 cudaStream_t stream)
 {
-	dim3		grid(card->shape.chunks + (batch->near.d_halves != NULL),
-					 batch->n);
+	dim3		grid(card->shape.chunks, batch->n);
 
 	GV_LAUNCH(table_kernel, grid, THREADS, 0, stream, *card, *batch);
 	return gv_cuda_status(cudaGetLastError());

@@ -226,7 +226,8 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most)
 	batch->near.d_halves = (uint16_t *)
 		on_card(NULL, sizeof(uint16_t) * most *
 				(size_t) bench->mirror->card.half_dims);
-	batch->near.d_margins = (float *) on_card(NULL, sizeof(float) * most);
+	batch->near.nparts = 1;
+	batch->near.d_squares = (float2 *) on_card(NULL, sizeof(float2) * most);
 	batch->near.d_least = (float *) on_card(NULL, sizeof(float) *
 											(size_t) most * gv_nruns(nlists));
 	batch->near.d_ways = (unsigned *) bench->searcher->d_ways.memory;
