@@ -171,7 +171,7 @@ gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 
 	if (!gv_refine_items_valid(&mirror->spec, items, n))
 		return GV_INVALID;
-	GV_TRY(gv_choose_device());
+	GV_TRY(gv_choose_device(mirror->spec.device));
 	for (int32_t i = 0; i < n; i++)
 		GV_TRY(need_page(mirror, gv_refine_item(items, mirror->spec.dims,
 												i)->address));
@@ -230,7 +230,7 @@ gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
 
 	if (mirror->spec.refine_slots == 0)
 		return GV_INVALID;
-	GV_TRY(gv_choose_device());
+	GV_TRY(gv_choose_device(mirror->spec.device));
 	raw = (uint8_t *) malloc(mirror->card.record_bytes);
 	if (raw == NULL)
 		return GV_NO_MEMORY;

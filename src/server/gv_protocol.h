@@ -353,7 +353,7 @@ typedef struct GvStatusReply
 {
 	uint64_t	instance;
 	char		device[128];
-	int64_t		memory;			/* budget of all mirrors, bytes */
+	int64_t		memory;			/* budgets of all devices, bytes */
 	int64_t		used;
 	int64_t		searches;		/* answered with results */
 	int64_t		batches;
@@ -376,7 +376,7 @@ typedef struct GvMirrorStatus
 	int32_t		nlists;
 	int32_t		nparents;
 	int32_t		refine_slots;
-	int32_t		unused;			/* 0 */
+	int32_t		device;			/* its number, as GvDevice has it */
 	int64_t		bytes;
 	int64_t		copies;			/* it holds, dead ones included */
 	int64_t		expected;		/* copies, when loading began */

@@ -11,16 +11,17 @@
 
 #define current(counter) __atomic_load_n(&gv_server.counter, __ATOMIC_RELAXED)
 
-/* A thread's means to search; they are large. */
+/* A thread's means to search on a device; they are large. */
 GvStatus
-gv_worker_open(GvWorker **worker)
+gv_worker_open(int32_t device, GvWorker **worker)
 {
 	GvWorker   *made = calloc(1, sizeof(GvWorker));
 	GvStatus	status;
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
-	status = gv_searcher(&made->searcher);
+	made->device = device;
+	status = gv_searcher(device, &made->searcher);
 	if (status != GV_OK)
 	{
 		free(made);
@@ -276,35 +277,39 @@ lock_mirror(GvHeldMirror *held, bool wait)
 	return pthread_rwlock_tryrdlock(&held->lock) == 0;
 }
 
-/*
- * Begin n <= GV_MAX_BATCH searches of one mirror, which stays locked until
- * they end, so that each answer's list states are those of what was searched.
- * False if the lock is not to be had at once and `wait` is false: nothing has
- * begun.  Else worker->held tells whether to call gv_session_finish; if not,
- * all have their answers.
- */
-bool
-gv_session_begin(GvWorker *worker, GvConnection **askers, int n, bool wait)
+/* The mirror that n searches want; NULL: they are all refused. */
+GvHeldMirror *
+gv_session_acquire(GvConnection **askers, int n)
 {
 	const GvSearchRequest *first = gv_payload(askers[0]);
 	GvRefusalCode refusal = GV_REFUSED_FAILED;
 	GvHeldMirror *held = NULL;
+
+	if (!gv_server_failed())
+		held = gv_mirrors_acquire(&first->key, 0, &refusal);
+	if (held == NULL)
+		refuse_all(askers, n, refusal);
+	return held;
+}
+
+/*
+ * Begin n <= GV_MAX_BATCH searches of a mirror of the worker's device, which
+ * was acquired for them.  It stays locked until they end, so that each
+ * answer's list states are those of what was searched.  False if the lock is
+ * not to be had at once and `wait` is false: nothing has begun.  Else
+ * worker->held tells whether to call gv_session_finish; if not, all have their
+ * answers, and the mirror is released.
+ */
+bool
+gv_session_begin(GvWorker *worker, GvHeldMirror *held, GvConnection **askers,
+				 int n, bool wait)
+{
 	GvStatus	status;
 	int			i;
 
 	worker->began_ns = gv_now_ns();
-	if (!gv_server_failed())
-		held = gv_mirrors_acquire(&first->key, 0, &refusal);
-	if (held == NULL)
-	{
-		refuse_all(askers, n, refusal);
-		return true;
-	}
 	if (!lock_mirror(held, wait))
-	{
-		gv_mirrors_release(held, 0);
 		return false;
-	}
 	worker->held = held;
 	worker->n = 0;
 	for (i = 0; i < n; i++)
