@@ -8,7 +8,7 @@
  *
  * A client speaks first and waits for the answer before it speaks again; to
  * give up it closes.  Every message is a GvMessage and `length` bytes.  The
- * first is a GvHello, which says what the client wants to be:
+ * first is a GvHello, within 5 seconds, which says what the client wants to be:
  *
  *	session		asks: GV_MSG_SEARCH, PING, STATUS
  *	loader		brings mirrors: GV_MSG_BEGIN, ARRAY, LISTS, REFINE, READY,

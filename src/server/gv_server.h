@@ -89,6 +89,7 @@ typedef struct GvConnection
 {
 	int			fd;
 	uint32_t	role;			/* GvRole; 0 before HELLO */
+	uint64_t	opened_ns;
 	uint64_t	number;			/* which, of all that there were */
 	bool		surplus;		/* there are too many: refuse it */
 	bool		ending;			/* close it once the answer is sent */

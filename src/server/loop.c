@@ -27,6 +27,8 @@
 #define BACKLOG			256
 #define ACCEPTS			64		/* at a time */
 #define PAUSE_MS		200		/* when no connection can be accepted */
+#define HELLO_MS		5000	/* that a client has to say who it is */
+#define LOOK_MS			500		/* how often we look for those who did not */
 
 static struct
 {
@@ -36,6 +38,8 @@ static struct
 	bool		paused;			/* not listening, for want of descriptors */
 	uint64_t	connections;	/* there were */
 	GvConnection *first;		/* of those that are here */
+	int			strangers;		/* of these, that said no hello yet */
+	uint64_t	look_ns;		/* when to look for those next */
 } loop = {.wake = -1};
 
 /* For the signal handler, which runs in this thread. */
@@ -166,6 +170,8 @@ static void
 close_connection(GvConnection *connection)
 {
 	forget(connection);
+	if (connection->role == 0)
+		loop.strangers--;
 	gv_connection_close(connection);
 	gv_count(connections, -1);
 	if (loop.paused)
@@ -197,6 +203,7 @@ add_connection(int fd)
 		return;
 	}
 	remember(connection);
+	loop.strangers++;
 	gv_count(connections, 1);
 	connection->surplus =
 		__atomic_load_n(&gv_server.connections, __ATOMIC_RELAXED) >
@@ -254,6 +261,8 @@ static void
 take_hello(GvConnection *connection)
 {
 	gv_session_hello(connection);
+	if (connection->role != 0)
+		loop.strangers--;
 	if (!gv_loop_answer(connection) || connection->role == GV_ROLE_SESSION)
 		return;
 	/* from its start on the thread owns the connection */
@@ -320,6 +329,40 @@ serve(GvConnection *connection)
 	}
 }
 
+/*
+ * Who connects takes one of a limited number of places, and is to say soon what
+ * for; nobody else is looked for, because sessions may be idle for days.
+ */
+static void
+drop_strangers(void)
+{
+	uint64_t	now;
+	GvConnection *connection;
+	GvConnection *next;
+
+	if (loop.strangers == 0 || (now = gv_now_ns()) < loop.look_ns)
+		return;
+	loop.look_ns = now + LOOK_MS * UINT64_C(1000000);
+	for (connection = loop.first; connection != NULL; connection = next)
+	{
+		next = connection->next;
+		if (connection->role == 0 &&
+			now - connection->opened_ns >= HELLO_MS * UINT64_C(1000000))
+			close_connection(connection);
+	}
+}
+
+/* How long to wait for clients, ms; -1: until one comes. */
+static int
+patience(void)
+{
+	if (gv_turns_busy())
+		return 0;
+	if (loop.paused)
+		return PAUSE_MS;
+	return loop.strangers > 0 ? LOOK_MS : -1;
+}
+
 /* A round: what clients want, and what the engine has done. */
 static void
 serve_events(const struct epoll_event *events, int n)
@@ -336,6 +379,7 @@ serve_events(const struct epoll_event *events, int n)
 			serve(what);
 	}
 	gv_turns_go_on();
+	drop_strangers();
 	if (n == 0 && loop.paused)
 		loop.paused = !watch(EPOLL_CTL_ADD, loop.listener, EPOLLIN,
 							 &loop.listener);
@@ -372,8 +416,7 @@ gv_loop_run(int listener)
 		/* no more events than searches that may wait */
 		int			room = gv_turns_room();
 		int			n = room == 0 ? 0 :
-			epoll_wait(loop.epoll, events, room,
-					   gv_turns_busy() ? 0 : loop.paused ? PAUSE_MS : -1);
+			epoll_wait(loop.epoll, events, room, patience());
 
 		if (n >= 0)
 			serve_events(events, n);
