@@ -95,7 +95,12 @@ extern thread_local int gv_emulated_device;
 struct gv_emulated_stream
 {
 	int			device;
+	bool		records;		/* events, now and then */
+	int64_t		unrecorded;		/* work since the last one, then */
 };
+
+/* Work of all streams that no event tells of, though others do. */
+extern int64_t gv_emulated_unrecorded;
 
 typedef struct gv_emulated_stream *cudaStream_t;
 typedef struct gv_emulated_event *cudaEvent_t;
@@ -104,7 +109,7 @@ typedef struct gv_emulated_event *cudaEvent_t;
 extern void gv_emulated_take(void *memory, size_t bytes);
 extern void gv_emulated_give(void *memory);
 
-/* Is this work for the device that is chosen?  Abort if not. */
+/* Work for a stream: is it of the device that is chosen?  Abort if not. */
 extern void gv_emulated_check_stream(cudaStream_t stream);
 
 /* ... and is no word of it a pointer to another device's memory? */
@@ -475,8 +480,16 @@ static inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return cu
 static inline cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaSuccess; }
 static inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { delete stream; return cudaSuccess; }
 static inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return cudaSuccess; }
-static inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return cudaSuccess; }
 static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int flags) { return cudaSuccess; }
+
+static inline cudaError_t
+cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+	gv_emulated_unrecorded -= stream->unrecorded;
+	stream->unrecorded = 0;
+	stream->records = true;
+	return cudaSuccess;
+}
 
 static inline cudaError_t
 cudaStreamBeginCapture(cudaStream_t stream, int mode)
@@ -526,7 +539,7 @@ cudaGraphExecDestroy(cudaGraphExec_t graph)
 static inline cudaError_t
 cudaStreamCreateWithFlags(cudaStream_t *stream, int flags)
 {
-	*stream = new gv_emulated_stream {gv_emulated_device};
+	*stream = new gv_emulated_stream {gv_emulated_device, false, 0};
 	return cudaSuccess;
 }
 

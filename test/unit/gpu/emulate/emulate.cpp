@@ -27,6 +27,7 @@ dim3		blockIdx;
 dim3		blockDim;
 dim3		gridDim;
 int64_t		gv_emulated_fault;
+int64_t		gv_emulated_unrecorded;
 thread_local int gv_emulated_device;
 cudaGraph_t	gv_emulated_capture;
 
@@ -267,8 +268,12 @@ gv_emulated_give(void *memory)
 void
 gv_emulated_check_stream(cudaStream_t stream)
 {
-	if (stream != NULL && stream->device != gv_emulated_device)
+	if (stream == NULL)
+		return;
+	if (stream->device != gv_emulated_device)
 		break_rule("work in another device's stream");
+	stream->unrecorded += stream->records;
+	gv_emulated_unrecorded += stream->records;
 }
 
 void
