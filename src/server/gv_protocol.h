@@ -74,7 +74,9 @@ typedef enum GvMessageType
 								 * lists first .. first + count - 1 */
 	GV_MSG_BLOCKS,				/* GvRangeRequest: lists first .. first + count
 								 * - 1; OK: pieces as in LISTS, of as many of
-								 * these lists as fit, at least one */
+								 * these lists as fit, at least one.  An answer
+								 * with one piece alone may have a part of the
+								 * list; its rest begins behind the piece */
 	GV_MSG_REFINE,				/* GvListsRequest with npieces items, then
 								 * GvRefineItems, gv_refine_stride apart; OK:
 								 * nothing */
@@ -267,8 +269,11 @@ typedef struct GvKeyRequest
 typedef struct GvRangeRequest
 {
 	GvMirrorKey key;
-	int32_t		first;
+	int32_t		first;			/* list */
 	int32_t		count;
+	int32_t		block;			/* of BLOCKS: of list `first`, its blocks from
+								 * this one on; else 0 */
+	int32_t		unused;			/* 0 */
 } GvRangeRequest;
 
 /* A GvBuilderSpec on its way. */
