@@ -237,9 +237,13 @@ extern void gv_worker_close(GvWorker *worker);
 extern void gv_session_hello(GvConnection *connection);
 extern void gv_session_status(GvConnection *connection);
 extern bool gv_session_check(GvConnection *connection);
-extern GvHeldMirror *gv_session_acquire(GvConnection **askers, int n);
-extern bool gv_session_begin(GvWorker *worker, GvHeldMirror *held,
-							 GvConnection **askers, int n, bool wait);
+extern GvHeldMirror *gv_session_acquire(const GvConnection *asker,
+										GvRefusalCode *refusal);
+extern bool gv_session_lock(GvHeldMirror *held, bool wait);
+extern void gv_session_refuse(GvConnection **askers, int n,
+							  GvRefusalCode code);
+extern void gv_session_begin(GvWorker *worker, GvHeldMirror *held,
+							 GvConnection **askers, int n);
 extern void gv_session_finish(GvWorker *worker);
 
 /* turns.c: searches that wait, and batches that are under way. */

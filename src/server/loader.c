@@ -57,19 +57,24 @@ need_worker(GvWorker **worker, int32_t device)
 static void
 search(GvConnection *connection, GvWorker **worker)
 {
+	GvRefusalCode refusal;
 	GvHeldMirror *held;
 	GvStatus	status;
 
 	if (!gv_session_check(connection))
 		return;
 	connection->whole_ns = gv_now_ns();
-	held = gv_session_acquire(&connection, 1);
+	held = gv_session_acquire(connection, &refusal);
 	if (held == NULL)
+	{
+		gv_session_refuse(&connection, 1, refusal);
 		return;
+	}
 	status = need_worker(worker, held->spec.device);
 	if (status == GV_OK)
 	{
-		(void) gv_session_begin(*worker, held, &connection, 1, true);
+		(void) gv_session_lock(held, true);
+		gv_session_begin(*worker, held, &connection, 1);
 		if ((*worker)->held != NULL)
 			gv_session_finish(*worker);
 	}

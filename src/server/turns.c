@@ -13,7 +13,6 @@
 #include "server/gv_server.h"
 
 #include <signal.h>
-#include <string.h>
 
 #define MOST_REPLY		(64 * 1024 * 1024)	/* bytes of a batch's answers */
 #define TURNS			2		/* of a device */
@@ -169,20 +168,64 @@ finish_oldest(Lane *lane)
 	send_answers(turn->askers, turn->n);
 }
 
-/* Begin what a turn has, for a mirror of the lane's device. */
-static void
-begin_turn(Lane *lane, Turn *turn, GvHeldMirror *held)
+/*
+ * Lock a mirror of the lane's device.  If somebody wants to change it, the
+ * lane's batches, which are all that have it, must end first; and if others
+ * are under way then, we come back later: false.
+ */
+static bool
+lock_mirror(Lane *lane, GvHeldMirror *held)
 {
-	if (!gv_session_begin(turn->worker, held, turn->askers, turn->n,
-						  lane->under_way == 0))
+	if (gv_session_lock(held, false))
+		return true;
+	while (lane->under_way > 0)
+		finish_oldest(lane);
+	searching = 1;
+	return gv_session_lock(held, turns.under_way == 0);
+}
+
+/* All searches of the mirror that the i-th in the queue wants are refused. */
+static void
+refuse_batch(int i, GvRefusalCode refusal)
+{
+	GvConnection *askers[GV_MAX_BATCH];
+	int			n = take_batch(i, askers);
+
+	searching = turns.under_way > 0;
+	gv_session_refuse(askers, n, refusal);
+	send_answers(askers, n);
+}
+
+/*
+ * Begin the search that is i-th in the queue, and all that go with it; false
+ * if they have to wait.
+ */
+static bool
+begin_batch(int i)
+{
+	GvRefusalCode refusal;
+	GvHeldMirror *held = gv_session_acquire(turns.queue[i], &refusal);
+	Lane	   *lane;
+	Turn	   *turn;
+
+	if (held == NULL)
 	{
-		/* somebody wants to change the mirror, which only this lane has */
-		while (lane->under_way > 0)
-			finish_oldest(lane);
-		searching = 1;
-		(void) gv_session_begin(turn->worker, held, turn->askers, turn->n,
-								true);
+		refuse_batch(i, refusal);
+		return true;
 	}
+	lane = &turns.lanes[held->spec.device];
+	/* the mirror may be elsewhere than when the search came */
+	if (lane->under_way == TURNS)
+		finish_oldest(lane);
+	searching = 1;
+	if (!lock_mirror(lane, held))
+	{
+		gv_mirrors_release(held, 0);
+		return false;
+	}
+	turn = &lane->turns[(lane->oldest + lane->under_way) % TURNS];
+	turn->n = take_batch(i, turn->askers);
+	gv_session_begin(turn->worker, held, turn->askers, turn->n);
 	if (turn->worker->held != NULL)
 	{
 		lane->under_way++;
@@ -193,38 +236,7 @@ begin_turn(Lane *lane, Turn *turn, GvHeldMirror *held)
 		searching = turns.under_way > 0;
 		send_answers(turn->askers, turn->n);
 	}
-}
-
-/* Begin the search that is i-th in the queue, and all that go with it. */
-static void
-begin_batch(int i)
-{
-	GvConnection *askers[GV_MAX_BATCH];
-	GvHeldMirror *held;
-	Lane	   *lane;
-	Turn	   *turn;
-	int			n;
-
-	searching = 1;
-	if (gv_loop_stops())
-		return;
-	n = take_batch(i, askers);
-	held = gv_session_acquire(askers, n);
-	if (held == NULL)
-	{
-		searching = turns.under_way > 0;
-		send_answers(askers, n);
-		return;
-	}
-	lane = &turns.lanes[held->spec.device];
-	/* the mirror may be elsewhere than when the search came */
-	if (lane->under_way == TURNS)
-		finish_oldest(lane);
-	searching = 1;
-	turn = &lane->turns[(lane->oldest + lane->under_way) % TURNS];
-	memcpy(turn->askers, askers, (size_t) n * sizeof(*askers));
-	turn->n = n;
-	begin_turn(lane, turn, held);
+	return true;
 }
 
 /* Begin all that has a free turn on its device. */
@@ -233,11 +245,17 @@ begin_batches(void)
 {
 	int			i = 0;
 
-	while (i < turns.queued && !gv_loop_stops())
-		if (turns.lanes[turns.queue[i]->device].under_way < TURNS)
-			begin_batch(i);
-		else
+	while (i < turns.queued)
+	{
+		/* whoever stops us from here on does not wait for the engine */
+		searching = 1;
+		if (gv_loop_stops())
+			return;
+		if (turns.lanes[turns.queue[i]->device].under_way == TURNS ||
+			!begin_batch(i))
 			i++;
+	}
+	searching = turns.under_way > 0;
 }
 
 /*

@@ -177,9 +177,11 @@ is_verified('refined_e',
 		"error|||1 refine records are not in gpuvecd's mirror as they are on pages"),
 	'a spoilt record');
 
-# a list that is longer than a message: a copy near its end
+# a list that is longer than a message: a copy near its end; with little memory
+# the sample is small, and training short
 $node->safe_psql(
 	'postgres', q{
+	SET maintenance_work_mem = '4MB';
 	CREATE TABLE long (id int, e real[]);
 	INSERT INTO long SELECT g, array_fill((g % 50)::real, ARRAY[983]) || g::real
 	FROM generate_series(1, 36000) AS g;

@@ -51,9 +51,12 @@ check_memory(int fd, int64_t evictions)
 	free(status);
 }
 
-/* Each client's searches go to one device, and to the other, all at once. */
+/*
+ * Each client's searches go to one device, and to the other, all at once, while
+ * lists are replaced by what they are.
+ */
 static void
-check_together(const TestServer *server, const GvMirrorKey *keys,
+check_together(const TestServer *server, int loader, const GvMirrorKey *keys,
 			   const TestIndex *index)
 {
 	int			fds[NCLIENTS];
@@ -63,13 +66,15 @@ check_together(const TestServer *server, const GvMirrorKey *keys,
 
 	for (i = 0; i < NCLIENTS; i++)
 		fds[i] = client_open(server, GV_ROLE_SESSION);
-	for (round = 0; round < 6; round++)
+	for (round = 0; round < 60; round++)
 	{
 		for (i = 0; i < NCLIENTS; i++)
 		{
 			searches[i] = make_search(&keys[(i + round) % 3], index);
 			CHECK(search_send(fds[i], &searches[i]), "send");
 		}
+		CHECK(load_piece(loader, &keys[round % 2], index, round, 0,
+						 index->lists[round].nblocks, 0) == 0, "a piece");
 		for (i = 0; i < NCLIENTS; i++)
 		{
 			int			got = search_receive(fds[i], index, &searches[i]);
@@ -97,7 +102,7 @@ test_places(const TestServer *server, const TestIndex *index)
 	CHECK(device_of(loader, &keys[0]) == 3 && device_of(loader, &keys[1]) == 5,
 		  "devices %d and %d", device_of(loader, &keys[0]),
 		  device_of(loader, &keys[1]));
-	check_together(server, keys, index);
+	check_together(server, loader, keys, index);
 	check_memory(loader, 0);
 	got = load_begin(loader, &keys[2], index);
 	CHECK(got == GV_REFUSED_NO_MEMORY, "while both are young: %d", got);
