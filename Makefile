@@ -122,8 +122,10 @@ SERVER_OBJS = \
 	src/server/mirrors.o \
 	src/server/pieces.o \
 	src/server/readback.o \
+	src/server/room.o \
 	src/server/session.o \
-	src/server/trial.o
+	src/server/trial.o \
+	src/server/turns.o
 
 GPUVECD_OBJS = $(ENGINE_OBJS) $(CPU_OBJS) $(MIRROR_OBJS) $(PROTOCOL_OBJS) \
 	$(SERVER_OBJS)

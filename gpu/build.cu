@@ -65,6 +65,7 @@ cuda_size(const GvBuilderSpec *spec)
 static void
 cuda_drop(GvBuilder *builder)
 {
+	(void) gv_choose_device(builder->spec.device);
 	if (builder->stream != NULL)
 		(void) cudaStreamSynchronize(builder->stream);
 	gv_targets_drop(&builder->lists);
@@ -134,7 +135,7 @@ make_memory(GvBuilder *builder, const float *mean)
 	int			most;
 	int			device;
 
-	GV_TRY(gv_choose_device());
+	GV_TRY(gv_choose_device(builder->spec.device));
 	GV_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &most));
 	GV_CUDA_TRY(cudaStreamCreateWithPriority(&builder->stream,
 											 cudaStreamNonBlocking, least));
@@ -230,7 +231,7 @@ cuda_put_rows(GvBuilder *builder, GvRows kind, const float *rows, int32_t n)
 		return GV_INVALID;
 	if (n == 0)
 		return GV_OK;
-	GV_TRY(gv_choose_device());
+	GV_TRY(gv_choose_device(builder->spec.device));
 	d_rows = kind == GV_SAMPLE ?
 		builder->d_sample + builder->nsample * dims :
 		builder->d_queries + builder->nqueries * dims;
@@ -297,7 +298,7 @@ cuda_get_array(GvBuilder *builder, GvArray array, int64_t first, int64_t n,
 		memcpy(values, from + 4 * first, 4 * n);
 		return GV_OK;
 	}
-	GV_TRY(gv_choose_device());
+	GV_TRY(gv_choose_device(builder->spec.device));
 	GV_CUDA_TRY(cudaMemcpyAsync(values, d_array + first, 4 * n,
 								cudaMemcpyDeviceToHost, builder->stream));
 	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
@@ -433,7 +434,7 @@ cuda_encode(GvBuilder *builder, const float *rows, int32_t n,
 	if (!gv_builder_can_encode(&builder->spec, &builder->trained, n,
 							   encoded) || !gv_is_finite(rows, values))
 		return GV_INVALID;
-	GV_TRY(gv_choose_device());
+	GV_TRY(gv_choose_device(builder->spec.device));
 	GV_TRY(gv_buffer_need(&builder->d_in, values * sizeof(float)));
 	d_rows = (float *) builder->d_in.memory;
 	GV_TRY(bring_rows(builder, rows, n, d_rows));
@@ -448,7 +449,7 @@ cuda_encode_sample(GvBuilder *builder, int64_t first, int32_t n,
 	if (!gv_builder_can_encode(&builder->spec, &builder->trained, n,
 							   encoded) || first > builder->nsample - n)
 		return GV_INVALID;
-	GV_TRY(gv_choose_device());
+	GV_TRY(gv_choose_device(builder->spec.device));
 	return encode(builder, builder->d_sample + first * builder->spec.dims, n,
 				  encoded, stop);
 }

@@ -1,29 +1,35 @@
 /*
  * device.cu
- *		The card that is used, and memory that grows.
+ *		The cards that are used, and memory that grows.
  */
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 
 #include "gv_cuda.h"
 
-#define KEPT_SHARE		0.1		/* of the card's memory, for searches */
+#define KEPT_SHARE		0.1		/* of a card's memory, for searches */
 
-/* A thread's calls go to card 0 unless it says otherwise. */
-static int	chosen_device;
-static size_t most_shared;
-
-GvStatus
-gv_choose_device(void)
+/* What is known of a device. */
+struct Card
 {
-	return gv_cuda_status(cudaSetDevice(chosen_device));
+	int			number;			/* as CUDA has it */
+	size_t		most_shared;	/* bytes a block of threads may have */
+};
+
+static Card cards[GV_MAX_DEVICES];
+
+/* A thread's calls go to this card from now on, until it says otherwise. */
+GvStatus
+gv_choose_device(int32_t device)
+{
+	return gv_cuda_status(cudaSetDevice(cards[device].number));
 }
 
 /* Bytes of shared memory that a block of threads may have. */
 size_t
-gv_most_shared(void)
+gv_most_shared(int32_t device)
 {
-	return most_shared;
+	return cards[device].most_shared;
 }
 
 /* Grow a searcher's buffer; what it held is lost. */
@@ -53,43 +59,132 @@ gv_buffer_free(GvBuffer *buffer)
 	buffer->bytes = 0;
 }
 
-/* The first of the devices named, "" = 0. */
-GvStatus
-gv_gpu_open(const char *devices, GvDevice *device)
+/* What every other kernel was compiled for, too. */
+static __global__ void
+nothing_kernel()
+{
+}
+
+/*
+ * Look at a card, and say what it is or, in the place of its name, why it
+ * cannot be used.
+ */
+static GvStatus
+inspect(int number, GvDevice *device, Card *card)
 {
 	cudaDeviceProp properties;
+	cudaFuncAttributes attributes;
 	size_t		nfree;
 	size_t		total;
-	char	   *end;
-	long		number = strtol(devices, &end, 10);
-	int			count = 0;
-	cudaError_t error = cudaGetDeviceCount(&count);
+	cudaError_t error = cudaGetDeviceProperties(&properties, number);
 
-	device->memory = 0;
-	if (error == cudaSuccess && number >= 0 && number < count &&
-		(*end == 0 || *end == ','))
-		error = cudaSetDevice(chosen_device = (int) number);
-	else if (error == cudaSuccess)
-		error = cudaErrorInvalidDevice;
 	if (error == cudaSuccess)
-		error = cudaGetDeviceProperties(&properties, (int) number);
+		error = cudaSetDevice(number);
+	if (error == cudaSuccess)
+		error = cudaFuncGetAttributes(&attributes, nothing_kernel);
 	if (error == cudaSuccess)
 		error = cudaMemGetInfo(&nfree, &total);
 	if (error != cudaSuccess)
 	{
-		snprintf(device->name, sizeof(device->name), "%s",
+		snprintf(device->name, sizeof(device->name), "card %d: %s", number,
 				 cudaGetErrorString(error));
-		(void) cudaGetLastError();
-		return GV_FAILED;
+		return gv_cuda_status(error);
 	}
-	most_shared = properties.sharedMemPerBlockOptin;
+	card->number = number;
+	card->most_shared = properties.sharedMemPerBlockOptin;
+	device->number = number;
 	device->memory = (int64_t) (nfree - KEPT_SHARE * total);
 	if (device->memory <= 0)
 	{
 		snprintf(device->name, sizeof(device->name),
-				 "%.80s has no memory left", properties.name);
+				 "card %d: %.80s has no memory left", number,
+				 properties.name);
 		return GV_NO_MEMORY;
 	}
 	snprintf(device->name, sizeof(device->name), "%.120s", properties.name);
 	return GV_OK;
+}
+
+/*
+ * All cards that can be used; none: why the last could not, but rather for
+ * want of memory, which may come.
+ */
+static GvStatus
+open_all(int count, GvDevice *found, int32_t *nfound)
+{
+	GvStatus	status = GV_FAILED;
+	GvDevice	reason = {};
+	int32_t		n = 0;
+
+	for (int number = 0; number < count && n < GV_MAX_DEVICES; number++)
+	{
+		GvStatus	one = inspect(number, &found[n], &cards[n]);
+
+		if (one == GV_OK)
+		{
+			n++;
+			continue;
+		}
+		/* others may need what looking at it took */
+		(void) cudaDeviceReset();
+		(void) cudaGetLastError();
+		if (status != GV_NO_MEMORY)
+		{
+			status = one;
+			reason = found[n];
+		}
+		memset(&found[n], 0, sizeof(found[n]));
+	}
+	*nfound = n;
+	if (n > 0)
+		return GV_OK;
+	found[0] = reason;
+	return status;
+}
+
+/* The cards of a list, all of them. */
+static GvStatus
+open_listed(int count, const int32_t *numbers, int32_t n, GvDevice *found)
+{
+	for (int32_t i = 0; i < n; i++)
+	{
+		GvStatus	status = GV_FAILED;
+
+		if (numbers[i] >= count)
+			snprintf(found[i].name, sizeof(found[i].name),
+					 "there is no card %d", numbers[i]);
+		else
+			status = inspect(numbers[i], &found[i], &cards[i]);
+		if (status != GV_OK)
+		{
+			found[0] = found[i];
+			return status;
+		}
+	}
+	return GV_OK;
+}
+
+/* See gv_mirrors_open. */
+GvStatus
+gv_gpu_open(const char *devices, GvDevice *found, int32_t *nfound)
+{
+	int32_t		numbers[GV_MAX_DEVICES];
+	int32_t		n = gv_parse_devices(devices, numbers);
+	const char *wrong = n < 0 ? "malformed list of devices" : NULL;
+	int			count = 0;
+	cudaError_t error = cudaGetDeviceCount(&count);
+
+	if (error != cudaSuccess)
+	{
+		wrong = cudaGetErrorString(error);
+		(void) cudaGetLastError();
+	}
+	if (wrong != NULL)
+	{
+		snprintf(found->name, sizeof(found->name), "%s", wrong);
+		return GV_FAILED;
+	}
+	*nfound = n;
+	return n > 0 ? open_listed(count, numbers, n, found) :
+		open_all(count, found, nfound);
 }

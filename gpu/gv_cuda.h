@@ -48,7 +48,7 @@ gv_cuda_status(cudaError_t error)
 	(GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, *(card), *(batch)), \
 	 cudaSuccess)
 #define GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, ...) \
-	gv_emulate_launch(grid, threads, shared_bytes, kernel, __VA_ARGS__)
+	gv_emulate_launch(grid, threads, shared_bytes, stream, kernel, __VA_ARGS__)
 #define GV_SHARED(name)		uint4 *name = gv_emulated_shared()
 #endif
 
@@ -253,9 +253,10 @@ gv_carve(size_t *next, size_t bytes)
 }
 
 /* device.cu */
-extern GvStatus gv_gpu_open(const char *devices, GvDevice *device);
-extern size_t gv_most_shared(void);
-extern GvStatus gv_choose_device(void);
+extern GvStatus gv_gpu_open(const char *devices, GvDevice *found,
+							int32_t *nfound);
+extern size_t gv_most_shared(int32_t device);
+extern GvStatus gv_choose_device(int32_t device);
 extern GvStatus gv_buffer_need(GvBuffer *buffer, size_t bytes);
 extern void gv_buffer_free(GvBuffer *buffer);
 
@@ -358,6 +359,7 @@ struct GvReplay
 
 struct GvSearcher
 {
+	int32_t		device;
 	cudaStream_t stream;
 	int			nsms;
 	bool		overlap;		/* of batches */
@@ -462,10 +464,11 @@ extern void gv_gpu_halves_drop(GvMirror *mirror);
 extern GvStatus gv_gpu_put_halves(GvMirror *mirror, int64_t first, int64_t n);
 
 /* search.cu */
-extern GvStatus gv_gpu_searcher(GvSearcher **searcher);
+extern GvStatus gv_gpu_searcher(int32_t device, GvSearcher **searcher);
 extern void gv_gpu_searcher_drop(GvSearcher *searcher);
 extern GvStatus gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror,
 							 GvSearch *searches, int32_t n);
+extern bool gv_gpu_done(GvSearcher *searcher);
 extern GvStatus gv_gpu_finish(GvSearcher *searcher);
 
 /* records.cu: refine records of a mirror */

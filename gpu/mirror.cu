@@ -63,7 +63,7 @@ table_fits(const GvMirrorSpec *spec)
 	GvBlockShape shape = gv_block_shape(spec->m);
 
 	return gv_table_floats(&shape) * sizeof(float) + GV_SCAN_OWN <=
-		gv_most_shared();
+		gv_most_shared(spec->device);
 }
 
 /*
@@ -141,7 +141,7 @@ gv_gpu_create(const GvMirrorSpec *spec, GvMirror **mirror)
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
-	status = table_fits(spec) ? gv_choose_device() : GV_NO_MEMORY;
+	status = table_fits(spec) ? gv_choose_device(spec->device) : GV_NO_MEMORY;
 	if (status == GV_OK)
 		status = make_memory(made);
 	if (status == GV_OK)
@@ -161,6 +161,7 @@ gv_gpu_create(const GvMirrorSpec *spec, GvMirror **mirror)
 void
 gv_gpu_drop(GvMirror *mirror)
 {
+	(void) gv_choose_device(mirror->spec.device);
 	if (mirror->stream != NULL)
 	{
 		(void) cudaStreamSynchronize(mirror->stream);
@@ -254,7 +255,7 @@ gv_gpu_put_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 		mirror->checked = false;
 		return GV_OK;
 	}
-	GV_TRY(gv_choose_device());
+	GV_TRY(gv_choose_device(mirror->spec.device));
 	for (int64_t done = 0; done < n;)
 	{
 		int64_t		some = n - done;
@@ -292,7 +293,7 @@ gv_gpu_get_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 		memcpy(values, mirror->starts + first, n * 4);
 	if (array == GV_PARENTS || array == GV_STARTS)
 		return GV_OK;
-	GV_TRY(gv_choose_device());
+	GV_TRY(gv_choose_device(mirror->spec.device));
 	GV_CUDA_TRY(cudaMemcpyAsync(values, d_array + first, n * 4,
 								cudaMemcpyDeviceToHost, mirror->stream));
 	return gv_cuda_status(cudaStreamSynchronize(mirror->stream));
@@ -431,7 +432,7 @@ gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 		return GV_INVALID;
 
 	/* 1. everything that can fail for want of memory */
-	GV_TRY(gv_choose_device());
+	GV_TRY(gv_choose_device(mirror->spec.device));
 	GV_TRY(note_blocks(list, piece->first + n));
 	GV_TRY(gv_staging_take(mirror, way.bytes, &offset));
 	GV_TRY(make_room(mirror, list, piece->first + n, piece->first));
@@ -479,7 +480,7 @@ gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block, GvBlock *view)
 	if (list < 0 || list >= mirror->spec.nlists || block < 0 ||
 		(uint32_t) block >= mirror->lists[list].nblocks)
 		return GV_INVALID;
-	GV_TRY(gv_choose_device());
+	GV_TRY(gv_choose_device(mirror->spec.device));
 	GV_CUDA_TRY(cudaMemcpyAsync(mirror->raw, mirror->lists[list].d_blocks +
 								(int64_t) block * shape->block_bytes,
 								shape->block_bytes, cudaMemcpyDeviceToHost,
@@ -522,5 +523,6 @@ extern "C" const GvMirrorBackend gv_cuda_mirrors = {
 	.searcher = gv_gpu_searcher,
 	.searcher_drop = gv_gpu_searcher_drop,
 	.begin = gv_gpu_begin,
+	.done = gv_gpu_done,
 	.finish = gv_gpu_finish
 };

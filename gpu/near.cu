@@ -110,7 +110,7 @@ gv_gpu_near(const GvCardModel *card, const GvBatch *batch,
 GvStatus
 gv_gpu_near_ways(GvSearcher *searcher, uint32_t ways[GV_NEAR_WAYS])
 {
-	GV_TRY(gv_choose_device());
+	GV_TRY(gv_choose_device(searcher->device));
 	GV_CUDA_TRY(cudaMemcpyAsync(ways, searcher->d_ways.memory,
 								GV_NEAR_WAYS * sizeof(uint32_t),
 								cudaMemcpyDeviceToHost, searcher->stream));

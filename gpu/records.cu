@@ -162,21 +162,16 @@ record_kernel(GvCardModel card, int n, const uint8_t *items, int stride)
 		record[sizeof(GvCardRecord) + d] = item->codes[d];
 }
 
-/* See gv_mirror_put_refine. */
-GvStatus
-gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
+/* Put items in, up to the first failure. */
+static GvStatus
+put_items(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 {
 	size_t		stride = gv_refine_stride(mirror->spec.dims);
 	size_t		offset;
 
-	if (!gv_refine_items_valid(&mirror->spec, items, n))
-		return GV_INVALID;
-	GV_TRY(gv_choose_device());
 	for (int32_t i = 0; i < n; i++)
 		GV_TRY(need_page(mirror, gv_refine_item(items, mirror->spec.dims,
 												i)->address));
-	if (n == 0)
-		return GV_OK;
 	GV_TRY(gv_staging_take(mirror, (n * stride + 255) / 256 * 256, &offset));
 	memcpy(mirror->staging.memory + offset, items, n * stride);
 	GV_CUDA_TRY(cudaMemcpyAsync(mirror->staging.d_memory + offset,
@@ -185,8 +180,25 @@ gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 	GV_LAUNCH(record_kernel, (n + THREADS / GV_WARP - 1) / (THREADS / GV_WARP),
 			  THREADS, 0, mirror->stream, mirror->card, n,
 			  mirror->staging.d_memory + offset, (int) stride);
-	GV_CUDA_TRY(cudaGetLastError());
-	return gv_mirror_changed(mirror);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* See gv_mirror_put_refine. */
+GvStatus
+gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
+{
+	GvStatus	status;
+	GvStatus	noted;
+
+	if (!gv_refine_items_valid(&mirror->spec, items, n))
+		return GV_INVALID;
+	if (n == 0)
+		return GV_OK;
+	GV_TRY(gv_choose_device(mirror->spec.device));
+	status = put_items(mirror, items, n);
+	/* pages may have come, though no item did: searches wait for these, too */
+	noted = gv_mirror_changed(mirror);
+	return status != GV_OK ? status : noted;
 }
 
 /* The record at an address into an item that is all zero; if there is one. */
@@ -230,7 +242,7 @@ gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
 
 	if (mirror->spec.refine_slots == 0)
 		return GV_INVALID;
-	GV_TRY(gv_choose_device());
+	GV_TRY(gv_choose_device(mirror->spec.device));
 	raw = (uint8_t *) malloc(mirror->card.record_bytes);
 	if (raw == NULL)
 		return GV_NO_MEMORY;

@@ -39,29 +39,30 @@
 #define MOST_REPLAYED	64
 #define MOST_SELECT		2048	/* beyond, selections are sorts: no graphs */
 
-/* A lane, and the second one if `lanes` is 2. */
+/* A lane on a device, and the second one if `lanes` is 2. */
 static GvStatus
-make_lanes(int lanes, GvSearcher **searcher)
+make_lanes(int32_t device, int lanes, GvSearcher **searcher)
 {
 	GvSearcher *made = (GvSearcher *) calloc(1, sizeof(GvSearcher));
-	int			device;
+	int			number;
 	int			major = 0;
 	GvStatus	status;
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
+	made->device = device;
 	made->in.pinned = true;
 	made->out.pinned = true;
-	status = gv_choose_device();
+	status = gv_choose_device(device);
 	if (status == GV_OK)
 		status = gv_cuda_status(cudaStreamCreateWithFlags(&made->stream,
 														  cudaStreamNonBlocking));
 	if (status == GV_OK)
-		status = gv_cuda_status(cudaGetDevice(&device));
+		status = gv_cuda_status(cudaGetDevice(&number));
 	if (status == GV_OK)
 		status = gv_cuda_status(cudaDeviceGetAttribute(&made->nsms,
 													   cudaDevAttrMultiProcessorCount,
-													   device));
+													   number));
 	if (status == GV_OK)
 		status = gv_buffer_need(&made->d_ways, GV_NEAR_WAYS * sizeof(unsigned));
 	if (status == GV_OK)
@@ -71,10 +72,10 @@ make_lanes(int lanes, GvSearcher **searcher)
 	if (status == GV_OK)
 		status = gv_cuda_status(cudaDeviceGetAttribute(&major,
 													   cudaDevAttrComputeCapabilityMajor,
-													   device));
+													   number));
 	made->overlap = major >= 9;
 	if (status == GV_OK && lanes > 1)
-		status = make_lanes(lanes - 1, &made->beside);
+		status = make_lanes(device, lanes - 1, &made->beside);
 	if (status != GV_OK)
 	{
 		gv_gpu_searcher_drop(made);
@@ -86,14 +87,15 @@ make_lanes(int lanes, GvSearcher **searcher)
 
 /* See gv_searcher. */
 GvStatus
-gv_gpu_searcher(GvSearcher **searcher)
+gv_gpu_searcher(int32_t device, GvSearcher **searcher)
 {
-	return make_lanes(2, searcher);
+	return make_lanes(device, 2, searcher);
 }
 
 void
 gv_gpu_searcher_drop(GvSearcher *searcher)
 {
+	(void) gv_choose_device(searcher->device);
 	if (searcher->beside != NULL)
 		gv_gpu_searcher_drop(searcher->beside);
 	gv_gpu_replays_drop(searcher);
@@ -455,12 +457,12 @@ gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 {
 	GvStatus	status;
 
-	if (!check_starts(mirror))
+	if (!check_starts(mirror) || mirror->spec.device != searcher->device)
 		return GV_INVALID;
 	for (int32_t i = 0; i < n; i++)
 		if (searches[i].bounded && mirror->card.refine_slots == 0)
 			return GV_INVALID;
-	GV_TRY(gv_choose_device());
+	GV_TRY(gv_choose_device(searcher->device));
 	GV_TRY(prepare(searcher, mirror, searches, n));
 	if (searcher->version != mirror->version)
 	{
@@ -479,6 +481,15 @@ gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	searcher->searches = searches;
 	searcher->n = n;
 	return GV_OK;
+}
+
+/* See gv_mirror_done; what has failed is done, and finish will say so. */
+bool
+gv_gpu_done(GvSearcher *searcher)
+{
+	return cudaStreamQuery(searcher->stream) != cudaErrorNotReady &&
+		(!searcher->both ||
+		 cudaStreamQuery(searcher->beside->stream) != cudaErrorNotReady);
 }
 
 /* See gv_mirror_finish. */

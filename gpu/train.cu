@@ -146,7 +146,7 @@ gv_gpu_train(GvBuilder *builder, const GvStop *stop)
 	const GvBuilderSpec *spec = &builder->spec;
 	int32_t		found;
 
-	GV_TRY(gv_choose_device());
+	GV_TRY(gv_choose_device(builder->spec.device));
 	GV_TRY(run_kmeans(builder, builder->d_sample, builder->nsample,
 					  spec->nlists, builder->d_centroids, &found, stop));
 	builder->trained.nlists = found;

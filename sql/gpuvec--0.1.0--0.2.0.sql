@@ -102,6 +102,7 @@ CREATE FUNCTION gpuvec_mirrors(
 	OUT database name,
 	OUT index regclass,
 	OUT state text,
+	OUT device integer,
 	OUT bytes bigint,
 	OUT lists integer,
 	OUT copies bigint,

@@ -166,14 +166,13 @@ define_server_settings(void)
 							 &ivfpq_server, IVFPQ_SERVER_AUTO, server_options,
 							 PGC_POSTMASTER, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("gpuvec.gpu_memory",
-							"Sets how much memory mirrors may have together.",
+							"Sets how much memory mirrors may have on each card.",
 							"0 is what the engine proposes.",
 							&ivfpq_gpu_memory, 0, 0, INT_MAX, PGC_POSTMASTER,
 							GUC_UNIT_MB, NULL, NULL, NULL);
 	DefineCustomStringVariable("gpuvec.devices",
 							   "Sets the cards that gpuvecd uses.",
-							   "Their numbers, with commas; empty is its own "
-							   "choice.",
+							   "Their numbers, with commas; empty is all.",
 							   &ivfpq_devices, "", PGC_POSTMASTER, 0, NULL,
 							   NULL, NULL);
 }

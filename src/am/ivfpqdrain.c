@@ -71,6 +71,9 @@ drain_row(Drain *drain, ItemPointer tid, const IvfpqPendingPlace *place)
 static void
 drain_page(Drain *drain, IvfpqPendingReader *reader, int count)
 {
+	int64		odd = drain->result->odd;
+	int64		kept = drain->result->kept;
+
 	PushActiveSnapshot(GetLatestSnapshot());
 	IvfpqRerankBegin(&drain->rows, drain->heap, drain->index,
 					 GetActiveSnapshot());
@@ -81,6 +84,10 @@ drain_page(Drain *drain, IvfpqPendingReader *reader, int count)
 	}
 	IvfpqRerankEnd(&drain->rows);
 	PopActiveSnapshot();
+	odd = drain->result->odd - odd;
+	/* so that the next VACUUM asks nobody to look at them again */
+	if (odd > 0 && drain->result->kept == kept && !reader->odd)
+		IvfpqPendingSetOdd(drain->index, &reader->place, (int) odd);
 }
 
 /*

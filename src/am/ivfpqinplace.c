@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "access/tableam.h"
+#include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/pg_am.h"
 #include "commands/progress.h"
@@ -162,6 +163,31 @@ begin_progress(Relation heap, Relation index)
 }
 
 /*
+ * Training samples what the transaction's snapshot sees.  Where that is old,
+ * as it may be from REPEATABLE READ on, it would take a large table for a
+ * small one, and make lists for that.
+ */
+static void
+check_snapshot(Relation index, const IvfpqTraining *training)
+{
+	IvfpqMetaData meta;
+	int64		pending;
+
+	if (!IsolationUsesXactSnapshot())
+		return;
+	IvfpqMetaRead(index, &meta);
+	pending = IvfpqCountPending(index, &meta);
+	if (training->rows < pending / 2)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot train index \"%s\", this transaction does not see most of its rows",
+						RelationGetRelationName(index)),
+				 errdetail("It sees %.0f of %lld.", training->rows,
+						   (long long) pending),
+				 errhint("Call gpuvec_train in a transaction of its own, or at READ COMMITTED.")));
+}
+
+/*
  * Train an untrained index, if its table has enough rows.  The caller holds
  * ShareUpdateExclusiveLock on the table, acts as its owner and has an active
  * snapshot.
@@ -186,6 +212,7 @@ IvfpqTrainInPlace(Relation heap, Relation index, IvfpqTrainResult *result)
 	indexInfo->ii_Concurrent = true;	/* rows as a snapshot sees them */
 	IvfpqTypeInit(&state.type, index);
 	IvfpqTrain(&state.training, heap, index, indexInfo, &state.type);
+	check_snapshot(index, &state.training);
 	if (state.training.nlists > 0)
 		write_and_publish(&state);
 

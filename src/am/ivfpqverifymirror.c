@@ -39,6 +39,8 @@ typedef struct MirrorCheck
 	const IvfpqMetaData *meta;
 	IvfpqListReader reader;
 	int			code_bytes;
+	int			next;			/* list to be compared next */
+	int			block;			/* of it, from this one on */
 	bool		records;		/* compare refine records */
 	NotedCopy  *noted;			/* [room] copies whose records are due */
 	int64		nnoted;
@@ -303,6 +305,7 @@ check_piece(MirrorCheck *check, const GvListPiece *piece,
 	IvfpqBlockView view;
 	IvfpqListEntry entry;
 	int64		nnoted = check->nnoted;
+	uint32		nitems;
 	int			differences = 0;
 	char		problem[128];
 
@@ -310,8 +313,9 @@ check_piece(MirrorCheck *check, const GvListPiece *piece,
 	if (reader->entry.gen != state->gen ||
 		reader->entry.del_seq != state->del_seq)
 		return;
-	if (state->nitems > reader->entry.nitems)
-		differences = (int) (state->nitems - reader->entry.nitems);
+	nitems = Max(reader->entry.nitems, (uint32) piece->first * GV_BLOCK);
+	if (state->nitems > nitems)
+		differences = (int) (state->nitems - nitems);
 	while (IvfpqListNext(reader, &view) && !reader->reread)
 	{
 		int			b = (int) (reader->nleft / GV_BLOCK) - piece->first;
@@ -340,39 +344,58 @@ check_piece(MirrorCheck *check, const GvListPiece *piece,
 				  problem);
 }
 
-/* Check the lists from `first` on that one answer holds; the next one. */
-static int
-check_lists(MirrorCheck *check, int first)
+/* Is a piece the one that must come next? */
+static bool
+is_next(const MirrorCheck *check, const GvListPiece *piece)
+{
+	return piece->list == check->next && piece->list < check->meta->nlists &&
+		piece->first == check->block &&
+		piece->nblocks <= INT_MAX / GV_BLOCK - piece->first;
+}
+
+/*
+ * Check what one answer holds.  A piece that comes alone may be a part of its
+ * list; the rest, if only of no blocks, begins the next answer.  False when
+ * this is the end.
+ */
+static bool
+check_lists(MirrorCheck *check)
 {
 	int			nlists = check->meta->nlists;
 	IvfpqMirrorPieces pieces;
 	GvListPiece piece;
 	GvListState state;
 	const char *reason;
-	int			next = first;
+	int			npieces = 0;
 
-	if (IvfpqMirrorRead(check->index, check->meta, first,
-						Min(nlists - first, LISTS_AT_ONCE), &pieces,
-						&reason) != IVFPQ_SERVED)
+	if (IvfpqMirrorRead(check->index, check->meta, check->next,
+						Min(nlists - check->next, LISTS_AT_ONCE),
+						check->block, &pieces, &reason) != IVFPQ_SERVED)
 	{
 		not_compared(check, reason);
-		return nlists;
+		return false;
 	}
-	while (IvfpqMirrorNext(&pieces, &piece, &state))
+	while (IvfpqMirrorNext(&pieces, &piece, &state) && is_next(check, &piece))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (piece.list < first || piece.list >= nlists)
-			break;
 		check_piece(check, &piece, &state);
-		next = Max(next, piece.list + 1);
+		check->next++;
+		check->block = 0;
+		npieces++;
 	}
-	if (next == first || pieces.next != pieces.end)
+	if (npieces == 0 || pieces.next != pieces.end)
 	{
-		check->report(check->arg, true, InvalidBlockNumber, (uint32) next,
+		check->report(check->arg, true, InvalidBlockNumber,
+					  (uint32) check->next,
 					  "gpuvecd's answer makes no sense");
-		return nlists;
+		return false;
 	}
-	return check_records(check) ? next : nlists;
+	if (npieces == 1 && piece.nblocks > 0)
+	{
+		check->next--;
+		check->block = piece.first + piece.nblocks;
+	}
+	return check_records(check) && check->next < nlists;
 }
 
 /* Report what of the index's mirror is not as the pages are. */
@@ -388,7 +411,7 @@ IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg)
 		.report = report
 	};
 	Oid			heap;
-	int			next;
+	bool		more;
 
 	if (model->meta.nlists == 0)
 		return;					/* it has none */
@@ -397,9 +420,9 @@ IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg)
 		!RecoveryInProgress() &&
 		ConditionalLockRelationOid(heap, ShareUpdateExclusiveLock);
 	IvfpqListReaderInit(&check.reader, index, &model->meta, NULL);
-	next = check_model(&check) ? 0 : model->meta.nlists;
-	while (next < model->meta.nlists)
-		next = check_lists(&check, next);
+	more = check_model(&check);
+	while (more)
+		more = check_lists(&check);
 	IvfpqListReaderFree(&check.reader);
 	if (check.records)
 		UnlockRelationOid(heap, ShareUpdateExclusiveLock);

@@ -59,7 +59,7 @@ has_outgrown(Relation index, const IvfpqMetaData *meta, int64 *rows)
 
 /*
  * Is there anything to do?  The estimate of pending rows is an upper bound
- * that saves counting them; so is table_rows, unless negative, of all rows.
+ * that saves reading them; so is table_rows, unless negative, of all rows.
  */
 static bool
 has_work(Relation index, double table_rows)
@@ -72,7 +72,7 @@ has_work(Relation index, double table_rows)
 	if (meta.nlists == 0)
 		return pending >= IvfpqTrainRows(index) &&
 			IvfpqCountPending(index, &meta) >= IvfpqTrainRows(index);
-	if (pending > 0)
+	if (pending > 0 && IvfpqPendingMayLeave(index, &meta))
 		return true;
 	return (table_rows < 0 ||
 			table_rows > IVFPQ_MAX_GROWTH * meta.rows_at_training) &&

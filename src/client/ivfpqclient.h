@@ -154,7 +154,7 @@ typedef struct IvfpqMirrorPieces
 } IvfpqMirrorPieces;
 
 extern IvfpqServed IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta,
-								   int first, int count,
+								   int first, int count, int block,
 								   IvfpqMirrorPieces *pieces,
 								   const char **reason);
 extern IvfpqServed IvfpqMirrorValues(Relation index, const IvfpqMetaData *meta,

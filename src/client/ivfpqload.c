@@ -201,7 +201,7 @@ send_some_lists(IvfpqLoad *load, int32 *list, int32 end,
 static IvfpqLoadResult
 get_states(IvfpqLoad *load, int32 first, int32 count, GvListState *states)
 {
-	GvRangeRequest request = {load->key, first, count};
+	GvRangeRequest request = {load->key, first, count, 0, 0};
 	struct iovec part = {&request, sizeof(request)};
 	uint32		bytes = count * sizeof(GvListState);
 	IvfpqLoadResult result = await_answer(load);

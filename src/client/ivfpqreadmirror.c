@@ -13,15 +13,18 @@
 #define LEAST_TIMEOUT_US	10000000
 
 /*
- * Ask for lists first .. first + count - 1 of the index's mirror.  *pieces is
- * good until the process' next request; it begins with list `first`.
+ * Ask for lists first .. first + count - 1 of the index's mirror, of the first
+ * of them the blocks from number `block` on.  One piece alone may be a part of
+ * its list, see GV_MSG_BLOCKS.  *pieces is good until the process' next request; it begins with list `first`.
  * Otherwise *reason says what kept us from it.
  */
 IvfpqServed
 IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta, int first,
-				int count, IvfpqMirrorPieces *pieces, const char **reason)
+				int count, int block, IvfpqMirrorPieces *pieces,
+				const char **reason)
 {
-	GvRangeRequest request = {IvfpqMirrorKey(index, meta), first, count};
+	GvRangeRequest request = {IvfpqMirrorKey(index, meta), first, count,
+	block, 0};
 	struct iovec part = {&request, sizeof(request)};
 	IvfpqReply	reply;
 	IvfpqServed served;

@@ -29,7 +29,7 @@
 #define STATUS_US			1000000
 
 #define STAT_COLUMNS		28
-#define MIRROR_COLUMNS		11
+#define MIRROR_COLUMNS		12
 
 PG_FUNCTION_INFO_V1(gpuvec_stat);
 PG_FUNCTION_INFO_V1(gpuvec_mirrors);
@@ -323,6 +323,10 @@ put_mirror(Row *row, const Mirror *mirror)
 	else
 		put_null(row);
 	put_text(row, state_name(mirror));
+	if (held)
+		put(row, Int32GetDatum(held->device));
+	else
+		put_null(row);
 	put_known(row, held, held ? held->bytes : 0);
 	if (held)
 		put(row, Int32GetDatum(held->nlists));

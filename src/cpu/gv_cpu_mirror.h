@@ -56,10 +56,11 @@ extern void gv_cpu_drop_records(GvMirror *mirror);
 extern GvStatus gv_cpu_bound_hits(const GvMirror *mirror, GvSearch *search);
 
 /* search.c: slots of gv_cpu_mirrors. */
-extern GvStatus gv_cpu_searcher(GvSearcher **searcher);
+extern GvStatus gv_cpu_searcher(int32_t device, GvSearcher **searcher);
 extern void gv_cpu_searcher_drop(GvSearcher *searcher);
 extern GvStatus gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 									GvSearch *searches, int32_t n);
+extern bool gv_cpu_mirror_done(GvSearcher *searcher);
 extern GvStatus gv_cpu_mirror_finish(GvSearcher *searcher);
 
 #endif							/* GV_CPU_MIRROR_H */

@@ -50,19 +50,37 @@ proc_value(const char *path, const char *name, char *value, size_t size)
 	return found;
 }
 
-/* A quarter of the machine's memory is for mirrors; there are no devices. */
+/*
+ * A quarter of the machine's memory is for mirrors.  It is one device, or all
+ * that somebody wants to see.
+ */
 static GvStatus
-cpu_open(const char *devices, GvDevice *device)
+cpu_open(const char *devices, GvDevice *found, int32_t *nfound)
 {
+	int32_t		numbers[GV_MAX_DEVICES] = {0};
+	int32_t		n = devices[0] != '\0' ? gv_parse_devices(devices, numbers) : 1;
+	int64_t		memory = INT64_C(1) << 30;
 	char		kilobytes[64];
+	int32_t		i;
 
-	(void) devices;
-	if (!proc_value("/proc/cpuinfo", "model name", device->name,
-					sizeof(device->name)))
-		strcpy(device->name, "processor");
-	device->memory = INT64_C(1) << 30;
+	if (n < 1)
+	{
+		strcpy(found->name, "malformed list of devices");
+		return GV_FAILED;
+	}
 	if (proc_value("/proc/meminfo", "MemTotal", kilobytes, sizeof(kilobytes)))
-		device->memory = strtoll(kilobytes, NULL, 10) * 1024 / 4;
+		memory = strtoll(kilobytes, NULL, 10) * 1024 / 4;
+	for (i = 0; i < n; i++)
+	{
+		GvDevice   *device = &found[i];
+
+		if (!proc_value("/proc/cpuinfo", "model name", device->name,
+						sizeof(device->name)))
+			strcpy(device->name, "processor");
+		device->number = numbers[i];
+		device->memory = memory / n;
+	}
+	*nfound = n;
 	return GV_OK;
 }
 
@@ -299,5 +317,6 @@ const GvMirrorBackend gv_cpu_mirrors = {
 	.searcher = gv_cpu_searcher,
 	.searcher_drop = gv_cpu_searcher_drop,
 	.begin = gv_cpu_mirror_begin,
+	.done = gv_cpu_mirror_done,
 	.finish = gv_cpu_mirror_finish,
 };

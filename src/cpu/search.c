@@ -17,6 +17,7 @@
 
 struct GvSearcher
 {
+	int32_t		device;			/* whose mirrors it searches */
 	char	   *answers;		/* probes, hits and bounds of all searches */
 	size_t		answers_room;
 	float	   *table;			/* [m][GV_CODEWORDS] */
@@ -29,10 +30,13 @@ struct GvSearcher
 
 /* See gv_searcher. */
 GvStatus
-gv_cpu_searcher(GvSearcher **searcher)
+gv_cpu_searcher(int32_t device, GvSearcher **searcher)
 {
 	*searcher = calloc(1, sizeof(GvSearcher));
-	return *searcher != NULL ? GV_OK : GV_NO_MEMORY;
+	if (*searcher == NULL)
+		return GV_NO_MEMORY;
+	(*searcher)->device = device;
+	return GV_OK;
 }
 
 void
@@ -282,7 +286,7 @@ gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 	int32_t		i;
 	int32_t		p;
 
-	if (!mirror->covered)
+	if (!mirror->covered || mirror->spec.device != searcher->device)
 		return GV_INVALID;
 	for (i = 0; i < n; i++)
 		if (searches[i].bounded && mirror->spec.refine_slots == 0)
@@ -306,7 +310,13 @@ gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 	return status;
 }
 
-/* See gv_mirror_finish: all was done at once. */
+/* See gv_mirror_done and gv_mirror_finish: all was done at once. */
+bool
+gv_cpu_mirror_done(GvSearcher *searcher)
+{
+	return true;
+}
+
 GvStatus
 gv_cpu_mirror_finish(GvSearcher *searcher)
 {

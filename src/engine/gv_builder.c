@@ -43,6 +43,7 @@ static bool
 valid_spec(const GvBuilderSpec *spec)
 {
 	return spec != NULL && valid_shape(spec) &&
+		spec->device >= 0 && spec->device < gv_ndevices() &&
 		spec->nlists >= 1 && spec->nlists <= MAX_LISTS &&
 		spec->nparents >= 1 && spec->nparents <= spec->nlists &&
 		spec->nqueries >= 0 && spec->nqueries <= GV_MAX_QUERIES &&

@@ -42,6 +42,7 @@ typedef struct GvBuilder GvBuilder;
 /* What does not change as long as a builder lives. */
 typedef struct GvBuilderSpec
 {
+	int32_t		device;			/* as in GvMirrorSpec */
 	GvMetric	metric;
 	int32_t		dims;
 	int32_t		m;				/* sub-quantizers */

@@ -8,14 +8,16 @@
  */
 #include "engine/gv_mirror.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/gv_fault.h"
 
 #define MAX_LISTS	(1 << 24)
 
-/* The one that gv_mirrors_open took, for the rest of the process. */
+/* What gv_mirrors_open took, for the rest of the process. */
 static const GvMirrorBackend *mirrors;
+static int32_t ndevices;
 
 static GvFault fault;
 
@@ -30,6 +32,7 @@ static bool
 valid_spec(const GvMirrorSpec *spec)
 {
 	return spec != NULL &&
+		spec->device >= 0 && spec->device < ndevices &&
 		(spec->metric == GV_L2 || spec->metric == GV_IP ||
 		 spec->metric == GV_COSINE) &&
 		spec->dims >= 1 && spec->dims <= GV_MAX_DIMS &&
@@ -72,26 +75,65 @@ valid_search(const GvSearch *search)
 		search->compare >= 1 && search->capacity >= 1;
 }
 
-/* Take an engine; its name for the device, or the reason, into *device. */
+/* Take an engine; what it runs on, or the reason why not, into `found`. */
 GvStatus
 gv_mirrors_open(const GvMirrorBackend *engine, const char *devices,
-				GvDevice *device)
+				GvDevice *found, int32_t *nfound)
 {
 	GvStatus	status;
 
-	if (engine == NULL || devices == NULL || device == NULL ||
-		mirrors != NULL)
+	if (engine == NULL || devices == NULL || found == NULL ||
+		nfound == NULL || mirrors != NULL)
 		return GV_INVALID;
-	memset(device, 0, sizeof(*device));
+	memset(found, 0, GV_MAX_DEVICES * sizeof(*found));
 	if (gv_fault_is_due(&fault, &status))
 	{
-		strcpy(device->name, "injected fault");
+		strcpy(found->name, "injected fault");
 		return status;
 	}
-	status = engine->open(devices, device);
+	status = engine->open(devices, found, nfound);
 	if (status == GV_OK)
+	{
 		mirrors = engine;
+		ndevices = *nfound;
+	}
 	return status;
+}
+
+int32_t
+gv_ndevices(void)
+{
+	return ndevices;
+}
+
+/* See gv_mirror.h. */
+int32_t
+gv_parse_devices(const char *devices, int32_t *numbers)
+{
+	const char *next = devices;
+	int32_t		n = 0;
+	int32_t		i;
+
+	while (*next != '\0')
+	{
+		char	   *end;
+		long		number = strtol(next, &end, 10);
+
+		if (end == next || number < 0 || number > INT32_MAX ||
+			n == GV_MAX_DEVICES)
+			return -1;
+		for (i = 0; i < n; i++)
+			if (numbers[i] == (int32_t) number)
+				return -1;
+		numbers[n++] = (int32_t) number;
+		end += strspn(end, " ");
+		if (*end == ',' && end[1] != '\0')
+			end++;
+		else if (*end != '\0')
+			return -1;
+		next = end;
+	}
+	return n;
 }
 
 int64_t
@@ -225,15 +267,15 @@ gv_mirror_get_block(GvMirror *mirror, int32_t list, int32_t block,
 }
 
 GvStatus
-gv_searcher(GvSearcher **searcher)
+gv_searcher(int32_t device, GvSearcher **searcher)
 {
 	GvStatus	status;
 
 	if (gv_fault_is_due(&fault, &status))
 		return status;
-	if (mirrors == NULL || searcher == NULL)
+	if (device < 0 || device >= ndevices || searcher == NULL)
 		return GV_INVALID;
-	return mirrors->searcher(searcher);
+	return mirrors->searcher(device, searcher);
 }
 
 void
@@ -258,6 +300,12 @@ gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 		if (!valid_search(&searches[i]))
 			return GV_INVALID;
 	return mirrors->begin(searcher, mirror, searches, n);
+}
+
+bool
+gv_mirror_done(GvSearcher *searcher)
+{
+	return searcher == NULL || mirrors->done(searcher);
 }
 
 GvStatus

@@ -28,9 +28,13 @@
 typedef struct GvMirror GvMirror;
 typedef struct GvSearcher GvSearcher;
 
+/* Cards, or what an engine has instead, numbered from 0 as they were found. */
+#define GV_MAX_DEVICES	16
+
 /* What does not change as long as a mirror lives. */
 typedef struct GvMirrorSpec
 {
+	int32_t		device;			/* that holds it, all of it */
 	GvMetric	metric;
 	int32_t		dims;
 	int32_t		m;				/* sub-quantizers */
@@ -173,6 +177,7 @@ typedef struct GvDevice
 {
 	char		name[128];		/* the card's or the processor's; on failure,
 								 * the reason */
+	int32_t		number;			/* as lists of devices name it */
 	int64_t		memory;			/* bytes that mirrors may have */
 } GvDevice;
 
@@ -181,7 +186,8 @@ typedef struct GvMirrorBackend
 {
 	const char *name;			/* "cpu", "cuda" */
 
-	GvStatus	(*open) (const char *devices, GvDevice *device);
+	GvStatus	(*open) (const char *devices, GvDevice *found,
+						 int32_t *nfound);
 	int64_t		(*size) (const GvMirrorSpec *spec);
 	GvStatus	(*create) (const GvMirrorSpec *spec, GvMirror **mirror);
 	void		(*drop) (GvMirror *mirror);
@@ -198,10 +204,11 @@ typedef struct GvMirrorBackend
 	GvStatus	(*get_refine) (GvMirror *mirror,
 							   const uint16_t *addresses, int32_t n,
 							   GvRefineItem *items);
-	GvStatus	(*searcher) (GvSearcher **searcher);
+	GvStatus	(*searcher) (int32_t device, GvSearcher **searcher);
 	void		(*searcher_drop) (GvSearcher *searcher);
 	GvStatus	(*begin) (GvSearcher *searcher, GvMirror *mirror,
 						  GvSearch *searches, int32_t n);
+	bool		(*done) (GvSearcher *searcher);
 	GvStatus	(*finish) (GvSearcher *searcher);
 } GvMirrorBackend;
 
@@ -209,15 +216,28 @@ extern const GvMirrorBackend gv_cpu_mirrors;	/* portable C, the oracle */
 extern const GvMirrorBackend gv_cuda_mirrors;	/* gpu/, where it is built */
 
 /*
- * gv_mirrors_open: take this engine from now on, on these devices ("" = its
- * choice; for cuda, numbers separated by commas).  Once a process.
+ * gv_mirrors_open: take this engine from now on, on these devices: numbers
+ * separated by commas, or "" for all that it can use.  They come back in found
+ * [GV_MAX_DEVICES], of which *nfound are filled; on failure the reason is in
+ * the first.  Once a process.  The portable engine pretends to have as many as
+ * are named, for tests, and shares its memory out among them.
  */
 extern GvStatus gv_mirrors_open(const GvMirrorBackend *engine,
-								const char *devices, GvDevice *device);
+								const char *devices, GvDevice *found,
+								int32_t *nfound);
+
+/* gv_ndevices: how many were found; 0 before. */
+extern int32_t gv_ndevices(void);
+
+/*
+ * For engines: the numbers of such a list into numbers [GV_MAX_DEVICES];
+ * returns how many, or -1 when it is malformed, too long, or has one twice.
+ */
+extern int32_t gv_parse_devices(const char *devices, int32_t *numbers);
 
 /*
  * gv_mirror_size: bytes that a mirror will take, about; 0: invalid spec,
- * INT64_MAX: more than the engine can ever hold.
+ * INT64_MAX: more than the device can ever hold.
  */
 extern int64_t gv_mirror_size(const GvMirrorSpec *spec);
 
@@ -277,13 +297,14 @@ extern GvStatus gv_mirror_get_refine(GvMirror *mirror,
 extern GvStatus gv_mirror_get_block(GvMirror *mirror, int32_t list,
 									int32_t block, GvBlock *view);
 
-/* gv_searcher: memory for one thread's searches. */
-extern GvStatus gv_searcher(GvSearcher **searcher);
+/* gv_searcher: memory for one thread's searches of a device's mirrors. */
+extern GvStatus gv_searcher(int32_t device, GvSearcher **searcher);
 extern void gv_searcher_drop(GvSearcher *searcher);
 
 /*
  * gv_mirror_search: n queries of one mirror, whose arrays are complete.
- * Starts that are no ascending cover of the lists are GV_INVALID.
+ * Starts that are no ascending cover of the lists are GV_INVALID, and so is a
+ * mirror of another device than the searcher's.
  */
 extern GvStatus gv_mirror_search(GvSearcher *searcher, GvMirror *mirror,
 								 GvSearch *searches, int32_t n);
@@ -292,10 +313,12 @@ extern GvStatus gv_mirror_search(GvSearcher *searcher, GvMirror *mirror,
  * The same in two calls, so that the caller can do something else while a card
  * works.  Between a begin that was GV_OK and its finish the searches are the
  * engine's, though no longer the queries, the mirror must not be changed, and
- * the searcher begins nothing else.
+ * the searcher begins nothing else.  gv_mirror_done: would finish come back at
+ * once?
  */
 extern GvStatus gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 								GvSearch *searches, int32_t n);
+extern bool gv_mirror_done(GvSearcher *searcher);
 extern GvStatus gv_mirror_finish(GvSearcher *searcher);
 
 /*

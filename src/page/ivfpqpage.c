@@ -30,8 +30,8 @@ IvfpqPageInit(Page page, IvfpqPageKind kind)
 	((PageHeader) page)->pd_lower = ((PageHeader) page)->pd_upper;
 	special = IvfpqPageSpecial(page);
 	special->kind = kind;
+	special->flags = 0;
 	special->unused = 0;
-	special->unused2 = 0;
 	special->page_id = IVFPQ_PAGE_ID;
 }
 

@@ -53,14 +53,17 @@ typedef enum IvfpqRefine
 typedef struct IvfpqSpecialData
 {
 	uint16		kind;			/* IvfpqPageKind */
+	uint16		flags;			/* of a pending page; else 0 */
 	uint16		unused;			/* 0 */
-	uint16		unused2;		/* 0 */
 	uint16		page_id;		/* IVFPQ_PAGE_ID */
 } IvfpqSpecialData;
 
 typedef IvfpqSpecialData *IvfpqSpecial;
 
 #define IvfpqPageSpecial(page)	((IvfpqSpecial) PageGetSpecialPointer(page))
+
+/* Pending page: its rows have been looked at, and no list can take any. */
+#define IVFPQ_PENDING_ODD	1
 
 /* Bytes between page header and special space. */
 #define IVFPQ_PAGE_BYTES \
@@ -395,6 +398,7 @@ typedef struct IvfpqPendingReader
 	uint64		restarted_at;	/* head's seq when last restarted; 0 = never */
 	uint64		build_id;		/* of the index then */
 	IvfpqPendingPlace place;	/* where `tids` come from */
+	bool		odd;			/* IVFPQ_PENDING_ODD of that page */
 	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] of one page */
 } IvfpqPendingReader;
 
@@ -403,6 +407,7 @@ extern void IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
 extern bool IvfpqPendingNext(IvfpqPendingReader *reader, int *count);
 extern void IvfpqPendingClose(IvfpqPendingReader *reader);
 extern bool IvfpqPendingHas(Relation index, const ItemPointerData *tid);
+extern bool IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqPendingAppend(Relation index, ItemPointer tid);
 extern int64 IvfpqPendingEstimate(Relation index);
 extern IvfpqPendingHeader *IvfpqPendingGet(Page page);
@@ -437,6 +442,8 @@ extern void IvfpqPendingKeep(Relation index, const IvfpqSeal *seal,
 							 IvfpqMetaData *meta);
 extern void IvfpqPendingPublish(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqPendingFree(Relation index, const IvfpqSeal *seal);
+extern void IvfpqPendingSetOdd(Relation index, const IvfpqPendingPlace *place,
+							   int count);
 extern Buffer IvfpqPendingTake(Relation index,
 							   const IvfpqPendingPlace *place,
 							   const ItemPointerData *tid,

@@ -100,6 +100,7 @@ copy_pending(IvfpqPendingReader *reader, int *count)
 	{
 		reader->place.page = reader->next;
 		reader->place.seq = header->seq;
+		reader->odd = (IvfpqPageSpecial(page)->flags & IVFPQ_PENDING_ODD) != 0;
 		*count = header->count;
 		memcpy(reader->tids, IvfpqPendingTids(page),
 			   header->count * sizeof(ItemPointerData));
@@ -163,6 +164,21 @@ IvfpqPendingHas(Relation index, const ItemPointerData *tid)
 	return found;
 }
 
+/* Is there a pending row that lists may take, for all that is known? */
+bool
+IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta)
+{
+	IvfpqPendingReader reader;
+	bool		found = false;
+	int			count;
+
+	IvfpqPendingOpen(&reader, index, meta);
+	while (!found && IvfpqPendingNext(&reader, &count))
+		found = count > 0 && !reader.odd;
+	IvfpqPendingClose(&reader);
+	return found;
+}
+
 /* Add the TID to a locked tail page if it has room.  One record, one page. */
 static bool
 append_to_tail(Relation index, Buffer buf, ItemPointer tid)
@@ -178,6 +194,7 @@ append_to_tail(Relation index, Buffer buf, ItemPointer tid)
 	page = GenericXLogRegisterBuffer(state, buf, 0);
 	header = IvfpqPendingGet(page);
 	IvfpqPendingTids(page)[header->count++] = *tid;
+	IvfpqPageSpecial(page)->flags &= ~IVFPQ_PENDING_ODD;
 	GenericXLogFinish(state);
 	return true;
 }

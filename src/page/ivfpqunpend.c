@@ -183,3 +183,28 @@ IvfpqPendingTake(Relation index, const IvfpqPendingPlace *place,
 	tids[i] = tids[--header->count];
 	return buf;
 }
+
+/*
+ * Note that no list can take any of the `count` rows at `place`, unless others
+ * have come there since.  One record, one page.
+ */
+void
+IvfpqPendingSetOdd(Relation index, const IvfpqPendingPlace *place, int count)
+{
+	GenericXLogState *state;
+	Buffer		buf;
+	Page		page;
+
+	buf = IvfpqReadPage(index, place->page, BUFFER_LOCK_EXCLUSIVE,
+						IVFPQ_KIND_PENDING, NULL);
+	page = BufferGetPage(buf);
+	if (IvfpqPendingIs(page, place->seq) &&
+		IvfpqPendingGet(page)->count == (uint32) count)
+	{
+		state = GenericXLogStart(index);
+		page = GenericXLogRegisterBuffer(state, buf, 0);
+		IvfpqPageSpecial(page)->flags |= IVFPQ_PENDING_ODD;
+		GenericXLogFinish(state);
+	}
+	UnlockReleaseBuffer(buf);
+}

@@ -73,6 +73,29 @@ spec_of(const GvBuildRequest *request)
 	return spec;
 }
 
+/* Make the builder, on a device that has the memory. */
+static GvStatus
+create(Building *building, const float *mean)
+{
+	GvBuilderSpec *spec = &building->spec;
+	GvTriedDevices tried = 0;
+	GvStatus	status = GV_NO_MEMORY;
+
+	while (status == GV_NO_MEMORY &&
+		   gv_mirrors_place_build(spec, &building->charged, &tried))
+	{
+		do
+			status = gv_builder_create(spec, mean, &building->builder);
+		while (status == GV_NO_MEMORY && gv_mirrors_evict(spec->device));
+		if (status != GV_OK)
+		{
+			gv_mirrors_end_build(spec->device, building->charged);
+			building->charged = 0;
+		}
+	}
+	return status;
+}
+
 /* See GV_MSG_BUILD. */
 static void
 begin(Building *building)
@@ -80,25 +103,17 @@ begin(Building *building)
 	const GvBuildRequest *request = gv_payload(building->connection);
 	size_t		length = gv_message(building->connection)->length;
 	GvBuilderSpec spec = spec_of(request);
-	int64_t		bytes = gv_builder_size(&spec);
-	GvStatus	status = GV_NO_MEMORY;
+	GvStatus	status;
 
-	if (building->builder != NULL || bytes == 0 ||
+	if (building->builder != NULL || gv_builder_size(&spec) == 0 ||
 		length != sizeof(*request) + 4 * (size_t) spec.dims)
 	{
 		break_rules(building, building->builder != NULL ?
 					"a second build" : "a build out of range");
 		return;
 	}
-	if (gv_mirrors_reserve(bytes))
-	{
-		building->charged = bytes;
-		do
-			status = gv_builder_create(&spec, (const float *) (request + 1),
-									   &building->builder);
-		while (status == GV_NO_MEMORY && gv_mirrors_evict());
-	}
 	building->spec = spec;
+	status = create(building, (const float *) (request + 1));
 	gv_pieces_conclude(building->connection, status, NULL);
 }
 
@@ -336,5 +351,6 @@ gv_builder_serve(GvConnection *connection)
 			 !connection->ending);
 	gv_trial_end(&building.trial);
 	gv_builder_drop(building.builder);
-	gv_mirrors_unreserve(building.charged);
+	if (building.builder != NULL)
+		gv_mirrors_end_build(building.spec.device, building.charged);
 }

@@ -27,6 +27,7 @@ gv_connection_open(int fd, uint64_t number)
 		return NULL;
 	connection->fd = fd;
 	connection->number = number;
+	connection->opened_ns = gv_now_ns();
 	connection->in_room = FIRST_ROOM;
 	connection->in = malloc(FIRST_ROOM);
 	connection->out_room = sizeof(GvMessage) + sizeof(GvRefusal);

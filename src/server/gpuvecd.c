@@ -53,7 +53,8 @@ static const char usage[] =
 "  --engine cpu|cuda|auto  what searches; auto, the default: cuda or nothing\n"
 "  --data DIR              for socket and lock: PostgreSQL's data directory\n"
 "                          (the current one)\n"
-"  --memory MB             for all mirrors (0: what the engine proposes)\n"
+"  --memory MB             for mirrors on each card (0: what the engine\n"
+"                          proposes)\n"
 "  --devices LIST          numbers of the cards to use, with commas (all)\n"
 "  --max-connections N     clients at a time (1000)\n"
 "  --keep SECONDS          what was used since is not evicted (10)\n"
@@ -297,28 +298,71 @@ choose_engine(const char *name)
 #endif
 }
 
+/*
+ * One text for all devices: their names, and behind each the numbers of those
+ * that are called so, where there are several devices.
+ */
+static void
+name_devices(const GvDevice *devices, int32_t n, char *text, size_t size)
+{
+	size_t		used = 0;
+	int32_t		i;
+
+	for (i = 0; i < n && used < size; i++)
+	{
+		bool		same = i > 0 &&
+			strcmp(devices[i].name, devices[i - 1].name) == 0;
+
+		used += (size_t) snprintf(text + used, size - used, "%s%s%s",
+								  i == 0 ? "" : same ? ", " : "), ",
+								  same ? "" : devices[i].name,
+								  same || n == 1 ? "" : " (");
+		if (n > 1 && used < size)
+			used += (size_t) snprintf(text + used, size - used, "%d%s",
+									  devices[i].number,
+									  i == n - 1 ? ")" : "");
+	}
+}
+
+/* Take over what was found. */
+static void
+use_devices(const GvDevice *devices, int32_t n, const Options *options)
+{
+	int64_t		budgets[GV_MAX_DEVICES];
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+	{
+		budgets[i] = options->memory_mb > 0 ? options->memory_mb << 20 :
+			devices[i].memory;
+		gv_server.numbers[i] = devices[i].number;
+	}
+	name_devices(devices, n, gv_server.device, sizeof(gv_server.device));
+	gv_mirrors_init(budgets, n, options->keep_s);
+}
+
 static void
 open_engine(Engine engine, const Options *options)
 {
-	GvDevice	device;
+	GvDevice	devices[GV_MAX_DEVICES];
+	int32_t		ndevices;
 	GvStatus	status;
-	int64_t		budget = options->memory_mb << 20;
 
 	gv_mirror_fault(options->fault_call, (GvStatus) options->fault_status);
 	gv_builder_fault(options->build_fault_call,
 					 (GvStatus) options->build_fault_status);
-	status = gv_mirrors_open(engine.mirrors, options->devices, &device);
+	status = gv_mirrors_open(engine.mirrors, options->devices, devices,
+							 &ndevices);
 	if (status == GV_OK)
 		status = gv_builders_open(engine.builders);
 	if (status != GV_OK)
 	{
-		gv_log("FATAL", "no engine: %s", device.name);
+		gv_log("FATAL", "no engine: %s", devices[0].name);
 		/* memory that somebody else has may come free */
 		exit(status == GV_NO_MEMORY ? GV_EXIT_FAILED : GV_EXIT_NO_ENGINE);
 	}
 	gv_server.engine = engine.mirrors->name;
-	memcpy(gv_server.device, device.name, sizeof(gv_server.device));
-	gv_mirrors_init(budget > 0 ? budget : device.memory, options->keep_s);
+	use_devices(devices, ndevices, options);
 }
 
 /* As many connections as asked for, or as there may be open files. */

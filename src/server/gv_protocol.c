@@ -28,7 +28,7 @@ SIZE_IS(GvArrayRequest, 48);
 SIZE_IS(GvListsRequest, 32);
 SIZE_IS(GvPiece, 28);
 SIZE_IS(GvKeyRequest, 24);
-SIZE_IS(GvRangeRequest, 32);
+SIZE_IS(GvRangeRequest, 40);
 SIZE_IS(GvBuildRequest, 72);
 SIZE_IS(GvRowsRequest, 8);
 SIZE_IS(GvSampledRequest, 16);

@@ -8,7 +8,7 @@
  *
  * A client speaks first and waits for the answer before it speaks again; to
  * give up it closes.  Every message is a GvMessage and `length` bytes.  The
- * first is a GvHello, which says what the client wants to be:
+ * first is a GvHello, within 5 seconds, which says what the client wants to be:
  *
  *	session		asks: GV_MSG_SEARCH, PING, STATUS
  *	loader		brings mirrors: GV_MSG_BEGIN, ARRAY, LISTS, REFINE, READY,
@@ -74,7 +74,9 @@ typedef enum GvMessageType
 								 * lists first .. first + count - 1 */
 	GV_MSG_BLOCKS,				/* GvRangeRequest: lists first .. first + count
 								 * - 1; OK: pieces as in LISTS, of as many of
-								 * these lists as fit, at least one */
+								 * these lists as fit, at least one.  An answer
+								 * with one piece alone may have a part of the
+								 * list; its rest begins behind the piece */
 	GV_MSG_REFINE,				/* GvListsRequest with npieces items, then
 								 * GvRefineItems, gv_refine_stride apart; OK:
 								 * nothing */
@@ -267,8 +269,11 @@ typedef struct GvKeyRequest
 typedef struct GvRangeRequest
 {
 	GvMirrorKey key;
-	int32_t		first;
+	int32_t		first;			/* list */
 	int32_t		count;
+	int32_t		block;			/* of BLOCKS: of list `first`, its blocks from
+								 * this one on; else 0 */
+	int32_t		unused;			/* 0 */
 } GvRangeRequest;
 
 /* A GvBuilderSpec on its way. */
@@ -353,7 +358,7 @@ typedef struct GvStatusReply
 {
 	uint64_t	instance;
 	char		device[128];
-	int64_t		memory;			/* budget of all mirrors, bytes */
+	int64_t		memory;			/* budgets of all devices, bytes */
 	int64_t		used;
 	int64_t		searches;		/* answered with results */
 	int64_t		batches;
@@ -376,7 +381,7 @@ typedef struct GvMirrorStatus
 	int32_t		nlists;
 	int32_t		nparents;
 	int32_t		refine_slots;
-	int32_t		unused;			/* 0 */
+	int32_t		device;			/* its number, as GvDevice has it */
 	int64_t		bytes;
 	int64_t		copies;			/* it holds, dead ones included */
 	int64_t		expected;		/* copies, when loading began */

@@ -4,7 +4,8 @@
  *
  * One thread, the loop, waits for all sessions and answers their searches in
  * batches; each loader and each builder has a thread of its own.  They meet in
- * the registry of mirrors (mirrors.c) only.
+ * the registry of mirrors (mirrors.c) only.  A mirror lies on one device,
+ * numbered as in gv_mirror.h, and so do a batch and a build.
  *
  * Locks: the registry's mutex is held for a few instructions and never while
  * another lock is waited for.  A mirror's lock is held shared for a batch of
@@ -45,7 +46,8 @@ typedef struct GvServer
 	int			pid;
 	const char *release;
 	const char *engine;
-	char		device[128];	/* as GvDevice.name */
+	char		device[128];	/* GvDevice.name, of all */
+	int32_t		numbers[GV_MAX_DEVICES];	/* GvDevice.number of each */
 	int			max_connections;
 	int64_t		searches;
 	int64_t		batches;
@@ -70,6 +72,7 @@ extern void gv_log(const char *level, const char *format,...)
 extern int	gv_loop_listen(void);
 extern int	gv_loop_run(int listener);
 extern void gv_loop_wake(void);
+extern bool gv_loop_stops(void);
 
 /*
  * gpuvecd.c.  After GV_FAILED the process ends soon; gv_status_refusal sees to
@@ -86,11 +89,14 @@ typedef struct GvConnection
 {
 	int			fd;
 	uint32_t	role;			/* GvRole; 0 before HELLO */
+	uint64_t	opened_ns;
 	uint64_t	number;			/* which, of all that there were */
 	bool		surplus;		/* there are too many: refuse it */
 	bool		ending;			/* close it once the answer is sent */
 	bool		writing;		/* waits for its client to read */
-	bool		asked;			/* its search is under way: `in` is in use */
+	bool		asked;			/* its search waits or is under way: `in` is
+								 * in use */
+	int32_t		device;			/* that the search is for, probably */
 	char	   *in;
 	size_t		in_used;
 	size_t		in_room;
@@ -122,6 +128,7 @@ extern GvConnection *gv_connection_open(int fd, uint64_t number);
 extern void gv_connection_close(GvConnection *connection);
 extern GvReceived gv_connection_receive(GvConnection *connection, bool wait);
 extern GvFlushed gv_connection_flush(GvConnection *connection, bool wait);
+extern bool gv_loop_answer(GvConnection *connection);
 
 static inline const GvMessage *
 gv_message(const GvConnection *connection)
@@ -172,7 +179,12 @@ typedef struct GvHeldMirror
 	int64_t		used_ms;		/* when it was last searched or changed */
 } GvHeldMirror;
 
-extern void gv_mirrors_init(int64_t budget, int keep_s);
+/* Devices that were tried for something, a bit each. */
+typedef uint32_t GvTriedDevices;
+
+extern void gv_mirrors_init(const int64_t *budgets, int32_t ndevices,
+							int keep_s);
+extern int32_t gv_mirrors_device(const GvMirrorKey *key);
 extern GvHeldMirror *gv_mirrors_acquire(const GvMirrorKey *key,
 										uint64_t owner,
 										GvRefusalCode *refusal);
@@ -186,11 +198,16 @@ extern void gv_mirrors_abandon(uint64_t owner);
 extern bool gv_mirrors_room(GvHeldMirror *held, int64_t growth);
 extern void gv_mirrors_changed(GvHeldMirror *held, int64_t bytes,
 							   int64_t copies);
-extern bool gv_mirrors_evict(void);
-extern bool gv_mirrors_reserve(int64_t bytes);
-extern void gv_mirrors_unreserve(int64_t bytes);
 extern int32_t gv_mirrors_status(GvStatusReply *reply,
 								 GvMirrorStatus *mirrors, int32_t room);
+
+/* room.c: memory for them, and for builds. */
+extern bool gv_mirrors_evict(int32_t device);
+extern bool gv_mirrors_reserve(int32_t device, int64_t bytes);
+extern void gv_mirrors_unreserve(int32_t device, int64_t bytes);
+extern bool gv_mirrors_place_build(GvBuilderSpec *spec, int64_t *charged,
+								   GvTriedDevices *tried);
+extern void gv_mirrors_end_build(int32_t device, int64_t charged);
 
 static inline bool
 gv_same_key(const GvMirrorKey *a, const GvMirrorKey *b)
@@ -199,9 +216,13 @@ gv_same_key(const GvMirrorKey *a, const GvMirrorKey *b)
 		a->relation == b->relation && a->build_id == b->build_id;
 }
 
-/* session.c: means to search, and the batch that is under way. */
+/*
+ * session.c: means to search a device's mirrors, and the batch that is under
+ * way.
+ */
 typedef struct GvWorker
 {
+	int32_t		device;
 	GvSearcher *searcher;
 	GvHeldMirror *held;			/* whose lock is ours; NULL: nothing is under
 								 * way */
@@ -211,14 +232,29 @@ typedef struct GvWorker
 	GvSearch	searches[GV_MAX_BATCH]; /* [n] */
 } GvWorker;
 
-extern GvStatus gv_worker_open(GvWorker **worker);
+extern GvStatus gv_worker_open(int32_t device, GvWorker **worker);
 extern void gv_worker_close(GvWorker *worker);
 extern void gv_session_hello(GvConnection *connection);
 extern void gv_session_status(GvConnection *connection);
 extern bool gv_session_check(GvConnection *connection);
-extern bool gv_session_begin(GvWorker *worker, GvConnection **askers, int n,
-							 bool wait);
+extern GvHeldMirror *gv_session_acquire(const GvConnection *asker,
+										GvRefusalCode *refusal);
+extern bool gv_session_lock(GvHeldMirror *held, bool wait);
+extern void gv_session_refuse(GvConnection **askers, int n,
+							  GvRefusalCode code);
+extern void gv_session_begin(GvWorker *worker, GvHeldMirror *held,
+							 GvConnection **askers, int n);
 extern void gv_session_finish(GvWorker *worker);
+
+/* turns.c: searches that wait, and batches that are under way. */
+extern GvStatus gv_turns_open(void);
+extern void gv_turns_close(void);
+extern void gv_turns_add(GvConnection *connection);
+extern int	gv_turns_room(void);
+extern void gv_turns_go_on(void);
+extern void gv_turns_end(void);
+extern bool gv_turns_busy(void);
+extern bool gv_turns_searching(void);
 
 /* loader.c: a thread takes a loader's or a builder's connection over. */
 extern bool gv_loader_start(GvConnection *connection);

@@ -42,26 +42,48 @@ drop(GvConnection *connection)
 	gv_reply(connection, 0);
 }
 
+/* Means to search on a device, the last ones if they are that device's. */
+static GvStatus
+need_worker(GvWorker **worker, int32_t device)
+{
+	if (*worker != NULL && (*worker)->device == device)
+		return GV_OK;
+	gv_worker_close(*worker);
+	*worker = NULL;
+	return gv_worker_open(device, worker);
+}
+
 /* A search by a loader has nobody to share a batch with. */
 static void
 search(GvConnection *connection, GvWorker **worker)
 {
-	GvStatus	status = GV_OK;
+	GvRefusalCode refusal;
+	GvHeldMirror *held;
+	GvStatus	status;
 
 	if (!gv_session_check(connection))
 		return;
-	if (*worker == NULL)
-		status = gv_worker_open(worker);
 	connection->whole_ns = gv_now_ns();
+	held = gv_session_acquire(connection, &refusal);
+	if (held == NULL)
+	{
+		gv_session_refuse(&connection, 1, refusal);
+		return;
+	}
+	status = need_worker(worker, held->spec.device);
 	if (status == GV_OK)
 	{
-		(void) gv_session_begin(*worker, &connection, 1, true);
+		(void) gv_session_lock(held, true);
+		gv_session_begin(*worker, held, &connection, 1);
 		if ((*worker)->held != NULL)
 			gv_session_finish(*worker);
 	}
 	else
+	{
+		gv_mirrors_release(held, 0);
 		gv_refuse(connection, gv_status_refusal(status),
 				  "no memory to search");
+	}
 }
 
 static void

@@ -1,15 +1,13 @@
 /*
  * loop.c
  *		The thread that serves sessions: it waits for all of them at once, and
- *		answers whatever searches it finds as a batch.
+ *		has whatever searches it finds answered as a batch (turns.c).
  *
  * While a batch is searched the next one gathers in the sockets; so batches
- * are as large as the load makes them, and an idle server adds nothing.  There
- * are two turns: while a card has a batch, answers of the last one are written
- * and requests of the next are read and, if there are any, begun; what began
- * first is waited for first.  A session costs three system calls a search: the
- * wait (shared by a batch), a read, a write.  Who does not read its answer is
- * not read from, and nobody waits for it.
+ * are as large as the load makes them, and an idle server adds nothing.  A
+ * session costs three system calls a search: the wait (shared by a batch), a
+ * read, a write.  Who does not read its answer is not read from, and nobody
+ * waits for it.
  */
 #include "server/gv_server.h"
 
@@ -29,16 +27,8 @@
 #define BACKLOG			256
 #define ACCEPTS			64		/* at a time */
 #define PAUSE_MS		200		/* when no connection can be accepted */
-#define MOST_REPLY		(64 * 1024 * 1024)	/* bytes of a batch's answers */
-#define TURNS			2
-
-/* A batch, and what searches it. */
-typedef struct Turn
-{
-	GvWorker   *worker;
-	GvConnection *askers[GV_MAX_BATCH]; /* [n] */
-	int			n;
-} Turn;
+#define HELLO_MS		5000	/* that a client has to say who it is */
+#define LOOK_MS			500		/* how often we look for those who did not */
 
 static struct
 {
@@ -48,16 +38,12 @@ static struct
 	bool		paused;			/* not listening, for want of descriptors */
 	uint64_t	connections;	/* there were */
 	GvConnection *first;		/* of those that are here */
-	Turn		turns[TURNS];
-	int			oldest;			/* of the turns that are under way */
-	int			under_way;
-	GvConnection *queue[GV_MAX_BATCH];	/* whose searches are to be done */
-	int			queued;
+	int			strangers;		/* of these, that said no hello yet */
+	uint64_t	look_ns;		/* when to look for those next */
 } loop = {.wake = -1};
 
 /* For the signal handler, which runs in this thread. */
 static volatile sig_atomic_t stop_asked;
-static volatile sig_atomic_t searching;
 
 uint64_t
 gv_now_ns(void)
@@ -85,7 +71,7 @@ on_stop(int signal)
 	int			saved_errno = errno;
 
 	(void) signal;
-	if (searching)
+	if (gv_turns_searching())
 	{
 		unlink(GV_SOCKET_PATH);
 		_exit(0);
@@ -93,6 +79,13 @@ on_stop(int signal)
 	stop_asked = 1;
 	gv_loop_wake();
 	errno = saved_errno;
+}
+
+/* Is the end near? */
+bool
+gv_loop_stops(void)
+{
+	return stop_asked != 0;
 }
 
 static void
@@ -177,6 +170,8 @@ static void
 close_connection(GvConnection *connection)
 {
 	forget(connection);
+	if (connection->role == 0)
+		loop.strangers--;
 	gv_connection_close(connection);
 	gv_count(connections, -1);
 	if (loop.paused)
@@ -208,6 +203,7 @@ add_connection(int fd)
 		return;
 	}
 	remember(connection);
+	loop.strangers++;
 	gv_count(connections, 1);
 	connection->surplus =
 		__atomic_load_n(&gv_server.connections, __ATOMIC_RELAXED) >
@@ -241,8 +237,8 @@ accept_connections(void)
 }
 
 /* Send an answer, or as much as the client takes; false: it is gone. */
-static bool
-send_answer(GvConnection *connection)
+bool
+gv_loop_answer(GvConnection *connection)
 {
 	GvFlushed	flushed = gv_connection_flush(connection, false);
 	bool		later = flushed == GV_FLUSH_LATER;
@@ -265,7 +261,9 @@ static void
 take_hello(GvConnection *connection)
 {
 	gv_session_hello(connection);
-	if (!send_answer(connection) || connection->role == GV_ROLE_SESSION)
+	if (connection->role != 0)
+		loop.strangers--;
+	if (!gv_loop_answer(connection) || connection->role == GV_ROLE_SESSION)
 		return;
 	/* from its start on the thread owns the connection */
 	forget(connection);
@@ -290,8 +288,7 @@ take_message(GvConnection *connection)
 		case GV_MSG_SEARCH:
 			if (gv_session_check(connection))
 			{
-				connection->whole_ns = gv_now_ns();
-				loop.queue[loop.queued++] = connection;
+				gv_turns_add(connection);
 				return;
 			}
 			break;
@@ -302,7 +299,7 @@ take_message(GvConnection *connection)
 			gv_reply(connection, 0);	/* GV_MSG_PING */
 			break;
 	}
-	send_answer(connection);
+	gv_loop_answer(connection);
 }
 
 /* A client wrote, or reads at last, or is gone. */
@@ -313,7 +310,7 @@ serve(GvConnection *connection)
 		return;
 	if (connection->writing)
 	{
-		send_answer(connection);
+		gv_loop_answer(connection);
 		return;
 	}
 	switch (gv_connection_receive(connection, false))
@@ -324,7 +321,7 @@ serve(GvConnection *connection)
 			take_message(connection);
 			break;
 		case GV_RECEIVED_WRONG:
-			send_answer(connection);
+			gv_loop_answer(connection);
 			break;
 		case GV_RECEIVED_END:
 			close_connection(connection);
@@ -332,100 +329,41 @@ serve(GvConnection *connection)
 	}
 }
 
-/* The most that a search's answer may need. */
-static size_t
-reply_bytes(const GvSearchRequest *request)
-{
-	return (size_t) request->probes * sizeof(GvProbeReply) +
-		(size_t) request->capacity * (sizeof(GvHit) + sizeof(GvBound));
-}
-
 /*
- * The queue's first search, and with it all others of the same mirror whose
- * answers fit into a reasonable amount of memory, go to a turn.
+ * Who connects takes one of a limited number of places, and is to say soon what
+ * for; nobody else is looked for, because sessions may be idle for days.
  */
 static void
-take_batch(Turn *turn)
+drop_strangers(void)
 {
-	const GvSearchRequest *first = gv_payload(loop.queue[0]);
-	size_t		bytes = 0;
-	int			left = 0;
-	int			i;
+	uint64_t	now;
+	GvConnection *connection;
+	GvConnection *next;
 
-	turn->n = 0;
-	for (i = 0; i < loop.queued; i++)
-	{
-		const GvSearchRequest *request = gv_payload(loop.queue[i]);
-		size_t		more = reply_bytes(request);
-
-		if (gv_same_key(&request->key, &first->key) &&
-			(turn->n == 0 || bytes + more <= MOST_REPLY))
-		{
-			loop.queue[i]->asked = true;
-			turn->askers[turn->n++] = loop.queue[i];
-			bytes += more;
-		}
-		else
-			loop.queue[left++] = loop.queue[i];
-	}
-	loop.queued = left;
-}
-
-/* A turn's askers have their answers. */
-static void
-send_answers(Turn *turn)
-{
-	int			i;
-
-	for (i = 0; i < turn->n; i++)
-	{
-		turn->askers[i]->asked = false;
-		send_answer(turn->askers[i]);
-	}
-}
-
-static void
-finish_oldest(void)
-{
-	Turn	   *turn = &loop.turns[loop.oldest];
-
-	gv_session_finish(turn->worker);
-	loop.oldest = (loop.oldest + 1) % TURNS;
-	searching = --loop.under_way > 0;
-	send_answers(turn);
-}
-
-static void
-begin_batch(void)
-{
-	Turn	   *turn;
-
-	if (loop.under_way == TURNS)
-		finish_oldest();
-	turn = &loop.turns[(loop.oldest + loop.under_way) % TURNS];
-	searching = 1;
-	if (stop_asked)
+	if (loop.strangers == 0 || (now = gv_now_ns()) < loop.look_ns)
 		return;
-	take_batch(turn);
-	if (!gv_session_begin(turn->worker, turn->askers, turn->n,
-						  loop.under_way == 0))
+	loop.look_ns = now + LOOK_MS * UINT64_C(1000000);
+	for (connection = loop.first; connection != NULL; connection = next)
 	{
-		/* somebody wants to change the mirror */
-		while (loop.under_way > 0)
-			finish_oldest();
-		searching = 1;
-		(void) gv_session_begin(turn->worker, turn->askers, turn->n, true);
-	}
-	if (turn->worker->held != NULL)
-		loop.under_way++;
-	else
-	{
-		searching = loop.under_way > 0;
-		send_answers(turn);
+		next = connection->next;
+		if (connection->role == 0 &&
+			now - connection->opened_ns >= HELLO_MS * UINT64_C(1000000))
+			close_connection(connection);
 	}
 }
 
-/* Every round begins what there is to begin, or ends a batch. */
+/* How long to wait for clients, ms; -1: until one comes. */
+static int
+patience(void)
+{
+	if (gv_turns_busy())
+		return 0;
+	if (loop.paused)
+		return PAUSE_MS;
+	return loop.strangers > 0 ? LOOK_MS : -1;
+}
+
+/* A round: what clients want, and what the engine has done. */
 static void
 serve_events(const struct epoll_event *events, int n)
 {
@@ -440,43 +378,19 @@ serve_events(const struct epoll_event *events, int n)
 		else if (what != &loop.wake)
 			serve(what);
 	}
-	if (loop.queued == 0 && loop.under_way > 0)
-		finish_oldest();
-	while (loop.queued > 0 && !stop_asked)
-		begin_batch();
+	gv_turns_go_on();
+	drop_strangers();
 	if (n == 0 && loop.paused)
 		loop.paused = !watch(EPOLL_CTL_ADD, loop.listener, EPOLLIN,
 							 &loop.listener);
-}
-
-/* Memory for all turns. */
-static GvStatus
-open_turns(void)
-{
-	GvStatus	status = GV_OK;
-	int			i;
-
-	for (i = 0; i < TURNS && status == GV_OK; i++)
-		status = gv_worker_open(&loop.turns[i].worker);
-	return status;
-}
-
-static void
-close_turns(void)
-{
-	int			i;
-
-	for (i = 0; i < TURNS; i++)
-		gv_worker_close(loop.turns[i].worker);
 }
 
 /* Serve until a signal comes or the engine breaks; the exit status. */
 int
 gv_loop_run(int listener)
 {
-	/* no more events than there is room for in the queue */
 	static struct epoll_event events[GV_MAX_BATCH];
-	GvStatus	status = open_turns();
+	GvStatus	status = gv_turns_open();
 
 	if (status != GV_OK)
 	{
@@ -499,20 +413,20 @@ gv_loop_run(int listener)
 		   gv_server.device);
 	while (!stop_asked && !gv_server_failed())
 	{
-		int			n = epoll_wait(loop.epoll, events, GV_MAX_BATCH,
-								   loop.under_way > 0 ? 0 :
-								   loop.paused ? PAUSE_MS : -1);
+		/* no more events than searches that may wait */
+		int			room = gv_turns_room();
+		int			n = room == 0 ? 0 :
+			epoll_wait(loop.epoll, events, room, patience());
 
 		if (n >= 0)
 			serve_events(events, n);
 	}
-	while (loop.under_way > 0)
-		finish_oldest();
+	gv_turns_end();
 	if (gv_server_failed())
 		return GV_EXIT_FAILED;
 	while (loop.first != NULL)
 		close_connection(loop.first);
 	close(listener);
-	close_turns();
+	gv_turns_close();
 	return 0;
 }

@@ -1,7 +1,7 @@
 /*
  * mirrors.c
- *		The registry: which mirrors there are, who uses them, and what they
- *		take of the budget.
+ *		The registry: which mirrors there are, where, who uses them, and what
+ *		they take of their device's budget.
  *
  * A mirror that somebody uses (users > 0) is not freed: who takes it out of
  * the registry waits until it is let go.  Whoever waits so uses no other
@@ -9,56 +9,37 @@
  * in a circle.  Memory is given back before its bytes are promised to others,
  * because a card has no more than that.
  */
-#include "server/gv_server.h"
+#include "server/gv_registry.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static struct
-{
-	pthread_mutex_t mutex;
-	pthread_cond_t released;	/* somebody let a mirror go */
-	GvHeldMirror *first;
-	int64_t		budget;
-	int64_t		used;
-	int64_t		evictions;
-	int64_t		keep_ms;		/* what was used since is not evicted */
-} registry = {
+GvRegistry	gv_registry = {
 	.mutex = PTHREAD_MUTEX_INITIALIZER,
 	.released = PTHREAD_COND_INITIALIZER
 };
 
-static int64_t
-now_ms(void)
-{
-	return (int64_t) (gv_now_ns() / 1000000);
-}
-
-static void
-lock(void)
-{
-	pthread_mutex_lock(&registry.mutex);
-}
-
-static void
-unlock(void)
-{
-	pthread_mutex_unlock(&registry.mutex);
-}
-
-/* budget: bytes for all mirrors; what was used for keep_s is not evicted. */
+/*
+ * budgets [ndevices]: bytes for all mirrors of each device; what was used
+ * since keep_s is not evicted.
+ */
 void
-gv_mirrors_init(int64_t budget, int keep_s)
+gv_mirrors_init(const int64_t *budgets, int32_t ndevices, int keep_s)
 {
-	registry.budget = budget;
-	registry.keep_ms = (int64_t) keep_s * 1000;
+	int32_t		i;
+
+	gv_registry.ndevices = ndevices;
+	for (i = 0; i < ndevices; i++)
+		gv_registry.devices[i].budget = budgets[i];
+	gv_registry.keep_ms = (int64_t) keep_s * 1000;
 }
 
 /* Locked: the mirror of a key, or NULL. */
 static GvHeldMirror *
 find(const GvMirrorKey *key)
 {
-	GvHeldMirror *held = registry.first;
+	GvHeldMirror *held = gv_registry.first;
 
 	while (held != NULL && !gv_same_key(&held->key, key))
 		held = held->next;
@@ -66,10 +47,10 @@ find(const GvMirrorKey *key)
 }
 
 /* Locked: take a mirror out of the list; false if somebody did already. */
-static bool
-unlink_held(GvHeldMirror *held)
+bool
+gv_registry_unlink(GvHeldMirror *held)
 {
-	GvHeldMirror **link = &registry.first;
+	GvHeldMirror **link = &gv_registry.first;
 
 	while (*link != NULL && *link != held)
 		link = &(*link)->next;
@@ -83,84 +64,40 @@ unlink_held(GvHeldMirror *held)
  * Locked: free a mirror that is out of the list, once nobody uses it.  The
  * lock is let go meanwhile.  A reason is worth a line in the log.
  */
-static void
-destroy(GvHeldMirror *held, const char *reason)
+void
+gv_registry_destroy(GvHeldMirror *held, const char *reason)
 {
 	while (held->users > 0)
-		pthread_cond_wait(&registry.released, &registry.mutex);
-	unlock();
+		pthread_cond_wait(&gv_registry.released, &gv_registry.mutex);
+	gv_registry_unlock();
 	if (reason != NULL)
 		gv_log("LOG", "dropped the mirror of index %u, %lld MB: %s",
 			   held->key.index, (long long) (held->bytes >> 20), reason);
 	gv_mirror_drop(held->mirror);
 	pthread_rwlock_destroy(&held->lock);
 	free(held->states);
-	lock();
-	registry.used -= held->charged;
+	gv_registry_lock();
+	gv_registry_device(held)->used -= held->charged;
 	free(held);
 }
 
-/* Locked: may this one be evicted? */
-static bool
-evictable(const GvHeldMirror *held, int64_t now)
-{
-	return held->ready && held->users == 0 &&
-		now - held->used_ms >= registry.keep_ms;
-}
-
-/* Locked: evict the mirror that has been idle longest; false if none may. */
-static bool
-evict_one(void)
-{
-	int64_t		now = now_ms();
-	GvHeldMirror *victim = NULL;
-	GvHeldMirror *held;
-
-	for (held = registry.first; held != NULL; held = held->next)
-		if (evictable(held, now) &&
-			(victim == NULL || held->used_ms < victim->used_ms))
-			victim = held;
-	if (victim == NULL)
-		return false;
-	unlink_held(victim);
-	registry.evictions++;
-	destroy(victim, "others need its memory");
-	return true;
-}
-
 /*
- * Locked: make room for `bytes` more in the budget and charge nothing; false
- * without evicting anything when that would not do.
+ * Where the mirror of a key is, as far as that is known without a lock for
+ * long: it may go at any time.
  */
-static bool
-make_room(int64_t bytes)
+int32_t
+gv_mirrors_device(const GvMirrorKey *key)
 {
-	int64_t		now = now_ms();
-	int64_t		free_bytes = registry.budget - registry.used;
 	const GvHeldMirror *held;
+	int32_t		device;
 
-	for (held = registry.first; held != NULL && free_bytes < bytes;
-		 held = held->next)
-		if (evictable(held, now))
-			free_bytes += held->charged;
-	if (free_bytes < bytes)
-		return false;
-	while (registry.budget - registry.used < bytes)
-		if (!evict_one())
-			return false;
-	return true;
-}
-
-/* Evict one because the engine has no room; false if none may be. */
-bool
-gv_mirrors_evict(void)
-{
-	bool		done;
-
-	lock();
-	done = evict_one();
-	unlock();
-	return done;
+	if (gv_registry.ndevices == 1)
+		return 0;
+	gv_registry_lock();
+	held = find(key);
+	device = held != NULL ? held->spec.device : 0;
+	gv_registry_unlock();
+	return device;
 }
 
 /*
@@ -173,7 +110,7 @@ gv_mirrors_acquire(const GvMirrorKey *key, uint64_t owner,
 {
 	GvHeldMirror *held;
 
-	lock();
+	gv_registry_lock();
 	held = find(key);
 	if (held == NULL)
 		*refusal = GV_REFUSED_NO_MIRROR;
@@ -185,9 +122,9 @@ gv_mirrors_acquire(const GvMirrorKey *key, uint64_t owner,
 	else
 	{
 		held->users++;
-		held->used_ms = now_ms();
+		held->used_ms = gv_now_ms();
 	}
-	unlock();
+	gv_registry_unlock();
 	return held;
 }
 
@@ -195,12 +132,12 @@ gv_mirrors_acquire(const GvMirrorKey *key, uint64_t owner,
 void
 gv_mirrors_release(GvHeldMirror *held, int64_t searches)
 {
-	lock();
+	gv_registry_lock();
 	held->searches += searches;
-	held->used_ms = now_ms();
+	held->used_ms = gv_now_ms();
 	held->users--;
-	pthread_cond_broadcast(&registry.released);
-	unlock();
+	pthread_cond_broadcast(&gv_registry.released);
+	gv_registry_unlock();
 }
 
 /* An entry that is in nobody's list yet, without its mirror. */
@@ -221,7 +158,7 @@ new_held(const GvMirrorKey *key, const GvMirrorSpec *spec, uint64_t owner)
 	held->key = *key;
 	held->spec = *spec;
 	held->owner = owner;
-	held->used_ms = now_ms();
+	held->used_ms = gv_now_ms();
 	/* batches follow each other closely: a loader must get its turn */
 	pthread_rwlockattr_init(&attr);
 	pthread_rwlockattr_setkind_np
@@ -231,31 +168,32 @@ new_held(const GvMirrorKey *key, const GvMirrorSpec *spec, uint64_t owner)
 	return held;
 }
 
-/* Locked: put a new entry in the list, with so many bytes reserved. */
+/* Locked: put a new entry in the list, with what it takes reserved. */
 static GvRefusalCode
-enter(GvHeldMirror *held, int64_t bytes)
+enter(GvHeldMirror *held, GvTriedDevices *tried)
 {
+	int64_t		bytes = 0;
 	GvHeldMirror *old = find(&held->key);
 
 	while (old != NULL && !old->ready)
 	{
-		unlink_held(old);
-		destroy(old, "another loader begins anew");
+		gv_registry_unlink(old);
+		gv_registry_destroy(old, "another loader begins anew");
 		old = find(&held->key);
 	}
 	if (old != NULL)
 		return GV_REFUSED_EXISTS;
-	if (!make_room(bytes))
+	if (!gv_registry_place(held, &bytes, tried))
 		return GV_REFUSED_NO_MEMORY;
 	/* room was made with the lock let go now and then */
 	if (find(&held->key) != NULL)
 		return GV_REFUSED_EXISTS;
 	held->reserved = bytes;
 	held->charged = bytes;
-	registry.used += bytes;
+	gv_registry_device(held)->used += bytes;
 	held->users = 1;
-	held->next = registry.first;
-	registry.first = held;
+	held->next = gv_registry.first;
+	gv_registry.first = held;
 	return 0;
 }
 
@@ -266,7 +204,7 @@ create(GvHeldMirror *held)
 
 	do
 		status = gv_mirror_create(&held->spec, &held->mirror);
-	while (status == GV_NO_MEMORY && gv_mirrors_evict());
+	while (status == GV_NO_MEMORY && gv_mirrors_evict(held->spec.device));
 	if (status == GV_OK)
 	{
 		held->bytes = gv_mirror_bytes(held->mirror);
@@ -276,39 +214,53 @@ create(GvHeldMirror *held)
 	return gv_status_refusal(status);
 }
 
+/* Begin a mirror on one of the devices that were not tried; 0 or why not. */
+static GvRefusalCode
+begin_somewhere(const GvMirrorKey *key, const GvMirrorSpec *spec,
+				uint64_t owner, GvTriedDevices *tried)
+{
+	GvHeldMirror *held;
+	GvRefusalCode refusal;
+
+	held = new_held(key, spec, owner);
+	if (held == NULL)
+		return GV_REFUSED_NO_MEMORY;
+	gv_registry_lock();
+	refusal = enter(held, tried);
+	if (refusal != 0)
+	{
+		gv_registry_destroy(held, NULL);
+		gv_registry_unlock();
+		return refusal;
+	}
+	gv_registry_unlock();
+	refusal = create(held);
+	gv_registry_lock();
+	held->users--;
+	pthread_cond_broadcast(&gv_registry.released);
+	/* if another loader has thrown it out meanwhile, that one frees it */
+	if (refusal != 0 && gv_registry_unlink(held))
+		gv_registry_destroy(held, NULL);
+	gv_registry_unlock();
+	return refusal;
+}
+
 /* Begin a mirror; 0 or why not. */
 GvRefusalCode
 gv_mirrors_begin(const GvMirrorKey *key, const GvMirrorSpec *spec,
 				 uint64_t owner)
 {
-	int64_t		bytes = gv_mirror_size(spec);
-	GvHeldMirror *held;
+	GvTriedDevices tried = 0;
+	GvTriedDevices before;
 	GvRefusalCode refusal;
 
-	if (bytes == 0)
+	if (gv_mirror_size(spec) == 0)
 		return GV_REFUSED_PROTOCOL;
-	if (bytes > registry.budget)
-		return GV_REFUSED_NO_MEMORY;
-	held = new_held(key, spec, owner);
-	if (held == NULL)
-		return GV_REFUSED_NO_MEMORY;
-	lock();
-	refusal = enter(held, bytes);
-	if (refusal != 0)
+	do
 	{
-		destroy(held, NULL);
-		unlock();
-		return refusal;
-	}
-	unlock();
-	refusal = create(held);
-	lock();
-	held->users--;
-	pthread_cond_broadcast(&registry.released);
-	/* if another loader has thrown it out meanwhile, that one frees it */
-	if (refusal != 0 && unlink_held(held))
-		destroy(held, NULL);
-	unlock();
+		before = tried;
+		refusal = begin_somewhere(key, spec, owner, &tried);
+	} while (refusal == GV_REFUSED_NO_MEMORY && tried != before);
 	return refusal;
 }
 
@@ -320,7 +272,7 @@ recharge(GvHeldMirror *held)
 
 	if (charge < held->reserved)
 		charge = held->reserved;
-	registry.used += charge - held->charged;
+	gv_registry_device(held)->used += charge - held->charged;
 	held->charged = charge;
 }
 
@@ -330,16 +282,21 @@ gv_mirrors_ready(GvHeldMirror *held)
 {
 	int64_t		copies;
 	int64_t		bytes;
+	char		where[32] = "";
 
-	lock();
+	gv_registry_lock();
 	held->ready = true;
 	held->reserved = 0;
 	recharge(held);
 	copies = held->copies;
 	bytes = held->bytes;
-	unlock();
-	gv_log("LOG", "index %u is mirrored: %lld copies, %lld MB",
-		   held->key.index, (long long) copies, (long long) (bytes >> 20));
+	gv_registry_unlock();
+	if (gv_registry.ndevices > 1)
+		snprintf(where, sizeof(where), " on device %d",
+				 gv_server.numbers[held->spec.device]);
+	gv_log("LOG", "index %u is mirrored%s: %lld copies, %lld MB",
+		   held->key.index, where, (long long) copies,
+		   (long long) (bytes >> 20));
 }
 
 /*
@@ -352,18 +309,18 @@ gv_mirrors_room(GvHeldMirror *held, int64_t growth)
 	int64_t		more;
 	bool		fits = true;
 
-	lock();
+	gv_registry_lock();
 	more = held->bytes + growth - held->charged;
 	if (more > 0)
 	{
-		fits = make_room(more);
+		fits = gv_registry_make_room(held->spec.device, more);
 		if (fits)
 		{
-			registry.used += more;
+			gv_registry_device(held)->used += more;
 			held->charged += more;
 		}
 	}
-	unlock();
+	gv_registry_unlock();
 	return fits;
 }
 
@@ -371,33 +328,11 @@ gv_mirrors_room(GvHeldMirror *held, int64_t growth)
 void
 gv_mirrors_changed(GvHeldMirror *held, int64_t bytes, int64_t copies)
 {
-	lock();
+	gv_registry_lock();
 	held->bytes = bytes;
 	held->copies = copies;
 	recharge(held);
-	unlock();
-}
-
-/* Take bytes of the budget for something that is no mirror; false: too few. */
-bool
-gv_mirrors_reserve(int64_t bytes)
-{
-	bool		fits;
-
-	lock();
-	fits = make_room(bytes);
-	if (fits)
-		registry.used += bytes;
-	unlock();
-	return fits;
-}
-
-void
-gv_mirrors_unreserve(int64_t bytes)
-{
-	lock();
-	registry.used -= bytes;
-	unlock();
+	gv_registry_unlock();
 }
 
 /* Drop the mirror of a key, if there is one. */
@@ -406,11 +341,11 @@ gv_mirrors_drop(const GvMirrorKey *key)
 {
 	GvHeldMirror *held;
 
-	lock();
+	gv_registry_lock();
 	held = find(key);
-	if (held != NULL && unlink_held(held))
-		destroy(held, NULL);
-	unlock();
+	if (held != NULL && gv_registry_unlink(held))
+		gv_registry_destroy(held, NULL);
+	gv_registry_unlock();
 }
 
 /* A connection has ended: drop what it began and did not finish. */
@@ -419,16 +354,16 @@ gv_mirrors_abandon(uint64_t owner)
 {
 	GvHeldMirror *held;
 
-	lock();
+	gv_registry_lock();
 	do
 	{
-		held = registry.first;
+		held = gv_registry.first;
 		while (held != NULL && (held->ready || held->owner != owner))
 			held = held->next;
-		if (held != NULL && unlink_held(held))
-			destroy(held, "its loader is gone");
+		if (held != NULL && gv_registry_unlink(held))
+			gv_registry_destroy(held, "its loader is gone");
 	} while (held != NULL);
-	unlock();
+	gv_registry_unlock();
 }
 
 /*
@@ -439,12 +374,13 @@ int32_t
 gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,
 				  int32_t room)
 {
-	int64_t		now = now_ms();
+	int64_t		now = gv_now_ms();
 	const GvHeldMirror *held;
 	int32_t		n = 0;
+	int32_t		i;
 
-	lock();
-	for (held = registry.first; held != NULL; held = held->next, n++)
+	gv_registry_lock();
+	for (held = gv_registry.first; held != NULL; held = held->next, n++)
 	{
 		if (n >= room)
 			continue;
@@ -456,7 +392,7 @@ gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,
 		mirrors[n].nlists = held->spec.nlists;
 		mirrors[n].nparents = held->spec.nparents;
 		mirrors[n].refine_slots = held->spec.refine_slots;
-		mirrors[n].unused = 0;
+		mirrors[n].device = gv_server.numbers[held->spec.device];
 		mirrors[n].bytes = held->bytes;
 		mirrors[n].copies = held->copies;
 		mirrors[n].expected = held->spec.copies;
@@ -465,10 +401,13 @@ gv_mirrors_status(GvStatusReply *reply, GvMirrorStatus *mirrors,
 	}
 	if (reply != NULL)
 	{
-		reply->memory = registry.budget;
-		reply->used = registry.used;
-		reply->evictions = registry.evictions;
+		for (i = 0; i < gv_registry.ndevices; i++)
+		{
+			reply->memory += gv_registry.devices[i].budget;
+			reply->used += gv_registry.devices[i].used;
+		}
+		reply->evictions = gv_registry.evictions;
 	}
-	unlock();
+	gv_registry_unlock();
 	return n;
 }

@@ -282,7 +282,8 @@ gv_pieces_lists(GvConnection *connection)
 
 		do
 			status = apply_piece(held, piece, &wrong);
-		while (status == GV_NO_MEMORY && gv_mirrors_evict());
+		while (status == GV_NO_MEMORY &&
+			   gv_mirrors_evict(held->spec.device));
 		next += gv_piece_bytes(piece, gv_code_bytes(held->spec.m));
 	}
 	gv_mirrors_release(held, 0);
@@ -327,7 +328,8 @@ gv_pieces_refine(GvConnection *connection)
 		do
 			status = apply_items(held, (const GvRefineItem *) (request + 1),
 								 request->npieces);
-		while (status == GV_NO_MEMORY && gv_mirrors_evict());
+		while (status == GV_NO_MEMORY &&
+			   gv_mirrors_evict(held->spec.device));
 	gv_mirrors_release(held, 0);
 	gv_pieces_conclude(connection, status, wrong);
 }

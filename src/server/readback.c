@@ -7,9 +7,9 @@
 
 #include <string.h>
 
-/* A range of lists of a mirror; NULL: refused. */
+/* A range of lists of a mirror, from no block behind the last; NULL: refused. */
 static GvHeldMirror *
-acquire_range(GvConnection *connection, int64_t most)
+acquire_range(GvConnection *connection, int64_t most, int32_t last_block)
 {
 	const GvRangeRequest *request = gv_payload(connection);
 	GvHeldMirror *held = gv_pieces_acquire(connection, &request->key);
@@ -18,6 +18,8 @@ acquire_range(GvConnection *connection, int64_t most)
 		return NULL;
 	if (request->first >= 0 && request->count >= 1 &&
 		request->count <= most &&
+		request->block >= 0 && request->block <= last_block &&
+		request->unused == 0 &&
 		(int64_t) request->first + request->count <= held->spec.nlists)
 		return held;
 	gv_mirrors_release(held, 0);
@@ -31,7 +33,7 @@ gv_read_states(GvConnection *connection)
 {
 	const GvRangeRequest *request = gv_payload(connection);
 	GvHeldMirror *held = acquire_range(connection,
-									   GV_MAX_MESSAGE / sizeof(GvListState));
+									   GV_MAX_MESSAGE / sizeof(GvListState), 0);
 	GvListState *states;
 
 	if (held == NULL)
@@ -48,29 +50,35 @@ gv_read_states(GvConnection *connection)
 	gv_mirrors_release(held, 0);
 }
 
-/* Locked: a list's piece without its arrays, cut to at most `room` bytes. */
+/*
+ * Locked: the piece of a list from block `first` on, without its arrays, cut
+ * to at most `room` bytes.
+ */
 static GvPiece
-piece_of(const GvHeldMirror *held, int32_t list, int64_t room)
+piece_of(const GvHeldMirror *held, int32_t list, int32_t first, int64_t room)
 {
 	GvPiece		one = {.nblocks = 1};
-	GvPiece		piece = {.list = list,.state = held->states[list]};
+	GvPiece		piece = {.list = list,.first = first,
+	.state = held->states[list]};
 	int64_t		block = gv_piece_bytes(&one, gv_code_bytes(held->spec.m)) -
 		(int64_t) sizeof(one);
 	int64_t		most = (room - (int64_t) sizeof(piece)) / block;
+	int64_t		nblocks = gv_blocks_of(piece.state.nitems) - first;
 
-	piece.nblocks = (int32_t) gv_blocks_of(piece.state.nitems);
+	piece.nblocks = (int32_t) (nblocks > 0 ? nblocks : 0);
 	if (piece.nblocks > most)
 	{
 		piece.nblocks = (int32_t) most;
-		piece.state.nitems = (uint32_t) most * GV_BLOCK;
+		piece.state.nitems = (uint32_t) (first + most) * GV_BLOCK;
 	}
 	return piece;
 }
 
-/* Locked: copy a list's first n blocks to `next`, in a piece's order. */
+/* Locked: copy a piece's blocks to `next`, in a piece's order. */
 static GvStatus
-read_blocks(GvHeldMirror *held, int32_t list, size_t n, char *next)
+read_blocks(GvHeldMirror *held, const GvPiece *piece, char *next)
 {
+	size_t		n = (size_t) piece->nblocks;
 	size_t		t_bytes = GV_BLOCK * sizeof(float);
 	size_t		rowid_bytes = GV_BLOCK * 3 * sizeof(uint16_t);
 	size_t		code_bytes = (size_t) gv_code_bytes(held->spec.m) * GV_BLOCK;
@@ -82,8 +90,9 @@ read_blocks(GvHeldMirror *held, int32_t list, size_t n, char *next)
 	for (i = 0; i < n; i++)
 	{
 		GvBlock		view;
-		GvStatus	status = gv_mirror_get_block(held->mirror, list,
-												 (int32_t) i, &view);
+		GvStatus	status = gv_mirror_get_block(held->mirror, piece->list,
+												 piece->first + (int32_t) i,
+												 &view);
 
 		if (status != GV_OK)
 			return status;
@@ -96,12 +105,13 @@ read_blocks(GvHeldMirror *held, int32_t list, size_t n, char *next)
 }
 
 /*
- * Copy a list to `next` if it fits into `room` bytes, or is the first; *bytes
- * is 0 if not.  The lock is exclusive because get_block changes a mirror.
+ * Copy list i of a range to `next` if it fits into `room` bytes, or is the
+ * first; *bytes is 0 if not.  The lock is exclusive because get_block changes a
+ * mirror.
  */
 static GvStatus
-read_list(GvHeldMirror *held, int32_t list, bool first, char *next,
-		  int64_t room, int64_t *bytes)
+read_list(GvHeldMirror *held, const GvRangeRequest *request, int32_t i,
+		  char *next, int64_t room, int64_t *bytes)
 {
 	GvStatus	status = GV_OK;
 	GvPiece		piece;
@@ -110,13 +120,13 @@ read_list(GvHeldMirror *held, int32_t list, bool first, char *next,
 	if (room < (int64_t) sizeof(piece))
 		return GV_OK;
 	pthread_rwlock_wrlock(&held->lock);
-	piece = piece_of(held, list, room);
-	if (first || piece.state.nitems == held->states[list].nitems)
+	piece = piece_of(held, request->first + i, i == 0 ? request->block : 0,
+					 room);
+	if (i == 0 || piece.state.nitems == held->states[piece.list].nitems)
 	{
 		memcpy(next, &piece, sizeof(piece));
 		*bytes = gv_piece_bytes(&piece, gv_code_bytes(held->spec.m));
-		status = read_blocks(held, list, (size_t) piece.nblocks,
-							 next + sizeof(piece));
+		status = read_blocks(held, &piece, next + sizeof(piece));
 	}
 	pthread_rwlock_unlock(&held->lock);
 	return status;
@@ -133,6 +143,7 @@ range_bytes(GvHeldMirror *held, const GvRangeRequest *request)
 	for (i = 0; i < request->count && bytes < GV_MAX_MESSAGE; i++)
 	{
 		GvPiece		piece = piece_of(held, request->first + i,
+									 i == 0 ? request->block : 0,
 									 GV_MAX_MESSAGE);
 
 		bytes += gv_piece_bytes(&piece, gv_code_bytes(held->spec.m));
@@ -146,7 +157,8 @@ void
 gv_read_blocks(GvConnection *connection)
 {
 	const GvRangeRequest *request = gv_payload(connection);
-	GvHeldMirror *held = acquire_range(connection, INT32_MAX);
+	GvHeldMirror *held = acquire_range(connection, INT32_MAX,
+									   INT32_MAX / GV_BLOCK);
 	GvStatus	status = GV_OK;
 	int64_t		room;
 	int64_t		used = 0;
@@ -162,8 +174,8 @@ gv_read_blocks(GvConnection *connection)
 	{
 		for (i = 0; i < request->count && bytes > 0 && status == GV_OK; i++)
 		{
-			status = read_list(held, request->first + i, i == 0, out + used,
-							   room - used, &bytes);
+			status = read_list(held, request, i, out + used, room - used,
+							   &bytes);
 			used += bytes;
 		}
 		gv_reply_cut(connection, (size_t) used);

@@ -11,16 +11,17 @@
 
 #define current(counter) __atomic_load_n(&gv_server.counter, __ATOMIC_RELAXED)
 
-/* A thread's means to search; they are large. */
+/* A thread's means to search on a device; they are large. */
 GvStatus
-gv_worker_open(GvWorker **worker)
+gv_worker_open(int32_t device, GvWorker **worker)
 {
 	GvWorker   *made = calloc(1, sizeof(GvWorker));
 	GvStatus	status;
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
-	status = gv_searcher(&made->searcher);
+	made->device = device;
+	status = gv_searcher(device, &made->searcher);
 	if (status != GV_OK)
 	{
 		free(made);
@@ -197,8 +198,9 @@ complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
 	return true;
 }
 
-static void
-refuse_all(GvConnection **askers, int n, GvRefusalCode code)
+/* Refuse n searches. */
+void
+gv_session_refuse(GvConnection **askers, int n, GvRefusalCode code)
 {
 	int			i;
 
@@ -215,7 +217,7 @@ answer(GvWorker *worker, int i, GvStatus status, uint64_t ended_ns)
 	if (status == GV_OK)
 		return complete(worker->held, asker, &worker->searches[i], worker->n,
 						worker->began_ns, ended_ns);
-	refuse_all(&asker, 1, gv_status_refusal(status));
+	gv_session_refuse(&asker, 1, gv_status_refusal(status));
 	return 0;
 }
 
@@ -264,12 +266,24 @@ end_batch(GvWorker *worker, int answered)
 	worker->held = NULL;
 }
 
+/* The mirror that a search wants; NULL: there is none, see *refusal. */
+GvHeldMirror *
+gv_session_acquire(const GvConnection *asker, GvRefusalCode *refusal)
+{
+	const GvSearchRequest *request = gv_payload(asker);
+
+	*refusal = GV_REFUSED_FAILED;
+	return gv_server_failed() ? NULL :
+		gv_mirrors_acquire(&request->key, 0, refusal);
+}
+
 /*
- * Lock a mirror against changes.  A thread that has it already must not wait
- * behind one that wants to change it: that waits for us.
+ * Lock an acquired mirror against changes; false if that is not to be had at
+ * once and `wait` is false.  A thread that has locked a mirror already must
+ * not wait: behind one, perhaps, that wants to change it and waits for us.
  */
-static bool
-lock_mirror(GvHeldMirror *held, bool wait)
+bool
+gv_session_lock(GvHeldMirror *held, bool wait)
 {
 	if (wait)
 		return pthread_rwlock_rdlock(&held->lock) == 0;
@@ -277,34 +291,20 @@ lock_mirror(GvHeldMirror *held, bool wait)
 }
 
 /*
- * Begin n <= GV_MAX_BATCH searches of one mirror, which stays locked until
- * they end, so that each answer's list states are those of what was searched.
- * False if the lock is not to be had at once and `wait` is false: nothing has
- * begun.  Else worker->held tells whether to call gv_session_finish; if not,
- * all have their answers.
+ * Begin n <= GV_MAX_BATCH searches of a mirror of the worker's device, which
+ * was acquired and locked for them.  It stays so until they end, so that each
+ * answer's list states are those of what was searched.  worker->held tells
+ * whether to call gv_session_finish; if not, all have their answers, and the
+ * mirror is unlocked and released.
  */
-bool
-gv_session_begin(GvWorker *worker, GvConnection **askers, int n, bool wait)
+void
+gv_session_begin(GvWorker *worker, GvHeldMirror *held, GvConnection **askers,
+				 int n)
 {
-	const GvSearchRequest *first = gv_payload(askers[0]);
-	GvRefusalCode refusal = GV_REFUSED_FAILED;
-	GvHeldMirror *held = NULL;
 	GvStatus	status;
 	int			i;
 
 	worker->began_ns = gv_now_ns();
-	if (!gv_server_failed())
-		held = gv_mirrors_acquire(&first->key, 0, &refusal);
-	if (held == NULL)
-	{
-		refuse_all(askers, n, refusal);
-		return true;
-	}
-	if (!lock_mirror(held, wait))
-	{
-		gv_mirrors_release(held, 0);
-		return false;
-	}
 	worker->held = held;
 	worker->n = 0;
 	for (i = 0; i < n; i++)
@@ -321,7 +321,6 @@ gv_session_begin(GvWorker *worker, GvConnection **askers, int n, bool wait)
 		else if (status != GV_OK)
 			end_batch(worker, answer(worker, 0, status, 0));
 	}
-	return true;
 }
 
 /* Wait for the batch that is under way; its askers get their answers. */

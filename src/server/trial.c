@@ -56,6 +56,7 @@ gv_trial_begin(GvTrial *trial, const GvBuilderSpec *spec,
 	if (trial->mirror != NULL)
 		return GV_INVALID;
 	memset(&trial->spec, 0, sizeof(trial->spec));
+	trial->spec.device = spec->device;
 	trial->spec.metric = spec->metric;
 	trial->spec.dims = spec->dims;
 	trial->spec.m = spec->m;
@@ -65,12 +66,12 @@ gv_trial_begin(GvTrial *trial, const GvBuilderSpec *spec,
 	bytes = gv_mirror_size(&trial->spec);
 	if (bytes == 0)
 		return GV_INVALID;
-	if (!gv_mirrors_reserve(bytes))
+	if (!gv_mirrors_reserve(spec->device, bytes))
 		return GV_NO_MEMORY;
 	trial->charged = bytes;
 	do
 		status = gv_mirror_create(&trial->spec, &trial->mirror);
-	while (status == GV_NO_MEMORY && gv_mirrors_evict());
+	while (status == GV_NO_MEMORY && gv_mirrors_evict(spec->device));
 	if (status != GV_OK)
 	{
 		trial->mirror = NULL;
@@ -78,7 +79,7 @@ gv_trial_begin(GvTrial *trial, const GvBuilderSpec *spec,
 	}
 	status = copy_arrays(trial, builder);
 	if (status == GV_OK)
-		status = gv_searcher(&trial->searcher);
+		status = gv_searcher(spec->device, &trial->searcher);
 	return status;
 }
 
@@ -205,5 +206,5 @@ gv_trial_end(GvTrial *trial)
 	if (trial->searcher != NULL)
 		gv_searcher_drop(trial->searcher);
 	gv_mirror_drop(trial->mirror);
-	gv_mirrors_unreserve(trial->charged);
+	gv_mirrors_unreserve(trial->spec.device, trial->charged);
 }

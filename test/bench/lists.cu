@@ -194,7 +194,7 @@ run(Bench *bench, int n)
 static void
 prepare(Bench *bench, int dims, int nlists, int probes, int most)
 {
-	GvMirrorSpec spec = {GV_L2, dims, 1, nlists, 1, 0, 0, 0};
+	GvMirrorSpec spec = {0, GV_L2, dims, 1, nlists, 1, 0, 0, 0};
 	GvBatch    *batch = &bench->batch;
 	GvWanted   *wanted = (GvWanted *) calloc(most, sizeof(GvWanted));
 	float	   *centres = (float *) malloc(sizeof(float) * CENTRES * dims);
@@ -208,7 +208,7 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most)
 	need(gv_gpu_create(&spec, &bench->mirror) == GV_OK &&
 		 gv_gpu_put_array(bench->mirror, GV_CENTROIDS, 0,
 						  (int64_t) nlists * dims, centroids) == GV_OK &&
-		 gv_gpu_searcher(&bench->searcher) == GV_OK &&
+		 gv_gpu_searcher(0, &bench->searcher) == GV_OK &&
 		 cudaDeviceSynchronize() == cudaSuccess, "mirror");
 	for (int i = 0; i < most; i++)
 		wanted[i].probes = probes;
@@ -250,15 +250,16 @@ main(int argc, char **argv)
 	int64_t		room = ((int64_t) 1 << 33) / 4 / nlists;
 	int			most = room < MOST_QUERIES ? (int) room : MOST_QUERIES;
 	Bench		bench = {};
-	GvDevice	device;
+	GvDevice	devices[GV_MAX_DEVICES];
+	int32_t		ndevices;
 	bool		good = true;
 
 	need(dims > 0 && probes > 0 && probes <= 2048 && nlists >= probes &&
 		 most > 0, "reading the arguments");
-	need(gv_gpu_open("", &device) == GV_OK, "opening the card");
+	need(gv_gpu_open("0", devices, &ndevices) == GV_OK, "opening the card");
 	prepare(&bench, dims, nlists, probes, most);
 	printf("%s: %d dimensions, %d lists, %d probes; microseconds\n",
-		   device.name, dims, nlists, probes);
+		   devices[0].name, dims, nlists, probes);
 	printf(" batch  exact: scores    lists  near: product        lists  "
 		   "runs/all/exact\n");
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)

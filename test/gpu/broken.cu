@@ -21,7 +21,7 @@ break_if_wanted(const char *file)
 {
 	if (unlink(file) != 0)
 		return;
-	(void) gv_choose_device();
+	(void) gv_choose_device(0);
 	GV_LAUNCH(write_nowhere_kernel, 1, 32, 0, 0, (int *) 64);
 }
 

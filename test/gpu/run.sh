@@ -18,6 +18,8 @@
 #	sql			the SQL suite through gpuvecd on the card
 #	lists		the choice of lists alone, by exact scores and by the filter
 #				(test/bench/lists.cu)
+#	cards		the kernels on two cards, and gpuvecd with both, where the host
+#				has them (test/t/018_cards.pl)
 #	faults		the tests of gpuvecd that test/t has, with the card, and what
 #				only a card does to it (test/gpu/card_faults.pl)
 #	scanner		the list scanner alone, on an index of word vectors
@@ -29,6 +31,8 @@
 #				is a data set and options of test/bench/card.py; several sets
 #				in turn are better several calls.  pgvector's source is found
 #				as test/pgvector.sh says.
+#
+# All but `cards` use one card, the first that CUDA_VISIBLE_DEVICES names.
 #
 # GPUVEC_TEST_SERVER=cpu: the stages that use PostgreSQL, without a card, to see
 # that they work.
@@ -117,6 +121,12 @@ build_lists() {
 		"$GV_TMP"/card/*.o -lm -o "$GV_TMP/card/lists"
 }
 
+# What a stage sees of the host's cards: one is enough for most.
+one_card() {
+	local visible=${CUDA_VISIBLE_DEVICES:-0}
+	[ "$1" = cards ] || export CUDA_VISIBLE_DEVICES="${visible%%,*}"
+}
+
 stage_kernels() {
 	build_check
 	"$GV_TMP/card/check_card"
@@ -154,6 +164,17 @@ stage_lists() {
 	"$GV_TMP/card/lists" 50 500 13
 	"$GV_TMP/card/lists" 384 100000 100
 	"$GV_TMP/card/lists" 384 1000000 300
+}
+
+stage_cards() {
+	[ "$SERVER" != cuda ] || [ "$(nvidia-smi -L | grep -c ^GPU)" -ge 2 ] ||
+		gv_die "this stage needs two cards"
+	if [ "$SERVER" = cuda ]; then
+		build_check
+		GPUVEC_UNIT_SMALL=1 "$GV_TMP/card/check_card"
+	fi
+	GPUVEC_TEST_NVCC=$NVCC GPU_ARCHS=$ARCH GPUVEC_TEST_SERVER=$SERVER \
+		ONLY=tap TAP=018 "$GV_ROOT/test/run.sh"
 }
 
 # For card_faults.pl gpuvecd is linked with broken.cu, by an nvcc that does so.
@@ -289,7 +310,7 @@ IFS=, read -ra STAGES <<<"$1"
 shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
-	kernels | sanitize | sql | lists | faults | scanner | data | bench) ;;
+	kernels | sanitize | sql | lists | cards | faults | scanner | data | bench) ;;
 	*) usage ;;
 	esac
 done
@@ -317,7 +338,7 @@ for stage in "${STAGES[@]}"; do
 	gv_note "stage $stage"
 	# a subshell that is no condition, so that set -e holds in it
 	set +e
-	(set -e; "stage_$stage")
+	(set -e; one_card "$stage"; "stage_$stage")
 	[ $? -eq 0 ] || { gv_note "stage $stage failed"; status=1; }
 	set -e
 done

@@ -248,4 +248,21 @@ for my $page (1, 2, 4)
 	test_end("scan at page $page");
 }
 
+# -- a transaction that began before the rows came cannot train for them
+$node->safe_psql('postgres', "
+	SET client_min_messages = warning;
+	CREATE TABLE older (id int, e real[]);
+	CREATE INDEX older_e ON older USING gpuivfpq (e) WITH (train_rows = 1000)");
+my $old = $node->background_psql('postgres', on_error_stop => 0);
+$old->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM older');
+$node->safe_psql('postgres', 'INSERT INTO older SELECT id, e FROM source LIMIT 2000');
+$old->query("SELECT gpuvec_train('older_e')");
+like($old->{stderr},
+	qr/ERROR:  cannot train index "older_e", this transaction does not see most of its rows.*DETAIL:  It sees 0 of 2000\..*HINT:/s,
+	'an old snapshot: it is said');
+$old->quit;
+is( $node->safe_psql('postgres', "BEGIN ISOLATION LEVEL REPEATABLE READ;
+		SELECT gpuvec_train('older_e'); COMMIT"),
+	'2000', 'a new snapshot: trained');
+
 done_testing();

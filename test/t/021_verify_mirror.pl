@@ -125,7 +125,7 @@ sub spoil
 {
 	my ($index, $list, $where) = @_;
 	my $key = key_of($index);
-	my $piece = ask('BLOCKS', $key . pack('ll', $list, 1));
+	my $piece = ask('BLOCKS', $key . pack('l4', $list, 1, 0, 0));
 	my $nblocks = (unpack('l4', $piece))[2];
 	my $at = $PIECE_BYTES + $where->($nblocks);
 
@@ -152,7 +152,7 @@ for my $index ('plain_e', 'refined_e')
 
 	# a copy that the mirror takes for dead, by its own word
 	my $key = key_of($index);
-	my ($gen, $nitems, $del_seq) = unpack('L3', ask('STATES', $key . pack('ll', 7, 1)));
+	my ($gen, $nitems, $del_seq) = unpack('L3', ask('STATES', $key . pack('l4', 7, 1, 0, 0)));
 	my $nblocks = int(($nitems + 31) / 32);
 	my @live = (0xFFFFFFFF) x $nblocks;
 	$live[-1] = 0xFFFFFFFF >> (32 * $nblocks - $nitems);
@@ -166,7 +166,7 @@ is_verified('untrained_e', '', 'untrained');
 
 # a refine record, of a live copy that is the oldest of list 0
 my $refined = key_of('refined_e');
-my $piece = ask('BLOCKS', $refined . pack('ll', 0, 1));
+my $piece = ask('BLOCKS', $refined . pack('l4', 0, 1, 0, 0));
 my $address = substr($piece, $PIECE_BYTES + (unpack('l4', $piece))[2] * (4 + 32 * 4), 6);
 my $item = ask('RECORDS', $refined . pack('ll', 1, 0) . $address);
 is(substr($item, 0, 6), $address, 'the record that was asked for');
@@ -176,6 +176,26 @@ is_verified('refined_e',
 	join("\n", map({ wrong($_, 1) } 2 .. 5), wrong(7, 4),
 		"error|||1 refine records are not in gpuvecd's mirror as they are on pages"),
 	'a spoilt record');
+
+# a list that is longer than a message: a copy near its end; with little memory
+# the sample is small, and training short
+$node->safe_psql(
+	'postgres', q{
+	SET maintenance_work_mem = '4MB';
+	CREATE TABLE long (id int, e real[]);
+	INSERT INTO long SELECT g, array_fill((g % 50)::real, ARRAY[983]) || g::real
+	FROM generate_series(1, 36000) AS g;
+	CREATE INDEX long_e ON long USING gpuivfpq (e) WITH (lists = 1, pq_dim = 984)});
+is_mirrored($node, 'long_e', 'SELECT FROM long ORDER BY e <-> array_fill(1::real, ARRAY[984]) LIMIT 10', 'long');
+is_verified('long_e', '', 'as it was loaded');
+my $long = key_of('long_e');
+my ($gen, $nitems, $del_seq) = unpack('L3', ask('STATES', $long . pack('l4', 0, 1, 0, 0)));
+my $last = int(($nitems - 1) / 32);
+my $end = ask('BLOCKS', $long . pack('l4', 0, 1, $last, 0));
+is(length $end, $PIECE_BYTES + 4 + 32 * (10 + 492), 'the last block alone');
+substr($end, -32 * 492, 1) = chr(ord(substr($end, -32 * 492, 1)) ^ 1);
+ask('LISTS', $long . pack('ll', 1, 0) . $end);
+is_verified('long_e', wrong(0, 1), 'spoilt at its end');
 
 # behind is not wrong, and only what is not behind can be compared
 $node->safe_psql('postgres', q{

@@ -470,7 +470,8 @@ int
 main(int argc, char **argv)
 {
 	Bench		bench = {0};
-	GvDevice	device;
+	GvDevice	devices[GV_MAX_DEVICES];
+	int32_t		ndevices;
 	const char *set = NULL;
 	const char *rows = NULL;
 	int			option;
@@ -487,12 +488,12 @@ main(int argc, char **argv)
 	if ((set == NULL) != (rows == NULL) || argc < (set == NULL ? 4 : 2))
 		return usage();
 	bench_connect(argv[0]);
-	CHECKED(gv_mirrors_open(&BENCH_ENGINE, "", &device));
-	CHECKED(gv_searcher(&bench.searcher));
+	CHECKED(gv_mirrors_open(&BENCH_ENGINE, "0", devices, &ndevices));
+	CHECKED(gv_searcher(0, &bench.searcher));
 	bench_copy(&bench, (uint32_t) strtoul(argv[1], NULL, 10));
 	if (set != NULL)
-		run_set(&bench, device.name, set, rows, argc - 2, argv + 2);
+		run_set(&bench, devices[0].name, set, rows, argc - 2, argv + 2);
 	else
-		run_made(&bench, device.name, argc - 2, argv + 2);
+		run_made(&bench, devices[0].name, argc - 2, argv + 2);
 	return 0;
 }

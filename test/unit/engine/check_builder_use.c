@@ -109,6 +109,8 @@ check_refusals(void)
 	float		nan4[4] = {0, NAN, 0, 0};
 
 	INVALID(gv_builders_open(&UNIT_BUILDERS));
+	INVALID(BAD(device = -1));
+	INVALID(BAD(device = gv_ndevices()));
 	INVALID(BAD(metric = (GvMetric) 4));
 	INVALID(BAD(dims = 0));
 	INVALID(BAD(m = 5));
@@ -167,6 +169,40 @@ check_refusals(void)
 	free_encoded(&encoded);
 }
 
+/* Every device makes the same of the same rows. */
+static void
+check_other_devices(void)
+{
+	GvBuilderSpec spec = make_spec(GV_L2, 8, 4, 10);
+	Making		first = begin_making(spec, clustered(300, 8, 10, 0.2f), 300,
+									 300);
+	int32_t		i;
+
+	CHECK(train_making(&first) == GV_OK, "train");
+	get_model(&first);
+	for (i = 1; i < gv_ndevices(); i++)
+	{
+		Making		other = first;
+		float	   *centroids;
+		float	   *codebooks;
+
+		other.spec.device = i;
+		CHECK(train_making(&other) == GV_OK, "train on %d", i);
+		centroids = get_array(&other, GV_CENTROIDS);
+		codebooks = get_array(&other, GV_CODEBOOKS);
+		CHECK(other.trained.nlists == first.trained.nlists &&
+			  memcmp(centroids, first.centroids, sizeof(float) * 8 *
+					 first.trained.nlists) == 0 &&
+			  memcmp(codebooks, first.codebooks,
+					 sizeof(float) * GV_CODEWORDS * 8) == 0,
+			  "device %d makes something else", i);
+		unit_free(centroids);
+		unit_free(codebooks);
+		gv_builder_drop(other.builder);
+	}
+	end_making(&first);
+}
+
 static void
 check_faults(void)
 {
@@ -223,6 +259,7 @@ void
 test_builder_use(void)
 {
 	check_refusals();
+	check_other_devices();
 	check_faults();
 	check_quality(unit_small ? 500 : 6000, 12, 6, unit_small ? 20 : 50);
 	check_codebook_quality(unit_small ? 500 : 3000, 10, 4);

@@ -245,7 +245,8 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	GvSearcher *other;
 	GvMirror   *made;
 	GvMirrorSpec spec;
-	GvDevice	device;
+	GvDevice	found[GV_MAX_DEVICES];
+	int32_t		nfound;
 
 #define BAD_SEARCH(change) \
 	(bad = good, bad.change, gv_mirror_search(searcher, mirror, &bad, 1))
@@ -267,6 +268,8 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	INVALID(gv_mirror_search(searcher, NULL, &good, 1));
 	INVALID(gv_mirror_search(searcher, mirror, NULL, 1));
 	INVALID(gv_mirror_search(searcher, mirror, &good, 0));
+	INVALID(BAD_SPEC(device = -1));
+	INVALID(BAD_SPEC(device = gv_ndevices()));
 	INVALID(BAD_SPEC(metric = (GvMetric) 0));
 	INVALID(BAD_SPEC(dims = 0));
 	INVALID(BAD_SPEC(dims = GV_MAX_DIMS + 1));
@@ -283,9 +286,11 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	CHECK(gv_mirror_size(&spec) == 0, "size of an invalid spec");
 	INVALID(gv_mirror_create(NULL, &made));
 	INVALID(gv_mirror_create(&index->spec, NULL));
-	INVALID(gv_searcher(NULL));
-	INVALID(gv_mirrors_open(&UNIT_MIRRORS, "", &device));
-	CHECK(gv_searcher(&other) == GV_OK, "a second searcher");
+	INVALID(gv_searcher(0, NULL));
+	INVALID(gv_searcher(-1, &other));
+	INVALID(gv_searcher(gv_ndevices(), &other));
+	INVALID(gv_mirrors_open(&UNIT_MIRRORS, "", found, &nfound));
+	CHECK(gv_searcher(0, &other) == GV_OK, "a second searcher");
 	gv_searcher_drop(other);
 	gv_searcher_drop(NULL);
 	gv_mirror_drop(NULL);
@@ -325,7 +330,7 @@ work(const TestIndex *index)
 	if (status == GV_OK)
 		status = gv_mirror_get_block(mirror, 0, 0, &view);
 	if (status == GV_OK)
-		status = gv_searcher(&searcher);
+		status = gv_searcher(0, &searcher);
 	if (status == GV_OK)
 		status = gv_mirror_search(searcher, mirror, &search, 1);
 	gv_searcher_drop(searcher);
@@ -365,30 +370,35 @@ test_mirror(void)
 {
 	GvSearcher *searcher = NULL;
 	GvMirror   *mirror;
-	GvMirrorSpec spec = {GV_L2, 1, 1, 1, 1, 0, 0, 0};
-	GvDevice	device;
+	GvMirrorSpec spec = {0, GV_L2, 1, 1, 1, 1, 0, 0, 0};
+	GvDevice	found[GV_MAX_DEVICES];
+	int32_t		nfound = 0;
 
 	CHECK(gv_mirror_size(&spec) == 0, "size before an engine");
 	INVALID(gv_mirror_create(&spec, &mirror));
-	INVALID(gv_searcher(&searcher));
-	INVALID(gv_mirrors_open(NULL, "", &device));
-	INVALID(gv_mirrors_open(&UNIT_MIRRORS, NULL, &device));
-	INVALID(gv_mirrors_open(&UNIT_MIRRORS, "", NULL));
+	INVALID(gv_searcher(0, &searcher));
+	INVALID(gv_mirrors_open(NULL, "", found, &nfound));
+	INVALID(gv_mirrors_open(&UNIT_MIRRORS, NULL, found, &nfound));
+	INVALID(gv_mirrors_open(&UNIT_MIRRORS, "", NULL, &nfound));
+	INVALID(gv_mirrors_open(&UNIT_MIRRORS, "", found, NULL));
 	gv_mirror_fault(1, GV_NO_MEMORY);
-	CHECK(gv_mirrors_open(&UNIT_MIRRORS, "", &device) == GV_NO_MEMORY &&
-		  device.name[0] != '\0', "a fault at the beginning");
-	if (gv_mirrors_open(&UNIT_MIRRORS, "", &device) != GV_OK)
+	CHECK(gv_mirrors_open(&UNIT_MIRRORS, "", found, &nfound) == GV_NO_MEMORY &&
+		  found->name[0] != '\0', "a fault at the beginning");
+	test_device_lists();
+	/* two, if this machine has them */
+	if (gv_mirrors_open(&UNIT_MIRRORS, "0,1", found, &nfound) != GV_OK &&
+		gv_mirrors_open(&UNIT_MIRRORS, "", found, &nfound) != GV_OK)
 	{
-		CHECK(false, "no engine: %s", device.name);
+		CHECK(false, "no engine: %s", found->name);
 		return;
 	}
-	CHECK(device.name[0] != '\0' && device.memory > 1 << 20, "%s, %lld bytes",
-		  device.name, (long long) device.memory);
-	CHECK(gv_searcher(&searcher) == GV_OK, "searcher");
+	check_devices(found, nfound);
+	CHECK(gv_searcher(0, &searcher) == GV_OK, "searcher");
 	test_shapes(searcher);
 	test_changes(searcher);
 	test_mirror_records(searcher);
 	test_mirror_lists();
+	test_mirror_devices();
 	test_invalid(searcher);
 	test_faults();
 	gv_searcher_drop(searcher);

@@ -113,7 +113,7 @@ check_lists(GvMetric metric, Kind kind, int32_t dims, int32_t nlists,
 		searches[i] = new_search(&index, some, nlists, 1);
 		make_query(kind, centres, i, &index, (float *) searches[i].query);
 	}
-	CHECK(gv_searcher(&searcher) == GV_OK &&
+	CHECK(gv_searcher(0, &searcher) == GV_OK &&
 		  gv_mirror_search(searcher, mirror, searches, n) == GV_OK, "search");
 	for (i = 0; i < n; i++)
 		nwrong += !search_is_right(&index, searches[i].query,

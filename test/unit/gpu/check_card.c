@@ -31,12 +31,58 @@ test_long_table(void)
 		  "create");
 }
 
+/* Of emulate/; not there on a card. */
+extern int64_t gv_emulated_fault __attribute__((weak));
+extern int64_t gv_emulated_unrecorded __attribute__((weak));
+
+/*
+ * Refine records of two pages, which tables and segments of the pool are taken
+ * for: where one is not to be had, what went to the card before is noted as a
+ * change that searches wait for.
+ */
+static void
+test_refused_records(void)
+{
+	GvMirrorSpec spec = {.metric = GV_L2,.dims = 8,.m = 4,.nlists = 1,
+	.nparents = 1,.refine_slots = 4};
+	size_t		stride = gv_refine_stride(8);
+	char	   *items = calloc(2, stride);
+	GvStatus	status = GV_NO_MEMORY;
+	int			n;
+
+	if (&gv_emulated_fault == NULL)
+	{
+		free(items);
+		return;
+	}
+	((GvRefineItem *) items)->address[2] = 1;
+	((GvRefineItem *) (items + stride))->address[0] = 1;
+	((GvRefineItem *) (items + stride))->address[2] = 4;
+	for (n = 1; n < 20 && status == GV_NO_MEMORY; n++)
+	{
+		int64_t		before = gv_emulated_unrecorded;
+		GvMirror   *mirror;
+
+		CHECK(gv_mirror_create(&spec, &mirror) == GV_OK, "create");
+		gv_emulated_fault = n;
+		status = gv_mirror_put_refine(mirror, (GvRefineItem *) items, 2);
+		gv_emulated_fault = 0;
+		CHECK(gv_emulated_unrecorded == before, "without memory %d: %d steps "
+			  "that nobody waits for", n,
+			  (int) (gv_emulated_unrecorded - before));
+		gv_mirror_drop(mirror);
+	}
+	CHECK(status == GV_OK && n > 4, "%d: %d", n, status);
+	free(items);
+}
+
 int
 main(void)
 {
 	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
 	test_mirror();
 	test_long_table();
+	test_refused_records();
 	unit_seed = 1;				/* models vary in quality with it */
 	gv_gpu_near_from(0);		/* few terms, but by the way of many */
 	test_builder();

@@ -501,10 +501,11 @@ test_builders(void)
 	TestServer	server = server_start(NULL, NULL);
 	int			i;
 
-	GvDevice	device;
+	GvDevice	found[GV_MAX_DEVICES];
+	int32_t		nfound;
 
 	CHECK(gv_builders_open(&gv_cpu_builders) == GV_OK &&
-		  gv_mirrors_open(&gv_cpu_mirrors, "", &device) == GV_OK, "open");
+		  gv_mirrors_open(&gv_cpu_mirrors, "", found, &nfound) == GV_OK, "open");
 	for (i = 0; i < 3; i++)
 		check_build(&server, rows);
 	check_wrong(&server, rows);

@@ -13,7 +13,7 @@ static void
 check_range(int fd, const GvMirrorKey *key, const TestIndex *index,
 			int32_t first, int32_t count)
 {
-	GvRangeRequest request = {*key, first, count};
+	GvRangeRequest request = {*key, first, count, 0, 0};
 	void	   *payload = NULL;
 	uint32_t	length = 0;
 	size_t		used = 0;
@@ -92,7 +92,7 @@ test_changes(const TestServer *server)
 {
 	TestIndex	index = make_index(GV_COSINE, 9, 5, 20, 4, 40, true);
 	GvMirrorKey key = test_key(15);
-	GvRangeRequest wrong = {key, 0, 21};
+	GvRangeRequest wrong = {key, 0, 21, 0, 0};
 	int			loader = client_open(server, GV_ROLE_LOADER);
 	int			session = client_open(server, GV_ROLE_SESSION);
 	GvStatusReply *status;
@@ -118,10 +118,12 @@ test_changes(const TestServer *server)
 		  ((GvMirrorStatus *) (status + 1))->ready == 1 &&
 		  ((GvMirrorStatus *) (status + 1))->searches == round, "status");
 	free(status);
-	for (i = 0; i < 4; i++)
+	for (i = 0; i < 7; i++)
 	{
 		wrong.first = i == 0 ? -1 : i == 1 ? 20 : 0;
 		wrong.count = i == 2 ? 0 : i == 3 ? 21 : 1;
+		wrong.block = i == 4 ? 1 : i == 5 ? -1 : 0;
+		wrong.unused = i == 6;
 		close(loader);
 		loader = client_open(server, GV_ROLE_LOADER);
 		client_cut(loader, client_ask(loader, i % 2 == 0 ? GV_MSG_STATES :
@@ -135,13 +137,52 @@ test_changes(const TestServer *server)
 	free_index(&index);
 }
 
+/* Read a list in pieces; the server's. */
+static void
+check_pieces(int fd, const GvMirrorKey *key, const TestIndex *index,
+			 int32_t list)
+{
+	const TestList *held = &index->lists[list];
+	GvRangeRequest request = {*key, list, 1, 0, 0};
+	int			npieces = 0;
+	GvPiece    *piece;
+
+	do
+	{
+		void	   *payload = NULL;
+		uint32_t	length = 0;
+		size_t		bytes;
+		char	   *expected;
+
+		CHECK(client_ask(fd, GV_MSG_BLOCKS, &request, sizeof(request), NULL,
+						 0, &payload, &length) == 0, "piece %d", npieces);
+		if (payload == NULL)
+			return;
+		piece = payload;
+		expected = piece_bytes(index, list, request.block, piece->nblocks, 0,
+							   &bytes);
+		CHECK(length <= GV_MAX_MESSAGE && length == bytes &&
+			  memcmp(payload, expected, bytes) == 0,
+			  "piece %d from block %d on", npieces, request.block);
+		request.block += piece->nblocks;
+		npieces += piece->nblocks > 0;
+		if (piece->nblocks == 0)
+			piece = NULL;
+		free(expected);
+		free(payload);
+	} while (piece != NULL && npieces < 10);
+	CHECK(request.block == held->nblocks && npieces == 2,
+		  "%d blocks of %d in %d pieces", request.block, held->nblocks,
+		  npieces);
+}
+
 /* Lists of more than a message: as many come back as fit, or a part of one. */
 static void
 test_large(const TestServer *server)
 {
 	TestIndex	index = make_index(GV_L2, 800, 800, 2, 1, 0, false);
 	GvMirrorKey key = test_key(16);
-	GvRangeRequest request = {key, 0, 2};
+	GvRangeRequest request = {key, 0, 2, 0, 0};
 	int			loader = client_open(server, GV_ROLE_LOADER);
 	void	   *payload = NULL;
 	uint32_t	length = 0;
@@ -179,6 +220,7 @@ test_large(const TestServer *server)
 			  piece->nblocks < index.lists[1].nblocks, "a part");
 		free(payload);
 	}
+	check_pieces(loader, &key, &index, 1);
 	close(loader);
 	free_index(&index);
 }

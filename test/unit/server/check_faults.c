@@ -32,7 +32,7 @@ work(const TestServer *server, GvMirrorKey key, TestIndex *index)
 	int			loader = client_open(server, GV_ROLE_LOADER);
 	int			sessions[3];
 	TestSearch	searches[3];
-	GvRangeRequest range = {key, 0, 2};
+	GvRangeRequest range = {key, 0, 2, 0, 0};
 	int			refusal;
 	int			got;
 	int			i;

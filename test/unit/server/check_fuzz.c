@@ -107,7 +107,7 @@ loader_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 	const GvMirrorSpec *spec = &index->spec;
 	GvBeginRequest begin = {*key, spec->metric, spec->dims, spec->m,
 	spec->nlists, spec->nparents, 2, spec->copies, 9};
-	GvRangeRequest range = {*key, 0, spec->nlists};
+	GvRangeRequest range = {*key, 0, spec->nlists, 0, 0};
 	int			array;
 
 	add_hello(script, GV_ROLE_LOADER);

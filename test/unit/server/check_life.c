@@ -255,6 +255,32 @@ test_few_files(void)
 	server_remove(&server);
 }
 
+/* Who does not say what he wants is dropped; who did may take his time. */
+static void
+test_strangers(void)
+{
+	TestServer	server = server_start("--max-connections", "3");
+	GvMessage	hello = {sizeof(GvHello), GV_MSG_HELLO, 0};
+	int			silent = client_socket(&server);
+	int			slow = client_socket(&server);
+	int			idle = client_open(&server, GV_ROLE_SESSION);
+	int			late;
+
+	CHECK(client_send(slow, &hello, sizeof(hello)), "send");
+	CHECK(client_open(&server, GV_ROLE_SESSION) < 0, "a fourth client");
+	CHECK(client_ended(silent), "it says nothing, and is still there");
+	CHECK(client_ended(slow), "it says half of it, and is still there");
+	CHECK(client_ping(idle) == 0, "who said hello is gone");
+	late = client_open(&server, GV_ROLE_SESSION);
+	CHECK(client_ping(late) == 0, "there is no room");
+	close(silent);
+	close(slow);
+	close(idle);
+	close(late);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_remove(&server);
+}
+
 /*
  * One server a folder: a second one gives up after ten seconds, in which
  * other tests run.
@@ -291,4 +317,5 @@ test_life(void)
 	test_parent();
 	test_deaf_parent();
 	test_few_files();
+	test_strangers();
 }

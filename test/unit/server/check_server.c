@@ -32,6 +32,7 @@ main(void)
 	test_loading();
 	test_following();
 	test_budget();
+	test_devices();
 	test_builders();
 	test_life();
 	test_faults();

@@ -105,7 +105,7 @@ check_tries(int fd, GvMirror *mirror, const float *queries, int32_t probes,
 		  payload != NULL, "try");
 	if (payload == NULL)
 		return;
-	CHECK(gv_searcher(&searcher) == GV_OK, "searcher");
+	CHECK(gv_searcher(0, &searcher) == GV_OK, "searcher");
 	nhits = payload;
 	rowids = (const uint16_t *) (nhits + 2);
 	for (q = 0; q < 2; q++)

@@ -111,6 +111,7 @@ extern void test_searches(void);
 extern void test_loading(void);
 extern void test_following(void);
 extern void test_budget(void);
+extern void test_devices(void);
 extern void test_builders(void);
 extern void test_life(void);
 extern void test_lock_begin(void);

@@ -7,7 +7,10 @@
  * once, and every thread of a block is a fiber (emulate.cpp) that runs until it
  * has to wait for others.  So host code, indexing, synchronisation and the
  * order of arithmetic are checked without a card, by the sanitizers too; races
- * within a warp and speed are not.
+ * within a warp and speed are not.  There are two devices: memory and streams
+ * belong to the one that was chosen when they were made, and the program
+ * aborts when work for one is given another's, or begins while another is
+ * chosen.
  */
 #ifndef CUDA_RUNTIME_H
 #define CUDA_RUNTIME_H
@@ -86,20 +89,53 @@ extern dim3 blockIdx;
 extern dim3 blockDim;
 extern dim3 gridDim;
 
+/* The device that a thread has chosen. */
+extern thread_local int gv_emulated_device;
+
+struct gv_emulated_stream
+{
+	int			device;
+	bool		records;		/* events, now and then */
+	int64_t		unrecorded;		/* work since the last one, then */
+};
+
+/* Work of all streams that no event tells of, though others do. */
+extern int64_t gv_emulated_unrecorded;
+
+typedef struct gv_emulated_stream *cudaStream_t;
+typedef struct gv_emulated_event *cudaEvent_t;
+
+/* Memory of a device comes and goes. */
+extern void gv_emulated_take(void *memory, size_t bytes);
+extern void gv_emulated_give(void *memory);
+
+/* Work for a stream: is it of the device that is chosen?  Abort if not. */
+extern void gv_emulated_check_stream(cudaStream_t stream);
+
+/* ... and is no word of it a pointer to another device's memory? */
+extern void gv_emulated_check_words(const void *words, size_t bytes);
+
+/* Shared memory that a kernel may have on the chosen device, at least. */
+extern void gv_emulated_allow(const void *kernel, size_t shared_bytes);
+extern void gv_emulated_check_shared(const void *kernel, size_t shared_bytes);
+
 extern void gv_emulate(dim3 grid, dim3 threads, size_t shared_bytes,
 					   const std::function<void()> &kernel);
 
 /* A launch, which a stream that is captured only keeps. */
 template <typename Kernel, typename... Arguments>
 static inline void
-gv_emulate_launch(dim3 grid, dim3 threads, size_t shared_bytes, Kernel kernel,
-				  Arguments... arguments)
+gv_emulate_launch(dim3 grid, dim3 threads, size_t shared_bytes,
+				  cudaStream_t stream, Kernel kernel, Arguments... arguments)
 {
 	std::function<void()> launch = [=]
 	{
 		gv_emulate(grid, threads, shared_bytes, [&] { kernel(arguments...); });
 	};
 
+	gv_emulated_check_stream(stream);
+	gv_emulated_check_shared((const void *) kernel, shared_bytes);
+	(gv_emulated_check_words(&arguments, sizeof(arguments)), ...);
 	if (gv_emulated_capture != NULL)
 		gv_emulated_capture->push_back(launch);
 	else
@@ -299,7 +335,8 @@ enum cudaError_t
 	cudaSuccess = 0,
 	cudaErrorInvalidValue = 1,
 	cudaErrorMemoryAllocation = 2,
-	cudaErrorInvalidDevice = 101
+	cudaErrorInvalidDevice = 101,
+	cudaErrorNotReady = 600
 };
 
 enum cudaMemcpyKind
@@ -308,9 +345,6 @@ enum cudaMemcpyKind
 	cudaMemcpyDeviceToHost,
 	cudaMemcpyDeviceToDevice
 };
-
-typedef struct gv_emulated_stream *cudaStream_t;
-typedef struct gv_emulated_event *cudaEvent_t;
 
 struct cudaDeviceProp
 {
@@ -329,7 +363,7 @@ struct cudaDeviceProp
 extern int64_t gv_emulated_fault;
 
 static inline cudaError_t
-cudaMalloc(void **memory, size_t bytes)
+cudaMallocHost(void **memory, size_t bytes)
 {
 	*memory = NULL;
 	if (gv_emulated_fault > 0 && --gv_emulated_fault == 0)
@@ -342,28 +376,37 @@ cudaMalloc(void **memory, size_t bytes)
 }
 
 static inline cudaError_t
-cudaMallocHost(void **memory, size_t bytes)
+cudaMalloc(void **memory, size_t bytes)
 {
-	return cudaMalloc(memory, bytes);
+	cudaError_t error = cudaMallocHost(memory, bytes);
+
+	if (error == cudaSuccess)
+		gv_emulated_take(*memory, bytes);
+	return error;
 }
 
 static inline cudaError_t
-cudaFree(void *memory)
+cudaFreeHost(void *memory)
 {
 	free(memory);
 	return cudaSuccess;
 }
 
 static inline cudaError_t
-cudaFreeHost(void *memory)
+cudaFree(void *memory)
 {
-	return cudaFree(memory);
+	gv_emulated_give(memory);
+	return cudaFreeHost(memory);
 }
 
 static inline cudaError_t
 cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
 				cudaStream_t stream)
 {
+	const void *ends[] = {to, from};
+
+	gv_emulated_check_stream(stream);
+	gv_emulated_check_words(ends, sizeof(ends));
 	memcpy(to, from, bytes);
 	return cudaSuccess;
 }
@@ -371,6 +414,8 @@ cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
 static inline cudaError_t
 cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
 {
+	gv_emulated_check_stream(stream);
+	gv_emulated_check_words(&memory, sizeof(memory));
 	memset(memory, value, bytes);
 	return cudaSuccess;
 }
@@ -385,13 +430,15 @@ cudaMemGetInfo(size_t *nfree, size_t *total)
 static inline cudaError_t
 cudaGetDeviceCount(int *count)
 {
-	*count = 1;
+	*count = 2;
 	return cudaSuccess;
 }
 
 static inline cudaError_t
 cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
 {
+	if (device < 0 || device > 1)
+		return cudaErrorInvalidDevice;
 	strcpy(properties->name, "emulated card");
 	properties->sharedMemPerBlockOptin = 227 * 1024;
 	return cudaSuccess;
@@ -409,7 +456,21 @@ static inline cudaError_t
 cudaFuncSetAttribute(T *function, int attribute, int value)
 {
 	/* no block may have more than every card gives */
-	return value <= 96 * 1024 ? cudaSuccess : cudaErrorInvalidValue;
+	if (value > 96 * 1024)
+		return cudaErrorInvalidValue;
+	gv_emulated_allow((const void *) function, (size_t) value);
+	return cudaSuccess;
+}
+
+struct cudaFuncAttributes
+{
+};
+
+template <typename T>
+static inline cudaError_t
+cudaFuncGetAttributes(cudaFuncAttributes *attributes, T *function)
+{
+	return cudaSuccess;
 }
 
 static inline const char *
@@ -418,18 +479,29 @@ cudaGetErrorString(cudaError_t error)
 	return error == cudaSuccess ? "no error" : "error";
 }
 
-static inline cudaError_t cudaSetDevice(int device) { return cudaSuccess; }
-static inline cudaError_t cudaGetDevice(int *device) { *device = 0; return cudaSuccess; }
+static inline cudaError_t cudaSetDevice(int device) { gv_emulated_device = device; return cudaSuccess; }
+static inline cudaError_t cudaGetDevice(int *device) { *device = gv_emulated_device; return cudaSuccess; }
+static inline cudaError_t cudaDeviceReset() { return cudaSuccess; }
 static inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 static inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return cudaSuccess; }
-static inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { return cudaSuccess; }
+static inline cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaSuccess; }
+static inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { delete stream; return cudaSuccess; }
 static inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return cudaSuccess; }
-static inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return cudaSuccess; }
 static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int flags) { return cudaSuccess; }
+
+static inline cudaError_t
+cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+	gv_emulated_unrecorded -= stream->unrecorded;
+	stream->unrecorded = 0;
+	stream->records = true;
+	return cudaSuccess;
+}
 
 static inline cudaError_t
 cudaStreamBeginCapture(cudaStream_t stream, int mode)
 {
+	gv_emulated_check_stream(stream);
 	gv_emulated_capture = new std::vector<std::function<void()>>;
 	return cudaSuccess;
 }
@@ -452,6 +524,7 @@ cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned flags)
 static inline cudaError_t
 cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
 {
+	gv_emulated_check_stream(stream);
 	for (const std::function<void()> &launch : *graph)
 		launch();
 	return cudaSuccess;
@@ -473,7 +546,7 @@ cudaGraphExecDestroy(cudaGraphExec_t graph)
 static inline cudaError_t
 cudaStreamCreateWithFlags(cudaStream_t *stream, int flags)
 {
-	*stream = NULL;
+	*stream = new gv_emulated_stream {gv_emulated_device, false, 0};
 	return cudaSuccess;
 }
 

@@ -8,6 +8,7 @@
  */
 #include <cstdio>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <vector>
 #include <ucontext.h>
@@ -26,7 +27,20 @@ dim3		blockIdx;
 dim3		blockDim;
 dim3		gridDim;
 int64_t		gv_emulated_fault;
+int64_t		gv_emulated_unrecorded;
+thread_local int gv_emulated_device;
 cudaGraph_t	gv_emulated_capture;
+
+/* Memory of a device, by where it begins. */
+struct Taken
+{
+	size_t		bytes;
+	int			device;
+};
+
+static std::mutex devices;		/* protects these two */
+static std::map<const char *, Taken> taken;
+static std::map<std::pair<const void *, int>, size_t> allowed;
 
 /* Where threads wait for each other. */
 struct Gate
@@ -224,6 +238,82 @@ add_fiber()
 	fiber->context.uc_stack.ss_size = STACK_BYTES;
 	fiber->context.uc_link = NULL;
 	makecontext(&fiber->context, fiber_main, 0);
+}
+
+/* -- devices */
+
+static void
+break_rule(const char *what)
+{
+	fprintf(stderr, "device %d: %s\n", gv_emulated_device, what);
+	abort();
+}
+
+void
+gv_emulated_take(void *memory, size_t bytes)
+{
+	std::lock_guard<std::mutex> lock(devices);
+
+	taken[(const char *) memory] = {bytes, gv_emulated_device};
+}
+
+void
+gv_emulated_give(void *memory)
+{
+	std::lock_guard<std::mutex> lock(devices);
+
+	taken.erase((const char *) memory);
+}
+
+void
+gv_emulated_check_stream(cudaStream_t stream)
+{
+	if (stream == NULL)
+		return;
+	if (stream->device != gv_emulated_device)
+		break_rule("work in another device's stream");
+	stream->unrecorded += stream->records;
+	gv_emulated_unrecorded += stream->records;
+}
+
+void
+gv_emulated_check_words(const void *words, size_t bytes)
+{
+	std::lock_guard<std::mutex> lock(devices);
+
+	for (size_t i = 0; i + sizeof(char *) <= bytes; i += sizeof(char *))
+	{
+		const char *word;
+
+		memcpy(&word, (const char *) words + i, sizeof(word));
+		auto		next = taken.upper_bound(word);
+
+		if (next == taken.begin())
+			continue;
+		--next;
+		if (word < next->first + next->second.bytes &&
+			next->second.device != gv_emulated_device)
+			break_rule("work with another device's memory");
+	}
+}
+
+void
+gv_emulated_allow(const void *kernel, size_t shared_bytes)
+{
+	std::lock_guard<std::mutex> lock(devices);
+
+	allowed[{kernel, gv_emulated_device}] = shared_bytes;
+}
+
+void
+gv_emulated_check_shared(const void *kernel, size_t shared_bytes)
+{
+	std::lock_guard<std::mutex> lock(devices);
+	auto		most = allowed.find({kernel, gv_emulated_device});
+
+	if (shared_bytes > 48 * 1024 &&
+		(most == allowed.end() || shared_bytes > most->second))
+		break_rule("a launch with more shared memory than was asked for");
 }
 
 /* A launch. */

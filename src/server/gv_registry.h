@@ -1,0 +1,68 @@
+/*
+ * gv_registry.h
+ *		The registry of mirrors from the inside: what mirrors.c and room.c share.
+ *
+ * All of it is protected by its mutex.  Functions here want it locked;
+ * destroying a mirror, and so eviction and making room, lets it go for a while.
+ */
+#ifndef GV_REGISTRY_H
+#define GV_REGISTRY_H
+
+#include "server/gv_server.h"
+
+/* What there is of a device's memory, and how much of it is promised. */
+typedef struct GvDeviceRoom
+{
+	int64_t		budget;
+	int64_t		used;
+	int			builds;
+} GvDeviceRoom;
+
+typedef struct GvRegistry
+{
+	pthread_mutex_t mutex;
+	pthread_cond_t released;	/* somebody let a mirror go */
+	GvHeldMirror *first;
+	int32_t		ndevices;
+	GvDeviceRoom devices[GV_MAX_DEVICES];
+	int64_t		evictions;
+	int64_t		keep_ms;		/* what was used since is not evicted */
+} GvRegistry;
+
+extern GvRegistry gv_registry;
+
+static inline void
+gv_registry_lock(void)
+{
+	pthread_mutex_lock(&gv_registry.mutex);
+}
+
+static inline void
+gv_registry_unlock(void)
+{
+	pthread_mutex_unlock(&gv_registry.mutex);
+}
+
+/* The device that a mirror lies on. */
+static inline GvDeviceRoom *
+gv_registry_device(const GvHeldMirror *held)
+{
+	return &gv_registry.devices[held->spec.device];
+}
+
+static inline int64_t
+gv_now_ms(void)
+{
+	return (int64_t) (gv_now_ns() / 1000000);
+}
+
+/* mirrors.c */
+extern bool gv_registry_unlink(GvHeldMirror *held);
+extern void gv_registry_destroy(GvHeldMirror *held, const char *reason);
+
+/* room.c */
+extern bool gv_registry_make_room(int32_t device, int64_t bytes);
+extern bool gv_registry_place(GvHeldMirror *held, int64_t *bytes,
+							  GvTriedDevices *tried);
+
+#endif							/* GV_REGISTRY_H */

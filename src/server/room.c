@@ -1,0 +1,213 @@
+/*
+ * room.c
+ *		Memory of the devices: who gets it, where, and who has to go.
+ *
+ * Every device has a budget of its own.  Eviction takes only mirrors that
+ * nobody uses, and none in vain.
+ */
+#include "server/gv_registry.h"
+
+/* Locked: may this one be evicted, for the sake of others on a device? */
+static bool
+evictable(const GvHeldMirror *held, int32_t device, int64_t now)
+{
+	return held->spec.device == device && held->ready && held->users == 0 &&
+		now - held->used_ms >= gv_registry.keep_ms;
+}
+
+/* Locked: the mirror of a device that has been idle longest and may go. */
+static GvHeldMirror *
+idlest(int32_t device)
+{
+	int64_t		now = gv_now_ms();
+	GvHeldMirror *found = NULL;
+	GvHeldMirror *held;
+
+	for (held = gv_registry.first; held != NULL; held = held->next)
+		if (evictable(held, device, now) &&
+			(found == NULL || held->used_ms < found->used_ms))
+			found = held;
+	return found;
+}
+
+/* Locked: evict that one; false if there is none. */
+static bool
+evict_one(int32_t device)
+{
+	GvHeldMirror *victim = idlest(device);
+
+	if (victim == NULL)
+		return false;
+	gv_registry_unlink(victim);
+	gv_registry.evictions++;
+	gv_registry_destroy(victim, "others need its memory");
+	return true;
+}
+
+/* Locked: bytes that nobody has been promised. */
+static int64_t
+room_on(int32_t device)
+{
+	return gv_registry.devices[device].budget - gv_registry.devices[device].used;
+}
+
+/* Locked: would there be so much room without all that may be evicted? */
+static bool
+can_make_room(int32_t device, int64_t bytes)
+{
+	int64_t		now = gv_now_ms();
+	int64_t		room = room_on(device);
+	const GvHeldMirror *held;
+
+	for (held = gv_registry.first; held != NULL && room < bytes;
+		 held = held->next)
+		if (evictable(held, device, now))
+			room += held->charged;
+	return room >= bytes;
+}
+
+/*
+ * Locked: make room for `bytes` more in a device's budget and charge nothing;
+ * false without evicting anything when that would not do.
+ */
+bool
+gv_registry_make_room(int32_t device, int64_t bytes)
+{
+	if (!can_make_room(device, bytes))
+		return false;
+	while (room_on(device) < bytes)
+		if (!evict_one(device))
+			return false;
+	return true;
+}
+
+/*
+ * Locked: is device a better for so many bytes than b, where there are as many
+ * on both?  One with room is, or that has more; else the one whose mirror has
+ * been idle longer.
+ */
+static bool
+is_better(int32_t a, int32_t b, int64_t bytes)
+{
+	const GvHeldMirror *idle_a;
+	const GvHeldMirror *idle_b;
+
+	if (room_on(a) >= bytes || room_on(b) >= bytes)
+		return room_on(a) > room_on(b);
+	idle_a = idlest(a);
+	idle_b = idlest(b);
+	return idle_a != NULL && idle_b != NULL &&
+		idle_a->used_ms < idle_b->used_ms;
+}
+
+/* Evict one because a device has no room; false if none may be. */
+bool
+gv_mirrors_evict(int32_t device)
+{
+	bool		done;
+
+	gv_registry_lock();
+	done = evict_one(device);
+	gv_registry_unlock();
+	return done;
+}
+
+/*
+ * Locked: choose one of the devices that were not tried, by what the mirror
+ * would take of each, and make room there; false if there is none.
+ */
+bool
+gv_registry_place(GvHeldMirror *held, int64_t *bytes, GvTriedDevices *tried)
+{
+	GvMirrorSpec spec = held->spec;
+	int32_t		best = -1;
+	int32_t		i;
+
+	for (i = 0; i < gv_registry.ndevices; i++)
+	{
+		int64_t		size;
+
+		spec.device = i;
+		size = gv_mirror_size(&spec);
+		if ((*tried & 1u << i) != 0 || !can_make_room(i, size) ||
+			(best >= 0 && !is_better(i, best, size)))
+			continue;
+		best = i;
+		*bytes = size;
+	}
+	if (best < 0)
+		return false;
+	*tried |= 1u << best;
+	held->spec.device = best;
+	return gv_registry_make_room(best, *bytes);
+}
+
+/* Take bytes of a budget for something that is no mirror; false: too few. */
+bool
+gv_mirrors_reserve(int32_t device, int64_t bytes)
+{
+	bool		fits;
+
+	gv_registry_lock();
+	fits = gv_registry_make_room(device, bytes);
+	if (fits)
+		gv_registry.devices[device].used += bytes;
+	gv_registry_unlock();
+	return fits;
+}
+
+void
+gv_mirrors_unreserve(int32_t device, int64_t bytes)
+{
+	gv_registry_lock();
+	gv_registry.devices[device].used -= bytes;
+	gv_registry_unlock();
+}
+
+/*
+ * Where a build goes: to a device that was not tried, with the fewest builds,
+ * and of those to the one that a mirror would go to.  spec->device and what is
+ * charged there come back; false if no device has room.
+ */
+bool
+gv_mirrors_place_build(GvBuilderSpec *spec, int64_t *charged,
+					   GvTriedDevices *tried)
+{
+	int64_t		bytes = gv_builder_size(spec);
+	int32_t		best = -1;
+	bool		fits;
+	int32_t		i;
+
+	gv_registry_lock();
+	for (i = 0; i < gv_registry.ndevices; i++)
+	{
+		int			more = best < 0 ? -1 :
+			gv_registry.devices[i].builds - gv_registry.devices[best].builds;
+
+		if ((*tried & 1u << i) == 0 && can_make_room(i, bytes) &&
+			(more < 0 || (more == 0 && is_better(i, best, bytes))))
+			best = i;
+	}
+	fits = best >= 0 && gv_registry_make_room(best, bytes);
+	if (best >= 0)
+		*tried |= 1u << best;
+	if (fits)
+	{
+		gv_registry.devices[best].used += bytes;
+		gv_registry.devices[best].builds++;
+		spec->device = best;
+		*charged = bytes;
+	}
+	gv_registry_unlock();
+	return fits;
+}
+
+/* The build has given its memory back. */
+void
+gv_mirrors_end_build(int32_t device, int64_t charged)
+{
+	gv_registry_lock();
+	gv_registry.devices[device].used -= charged;
+	gv_registry.devices[device].builds--;
+	gv_registry_unlock();
+}

@@ -1,0 +1,310 @@
+/*
+ * turns.c
+ *		Searches that wait, and the batches that are under way.
+ *
+ * Every device has two turns: while it has a batch, answers of the last one
+ * are written and requests of the next are read and, if there are any, begun;
+ * what began first is waited for first.  Where several devices have work none
+ * is waited for, but all are asked in turn, so that a long batch of one keeps
+ * nobody from the others.
+ *
+ * All this is the loop's thread.
+ */
+#include "server/gv_server.h"
+
+#include <signal.h>
+
+#define MOST_REPLY		(64 * 1024 * 1024)	/* bytes of a batch's answers */
+#define TURNS			2		/* of a device */
+
+/* A batch, and what searches it. */
+typedef struct Turn
+{
+	GvWorker   *worker;
+	GvConnection *askers[GV_MAX_BATCH]; /* [n] */
+	int			n;
+} Turn;
+
+typedef struct Lane
+{
+	Turn		turns[TURNS];
+	int			oldest;			/* of the turns that are under way */
+	int			under_way;
+} Lane;
+
+static struct
+{
+	Lane		lanes[GV_MAX_DEVICES];
+	int32_t		nlanes;
+	int32_t		next;			/* lane that is asked first */
+	int			under_way;		/* batches, of all lanes */
+	GvConnection *queue[GV_MAX_BATCH];	/* whose searches are to be done */
+	int			queued;
+} turns;
+
+/* For the signal handler, which runs in this thread. */
+static volatile sig_atomic_t searching;
+
+/* Is the engine at work, or about to be? */
+bool
+gv_turns_searching(void)
+{
+	return searching != 0;
+}
+
+/* Memory for all turns of all devices. */
+GvStatus
+gv_turns_open(void)
+{
+	GvStatus	status = GV_OK;
+	int32_t		device;
+	int			i;
+
+	turns.nlanes = gv_ndevices();
+	for (device = 0; device < turns.nlanes; device++)
+		for (i = 0; i < TURNS && status == GV_OK; i++)
+			status = gv_worker_open(device,
+									&turns.lanes[device].turns[i].worker);
+	return status;
+}
+
+void
+gv_turns_close(void)
+{
+	int32_t		device;
+	int			i;
+
+	for (device = 0; device < turns.nlanes; device++)
+		for (i = 0; i < TURNS; i++)
+			gv_worker_close(turns.lanes[device].turns[i].worker);
+}
+
+/* Does anything wait or run? */
+bool
+gv_turns_busy(void)
+{
+	return turns.under_way > 0 || turns.queued > 0;
+}
+
+/* How many more searches may wait. */
+int
+gv_turns_room(void)
+{
+	return GV_MAX_BATCH - turns.queued;
+}
+
+/* A client's search, for which there is room. */
+void
+gv_turns_add(GvConnection *connection)
+{
+	const GvSearchRequest *request = gv_payload(connection);
+
+	connection->whole_ns = gv_now_ns();
+	connection->asked = true;
+	connection->device = gv_mirrors_device(&request->key);
+	turns.queue[turns.queued++] = connection;
+}
+
+/* The most that a search's answer may need. */
+static size_t
+reply_bytes(const GvSearchRequest *request)
+{
+	return (size_t) request->probes * sizeof(GvProbeReply) +
+		(size_t) request->capacity * (sizeof(GvHit) + sizeof(GvBound));
+}
+
+/*
+ * Out of the queue: its i-th search, and with it all behind it of the same
+ * mirror whose answers fit into a reasonable amount of memory; how many.
+ */
+static int
+take_batch(int i, GvConnection **askers)
+{
+	const GvSearchRequest *first = gv_payload(turns.queue[i]);
+	size_t		bytes = 0;
+	int			left = i;
+	int			n = 0;
+
+	for (; i < turns.queued; i++)
+	{
+		const GvSearchRequest *request = gv_payload(turns.queue[i]);
+		size_t		more = reply_bytes(request);
+
+		if (gv_same_key(&request->key, &first->key) &&
+			(n == 0 || bytes + more <= MOST_REPLY))
+		{
+			askers[n++] = turns.queue[i];
+			bytes += more;
+		}
+		else
+			turns.queue[left++] = turns.queue[i];
+	}
+	turns.queued = left;
+	return n;
+}
+
+/* The askers have their answers. */
+static void
+send_answers(GvConnection **askers, int n)
+{
+	int			i;
+
+	for (i = 0; i < n; i++)
+	{
+		askers[i]->asked = false;
+		(void) gv_loop_answer(askers[i]);
+	}
+}
+
+static void
+finish_oldest(Lane *lane)
+{
+	Turn	   *turn = &lane->turns[lane->oldest];
+
+	gv_session_finish(turn->worker);
+	lane->oldest = (lane->oldest + 1) % TURNS;
+	lane->under_way--;
+	searching = --turns.under_way > 0;
+	send_answers(turn->askers, turn->n);
+}
+
+/*
+ * Lock a mirror of the lane's device.  If somebody wants to change it, the
+ * lane's batches, which are all that have it, must end first; and if others
+ * are under way then, we come back later: false.
+ */
+static bool
+lock_mirror(Lane *lane, GvHeldMirror *held)
+{
+	if (gv_session_lock(held, false))
+		return true;
+	while (lane->under_way > 0)
+		finish_oldest(lane);
+	searching = 1;
+	return gv_session_lock(held, turns.under_way == 0);
+}
+
+/* All searches of the mirror that the i-th in the queue wants are refused. */
+static void
+refuse_batch(int i, GvRefusalCode refusal)
+{
+	GvConnection *askers[GV_MAX_BATCH];
+	int			n = take_batch(i, askers);
+
+	searching = turns.under_way > 0;
+	gv_session_refuse(askers, n, refusal);
+	send_answers(askers, n);
+}
+
+/*
+ * Begin the search that is i-th in the queue, and all that go with it; false
+ * if they have to wait.
+ */
+static bool
+begin_batch(int i)
+{
+	GvRefusalCode refusal;
+	GvHeldMirror *held = gv_session_acquire(turns.queue[i], &refusal);
+	Lane	   *lane;
+	Turn	   *turn;
+
+	if (held == NULL)
+	{
+		refuse_batch(i, refusal);
+		return true;
+	}
+	lane = &turns.lanes[held->spec.device];
+	/* the mirror may be elsewhere than when the search came */
+	if (lane->under_way == TURNS)
+		finish_oldest(lane);
+	searching = 1;
+	if (!lock_mirror(lane, held))
+	{
+		gv_mirrors_release(held, 0);
+		return false;
+	}
+	turn = &lane->turns[(lane->oldest + lane->under_way) % TURNS];
+	turn->n = take_batch(i, turn->askers);
+	gv_session_begin(turn->worker, held, turn->askers, turn->n);
+	if (turn->worker->held != NULL)
+	{
+		lane->under_way++;
+		turns.under_way++;
+	}
+	else
+	{
+		searching = turns.under_way > 0;
+		send_answers(turn->askers, turn->n);
+	}
+	return true;
+}
+
+/* Begin all that has a free turn on its device. */
+static void
+begin_batches(void)
+{
+	int			i = 0;
+
+	while (i < turns.queued)
+	{
+		/* whoever stops us from here on does not wait for the engine */
+		searching = 1;
+		if (gv_loop_stops())
+			return;
+		if (turns.lanes[turns.queue[i]->device].under_way == TURNS ||
+			!begin_batch(i))
+			i++;
+	}
+	searching = turns.under_way > 0;
+}
+
+/*
+ * End a batch: the oldest of the only device at work, or one that is done.
+ * False if there is none.
+ */
+static bool
+finish_one(void)
+{
+	int32_t		i;
+
+	for (i = 0; i < turns.nlanes; i++)
+	{
+		int32_t		device = (turns.next + i) % turns.nlanes;
+		Lane	   *lane = &turns.lanes[device];
+
+		if (lane->under_way > 0 &&
+			(lane->under_way == turns.under_way ||
+			 gv_mirror_done(lane->turns[lane->oldest].worker->searcher)))
+		{
+			turns.next = (device + 1) % turns.nlanes;
+			finish_oldest(lane);
+			return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * Begin what there is to begin, or end a batch.  With work on several devices
+ * some searches may be left waiting.
+ */
+void
+gv_turns_go_on(void)
+{
+	if (turns.queued == 0 && turns.under_way > 0)
+		(void) finish_one();
+	begin_batches();
+	while (turns.queued > 0 && !gv_loop_stops() && finish_one())
+		begin_batches();
+}
+
+/* End all that is under way. */
+void
+gv_turns_end(void)
+{
+	int32_t		device;
+
+	for (device = 0; device < turns.nlanes; device++)
+		while (turns.lanes[device].under_way > 0)
+			finish_oldest(&turns.lanes[device]);
+}

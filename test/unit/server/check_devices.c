@@ -1,0 +1,212 @@
+/*
+ * check_devices.c
+ *		Several devices: where mirrors and builds go, who has to go for them,
+ *		and searches of all at once.
+ */
+#include <unistd.h>
+
+#include "client.h"
+
+#define NCLIENTS	8
+
+static TestServer
+start_two(const char *option, const char *value)
+{
+	const char *options[] = {"--devices", "3,5", "--memory", "4", "--keep",
+	"1", option, value, NULL};
+	TestServer	server;
+
+	server_folder(&server);
+	server_launch(&server, options);
+	CHECK(server_ready(&server), "it does not start");
+	return server;
+}
+
+/* The number of a mirror's device; -1: there is no such mirror. */
+static int
+device_of(int fd, const GvMirrorKey *key)
+{
+	GvStatusReply *status = load_status(fd);
+	const GvMirrorStatus *mirrors = (const GvMirrorStatus *) (status + 1);
+	int			found = -1;
+	int			i;
+
+	for (i = 0; i < status->nmirrors; i++)
+		if (mirrors[i].key.relation == key->relation)
+			found = mirrors[i].device;
+	free(status);
+	return found;
+}
+
+static void
+check_memory(int fd, int64_t evictions)
+{
+	GvStatusReply *status = load_status(fd);
+
+	CHECK(status->memory == 8 << 20 && status->used <= status->memory,
+		  "%lld of %lld bytes", (long long) status->used,
+		  (long long) status->memory);
+	CHECK(status->evictions == evictions, "%lld evictions",
+		  (long long) status->evictions);
+	free(status);
+}
+
+/*
+ * Each client's searches go to one device, and to the other, all at once, while
+ * lists are replaced by what they are.
+ */
+static void
+check_together(const TestServer *server, int loader, const GvMirrorKey *keys,
+			   const TestIndex *index)
+{
+	int			fds[NCLIENTS];
+	TestSearch	searches[NCLIENTS];
+	int			round;
+	int			i;
+
+	for (i = 0; i < NCLIENTS; i++)
+		fds[i] = client_open(server, GV_ROLE_SESSION);
+	for (round = 0; round < 60; round++)
+	{
+		for (i = 0; i < NCLIENTS; i++)
+		{
+			searches[i] = make_search(&keys[(i + round) % 3], index);
+			CHECK(search_send(fds[i], &searches[i]), "send");
+		}
+		CHECK(load_piece(loader, &keys[round % 2], index, round, 0,
+						 index->lists[round].nblocks, 0) == 0, "a piece");
+		for (i = 0; i < NCLIENTS; i++)
+		{
+			int			got = search_receive(fds[i], index, &searches[i]);
+			int			due = (i + round) % 3 < 2 ? 0 : GV_REFUSED_NO_MIRROR;
+
+			CHECK(got == due, "round %d, client %d: %d", round, i, got);
+			free_search(&searches[i]);
+		}
+	}
+	for (i = 0; i < NCLIENTS; i++)
+		close(fds[i]);
+}
+
+/* A mirror goes where there is most room; eviction is each device's own. */
+static void
+test_places(const TestServer *server, const TestIndex *index)
+{
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	GvMirrorKey keys[3] = {test_key(1), test_key(2), test_key(3)};
+	GvMirrorKey moved = keys[1];
+	int			got;
+
+	CHECK(load_all(loader, &keys[0], index) == 0, "first");
+	CHECK(load_all(loader, &keys[1], index) == 0, "second");
+	CHECK(device_of(loader, &keys[0]) == 3 && device_of(loader, &keys[1]) == 5,
+		  "devices %d and %d", device_of(loader, &keys[0]),
+		  device_of(loader, &keys[1]));
+	check_together(server, loader, keys, index);
+	check_memory(loader, 0);
+	got = load_begin(loader, &keys[2], index);
+	CHECK(got == GV_REFUSED_NO_MEMORY, "while both are young: %d", got);
+	usleep(1100000);
+	CHECK(search_check(loader, &keys[0], index) == 0, "first");
+	CHECK(load_all(loader, &keys[2], index) == 0, "third");
+	CHECK(device_of(loader, &keys[2]) == 5 && device_of(loader, &keys[1]) < 0,
+		  "it is not in the place of the idle one");
+	check_memory(loader, 1);
+	CHECK(search_check(loader, &keys[0], index) == 0, "first, after all");
+	/* both idle: the one that has been so longer gives way */
+	usleep(200000);
+	CHECK(search_check(loader, &keys[2], index) == 0, "third");
+	usleep(1100000);
+	CHECK(load_all(loader, &moved, index) == 0, "second, again");
+	CHECK(device_of(loader, &moved) == 3 && device_of(loader, &keys[0]) < 0,
+		  "it is not in the place of the one idle longest");
+	check_memory(loader, 2);
+	CHECK(search_check(loader, &moved, index) == 0 &&
+		  search_check(loader, &keys[2], index) == 0, "both");
+	CHECK(load_drop(loader, &moved) == 0, "drop");
+	CHECK(load_drop(loader, &keys[2]) == 0, "drop");
+	close(loader);
+}
+
+/* A build of 3 MB. */
+static int
+begin_build(int fd)
+{
+	GvBuildRequest request = {.metric = GV_L2,.dims = 8,.m = 4,.copies = 1,
+		.nlists = 10,.nparents = 1,.batch_rows = 10,.scale = 1.0f,
+	.max_share = 2.0,.sample_rows = 60000};
+	float		mean[8] = {0};
+
+	return client_ask(fd, GV_MSG_BUILD, &request, sizeof(request), mean,
+					  sizeof(mean), NULL, NULL);
+}
+
+/* One build has each device; where a mirror is there is no room for it. */
+static void
+test_builds(const TestServer *server, const TestIndex *index)
+{
+	int			builders[3];
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	GvMirrorKey key = test_key(7);
+	int			got;
+	int			i;
+
+	for (i = 0; i < 3; i++)
+		builders[i] = client_open(server, GV_ROLE_BUILDER);
+	CHECK(begin_build(builders[0]) == 0, "first");
+	CHECK(load_all(loader, &key, index) == 0, "a mirror beside it");
+	CHECK(device_of(loader, &key) == 5, "on device %d",
+		  device_of(loader, &key));
+	got = begin_build(builders[1]);
+	CHECK(got == GV_REFUSED_NO_MEMORY, "beside a young mirror: %d", got);
+	CHECK(load_drop(loader, &key) == 0, "drop");
+	CHECK(begin_build(builders[2]) == 0, "on the other device");
+	got = load_begin(loader, &key, index);
+	CHECK(got == GV_REFUSED_NO_MEMORY, "a mirror beside two builds: %d", got);
+	for (i = 0; i < 3; i++)
+		close(builders[i]);
+	got = -1;
+	for (i = 0; i < 1000 && got != 0; i++)
+	{
+		usleep(10000);
+		got = load_begin(loader, &key, index);
+	}
+	CHECK(got == 0, "after the builds: %d", got);
+	CHECK(load_drop(loader, &key) == 0, "drop");
+	check_memory(loader, 2);
+	close(loader);
+}
+
+/* One device has less memory than it seemed to: the other is tried. */
+static void
+test_other(const TestIndex *index)
+{
+	/* the call after the devices and four searchers are there */
+	TestServer	server = start_two("--fault", "6:3");
+	int			loader = client_open(&server, GV_ROLE_LOADER);
+	GvMirrorKey key = test_key(8);
+
+	CHECK(load_all(loader, &key, index) == 0, "load");
+	CHECK(device_of(loader, &key) == 5, "on device %d",
+		  device_of(loader, &key));
+	CHECK(search_check(loader, &key, index) == 0, "search");
+	close(loader);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_remove(&server);
+}
+
+void
+test_devices(void)
+{
+	/* 2.5 MB of 4 */
+	TestIndex	index = make_index(GV_L2, 64, 64, 100, 1, 600, false);
+	TestServer	server = start_two(NULL, NULL);
+
+	test_places(&server, &index);
+	test_builds(&server, &index);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_check_log(&server, "LOG: index 2 is mirrored on device 3: ");
+	server_remove(&server);
+	test_other(&index);
+	free_index(&index);
+}
