@@ -9,8 +9,8 @@
  * next is filled.
  *
  * Rows of the sample need not be sent again: between slots with rows there are
- * some that only name them.  Who builds has to read these anew when gpuvecd
- * fails.
+ * some that only name them (ivfpqsharing.c).  Who builds has to read these anew
+ * when gpuvecd fails.
  */
 #include "postgres.h"
 
@@ -18,144 +18,16 @@
 #include "utils/memutils.h"
 
 #include "client/ivfpqbuilder.h"
-#include "client/ivfpqshared.h"
 
-#define NSLOTS			4
-#define SLOT_BYTES		((Size) 4 << 20)	/* rows of a slot */
-#define MOST_ROWS		8192
 #define ARRAY_FLOATS	(GV_MAX_MESSAGE / 4)
 
 /* Often enough that the socket, which holds some 200 kB, is never empty. */
 #define ROWS_A_MOVE		64
 
-typedef struct Slot
-{
-	float	   *rows;			/* [batch_rows][dims] */
-	uint64	   *ids;			/* [batch_rows] */
-	int			n;
-	bool		sampled;		/* the rows are gpuvecd's */
-	IvfpqParcel parcel;			/* once it is full */
-} Slot;
-
-struct IvfpqBuilder
-{
-	IvfpqLink	link;
-	GvBuilderSpec spec;
-	GvTrained	trained;
-	Slot		slots[NSLOTS];	/* number i in slots[i % NSLOTS] */
-	uint64		answered;		/* slots before this one are done with */
-	uint64		sent;			/* ... are sent */
-	uint64		filled;			/* ... are full; this one is being filled */
-	uint64	   *sample_ids;		/* [sample_rows] of the sample */
-	int64		nsample;
-	int64		nreused;		/* of these are, or were, in slots; nsample:
-								 * none is to be reused */
-	IvfpqEncodedSink sink;
-	void	   *sink_arg;
-	MemoryContextCallback callback;
-};
-
-/* The context of the build is gone, perhaps by an error. */
-static void
-close_late(void *arg)
-{
-	IvfpqLinkClose(&((IvfpqBuilder *) arg)->link, "the build ended");
-}
-
-static Slot *
+static IvfpqSlot *
 slot_of(IvfpqBuilder *builder, uint64 number)
 {
-	return &builder->slots[number % NSLOTS];
-}
-
-/* Is gpuvecd there to build? */
-static bool
-is_there(const char **reason)
-{
-	IvfpqServerState state = IvfpqSharedState();
-
-	*reason = NULL;
-	if (state == IVFPQ_STATE_UP)
-	{
-		if (pg_atomic_read_u32(&ivfpq_shared->suspended) == 0)
-			return true;
-		*reason = "it does not answer";
-	}
-	else if (state != IVFPQ_STATE_OFF)
-		*reason = "it is not running";
-	return false;
-}
-
-/* Say hello and what is to be built. */
-static bool
-greet(IvfpqBuilder *builder, const float *mean)
-{
-	const GvBuilderSpec *spec = &builder->spec;
-	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
-	GV_ROLE_BUILDER, (uint32) MyProcPid};
-	GvBuildRequest request = {spec->metric, spec->dims, spec->m, spec->copies,
-		spec->refine, spec->nlists, spec->nparents, spec->nqueries,
-		spec->depth, spec->batch_rows, spec->iterations, spec->scale,
-	spec->max_share, spec->seed, spec->sample_rows};
-	IvfpqParcel parcel;
-
-	IvfpqLinkPack(&parcel, GV_MSG_HELLO, &hello, sizeof(hello), NULL, 0);
-	if (!IvfpqLinkExchange(&builder->link, &parcel, sizeof(GvWelcome)))
-		return false;
-	IvfpqLinkTaken(&builder->link);
-	IvfpqLinkPack(&parcel, GV_MSG_BUILD, &request, sizeof(request), mean,
-				  spec->dims * sizeof(float));
-	if (!IvfpqLinkExchange(&builder->link, &parcel, 0))
-		return false;
-	IvfpqLinkTaken(&builder->link);
-	return true;
-}
-
-/*
- * Begin a build by gpuvecd; spec->batch_rows is found here.  NULL, and an
- * error or a notice where something failed, when it is not to be asked or
- * cannot.  The builder lives in the current context, which closes it.
- */
-IvfpqBuilder *
-IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
-				  const float *mean)
-{
-	Size		row = spec->dims * sizeof(float);
-	IvfpqBuilder *builder;
-	const char *reason;
-
-	if (!IvfpqServerIsWanted())
-		return NULL;
-	if (!is_there(&reason))
-	{
-		if (reason != NULL || ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
-			IvfpqBuilderFailed(index, reason ? reason : "there is none");
-		return NULL;
-	}
-	builder = palloc0(sizeof(IvfpqBuilder));
-	builder->link.sock = PGINVALID_SOCKET;
-	builder->callback.func = close_late;
-	builder->callback.arg = builder;
-	MemoryContextRegisterResetCallback(CurrentMemoryContext,
-									   &builder->callback);
-	builder->spec = *spec;
-	builder->spec.batch_rows = Max(1, Min(SLOT_BYTES / row, MOST_ROWS));
-	if (!IvfpqLinkOpen(&builder->link) || !greet(builder, mean))
-	{
-		IvfpqBuilderFailed(index, builder->link.reason);
-		return NULL;
-	}
-	for (int i = 0; i < NSLOTS; i++)
-	{
-		Slot	   *slot = &builder->slots[i];
-
-		slot->rows = palloc_extended(builder->spec.batch_rows * row,
-									 MCXT_ALLOC_HUGE);
-		slot->ids = palloc(builder->spec.batch_rows * sizeof(uint64));
-	}
-	builder->sample_ids = palloc_extended(spec->sample_rows * sizeof(uint64),
-										  MCXT_ALLOC_HUGE);
-	return builder;
+	return &builder->slots[number % IVFPQ_BUILDER_SLOTS];
 }
 
 /* gpuvecd is not, or no more, what builds the index: say why. */
@@ -189,7 +61,7 @@ IvfpqBuilderEnd(IvfpqBuilder *builder)
 
 /* Does the answer to a slot tell what has become of its rows? */
 static bool
-is_encoding(const Slot *slot)
+is_encoding(const IvfpqSlot *slot)
 {
 	return slot->parcel.header.type == GV_MSG_ENCODE ||
 		slot->parcel.header.type == GV_MSG_SAMPLED;
@@ -197,7 +69,7 @@ is_encoding(const Slot *slot)
 
 /* The most bytes that the answer to a slot may have. */
 static uint32
-most_answer(const IvfpqBuilder *builder, const Slot *slot)
+most_answer(const IvfpqBuilder *builder, const IvfpqSlot *slot)
 {
 	const GvBuilderSpec *spec = &builder->spec;
 
@@ -230,7 +102,7 @@ check_numbers(const IvfpqBuilder *builder, const GvEncoded *encoded, int n)
 
 /* Where the arrays of an answer about a slot lie; false: it makes no sense. */
 static bool
-open_answer(IvfpqBuilder *builder, const Slot *slot, GvEncoded *encoded)
+open_answer(IvfpqBuilder *builder, const IvfpqSlot *slot, GvEncoded *encoded)
 {
 	const GvBuilderSpec *spec = &builder->spec;
 	const IvfpqLink *link = &builder->link;
@@ -251,7 +123,7 @@ open_answer(IvfpqBuilder *builder, const Slot *slot, GvEncoded *encoded)
 static void
 take_answer(IvfpqBuilder *builder)
 {
-	Slot	   *slot = slot_of(builder, builder->answered);
+	IvfpqSlot  *slot = slot_of(builder, builder->answered);
 	GvEncoded	encoded;
 
 	if (builder->link.header.request != slot->parcel.header.type)
@@ -267,6 +139,8 @@ take_answer(IvfpqBuilder *builder)
 			return;
 		}
 		builder->sink(builder->sink_arg, slot->ids, &encoded, slot->n);
+		if (slot->sampled)
+			IvfpqSharingAnswered(builder->sharing, slot->first);
 	}
 	slot->n = 0;
 	slot->sampled = false;
@@ -315,7 +189,7 @@ static bool
 dispatch(IvfpqBuilder *builder, GvMessageType type, GvRows kind)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	Slot	   *slot = slot_of(builder, builder->filled);
+	IvfpqSlot  *slot = slot_of(builder, builder->filled);
 	GvRowsRequest request = {kind, slot->n};
 
 	if (slot->n == 0)
@@ -325,30 +199,32 @@ dispatch(IvfpqBuilder *builder, GvMessageType type, GvRows kind)
 	slot->sampled = false;
 	builder->filled++;
 	/* the next one has to be free, to be filled */
-	return await(builder, NSLOTS - 1);
+	return await(builder, IVFPQ_BUILDER_SLOTS - 1);
 }
 
-/* The next rows of the sample go on their way, by their numbers. */
+/* Rows of the sample go on their way by their numbers, if some are left. */
 static bool
-dispatch_sampled(IvfpqBuilder *builder)
+dispatch_sampled(IvfpqBuilder *builder, bool *some)
 {
-	Slot	   *slot = slot_of(builder, builder->filled);
-	int64		left = builder->nsample - builder->nreused;
-	GvSampledRequest request = {builder->nreused, 0, 0};
+	IvfpqSharing *sharing = builder->sharing;
+	IvfpqSlot  *slot = slot_of(builder, builder->filled);
+	GvSampledRequest request = {0, 0, 0};
 
-	if (left == 0)
-		return true;
 	Assert(slot->n == 0);
-	slot->n = (int) Min(left, builder->spec.batch_rows);
+	if (sharing != NULL)
+		request.n = IvfpqSharingClaim(sharing, &request.first);
+	*some = request.n > 0;
+	if (!*some)
+		return true;
+	slot->n = request.n;
 	slot->sampled = true;
-	memcpy(slot->ids, builder->sample_ids + builder->nreused,
+	slot->first = request.first;
+	memcpy(slot->ids, sharing->ids + request.first,
 		   slot->n * sizeof(uint64));
-	builder->nreused += slot->n;
-	request.n = slot->n;
 	IvfpqLinkPack(&slot->parcel, GV_MSG_SAMPLED, &request, sizeof(request),
 				  NULL, 0);
 	builder->filled++;
-	return await(builder, NSLOTS - 1);
+	return await(builder, IVFPQ_BUILDER_SLOTS - 1);
 }
 
 /*
@@ -367,11 +243,10 @@ IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind, const float *rows,
 		memcpy(builder->sample_ids + builder->nsample, ids,
 			   n * sizeof(uint64));
 		builder->nsample += n;
-		builder->nreused = builder->nsample;
 	}
 	for (int64 done = 0; done < n;)
 	{
-		Slot	   *slot = slot_of(builder, builder->filled);
+		IvfpqSlot  *slot = slot_of(builder, builder->filled);
 		int			some = (int) Min(n - done,
 									 builder->spec.batch_rows - slot->n);
 
@@ -454,50 +329,44 @@ IvfpqBuilderTo(IvfpqBuilder *builder, IvfpqEncodedSink sink, void *sink_arg)
 	builder->sink_arg = sink_arg;
 }
 
-/*
- * From now on the rows of the sample are encoded as well, so that they are not
- * to be added; returns how many, and their TIDs in the order of the sample.
- */
-int64
-IvfpqBuilderReuse(IvfpqBuilder *builder, const uint64 **ids)
-{
-	builder->nreused = 0;
-	*ids = builder->sample_ids;
-	return builder->nsample;
-}
-
 /* Add a raw row [dims] to be encoded; false: it failed, the row is kept. */
 bool
 IvfpqBuilderAdd(IvfpqBuilder *builder, const float *row, uint64 id)
 {
 	int			dims = builder->spec.dims;
-	Slot	   *slot = slot_of(builder, builder->filled);
+	IvfpqSlot  *slot = slot_of(builder, builder->filled);
+	bool		some;
 
 	memcpy(slot->rows + (Size) slot->n * dims, row, dims * sizeof(float));
 	slot->ids[slot->n++] = id;
 	if (slot->n == builder->spec.batch_rows)
 		return dispatch(builder, GV_MSG_ENCODE, 0) &&
-			dispatch_sampled(builder);
+			dispatch_sampled(builder, &some);
 	if (slot->n % ROWS_A_MOVE == 0)
 		return move(builder);
 	return true;
 }
 
-/* All rows have been added: wait for what is on its way; false: it failed. */
+/*
+ * All rows have been added: have those of the sample encoded that nobody has
+ * claimed, and wait for what is on its way; false: it failed.
+ */
 bool
 IvfpqBuilderFlush(IvfpqBuilder *builder)
 {
+	bool		some = true;
+
 	if (!dispatch(builder, GV_MSG_ENCODE, 0))
 		return false;
-	while (builder->nreused < builder->nsample)
-		if (!dispatch_sampled(builder))
+	while (some)
+		if (!dispatch_sampled(builder, &some))
 			return false;
 	return await(builder, 0);
 }
 
 /*
- * After a failure: the next rows that were not answered; *rows is NULL for
- * those of the sample.  False when there are no more.
+ * After a failure: the next rows that were added and not answered.  False when
+ * there are no more.
  */
 bool
 IvfpqBuilderUnanswered(IvfpqBuilder *builder, const float **rows,
@@ -505,21 +374,17 @@ IvfpqBuilderUnanswered(IvfpqBuilder *builder, const float **rows,
 {
 	while (builder->answered <= builder->filled)
 	{
-		Slot	   *slot = slot_of(builder, builder->answered++);
+		IvfpqSlot  *slot = slot_of(builder, builder->answered++);
 
-		*rows = slot->sampled ? NULL : slot->rows;
+		*rows = slot->rows;
 		*ids = slot->ids;
-		*n = slot->n;
+		*n = slot->sampled ? 0 : slot->n;
 		slot->n = 0;			/* the ring may come to it again */
 		slot->sampled = false;
 		if (*n > 0)
 			return true;
 	}
-	*rows = NULL;
-	*ids = builder->sample_ids + builder->nreused;
-	*n = (int) (builder->nsample - builder->nreused);
-	builder->nreused = builder->nsample;
-	return *n > 0;
+	return false;
 }
 
 /* Have it make room to search what will be built; false: it failed. */

@@ -6,8 +6,8 @@
  * batches; each loader and each builder has a thread of its own.  They meet in
  * the registry of mirrors (mirrors.c) only.
  *
- * Locks: the registry's mutex is held for a few instructions and never while
- * another lock is waited for.  A mirror's lock is held shared for a batch of
+ * Locks: the registries' mutexes are held for a few instructions and never while
+ * another lock is waited for.  A build's lock is waited for with none held.  A mirror's lock is held shared for a batch of
  * searches and exclusively for one change, by somebody who uses the mirror
  * (gv_mirrors_acquire), so that it cannot be freed meanwhile.  No lock is
  * held while a socket is waited for.
@@ -245,6 +245,31 @@ extern GvStatus gv_trial_begin(GvTrial *trial, const GvBuilderSpec *spec,
 extern void gv_trial_pieces(GvTrial *trial, GvConnection *connection);
 extern void gv_trial_search(GvTrial *trial, GvConnection *connection);
 extern void gv_trial_end(GvTrial *trial);
+
+/*
+ * builds.c: an index in the making.  `lock` protects what stands between it
+ * and `next`, and is held while the engine works; the rest from there on is
+ * the registry's.  id and spec do not change.
+ */
+typedef struct GvBuild
+{
+	uint64_t	id;
+	GvBuilderSpec spec;
+	pthread_mutex_t lock;
+	GvBuilder  *builder;
+	int64_t		charged;		/* bytes of the budget */
+	bool		is_trained;
+	GvTrained	trained;
+	bool		is_broken;		/* out of memory: it can only be dropped */
+	GvTrial		trial;
+
+	struct GvBuild *next;
+	int			users;			/* connections */
+} GvBuild;
+
+extern GvBuild *gv_builds_begin(const GvBuilderSpec *spec);
+extern GvBuild *gv_builds_join(uint64_t id);
+extern void gv_builds_leave(GvBuild *build);
 
 /* pieces.c: what loaders bring; and what they share with readback.c. */
 extern void gv_pieces_array(GvConnection *connection);

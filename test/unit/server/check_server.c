@@ -33,6 +33,7 @@ main(void)
 	test_following();
 	test_budget();
 	test_builders();
+	test_joins();
 	test_life();
 	test_faults();
 	test_fuzz();
