@@ -25,6 +25,8 @@ AM_OBJS = \
 	src/am/ivfpqparallel.o \
 	src/am/ivfpqplace.o \
 	src/am/ivfpqprewarm.o \
+	src/am/ivfpqreader.o \
+	src/am/ivfpqreadtogether.o \
 	src/am/ivfpqreal.o \
 	src/am/ivfpqrecall.o \
 	src/am/ivfpqrefine.o \

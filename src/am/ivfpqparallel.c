@@ -85,8 +85,8 @@ count_pages(Relation heap)
  * line counts as well.  So there is one for each piece of the table that is
  * worth a worker at all, unless table or settings say less.
  */
-static int
-count_workers(Relation heap, Relation index)
+int
+IvfpqCountWorkers(Relation heap, Relation index)
 {
 	int			most = max_parallel_maintenance_workers;
 	int			given = RelationGetParallelWorkers(heap, -1);
@@ -290,7 +290,7 @@ void
 IvfpqTeamBegin(IvfpqTeam *team, Relation heap, Relation index,
 			   IndexInfo *indexInfo, IvfpqTraining *training)
 {
-	int			nworkers = count_workers(heap, index);
+	int			nworkers = IvfpqCountWorkers(heap, index);
 
 	if (nworkers > 0 && begin_workers(team, nworkers, heap, index,
 									  indexInfo->ii_Concurrent, training))
@@ -332,7 +332,8 @@ join_team(IvfpqBuild *build, dsm_segment *seg, shm_toc *toc)
 	team->sharing = shm_toc_lookup(toc, KEY_SHARING, true);
 	open_training(&build->training, shm_toc_lookup(toc, KEY_TRAINING, false));
 	if (team->sharing != NULL)
-		build->training.builder = IvfpqBuilderJoin(team->sharing);
+		build->training.builder = IvfpqBuilderJoin(&team->sharing->ticket,
+												   team->sharing);
 }
 
 /* Entry point of a worker. */

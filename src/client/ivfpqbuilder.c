@@ -53,6 +53,13 @@ IvfpqBuilderReason(const IvfpqBuilder *builder)
 	return builder->link.reason;
 }
 
+/* It failed for somebody who joined, and so for all. */
+void
+IvfpqBuilderLose(IvfpqBuilder *builder, const char *reason)
+{
+	IvfpqLinkClose(&builder->link, reason);
+}
+
 void
 IvfpqBuilderEnd(IvfpqBuilder *builder)
 {
@@ -74,7 +81,7 @@ most_answer(const IvfpqBuilder *builder, const IvfpqSlot *slot)
 	const GvBuilderSpec *spec = &builder->spec;
 
 	if (!is_encoding(slot))
-		return 0;
+		return sizeof(GvRowsReply);
 	return (uint32) Min(sizeof(GvEncodeReply) +
 						gv_encoded_bytes(spec, slot->n,
 										 gv_builder_most_neighbours(spec,
@@ -119,28 +126,51 @@ open_answer(IvfpqBuilder *builder, const IvfpqSlot *slot, GvEncoded *encoded)
 	return check_numbers(builder, encoded, slot->n);
 }
 
+/* Rows have been encoded; false: the answer makes no sense. */
+static bool
+take_encoded(IvfpqBuilder *builder, IvfpqSlot *slot)
+{
+	GvEncoded	encoded;
+
+	if (!open_answer(builder, slot, &encoded))
+		return false;
+	builder->sink(builder->sink_arg, slot->ids, &encoded, slot->n);
+	if (slot->sampled)
+		IvfpqSharingAnswered(builder->sharing, slot->first);
+	return true;
+}
+
+/* Rows for training are there; false: the answer makes no sense. */
+static bool
+take_numbers(IvfpqBuilder *builder, IvfpqSlot *slot)
+{
+	const GvRowsRequest *request = (GvRowsRequest *) slot->parcel.head;
+	const GvRowsReply *reply = (GvRowsReply *) builder->link.body;
+
+	if (builder->link.header.length != sizeof(*reply) || reply->first < 0)
+		return false;
+	if (request->kind != GV_SAMPLE)
+		return true;
+	if (reply->first > builder->spec.sample_rows - slot->n)
+		return false;
+	memcpy(builder->sample_ids + reply->first, slot->ids,
+		   slot->n * sizeof(uint64));
+	builder->nsample = Max(builder->nsample, reply->first + slot->n);
+	return true;
+}
+
 /* The answer to the oldest slot on its way is there. */
 static void
 take_answer(IvfpqBuilder *builder)
 {
 	IvfpqSlot  *slot = slot_of(builder, builder->answered);
-	GvEncoded	encoded;
 
-	if (builder->link.header.request != slot->parcel.header.type)
+	if (builder->link.header.request != slot->parcel.header.type ||
+		!(is_encoding(slot) ? take_encoded(builder, slot) :
+		  take_numbers(builder, slot)))
 	{
 		IvfpqLinkClose(&builder->link, "its answer makes no sense");
 		return;
-	}
-	if (is_encoding(slot))
-	{
-		if (!open_answer(builder, slot, &encoded))
-		{
-			IvfpqLinkClose(&builder->link, "its answer makes no sense");
-			return;
-		}
-		builder->sink(builder->sink_arg, slot->ids, &encoded, slot->n);
-		if (slot->sampled)
-			IvfpqSharingAnswered(builder->sharing, slot->first);
 	}
 	slot->n = 0;
 	slot->sampled = false;
@@ -237,13 +267,6 @@ IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind, const float *rows,
 {
 	int			dims = builder->spec.dims;
 
-	if (kind == GV_SAMPLE)
-	{
-		Assert(builder->nsample + n <= builder->spec.sample_rows);
-		memcpy(builder->sample_ids + builder->nsample, ids,
-			   n * sizeof(uint64));
-		builder->nsample += n;
-	}
 	for (int64 done = 0; done < n;)
 	{
 		IvfpqSlot  *slot = slot_of(builder, builder->filled);
@@ -252,6 +275,8 @@ IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind, const float *rows,
 
 		memcpy(slot->rows + (Size) slot->n * dims, rows + done * dims,
 			   (Size) some * dims * sizeof(float));
+		if (kind == GV_SAMPLE)
+			memcpy(slot->ids + slot->n, ids + done, some * sizeof(uint64));
 		slot->n += some;
 		done += some;
 		if (slot->n == builder->spec.batch_rows ?
@@ -262,11 +287,28 @@ IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind, const float *rows,
 	return true;
 }
 
-/* All rows of a kind have been given; false: it failed. */
+/* All rows of a kind have been given and have come; false: it failed. */
 bool
 IvfpqBuilderTrainEnd(IvfpqBuilder *builder, GvRows kind)
 {
-	return dispatch(builder, GV_MSG_ROWS, kind);
+	return dispatch(builder, GV_MSG_ROWS, kind) && await(builder, 0);
+}
+
+/* TIDs of rows that go to the sample from here are to be found there. */
+void
+IvfpqBuilderSample(IvfpqBuilder *builder, uint64 *ids)
+{
+	builder->sample_ids = ids;
+}
+
+/* The sample has n rows; of those that others sent the TIDs are not 0. */
+void
+IvfpqBuilderSampled(IvfpqBuilder *builder, const uint64 *ids, int64 n)
+{
+	for (int64 i = 0; i < n; i++)
+		if (ids[i] != 0)
+			builder->sample_ids[i] = ids[i];
+	builder->nsample = n;
 }
 
 /* Have it train; false: it failed. */
@@ -277,8 +319,6 @@ IvfpqBuilderTrain(IvfpqBuilder *builder, GvTrained *trained)
 	IvfpqParcel parcel;
 	GvTrainReply reply;
 
-	if (!await(builder, 0))
-		return false;
 	IvfpqLinkPack(&parcel, GV_MSG_TRAIN, NULL, 0, NULL, 0);
 	if (!IvfpqLinkExchange(&builder->link, &parcel, sizeof(reply)))
 		return false;

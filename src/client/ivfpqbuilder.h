@@ -60,7 +60,7 @@ struct IvfpqBuilder
 	uint64		sent;			/* ... are sent */
 	uint64		filled;			/* ... are full; this one is being filled */
 	uint64	   *sample_ids;		/* [sample_rows] of the sample; or NULL */
-	int64		nsample;
+	int64		nsample;		/* of these, that gpuvecd is known to have */
 	IvfpqSharing *sharing;		/* what is left of these to be encoded; or NULL */
 	IvfpqEncodedSink sink;
 	void	   *sink_arg;

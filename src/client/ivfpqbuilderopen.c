@@ -141,18 +141,27 @@ IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
 	return builder;
 }
 
+/* What others need to join the build. */
+IvfpqTicket
+IvfpqBuilderTicket(const IvfpqBuilder *builder)
+{
+	IvfpqTicket ticket = {builder->id, builder->spec, builder->trained};
+
+	return ticket;
+}
+
 /*
  * Join the leader's build, in another process.  When that fails it is found
- * out when rows are added.
+ * out when rows are added.  `sharing` is NULL before it is trained.
  */
 IvfpqBuilder *
-IvfpqBuilderJoin(IvfpqSharing *sharing)
+IvfpqBuilderJoin(const IvfpqTicket *ticket, IvfpqSharing *sharing)
 {
-	IvfpqBuilder *builder = make_builder(&sharing->spec);
-	GvJoinRequest request = {sharing->id};
+	IvfpqBuilder *builder = make_builder(&ticket->spec);
+	GvJoinRequest request = {ticket->id};
 	IvfpqParcel parcel;
 
-	builder->trained = sharing->trained;
+	builder->trained = ticket->trained;
 	builder->sharing = sharing;
 	make_slots(builder);
 	IvfpqLinkPack(&parcel, GV_MSG_JOIN, &request, sizeof(request), NULL, 0);

@@ -111,15 +111,21 @@ extern int64 IvfpqPrewarm(const GvMirrorKey *key);
  */
 typedef struct IvfpqBuilder IvfpqBuilder;
 
+/* What others need to join a build. */
+typedef struct IvfpqTicket
+{
+	uint64		id;				/* in gpuvecd */
+	GvBuilderSpec spec;
+	GvTrained	trained;		/* nlists 0: not yet */
+} IvfpqTicket;
+
 /*
  * What participants of a build share, in memory that all of them see
  * (ivfpqsharing.c).
  */
 typedef struct IvfpqSharing
 {
-	uint64		id;				/* of the build in gpuvecd */
-	GvBuilderSpec spec;
-	GvTrained	trained;
+	IvfpqTicket ticket;
 	pg_atomic_uint32 failed;	/* 1: it did not do all for somebody */
 	pg_atomic_uint64 next;		/* row of the sample that nobody has claimed */
 	int64		nsample;
@@ -144,7 +150,12 @@ typedef void (*IvfpqEncodedSink) (void *arg, const uint64 *ids,
 extern IvfpqBuilder *IvfpqBuilderBegin(Relation index,
 									   const GvBuilderSpec *spec,
 									   const float *mean);
-extern IvfpqBuilder *IvfpqBuilderJoin(IvfpqSharing *sharing);
+extern IvfpqTicket IvfpqBuilderTicket(const IvfpqBuilder *builder);
+extern IvfpqBuilder *IvfpqBuilderJoin(const IvfpqTicket *ticket,
+									  IvfpqSharing *sharing);
+extern void IvfpqBuilderSample(IvfpqBuilder *builder, uint64 *ids);
+extern void IvfpqBuilderSampled(IvfpqBuilder *builder, const uint64 *ids,
+								int64 n);
 extern bool IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind,
 								const float *rows, const uint64 *ids,
 								int64 n);
@@ -169,6 +180,7 @@ extern bool IvfpqBuilderTry(IvfpqBuilder *builder,
 							const char **rowids);
 extern const char *IvfpqBuilderReason(const IvfpqBuilder *builder);
 extern void IvfpqBuilderFailed(Relation index, const char *reason);
+extern void IvfpqBuilderLose(IvfpqBuilder *builder, const char *reason);
 extern void IvfpqBuilderEnd(IvfpqBuilder *builder);
 
 /*

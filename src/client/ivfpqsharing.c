@@ -55,9 +55,7 @@ IvfpqSharingInit(IvfpqSharing *sharing, IvfpqBuilder *builder)
 	int64		n = builder->nsample;
 
 	memset(sharing, 0, offsetof(IvfpqSharing, ids));
-	sharing->id = builder->id;
-	sharing->spec = builder->spec;
-	sharing->trained = builder->trained;
+	sharing->ticket = IvfpqBuilderTicket(builder);
 	pg_atomic_init_u32(&sharing->failed, 0);
 	pg_atomic_init_u64(&sharing->next, 0);
 	sharing->nsample = n;
@@ -74,7 +72,7 @@ IvfpqSharingInit(IvfpqSharing *sharing, IvfpqBuilder *builder)
 int
 IvfpqSharingClaim(IvfpqSharing *sharing, int64 *first)
 {
-	int			batch_rows = sharing->spec.batch_rows;
+	int			batch_rows = sharing->ticket.spec.batch_rows;
 
 	*first = (int64) pg_atomic_fetch_add_u64(&sharing->next, batch_rows);
 	return (int) Max(0, Min(sharing->nsample - *first, batch_rows));
@@ -84,7 +82,7 @@ IvfpqSharingClaim(IvfpqSharing *sharing, int64 *first)
 void
 IvfpqSharingAnswered(IvfpqSharing *sharing, int64 first)
 {
-	answered_flags(sharing)[first / sharing->spec.batch_rows] = true;
+	answered_flags(sharing)[first / sharing->ticket.spec.batch_rows] = true;
 }
 
 /*
@@ -99,7 +97,7 @@ IvfpqSharingRecover(IvfpqSharing *sharing)
 	int64		nlost = 0;
 
 	for (int64 i = 0; i < sharing->nsample; i++)
-		if (!answered[i / sharing->spec.batch_rows])
+		if (!answered[i / sharing->ticket.spec.batch_rows])
 			lost[nlost++] = sharing->ids[i];
 	qsort(lost, nlost, sizeof(uint64), compare_ids);
 	sharing->npassed = nlost;

@@ -132,20 +132,11 @@ static void
 join(Building *building)
 {
 	const GvJoinRequest *request = gv_payload(building->connection);
-	bool		is_trained;
 
 	building->joined = true;
 	building->build = gv_builds_join(request->id);
-	if (building->build == NULL)
-	{
-		break_rules(building, "no such build");
-		return;
-	}
-	pthread_mutex_lock(&building->build->lock);
-	is_trained = building->build->is_trained;
-	pthread_mutex_unlock(&building->build->lock);
 	gv_pieces_conclude(building->connection, GV_OK,
-					   is_trained ? NULL : "a build that is not trained");
+					   building->build == NULL ? "no such build" : NULL);
 }
 
 /* Do n rows fill the rest of the message?  If not, it has been refused. */
@@ -177,11 +168,23 @@ put_rows(Building *building)
 {
 	const GvRowsRequest *request = gv_payload(building->connection);
 	const float *rows = rows_of(building, false);
+	GvBuild    *build = building->build;
+	GvRowsReply *reply;
+	GvStatus	status;
 
-	if (rows != NULL)
-		conclude(building, gv_builder_put_rows(building->build->builder,
-											   (GvRows) request->kind, rows,
-											   request->n));
+	if (rows == NULL)
+		return;
+	status = gv_builder_put_rows(build->builder, (GvRows) request->kind, rows,
+								 request->n);
+	if (status != GV_OK)
+	{
+		conclude(building, status);
+		return;
+	}
+	reply = gv_reply(building->connection, sizeof(*reply));
+	if (reply != NULL)
+		reply->first = build->nrows[request->kind];
+	build->nrows[request->kind] += request->n;
 }
 
 /* See GV_MSG_TRAIN. */
@@ -330,8 +333,8 @@ static bool
 check_order(Building *building, uint16_t type)
 {
 	bool		begins = type == GV_MSG_BUILD || type == GV_MSG_JOIN;
-	bool		helps = type == GV_MSG_ENCODE || type == GV_MSG_SAMPLED ||
-		type == GV_MSG_PIECES;
+	bool		helps = type == GV_MSG_ROWS || type == GV_MSG_ENCODE ||
+		type == GV_MSG_SAMPLED || type == GV_MSG_PIECES;
 	const char *wrong = NULL;
 
 	if (type == GV_MSG_PING)

@@ -33,6 +33,7 @@ SIZE_IS(GvBuildRequest, 72);
 SIZE_IS(GvBuildReply, 8);
 SIZE_IS(GvJoinRequest, 8);
 SIZE_IS(GvRowsRequest, 8);
+SIZE_IS(GvRowsReply, 8);
 SIZE_IS(GvSampledRequest, 16);
 SIZE_IS(GvTrainReply, 8);
 SIZE_IS(GvTrainedRequest, 24);

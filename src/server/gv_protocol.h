@@ -16,7 +16,7 @@
  *				may
  *	builder		has an index made: GV_MSG_BUILD, ROWS, TRAIN, TRAINED, ENCODE,
  *				SAMPLED, TRIAL, PIECES, TRY, and PING; or helps with one: first
- *				GV_MSG_JOIN, then ENCODE, SAMPLED, PIECES and PING.  It may
+ *				GV_MSG_JOIN, then ROWS, ENCODE, SAMPLED, PIECES and PING.  It may
  *				speak on before it is answered; answers come in the order of
  *				the requests.  A refusal ends it
  *
@@ -89,7 +89,8 @@ typedef enum GvMessageType
 
 	GV_MSG_BUILD,				/* GvBuildRequest, float mean [dims]; OK:
 								 * GvBuildReply.  Once a connection */
-	GV_MSG_ROWS,				/* GvRowsRequest, float [n][dims]; OK: nothing */
+	GV_MSG_ROWS,				/* GvRowsRequest, float [n][dims]; OK:
+								 * GvRowsReply */
 	GV_MSG_TRAIN,				/* nothing; OK: GvTrainReply */
 	GV_MSG_TRAINED,				/* GvTrainedRequest; OK: the array's values */
 	GV_MSG_ENCODE,				/* GvRowsRequest, float [n][dims]; OK:
@@ -107,7 +108,7 @@ typedef enum GvMessageType
 								 * uint16 [][3] of all hits, ascending by
 								 * (S, row id) for each query */
 	GV_MSG_JOIN,				/* GvJoinRequest; OK: nothing.  Instead of
-								 * BUILD, of one that is trained */
+								 * BUILD */
 
 	GV_MSG_OK = 64,
 	GV_MSG_REFUSED
@@ -311,6 +312,11 @@ typedef struct GvRowsRequest
 	int32_t		n;				/* 1 or more; of GV_MSG_ENCODE at most
 								 * batch_rows */
 } GvRowsRequest;
+
+typedef struct GvRowsReply
+{
+	int64_t		first;			/* number of the first of them, of its kind */
+} GvRowsReply;
 
 typedef struct GvSampledRequest
 {

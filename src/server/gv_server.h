@@ -258,6 +258,7 @@ typedef struct GvBuild
 	pthread_mutex_t lock;
 	GvBuilder  *builder;
 	int64_t		charged;		/* bytes of the budget */
+	int64_t		nrows[2];		/* that came, of each GvRows */
 	bool		is_trained;
 	GvTrained	trained;
 	bool		is_broken;		/* out of memory: it can only be dropped */

@@ -253,6 +253,62 @@ for my $signal ('KILL', 'STOP')
 }
 ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat", 12_000), 'gpuvecd is up again');
 
+# -- more rows to train on than the leader's sample has are read by all
+
+$node->safe_psql('postgres', "
+	CREATE TABLE big AS SELECT g AS id, point(g, 8) AS e FROM generate_series(1, 15000) AS g;
+	CREATE INDEX big_e ON big USING gpuivfpq (e) WITH (lists = 450, train_rows = 100000);");
+sub recall
+{
+	return $node->safe_psql('postgres', q{SET gpuvec.engine = cpu; SET gpuvec.probes = 6;
+		SET gpuvec.candidates = 40; SELECT recall FROM gpuvec_recall('big_e', 10, 200)});
+}
+{
+	my %recall;
+
+	for my $workers (0, 4)
+	{
+		for my $how ('INDEX', 'INDEX CONCURRENTLY')
+		{
+			my ($rc, $out, $err) = $node->psql('postgres', "SET gpuvec.engine = gpu;
+				SET max_parallel_maintenance_workers = $workers; REINDEX $how big_e;");
+			is($err, '', "$workers workers: REINDEX $how");
+			is_sound($node, 'big_e', "$workers workers: REINDEX $how");
+			is_complete($node, 'big', '<->', 8, "$workers workers: REINDEX $how");
+		}
+		$recall{$workers} = recall();
+	}
+	cmp_ok($recall{4}, '>', $recall{0} - 0.03, "recall as with $recall{0}");
+	is_tidy('more rows to train on');
+}
+for my $signal ('KILL', 'STOP')
+{
+	ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat", 12_000), "$signal: gpuvecd is up");
+	my $pid = gpuvecd_pid($node);
+	my $holder = $node->background_psql('postgres');
+	$holder->query_safe('SELECT pg_advisory_lock(0, 26486)');
+	my $job = background($node, "SET gpuvec.engine = gpu; SET gpuvec.request_timeout = '300ms';
+		SET max_parallel_maintenance_workers = 4; SET gpuvec.fault = 'wait 1 build: begun'; REINDEX INDEX big_e;");
+	ok( wait_until($node, "SELECT count(*) > 0 FROM pg_locks
+		WHERE locktype = 'advisory' AND NOT granted"), "$signal before rows are read: there");
+	kill $signal, $pid;
+	usleep(100_000);
+	let_go($holder);
+	is(end_of($job), 0, "$signal before rows are read: the index is built");
+	kill 'CONT', $pid if $signal eq 'STOP';
+	unlike(said($job), qr/NOTICE.*NOTICE/s, "$signal before rows are read: one notice");
+	is_sound($node, 'big_e', "$signal before rows are read");
+	is_complete($node, 'big', '<->', 8, "$signal before rows are read");
+}
+$node->safe_psql('postgres', "
+	CREATE TABLE late (LIKE big);
+	CREATE INDEX late_e ON late USING gpuivfpq (e) WITH (lists = 450, dims = 8);
+	INSERT INTO late SELECT * FROM big;
+	SET gpuvec.engine = gpu; SET max_parallel_maintenance_workers = 4; SELECT gpuvec_train('late_e');");
+is_sound($node, 'late_e', 'trained in place');
+is_complete($node, 'late', '<->', 8, 'trained in place');
+ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat", 12_000), 'gpuvecd is up once more');
+
 # -- all of it is in the log
 
 $node->safe_psql('postgres', build_sql('cpu', 4));

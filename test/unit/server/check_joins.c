@@ -129,6 +129,20 @@ check_crowd(const TestServer *server, const float *rows)
 	close(owner);
 }
 
+/* Rows for the sample get these numbers. */
+static void
+check_rows(int fd, const float *rows, int64_t first, int32_t n)
+{
+	void	   *payload = NULL;
+	uint32_t	length = 0;
+
+	CHECK(builder_send(fd, GV_MSG_ROWS, GV_SAMPLE, rows + first * DIMS, n) &&
+		  builder_receive(fd, GV_MSG_ROWS, &payload, &length) == 0 &&
+		  length == sizeof(GvRowsReply) &&
+		  ((GvRowsReply *) payload)->first == first, "numbers");
+	free(payload);
+}
+
 /* A message of one who joined that must end the connection, and only that. */
 #define CUT(type, head, tail, bytes) \
 	do { \
@@ -144,6 +158,7 @@ check_wrong(const TestServer *server, const float *rows)
 	GvJoinRequest again = {0};
 	GvBuildRequest build = {0};
 	GvRowsRequest sample = {GV_SAMPLE, 1};
+	GvRowsRequest encode = {0, 1};
 	GvRowsRequest many = {0, 41};
 	GvTrainedRequest array = {GV_STARTS, 0, 0, 1};
 	GvSampledRequest beyond = {ROWS, 1, 0};
@@ -156,13 +171,17 @@ check_wrong(const TestServer *server, const float *rows)
 
 	client_cut(fd, join(fd, 0), "no such build");
 	CHECK(builder_begin(owner, &id) == 0, "begin");
-	fd = client_open(server, GV_ROLE_BUILDER);
-	client_cut(fd, join(fd, id), "not trained");
 	CHECK(builder_send(owner, GV_MSG_ROWS, GV_QUERIES, rows, 2) &&
-		  builder_send(owner, GV_MSG_ROWS, GV_SAMPLE, rows, ROWS) &&
-		  client_message(owner, GV_MSG_TRAIN, NULL, 0, NULL, 0) &&
-		  builder_receive(owner, GV_MSG_ROWS, NULL, NULL) == 0 &&
-		  builder_receive(owner, GV_MSG_ROWS, NULL, NULL) == 0 &&
+		  builder_receive(owner, GV_MSG_ROWS, NULL, NULL) == 0, "queries");
+	fd = helper(server, id);
+	client_cut(fd, client_ask(fd, GV_MSG_ENCODE, &encode, sizeof(encode),
+							  rows, 4 * DIMS, NULL, NULL), "not trained");
+	fd = helper(server, id);
+	check_rows(owner, rows, 0, 40);
+	check_rows(fd, rows, 40, ROWS - 41);
+	check_rows(owner, rows, ROWS - 1, 1);
+	close(fd);
+	CHECK(client_message(owner, GV_MSG_TRAIN, NULL, 0, NULL, 0) &&
 		  builder_receive(owner, GV_MSG_TRAIN, NULL, NULL) == 0, "train");
 	CUT(GV_MSG_JOIN, again, NULL, 0);
 	CUT(GV_MSG_BUILD, build, rows, 4 * DIMS);
