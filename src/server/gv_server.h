@@ -28,7 +28,7 @@
 #include "server/gv_protocol.h"
 
 #define GV_MAX_BATCH	1024	/* searches answered together */
-#define GV_MAX_LOADERS	64		/* threads of loaders and builders */
+#define GV_MAX_LOADERS	256		/* threads of loaders and builders */
 
 /* Exit statuses; users and the supervisor go by them. */
 #define GV_EXIT_USAGE		2

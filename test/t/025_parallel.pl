@@ -245,7 +245,7 @@ for my $signal ('KILL', 'STOP')
 		is(end_of($job), 0, "$what: the index is built");
 		kill 'CONT', $pid if $signal eq 'STOP';
 		my $err = said($job);
-		like($err, qr/NOTICE:  gpuvecd could not build index "t_e": (it (is gone|does not answer|is not running)|the connection ended)/,
+		like($err, qr/NOTICE:  gpuvecd could not build index "t_e": (it (is gone|does not|is not|refused)|the connection ended)/,
 			"$what: a notice");
 		unlike($err, qr/NOTICE.*NOTICE/s, "$what: one");
 		is_good($what);
