@@ -255,7 +255,7 @@ build_untrained(IvfpqBuild *build)
 					 IvfpqTrainRows(build->index))));
 }
 
-/* A participant begins, with its relations; memory from the current context. */
+/* Begin, with the relations known; memory from the current context. */
 void
 IvfpqBuildInit(IvfpqBuild *build)
 {

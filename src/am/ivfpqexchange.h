@@ -20,7 +20,7 @@ typedef struct IvfpqExchange
 	int			range_lists;	/* lists of a range; the last one may have
 								 * fewer */
 	int			nranges;
-	BufFile   **ranges;			/* [nranges] where copies go; NULL: none came */
+	BufFile   **ranges;			/* [nranges] of copies; NULL: none came */
 	IvfpqStoredCopy *item;		/* with room for its code */
 } IvfpqExchange;
 

@@ -99,7 +99,8 @@ assign_rows(InPlace *state)
 					 GetActiveSnapshot());
 	IvfpqTeamAlone(&state->team, &state->training);
 	IvfpqAssignBegin(&state->assign, state->index, &state->training,
-					 &state->team, state->meta.refine != IVFPQ_REFINE_NONE, true);
+					 &state->team, state->meta.refine != IVFPQ_REFINE_NONE,
+					 true);
 	while (GvTuplesortGetDatum(tids, &value, &isnull))
 	{
 		uint64		id = (uint64) DatumGetInt64(value);

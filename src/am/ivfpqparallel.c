@@ -33,7 +33,7 @@ enum
 {
 	KEY_SHARED = 1,				/* IvfpqTeamShared */
 	KEY_SCAN,					/* of the table */
-	KEY_TRAINING,				/* see training_bytes */
+	KEY_TRAINING,				/* IvfpqTraining and its arrays */
 	KEY_SHARING,				/* IvfpqSharing, if gpuvecd builds */
 	KEY_ENTRIES,				/* IvfpqListEntry [nlists] */
 	KEY_QUERY,					/* its text */

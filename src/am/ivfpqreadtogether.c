@@ -2,8 +2,8 @@
  * ivfpqreadtogether.c
  *		The rows that gpuvecd trains on, read by parallel workers.
  *
- * Each of them joins the build and sends the rows of the blocks that it claims;
- * gpuvecd says under which numbers it has them.
+ * Each of them joins the build and sends the rows of the blocks that it
+ * claims; gpuvecd says under which numbers it has them.
  */
 #include "postgres.h"
 

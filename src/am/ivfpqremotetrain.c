@@ -129,8 +129,8 @@ train(IvfpqTraining *training, const IvfpqSample *sample,
 
 /*
  * Train `lists` lists on about reader->wanted rows, or on the sample if that
- * is the whole table; neither it nor the queries are transformed yet.  On success
- * training->builder is there to encode rows.
+ * is the whole table; neither it nor the queries are transformed yet.  On
+ * success training->builder is there to encode rows.
  */
 bool
 IvfpqTrainRemote(IvfpqTraining *training, Relation index,

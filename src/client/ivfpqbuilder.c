@@ -9,8 +9,8 @@
  * next is filled.
  *
  * Rows of the sample need not be sent again: between slots with rows there are
- * some that only name them (ivfpqsharing.c).  Who builds has to read these anew
- * when gpuvecd fails.
+ * some that only name them (ivfpqsharing.c).  Who builds has to read these
+ * anew when gpuvecd fails.
  */
 #include "postgres.h"
 

@@ -61,7 +61,7 @@ struct IvfpqBuilder
 	uint64		filled;			/* ... are full; this one is being filled */
 	uint64	   *sample_ids;		/* [sample_rows] of the sample; or NULL */
 	int64		nsample;		/* of these, that gpuvecd is known to have */
-	IvfpqSharing *sharing;		/* what is left of these to be encoded; or NULL */
+	IvfpqSharing *sharing;		/* who has these encoded; or NULL */
 	IvfpqEncodedSink sink;
 	void	   *sink_arg;
 	MemoryContextCallback callback;

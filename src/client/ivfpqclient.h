@@ -105,9 +105,9 @@ extern const char *IvfpqServedName(IvfpqServed served);
 extern int64 IvfpqPrewarm(const GvMirrorKey *key);
 
 /*
- * ivfpqbuilder.c, ivfpqbuilderopen.c: gpuvecd trains an index and encodes its rows.  Functions
- * that return false have failed for the rest of the build.  Encoded rows go
- * to the sink in the order in which they were added.
+ * ivfpqbuilder.c, ivfpqbuilderopen.c: gpuvecd trains an index and encodes its
+ * rows.  Functions that return false have failed for the rest of the build.
+ * Encoded rows go to the sink in the order in which they were added.
  */
 typedef struct IvfpqBuilder IvfpqBuilder;
 

@@ -4,9 +4,9 @@
  *		message at a time.
  *
  * Its client sends on meanwhile, so the next rows wait in the socket.  What
- * the engine takes for it comes out of the budget of mirrors.  A build has such
- * a thread for its owner and for each connection that joined it; while one has
- * rows encoded the others receive and send.
+ * the engine takes for it comes out of the budget of mirrors.  A build has
+ * such a thread for its owner and for each connection that joined it; while
+ * one has rows encoded the others receive and send.
  */
 #include "server/gv_server.h"
 

@@ -16,9 +16,9 @@
  *				may
  *	builder		has an index made: GV_MSG_BUILD, ROWS, TRAIN, TRAINED, ENCODE,
  *				SAMPLED, TRIAL, PIECES, TRY, and PING; or helps with one: first
- *				GV_MSG_JOIN, then ROWS, ENCODE, SAMPLED, PIECES and PING.  It may
- *				speak on before it is answered; answers come in the order of
- *				the requests.  A refusal ends it
+ *				GV_MSG_JOIN, then ROWS, ENCODE, SAMPLED, PIECES and PING.  It
+ *				may speak on before it is answered; answers come in the order
+ *				of the requests.  A refusal ends it
  *
  * The server answers GV_MSG_OK and what stands beside the request below, or
  * GV_MSG_REFUSED with a GvRefusal.  After a refusal the connection goes on,

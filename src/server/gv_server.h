@@ -6,11 +6,11 @@
  * batches; each loader and each builder has a thread of its own.  They meet in
  * the registry of mirrors (mirrors.c) only.
  *
- * Locks: the registries' mutexes are held for a few instructions and never while
- * another lock is waited for.  A build's lock is waited for with none held.  A mirror's lock is held shared for a batch of
- * searches and exclusively for one change, by somebody who uses the mirror
- * (gv_mirrors_acquire), so that it cannot be freed meanwhile.  No lock is
- * held while a socket is waited for.
+ * Locks: the registries' mutexes are held for a few instructions and never
+ * while another lock is waited for.  A build's lock is waited for with none
+ * held.  A mirror's lock is held shared for a batch of searches and exclusively
+ * for one change, by somebody who uses the mirror (gv_mirrors_acquire), so that
+ * it cannot be freed meanwhile.  No lock is held while a socket is waited for.
  */
 #ifndef GV_SERVER_H
 #define GV_SERVER_H

@@ -254,7 +254,8 @@ check_build(const TestServer *server, const float *rows)
 		void	   *payload = NULL;
 		uint32_t	length;
 
-		CHECK(builder_receive(fd, GV_MSG_ENCODE, &payload, &length) == 0, "encode");
+		CHECK(builder_receive(fd, GV_MSG_ENCODE, &payload, &length) == 0,
+			  "encode");
 		if (payload != NULL)
 			builder_check(own, next, sizes[i], payload, length);
 		free(payload);
