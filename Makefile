@@ -14,6 +14,7 @@ AM_OBJS = \
 	src/am/ivfpqcost.o \
 	src/am/ivfpqdrain.o \
 	src/am/ivfpqeffort.o \
+	src/am/ivfpqexchange.o \
 	src/am/ivfpqfinish.o \
 	src/am/ivfpqhandler.o \
 	src/am/ivfpqinplace.o \
@@ -21,8 +22,11 @@ AM_OBJS = \
 	src/am/ivfpqinspect.o \
 	src/am/ivfpqmixed.o \
 	src/am/ivfpqmodel.o \
+	src/am/ivfpqparallel.o \
 	src/am/ivfpqplace.o \
 	src/am/ivfpqprewarm.o \
+	src/am/ivfpqreader.o \
+	src/am/ivfpqreadtogether.o \
 	src/am/ivfpqreal.o \
 	src/am/ivfpqrecall.o \
 	src/am/ivfpqrefine.o \
@@ -34,9 +38,11 @@ AM_OBJS = \
 	src/am/ivfpqscan.o \
 	src/am/ivfpqsearch.o \
 	src/am/ivfpqtargets.o \
+	src/am/ivfpqteam.o \
 	src/am/ivfpqtids.o \
 	src/am/ivfpqtrain.o \
 	src/am/ivfpqtrial.o \
+	src/am/ivfpqtruth.o \
 	src/am/ivfpqvacuum.o \
 	src/am/ivfpqvalidate.o \
 	src/am/ivfpqvalue.o \
@@ -65,6 +71,7 @@ PAGE_OBJS = \
 CLIENT_OBJS = \
 	src/client/ivfpqask.o \
 	src/client/ivfpqbuilder.o \
+	src/client/ivfpqbuilderopen.o \
 	src/client/ivfpqchild.o \
 	src/client/ivfpqconnect.o \
 	src/client/ivfpqlaunch.o \
@@ -76,6 +83,7 @@ CLIENT_OBJS = \
 	src/client/ivfpqreadmirror.o \
 	src/client/ivfpqrecords.o \
 	src/client/ivfpqshared.o \
+	src/client/ivfpqsharing.o \
 	src/client/ivfpqstatus.o \
 	src/client/ivfpqsupervisor.o \
 	src/client/ivfpqviews.o \
@@ -114,6 +122,7 @@ PROTOCOL_OBJS = src/server/gv_protocol.o
 
 SERVER_OBJS = \
 	src/server/builder.o \
+	src/server/builds.o \
 	src/server/connection.o \
 	src/server/gpuvecd.o \
 	src/server/loader.o \

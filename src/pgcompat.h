@@ -98,7 +98,7 @@ IvfpqFillVersionSlots(IndexAmRoutine *amroutine)
 	amroutine->amsummarizing = false;
 #endif
 #if PG_VERSION_NUM >= 170000
-	amroutine->amcanbuildparallel = false;
+	amroutine->amcanbuildparallel = true;
 	amroutine->aminsertcleanup = NULL;
 #endif
 #if PG_VERSION_NUM >= 180000

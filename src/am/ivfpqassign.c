@@ -6,15 +6,23 @@
  *
  * CREATE INDEX feeds it from the table, training in place from the pending
  * list.  Until the caller writes the metapage nobody finds any of it.
+ *
+ * Every participant of a build has one, and calls what stands here.  Each
+ * places the rows that it reads; when all are placed, lists are written in
+ * ranges, by whoever has time for the next.
  */
 #include "postgres.h"
 
 #include "commands/progress.h"
 #include "miscadmin.h"
 #include "utils/backend_progress.h"
+#include "utils/memutils.h"
 
 #include "am/ivfpqassign.h"
 #include "page/ivfpqfault.h"
+
+/* Ranges of lists for each participant, so that none waits long for others. */
+#define RANGES_EACH		4
 
 /* Write the refine record of row i; returns its address. */
 static ItemPointerData
@@ -31,6 +39,17 @@ write_record(IvfpqAssign *assign, const GvEncoded *encoded, int i, uint64 id)
 	memcpy(record->codes, encoded->records + (Size) i * dims, dims);
 	IvfpqRefineBuilderAdd(&assign->refine, record, &address);
 	return address;
+}
+
+/* A copy of a list is there. */
+static void
+put_copy(IvfpqAssign *assign, uint32 list, const IvfpqCopy *copy)
+{
+	if (assign->team->parallel)
+		IvfpqExchangePut(&assign->exchange, list, copy);
+	else
+		IvfpqCopiesPut(&assign->copies, list, copy);
+	assign->ncopies++;
 }
 
 /* IvfpqEncodedSink: rows [n] with these TIDs have been placed. */
@@ -57,12 +76,22 @@ take_rows(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 			copy.t = encoded->t[at];
 			copy.code = encoded->codes + (Size) at * code_bytes;
 			copy.second = c > 0;
-			IvfpqCopiesPut(&assign->copies, encoded->lists[at], &copy);
+			put_copy(assign, encoded->lists[at], &copy);
 		}
 	}
-	assign->rows += n;
-	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_DONE,
-								 assign->rows);
+	IvfpqTeamDone(assign->team, n);
+}
+
+/* Bytes of memory for copies: this participant's share, after the lists. */
+static Size
+copies_limit(const IvfpqAssign *assign)
+{
+	const IvfpqTraining *training = assign->training;
+	Size		limit = IvfpqMemoryLimit();
+	Size		used = (Size) training->nlists * training->gv.dims *
+		sizeof(float);
+
+	return limit > used ? (limit - used) / assign->team->shared->nshares : 0;
 }
 
 /*
@@ -72,29 +101,34 @@ take_rows(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
  */
 void
 IvfpqAssignBegin(IvfpqAssign *assign, Relation index,
-				 const IvfpqTraining *training, bool refine, bool log)
+				 const IvfpqTraining *training, IvfpqTeam *team, bool refine,
+				 bool log)
 {
 	int			dims = training->gv.dims;
-	Size		limit = (Size) maintenance_work_mem * 1024;
-	Size		used = (Size) training->nlists * dims * sizeof(float);
+	int			code_bytes = gv_code_bytes(training->gv.m);
 
 	memset(assign, 0, sizeof(*assign));
 	assign->training = training;
+	assign->team = team;
 	if (refine)
 	{
 		assign->record = IvfpqRefineAlloc(dims);
 		IvfpqRefineBuilderInit(&assign->refine, index, dims, log);
 	}
-	IvfpqCopiesBegin(&assign->copies, training->nlists,
-					 gv_code_bytes(training->gv.m),
-					 limit > used ? limit - used : 0);
+	if (team->parallel)
+		IvfpqExchangeBegin(&assign->exchange, &team->shared->files, team->me,
+						   RANGES_EACH * team->shared->nshares,
+						   training->nlists, code_bytes);
+	else
+		IvfpqCopiesBegin(&assign->copies, training->nlists, code_bytes,
+						 copies_limit(assign));
 	if (training->nqueries > 0)
 		assign->calibration = IvfpqCalibrationBegin(&training->gv,
 													training->nqueries,
 													training->queries,
 													training->query_ids);
-	IvfpqPlacerBegin(&assign->placer, index, training, assign->calibration,
-					 refine, take_rows, assign);
+	IvfpqPlacerBegin(&assign->placer, index, training, team->sharing,
+					 assign->calibration, refine, take_rows, assign);
 }
 
 /* Let a raw vector [dims], of the row with this TID, wait for its batch. */
@@ -104,67 +138,39 @@ IvfpqAssignRow(IvfpqAssign *assign, const float *row, uint64 id)
 	IvfpqPlacerAdd(&assign->placer, row, id);
 }
 
-/* The next copy for the pages, and for the trial. */
-static void
-next_copy(void *arg, IvfpqCopy *copy)
-{
-	IvfpqAssign *assign = arg;
-
-	IvfpqCopiesNext(&assign->copies, copy);
-	IvfpqTrialAdd(&assign->trial, copy);
-}
-
-/* Sort the copies and write the lists. */
-static void
-write_lists(IvfpqAssign *assign, Relation index, const IvfpqMetaData *meta,
-			bool shared)
-{
-	const uint32 *counts = assign->copies.counts;
-	IvfpqWriter writer;
-	int64		done = 0;
-
-	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
-								 IVFPQ_PHASE_WRITING);
-	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_TOTAL,
-								 assign->rows);
-	IvfpqCopiesSort(&assign->copies);
-	IvfpqWriterInit(&writer, index, meta, counts, shared);
-	for (int list = 0; list < meta->nlists; list++)
-	{
-		if (counts[list] > 0)
-		{
-			IvfpqTrialList(&assign->trial, list, counts[list]);
-			IvfpqWriterList(&writer, list, counts[list], next_copy, assign);
-		}
-		done += counts[list];
-		pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_DONE,
-									 done / meta->copies);
-	}
-	IvfpqTrialFlush(&assign->trial);
-	IvfpqFault("build: written");
-	IvfpqWriterFinish(&writer);
-	IvfpqCopiesEnd(&assign->copies);
-}
-
 /*
- * Place what still waits, write all that training fixed, the directory and
- * the lists, to pages added for them, and calibrate.  With `shared` others
- * use the index meanwhile.  Fills in what *meta says of them; the caller
- * writes it.
+ * No more rows come from here: place what still waits, and leave to others
+ * what is theirs.
  */
-void
-IvfpqAssignWrite(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
-				 bool shared)
+static void
+finish_rows(IvfpqAssign *assign, Relation index)
 {
-	const IvfpqTraining *training = assign->training;
-	int			dims = training->gv.dims;
+	IvfpqTeam  *team = assign->team;
 	IvfpqBuilder *builder = IvfpqPlacerEnd(&assign->placer);
 
-	IvfpqTrialBegin(&assign->trial, index,
-					assign->calibration ? builder : NULL, assign->copies.n,
-					gv_code_bytes(training->gv.m));
 	if (assign->record != NULL)
-		meta->refine_head = IvfpqRefineBuilderFinish(&assign->refine);
+		IvfpqRefineBuilderFinish(&assign->refine, &team->shared->refine_head);
+	if (team->parallel)
+		IvfpqExchangeDone(&assign->exchange);
+	if (assign->calibration && team->me > 0)
+		IvfpqTruthGive(assign->calibration, team);
+	pg_atomic_fetch_add_u64(&team->shared->ncopies, assign->ncopies);
+	IvfpqTrialJoin(&assign->trial, index,
+				   assign->calibration ? builder : NULL, team->sharing,
+				   gv_code_bytes(assign->training->gv.m));
+}
+
+/* All rows are placed: write what training fixed, and make *meta say so. */
+static void
+write_model(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
+			bool shared)
+{
+	const IvfpqTraining *training = assign->training;
+	IvfpqTeamShared *team = assign->team->shared;
+	int			dims = training->gv.dims;
+
+	assign->rows = (int64) pg_atomic_read_u64(&team->done);
+	meta->refine_head = pg_atomic_read_u32(&team->refine_head);
 	meta->dims = dims;
 	meta->pq_dim = training->gv.m;
 	meta->nlists = training->nlists;
@@ -184,12 +190,132 @@ IvfpqAssignWrite(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
 					training->nparents + 1, shared);
 	IvfpqArrayWrite(index, meta->centroids, training->centroids,
 					(int64) training->nlists * dims, shared);
-	write_lists(assign, index, meta, shared);
+}
+
+/* The leader's work between placing rows and writing lists. */
+static void
+begin_writing(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
+			  bool shared)
+{
+	IvfpqTeamShared *team = assign->team->shared;
+
+	if (assign->calibration && assign->team->parallel)
+		IvfpqTruthTake(assign->calibration, assign->team);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_WRITING);
+	write_model(assign, index, meta, shared);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_TOTAL,
+								 assign->rows);
+	IvfpqTrialComplete(&assign->trial);
+	IvfpqTrialBegin(&assign->trial, pg_atomic_read_u64(&team->ncopies));
+	team->meta = *meta;
+}
+
+/* The next copy for the pages, and for the trial. */
+static void
+next_copy(void *arg, IvfpqCopy *copy)
+{
+	IvfpqAssign *assign = arg;
+
+	IvfpqCopiesNext(&assign->copies, copy);
+	IvfpqTrialAdd(&assign->trial, copy);
+}
+
+/* Sort the copies, of lists from `first` on, and write these. */
+static void
+write_lists(IvfpqAssign *assign, Relation index, const IvfpqMetaData *meta,
+			int first, bool shared)
+{
+	IvfpqCopies *copies = &assign->copies;
+	const uint32 *counts = copies->counts;
+	IvfpqWriter writer;
+
+	IvfpqCopiesSort(copies);
+	IvfpqWriterInit(&writer, index, meta, counts, copies->nlists, shared);
+	for (int i = 0; i < copies->nlists; i++)
+	{
+		if (counts[i] == 0)
+			continue;
+		IvfpqTrialList(&assign->trial, first + i, counts[i]);
+		IvfpqWriterList(&writer, first + i, counts[i], next_copy, assign,
+						&assign->team->entries[first + i]);
+		IvfpqTeamDone(assign->team, assign->team->entries[first + i].nfirst);
+	}
+	IvfpqWriterFinish(&writer);
+	IvfpqCopiesEnd(copies);
+}
+
+/* Write ranges of lists that nobody else writes. */
+static void
+write_ranges(IvfpqAssign *assign, Relation index, const IvfpqMetaData *meta,
+			 bool shared)
+{
+	IvfpqTeamShared *team = assign->team->shared;
+	IvfpqExchange *exchange = &assign->exchange;
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "gpuivfpq range of lists",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext oldcontext = MemoryContextSwitchTo(context);
+	int64		range;
+
+	while ((range = pg_atomic_fetch_add_u64(&team->next_range, 1)) <
+		   exchange->nranges)
+	{
+		int			first = IvfpqExchangeFirst(exchange, range);
+
+		IvfpqCopiesBegin(&assign->copies,
+						 IvfpqExchangeFirst(exchange, range + 1) - first,
+						 exchange->code_bytes, copies_limit(assign));
+		IvfpqExchangeGet(exchange, team->size, range, &assign->copies);
+		write_lists(assign, index, meta, first, shared);
+		MemoryContextReset(context);
+	}
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+}
+
+/*
+ * Place what still waits and, when all participants have, write what training
+ * fixed and the lists, to pages added for them.  With `shared` others use the
+ * index meanwhile.  Fills in what *meta says of them; IvfpqAssignFinish does
+ * the rest, when all participants have come so far.
+ */
+void
+IvfpqAssignWrite(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
+				 bool shared)
+{
+	IvfpqTeam  *team = assign->team;
+
+	finish_rows(assign, index);
+	if (IvfpqTeamGather(team))
+	{
+		begin_writing(assign, index, meta, shared);
+		IvfpqTeamRelease(team);
+	}
+	*meta = team->shared->meta;
+	if (team->parallel)
+		write_ranges(assign, index, meta, shared);
+	else
+		write_lists(assign, index, meta, 0, shared);
+	IvfpqTrialFlush(&assign->trial);
+	IvfpqFault("build: written");
+}
+
+/*
+ * All lists are written: write the directory and calibrate.  The caller
+ * writes *meta.
+ */
+void
+IvfpqAssignFinish(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
+				  bool shared)
+{
+	IvfpqDirectoryWrite(index, meta, assign->team->entries, shared);
+	IvfpqTrialComplete(&assign->trial);
 	if (assign->calibration)
 	{
 		meta->rows_at_calibration = assign->rows;
 		IvfpqCalibrationRun(assign->calibration, index, meta, &assign->trial);
 	}
-	if (builder)
-		IvfpqBuilderEnd(builder);
+	if (assign->placer.builder)
+		IvfpqBuilderEnd(assign->placer.builder);
 }

@@ -6,15 +6,20 @@
 #define IVFPQASSIGN_H
 
 #include "am/ivfpqcopies.h"
+#include "am/ivfpqexchange.h"
 #include "am/ivfpqplace.h"
+#include "am/ivfpqteam.h"
 #include "am/ivfpqtrial.h"
 
 typedef struct IvfpqAssign
 {
 	const IvfpqTraining *training;
-	int64		rows;			/* placed so far */
+	IvfpqTeam  *team;
+	int64		rows;			/* that all have placed, once they have */
 	IvfpqPlacer placer;
-	IvfpqCopies copies;			/* on their way to the pages */
+	IvfpqCopies copies;			/* on their way to the pages, */
+	IvfpqExchange exchange;		/* in a team by way of this */
+	int64		ncopies;		/* from here */
 	IvfpqCalibration *calibration;	/* NULL: too few rows */
 	IvfpqTrial	trial;			/* where it searches, if gpuvecd is there */
 
@@ -24,10 +29,17 @@ typedef struct IvfpqAssign
 } IvfpqAssign;
 
 extern void IvfpqAssignBegin(IvfpqAssign *assign, Relation index,
-							 const IvfpqTraining *training, bool refine,
-							 bool log);
+							 const IvfpqTraining *training, IvfpqTeam *team,
+							 bool refine, bool log);
 extern void IvfpqAssignRow(IvfpqAssign *assign, const float *row, uint64 id);
 extern void IvfpqAssignWrite(IvfpqAssign *assign, Relation index,
 							 IvfpqMetaData *meta, bool shared);
+extern void IvfpqAssignFinish(IvfpqAssign *assign, Relation index,
+							  IvfpqMetaData *meta, bool shared);
+
+/* ivfpqtruth.c: calibration's true neighbours, of all participants */
+extern void IvfpqTruthGive(const IvfpqCalibration *calibration,
+						   IvfpqTeam *team);
+extern void IvfpqTruthTake(IvfpqCalibration *calibration, IvfpqTeam *team);
 
 #endif							/* IVFPQASSIGN_H */

@@ -12,31 +12,14 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-#include "am/ivfpqassign.h"
+#include "am/ivfpqbuild.h"
 
-/* State of one build. */
-typedef struct Build
-{
-	Relation	heap;
-	Relation	index;
-	IndexInfo  *indexInfo;
-	IvfpqType	type;
-	IvfpqMetaData meta;
-	IvfpqTraining training;
-	IvfpqAssign assign;			/* when trained */
-	MemoryContext tmp;			/* reset after every row */
-	double		heap_tuples;
-	double		index_tuples;
-
-	/* rows that only older snapshots see and whose dimension is another */
-	uint64	   *odd_ids;
-	int64		nodd;
-	int64		max_odd;
-} Build;
+/* Pages that a participant logs at a time. */
+#define LOG_PAGES		4096
 
 /* Keep the TID of a row that no list can hold, for the pending list. */
 static void
-keep_odd(Build *build, ItemPointer tid)
+keep_odd(IvfpqBuild *build, ItemPointer tid)
 {
 	if (build->nodd == build->max_odd)
 	{
@@ -53,7 +36,7 @@ static void
 assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 				bool alive, void *arg)
 {
-	Build	   *build = arg;
+	IvfpqBuild *build = arg;
 	MemoryContext oldcontext;
 	const float *row;
 	int			dims;
@@ -81,7 +64,7 @@ static void
 pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 				 bool alive, void *arg)
 {
-	Build	   *build = arg;
+	IvfpqBuild *build = arg;
 	MemoryContext oldcontext;
 	const float *row;
 	int			dims;
@@ -102,45 +85,162 @@ pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	MemoryContextReset(build->tmp);
 }
 
-/* A trained index: everything but the metapage, then that, then WAL. */
-static void
-build_trained(Build *build)
+/* This participant's part of a pass over the table; returns its rows. */
+static double
+scan_table(IvfpqBuild *build)
 {
+	IvfpqTeam  *team = &build->team;
+	TableScanDesc scan = NULL;
+	double		rows;
+
+	if (team->scan != NULL)
+		scan = table_beginscan_parallel(build->heap, team->scan);
+	rows = table_index_build_scan(build->heap, build->index, build->indexInfo,
+								  true, team->me == 0, assign_callback, build,
+								  scan);
+	IvfpqPlacerFlush(&build->assign.placer);
+	return rows;
+}
+
+/*
+ * Place the rows of the table.  When gpuvecd fails, what it had and lost takes
+ * another pass.
+ */
+static void
+place_rows(IvfpqBuild *build)
+{
+	IvfpqTeam  *team = &build->team;
+	IvfpqSharing *sharing = team->sharing;
+
+	build->heap_tuples = scan_table(build);
+	if (sharing == NULL)
+		return;
+	if (IvfpqTeamGather(team))
+	{
+		uint64		done = pg_atomic_read_u64(&team->shared->done);
+
+		if (IvfpqSharingRecover(sharing) && team->scan != NULL)
+			table_parallelscan_reinitialize(build->heap, team->scan);
+		IvfpqTeamRelease(team);
+		IvfpqTeamDone(team, done);
+	}
+	if (sharing->recovering)
+		(void) scan_table(build);
+}
+
+/* Log all pages, together with others. */
+static void
+log_pages(IvfpqBuild *build)
+{
+	IvfpqTeamShared *team = build->team.shared;
+	uint64		first;
+
+	while ((first = pg_atomic_fetch_add_u64(&team->next_page, LOG_PAGES)) <
+		   team->npages)
+		IvfpqLogBuild(build->index, (BlockNumber) first,
+					  (BlockNumber) Min(first + LOG_PAGES, team->npages));
+}
+
+/* What a participant leaves to the leader, beside copies. */
+static void
+report(IvfpqBuild *build)
+{
+	IvfpqTeamShared *team = build->team.shared;
+
+	SpinLockAcquire(&team->mutex);
+	team->heap_tuples += build->heap_tuples;
+	team->broken_hot_chain |= build->indexInfo->ii_BrokenHotChain;
+	SpinLockRelease(&team->mutex);
+	if (build->team.me > 0 && build->nodd > 0)
+	{
+		BufFile    *file = IvfpqExchangeCreate(&team->files, "odd", 0,
+											   build->team.me);
+
+		BufFileWrite(file, build->odd_ids, build->nodd * sizeof(uint64));
+		IvfpqExchangeClose(file);
+	}
+}
+
+/* The leader gets what the others left. */
+static void
+take_reports(IvfpqBuild *build)
+{
+	IvfpqTeamShared *team = build->team.shared;
+
+	build->heap_tuples = team->heap_tuples;
+	build->indexInfo->ii_BrokenHotChain = team->broken_hot_chain;
+	for (int from = 1; from < team->size; from++)
+	{
+		BufFile    *file = IvfpqExchangeOpen(&team->files, "odd", 0, from);
+		uint64		id;
+
+		if (file == NULL)
+			continue;
+		while (IvfpqExchangeRead(file, &id, sizeof(id)))
+		{
+			ItemPointerData tid;
+
+			IvfpqIdToTid(id, &tid);
+			keep_odd(build, &tid);
+		}
+		BufFileClose(file);
+	}
+}
+
+/*
+ * A participant's part of a trained index: everything but the metapage, which
+ * is the leader's, then the log.
+ */
+void
+IvfpqBuildWork(IvfpqBuild *build)
+{
+	IvfpqTeam  *team = &build->team;
 	Relation	index = build->index;
 
+	IvfpqAssignBegin(&build->assign, index, &build->training, team,
+					 build->meta.refine != IVFPQ_REFINE_NONE, false);
+	place_rows(build);
+	report(build);
+	IvfpqAssignWrite(&build->assign, index, &build->meta, false);
+	if (IvfpqTeamGather(team))
+	{
+		IvfpqAssignFinish(&build->assign, index, &build->meta, false);
+		IvfpqMetaRewrite(index, &build->meta);
+		team->shared->npages = RelationGetNumberOfBlocks(index);
+		IvfpqTeamRelease(team);
+	}
+	log_pages(build);
+}
+
+/* A trained index, with the help of workers. */
+static void
+build_trained(IvfpqBuild *build)
+{
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_ASSIGNING);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_TOTAL,
 								 (int64) build->training.rows);
-	IvfpqAssignBegin(&build->assign, index, &build->training,
-					 build->meta.refine != IVFPQ_REFINE_NONE, false);
-	IvfpqPlacerReuse(&build->assign.placer);
-	build->heap_tuples =
-		table_index_build_scan(build->heap, index, build->indexInfo, true,
-							   true, assign_callback, build, NULL);
-	if (IvfpqPlacerRecover(&build->assign.placer))
-		(void) table_index_build_scan(build->heap, index, build->indexInfo,
-									  true, false, assign_callback, build,
-									  NULL);
-	IvfpqAssignWrite(&build->assign, index, &build->meta, false);
-	IvfpqMetaRewrite(index, &build->meta);
-	IvfpqLogBuild(index);
+	IvfpqTeamBegin(&build->team, build->heap, build->index, build->indexInfo,
+				   &build->training);
+	IvfpqBuildWork(build);
+	take_reports(build);
+	IvfpqTeamEnd(&build->team);
 
 	for (int64 i = 0; i < build->nodd; i++)
 	{
 		ItemPointerData tid;
 
 		IvfpqIdToTid(build->odd_ids[i], &tid);
-		IvfpqPendingAppend(index, &tid);
+		IvfpqPendingAppend(build->index, &tid);
 	}
 	build->index_tuples = (double) (build->assign.rows + build->nodd);
 }
 
 /* An index on a small table: every row is pending. */
 static void
-build_untrained(Build *build)
+build_untrained(IvfpqBuild *build)
 {
-	IvfpqLogBuild(build->index);
+	IvfpqLogBuild(build->index, 0, RelationGetNumberOfBlocks(build->index));
 	build->heap_tuples =
 		table_index_build_scan(build->heap, build->index, build->indexInfo,
 							   true, true, pending_callback, build, NULL);
@@ -155,6 +255,19 @@ build_untrained(Build *build)
 					 IvfpqTrainRows(build->index))));
 }
 
+/* Begin, with the relations known; memory from the current context. */
+void
+IvfpqBuildInit(IvfpqBuild *build)
+{
+	build->tmp = AllocSetContextCreate(CurrentMemoryContext,
+									   "gpuivfpq build row",
+									   ALLOCSET_DEFAULT_SIZES);
+	IvfpqTypeInit(&build->type, build->index);
+	IvfpqMetaInit(&build->meta, build->type.metric,
+				  IvfpqIndexDims(build->index, &build->type));
+	build->meta.refine = IvfpqRefineOption(build->index);
+}
+
 /*
  * ambuild.  The index belongs to us alone until the transaction commits.
  */
@@ -164,7 +277,7 @@ ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
 	IndexBuildResult *result;
 	MemoryContext context;
 	MemoryContext oldcontext;
-	Build		build = {.heap = heap,.index = index,.indexInfo = indexInfo};
+	IvfpqBuild	build = {.heap = heap,.index = index,.indexInfo = indexInfo};
 
 	if (RelationGetNumberOfBlocks(index) != 0)
 		elog(ERROR, "index \"%s\" already contains data",
@@ -173,13 +286,7 @@ ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
 	context = AllocSetContextCreate(CurrentMemoryContext, "gpuivfpq build",
 									ALLOCSET_DEFAULT_SIZES);
 	oldcontext = MemoryContextSwitchTo(context);
-	build.tmp = AllocSetContextCreate(context, "gpuivfpq build row",
-									  ALLOCSET_DEFAULT_SIZES);
-
-	IvfpqTypeInit(&build.type, index);
-	IvfpqMetaInit(&build.meta, build.type.metric,
-				  IvfpqIndexDims(index, &build.type));
-	build.meta.refine = IvfpqRefineOption(index);
+	IvfpqBuildInit(&build);
 	IvfpqTrain(&build.training, heap, index, indexInfo, &build.type);
 	IvfpqMetaCreate(index, MAIN_FORKNUM, &build.meta);
 	if (build.training.nlists > 0)

@@ -26,16 +26,6 @@
 #define SORT_TID		2
 #define SORT_ITEM		3
 
-/* An item; its code [code_bytes] follows. */
-typedef struct StoredCopy
-{
-	uint32		list;
-	float4		t;
-	ItemPointerData tid;
-	ItemPointerData refine;
-	bool		second;
-} StoredCopy;
-
 /* Begin; memory from the current context, about `limit` bytes at most. */
 void
 IvfpqCopiesBegin(IvfpqCopies *copies, int nlists, int code_bytes, Size limit)
@@ -45,15 +35,15 @@ IvfpqCopiesBegin(IvfpqCopies *copies, int nlists, int code_bytes, Size limit)
 	copies->code_bytes = code_bytes;
 	copies->limit = limit;
 	copies->item_bytes = TYPEALIGN(sizeof(uint32),
-								   sizeof(StoredCopy) + code_bytes);
+								   sizeof(IvfpqStoredCopy) + code_bytes);
 	copies->counts = palloc0(nlists * sizeof(uint32));
 }
 
 /* Item i of those in memory. */
-static inline StoredCopy *
+static inline IvfpqStoredCopy *
 item_of(const IvfpqCopies *copies, int64 i)
 {
-	return (StoredCopy *) (copies->chunks[i / CHUNK_ITEMS] +
+	return (IvfpqStoredCopy *) (copies->chunks[i / CHUNK_ITEMS] +
 					 i % CHUNK_ITEMS * copies->item_bytes);
 }
 
@@ -69,7 +59,8 @@ tid_number(const ItemPointerData *tid)
 static void
 sort_item(IvfpqCopies *copies)
 {
-	const StoredCopy *item = (const StoredCopy *) VARDATA(copies->item);
+	const IvfpqStoredCopy *item =
+		(const IvfpqStoredCopy *) VARDATA(copies->item);
 	TupleTableSlot *slot = copies->slot;
 
 	ExecClearTuple(slot);
@@ -91,7 +82,8 @@ begin_sort(IvfpqCopies *copies)
 	Oid			operators[] = {Int4LessOperator, Int8LessOperator};
 	Oid			collations[] = {InvalidOid, InvalidOid};
 	bool		nulls_first[] = {false, false};
-	Size		bytes = VARHDRSZ + sizeof(StoredCopy) + copies->code_bytes;
+	Size		bytes = VARHDRSZ + sizeof(IvfpqStoredCopy) +
+		copies->code_bytes;
 
 	TupleDescInitEntry(desc, SORT_LIST, "list", INT4OID, -1, 0);
 	TupleDescInitEntry(desc, SORT_TID, "tid", INT8OID, -1, 0);
@@ -106,7 +98,7 @@ begin_sort(IvfpqCopies *copies)
 	for (int64 i = 0; i < copies->n; i++)
 	{
 		memcpy(VARDATA(copies->item), item_of(copies, i),
-			   sizeof(StoredCopy) + copies->code_bytes);
+			   sizeof(IvfpqStoredCopy) + copies->code_bytes);
 		sort_item(copies);
 		/* one by one, because the sort takes the memory that they give */
 		if (i % CHUNK_ITEMS == CHUNK_ITEMS - 1)
@@ -138,19 +130,14 @@ make_room(IvfpqCopies *copies)
 void
 IvfpqCopiesPut(IvfpqCopies *copies, uint32 list, const IvfpqCopy *copy)
 {
-	StoredCopy	   *item;
+	IvfpqStoredCopy *item;
 
 	if (copies->sort == NULL &&
 		copies->n == (int64) copies->nchunks * CHUNK_ITEMS)
 		make_room(copies);
-	item = copies->sort != NULL ? (StoredCopy *) VARDATA(copies->item) :
+	item = copies->sort != NULL ? (IvfpqStoredCopy *) VARDATA(copies->item) :
 		item_of(copies, copies->n);
-	item->list = list;
-	item->t = copy->t;
-	item->tid = copy->tid;
-	item->refine = copy->refine;
-	item->second = copy->second;
-	memcpy(item + 1, copy->code, copies->code_bytes);
+	IvfpqStoreCopy(item, list, copy, copies->code_bytes);
 	if (copies->sort != NULL)
 		sort_item(copies);
 	copies->counts[list]++;
@@ -226,14 +213,10 @@ IvfpqCopiesNext(void *arg, IvfpqCopy *copy)
 	IvfpqCopies *copies = arg;
 	const char *found = copies->sort == NULL ? next_in_memory(copies) :
 		next_sorted(copies);
-	StoredCopy		item;
+	IvfpqStoredCopy item;
 
 	memcpy(&item, found, sizeof(item));
-	copy->tid = item.tid;
-	copy->t = item.t;
-	copy->second = item.second;
-	copy->refine = item.refine;
-	copy->code = (const uint8 *) found + sizeof(StoredCopy);
+	IvfpqTakeCopy(&item, found + sizeof(item), copy);
 }
 
 /* Give back the sort, with its files. */

@@ -9,6 +9,41 @@
 
 #include "page/ivfpqpage.h"
 
+/* A copy in memory or in a file; its code [code_bytes] follows. */
+typedef struct IvfpqStoredCopy
+{
+	uint32		list;
+	float4		t;
+	ItemPointerData tid;
+	ItemPointerData refine;
+	bool		second;
+} IvfpqStoredCopy;
+
+/* Store a copy and its code. */
+static inline void
+IvfpqStoreCopy(IvfpqStoredCopy *item, uint32 list, const IvfpqCopy *copy,
+			   int code_bytes)
+{
+	memset(item, 0, sizeof(*item));
+	item->list = list;
+	item->t = copy->t;
+	item->tid = copy->tid;
+	item->refine = copy->refine;
+	item->second = copy->second;
+	memcpy(item + 1, copy->code, code_bytes);
+}
+
+/* What was stored, with its code where that is. */
+static inline void
+IvfpqTakeCopy(const IvfpqStoredCopy *item, const void *code, IvfpqCopy *copy)
+{
+	copy->t = item->t;
+	copy->tid = item->tid;
+	copy->refine = item->refine;
+	copy->second = item->second;
+	copy->code = code;
+}
+
 typedef struct IvfpqCopies
 {
 	int			nlists;

@@ -34,6 +34,7 @@ typedef struct InPlace
 	IvfpqType	type;
 	IvfpqMetaData meta;
 	IvfpqTraining training;
+	IvfpqTeam	team;			/* alone */
 	IvfpqAssign assign;
 	IvfpqSeal	seal;
 	IvfpqRerank rows;			/* fetches them */
@@ -97,8 +98,10 @@ assign_rows(InPlace *state)
 	PushActiveSnapshot(GetLatestSnapshot());
 	IvfpqRerankBegin(&state->rows, state->heap, state->index,
 					 GetActiveSnapshot());
+	IvfpqTeamAlone(&state->team, &state->training);
 	IvfpqAssignBegin(&state->assign, state->index, &state->training,
-					 state->meta.refine != IVFPQ_REFINE_NONE, true);
+					 &state->team, state->meta.refine != IVFPQ_REFINE_NONE,
+					 true);
 	while (GvTuplesortGetDatum(tids, &value, &isnull))
 	{
 		uint64		id = (uint64) DatumGetInt64(value);
@@ -129,6 +132,7 @@ write_and_publish(InPlace *state)
 	state->meta.refine = IvfpqRefineOption(index);
 	assign_rows(state);
 	IvfpqAssignWrite(&state->assign, index, &state->meta, true);
+	IvfpqAssignFinish(&state->assign, index, &state->meta, true);
 	IvfpqFault("train: written");
 	IvfpqPendingKeep(index, &state->seal, state->kept, state->nkept,
 					 &state->meta);

@@ -7,8 +7,8 @@
  * like all rows after that; centroids and codebooks are the same.
  *
  * gpuvecd has the rows of the sample, so a pass over the table may leave them
- * out (IvfpqPlacerReuse).  When it fails another pass is needed for those that
- * it has not encoded.
+ * out (IvfpqSharing).  When it fails another pass is needed for those that it
+ * has not encoded.
  */
 #include "postgres.h"
 
@@ -36,19 +36,20 @@ take_encoded(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 }
 
 /*
- * Begin, with the builder that trained, if one did; memory from the current
- * context.
+ * Begin, with the builder that trained or joined that, if there is one; with
+ * `sharing` its sample is not added again.  Memory from the current context.
  */
 void
 IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
 				 const IvfpqTraining *training,
-				 IvfpqCalibration *calibration, bool refine,
-				 IvfpqEncodedSink sink, void *sink_arg)
+				 IvfpqSharing *sharing, IvfpqCalibration *calibration,
+				 bool refine, IvfpqEncodedSink sink, void *sink_arg)
 {
 	memset(placer, 0, sizeof(*placer));
 	placer->index = index;
 	placer->training = training;
 	placer->builder = training->builder;
+	placer->sharing = sharing;
 	placer->calibration = calibration;
 	placer->refine = refine;
 	placer->sink = sink;
@@ -141,104 +142,44 @@ add_here(IvfpqPlacer *placer, const float *row, uint64 id)
 		flush_batch(placer);
 }
 
-/* gpuvecd has failed: do here what it has not done. */
+/*
+ * gpuvecd has failed: do here what it has not done.  Of participants of a
+ * build the first one says so.
+ */
 static void
 take_over(IvfpqPlacer *placer)
 {
 	IvfpqBuilder *builder = placer->builder;
+	IvfpqSharing *sharing = placer->sharing;
 	int			dims = placer->training->gv.dims;
 	const float *rows;
 	const uint64 *ids;
 	int			n;
 
 	placer->builder = NULL;
-	IvfpqBuilderFailed(placer->index, IvfpqBuilderReason(builder));
+	if (sharing == NULL || pg_atomic_exchange_u32(&sharing->failed, 1) == 0)
+		IvfpqBuilderFailed(placer->index, IvfpqBuilderReason(builder));
 	while (IvfpqBuilderUnanswered(builder, &rows, &ids, &n))
-	{
-		if (rows == NULL)
-		{
-			memcpy(placer->lost + placer->nlost, ids, n * sizeof(uint64));
-			placer->nlost += n;
-		}
-		for (int i = 0; i < n && rows != NULL; i++)
+		for (int i = 0; i < n; i++)
 			add_here(placer, rows + (Size) i * dims, ids[i]);
-	}
 	IvfpqBuilderEnd(builder);
-}
-
-/*
- * Have the rows encoded that gpuvecd has from training, unless we place rows
- * ourselves.  From now on IvfpqPlacerWants tells which others are to be added.
- */
-void
-IvfpqPlacerReuse(IvfpqPlacer *placer)
-{
-	const uint64 *ids;
-	Size		bytes;
-
-	if (placer->builder == NULL)
-		return;
-	placer->nsampled = IvfpqBuilderReuse(placer->builder, &ids);
-	bytes = placer->nsampled * sizeof(uint64);
-	placer->sampled = palloc_extended(bytes, MCXT_ALLOC_HUGE);
-	placer->lost = palloc_extended(bytes, MCXT_ALLOC_HUGE);
-	memcpy(placer->sampled, ids, bytes);
-	qsort(placer->sampled, placer->nsampled, sizeof(uint64), IvfpqCompareIds);
-}
-
-/* The first of ids [n], ascending, that is not below the id. */
-static int64
-find_id(const uint64 *ids, int64 n, uint64 id)
-{
-	int64		low = 0;
-	int64		high = n;
-
-	while (low < high)
-	{
-		int64		middle = low + (high - low) / 2;
-
-		if (ids[middle] < id)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
 }
 
 /* Is a row that a pass over the table comes to to be added? */
 bool
 IvfpqPlacerWants(IvfpqPlacer *placer, uint64 id)
 {
-	const uint64 *ids = placer->sampled;
-	int64		n = placer->nsampled;
-	int64		at = placer->at;
-
-	/* rows come in the order of the table, by and large */
-	if (at > 0 && ids[at - 1] >= id)
-		at = find_id(ids, n, id);
-	while (at < n && ids[at] < id)
-		at++;
-	placer->at = at;
-	return (at < n && ids[at] == id) == placer->recovering;
+	return placer->sharing == NULL ||
+		IvfpqSharingWants(placer->sharing, id, &placer->at);
 }
 
-/*
- * A pass over the table is over: true when another one is needed, for rows
- * that gpuvecd had and lost.
- */
-bool
-IvfpqPlacerRecover(IvfpqPlacer *placer)
+/* A pass over the table is over: wait for what gpuvecd has to do. */
+void
+IvfpqPlacerFlush(IvfpqPlacer *placer)
 {
 	if (placer->builder && !IvfpqBuilderFlush(placer->builder))
 		take_over(placer);
-	if (placer->nlost == 0 || placer->recovering)
-		return false;
-	placer->recovering = true;
-	placer->sampled = placer->lost;
-	placer->nsampled = placer->nlost;
 	placer->at = 0;
-	qsort(placer->sampled, placer->nsampled, sizeof(uint64), IvfpqCompareIds);
-	return true;
 }
 
 /* Let a raw row [dims], with this TID, be placed. */
@@ -258,8 +199,7 @@ IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id)
 IvfpqBuilder *
 IvfpqPlacerEnd(IvfpqPlacer *placer)
 {
-	if (placer->builder && !IvfpqBuilderFlush(placer->builder))
-		take_over(placer);
+	IvfpqPlacerFlush(placer);
 	if (placer->batch_rows > 0)
 		flush_batch(placer);
 	return placer->builder;

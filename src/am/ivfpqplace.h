@@ -12,6 +12,8 @@ typedef struct IvfpqPlacer
 	Relation	index;
 	const IvfpqTraining *training;
 	IvfpqBuilder *builder;		/* gpuvecd does it; NULL: we do */
+	IvfpqSharing *sharing;		/* rows that it has from training; or NULL */
+	int64		at;				/* place of these in a pass over the table */
 	IvfpqCalibration *calibration;	/* NULL: too few rows */
 	bool		refine;
 	IvfpqEncodedSink sink;		/* where encoded rows go */
@@ -25,23 +27,15 @@ typedef struct IvfpqPlacer
 	void	   *scratch;		/* of gv_place */
 	GvEncoded	encoded;		/* arrays for batch_rows rows */
 	MemoryContext context;		/* that has all this */
-
-	/* rows that gpuvecd has from training */
-	uint64	   *sampled;		/* [nsampled] TIDs, ascending */
-	int64		nsampled;
-	int64		at;				/* the next of them in a pass over the table */
-	uint64	   *lost;			/* [nlost] of them, to be placed here */
-	int64		nlost;
-	bool		recovering;		/* the pass is for these only */
 } IvfpqPlacer;
 
 extern void IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
 							 const IvfpqTraining *training,
+							 IvfpqSharing *sharing,
 							 IvfpqCalibration *calibration, bool refine,
 							 IvfpqEncodedSink sink, void *sink_arg);
-extern void IvfpqPlacerReuse(IvfpqPlacer *placer);
 extern bool IvfpqPlacerWants(IvfpqPlacer *placer, uint64 id);
-extern bool IvfpqPlacerRecover(IvfpqPlacer *placer);
+extern void IvfpqPlacerFlush(IvfpqPlacer *placer);
 extern void IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id);
 extern IvfpqBuilder *IvfpqPlacerEnd(IvfpqPlacer *placer);
 

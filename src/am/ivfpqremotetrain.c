@@ -12,15 +12,13 @@
 #include "utils/backend_progress.h"
 #include "utils/memutils.h"
 
-#include "am/ivfpqtrain.h"
+#include "am/ivfpqreadtogether.h"
 #include "page/ivfpqfault.h"
 
 /* Rows on their way to the sample of gpuvecd. */
 typedef struct Sender
 {
 	IvfpqBuilder *builder;
-	uint64	   *sent;			/* [nsent] ascending: not to be sent again */
-	int64		nsent;
 	int			dims;
 	int64		left;			/* that it takes yet */
 	bool		failed;
@@ -35,9 +33,6 @@ send_rows(void *arg, const float *rows, const uint64 *ids, int n)
 
 	for (int i = 0; i < n && sender->left > 0 && !sender->failed; i++)
 	{
-		if (bsearch(&ids[i], sender->sent, sender->nsent, sizeof(uint64),
-					IvfpqCompareIds) != NULL)
-			continue;
 		sender->left--;
 		sender->failed = !IvfpqBuilderTrainOn(sender->builder, GV_SAMPLE,
 											  rows + (Size) i * dims, &ids[i],
@@ -45,35 +40,44 @@ send_rows(void *arg, const float *rows, const uint64 *ids, int n)
 	}
 }
 
+/* The rest of the sample, after n rows of it. */
+static bool
+send_rest(IvfpqReader *reader, IvfpqBuilder *builder, int64 n, int64 nrows)
+{
+	Sender		sender = {.builder = builder,.dims = reader->sample->dims,
+	.left = nrows - n};
+	bool		failed;
+
+	IvfpqReaderSkip(reader, reader->training->query_ids,
+					reader->training->nqueries);
+	IvfpqReaderSkip(reader, reader->sample->ids, n);
+	if (IvfpqReadTogether(reader, builder, sender.left, &failed))
+		return !failed;
+	reader->sink = send_rows;
+	reader->sink_arg = &sender;
+	IvfpqReaderRun(reader);
+	return !sender.failed && IvfpqBuilderTrainEnd(builder, GV_SAMPLE);
+}
+
 /*
  * The queries, then the sample: first rows in random order, of which
- * codebooks are made, then, unless these are all, what `read` reads.
+ * codebooks are made, then, unless these are all, what is read.
  */
 static bool
 send_sample(const IvfpqTraining *training, const IvfpqSample *sample,
-			IvfpqBuilder *builder, int64 nrows, IvfpqRowSource read,
-			void *arg)
+			IvfpqBuilder *builder, int64 nrows, IvfpqReader *reader)
 {
 	int64		n = sample->whole ? sample->count :
 		Min(sample->count, GV_CODEBOOK_ROWS);
-	Sender		sender = {.builder = builder,.dims = sample->dims,
-	.left = nrows - n,.nsent = n};
 
-	if (!IvfpqBuilderTrainOn(builder, GV_QUERIES, training->queries, NULL,
-							 training->nqueries) ||
-		!IvfpqBuilderTrainEnd(builder, GV_QUERIES) ||
-		!IvfpqBuilderTrainOn(builder, GV_SAMPLE, sample->rows, sample->ids,
-							 n))
-		return false;
-	if (!sample->whole && sender.left > 0)
-	{
-		sender.sent = palloc(n * sizeof(uint64));
-		memcpy(sender.sent, sample->ids, n * sizeof(uint64));
-		qsort(sender.sent, n, sizeof(uint64), IvfpqCompareIds);
-		read(arg, send_rows, &sender);
-		pfree(sender.sent);
-	}
-	return !sender.failed && IvfpqBuilderTrainEnd(builder, GV_SAMPLE);
+	return IvfpqBuilderTrainOn(builder, GV_QUERIES, training->queries, NULL,
+							   training->nqueries) &&
+		IvfpqBuilderTrainEnd(builder, GV_QUERIES) &&
+		IvfpqBuilderTrainOn(builder, GV_SAMPLE, sample->rows, sample->ids,
+							n) &&
+		IvfpqBuilderTrainEnd(builder, GV_SAMPLE) &&
+		(sample->whole || n >= nrows ||
+		 send_rest(reader, builder, n, nrows));
 }
 
 /* Have it train, and get what it made. */
@@ -111,10 +115,10 @@ get_model(IvfpqTraining *training, IvfpqBuilder *builder)
  */
 static bool
 train(IvfpqTraining *training, const IvfpqSample *sample,
-	  IvfpqBuilder *builder, int64 nrows, IvfpqRowSource read, void *arg)
+	  IvfpqBuilder *builder, int64 nrows, IvfpqReader *reader)
 {
 	IvfpqFault("build: begun");
-	if (!send_sample(training, sample, builder, nrows, read, arg))
+	if (!send_sample(training, sample, builder, nrows, reader))
 		return false;
 	IvfpqFault("build: sent");
 	if (!get_model(training, builder))
@@ -124,17 +128,16 @@ train(IvfpqTraining *training, const IvfpqSample *sample,
 }
 
 /*
- * Train `lists` lists on about `wanted` rows, or on the sample if that is the
- * whole table; neither it nor the queries are transformed yet.  On success
- * training->builder is there to encode rows.
+ * Train `lists` lists on about reader->wanted rows, or on the sample if that
+ * is the whole table; neither it nor the queries are transformed yet.  On
+ * success training->builder is there to encode rows.
  */
 bool
 IvfpqTrainRemote(IvfpqTraining *training, Relation index,
-				 const IvfpqSample *sample, int lists, int64 wanted,
-				 IvfpqRowSource read, void *arg)
+				 const IvfpqSample *sample, int lists, IvfpqReader *reader)
 {
 	int64		nrows = sample->whole ? sample->count :
-		Max(wanted, GV_CODEBOOK_ROWS);
+		Max(reader->wanted, GV_CODEBOOK_ROWS);
 	GvBuilderSpec spec = {
 		.metric = training->gv.metric,
 		.dims = training->gv.dims,
@@ -158,7 +161,7 @@ IvfpqTrainRemote(IvfpqTraining *training, Relation index,
 	builder = IvfpqBuilderBegin(index, &spec, training->mean);
 	if (builder == NULL)
 		return false;
-	if (train(training, sample, builder, nrows, read, arg))
+	if (train(training, sample, builder, nrows, reader))
 		return true;
 	IvfpqBuilderFailed(index, IvfpqBuilderReason(builder));
 	IvfpqBuilderEnd(builder);

@@ -11,8 +11,6 @@
 
 #include <math.h>
 
-#include "access/tableam.h"
-#include "catalog/index.h"
 #include "commands/progress.h"
 #include "miscadmin.h"
 #include "utils/backend_progress.h"
@@ -23,7 +21,6 @@
 
 #define MIN_SAMPLES_GIVEN		4	/* rows for each, when the user sets lists */
 #define FIT_VALUES				((int64) 1 << 24)	/* floats that mean and scale need */
-#define BATCH_ROWS				256 /* passed on at once */
 #define REMOTE_SAMPLE			12288	/* rows */
 
 Size
@@ -101,101 +98,6 @@ fit_transform(IvfpqTraining *training, const IvfpqSample *sample)
 	training->gv.mean = training->mean;
 }
 
-/* Move rows [n][dims] by mean and scale. */
-static void
-transform_rows(const IvfpqTraining *training, float *rows, int64 n)
-{
-	int			dims = training->gv.dims;
-
-	for (int64 i = 0; i < n; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		gv_transform(&training->gv, rows + i * dims, 1, rows + i * dims);
-	}
-}
-
-/* Is the row one of the queries? */
-static bool
-is_query(const IvfpqTraining *training, ItemPointer tid)
-{
-	uint64		id = IvfpqTidToId(tid);
-
-	for (int i = 0; i < training->nqueries; i++)
-		if (training->query_ids[i] == id)
-			return true;
-	return false;
-}
-
-/* What the second pass over the table needs. */
-typedef struct Reader
-{
-	IvfpqTraining *training;
-	IvfpqSample *sample;
-	Relation	heap;
-	Relation	index;
-	IndexInfo  *indexInfo;
-	int64		wanted;			/* rows */
-	bool		transform;		/* them on the way */
-	IvfpqRowSink sink;
-	void	   *sink_arg;
-	int			nbatch;
-	float	   *batch;			/* [BATCH_ROWS][dims] */
-	uint64		ids[BATCH_ROWS];
-} Reader;
-
-static void
-flush_reader(Reader *reader)
-{
-	if (reader->transform)
-		transform_rows(reader->training, reader->batch, reader->nbatch);
-	if (reader->nbatch > 0)
-		reader->sink(reader->sink_arg, reader->batch, reader->ids,
-					 reader->nbatch);
-	reader->nbatch = 0;
-	CHECK_FOR_INTERRUPTS();
-}
-
-/* Called for every row of the blocks of the second sample. */
-static void
-read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
-			  bool alive, void *arg)
-{
-	Reader	   *reader = arg;
-	IvfpqSample *sample = reader->sample;
-	MemoryContext oldcontext;
-	const float *row;
-	int			dims;
-
-	if (isnull[0] || !alive)
-		return;
-
-	oldcontext = MemoryContextSwitchTo(sample->tmp);
-	row = IvfpqValueFloats(sample->type, values[0], &dims);
-	MemoryContextSwitchTo(oldcontext);
-	IvfpqCheckDims(sample->dims, dims);
-	if (IvfpqIsPlaceable(sample->type, row, dims) &&
-		!is_query(reader->training, tid))
-	{
-		reader->ids[reader->nbatch] = IvfpqTidToId(tid);
-		memcpy(reader->batch + (Size) reader->nbatch++ * dims, row,
-			   dims * sizeof(float));
-	}
-	MemoryContextReset(sample->tmp);
-	if (reader->nbatch == BATCH_ROWS)
-		flush_reader(reader);
-}
-
-/* Read the rows of blocks first .. end - 1. */
-static void
-read_blocks(Reader *reader, BlockNumber first, BlockNumber end)
-{
-	if (end > first)
-		table_index_build_range_scan(reader->heap, reader->index,
-									 reader->indexInfo, false, false, false,
-									 first, end - first, read_callback,
-									 reader, NULL);
-}
-
 /*
  * IvfpqRowSource: the sample itself when it is the whole table, else rows of
  * as many blocks as hold what is wanted.
@@ -203,47 +105,19 @@ read_blocks(Reader *reader, BlockNumber first, BlockNumber end)
 static void
 read_rows(void *arg, IvfpqRowSink sink, void *sink_arg)
 {
-	Reader	   *reader = arg;
+	IvfpqReader *reader = arg;
 	IvfpqSample *sample = reader->sample;
-	BlockNumber nblocks = RelationGetNumberOfBlocks(reader->heap);
-	BlockNumber first = 0;
-	BlockNumber end = 0;		/* blocks from `first` on are to be read */
-	double		blocks;
-	BlockSamplerData sampler;
 
 	if (sample->whole)
-	{
-		for (int64 i = 0; i < sample->count; i += BATCH_ROWS)
+		for (int64 i = 0; i < sample->count; i += IVFPQ_READ_ROWS)
 			sink(sink_arg, sample->rows + i * sample->dims, sample->ids + i,
-				 (int) Min(BATCH_ROWS, sample->count - i));
-		return;
-	}
-
-	reader->sink = sink;
-	reader->sink_arg = sink_arg;
-	reader->batch = palloc(BATCH_ROWS * sample->dims * sizeof(float));
-	sample->tmp = AllocSetContextCreate(CurrentMemoryContext,
-										"gpuivfpq sample",
-										ALLOCSET_DEFAULT_SIZES);
-	blocks = Min(nblocks, ceil(nblocks * reader->wanted /
-							   Max(reader->training->rows, 1)));
-	BlockSampler_Init(&sampler, nblocks, (int) Max(blocks, 1),
-					  (uint32) IVFPQ_TRAINING_SEED);
-	while (BlockSampler_HasMore(&sampler))
+				 (int) Min(IVFPQ_READ_ROWS, sample->count - i));
+	else
 	{
-		BlockNumber blkno = BlockSampler_Next(&sampler);
-
-		if (blkno != end)
-		{
-			read_blocks(reader, first, end);
-			first = blkno;
-		}
-		end = blkno + 1;
+		reader->sink = sink;
+		reader->sink_arg = sink_arg;
+		IvfpqReaderRun(reader);
 	}
-	read_blocks(reader, first, end);
-	flush_reader(reader);
-	pfree(reader->batch);
-	MemoryContextDelete(sample->tmp);
 }
 
 /* Residuals of the rows [n] in each of their lists; returns how many. */
@@ -347,14 +221,16 @@ IvfpqTrainRows(Relation index)
 
 /* Lists and codebooks by the session's own engine. */
 static void
-train_here(IvfpqTraining *training, IvfpqSample *sample, Reader *reader,
+train_here(IvfpqTraining *training, IvfpqSample *sample, IvfpqReader *reader,
 		   int lists)
 {
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CLUSTERING);
-	transform_rows(training, sample->rows, sample->count);
+	IvfpqTransformRows(training, sample->rows, sample->count);
 	reader->transform = true;
 	reader->wanted = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
+	reader->nskip = 0;
+	IvfpqReaderSkip(reader, training->query_ids, training->nqueries);
 	IvfpqTrainLists(training, sample->rows,
 					Min(sample->count, Max(reader->wanted, GV_CODEBOOK_ROWS)),
 					lists, read_rows, reader);
@@ -384,7 +260,7 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 {
 	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
 	IvfpqSample sample = {.type = type};
-	Reader		reader = {.training = training,.sample = &sample,.heap = heap,
+	IvfpqReader reader = {.training = training,.sample = &sample,.heap = heap,
 	.index = index,.indexInfo = indexInfo};
 	int			lists;
 
@@ -410,9 +286,8 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 	hold_out_queries(training, &sample, lists);
 	fit_transform(training, &sample);
 	reader.wanted = (int64) lists * IVFPQ_REMOTE_SAMPLES;
-	if (!IvfpqTrainRemote(training, index, &sample, lists, reader.wanted,
-						  read_rows, &reader))
+	if (!IvfpqTrainRemote(training, index, &sample, lists, &reader))
 		train_here(training, &sample, &reader, lists);
-	transform_rows(training, training->queries, training->nqueries);
+	IvfpqTransformRows(training, training->queries, training->nqueries);
 	pfree(sample.rows);
 }

@@ -1,10 +1,12 @@
 /*
  * ivfpqtrain.h
- *		What ivfpqtrain.c and ivfpqcluster.c share.
+ *		What the files of training share.
  */
 #ifndef IVFPQTRAIN_H
 #define IVFPQTRAIN_H
 
+#include "port/atomics.h"
+#include "storage/block.h"
 #include "utils/sampling.h"
 
 #include "am/ivfpq.h"
@@ -54,6 +56,42 @@ extern void IvfpqSampleTake(IvfpqSample *sample, Relation heap,
 							double *rows);
 extern void IvfpqSampleShuffle(IvfpqSample *sample);
 
+/*
+ * Rows of a second, larger sample, of as many blocks as hold what is wanted
+ * (ivfpqreader.c).
+ */
+#define IVFPQ_READ_ROWS		256 /* passed on at once */
+
+typedef struct IvfpqReader
+{
+	IvfpqTraining *training;
+	IvfpqSample *sample;
+	Relation	heap;
+	Relation	index;
+	IndexInfo  *indexInfo;
+	int64		wanted;			/* rows */
+	uint64	   *skip;			/* [nskip] rows to leave out, ascending */
+	int64		nskip;
+	bool		transform;		/* rows on the way */
+	IvfpqRowSink sink;
+	void	   *sink_arg;
+	int			nbatch;
+	float	   *batch;			/* [IVFPQ_READ_ROWS][dims] */
+	uint64		ids[IVFPQ_READ_ROWS];
+} IvfpqReader;
+
+extern void IvfpqReaderSkip(IvfpqReader *reader, const uint64 *ids, int64 n);
+extern BlockNumber *IvfpqReaderDraw(const IvfpqReader *reader,
+									uint64 *nblocks);
+extern void IvfpqReaderClaim(IvfpqReader *reader, const BlockNumber *blocks,
+							 uint64 nblocks, pg_atomic_uint64 *next);
+extern void IvfpqReaderRun(IvfpqReader *reader);
+extern void IvfpqTransformRows(const IvfpqTraining *training, float *rows,
+							   int64 n);
+
+/* ivfpqparallel.c */
+extern int	IvfpqCountWorkers(Relation heap, Relation index);
+
 /* ivfpqtrain.c */
 extern Size IvfpqMemoryLimit(void);
 
@@ -63,7 +101,7 @@ extern Size IvfpqMemoryLimit(void);
  */
 extern bool IvfpqTrainRemote(IvfpqTraining *training, Relation index,
 							 const IvfpqSample *sample, int lists,
-							 int64 wanted, IvfpqRowSource read, void *arg);
+							 IvfpqReader *reader);
 
 /* ivfpqcluster.c */
 extern int	IvfpqParents(int lists);

@@ -14,13 +14,28 @@
 
 #define MESSAGE_BYTES	((Size) 8 << 20)
 
+static void
+end(IvfpqTrial *trial)
+{
+	IvfpqBuilderEnd(trial->builder);
+	trial->builder = NULL;
+}
+
+/* There will be no trial; true: nobody else said so before. */
+static bool
+mark_failed(IvfpqTrial *trial)
+{
+	return trial->sharing == NULL ||
+		pg_atomic_exchange_u32(&trial->sharing->failed, 1) == 0;
+}
+
 /* gpuvecd has failed: it was the last that was wanted of it. */
 static void
 give_up(IvfpqTrial *trial)
 {
-	IvfpqBuilderFailed(trial->index, IvfpqBuilderReason(trial->builder));
-	IvfpqBuilderEnd(trial->builder);
-	trial->builder = NULL;
+	if (mark_failed(trial))
+		IvfpqBuilderFailed(trial->index, IvfpqBuilderReason(trial->builder));
+	end(trial);
 }
 
 static void
@@ -31,27 +46,43 @@ begin_message(IvfpqTrial *trial)
 }
 
 /*
- * Begin one of about so many copies, if there is a builder; memory from the
- * current context.
+ * Take part in one, if there is a builder; memory from the current context.
+ * Its owner, and nobody else, has to begin it.
  */
 void
-IvfpqTrialBegin(IvfpqTrial *trial, Relation index, IvfpqBuilder *builder,
-				int64 copies, int code_bytes)
+IvfpqTrialJoin(IvfpqTrial *trial, Relation index, IvfpqBuilder *builder,
+			   IvfpqSharing *sharing, int code_bytes)
 {
 	memset(trial, 0, sizeof(*trial));
 	trial->index = index;
 	trial->builder = builder;
+	trial->sharing = sharing;
 	trial->code_bytes = code_bytes;
 	if (builder == NULL)
 		return;
-	if (!IvfpqBuilderTrial(builder, copies))
-	{
-		give_up(trial);
-		return;
-	}
 	trial->room = MESSAGE_BYTES;
 	trial->message = palloc_extended(trial->room, MCXT_ALLOC_HUGE);
 	begin_message(trial);
+}
+
+/* Begin it, for about so many copies. */
+void
+IvfpqTrialBegin(IvfpqTrial *trial, int64 copies)
+{
+	if (trial->builder != NULL && !IvfpqBuilderTrial(trial->builder, copies))
+		give_up(trial);
+}
+
+/*
+ * All lists have been added by all who take part: unless each of them went
+ * there, there is no trial any more.
+ */
+void
+IvfpqTrialComplete(IvfpqTrial *trial)
+{
+	if (trial->builder != NULL && trial->sharing != NULL &&
+		pg_atomic_read_u32(&trial->sharing->failed) != 0)
+		end(trial);
 }
 
 /* Send the pieces that are there. */
@@ -82,8 +113,8 @@ IvfpqTrialList(IvfpqTrial *trial, int list, uint32 ncopies)
 	if (trial->used + bytes > GV_MAX_MESSAGE)
 	{
 		/* what a message cannot hold is a list with most of the rows */
-		IvfpqBuilderEnd(trial->builder);
-		trial->builder = NULL;
+		(void) mark_failed(trial);
+		end(trial);
 		return;
 	}
 	if (trial->used + bytes > trial->room)

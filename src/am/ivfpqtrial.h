@@ -11,6 +11,7 @@ typedef struct IvfpqTrial
 {
 	Relation	index;
 	IvfpqBuilder *builder;		/* NULL: there is no trial */
+	IvfpqSharing *sharing;		/* with others who take part; or NULL */
 	int			code_bytes;
 	char	   *message;		/* [room] GvListsRequest and pieces */
 	Size		room;
@@ -22,9 +23,11 @@ typedef struct IvfpqTrial
 	uint32		count;			/* of its copies that are there */
 } IvfpqTrial;
 
-extern void IvfpqTrialBegin(IvfpqTrial *trial, Relation index,
-							IvfpqBuilder *builder, int64 copies,
-							int code_bytes);
+extern void IvfpqTrialJoin(IvfpqTrial *trial, Relation index,
+						   IvfpqBuilder *builder, IvfpqSharing *sharing,
+						   int code_bytes);
+extern void IvfpqTrialBegin(IvfpqTrial *trial, int64 copies);
+extern void IvfpqTrialComplete(IvfpqTrial *trial);
 extern void IvfpqTrialList(IvfpqTrial *trial, int list, uint32 ncopies);
 extern void IvfpqTrialAdd(IvfpqTrial *trial, const IvfpqCopy *copy);
 extern void IvfpqTrialFlush(IvfpqTrial *trial);

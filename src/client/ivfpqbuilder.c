@@ -9,8 +9,8 @@
  * next is filled.
  *
  * Rows of the sample need not be sent again: between slots with rows there are
- * some that only name them.  Who builds has to read these anew when gpuvecd
- * fails.
+ * some that only name them (ivfpqsharing.c).  Who builds has to read these
+ * anew when gpuvecd fails.
  */
 #include "postgres.h"
 
@@ -18,144 +18,16 @@
 #include "utils/memutils.h"
 
 #include "client/ivfpqbuilder.h"
-#include "client/ivfpqshared.h"
 
-#define NSLOTS			4
-#define SLOT_BYTES		((Size) 4 << 20)	/* rows of a slot */
-#define MOST_ROWS		8192
 #define ARRAY_FLOATS	(GV_MAX_MESSAGE / 4)
 
 /* Often enough that the socket, which holds some 200 kB, is never empty. */
 #define ROWS_A_MOVE		64
 
-typedef struct Slot
-{
-	float	   *rows;			/* [batch_rows][dims] */
-	uint64	   *ids;			/* [batch_rows] */
-	int			n;
-	bool		sampled;		/* the rows are gpuvecd's */
-	IvfpqParcel parcel;			/* once it is full */
-} Slot;
-
-struct IvfpqBuilder
-{
-	IvfpqLink	link;
-	GvBuilderSpec spec;
-	GvTrained	trained;
-	Slot		slots[NSLOTS];	/* number i in slots[i % NSLOTS] */
-	uint64		answered;		/* slots before this one are done with */
-	uint64		sent;			/* ... are sent */
-	uint64		filled;			/* ... are full; this one is being filled */
-	uint64	   *sample_ids;		/* [sample_rows] of the sample */
-	int64		nsample;
-	int64		nreused;		/* of these are, or were, in slots; nsample:
-								 * none is to be reused */
-	IvfpqEncodedSink sink;
-	void	   *sink_arg;
-	MemoryContextCallback callback;
-};
-
-/* The context of the build is gone, perhaps by an error. */
-static void
-close_late(void *arg)
-{
-	IvfpqLinkClose(&((IvfpqBuilder *) arg)->link, "the build ended");
-}
-
-static Slot *
+static IvfpqSlot *
 slot_of(IvfpqBuilder *builder, uint64 number)
 {
-	return &builder->slots[number % NSLOTS];
-}
-
-/* Is gpuvecd there to build? */
-static bool
-is_there(const char **reason)
-{
-	IvfpqServerState state = IvfpqSharedState();
-
-	*reason = NULL;
-	if (state == IVFPQ_STATE_UP)
-	{
-		if (pg_atomic_read_u32(&ivfpq_shared->suspended) == 0)
-			return true;
-		*reason = "it does not answer";
-	}
-	else if (state != IVFPQ_STATE_OFF)
-		*reason = "it is not running";
-	return false;
-}
-
-/* Say hello and what is to be built. */
-static bool
-greet(IvfpqBuilder *builder, const float *mean)
-{
-	const GvBuilderSpec *spec = &builder->spec;
-	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
-	GV_ROLE_BUILDER, (uint32) MyProcPid};
-	GvBuildRequest request = {spec->metric, spec->dims, spec->m, spec->copies,
-		spec->refine, spec->nlists, spec->nparents, spec->nqueries,
-		spec->depth, spec->batch_rows, spec->iterations, spec->scale,
-	spec->max_share, spec->seed, spec->sample_rows};
-	IvfpqParcel parcel;
-
-	IvfpqLinkPack(&parcel, GV_MSG_HELLO, &hello, sizeof(hello), NULL, 0);
-	if (!IvfpqLinkExchange(&builder->link, &parcel, sizeof(GvWelcome)))
-		return false;
-	IvfpqLinkTaken(&builder->link);
-	IvfpqLinkPack(&parcel, GV_MSG_BUILD, &request, sizeof(request), mean,
-				  spec->dims * sizeof(float));
-	if (!IvfpqLinkExchange(&builder->link, &parcel, 0))
-		return false;
-	IvfpqLinkTaken(&builder->link);
-	return true;
-}
-
-/*
- * Begin a build by gpuvecd; spec->batch_rows is found here.  NULL, and an
- * error or a notice where something failed, when it is not to be asked or
- * cannot.  The builder lives in the current context, which closes it.
- */
-IvfpqBuilder *
-IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
-				  const float *mean)
-{
-	Size		row = spec->dims * sizeof(float);
-	IvfpqBuilder *builder;
-	const char *reason;
-
-	if (!IvfpqServerIsWanted())
-		return NULL;
-	if (!is_there(&reason))
-	{
-		if (reason != NULL || ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
-			IvfpqBuilderFailed(index, reason ? reason : "there is none");
-		return NULL;
-	}
-	builder = palloc0(sizeof(IvfpqBuilder));
-	builder->link.sock = PGINVALID_SOCKET;
-	builder->callback.func = close_late;
-	builder->callback.arg = builder;
-	MemoryContextRegisterResetCallback(CurrentMemoryContext,
-									   &builder->callback);
-	builder->spec = *spec;
-	builder->spec.batch_rows = Max(1, Min(SLOT_BYTES / row, MOST_ROWS));
-	if (!IvfpqLinkOpen(&builder->link) || !greet(builder, mean))
-	{
-		IvfpqBuilderFailed(index, builder->link.reason);
-		return NULL;
-	}
-	for (int i = 0; i < NSLOTS; i++)
-	{
-		Slot	   *slot = &builder->slots[i];
-
-		slot->rows = palloc_extended(builder->spec.batch_rows * row,
-									 MCXT_ALLOC_HUGE);
-		slot->ids = palloc(builder->spec.batch_rows * sizeof(uint64));
-	}
-	builder->sample_ids = palloc_extended(spec->sample_rows * sizeof(uint64),
-										  MCXT_ALLOC_HUGE);
-	return builder;
+	return &builder->slots[number % IVFPQ_BUILDER_SLOTS];
 }
 
 /* gpuvecd is not, or no more, what builds the index: say why. */
@@ -181,6 +53,13 @@ IvfpqBuilderReason(const IvfpqBuilder *builder)
 	return builder->link.reason;
 }
 
+/* It failed for somebody who joined, and so for all. */
+void
+IvfpqBuilderLose(IvfpqBuilder *builder, const char *reason)
+{
+	IvfpqLinkClose(&builder->link, reason);
+}
+
 void
 IvfpqBuilderEnd(IvfpqBuilder *builder)
 {
@@ -189,7 +68,7 @@ IvfpqBuilderEnd(IvfpqBuilder *builder)
 
 /* Does the answer to a slot tell what has become of its rows? */
 static bool
-is_encoding(const Slot *slot)
+is_encoding(const IvfpqSlot *slot)
 {
 	return slot->parcel.header.type == GV_MSG_ENCODE ||
 		slot->parcel.header.type == GV_MSG_SAMPLED;
@@ -197,12 +76,12 @@ is_encoding(const Slot *slot)
 
 /* The most bytes that the answer to a slot may have. */
 static uint32
-most_answer(const IvfpqBuilder *builder, const Slot *slot)
+most_answer(const IvfpqBuilder *builder, const IvfpqSlot *slot)
 {
 	const GvBuilderSpec *spec = &builder->spec;
 
 	if (!is_encoding(slot))
-		return 0;
+		return sizeof(GvRowsReply);
 	return (uint32) Min(sizeof(GvEncodeReply) +
 						gv_encoded_bytes(spec, slot->n,
 										 gv_builder_most_neighbours(spec,
@@ -230,7 +109,7 @@ check_numbers(const IvfpqBuilder *builder, const GvEncoded *encoded, int n)
 
 /* Where the arrays of an answer about a slot lie; false: it makes no sense. */
 static bool
-open_answer(IvfpqBuilder *builder, const Slot *slot, GvEncoded *encoded)
+open_answer(IvfpqBuilder *builder, const IvfpqSlot *slot, GvEncoded *encoded)
 {
 	const GvBuilderSpec *spec = &builder->spec;
 	const IvfpqLink *link = &builder->link;
@@ -247,26 +126,51 @@ open_answer(IvfpqBuilder *builder, const Slot *slot, GvEncoded *encoded)
 	return check_numbers(builder, encoded, slot->n);
 }
 
+/* Rows have been encoded; false: the answer makes no sense. */
+static bool
+take_encoded(IvfpqBuilder *builder, IvfpqSlot *slot)
+{
+	GvEncoded	encoded;
+
+	if (!open_answer(builder, slot, &encoded))
+		return false;
+	builder->sink(builder->sink_arg, slot->ids, &encoded, slot->n);
+	if (slot->sampled)
+		IvfpqSharingAnswered(builder->sharing, slot->first);
+	return true;
+}
+
+/* Rows for training are there; false: the answer makes no sense. */
+static bool
+take_numbers(IvfpqBuilder *builder, IvfpqSlot *slot)
+{
+	const GvRowsRequest *request = (GvRowsRequest *) slot->parcel.head;
+	const GvRowsReply *reply = (GvRowsReply *) builder->link.body;
+
+	if (builder->link.header.length != sizeof(*reply) || reply->first < 0)
+		return false;
+	if (request->kind != GV_SAMPLE)
+		return true;
+	if (reply->first > builder->spec.sample_rows - slot->n)
+		return false;
+	memcpy(builder->sample_ids + reply->first, slot->ids,
+		   slot->n * sizeof(uint64));
+	builder->nsample = Max(builder->nsample, reply->first + slot->n);
+	return true;
+}
+
 /* The answer to the oldest slot on its way is there. */
 static void
 take_answer(IvfpqBuilder *builder)
 {
-	Slot	   *slot = slot_of(builder, builder->answered);
-	GvEncoded	encoded;
+	IvfpqSlot  *slot = slot_of(builder, builder->answered);
 
-	if (builder->link.header.request != slot->parcel.header.type)
+	if (builder->link.header.request != slot->parcel.header.type ||
+		!(is_encoding(slot) ? take_encoded(builder, slot) :
+		  take_numbers(builder, slot)))
 	{
 		IvfpqLinkClose(&builder->link, "its answer makes no sense");
 		return;
-	}
-	if (is_encoding(slot))
-	{
-		if (!open_answer(builder, slot, &encoded))
-		{
-			IvfpqLinkClose(&builder->link, "its answer makes no sense");
-			return;
-		}
-		builder->sink(builder->sink_arg, slot->ids, &encoded, slot->n);
 	}
 	slot->n = 0;
 	slot->sampled = false;
@@ -315,7 +219,7 @@ static bool
 dispatch(IvfpqBuilder *builder, GvMessageType type, GvRows kind)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	Slot	   *slot = slot_of(builder, builder->filled);
+	IvfpqSlot  *slot = slot_of(builder, builder->filled);
 	GvRowsRequest request = {kind, slot->n};
 
 	if (slot->n == 0)
@@ -325,30 +229,32 @@ dispatch(IvfpqBuilder *builder, GvMessageType type, GvRows kind)
 	slot->sampled = false;
 	builder->filled++;
 	/* the next one has to be free, to be filled */
-	return await(builder, NSLOTS - 1);
+	return await(builder, IVFPQ_BUILDER_SLOTS - 1);
 }
 
-/* The next rows of the sample go on their way, by their numbers. */
+/* Rows of the sample go on their way by their numbers, if some are left. */
 static bool
-dispatch_sampled(IvfpqBuilder *builder)
+dispatch_sampled(IvfpqBuilder *builder, bool *some)
 {
-	Slot	   *slot = slot_of(builder, builder->filled);
-	int64		left = builder->nsample - builder->nreused;
-	GvSampledRequest request = {builder->nreused, 0, 0};
+	IvfpqSharing *sharing = builder->sharing;
+	IvfpqSlot  *slot = slot_of(builder, builder->filled);
+	GvSampledRequest request = {0, 0, 0};
 
-	if (left == 0)
-		return true;
 	Assert(slot->n == 0);
-	slot->n = (int) Min(left, builder->spec.batch_rows);
+	if (sharing != NULL)
+		request.n = IvfpqSharingClaim(sharing, &request.first);
+	*some = request.n > 0;
+	if (!*some)
+		return true;
+	slot->n = request.n;
 	slot->sampled = true;
-	memcpy(slot->ids, builder->sample_ids + builder->nreused,
+	slot->first = request.first;
+	memcpy(slot->ids, sharing->ids + request.first,
 		   slot->n * sizeof(uint64));
-	builder->nreused += slot->n;
-	request.n = slot->n;
 	IvfpqLinkPack(&slot->parcel, GV_MSG_SAMPLED, &request, sizeof(request),
 				  NULL, 0);
 	builder->filled++;
-	return await(builder, NSLOTS - 1);
+	return await(builder, IVFPQ_BUILDER_SLOTS - 1);
 }
 
 /*
@@ -361,22 +267,16 @@ IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind, const float *rows,
 {
 	int			dims = builder->spec.dims;
 
-	if (kind == GV_SAMPLE)
-	{
-		Assert(builder->nsample + n <= builder->spec.sample_rows);
-		memcpy(builder->sample_ids + builder->nsample, ids,
-			   n * sizeof(uint64));
-		builder->nsample += n;
-		builder->nreused = builder->nsample;
-	}
 	for (int64 done = 0; done < n;)
 	{
-		Slot	   *slot = slot_of(builder, builder->filled);
+		IvfpqSlot  *slot = slot_of(builder, builder->filled);
 		int			some = (int) Min(n - done,
 									 builder->spec.batch_rows - slot->n);
 
 		memcpy(slot->rows + (Size) slot->n * dims, rows + done * dims,
 			   (Size) some * dims * sizeof(float));
+		if (kind == GV_SAMPLE)
+			memcpy(slot->ids + slot->n, ids + done, some * sizeof(uint64));
 		slot->n += some;
 		done += some;
 		if (slot->n == builder->spec.batch_rows ?
@@ -387,11 +287,28 @@ IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind, const float *rows,
 	return true;
 }
 
-/* All rows of a kind have been given; false: it failed. */
+/* All rows of a kind have been given and have come; false: it failed. */
 bool
 IvfpqBuilderTrainEnd(IvfpqBuilder *builder, GvRows kind)
 {
-	return dispatch(builder, GV_MSG_ROWS, kind);
+	return dispatch(builder, GV_MSG_ROWS, kind) && await(builder, 0);
+}
+
+/* TIDs of rows that go to the sample from here are to be found there. */
+void
+IvfpqBuilderSample(IvfpqBuilder *builder, uint64 *ids)
+{
+	builder->sample_ids = ids;
+}
+
+/* The sample has n rows; of those that others sent the TIDs are not 0. */
+void
+IvfpqBuilderSampled(IvfpqBuilder *builder, const uint64 *ids, int64 n)
+{
+	for (int64 i = 0; i < n; i++)
+		if (ids[i] != 0)
+			builder->sample_ids[i] = ids[i];
+	builder->nsample = n;
 }
 
 /* Have it train; false: it failed. */
@@ -402,8 +319,6 @@ IvfpqBuilderTrain(IvfpqBuilder *builder, GvTrained *trained)
 	IvfpqParcel parcel;
 	GvTrainReply reply;
 
-	if (!await(builder, 0))
-		return false;
 	IvfpqLinkPack(&parcel, GV_MSG_TRAIN, NULL, 0, NULL, 0);
 	if (!IvfpqLinkExchange(&builder->link, &parcel, sizeof(reply)))
 		return false;
@@ -454,50 +369,44 @@ IvfpqBuilderTo(IvfpqBuilder *builder, IvfpqEncodedSink sink, void *sink_arg)
 	builder->sink_arg = sink_arg;
 }
 
-/*
- * From now on the rows of the sample are encoded as well, so that they are not
- * to be added; returns how many, and their TIDs in the order of the sample.
- */
-int64
-IvfpqBuilderReuse(IvfpqBuilder *builder, const uint64 **ids)
-{
-	builder->nreused = 0;
-	*ids = builder->sample_ids;
-	return builder->nsample;
-}
-
 /* Add a raw row [dims] to be encoded; false: it failed, the row is kept. */
 bool
 IvfpqBuilderAdd(IvfpqBuilder *builder, const float *row, uint64 id)
 {
 	int			dims = builder->spec.dims;
-	Slot	   *slot = slot_of(builder, builder->filled);
+	IvfpqSlot  *slot = slot_of(builder, builder->filled);
+	bool		some;
 
 	memcpy(slot->rows + (Size) slot->n * dims, row, dims * sizeof(float));
 	slot->ids[slot->n++] = id;
 	if (slot->n == builder->spec.batch_rows)
 		return dispatch(builder, GV_MSG_ENCODE, 0) &&
-			dispatch_sampled(builder);
+			dispatch_sampled(builder, &some);
 	if (slot->n % ROWS_A_MOVE == 0)
 		return move(builder);
 	return true;
 }
 
-/* All rows have been added: wait for what is on its way; false: it failed. */
+/*
+ * All rows have been added: have those of the sample encoded that nobody has
+ * claimed, and wait for what is on its way; false: it failed.
+ */
 bool
 IvfpqBuilderFlush(IvfpqBuilder *builder)
 {
+	bool		some = true;
+
 	if (!dispatch(builder, GV_MSG_ENCODE, 0))
 		return false;
-	while (builder->nreused < builder->nsample)
-		if (!dispatch_sampled(builder))
+	while (some)
+		if (!dispatch_sampled(builder, &some))
 			return false;
 	return await(builder, 0);
 }
 
 /*
- * After a failure: the next rows that were not answered; *rows is NULL for
- * those of the sample.  False when there are no more.
+ * After a failure: the next rows that were added and not answered.  False when
+ * there are no more.
  */
 bool
 IvfpqBuilderUnanswered(IvfpqBuilder *builder, const float **rows,
@@ -505,21 +414,17 @@ IvfpqBuilderUnanswered(IvfpqBuilder *builder, const float **rows,
 {
 	while (builder->answered <= builder->filled)
 	{
-		Slot	   *slot = slot_of(builder, builder->answered++);
+		IvfpqSlot  *slot = slot_of(builder, builder->answered++);
 
-		*rows = slot->sampled ? NULL : slot->rows;
+		*rows = slot->rows;
 		*ids = slot->ids;
-		*n = slot->n;
+		*n = slot->sampled ? 0 : slot->n;
 		slot->n = 0;			/* the ring may come to it again */
 		slot->sampled = false;
 		if (*n > 0)
 			return true;
 	}
-	*rows = NULL;
-	*ids = builder->sample_ids + builder->nreused;
-	*n = (int) (builder->nsample - builder->nreused);
-	builder->nreused = builder->nsample;
-	return *n > 0;
+	return false;
 }
 
 /* Have it make room to search what will be built; false: it failed. */

@@ -37,6 +37,37 @@ typedef struct IvfpqLink
 	char		reason[160];	/* why it is closed */
 } IvfpqLink;
 
+#define IVFPQ_BUILDER_SLOTS	4
+
+typedef struct IvfpqSlot
+{
+	float	   *rows;			/* [batch_rows][dims] */
+	uint64	   *ids;			/* [batch_rows] */
+	int			n;
+	bool		sampled;		/* the rows are gpuvecd's, of its sample */
+	int64		first;			/* number of the first of them */
+	IvfpqParcel parcel;			/* once it is full */
+} IvfpqSlot;
+
+struct IvfpqBuilder
+{
+	IvfpqLink	link;
+	GvBuilderSpec spec;
+	GvTrained	trained;
+	uint64		id;				/* under which others join it */
+	IvfpqSlot	slots[IVFPQ_BUILDER_SLOTS]; /* a ring */
+	uint64		answered;		/* slots before this one are done with */
+	uint64		sent;			/* ... are sent */
+	uint64		filled;			/* ... are full; this one is being filled */
+	uint64	   *sample_ids;		/* [sample_rows] of the sample; or NULL */
+	int64		nsample;		/* of these, that gpuvecd is known to have */
+	IvfpqSharing *sharing;		/* who has these encoded; or NULL */
+	IvfpqEncodedSink sink;
+	void	   *sink_arg;
+	MemoryContextCallback callback;
+};
+
+/* ivfpqlink.c */
 extern bool IvfpqLinkOpen(IvfpqLink *link);
 extern void IvfpqLinkClose(IvfpqLink *link, const char *reason);
 extern void IvfpqLinkPack(IvfpqParcel *parcel, GvMessageType type,
@@ -50,5 +81,9 @@ extern bool IvfpqLinkAsk(IvfpqLink *link, IvfpqParcel *parcel,
 						 uint32 max_length);
 extern bool IvfpqLinkExchange(IvfpqLink *link, IvfpqParcel *parcel,
 							  uint32 length);
+
+/* ivfpqsharing.c */
+extern int	IvfpqSharingClaim(IvfpqSharing *sharing, int64 *first);
+extern void IvfpqSharingAnswered(IvfpqSharing *sharing, int64 first);
 
 #endif							/* IVFPQBUILDER_H */

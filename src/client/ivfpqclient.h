@@ -10,6 +10,7 @@
 #ifndef IVFPQCLIENT_H
 #define IVFPQCLIENT_H
 
+#include "port/atomics.h"
 #include "utils/rel.h"
 
 #include "engine/gv_builder.h"
@@ -104,11 +105,44 @@ extern const char *IvfpqServedName(IvfpqServed served);
 extern int64 IvfpqPrewarm(const GvMirrorKey *key);
 
 /*
- * ivfpqbuilder.c: gpuvecd trains an index and encodes its rows.  Functions
- * that return false have failed for the rest of the build.  Encoded rows go
- * to the sink in the order in which they were added.
+ * ivfpqbuilder.c, ivfpqbuilderopen.c: gpuvecd trains an index and encodes its
+ * rows.  Functions that return false have failed for the rest of the build.
+ * Encoded rows go to the sink in the order in which they were added.
  */
 typedef struct IvfpqBuilder IvfpqBuilder;
+
+/* What others need to join a build. */
+typedef struct IvfpqTicket
+{
+	uint64		id;				/* in gpuvecd */
+	GvBuilderSpec spec;
+	GvTrained	trained;		/* nlists 0: not yet */
+} IvfpqTicket;
+
+/*
+ * What participants of a build share, in memory that all of them see
+ * (ivfpqsharing.c).
+ */
+typedef struct IvfpqSharing
+{
+	IvfpqTicket ticket;
+	pg_atomic_uint32 failed;	/* 1: it did not do all for somebody */
+	pg_atomic_uint64 next;		/* row of the sample that nobody has claimed */
+	int64		nsample;
+	bool		recovering;		/* a pass is for the rows below only, else for
+								 * all others */
+	int64		npassed;
+	uint64		ids[FLEXIBLE_ARRAY_MEMBER]; /* [nsample] TIDs of the sample, in
+											 * its order; [nsample], of which
+											 * npassed, ascending; then a flag
+											 * for each batch */
+} IvfpqSharing;
+
+extern Size IvfpqSharingSize(const IvfpqBuilder *builder);
+extern void IvfpqSharingInit(IvfpqSharing *sharing, IvfpqBuilder *builder);
+extern bool IvfpqSharingWants(const IvfpqSharing *sharing, uint64 id,
+							  int64 *at);
+extern bool IvfpqSharingRecover(IvfpqSharing *sharing);
 
 typedef void (*IvfpqEncodedSink) (void *arg, const uint64 *ids,
 								  const GvEncoded *encoded, int n);
@@ -116,6 +150,12 @@ typedef void (*IvfpqEncodedSink) (void *arg, const uint64 *ids,
 extern IvfpqBuilder *IvfpqBuilderBegin(Relation index,
 									   const GvBuilderSpec *spec,
 									   const float *mean);
+extern IvfpqTicket IvfpqBuilderTicket(const IvfpqBuilder *builder);
+extern IvfpqBuilder *IvfpqBuilderJoin(const IvfpqTicket *ticket,
+									  IvfpqSharing *sharing);
+extern void IvfpqBuilderSample(IvfpqBuilder *builder, uint64 *ids);
+extern void IvfpqBuilderSampled(IvfpqBuilder *builder, const uint64 *ids,
+								int64 n);
 extern bool IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind,
 								const float *rows, const uint64 *ids,
 								int64 n);
@@ -125,7 +165,6 @@ extern bool IvfpqBuilderArray(IvfpqBuilder *builder, GvArray array,
 							  void *values);
 extern void IvfpqBuilderTo(IvfpqBuilder *builder, IvfpqEncodedSink sink,
 						   void *sink_arg);
-extern int64 IvfpqBuilderReuse(IvfpqBuilder *builder, const uint64 **ids);
 extern bool IvfpqBuilderAdd(IvfpqBuilder *builder, const float *row,
 							uint64 id);
 extern bool IvfpqBuilderFlush(IvfpqBuilder *builder);
@@ -141,6 +180,7 @@ extern bool IvfpqBuilderTry(IvfpqBuilder *builder,
 							const char **rowids);
 extern const char *IvfpqBuilderReason(const IvfpqBuilder *builder);
 extern void IvfpqBuilderFailed(Relation index, const char *reason);
+extern void IvfpqBuilderLose(IvfpqBuilder *builder, const char *reason);
 extern void IvfpqBuilderEnd(IvfpqBuilder *builder);
 
 /*

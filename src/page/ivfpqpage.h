@@ -535,13 +535,12 @@ extern void IvfpqCheckRefinePage(IvfpqChecker *checker, BlockNumber blkno);
 extern void IvfpqCheckRefineChain(IvfpqChecker *checker);
 
 /*
- * ivfpqwriter.c: writing all lists and the directory.  Pages are filled in
- * memory and put to blocks reserved for them.
+ * ivfpqwriter.c: writing lists and the directory.  Pages are filled in memory
+ * and put to blocks reserved for them.
  */
 typedef struct IvfpqWriter
 {
 	Relation	index;
-	const IvfpqMetaData *meta;
 	bool		shared;			/* others use the index meanwhile */
 	IvfpqLayout layout;
 	struct
@@ -553,20 +552,20 @@ typedef struct IvfpqWriter
 	BlockNumber slab_blkno;		/* where `slab` belongs; invalid = no page */
 	char	   *slab;			/* [BLCKSZ] page of slots being filled */
 	uint32		slot;			/* next free slot of it */
-	char	   *directory;		/* [BLCKSZ] directory page being filled */
-	BlockNumber directory_blkno;	/* where it belongs */
 	char	   *body;			/* [nparts][part_bytes] */
 	uint32		second;			/* bit i: copy i is its row's second */
-	uint32		nfirst;			/* copies of the list that are not */
 } IvfpqWriter;
 
 extern void IvfpqWriterInit(IvfpqWriter *writer, Relation index,
 							const IvfpqMetaData *meta, const uint32 *counts,
-							bool shared);
+							int nlists, bool shared);
 extern void IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
 							void (*next) (void *arg, IvfpqCopy *copy),
-							void *arg);
+							void *arg, IvfpqListEntry *entry);
 extern void IvfpqWriterFinish(IvfpqWriter *writer);
-extern void IvfpqLogBuild(Relation index);
+extern void IvfpqDirectoryWrite(Relation index, const IvfpqMetaData *meta,
+								const IvfpqListEntry *entries, bool shared);
+extern void IvfpqLogBuild(Relation index, BlockNumber first,
+						  BlockNumber end);
 
 #endif							/* IVFPQPAGE_H */

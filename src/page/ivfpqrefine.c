@@ -366,19 +366,21 @@ IvfpqRefineBuilderAdd(IvfpqRefineBuilder *builder,
 }
 
 /*
- * Write the last page.  Returns the head of the chain of pages with free
- * slots, for the metapage: that page, or none.
+ * Write the last page.  If it has free slots it becomes the head of the chain
+ * of such pages, for the metapage, before that of another builder, or
+ * InvalidBlockNumber.
  */
-BlockNumber
-IvfpqRefineBuilderFinish(IvfpqRefineBuilder *builder)
+void
+IvfpqRefineBuilderFinish(IvfpqRefineBuilder *builder, pg_atomic_uint32 *head)
 {
-	BlockNumber head = builder->blkno;
-
-	if (head != InvalidBlockNumber)
+	if (builder->blkno != InvalidBlockNumber)
 	{
-		IvfpqRefinePageHeader((Page) builder->page)->chained = 1;
+		IvfpqRefineHeader *header =
+			IvfpqRefinePageHeader((Page) builder->page);
+
+		header->chained = 1;
+		header->next = pg_atomic_exchange_u32(head, builder->blkno);
 		write_page(builder);
 	}
 	pfree(builder->page);
-	return head;
 }

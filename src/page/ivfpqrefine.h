@@ -5,6 +5,8 @@
 #ifndef IVFPQREFINE_H
 #define IVFPQREFINE_H
 
+#include "port/atomics.h"
+
 #include "page/ivfpqpage.h"
 
 /*
@@ -75,6 +77,7 @@ extern void IvfpqRefineBuilderInit(IvfpqRefineBuilder *builder,
 extern void IvfpqRefineBuilderAdd(IvfpqRefineBuilder *builder,
 								  const IvfpqRefineRecord *record,
 								  ItemPointer address);
-extern BlockNumber IvfpqRefineBuilderFinish(IvfpqRefineBuilder *builder);
+extern void IvfpqRefineBuilderFinish(IvfpqRefineBuilder *builder,
+									 pg_atomic_uint32 *head);
 
 #endif							/* IVFPQREFINE_H */

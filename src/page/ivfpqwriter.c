@@ -1,13 +1,14 @@
 /*
  * ivfpqwriter.c
- *		Writing all lists and the directory, front to back.
+ *		Writing lists, front to back, and the directory.
  *
  * A list's blocks lie one after another in the order in which readers want
  * them, newest first: the block that is not full comes first.  Pages are
  * filled in memory and then put to blocks reserved for them, so no lock is
  * held while copies are asked for.  When others use the index, and so extend
  * it too, each page is logged as it is put; an index that is being built is
- * logged at once when it is finished (IvfpqLogBuild).
+ * logged when it is finished (IvfpqLogBuild).  Several writers, each with
+ * lists of its own, may be at work on an index that is being built.
  */
 #include "postgres.h"
 
@@ -35,38 +36,24 @@ slab_pages(const IvfpqLayout *layout, const uint32 *counts, int nlists)
 						  layout->slots_per_page);
 }
 
-/* Begin a directory page of empty lists. */
-static void
-begin_directory(IvfpqWriter *writer, BlockNumber blkno)
-{
-	Page		page = (Page) writer->directory;
-
-	IvfpqPageInit(page, IVFPQ_KIND_DIRECTORY);
-	for (int i = 0; i < IVFPQ_ENTRIES_PER_PAGE; i++)
-		IvfpqDirectoryEntry(page, i)->head.page = InvalidBlockNumber;
-	writer->directory_blkno = blkno;
-}
-
 /*
- * Begin to write lists of counts [nlists] copies, and the directory to the
- * place that *meta has for it; memory from the current context.
+ * Begin to write lists of counts [nlists] copies; memory from the current
+ * context.
  */
 void
 IvfpqWriterInit(IvfpqWriter *writer, Relation index,
-				const IvfpqMetaData *meta, const uint32 *counts, bool shared)
+				const IvfpqMetaData *meta, const uint32 *counts, int nlists,
+				bool shared)
 {
 	memset(writer, 0, sizeof(*writer));
 	writer->index = index;
-	writer->meta = meta;
 	writer->shared = shared;
 	if (!IvfpqLayoutInit(&writer->layout, meta->pq_dim, meta->refine))
 		elog(ERROR, "pq_dim %d has no page layout", meta->pq_dim);
-	writer->nleft = slab_pages(&writer->layout, counts, meta->nlists);
+	writer->nleft = slab_pages(&writer->layout, counts, nlists);
 	writer->slab_blkno = InvalidBlockNumber;
 	writer->slab = palloc(BLCKSZ);
-	writer->directory = palloc(BLCKSZ);
 	writer->body = palloc0(writer->layout.nparts * writer->layout.part_bytes);
-	begin_directory(writer, meta->directory);
 }
 
 /* The n-th page to be filled from now on, reserving pages as needed. */
@@ -172,46 +159,19 @@ write_block(IvfpqWriter *writer, uint32 list, uint32 ordinal)
 	return here;
 }
 
-/* Put directory pages in their places up to the one numbered blkno. */
-static void
-put_directory(IvfpqWriter *writer, BlockNumber blkno)
-{
-	while (writer->directory_blkno < blkno)
-	{
-		IvfpqPutPage(writer->index, writer->directory_blkno,
-					 (Page) writer->directory, writer->shared);
-		begin_directory(writer, writer->directory_blkno + 1);
-	}
-}
-
-/* Enter the list's first block in the directory. */
-static void
-write_entry(IvfpqWriter *writer, uint32 list, uint32 nitems,
-			IvfpqAddress head)
-{
-	IvfpqListEntry *entry;
-
-	put_directory(writer, IvfpqDirectoryPage(writer->meta, list));
-	entry = IvfpqDirectoryEntry((Page) writer->directory, list);
-	entry->nitems = nitems;
-	entry->nfirst = writer->nfirst;
-	entry->head = head;
-}
-
 /*
- * Write a list of nitems > 0 copies, which `next` hands out one by one.
- * Lists come in ascending order.
+ * Write a list of nitems > 0 copies, which `next` hands out one by one, and
+ * make its entry, which was all zero.
  */
 void
 IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
-				void (*next) (void *arg, IvfpqCopy *copy), void *arg)
+				void (*next) (void *arg, IvfpqCopy *copy), void *arg,
+				IvfpqListEntry *entry)
 {
 	const IvfpqLayout *layout = &writer->layout;
-	IvfpqAddress head = {InvalidBlockNumber, 0};
 	char	   *parts[IVFPQ_MAX_PARTS];
 	uint32		left = nitems;
 
-	writer->nfirst = 0;
 	for (int p = 0; p < layout->nparts; p++)
 		parts[p] = writer->body + p * layout->part_bytes;
 
@@ -229,34 +189,57 @@ IvfpqWriterList(IvfpqWriter *writer, uint32 list, uint32 nitems,
 			IvfpqBodySet(layout, &header, parts, i, &copy);
 		}
 		writer->second = header.second;
-		writer->nfirst += count - pg_popcount32(header.second);
+		entry->nfirst += count - pg_popcount32(header.second);
 		left -= count;
 		here = write_block(writer, list, left / IVFPQ_BLOCK_COPIES);
-		if (head.page == InvalidBlockNumber)
-			head = here;
+		if (entry->nitems == 0)
+			entry->head = here;
+		entry->nitems += count;
 		CHECK_FOR_INTERRUPTS();
 	}
-	write_entry(writer, list, nitems, head);
 }
 
-/* Write what is left: the last slab page, the rest of the directory. */
+/* Write the last slab page. */
 void
 IvfpqWriterFinish(IvfpqWriter *writer)
 {
-	const IvfpqMetaData *meta = writer->meta;
-
 	put_slab(writer);
-	put_directory(writer, IvfpqDirectoryPage(meta, meta->nlists - 1) + 1);
 	pfree(writer->slab);
-	pfree(writer->directory);
 	pfree(writer->body);
 }
 
-/* Log every page of a finished build. */
+/*
+ * Write the directory of entries [meta->nlists], those of empty lists all
+ * zero, to the place that *meta has for it.
+ */
 void
-IvfpqLogBuild(Relation index)
+IvfpqDirectoryWrite(Relation index, const IvfpqMetaData *meta,
+					const IvfpqListEntry *entries, bool shared)
+{
+	char	   *page = palloc(BLCKSZ);
+
+	for (int list = 0; list < meta->nlists; list += IVFPQ_ENTRIES_PER_PAGE)
+	{
+		IvfpqPageInit((Page) page, IVFPQ_KIND_DIRECTORY);
+		for (int i = 0; i < IVFPQ_ENTRIES_PER_PAGE; i++)
+		{
+			IvfpqListEntry *entry = IvfpqDirectoryEntry((Page) page, i);
+
+			if (list + i < meta->nlists)
+				*entry = entries[list + i];
+			if (entry->nitems == 0)
+				entry->head.page = InvalidBlockNumber;
+		}
+		IvfpqPutPage(index, IvfpqDirectoryPage(meta, list), (Page) page,
+					 shared);
+	}
+	pfree(page);
+}
+
+/* Log pages first .. end - 1 of a finished build. */
+void
+IvfpqLogBuild(Relation index, BlockNumber first, BlockNumber end)
 {
 	if (RelationNeedsWAL(index))
-		log_newpage_range(index, MAIN_FORKNUM, 0,
-						  RelationGetNumberOfBlocks(index), true);
+		log_newpage_range(index, MAIN_FORKNUM, first, end, true);
 }

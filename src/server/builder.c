@@ -4,7 +4,9 @@
  *		message at a time.
  *
  * Its client sends on meanwhile, so the next rows wait in the socket.  What
- * the engine takes for it comes out of the budget of mirrors.
+ * the engine takes for it comes out of the budget of mirrors.  A build has
+ * such a thread for its owner and for each connection that joined it; while
+ * one has rows encoded the others receive and send.
  */
 #include "server/gv_server.h"
 
@@ -15,12 +17,8 @@
 typedef struct Building
 {
 	GvConnection *connection;
-	GvBuilderSpec spec;
-	GvBuilder  *builder;		/* NULL: not begun */
-	int64_t		charged;		/* bytes of the budget */
-	bool		is_trained;
-	GvTrained	trained;
-	GvTrial		trial;
+	GvBuild    *build;			/* NULL: not begun */
+	bool		joined;			/* it is somebody else's */
 } Building;
 
 /* GvStop: nobody waits for the result any more. */
@@ -49,6 +47,15 @@ break_rules(Building *building, const char *wrong)
 	gv_pieces_conclude(building->connection, GV_OK, wrong);
 }
 
+/* Answer nothing but what became of it. */
+static void
+conclude(Building *building, GvStatus status)
+{
+	if (status == GV_NO_MEMORY)
+		building->build->is_broken = true;
+	gv_pieces_conclude(building->connection, status, NULL);
+}
+
 static GvBuilderSpec
 spec_of(const GvBuildRequest *request)
 {
@@ -73,27 +80,45 @@ spec_of(const GvBuildRequest *request)
 	return spec;
 }
 
-/* Make the builder, on a device that has the memory. */
+/* Make the engine's builder, on a device that has the memory. */
 static GvStatus
-create(Building *building, const float *mean)
+make(GvBuild *build, const float *mean)
 {
-	GvBuilderSpec *spec = &building->spec;
 	GvTriedDevices tried = 0;
 	GvStatus	status = GV_NO_MEMORY;
 
 	while (status == GV_NO_MEMORY &&
-		   gv_mirrors_place_build(spec, &building->charged, &tried))
+		   gv_mirrors_place_build(&build->spec, &build->charged, &tried))
 	{
 		do
-			status = gv_builder_create(spec, mean, &building->builder);
-		while (status == GV_NO_MEMORY && gv_mirrors_evict(spec->device));
+			status = gv_builder_create(&build->spec, mean, &build->builder);
+		while (status == GV_NO_MEMORY &&
+			   gv_mirrors_evict(build->spec.device));
 		if (status != GV_OK)
 		{
-			gv_mirrors_end_build(spec->device, building->charged);
-			building->charged = 0;
+			gv_mirrors_end_build(build->spec.device, build->charged);
+			build->charged = 0;
 		}
 	}
 	return status;
+}
+
+/* Create the engine's builder and answer. */
+static void
+create(Building *building, const float *mean)
+{
+	GvBuild    *build = building->build;
+	GvStatus	status = make(build, mean);
+	GvBuildReply *reply;
+
+	if (status != GV_OK)
+	{
+		gv_pieces_conclude(building->connection, status, NULL);
+		return;
+	}
+	reply = gv_reply(building->connection, sizeof(*reply));
+	if (reply != NULL)
+		reply->id = build->id;
 }
 
 /* See GV_MSG_BUILD. */
@@ -103,18 +128,30 @@ begin(Building *building)
 	const GvBuildRequest *request = gv_payload(building->connection);
 	size_t		length = gv_message(building->connection)->length;
 	GvBuilderSpec spec = spec_of(request);
-	GvStatus	status;
 
-	if (building->builder != NULL || gv_builder_size(&spec) == 0 ||
+	if (gv_builder_size(&spec) == 0 ||
 		length != sizeof(*request) + 4 * (size_t) spec.dims)
 	{
-		break_rules(building, building->builder != NULL ?
-					"a second build" : "a build out of range");
+		break_rules(building, "a build out of range");
 		return;
 	}
-	building->spec = spec;
-	status = create(building, (const float *) (request + 1));
-	gv_pieces_conclude(building->connection, status, NULL);
+	building->build = gv_builds_begin(&spec);
+	if (building->build != NULL)
+		create(building, (const float *) (request + 1));
+	else
+		gv_pieces_conclude(building->connection, GV_NO_MEMORY, NULL);
+}
+
+/* See GV_MSG_JOIN. */
+static void
+join(Building *building)
+{
+	const GvJoinRequest *request = gv_payload(building->connection);
+
+	building->joined = true;
+	building->build = gv_builds_join(request->id);
+	gv_pieces_conclude(building->connection, GV_OK,
+					   building->build == NULL ? "no such build" : NULL);
 }
 
 /* Do n rows fill the rest of the message?  If not, it has been refused. */
@@ -122,15 +159,16 @@ static const float *
 rows_of(Building *building, bool trained)
 {
 	const GvRowsRequest *request = gv_payload(building->connection);
+	const GvBuilderSpec *spec = &building->build->spec;
 	int64_t		bytes = (int64_t) gv_message(building->connection)->length -
 		(int64_t) sizeof(*request);
 	const char *wrong = NULL;
 
-	if (building->builder == NULL || building->is_trained != trained)
+	if (building->build->is_trained != trained)
 		wrong = "rows out of order";
 	else if (request->n < 1 ||
-			 bytes != (int64_t) request->n * building->spec.dims * 4 ||
-			 (trained && (request->n > building->spec.batch_rows ||
+			 bytes != (int64_t) request->n * spec->dims * 4 ||
+			 (trained && (request->n > spec->batch_rows ||
 						  request->kind != 0)))
 		wrong = "malformed rows";
 	if (wrong == NULL)
@@ -145,39 +183,51 @@ put_rows(Building *building)
 {
 	const GvRowsRequest *request = gv_payload(building->connection);
 	const float *rows = rows_of(building, false);
+	GvBuild    *build = building->build;
+	GvRowsReply *reply;
+	GvStatus	status;
 
-	if (rows != NULL)
-		gv_pieces_conclude(building->connection,
-						   gv_builder_put_rows(building->builder,
-											   (GvRows) request->kind, rows,
-											   request->n), NULL);
+	if (rows == NULL)
+		return;
+	status = gv_builder_put_rows(build->builder, (GvRows) request->kind, rows,
+								 request->n);
+	if (status != GV_OK)
+	{
+		conclude(building, status);
+		return;
+	}
+	reply = gv_reply(building->connection, sizeof(*reply));
+	if (reply != NULL)
+		reply->first = build->nrows[request->kind];
+	build->nrows[request->kind] += request->n;
 }
 
 /* See GV_MSG_TRAIN. */
 static void
 train(Building *building)
 {
+	GvBuild    *build = building->build;
 	GvStop		stop = stop_of(building);
 	GvTrainReply *reply;
 	GvStatus	status;
 
-	if (building->builder == NULL || building->is_trained)
+	if (build->is_trained)
 	{
-		break_rules(building, "nothing to train, or again");
+		break_rules(building, "trained again");
 		return;
 	}
-	status = gv_builder_train(building->builder, &building->trained, &stop);
+	status = gv_builder_train(build->builder, &build->trained, &stop);
 	if (status != GV_OK)
 	{
-		gv_pieces_conclude(building->connection, status, NULL);
+		conclude(building, status);
 		return;
 	}
-	building->is_trained = true;
+	build->is_trained = true;
 	reply = gv_reply(building->connection, sizeof(*reply));
 	if (reply == NULL)
 		return;
-	reply->nlists = building->trained.nlists;
-	reply->nparents = building->trained.nparents;
+	reply->nlists = build->trained.nlists;
+	reply->nparents = build->trained.nparents;
 }
 
 /* See GV_MSG_TRAINED. */
@@ -185,16 +235,17 @@ static void
 give_array(Building *building)
 {
 	const GvTrainedRequest *request = gv_payload(building->connection);
+	GvBuild    *build = building->build;
 	GvArray		array = (GvArray) request->array;
 	void	   *values;
 	GvStatus	status;
 
-	if (!building->is_trained || request->array < 0 ||
+	if (!build->is_trained || request->array < 0 ||
 		request->array >= GV_NARRAYS || request->unused != 0 ||
 		request->first < 0 || request->count < 1 ||
 		request->count > GV_MAX_MESSAGE / 4 ||
-		request->first > gv_builder_array_length(&building->spec,
-												 &building->trained, array) -
+		request->first > gv_builder_array_length(&build->spec,
+												 &build->trained, array) -
 		request->count)
 	{
 		break_rules(building, "values out of range");
@@ -203,10 +254,10 @@ give_array(Building *building)
 	values = gv_reply(building->connection, 4 * (size_t) request->count);
 	if (values == NULL)
 		return;
-	status = gv_builder_get_array(building->builder, array, request->first,
+	status = gv_builder_get_array(build->builder, array, request->first,
 								  request->count, values);
 	if (status != GV_OK)
-		gv_pieces_conclude(building->connection, status, NULL);
+		conclude(building, status);
 }
 
 /*
@@ -217,7 +268,8 @@ give_array(Building *building)
 static void
 give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
 {
-	const GvBuilderSpec *spec = &building->spec;
+	GvBuild    *build = building->build;
+	const GvBuilderSpec *spec = &build->spec;
 	GvStop		stop = stop_of(building);
 	GvEncodeReply *reply;
 	GvEncoded	encoded;
@@ -233,12 +285,12 @@ give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
 		return;
 	gv_encoded_open(spec, reply + 1, n, most, &encoded);
 	status = rows != NULL ?
-		gv_builder_encode(building->builder, rows, n, &encoded, &stop) :
-		gv_builder_encode_sample(building->builder, first, n, &encoded,
+		gv_builder_encode(build->builder, rows, n, &encoded, &stop) :
+		gv_builder_encode_sample(build->builder, first, n, &encoded,
 								 &stop);
 	if (status != GV_OK)
 	{
-		gv_pieces_conclude(building->connection, status, NULL);
+		conclude(building, status);
 		return;
 	}
 	reply->n = n;
@@ -266,9 +318,10 @@ static void
 encode_sampled(Building *building)
 {
 	const GvSampledRequest *request = gv_payload(building->connection);
+	const GvBuild *build = building->build;
 
-	if (!building->is_trained || request->first < 0 || request->n < 1 ||
-		request->n > building->spec.batch_rows || request->unused != 0)
+	if (!build->is_trained || request->first < 0 || request->n < 1 ||
+		request->n > build->spec.batch_rows || request->unused != 0)
 		break_rules(building, "rows out of range");
 	else
 		give_encoded(building, NULL, request->first, request->n);
@@ -279,25 +332,51 @@ static void
 begin_trial(Building *building)
 {
 	const GvTrialRequest *request = gv_payload(building->connection);
+	GvBuild    *build = building->build;
 
-	if (!building->is_trained || building->trial.mirror != NULL)
+	if (!build->is_trained || build->trial.mirror != NULL)
 		break_rules(building, "nothing to try, or again");
 	else
 		gv_pieces_conclude(building->connection,
-						   gv_trial_begin(&building->trial, &building->spec,
-										  &building->trained,
-										  building->builder,
+						   gv_trial_begin(&build->trial, &build->spec,
+										  &build->trained, build->builder,
 										  request->copies), NULL);
 }
 
-static void
-answer(Building *building)
+/* May this connection ask for that?  If not, it has been refused. */
+static bool
+check_order(Building *building, uint16_t type)
 {
-	switch (gv_message(building->connection)->type)
+	bool		begins = type == GV_MSG_BUILD || type == GV_MSG_JOIN;
+	bool		helps = type == GV_MSG_ROWS || type == GV_MSG_ENCODE ||
+		type == GV_MSG_SAMPLED || type == GV_MSG_PIECES;
+	const char *wrong = NULL;
+
+	if (type == GV_MSG_PING)
+		return true;
+	if (begins != (building->build == NULL))
+		wrong = begins ? "a second build" : "no build has begun";
+	else if (building->joined && !helps)
+		wrong = "this is for the build's owner";
+	if (wrong != NULL)
+		break_rules(building, wrong);
+	return wrong == NULL;
+}
+
+/* Answer a request about the build, whose lock is ours. */
+static void
+answer_locked(Building *building)
+{
+	GvConnection *connection = building->connection;
+	GvBuild    *build = building->build;
+
+	if (build->is_broken)
 	{
-		case GV_MSG_BUILD:
-			begin(building);
-			break;
+		gv_pieces_conclude(connection, GV_NO_MEMORY, NULL);
+		return;
+	}
+	switch (gv_message(connection)->type)
+	{
 		case GV_MSG_ROWS:
 			put_rows(building);
 			break;
@@ -317,13 +396,36 @@ answer(Building *building)
 			begin_trial(building);
 			break;
 		case GV_MSG_PIECES:
-			gv_trial_pieces(&building->trial, building->connection);
-			break;
-		case GV_MSG_TRY:
-			gv_trial_search(&building->trial, building->connection);
+			gv_trial_pieces(&build->trial, connection);
 			break;
 		default:
-			gv_reply(building->connection, 0);	/* GV_MSG_PING */
+			gv_trial_search(&build->trial, connection);	/* GV_MSG_TRY */
+			break;
+	}
+}
+
+static void
+answer(Building *building)
+{
+	uint16_t	type = gv_message(building->connection)->type;
+
+	if (!check_order(building, type))
+		return;
+	switch (type)
+	{
+		case GV_MSG_PING:
+			gv_reply(building->connection, 0);
+			break;
+		case GV_MSG_BUILD:
+			begin(building);
+			break;
+		case GV_MSG_JOIN:
+			join(building);
+			break;
+		default:
+			pthread_mutex_lock(&building->build->lock);
+			answer_locked(building);
+			pthread_mutex_unlock(&building->build->lock);
 			break;
 	}
 }
@@ -349,8 +451,6 @@ gv_builder_serve(GvConnection *connection)
 			connection->ending = true;
 	} while (gv_connection_flush(connection, true) == GV_FLUSHED &&
 			 !connection->ending);
-	gv_trial_end(&building.trial);
-	gv_builder_drop(building.builder);
-	if (building.builder != NULL)
-		gv_mirrors_end_build(building.spec.device, building.charged);
+	if (building.build != NULL)
+		gv_builds_leave(building.build);
 }

@@ -30,7 +30,10 @@ SIZE_IS(GvPiece, 28);
 SIZE_IS(GvKeyRequest, 24);
 SIZE_IS(GvRangeRequest, 40);
 SIZE_IS(GvBuildRequest, 72);
+SIZE_IS(GvBuildReply, 8);
+SIZE_IS(GvJoinRequest, 8);
 SIZE_IS(GvRowsRequest, 8);
+SIZE_IS(GvRowsReply, 8);
 SIZE_IS(GvSampledRequest, 16);
 SIZE_IS(GvTrainReply, 8);
 SIZE_IS(GvTrainedRequest, 24);
@@ -109,6 +112,8 @@ gv_length_allowed(uint32_t type, uint32_t length)
 			return length == sizeof(GvTrialRequest);
 		case GV_MSG_TRY:
 			return length > sizeof(GvTryRequest) && length <= GV_MAX_MESSAGE;
+		case GV_MSG_JOIN:
+			return length == sizeof(GvJoinRequest);
 		default:
 			return 0;
 	}

@@ -15,8 +15,10 @@
  *				STATES, BLOCKS, VALUES, RECORDS, DROP, and all that a session
  *				may
  *	builder		has an index made: GV_MSG_BUILD, ROWS, TRAIN, TRAINED, ENCODE,
- *				SAMPLED, TRIAL, PIECES, TRY, and PING.  It may speak on before it is answered; answers
- *				come in the order of the requests.  A refusal ends it
+ *				SAMPLED, TRIAL, PIECES, TRY, and PING; or helps with one: first
+ *				GV_MSG_JOIN, then ROWS, ENCODE, SAMPLED, PIECES and PING.  It
+ *				may speak on before it is answered; answers come in the order
+ *				of the requests.  A refusal ends it
  *
  * The server answers GV_MSG_OK and what stands beside the request below, or
  * GV_MSG_REFUSED with a GvRefusal.  After a refusal the connection goes on,
@@ -31,7 +33,7 @@
 #include <stdint.h>
 
 #define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
-#define GV_PROTOCOL_VERSION 2
+#define GV_PROTOCOL_VERSION 3
 
 /*
  * In the data directory.  Base backups skip names that begin so.  The paths
@@ -88,8 +90,9 @@ typedef enum GvMessageType
 								 * each, see gv_mirror_get_refine */
 
 	GV_MSG_BUILD,				/* GvBuildRequest, float mean [dims]; OK:
-								 * nothing.  Once a connection */
-	GV_MSG_ROWS,				/* GvRowsRequest, float [n][dims]; OK: nothing */
+								 * GvBuildReply.  Once a connection */
+	GV_MSG_ROWS,				/* GvRowsRequest, float [n][dims]; OK:
+								 * GvRowsReply */
 	GV_MSG_TRAIN,				/* nothing; OK: GvTrainReply */
 	GV_MSG_TRAINED,				/* GvTrainedRequest; OK: the array's values */
 	GV_MSG_ENCODE,				/* GvRowsRequest, float [n][dims]; OK:
@@ -106,6 +109,8 @@ typedef enum GvMessageType
 								 * [n][dims]; OK: int32 nhits [n], then row ids
 								 * uint16 [][3] of all hits, ascending by
 								 * (S, row id) for each query */
+	GV_MSG_JOIN,				/* GvJoinRequest; OK: nothing.  Instead of
+								 * BUILD */
 
 	GV_MSG_OK = 64,
 	GV_MSG_REFUSED
@@ -296,12 +301,27 @@ typedef struct GvBuildRequest
 	int64_t		sample_rows;
 } GvBuildRequest;
 
+typedef struct GvBuildReply
+{
+	uint64_t	id;				/* random; who knows it may join */
+} GvBuildReply;
+
+typedef struct GvJoinRequest
+{
+	uint64_t	id;
+} GvJoinRequest;
+
 typedef struct GvRowsRequest
 {
 	int32_t		kind;			/* GvRows; 0 in GV_MSG_ENCODE */
 	int32_t		n;				/* 1 or more; of GV_MSG_ENCODE at most
 								 * batch_rows */
 } GvRowsRequest;
+
+typedef struct GvRowsReply
+{
+	int64_t		first;			/* number of the first of them, of its kind */
+} GvRowsReply;
 
 typedef struct GvSampledRequest
 {

@@ -7,11 +7,11 @@
  * the registry of mirrors (mirrors.c) only.  A mirror lies on one device,
  * numbered as in gv_mirror.h, and so do a batch and a build.
  *
- * Locks: the registry's mutex is held for a few instructions and never while
- * another lock is waited for.  A mirror's lock is held shared for a batch of
- * searches and exclusively for one change, by somebody who uses the mirror
- * (gv_mirrors_acquire), so that it cannot be freed meanwhile.  No lock is
- * held while a socket is waited for.
+ * Locks: the registries' mutexes are held for a few instructions and never
+ * while another lock is waited for.  A build's lock is waited for with none
+ * held.  A mirror's lock is held shared for a batch of searches and exclusively
+ * for one change, by somebody who uses the mirror (gv_mirrors_acquire), so that
+ * it cannot be freed meanwhile.  No lock is held while a socket is waited for.
  */
 #ifndef GV_SERVER_H
 #define GV_SERVER_H
@@ -29,7 +29,7 @@
 #include "server/gv_protocol.h"
 
 #define GV_MAX_BATCH	1024	/* searches answered together */
-#define GV_MAX_LOADERS	64		/* threads of loaders and builders */
+#define GV_MAX_LOADERS	256		/* threads of loaders and builders */
 
 /* Exit statuses; users and the supervisor go by them. */
 #define GV_EXIT_USAGE		2
@@ -281,6 +281,32 @@ extern GvStatus gv_trial_begin(GvTrial *trial, const GvBuilderSpec *spec,
 extern void gv_trial_pieces(GvTrial *trial, GvConnection *connection);
 extern void gv_trial_search(GvTrial *trial, GvConnection *connection);
 extern void gv_trial_end(GvTrial *trial);
+
+/*
+ * builds.c: an index in the making.  `lock` protects what stands between it
+ * and `next`, and is held while the engine works; the rest from there on is
+ * the registry's.  id and spec do not change.
+ */
+typedef struct GvBuild
+{
+	uint64_t	id;
+	GvBuilderSpec spec;
+	pthread_mutex_t lock;
+	GvBuilder  *builder;
+	int64_t		charged;		/* bytes of the budget */
+	int64_t		nrows[2];		/* that came, of each GvRows */
+	bool		is_trained;
+	GvTrained	trained;
+	bool		is_broken;		/* out of memory: it can only be dropped */
+	GvTrial		trial;
+
+	struct GvBuild *next;
+	int			users;			/* connections */
+} GvBuild;
+
+extern GvBuild *gv_builds_begin(const GvBuilderSpec *spec);
+extern GvBuild *gv_builds_join(uint64_t id);
+extern void gv_builds_leave(GvBuild *build);
 
 /* pieces.c: what loaders bring; and what they share with readback.c. */
 extern void gv_pieces_array(GvConnection *connection);

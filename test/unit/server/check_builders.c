@@ -60,16 +60,32 @@ spec_of(const GvBuildRequest *request)
 }
 
 static int
-build(int fd, const GvBuildRequest *request)
+build(int fd, const GvBuildRequest *request, uint64_t *id)
 {
 	float		mean[DIMS] = {0};
+	void	   *payload = NULL;
+	uint32_t	length = 0;
+	int			got = client_ask(fd, GV_MSG_BUILD, request, sizeof(*request),
+								 mean, sizeof(mean), &payload, &length);
 
-	return client_ask(fd, GV_MSG_BUILD, request, sizeof(*request), mean,
-					  sizeof(mean), NULL, NULL);
+	CHECK(got != 0 || length == sizeof(GvBuildReply), "%u bytes", length);
+	if (got == 0 && id != NULL)
+		*id = ((GvBuildReply *) payload)->id;
+	free(payload);
+	return got;
 }
 
-static bool
-send_rows(int fd, GvMessageType type, int32_t kind, const float *rows,
+/* Begin a build, and no more. */
+int
+builder_begin(int fd, uint64_t *id)
+{
+	GvBuildRequest request = make_request();
+
+	return build(fd, &request, id);
+}
+
+bool
+builder_send(int fd, GvMessageType type, int32_t kind, const float *rows,
 		  int32_t n)
 {
 	GvRowsRequest request = {kind, n};
@@ -79,8 +95,8 @@ send_rows(int fd, GvMessageType type, int32_t kind, const float *rows,
 }
 
 /* The refusal, 0 or -1 that comes next. */
-static int
-receive(int fd, GvMessageType type, void **payload, uint32_t *length)
+int
+builder_receive(int fd, GvMessageType type, void **payload, uint32_t *length)
 {
 	GvMessage	header;
 	void	   *answer = client_answer(fd, &header);
@@ -102,33 +118,32 @@ receive(int fd, GvMessageType type, void **payload, uint32_t *length)
 }
 
 /* All that comes before rows are encoded; the first refusal, 0 or -1. */
-static int
-prepare(int fd, const float *rows)
+int
+builder_prepare(int fd, const float *rows, uint64_t *id)
 {
-	GvBuildRequest request = make_request();
-	int			got = fd < 0 ? -1 : build(fd, &request);
+	int			got = fd < 0 ? -1 : builder_begin(fd, id);
 
 	if (got != 0)
 		return got;
 	/* without waiting in between */
-	(void) (send_rows(fd, GV_MSG_ROWS, GV_QUERIES, rows, 2) &&
-			send_rows(fd, GV_MSG_ROWS, GV_SAMPLE, rows, 50) &&
-			send_rows(fd, GV_MSG_ROWS, GV_SAMPLE, rows + 50 * DIMS,
+	(void) (builder_send(fd, GV_MSG_ROWS, GV_QUERIES, rows, 2) &&
+			builder_send(fd, GV_MSG_ROWS, GV_SAMPLE, rows, 50) &&
+			builder_send(fd, GV_MSG_ROWS, GV_SAMPLE, rows + 50 * DIMS,
 					  ROWS - 50) &&
 			client_message(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0));
-	got = receive(fd, GV_MSG_ROWS, NULL, NULL);
+	got = builder_receive(fd, GV_MSG_ROWS, NULL, NULL);
 	if (got == 0)
-		got = receive(fd, GV_MSG_ROWS, NULL, NULL);
+		got = builder_receive(fd, GV_MSG_ROWS, NULL, NULL);
 	if (got == 0)
-		got = receive(fd, GV_MSG_ROWS, NULL, NULL);
+		got = builder_receive(fd, GV_MSG_ROWS, NULL, NULL);
 	if (got == 0)
-		got = receive(fd, GV_MSG_TRAIN, NULL, NULL);
+		got = builder_receive(fd, GV_MSG_TRAIN, NULL, NULL);
 	return got;
 }
 
 /* The builder that the server must have. */
-static GvBuilder *
-own_builder(const float *rows, GvTrained *trained)
+GvBuilder *
+builder_own(const float *rows, GvTrained *trained)
 {
 	GvBuildRequest request = make_request();
 	GvBuilderSpec spec = spec_of(&request);
@@ -165,8 +180,8 @@ check_array(int fd, GvBuilder *own, const GvTrained *trained, GvArray array)
  * Is this what the engine makes of these rows, or, with NULL, of the first n
  * of the sample?
  */
-static void
-check_encoded(GvBuilder *own, const float *rows, int32_t n,
+void
+builder_check(GvBuilder *own, const float *rows, int32_t n,
 			  const char *payload, uint32_t length)
 {
 	const GvEncodeReply *reply = (const GvEncodeReply *) payload;
@@ -214,7 +229,7 @@ check_build(const TestServer *server, const float *rows)
 {
 	int			fd = client_open(server, GV_ROLE_BUILDER);
 	GvTrained	trained;
-	GvBuilder  *own = own_builder(rows, &trained);
+	GvBuilder  *own = builder_own(rows, &trained);
 	int32_t		sizes[] = {40, 1, 9, 40};
 	const float *next = rows;
 	GvSampledRequest sampled = {0, 30, 0};
@@ -223,29 +238,30 @@ check_build(const TestServer *server, const float *rows)
 	int			array;
 	int			i;
 
-	CHECK(prepare(fd, rows) == 0, "prepare");
+	CHECK(builder_prepare(fd, rows, NULL) == 0, "prepare");
 	CHECK(client_ask(fd, GV_MSG_SAMPLED, &sampled, sizeof(sampled), NULL, 0,
 					 &first, &first_length) == 0, "sampled");
 	if (first != NULL)
-		check_encoded(own, NULL, 30, first, first_length);
+		builder_check(own, NULL, 30, first, first_length);
 	free(first);
 	for (array = 0; array < GV_NARRAYS; array++)
 		check_array(fd, own, &trained, (GvArray) array);
 	for (i = 0; i < 4; next += sizes[i] * DIMS, i++)
-		CHECK(send_rows(fd, GV_MSG_ENCODE, 0, next, sizes[i]), "send");
+		CHECK(builder_send(fd, GV_MSG_ENCODE, 0, next, sizes[i]), "send");
 	CHECK(client_message(fd, GV_MSG_PING, NULL, 0, NULL, 0), "ping");
 	for (next = rows, i = 0; i < 4; next += sizes[i] * DIMS, i++)
 	{
 		void	   *payload = NULL;
 		uint32_t	length;
 
-		CHECK(receive(fd, GV_MSG_ENCODE, &payload, &length) == 0, "encode");
+		CHECK(builder_receive(fd, GV_MSG_ENCODE, &payload, &length) == 0,
+			  "encode");
 		if (payload != NULL)
-			check_encoded(own, next, sizes[i], payload, length);
+			builder_check(own, next, sizes[i], payload, length);
 		free(payload);
 	}
-	CHECK(receive(fd, GV_MSG_PING, NULL, NULL) == 0, "ping's answer");
-	check_trial(fd, own, &trained, rows);
+	CHECK(builder_receive(fd, GV_MSG_PING, NULL, NULL) == 0, "ping's answer");
+	check_trial(fd, fd, own, &trained, rows);
 	gv_builder_drop(own);
 	close(fd);
 }
@@ -256,7 +272,7 @@ check_build(const TestServer *server, const float *rows)
 		int			fd_ = client_open(server, GV_ROLE_BUILDER); \
 		GvBuildRequest wrong = make_request(); \
 		wrong.change; \
-		client_cut(fd_, build(fd_, &wrong), #change); \
+		client_cut(fd_, build(fd_, &wrong, NULL), #change); \
 	} while (0)
 
 /* After `prepared` steps, a message that must end the connection. */
@@ -264,7 +280,7 @@ check_build(const TestServer *server, const float *rows)
 	do { \
 		int			fd_ = client_open(server, GV_ROLE_BUILDER); \
 		if (ready) \
-			CHECK(prepare(fd_, rows) == 0, "prepare"); \
+			CHECK(builder_prepare(fd_, rows, NULL) == 0, "prepare"); \
 		client_cut(fd_, client_ask(fd_, type, &(head), sizeof(head), tail, \
 								   bytes, NULL, NULL), #head); \
 	} while (0)
@@ -275,7 +291,7 @@ check_build(const TestServer *server, const float *rows)
 		int			fd_ = client_open(server, GV_ROLE_BUILDER); \
 		GvTryRequest wrong = {1, 1, 1, 1}; \
 		wrong.change; \
-		CHECK(prepare(fd_, rows) == 0 && \
+		CHECK(builder_prepare(fd_, rows, NULL) == 0 && \
 			  client_ask(fd_, GV_MSG_TRIAL, &trial, sizeof(trial), NULL, 0, \
 						 NULL, NULL) == 0, "prepare"); \
 		client_cut(fd_, client_ask(fd_, GV_MSG_TRY, &wrong, sizeof(wrong), \
@@ -354,14 +370,14 @@ check_wrong(const TestServer *server, const float *rows)
 	TRY_CUT(capacity = GV_MAX_HITS + 1);
 
 	fd = client_open(server, GV_ROLE_BUILDER);
-	CHECK(prepare(fd, rows) == 0, "prepare");
+	CHECK(builder_prepare(fd, rows, NULL) == 0, "prepare");
 	client_cut(fd, client_ask(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0, NULL,
 							  NULL), "trained again");
 	fd = client_open(server, GV_ROLE_BUILDER);
 	client_cut(fd, client_ask(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0, NULL,
 							  NULL), "trained before the build");
 	fd = client_open(server, GV_ROLE_BUILDER);
-	CHECK(build(fd, &request) == 0, "build");
+	CHECK(build(fd, &request, NULL) == 0, "build");
 	client_cut(fd, client_ask(fd, GV_MSG_ROWS, &kind, sizeof(kind), rows,
 							  4 * DIMS, NULL, NULL), "rows of no kind");
 }
@@ -380,8 +396,8 @@ used(const TestServer *server)
 }
 
 /* Wait until builders that are gone have given back what they had. */
-static void
-check_unused(const TestServer *server, const char *what)
+void
+builder_unused(const TestServer *server, const char *what)
 {
 	int			tries = 0;
 
@@ -408,13 +424,13 @@ check_abandoned(const TestServer *server)
 	request.nqueries = 0;
 	request.depth = 0;
 	request.sample_rows = N;
-	CHECK(build(fd, &request) == 0, "build");
-	CHECK(send_rows(fd, GV_MSG_ROWS, GV_SAMPLE, rows, N) &&
-		  receive(fd, GV_MSG_ROWS, NULL, NULL) == 0 &&
+	CHECK(build(fd, &request, NULL) == 0, "build");
+	CHECK(builder_send(fd, GV_MSG_ROWS, GV_SAMPLE, rows, N) &&
+		  builder_receive(fd, GV_MSG_ROWS, NULL, NULL) == 0 &&
 		  client_message(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0), "train");
 	CHECK(used(server) > 0, "nothing is charged");
 	close(fd);
-	check_unused(server, "abandoned in training");
+	builder_unused(server, "abandoned in training");
 	unit_free(rows);
 }
 
@@ -428,11 +444,11 @@ check_room(const float *rows)
 	int			small = client_open(&server, GV_ROLE_BUILDER);
 
 	request.sample_rows = 1 << 20;
-	CHECK(build(large, &request) == GV_REFUSED_NO_MEMORY, "too large");
-	CHECK(prepare(small, rows) == 0, "a small one");
+	CHECK(build(large, &request, NULL) == GV_REFUSED_NO_MEMORY, "too large");
+	CHECK(builder_prepare(small, rows, NULL) == 0, "a small one");
 	close(large);
 	close(small);
-	check_unused(&server, "after a refusal");
+	builder_unused(&server, "after a refusal");
 	CHECK(server_stop(&server) == 0, "stop");
 	server_remove(&server);
 }
@@ -443,13 +459,13 @@ work(const TestServer *server, const float *rows)
 {
 	int			fd = client_open(server, GV_ROLE_BUILDER);
 	GvTrainedRequest ask = {GV_STARTS, 0, 0, 1};
-	int			got = prepare(fd, rows);
+	int			got = builder_prepare(fd, rows, NULL);
 
 	if (got == 0)
 		got = client_ask(fd, GV_MSG_TRAINED, &ask, sizeof(ask), NULL, 0, NULL,
 						 NULL);
-	if (got == 0 && send_rows(fd, GV_MSG_ENCODE, 0, rows, 40))
-		got = receive(fd, GV_MSG_ENCODE, NULL, NULL);
+	if (got == 0 && builder_send(fd, GV_MSG_ENCODE, 0, rows, 40))
+		got = builder_receive(fd, GV_MSG_ENCODE, NULL, NULL);
 	if (fd >= 0)
 		close(fd);
 	return got;
@@ -509,7 +525,7 @@ test_builders(void)
 	for (i = 0; i < 3; i++)
 		check_build(&server, rows);
 	check_wrong(&server, rows);
-	check_unused(&server, "after all that");
+	builder_unused(&server, "after all that");
 	check_abandoned(&server);
 	check_build(&server, rows);
 	CHECK(server_stop(&server) == 0, "stop");

@@ -103,7 +103,7 @@ test_headers(const TestServer *server)
 		check_header(server, role, sizeof(GvRefusal), GV_MSG_REFUSED, 0);
 		check_header(server, role, 0, UINT16_MAX, 0);
 		check_header(server, role, 0, GV_MSG_PING, GV_MSG_PING);
-		for (type = GV_MSG_HELLO; type <= GV_MSG_TRY; type++)
+		for (type = GV_MSG_HELLO; type <= GV_MSG_JOIN; type++)
 			for (i = 0; i < 6; i++)
 				check_header(server, role, wrong[i], (uint16_t) type, 0);
 		check_header(server, role, sizeof(GvSearchRequest) +

@@ -34,6 +34,7 @@ main(void)
 	test_budget();
 	test_devices();
 	test_builders();
+	test_joins();
 	test_life();
 	test_faults();
 	test_fuzz();

@@ -129,9 +129,9 @@ check_tries(int fd, GvMirror *mirror, const float *queries, int32_t probes,
 	free(payload);
 }
 
-/* What is being built is searched. */
+/* What is being built is searched; `helper` may be another that joined. */
 void
-check_trial(int fd, GvBuilder *own, const GvTrained *trained,
+check_trial(int fd, int helper, GvBuilder *own, const GvTrained *trained,
 			const float *queries)
 {
 	GvTrialRequest request = {ROWS};
@@ -141,7 +141,7 @@ check_trial(int fd, GvBuilder *own, const GvTrained *trained,
 
 	CHECK(client_ask(fd, GV_MSG_TRIAL, &request, sizeof(request), NULL, 0,
 					 NULL, NULL) == 0, "trial");
-	CHECK(client_ask(fd, GV_MSG_PIECES, pieces, bytes, NULL, 0, NULL,
+	CHECK(client_ask(helper, GV_MSG_PIECES, pieces, bytes, NULL, 0, NULL,
 					 NULL) == 0, "pieces");
 	check_tries(fd, mirror, queries, 1, 10);
 	check_tries(fd, mirror, queries, 8, 1);

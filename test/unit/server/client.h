@@ -98,12 +98,27 @@ extern int	search_check(int fd, const GvMirrorKey *key,
 
 #define WRONG_ANSWER	1000	/* of search_receive and search_check */
 
-/* check_trials.c: of a build that check_builders.c has made, codes of m = 3 */
+/*
+ * check_builders.c: a build of codes of m = 3, batches of up to 40 rows, and
+ * the builder that the server must then have.
+ */
 #define TEST_BUILD_ROWS	90
 #define TEST_BUILD_DIMS	6
 
-extern void check_trial(int fd, GvBuilder *own, const GvTrained *trained,
-						const float *queries);
+extern int	builder_begin(int fd, uint64_t *id);
+extern int	builder_prepare(int fd, const float *rows, uint64_t *id);
+extern GvBuilder *builder_own(const float *rows, GvTrained *trained);
+extern bool builder_send(int fd, GvMessageType type, int32_t kind,
+						 const float *rows, int32_t n);
+extern int	builder_receive(int fd, GvMessageType type, void **payload,
+							uint32_t *length);
+extern void builder_check(GvBuilder *own, const float *rows, int32_t n,
+						  const char *payload, uint32_t length);
+extern void builder_unused(const TestServer *server, const char *what);
+
+/* check_trials.c */
+extern void check_trial(int fd, int helper, GvBuilder *own,
+						const GvTrained *trained, const float *queries);
 
 /* The tests, one function a file. */
 extern void test_rules(void);
@@ -113,6 +128,7 @@ extern void test_following(void);
 extern void test_budget(void);
 extern void test_devices(void);
 extern void test_builders(void);
+extern void test_joins(void);
 extern void test_life(void);
 extern void test_lock_begin(void);
 extern void test_lock_end(void);

@@ -1,0 +1,34 @@
+/*
+ * ivfpqbuild.h
+ *		CREATE INDEX: what ivfpqbuild.c and ivfpqparallel.c share.
+ */
+#ifndef IVFPQBUILD_H
+#define IVFPQBUILD_H
+
+#include "am/ivfpqassign.h"
+
+/* A participant's state of a build. */
+typedef struct IvfpqBuild
+{
+	Relation	heap;
+	Relation	index;
+	IndexInfo  *indexInfo;
+	IvfpqType	type;
+	IvfpqMetaData meta;
+	IvfpqTraining training;
+	IvfpqTeam	team;			/* when trained, as is */
+	IvfpqAssign assign;
+	MemoryContext tmp;			/* reset after every row */
+	double		heap_tuples;
+	double		index_tuples;
+
+	/* rows that only older snapshots see and whose dimension is another */
+	uint64	   *odd_ids;
+	int64		nodd;
+	int64		max_odd;
+} IvfpqBuild;
+
+extern void IvfpqBuildInit(IvfpqBuild *build);
+extern void IvfpqBuildWork(IvfpqBuild *build);
+
+#endif							/* IVFPQBUILD_H */

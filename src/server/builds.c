@@ -1,0 +1,81 @@
+/*
+ * builds.c
+ *		Builds that are under way, by their ids: each has an owner, and others
+ *		may join it to have rows encoded.
+ *
+ * A build lives until all of them are gone, so none of them has to know what
+ * becomes of the others.
+ */
+#include "server/gv_server.h"
+
+#include <stdlib.h>
+#include <sys/random.h>
+
+/* The builds, and under the same mutex their users. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static GvBuild *builds;
+
+/* A build of this spec with one user, its owner; NULL: there is no memory. */
+GvBuild *
+gv_builds_begin(const GvBuilderSpec *spec)
+{
+	GvBuild    *build = calloc(1, sizeof(GvBuild));
+
+	if (build == NULL)
+		return NULL;
+	if (getrandom(&build->id, sizeof(build->id), 0) !=
+		(ssize_t) sizeof(build->id))
+	{
+		free(build);
+		return NULL;
+	}
+	pthread_mutex_init(&build->lock, NULL);
+	build->spec = *spec;
+	build->users = 1;
+	pthread_mutex_lock(&mutex);
+	build->next = builds;
+	builds = build;
+	pthread_mutex_unlock(&mutex);
+	return build;
+}
+
+/* Use somebody's build; NULL: there is none of that id. */
+GvBuild *
+gv_builds_join(uint64_t id)
+{
+	GvBuild    *build;
+
+	pthread_mutex_lock(&mutex);
+	for (build = builds; build != NULL && build->id != id;)
+		build = build->next;
+	if (build != NULL)
+		build->users++;
+	pthread_mutex_unlock(&mutex);
+	return build;
+}
+
+/* Use it no more; the last one gives back what it has. */
+void
+gv_builds_leave(GvBuild *build)
+{
+	GvBuild   **link = &builds;
+	bool		last;
+
+	pthread_mutex_lock(&mutex);
+	last = --build->users == 0;
+	if (last)
+	{
+		while (*link != build)
+			link = &(*link)->next;
+		*link = build->next;
+	}
+	pthread_mutex_unlock(&mutex);
+	if (!last)
+		return;
+	gv_trial_end(&build->trial);
+	gv_builder_drop(build->builder);
+	if (build->builder != NULL)
+		gv_mirrors_end_build(build->spec.device, build->charged);
+	pthread_mutex_destroy(&build->lock);
+	free(build);
+}

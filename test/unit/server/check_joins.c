@@ -1,0 +1,246 @@
+/*
+ * check_joins.c
+ *		Builds that others join: what they get is what the engine makes, whoever
+ *		asks; what they may not do; who goes away goes alone.
+ */
+#include <unistd.h>
+
+#include "client.h"
+
+#define ROWS	TEST_BUILD_ROWS
+#define DIMS	TEST_BUILD_DIMS
+#define HELPERS	5
+#define BATCH	30
+
+static int
+join(int fd, uint64_t id)
+{
+	GvJoinRequest request = {id};
+
+	return client_ask(fd, GV_MSG_JOIN, &request, sizeof(request), NULL, 0,
+					  NULL, NULL);
+}
+
+/* A connection that joined. */
+static int
+helper(const TestServer *server, uint64_t id)
+{
+	int			fd = client_open(server, GV_ROLE_BUILDER);
+
+	CHECK(join(fd, id) == 0, "join");
+	return fd;
+}
+
+/* Rows, or with NULL the first n of the sample, are encoded as by `own`. */
+static void
+check_encode(int fd, GvBuilder *own, const float *rows, int32_t n)
+{
+	GvSampledRequest sampled = {0, n, 0};
+	GvMessageType type = rows != NULL ? GV_MSG_ENCODE : GV_MSG_SAMPLED;
+	void	   *payload = NULL;
+	uint32_t	length = 0;
+
+	CHECK(rows != NULL ? builder_send(fd, type, 0, rows, n) :
+		  client_message(fd, type, &sampled, sizeof(sampled), NULL, 0),
+		  "send");
+	CHECK(builder_receive(fd, type, &payload, &length) == 0, "encode");
+	if (payload != NULL)
+		builder_check(own, rows, n, payload, length);
+	free(payload);
+}
+
+/* One after another, so that neighbours are known, too. */
+static void
+check_turns(const TestServer *server, const float *rows)
+{
+	int			owner = client_open(server, GV_ROLE_BUILDER);
+	uint64_t	id = 0;
+	GvTrained	trained;
+	GvBuilder  *own = builder_own(rows, &trained);
+	int			first;
+	int			second;
+
+	CHECK(builder_prepare(owner, rows, &id) == 0, "prepare");
+	first = helper(server, id);
+	second = helper(server, id);
+	check_encode(first, own, rows, 40);
+	check_encode(owner, own, rows + 40 * DIMS, 9);
+	check_encode(second, own, NULL, 30);
+	check_encode(first, own, rows + 49 * DIMS, 40);
+	CHECK(client_ping(second) == 0, "ping");
+	check_trial(owner, second, own, &trained, rows);
+	gv_builder_drop(own);
+	close(owner);
+	/* what was begun goes on without its owner */
+	CHECK(builder_send(first, GV_MSG_ENCODE, 0, rows, 1) &&
+		  builder_receive(first, GV_MSG_ENCODE, NULL, NULL) == 0, "alone");
+	close(first);
+	close(second);
+	builder_unused(server, "all are gone");
+}
+
+/* Lists and T of a batch, which are the same whenever it is encoded. */
+static void
+check_same(int fd, const char *right)
+{
+	char	   *payload = NULL;
+	size_t		head = sizeof(GvEncodeReply);
+
+	CHECK(builder_receive(fd, GV_MSG_ENCODE, (void **) &payload, NULL) == 0 &&
+		  memcmp(payload + head, right + head, BATCH * 2 * 8) == 0, "batch");
+	free(payload);
+}
+
+/* All at once, each with rows sent ahead. */
+static void
+check_crowd(const TestServer *server, const float *rows)
+{
+	int			owner = client_open(server, GV_ROLE_BUILDER);
+	int			fds[HELPERS];
+	char	   *right[3];
+	uint64_t	id = 0;
+	int			h;
+	int			i;
+
+	CHECK(builder_prepare(owner, rows, &id) == 0, "prepare");
+	for (h = 0; h < HELPERS; h++)
+		fds[h] = helper(server, id);
+	for (i = 0; i < 3; i++)
+	{
+		void	   *payload = NULL;
+
+		CHECK(builder_send(owner, GV_MSG_ENCODE, 0, rows + BATCH * i * DIMS,
+						   BATCH) &&
+			  builder_receive(owner, GV_MSG_ENCODE, &payload, NULL) == 0,
+			  "encode");
+		right[i] = payload;
+	}
+	for (h = 0; h < HELPERS; h++)
+		for (i = 0; i < 3; i++)
+			CHECK(builder_send(fds[h], GV_MSG_ENCODE, 0,
+							   rows + BATCH * i * DIMS, BATCH), "send");
+	for (h = 0; h < HELPERS; h++)
+		for (i = 0; i < 3; i++)
+			check_same(fds[h], right[i]);
+	for (h = 0; h < HELPERS; h++)
+		close(fds[h]);
+	for (i = 0; i < 3; i++)
+		free(right[i]);
+	close(owner);
+}
+
+/* Rows for the sample get these numbers. */
+static void
+check_rows(int fd, const float *rows, int64_t first, int32_t n)
+{
+	void	   *payload = NULL;
+	uint32_t	length = 0;
+
+	CHECK(builder_send(fd, GV_MSG_ROWS, GV_SAMPLE, rows + first * DIMS, n) &&
+		  builder_receive(fd, GV_MSG_ROWS, &payload, &length) == 0 &&
+		  length == sizeof(GvRowsReply) &&
+		  ((GvRowsReply *) payload)->first == first, "numbers");
+	free(payload);
+}
+
+/* A message of one who joined that must end the connection, and only that. */
+#define CUT(type, head, tail, bytes) \
+	do { \
+		int			fd_ = helper(server, id); \
+		client_cut(fd_, client_ask(fd_, type, &(head), sizeof(head), tail, \
+								   bytes, NULL, NULL), #head); \
+		CHECK(client_ping(owner) == 0, "the owner goes on"); \
+	} while (0)
+
+static void
+check_wrong(const TestServer *server, const float *rows)
+{
+	GvJoinRequest again = {0};
+	GvBuildRequest build = {0};
+	GvRowsRequest sample = {GV_SAMPLE, 1};
+	GvRowsRequest encode = {0, 1};
+	GvRowsRequest many = {0, 41};
+	GvTrainedRequest array = {GV_STARTS, 0, 0, 1};
+	GvSampledRequest beyond = {ROWS, 1, 0};
+	GvTrialRequest trial = {ROWS};
+	GvListsRequest pieces = {.npieces = 1};
+	GvTryRequest try = {1, 1, 1, 1};
+	int			owner = client_open(server, GV_ROLE_BUILDER);
+	int			fd = client_open(server, GV_ROLE_BUILDER);
+	uint64_t	id = 0;
+
+	client_cut(fd, join(fd, 0), "no such build");
+	CHECK(builder_begin(owner, &id) == 0, "begin");
+	CHECK(builder_send(owner, GV_MSG_ROWS, GV_QUERIES, rows, 2) &&
+		  builder_receive(owner, GV_MSG_ROWS, NULL, NULL) == 0, "queries");
+	fd = helper(server, id);
+	client_cut(fd, client_ask(fd, GV_MSG_ENCODE, &encode, sizeof(encode),
+							  rows, 4 * DIMS, NULL, NULL), "not trained");
+	fd = helper(server, id);
+	check_rows(owner, rows, 0, 40);
+	check_rows(fd, rows, 40, ROWS - 41);
+	check_rows(owner, rows, ROWS - 1, 1);
+	close(fd);
+	CHECK(client_message(owner, GV_MSG_TRAIN, NULL, 0, NULL, 0) &&
+		  builder_receive(owner, GV_MSG_TRAIN, NULL, NULL) == 0, "train");
+	CUT(GV_MSG_JOIN, again, NULL, 0);
+	CUT(GV_MSG_BUILD, build, rows, 4 * DIMS);
+	CUT(GV_MSG_ROWS, sample, rows, 4 * DIMS);
+	CUT(GV_MSG_TRAINED, array, NULL, 0);
+	CUT(GV_MSG_TRIAL, trial, NULL, 0);
+	CUT(GV_MSG_TRY, try, rows, 4 * DIMS);
+	CUT(GV_MSG_ENCODE, many, rows, 4 * DIMS * 41);
+	CUT(GV_MSG_SAMPLED, beyond, NULL, 0);
+	CUT(GV_MSG_PIECES, pieces, NULL, 0);
+	fd = helper(server, id);
+	client_cut(fd, client_ask(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0, NULL,
+							  NULL), "trained by another");
+	client_cut(owner, join(owner, id), "its own");
+	fd = client_open(server, GV_ROLE_BUILDER);
+	client_cut(fd, join(fd, id), "a build that is gone");
+	builder_unused(server, "after all that");
+}
+
+/* A builder without memory is of no use to anybody any more. */
+static void
+check_broken(const float *rows)
+{
+	/* create, three rows, train, encode */
+	TestServer	server = server_start("--build-fault", "6:3");
+	int			owner = client_open(&server, GV_ROLE_BUILDER);
+	uint64_t	id = 0;
+	int			fd;
+
+	CHECK(builder_prepare(owner, rows, &id) == 0, "prepare");
+	fd = helper(&server, id);
+	CHECK(builder_send(fd, GV_MSG_ENCODE, 0, rows, 1) &&
+		  builder_receive(fd, GV_MSG_ENCODE, NULL, NULL) ==
+		  GV_REFUSED_NO_MEMORY, "no memory");
+	CHECK(builder_send(owner, GV_MSG_ENCODE, 0, rows, 1) &&
+		  builder_receive(owner, GV_MSG_ENCODE, NULL, NULL) ==
+		  GV_REFUSED_NO_MEMORY, "nor for others");
+	close(fd);
+	close(owner);
+	builder_unused(&server, "a broken build");
+	CHECK(server_stop(&server) == 0, "stop");
+	server_remove(&server);
+}
+
+void
+test_joins(void)
+{
+	float	   *rows = unit_floats(ROWS * DIMS, 1.0f);
+	TestServer	server = server_start(NULL, NULL);
+	int			i;
+
+	for (i = 0; i < 3; i++)
+	{
+		check_turns(&server, rows);
+		check_crowd(&server, rows);
+	}
+	check_wrong(&server, rows);
+	CHECK(server_stop(&server) == 0, "stop");
+	server_remove(&server);
+	check_broken(rows);
+	unit_free(rows);
+}
