@@ -33,6 +33,7 @@ AM_OBJS = \
 	src/am/ivfpqsample.o \
 	src/am/ivfpqscan.o \
 	src/am/ivfpqsearch.o \
+	src/am/ivfpqshare.o \
 	src/am/ivfpqtargets.o \
 	src/am/ivfpqtids.o \
 	src/am/ivfpqtrain.o \
