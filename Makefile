@@ -77,6 +77,7 @@ CLIENT_OBJS = \
 	src/client/ivfpqreadmirror.o \
 	src/client/ivfpqrecords.o \
 	src/client/ivfpqshared.o \
+	src/client/ivfpqslots.o \
 	src/client/ivfpqstatus.o \
 	src/client/ivfpqsupervisor.o \
 	src/client/ivfpqviews.o \
@@ -124,6 +125,7 @@ SERVER_OBJS = \
 	src/server/pieces.o \
 	src/server/readback.o \
 	src/server/session.o \
+	src/server/shared.o \
 	src/server/trial.o
 
 GPUVECD_OBJS = $(ENGINE_OBJS) $(CPU_OBJS) $(MIRROR_OBJS) $(PROTOCOL_OBJS) \
