@@ -19,11 +19,11 @@
 #include "miscadmin.h"
 #include "utils/backend_progress.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "am/ivfpq.h"
 #include "am/ivfpqrows.h"
 #include "am/ivfpqtrial.h"
-#include "client/ivfpqconnect.h"
 
 #define MIN_QUERIES		200
 #define MAX_QUERIES		1000
@@ -466,8 +466,8 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 	double		rows = (double) meta->rows_at_calibration;
 	int			probes = Min(2.5 * IvfpqFormulaProbes(meta), meta->nlists);
 	int			width = Max(USUAL_WIDTH, 4 * IvfpqFormulaCandidates(meta));
-	int64		begun = IvfpqNow();
-	int64		shared;
+	TimestampTz begun = GetCurrentTimestamp();
+	TimestampTz shared;
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CALIBRATING);
@@ -478,7 +478,7 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 										ALLOCSET_DEFAULT_SIZES);
 	IvfpqSearchInit(&ladder->search, index, model);
 	meta->coarse_share = IvfpqShareFind(calibration, index, model);
-	shared = IvfpqNow();
+	shared = GetCurrentTimestamp();
 	model->meta.coarse_share = meta->coarse_share;
 	meta->calibration_queries = calibration->nqueries;
 
@@ -497,6 +497,6 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 	ereport(DEBUG1,
 			(errmsg_internal("gpuivfpq calibrated with %d queries in %.0f ms, searches compare %g of the lists, which took %.0f ms of them to find",
 							 calibration->nqueries,
-							 (IvfpqNow() - begun) / 1000.0,
+							 (GetCurrentTimestamp() - begun) / 1000.0,
 							 meta->coarse_share, (shared - begun) / 1000.0)));
 }
