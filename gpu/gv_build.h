@@ -61,9 +61,17 @@ extern GvStatus gv_gpu_nearest(GvFinder *finder, const GvTargets *targets,
 							   GvProbe *d_near, const GvStop *stop);
 extern void gv_finder_drop(GvFinder *finder);
 
+/* What k-means found, and how. */
+struct GvKmeansFound
+{
+	int32_t		k;
+	int32_t		passes;
+	double		split_s;		/* dividing clusters */
+};
+
 /* kmeans.cu: see gv_kmeans; d_x [n][dims] -> d_centroids [k][dims] */
 extern GvStatus gv_gpu_kmeans(const GvKmeans *spec, const float *d_x,
-							  float *d_centroids, int32_t *found,
+							  float *d_centroids, GvKmeansFound *found,
 							  GvFinder *finder, const GvStop *stop);
 
 /* split.cu: one step of it */

@@ -14,6 +14,7 @@
  */
 #include <algorithm>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cub/device/device_radix_sort.cuh>
 
@@ -46,6 +47,7 @@ struct Clusters
 	GvSplit    *splits;			/* [k] */
 	int32_t    *done;			/* [k] */
 	int32_t    *sorted;			/* [k] clusters by size */
+	GvKmeansFound *found;
 };
 
 static int
@@ -195,6 +197,7 @@ assign_rows(Clusters *cl)
 	int			n = (int) cl->spec->n;
 	size_t		bytes = cl->sort_bytes;
 
+	cl->found->passes++;
 	GV_TRY(gv_targets_set(&cl->targets, cl->d_centroids, cl->k));
 	GV_TRY(gv_gpu_nearest(cl->finder, &cl->targets, cl->d_x, n, 1,
 						  cl->d_near, cl->stop));
@@ -286,6 +289,7 @@ plan_splits(Clusters *cl)
 static GvStatus
 mend(Clusters *cl, uint64_t seed, bool *changed)
 {
+	double		begun = gv_seconds();
 	int32_t		n = plan_splits(cl);
 
 	*changed = false;
@@ -301,12 +305,13 @@ mend(Clusters *cl, uint64_t seed, bool *changed)
 	GV_CUDA_TRY(cudaStreamSynchronize(cl->stream));
 	for (int32_t i = 0; i < n; i++)
 		*changed |= cl->done[i] != 0;
+	cl->found->split_s += gv_lap(&begun);
 	return GV_OK;
 }
 
 /* Close the gaps that empty clusters leave. */
 static GvStatus
-drop_empty(Clusters *cl, int32_t *found)
+drop_empty(Clusters *cl)
 {
 	int32_t		dims = cl->spec->dims;
 	uint32_t   *kept = (uint32_t *) cl->sorted;
@@ -317,7 +322,7 @@ drop_empty(Clusters *cl, int32_t *found)
 	for (int32_t c = 0; c < cl->k; c++)
 		if (count_of(cl, c) > 0)
 			kept[n++] = (uint32_t) c;
-	*found = n;
+	cl->found->k = n;
 	if (n == cl->k)
 		return GV_OK;
 	GV_TRY(gv_card_alloc(&d_kept, (int64_t) n * dims));
@@ -340,7 +345,7 @@ drop_empty(Clusters *cl, int32_t *found)
 }
 
 static GvStatus
-run(Clusters *cl, int32_t *found)
+run(Clusters *cl)
 {
 	uint64_t	seed = cl->spec->seed;
 	bool		changed = true;
@@ -362,13 +367,13 @@ run(Clusters *cl, int32_t *found)
 		if (!changed)
 			break;
 	}
-	return drop_empty(cl, found);
+	return drop_empty(cl);
 }
 
 /* See gv_build.h. */
 GvStatus
 gv_gpu_kmeans(const GvKmeans *spec, const float *d_x, float *d_centroids,
-			  int32_t *found, GvFinder *finder, const GvStop *stop)
+			  GvKmeansFound *found, GvFinder *finder, const GvStop *stop)
 {
 	Clusters	cl = {};
 	GvStatus	status;
@@ -380,7 +385,9 @@ gv_gpu_kmeans(const GvKmeans *spec, const float *d_x, float *d_centroids,
 	cl.finder = finder;
 	cl.stop = stop;
 	cl.stream = finder->searcher.stream;
-	status = run(&cl, found);
+	memset(found, 0, sizeof(*found));
+	cl.found = found;
+	status = run(&cl);
 	give_memory(&cl);
 	return status;
 }

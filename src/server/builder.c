@@ -18,6 +18,9 @@ typedef struct Building
 	GvBuilderSpec spec;
 	GvBuilder  *builder;		/* NULL: not begun */
 	int64_t		charged;		/* bytes of the budget */
+	int64_t		nsample;		/* rows that came for it */
+	uint64_t	begun_ns;		/* when the build was begun */
+	uint64_t	rows_ns;		/* spent on taking rows in */
 	bool		is_trained;
 	GvTrained	trained;
 	GvTrial		trial;
@@ -99,6 +102,7 @@ begin(Building *building)
 		while (status == GV_NO_MEMORY && gv_mirrors_evict());
 	}
 	building->spec = spec;
+	building->begun_ns = gv_now_ns();
 	gv_pieces_conclude(building->connection, status, NULL);
 }
 
@@ -130,12 +134,32 @@ put_rows(Building *building)
 {
 	const GvRowsRequest *request = gv_payload(building->connection);
 	const float *rows = rows_of(building, false);
+	uint64_t	begun = gv_now_ns();
 
-	if (rows != NULL)
-		gv_pieces_conclude(building->connection,
-						   gv_builder_put_rows(building->builder,
-											   (GvRows) request->kind, rows,
-											   request->n), NULL);
+	if (rows == NULL)
+		return;
+	gv_pieces_conclude(building->connection,
+					   gv_builder_put_rows(building->builder,
+										   (GvRows) request->kind, rows,
+										   request->n), NULL);
+	building->nsample += request->kind == GV_SAMPLE ? request->n : 0;
+	building->rows_ns += gv_now_ns() - begun;
+}
+
+/* For who asks where the time of a build goes. */
+static void
+log_training(const Building *building, uint64_t came_ns)
+{
+	const GvTrainTimes *times = &building->trained.times;
+
+	gv_log("DEBUG", "trained %d lists on %lld rows of %d dimensions: "
+		   "rows came in %.2f s, %.2f of them spent on taking them in; "
+		   "lists %.2f s in %d passes, of it splits %.2f; parents %.2f; "
+		   "codebooks %.2f", building->trained.nlists,
+		   (long long) building->nsample, building->spec.dims,
+		   (double) (came_ns - building->begun_ns) / 1e9,
+		   (double) building->rows_ns / 1e9, times->lists, times->passes,
+		   times->splits, times->parents, times->codebooks);
 }
 
 /* See GV_MSG_TRAIN. */
@@ -143,6 +167,7 @@ static void
 train(Building *building)
 {
 	GvStop		stop = stop_of(building);
+	uint64_t	came_ns = gv_now_ns();
 	GvTrainReply *reply;
 	GvStatus	status;
 
@@ -158,6 +183,7 @@ train(Building *building)
 		return;
 	}
 	building->is_trained = true;
+	log_training(building, came_ns);
 	reply = gv_reply(building->connection, sizeof(*reply));
 	if (reply == NULL)
 		return;
