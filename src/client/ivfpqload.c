@@ -415,9 +415,11 @@ IvfpqLoadMirror(IvfpqLoad *load, bool whole)
 	IvfpqReply	reply = {.reason = ""};
 	bool		exists = true;
 
+	/* what a mirror lacks is less than it takes to make such memory */
 	if (result == IVFPQ_LOAD_DONE)
-		result = judge(load, IvfpqSlotsOpen(load, IvfpqNow() + MESSAGE_US,
-											&reply), &reply);
+		result = judge(load, IvfpqSlotsOpen(load, whole,
+											IvfpqNow() + MESSAGE_US, &reply),
+					   &reply);
 	if (result == IVFPQ_LOAD_DONE && whole)
 		result = drop_older(load);
 	if (result == IVFPQ_LOAD_DONE && whole)

@@ -72,8 +72,8 @@ extern IvfpqLoadResult IvfpqLoadLock(IvfpqLoad *load);
 extern void IvfpqLoadUnlock(IvfpqLoad *load);
 
 /* ivfpqslots.c */
-extern IvfpqServed IvfpqSlotsOpen(IvfpqLoad *load, int64 deadline,
-								  IvfpqReply *reply);
+extern IvfpqServed IvfpqSlotsOpen(IvfpqLoad *load, bool share,
+								  int64 deadline, IvfpqReply *reply);
 extern void IvfpqSlotsClose(IvfpqLoad *load);
 extern bool IvfpqSlotsHand(IvfpqLoad *load, GvMessageType type,
 						   const void *request, Size request_bytes,

@@ -80,17 +80,18 @@ share_memory(IvfpqLoad *load, int fd, Size bytes, int64 deadline,
 }
 
 /*
- * Get memory for messages of load->room bytes, shared or not; else why
- * gpuvecd cannot be spoken to.
+ * Get memory for messages of load->room bytes, shared if that is wanted and
+ * to be had; else why gpuvecd cannot be spoken to.
  */
 IvfpqServed
-IvfpqSlotsOpen(IvfpqLoad *load, int64 deadline, IvfpqReply *reply)
+IvfpqSlotsOpen(IvfpqLoad *load, bool share, int64 deadline,
+			   IvfpqReply *reply)
 {
 	Size		bytes = 2 * slot_bytes(load);
 	IvfpqServed served = IVFPQ_SERVED;
 	int			fd;
 
-	if (AcquireExternalFD())
+	if (share && AcquireExternalFD())
 	{
 		fd = make_memory(bytes);
 		if (fd >= 0)
