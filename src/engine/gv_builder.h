@@ -74,7 +74,7 @@ typedef struct GvTrainTimes
 	double		lists;			/* k-means of the sample */
 	double		splits;			/* of that, dividing clusters that are too big;
 								 * 0 where nobody has measured it */
-	int32_t		passes;			/* over the sample; likewise */
+	int32_t		passes;			/* over the whole sample; likewise */
 	double		parents;
 	double		codebooks;
 } GvTrainTimes;
