@@ -20,7 +20,8 @@ typedef struct Building
 	int64_t		charged;		/* bytes of the budget */
 	int64_t		nsample;		/* rows that came for it */
 	uint64_t	begun_ns;		/* when the build was begun */
-	uint64_t	rows_ns;		/* spent on taking rows in */
+	int64_t		nencoded;		/* rows */
+	uint64_t	spent_ns[GV_MSG_OK];	/* on messages of each type */
 	bool		is_trained;
 	GvTrained	trained;
 	GvTrial		trial;
@@ -134,7 +135,6 @@ put_rows(Building *building)
 {
 	const GvRowsRequest *request = gv_payload(building->connection);
 	const float *rows = rows_of(building, false);
-	uint64_t	begun = gv_now_ns();
 
 	if (rows == NULL)
 		return;
@@ -143,7 +143,12 @@ put_rows(Building *building)
 										   (GvRows) request->kind, rows,
 										   request->n), NULL);
 	building->nsample += request->kind == GV_SAMPLE ? request->n : 0;
-	building->rows_ns += gv_now_ns() - begun;
+}
+
+static double
+seconds_spent(const Building *building, GvMessageType type)
+{
+	return (double) building->spent_ns[type] / 1e9;
 }
 
 /* For who asks where the time of a build goes. */
@@ -158,7 +163,7 @@ log_training(const Building *building, uint64_t came_ns)
 		   "codebooks %.2f", building->trained.nlists,
 		   (long long) building->nsample, building->spec.dims,
 		   (double) (came_ns - building->begun_ns) / 1e9,
-		   (double) building->rows_ns / 1e9, times->lists, times->passes,
+		   seconds_spent(building, GV_MSG_ROWS), times->lists, times->passes,
 		   times->splits, times->parents, times->codebooks);
 }
 
@@ -252,6 +257,7 @@ give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
 		gv_pieces_conclude(building->connection, status, NULL);
 		return;
 	}
+	building->nencoded += n;
 	reply->n = n;
 	reply->nneighbours = encoded.nneighbours;
 	gv_encoded_open(spec, reply + 1, n, encoded.nneighbours, &moved);
@@ -339,6 +345,20 @@ answer(Building *building)
 	}
 }
 
+/* The same of what came after training; waiting for messages is not in it. */
+static void
+log_building(const Building *building)
+{
+	if (building->is_trained)
+		gv_log("DEBUG", "encoded %lld rows in %.2f s; trial: lists %.2f s, "
+			   "searches %.2f", (long long) building->nencoded,
+			   seconds_spent(building, GV_MSG_ENCODE) +
+			   seconds_spent(building, GV_MSG_SAMPLED),
+			   seconds_spent(building, GV_MSG_TRIAL) +
+			   seconds_spent(building, GV_MSG_PIECES),
+			   seconds_spent(building, GV_MSG_TRY));
+}
+
 /*
  * Serve a builder until its connection ends.  After a refusal it has nothing
  * more to say, and what it sent already is not read.
@@ -351,15 +371,23 @@ gv_builder_serve(GvConnection *connection)
 
 	do
 	{
+		uint64_t	begun;
+
 		received = gv_connection_receive(connection, true);
 		if (received == GV_RECEIVED_END)
 			break;
+		begun = gv_now_ns();
 		if (received == GV_RECEIVED_WHOLE)
+		{
 			answer(&building);
+			building.spent_ns[gv_message(connection)->type] +=
+				gv_now_ns() - begun;
+		}
 		if (((const GvMessage *) connection->out)->type == GV_MSG_REFUSED)
 			connection->ending = true;
 	} while (gv_connection_flush(connection, true) == GV_FLUSHED &&
 			 !connection->ending);
+	log_building(&building);
 	gv_trial_end(&building.trial);
 	gv_builder_drop(building.builder);
 	gv_mirrors_unreserve(building.charged);
