@@ -51,8 +51,8 @@ typedef struct Shares
 	uint64		neighbours[IVFPQ_FIRST_ROWS];
 	int			nneighbours;
 	uint64		marks;			/* of their ids, see mark_of */
-	int		   *before;			/* [ranked] lists compared before this one's
-								 * parent is gone to */
+	int		   *before;			/* [ranked] lists compared before those of
+								 * its parent */
 	Held	   *held;			/* [held_room] in the order of ranks */
 	int			nheld;
 	int			held_room;
@@ -212,7 +212,8 @@ find_neighbours(Shares *shares, int q)
 		while (IvfpqListNext(&shares->reader, &view))
 			for (uint32 live = view.live; live != 0; live &= live - 1)
 			{
-				uint64		id = IvfpqTidToId(&view.tids[pg_rightmost_one_pos32(live)]);
+				int			i = pg_rightmost_one_pos32(live);
+				uint64		id = IvfpqTidToId(&view.tids[i]);
 
 				if (shares->marks & mark_of(id))
 					note_held(shares, id, rank);
