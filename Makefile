@@ -37,6 +37,7 @@ AM_OBJS = \
 	src/am/ivfpqsample.o \
 	src/am/ivfpqscan.o \
 	src/am/ivfpqsearch.o \
+	src/am/ivfpqshare.o \
 	src/am/ivfpqtargets.o \
 	src/am/ivfpqteam.o \
 	src/am/ivfpqtids.o \
@@ -84,6 +85,7 @@ CLIENT_OBJS = \
 	src/client/ivfpqrecords.o \
 	src/client/ivfpqshared.o \
 	src/client/ivfpqsharing.o \
+	src/client/ivfpqslots.o \
 	src/client/ivfpqstatus.o \
 	src/client/ivfpqsupervisor.o \
 	src/client/ivfpqviews.o \
@@ -133,6 +135,7 @@ SERVER_OBJS = \
 	src/server/readback.o \
 	src/server/room.o \
 	src/server/session.o \
+	src/server/shared.o \
 	src/server/trial.o \
 	src/server/turns.o
 

@@ -57,7 +57,7 @@ cuda_size(const GvBuilderSpec *spec)
 	/* nearest.cu takes no more scores than this */
 	if (scores < (INT64_C(1) << 29))
 		scores = INT64_C(1) << 29;
-	return spec->sample_rows * row + 3 * (int64_t) spec->nlists * row +
+	return spec->sample_rows * row + 6 * (int64_t) spec->nlists * row +
 		(int64_t) spec->nqueries * (row + spec->depth * 8) + batch + scores +
 		2 * GV_CODEBOOK_ROWS * (2 * row + 5 * (int64_t) spec->m);
 }

@@ -61,10 +61,21 @@ extern GvStatus gv_gpu_nearest(GvFinder *finder, const GvTargets *targets,
 							   GvProbe *d_near, const GvStop *stop);
 extern void gv_finder_drop(GvFinder *finder);
 
+/* What k-means found, and how. */
+struct GvKmeansFound
+{
+	int32_t		k;
+	int32_t		passes;			/* that compared everything */
+	double		split_s;		/* dividing clusters */
+};
+
 /* kmeans.cu: see gv_kmeans; d_x [n][dims] -> d_centroids [k][dims] */
 extern GvStatus gv_gpu_kmeans(const GvKmeans *spec, const float *d_x,
-							  float *d_centroids, int32_t *found,
+							  float *d_centroids, GvKmeansFound *found,
 							  GvFinder *finder, const GvStop *stop);
+
+/* For checks: compare everything after a mending, too, unless `yes`. */
+extern "C" void gv_gpu_kmeans_follows(bool yes);
 
 /* split.cu: one step of it */
 struct GvSplit
@@ -79,6 +90,53 @@ extern GvStatus gv_gpu_split(const float *d_x, int32_t dims,
 							 int32_t nsplits, uint64_t seed,
 							 float *d_centroids, int32_t *d_done,
 							 cudaStream_t stream);
+
+/* reassign.cu: rows and the clusters that they are in */
+struct GvClustered
+{
+	const float *d_x;			/* [n][dims] */
+	int64_t		n;
+	const float *d_centroids;	/* as they are now, */
+	const GvTargets *targets;	/* and as these */
+	const uint32_t *d_order;	/* [n] rows by cluster, as they were */
+	const uint32_t *d_starts;	/* [k + 1] */
+	GvProbe    *d_near;			/* [n] nearest of the centroids as they were;
+								 * brought up to date */
+};
+
+/* ... and memory, of the card, to follow a few changes. */
+struct GvReassign
+{
+	GvTargets	targets;
+	int32_t		most_changed;
+	int32_t		most_orphans;
+	int32_t		piece;			/* orphans at once */
+	uint32_t   *d_changed;		/* [most_changed] */
+	uint32_t   *d_places;		/* [most_changed] */
+	float	   *d_centroids;	/* [most_changed][dims] */
+	uint32_t   *d_orphans;		/* [most_orphans] */
+	float	   *d_rows;			/* [piece][dims] */
+	GvProbe    *d_found;		/* [n] */
+};
+
+extern GvStatus gv_reassign_create(GvReassign *re, int32_t dims, int64_t n,
+								   int32_t k, cudaStream_t stream);
+extern void gv_reassign_drop(GvReassign *re);
+
+/*
+ * The centroids changed [nchanged], ascending, are others than before; their
+ * clusters had norphans rows, those of the i-th from places[i] on.
+ */
+extern GvStatus gv_gpu_reassign(GvReassign *re, const GvClustered *of,
+								const uint32_t *changed,
+								const uint32_t *places, int32_t nchanged,
+								int32_t norphans, GvFinder *finder,
+								const GvStop *stop);
+
+/* d_to [n][dims] = rows d_from[d_order[i]] */
+extern GvStatus gv_gpu_gather(const float *d_from, const uint32_t *d_order,
+							  int32_t n, int32_t dims, float *d_to,
+							  cudaStream_t stream);
 
 /* codebooks.cu: see gv_codebooks; d_residuals [n][dims], of which *d_n */
 extern GvStatus gv_gpu_codebooks(const GvModel *model, int32_t n,

@@ -7,6 +7,7 @@
  *		move	each centroid to the mean of its rows
  *		mend	the biggest clusters are split, with the places of empty and
  *				then of the smallest ones for their second halves (split.cu)
+ *		follow	what mending changed, after the last move (reassign.cu)
  *
  * Unlike there, a pass splits a cluster once at most, so that all splits go
  * side by side; passes follow each other closely enough.  The host sees sizes
@@ -14,6 +15,7 @@
  */
 #include <algorithm>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cub/device/device_radix_sort.cuh>
 
@@ -22,6 +24,8 @@
 #define THREADS			256
 #define MOVE_THREADS	128
 #define LAST_PASSES		12		/* at most, to reach even sizes */
+
+static bool follows = true;		/* see gv_gpu_kmeans_follows */
 
 /* Device memory of a call; d_memory is one piece of it. */
 struct Clusters
@@ -46,6 +50,11 @@ struct Clusters
 	GvSplit    *splits;			/* [k] */
 	int32_t    *done;			/* [k] */
 	int32_t    *sorted;			/* [k] clusters by size */
+	int32_t		nsplits;		/* of the last mending */
+	uint32_t   *changed;		/* [k] clusters of which are others then, */
+	uint32_t   *places;			/* [k] and where their rows are listed */
+	GvReassign	re;
+	GvKmeansFound *found;
 };
 
 static int
@@ -83,9 +92,12 @@ take_memory(Clusters *cl)
 	cl->splits = (GvSplit *) calloc(k, sizeof(GvSplit));
 	cl->done = (int32_t *) calloc(k, sizeof(int32_t));
 	cl->sorted = (int32_t *) calloc(k, sizeof(int32_t));
+	cl->changed = (uint32_t *) calloc(k, sizeof(uint32_t));
+	cl->places = (uint32_t *) calloc(k, sizeof(uint32_t));
 	if (cl->starts == NULL || cl->splits == NULL || cl->done == NULL ||
-		cl->sorted == NULL)
+		cl->sorted == NULL || cl->changed == NULL || cl->places == NULL)
 		return GV_NO_MEMORY;
+	GV_TRY(gv_reassign_create(&cl->re, cl->spec->dims, n, cl->k, cl->stream));
 	return gv_targets_create(&cl->targets, GV_L2, cl->spec->dims, cl->k,
 							 cl->stream);
 }
@@ -95,6 +107,7 @@ give_memory(Clusters *cl)
 {
 	(void) cudaStreamSynchronize(cl->stream);
 	gv_targets_drop(&cl->targets);
+	gv_reassign_drop(&cl->re);
 	(void) cudaFree(cl->d_near);
 	for (int i = 0; i < 2; i++)
 	{
@@ -109,16 +122,8 @@ give_memory(Clusters *cl)
 	free(cl->splits);
 	free(cl->done);
 	free(cl->sorted);
-}
-
-/* to [n][dims] = rows from[order[i]], a block each. */
-static __global__ void __launch_bounds__(MOVE_THREADS)
-gather_kernel(const float *from, const uint32_t *order, int dims, float *to)
-{
-	const float *row = from + (int64_t) order[blockIdx.x] * dims;
-
-	for (int d = threadIdx.x; d < dims; d += MOVE_THREADS)
-		to[(int64_t) blockIdx.x * dims + d] = row[d];
+	free(cl->changed);
+	free(cl->places);
 }
 
 /* The first centroids: k random rows, drawn without repetition. */
@@ -128,7 +133,7 @@ draw_centroids(Clusters *cl)
 	int64_t		n = cl->spec->n;
 	uint64_t	random = cl->spec->seed;
 	uint32_t   *order = (uint32_t *) malloc(n * sizeof(uint32_t));
-	cudaError_t error;
+	GvStatus	status;
 
 	if (order == NULL)
 		return GV_NO_MEMORY;
@@ -141,17 +146,17 @@ draw_centroids(Clusters *cl)
 
 		std::swap(order[i], order[j]);
 	}
-	error = cudaMemcpyAsync(cl->d_rows[0], order, cl->k * sizeof(uint32_t),
-							cudaMemcpyHostToDevice, cl->stream);
-	if (error == cudaSuccess)
-		GV_LAUNCH(gather_kernel, cl->k, MOVE_THREADS, 0, cl->stream, cl->d_x,
-				  cl->d_rows[0], cl->spec->dims, cl->d_centroids);
-	if (error == cudaSuccess)
-		error = cudaGetLastError();
-	if (error == cudaSuccess)
-		error = cudaStreamSynchronize(cl->stream);
+	status = gv_cuda_status(cudaMemcpyAsync(cl->d_rows[0], order,
+											cl->k * sizeof(uint32_t),
+											cudaMemcpyHostToDevice,
+											cl->stream));
+	if (status == GV_OK)
+		status = gv_gpu_gather(cl->d_x, cl->d_rows[0], cl->k, cl->spec->dims,
+							   cl->d_centroids, cl->stream);
+	if (status == GV_OK)
+		status = gv_cuda_status(cudaStreamSynchronize(cl->stream));
 	free(order);
-	return gv_cuda_status(error);
+	return status;
 }
 
 static __global__ void __launch_bounds__(THREADS)
@@ -188,16 +193,13 @@ starts_kernel(const uint32_t *keys, int n, int k, uint32_t *starts)
 	starts[c] = (uint32_t) low;
 }
 
-/* Assign all rows and group them; the host gets the starts. */
+/* Group the rows by cluster; the host gets the starts. */
 static GvStatus
-assign_rows(Clusters *cl)
+group_rows(Clusters *cl)
 {
 	int			n = (int) cl->spec->n;
 	size_t		bytes = cl->sort_bytes;
 
-	GV_TRY(gv_targets_set(&cl->targets, cl->d_centroids, cl->k));
-	GV_TRY(gv_gpu_nearest(cl->finder, &cl->targets, cl->d_x, n, 1,
-						  cl->d_near, cl->stop));
 	GV_LAUNCH(keys_kernel, gv_blocks_for(n, THREADS), THREADS, 0, cl->stream,
 			  cl->d_near, n, cl->d_keys[0], cl->d_rows[0]);
 	GV_CUDA_TRY(cudaGetLastError());
@@ -213,6 +215,17 @@ assign_rows(Clusters *cl)
 								(cl->k + 1) * sizeof(uint32_t),
 								cudaMemcpyDeviceToHost, cl->stream));
 	return gv_cuda_status(cudaStreamSynchronize(cl->stream));
+}
+
+/* Compare all rows with all centroids, and group them. */
+static GvStatus
+assign_rows(Clusters *cl)
+{
+	cl->found->passes++;
+	GV_TRY(gv_targets_set(&cl->targets, cl->d_centroids, cl->k));
+	GV_TRY(gv_gpu_nearest(cl->finder, &cl->targets, cl->d_x, cl->spec->n, 1,
+						  cl->d_near, cl->stop));
+	return group_rows(cl);
 }
 
 /* A block has a cluster, a thread some dimensions of its mean. */
@@ -286,9 +299,11 @@ plan_splits(Clusters *cl)
 static GvStatus
 mend(Clusters *cl, uint64_t seed, bool *changed)
 {
+	double		begun = gv_seconds();
 	int32_t		n = plan_splits(cl);
 
 	*changed = false;
+	cl->nsplits = n;
 	if (n == 0)
 		return GV_OK;
 	GV_CUDA_TRY(cudaMemcpyAsync(cl->d_splits, cl->splits, n * sizeof(GvSplit),
@@ -301,46 +316,95 @@ mend(Clusters *cl, uint64_t seed, bool *changed)
 	GV_CUDA_TRY(cudaStreamSynchronize(cl->stream));
 	for (int32_t i = 0; i < n; i++)
 		*changed |= cl->done[i] != 0;
+	cl->found->split_s += gv_lap(&begun);
 	return GV_OK;
+}
+
+/*
+ * The clusters that mend changed, and where their rows go; false when there
+ * are so many that everything had better be compared.
+ */
+static bool
+list_changed(Clusters *cl, int32_t *nchanged, int32_t *norphans)
+{
+	int32_t		n = 0;
+	int64_t		orphans = 0;
+
+	for (int32_t i = 0; i < cl->nsplits; i++)
+	{
+		if (cl->done[i] == 0)
+			continue;
+		if (n + 2 > cl->re.most_changed)
+			return false;
+		cl->changed[n++] = (uint32_t) cl->splits[i].big;
+		cl->changed[n++] = (uint32_t) cl->splits[i].small;
+	}
+	std::sort(cl->changed, cl->changed + n);
+	for (int32_t i = 0; i < n; i++)
+	{
+		cl->places[i] = (uint32_t) orphans;
+		orphans += count_of(cl, (int32_t) cl->changed[i]);
+	}
+	*nchanged = n;
+	*norphans = (int32_t) orphans;
+	return orphans <= cl->re.most_orphans;
+}
+
+/* Assign and group the rows again after a mending, and only that. */
+static GvStatus
+follow_mending(Clusters *cl)
+{
+	const GvClustered of = {cl->d_x, cl->spec->n, cl->d_centroids,
+		&cl->targets, cl->d_rows[1], cl->d_starts, cl->d_near};
+	int32_t		nchanged;
+	int32_t		norphans;
+
+	if (!follows || !list_changed(cl, &nchanged, &norphans))
+		return assign_rows(cl);
+	GV_TRY(gv_targets_set(&cl->targets, cl->d_centroids, cl->k));
+	GV_TRY(gv_gpu_reassign(&cl->re, &of, cl->changed, cl->places, nchanged,
+						   norphans, cl->finder, cl->stop));
+	return group_rows(cl);
 }
 
 /* Close the gaps that empty clusters leave. */
 static GvStatus
-drop_empty(Clusters *cl, int32_t *found)
+drop_empty(Clusters *cl)
 {
 	int32_t		dims = cl->spec->dims;
 	uint32_t   *kept = (uint32_t *) cl->sorted;
 	float	   *d_kept;
-	cudaError_t error;
+	GvStatus	status;
 	int32_t		n = 0;
 
 	for (int32_t c = 0; c < cl->k; c++)
 		if (count_of(cl, c) > 0)
 			kept[n++] = (uint32_t) c;
-	*found = n;
+	cl->found->k = n;
 	if (n == cl->k)
 		return GV_OK;
 	GV_TRY(gv_card_alloc(&d_kept, (int64_t) n * dims));
-	error = cudaMemcpyAsync(cl->d_keys[0], kept, n * sizeof(uint32_t),
-							cudaMemcpyHostToDevice, cl->stream);
-	if (error == cudaSuccess)
-	{
-		GV_LAUNCH(gather_kernel, n, MOVE_THREADS, 0, cl->stream,
-				  cl->d_centroids, cl->d_keys[0], dims, d_kept);
-		error = cudaGetLastError();
-	}
-	if (error == cudaSuccess)
-		error = cudaMemcpyAsync(cl->d_centroids, d_kept,
-								(size_t) n * dims * sizeof(float),
-								cudaMemcpyDeviceToDevice, cl->stream);
-	if (error == cudaSuccess)
-		error = cudaStreamSynchronize(cl->stream);
+	status = gv_cuda_status(cudaMemcpyAsync(cl->d_keys[0], kept,
+											n * sizeof(uint32_t),
+											cudaMemcpyHostToDevice,
+											cl->stream));
+	if (status == GV_OK)
+		status = gv_gpu_gather(cl->d_centroids, cl->d_keys[0], n, dims, d_kept,
+							   cl->stream);
+	if (status == GV_OK)
+		status = gv_cuda_status(cudaMemcpyAsync(cl->d_centroids, d_kept,
+												(size_t) n * dims *
+												sizeof(float),
+												cudaMemcpyDeviceToDevice,
+												cl->stream));
+	if (status == GV_OK)
+		status = gv_cuda_status(cudaStreamSynchronize(cl->stream));
 	(void) cudaFree(d_kept);
-	return gv_cuda_status(error);
+	return status;
 }
 
 static GvStatus
-run(Clusters *cl, int32_t *found)
+run(Clusters *cl)
 {
 	uint64_t	seed = cl->spec->seed;
 	bool		changed = true;
@@ -353,22 +417,28 @@ run(Clusters *cl, int32_t *found)
 		GV_TRY(move_centroids(cl));
 		GV_TRY(mend(cl, ++seed, &changed));
 	}
-	for (int pass = 0;; pass++)
+	GV_TRY(assign_rows(cl));
+	for (int pass = 0; pass < LAST_PASSES; pass++)
 	{
-		GV_TRY(assign_rows(cl));
-		if (pass == LAST_PASSES)
-			break;
 		GV_TRY(mend(cl, ++seed, &changed));
 		if (!changed)
 			break;
+		GV_TRY(follow_mending(cl));
 	}
-	return drop_empty(cl, found);
+	return drop_empty(cl);
+}
+
+/* See gv_build.h. */
+extern "C" void
+gv_gpu_kmeans_follows(bool yes)
+{
+	follows = yes;
 }
 
 /* See gv_build.h. */
 GvStatus
 gv_gpu_kmeans(const GvKmeans *spec, const float *d_x, float *d_centroids,
-			  int32_t *found, GvFinder *finder, const GvStop *stop)
+			  GvKmeansFound *found, GvFinder *finder, const GvStop *stop)
 {
 	Clusters	cl = {};
 	GvStatus	status;
@@ -380,7 +450,9 @@ gv_gpu_kmeans(const GvKmeans *spec, const float *d_x, float *d_centroids,
 	cl.finder = finder;
 	cl.stop = stop;
 	cl.stream = finder->searcher.stream;
-	status = run(&cl, found);
+	memset(found, 0, sizeof(*found));
+	cl.found = found;
+	status = run(&cl);
 	give_memory(&cl);
 	return status;
 }

@@ -200,6 +200,14 @@ gv_gpu_bytes(const GvMirror *mirror)
 		 mirror->table_bytes : 0);
 }
 
+/* To grow means to wait, so large mirrors begin with all that they may have. */
+static size_t
+first_staging(const GvMirrorSpec *spec)
+{
+	return gv_gpu_size(spec) >= 8 * (int64_t) MOST_STAGING ? MOST_STAGING :
+		LEAST_STAGING;
+}
+
 /* Room for `bytes` on their way; waits when there is none. */
 GvStatus
 gv_staging_take(GvMirror *mirror, size_t bytes, size_t *offset)
@@ -208,14 +216,13 @@ gv_staging_take(GvMirror *mirror, size_t bytes, size_t *offset)
 
 	if (staging->used + bytes > staging->bytes)
 	{
-		size_t		wanted = staging->bytes * 2;
+		size_t		wanted = staging->bytes > 0 ? staging->bytes * 2 :
+			first_staging(&mirror->spec);
 
 		GV_CUDA_TRY(cudaStreamSynchronize(mirror->stream));
 		staging->used = 0;
 		if (wanted > MOST_STAGING)
 			wanted = MOST_STAGING;
-		if (wanted < LEAST_STAGING)
-			wanted = LEAST_STAGING;
 		if (wanted < bytes)
 			wanted = bytes;
 		if (wanted > staging->bytes)

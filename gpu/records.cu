@@ -21,6 +21,13 @@ struct GvTable
 	uint8_t    *noted[GV_TABLE_PAGES];	/* what is in it */
 };
 
+/* A page whose records the card has no room for yet. */
+struct GvNewPage
+{
+	uint8_t   **d_place;		/* in its table */
+	uint8_t    *d_records;
+};
+
 static int64_t
 page_bytes(const GvMirrorSpec *spec)
 {
@@ -120,23 +127,19 @@ need_table(GvMirror *mirror, uint16_t word)
 	return put_pointer(mirror, mirror->d_tables + word, table->d_pages);
 }
 
-/* A page's records, all of them none, entered into its table. */
-static GvStatus
-need_page(GvMirror *mirror, const uint16_t *address)
+/*
+ * Clear pages, a block each, and enter them into their tables.  A page is new:
+ * nothing but the copies of this mirror's stream knows it.
+ */
+static __global__ void __launch_bounds__(THREADS)
+enter_kernel(const GvNewPage *pages, int64_t page_bytes)
 {
-	GvTable    *table;
-	uint8_t    *d_records;
-	uint32_t	capacity;
+	GvNewPage	page = pages[blockIdx.x];
 
-	GV_TRY(need_table(mirror, address[0]));
-	table = mirror->tables[address[0]];
-	if (table->noted[address[1]] != NULL)
-		return GV_OK;
-	GV_TRY(gv_pool_take(mirror->record_pool, 1, &d_records, &capacity));
-	table->noted[address[1]] = d_records;
-	GV_CUDA_TRY(cudaMemsetAsync(d_records, 0, page_bytes(&mirror->spec),
-								mirror->stream));
-	return put_pointer(mirror, table->d_pages + address[1], d_records);
+	for (int64_t i = threadIdx.x; i < page_bytes / 16; i += THREADS)
+		((uint4 *) page.d_records)[i] = make_uint4(0, 0, 0, 0);
+	if (threadIdx.x == 0)
+		*page.d_place = page.d_records;
 }
 
 /* Items [n], `stride` apart, to their places; a warp each. */
@@ -162,25 +165,110 @@ record_kernel(GvCardModel card, int n, const uint8_t *items, int stride)
 		record[sizeof(GvCardRecord) + d] = item->codes[d];
 }
 
-/* Put items in, up to the first failure. */
+/* Do the records of two items lie on one page? */
+static bool
+same_page(const GvRefineItem *a, const GvRefineItem *b)
+{
+	return a->address[0] == b->address[0] && a->address[1] == b->address[1];
+}
+
+/* See to the tables of all items; *npages: on how many pages they are. */
+static GvStatus
+need_tables(GvMirror *mirror, const GvRefineItem *items, int32_t n,
+			int32_t *npages)
+{
+	int32_t		dims = mirror->spec.dims;
+	const GvRefineItem *last = NULL;
+
+	*npages = 0;
+	for (int32_t i = 0; i < n; i++)
+	{
+		const GvRefineItem *item = gv_refine_item(items, dims, i);
+
+		if (last != NULL && same_page(item, last))
+			continue;
+		last = item;
+		++*npages;
+		GV_TRY(need_table(mirror, item->address[0]));
+	}
+	return GV_OK;
+}
+
+/*
+ * Room for the pages of all items that have none; they are noted, and have to
+ * be entered even when there is not room for all.
+ */
+static GvStatus
+take_pages(GvMirror *mirror, const GvRefineItem *items, int32_t n,
+		   GvNewPage *pages, int32_t *nnew)
+{
+	GvStatus	status = GV_OK;
+
+	*nnew = 0;
+	for (int32_t i = 0; i < n && status == GV_OK; i++)
+	{
+		const uint16_t *address = gv_refine_item(items, mirror->spec.dims,
+												 i)->address;
+		GvTable    *table = mirror->tables[address[0]];
+		uint8_t    *d_records;
+		uint32_t	capacity;
+
+		if (table->noted[address[1]] != NULL)
+			continue;
+		status = gv_pool_take(mirror->record_pool, 1, &d_records, &capacity);
+		if (status != GV_OK)
+			break;
+		table->noted[address[1]] = d_records;
+		pages[*nnew].d_place = table->d_pages + address[1];
+		pages[(*nnew)++].d_records = d_records;
+	}
+	return status;
+}
+
+/*
+ * Put items in, up to the first failure.  One copy and two launches, however
+ * many records: a call for each page would take longer than its bytes.
+ */
 static GvStatus
 put_items(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 {
 	size_t		stride = gv_refine_stride(mirror->spec.dims);
+	size_t		bytes = 0;
 	size_t		offset;
+	size_t		items_at;
+	size_t		pages_at;
+	uint8_t    *memory;
+	uint8_t    *d_memory;
+	int32_t		npages;
+	int32_t		nnew;
+	GvStatus	status;
 
-	for (int32_t i = 0; i < n; i++)
-		GV_TRY(need_page(mirror, gv_refine_item(items, mirror->spec.dims,
-												i)->address));
-	GV_TRY(gv_staging_take(mirror, (n * stride + 255) / 256 * 256, &offset));
-	memcpy(mirror->staging.memory + offset, items, n * stride);
-	GV_CUDA_TRY(cudaMemcpyAsync(mirror->staging.d_memory + offset,
-								mirror->staging.memory + offset, n * stride,
+	/* first, because tables are sent by way of the staging memory, too */
+	GV_TRY(need_tables(mirror, items, n, &npages));
+	pages_at = gv_carve(&bytes, npages * sizeof(GvNewPage));
+	items_at = gv_carve(&bytes, n * stride);
+	GV_TRY(gv_staging_take(mirror, bytes, &offset));
+	memory = mirror->staging.memory + offset;
+	d_memory = mirror->staging.d_memory + offset;
+
+	status = take_pages(mirror, items, n, (GvNewPage *) (memory + pages_at),
+						&nnew);
+	if (status == GV_OK)
+		memcpy(memory + items_at, items, n * stride);
+	GV_CUDA_TRY(cudaMemcpyAsync(d_memory, memory,
+								status == GV_OK ? bytes : items_at,
 								cudaMemcpyHostToDevice, mirror->stream));
-	GV_LAUNCH(record_kernel, (n + THREADS / GV_WARP - 1) / (THREADS / GV_WARP),
-			  THREADS, 0, mirror->stream, mirror->card, n,
-			  mirror->staging.d_memory + offset, (int) stride);
-	return gv_cuda_status(cudaGetLastError());
+	if (nnew > 0)
+		GV_LAUNCH(enter_kernel, nnew, THREADS, 0, mirror->stream,
+				  (const GvNewPage *) (d_memory + pages_at),
+				  page_bytes(&mirror->spec));
+	if (status == GV_OK)
+		GV_LAUNCH(record_kernel,
+				  (n + THREADS / GV_WARP - 1) / (THREADS / GV_WARP), THREADS,
+				  0, mirror->stream, mirror->card, n, d_memory + items_at,
+				  (int) stride);
+	GV_CUDA_TRY(cudaGetLastError());
+	return status;
 }
 
 /* See gv_mirror_put_refine. */

@@ -14,7 +14,7 @@
 
 static GvStatus
 run_kmeans(GvBuilder *builder, const float *d_x, int64_t n, int32_t k,
-		   float *d_centroids, int32_t *found, const GvStop *stop)
+		   float *d_centroids, GvKmeansFound *found, const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
 	GvKmeans	kmeans = {spec->dims, n, k, spec->iterations, spec->max_share,
@@ -90,7 +90,7 @@ group(GvBuilder *builder, const GvStop *stop)
 {
 	int64_t		dims = builder->spec.dims;
 	int32_t		nlists = builder->trained.nlists;
-	int32_t		nparents = builder->spec.nparents;
+	GvKmeansFound parents;
 	size_t		values = (size_t) nlists * dims;
 	float	   *lists = (float *) malloc(2 * values * sizeof(float));
 	int32_t    *owners = (int32_t *) malloc(nlists * sizeof(int32_t));
@@ -98,14 +98,14 @@ group(GvBuilder *builder, const GvStop *stop)
 	GvStatus	status = GV_NO_MEMORY;
 
 	if (lists != NULL && owners != NULL)
-		status = gv_card_alloc(&d_parents, nparents * dims);
+		status = gv_card_alloc(&d_parents, builder->spec.nparents * dims);
 	if (status == GV_OK)
-		status = run_kmeans(builder, builder->d_centroids, nlists, nparents,
-							d_parents, &nparents, stop);
+		status = run_kmeans(builder, builder->d_centroids, nlists,
+							builder->spec.nparents, d_parents, &parents, stop);
 	if (status == GV_OK)
-		status = find_owners(builder, d_parents, nparents, owners, stop);
+		status = find_owners(builder, d_parents, parents.k, owners, stop);
 	if (status == GV_OK)
-		status = reorder(builder, d_parents, nparents, owners, lists,
+		status = reorder(builder, d_parents, parents.k, owners, lists,
 						 lists + values);
 	(void) cudaFree(d_parents);
 	free(lists);
@@ -144,16 +144,24 @@ GvStatus
 gv_gpu_train(GvBuilder *builder, const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	int32_t		found;
+	GvTrainTimes *times = &builder->trained.times;
+	double		begun = gv_seconds();
+	GvKmeansFound found;
 
 	GV_TRY(gv_choose_device(builder->spec.device));
 	GV_TRY(run_kmeans(builder, builder->d_sample, builder->nsample,
 					  spec->nlists, builder->d_centroids, &found, stop));
-	builder->trained.nlists = found;
+	times->lists = gv_lap(&begun);
+	times->splits = found.split_s;
+	times->passes = found.passes;
+	builder->trained.nlists = found.k;
 	builder->trained.nparents = 1;
-	builder->starts[1] = found;
+	builder->starts[1] = found.k;
 	if (spec->nparents > 1)
 		GV_TRY(group(builder, stop));
-	GV_TRY(gv_targets_set(&builder->lists, builder->d_centroids, found));
-	return train_codebooks(builder, stop);
+	times->parents = gv_lap(&begun);
+	GV_TRY(gv_targets_set(&builder->lists, builder->d_centroids, found.k));
+	GV_TRY(train_codebooks(builder, stop));
+	times->codebooks = gv_lap(&begun);
+	return GV_OK;
 }

@@ -234,6 +234,9 @@ extern void IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 
 /* ivfpqcoarse.c */
 extern int	IvfpqListsToCompare(const IvfpqMetaData *meta, int probes);
+extern void IvfpqSortParents(Relation index, const IvfpqModel *model,
+							 const GvModel *gv, const float *vector,
+							 GvTopK *parents);
 extern void IvfpqNearestLists(Relation index, const IvfpqModel *model,
 							  GvMetric metric, const float *vector,
 							  GvTopK *lists);

@@ -19,9 +19,10 @@
 #include "miscadmin.h"
 #include "utils/backend_progress.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "am/ivfpq.h"
-#include "am/ivfpqtidset.h"
+#include "am/ivfpqrows.h"
 #include "am/ivfpqtrial.h"
 
 #define MIN_QUERIES		200
@@ -36,7 +37,7 @@
 #define USUAL_WIDTH		500
 #define MOST_WIDTH		20000
 
-#define MOST_TRIES		64		/* queries that gpuvecd gets at once */
+#define MOST_TRIES		GV_MAX_TRIES	/* queries that gpuvecd gets at once */
 
 /* Nanoseconds of one core, for weighing probes against candidates. */
 #define LOOKUP_NS		0.4		/* a sub-quantizer of a copy */
@@ -45,26 +46,14 @@
 #define RECORD_NS		1000.0	/* a refine record instead */
 #define RECORD_DIMENSION_NS	0.7
 
-/* Share of the true neighbours that a search through parents may lose. */
-#define MOST_LOSS		0.001
-#define SHARE_QUERIES	128
-#define MIN_LISTS_FOR_PARENTS	512
-
 static const int depths[IVFPQ_DEPTHS] = {IVFPQ_FIRST_ROWS, IVFPQ_DEEP_ROWS};
 static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
-
-/* A true neighbour of the query at hand. */
-typedef struct Neighbour
-{
-	uint64		id;
-	int			place;			/* 0 = the nearest */
-} Neighbour;
 
 /* What is to be found for a query. */
 typedef struct Truth
 {
 	int			nneighbours;
-	Neighbour	neighbours[IVFPQ_DEEP_ROWS];	/* by id */
+	uint64		neighbours[IVFPQ_DEEP_ROWS];	/* ids, the nearest first */
 } Truth;
 
 typedef struct Ladder
@@ -79,6 +68,7 @@ typedef struct Ladder
 
 	Truth	   *truth;			/* of the query at hand */
 	GvTopK		sorted;			/* copy of the candidates */
+	IvfpqRows	rows;			/* of the answer at hand */
 
 	/* recall at each depth, step and width, summed over queries */
 	int			nqueries;
@@ -140,16 +130,7 @@ IvfpqCalibrationTake(IvfpqCalibration *calibration,
 					 neighbours[i].score, ids[neighbours[i].row]);
 }
 
-static int
-compare_neighbours(const void *a, const void *b)
-{
-	uint64		x = ((const Neighbour *) a)->id;
-	uint64		y = ((const Neighbour *) b)->id;
-
-	return (x > y) - (x < y);
-}
-
-/* The neighbours of query q, by id. */
+/* The neighbours of query q. */
 static void
 find_truth(IvfpqCalibration *calibration, int q, Truth *truth)
 {
@@ -159,16 +140,8 @@ find_truth(IvfpqCalibration *calibration, int q, Truth *truth)
 	truth->nneighbours = 0;
 	for (int i = 0; i < top->count && truth->nneighbours < IVFPQ_DEEP_ROWS;
 		 i++)
-	{
-		Neighbour  *neighbour = &truth->neighbours[truth->nneighbours];
-
-		if (top->ids[i] == calibration->ids[q])
-			continue;
-		neighbour->id = top->ids[i];
-		neighbour->place = truth->nneighbours++;
-	}
-	qsort(truth->neighbours, truth->nneighbours, sizeof(Neighbour),
-		  compare_neighbours);
+		if (top->ids[i] != calibration->ids[q])
+			truth->neighbours[truth->nneighbours++] = top->ids[i];
 }
 
 /* Take up query q. */
@@ -193,31 +166,27 @@ static void
 count_ranks(Ladder *ladder, const Truth *truth, const uint64 *ids, int n,
 			uint64 own, int counts[IVFPQ_DEPTHS][MAX_WIDTHS])
 {
-	tidset_hash *seen = tidset_create(ladder->tmp, 2 * n + 16, NULL);
 	int			width = 0;
 	int			rank = 0;
+	int			place;
 
 	memset(counts, 0, sizeof(int) * IVFPQ_DEPTHS * MAX_WIDTHS);
+	IvfpqRowsForget(&ladder->rows);
+	(void) IvfpqRowsMeet(&ladder->rows, own, &place);
+	for (int i = 0; i < truth->nneighbours; i++)
+		IvfpqRowsExpect(&ladder->rows, truth->neighbours[i], i);
 	for (int i = 0; i < n; i++)
 	{
-		Neighbour	key = {ids[i], 0};
-		const Neighbour *neighbour;
-		bool		found;
-
-		tidset_insert(seen, key.id, &found);
-		if (found || key.id == own)
+		if (!IvfpqRowsMeet(&ladder->rows, ids[i], &place))
 			continue;
 		while (width < ladder->nwidths && rank >= ladder->widths[width])
 			width++;
 		if (width == ladder->nwidths)
 			break;
 		rank++;
-		neighbour = bsearch(&key, truth->neighbours, truth->nneighbours,
-							sizeof(Neighbour), compare_neighbours);
-		for (int d = 0; neighbour && d < IVFPQ_DEPTHS; d++)
-			counts[d][width] += neighbour->place < depths[d];
+		for (int d = 0; place >= 0 && d < IVFPQ_DEPTHS; d++)
+			counts[d][width] += place < depths[d];
 	}
-	tidset_destroy(seen);
 }
 
 /* Add up what a query found at a step among candidates [n], best first. */
@@ -382,6 +351,8 @@ lay_ladder(Ladder *ladder, int most, int most_width)
 	IvfpqTopKResize(&ladder->search.candidates,
 					(most_width + 1) * meta->copies);
 	IvfpqTopKResize(&ladder->sorted, (most_width + 1) * meta->copies);
+	IvfpqRowsResize(&ladder->rows, (most_width + 1) * meta->copies +
+					IVFPQ_DEEP_ROWS);
 }
 
 /* The lower end of the recall's interval at a step and width. */
@@ -480,45 +451,6 @@ find_targets(const Ladder *ladder, double rows, IvfpqMetaData *meta)
 	return all;
 }
 
-/* True neighbours of all queries found at the usual effort. */
-static int64
-count_found(Ladder *ladder, double share)
-{
-	IvfpqMetaData *meta = (IvfpqMetaData *) &ladder->search.model->meta;
-	int			n = Min(ladder->calibration->nqueries, SHARE_QUERIES);
-
-	meta->coarse_share = share;
-	ladder->nsteps = 1;
-	ladder->probes[0] = IvfpqFormulaProbes(meta);
-	clear_sums(ladder);
-	for (int q = 0; q < n; q++)
-		climb(ladder, q);
-	return rint(ladder->sum[0][0][ladder->nwidths - 1] * depths[0]);
-}
-
-/*
- * The least share of the lists to compare with a query that finds what
- * comparing all of them does.
- */
-static double
-find_share(Ladder *ladder)
-{
-	const IvfpqMetaData *meta = &ladder->search.model->meta;
-	double		share = 0.25;
-	int64		needed;
-
-	if (meta->nparents == 1 || meta->nlists < MIN_LISTS_FOR_PARENTS)
-		return 1;
-	needed = ceil(count_found(ladder, 1.0) * (1 - MOST_LOSS));
-	if (count_found(ladder, share) >= needed)
-	{
-		while (share > 0.05 && count_found(ladder, share / 2) >= needed)
-			share /= 2;
-		return share;
-	}
-	return count_found(ladder, 0.5) >= needed ? 0.5 : 1.0;
-}
-
 /*
  * Find what each target takes on an index whose pages are all written,
  * though the metapage may not show them yet; into *meta, which describes
@@ -534,6 +466,8 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 	double		rows = (double) meta->rows_at_calibration;
 	int			probes = Min(2.5 * IvfpqFormulaProbes(meta), meta->nlists);
 	int			width = Max(USUAL_WIDTH, 4 * IvfpqFormulaCandidates(meta));
+	TimestampTz begun = GetCurrentTimestamp();
+	TimestampTz shared;
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CALIBRATING);
@@ -543,8 +477,8 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 										"gpuivfpq calibration query",
 										ALLOCSET_DEFAULT_SIZES);
 	IvfpqSearchInit(&ladder->search, index, model);
-	lay_ladder(ladder, probes, width);
-	meta->coarse_share = find_share(ladder);
+	meta->coarse_share = IvfpqShareFind(calibration, index, model);
+	shared = GetCurrentTimestamp();
 	model->meta.coarse_share = meta->coarse_share;
 	meta->calibration_queries = calibration->nqueries;
 
@@ -561,6 +495,8 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 	}
 	MemoryContextDelete(ladder->tmp);
 	ereport(DEBUG1,
-			(errmsg_internal("gpuivfpq calibrated with %d queries, searches compare %g of the lists",
-							 calibration->nqueries, meta->coarse_share)));
+			(errmsg_internal("gpuivfpq calibrated with %d queries in %.0f ms, searches compare %g of the lists, which took %.0f ms of them to find",
+							 calibration->nqueries,
+							 (GetCurrentTimestamp() - begun) / 1000.0,
+							 meta->coarse_share, (shared - begun) / 1000.0)));
 }

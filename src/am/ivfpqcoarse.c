@@ -58,9 +58,9 @@ compare_lists(Relation index, const IvfpqModel *model, const GvModel *gv,
 }
 
 /* All parents, nearest first; memory from the current context. */
-static void
-sort_parents(Relation index, const IvfpqModel *model, const GvModel *gv,
-			 const float *vector, GvTopK *parents)
+void
+IvfpqSortParents(Relation index, const IvfpqModel *model, const GvModel *gv,
+				 const float *vector, GvTopK *parents)
 {
 	const IvfpqMetaData *meta = &model->meta;
 	IvfpqArrayReader reader;
@@ -104,7 +104,7 @@ IvfpqNearestLists(Relation index, const IvfpqModel *model, GvMetric metric,
 		compare_lists(index, model, &gv, vector, 0, meta->nlists, lists);
 	else
 	{
-		sort_parents(index, model, &gv, vector, &parents);
+		IvfpqSortParents(index, model, &gv, vector, &parents);
 		for (int i = 0; i < parents.count && seen < wanted; i++)
 		{
 			int			p = (int) parents.ids[i];

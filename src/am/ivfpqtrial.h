@@ -40,4 +40,8 @@ extern bool IvfpqTrialSearch(IvfpqTrial *trial, const float *queries, int n,
 extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 								IvfpqMetaData *meta, IvfpqTrial *trial);
 
+/* ivfpqshare.c */
+extern double IvfpqShareFind(const IvfpqCalibration *calibration,
+							 Relation index, const IvfpqModel *model);
+
 #endif							/* IVFPQTRIAL_H */

@@ -45,6 +45,7 @@ typedef struct Connection
 	GvRole		role;
 	GvWelcome	welcome;
 	bool		busy;			/* in the midst of a message */
+	int			passed_fd;		/* goes along with the next bytes; -1 = none */
 	uint16		asked;			/* what waits for an answer; 0 = nothing */
 	char	   *buffer;			/* [size] a GvMessage and what follows */
 	Size		size;
@@ -55,7 +56,7 @@ typedef struct Connection
 	IvfpqServed held;			/* why */
 } Connection;
 
-static Connection connection = {.sock = PGINVALID_SOCKET};
+static Connection connection = {.sock = PGINVALID_SOCKET,.passed_fd = -1};
 
 /* Microseconds. */
 int64
@@ -88,6 +89,7 @@ IvfpqDisconnect(void)
 	}
 	connection.sock = PGINVALID_SOCKET;
 	connection.busy = false;
+	connection.passed_fd = -1;
 	connection.asked = 0;
 }
 
@@ -183,6 +185,33 @@ make_room(Size size)
 	return true;
 }
 
+/* As sendmsg; the descriptor that is to go along does. */
+static ssize_t
+send_message(struct msghdr *message)
+{
+	union
+	{
+		struct cmsghdr head;
+		char		bytes[CMSG_SPACE(sizeof(int))];
+	}			control;
+	ssize_t		sent;
+
+	if (connection.passed_fd >= 0)
+	{
+		memset(&control, 0, sizeof(control));
+		control.head.cmsg_level = SOL_SOCKET;
+		control.head.cmsg_type = SCM_RIGHTS;
+		control.head.cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(&control.head), &connection.passed_fd, sizeof(int));
+		message->msg_control = control.bytes;
+		message->msg_controllen = sizeof(control.bytes);
+	}
+	sent = sendmsg(connection.sock, message, MSG_NOSIGNAL);
+	if (sent > 0)
+		connection.passed_fd = -1;
+	return sent;
+}
+
 /* Send everything; header and parts are ours to change. */
 static IvfpqServed
 send_parts(struct iovec *parts, int nparts, int64 deadline, IvfpqReply *reply)
@@ -190,7 +219,7 @@ send_parts(struct iovec *parts, int nparts, int64 deadline, IvfpqReply *reply)
 	while (nparts > 0)
 	{
 		struct msghdr message = {.msg_iov = parts,.msg_iovlen = nparts};
-		ssize_t		sent = sendmsg(connection.sock, &message, MSG_NOSIGNAL);
+		ssize_t		sent = send_message(&message);
 
 		if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 		{
@@ -500,4 +529,21 @@ IvfpqExchange(GvRole role, GvMessageType type, const struct iovec *parts,
 	if (served != IVFPQ_SERVED)
 		return served;
 	return IvfpqReceive(max_length, deadline, reply);
+}
+
+/* Send a request, and a file descriptor with it; receive an answer of nothing. */
+IvfpqServed
+IvfpqPass(GvRole role, GvMessageType type, const void *request, Size bytes,
+		  int fd, int64 deadline, IvfpqReply *reply)
+{
+	struct iovec part = {(void *) request, bytes};
+	IvfpqServed served;
+
+	memset(reply, 0, sizeof(*reply));
+	reply->reason = "";
+	served = be_connected(role, deadline, reply);
+	if (served != IVFPQ_SERVED)
+		return served;
+	connection.passed_fd = fd;
+	return IvfpqExchange(role, type, &part, 1, 0, deadline, reply);
 }

@@ -34,6 +34,9 @@ extern pgsocket IvfpqOpenSocket(const char **reason);
 extern IvfpqServed IvfpqSend(GvRole role, GvMessageType type,
 							 const struct iovec *parts, int nparts,
 							 int64 deadline, IvfpqReply *reply);
+extern IvfpqServed IvfpqPass(GvRole role, GvMessageType type,
+							 const void *request, Size bytes, int fd,
+							 int64 deadline, IvfpqReply *reply);
 extern IvfpqServed IvfpqReceive(uint32 max_length, int64 deadline,
 								IvfpqReply *reply);
 extern IvfpqServed IvfpqExchange(GvRole role, GvMessageType type,

@@ -20,8 +20,8 @@
 /* Lists whose states are asked for together. */
 #define STATES_RANGE		65536
 
-/* Bytes of a message, if maintenance_work_mem allows that. */
-#define MESSAGE_BYTES		(8 * 1024 * 1024)
+/* Bytes of a message, if maintenance_work_mem allows for two. */
+#define MESSAGE_BYTES		(4 * 1024 * 1024)
 
 /* What became of a request, as a result of the load. */
 static IvfpqLoadResult
@@ -56,7 +56,11 @@ await_answer(IvfpqLoad *load)
 	return judge(load, served, &reply);
 }
 
-/* Send a request whose answer says nothing but that it is done. */
+/*
+ * Send a request whose answer says nothing but that it is done.  What is in
+ * load->message goes without being copied, and load->message is another's
+ * place then.
+ */
 IvfpqLoadResult
 IvfpqLoadSend(IvfpqLoad *load, GvMessageType type, const void *request,
 			  Size request_bytes, const void *values, Size bytes)
@@ -65,12 +69,21 @@ IvfpqLoadSend(IvfpqLoad *load, GvMessageType type, const void *request,
 		{(void *) request, request_bytes}, {(void *) values, bytes}
 	};
 	IvfpqLoadResult result = await_answer(load);
+	int			nparts = bytes > 0 ? 2 : 1;
+	GvHereRequest here;
 	IvfpqReply	reply;
 	IvfpqServed served;
 
 	if (result != IVFPQ_LOAD_DONE)
 		return result;
-	served = IvfpqSend(GV_ROLE_LOADER, type, parts, bytes > 0 ? 2 : 1,
+	if (IvfpqSlotsHand(load, type, request, request_bytes, values, bytes,
+					   &here))
+	{
+		type = GV_MSG_HERE;
+		parts[0] = (struct iovec) {&here, sizeof(here)};
+		nparts = 1;
+	}
+	served = IvfpqSend(GV_ROLE_LOADER, type, parts, nparts,
 					   IvfpqNow() + MESSAGE_US, &reply);
 	load->awaiting = served == IVFPQ_SERVED;
 	return judge(load, served, &reply);
@@ -99,7 +112,6 @@ send_pieces(IvfpqLoad *load)
 static IvfpqLoadResult
 send_array(IvfpqLoad *load, GvArray array, BlockNumber first, int64 count)
 {
-	float	   *values = (float *) load->message;
 	int64		slice = load->room / sizeof(float);
 
 	for (int64 done = 0; done < count; done += slice)
@@ -107,6 +119,7 @@ send_array(IvfpqLoad *load, GvArray array, BlockNumber first, int64 count)
 		GvArrayRequest request = {load->key, array, 0, done,
 		Min(slice, count - done)};
 		IvfpqLoadResult result = IvfpqLoadLock(load);
+		float	   *values = (float *) load->message;
 		IvfpqArrayReader reader;
 		int64		filled = 0;
 
@@ -383,8 +396,7 @@ prepare(IvfpqLoad *load, bool whole)
 	IvfpqListReaderInit(&load->reader, load->index, &load->meta,
 						load->strategy);
 	load->code_bytes = load->reader.layout.code_bytes;
-	load->room = Min(MESSAGE_BYTES, (Size) maintenance_work_mem * 1024);
-	load->message = palloc(load->room);
+	load->room = Min(MESSAGE_BYTES, (Size) maintenance_work_mem * 1024 / 2);
 	MemoryContextSwitchTo(old);
 	if (whole)
 		load->expected = count_copies(load);
@@ -400,8 +412,14 @@ IvfpqLoadResult
 IvfpqLoadMirror(IvfpqLoad *load, bool whole)
 {
 	IvfpqLoadResult result = prepare(load, whole);
+	IvfpqReply	reply = {.reason = ""};
 	bool		exists = true;
 
+	/* what a mirror lacks is less than it takes to make such memory */
+	if (result == IVFPQ_LOAD_DONE)
+		result = judge(load, IvfpqSlotsOpen(load, whole,
+											IvfpqNow() + MESSAGE_US, &reply),
+					   &reply);
 	if (result == IVFPQ_LOAD_DONE && whole)
 		result = drop_older(load);
 	if (result == IVFPQ_LOAD_DONE && whole)

@@ -46,7 +46,9 @@ typedef struct IvfpqLoad
 	/* GvListsRequest and pieces, or values of an array */
 	Size		room;			/* bytes of a message: what is copied under
 								 * one lock */
-	char	   *message;		/* [room] */
+	char	   *message;		/* [room] in the slot at hand */
+	char	   *slots;			/* memory that gpuvecd shares; NULL: none */
+	int			slot;			/* at hand, 0 or 1 */
 	Size		used;
 	int			npieces;
 
@@ -68,6 +70,15 @@ extern IvfpqLoadResult IvfpqLoadSend(IvfpqLoad *load, GvMessageType type,
 extern bool IvfpqDatabaseIsFree(void);
 extern IvfpqLoadResult IvfpqLoadLock(IvfpqLoad *load);
 extern void IvfpqLoadUnlock(IvfpqLoad *load);
+
+/* ivfpqslots.c */
+extern IvfpqServed IvfpqSlotsOpen(IvfpqLoad *load, bool share,
+								  int64 deadline, IvfpqReply *reply);
+extern void IvfpqSlotsClose(IvfpqLoad *load);
+extern bool IvfpqSlotsHand(IvfpqLoad *load, GvMessageType type,
+						   const void *request, Size request_bytes,
+						   const void *values, Size bytes,
+						   GvHereRequest *here);
 
 /* ivfpqpiece.c */
 typedef enum IvfpqPieceResult

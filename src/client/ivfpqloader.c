@@ -149,6 +149,7 @@ serve(const IvfpqWanted *wanted)
 						   "gpuvec: catching up with an index");
 	SetCurrentStatementStartTimestamp();
 	result = load_safely(&load, whole);
+	IvfpqSlotsClose(&load);
 	report(&load, result, IvfpqNow() - begun);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	MemoryContextSwitchTo(TopMemoryContext);

@@ -358,6 +358,8 @@ static GvStatus
 cpu_train(GvBuilder *builder, GvTrained *trained, const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
+	GvTrainTimes *times = &builder->trained.times;
+	double		begun = gv_seconds();
 	int32_t		found;
 	GvStatus	status;
 
@@ -366,6 +368,7 @@ cpu_train(GvBuilder *builder, GvTrained *trained, const GvStop *stop)
 		return GV_INVALID;
 	status = cluster(builder, builder->sample, builder->nsample,
 					 spec->nlists, builder->centroids, &found, stop);
+	times->lists = gv_lap(&begun);
 	if (status == GV_OK)
 	{
 		builder->trained.nlists = found;
@@ -376,8 +379,10 @@ cpu_train(GvBuilder *builder, GvTrained *trained, const GvStop *stop)
 		if (spec->nparents > 1)
 			status = group(builder, stop);
 	}
+	times->parents = gv_lap(&begun);
 	if (status == GV_OK)
 		status = train_codebooks(builder, stop);
+	times->codebooks = gv_lap(&begun);
 	if (status != GV_OK)
 		builder->trained.nlists = 0;
 	*trained = builder->trained;

@@ -27,6 +27,7 @@
 #define GV_BUILDER_H
 
 #include <string.h>
+#include <time.h>
 
 #include "engine/gv_mirror.h"
 
@@ -68,11 +69,44 @@ typedef enum GvRows
 	GV_QUERIES
 } GvRows;
 
+/* Where the time of training went, in seconds. */
+typedef struct GvTrainTimes
+{
+	double		lists;			/* k-means of the sample */
+	double		splits;			/* of that, dividing clusters that are too big;
+								 * 0 where nobody has measured it */
+	int32_t		passes;			/* over the whole sample; likewise */
+	double		parents;
+	double		codebooks;
+} GvTrainTimes;
+
+/* A clock that only goes on. */
+static inline double
+gv_seconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double) now.tv_sec + (double) now.tv_nsec / 1e9;
+}
+
+/* Seconds since *begun, which becomes now. */
+static inline double
+gv_lap(double *begun)
+{
+	double		now = gv_seconds();
+	double		lap = now - *begun;
+
+	*begun = now;
+	return lap;
+}
+
 /* What training made of what was wanted. */
 typedef struct GvTrained
 {
 	int32_t		nlists;
 	int32_t		nparents;
+	GvTrainTimes times;
 } GvTrained;
 
 /* A row that is among the nearest to a query of all rows encoded so far. */

@@ -106,6 +106,7 @@ IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
 	ItemPointerData *tids = (ItemPointerData *) parts[0];
 	float4	   *t = (float4 *) (tids + IVFPQ_BLOCK_COPIES);
 	ItemPointerData *refine = (ItemPointerData *) (t + IVFPQ_BLOCK_COPIES);
+	int			at = layout->codes + i;
 
 	header->second &= ~(1U << i);
 	if (copy->second)
@@ -114,12 +115,12 @@ IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
 	t[i] = copy->t;
 	if (layout->refine)
 		refine[i] = copy->refine;
-	for (int p = 0; p < layout->code_bytes; p++)
+	/* not by division: it is done for every byte of an index */
+	for (int p = 0; p < layout->code_bytes; p++, at += IVFPQ_BLOCK_COPIES)
 	{
-		int			at = layout->codes + p * IVFPQ_BLOCK_COPIES + i;
-
-		parts[at / layout->part_bytes][at % layout->part_bytes] =
-			(char) copy->code[p];
+		for (; at >= layout->part_bytes; at -= layout->part_bytes)
+			parts++;
+		(*parts)[at] = (char) copy->code[p];
 	}
 }
 

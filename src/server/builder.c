@@ -19,6 +19,9 @@ typedef struct Building
 	GvConnection *connection;
 	GvBuild    *build;			/* NULL: not begun */
 	bool		joined;			/* it is somebody else's */
+	uint64_t	begun_ns;		/* when the connection was */
+	int64_t		nencoded;		/* rows */
+	uint64_t	spent_ns[GV_MSG_OK];	/* on messages of each type */
 } Building;
 
 /* GvStop: nobody waits for the result any more. */
@@ -202,12 +205,36 @@ put_rows(Building *building)
 	build->nrows[request->kind] += request->n;
 }
 
+static double
+seconds_spent(const Building *building, GvMessageType type)
+{
+	return (double) building->spent_ns[type] / 1e9;
+}
+
+/* For who asks where the time of a build goes. */
+static void
+log_training(const Building *building, uint64_t came_ns)
+{
+	const GvBuild *build = building->build;
+	const GvTrainTimes *times = &build->trained.times;
+
+	gv_log("DEBUG", "trained %d lists on %lld rows of %d dimensions: "
+		   "rows came in %.2f s, %.2f of them spent on taking them in; "
+		   "lists %.2f s in %d passes, of it splits %.2f; parents %.2f; "
+		   "codebooks %.2f", build->trained.nlists,
+		   (long long) build->nrows[GV_SAMPLE], build->spec.dims,
+		   (double) (came_ns - building->begun_ns) / 1e9,
+		   seconds_spent(building, GV_MSG_ROWS), times->lists, times->passes,
+		   times->splits, times->parents, times->codebooks);
+}
+
 /* See GV_MSG_TRAIN. */
 static void
 train(Building *building)
 {
 	GvBuild    *build = building->build;
 	GvStop		stop = stop_of(building);
+	uint64_t	came_ns = gv_now_ns();
 	GvTrainReply *reply;
 	GvStatus	status;
 
@@ -223,6 +250,7 @@ train(Building *building)
 		return;
 	}
 	build->is_trained = true;
+	log_training(building, came_ns);
 	reply = gv_reply(building->connection, sizeof(*reply));
 	if (reply == NULL)
 		return;
@@ -293,6 +321,7 @@ give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
 		conclude(building, status);
 		return;
 	}
+	building->nencoded += n;
 	reply->n = n;
 	reply->nneighbours = encoded.nneighbours;
 	gv_encoded_open(spec, reply + 1, n, encoded.nneighbours, &moved);
@@ -430,6 +459,20 @@ answer(Building *building)
 	}
 }
 
+/* The same of what came after training; waiting for messages is not in it. */
+static void
+log_building(const Building *building)
+{
+	if (building->build != NULL && building->build->is_trained)
+		gv_log("DEBUG", "encoded %lld rows in %.2f s; trial: lists %.2f s, "
+			   "searches %.2f", (long long) building->nencoded,
+			   seconds_spent(building, GV_MSG_ENCODE) +
+			   seconds_spent(building, GV_MSG_SAMPLED),
+			   seconds_spent(building, GV_MSG_TRIAL) +
+			   seconds_spent(building, GV_MSG_PIECES),
+			   seconds_spent(building, GV_MSG_TRY));
+}
+
 /*
  * Serve a builder until its connection ends.  After a refusal it has nothing
  * more to say, and what it sent already is not read.
@@ -437,20 +480,28 @@ answer(Building *building)
 void
 gv_builder_serve(GvConnection *connection)
 {
-	Building	building = {.connection = connection};
+	Building	building = {.connection = connection,.begun_ns = gv_now_ns()};
 	GvReceived	received;
 
 	do
 	{
+		uint64_t	begun;
+
 		received = gv_connection_receive(connection, true);
 		if (received == GV_RECEIVED_END)
 			break;
+		begun = gv_now_ns();
 		if (received == GV_RECEIVED_WHOLE)
+		{
 			answer(&building);
+			building.spent_ns[gv_message(connection)->type] +=
+				gv_now_ns() - begun;
+		}
 		if (((const GvMessage *) connection->out)->type == GV_MSG_REFUSED)
 			connection->ending = true;
 	} while (gv_connection_flush(connection, true) == GV_FLUSHED &&
 			 !connection->ending);
+	log_building(&building);
 	if (building.build != NULL)
 		gv_builds_leave(building.build);
 }

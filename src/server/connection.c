@@ -28,6 +28,7 @@ gv_connection_open(int fd, uint64_t number)
 	connection->fd = fd;
 	connection->number = number;
 	connection->opened_ns = gv_now_ns();
+	connection->passed_fd = -1;
 	connection->in_room = FIRST_ROOM;
 	connection->in = malloc(FIRST_ROOM);
 	connection->out_room = sizeof(GvMessage) + sizeof(GvRefusal);
@@ -46,6 +47,7 @@ void
 gv_connection_close(GvConnection *connection)
 {
 	close(connection->fd);
+	gv_shared_release(connection);
 	free(connection->in);
 	free(connection->out);
 	free(connection);
@@ -164,6 +166,16 @@ bytes_to_read(const GvConnection *connection)
 	return whole - connection->in_used;
 }
 
+static ssize_t
+receive_some(GvConnection *connection, size_t room, bool wait)
+{
+	char	   *end = connection->in + connection->in_used;
+
+	if (connection->role == GV_ROLE_LOADER && wait)
+		return gv_shared_receive(connection, end, room);
+	return recv(connection->fd, end, room, wait ? 0 : MSG_DONTWAIT);
+}
+
 /*
  * Read until a message is whole, or, unless we may wait, until there is
  * nothing to be read.  The last message's answer must have been made.
@@ -176,9 +188,7 @@ gv_connection_receive(GvConnection *connection, bool wait)
 	while (state == GV_RECEIVED_PART)
 	{
 		size_t		room = bytes_to_read(connection);
-		ssize_t		n = recv(connection->fd,
-							 connection->in + connection->in_used, room,
-							 wait ? 0 : MSG_DONTWAIT);
+		ssize_t		n = receive_some(connection, room, wait);
 
 		if (n < 0 && errno == EINTR)
 			continue;
@@ -219,6 +229,7 @@ gv_connection_flush(GvConnection *connection, bool wait)
 		connection->out_sent += (size_t) n;
 		gv_count(sent, n);
 	}
+	connection->place = NULL;
 	connection->in_used = 0;
 	connection->out_used = 0;
 	connection->out_sent = 0;
@@ -231,6 +242,13 @@ gv_connection_flush(GvConnection *connection, bool wait)
 	return GV_FLUSHED;
 }
 
+/* What came through the socket, wherever its message lies. */
+static uint16_t
+asked_type(const GvConnection *connection)
+{
+	return ((const GvMessage *) connection->in)->type;
+}
+
 /* See gv_server.h. */
 void *
 gv_reply(GvConnection *connection, size_t length)
@@ -238,7 +256,7 @@ gv_reply(GvConnection *connection, size_t length)
 	GvMessage	header = {
 		.length = (uint32_t) length,
 		.type = GV_MSG_OK,
-		.request = gv_message(connection)->type
+		.request = asked_type(connection)
 	};
 
 	if (!grow(&connection->out, &connection->out_room, 0,
@@ -272,7 +290,7 @@ gv_refuse(GvConnection *connection, GvRefusalCode code, const char *reason)
 	GvMessage	header = {
 		.length = sizeof(GvRefusal),
 		.type = GV_MSG_REFUSED,
-		.request = gv_message(connection)->type
+		.request = asked_type(connection)
 	};
 	GvRefusal	refusal = {.code = code};
 

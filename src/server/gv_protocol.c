@@ -29,6 +29,8 @@ SIZE_IS(GvListsRequest, 32);
 SIZE_IS(GvPiece, 28);
 SIZE_IS(GvKeyRequest, 24);
 SIZE_IS(GvRangeRequest, 40);
+SIZE_IS(GvMemoryRequest, 8);
+SIZE_IS(GvHereRequest, 8);
 SIZE_IS(GvBuildRequest, 72);
 SIZE_IS(GvBuildReply, 8);
 SIZE_IS(GvJoinRequest, 8);
@@ -98,6 +100,10 @@ gv_length_allowed(uint32_t type, uint32_t length)
 		case GV_MSG_STATES:
 		case GV_MSG_BLOCKS:
 			return length == sizeof(GvRangeRequest);
+		case GV_MSG_MEMORY:
+			return length == sizeof(GvMemoryRequest);
+		case GV_MSG_HERE:
+			return length == sizeof(GvHereRequest);
 		case GV_MSG_BUILD:
 			return length > sizeof(GvBuildRequest) &&
 				length <= sizeof(GvBuildRequest) + 4 * GV_MAX_DIMS;

@@ -45,6 +45,9 @@
 /* The longest message of any kind, header not counted. */
 #define GV_MAX_MESSAGE		(16 * 1024 * 1024)
 
+/* The most memory that a loader may share with gpuvecd. */
+#define GV_MAX_SHARED		(64 * 1024 * 1024)
+
 /* The most that a search may ask for. */
 #define GV_MAX_PROBES		(1 << 18)
 #define GV_MAX_HITS			(1 << 19)
@@ -88,6 +91,12 @@ typedef enum GvMessageType
 	GV_MSG_RECORDS,				/* GvListsRequest with npieces addresses, then
 								 * uint16 [npieces][3]; OK: a GvRefineItem for
 								 * each, see gv_mirror_get_refine */
+	GV_MSG_MEMORY,				/* GvMemoryRequest, and with it the descriptor
+								 * of a memfd whose size is sealed; OK: nothing.
+								 * Of several the last one counts */
+	GV_MSG_HERE,				/* GvHereRequest: an ARRAY, LISTS or REFINE,
+								 * header and all, lies in that memory, where
+								 * it stays until it is answered; OK: nothing */
 
 	GV_MSG_BUILD,				/* GvBuildRequest, float mean [dims]; OK:
 								 * GvBuildReply.  Once a connection */
@@ -280,6 +289,16 @@ typedef struct GvRangeRequest
 								 * this one on; else 0 */
 	int32_t		unused;			/* 0 */
 } GvRangeRequest;
+
+typedef struct GvMemoryRequest
+{
+	uint64_t	bytes;			/* .. GV_MAX_SHARED */
+} GvMemoryRequest;
+
+typedef struct GvHereRequest
+{
+	uint64_t	offset;			/* of the header; a multiple of 8 */
+} GvHereRequest;
 
 /* A GvBuilderSpec on its way. */
 typedef struct GvBuildRequest

@@ -24,6 +24,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "engine/gv_builder.h"
 #include "server/gv_protocol.h"
@@ -83,7 +84,8 @@ extern bool gv_server_failed(void);
 
 /*
  * connection.c: one client.  `in` holds a message, or the beginning of one,
- * `out` an answer that is made or partly sent.
+ * `out` an answer that is made or partly sent.  A loader's message may lie
+ * elsewhere.
  */
 typedef struct GvConnection
 {
@@ -105,6 +107,12 @@ typedef struct GvConnection
 	size_t		out_sent;
 	size_t		out_room;
 	uint64_t	whole_ns;		/* when the request was whole */
+	int			passed_fd;		/* descriptor that came along, or -1 */
+	char	   *shared;			/* [shared_bytes] the loader's memory, or NULL */
+	size_t		shared_bytes;
+	char	   *place;			/* in it: the message at hand, header and all;
+								 * NULL: that is in `in` */
+	GvMessage	here;			/* its header, as it was checked */
 	struct GvConnection *next;	/* the loop's list of its own */
 	struct GvConnection *previous;
 } GvConnection;
@@ -133,14 +141,16 @@ extern bool gv_loop_answer(GvConnection *connection);
 static inline const GvMessage *
 gv_message(const GvConnection *connection)
 {
-	return (const GvMessage *) connection->in;
+	return connection->place != NULL ? &connection->here :
+		(const GvMessage *) connection->in;
 }
 
 /* What follows the message's header. */
 static inline void *
 gv_payload(const GvConnection *connection)
 {
-	return connection->in + sizeof(GvMessage);
+	return (connection->place != NULL ? connection->place : connection->in) +
+		sizeof(GvMessage);
 }
 
 /*
@@ -258,6 +268,13 @@ extern bool gv_turns_searching(void);
 
 /* loader.c: a thread takes a loader's or a builder's connection over. */
 extern bool gv_loader_start(GvConnection *connection);
+
+/* shared.c: memory that a loader shares with us. */
+extern ssize_t gv_shared_receive(GvConnection *connection, void *bytes,
+								 size_t length);
+extern void gv_shared_take(GvConnection *connection);
+extern bool gv_shared_open(GvConnection *connection);
+extern void gv_shared_release(GvConnection *connection);
 
 /* builder.c: what that thread does for a builder. */
 extern void gv_builder_serve(GvConnection *connection);

@@ -89,6 +89,9 @@ search(GvConnection *connection, GvWorker **worker)
 static void
 answer(GvConnection *connection, GvWorker **worker)
 {
+	if (gv_message(connection)->type == GV_MSG_HERE &&
+		!gv_shared_open(connection))
+		return;
 	switch (gv_message(connection)->type)
 	{
 		case GV_MSG_BEGIN:
@@ -117,6 +120,9 @@ answer(GvConnection *connection, GvWorker **worker)
 			break;
 		case GV_MSG_RECORDS:
 			gv_read_records(connection);
+			break;
+		case GV_MSG_MEMORY:
+			gv_shared_take(connection);
 			break;
 		case GV_MSG_DROP:
 			drop(connection);

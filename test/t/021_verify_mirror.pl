@@ -19,7 +19,7 @@ my %TYPE = (HELLO => 1, STATUS => 3, LISTS => 7, STATES => 9, BLOCKS => 10,
 	REFINE => 11, RECORDS => 14);
 my $OK = 64;
 my $MAGIC = 0x43507667;
-my $VERSION = 2;
+my $VERSION = 3;
 my $LOADER = 2;
 my $STATUS_BYTES = 280;
 my $MIRROR_BYTES = 96;

@@ -9,7 +9,7 @@
  */
 #include "engine/gv_mirror.h"
 
-#include "../engine/unit.h"
+#include "../engine/making.h"
 
 long		unit_passed;
 long		unit_failed;
@@ -17,6 +17,7 @@ uint64_t	unit_seed = 1;
 bool		unit_small;
 
 extern void gv_gpu_near_from(int64_t terms);	/* gpu/gv_cuda.h */
+extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/gv_build.h */
 
 /* A look-up table that no block of threads has room for. */
 static void
@@ -76,6 +77,38 @@ test_refused_records(void)
 	free(items);
 }
 
+/* K-means that follows its mendings finds what comparing everything does. */
+static void
+test_following(void)
+{
+	GvBuilderSpec spec = make_spec(GV_L2, 7, 3, 60);
+	float	   *rows = clustered(700, 7, 9, 0.2f);
+	Making		makings[2];
+	int			i;
+
+	spec.max_share = 1.3;		/* few splits are left for the end */
+	for (i = 0; i < 2; i++)
+	{
+		float	   *same = unit_alloc(sizeof(float) * 700 * 7);
+
+		memcpy(same, rows, sizeof(float) * 700 * 7);
+		gv_gpu_kmeans_follows(i == 0);
+		makings[i] = begin_making(spec, same, 700, 700);
+		CHECK(train_making(&makings[i]) == GV_OK, "train");
+		get_model(&makings[i]);
+	}
+	CHECK(makings[0].trained.times.passes < makings[1].trained.times.passes,
+		  "%d and %d passes", makings[0].trained.times.passes,
+		  makings[1].trained.times.passes);
+	CHECK(makings[0].trained.nlists == makings[1].trained.nlists &&
+		  memcmp(makings[0].centroids, makings[1].centroids, sizeof(float) *
+				 7 * makings[0].trained.nlists) == 0, "other centroids");
+	for (i = 0; i < 2; i++)
+		end_making(&makings[i]);
+	unit_free(rows);
+	gv_gpu_kmeans_follows(true);
+}
+
 int
 main(void)
 {
@@ -86,6 +119,7 @@ main(void)
 	unit_seed = 1;				/* models vary in quality with it */
 	gv_gpu_near_from(0);		/* few terms, but by the way of many */
 	test_builder();
+	test_following();
 	printf("card: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;
 }

@@ -30,6 +30,7 @@ main(void)
 	test_rules();
 	test_searches();
 	test_loading();
+	test_shared();
 	test_following();
 	test_budget();
 	test_devices();

@@ -124,6 +124,7 @@ extern void check_trial(int fd, int helper, GvBuilder *own,
 extern void test_rules(void);
 extern void test_searches(void);
 extern void test_loading(void);
+extern void test_shared(void);
 extern void test_following(void);
 extern void test_budget(void);
 extern void test_devices(void);
