@@ -275,22 +275,27 @@ unit_one() {
 # ---- parts with a server
 
 # Installs gpuvec, and pgvector where it is to be had, into a fresh copy of
-# the server of $1; further arguments go to make.
+# the server of $1; further arguments go to make.  SERVER is its name in what
+# is printed, TAG in the names of folders.
 prepare_server() {
-	local config=$1 major
+	local config=$1
 	shift
-	major=$(gv_major "$config")
-	SERVER="PostgreSQL $major"
-	gv_copy_server "$config"
-	if [ ! -d "$GV_TMP/src$major" ]; then
-		gv_copy_source "src$major"
+	TAG=$(gv_major "$config")
+	SERVER="PostgreSQL $TAG"
+	if "$config" --configure | grep -q enable-cassert; then
+		SERVER+=" with assertions"
+		TAG+=assert
 	fi
-	if ! gv_build "src$major" "$@"; then
+	gv_copy_server "$config"
+	SOURCE=$GV_TMP/src$TAG
+	if [ ! -d "$SOURCE" ]; then
+		gv_copy_source "src$TAG"
+	fi
+	if ! gv_build "src$TAG" "$@"; then
 		failed 1 "$SERVER: build"
 		return 1
 	fi
-	gv_own "$GV_TMP/src$major"
-	SOURCE=$GV_TMP/src$major
+	gv_own "$SOURCE"
 	PGVECTOR=
 	if "$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG"; then
 		PGVECTOR=$(sed -n "s/^default_version *= *'\(.*\)'/\1/p" \
@@ -397,7 +402,7 @@ sql_through_gpuvecd() {
 # through gv_as and xargs, so HOME and TMPDIR are private already.
 run_tap_file() {
 	local dir
-	dir=$GV_TMP/tap$TAP_MAJOR/$(basename "$1" .pl)
+	dir=$GV_TMP/tap$TAG/$(basename "$1" .pl)
 	mkdir -p "$dir/tmp_check/log"
 	cd "$SOURCE"
 	export TESTDIR=$dir TESTDATADIR=$dir/tmp_check
@@ -452,18 +457,17 @@ part_tap() {
 	for name in ${TAP:-''}; do
 		files+=("$SOURCE"/test/t/"$name"*.pl)
 	done
-	TAP_MAJOR=$(gv_major "$GV_PG_CONFIG")
-	mkdir "$GV_TMP/tap$TAP_MAJOR"
-	gv_own "$GV_TMP/tap$TAP_MAJOR"
+	mkdir "$GV_TMP/tap$TAG"
+	gv_own "$GV_TMP/tap$TAG"
 	export -f run_tap_file
-	export GV_TMP GV_PGXS SOURCE TAP_MAJOR GPUVEC_TEST_LONG=$LONG
+	export GV_TMP GV_PGXS SOURCE TAG GPUVEC_TEST_LONG=$LONG
 	export PG_REGRESS=$GV_PGXS/test/regress/pg_regress
 	run_tap_files "$(nproc)" "${files[@]}"
 	# with this program of test/gpu/run.sh; these need the card for themselves
 	if [ -n "${GPUVEC_TEST_HOG:-}" ]; then
 		run_tap_files 1 "$SOURCE"/test/gpu/*.pl
 	fi
-	for dir in "$GV_TMP/tap$TAP_MAJOR"/*/; do
+	for dir in "$GV_TMP/tap$TAG"/*/; do
 		count_tap_file "${dir%/}"
 	done
 }
@@ -471,7 +475,7 @@ part_tap() {
 server_parts() {
 	wanted sql || wanted isolation || wanted tap || return 0
 	prepare_server "$1" || return 0
-	part_sql "data$(gv_major "$1")"
+	part_sql "data$TAG"
 	if wanted tap; then
 		part_tap
 	fi
@@ -479,6 +483,7 @@ server_parts() {
 
 # gpuvec with the undefined-behaviour sanitizer, under the SQL tests
 sanitized_server() {
+	wanted sql || wanted isolation || return 0
 	prepare_server "$1" || return 0
 	make -s -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" clean
 	gv_build "$(basename "$SOURCE")" SHLIB_LINK="-lm -lubsan" \

@@ -60,7 +60,7 @@ sub received
 
 sub is_up
 {
-	return wait_until($node, "SELECT state = 'up' FROM gpuvec_stat", 12_000);
+	return wait_until($node, "SELECT state = 'up' FROM gpuvec_stat");
 }
 
 # recall@10 of the index at a fixed effort
