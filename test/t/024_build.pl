@@ -160,9 +160,10 @@ for my $signal ('KILL', 'STOP')
 			"$what: a notice");
 		unlike($err, qr/NOTICE.*NOTICE/s, "$what: one");
 		is_good($what);
-		# whoever searches for it, calibration finds the same
+		# whoever searches for it, calibration finds the same; of many rows
+		# training has a random sample
 		is(calibration(), $calibration, "$what: as calibrated by gpuvecd")
-		  if $step eq '1 build: written';
+		  if $step eq '1 build: written' && !long_test();
 	}
 }
 
