@@ -3,16 +3,18 @@
 #
 # usage: test/run.sh [--long]
 #
-# Parts: include rules, compiler warnings (gcc and clang), unit programs
-# (plain and sanitized; one of them runs gpuvecd), SQL and isolation tests, TAP tests; these last on a
-# private copy of PostgreSQL in a temporary folder, so that no existing cluster
-# or installation is touched.  Ends with one line 'N passed, N failed', and
-# status 0 only if nothing failed.
+# Parts: include rules, compiler warnings (gcc and clang), unit programs (plain
+# and sanitized; one of them runs gpuvecd), SQL and isolation tests, TAP tests;
+# these last on a private copy of PostgreSQL in a temporary folder, so that no
+# existing cluster or installation is touched.  Ends with one line 'N passed, N
+# failed', and status 0 only if nothing failed.
 #
 # --long sets GPUVEC_TEST_LONG=1, which makes unit programs and TAP tests use
-# their full sizes, and adds valgrind, a server with the undefined-behaviour
-# sanitizer, and every other PostgreSQL found under /usr/lib/postgresql or
-# named in PG_CONFIGS.
+# their full sizes (100,000 damaged conversations with gpuvecd, among others),
+# and adds the unit programs under valgrind, the CUDA engine's whole checks on
+# emulated threads, plain and sanitized, a server with the undefined-behaviour
+# sanitizer, and every other PostgreSQL found under /usr/lib/postgresql or, in
+# their place, named in PG_CONFIGS, be it one with assertions.
 #
 # ONLY="part ..." runs just these parts: layers warnings unit sql isolation tap
 # TAP="name ..." runs just these TAP tests, by the beginnings of their names
@@ -408,8 +410,9 @@ run_tap_file() {
 	export TESTDIR=$dir TESTDATADIR=$dir/tmp_check
 	export TESTLOGDIR=$dir/tmp_check/log
 	local began=$SECONDS
-	perl -I "$GV_PGXS/test/perl" -I test/t "$1" >"$dir/out" 2>"$dir/err" \
-		</dev/null || echo "exit $?" >>"$dir/out"
+	# who waits for ever shall not make all others wait
+	timeout --foreground 3600 perl -I "$GV_PGXS/test/perl" -I test/t "$1" \
+		>"$dir/out" 2>"$dir/err" </dev/null || echo "exit $?" >>"$dir/out"
 	echo "$((SECONDS - began)) s" >"$dir/time"
 	# data folders are large: keep the failed ones' logs only
 	find "$dir/tmp_check" -mindepth 1 -maxdepth 1 ! -name log \
@@ -507,8 +510,20 @@ other_servers() {
 	done
 }
 
+# What --long adds to the server of $1.
+more_servers() {
+	local others other
+	wanted sql || wanted isolation || wanted tap || return 0
+	sanitized_server "$1"
+	others=$(other_servers "$1")
+	[ -n "$others" ] || skipped "no other PostgreSQL"
+	for other in $others; do
+		server_parts "$other"
+	done
+}
+
 main() {
-	local config other what=test
+	local config what=test
 	case ${1:-} in
 	'') ;;
 	--long) LONG=1 ;;
@@ -524,12 +539,7 @@ main() {
 	if wanted warnings; then part_warnings; fi
 	if wanted unit; then part_unit; fi
 	server_parts "$config"
-	if [ -n "$LONG" ]; then
-		sanitized_server "$config"
-		for other in $(other_servers "$config"); do
-			server_parts "$other"
-		done
-	fi
+	if [ -n "$LONG" ]; then more_servers "$config"; fi
 	echo "took $SECONDS s"
 	if [ $SKIPPED != 0 ]; then
 		echo "$PASSED passed, $FAILED failed, $SKIPPED skipped"
