@@ -3,16 +3,18 @@
 #
 # usage: test/run.sh [--long]
 #
-# Parts: include rules, compiler warnings (gcc and clang), unit programs
-# (plain and sanitized; one of them runs gpuvecd), SQL and isolation tests, TAP tests; these last on a
-# private copy of PostgreSQL in a temporary folder, so that no existing cluster
-# or installation is touched.  Ends with one line 'N passed, N failed', and
-# status 0 only if nothing failed.
+# Parts: include rules, compiler warnings (gcc and clang), unit programs (plain
+# and sanitized; one of them runs gpuvecd), SQL and isolation tests, TAP tests;
+# these last on a private copy of PostgreSQL in a temporary folder, so that no
+# existing cluster or installation is touched.  Ends with one line 'N passed, N
+# failed', and status 0 only if nothing failed.
 #
 # --long sets GPUVEC_TEST_LONG=1, which makes unit programs and TAP tests use
-# their full sizes, and adds valgrind, a server with the undefined-behaviour
-# sanitizer, and every other PostgreSQL found under /usr/lib/postgresql or
-# named in PG_CONFIGS.
+# their full sizes (100,000 damaged conversations with gpuvecd, among others),
+# and adds the unit programs under valgrind, the CUDA engine's whole checks on
+# emulated threads, plain and sanitized, a server with the undefined-behaviour
+# sanitizer, and every other PostgreSQL found under /usr/lib/postgresql or, in
+# their place, named in PG_CONFIGS, be it one with assertions.
 #
 # ONLY="part ..." runs just these parts: layers warnings unit sql isolation tap
 # TAP="name ..." runs just these TAP tests, by the beginnings of their names
@@ -275,22 +277,27 @@ unit_one() {
 # ---- parts with a server
 
 # Installs gpuvec, and pgvector where it is to be had, into a fresh copy of
-# the server of $1; further arguments go to make.
+# the server of $1; further arguments go to make.  SERVER is its name in what
+# is printed, TAG in the names of folders.
 prepare_server() {
-	local config=$1 major
+	local config=$1
 	shift
-	major=$(gv_major "$config")
-	SERVER="PostgreSQL $major"
-	gv_copy_server "$config"
-	if [ ! -d "$GV_TMP/src$major" ]; then
-		gv_copy_source "src$major"
+	TAG=$(gv_major "$config")
+	SERVER="PostgreSQL $TAG"
+	if "$config" --configure | grep -q enable-cassert; then
+		SERVER+=" with assertions"
+		TAG+=assert
 	fi
-	if ! gv_build "src$major" "$@"; then
+	gv_copy_server "$config"
+	SOURCE=$GV_TMP/src$TAG
+	if [ ! -d "$SOURCE" ]; then
+		gv_copy_source "src$TAG"
+	fi
+	if ! gv_build "src$TAG" "$@"; then
 		failed 1 "$SERVER: build"
 		return 1
 	fi
-	gv_own "$GV_TMP/src$major"
-	SOURCE=$GV_TMP/src$major
+	gv_own "$SOURCE"
 	PGVECTOR=
 	if "$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG"; then
 		PGVECTOR=$(sed -n "s/^default_version *= *'\(.*\)'/\1/p" \
@@ -397,14 +404,15 @@ sql_through_gpuvecd() {
 # through gv_as and xargs, so HOME and TMPDIR are private already.
 run_tap_file() {
 	local dir
-	dir=$GV_TMP/tap$TAP_MAJOR/$(basename "$1" .pl)
+	dir=$GV_TMP/tap$TAG/$(basename "$1" .pl)
 	mkdir -p "$dir/tmp_check/log"
 	cd "$SOURCE"
 	export TESTDIR=$dir TESTDATADIR=$dir/tmp_check
 	export TESTLOGDIR=$dir/tmp_check/log
 	local began=$SECONDS
-	perl -I "$GV_PGXS/test/perl" -I test/t "$1" >"$dir/out" 2>"$dir/err" \
-		</dev/null || echo "exit $?" >>"$dir/out"
+	# who waits for ever shall not make all others wait
+	timeout --foreground 3600 perl -I "$GV_PGXS/test/perl" -I test/t "$1" \
+		>"$dir/out" 2>"$dir/err" </dev/null || echo "exit $?" >>"$dir/out"
 	echo "$((SECONDS - began)) s" >"$dir/time"
 	# data folders are large: keep the failed ones' logs only
 	find "$dir/tmp_check" -mindepth 1 -maxdepth 1 ! -name log \
@@ -452,18 +460,17 @@ part_tap() {
 	for name in ${TAP:-''}; do
 		files+=("$SOURCE"/test/t/"$name"*.pl)
 	done
-	TAP_MAJOR=$(gv_major "$GV_PG_CONFIG")
-	mkdir "$GV_TMP/tap$TAP_MAJOR"
-	gv_own "$GV_TMP/tap$TAP_MAJOR"
+	mkdir "$GV_TMP/tap$TAG"
+	gv_own "$GV_TMP/tap$TAG"
 	export -f run_tap_file
-	export GV_TMP GV_PGXS SOURCE TAP_MAJOR GPUVEC_TEST_LONG=$LONG
+	export GV_TMP GV_PGXS SOURCE TAG GPUVEC_TEST_LONG=$LONG
 	export PG_REGRESS=$GV_PGXS/test/regress/pg_regress
 	run_tap_files "$(nproc)" "${files[@]}"
 	# with this program of test/gpu/run.sh; these need the card for themselves
 	if [ -n "${GPUVEC_TEST_HOG:-}" ]; then
 		run_tap_files 1 "$SOURCE"/test/gpu/*.pl
 	fi
-	for dir in "$GV_TMP/tap$TAP_MAJOR"/*/; do
+	for dir in "$GV_TMP/tap$TAG"/*/; do
 		count_tap_file "${dir%/}"
 	done
 }
@@ -471,7 +478,7 @@ part_tap() {
 server_parts() {
 	wanted sql || wanted isolation || wanted tap || return 0
 	prepare_server "$1" || return 0
-	part_sql "data$(gv_major "$1")"
+	part_sql "data$TAG"
 	if wanted tap; then
 		part_tap
 	fi
@@ -479,6 +486,7 @@ server_parts() {
 
 # gpuvec with the undefined-behaviour sanitizer, under the SQL tests
 sanitized_server() {
+	wanted sql || wanted isolation || return 0
 	prepare_server "$1" || return 0
 	make -s -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" clean
 	gv_build "$(basename "$SOURCE")" SHLIB_LINK="-lm -lubsan" \
@@ -502,8 +510,20 @@ other_servers() {
 	done
 }
 
+# What --long adds to the server of $1.
+more_servers() {
+	local others other
+	wanted sql || wanted isolation || wanted tap || return 0
+	sanitized_server "$1"
+	others=$(other_servers "$1")
+	[ -n "$others" ] || skipped "no other PostgreSQL"
+	for other in $others; do
+		server_parts "$other"
+	done
+}
+
 main() {
-	local config other what=test
+	local config what=test
 	case ${1:-} in
 	'') ;;
 	--long) LONG=1 ;;
@@ -519,12 +539,7 @@ main() {
 	if wanted warnings; then part_warnings; fi
 	if wanted unit; then part_unit; fi
 	server_parts "$config"
-	if [ -n "$LONG" ]; then
-		sanitized_server "$config"
-		for other in $(other_servers "$config"); do
-			server_parts "$other"
-		done
-	fi
+	if [ -n "$LONG" ]; then more_servers "$config"; fi
 	echo "took $SECONDS s"
 	if [ $SKIPPED != 0 ]; then
 		echo "$PASSED passed, $FAILED failed, $SKIPPED skipped"

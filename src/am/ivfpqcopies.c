@@ -18,7 +18,7 @@
 
 #include "am/ivfpqcopies.h"
 
-#define CHUNK_ITEMS		65536
+#define CHUNK_ITEMS		4096
 #define AHEAD			8		/* items fetched before they are needed */
 
 /* Columns of the sort. */
@@ -26,14 +26,18 @@
 #define SORT_TID		2
 #define SORT_ITEM		3
 
-/* Begin; memory from the current context, about `limit` bytes at most. */
+/*
+ * Begin; memory from the current context, about `limit` bytes at most: half of
+ * them for copies in memory, half for a sort that takes these over, because
+ * for a while both are there.
+ */
 void
 IvfpqCopiesBegin(IvfpqCopies *copies, int nlists, int code_bytes, Size limit)
 {
 	memset(copies, 0, sizeof(*copies));
 	copies->nlists = nlists;
 	copies->code_bytes = code_bytes;
-	copies->limit = limit;
+	copies->limit = limit / 2;
 	copies->item_bytes = TYPEALIGN(sizeof(uint32),
 								   sizeof(IvfpqStoredCopy) + code_bytes);
 	copies->counts = palloc0(nlists * sizeof(uint32));
@@ -100,7 +104,7 @@ begin_sort(IvfpqCopies *copies)
 		memcpy(VARDATA(copies->item), item_of(copies, i),
 			   sizeof(IvfpqStoredCopy) + copies->code_bytes);
 		sort_item(copies);
-		/* one by one, because the sort takes the memory that they give */
+		/* one by one, so that the sort may take the memory that they give */
 		if (i % CHUNK_ITEMS == CHUNK_ITEMS - 1)
 			pfree(copies->chunks[i / CHUNK_ITEMS]);
 	}

@@ -71,7 +71,7 @@ my $file = PostgreSQL::Test::Utils::tempdir() . '/rows';
 $node->safe_psql('postgres', "\\copy source TO '$file'
 	\\copy loaded FROM '$file'");
 $node->safe_psql('postgres', "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()");
-ok(wait_until($node, "SELECT lists > 0 FROM gpuvec_index_info('loaded_e')", 12_000),
+ok(wait_until($node, "SELECT lists > 0 FROM gpuvec_index_info('loaded_e')", 1800),
 	'autovacuum had the index trained');
 log_has($node, qr/LOG:  gpuvec: trained index "public.loaded_e": $rows rows in \d+ lists, 0 stay pending/,
 	0, 'the log says so');

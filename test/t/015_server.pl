@@ -30,7 +30,7 @@ sub stat_of
 sub soon
 {
 	my ($condition, $what) = @_;
-	my $ok = wait_until($node, "SELECT $condition FROM gpuvec_stat", 3000);
+	my $ok = wait_until($node, "SELECT $condition FROM gpuvec_stat");
 
 	ok($ok, $what);
 	diag($node->safe_psql('postgres', '\x \\\\ SELECT * FROM gpuvec_stat')) unless $ok;

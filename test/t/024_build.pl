@@ -60,15 +60,15 @@ sub received
 
 sub is_up
 {
-	return wait_until($node, "SELECT state = 'up' FROM gpuvec_stat", 12_000);
+	return wait_until($node, "SELECT state = 'up' FROM gpuvec_stat");
 }
 
-# recall@10 of the index at a fixed effort
+# recall@10 of the index at a fixed effort; of fewer rows it is good to .03 only
 sub recall
 {
 	return $node->safe_psql('postgres', q{
 		SET gpuvec.engine = cpu; SET gpuvec.probes = 3; SET gpuvec.candidates = 40;
-		SELECT recall FROM gpuvec_recall('t_e', 10, 200)});
+		SELECT recall FROM gpuvec_recall('t_e', 10, 1000)});
 }
 
 # -- as good as the session's own
@@ -160,9 +160,10 @@ for my $signal ('KILL', 'STOP')
 			"$what: a notice");
 		unlike($err, qr/NOTICE.*NOTICE/s, "$what: one");
 		is_good($what);
-		# whoever searches for it, calibration finds the same
+		# whoever searches for it, calibration finds the same; of many rows
+		# training has a random sample
 		is(calibration(), $calibration, "$what: as calibrated by gpuvecd")
-		  if $step eq '1 build: written';
+		  if $step eq '1 build: written' && !long_test();
 	}
 }
 

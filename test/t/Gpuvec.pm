@@ -140,12 +140,13 @@ sub end_of
 }
 
 # Poll until the query, run in a session of its own per try, gives 't'; false
-# after `tries` of them.
+# after so many seconds.  Long, since a busy machine may be slow.
 sub wait_until
 {
-	my ($node, $query, $tries) = @_;
+	my ($node, $query, $seconds) = @_;
+	my $end = time + ($seconds // $PostgreSQL::Test::Utils::timeout_default);
 
-	for (1 .. $tries // 1000)
+	while (time < $end)
 	{
 		my ($rc, $out) = $node->psql('postgres', $query);
 		return 1 if $rc == 0 && $out eq 't';

@@ -240,7 +240,7 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 					const TestIndex *index)
 {
 	GvSearch	good = new_search(index, 1, 1, 1);
-	GvBound		bound;
+	GvBound		bound = {0};
 	GvSearch	bad;
 	GvSearcher *other;
 	GvMirror   *made;

@@ -273,14 +273,31 @@ search_versions(int fd, const GvMirrorKey *key, const TestIndex *versions)
 	return wrong;
 }
 
+/*
+ * How many of these clients, processes of ours, have ended: `ended` or one
+ * more, which must have got right answers.  Asked by number, since servers are
+ * processes of ours, too.
+ */
+static int
+count_ended(const int *clients, int ended)
+{
+	int			status;
+
+	if (waitpid(clients[ended], &status, WNOHANG) <= 0)
+		return ended;
+	CHECK(status == 0, "wrong answers: %d", status);
+	return ended + 1;
+}
+
 static void
 test_meanwhile(const TestServer *server)
 {
 	int			loader = client_open(server, GV_ROLE_LOADER);
 	GvMirrorKey key = test_key(17);
 	TestIndex	versions[2];
+	int			clients[3];
+	int			ended = 0;
 	int			rounds = unit_small ? 10 : 150;
-	int			status;
 	int			i;
 	int			n;
 
@@ -296,7 +313,9 @@ test_meanwhile(const TestServer *server)
 	}
 	CHECK(load_all(loader, &key, &versions[0]) == 0, "load");
 	for (i = 0; i < 3; i++)
-		if (fork() == 0)
+	{
+		clients[i] = fork();
+		if (clients[i] == 0)
 		{
 			int			session = client_open(server, GV_ROLE_SESSION);
 			int			wrong = 0;
@@ -306,12 +325,10 @@ test_meanwhile(const TestServer *server)
 				wrong += search_versions(session, &key, versions);
 			_exit(wrong > 0);
 		}
-	for (n = 0, i = 0; i < 3; n++)
+	}
+	for (n = 0; ended < 3; n++)
 	{
-		int			done = waitpid(-1, &status, WNOHANG) > 0;
-
-		i += done;
-		CHECK(!done || status == 0, "wrong answers: %d", status);
+		ended = count_ended(clients, ended);
 		if (load_piece(loader, &key, &versions[n / 10 % 2 == 0], n % 10, 0,
 					   versions[n / 10 % 2 == 0].lists[n % 10].nblocks,
 					   0) != 0)
@@ -335,12 +352,15 @@ test_coming_and_going(const TestServer *server)
 	int			loader = client_open(server, GV_ROLE_LOADER);
 	GvMirrorKey key = test_key(18);
 	TestIndex	index = make_index(GV_L2, 6, 3, 10, 1, 60, false);
+	int			clients[2];
+	int			ended = 0;
 	int			rounds = unit_small ? 20 : 300;
-	int			status;
 	int			i;
 
 	for (i = 0; i < 2; i++)
-		if (fork() == 0)
+	{
+		clients[i] = fork();
+		if (clients[i] == 0)
 		{
 			int			session = client_open(server, GV_ROLE_SESSION);
 			int			wrong = 0;
@@ -355,12 +375,10 @@ test_coming_and_going(const TestServer *server)
 			}
 			_exit(wrong > 0);
 		}
-	for (i = 0; i < 2;)
+	}
+	while (ended < 2)
 	{
-		int			done = waitpid(-1, &status, WNOHANG) > 0;
-
-		i += done;
-		CHECK(!done || status == 0, "wrong answers: %d", status);
+		ended = count_ended(clients, ended);
 		if (load_all(loader, &key, &index) != 0 ||
 			load_drop(loader, &key) != 0)
 			CHECK(false, "load and drop");

@@ -228,6 +228,7 @@ test_user(const TestServer *server)
 {
 	char		path[128];
 	struct stat file;
+	int			client;
 	int			status;
 
 	snprintf(path, sizeof(path), "%s/%s", server->folder, GV_SOCKET_PATH);
@@ -241,7 +242,8 @@ test_user(const TestServer *server)
 	snprintf(path, sizeof(path), "%s/%s", server->folder, GV_SOCKET_PATH);
 	CHECK(chmod(path, 0666) == 0 && chmod(server->folder, 0755) == 0,
 		  "chmod");
-	if (fork() == 0)
+	client = fork();
+	if (client == 0)
 	{
 		int			fd;
 
@@ -250,7 +252,8 @@ test_user(const TestServer *server)
 		fd = client_socket(server);
 		_exit(fd >= 0 && client_ended(fd) ? 0 : 1);
 	}
-	CHECK(wait(&status) > 0 && status == 0, "another user: %x", status);
+	CHECK(waitpid(client, &status, 0) > 0 && status == 0, "another user: %x",
+		  status);
 }
 
 static void

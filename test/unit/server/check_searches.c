@@ -208,13 +208,16 @@ test_crowd(const TestServer *server)
 	int			loader = client_open(server, GV_ROLE_LOADER);
 	TestIndex	index = make_index(GV_L2, 12, 6, 30, 3, 20, false);
 	GvMirrorKey key = test_key(302);
+	int			clients[8];
 	int			rounds = unit_small ? 5 : 60;
 	int			i;
 	int			status;
 
 	CHECK(load_all(loader, &key, &index) == 0, "load");
 	for (i = 0; i < 8; i++)
-		if (fork() == 0)
+	{
+		clients[i] = fork();
+		if (clients[i] == 0)
 		{
 			int			session = client_open(server, GV_ROLE_SESSION);
 			int			wrong = 0;
@@ -224,8 +227,10 @@ test_crowd(const TestServer *server)
 				wrong += search_check(session, &key, &index) != 0;
 			_exit(wrong > 0);
 		}
+	}
 	for (i = 0; i < 8; i++)
-		CHECK(wait(&status) > 0 && status == 0, "one of a crowd: %d", status);
+		CHECK(waitpid(clients[i], &status, 0) > 0 && status == 0,
+			  "one of a crowd: %d", status);
 	CHECK(load_drop(loader, &key) == 0, "drop");
 	free_index(&index);
 	close(loader);
