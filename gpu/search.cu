@@ -483,13 +483,22 @@ gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	return GV_OK;
 }
 
-/* See gv_mirror_done; what has failed is done, and finish will say so. */
+/* Has a stream done its work?  One that has failed is done, too. */
+static bool
+is_done(cudaStream_t stream)
+{
+	if (cudaStreamQuery(stream) != cudaErrorNotReady)
+		return true;
+	(void) cudaGetLastError();	/* or the next launch reports it */
+	return false;
+}
+
+/* See gv_mirror_done; what failed finish will report. */
 bool
 gv_gpu_done(GvSearcher *searcher)
 {
-	return cudaStreamQuery(searcher->stream) != cudaErrorNotReady &&
-		(!searcher->both ||
-		 cudaStreamQuery(searcher->beside->stream) != cudaErrorNotReady);
+	return is_done(searcher->stream) &&
+		(!searcher->both || is_done(searcher->beside->stream));
 }
 
 /* See gv_mirror_finish. */

@@ -15,8 +15,9 @@
 /*
  * Ask for lists first .. first + count - 1 of the index's mirror, of the first
  * of them the blocks from number `block` on.  One piece alone may be a part of
- * its list, see GV_MSG_BLOCKS.  *pieces is good until the process' next request; it begins with list `first`.
- * Otherwise *reason says what kept us from it.
+ * its list, see GV_MSG_BLOCKS.  *pieces is good until the process' next
+ * request; it begins with list `first`.  Otherwise *reason says what kept us
+ * from it.
  */
 IvfpqServed
 IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta, int first,

@@ -1,6 +1,7 @@
 /*
  * gv_registry.h
- *		The registry of mirrors from the inside: what mirrors.c and room.c share.
+ *		The registry of mirrors from the inside: what mirrors.c and room.c
+ *		share.
  *
  * All of it is protected by its mutex.  Functions here want it locked;
  * destroying a mirror, and so eviction and making room, lets it go for a while.

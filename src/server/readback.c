@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* A range of lists of a mirror, from no block behind the last; NULL: refused. */
+/* A range of lists of a mirror, from a block up to the last; NULL: refused. */
 static GvHeldMirror *
 acquire_range(GvConnection *connection, int64_t most, int32_t last_block)
 {

@@ -48,7 +48,9 @@ evict_one(int32_t device)
 static int64_t
 room_on(int32_t device)
 {
-	return gv_registry.devices[device].budget - gv_registry.devices[device].used;
+	const GvDeviceRoom *room = &gv_registry.devices[device];
+
+	return room->budget - room->used;
 }
 
 /* Locked: would there be so much room without all that may be evicted? */

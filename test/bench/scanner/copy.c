@@ -202,7 +202,8 @@ copy_lists(Bench *bench)
 
 	while (list < status->nlists)
 	{
-		GvRangeRequest request = {status->key, list, status->nlists - list, 0, 0};
+		GvRangeRequest request = {status->key, list, status->nlists - list, 0,
+		0};
 		size_t		length;
 		char	   *pieces = ask(GV_MSG_BLOCKS, &request, sizeof(request),
 								 &length);

@@ -97,6 +97,7 @@ struct gv_emulated_stream
 	int			device;
 	bool		records;		/* events, now and then */
 	int64_t		unrecorded;		/* work since the last one, then */
+	bool		busy;			/* it says so once, if it is asked */
 };
 
 /* Work of all streams that no event tells of, though others do. */
@@ -482,12 +483,31 @@ cudaGetErrorString(cudaError_t error)
 static inline cudaError_t cudaSetDevice(int device) { gv_emulated_device = device; return cudaSuccess; }
 static inline cudaError_t cudaGetDevice(int *device) { *device = gv_emulated_device; return cudaSuccess; }
 static inline cudaError_t cudaDeviceReset() { return cudaSuccess; }
-static inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 static inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return cudaSuccess; }
-static inline cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaSuccess; }
 static inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { delete stream; return cudaSuccess; }
 static inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return cudaSuccess; }
 static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int flags) { return cudaSuccess; }
+
+/* That a stream is busy is an error, to whom asks for the last one. */
+extern thread_local cudaError_t gv_emulated_error;
+
+static inline cudaError_t
+cudaGetLastError()
+{
+	cudaError_t error = gv_emulated_error;
+
+	gv_emulated_error = cudaSuccess;
+	return error;
+}
+
+static inline cudaError_t
+cudaStreamQuery(cudaStream_t stream)
+{
+	if (!stream->busy)
+		return cudaSuccess;
+	stream->busy = false;
+	return gv_emulated_error = cudaErrorNotReady;
+}
 
 static inline cudaError_t
 cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
@@ -546,7 +566,7 @@ cudaGraphExecDestroy(cudaGraphExec_t graph)
 static inline cudaError_t
 cudaStreamCreateWithFlags(cudaStream_t *stream, int flags)
 {
-	*stream = new gv_emulated_stream {gv_emulated_device, false, 0};
+	*stream = new gv_emulated_stream {gv_emulated_device, false, 0, false};
 	return cudaSuccess;
 }
 

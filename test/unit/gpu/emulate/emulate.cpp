@@ -29,6 +29,7 @@ dim3		gridDim;
 int64_t		gv_emulated_fault;
 int64_t		gv_emulated_unrecorded;
 thread_local int gv_emulated_device;
+thread_local cudaError_t gv_emulated_error;
 cudaGraph_t	gv_emulated_capture;
 
 /* Memory of a device, by where it begins. */
@@ -272,6 +273,7 @@ gv_emulated_check_stream(cudaStream_t stream)
 		return;
 	if (stream->device != gv_emulated_device)
 		break_rule("work in another device's stream");
+	stream->busy = true;
 	stream->unrecorded += stream->records;
 	gv_emulated_unrecorded += stream->records;
 }
