@@ -12,9 +12,10 @@
 # --long sets GPUVEC_TEST_LONG=1, which makes unit programs and TAP tests use
 # their full sizes (100,000 damaged conversations with gpuvecd, among others),
 # and adds the unit programs under valgrind, the CUDA engine's whole checks on
-# emulated threads, plain and sanitized, a server with the undefined-behaviour
-# sanitizer, and every other PostgreSQL found under /usr/lib/postgresql or, in
-# their place, named in PG_CONFIGS, be it one with assertions.
+# emulated threads and gpuvecd's with that engine, plain and sanitized, a server
+# with the undefined-behaviour sanitizer, and every other PostgreSQL found under
+# /usr/lib/postgresql or, in their place, named in PG_CONFIGS, be it one with
+# assertions.
 #
 # ONLY="part ..." runs just these parts: layers warnings unit sql isolation tap
 # TAP="name ..." runs just these TAP tests, by the beginnings of their names
@@ -154,6 +155,10 @@ unit_card() {
 	mkdir "$dir"
 	if build_card "$dir" "$@" >"$log" 2>&1 && ! grep -q 'warning:' "$log"; then
 		count_program "unit $(basename "$dir")" "$dir/check_card"
+		if [ -n "$LONG" ]; then
+			GPUVEC_UNIT_ENGINE=cuda count_program \
+				"unit $(basename "$dir") check_server" "$dir/check_server"
+		fi
 	else
 		cat "$log"
 		failed 1 "unit $(basename "$dir"): does not compile without warnings"
@@ -183,7 +188,36 @@ build_card() {
 			-c "$file" \
 			-o "$dir/$(basename "$file").o" || return 1
 	done
-	g++ "$@" "$dir"/*.o -lm -o "$dir/check_card"
+	g++ "$@" "$dir"/*.o -lm -o "$dir/check_card" || return 1
+	[ -z "$LONG" ] || build_card_server "$dir" "$@"
+}
+
+# gpuvecd with the CUDA engine that build_card has compiled, and what tests it.
+# $1 = folder, the rest: flags
+build_card_server() {
+	local dir=$1 unit=$GV_ROOT/test/unit file engines plain
+	shift
+	mkdir "$dir/server"
+	for file in "$GV_ROOT"/src/server/*.c; do
+		gcc -O1 "${COMMON_FLAGS[@]}" "$@" -I"$GV_ROOT/src" -DGV_HAVE_CUDA \
+			"$(release_flag)" -c "$file" \
+			-o "$dir/server/$(basename "$file").o" || return 1
+	done
+	mapfile -t engines < <(find "$dir" -maxdepth 1 -name '*.o' \
+		! -name 'check_*')
+	mapfile -t plain < <(find "$dir" -maxdepth 1 -name '*.c.o' \
+		! -name 'check_*')
+	g++ "$@" "${engines[@]}" "$dir"/server/*.o -lpthread -lm \
+		-o "$dir/gpuvecd" || return 1
+	gcc -O1 "${COMMON_FLAGS[@]}" "$@" -D_GNU_SOURCE -I"$GV_ROOT/src" \
+		-I"$unit" -I"$unit/engine" "$unit"/server/*.c "${plain[@]}" -lm \
+		-o "$dir/check_server"
+}
+
+# gpuvecd has to know its release.
+release_flag() {
+	sed -n "s/^default_version *= *'\(.*\)'/-DGPUVEC_RELEASE=\"\1\"/p" \
+		"$GV_ROOT/gpuvec.control"
 }
 
 # Compiles the unit programs: engine (with the portable kernels), page (with
@@ -198,18 +232,16 @@ unit_flavour() {
 
 # $1 = folder, the rest: flags
 build_unit() {
-	local dir=$1 file headers release
+	local dir=$1 file headers
 	shift
 	headers=$("$(gv_find_pg_config)" --includedir-server)
-	release=$(sed -n "s/^default_version *= *'\(.*\)'/\1/p" \
-		"$GV_ROOT/gpuvec.control")
 	set -- "${COMMON_FLAGS[@]}" "$@" -I"$GV_ROOT/src"
 	for file in "$GV_ROOT"/src/engine/*.c "$GV_ROOT"/src/cpu/*.c; do
 		gcc "${KERNEL_FLAGS[@]}" "$@" -c "$file" -o "$dir/$(basename \
 			"$(dirname "$file")")-$(basename "$file" .c).o" || return 1
 	done
 	for file in "$GV_ROOT"/src/server/*.c; do
-		gcc -O1 "$@" -DGPUVEC_RELEASE="\"$release\"" -c "$file" \
+		gcc -O1 "$@" "$(release_flag)" -c "$file" \
 			-o "$dir/server/$(basename "$file" .c).o" || return 1
 	done
 	gcc "$@" "$dir"/*.o "$dir"/server/*.o -lpthread -lm \

@@ -263,7 +263,7 @@ search_versions(int fd, const GvMirrorKey *key, const TestIndex *versions)
 		found.copies = reply->copies;
 		found.hits = (GvHit *) (probed + reply->nprobed);
 		wrong = !search_is_right(&seen, search.query, search.request.probes,
-								 search.request.compare,
+								 search_compares(&seen, &search),
 								 search.request.capacity, &found);
 	}
 	free(reply);

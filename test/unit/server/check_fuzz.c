@@ -295,7 +295,7 @@ test_fuzz(void)
 	TestServer	server;
 	TestIndex	index = make_index(GV_L2, 5, 3, 4, 2, 30, true);
 	GvMirrorKey healthy = test_key(1);
-	int			rounds = unit_small ? 200 : test_long ? 100000 : 2000;
+	int			rounds = unit_small ? 200 : !test_long || test_card ? 2000 : 100000;
 	int			loader;
 	int			session;
 	int			i;

@@ -42,7 +42,7 @@ test_hello(const TestServer *server)
 		GvWelcome  *welcome = payload;
 
 		CHECK(welcome->pid == (uint32_t) server->pid &&
-			  welcome->instance != 0 && strcmp(welcome->engine, "cpu") == 0 &&
+			  welcome->instance != 0 && strcmp(welcome->engine, test_engine) == 0 &&
 			  welcome->release[0] != '\0', "welcome");
 		free(payload);
 	}

@@ -12,6 +12,10 @@
 /* Set by GPUVEC_TEST_LONG. */
 extern bool test_long;
 
+/* What servers run on; is it another than the portable engine? */
+extern const char *test_engine;
+extern bool test_card;
+
 /* A gpuvecd in a folder of its own. */
 typedef struct TestServer
 {
@@ -93,6 +97,8 @@ extern void free_search(TestSearch *search);
 extern bool search_send(int fd, const TestSearch *search);
 extern int	search_receive(int fd, const TestIndex *index,
 						   const TestSearch *search);
+extern int32_t search_compares(const TestIndex *index,
+							   const TestSearch *search);
 extern int	search_check(int fd, const GvMirrorKey *key,
 						 const TestIndex *index);
 

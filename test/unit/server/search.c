@@ -37,6 +37,13 @@ search_send(int fd, const TestSearch *search)
 						  sizeof(float) * search->request.dims);
 }
 
+/* How many lists it compares: a card may do so with all. */
+int32_t
+search_compares(const TestIndex *index, const TestSearch *search)
+{
+	return test_card ? index->spec.nlists : search->request.compare;
+}
+
 /* Is the payload of an answer the right one? */
 static bool
 answer_is_right(const TestIndex *index, const TestSearch *search,
@@ -79,7 +86,7 @@ answer_is_right(const TestIndex *index, const TestSearch *search,
 	found.copies = reply->copies;
 	right = right && search_is_right(index, search->query,
 									 search->request.probes,
-									 search->request.compare,
+									 search_compares(index, search),
 									 search->request.capacity, &found);
 	for (i = 0; i < (int32_t) reply->nbounds; i++)
 		right = right && bound_is_right(index, search->records, search->query,

@@ -58,7 +58,7 @@ void
 server_launch(TestServer *server, const char *const *options)
 {
 	const char *argv[16] = {program(), "--data", server->folder, "--engine",
-	"cpu"};
+	test_engine};
 	int			n = 5;
 	int			ends[2];
 
