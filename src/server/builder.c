@@ -19,9 +19,6 @@ typedef struct Building
 	GvConnection *connection;
 	GvBuild    *build;			/* NULL: not begun */
 	bool		joined;			/* it is somebody else's */
-	uint64_t	begun_ns;		/* when the connection was */
-	int64_t		nencoded;		/* rows */
-	uint64_t	spent_ns[GV_MSG_OK];	/* on messages of each type */
 } Building;
 
 /* GvStop: nobody waits for the result any more. */
@@ -206,16 +203,15 @@ put_rows(Building *building)
 }
 
 static double
-seconds_spent(const Building *building, GvMessageType type)
+seconds_spent(const GvBuild *build, GvMessageType type)
 {
-	return (double) building->spent_ns[type] / 1e9;
+	return (double) build->spent_ns[type] / 1e9;
 }
 
 /* For who asks where the time of a build goes. */
 static void
-log_training(const Building *building, uint64_t came_ns)
+log_training(const GvBuild *build, uint64_t came_ns)
 {
-	const GvBuild *build = building->build;
 	const GvTrainTimes *times = &build->trained.times;
 
 	gv_log("DEBUG", "trained %d lists on %lld rows of %d dimensions: "
@@ -223,8 +219,8 @@ log_training(const Building *building, uint64_t came_ns)
 		   "lists %.2f s in %d passes, of it splits %.2f; parents %.2f; "
 		   "codebooks %.2f", build->trained.nlists,
 		   (long long) build->nrows[GV_SAMPLE], build->spec.dims,
-		   (double) (came_ns - building->begun_ns) / 1e9,
-		   seconds_spent(building, GV_MSG_ROWS), times->lists, times->passes,
+		   (double) (came_ns - build->begun_ns) / 1e9,
+		   seconds_spent(build, GV_MSG_ROWS), times->lists, times->passes,
 		   times->splits, times->parents, times->codebooks);
 }
 
@@ -250,7 +246,7 @@ train(Building *building)
 		return;
 	}
 	build->is_trained = true;
-	log_training(building, came_ns);
+	log_training(build, came_ns);
 	reply = gv_reply(building->connection, sizeof(*reply));
 	if (reply == NULL)
 		return;
@@ -321,7 +317,7 @@ give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
 		conclude(building, status);
 		return;
 	}
-	building->nencoded += n;
+	build->nencoded += n;
 	reply->n = n;
 	reply->nneighbours = encoded.nneighbours;
 	gv_encoded_open(spec, reply + 1, n, encoded.nneighbours, &moved);
@@ -433,6 +429,20 @@ answer_locked(Building *building)
 	}
 }
 
+/* The same, with the lock; how long is noted, waiting not included. */
+static void
+answer_alone(Building *building, uint16_t type)
+{
+	GvBuild    *build = building->build;
+	uint64_t	begun_ns;
+
+	pthread_mutex_lock(&build->lock);
+	begun_ns = gv_now_ns();
+	answer_locked(building);
+	build->spent_ns[type] += gv_now_ns() - begun_ns;
+	pthread_mutex_unlock(&build->lock);
+}
+
 static void
 answer(Building *building)
 {
@@ -452,25 +462,25 @@ answer(Building *building)
 			join(building);
 			break;
 		default:
-			pthread_mutex_lock(&building->build->lock);
-			answer_locked(building);
-			pthread_mutex_unlock(&building->build->lock);
+			answer_alone(building, type);
 			break;
 	}
 }
 
-/* The same of what came after training; waiting for messages is not in it. */
+/* What came after training, of all connections, when the owner's ends. */
 static void
-log_building(const Building *building)
+log_building(GvBuild *build)
 {
-	if (building->build != NULL && building->build->is_trained)
+	pthread_mutex_lock(&build->lock);
+	if (build->is_trained)
 		gv_log("DEBUG", "encoded %lld rows in %.2f s; trial: lists %.2f s, "
-			   "searches %.2f", (long long) building->nencoded,
-			   seconds_spent(building, GV_MSG_ENCODE) +
-			   seconds_spent(building, GV_MSG_SAMPLED),
-			   seconds_spent(building, GV_MSG_TRIAL) +
-			   seconds_spent(building, GV_MSG_PIECES),
-			   seconds_spent(building, GV_MSG_TRY));
+			   "searches %.2f", (long long) build->nencoded,
+			   seconds_spent(build, GV_MSG_ENCODE) +
+			   seconds_spent(build, GV_MSG_SAMPLED),
+			   seconds_spent(build, GV_MSG_TRIAL) +
+			   seconds_spent(build, GV_MSG_PIECES),
+			   seconds_spent(build, GV_MSG_TRY));
+	pthread_mutex_unlock(&build->lock);
 }
 
 /*
@@ -480,28 +490,23 @@ log_building(const Building *building)
 void
 gv_builder_serve(GvConnection *connection)
 {
-	Building	building = {.connection = connection,.begun_ns = gv_now_ns()};
+	Building	building = {.connection = connection};
 	GvReceived	received;
 
 	do
 	{
-		uint64_t	begun;
-
 		received = gv_connection_receive(connection, true);
 		if (received == GV_RECEIVED_END)
 			break;
-		begun = gv_now_ns();
 		if (received == GV_RECEIVED_WHOLE)
-		{
 			answer(&building);
-			building.spent_ns[gv_message(connection)->type] +=
-				gv_now_ns() - begun;
-		}
 		if (((const GvMessage *) connection->out)->type == GV_MSG_REFUSED)
 			connection->ending = true;
 	} while (gv_connection_flush(connection, true) == GV_FLUSHED &&
 			 !connection->ending);
-	log_building(&building);
-	if (building.build != NULL)
-		gv_builds_leave(building.build);
+	if (building.build == NULL)
+		return;
+	if (!building.joined)
+		log_building(building.build);
+	gv_builds_leave(building.build);
 }

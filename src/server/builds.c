@@ -31,6 +31,7 @@ gv_builds_begin(const GvBuilderSpec *spec)
 	}
 	pthread_mutex_init(&build->lock, NULL);
 	build->spec = *spec;
+	build->begun_ns = gv_now_ns();
 	build->users = 1;
 	pthread_mutex_lock(&mutex);
 	build->next = builds;

@@ -312,6 +312,9 @@ typedef struct GvBuild
 	GvBuilder  *builder;
 	int64_t		charged;		/* bytes of the budget */
 	int64_t		nrows[2];		/* that came, of each GvRows */
+	int64_t		nencoded;		/* rows */
+	uint64_t	begun_ns;		/* when the build was begun */
+	uint64_t	spent_ns[GV_MSG_OK];	/* on messages of each type */
 	bool		is_trained;
 	GvTrained	trained;
 	bool		is_broken;		/* out of memory: it can only be dropped */
