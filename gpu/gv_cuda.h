@@ -275,7 +275,8 @@ struct GvFound
 	int32_t		nprobed;
 	int32_t		nhits;
 	int64_t		copies;			/* in the probed lists */
-	uint32_t	nblocks;		/* likewise; of up to GV_MANY_PROBES only */
+	uint32_t	nblocks;		/* likewise; of batches of up to GV_MANY_PROBES
+								 * only */
 };
 
 /* How a query's nearest lists were chosen from approximate scores (near.cu). */

@@ -175,7 +175,7 @@ scan_kernel(GvCardModel card, GvBatch batch)
 	probes.load(batch, query, kept);
 	found = batch.d_found[query];
 	probes.nprobed = found.nprobed;
-	nblocks = found.nprobed > GV_MANY_PROBES ? probes.starts[found.nprobed] :
+	nblocks = batch.probes > GV_MANY_PROBES ? probes.starts[found.nprobed] :
 		found.nblocks;
 	if (blockIdx.x * warps >= nblocks)
 		return;
