@@ -231,12 +231,12 @@ for my $signal ('KILL', 'STOP')
 	{
 		my $what = "$signal at $step";
 
-		ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat", 12_000), "$what: gpuvecd is up");
+		ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat"), "$what: gpuvecd is up");
 		my $pid = gpuvecd_pid($node);
 		my $holder = $node->background_psql('postgres');
 		$holder->query_safe('SELECT pg_advisory_lock(0, 26486)');
 		my $job = background($node, build_sql('gpu', 3,
-				set => [ "gpuvec.fault = 'wait 1 $step'", "gpuvec.request_timeout = '300ms'" ]));
+				set => [ "gpuvec.fault = 'wait 1 $step'", "gpuvec.request_timeout = '1s'" ]));
 		ok( wait_until($node, "SELECT count(*) > 0 FROM pg_locks
 			WHERE locktype = 'advisory' AND NOT granted"), "$what: there");
 		kill $signal, $pid;
@@ -251,7 +251,7 @@ for my $signal ('KILL', 'STOP')
 		is_good($what);
 	}
 }
-ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat", 12_000), 'gpuvecd is up again');
+ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat"), 'gpuvecd is up again');
 
 # -- more rows to train on than the leader's sample has are read by all
 
@@ -283,11 +283,11 @@ sub recall
 }
 for my $signal ('KILL', 'STOP')
 {
-	ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat", 12_000), "$signal: gpuvecd is up");
+	ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat"), "$signal: gpuvecd is up");
 	my $pid = gpuvecd_pid($node);
 	my $holder = $node->background_psql('postgres');
 	$holder->query_safe('SELECT pg_advisory_lock(0, 26486)');
-	my $job = background($node, "SET gpuvec.engine = gpu; SET gpuvec.request_timeout = '300ms';
+	my $job = background($node, "SET gpuvec.engine = gpu; SET gpuvec.request_timeout = '1s';
 		SET max_parallel_maintenance_workers = 4; SET gpuvec.fault = 'wait 1 build: begun'; REINDEX INDEX big_e;");
 	ok( wait_until($node, "SELECT count(*) > 0 FROM pg_locks
 		WHERE locktype = 'advisory' AND NOT granted"), "$signal before rows are read: there");
@@ -307,7 +307,7 @@ $node->safe_psql('postgres', "
 	SET gpuvec.engine = gpu; SET max_parallel_maintenance_workers = 4; SELECT gpuvec_train('late_e');");
 is_sound($node, 'late_e', 'trained in place');
 is_complete($node, 'late', '<->', 8, 'trained in place');
-ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat", 12_000), 'gpuvecd is up once more');
+ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat"), 'gpuvecd is up once more');
 
 # -- all of it is in the log
 
