@@ -208,13 +208,18 @@ first_staging(const GvMirrorSpec *spec)
 		LEAST_STAGING;
 }
 
-/* Room for `bytes` on their way; waits when there is none. */
+/*
+ * Room for `bytes` on their way, aligned for whatever they are; waits when
+ * there is none.
+ */
 GvStatus
 gv_staging_take(GvMirror *mirror, size_t bytes, size_t *offset)
 {
 	GvStaging  *staging = &mirror->staging;
+	size_t		needed = 0;
 
-	if (staging->used + bytes > staging->bytes)
+	(void) gv_carve(&needed, bytes);
+	if (staging->used + needed > staging->bytes)
 	{
 		size_t		wanted = staging->bytes > 0 ? staging->bytes * 2 :
 			first_staging(&mirror->spec);
@@ -223,8 +228,8 @@ gv_staging_take(GvMirror *mirror, size_t bytes, size_t *offset)
 		staging->used = 0;
 		if (wanted > MOST_STAGING)
 			wanted = MOST_STAGING;
-		if (wanted < bytes)
-			wanted = bytes;
+		if (wanted < needed)
+			wanted = needed;
 		if (wanted > staging->bytes)
 		{
 			(void) cudaFree(staging->d_memory);
@@ -235,8 +240,7 @@ gv_staging_take(GvMirror *mirror, size_t bytes, size_t *offset)
 			staging->bytes = wanted;
 		}
 	}
-	*offset = staging->used;
-	staging->used += bytes;
+	*offset = gv_carve(&staging->used, bytes);
 	return GV_OK;
 }
 
