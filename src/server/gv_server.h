@@ -261,7 +261,7 @@ extern GvStatus gv_turns_open(void);
 extern void gv_turns_close(void);
 extern void gv_turns_add(GvConnection *connection);
 extern int	gv_turns_room(void);
-extern void gv_turns_go_on(void);
+extern void gv_turns_go_on(int clients);
 extern void gv_turns_end(void);
 extern bool gv_turns_busy(void);
 extern bool gv_turns_searching(void);

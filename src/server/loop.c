@@ -38,6 +38,7 @@ static struct
 	bool		paused;			/* not listening, for want of descriptors */
 	uint64_t	connections;	/* there were */
 	GvConnection *first;		/* of those that are here */
+	int			connected;		/* how many these are */
 	int			strangers;		/* of these, that said no hello yet */
 	uint64_t	look_ns;		/* when to look for those next */
 } loop = {.wake = -1};
@@ -152,6 +153,7 @@ remember(GvConnection *connection)
 	if (loop.first != NULL)
 		loop.first->previous = connection;
 	loop.first = connection;
+	loop.connected++;
 }
 
 /* Take a connection out of the loop's list. */
@@ -164,6 +166,7 @@ forget(GvConnection *connection)
 		connection->previous->next = connection->next;
 	else
 		loop.first = connection->next;
+	loop.connected--;
 }
 
 static void
@@ -378,7 +381,7 @@ serve_events(const struct epoll_event *events, int n)
 		else if (what != &loop.wake)
 			serve(what);
 	}
-	gv_turns_go_on();
+	gv_turns_go_on(loop.connected);
 	drop_strangers();
 	if (n == 0 && loop.paused)
 		loop.paused = !watch(EPOLL_CTL_ADD, loop.listener, EPOLLIN,

@@ -2,17 +2,22 @@
  * turns.c
  *		Searches that wait, and the batches that are under way.
  *
- * Every device has two turns: while it has a batch, answers of the last one
- * are written and requests of the next are read and, if there are any, begun;
- * what began first is waited for first.  Where several devices have work none
- * is waited for, but all are asked in turn, so that a long batch of one keeps
- * nobody from the others.
+ * While a device has a batch, requests are read, and wait: the more go
+ * together, the less each of them takes.  As soon as the batch is done the next
+ * begins, and only then answers are written.  A device has a second turn, for
+ * when as many wait as are under way: nobody waits for a batch that is smaller
+ * than his own would be.  What began first ends first.
+ *
+ * A device is waited for only where nobody is left who could ask for more, and
+ * no other device has work; else it is asked whether it is done, between looks
+ * at the clients.
  *
  * All this is the loop's thread.
  */
 #include "server/gv_server.h"
 
 #include <signal.h>
+#include <string.h>
 
 #define MOST_REPLY		(64 * 1024 * 1024)	/* bytes of a batch's answers */
 #define TURNS			2		/* of a device */
@@ -30,6 +35,7 @@ typedef struct Lane
 	Turn		turns[TURNS];
 	int			oldest;			/* of the turns that are under way */
 	int			under_way;
+	int			waiting;		/* searches in the queue */
 } Lane;
 
 static struct
@@ -38,6 +44,7 @@ static struct
 	int32_t		nlanes;
 	int32_t		next;			/* lane that is asked first */
 	int			under_way;		/* batches, of all lanes */
+	int			asked;			/* searches in them */
 	GvConnection *queue[GV_MAX_BATCH];	/* whose searches are to be done */
 	int			queued;
 } turns;
@@ -103,6 +110,7 @@ gv_turns_add(GvConnection *connection)
 	connection->asked = true;
 	connection->device = gv_mirrors_device(&request->key);
 	turns.queue[turns.queued++] = connection;
+	turns.lanes[connection->device].waiting++;
 }
 
 /* The most that a search's answer may need. */
@@ -135,6 +143,7 @@ take_batch(int i, GvConnection **askers)
 		{
 			askers[n++] = turns.queue[i];
 			bytes += more;
+			turns.lanes[turns.queue[i]->device].waiting--;
 		}
 		else
 			turns.queue[left++] = turns.queue[i];
@@ -156,15 +165,25 @@ send_answers(GvConnection **askers, int n)
 	}
 }
 
-static void
-finish_oldest(Lane *lane)
+/* The oldest batch of a lane ends; its turn, whose askers wait for answers. */
+static Turn *
+end_oldest(Lane *lane)
 {
 	Turn	   *turn = &lane->turns[lane->oldest];
 
 	gv_session_finish(turn->worker);
 	lane->oldest = (lane->oldest + 1) % TURNS;
 	lane->under_way--;
+	turns.asked -= turn->n;
 	searching = --turns.under_way > 0;
+	return turn;
+}
+
+static void
+finish_oldest(Lane *lane)
+{
+	Turn	   *turn = end_oldest(lane);
+
 	send_answers(turn->askers, turn->n);
 }
 
@@ -230,6 +249,7 @@ begin_batch(int i)
 	{
 		lane->under_way++;
 		turns.under_way++;
+		turns.asked += turn->n;
 	}
 	else
 	{
@@ -239,7 +259,19 @@ begin_batch(int i)
 	return true;
 }
 
-/* Begin all that has a free turn on its device. */
+/* Is it time for another batch of the lane? */
+static bool
+is_free(const Lane *lane)
+{
+	const Turn *newest;
+
+	if (lane->under_way == 0)
+		return true;
+	newest = &lane->turns[(lane->oldest + lane->under_way - 1) % TURNS];
+	return lane->under_way < TURNS && lane->waiting >= newest->n;
+}
+
+/* Begin what may begin. */
 static void
 begin_batches(void)
 {
@@ -251,19 +283,15 @@ begin_batches(void)
 		searching = 1;
 		if (gv_loop_stops())
 			return;
-		if (turns.lanes[turns.queue[i]->device].under_way == TURNS ||
-			!begin_batch(i))
+		if (!is_free(&turns.lanes[turns.queue[i]->device]) || !begin_batch(i))
 			i++;
 	}
 	searching = turns.under_way > 0;
 }
 
-/*
- * End a batch: the oldest of the only device at work, or one that is done.
- * False if there is none.
- */
-static bool
-finish_one(void)
+/* The next lane with a batch that is done or, with `wait`, has one at all. */
+static Lane *
+next_done(bool wait)
 {
 	int32_t		i;
 
@@ -273,29 +301,41 @@ finish_one(void)
 		Lane	   *lane = &turns.lanes[device];
 
 		if (lane->under_way > 0 &&
-			(lane->under_way == turns.under_way ||
+			(wait ||
 			 gv_mirror_done(lane->turns[lane->oldest].worker->searcher)))
 		{
 			turns.next = (device + 1) % turns.nlanes;
-			finish_oldest(lane);
-			return true;
+			return lane;
 		}
 	}
-	return false;
+	return NULL;
 }
 
 /*
- * Begin what there is to begin, or end a batch.  With work on several devices
- * some searches may be left waiting.
+ * Begin what may begin, and end a batch if one is done, or if there is nothing
+ * to do but wait for the only one: `clients` are connected, and no others will
+ * ask for anything.
  */
 void
-gv_turns_go_on(void)
+gv_turns_go_on(int clients)
 {
-	if (turns.queued == 0 && turns.under_way > 0)
-		(void) finish_one();
+	GvConnection *askers[GV_MAX_BATCH];
+	Lane	   *lane;
+	Turn	   *turn;
+	int			n;
+
 	begin_batches();
-	while (turns.queued > 0 && !gv_loop_stops() && finish_one())
+	lane = next_done(turns.under_way == 1 &&
+					 turns.asked + turns.queued == clients);
+	if (lane == NULL)
+		return;
+	turn = end_oldest(lane);
+	/* what begins now may take its turn */
+	n = turn->n;
+	memcpy(askers, turn->askers, n * sizeof(askers[0]));
+	if (!gv_server_failed())
 		begin_batches();
+	send_answers(askers, n);
 }
 
 /* End all that is under way. */
