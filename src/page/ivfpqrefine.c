@@ -19,9 +19,12 @@
 
 #include "access/xloginsert.h"
 #include "miscadmin.h"
+#include "storage/freespace.h"
 
 #include "page/ivfpqfault.h"
 #include "page/ivfpqrefine.h"
+
+#define MOST_RESERVED	64		/* pages at once */
 
 IvfpqRefineHeader *
 IvfpqRefinePageHeader(Page page)
@@ -319,7 +322,41 @@ IvfpqRefineBuilderInit(IvfpqRefineBuilder *builder, Relation index, int dims,
 	builder->dims = dims;
 	builder->log = log && RelationNeedsWAL(index);
 	builder->blkno = InvalidBlockNumber;
+	builder->next = builder->end = 0;
+	builder->reserved = 0;
 	builder->page = palloc(BLCKSZ);
+}
+
+/*
+ * A new page.  They are reserved in runs, as many at once as there were before,
+ * up to a limit: participants of a parallel build who add page by page spend
+ * their time on handing each other the lock for that.
+ */
+static BlockNumber
+next_page(IvfpqRefineBuilder *builder)
+{
+	if (builder->next == builder->end)
+	{
+		BlockNumber n = Max(1, Min(MOST_RESERVED, builder->reserved));
+
+		builder->next = IvfpqReserve(builder->index, n, builder->log);
+		builder->end = builder->next + n;
+		builder->reserved += n;
+	}
+	return builder->next++;
+}
+
+/* Let others have what was reserved and is not needed. */
+static void
+give_pages(IvfpqRefineBuilder *builder)
+{
+	BlockNumber first = builder->next;
+
+	if (first == builder->end)
+		return;
+	while (builder->next < builder->end)
+		RecordPageWithFreeSpace(builder->index, builder->next++, BLCKSZ - 1);
+	FreeSpaceMapVacuumRange(builder->index, first, builder->end);
 }
 
 /*
@@ -352,10 +389,7 @@ IvfpqRefineBuilderAdd(IvfpqRefineBuilder *builder,
 {
 	if (builder->blkno == InvalidBlockNumber)
 	{
-		Buffer		buf = IvfpqExtend(builder->index);
-
-		builder->blkno = BufferGetBlockNumber(buf);
-		UnlockReleaseBuffer(buf);
+		builder->blkno = next_page(builder);
 		init_page((Page) builder->page);
 	}
 	put_record(builder->index, builder->blkno, (Page) builder->page,
@@ -382,5 +416,6 @@ IvfpqRefineBuilderFinish(IvfpqRefineBuilder *builder, pg_atomic_uint32 *head)
 		header->next = pg_atomic_exchange_u32(head, builder->blkno);
 		write_page(builder);
 	}
+	give_pages(builder);
 	pfree(builder->page);
 }

@@ -55,6 +55,9 @@ typedef struct IvfpqRefineBuilder
 	int			dims;
 	bool		log;			/* log each page: others see the index */
 	BlockNumber blkno;			/* page being filled, or InvalidBlockNumber */
+	BlockNumber next;			/* reserved pages from here ... */
+	BlockNumber end;			/* ... to before here */
+	BlockNumber reserved;		/* so far */
 	char	   *page;			/* [BLCKSZ] its image; on disk it is new yet */
 } IvfpqRefineBuilder;
 
