@@ -164,7 +164,8 @@ bound_kernel(GvCardModel card, GvBatch batch)
 		record = find_record(card, hit);
 	if (first == 0)
 		gv_give_probes(batch, query, found.nprobed);
-	if (first == 0 && threadIdx.x == 0 && batch.out_found != batch.d_found)
+	if (first == 0 && threadIdx.x == 0 && found.nprobed > 0 &&
+		batch.out_found != batch.d_found)
 		batch.out_found[query] = found;
 	if (nhits <= 0)
 		return;

@@ -49,7 +49,10 @@ gv_give_probes(const GvBatch &batch, int query, int nprobed)
 		batch.out_probed[first + p] = batch.d_probed[first + p];
 }
 
-/* How much was found; one thread. */
+/*
+ * How much was found; one thread.  A batch's spare places, which probe nothing,
+ * are the next part's in the host's memory.
+ */
 static __device__ __forceinline__ void
 gv_give_found(const GvBatch &batch, int query, int nhits, int64_t copies)
 {
@@ -58,7 +61,7 @@ gv_give_found(const GvBatch &batch, int query, int nhits, int64_t copies)
 	found.nhits = nhits;
 	found.copies = copies;
 	batch.d_found[query] = found;
-	if (gv_select_gives(batch))
+	if (gv_select_gives(batch) && found.nprobed > 0)
 		batch.out_found[query] = found;
 }
 

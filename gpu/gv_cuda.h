@@ -268,7 +268,9 @@ struct GvWanted
 	double		length;			/* of the query */
 };
 
-#define GV_MANY_PROBES		2048	/* beyond, sort.cu finds them */
+/* Beyond these sort.cu selects, and no graph can. */
+#define GV_MANY_PROBES		2048
+#define GV_MANY_COPIES		2048
 
 struct GvFound
 {

@@ -53,7 +53,6 @@
  */
 #define LARGE_CENTROIDS	(INT64_C(32) << 20)
 
-#define MOST_PROBES		2048	/* that choose.cu has memory for */
 #define LEAST_SHARE		4		/* a filter has to keep out most of the lists */
 
 /* A warp a query. */
@@ -91,7 +90,7 @@ bool
 gv_gpu_near_fits(const GvCardModel *card, const GvBatch *batch)
 {
 	return is_much((int64_t) card->nlists * card->dims, batch->n) &&
-		batch->probes <= MOST_PROBES &&
+		batch->probes <= GV_MANY_PROBES &&
 		batch->probes <= card->nlists / LEAST_SHARE;
 }
 

@@ -120,11 +120,20 @@ need_table(GvMirror *mirror, uint16_t word)
 		free(table);
 		return status;
 	}
+	/* noted once the card knows it, because who has no memory tries again */
+	status = gv_cuda_status(cudaMemsetAsync(table->d_pages, 0, TABLE_BYTES,
+											mirror->stream));
+	if (status == GV_OK)
+		status = put_pointer(mirror, mirror->d_tables + word, table->d_pages);
+	if (status != GV_OK)
+	{
+		(void) cudaFree(table->d_pages);
+		free(table);
+		return status;
+	}
 	mirror->tables[word] = table;
 	mirror->table_bytes += TABLE_BYTES;
-	GV_CUDA_TRY(cudaMemsetAsync(table->d_pages, 0, TABLE_BYTES,
-								mirror->stream));
-	return put_pointer(mirror, mirror->d_tables + word, table->d_pages);
+	return GV_OK;
 }
 
 /*

@@ -37,7 +37,6 @@
 
 /* Batches up to here are graphs; beyond, launches cost next to nothing. */
 #define MOST_REPLAYED	64
-#define MOST_SELECT		2048	/* beyond, selections are sorts: no graphs */
 
 /* A lane on a device, and the second one if `lanes` is 2. */
 static GvStatus
@@ -63,9 +62,10 @@ make_lanes(int32_t device, int lanes, GvSearcher **searcher)
 		status = gv_cuda_status(cudaDeviceGetAttribute(&made->nsms,
 													   cudaDevAttrMultiProcessorCount,
 													   number));
-	if (status == GV_OK)
+	/* both lanes count there, of which the second is made first */
+	if (status == GV_OK && lanes > 1)
 		status = gv_buffer_need(&made->d_ways, GV_NEAR_WAYS * sizeof(unsigned));
-	if (status == GV_OK)
+	if (status == GV_OK && lanes > 1)
 		status = gv_cuda_status(cudaMemsetAsync(made->d_ways.memory, 0,
 												made->d_ways.bytes,
 												made->stream));
@@ -183,7 +183,10 @@ most_copies(const GvMirror *mirror, int32_t probes)
 		GV_BLOCK;
 }
 
-/* Searches of n that a part should have, about the same of each. */
+/*
+ * Searches of n that a part should have, about the same of each; of small parts
+ * a round number, because where the next one's answers go is part of its graph.
+ */
 static int32_t
 part_of(int32_t n)
 {
@@ -192,7 +195,8 @@ part_of(int32_t n)
 
 	if (nparts < few)
 		nparts = few;
-	return (n + nparts - 1) / nparts;
+	n = (n + nparts - 1) / nparts;
+	return n <= MOST_REPLAYED ? (int32_t) round_up(n) : n;
 }
 
 /* The shape of a batch of the first of n searches, as many as fit at once. */
@@ -228,8 +232,8 @@ take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 static bool
 is_small(const GvBatch *batch)
 {
-	return batch->n <= MOST_REPLAYED && batch->probes <= MOST_SELECT &&
-		batch->capacity <= MOST_SELECT && batch->copies > 0;
+	return batch->n <= MOST_REPLAYED && batch->probes <= GV_MANY_PROBES &&
+		batch->capacity <= GV_MANY_COPIES && batch->copies > 0;
 }
 
 /*
@@ -407,7 +411,7 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 
 		searcher->both |= lane != searcher;
 		/* where two lanes fill the card, steps that wait are in the way */
-		batch.overlap = searcher->overlap && most == n;
+		batch.overlap = searcher->overlap && most >= n;
 		place_batch(card, searcher, lane, &in_bytes, &out_bytes, &work_bytes,
 					&batch);
 		batch.out_found = (GvFound *) searcher->out.memory + done;

@@ -12,8 +12,8 @@
 #include "number.cuh"
 #include "sift.cuh"
 
-#define MAX_SELECT		2048
 #define MAX_PROBES		65536	/* GvNearCopy has 16 bits for the probe */
+#define MOST_SIFTED		(INT64_C(1) << 30)	/* copies: they are int there */
 #define OWN_SHARED		64		/* bytes that the kernels themselves declare */
 
 /*
@@ -309,7 +309,7 @@ gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
 bool
 gv_gpu_sorts_copies(const GvBatch *batch)
 {
-	return batch->capacity > MAX_SELECT || batch->probes > MAX_PROBES;
+	return batch->capacity > GV_MANY_COPIES || batch->probes > MAX_PROBES;
 }
 
 /* d_hits and all that comes out of a batch but bounds, from d_scores. */
@@ -322,7 +322,8 @@ gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
 
 	if (gv_gpu_sorts_copies(batch))
 		return gv_gpu_sort_copies(card, batch, searcher);
-	if (k <= GV_SIFT_MOST && batch->probes <= GV_MANY_PROBES)
+	if (k <= GV_SIFT_MOST && batch->probes <= GV_MANY_PROBES &&
+		batch->copies <= MOST_SIFTED)
 		return gv_cuda_status(GV_LAUNCH_STEP(sift_copies_kernel, batch->n,
 											 GV_SIFT_THREADS, 0, stream, card,
 											 batch));

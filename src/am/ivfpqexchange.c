@@ -11,6 +11,8 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
+
 #include "am/ivfpqexchange.h"
 
 #define NAME_BYTES		64
@@ -125,6 +127,7 @@ IvfpqExchangeGet(IvfpqExchange *exchange, int nparticipants, int range,
 		{
 			IvfpqCopy	copy;
 
+			CHECK_FOR_INTERRUPTS();
 			IvfpqTakeCopy(exchange->item, exchange->item + 1, &copy);
 			IvfpqCopiesPut(copies, exchange->item->list - first, &copy);
 		}

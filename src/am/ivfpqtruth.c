@@ -44,8 +44,9 @@ take(IvfpqCalibration *calibration, BufFile *file)
 			elog(ERROR, "a temporary file of the build ends early");
 		if (count == 0)
 			continue;
-		(void) IvfpqExchangeRead(file, scores, count * sizeof(float));
-		(void) IvfpqExchangeRead(file, ids, count * sizeof(uint64));
+		if (!IvfpqExchangeRead(file, scores, count * sizeof(float)) ||
+			!IvfpqExchangeRead(file, ids, count * sizeof(uint64)))
+			elog(ERROR, "a temporary file of the build ends early");
 		for (int i = 0; i < count; i++)
 			gv_topk_push(&calibration->truth[q], scores[i], ids[i]);
 	}
@@ -62,6 +63,8 @@ IvfpqTruthTake(IvfpqCalibration *calibration, IvfpqTeam *team)
 		BufFile    *file = IvfpqExchangeOpen(&team->shared->files, "truth", 0,
 											 from);
 
+		if (file == NULL)
+			elog(ERROR, "a temporary file of the build is not there");
 		take(calibration, file);
 		BufFileClose(file);
 	}

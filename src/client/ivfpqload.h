@@ -48,6 +48,7 @@ typedef struct IvfpqLoad
 								 * one lock */
 	char	   *message;		/* [room] in the slot at hand */
 	char	   *slots;			/* memory that gpuvecd shares; NULL: none */
+	int			passed_fd;		/* its descriptor while it is passed, or -1 */
 	int			slot;			/* at hand, 0 or 1 */
 	Size		used;
 	int			npieces;

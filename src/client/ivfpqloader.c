@@ -138,7 +138,7 @@ report(IvfpqLoad *load, IvfpqLoadResult result, int64 us)
 static bool
 serve(const IvfpqWanted *wanted)
 {
-	IvfpqLoad	load = {.key = wanted->key};
+	IvfpqLoad	load = {.key = wanted->key,.passed_fd = -1};
 	bool		whole = wanted->state != IVFPQ_WANTED_READY;
 	int64		begun = IvfpqNow();
 	IvfpqLoadResult result;

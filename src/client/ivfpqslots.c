@@ -53,11 +53,25 @@ make_memory(Size bytes)
 	return -1;
 }
 
-/* Map the memory and share it with gpuvecd. */
-static IvfpqServed
-share_memory(IvfpqLoad *load, int fd, Size bytes, int64 deadline,
-			 IvfpqReply *reply)
+/* The memory's descriptor, which nobody needs once it is shared. */
+static void
+close_fd(IvfpqLoad *load)
 {
+	if (load->passed_fd < 0)
+		return;
+	close(load->passed_fd);
+	load->passed_fd = -1;
+	ReleaseExternalFD();
+}
+
+/*
+ * Map the memory and share it with gpuvecd.  What there is of it is noted, so
+ * that whoever catches an error gives it back by IvfpqSlotsClose.
+ */
+static IvfpqServed
+share_memory(IvfpqLoad *load, Size bytes, int64 deadline, IvfpqReply *reply)
+{
+	int			fd = load->passed_fd;
 	GvMemoryRequest request = {bytes};
 	IvfpqServed served;
 	char	   *memory;
@@ -66,15 +80,15 @@ share_memory(IvfpqLoad *load, int fd, Size bytes, int64 deadline,
 				  MAP_SHARED | MAP_POPULATE, fd, 0);
 	if (memory == MAP_FAILED)
 		return IVFPQ_SERVED;
+	load->slots = memory;
 	served = IvfpqPass(GV_ROLE_LOADER, GV_MSG_MEMORY, &request,
 					   sizeof(request), fd, deadline, reply);
 	if (served != IVFPQ_SERVED)
 	{
-		(void) munmap(memory, bytes);
+		IvfpqSlotsClose(load);
 		/* it has no memory for this, but perhaps for the mirror */
 		return served == IVFPQ_REFUSED ? IVFPQ_SERVED : served;
 	}
-	load->slots = memory;
 	use_slot(load, 0);
 	return IVFPQ_SERVED;
 }
@@ -96,10 +110,12 @@ IvfpqSlotsOpen(IvfpqLoad *load, bool share, int64 deadline,
 		fd = make_memory(bytes);
 		if (fd >= 0)
 		{
-			served = share_memory(load, fd, bytes, deadline, reply);
-			close(fd);
+			load->passed_fd = fd;
+			served = share_memory(load, bytes, deadline, reply);
+			close_fd(load);
 		}
-		ReleaseExternalFD();
+		else
+			ReleaseExternalFD();
 	}
 	if (load->slots == NULL)
 		load->message = MemoryContextAlloc(load->context, load->room);
@@ -114,6 +130,7 @@ IvfpqSlotsClose(IvfpqLoad *load)
 		(void) munmap(load->slots, 2 * slot_bytes(load));
 	load->slots = NULL;
 	load->message = NULL;
+	close_fd(load);
 }
 
 /*

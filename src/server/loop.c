@@ -3,8 +3,8 @@
  *		The thread that serves sessions: it waits for all of them at once, and
  *		has whatever searches it finds answered as a batch (turns.c).
  *
- * While a batch is searched the next one gathers in the sockets; so batches
- * are as large as the load makes them, and an idle server adds nothing.  A
+ * While a batch is searched requests are read, and the next one gathers; so
+ * batches are as large as the load makes them, and an idle server adds nothing.  A
  * session costs three system calls a search: the wait (shared by a batch), a
  * read, a write.  Who does not read its answer is not read from, and nobody
  * waits for it.
@@ -424,9 +424,10 @@ gv_loop_run(int listener)
 		if (n >= 0)
 			serve_events(events, n);
 	}
-	gv_turns_end();
+	/* a broken engine might never end what it has begun */
 	if (gv_server_failed())
 		return GV_EXIT_FAILED;
+	gv_turns_end();
 	while (loop.first != NULL)
 		close_connection(loop.first);
 	close(listener);

@@ -95,7 +95,7 @@ gv_mirrors_device(const GvMirrorKey *key)
 		return 0;
 	gv_registry_lock();
 	held = find(key);
-	device = held != NULL ? held->spec.device : 0;
+	device = held != NULL ? held->spec.device : -1;
 	gv_registry_unlock();
 	return device;
 }

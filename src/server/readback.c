@@ -152,6 +152,16 @@ range_bytes(GvHeldMirror *held, const GvRangeRequest *request)
 	return bytes < GV_MAX_MESSAGE ? bytes : GV_MAX_MESSAGE;
 }
 
+/* Give out what was read into the reply, if it could be. */
+static void
+conclude_reading(GvConnection *connection, GvHeldMirror *held,
+				 GvStatus status)
+{
+	gv_mirrors_release(held, 0);
+	if (status != GV_OK)
+		gv_pieces_conclude(connection, status, NULL);
+}
+
 /* See GV_MSG_BLOCKS. */
 void
 gv_read_blocks(GvConnection *connection)
@@ -180,19 +190,7 @@ gv_read_blocks(GvConnection *connection)
 		}
 		gv_reply_cut(connection, (size_t) used);
 	}
-	gv_mirrors_release(held, 0);
-	if (status != GV_OK)
-		gv_pieces_conclude(connection, status, NULL);
-}
-
-/* Give out what was read into the reply, if it could be. */
-static void
-conclude_reading(GvConnection *connection, GvHeldMirror *held,
-				 GvStatus status)
-{
-	gv_mirrors_release(held, 0);
-	if (status != GV_OK)
-		gv_pieces_conclude(connection, status, NULL);
+	conclude_reading(connection, held, status);
 }
 
 /* See GV_MSG_VALUES. */

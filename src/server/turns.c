@@ -8,9 +8,9 @@
  * when as many wait as are under way: nobody waits for a batch that is smaller
  * than his own would be.  What began first ends first.
  *
- * A device is waited for only where nobody is left who could ask for more, and
- * no other device has work; else it is asked whether it is done, between looks
- * at the clients.
+ * A batch is waited for only where it is the only one and nobody is left who
+ * could ask for more; else devices are asked whether they are done, between
+ * looks at the clients.
  *
  * All this is the loop's thread.
  */
@@ -110,7 +110,8 @@ gv_turns_add(GvConnection *connection)
 	connection->asked = true;
 	connection->device = gv_mirrors_device(&request->key);
 	turns.queue[turns.queued++] = connection;
-	turns.lanes[connection->device].waiting++;
+	if (connection->device >= 0)
+		turns.lanes[connection->device].waiting++;
 }
 
 /* The most that a search's answer may need. */
@@ -143,7 +144,8 @@ take_batch(int i, GvConnection **askers)
 		{
 			askers[n++] = turns.queue[i];
 			bytes += more;
-			turns.lanes[turns.queue[i]->device].waiting--;
+			if (turns.queue[i]->device >= 0)
+				turns.lanes[turns.queue[i]->device].waiting--;
 		}
 		else
 			turns.queue[left++] = turns.queue[i];
@@ -187,22 +189,6 @@ finish_oldest(Lane *lane)
 	send_answers(turn->askers, turn->n);
 }
 
-/*
- * Lock a mirror of the lane's device.  If somebody wants to change it, the
- * lane's batches, which are all that have it, must end first; and if others
- * are under way then, we come back later: false.
- */
-static bool
-lock_mirror(Lane *lane, GvHeldMirror *held)
-{
-	if (gv_session_lock(held, false))
-		return true;
-	while (lane->under_way > 0)
-		finish_oldest(lane);
-	searching = 1;
-	return gv_session_lock(held, turns.under_way == 0);
-}
-
 /* All searches of the mirror that the i-th in the queue wants are refused. */
 static void
 refuse_batch(int i, GvRefusalCode refusal)
@@ -217,10 +203,10 @@ refuse_batch(int i, GvRefusalCode refusal)
 
 /*
  * Begin the search that is i-th in the queue, and all that go with it; false
- * if they have to wait.
+ * if somebody changes their mirror, or wants to, and we do not wait for him.
  */
 static bool
-begin_batch(int i)
+begin_batch(int i, bool wait)
 {
 	GvRefusalCode refusal;
 	GvHeldMirror *held = gv_session_acquire(turns.queue[i], &refusal);
@@ -237,7 +223,7 @@ begin_batch(int i)
 	if (lane->under_way == TURNS)
 		finish_oldest(lane);
 	searching = 1;
-	if (!lock_mirror(lane, held))
+	if (!gv_session_lock(held, wait))
 	{
 		gv_mirrors_release(held, 0);
 		return false;
@@ -259,12 +245,19 @@ begin_batch(int i)
 	return true;
 }
 
-/* Is it time for another batch of the lane? */
+/*
+ * Is it time for another batch of a device?  Who asks for a mirror that is on
+ * none hears that at once.
+ */
 static bool
-is_free(const Lane *lane)
+may_begin(int32_t device)
 {
+	const Lane *lane;
 	const Turn *newest;
 
+	if (device < 0)
+		return true;
+	lane = &turns.lanes[device];
 	if (lane->under_way == 0)
 		return true;
 	newest = &lane->turns[(lane->oldest + lane->under_way - 1) % TURNS];
@@ -283,9 +276,12 @@ begin_batches(void)
 		searching = 1;
 		if (gv_loop_stops())
 			return;
-		if (!is_free(&turns.lanes[turns.queue[i]->device]) || !begin_batch(i))
+		if (!may_begin(turns.queue[i]->device) || !begin_batch(i, false))
 			i++;
 	}
+	/* there is nothing else to do than wait for who changes the mirror */
+	if (turns.under_way == 0 && turns.queued > 0)
+		(void) begin_batch(0, true);
 	searching = turns.under_way > 0;
 }
 

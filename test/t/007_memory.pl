@@ -101,7 +101,8 @@ for my $mb (4, 16, 64)
 		SELECT memory_kb('VmHWM'), lists FROM gpuvec_index_info('big_e')});
 	my $used = $peak - $plain;
 
-	cmp_ok($used, '<=', 1.25 * $mb * 1024 + 4096,
+	# 6 MB: shared buffers that the build came to are counted, too
+	cmp_ok($used, '<=', 1.25 * $mb * 1024 + 6144,
 		"build in $mb MB: $used kB more than a btree's");
 	cmp_ok($lists, '>', 1, "... it has $lists lists");
 	is_sound($node, 'big_e', "built in $mb MB");

@@ -94,7 +94,9 @@ static GvSearcher *
 check_lists(GvMetric metric, Kind kind, int32_t dims, int32_t nlists,
 			int32_t probes, int n)
 {
-	TestIndex	index = make_index(metric, dims, 1, nlists, 1, 1, false);
+	/* half copies of queries are made in a part for every 32 sub-quantizers */
+	int32_t		m = dims < 40 ? 1 : dims < 1400 ? dims : 1400;
+	TestIndex	index = make_index(metric, dims, m, nlists, 1, 1, false);
 	float	   *centres = unit_floats((size_t) dims * (nlists / 40 + 1), 1.0f);
 	GvSearch   *searches = unit_alloc(sizeof(GvSearch) * n);
 	GvSearcher *searcher = NULL;

@@ -48,11 +48,14 @@ test_refused_records(void)
 	.nparents = 1,.refine_slots = 4};
 	size_t		stride = gv_refine_stride(8);
 	char	   *items = calloc(2, stride);
+	char	   *found = calloc(2, stride);
+	uint16_t	addresses[6] = {0, 0, 1, 1, 0, 4};
 	GvStatus	status = GV_NO_MEMORY;
 	int			n;
 
 	if (&gv_emulated_fault == NULL)
 	{
+		free(found);
 		free(items);
 		return;
 	}
@@ -71,9 +74,15 @@ test_refused_records(void)
 		CHECK(gv_emulated_unrecorded == before, "without memory %d: %d steps "
 			  "that nobody waits for", n,
 			  (int) (gv_emulated_unrecorded - before));
+		CHECK(gv_mirror_put_refine(mirror, (GvRefineItem *) items, 2) == GV_OK,
+			  "again, after %d", n);
+		CHECK(gv_mirror_get_refine(mirror, addresses, 2,
+								   (GvRefineItem *) found) == GV_OK &&
+			  memcmp(found, items, 2 * stride) == 0, "records after %d", n);
 		gv_mirror_drop(mirror);
 	}
 	CHECK(status == GV_OK && n > 4, "%d: %d", n, status);
+	free(found);
 	free(items);
 }
 
