@@ -329,8 +329,8 @@ IvfpqRefineBuilderInit(IvfpqRefineBuilder *builder, Relation index, int dims,
 
 /*
  * A new page.  They are reserved in runs, as many at once as there were before,
- * up to a limit: participants of a parallel build who add page by page spend
- * their time on handing each other the lock for that.
+ * up to a limit: participants of a parallel build need a lock for that, which
+ * they would hand each other for every page.
  */
 static BlockNumber
 next_page(IvfpqRefineBuilder *builder)

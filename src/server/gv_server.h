@@ -4,8 +4,8 @@
  *
  * One thread, the loop, waits for all sessions and answers their searches in
  * batches; each loader and each builder has a thread of its own.  They meet in
- * the registry of mirrors (mirrors.c) only.  A mirror lies on one device,
- * numbered as in gv_mirror.h, and so do a batch and a build.
+ * the registries of mirrors (mirrors.c) and of builds (builds.c) only.  A mirror
+ * lies on one device, numbered as in gv_mirror.h, and so do a batch and a build.
  *
  * Locks: the registries' mutexes are held for a few instructions and never
  * while another lock is waited for.  A build's lock is waited for with none
