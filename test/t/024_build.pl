@@ -58,9 +58,11 @@ sub received
 	return $node->safe_psql('postgres', 'SELECT bytes_sent FROM gpuvec_stat');
 }
 
+# Is it up, and not the one that was killed, of which the view may not know yet?
+my $killed = 0;
 sub is_up
 {
-	return wait_until($node, "SELECT state = 'up' FROM gpuvec_stat");
+	return wait_until($node, "SELECT state = 'up' AND pid <> $killed FROM gpuvec_stat");
 }
 
 # recall@10 of the index at a fixed effort; of fewer rows it is good to .03 only
@@ -138,6 +140,7 @@ sub disturb
 	ok( wait_until($node, q{SELECT count(*) > 0 FROM pg_locks
 		WHERE locktype = 'advisory' AND NOT granted}), "$what: there");
 	kill $signal, $pid;
+	$killed = $pid if $signal eq 'KILL';
 	usleep(100_000);
 	$holder->query_safe('SELECT pg_advisory_unlock(0, 26486)');
 	$holder->quit;

@@ -225,13 +225,15 @@ for my $engine ('cpu', 'gpu')
 
 # -- gpuvecd dies or stops under all of them
 
+my $killed = 0;		# the view may not know yet that it is gone
 for my $signal ('KILL', 'STOP')
 {
 	for my $step ('build: trained', 'build: encoded', 'build: written')
 	{
 		my $what = "$signal at $step";
 
-		ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat"), "$what: gpuvecd is up");
+		ok(wait_until($node, "SELECT state = 'up' AND pid <> $killed FROM gpuvec_stat"),
+			"$what: gpuvecd is up");
 		my $pid = gpuvecd_pid($node);
 		my $holder = $node->background_psql('postgres');
 		$holder->query_safe('SELECT pg_advisory_lock(0, 26486)');
@@ -240,6 +242,7 @@ for my $signal ('KILL', 'STOP')
 		ok( wait_until($node, "SELECT count(*) > 0 FROM pg_locks
 			WHERE locktype = 'advisory' AND NOT granted"), "$what: there");
 		kill $signal, $pid;
+		$killed = $pid if $signal eq 'KILL';
 		usleep(100_000);
 		let_go($holder);
 		is(end_of($job), 0, "$what: the index is built");
