@@ -37,6 +37,7 @@ AM_OBJS = \
 	src/am/ivfpqsample.o \
 	src/am/ivfpqscan.o \
 	src/am/ivfpqsearch.o \
+	src/am/ivfpqsegment.o \
 	src/am/ivfpqshare.o \
 	src/am/ivfpqtargets.o \
 	src/am/ivfpqteam.o \

@@ -17,12 +17,11 @@
 #include "miscadmin.h"
 #include "optimizer/clauses.h"
 #include "optimizer/paths.h"
-#include "pgstat.h"
-#include "tcop/tcopprot.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "am/ivfpqbuild.h"
+#include "am/ivfpqsegment.h"
 #include "pgcompat.h"
 
 /* maintenance_work_mem that a participant should have, as core has it. */
@@ -166,23 +165,6 @@ open_training(IvfpqTraining *training, char *memory)
 	(void) place_arrays(training, memory);
 }
 
-/* Ask for room for a piece of the segment. */
-static void
-estimate(ParallelContext *context, Size bytes)
-{
-	shm_toc_estimate_chunk(&context->estimator, bytes);
-	shm_toc_estimate_keys(&context->estimator, 1);
-}
-
-static void *
-allocate(ParallelContext *context, uint64 key, Size bytes)
-{
-	void	   *memory = shm_toc_allocate(context->toc, bytes);
-
-	shm_toc_insert(context->toc, key, memory);
-	return memory;
-}
-
 /* Make the segment; false: there is none to be had. */
 static bool
 make_segment(IvfpqWorkers *workers, Relation heap, IvfpqTraining *training)
@@ -190,16 +172,16 @@ make_segment(IvfpqWorkers *workers, Relation heap, IvfpqTraining *training)
 	ParallelContext *context = workers->context;
 	Size		n = context->nworkers;
 
-	estimate(context, sizeof(IvfpqTeamShared));
-	estimate(context, table_parallelscan_estimate(heap, workers->snapshot));
-	estimate(context, place_arrays(training, NULL));
+	IvfpqSegmentAsk(context, sizeof(IvfpqTeamShared));
+	IvfpqSegmentAsk(context,
+					table_parallelscan_estimate(heap, workers->snapshot));
+	IvfpqSegmentAsk(context, place_arrays(training, NULL));
 	if (training->builder != NULL)
-		estimate(context, IvfpqSharingSize(training->builder));
-	estimate(context, training->nlists * sizeof(IvfpqListEntry));
-	if (debug_query_string)
-		estimate(context, strlen(debug_query_string) + 1);
-	estimate(context, n * sizeof(WalUsage));
-	estimate(context, n * sizeof(BufferUsage));
+		IvfpqSegmentAsk(context, IvfpqSharingSize(training->builder));
+	IvfpqSegmentAsk(context, training->nlists * sizeof(IvfpqListEntry));
+	IvfpqSegmentAskQuery(context);
+	IvfpqSegmentAsk(context, n * sizeof(WalUsage));
+	IvfpqSegmentAsk(context, n * sizeof(BufferUsage));
 	InitializeParallelDSM(context);
 	return context->seg != NULL;
 }
@@ -214,33 +196,33 @@ fill_segment(IvfpqTeam *team, Relation heap, Relation index,
 	Size		n = context->nworkers;
 	Size		bytes = training->nlists * sizeof(IvfpqListEntry);
 
-	team->shared = allocate(context, KEY_SHARED, sizeof(IvfpqTeamShared));
+	team->shared = IvfpqSegmentTake(context, KEY_SHARED,
+									sizeof(IvfpqTeamShared));
 	IvfpqTeamInit(team->shared);
 	team->shared->heap = RelationGetRelid(heap);
 	team->shared->index = RelationGetRelid(index);
 	team->shared->concurrent = concurrent;
 	team->shared->nshares = context->nworkers + 1;
 	SharedFileSetInit(&team->shared->files, context->seg);
-	team->scan = allocate(context, KEY_SCAN,
-						  table_parallelscan_estimate(heap,
-													  workers->snapshot));
+	team->scan = IvfpqSegmentTake(context, KEY_SCAN,
+								  table_parallelscan_estimate(heap,
+															  workers->snapshot));
 	table_parallelscan_initialize(heap, team->scan, workers->snapshot);
 	if (training->builder != NULL)
 	{
-		team->sharing = allocate(context, KEY_SHARING,
-								 IvfpqSharingSize(training->builder));
+		team->sharing = IvfpqSegmentTake(context, KEY_SHARING,
+										 IvfpqSharingSize(training->builder));
 		IvfpqSharingInit(team->sharing, training->builder);
 	}
-	share_training(training, allocate(context, KEY_TRAINING,
-									  place_arrays(training, NULL)));
-	team->entries = allocate(context, KEY_ENTRIES, bytes);
+	share_training(training,
+				   IvfpqSegmentTake(context, KEY_TRAINING,
+									place_arrays(training, NULL)));
+	team->entries = IvfpqSegmentTake(context, KEY_ENTRIES, bytes);
 	memset(team->entries, 0, bytes);
-	if (debug_query_string)
-		strcpy(allocate(context, KEY_QUERY, strlen(debug_query_string) + 1),
-			   debug_query_string);
-	workers->wal = allocate(context, KEY_WAL, n * sizeof(WalUsage));
-	workers->buffers = allocate(context, KEY_BUFFERS,
-								n * sizeof(BufferUsage));
+	IvfpqSegmentGiveQuery(context, KEY_QUERY);
+	workers->wal = IvfpqSegmentTake(context, KEY_WAL, n * sizeof(WalUsage));
+	workers->buffers = IvfpqSegmentTake(context, KEY_BUFFERS,
+										n * sizeof(BufferUsage));
 }
 
 /* Let go of context and snapshot. */
@@ -350,8 +332,7 @@ IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc)
 	WalUsage   *wal = shm_toc_lookup(toc, KEY_WAL, false);
 	BufferUsage *buffers = shm_toc_lookup(toc, KEY_BUFFERS, false);
 
-	debug_query_string = shm_toc_lookup(toc, KEY_QUERY, true);
-	pgstat_report_activity(STATE_RUNNING, debug_query_string);
+	IvfpqSegmentReportQuery(toc, KEY_QUERY);
 	build.heap = table_open(shared->heap, heap_lock);
 	build.index = index_open(shared->index, index_lock);
 	build.indexInfo = BuildIndexInfo(build.index);

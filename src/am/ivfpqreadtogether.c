@@ -12,11 +12,10 @@
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "miscadmin.h"
-#include "pgstat.h"
-#include "tcop/tcopprot.h"
 #include "utils/rel.h"
 
 #include "am/ivfpqreadtogether.h"
+#include "am/ivfpqsegment.h"
 
 /* What lies in the segment of shared memory. */
 enum
@@ -92,27 +91,15 @@ read_part(IvfpqReader *reader, Shared *shared, IvfpqBuilder *builder,
 		fail(shared, builder);
 }
 
-static void *
-allocate(ParallelContext *context, uint64 key, Size bytes)
-{
-	void	   *memory = shm_toc_allocate(context->toc, bytes);
-
-	shm_toc_insert(context->toc, key, memory);
-	return memory;
-}
-
 /* Make the segment; false: there is none to be had. */
 static bool
 make_segment(ParallelContext *context, Size ids, Size blocks, Size skip)
 {
-	const Size	chunks[] = {sizeof(Shared), ids, blocks, skip,
-	debug_query_string ? strlen(debug_query_string) + 1 : 1};
-
-	for (int i = 0; i < (int) lengthof(chunks); i++)
-	{
-		shm_toc_estimate_chunk(&context->estimator, chunks[i]);
-		shm_toc_estimate_keys(&context->estimator, 1);
-	}
+	IvfpqSegmentAsk(context, sizeof(Shared));
+	IvfpqSegmentAsk(context, ids);
+	IvfpqSegmentAsk(context, blocks);
+	IvfpqSegmentAsk(context, skip);
+	IvfpqSegmentAskQuery(context);
 	InitializeParallelDSM(context);
 	return context->seg != NULL;
 }
@@ -123,7 +110,8 @@ fill_segment(ParallelContext *context, const IvfpqReader *reader,
 			 IvfpqBuilder *builder, const BlockNumber *blocks,
 			 uint64 nblocks, int64 most)
 {
-	Shared	   *shared = allocate(context, KEY_SHARED, sizeof(Shared));
+	Shared	   *shared = IvfpqSegmentTake(context, KEY_SHARED,
+										  sizeof(Shared));
 
 	shared->heap = RelationGetRelid(reader->heap);
 	shared->index = RelationGetRelid(reader->index);
@@ -136,13 +124,13 @@ fill_segment(ParallelContext *context, const IvfpqReader *reader,
 	pg_atomic_init_u64(&shared->nsent, 0);
 	pg_atomic_init_u64(&shared->next, 0);
 	pg_atomic_init_u32(&shared->failed, 0);
-	memcpy(allocate(context, KEY_BLOCKS, nblocks * sizeof(BlockNumber)),
+	memcpy(IvfpqSegmentTake(context, KEY_BLOCKS,
+							nblocks * sizeof(BlockNumber)),
 		   blocks, nblocks * sizeof(BlockNumber));
-	memcpy(allocate(context, KEY_SKIP, reader->nskip * sizeof(uint64)),
+	memcpy(IvfpqSegmentTake(context, KEY_SKIP,
+							reader->nskip * sizeof(uint64)),
 		   reader->skip, reader->nskip * sizeof(uint64));
-	if (debug_query_string)
-		strcpy(allocate(context, KEY_QUERY, strlen(debug_query_string) + 1),
-			   debug_query_string);
+	IvfpqSegmentGiveQuery(context, KEY_QUERY);
 	return shared;
 }
 
@@ -176,7 +164,7 @@ IvfpqReadTogether(IvfpqReader *reader, IvfpqBuilder *builder, int64 most,
 	{
 		shared = fill_segment(context, reader, builder, blocks, nblocks,
 							  most);
-		ids = allocate(context, KEY_IDS, ids_bytes);
+		ids = IvfpqSegmentTake(context, KEY_IDS, ids_bytes);
 		memset(ids, 0, ids_bytes);
 		LaunchParallelWorkers(context);
 		read_part(reader, shared, builder, blocks);
@@ -206,8 +194,7 @@ IvfpqReadMain(dsm_segment *seg, shm_toc *toc)
 	IvfpqReader reader = {.training = &training,.sample = &sample};
 	IvfpqBuilder *builder;
 
-	debug_query_string = shm_toc_lookup(toc, KEY_QUERY, true);
-	pgstat_report_activity(STATE_RUNNING, debug_query_string);
+	IvfpqSegmentReportQuery(toc, KEY_QUERY);
 	/* weaker locks than the leader's, which are held for the worker, too */
 	reader.heap = table_open(shared->heap, AccessShareLock);
 	reader.index = index_open(shared->index, AccessShareLock);
