@@ -11,6 +11,30 @@
 
 #define GV_BY_VALUE		16		/* first so many times values are halved */
 
+/*
+ * Room behind *count, which is shared, for a number of items of each lane of a
+ * warp; returns the place of this lane's first.
+ */
+static __device__ __forceinline__ uint32_t
+gv_reserve(uint32_t mine, uint32_t *count)
+{
+	uint32_t	lane = threadIdx.x % GV_WARP;
+	uint32_t	upto = mine;
+	uint32_t	at = 0;
+
+#pragma unroll
+	for (uint32_t d = 1; d < GV_WARP; d *= 2)
+	{
+		uint32_t	before = __shfl_up_sync(GV_FULL_WARP, upto, d);
+
+		if (lane >= d)
+			upto += before;
+	}
+	if (lane == GV_WARP - 1 && upto > 0)
+		at = atomicAdd(count, upto);
+	return __shfl_sync(GV_FULL_WARP, at, GV_WARP - 1) + upto - mine;
+}
+
 /* What the threads of a block tell each other, one barrier a time. */
 struct GvTalk
 {

@@ -80,28 +80,7 @@ struct Items
 			items[at] = (uint64_t) key << 32 | list;
 	}
 
-	/* Room for a number of items of each lane of a warp; the first's place. */
-	__device__ __forceinline__ uint32_t
-	reserve(uint32_t mine)
-	{
-		uint32_t	lane = threadIdx.x % GV_WARP;
-		uint32_t	upto = mine;
-		uint32_t	at = 0;
-
-#pragma unroll
-		for (uint32_t d = 1; d < GV_WARP; d *= 2)
-		{
-			uint32_t	before = __shfl_up_sync(GV_FULL_WARP, upto, d);
-
-			if (lane >= d)
-				upto += before;
-		}
-		if (lane == GV_WARP - 1 && upto > 0)
-			at = atomicAdd(count, upto);
-		return __shfl_sync(GV_FULL_WARP, at, GV_WARP - 1) + upto - mine;
-	}
-
-	/* One of those. */
+	/* An item to a place that gv_reserve gave. */
 	__device__ __forceinline__ void
 	put(uint32_t at, uint32_t key, uint32_t list)
 	{
@@ -297,7 +276,7 @@ gather_at_once(Choice &choice, uint32_t (&bounds)[GV_SIFT_WARPS])
 #pragma unroll
 	for (int i = 0; i < SIFT_KEYS; i++)
 		mine += keys[i] <= last;
-	at = choice.close.reserve(mine);
+	at = gv_reserve(mine, choice.close.count);
 #pragma unroll
 	for (int i = 0; i < SIFT_KEYS; i++)
 		if (keys[i] <= last)

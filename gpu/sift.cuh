@@ -121,26 +121,13 @@ static __device__ __forceinline__ void
 gv_sift_collect(const uint32_t (&keys)[KEYS], int first,
 				uint32_t bound, GvSift &sift)
 {
-	int			lane = threadIdx.x % GV_WARP;
 	uint32_t	mine = 0;
-	uint32_t	upto;
-	uint32_t	at = 0;
+	uint32_t	at;
 
 #pragma unroll
 	for (int r = 0; r < KEYS; r++)
 		mine += keys[r] <= bound && keys[r] != GV_SIFT_NONE;
-	upto = mine;
-#pragma unroll
-	for (int d = 1; d < GV_WARP; d *= 2)
-	{
-		uint32_t	before = __shfl_up_sync(GV_FULL_WARP, upto, d);
-
-		if (lane >= d)
-			upto += before;
-	}
-	if (lane == GV_WARP - 1 && upto > 0)
-		at = atomicAdd(&sift.count, upto);
-	at = __shfl_sync(GV_FULL_WARP, at, GV_WARP - 1) + upto - mine;
+	at = gv_reserve(mine, &sift.count);
 	if (mine == 0)
 		return;
 #pragma unroll
