@@ -41,17 +41,6 @@ sub build
 	return ($rc, $err);
 }
 
-# Test: the index is whole.
-sub is_good
-{
-	my ($what) = @_;
-
-	is_sound($node, 't_e', $what);
-	is_complete($node, 't', '<->', 16, $what);
-	is_exact($node, 't', '<->', 16, $what);
-	return;
-}
-
 # Bytes that gpuvecd got; the supervisor's pings are among them.
 sub received
 {
@@ -87,7 +76,7 @@ for my $with ('lists = 40', 'lists = 300, spill = 0', 'lists = 40, refine = sq8'
 	is($err, '', "$with: gpuvecd builds");
 	cmp_ok(received() - $before, '>', ($rows - $rows / 90) * 64, '... and got all rows');
 	cmp_ok(recall(), '>', $own - 0.03, "$with: recall as with $own");
-	is_good($with);
+	is_whole($node, $with);
 	is( $node->safe_psql('postgres',
 			"SELECT (SELECT count(*) > 0 FROM gpuvec_calibration('t_e')) AND recall >= 0.9
 			 FROM gpuvec_recall('t_e', 10, 100)"), 't', "$with: calibrated");
@@ -162,7 +151,7 @@ for my $signal ('KILL', 'STOP')
 		like($err, qr/NOTICE:  gpuvecd could not build index "t_e": (it (is gone|does not answer)|the connection ended)/,
 			"$what: a notice");
 		unlike($err, qr/NOTICE.*NOTICE/s, "$what: one");
-		is_good($what);
+		is_whole($node, $what);
 		# whoever searches for it, calibration finds the same; of many rows
 		# training has a random sample
 		is(calibration(), $calibration, "$what: as calibrated by gpuvecd")
@@ -195,7 +184,7 @@ for my $step (@steps[0 .. 2])
 {
 	my ($rc, $err) = build('afterwards');
 	is($err, '', 'afterwards gpuvecd builds again');
-	is_good('afterwards');
+	is_whole($node, 'afterwards');
 }
 
 # -- training in place, REINDEX
@@ -246,7 +235,7 @@ ok(is_up(), 'gpuvecd with little memory');
 	is($rc, 0, 'no room: the index is built');
 	like($err, qr/NOTICE:  gpuvecd could not build index "t_e": it refused: no memory/,
 		'no room: a notice');
-	is_good('no room');
+	is_whole($node, 'no room');
 }
 
 # -- no gpuvecd

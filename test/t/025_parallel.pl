@@ -84,17 +84,6 @@ sub build_sql
 		CREATE INDEX t_e ON t USING gpuivfpq (e) WITH ($with);";
 }
 
-# Test: the index is whole.
-sub is_good
-{
-	my ($what) = @_;
-
-	is_sound($node, 't_e', $what);
-	is_complete($node, 't', '<->', 16, $what);
-	is_exact($node, 't', '<->', 16, $what);
-	return;
-}
-
 # Test: gpuvecd holds nothing, no worker is left, no file either.
 sub is_tidy
 {
@@ -124,7 +113,7 @@ for my $engine ('cpu', 'gpu')
 		ok($found eq $right, "$what: the same copies");
 		cmp_ok(length $found, '>', $rows * 20, "$what: " . length($found) . ' bytes of them');
 	}
-	is_good("$engine, 8 workers");
+	is_whole($node, "$engine, 8 workers");
 	is_tidy($engine);
 }
 
@@ -135,7 +124,7 @@ for my $engine ('cpu', 'gpu')
 	my ($rc, $out, $err) = $node->psql('postgres',
 		build_sql($engine, 5, with => 'lists = 40, refine = sq8'));
 	is($err, '', "$engine: refine records");
-	is_good("$engine: refine records");
+	is_whole($node, "$engine: refine records");
 
 	my $job = background($node, join ' ', map { "INSERT INTO t SELECT $rows + 100 * $_ + g,
 		point($rows + 100 * $_ + g, 16) FROM generate_series(1, 50) AS g;
@@ -146,7 +135,7 @@ for my $engine ('cpu', 'gpu')
 			SET max_parallel_maintenance_workers = 4; REINDEX INDEX CONCURRENTLY t_e;");
 	}
 	is(end_of($job), 0, "$engine: inserts and deletes meanwhile");
-	is_good("$engine: REINDEX CONCURRENTLY");
+	is_whole($node, "$engine: REINDEX CONCURRENTLY");
 	$node->safe_psql('postgres', "DELETE FROM t WHERE id > $rows");
 }
 
@@ -194,7 +183,7 @@ my $workers_pids = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'paral
 			FROM pg_stat_progress_create_index"), 'building index: writing|t|t', 'rows of all are counted');
 	let_go($holder);
 	is(end_of($job), 0, 'the build goes on');
-	is_good('held');
+	is_whole($node, 'held');
 }
 
 # -- a worker fails, is told to end; the leader is cancelled
@@ -251,7 +240,7 @@ for my $signal ('KILL', 'STOP')
 		like($err, qr/NOTICE:  gpuvecd could not build index "t_e": (it (is gone|does not|is not|refused)|the connection ended)/,
 			"$what: a notice");
 		unlike($err, qr/NOTICE.*NOTICE/s, "$what: one");
-		is_good($what);
+		is_whole($node, $what);
 	}
 }
 ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat"), 'gpuvecd is up again');
@@ -319,7 +308,7 @@ my $before = contents('t_e');
 $node->stop('immediate');
 $node->start;
 is(contents('t_e'), $before, 'the same after a crash');
-is_good('after a crash');
+is_whole($node, 'after a crash');
 unlike(slurp_file($node->logfile), qr/PANIC|TRAP:|terminated by signal 11/, 'nothing crashed');
 
 done_testing();

@@ -14,7 +14,8 @@ use Test::More;
 use Time::HiRes qw(usleep);
 
 our @EXPORT = qw($SERVER long_test new_node load_gpuvec background wait_until
-  end_of restart_after_crash restart_after_kill answers is_sound is_complete is_exact);
+  end_of restart_after_crash restart_after_kill answers is_sound is_complete is_exact
+  is_whole);
 
 # What gpuvecd runs on.
 our $SERVER = $ENV{GPUVEC_TEST_SERVER} // 'cpu';
@@ -224,6 +225,17 @@ sub is_exact
 	is( $node->safe_psql('postgres',
 			"SELECT inexact('$table', '$operator', $dims, 10, 10)"),
 		'0', "$what: $operator on $table with all lists is exact");
+	return;
+}
+
+# Test: all three of t_e, the index on the 16 dimensions of t.
+sub is_whole
+{
+	my ($node, $what) = @_;
+
+	is_sound($node, 't_e', $what);
+	is_complete($node, 't', '<->', 16, $what);
+	is_exact($node, 't', '<->', 16, $what);
 	return;
 }
 
