@@ -55,7 +55,7 @@ count_real(const Item *items, int k)
 /* All lists, as a source for gv_sift. */
 struct ListSource
 {
-	static constexpr int KEYS = 16;
+	static constexpr int KEYS = 20;
 	const float *scores;
 
 	__device__ __forceinline__ uint32_t
@@ -137,7 +137,7 @@ probe_kernel(GvCardModel card, GvBatch batch)
 /* The copies of a query's probes, as a source for gv_sift. */
 struct CopySource
 {
-	static constexpr int KEYS = 16;	/* 8,192 copies at once */
+	static constexpr int KEYS = 20;	/* 10,240 copies at once */
 	const float *scores;
 	const uint64_t *ids;
 

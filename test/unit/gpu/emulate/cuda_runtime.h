@@ -489,7 +489,7 @@ static inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return cudaSucce
 static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int flags) { return cudaSuccess; }
 
 /* That a stream is busy is an error, to whom asks for the last one. */
-extern thread_local cudaError_t gv_emulated_error;
+extern __thread cudaError_t gv_emulated_error;
 
 static inline cudaError_t
 cudaGetLastError()
