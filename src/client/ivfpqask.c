@@ -203,7 +203,12 @@ ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
 		served = IVFPQ_BROKEN;
 	}
 	if (served == IVFPQ_SERVED)
+	{
 		IvfpqCountLatency(IvfpqNow() - begun);
+		/* who is alone takes no processor from others by looking */
+		IvfpqExpectSoon(answer->head.batch == 1 &&
+						answer->head.engine_us < IVFPQ_SOON_US);
+	}
 	else if (served == IVFPQ_TIMED_OUT)
 		IvfpqSuspend();
 	else if (served == IVFPQ_NOT_MIRRORED || served == IVFPQ_LOADING)

@@ -47,6 +47,7 @@ typedef struct Connection
 	bool		busy;			/* in the midst of a message */
 	int			passed_fd;		/* goes along with the next bytes; -1 = none */
 	uint16		asked;			/* what waits for an answer; 0 = nothing */
+	bool		soon;			/* answers are likely to come at once */
 	char	   *buffer;			/* [size] a GvMessage and what follows */
 	Size		size;
 
@@ -66,6 +67,13 @@ IvfpqNow(void)
 
 	INSTR_TIME_SET_CURRENT(now);
 	return (int64) INSTR_TIME_GET_MICROSEC(now);
+}
+
+/* Are the answers to come likely to come within IVFPQ_SOON_US? */
+void
+IvfpqExpectSoon(bool soon)
+{
+	connection.soon = soon;
 }
 
 /* Who we are connected to. */
@@ -91,6 +99,7 @@ IvfpqDisconnect(void)
 	connection.busy = false;
 	connection.passed_fd = -1;
 	connection.asked = 0;
+	connection.soon = false;
 }
 
 /* Close it, and say why. */
@@ -248,18 +257,38 @@ send_parts(struct iovec *parts, int nparts, int64 deadline, IvfpqReply *reply)
 	return IVFPQ_SERVED;
 }
 
-/* Receive until the buffer holds `wanted` bytes, or more. */
+/* Receive what there is, or comes until then unless the latch is set. */
+static ssize_t
+receive_some(Size filled, int64 until)
+{
+	ssize_t		received;
+
+	do
+		received = recv(connection.sock, connection.buffer + filled,
+						connection.size - filled, 0);
+	while (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) &&
+		   until > 0 && !MyLatch->is_set && IvfpqNow() < until);
+	return received;
+}
+
+/*
+ * Receive until the buffer holds `wanted` bytes, or more.  What is likely to
+ * come at once is looked for before we sleep: to be woken takes a good part of
+ * what a card takes to search.
+ */
 static IvfpqServed
 receive_bytes(Size *filled, Size wanted, int64 deadline, IvfpqReply *reply)
 {
+	int64		until = connection.soon ? IvfpqNow() + IVFPQ_SOON_US : 0;
+
 	while (*filled < wanted)
 	{
 		ssize_t		received;
 
-		if (!wait_for(WL_SOCKET_READABLE, deadline))
+		if (until == 0 && !wait_for(WL_SOCKET_READABLE, deadline))
 			return give_up(IVFPQ_TIMED_OUT, "nothing came in time", reply);
-		received = recv(connection.sock, connection.buffer + *filled,
-						connection.size - *filled, 0);
+		received = receive_some(*filled, until);
+		until = 0;
 		if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK ||
 							 errno == EINTR))
 			continue;

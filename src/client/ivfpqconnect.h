@@ -17,6 +17,9 @@
 /* What a request consists of, behind its header. */
 #define IVFPQ_REQUEST_PARTS		4
 
+/* So long, in microseconds, an answer is looked for without sleeping. */
+#define IVFPQ_SOON_US			60
+
 /* An answer; pointers are good until the process' next request. */
 typedef struct IvfpqReply
 {
@@ -43,6 +46,7 @@ extern IvfpqServed IvfpqExchange(GvRole role, GvMessageType type,
 								 const struct iovec *parts, int nparts,
 								 uint32 max_length, int64 deadline,
 								 IvfpqReply *reply);
+extern void IvfpqExpectSoon(bool soon);
 extern const GvWelcome *IvfpqWelcome(void);
 extern void IvfpqDisconnect(void);
 

@@ -44,20 +44,37 @@ IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
 	UnlockReleaseBuffer(buf);
 }
 
+/* Which of a search's lists is where: page, then the list's place. */
+static int
+compare_places(const void *a, const void *b)
+{
+	uint64		x = *(const uint64 *) a;
+	uint64		y = *(const uint64 *) b;
+
+	return (x > y) - (x < y);
+}
+
 /*
- * Copy the entries of lists [n] out.  A page stays locked while the next list
- * is on it, too: near lists often have one parent, and so one page.
+ * Copy the entries of lists [n] out.  Page by page: near lists often have one
+ * parent, and so one page, which everybody else searching wants, too.
  */
 void
 IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 					 const uint64 *lists, int n, IvfpqListEntry *entries)
 {
+	uint64	   *places = palloc_extended(Max(n, 1) * sizeof(uint64),
+										 MCXT_ALLOC_HUGE);
 	BlockNumber blkno = InvalidBlockNumber;
 	Buffer		buf = InvalidBuffer;
 
 	for (int i = 0; i < n; i++)
+		places[i] = (uint64) IvfpqDirectoryPage(meta, (uint32) lists[i]) << 32 |
+			(uint32) i;
+	qsort(places, n, sizeof(uint64), compare_places);
+	for (int j = 0; j < n; j++)
 	{
-		BlockNumber wanted = IvfpqDirectoryPage(meta, (uint32) lists[i]);
+		BlockNumber wanted = (BlockNumber) (places[j] >> 32);
+		uint32		i = (uint32) places[j];
 
 		if (wanted != blkno)
 		{
@@ -72,6 +89,7 @@ IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 	}
 	if (BufferIsValid(buf))
 		UnlockReleaseBuffer(buf);
+	pfree(places);
 }
 
 /* Prepare to read lists; memory from the current context. */
