@@ -12,8 +12,9 @@
 # --long sets GPUVEC_TEST_LONG=1, which makes unit programs and TAP tests use
 # their full sizes (100,000 damaged conversations with gpuvecd, among others),
 # and adds the unit programs under valgrind, the CUDA engine's whole checks on
-# emulated threads and gpuvecd's with that engine, plain and sanitized, a server
-# with the undefined-behaviour sanitizer, and every other PostgreSQL found under
+# emulated threads and gpuvecd's with that engine, also sanitized at small size,
+# a server with the undefined-behaviour sanitizer, and every other PostgreSQL
+# found under
 # /usr/lib/postgresql or, in their place, named in PG_CONFIGS, be it one with
 # assertions.
 #
@@ -291,7 +292,7 @@ part_unit() {
 	if [ -n "$LONG" ]; then
 		run_valgrind
 		unit_card whole
-		unit_card sanitized "${sanitize[@]}"
+		GPUVEC_UNIT_SMALL=1 unit_card sanitized "${sanitize[@]}"
 	else
 		GPUVEC_UNIT_SMALL=1 unit_card small
 	fi

@@ -20,6 +20,9 @@
 /* How often a session says that a mirror lacks something. */
 #define STALE_US			200000
 
+/* Searches alone in their batches, after which the next may be, too. */
+#define ALONE_LONG			16
+
 /* Indexes that a session remembers something about, at most. */
 #define NMEMORIES			16
 
@@ -176,6 +179,24 @@ check_answer(const IvfpqReply *reply, const GvSearchRequest *request,
 	return true;
 }
 
+/*
+ * Who has been alone for a while looks for his answers without sleeping: that
+ * takes no processor from others who search.  With 64 sessions on 16 cores to do
+ * so after a single lone batch cost 7 % of their queries; one session's are 7 us
+ * faster.
+ */
+static void
+note_company(const GvSearchReply *head)
+{
+	static int	alone = 0;
+
+	if (head->batch > 1 || head->engine_us >= IVFPQ_SOON_US)
+		alone = 0;
+	else if (alone < ALONE_LONG)
+		alone++;
+	IvfpqExpectSoon(alone == ALONE_LONG);
+}
+
 /* Ask. */
 static IvfpqServed
 ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
@@ -205,9 +226,7 @@ ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
 	if (served == IVFPQ_SERVED)
 	{
 		IvfpqCountLatency(IvfpqNow() - begun);
-		/* who is alone takes no processor from others by looking */
-		IvfpqExpectSoon(answer->head.batch == 1 &&
-						answer->head.engine_us < IVFPQ_SOON_US);
+		note_company(&answer->head);
 	}
 	else if (served == IVFPQ_TIMED_OUT)
 		IvfpqSuspend();
