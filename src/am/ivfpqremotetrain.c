@@ -163,7 +163,7 @@ IvfpqTrainRemote(IvfpqTraining *training, Relation index,
 		return false;
 	if (train(training, sample, builder, nrows, reader))
 		return true;
-	IvfpqBuilderFailed(index, IvfpqBuilderReason(builder));
+	IvfpqBuilderFailed(index, IvfpqBuilderReason(builder), false);
 	IvfpqBuilderEnd(builder);
 	return false;
 }

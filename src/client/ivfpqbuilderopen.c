@@ -125,14 +125,15 @@ IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
 	if (!is_there(&reason))
 	{
 		if (reason != NULL || ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
-			IvfpqBuilderFailed(index, reason ? reason : "there is none");
+			IvfpqBuilderFailed(index, reason ? reason : "there is none",
+							   false);
 		return NULL;
 	}
 	builder = make_builder(spec);
 	builder->spec.batch_rows = Max(1, Min(SLOT_BYTES / row, MOST_ROWS));
 	if (!greet(builder) || !begin(builder, mean))
 	{
-		IvfpqBuilderFailed(index, builder->link.reason);
+		IvfpqBuilderFailed(index, builder->link.reason, false);
 		return NULL;
 	}
 	make_slots(builder);

@@ -179,7 +179,8 @@ extern bool IvfpqBuilderTry(IvfpqBuilder *builder,
 							Size bytes, const int32 **nhits,
 							const char **rowids);
 extern const char *IvfpqBuilderReason(const IvfpqBuilder *builder);
-extern void IvfpqBuilderFailed(Relation index, const char *reason);
+extern void IvfpqBuilderFailed(Relation index, const char *reason,
+							   bool partly);
 extern void IvfpqBuilderLose(IvfpqBuilder *builder, const char *reason);
 extern void IvfpqBuilderEnd(IvfpqBuilder *builder);
 
