@@ -57,6 +57,13 @@ IvfpqBuilderFailed(Relation index, const char *reason, bool partly)
 				 errdetail("It is built without a card, which takes longer.")));
 }
 
+/* Is there a connection, as far as we know? */
+bool
+IvfpqBuilderIsOpen(const IvfpqBuilder *builder)
+{
+	return builder->link.sock != PGINVALID_SOCKET;
+}
+
 /* Why it failed. */
 const char *
 IvfpqBuilderReason(const IvfpqBuilder *builder)

@@ -152,8 +152,9 @@ IvfpqBuilderTicket(const IvfpqBuilder *builder)
 }
 
 /*
- * Join the leader's build, in another process.  When that fails it is found
- * out when rows are added.  `sharing` is NULL before it is trained.
+ * Join the leader's build, in another process.  When that fails the builder is
+ * not open, which is found out when rows are added, too.  `sharing` is NULL
+ * before it is trained.
  */
 IvfpqBuilder *
 IvfpqBuilderJoin(const IvfpqTicket *ticket, IvfpqSharing *sharing)

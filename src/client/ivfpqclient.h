@@ -153,6 +153,7 @@ extern IvfpqBuilder *IvfpqBuilderBegin(Relation index,
 extern IvfpqTicket IvfpqBuilderTicket(const IvfpqBuilder *builder);
 extern IvfpqBuilder *IvfpqBuilderJoin(const IvfpqTicket *ticket,
 									  IvfpqSharing *sharing);
+extern bool IvfpqBuilderIsOpen(const IvfpqBuilder *builder);
 extern void IvfpqBuilderSample(IvfpqBuilder *builder, uint64 *ids);
 extern void IvfpqBuilderSampled(IvfpqBuilder *builder, const uint64 *ids,
 								int64 n);

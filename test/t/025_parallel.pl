@@ -294,6 +294,29 @@ for my $signal ('KILL', 'STOP')
 	is_sound($node, 'big_e', "$signal before rows are read");
 	is_complete($node, 'big', '<->', 8, "$signal before rows are read");
 }
+# -- workers who cannot join the build, which the leader has begun
+
+{
+	my $socket = $node->data_dir . '/pgsql_tmp.gpuvec.sock';
+
+	ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat"), 'alone: gpuvecd is up');
+	my $holder = $node->background_psql('postgres');
+	$holder->query_safe('SELECT pg_advisory_lock(0, 26486)');
+	my $job = background($node, "SET gpuvec.engine = gpu;
+		SET max_parallel_maintenance_workers = 4; SET gpuvec.fault = 'wait 1 build: begun'; REINDEX INDEX big_e;");
+	ok( wait_until($node, "SELECT count(*) > 0 FROM pg_locks
+		WHERE locktype = 'advisory' AND NOT granted"), 'alone: there');
+	rename($socket, "$socket.not") or die "$socket: $!";
+	let_go($holder);
+	is(end_of($job), 0, 'alone: the index is built');
+	rename("$socket.not", $socket) or die "$socket: $!";
+	# it trains, and places what the leader has
+	like(said($job), qr/^[^\n]*NOTICE:  gpuvecd could not build all of index "big_e": it does not listen\nDETAIL:  What it has not done is done without a card, which takes longer\.$/,
+		'alone: what others could not have it do');
+	is_sound($node, 'big_e', 'alone');
+	is_complete($node, 'big', '<->', 8, 'alone');
+	is_tidy('alone');
+}
 $node->safe_psql('postgres', "
 	CREATE TABLE late (LIKE big);
 	CREATE INDEX late_e ON late USING gpuivfpq (e) WITH (lists = 450, dims = 8);
