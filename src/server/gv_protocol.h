@@ -382,7 +382,7 @@ typedef struct GvEncodeReply
 
 typedef struct GvTrialRequest
 {
-	int64_t		copies;			/* about how many there are to come */
+	int64_t		copies;			/* no more are to come */
 } GvTrialRequest;
 
 /* n searches as in GvSearchRequest. */
