@@ -14,8 +14,9 @@
 
 #define STEPS			8		/* capacities to every power of two */
 #define NCAPACITIES		(STEPS * 30)
+/* A budget may be exceeded by one, because none of it is charged before. */
 #define MIN_SEGMENT		(INT64_C(4) << 20)
-#define MAX_SEGMENT		(INT64_C(1) << 30)
+#define MAX_SEGMENT		(INT64_C(256) << 20)
 
 struct Segment
 {

@@ -206,7 +206,7 @@ begin_writing(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
 	write_model(assign, index, meta, shared);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_TOTAL,
 								 assign->rows);
-	IvfpqTrialComplete(&assign->trial);
+	IvfpqTrialAgree(&assign->trial);
 	IvfpqTrialBegin(&assign->trial, pg_atomic_read_u64(&team->ncopies));
 	team->meta = *meta;
 }
@@ -293,6 +293,8 @@ IvfpqAssignWrite(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
 		IvfpqTeamRelease(team);
 	}
 	*meta = team->shared->meta;
+	/* the leader may not have been able to begin it */
+	IvfpqTrialAgree(&assign->trial);
 	if (team->parallel)
 		write_ranges(assign, index, meta, shared);
 	else
@@ -310,7 +312,7 @@ IvfpqAssignFinish(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
 				  bool shared)
 {
 	IvfpqDirectoryWrite(index, meta, assign->team->entries, shared);
-	IvfpqTrialComplete(&assign->trial);
+	IvfpqTrialAgree(&assign->trial);
 	if (assign->calibration)
 	{
 		meta->rows_at_calibration = assign->rows;

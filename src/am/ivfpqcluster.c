@@ -118,7 +118,7 @@ begin_sort(Cluster *cluster)
 }
 
 /* IvfpqRowSink: transformed rows [n][dims] go to their parents. */
-static void
+static bool
 take_rows(void *arg, const float *rows, const uint64 *ids, int n)
 {
 	Cluster    *cluster = arg;
@@ -145,6 +145,7 @@ take_rows(void *arg, const float *rows, const uint64 *ids, int n)
 	}
 	cluster->nrows += n;
 	pfree(parents);
+	return true;
 }
 
 /* Rows of one parent that its k lists are trained on: what fits. */

@@ -158,7 +158,7 @@ take_over(IvfpqPlacer *placer)
 
 	placer->builder = NULL;
 	if (sharing == NULL || pg_atomic_exchange_u32(&sharing->failed, 1) == 0)
-		IvfpqBuilderFailed(placer->index, IvfpqBuilderReason(builder));
+		IvfpqBuilderFailed(placer->index, IvfpqBuilderReason(builder), true);
 	while (IvfpqBuilderUnanswered(builder, &rows, &ids, &n))
 		for (int i = 0; i < n; i++)
 			add_here(placer, rows + (Size) i * dims, ids[i]);

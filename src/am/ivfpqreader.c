@@ -59,9 +59,10 @@ flush_reader(IvfpqReader *reader)
 {
 	if (reader->transform)
 		IvfpqTransformRows(reader->training, reader->batch, reader->nbatch);
-	if (reader->nbatch > 0)
-		reader->sink(reader->sink_arg, reader->batch, reader->ids,
-					 reader->nbatch);
+	if (reader->nbatch > 0 &&
+		!reader->sink(reader->sink_arg, reader->batch, reader->ids,
+					  reader->nbatch))
+		reader->enough = true;
 	reader->nbatch = 0;
 	CHECK_FOR_INTERRUPTS();
 }
@@ -78,7 +79,8 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	const float *row;
 	int			dims;
 
-	if (isnull[0] || !alive || is_skipped(reader, id))
+	/* who wants no more gets none, though a scan cannot end in its midst */
+	if (reader->enough || isnull[0] || !alive || is_skipped(reader, id))
 		return;
 
 	oldcontext = MemoryContextSwitchTo(sample->tmp);
@@ -127,7 +129,7 @@ IvfpqReaderDraw(const IvfpqReader *reader, uint64 *nblocks)
 
 /*
  * Read those of blocks [nblocks] that nobody has claimed yet, runs of
- * neighbours at once.
+ * neighbours at once, until the sink wants no more.
  */
 void
 IvfpqReaderClaim(IvfpqReader *reader, const BlockNumber *blocks,
@@ -136,16 +138,18 @@ IvfpqReaderClaim(IvfpqReader *reader, const BlockNumber *blocks,
 	IvfpqSample *sample = reader->sample;
 	uint64		at;
 
+	reader->enough = false;
 	reader->batch = palloc(IVFPQ_READ_ROWS * sample->dims * sizeof(float));
 	sample->tmp = AllocSetContextCreate(CurrentMemoryContext,
 										"gpuivfpq sample",
 										ALLOCSET_DEFAULT_SIZES);
-	while ((at = pg_atomic_fetch_add_u64(next, CLAIM_BLOCKS)) < nblocks)
+	while (!reader->enough &&
+		   (at = pg_atomic_fetch_add_u64(next, CLAIM_BLOCKS)) < nblocks)
 	{
 		uint64		end = Min(at + CLAIM_BLOCKS, nblocks);
 		uint64		first = at;
 
-		for (; at < end; at++)
+		for (; at < end && !reader->enough; at++)
 			if (at + 1 == end || blocks[at + 1] != blocks[at] + 1)
 			{
 				read_blocks(reader, blocks[first], blocks[at] + 1);

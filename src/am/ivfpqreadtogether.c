@@ -3,7 +3,9 @@
  *		The rows that gpuvecd trains on, read by parallel workers.
  *
  * Each of them joins the build and sends the rows of the blocks that it
- * claims; gpuvecd says under which numbers it has them.
+ * claims; gpuvecd says under which numbers it has them.  Who cannot join is
+ * left out: the others read his part.  Who fails later has rows there of which
+ * nobody knows the numbers, and with him the build has failed.
  */
 #include "postgres.h"
 
@@ -61,7 +63,7 @@ fail(Shared *shared, IvfpqBuilder *builder)
 }
 
 /* IvfpqRowSink: raw rows [n][dims]. */
-static void
+static bool
 send_rows(void *arg, const float *rows, const uint64 *ids, int n)
 {
 	Sender	   *sender = arg;
@@ -70,10 +72,14 @@ send_rows(void *arg, const float *rows, const uint64 *ids, int n)
 		pg_atomic_fetch_add_u64(&shared->nsent, n);
 
 	if (at >= shared->most)
-		return;
+		return false;
 	if (!IvfpqBuilderTrainOn(sender->builder, GV_SAMPLE, rows, ids,
 							 Min(n, (int64) (shared->most - at))))
+	{
 		fail(shared, sender->builder);
+		return false;
+	}
+	return at + n < shared->most;
 }
 
 /* A participant's part. */
@@ -204,9 +210,12 @@ IvfpqReadMain(dsm_segment *seg, shm_toc *toc)
 	reader.nskip = shared->nskip;
 	IvfpqTypeInit(&type, reader.index);
 	builder = IvfpqBuilderJoin(&shared->ticket, NULL);
-	IvfpqBuilderSample(builder, shm_toc_lookup(toc, KEY_IDS, false));
-	read_part(&reader, shared, builder,
-			  shm_toc_lookup(toc, KEY_BLOCKS, false));
+	if (IvfpqBuilderIsOpen(builder))
+	{
+		IvfpqBuilderSample(builder, shm_toc_lookup(toc, KEY_IDS, false));
+		read_part(&reader, shared, builder,
+				  shm_toc_lookup(toc, KEY_BLOCKS, false));
+	}
 	IvfpqBuilderEnd(builder);
 	index_close(reader.index, AccessShareLock);
 	table_close(reader.heap, AccessShareLock);

@@ -25,7 +25,7 @@ typedef struct Sender
 } Sender;
 
 /* IvfpqRowSink: raw rows [n][dims]. */
-static void
+static bool
 send_rows(void *arg, const float *rows, const uint64 *ids, int n)
 {
 	Sender	   *sender = arg;
@@ -38,6 +38,7 @@ send_rows(void *arg, const float *rows, const uint64 *ids, int n)
 											  rows + (Size) i * dims, &ids[i],
 											  1);
 	}
+	return sender->left > 0 && !sender->failed;
 }
 
 /* The rest of the sample, after n rows of it. */
@@ -163,7 +164,7 @@ IvfpqTrainRemote(IvfpqTraining *training, Relation index,
 		return false;
 	if (train(training, sample, builder, nrows, reader))
 		return true;
-	IvfpqBuilderFailed(index, IvfpqBuilderReason(builder));
+	IvfpqBuilderFailed(index, IvfpqBuilderReason(builder), false);
 	IvfpqBuilderEnd(builder);
 	return false;
 }

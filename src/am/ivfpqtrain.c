@@ -107,11 +107,13 @@ read_rows(void *arg, IvfpqRowSink sink, void *sink_arg)
 {
 	IvfpqReader *reader = arg;
 	IvfpqSample *sample = reader->sample;
+	bool		more = true;
 
 	if (sample->whole)
-		for (int64 i = 0; i < sample->count; i += IVFPQ_READ_ROWS)
-			sink(sink_arg, sample->rows + i * sample->dims, sample->ids + i,
-				 (int) Min(IVFPQ_READ_ROWS, sample->count - i));
+		for (int64 i = 0; i < sample->count && more; i += IVFPQ_READ_ROWS)
+			more = sink(sink_arg, sample->rows + i * sample->dims,
+						sample->ids + i,
+						(int) Min(IVFPQ_READ_ROWS, sample->count - i));
 	else
 	{
 		reader->sink = sink;

@@ -29,8 +29,11 @@
 
 #define IVFPQ_TRAINING_SEED		UINT64CONST(0x67707576656331)
 
-/* Where rows [n][dims] with their TIDs go, and who sends them there. */
-typedef void (*IvfpqRowSink) (void *arg, const float *rows,
+/*
+ * Where rows [n][dims] with their TIDs go, false: no more are wanted; and who
+ * sends them there.
+ */
+typedef bool (*IvfpqRowSink) (void *arg, const float *rows,
 							  const uint64 *ids, int n);
 typedef void (*IvfpqRowSource) (void *arg, IvfpqRowSink sink, void *sink_arg);
 
@@ -75,6 +78,7 @@ typedef struct IvfpqReader
 	bool		transform;		/* rows on the way */
 	IvfpqRowSink sink;
 	void	   *sink_arg;
+	bool		enough;			/* it wants no more */
 	int			nbatch;
 	float	   *batch;			/* [IVFPQ_READ_ROWS][dims] */
 	uint64		ids[IVFPQ_READ_ROWS];

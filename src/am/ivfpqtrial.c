@@ -4,7 +4,8 @@
  *		they go to pages, and calibration asks there what it finds.
  *
  * A trial has no refine records: rows are named by their TIDs.  When gpuvecd
- * fails there is no trial any more, and the session searches its pages.
+ * fails there is no trial any more, and the session searches its pages.  That
+ * is no error whatever gpuvec.on_gpu_error says: by then the index is built.
  */
 #include "postgres.h"
 
@@ -34,7 +35,11 @@ static void
 give_up(IvfpqTrial *trial)
 {
 	if (mark_failed(trial))
-		IvfpqBuilderFailed(trial->index, IvfpqBuilderReason(trial->builder));
+		ereport(NOTICE,
+				(errmsg("gpuvecd could not calibrate index \"%s\": %s",
+						RelationGetRelationName(trial->index),
+						IvfpqBuilderReason(trial->builder)),
+				 errdetail("It is calibrated without a card, which takes longer.")));
 	end(trial);
 }
 
@@ -74,11 +79,11 @@ IvfpqTrialBegin(IvfpqTrial *trial, int64 copies)
 }
 
 /*
- * All lists have been added by all who take part: unless each of them went
- * there, there is no trial any more.
+ * All who take part have done their work of a round: unless gpuvecd has done
+ * its part of it for each of them, there is no trial any more.
  */
 void
-IvfpqTrialComplete(IvfpqTrial *trial)
+IvfpqTrialAgree(IvfpqTrial *trial)
 {
 	if (trial->builder != NULL && trial->sharing != NULL &&
 		pg_atomic_read_u32(&trial->sharing->failed) != 0)

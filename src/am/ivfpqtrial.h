@@ -27,7 +27,7 @@ extern void IvfpqTrialJoin(IvfpqTrial *trial, Relation index,
 						   IvfpqBuilder *builder, IvfpqSharing *sharing,
 						   int code_bytes);
 extern void IvfpqTrialBegin(IvfpqTrial *trial, int64 copies);
-extern void IvfpqTrialComplete(IvfpqTrial *trial);
+extern void IvfpqTrialAgree(IvfpqTrial *trial);
 extern void IvfpqTrialList(IvfpqTrial *trial, int list, uint32 ncopies);
 extern void IvfpqTrialAdd(IvfpqTrial *trial, const IvfpqCopy *copy);
 extern void IvfpqTrialFlush(IvfpqTrial *trial);

@@ -30,20 +30,38 @@ slot_of(IvfpqBuilder *builder, uint64 number)
 	return &builder->slots[number % IVFPQ_BUILDER_SLOTS];
 }
 
-/* gpuvecd is not, or no more, what builds the index: say why. */
+/*
+ * gpuvecd does not build the index, say why; or `partly` what it has not done
+ * for one of those who build it, and perhaps does for others.
+ */
 void
-IvfpqBuilderFailed(Relation index, const char *reason)
+IvfpqBuilderFailed(Relation index, const char *reason, bool partly)
 {
+	const char *name = RelationGetRelationName(index);
+
 	if (ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONNECTION_FAILURE),
-				 errmsg("gpuvecd could not build index \"%s\": %s",
-						RelationGetRelationName(index), reason),
+				 errmsg("gpuvecd could not build index \"%s\": %s", name,
+						reason),
 				 errhint("Look into the server's log, or set gpuvec.on_gpu_error to fallback.")));
-	ereport(NOTICE,
-			(errmsg("gpuvecd could not build index \"%s\": %s",
-					RelationGetRelationName(index), reason),
-			 errdetail("It is built without a card, which takes longer.")));
+	if (partly)
+		ereport(NOTICE,
+				(errmsg("gpuvecd could not build all of index \"%s\": %s",
+						name, reason),
+				 errdetail("What it has not done is done without a card, which takes longer.")));
+	else
+		ereport(NOTICE,
+				(errmsg("gpuvecd could not build index \"%s\": %s", name,
+						reason),
+				 errdetail("It is built without a card, which takes longer.")));
+}
+
+/* Is there a connection, as far as we know? */
+bool
+IvfpqBuilderIsOpen(const IvfpqBuilder *builder)
+{
+	return builder->link.sock != PGINVALID_SOCKET;
 }
 
 /* Why it failed. */

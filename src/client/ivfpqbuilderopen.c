@@ -125,14 +125,15 @@ IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
 	if (!is_there(&reason))
 	{
 		if (reason != NULL || ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
-			IvfpqBuilderFailed(index, reason ? reason : "there is none");
+			IvfpqBuilderFailed(index, reason ? reason : "there is none",
+							   false);
 		return NULL;
 	}
 	builder = make_builder(spec);
 	builder->spec.batch_rows = Max(1, Min(SLOT_BYTES / row, MOST_ROWS));
 	if (!greet(builder) || !begin(builder, mean))
 	{
-		IvfpqBuilderFailed(index, builder->link.reason);
+		IvfpqBuilderFailed(index, builder->link.reason, false);
 		return NULL;
 	}
 	make_slots(builder);
@@ -151,8 +152,9 @@ IvfpqBuilderTicket(const IvfpqBuilder *builder)
 }
 
 /*
- * Join the leader's build, in another process.  When that fails it is found
- * out when rows are added.  `sharing` is NULL before it is trained.
+ * Join the leader's build, in another process.  When that fails the builder is
+ * not open, which is found out when rows are added, too.  `sharing` is NULL
+ * before it is trained.
  */
 IvfpqBuilder *
 IvfpqBuilderJoin(const IvfpqTicket *ticket, IvfpqSharing *sharing)

@@ -153,6 +153,7 @@ extern IvfpqBuilder *IvfpqBuilderBegin(Relation index,
 extern IvfpqTicket IvfpqBuilderTicket(const IvfpqBuilder *builder);
 extern IvfpqBuilder *IvfpqBuilderJoin(const IvfpqTicket *ticket,
 									  IvfpqSharing *sharing);
+extern bool IvfpqBuilderIsOpen(const IvfpqBuilder *builder);
 extern void IvfpqBuilderSample(IvfpqBuilder *builder, uint64 *ids);
 extern void IvfpqBuilderSampled(IvfpqBuilder *builder, const uint64 *ids,
 								int64 n);
@@ -179,7 +180,8 @@ extern bool IvfpqBuilderTry(IvfpqBuilder *builder,
 							Size bytes, const int32 **nhits,
 							const char **rowids);
 extern const char *IvfpqBuilderReason(const IvfpqBuilder *builder);
-extern void IvfpqBuilderFailed(Relation index, const char *reason);
+extern void IvfpqBuilderFailed(Relation index, const char *reason,
+							   bool partly);
 extern void IvfpqBuilderLose(IvfpqBuilder *builder, const char *reason);
 extern void IvfpqBuilderEnd(IvfpqBuilder *builder);
 

@@ -96,7 +96,9 @@ typedef enum GvMessageType
 								 * Of several the last one counts */
 	GV_MSG_HERE,				/* GvHereRequest: an ARRAY, LISTS or REFINE,
 								 * header and all, lies in that memory, where
-								 * it stays until it is answered; OK: nothing */
+								 * it stays until it is answered; OK: nothing.
+								 * GV_REFUSED_NO_MIRROR where this connection
+								 * shares none */
 
 	GV_MSG_BUILD,				/* GvBuildRequest, float mean [dims]; OK:
 								 * GvBuildReply.  Once a connection */
@@ -380,7 +382,7 @@ typedef struct GvEncodeReply
 
 typedef struct GvTrialRequest
 {
-	int64_t		copies;			/* about how many there are to come */
+	int64_t		copies;			/* no more are to come */
 } GvTrialRequest;
 
 /* n searches as in GvSearchRequest. */

@@ -237,8 +237,9 @@ typedef struct GvWorker
 	GvHeldMirror *held;			/* whose lock is ours; NULL: nothing is under
 								 * way */
 	uint64_t	began_ns;
-	int			n;
-	GvConnection *askers[GV_MAX_BATCH]; /* [n] */
+	int			n;				/* searches */
+	int			nasked;			/* and those that could be none */
+	GvConnection *askers[GV_MAX_BATCH]; /* [nasked] of the n first, then */
 	GvSearch	searches[GV_MAX_BATCH]; /* [n] */
 } GvWorker;
 
@@ -252,8 +253,7 @@ extern GvHeldMirror *gv_session_acquire(const GvConnection *asker,
 extern bool gv_session_lock(GvHeldMirror *held, bool wait);
 extern void gv_session_refuse(GvConnection **askers, int n,
 							  GvRefusalCode code);
-extern void gv_session_begin(GvWorker *worker, GvHeldMirror *held,
-							 GvConnection **askers, int n);
+extern void gv_session_begin(GvWorker *worker, GvHeldMirror *held);
 extern void gv_session_finish(GvWorker *worker);
 
 /* turns.c: searches that wait, and batches that are under way. */

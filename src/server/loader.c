@@ -74,7 +74,9 @@ search(GvConnection *connection, GvWorker **worker)
 	if (status == GV_OK)
 	{
 		(void) gv_session_lock(held, true);
-		gv_session_begin(*worker, held, &connection, 1);
+		(*worker)->askers[0] = connection;
+		(*worker)->nasked = 1;
+		gv_session_begin(*worker, held);
 		if ((*worker)->held != NULL)
 			gv_session_finish(*worker);
 	}

@@ -291,25 +291,31 @@ gv_session_lock(GvHeldMirror *held, bool wait)
 }
 
 /*
- * Begin n <= GV_MAX_BATCH searches of a mirror of the worker's device, which
- * was acquired and locked for them.  It stays so until they end, so that each
- * answer's list states are those of what was searched.  worker->held tells
- * whether to call gv_session_finish; if not, all have their answers, and the
- * mirror is unlocked and released.
+ * Begin the searches of worker->askers [nasked] in a mirror of the worker's
+ * device, which was acquired and locked for them.  It stays so until they end,
+ * so that each answer's list states are those of what was searched.
+ * worker->held tells whether to call gv_session_finish; if not, all have their
+ * answers, and the mirror is unlocked and released.
  */
 void
-gv_session_begin(GvWorker *worker, GvHeldMirror *held, GvConnection **askers,
-				 int n)
+gv_session_begin(GvWorker *worker, GvHeldMirror *held)
 {
+	GvConnection **askers = worker->askers;
 	GvStatus	status;
 	int			i;
 
 	worker->began_ns = gv_now_ns();
 	worker->held = held;
 	worker->n = 0;
-	for (i = 0; i < n; i++)
-		if (prepare(held, askers[i], &worker->searches[worker->n]))
-			worker->askers[worker->n++] = askers[i];
+	for (i = 0; i < worker->nasked; i++)
+	{
+		GvConnection *asker = askers[i];
+
+		if (!prepare(held, asker, &worker->searches[worker->n]))
+			continue;
+		askers[i] = askers[worker->n];
+		askers[worker->n++] = asker;
+	}
 	if (worker->n == 0)
 		end_batch(worker, 0);
 	else

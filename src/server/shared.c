@@ -137,11 +137,16 @@ gv_shared_open(GvConnection *connection)
 {
 	const GvHereRequest *request = gv_payload(connection);
 	const GvMessage *message;
-	uint64_t	room = connection->shared != NULL ?
-		connection->shared_bytes : 0;
+	uint64_t	room = connection->shared_bytes;
 
-	if (room < sizeof(*message) || request->offset % 8 != 0 ||
-		request->offset > room - sizeof(*message))
+	/* a loader that had to connect again: its mirror is gone as well */
+	if (connection->shared == NULL)
+	{
+		gv_refuse(connection, GV_REFUSED_NO_MIRROR,
+				  gv_refusal_name(GV_REFUSED_NO_MIRROR));
+		return false;
+	}
+	if (request->offset % 8 != 0 || request->offset > room - sizeof(*message))
 	{
 		gv_pieces_conclude(connection, GV_OK, "a message outside the memory");
 		return false;

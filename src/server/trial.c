@@ -45,7 +45,30 @@ copy_arrays(GvTrial *trial, GvBuilder *builder)
 	return status;
 }
 
-/* Make the mirror; GV_INVALID the second time. */
+/* The mirror with all that was trained, and means to search it. */
+static GvStatus
+make(GvTrial *trial, GvBuilder *builder)
+{
+	GvStatus	status;
+
+	do
+		status = gv_mirror_create(&trial->spec, &trial->mirror);
+	while (status == GV_NO_MEMORY && gv_mirrors_evict(trial->spec.device));
+	if (status != GV_OK)
+	{
+		trial->mirror = NULL;
+		return status;
+	}
+	status = copy_arrays(trial, builder);
+	if (status == GV_OK)
+		status = gv_searcher(trial->spec.device, &trial->searcher);
+	return status;
+}
+
+/*
+ * Begin, where there is none yet; GV_INVALID when there is.  What fails leaves
+ * nothing behind.
+ */
 GvStatus
 gv_trial_begin(GvTrial *trial, const GvBuilderSpec *spec,
 			   const GvTrained *trained, GvBuilder *builder, int64_t copies)
@@ -69,17 +92,9 @@ gv_trial_begin(GvTrial *trial, const GvBuilderSpec *spec,
 	if (!gv_mirrors_reserve(spec->device, bytes))
 		return GV_NO_MEMORY;
 	trial->charged = bytes;
-	do
-		status = gv_mirror_create(&trial->spec, &trial->mirror);
-	while (status == GV_NO_MEMORY && gv_mirrors_evict(spec->device));
+	status = make(trial, builder);
 	if (status != GV_OK)
-	{
-		trial->mirror = NULL;
-		return status;
-	}
-	status = copy_arrays(trial, builder);
-	if (status == GV_OK)
-		status = gv_searcher(spec->device, &trial->searcher);
+		gv_trial_end(trial);
 	return status;
 }
 
@@ -102,6 +117,8 @@ gv_trial_pieces(GvTrial *trial, GvConnection *connection)
 
 		if (piece->first != 0 || piece->flags != 0)
 			wrong = "a piece that is no whole list";
+		else if (piece->state.nitems > trial->spec.copies - trial->ncopies)
+			wrong = "more copies than there was room made for";
 		else
 			status = gv_mirror_put_list(trial->mirror, &open);
 		trial->ncopies += piece->state.nitems;
@@ -199,12 +216,14 @@ gv_trial_search(GvTrial *trial, GvConnection *connection)
 		gv_pieces_conclude(connection, status, NULL);
 }
 
-/* Give back what the trial has. */
+/* Give back what the trial has, if there is one. */
 void
 gv_trial_end(GvTrial *trial)
 {
-	if (trial->searcher != NULL)
-		gv_searcher_drop(trial->searcher);
+	gv_searcher_drop(trial->searcher);
+	trial->searcher = NULL;
 	gv_mirror_drop(trial->mirror);
+	trial->mirror = NULL;
 	gv_mirrors_unreserve(trial->spec.device, trial->charged);
+	trial->charged = 0;
 }

@@ -22,17 +22,9 @@
 #define MOST_REPLY		(64 * 1024 * 1024)	/* bytes of a batch's answers */
 #define TURNS			2		/* of a device */
 
-/* A batch, and what searches it. */
-typedef struct Turn
-{
-	GvWorker   *worker;
-	GvConnection *askers[GV_MAX_BATCH]; /* [n] */
-	int			n;
-} Turn;
-
 typedef struct Lane
 {
-	Turn		turns[TURNS];
+	GvWorker   *turns[TURNS];
 	int			oldest;			/* of the turns that are under way */
 	int			under_way;
 	int			waiting;		/* searches in the queue */
@@ -70,8 +62,7 @@ gv_turns_open(void)
 	turns.nlanes = gv_ndevices();
 	for (device = 0; device < turns.nlanes; device++)
 		for (i = 0; i < TURNS && status == GV_OK; i++)
-			status = gv_worker_open(device,
-									&turns.lanes[device].turns[i].worker);
+			status = gv_worker_open(device, &turns.lanes[device].turns[i]);
 	return status;
 }
 
@@ -83,7 +74,7 @@ gv_turns_close(void)
 
 	for (device = 0; device < turns.nlanes; device++)
 		for (i = 0; i < TURNS; i++)
-			gv_worker_close(turns.lanes[device].turns[i].worker);
+			gv_worker_close(turns.lanes[device].turns[i]);
 }
 
 /* Does anything wait or run? */
@@ -168,15 +159,15 @@ send_answers(GvConnection **askers, int n)
 }
 
 /* The oldest batch of a lane ends; its turn, whose askers wait for answers. */
-static Turn *
+static GvWorker *
 end_oldest(Lane *lane)
 {
-	Turn	   *turn = &lane->turns[lane->oldest];
+	GvWorker   *turn = lane->turns[lane->oldest];
 
-	gv_session_finish(turn->worker);
+	gv_session_finish(turn);
 	lane->oldest = (lane->oldest + 1) % TURNS;
 	lane->under_way--;
-	turns.asked -= turn->n;
+	turns.asked -= turn->nasked;
 	searching = --turns.under_way > 0;
 	return turn;
 }
@@ -184,9 +175,9 @@ end_oldest(Lane *lane)
 static void
 finish_oldest(Lane *lane)
 {
-	Turn	   *turn = end_oldest(lane);
+	GvWorker   *turn = end_oldest(lane);
 
-	send_answers(turn->askers, turn->n);
+	send_answers(turn->askers, turn->nasked);
 }
 
 /* All searches of the mirror that the i-th in the queue wants are refused. */
@@ -211,7 +202,7 @@ begin_batch(int i, bool wait)
 	GvRefusalCode refusal;
 	GvHeldMirror *held = gv_session_acquire(turns.queue[i], &refusal);
 	Lane	   *lane;
-	Turn	   *turn;
+	GvWorker   *turn;
 
 	if (held == NULL)
 	{
@@ -228,19 +219,19 @@ begin_batch(int i, bool wait)
 		gv_mirrors_release(held, 0);
 		return false;
 	}
-	turn = &lane->turns[(lane->oldest + lane->under_way) % TURNS];
-	turn->n = take_batch(i, turn->askers);
-	gv_session_begin(turn->worker, held, turn->askers, turn->n);
-	if (turn->worker->held != NULL)
+	turn = lane->turns[(lane->oldest + lane->under_way) % TURNS];
+	turn->nasked = take_batch(i, turn->askers);
+	gv_session_begin(turn, held);
+	if (turn->held != NULL)
 	{
 		lane->under_way++;
 		turns.under_way++;
-		turns.asked += turn->n;
+		turns.asked += turn->nasked;
 	}
 	else
 	{
 		searching = turns.under_way > 0;
-		send_answers(turn->askers, turn->n);
+		send_answers(turn->askers, turn->nasked);
 	}
 	return true;
 }
@@ -253,31 +244,57 @@ static bool
 may_begin(int32_t device)
 {
 	const Lane *lane;
-	const Turn *newest;
+	const GvWorker *newest;
 
 	if (device < 0)
 		return true;
 	lane = &turns.lanes[device];
 	if (lane->under_way == 0)
 		return true;
-	newest = &lane->turns[(lane->oldest + lane->under_way - 1) % TURNS];
-	return lane->under_way < TURNS && lane->waiting >= newest->n;
+	newest = lane->turns[(lane->oldest + lane->under_way - 1) % TURNS];
+	return lane->under_way < TURNS && lane->waiting >= newest->nasked;
 }
 
-/* Begin what may begin. */
+/* Has this search to wait for one of the mirrors [n]? */
+static bool
+wants_one_of(const GvMirrorKey *const *mirrors, int n,
+			 const GvSearchRequest *request)
+{
+	int			i;
+
+	for (i = 0; i < n; i++)
+		if (gv_same_key(mirrors[i], &request->key))
+			return true;
+	return false;
+}
+
+/*
+ * Begin what may begin.  A mirror that is being changed is tried once, however
+ * many wait for it.
+ */
 static void
 begin_batches(void)
 {
+	const GvMirrorKey *locked[GV_MAX_BATCH];
+	int			nlocked = 0;
 	int			i = 0;
 
 	while (i < turns.queued)
 	{
+		const GvSearchRequest *request = gv_payload(turns.queue[i]);
+
 		/* whoever stops us from here on does not wait for the engine */
 		searching = 1;
 		if (gv_loop_stops())
 			return;
-		if (!may_begin(turns.queue[i]->device) || !begin_batch(i, false))
+		if (!may_begin(turns.queue[i]->device) ||
+			wants_one_of(locked, nlocked, request))
 			i++;
+		else if (!begin_batch(i, false))
+		{
+			locked[nlocked++] = &request->key;
+			i++;
+		}
 	}
 	/* there is nothing else to do than wait for who changes the mirror */
 	if (turns.under_way == 0 && turns.queued > 0)
@@ -298,7 +315,7 @@ next_done(bool wait)
 
 		if (lane->under_way > 0 &&
 			(wait ||
-			 gv_mirror_done(lane->turns[lane->oldest].worker->searcher)))
+			 gv_mirror_done(lane->turns[lane->oldest]->searcher)))
 		{
 			turns.next = (device + 1) % turns.nlanes;
 			return lane;
@@ -317,7 +334,7 @@ gv_turns_go_on(int clients)
 {
 	GvConnection *askers[GV_MAX_BATCH];
 	Lane	   *lane;
-	Turn	   *turn;
+	GvWorker   *turn;
 	int			n;
 
 	begin_batches();
@@ -327,7 +344,7 @@ gv_turns_go_on(int clients)
 		return;
 	turn = end_oldest(lane);
 	/* what begins now may take its turn */
-	n = turn->n;
+	n = turn->nasked;
 	memcpy(askers, turn->askers, n * sizeof(askers[0]));
 	if (!gv_server_failed())
 		begin_batches();

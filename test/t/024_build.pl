@@ -140,6 +140,17 @@ sub disturb
 	return ($what, $status, slurp_file($err));
 }
 
+# What gpuvecd could not do, if it was lost at a step.
+sub not_done
+{
+	my ($step) = @_;
+
+	return 'build' if $step =~ /begun|sent/;
+	return 'calibrate' if $step =~ /written/;
+	# all answers may be on their way already
+	return $step =~ /encoded/ ? '(build all of|calibrate)' : 'build all of';
+}
+
 for my $signal ('KILL', 'STOP')
 {
 	for my $step (@steps)
@@ -148,7 +159,8 @@ for my $signal ('KILL', 'STOP')
 			set => ["gpuvec.request_timeout = '300ms'"]);
 
 		is($status, 0, "$what: the index is built");
-		like($err, qr/NOTICE:  gpuvecd could not build index "t_e": (it (is gone|does not answer)|the connection ended)/,
+		my $not_done = not_done($step);
+		like($err, qr/NOTICE:  gpuvecd could not $not_done index "t_e": (it (is gone|does not answer)|the connection ended)/,
 			"$what: a notice");
 		unlike($err, qr/NOTICE.*NOTICE/s, "$what: one");
 		is_whole($node, $what);
@@ -169,6 +181,16 @@ for my $signal ('KILL', 'STOP')
 	like($err, qr/ERROR:  gpuvecd could not build index "t_e"/, "$what: and comes");
 	is($node->safe_psql('postgres', "SELECT to_regclass('t_e') IS NULL"), 't',
 		"$what: no index");
+}
+
+# ... but for what is left to do when the index is there
+{
+	my ($what, $status, $err) = disturb('1 build: written', 'KILL',
+		set => ['gpuvec.on_gpu_error = error']);
+
+	is($status, 0, "$what: no error, though one is wanted");
+	like($err, qr/NOTICE:  gpuvecd could not calibrate index "t_e"/, "$what: a notice");
+	is_whole($node, $what);
 }
 
 # -- cancelling while gpuvecd is waited for

@@ -221,6 +221,8 @@ for my $signal ('KILL', 'STOP')
 {
 	for my $step ('build: trained', 'build: encoded', 'build: written')
 	{
+		my $not_done = $step =~ /written/ ? 'calibrate' :
+		  $step =~ /encoded/ ? '(build all of|calibrate)' : 'build all of';
 		my $what = "$signal at $step";
 
 		ok(wait_until($node, "SELECT state = 'up' AND pid <> $killed FROM gpuvec_stat"),
@@ -239,7 +241,7 @@ for my $signal ('KILL', 'STOP')
 		is(end_of($job), 0, "$what: the index is built");
 		kill 'CONT', $pid if $signal eq 'STOP';
 		my $err = said($job);
-		like($err, qr/NOTICE:  gpuvecd could not build index "t_e": (it (is gone|does not|is not|refused)|the connection ended)/,
+		like($err, qr/NOTICE:  gpuvecd could not $not_done index "t_e": (it (is gone|does not|is not|refused)|the connection ended)/,
 			"$what: a notice");
 		unlike($err, qr/NOTICE.*NOTICE/s, "$what: one");
 		is_whole($node, $what);
@@ -294,6 +296,29 @@ for my $signal ('KILL', 'STOP')
 	is_sound($node, 'big_e', "$signal before rows are read");
 	is_complete($node, 'big', '<->', 8, "$signal before rows are read");
 }
+# -- workers who cannot join the build, which the leader has begun
+
+{
+	my $socket = $node->data_dir . '/pgsql_tmp.gpuvec.sock';
+
+	ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat"), 'alone: gpuvecd is up');
+	my $holder = $node->background_psql('postgres');
+	$holder->query_safe('SELECT pg_advisory_lock(0, 26486)');
+	my $job = background($node, "SET gpuvec.engine = gpu;
+		SET max_parallel_maintenance_workers = 4; SET gpuvec.fault = 'wait 1 build: begun'; REINDEX INDEX big_e;");
+	ok( wait_until($node, "SELECT count(*) > 0 FROM pg_locks
+		WHERE locktype = 'advisory' AND NOT granted"), 'alone: there');
+	rename($socket, "$socket.not") or die "$socket: $!";
+	let_go($holder);
+	is(end_of($job), 0, 'alone: the index is built');
+	rename("$socket.not", $socket) or die "$socket: $!";
+	# it trains, and places what the leader has
+	like(said($job), qr/^[^\n]*NOTICE:  gpuvecd could not build all of index "big_e": it does not listen\nDETAIL:  What it has not done is done without a card, which takes longer\.$/,
+		'alone: what others could not have it do');
+	is_sound($node, 'big_e', 'alone');
+	is_complete($node, 'big', '<->', 8, 'alone');
+	is_tidy('alone');
+}
 $node->safe_psql('postgres', "
 	CREATE TABLE late (LIKE big);
 	CREATE INDEX late_e ON late USING gpuivfpq (e) WITH (lists = 450, dims = 8);
@@ -311,6 +336,25 @@ $node->stop('immediate');
 $node->start;
 is(contents('t_e'), $before, 'the same after a crash');
 is_whole($node, 'after a crash');
+# -- room to build, and none to search what is built
+
+SKIP:
+{
+	skip 'a card takes other amounts of memory', 4 if $SERVER ne 'cpu';
+	$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '5MB'\n");
+	$node->restart;
+	ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat"), 'no room to search: gpuvecd is up');
+	$node->safe_psql('postgres', "
+		CREATE TABLE wide AS SELECT g AS id, point(g, 22) AS e FROM generate_series(1, 10000) AS g;");
+	my ($rc, $out, $err) = $node->psql('postgres', "SET gpuvec.engine = gpu;
+		SET max_parallel_maintenance_workers = 3; SET gpuvec.on_gpu_error = error;
+		CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 40);");
+	like($err, qr/^[^\n]*NOTICE:  gpuvecd could not calibrate index "wide_e": it refused: no memory\nDETAIL:  It is calibrated without a card, which takes longer\.$/,
+		'no room to search: one notice');
+	is( $node->safe_psql('postgres', "SELECT count(*) > 0 FROM gpuvec_calibration('wide_e')"),
+		't', 'no room to search: calibrated');
+	is_complete($node, 'wide', '<->', 22, 'no room to search');
+}
 unlike(slurp_file($node->logfile), qr/PANIC|TRAP:|terminated by signal 11/, 'nothing crashed');
 
 done_testing();

@@ -239,8 +239,10 @@ test_joins(void)
 		check_crowd(&server, rows);
 	}
 	check_wrong(&server, rows);
+	check_crowded_trial(&server, rows);
 	CHECK(server_stop(&server) == 0, "stop");
 	server_remove(&server);
 	check_broken(rows);
+	check_failed_trials(rows);
 	unit_free(rows);
 }

@@ -50,9 +50,16 @@ test_shapes(const TestServer *server)
 	close(session);
 }
 
+/* One client of each mirror asks for other dims than it has. */
+static bool
+is_odd(int i)
+{
+	return i == 20 || i == 41;
+}
+
 /*
  * Two mirrors, and clients who all have asked before the server looks: it
- * must answer in two batches.
+ * must answer in two batches, and refuse nobody but who is odd.
  */
 static void
 test_batches(const TestServer *server)
@@ -77,6 +84,8 @@ test_batches(const TestServer *server)
 	{
 		clients[i] = client_open(server, GV_ROLE_SESSION);
 		searches[i] = make_search(&key[i % 2], &index[i % 2]);
+		if (is_odd(i))
+			searches[i].request.dims--;
 	}
 	before = load_status(loader);
 	kill(server->pid, SIGSTOP);
@@ -88,16 +97,17 @@ test_batches(const TestServer *server)
 	for (i = 0; i < NCLIENTS; i++)
 	{
 		result = search_receive(clients[i], &index[i % 2], &searches[i]);
-		CHECK(result == 0, "client %d: %d", i, result);
+		CHECK(result == (is_odd(i) ? GV_REFUSED_PROTOCOL : 0),
+			  "client %d: %d", i, result);
 		free_search(&searches[i]);
 		close(clients[i]);
 	}
 	after = load_status(loader);
-	CHECK(after->searches == before->searches + NCLIENTS, "%lld",
+	CHECK(after->searches == before->searches + NCLIENTS - 2, "%lld",
 		  (long long) (after->searches - before->searches));
 	CHECK(after->batches == before->batches + 2, "%lld batches",
 		  (long long) (after->batches - before->batches));
-	CHECK(after->largest_batch == NCLIENTS / 2, "%lld",
+	CHECK(after->largest_batch == NCLIENTS / 2 - 1, "%lld",
 		  (long long) after->largest_batch);
 	CHECK(after->nmirrors == 2 && after->used > 0 &&
 		  after->received > before->received && after->sent > before->sent,

@@ -3,6 +3,8 @@
  *		An index in the making is searched by gpuvecd: what it finds is what
  *		the engine finds in a mirror of the same.
  */
+#include <unistd.h>
+
 #include "client.h"
 
 #define ROWS	TEST_BUILD_ROWS
@@ -148,4 +150,86 @@ check_trial(int fd, int helper, GvBuilder *own, const GvTrained *trained,
 	check_tries(fd, mirror, queries, GV_MAX_PROBES, ROWS + 500);
 	gv_mirror_drop(mirror);
 	free(pieces);
+}
+
+/* More copies than room was made for. */
+void
+check_crowded_trial(const TestServer *server, const float *rows)
+{
+	GvTrialRequest request = {ROWS - 1};
+	int			fd = client_open(server, GV_ROLE_BUILDER);
+	size_t		bytes;
+	char	   *pieces = make_pieces(&bytes);
+
+	CHECK(builder_prepare(fd, rows, NULL) == 0, "prepare");
+	CHECK(client_ask(fd, GV_MSG_TRIAL, &request, sizeof(request), NULL, 0,
+					 NULL, NULL) == 0, "trial");
+	client_cut(fd, client_ask(fd, GV_MSG_PIECES, pieces, bytes, NULL, 0,
+							  NULL, NULL), "too many copies");
+	free(pieces);
+}
+
+static int64_t
+used_bytes(int fd)
+{
+	GvStatusReply *status = load_status(fd);
+	int64_t		bytes = status->used;
+
+	free(status);
+	return bytes;
+}
+
+/*
+ * A build that somebody else has joined, in a server whose n-th engine call
+ * finds no memory: if that is one of the trial's, nothing of it is left.  What
+ * became of the trial.
+ */
+static int
+begin_without_memory(int n, const float *rows)
+{
+	GvTrialRequest request = {ROWS};
+	GvJoinRequest join = {0};
+	char		fault[16];
+	TestServer	server;
+	int			owner;
+	int			helper;
+	int			session;
+	int64_t		before;
+	int			got;
+
+	snprintf(fault, sizeof(fault), "%d:3", n);
+	server = server_start("--fault", fault);
+	owner = client_open(&server, GV_ROLE_BUILDER);
+	helper = client_open(&server, GV_ROLE_BUILDER);
+	session = client_open(&server, GV_ROLE_SESSION);
+	CHECK(builder_prepare(owner, rows, &join.id) == 0 &&
+		  client_ask(helper, GV_MSG_JOIN, &join, sizeof(join), NULL, 0, NULL,
+					 NULL) == 0, "prepare");
+	before = used_bytes(session);
+	got = client_ask(owner, GV_MSG_TRIAL, &request, sizeof(request), NULL, 0,
+					 NULL, NULL);
+	CHECK(got == 0 || (got == GV_REFUSED_NO_MEMORY &&
+					   used_bytes(session) == before), "call %d: %d", n, got);
+	close(owner);
+	CHECK(builder_send(helper, GV_MSG_ENCODE, 0, rows, 1) &&
+		  builder_receive(helper, GV_MSG_ENCODE, NULL, NULL) == 0,
+		  "the build goes on");
+	close(helper);
+	close(session);
+	CHECK(server_stop(&server) == 0, "stop");
+	server_remove(&server);
+	return got;
+}
+
+/* Each call that a trial's beginning makes fails once. */
+void
+check_failed_trials(const float *rows)
+{
+	/* the first three are before it listens */
+	int			first = 4;
+	int			n = first;
+
+	while (n < first + 20 && begin_without_memory(n, rows) != 0)
+		n++;
+	CHECK(n >= first + 3 && n < first + 20, "%d calls", n - first);
 }

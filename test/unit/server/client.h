@@ -125,6 +125,8 @@ extern void builder_unused(const TestServer *server, const char *what);
 /* check_trials.c */
 extern void check_trial(int fd, int helper, GvBuilder *own,
 						const GvTrained *trained, const float *queries);
+extern void check_crowded_trial(const TestServer *server, const float *rows);
+extern void check_failed_trials(const float *rows);
 
 /* The tests, one function a file. */
 extern void test_rules(void);
