@@ -22,6 +22,9 @@
 #				has them (test/t/018_cards.pl)
 #	faults		the tests of gpuvecd that test/t has, with the card, and what
 #				only a card does to it (test/gpu/card_faults.pl)
+#	random		the list scanner alone, on random data: ARGUMENT... are those of
+#				test/bench/random.c; and where ncu is there, each kernel's time
+#				and what it uses of the card
 #	scanner		the list scanner alone, on an index of word vectors
 #				(test/bench/scanner/, test/demo's data)
 #	data		makes the data sets ARGUMENT..., as test/bench/data.py names
@@ -164,6 +167,29 @@ stage_lists() {
 	"$GV_TMP/card/lists" 50 500 13
 	"$GV_TMP/card/lists" 384 100000 100
 	"$GV_TMP/card/lists" 384 1000000 300
+}
+
+stage_random() {
+	local program=$GV_TMP/card/random metrics shape batch
+	build_engines
+	gcc -std=gnu99 -O2 -DGV_HAVE_CUDA -I"$GV_ROOT/src" \
+		-c "$GV_ROOT/test/bench/random.c" -o "$GV_TMP/random.o"
+	link "$program" "$GV_TMP/random.o" "$GV_TMP"/card/*.o
+	if [ ${#ARGUMENTS[@]} = 0 ]; then
+		ARGUMENTS=(845060 384 8450 136 36 60 1 16 64 1024 10000)
+	fi
+	"$program" "${ARGUMENTS[@]}"
+	command -v ncu >/dev/null || return 0
+	metrics=$(python3 "$GV_ROOT/test/bench/kernels.py" --metrics)
+	shape=("${ARGUMENTS[@]:0:6}")
+	for batch in "${ARGUMENTS[@]:6}"; do
+		gv_note "kernels of a batch of $batch"
+		# not those that fill the mirror
+		ncu --clock-control none --metrics "$metrics" --csv --kernel-name \
+			regex:'^(table|halve|coarse|product|choose|sift|probe|scan|copy|bound)' \
+			"$program" -o "${shape[@]}" "$batch" 2>/dev/null |
+			python3 "$GV_ROOT/test/bench/kernels.py"
+	done
 }
 
 stage_cards() {
@@ -310,7 +336,8 @@ IFS=, read -ra STAGES <<<"$1"
 shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
-	kernels | sanitize | sql | lists | cards | faults | scanner | data | bench) ;;
+	kernels | sanitize | sql | lists | cards | faults | random | scanner | data | \
+		bench) ;;
 	*) usage ;;
 	esac
 done

@@ -1,0 +1,318 @@
+/*
+ * random.c
+ *		The list scanner alone, on random data of any size: nothing but an
+ *		engine is needed, so that a profiler can look at it, too.
+ *
+ * usage: random [-o] ROWS DIMS LISTS M PROBES CAPACITY BATCH...
+ *	-o	each batch twice and once more, for a profiler (test/bench/kernels.py),
+ *		which looks at the last third
+ *
+ * Each row has two copies, in random lists, and a refine record.  Queries lie
+ * near centroids.  Answers mean nothing, but take as long as any to find: lists
+ * are between half and one and a half times as long as the mean, and scores
+ * vary as much as real ones.  What random data does not show is how copies of
+ * one list resemble each other; test/bench/scanner measures real ones.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/gv_mirror.h"
+
+#ifdef GV_HAVE_CUDA
+#define ENGINE			gv_cuda_mirrors
+#else
+#define ENGINE			gv_cpu_mirrors
+#endif
+
+#define NQUERIES		10000
+#define SECONDS			0.7		/* of each batch size */
+#define MOST_TIMES		1000000
+#define RECORDS			4096	/* sent at once */
+#define FIRST_PAGE		1000	/* of refine records */
+#define PAGE_BYTES		8000
+
+#define CHECKED(call) \
+	do { \
+		if ((call) != GV_OK) \
+		{ \
+			fprintf(stderr, "random: %s failed\n", #call); \
+			exit(1); \
+		} \
+	} while (0)
+
+typedef struct Bench
+{
+	GvMirrorSpec spec;
+	GvMirror   *mirror;
+	GvSearcher *searcher;
+	float	   *centroids;		/* [nlists][dims] */
+	float	   *queries;		/* [NQUERIES][dims] */
+	GvSearch   *searches;		/* [NQUERIES] */
+} Bench;
+
+static uint64_t seed = 88172645463325252u;
+
+/* Marsaglia, "Xorshift RNGs", 2003: 32 of the 64 bits. */
+static uint32_t
+draw(void)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return (uint32_t) (seed >> 32);
+}
+
+/* Between -limit and limit. */
+static float
+draw_float(float limit)
+{
+	return ((float) (draw() >> 8) / 8388608.0f - 1.0f) * limit;
+}
+
+static void *
+need(size_t bytes)
+{
+	void	   *memory = calloc(1, bytes > 0 ? bytes : 1);
+
+	if (memory != NULL)
+		return memory;
+	fprintf(stderr, "random: out of memory\n");
+	exit(1);
+}
+
+static float *
+draw_floats(int64_t n, float limit)
+{
+	float	   *values = need((size_t) n * sizeof(float));
+
+	for (int64_t i = 0; i < n; i++)
+		values[i] = draw_float(limit);
+	return values;
+}
+
+static double
+now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double) t.tv_sec + (double) t.tv_nsec * 1e-9;
+}
+
+/* A row's id where `slots` lie on a page, the first of them 1. */
+static void
+put_address(uint16_t *words, uint64_t row, int slots)
+{
+	uint64_t	page = FIRST_PAGE + row / (uint64_t) slots;
+
+	words[0] = (uint16_t) (page >> 16);
+	words[1] = (uint16_t) page;
+	words[2] = (uint16_t) (row % (uint64_t) slots + 1);
+}
+
+static void
+put_model(Bench *bench)
+{
+	const GvMirrorSpec *spec = &bench->spec;
+	int64_t		n = gv_array_length(spec, GV_CENTROIDS);
+	int32_t		starts[2] = {0, spec->nlists};
+	float	   *codebooks = draw_floats(gv_array_length(spec, GV_CODEBOOKS),
+										0.7f);
+	float	   *parent = need((size_t) spec->dims * sizeof(float));
+
+	bench->centroids = draw_floats(n, 1.2f);
+	CHECKED(gv_mirror_put_array(bench->mirror, GV_CODEBOOKS, 0,
+								gv_array_length(spec, GV_CODEBOOKS),
+								codebooks));
+	CHECKED(gv_mirror_put_array(bench->mirror, GV_PARENTS, 0, spec->dims,
+								parent));
+	CHECKED(gv_mirror_put_array(bench->mirror, GV_STARTS, 0, 2, starts));
+	CHECKED(gv_mirror_put_array(bench->mirror, GV_CENTROIDS, 0, n,
+								bench->centroids));
+	free(codebooks);
+	free(parent);
+}
+
+/* Lists of random copies, each a random row's. */
+static void
+put_lists(Bench *bench)
+{
+	const GvMirrorSpec *spec = &bench->spec;
+	int			mean = (int) (spec->copies / spec->nlists);
+	int			most = mean * 3 / 2 / GV_BLOCK + 2;
+	int			code_bytes = gv_code_bytes(spec->m);
+	size_t		bytes = (size_t) most * (size_t) code_bytes * GV_BLOCK;
+	uint32_t   *live = need((size_t) most * sizeof(uint32_t));
+	float	   *t = need((size_t) most * GV_BLOCK * sizeof(float));
+	uint16_t   *ids = need((size_t) most * GV_BLOCK * 3 * sizeof(uint16_t));
+	uint8_t    *codes = need(bytes);
+
+	for (int32_t list = 0; list < spec->nlists; list++)
+	{
+		int			n = mean / 2 + 1 + (int) (draw() % (unsigned) (mean + 1));
+		int			nblocks = (n + GV_BLOCK - 1) / GV_BLOCK;
+		GvListPiece piece = {list, 0, nblocks, live, t, ids, codes};
+
+		for (int b = 0; b < nblocks; b++)
+			live[b] = b == nblocks - 1 && n % GV_BLOCK ?
+				(1u << n % GV_BLOCK) - 1 : ~0u;
+		for (int i = 0; i < nblocks * GV_BLOCK; i++)
+		{
+			t[i] = draw_float(3.0f);
+			put_address(ids + 3 * i, draw() % (uint64_t) spec->refine_records,
+						spec->refine_slots);
+		}
+		for (size_t i = 0; i < bytes; i++)
+			codes[i] = (uint8_t) draw();
+		/* an odd number of codes leaves half a byte unused */
+		for (int b = 0; b < nblocks && spec->m % 2; b++)
+			for (int i = 0; i < GV_BLOCK; i++)
+				codes[((b + 1) * code_bytes - 1) * GV_BLOCK + i] &= 15;
+		CHECKED(gv_mirror_put_list(bench->mirror, &piece));
+	}
+	free(live);
+	free(t);
+	free(ids);
+	free(codes);
+}
+
+static void
+put_records(Bench *bench)
+{
+	const GvMirrorSpec *spec = &bench->spec;
+	size_t		stride = gv_refine_stride(spec->dims);
+	char	   *items = need(RECORDS * stride);
+
+	for (int64_t first = 0; first < spec->refine_records; first += RECORDS)
+	{
+		int64_t		left = spec->refine_records - first;
+		int			n = left < RECORDS ? (int) left : RECORDS;
+
+		for (int i = 0; i < n; i++)
+		{
+			GvRefineItem *item = (GvRefineItem *) (items + stride * (size_t) i);
+			uint64_t	row = (uint64_t) (first + i);
+
+			put_address(item->address, row, spec->refine_slots);
+			put_address(item->rowid, row, 20);
+			item->min = -2.0f;
+			item->step = 4.0f / 255.0f;
+			item->error = 0.1f;
+			for (int d = 0; d < spec->dims; d++)
+				item->codes[d] = (uint8_t) draw();
+		}
+		CHECKED(gv_mirror_put_refine(bench->mirror,
+									 (const GvRefineItem *) items, n));
+	}
+	free(items);
+}
+
+static void
+make_queries(Bench *bench, int probes, int capacity)
+{
+	int			dims = bench->spec.dims;
+
+	bench->queries = need((size_t) NQUERIES * (size_t) dims * sizeof(float));
+	bench->searches = need(NQUERIES * sizeof(GvSearch));
+	for (int i = 0; i < NQUERIES; i++)
+	{
+		float	   *query = bench->queries + (size_t) i * (size_t) dims;
+		const float *near = bench->centroids + (size_t) dims *
+			(draw() % (uint32_t) bench->spec.nlists);
+
+		for (int d = 0; d < dims; d++)
+			query[d] = near[d] + draw_float(0.8f);
+		bench->searches[i].query = query;
+		bench->searches[i].probes = probes;
+		bench->searches[i].compare = bench->spec.nlists;
+		bench->searches[i].capacity = capacity;
+		bench->searches[i].bounded = true;
+	}
+}
+
+static int
+compare_doubles(const void *a, const void *b)
+{
+	double		x = *(const double *) a;
+	double		y = *(const double *) b;
+
+	return (x > y) - (x < y);
+}
+
+/* A batch size: its times, and how long the caller is busy before he waits. */
+static void
+measure(Bench *bench, int n, bool once)
+{
+	double	   *times = need(MOST_TIMES * sizeof(double));
+	double		busy = 0;
+	double		copies = 0;
+	double		start;
+	int			count = 0;
+	int			at = 0;
+
+	/* memory is taken, and graphs are made, by the first ones */
+	for (int i = 0; i < 2; i++)
+		CHECKED(gv_mirror_search(bench->searcher, bench->mirror,
+								 bench->searches, n));
+	start = now();
+	do
+	{
+		double		began = now();
+
+		at = at + n > NQUERIES ? 0 : at;
+		CHECKED(gv_mirror_begin(bench->searcher, bench->mirror,
+								bench->searches + at, n));
+		busy += now() - began;
+		CHECKED(gv_mirror_finish(bench->searcher));
+		times[count++] = now() - began;
+		copies += (double) bench->searches[at].copies;
+		at += n;
+	} while (!once && count < MOST_TIMES && now() - start < SECONDS);
+	qsort(times, (size_t) count, sizeof(double), compare_doubles);
+	printf("%6d %10.1f %10.1f %12.0f %10.1f %8.0f\n", n,
+		   times[count / 2] * 1e6, times[count * 99 / 100] * 1e6,
+		   n / times[count / 2], busy / count * 1e6, copies / count);
+	fflush(stdout);
+	free(times);
+}
+
+int
+main(int argc, char **argv)
+{
+	bool		once = argc > 1 && strcmp(argv[1], "-o") == 0;
+	char	  **args = argv + (once ? 2 : 1);
+	int			nargs = argc - (once ? 2 : 1);
+	Bench		bench = {.spec = {.metric = GV_L2,.nparents = 1}};
+	GvDevice	found[GV_MAX_DEVICES];
+	int32_t		nfound;
+
+	if (nargs < 7)
+	{
+		fprintf(stderr, "usage: random [-o] ROWS DIMS LISTS M PROBES CAPACITY "
+				"BATCH...\n");
+		return 2;
+	}
+	bench.spec.refine_records = atoll(args[0]);
+	bench.spec.copies = 2 * bench.spec.refine_records;
+	bench.spec.dims = atoi(args[1]);
+	bench.spec.nlists = atoi(args[2]);
+	bench.spec.m = atoi(args[3]);
+	bench.spec.refine_slots = PAGE_BYTES / (bench.spec.dims + 32);
+	CHECKED(gv_mirrors_open(&ENGINE, "", found, &nfound));
+	CHECKED(gv_mirror_create(&bench.spec, &bench.mirror));
+	CHECKED(gv_searcher(0, &bench.searcher));
+	put_model(&bench);
+	put_lists(&bench);
+	put_records(&bench);
+	make_queries(&bench, atoi(args[4]), atoi(args[5]));
+	printf("%s, %s: %s rows x %s, %s lists, m %s, %s probes, %s copies back\n",
+		   ENGINE.name, found[0].name, args[0], args[1], args[2], args[3],
+		   args[4], args[5]);
+	printf("%6s %10s %10s %12s %10s %8s\n", "batch", "p50 us", "p99 us",
+		   "queries/s", "busy us", "copies");
+	for (int i = 6; i < nargs; i++)
+		measure(&bench, atoi(args[i]), once);
+	return 0;
+}
