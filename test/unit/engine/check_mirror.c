@@ -398,6 +398,7 @@ test_mirror(void)
 	test_changes(searcher);
 	test_mirror_records(searcher);
 	test_mirror_lists();
+	test_mirror_sifts(searcher);
 	test_mirror_devices();
 	test_invalid(searcher);
 	test_faults();

@@ -28,6 +28,7 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __noinline__
 #define __launch_bounds__(...)
 /* blocks run one at a time, so what they share may be static */
 #define __shared__ static
