@@ -95,7 +95,7 @@ extern dim3 blockDim;
 extern dim3 gridDim;
 
 /* The device that a thread has chosen. */
-extern thread_local int gv_emulated_device;
+extern __thread int gv_emulated_device;
 
 /* How often an event was recorded, and how often streams have come to that. */
 struct gv_emulated_event
