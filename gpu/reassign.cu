@@ -14,6 +14,7 @@
 #include "gv_build.h"
 
 #define THREADS			256
+#define LEAST_PIECE		8192	/* orphans, where there are so many, whatever k */
 
 /* To [n][dims] = rows from[order[i]], a block each. */
 static __global__ void __launch_bounds__(THREADS)
@@ -83,13 +84,15 @@ gv_reassign_create(GvReassign *re, int32_t dims, int64_t n, int32_t k,
 {
 	re->most_changed = k / 4 > 1 ? k / 4 : 1;
 	re->most_orphans = n / 4;
-	re->piece = k;
+	/* of few clusters each has many: pieces of k were mostly launches */
+	re->piece = (int32_t) std::min((int64_t) std::max(k, LEAST_PIECE),
+								   std::max(n / 4, INT64_C(1)));
 	GV_TRY(gv_card_alloc(&re->d_changed, re->most_changed));
 	GV_TRY(gv_card_alloc(&re->d_places, re->most_changed));
 	GV_TRY(gv_card_alloc(&re->d_centroids, (int64_t) re->most_changed * dims));
 	GV_TRY(gv_card_alloc(&re->d_orphans, re->most_orphans));
 	GV_TRY(gv_card_alloc(&re->d_rows, (int64_t) re->piece * dims));
-	GV_TRY(gv_card_alloc(&re->d_found, std::max((int64_t) re->piece, n)));
+	GV_TRY(gv_card_alloc(&re->d_found, n));
 	return gv_targets_create(&re->targets, GV_L2, dims, re->most_changed,
 							 stream);
 }

@@ -20,7 +20,7 @@
  * Source is a struct with
  *		KEYS								that a thread has at a time
  *		uint32_t key(int i) const			of item i; GV_SIFT_NONE: no item
- *		uint64_t id(int i) const			no two are the same
+ *		uint64_t id(int i) const			decides between equal keys
  */
 #ifndef GV_SIFT_CUH
 #define GV_SIFT_CUH
@@ -314,88 +314,77 @@ gv_sift_settle(const Source &source, int k, GvSift &sift)
 	__syncthreads();
 }
 
-/* How many of n items pass a test?  Begins and ends with a barrier. */
-template <typename Test>
-static __device__ __forceinline__ uint32_t
-gv_sift_count(int n, Test test, GvSift &sift)
-{
-	uint32_t	count = 0;
-
-	for (int i = threadIdx.x; i < n; i += GV_SIFT_THREADS)
-		count += test(i);
-#pragma unroll
-	for (int mask = GV_WARP / 2; mask > 0; mask /= 2)
-		count += __shfl_xor_sync(GV_FULL_WARP, count, mask);
-	__syncthreads();
-	if (threadIdx.x == 0)
-		sift.count = 0;
-	__syncthreads();
-	if (threadIdx.x % GV_WARP == 0)
-		atomicAdd(&sift.count, count);
-	__syncthreads();
-	return sift.count;
-}
-
-/*
- * Items that hold the k smallest, k or more, where `high` is a bound that too
- * many pass: by bisection of keys, and of ids where that is not enough.
- */
-template <typename Source>
+/* Put those of n items that pass a test.  Begins and ends with a barrier. */
+template <typename Source, typename Test>
 static __device__ __forceinline__ void
-gv_sift_bisect(const Source &source, int n, uint32_t k, uint32_t high,
-			   GvSift &sift)
+gv_sift_put_all(const Source &source, int n, Test test, GvSift &sift)
 {
-	uint32_t	low = 0;
-	uint64_t	low_id = 0;
-	uint64_t	high_id = ~UINT64_C(0);
-	uint32_t	total = GV_SIFT_ROOM + 1;
-
-	high = min(high, GV_SIFT_NONE - 1);
-	while (total > GV_SIFT_ROOM && low < high)
-	{
-		uint32_t	key = low + (high - low) / 2;
-		uint32_t	count = gv_sift_count(n, [&](int i)
-		{
-			return source.key(i) <= key;
-		}, sift);
-
-		if (count >= k)
-		{
-			high = key;
-			total = count;
-		}
-		else
-			low = key + 1;
-	}
-	while (total > GV_SIFT_ROOM && low_id < high_id)
-	{
-		uint64_t	id = low_id + (high_id - low_id) / 2;
-		uint32_t	count = gv_sift_count(n, [&](int i)
-		{
-			uint32_t	key = source.key(i);
-
-			return key < high || (key == high && source.id(i) <= id);
-		}, sift);
-
-		if (count >= k)
-		{
-			high_id = id;
-			total = count;
-		}
-		else
-			low_id = id + 1;
-	}
 	__syncthreads();
-	if (threadIdx.x == 0)
-		sift.count = 0;
-	__syncthreads();
+#pragma unroll 1
 	for (int i = threadIdx.x; i < n; i += GV_SIFT_THREADS)
 	{
 		uint32_t	key = source.key(i);
 
-		if (key < high || (key == high && source.id(i) <= high_id))
+		if (test(key, i))
 			gv_sift_put(sift, atomicAdd(&sift.count, 1u), key, i);
 	}
+	__syncthreads();
+}
+
+/*
+ * Items that hold the k smallest, up to GV_SIFT_ROOM, where a bound let more
+ * pass: by bisection of keys, and of ids where that is not enough.  Damaged
+ * lists may hold a row more often than there is room for: of items that are the
+ * same in key and id, some are as good as others.  Rare, so not inlined, where
+ * it would take registers from all else.
+ */
+template <typename Source>
+static __device__ __noinline__ void
+gv_sift_bisect(Source source, int n, uint32_t k, GvSift &sift)
+{
+	GvTalk		talk = {sift.said, 0};
+	uint64_t	low_id = 0;
+	uint64_t	high_id = ~UINT64_C(0);
+	GvLimit		limit;
+
+	limit = gv_find_bound([&](uint32_t i)
+	{
+		return source.key(i);
+	}, n, k, GV_SIFT_ROOM - k, talk);
+	while (limit.count > GV_SIFT_ROOM && low_id < high_id)
+	{
+		uint64_t	id = low_id + (high_id - low_id) / 2;
+		uint32_t	count = 0;
+
+#pragma unroll 1
+		for (int i = threadIdx.x; i < n; i += GV_SIFT_THREADS)
+		{
+			uint32_t	key = source.key(i);
+
+			count += key < limit.key ||
+				(key == limit.key && source.id(i) <= id);
+		}
+		count = talk.sum(count);
+		if (count >= k)
+		{
+			high_id = id;
+			limit.count = count;
+		}
+		else
+			low_id = id + 1;
+	}
+	if (threadIdx.x == 0)
+		sift.count = 0;
+	gv_sift_put_all(source, n, [&](uint32_t key, int i)
+	{
+		return key < limit.key || (key == limit.key && source.id(i) < high_id);
+	}, sift);
+	gv_sift_put_all(source, n, [&](uint32_t key, int i)
+	{
+		return key == limit.key && source.id(i) == high_id;
+	}, sift);
+	if (threadIdx.x == 0)
+		sift.count = min(sift.count, (uint32_t) GV_SIFT_ROOM);
 }
 
 /*
@@ -431,7 +420,7 @@ gv_sift(const Source &source, int n, int k, GvSift &sift)
 		__syncthreads();
 		if (sift.count > GV_SIFT_ROOM)
 		{
-			gv_sift_bisect(source, n, k, bound, sift);
+			gv_sift_bisect(source, n, k, sift);
 			last = true;
 		}
 		if (last || sift.count > GV_SIFT_ROOM / 2)

@@ -139,6 +139,27 @@ change_list(GvMirror *mirror, TestIndex *index)
 	CHECK(gv_mirror_put_list(mirror, &piece) == GV_OK, "change");
 }
 
+/* Searches of what has just changed, so many that an engine may part them. */
+static void
+check_parts(GvSearcher *searcher, GvMirror *mirror, TestIndex *index)
+{
+	GvSearch	searches[40];
+	int			round;
+	int			i;
+
+	for (round = 0; round < 4; round++)
+	{
+		for (i = 0; i < 10; i++)
+			change_list(mirror, index);
+		for (i = 0; i < 40; i++)
+			searches[i] = new_search(index, 8, 12, 20);
+		CHECK(gv_mirror_search(searcher, mirror, searches, 40) == GV_OK,
+			  "parts");
+		check_answers(index, searches, 40, "parts");
+		free_searches(searches, 40);
+	}
+}
+
 static void
 test_changes(GvSearcher *searcher)
 {
@@ -154,6 +175,7 @@ test_changes(GvSearcher *searcher)
 			change_list(mirror, &index);
 		check_searches(searcher, mirror, &index, "changed");
 		check_blocks(mirror, &index);
+		check_parts(searcher, mirror, &index);
 	}
 	bytes = gv_mirror_bytes(mirror);
 	for (i = 0; i < index.spec.nlists; i++)
@@ -398,6 +420,7 @@ test_mirror(void)
 	test_changes(searcher);
 	test_mirror_records(searcher);
 	test_mirror_lists();
+	test_mirror_sifts(searcher);
 	test_mirror_devices();
 	test_invalid(searcher);
 	test_faults();

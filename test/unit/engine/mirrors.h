@@ -139,6 +139,7 @@ check_searches(GvSearcher *searcher, GvMirror *mirror,
 /* Parts of test_mirror in files of their own. */
 extern void test_mirror_records(GvSearcher *searcher);
 extern void test_mirror_lists(void);
+extern void test_mirror_sifts(GvSearcher *searcher);
 extern void test_device_lists(void);
 extern void check_devices(const GvDevice *found, int32_t n);
 extern void test_mirror_devices(void);

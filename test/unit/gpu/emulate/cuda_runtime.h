@@ -3,11 +3,13 @@
  *		Stands in for CUDA's header of that name, so that gpu/ can be compiled
  *		by g++ and its kernels run on the host, one block after the other.
  *
- * Only what gpu/ uses.  Device memory is host memory, streams do everything at
- * once, and every thread of a block is a fiber (emulate.cpp) that runs until it
- * has to wait for others.  So host code, indexing, synchronisation and the
- * order of arithmetic are checked without a card, by the sanitizers too; races
- * within a warp and speed are not.  There are two devices: memory and streams
+ * Only what gpu/ uses.  Device memory is host memory, and every thread of a
+ * block is a fiber (emulate.cpp) that runs until it has to wait for others.
+ * What streams are told they do as late as they may, when somebody waits for
+ * one of them or asks: of all that can go on, which comes next is random, from
+ * GPUVEC_EMULATED_SEED.  So host code, indexing, synchronisation of threads and
+ * streams and the order of arithmetic are checked without a card, by the
+ * sanitizers too; races within a warp and speed are not.  There are two devices: memory and streams
  * belong to the one that was chosen when they were made, and the program
  * aborts when work for one is given another's, or begins while another is
  * chosen.
@@ -21,13 +23,16 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #define __global__
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __noinline__
 #define __launch_bounds__(...)
 /* blocks run one at a time, so what they share may be static */
 #define __shared__ static
@@ -90,14 +95,29 @@ extern dim3 blockDim;
 extern dim3 gridDim;
 
 /* The device that a thread has chosen. */
-extern thread_local int gv_emulated_device;
+extern __thread int gv_emulated_device;
+
+/* How often an event was recorded, and how often streams have come to that. */
+struct gv_emulated_event
+{
+	int64_t		recorded;
+	std::shared_ptr<int64_t> passed;
+};
+
+/* What a stream is to do, once an event, if any, has passed so often. */
+struct gv_emulated_step
+{
+	std::function<void()> work;
+	std::shared_ptr<int64_t> passed;
+	int64_t		needed;
+};
 
 struct gv_emulated_stream
 {
 	int			device;
 	bool		records;		/* events, now and then */
 	int64_t		unrecorded;		/* work since the last one, then */
-	bool		busy;			/* it says so once, if it is asked */
+	std::deque<gv_emulated_step> steps;
 };
 
 /* Work of all streams that no event tells of, though others do. */
@@ -106,9 +126,21 @@ extern int64_t gv_emulated_unrecorded;
 typedef struct gv_emulated_stream *cudaStream_t;
 typedef struct gv_emulated_event *cudaEvent_t;
 
-/* Memory of a device comes and goes. */
-extern void gv_emulated_take(void *memory, size_t bytes);
+#define GV_EMULATED_HOST	(-1)	/* pinned memory is no device's */
+
+/* Memory of a device, or pinned, comes and goes. */
+extern void gv_emulated_take(void *memory, size_t bytes, int device);
 extern void gv_emulated_give(void *memory);
+extern bool gv_emulated_pinned(const void *memory);
+
+/* Streams come, are told, do all they were told or some of it, and go. */
+extern cudaStream_t gv_emulated_begin();
+extern void gv_emulated_tell(cudaStream_t stream,
+							 const gv_emulated_step &step);
+extern void gv_emulated_catch_up(cudaStream_t stream);
+extern bool gv_emulated_catches_up(cudaStream_t stream);
+extern void gv_emulated_catch_up_device();
+extern void gv_emulated_end(cudaStream_t stream);
 
 /* Work for a stream: is it of the device that is chosen?  Abort if not. */
 extern void gv_emulated_check_stream(cudaStream_t stream);
@@ -140,7 +172,7 @@ gv_emulate_launch(dim3 grid, dim3 threads, size_t shared_bytes,
 	if (gv_emulated_capture != NULL)
 		gv_emulated_capture->push_back(launch);
 	else
-		launch();
+		gv_emulated_tell(stream, {launch, NULL, 0});
 }
 
 extern uint4 *gv_emulated_shared();
@@ -371,9 +403,11 @@ cudaMallocHost(void **memory, size_t bytes)
 		return cudaErrorMemoryAllocation;
 	/* cudaMalloc aligns to 256 bytes */
 	*memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
-	if (*memory != NULL)
-		memset(*memory, 0xA5, bytes);
-	return *memory != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
+	if (*memory == NULL)
+		return cudaErrorMemoryAllocation;
+	memset(*memory, 0xA5, bytes);
+	gv_emulated_take(*memory, bytes, GV_EMULATED_HOST);
+	return cudaSuccess;
 }
 
 static inline cudaError_t
@@ -382,13 +416,14 @@ cudaMalloc(void **memory, size_t bytes)
 	cudaError_t error = cudaMallocHost(memory, bytes);
 
 	if (error == cudaSuccess)
-		gv_emulated_take(*memory, bytes);
+		gv_emulated_take(*memory, bytes, gv_emulated_device);
 	return error;
 }
 
 static inline cudaError_t
 cudaFreeHost(void *memory)
 {
+	gv_emulated_give(memory);
 	free(memory);
 	return cudaSuccess;
 }
@@ -396,19 +431,31 @@ cudaFreeHost(void *memory)
 static inline cudaError_t
 cudaFree(void *memory)
 {
-	gv_emulated_give(memory);
+	if (memory != NULL)
+		gv_emulated_catch_up_device();
 	return cudaFreeHost(memory);
 }
 
+/* Of memory that is not pinned the call returns when that is free again. */
 static inline cudaError_t
 cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
 				cudaStream_t stream)
 {
 	const void *ends[] = {to, from};
+	std::vector<char> kept;
 
 	gv_emulated_check_stream(stream);
 	gv_emulated_check_words(ends, sizeof(ends));
-	memcpy(to, from, bytes);
+	if (kind == cudaMemcpyHostToDevice && !gv_emulated_pinned(from))
+	{
+		kept.assign((const char *) from, (const char *) from + bytes);
+		gv_emulated_tell(stream, {[=] { memcpy(to, kept.data(), bytes); },
+						 NULL, 0});
+		return cudaSuccess;
+	}
+	gv_emulated_tell(stream, {[=] { memcpy(to, from, bytes); }, NULL, 0});
+	if (kind == cudaMemcpyDeviceToHost && !gv_emulated_pinned(to))
+		gv_emulated_catch_up(stream);
 	return cudaSuccess;
 }
 
@@ -417,7 +464,7 @@ cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
 {
 	gv_emulated_check_stream(stream);
 	gv_emulated_check_words(&memory, sizeof(memory));
-	memset(memory, value, bytes);
+	gv_emulated_tell(stream, {[=] { memset(memory, value, bytes); }, NULL, 0});
 	return cudaSuccess;
 }
 
@@ -483,10 +530,16 @@ cudaGetErrorString(cudaError_t error)
 static inline cudaError_t cudaSetDevice(int device) { gv_emulated_device = device; return cudaSuccess; }
 static inline cudaError_t cudaGetDevice(int *device) { *device = gv_emulated_device; return cudaSuccess; }
 static inline cudaError_t cudaDeviceReset() { return cudaSuccess; }
-static inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return cudaSuccess; }
-static inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { delete stream; return cudaSuccess; }
-static inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return cudaSuccess; }
-static inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int flags) { return cudaSuccess; }
+static inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) { gv_emulated_catch_up(stream); return cudaSuccess; }
+static inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { gv_emulated_end(stream); return cudaSuccess; }
+static inline cudaError_t cudaEventDestroy(cudaEvent_t event) { delete event; return cudaSuccess; }
+
+static inline cudaError_t
+cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int flags)
+{
+	gv_emulated_tell(stream, {[] {}, event->passed, event->recorded});
+	return cudaSuccess;
+}
 
 /* That a stream is busy is an error, to whom asks for the last one. */
 extern __thread cudaError_t gv_emulated_error;
@@ -503,18 +556,21 @@ cudaGetLastError()
 static inline cudaError_t
 cudaStreamQuery(cudaStream_t stream)
 {
-	if (!stream->busy)
+	if (gv_emulated_catches_up(stream))
 		return cudaSuccess;
-	stream->busy = false;
 	return gv_emulated_error = cudaErrorNotReady;
 }
 
 static inline cudaError_t
 cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
+	std::shared_ptr<int64_t> passed = event->passed;
+	int64_t		time = ++event->recorded;
+
 	gv_emulated_unrecorded -= stream->unrecorded;
 	stream->unrecorded = 0;
 	stream->records = true;
+	gv_emulated_tell(stream, {[=] { *passed = time; }, NULL, 0});
 	return cudaSuccess;
 }
 
@@ -546,7 +602,7 @@ cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
 {
 	gv_emulated_check_stream(stream);
 	for (const std::function<void()> &launch : *graph)
-		launch();
+		gv_emulated_tell(stream, {launch, NULL, 0});
 	return cudaSuccess;
 }
 
@@ -566,7 +622,7 @@ cudaGraphExecDestroy(cudaGraphExec_t graph)
 static inline cudaError_t
 cudaStreamCreateWithFlags(cudaStream_t *stream, int flags)
 {
-	*stream = new gv_emulated_stream {gv_emulated_device, false, 0, false};
+	*stream = gv_emulated_begin();
 	return cudaSuccess;
 }
 
@@ -587,7 +643,7 @@ cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 static inline cudaError_t
 cudaEventCreateWithFlags(cudaEvent_t *event, int flags)
 {
-	*event = NULL;
+	*event = new gv_emulated_event {0, std::make_shared<int64_t>(0)};
 	return cudaSuccess;
 }
 

@@ -18,7 +18,6 @@ struct DeviceRadixSort
 			  int64_t n, int first_bit = 0, int end_bit = 8 * sizeof(Key),
 			  cudaStream_t stream = NULL)
 	{
-		std::vector<int64_t> order(n);
 		Key			mask = end_bit - first_bit == 8 * (int) sizeof(Key) ?
 			~Key(0) : (Key(1) << (end_bit - first_bit)) - 1;
 
@@ -27,17 +26,22 @@ struct DeviceRadixSort
 			bytes = 1;
 			return cudaSuccess;
 		}
-		std::iota(order.begin(), order.end(), 0);
-		std::stable_sort(order.begin(), order.end(),
-						 [&](int64_t a, int64_t b) {
-							 return (keys_in[a] >> first_bit & mask) <
-								 (keys_in[b] >> first_bit & mask);
-						 });
-		for (int64_t i = 0; i < n; i++)
+		gv_emulated_tell(stream, {[=]
 		{
-			keys_out[i] = keys_in[order[i]];
-			values_out[i] = values_in[order[i]];
-		}
+			std::vector<int64_t> order(n);
+
+			std::iota(order.begin(), order.end(), 0);
+			std::stable_sort(order.begin(), order.end(),
+							 [&](int64_t a, int64_t b) {
+								 return (keys_in[a] >> first_bit & mask) <
+									 (keys_in[b] >> first_bit & mask);
+							 });
+			for (int64_t i = 0; i < n; i++)
+			{
+				keys_out[i] = keys_in[order[i]];
+				values_out[i] = values_in[order[i]];
+			}
+		}, NULL, 0});
 		return cudaSuccess;
 	}
 };

@@ -13,20 +13,23 @@ struct DeviceScan
 	ExclusiveSum(void *temporary, size_t &bytes, const In *in, Out *out,
 				 int64_t n, cudaStream_t stream = NULL)
 	{
-		Out			sum = 0;
-
 		if (temporary == NULL)
 		{
 			bytes = 1;
 			return cudaSuccess;
 		}
-		for (int64_t i = 0; i < n; i++)
+		gv_emulated_tell(stream, {[=]
 		{
-			In			next = in[i];
+			Out			sum = 0;
 
-			out[i] = sum;
-			sum += next;
-		}
+			for (int64_t i = 0; i < n; i++)
+			{
+				In			next = in[i];
+
+				out[i] = sum;
+				sum += next;
+			}
+		}, NULL, 0});
 		return cudaSuccess;
 	}
 };
