@@ -351,6 +351,8 @@ extern bool IvfpqCalibrateIndex(Relation heap, Relation index);
 extern void IvfpqCalibrationTake(IvfpqCalibration *calibration,
 								 const GvNeighbour *neighbours, int n,
 								 const uint64 *ids);
+extern int	IvfpqCalibrationNearest(const IvfpqCalibration *calibration, int q,
+									int most, uint64 *ids);
 
 static inline uint64
 IvfpqTidToId(const ItemPointerData *tid)

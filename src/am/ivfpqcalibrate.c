@@ -130,18 +130,31 @@ IvfpqCalibrationTake(IvfpqCalibration *calibration,
 					 neighbours[i].score, ids[neighbours[i].row]);
 }
 
-/* The neighbours of query q. */
-static void
-find_truth(IvfpqCalibration *calibration, int q, Truth *truth)
+/*
+ * The rows nearest to query q but its own, at most so many, nearest first;
+ * returns how many.
+ */
+int
+IvfpqCalibrationNearest(const IvfpqCalibration *calibration, int q, int most,
+						uint64 *ids)
 {
 	GvTopK	   *top = &calibration->truth[q];
+	int			n = 0;
 
 	gv_topk_sort(top);
-	truth->nneighbours = 0;
-	for (int i = 0; i < top->count && truth->nneighbours < IVFPQ_DEEP_ROWS;
-		 i++)
+	for (int i = 0; i < top->count && n < most; i++)
 		if (top->ids[i] != calibration->ids[q])
-			truth->neighbours[truth->nneighbours++] = top->ids[i];
+			ids[n++] = top->ids[i];
+	return n;
+}
+
+/* The neighbours of query q. */
+static void
+find_truth(const IvfpqCalibration *calibration, int q, Truth *truth)
+{
+	truth->nneighbours = IvfpqCalibrationNearest(calibration, q,
+												 IVFPQ_DEEP_ROWS,
+												 truth->neighbours);
 }
 
 /* Take up query q. */

@@ -120,20 +120,12 @@ rank_lists(Shares *shares)
 static void
 take_neighbours(Shares *shares, int q)
 {
-	const IvfpqCalibration *calibration = shares->calibration;
-	GvTopK	   *truth = &calibration->truth[q];
-
-	gv_topk_sort(truth);
-	shares->nneighbours = 0;
+	shares->nneighbours = IvfpqCalibrationNearest(shares->calibration, q,
+												  IVFPQ_FIRST_ROWS,
+												  shares->neighbours);
 	shares->marks = 0;
-	for (int i = 0; i < truth->count &&
-		 shares->nneighbours < IVFPQ_FIRST_ROWS; i++)
-	{
-		if (truth->ids[i] == calibration->ids[q])
-			continue;
-		shares->neighbours[shares->nneighbours++] = truth->ids[i];
-		shares->marks |= mark_of(truth->ids[i]);
-	}
+	for (int i = 0; i < shares->nneighbours; i++)
+		shares->marks |= mark_of(shares->neighbours[i]);
 }
 
 /* How many lists are compared before each of the ranked lists of query q. */

@@ -115,7 +115,7 @@ IvfpqExtend(Relation index)
 }
 
 /*
- * Add npages consecutive pages for IvfpqPutPage; returns the first.  With
+ * Add npages consecutive pages for IvfpqFillPage; returns the first.  With
  * `shared` others use the index: nobody may find the pages by what the free
  * space map knows of an earlier end of the file, as a crash can leave it.
  */
@@ -132,12 +132,9 @@ IvfpqReserve(Relation index, BlockNumber npages, bool shared)
 	return first;
 }
 
-/*
- * Write a whole page that was reserved.  With `shared` it is one record, else
- * the caller logs the finished index.
- */
+/* Write a whole page that was reserved; with `log` it is one record. */
 void
-IvfpqPutPage(Relation index, BlockNumber blkno, Page page, bool shared)
+IvfpqFillPage(Relation index, BlockNumber blkno, Page page, bool log)
 {
 	Buffer		buf = ReadBuffer(index, blkno);
 
@@ -148,10 +145,20 @@ IvfpqPutPage(Relation index, BlockNumber blkno, Page page, bool shared)
 	START_CRIT_SECTION();
 	memcpy(BufferGetPage(buf), page, BLCKSZ);
 	MarkBufferDirty(buf);
-	if (shared && RelationNeedsWAL(index))
+	if (log)
 		log_newpage_buffer(buf, true);
 	END_CRIT_SECTION();
 	UnlockReleaseBuffer(buf);
+}
+
+/*
+ * The same in training: with `shared` it is one record, else the caller logs
+ * the finished index.
+ */
+void
+IvfpqPutPage(Relation index, BlockNumber blkno, Page page, bool shared)
+{
+	IvfpqFillPage(index, blkno, page, shared && RelationNeedsWAL(index));
 	if (shared)
 		IvfpqFault("train: page");
 }

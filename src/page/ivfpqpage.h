@@ -259,6 +259,8 @@ extern Buffer IvfpqGetFreePage(Relation index);
 extern void IvfpqFreePage(Relation index, Buffer buf);
 extern BlockNumber IvfpqReserve(Relation index, BlockNumber npages,
 								bool shared);
+extern void IvfpqFillPage(Relation index, BlockNumber blkno, Page page,
+						  bool log);
 extern void IvfpqPutPage(Relation index, BlockNumber blkno, Page page,
 						 bool shared);
 extern bool IvfpqBlockExists(Relation index, BlockNumber blkno);

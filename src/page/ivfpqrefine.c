@@ -17,7 +17,6 @@
  */
 #include "postgres.h"
 
-#include "access/xloginsert.h"
 #include "miscadmin.h"
 #include "storage/freespace.h"
 
@@ -366,16 +365,8 @@ give_pages(IvfpqRefineBuilder *builder)
 static void
 write_page(IvfpqRefineBuilder *builder)
 {
-	Buffer		buf = ReadBuffer(builder->index, builder->blkno);
-
-	LockBuffer(buf, BUFFER_LOCK_EXCLUSIVE);
-	START_CRIT_SECTION();
-	memcpy(BufferGetPage(buf), builder->page, BLCKSZ);
-	MarkBufferDirty(buf);
-	if (builder->log)
-		log_newpage_buffer(buf, true);
-	END_CRIT_SECTION();
-	UnlockReleaseBuffer(buf);
+	IvfpqFillPage(builder->index, builder->blkno, (Page) builder->page,
+				  builder->log);
 	builder->blkno = InvalidBlockNumber;
 }
 
