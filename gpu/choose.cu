@@ -183,6 +183,7 @@ score_items(const GvCardModel &card, const float *query, uint64_t *items,
 														  card.dims,
 														  card.dims);
 
+		__syncwarp();			/* all four have read which list it is */
 		if (threadIdx.x % GV_QUAD == 0 && i < n)
 			items[i] = (uint64_t) gv_ordered(score) << 32 | list;
 	}

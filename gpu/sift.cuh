@@ -336,7 +336,7 @@ gv_sift_put_all(const Source &source, int n, Test test, GvSift &sift)
  * pass: by bisection of keys, and of ids where that is not enough.  Damaged
  * lists may hold a row more often than there is room for: of items that are the
  * same in key and id, some are as good as others.  Rare, so not inlined, where
- * it would take registers from all else.
+ * it would take registers from all else.  Ends with a barrier.
  */
 template <typename Source>
 static __device__ __noinline__ void
@@ -385,6 +385,7 @@ gv_sift_bisect(Source source, int n, uint32_t k, GvSift &sift)
 	}, sift);
 	if (threadIdx.x == 0)
 		sift.count = min(sift.count, (uint32_t) GV_SIFT_ROOM);
+	__syncthreads();
 }
 
 /*

@@ -6,6 +6,7 @@
  *		emulated threads.
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
+ * usage: check_card [mirrors | builders]
  */
 #include "engine/gv_mirror.h"
 
@@ -118,17 +119,38 @@ test_following(void)
 	gv_gpu_kmeans_follows(true);
 }
 
-int
-main(void)
+static void
+test_mirrors(void)
 {
-	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
 	test_mirror();
 	test_long_table();
 	test_refused_records();
+}
+
+static void
+test_builders(void)
+{
 	unit_seed = 1;				/* models vary in quality with it */
 	gv_gpu_near_from(0);		/* few terms, but by the way of many */
 	test_builder();
 	test_following();
+}
+
+int
+main(int argc, char **argv)
+{
+	const char *part = argc > 1 ? argv[1] : "";
+	GvDevice	found[GV_MAX_DEVICES];
+	int32_t		nfound;
+
+	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
+	if (strcmp(part, "builders") != 0)
+		test_mirrors();
+	else
+		CHECK(gv_mirrors_open(&UNIT_MIRRORS, "", found, &nfound) == GV_OK,
+			  "no engine: %s", found->name);
+	if (strcmp(part, "mirrors") != 0)
+		test_builders();
 	printf("card: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;
 }
