@@ -14,9 +14,8 @@
 # and adds the unit programs under valgrind, the CUDA engine's whole checks on
 # emulated threads and gpuvecd's with that engine, also sanitized at small size,
 # a server with the undefined-behaviour sanitizer, and every other PostgreSQL
-# found under
-# /usr/lib/postgresql or, in their place, named in PG_CONFIGS, be it one with
-# assertions.
+# found under /usr/lib/postgresql or, in their place, named in PG_CONFIGS, be it
+# one with assertions.
 #
 # ONLY="part ..." runs just these parts: layers warnings unit sql isolation tap
 # TAP="name ..." runs just these TAP tests, by the beginnings of their names
@@ -271,8 +270,10 @@ run_unit() {
 run_valgrind() {
 	local valgrind=(valgrind -q --error-exitcode=99 --leak-check=full)
 	local dir=$GV_TMP/unit-plain program
-	printf '#!/bin/sh\nexec %s %s %s/gpuvecd "$@"\n' "${valgrind[*]}" \
-		--errors-for-leak-kinds=definite "$dir" >"$dir/watched"
+	# while one thread trains the loop shall have its turns
+	printf '#!/bin/sh\nexec %s %s %s %s/gpuvecd "$@"\n' "${valgrind[*]}" \
+		--errors-for-leak-kinds=definite --fair-sched=try "$dir" \
+		>"$dir/watched"
 	chmod +x "$dir/watched"
 	for program in check_engine check_page; do
 		GPUVEC_UNIT_SMALL=1 count_program "unit valgrind $program" \

@@ -259,6 +259,9 @@ begin_workers(IvfpqTeam *team, int nworkers, Relation heap, Relation index,
 	fill_segment(team, heap, index, concurrent, training);
 	LaunchParallelWorkers(workers->context);
 	team->shared->size = workers->context->nworkers_launched + 1;
+	ereport(DEBUG1,
+			(errmsg_internal("using %d parallel workers",
+							 workers->context->nworkers_launched)));
 	/* who dies before that would be waited for */
 	WaitForParallelWorkersToAttach(workers->context);
 	return true;

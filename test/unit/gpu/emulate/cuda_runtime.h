@@ -238,6 +238,14 @@ __ballot_sync(unsigned mask, bool value)
 	return lanes;
 }
 
+static inline void
+__syncwarp()
+{
+	uint64_t	values[32];
+
+	gv_emulated_share(false, values);
+}
+
 static inline bool
 __any_sync(unsigned mask, bool value)
 {
