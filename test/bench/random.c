@@ -3,9 +3,10 @@
  *		The list scanner alone, on random data of any size: nothing but an
  *		engine is needed, so that a profiler can look at it, too.
  *
- * usage: random [-o] ROWS DIMS LISTS M PROBES CAPACITY BATCH...
+ * usage: random [-o | -l LANES] ROWS DIMS LISTS M PROBES CAPACITY BATCH...
  *	-o	each batch twice and once more, for a profiler (test/bench/kernels.py),
  *		which looks at the last third
+ *	-l	so many batches are under way at a time, as gpuvecd has two
  *
  * Each row has two copies, in random lists, and a refine record.  Queries lie
  * near centroids.  Answers mean nothing, but take as long as any to find: lists
@@ -29,6 +30,7 @@
 #define NQUERIES		10000
 #define SECONDS			0.7		/* of each batch size */
 #define MOST_TIMES		1000000
+#define MOST_LANES		16
 #define RECORDS			4096	/* sent at once */
 #define FIRST_PAGE		1000	/* of refine records */
 #define PAGE_BYTES		8000
@@ -46,7 +48,9 @@ typedef struct Bench
 {
 	GvMirrorSpec spec;
 	GvMirror   *mirror;
-	GvSearcher *searcher;
+	GvSearcher *searchers[MOST_LANES];	/* [nlanes] */
+	int			nlanes;
+	bool		once;
 	float	   *centroids;		/* [nlists][dims] */
 	float	   *queries;		/* [NQUERIES][dims] */
 	GvSearch   *searches;		/* [NQUERIES] */
@@ -241,59 +245,92 @@ compare_doubles(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* A batch size: its times, and how long the caller is busy before he waits. */
+/*
+ * A batch size: the time from its begin to its end, and how long the caller is
+ * busy beginning it.  Lanes take turns.
+ */
 static void
-measure(Bench *bench, int n, bool once)
+measure(Bench *bench, int n)
 {
 	double	   *times = need(MOST_TIMES * sizeof(double));
+	double		began[MOST_LANES] = {0};	/* 0: nothing is under way */
 	double		busy = 0;
 	double		copies = 0;
 	double		start;
+	int			begun = 0;
 	int			count = 0;
 	int			at = 0;
 
 	/* memory is taken, and graphs are made, by the first ones */
-	for (int i = 0; i < 2; i++)
-		CHECKED(gv_mirror_search(bench->searcher, bench->mirror,
-								 bench->searches, n));
+	for (int i = 0; i < 2 * bench->nlanes; i++)
+		CHECKED(gv_mirror_search(bench->searchers[i % bench->nlanes],
+								 bench->mirror, bench->searches, n));
 	start = now();
 	do
 	{
-		double		began = now();
+		int			lane = begun % bench->nlanes;
+		GvSearcher *searcher = bench->searchers[lane];
 
+		if (began[lane] > 0)
+		{
+			CHECKED(gv_mirror_finish(searcher));
+			times[count++] = now() - began[lane];
+			copies += (double) bench->searches[0].copies;
+		}
 		at = at + n > NQUERIES ? 0 : at;
-		CHECKED(gv_mirror_begin(bench->searcher, bench->mirror,
+		began[lane] = now();
+		CHECKED(gv_mirror_begin(searcher, bench->mirror,
 								bench->searches + at, n));
-		busy += now() - began;
-		CHECKED(gv_mirror_finish(bench->searcher));
-		times[count++] = now() - began;
-		copies += (double) bench->searches[at].copies;
+		busy += now() - began[lane];
+		begun++;
 		at += n;
-	} while (!once && count < MOST_TIMES && now() - start < SECONDS);
+	} while (!bench->once && count < MOST_TIMES && now() - start < SECONDS);
+	for (int lane = 0; lane < bench->nlanes && lane < begun; lane++)
+	{
+		CHECKED(gv_mirror_finish(bench->searchers[lane]));
+		times[count++] = now() - began[lane];
+		copies += (double) bench->searches[0].copies;
+	}
+	start = now() - start;
 	qsort(times, (size_t) count, sizeof(double), compare_doubles);
 	printf("%6d %10.1f %10.1f %12.0f %10.1f %8.0f\n", n,
 		   times[count / 2] * 1e6, times[count * 99 / 100] * 1e6,
-		   n / times[count / 2], busy / count * 1e6, copies / count);
+		   n * (double) count / start, busy / begun * 1e6, copies / count);
 	fflush(stdout);
 	free(times);
+}
+
+static int
+usage(void)
+{
+	fprintf(stderr, "usage: random [-o | -l LANES] ROWS DIMS LISTS M PROBES "
+			"CAPACITY BATCH...\n");
+	return 2;
 }
 
 int
 main(int argc, char **argv)
 {
-	bool		once = argc > 1 && strcmp(argv[1], "-o") == 0;
-	char	  **args = argv + (once ? 2 : 1);
-	int			nargs = argc - (once ? 2 : 1);
-	Bench		bench = {.spec = {.metric = GV_L2,.nparents = 1}};
+	Bench		bench = {.spec = {.metric = GV_L2,.nparents = 1},.nlanes = 1};
 	GvDevice	found[GV_MAX_DEVICES];
 	int32_t		nfound;
+	char	  **args = argv + 1;
+	int			nargs = argc - 1;
 
-	if (nargs < 7)
+	if (nargs > 0 && strcmp(args[0], "-o") == 0)
 	{
-		fprintf(stderr, "usage: random [-o] ROWS DIMS LISTS M PROBES CAPACITY "
-				"BATCH...\n");
-		return 2;
+		bench.once = true;
+		args++;
+		nargs--;
 	}
+	else if (nargs > 1 && strcmp(args[0], "-l") == 0)
+	{
+		bench.nlanes = atoi(args[1]);
+		args += 2;
+		nargs -= 2;
+	}
+	if (nargs < 7 || bench.nlanes < 1 || bench.nlanes > MOST_LANES)
+		return usage();
 	bench.spec.refine_records = atoll(args[0]);
 	bench.spec.copies = 2 * bench.spec.refine_records;
 	bench.spec.dims = atoi(args[1]);
@@ -302,7 +339,8 @@ main(int argc, char **argv)
 	bench.spec.refine_slots = PAGE_BYTES / (bench.spec.dims + 32);
 	CHECKED(gv_mirrors_open(&ENGINE, "", found, &nfound));
 	CHECKED(gv_mirror_create(&bench.spec, &bench.mirror));
-	CHECKED(gv_searcher(0, &bench.searcher));
+	for (int i = 0; i < bench.nlanes; i++)
+		CHECKED(gv_searcher(0, &bench.searchers[i]));
 	put_model(&bench);
 	put_lists(&bench);
 	put_records(&bench);
@@ -313,6 +351,6 @@ main(int argc, char **argv)
 	printf("%6s %10s %10s %12s %10s %8s\n", "batch", "p50 us", "p99 us",
 		   "queries/s", "busy us", "copies");
 	for (int i = 6; i < nargs; i++)
-		measure(&bench, atoi(args[i]), once);
+		measure(&bench, atoi(args[i]));
 	return 0;
 }

@@ -188,7 +188,8 @@ stage_random() {
 		ARGUMENTS=(845060 384 8450 136 36 60 1 16 64 1024 10000)
 	fi
 	"$program" "${ARGUMENTS[@]}"
-	command -v ncu >/dev/null || return 0
+	command -v ncu >/dev/null && [ "${ARGUMENTS[0]#-}" = "${ARGUMENTS[0]}" ] ||
+		return 0
 	metrics=$(python3 "$GV_ROOT/test/bench/kernels.py" --metrics)
 	shape=("${ARGUMENTS[@]:0:6}")
 	for batch in "${ARGUMENTS[@]:6}"; do
