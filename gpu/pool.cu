@@ -14,7 +14,7 @@
 
 #define STEPS			8		/* capacities to every power of two */
 #define NCAPACITIES		(STEPS * 30)
-/* A budget may be exceeded by one, because none of it is charged before. */
+/* A budget may be exceeded by one: only what a list grows by is charged before. */
 #define MIN_SEGMENT		(INT64_C(4) << 20)
 #define MAX_SEGMENT		(INT64_C(256) << 20)
 

@@ -70,7 +70,7 @@ IvfpqTrialJoin(IvfpqTrial *trial, Relation index, IvfpqBuilder *builder,
 	begin_message(trial);
 }
 
-/* Begin it, for about so many copies. */
+/* Begin it, for so many copies and no more. */
 void
 IvfpqTrialBegin(IvfpqTrial *trial, int64 copies)
 {

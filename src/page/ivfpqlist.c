@@ -55,8 +55,9 @@ compare_places(const void *a, const void *b)
 }
 
 /*
- * Copy the entries of lists [n] out.  Page by page: near lists often have one
- * parent, and so one page, which everybody else searching wants, too.
+ * Copy the entries of lists [n] out, page by page, of which one at a time is
+ * locked: near lists often have one parent, and so one page, which everybody
+ * else who searches wants, too.
  */
 void
 IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,

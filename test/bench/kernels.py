@@ -33,6 +33,8 @@ def main():
         print(",".join(METRICS))
         return
     found = launches(sys.stdin)
+    if not found:
+        sys.exit("kernels.py: ncu has measured nothing")
     kernels = {}
     for launch in found[len(found) - len(found) // 3:]:
         kernels.setdefault(launch["kernel"], []).append(launch)

@@ -254,6 +254,7 @@ measure(Bench *bench, int n)
 {
 	double	   *times = need(MOST_TIMES * sizeof(double));
 	double		began[MOST_LANES] = {0};	/* 0: nothing is under way */
+	const GvSearch *first[MOST_LANES] = {0};	/* of the batch that is */
 	double		busy = 0;
 	double		copies = 0;
 	double		start;
@@ -275,9 +276,10 @@ measure(Bench *bench, int n)
 		{
 			CHECKED(gv_mirror_finish(searcher));
 			times[count++] = now() - began[lane];
-			copies += (double) bench->searches[0].copies;
+			copies += (double) first[lane]->copies;
 		}
 		at = at + n > NQUERIES ? 0 : at;
+		first[lane] = bench->searches + at;
 		began[lane] = now();
 		CHECKED(gv_mirror_begin(searcher, bench->mirror,
 								bench->searches + at, n));
@@ -289,7 +291,7 @@ measure(Bench *bench, int n)
 	{
 		CHECKED(gv_mirror_finish(bench->searchers[lane]));
 		times[count++] = now() - began[lane];
-		copies += (double) bench->searches[0].copies;
+		copies += (double) first[lane]->copies;
 	}
 	start = now() - start;
 	qsort(times, (size_t) count, sizeof(double), compare_doubles);
@@ -298,6 +300,16 @@ measure(Bench *bench, int n)
 		   n * (double) count / start, busy / begun * 1e6, copies / count);
 	fflush(stdout);
 	free(times);
+}
+
+/* Are these numbers of a batch each that there are queries for? */
+static bool
+are_batches(char **args, int nargs)
+{
+	for (int i = 0; i < nargs; i++)
+		if (atoi(args[i]) < 1 || atoi(args[i]) > NQUERIES)
+			return false;
+	return true;
 }
 
 static int
@@ -329,7 +341,8 @@ main(int argc, char **argv)
 		args += 2;
 		nargs -= 2;
 	}
-	if (nargs < 7 || bench.nlanes < 1 || bench.nlanes > MOST_LANES)
+	if (nargs < 7 || bench.nlanes < 1 || bench.nlanes > MOST_LANES ||
+		!are_batches(args + 6, nargs - 6))
 		return usage();
 	bench.spec.refine_records = atoll(args[0]);
 	bench.spec.copies = 2 * bench.spec.refine_records;
@@ -337,6 +350,9 @@ main(int argc, char **argv)
 	bench.spec.nlists = atoi(args[2]);
 	bench.spec.m = atoi(args[3]);
 	bench.spec.refine_slots = PAGE_BYTES / (bench.spec.dims + 32);
+	if (bench.spec.refine_records < 1 || bench.spec.nlists < 1 ||
+		bench.spec.dims < 1 || bench.spec.refine_slots < 1)
+		return usage();
 	CHECKED(gv_mirrors_open(&ENGINE, "", found, &nfound));
 	CHECKED(gv_mirror_create(&bench.spec, &bench.mirror));
 	for (int i = 0; i < bench.nlanes; i++)

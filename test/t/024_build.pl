@@ -140,17 +140,6 @@ sub disturb
 	return ($what, $status, slurp_file($err));
 }
 
-# What gpuvecd could not do, if it was lost at a step.
-sub not_done
-{
-	my ($step) = @_;
-
-	return 'build' if $step =~ /begun|sent/;
-	return 'calibrate' if $step =~ /written/;
-	# all answers may be on their way already
-	return $step =~ /encoded/ ? '(build all of|calibrate)' : 'build all of';
-}
-
 for my $signal ('KILL', 'STOP')
 {
 	for my $step (@steps)

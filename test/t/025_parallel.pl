@@ -221,8 +221,7 @@ for my $signal ('KILL', 'STOP')
 {
 	for my $step ('build: trained', 'build: encoded', 'build: written')
 	{
-		my $not_done = $step =~ /written/ ? 'calibrate' :
-		  $step =~ /encoded/ ? '(build all of|calibrate)' : 'build all of';
+		my $not_done = not_done($step);
 		my $what = "$signal at $step";
 
 		ok(wait_until($node, "SELECT state = 'up' AND pid <> $killed FROM gpuvec_stat"),

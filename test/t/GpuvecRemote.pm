@@ -13,7 +13,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(remote_conf new_remote_node load_remote is_mirrored differs
-  gpuvecd_pid served pause_loaders resume_loaders);
+  gpuvecd_pid served pause_loaders resume_loaders not_done);
 
 # Plans are of no interest here, only what the index gives.
 my $FUNCTIONS = q{
@@ -172,6 +172,18 @@ sub differs
 			"$set SELECT differs(\$q\$$query\$q\$, '$answered', $uptodate)"),
 		'', $what);
 	return;
+}
+
+# What gpuvecd could not do, as a NOTICE says, if it was lost at a step of a
+# build.
+sub not_done
+{
+	my ($step) = @_;
+
+	return 'build' if $step =~ /begun|sent/;
+	return 'calibrate' if $step =~ /written/;
+	# all answers may be on their way already
+	return $step =~ /encoded/ ? '(build all of|calibrate)' : 'build all of';
 }
 
 1;

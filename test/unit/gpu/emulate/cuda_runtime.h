@@ -9,9 +9,9 @@
  * one of them or asks: of all that can go on, which comes next is random, from
  * GPUVEC_EMULATED_SEED.  So host code, indexing, synchronisation of threads and
  * streams and the order of arithmetic are checked without a card, by the
- * sanitizers too; races within a warp and speed are not.  There are two devices: memory and streams
- * belong to the one that was chosen when they were made, and the program
- * aborts when work for one is given another's, or begins while another is
+ * sanitizers too; races within a warp and speed are not.  There are two devices:
+ * memory and streams belong to the one that was chosen when they were made, and
+ * the program aborts when work for one is given another's, or begins while another is
  * chosen.
  */
 #ifndef CUDA_RUNTIME_H
@@ -87,7 +87,7 @@ using std::max;
 typedef std::vector<std::function<void()>> *cudaGraph_t;
 typedef cudaGraph_t cudaGraphExec_t;
 
-extern cudaGraph_t gv_emulated_capture;	/* NULL: launches run at once */
+extern cudaGraph_t gv_emulated_capture;	/* NULL: launches go to their streams */
 
 extern dim3 threadIdx;			/* of the fiber that runs */
 extern dim3 blockIdx;

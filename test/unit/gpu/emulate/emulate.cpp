@@ -339,7 +339,7 @@ gv_emulated_check_shared(const void *kernel, size_t shared_bytes)
 		break_rule("a launch with more shared memory than was asked for");
 }
 
-/* -- streams; all but gv_emulated_tell and those after it under `busy` */
+/* -- streams; next_random and do_step are called under `busy` */
 
 static uint64_t
 next_random()
@@ -371,7 +371,7 @@ do_step()
 
 	cudaStream_t stream = ready[next_random() % ready.size()];
 
-	step = stream->steps[0];
+	step = std::move(stream->steps[0]);
 	stream->steps.pop_front();
 	step.work();
 }
