@@ -362,7 +362,6 @@ IvfpqTidToId(const ItemPointerData *tid)
 }
 
 /* ivfpqtids.c: for qsort of such numbers */
-extern int	IvfpqCompareIds(const void *a, const void *b);
 
 /* The same of three words, as the engine has them. */
 static inline uint64

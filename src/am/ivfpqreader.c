@@ -43,7 +43,7 @@ IvfpqReaderSkip(IvfpqReader *reader, const uint64 *ids, int64 n)
 		memcpy(skip + reader->nskip, ids, n * sizeof(uint64));
 	reader->skip = skip;
 	reader->nskip += n;
-	qsort(skip, reader->nskip, sizeof(uint64), IvfpqCompareIds);
+	qsort(skip, reader->nskip, sizeof(uint64), IvfpqCompareNumbers);
 }
 
 static bool
@@ -51,7 +51,7 @@ is_skipped(const IvfpqReader *reader, uint64 id)
 {
 	return reader->nskip > 0 &&
 		bsearch(&id, reader->skip, reader->nskip, sizeof(uint64),
-				IvfpqCompareIds) != NULL;
+				IvfpqCompareNumbers) != NULL;
 }
 
 static void

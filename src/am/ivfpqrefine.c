@@ -180,7 +180,7 @@ read_bounds(const IvfpqSearch *search, const float *query,
 								IvfpqRefineSlotBytes(model->meta.dims));
 	int64		count = 0;
 
-	qsort(ids, n, sizeof(uint64), IvfpqCompareIds);
+	qsort(ids, n, sizeof(uint64), IvfpqCompareNumbers);
 	for (int64 done = 0; done < n; done += CHUNK)
 	{
 		int			some = (int) Min(CHUNK, n - done);

@@ -160,7 +160,7 @@ measure_row(IvfpqScan *state, uint64 id)
 static void
 measure_rows(IvfpqScan *state, uint64 *ids, int64 count)
 {
-	qsort(ids, count, sizeof(uint64), IvfpqCompareIds);
+	qsort(ids, count, sizeof(uint64), IvfpqCompareNumbers);
 	for (int64 i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();

@@ -66,16 +66,6 @@ begin_sort(int sort_mem)
 								 sort_mem, NULL, TUPLESORT_NONE);
 }
 
-/* For qsort of TIDs as numbers (IvfpqTidToId). */
-int
-IvfpqCompareIds(const void *a, const void *b)
-{
-	uint64		x = *(const uint64 *) a;
-	uint64		y = *(const uint64 *) b;
-
-	return (x > y) - (x < y);
-}
-
 /*
  * Sort the TIDs of all entries that are not dead, as int8 (IvfpqTidToId); one
  * may come more than once.  Ready to be read; the caller ends the sort.

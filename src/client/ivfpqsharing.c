@@ -36,15 +36,6 @@ answered_flags(IvfpqSharing *sharing)
 	return (bool *) (sharing->ids + 2 * sharing->nsample);
 }
 
-static int
-compare_ids(const void *a, const void *b)
-{
-	uint64		x = *(const uint64 *) a;
-	uint64		y = *(const uint64 *) b;
-
-	return (x > y) - (x < y);
-}
-
 /*
  * Fill it in.  From now on the leader and who joins claim rows of the sample,
  * so that these are not to be added.
@@ -62,7 +53,7 @@ IvfpqSharingInit(IvfpqSharing *sharing, IvfpqBuilder *builder)
 	sharing->npassed = n;
 	memcpy(sharing->ids, builder->sample_ids, n * sizeof(uint64));
 	memcpy(sharing->ids + n, builder->sample_ids, n * sizeof(uint64));
-	qsort(sharing->ids + n, n, sizeof(uint64), compare_ids);
+	qsort(sharing->ids + n, n, sizeof(uint64), IvfpqCompareNumbers);
 	memset(answered_flags(sharing), 0,
 		   count_batches(n, builder->spec.batch_rows));
 	builder->sharing = sharing;
@@ -99,7 +90,7 @@ IvfpqSharingRecover(IvfpqSharing *sharing)
 	for (int64 i = 0; i < sharing->nsample; i++)
 		if (!answered[i / sharing->ticket.spec.batch_rows])
 			lost[nlost++] = sharing->ids[i];
-	qsort(lost, nlost, sizeof(uint64), compare_ids);
+	qsort(lost, nlost, sizeof(uint64), IvfpqCompareNumbers);
 	sharing->npassed = nlost;
 	sharing->recovering = nlost > 0;
 	return sharing->recovering;

@@ -44,16 +44,6 @@ IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
 	UnlockReleaseBuffer(buf);
 }
 
-/* Which of a search's lists is where: page, then the list's place. */
-static int
-compare_places(const void *a, const void *b)
-{
-	uint64		x = *(const uint64 *) a;
-	uint64		y = *(const uint64 *) b;
-
-	return (x > y) - (x < y);
-}
-
 /*
  * Copy the entries of lists [n] out, page by page, of which one at a time is
  * locked: near lists often have one parent, and so one page, which everybody
@@ -71,7 +61,7 @@ IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 	for (int i = 0; i < n; i++)
 		places[i] = (uint64) IvfpqDirectoryPage(meta, (uint32) lists[i]) << 32 |
 			(uint32) i;
-	qsort(places, n, sizeof(uint64), compare_places);
+	qsort(places, n, sizeof(uint64), IvfpqCompareNumbers);
 	for (int j = 0; j < n; j++)
 	{
 		BlockNumber wanted = (BlockNumber) (places[j] >> 32);

@@ -35,6 +35,16 @@ IvfpqPageInit(Page page, IvfpqPageKind kind)
 	special->page_id = IVFPQ_PAGE_ID;
 }
 
+/* See ivfpqpage.h. */
+int
+IvfpqCompareNumbers(const void *a, const void *b)
+{
+	uint64		x = *(const uint64 *) a;
+	uint64		y = *(const uint64 *) b;
+
+	return (x > y) - (x < y);
+}
+
 /* Is this one of our pages, and of the kind? */
 bool
 IvfpqPageIs(Page page, IvfpqPageKind kind)

@@ -246,6 +246,9 @@ extern void IvfpqBodyView(const IvfpqLayout *layout, const char *body,
 						  IvfpqBlockView *view);
 
 /* ivfpqpage.c: pages of any kind */
+/* For qsort of uint64, among them TIDs as numbers (IvfpqTidToId). */
+extern int	IvfpqCompareNumbers(const void *a, const void *b);
+
 extern void IvfpqPageInit(Page page, IvfpqPageKind kind);
 extern Buffer IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 							IvfpqPageKind kind, BufferAccessStrategy strategy);
