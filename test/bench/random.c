@@ -17,15 +17,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "engine/gv_mirror.h"
-
-#ifdef GV_HAVE_CUDA
-#define ENGINE			gv_cuda_mirrors
-#else
-#define ENGINE			gv_cpu_mirrors
-#endif
+#include "measure.h"
 
 #define NQUERIES		10000
 #define SECONDS			0.7		/* of each batch size */
@@ -34,15 +27,6 @@
 #define RECORDS			4096	/* sent at once */
 #define FIRST_PAGE		1000	/* of refine records */
 #define PAGE_BYTES		8000
-
-#define CHECKED(call) \
-	do { \
-		if ((call) != GV_OK) \
-		{ \
-			fprintf(stderr, "random: %s failed\n", #call); \
-			exit(1); \
-		} \
-	} while (0)
 
 typedef struct Bench
 {
@@ -94,15 +78,6 @@ draw_floats(int64_t n, float limit)
 	for (int64_t i = 0; i < n; i++)
 		values[i] = draw_float(limit);
 	return values;
-}
-
-static double
-now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double) t.tv_sec + (double) t.tv_nsec * 1e-9;
 }
 
 /* A row's id where `slots` lie on a page, the first of them 1. */
@@ -236,15 +211,6 @@ make_queries(Bench *bench, int probes, int capacity)
 	}
 }
 
-static int
-compare_doubles(const void *a, const void *b)
-{
-	double		x = *(const double *) a;
-	double		y = *(const double *) b;
-
-	return (x > y) - (x < y);
-}
-
 /*
  * A batch size: the time from its begin to its end, and how long the caller is
  * busy beginning it.  Lanes take turns.
@@ -266,7 +232,7 @@ measure(Bench *bench, int n)
 	for (int i = 0; i < 2 * bench->nlanes; i++)
 		CHECKED(gv_mirror_search(bench->searchers[i % bench->nlanes],
 								 bench->mirror, bench->searches, n));
-	start = now();
+	start = bench_now();
 	do
 	{
 		int			lane = begun % bench->nlanes;
@@ -275,26 +241,27 @@ measure(Bench *bench, int n)
 		if (began[lane] > 0)
 		{
 			CHECKED(gv_mirror_finish(searcher));
-			times[count++] = now() - began[lane];
+			times[count++] = bench_now() - began[lane];
 			copies += (double) first[lane]->copies;
 		}
 		at = at + n > NQUERIES ? 0 : at;
 		first[lane] = bench->searches + at;
-		began[lane] = now();
+		began[lane] = bench_now();
 		CHECKED(gv_mirror_begin(searcher, bench->mirror,
 								bench->searches + at, n));
-		busy += now() - began[lane];
+		busy += bench_now() - began[lane];
 		begun++;
 		at += n;
-	} while (!bench->once && count < MOST_TIMES && now() - start < SECONDS);
+	} while (!bench->once && count < MOST_TIMES &&
+			 bench_now() - start < SECONDS);
 	for (int lane = 0; lane < bench->nlanes && lane < begun; lane++)
 	{
 		CHECKED(gv_mirror_finish(bench->searchers[lane]));
-		times[count++] = now() - began[lane];
+		times[count++] = bench_now() - began[lane];
 		copies += (double) first[lane]->copies;
 	}
-	start = now() - start;
-	qsort(times, (size_t) count, sizeof(double), compare_doubles);
+	start = bench_now() - start;
+	bench_sort_times(times, count);
 	printf("%6d %10.1f %10.1f %12.0f %10.1f %8.0f\n", n,
 		   times[count / 2] * 1e6, times[count * 99 / 100] * 1e6,
 		   n * (double) count / start, busy / begun * 1e6, copies / count);
@@ -353,7 +320,7 @@ main(int argc, char **argv)
 	if (bench.spec.refine_records < 1 || bench.spec.nlists < 1 ||
 		bench.spec.dims < 1 || bench.spec.refine_slots < 1)
 		return usage();
-	CHECKED(gv_mirrors_open(&ENGINE, "", found, &nfound));
+	CHECKED(gv_mirrors_open(&BENCH_ENGINE, "", found, &nfound));
 	CHECKED(gv_mirror_create(&bench.spec, &bench.mirror));
 	for (int i = 0; i < bench.nlanes; i++)
 		CHECKED(gv_searcher(0, &bench.searchers[i]));
@@ -362,8 +329,8 @@ main(int argc, char **argv)
 	put_records(&bench);
 	make_queries(&bench, atoi(args[4]), atoi(args[5]));
 	printf("%s, %s: %s rows x %s, %s lists, m %s, %s probes, %s copies back\n",
-		   ENGINE.name, found[0].name, args[0], args[1], args[2], args[3],
-		   args[4], args[5]);
+		   BENCH_ENGINE.name, found[0].name, args[0], args[1], args[2],
+		   args[3], args[4], args[5]);
 	printf("%6s %10s %10s %12s %10s %8s\n", "batch", "p50 us", "p99 us",
 		   "queries/s", "busy us", "copies");
 	for (int i = 6; i < nargs; i++)

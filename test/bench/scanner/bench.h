@@ -8,26 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "../measure.h"
 #include "engine/gv_mirror.h"
 #include "server/gv_protocol.h"
 
-#ifdef GV_HAVE_CUDA
-#define BENCH_ENGINE	gv_cuda_mirrors
-#else
-#define BENCH_ENGINE	gv_cpu_mirrors
-#endif
-
 #define BENCH_QUERIES	10000	/* at most */
 #define BENCH_K			10		/* of recall */
-
-#define CHECKED(call) \
-	do { \
-		if ((call) != GV_OK) \
-		{ \
-			fprintf(stderr, "%s failed\n", #call); \
-			exit(1); \
-		} \
-	} while (0)
 
 /* A refine record: what its address is, whose it is, how far off it may be. */
 typedef struct BenchRecord

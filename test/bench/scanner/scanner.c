@@ -27,7 +27,6 @@
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SECONDS		1.0			/* that each measurement takes, about */
@@ -51,15 +50,6 @@ typedef struct Setting
 	double		seconds;		/* a batch of SWEPT takes */
 	double		alone;			/* seconds of a search by itself, median */
 } Setting;
-
-static double
-now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double) t.tv_sec + (double) t.tv_nsec * 1e-9;
-}
 
 /* Searches for all queries. */
 static GvSearch *
@@ -118,15 +108,6 @@ mix_searches(const Bench *bench, GvSearch *searches, const Setting *setting)
 	}
 }
 
-static int
-compare_doubles(const void *a, const void *b)
-{
-	double		x = *(const double *) a;
-	double		y = *(const double *) b;
-
-	return (x > y) - (x < y);
-}
-
 static void
 print_columns(void)
 {
@@ -149,23 +130,23 @@ measure(Bench *bench, GvSearch *searches, int batch, const char *note)
 		batch = bench->nqueries;
 	CHECKED(gv_mirror_search(bench->searcher, bench->mirror, searches,
 							 batch));	/* memory, first launches */
-	began = now();
+	began = bench_now();
 	do
 	{
-		double		start = now();
+		double		start = bench_now();
 		int			i;
 
 		if (at + batch > bench->nqueries)
 			at = 0;
 		CHECKED(gv_mirror_search(bench->searcher, bench->mirror,
 								 searches + at, batch));
-		times[n++] = now() - start;
+		times[n++] = bench_now() - start;
 		for (i = 0; i < batch; i++)
 			copies += (double) searches[at + i].copies;
 		at += batch;
-	} while (now() - began < SECONDS && n < 1000000);
-	total = now() - began;
-	qsort(times, (size_t) n, sizeof(double), compare_doubles);
+	} while (bench_now() - began < SECONDS && n < 1000000);
+	total = bench_now() - began;
+	bench_sort_times(times, n);
 	printf("%6d%-6s  %10.1f  %10.1f  %12.0f  %10.0f\n", batch, note,
 		   times[n / 2] * 1e6, times[n * 99 / 100] * 1e6,
 		   n * (double) batch / total, copies / ((double) n * batch));
@@ -272,13 +253,13 @@ time_alone(Bench *bench, GvSearch *searches)
 
 	for (i = 0; i < n; i++)
 	{
-		double		began = now();
+		double		began = bench_now();
 
 		CHECKED(gv_mirror_search(bench->searcher, bench->mirror,
 								 searches + i, 1));
-		times[i] = now() - began;
+		times[i] = bench_now() - began;
 	}
-	qsort(times, (size_t) n, sizeof(double), compare_doubles);
+	bench_sort_times(times, n);
 	return times[n / 2];
 }
 
@@ -297,9 +278,9 @@ try_setting(Bench *bench, const BenchTruth *truth, GvSearch *searches,
 	setting->copies = 0;
 	for (i = 0; i < n; i++)
 		setting->copies += (double) searches[i].copies / n;
-	began = now();
+	began = bench_now();
 	CHECKED(gv_mirror_search(bench->searcher, bench->mirror, searches, n));
-	setting->seconds = now() - began;
+	setting->seconds = bench_now() - began;
 	setting->alone = time_alone(bench, searches);
 }
 

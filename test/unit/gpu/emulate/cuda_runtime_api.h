@@ -1,0 +1,295 @@
+/*
+ * cuda_runtime_api.h
+ *		Stands in for CUDA's header of that name: what the host calls, memory,
+ *		streams, events and graphs.
+ *
+ * The last part of cuda_runtime.h, which is to be included instead.
+ */
+#ifndef CUDA_RUNTIME_API_H
+#define CUDA_RUNTIME_API_H
+
+enum cudaError_t
+{
+	cudaSuccess = 0,
+	cudaErrorInvalidValue = 1,
+	cudaErrorMemoryAllocation = 2,
+	cudaErrorInvalidDevice = 101,
+	cudaErrorNotReady = 600
+};
+
+enum cudaMemcpyKind
+{
+	cudaMemcpyHostToDevice,
+	cudaMemcpyDeviceToHost,
+	cudaMemcpyDeviceToDevice
+};
+
+struct cudaDeviceProp
+{
+	char		name[256];
+	size_t		sharedMemPerBlockOptin;
+};
+
+#define cudaStreamNonBlocking	1
+#define cudaStreamCaptureModeThreadLocal	1
+#define cudaEventDisableTiming	2
+#define cudaDevAttrMultiProcessorCount	16
+#define cudaDevAttrComputeCapabilityMajor	75
+#define cudaFuncAttributeMaxDynamicSharedMemorySize	8
+
+/* The n-th allocation from now on fails; 0: none. */
+extern int64_t gv_emulated_fault;
+
+static inline cudaError_t
+cudaMallocHost(void **memory, size_t bytes)
+{
+	*memory = NULL;
+	if (gv_emulated_fault > 0 && --gv_emulated_fault == 0)
+		return cudaErrorMemoryAllocation;
+	/* cudaMalloc aligns to 256 bytes */
+	*memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
+	if (*memory == NULL)
+		return cudaErrorMemoryAllocation;
+	memset(*memory, 0xA5, bytes);
+	gv_emulated_take(*memory, bytes, GV_EMULATED_HOST);
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaMalloc(void **memory, size_t bytes)
+{
+	cudaError_t error = cudaMallocHost(memory, bytes);
+
+	if (error == cudaSuccess)
+		gv_emulated_take(*memory, bytes, gv_emulated_device);
+	return error;
+}
+
+static inline cudaError_t
+cudaFreeHost(void *memory)
+{
+	gv_emulated_give(memory);
+	free(memory);
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaFree(void *memory)
+{
+	if (memory != NULL)
+		gv_emulated_catch_up_device();
+	return cudaFreeHost(memory);
+}
+
+/* Of memory that is not pinned the call returns when that is free again. */
+static inline cudaError_t
+cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+				cudaStream_t stream)
+{
+	const void *ends[] = {to, from};
+	std::vector<char> kept;
+
+	gv_emulated_check_stream(stream);
+	gv_emulated_check_words(ends, sizeof(ends));
+	if (kind == cudaMemcpyHostToDevice && !gv_emulated_pinned(from))
+	{
+		kept.assign((const char *) from, (const char *) from + bytes);
+		gv_emulated_tell(stream, {[=] { memcpy(to, kept.data(), bytes); },
+						 NULL, 0});
+		return cudaSuccess;
+	}
+	gv_emulated_tell(stream, {[=] { memcpy(to, from, bytes); }, NULL, 0});
+	if (kind == cudaMemcpyDeviceToHost && !gv_emulated_pinned(to))
+		gv_emulated_catch_up(stream);
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
+{
+	gv_emulated_check_stream(stream);
+	gv_emulated_check_words(&memory, sizeof(memory));
+	gv_emulated_tell(stream, {[=] { memset(memory, value, bytes); }, NULL, 0});
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaMemGetInfo(size_t *nfree, size_t *total)
+{
+	*nfree = *total = (size_t) 1 << 30;
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaGetDeviceCount(int *count)
+{
+	*count = 2;
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
+{
+	if (device < 0 || device > 1)
+		return cudaErrorInvalidDevice;
+	strcpy(properties->name, "emulated card");
+	properties->sharedMemPerBlockOptin = 227 * 1024;
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaDeviceGetAttribute(int *value, int attribute, int device)
+{
+	*value = 3;
+	return cudaSuccess;
+}
+
+template <typename T>
+static inline cudaError_t
+cudaFuncSetAttribute(T *function, int attribute, int value)
+{
+	/* no block may have more than every card gives */
+	if (value > 96 * 1024)
+		return cudaErrorInvalidValue;
+	gv_emulated_allow((const void *) function, (size_t) value);
+	return cudaSuccess;
+}
+
+struct cudaFuncAttributes
+{
+};
+
+template <typename T>
+static inline cudaError_t
+cudaFuncGetAttributes(cudaFuncAttributes *attributes, T *function)
+{
+	return cudaSuccess;
+}
+
+static inline const char *
+cudaGetErrorString(cudaError_t error)
+{
+	return error == cudaSuccess ? "no error" : "error";
+}
+
+static inline cudaError_t cudaSetDevice(int device) { gv_emulated_device = device; return cudaSuccess; }
+static inline cudaError_t cudaGetDevice(int *device) { *device = gv_emulated_device; return cudaSuccess; }
+static inline cudaError_t cudaDeviceReset() { return cudaSuccess; }
+static inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) { gv_emulated_catch_up(stream); return cudaSuccess; }
+static inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { gv_emulated_end(stream); return cudaSuccess; }
+static inline cudaError_t cudaEventDestroy(cudaEvent_t event) { delete event; return cudaSuccess; }
+
+static inline cudaError_t
+cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int flags)
+{
+	gv_emulated_tell(stream, {[] {}, event->passed, event->recorded});
+	return cudaSuccess;
+}
+
+/* That a stream is busy is an error, to whom asks for the last one. */
+extern __thread cudaError_t gv_emulated_error;
+
+static inline cudaError_t
+cudaGetLastError()
+{
+	cudaError_t error = gv_emulated_error;
+
+	gv_emulated_error = cudaSuccess;
+	return error;
+}
+
+static inline cudaError_t
+cudaStreamQuery(cudaStream_t stream)
+{
+	if (gv_emulated_catches_up(stream))
+		return cudaSuccess;
+	return gv_emulated_error = cudaErrorNotReady;
+}
+
+static inline cudaError_t
+cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+	std::shared_ptr<int64_t> passed = event->passed;
+	int64_t		time = ++event->recorded;
+
+	gv_emulated_unrecorded -= stream->unrecorded;
+	stream->unrecorded = 0;
+	stream->records = true;
+	gv_emulated_tell(stream, {[=] { *passed = time; }, NULL, 0});
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaStreamBeginCapture(cudaStream_t stream, int mode)
+{
+	gv_emulated_check_stream(stream);
+	gv_emulated_capture = new std::vector<std::function<void()>>;
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+	*graph = gv_emulated_capture;
+	gv_emulated_capture = NULL;
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned flags)
+{
+	*made = new std::vector<std::function<void()>>(*graph);
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
+{
+	gv_emulated_check_stream(stream);
+	for (const std::function<void()> &launch : *graph)
+		gv_emulated_tell(stream, {launch, NULL, 0});
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaGraphDestroy(cudaGraph_t graph)
+{
+	delete graph;
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaGraphExecDestroy(cudaGraphExec_t graph)
+{
+	return cudaGraphDestroy(graph);
+}
+
+static inline cudaError_t
+cudaStreamCreateWithFlags(cudaStream_t *stream, int flags)
+{
+	*stream = gv_emulated_begin();
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaStreamCreateWithPriority(cudaStream_t *stream, int flags, int priority)
+{
+	return cudaStreamCreateWithFlags(stream, flags);
+}
+
+static inline cudaError_t
+cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+	*least = 0;
+	*greatest = -1;
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaEventCreateWithFlags(cudaEvent_t *event, int flags)
+{
+	*event = new gv_emulated_event {0, std::make_shared<int64_t>(0)};
+	return cudaSuccess;
+}
+
+#endif							/* CUDA_RUNTIME_API_H */
