@@ -99,12 +99,16 @@ ENGINE_OBJS = \
 
 CPU_OBJS = \
 	src/cpu/assign.o \
+	src/cpu/avx2.o \
+	src/cpu/avx512.o \
 	src/cpu/coarse.o \
 	src/cpu/distance.o \
 	src/cpu/exact.o \
+	src/cpu/filter.o \
 	src/cpu/gv_cpu.o \
 	src/cpu/half.o \
 	src/cpu/kmeans.o \
+	src/cpu/level.o \
 	src/cpu/place.o \
 	src/cpu/pq.o \
 	src/cpu/refine.o \

@@ -40,7 +40,7 @@ IvfpqSearchInit(IvfpqSearch *search, Relation index, const IvfpqModel *model)
 	search->index = index;
 	search->model = model;
 	search->query = palloc(model->meta.dims * sizeof(float));
-	search->table = palloc((Size) model->gv.m * GV_CODEWORDS * sizeof(float));
+	search->table = palloc(gv_table_bytes(model->gv.m));
 	IvfpqListReaderInit(&search->reader, index, &model->meta, NULL);
 }
 

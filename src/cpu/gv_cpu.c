@@ -1,9 +1,9 @@
 /*
  * gv_cpu.c
- *		The table of the portable CPU backend.
+ *		The table of the CPU backend.
  *
- * It is complete, always built, and the oracle of every other engine: those
- * must give the same answers, row for row.
+ * It is complete, always built, and with the portable kernels the oracle of
+ * every other engine: those must give the same answers, row for row.
  */
 #include "cpu/gv_cpu.h"
 

@@ -1,9 +1,10 @@
 /*
  * gv_cpu.h
- *		The portable CPU backend: its operations and what they share.
+ *		The CPU backend: its operations and what they share.
  *
  * The operations fill the slots of gv_cpu_backend and keep the contracts of
  * engine/gv_engine.h; their arguments were checked by the gv_... wrappers.
+ * What their time goes into are the kernels of gv_kernels.h.
  */
 #ifndef GV_CPU_H
 #define GV_CPU_H

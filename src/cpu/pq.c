@@ -10,7 +10,7 @@
  */
 #include <string.h>
 
-#include "cpu/gv_cpu.h"
+#include "cpu/gv_kernels.h"
 
 #define ITERATIONS	12			/* of a codebook's k-means */
 #define MAX_ROWS	16384		/* residuals a codebook is trained on */
@@ -447,7 +447,7 @@ gv_cpu_encode(const GvModel *model, const float *x /* [n][dims] */ ,
 /* See gv_table, and "The score S" in gv_engine.h. */
 GvStatus
 gv_cpu_table(const GvModel *model, const float *query /* [dims] */ ,
-			 float *table /* [m][GV_CODEWORDS] */ )
+			 float *table /* [m][GV_CODEWORDS], and the filter */ )
 {
 	float		weight = model->metric == GV_IP ? -1.0f : -2.0f;
 	int32_t		j;
@@ -472,5 +472,6 @@ gv_cpu_table(const GvModel *model, const float *query /* [dims] */ ,
 			entries[k] = weight * sum;
 		}
 	}
+	gv_filter_make(table, model->m);
 	return GV_OK;
 }

@@ -267,7 +267,33 @@ typedef struct GvBackend
 								 int64_t n, float *bounds);
 } GvBackend;
 
-extern const GvBackend gv_cpu_backend;	/* portable C, the oracle */
+extern const GvBackend gv_cpu_backend;	/* processors */
+
+/*
+ * The instructions that gv_cpu_backend uses: portable C, the oracle, or what a
+ * processor may have besides.  The answers are the same, bit for bit.  AUTO is
+ * the last that this one has.
+ */
+typedef enum GvSimd
+{
+	GV_SIMD_AUTO,
+	GV_SIMD_PORTABLE,
+	GV_SIMD_AVX2,
+	GV_SIMD_AVX512
+} GvSimd;
+
+#define GV_NSIMD		(GV_SIMD_AVX512 + 1)
+
+/*
+ * gv_simd_use: work so from now on; without effect where gv_simd_has is false.
+ * Before it is called everything is portable.  No other thread may be in the
+ * engine.
+ */
+extern bool gv_simd_has(GvSimd level);
+extern void gv_simd_use(GvSimd level);
+
+/* "auto", "portable", "avx2", "avx512" */
+extern const char *gv_simd_name(GvSimd level);
 
 /*
  * kmeans: x [n][dims] -> centroids [k][dims], of which *found are filled.
@@ -334,7 +360,11 @@ extern GvStatus gv_coarse(const GvModel *model, const float *query,
 						  const float *centroids, int32_t n,
 						  uint64_t first_id, GvTopK *best);
 
-/* table: query [dims] -> table [m][GV_CODEWORDS], see "The score S". */
+/*
+ * table: query [dims] -> table, gv_table_bytes(m) bytes: [m][GV_CODEWORDS], see
+ * "The score S", and what the engine knows of them besides.  Not to be moved.
+ */
+extern size_t gv_table_bytes(int32_t m);
 extern GvStatus gv_table(const GvModel *model, const float *query,
 						 float *table);
 

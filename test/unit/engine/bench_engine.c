@@ -20,8 +20,10 @@ bench_scan(int32_t m)
 {
 	int32_t		nblocks = 300;
 	size_t		code_bytes = (size_t) gv_code_bytes(m) * GV_BLOCK;
-	GvModel		model = {.metric = GV_L2,.dims = 2 * m,.m = m};
-	float	   *table = unit_floats((size_t) m * GV_CODEWORDS, 1.0f);
+	float	   *query = unit_floats(m, 1.0f);
+	float	   *books = unit_floats((size_t) GV_CODEWORDS * m, 1.0f);
+	GvModel		model = {.metric = GV_L2,.dims = m,.m = m,.codebooks = books};
+	float	   *table = unit_alloc(gv_table_bytes(m));
 	uint8_t    *codes = unit_alloc(code_bytes * nblocks);
 	float	   *t = unit_floats((size_t) nblocks * GV_BLOCK, 1.0f);
 	uint16_t	rowids[3 * GV_BLOCK] = {0};
@@ -31,6 +33,7 @@ bench_scan(int32_t m)
 	size_t		i;
 	int			round;
 
+	(void) gv_table(&model, query, table);
 	for (i = 0; i < code_bytes * nblocks; i++)
 		codes[i] = (uint8_t) unit_random();
 	for (i = 0; i < (size_t) nblocks; i++)
@@ -49,6 +52,8 @@ bench_scan(int32_t m)
 	printf("scan m %d: %.1f ns a copy, %.2f GB/s of codes\n", m, best * 1e9,
 		   gv_code_bytes(m) / best / 1e9);
 	free_topk(&top);
+	unit_free(query);
+	unit_free(books);
 	unit_free(table);
 	unit_free(codes);
 	unit_free(t);
@@ -60,7 +65,7 @@ bench_search(int32_t dims, int32_t k, const float *x)
 	float	   *books = unit_floats((size_t) GV_CODEWORDS * dims, 1.0f);
 	GvModel		model = {.metric = GV_L2,.dims = dims,.m = dims / 2,
 	.codebooks = books};
-	float	   *table = unit_alloc(sizeof(float) * GV_CODEWORDS * dims / 2);
+	float	   *table = unit_alloc(gv_table_bytes(dims / 2));
 	GvTopK		top = new_topk(32, false);
 	double		start = seconds();
 	int			round;

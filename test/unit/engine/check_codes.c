@@ -154,7 +154,7 @@ test_scores(void)
 		float	   *centroid = unit_floats(dims, 1.0f);
 		GvModel		model = {.metric = (GvMetric) (1 + round % 3),
 		.dims = dims,.m = m,.codebooks = books};
-		float	   *table = unit_alloc(sizeof(float) * m * GV_CODEWORDS);
+		float	   *table = unit_alloc(gv_table_bytes(m));
 		int			nwrong = 0;
 		int32_t		j;
 		int			k;
@@ -162,7 +162,7 @@ test_scores(void)
 		if (dims > 2000 && round > 5 * NDIMS)
 			m = model.m = 1 + unit_random() % 16000;
 		unit_free(table);
-		table = unit_alloc(sizeof(float) * m * GV_CODEWORDS);
+		table = unit_alloc(gv_table_bytes(m));
 		CHECK(gv_table(&model, query, table) == GV_OK, "table");
 		for (j = 0; j < m; j++)
 			for (k = 0; k < GV_CODEWORDS; k++)

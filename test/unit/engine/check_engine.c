@@ -4,7 +4,8 @@
  *
  * Compile bench_engine.c and check_*.c of this directory together with all C
  * files of src/engine and src/cpu; -std=gnu99 -O3 -ffp-contract=off -Isrc -lm.
- * "--bench" prints timings instead of tests.
+ * "--bench" prints timings instead of tests.  GPUVEC_UNIT_SIMD says which
+ * instructions are used; whatever it says, all are compared.
  *
  * Needs no server.  Prints what fails and "engine: N passed, M failed".
  */
@@ -105,6 +106,7 @@ test_invalid_search(void)
 int
 main(int argc, char **argv)
 {
+	gv_simd_use(unit_simd());
 	if (argc > 1 && strcmp(argv[1], "--bench") == 0)
 	{
 		bench();
@@ -119,6 +121,7 @@ main(int argc, char **argv)
 	test_place();
 	test_refine();
 	test_exact();
+	test_levels();
 	test_recall();
 	test_mirror();
 	test_builder();

@@ -143,8 +143,7 @@ query_hits(const Index *index, const float *x, const float *q, int32_t nprobes)
 	GvTopK		found = new_topk(100, false);
 	GvTopK		want = new_topk(10, false);
 	int32_t		dims = index->model.dims;
-	float	   *table = unit_alloc(sizeof(float) * index->model.m *
-								   GV_CODEWORDS);
+	float	   *table = unit_alloc(gv_table_bytes(index->model.m));
 	int			nhits = 0;
 	int32_t		i;
 	int32_t		j;
