@@ -69,9 +69,8 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 		IvfpqCopy	copy = {.tid = *tid,.code = code,.second = i > 0,
 		.refine = refine};
 
-		IvfpqCheckStatus(gv_encode(&model->gv, vector,
-								   centroids + (Size) i * dims, 1, code,
-								   &copy.t));
+		IvfpqCheckStatus(gv_encode(&model->gv, vector, centroids, &i, 1, 1,
+								   code, &copy.t));
 		IvfpqListAppend(index, &model->meta, lists[i], &copy,
 						i == 0 ? pending : NULL);
 		if (pending != NULL)

@@ -12,7 +12,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "cpu/gv_kernels.h"
+#include "cpu/gv_words.h"
 
 #define AVX2		__attribute__((target("avx2")))
 #define LANES		GV_CPU_LANES
@@ -256,6 +256,19 @@ multiply(const float *x, int32_t stride, int nrows, int32_t len,
 	}
 }
 
+static AVX2 void
+add_distances(const float *x, size_t stride, int nrows, const float *words,
+			  int32_t dims, int32_t len, float *dist)
+{
+	gv_add_distances(x, stride, nrows, words, dims, len, dist);
+}
+
+static AVX2 void
+nearest_words(const float *dist, int nrows, float *best, int32_t *code)
+{
+	gv_nearest_words(dist, nrows, best, code);
+}
+
 /* Entries of eight copies, by the low four bits of each lane. */
 static inline AVX2 __m256
 look_up(Wide entries, __m256i codes)
@@ -475,6 +488,8 @@ const GvKernels gv_avx2_kernels = {
 	.dot64 = dot64,
 	.sqdist64 = sqdist64,
 	.multiply = multiply,
+	.add_distances = add_distances,
+	.nearest_words = nearest_words,
 	.sum_block = sum_block,
 	.filter = filter,
 	.record_squares = record_squares,

@@ -10,7 +10,7 @@
 
 #include <immintrin.h>
 
-#include "cpu/gv_kernels.h"
+#include "cpu/gv_words.h"
 
 #define AVX512		__attribute__((target("avx512f,avx512bw")))
 #define LANES		GV_CPU_LANES
@@ -229,6 +229,19 @@ multiply(const float *x, int32_t stride, int nrows, int32_t len,
 	}
 }
 
+static AVX512 void
+add_distances(const float *x, size_t stride, int nrows, const float *words,
+			  int32_t dims, int32_t len, float *dist)
+{
+	gv_add_distances(x, stride, nrows, words, dims, len, dist);
+}
+
+static AVX512 void
+nearest_words(const float *dist, int nrows, float *best, int32_t *code)
+{
+	gv_nearest_words(dist, nrows, best, code);
+}
+
 /* Entries of sixteen copies, by the low four bits of each lane. */
 static inline AVX512 __m512
 look_up(const float *entries, __m512i codes)
@@ -421,6 +434,8 @@ const GvKernels gv_avx512_kernels = {
 	.dot64 = dot64,
 	.sqdist64 = sqdist64,
 	.multiply = multiply,
+	.add_distances = add_distances,
+	.nearest_words = nearest_words,
 	.sum_block = sum_block,
 	.filter = filter,
 	.record_squares = record_squares,

@@ -120,8 +120,9 @@ extern GvStatus gv_cpu_place(const GvTree *tree, const float *x, int64_t n,
 extern int32_t gv_cpu_soar(int32_t dims, const float *x, const float *first,
 						   const float *const *others, int32_t n);
 extern GvStatus gv_cpu_encode(const GvModel *model, const float *x,
-							  const float *centroid, int64_t n,
-							  uint8_t *codes, float *t);
+							  const float *centroids, const int32_t *lists,
+							  int64_t n, int32_t copies, uint8_t *codes,
+							  float *t);
 extern GvStatus gv_cpu_coarse(const GvModel *model, const float *query,
 							  const float *centroids, int32_t n,
 							  uint64_t first_id, GvTopK *best);

@@ -69,6 +69,18 @@ typedef struct GvKernels
 							 int32_t len, const float *panel,
 							 float *products);
 
+	/*
+	 * dist [GV_CODEWORDS][GV_CPU_WORD_ROWS] += squared distances of nrows
+	 * vectors x, whose dimensions lie `stride` apart, to the first len of
+	 * dims dimensions of words [GV_CODEWORDS][dims]; and the nearest words
+	 * code [nrows], ties to the smaller number, with their distances best.
+	 */
+	void		(*add_distances) (const float *x, size_t stride, int nrows,
+								  const float *words, int32_t dims,
+								  int32_t len, float *dist);
+	void		(*nearest_words) (const float *dist, int nrows, float *best,
+								  int32_t *code);
+
 	/* sums [GV_BLOCK] of the copies' entries: "The score S" */
 	void		(*sum_block) (const float *table, int32_t m,
 							  const uint8_t *codes, float *sums);
@@ -90,6 +102,7 @@ typedef struct GvKernels
 } GvKernels;
 
 #define GV_CPU_SLICE_DIMS	64	/* of a panel */
+#define GV_CPU_WORD_ROWS	64	/* vectors compared with codewords at a time */
 
 /* Those in use: gv_simd_use. */
 extern const GvKernels *gv_kernels;
@@ -111,6 +124,11 @@ extern double gv_portable_sqdist64(const float *a, const float *b,
 extern void gv_portable_multiply(const float *x, int32_t stride, int nrows,
 								 int32_t len, const float *panel,
 								 float *products);
+extern void gv_portable_add_distances(const float *x, size_t stride,
+									  int nrows, const float *words,
+									  int32_t dims, int32_t len, float *dist);
+extern void gv_portable_nearest_words(const float *dist, int nrows,
+									  float *best, int32_t *code);
 extern void gv_portable_sum_block(const float *table, int32_t m,
 								  const uint8_t *codes, float *sums);
 extern uint32_t gv_portable_filter(const uint8_t *bytes, int32_t m,

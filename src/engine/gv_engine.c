@@ -176,15 +176,17 @@ gv_soar(int32_t dims, const float *x, const float *first,
 }
 
 GvStatus
-gv_encode(const GvModel *model, const float *x, const float *centroid,
-		  int64_t n, uint8_t *codes, float *t)
+gv_encode(const GvModel *model, const float *x, const float *centroids,
+		  const int32_t *lists, int64_t n, int32_t copies, uint8_t *codes,
+		  float *t)
 {
 	if (fault_is_due())
 		return fault_status;
 	if (!valid_model(model) || model->codebooks == NULL || x == NULL ||
-		centroid == NULL || n < 1 || codes == NULL || t == NULL)
+		centroids == NULL || lists == NULL || n < 1 || copies < 1 ||
+		codes == NULL || t == NULL)
 		return GV_INVALID;
-	return backend->encode(model, x, centroid, n, codes, t);
+	return backend->encode(model, x, centroids, lists, n, copies, codes, t);
 }
 
 GvStatus

@@ -245,8 +245,9 @@ typedef struct GvBackend
 	int32_t		(*soar) (int32_t dims, const float *x, const float *first,
 						 const float *const *others, int32_t n);
 	GvStatus	(*encode) (const GvModel *model, const float *x,
-						   const float *centroid, int64_t n,
-						   uint8_t *codes, float *t);
+						   const float *centroids, const int32_t *lists,
+						   int64_t n, int32_t copies, uint8_t *codes,
+						   float *t);
 	GvStatus	(*coarse) (const GvModel *model, const float *query,
 						   const float *centroids, int32_t n,
 						   uint64_t first_id, GvTopK *best);
@@ -342,13 +343,15 @@ extern int32_t gv_soar(int32_t dims, const float *x, const float *first,
 					   const float *const *others, int32_t n);
 
 /*
- * encode: x [n][dims], all in the list of `centroid` [dims] -> codes
- * [n][gv_code_bytes(m)] and t [n], each |t| <= GV_SCORE_MAX.  The spare
- * nibble of an odd m is 0.
+ * encode: x [n][dims], each in `copies` lists, whose numbers in centroids
+ * [..][dims] are lists [n][copies] -> codes [n][copies][gv_code_bytes(m)] and t
+ * [n][copies], each |t| <= GV_SCORE_MAX.  Where the list is -1 both are 0, and
+ * so is the spare nibble of an odd m.
  */
 extern GvStatus gv_encode(const GvModel *model, const float *x,
-						  const float *centroid, int64_t n,
-						  uint8_t *codes, float *t);
+						  const float *centroids, const int32_t *lists,
+						  int64_t n, int32_t copies, uint8_t *codes,
+						  float *t);
 
 /*
  * coarse: the list score of query [dims] against centroids [n][dims]

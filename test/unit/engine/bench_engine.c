@@ -123,7 +123,8 @@ bench_training(int64_t n, int32_t dims, int32_t k, const float *x)
 	(void) gv_codebooks(dims, dims / 2, n, x, 1, books, scratch, NULL);
 	printf("codebooks m %d: %.2f s\n", dims / 2, seconds() - start);
 	start = seconds();
-	(void) gv_encode(&model, x, centroids, n, codes, t);
+	memset(nearest, 0, sizeof(int32_t) * n);
+	(void) gv_encode(&model, x, centroids, nearest, n, 1, codes, t);
 	printf("encode m %d: %.2f us a row\n", dims / 2,
 		   (seconds() - start) * 1e6 / (double) n);
 	unit_free(scratch);

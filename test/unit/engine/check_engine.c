@@ -70,6 +70,7 @@ test_invalid_search(void)
 {
 	float		x[64] = {0};
 	float		out[64];
+	int32_t		list = 0;
 	uint8_t		codes[8];
 	uint64_t	ids[2];
 	GvBlock		block = {NULL, NULL, NULL, 1};
@@ -85,11 +86,13 @@ test_invalid_search(void)
 	INVALID(gv_table(NULL, x, out));
 	INVALID(gv_table(&model, NULL, out));
 	INVALID(gv_table(&model, x, NULL));
-	INVALID(gv_encode(&model, x, x, 0, codes, out));
-	INVALID(gv_encode(&model, NULL, x, 1, codes, out));
-	INVALID(gv_encode(&model, x, NULL, 1, codes, out));
-	INVALID(gv_encode(&model, x, x, 1, NULL, out));
-	INVALID(gv_encode(&model, x, x, 1, codes, NULL));
+	INVALID(gv_encode(&model, x, x, &list, 0, 1, codes, out));
+	INVALID(gv_encode(&model, x, x, &list, 1, 0, codes, out));
+	INVALID(gv_encode(&model, NULL, x, &list, 1, 1, codes, out));
+	INVALID(gv_encode(&model, x, NULL, &list, 1, 1, codes, out));
+	INVALID(gv_encode(&model, x, x, NULL, 1, 1, codes, out));
+	INVALID(gv_encode(&model, x, x, &list, 1, 1, NULL, out));
+	INVALID(gv_encode(&model, x, x, &list, 1, 1, codes, NULL));
 	INVALID(gv_coarse(&model, NULL, x, 1, 0, &top));
 	INVALID(gv_coarse(&model, x, NULL, 1, 0, &top));
 	INVALID(gv_coarse(&model, x, x, 0, 0, &top));

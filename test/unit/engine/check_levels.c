@@ -98,6 +98,38 @@ check_multiply(const GvKernels *kernels)
 	unit_free(got);
 }
 
+/* ---------- codes ---------- */
+
+static void
+check_words(const GvKernels *kernels)
+{
+	int			nrows = 1 + (int) (unit_random() % GV_CPU_WORD_ROWS);
+	int32_t		dims = 1 + (int32_t) (unit_random() % 9);
+	int32_t		len = 1 + (int32_t) (unit_random() % dims);
+	size_t		stride = nrows + unit_random() % 9;
+	float	   *x = unit_floats(stride * len, 1.0f);
+	float	   *words = unit_floats((size_t) GV_CODEWORDS * dims, 1.0f);
+	float		want[GV_CODEWORDS * GV_CPU_WORD_ROWS] = {0};
+	float		got[GV_CODEWORDS * GV_CPU_WORD_ROWS] = {0};
+	float	   *best = unit_alloc(sizeof(float) * 2 * nrows);
+	int32_t    *code = unit_alloc(sizeof(int32_t) * 2 * nrows);
+
+	memcpy(words, words + dims, sizeof(float) * dims);	/* a tie */
+	portable->add_distances(x, stride, nrows, words, dims, len, want);
+	kernels->add_distances(x, stride, nrows, words, dims, len, got);
+	CHECK(memcmp(want, got, sizeof(want)) == 0, "%d rows, %d of %d", nrows,
+		  len, dims);
+	portable->nearest_words(want, nrows, best, code);
+	kernels->nearest_words(got, nrows, best + nrows, code + nrows);
+	CHECK(memcmp(best, best + nrows, sizeof(float) * nrows) == 0 &&
+		  memcmp(code, code + nrows, sizeof(int32_t) * nrows) == 0,
+		  "%d rows", nrows);
+	unit_free(x);
+	unit_free(words);
+	unit_free(best);
+	unit_free(code);
+}
+
 /* ---------- scan ---------- */
 
 /* A list; its memory lies anywhere. */
@@ -328,7 +360,10 @@ check_level(GvSimd level)
 		check_record(kernels, long_dims[i]);
 	}
 	for (i = 0; i < 300; i++)
+	{
 		check_multiply(kernels);
+		check_words(kernels);
+	}
 	check_lists(level, kernels);
 	check_odd_tables(level);
 }

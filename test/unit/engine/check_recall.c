@@ -32,8 +32,8 @@ place_row(Index *index, const float *x, int64_t row, int32_t block, int i)
 	uint16_t   *w = index->rowids + 3 * ((size_t) block * GV_BLOCK + i);
 	int32_t		p;
 
-	(void) gv_encode(&index->model, x + row * dims, index->centroids +
-					 (size_t) index->nearest[row] * dims, 1, code,
+	(void) gv_encode(&index->model, x + row * dims, index->centroids,
+					 index->nearest + row, 1, 1, code,
 					 index->t + (size_t) block * GV_BLOCK + i);
 	for (p = 0; p < nbytes; p++)
 		index->codes[((size_t) block * nbytes + p) * GV_BLOCK + i] = code[p];
