@@ -10,6 +10,7 @@ AM_OBJS = \
 	src/am/ivfpqcalibrate.o \
 	src/am/ivfpqcluster.o \
 	src/am/ivfpqcoarse.o \
+	src/am/ivfpqcoded.o \
 	src/am/ivfpqcopies.o \
 	src/am/ivfpqcost.o \
 	src/am/ivfpqdrain.o \
@@ -102,6 +103,7 @@ CPU_OBJS = \
 	src/cpu/avx2.o \
 	src/cpu/avx512.o \
 	src/cpu/coarse.o \
+	src/cpu/coded.o \
 	src/cpu/distance.o \
 	src/cpu/exact.o \
 	src/cpu/filter.o \

@@ -135,6 +135,58 @@ sqdists(const float *q, const float *rows, int32_t n, int32_t dims,
 	compare(q, rows, n, dims, false, squares);
 }
 
+/* Sixteen codes. */
+static inline AVX2 Wide
+load_codes(const int8_t *codes)
+{
+	__m128i		bytes = _mm_loadu_si128((const void *) codes);
+	Wide		wide;
+
+	wide.low = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+	bytes = _mm_srli_si128(bytes, 8);
+	wide.high = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+	return wide;
+}
+
+/* nrows <= 4 rows, read side by side. */
+static inline AVX2 void
+multiply_codes(const float *q, const int8_t *codes, int nrows, int32_t dims,
+			   float *products)
+{
+	Wide		sums[4];
+	int32_t		i;
+	int			r;
+
+	for (r = 0; r < nrows; r++)
+		sums[r] = zero();
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (r = 0; r < nrows; r++)
+			add_terms(&sums[r], load(q + i),
+					  load_codes(codes + (size_t) r * dims + i), true);
+	for (r = 0; i < dims && r < nrows; r++)
+	{
+		int8_t		rest[LANES] = {0};
+
+		memcpy(rest, codes + (size_t) r * dims + i, (size_t) (dims - i));
+		add_terms(&sums[r], load_rest(q + i, dims - i), load_codes(rest),
+				  true);
+	}
+	for (r = 0; r < nrows; r++)
+		products[r] = add_lanes(sums[r]);
+}
+
+static AVX2 void
+byte_dots(const float *q, const int8_t *codes, int32_t n, int32_t dims,
+		  float *products)
+{
+	int32_t		i;
+
+	for (i = 0; i + 4 <= n; i += 4)
+		multiply_codes(q, codes + (size_t) i * dims, 4, dims, products + i);
+	for (; i < n; i++)
+		multiply_codes(q, codes + (size_t) i * dims, 1, dims, products + i);
+}
+
 static inline AVX2 __m256d
 term64(const float *a, const float *b, bool product)
 {
@@ -485,6 +537,7 @@ const GvKernels gv_avx2_kernels = {
 	.filters = true,
 	.dots = dots,
 	.sqdists = sqdists,
+	.byte_dots = byte_dots,
 	.dot64 = dot64,
 	.sqdist64 = sqdist64,
 	.multiply = multiply,

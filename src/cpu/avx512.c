@@ -110,6 +110,56 @@ sqdists(const float *q, const float *rows, int32_t n, int32_t dims,
 	compare(q, rows, n, dims, false, squares);
 }
 
+/* Sixteen codes, or the first n of them and zeros. */
+static inline AVX512 __m512
+load_codes(const int8_t *codes, int32_t n)
+{
+	__m128i		bytes;
+
+	if (n >= LANES)
+		bytes = _mm_loadu_si128((const void *) codes);
+	else
+		bytes = _mm512_castsi512_si128(_mm512_maskz_loadu_epi8((1U << n) - 1,
+															   codes));
+	return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+}
+
+/* nrows <= 4 rows, read side by side. */
+static inline AVX512 void
+multiply_codes(const float *q, const int8_t *codes, int nrows, int32_t dims,
+			   float *products)
+{
+	__m512		sums[4];
+	int32_t		i;
+	int			r;
+
+	for (r = 0; r < nrows; r++)
+		sums[r] = _mm512_setzero_ps();
+	for (i = 0; i < dims; i += LANES)
+	{
+		__m512		some = load_some(q + i, dims - i);
+
+		for (r = 0; r < nrows; r++)
+			sums[r] = add_term(sums[r], some,
+							   load_codes(codes + (size_t) r * dims + i,
+										  dims - i), true);
+	}
+	for (r = 0; r < nrows; r++)
+		products[r] = add_lanes(sums[r]);
+}
+
+static AVX512 void
+byte_dots(const float *q, const int8_t *codes, int32_t n, int32_t dims,
+		  float *products)
+{
+	int32_t		i;
+
+	for (i = 0; i + 4 <= n; i += 4)
+		multiply_codes(q, codes + (size_t) i * dims, 4, dims, products + i);
+	for (; i < n; i++)
+		multiply_codes(q, codes + (size_t) i * dims, 1, dims, products + i);
+}
+
 /* The first n numbers of x, n <= 8, in double, and zeros. */
 static inline AVX512 __m512d
 load_some64(const float *x, int32_t n)
@@ -431,6 +481,7 @@ const GvKernels gv_avx512_kernels = {
 	.filters = true,
 	.dots = dots,
 	.sqdists = sqdists,
+	.byte_dots = byte_dots,
 	.dot64 = dot64,
 	.sqdist64 = sqdist64,
 	.multiply = multiply,

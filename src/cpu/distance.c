@@ -111,6 +111,29 @@ gv_portable_sqdists(const float *q, const float *rows, int32_t n,
 }
 
 /* See gv_kernels.h. */
+void
+gv_portable_byte_dots(const float *q, const int8_t *codes, int32_t n,
+					  int32_t dims, float *products)
+{
+	int32_t		row;
+
+	for (row = 0; row < n; row++)
+	{
+		const int8_t *b = codes + (size_t) row * dims;
+		float		sums[LANES] = {0};
+		int32_t		i;
+		int			l;
+
+		for (i = 0; i + LANES <= dims; i += LANES)
+			for (l = 0; l < LANES; l++)
+				sums[l] += q[i + l] * (float) b[i + l];
+		for (l = 0; i < dims; i++, l++)
+			sums[l] += q[i] * (float) b[i];
+		products[row] = add_lanes(sums);
+	}
+}
+
+/* See gv_kernels.h. */
 double
 gv_portable_dot64(const float *a, const float *b, int32_t dims)
 {

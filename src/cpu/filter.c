@@ -96,7 +96,7 @@ gv_filter_make(float *table, int32_t m)
 	{
 		find_range(table + (size_t) j * GV_CODEWORDS, &least, &most);
 		offset += least;
-		size += fmax(fabs(least), fabs(most));
+		size += -least > most ? -least : most;
 		range = most - least > range ? most - least : range;
 	}
 	filter->step = range / LEVELS;

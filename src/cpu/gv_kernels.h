@@ -55,6 +55,10 @@ typedef struct GvKernels
 	void		(*sqdists) (const float *q, const float *rows, int32_t n,
 							int32_t dims, float *squares);
 
+	/* products [n] as above of q [dims] and codes [n][dims] */
+	void		(*byte_dots) (const float *q, const int8_t *codes, int32_t n,
+							  int32_t dims, float *products);
+
 	/* the same of two vectors, in double: gv_distance_l2 and _ip */
 	double		(*dot64) (const float *a, const float *b, int32_t dims);
 	double		(*sqdist64) (const float *a, const float *b, int32_t dims);
@@ -118,6 +122,8 @@ extern void gv_portable_dots(const float *q, const float *rows, int32_t n,
 							 int32_t dims, float *products);
 extern void gv_portable_sqdists(const float *q, const float *rows, int32_t n,
 								int32_t dims, float *squares);
+extern void gv_portable_byte_dots(const float *q, const int8_t *codes,
+								  int32_t n, int32_t dims, float *products);
 extern double gv_portable_dot64(const float *a, const float *b, int32_t dims);
 extern double gv_portable_sqdist64(const float *a, const float *b,
 								   int32_t dims);

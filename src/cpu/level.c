@@ -12,6 +12,7 @@ const GvKernels gv_portable_kernels = {
 	.filters = false,
 	.dots = gv_portable_dots,
 	.sqdists = gv_portable_sqdists,
+	.byte_dots = gv_portable_byte_dots,
 	.dot64 = gv_portable_dot64,
 	.sqdist64 = gv_portable_sqdist64,
 	.multiply = gv_portable_multiply,

@@ -202,6 +202,46 @@ gv_coarse(const GvModel *model, const float *query, const float *centroids,
 }
 
 GvStatus
+gv_coarse_encode(int32_t dims, const float *x, int64_t n, int8_t *codes,
+				 GvCoded *coded)
+{
+	if (fault_is_due())
+		return fault_status;
+	if (!valid_dims(dims) || x == NULL || n < 1 || codes == NULL ||
+		coded == NULL)
+		return GV_INVALID;
+	return backend->coarse_encode(dims, x, n, codes, coded);
+}
+
+GvStatus
+gv_coarse_offer(const GvModel *model, const float *query,
+				const int8_t *codes, const GvCoded *coded, int32_t n,
+				uint64_t first_id, float *values, GvTopK *best)
+{
+	if (fault_is_due())
+		return fault_status;
+	if (!valid_model(model) || query == NULL || codes == NULL ||
+		coded == NULL || n < 1 || values == NULL || !valid_topk(best))
+		return GV_INVALID;
+	return backend->coarse_offer(model, query, codes, coded, n, first_id,
+								 values, best);
+}
+
+GvStatus
+gv_coarse_keep(const GvModel *model, const float *query,
+			   const GvCoded *coded, const float *values, int32_t n,
+			   float reach, int32_t *kept, int32_t *nkept)
+{
+	if (fault_is_due())
+		return fault_status;
+	if (!valid_model(model) || query == NULL || coded == NULL ||
+		values == NULL || n < 1 || kept == NULL || nkept == NULL)
+		return GV_INVALID;
+	return backend->coarse_keep(model, query, coded, values, n, reach, kept,
+								nkept);
+}
+
+GvStatus
 gv_table(const GvModel *model, const float *query, float *table)
 {
 	if (fault_is_due())

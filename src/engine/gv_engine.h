@@ -220,6 +220,17 @@ typedef struct GvRefine
 } GvRefine;
 
 /*
+ * A centroid in 8 bits a dimension: codes [dims] times step, whose squared
+ * length is `square` and whose distance from the centroid is not above error.
+ */
+typedef struct GvCoded
+{
+	float		step;
+	float		square;
+	float		error;
+} GvCoded;
+
+/*
  * One engine.  Every slot is filled.  Call through the gv_... wrappers.
  */
 typedef struct GvBackend
@@ -251,6 +262,16 @@ typedef struct GvBackend
 	GvStatus	(*coarse) (const GvModel *model, const float *query,
 						   const float *centroids, int32_t n,
 						   uint64_t first_id, GvTopK *best);
+	GvStatus	(*coarse_encode) (int32_t dims, const float *x, int64_t n,
+								  int8_t *codes, GvCoded *coded);
+	GvStatus	(*coarse_offer) (const GvModel *model, const float *query,
+								 const int8_t *codes, const GvCoded *coded,
+								 int32_t n, uint64_t first_id, float *values,
+								 GvTopK *best);
+	GvStatus	(*coarse_keep) (const GvModel *model, const float *query,
+								const GvCoded *coded, const float *values,
+								int32_t n, float reach, int32_t *kept,
+								int32_t *nkept);
 	GvStatus	(*table) (const GvModel *model, const float *query,
 						  float *table);
 	GvStatus	(*scan) (const GvModel *model, const float *table, float base,
@@ -362,6 +383,28 @@ extern GvStatus gv_encode(const GvModel *model, const float *x,
 extern GvStatus gv_coarse(const GvModel *model, const float *query,
 						  const float *centroids, int32_t n,
 						  uint64_t first_id, GvTopK *best);
+
+/*
+ * The k nearest centroids by gv_coarse's score, most of them compared in 8
+ * bits.  First all are offered: best, of capacity k, gets what each score is
+ * not above, and values [n] what there is to know of them.  When best is full
+ * its farthest score is a reach that k scores are within; else it is
+ * GV_SCORE_MAX.  Then keep leaves the *nkept numbers (of n) of those whose
+ * scores may be within reach in kept [n], ascending; these are to be compared
+ * by gv_coarse.
+ *
+ * coarse_encode: x [n][dims], finite -> codes [n][dims] and coded [n].
+ */
+extern GvStatus gv_coarse_encode(int32_t dims, const float *x, int64_t n,
+								 int8_t *codes, GvCoded *coded);
+extern GvStatus gv_coarse_offer(const GvModel *model, const float *query,
+								const int8_t *codes, const GvCoded *coded,
+								int32_t n, uint64_t first_id, float *values,
+								GvTopK *best);
+extern GvStatus gv_coarse_keep(const GvModel *model, const float *query,
+							   const GvCoded *coded, const float *values,
+							   int32_t n, float reach, int32_t *kept,
+							   int32_t *nkept);
 
 /*
  * table: query [dims] -> table, gv_table_bytes(m) bytes: [m][GV_CODEWORDS], see

@@ -71,6 +71,8 @@ test_invalid_search(void)
 	float		x[64] = {0};
 	float		out[64];
 	int32_t		list = 0;
+	int8_t		bytes[4] = {0};
+	GvCoded		coded = {0};
 	uint8_t		codes[8];
 	uint64_t	ids[2];
 	GvBlock		block = {NULL, NULL, NULL, 1};
@@ -98,6 +100,13 @@ test_invalid_search(void)
 	INVALID(gv_coarse(&model, x, x, 0, 0, &top));
 	INVALID(gv_coarse(&model, x, x, 1, 0, &bad_top));
 	INVALID(gv_coarse(&model, x, x, 1, 0, NULL));
+	INVALID(gv_coarse_encode(4, x, 0, bytes, &coded));
+	INVALID(gv_coarse_encode(4, NULL, 1, bytes, &coded));
+	INVALID(gv_coarse_offer(&model, x, NULL, &coded, 1, 0, out, &top));
+	INVALID(gv_coarse_offer(&model, x, bytes, &coded, 0, 0, out, &top));
+	INVALID(gv_coarse_offer(&model, x, bytes, &coded, 1, 0, out, &bad_top));
+	INVALID(gv_coarse_keep(&model, x, &coded, NULL, 1, 0, &list, &list));
+	INVALID(gv_coarse_keep(&model, x, &coded, x, 1, 0, &list, NULL));
 	INVALID(gv_scan(&model, NULL, 0, &block, 1, &top));
 	INVALID(gv_scan(&model, x, 0, NULL, 1, &top));
 	INVALID(gv_scan(&model, x, 0, &block, -1, &top));
