@@ -121,8 +121,8 @@ choose_parents(Relation index, const IvfpqModel *model, const GvModel *gv,
 
 /* A score that as many of the parents' lists have as lists are wanted. */
 static float
-find_reach(Relation index, const IvfpqModel *model, const GvModel *gv,
-		   IvfpqCoded *coded, const float *vector, const int *parents, int n,
+find_reach(Relation index, const IvfpqModel *model, IvfpqCoded *coded,
+		   const GvCodedQuery *query, const int *parents, int n,
 		   int capacity, float *values)
 {
 	GvTopK		best = {0};
@@ -132,13 +132,12 @@ find_reach(Relation index, const IvfpqModel *model, const GvModel *gv,
 	for (int i = 0; i < n; i++)
 	{
 		int			first = model->starts[parents[i]];
+		int			count = model->starts[parents[i] + 1] - first;
+		GvCoded		children = IvfpqCodedParent(index, model, coded,
+												parents[i]);
 
-		IvfpqCodedParent(index, model, coded, parents[i]);
-		IvfpqCheckStatus(gv_coarse_offer(gv, vector, coded->codes +
-										 (Size) first * gv->dims,
-										 coded->lists + first,
-										 model->starts[parents[i] + 1] - first,
-										 first, values + first, &best));
+		IvfpqCheckStatus(gv_coarse_offer(query, &children, count, first,
+										 values + first, &best));
 	}
 	reach = best.count < capacity ? GV_SCORE_MAX : best.scores[0];
 	pfree(best.scores);
@@ -155,24 +154,29 @@ compare_coded(Relation index, const IvfpqModel *model, const GvModel *gv,
 	const IvfpqMetaData *meta = &model->meta;
 	float	   *values = palloc(meta->nlists * sizeof(float));
 	int32	   *kept = palloc(meta->nlists * sizeof(int32));
-	float		reach = find_reach(index, model, gv, coded, vector, parents,
-								   n, lists->capacity, values);
+	int8	   *codes = palloc(meta->dims);
+	GvCodedQuery query = {.metric = gv->metric,.dims = meta->dims,
+	.codes = codes};
+	GvCoded		one = {codes, &query.step, &query.length, &query.error};
 	IvfpqArrayReader reader;
+	float		reach;
 
+	IvfpqCheckStatus(gv_coarse_encode(meta->dims, vector, 1, &one));
+	reach = find_reach(index, model, coded, &query, parents, n,
+					   lists->capacity, values);
 	IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims, 0);
 	for (int i = 0; i < n; i++)
 	{
 		int			first = model->starts[parents[i]];
+		int			count = model->starts[parents[i] + 1] - first;
+		GvCoded		children = IvfpqCodedParent(index, model, coded,
+												parents[i]);
 		int			nkept;
 
-		IvfpqCheckStatus(gv_coarse_keep(gv, vector, coded->lists + first,
-										values + first,
-										model->starts[parents[i] + 1] - first,
-										reach, kept, &nkept));
+		IvfpqCheckStatus(gv_coarse_keep(&query, &children, values + first,
+										count, reach, kept, &nkept));
 		for (int k = 0; k < nkept; k++)
 		{
-			int			count;
-
 			reader.next = first + kept[k];
 			reader.nvectors = reader.next + 1;
 			IvfpqCheckStatus(gv_coarse(gv, vector,
@@ -183,6 +187,7 @@ compare_coded(Relation index, const IvfpqModel *model, const GvModel *gv,
 	IvfpqArrayClose(&reader);
 	pfree(values);
 	pfree(kept);
+	pfree(codes);
 }
 
 /*

@@ -27,7 +27,7 @@ static Size
 coded_bytes(const IvfpqMetaData *meta)
 {
 	return sizeof(IvfpqCoded) + meta->nparents * sizeof(bool) +
-		(Size) meta->nlists * (meta->dims + sizeof(GvCoded));
+		(Size) meta->nlists * (meta->dims + 3 * sizeof(float));
 }
 
 static void
@@ -111,9 +111,11 @@ IvfpqCodedGet(Relation index, const IvfpqMetaData *meta)
 		{
 			coded->memory = memory;
 			coded->bytes = bytes;
-			coded->lists = (GvCoded *) memory;
-			coded->codes = (int8 *) (coded->lists + meta->nlists);
-			coded->is_coded = (bool *) (coded->codes +
+			coded->lists.steps = (float *) memory;
+			coded->lists.lengths = coded->lists.steps + meta->nlists;
+			coded->lists.errors = coded->lists.lengths + meta->nlists;
+			coded->lists.codes = (int8 *) (coded->lists.errors + meta->nlists);
+			coded->is_coded = (bool *) (coded->lists.codes +
 										(Size) meta->nlists * meta->dims);
 			memset(coded->is_coded, 0, meta->nparents * sizeof(bool));
 		}
@@ -124,30 +126,46 @@ IvfpqCodedGet(Relation index, const IvfpqMetaData *meta)
 	return coded->memory != NULL ? coded : NULL;
 }
 
-/* Code the lists of a parent, unless that is done. */
-void
+/* The numbers of lists from `list` on. */
+static GvCoded
+from_list(const IvfpqCoded *coded, int dims, int list)
+{
+	GvCoded		lists = coded->lists;
+
+	lists.codes += (Size) list * dims;
+	lists.steps += list;
+	lists.lengths += list;
+	lists.errors += list;
+	return lists;
+}
+
+/* A parent's lists, coded now unless that was done. */
+GvCoded
 IvfpqCodedParent(Relation index, const IvfpqModel *model, IvfpqCoded *coded,
 				 int parent)
 {
 	const IvfpqMetaData *meta = &model->meta;
+	int			first = model->starts[parent];
 	IvfpqArrayReader reader;
 	const float *run;
-	int			list = model->starts[parent];
+	int			list = first;
 	int			count;
 
-	if (coded->is_coded[parent])
-		return;
-	IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims,
-				   model->starts[parent + 1]);
-	reader.next = list;
-	while ((run = IvfpqArrayNext(&reader, &count)) != NULL)
+	if (!coded->is_coded[parent])
 	{
-		IvfpqCheckStatus(gv_coarse_encode(meta->dims, run, count,
-										  coded->codes +
-										  (Size) list * meta->dims,
-										  coded->lists + list));
-		list += count;
+		IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims,
+					   model->starts[parent + 1]);
+		reader.next = first;
+		while ((run = IvfpqArrayNext(&reader, &count)) != NULL)
+		{
+			GvCoded		lists = from_list(coded, meta->dims, list);
+
+			IvfpqCheckStatus(gv_coarse_encode(meta->dims, run, count,
+											  &lists));
+			list += count;
+		}
+		IvfpqArrayClose(&reader);
+		coded->is_coded[parent] = true;
 	}
-	IvfpqArrayClose(&reader);
-	coded->is_coded[parent] = true;
+	return from_list(coded, meta->dims, first);
 }

@@ -16,13 +16,12 @@ typedef struct IvfpqCoded
 	bool		searched;		/* before */
 	Size		bytes;			/* with what follows */
 	char	   *memory;			/* of the arrays, or NULL: not coded yet */
-	GvCoded    *lists;			/* [nlists] */
-	int8	   *codes;			/* [nlists][dims] */
+	GvCoded		lists;			/* [nlists] */
 	bool	   *is_coded;		/* [nparents] are its lists coded? */
 } IvfpqCoded;
 
 extern IvfpqCoded *IvfpqCodedGet(Relation index, const IvfpqMetaData *meta);
-extern void IvfpqCodedParent(Relation index, const IvfpqModel *model,
-							 IvfpqCoded *coded, int parent);
+extern GvCoded IvfpqCodedParent(Relation index, const IvfpqModel *model,
+								IvfpqCoded *coded, int parent);
 
 #endif							/* IVFPQCODED_H */

@@ -135,49 +135,71 @@ sqdists(const float *q, const float *rows, int32_t n, int32_t dims,
 	compare(q, rows, n, dims, false, squares);
 }
 
-/* Sixteen codes. */
-static inline AVX2 Wide
+/* Sixteen codes in 16 bits each. */
+static inline AVX2 __m256i
 load_codes(const int8_t *codes)
 {
-	__m128i		bytes = _mm_loadu_si128((const void *) codes);
-	Wide		wide;
+	return _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *) codes));
+}
 
-	wide.low = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
-	bytes = _mm_srli_si128(bytes, 8);
-	wide.high = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
-	return wide;
+/* The first n codes, n < 16, and zeros. */
+static AVX2 __m256i
+load_last_codes(const int8_t *codes, int32_t n)
+{
+	int8_t		rest[LANES] = {0};
+
+	memcpy(rest, codes, (size_t) n);
+	return load_codes(rest);
+}
+
+static inline AVX2 int32_t
+add_products(__m256i sums)
+{
+	__m128i		four = _mm_add_epi32(_mm256_castsi256_si128(sums),
+									 _mm256_extracti128_si256(sums, 1));
+
+	four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+	return _mm_cvtsi128_si32(_mm_add_epi32(four,
+										   _mm_shuffle_epi32(four, 0xB1)));
 }
 
 /* nrows <= 4 rows, read side by side. */
 static inline AVX2 void
-multiply_codes(const float *q, const int8_t *codes, int nrows, int32_t dims,
-			   float *products)
+multiply_codes(const int8_t *q, const int8_t *codes, int nrows, int32_t dims,
+			   int32_t *products)
 {
-	Wide		sums[4];
+	__m256i		sums[4];
 	int32_t		i;
 	int			r;
 
 	for (r = 0; r < nrows; r++)
-		sums[r] = zero();
+		sums[r] = _mm256_setzero_si256();
 	for (i = 0; i + LANES <= dims; i += LANES)
+	{
+		__m256i		some = load_codes(q + i);
+
 		for (r = 0; r < nrows; r++)
-			add_terms(&sums[r], load(q + i),
-					  load_codes(codes + (size_t) r * dims + i), true);
+		{
+			__m256i		row = load_codes(codes + (size_t) r * dims + i);
+
+			sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(some, row));
+		}
+	}
 	for (r = 0; i < dims && r < nrows; r++)
 	{
-		int8_t		rest[LANES] = {0};
+		__m256i		some = load_last_codes(q + i, dims - i);
+		__m256i		row = load_last_codes(codes + (size_t) r * dims + i,
+										  dims - i);
 
-		memcpy(rest, codes + (size_t) r * dims + i, (size_t) (dims - i));
-		add_terms(&sums[r], load_rest(q + i, dims - i), load_codes(rest),
-				  true);
+		sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(some, row));
 	}
 	for (r = 0; r < nrows; r++)
-		products[r] = add_lanes(sums[r]);
+		products[r] = add_products(sums[r]);
 }
 
 static AVX2 void
-byte_dots(const float *q, const int8_t *codes, int32_t n, int32_t dims,
-		  float *products)
+byte_dots(const int8_t *q, const int8_t *codes, int32_t n, int32_t dims,
+		  int32_t *products)
 {
 	int32_t		i;
 
@@ -503,7 +525,7 @@ record_squares(const float *q, const GvRefine *record, int32_t dims,
 }
 
 static inline AVX2 void
-add_products(Wide *acc, Wide *size, Wide q, Wide x)
+add_record(Wide *acc, Wide *size, Wide q, Wide x)
 {
 	__m256		sign = _mm256_set1_ps(-0.0f);
 	__m256		low = _mm256_mul_ps(q.low, x.low);
@@ -524,11 +546,11 @@ record_products(const float *q, const GvRefine *record, int32_t dims,
 	int32_t		i;
 
 	for (i = 0; i + LANES <= dims; i += LANES)
-		add_products(&acc, &size, load(q + i),
-					 decode(record, record->codes + i));
+		add_record(&acc, &size, load(q + i),
+				   decode(record, record->codes + i));
 	if (i < dims)
-		add_products(&acc, &size, load_rest(q + i, dims - i),
-					 decode_rest(record, record->codes + i, dims - i));
+		add_record(&acc, &size, load_rest(q + i, dims - i),
+				   decode_rest(record, record->codes + i, dims - i));
 	store(sums, acc);
 	store(magnitudes, size);
 }

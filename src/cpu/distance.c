@@ -112,24 +112,20 @@ gv_portable_sqdists(const float *q, const float *rows, int32_t n,
 
 /* See gv_kernels.h. */
 void
-gv_portable_byte_dots(const float *q, const int8_t *codes, int32_t n,
-					  int32_t dims, float *products)
+gv_portable_byte_dots(const int8_t *q, const int8_t *codes, int32_t n,
+					  int32_t dims, int32_t *products)
 {
 	int32_t		row;
+	int32_t		i;
 
 	for (row = 0; row < n; row++)
 	{
 		const int8_t *b = codes + (size_t) row * dims;
-		float		sums[LANES] = {0};
-		int32_t		i;
-		int			l;
+		int32_t		sum = 0;
 
-		for (i = 0; i + LANES <= dims; i += LANES)
-			for (l = 0; l < LANES; l++)
-				sums[l] += q[i + l] * (float) b[i + l];
-		for (l = 0; i < dims; i++, l++)
-			sums[l] += q[i] * (float) b[i];
-		products[row] = add_lanes(sums);
+		for (i = 0; i < dims; i++)
+			sum += q[i] * b[i];
+		products[row] = sum;
 	}
 }
 

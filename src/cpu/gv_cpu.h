@@ -127,12 +127,12 @@ extern GvStatus gv_cpu_coarse(const GvModel *model, const float *query,
 							  const float *centroids, int32_t n,
 							  uint64_t first_id, GvTopK *best);
 extern GvStatus gv_cpu_coarse_encode(int32_t dims, const float *x, int64_t n,
-									 int8_t *codes, GvCoded *coded);
-extern GvStatus gv_cpu_coarse_offer(const GvModel *model, const float *query,
-									const int8_t *codes, const GvCoded *coded,
-									int32_t n, uint64_t first_id,
-									float *values, GvTopK *best);
-extern GvStatus gv_cpu_coarse_keep(const GvModel *model, const float *query,
+									 const GvCoded *coded);
+extern GvStatus gv_cpu_coarse_offer(const GvCodedQuery *query,
+									const GvCoded *coded, int32_t n,
+									uint64_t first_id, float *values,
+									GvTopK *best);
+extern GvStatus gv_cpu_coarse_keep(const GvCodedQuery *query,
 								   const GvCoded *coded, const float *values,
 								   int32_t n, float reach, int32_t *kept,
 								   int32_t *nkept);

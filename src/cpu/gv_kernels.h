@@ -55,9 +55,9 @@ typedef struct GvKernels
 	void		(*sqdists) (const float *q, const float *rows, int32_t n,
 							int32_t dims, float *squares);
 
-	/* products [n] as above of q [dims] and codes [n][dims] */
-	void		(*byte_dots) (const float *q, const int8_t *codes, int32_t n,
-							  int32_t dims, float *products);
+	/* products [n] of q [dims] and codes [n][dims], -127 .. 127 */
+	void		(*byte_dots) (const int8_t *q, const int8_t *codes, int32_t n,
+							  int32_t dims, int32_t *products);
 
 	/* the same of two vectors, in double: gv_distance_l2 and _ip */
 	double		(*dot64) (const float *a, const float *b, int32_t dims);
@@ -122,8 +122,9 @@ extern void gv_portable_dots(const float *q, const float *rows, int32_t n,
 							 int32_t dims, float *products);
 extern void gv_portable_sqdists(const float *q, const float *rows, int32_t n,
 								int32_t dims, float *squares);
-extern void gv_portable_byte_dots(const float *q, const int8_t *codes,
-								  int32_t n, int32_t dims, float *products);
+extern void gv_portable_byte_dots(const int8_t *q, const int8_t *codes,
+								  int32_t n, int32_t dims,
+								  int32_t *products);
 extern double gv_portable_dot64(const float *a, const float *b, int32_t dims);
 extern double gv_portable_sqdist64(const float *a, const float *b,
 								   int32_t dims);

@@ -33,7 +33,8 @@ kernels_of(GvSimd level)
 #ifdef __x86_64__
 	__builtin_cpu_init();
 	if (level == GV_SIMD_AVX512 && __builtin_cpu_supports("avx512f") &&
-		__builtin_cpu_supports("avx512bw"))
+		__builtin_cpu_supports("avx512bw") &&
+		__builtin_cpu_supports("avx512vnni"))
 		return &gv_avx512_kernels;
 	if (level == GV_SIMD_AVX2 && __builtin_cpu_supports("avx2"))
 		return &gv_avx2_kernels;

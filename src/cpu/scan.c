@@ -87,6 +87,17 @@ offer(GvTopK *best, float score, uint64_t id)
 		gv_topk_push(best, score, id);
 }
 
+/* Are there more bits than MANY? */
+static inline bool
+has_many(uint32_t bits)
+{
+	int			i;
+
+	for (i = 0; i < MANY; i++)
+		bits &= bits - 1;
+	return bits != 0;
+}
+
 /* Score the copies of a block that `wanted` has a bit for. */
 static void
 score_block(const float *table, int32_t m, float base, const GvBlock *block,
@@ -146,7 +157,7 @@ gv_cpu_scan(const GvModel *model, const float *table, float base,
 {
 	const GvFilter *filter = gv_filter_of(table, model->m);
 	int32_t		code_bytes = gv_code_bytes(model->m);
-	int			most = nblocks > 1 && code_bytes <= MOST_BYTES ? MANY : 0;
+	bool		gathers = nblocks > 1 && code_bytes <= MOST_BYTES;
 	Gathered	gathered;
 	GvCut		cut;
 	int32_t		b;
@@ -162,7 +173,9 @@ gv_cpu_scan(const GvModel *model, const float *table, float base,
 		if (gv_kernels->filters && gv_filter_cut(filter, base, best, &cut))
 			wanted &= gv_kernels->filter(filter->bytes, model->m,
 										 block->codes, block->t, &cut);
-		if (__builtin_popcount(wanted) > most)
+		if (wanted == 0)
+			continue;
+		if (!gathers || has_many(wanted))
 			score_block(table, model->m, base, block, wanted, best);
 		else
 			gather(code_bytes, base, block, wanted, &gathered);

@@ -201,44 +201,54 @@ gv_coarse(const GvModel *model, const float *query, const float *centroids,
 	return backend->coarse(model, query, centroids, n, first_id, best);
 }
 
-GvStatus
-gv_coarse_encode(int32_t dims, const float *x, int64_t n, int8_t *codes,
-				 GvCoded *coded)
+static bool
+valid_coded(const GvCoded *coded)
 {
-	if (fault_is_due())
-		return fault_status;
-	if (!valid_dims(dims) || x == NULL || n < 1 || codes == NULL ||
-		coded == NULL)
-		return GV_INVALID;
-	return backend->coarse_encode(dims, x, n, codes, coded);
+	return coded != NULL && coded->codes != NULL && coded->steps != NULL &&
+		coded->lengths != NULL && coded->errors != NULL;
+}
+
+static bool
+valid_coded_query(const GvCodedQuery *query)
+{
+	return query != NULL && valid_metric(query->metric) &&
+		valid_dims(query->dims) && query->codes != NULL;
 }
 
 GvStatus
-gv_coarse_offer(const GvModel *model, const float *query,
-				const int8_t *codes, const GvCoded *coded, int32_t n,
+gv_coarse_encode(int32_t dims, const float *x, int64_t n,
+				 const GvCoded *coded)
+{
+	if (fault_is_due())
+		return fault_status;
+	if (!valid_dims(dims) || x == NULL || n < 1 || !valid_coded(coded))
+		return GV_INVALID;
+	return backend->coarse_encode(dims, x, n, coded);
+}
+
+GvStatus
+gv_coarse_offer(const GvCodedQuery *query, const GvCoded *coded, int32_t n,
 				uint64_t first_id, float *values, GvTopK *best)
 {
 	if (fault_is_due())
 		return fault_status;
-	if (!valid_model(model) || query == NULL || codes == NULL ||
-		coded == NULL || n < 1 || values == NULL || !valid_topk(best))
+	if (!valid_coded_query(query) || !valid_coded(coded) || n < 1 ||
+		values == NULL || !valid_topk(best))
 		return GV_INVALID;
-	return backend->coarse_offer(model, query, codes, coded, n, first_id,
-								 values, best);
+	return backend->coarse_offer(query, coded, n, first_id, values, best);
 }
 
 GvStatus
-gv_coarse_keep(const GvModel *model, const float *query,
-			   const GvCoded *coded, const float *values, int32_t n,
-			   float reach, int32_t *kept, int32_t *nkept)
+gv_coarse_keep(const GvCodedQuery *query, const GvCoded *coded,
+			   const float *values, int32_t n, float reach, int32_t *kept,
+			   int32_t *nkept)
 {
 	if (fault_is_due())
 		return fault_status;
-	if (!valid_model(model) || query == NULL || coded == NULL ||
-		values == NULL || n < 1 || kept == NULL || nkept == NULL)
+	if (!valid_coded_query(query) || !valid_coded(coded) || values == NULL ||
+		n < 1 || kept == NULL || nkept == NULL)
 		return GV_INVALID;
-	return backend->coarse_keep(model, query, coded, values, n, reach, kept,
-								nkept);
+	return backend->coarse_keep(query, coded, values, n, reach, kept, nkept);
 }
 
 GvStatus

@@ -220,15 +220,26 @@ typedef struct GvRefine
 } GvRefine;
 
 /*
- * A centroid in 8 bits a dimension: codes [dims] times step, whose squared
- * length is `square` and whose distance from the centroid is not above error.
+ * Vectors in 8 bits a dimension: codes, -127 .. 127, times a step.
  */
 typedef struct GvCoded
 {
-	float		step;
-	float		square;
-	float		error;
+	int8_t	   *codes;			/* [n][dims] */
+	float	   *steps;			/* [n] */
+	float	   *lengths;		/* [n] of what the codes stand for */
+	float	   *errors;			/* [n] that is no farther from the vector */
 } GvCoded;
+
+/* A query in this form. */
+typedef struct GvCodedQuery
+{
+	GvMetric	metric;
+	int32_t		dims;
+	const int8_t *codes;		/* [dims] */
+	float		step;
+	float		length;
+	float		error;
+} GvCodedQuery;
 
 /*
  * One engine.  Every slot is filled.  Call through the gv_... wrappers.
@@ -263,12 +274,12 @@ typedef struct GvBackend
 						   const float *centroids, int32_t n,
 						   uint64_t first_id, GvTopK *best);
 	GvStatus	(*coarse_encode) (int32_t dims, const float *x, int64_t n,
-								  int8_t *codes, GvCoded *coded);
-	GvStatus	(*coarse_offer) (const GvModel *model, const float *query,
-								 const int8_t *codes, const GvCoded *coded,
-								 int32_t n, uint64_t first_id, float *values,
+								  const GvCoded *coded);
+	GvStatus	(*coarse_offer) (const GvCodedQuery *query,
+								 const GvCoded *coded, int32_t n,
+								 uint64_t first_id, float *values,
 								 GvTopK *best);
-	GvStatus	(*coarse_keep) (const GvModel *model, const float *query,
+	GvStatus	(*coarse_keep) (const GvCodedQuery *query,
 								const GvCoded *coded, const float *values,
 								int32_t n, float reach, int32_t *kept,
 								int32_t *nkept);
@@ -393,15 +404,16 @@ extern GvStatus gv_coarse(const GvModel *model, const float *query,
  * scores may be within reach in kept [n], ascending; these are to be compared
  * by gv_coarse.
  *
- * coarse_encode: x [n][dims], finite -> codes [n][dims] and coded [n].
+ * coarse_encode: x [n][dims], finite -> the arrays of *coded, for centroids and
+ * for queries.
  */
 extern GvStatus gv_coarse_encode(int32_t dims, const float *x, int64_t n,
-								 int8_t *codes, GvCoded *coded);
-extern GvStatus gv_coarse_offer(const GvModel *model, const float *query,
-								const int8_t *codes, const GvCoded *coded,
-								int32_t n, uint64_t first_id, float *values,
+								 const GvCoded *coded);
+extern GvStatus gv_coarse_offer(const GvCodedQuery *query,
+								const GvCoded *coded, int32_t n,
+								uint64_t first_id, float *values,
 								GvTopK *best);
-extern GvStatus gv_coarse_keep(const GvModel *model, const float *query,
+extern GvStatus gv_coarse_keep(const GvCodedQuery *query,
 							   const GvCoded *coded, const float *values,
 							   int32_t n, float reach, int32_t *kept,
 							   int32_t *nkept);

@@ -104,18 +104,18 @@ static void
 check_byte_dots(const GvKernels *kernels, int32_t dims)
 {
 	int32_t		n = 1 + dims % 6;
-	float	   *q = unit_floats(dims, 3.0f);
-	int8_t	   *codes = unit_alloc((size_t) n * dims);
-	float	   *want = unit_alloc(sizeof(float) * n);
-	float	   *got = unit_alloc(sizeof(float) * n);
+	bool		extreme = dims % 5 == 0;
+	int8_t	   *codes = unit_alloc((size_t) (n + 1) * dims);
+	int32_t    *want = unit_alloc(sizeof(int32_t) * n);
+	int32_t    *got = unit_alloc(sizeof(int32_t) * n);
 	int32_t		i;
 
-	for (i = 0; i < n * dims; i++)
-		codes[i] = (int8_t) (unit_random() % 255 - 127);
-	portable->byte_dots(q, codes, n, dims, want);
-	kernels->byte_dots(q, codes, n, dims, got);
-	CHECK(memcmp(want, got, sizeof(float) * n) == 0, "dims %d", dims);
-	unit_free(q);
+	for (i = 0; i < (n + 1) * dims; i++)
+		codes[i] = (int8_t) (extreme ? i % 7 < 5 ? -127 : 127 :
+							 (int) (unit_random() % 255) - 127);
+	portable->byte_dots(codes, codes + dims, n, dims, want);
+	kernels->byte_dots(codes, codes + dims, n, dims, got);
+	CHECK(memcmp(want, got, sizeof(int32_t) * n) == 0, "dims %d", dims);
 	unit_free(codes);
 	unit_free(want);
 	unit_free(got);
@@ -129,10 +129,15 @@ static int
 check_coded(GvMetric metric, int32_t dims, int32_t n, int32_t k, float size)
 {
 	GvModel		model = {.metric = metric,.dims = dims,.m = 1};
+	int8_t	   *q_codes = unit_alloc(dims);
+	GvCodedQuery query = {.metric = metric,.dims = dims,.codes = q_codes};
+	GvCoded		q_coded = {q_codes, &query.step, &query.length, &query.error};
+	float	   *numbers = unit_alloc(sizeof(float) * 3 * n);
 	float	   *q = unit_floats(dims, size);
 	float	   *x = unit_floats((size_t) n * dims, size);
 	int8_t	   *codes = unit_alloc((size_t) n * dims);
-	GvCoded    *coded = unit_alloc(sizeof(GvCoded) * n);
+	GvCoded		coded = {codes, numbers, numbers + n, numbers + 2 * n};
+	GvCoded		second = coded;
 	float	   *values = unit_alloc(sizeof(float) * n);
 	int32_t    *kept = unit_alloc(sizeof(int32_t) * n);
 	GvTopK		exact = new_topk(k, false);
@@ -147,16 +152,19 @@ check_coded(GvMetric metric, int32_t dims, int32_t n, int32_t k, float size)
 	if (n > 4)
 		memset(x + 3 * dims, 0, sizeof(float) * dims);
 	(void) gv_coarse(&model, q, x, n, 0, &exact);
-	CHECK(gv_coarse_encode(dims, x, n, codes, coded) == GV_OK, "encode");
+	(void) gv_coarse_encode(dims, q, 1, &q_coded);
+	CHECK(gv_coarse_encode(dims, x, n, &coded) == GV_OK, "encode");
 	if (half > 0)
-		(void) gv_coarse_offer(&model, q, codes, coded, half, 0, values,
-							   &best);
-	CHECK(gv_coarse_offer(&model, q, codes + (size_t) half * dims,
-						  coded + half, n - half, half, values + half,
+		(void) gv_coarse_offer(&query, &coded, half, 0, values, &best);
+	second.codes += (size_t) half * dims;
+	second.steps += half;
+	second.lengths += half;
+	second.errors += half;
+	CHECK(gv_coarse_offer(&query, &second, n - half, half, values + half,
 						  &best) == GV_OK, "offer");
 	CHECK(best.count < k || best.scores[0] >= exact.scores[0],
 		  "%g, %g", best.scores[0], exact.scores[0]);
-	(void) gv_coarse_keep(&model, q, coded, values, n,
+	(void) gv_coarse_keep(&query, &coded, values, n,
 						  best.count < k ? GV_SCORE_MAX : best.scores[0],
 						  kept, &nkept);
 	for (i = 0; i < nkept; i++)
@@ -167,10 +175,11 @@ check_coded(GvMetric metric, int32_t dims, int32_t n, int32_t k, float size)
 	CHECK(exact.count == found.count &&
 		  memcmp(exact.ids, found.ids, sizeof(uint64_t) * found.count) == 0,
 		  "metric %d, dims %d, %d of %d", metric, dims, nkept, n);
+	unit_free(q_codes);
 	unit_free(q);
 	unit_free(x);
 	unit_free(codes);
-	unit_free(coded);
+	unit_free(numbers);
 	unit_free(values);
 	unit_free(kept);
 	free_topk(&exact);
