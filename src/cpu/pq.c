@@ -327,13 +327,27 @@ typedef struct Tile
 	double		terms[TILE_ROWS];	/* T so far */
 } Tile;
 
-/* The residuals of dimensions first .. first + len - 1, side by side. */
+/* How many are computed with: whole registers, which are as quick as parts. */
+static inline int
+padded(int n)
+{
+	return (n + GV_CPU_LANES - 1) / GV_CPU_LANES * GV_CPU_LANES;
+}
+
+/*
+ * The residuals of dimensions first .. first + len - 1, side by side, and
+ * zeros up to whole registers.
+ */
 static void
 find_residuals(const Tile *tile, int32_t first, int32_t len,
 			   float *restrict residuals /* [TILE_DIMS][TILE_ROWS] */ )
 {
 	int32_t		d;
 	int			i;
+
+	for (i = tile->n; i < padded(tile->n); i++)
+		for (d = 0; d < len; d++)
+			residuals[d * TILE_ROWS + i] = 0.0f;
 
 	for (i = 0; i < tile->n; i++)
 	{
@@ -366,10 +380,10 @@ encode_sub(const GvModel *model, int32_t j, Tile *tile)
 		int32_t		len = dims - first < TILE_DIMS ? dims - first : TILE_DIMS;
 
 		find_residuals(tile, start + first, len, residuals);
-		gv_kernels->add_distances(residuals, TILE_ROWS, tile->n,
+		gv_kernels->add_distances(residuals, TILE_ROWS, padded(tile->n),
 								  codebook + first, dims, len, dist);
 	}
-	gv_kernels->nearest_words(dist, tile->n, best, code);
+	gv_kernels->nearest_words(dist, padded(tile->n), best, code);
 	for (i = 0; i < tile->n; i++)
 	{
 		const float *word = codebook + (size_t) code[i] * dims;
