@@ -159,9 +159,12 @@ pin_ahead(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
 static inline void
 fetch_ahead(IvfpqListReader *reader)
 {
-	const char *end = Min(reader->ahead_at + reader->layout.slot_bytes,
-						  reader->ahead_end);
+	const char *end;
 
+	if (reader->ahead_at == NULL)
+		return;
+	end = Min(reader->ahead_at + reader->layout.slot_bytes,
+			  reader->ahead_end);
 	for (; reader->ahead_at < end; reader->ahead_at += FETCH_BYTES)
 		__builtin_prefetch(reader->ahead_at);
 }
@@ -384,7 +387,12 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (reader->nleft == 0)
+		{
+			/* there may be one only where lists were rewritten meanwhile */
+			if (reader->following == NULL)
+				drop_ahead(reader);
 			return false;
+		}
 		if (reader->next.page != InvalidBlockNumber &&
 			read_block(reader, &header, &body))
 			break;
