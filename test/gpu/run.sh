@@ -53,10 +53,10 @@ find_nvcc() {
 		gv_die "no nvcc: install the CUDA toolkit"
 }
 
-# the card's architecture, such as 90
+# the card's architecture, such as 80; of 9.0 with what it alone has
 card_arch() {
 	nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
-		head -1 | tr -d '. ' || :
+		head -1 | tr -d '. ' | sed 's/^90$/90a/' || :
 }
 
 unpack() {
