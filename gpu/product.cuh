@@ -9,17 +9,59 @@
 #include "select.cuh"
 #include "gv_cuda.h"
 
+#define GV_RUN_TILES	(GV_RUN / 8)
+
 /*
- * Scores of a query and two lists side by side, of which perhaps not both are,
- * to where they belong.
+ * A query's scores of a run of lists, of which each of four lanes has two in
+ * every 8, to where they belong, if the query is there; all lanes of a warp
+ * call this.  `to` is the place of the lane's first, `list` its list.  Two are
+ * written at once where that is aligned: in a row that begins at an odd place a
+ * lane's second and the next lane's first.
  */
 static __device__ __forceinline__ void
-gv_put_pair(const GvCardModel &card, float *to, int list, float2 pair)
+gv_put_run(const GvCardModel &card, float *to, int list, bool there, bool odd,
+		   const float2 (&scores)[GV_RUN_TILES])
 {
-	if (list < card.nlists)
-		to[0] = pair.x;
-	if (list + 1 < card.nlists)
-		to[1] = pair.y;
+	int			lane = threadIdx.x % 4;
+	float		after[GV_RUN_TILES] = {};	/* each second; of odd nlists */
+
+	if (card.nlists % 2 != 0)
+	{
+#pragma unroll
+		for (int j = 0; j < GV_RUN_TILES; j++)
+			after[j] = __shfl_sync(GV_FULL_WARP,
+								   lane > 0 || j + 1 == GV_RUN_TILES ?
+								   scores[j].x : scores[j + 1].x, lane + 1, 4);
+	}
+	if (!there)
+		return;
+	if (list - lane * 2 + GV_RUN > card.nlists)
+	{
+#pragma unroll
+		for (int j = 0; j < GV_RUN_TILES; j++)
+		{
+			if (list + j * 8 < card.nlists)
+				to[j * 8] = scores[j].x;
+			if (list + j * 8 + 1 < card.nlists)
+				to[j * 8 + 1] = scores[j].y;
+		}
+		return;
+	}
+	if (!odd)
+	{
+#pragma unroll
+		for (int j = 0; j < GV_RUN_TILES; j++)
+			*(float2 *) (to + j * 8) = scores[j];
+		return;
+	}
+	if (lane == 0)
+		to[0] = scores[0].x;
+#pragma unroll
+	for (int j = 0; j < GV_RUN_TILES; j++)
+		if (lane < 3 || j + 1 < GV_RUN_TILES)
+			*(float2 *) (to + j * 8 + 1) = make_float2(scores[j].y, after[j]);
+		else
+			to[j * 8 + 1] = scores[j].y;
 }
 
 /*
@@ -32,7 +74,7 @@ static __device__ __forceinline__ void
 gv_put_sums(const GvCardModel &card, const GvBatch &batch,
 			float (&sums)[QM][NTILES][4], int query, int list)
 {
-	constexpr int TILES = GV_RUN / 8;	/* of a run */
+	constexpr int TILES = GV_RUN_TILES;
 	int			lane = threadIdx.x % GV_WARP;
 	int			nruns = gv_nruns(card.nlists);
 	float		infinite = __int_as_float(0x7F800000);
@@ -43,8 +85,6 @@ gv_put_sums(const GvCardModel &card, const GvBatch &batch,
 	{
 		int			run = list / GV_RUN + r;
 		int			mine = run * GV_RUN + lane % 4 * 2; /* and the one after */
-		bool		aligned = card.nlists % 2 == 0 &&
-			(run + 1) * GV_RUN <= card.nlists;
 		float		squares[TILES][2];
 
 #pragma unroll
@@ -73,15 +113,9 @@ gv_put_sums(const GvCardModel &card, const GvBatch &batch,
 			}
 			least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 1));
 			least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 2));
-			if (q >= batch.n)
-				continue;
-#pragma unroll
-			for (int j = 0; j < TILES; j++)
-				if (aligned)
-					*(float2 *) (to + j * 8) = scores[j];
-				else
-					gv_put_pair(card, to + j * 8, mine + j * 8, scores[j]);
-			if (lane % 4 == 0 && run < nruns)
+			gv_put_run(card, to, mine, q < batch.n, (q & card.nlists & 1) != 0,
+					   scores);
+			if (lane % 4 == 0 && q < batch.n && run < nruns)
 				batch.near.d_least[(int64_t) q * nruns + run] = least;
 		}
 	}
