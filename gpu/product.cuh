@@ -15,8 +15,8 @@
  * A query's scores of a run of lists, of which each of four lanes has two in
  * every 8, to where they belong, if the query is there; all lanes of a warp
  * call this.  `to` is the place of the lane's first, `list` its list.  Two are
- * written at once where that is aligned: in a row that begins at an odd place a
- * lane's second and the next lane's first.
+ * written at once where that is aligned: in a row that begins at an odd place
+ * a lane's second and the next lane's first.
  */
 static __device__ __forceinline__ void
 gv_put_run(const GvCardModel &card, float *to, int list, bool there, bool odd,

@@ -11,8 +11,9 @@
  * Centroids lie around a hundred centres, a query near one of them.  Times are
  * of kernels without copies, the mean of REPEATS in a row between two events.
  * The share is of what a product in half precision needs at 989 T/s.  A batch
- * that hopper.cu serves has a second line, of the product that every card can
- * do, and how far their scores differ.
+ * that hopper.cu serves has two lines more: the product that every card can
+ * do, and how far scores differ from its; hopper.cu's product by each width of
+ * tiles.
  */
 #include <math.h>
 #include <stdio.h>
@@ -181,18 +182,17 @@ difference_kernel(const float *one, const float *other, int64_t n,
 }
 
 /*
- * How far the scores, and the least ones of runs, of hopper.cu's product
- * differ from those of the baseline's.
+ * How far the scores, and the least ones of runs, of hopper.cu's product by
+ * tiles of so many lists differ from the baseline's, which are in d_other.
  */
 static float
-compare_products(Bench *bench)
+compare_products(const Bench *bench, int lists)
 {
-	GvBatch    *batch = &bench->batch;
+	const GvBatch *batch = &bench->batch;
 	int64_t		n = batch->n;
 	int64_t		nlists = bench->mirror->spec.nlists;
 	int64_t		nruns = gv_nruns((int32_t) nlists);
 	cudaStream_t stream = bench->searcher->stream;
-	GvBatch		kept = *batch;
 	float		difference;
 
 	/* what is not written differs */
@@ -201,44 +201,55 @@ compare_products(Bench *bench)
 		 cudaMemsetAsync(batch->near.d_least, 0xFF, sizeof(float) * n * nruns,
 						 stream) == cudaSuccess &&
 		 cudaMemsetAsync(bench->d_difference, 0, sizeof(float), stream) ==
-		 cudaSuccess && multiply(bench) == GV_OK, "product");
-	batch->d_coarse = bench->d_other;
-	batch->near.d_least = bench->d_other_least;
-	gv_gpu_hopper(0);
-	need(multiply(bench) == GV_OK, "baseline");
-	gv_gpu_hopper(-1);
-	*batch = kept;
-	difference_kernel<<<1024, 256, 0, stream>>>(batch->d_coarse, bench->d_other,
-												n * nlists,
+		 cudaSuccess, "clearing");
+	gv_gpu_hopper(lists);
+	need(multiply(bench) == GV_OK, "product");
+	difference_kernel<<<1024, 256, 0, stream>>>(batch->d_coarse,
+												bench->d_other, n * nlists,
 												bench->d_difference);
 	difference_kernel<<<1024, 256, 0, stream>>>(batch->near.d_least,
 												bench->d_other_least,
-												n * nruns, bench->d_difference);
+												n * nruns,
+												bench->d_difference);
 	need(cudaStreamSynchronize(stream) == cudaSuccess &&
 		 cudaMemcpy(&difference, bench->d_difference, sizeof(float),
 					cudaMemcpyDeviceToHost) == cudaSuccess, "difference");
 	return difference;
 }
 
-/* The other line of the table, of a batch that hopper.cu serves. */
+/* The other lines of the table, of a batch that hopper.cu serves. */
 static bool
-run_baseline(Bench *bench, double floor)
+run_variants(Bench *bench, double floor)
 {
-	float		difference = compare_products(bench);
+	static const int widths[] = {96, 128, 160, 192, 256, 288, 320};
+	GvBatch		kept = bench->batch;
+	float		difference = 0.0f;
 	double		times[2];
 
 	gv_gpu_hopper(0);
 	times[0] = measure(bench, multiply);
 	times[1] = measure(bench, find_near);
-	gv_gpu_hopper(-1);
+	bench->batch.d_coarse = bench->d_other;
+	bench->batch.near.d_least = bench->d_other_least;
+	need(multiply(bench) == GV_OK, "baseline");
+	bench->batch = kept;
+	for (int width : widths)
+		difference = fmaxf(difference, compare_products(bench, width));
 	printf("   baseline                  %9.1f %5.0f %% %9.1f  "
-		   "scores differ by up to %.1e%s\n", times[0],
+		   "scores differ by up to %.1e%s\n   widths   ", times[0],
 		   100.0 * floor / times[0], times[1], difference,
 		   difference <= LARGEST ? "" : "  DIFFERENT SCORES");
+	for (int width : widths)
+	{
+		gv_gpu_hopper(width);
+		printf("  %d: %.1f", width, measure(bench, multiply));
+	}
+	printf("\n");
+	gv_gpu_hopper(-1);
 	return difference <= LARGEST;
 }
 
-/* A line of the table, or two. */
+/* A line of the table, or three. */
 static bool
 run(Bench *bench, int n)
 {
@@ -271,7 +282,7 @@ run(Bench *bench, int n)
 		   ways[GV_NEAR_EXACT] - before[GV_NEAR_EXACT],
 		   same ? "" : "  DIFFERENT LISTS");
 	if (gv_gpu_hopper_fits(batch, bench->searcher))
-		same &= run_baseline(bench, floor);
+		same &= run_variants(bench, floor);
 	free(exact);
 	free(near);
 	return same;

@@ -168,12 +168,15 @@ stage_sql() {
 		"$GV_ROOT/test/run.sh"
 }
 
-# The usual index, a word index with many probes, and many lists.
+# The usual index, that of sentences, a word index with many probes, an odd
+# number of lists, and many lists.
 stage_lists() {
 	build_lists
 	"$GV_TMP/card/lists" 384 8192 30
+	"$GV_TMP/card/lists" 384 8450 36
 	"$GV_TMP/card/lists" 384 8192 150
 	"$GV_TMP/card/lists" 50 500 13
+	"$GV_TMP/card/lists" 128 10001 10
 	"$GV_TMP/card/lists" 384 100000 100
 	"$GV_TMP/card/lists" 384 1000000 300
 }
