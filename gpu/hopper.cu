@@ -33,9 +33,8 @@
 #define QUERIES			(64 * GROUPS)
 #define GROUP_WARPS		(GV_WARPGROUP / GV_WARP)
 #define THREADS			((GROUPS + 1) * GV_WARPGROUP)	/* one more copies */
-/* registers of a thread: 168 at first, then so many of these and of those */
-#define FEW_REGISTERS	40
-#define MANY_REGISTERS	232
+#define FEW_REGISTERS	40		/* of threads that copy, which begin with 168 */
+#define MANY_REGISTERS	232		/* of those that multiply */
 #define SLICE			(GV_HOPPER_ROW / 2) /* dimensions at a time */
 #define ALIGNMENT		1024	/* of operands */
 #define ROOM			(224 * 1024)	/* bytes for slices */
@@ -104,7 +103,7 @@ struct Ring
 		return slices + number % Shape::STAGES * Shape::BYTES;
 	}
 
-	/* Wait until slice number `number` of the block may be filled; is full. */
+	/* Wait until the block's slice of that number may be filled. */
 	__device__ __forceinline__ void
 	wait_empty(int number) const
 	{
@@ -112,6 +111,7 @@ struct Ring
 						(number / Shape::STAGES + 1) % 2);
 	}
 
+	/* ... and until it is there. */
 	__device__ __forceinline__ void
 	wait_full(int number) const
 	{
