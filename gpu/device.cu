@@ -14,6 +14,7 @@ struct Card
 {
 	int			number;			/* as CUDA has it */
 	size_t		most_shared;	/* bytes a block of threads may have */
+	bool		hopper;			/* hopper.cu can work on it */
 };
 
 static Card cards[GV_MAX_DEVICES];
@@ -30,6 +31,13 @@ size_t
 gv_most_shared(int32_t device)
 {
 	return cards[device].most_shared;
+}
+
+/* Can hopper.cu work on a device? */
+bool
+gv_has_hopper(int32_t device)
+{
+	return cards[device].hopper;
 }
 
 /* Grow a searcher's buffer; what it held is lost. */
@@ -92,6 +100,7 @@ inspect(int number, GvDevice *device, Card *card)
 	}
 	card->number = number;
 	card->most_shared = properties.sharedMemPerBlockOptin;
+	card->hopper = gv_gpu_hopper_works();
 	device->number = number;
 	device->memory = (int64_t) (nfree - KEPT_SHARE * total);
 	if (device->memory <= 0)

@@ -50,6 +50,7 @@ make_lanes(int32_t device, int lanes, GvSearcher **searcher)
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->device = device;
+	made->hopper = gv_has_hopper(device);
 	made->in.pinned = true;
 	made->out.pinned = true;
 	status = gv_choose_device(device);

@@ -53,10 +53,10 @@ find_nvcc() {
 		gv_die "no nvcc: install the CUDA toolkit"
 }
 
-# the card's architecture, such as 90
+# the card's architecture, such as 80; of 9.0 with what it alone has
 card_arch() {
 	nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
-		head -1 | tr -d '. ' || :
+		head -1 | tr -d '. ' | sed 's/^90$/90a/' || :
 }
 
 unpack() {
@@ -168,12 +168,15 @@ stage_sql() {
 		"$GV_ROOT/test/run.sh"
 }
 
-# The usual index, a word index with many probes, and many lists.
+# The usual index, that of sentences, a word index with many probes, an odd
+# number of lists, and many lists.
 stage_lists() {
 	build_lists
 	"$GV_TMP/card/lists" 384 8192 30
+	"$GV_TMP/card/lists" 384 8450 36
 	"$GV_TMP/card/lists" 384 8192 150
 	"$GV_TMP/card/lists" 50 500 13
+	"$GV_TMP/card/lists" 128 10001 10
 	"$GV_TMP/card/lists" 384 100000 100
 	"$GV_TMP/card/lists" 384 1000000 300
 }
