@@ -24,6 +24,7 @@ AM_OBJS = \
 	src/am/ivfpqmodel.o \
 	src/am/ivfpqparallel.o \
 	src/am/ivfpqplace.o \
+	src/am/ivfpqplan.o \
 	src/am/ivfpqprewarm.o \
 	src/am/ivfpqreader.o \
 	src/am/ivfpqreadtogether.o \
