@@ -154,7 +154,7 @@ SCRIPTS_built = gpuvecd
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) \
 	$(wildcard /usr/local/cuda/bin/nvcc))
 # what for: the cards of this machine or, without one, all that are current;
-# 90a is 90 with what no other card has (gpu/hopper.cu), 90 leaves that out
+# 90a is 90 with what no other card has (gpu/hopper*.cu), 90 leaves that out
 ifneq ($(strip $(NVCC)),)
 GPU_ARCHS ?= $(or $(shell nvidia-smi --query-gpu=compute_cap \
 	--format=csv,noheader 2>/dev/null | tr -d '. ' | sort -un | \

@@ -455,7 +455,7 @@ extern GvStatus gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
 							  cudaStream_t stream);
 
 /*
- * hopper.cu: the product of batches that fit, on cards that have what it takes.
+ * hopperproduct.cu: the product of batches that fit, on cards that have what it takes.
  * Is the chosen device such, and code for it there?
  */
 extern bool gv_gpu_hopper_works();
@@ -464,6 +464,15 @@ extern bool gv_gpu_hopper_fits(const GvBatch *batch,
 extern GvStatus gv_gpu_hopper_product(const GvCardModel *card,
 									  const GvBatch *batch,
 									  const GvSearcher *searcher);
+
+/*
+ * hopperscan.cu: the scan of such batches, of mirrors whose blocks are not too
+ * long for it.
+ */
+extern bool gv_gpu_hopper_scans(const GvCardModel *card);
+extern GvStatus gv_gpu_hopper_scan(const GvCardModel *card,
+								   const GvBatch *batch,
+								   const GvSearcher *searcher);
 
 /*
  * For checks: no batch fits (0), or tiles have so many lists (one of the numbers

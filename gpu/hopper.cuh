@@ -22,6 +22,13 @@
 
 #include "mma.cuh"
 
+/* Is this code for sm_90a? */
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define GV_HOPPER			1
+#else
+#define GV_HOPPER			0
+#endif
+
 #define GV_HOPPER_ROW		128 /* bytes of a row: 64 halves */
 #define GV_HOPPER_DEPTH		16	/* halves of each row in one product */
 #define GV_WARPGROUP		128 /* threads */
@@ -109,6 +116,30 @@ gv_copy_box(void *shared, const CUtensorMap *map, int d, int row,
 				 "::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
 				 :: "r"(gv_shared_address(shared)), "l"(map), "r"(d), "r"(row),
 				 "r"(gv_shared_address(barrier)) : "memory");
+}
+
+/* How L2 is to treat what is read once: give it up first. */
+static __device__ __forceinline__ uint64_t
+gv_read_once()
+{
+	uint64_t	policy;
+
+	asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+	return policy;
+}
+
+/*
+ * Bytes that lie side by side to shared memory, a multiple of 16 at multiples
+ * of 16; they count for the barrier.
+ */
+static __device__ __forceinline__ void
+gv_copy_bytes(void *shared, const void *global, int bytes, uint64_t *barrier,
+			  uint64_t policy)
+{
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier"
+				 "::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+				 :: "r"(gv_shared_address(shared)), "l"(global), "r"(bytes),
+				 "r"(gv_shared_address(barrier)), "l"(policy) : "memory");
 }
 
 /* -- products, by all threads of a warpgroup together */

@@ -191,7 +191,7 @@ build_card() {
 			-c "$file" -o "$dir/$(basename "$file").o" || return 1
 	done
 	for file in "$unit"/engine/check_{mirror*,builder*}.c \
-		"$unit/gpu/check_card.c"; do
+		"$unit"/gpu/check_*.c; do
 		gcc "${COMMON_FLAGS[@]}" -I"$GV_ROOT/src" \
 			-DUNIT_MIRRORS=gv_cuda_mirrors -DUNIT_BUILDERS=gv_cuda_builders \
 			-c "$file" \

@@ -108,7 +108,7 @@ build_check() {
 	[ ! -d "$dir" ] || return 0
 	mkdir "$dir"
 	for file in "$GV_ROOT"/test/unit/engine/check_{mirror*,builder*}.c \
-		"$GV_ROOT/test/unit/gpu/check_card.c"; do
+		"$GV_ROOT"/test/unit/gpu/check_*.c; do
 		gcc -std=gnu99 -g -O1 -I"$GV_ROOT/src" \
 			-DUNIT_MIRRORS=gv_cuda_mirrors -DUNIT_BUILDERS=gv_cuda_builders \
 			-c "$file" -o "$dir/$(basename "$file").o"
@@ -135,7 +135,7 @@ stage_kernels() {
 	"$GV_TMP/card/check_card"
 }
 
-# Eight processes at once, because a tool waits more than it works.
+# All at once, because a tool waits more than it works.
 stage_sanitize() {
 	local tools="memcheck racecheck initcheck synccheck" tool part flags
 	local status=0
@@ -144,7 +144,7 @@ stage_sanitize() {
 		flags=
 		# what the host writes into pinned memory it knows nothing of
 		[ $tool != initcheck ] || flags="--check-api-memory-access no"
-		for part in mirrors builders; do
+		for part in mirrors hopper builders; do
 			{
 				# shellcheck disable=SC2086
 				GPUVEC_UNIT_SMALL=1 compute-sanitizer --tool $tool $flags \
@@ -155,7 +155,7 @@ stage_sanitize() {
 		done
 	done
 	wait
-	for part in $(cd "$GV_TMP" && ls ./*check.{mirrors,builders}); do
+	for part in $(cd "$GV_TMP" && ls ./*check.{mirrors,hopper,builders}); do
 		gv_note "$part: $(tail -1 "$GV_TMP/$part")"
 		cat "$GV_TMP/$part"
 		tail -1 "$GV_TMP/$part" | grep -q '^exit 0' || status=1

@@ -14,8 +14,6 @@ enum
 	RUNS, ALL, EXACT, NWAYS
 };
 extern void gv_gpu_near_from(int64_t terms);
-extern void gv_gpu_hopper(int32_t lists);
-extern bool gv_has_hopper(int32_t device);
 extern GvStatus gv_gpu_near_ways(GvSearcher *searcher, uint32_t ways[NWAYS]);
 #endif
 
@@ -219,6 +217,14 @@ test_ways(void)
 #endif
 }
 
+/* See mirrors.h. */
+GvSearcher *
+check_some_lists(GvMetric metric, int32_t dims, int32_t nlists, int32_t probes,
+				 int n)
+{
+	return check_lists(metric, SPREAD, dims, nlists, probes, n);
+}
+
 /* So many that they are searched in parts, the last ones shorter. */
 static void
 test_parts(void)
@@ -231,43 +237,6 @@ test_parts(void)
 									 counts[i]));
 }
 
-/*
- * What only cards of compute capability 9.0 do, for parts of more than 128
- * queries, with tiles of all widths, and what every card does instead: both find
- * what the portable engine does.
- */
-static void
-test_hopper(void)
-{
-#ifdef UNIT_CARD
-	static const int32_t widths[] = {0, -1, 96, 128, 160, 192, 256, 288, 320};
-	static const int32_t shapes[][4] = {
-		/* dims, lists, probes, queries */
-		{1, 33, 1, 516}, {15, 95, 2, 517}, {63, 97, 3, 1021}, {64, 256, 5, 520},
-		{65, 321, 6, 700}, {127, 1001, 4, 777}, {640, 577, 8, 519},
-		/* blocks of threads take several tiles */
-		{8, 20001, 9, 1100}
-	};
-	int			i;
-	int			w;
-
-	if (!gv_has_hopper(0))
-	{
-		printf("card: nothing for compute capability 9.0 alone to check\n");
-		return;
-	}
-	for (i = 0; i < (unit_small ? 6 : 8); i++)
-		for (w = 0; w < 9; w++)
-		{
-			gv_gpu_hopper(widths[w]);
-			gv_searcher_drop(check_lists(GV_L2 + i % 3, SPREAD, shapes[i][0],
-										 shapes[i][1], shapes[i][2],
-										 shapes[i][3]));
-		}
-	gv_gpu_hopper(-1);
-#endif
-}
-
 void
 test_mirror_lists(void)
 {
@@ -278,7 +247,6 @@ test_mirror_lists(void)
 	test_kinds();
 	test_ways();
 	test_parts();
-	test_hopper();
 #ifdef UNIT_CARD
 	gv_gpu_near_from(-1);
 #endif

@@ -1,5 +1,5 @@
 /*
- * hopper.cu
+ * hopperproduct.cu
  *		The product of product.cu on cards of compute capability 9.0, by what
  *		only they have: products of a warpgroup that take their operands from
  *		shared memory, and copies that one thread asks for (hopper.cuh).
@@ -40,15 +40,8 @@
 #define ROOM			(224 * 1024)	/* bytes for slices */
 #define MORE_QUERIES	128		/* of fewer, tiles of product.cu waste less */
 
-/* Is this code for sm_90a? */
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define HOPPER			1
-#else
-#define HOPPER			0
-#endif
-
 /* ... as the host may ask of the code that its card runs. */
-static __constant__ int compiled_for_hopper = HOPPER;
+static __constant__ int compiled_for_hopper = GV_HOPPER;
 
 /* Where boxes come from: [half_dims] x rows, a box being SLICE x some rows. */
 struct Maps
@@ -85,7 +78,7 @@ struct Slice
 	static_assert(STAGES >= 4, "three slices are on their way");
 };
 
-#if HOPPER
+#if GV_HOPPER
 
 /* The ring: slices, and two barriers for each. */
 template <int WIDTH, int PARTS>
@@ -219,7 +212,7 @@ multiply(float (&sums)[PARTS][1][WIDTH / 8][4], const Ring<WIDTH, PARTS> &ring,
 		gv_sums_settle(sums[p][0]);
 }
 
-#endif							/* HOPPER */
+#endif							/* GV_HOPPER */
 
 /*
  * Tiles blockIdx.x, blockIdx.x + gridDim.x, ...  Shared: STAGES slices, from a
@@ -230,7 +223,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 product_hopper_kernel(GvCardModel card, GvBatch batch,
 					  const __grid_constant__ Maps maps)
 {
-#if HOPPER
+#if GV_HOPPER
 	constexpr int LISTS = WIDTH * PARTS;
 	constexpr int STAGES = Slice<WIDTH, PARTS>::STAGES;
 	GV_SHARED(memory);
