@@ -25,6 +25,7 @@ AM_OBJS = \
 	src/am/ivfpqmodel.o \
 	src/am/ivfpqparallel.o \
 	src/am/ivfpqplace.o \
+	src/am/ivfpqplan.o \
 	src/am/ivfpqprewarm.o \
 	src/am/ivfpqreader.o \
 	src/am/ivfpqreadtogether.o \
@@ -158,10 +159,12 @@ OBJS = src/gpuvec.o $(AM_OBJS) $(PAGE_OBJS) $(CLIENT_OBJS) $(ENGINE_OBJS) \
 SCRIPTS_built = gpuvecd
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) \
 	$(wildcard /usr/local/cuda/bin/nvcc))
-# what for: the cards of this machine or, without one, all that are current
+# what for: the cards of this machine or, without one, all that are current;
+# 90a is 90 with what no other card has (gpu/hopper*.cu), 90 leaves that out
 ifneq ($(strip $(NVCC)),)
 GPU_ARCHS ?= $(or $(shell nvidia-smi --query-gpu=compute_cap \
-	--format=csv,noheader 2>/dev/null | tr -d '. ' | sort -un),\
+	--format=csv,noheader 2>/dev/null | tr -d '. ' | sort -un | \
+	sed 's/^90$$/90a/'),\
 	80 86 89 90a 100 120)
 endif
 NVCC_FLAGS ?= -std=c++17 -O3 -fmad=false --threads 0

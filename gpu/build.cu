@@ -140,6 +140,7 @@ make_memory(GvBuilder *builder, const float *mean)
 	GV_CUDA_TRY(cudaStreamCreateWithPriority(&builder->stream,
 											 cudaStreamNonBlocking, least));
 	builder->finder.searcher.stream = builder->stream;
+	builder->finder.searcher.hopper = gv_has_hopper(spec->device);
 	GV_CUDA_TRY(cudaGetDevice(&device));
 	GV_CUDA_TRY(cudaDeviceGetAttribute(&builder->finder.searcher.nsms,
 									   cudaDevAttrMultiProcessorCount,

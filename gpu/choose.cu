@@ -249,29 +249,33 @@ struct Choice
 	GvTalk		talk;
 };
 
+/* The keys of all scores, some a thread: lists i * 512 + gv_sift_mine(). */
+static __device__ __forceinline__ void
+load_keys(const float *scores, int nlists, uint32_t (&keys)[SIFT_KEYS])
+{
+#pragma unroll
+	for (int i = 0; i < SIFT_KEYS; i++)
+	{
+		int			list = i * GV_SIFT_THREADS + gv_sift_mine();
+
+		keys[i] = list < nlists ? gv_ordered(scores[list]) : GV_SIFT_NONE;
+	}
+}
+
 /*
  * Steps 1 and 2 of few queries and not too many lists: all scores at once in
  * registers, a bound as in a sift, which takes a tenth of the time of halving.
  * False, with nothing gathered: too many are close.
  */
 static __device__ __forceinline__ bool
-gather_at_once(Choice &choice, uint32_t (&bounds)[GV_SIFT_WARPS])
+gather_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
+			   uint32_t (&bounds)[GV_SIFT_WARPS])
 {
-	int			nlists = choice.card.nlists;
-	uint32_t	keys[SIFT_KEYS];
 	GvLimit		bound = {};
 	uint32_t	last;
 	uint32_t	mine = 0;
 	uint32_t	at;
 
-#pragma unroll
-	for (int i = 0; i < SIFT_KEYS; i++)
-	{
-		int			list = i * GV_SIFT_THREADS + gv_sift_mine();
-
-		keys[i] = list < nlists ? gv_ordered(choice.scores[list]) :
-			GV_SIFT_NONE;
-	}
 	bound.key = gv_sift_bound(keys, (int) choice.p, bounds);
 	last = min(widen(bound, choice.margin), GV_SIFT_NONE - 1);
 #pragma unroll
@@ -289,10 +293,14 @@ gather_at_once(Choice &choice, uint32_t (&bounds)[GV_SIFT_WARPS])
 	return false;
 }
 
-/* Steps 1 and 2: close holds all lists that may be among the nearest. */
+/*
+ * Steps 1 and 2: close holds all lists that may be among the nearest.  FEW: by
+ * keys, if it can.
+ */
 template <bool FEW>
 static __device__ __forceinline__ GvNearWay
-gather(Choice &choice, uint32_t (&bounds)[GV_SIFT_WARPS])
+gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
+	   uint32_t (&bounds)[GV_SIFT_WARPS])
 {
 	int			nlists = choice.card.nlists;
 	int			nruns = gv_nruns(nlists);
@@ -301,7 +309,7 @@ gather(Choice &choice, uint32_t (&bounds)[GV_SIFT_WARPS])
 
 	if (!(choice.margin < FLT_MAX))
 		return GV_NEAR_EXACT;
-	if (FEW && gather_at_once(choice, bounds))
+	if (FEW && gather_at_once(choice, keys, bounds))
 		return GV_NEAR_ALL;
 	if (choice.p * RUN_SHARE <= (uint32_t) nruns)
 	{
@@ -449,10 +457,13 @@ choose_kernel(GvCardModel card, GvBatch batch)
 		{items, &counts[1], room},
 		{said, 0}
 	};
+	uint32_t	keys[SIFT_KEYS] = {};
 	uint32_t	sorted = 1;
 	uint32_t	n;
 	GvNearWay	way;
 
+	if (FEW)					/* on their way while the margin is computed */
+		load_keys(choice.scores, card.nlists, keys);
 	if (threadIdx.x < 2)
 		counts[threadIdx.x] = 0;
 	if (threadIdx.x < GV_WARP)
@@ -461,7 +472,7 @@ choose_kernel(GvCardModel card, GvBatch batch)
 	choice.margin = margin;
 	if (choice.p > 0)			/* a batch's spare places want none */
 	{
-		way = gather<FEW>(choice, bounds);
+		way = gather<FEW>(choice, keys, bounds);
 		if (way == GV_NEAR_EXACT)
 			take_exactly<PRODUCT>(choice);
 		else

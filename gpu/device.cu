@@ -14,6 +14,7 @@ struct Card
 {
 	int			number;			/* as CUDA has it */
 	size_t		most_shared;	/* bytes a block of threads may have */
+	bool		hopper;			/* hopper.cu can work on it */
 };
 
 static Card cards[GV_MAX_DEVICES];
@@ -30,6 +31,13 @@ size_t
 gv_most_shared(int32_t device)
 {
 	return cards[device].most_shared;
+}
+
+/* Can hopper.cu work on a device? */
+bool
+gv_has_hopper(int32_t device)
+{
+	return cards[device].hopper;
 }
 
 /* Grow a searcher's buffer; what it held is lost. */
@@ -92,6 +100,7 @@ inspect(int number, GvDevice *device, Card *card)
 	}
 	card->number = number;
 	card->most_shared = properties.sharedMemPerBlockOptin;
+	card->hopper = gv_gpu_hopper_works();
 	device->number = number;
 	device->memory = (int64_t) (nfree - KEPT_SHARE * total);
 	if (device->memory <= 0)
@@ -164,24 +173,46 @@ open_listed(int count, const int32_t *numbers, int32_t n, GvDevice *found)
 	return GV_OK;
 }
 
+/* Why there are no cards at all: CUDA has one word for two reasons. */
+static void
+say_why(cudaError_t error, GvDevice *found)
+{
+	int			driver = 0;
+	int			own = 0;
+
+	if (error != cudaErrorInsufficientDriver ||
+		cudaDriverGetVersion(&driver) != cudaSuccess ||
+		cudaRuntimeGetVersion(&own) != cudaSuccess)
+		snprintf(found->name, sizeof(found->name), "%s",
+				 cudaGetErrorString(error));
+	else if (driver == 0)
+		snprintf(found->name, sizeof(found->name), "no NVIDIA driver");
+	else
+		snprintf(found->name, sizeof(found->name),
+				 "the NVIDIA driver is for CUDA %d.%d, older than %d.%d",
+				 driver / 1000, driver % 1000 / 10, own / 1000,
+				 own % 1000 / 10);
+	(void) cudaGetLastError();
+}
+
 /* See gv_mirrors_open. */
 GvStatus
 gv_gpu_open(const char *devices, GvDevice *found, int32_t *nfound)
 {
 	int32_t		numbers[GV_MAX_DEVICES];
 	int32_t		n = gv_parse_devices(devices, numbers);
-	const char *wrong = n < 0 ? "malformed list of devices" : NULL;
 	int			count = 0;
 	cudaError_t error = cudaGetDeviceCount(&count);
 
 	if (error != cudaSuccess)
 	{
-		wrong = cudaGetErrorString(error);
-		(void) cudaGetLastError();
+		say_why(error, found);
+		return GV_FAILED;
 	}
-	if (wrong != NULL)
+	if (n < 0)
 	{
-		snprintf(found->name, sizeof(found->name), "%s", wrong);
+		snprintf(found->name, sizeof(found->name),
+				 "malformed list of devices");
 		return GV_FAILED;
 	}
 	*nfound = n;

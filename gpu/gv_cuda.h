@@ -256,6 +256,7 @@ gv_carve(size_t *next, size_t bytes)
 extern GvStatus gv_gpu_open(const char *devices, GvDevice *found,
 							int32_t *nfound);
 extern size_t gv_most_shared(int32_t device);
+extern "C" bool gv_has_hopper(int32_t device);
 extern GvStatus gv_choose_device(int32_t device);
 extern GvStatus gv_buffer_need(GvBuffer *buffer, size_t bytes);
 extern void gv_buffer_free(GvBuffer *buffer);
@@ -365,6 +366,7 @@ struct GvSearcher
 	int32_t		device;
 	cudaStream_t stream;
 	int			nsms;
+	bool		hopper;			/* see gv_has_hopper */
 	bool		overlap;		/* of batches */
 	uint64_t	version;		/* of a mirror: its changes are done */
 	GvBuffer	in;				/* pinned: queries, wanted */
@@ -386,10 +388,12 @@ struct GvSearcher
  * Launch a kernel that begins with gv_step_begins: where the card can, while
  * the one before it still runs.
  */
+template <typename... More>
 static inline cudaError_t
-gv_launch_step(void (*kernel) (GvCardModel, GvBatch), dim3 grid, int threads,
-			   size_t shared_bytes, cudaStream_t stream,
-			   const GvCardModel *card, const GvBatch *batch)
+gv_launch_step(void (*kernel) (GvCardModel, GvBatch, More...), dim3 grid,
+			   int threads, size_t shared_bytes, cudaStream_t stream,
+			   const GvCardModel *card, const GvBatch *batch,
+			   const More &... more)
 {
 	cudaLaunchConfig_t config = {};
 	cudaLaunchAttribute attribute = {};
@@ -402,7 +406,7 @@ gv_launch_step(void (*kernel) (GvCardModel, GvBatch), dim3 grid, int threads,
 	config.stream = stream;
 	config.attrs = &attribute;
 	config.numAttrs = batch->overlap ? 1 : 0;
-	return cudaLaunchKernelEx(&config, kernel, *card, *batch);
+	return cudaLaunchKernelEx(&config, kernel, *card, *batch, more...);
 }
 #endif
 
@@ -444,11 +448,37 @@ extern void gv_gpu_replays_drop(GvSearcher *searcher);
  */
 extern bool gv_gpu_near_fits(const GvCardModel *card, const GvBatch *batch);
 extern GvStatus gv_gpu_near(const GvCardModel *card, const GvBatch *batch,
-							cudaStream_t stream);
+							const GvSearcher *searcher);
 extern GvStatus gv_gpu_product(const GvCardModel *card, const GvBatch *batch,
-							   cudaStream_t stream);
+							   const GvSearcher *searcher);
 extern GvStatus gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
 							  cudaStream_t stream);
+
+/*
+ * hopperproduct.cu: the product of batches that fit, on cards that have what it takes.
+ * Is the chosen device such, and code for it there?
+ */
+extern bool gv_gpu_hopper_works();
+extern bool gv_gpu_hopper_fits(const GvBatch *batch,
+							   const GvSearcher *searcher);
+extern GvStatus gv_gpu_hopper_product(const GvCardModel *card,
+									  const GvBatch *batch,
+									  const GvSearcher *searcher);
+
+/*
+ * hopperscan.cu: the scan of such batches, of mirrors whose blocks are not too
+ * long for it.
+ */
+extern bool gv_gpu_hopper_scans(const GvCardModel *card);
+extern GvStatus gv_gpu_hopper_scan(const GvCardModel *card,
+								   const GvBatch *batch,
+								   const GvSearcher *searcher);
+
+/*
+ * For checks: no batch fits (0), or tiles have so many lists (one of the numbers
+ * that hopper.cu has); negative: as is best.
+ */
+extern "C" void gv_gpu_hopper(int32_t lists);
 
 /*
  * For checks: from how many terms of exact scores on a batch goes this way;

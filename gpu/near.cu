@@ -6,7 +6,7 @@
  *
  *		halve	queries to half precision, and what that can do to scores
  *				(near.cuh; in gv_gpu_table where queries come from the host)
- *		product	approximate scores of all lists (product.cu)
+ *		product	approximate scores of all lists (product.cu, hopper.cu)
  *		choose	the lists near enough, their exact scores, the nearest
  *				(choose.cu)
  *
@@ -20,8 +20,10 @@
  *	- the tensor core adds products of halves, exact in fp32, in groups of 4 to
  *	  16 and the sum so far, aligned to the largest and cut to 24 bits or more
  *	  (Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor
- *	  cores", 2021): at most 24 * 2^-23 (Q + E)(C + F) for 16 dimensions,
- *	  for which (dims + 32) 2^-22 (Q + E)(C + F) is taken
+ *	  cores", 2021; mma.sync and wgmma of compute capability 9.0: groups of 16
+ *	  and 25 bits, Xie, Wang, Yang, Yang, "MMA-Sim", 2025): at most 24 * 2^-23
+ *	  (Q + E)(C + F) for 16 dimensions, for which (dims + 32) 2^-22
+ *	  (Q + E)(C + F) is taken; groups of zeros beyond dims change nothing
  *	- the exact score, and |c|^2 and the last two roundings of a, have relative
  *	  errors below (dims / 16 + 32) 2^-24 of numbers below (Q + C + E + F)^2
  *	- what underflows is less than 2^-100
@@ -97,12 +99,12 @@ gv_gpu_near_fits(const GvCardModel *card, const GvBatch *batch)
 /* d_probed, d_starts and nprobed of a batch; d_coarse is used up. */
 GvStatus
 gv_gpu_near(const GvCardModel *card, const GvBatch *batch,
-			cudaStream_t stream)
+			const GvSearcher *searcher)
 {
 	GV_CUDA_TRY(GV_LAUNCH_STEP(halve_kernel, (batch->n + WARPS - 1) / WARPS,
-							   THREADS, 0, stream, card, batch));
-	GV_TRY(gv_gpu_product(card, batch, stream));
-	return gv_gpu_choose(card, batch, stream);
+							   THREADS, 0, searcher->stream, card, batch));
+	GV_TRY(gv_gpu_product(card, batch, searcher));
+	return gv_gpu_choose(card, batch, searcher->stream);
 }
 
 /* See gv_cuda.h. */

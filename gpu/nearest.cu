@@ -148,7 +148,7 @@ gv_gpu_nearest(GvFinder *finder, const GvTargets *targets,
 		batch.d_queries = (float *) d_rows + done * card->dims;
 		batch.d_probed = d_near + done * p;
 		if (gv_gpu_near_fits(card, &batch))
-			GV_TRY(gv_gpu_near(card, &batch, finder->searcher.stream));
+			GV_TRY(gv_gpu_near(card, &batch, &finder->searcher));
 		else
 		{
 			GV_TRY(gv_gpu_coarse(card, &batch, finder->searcher.stream));

@@ -1,7 +1,8 @@
 /*
  * product.cu
  *		Approximate scores of all lists for many queries: a matrix product of
- *		half-precision copies, with sums in fp32.
+ *		half-precision copies, with sums in fp32; as every card can.  hopper.cu
+ *		has what cards of compute capability 9.0 do instead.
  *
  * A block of threads has a tile of queries x lists, each of its warps a part
  * of it.  16-byte pieces of 32 dimensions of the tile's rows come to
@@ -18,12 +19,12 @@
 #include "select.cuh"
 #include "gv_cuda.h"
 #include "mma.cuh"
+#include "product.cuh"
 
 #define SLICE			32		/* dimensions at a time */
 #define PIECES			4		/* of a slice of a row */
 #define STAGES			4
 #define SMALL_BATCH		128		/* queries */
-#define INFINITE		__int_as_float(0x7F800000)
 
 /* A slice of some rows in shared memory; order as above. */
 static __device__ __forceinline__ uint4 *
@@ -92,80 +93,6 @@ multiply(float (&sums)[QM][2 * LN][4], uint4 *queries, int query,
 				gv_mma(sums[i][2 * j], a[i], b[j][0], b[j][1]);
 				gv_mma(sums[i][2 * j + 1], a[i], b[j][2], b[j][3]);
 			}
-	}
-}
-
-/* Scores of one query and 8 lists for each group of 4 lanes, 2 a lane. */
-static __device__ __forceinline__ void
-put_scores(const GvCardModel &card, const GvBatch &batch, int query, int list,
-		   float first, float second)
-{
-	float	   *to = batch.d_coarse + (int64_t) query * card.nlists + list;
-
-	if (query >= batch.n)
-		return;
-	if (card.nlists % 2 == 0 && list < card.nlists)
-		*(float2 *) to = make_float2(first, second);
-	else
-	{
-		if (list < card.nlists)
-			to[0] = first;
-		if (list + 1 < card.nlists)
-			to[1] = second;
-	}
-}
-
-/*
- * A warp's sums to scores, and the least of every run of 32 lists.  Beyond the
- * last list scores are infinite.
- */
-template <int QM, int LN>
-static __device__ __forceinline__ void
-finish(const GvCardModel &card, const GvBatch &batch,
-	   float (&sums)[QM][2 * LN][4], int query, int list)
-{
-	constexpr int NTILES = GV_RUN / 8;
-	int			lane = threadIdx.x % GV_WARP;
-	int			nruns = gv_nruns(card.nlists);
-	float		weight = card.metric == GV_IP ? -1.0f : -2.0f;
-
-#pragma unroll
-	for (int r = 0; r < 2 * LN / NTILES; r++)
-	{
-		float		squares[NTILES][2];
-
-#pragma unroll
-		for (int j = 0; j < NTILES; j++)
-#pragma unroll
-			for (int c = 0; c < 2; c++)
-			{
-				int			l = list + r * GV_RUN + j * 8 + lane % 4 * 2 + c;
-
-				squares[j][c] = l < card.nlists ? card.d_squares[l] : INFINITE;
-			}
-#pragma unroll
-		for (int i = 0; i < 2 * QM; i++)
-		{
-			int			q = query + i * 8 + lane / 4;
-			float		least = INFINITE;
-
-#pragma unroll
-			for (int j = 0; j < NTILES; j++)
-			{
-				float	   *pair = sums[i / 2][r * NTILES + j] + i % 2 * 2;
-				float		first = squares[j][0] + weight * pair[0];
-				float		second = squares[j][1] + weight * pair[1];
-
-				put_scores(card, batch, q, list + r * GV_RUN + j * 8 +
-						   lane % 4 * 2, first, second);
-				least = fminf(least, fminf(first, second));
-			}
-			least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 1));
-			least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 2));
-			if (lane % 4 == 0 && q < batch.n && list / GV_RUN + r < nruns)
-				batch.near.d_least[(int64_t) q * nruns + list / GV_RUN + r] =
-					least;
-		}
 	}
 }
 
@@ -239,8 +166,7 @@ product_kernel(GvCardModel card, GvBatch batch)
 	}
 
 	/* 3. out */
-	finish<QM, LN>(card, batch, sums, query + warp_query,
-				   list + warp_list);
+	gv_put_sums(card, batch, sums, query + warp_query, list + warp_list);
 }
 
 template <int QUERIES, int LISTS, int ACROSS>
@@ -265,10 +191,12 @@ launch(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
 /* d_coarse, approximate, and d_least of a batch. */
 GvStatus
 gv_gpu_product(const GvCardModel *card, const GvBatch *batch,
-			   cudaStream_t stream)
+			   const GvSearcher *searcher)
 {
+	if (gv_gpu_hopper_fits(batch, searcher))
+		return gv_gpu_hopper_product(card, batch, searcher);
 	/* few large tiles leave SMs without work */
 	if (batch->n <= SMALL_BATCH)
-		return launch<32, 64, 2>(card, batch, stream);
-	return launch<128, 256, 4>(card, batch, stream);
+		return launch<32, 64, 2>(card, batch, searcher->stream);
+	return launch<128, 256, 4>(card, batch, searcher->stream);
 }

@@ -50,6 +50,7 @@ make_lanes(int32_t device, int lanes, GvSearcher **searcher)
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->device = device;
+	made->hopper = gv_has_hopper(device);
 	made->in.pinned = true;
 	made->out.pinned = true;
 	status = gv_choose_device(device);
@@ -318,6 +319,20 @@ next_part(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 	return taken;
 }
 
+/*
+ * Room for what a lane's steps hand each other.  Steps read some of it before
+ * they know how much of it there is: where nothing was written are zeros.
+ */
+static GvStatus
+grow_work(GvSearcher *lane, size_t bytes)
+{
+	if (lane->d_work.bytes >= bytes)
+		return GV_OK;
+	GV_TRY(gv_buffer_need(&lane->d_work, bytes));
+	return gv_cuda_status(cudaMemsetAsync(lane->d_work.memory, 0,
+										  lane->d_work.bytes, lane->stream));
+}
+
 /* Memory for all parts of n searches. */
 static GvStatus
 prepare(GvSearcher *searcher, const GvMirror *mirror,
@@ -345,8 +360,8 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 	GV_TRY(gv_buffer_need(&searcher->in, in_bytes));
 	GV_TRY(gv_buffer_need(&searcher->out, out_bytes));
 	if (nparts > 1)
-		GV_TRY(gv_buffer_need(&searcher->beside->d_work, most_bytes));
-	return gv_buffer_need(&searcher->d_work, most_bytes);
+		GV_TRY(grow_work(searcher->beside, most_bytes));
+	return grow_work(searcher, most_bytes);
 }
 
 /* Bytes from the start of an array to the end of another behind it. */

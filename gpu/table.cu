@@ -13,37 +13,48 @@
 #define CHUNK_CODES		(2 * GV_CHUNK)	/* sub-quantizers of a chunk */
 #define THREADS			(CHUNK_CODES * GV_CODEWORDS)
 #define SLICE			512		/* dimensions in shared memory at a time */
-#define AHEAD			4		/* of a codeword, loaded as the query is */
+#define AHEAD			4		/* of a codeword, in registers */
+#define FEW				64		/* queries of which each has its own blocks */
+#define TOGETHER		8		/* queries of a block, where there are more */
 
-/* The sum of all threads' squares. */
+/*
+ * The squares of QUERIES queries, each the sum of what a team of threads side
+ * by side brings, to part blockIdx.x of those from `query` on.
+ */
+template <int QUERIES>
 static __device__ __forceinline__ void
-put_squares(float2 *to, float2 mine)
+put_squares(const GvBatch &batch, int query, float2 mine)
 {
+	constexpr int TEAM = THREADS / GV_WARP / QUERIES;	/* warps */
 	__shared__ float2 sums[THREADS / GV_WARP];
-	int			lane = threadIdx.x % GV_WARP;
+	int			q = threadIdx.x;
 
 	mine = {gv_near_add(mine.x), gv_near_add(mine.y)};
-	if (lane == 0)
+	if (threadIdx.x % GV_WARP == 0)
 		sums[threadIdx.x / GV_WARP] = mine;
 	__syncthreads();
-	if (threadIdx.x >= GV_WARP)
+	if (q >= QUERIES || query + q >= batch.n)
 		return;
-	mine = lane < THREADS / GV_WARP ? sums[lane] : make_float2(0.0f, 0.0f);
-	mine = {gv_near_add(mine.x), gv_near_add(mine.y)};
-	if (lane == 0)
-		*to = mine;
+	mine = {0.0f, 0.0f};
+	for (int i = q * TEAM; i < (q + 1) * TEAM; i++)
+		mine = {mine.x + sums[i].x, mine.y + sums[i].y};
+	batch.near.d_squares[(int64_t) (query + q) * batch.near.nparts +
+						 blockIdx.x] = mine;
 }
 
 /*
- * Block (x, y): chunk x of query y, an entry of the table each thread.  Rows
- * beyond m are 0, so that the spare codes of the last chunk add nothing.  Of
- * batches whose lists are found by near.cu, each makes a part of the half copy.
+ * Block (x, y): chunk x of QUERIES queries, an entry of each one's table each
+ * thread.  Rows beyond m are 0, so that the spare codes of the last chunk add
+ * nothing.  Of batches whose lists are found by near.cu, each makes a part of
+ * the half copies.
  */
+template <int QUERIES>
 static __global__ void __launch_bounds__(THREADS, 3)
 table_kernel(GvCardModel card, GvBatch batch)
 {
-	__shared__ float slice[SLICE];
-	int			query = blockIdx.y;
+	constexpr int TEAM = THREADS / QUERIES; /* threads that bring a query */
+	__shared__ float slices[QUERIES][SLICE];
+	int			query = blockIdx.y * QUERIES;
 	int			j = blockIdx.x * CHUNK_CODES + threadIdx.x / GV_CODEWORDS;
 	int			word = threadIdx.x % GV_CODEWORDS;
 	int			begin = gv_card_sub_start(card, blockIdx.x * CHUNK_CODES);
@@ -53,26 +64,29 @@ table_kernel(GvCardModel card, GvBatch batch)
 	int			ndims = gv_card_sub_start(card, min(j + 1, card.m)) - start;
 	const float *words = card.d_codebooks + (int64_t) GV_CODEWORDS * start +
 		(int64_t) word * ndims;
-	const float *in = batch.in_queries + (int64_t) query * card.dims;
-	float	   *out = batch.d_queries + (int64_t) query * card.dims;
+	int			mine = query + threadIdx.x / TEAM;	/* that this thread brings */
+	int			lane = mine < batch.n ? threadIdx.x % TEAM : SLICE;
+	float	   *slice = slices[threadIdx.x / TEAM];
+	const float *in = batch.in_queries + (int64_t) mine * card.dims;
+	float	   *out = batch.d_queries + (int64_t) mine * card.dims;
 	uint16_t   *halves = batch.near.d_halves == NULL ? NULL :
-		batch.near.d_halves + (int64_t) query * card.half_dims;
+		batch.near.d_halves + (int64_t) mine * card.half_dims;
 	float2		squares = {0.0f, 0.0f};
 	float		ahead[AHEAD];
-	float		sum = 0.0f;
+	float		sums[QUERIES] = {};
 
-	gv_step_begins();
 #pragma unroll
 	for (int d = 0; d < AHEAD; d++)
 		ahead[d] = d < ndims ? words[d] : 0.0f;
-	if (blockIdx.x == 0 && threadIdx.x == 0 && out != in)
-		batch.d_wanted[query] = batch.in_wanted[query];
+	gv_step_begins();
+	if (blockIdx.x == 0 && lane == 0 && out != in)
+		batch.d_wanted[mine] = batch.in_wanted[mine];
 	for (int first = begin; first < end; first += SLICE)
 	{
 		int			last = min(first + SLICE, end);
 
 		__syncthreads();
-		for (int d = first + threadIdx.x; d < last; d += THREADS)
+		for (int d = first + lane; d < last; d += TEAM)
 		{
 			float		x = in[d];
 
@@ -86,25 +100,37 @@ table_kernel(GvCardModel card, GvBatch batch)
 		if (first <= start && start + ndims <= last && ndims <= AHEAD)
 		{
 #pragma unroll
-			for (int d = 0; d < AHEAD; d++)
-				if (d < ndims)
-					sum = __fadd_rn(sum, __fmul_rn(slice[start - first + d],
-												   ahead[d]));
+			for (int q = 0; q < QUERIES; q++)
+#pragma unroll
+				for (int d = 0; d < AHEAD; d++)
+					if (d < ndims)
+						sums[q] = __fadd_rn(sums[q],
+											__fmul_rn(slices[q][start - first + d],
+													  ahead[d]));
 			continue;
 		}
 		for (int d = max(first, start); d < min(last, start + ndims); d++)
-			sum = __fadd_rn(sum, __fmul_rn(slice[d - first],
-										   words[d - start]));
+		{
+			float		coordinate = words[d - start];
+
+#pragma unroll
+			for (int q = 0; q < QUERIES; q++)
+				sums[q] = __fadd_rn(sums[q],
+									__fmul_rn(slices[q][d - first],
+											  coordinate));
+		}
 	}
-	batch.d_tables[((int64_t) query * card.shape.chunks + blockIdx.x) * THREADS +
-				   threadIdx.x] =
-		__fmul_rn(card.metric == GV_IP ? -1.0f : -2.0f, sum);
+#pragma unroll
+	for (int q = 0; q < QUERIES; q++)
+		if (query + q < batch.n)
+			batch.d_tables[((int64_t) (query + q) * card.shape.chunks +
+							blockIdx.x) * THREADS + threadIdx.x] =
+				__fmul_rn(card.metric == GV_IP ? -1.0f : -2.0f, sums[q]);
 	if (halves == NULL)
 		return;
-	if (end == card.dims && end + (int) threadIdx.x < card.half_dims)
-		halves[end + threadIdx.x] = 0;
-	put_squares(batch.near.d_squares + (int64_t) query * batch.near.nparts +
-				blockIdx.x, squares);
+	if (end == card.dims && end + lane < card.half_dims)
+		halves[end + lane] = 0;
+	put_squares<QUERIES>(batch, query, squares);
 }
 
 /* d_queries, d_wanted and d_tables of a batch; d_halves if it has them. */
@@ -112,8 +138,13 @@ GvStatus
 gv_gpu_table(const GvCardModel *card, const GvBatch *batch,
 			 cudaStream_t stream)
 {
-	dim3		grid(card->shape.chunks, batch->n);
+	dim3		grid(card->shape.chunks, batch->n <= FEW ? batch->n :
+					 (batch->n + TOGETHER - 1) / TOGETHER);
 
-	GV_LAUNCH(table_kernel, grid, THREADS, 0, stream, *card, *batch);
+	if (batch->n <= FEW)
+		GV_LAUNCH(table_kernel<1>, grid, THREADS, 0, stream, *card, *batch);
+	else
+		GV_LAUNCH(table_kernel<TOGETHER>, grid, THREADS, 0, stream, *card,
+				  *batch);
 	return gv_cuda_status(cudaGetLastError());
 }

@@ -226,6 +226,7 @@ void
 _PG_init(void)
 {
 	IvfpqInitOptions();
+	IvfpqInitPlanner();
 	define_scan_settings();
 	define_client_settings();
 	if (process_shared_preload_libraries_in_progress)

@@ -131,9 +131,9 @@ part_warnings() {
 }
 
 # gpuvecd with its kernels builds, where there is a compiler for them; without
-# a card it says so and ends with status 3.
+# a card, and with a driver that is too old, it says so and ends with status 3.
 part_cuda() {
-	local nvcc status=0
+	local nvcc
 	nvcc=$(command -v nvcc || find /usr/local/cuda/bin -name nvcc 2>/dev/null) ||
 		:
 	if [ -z "$nvcc" ]; then
@@ -147,13 +147,22 @@ part_cuda() {
 		return
 	fi
 	mkdir "$GV_TMP/nocard"
-	"$GV_TMP/gcc/gpuvecd" --engine cuda --data "$GV_TMP/nocard" \
-		>"$GV_TMP/nocard.log" 2>&1 || status=$?
-	if [ $status = 3 ]; then
+	no_card "no NVIDIA driver" ""
+	gcc -shared -fPIC -o "$GV_TMP/nocard/libcuda.so.1" \
+		"$GV_ROOT/test/unit/gpu/old_driver.c"
+	no_card "driver is for CUDA 11.4, older than" "$GV_TMP/nocard"
+}
+
+# gpuvecd says $1 where libraries are looked for in $2 first, and ends.
+no_card() {
+	local status=0 log=$GV_TMP/nocard.log
+	LD_LIBRARY_PATH=$2 "$GV_TMP/gcc/gpuvecd" --engine cuda \
+		--data "$GV_TMP/nocard" >"$log" 2>&1 || status=$?
+	if [ $status = 3 ] && grep -q "$1" "$log"; then
 		passed 1
 	else
-		cat "$GV_TMP/nocard.log"
-		failed 1 "gpuvecd without a card (status $status)"
+		cat "$log"
+		failed 1 "gpuvecd, $1 (status $status)"
 	fi
 }
 
@@ -192,7 +201,7 @@ build_card() {
 			-c "$file" -o "$dir/$(basename "$file").o" || return 1
 	done
 	for file in "$unit"/engine/check_{mirror*,builder*}.c \
-		"$unit/gpu/check_card.c"; do
+		"$unit"/gpu/check_*.c; do
 		gcc "${COMMON_FLAGS[@]}" -I"$GV_ROOT/src" \
 			-DUNIT_MIRRORS=gv_cuda_mirrors -DUNIT_BUILDERS=gv_cuda_builders \
 			-c "$file" \

@@ -125,6 +125,9 @@ extern void ivfpqcostestimate(PlannerInfo *root, IndexPath *path,
 							  Cost *total_cost, Selectivity *selectivity,
 							  double *correlation, double *pages);
 
+/* ivfpqplan.c */
+extern void IvfpqInitPlanner(void);
+
 /* ivfpqvalidate.c */
 extern bool ivfpqvalidate(Oid opclassoid);
 extern void ivfpqadjustmembers(Oid opfamilyoid, Oid opclassoid,

@@ -5,12 +5,15 @@
  *		whose lists must be the same.
  *
  * usage: lists [DIMS [NLISTS [PROBES]]], 384, 8192 and 30 unless said
- * build: nvcc -std=c++17 -O3 -fmad=false -arch=sm_90 -Isrc -Igpu
+ * build: nvcc -std=c++17 -O3 -fmad=false -arch=sm_90a -Isrc -Igpu
  *			test/bench/lists.cu and the engine's objects (test/gpu/run.sh)
  *
  * Centroids lie around a hundred centres, a query near one of them.  Times are
  * of kernels without copies, the mean of REPEATS in a row between two events.
- * The share is of what a product in half precision needs at 989 T/s.
+ * The share is of what a product in half precision needs at 989 T/s.  A batch
+ * that hopper.cu serves has two lines more: the product that every card can
+ * do, and how far scores differ from its; hopper.cu's product by each width of
+ * tiles.
  */
 #include <math.h>
 #include <stdio.h>
@@ -23,6 +26,8 @@
 #define CENTRES			100
 #define MOST_QUERIES	10000
 #define PEAK			989e12
+#define LARGEST			1e-4f	/* difference of two approximate scores of such
+								 * numbers that rounding may make */
 
 /* Arrays of a batch on the card, and what both ways put there. */
 struct Bench
@@ -30,6 +35,9 @@ struct Bench
 	GvMirror   *mirror;
 	GvSearcher *searcher;
 	GvBatch		batch;
+	float	   *d_other;		/* [n][nlists] scores of another way */
+	float	   *d_other_least;	/* [n][nruns] */
+	float	   *d_difference;
 	size_t		probed_bytes;
 	size_t		starts_bytes;
 	cudaEvent_t begin;
@@ -107,8 +115,7 @@ score_exactly(const Bench *bench)
 static GvStatus
 find_near(const Bench *bench)
 {
-	return gv_gpu_near(&bench->mirror->card, &bench->batch,
-					   bench->searcher->stream);
+	return gv_gpu_near(&bench->mirror->card, &bench->batch, bench->searcher);
 }
 
 /* Only the product, of queries that find_near has left behind. */
@@ -116,7 +123,7 @@ static GvStatus
 multiply(const Bench *bench)
 {
 	return gv_gpu_product(&bench->mirror->card, &bench->batch,
-						  bench->searcher->stream);
+						  bench->searcher);
 }
 
 /* Microseconds that a step takes. */
@@ -153,7 +160,96 @@ find(const Bench *bench, GvStatus (*way) (const Bench *bench))
 	return found;
 }
 
-/* One line of the table. */
+/* The largest difference of two arrays [n]; infinities of a sign have none. */
+static __global__ void
+difference_kernel(const float *one, const float *other, int64_t n,
+				  float *largest)
+{
+	int64_t		i = (int64_t) blockIdx.x * blockDim.x + threadIdx.x;
+	float		difference = 0.0f;
+
+	for (; i < n; i += (int64_t) gridDim.x * blockDim.x)
+		if (one[i] != other[i])
+		{
+			float		here = fabsf(one[i] - other[i]);
+
+			/* NaN is as bad as can be */
+			difference = here <= difference ? difference :
+				here < INFINITY ? here : INFINITY;
+		}
+	/* what is not negative ascends as its bits do */
+	atomicMax((unsigned *) largest, __float_as_uint(difference));
+}
+
+/*
+ * How far the scores, and the least ones of runs, of hopper.cu's product by
+ * tiles of so many lists differ from the baseline's, which are in d_other.
+ */
+static float
+compare_products(const Bench *bench, int lists)
+{
+	const GvBatch *batch = &bench->batch;
+	int64_t		n = batch->n;
+	int64_t		nlists = bench->mirror->spec.nlists;
+	int64_t		nruns = gv_nruns((int32_t) nlists);
+	cudaStream_t stream = bench->searcher->stream;
+	float		difference;
+
+	/* what is not written differs */
+	need(cudaMemsetAsync(batch->d_coarse, 0xFF, sizeof(float) * n * nlists,
+						 stream) == cudaSuccess &&
+		 cudaMemsetAsync(batch->near.d_least, 0xFF, sizeof(float) * n * nruns,
+						 stream) == cudaSuccess &&
+		 cudaMemsetAsync(bench->d_difference, 0, sizeof(float), stream) ==
+		 cudaSuccess, "clearing");
+	gv_gpu_hopper(lists);
+	need(multiply(bench) == GV_OK, "product");
+	difference_kernel<<<1024, 256, 0, stream>>>(batch->d_coarse,
+												bench->d_other, n * nlists,
+												bench->d_difference);
+	difference_kernel<<<1024, 256, 0, stream>>>(batch->near.d_least,
+												bench->d_other_least,
+												n * nruns,
+												bench->d_difference);
+	need(cudaStreamSynchronize(stream) == cudaSuccess &&
+		 cudaMemcpy(&difference, bench->d_difference, sizeof(float),
+					cudaMemcpyDeviceToHost) == cudaSuccess, "difference");
+	return difference;
+}
+
+/* The other lines of the table, of a batch that hopper.cu serves. */
+static bool
+run_variants(Bench *bench, double floor)
+{
+	static const int widths[] = {96, 128, 160, 192, 256, 288, 320};
+	GvBatch		kept = bench->batch;
+	float		difference = 0.0f;
+	double		times[2];
+
+	gv_gpu_hopper(0);
+	times[0] = measure(bench, multiply);
+	times[1] = measure(bench, find_near);
+	bench->batch.d_coarse = bench->d_other;
+	bench->batch.near.d_least = bench->d_other_least;
+	need(multiply(bench) == GV_OK, "baseline");
+	bench->batch = kept;
+	for (int width : widths)
+		difference = fmaxf(difference, compare_products(bench, width));
+	printf("   baseline                  %9.1f %5.0f %% %9.1f  "
+		   "scores differ by up to %.1e%s\n   widths   ", times[0],
+		   100.0 * floor / times[0], times[1], difference,
+		   difference <= LARGEST ? "" : "  DIFFERENT SCORES");
+	for (int width : widths)
+	{
+		gv_gpu_hopper(width);
+		printf("  %d: %.1f", width, measure(bench, multiply));
+	}
+	printf("\n");
+	gv_gpu_hopper(-1);
+	return difference <= LARGEST;
+}
+
+/* A line of the table, or three. */
 static bool
 run(Bench *bench, int n)
 {
@@ -185,6 +281,8 @@ run(Bench *bench, int n)
 		   ways[GV_NEAR_ALL] - before[GV_NEAR_ALL],
 		   ways[GV_NEAR_EXACT] - before[GV_NEAR_EXACT],
 		   same ? "" : "  DIFFERENT LISTS");
+	if (gv_gpu_hopper_fits(batch, bench->searcher))
+		same &= run_variants(bench, floor);
 	free(exact);
 	free(near);
 	return same;
@@ -218,6 +316,11 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most)
 	batch->d_wanted = (GvWanted *) on_card(wanted, sizeof(GvWanted) * most);
 	batch->d_coarse = (float *) on_card(NULL, sizeof(float) *
 										(size_t) most * nlists);
+	bench->d_other = (float *) on_card(NULL, sizeof(float) *
+									   (size_t) most * nlists);
+	bench->d_other_least = (float *) on_card(NULL, sizeof(float) *
+											 (size_t) most * gv_nruns(nlists));
+	bench->d_difference = (float *) on_card(NULL, sizeof(float));
 	batch->d_probed = (GvProbe *) on_card(NULL, sizeof(GvProbe) *
 										  (size_t) most * probes);
 	batch->d_starts = (uint32_t *) on_card(NULL, sizeof(uint32_t) *
@@ -242,8 +345,8 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most)
 int
 main(int argc, char **argv)
 {
-	static const int sizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096,
-	MOST_QUERIES};
+	static const int sizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 1024,
+	4096, MOST_QUERIES};
 	int			dims = argc > 1 ? atoi(argv[1]) : 384;
 	int			nlists = argc > 2 ? atoi(argv[2]) : 8192;
 	int			probes = argc > 3 ? atoi(argv[3]) : 30;
@@ -258,8 +361,9 @@ main(int argc, char **argv)
 		 most > 0, "reading the arguments");
 	need(gv_gpu_open("0", devices, &ndevices) == GV_OK, "opening the card");
 	prepare(&bench, dims, nlists, probes, most);
-	printf("%s: %d dimensions, %d lists, %d probes; microseconds\n",
-		   devices[0].name, dims, nlists, probes);
+	printf("%s: %d dimensions, %d lists, %d probes; microseconds%s\n",
+		   devices[0].name, dims, nlists, probes,
+		   bench.searcher->hopper ? "" : "; without hopper.cu");
 	printf(" batch  exact: scores    lists  near: product        lists  "
 		   "runs/all/exact\n");
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)

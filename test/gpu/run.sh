@@ -53,10 +53,10 @@ find_nvcc() {
 		gv_die "no nvcc: install the CUDA toolkit"
 }
 
-# the card's architecture, such as 90
+# the card's architecture, such as 80; of 9.0 with what it alone has
 card_arch() {
 	nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
-		head -1 | tr -d '. ' || :
+		head -1 | tr -d '. ' | sed 's/^90$/90a/' || :
 }
 
 unpack() {
@@ -108,7 +108,7 @@ build_check() {
 	[ ! -d "$dir" ] || return 0
 	mkdir "$dir"
 	for file in "$GV_ROOT"/test/unit/engine/check_{mirror*,builder*}.c \
-		"$GV_ROOT/test/unit/gpu/check_card.c"; do
+		"$GV_ROOT"/test/unit/gpu/check_*.c; do
 		gcc -std=gnu99 -g -O1 -I"$GV_ROOT/src" \
 			-DUNIT_MIRRORS=gv_cuda_mirrors -DUNIT_BUILDERS=gv_cuda_builders \
 			-c "$file" -o "$dir/$(basename "$file").o"
@@ -135,7 +135,7 @@ stage_kernels() {
 	"$GV_TMP/card/check_card"
 }
 
-# Eight processes at once, because a tool waits more than it works.
+# All at once, because a tool waits more than it works.
 stage_sanitize() {
 	local tools="memcheck racecheck initcheck synccheck" tool part flags
 	local status=0
@@ -144,7 +144,7 @@ stage_sanitize() {
 		flags=
 		# what the host writes into pinned memory it knows nothing of
 		[ $tool != initcheck ] || flags="--check-api-memory-access no"
-		for part in mirrors builders; do
+		for part in mirrors hopper builders; do
 			{
 				# shellcheck disable=SC2086
 				GPUVEC_UNIT_SMALL=1 compute-sanitizer --tool $tool $flags \
@@ -155,7 +155,7 @@ stage_sanitize() {
 		done
 	done
 	wait
-	for part in $(cd "$GV_TMP" && ls ./*check.{mirrors,builders}); do
+	for part in $(cd "$GV_TMP" && ls ./*check.{mirrors,hopper,builders}); do
 		gv_note "$part: $(tail -1 "$GV_TMP/$part")"
 		cat "$GV_TMP/$part"
 		tail -1 "$GV_TMP/$part" | grep -q '^exit 0' || status=1
@@ -168,12 +168,15 @@ stage_sql() {
 		"$GV_ROOT/test/run.sh"
 }
 
-# The usual index, a word index with many probes, and many lists.
+# The usual index, that of sentences, a word index with many probes, an odd
+# number of lists, and many lists.
 stage_lists() {
 	build_lists
 	"$GV_TMP/card/lists" 384 8192 30
+	"$GV_TMP/card/lists" 384 8450 36
 	"$GV_TMP/card/lists" 384 8192 150
 	"$GV_TMP/card/lists" 50 500 13
+	"$GV_TMP/card/lists" 128 10001 10
 	"$GV_TMP/card/lists" 384 100000 100
 	"$GV_TMP/card/lists" 384 1000000 300
 }

@@ -217,6 +217,14 @@ test_ways(void)
 #endif
 }
 
+/* See mirrors.h. */
+GvSearcher *
+check_some_lists(GvMetric metric, int32_t dims, int32_t nlists, int32_t probes,
+				 int n)
+{
+	return check_lists(metric, SPREAD, dims, nlists, probes, n);
+}
+
 /* So many that they are searched in parts, the last ones shorter. */
 static void
 test_parts(void)

@@ -136,6 +136,13 @@ check_searches(GvSearcher *searcher, GvMirror *mirror,
 	free_searches(searches, n);
 }
 
+/*
+ * check_mirror_lists.c: n queries for up to `probes` of some lists at once, by
+ * a searcher that the caller drops.
+ */
+extern GvSearcher *check_some_lists(GvMetric metric, int32_t dims,
+									int32_t nlists, int32_t probes, int n);
+
 /* Parts of test_mirror in files of their own. */
 extern void test_mirror_records(GvSearcher *searcher);
 extern void test_mirror_lists(void);
@@ -143,5 +150,8 @@ extern void test_mirror_sifts(GvSearcher *searcher);
 extern void test_device_lists(void);
 extern void check_devices(const GvDevice *found, int32_t n);
 extern void test_mirror_devices(void);
+
+/* test/unit/gpu/check_hopper.c */
+extern void test_hopper(void);
 
 #endif							/* MIRRORS_H */

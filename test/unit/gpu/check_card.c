@@ -6,11 +6,12 @@
  *		emulated threads.
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
- * usage: check_card [mirrors | builders]
+ * usage: check_card [mirrors | hopper | builders]
  */
 #include "engine/gv_mirror.h"
 
 #include "../engine/making.h"
+#include "../engine/mirrors.h"
 
 long		unit_passed;
 long		unit_failed;
@@ -136,20 +137,28 @@ test_builders(void)
 	test_following();
 }
 
+/* Is a part of all this to be done? */
+static bool
+is_wanted(int argc, char **argv, const char *part)
+{
+	return argc < 2 || strcmp(argv[1], part) == 0;
+}
+
 int
 main(int argc, char **argv)
 {
-	const char *part = argc > 1 ? argv[1] : "";
 	GvDevice	found[GV_MAX_DEVICES];
 	int32_t		nfound;
 
 	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
-	if (strcmp(part, "builders") != 0)
+	if (is_wanted(argc, argv, "mirrors"))
 		test_mirrors();
 	else
 		CHECK(gv_mirrors_open(&UNIT_MIRRORS, "", found, &nfound) == GV_OK,
 			  "no engine: %s", found->name);
-	if (strcmp(part, "mirrors") != 0)
+	if (is_wanted(argc, argv, "hopper"))
+		test_hopper();
+	if (is_wanted(argc, argv, "builders"))
 		test_builders();
 	printf("card: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;

@@ -13,6 +13,7 @@ enum cudaError_t
 	cudaSuccess = 0,
 	cudaErrorInvalidValue = 1,
 	cudaErrorMemoryAllocation = 2,
+	cudaErrorInsufficientDriver = 35,
 	cudaErrorInvalidDevice = 101,
 	cudaErrorNotReady = 600
 };
@@ -124,6 +125,20 @@ static inline cudaError_t
 cudaGetDeviceCount(int *count)
 {
 	*count = 2;
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaDriverGetVersion(int *version)
+{
+	*version = 13000;
+	return cudaSuccess;
+}
+
+static inline cudaError_t
+cudaRuntimeGetVersion(int *version)
+{
+	*version = 13000;
 	return cudaSuccess;
 }
 
