@@ -10,6 +10,7 @@ AM_OBJS = \
 	src/am/ivfpqcalibrate.o \
 	src/am/ivfpqcluster.o \
 	src/am/ivfpqcoarse.o \
+	src/am/ivfpqcoded.o \
 	src/am/ivfpqcopies.o \
 	src/am/ivfpqcost.o \
 	src/am/ivfpqdrain.o \
@@ -100,12 +101,17 @@ ENGINE_OBJS = \
 
 CPU_OBJS = \
 	src/cpu/assign.o \
+	src/cpu/avx2.o \
+	src/cpu/avx512.o \
 	src/cpu/coarse.o \
+	src/cpu/coded.o \
 	src/cpu/distance.o \
 	src/cpu/exact.o \
+	src/cpu/filter.o \
 	src/cpu/gv_cpu.o \
 	src/cpu/half.o \
 	src/cpu/kmeans.o \
+	src/cpu/level.o \
 	src/cpu/place.o \
 	src/cpu/pq.o \
 	src/cpu/refine.o \

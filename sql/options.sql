@@ -36,6 +36,12 @@ SET gpuvec.max_probes = -1;
 SET gpuvec.max_probes = 16777217;
 RESET gpuvec.max_probes;
 
+-- what is computed does not depend on the instructions it is computed by
+SET gpuvec.simd = portable;
+SHOW gpuvec.simd;
+SET gpuvec.simd = 'sse2';
+RESET gpuvec.simd;
+
 -- the prefix is reserved
 SET gpuvec.prob = 1;
 

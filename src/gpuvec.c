@@ -33,6 +33,7 @@ bool		ivfpq_auto_mirror = true;
 int			ivfpq_server = IVFPQ_SERVER_AUTO;
 int			ivfpq_gpu_memory = 0;
 char	   *ivfpq_devices = "";
+int			ivfpq_simd = GV_SIMD_AUTO;
 
 static const struct config_enum_entry order_options[] = {
 	{"strict", IVFPQ_ORDER_STRICT, false},
@@ -52,6 +53,14 @@ static const struct config_enum_entry server_options[] = {
 	{"cuda", IVFPQ_SERVER_CUDA, false},
 	{"cpu", IVFPQ_SERVER_CPU, false},
 	{"off", IVFPQ_SERVER_OFF, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry simd_options[] = {
+	{"auto", GV_SIMD_AUTO, false},
+	{"portable", GV_SIMD_PORTABLE, false},
+	{"avx2", GV_SIMD_AVX2, false},
+	{"avx512", GV_SIMD_AVX512, false},
 	{NULL, 0, false}
 };
 
@@ -92,6 +101,41 @@ assign_fault(const char *newval, void *extra)
 		n = 0;
 	gv_engine_fault(n, n > 0 && strcmp(action, "memory") == 0 ?
 					GV_NO_MEMORY : GV_FAILED);
+}
+
+static bool
+check_simd(int *newval, void **extra, GucSource source)
+{
+	if (gv_simd_has(*newval))
+		return true;
+	GUC_check_errdetail("This processor lacks these instructions.");
+	GUC_check_errhint("\"auto\" takes the best that it has.");
+	return false;
+}
+
+static void
+assign_simd(int newval, void *extra)
+{
+	gv_simd_use(newval);
+}
+
+/* Settings for tests and measurements; the engine's instructions are set. */
+static void
+define_developer_settings(void)
+{
+	DefineCustomEnumVariable("gpuvec.simd",
+							 "Sets the instructions of the engine that runs "
+							 "on processors.",
+							 "auto: the best that there are.  Answers are "
+							 "the same with all of them.",
+							 &ivfpq_simd, GV_SIMD_AUTO, simd_options,
+							 PGC_USERSET, GUC_NOT_IN_SAMPLE, check_simd,
+							 assign_simd, NULL);
+	if (getenv("GPUVEC_FAULTS") != NULL)
+		DefineCustomStringVariable("gpuvec.fault",
+								   "Sets where tests make a backend stop.",
+								   NULL, &ivfpq_fault, NULL, PGC_SUSET,
+								   GUC_NOT_IN_SAMPLE, NULL, assign_fault, NULL);
 }
 
 /* Settings of a scan. */
@@ -187,11 +231,7 @@ _PG_init(void)
 	define_client_settings();
 	if (process_shared_preload_libraries_in_progress)
 		define_server_settings();
-	if (getenv("GPUVEC_FAULTS") != NULL)
-		DefineCustomStringVariable("gpuvec.fault",
-								   "Sets where tests make a backend stop.",
-								   NULL, &ivfpq_fault, NULL, PGC_SUSET,
-								   GUC_NOT_IN_SAMPLE, NULL, assign_fault, NULL);
+	define_developer_settings();
 	MarkGUCPrefixReserved("gpuvec");
 	if (process_shared_preload_libraries_in_progress)
 		IvfpqClientInit();

@@ -13,6 +13,7 @@
 # their full sizes (100,000 damaged conversations with gpuvecd, among others),
 # and adds the unit programs under valgrind, the CUDA engine's whole checks on
 # emulated threads and gpuvecd's with that engine, also sanitized at small size,
+# the engine's and the SQL tests with each of the processor's instructions,
 # a server with the undefined-behaviour sanitizer, and every other PostgreSQL
 # found under /usr/lib/postgresql or, in their place, named in PG_CONFIGS, be it
 # one with assertions.
@@ -72,6 +73,15 @@ count_program() {
 		failed "$f" "$part (status $status)"
 	else
 		echo "$part: $p passed, $(seconds "$began")"
+	fi
+}
+
+# The levels of instructions that this processor has, but for the best, which
+# all tests use that are not told otherwise.
+other_levels() {
+	echo portable
+	if grep -qs avx512_vnni /proc/cpuinfo; then
+		echo avx2
 	fi
 }
 
@@ -292,6 +302,15 @@ run_valgrind() {
 		"unit valgrind check_server" "$dir/check_server"
 }
 
+# The engine with other instructions than the processor's best.
+run_levels() {
+	local level
+	for level in $(other_levels); do
+		GPUVEC_UNIT_SIMD=$level count_program \
+			"unit plain check_engine $level" "$GV_TMP/unit-plain/check_engine"
+	done
+}
+
 part_unit() {
 	local sanitize=(-fsanitize=address -fsanitize=undefined
 		-fno-omit-frame-pointer
@@ -300,6 +319,7 @@ part_unit() {
 	unit_one plain
 	unit_one sanitized "${sanitize[@]}"
 	if [ -n "$LONG" ]; then
+		run_levels
 		run_valgrind
 		unit_card whole
 		# streams take another order
@@ -421,6 +441,24 @@ part_sql() {
 	if wanted sql; then
 		sql_through_gpuvecd "$1-gpuvecd"
 	fi
+	if [ -n "$LONG" ] && wanted sql; then
+		sql_by_levels "$1"
+	fi
+}
+
+# The SQL tests with other instructions; $1 = what the clusters are called
+sql_by_levels() {
+	local level
+	for level in $(other_levels); do
+		gv_start "$1-$level" 'max_prepared_transactions = 10' \
+			"gpuvec.simd = $level" || {
+			failed 1 "$SERVER with $level: does not start"
+			return 0
+		}
+		installcheck "sql with $level" REGRESS ISOLATION .
+		gv_stop "$1-$level"
+		check_server_log "$1-$level"
+	done
 }
 
 # The SQL tests once more, on a cluster whose searches go to gpuvecd as soon as

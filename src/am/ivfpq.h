@@ -290,7 +290,7 @@ typedef struct IvfpqSearch
 	Relation	index;
 	const IvfpqModel *model;
 	float	   *query;			/* [dims] transformed */
-	float	   *table;			/* [m][16] */
+	float	   *table;			/* gv_table's */
 	bool		tabled;			/* it is the query's */
 	IvfpqListReader reader;
 	GvTopK		lists;			/* nearest lists */

@@ -50,13 +50,18 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 				  const float *vector, ItemPointer tid,
 				  const IvfpqPendingPlace *pending)
 {
+	static const int32 both[2] = {0, 1};	/* the first of centroids */
 	int			dims = model->meta.dims;
 	float	   *centroids = palloc(GV_NEAR * dims * sizeof(float));
-	uint8	   *code = palloc(gv_code_bytes(model->gv.m));
+	int			code_bytes = gv_code_bytes(model->gv.m);
+	uint8	   *codes = palloc(2 * code_bytes);
+	float		t[2];
 	int			lists[2];
 	int			copies = choose_lists(index, model, vector, lists, centroids);
 	ItemPointerData refine = {0};
 
+	IvfpqCheckStatus(gv_encode(&model->gv, vector, centroids, both, 1, copies,
+							   codes, t));
 	if (model->meta.refine != IVFPQ_REFINE_NONE)
 	{
 		IvfpqRefineRecord *record = IvfpqRefineAlloc(dims);
@@ -66,12 +71,9 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 	}
 	for (int i = 0; i < copies; i++)
 	{
-		IvfpqCopy	copy = {.tid = *tid,.code = code,.second = i > 0,
-		.refine = refine};
+		IvfpqCopy	copy = {.tid = *tid,.code = codes + i * code_bytes,
+		.t = t[i],.second = i > 0,.refine = refine};
 
-		IvfpqCheckStatus(gv_encode(&model->gv, vector,
-								   centroids + (Size) i * dims, 1, code,
-								   &copy.t));
 		IvfpqListAppend(index, &model->meta, lists[i], &copy,
 						i == 0 ? pending : NULL);
 		if (pending != NULL)

@@ -106,15 +106,9 @@ flush_batch(IvfpqPlacer *placer)
 	gv_transform(&training->gv, placer->batch, n, placer->batch);
 	IvfpqCheckStatus(gv_place(&tree, placer->batch, n, copies,
 							  encoded->lists, placer->scratch, &ivfpq_stop));
-	for (int i = 0; i < n * copies; i++)
-		if (encoded->lists[i] >= 0)
-			IvfpqCheckStatus(gv_encode(&training->gv, placer->batch +
-									   (Size) (i / copies) * dims,
-									   training->centroids +
-									   (Size) encoded->lists[i] * dims, 1,
-									   encoded->codes + (Size) i *
-									   gv_code_bytes(training->gv.m),
-									   &encoded->t[i]));
+	IvfpqCheckStatus(gv_encode(&training->gv, placer->batch,
+							   training->centroids, encoded->lists, n, copies,
+							   encoded->codes, encoded->t));
 	if (placer->refine)
 		IvfpqCheckStatus(gv_refine_encode(dims, placer->batch, n,
 										  encoded->records, encoded->min,

@@ -40,7 +40,7 @@ IvfpqSearchInit(IvfpqSearch *search, Relation index, const IvfpqModel *model)
 	search->index = index;
 	search->model = model;
 	search->query = palloc(model->meta.dims * sizeof(float));
-	search->table = palloc((Size) model->gv.m * GV_CODEWORDS * sizeof(float));
+	search->table = palloc(gv_table_bytes(model->gv.m));
 	IvfpqListReaderInit(&search->reader, index, &model->meta, NULL);
 }
 
@@ -80,17 +80,44 @@ IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
 	search->copies_read += pg_popcount32(view->live);
 }
 
-/* Offer every copy of the i-th nearest list to search->candidates. */
-void
-IvfpqSearchList(IvfpqSearch *search, int i)
+/* Offer the copies of the i-th nearest list, which is open. */
+static void
+read_list(IvfpqSearch *search, int i)
 {
 	IvfpqBlockView view;
 
-	IvfpqListOpen(&search->reader, (uint32) search->lists.ids[i]);
 	while (IvfpqListNext(&search->reader, &view))
 		IvfpqSearchBlock(search, i, &view);
 	search->candidates.unique = false;
 	search->lists_read++;
+}
+
+/* Offer every copy of the i-th nearest list to search->candidates. */
+void
+IvfpqSearchList(IvfpqSearch *search, int i)
+{
+	IvfpqListOpen(&search->reader, (uint32) search->lists.ids[i]);
+	read_list(search, i);
+}
+
+/* Offer those of all nearest lists. */
+static void
+search_lists(IvfpqSearch *search)
+{
+	int			n = search->lists.count;
+	IvfpqListEntry *entries = palloc_extended(Max(n, 1) *
+											  sizeof(IvfpqListEntry),
+											  MCXT_ALLOC_HUGE);
+
+	IvfpqListEntriesRead(search->index, &search->model->meta,
+						 search->lists.ids, n, entries);
+	for (int i = 0; i < n; i++)
+	{
+		IvfpqListOpenAt(&search->reader, (uint32) search->lists.ids[i],
+						&entries[i], i + 1 < n ? &entries[i + 1] : NULL);
+		read_list(search, i);
+	}
+	pfree(entries);
 }
 
 /* Find the `probes` nearest lists. */
@@ -129,8 +156,7 @@ search_session(IvfpqSearch *search, int probes, int capacity)
 {
 	IvfpqSearchNearest(search, probes);
 	IvfpqTopKResize(&search->candidates, capacity);
-	for (int i = 0; i < search->lists.count; i++)
-		IvfpqSearchList(search, i);
+	search_lists(search);
 	gv_topk_sort(&search->candidates);
 }
 

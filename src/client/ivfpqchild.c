@@ -152,7 +152,8 @@ IvfpqChildStart(void)
 	char		parent[32];
 	const char *argv[] = {path, "--data", DataDir,
 		"--engine", engines[ivfpq_server], "--memory", memory,
-		"--devices", ivfpq_devices, "--parent", parent,
+		"--devices", ivfpq_devices, "--simd", gv_simd_name(ivfpq_simd),
+		"--parent", parent,
 	NULL};
 	int			ends[2];
 	int			pid;

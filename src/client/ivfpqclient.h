@@ -48,6 +48,7 @@ extern bool ivfpq_auto_mirror;
 extern int	ivfpq_server;
 extern int	ivfpq_gpu_memory;	/* MB, 0 = what the engine proposes */
 extern char *ivfpq_devices;
+extern int	ivfpq_simd;			/* a GvSimd, of sessions as well */
 
 /*
  * What became of a search that gpuvecd might have done.  The names are

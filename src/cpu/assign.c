@@ -20,11 +20,11 @@
  */
 #include <math.h>
 
-#include "cpu/gv_cpu.h"
+#include "cpu/gv_kernels.h"
 
 #define TILE_ROWS	GV_CPU_TILE_ROWS
 #define TILE_CENTS	GV_CPU_TILE_CENTS
-#define SLICE		64			/* dimensions in a tile */
+#define SLICE		GV_CPU_SLICE_DIMS
 #define STEP		4			/* dimensions multiplied at a time */
 #define FEW_ROWS	4			/* below this a tile does not pay */
 
@@ -143,8 +143,8 @@ multiply_step(const float *x /* [STEP] */ ,
 
 /* The same over len dimensions, 1 <= len <= SLICE. */
 static void
-multiply(const float *x, int32_t len,
-		 const float *panel /* [SLICE][TILE_CENTS] */ , float *out)
+multiply_row(const float *x, int32_t len,
+			 const float *panel /* [SLICE][TILE_CENTS] */ , float *out)
 {
 	int32_t		d;
 
@@ -161,6 +161,18 @@ multiply(const float *x, int32_t len,
 	}
 }
 
+/* See gv_kernels.h. */
+void
+gv_portable_multiply(const float *x, int32_t stride, int nrows, int32_t len,
+					 const float *panel, float *products)
+{
+	int			row;
+
+	for (row = 0; row < nrows; row++)
+		multiply_row(x + (size_t) row * stride, len, panel,
+					 products + row * TILE_CENTS);
+}
+
 /* See gv_cpu.h. */
 void
 gv_cpu_products(const float *x, int nrows, const float *centroids,
@@ -168,7 +180,6 @@ gv_cpu_products(const float *x, int nrows, const float *centroids,
 {
 	float		panel[SLICE * TILE_CENTS];
 	int32_t		first;
-	int			row;
 	int			i;
 
 	for (i = 0; i < nrows * TILE_CENTS; i++)
@@ -179,9 +190,7 @@ gv_cpu_products(const float *x, int nrows, const float *centroids,
 		int32_t		len = dims - first < SLICE ? dims - first : SLICE;
 
 		pack(centroids, dims, ncents, first, len, panel);
-		for (row = 0; row < nrows; row++)
-			multiply(x + (size_t) row * dims + first, len, panel,
-					 products + row * TILE_CENTS);
+		gv_kernels->multiply(x + first, dims, nrows, len, panel, products);
 	}
 }
 

@@ -452,28 +452,13 @@ encode_rows(GvBuilder *builder, const float *rows, int32_t n,
 			GvEncoded *encoded, const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	size_t		dims = (size_t) spec->dims;
-	size_t		code_bytes = (size_t) gv_code_bytes(spec->m);
 	GvStatus	status;
-	int32_t		i;
 
 	status = place(builder, rows, n, encoded->lists, stop);
-	for (i = 0; i < n * spec->copies && status == GV_OK; i++)
-	{
-		uint8_t    *code = encoded->codes + (size_t) i * code_bytes;
-
-		if (encoded->lists[i] >= 0)
-			status = gv_cpu_encode(&builder->model, rows +
-								   (size_t) (i / spec->copies) * dims,
-								   builder->centroids +
-								   (size_t) encoded->lists[i] * dims, 1, code,
-								   &encoded->t[i]);
-		else
-		{
-			memset(code, 0, code_bytes);
-			encoded->t[i] = 0.0f;
-		}
-	}
+	if (status == GV_OK)
+		status = gv_cpu_encode(&builder->model, rows, builder->centroids,
+							   encoded->lists, n, spec->copies,
+							   encoded->codes, encoded->t);
 	if (status == GV_OK && spec->refine != 0)
 		status = gv_cpu_refine_encode(spec->dims, rows, n,
 									  encoded->records, encoded->min,

@@ -2,7 +2,9 @@
  * coarse.c
  *		The list scores of a query: its distance to a slice of centroids.
  */
-#include "cpu/gv_cpu.h"
+#include "cpu/gv_kernels.h"
+
+#define RUN		64				/* centroids compared at a time */
 
 /* See gv_coarse. */
 GvStatus
@@ -11,18 +13,23 @@ gv_cpu_coarse(const GvModel *model, const float *query,
 			  uint64_t first_id, GvTopK *best)
 {
 	int32_t		dims = model->dims;
+	bool		product = model->metric == GV_IP;
+	float		scores[RUN];
+	int32_t		done;
 	int32_t		i;
 
-	for (i = 0; i < n; i++)
+	for (done = 0; done < n; done += RUN)
 	{
-		const float *centroid = centroids + (size_t) i * dims;
-		float		score;
+		const float *some = centroids + (size_t) done * dims;
+		int32_t		count = n - done < RUN ? n - done : RUN;
 
-		if (model->metric == GV_IP)
-			score = -gv_cpu_dot(query, centroid, dims);
+		if (product)
+			gv_kernels->dots(query, some, count, dims, scores);
 		else
-			score = gv_cpu_sqdist(query, centroid, dims);
-		gv_topk_push(best, gv_score(score), first_id + (uint64_t) i);
+			gv_kernels->sqdists(query, some, count, dims, scores);
+		for (i = 0; i < count; i++)
+			gv_topk_push(best, gv_score(product ? -scores[i] : scores[i]),
+						 first_id + (uint64_t) (done + i));
 	}
 	return GV_OK;
 }

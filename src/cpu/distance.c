@@ -8,7 +8,7 @@
  */
 #include <math.h>
 
-#include "cpu/gv_cpu.h"
+#include "cpu/gv_kernels.h"
 
 #define LANES	GV_CPU_LANES
 #define LANES64	8				/* partial sums in double */
@@ -50,9 +50,8 @@ gv_is_finite(const float *x, int64_t n)
 	return bad == 0;
 }
 
-/* See gv_cpu.h. */
-float
-gv_cpu_dot(const float *a, const float *b, int32_t dims)
+static float
+dot(const float *a, const float *b, int32_t dims)
 {
 	float		sums[LANES] = {0};
 	int32_t		i;
@@ -66,9 +65,8 @@ gv_cpu_dot(const float *a, const float *b, int32_t dims)
 	return add_lanes(sums);
 }
 
-/* See gv_cpu.h. */
-float
-gv_cpu_sqdist(const float *a, const float *b, int32_t dims)
+static float
+sqdist(const float *a, const float *b, int32_t dims)
 {
 	float		sums[LANES] = {0};
 	int32_t		i;
@@ -90,9 +88,50 @@ gv_cpu_sqdist(const float *a, const float *b, int32_t dims)
 	return add_lanes(sums);
 }
 
-/* <a, b> in double. */
-static double
-dot64(const float *a, const float *b, int32_t dims)
+/* See gv_kernels.h. */
+void
+gv_portable_dots(const float *q, const float *rows, int32_t n, int32_t dims,
+				 float *products)
+{
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+		products[i] = dot(q, rows + (size_t) i * dims, dims);
+}
+
+/* See gv_kernels.h. */
+void
+gv_portable_sqdists(const float *q, const float *rows, int32_t n,
+					int32_t dims, float *squares)
+{
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+		squares[i] = sqdist(q, rows + (size_t) i * dims, dims);
+}
+
+/* See gv_kernels.h. */
+void
+gv_portable_byte_dots(const int8_t *q, const int8_t *codes, int32_t n,
+					  int32_t dims, int32_t *products)
+{
+	int32_t		row;
+	int32_t		i;
+
+	for (row = 0; row < n; row++)
+	{
+		const int8_t *b = codes + (size_t) row * dims;
+		int32_t		sum = 0;
+
+		for (i = 0; i < dims; i++)
+			sum += q[i] * b[i];
+		products[row] = sum;
+	}
+}
+
+/* See gv_kernels.h. */
+double
+gv_portable_dot64(const float *a, const float *b, int32_t dims)
 {
 	double		sums[LANES64] = {0};
 	int32_t		i;
@@ -106,9 +145,9 @@ dot64(const float *a, const float *b, int32_t dims)
 	return add_lanes64(sums);
 }
 
-/* Euclidean distance of raw vectors. */
+/* See gv_kernels.h. */
 double
-gv_distance_l2(const float *a, const float *b, int32_t dims)
+gv_portable_sqdist64(const float *a, const float *b, int32_t dims)
 {
 	double		sums[LANES64] = {0};
 	int32_t		i;
@@ -127,14 +166,41 @@ gv_distance_l2(const float *a, const float *b, int32_t dims)
 
 		sums[l] += diff * diff;
 	}
-	return sqrt(add_lanes64(sums));
+	return add_lanes64(sums);
+}
+
+/* See gv_cpu.h. */
+float
+gv_cpu_dot(const float *a, const float *b, int32_t dims)
+{
+	float		product;
+
+	gv_kernels->dots(a, b, 1, dims, &product);
+	return product;
+}
+
+/* See gv_cpu.h. */
+float
+gv_cpu_sqdist(const float *a, const float *b, int32_t dims)
+{
+	float		square;
+
+	gv_kernels->sqdists(a, b, 1, dims, &square);
+	return square;
+}
+
+/* Euclidean distance of raw vectors. */
+double
+gv_distance_l2(const float *a, const float *b, int32_t dims)
+{
+	return sqrt(gv_kernels->sqdist64(a, b, dims));
 }
 
 /* Negative inner product of raw vectors. */
 double
 gv_distance_ip(const float *a, const float *b, int32_t dims)
 {
-	return -dot64(a, b, dims);
+	return -gv_kernels->dot64(a, b, dims);
 }
 
 /*
@@ -145,8 +211,9 @@ gv_distance_ip(const float *a, const float *b, int32_t dims)
 double
 gv_distance_cosine(const float *a, const float *b, int32_t dims)
 {
-	double		product = dot64(a, a, dims) * dot64(b, b, dims);
-	double		cosine = dot64(a, b, dims) / sqrt(product);
+	double		product = gv_kernels->dot64(a, a, dims) *
+		gv_kernels->dot64(b, b, dims);
+	double		cosine = gv_kernels->dot64(a, b, dims) / sqrt(product);
 
 	if (cosine > 1.0)
 		cosine = 1.0;

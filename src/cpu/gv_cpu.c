@@ -1,9 +1,9 @@
 /*
  * gv_cpu.c
- *		The table of the portable CPU backend.
+ *		The table of the CPU backend.
  *
- * It is complete, always built, and the oracle of every other engine: those
- * must give the same answers, row for row.
+ * It is complete, always built, and with the portable kernels the oracle of
+ * every other engine: those must give the same answers, row for row.
  */
 #include "cpu/gv_cpu.h"
 
@@ -19,6 +19,9 @@ const GvBackend gv_cpu_backend = {
 	.soar = gv_cpu_soar,
 	.encode = gv_cpu_encode,
 	.coarse = gv_cpu_coarse,
+	.coarse_encode = gv_cpu_coarse_encode,
+	.coarse_offer = gv_cpu_coarse_offer,
+	.coarse_keep = gv_cpu_coarse_keep,
 	.table = gv_cpu_table,
 	.scan = gv_cpu_scan,
 	.exact = gv_cpu_exact,

@@ -1,9 +1,10 @@
 /*
  * gv_cpu.h
- *		The portable CPU backend: its operations and what they share.
+ *		The CPU backend: its operations and what they share.
  *
  * The operations fill the slots of gv_cpu_backend and keep the contracts of
  * engine/gv_engine.h; their arguments were checked by the gv_... wrappers.
+ * What their time goes into are the kernels of gv_kernels.h.
  */
 #ifndef GV_CPU_H
 #define GV_CPU_H
@@ -119,11 +120,22 @@ extern GvStatus gv_cpu_place(const GvTree *tree, const float *x, int64_t n,
 extern int32_t gv_cpu_soar(int32_t dims, const float *x, const float *first,
 						   const float *const *others, int32_t n);
 extern GvStatus gv_cpu_encode(const GvModel *model, const float *x,
-							  const float *centroid, int64_t n,
-							  uint8_t *codes, float *t);
+							  const float *centroids, const int32_t *lists,
+							  int64_t n, int32_t copies, uint8_t *codes,
+							  float *t);
 extern GvStatus gv_cpu_coarse(const GvModel *model, const float *query,
 							  const float *centroids, int32_t n,
 							  uint64_t first_id, GvTopK *best);
+extern GvStatus gv_cpu_coarse_encode(int32_t dims, const float *x, int64_t n,
+									 const GvCoded *coded);
+extern GvStatus gv_cpu_coarse_offer(const GvCodedQuery *query,
+									const GvCoded *coded, int32_t n,
+									uint64_t first_id, float *values,
+									GvTopK *best);
+extern GvStatus gv_cpu_coarse_keep(const GvCodedQuery *query,
+								   const GvCoded *coded, const float *values,
+								   int32_t n, float reach, int32_t *kept,
+								   int32_t *nkept);
 extern GvStatus gv_cpu_table(const GvModel *model, const float *query,
 							 float *table);
 extern GvStatus gv_cpu_scan(const GvModel *model, const float *table,

@@ -13,6 +13,7 @@
  * Source: Sun, Simcha, Dopson, Guo, Kumar, "SOAR: Improved indexing for
  * approximate nearest neighbor search", 2023.
  */
+#include <math.h>
 #include <string.h>
 
 #include "cpu/gv_cpu.h"
@@ -136,6 +137,30 @@ keep(Nearest *nearest, int64_t row, float value, int32_t id)
 }
 
 /*
+ * Offer a row n <= TILE_CENTS centroids, numbered from `first`, whose products
+ * with it are known.  Most rows have no use for any of them.
+ */
+static inline void
+keep_nearer(Nearest *nearest, int64_t row, const float *restrict squares,
+			const float *restrict products, int n, int32_t first)
+{
+	int64_t		last = (row + 1) * nearest->t - 1;
+	float		limit = nearest->ids[last] < 0 ? HUGE_VALF :
+		nearest->values[last];
+	float		values[TILE_CENTS];
+	int			nhits = 0;
+	int			i;
+
+	for (i = 0; i < n; i++)
+		values[i] = gv_score(squares[i] - 2.0f * products[i]);
+	for (i = 0; i < n; i++)
+		nhits += values[i] < limit;
+	for (i = 0; i < n && nhits > 0; i++)
+		if (values[i] < limit)
+			keep(nearest, row, values[i], first + i);
+}
+
+/*
  * Offer nrows <= TILE_ROWS rows k centroids, numbered from `first`.  What is
  * kept is |c|^2 - 2 <x, c>, which orders like the distance.
  */
@@ -163,11 +188,8 @@ compare_tile(Placing *p, const float *x, const int32_t *rows, int nrows,
 									some + (size_t) i * dims, dims);
 		gv_cpu_products(x, nrows, some, ncents, dims, products);
 		for (row = 0; row < nrows; row++)
-			for (i = 0; i < ncents; i++)
-				keep(nearest, rows[row],
-					 gv_score(squares[i] -
-							  2.0f * products[row * TILE_CENTS + i]),
-					 first + c + i);
+			keep_nearer(nearest, rows[row], squares,
+						products + row * TILE_CENTS, ncents, first + c);
 	}
 	return true;
 }

@@ -10,12 +10,12 @@
  */
 #include <string.h>
 
-#include "cpu/gv_cpu.h"
+#include "cpu/gv_words.h"
 
 #define ITERATIONS	12			/* of a codebook's k-means */
 #define MAX_ROWS	16384		/* residuals a codebook is trained on */
 #define TRIES		8			/* to draw an initial codeword not yet held */
-#define TILE_ROWS	64			/* vectors compared at a time */
+#define TILE_ROWS	GV_CPU_WORD_ROWS	/* vectors compared at a time */
 #define TILE_DIMS	64			/* dimensions transposed at a time */
 
 /* One sub-quantizer in training; the arrays lie in the caller's scratch. */
@@ -31,73 +31,21 @@ typedef struct Trainer
 	int32_t		counts[GV_CODEWORDS];
 } Trainer;
 
-/* dist [nrows] += squared differences of one dimension to a codeword's. */
-static inline void
-add_dimension(const float *restrict x /* [nrows] */ , int nrows, float word,
-			  float *restrict dist)
+/* See gv_kernels.h. */
+void
+gv_portable_add_distances(const float *x, size_t stride, int nrows,
+						  const float *words, int32_t dims, int32_t len,
+						  float *dist)
 {
-	int			i;
-
-	for (i = 0; i < nrows; i++)
-	{
-		float		diff = x[i] - word;
-
-		dist[i] += diff * diff;
-	}
+	gv_add_distances(x, stride, nrows, words, dims, len, dist);
 }
 
-/*
- * dist [GV_CODEWORDS][TILE_ROWS] += squared distances of nrows vectors to the
- * codewords, over dimensions first .. first + len - 1.
- */
-static void
-add_distances(const float *x /* [len][stride] */ , size_t stride, int nrows,
-			  const float *words /* [GV_CODEWORDS][dims] */ , int32_t dims,
-			  int32_t first, int32_t len, float *dist)
+/* See gv_kernels.h. */
+void
+gv_portable_nearest_words(const float *dist, int nrows, float *best,
+						  int32_t *code)
 {
-	int			k;
-	int32_t		d;
-
-	for (k = 0; k < GV_CODEWORDS; k++)
-		for (d = 0; d < len; d++)
-			add_dimension(x + d * stride, nrows,
-						  words[(size_t) k * dims + first + d],
-						  dist + k * TILE_ROWS);
-}
-
-/* Where codeword k is nearer than the best so far, it becomes the best. */
-static inline void
-keep_nearer(const float *restrict dist /* [nrows] */ , int nrows, int32_t k,
-			float *restrict best, int32_t *restrict code)
-{
-	int			i;
-
-	for (i = 0; i < nrows; i++)
-	{
-		float		was = best[i];
-		float		now = dist[i];
-		int32_t		nearer = -(now < was);	/* a mask */
-
-		code[i] = (code[i] & ~nearer) | (k & nearer);
-		best[i] = now < was ? now : was;
-	}
-}
-
-/* The nearest codewords, ties to the smaller number, and their distances. */
-static void
-nearest_words(const float *dist /* [GV_CODEWORDS][TILE_ROWS] */ , int nrows,
-			  float *best /* [nrows] */ , int32_t *code /* [nrows] */ )
-{
-	int			i;
-	int			k;
-
-	for (i = 0; i < nrows; i++)
-	{
-		best[i] = dist[i];
-		code[i] = 0;
-	}
-	for (k = 1; k < GV_CODEWORDS; k++)
-		keep_nearer(dist + k * TILE_ROWS, nrows, k, best, code);
+	gv_nearest_words(dist, nrows, best, code);
 }
 
 /* Codeword k becomes the vector of a row. */
@@ -173,9 +121,9 @@ assign_rows(Trainer *trainer)
 		int32_t		d;
 		int			i;
 
-		add_distances(trainer->data + done, (size_t) nrows, ntile,
-					  trainer->words, dims, 0, dims, dist);
-		nearest_words(dist, ntile, trainer->dist + done, code);
+		gv_kernels->add_distances(trainer->data + done, (size_t) nrows, ntile,
+								  trainer->words, dims, dims, dist);
+		gv_kernels->nearest_words(dist, ntile, trainer->dist + done, code);
 		for (i = 0; i < ntile; i++)
 		{
 			trainer->code[done + i] = (uint8_t) code[i];
@@ -368,13 +316,53 @@ clamped_difference(float a, float b)
 	return diff > -FLT_MAX ? diff : -FLT_MAX;
 }
 
+/* Copies of rows that are encoded together, and what becomes of them. */
+typedef struct Tile
+{
+	int			n;				/* <= TILE_ROWS */
+	const float *rows[TILE_ROWS];	/* [dims] */
+	const float *centroids[TILE_ROWS];	/* [dims] */
+	uint8_t    *codes[TILE_ROWS];
+	float	   *t[TILE_ROWS];
+	double		terms[TILE_ROWS];	/* T so far */
+} Tile;
+
+/* How many are computed with: whole registers, which are as quick as parts. */
+static inline int
+padded(int n)
+{
+	return (n + GV_CPU_LANES - 1) / GV_CPU_LANES * GV_CPU_LANES;
+}
+
 /*
- * Codes of sub-quantizer j for nrows <= TILE_ROWS rows; adds its part of T
- * to terms [nrows].
+ * The residuals of dimensions first .. first + len - 1, side by side, and
+ * zeros up to whole registers.
  */
 static void
-encode_sub(const GvModel *model, int32_t j, const float *x, int nrows,
-		   const float *centroid, uint8_t *codes, double *terms)
+find_residuals(const Tile *tile, int32_t first, int32_t len,
+			   float *restrict residuals /* [TILE_DIMS][TILE_ROWS] */ )
+{
+	int32_t		d;
+	int			i;
+
+	for (i = tile->n; i < padded(tile->n); i++)
+		for (d = 0; d < len; d++)
+			residuals[d * TILE_ROWS + i] = 0.0f;
+
+	for (i = 0; i < tile->n; i++)
+	{
+		const float *row = tile->rows[i] + first;
+		const float *centroid = tile->centroids[i] + first;
+
+		for (d = 0; d < len; d++)
+			residuals[d * TILE_ROWS + i] =
+				clamped_difference(row[d], centroid[d]);
+	}
+}
+
+/* Codes of sub-quantizer j for a tile, and its part of T. */
+static void
+encode_sub(const GvModel *model, int32_t j, Tile *tile)
 {
 	int32_t		start = gv_sub_start(model, j);
 	int32_t		dims = gv_sub_start(model, j + 1) - start;
@@ -385,69 +373,79 @@ encode_sub(const GvModel *model, int32_t j, const float *x, int nrows,
 	int32_t		code[TILE_ROWS];
 	int32_t		first;
 	int32_t		d;
-	int			row;
+	int			i;
 
-	x += start;
-	centroid += start;
 	for (first = 0; first < dims; first += TILE_DIMS)
 	{
 		int32_t		len = dims - first < TILE_DIMS ? dims - first : TILE_DIMS;
 
-		for (row = 0; row < nrows; row++)
-		{
-			const float *from = x + (size_t) row * model->dims + first;
-
-			for (d = 0; d < len; d++)
-				residuals[d * TILE_ROWS + row] =
-					clamped_difference(from[d], centroid[first + d]);
-		}
-		add_distances(residuals, TILE_ROWS, nrows, codebook, dims, first, len,
-					  dist);
+		find_residuals(tile, start + first, len, residuals);
+		gv_kernels->add_distances(residuals, TILE_ROWS, padded(tile->n),
+								  codebook + first, dims, len, dist);
 	}
-	nearest_words(dist, nrows, best, code);
-	for (row = 0; row < nrows; row++)
+	gv_kernels->nearest_words(dist, padded(tile->n), best, code);
+	for (i = 0; i < tile->n; i++)
 	{
-		const float *word = codebook + (size_t) code[row] * dims;
+		const float *word = codebook + (size_t) code[i] * dims;
+		const float *centroid = tile->centroids[i] + start;
 
-		codes[(size_t) row * gv_code_bytes(model->m) + j / 2] |=
-			(uint8_t) (j % 2 == 0 ? code[row] : code[row] << 4);
+		tile->codes[i][j / 2] |=
+			(uint8_t) (j % 2 == 0 ? code[i] : code[i] << 4);
 		for (d = 0; d < dims; d++)
-			terms[row] += word[d] * (word[d] + 2.0 * centroid[d]);
+			tile->terms[i] += word[d] * (word[d] + 2.0 * centroid[d]);
 	}
+}
+
+static void
+encode_tile(const GvModel *model, Tile *tile)
+{
+	int32_t		j;
+	int			i;
+
+	for (i = 0; i < tile->n; i++)
+		tile->terms[i] = 0.0;
+	for (j = 0; j < model->m; j++)
+		encode_sub(model, j, tile);
+	for (i = 0; i < tile->n && model->metric != GV_IP; i++)
+		*tile->t[i] = gv_clamp(tile->terms[i]);
+	tile->n = 0;
 }
 
 /* See gv_encode. */
 GvStatus
 gv_cpu_encode(const GvModel *model, const float *x /* [n][dims] */ ,
-			  const float *centroid /* [dims] */ , int64_t n,
-			  uint8_t *codes, float *t)
+			  const float *centroids /* [..][dims] */ ,
+			  const int32_t *lists /* [n][copies] */ , int64_t n,
+			  int32_t copies, uint8_t *codes, float *t)
 {
 	size_t		code_bytes = (size_t) gv_code_bytes(model->m);
-	int64_t		done;
+	size_t		dims = (size_t) model->dims;
+	Tile		tile;
+	int64_t		i;
 
-	memset(codes, 0, code_bytes * (size_t) n);
-	for (done = 0; done < n; done += TILE_ROWS)
+	memset(codes, 0, code_bytes * (size_t) (n * copies));
+	memset(t, 0, sizeof(float) * (size_t) (n * copies));
+	tile.n = 0;
+	for (i = 0; i < n * copies; i++)
 	{
-		int64_t		left = n - done;
-		int			nrows = left < TILE_ROWS ? (int) left : TILE_ROWS;
-		double		terms[TILE_ROWS] = {0};
-		int32_t		j;
-		int			row;
-
-		for (j = 0; j < model->m; j++)
-			encode_sub(model, j, x + (size_t) done * model->dims, nrows,
-					   centroid, codes + (size_t) done * code_bytes, terms);
-		for (row = 0; row < nrows; row++)
-			t[done + row] =
-				model->metric == GV_IP ? 0.0f : gv_clamp(terms[row]);
+		if (lists[i] < 0)
+			continue;
+		tile.rows[tile.n] = x + (size_t) (i / copies) * dims;
+		tile.centroids[tile.n] = centroids + (size_t) lists[i] * dims;
+		tile.codes[tile.n] = codes + (size_t) i * code_bytes;
+		tile.t[tile.n++] = t + i;
+		if (tile.n == TILE_ROWS)
+			encode_tile(model, &tile);
 	}
+	if (tile.n > 0)
+		encode_tile(model, &tile);
 	return GV_OK;
 }
 
 /* See gv_table, and "The score S" in gv_engine.h. */
 GvStatus
 gv_cpu_table(const GvModel *model, const float *query /* [dims] */ ,
-			 float *table /* [m][GV_CODEWORDS] */ )
+			 float *table /* [m][GV_CODEWORDS], and the filter */ )
 {
 	float		weight = model->metric == GV_IP ? -1.0f : -2.0f;
 	int32_t		j;
@@ -472,5 +470,6 @@ gv_cpu_table(const GvModel *model, const float *query /* [dims] */ ,
 			entries[k] = weight * sum;
 		}
 	}
+	gv_filter_make(table, model->m);
 	return GV_OK;
 }

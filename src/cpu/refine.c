@@ -8,7 +8,7 @@
  */
 #include <math.h>
 
-#include "cpu/gv_cpu.h"
+#include "cpu/gv_kernels.h"
 
 #define LANES	GV_CPU_LANES
 #define LEVELS	255				/* steps from the smallest to the largest */
@@ -115,15 +115,19 @@ gv_cpu_refine_encode(int32_t dims, const float *x, int64_t n, uint8_t *codes,
 	return GV_OK;
 }
 
-/* |q - x^|^2 in fp32. */
-static double
-square_sum(const float *restrict q, const uint8_t *restrict codes, float min,
-		   float step, int32_t dims)
+/* |q - x^|^2 in fp32; see gv_kernels.h. */
+void
+gv_portable_record_squares(const float *restrict q, const GvRefine *record,
+						   int32_t dims, float *restrict sums)
 {
-	float		sums[LANES] = {0};
+	const uint8_t *restrict codes = record->codes;
+	float		min = record->min;
+	float		step = record->step;
 	int32_t		i;
 	int			l;
 
+	for (l = 0; l < LANES; l++)
+		sums[l] = 0.0f;
 	for (i = 0; i + LANES <= dims; i += LANES)
 		for (l = 0; l < LANES; l++)
 		{
@@ -137,19 +141,22 @@ square_sum(const float *restrict q, const uint8_t *restrict codes, float min,
 
 		sums[l] += diff * diff;
 	}
-	return add_lanes(sums);
 }
 
-/* <q, x^> in fp32, and the sum of its terms' magnitudes. */
-static double
-product_sum(const float *restrict q, const uint8_t *restrict codes, float min,
-			float step, int32_t dims, double *magnitude)
+/* <q, x^> in fp32, and the sum of its terms' magnitudes; see gv_kernels.h. */
+void
+gv_portable_record_products(const float *restrict q, const GvRefine *record,
+							int32_t dims, float *restrict sums,
+							float *restrict magnitudes)
 {
-	float		sums[LANES] = {0};
-	float		magnitudes[LANES] = {0};
+	const uint8_t *restrict codes = record->codes;
+	float		min = record->min;
+	float		step = record->step;
 	int32_t		i;
 	int			l;
 
+	for (l = 0; l < LANES; l++)
+		sums[l] = magnitudes[l] = 0.0f;
 	for (i = 0; i + LANES <= dims; i += LANES)
 		for (l = 0; l < LANES; l++)
 		{
@@ -165,19 +172,20 @@ product_sum(const float *restrict q, const uint8_t *restrict codes, float min,
 		sums[l] += term;
 		magnitudes[l] += fabsf(term);
 	}
-	*magnitude = add_lanes(magnitudes);
-	return add_lanes(sums);
 }
 
 /* |q - x^| - error, at least 0. */
 static float
 distance_bound(const Query *query, const GvRefine *record)
 {
-	double		sum = square_sum(query->q, record->codes, record->min,
-								 record->step, query->dims);
-	double		square = sum * (1.0 - query->slack) - FLT_MIN;
+	float		sums[LANES];
+	double		sum;
+	double		square;
 	double		bound;
 
+	gv_kernels->record_squares(query->q, record, query->dims, sums);
+	sum = add_lanes(sums);
+	square = sum * (1.0 - query->slack) - FLT_MIN;
 	if (!(sum < HUGE_SUM) || square <= 0.0)
 		return 0.0f;
 	bound = sqrt(square) * (1.0 - 1e-9) - record->error;
@@ -189,13 +197,17 @@ static float
 product_bound(const Query *query, const GvRefine *record)
 {
 	double		error = query->length * record->error;
+	float		sums[LANES];
+	float		magnitudes[LANES];
 	double		magnitude;
-	double		product = product_sum(query->q, record->codes, record->min,
-									  record->step, query->dims, &magnitude);
-	double		bound = -product - error -
+	double		bound;
+
+	gv_kernels->record_products(query->q, record, query->dims, sums,
+								magnitudes);
+	magnitude = add_lanes(magnitudes);
+	bound = -add_lanes(sums) - error -
 		2.0 * query->slack * (magnitude + error) -
 		FLT_MIN * (1.0 + query->length);
-
 	if (!(magnitude < HUGE_SUM) || !(query->length < HUGE_LENGTH) ||
 		!(error < HUGE_SUM))
 		return -HUGE_VALF;

@@ -20,8 +20,8 @@ struct GvSearcher
 	int32_t		device;			/* whose mirrors it searches */
 	char	   *answers;		/* probes, hits and bounds of all searches */
 	size_t		answers_room;
-	float	   *table;			/* [m][GV_CODEWORDS] */
-	size_t		table_room;
+	float	   *table;			/* gv_table's */
+	size_t		table_room;		/* bytes */
 	GvTopK		parents;		/* capacity is what there is memory for */
 	GvTopK		lists;
 	float		scores[WINDOW];
@@ -262,17 +262,17 @@ scan_list(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search,
 static GvStatus
 make_table(GvSearcher *searcher, const GvMirror *mirror, const float *query)
 {
-	size_t		length = (size_t) mirror->spec.m * GV_CODEWORDS;
+	size_t		bytes = gv_table_bytes(mirror->spec.m);
 
-	if (length > searcher->table_room)
+	if (bytes > searcher->table_room)
 	{
-		float	   *table = malloc(sizeof(float) * length);
+		float	   *table = malloc(bytes);
 
 		if (table == NULL)
 			return GV_NO_MEMORY;
 		free(searcher->table);
 		searcher->table = table;
-		searcher->table_room = length;
+		searcher->table_room = bytes;
 	}
 	return gv_table(&mirror->model, query, searcher->table);
 }

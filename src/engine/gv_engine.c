@@ -176,15 +176,17 @@ gv_soar(int32_t dims, const float *x, const float *first,
 }
 
 GvStatus
-gv_encode(const GvModel *model, const float *x, const float *centroid,
-		  int64_t n, uint8_t *codes, float *t)
+gv_encode(const GvModel *model, const float *x, const float *centroids,
+		  const int32_t *lists, int64_t n, int32_t copies, uint8_t *codes,
+		  float *t)
 {
 	if (fault_is_due())
 		return fault_status;
 	if (!valid_model(model) || model->codebooks == NULL || x == NULL ||
-		centroid == NULL || n < 1 || codes == NULL || t == NULL)
+		centroids == NULL || lists == NULL || n < 1 || copies < 1 ||
+		codes == NULL || t == NULL)
 		return GV_INVALID;
-	return backend->encode(model, x, centroid, n, codes, t);
+	return backend->encode(model, x, centroids, lists, n, copies, codes, t);
 }
 
 GvStatus
@@ -197,6 +199,56 @@ gv_coarse(const GvModel *model, const float *query, const float *centroids,
 		!valid_topk(best))
 		return GV_INVALID;
 	return backend->coarse(model, query, centroids, n, first_id, best);
+}
+
+static bool
+valid_coded(const GvCoded *coded)
+{
+	return coded != NULL && coded->codes != NULL && coded->steps != NULL &&
+		coded->lengths != NULL && coded->errors != NULL;
+}
+
+static bool
+valid_coded_query(const GvCodedQuery *query)
+{
+	return query != NULL && valid_metric(query->metric) &&
+		valid_dims(query->dims) && query->codes != NULL;
+}
+
+GvStatus
+gv_coarse_encode(int32_t dims, const float *x, int64_t n,
+				 const GvCoded *coded)
+{
+	if (fault_is_due())
+		return fault_status;
+	if (!valid_dims(dims) || x == NULL || n < 1 || !valid_coded(coded))
+		return GV_INVALID;
+	return backend->coarse_encode(dims, x, n, coded);
+}
+
+GvStatus
+gv_coarse_offer(const GvCodedQuery *query, const GvCoded *coded, int32_t n,
+				uint64_t first_id, float *values, GvTopK *best)
+{
+	if (fault_is_due())
+		return fault_status;
+	if (!valid_coded_query(query) || !valid_coded(coded) || n < 1 ||
+		values == NULL || !valid_topk(best))
+		return GV_INVALID;
+	return backend->coarse_offer(query, coded, n, first_id, values, best);
+}
+
+GvStatus
+gv_coarse_keep(const GvCodedQuery *query, const GvCoded *coded,
+			   const float *values, int32_t n, float reach, int32_t *kept,
+			   int32_t *nkept)
+{
+	if (fault_is_due())
+		return fault_status;
+	if (!valid_coded_query(query) || !valid_coded(coded) || values == NULL ||
+		n < 1 || kept == NULL || nkept == NULL)
+		return GV_INVALID;
+	return backend->coarse_keep(query, coded, values, n, reach, kept, nkept);
 }
 
 GvStatus

@@ -220,6 +220,28 @@ typedef struct GvRefine
 } GvRefine;
 
 /*
+ * Vectors in 8 bits a dimension: codes, -127 .. 127, times a step.
+ */
+typedef struct GvCoded
+{
+	int8_t	   *codes;			/* [n][dims] */
+	float	   *steps;			/* [n] */
+	float	   *lengths;		/* [n] of what the codes stand for */
+	float	   *errors;			/* [n] that is no farther from the vector */
+} GvCoded;
+
+/* A query in this form. */
+typedef struct GvCodedQuery
+{
+	GvMetric	metric;
+	int32_t		dims;
+	const int8_t *codes;		/* [dims] */
+	float		step;
+	float		length;
+	float		error;
+} GvCodedQuery;
+
+/*
  * One engine.  Every slot is filled.  Call through the gv_... wrappers.
  */
 typedef struct GvBackend
@@ -245,11 +267,22 @@ typedef struct GvBackend
 	int32_t		(*soar) (int32_t dims, const float *x, const float *first,
 						 const float *const *others, int32_t n);
 	GvStatus	(*encode) (const GvModel *model, const float *x,
-						   const float *centroid, int64_t n,
-						   uint8_t *codes, float *t);
+						   const float *centroids, const int32_t *lists,
+						   int64_t n, int32_t copies, uint8_t *codes,
+						   float *t);
 	GvStatus	(*coarse) (const GvModel *model, const float *query,
 						   const float *centroids, int32_t n,
 						   uint64_t first_id, GvTopK *best);
+	GvStatus	(*coarse_encode) (int32_t dims, const float *x, int64_t n,
+								  const GvCoded *coded);
+	GvStatus	(*coarse_offer) (const GvCodedQuery *query,
+								 const GvCoded *coded, int32_t n,
+								 uint64_t first_id, float *values,
+								 GvTopK *best);
+	GvStatus	(*coarse_keep) (const GvCodedQuery *query,
+								const GvCoded *coded, const float *values,
+								int32_t n, float reach, int32_t *kept,
+								int32_t *nkept);
 	GvStatus	(*table) (const GvModel *model, const float *query,
 						  float *table);
 	GvStatus	(*scan) (const GvModel *model, const float *table, float base,
@@ -267,7 +300,33 @@ typedef struct GvBackend
 								 int64_t n, float *bounds);
 } GvBackend;
 
-extern const GvBackend gv_cpu_backend;	/* portable C, the oracle */
+extern const GvBackend gv_cpu_backend;	/* processors */
+
+/*
+ * The instructions that gv_cpu_backend uses: portable C, the oracle, or what a
+ * processor may have besides.  The answers are the same, bit for bit.  AUTO is
+ * the last that this one has.
+ */
+typedef enum GvSimd
+{
+	GV_SIMD_AUTO,
+	GV_SIMD_PORTABLE,
+	GV_SIMD_AVX2,
+	GV_SIMD_AVX512
+} GvSimd;
+
+#define GV_NSIMD		(GV_SIMD_AVX512 + 1)
+
+/*
+ * gv_simd_use: work so from now on; without effect where gv_simd_has is false.
+ * Before it is called everything is portable.  No other thread may be in the
+ * engine.
+ */
+extern bool gv_simd_has(GvSimd level);
+extern void gv_simd_use(GvSimd level);
+
+/* "auto", "portable", "avx2", "avx512" */
+extern const char *gv_simd_name(GvSimd level);
 
 /*
  * kmeans: x [n][dims] -> centroids [k][dims], of which *found are filled.
@@ -316,13 +375,15 @@ extern int32_t gv_soar(int32_t dims, const float *x, const float *first,
 					   const float *const *others, int32_t n);
 
 /*
- * encode: x [n][dims], all in the list of `centroid` [dims] -> codes
- * [n][gv_code_bytes(m)] and t [n], each |t| <= GV_SCORE_MAX.  The spare
- * nibble of an odd m is 0.
+ * encode: x [n][dims], each in `copies` lists, whose numbers in centroids
+ * [..][dims] are lists [n][copies] -> codes [n][copies][gv_code_bytes(m)] and t
+ * [n][copies], each |t| <= GV_SCORE_MAX.  Where the list is -1 both are 0, and
+ * so is the spare nibble of an odd m.
  */
 extern GvStatus gv_encode(const GvModel *model, const float *x,
-						  const float *centroid, int64_t n,
-						  uint8_t *codes, float *t);
+						  const float *centroids, const int32_t *lists,
+						  int64_t n, int32_t copies, uint8_t *codes,
+						  float *t);
 
 /*
  * coarse: the list score of query [dims] against centroids [n][dims]
@@ -334,7 +395,34 @@ extern GvStatus gv_coarse(const GvModel *model, const float *query,
 						  const float *centroids, int32_t n,
 						  uint64_t first_id, GvTopK *best);
 
-/* table: query [dims] -> table [m][GV_CODEWORDS], see "The score S". */
+/*
+ * The k nearest centroids by gv_coarse's score, most of them compared in 8
+ * bits.  First all are offered: best, of capacity k, gets what each score is
+ * not above, and values [n] what there is to know of them.  When best is full
+ * its farthest score is a reach that k scores are within; else it is
+ * GV_SCORE_MAX.  Then keep leaves the *nkept numbers (of n) of those whose
+ * scores may be within reach in kept [n], ascending; these are to be compared
+ * by gv_coarse.
+ *
+ * coarse_encode: x [n][dims], finite -> the arrays of *coded, for centroids and
+ * for queries.
+ */
+extern GvStatus gv_coarse_encode(int32_t dims, const float *x, int64_t n,
+								 const GvCoded *coded);
+extern GvStatus gv_coarse_offer(const GvCodedQuery *query,
+								const GvCoded *coded, int32_t n,
+								uint64_t first_id, float *values,
+								GvTopK *best);
+extern GvStatus gv_coarse_keep(const GvCodedQuery *query,
+							   const GvCoded *coded, const float *values,
+							   int32_t n, float reach, int32_t *kept,
+							   int32_t *nkept);
+
+/*
+ * table: query [dims] -> table, gv_table_bytes(m) bytes: [m][GV_CODEWORDS], see
+ * "The score S", and what the engine knows of them besides.  Not to be moved.
+ */
+extern size_t gv_table_bytes(int32_t m);
 extern GvStatus gv_table(const GvModel *model, const float *query,
 						 float *table);
 

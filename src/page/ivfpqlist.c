@@ -16,6 +16,8 @@
 #include "page/ivfpqpage.h"
 #include "pgcompat.h"
 
+#define FETCH_BYTES		64		/* what a processor fetches at once */
+
 /* The directory page that holds a list's entry. */
 BlockNumber
 IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list)
@@ -71,6 +73,7 @@ IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 		{
 			if (BufferIsValid(buf))
 				UnlockReleaseBuffer(buf);
+			CHECK_FOR_INTERRUPTS();
 			buf = IvfpqReadPage(index, wanted, BUFFER_LOCK_SHARE,
 								IVFPQ_KIND_DIRECTORY, NULL);
 			blkno = wanted;
@@ -99,21 +102,77 @@ IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
 		reader->body = palloc(reader->layout.nparts * reader->layout.part_bytes);
 }
 
-/* Give the memory back; no page is held between calls. */
+/* Let go of the page ahead. */
+static void
+drop_ahead(IvfpqListReader *reader)
+{
+	if (BufferIsValid(reader->ahead))
+		ReleaseBuffer(reader->ahead);
+	reader->ahead = InvalidBuffer;
+	reader->ahead_at = reader->ahead_end = NULL;
+}
+
+/* Give the memory back, and the page ahead. */
 void
 IvfpqListReaderFree(IvfpqListReader *reader)
 {
+	drop_ahead(reader);
 	pfree(reader->page);
 	if (reader->body)
 		pfree(reader->body);
 }
 
-/* (Re)start at the newest block, by the entry as it is now. */
+/*
+ * Pin the page that is read next, from the slot at the address on, where
+ * nblocks blocks are wanted.  A list that was written at once has its older
+ * blocks in the slots before.
+ */
+static void
+pin_ahead(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
+{
+	const IvfpqLayout *layout = &reader->layout;
+	uint32		slot = address.slot;
+	Page		page;
+
+	drop_ahead(reader);
+	if (nblocks == 0 || slot >= (uint32) layout->slots_per_page ||
+		!IvfpqBlockExists(reader->index, address.page))
+		return;
+	reader->ahead = ReadBufferExtended(reader->index, MAIN_FORKNUM,
+									   address.page, RBM_NORMAL,
+									   reader->strategy);
+	page = BufferGetPage(reader->ahead);
+	reader->ahead_at = (const char *)
+		IvfpqSlotGet(page, layout, slot - Min(slot, nblocks - 1));
+	reader->ahead_end = (const char *) IvfpqSlotGet(page, layout, slot) +
+		layout->slot_bytes;
+
+	/* these are looked at first */
+	__builtin_prefetch(page);
+	__builtin_prefetch(page + BLCKSZ - 1);
+}
+
+/*
+ * Have the processor fetch a slot's worth of the page ahead, while it is busy
+ * with another.  It only looks there; what it finds counts when it is locked.
+ */
+static inline void
+fetch_ahead(IvfpqListReader *reader)
+{
+	const char *end;
+
+	if (reader->ahead_at == NULL)
+		return;
+	end = Min(reader->ahead_at + reader->layout.slot_bytes,
+			  reader->ahead_end);
+	for (; reader->ahead_at < end; reader->ahead_at += FETCH_BYTES)
+		__builtin_prefetch(reader->ahead_at);
+}
+
+/* (Re)start at the newest block, by reader->entry. */
 static void
 start_reading(IvfpqListReader *reader)
 {
-	IvfpqListEntryRead(reader->index, reader->meta, reader->list,
-					   &reader->entry);
 	reader->next = reader->entry.head;
 	reader->nleft = reader->entry.nitems;
 	reader->cached = InvalidBlockNumber;	/* may be older than the entry */
@@ -123,33 +182,106 @@ start_reading(IvfpqListReader *reader)
 void
 IvfpqListOpen(IvfpqListReader *reader, uint32 list)
 {
+	IvfpqListEntry entry;
+
+	IvfpqListEntryRead(reader->index, reader->meta, list, &entry);
+	IvfpqListOpenAt(reader, list, &entry, NULL);
+	reader->looks_ahead = false;
+}
+
+/*
+ * Begin to read a list by an entry that was read before, and have pages
+ * fetched ahead, in the end those of the following list (NULL: there is none).
+ * Who does this must read the list to its end; then a page is left pinned, of
+ * the following list, if there is one.
+ */
+void
+IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
+				const IvfpqListEntry *entry, const IvfpqListEntry *following)
+{
 	reader->list = list;
 	reader->reread = false;
+	reader->entry = *entry;
+	reader->following = following;
+	reader->looks_ahead = true;
 	start_reading(reader);
 }
 
-/* Copy a slab page into reader->page, unless it is there; false if none. */
-static bool
-copy_page(IvfpqListReader *reader, BlockNumber blkno)
+/*
+ * Copy a slot of a locked page, and those that the list goes on in on the same
+ * page, to where they lie there; returns the last one's header.
+ */
+static const IvfpqSlotHeader *
+copy_slots(IvfpqListReader *reader, Page page, BlockNumber blkno, uint32 slot)
 {
-	Buffer		buf;
-	bool		is_slab;
+	const IvfpqLayout *layout = &reader->layout;
+	IvfpqSlotHeader *header;
 
-	if (reader->cached == blkno)
+	reader->copied = 0;
+	for (;;)
+	{
+		header = IvfpqSlotGet((Page) reader->page, layout, slot);
+		memcpy(header, IvfpqSlotGet(page, layout, slot), layout->slot_bytes);
+		reader->copied |= 1U << slot;
+		if (header->list != reader->list ||
+			header->gen != reader->entry.gen || header->ordinal == 0 ||
+			header->prev_page != blkno ||
+			header->prev_slot >= layout->slots_per_page ||
+			(reader->copied & 1U << header->prev_slot) != 0)
+			return header;
+		slot = header->prev_slot;
+	}
+}
+
+/* What comes after the slots that were copied? */
+static void
+look_ahead(IvfpqListReader *reader, const IvfpqSlotHeader *last)
+{
+	IvfpqAddress prev = {.page = last->prev_page,.slot = last->prev_slot};
+	const IvfpqListEntry *following = reader->following;
+
+	if (last->list != reader->list || last->gen != reader->entry.gen ||
+		reader->layout.nparts > 1)
+		return;
+	if (last->ordinal > 0)
+		pin_ahead(reader, prev, last->ordinal);
+	else if (following != NULL)
+		pin_ahead(reader, following->head,
+				  (following->nitems + IVFPQ_BLOCK_COPIES - 1) /
+				  IVFPQ_BLOCK_COPIES);
+}
+
+/* Copy a slot of a slab page into reader->page; false if there is none. */
+static bool
+copy_page(IvfpqListReader *reader, BlockNumber blkno, uint32 slot)
+{
+	const IvfpqSlotHeader *last = NULL;
+	Buffer		buf;
+
+	if (reader->cached == blkno && (reader->copied >> slot & 1) != 0)
 		return true;
 	reader->cached = InvalidBlockNumber;
-	if (!IvfpqBlockExists(reader->index, blkno))
+	if (BufferIsValid(reader->ahead) &&
+		BufferGetBlockNumber(reader->ahead) == blkno)
+	{
+		buf = reader->ahead;
+		reader->ahead = InvalidBuffer;
+	}
+	else if (IvfpqBlockExists(reader->index, blkno))
+		buf = ReadBufferExtended(reader->index, MAIN_FORKNUM, blkno,
+								 RBM_NORMAL, reader->strategy);
+	else
 		return false;
-	buf = ReadBufferExtended(reader->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
-							 reader->strategy);
 	LockBuffer(buf, BUFFER_LOCK_SHARE);
-	is_slab = IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_SLAB);
-	if (is_slab)
-		memcpy(reader->page, BufferGetPage(buf), BLCKSZ);
+	if (IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_SLAB))
+		last = copy_slots(reader, BufferGetPage(buf), blkno, slot);
 	UnlockReleaseBuffer(buf);
-	if (is_slab)
-		reader->cached = blkno;
-	return is_slab;
+	if (last == NULL)
+		return false;
+	reader->cached = blkno;
+	if (reader->looks_ahead)
+		look_ahead(reader, last);
+	return true;
 }
 
 /* The slot at the address, if it holds this part of the block we look for. */
@@ -160,7 +292,7 @@ copy_slot(IvfpqListReader *reader, BlockNumber blkno, uint32 slot, int part)
 	IvfpqSlotHeader *header;
 
 	if (slot >= (uint32) reader->layout.slots_per_page ||
-		!copy_page(reader, blkno))
+		!copy_page(reader, blkno, slot))
 		return NULL;
 	header = IvfpqSlotGet((Page) reader->page, &reader->layout, slot);
 	if (header->list != reader->list || header->gen != reader->entry.gen ||
@@ -209,6 +341,8 @@ handle_mismatch(IvfpqListReader *reader)
 	uint32		ordinal = (reader->nleft - 1) / IVFPQ_BLOCK_COPIES;
 	bool		again = reader->reread;
 
+	IvfpqListEntryRead(reader->index, reader->meta, reader->list,
+					   &reader->entry);
 	start_reading(reader);
 	if (again && reader->entry.gen == gen)
 		IvfpqCorrupted(reader->index,
@@ -248,11 +382,17 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 	char	   *body;
 	int			count;
 
+	fetch_ahead(reader);
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (reader->nleft == 0)
+		{
+			/* there may be one only where lists were rewritten meanwhile */
+			if (reader->following == NULL)
+				drop_ahead(reader);
 			return false;
+		}
 		if (reader->next.page != InvalidBlockNumber &&
 			read_block(reader, &header, &body))
 			break;

@@ -318,8 +318,14 @@ typedef struct IvfpqListReader
 	IvfpqAddress next;			/* block to read next */
 	uint32		nleft;			/* copies in it and in all older blocks */
 	bool		reread;			/* a second reading is under way */
-	BlockNumber cached;			/* page held in `page` */
-	char	   *page;			/* [BLCKSZ] copy of a slab page */
+	BlockNumber cached;			/* page of which `page` has */
+	uint32		copied;			/* these slots, a bit each */
+	char	   *page;			/* [BLCKSZ] copy of parts of a slab page */
+	bool		looks_ahead;	/* IvfpqListOpenAt opened it */
+	Buffer		ahead;			/* page that comes next, or invalid */
+	const char *ahead_at;		/* what of it is wanted: so much is not */
+	const char *ahead_end;		/* asked for yet */
+	const IvfpqListEntry *following;	/* list that comes next, or NULL */
 	char	   *body;			/* [body_bytes] block gathered from parts */
 } IvfpqListReader;
 
@@ -327,6 +333,9 @@ extern void IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
 								const IvfpqMetaData *meta,
 								BufferAccessStrategy strategy);
 extern void IvfpqListOpen(IvfpqListReader *reader, uint32 list);
+extern void IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
+							const IvfpqListEntry *entry,
+							const IvfpqListEntry *following);
 extern bool IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view);
 extern void IvfpqListReaderFree(IvfpqListReader *reader);
 

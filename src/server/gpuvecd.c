@@ -31,6 +31,7 @@ typedef struct Options
 	const char *engine;
 	const char *data;
 	const char *devices;
+	GvSimd		simd;
 	int64_t		memory_mb;
 	int			max_connections;
 	int			keep_s;
@@ -56,6 +57,8 @@ static const char usage[] =
 "  --memory MB             for mirrors on each card (0: what the engine\n"
 "                          proposes)\n"
 "  --devices LIST          numbers of the cards to use, with commas (all)\n"
+"  --simd LEVEL            instructions of the engine cpu: portable, avx2,\n"
+"                          avx512, or auto: the best of them (auto)\n"
 "  --max-connections N     clients at a time (1000)\n"
 "  --keep SECONDS          what was used since is not evicted (10)\n"
 "  --parent PID            end when this process, which started us, ends\n"
@@ -123,6 +126,23 @@ number(const char *option, const char *value, int64_t least, int64_t most)
 	return n;
 }
 
+/* One of the levels of instructions, which this processor has. */
+static GvSimd
+parse_simd(const char *name, const char *value)
+{
+	GvSimd		level = GV_SIMD_AUTO;
+
+	while (strcmp(value, gv_simd_name(level)) != 0)
+		if (++level == GV_NSIMD)
+			bad_option(name, value);
+	if (!gv_simd_has(level))
+	{
+		fprintf(stderr, "gpuvecd: this processor has no %s\n", value);
+		exit(GV_EXIT_USAGE);
+	}
+	return level;
+}
+
 /* "N:STATUS" */
 static void
 parse_fault(const char *name, const char *value, int64_t *fault_call,
@@ -158,6 +178,8 @@ set_option(Options *options, const char *name, const char *value)
 		options->data = value;
 	else if (strcmp(name, "devices") == 0)
 		options->devices = value;
+	else if (strcmp(name, "simd") == 0)
+		options->simd = parse_simd(name, value);
 	else if (strcmp(name, "memory") == 0)
 		options->memory_mb = number(name, value, 0, INT64_C(1) << 40);
 	else if (strcmp(name, "max-connections") == 0)
@@ -182,6 +204,7 @@ parse_options(int argc, char **argv)
 		{"data", required_argument, NULL, 1},
 		{"memory", required_argument, NULL, 1},
 		{"devices", required_argument, NULL, 1},
+		{"simd", required_argument, NULL, 1},
 		{"max-connections", required_argument, NULL, 1},
 		{"keep", required_argument, NULL, 1},
 		{"parent", required_argument, NULL, 1},
@@ -348,6 +371,7 @@ open_engine(Engine engine, const Options *options)
 	int32_t		ndevices;
 	GvStatus	status;
 
+	gv_simd_use(options->simd);
 	gv_mirror_fault(options->fault_call, (GvStatus) options->fault_status);
 	gv_builder_fault(options->build_fault_call,
 					 (GvStatus) options->build_fault_status);

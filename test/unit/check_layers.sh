@@ -52,7 +52,7 @@ include='^[0-9]*:?[[:space:]]*#[[:space:]]*include[[:space:]]*'
 any="${include}[<\"]"
 standard="${include}<(assert|ctype|errno|fenv|float|inttypes|limits|math|stdalign|stdarg|stdbool|stddef|stdint|stdio|stdlib|string|time)\\.h>"
 engine_ok="$standard|${include}\"engine/[a-z_0-9]+\\.h\""
-cpu_ok="$engine_ok|${include}\"cpu/[a-z_0-9]+\\.h\""
+cpu_ok="$engine_ok|${include}\"cpu/[a-z_0-9]+\\.h\"|${include}<immintrin\\.h>"
 
 engine=(src/engine/**/*.[ch])
 cpu=(src/cpu/**/*.[ch])
@@ -68,7 +68,7 @@ source=(src/**/*.[ch])
 
 rule "src/engine includes C standard and engine headers only" \
 	"$any" "$engine_ok" "${engine[@]}"
-rule "src/cpu includes C standard, engine and cpu headers only" \
+rule "src/cpu includes C standard, intrinsics, engine and cpu headers only" \
 	"$any" "$cpu_ok" "${cpu[@]}"
 rule "src/page knows neither engine, cpu, client, server nor am" \
 	"${include}[<\"](\\.\\./)*(src/)?(engine|cpu|client|server|am)/" "" \

@@ -1,6 +1,8 @@
 /*
  * bench_engine.c
- *		Timings of the engine on one core.
+ *		Timings of the engine on one core, with each level of instructions.
+ *
+ * The scans are those that test/bench/fastscan.py has Faiss do.
  */
 #include <time.h>
 
@@ -15,22 +17,25 @@ seconds(void)
 	return (double) now.tv_sec + 1e-9 * (double) now.tv_nsec;
 }
 
+/* The best k of nblocks blocks. */
 static void
-bench_scan(int32_t m)
+bench_scan(int32_t m, int32_t nblocks, int32_t k)
 {
-	int32_t		nblocks = 300;
 	size_t		code_bytes = (size_t) gv_code_bytes(m) * GV_BLOCK;
-	GvModel		model = {.metric = GV_L2,.dims = 2 * m,.m = m};
-	float	   *table = unit_floats((size_t) m * GV_CODEWORDS, 1.0f);
+	float	   *query = unit_floats(m, 1.0f);
+	float	   *books = unit_floats((size_t) GV_CODEWORDS * m, 1.0f);
+	GvModel		model = {.metric = GV_L2,.dims = m,.m = m,.codebooks = books};
+	float	   *table = unit_alloc(gv_table_bytes(m));
 	uint8_t    *codes = unit_alloc(code_bytes * nblocks);
 	float	   *t = unit_floats((size_t) nblocks * GV_BLOCK, 1.0f);
 	uint16_t	rowids[3 * GV_BLOCK] = {0};
-	GvBlock		blocks[300];
-	GvTopK		top = new_topk(100, false);
+	GvBlock    *blocks = unit_alloc(sizeof(GvBlock) * nblocks);
+	GvTopK		top = new_topk(k, false);
 	double		best = 1e9;
 	size_t		i;
 	int			round;
 
+	(void) gv_table(&model, query, table);
 	for (i = 0; i < code_bytes * nblocks; i++)
 		codes[i] = (uint8_t) unit_random();
 	for (i = 0; i < (size_t) nblocks; i++)
@@ -46,12 +51,15 @@ bench_scan(int32_t m)
 		best = fmin(best, seconds() - start);
 	}
 	best /= nblocks * GV_BLOCK;
-	printf("scan m %d: %.1f ns a copy, %.2f GB/s of codes\n", m, best * 1e9,
-		   gv_code_bytes(m) / best / 1e9);
+	printf("scan m %d, best %d of %d: %.1f ns a copy, %.2f GB/s of codes\n", m,
+		   k, nblocks * GV_BLOCK, best * 1e9, gv_code_bytes(m) / best / 1e9);
 	free_topk(&top);
+	unit_free(query);
+	unit_free(books);
 	unit_free(table);
 	unit_free(codes);
 	unit_free(t);
+	unit_free(blocks);
 }
 
 static void
@@ -60,7 +68,7 @@ bench_search(int32_t dims, int32_t k, const float *x)
 	float	   *books = unit_floats((size_t) GV_CODEWORDS * dims, 1.0f);
 	GvModel		model = {.metric = GV_L2,.dims = dims,.m = dims / 2,
 	.codebooks = books};
-	float	   *table = unit_alloc(sizeof(float) * GV_CODEWORDS * dims / 2);
+	float	   *table = unit_alloc(gv_table_bytes(dims / 2));
 	GvTopK		top = new_topk(32, false);
 	double		start = seconds();
 	int			round;
@@ -118,7 +126,8 @@ bench_training(int64_t n, int32_t dims, int32_t k, const float *x)
 	(void) gv_codebooks(dims, dims / 2, n, x, 1, books, scratch, NULL);
 	printf("codebooks m %d: %.2f s\n", dims / 2, seconds() - start);
 	start = seconds();
-	(void) gv_encode(&model, x, centroids, n, codes, t);
+	memset(nearest, 0, sizeof(int32_t) * n);
+	(void) gv_encode(&model, x, centroids, nearest, n, 1, codes, t);
 	printf("encode m %d: %.2f us a row\n", dims / 2,
 		   (seconds() - start) * 1e6 / (double) n);
 	unit_free(scratch);
@@ -133,11 +142,20 @@ void
 bench(void)
 {
 	float	   *x = clustered(40000, 384, 300, 0.3f);
+	GvSimd		level;
 
-	bench_scan(192);
-	bench_scan(148);
-	bench_scan(96);
-	bench_search(384, 8192, x);
-	bench_training(40000, 384, 1000, x);
+	for (level = GV_SIMD_PORTABLE; level < GV_NSIMD; level++)
+	{
+		if (!gv_simd_has(level))
+			continue;
+		gv_simd_use(level);
+		printf("---- %s\n", gv_simd_name(level));
+		bench_scan(148, 300, 10);
+		bench_scan(148, 300, 200);
+		bench_scan(148, 8000, 10);
+		bench_scan(148, 8000, 200);
+		bench_search(384, 8192, x);
+		bench_training(40000, 384, 1000, x);
+	}
 	unit_free(x);
 }

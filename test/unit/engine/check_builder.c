@@ -57,10 +57,8 @@ check_copies(const Making *making, int32_t first, int32_t n,
 		float		t = 0.0f;
 
 		wrong_lists += encoded->lists[i] != list;
-		memset(code, 0, code_bytes);
-		if (list >= 0)
-			(void) gv_encode(&making->model, row, making->centroids +
-							 (size_t) list * spec->dims, 1, code, &t);
+		(void) gv_encode(&making->model, row, making->centroids, &list, 1, 1,
+						 code, &t);
 		wrong_codes += memcmp(code, encoded->codes + i * code_bytes,
 							  code_bytes) != 0 ||
 			memcmp(&t, &encoded->t[i], sizeof(t)) != 0;

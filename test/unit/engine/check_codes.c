@@ -6,6 +6,40 @@
 
 /* ---------- codes and scores ---------- */
 
+/* Rows in two lists or in none get what they get in one. */
+static void
+check_encode_lists(const GvModel *model, const float *x, const float *centroids,
+				   int64_t n)
+{
+	size_t		nbytes = (size_t) gv_code_bytes(model->m);
+	uint8_t    *codes = unit_alloc(2 * (size_t) n * nbytes);
+	float	   *t = unit_alloc(sizeof(float) * 2 * n);
+	int32_t    *lists = unit_alloc(sizeof(int32_t) * 2 * n);
+	uint8_t    *code = unit_alloc(nbytes);
+	int			nwrong = 0;
+	int64_t		i;
+
+	for (i = 0; i < 2 * n; i++)
+		lists[i] = (int32_t) (unit_random() % 4) - 1;
+	CHECK(gv_encode(model, x, centroids, lists, n, 2, codes, t) == GV_OK,
+		  "encode");
+	for (i = 0; i < 2 * n; i++)
+	{
+		float		own = 0.0f;
+
+		(void) gv_encode(model, x + i / 2 * model->dims, centroids, &lists[i],
+						 1, 1, code, &own);
+		nwrong += memcmp(code, codes + (size_t) i * nbytes, nbytes) != 0 ||
+			own != t[i];
+	}
+	CHECK(nwrong == 0, "%d wrong, dims %d m %d", nwrong, model->dims,
+		  model->m);
+	unit_free(codes);
+	unit_free(t);
+	unit_free(lists);
+	unit_free(code);
+}
+
 static void
 check_encode(const GvModel *model, const float *x, const float *centroid,
 			 int64_t n)
@@ -13,12 +47,14 @@ check_encode(const GvModel *model, const float *x, const float *centroid,
 	int32_t		nbytes = gv_code_bytes(model->m);
 	uint8_t    *codes = unit_alloc((size_t) n * nbytes);
 	float	   *t = unit_alloc(sizeof(float) * n);
+	int32_t		zeros[40] = {0};
 	int			nwrong = 0;
 	int64_t		row;
 	int32_t		j;
 	int32_t		d;
 
-	CHECK(gv_encode(model, x, centroid, n, codes, t) == GV_OK, "encode");
+	CHECK(n <= 40 && gv_encode(model, x, centroid, zeros, n, 1, codes, t) ==
+		  GV_OK, "encode");
 	for (row = 0; row < n; row++)
 	{
 		double		term = 0.0;
@@ -151,10 +187,10 @@ test_scores(void)
 		float	   *books = unit_floats((size_t) GV_CODEWORDS * dims, factor);
 		float	   *query = unit_floats(dims, factor);
 		float	   *x = unit_floats((size_t) 40 * dims, 2.0f);
-		float	   *centroid = unit_floats(dims, 1.0f);
+		float	   *centroid = unit_floats((size_t) 3 * dims, 1.0f);
 		GvModel		model = {.metric = (GvMetric) (1 + round % 3),
 		.dims = dims,.m = m,.codebooks = books};
-		float	   *table = unit_alloc(sizeof(float) * m * GV_CODEWORDS);
+		float	   *table = unit_alloc(gv_table_bytes(m));
 		int			nwrong = 0;
 		int32_t		j;
 		int			k;
@@ -162,7 +198,7 @@ test_scores(void)
 		if (dims > 2000 && round > 5 * NDIMS)
 			m = model.m = 1 + unit_random() % 16000;
 		unit_free(table);
-		table = unit_alloc(sizeof(float) * m * GV_CODEWORDS);
+		table = unit_alloc(gv_table_bytes(m));
 		CHECK(gv_table(&model, query, table) == GV_OK, "table");
 		for (j = 0; j < m; j++)
 			for (k = 0; k < GV_CODEWORDS; k++)
@@ -183,8 +219,12 @@ test_scores(void)
 		check_scan(&model, table, unit_float());
 		check_scan(&model, table, GV_SCORE_MAX);
 		if (factor == 1.0f)
-			check_encode(&model, x, centroid,
-						 dims > 2000 ? 2 : 1 + unit_random() % 40);
+		{
+			int64_t		n = dims > 2000 ? 2 : 1 + unit_random() % 40;
+
+			check_encode(&model, x, centroid, n);
+			check_encode_lists(&model, x, centroid, n);
+		}
 		unit_free(books);
 		unit_free(query);
 		unit_free(x);
@@ -201,13 +241,15 @@ test_encode_huge(void)
 	float		centroid[3] = {-3e38f, 3e38f, -3e38f};
 	float		books[GV_CODEWORDS * 3];
 	GvModel		model = {.metric = GV_L2,.dims = 3,.m = 3,.codebooks = books};
+	int32_t		lists[2] = {0};
 	uint8_t		codes[4];
 	float		t[2];
 	int			i;
 
 	for (i = 0; i < GV_CODEWORDS * 3; i++)
 		books[i] = i % 2 ? 3e38f : -3e38f;
-	CHECK(gv_encode(&model, x, centroid, 2, codes, t) == GV_OK, "encode");
+	CHECK(gv_encode(&model, x, centroid, lists, 2, 1, codes, t) == GV_OK,
+		  "encode");
 	CHECK(fabsf(t[0]) <= GV_SCORE_MAX && fabsf(t[1]) <= GV_SCORE_MAX,
 		  "%g %g", t[0], t[1]);
 	CHECK(codes[1] >> 4 == 0 && codes[3] >> 4 == 0, "spare nibbles");

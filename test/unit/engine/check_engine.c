@@ -4,7 +4,8 @@
  *
  * Compile bench_engine.c and check_*.c of this directory together with all C
  * files of src/engine and src/cpu; -std=gnu99 -O3 -ffp-contract=off -Isrc -lm.
- * "--bench" prints timings instead of tests.
+ * "--bench" prints timings instead of tests.  GPUVEC_UNIT_SIMD says which
+ * instructions are used; whatever it says, all are compared.
  *
  * Needs no server.  Prints what fails and "engine: N passed, M failed".
  */
@@ -69,6 +70,10 @@ test_invalid_search(void)
 {
 	float		x[64] = {0};
 	float		out[64];
+	int32_t		list = 0;
+	int8_t		bytes[4] = {0};
+	GvCoded		coded = {bytes, out, out, out};
+	GvCodedQuery query = {.metric = GV_L2,.dims = 4,.codes = bytes};
 	uint8_t		codes[8];
 	uint64_t	ids[2];
 	GvBlock		block = {NULL, NULL, NULL, 1};
@@ -84,16 +89,28 @@ test_invalid_search(void)
 	INVALID(gv_table(NULL, x, out));
 	INVALID(gv_table(&model, NULL, out));
 	INVALID(gv_table(&model, x, NULL));
-	INVALID(gv_encode(&model, x, x, 0, codes, out));
-	INVALID(gv_encode(&model, NULL, x, 1, codes, out));
-	INVALID(gv_encode(&model, x, NULL, 1, codes, out));
-	INVALID(gv_encode(&model, x, x, 1, NULL, out));
-	INVALID(gv_encode(&model, x, x, 1, codes, NULL));
+	INVALID(gv_encode(&model, x, x, &list, 0, 1, codes, out));
+	INVALID(gv_encode(&model, x, x, &list, 1, 0, codes, out));
+	INVALID(gv_encode(&model, NULL, x, &list, 1, 1, codes, out));
+	INVALID(gv_encode(&model, x, NULL, &list, 1, 1, codes, out));
+	INVALID(gv_encode(&model, x, x, NULL, 1, 1, codes, out));
+	INVALID(gv_encode(&model, x, x, &list, 1, 1, NULL, out));
+	INVALID(gv_encode(&model, x, x, &list, 1, 1, codes, NULL));
 	INVALID(gv_coarse(&model, NULL, x, 1, 0, &top));
 	INVALID(gv_coarse(&model, x, NULL, 1, 0, &top));
 	INVALID(gv_coarse(&model, x, x, 0, 0, &top));
 	INVALID(gv_coarse(&model, x, x, 1, 0, &bad_top));
 	INVALID(gv_coarse(&model, x, x, 1, 0, NULL));
+	INVALID(gv_coarse_encode(4, x, 0, &coded));
+	INVALID(gv_coarse_encode(4, NULL, 1, &coded));
+	INVALID(gv_coarse_offer(NULL, &coded, 1, 0, out, &top));
+	INVALID(gv_coarse_offer(&query, NULL, 1, 0, out, &top));
+	INVALID(gv_coarse_offer(&query, &coded, 0, 0, out, &top));
+	INVALID(gv_coarse_offer(&query, &coded, 1, 0, out, &bad_top));
+	INVALID(gv_coarse_keep(&query, &coded, NULL, 1, 0, &list, &list));
+	INVALID(gv_coarse_keep(&query, &coded, x, 1, 0, &list, NULL));
+	query.dims = 0;
+	INVALID(gv_coarse_keep(&query, &coded, x, 1, 0, &list, &list));
 	INVALID(gv_scan(&model, NULL, 0, &block, 1, &top));
 	INVALID(gv_scan(&model, x, 0, NULL, 1, &top));
 	INVALID(gv_scan(&model, x, 0, &block, -1, &top));
@@ -105,6 +122,7 @@ test_invalid_search(void)
 int
 main(int argc, char **argv)
 {
+	gv_simd_use(unit_simd());
 	if (argc > 1 && strcmp(argv[1], "--bench") == 0)
 	{
 		bench();
@@ -119,6 +137,7 @@ main(int argc, char **argv)
 	test_place();
 	test_refine();
 	test_exact();
+	test_levels();
 	test_recall();
 	test_mirror();
 	test_builder();

@@ -32,8 +32,8 @@ place_row(Index *index, const float *x, int64_t row, int32_t block, int i)
 	uint16_t   *w = index->rowids + 3 * ((size_t) block * GV_BLOCK + i);
 	int32_t		p;
 
-	(void) gv_encode(&index->model, x + row * dims, index->centroids +
-					 (size_t) index->nearest[row] * dims, 1, code,
+	(void) gv_encode(&index->model, x + row * dims, index->centroids,
+					 index->nearest + row, 1, 1, code,
 					 index->t + (size_t) block * GV_BLOCK + i);
 	for (p = 0; p < nbytes; p++)
 		index->codes[((size_t) block * nbytes + p) * GV_BLOCK + i] = code[p];
@@ -143,8 +143,7 @@ query_hits(const Index *index, const float *x, const float *q, int32_t nprobes)
 	GvTopK		found = new_topk(100, false);
 	GvTopK		want = new_topk(10, false);
 	int32_t		dims = index->model.dims;
-	float	   *table = unit_alloc(sizeof(float) * index->model.m *
-								   GV_CODEWORDS);
+	float	   *table = unit_alloc(gv_table_bytes(index->model.m));
 	int			nhits = 0;
 	int32_t		i;
 	int32_t		j;

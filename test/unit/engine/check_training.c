@@ -197,11 +197,13 @@ test_codebooks(void)
 		uint8_t    *codes = unit_alloc((size_t) n * gv_code_bytes(m));
 		float	   *t = unit_alloc(sizeof(float) * n);
 		float	   *zero = calloc(dims, sizeof(float));
+		int32_t		lists[100] = {0};
 		int64_t		row;
 		int32_t		j;
 
 		/* up to 16 distinct vectors are met exactly */
-		CHECK(gv_encode(&model, x, zero, n, codes, t) == GV_OK, "encode");
+		CHECK(gv_encode(&model, x, zero, lists, n, 1, codes, t) == GV_OK,
+			  "encode");
 		for (row = 0; row < n && n <= GV_CODEWORDS && round % 4 == 0; row++)
 			for (j = 0; j < m; j++)
 			{

@@ -289,8 +289,7 @@ expect_copies(const TestIndex *index, const float *query, const Pair *lists,
 			  int nlists, int64_t *n)
 {
 	size_t		code_bytes = (size_t) gv_code_bytes(index->spec.m) * GV_BLOCK;
-	float	   *table = unit_alloc(sizeof(float) * GV_CODEWORDS *
-								   index->spec.m);
+	float	   *table = unit_alloc(gv_table_bytes(index->spec.m));
 	Triple	   *triples = NULL;
 	int			p;
 	int32_t		b;

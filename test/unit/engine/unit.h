@@ -23,6 +23,19 @@ extern long unit_failed;
 /* Set by GPUVEC_UNIT_SMALL: leave out repetitions, for slow checkers. */
 extern bool unit_small;
 
+/* The level that GPUVEC_UNIT_SIMD names, or AUTO. */
+static inline GvSimd
+unit_simd(void)
+{
+	const char *name = getenv("GPUVEC_UNIT_SIMD");
+	GvSimd		level = GV_SIMD_AUTO;
+
+	while (name != NULL && strcmp(name, gv_simd_name(level)) != 0)
+		if (++level == GV_NSIMD)
+			abort();
+	return level;
+}
+
 /* Count a condition; tell where and with which numbers it fails. */
 #define CHECK(condition, ...) \
 	do { \
@@ -265,6 +278,7 @@ extern void test_codes(void);
 extern void test_place(void);
 extern void test_refine(void);
 extern void test_exact(void);
+extern void test_levels(void);
 extern void test_recall(void);
 extern void test_mirror(void);
 extern void test_builder(void);

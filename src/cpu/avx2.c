@@ -1,0 +1,574 @@
+/*
+ * avx2.c
+ *		The kernels in AVX2: gv_kernels.h says what they do.
+ *
+ * Two registers hold the sixteen partial sums of a distance or the sixteen
+ * entries of a sub-quantizer; one holds a byte column of 32 copies.
+ * Multiplications and additions stay apart, because a fused one would round
+ * differently.
+ */
+#ifdef __x86_64__
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "cpu/gv_words.h"
+
+#define AVX2		__attribute__((target("avx2")))
+#define LANES		GV_CPU_LANES
+#define HALF		8			/* floats in a register */
+#define CENTS		GV_CPU_TILE_CENTS
+#define DRAIN		128			/* columns that 16-bit sums take */
+
+/* Sixteen floats; the sums of a distance. */
+typedef struct Wide
+{
+	__m256		low;
+	__m256		high;
+} Wide;
+
+static inline AVX2 Wide
+zero(void)
+{
+	Wide		wide = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+
+	return wide;
+}
+
+static inline AVX2 Wide
+load(const float *x)
+{
+	Wide		wide = {_mm256_loadu_ps(x), _mm256_loadu_ps(x + HALF)};
+
+	return wide;
+}
+
+/* The first n numbers of x, 0 < n < 16, and zeros. */
+static AVX2 Wide
+load_rest(const float *x, int32_t n)
+{
+	float		rest[LANES] = {0};
+
+	memcpy(rest, x, sizeof(float) * (size_t) n);
+	return load(rest);
+}
+
+static inline AVX2 void
+store(float *x, Wide wide)
+{
+	_mm256_storeu_ps(x, wide.low);
+	_mm256_storeu_ps(x + HALF, wide.high);
+}
+
+/* Lane l takes lane l + 8, then l + 4, l + 2, l + 1. */
+static inline AVX2 float
+add_lanes(Wide sums)
+{
+	__m256		eight = _mm256_add_ps(sums.low, sums.high);
+	__m128		four = _mm_add_ps(_mm256_castps256_ps128(eight),
+								  _mm256_extractf128_ps(eight, 1));
+	__m128		two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+
+	return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
+static inline AVX2 __m256
+term(__m256 q, __m256 x, bool product)
+{
+	__m256		diff = _mm256_sub_ps(q, x);
+
+	return product ? _mm256_mul_ps(q, x) : _mm256_mul_ps(diff, diff);
+}
+
+static inline AVX2 void
+add_terms(Wide *sums, Wide q, Wide x, bool product)
+{
+	sums->low = _mm256_add_ps(sums->low, term(q.low, x.low, product));
+	sums->high = _mm256_add_ps(sums->high, term(q.high, x.high, product));
+}
+
+/* nrows <= 4 rows, read side by side. */
+static inline AVX2 void
+compare_some(const float *q, const float *rows, int nrows, int32_t dims,
+			 bool product, float *out)
+{
+	Wide		sums[4];
+	int32_t		i;
+	int			r;
+
+	for (r = 0; r < nrows; r++)
+		sums[r] = zero();
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (r = 0; r < nrows; r++)
+			add_terms(&sums[r], load(q + i),
+					  load(rows + (size_t) r * dims + i), product);
+	for (r = 0; i < dims && r < nrows; r++)
+		add_terms(&sums[r], load_rest(q + i, dims - i),
+				  load_rest(rows + (size_t) r * dims + i, dims - i), product);
+	for (r = 0; r < nrows; r++)
+		out[r] = add_lanes(sums[r]);
+}
+
+static inline AVX2 void
+compare(const float *q, const float *rows, int32_t n, int32_t dims,
+		bool product, float *out)
+{
+	int32_t		i;
+
+	for (i = 0; i + 4 <= n; i += 4)
+		compare_some(q, rows + (size_t) i * dims, 4, dims, product, out + i);
+	for (; i < n; i++)
+		compare_some(q, rows + (size_t) i * dims, 1, dims, product, out + i);
+}
+
+static AVX2 void
+dots(const float *q, const float *rows, int32_t n, int32_t dims,
+	 float *products)
+{
+	compare(q, rows, n, dims, true, products);
+}
+
+static AVX2 void
+sqdists(const float *q, const float *rows, int32_t n, int32_t dims,
+		float *squares)
+{
+	compare(q, rows, n, dims, false, squares);
+}
+
+/* Sixteen codes in 16 bits each. */
+static inline AVX2 __m256i
+load_codes(const int8_t *codes)
+{
+	return _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *) codes));
+}
+
+/* The first n codes, n < 16, and zeros. */
+static AVX2 __m256i
+load_last_codes(const int8_t *codes, int32_t n)
+{
+	int8_t		rest[LANES] = {0};
+
+	memcpy(rest, codes, (size_t) n);
+	return load_codes(rest);
+}
+
+static inline AVX2 int32_t
+add_products(__m256i sums)
+{
+	__m128i		four = _mm_add_epi32(_mm256_castsi256_si128(sums),
+									 _mm256_extracti128_si256(sums, 1));
+
+	four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+	return _mm_cvtsi128_si32(_mm_add_epi32(four,
+										   _mm_shuffle_epi32(four, 0xB1)));
+}
+
+/* nrows <= 4 rows, read side by side. */
+static inline AVX2 void
+multiply_codes(const int8_t *q, const int8_t *codes, int nrows, int32_t dims,
+			   int32_t *products)
+{
+	__m256i		sums[4];
+	int32_t		i;
+	int			r;
+
+	for (r = 0; r < nrows; r++)
+		sums[r] = _mm256_setzero_si256();
+	for (i = 0; i + LANES <= dims; i += LANES)
+	{
+		__m256i		some = load_codes(q + i);
+
+		for (r = 0; r < nrows; r++)
+		{
+			__m256i		row = load_codes(codes + (size_t) r * dims + i);
+
+			sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(some, row));
+		}
+	}
+	for (r = 0; i < dims && r < nrows; r++)
+	{
+		__m256i		some = load_last_codes(q + i, dims - i);
+		__m256i		row = load_last_codes(codes + (size_t) r * dims + i,
+										  dims - i);
+
+		sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(some, row));
+	}
+	for (r = 0; r < nrows; r++)
+		products[r] = add_products(sums[r]);
+}
+
+static AVX2 void
+byte_dots(const int8_t *q, const int8_t *codes, int32_t n, int32_t dims,
+		  int32_t *products)
+{
+	int32_t		i;
+
+	for (i = 0; i + 4 <= n; i += 4)
+		multiply_codes(q, codes + (size_t) i * dims, 4, dims, products + i);
+	for (; i < n; i++)
+		multiply_codes(q, codes + (size_t) i * dims, 1, dims, products + i);
+}
+
+static inline AVX2 __m256d
+term64(const float *a, const float *b, bool product)
+{
+	__m256d		x = _mm256_cvtps_pd(_mm_loadu_ps(a));
+	__m256d		y = _mm256_cvtps_pd(_mm_loadu_ps(b));
+	__m256d		diff = _mm256_sub_pd(x, y);
+
+	return product ? _mm256_mul_pd(x, y) : _mm256_mul_pd(diff, diff);
+}
+
+static inline AVX2 double
+compare64(const float *a, const float *b, int32_t dims, bool product)
+{
+	__m256d		low = _mm256_setzero_pd();
+	__m256d		high = _mm256_setzero_pd();
+	__m256d		four;
+	__m128d		two;
+	int32_t		i;
+
+	for (i = 0; i + HALF <= dims; i += HALF)
+	{
+		low = _mm256_add_pd(low, term64(a + i, b + i, product));
+		high = _mm256_add_pd(high, term64(a + i + 4, b + i + 4, product));
+	}
+	if (i < dims)
+	{
+		size_t		bytes = sizeof(float) * (size_t) (dims - i);
+		float		x[HALF] = {0};
+		float		y[HALF] = {0};
+
+		memcpy(x, a + i, bytes);
+		memcpy(y, b + i, bytes);
+		low = _mm256_add_pd(low, term64(x, y, product));
+		high = _mm256_add_pd(high, term64(x + 4, y + 4, product));
+	}
+	four = _mm256_add_pd(low, high);
+	two = _mm_add_pd(_mm256_castpd256_pd128(four),
+					 _mm256_extractf128_pd(four, 1));
+	return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+}
+
+static AVX2 double
+dot64(const float *a, const float *b, int32_t dims)
+{
+	return compare64(a, b, dims, true);
+}
+
+static AVX2 double
+sqdist64(const float *a, const float *b, int32_t dims)
+{
+	return compare64(a, b, dims, false);
+}
+
+/* Four dimensions of one row and 8 centroids, added up as prescribed. */
+static inline AVX2 __m256
+multiply_four(const float *x, const float *panel)
+{
+	__m256		xy[4];
+	int			d;
+
+	for (d = 0; d < 4; d++)
+		xy[d] = _mm256_mul_ps(_mm256_set1_ps(x[d]),
+							  _mm256_loadu_ps(panel + d * CENTS));
+	return _mm256_add_ps(_mm256_add_ps(xy[0], xy[1]),
+						 _mm256_add_ps(xy[2], xy[3]));
+}
+
+/* The same of 16 centroids, added to sums. */
+static inline AVX2 void
+multiply_wide(const float *x, const float *panel, Wide *sums)
+{
+	sums->low = _mm256_add_ps(sums->low, multiply_four(x, panel));
+	sums->high = _mm256_add_ps(sums->high, multiply_four(x, panel + HALF));
+}
+
+/* nrows <= 4 rows and 16 centroids: what the registers hold. */
+static inline AVX2 void
+multiply_some(const float *x, int32_t stride, int nrows, int32_t len,
+			  const float *panel, float *products)
+{
+	Wide		sums[4];
+	int32_t		whole = len / 4 * 4;
+	int32_t		d;
+	int			r;
+
+	for (r = 0; r < nrows; r++)
+		sums[r] = load(products + r * CENTS);
+	for (d = 0; d < whole; d += 4)
+		for (r = 0; r < nrows; r++)
+			multiply_wide(x + (size_t) r * stride + d, panel + d * CENTS,
+						  &sums[r]);
+	for (r = 0; whole < len && r < nrows; r++)
+	{
+		float		rest[4] = {0};
+
+		for (d = whole; d < len; d++)
+			rest[d - whole] = x[(size_t) r * stride + d];
+		multiply_wide(rest, panel + whole * CENTS, &sums[r]);
+	}
+	for (r = 0; r < nrows; r++)
+		store(products + r * CENTS, sums[r]);
+}
+
+static AVX2 void
+multiply(const float *x, int32_t stride, int nrows, int32_t len,
+		 const float *panel, float *products)
+{
+	int			c;
+	int			r;
+
+	for (c = 0; c < CENTS; c += LANES)
+	{
+		for (r = 0; r + 4 <= nrows; r += 4)
+			multiply_some(x + (size_t) r * stride, stride, 4, len, panel + c,
+						  products + r * CENTS + c);
+		for (; r < nrows; r++)
+			multiply_some(x + (size_t) r * stride, stride, 1, len, panel + c,
+						  products + r * CENTS + c);
+	}
+}
+
+static AVX2 void
+add_distances(const float *x, size_t stride, int nrows, const float *words,
+			  int32_t dims, int32_t len, float *dist)
+{
+	gv_add_distances(x, stride, nrows, words, dims, len, dist);
+}
+
+static AVX2 void
+nearest_words(const float *dist, int nrows, float *best, int32_t *code)
+{
+	gv_nearest_words(dist, nrows, best, code);
+}
+
+/* Entries of eight copies, by the low four bits of each lane. */
+static inline AVX2 __m256
+look_up(Wide entries, __m256i codes)
+{
+	__m256		low = _mm256_permutevar8x32_ps(entries.low, codes);
+	__m256		high = _mm256_permutevar8x32_ps(entries.high, codes);
+	__m256i		which = _mm256_slli_epi32(codes, 28);	/* bit 3 as sign */
+
+	return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(which));
+}
+
+static AVX2 void
+sum_block(const float *table, int32_t m, const uint8_t *codes, float *sums)
+{
+	__m256		acc[4];
+	int32_t		j;
+	int			h;
+
+	for (h = 0; h < 4; h++)
+		acc[h] = _mm256_setzero_ps();
+	for (j = 0; j < m; j += 2)
+	{
+		const float *entries = table + (size_t) j * GV_CODEWORDS;
+		Wide		low = load(entries);
+		Wide		high = load(j + 1 < m ? entries + GV_CODEWORDS : entries);
+
+		for (h = 0; h < 4; h++)
+		{
+			const void *from = codes + j / 2 * GV_BLOCK + h * HALF;
+			__m256i		pair = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from));
+			__m256i		upper = _mm256_srli_epi32(pair, 4);
+
+			acc[h] = _mm256_add_ps(acc[h], look_up(low, pair));
+			if (j + 1 < m)
+				acc[h] = _mm256_add_ps(acc[h], look_up(high, upper));
+		}
+	}
+	for (h = 0; h < 4; h++)
+		_mm256_storeu_ps(sums + h * HALF, acc[h]);
+}
+
+/*
+ * Sums of bytes under way: of each 16-bit lane's lower byte, with its upper
+ * one times 256 on top (mod 2^16), and of its upper byte.
+ */
+typedef struct ByteSums
+{
+	__m256i		both;
+	__m256i		upper;
+} ByteSums;
+
+static inline AVX2 void
+add_bytes(ByteSums *sums, __m256i bytes)
+{
+	sums->both = _mm256_add_epi16(sums->both, bytes);
+	sums->upper = _mm256_add_epi16(sums->upper, _mm256_srli_epi16(bytes, 8));
+}
+
+static inline AVX2 __m256i
+load_bytes(const uint8_t *bytes)
+{
+	return _mm256_loadu_si256((const void *) bytes);
+}
+
+/* One column, whose entries are at `bytes` and 64 behind. */
+static inline AVX2 void
+add_column(ByteSums *sums, const uint8_t *column, const uint8_t *bytes)
+{
+	__m256i		nibble = _mm256_set1_epi8(15);
+	__m256i		codes = load_bytes(column);
+	__m256i		low = _mm256_and_si256(codes, nibble);
+	__m256i		high = _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble);
+
+	add_bytes(sums, _mm256_shuffle_epi8(load_bytes(bytes), low));
+	add_bytes(sums, _mm256_shuffle_epi8(load_bytes(bytes + 64), high));
+}
+
+/* Add what the 16-bit sums hold to total [4], eight copies each. */
+static inline AVX2 void
+drain(const ByteSums *sums, __m256i *total)
+{
+	__m256i		even = _mm256_sub_epi16(sums->both,
+										_mm256_slli_epi16(sums->upper, 8));
+	__m256i		a = _mm256_unpacklo_epi16(even, sums->upper);
+	__m256i		b = _mm256_unpackhi_epi16(even, sums->upper);
+	__m128i		eights[4] = {_mm256_castsi256_si128(a),
+		_mm256_castsi256_si128(b), _mm256_extracti128_si256(a, 1),
+	_mm256_extracti128_si256(b, 1)};
+	int			h;
+
+	for (h = 0; h < 4; h++)
+		total[h] = _mm256_add_epi32(total[h],
+									_mm256_cvtepu16_epi32(eights[h]));
+}
+
+/* Which of 8 sums are not above their copies' limits? */
+static inline AVX2 uint32_t
+compare_sums(__m256i total, const float *t, const GvCut *cut)
+{
+	__m256		start = _mm256_add_ps(_mm256_set1_ps(cut->base),
+									  _mm256_loadu_ps(t));
+	__m256		rest = _mm256_sub_ps(_mm256_set1_ps(cut->reach), start);
+	__m256		limit = _mm256_mul_ps(rest, _mm256_set1_ps(cut->inverse));
+	__m256		kept = _mm256_cmp_ps(_mm256_cvtepi32_ps(total), limit,
+									 _CMP_NGT_UQ);
+
+	return (uint32_t) _mm256_movemask_ps(kept);
+}
+
+static AVX2 uint32_t
+filter(const uint8_t *bytes, int32_t m, const uint8_t *codes, const float *t,
+	   const GvCut *cut)
+{
+	int32_t		ncolumns = (m + 1) / 2;
+	__m256i		total[4];
+	uint32_t	kept = 0;
+	int32_t		p = 0;
+	int			h;
+
+	for (h = 0; h < 4; h++)
+		total[h] = _mm256_setzero_si256();
+	while (p < ncolumns)
+	{
+		ByteSums	sums = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+		int32_t		end = ncolumns - p < DRAIN ? ncolumns : p + DRAIN;
+
+		for (; p < end; p++)
+			add_column(&sums, codes + p * GV_BLOCK,
+					   bytes + gv_filter_place(2 * p));
+		drain(&sums, total);
+	}
+	for (h = 0; h < 4; h++)
+		kept |= compare_sums(total[h], t + h * HALF, cut) << h * HALF;
+	return kept;
+}
+
+/* Sixteen elements of x^. */
+static inline AVX2 Wide
+decode(const GvRefine *record, const uint8_t *codes)
+{
+	__m256		min = _mm256_set1_ps(record->min);
+	__m256		step = _mm256_set1_ps(record->step);
+	__m128i		bytes = _mm_loadu_si128((const __m128i *) codes);
+	Wide		wide;
+
+	wide.low = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
+	bytes = _mm_srli_si128(bytes, 8);
+	wide.high = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
+	wide.low = _mm256_add_ps(min, _mm256_mul_ps(step, wide.low));
+	wide.high = _mm256_add_ps(min, _mm256_mul_ps(step, wide.high));
+	return wide;
+}
+
+/* The last n < 16 elements, and zeros. */
+static AVX2 Wide
+decode_rest(const GvRefine *record, const uint8_t *codes, int32_t n)
+{
+	uint8_t		some[LANES] = {0};
+	float		rest[LANES];
+
+	memcpy(some, codes, (size_t) n);
+	store(rest, decode(record, some));
+	return load_rest(rest, n);
+}
+
+static AVX2 void
+record_squares(const float *q, const GvRefine *record, int32_t dims,
+			   float *sums)
+{
+	Wide		acc = zero();
+	int32_t		i;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		add_terms(&acc, load(q + i), decode(record, record->codes + i),
+				  false);
+	if (i < dims)
+		add_terms(&acc, load_rest(q + i, dims - i),
+				  decode_rest(record, record->codes + i, dims - i), false);
+	store(sums, acc);
+}
+
+static inline AVX2 void
+add_record(Wide *acc, Wide *size, Wide q, Wide x)
+{
+	__m256		sign = _mm256_set1_ps(-0.0f);
+	__m256		low = _mm256_mul_ps(q.low, x.low);
+	__m256		high = _mm256_mul_ps(q.high, x.high);
+
+	acc->low = _mm256_add_ps(acc->low, low);
+	acc->high = _mm256_add_ps(acc->high, high);
+	size->low = _mm256_add_ps(size->low, _mm256_andnot_ps(sign, low));
+	size->high = _mm256_add_ps(size->high, _mm256_andnot_ps(sign, high));
+}
+
+static AVX2 void
+record_products(const float *q, const GvRefine *record, int32_t dims,
+				float *sums, float *magnitudes)
+{
+	Wide		acc = zero();
+	Wide		size = zero();
+	int32_t		i;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		add_record(&acc, &size, load(q + i),
+				   decode(record, record->codes + i));
+	if (i < dims)
+		add_record(&acc, &size, load_rest(q + i, dims - i),
+				   decode_rest(record, record->codes + i, dims - i));
+	store(sums, acc);
+	store(magnitudes, size);
+}
+
+const GvKernels gv_avx2_kernels = {
+	.filters = true,
+	.dots = dots,
+	.sqdists = sqdists,
+	.byte_dots = byte_dots,
+	.dot64 = dot64,
+	.sqdist64 = sqdist64,
+	.multiply = multiply,
+	.add_distances = add_distances,
+	.nearest_words = nearest_words,
+	.sum_block = sum_block,
+	.filter = filter,
+	.record_squares = record_squares,
+	.record_products = record_products,
+};
+
+#endif							/* __x86_64__ */

@@ -1,0 +1,161 @@
+/*
+ * filter.c
+ *		A look-up table in bytes, which proves of most copies that they are
+ *		not among the best.
+ *
+ * A copy's S is (base + T) + sum, the sum over a of its table's entries, and
+ * most copies of a long list are far from the worst that is kept.  For them a
+ * lower bound of the sum will do, and sums of bytes are found by shuffles, 32
+ * or 64 at once.
+ *
+ * The bound.  With lo_j the least entry of sub-quantizer j and one step for
+ * all of them, byte q stands for lo_j + step * q and is rounded down, so that
+ *		a >= lo_j + step * q - 8 u A_j,  u = 2^-24,
+ * A_j the largest magnitude of an entry of j, for the fp32 arithmetic that
+ * finds q.  m entries added up in
+ * fp32 are off by less than (m + 32) u M, M the sum of all A_j, also for the
+ * largest m, GV_MAX_DIMS.  So with lift = (m + 64) u M - sum of
+ * lo_j the sum is at least step * (sum of q) - lift.
+ *
+ * A copy may be left out when S is above the worst score w that is kept, and
+ * since rounding is monotonic that is so when (base + T) + sum, unrounded, is
+ * at least the float after w:
+ *		step * (sum of q) >= reach - (base + T),  reach >= w' + lift
+ * The difference is taken in fp32 (relative error u), multiplied by an
+ * inverse of the step that is a little large, and the sum of bytes, exact as
+ * a float because it is below 2^24, has to be above the product.
+ */
+#include <math.h>
+
+#include "cpu/gv_kernels.h"
+
+#define UNIT		(1.0 / 16777216.0)	/* u */
+#define LEVELS		255
+#define HUGE_SUM	1e37		/* from here on sums might overflow */
+
+/* Bytes of a table for gv_table; see gv_engine.h. */
+size_t
+gv_table_bytes(int32_t m)
+{
+	return (size_t) m * GV_CODEWORDS * sizeof(float) + sizeof(GvFilter) +
+		gv_filter_place((m + 3) / 4 * 4) + GV_ALIGN;
+}
+
+/* The filter lies behind the entries, aligned wherever these are. */
+const GvFilter *
+gv_filter_of(const float *table, int32_t m)
+{
+	uintptr_t	end = (uintptr_t) (table + (size_t) m * GV_CODEWORDS);
+
+	return (const GvFilter *) ((end + GV_ALIGN - 1) / GV_ALIGN * GV_ALIGN);
+}
+
+/* The least and the most of a sub-quantizer's entries. */
+static void
+find_range(const float *entries, float *least, float *most)
+{
+	int			k;
+
+	*least = *most = entries[0];
+	for (k = 1; k < GV_CODEWORDS; k++)
+	{
+		*least = entries[k] < *least ? entries[k] : *least;
+		*most = entries[k] > *most ? entries[k] : *most;
+	}
+}
+
+/* A sub-quantizer's bytes, twice. */
+static void
+put_bytes(const float *entries, float least, float inverse, uint8_t *bytes)
+{
+	int			k;
+
+	for (k = 0; k < GV_CODEWORDS; k++)
+	{
+		int32_t		level = (int32_t) ((entries[k] - least) * inverse);
+
+		level = level < LEVELS ? level : LEVELS;
+		bytes[k] = bytes[k + GV_CODEWORDS] = (uint8_t) level;
+	}
+}
+
+/* Make the filter of a table whose entries [m][GV_CODEWORDS] are there. */
+void
+gv_filter_make(float *table, int32_t m)
+{
+	GvFilter   *filter = (GvFilter *) gv_filter_of(table, m);
+	double		offset = 0.0;	/* sum of lo_j */
+	double		size = 0.0;		/* M */
+	float		range = 0.0f;
+	float		least;
+	float		most;
+	int32_t		j;
+	size_t		i;
+
+	for (j = 0; j < m; j++)
+	{
+		find_range(table + (size_t) j * GV_CODEWORDS, &least, &most);
+		offset += least;
+		size += -least > most ? -least : most;
+		range = most - least > range ? most - least : range;
+	}
+	filter->step = range / LEVELS;
+	filter->lift = (float) (((m + 64) * size + fabs(offset)) * UNIT - offset);
+	filter->usable = filter->step >= FLT_MIN && size < HUGE_SUM;
+	if (!filter->usable)
+		return;
+	for (j = 0; j < m; j++)
+	{
+		const float *entries = table + (size_t) j * GV_CODEWORDS;
+
+		find_range(entries, &least, &most);
+		put_bytes(entries, least, 1.0f / filter->step,
+				  filter->bytes + gv_filter_place(j));
+	}
+	for (; j % 4 != 0; j++)
+		for (i = 0; i < 2 * GV_CODEWORDS; i++)
+			filter->bytes[gv_filter_place(j) + i] = 0;
+}
+
+/* What leaves copies of a list out; false: nothing does yet, or ever. */
+bool
+gv_filter_cut(const GvFilter *filter, float base, const GvTopK *best,
+			  GvCut *cut)
+{
+	double		worst = best->scores[0];
+	double		lift = filter->lift;
+
+	if (best->count < best->capacity || !filter->usable ||
+		!(fabs(worst) < HUGE_SUM))
+		return false;
+	cut->base = base;
+	cut->reach = (float) (worst + lift + FLT_MIN +
+						  4.0 * UNIT * (fabs(worst) + fabs(lift)));
+	cut->inverse = (float) ((1.0 + 16.0 * UNIT) / filter->step);
+	return true;
+}
+
+/* See gv_kernels.h. */
+uint32_t
+gv_portable_filter(const uint8_t *bytes, int32_t m, const uint8_t *codes,
+				   const float *t, const GvCut *cut)
+{
+	uint32_t	kept = 0;
+	int32_t		j;
+	int			i;
+
+	for (i = 0; i < GV_BLOCK; i++)
+	{
+		float		limit = (cut->reach - (cut->base + t[i])) * cut->inverse;
+		uint32_t	sum = 0;
+
+		for (j = 0; j < m; j++)
+		{
+			int			code = codes[j / 2 * GV_BLOCK + i] >> (j % 2 * 4) & 15;
+
+			sum += bytes[gv_filter_place(j) + code];
+		}
+		kept |= (uint32_t) !((float) sum > limit) << i;
+	}
+	return kept;
+}

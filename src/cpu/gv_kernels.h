@@ -1,0 +1,164 @@
+/*
+ * gv_kernels.h
+ *		The innermost loops of gv_cpu_backend, in a table for each level of
+ *		instructions that a processor may have.
+ *
+ * Everything that takes time comes down to these few loops.  Their portable
+ * versions define them: every other one gives the same bits, because it adds
+ * the same numbers in the same order, so an index does not depend on the
+ * processor that built it nor an answer on the one that found it.
+ * test/unit/engine/check_levels.c compares them.
+ *
+ * Any memory may be unaligned; none is read beyond the shapes stated here.
+ */
+#ifndef GV_KERNELS_H
+#define GV_KERNELS_H
+
+#include "cpu/gv_cpu.h"
+
+/*
+ * A look-up table in bytes, behind the fp32 one of gv_table.  With q an entry
+ * here and a the fp32 one, and sums over the sub-quantizers of any copy,
+ *		sum of a, added up in fp32  >=  step * (sum of q) - lift.
+ * Sub-quantizer j has its 16 bytes twice, at 128 (j / 4) + 64 (j % 2) +
+ * 32 (j / 2 % 2): for 32 copies in a register, or for a byte column and the
+ * next one in a register of 64.  Behind the last are zeros up to a whole 128.
+ */
+typedef struct GvFilter
+{
+	bool		usable;			/* false: the bytes are undefined */
+	float		step;
+	float		lift;
+	uint8_t		unused[52];		/* so that bytes are aligned to 64 */
+	uint8_t		bytes[];
+} GvFilter;
+
+/*
+ * What a copy's sum of bytes must exceed for the copy to be left out:
+ * (reach - (base + T)) * inverse, in fp32, in this order.
+ */
+typedef struct GvCut
+{
+	float		base;
+	float		reach;
+	float		inverse;
+} GvCut;
+
+typedef struct GvKernels
+{
+	/* is leave_out worth a call: quicker than sum_block? */
+	bool		filters;
+
+	/* products [n], squares [n] of q [dims] and rows [n][dims]: gv_cpu.h */
+	void		(*dots) (const float *q, const float *rows, int32_t n,
+						 int32_t dims, float *products);
+	void		(*sqdists) (const float *q, const float *rows, int32_t n,
+							int32_t dims, float *squares);
+
+	/* products [n] of q [dims] and codes [n][dims], -127 .. 127 */
+	void		(*byte_dots) (const int8_t *q, const int8_t *codes, int32_t n,
+							  int32_t dims, int32_t *products);
+
+	/* the same of two vectors, in double: gv_distance_l2 and _ip */
+	double		(*dot64) (const float *a, const float *b, int32_t dims);
+	double		(*sqdist64) (const float *a, const float *b, int32_t dims);
+
+	/*
+	 * products [nrows][GV_CPU_TILE_CENTS] += those of x, rows of `len`
+	 * numbers that lie `stride` apart, and a panel
+	 * [GV_CPU_SLICE_DIMS][GV_CPU_TILE_CENTS] of centroids, with zeros from
+	 * dimension len on; by fours, (x0 c0 + x1 c1) + (x2 c2 + x3 c3).
+	 */
+	void		(*multiply) (const float *x, int32_t stride, int nrows,
+							 int32_t len, const float *panel,
+							 float *products);
+
+	/*
+	 * dist [GV_CODEWORDS][GV_CPU_WORD_ROWS] += squared distances of nrows
+	 * vectors x, whose dimensions lie `stride` apart, to the first len of
+	 * dims dimensions of words [GV_CODEWORDS][dims]; and the nearest words
+	 * code [nrows], ties to the smaller number, with their distances best.
+	 */
+	void		(*add_distances) (const float *x, size_t stride, int nrows,
+								  const float *words, int32_t dims,
+								  int32_t len, float *dist);
+	void		(*nearest_words) (const float *dist, int nrows, float *best,
+								  int32_t *code);
+
+	/* sums [GV_BLOCK] of the copies' entries: "The score S" */
+	void		(*sum_block) (const float *table, int32_t m,
+							  const uint8_t *codes, float *sums);
+
+	/* the copies that may not be left out; unused and dead ones are any */
+	uint32_t	(*filter) (const uint8_t *bytes, int32_t m,
+						   const uint8_t *codes, const float *t,
+						   const GvCut *cut);
+
+	/*
+	 * What a refine record x^ adds up to with q [dims]: squares of q - x^, or
+	 * products, and the products' magnitudes; each in GV_CPU_LANES sums.
+	 */
+	void		(*record_squares) (const float *q, const GvRefine *record,
+								   int32_t dims, float *sums);
+	void		(*record_products) (const float *q, const GvRefine *record,
+									int32_t dims, float *sums,
+									float *magnitudes);
+} GvKernels;
+
+#define GV_CPU_SLICE_DIMS	64	/* of a panel */
+#define GV_CPU_WORD_ROWS	64	/* vectors compared with codewords at a time */
+
+/* Those in use: gv_simd_use. */
+extern const GvKernels *gv_kernels;
+
+extern const GvKernels gv_portable_kernels;
+#ifdef __x86_64__
+extern const GvKernels gv_avx2_kernels;
+extern const GvKernels gv_avx512_kernels;
+#endif
+
+/* The portable loops, each in the file of what it is for. */
+extern void gv_portable_dots(const float *q, const float *rows, int32_t n,
+							 int32_t dims, float *products);
+extern void gv_portable_sqdists(const float *q, const float *rows, int32_t n,
+								int32_t dims, float *squares);
+extern void gv_portable_byte_dots(const int8_t *q, const int8_t *codes,
+								  int32_t n, int32_t dims,
+								  int32_t *products);
+extern double gv_portable_dot64(const float *a, const float *b, int32_t dims);
+extern double gv_portable_sqdist64(const float *a, const float *b,
+								   int32_t dims);
+extern void gv_portable_multiply(const float *x, int32_t stride, int nrows,
+								 int32_t len, const float *panel,
+								 float *products);
+extern void gv_portable_add_distances(const float *x, size_t stride,
+									  int nrows, const float *words,
+									  int32_t dims, int32_t len, float *dist);
+extern void gv_portable_nearest_words(const float *dist, int nrows,
+									  float *best, int32_t *code);
+extern void gv_portable_sum_block(const float *table, int32_t m,
+								  const uint8_t *codes, float *sums);
+extern uint32_t gv_portable_filter(const uint8_t *bytes, int32_t m,
+								   const uint8_t *codes, const float *t,
+								   const GvCut *cut);
+extern void gv_portable_record_squares(const float *q, const GvRefine *record,
+									   int32_t dims, float *sums);
+extern void gv_portable_record_products(const float *q,
+										const GvRefine *record, int32_t dims,
+										float *sums, float *magnitudes);
+
+/* filter.c: the table in bytes, where it lies and what is made of it. */
+extern void gv_filter_make(float *table, int32_t m);
+extern const GvFilter *gv_filter_of(const float *table, int32_t m);
+extern bool gv_filter_cut(const GvFilter *filter, float base,
+						  const GvTopK *best, GvCut *cut);
+
+/* Where the bytes of sub-quantizer j begin. */
+static inline size_t
+gv_filter_place(int32_t j)
+{
+	return (size_t) (j / 4) * 128 + (size_t) (j % 2) * 64 +
+		(size_t) (j / 2 % 2) * 32;
+}
+
+#endif							/* GV_KERNELS_H */
