@@ -5,8 +5,9 @@ environment variables name.  test/bench/run.sh makes that cluster.
 The rows are loaded once for each system, in the same order, so that each has
 a table with one index and the planner no choice.  recall@10 is counted
 against exact neighbours of queries that are not in the table.  Queries/s are
-pgbench's, prepared, one client, the query vectors in a table; all settings of
-all systems are run in turn, several rounds, and medians given.
+pgbench's, prepared, the query vectors in a table; all settings of all systems
+are run in turn, several rounds, and medians given.  Faiss, a library without
+a server, is timed by itself, in the same rounds.
 """
 import argparse
 import os
@@ -14,6 +15,7 @@ import sys
 
 import data
 import dataset
+import library
 import report
 import server
 import systems as compared
@@ -41,6 +43,11 @@ def parse_arguments():
     parser.add_argument("--ivfflat", type=int, action="append", default=[],
                         metavar="LISTS",
                         help="one more ivfflat index, of so many lists")
+    parser.add_argument("--faiss", action="store_true",
+                        help="Faiss's IVF-PQ of 4 bits as well")
+    parser.add_argument("--clients", type=server.numbers(int), default=[1],
+                        metavar="N,...", help="of pgbench; the plot is of the "
+                        "first number")
     parser.add_argument("--with", dest="options", default="",
                         metavar="OPTIONS",
                         help="index options of gpuivfpq, 'lists = 500'")
@@ -60,10 +67,11 @@ def load_all(conn, args, found, systems):
     conn.execute("SET client_min_messages = warning")
     for extension in ("gpuvec_pgvector", "pg_prewarm"):
         conn.execute("CREATE EXTENSION IF NOT EXISTS %s CASCADE" % extension)
-    for column_type in {s.column_type for s in systems}:
+    stored = [s for s in systems if s.column_type]
+    for column_type in {s.column_type for s in stored}:
         server.load(conn, queries_table(column_type),
                     found.query[:args.queries], column_type)
-    for s in systems:
+    for s in stored:
         server.load(conn, s.table, found.base, s.column_type)
 
 
@@ -129,21 +137,43 @@ def measure_recall(conn, args, system, point, truth):
     conn.execute("RESET ALL")
 
 
-def measure(conn, args, systems, truth):
-    for s in systems:
-        data.say("recall of %s" % s.name)
+def measure_system(args, s, truth):
+    """Recall, in a session of its own, whose memory is looked at."""
+    import psycopg
+    with psycopg.connect(autocommit=True) as conn:
         check_plan(conn, args, s)
         s.points = s.sweep(s)
+        before = server.own_kb(conn.info.backend_pid)
         for point in s.points:
             measure_recall(conn, args, s, point, truth)
+        s.own_kb = server.own_kb(conn.info.backend_pid) - before
+
+
+def measure_rates(args, s, point):
+    for clients in args.clients:
+        if s.column_type:
+            found = server.rate(
+                point_settings(s, point), query_text(s, args.metric, ":i"),
+                args.queries, args.seconds, clients)
+        elif clients == 1:
+            found = s.library.rate(point, args.seconds)
+        else:
+            continue
+        point.rates.setdefault(clients, []).append(found)
+
+
+def measure(args, systems, truth):
+    for s in systems:
+        data.say("recall of %s" % s.name)
+        if s.column_type:
+            measure_system(args, s, truth)
+        else:
+            s.points = s.library.sweep(truth)
     for i in range(args.rounds):
         data.say("round %d of %d" % (i + 1, args.rounds))
         for s in systems:
             for point in s.points:
-                point.rates.append(server.rate(
-                    point_settings(s, point),
-                    query_text(s, args.metric, ":i"), args.queries,
-                    args.seconds))
+                measure_rates(args, s, point)
 
 
 # --------------------------------------------------------------------- output
@@ -161,19 +191,20 @@ def facts(conn, args, found, load_before):
         "maintenance_work_mem": args.maintenance_work_mem,
         "max_parallel_maintenance_workers":
             server.one(conn, "SHOW max_parallel_maintenance_workers"),
-        "rounds": "%d, interleaved, %d s of pgbench -M prepared -c 1 each, "
-                  "medians" % (args.rounds, args.seconds),
+        "rounds": "%d, interleaved, %d s of pgbench -M prepared each, medians"
+                  % (args.rounds, args.seconds),
     }
 
 
 def write(args, told, systems):
     path = server.output("%s-%s" % (args.data, args.metric))
-    text = report.text(told, systems)
+    text = report.text(told, systems, args.clients)
     for suffix, content in ((".txt", text),
-                            (".json", report.as_json(told, systems))):
+                            (".json", report.as_json(told, systems,
+                                                     args.clients))):
         with open(path + suffix, "w") as f:
             f.write(content)
-    report.plot(told, systems, path + ".png")
+    report.plot(told, systems, args.clients[0], path + ".png")
     data.say("\n" + text)
     data.say("written: %s.txt, .json, .png" % path)
 
@@ -181,7 +212,7 @@ def write(args, told, systems):
 def main():
     args = parse_arguments()
     dataset.split_name(args.data)
-    data.enter_venv("bench", __file__)
+    data.enter_venv("faiss" if args.faiss else "bench", __file__)
     dataset.prepare(args.data)
     if args.prepare:
         return
@@ -191,16 +222,19 @@ def main():
     args.queries = min(args.queries, len(found.query))
     truth = found.truth(args.metric, K)[:args.queries]
     systems = compared.systems(args.metric, found.rows, args.options,
-                               args.hnsw, args.ivfflat, args.real)
+                               args.hnsw, args.ivfflat, args.real, args.faiss)
     with psycopg.connect(autocommit=True) as conn:
         data.say("loading %d x %d" % (found.rows, found.dims))
         load_all(conn, args, found, systems)
         for s in systems:
             if s.method:
                 data.say("building %s" % s.name)
+            if s.index:
                 build(conn, args, s)
+            elif s.method:
+                s.library = library.Faiss(found, args, s)
         server.prewarm(conn, [s.table for s in systems])
-        measure(conn, args, systems, truth)
+        measure(args, systems, truth)
         write(args, facts(conn, args, found, load_before), systems)
 
 

@@ -6,14 +6,21 @@ import statistics
 OURS = "gpuivfpq"
 
 
-def rate(point):
-    return statistics.median(point.rates)
+TARGETS = [.95, .99]            # recall at which all systems are compared
 
 
-def frontier(system):
+def rate(point, clients):
+    return statistics.median(point.rates[clients])
+
+
+def has_rates(system, clients):
+    return all(clients in p.rates for p in system.points)
+
+
+def frontier(system, clients):
     """[(recall, queries/s)], ascending recall, only settings that no other
     setting of the system beats in both."""
-    points = sorted(((p.recall, rate(p)) for p in system.points),
+    points = sorted(((p.recall, rate(p, clients)) for p in system.points),
                     key=lambda p: (-p[0], -p[1]))
     best, kept = 0, []
     for recall, speed in points:
@@ -23,10 +30,10 @@ def frontier(system):
     return kept[::-1]
 
 
-def rate_at(system, recall):
+def rate_at(system, recall, clients):
     """(queries/s at this recall, how it was found), or (None, why not):
     straight between settings on a logarithmic scale."""
-    line = frontier(system)
+    line = frontier(system, clients)
     if recall > line[-1][0]:
         return None, "never reaches %.4f, at most %.4f" % (recall, line[-1][0])
     if recall <= line[0][0]:
@@ -43,24 +50,41 @@ def default_point(system):
     return next(p for p in system.points if p.default)
 
 
-def ratios(systems):
-    """[{...}]: each system of ours at its default beside each index of
-    pgvector at the same recall."""
+def ratios(systems, clients):
+    """[{...}]: each system of ours at its default beside each other index at
+    the same recall."""
     out = []
     for ours in (s for s in systems if s.method == OURS):
         point = default_point(ours)
         for other in systems:
-            if other.method in (None, OURS):
+            if other.method in (None, OURS) or not has_rates(other, clients):
                 continue
-            speed, how = rate_at(other, point.recall)
+            speed, how = rate_at(other, point.recall, clients)
             out.append({
-                "ours": ours.name, "recall": point.recall,
-                "queries_per_s": rate(point), "other": other.name,
+                "ours": ours.name, "recall": point.recall, "clients": clients,
+                "queries_per_s": rate(point, clients), "other": other.name,
                 "other_queries_per_s": speed, "how": how,
-                "speed_ratio": speed and rate(point) / speed,
+                "speed_ratio": speed and rate(point, clients) / speed,
                 "size_ratio": other.bytes / ours.bytes,
                 "build_ratio": other.build_s / ours.build_s})
     return out
+
+
+def targets_table(systems, clients):
+    """Queries/s at each of TARGETS, and how many times as many ours has."""
+    ours = next(s for s in systems if s.method == OURS)
+    rows = [["system"] + [word for t in TARGETS
+                          for word in ("at %.2f" % t, "ours")]]
+    for s in systems:
+        if not has_rates(s, clients):
+            continue
+        row = [s.name]
+        for target in TARGETS:
+            speed, own = (rate_at(x, target, clients)[0] for x in (s, ours))
+            row += ["%.0f" % speed if speed else "never",
+                    "%.1f x" % (own / speed) if speed and own else "-"]
+        rows.append(row)
+    return table(rows, "l" + "rr" * len(TARGETS))
 
 
 def table(rows, align):
@@ -73,24 +97,31 @@ def table(rows, align):
 
 
 def build_table(systems):
-    rows = [["index", "options", "build s", "workers", "MB", "in plan"]]
+    rows = [["index", "options", "build s", "workers", "MB", "backend MB",
+             "in plan"]]
     for s in systems:
         if s.method:
             rows.append([s.name, s.options or "-", "%.1f" % s.build_s,
                          "%d" % s.workers, "%.1f" % (s.bytes / 1e6),
+                         "%.1f" % (s.own_kb / 1e3) if s.own_kb else "-",
                          s.info["in_plan"]])
-    return table(rows, "llrrrl")
+    return table(rows, "llrrrrl")
 
 
-def sweep_table(systems):
-    rows = [["system", "setting", "recall@10", "queries/s", "ms", "rounds"]]
+def sweep_table(systems, clients):
+    rows = [["system", "setting", "recall@10", "clients", "queries/s", "ms",
+             "rounds"]]
     for s in systems:
         for p in s.points:
-            rows.append([s.name, p.label + (" *" if p.default else ""),
-                         "%.4f" % p.recall, "%.0f" % rate(p),
-                         "%.3f" % (1000 / rate(p)),
-                         " ".join("%.0f" % r for r in p.rates)])
-    return table(rows, "llrrrl")
+            for n in clients:
+                if n not in p.rates:
+                    continue
+                rows.append([s.name, p.label + (" *" if p.default else ""),
+                             "%.4f" % p.recall, "%d" % n,
+                             "%.0f" % rate(p, n),
+                             "%.3f" % (1000 * n / rate(p, n)),
+                             " ".join("%.0f" % r for r in p.rates[n])])
+    return table(rows, "llrrrrl")
 
 
 def ratio_lines(found):
@@ -100,52 +131,61 @@ def ratio_lines(found):
             "%.1f times as fast (%.0f against %.0f queries/s, %s)" % (
                 r["speed_ratio"], r["queries_per_s"],
                 r["other_queries_per_s"], r["how"])
-        lines.append("%s at recall %.4f beside %s: %s; its index is %.1f "
-                     "times as large, its build took %.2f times as long" %
-                     (r["ours"], r["recall"], r["other"], speed,
+        lines.append("%s at recall %.4f, %d clients, beside %s: %s; its index "
+                     "is %.1f times as large, its build took %.2f times as "
+                     "long" %
+                     (r["ours"], r["recall"], r["clients"], r["other"], speed,
                       r["size_ratio"], r["build_ratio"]))
     return lines
 
 
-def text(facts, systems):
+def text(facts, systems, clients):
     lines = ["%s: %s" % (k, v) for k, v in facts.items()]
     lines += [""] + build_table(systems)
-    lines += ["", "* = default"] + sweep_table(systems)
-    lines += [""] + ratio_lines(ratios(systems))
+    lines += ["", "* = default"] + sweep_table(systems, clients)
+    for n in clients:
+        lines += ["", "%d clients, queries/s at a recall" % n]
+        lines += targets_table(systems, n)
+        lines += [""] + ratio_lines(ratios(systems, n))
     return "\n".join(lines) + "\n"
 
 
-def as_json(facts, systems):
+def as_json(facts, systems, clients):
     return json.dumps({
         "facts": facts,
         "systems": [{
-            "name": s.name, "index": s.method and s.create_index(),
+            "name": s.name, "index": s.index and s.create_index(),
             "build_s": s.build_s, "workers": s.workers, "bytes": s.bytes,
-            "info": s.info,
+            "backend_kb": s.own_kb, "info": s.info,
             "points": [{"label": p.label, "settings": p.settings,
                         "default": p.default, "recall": p.recall,
-                        "queries_per_s": rate(p), "rounds": p.rates}
+                        "rounds": p.rates,
+                        "queries_per_s": {n: rate(p, n) for n in p.rates}}
                        for p in s.points]} for s in systems],
-        "ratios": ratios(systems)}, indent=1) + "\n"
+        "ratios": [r for n in clients for r in ratios(systems, n)]},
+        indent=1) + "\n"
 
 
-def plot(facts, systems, path):
+def plot(facts, systems, clients, path):
     """recall@10 to the right, queries/s upwards; rings mark defaults."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
     figure, axes = pyplot.subplots(figsize=(8, 5.5))
     for s, marker in zip(systems, "osD^vPX*"):
-        line = frontier(s)
+        if not has_rates(s, clients):
+            continue
+        line = frontier(s, clients)
         drawn, = axes.plot(*zip(*line), marker=marker, markersize=4,
                            label=s.name, linewidth=1.5)
         point = default_point(s)
-        axes.plot([point.recall], [rate(point)], "o", markersize=11,
+        axes.plot([point.recall], [rate(point, clients)], "o", markersize=11,
                   fillstyle="none", color=drawn.get_color())
     axes.set_yscale("log")
     axes.set_xlim(left=max(.5, axes.get_xlim()[0]))
     axes.set_xlabel("recall@10")
-    axes.set_ylabel("queries/s, one client")
+    axes.set_ylabel("queries/s, %s" % ("one client" if clients == 1 else
+                                       "%d clients" % clients))
     axes.set_title("%s, %s x %s, %s\n%s" % (
         facts["data"], facts["rows"], facts["dimensions"], facts["metric"],
         facts["machine"]), fontsize=9)

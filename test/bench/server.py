@@ -158,8 +158,14 @@ def scan_all(conn, index, statement, judge):
         COUNTS, np.array(counts, float).mean(axis=0).tolist()))
 
 
-def rate(settings, statement, nqueries, seconds):
-    """Queries/s of one client, pgbench's, prepared; `statement` takes the
+def own_kb(pid):
+    """Memory that a process of this host has for itself alone."""
+    with open("/proc/%d/status" % pid) as f:
+        return int(re.search(r"^RssAnon:\s+(\d+) kB", f.read(), re.M).group(1))
+
+
+def rate(settings, statement, nqueries, seconds, clients=1):
+    """Queries/s of all clients, pgbench's, prepared; `statement` takes the
     number of a query as :i."""
     options = " ".join("-c %s=%s" % s for s in settings.items())
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
@@ -167,8 +173,8 @@ def rate(settings, statement, nqueries, seconds):
                      % (nqueries - 1, statement))
         script.flush()
         out = subprocess.run(
-            ["pgbench", "-n", "-M", "prepared", "-c", "1", "-T",
-             str(seconds), "-f", script.name],
+            ["pgbench", "-n", "-M", "prepared", "-c", str(clients), "-j",
+             str(clients), "-T", str(seconds), "-f", script.name],
             env=dict(os.environ, PGOPTIONS=options), check=True, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
     return float(re.search(r"^tps = ([\d.]+)", out, re.M).group(1))

@@ -5,9 +5,10 @@ METRICS = {
     "l2": ("<->", "l2_ops"),
     "cosine": ("<=>", "cosine_ops"),
 }
-RECALLS = [.8, .9, .98, .99]
+RECALLS = [.8, .9, .97, .98, .99]
 PROBES = [4, 8, 16, 32, 64, 128, 256, 512]
 CANDIDATES = [30, 100, 200]
+BOTH = [(32, 60), (64, 60), (128, 100), (256, 100), (256, 200)]
 EF_SEARCH = [10, 20, 40, 80, 120, 200, 400, 800]
 IVFFLAT_PROBES = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 100]
 
@@ -18,7 +19,7 @@ class Point:
     def __init__(self, label, settings, default=False):
         self.label, self.settings, self.default = label, settings, default
         self.recall = None
-        self.rates = []         # queries/s, one a round
+        self.rates = {}         # {clients: [queries/s, one a round]}
 
 
 class System:
@@ -29,9 +30,10 @@ class System:
         self.name, self.column_type = name, column_type
         self.method, self.ops, self.options = method, ops, options
         self.table = "t_" + "".join(c if c.isalnum() else "_" for c in name)
-        self.index = self.table + "_v" if method else None
+        self.index = self.table + "_v" if method and column_type else None
         self.sweep = sweep      # called when the index is built
         self.build_s = self.bytes = self.workers = self.info = None
+        self.own_kb = None      # that a backend has after all queries
         self.points = []
 
     def create_index(self):
@@ -46,12 +48,16 @@ def setting(name, values, default=None):
 
 
 def sweep_gpuivfpq(system):
-    """Recall asked for; probes at default candidates, and the reverse."""
+    """Recall asked for; probes at default candidates, the reverse, and some
+    of both."""
     lists = system.info["lists"]
     return [Point("default", {}, True)] + \
         setting("gpuvec.recall", RECALLS) + \
         setting("gpuvec.probes", [p for p in PROBES if p < lists]) + \
-        setting("gpuvec.candidates", CANDIDATES)
+        setting("gpuvec.candidates", CANDIDATES) + \
+        [Point("probes %d, candidates %d" % (p, c),
+               {"gpuvec.probes": p, "gpuvec.candidates": c})
+         for p, c in BOTH if p < lists]
 
 
 def sweep_hnsw(_):
@@ -89,13 +95,18 @@ def ivfflat(suffix, lists):
                   "vector_" + suffix, "lists = %d" % lists, sweep)
 
 
+def faiss_scan():
+    """No table: library.py's."""
+    return System("faiss", None, "faiss")
+
+
 def exact(column_type):
     name = "exact" if column_type != "real[]" else "exact real[]"
     return System(name, column_type, sweep=sweep_exact)
 
 
 def systems(metric, rows, options="", hnsw_sizes=(), ivfflat_sizes=(),
-            with_real=False):
+            with_real=False, with_faiss=False):
     """All that one run compares, ours first."""
     suffix = METRICS[metric][1]
     found = [gpuivfpq("vector", suffix, options)]
@@ -105,6 +116,8 @@ def systems(metric, rows, options="", hnsw_sizes=(), ivfflat_sizes=(),
     found += [hnsw(suffix, m, ef) for m, ef in hnsw_sizes]
     found += [ivfflat(suffix, lists)
               for lists in [ivfflat_lists(rows), *ivfflat_sizes]]
+    if with_faiss:
+        found.append(faiss_scan())
     found.append(exact("vector"))
     if with_real:
         found.append(exact("real[]"))
