@@ -210,7 +210,8 @@ def facts(conn, load_before):
             % (load_before, os.getloadavg()[0]),
         "PostgreSQL": one(conn, "SHOW server_version"),
         "gpuvec": extension(conn, "gpuvec") + (
-            " (%s)" % commit if commit else "") + ", portable C engine",
+            " (%s)" % commit if commit else "") + ", gpuvec.simd = "
+            + one(conn, "SHOW gpuvec.simd"),
     }
 
 
