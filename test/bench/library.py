@@ -4,6 +4,7 @@ import os
 import time
 
 import data
+import dataset
 from systems import Point
 
 data.PIP_PACKAGES["faiss"] = ["numpy", "psycopg[binary]", "matplotlib",
@@ -22,10 +23,10 @@ class Faiss:
         import faiss
         lists = max(16, round(4 * found.rows ** .5))
         m = max(1, found.dims // 2)
-        metric = args.metric == "cosine"
-        self.base = unit(found.base) if metric else found.base
-        self.query = unit(found.query) if metric else found.query
-        self.query = self.query[:args.queries].astype("float32")
+        self.base, self.query = found.base, found.query[:args.queries]
+        if args.metric == "cosine":     # the same neighbours as by l2
+            self.base = dataset.unit(self.base)
+            self.query = dataset.unit(self.query)
         self.index = faiss.index_factory(
             found.dims, "IVF%d,PQ%dx4fs,RFlat" % (lists, m))
         self.index.k_factor = CANDIDATES / K
@@ -66,8 +67,3 @@ class Faiss:
             self.index.search(self.query[i:i + 1], K)
             done += 1
         return done / (time.monotonic() - start)
-
-
-def unit(x):
-    import numpy as np
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
