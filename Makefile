@@ -238,7 +238,7 @@ src/server/gpuvecd.o: override CPPFLAGS += -DGPUVEC_RELEASE='"$(release)"' \
 	$(if $(CUDA_OBJS),-DGV_HAVE_CUDA)
 
 # Code for each architecture, and of the newest what later cards can compile.
-newest := $(lastword $(GPU_ARCHS))
+newest := $(patsubst %a,%,$(lastword $(GPU_ARCHS)))
 gencode := $(foreach arch,$(GPU_ARCHS),\
 	-gencode arch=compute_$(arch),code=sm_$(arch)) \
 	-gencode arch=compute_$(newest),code=compute_$(newest)

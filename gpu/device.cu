@@ -14,7 +14,7 @@ struct Card
 {
 	int			number;			/* as CUDA has it */
 	size_t		most_shared;	/* bytes a block of threads may have */
-	bool		hopper;			/* hopper.cu can work on it */
+	bool		hopper;			/* see gv_has_hopper */
 };
 
 static Card cards[GV_MAX_DEVICES];
@@ -33,7 +33,7 @@ gv_most_shared(int32_t device)
 	return cards[device].most_shared;
 }
 
-/* Can hopper.cu work on a device? */
+/* Can what is for compute capability 9.0 alone work on a device? */
 bool
 gv_has_hopper(int32_t device)
 {

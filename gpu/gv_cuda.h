@@ -455,30 +455,31 @@ extern GvStatus gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
 							  cudaStream_t stream);
 
 /*
- * hopperproduct.cu: the product of batches that fit, on cards that have what it takes.
- * Is the chosen device such, and code for it there?
+ * What only cards of compute capability 9.0 have (hopper.cuh): is the chosen
+ * device such, and code for it there?  And which parts of batches have use for
+ * it?
  */
 extern bool gv_gpu_hopper_works();
 extern bool gv_gpu_hopper_fits(const GvBatch *batch,
 							   const GvSearcher *searcher);
+
+/* hopperproduct.cu: the product of such, where the driver can describe it */
+extern "C" bool gv_gpu_hopper_multiplies();
 extern GvStatus gv_gpu_hopper_product(const GvCardModel *card,
 									  const GvBatch *batch,
 									  const GvSearcher *searcher);
 
-/*
- * hopperscan.cu: the scan of such batches, of mirrors whose blocks are not too
- * long for it.
- */
+/* hopperscan.cu: the scan, of mirrors whose blocks are not too long for it */
 extern bool gv_gpu_hopper_scans(const GvCardModel *card);
 extern GvStatus gv_gpu_hopper_scan(const GvCardModel *card,
 								   const GvBatch *batch,
 								   const GvSearcher *searcher);
 
 /*
- * For checks: no batch fits (0), or tiles have so many lists (one of the numbers
- * that hopper.cu has); negative: as is best.
+ * For checks: nothing fits (0), or tiles of the product have so many lists;
+ * negative: as is best.  False: there are no such tiles.
  */
-extern "C" void gv_gpu_hopper(int32_t lists);
+extern "C" bool gv_gpu_hopper(int32_t lists);
 
 /*
  * For checks: from how many terms of exact scores on a batch goes this way;

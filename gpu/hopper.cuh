@@ -14,16 +14,16 @@
  * number's last bit.
  *
  * Source: PTX ISA, sections of wgmma, mbarrier and cp.async.bulk.tensor.
+ *
+ * Without nvcc (test/unit/gpu) there is only what copies bytes for one warp.
  */
 #ifndef GV_HOPPER_CUH
 #define GV_HOPPER_CUH
 
-#include <cuda.h>
-
 #include "mma.cuh"
 
-/* Is this code for sm_90a? */
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+/* Is this code for sm_90a, or for emulated threads? */
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 #define GV_HOPPER			1
 #else
 #define GV_HOPPER			0
@@ -32,6 +32,10 @@
 #define GV_HOPPER_ROW		128 /* bytes of a row: 64 halves */
 #define GV_HOPPER_DEPTH		16	/* halves of each row in one product */
 #define GV_WARPGROUP		128 /* threads */
+
+#ifdef __CUDACC__
+
+#include <cuda.h>
 
 /* -- registers: all threads of a warpgroup give some back, or take some */
 
@@ -257,5 +261,49 @@ gv_product(float (&d)[20][4], uint64_t a, uint64_t b)
 
 #undef SUMS_2
 #undef SUMS_8
+
+#else
+
+/* A barrier is the number of phases that are over. */
+static inline void
+gv_barrier_init(uint64_t *barrier, int arrivals)
+{
+	*barrier = 0;
+}
+
+static inline void
+gv_barriers_ready()
+{
+}
+
+static inline void
+gv_barrier_expect(uint64_t *barrier, int bytes)
+{
+}
+
+static inline uint64_t
+gv_read_once()
+{
+	return 0;
+}
+
+static inline void
+gv_copy_bytes(void *shared, const void *global, int bytes, uint64_t *barrier,
+			  uint64_t policy)
+{
+	memcpy(shared, global, bytes);
+	++*barrier;
+}
+
+/* By a warp, one of whose lanes copies: whoever waits in vain never ends. */
+static inline void
+gv_barrier_wait(uint64_t *barrier, int odd)
+{
+	__syncwarp();
+	if (*barrier % 2 == (uint64_t) odd)
+		abort();
+}
+
+#endif							/* __CUDACC__ */
 
 #endif							/* GV_HOPPER_CUH */

@@ -22,6 +22,17 @@
  */
 #include "gv_cuda.h"
 
+#define MORE_QUERIES	128		/* of fewer, tiles of product.cu waste less */
+
+static int32_t forced = -1;		/* see gv_gpu_hopper */
+
+/* Is this the way for a part of a batch? */
+bool
+gv_gpu_hopper_fits(const GvBatch *batch, const GvSearcher *searcher)
+{
+	return searcher->hopper && forced != 0 && batch->n > MORE_QUERIES;
+}
+
 #ifdef __CUDACC__
 
 #include <cudaTypedefs.h>
@@ -38,11 +49,6 @@
 #define SLICE			(GV_HOPPER_ROW / 2) /* dimensions at a time */
 #define ALIGNMENT		1024	/* of operands */
 #define ROOM			(224 * 1024)	/* bytes for slices */
-#define MORE_QUERIES	128		/* of fewer, tiles of product.cu waste less */
-
-/* ... as the host may ask of the code that its card runs. */
-static __constant__ int compiled_for_hopper = GV_HOPPER;
-
 /* Where boxes come from: [half_dims] x rows, a box being SLICE x some rows. */
 struct Maps
 {
@@ -144,7 +150,7 @@ struct Ring
 
 /*
  * By one thread: ask for all slices of the block's tiles, as there is room;
- * the first ones of lists before the queries are there.
+ * the first ones of lists before the queries are there, where steps overlap.
  */
 template <int WIDTH, int PARTS>
 static __device__ __forceinline__ void
@@ -276,8 +282,6 @@ product_hopper_kernel(GvCardModel card, GvBatch batch,
 /* A function of the driver, which is not linked. */
 typedef PFN_cuTensorMapEncodeTiled_v12000 Encode;
 
-static Encode encode;			/* that gv_gpu_hopper_works has found */
-
 /* NULL: it is not there. */
 static Encode
 find_encode()
@@ -300,6 +304,22 @@ find_encode()
 	return NULL;
 }
 
+/* The same, looked for once. */
+static Encode
+encode_function()
+{
+	static const Encode found = find_encode();
+
+	return found;
+}
+
+/* See gv_cuda.h. */
+bool
+gv_gpu_hopper_multiplies()
+{
+	return encode_function() != NULL;
+}
+
 /* A map of an array [nrows][half_dims], for boxes of so many rows. */
 static GvStatus
 make_map(CUtensorMap *map, const uint16_t *array, int nrows, int half_dims,
@@ -309,13 +329,14 @@ make_map(CUtensorMap *map, const uint16_t *array, int nrows, int half_dims,
 	cuuint64_t	row_bytes[1] = {half_dims * sizeof(uint16_t)};
 	cuuint32_t	box[2] = {SLICE, (cuuint32_t) box_rows};
 	cuuint32_t	each[2] = {1, 1};
-	CUresult	result = encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
+	CUresult	result;
+
+	result = encode_function() (map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
 								(void *) array, shape, row_bytes, box, each,
 								CU_TENSOR_MAP_INTERLEAVE_NONE,
 								CU_TENSOR_MAP_SWIZZLE_128B,
 								CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
 								CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-
 	return result == CUDA_SUCCESS ? GV_OK : GV_FAILED;
 }
 
@@ -370,33 +391,15 @@ clocks_of(const GvCardModel *card, const GvBatch *batch, int nsms, int lists)
 	return rounds * (nsteps * (QUERIES + lists) * 4 + lists * 21 + 500);
 }
 
-static int32_t forced = -1;		/* see gv_gpu_hopper */
-
 /* See gv_cuda.h. */
-void
+bool
 gv_gpu_hopper(int32_t lists)
 {
 	forced = lists;
-}
-
-/* See gv_cuda.h. */
-bool
-gv_gpu_hopper_works()
-{
-	int			compiled = 0;
-
-	encode = find_encode();
-	if (cudaMemcpyFromSymbol(&compiled, compiled_for_hopper,
-							 sizeof(compiled)) != cudaSuccess)
-		(void) cudaGetLastError();
-	return compiled && encode != NULL;
-}
-
-/* Is this the way for a batch? */
-bool
-gv_gpu_hopper_fits(const GvBatch *batch, const GvSearcher *searcher)
-{
-	return searcher->hopper && forced != 0 && batch->n > MORE_QUERIES;
+	for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
+		if (widths[i].lists == lists)
+			return true;
+	return lists <= 0;
 }
 
 /* d_coarse, approximate, and d_least of a batch. */
@@ -423,20 +426,16 @@ gv_gpu_hopper_product(const GvCardModel *card, const GvBatch *batch,
 
 #else
 
-/* Emulated threads have none of this. */
-void
+/* Emulated threads do not multiply so. */
+bool
 gv_gpu_hopper(int32_t lists)
 {
+	forced = lists;
+	return lists <= 0;
 }
 
 bool
-gv_gpu_hopper_works()
-{
-	return false;
-}
-
-bool
-gv_gpu_hopper_fits(const GvBatch *batch, const GvSearcher *searcher)
+gv_gpu_hopper_multiplies()
 {
 	return false;
 }

@@ -10,17 +10,28 @@
  * for more of those on their way.
  */
 #include "gv_cuda.h"
-
-#define MOST_CHUNKS		8		/* of a copy's codes, in registers */
-
-#ifdef __CUDACC__
-
 #include "hopper.cuh"
 #include "scan.cuh"
 
+#define MOST_CHUNKS		8		/* of a copy's codes, in registers */
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define RESIDENT		768		/* threads of an SM, for 80 registers each */
+
+/* As the host may ask of the code that its card runs. */
+static __constant__ int compiled_for_hopper = GV_HOPPER;
+
+/* See gv_cuda.h. */
+bool
+gv_gpu_hopper_works()
+{
+	int			compiled = 0;
+
+	if (cudaMemcpyFromSymbol(&compiled, compiled_for_hopper,
+							 sizeof(compiled)) != cudaSuccess)
+		(void) cudaGetLastError();
+	return compiled;
+}
 
 #if GV_HOPPER
 
@@ -188,23 +199,6 @@ gv_gpu_hopper_scan(const GvCardModel *card, const GvBatch *batch,
 									 cudaFuncAttributeMaxDynamicSharedMemorySize,
 									 bytes));
 	return gv_cuda_status(GV_LAUNCH_STEP(scan_hopper_kernel, grid, THREADS,
-										 bytes, searcher->stream, card, batch));
+										 bytes, searcher->stream, card,
+										 batch));
 }
-
-#else
-
-/* Emulated threads have none of this. */
-bool
-gv_gpu_hopper_scans(const GvCardModel *card)
-{
-	return false;
-}
-
-GvStatus
-gv_gpu_hopper_scan(const GvCardModel *card, const GvBatch *batch,
-				   const GvSearcher *searcher)
-{
-	return GV_FAILED;
-}
-
-#endif

@@ -6,7 +6,7 @@
  *
  *		halve	queries to half precision, and what that can do to scores
  *				(near.cuh; in gv_gpu_table where queries come from the host)
- *		product	approximate scores of all lists (product.cu, hopper.cu)
+ *		product	approximate scores of all lists (product.cu, hopperproduct.cu)
  *		choose	the lists near enough, their exact scores, the nearest
  *				(choose.cu)
  *

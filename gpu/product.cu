@@ -1,8 +1,8 @@
 /*
  * product.cu
  *		Approximate scores of all lists for many queries: a matrix product of
- *		half-precision copies, with sums in fp32; as every card can.  hopper.cu
- *		has what cards of compute capability 9.0 do instead.
+ *		half-precision copies, with sums in fp32; as every card can.  Those of
+ *		compute capability 9.0 have hopperproduct.cu instead.
  *
  * A block of threads has a tile of queries x lists, each of its warps a part
  * of it.  16-byte pieces of 32 dimensions of the tile's rows come to
@@ -193,7 +193,7 @@ GvStatus
 gv_gpu_product(const GvCardModel *card, const GvBatch *batch,
 			   const GvSearcher *searcher)
 {
-	if (gv_gpu_hopper_fits(batch, searcher))
+	if (gv_gpu_hopper_fits(batch, searcher) && gv_gpu_hopper_multiplies())
 		return gv_gpu_hopper_product(card, batch, searcher);
 	/* few large tiles leave SMs without work */
 	if (batch->n <= SMALL_BATCH)

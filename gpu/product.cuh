@@ -1,7 +1,7 @@
 /*
  * product.cuh
  *		What becomes of the sums of a matrix product of queries and lists, the
- *		same for all cards (product.cu, hopper.cu).
+ *		same for all cards (product.cu, hopperproduct.cu).
  */
 #ifndef GV_PRODUCT_CUH
 #define GV_PRODUCT_CUH

@@ -142,7 +142,7 @@ part_cuda() {
 	fi
 	count_silent "no warning from nvcc" \
 		make -C "$GV_TMP/gcc" -j"$(nproc)" PG_CONFIG="$(gv_find_pg_config)" \
-		NVCC="$nvcc" GPU_ARCHS="${GPU_ARCHS:-90}" -B gpuvecd
+		NVCC="$nvcc" GPU_ARCHS="${GPU_ARCHS:-90a}" -B gpuvecd
 	if [ -e /dev/nvidiactl ]; then
 		return
 	fi

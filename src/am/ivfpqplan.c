@@ -15,8 +15,8 @@
  * an expression and of a common table expression nobody reads junk: the
  * executor filters it out of what a statement returns (execJunk.c), of a
  * sub-select it takes as many columns as are no junk, which come first
- * (nodeSubplan.c), and a CTE has no others.  Plans that change rows have
- * ModifyTable on top.  What this file does not know is taken to read
+ * (nodeSubplan.c), and a CTE's junk no Var can name.  Plans that change rows
+ * have ModifyTable on top.  What this file does not know is taken to read
  * everything: Sort, MergeAppend, Gather, LockRows and all others.
  *
  * The hook comes with the library, which without shared_preload_libraries is

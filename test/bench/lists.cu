@@ -11,8 +11,8 @@
  * Centroids lie around a hundred centres, a query near one of them.  Times are
  * of kernels without copies, the mean of REPEATS in a row between two events.
  * The share is of what a product in half precision needs at 989 T/s.  A batch
- * that hopper.cu serves has two lines more: the product that every card can
- * do, and how far scores differ from its; hopper.cu's product by each width of
+ * that hopperproduct.cu serves has two lines more: the product that every card can
+ * do, and how far scores differ from its; hopperproduct.cu's product by each width of
  * tiles.
  */
 #include <math.h>
@@ -182,7 +182,7 @@ difference_kernel(const float *one, const float *other, int64_t n,
 }
 
 /*
- * How far the scores, and the least ones of runs, of hopper.cu's product by
+ * How far the scores, and the least ones of runs, of hopperproduct.cu's product by
  * tiles of so many lists differ from the baseline's, which are in d_other.
  */
 static float
@@ -217,7 +217,7 @@ compare_products(const Bench *bench, int lists)
 	return difference;
 }
 
-/* The other lines of the table, of a batch that hopper.cu serves. */
+/* The other lines of the table, of a batch that hopperproduct.cu serves. */
 static bool
 run_variants(Bench *bench, double floor)
 {
@@ -281,7 +281,8 @@ run(Bench *bench, int n)
 		   ways[GV_NEAR_ALL] - before[GV_NEAR_ALL],
 		   ways[GV_NEAR_EXACT] - before[GV_NEAR_EXACT],
 		   same ? "" : "  DIFFERENT LISTS");
-	if (gv_gpu_hopper_fits(batch, bench->searcher))
+	if (gv_gpu_hopper_fits(batch, bench->searcher) &&
+		gv_gpu_hopper_multiplies())
 		same &= run_variants(bench, floor);
 	free(exact);
 	free(near);
@@ -363,7 +364,7 @@ main(int argc, char **argv)
 	prepare(&bench, dims, nlists, probes, most);
 	printf("%s: %d dimensions, %d lists, %d probes; microseconds%s\n",
 		   devices[0].name, dims, nlists, probes,
-		   bench.searcher->hopper ? "" : "; without hopper.cu");
+		   bench.searcher->hopper ? "" : "; without hopperproduct.cu");
 	printf(" batch  exact: scores    lists  near: product        lists  "
 		   "runs/all/exact\n");
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)

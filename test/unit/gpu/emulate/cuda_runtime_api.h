@@ -114,6 +114,14 @@ cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
 	return cudaSuccess;
 }
 
+template <typename Symbol>
+static inline cudaError_t
+cudaMemcpyFromSymbol(void *to, const Symbol &from, size_t bytes)
+{
+	memcpy(to, &from, bytes);
+	return cudaSuccess;
+}
+
 static inline cudaError_t
 cudaMemGetInfo(size_t *nfree, size_t *total)
 {
