@@ -237,11 +237,12 @@ src/server/gpuvecd.o: $(CUDA_OBJS)
 src/server/gpuvecd.o: override CPPFLAGS += -DGPUVEC_RELEASE='"$(release)"' \
 	$(if $(CUDA_OBJS),-DGV_HAVE_CUDA)
 
-# Code for each architecture, and of the newest what later cards can compile.
-newest := $(patsubst %a,%,$(lastword $(GPU_ARCHS)))
+# Code for each architecture, and of the newest what later cards can compile,
+# unless that is 90a, which is for itself.
+newest := $(filter-out %a,$(lastword $(GPU_ARCHS)))
 gencode := $(foreach arch,$(GPU_ARCHS),\
 	-gencode arch=compute_$(arch),code=sm_$(arch)) \
-	-gencode arch=compute_$(newest),code=compute_$(newest)
+	$(foreach arch,$(newest),-gencode arch=compute_$(arch),code=compute_$(arch))
 
 gpu/%.o: gpu/%.cu
 	$(NVCC) $(NVCC_FLAGS) $(gencode) -I$(srcdir)/src -MMD -MP -c $< -o $@
