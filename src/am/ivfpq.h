@@ -364,8 +364,6 @@ IvfpqTidToId(const ItemPointerData *tid)
 		ItemPointerGetOffsetNumberNoCheck(tid);
 }
 
-/* ivfpqtids.c: for qsort of such numbers */
-
 /* The same of three words, as the engine has them. */
 static inline uint64
 IvfpqWordsToId(const uint16 *words)
