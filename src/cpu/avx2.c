@@ -12,7 +12,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "cpu/gv_words.h"
+#include "cpu/gv_kernels.h"
 
 #define AVX2		__attribute__((target("avx2")))
 #define LANES		GV_CPU_LANES
@@ -109,32 +109,6 @@ compare_some(const float *q, const float *rows, int nrows, int32_t dims,
 		out[r] = add_lanes(sums[r]);
 }
 
-static inline AVX2 void
-compare(const float *q, const float *rows, int32_t n, int32_t dims,
-		bool product, float *out)
-{
-	int32_t		i;
-
-	for (i = 0; i + 4 <= n; i += 4)
-		compare_some(q, rows + (size_t) i * dims, 4, dims, product, out + i);
-	for (; i < n; i++)
-		compare_some(q, rows + (size_t) i * dims, 1, dims, product, out + i);
-}
-
-static AVX2 void
-dots(const float *q, const float *rows, int32_t n, int32_t dims,
-	 float *products)
-{
-	compare(q, rows, n, dims, true, products);
-}
-
-static AVX2 void
-sqdists(const float *q, const float *rows, int32_t n, int32_t dims,
-		float *squares)
-{
-	compare(q, rows, n, dims, false, squares);
-}
-
 /* Sixteen codes in 16 bits each. */
 static inline AVX2 __m256i
 load_codes(const int8_t *codes)
@@ -197,18 +171,6 @@ multiply_codes(const int8_t *q, const int8_t *codes, int nrows, int32_t dims,
 		products[r] = add_products(sums[r]);
 }
 
-static AVX2 void
-byte_dots(const int8_t *q, const int8_t *codes, int32_t n, int32_t dims,
-		  int32_t *products)
-{
-	int32_t		i;
-
-	for (i = 0; i + 4 <= n; i += 4)
-		multiply_codes(q, codes + (size_t) i * dims, 4, dims, products + i);
-	for (; i < n; i++)
-		multiply_codes(q, codes + (size_t) i * dims, 1, dims, products + i);
-}
-
 static inline AVX2 __m256d
 term64(const float *a, const float *b, bool product)
 {
@@ -248,18 +210,6 @@ compare64(const float *a, const float *b, int32_t dims, bool product)
 	two = _mm_add_pd(_mm256_castpd256_pd128(four),
 					 _mm256_extractf128_pd(four, 1));
 	return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
-}
-
-static AVX2 double
-dot64(const float *a, const float *b, int32_t dims)
-{
-	return compare64(a, b, dims, true);
-}
-
-static AVX2 double
-sqdist64(const float *a, const float *b, int32_t dims)
-{
-	return compare64(a, b, dims, false);
 }
 
 /* Four dimensions of one row and 8 centroids, added up as prescribed. */
@@ -310,37 +260,6 @@ multiply_some(const float *x, int32_t stride, int nrows, int32_t len,
 	}
 	for (r = 0; r < nrows; r++)
 		store(products + r * CENTS, sums[r]);
-}
-
-static AVX2 void
-multiply(const float *x, int32_t stride, int nrows, int32_t len,
-		 const float *panel, float *products)
-{
-	int			c;
-	int			r;
-
-	for (c = 0; c < CENTS; c += LANES)
-	{
-		for (r = 0; r + 4 <= nrows; r += 4)
-			multiply_some(x + (size_t) r * stride, stride, 4, len, panel + c,
-						  products + r * CENTS + c);
-		for (; r < nrows; r++)
-			multiply_some(x + (size_t) r * stride, stride, 1, len, panel + c,
-						  products + r * CENTS + c);
-	}
-}
-
-static AVX2 void
-add_distances(const float *x, size_t stride, int nrows, const float *words,
-			  int32_t dims, int32_t len, float *dist)
-{
-	gv_add_distances(x, stride, nrows, words, dims, len, dist);
-}
-
-static AVX2 void
-nearest_words(const float *dist, int nrows, float *best, int32_t *code)
-{
-	gv_nearest_words(dist, nrows, best, code);
 }
 
 /* Entries of eight copies, by the low four bits of each lane. */
@@ -555,20 +474,9 @@ record_products(const float *q, const GvRefine *record, int32_t dims,
 	store(magnitudes, size);
 }
 
-const GvKernels gv_avx2_kernels = {
-	.filters = true,
-	.dots = dots,
-	.sqdists = sqdists,
-	.byte_dots = byte_dots,
-	.dot64 = dot64,
-	.sqdist64 = sqdist64,
-	.multiply = multiply,
-	.add_distances = add_distances,
-	.nearest_words = nearest_words,
-	.sum_block = sum_block,
-	.filter = filter,
-	.record_squares = record_squares,
-	.record_products = record_products,
-};
+#define LEVEL		AVX2
+#define KERNELS		gv_avx2_kernels
+#define AT_ONCE		LANES		/* centroids that multiply_some takes */
+#include "cpu/gv_level.h"
 
 #endif							/* __x86_64__ */

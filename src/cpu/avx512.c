@@ -10,7 +10,7 @@
 
 #include <immintrin.h>
 
-#include "cpu/gv_words.h"
+#include "cpu/gv_kernels.h"
 
 #define AVX512		__attribute__((target("avx512f,avx512bw,avx512vnni")))
 #define LANES		GV_CPU_LANES
@@ -39,7 +39,6 @@ add_lanes(__m512 sums)
 	return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 
-/* Partial sums of one row, and of four that are read side by side. */
 static inline AVX512 __m512
 add_term(__m512 sums, __m512 q, __m512 x, bool product)
 {
@@ -49,65 +48,28 @@ add_term(__m512 sums, __m512 q, __m512 x, bool product)
 						 _mm512_mul_ps(diff, diff));
 }
 
-static inline AVX512 float
-compare_row(const float *q, const float *row, int32_t dims, bool product)
-{
-	__m512		sums = _mm512_setzero_ps();
-	int32_t		i;
-
-	for (i = 0; i < dims; i += LANES)
-		sums = add_term(sums, load_some(q + i, dims - i),
-						load_some(row + i, dims - i), product);
-	return add_lanes(sums);
-}
-
+/* nrows <= 4 rows, read side by side. */
 static inline AVX512 void
-compare_four(const float *q, const float *rows, int32_t dims, bool product,
-			 float *out)
+compare_some(const float *q, const float *rows, int nrows, int32_t dims,
+			 bool product, float *out)
 {
 	__m512		sums[4];
 	int32_t		i;
 	int			r;
 
-	for (r = 0; r < 4; r++)
+	for (r = 0; r < nrows; r++)
 		sums[r] = _mm512_setzero_ps();
 	for (i = 0; i < dims; i += LANES)
 	{
 		__m512		some = load_some(q + i, dims - i);
 
-		for (r = 0; r < 4; r++)
+		for (r = 0; r < nrows; r++)
 			sums[r] = add_term(sums[r], some,
 							   load_some(rows + (size_t) r * dims + i,
 										 dims - i), product);
 	}
-	for (r = 0; r < 4; r++)
+	for (r = 0; r < nrows; r++)
 		out[r] = add_lanes(sums[r]);
-}
-
-static inline AVX512 void
-compare(const float *q, const float *rows, int32_t n, int32_t dims,
-		bool product, float *out)
-{
-	int32_t		i;
-
-	for (i = 0; i + 4 <= n; i += 4)
-		compare_four(q, rows + (size_t) i * dims, dims, product, out + i);
-	for (; i < n; i++)
-		out[i] = compare_row(q, rows + (size_t) i * dims, dims, product);
-}
-
-static AVX512 void
-dots(const float *q, const float *rows, int32_t n, int32_t dims,
-	 float *products)
-{
-	compare(q, rows, n, dims, true, products);
-}
-
-static AVX512 void
-sqdists(const float *q, const float *rows, int32_t n, int32_t dims,
-		float *squares)
-{
-	compare(q, rows, n, dims, false, squares);
 }
 
 /* The first n bytes, at most 64, and zeros. */
@@ -154,18 +116,6 @@ multiply_codes(const int8_t *q, const int8_t *codes, int nrows, int32_t dims,
 															   extra));
 }
 
-static AVX512 void
-byte_dots(const int8_t *q, const int8_t *codes, int32_t n, int32_t dims,
-		  int32_t *products)
-{
-	int32_t		i;
-
-	for (i = 0; i + 4 <= n; i += 4)
-		multiply_codes(q, codes + (size_t) i * dims, 4, dims, products + i);
-	for (; i < n; i++)
-		multiply_codes(q, codes + (size_t) i * dims, 1, dims, products + i);
-}
-
 /* The first n numbers of x, n <= 8, in double, and zeros. */
 static inline AVX512 __m512d
 load_some64(const float *x, int32_t n)
@@ -197,18 +147,6 @@ compare64(const float *a, const float *b, int32_t dims, bool product)
 	two = _mm_add_pd(_mm256_castpd256_pd128(four),
 					 _mm256_extractf128_pd(four, 1));
 	return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
-}
-
-static AVX512 double
-dot64(const float *a, const float *b, int32_t dims)
-{
-	return compare64(a, b, dims, true);
-}
-
-static AVX512 double
-sqdist64(const float *a, const float *b, int32_t dims)
-{
-	return compare64(a, b, dims, false);
 }
 
 /* Four dimensions of one row and 16 centroids, added up as prescribed. */
@@ -265,37 +203,6 @@ multiply_some(const float *x, int32_t stride, int nrows, int32_t len,
 		_mm512_storeu_ps(products + r * CENTS, sums[r][0]);
 		_mm512_storeu_ps(products + r * CENTS + LANES, sums[r][1]);
 	}
-}
-
-static AVX512 void
-multiply(const float *x, int32_t stride, int nrows, int32_t len,
-		 const float *panel, float *products)
-{
-	int			half;
-	int			r;
-
-	for (half = 0; half < CENTS; half += 2 * LANES)
-	{
-		for (r = 0; r + 4 <= nrows; r += 4)
-			multiply_some(x + (size_t) r * stride, stride, 4, len,
-						  panel + half, products + r * CENTS + half);
-		for (; r < nrows; r++)
-			multiply_some(x + (size_t) r * stride, stride, 1, len,
-						  panel + half, products + r * CENTS + half);
-	}
-}
-
-static AVX512 void
-add_distances(const float *x, size_t stride, int nrows, const float *words,
-			  int32_t dims, int32_t len, float *dist)
-{
-	gv_add_distances(x, stride, nrows, words, dims, len, dist);
-}
-
-static AVX512 void
-nearest_words(const float *dist, int nrows, float *best, int32_t *code)
-{
-	gv_nearest_words(dist, nrows, best, code);
 }
 
 /* Entries of sixteen copies, by the low four bits of each lane. */
@@ -483,20 +390,9 @@ record_products(const float *q, const GvRefine *record, int32_t dims,
 	_mm512_storeu_ps(magnitudes, size);
 }
 
-const GvKernels gv_avx512_kernels = {
-	.filters = true,
-	.dots = dots,
-	.sqdists = sqdists,
-	.byte_dots = byte_dots,
-	.dot64 = dot64,
-	.sqdist64 = sqdist64,
-	.multiply = multiply,
-	.add_distances = add_distances,
-	.nearest_words = nearest_words,
-	.sum_block = sum_block,
-	.filter = filter,
-	.record_squares = record_squares,
-	.record_products = record_products,
-};
+#define LEVEL		AVX512
+#define KERNELS		gv_avx512_kernels
+#define AT_ONCE		(2 * LANES)	/* centroids that multiply_some takes */
+#include "cpu/gv_level.h"
 
 #endif							/* __x86_64__ */

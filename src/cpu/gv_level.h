@@ -1,0 +1,113 @@
+/*
+ * gv_level.h
+ *		What the kernels of all levels have in common: many rows by fours, and
+ *		the table.
+ *
+ * Included at the end of a level's file, once, because functions cannot be
+ * shared between levels.  The file has compare_some, compare64, multiply_codes,
+ * multiply_some, sum_block, filter, record_squares and record_products, and
+ * these macros:
+ *		LEVEL		the attribute that functions of the level have
+ *		KERNELS		the name of its table
+ *		AT_ONCE		centroids that multiply_some multiplies with
+ */
+#include "cpu/gv_words.h"
+
+static inline LEVEL void
+compare(const float *q, const float *rows, int32_t n, int32_t dims,
+		bool product, float *out)
+{
+	int32_t		i;
+
+	for (i = 0; i + 4 <= n; i += 4)
+		compare_some(q, rows + (size_t) i * dims, 4, dims, product, out + i);
+	for (; i < n; i++)
+		compare_some(q, rows + (size_t) i * dims, 1, dims, product, out + i);
+}
+
+static LEVEL void
+dots(const float *q, const float *rows, int32_t n, int32_t dims,
+	 float *products)
+{
+	compare(q, rows, n, dims, true, products);
+}
+
+static LEVEL void
+sqdists(const float *q, const float *rows, int32_t n, int32_t dims,
+		float *squares)
+{
+	compare(q, rows, n, dims, false, squares);
+}
+
+static LEVEL void
+byte_dots(const int8_t *q, const int8_t *codes, int32_t n, int32_t dims,
+		  int32_t *products)
+{
+	int32_t		i;
+
+	for (i = 0; i + 4 <= n; i += 4)
+		multiply_codes(q, codes + (size_t) i * dims, 4, dims, products + i);
+	for (; i < n; i++)
+		multiply_codes(q, codes + (size_t) i * dims, 1, dims, products + i);
+}
+
+static LEVEL double
+dot64(const float *a, const float *b, int32_t dims)
+{
+	return compare64(a, b, dims, true);
+}
+
+static LEVEL double
+sqdist64(const float *a, const float *b, int32_t dims)
+{
+	return compare64(a, b, dims, false);
+}
+
+static LEVEL void
+multiply(const float *x, int32_t stride, int nrows, int32_t len,
+		 const float *panel, float *products)
+{
+	int			c;
+	int			r;
+
+	for (c = 0; c < GV_CPU_TILE_CENTS; c += AT_ONCE)
+	{
+		float	   *to = products + c;
+
+		for (r = 0; r + 4 <= nrows; r += 4)
+			multiply_some(x + (size_t) r * stride, stride, 4, len, panel + c,
+						  to + r * GV_CPU_TILE_CENTS);
+		for (; r < nrows; r++)
+			multiply_some(x + (size_t) r * stride, stride, 1, len, panel + c,
+						  to + r * GV_CPU_TILE_CENTS);
+	}
+}
+
+static LEVEL void
+add_distances(const float *x, size_t stride, int nrows, const float *words,
+			  int32_t dims, int32_t len, float *dist)
+{
+	gv_add_distances(x, stride, nrows, words, dims, len, dist);
+}
+
+static LEVEL void
+nearest_words(const float *dist, int nrows, float *best, int32_t *code)
+{
+	gv_nearest_words(dist, nrows, best, code);
+}
+
+const GvKernels KERNELS = {
+	.filters = true,
+	.dots = dots,
+	.sqdists = sqdists,
+	.byte_dots = byte_dots,
+	.dot64 = dot64,
+	.sqdist64 = sqdist64,
+	.multiply = multiply,
+	.add_distances = add_distances,
+	.nearest_words = nearest_words,
+	.sum_block = sum_block,
+	.filter = filter,
+	.record_squares = record_squares,
+	.record_products = record_products,
+};
