@@ -27,7 +27,10 @@
 
 #define MIN_QUERIES		200
 #define MAX_QUERIES		1000
-#define ROWS_PER_QUERY	300		/* in between */
+#define ROWS_PER_QUERY	150		/* in between */
+
+#define FEW_QUERIES		48		/* tell how many lists the others need */
+#define MORE_PROBES		1.5		/* for their intervals, and for chance */
 
 #define MAX_STEPS		48
 #define MAX_WIDTHS		32
@@ -39,12 +42,15 @@
 
 #define MOST_TRIES		GV_MAX_TRIES	/* queries that gpuvecd gets at once */
 
-/* Nanoseconds of one core, for weighing probes against candidates. */
-#define LOOKUP_NS		0.4		/* a sub-quantizer of a copy */
-#define FETCH_NS		1500.0	/* a row of the heap */
-#define DIMENSION_NS	2.5		/* of that row's distance */
-#define RECORD_NS		1000.0	/* a refine record instead */
-#define RECORD_DIMENSION_NS	0.7
+/*
+ * Nanoseconds of one core, for weighing probes against candidates: with
+ * AVX-512, pages in shared buffers but not in the processor's cache.
+ */
+#define LOOKUP_NS		0.06	/* a sub-quantizer of a copy, reading it, too */
+#define FETCH_NS		900.0	/* a row of the heap */
+#define DIMENSION_NS	1.2		/* of that row's distance */
+#define RECORD_NS		500.0	/* a refine record instead */
+#define RECORD_DIMENSION_NS	0.5
 
 static const int depths[IVFPQ_DEPTHS] = {IVFPQ_FIRST_ROWS, IVFPQ_DEEP_ROWS};
 static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
@@ -65,6 +71,7 @@ typedef struct Ladder
 	int			probes[MAX_STEPS];
 	int			nwidths;
 	int			widths[MAX_WIDTHS]; /* candidates */
+	double		z;				/* standard errors that an interval has */
 
 	Truth	   *truth;			/* of the query at hand */
 	GvTopK		sorted;			/* copy of the candidates */
@@ -314,11 +321,10 @@ clear_sums(Ladder *ladder)
 	memset(ladder->squares, 0, sizeof(ladder->squares));
 }
 
-/* Search for all queries, by gpuvecd as long as there is a trial. */
+/* Search for so many queries, by gpuvecd as long as there is a trial. */
 static void
-climb_all(Ladder *ladder, IvfpqTrial *trial)
+climb_all(Ladder *ladder, IvfpqTrial *trial, int nqueries)
 {
-	int			nqueries = ladder->calibration->nqueries;
 	int			capacity = ladder->sorted.capacity;
 	int			most = Min(MOST_TRIES, GV_MAX_TRIED_HITS / capacity);
 
@@ -379,7 +385,7 @@ lower_bound(const Ladder *ladder, int depth, int step, int width)
 
 	/* queries that all came out alike tell nothing of their spread */
 	variance = Max(variance, mean * (1 - mean) / n);
-	return mean - IVFPQ_Z_95 * sqrt(variance / n);
+	return mean - ladder->z * sqrt(variance / n);
 }
 
 /*
@@ -465,6 +471,42 @@ find_targets(const Ladder *ladder, double rows, IvfpqMetaData *meta)
 }
 
 /*
+ * Search for so many queries with *probes lists and *width candidates at most,
+ * and then with more, until all targets can be told.
+ */
+static void
+climb_until(Ladder *ladder, IvfpqTrial *trial, int nqueries, double rows,
+			int *probes, int *width, IvfpqMetaData *meta)
+{
+	for (;;)
+	{
+		lay_ladder(ladder, *probes, *width);
+		climb_all(ladder, trial, nqueries);
+		if (find_targets(ladder, rows, meta) ||
+			(*probes == meta->nlists && *width >= Min(rows, MOST_WIDTH)))
+			return;
+		if (*probes == meta->nlists)
+			*width = Min(4 * *width, MOST_WIDTH);
+		*probes = Min(3 * *probes, meta->nlists);
+	}
+}
+
+/*
+ * Most lists that a target takes; all of them when one is out of reach.
+ */
+static int
+most_probes(const IvfpqMetaData *meta)
+{
+	int			most = 1;
+
+	for (int d = 0; d < IVFPQ_DEPTHS; d++)
+		for (int t = 0; t < IVFPQ_TARGETS; t++)
+			most = Max(most, meta->targets[d][t].candidates == 0 ?
+					   meta->nlists : meta->targets[d][t].probes);
+	return most;
+}
+
+/*
  * Find what each target takes on an index whose pages are all written,
  * though the metapage may not show them yet; into *meta, which describes
  * them.  Every row was offered.  A trial, which gpuvecd has of the same
@@ -495,17 +537,14 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 	model->meta.coarse_share = meta->coarse_share;
 	meta->calibration_queries = calibration->nqueries;
 
-	for (;;)
-	{
-		lay_ladder(ladder, probes, width);
-		climb_all(ladder, trial);
-		if (find_targets(ladder, rows, meta) ||
-			(probes == meta->nlists && width >= Min(rows, MOST_WIDTH)))
-			break;
-		if (probes == meta->nlists)
-			width = Min(4 * width, MOST_WIDTH);
-		probes = Min(3 * probes, meta->nlists);
-	}
+	/* far more lists may be needed than usual: let a few queries find out */
+	ladder->z = 0;
+	climb_until(ladder, trial, Min(FEW_QUERIES, calibration->nqueries), rows,
+				&probes, &width, meta);
+	probes = Min(MORE_PROBES * most_probes(meta), meta->nlists);
+	ladder->z = IVFPQ_Z_95;
+	climb_until(ladder, trial, calibration->nqueries, rows, &probes, &width,
+				meta);
 	MemoryContextDelete(ladder->tmp);
 	ereport(DEBUG1,
 			(errmsg_internal("gpuivfpq calibrated with %d queries in %.0f ms, searches compare %g of the lists, which took %.0f ms of them to find",
