@@ -65,6 +65,7 @@ PAGE_OBJS = \
 	src/page/ivfpqmeta.o \
 	src/page/ivfpqpage.o \
 	src/page/ivfpqpending.o \
+	src/page/ivfpqrecent.o \
 	src/page/ivfpqrefine.o \
 	src/page/ivfpqrewrite.o \
 	src/page/ivfpqslot.o \
