@@ -11,6 +11,7 @@ AM_OBJS = \
 	src/am/ivfpqcluster.o \
 	src/am/ivfpqcoarse.o \
 	src/am/ivfpqcoded.o \
+	src/am/ivfpqcoming.o \
 	src/am/ivfpqcopies.o \
 	src/am/ivfpqcost.o \
 	src/am/ivfpqdrain.o \

@@ -152,8 +152,7 @@ pin_ahead(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
 	__builtin_prefetch(page + BLCKSZ - 1);
 
 	/* likely the next but one */
-	if (address.page > 0)
-		IvfpqRecentFetch(reader->index, address.page - 1);
+	IvfpqRecentFetch(reader->index, address.page + 1, 0);
 }
 
 /*
@@ -209,7 +208,7 @@ IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
 	reader->following = following;
 	reader->looks_ahead = true;
 	if (following != NULL)
-		IvfpqRecentFetch(reader->index, following->head.page);
+		IvfpqRecentFetch(reader->index, following->head.page, 0);
 	start_reading(reader);
 }
 

@@ -65,39 +65,53 @@ is_hot(Buffer buffer)
 
 /* See ivfpqrecent.h. */
 Buffer
+IvfpqRecentPin(Relation rel, BlockNumber blkno)
+{
+	Buffer		buffer;
+
+	if (places == NULL || RelationUsesLocalBuffers(rel))
+		return InvalidBuffer;
+	buffer = *place_of(rel, blkno);
+	if (!BufferIsValid(buffer) || !is_hot(buffer) ||
+		!GvReadRecent(rel, blkno, buffer))
+		return InvalidBuffer;
+	pgstat_count_buffer_read(rel);
+	pgstat_count_buffer_hit(rel);
+	return buffer;
+}
+
+/* See ivfpqrecent.h. */
+Buffer
 IvfpqRecentRead(Relation rel, BlockNumber blkno,
 				BufferAccessStrategy strategy)
 {
-	Buffer	   *place;
+	Buffer		buffer;
 
 	if (strategy != NULL || RelationUsesLocalBuffers(rel))
 		return ReadBufferExtended(rel, MAIN_FORKNUM, blkno, RBM_NORMAL,
 								  strategy);
 	if (places == NULL)
 		make_places();
-	place = place_of(rel, blkno);
-	if (BufferIsValid(*place) && is_hot(*place) &&
-		GvReadRecent(rel, blkno, *place))
-	{
-		pgstat_count_buffer_read(rel);
-		pgstat_count_buffer_hit(rel);
-	}
-	else
-		*place = ReadBuffer(rel, blkno);
-	return *place;
+	buffer = IvfpqRecentPin(rel, blkno);
+	if (!BufferIsValid(buffer))
+		*place_of(rel, blkno) = buffer = ReadBuffer(rel, blkno);
+	return buffer;
 }
 
 /* See ivfpqrecent.h. */
 void
-IvfpqRecentFetch(Relation rel, BlockNumber blkno)
+IvfpqRecentFetch(Relation rel, BlockNumber blkno, int offset)
 {
+	const char *page;
 	Buffer		buffer;
 
-	if (places == NULL)
+	if (places == NULL || RelationUsesLocalBuffers(rel))
 		return;
 	buffer = *place_of(rel, blkno);
 	if (!BufferIsValid(buffer))
 		return;
+	page = (const char *) BufferGetPage(buffer);
 	__builtin_prefetch(GetBufferDescriptor(buffer - 1));
-	__builtin_prefetch(BufferGetBlock(buffer));
+	__builtin_prefetch(page);
+	__builtin_prefetch(page + offset);
 }

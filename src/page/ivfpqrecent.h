@@ -13,9 +13,16 @@ extern Buffer IvfpqRecentRead(Relation rel, BlockNumber blkno,
 							  BufferAccessStrategy strategy);
 
 /*
- * The page will soon be read: have the processor fetch what that looks at
- * first.  Without effect where it is not known; never waits.
+ * The same where a look tells that it still is where it was; else, and where
+ * that is not known, InvalidBuffer.
  */
-extern void IvfpqRecentFetch(Relation rel, BlockNumber blkno);
+extern Buffer IvfpqRecentPin(Relation rel, BlockNumber blkno);
+
+/*
+ * The page will soon be pinned, and what it has at an offset looked at: have
+ * the processor fetch these.  Without effect where it is not known; never
+ * waits.
+ */
+extern void IvfpqRecentFetch(Relation rel, BlockNumber blkno, int offset);
 
 #endif							/* IVFPQRECENT_H */
