@@ -13,8 +13,7 @@
  * cannot be raised any more; all others go the usual way.  Which pages stay is
  * thus the same with and without.
  *
- * The table has a place for the pages of one hash value each, whichever was
- * read last.  What it says is looked at again by ReadRecentBuffer, so it needs
+ * The table has each place for many pages, and knows the one read last.  What it says is looked at again by ReadRecentBuffer, so it needs
  * neither names nor invalidation.
  */
 #include "postgres.h"
@@ -43,14 +42,12 @@ make_places(void)
 	nplaces = n;
 }
 
-/* Where a page's buffer is noted. */
+/* Where a page's buffer is noted: neighbours' side by side. */
 static inline Buffer *
 place_of(Relation rel, BlockNumber blkno)
 {
-	uint32		hash = (blkno + RelationGetRelid(rel) * 0x85EBCA6BU) *
-		0x9E3779B1U;
-
-	return &places[(hash ^ hash >> 15) & (nplaces - 1)];
+	return &places[(RelationGetRelid(rel) * 0x9E3779B1U + blkno) &
+				   (nplaces - 1)];
 }
 
 /* Would another use leave the buffer's count as it is? */
