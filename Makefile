@@ -11,6 +11,7 @@ AM_OBJS = \
 	src/am/ivfpqcluster.o \
 	src/am/ivfpqcoarse.o \
 	src/am/ivfpqcoded.o \
+	src/am/ivfpqcoming.o \
 	src/am/ivfpqcopies.o \
 	src/am/ivfpqcost.o \
 	src/am/ivfpqdrain.o \
@@ -65,6 +66,7 @@ PAGE_OBJS = \
 	src/page/ivfpqmeta.o \
 	src/page/ivfpqpage.o \
 	src/page/ivfpqpending.o \
+	src/page/ivfpqrecent.o \
 	src/page/ivfpqrefine.o \
 	src/page/ivfpqrewrite.o \
 	src/page/ivfpqslot.o \

@@ -51,6 +51,17 @@ GvExtendRelation(Relation rel)
 #endif
 }
 
+/* ReadRecentBuffer of the main fork. */
+static inline bool
+GvReadRecent(Relation rel, BlockNumber blkno, Buffer buffer)
+{
+#if PG_VERSION_NUM >= 160000
+	return ReadRecentBuffer(rel->rd_locator, MAIN_FORKNUM, blkno, buffer);
+#else
+	return ReadRecentBuffer(rel->rd_node, MAIN_FORKNUM, blkno, buffer);
+#endif
+}
+
 /*
  * Add that many consecutive pages, all zero, to the main fork; returns the
  * first.

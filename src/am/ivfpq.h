@@ -14,6 +14,7 @@
 #include "nodes/execnodes.h"
 #include "utils/array.h"
 
+#include "am/ivfpqcoming.h"
 #include "client/ivfpqclient.h"
 #include "engine/gv_engine.h"
 #include "page/ivfpqrefine.h"
@@ -357,10 +358,13 @@ extern void IvfpqCalibrationTake(IvfpqCalibration *calibration,
 extern int	IvfpqCalibrationNearest(const IvfpqCalibration *calibration, int q,
 									int most, uint64 *ids);
 
+/* TIDs as numbers: the block above the offset. */
+#define IVFPQ_ID_SHIFT			16
+
 static inline uint64
 IvfpqTidToId(const ItemPointerData *tid)
 {
-	return ((uint64) ItemPointerGetBlockNumberNoCheck(tid) << 16) |
+	return ((uint64) ItemPointerGetBlockNumberNoCheck(tid) << IVFPQ_ID_SHIFT) |
 		ItemPointerGetOffsetNumberNoCheck(tid);
 }
 
@@ -410,12 +414,16 @@ typedef struct IvfpqRerank
 	Oid			collation;
 	Datum		query;
 	MemoryContext context;		/* reset after every row */
+	bool		is_heap;
+	IvfpqComing coming;			/* rows to be fetched, of a heap */
 } IvfpqRerank;
 
 extern void IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap,
 							 Relation index, Snapshot snapshot);
 extern void IvfpqRerankQuery(IvfpqRerank *rerank, FmgrInfo *distance,
 							 Oid collation, Datum query);
+extern void IvfpqRerankExpect(IvfpqRerank *rerank, const uint64 *ids,
+							  int64 n);
 extern bool IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value);
 extern void IvfpqRerankDone(IvfpqRerank *rerank);
 extern bool IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance);

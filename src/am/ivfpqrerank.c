@@ -5,6 +5,7 @@
  */
 #include "postgres.h"
 
+#include "access/heapam.h"
 #include "access/tableam.h"
 #include "catalog/index.h"
 #include "executor/executor.h"
@@ -12,6 +13,7 @@
 #include "utils/rel.h"
 
 #include "am/ivfpq.h"
+#include "page/ivfpqrecent.h"
 
 /* Begin to fetch rows; memory from the current context. */
 void
@@ -25,6 +27,7 @@ IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap, Relation index,
 	rerank->snapshot = snapshot;
 	rerank->fetch = table_index_fetch_begin(heap);
 	rerank->slot = table_slot_create(heap, NULL);
+	rerank->is_heap = heap->rd_tableam == GetHeapamTableAmRoutine();
 	rerank->attnum = index->rd_index->indkey.values[0];
 	if (rerank->attnum == 0)
 	{
@@ -86,6 +89,43 @@ check_tid(IvfpqRerank *rerank, const ItemPointerData *tid)
 }
 
 /*
+ * These rows [n], of ascending ids, will be fetched before IvfpqRerankPause;
+ * ids must stay as they are until then.
+ */
+void
+IvfpqRerankExpect(IvfpqRerank *rerank, const uint64 *ids, int64 n)
+{
+	if (rerank->is_heap)
+		IvfpqComingBegin(&rerank->coming, rerank->heap, ids, n);
+}
+
+/*
+ * Have a heap's fetch begin with the row's page, which it would look for in
+ * the hash table otherwise.
+ */
+static void
+give_page(IvfpqRerank *rerank, uint64 id)
+{
+	IndexFetchHeapData *fetch = (IndexFetchHeapData *) rerank->fetch;
+	BlockNumber blkno = (BlockNumber) (id >> IVFPQ_ID_SHIFT);
+	Buffer		buffer = IvfpqComingTake(&rerank->coming, id);
+
+	if (BufferIsValid(fetch->xs_cbuf) &&
+		BufferGetBlockNumber(fetch->xs_cbuf) == blkno)
+	{
+		if (BufferIsValid(buffer))
+			ReleaseBuffer(buffer);
+		return;
+	}
+	if (!BufferIsValid(buffer))
+		buffer = IvfpqRecentRead(rerank->heap, blkno, NULL);
+	if (BufferIsValid(fetch->xs_cbuf))
+		ReleaseBuffer(fetch->xs_cbuf);
+	fetch->xs_cbuf = buffer;
+	heap_page_prune_opt(rerank->heap, buffer);
+}
+
+/*
  * Get the indexed value of the row that an index entry points to, good until
  * IvfpqRerankDone.  False when the snapshot sees no row there, or NULL.
  */
@@ -99,6 +139,8 @@ IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
 
 	IvfpqIdToTid(id, &tid);
 	check_tid(rerank, &tid);
+	if (rerank->is_heap)
+		give_page(rerank, id);
 	if (!table_index_fetch_tuple(rerank->fetch, &tid, rerank->snapshot,
 								 rerank->slot, &call_again, NULL))
 		return false;
@@ -146,6 +188,7 @@ IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
 void
 IvfpqRerankPause(IvfpqRerank *rerank)
 {
+	IvfpqComingEnd(&rerank->coming);
 	table_index_fetch_reset(rerank->fetch);
 }
 
@@ -153,6 +196,7 @@ IvfpqRerankPause(IvfpqRerank *rerank)
 void
 IvfpqRerankEnd(IvfpqRerank *rerank)
 {
+	IvfpqComingEnd(&rerank->coming);
 	ExecDropSingleTupleTableSlot(rerank->slot);
 	table_index_fetch_end(rerank->fetch);
 	if (rerank->estate)

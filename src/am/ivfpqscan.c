@@ -161,6 +161,7 @@ static void
 measure_rows(IvfpqScan *state, uint64 *ids, int64 count)
 {
 	qsort(ids, count, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqRerankExpect(state->rerank, ids, count);
 	for (int64 i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();

@@ -14,6 +14,7 @@
 #include "miscadmin.h"
 
 #include "page/ivfpqpage.h"
+#include "page/ivfpqrecent.h"
 #include "pgcompat.h"
 
 #define FETCH_BYTES		64		/* what a processor fetches at once */
@@ -138,9 +139,8 @@ pin_ahead(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
 	if (nblocks == 0 || slot >= (uint32) layout->slots_per_page ||
 		!IvfpqBlockExists(reader->index, address.page))
 		return;
-	reader->ahead = ReadBufferExtended(reader->index, MAIN_FORKNUM,
-									   address.page, RBM_NORMAL,
-									   reader->strategy);
+	reader->ahead = IvfpqRecentRead(reader->index, address.page,
+									reader->strategy);
 	page = BufferGetPage(reader->ahead);
 	reader->ahead_at = (const char *)
 		IvfpqSlotGet(page, layout, slot - Min(slot, nblocks - 1));
@@ -150,6 +150,9 @@ pin_ahead(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
 	/* these are looked at first */
 	__builtin_prefetch(page);
 	__builtin_prefetch(page + BLCKSZ - 1);
+
+	/* likely the next but one */
+	IvfpqRecentFetch(reader->index, address.page + 1, 0);
 }
 
 /*
@@ -204,6 +207,8 @@ IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
 	reader->entry = *entry;
 	reader->following = following;
 	reader->looks_ahead = true;
+	if (following != NULL)
+		IvfpqRecentFetch(reader->index, following->head.page, 0);
 	start_reading(reader);
 }
 
@@ -268,8 +273,7 @@ copy_page(IvfpqListReader *reader, BlockNumber blkno, uint32 slot)
 		reader->ahead = InvalidBuffer;
 	}
 	else if (IvfpqBlockExists(reader->index, blkno))
-		buf = ReadBufferExtended(reader->index, MAIN_FORKNUM, blkno,
-								 RBM_NORMAL, reader->strategy);
+		buf = IvfpqRecentRead(reader->index, blkno, reader->strategy);
 	else
 		return false;
 	LockBuffer(buf, BUFFER_LOCK_SHARE);

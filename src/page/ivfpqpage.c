@@ -12,6 +12,7 @@
 
 #include "page/ivfpqfault.h"
 #include "page/ivfpqpage.h"
+#include "page/ivfpqrecent.h"
 #include "pgcompat.h"
 
 /* Pages offered by the free space map that are tried before extending. */
@@ -110,7 +111,7 @@ IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 
 	if (!IvfpqBlockExists(index, blkno))
 		IvfpqCorrupted(index, blkno, "the block does not exist");
-	buf = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
+	buf = IvfpqRecentRead(index, blkno, strategy);
 	LockBuffer(buf, lockmode);
 	if (!IvfpqPageIs(BufferGetPage(buf), kind))
 		IvfpqCorrupted(index, blkno, "it is not a page of kind %d", kind);

@@ -1,0 +1,28 @@
+/*
+ * ivfpqrecent.h
+ *		In which shared buffers a backend found pages lately (ivfpqrecent.c).
+ */
+#ifndef IVFPQRECENT_H
+#define IVFPQRECENT_H
+
+#include "storage/bufmgr.h"
+#include "utils/relcache.h"
+
+/* Pin a page of the main fork that exists: ReadBufferExtended, but faster. */
+extern Buffer IvfpqRecentRead(Relation rel, BlockNumber blkno,
+							  BufferAccessStrategy strategy);
+
+/*
+ * The same where a look tells that it still is where it was; else, and where
+ * that is not known, InvalidBuffer.
+ */
+extern Buffer IvfpqRecentPin(Relation rel, BlockNumber blkno);
+
+/*
+ * The page will soon be pinned, and what it has at an offset looked at: have
+ * the processor fetch these.  Without effect where it is not known; never
+ * waits.
+ */
+extern void IvfpqRecentFetch(Relation rel, BlockNumber blkno, int offset);
+
+#endif							/* IVFPQRECENT_H */
