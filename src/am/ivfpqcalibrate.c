@@ -47,10 +47,10 @@
  * AVX-512, pages in shared buffers but not in the processor's cache.
  */
 #define LOOKUP_NS		0.06	/* a sub-quantizer of a copy, reading it, too */
-#define FETCH_NS		900.0	/* a row of the heap */
-#define DIMENSION_NS	1.2		/* of that row's distance */
-#define RECORD_NS		500.0	/* a refine record instead */
-#define RECORD_DIMENSION_NS	0.5
+#define FETCH_NS		400.0	/* a row of the heap */
+#define DIMENSION_NS	0.8		/* of that row's distance */
+#define RECORD_NS		300.0	/* a refine record instead */
+#define RECORD_DIMENSION_NS	0.4
 
 static const int depths[IVFPQ_DEPTHS] = {IVFPQ_FIRST_ROWS, IVFPQ_DEEP_ROWS};
 static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;

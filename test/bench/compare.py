@@ -51,6 +51,12 @@ def parse_arguments():
     parser.add_argument("--with", dest="options", default="",
                         metavar="OPTIONS",
                         help="index options of gpuivfpq, 'lists = 500'")
+    parser.add_argument("--no-exact", dest="exact", action="store_false",
+                        help="no sequential scan, which takes a second a query "
+                        "where rows are many")
+    parser.add_argument("--from", dest="least", type=float, default=0,
+                        metavar="RECALL", help="leave out settings that find "
+                        "less than this")
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=2,
@@ -147,6 +153,11 @@ def measure_system(args, s, truth):
         for point in s.points:
             measure_recall(conn, args, s, point, truth)
         s.own_kb = server.own_kb(conn.info.backend_pid) - before
+        leave_out(args, s)
+
+
+def leave_out(args, s):
+    s.points = [p for p in s.points if p.recall >= args.least] or s.points
 
 
 def measure_rates(args, s, point):
@@ -169,6 +180,7 @@ def measure(args, systems, truth):
             measure_system(args, s, truth)
         else:
             s.points = s.library.sweep(truth)
+            leave_out(args, s)
     for i in range(args.rounds):
         data.say("round %d of %d" % (i + 1, args.rounds))
         for s in systems:
@@ -222,7 +234,8 @@ def main():
     args.queries = min(args.queries, len(found.query))
     truth = found.truth(args.metric, K)[:args.queries]
     systems = compared.systems(args.metric, found.rows, args.options,
-                               args.hnsw, args.ivfflat, args.real, args.faiss)
+                               args.hnsw, args.ivfflat, args.real, args.faiss,
+                               args.exact)
     with psycopg.connect(autocommit=True) as conn:
         data.say("loading %d x %d" % (found.rows, found.dims))
         load_all(conn, args, found, systems)

@@ -47,7 +47,8 @@ def rate_at(system, recall, clients):
 
 
 def default_point(system):
-    return next(p for p in system.points if p.default)
+    """None where it was left out."""
+    return next((p for p in system.points if p.default), None)
 
 
 def ratios(systems, clients):
@@ -56,6 +57,8 @@ def ratios(systems, clients):
     out = []
     for ours in (s for s in systems if s.method == OURS):
         point = default_point(ours)
+        if point is None:
+            continue
         for other in systems:
             if other.method in (None, OURS) or not has_rates(other, clients):
                 continue
@@ -179,8 +182,10 @@ def plot(facts, systems, clients, path):
         drawn, = axes.plot(*zip(*line), marker=marker, markersize=4,
                            label=s.name, linewidth=1.5)
         point = default_point(s)
-        axes.plot([point.recall], [rate(point, clients)], "o", markersize=11,
-                  fillstyle="none", color=drawn.get_color())
+        if point:
+            axes.plot([point.recall], [rate(point, clients)], "o",
+                      markersize=11, fillstyle="none",
+                      color=drawn.get_color())
     axes.set_yscale("log")
     axes.set_xlim(left=max(.5, axes.get_xlim()[0]))
     axes.set_xlabel("recall@10")

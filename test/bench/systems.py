@@ -106,7 +106,7 @@ def exact(column_type):
 
 
 def systems(metric, rows, options="", hnsw_sizes=(), ivfflat_sizes=(),
-            with_real=False, with_faiss=False):
+            with_real=False, with_faiss=False, with_exact=True):
     """All that one run compares, ours first."""
     suffix = METRICS[metric][1]
     found = [gpuivfpq("vector", suffix, options)]
@@ -118,7 +118,8 @@ def systems(metric, rows, options="", hnsw_sizes=(), ivfflat_sizes=(),
               for lists in [ivfflat_lists(rows), *ivfflat_sizes]]
     if with_faiss:
         found.append(faiss_scan())
-    found.append(exact("vector"))
-    if with_real:
-        found.append(exact("real[]"))
+    if with_exact:
+        found.append(exact("vector"))
+        if with_real:
+            found.append(exact("real[]"))
     return found
