@@ -34,6 +34,10 @@
 #				is a data set and options of test/bench/card.py; several sets
 #				in turn are better several calls.  pgvector's source is found
 #				as test/pgvector.sh says.
+#	cores		SQL without the card, on all of the host's cores, beside
+#				pgvector's indexes and Faiss: ARGUMENT... are those of
+#				test/bench/compare.py, which needs numpy and matplotlib, too,
+#				and faiss-cpu for --faiss
 #
 # All but `cards` use one card, the first that CUDA_VISIBLE_DEVICES names.
 #
@@ -324,8 +328,8 @@ shared_memory_type() {
 	fi
 }
 
-stage_bench() {
-	local runas=''
+# A cluster to measure in, pgvector installed; arguments are settings.
+start_bench() {
 	BUILD_MB=$(memory_share 8192)
 	start_cluster bench "shared_buffers = $(memory_share 32768)MB" \
 		"maintenance_work_mem = ${BUILD_MB}MB" \
@@ -333,14 +337,26 @@ stage_bench() {
 		'max_connections = 200' 'fsync = on' 'max_wal_size = 32GB' \
 		'checkpoint_timeout = 1h' 'autovacuum = off' 'jit = off' \
 		'max_parallel_workers_per_gather = 0' \
-		'gpuvec.request_timeout = 10s' 'gpuvec.engine = gpu' \
-		"dynamic_shared_memory_type = $(shared_memory_type)"
+		"dynamic_shared_memory_type = $(shared_memory_type)" "$@"
+	export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
+	"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG"
+}
+
+stage_bench() {
+	local runas=''
+	start_bench 'gpuvec.request_timeout = 10s' 'gpuvec.engine = gpu'
 	build_scanner
-	PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native} \
-		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG"
 	[ "$(id -u)" != 0 ] || runas="runuser -u $GV_USER -- "
 	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/card.py" \
 		--scanner "$runas$GV_TMP/scanner/scanner" "${ARGUMENTS[@]}"
+	gv_stop bench
+}
+
+stage_cores() {
+	start_bench 'gpuvec.server = off' 'gpuvec.engine = cpu' \
+		"max_parallel_maintenance_workers = $(($(nproc) - 1))"
+	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/compare.py" \
+		"${ARGUMENTS[@]}" --maintenance-work-mem "${BUILD_MB}MB"
 	gv_stop bench
 }
 
@@ -350,7 +366,7 @@ shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
 	kernels | sanitize | sql | lists | cards | faults | random | scanner | data | \
-		bench) ;;
+		bench | cores) ;;
 	*) usage ;;
 	esac
 done
