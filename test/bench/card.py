@@ -86,14 +86,9 @@ def load(conn, found):
     # in the row, so that no system pays for fetching it from elsewhere
     conn.execute("ALTER TABLE %s ALTER v SET STORAGE PLAIN" % QUERIES)
 
-    def copy(table, x):
-        with conn.cursor().copy("COPY %s FROM STDIN (FORMAT binary)"
-                                % table) as stream:
-            for chunk in dataset.copy_stream(x, "vector"):
-                stream.write(chunk)
-
-    took = timed(copy, TABLE, found.base)
-    copy(QUERIES, found.query)
+    took = timed(server.copy_in, conn, TABLE,
+                 dataset.copy_stream(found.base, "vector"))
+    server.copy_in(conn, QUERIES, dataset.copy_stream(found.query, "vector"))
     for table in (TABLE, QUERIES):
         conn.execute("ALTER TABLE %s ADD PRIMARY KEY (id)" % table)
         conn.execute("VACUUM ANALYZE " + table)

@@ -154,12 +154,12 @@ def real_records(ids, x):
     return records
 
 
-def copy_stream(x, column_type):
+def copy_stream(x, column_type, first_id=0):
     """Chunks of a binary COPY of (row number, row)."""
     import numpy as np
     make = real_records if column_type == "real[]" else vector_records
     yield COPY_HEADER
     for at in range(0, len(x), COPY_ROWS):
         part = x[at:at + COPY_ROWS]
-        yield make(np.arange(at, at + len(part)), part).tobytes()
+        yield make(first_id + np.arange(at, at + len(part)), part).tobytes()
     yield COPY_TRAILER

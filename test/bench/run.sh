@@ -7,15 +7,17 @@
 # PROGRAM is one of
 #   compare   gpuivfpq beside pgvector's hnsw and ivfflat and beside exact
 #             search (when left out)
+#   inserts   COPY and INSERT into indexed tables, beside the same
 #   lists     how much of the table is read, by number of lists and copies
 #   targets   whether recall is what gpuvec.recall asks for; takes several DATA
 # each with options of its own (test/bench/PROGRAM.py --help).
 #
 # DATA is what test/bench/data.py makes (sentences:100000 when left out), or
-# glove:ROWS.  Builds gpuvec, for compare also pgvector with its authors' flags
-# (-march=native, unless PGVECTOR_OPTFLAGS says otherwise), into a private copy
-# of PostgreSQL, starts a cluster, and writes tables, JSON files and plots to
-# build/bench/.  Data sets are kept in build/data, or where GPUVEC_DATA says.
+# glove:ROWS.  Builds gpuvec, for compare and inserts also pgvector with its
+# authors' flags (-march=native, unless PGVECTOR_OPTFLAGS says otherwise), into
+# a private copy of PostgreSQL, starts a cluster, and writes tables, JSON files
+# and plots to build/bench/.  Data sets are kept in build/data, or where
+# GPUVEC_DATA says.
 set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -37,7 +39,7 @@ main() {
 		set -- ${options[@]+"${options[@]}"}
 	fi
 	case ${1:-} in
-	compare | lists | targets)
+	compare | inserts | lists | targets)
 		program=$1
 		shift
 		;;
@@ -50,11 +52,12 @@ main() {
 	gv_copy_server "$(gv_find_pg_config)"
 	gv_copy_source src
 	gv_build src
-	if [ "$program" = compare ]; then
+	case $program in compare | inserts)
 		export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
 		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" ||
 			gv_die "bench: there is nothing to compare with"
-	fi
+		;;
+	esac
 	gv_start data "shared_buffers = $(shared_buffers)MB" 'fsync = on' \
 		'max_wal_size = 16GB' 'checkpoint_timeout = 1h' \
 		'autovacuum = off' 'jit = off' \

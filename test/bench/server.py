@@ -34,16 +34,21 @@ def begin(conn, maintenance_work_mem):
                    "enable_seqscan": "off"})
 
 
+def copy_in(conn, table, chunks):
+    """COPY of what dataset.copy_stream() makes."""
+    with conn.cursor().copy("COPY %s FROM STDIN (FORMAT binary)"
+                            % table) as copy:
+        for chunk in chunks:
+            copy.write(chunk)
+
+
 def load(conn, table, x, column_type):
     """A table of (row number, row)."""
     column = "vector(%d)" % x.shape[1] if column_type == "vector" else \
         column_type
     conn.execute("CREATE TABLE %s (id int PRIMARY KEY, v %s)"
                  % (table, column))
-    with conn.cursor().copy("COPY %s FROM STDIN (FORMAT binary)"
-                            % table) as copy:
-        for chunk in dataset.copy_stream(x, column_type):
-            copy.write(chunk)
+    copy_in(conn, table, dataset.copy_stream(x, column_type))
     conn.execute("VACUUM ANALYZE " + table)
 
 
@@ -73,12 +78,15 @@ def nearest(table, operator, queries, query_id, k):
             % (table, operator, queries, query_id, k))
 
 
-PHASE_SECONDS = .02           # between looks at a build
+WATCH_SECONDS = .02           # between looks
 
 
-class Phases:
-    """Seconds that CREATE INDEX is in each of its phases, as the progress view
-    tells; a context manager."""
+class Watch:
+    """Seconds that each answer of a query, one word a row, is given; a context
+    manager."""
+
+    def __init__(self, query):
+        self.query = query
 
     def __enter__(self):
         self.seconds, self.done = {}, threading.Event()
@@ -94,14 +102,16 @@ class Phases:
         import psycopg
         with psycopg.connect(autocommit=True) as conn:
             before = time.monotonic()
-            while not self.done.wait(PHASE_SECONDS):
-                row = conn.execute("SELECT phase FROM "
-                                   "pg_stat_progress_create_index").fetchone()
+            while not self.done.wait(WATCH_SECONDS):
+                rows = conn.execute(self.query).fetchall()
                 now = time.monotonic()
-                if row:
-                    self.seconds[row[0]] = (self.seconds.get(row[0], 0)
-                                            + now - before)
+                for word, in rows:
+                    self.seconds[word] = (self.seconds.get(word, 0)
+                                          + now - before)
                 before = now
+
+
+PHASES = "SELECT phase FROM pg_stat_progress_create_index"
 
 
 def build(conn, statement):
@@ -119,7 +129,7 @@ def build(conn, statement):
 
     conn.add_notice_handler(heard)
     conn.execute("SET client_min_messages = debug1")
-    with Phases() as phases:
+    with Watch(PHASES) as phases:
         start = time.monotonic()
         conn.execute(statement)
         took = time.monotonic() - start
@@ -164,20 +174,25 @@ def own_kb(pid):
         return int(re.search(r"^RssAnon:\s+(\d+) kB", f.read(), re.M).group(1))
 
 
-def rate(settings, statement, nqueries, seconds, clients=1):
-    """Queries/s of all clients, pgbench's, prepared; `statement` takes the
-    number of a query as :i."""
-    options = " ".join("-c %s=%s" % s for s in settings.items())
-    with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
-        script.write("\\set i random(0, %d)\n%s;\n"
-                     % (nqueries - 1, statement))
-        script.flush()
+def pgbench(settings, script, clients, *options):
+    """Transactions/s of all clients; prepared."""
+    settings = " ".join("-c %s=%s" % s for s in settings.items())
+    with tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
+        file.write(script)
+        file.flush()
         out = subprocess.run(
             ["pgbench", "-n", "-M", "prepared", "-c", str(clients), "-j",
-             str(clients), "-T", str(seconds), "-f", script.name],
-            env=dict(os.environ, PGOPTIONS=options), check=True, text=True,
+             str(clients), "-f", file.name, *options],
+            env=dict(os.environ, PGOPTIONS=settings), check=True, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
     return float(re.search(r"^tps = ([\d.]+)", out, re.M).group(1))
+
+
+def rate(settings, statement, nqueries, seconds, clients=1):
+    """Queries/s of all clients; `statement` takes the number of a query as
+    :i."""
+    return pgbench(settings, "\\set i random(0, %d)\n%s;\n"
+                   % (nqueries - 1, statement), clients, "-T", str(seconds))
 
 
 # -------------------------------------------------------------------- machine

@@ -1,0 +1,349 @@
+#!/usr/bin/env python3
+"""How fast do rows come into a table with an index?  gpuivfpq beside hnsw,
+ivfflat and no index at all (but the primary key, which all tables have), in
+the cluster that libpq's environment variables name.  test/bench/run.sh makes
+that cluster.
+
+The first part of the rows is loaded before the indexes are made.  The others
+come in slices, one for each round and number of sessions: every system in
+turn gets the same slice, by COPY, split among so many sessions that begin
+together.  Sessions are processes of their own, and send bytes that were made
+before.  Then, in as many rounds, slices by INSERTs of one row, each a
+transaction, with synchronous_commit off, from a table of all rows.  Rates are
+medians.  What sessions waited for while they copied is pg_stat_activity's,
+looked at 50 times a second, in % of their time.
+
+Recall@10 of queries that are not in the table is counted before the slices,
+among the rows loaded, and behind them, among all that came: who is fast by
+leaving out rows, or links between them, loses there.
+"""
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+
+import data
+import dataset
+import report
+import server
+import systems as compared
+
+K = 10
+PATIENCE_S = 60                 # for sessions to be ready
+STAGED, QUERIES = "inserts_rows", "inserts_queries"
+# what a default setting does not find could hide what was lost
+CAREFUL = {"hnsw": {"hnsw.ef_search": 100}, "ivfflat": {"ivfflat.probes": 20}}
+WAITS = ("SELECT coalesce(wait_event_type || ' ' || wait_event, '')"
+         " FROM pg_stat_activity WHERE query LIKE 'COPY %' AND"
+         " state = 'active'")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("data", nargs="?", default="sentences:100000",
+                        help="glove[:ROWS], sentences[:ROWS], "
+                        "synthetic:N:D:SEED or clustered:N:D:SEED")
+    parser.add_argument("--metric", choices=compared.METRICS, default="l2")
+    parser.add_argument("--clients", type=server.numbers(int),
+                        default=[1, 2, 16], metavar="N,...")
+    parser.add_argument("--loaded", type=float, default=.5, metavar="SHARE",
+                        help="of the rows, before the indexes are made")
+    parser.add_argument("--single", type=int, default=1000, metavar="ROWS",
+                        help="of a slice of single INSERTs, by the first "
+                        "number of\nsessions; 0: none")
+    parser.add_argument("--systems", type=server.numbers(str), default=[],
+                        metavar="NAME,...", help="only those whose names "
+                        "begin so")
+    parser.add_argument("--with", dest="options", default="",
+                        metavar="OPTIONS",
+                        help="index options of gpuivfpq, 'refine = sq8'")
+    parser.add_argument("--queries", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--maintenance-work-mem", default="1GB")
+    parser.add_argument("--prepare", action="store_true",
+                        help="only see that programs and data are there")
+    return parser.parse_args()
+
+
+class Slices:
+    """The rows that are not loaded, cut up."""
+
+    def __init__(self, args, rows):
+        self.next = round(rows * args.loaded)
+        left = rows - self.next - args.rounds * args.single
+        self.rows = left // (args.rounds * len(args.clients))
+        if self.rows < max(args.clients):
+            sys.exit("bench: %d rows are too few" % rows)
+
+    def take(self, rows):
+        """The first row of the next slice."""
+        first, self.next = self.next, self.next + rows
+        return first
+
+
+# ----------------------------------------------------------------------- copy
+
+def session(table, chunks, ready, results):
+    """A process: copies as soon as all are ready, and tells from when to
+    when."""
+    import psycopg
+    with psycopg.connect(autocommit=True) as conn:
+        ready.wait(PATIENCE_S)
+        start = time.monotonic()
+        server.copy_in(conn, table, chunks)
+        results.put((start, time.monotonic()))
+
+
+def copy(system, found, first, rows, clients):
+    """What rows first .. first + rows - 1, by so many sessions, cost."""
+    context = multiprocessing.get_context("fork")
+    ready, results = context.Barrier(clients + 1), context.SimpleQueue()
+    cuts = [first + rows * i // clients for i in range(clients + 1)]
+    sessions = [context.Process(target=session, args=(
+        system.table, list(dataset.copy_stream(
+            found.base[a:b], system.column_type, a)), ready, results))
+        for a, b in zip(cuts, cuts[1:])]
+    for s in sessions:
+        s.start()
+    with server.Watch(WAITS) as waits:
+        before = wal_bytes()
+        ready.wait(PATIENCE_S)
+        for s in sessions:
+            s.join()
+        written = wal_bytes() - before
+    if any(s.exitcode for s in sessions):
+        sys.exit("bench: a session failed")
+    times = [results.get() for _ in sessions]
+    took = max(end for _, end in times) - min(start for start, _ in times)
+    return {"rows": rows, "seconds": took, "rate": rows / took,
+            "wal": written / rows, "waits": waits.seconds}
+
+
+def wal_bytes():
+    import psycopg
+    with psycopg.connect(autocommit=True) as conn:
+        return int(server.one(
+            conn, "SELECT pg_current_wal_insert_lsn() - '0/0'"))
+
+
+# --------------------------------------------------------------------- insert
+
+def insert(system, first, rows, clients):
+    """Rows/s of single INSERTs."""
+    import psycopg
+    with psycopg.connect(autocommit=True) as conn:
+        conn.execute("CREATE SEQUENCE inserts_next MINVALUE 0 START %d"
+                     % first)
+        found = server.pgbench(
+            {"synchronous_commit": "off"},
+            "INSERT INTO %s SELECT id, v FROM %s"
+            " WHERE id = (SELECT nextval('inserts_next')::int);\n"
+            % (system.table, STAGED), clients, "-t", str(rows // clients))
+        conn.execute("DROP SEQUENCE inserts_next")
+    return found
+
+
+# -------------------------------------------------------------------- measure
+
+def prepare(conn, args, found, systems, loaded):
+    conn.execute("SET client_min_messages = warning")
+    for extension in ("gpuvec_pgvector", "pg_prewarm"):
+        conn.execute("CREATE EXTENSION IF NOT EXISTS %s CASCADE" % extension)
+    server.set_all(conn, {"maintenance_work_mem": args.maintenance_work_mem})
+    server.load(conn, QUERIES, found.query[:args.queries], "vector")
+    server.load(conn, STAGED, found.base, "vector")
+    for s in systems:
+        data.say("loading and building %s" % s.name)
+        server.load(conn, s.table, found.base[:loaded], s.column_type)
+        if s.index:
+            server.build(conn, s.create_index())
+    server.prewarm(conn, [STAGED] + [s.table for s in systems])
+
+
+def measure_recall(conn, args, judge, system):
+    server.set_all(conn, {**CAREFUL.get(system.method, {}),
+                          "enable_seqscan": "off"})
+    statement = server.nearest(system.table, compared.METRICS[args.metric][0],
+                               QUERIES, "%s", K)
+    recall = sum(judge.recall(i, [row for row, in conn.execute(
+        statement, [i], prepare=True)]) for i in range(len(judge.query)))
+    conn.execute("RESET ALL")
+    if server.one(conn, "SELECT count(*) FROM " + system.table) != \
+            len(judge.base):
+        sys.exit("bench: rows of %s are missing" % system.table)
+    return recall / len(judge.query)
+
+
+def verify(conn, system):
+    faults = conn.execute("SELECT * FROM gpuvec_verify_index(%s)",
+                          [system.index]).fetchall()
+    if faults:
+        sys.exit("bench: %s: %s" % (system.index, faults[0]))
+
+
+def judge_all(args, found, systems, rows):
+    """Recall among the first rows, which are all that came."""
+    import psycopg
+    judge = dataset.Judge(dataset.DataSet(
+        found.name, found.base[:rows], found.query), args.metric, K,
+        args.queries)
+    with psycopg.connect(autocommit=True) as conn:
+        for s in (s for s in systems if s.index):
+            s.info["recall"].append(measure_recall(conn, args, judge, s))
+
+
+def measure(args, found, systems, slices):
+    """Fills s.info: recall [before, behind], copies {clients: [...]}, single
+    [rows/s]."""
+    for s in systems:
+        s.info = {"recall": [], "copies": {c: [] for c in args.clients},
+                  "single": []}
+    judge_all(args, found, systems, slices.next)
+    for i in range(args.rounds):
+        data.say("round %d of %d" % (i + 1, args.rounds))
+        for clients in args.clients:
+            first = slices.take(slices.rows)
+            for s in systems:
+                s.info["copies"][clients].append(
+                    copy(s, found, first, slices.rows, clients))
+        if args.single > 0:
+            first = slices.take(args.single // args.clients[0]
+                                * args.clients[0])
+            for s in systems:
+                s.info["single"].append(
+                    insert(s, first, args.single, args.clients[0]))
+    judge_all(args, found, systems, slices.next)
+
+
+# --------------------------------------------------------------------- output
+
+def median(copies, what):
+    return statistics.median(c[what] for c in copies)
+
+
+def ratio(rate, others):
+    return "%.2f x" % (rate / others) if others else "-"
+
+
+def rates(system, clients):
+    """Median rows/s of COPY, or of INSERT when clients is None."""
+    if clients is None:
+        return statistics.median(system.info["single"])
+    return median(system.info["copies"][clients], "rate")
+
+
+def waits_text(copies):
+    """The most frequent ones, in % of all sessions' time."""
+    total, seconds = 0, {}
+    for c in copies:
+        for word, s in c["waits"].items():
+            total += s
+            seconds[word] = seconds.get(word, 0) + s
+    seconds.pop("", None)
+    return ", ".join("%s %.0f" % (word, 100 * s / total) for word, s in
+                     sorted(seconds.items(), key=lambda w: -w[1])[:4]
+                     if s / total >= .01) or "-"
+
+
+def rate_table(args, systems):
+    def by_name(start):
+        return next((s for s in systems if s.name.startswith(start)), None)
+
+    rows = [["system", "by", "sessions", "rows/s", "of hnsw", "of no index",
+             "WAL a row", "rounds", "waits %"]]
+    for clients in args.clients + ([None] if args.single else []):
+        others = [o and rates(o, clients)
+                  for o in (by_name("hnsw"), by_name("no index"))]
+        for s in systems:
+            found = rates(s, clients)
+            copies = s.info["copies"].get(clients)
+            rows.append(
+                [s.name, "COPY" if copies else "INSERT",
+                 "%d" % (clients or args.clients[0]), "%.0f" % found]
+                + [ratio(found, o) for o in others]
+                + (["%.0f" % median(copies, "wal"),
+                    " ".join("%.0f" % c["rate"] for c in copies),
+                    waits_text(copies)] if copies else
+                   ["-", " ".join("%.0f" % r for r in s.info["single"]),
+                    "-"]))
+    return report.table(rows, "llrrrrrll")
+
+
+def recall_table(systems):
+    return report.table([["index", "recall@10 before", "behind"]] + [
+        [s.name] + ["%.4f" % r for r in s.info["recall"]]
+        for s in systems if s.index], "lrr")
+
+
+def write(args, told, systems):
+    path = server.output("inserts-%s-%s" % (args.data, args.metric))
+    text = "\n".join(
+        ["%s: %s" % fact for fact in told.items()] + [""]
+        + rate_table(args, systems) + [""] + recall_table(systems)) + "\n"
+    with open(path + ".txt", "w") as f:
+        f.write(text)
+    with open(path + ".json", "w") as f:
+        json.dump({"facts": told, "systems": [
+            {"name": s.name, "index": s.index and s.create_index(), **s.info}
+            for s in systems]}, f, indent=1)
+        f.write("\n")
+    data.say("\n" + text)
+    data.say("written: %s.txt, .json" % path)
+
+
+def facts(conn, args, found, loaded, slices, load_before):
+    return {
+        **server.facts(conn, load_before),
+        "pgvector": server.extension(conn, "vector"),
+        "data": args.data, "rows": found.rows, "dimensions": found.dims,
+        "metric": args.metric, "loaded before": loaded,
+        "inserted": "%d slices of %d rows by COPY, %d of %d by INSERT"
+                    % (args.rounds * len(args.clients), slices.rows,
+                       args.rounds, args.single),
+        **{name: server.one(conn, "SHOW " + name) for name in (
+            "shared_buffers", "fsync", "wal_level", "full_page_writes")},
+        "rounds": "%d, interleaved, medians" % args.rounds,
+    }
+
+
+def chosen(args, rows):
+    """The systems; exact search stands for no index."""
+    found = compared.systems(args.metric, rows, args.options)
+    for s in found:
+        if not s.method:
+            s.name = "no index"
+    return [s for s in found if not args.systems or
+            any(s.name.startswith(name) for name in args.systems)]
+
+
+def main():
+    args = parse_arguments()
+    dataset.split_name(args.data)
+    data.enter_venv("bench", __file__)
+    dataset.prepare(args.data)
+    if args.prepare:
+        return
+    import psycopg
+    load_before = os.getloadavg()[0]
+    found = dataset.load(args.data)
+    args.queries = min(args.queries, len(found.query))
+    systems = chosen(args, found.rows)
+    slices = Slices(args, found.rows)
+    loaded = slices.next
+    with psycopg.connect(autocommit=True) as conn:
+        prepare(conn, args, found, systems, loaded)
+    measure(args, found, systems, slices)
+    with psycopg.connect(autocommit=True) as conn:
+        for s in systems:
+            if s.method == report.OURS:
+                verify(conn, s)
+        write(args, facts(conn, args, found, loaded, slices, load_before),
+              systems)
+
+
+if __name__ == "__main__":
+    main()
