@@ -109,6 +109,7 @@ CPU_OBJS = \
 	src/cpu/coded.o \
 	src/cpu/distance.o \
 	src/cpu/exact.o \
+	src/cpu/encode.o \
 	src/cpu/filter.o \
 	src/cpu/gv_cpu.o \
 	src/cpu/half.o \

@@ -109,6 +109,32 @@ compare_some(const float *q, const float *rows, int nrows, int32_t dims,
 		out[r] = add_lanes(sums[r]);
 }
 
+static inline AVX2 void
+add_residuals(Wide *sums, Wide x, Wide a, Wide b)
+{
+	Wide		from_a = {_mm256_sub_ps(x.low, a.low),
+	_mm256_sub_ps(x.high, a.high)};
+	Wide		from_b = {_mm256_sub_ps(x.low, b.low),
+	_mm256_sub_ps(x.high, b.high)};
+
+	add_terms(sums, from_a, from_b, true);
+}
+
+static AVX2 void
+residual_products(const float *x, const float *a, const float *b,
+				  int32_t dims, float *sums)
+{
+	Wide		acc = zero();
+	int32_t		i;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		add_residuals(&acc, load(x + i), load(a + i), load(b + i));
+	if (i < dims)
+		add_residuals(&acc, load_rest(x + i, dims - i),
+					  load_rest(a + i, dims - i), load_rest(b + i, dims - i));
+	store(sums, acc);
+}
+
 /* Sixteen codes in 16 bits each. */
 static inline AVX2 __m256i
 load_codes(const int8_t *codes)
@@ -260,6 +286,39 @@ multiply_some(const float *x, int32_t stride, int nrows, int32_t len,
 	}
 	for (r = 0; r < nrows; r++)
 		store(products + r * CENTS, sums[r]);
+}
+
+static AVX2 int32_t
+nearest_word(const float *x, const float *words, int32_t dims)
+{
+	__m256i		places = _mm256_mullo_epi32(_mm256_set_epi32(7, 6, 5, 4, 3, 2,
+															 1, 0),
+											_mm256_set1_epi32(dims));
+	Wide		sums = zero();
+	__m256		least;
+	uint32_t	low;
+	uint32_t	high;
+	int32_t		d;
+
+	for (d = 0; d < dims; d++)
+	{
+		__m256		some = _mm256_set1_ps(x[d]);
+		Wide		all = {some, some};
+		Wide		word;
+
+		word.low = _mm256_i32gather_ps(words + d, places, 4);
+		word.high = _mm256_i32gather_ps(words + HALF * dims + d, places, 4);
+		add_terms(&sums, all, word, false);
+	}
+	least = _mm256_min_ps(sums.low, sums.high);
+	least = _mm256_min_ps(least, _mm256_permute2f128_ps(least, least, 1));
+	least = _mm256_min_ps(least, _mm256_shuffle_ps(least, least, 0x4E));
+	least = _mm256_min_ps(least, _mm256_shuffle_ps(least, least, 0xB1));
+	low = (uint32_t) _mm256_movemask_ps(_mm256_cmp_ps(sums.low, least,
+													  _CMP_NGT_UQ));
+	high = (uint32_t) _mm256_movemask_ps(_mm256_cmp_ps(sums.high, least,
+													   _CMP_NGT_UQ));
+	return __builtin_ctz(low | high << HALF);
 }
 
 /* Entries of eight copies, by the low four bits of each lane. */

@@ -72,6 +72,24 @@ compare_some(const float *q, const float *rows, int nrows, int32_t dims,
 		out[r] = add_lanes(sums[r]);
 }
 
+static AVX512 void
+residual_products(const float *x, const float *a, const float *b,
+				  int32_t dims, float *sums)
+{
+	__m512		acc = _mm512_setzero_ps();
+	int32_t		i;
+
+	for (i = 0; i < dims; i += LANES)
+	{
+		__m512		some = load_some(x + i, dims - i);
+		__m512		from_a = _mm512_sub_ps(some, load_some(a + i, dims - i));
+		__m512		from_b = _mm512_sub_ps(some, load_some(b + i, dims - i));
+
+		acc = add_term(acc, from_a, from_b, true);
+	}
+	_mm512_storeu_ps(sums, acc);
+}
+
 /* The first n bytes, at most 64, and zeros. */
 static inline AVX512 __m512i
 load_codes(const int8_t *codes, int32_t n)
@@ -203,6 +221,47 @@ multiply_some(const float *x, int32_t stride, int nrows, int32_t len,
 		_mm512_storeu_ps(products + r * CENTS, sums[r][0]);
 		_mm512_storeu_ps(products + r * CENTS + LANES, sums[r][1]);
 	}
+}
+
+/*
+ * Dimension d of all codewords: lane k takes number k dims + d of those that
+ * `dims` registers hold.
+ */
+static inline AVX512 __m512
+word_dimension(const float *words, int32_t dims, int32_t d)
+{
+	__m512i		lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8,
+										7, 6, 5, 4, 3, 2, 1, 0);
+	__m512i		number =
+		_mm512_add_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32(dims)),
+						 _mm512_set1_epi32(d));
+	__m512i		which = _mm512_srli_epi32(number, 4);
+	__m512		found = _mm512_setzero_ps();
+	int32_t		r;
+
+	for (r = 0; r < dims; r++)
+	{
+		__mmask16	here = _mm512_cmpeq_epi32_mask(which,
+												   _mm512_set1_epi32(r));
+
+		found = _mm512_mask_permutexvar_ps(found, here, number,
+										   _mm512_loadu_ps(words + r * LANES));
+	}
+	return found;
+}
+
+static AVX512 int32_t
+nearest_word(const float *x, const float *words, int32_t dims)
+{
+	__m512		sums = _mm512_setzero_ps();
+	__m512		least;
+	int32_t		d;
+
+	for (d = 0; d < dims; d++)
+		sums = add_term(sums, _mm512_set1_ps(x[d]),
+						word_dimension(words, dims, d), false);
+	least = _mm512_set1_ps(_mm512_reduce_min_ps(sums));
+	return __builtin_ctz(_mm512_cmp_ps_mask(sums, least, _CMP_NGT_UQ));
 }
 
 /* Entries of sixteen copies, by the low four bits of each lane. */

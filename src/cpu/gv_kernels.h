@@ -55,6 +55,11 @@ typedef struct GvKernels
 	void		(*sqdists) (const float *q, const float *rows, int32_t n,
 							int32_t dims, float *squares);
 
+	/* what (x - a) (x - b) [dims] add up to, in sums [GV_CPU_LANES] */
+	void		(*residual_products) (const float *x, const float *a,
+									  const float *b, int32_t dims,
+									  float *sums);
+
 	/* products [n] of q [dims] and codes [n][dims], -127 .. 127 */
 	void		(*byte_dots) (const int8_t *q, const int8_t *codes, int32_t n,
 							  int32_t dims, int32_t *products);
@@ -84,6 +89,10 @@ typedef struct GvKernels
 								  int32_t len, float *dist);
 	void		(*nearest_words) (const float *dist, int nrows, float *best,
 								  int32_t *code);
+
+	/* the nearest of words [GV_CODEWORDS][dims] to x [dims], as by these */
+	int32_t		(*nearest_word) (const float *x, const float *words,
+								 int32_t dims);
 
 	/* sums [GV_BLOCK] of the copies' entries: "The score S" */
 	void		(*sum_block) (const float *table, int32_t m,
@@ -122,6 +131,9 @@ extern void gv_portable_dots(const float *q, const float *rows, int32_t n,
 							 int32_t dims, float *products);
 extern void gv_portable_sqdists(const float *q, const float *rows, int32_t n,
 								int32_t dims, float *squares);
+extern void gv_portable_residual_products(const float *x, const float *a,
+										  const float *b, int32_t dims,
+										  float *sums);
 extern void gv_portable_byte_dots(const int8_t *q, const int8_t *codes,
 								  int32_t n, int32_t dims,
 								  int32_t *products);
@@ -136,6 +148,8 @@ extern void gv_portable_add_distances(const float *x, size_t stride,
 									  int32_t dims, int32_t len, float *dist);
 extern void gv_portable_nearest_words(const float *dist, int nrows,
 									  float *best, int32_t *code);
+extern int32_t gv_portable_nearest_word(const float *x, const float *words,
+										int32_t dims);
 extern void gv_portable_sum_block(const float *table, int32_t m,
 								  const uint8_t *codes, float *sums);
 extern uint32_t gv_portable_filter(const uint8_t *bytes, int32_t m,

@@ -4,9 +4,9 @@
  *		the table.
  *
  * Included at the end of a level's file, once, because functions cannot be
- * shared between levels.  The file has compare_some, compare64, multiply_codes,
- * multiply_some, sum_block, filter, record_squares and record_products, and
- * these macros:
+ * shared between levels.  The file has compare_some, residual_products,
+ * compare64, multiply_codes, multiply_some, nearest_word, sum_block, filter,
+ * record_squares and record_products, and these macros:
  *		LEVEL		the attribute that functions of the level have
  *		KERNELS		the name of its table
  *		AT_ONCE		centroids that multiply_some multiplies with
@@ -100,12 +100,14 @@ const GvKernels KERNELS = {
 	.filters = true,
 	.dots = dots,
 	.sqdists = sqdists,
+	.residual_products = residual_products,
 	.byte_dots = byte_dots,
 	.dot64 = dot64,
 	.sqdist64 = sqdist64,
 	.multiply = multiply,
 	.add_distances = add_distances,
 	.nearest_words = nearest_words,
+	.nearest_word = nearest_word,
 	.sum_block = sum_block,
 	.filter = filter,
 	.record_squares = record_squares,

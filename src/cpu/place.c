@@ -16,7 +16,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/gv_cpu.h"
+#include "cpu/gv_kernels.h"
 
 #define TILE_ROWS	GV_CPU_TILE_ROWS
 #define TILE_CENTS	GV_CPU_TILE_CENTS
@@ -279,6 +279,22 @@ find_lists(Placing *p)
 	return true;
 }
 
+/* See gv_kernels.h. */
+void
+gv_portable_residual_products(const float *x, const float *a, const float *b,
+							  int32_t dims, float *sums)
+{
+	int32_t		i;
+	int			l;
+
+	memset(sums, 0, sizeof(float) * GV_CPU_LANES);
+	for (i = 0; i + GV_CPU_LANES <= dims; i += GV_CPU_LANES)
+		for (l = 0; l < GV_CPU_LANES; l++)
+			sums[l] += (x[i + l] - a[i + l]) * (x[i + l] - b[i + l]);
+	for (l = 0; i < dims; i++, l++)
+		sums[l] += (x[i] - a[i]) * (x[i] - b[i]);
+}
+
 /* See gv_soar. */
 int32_t
 gv_cpu_soar(int32_t dims, const float *x, const float *first,
@@ -291,23 +307,14 @@ gv_cpu_soar(int32_t dims, const float *x, const float *first,
 
 	for (i = 0; i < n; i++)
 	{
-		const float *other = others[i];
-		double		distance = gv_cpu_sqdist(x, other, dims);
+		double		cost = gv_cpu_sqdist(x, others[i], dims);
 		double		product = 0.0;
-		double		cost;
-		float		sums[GV_CPU_LANES] = {0};
-		int32_t		d;
+		float		sums[GV_CPU_LANES];
 		int			l;
 
-		for (d = 0; d + GV_CPU_LANES <= dims; d += GV_CPU_LANES)
-			for (l = 0; l < GV_CPU_LANES; l++)
-				sums[l] += (x[d + l] - other[d + l]) * (x[d + l] - first[d + l]);
-		for (l = 0; d < dims; d++, l++)
-			sums[l] += (x[d] - other[d]) * (x[d] - first[d]);
+		gv_kernels->residual_products(x, others[i], first, dims, sums);
 		for (l = 0; l < GV_CPU_LANES; l++)
 			product += sums[l];
-
-		cost = distance;
 		if (square > 0.0)
 			cost += LAMBDA * product * product / square;
 		if (best < 0 || cost < least)

@@ -31,6 +31,9 @@ check_distances(const GvKernels *kernels, int32_t dims, int32_t n, float size)
 	const float *rows = q + dims;
 	float	   *want = unit_alloc(sizeof(float) * n);
 	float	   *got = unit_alloc(sizeof(float) * n);
+	const float *last = rows + (size_t) (n - 1) * dims;
+	float		want_sums[GV_CPU_LANES];
+	float		got_sums[GV_CPU_LANES];
 	double		want64;
 	double		got64;
 
@@ -40,6 +43,10 @@ check_distances(const GvKernels *kernels, int32_t dims, int32_t n, float size)
 	portable->sqdists(q, rows, n, dims, want);
 	kernels->sqdists(q, rows, n, dims, got);
 	CHECK(memcmp(want, got, sizeof(float) * n) == 0, "sqdists %d", dims);
+	portable->residual_products(q, rows, last, dims, want_sums);
+	kernels->residual_products(q, rows, last, dims, got_sums);
+	CHECK(memcmp(want_sums, got_sums, sizeof(want_sums)) == 0,
+		  "residual products %d", dims);
 	want64 = portable->dot64(q, rows, dims);
 	got64 = kernels->dot64(q, rows, dims);
 	CHECK(memcmp(&want64, &got64, sizeof(double)) == 0, "dot64 %d", dims);
@@ -240,6 +247,33 @@ check_words(const GvKernels *kernels)
 	unit_free(words);
 	unit_free(best);
 	unit_free(code);
+}
+
+/* A vector alone, as among many. */
+static void
+check_word(const GvKernels *kernels)
+{
+	int32_t		dims = 1 + (int32_t) (unit_random() % 70);
+	float	   *x = unit_floats(dims, 1.0f);
+	float	   *words = unit_floats((size_t) GV_CODEWORDS * dims, 1.0f);
+	int			copied = (int) (unit_random() % GV_CODEWORDS);
+	float		dist[GV_CODEWORDS * GV_CPU_WORD_ROWS] = {0};
+	float		best;
+	int32_t		want;
+	int32_t		got;
+
+	if (unit_random() % 4 == 0)	/* ties */
+		memcpy(words + (size_t) copied * dims, words, sizeof(float) * dims);
+	if (unit_random() % 8 == 0)	/* squares overflow, of one or of all */
+		words[unit_random() % (GV_CODEWORDS * dims)] = 1e30f;
+	if (unit_random() % 16 == 0)
+		x[unit_random() % dims] = -FLT_MAX;
+	portable->add_distances(x, 1, 1, words, dims, dims, dist);
+	portable->nearest_words(dist, 1, &best, &want);
+	got = kernels->nearest_word(x, words, dims);
+	CHECK(got == want, "%d is not %d, of %d dimensions", got, want, dims);
+	unit_free(x);
+	unit_free(words);
 }
 
 /* ---------- scan ---------- */
@@ -478,6 +512,7 @@ check_level(GvSimd level)
 	{
 		check_multiply(kernels);
 		check_words(kernels);
+		check_word(kernels);
 	}
 	check_lists(level, kernels);
 	check_odd_tables(level);
