@@ -65,6 +65,7 @@ PAGE_OBJS = \
 	src/page/ivfpqlist.o \
 	src/page/ivfpqmeta.o \
 	src/page/ivfpqpage.o \
+	src/page/ivfpqpatch.o \
 	src/page/ivfpqpending.o \
 	src/page/ivfpqrecent.o \
 	src/page/ivfpqrefine.o \

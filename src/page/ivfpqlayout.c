@@ -10,6 +10,7 @@
  */
 #include "postgres.h"
 
+#include "page/ivfpqpatch.h"
 #include "page/ivfpqrefine.h"
 
 /*
@@ -94,34 +95,96 @@ IvfpqDefaultPqDim(int dims, bool refine)
 	return half;
 }
 
-/*
- * Put copy i of a block into its parts; `header` is that of part 0.  Every
- * byte of the copy is written, so what an earlier owner of the slot left
- * there does no harm.
- */
-void
-IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
-			 char *const *parts, int i, const IvfpqCopy *copy)
-{
-	ItemPointerData *tids = (ItemPointerData *) parts[0];
-	float4	   *t = (float4 *) (tids + IVFPQ_BLOCK_COPIES);
-	ItemPointerData *refine = (ItemPointerData *) (t + IVFPQ_BLOCK_COPIES);
-	int			at = layout->codes + i;
+/* Writes n bytes `at` a place of a part. */
+typedef void (*PutBytes) (const void *to, int part, int at,
+						  const void *from, int n);
 
-	header->second &= ~(1U << i);
-	if (copy->second)
-		header->second |= 1U << i;
-	tids[i] = copy->tid;
-	t[i] = copy->t;
+/*
+ * Where the bytes of copy i of a block go, every one of them, so that what an
+ * earlier owner of the slot left there does no harm.
+ */
+static pg_attribute_always_inline void
+put_copy(const IvfpqLayout *layout, int i, const IvfpqCopy *copy,
+		 PutBytes put, const void *to)
+{
+	int			tids = IVFPQ_BLOCK_COPIES * (int) sizeof(ItemPointerData);
+	int			ts = IVFPQ_BLOCK_COPIES * (int) sizeof(float4);
+	int			at = layout->codes + i;
+	int			part = 0;
+
+	put(to, 0, i * (int) sizeof(ItemPointerData), &copy->tid,
+		sizeof(ItemPointerData));
+	put(to, 0, tids + i * (int) sizeof(float4), &copy->t, sizeof(float4));
 	if (layout->refine)
-		refine[i] = copy->refine;
+		put(to, 0, tids + ts + i * (int) sizeof(ItemPointerData),
+			&copy->refine, sizeof(ItemPointerData));
 	/* not by division: it is done for every byte of an index */
 	for (int p = 0; p < layout->code_bytes; p++, at += IVFPQ_BLOCK_COPIES)
 	{
 		for (; at >= layout->part_bytes; at -= layout->part_bytes)
-			parts++;
-		(*parts)[at] = (char) copy->code[p];
+			part++;
+		put(to, part, at, &copy->code[p], 1);
 	}
+}
+
+/* The block's second bits with copy i in it. */
+static uint32
+second_bits(const IvfpqSlotHeader *header, int i, const IvfpqCopy *copy)
+{
+	return (header->second & ~(1U << i)) | (uint32) copy->second << i;
+}
+
+/* PutBytes; to: the parts, char *[]. */
+static inline void
+put_bytes(const void *to, int part, int at, const void *from, int n)
+{
+	memcpy(((char *const *) to)[part] + at, from, n);
+}
+
+/* Put copy i of a block into its parts; `header` is that of part 0. */
+void
+IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
+			 char *const *parts, int i, const IvfpqCopy *copy)
+{
+	header->second = second_bits(header, i, copy);
+	put_copy(layout, i, copy, put_bytes, parts);
+}
+
+/* The parts' slots on their pages, and what is to be written there. */
+typedef struct Patching
+{
+	const int  *slots_at;		/* [nparts] */
+	IvfpqPatch *patches;		/* [nparts] */
+} Patching;
+
+/* PutBytes; to: Patching */
+static inline void
+patch_bytes(const void *to, int part, int at, const void *from, int n)
+{
+	const Patching *patching = to;
+
+	IvfpqPatchAdd(&patching->patches[part],
+				  patching->slots_at[part] + (int) sizeof(IvfpqSlotHeader) + at,
+				  from, n);
+}
+
+/*
+ * The same as patches [nparts] of the parts' pages, on which their slots begin
+ * at slots_at [nparts].
+ */
+void
+IvfpqBodyPatch(const IvfpqLayout *layout, const IvfpqSlotHeader *header,
+			   const int *slots_at, int i, const IvfpqCopy *copy,
+			   IvfpqPatch *patches)
+{
+	Patching	patching = {slots_at, patches};
+	uint32		second = second_bits(header, i, copy);
+
+	if (second != header->second)
+		IvfpqPatchAdd(&patches[0],
+					  slots_at[0] + (int) offsetof(IvfpqSlotHeader, second),
+					  &second, sizeof(second));
+	put_copy(layout, i, copy, patch_bytes, &patching);
 }
 
 /*

@@ -13,7 +13,7 @@
 
 #include "miscadmin.h"
 
-#include "page/ivfpqpage.h"
+#include "page/ivfpqpatch.h"
 #include "page/ivfpqrecent.h"
 #include "pgcompat.h"
 
@@ -453,6 +453,43 @@ append_copies(Relation index, const IvfpqLayout *layout, uint32 list,
 }
 
 /*
+ * Append a copy to the newest block of a list, which has room, as a record of
+ * known changes: the directory page, exclusively locked, and the block's pages,
+ * which stay locked.
+ */
+static void
+patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
+		   Buffer dirbuf, const IvfpqCopy *copy, IvfpqBlockPages *block)
+{
+	Page		page = BufferGetPage(dirbuf);
+	const IvfpqListEntry *from = IvfpqDirectoryEntry(page, list);
+	IvfpqListEntry entry = *from;
+	IvfpqPatch	patches[1 + IVFPQ_MAX_PARTS];
+	const IvfpqSlotHeader *header = NULL;
+	int			slots_at[IVFPQ_MAX_PARTS];
+
+	IvfpqBlockLock(index, layout, entry.head, list, entry.gen,
+				   entry.nitems / IVFPQ_BLOCK_COPIES, block);
+	for (int p = layout->nparts - 1; p >= 0; p--)
+	{
+		Page		part = BufferGetPage(block->buffers[p]);
+
+		header = IvfpqSlotGet(part, layout, block->slots[p]);
+		slots_at[p] = (int) ((const char *) header - part);
+		IvfpqPatchInit(&patches[1 + p], block->buffers[p]);
+	}
+	IvfpqBodyPatch(layout, header, slots_at,
+				   entry.nitems % IVFPQ_BLOCK_COPIES, copy, patches + 1);
+
+	entry.nitems++;
+	entry.nfirst += !copy->second;
+	IvfpqPatchInit(&patches[0], dirbuf);
+	IvfpqPatchAdd(&patches[0], (const char *) from - page, &entry,
+				  offsetof(IvfpqListEntry, del_seq));
+	IvfpqPatchLog(index, patches, 1 + layout->nparts);
+}
+
+/*
  * Append a copy to a list.  One record: the directory page, the pages of the
  * newest block or of a new one and, when the row is pending, its page, from
  * which it is removed.  The directory page is locked throughout, so nobody
@@ -466,7 +503,6 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
 	IvfpqBlockPages block;
 	Buffer		dirbuf;
 	Buffer		pendbuf = InvalidBuffer;
-	GenericXLogState *state;
 	Page		page;
 
 	if (!IvfpqLayoutInit(&layout, meta->pq_dim, meta->refine))
@@ -474,13 +510,21 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
 
 	dirbuf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
 						   BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_DIRECTORY, NULL);
-	state = GenericXLogStart(index);
-	page = GenericXLogRegisterBuffer(state, dirbuf, 0);
-	if (pending != NULL)
-		pendbuf = IvfpqPendingTake(index, pending, &copy->tid, state);
-	append_copies(index, &layout, list, IvfpqDirectoryEntry(page, list),
-				  copy, 1, state, &block);
-	GenericXLogFinish(state);
+	page = BufferGetPage(dirbuf);
+	if (pending == NULL && IvfpqDirectoryEntry(page, list)->nitems %
+		IVFPQ_BLOCK_COPIES > 0)
+		patch_list(index, &layout, list, dirbuf, copy, &block);
+	else
+	{
+		GenericXLogState *state = GenericXLogStart(index);
+
+		page = GenericXLogRegisterBuffer(state, dirbuf, 0);
+		if (pending != NULL)
+			pendbuf = IvfpqPendingTake(index, pending, &copy->tid, state);
+		append_copies(index, &layout, list, IvfpqDirectoryEntry(page, list),
+					  copy, 1, state, &block);
+		GenericXLogFinish(state);
+	}
 
 	if (BufferIsValid(pendbuf))
 		UnlockReleaseBuffer(pendbuf);

@@ -21,6 +21,7 @@
 #include "storage/freespace.h"
 
 #include "page/ivfpqfault.h"
+#include "page/ivfpqpatch.h"
 #include "page/ivfpqrefine.h"
 
 #define MOST_RESERVED	64		/* pages at once */
@@ -56,10 +57,9 @@ is_free(const IvfpqRefineRecord *record)
 		InvalidOffsetNumber;
 }
 
-/* Put a record into a free slot of the page; *address gets its place. */
-static void
-put_record(Relation index, BlockNumber blkno, Page page, int dims,
-		   const IvfpqRefineRecord *record, ItemPointer address)
+/* A free slot of the page, of which its header says that there is one. */
+static uint32
+find_free(Relation index, BlockNumber blkno, Page page, int dims)
 {
 	uint32		slot = 0;
 
@@ -69,6 +69,16 @@ put_record(Relation index, BlockNumber blkno, Page page, int dims,
 	if (slot == (uint32) IvfpqRefineSlots(dims))
 		IvfpqCorrupted(index, blkno, "it has no free slot, but counts %u used",
 					   IvfpqRefinePageHeader(page)->nused);
+	return slot;
+}
+
+/* Put a record into a free slot of the page; *address gets its place. */
+static void
+put_record(Relation index, BlockNumber blkno, Page page, int dims,
+		   const IvfpqRefineRecord *record, ItemPointer address)
+{
+	uint32		slot = find_free(index, blkno, page, dims);
+
 	memcpy(IvfpqRefineGet(page, dims, slot), record,
 		   offsetof(IvfpqRefineRecord, codes) + dims);
 	IvfpqRefinePageHeader(page)->nused++;
@@ -82,20 +92,25 @@ static bool
 append_to_head(Relation index, Buffer buf, int dims,
 			   const IvfpqRefineRecord *record, ItemPointer address)
 {
-	const IvfpqRefineHeader *header;
-	GenericXLogState *state;
+	Page		page = BufferGetPage(buf);
+	const IvfpqRefineHeader *header = IvfpqRefinePageHeader(page);
+	uint16		nused = header->nused + 1;
+	IvfpqPatch	patch;
+	uint32		slot;
 
-	header = IvfpqRefinePageHeader(BufferGetPage(buf));
 	if (!header->chained)
 		IvfpqCorrupted(index, BufferGetBlockNumber(buf),
 					   "it is first of the refine pages with free slots, but says that it is none");
 	if (header->nused >= IvfpqRefineSlots(dims))
 		return false;
-	state = GenericXLogStart(index);
-	put_record(index, BufferGetBlockNumber(buf),
-			   GenericXLogRegisterBuffer(state, buf, 0), dims, record,
-			   address);
-	GenericXLogFinish(state);
+	slot = find_free(index, BufferGetBlockNumber(buf), page, dims);
+	IvfpqPatchInit(&patch, buf);
+	IvfpqPatchAdd(&patch, (const char *) &header->nused - page, &nused,
+				  sizeof(nused));
+	IvfpqPatchAdd(&patch, (char *) IvfpqRefineGet(page, dims, slot) - page,
+				  record, offsetof(IvfpqRefineRecord, codes) + dims);
+	IvfpqPatchLog(index, &patch, 1);
+	ItemPointerSet(address, BufferGetBlockNumber(buf), slot + 1);
 	return true;
 }
 

@@ -6,6 +6,7 @@
  */
 #include "postgres.h"
 
+#include "page/ivfpqpatch.h"
 #include "page/ivfpqrefine.h"
 
 #undef printf					/* the server's is not linked */
@@ -70,6 +71,39 @@ check_defaults(bool refine)
 	}
 }
 
+/*
+ * What a patch makes of pages is what setting a copy makes of parts: each part
+ * lies on a page of its own, somewhere.
+ */
+static void
+check_patch(const IvfpqLayout *layout, int i, const IvfpqCopy *copy,
+			char pages[][BLCKSZ])
+{
+	int			slots_at[IVFPQ_MAX_PARTS];
+	char	   *parts[IVFPQ_MAX_PARTS];
+	char		set[IVFPQ_MAX_PARTS][BLCKSZ];
+	IvfpqSlotHeader header;
+	IvfpqPatch	patches[IVFPQ_MAX_PARTS];
+
+	for (int p = 0; p < layout->nparts; p++)
+	{
+		slots_at[p] = SizeOfPageHeaderData +
+			(layout->slots_per_page - 1) * layout->slot_bytes;
+		memcpy(set[p], pages[p], BLCKSZ);
+		parts[p] = set[p] + slots_at[p] + sizeof(IvfpqSlotHeader);
+		IvfpqPatchInit(&patches[p], InvalidBuffer);
+	}
+	memcpy(&header, pages[0] + slots_at[0], sizeof(header));
+	IvfpqBodyPatch(layout, &header, slots_at, i, copy, patches);
+	IvfpqBodySet(layout, &header, parts, i, copy);
+	memcpy(set[0] + slots_at[0], &header, sizeof(header));
+	for (int p = 0; p < layout->nparts; p++)
+	{
+		IvfpqPatchApply(&patches[p], pages[p]);
+		check(memcmp(pages[p], set[p], BLCKSZ) == 0, "patch", layout->code_bytes);
+	}
+}
+
 /* Fill a block copy by copy, read it back whole. */
 static void
 check_body(int m, bool refine)
@@ -78,6 +112,7 @@ check_body(int m, bool refine)
 	IvfpqSlotHeader header = {.dead = 0x11,.second = 0xFFFFFFFF};
 	IvfpqBlockView view;
 	char	   *parts[IVFPQ_MAX_PARTS];
+	char		pages[IVFPQ_MAX_PARTS][BLCKSZ];
 	char	   *body;
 	uint8	   *code;
 	int			wrong = 0;
@@ -86,6 +121,7 @@ check_body(int m, bool refine)
 	body = malloc(layout.nparts * layout.part_bytes);
 	code = malloc(layout.code_bytes);
 	memset(body, 0x5A, layout.nparts * layout.part_bytes);
+	memset(pages, 0xA5, sizeof(pages));
 	for (int p = 0; p < layout.nparts; p++)
 		parts[p] = body + p * layout.part_bytes;
 
@@ -98,6 +134,7 @@ check_body(int m, bool refine)
 		ItemPointerSet(&copy.tid, 1000000 + i, i + 1);
 		ItemPointerSet(&copy.refine, 2000000 - i, 400 - i);
 		IvfpqBodySet(&layout, &header, parts, i, &copy);
+		check_patch(&layout, i, &copy, pages);
 	}
 
 	IvfpqBodyView(&layout, body, IVFPQ_BLOCK_COPIES, &header, &view);
