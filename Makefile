@@ -109,8 +109,8 @@ CPU_OBJS = \
 	src/cpu/coarse.o \
 	src/cpu/coded.o \
 	src/cpu/distance.o \
-	src/cpu/exact.o \
 	src/cpu/encode.o \
+	src/cpu/exact.o \
 	src/cpu/filter.o \
 	src/cpu/gv_cpu.o \
 	src/cpu/half.o \

@@ -20,20 +20,18 @@ choose_lists(Relation index, const IvfpqModel *model, const float *vector,
 	GvTopK		nearest = {.capacity = GV_NEAR,.scores = scores,.ids = ids};
 	const float *others[GV_NEAR];
 	int			second;
+	int			n;
 
 	IvfpqNearestLists(index, model, GV_L2, vector, &nearest);
+	n = model->meta.copies == 1 ? 1 : nearest.count;
+	IvfpqArrayFetchSome(index, model->meta.centroids, dims, ids, n, centroids);
 	lists[0] = (int) ids[0];
-	IvfpqArrayFetch(index, model->meta.centroids, dims, ids[0], centroids);
-	if (model->meta.copies == 1 || nearest.count == 1)
+	if (n == 1)
 		return 1;
 
-	for (int i = 1; i < nearest.count; i++)
-	{
+	for (int i = 1; i < n; i++)
 		others[i - 1] = centroids + (Size) i * dims;
-		IvfpqArrayFetch(index, model->meta.centroids, dims, ids[i],
-						centroids + (Size) i * dims);
-	}
-	second = gv_soar(dims, vector, centroids, others, nearest.count - 1) + 1;
+	second = gv_soar(dims, vector, centroids, others, n - 1) + 1;
 	lists[1] = (int) ids[second];
 	memmove(centroids + dims, centroids + (Size) second * dims,
 			dims * sizeof(float));

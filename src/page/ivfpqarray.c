@@ -119,6 +119,28 @@ IvfpqArrayFetch(Relation index, BlockNumber first, int dims, int64 i,
 	IvfpqArrayClose(&reader);
 }
 
+/*
+ * Copy vectors ids [n] out to out [n][dims], in the order in which they stand
+ * on pages: near lists often share one, which is then pinned once.
+ */
+void
+IvfpqArrayFetchSome(Relation index, BlockNumber first, int dims,
+					const uint64 *ids, int n, float *out)
+{
+	uint64	   *places = palloc(n * sizeof(uint64));
+	IvfpqArrayReader reader;
+
+	for (int i = 0; i < n; i++)
+		places[i] = ids[i] << 32 | (uint32) i;
+	qsort(places, n, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqArrayOpen(&reader, index, first, dims, 0);
+	for (int i = 0; i < n; i++)
+		gather(&reader, (int64) (places[i] >> 32) * dims,
+			   out + (Size) (uint32) places[i] * dims);
+	IvfpqArrayClose(&reader);
+	pfree(places);
+}
+
 /* Write an array to pages that were reserved, from `first` on. */
 void
 IvfpqArrayWrite(Relation index, BlockNumber first, const float *values,

@@ -303,6 +303,8 @@ extern const float *IvfpqArrayNext(IvfpqArrayReader *reader, int *count);
 extern void IvfpqArrayClose(IvfpqArrayReader *reader);
 extern void IvfpqArrayFetch(Relation index, BlockNumber first, int dims,
 							int64 i, float *out);
+extern void IvfpqArrayFetchSome(Relation index, BlockNumber first, int dims,
+								const uint64 *ids, int n, float *out);
 extern void IvfpqArrayWrite(Relation index, BlockNumber first,
 							const float *values, int64 nvalues, bool shared);
 
