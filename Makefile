@@ -56,6 +56,7 @@ AM_OBJS = \
 	src/am/ivfpqworker.o
 
 PAGE_OBJS = \
+	src/page/ivfpqappend.o \
 	src/page/ivfpqarray.o \
 	src/page/ivfpqcheck.o \
 	src/page/ivfpqchecklist.o \

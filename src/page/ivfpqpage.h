@@ -308,7 +308,7 @@ extern void IvfpqArrayFetchSome(Relation index, BlockNumber first, int dims,
 extern void IvfpqArrayWrite(Relation index, BlockNumber first,
 							const float *values, int64 nvalues, bool shared);
 
-/* ivfpqlist.c: the directory; reading and appending lists */
+/* ivfpqlist.c: the directory; reading lists */
 typedef struct IvfpqListReader
 {
 	Relation	index;
@@ -348,10 +348,11 @@ extern void IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta,
 extern void IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 								 const uint64 *lists, int n,
 								 IvfpqListEntry *entries);
+
+/* ivfpqappend.c: appending to lists */
 extern void IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
 							uint32 list, const IvfpqCopy *copy,
 							const IvfpqPendingPlace *pending);
-
 extern void IvfpqChainAppend(Relation index, const IvfpqLayout *layout,
 							 uint32 list, IvfpqListEntry *chain,
 							 const IvfpqCopy *copies, int ncopies);
