@@ -112,6 +112,7 @@ CPU_OBJS = \
 	src/cpu/filter.o \
 	src/cpu/gv_cpu.o \
 	src/cpu/half.o \
+	src/cpu/keep.o \
 	src/cpu/kmeans.o \
 	src/cpu/level.o \
 	src/cpu/place.o \

@@ -17,7 +17,7 @@
  * largest m, GV_MAX_DIMS.  So with lift = (m + 64) u M - sum of
  * lo_j the sum is at least step * (sum of q) - lift.
  *
- * A copy may be left out when S is above the worst score w that is kept, and
+ * A copy may be left out when S is above the worst score w of use, and
  * since rounding is monotonic that is so when (base + T) + sum, unrounded, is
  * at least the float after w:
  *		step * (sum of q) >= reach - (base + T),  reach >= w' + lift
@@ -117,18 +117,15 @@ gv_filter_make(float *table, int32_t m)
 			filter->bytes[gv_filter_place(j) + i] = 0;
 }
 
-/* What leaves copies of a list out; false: nothing does yet, or ever. */
+/* What leaves copies above `score` out, but for cut->base; false: nothing. */
 bool
-gv_filter_cut(const GvFilter *filter, float base, const GvTopK *best,
-			  GvCut *cut)
+gv_filter_cut(const GvFilter *filter, float score, GvCut *cut)
 {
-	double		worst = best->scores[0];
+	double		worst = score;
 	double		lift = filter->lift;
 
-	if (best->count < best->capacity || !filter->usable ||
-		!(fabs(worst) < HUGE_SUM))
+	if (!filter->usable || !(fabs(worst) < HUGE_SUM))
 		return false;
-	cut->base = base;
 	cut->reach = (float) (worst + lift + FLT_MIN +
 						  4.0 * UNIT * (fabs(worst) + fabs(lift)));
 	cut->inverse = (float) ((1.0 + 16.0 * UNIT) / filter->step);

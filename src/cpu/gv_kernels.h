@@ -46,7 +46,7 @@ typedef struct GvCut
 
 typedef struct GvKernels
 {
-	/* is leave_out worth a call: quicker than sum_block? */
+	/* is filter worth a call: quicker than sum_copies? */
 	bool		filters;
 
 	/* products [n], squares [n] of q [dims] and rows [n][dims]: gv_cpu.h */
@@ -85,9 +85,22 @@ typedef struct GvKernels
 	void		(*nearest_words) (const float *dist, int nrows, float *best,
 								  int32_t *code);
 
-	/* sums [GV_BLOCK] of the copies' entries: "The score S" */
-	void		(*sum_block) (const float *table, int32_t m,
-							  const uint8_t *codes, float *sums);
+	/*
+	 * sums [n] of copies' entries ("The score S"), whose codes stand in columns
+	 * that lie `stride` apart; those of more copies are read and summed, up to
+	 * a whole number of GV_BLOCK.
+	 */
+	void		(*sum_copies) (const float *table, int32_t m,
+							   const uint8_t *codes, int32_t stride,
+							   int32_t n, float *sums);
+
+	/*
+	 * The codes of those copies of a block that `wanted` has a bit for, side by
+	 * side, to columns that lie GV_GATHERED_STRIDE apart; whatever becomes of
+	 * GV_BLOCK bytes in each.
+	 */
+	void		(*gather) (const uint8_t *codes, int32_t code_bytes,
+						   uint32_t wanted, uint8_t *gathered);
 
 	/* the copies that may not be left out; unused and dead ones are any */
 	uint32_t	(*filter) (const uint8_t *bytes, int32_t m,
@@ -107,6 +120,7 @@ typedef struct GvKernels
 
 #define GV_CPU_SLICE_DIMS	64	/* of a panel */
 #define GV_CPU_WORD_ROWS	64	/* vectors compared with codewords at a time */
+#define GV_GATHERED_STRIDE	128 /* for copies gathered from several blocks */
 
 /* Those in use: gv_simd_use. */
 extern const GvKernels *gv_kernels;
@@ -136,8 +150,11 @@ extern void gv_portable_add_distances(const float *x, size_t stride,
 									  int32_t dims, int32_t len, float *dist);
 extern void gv_portable_nearest_words(const float *dist, int nrows,
 									  float *best, int32_t *code);
-extern void gv_portable_sum_block(const float *table, int32_t m,
-								  const uint8_t *codes, float *sums);
+extern void gv_portable_sum_copies(const float *table, int32_t m,
+								   const uint8_t *codes, int32_t stride,
+								   int32_t n, float *sums);
+extern void gv_portable_gather(const uint8_t *codes, int32_t code_bytes,
+							   uint32_t wanted, uint8_t *gathered);
 extern uint32_t gv_portable_filter(const uint8_t *bytes, int32_t m,
 								   const uint8_t *codes, const float *t,
 								   const GvCut *cut);
@@ -150,8 +167,7 @@ extern void gv_portable_record_products(const float *q,
 /* filter.c: the table in bytes, where it lies and what is made of it. */
 extern void gv_filter_make(float *table, int32_t m);
 extern const GvFilter *gv_filter_of(const float *table, int32_t m);
-extern bool gv_filter_cut(const GvFilter *filter, float base,
-						  const GvTopK *best, GvCut *cut);
+extern bool gv_filter_cut(const GvFilter *filter, float score, GvCut *cut);
 
 /* Where the bytes of sub-quantizer j begin. */
 static inline size_t

@@ -1,6 +1,7 @@
 /*
  * gv_topk.c
- *		The nearest (score, id) pairs seen so far, as a heap.
+ *		The nearest (score, id) pairs seen so far, as a heap once they are as
+ *		many as wanted.
  *
  * The farthest pair is the root, so that one comparison rejects most pairs
  * and a nearer one takes the root's place.
@@ -38,22 +39,14 @@ sift_down(GvTopK *top, int32_t count, int32_t hole, float score, uint64_t id)
 	top->ids[hole] = id;
 }
 
-/* Put the pair at `hole` or above it. */
+/* Make a heap of what is there in any order. */
 static void
-sift_up(GvTopK *top, int32_t hole, float score, uint64_t id)
+make_heap(GvTopK *top)
 {
-	while (hole > 0)
-	{
-		int32_t		parent = (hole - 1) / 2;
+	int32_t		i;
 
-		if (!before(top->scores[parent], top->ids[parent], score, id))
-			break;
-		top->scores[hole] = top->scores[parent];
-		top->ids[hole] = top->ids[parent];
-		hole = parent;
-	}
-	top->scores[hole] = score;
-	top->ids[hole] = id;
+	for (i = top->count / 2 - 1; i >= 0; i--)
+		sift_down(top, top->count, i, top->scores[i], top->ids[i]);
 }
 
 /*
@@ -68,7 +61,10 @@ merge_held(GvTopK *top, float score, uint64_t id)
 	{
 		if (top->ids[i] != id)
 			continue;
-		if (score < top->scores[i])
+		if (!(score < top->scores[i]))
+			return true;
+		top->scores[i] = score;
+		if (top->count == top->capacity)
 			sift_down(top, top->count, i, score, id);
 		return true;
 	}
@@ -99,9 +95,14 @@ gv_topk_push(GvTopK *top, float score, uint64_t id)
 		return;
 
 	if (full)
+	{
 		sift_down(top, top->count, 0, score, id);
-	else
-		sift_up(top, top->count++, score, id);
+		return;
+	}
+	top->scores[top->count] = score;
+	top->ids[top->count++] = id;
+	if (top->count == top->capacity)
+		make_heap(top);
 }
 
 /* Order the pairs ascending; a second call finds them ordered. */
@@ -110,9 +111,7 @@ gv_topk_sort(GvTopK *top)
 {
 	int32_t		i;
 
-	for (i = top->count / 2 - 1; i >= 0; i--)
-		sift_down(top, top->count, i, top->scores[i], top->ids[i]);
-
+	make_heap(top);
 	for (i = top->count - 1; i > 0; i--)
 	{
 		float		score = top->scores[i];

@@ -316,12 +316,14 @@ scan_by(GvSimd simd, const List *list, float base, int32_t capacity,
 		bool unique)
 {
 	GvTopK		top = new_topk(capacity, unique);
+	GvScan		scan;
 
 	gv_simd_use(simd);
-	CHECK(gv_scan(&list->model, list->table, base, list->blocks,
-				  list->nblocks, &top) == GV_OK, "scan");
-	CHECK(gv_scan(&list->model, list->table, base / 2, list->blocks,
-				  list->nblocks / 2, &top) == GV_OK, "scan");
+	scan = begin_scan(&list->model, list->table, &top);
+	CHECK(gv_scan(&scan, base, list->blocks, list->nblocks) == GV_OK, "scan");
+	CHECK(gv_scan(&scan, base / 2, list->blocks, list->nblocks / 2) == GV_OK,
+		  "scan");
+	finish_scan(&scan);
 	gv_topk_sort(&top);
 	return top;
 }
@@ -359,22 +361,22 @@ check_filter(const GvKernels *kernels, const List *list, float base,
 		float		want[GV_BLOCK];
 		float		got[GV_BLOCK];
 		float		worst;
-		uint64_t	id = 0;
-		GvTopK		held = {1, 1, false, &worst, &id};
-		GvCut		cut;
+		GvCut		cut = {.base = base};
 		uint32_t	kept;
 		int			nwrong = 0;
 		int			i;
 
-		portable->sum_block(list->table, list->model.m, block->codes, want);
-		kernels->sum_block(list->table, list->model.m, block->codes, got);
+		portable->sum_copies(list->table, list->model.m, block->codes,
+							 GV_BLOCK, GV_BLOCK, want);
+		kernels->sum_copies(list->table, list->model.m, block->codes,
+							GV_BLOCK, GV_BLOCK, got);
 		CHECK(memcmp(want, got, sizeof(want)) == 0, "m %d", list->model.m);
 
 		/* exactly the score of a copy, and the next smaller one */
 		worst = score_of((base + block->t[0]) + want[0]);
 		if (unit_random() % 2)
 			worst = nextafterf(worst, -HUGE_VALF);
-		if (!gv_filter_cut(filter, base, &held, &cut))
+		if (!gv_filter_cut(filter, worst, &cut))
 			continue;
 		kept = kernels->filter(filter->bytes, list->model.m, block->codes,
 							   block->t, &cut);
