@@ -119,6 +119,7 @@ CPU_OBJS = \
 	src/cpu/pq.o \
 	src/cpu/refine.o \
 	src/cpu/scan.o \
+	src/cpu/table.o \
 	src/cpu/transform.o
 
 MIRROR_OBJS = \

@@ -85,6 +85,10 @@ typedef struct GvKernels
 	void		(*nearest_words) (const float *dist, int nrows, float *best,
 								  int32_t *code);
 
+	/* the entries of a table and its filter: gv_table */
+	void		(*table) (const GvModel *model, const float *query,
+						  float *table);
+
 	/*
 	 * sums [n] of copies' entries ("The score S"), whose codes stand in columns
 	 * that lie `stride` apart; those of more copies are read and summed, up to
@@ -150,6 +154,8 @@ extern void gv_portable_add_distances(const float *x, size_t stride,
 									  int32_t dims, int32_t len, float *dist);
 extern void gv_portable_nearest_words(const float *dist, int nrows,
 									  float *best, int32_t *code);
+extern void gv_portable_table(const GvModel *model, const float *query,
+							  float *table);
 extern void gv_portable_sum_copies(const float *table, int32_t m,
 								   const uint8_t *codes, int32_t stride,
 								   int32_t n, float *sums);
@@ -164,10 +170,14 @@ extern void gv_portable_record_products(const float *q,
 										const GvRefine *record, int32_t dims,
 										float *sums, float *magnitudes);
 
-/* filter.c: the table in bytes, where it lies and what is made of it. */
+/* The table in bytes, where it lies and what is made of it. */
 extern void gv_filter_make(float *table, int32_t m);
 extern const GvFilter *gv_filter_of(const float *table, int32_t m);
 extern bool gv_filter_cut(const GvFilter *filter, float score, GvCut *cut);
+
+#define GV_FILTER_UNIT		(1.0 / 16777216.0)	/* u: see filter.c */
+#define GV_FILTER_LEVELS	255
+#define GV_FILTER_HUGE		1e37	/* from here on sums might overflow */
 
 /* Where the bytes of sub-quantizer j begin. */
 static inline size_t

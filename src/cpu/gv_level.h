@@ -109,6 +109,103 @@ sum_copies(const float *table, int32_t m, const uint8_t *codes,
 		sum_some(table, m, codes + i, stride, GV_BLOCK, sums + i);
 }
 
+/* One dimension of eight words, which lie `dims` apart. */
+static inline LEVEL __m256
+load_words(const float *words, int32_t dims)
+{
+	__m256i		eight = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+	__m256i		places = _mm256_mullo_epi32(eight, _mm256_set1_epi32(dims));
+
+	return dims == 1 ? _mm256_loadu_ps(words) :
+		_mm256_i32gather_ps(words, places, sizeof(float));
+}
+
+/* Two dimensions of eight words of two. */
+static inline LEVEL void
+load_pairs(const float *words, __m256 *first, __m256 *second)
+{
+	__m256		a = _mm256_loadu_ps(words);
+	__m256		b = _mm256_loadu_ps(words + 8);
+	__m256		low = _mm256_permute2f128_ps(a, b, 0x20);
+	__m256		high = _mm256_permute2f128_ps(a, b, 0x31);
+
+	*first = _mm256_shuffle_ps(low, high, 0x88);
+	*second = _mm256_shuffle_ps(low, high, 0xDD);
+}
+
+/* See table.c; eight entries at a time. */
+static inline LEVEL void
+find_entries(const float *query, const float *words, int32_t dims,
+			 float weight, float *entries)
+{
+	int32_t		d;
+	int			k;
+
+	for (k = 0; k < GV_CODEWORDS; k += 8)
+	{
+		const float *from = words + (size_t) k * dims;
+		__m256		sum = _mm256_setzero_ps();
+		__m256		word[2];
+
+		if (dims == 2)
+			load_pairs(from, &word[0], &word[1]);
+		for (d = 0; d < dims; d++)
+		{
+			__m256		some = dims == 2 ? word[d] : load_words(from + d, dims);
+
+			some = _mm256_mul_ps(_mm256_set1_ps(query[d]), some);
+			sum = _mm256_add_ps(sum, some);
+		}
+		_mm256_storeu_ps(entries + k,
+						 _mm256_mul_ps(_mm256_set1_ps(weight), sum));
+	}
+}
+
+/* See table.c. */
+static inline LEVEL void
+find_range(const float *entries, float *least, float *most)
+{
+	__m256		a = _mm256_loadu_ps(entries);
+	__m256		b = _mm256_loadu_ps(entries + 8);
+	__m256		low = _mm256_min_ps(b, a);
+	__m256		high = _mm256_max_ps(b, a);
+	__m128		low4 = _mm_min_ps(_mm256_extractf128_ps(low, 1),
+								  _mm256_castps256_ps128(low));
+	__m128		high4 = _mm_max_ps(_mm256_extractf128_ps(high, 1),
+								   _mm256_castps256_ps128(high));
+
+	low4 = _mm_min_ps(_mm_movehl_ps(low4, low4), low4);
+	high4 = _mm_max_ps(_mm_movehl_ps(high4, high4), high4);
+	*least = _mm_cvtss_f32(_mm_min_ss(_mm_shuffle_ps(low4, low4, 1), low4));
+	*most = _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps(high4, high4, 1), high4));
+}
+
+/* Eight entries' levels; they may be above the last. */
+static inline LEVEL __m256i
+find_levels(const float *entries, float least, float inverse)
+{
+	__m256		above = _mm256_sub_ps(_mm256_loadu_ps(entries),
+									  _mm256_set1_ps(least));
+
+	return _mm256_cvttps_epi32(_mm256_mul_ps(above, _mm256_set1_ps(inverse)));
+}
+
+/* See table.c; what is packed into bytes is at most 255. */
+static inline LEVEL void
+put_bytes(const float *entries, float least, float inverse, uint8_t *bytes)
+{
+	__m256i		low = find_levels(entries, least, inverse);
+	__m256i		high = find_levels(entries + 8, least, inverse);
+	__m256i		words = _mm256_packus_epi32(low, high);
+	__m256i		packed = _mm256_packus_epi16(words, words);
+	__m256i		order = _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5);
+
+	_mm256_storeu_si256((__m256i *) bytes,
+						_mm256_permutevar8x32_epi32(packed, order));
+}
+
+#include "cpu/gv_table.h"
+
 /* The numbers of the first bits, at most 16, taken out of *bits. */
 static inline LEVEL __m128i
 take_places(uint32_t *bits)
@@ -175,6 +272,7 @@ const GvKernels KERNELS = {
 	.multiply = multiply,
 	.add_distances = add_distances,
 	.nearest_words = nearest_words,
+	.table = make_table,
 	.sum_copies = sum_copies,
 	.gather = gather,
 	.filter = filter,

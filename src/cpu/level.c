@@ -18,6 +18,7 @@ const GvKernels gv_portable_kernels = {
 	.multiply = gv_portable_multiply,
 	.add_distances = gv_portable_add_distances,
 	.nearest_words = gv_portable_nearest_words,
+	.table = gv_portable_table,
 	.sum_copies = gv_portable_sum_copies,
 	.gather = gv_portable_gather,
 	.filter = gv_portable_filter,

@@ -441,35 +441,3 @@ gv_cpu_encode(const GvModel *model, const float *x /* [n][dims] */ ,
 		encode_tile(model, &tile);
 	return GV_OK;
 }
-
-/* See gv_table, and "The score S" in gv_engine.h. */
-GvStatus
-gv_cpu_table(const GvModel *model, const float *query /* [dims] */ ,
-			 float *table /* [m][GV_CODEWORDS], and the filter */ )
-{
-	float		weight = model->metric == GV_IP ? -1.0f : -2.0f;
-	int32_t		j;
-
-	for (j = 0; j < model->m; j++)
-	{
-		int32_t		start = gv_sub_start(model, j);
-		int32_t		dims = gv_sub_start(model, j + 1) - start;
-		const float *codebook =
-			model->codebooks + (size_t) GV_CODEWORDS * start;
-		float	   *entries = table + (size_t) j * GV_CODEWORDS;
-		int32_t		d;
-		int			k;
-
-		for (k = 0; k < GV_CODEWORDS; k++)
-		{
-			const float *word = codebook + (size_t) k * dims;
-			float		sum = 0.0f;
-
-			for (d = 0; d < dims; d++)
-				sum += query[start + d] * word[d];
-			entries[k] = weight * sum;
-		}
-	}
-	gv_filter_make(table, model->m);
-	return GV_OK;
-}
