@@ -152,6 +152,7 @@ main(int argc, char **argv)
 	test_refine();
 	test_exact();
 	test_levels();
+	test_keep();
 	test_recall();
 	test_mirror();
 	test_builder();
