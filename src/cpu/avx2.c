@@ -109,6 +109,34 @@ compare_some(const float *q, const float *rows, int nrows, int32_t dims,
 		out[r] = add_lanes(sums[r]);
 }
 
+static inline AVX2 void
+add_diffs(Wide *sums, Wide x, Wide a, Wide b)
+{
+	__m256		low = _mm256_mul_ps(_mm256_sub_ps(x.low, a.low),
+									_mm256_sub_ps(x.low, b.low));
+	__m256		high = _mm256_mul_ps(_mm256_sub_ps(x.high, a.high),
+									 _mm256_sub_ps(x.high, b.high));
+
+	sums->low = _mm256_add_ps(sums->low, low);
+	sums->high = _mm256_add_ps(sums->high, high);
+}
+
+/* Behind the end differences are zero, and so are their products. */
+static AVX2 void
+diff_products(const float *x, const float *a, const float *b, int32_t dims,
+			  float *sums)
+{
+	Wide		acc = zero();
+	int32_t		i;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		add_diffs(&acc, load(x + i), load(a + i), load(b + i));
+	if (i < dims)
+		add_diffs(&acc, load_rest(x + i, dims - i), load_rest(a + i, dims - i),
+				  load_rest(b + i, dims - i));
+	store(sums, acc);
+}
+
 /* Sixteen codes in 16 bits each. */
 static inline AVX2 __m256i
 load_codes(const int8_t *codes)

@@ -72,6 +72,25 @@ compare_some(const float *q, const float *rows, int nrows, int32_t dims,
 		out[r] = add_lanes(sums[r]);
 }
 
+/* Behind the end differences are zero, and so are their products. */
+static AVX512 void
+diff_products(const float *x, const float *a, const float *b, int32_t dims,
+			  float *sums)
+{
+	__m512		acc = _mm512_setzero_ps();
+	int32_t		i;
+
+	for (i = 0; i < dims; i += LANES)
+	{
+		__m512		some = load_some(x + i, dims - i);
+		__m512		from_a = _mm512_sub_ps(some, load_some(a + i, dims - i));
+		__m512		from_b = _mm512_sub_ps(some, load_some(b + i, dims - i));
+
+		acc = _mm512_add_ps(acc, _mm512_mul_ps(from_a, from_b));
+	}
+	_mm512_storeu_ps(sums, acc);
+}
+
 /* The first n bytes, at most 64, and zeros. */
 static inline AVX512 __m512i
 load_codes(const int8_t *codes, int32_t n)

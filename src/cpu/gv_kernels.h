@@ -63,6 +63,11 @@ typedef struct GvKernels
 	double		(*dot64) (const float *a, const float *b, int32_t dims);
 	double		(*sqdist64) (const float *a, const float *b, int32_t dims);
 
+	/* products of x - a and x - b [dims], in GV_CPU_LANES sums: gv_soar */
+	void		(*diff_products) (const float *x, const float *a,
+								  const float *b, int32_t dims,
+								  float *sums);
+
 	/*
 	 * products [nrows][GV_CPU_TILE_CENTS] += those of x, rows of `len`
 	 * numbers that lie `stride` apart, and a panel
@@ -146,6 +151,9 @@ extern void gv_portable_byte_dots(const int8_t *q, const int8_t *codes,
 extern double gv_portable_dot64(const float *a, const float *b, int32_t dims);
 extern double gv_portable_sqdist64(const float *a, const float *b,
 								   int32_t dims);
+extern void gv_portable_diff_products(const float *x, const float *a,
+									  const float *b, int32_t dims,
+									  float *sums);
 extern void gv_portable_multiply(const float *x, int32_t stride, int nrows,
 								 int32_t len, const float *panel,
 								 float *products);

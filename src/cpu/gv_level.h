@@ -4,8 +4,8 @@
  *		the table.
  *
  * Included at the end of a level's file, once, because functions cannot be
- * shared between levels.  The file has compare_some, compare64, multiply_codes,
- * multiply_some, sum_some, filter, record_squares and record_products, and
+ * shared between levels.  The file has compare_some, compare64, diff_products,
+ * multiply_codes, multiply_some, sum_some, filter, record_squares and record_products, and
  * these macros:
  *		LEVEL		the attribute that functions of the level have
  *		KERNELS		the name of its table
@@ -269,6 +269,7 @@ const GvKernels KERNELS = {
 	.byte_dots = byte_dots,
 	.dot64 = dot64,
 	.sqdist64 = sqdist64,
+	.diff_products = diff_products,
 	.multiply = multiply,
 	.add_distances = add_distances,
 	.nearest_words = nearest_words,

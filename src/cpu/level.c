@@ -15,6 +15,7 @@ const GvKernels gv_portable_kernels = {
 	.byte_dots = gv_portable_byte_dots,
 	.dot64 = gv_portable_dot64,
 	.sqdist64 = gv_portable_sqdist64,
+	.diff_products = gv_portable_diff_products,
 	.multiply = gv_portable_multiply,
 	.add_distances = gv_portable_add_distances,
 	.nearest_words = gv_portable_nearest_words,

@@ -16,7 +16,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/gv_cpu.h"
+#include "cpu/gv_kernels.h"
 
 #define TILE_ROWS	GV_CPU_TILE_ROWS
 #define TILE_CENTS	GV_CPU_TILE_CENTS
@@ -279,6 +279,23 @@ find_lists(Placing *p)
 	return true;
 }
 
+/* See gv_kernels.h. */
+void
+gv_portable_diff_products(const float *x, const float *a, const float *b,
+						  int32_t dims, float *sums)
+{
+	int32_t		d;
+	int			l;
+
+	for (l = 0; l < GV_CPU_LANES; l++)
+		sums[l] = 0.0f;
+	for (d = 0; d + GV_CPU_LANES <= dims; d += GV_CPU_LANES)
+		for (l = 0; l < GV_CPU_LANES; l++)
+			sums[l] += (x[d + l] - a[d + l]) * (x[d + l] - b[d + l]);
+	for (l = 0; d < dims; d++, l++)
+		sums[l] += (x[d] - a[d]) * (x[d] - b[d]);
+}
+
 /* See gv_soar. */
 int32_t
 gv_cpu_soar(int32_t dims, const float *x, const float *first,
@@ -295,15 +312,10 @@ gv_cpu_soar(int32_t dims, const float *x, const float *first,
 		double		distance = gv_cpu_sqdist(x, other, dims);
 		double		product = 0.0;
 		double		cost;
-		float		sums[GV_CPU_LANES] = {0};
-		int32_t		d;
+		float		sums[GV_CPU_LANES];
 		int			l;
 
-		for (d = 0; d + GV_CPU_LANES <= dims; d += GV_CPU_LANES)
-			for (l = 0; l < GV_CPU_LANES; l++)
-				sums[l] += (x[d + l] - other[d + l]) * (x[d + l] - first[d + l]);
-		for (l = 0; d < dims; d++, l++)
-			sums[l] += (x[d] - other[d]) * (x[d] - first[d]);
+		gv_kernels->diff_products(x, other, first, dims, sums);
 		for (l = 0; l < GV_CPU_LANES; l++)
 			product += sums[l];
 

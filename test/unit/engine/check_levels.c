@@ -20,9 +20,17 @@ check_distances(const GvKernels *kernels, int32_t dims, int32_t n, float size)
 	const float *rows = q + dims;
 	float	   *want = unit_alloc(sizeof(float) * n);
 	float	   *got = unit_alloc(sizeof(float) * n);
+	float		want_sums[GV_CPU_LANES];
+	float		got_sums[GV_CPU_LANES];
 	double		want64;
 	double		got64;
 
+	portable->diff_products(q, rows, rows + (size_t) (n - 1) * dims, dims,
+							want_sums);
+	kernels->diff_products(q, rows, rows + (size_t) (n - 1) * dims, dims,
+						   got_sums);
+	CHECK(memcmp(want_sums, got_sums, sizeof(want_sums)) == 0,
+		  "diff_products %d", dims);
 	portable->dots(q, rows, n, dims, want);
 	kernels->dots(q, rows, n, dims, got);
 	CHECK(memcmp(want, got, sizeof(float) * n) == 0, "dots %d", dims);
