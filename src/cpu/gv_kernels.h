@@ -129,7 +129,7 @@ typedef struct GvKernels
 
 #define GV_CPU_SLICE_DIMS	64	/* of a panel */
 #define GV_CPU_WORD_ROWS	64	/* vectors compared with codewords at a time */
-#define GV_GATHERED_STRIDE	128 /* for copies gathered from several blocks */
+#define GV_GATHERED_STRIDE	96	/* for copies gathered from several blocks */
 
 /* Those in use: gv_simd_use. */
 extern const GvKernels *gv_kernels;

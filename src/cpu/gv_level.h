@@ -1,12 +1,12 @@
 /*
  * gv_level.h
- *		What the kernels of all levels have in common: many rows by fours, and
- *		the table.
+ *		What the kernels of all levels have in common: many rows by fours, a
+ *		query's table, copies gathered, and the table of kernels.
  *
  * Included at the end of a level's file, once, because functions cannot be
  * shared between levels.  The file has compare_some, compare64, diff_products,
- * multiply_codes, multiply_some, sum_some, filter, record_squares and record_products, and
- * these macros:
+ * multiply_codes, multiply_some, sum_some, filter, record_squares and
+ * record_products, and these macros:
  *		LEVEL		the attribute that functions of the level have
  *		KERNELS		the name of its table
  *		AT_ONCE		centroids that multiply_some multiplies with

@@ -46,7 +46,7 @@ make_filter(float *table, int32_t m)
 
 		find_range(entries, &least, &most);
 		put_bytes(entries, least, 1.0f / filter->step,
-					 filter->bytes + gv_filter_place(j));
+				  filter->bytes + gv_filter_place(j));
 	}
 	for (; j % 4 != 0; j++)
 		for (i = 0; i < 2 * GV_CODEWORDS; i++)
