@@ -115,12 +115,14 @@ CPU_OBJS = \
 	src/cpu/filter.o \
 	src/cpu/gv_cpu.o \
 	src/cpu/half.o \
+	src/cpu/keep.o \
 	src/cpu/kmeans.o \
 	src/cpu/level.o \
 	src/cpu/place.o \
 	src/cpu/pq.o \
 	src/cpu/refine.o \
 	src/cpu/scan.o \
+	src/cpu/table.o \
 	src/cpu/transform.o
 
 MIRROR_OBJS = \

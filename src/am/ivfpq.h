@@ -296,6 +296,9 @@ typedef struct IvfpqSearch
 	IvfpqListReader reader;
 	GvTopK		lists;			/* nearest lists */
 	GvTopK		candidates;		/* best copies; ids as `addresses` says */
+	GvScan		scan;			/* which finds them */
+	void	   *scan_memory;
+	Size		scan_bytes;		/* of the scan's scratch */
 	int64		lists_read;		/* by this search so far */
 	int64		copies_read;
 	bool		addresses;		/* ids are addresses of refine records, else
@@ -309,9 +312,11 @@ extern void IvfpqSearchInit(IvfpqSearch *search, Relation index,
 extern void IvfpqSearchQuery(IvfpqSearch *search, const float *query);
 extern void IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates);
 extern void IvfpqSearchNearest(IvfpqSearch *search, int probes);
+extern void IvfpqSearchOpen(IvfpqSearch *search, int capacity);
 extern void IvfpqSearchList(IvfpqSearch *search, int i);
 extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
 							 const IvfpqBlockView *view);
+extern void IvfpqSearchSettle(IvfpqSearch *search);
 extern void IvfpqTopKResize(GvTopK *top, int capacity);
 extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity);
 

@@ -173,7 +173,7 @@ begin_query(Ladder *ladder, int q)
 	find_truth(calibration, q, ladder->truth);
 	IvfpqSearchQuery(&ladder->search, calibration->queries +
 					 (Size) q * calibration->dims);
-	gv_topk_reset(&ladder->search.candidates);
+	IvfpqSearchOpen(&ladder->search, ladder->search.candidates.capacity);
 	IvfpqSearchNearest(&ladder->search, ladder->probes[ladder->nsteps - 1]);
 }
 
@@ -247,6 +247,7 @@ climb(Ladder *ladder, int q)
 		CHECK_FOR_INTERRUPTS();
 		while (list < Min(ladder->probes[step], ladder->search.lists.count))
 			IvfpqSearchList(&ladder->search, list++);
+		IvfpqSearchSettle(&ladder->search);
 		sorted->count = candidates->count;
 		memcpy(sorted->scores, candidates->scores,
 			   candidates->count * sizeof(float));
@@ -367,8 +368,7 @@ lay_ladder(Ladder *ladder, int most, int most_width)
 	/* here, because queries are climbed in a context of their own */
 	IvfpqTopKResize(&ladder->search.lists, most);
 	/* each row's two copies, and the query's own */
-	IvfpqTopKResize(&ladder->search.candidates,
-					(most_width + 1) * meta->copies);
+	IvfpqSearchOpen(&ladder->search, (most_width + 1) * meta->copies);
 	IvfpqTopKResize(&ladder->sorted, (most_width + 1) * meta->copies);
 	IvfpqRowsResize(&ladder->rows, (most_width + 1) * meta->copies +
 					IVFPQ_DEEP_ROWS);

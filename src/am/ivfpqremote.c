@@ -131,8 +131,8 @@ standing(const GvListState *mirrored, const IvfpqListReader *reader,
 }
 
 /*
- * Offer the copies of the i-th list that the mirror does not have to
- * search->candidates.  The list may become stale after its entry was read,
+ * Offer the copies of the i-th list that the mirror does not have to the
+ * search.  The list may become stale after its entry was read,
  * even in the midst of this, when the reader starts anew: then all copies are
  * offered, some maybe twice, which the reader tells and the heap unites.
  */
@@ -257,7 +257,7 @@ use_answer(IvfpqSearch *search, const IvfpqAnswer *answer, int capacity)
 
 	if (useful)
 	{
-		IvfpqTopKResize(&search->candidates, capacity);
+		IvfpqSearchOpen(search, capacity);
 		search->lists_read += answer->head.nprobed;
 		search->copies_read += answer->head.copies;
 		if (!behind)
@@ -269,6 +269,7 @@ use_answer(IvfpqSearch *search, const IvfpqAnswer *answer, int capacity)
 		for (int i = 0; i < search->lists.count; i++)
 			if (search->remote.ages[i] != LIST_CURRENT)
 				scan_rest(search, i, &answer->probed[i].state);
+		IvfpqSearchSettle(search);
 		useful = merge_hits(search, answer);
 	}
 	IvfpqAskStale(search->index, &search->model->meta, !useful);

@@ -54,9 +54,34 @@ IvfpqSearchQuery(IvfpqSearch *search, const float *query)
 	search->copies_read = 0;
 }
 
+/* Begin to search for the best `capacity` copies. */
+void
+IvfpqSearchOpen(IvfpqSearch *search, int capacity)
+{
+	const GvModel *gv = &search->model->gv;
+	Size		bytes = gv_scan_scratch(gv->m, capacity);
+
+	IvfpqTopKResize(&search->candidates, capacity);
+	if (bytes > search->scan_bytes)
+	{
+		if (search->scan_memory)
+			pfree(search->scan_memory);
+		search->scan_bytes = 0;
+		search->scan_memory = palloc_extended(bytes + GV_ALIGN,
+											  MCXT_ALLOC_HUGE);
+		search->scan_bytes = bytes;
+	}
+	search->scan.model = gv;
+	search->scan.table = search->table;
+	search->scan.best = &search->candidates;
+	search->scan.reach = GV_SCORE_MAX;
+	search->scan.scratch = (void *) TYPEALIGN(GV_ALIGN, search->scan_memory);
+	IvfpqCheckStatus(gv_scan_begin(&search->scan));
+}
+
 /*
  * Offer the live copies of a block, which the reader came to in the i-th
- * nearest list, to search->candidates.
+ * nearest list, to the search that is open.
  */
 void
 IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
@@ -75,9 +100,16 @@ IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
 		IvfpqCheckStatus(gv_table(gv, search->query, search->table));
 	search->tabled = true;
 	search->candidates.unique = search->reader.reread;
-	IvfpqCheckStatus(gv_scan(gv, search->table, search->lists.scores[i],
-							 &block, 1, &search->candidates));
+	IvfpqCheckStatus(gv_scan(&search->scan, search->lists.scores[i], &block,
+							 1));
 	search->copies_read += pg_popcount32(view->live);
+}
+
+/* All that was offered counts in search->candidates.  More may be offered. */
+void
+IvfpqSearchSettle(IvfpqSearch *search)
+{
+	IvfpqCheckStatus(gv_scan_finish(&search->scan));
 }
 
 /* Offer the copies of the i-th nearest list, which is open. */
@@ -92,7 +124,7 @@ read_list(IvfpqSearch *search, int i)
 	search->lists_read++;
 }
 
-/* Offer every copy of the i-th nearest list to search->candidates. */
+/* Offer every copy of the i-th nearest list. */
 void
 IvfpqSearchList(IvfpqSearch *search, int i)
 {
@@ -155,8 +187,9 @@ static void
 search_session(IvfpqSearch *search, int probes, int capacity)
 {
 	IvfpqSearchNearest(search, probes);
-	IvfpqTopKResize(&search->candidates, capacity);
+	IvfpqSearchOpen(search, capacity);
 	search_lists(search);
+	IvfpqSearchSettle(search);
 	gv_topk_sort(&search->candidates);
 }
 

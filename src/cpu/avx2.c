@@ -332,14 +332,16 @@ look_up(Wide entries, __m256i codes)
 	return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(which));
 }
 
-static AVX2 void
-sum_block(const float *table, int32_t m, const uint8_t *codes, float *sums)
+/* A block's copies: what the registers hold. */
+static inline AVX2 void
+sum_some(const float *table, int32_t m, const uint8_t *codes, int32_t stride,
+		 int n, float *sums)
 {
-	__m256		acc[4];
+	__m256		acc[GV_BLOCK / HALF];
 	int32_t		j;
 	int			h;
 
-	for (h = 0; h < 4; h++)
+	for (h = 0; h < n / HALF; h++)
 		acc[h] = _mm256_setzero_ps();
 	for (j = 0; j < m; j += 2)
 	{
@@ -347,9 +349,9 @@ sum_block(const float *table, int32_t m, const uint8_t *codes, float *sums)
 		Wide		low = load(entries);
 		Wide		high = load(j + 1 < m ? entries + GV_CODEWORDS : entries);
 
-		for (h = 0; h < 4; h++)
+		for (h = 0; h < n / HALF; h++)
 		{
-			const void *from = codes + j / 2 * GV_BLOCK + h * HALF;
+			const void *from = codes + (size_t) (j / 2) * stride + h * HALF;
 			__m256i		pair = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from));
 			__m256i		upper = _mm256_srli_epi32(pair, 4);
 
@@ -358,7 +360,7 @@ sum_block(const float *table, int32_t m, const uint8_t *codes, float *sums)
 				acc[h] = _mm256_add_ps(acc[h], look_up(high, upper));
 		}
 	}
-	for (h = 0; h < 4; h++)
+	for (h = 0; h < n / HALF; h++)
 		_mm256_storeu_ps(sums + h * HALF, acc[h]);
 }
 
@@ -536,6 +538,7 @@ record_products(const float *q, const GvRefine *record, int32_t dims,
 #define LEVEL		AVX2
 #define KERNELS		gv_avx2_kernels
 #define AT_ONCE		LANES		/* centroids that multiply_some takes */
+#define SUM_AT_ONCE	GV_BLOCK
 #include "cpu/gv_level.h"
 
 #endif							/* __x86_64__ */

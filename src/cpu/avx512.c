@@ -271,20 +271,24 @@ look_up(const float *entries, __m512i codes)
 	return _mm512_permutexvar_ps(codes, _mm512_loadu_ps(entries));
 }
 
-static AVX512 void
-sum_block(const float *table, int32_t m, const uint8_t *codes, float *sums)
+/* n copies, GV_BLOCK or twice as many. */
+static inline AVX512 void
+sum_some(const float *table, int32_t m, const uint8_t *codes, int32_t stride,
+		 int n, float *sums)
 {
-	__m512		acc[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+	__m512		acc[2 * GV_BLOCK / LANES];
 	int32_t		j;
 	int			h;
 
+	for (h = 0; h < n / LANES; h++)
+		acc[h] = _mm512_setzero_ps();
 	for (j = 0; j < m; j += 2)
 	{
 		const float *low = table + (size_t) j * GV_CODEWORDS;
 
-		for (h = 0; h < 2; h++)
+		for (h = 0; h < n / LANES; h++)
 		{
-			const void *from = codes + j / 2 * GV_BLOCK + h * LANES;
+			const void *from = codes + (size_t) (j / 2) * stride + h * LANES;
 			__m512i		pair = _mm512_cvtepu8_epi32(_mm_loadu_si128(from));
 			__m512i		upper = _mm512_srli_epi32(pair, 4);
 
@@ -294,8 +298,8 @@ sum_block(const float *table, int32_t m, const uint8_t *codes, float *sums)
 									   look_up(low + GV_CODEWORDS, upper));
 		}
 	}
-	_mm512_storeu_ps(sums, acc[0]);
-	_mm512_storeu_ps(sums + LANES, acc[1]);
+	for (h = 0; h < n / LANES; h++)
+		_mm512_storeu_ps(sums + h * LANES, acc[h]);
 }
 
 /*
@@ -452,6 +456,7 @@ record_products(const float *q, const GvRefine *record, int32_t dims,
 #define LEVEL		AVX512
 #define KERNELS		gv_avx512_kernels
 #define AT_ONCE		(2 * LANES)	/* centroids that multiply_some takes */
+#define SUM_AT_ONCE	(2 * GV_BLOCK)
 #include "cpu/gv_level.h"
 
 #endif							/* __x86_64__ */

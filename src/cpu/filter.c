@@ -17,7 +17,7 @@
  * largest m, GV_MAX_DIMS.  So with lift = (m + 64) u M - sum of
  * lo_j the sum is at least step * (sum of q) - lift.
  *
- * A copy may be left out when S is above the worst score w that is kept, and
+ * A copy may be left out when S is above the worst score w of use, and
  * since rounding is monotonic that is so when (base + T) + sum, unrounded, is
  * at least the float after w:
  *		step * (sum of q) >= reach - (base + T),  reach >= w' + lift
@@ -28,10 +28,6 @@
 #include <math.h>
 
 #include "cpu/gv_kernels.h"
-
-#define UNIT		(1.0 / 16777216.0)	/* u */
-#define LEVELS		255
-#define HUGE_SUM	1e37		/* from here on sums might overflow */
 
 /* Bytes of a table for gv_table; see gv_engine.h. */
 size_t
@@ -50,88 +46,18 @@ gv_filter_of(const float *table, int32_t m)
 	return (const GvFilter *) ((end + GV_ALIGN - 1) / GV_ALIGN * GV_ALIGN);
 }
 
-/* The least and the most of a sub-quantizer's entries. */
-static void
-find_range(const float *entries, float *least, float *most)
-{
-	int			k;
-
-	*least = *most = entries[0];
-	for (k = 1; k < GV_CODEWORDS; k++)
-	{
-		*least = entries[k] < *least ? entries[k] : *least;
-		*most = entries[k] > *most ? entries[k] : *most;
-	}
-}
-
-/* A sub-quantizer's bytes, twice. */
-static void
-put_bytes(const float *entries, float least, float inverse, uint8_t *bytes)
-{
-	int			k;
-
-	for (k = 0; k < GV_CODEWORDS; k++)
-	{
-		int32_t		level = (int32_t) ((entries[k] - least) * inverse);
-
-		level = level < LEVELS ? level : LEVELS;
-		bytes[k] = bytes[k + GV_CODEWORDS] = (uint8_t) level;
-	}
-}
-
-/* Make the filter of a table whose entries [m][GV_CODEWORDS] are there. */
-void
-gv_filter_make(float *table, int32_t m)
-{
-	GvFilter   *filter = (GvFilter *) gv_filter_of(table, m);
-	double		offset = 0.0;	/* sum of lo_j */
-	double		size = 0.0;		/* M */
-	float		range = 0.0f;
-	float		least;
-	float		most;
-	int32_t		j;
-	size_t		i;
-
-	for (j = 0; j < m; j++)
-	{
-		find_range(table + (size_t) j * GV_CODEWORDS, &least, &most);
-		offset += least;
-		size += -least > most ? -least : most;
-		range = most - least > range ? most - least : range;
-	}
-	filter->step = range / LEVELS;
-	filter->lift = (float) (((m + 64) * size + fabs(offset)) * UNIT - offset);
-	filter->usable = filter->step >= FLT_MIN && size < HUGE_SUM;
-	if (!filter->usable)
-		return;
-	for (j = 0; j < m; j++)
-	{
-		const float *entries = table + (size_t) j * GV_CODEWORDS;
-
-		find_range(entries, &least, &most);
-		put_bytes(entries, least, 1.0f / filter->step,
-				  filter->bytes + gv_filter_place(j));
-	}
-	for (; j % 4 != 0; j++)
-		for (i = 0; i < 2 * GV_CODEWORDS; i++)
-			filter->bytes[gv_filter_place(j) + i] = 0;
-}
-
-/* What leaves copies of a list out; false: nothing does yet, or ever. */
+/* What leaves copies above `score` out, but for cut->base; false: nothing. */
 bool
-gv_filter_cut(const GvFilter *filter, float base, const GvTopK *best,
-			  GvCut *cut)
+gv_filter_cut(const GvFilter *filter, float score, GvCut *cut)
 {
-	double		worst = best->scores[0];
+	double		worst = score;
 	double		lift = filter->lift;
 
-	if (best->count < best->capacity || !filter->usable ||
-		!(fabs(worst) < HUGE_SUM))
+	if (!filter->usable || !(fabs(worst) < GV_FILTER_HUGE))
 		return false;
-	cut->base = base;
 	cut->reach = (float) (worst + lift + FLT_MIN +
-						  4.0 * UNIT * (fabs(worst) + fabs(lift)));
-	cut->inverse = (float) ((1.0 + 16.0 * UNIT) / filter->step);
+						  4.0 * GV_FILTER_UNIT * (fabs(worst) + fabs(lift)));
+	cut->inverse = (float) ((1.0 + 16.0 * GV_FILTER_UNIT) / filter->step);
 	return true;
 }
 

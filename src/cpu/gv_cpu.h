@@ -138,9 +138,11 @@ extern GvStatus gv_cpu_coarse_keep(const GvCodedQuery *query,
 								   int32_t *nkept);
 extern GvStatus gv_cpu_table(const GvModel *model, const float *query,
 							 float *table);
-extern GvStatus gv_cpu_scan(const GvModel *model, const float *table,
-							float base, const GvBlock *blocks,
-							int32_t nblocks, GvTopK *best);
+extern size_t gv_cpu_scan_scratch(int32_t m, int32_t capacity);
+extern GvStatus gv_cpu_scan_begin(GvScan *scan);
+extern GvStatus gv_cpu_scan(GvScan *scan, float base, const GvBlock *blocks,
+							int32_t nblocks);
+extern GvStatus gv_cpu_scan_finish(GvScan *scan);
 extern GvStatus gv_cpu_exact(GvMetric metric, int32_t dims,
 							 const float *queries, int32_t nqueries,
 							 const float *x, int64_t n, const uint64_t *ids,

@@ -46,7 +46,7 @@ typedef struct GvCut
 
 typedef struct GvKernels
 {
-	/* is leave_out worth a call: quicker than sum_block? */
+	/* is filter worth a call: quicker than sum_copies? */
 	bool		filters;
 
 	/* products [n], squares [n] of q [dims] and rows [n][dims]: gv_cpu.h */
@@ -94,9 +94,26 @@ typedef struct GvKernels
 	int32_t		(*nearest_word) (const float *x, const float *words,
 								 int32_t dims);
 
-	/* sums [GV_BLOCK] of the copies' entries: "The score S" */
-	void		(*sum_block) (const float *table, int32_t m,
-							  const uint8_t *codes, float *sums);
+	/* the entries of a table and its filter: gv_table */
+	void		(*table) (const GvModel *model, const float *query,
+						  float *table);
+
+	/*
+	 * sums [n] of copies' entries ("The score S"), whose codes stand in columns
+	 * that lie `stride` apart; those of more copies are read and summed, up to
+	 * a whole number of GV_BLOCK.
+	 */
+	void		(*sum_copies) (const float *table, int32_t m,
+							   const uint8_t *codes, int32_t stride,
+							   int32_t n, float *sums);
+
+	/*
+	 * The codes of those copies of a block that `wanted` has a bit for, side by
+	 * side, to columns that lie GV_GATHERED_STRIDE apart; whatever becomes of
+	 * GV_BLOCK bytes in each.
+	 */
+	void		(*gather) (const uint8_t *codes, int32_t code_bytes,
+						   uint32_t wanted, uint8_t *gathered);
 
 	/* the copies that may not be left out; unused and dead ones are any */
 	uint32_t	(*filter) (const uint8_t *bytes, int32_t m,
@@ -116,6 +133,7 @@ typedef struct GvKernels
 
 #define GV_CPU_SLICE_DIMS	64	/* of a panel */
 #define GV_CPU_WORD_ROWS	64	/* vectors compared with codewords at a time */
+#define GV_GATHERED_STRIDE	96	/* for copies gathered from several blocks */
 
 /* Those in use: gv_simd_use. */
 extern const GvKernels *gv_kernels;
@@ -150,8 +168,13 @@ extern void gv_portable_nearest_words(const float *dist, int nrows,
 									  float *best, int32_t *code);
 extern int32_t gv_portable_nearest_word(const float *x, const float *words,
 										int32_t dims);
-extern void gv_portable_sum_block(const float *table, int32_t m,
-								  const uint8_t *codes, float *sums);
+extern void gv_portable_table(const GvModel *model, const float *query,
+							  float *table);
+extern void gv_portable_sum_copies(const float *table, int32_t m,
+								   const uint8_t *codes, int32_t stride,
+								   int32_t n, float *sums);
+extern void gv_portable_gather(const uint8_t *codes, int32_t code_bytes,
+							   uint32_t wanted, uint8_t *gathered);
 extern uint32_t gv_portable_filter(const uint8_t *bytes, int32_t m,
 								   const uint8_t *codes, const float *t,
 								   const GvCut *cut);
@@ -161,11 +184,14 @@ extern void gv_portable_record_products(const float *q,
 										const GvRefine *record, int32_t dims,
 										float *sums, float *magnitudes);
 
-/* filter.c: the table in bytes, where it lies and what is made of it. */
+/* The table in bytes, where it lies and what is made of it. */
 extern void gv_filter_make(float *table, int32_t m);
 extern const GvFilter *gv_filter_of(const float *table, int32_t m);
-extern bool gv_filter_cut(const GvFilter *filter, float base,
-						  const GvTopK *best, GvCut *cut);
+extern bool gv_filter_cut(const GvFilter *filter, float score, GvCut *cut);
+
+#define GV_FILTER_UNIT		(1.0 / 16777216.0)	/* u: see filter.c */
+#define GV_FILTER_LEVELS	255
+#define GV_FILTER_HUGE		1e37	/* from here on sums might overflow */
 
 /* Where the bytes of sub-quantizer j begin. */
 static inline size_t

@@ -1,7 +1,7 @@
 /*
  * pq.c
- *		Product quantization: codebooks and look-up tables; see encode.c for
- *		codes.
+ *		Product quantization: codebooks.  Codes are found in encode.c, look-up
+ *		tables made in table.c.
  *
  * A tile of vectors lies transposed, a dimension's values side by side, so
  * that its distances to a codeword are independent sums and the nearest
@@ -303,37 +303,5 @@ gv_cpu_codebooks(int32_t dims, int32_t m, int64_t n,
 		if (!train_words(&trainer, seed + (uint64_t) j, &poll))
 			return GV_CANCELLED;
 	}
-	return GV_OK;
-}
-
-/* See gv_table, and "The score S" in gv_engine.h. */
-GvStatus
-gv_cpu_table(const GvModel *model, const float *query /* [dims] */ ,
-			 float *table /* [m][GV_CODEWORDS], and the filter */ )
-{
-	float		weight = model->metric == GV_IP ? -1.0f : -2.0f;
-	int32_t		j;
-
-	for (j = 0; j < model->m; j++)
-	{
-		int32_t		start = gv_sub_start(model, j);
-		int32_t		dims = gv_sub_start(model, j + 1) - start;
-		const float *codebook =
-			model->codebooks + (size_t) GV_CODEWORDS * start;
-		float	   *entries = table + (size_t) j * GV_CODEWORDS;
-		int32_t		d;
-		int			k;
-
-		for (k = 0; k < GV_CODEWORDS; k++)
-		{
-			const float *word = codebook + (size_t) k * dims;
-			float		sum = 0.0f;
-
-			for (d = 0; d < dims; d++)
-				sum += query[start + d] * word[d];
-			entries[k] = weight * sum;
-		}
-	}
-	gv_filter_make(table, model->m);
 	return GV_OK;
 }

@@ -11,9 +11,8 @@
 
 #include <stdlib.h>
 
-/* Copies that one gv_scan looks at, and where it leaves the good ones. */
-#define WINDOW_BLOCKS	8
-#define WINDOW			(WINDOW_BLOCKS * GV_BLOCK)
+/* Blocks that one gv_scan looks at. */
+#define BLOCKS		64
 
 struct GvSearcher
 {
@@ -24,8 +23,9 @@ struct GvSearcher
 	size_t		table_room;		/* bytes */
 	GvTopK		parents;		/* capacity is what there is memory for */
 	GvTopK		lists;
-	float		scores[WINDOW];
-	uint64_t	ids[WINDOW];
+	GvTopK		copies;			/* of one list */
+	void	   *scratch;		/* gv_scan's */
+	size_t		scratch_room;	/* bytes */
 };
 
 /* See gv_searcher. */
@@ -48,6 +48,9 @@ gv_cpu_searcher_drop(GvSearcher *searcher)
 	free(searcher->parents.ids);
 	free(searcher->lists.scores);
 	free(searcher->lists.ids);
+	free(searcher->copies.scores);
+	free(searcher->copies.ids);
+	free(searcher->scratch);
 	free(searcher);
 }
 
@@ -193,70 +196,77 @@ find_lists(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
 	return status;
 }
 
-/*
- * Offer copies to the hits, with the number of the probe that holds them.
- *
- * gv_scan leaves what it finds in a window with room for every copy.  Once
- * the hits are full, the window begins full of the worst of them, so that
- * gv_scan itself turns away what is no better.
- */
+/* Offer the live copies of a probed list to a scan. */
 static GvStatus
-scan_blocks(GvSearcher *searcher, const GvMirror *mirror,
-			const GvBlock *blocks, int32_t nblocks, GvSearch *search,
-			uint32_t probe)
-{
-	GvTopK		window = {.capacity = nblocks * GV_BLOCK,
-	.scores = searcher->scores,.ids = searcher->ids};
-	float		worst = 0.0f;
-	uint64_t	worst_id = 0;
-	bool		full = search->nhits == search->capacity;
-	GvStatus	status;
-	int32_t		i;
-
-	if (full)
-	{
-		gv_cpu_worst_hit(search, &worst, &worst_id);
-		for (i = 0; i < window.capacity; i++)
-		{
-			window.scores[i] = worst;
-			window.ids[i] = worst_id;
-		}
-		window.count = window.capacity;
-	}
-	status = gv_scan(&mirror->model, searcher->table,
-					 search->probed[probe].base, blocks, nblocks, &window);
-	for (i = 0; i < window.count; i++)
-		if (!full || window.scores[i] != worst || window.ids[i] != worst_id)
-			gv_cpu_hit(search, window.scores[i], window.ids[i], probe);
-	return status;
-}
-
-/* Offer every live copy of a probed list to the hits. */
-static GvStatus
-scan_list(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search,
-		  uint32_t probe)
+scan_blocks(const GvMirror *mirror, GvSearch *search, uint32_t probe,
+			GvScan *scan)
 {
 	const GvCpuList *list = &mirror->lists[search->probed[probe].list];
 	GvStatus	status = GV_OK;
 	int32_t		first;
 
-	for (first = 0; status == GV_OK && first < list->nblocks;
-		 first += WINDOW_BLOCKS)
+	for (first = 0; status == GV_OK && first < list->nblocks; first += BLOCKS)
 	{
-		GvBlock		blocks[WINDOW_BLOCKS];
+		GvBlock		blocks[BLOCKS];
 		int32_t		n = list->nblocks - first;
 		int32_t		i;
 
-		if (n > WINDOW_BLOCKS)
-			n = WINDOW_BLOCKS;
+		if (n > BLOCKS)
+			n = BLOCKS;
 		for (i = 0; i < n; i++)
 		{
 			blocks[i] = gv_cpu_block(mirror, list, first + i);
 			search->copies += __builtin_popcount(blocks[i].live);
 		}
-		status = scan_blocks(searcher, mirror, blocks, n, search, probe);
+		status = gv_scan(scan, search->probed[probe].base, blocks, n);
 	}
 	return status;
+}
+
+/*
+ * Offer a probed list's best copies to the hits, with the number of the probe,
+ * for which a scan has no room; hence a scan for each list, told what the hits
+ * have no use for.
+ */
+static GvStatus
+scan_list(const GvMirror *mirror, GvSearch *search, uint32_t probe,
+		  GvScan *scan)
+{
+	GvTopK	   *best = scan->best;
+	uint64_t	id;
+	GvStatus	status;
+	int32_t		i;
+
+	gv_topk_reset(best);
+	if (search->nhits == search->capacity)
+		gv_cpu_worst_hit(search, &scan->reach, &id);
+	status = gv_scan_begin(scan);
+	if (status == GV_OK)
+		status = scan_blocks(mirror, search, probe, scan);
+	if (status == GV_OK)
+		status = gv_scan_finish(scan);
+	for (i = 0; status == GV_OK && i < best->count; i++)
+		gv_cpu_hit(search, best->scores[i], best->ids[i], probe);
+	return status;
+}
+
+/* Memory for what a scan of `capacity` copies needs. */
+static GvStatus
+open_scratch(GvSearcher *searcher, int32_t m, int32_t capacity)
+{
+	size_t		bytes = gv_scan_scratch(m, capacity);
+
+	if (bytes <= searcher->scratch_room)
+		return GV_OK;
+	free(searcher->scratch);
+	searcher->scratch_room = 0;
+	if (posix_memalign(&searcher->scratch, GV_ALIGN, bytes) != 0)
+	{
+		searcher->scratch = NULL;
+		return GV_NO_MEMORY;
+	}
+	searcher->scratch_room = bytes;
+	return GV_OK;
 }
 
 static GvStatus
@@ -277,6 +287,24 @@ make_table(GvSearcher *searcher, const GvMirror *mirror, const float *query)
 	return gv_table(&mirror->model, query, searcher->table);
 }
 
+/* Search the lists in search->probed. */
+static GvStatus
+scan_lists(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
+{
+	GvTopK		best;
+	GvScan		scan = {&mirror->model, searcher->table, &best,
+	GV_SCORE_MAX, NULL};
+	GvStatus	status = open_topk(&searcher->copies, search->capacity, &best);
+	int32_t		p;
+
+	if (status == GV_OK)
+		status = open_scratch(searcher, mirror->spec.m, search->capacity);
+	scan.scratch = searcher->scratch;
+	for (p = 0; status == GV_OK && p < search->nprobed; p++)
+		status = scan_list(mirror, search, (uint32_t) p, &scan);
+	return status;
+}
+
 /* See gv_mirror_search. */
 GvStatus
 gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
@@ -284,7 +312,6 @@ gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 {
 	GvStatus	status;
 	int32_t		i;
-	int32_t		p;
 
 	if (!mirror->covered || mirror->spec.device != searcher->device)
 		return GV_INVALID;
@@ -301,8 +328,8 @@ gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 		status = find_lists(searcher, mirror, search);
 		if (status == GV_OK)
 			status = make_table(searcher, mirror, search->query);
-		for (p = 0; status == GV_OK && p < search->nprobed; p++)
-			status = scan_list(searcher, mirror, search, (uint32_t) p);
+		if (status == GV_OK)
+			status = scan_lists(searcher, mirror, search);
 		gv_cpu_sort_hits(search);
 		if (status == GV_OK && search->bounded)
 			status = gv_cpu_bound_hits(mirror, search);

@@ -262,23 +262,56 @@ gv_table(const GvModel *model, const float *query, float *table)
 	return backend->table(model, query, table);
 }
 
+static bool
+valid_scan(const GvScan *scan)
+{
+	return scan != NULL && valid_model(scan->model) && scan->table != NULL &&
+		valid_topk(scan->best) && valid_scratch(scan->scratch);
+}
+
+size_t
+gv_scan_scratch(int32_t m, int32_t capacity)
+{
+	if (!valid_dims(m) || capacity < 1)
+		return 0;
+	return backend->scan_scratch(m, capacity);
+}
+
 GvStatus
-gv_scan(const GvModel *model, const float *table, float base,
-		const GvBlock *blocks, int32_t nblocks, GvTopK *best)
+gv_scan_begin(GvScan *scan)
+{
+	if (fault_is_due())
+		return fault_status;
+	if (!valid_scan(scan))
+		return GV_INVALID;
+	return backend->scan_begin(scan);
+}
+
+GvStatus
+gv_scan(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 {
 	int32_t		b;
 
 	if (fault_is_due())
 		return fault_status;
-	if (!valid_model(model) || table == NULL || nblocks < 0 ||
-		(blocks == NULL && nblocks > 0) || !valid_topk(best))
+	if (!valid_scan(scan) || nblocks < 0 || (blocks == NULL && nblocks > 0))
 		return GV_INVALID;
 	for (b = 0; b < nblocks; b++)
 		if (blocks[b].live != 0 &&
 			(blocks[b].codes == NULL || blocks[b].t == NULL ||
 			 blocks[b].rowids == NULL))
 			return GV_INVALID;
-	return backend->scan(model, table, base, blocks, nblocks, best);
+	return backend->scan(scan, base, blocks, nblocks);
+}
+
+GvStatus
+gv_scan_finish(GvScan *scan)
+{
+	if (fault_is_due())
+		return fault_status;
+	if (!valid_scan(scan))
+		return GV_INVALID;
+	return backend->scan_finish(scan);
 }
 
 GvStatus

@@ -118,7 +118,7 @@ typedef struct GvBlock
 
 /*
  * The nearest `capacity` (score, id) pairs seen so far, ascending by score,
- * ties by id.  Between pushes the arrays are a heap with the farthest pair
+ * ties by id.  When they are full the arrays are a heap with the farthest pair
  * first; gv_topk_sort orders them.  With `unique`, a pair whose id is already
  * held is ignored unless it is nearer (slower: for rare second readings).
  */
@@ -172,6 +172,19 @@ extern bool gv_is_finite(const float *x, int64_t n);
 extern double gv_distance_l2(const float *a, const float *b, int32_t dims);
 extern double gv_distance_ip(const float *a, const float *b, int32_t dims);
 extern double gv_distance_cosine(const float *a, const float *b, int32_t dims);
+
+/*
+ * A scan of lists for one query.  Copies and pairs that may belong to the best
+ * wait in it, to be looked at many at a time.
+ */
+typedef struct GvScan
+{
+	const GvModel *model;
+	const float *table;			/* gv_table's */
+	GvTopK	   *best;			/* not to be reset before the next begin */
+	float		reach;			/* pairs above may be left out; GV_SCORE_MAX */
+	void	   *scratch;		/* gv_scan_scratch(m, best->capacity) bytes */
+} GvScan;
 
 /*
  * k-means over n vectors.  Lloyd's iterations from distinct random rows; a
@@ -285,9 +298,11 @@ typedef struct GvBackend
 								int32_t *nkept);
 	GvStatus	(*table) (const GvModel *model, const float *query,
 						  float *table);
-	GvStatus	(*scan) (const GvModel *model, const float *table, float base,
-						 const GvBlock *blocks, int32_t nblocks,
-						 GvTopK *best);
+	size_t		(*scan_scratch) (int32_t m, int32_t capacity);
+	GvStatus	(*scan_begin) (GvScan *scan);
+	GvStatus	(*scan) (GvScan *scan, float base, const GvBlock *blocks,
+						 int32_t nblocks);
+	GvStatus	(*scan_finish) (GvScan *scan);
 	GvStatus	(*exact) (GvMetric metric, int32_t dims,
 						  const float *queries, int32_t nqueries,
 						  const float *x, int64_t n, const uint64_t *ids,
@@ -427,12 +442,19 @@ extern GvStatus gv_table(const GvModel *model, const float *query,
 						 float *table);
 
 /*
- * scan: the score S of every live copy of blocks [nblocks] of one list,
- * pushed into best with their row ids.
+ * scan: every live copy of blocks [nblocks] of one list offered to a scan, with
+ * its score S and its row id.  Blocks need not outlive the call.
+ *
+ * scan_begin: begin a scan; what waits in it is forgotten.
+ *
+ * scan_finish: scan->best has the best of all that was offered, as if each had
+ * been pushed.  More may be offered then.
  */
-extern GvStatus gv_scan(const GvModel *model, const float *table, float base,
-						const GvBlock *blocks, int32_t nblocks,
-						GvTopK *best);
+extern size_t gv_scan_scratch(int32_t m, int32_t capacity);
+extern GvStatus gv_scan_begin(GvScan *scan);
+extern GvStatus gv_scan(GvScan *scan, float base, const GvBlock *blocks,
+						int32_t nblocks);
+extern GvStatus gv_scan_finish(GvScan *scan);
 
 /*
  * exact: x [n][dims] with ids [n], offered to each of queries

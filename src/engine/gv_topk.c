@@ -1,11 +1,14 @@
 /*
  * gv_topk.c
- *		The nearest (score, id) pairs seen so far, as a heap.
+ *		The nearest (score, id) pairs seen so far, as a heap once they are as
+ *		many as wanted.
  *
  * The farthest pair is the root, so that one comparison rejects most pairs
  * and a nearer one takes the root's place.
  */
 #include "engine/gv_engine.h"
+
+#define FEW			16			/* pairs that are sorted by insertion */
 
 /* Is pair a before pair b in the order of results? */
 static inline bool
@@ -38,22 +41,14 @@ sift_down(GvTopK *top, int32_t count, int32_t hole, float score, uint64_t id)
 	top->ids[hole] = id;
 }
 
-/* Put the pair at `hole` or above it. */
+/* Make a heap of what is there in any order. */
 static void
-sift_up(GvTopK *top, int32_t hole, float score, uint64_t id)
+make_heap(GvTopK *top)
 {
-	while (hole > 0)
-	{
-		int32_t		parent = (hole - 1) / 2;
+	int32_t		i;
 
-		if (!before(top->scores[parent], top->ids[parent], score, id))
-			break;
-		top->scores[hole] = top->scores[parent];
-		top->ids[hole] = top->ids[parent];
-		hole = parent;
-	}
-	top->scores[hole] = score;
-	top->ids[hole] = id;
+	for (i = top->count / 2 - 1; i >= 0; i--)
+		sift_down(top, top->count, i, top->scores[i], top->ids[i]);
 }
 
 /*
@@ -68,7 +63,10 @@ merge_held(GvTopK *top, float score, uint64_t id)
 	{
 		if (top->ids[i] != id)
 			continue;
-		if (score < top->scores[i])
+		if (!(score < top->scores[i]))
+			return true;
+		top->scores[i] = score;
+		if (top->count == top->capacity)
 			sift_down(top, top->count, i, score, id);
 		return true;
 	}
@@ -99,20 +97,63 @@ gv_topk_push(GvTopK *top, float score, uint64_t id)
 		return;
 
 	if (full)
+	{
 		sift_down(top, top->count, 0, score, id);
-	else
-		sift_up(top, top->count++, score, id);
+		return;
+	}
+	top->scores[top->count] = score;
+	top->ids[top->count++] = id;
+	if (top->count == top->capacity)
+		make_heap(top);
 }
 
-/* Order the pairs ascending; a second call finds them ordered. */
-void
-gv_topk_sort(GvTopK *top)
+static inline void
+swap(GvTopK *top, int32_t i, int32_t j)
+{
+	float		score = top->scores[i];
+	uint64_t	id = top->ids[i];
+
+	top->scores[i] = top->scores[j];
+	top->ids[i] = top->ids[j];
+	top->scores[j] = score;
+	top->ids[j] = id;
+}
+
+/* Is pair i before pair j? */
+static inline bool
+pair_before(const GvTopK *top, int32_t i, int32_t j)
+{
+	return before(top->scores[i], top->ids[i], top->scores[j], top->ids[j]);
+}
+
+static void
+sort_few(GvTopK *top)
 {
 	int32_t		i;
 
-	for (i = top->count / 2 - 1; i >= 0; i--)
-		sift_down(top, top->count, i, top->scores[i], top->ids[i]);
+	for (i = 1; i < top->count; i++)
+	{
+		float		score = top->scores[i];
+		uint64_t	id = top->ids[i];
+		int32_t		hole = i;
 
+		for (; hole > 0 && before(score, id, top->scores[hole - 1],
+								  top->ids[hole - 1]); hole--)
+		{
+			top->scores[hole] = top->scores[hole - 1];
+			top->ids[hole] = top->ids[hole - 1];
+		}
+		top->scores[hole] = score;
+		top->ids[hole] = id;
+	}
+}
+
+static void
+sort_heap(GvTopK *top)
+{
+	int32_t		i;
+
+	make_heap(top);
 	for (i = top->count - 1; i > 0; i--)
 	{
 		float		score = top->scores[i];
@@ -122,4 +163,82 @@ gv_topk_sort(GvTopK *top)
 		top->ids[i] = top->ids[0];
 		sift_down(top, i, 0, score, id);
 	}
+}
+
+/*
+ * Put one pair where it belongs, those before it before; returns where.  There
+ * is no branch in the loop, which nobody could foresee.
+ */
+static int32_t
+split(GvTopK *top)
+{
+	int32_t		middle = top->count / 2;
+	int32_t		last = top->count - 1;
+	int32_t		nbefore = 0;
+	float		score;
+	uint64_t	id;
+	int32_t		i;
+
+	/* the median of three comes first */
+	if (pair_before(top, middle, last))
+		swap(top, middle, last);
+	if (pair_before(top, 0, last))
+		swap(top, 0, last);
+	if (pair_before(top, 0, middle))
+		swap(top, 0, middle);
+	swap(top, 0, middle);
+	score = top->scores[0];
+	id = top->ids[0];
+	for (i = 1; i <= last; i++)
+	{
+		float		moved = top->scores[i];
+		uint64_t	moved_id = top->ids[i];
+
+		top->scores[i] = top->scores[nbefore + 1];
+		top->ids[i] = top->ids[nbefore + 1];
+		top->scores[nbefore + 1] = moved;
+		top->ids[nbefore + 1] = moved_id;
+		nbefore += (moved < score) | ((moved == score) & (moved_id < id));
+	}
+	swap(top, 0, nbefore);
+	return nbefore;
+}
+
+/*
+ * Order a part of the pairs, by halves; by a heap when these turned out uneven
+ * too often.
+ */
+static void
+sort_part(GvTopK part, int splits)
+{
+	while (part.count > FEW)
+	{
+		GvTopK		rest = part;
+		int32_t		nbefore;
+
+		if (splits-- == 0)
+		{
+			sort_heap(&part);
+			return;
+		}
+		nbefore = split(&part);
+		part.count = nbefore;
+		rest.scores += nbefore + 1;
+		rest.ids += nbefore + 1;
+		rest.count -= nbefore + 1;
+		sort_part(rest, splits);
+	}
+	sort_few(&part);
+}
+
+/* Order the pairs ascending; a second call finds them ordered. */
+void
+gv_topk_sort(GvTopK *top)
+{
+	int			splits = 0;
+	int32_t		n;
+
+	for (n = top->count; n > 0; n /= 2)
+		splits += 2;
+	sort_part(*top, splits);
 }

@@ -31,6 +31,7 @@ bench_scan(int32_t m, int32_t nblocks, int32_t k)
 	uint16_t	rowids[3 * GV_BLOCK] = {0};
 	GvBlock    *blocks = unit_alloc(sizeof(GvBlock) * nblocks);
 	GvTopK		top = new_topk(k, false);
+	GvScan		scan = begin_scan(&model, table, &top);
 	double		best = 1e9;
 	size_t		i;
 	int			round;
@@ -47,12 +48,15 @@ bench_scan(int32_t m, int32_t nblocks, int32_t k)
 		double		start = seconds();
 
 		gv_topk_reset(&top);
-		(void) gv_scan(&model, table, 0.0f, blocks, nblocks, &top);
+		(void) gv_scan_begin(&scan);
+		(void) gv_scan(&scan, 0.0f, blocks, nblocks);
+		(void) gv_scan_finish(&scan);
 		best = fmin(best, seconds() - start);
 	}
 	best /= nblocks * GV_BLOCK;
 	printf("scan m %d, best %d of %d: %.1f ns a copy, %.2f GB/s of codes\n", m,
 		   k, nblocks * GV_BLOCK, best * 1e9, gv_code_bytes(m) / best / 1e9);
+	finish_scan(&scan);
 	free_topk(&top);
 	unit_free(query);
 	unit_free(books);

@@ -165,7 +165,7 @@ check_scan(const GvModel *model, const float *table, float base)
 												 &blocks[b], (int) i), id};
 			}
 	}
-	CHECK(gv_scan(model, table, base, blocks, nblocks, &top) == GV_OK, "scan");
+	scan_blocks(model, table, base, blocks, nblocks, &top);
 	check_topk(&top, pairs, n);
 	free_topk(&top);
 	unit_free(codes);

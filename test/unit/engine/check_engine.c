@@ -79,6 +79,8 @@ test_invalid_search(void)
 	GvBlock		block = {NULL, NULL, NULL, 1};
 	GvTopK		top = {2, 0, false, out, ids};
 	GvTopK		bad_top = {0, 0, false, out, ids};
+	GvScan		scan;
+	void	   *scratch;
 	GvModel		model = {GV_L2, 4, 2, 1.0f, x, x};
 	GvModel		bad;
 
@@ -111,12 +113,24 @@ test_invalid_search(void)
 	INVALID(gv_coarse_keep(&query, &coded, x, 1, 0, &list, NULL));
 	query.dims = 0;
 	INVALID(gv_coarse_keep(&query, &coded, x, 1, 0, &list, &list));
-	INVALID(gv_scan(&model, NULL, 0, &block, 1, &top));
-	INVALID(gv_scan(&model, x, 0, NULL, 1, &top));
-	INVALID(gv_scan(&model, x, 0, &block, -1, &top));
-	INVALID(gv_scan(&model, x, 0, &block, 1, &top));
-	INVALID(gv_scan(&model, x, 0, NULL, 0, &bad_top));
-	CHECK(gv_scan(&model, x, 0, NULL, 0, &top) == GV_OK, "no blocks");
+	scan = begin_scan(&model, x, &top);
+	scratch = scan.scratch;
+	INVALID(gv_scan(NULL, 0, &block, 0));
+	INVALID(gv_scan(&scan, 0, NULL, 1));
+	INVALID(gv_scan(&scan, 0, &block, -1));
+	INVALID(gv_scan(&scan, 0, &block, 1));
+	CHECK(gv_scan(&scan, 0, NULL, 0) == GV_OK, "no blocks");
+	scan.best = &bad_top;
+	INVALID(gv_scan(&scan, 0, NULL, 0));
+	INVALID(gv_scan_finish(&scan));
+	scan.best = &top;
+	scan.table = NULL;
+	INVALID(gv_scan_begin(&scan));
+	scan.table = x;
+	scan.scratch = (char *) scratch + 1;
+	INVALID(gv_scan_begin(&scan));
+	scan.scratch = scratch;
+	finish_scan(&scan);
 }
 
 int
@@ -138,6 +152,7 @@ main(int argc, char **argv)
 	test_refine();
 	test_exact();
 	test_levels();
+	test_keep();
 	test_recall();
 	test_mirror();
 	test_builder();

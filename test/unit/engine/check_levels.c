@@ -3,21 +3,10 @@
  *		The kernels of every level that this processor has, against the
  *		portable ones, bit for bit.
  */
-#include "cpu/gv_kernels.h"
-#include "unit.h"
+#include "levels.h"
 
 /* Dimensions below this are all tried. */
 #define ALL_DIMS	(unit_small ? 300 : 2101)
-
-static const GvKernels *const portable = &gv_portable_kernels;
-
-/* n numbers that begin `shift` bytes behind aligned memory. */
-static float *
-shifted(const float *x, size_t n, int shift, char **memory)
-{
-	*memory = unit_alloc(n * sizeof(float) + (size_t) shift);
-	return memcpy(*memory + shift, x, n * sizeof(float));
-}
 
 /* ---------- distances ---------- */
 
@@ -276,212 +265,6 @@ check_word(const GvKernels *kernels)
 	unit_free(words);
 }
 
-/* ---------- scan ---------- */
-
-/* A list; its memory lies anywhere. */
-typedef struct List
-{
-	GvModel		model;
-	float	   *query;
-	float	   *books;
-	float	   *table;
-	int32_t		nblocks;
-	GvBlock    *blocks;
-	char	   *memory;
-	uint16_t   *rowids;
-} List;
-
-static void
-make_list(List *list, int32_t m, int32_t nblocks, float size)
-{
-	size_t		codes_bytes = (size_t) gv_code_bytes(m) * GV_BLOCK;
-	size_t		stride = codes_bytes + sizeof(float) * GV_BLOCK + 4;
-	int			dead = (int) (unit_random() % 3);
-	char	   *next;
-	size_t		i;
-	int32_t		b;
-
-	list->query = unit_floats(m, size);
-	list->books = unit_floats((size_t) GV_CODEWORDS * m, size);
-	list->model = (GvModel) {.metric = (GvMetric) (1 + unit_random() % 3),
-	.dims = m,.m = m,.codebooks = list->books};
-	list->table = unit_alloc(gv_table_bytes(m));
-	(void) gv_table(&list->model, list->query, list->table);
-	list->nblocks = nblocks;
-	list->blocks = unit_alloc(sizeof(GvBlock) * (nblocks + 1));
-	list->rowids = unit_alloc(sizeof(uint16_t) * 3 * GV_BLOCK * (nblocks + 1));
-	for (i = 0; i < (size_t) 3 * GV_BLOCK * nblocks; i++)
-		list->rowids[i] = (uint16_t) (unit_random() % 64);
-	list->memory = unit_alloc(stride * nblocks);
-	next = list->memory;
-	for (b = 0; b < nblocks; b++)
-	{
-		/* codes at any byte, T at any float */
-		float	   *t = (float *) next;
-		uint8_t    *codes = (uint8_t *) (t + GV_BLOCK) + unit_random() % 5;
-
-		for (i = 0; i < GV_BLOCK; i++)
-			t[i] = unit_float() * size * 3.0f;
-		for (i = 0; i < codes_bytes; i++)
-			codes[i] = (uint8_t) unit_random();
-		list->blocks[b] = (GvBlock) {codes, t, list->rowids + 96 * b,
-			dead == 0 ? UINT32_MAX : (uint32_t) unit_random()
-		};
-		if (dead == 2 && unit_random() % 2 == 0)
-			list->blocks[b].live = 0;
-		next += stride;
-	}
-}
-
-static void
-free_list(List *list)
-{
-	unit_free(list->query);
-	unit_free(list->books);
-	unit_free(list->table);
-	unit_free(list->blocks);
-	unit_free(list->memory);
-	unit_free(list->rowids);
-}
-
-/* What a scan by kernels leaves, sorted. */
-static GvTopK
-scan_by(GvSimd simd, const List *list, float base, int32_t capacity,
-		bool unique)
-{
-	GvTopK		top = new_topk(capacity, unique);
-
-	gv_simd_use(simd);
-	CHECK(gv_scan(&list->model, list->table, base, list->blocks,
-				  list->nblocks, &top) == GV_OK, "scan");
-	CHECK(gv_scan(&list->model, list->table, base / 2, list->blocks,
-				  list->nblocks / 2, &top) == GV_OK, "scan");
-	gv_topk_sort(&top);
-	return top;
-}
-
-static void
-check_scans(GvSimd level, const List *list, float base)
-{
-	int32_t		capacity = 1 + (int32_t) (unit_random() % 60);
-	bool		unique = unit_random() % 2;
-	GvTopK		want = scan_by(GV_SIMD_PORTABLE, list, base, capacity, unique);
-	GvTopK		got = scan_by(level, list, base, capacity, unique);
-
-	CHECK(want.count == got.count &&
-		  memcmp(want.scores, got.scores, sizeof(float) * got.count) == 0 &&
-		  memcmp(want.ids, got.ids, sizeof(uint64_t) * got.count) == 0,
-		  "%s, m %d, %d blocks", gv_simd_name(level), list->model.m, list->nblocks);
-	free_topk(&want);
-	free_topk(&got);
-}
-
-/*
- * A filter keeps what the portable one keeps, which is never a copy whose S is
- * below the worst that is held, and not all of them.
- */
-static void
-check_filter(const GvKernels *kernels, const List *list, float base,
-			 long *nkept, long *nall)
-{
-	const GvFilter *filter = gv_filter_of(list->table, list->model.m);
-	int32_t		b;
-
-	for (b = 0; b < list->nblocks; b++)
-	{
-		const GvBlock *block = &list->blocks[b];
-		float		want[GV_BLOCK];
-		float		got[GV_BLOCK];
-		float		worst;
-		uint64_t	id = 0;
-		GvTopK		held = {1, 1, false, &worst, &id};
-		GvCut		cut;
-		uint32_t	kept;
-		int			nwrong = 0;
-		int			i;
-
-		portable->sum_block(list->table, list->model.m, block->codes, want);
-		kernels->sum_block(list->table, list->model.m, block->codes, got);
-		CHECK(memcmp(want, got, sizeof(want)) == 0, "m %d", list->model.m);
-
-		/* exactly the score of a copy, and the next smaller one */
-		worst = score_of((base + block->t[0]) + want[0]);
-		if (unit_random() % 2)
-			worst = nextafterf(worst, -HUGE_VALF);
-		if (!gv_filter_cut(filter, base, &held, &cut))
-			continue;
-		kept = kernels->filter(filter->bytes, list->model.m, block->codes,
-							   block->t, &cut);
-		CHECK(kept == portable->filter(filter->bytes, list->model.m,
-									   block->codes, block->t, &cut),
-			  "m %d", list->model.m);
-		for (i = 0; i < GV_BLOCK; i++)
-			nwrong += (kept >> i & 1) == 0 &&
-				score_of((base + block->t[i]) + want[i]) <= worst;
-		CHECK(nwrong == 0, "%d left out, m %d", nwrong, list->model.m);
-		*nkept += __builtin_popcount(kept);
-		*nall += GV_BLOCK;
-	}
-}
-
-static void
-check_lists(GvSimd level, const GvKernels *kernels)
-{
-	int			rounds = unit_small ? 60 : 400;
-	long		nkept = 0;
-	long		nall = 0;
-	int			round;
-
-	for (round = 0; round < rounds; round++)
-	{
-		int32_t		m = round < 40 ? round + 1 :
-			1 + (int32_t) (unit_random() % (round % 10 == 0 ? 2100 : 300));
-		int32_t		nblocks = (int32_t) (unit_random() %
-										 (round % 7 == 0 ? 101 : 9));
-		float		sizes[] = {1.0f, 1.0f, 1e-20f, 1e18f, 2e19f, 1e-3f};
-		float		size = sizes[unit_random() % 6];
-		float		base = round % 9 == 0 ? GV_SCORE_MAX : unit_float() * size;
-		List		list;
-
-		if (round % 50 == 49)
-			m = 4000 * (int32_t) (1 + unit_random() % 4);
-		make_list(&list, m, nblocks, size);
-		if (nblocks > 0 && round % 4 == 0)
-			((float *) list.blocks[0].t)[unit_random() % GV_BLOCK] =
-				unit_random() % 2 ? FLT_MAX : -FLT_MAX;
-		check_scans(level, &list, base);
-		check_filter(kernels, &list, base, &nkept, &nall);
-		free_list(&list);
-	}
-	CHECK(nkept > 0 && nkept < nall * 3 / 4, "%ld of %ld kept", nkept, nall);
-}
-
-/* Tables that no filter can be made of, or only just. */
-static void
-check_odd_tables(GvSimd level)
-{
-	static const float values[] = {0.0f, -0.0f, 1e-45f, 1e-38f, 1e37f, 3e38f,
-	-3e38f, 1.0f};
-	int			round;
-
-	for (round = 0; round < (unit_small ? 50 : 300); round++)
-	{
-		List		list;
-		size_t		i;
-
-		make_list(&list, 1 + (int32_t) (unit_random() % 40), 8, 1.0f);
-		for (i = 0; i < (size_t) GV_CODEWORDS * list.model.m; i++)
-			if (unit_random() % 8 < 3 || round % 5 == 0)
-				list.table[i] = values[unit_random() % (round % 3 == 0 ? 8 : 5)];
-		if (round % 5 == 0)		/* all the same */
-			for (i = 1; i < (size_t) GV_CODEWORDS * list.model.m; i++)
-				list.table[i] = list.table[0];
-		gv_filter_make(list.table, list.model.m);
-		check_scans(level, &list, round % 2 ? 0.0f : GV_SCORE_MAX);
-		free_list(&list);
-	}
-}
-
 /* ---------- all of it ---------- */
 
 static void
@@ -500,12 +283,14 @@ check_level(GvSimd level)
 						dims % 9 == 8 ? 1e19f : 1.0f);
 		check_record(kernels, dims);
 		check_byte_dots(kernels, dims);
+		check_scanning(kernels, dims);
 	}
 	for (i = 0; i < 5; i++)
 	{
 		check_distances(kernels, long_dims[i], 3, 1.0f);
 		check_record(kernels, long_dims[i]);
 		check_byte_dots(kernels, long_dims[i]);
+		check_scanning(kernels, long_dims[i]);
 	}
 	check_all_coded();
 	for (i = 0; i < 300; i++)

@@ -145,25 +145,28 @@ query_hits(const Index *index, const float *x, const float *q, int32_t nprobes)
 	int32_t		dims = index->model.dims;
 	float	   *table = unit_alloc(gv_table_bytes(index->model.m));
 	int			nhits = 0;
+	GvScan		scan;
 	int32_t		i;
 	int32_t		j;
 
 	(void) gv_table(&index->model, q, table);
 	(void) gv_coarse(&index->model, q, index->centroids, index->nlists, 0,
 					 &lists);
+	scan = begin_scan(&index->model, table, &found);
 	for (i = 0; i < lists.count; i++)
 	{
 		int32_t		c = (int32_t) lists.ids[i];
 		int64_t		row;
 
-		(void) gv_scan(&index->model, table, lists.scores[i],
+		(void) gv_scan(&scan, lists.scores[i],
 					   index->blocks + index->first[c],
-					   index->first[c + 1] - index->first[c], &found);
+					   index->first[c + 1] - index->first[c]);
 		for (row = 0; row < index->n; row++)
 			if (index->nearest[row] == c)
 				gv_topk_push(&want,
 							 (float) exact(index, q, x + row * dims), row);
 	}
+	finish_scan(&scan);
 	for (i = 0; i < want.count; i++)
 		for (j = 0; j < found.count; j++)
 			nhits += want.ids[i] == found.ids[j];

@@ -312,8 +312,7 @@ expect_copies(const TestIndex *index, const float *query, const Pair *lists,
 			uint64_t	ids[GV_BLOCK];
 			GvTopK		top = {GV_BLOCK, 0, false, scores, ids};
 
-			(void) gv_scan(&index->model, table, lists[p].score, &block, 1,
-						   &top);
+			scan_blocks(&index->model, table, lists[p].score, &block, 1, &top);
 			for (i = 0; i < top.count; i++)
 				triples[(*n)++] = (Triple) {scores[i], ids[i], (uint32_t) p};
 		}

@@ -224,6 +224,35 @@ check_topk(GvTopK *top, Pair *pairs, int n)
 		  top->capacity);
 }
 
+/* A scan, begun, whose scratch finish_scan frees. */
+static inline GvScan
+begin_scan(const GvModel *model, const float *table, GvTopK *best)
+{
+	GvScan		scan = {model, table, best, GV_SCORE_MAX, NULL};
+
+	scan.scratch = unit_alloc(gv_scan_scratch(model->m, best->capacity));
+	CHECK(gv_scan_begin(&scan) == GV_OK, "begin");
+	return scan;
+}
+
+static inline void
+finish_scan(GvScan *scan)
+{
+	CHECK(gv_scan_finish(scan) == GV_OK, "finish");
+	unit_free(scan->scratch);
+}
+
+/* All at once. */
+static inline void
+scan_blocks(const GvModel *model, const float *table, float base,
+			const GvBlock *blocks, int32_t nblocks, GvTopK *best)
+{
+	GvScan		scan = begin_scan(model, table, best);
+
+	CHECK(gv_scan(&scan, base, blocks, nblocks) == GV_OK, "scan");
+	finish_scan(&scan);
+}
+
 /* The biggest cluster of n rows; *mse gets the mean squared error. */
 static inline int64_t
 biggest_cluster(int32_t dims, const float *centroids, int32_t k,
@@ -279,6 +308,7 @@ extern void test_place(void);
 extern void test_refine(void);
 extern void test_exact(void);
 extern void test_levels(void);
+extern void test_keep(void);
 extern void test_recall(void);
 extern void test_mirror(void);
 extern void test_builder(void);

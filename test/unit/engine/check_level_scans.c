@@ -1,0 +1,302 @@
+/*
+ * check_level_scans.c
+ *		Tables, filters and scans by the kernels of every level, against the
+ *		portable ones, bit for bit.
+ */
+#include "levels.h"
+
+/* A list; its memory lies anywhere. */
+typedef struct List
+{
+	GvModel		model;
+	float	   *query;
+	float	   *books;
+	float	   *table;
+	int32_t		nblocks;
+	GvBlock    *blocks;
+	char	   *memory;
+	uint16_t   *rowids;
+} List;
+
+static void
+make_list(List *list, int32_t m, int32_t nblocks, float size)
+{
+	size_t		codes_bytes = (size_t) gv_code_bytes(m) * GV_BLOCK;
+	size_t		stride = codes_bytes + sizeof(float) * GV_BLOCK + 4;
+	int			dead = (int) (unit_random() % 3);
+	char	   *next;
+	size_t		i;
+	int32_t		b;
+
+	list->query = unit_floats(m, size);
+	list->books = unit_floats((size_t) GV_CODEWORDS * m, size);
+	list->model = (GvModel) {.metric = (GvMetric) (1 + unit_random() % 3),
+	.dims = m,.m = m,.codebooks = list->books};
+	list->table = unit_alloc(gv_table_bytes(m));
+	(void) gv_table(&list->model, list->query, list->table);
+	list->nblocks = nblocks;
+	list->blocks = unit_alloc(sizeof(GvBlock) * (nblocks + 1));
+	list->rowids = unit_alloc(sizeof(uint16_t) * 3 * GV_BLOCK * (nblocks + 1));
+	for (i = 0; i < (size_t) 3 * GV_BLOCK * nblocks; i++)
+		list->rowids[i] = (uint16_t) (unit_random() % 64);
+	list->memory = unit_alloc(stride * nblocks);
+	next = list->memory;
+	for (b = 0; b < nblocks; b++)
+	{
+		/* codes at any byte, T at any float */
+		float	   *t = (float *) next;
+		uint8_t    *codes = (uint8_t *) (t + GV_BLOCK) + unit_random() % 5;
+
+		for (i = 0; i < GV_BLOCK; i++)
+			t[i] = unit_float() * size * 3.0f;
+		for (i = 0; i < codes_bytes; i++)
+			codes[i] = (uint8_t) unit_random();
+		list->blocks[b] = (GvBlock) {codes, t, list->rowids + 96 * b,
+			dead == 0 ? UINT32_MAX : (uint32_t) unit_random()
+		};
+		if (dead == 2 && unit_random() % 2 == 0)
+			list->blocks[b].live = 0;
+		next += stride;
+	}
+}
+
+static void
+free_list(List *list)
+{
+	unit_free(list->query);
+	unit_free(list->books);
+	unit_free(list->table);
+	unit_free(list->blocks);
+	unit_free(list->memory);
+	unit_free(list->rowids);
+}
+
+/* The same entries, and the same filter, wherever the memory lies. */
+static void
+check_table(const GvKernels *kernels, int32_t dims, int32_t m, float size)
+{
+	GvModel		model = {.metric = (GvMetric) (1 + unit_random() % 3),
+	.dims = dims,.m = m};
+	float	   *random = unit_floats((size_t) (GV_CODEWORDS + 1) * dims, size);
+	size_t		entries = sizeof(float) * (size_t) GV_CODEWORDS * m;
+	char	   *memory;
+	float	   *query = shifted(random, (size_t) (GV_CODEWORDS + 1) * dims,
+								4 * (int) (unit_random() % 16), &memory);
+	int			shift = 4 * (int) (unit_random() % 16);
+	float	   *want = unit_alloc(gv_table_bytes(m));
+	char	   *got_memory = unit_alloc(gv_table_bytes(m) + shift);
+	float	   *got = (float *) (got_memory + shift);
+	const GvFilter *want_filter = gv_filter_of(want, m);
+	const GvFilter *got_filter = gv_filter_of(got, m);
+
+	model.codebooks = query + dims;
+	portable->table(&model, query, want);
+	kernels->table(&model, query, got);
+	CHECK(memcmp(want, got, entries) == 0, "dims %d, m %d", dims, m);
+	CHECK(want_filter->usable == got_filter->usable, "dims %d, m %d", dims, m);
+	if (want_filter->usable)
+		CHECK(memcmp(want_filter, got_filter, offsetof(GvFilter, unused)) == 0 &&
+			  memcmp(want_filter->bytes, got_filter->bytes,
+					 gv_filter_place((m + 3) / 4 * 4)) == 0,
+			  "filter, dims %d, m %d", dims, m);
+	unit_free(random);
+	unit_free(memory);
+	unit_free(want);
+	unit_free(got_memory);
+}
+
+/* Copies with a bit, side by side; and sums of any number of copies. */
+static void
+check_gathered(const GvKernels *kernels, int32_t m)
+{
+	int32_t		code_bytes = gv_code_bytes(m);
+	int32_t		n = 1 + (int32_t) (unit_random() % (3 * GV_BLOCK));
+	int32_t		whole = (n + GV_BLOCK - 1) / GV_BLOCK * GV_BLOCK;
+	size_t		bytes = (size_t) (code_bytes - 1) * GV_GATHERED_STRIDE + whole;
+	int			shift = (int) (unit_random() % 16);
+	char	   *memory = unit_alloc((size_t) code_bytes * GV_BLOCK + shift);
+	uint8_t    *codes = (uint8_t *) memory + shift;
+	uint8_t    *want = unit_alloc(bytes);
+	uint8_t    *got = unit_alloc(bytes);
+	float	   *table = unit_floats((size_t) m * GV_CODEWORDS, 1.0f);
+	float	   *want_sums = unit_alloc(sizeof(float) * whole);
+	float	   *got_sums = unit_alloc(sizeof(float) * whole);
+	uint32_t	wanted = (uint32_t) (unit_random() >> unit_random() % 64);
+	size_t		i;
+	int32_t		p;
+	int			nwrong = 0;
+
+	for (i = 0; i < (size_t) code_bytes * GV_BLOCK; i++)
+		codes[i] = (uint8_t) unit_random();
+	portable->gather(codes, code_bytes, wanted, want);
+	kernels->gather(codes, code_bytes, wanted, got);
+	for (p = 0; p < code_bytes; p++)
+		nwrong += memcmp(want + p * GV_GATHERED_STRIDE,
+						 got + p * GV_GATHERED_STRIDE,
+						 __builtin_popcount(wanted)) != 0;
+	CHECK(nwrong == 0, "%d of %d columns, %x", nwrong, code_bytes, wanted);
+	for (i = 0; i < bytes; i++)
+		got[i] = (uint8_t) unit_random();
+	portable->sum_copies(table, m, got, GV_GATHERED_STRIDE, n, want_sums);
+	kernels->sum_copies(table, m, got, GV_GATHERED_STRIDE, n, got_sums);
+	CHECK(memcmp(want_sums, got_sums, sizeof(float) * n) == 0,
+		  "m %d, %d copies", m, n);
+	unit_free(memory);
+	unit_free(want);
+	unit_free(got);
+	unit_free(table);
+	unit_free(want_sums);
+	unit_free(got_sums);
+}
+
+/* Tables and gathered copies, of codes as long as dims. */
+void
+check_scanning(const GvKernels *kernels, int32_t dims)
+{
+	check_table(kernels, dims, 1 + (int32_t) (unit_random() % dims),
+				dims % 9 == 8 ? 1e19f : 1.0f);
+	check_table(kernels, dims, (dims + 1) / 2, 1.0f);
+	check_gathered(kernels, dims);
+}
+
+/* What a scan by kernels leaves, sorted. */
+static GvTopK
+scan_by(GvSimd simd, const List *list, float base, int32_t capacity,
+		bool unique)
+{
+	GvTopK		top = new_topk(capacity, unique);
+	GvScan		scan;
+
+	gv_simd_use(simd);
+	scan = begin_scan(&list->model, list->table, &top);
+	CHECK(gv_scan(&scan, base, list->blocks, list->nblocks) == GV_OK, "scan");
+	CHECK(gv_scan(&scan, base / 2, list->blocks, list->nblocks / 2) == GV_OK,
+		  "scan");
+	finish_scan(&scan);
+	gv_topk_sort(&top);
+	return top;
+}
+
+static void
+check_scans(GvSimd level, const List *list, float base)
+{
+	int32_t		capacity = 1 + (int32_t) (unit_random() %
+										  (unit_random() % 8 == 0 ? 3000 : 60));
+	bool		unique = unit_random() % 2;
+	GvTopK		want = scan_by(GV_SIMD_PORTABLE, list, base, capacity, unique);
+	GvTopK		got = scan_by(level, list, base, capacity, unique);
+
+	CHECK(want.count == got.count &&
+		  memcmp(want.scores, got.scores, sizeof(float) * got.count) == 0 &&
+		  memcmp(want.ids, got.ids, sizeof(uint64_t) * got.count) == 0,
+		  "%s, m %d, %d blocks", gv_simd_name(level), list->model.m, list->nblocks);
+	free_topk(&want);
+	free_topk(&got);
+}
+
+/*
+ * A filter keeps what the portable one keeps, which is never a copy whose S is
+ * below the worst that is held, and not all of them.
+ */
+static void
+check_filter(const GvKernels *kernels, const List *list, float base,
+			 long *nkept, long *nall)
+{
+	const GvFilter *filter = gv_filter_of(list->table, list->model.m);
+	int32_t		b;
+
+	for (b = 0; b < list->nblocks; b++)
+	{
+		const GvBlock *block = &list->blocks[b];
+		float		want[GV_BLOCK];
+		float		got[GV_BLOCK];
+		float		worst;
+		GvCut		cut = {.base = base};
+		uint32_t	kept;
+		int			nwrong = 0;
+		int			i;
+
+		portable->sum_copies(list->table, list->model.m, block->codes,
+							 GV_BLOCK, GV_BLOCK, want);
+		kernels->sum_copies(list->table, list->model.m, block->codes,
+							GV_BLOCK, GV_BLOCK, got);
+		CHECK(memcmp(want, got, sizeof(want)) == 0, "m %d", list->model.m);
+
+		/* exactly the score of a copy, and the next smaller one */
+		worst = score_of((base + block->t[0]) + want[0]);
+		if (unit_random() % 2)
+			worst = nextafterf(worst, -HUGE_VALF);
+		if (!gv_filter_cut(filter, worst, &cut))
+			continue;
+		kept = kernels->filter(filter->bytes, list->model.m, block->codes,
+							   block->t, &cut);
+		CHECK(kept == portable->filter(filter->bytes, list->model.m,
+									   block->codes, block->t, &cut),
+			  "m %d", list->model.m);
+		for (i = 0; i < GV_BLOCK; i++)
+			nwrong += (kept >> i & 1) == 0 &&
+				score_of((base + block->t[i]) + want[i]) <= worst;
+		CHECK(nwrong == 0, "%d left out, m %d", nwrong, list->model.m);
+		*nkept += __builtin_popcount(kept);
+		*nall += GV_BLOCK;
+	}
+}
+
+/* Lists of any length, and what is found in them. */
+void
+check_lists(GvSimd level, const GvKernels *kernels)
+{
+	int			rounds = unit_small ? 60 : 400;
+	long		nkept = 0;
+	long		nall = 0;
+	int			round;
+
+	for (round = 0; round < rounds; round++)
+	{
+		int32_t		m = round < 40 ? round + 1 :
+			1 + (int32_t) (unit_random() % (round % 10 == 0 ? 2100 : 300));
+		int32_t		nblocks = (int32_t) (unit_random() %
+										 (round % 7 == 0 ? 101 : 9));
+		float		sizes[] = {1.0f, 1.0f, 1e-20f, 1e18f, 2e19f, 1e-3f};
+		float		size = sizes[unit_random() % 6];
+		float		base = round % 9 == 0 ? GV_SCORE_MAX : unit_float() * size;
+		List		list;
+
+		if (round % 50 == 49)
+			m = 4000 * (int32_t) (1 + unit_random() % 4);
+		make_list(&list, m, nblocks, size);
+		if (nblocks > 0 && round % 4 == 0)
+			((float *) list.blocks[0].t)[unit_random() % GV_BLOCK] =
+				unit_random() % 2 ? FLT_MAX : -FLT_MAX;
+		check_scans(level, &list, base);
+		check_filter(kernels, &list, base, &nkept, &nall);
+		free_list(&list);
+	}
+	CHECK(nkept > 0 && nkept < nall * 3 / 4, "%ld of %ld kept", nkept, nall);
+}
+
+/* Tables that no filter can be made of, or only just. */
+void
+check_odd_tables(GvSimd level)
+{
+	static const float values[] = {0.0f, -0.0f, 1e-45f, 1e-38f, 1e37f, 3e38f,
+	-3e38f, 1.0f};
+	int			round;
+
+	for (round = 0; round < (unit_small ? 50 : 300); round++)
+	{
+		List		list;
+		size_t		i;
+
+		make_list(&list, 1 + (int32_t) (unit_random() % 40), 8, 1.0f);
+		for (i = 0; i < (size_t) GV_CODEWORDS * list.model.m; i++)
+			if (unit_random() % 8 < 3 || round % 5 == 0)
+				list.table[i] = values[unit_random() % (round % 3 == 0 ? 8 : 5)];
+		if (round % 5 == 0)		/* all the same */
+			for (i = 1; i < (size_t) GV_CODEWORDS * list.model.m; i++)
+				list.table[i] = list.table[0];
+		gv_filter_make(list.table, list.model.m);
+		check_scans(level, &list, round % 2 ? 0.0f : GV_SCORE_MAX);
+		free_list(&list);
+	}
+}
