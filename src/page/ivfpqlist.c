@@ -126,26 +126,26 @@ IvfpqListReaderFree(IvfpqListReader *reader)
 /*
  * Pin the page that is read next, from the slot at the address on, where
  * nblocks blocks are wanted.  A list that was written at once has its older
- * blocks in the slots before.
+ * blocks in the slots behind.
  */
 static void
 pin_ahead(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
 {
 	const IvfpqLayout *layout = &reader->layout;
-	uint32		slot = address.slot;
+	uint32		slots = layout->slots_per_page;
 	Page		page;
 
 	drop_ahead(reader);
-	if (nblocks == 0 || slot >= (uint32) layout->slots_per_page ||
+	if (nblocks == 0 || address.slot >= slots ||
 		!IvfpqBlockExists(reader->index, address.page))
 		return;
 	reader->ahead = IvfpqRecentRead(reader->index, address.page,
 									reader->strategy);
 	page = BufferGetPage(reader->ahead);
 	reader->ahead_at = (const char *)
-		IvfpqSlotGet(page, layout, slot - Min(slot, nblocks - 1));
-	reader->ahead_end = (const char *) IvfpqSlotGet(page, layout, slot) +
-		layout->slot_bytes;
+		IvfpqSlotGet(page, layout, address.slot);
+	reader->ahead_end = reader->ahead_at +
+		Min(nblocks, slots - address.slot) * layout->slot_bytes;
 
 	/* these are looked at first */
 	__builtin_prefetch(page);
