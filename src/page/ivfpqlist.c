@@ -13,6 +13,7 @@
 
 #include "miscadmin.h"
 
+#include "page/ivfpqahead.h"
 #include "page/ivfpqpage.h"
 #include "page/ivfpqrecent.h"
 #include "pgcompat.h"
@@ -60,11 +61,13 @@ IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 										 MCXT_ALLOC_HUGE);
 	BlockNumber blkno = InvalidBlockNumber;
 	Buffer		buf = InvalidBuffer;
+	IvfpqAhead	ahead;
 
 	for (int i = 0; i < n; i++)
 		places[i] = (uint64) IvfpqDirectoryPage(meta, (uint32) lists[i]) << 32 |
 			(uint32) i;
 	qsort(places, n, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqAheadBegin(&ahead, index, places, n, 32);
 	for (int j = 0; j < n; j++)
 	{
 		BlockNumber wanted = (BlockNumber) (places[j] >> 32);
@@ -75,6 +78,7 @@ IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 			if (BufferIsValid(buf))
 				UnlockReleaseBuffer(buf);
 			CHECK_FOR_INTERRUPTS();
+			IvfpqAheadTo(&ahead, wanted);
 			buf = IvfpqReadPage(index, wanted, BUFFER_LOCK_SHARE,
 								IVFPQ_KIND_DIRECTORY, NULL);
 			blkno = wanted;
@@ -84,6 +88,7 @@ IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 	}
 	if (BufferIsValid(buf))
 		UnlockReleaseBuffer(buf);
+	IvfpqAheadEnd(&ahead);
 	pfree(places);
 }
 
