@@ -28,6 +28,7 @@ AM_OBJS = \
 	src/am/ivfpqplace.o \
 	src/am/ivfpqplan.o \
 	src/am/ivfpqprewarm.o \
+	src/am/ivfpqqueue.o \
 	src/am/ivfpqreader.o \
 	src/am/ivfpqreadtogether.o \
 	src/am/ivfpqreal.o \
@@ -56,6 +57,7 @@ AM_OBJS = \
 	src/am/ivfpqworker.o
 
 PAGE_OBJS = \
+	src/page/ivfpqahead.o \
 	src/page/ivfpqappend.o \
 	src/page/ivfpqarray.o \
 	src/page/ivfpqcheck.o \
@@ -64,6 +66,7 @@ PAGE_OBJS = \
 	src/page/ivfpqfault.o \
 	src/page/ivfpqlayout.o \
 	src/page/ivfpqlist.o \
+	src/page/ivfpqlistahead.o \
 	src/page/ivfpqmeta.o \
 	src/page/ivfpqpage.o \
 	src/page/ivfpqpatch.o \

@@ -17,6 +17,7 @@
 #include "am/ivfpqcoming.h"
 #include "client/ivfpqclient.h"
 #include "engine/gv_engine.h"
+#include "page/ivfpqahead.h"
 #include "page/ivfpqrefine.h"
 #include "pgcompat.h"
 
@@ -421,6 +422,7 @@ typedef struct IvfpqRerank
 	MemoryContext context;		/* reset after every row */
 	bool		is_heap;
 	IvfpqComing coming;			/* rows to be fetched, of a heap */
+	IvfpqAhead	ahead;			/* the same, or rows foreseen */
 } IvfpqRerank;
 
 extern void IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap,
@@ -429,6 +431,9 @@ extern void IvfpqRerankQuery(IvfpqRerank *rerank, FmgrInfo *distance,
 							 Oid collation, Datum query);
 extern void IvfpqRerankExpect(IvfpqRerank *rerank, const uint64 *ids,
 							  int64 n);
+extern bool IvfpqRerankIsCold(const IvfpqRerank *rerank);
+extern void IvfpqRerankForesee(IvfpqRerank *rerank, const uint64 *ids,
+							   int64 n);
 extern bool IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value);
 extern void IvfpqRerankDone(IvfpqRerank *rerank);
 extern bool IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance);

@@ -14,6 +14,9 @@
 
 #include "am/ivfpqscan.h"
 
+/* Rows fetched with pages ahead of them on their way. */
+#define ROWS_AT_ONCE	1024
+
 #define SORT_DISTANCE	1
 #define SORT_ID			2
 
@@ -37,7 +40,7 @@ begin_distance_sort(IvfpqScan *state)
 }
 
 static void
-put_row(IvfpqScan *state, double distance, uint64 id)
+put_row(IvfpqScan *state, uint64 id, double distance)
 {
 	TupleTableSlot *slot = state->finish_slot;
 
@@ -50,19 +53,31 @@ put_row(IvfpqScan *state, double distance, uint64 id)
 	tuplesort_puttupleslot(state->finish_sort, slot);
 }
 
+/* Put rows [n] of ascending ids into the sort. */
+static void
+put_rows(IvfpqScan *state, uint64 *ids, int n)
+{
+	if (!state->null_query)
+		IvfpqMeasureRows(state, ids, n, put_row);
+	else
+		for (int i = 0; i < n; i++)
+			put_row(state, ids[i], 0);
+}
+
 /* Measure every row of the index that was not measured before. */
 static void
 measure_rest(IvfpqScan *state)
 {
 	Tuplesortstate *tids = IvfpqSortTids(state->index, work_mem);
+	uint64		ids[ROWS_AT_ONCE];
 	uint64		last = 0;
+	int			n = 0;
 	Datum		value;
 	bool		isnull;
 
 	while (GvTuplesortGetDatum(tids, &value, &isnull))
 	{
 		uint64		id = (uint64) DatumGetInt64(value);
-		double		distance = 0;
 
 		CHECK_FOR_INTERRUPTS();
 		if (id == last)
@@ -70,12 +85,15 @@ measure_rest(IvfpqScan *state)
 		last = id;
 		if (tidset_lookup(state->measured, id) != NULL)
 			continue;
-		if (state->null_query || IvfpqMeasure(state, id, &distance))
-			put_row(state, distance, id);
+		ids[n++] = id;
+		if (n == ROWS_AT_ONCE)
+		{
+			put_rows(state, ids, n);
+			n = 0;
+		}
 	}
+	put_rows(state, ids, n);
 	tuplesort_end(tids);
-	if (state->rerank)
-		IvfpqRerankPause(state->rerank);
 }
 
 /*
@@ -87,16 +105,14 @@ void
 IvfpqFinishBegin(IvfpqScan *state)
 {
 	TupleDesc	desc = begin_distance_sort(state);
-	double		distance;
-	uint64		id;
-	bool		bounded;
+	IvfpqQueuedRow *row;
 
-	while (IvfpqQueueTake(state, &distance, &id, &bounded))
+	while ((row = IvfpqQueueTake(&state->queue)) != NULL)
 	{
-		if (bounded)
-			tidset_delete(state->measured, id);
+		if (row->bounded)
+			tidset_delete(state->measured, row->id);
 		else
-			put_row(state, distance, id);
+			put_row(state, row->id, row->distance);
 	}
 	measure_rest(state);
 	tuplesort_performsort(state->finish_sort);

@@ -102,10 +102,11 @@ operator_bound(const GvModel *gv, double bound, double query_length)
 
 /* The records at ids [n <= CHUNK]; see IvfpqRefineBounds. */
 static int
-bound_chunk(Relation index, const IvfpqModel *model, const float *query,
+bound_chunk(const IvfpqSearch *search, const float *query,
 			double query_length, uint64 *ids, int n, double *bounds,
-			char *memory)
+			char *memory, IvfpqAhead *ahead)
 {
+	const IvfpqModel *model = search->model;
 	int			dims = model->meta.dims;
 	ItemPointerData addresses[CHUNK] = {0};
 	GvRefine	records[CHUNK];
@@ -114,7 +115,7 @@ bound_chunk(Relation index, const IvfpqModel *model, const float *query,
 
 	for (int i = 0; i < n; i++)
 		IvfpqIdToTid(ids[i], &addresses[i]);
-	IvfpqRefineRead(index, dims, addresses, n, memory);
+	IvfpqRefineRead(search->index, dims, addresses, n, memory, ahead);
 	for (int i = 0; i < n; i++)
 	{
 		const IvfpqRefineRecord *record = (const IvfpqRefineRecord *)
@@ -179,18 +180,20 @@ read_bounds(const IvfpqSearch *search, const float *query,
 	char	   *memory = palloc(CHUNK *
 								IvfpqRefineSlotBytes(model->meta.dims));
 	int64		count = 0;
+	IvfpqAhead	ahead;
 
 	qsort(ids, n, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqAheadBegin(&ahead, search->index, ids, n, IVFPQ_ID_SHIFT);
 	for (int64 done = 0; done < n; done += CHUNK)
 	{
 		int			some = (int) Min(CHUNK, n - done);
 
 		CHECK_FOR_INTERRUPTS();
-		some = bound_chunk(search->index, model, query, query_length,
-						   ids + done, some, bounds + count, memory);
 		memcpy(rows + count, ids + done, some * sizeof(uint64));
-		count += some;
+		count += bound_chunk(search, query, query_length, rows + count, some,
+							 bounds + count, memory, &ahead);
 	}
+	IvfpqAheadEnd(&ahead);
 	pfree(memory);
 	return count;
 }

@@ -37,6 +37,7 @@ IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap, Relation index,
 	rerank->context = AllocSetContextCreate(CurrentMemoryContext,
 											"gpuivfpq rerank",
 											ALLOCSET_DEFAULT_SIZES);
+	IvfpqRerankForesee(rerank, NULL, 0);
 }
 
 /* What to measure from now on: distance(row's value, query). */
@@ -88,6 +89,25 @@ check_tid(IvfpqRerank *rerank, const ItemPointerData *tid)
 				 errhint("Rebuild it with REINDEX; gpuvec_verify_index says where it is damaged.")));
 }
 
+/* Do rows mostly come from files, so that it helps to expect them? */
+bool
+IvfpqRerankIsCold(const IvfpqRerank *rerank)
+{
+	return rerank->is_heap && IvfpqAheadHelps(rerank->heap);
+}
+
+/*
+ * These rows [n] may be fetched, in this order, before IvfpqRerankPause; ids
+ * must stay as they are until then.  What pages they are on is known of heaps
+ * only.
+ */
+void
+IvfpqRerankForesee(IvfpqRerank *rerank, const uint64 *ids, int64 n)
+{
+	IvfpqAheadBegin(&rerank->ahead, rerank->heap, ids,
+					rerank->is_heap ? n : 0, IVFPQ_ID_SHIFT);
+}
+
 /*
  * These rows [n], of ascending ids, will be fetched before IvfpqRerankPause;
  * ids must stay as they are until then.
@@ -95,6 +115,7 @@ check_tid(IvfpqRerank *rerank, const ItemPointerData *tid)
 void
 IvfpqRerankExpect(IvfpqRerank *rerank, const uint64 *ids, int64 n)
 {
+	IvfpqRerankForesee(rerank, ids, n);
 	if (rerank->is_heap)
 		IvfpqComingBegin(&rerank->coming, rerank->heap, ids, n);
 }
@@ -139,6 +160,7 @@ IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
 
 	IvfpqIdToTid(id, &tid);
 	check_tid(rerank, &tid);
+	IvfpqAheadTo(&rerank->ahead, ItemPointerGetBlockNumber(&tid));
 	if (rerank->is_heap)
 		give_page(rerank, id);
 	if (!table_index_fetch_tuple(rerank->fetch, &tid, rerank->snapshot,
@@ -184,11 +206,13 @@ IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
 	return true;
 }
 
-/* Let go of pages between batches. */
+/* Let go of pages between batches, and expect no rows. */
 void
 IvfpqRerankPause(IvfpqRerank *rerank)
 {
 	IvfpqComingEnd(&rerank->coming);
+	IvfpqAheadEnd(&rerank->ahead);
+	IvfpqRerankForesee(rerank, NULL, 0);
 	table_index_fetch_reset(rerank->fetch);
 }
 

@@ -20,7 +20,6 @@
 #include "postgres.h"
 
 #include "access/relscan.h"
-#include "lib/pairingheap.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "utils/float.h"
@@ -35,33 +34,6 @@
 
 /* ... and at most this share of the table. */
 #define MEASURED_SHARE	0.05
-
-/* A row measured, or bounded, and not given out yet. */
-typedef struct QueuedRow
-{
-	pairingheap_node node;
-	double		distance;		/* or its bound */
-	uint64		id;
-	bool		bounded;
-} QueuedRow;
-
-/*
- * Ascending distance, ties by TID: the nearest row is the heap's first.  A
- * bounded row may be as near as its bound, so it comes before measured ones.
- */
-static int
-compare_queued(const pairingheap_node *a, const pairingheap_node *b, void *arg)
-{
-	const QueuedRow *x = pairingheap_const_container(QueuedRow, node, a);
-	const QueuedRow *y = pairingheap_const_container(QueuedRow, node, b);
-	int			c = float8_cmp_internal(y->distance, x->distance);
-
-	if (c != 0)
-		return c;
-	if (x->bounded != y->bounded)
-		return x->bounded ? 1 : -1;
-	return (x->id < y->id) - (x->id > y->id);
-}
 
 IndexScanDesc
 ivfpqbeginscan(Relation index, int nkeys, int norderbys)
@@ -92,7 +64,7 @@ reset_scan(IvfpqScan *state)
 		IvfpqRerankEnd(state->rerank);
 	state->rerank = NULL;
 	MemoryContextReset(state->context);
-	state->queue = NULL;
+	memset(&state->queue, 0, sizeof(state->queue));
 	state->measured = NULL;
 	state->model = NULL;
 	state->started = false;
@@ -126,48 +98,56 @@ ivfpqendscan(IndexScanDesc scan)
 }
 
 /* Fetch and measure a row; false when the snapshot does not see it. */
-bool
-IvfpqMeasure(IvfpqScan *state, uint64 id, double *distance)
+static bool
+measure(IvfpqScan *state, uint64 id, double *distance)
 {
 	state->report.measured++;
 	return IvfpqRerankRow(state->rerank, id, distance);
 }
 
-static void
-enqueue(IvfpqScan *state, uint64 id, double distance, bool bounded)
-{
-	QueuedRow  *row = palloc(sizeof(QueuedRow));
-
-	row->distance = distance;
-	row->id = id;
-	row->bounded = bounded;
-	pairingheap_add(state->queue, &row->node);
-}
-
-/* Put a row into the queue unless it was measured before. */
-static void
-measure_row(IvfpqScan *state, uint64 id)
+/*
+ * Measure rows [count] in heap order and give those that the snapshot sees to
+ * `take`.  Reorders ids.
+ */
+void
+IvfpqMeasureRows(IvfpqScan *state, uint64 *ids, int64 count,
+				 void (*take) (IvfpqScan *state, uint64 id, double distance))
 {
 	double		distance;
-	bool		found;
 
-	tidset_insert(state->measured, id, &found);
-	if (!found && IvfpqMeasure(state, id, &distance))
-		enqueue(state, id, distance, false);
-}
-
-/* Measure rows in heap order. */
-static void
-measure_rows(IvfpqScan *state, uint64 *ids, int64 count)
-{
 	qsort(ids, count, sizeof(uint64), IvfpqCompareNumbers);
 	IvfpqRerankExpect(state->rerank, ids, count);
 	for (int64 i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		measure_row(state, ids[i]);
+		if (measure(state, ids[i], &distance))
+			take(state, ids[i], distance);
 	}
 	IvfpqRerankPause(state->rerank);
+}
+
+static void
+enqueue_measured(IvfpqScan *state, uint64 id, double distance)
+{
+	IvfpqQueueAdd(&state->queue, id, distance, false);
+}
+
+/* Put rows into the queue unless they were measured before. */
+static void
+measure_rows(IvfpqScan *state, uint64 *ids, int64 count)
+{
+	int64		kept = 0;
+
+	for (int64 i = 0; i < count; i++)
+	{
+		bool		found;
+
+		tidset_insert(state->measured, ids[i], &found);
+		if (!found)
+			ids[kept++] = ids[i];
+	}
+	IvfpqQueueReserve(&state->queue, kept);
+	IvfpqMeasureRows(state, ids, kept, enqueue_measured);
 }
 
 /*
@@ -179,19 +159,25 @@ bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 {
 	double	   *bounds = palloc_extended(Max(count, 1) * sizeof(double),
 										 MCXT_ALLOC_HUGE);
+	int64		added = 0;
 
 	count = IvfpqRefineBounds(&state->search, state->bound_query, ids, count,
 							  bounds);
 	state->report.refined += count;
+	IvfpqQueueReserve(&state->queue, count);
 	for (int64 i = 0; i < count; i++)
 	{
 		bool		found;
 
 		tidset_insert(state->measured, ids[i], &found);
-		if (!found)
-			enqueue(state, ids[i], bounds[i], true);
+		if (found)
+			continue;
+		IvfpqQueueAdd(&state->queue, ids[i], bounds[i], true);
+		added++;
 	}
 	pfree(bounds);
+	if (IvfpqRerankIsCold(state->rerank))
+		IvfpqQueueForesee(&state->queue, added);
 }
 
 /*
@@ -230,7 +216,7 @@ measured_limit(const IvfpqScan *state)
 
 	/* both the set of measured rows and the queue have to fit */
 	return Max(MIN_MEASURED,
-			   Min(limit, work_mem * 1024.0 / (2 * sizeof(QueuedRow))));
+			   Min(limit, work_mem * 1024.0 / (2 * sizeof(IvfpqQueuedRow))));
 }
 
 /* Lists that this batch may probe; *last when there are no more. */
@@ -334,7 +320,7 @@ start_scan(IndexScanDesc scan)
 	memset(&state->search, 0, sizeof(state->search));
 	state->report.recall = ivfpq_recall;
 	state->model = IvfpqModelGet(state->index);
-	state->queue = pairingheap_allocate(compare_queued, NULL);
+	IvfpqQueueInit(&state->queue);
 	state->measured = tidset_create(state->context, 256, NULL);
 	state->null_query = (key->sk_flags & SK_ISNULL) != 0;
 	if (state->null_query)
@@ -352,21 +338,18 @@ start_scan(IndexScanDesc scan)
 		start_search(state, key);
 }
 
-/* Take the first row out of the queue; false when it is empty. */
-bool
-IvfpqQueueTake(IvfpqScan *state, double *distance, uint64 *id, bool *bounded)
+/*
+ * Foresee which rows will be fetched: those that come up next, as many as the
+ * batch is good for.
+ */
+static void
+foresee_rows(IvfpqScan *state)
 {
-	QueuedRow  *row;
+	const IvfpqQueue *queue = &state->queue;
 
-	if (pairingheap_is_empty(state->queue))
-		return false;
-	row = pairingheap_container(QueuedRow, node,
-								pairingheap_remove_first(state->queue));
-	*distance = row->distance;
-	*id = row->id;
-	*bounded = row->bounded;
-	pfree(row);
-	return true;
+	IvfpqRerankForesee(state->rerank, queue->coming + queue->ncome,
+					   Max(0, Min(queue->ncoming - queue->ncome,
+								  state->quota - state->given)));
 }
 
 /*
@@ -377,20 +360,28 @@ IvfpqQueueTake(IvfpqScan *state, double *distance, uint64 *id, bool *bounded)
 static bool
 queue_next(IvfpqScan *state, double *distance, uint64 *id)
 {
-	bool		bounded;
-	bool		measured = false;
-	bool		found;
+	IvfpqQueue *queue = &state->queue;
+	IvfpqQueuedRow *row = IvfpqQueueTake(queue);
 
-	while ((found = IvfpqQueueTake(state, distance, id, &bounded)) && bounded)
+	if (row != NULL && row->bounded)
 	{
-		CHECK_FOR_INTERRUPTS();
-		if (IvfpqMeasure(state, *id, distance))
-			enqueue(state, *id, *distance, false);
-		measured = true;
-	}
-	if (measured)
+		foresee_rows(state);
+		for (; row != NULL && row->bounded; row = IvfpqQueueTake(queue))
+		{
+			CHECK_FOR_INTERRUPTS();
+			if (queue->ncome < queue->ncoming &&
+				queue->coming[queue->ncome] == row->id)
+				queue->ncome++;
+			if (measure(state, row->id, distance))
+				IvfpqQueueReturn(queue, row, *distance);
+		}
 		IvfpqRerankPause(state->rerank);
-	return found;
+	}
+	if (row == NULL)
+		return false;
+	*distance = row->distance;
+	*id = row->id;
+	return true;
 }
 
 /* The nearest row that waits, wherever rows wait. */

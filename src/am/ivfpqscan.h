@@ -1,6 +1,7 @@
 /*
  * ivfpqscan.h
- *		State of one scan, shared by ivfpqscan.c and ivfpqfinish.c.
+ *		State of one scan, shared by ivfpqscan.c, ivfpqqueue.c, ivfpqfinish.c
+ *		and ivfpqreport.c.
  */
 #ifndef IVFPQSCAN_H
 #define IVFPQSCAN_H
@@ -29,6 +30,24 @@ typedef struct IvfpqScanReport
 	IvfpqRemoteReport remote;
 } IvfpqScanReport;
 
+/* A row measured, or bounded, and not given out yet. */
+typedef struct IvfpqQueuedRow
+{
+	pairingheap_node node;
+	double		distance;		/* or its bound */
+	uint64		id;
+	bool		bounded;
+} IvfpqQueuedRow;
+
+typedef struct IvfpqQueue
+{
+	pairingheap *heap;
+	IvfpqQueuedRow *room;		/* the next row's */
+	uint64	   *coming;			/* [ncoming] foreseen, in their order */
+	int64		ncoming;
+	int64		ncome;			/* of them are taken */
+} IvfpqQueue;
+
 typedef struct IvfpqScan
 {
 	Relation	index;
@@ -47,7 +66,7 @@ typedef struct IvfpqScan
 	int64		late;			/* rows left out to keep the order */
 	double		last_distance;	/* of the last row given out */
 	const float *bound_query;	/* what bounds are of, or NULL for none */
-	pairingheap *queue;			/* rows measured or bounded, not given out */
+	IvfpqQueue	queue;
 	tidset_hash *measured;		/* rows measured, bounded or found invisible */
 	bool		finishing;		/* rows come from finish_sort */
 	Tuplesortstate *finish_sort;	/* rows of the finishing pass, by distance */
@@ -55,9 +74,19 @@ typedef struct IvfpqScan
 } IvfpqScan;
 
 /* ivfpqscan.c */
-extern bool IvfpqMeasure(IvfpqScan *state, uint64 id, double *distance);
-extern bool IvfpqQueueTake(IvfpqScan *state, double *distance, uint64 *id,
-						   bool *bounded);
+extern void IvfpqMeasureRows(IvfpqScan *state, uint64 *ids, int64 count,
+							 void (*take) (IvfpqScan *state, uint64 id,
+										   double distance));
+
+/* ivfpqqueue.c */
+extern void IvfpqQueueInit(IvfpqQueue *queue);
+extern void IvfpqQueueReserve(IvfpqQueue *queue, int64 n);
+extern void IvfpqQueueAdd(IvfpqQueue *queue, uint64 id, double distance,
+						  bool bounded);
+extern void IvfpqQueueReturn(IvfpqQueue *queue, IvfpqQueuedRow *row,
+							 double distance);
+extern void IvfpqQueueForesee(IvfpqQueue *queue, int64 n);
+extern IvfpqQueuedRow *IvfpqQueueTake(IvfpqQueue *queue);
 
 /* ivfpqreport.c */
 extern void IvfpqReportScan(const IvfpqScan *state);

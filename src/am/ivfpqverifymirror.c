@@ -218,7 +218,7 @@ check_records(MirrorCheck *check)
 		CHECK_FOR_INTERRUPTS();
 		for (int i = 0; i < n; i++)
 			addresses[i] = noted[i].address;
-		IvfpqRefineRead(check->index, dims, addresses, n, slots);
+		IvfpqRefineRead(check->index, dims, addresses, n, slots, NULL);
 		if (IvfpqMirrorRecords(check->index, check->meta, addresses, n,
 							   &items, &reason) != IVFPQ_SERVED)
 		{

@@ -107,7 +107,8 @@ IvfpqRecordsRead(IvfpqLoad *load)
 		int			n = (int) Min(CHUNK, load->naddresses - done);
 
 		CHECK_FOR_INTERRUPTS();
-		IvfpqRefineRead(load->index, dims, load->addresses + done, n, slots);
+		IvfpqRefineRead(load->index, dims, load->addresses + done, n, slots,
+						NULL);
 		for (int i = 0; i < n; i++)
 			make_item((GvRefineItem *) (load->records + (done + i) * stride),
 					  &load->addresses[done + i],

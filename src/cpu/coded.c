@@ -132,12 +132,12 @@ find_values(const GvCodedQuery *query, const float *restrict steps,
 	int32_t		i;
 
 	for (i = 0; i < n; i++)
-	{
-		float		value = factor * steps[i] * (float) products[i] + square +
+		values[i] = factor * steps[i] * (float) products[i] + square +
 			weight * lengths[i] * lengths[i];
-
-		values[i] = lengths[i] < most ? value : -HUGE_VALF;
-	}
+	/* apart, so that compilers make vector code of the loop above */
+	for (i = 0; i < n; i++)
+		if (!(lengths[i] < most))
+			values[i] = -HUGE_VALF;
 }
 
 /* See gv_coarse_offer. */

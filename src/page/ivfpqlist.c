@@ -13,6 +13,7 @@
 
 #include "miscadmin.h"
 
+#include "page/ivfpqahead.h"
 #include "page/ivfpqpage.h"
 #include "page/ivfpqrecent.h"
 #include "pgcompat.h"
@@ -60,11 +61,13 @@ IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 										 MCXT_ALLOC_HUGE);
 	BlockNumber blkno = InvalidBlockNumber;
 	Buffer		buf = InvalidBuffer;
+	IvfpqAhead	ahead;
 
 	for (int i = 0; i < n; i++)
 		places[i] = (uint64) IvfpqDirectoryPage(meta, (uint32) lists[i]) << 32 |
 			(uint32) i;
 	qsort(places, n, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqAheadBegin(&ahead, index, places, n, 32);
 	for (int j = 0; j < n; j++)
 	{
 		BlockNumber wanted = (BlockNumber) (places[j] >> 32);
@@ -75,6 +78,7 @@ IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 			if (BufferIsValid(buf))
 				UnlockReleaseBuffer(buf);
 			CHECK_FOR_INTERRUPTS();
+			IvfpqAheadTo(&ahead, wanted);
 			buf = IvfpqReadPage(index, wanted, BUFFER_LOCK_SHARE,
 								IVFPQ_KIND_DIRECTORY, NULL);
 			blkno = wanted;
@@ -84,6 +88,7 @@ IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 	}
 	if (BufferIsValid(buf))
 		UnlockReleaseBuffer(buf);
+	IvfpqAheadEnd(&ahead);
 	pfree(places);
 }
 
@@ -126,26 +131,26 @@ IvfpqListReaderFree(IvfpqListReader *reader)
 /*
  * Pin the page that is read next, from the slot at the address on, where
  * nblocks blocks are wanted.  A list that was written at once has its older
- * blocks in the slots before.
+ * blocks in the slots behind.
  */
 static void
 pin_ahead(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
 {
 	const IvfpqLayout *layout = &reader->layout;
-	uint32		slot = address.slot;
+	uint32		slots = layout->slots_per_page;
 	Page		page;
 
 	drop_ahead(reader);
-	if (nblocks == 0 || slot >= (uint32) layout->slots_per_page ||
+	if (nblocks == 0 || address.slot >= slots ||
 		!IvfpqBlockExists(reader->index, address.page))
 		return;
 	reader->ahead = IvfpqRecentRead(reader->index, address.page,
 									reader->strategy);
 	page = BufferGetPage(reader->ahead);
 	reader->ahead_at = (const char *)
-		IvfpqSlotGet(page, layout, slot - Min(slot, nblocks - 1));
-	reader->ahead_end = (const char *) IvfpqSlotGet(page, layout, slot) +
-		layout->slot_bytes;
+		IvfpqSlotGet(page, layout, address.slot);
+	reader->ahead_end = reader->ahead_at +
+		Min(nblocks, slots - address.slot) * layout->slot_bytes;
 
 	/* these are looked at first */
 	__builtin_prefetch(page);

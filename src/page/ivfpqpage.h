@@ -348,6 +348,9 @@ extern void IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta,
 extern void IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 								 const uint64 *lists, int n,
 								 IvfpqListEntry *entries);
+extern int	IvfpqListsAhead(const IvfpqListReader *reader,
+							const uint64 *lists,
+							const IvfpqListEntry *entries, int n);
 
 /* ivfpqappend.c: appending to lists */
 extern void IvfpqListAppend(Relation index, const IvfpqMetaData *meta,

@@ -201,11 +201,12 @@ IvfpqRefineAppend(Relation index, int dims, const IvfpqRefineRecord *record,
 /*
  * Copy the records at n addresses into records [n][IvfpqRefineSlotBytes].
  * Addresses of one page should stand together; each run of them costs one
- * share lock.  A slot may be free by now.
+ * share lock.  A slot may be free by now.  ahead: what knows of the pages to
+ * come, or NULL.
  */
 void
 IvfpqRefineRead(Relation index, int dims, const ItemPointerData *addresses,
-				int n, char *records)
+				int n, char *records, IvfpqAhead *ahead)
 {
 	Size		slot_bytes = IvfpqRefineSlotBytes(dims);
 	Buffer		buf = InvalidBuffer;
@@ -220,6 +221,8 @@ IvfpqRefineRead(Relation index, int dims, const ItemPointerData *addresses,
 		{
 			if (i > 0)
 				UnlockReleaseBuffer(buf);
+			if (ahead != NULL)
+				IvfpqAheadTo(ahead, blkno);
 			buf = IvfpqReadPage(index, blkno, BUFFER_LOCK_SHARE,
 								IVFPQ_KIND_REFINE, NULL);
 		}

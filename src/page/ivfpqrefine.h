@@ -7,6 +7,7 @@
 
 #include "port/atomics.h"
 
+#include "page/ivfpqahead.h"
 #include "page/ivfpqpage.h"
 
 /*
@@ -68,7 +69,7 @@ extern void IvfpqRefineAppend(Relation index, int dims,
 							  ItemPointer address);
 extern void IvfpqRefineRead(Relation index, int dims,
 							const ItemPointerData *addresses, int n,
-							char *records);
+							char *records, IvfpqAhead *ahead);
 extern bool IvfpqRefinePageCopy(Relation index, BlockNumber blkno,
 								BufferAccessStrategy strategy, char *page);
 extern void IvfpqRefineVacuum(Relation index, int dims, BlockNumber blkno,

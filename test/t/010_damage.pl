@@ -470,6 +470,12 @@ damage_pending(
 	'pending: TID of no row', qr//,
 	found($first, 'pending entry 1 points to \(\d+,0\), which is not in the table'),
 	sub { substr(${ $_[0] }, $pending + PENDING_TIDS + 6 + 4, 2) = "\0\0" });
+# in a segment that the table's file does not have: not even asked for
+damage_pending(
+	'pending: TID far beyond the table',
+	qr/points to row \(655359,\d+\), which table "pending" cannot have/,
+	found($first, 'pending entry 1 points to \(655359,\d+\), which is not in the table'),
+	sub { substr(${ $_[0] }, $pending + PENDING_TIDS + 6, 4) = pack('SS', 9, 65535) });
 
 # ---- refine records: pages 1 and on, the last of which has free slots
 

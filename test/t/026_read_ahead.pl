@@ -1,0 +1,155 @@
+# Tables and indexes that shared buffers do not hold, so that scans ask for
+# pages ahead: answers are right, nothing behind a table's end is read, and
+# nothing stays pinned when a scan stops in the middle.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $rows = long_test() ? 40_000 : 10_000;
+my $dims = 64;
+my $conf = "shared_buffers = 1MB\ntemp_buffers = 800kB\neffective_io_concurrency = 16\n";
+my $node = new_node('main', conf => $conf);
+
+# What a session gives, and what it warns of.
+sub said
+{
+	my ($sql) = @_;
+	my ($rc, $out, $err) = $node->psql('postgres', $sql, on_error_stop => 0);
+
+	return "$out\n$err";
+}
+
+# Test: a table is whole, whatever its index.
+sub is_right
+{
+	my ($table, $what) = @_;
+
+	is_sound($node, "${table}_e", $what);
+	is_complete($node, $table, '<->', $dims, $what);
+	is_exact($node, $table, '<->', $dims, $what);
+	return;
+}
+
+$node->safe_psql(
+	'postgres', qq{
+	CREATE TABLE plain (id int, e real[]) WITH (autovacuum_enabled = off);
+	INSERT INTO plain SELECT g, point(g, $dims) FROM generate_series(1, $rows) AS g;
+	CREATE TABLE refined AS TABLE plain;
+	CREATE INDEX plain_e ON plain USING gpuivfpq (e) WITH (lists = 200);
+	CREATE INDEX refined_e ON refined USING gpuivfpq (e) WITH (lists = 20, refine = sq8);
+	-- lists that go on elsewhere
+	INSERT INTO plain SELECT g, point(g, $dims) FROM generate_series($rows + 1, 2 * $rows) AS g;
+	INSERT INTO refined SELECT g, point(g, $dims) FROM generate_series($rows + 1, 2 * $rows) AS g;
+});
+
+# -- answers, whatever may be under way at once
+for my $table (qw(plain refined))
+{
+	my %found;
+
+	is_right($table, 'larger than shared buffers');
+	for my $concurrency (0, 1, 64)
+	{
+		$node->safe_psql('postgres',
+			"ALTER SYSTEM SET effective_io_concurrency = $concurrency; SELECT pg_reload_conf()");
+		$found{answers($node, $table, '<->', $dims, 120, 5)} = 1;
+	}
+	is(scalar keys %found, 1, "$table: one answer at any concurrency");
+}
+like(said(qq{
+	CREATE TEMP TABLE own AS SELECT * FROM plain WHERE id <= $rows / 2;
+	CREATE INDEX ON own USING gpuivfpq (e) WITH (lists = 50);
+	SELECT complete('own', '<->', $dims)}),
+	qr/^(\d+) rows, \1 distinct/m, 'a temporary table');
+
+# -- a scan that is not read to its end, or goes on after a savepoint
+unlike(said(qq{
+	SET enable_seqscan = off;
+	BEGIN;
+	DECLARE few CURSOR FOR SELECT id FROM plain ORDER BY e <-> point(3, $dims);
+	FETCH 15 FROM few;
+	SAVEPOINT here;
+	FETCH 200 FROM few;
+	DECLARE more CURSOR FOR SELECT id FROM refined ORDER BY e <-> point(5, $dims);
+	FETCH 12 FROM more;
+	ROLLBACK TO here;
+	FETCH 30 FROM few;
+	COMMIT}),
+	qr/WARNING|ERROR/, 'cursors left open');
+
+# -- an error in the midst of a pass: a row that cannot be compared
+$node->safe_psql(
+	'postgres', qq{
+	CREATE TABLE odd (id int, e real[]);
+	CREATE INDEX odd_e ON odd USING gpuivfpq (e) WITH (train_rows = 1000000);
+	INSERT INTO odd SELECT g, point(g, $dims - (g = $rows / 2)::int)
+	FROM generate_series(1, $rows) AS g});
+my $caught = said(qq{
+	SET enable_seqscan = off;
+	DO \$\$
+	BEGIN
+		PERFORM id FROM odd ORDER BY e <-> point(1, $dims) LIMIT 1;
+	EXCEPTION WHEN OTHERS THEN
+		RAISE NOTICE 'caught: %', SQLERRM;
+	END \$\$;
+	SELECT count(*) FROM (SELECT id FROM plain ORDER BY e <-> point(1, $dims) LIMIT 20) AS x});
+like($caught, qr/NOTICE:  caught: .*dimensions/, 'an error in the midst of a pass');
+like($caught, qr/^20$/m, 'and the session goes on');
+unlike($caught, qr/WARNING/, 'without a warning');
+
+# -- cancelled at any moment
+my $cancelled = 0;
+for my $ms (1 .. 15)
+{
+	my $said = said(qq{
+		SET enable_seqscan = off;
+		SET statement_timeout = ${\(3 * $ms)};
+		SELECT count(*) FROM (SELECT id FROM plain ORDER BY e <-> point($ms, $dims)) AS x;
+		SET statement_timeout = 0;
+		SELECT count(*) FROM (SELECT id FROM refined ORDER BY e <-> point($ms, $dims) LIMIT 20) AS x});
+
+	$cancelled++ if $said =~ /canceling statement/;
+	fail("after a cancel: $said") if $said =~ /WARNING/ || $said !~ /^20$/m;
+}
+cmp_ok($cancelled, '>', 0, "cancelled $cancelled times");
+
+# -- VACUUM cuts the tables' ends off
+my $size = "SELECT sum(pg_relation_size(oid)) FROM pg_class WHERE relname IN ('plain', 'refined')";
+my $before = $node->safe_psql('postgres', $size);
+for my $table (qw(plain refined))
+{
+	$node->safe_psql('postgres', "DELETE FROM $table WHERE id > $rows / 2");
+	$node->safe_psql('postgres', "VACUUM $table");
+	is_right($table, 'truncated by VACUUM');
+}
+cmp_ok($node->safe_psql('postgres', $size), '<', $before / 2, 'tables are shorter');
+
+# -- a table whose end was lost: the index says so, before its pages are read
+my %file = map {
+	$_ => $node->data_dir . '/'
+	  . $node->safe_psql('postgres', "SELECT pg_relation_filepath('$_')")
+} qw(plain refined);
+$node->stop;
+truncate($file{$_}, 10 * 8192) for keys %file;
+$node->start;
+for my $table (qw(plain refined))
+{
+	like(said(qq{
+		SET enable_seqscan = off;
+		SET gpuvec."order" = relaxed;
+		SET gpuvec.candidates = 100;
+		SELECT count(*) FROM (SELECT id FROM $table ORDER BY e <-> point(1, $dims)) AS x}),
+		qr/index "${table}_e" points to row \(\d+,\d+\), which table "$table" cannot have/,
+		"$table: rows behind the end");
+}
+
+$node->stop;
+unlike(slurp_file($node->logfile), qr/refcount leak|was not closed|TRAP|PANIC/,
+	'nothing stayed pinned');
+done_testing();
