@@ -51,6 +51,9 @@ def parse_arguments():
     parser.add_argument("--with", dest="options", default="",
                         metavar="OPTIONS",
                         help="index options of gpuivfpq, 'lists = 500'")
+    parser.add_argument("--variant", action="append", default=[],
+                        metavar="OPTIONS", help="no other system, but gpuivfpq "
+                        "with these index options; may be repeated")
     parser.add_argument("--no-exact", dest="exact", action="store_false",
                         help="no sequential scan, which takes a second a query "
                         "where rows are many")
@@ -209,7 +212,8 @@ def facts(conn, args, found, load_before):
 
 
 def write(args, told, systems):
-    path = server.output("%s-%s" % (args.data, args.metric))
+    path = server.output("%s-%s%s" % (args.data, args.metric,
+                                      "-variants" if args.variant else ""))
     text = report.text(told, systems, args.clients)
     for suffix, content in ((".txt", text),
                             (".json", report.as_json(told, systems,
@@ -233,9 +237,11 @@ def main():
     found = dataset.load(args.data)
     args.queries = min(args.queries, len(found.query))
     truth = found.truth(args.metric, K)[:args.queries]
-    systems = compared.systems(args.metric, found.rows, args.options,
-                               args.hnsw, args.ivfflat, args.real, args.faiss,
-                               args.exact)
+    systems = compared.variants(
+        compared.METRICS[args.metric][1],
+        args.variant) if args.variant else compared.systems(
+            args.metric, found.rows, args.options, args.hnsw, args.ivfflat,
+            args.real, args.faiss, args.exact)
     with psycopg.connect(autocommit=True) as conn:
         data.say("loading %d x %d" % (found.rows, found.dims))
         load_all(conn, args, found, systems)

@@ -9,6 +9,8 @@ RECALLS = [.8, .9, .97, .98, .99]
 PROBES = [4, 8, 16, 32, 64, 128, 256, 512]
 CANDIDATES = [30, 100, 200]
 BOTH = [(32, 60), (64, 60), (128, 100), (256, 100), (256, 200)]
+GRID_PROBES = [.5, .8, 1.2, 2, 3.2, 5]       # times 1.8 lists^0.45
+GRID_CANDIDATES = [25, 40, 60, 100]
 EF_SEARCH = [10, 20, 40, 80, 120, 200, 400, 800]
 IVFFLAT_PROBES = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 100]
 
@@ -60,6 +62,17 @@ def sweep_gpuivfpq(system):
          for p, c in BOTH if p < lists]
 
 
+def sweep_grid(system):
+    """Probes by candidates, the same range whatever the number of lists."""
+    lists = system.info["lists"]
+    probes = [min(lists, round(share * 1.8 * lists ** .45))
+              for share in GRID_PROBES]
+    return [Point("default", {}, True)] + [
+        Point("probes %d, candidates %d" % (p, c),
+              {"gpuvec.probes": p, "gpuvec.candidates": c})
+        for p in probes for c in GRID_CANDIDATES]
+
+
 def sweep_hnsw(_):
     return setting("hnsw.ef_search", EF_SEARCH, default=40)
 
@@ -73,11 +86,17 @@ def ivfflat_lists(rows):
     return max(100, rows // 1000)
 
 
-def gpuivfpq(column_type, suffix, options):
+def gpuivfpq(column_type, suffix, options, sweep=sweep_gpuivfpq):
     prefix = "real_" if column_type == "real[]" else "vector_"
     name = "gpuivfpq" if column_type != "real[]" else "gpuivfpq real[]"
-    return System(name, column_type, "gpuivfpq", prefix + suffix, options,
-                  sweep_gpuivfpq)
+    return System(" ".join([name, options]).strip(), column_type, "gpuivfpq",
+                  prefix + suffix, options, sweep)
+
+
+def variants(suffix, all_options):
+    """gpuivfpq alone, by index options."""
+    return [gpuivfpq("vector", suffix, options, sweep_grid)
+            for options in all_options]
 
 
 def hnsw(suffix, m, ef_construction):
