@@ -9,6 +9,7 @@ AM_OBJS = \
 	src/am/ivfpqbuild.o \
 	src/am/ivfpqcalibrate.o \
 	src/am/ivfpqcluster.o \
+	src/am/ivfpqclusterteam.o \
 	src/am/ivfpqcoarse.o \
 	src/am/ivfpqcoded.o \
 	src/am/ivfpqcoming.o \
@@ -27,6 +28,7 @@ AM_OBJS = \
 	src/am/ivfpqparallel.o \
 	src/am/ivfpqplace.o \
 	src/am/ivfpqplan.o \
+	src/am/ivfpqpolish.o \
 	src/am/ivfpqprewarm.o \
 	src/am/ivfpqqueue.o \
 	src/am/ivfpqreader.o \
@@ -43,6 +45,7 @@ AM_OBJS = \
 	src/am/ivfpqsearch.o \
 	src/am/ivfpqsegment.o \
 	src/am/ivfpqshare.o \
+	src/am/ivfpqspill.o \
 	src/am/ivfpqtargets.o \
 	src/am/ivfpqteam.o \
 	src/am/ivfpqtids.o \

@@ -1,17 +1,18 @@
 /*
  * ivfpqcluster.c
- *		Two levels of centroids from a sample of the table.
+ *		Two levels of centroids from a sample of the table, by all who take
+ *		part.
  *
  * Parents, about the square root of lists, come from the part of the sample
- * that fits in memory.  Then rows are sorted by parent, in half precision,
- * spilling to disk, and each parent's lists are trained from its own rows.
- * So memory is needed for one parent's rows at a time, and k-means takes the
- * square root of the work that it would take with all lists at once.
+ * that fits in memory.  Then rows are read, go to files by parent, in half
+ * precision, and each parent's lists are trained from its own rows.  So memory
+ * is needed for one parent's rows at a time, and k-means takes the square root
+ * of the work that it would take with all lists at once.  Passes over all rows
+ * polish the lists (ivfpqpolish.c).
  *
- * Lists so trained end at the borders between parents.  A pass over all rows
- * that lets each go to the nearest list of any parent, and moves the
- * centroids to what came, mends that; then the centroids are grouped under
- * parents anew, which are means of centroids now.
+ * What comes of it does not depend on who did what: blocks that are read have
+ * been drawn before, and a parent's rows are put in an order that their TIDs
+ * give.  A leader who is alone does the same without waiting.
  */
 #include "postgres.h"
 
@@ -19,36 +20,43 @@
 
 #include "catalog/pg_operator.h"
 #include "catalog/pg_type.h"
-#include "common/pg_prng.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
+#include "utils/memutils.h"
 #include "utils/tuplesort.h"
 
-#include "am/ivfpqtrain.h"
+#include "am/ivfpqcluster.h"
+#include "am/ivfpqexchange.h"
+#include "page/ivfpqfault.h"
 
 #define POLISH_PASSES		2
-#define POLISH_ROWS			1024	/* at once */
 
 /* Below this many lists one level does. */
 #define MIN_LISTS_FOR_PARENTS	256
 
-/* Columns of the sort: parent, a random number, the row in half precision. */
-#define SORT_PARENT			1
-#define SORT_RANDOM			2
+/* Bits of IvfpqClusterRow's order that do not tell the parent. */
+#define ORDER_BITS			40
+
+/* Columns of the sort. */
+#define SORT_ORDER			1
+#define SORT_ID				2
 #define SORT_ROW			3
 
-typedef struct Cluster
+/* A sort of the rows of a range of parents. */
+typedef struct RowSort
 {
-	IvfpqTraining *training;
-	int			lists;			/* wanted */
-	int64		nrows;			/* in the sort */
-	int64	   *counts;			/* [nparents] rows of each parent */
-	Tuplesortstate *sort;
-	TupleDesc	desc;
+	int			dims;
+	Tuplesortstate *state;
 	TupleTableSlot *slot;
-	bytea	   *half;			/* one row */
-	pg_prng_state prng;
-} Cluster;
+	bytea	   *item;			/* one row */
+} RowSort;
+
+/* Rows on their way to their parents. */
+typedef struct Taker
+{
+	IvfpqCluster *cluster;
+	IvfpqClusterRow *item;		/* with room for its dimensions */
+} Taker;
 
 /* Memory that k-means on n rows holds at once, the rows included. */
 Size
@@ -69,8 +77,8 @@ IvfpqAllocScratch(Size size, void **chunk)
 }
 
 /* k-means; returns how many centroids were made. */
-static int
-run_kmeans(const float *rows, int64 n, int dims, int k, float *centroids)
+int
+IvfpqKmeans(const float *rows, int64 n, int dims, int k, float *centroids)
 {
 	GvKmeans	spec = {.dims = dims,.n = n,.k = k,
 		.iterations = IVFPQ_ITERATIONS,.max_share = IVFPQ_MAX_SHARE,
@@ -92,60 +100,65 @@ IvfpqParents(int lists)
 	return lists < MIN_LISTS_FOR_PARENTS ? 1 : (int) rint(sqrt(lists));
 }
 
-static void
-begin_sort(Cluster *cluster)
+/*
+ * Where a row comes among those of its parent: as good as random, and known
+ * from its TID, whose bits are mixed by multiplications (the finalizer of
+ * MurmurHash3).
+ */
+static int64
+order_of(int32 parent, uint64 id)
 {
-	int			dims = cluster->training->gv.dims;
-	Size		bytes = VARHDRSZ + dims * sizeof(uint16);
-	AttrNumber	columns[] = {SORT_PARENT, SORT_RANDOM};
-	Oid			operators[] = {Int4LessOperator, Int4LessOperator};
-	Oid			collations[] = {InvalidOid, InvalidOid};
-	bool		nulls_first[] = {false, false};
-
-	cluster->desc = CreateTemplateTupleDesc(SORT_ROW);
-	TupleDescInitEntry(cluster->desc, SORT_PARENT, "parent", INT4OID, -1, 0);
-	TupleDescInitEntry(cluster->desc, SORT_RANDOM, "random", INT4OID, -1, 0);
-	TupleDescInitEntry(cluster->desc, SORT_ROW, "row", BYTEAOID, -1, 0);
-	cluster->slot = MakeSingleTupleTableSlot(cluster->desc, &TTSOpsVirtual);
-	cluster->sort = tuplesort_begin_heap(cluster->desc, 2, columns, operators,
-										 collations, nulls_first,
-										 Max(maintenance_work_mem / 4, 64),
-										 NULL, TUPLESORT_RANDOMACCESS);
-	cluster->half = palloc(bytes);
-	SET_VARSIZE(cluster->half, bytes);
-	cluster->counts = palloc0(cluster->training->nparents * sizeof(int64));
-	pg_prng_seed(&cluster->prng, IVFPQ_TRAINING_SEED);
+	id ^= id >> 33;
+	id *= UINT64CONST(0xff51afd7ed558ccd);
+	id ^= id >> 33;
+	id *= UINT64CONST(0xc4ceb9fe1a85ec53);
+	id ^= id >> 33;
+	return (int64) parent << ORDER_BITS | (int64) (id >> (64 - ORDER_BITS));
 }
 
 /* IvfpqRowSink: transformed rows [n][dims] go to their parents. */
 static bool
 take_rows(void *arg, const float *rows, const uint64 *ids, int n)
 {
-	Cluster    *cluster = arg;
+	Taker	   *taker = arg;
+	IvfpqCluster *cluster = taker->cluster;
 	IvfpqTraining *training = cluster->training;
 	int			dims = training->gv.dims;
-	int32	   *parents = palloc(n * sizeof(int32));
-	TupleTableSlot *slot = cluster->slot;
+	int32		parents[IVFPQ_READ_ROWS];
 
 	IvfpqCheckStatus(gv_assign(dims, training->parents, training->nparents,
 							   rows, n, parents, NULL, &ivfpq_stop));
 	for (int i = 0; i < n; i++)
 	{
-		gv_to_half(rows + (Size) i * dims, dims,
-				   (uint16_t *) VARDATA(cluster->half));
-		ExecClearTuple(slot);
-		slot->tts_values[SORT_PARENT - 1] = Int32GetDatum(parents[i]);
-		slot->tts_values[SORT_RANDOM - 1] =
-			Int32GetDatum((int32) pg_prng_uint32(&cluster->prng));
-		slot->tts_values[SORT_ROW - 1] = PointerGetDatum(cluster->half);
-		memset(slot->tts_isnull, 0, SORT_ROW * sizeof(bool));
-		ExecStoreVirtualTuple(slot);
-		tuplesort_puttupleslot(cluster->sort, slot);
-		cluster->counts[parents[i]]++;
+		taker->item->order = order_of(parents[i], ids[i]);
+		taker->item->id = (int64) ids[i];
+		gv_to_half(rows + (Size) i * dims, dims, (uint16_t *) (taker->item + 1));
+		IvfpqSpillPut(&cluster->rows,
+					  IvfpqSpillRange(&cluster->rows, parents[i],
+									  training->nparents),
+					  taker->item,
+					  sizeof(IvfpqClusterRow) + dims * sizeof(uint16));
+		pg_atomic_fetch_add_u64(&cluster->counts[parents[i]], 1);
 	}
-	cluster->nrows += n;
-	pfree(parents);
 	return true;
+}
+
+/* Read rows of blocks that nobody else reads. */
+static void
+read_rows(IvfpqCluster *cluster)
+{
+	IvfpqClusterShared *shared = cluster->shared;
+	Taker		taker = {.cluster = cluster};
+
+	taker.item = palloc(sizeof(IvfpqClusterRow) +
+						shared->gv.dims * sizeof(uint16));
+	IvfpqSpillBegin(&cluster->rows, &cluster->team, "rows", shared->nranges);
+	cluster->reader->sink = take_rows;
+	cluster->reader->sink_arg = &taker;
+	IvfpqReaderClaim(cluster->reader, cluster->blocks, shared->nblocks,
+					 &shared->next_block);
+	IvfpqSpillDone(&cluster->rows);
+	pfree(taker.item);
 }
 
 /* Rows of one parent that its k lists are trained on: what fits. */
@@ -159,40 +172,158 @@ rows_to_train(int64 count, int k, int dims)
 	return Max(n, 1);
 }
 
+/*
+ * The leader gives every parent as many lists as its share of the rows asks
+ * for, and as many participants a part in training them as have room for the
+ * largest parent.  So the rows that a parent's lists are trained on do not
+ * depend on their number.
+ */
+static void
+plan_children(IvfpqCluster *cluster)
+{
+	IvfpqClusterShared *shared = cluster->shared;
+	int32	   *starts = cluster->training->starts;
+	int			dims = shared->gv.dims;
+	Size		largest = 1;
+	int64		nrows;
+	int64		before = 0;
+
+	shared->nrows = 0;
+	for (int p = 0; p < shared->nparents; p++)
+		shared->nrows += pg_atomic_read_u64(&cluster->counts[p]);
+	nrows = Max(shared->nrows, 1);	/* all may be gone by now */
+	starts[0] = 0;
+	for (int p = 0; p < shared->nparents; p++)
+	{
+		int64		count = pg_atomic_read_u64(&cluster->counts[p]);
+		int64		k = shared->lists * (before + count) / nrows -
+			shared->lists * before / nrows;
+
+		k = Max(k, 1);
+		starts[p + 1] = starts[p] + (int32) k;
+		largest = Max(largest,
+					  IvfpqTrainingSize(rows_to_train(count, (int) k, dims),
+										(int) k, dims));
+		before += count;
+	}
+	shared->ntrainers = (int) Max(1, Min(IvfpqMemoryLimit() / 2 / largest,
+										 shared->team.size));
+}
+
+/* Begin a sort by parent in a trainer's part of a quarter of the memory. */
+static void
+begin_sort(RowSort *sort, IvfpqCluster *cluster)
+{
+	TupleDesc	desc = CreateTemplateTupleDesc(SORT_ROW);
+	AttrNumber	columns[] = {SORT_ORDER, SORT_ID};
+	Oid			operators[] = {Int8LessOperator, Int8LessOperator};
+	Oid			collations[] = {InvalidOid, InvalidOid};
+	bool		nulls_first[] = {false, false};
+	Size		bytes;
+
+	sort->dims = cluster->training->gv.dims;
+	bytes = VARHDRSZ + sort->dims * sizeof(uint16);
+	TupleDescInitEntry(desc, SORT_ORDER, "order", INT8OID, -1, 0);
+	TupleDescInitEntry(desc, SORT_ID, "id", INT8OID, -1, 0);
+	TupleDescInitEntry(desc, SORT_ROW, "row", BYTEAOID, -1, 0);
+	sort->slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+	sort->state = tuplesort_begin_heap(desc, 2, columns, operators,
+									   collations, nulls_first,
+									   Max(maintenance_work_mem / 4 /
+										   cluster->shared->ntrainers, 64),
+									   NULL, TUPLESORT_NONE);
+	sort->item = palloc(bytes);
+	SET_VARSIZE(sort->item, bytes);
+}
+
+/* Put all rows of a file into the sort; item: room for one. */
+static void
+sort_file(RowSort *sort, BufFile *file, IvfpqClusterRow *item)
+{
+	Size		row = sort->dims * sizeof(uint16);
+	TupleTableSlot *slot = sort->slot;
+
+	while (IvfpqExchangeRead(file, item, sizeof(*item) + row))
+	{
+		CHECK_FOR_INTERRUPTS();
+		memcpy(VARDATA(sort->item), item + 1, row);
+		ExecClearTuple(slot);
+		slot->tts_values[SORT_ORDER - 1] = Int64GetDatum(item->order);
+		slot->tts_values[SORT_ID - 1] = Int64GetDatum(item->id);
+		slot->tts_values[SORT_ROW - 1] = PointerGetDatum(sort->item);
+		memset(slot->tts_isnull, 0, SORT_ROW * sizeof(bool));
+		ExecStoreVirtualTuple(slot);
+		tuplesort_puttupleslot(sort->state, slot);
+	}
+}
+
+/* Sort the rows that all have read for a range of parents. */
+static void
+sort_range(RowSort *sort, IvfpqCluster *cluster, int range)
+{
+	IvfpqClusterRow *item;
+	TupleDesc	desc;
+
+	begin_sort(sort, cluster);
+	item = palloc(sizeof(IvfpqClusterRow) + sort->dims * sizeof(uint16));
+	for (int from = 0; from < cluster->shared->team.size; from++)
+	{
+		BufFile    *file = IvfpqSpillOpen(&cluster->rows, range, from);
+
+		if (file == NULL)
+			continue;
+		sort_file(sort, file, item);
+		IvfpqSpillClose(&cluster->rows, file);
+	}
+	pfree(item);
+	tuplesort_performsort(sort->state);
+	desc = CreateTupleDescCopy(sort->slot->tts_tupleDescriptor);
+	ExecDropSingleTupleTableSlot(sort->slot);
+	sort->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+}
+
+static void
+end_sort(RowSort *sort)
+{
+	ExecDropSingleTupleTableSlot(sort->slot);
+	tuplesort_end(sort->state);
+	pfree(sort->item);
+}
+
 /* Read `count` rows of the sort; the first n, decoded, go to rows. */
 static void
-read_rows(Cluster *cluster, int64 count, int64 n, float *rows)
+read_sorted(RowSort *sort, int64 count, int64 n, float *rows)
 {
-	int			dims = cluster->training->gv.dims;
-
 	for (int64 i = 0; i < count; i++)
 	{
 		const char *half;
 		bool		isnull;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!tuplesort_gettupleslot(cluster->sort, true, false, cluster->slot,
+		if (!tuplesort_gettupleslot(sort->state, true, false, sort->slot,
 									NULL))
 			elog(ERROR, "rows were lost while sorting by parent");
 		if (i >= n)
 			continue;
-		half = VARDATA_ANY(DatumGetPointer(slot_getattr(cluster->slot,
-														SORT_ROW, &isnull)));
-		memcpy(VARDATA(cluster->half), half, dims * sizeof(uint16));
-		gv_from_half((const uint16_t *) VARDATA(cluster->half), dims,
-					 rows + i * dims);
+		half = VARDATA_ANY(DatumGetPointer(slot_getattr(sort->slot, SORT_ROW,
+														&isnull)));
+		/* it may lie at an odd address */
+		memcpy(VARDATA(sort->item), half, sort->dims * sizeof(uint16));
+		gv_from_half((const uint16_t *) VARDATA(sort->item), sort->dims,
+					 rows + i * sort->dims);
 	}
 }
 
 /* Train the lists of parent p from its rows, which come next in the sort. */
 static void
-train_children(Cluster *cluster, int p, int k)
+train_parent(IvfpqCluster *cluster, RowSort *sort, int p)
 {
 	IvfpqTraining *training = cluster->training;
 	int			dims = training->gv.dims;
 	float	   *centroids = training->centroids +
-		(Size) training->nlists * dims;
-	int64		count = cluster->counts[p];
+		(Size) training->starts[p] * dims;
+	int			k = training->starts[p + 1] - training->starts[p];
+	int64		count = pg_atomic_read_u64(&cluster->counts[p]);
 	int64		n;
 	float	   *rows;
 
@@ -200,156 +331,110 @@ train_children(Cluster *cluster, int p, int k)
 	{
 		memcpy(centroids, training->parents + (Size) p * dims,
 			   dims * sizeof(float));
-		training->nlists++;
+		cluster->found[p] = 1;
 		return;
 	}
 	n = rows_to_train(count, k, dims);
 	rows = palloc_extended((Size) n * dims * sizeof(float), MCXT_ALLOC_HUGE);
-	read_rows(cluster, count, n, rows);
-	training->nlists += run_kmeans(rows, n, dims, (int) Min(k, n), centroids);
+	read_sorted(sort, count, n, rows);
+	cluster->found[p] = IvfpqKmeans(rows, n, dims, (int) Min(k, n),
+									centroids);
 	pfree(rows);
 }
 
-/*
- * Add each row of the sort to the sum of the list that is nearest to it;
- * sums [nlists][dims] and counts [nlists] begin at 0.
- */
+/* Train the lists of ranges of parents that nobody else takes. */
 static void
-sum_lists(Cluster *cluster, float *sums, int32 *counts)
+train_children(IvfpqCluster *cluster)
+{
+	int			nparents = cluster->shared->nparents;
+	int			range;
+
+	if (cluster->team.me >= cluster->shared->ntrainers)
+		return;
+	while (IvfpqClusterTake(cluster, cluster->rows.nranges, &range))
+	{
+		int			end = IvfpqSpillFirst(&cluster->rows, range + 1, nparents);
+		RowSort		sort;
+
+		sort_range(&sort, cluster, range);
+		for (int p = IvfpqSpillFirst(&cluster->rows, range, nparents);
+			 p < end; p++)
+			train_parent(cluster, &sort, p);
+		end_sort(&sort);
+	}
+}
+
+/* The leader closes the gaps where a parent's rows made fewer lists. */
+static void
+close_gaps(IvfpqCluster *cluster)
 {
 	IvfpqTraining *training = cluster->training;
-	int			dims = training->gv.dims;
-	int			batch = (int) Min(POLISH_ROWS, cluster->nrows);
-	float	   *rows = palloc((Size) batch * dims * sizeof(float));
-	int32	   *lists = palloc(batch * sizeof(int32));
-	GvTree		tree = IvfpqTree(training);
-	void	   *chunk;
-	void	   *scratch = IvfpqAllocScratch(gv_place_scratch(&tree, batch),
-											&chunk);
+	Size		row = training->gv.dims * sizeof(float);
 
-	tuplesort_rescan(cluster->sort);
-	for (int64 done = 0; done < cluster->nrows; done += batch)
-	{
-		int			n = (int) Min(batch, cluster->nrows - done);
-
-		read_rows(cluster, n, n, rows);
-		IvfpqCheckStatus(gv_place(&tree, rows, n, 1, lists, scratch,
-								  &ivfpq_stop));
-		for (int i = 0; i < n; i++)
-		{
-			float	   *sum = sums + (Size) lists[i] * dims;
-
-			for (int d = 0; d < dims; d++)
-				sum[d] += rows[(Size) i * dims + d];
-			counts[lists[i]]++;
-		}
-	}
-	pfree(chunk);
-	pfree(lists);
-	pfree(rows);
-}
-
-/*
- * Group centroids [nlists][dims] under parents of their own: k-means of the
- * centroids, which are copied to training->centroids parent by parent.
- */
-static void
-regroup(IvfpqTraining *training, const float *centroids)
-{
-	int			dims = training->gv.dims;
-	int			nlists = training->nlists;
-	int32	   *parents = palloc(nlists * sizeof(int32));
-	int32	   *starts = training->starts;
-	int			n;
-	int			kept = 0;
-
-	n = run_kmeans(centroids, nlists, dims, training->nparents,
-				   training->parents);
-	IvfpqCheckStatus(gv_assign(dims, training->parents, n, centroids, nlists,
-							   parents, NULL, &ivfpq_stop));
 	training->nlists = 0;
-	for (int p = 0; p < n; p++)
-	{
-		int			first = training->nlists;
-
-		for (int i = 0; i < nlists; i++)
-			if (parents[i] == p)
-				memcpy(training->centroids +
-					   (Size) training->nlists++ * dims,
-					   centroids + (Size) i * dims, dims * sizeof(float));
-		if (training->nlists == first)
-			continue;
-		if (kept < p)			/* no parent without lists */
-			memcpy(training->parents + (Size) kept * dims,
-				   training->parents + (Size) p * dims, dims * sizeof(float));
-		starts[kept++] = first;
-	}
-	starts[kept] = training->nlists;
-	training->nparents = kept;
-	pfree(parents);
-}
-
-/* One of Lloyd's iterations over all lists at once, and new parents. */
-static void
-polish(Cluster *cluster)
-{
-	IvfpqTraining *training = cluster->training;
-	int			dims = training->gv.dims;
-	int			nlists = training->nlists;
-	float	   *sums = palloc_extended((Size) nlists * dims * sizeof(float),
-									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	int32	   *counts = palloc0(nlists * sizeof(int32));
-
-	sum_lists(cluster, sums, counts);
-	for (int list = 0; list < nlists; list++)
-	{
-		float	   *sum = sums + (Size) list * dims;
-
-		if (counts[list] == 0)
-			memcpy(sum, training->centroids + (Size) list * dims,
-				   dims * sizeof(float));
-		for (int d = 0; d < dims && counts[list] > 0; d++)
-			sum[d] /= counts[list];
-	}
-	regroup(training, sums);
-	pfree(counts);
-	pfree(sums);
-}
-
-/* Every parent's lists, as many as its share of the rows asks for. */
-static void
-train_lists(Cluster *cluster)
-{
-	IvfpqTraining *training = cluster->training;
-	int			dims = training->gv.dims;
-	int64		nrows = Max(cluster->nrows, 1); /* all may be gone by now */
-	int64		before = 0;
-
-	tuplesort_performsort(cluster->sort);
-	ExecDropSingleTupleTableSlot(cluster->slot);
-	cluster->slot = MakeSingleTupleTableSlot(cluster->desc,
-											 &TTSOpsMinimalTuple);
-	training->centroids =
-		palloc_extended((Size) (cluster->lists + training->nparents) * dims *
-						sizeof(float), MCXT_ALLOC_HUGE);
-	training->starts = palloc((training->nparents + 1) * sizeof(int32));
 	for (int p = 0; p < training->nparents; p++)
 	{
-		int64		after = before + cluster->counts[p];
-		int64		k = cluster->lists * after / nrows -
-			cluster->lists * before / nrows;
-
+		memmove((char *) training->centroids + training->nlists * row,
+				(char *) training->centroids + training->starts[p] * row,
+				cluster->found[p] * row);
 		training->starts[p] = training->nlists;
-		train_children(cluster, p, (int) Max(k, 1));
-		before = after;
+		training->nlists += cluster->found[p];
 	}
 	training->starts[training->nparents] = training->nlists;
-	for (int pass = 0; pass < POLISH_PASSES && cluster->nrows > 0; pass++)
-		polish(cluster);
-	ExecDropSingleTupleTableSlot(cluster->slot);
-	tuplesort_end(cluster->sort);
-	pfree(cluster->counts);
-	pfree(cluster->half);
+}
+
+/* A piece of this round that nobody else has; false: there is none left. */
+bool
+IvfpqClusterTake(IvfpqCluster *cluster, int npieces, int *piece)
+{
+	uint64		next = pg_atomic_fetch_add_u64(&cluster->shared->next, 1);
+
+	*piece = (int) next;
+	return next < (uint64) npieces;
+}
+
+/*
+ * A round is over for this participant; when it is for all, the leader does
+ * what only one can do (NULL: nothing), and all know how many lists and
+ * parents there are now.
+ */
+void
+IvfpqClusterEndRound(IvfpqCluster *cluster,
+					 void (*between) (IvfpqCluster *cluster))
+{
+	IvfpqClusterShared *shared = cluster->shared;
+	IvfpqTraining *training = cluster->training;
+
+	if (IvfpqTeamGather(&cluster->team))
+	{
+		if (between != NULL)
+			between(cluster);
+		shared->parents_made = training->nparents;
+		shared->lists_made = training->nlists;
+		pg_atomic_write_u64(&shared->next, 0);
+		IvfpqTeamRelease(&cluster->team);
+	}
+	training->nparents = shared->parents_made;
+	training->nlists = shared->lists_made;
+}
+
+/*
+ * A participant's part, from parents to lists.  Faults are named for what has
+ * been done.
+ */
+void
+IvfpqClusterWork(IvfpqCluster *cluster)
+{
+	read_rows(cluster);
+	IvfpqFault("lists: read");
+	IvfpqClusterEndRound(cluster, plan_children);
+	train_children(cluster);
+	IvfpqFault("lists: trained");
+	IvfpqClusterEndRound(cluster, close_gaps);
+	for (int pass = 0; pass < POLISH_PASSES && cluster->shared->nrows > 0;
+		 pass++)
+		IvfpqPolish(cluster, pass);
+	IvfpqSpillEnd(&cluster->rows);
 }
 
 /* One level: all lists from the rows in memory, under one parent. */
@@ -360,7 +445,7 @@ train_flat(IvfpqTraining *training, const float *rows, int64 n, int lists)
 
 	training->centroids = palloc_extended((Size) lists * dims * sizeof(float),
 										  MCXT_ALLOC_HUGE);
-	training->nlists = run_kmeans(rows, n, dims, lists, training->centroids);
+	training->nlists = IvfpqKmeans(rows, n, dims, lists, training->centroids);
 	training->nparents = 1;
 	training->parents = palloc0(dims * sizeof(float));
 	training->starts = palloc(2 * sizeof(int32));
@@ -370,13 +455,13 @@ train_flat(IvfpqTraining *training, const float *rows, int64 n, int lists)
 
 /*
  * Centroids for about `lists` lists: parents from the n transformed rows in
- * memory, lists from those that `read` passes to the sink it is given.
+ * memory, lists from those that `reader` is to read.
  */
 void
 IvfpqTrainLists(IvfpqTraining *training, const float *rows, int64 n,
-				int lists, IvfpqRowSource read, void *arg)
+				int lists, IvfpqReader *reader)
 {
-	Cluster		cluster = {.training = training,.lists = lists};
+	IvfpqCluster cluster;
 	int			nparents = IvfpqParents(lists);
 
 	training->nlists = 0;
@@ -388,11 +473,10 @@ IvfpqTrainLists(IvfpqTraining *training, const float *rows, int64 n,
 
 	training->parents = palloc_extended((Size) nparents * training->gv.dims *
 										sizeof(float), MCXT_ALLOC_HUGE);
-	training->nparents = run_kmeans(rows,
-									Min(n, (int64) nparents * 4 * IVFPQ_SAMPLES_PER_LIST),
-									training->gv.dims, nparents,
-									training->parents);
-	begin_sort(&cluster);
-	read(arg, take_rows, &cluster);
-	train_lists(&cluster);
+	n = Min(n, (int64) nparents * 4 * IVFPQ_SAMPLES_PER_LIST);
+	training->nparents = IvfpqKmeans(rows, n, training->gv.dims, nparents,
+									 training->parents);
+	IvfpqClusterBegin(&cluster, training, lists, reader);
+	IvfpqClusterWork(&cluster);
+	IvfpqClusterEnd(&cluster);
 }

@@ -1,7 +1,7 @@
 /*
  * ivfpqreader.c
- *		Rows to train lists on, where the sample in memory is not enough: those
- *		of random blocks, read as they lie.
+ *		Rows to train lists on, beside the sample in memory: those of random
+ *		blocks, read as they lie.
  */
 #include "postgres.h"
 

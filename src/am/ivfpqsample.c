@@ -8,6 +8,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "access/tableam.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
@@ -30,6 +32,12 @@ size_sample(IvfpqSample *sample)
 		sample->capacity = Min(IvfpqMemoryLimit() / 4 / row, MAX_SAMPLES);
 	sample->capacity = Max(sample->capacity, 1);
 	reservoir_init_selection_state(&sample->reservoir, sample->capacity);
+	/* ... but the same table is to give the same sample */
+	sampler_random_init_state((uint32) IVFPQ_TRAINING_SEED,
+							  &sample->reservoir.randstate);
+	sample->reservoir.W =
+		exp(-log(sampler_random_fract(&sample->reservoir.randstate)) /
+			sample->capacity);
 }
 
 /* Room for one more row: doubled as needed, so small tables take little. */

@@ -3,9 +3,9 @@
  *		From a sample of the table to centroids and codebooks.
  *
  * The sample (ivfpqsample.c) takes a quarter of maintenance_work_mem.  Mean,
- * scale, parents and codebooks come from it; lists too when it is the whole
- * table, else from a second, larger sample that goes through a sort
- * (ivfpqcluster.c).  A few rows are left out, to calibrate with.
+ * scale, parents and codebooks come from it; lists too when they are few, else
+ * from rows that are read again, more than the sample has where it is not the
+ * whole table (ivfpqcluster.c).  A few rows are left out, to calibrate with.
  */
 #include "postgres.h"
 
@@ -96,30 +96,6 @@ fit_transform(IvfpqTraining *training, const IvfpqSample *sample)
 					 Min(sample->count, FIT_VALUES / dims), training->mean,
 					 &training->gv.scale);
 	training->gv.mean = training->mean;
-}
-
-/*
- * IvfpqRowSource: the sample itself when it is the whole table, else rows of
- * as many blocks as hold what is wanted.
- */
-static void
-read_rows(void *arg, IvfpqRowSink sink, void *sink_arg)
-{
-	IvfpqReader *reader = arg;
-	IvfpqSample *sample = reader->sample;
-	bool		more = true;
-
-	if (sample->whole)
-		for (int64 i = 0; i < sample->count && more; i += IVFPQ_READ_ROWS)
-			more = sink(sink_arg, sample->rows + i * sample->dims,
-						sample->ids + i,
-						(int) Min(IVFPQ_READ_ROWS, sample->count - i));
-	else
-	{
-		reader->sink = sink;
-		reader->sink_arg = sink_arg;
-		IvfpqReaderRun(reader);
-	}
 }
 
 /* Residuals of the rows [n] in each of their lists; returns how many. */
@@ -226,16 +202,18 @@ static void
 train_here(IvfpqTraining *training, IvfpqSample *sample, IvfpqReader *reader,
 		   int lists)
 {
+	int64		wanted = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
+	int64		n;
+
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CLUSTERING);
 	IvfpqTransformRows(training, sample->rows, sample->count);
 	reader->transform = true;
-	reader->wanted = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
+	n = Min(sample->count, Max(wanted, GV_CODEBOOK_ROWS));
+	reader->wanted = sample->whole ? (int64) sample->seen : wanted;
 	reader->nskip = 0;
 	IvfpqReaderSkip(reader, training->query_ids, training->nqueries);
-	IvfpqTrainLists(training, sample->rows,
-					Min(sample->count, Max(reader->wanted, GV_CODEBOOK_ROWS)),
-					lists, read_rows, reader);
+	IvfpqTrainLists(training, sample->rows, n, lists, reader);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CODES);
 	train_codebooks(training, sample);

@@ -29,13 +29,9 @@
 
 #define IVFPQ_TRAINING_SEED		UINT64CONST(0x67707576656331)
 
-/*
- * Where rows [n][dims] with their TIDs go, false: no more are wanted; and who
- * sends them there.
- */
+/* Where rows [n][dims] with their TIDs go; false: no more are wanted. */
 typedef bool (*IvfpqRowSink) (void *arg, const float *rows,
 							  const uint64 *ids, int n);
-typedef void (*IvfpqRowSource) (void *arg, IvfpqRowSink sink, void *sink_arg);
 
 /* A sample of a table (ivfpqsample.c). */
 typedef struct IvfpqSample
@@ -112,7 +108,6 @@ extern int	IvfpqParents(int lists);
 extern Size IvfpqTrainingSize(int64 n, int k, int dims);
 extern void *IvfpqAllocScratch(Size size, void **chunk);
 extern void IvfpqTrainLists(IvfpqTraining *training, const float *rows,
-							int64 n, int lists, IvfpqRowSource read,
-							void *arg);
+							int64 n, int lists, IvfpqReader *reader);
 
 #endif							/* IVFPQTRAIN_H */

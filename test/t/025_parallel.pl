@@ -77,13 +77,14 @@ sub contents
 sub build_sql
 {
 	my ($engine, $workers, %options) = @_;
+	my $table = $options{table} // 't';
 	my $with = $options{with} // 'lists = 40';
 	my $set = join '', map { "SET $_;" } @{ $options{set} // [] };
 
-	return "SET client_min_messages = warning; DROP INDEX IF EXISTS t_e;
+	return "SET client_min_messages = warning; DROP INDEX IF EXISTS ${table}_e;
 		RESET client_min_messages; SET gpuvec.engine = $engine;
 		SET max_parallel_maintenance_workers = $workers; $set
-		CREATE INDEX t_e ON t USING gpuivfpq (e) WITH ($with);";
+		CREATE INDEX ${table}_e ON $table USING gpuivfpq (e) WITH ($with);";
 }
 
 # Test: gpuvecd holds nothing, no worker is left, no file either.
@@ -119,6 +120,36 @@ for my $engine ('cpu', 'gpu')
 	is_tidy($engine);
 }
 
+# -- lists that are trained parent by parent: on rows of all blocks, on those of
+# some, on more than fit into memory
+
+$node->safe_psql('postgres', "
+	CREATE TABLE many WITH (parallel_workers = 8) AS SELECT g AS id, point(g, 16) AS e
+		FROM generate_series(1, 25000) AS g;
+	DELETE FROM many WHERE id % 97 = 0;");
+for my $memory ('64MB', '2MB')
+{
+	my $right;
+
+	for my $workers (0, 1, 2, 8)
+	{
+		my ($rc, $out, $err) = $node->psql('postgres', build_sql('cpu', $workers,
+				table => 'many', with => 'lists = 260', set => ["maintenance_work_mem = '$memory'"]));
+		my $what = "parents, $memory, $workers workers";
+		my $found = contents('many_e');
+
+		is($err, '', "$what: built");
+		$right //= $found;
+		ok($found eq $right, "$what: the same copies");
+		is( $node->safe_psql('postgres', "SELECT lists BETWEEN 250 AND 260 FROM gpuvec_index_info('many_e')"),
+			't', "$what: lists");
+	}
+	is_sound($node, 'many_e', "parents, $memory");
+	is_complete($node, 'many', '<->', 16, "parents, $memory");
+}
+is_tidy('parents');
+$node->safe_psql('postgres', 'DROP TABLE many');
+
 # -- refine records, an index made while rows come and go
 
 for my $engine ('cpu', 'gpu')
@@ -147,12 +178,12 @@ for my $engine ('cpu', 'gpu')
 # (a session) ends.
 sub held
 {
-	my ($step, $engine, $workers, @set) = @_;
+	my ($step, $engine, $workers, %options) = @_;
 	my $holder = $node->background_psql('postgres');
 
 	$holder->query_safe('SELECT pg_advisory_lock(0, 26486)');
 	my $job = background($node, build_sql($engine, $workers,
-			set => [ "gpuvec.fault = 'wait 1 $step'", @set ]));
+			set => ["gpuvec.fault = 'wait 1 $step'"], %options));
 	ok( wait_until($node, "SELECT count(*) = $workers + 1 FROM pg_locks
 		WHERE locktype = 'advisory' AND NOT granted"), "$engine: $workers workers and the leader at \"$step\"");
 	return ($holder, $job);
@@ -190,28 +221,33 @@ my $workers_pids = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'paral
 
 # -- a worker fails, is told to end; the leader is cancelled
 
-for my $engine ('cpu', 'gpu')
+for my $case (
+	[ 'cpu', 'build: written' ], [ 'gpu', 'build: written' ],
+	map { [ 'cpu', $_, with => 'lists = 300' ] } 'lists: read',
+	'lists: trained', 'lists: placed', 'lists: moved')
 {
+	my ($engine, $step, @with) = @$case;
+	my $what = "$engine, $step";
 	my ($rc, $out, $err) = $node->psql('postgres',
-		build_sql($engine, 3, set => ["gpuvec.fault = 'error 1 build: written'"]), on_error_stop => 1);
-	isnt($rc, 0, "$engine: an error");
-	like($err, qr/ERROR:  gpuvec.fault: stopped at step/, "$engine: whosever it was");
-	is_tidy("$engine: an error");
+		build_sql($engine, 3, set => ["gpuvec.fault = 'error 1 $step'"], @with), on_error_stop => 1);
+	isnt($rc, 0, "$what: an error");
+	like($err, qr/ERROR:  gpuvec.fault: stopped at step/, "$what: whosever it was");
+	is_tidy("$what: an error");
 
-	my ($holder, $job) = held('build: written', $engine, 3);
+	my ($holder, $job) = held($step, $engine, 3, @with);
 	$node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM ($workers_pids LIMIT 1) AS x");
-	isnt(end_of($job), 0, "$engine: without a worker there is no index");
-	like(said($job), qr/terminating (connection|background worker|parallel worker)/, "$engine: and why");
+	isnt(end_of($job), 0, "$what: without a worker there is no index");
+	like(said($job), qr/terminating (connection|background worker|parallel worker)/, "$what: and why");
 	let_go($holder);
-	is_tidy("$engine: a worker was told to end");
+	is_tidy("$what: a worker was told to end");
 
-	($holder, $job) = held('build: written', $engine, 3);
+	($holder, $job) = held($step, $engine, 3, @with);
 	$node->safe_psql('postgres', "SELECT pg_cancel_backend(pid) FROM pg_stat_progress_create_index");
-	isnt(end_of($job), 0, "$engine: cancelled");
-	like(said($job), qr/canceling statement due to user request/, "$engine: and said so");
-	is_tidy("$engine: cancelled");
+	isnt(end_of($job), 0, "$what: cancelled");
+	like(said($job), qr/canceling statement due to user request/, "$what: and said so");
+	is_tidy("$what: cancelled");
 	let_go($holder);
-	is($node->safe_psql('postgres', "SELECT to_regclass('t_e') IS NULL"), 't', "$engine: no index");
+	is($node->safe_psql('postgres', "SELECT to_regclass('t_e') IS NULL"), 't', "$what: no index");
 }
 
 # -- gpuvecd dies or stops under all of them
