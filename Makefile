@@ -23,6 +23,7 @@ AM_OBJS = \
 	src/am/ivfpqinplace.o \
 	src/am/ivfpqinsert.o \
 	src/am/ivfpqinspect.o \
+	src/am/ivfpqladder.o \
 	src/am/ivfpqmixed.o \
 	src/am/ivfpqmodel.o \
 	src/am/ivfpqparallel.o \

@@ -19,6 +19,7 @@
 #include "utils/memutils.h"
 
 #include "am/ivfpqassign.h"
+#include "am/ivfpqladder.h"
 #include "page/ivfpqfault.h"
 
 /* Ranges of lists for each participant, so that none waits long for others. */
@@ -152,7 +153,7 @@ finish_rows(IvfpqAssign *assign, Relation index)
 		IvfpqRefineBuilderFinish(&assign->refine, &team->shared->refine_head);
 	if (team->parallel)
 		IvfpqExchangeDone(&assign->exchange);
-	if (assign->calibration && team->me > 0)
+	if (assign->calibration && team->parallel)
 		IvfpqTruthGive(assign->calibration, team);
 	pg_atomic_fetch_add_u64(&team->shared->ncopies, assign->ncopies);
 	IvfpqTrialJoin(&assign->trial, index,
@@ -304,8 +305,8 @@ IvfpqAssignWrite(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
 }
 
 /*
- * All lists are written: write the directory and calibrate.  The caller
- * writes *meta.
+ * All lists are written: the leader writes the directory and calibrates, with
+ * the others, who wait for the end of a round.  The caller writes *meta.
  */
 void
 IvfpqAssignFinish(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
@@ -316,8 +317,19 @@ IvfpqAssignFinish(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
 	if (assign->calibration)
 	{
 		meta->rows_at_calibration = assign->rows;
-		IvfpqCalibrationRun(assign->calibration, index, meta, &assign->trial);
+		IvfpqCalibrationRun(assign->calibration, index, meta, &assign->trial,
+							assign->team);
 	}
 	if (assign->placer.builder)
 		IvfpqBuilderEnd(assign->placer.builder);
+}
+
+/* The leader has let go: the others help to calibrate, if they are to. */
+void
+IvfpqAssignHelp(IvfpqAssign *assign, Relation index)
+{
+	if (assign->team->shared->climb.nqueries == 0)
+		return;
+	IvfpqTruthTake(assign->calibration, assign->team);
+	IvfpqLadderHelp(assign->calibration, index, assign->team);
 }

@@ -36,6 +36,7 @@ extern void IvfpqAssignWrite(IvfpqAssign *assign, Relation index,
 							 IvfpqMetaData *meta, bool shared);
 extern void IvfpqAssignFinish(IvfpqAssign *assign, Relation index,
 							  IvfpqMetaData *meta, bool shared);
+extern void IvfpqAssignHelp(IvfpqAssign *assign, Relation index);
 
 /* ivfpqtruth.c: calibration's true neighbours, of all participants */
 extern void IvfpqTruthGive(const IvfpqCalibration *calibration,

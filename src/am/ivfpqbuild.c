@@ -209,6 +209,8 @@ IvfpqBuildWork(IvfpqBuild *build)
 		team->shared->npages = RelationGetNumberOfBlocks(index);
 		IvfpqTeamRelease(team);
 	}
+	else
+		IvfpqAssignHelp(&build->assign, index);
 	log_pages(build);
 }
 

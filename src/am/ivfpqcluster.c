@@ -132,7 +132,8 @@ take_rows(void *arg, const float *rows, const uint64 *ids, int n)
 	{
 		taker->item->order = order_of(parents[i], ids[i]);
 		taker->item->id = (int64) ids[i];
-		gv_to_half(rows + (Size) i * dims, dims, (uint16_t *) (taker->item + 1));
+		gv_to_half(rows + (Size) i * dims, dims,
+				   (uint16_t *) (taker->item + 1));
 		IvfpqSpillPut(&cluster->rows,
 					  IvfpqSpillRange(&cluster->rows, parents[i],
 									  training->nparents),
@@ -206,8 +207,9 @@ plan_children(IvfpqCluster *cluster)
 										(int) k, dims));
 		before += count;
 	}
-	shared->ntrainers = (int) Max(1, Min(IvfpqMemoryLimit() / 2 / largest,
-										 shared->team.size));
+	shared->ntrainers = (int) Min(IvfpqMemoryLimit() / 2 / largest,
+								  (Size) shared->team.size);
+	shared->ntrainers = Max(shared->ntrainers, 1);
 }
 
 /* Begin a sort by parent in a trainer's part of a quarter of the memory. */

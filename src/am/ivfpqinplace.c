@@ -98,7 +98,7 @@ assign_rows(InPlace *state)
 	PushActiveSnapshot(GetLatestSnapshot());
 	IvfpqRerankBegin(&state->rows, state->heap, state->index,
 					 GetActiveSnapshot());
-	IvfpqTeamAlone(&state->team, &state->training);
+	IvfpqTeamAlone(&state->team, state->training.nlists);
 	IvfpqAssignBegin(&state->assign, state->index, &state->training,
 					 &state->team, state->meta.refine != IVFPQ_REFINE_NONE,
 					 true);

@@ -280,7 +280,7 @@ IvfpqTeamBegin(IvfpqTeam *team, Relation heap, Relation index,
 	if (nworkers > 0 && begin_workers(team, nworkers, heap, index,
 									  indexInfo->ii_Concurrent, training))
 		return;
-	IvfpqTeamAlone(team, training);
+	IvfpqTeamAlone(team, training->nlists);
 	if (training->builder != NULL)
 	{
 		team->sharing = palloc_extended(IvfpqSharingSize(training->builder),

@@ -22,7 +22,7 @@
 #include "page/ivfpqfault.h"
 
 #define POLISH_ROWS		1024	/* placed at once */
-#define UNIT			16777216.0f /* 2^24: a half is a multiple of 1 / UNIT */
+#define UNIT			16777216.0f /* 2^24; halves are multiples of 1 / UNIT */
 
 /*
  * The rows of a list, added up, on the way to who has the list; [dims] sums
@@ -64,8 +64,9 @@ begin_sums(Sums *sums, IvfpqCluster *cluster, IvfpqSpill *spill)
 	sums->dims = cluster->training->gv.dims;
 	sums->item_bytes = sizeof(PartialSum) + sums->dims * sizeof(int64);
 	sums->nitems = 0;
-	sums->max_items = (int) Max(1, Min(sums->nlists,
-									   memory / sums->item_bytes));
+	sums->max_items = (int) Min(memory / sums->item_bytes,
+								(Size) sums->nlists);
+	sums->max_items = Max(sums->max_items, 1);
 	sums->items = palloc_extended(sums->max_items * sums->item_bytes,
 								  MCXT_ALLOC_HUGE);
 	sums->places = palloc_extended(sums->nlists * sizeof(int32),
@@ -138,11 +139,11 @@ sum_rows(IvfpqCluster *cluster, IvfpqSpill *spill)
 	float	   *rows = palloc((Size) POLISH_ROWS * dims * sizeof(float));
 	int32	   *lists = palloc(POLISH_ROWS * sizeof(int32));
 	void	   *chunk;
-	void	   *scratch = IvfpqAllocScratch(gv_place_scratch(&tree, POLISH_ROWS),
-											&chunk);
+	void	   *scratch;
 	Sums		sums;
 	int			piece;
 
+	scratch = IvfpqAllocScratch(gv_place_scratch(&tree, POLISH_ROWS), &chunk);
 	begin_sums(&sums, cluster, spill);
 	while (IvfpqClusterTake(cluster, cluster->rows.nranges * nfrom, &piece))
 	{
@@ -180,7 +181,8 @@ move_range(IvfpqCluster *cluster, IvfpqSpill *spill, int range,
 	int			dims = training->gv.dims;
 	Size		bytes = sizeof(PartialSum) + dims * sizeof(int64);
 	int			first = IvfpqSpillFirst(spill, range, training->nlists);
-	int			n = IvfpqSpillFirst(spill, range + 1, training->nlists) - first;
+	int			end = IvfpqSpillFirst(spill, range + 1, training->nlists);
+	int			n = end - first;
 	int64	   *sums = palloc_extended((Size) n * dims * sizeof(int64),
 									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	int64	   *counts = palloc0(n * sizeof(int64));

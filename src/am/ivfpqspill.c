@@ -39,7 +39,9 @@ IvfpqSpillPut(IvfpqSpill *spill, int range, void *record, Size bytes)
 void
 IvfpqSpillDone(IvfpqSpill *spill)
 {
-	for (int range = 0; range < spill->nranges && spill->files != NULL; range++)
+	if (spill->files == NULL)
+		return;
+	for (int range = 0; range < spill->nranges; range++)
 		if (spill->ranges[range] != NULL)
 			IvfpqExchangeClose(spill->ranges[range]);
 }
@@ -73,8 +75,8 @@ IvfpqSpillClose(IvfpqSpill *spill, BufFile *file)
 void
 IvfpqSpillEnd(IvfpqSpill *spill)
 {
-	for (int range = 0; range < spill->nranges && spill->files == NULL; range++)
-		if (spill->ranges[range] != NULL)
+	for (int range = 0; range < spill->nranges; range++)
+		if (spill->files == NULL && spill->ranges[range] != NULL)
 			BufFileClose(spill->ranges[range]);
 	pfree(spill->ranges);
 }

@@ -118,6 +118,7 @@ IvfpqCalibrateIndex(Relation heap, Relation index)
 	IvfpqType	type;
 	IvfpqSample sample = {.type = &type};
 	Pass		pass = {.type = &type,.model = model};
+	IvfpqTeam	team;
 	int			n;
 
 	IvfpqTypeInit(&type, index);
@@ -138,7 +139,8 @@ IvfpqCalibrateIndex(Relation heap, Relation index)
 								  offer_callback, &pass, NULL);
 	flush_batch(&pass);
 	model->meta.rows_at_calibration = pass.rows;
-	IvfpqCalibrationRun(pass.calibration, index, &model->meta, NULL);
+	IvfpqTeamAlone(&team, 0);
+	IvfpqCalibrationRun(pass.calibration, index, &model->meta, NULL, &team);
 	return IvfpqMetaCalibrate(index, &model->meta);
 }
 

@@ -27,19 +27,20 @@ IvfpqTeamInit(IvfpqTeamShared *shared)
 	pg_atomic_init_u64(&shared->ncopies, 0);
 	pg_atomic_init_u64(&shared->next_range, 0);
 	pg_atomic_init_u64(&shared->next_page, 0);
+	pg_atomic_init_u64(&shared->next_query, 0);
 	pg_atomic_init_u32(&shared->refine_head, InvalidBlockNumber);
 }
 
-/* A leader without workers; memory from the current context. */
+/* A leader without workers, for that many lists; in the current context. */
 void
-IvfpqTeamAlone(IvfpqTeam *team, const IvfpqTraining *training)
+IvfpqTeamAlone(IvfpqTeam *team, int nlists)
 {
 	memset(team, 0, sizeof(*team));
 	team->shared = palloc(sizeof(IvfpqTeamShared));
 	IvfpqTeamInit(team->shared);
 	team->shared->size = 1;
 	team->shared->nshares = 1;
-	team->entries = palloc_extended(training->nlists * sizeof(IvfpqListEntry),
+	team->entries = palloc_extended(nlists * sizeof(IvfpqListEntry),
 									MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 }
 

@@ -15,6 +15,15 @@
 
 #include "am/ivfpq.h"
 
+/* A round of calibration (ivfpqladder.c). */
+typedef struct IvfpqClimb
+{
+	int			number;			/* of the round */
+	int			nqueries;		/* 0: there is none */
+	int			most;			/* lists, */
+	int			most_width;		/* and candidates of the ladder */
+} IvfpqClimb;
+
 /* What all participants see. */
 typedef struct IvfpqTeamShared
 {
@@ -39,8 +48,11 @@ typedef struct IvfpqTeamShared
 	pg_atomic_uint64 next_page; /* that nobody logs yet */
 	pg_atomic_uint32 refine_head;	/* see IvfpqRefineBuilderFinish */
 
+	pg_atomic_uint64 next_query;	/* of calibration, that nobody takes yet */
+
 	/* written by the leader while the others wait */
 	IvfpqMetaData meta;
+	IvfpqClimb	climb;
 	BlockNumber npages;			/* of the index */
 } IvfpqTeamShared;
 
@@ -58,7 +70,7 @@ typedef struct IvfpqTeam
 
 /* ivfpqteam.c */
 extern void IvfpqTeamInit(IvfpqTeamShared *shared);
-extern void IvfpqTeamAlone(IvfpqTeam *team, const IvfpqTraining *training);
+extern void IvfpqTeamAlone(IvfpqTeam *team, int nlists);
 extern bool IvfpqTeamGather(IvfpqTeam *team);
 extern void IvfpqTeamRelease(IvfpqTeam *team);
 extern void IvfpqTeamDone(IvfpqTeam *team, int64 n);

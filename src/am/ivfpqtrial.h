@@ -5,7 +5,7 @@
 #ifndef IVFPQTRIAL_H
 #define IVFPQTRIAL_H
 
-#include "am/ivfpq.h"
+#include "am/ivfpqteam.h"
 
 typedef struct IvfpqTrial
 {
@@ -38,7 +38,8 @@ extern bool IvfpqTrialSearch(IvfpqTrial *trial, const float *queries, int n,
 
 /* ivfpqcalibrate.c */
 extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
-								IvfpqMetaData *meta, IvfpqTrial *trial);
+								IvfpqMetaData *meta, IvfpqTrial *trial,
+								IvfpqTeam *team);
 
 /* ivfpqshare.c */
 extern double IvfpqShareFind(const IvfpqCalibration *calibration,

@@ -1,7 +1,7 @@
 /*
  * ivfpqtruth.c
  *		Calibration's true neighbours: each participant of a build knows those
- *		among its own rows, the leader those of all.
+ *		among its own rows, and to calibrate it needs those of all.
  */
 #include "postgres.h"
 
@@ -16,7 +16,7 @@ write_heap(BufFile *file, GvTopK *heap)
 	BufFileWrite(file, heap->ids, heap->count * sizeof(uint64));
 }
 
-/* Leave what was found to the leader. */
+/* Leave what was found to the others. */
 void
 IvfpqTruthGive(const IvfpqCalibration *calibration, IvfpqTeam *team)
 {
@@ -58,11 +58,13 @@ take(IvfpqCalibration *calibration, BufFile *file)
 void
 IvfpqTruthTake(IvfpqCalibration *calibration, IvfpqTeam *team)
 {
-	for (int from = 1; from < team->shared->size; from++)
+	for (int from = 0; from < team->shared->size; from++)
 	{
-		BufFile    *file = IvfpqExchangeOpen(&team->shared->files, "truth", 0,
-											 from);
+		BufFile    *file;
 
+		if (from == team->me)
+			continue;
+		file = IvfpqExchangeOpen(&team->shared->files, "truth", 0, from);
 		if (file == NULL)
 			elog(ERROR, "a temporary file of the build is not there");
 		take(calibration, file);

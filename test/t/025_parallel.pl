@@ -99,11 +99,19 @@ sub is_tidy
 	return;
 }
 
-# -- the same copies
+# What calibration found, as text.
+sub calibration
+{
+	my ($index) = @_;
+
+	return $node->safe_psql('postgres', "SELECT * FROM gpuvec_calibration('$index')");
+}
+
+# -- the same copies, the same calibration
 
 for my $engine ('cpu', 'gpu')
 {
-	my $right;
+	my ($right, $calibrated);
 
 	for my $workers (0, 1, 2, 8)
 	{
@@ -113,6 +121,8 @@ for my $engine ('cpu', 'gpu')
 
 		is($err, '', "$what: built");
 		$right //= $found;
+		$calibrated //= calibration('t_e');
+		is(calibration('t_e'), $calibrated, "$what: the same calibration");
 		ok($found eq $right, "$what: the same copies");
 		cmp_ok(length $found, '>', $rows * 20, "$what: " . length($found) . ' bytes of them');
 	}
@@ -129,7 +139,7 @@ $node->safe_psql('postgres', "
 	DELETE FROM many WHERE id % 97 = 0;");
 for my $memory ('64MB', '2MB')
 {
-	my $right;
+	my ($right, $calibrated);
 
 	for my $workers (0, 1, 2, 8)
 	{
@@ -140,7 +150,9 @@ for my $memory ('64MB', '2MB')
 
 		is($err, '', "$what: built");
 		$right //= $found;
+		$calibrated //= calibration('many_e');
 		ok($found eq $right, "$what: the same copies");
+		is(calibration('many_e'), $calibrated, "$what: the same calibration");
 		is( $node->safe_psql('postgres', "SELECT lists BETWEEN 250 AND 260 FROM gpuvec_index_info('many_e')"),
 			't', "$what: lists");
 	}
@@ -222,7 +234,7 @@ my $workers_pids = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'paral
 # -- a worker fails, is told to end; the leader is cancelled
 
 for my $case (
-	[ 'cpu', 'build: written' ], [ 'gpu', 'build: written' ],
+	[ 'cpu', 'build: written' ], [ 'gpu', 'build: written' ], [ 'cpu', 'build: climbed' ],
 	map { [ 'cpu', $_, with => 'lists = 300' ] } 'lists: read',
 	'lists: trained', 'lists: placed', 'lists: moved')
 {
