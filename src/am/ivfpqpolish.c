@@ -21,7 +21,7 @@
 #include "am/ivfpqexchange.h"
 #include "page/ivfpqfault.h"
 
-#define POLISH_ROWS		1024	/* placed at once */
+#define POLISH_ROWS		1024	/* placed at once, if memory allows */
 #define UNIT			16777216.0f /* 2^24; halves are multiples of 1 / UNIT */
 
 /*
@@ -127,6 +127,16 @@ read_rows(BufFile *file, int dims, IvfpqClusterRow *item, int most,
 	return n;
 }
 
+/* Rows to place at once, in an eighth of the participant's memory. */
+static int
+rows_at_once(const IvfpqCluster *cluster)
+{
+	Size		memory = IvfpqMemoryLimit() / 8 / cluster->shared->team.size;
+	Size		rows = memory / (cluster->training->gv.dims * sizeof(float));
+
+	return (int) Max(1, Min(rows, POLISH_ROWS));
+}
+
 /* Place the rows of files that nobody else takes, and add them up. */
 static void
 sum_rows(IvfpqCluster *cluster, IvfpqSpill *spill)
@@ -136,14 +146,15 @@ sum_rows(IvfpqCluster *cluster, IvfpqSpill *spill)
 	GvTree		tree = IvfpqTree(cluster->training);
 	IvfpqClusterRow *item = palloc(sizeof(IvfpqClusterRow) +
 								   dims * sizeof(uint16));
-	float	   *rows = palloc((Size) POLISH_ROWS * dims * sizeof(float));
-	int32	   *lists = palloc(POLISH_ROWS * sizeof(int32));
+	int			most = rows_at_once(cluster);
+	float	   *rows = palloc((Size) most * dims * sizeof(float));
+	int32	   *lists = palloc(most * sizeof(int32));
 	void	   *chunk;
 	void	   *scratch;
 	Sums		sums;
 	int			piece;
 
-	scratch = IvfpqAllocScratch(gv_place_scratch(&tree, POLISH_ROWS), &chunk);
+	scratch = IvfpqAllocScratch(gv_place_scratch(&tree, most), &chunk);
 	begin_sums(&sums, cluster, spill);
 	while (IvfpqClusterTake(cluster, cluster->rows.nranges * nfrom, &piece))
 	{
@@ -153,7 +164,7 @@ sum_rows(IvfpqCluster *cluster, IvfpqSpill *spill)
 
 		if (file == NULL)
 			continue;
-		while ((n = read_rows(file, dims, item, POLISH_ROWS, rows)) > 0)
+		while ((n = read_rows(file, dims, item, most, rows)) > 0)
 		{
 			IvfpqCheckStatus(gv_place(&tree, rows, n, 1, lists, scratch,
 									  &ivfpq_stop));
