@@ -366,13 +366,17 @@ for my $signal ('KILL', 'STOP')
 	is_complete($node, 'big', '<->', 8, 'alone');
 	is_tidy('alone');
 }
-$node->safe_psql('postgres', "
-	CREATE TABLE late (LIKE big);
-	CREATE INDEX late_e ON late USING gpuivfpq (e) WITH (lists = 450, dims = 8);
-	INSERT INTO late SELECT * FROM big;
-	SET gpuvec.engine = gpu; SET max_parallel_maintenance_workers = 4; SELECT gpuvec_train('late_e');");
-is_sound($node, 'late_e', 'trained in place');
-is_complete($node, 'late', '<->', 8, 'trained in place');
+for my $engine ('gpu', 'cpu')
+{
+	$node->safe_psql('postgres', "
+		CREATE TABLE late (LIKE big);
+		CREATE INDEX late_e ON late USING gpuivfpq (e) WITH (lists = 450, dims = 8);
+		INSERT INTO late SELECT * FROM big;
+		SET gpuvec.engine = $engine; SET max_parallel_maintenance_workers = 4; SELECT gpuvec_train('late_e');");
+	is_sound($node, 'late_e', "$engine: trained in place");
+	is_complete($node, 'late', '<->', 8, "$engine: trained in place");
+	$node->safe_psql('postgres', 'DROP TABLE late');
+}
 ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat"), 'gpuvecd is up once more');
 
 # -- all of it is in the log
