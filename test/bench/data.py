@@ -55,6 +55,7 @@ PIP_PACKAGES = {
     "glove": ["numpy", "pyarrow"],
     "sentences": ["numpy", "onnx", "onnxruntime", "tokenizers"],
 }
+MODULES = {"faiss-cpu": "faiss"}    # of packages that are named otherwise
 CARD_PACKAGES = {"sentences": ["numpy", "torch", "transformers", "tokenizers"]}
 SEED = 20240607                 # of the shuffles: same sources, same sets
 TRUTH_K = 100
@@ -68,7 +69,8 @@ def run(*command, **kwargs):
 
 def are_there(packages):
     """True if this python can import all of them."""
-    return all(importlib.util.find_spec(p.split("[")[0]) for p in packages)
+    return all(importlib.util.find_spec(MODULES.get(p, p.split("[")[0]))
+               for p in packages)
 
 
 def enter_venv(kind, program=__file__):
