@@ -6,8 +6,8 @@
 #ifndef GV_BISECT_CUH
 #define GV_BISECT_CUH
 
+#include "common.cuh"
 #include "select.cuh"
-#include "gv_cuda.h"
 
 #define GV_BY_VALUE		16		/* first so many times values are halved */
 

@@ -8,8 +8,8 @@
  * 16 bytes a lane, so that a record's are all on their way at once, and are
  * dealt to the lanes through shared memory.
  */
+#include "common.cuh"
 #include "give.cuh"
-#include "gv_cuda.h"
 
 #define THREADS			128
 #define LANES			16

@@ -8,8 +8,9 @@
  * shared memory.  Sums of shares are added in their order, so the same
  * residuals give the same codebooks.
  */
-#include "select.cuh"
+#include "common.cuh"
 #include "gv_build.h"
+#include "select.cuh"
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)

@@ -8,8 +8,8 @@
 #ifndef GV_GIVE_CUH
 #define GV_GIVE_CUH
 
+#include "common.cuh"
 #include "select.cuh"
-#include "gv_cuda.h"
 
 static_assert(sizeof(GvHit) == sizeof(uint4), "hits are written whole");
 

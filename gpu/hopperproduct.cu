@@ -20,7 +20,7 @@
  * several widths, and the one is taken that takes the fewest clocks by this
  * model.
  */
-#include "gv_cuda.h"
+#include "common.cuh"
 
 #define MORE_QUERIES	128		/* of fewer, tiles of product.cu waste less */
 

@@ -33,7 +33,7 @@
  * and a list that has no larger one has an approximate score up to
  * a_p + 2 eps: the margin.
  */
-#include "gv_cuda.h"
+#include "common.cuh"
 #include "near.cuh"
 
 #define THREADS			256

@@ -6,8 +6,8 @@
 #ifndef GV_NUMBER_CUH
 #define GV_NUMBER_CUH
 
+#include "common.cuh"
 #include "select.cuh"
-#include "gv_cuda.h"
 
 /*
  * A query's k probes, a running sum of their blocks by the first warp, and

@@ -16,10 +16,10 @@
  * all SMs together more than L2 gives.  Tiles of the same lists follow each
  * other, so that centroids in the card's memory are read once.
  */
-#include "select.cuh"
-#include "gv_cuda.h"
+#include "common.cuh"
 #include "mma.cuh"
 #include "product.cuh"
+#include "select.cuh"
 
 #define SLICE			32		/* dimensions at a time */
 #define PIECES			4		/* of a slice of a row */

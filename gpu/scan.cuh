@@ -12,8 +12,8 @@
 #ifndef GV_SCAN_CUH
 #define GV_SCAN_CUH
 
+#include "common.cuh"
 #include "select.cuh"
-#include "gv_cuda.h"
 
 #define GV_CHUNK_BYTES	(2 * GV_CHUNK * GV_CODEWORDS * 4)	/* of the table */
 #define GV_ROW_BYTES	(GV_CODEWORDS * 4)

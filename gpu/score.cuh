@@ -9,7 +9,7 @@
 #ifndef GV_SCORE_CUH
 #define GV_SCORE_CUH
 
-#include "gv_cuda.h"
+#include "common.cuh"
 
 #define GV_QUAD			4		/* lanes that share a score */
 #define GV_SUMS			16		/* partial sums of a score */

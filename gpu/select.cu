@@ -7,8 +7,8 @@
  * the bound of one is a bound for all, through shared memory; then the warps'
  * queues are merged.  What is longer than WarpSelect takes goes to sort.cu.
  */
+#include "common.cuh"
 #include "give.cuh"
-#include "gv_cuda.h"
 #include "number.cuh"
 #include "sift.cuh"
 

@@ -9,8 +9,8 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
 
+#include "common.cuh"
 #include "give.cuh"
-#include "gv_cuda.h"
 
 #define THREADS			256
 #define ROWID_BITS		48

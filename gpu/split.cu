@@ -6,8 +6,9 @@
  * thousand rows, spread over the cluster, tell where its halves are: the next
  * pass assigns all of them anyway.
  */
-#include "select.cuh"
+#include "common.cuh"
 #include "gv_build.h"
+#include "select.cuh"
 
 #define THREADS			128
 #define WARPS			(THREADS / GV_WARP)

@@ -7,7 +7,7 @@
  * that make the chunks of its table, which read them from the host's memory
  * and leave them in the card's.  Entries are gv_table's to the last bit.
  */
-#include "gv_cuda.h"
+#include "common.cuh"
 #include "near.cuh"
 
 #define CHUNK_CODES		(2 * GV_CHUNK)	/* sub-quantizers of a chunk */
