@@ -18,7 +18,6 @@
 #include "page/ivfpqrecent.h"
 
 #define PAGES_AHEAD		8		/* rows whose pages are looked up */
-#define FETCH_BYTES		64		/* what a processor fetches at once */
 
 static inline BlockNumber
 block_of(const IvfpqComing *coming, int64 i)
@@ -65,8 +64,7 @@ hold(IvfpqComing *coming, int64 i)
 	memcpy(&item, page + at, sizeof(item));
 	if (item.lp_off + item.lp_len > BLCKSZ)
 		return;
-	for (unsigned int done = 0; done < item.lp_len; done += FETCH_BYTES)
-		__builtin_prefetch(page + item.lp_off + done);
+	IvfpqFetch(page + item.lp_off, page + item.lp_off + item.lp_len);
 }
 
 /* Pass row i: its page's pin is the caller's. */

@@ -18,8 +18,6 @@
 #include "page/ivfpqrecent.h"
 #include "pgcompat.h"
 
-#define FETCH_BYTES		64		/* what a processor fetches at once */
-
 /* The directory page that holds a list's entry. */
 BlockNumber
 IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list)
@@ -173,8 +171,8 @@ fetch_ahead(IvfpqListReader *reader)
 		return;
 	end = Min(reader->ahead_at + reader->layout.slot_bytes,
 			  reader->ahead_end);
-	for (; reader->ahead_at < end; reader->ahead_at += FETCH_BYTES)
-		__builtin_prefetch(reader->ahead_at);
+	IvfpqFetch(reader->ahead_at, end);
+	reader->ahead_at = end;
 }
 
 /* (Re)start at the newest block, by reader->entry. */

@@ -8,6 +8,8 @@
 #include "storage/bufmgr.h"
 #include "utils/relcache.h"
 
+#define IVFPQ_FETCH_BYTES	64	/* what a processor fetches at once */
+
 /* Pin a page of the main fork that exists: ReadBufferExtended, but faster. */
 extern Buffer IvfpqRecentRead(Relation rel, BlockNumber blkno,
 							  BufferAccessStrategy strategy);
@@ -24,5 +26,13 @@ extern Buffer IvfpqRecentPin(Relation rel, BlockNumber blkno);
  * waits.
  */
 extern void IvfpqRecentFetch(Relation rel, BlockNumber blkno, int offset);
+
+/* Have the processor fetch what lies from one place to another. */
+static inline void
+IvfpqFetch(const char *from, const char *end)
+{
+	for (; from < end; from += IVFPQ_FETCH_BYTES)
+		__builtin_prefetch(from);
+}
 
 #endif							/* IVFPQRECENT_H */
