@@ -9,7 +9,6 @@ pgbench's, prepared, the query vectors in a table; all settings of all systems
 are run in turn, several rounds, and medians given.  Faiss, a library without
 a server, is timed by itself, in the same rounds.
 """
-import argparse
 import os
 import sys
 
@@ -29,12 +28,7 @@ def hnsw_size(text):
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("data", nargs="?", default="sentences:100000",
-                        help="glove[:ROWS], sentences[:ROWS], "
-                        "synthetic:N:D:SEED or clustered:N:D:SEED")
-    parser.add_argument("--metric", choices=compared.METRICS, default="l2")
+    parser = compared.parser(__doc__, 1000)
     parser.add_argument("--real", action="store_true",
                         help="gpuivfpq and exact search on real[] as well")
     parser.add_argument("--hnsw", type=hnsw_size, action="append", default=[],
@@ -60,13 +54,9 @@ def parse_arguments():
     parser.add_argument("--from", dest="least", type=float, default=0,
                         metavar="RECALL", help="leave out settings that find "
                         "less than this")
-    parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=2,
                         help="of pgbench, a setting and round")
-    parser.add_argument("--maintenance-work-mem", default="1GB")
-    parser.add_argument("--prepare", action="store_true",
-                        help="only see that programs and data are there")
     return parser.parse_args()
 
 

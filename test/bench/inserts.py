@@ -17,7 +17,6 @@ Recall@10 of queries that are not in the table is counted before the slices,
 among the rows loaded, and behind them, among all that came: who is fast by
 leaving out rows, or links between them, loses there.
 """
-import argparse
 import json
 import multiprocessing
 import os
@@ -42,12 +41,7 @@ WAITS = ("SELECT coalesce(wait_event_type || ' ' || wait_event, '')"
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("data", nargs="?", default="sentences:100000",
-                        help="glove[:ROWS], sentences[:ROWS], "
-                        "synthetic:N:D:SEED or clustered:N:D:SEED")
-    parser.add_argument("--metric", choices=compared.METRICS, default="l2")
+    parser = compared.parser(__doc__, 500)
     parser.add_argument("--clients", type=server.numbers(int),
                         default=[1, 2, 16], metavar="N,...")
     parser.add_argument("--loaded", type=float, default=.5, metavar="SHARE",
@@ -61,11 +55,7 @@ def parse_arguments():
     parser.add_argument("--with", dest="options", default="",
                         metavar="OPTIONS",
                         help="index options of gpuivfpq, 'refine = sq8'")
-    parser.add_argument("--queries", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--maintenance-work-mem", default="1GB")
-    parser.add_argument("--prepare", action="store_true",
-                        help="only see that programs and data are there")
     return parser.parse_args()
 
 

@@ -11,7 +11,6 @@ lists decide.  A found row counts when it is no farther than the true tenth.
 Runs in the cluster that libpq's environment variables name, on real[] columns;
 test/bench/run.sh makes that cluster.
 """
-import argparse
 import json
 import os
 
@@ -30,12 +29,7 @@ TABLE, INDEX, QUERIES = "t_lists", "t_lists_v", "queries_lists"
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("data", nargs="?", default="sentences:100000",
-                        help="glove[:ROWS], sentences[:ROWS], "
-                        "synthetic:N:D:SEED or clustered:N:D:SEED")
-    parser.add_argument("--metric", choices=systems.METRICS, default="l2")
+    parser = systems.parser(__doc__, 1000)
     parser.add_argument("--rows-a-list", type=server.numbers(int),
                         default=ROWS_A_LIST, metavar="N,...")
     parser.add_argument("--spill", type=server.numbers(int), default=SPILL,
@@ -43,10 +37,6 @@ def parse_arguments():
     parser.add_argument("--targets", type=server.numbers(float),
                         default=TARGETS, metavar="RECALL,...")
     parser.add_argument("--candidates", type=int, default=400)
-    parser.add_argument("--queries", type=int, default=1000)
-    parser.add_argument("--maintenance-work-mem", default="1GB")
-    parser.add_argument("--prepare", action="store_true",
-                        help="only see that programs and data are there")
     return parser.parse_args()
 
 

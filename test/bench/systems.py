@@ -1,4 +1,5 @@
 """What is compared: each system's table, index, and the settings swept."""
+import argparse
 
 METRICS = {
     # name: (operator, suffix of the operator classes)
@@ -13,6 +14,21 @@ GRID_PROBES = [.5, .8, 1.2, 2, 3.2, 5]       # times 1.8 lists^0.45
 GRID_CANDIDATES = [25, 40, 60, 100]
 EF_SEARCH = [10, 20, 40, 80, 120, 200, 400, 800]
 IVFFLAT_PROBES = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 100]
+
+
+def parser(doc, queries):
+    """The arguments that programs about one data set have in common."""
+    made = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawTextHelpFormatter)
+    made.add_argument("data", nargs="?", default="sentences:100000",
+                      help="glove[:ROWS], sentences[:ROWS], "
+                      "synthetic:N:D:SEED or clustered:N:D:SEED")
+    made.add_argument("--metric", choices=METRICS, default="l2")
+    made.add_argument("--queries", type=int, default=queries)
+    made.add_argument("--maintenance-work-mem", default="1GB")
+    made.add_argument("--prepare", action="store_true",
+                      help="only see that programs and data are there")
+    return made
 
 
 class Point:
