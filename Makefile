@@ -115,7 +115,6 @@ CPU_OBJS = \
 	src/cpu/avx2.o \
 	src/cpu/avx512.o \
 	src/cpu/coarse.o \
-	src/cpu/coded.o \
 	src/cpu/distance.o \
 	src/cpu/encode.o \
 	src/cpu/exact.o \

@@ -80,7 +80,7 @@ count_program() {
 # all tests use that are not told otherwise.
 other_levels() {
 	echo portable
-	if grep -qs avx512_vnni /proc/cpuinfo; then
+	if grep -qs avx512bw /proc/cpuinfo; then
 		echo avx2
 	fi
 }

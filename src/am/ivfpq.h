@@ -237,14 +237,29 @@ extern int	IvfpqTrainRows(Relation index);
 extern void IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 					   IndexInfo *indexInfo, IvfpqType *type);
 
-/* ivfpqcoarse.c */
+/*
+ * ivfpqcoarse.c: a transformed vector, a query or a row, and the lists nearest
+ * to it.
+ */
+typedef struct IvfpqQuery
+{
+	GvModel		gv;				/* the index's; of rows for L2 in any case */
+	float	   *vector;			/* [dims] */
+	float	   *table;			/* gv_table's, when it was asked for */
+	bool		tabled;
+} IvfpqQuery;
+
+extern void IvfpqQueryInit(IvfpqQuery *query, const IvfpqModel *model,
+						   GvMetric metric);
+extern void IvfpqQuerySet(IvfpqQuery *query, const float *vector);
+extern const float *IvfpqQueryTable(IvfpqQuery *query);
 extern int	IvfpqListsToCompare(const IvfpqMetaData *meta, int probes);
+extern int	IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes);
 extern void IvfpqSortParents(Relation index, const IvfpqModel *model,
 							 const GvModel *gv, const float *vector,
 							 GvTopK *parents);
 extern void IvfpqNearestLists(Relation index, const IvfpqModel *model,
-							  GvMetric metric, const float *vector,
-							  GvTopK *lists);
+							  IvfpqQuery *query, GvTopK *lists);
 
 /*
  * ivfpqremote.c: from a query to candidates, by gpuvecd.
@@ -291,9 +306,7 @@ typedef struct IvfpqSearch
 {
 	Relation	index;
 	const IvfpqModel *model;
-	float	   *query;			/* [dims] transformed */
-	float	   *table;			/* gv_table's */
-	bool		tabled;			/* it is the query's */
+	IvfpqQuery	query;
 	IvfpqListReader reader;
 	GvTopK		lists;			/* nearest lists */
 	GvTopK		candidates;		/* best copies; ids as `addresses` says */

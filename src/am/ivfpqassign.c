@@ -19,6 +19,7 @@
 #include "utils/memutils.h"
 
 #include "am/ivfpqassign.h"
+#include "am/ivfpqcoded.h"
 #include "am/ivfpqladder.h"
 #include "page/ivfpqfault.h"
 
@@ -191,6 +192,7 @@ write_model(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
 					training->nparents + 1, shared);
 	IvfpqArrayWrite(index, meta->centroids, training->centroids,
 					(int64) training->nlists * dims, shared);
+	IvfpqCodedWrite(index, meta, training, shared);
 }
 
 /* The leader's work between placing rows and writing lists. */

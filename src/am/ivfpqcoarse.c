@@ -4,8 +4,8 @@
  *
  * All parents are compared, then the children of the nearest parents until
  * enough lists have been seen; or all lists, where that is hardly more work.
- * Where the backend has centroids in 8 bits, these are compared first, and then
- * only the few lists that they cannot prove too far; the result is the same.
+ * Where few of those are wanted, their codes are looked at first (ivfpqcoded.c)
+ * and only what these say is near is compared by its centroid.
  */
 #include "postgres.h"
 
@@ -20,8 +20,47 @@
 #define LEAST_SHARE			0.25
 #define LISTS_PER_PROBE_CALIBRATED	2
 
-/* Where more than this part of them is wanted, 8 bits save nothing. */
-#define MOST_SHARE_CODED	4
+/*
+ * Lists compared by their centroids for every list that is wanted, and some
+ * more, because codes are not exact.
+ */
+#define CENTROIDS_PER_PROBE	2
+#define MORE_CENTROIDS		16
+
+/* Where these are more than this part of the lists, codes save nothing. */
+#define MOST_SHARE			2
+
+/* Centroids on their way into the processor's cache. */
+#define CENTROIDS_AHEAD		4
+
+/* Prepare for vectors of an index; memory from the current context. */
+void
+IvfpqQueryInit(IvfpqQuery *query, const IvfpqModel *model, GvMetric metric)
+{
+	query->gv = model->gv;
+	query->gv.metric = metric;
+	query->vector = palloc(model->meta.dims * sizeof(float));
+	query->table = palloc(gv_table_bytes(model->gv.m));
+	query->tabled = false;
+}
+
+/* A transformed vector [dims]. */
+void
+IvfpqQuerySet(IvfpqQuery *query, const float *vector)
+{
+	memcpy(query->vector, vector, query->gv.dims * sizeof(float));
+	query->tabled = false;
+}
+
+/* Its look-up table, made when it is needed. */
+const float *
+IvfpqQueryTable(IvfpqQuery *query)
+{
+	if (!query->tabled)
+		IvfpqCheckStatus(gv_table(&query->gv, query->vector, query->table));
+	query->tabled = true;
+	return query->table;
+}
 
 /*
  * Lists to compare with a query to find the nearest so many; all of them where
@@ -42,10 +81,23 @@ IvfpqListsToCompare(const IvfpqMetaData *meta, int probes)
 	return wanted;
 }
 
+/*
+ * How many of them by their centroids: those that codes choose or, where that
+ * would be hardly fewer, all.
+ */
+int
+IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes)
+{
+	int			lists = IvfpqListsToCompare(meta, probes);
+	int64		chosen = (int64) probes * CENTROIDS_PER_PROBE + MORE_CENTROIDS;
+
+	return chosen <= lists / MOST_SHARE ? (int) chosen : lists;
+}
+
 /* Offer lists first .. first + n - 1 to `best`. */
 static void
-compare_lists(Relation index, const IvfpqModel *model, const GvModel *gv,
-			  const float *vector, int first, int n, GvTopK *best)
+compare_lists(Relation index, const IvfpqModel *model, const IvfpqQuery *query,
+			  int first, int n, GvTopK *best)
 {
 	const IvfpqMetaData *meta = &model->meta;
 	IvfpqArrayReader reader;
@@ -56,7 +108,8 @@ compare_lists(Relation index, const IvfpqModel *model, const GvModel *gv,
 	reader.next = first;
 	while ((run = IvfpqArrayNext(&reader, &count)) != NULL)
 	{
-		IvfpqCheckStatus(gv_coarse(gv, vector, run, count, first, best));
+		IvfpqCheckStatus(gv_coarse(&query->gv, query->vector, run, count, first,
+								   best));
 		first += count;
 	}
 	IvfpqArrayClose(&reader);
@@ -88,139 +141,109 @@ IvfpqSortParents(Relation index, const IvfpqModel *model, const GvModel *gv,
 }
 
 /*
- * Parents whose lists are to be compared, at least `wanted` lists in all, into
- * parents [nparents]; returns how many.
+ * How many of the sorted parents have at least `wanted` lists together.
  */
 static int
-choose_parents(Relation index, const IvfpqModel *model, const GvModel *gv,
-			   const float *vector, int wanted, int *parents)
+count_parents(const IvfpqModel *model, const GvTopK *parents, int wanted)
 {
-	const IvfpqMetaData *meta = &model->meta;
 	int			seen = 0;
 	int			n = 0;
-	GvTopK		sorted;
 
-	if (wanted == meta->nlists)
+	while (n < parents->count && seen < wanted)
 	{
-		for (; n < meta->nparents; n++)
-			parents[n] = n;
-		return n;
-	}
-	IvfpqSortParents(index, model, gv, vector, &sorted);
-	while (n < sorted.count && seen < wanted)
-	{
-		int			p = (int) sorted.ids[n];
+		int			p = (int) parents->ids[n++];
 
-		parents[n++] = p;
 		seen += model->starts[p + 1] - model->starts[p];
 	}
-	pfree(sorted.scores);
-	pfree(sorted.ids);
 	return n;
 }
 
-/* A score that as many of the parents' lists have as lists are wanted. */
-static float
-find_reach(Relation index, const IvfpqModel *model, IvfpqCoded *coded,
-		   const GvCodedQuery *query, const int *parents, int n,
-		   int capacity, float *values)
-{
-	GvTopK		best = {0};
-	float		reach;
-
-	IvfpqTopKResize(&best, capacity);
-	for (int i = 0; i < n; i++)
-	{
-		int			first = model->starts[parents[i]];
-		int			count = model->starts[parents[i] + 1] - first;
-		GvCoded		children = IvfpqCodedParent(index, model, coded,
-												parents[i]);
-
-		IvfpqCheckStatus(gv_coarse_offer(query, &children, count, first,
-										 values + first, &best));
-	}
-	reach = best.count < capacity ? GV_SCORE_MAX : best.scores[0];
-	pfree(best.scores);
-	pfree(best.ids);
-	return reach;
-}
-
-/* Offer those of the parents' lists that 8 bits cannot prove too far. */
+/* Offer lists [n] that codes have chosen, by their centroids. */
 static void
-compare_coded(Relation index, const IvfpqModel *model, const GvModel *gv,
-			  IvfpqCoded *coded, const float *vector, const int *parents,
-			  int n, GvTopK *lists)
+compare_chosen(Relation index, const IvfpqModel *model, const IvfpqQuery *query,
+			   const uint64_t *chosen, int n, GvTopK *lists)
 {
 	const IvfpqMetaData *meta = &model->meta;
-	float	   *values = palloc(meta->nlists * sizeof(float));
-	int32	   *kept = palloc(meta->nlists * sizeof(int32));
-	int8	   *codes = palloc(meta->dims);
-	GvCodedQuery query = {.metric = gv->metric,.dims = meta->dims,
-	.codes = codes};
-	GvCoded		one = {codes, &query.step, &query.length, &query.error};
 	IvfpqArrayReader reader;
-	float		reach;
 
-	IvfpqCheckStatus(gv_coarse_encode(meta->dims, vector, 1, &one));
-	reach = find_reach(index, model, coded, &query, parents, n,
-					   lists->capacity, values);
 	IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims, 0);
+	for (int i = 0; i < Min(n, CENTROIDS_AHEAD); i++)
+		IvfpqArrayComing(&reader, chosen[i]);
 	for (int i = 0; i < n; i++)
 	{
-		int			first = model->starts[parents[i]];
-		int			count = model->starts[parents[i] + 1] - first;
-		GvCoded		children = IvfpqCodedParent(index, model, coded,
-												parents[i]);
-		int			nkept;
+		int			count;
 
-		IvfpqCheckStatus(gv_coarse_keep(&query, &children, values + first,
-										count, reach, kept, &nkept));
-		for (int k = 0; k < nkept; k++)
-		{
-			reader.next = first + kept[k];
-			reader.nvectors = reader.next + 1;
-			IvfpqCheckStatus(gv_coarse(gv, vector,
-									   IvfpqArrayNext(&reader, &count), 1,
-									   first + kept[k], lists));
-		}
+		if (i + CENTROIDS_AHEAD < n)
+			IvfpqArrayComing(&reader, chosen[i + CENTROIDS_AHEAD]);
+		reader.next = chosen[i];
+		reader.nvectors = reader.next + 1;
+		IvfpqCheckStatus(gv_coarse(&query->gv, query->vector,
+								   IvfpqArrayNext(&reader, &count), 1,
+								   chosen[i], lists));
 	}
 	IvfpqArrayClose(&reader);
-	pfree(values);
-	pfree(kept);
-	pfree(codes);
+}
+
+/* Offer the lists that the codes of those of the parents [n] choose. */
+static void
+compare_coded(Relation index, const IvfpqModel *model, IvfpqQuery *query,
+			  const GvTopK *parents, int n, int ncentroids, GvTopK *lists)
+{
+	GvTopK		chosen = {0};
+
+	IvfpqTopKResize(&chosen, ncentroids);
+	IvfpqCodedOffer(index, model, query, parents, n, &chosen);
+	compare_chosen(index, model, query, chosen.ids, chosen.count, lists);
+	pfree(chosen.scores);
+	pfree(chosen.ids);
+}
+
+/* Offer the lists of the parents [n] by their centroids. */
+static void
+compare_parents(Relation index, const IvfpqModel *model,
+				const IvfpqQuery *query, const GvTopK *parents, int n,
+				GvTopK *lists)
+{
+	for (int i = 0; i < n; i++)
+	{
+		int			p = (int) parents->ids[i];
+		int			first = model->starts[p];
+
+		compare_lists(index, model, query, first,
+					  model->starts[p + 1] - first, lists);
+	}
 }
 
 /*
- * The nearest lists of a transformed vector by the metric (of inserts: L2,
- * whatever the index's own) into *lists, which has its memory and capacity,
- * nearest first.
+ * The nearest lists of the query into *lists, which has its memory and
+ * capacity, nearest first.
  */
 void
-IvfpqNearestLists(Relation index, const IvfpqModel *model, GvMetric metric,
-				  const float *vector, GvTopK *lists)
+IvfpqNearestLists(Relation index, const IvfpqModel *model, IvfpqQuery *query,
+				  GvTopK *lists)
 {
 	const IvfpqMetaData *meta = &model->meta;
 	int			wanted = IvfpqListsToCompare(meta, lists->capacity);
-	int		   *parents = palloc(meta->nparents * sizeof(int));
-	IvfpqCoded *coded = NULL;
-	GvModel		gv = model->gv;
-	int			n;
+	int			ncentroids = IvfpqCentroidsToCompare(meta, lists->capacity);
+	bool		coded = ncentroids < wanted;
+	GvTopK		parents;
 
-	if (lists->capacity <= wanted / MOST_SHARE_CODED)
-		coded = IvfpqCodedGet(index, meta);
-	gv.metric = metric;
 	gv_topk_reset(lists);
-	n = choose_parents(index, model, &gv, vector, wanted, parents);
-	if (coded != NULL)
-		compare_coded(index, model, &gv, coded, vector, parents, n, lists);
-	else if (wanted == meta->nlists)
-		compare_lists(index, model, &gv, vector, 0, meta->nlists, lists);
+	if (!coded && wanted == meta->nlists)
+		compare_lists(index, model, query, 0, meta->nlists, lists);
 	else
-		for (int i = 0; i < n; i++)
-			compare_lists(index, model, &gv, vector,
-						  model->starts[parents[i]],
-						  model->starts[parents[i] + 1] -
-						  model->starts[parents[i]], lists);
-	pfree(parents);
+	{
+		int			n;
+
+		IvfpqSortParents(index, model, &query->gv, query->vector, &parents);
+		n = count_parents(model, &parents, wanted);
+		if (coded)
+			compare_coded(index, model, query, &parents, n, ncentroids,
+						  lists);
+		else
+			compare_parents(index, model, query, &parents, n, lists);
+		pfree(parents.scores);
+		pfree(parents.ids);
+	}
 	gv_topk_sort(lists);
 }

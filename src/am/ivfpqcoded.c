@@ -1,171 +1,137 @@
 /*
  * ivfpqcoded.c
- *		Centroids in 8 bits, kept by a backend that searches an index again and
- *		again.
+ *		Centroids in codes: which lists are likely to be the nearest.
  *
- * They are made of the pages' centroids, which never change under a build_id,
- * parent by parent, when a parent's lists are first compared after the first
- * search: who searches once has no use for them.  All of a backend's together
- * take MOST_BYTES at most; what was used longest ago gives way.
+ * To compare a query with all centroids takes reading them, 1.5 kB each at
+ * d = 384.  So each of them is there a second time, as if it were a copy in
+ * its parent's list: T and a code of the index's own codebooks, 78 bytes,
+ * which the scanner of lists takes, with the look-up table that the query
+ * needs anyway.  What it says is the nearest is compared by its centroid.
  */
 #include "postgres.h"
 
-#include "utils/memutils.h"
-#include "utils/rel.h"
+#include "miscadmin.h"
 
 #include "am/ivfpqcoded.h"
 
-#define MOST_BYTES		(8 * 1024 * 1024)
-
-/* Rows of fewer dimensions are compared as quickly as they are. */
-#define LEAST_DIMS		128
-
-/* The backend's, the last used first. */
-static IvfpqCoded *all_coded = NULL;
-
-static Size
-coded_bytes(const IvfpqMetaData *meta)
-{
-	return sizeof(IvfpqCoded) + meta->nparents * sizeof(bool) +
-		(Size) meta->nlists * (meta->dims + 3 * sizeof(float));
-}
-
+/* Put the codes and T of some of a parent's centroids, [n], into a block. */
 static void
-free_coded(IvfpqCoded *coded)
+fill_block(float *block, const uint8 *codes, const float *t, int n,
+		   int code_bytes)
 {
-	if (coded->memory)
-		pfree(coded->memory);
-	pfree(coded);
+	uint8	   *bytes = (uint8 *) (block + GV_BLOCK);
+
+	memcpy(block, t, n * sizeof(float));
+	for (int i = 0; i < n; i++)
+		for (int p = 0; p < code_bytes; p++)
+			bytes[p * GV_BLOCK + i] = codes[i * code_bytes + p];
 }
 
-/* Make room for `wanted` bytes. */
+/* Encode centroids [n], up to a block of them, of a parent. */
 static void
-evict(Size wanted)
+encode_block(const IvfpqTraining *training, const GvModel *gv, int parent,
+			 int first, int n, float *block)
 {
-	IvfpqCoded **link = &all_coded;
-	Size		kept = 0;
+	int			code_bytes = gv_code_bytes(gv->m);
+	uint8	   *codes = palloc(GV_BLOCK * code_bytes);
+	float		t[GV_BLOCK];
+	int32		parents[GV_BLOCK];
 
-	while (*link != NULL)
-	{
-		IvfpqCoded *coded = *link;
-
-		if (kept + coded->bytes + wanted <= MOST_BYTES)
-		{
-			kept += coded->bytes;
-			link = &coded->next;
-			continue;
-		}
-		*link = coded->next;
-		free_coded(coded);
-	}
-}
-
-/* Take an index's entry out of the chain, or make one. */
-static IvfpqCoded *
-take_coded(Relation index, const IvfpqMetaData *meta)
-{
-	IvfpqCoded **link = &all_coded;
-	IvfpqCoded *coded;
-
-	for (; (coded = *link) != NULL; link = &coded->next)
-	{
-		if (coded->index != RelationGetRelid(index))
-			continue;
-		*link = coded->next;
-		if (coded->build_id == meta->build_id &&
-			coded->nlists == meta->nlists)
-			return coded;
-		free_coded(coded);
-		break;
-	}
-	evict(sizeof(IvfpqCoded));
-	coded = MemoryContextAllocZero(CacheMemoryContext, sizeof(IvfpqCoded));
-	coded->index = RelationGetRelid(index);
-	coded->build_id = meta->build_id;
-	coded->nlists = meta->nlists;
-	coded->bytes = sizeof(IvfpqCoded);
-	return coded;
+	for (int i = 0; i < n; i++)
+		parents[i] = parent;
+	IvfpqCheckStatus(gv_encode(gv, training->centroids +
+							   (Size) first * gv->dims, training->parents,
+							   parents, n, 1, codes, t));
+	fill_block(block, codes, t, n, code_bytes);
+	pfree(codes);
 }
 
 /*
- * The index's centroids in 8 bits, of parents that were coded; NULL where they
- * are of no use.  Good until the next call.
+ * Write the codes of what training made, to where *meta says.  T is that of
+ * L2 also where the metric is the inner product, because inserts look for
+ * the nearest lists by L2.
  */
-IvfpqCoded *
-IvfpqCodedGet(Relation index, const IvfpqMetaData *meta)
+void
+IvfpqCodedWrite(Relation index, const IvfpqMetaData *meta,
+				const IvfpqTraining *training, bool shared)
 {
-	Size		bytes = coded_bytes(meta);
-	IvfpqCoded *coded;
+	int			floats = IvfpqCodeBlockFloats(meta);
+	int64		nvalues = IvfpqCodeBlocks(meta) * floats;
+	float	   *blocks = palloc_extended(nvalues * sizeof(float),
+										 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	GvModel		gv = training->gv;
 
-	if (meta->dims < LEAST_DIMS || bytes > MOST_BYTES)
-		return NULL;
-	coded = take_coded(index, meta);
-	if (coded->searched && coded->memory == NULL)
+	gv.metric = GV_L2;
+	for (int p = 0; p < training->nparents; p++)
 	{
-		char	   *memory;
+		int			list = training->starts[p];
+		int			end = training->starts[p + 1];
+		float	   *block = blocks + IvfpqCodeBlock(p, list) * floats;
 
-		evict(bytes);
-		memory = MemoryContextAllocExtended(CacheMemoryContext, bytes,
-											MCXT_ALLOC_NO_OOM);
-		if (memory != NULL)
-		{
-			coded->memory = memory;
-			coded->bytes = bytes;
-			coded->lists.steps = (float *) memory;
-			coded->lists.lengths = coded->lists.steps + meta->nlists;
-			coded->lists.errors = coded->lists.lengths + meta->nlists;
-			coded->lists.codes = (int8 *) (coded->lists.errors + meta->nlists);
-			coded->is_coded = (bool *) (coded->lists.codes +
-										(Size) meta->nlists * meta->dims);
-			memset(coded->is_coded, 0, meta->nparents * sizeof(bool));
-		}
+		CHECK_FOR_INTERRUPTS();
+		for (; list < end; list += GV_BLOCK, block += floats)
+			encode_block(training, &gv, p, list, Min(GV_BLOCK, end - list),
+						 block);
 	}
-	coded->searched = true;
-	coded->next = all_coded;
-	all_coded = coded;
-	return coded->memory != NULL ? coded : NULL;
+	IvfpqArrayWrite(index, meta->codes, blocks, nvalues, shared);
+	pfree(blocks);
 }
 
-/* The numbers of lists from `list` on. */
-static GvCoded
-from_list(const IvfpqCoded *coded, int dims, int list)
+/* Offer a parent's lists, given its score, to the scan. */
+static void
+offer_parent(IvfpqArrayReader *reader, const IvfpqModel *model, GvScan *scan,
+			 int parent, float score)
 {
-	GvCoded		lists = coded->lists;
-
-	lists.codes += (Size) list * dims;
-	lists.steps += list;
-	lists.lengths += list;
-	lists.errors += list;
-	return lists;
-}
-
-/* A parent's lists, coded now unless that was done. */
-GvCoded
-IvfpqCodedParent(Relation index, const IvfpqModel *model, IvfpqCoded *coded,
-				 int parent)
-{
-	const IvfpqMetaData *meta = &model->meta;
-	int			first = model->starts[parent];
-	IvfpqArrayReader reader;
+	static const float no_t[GV_BLOCK] = {0};
+	int			list = model->starts[parent];
+	int			end = model->starts[parent + 1];
 	const float *run;
-	int			list = first;
 	int			count;
 
-	if (!coded->is_coded[parent])
-	{
-		IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims,
-					   model->starts[parent + 1]);
-		reader.next = first;
-		while ((run = IvfpqArrayNext(&reader, &count)) != NULL)
+	reader->next = IvfpqCodeBlock(parent, list);
+	reader->nvectors = reader->next + (end - list + GV_BLOCK - 1) / GV_BLOCK;
+	while ((run = IvfpqArrayNext(reader, &count)) != NULL)
+		for (; count > 0; count--, list += GV_BLOCK, run += reader->dims)
 		{
-			GvCoded		lists = from_list(coded, meta->dims, list);
+			int			n = Min(GV_BLOCK, end - list);
+			GvBlock		block = {
+				.codes = (const uint8 *) (run + GV_BLOCK),
+				.t = scan->model->metric == GV_IP ? no_t : run,
+				.first_id = list,
+				.live = UINT32_MAX >> (GV_BLOCK - n)
+			};
 
-			IvfpqCheckStatus(gv_coarse_encode(meta->dims, run, count,
-											  &lists));
-			list += count;
+			IvfpqCheckStatus(gv_scan(scan, score, &block, 1));
 		}
-		IvfpqArrayClose(&reader);
-		coded->is_coded[parent] = true;
-	}
-	return from_list(coded, meta->dims, first);
+}
+
+/*
+ * Offer the lists of the parents [nparents] of *parents, nearest first, by
+ * what their codes say their scores are.
+ */
+void
+IvfpqCodedOffer(Relation index, const IvfpqModel *model, IvfpqQuery *query,
+				const GvTopK *parents, int nparents, GvTopK *lists)
+{
+	const IvfpqMetaData *meta = &model->meta;
+	char	   *memory = palloc_extended(gv_scan_scratch(query->gv.m,
+														 lists->capacity) +
+										 GV_ALIGN, MCXT_ALLOC_HUGE);
+	GvScan		scan = {
+		.model = &query->gv,
+		.table = IvfpqQueryTable(query),
+		.best = lists,
+		.reach = GV_SCORE_MAX,
+		.scratch = (void *) TYPEALIGN(GV_ALIGN, memory)
+	};
+	IvfpqArrayReader reader;
+
+	IvfpqArrayOpen(&reader, index, meta->codes, IvfpqCodeBlockFloats(meta), 0);
+	IvfpqCheckStatus(gv_scan_begin(&scan));
+	for (int i = 0; i < nparents; i++)
+		offer_parent(&reader, model, &scan, (int) parents->ids[i],
+					 parents->scores[i]);
+	IvfpqCheckStatus(gv_scan_finish(&scan));
+	IvfpqArrayClose(&reader);
+	pfree(memory);
 }

@@ -42,7 +42,8 @@ look_up(const IvfpqComing *coming, int64 i)
 	int			at;
 
 	if (i < coming->n && find_line_pointer(coming->ids[i], &at))
-		IvfpqRecentFetch(coming->heap, block_of(coming, i), at);
+		IvfpqRecentFetch(coming->heap, block_of(coming, i), at,
+						 sizeof(ItemIdData));
 }
 
 /* Pin the page of row i, if there is one, and have the row fetched. */

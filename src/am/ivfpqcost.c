@@ -2,13 +2,13 @@
  * ivfpqcost.c
  *		What the planner is told.
  *
- * Start-up: the centroids, the probed lists, one heap page and its TOAST
- * pages for every candidate and every pending row, all before the first row
- * comes out.  Every further row costs its share of further candidates.  With
- * refine records candidates cost a page of those each, and only a few rows
- * more than are given out are fetched.  So
- * the index wins for ORDER BY ... LIMIT, and a sequential scan and a sort win
- * when most of the table is wanted.
+ * Start-up: the centroids' codes and a few centroids, the probed lists, one
+ * heap page and its TOAST pages for every candidate and every pending row, all
+ * before the first row comes out.  Every further row costs its share of further
+ * candidates.  With refine records candidates cost a page of those each, and
+ * only a few rows more than are given out are fetched.  So the index wins for
+ * ORDER BY ... LIMIT, and a sequential scan and a sort win when most of the
+ * table is wanted.
  *
  * The planner charges a sequential scan nothing for TOAST, though it has to
  * read all of it here.  So that the two compare, pages count for as much as
@@ -134,7 +134,8 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 	else if (meta.nlists > 0)
 	{
 		double		share = (double) effort.probes / meta.nlists;
-		double		fixed = IvfpqModelPages(&meta) + 1;
+		double		centroids = meta.codes - meta.centroids;
+		double		fixed = IvfpqModelPages(&meta) + 1 - centroids;
 		double		refine = meta.refine == IVFPQ_REFINE_NONE ? 0 :
 			ceil(tuples / IvfpqRefineSlots(meta.dims));
 		double		candidates = effort.candidates;
@@ -142,7 +143,9 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 		demand->lists = effort.probes;
 		demand->centroids = meta.nlists;
 		demand->copies = tuples * meta.copies * share;
-		demand->pages += fixed + Max(info->pages - fixed - refine, 0) * share;
+		demand->pages += fixed +
+			Min(centroids, IvfpqCentroidsToCompare(&meta, effort.probes)) +
+			Max(info->pages - fixed - centroids - refine, 0) * share;
 		IvfpqGetEffort(&effort, index, &meta, 1);
 		demand_candidates(demand, &meta, candidates,
 						  (double) effort.candidates / effort.quota, tuples,

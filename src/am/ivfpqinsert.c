@@ -19,10 +19,13 @@ choose_lists(Relation index, const IvfpqModel *model, const float *vector,
 	uint64_t	ids[GV_NEAR];
 	GvTopK		nearest = {.capacity = GV_NEAR,.scores = scores,.ids = ids};
 	const float *others[GV_NEAR];
+	IvfpqQuery	row;
 	int			second;
 	int			n;
 
-	IvfpqNearestLists(index, model, GV_L2, vector, &nearest);
+	IvfpqQueryInit(&row, model, GV_L2);
+	IvfpqQuerySet(&row, vector);
+	IvfpqNearestLists(index, model, &row, &nearest);
 	n = model->meta.copies == 1 ? 1 : nearest.count;
 	IvfpqArrayFetchSome(index, model->meta.centroids, dims, ids, n, centroids);
 	lists[0] = (int) ids[0];

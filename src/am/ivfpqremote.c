@@ -314,7 +314,7 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity)
 	search->remote.nknown = 0;
 	Assert(search->addresses == (meta->refine != IVFPQ_REFINE_NONE));
 	INSTR_TIME_SET_CURRENT(began);
-	served = IvfpqAskSearch(search->index, meta, search->query, probes,
+	served = IvfpqAskSearch(search->index, meta, search->query.vector, probes,
 							IvfpqListsToCompare(meta, probes), capacity,
 							&answer);
 	INSTR_TIME_SET_CURRENT(took);

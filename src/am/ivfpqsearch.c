@@ -39,8 +39,7 @@ IvfpqSearchInit(IvfpqSearch *search, Relation index, const IvfpqModel *model)
 	memset(search, 0, sizeof(*search));
 	search->index = index;
 	search->model = model;
-	search->query = palloc(model->meta.dims * sizeof(float));
-	search->table = palloc(gv_table_bytes(model->gv.m));
+	IvfpqQueryInit(&search->query, model, model->gv.metric);
 	IvfpqListReaderInit(&search->reader, index, &model->meta, NULL);
 }
 
@@ -48,8 +47,7 @@ IvfpqSearchInit(IvfpqSearch *search, Relation index, const IvfpqModel *model)
 void
 IvfpqSearchQuery(IvfpqSearch *search, const float *query)
 {
-	memcpy(search->query, query, search->model->meta.dims * sizeof(float));
-	search->tabled = false;
+	IvfpqQuerySet(&search->query, query);
 	search->lists_read = 0;
 	search->copies_read = 0;
 }
@@ -72,7 +70,7 @@ IvfpqSearchOpen(IvfpqSearch *search, int capacity)
 		search->scan_bytes = bytes;
 	}
 	search->scan.model = gv;
-	search->scan.table = search->table;
+	search->scan.table = search->query.table;
 	search->scan.best = &search->candidates;
 	search->scan.reach = GV_SCORE_MAX;
 	search->scan.scratch = (void *) TYPEALIGN(GV_ALIGN, search->scan_memory);
@@ -86,7 +84,6 @@ IvfpqSearchOpen(IvfpqSearch *search, int capacity)
 void
 IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
 {
-	const GvModel *gv = &search->model->gv;
 	GvBlock		block = {
 		.codes = view->codes,
 		.t = view->t,
@@ -96,9 +93,7 @@ IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
 	};
 
 	/* not before it is needed: where gpuvecd answers it never is */
-	if (!search->tabled)
-		IvfpqCheckStatus(gv_table(gv, search->query, search->table));
-	search->tabled = true;
+	(void) IvfpqQueryTable(&search->query);
 	search->candidates.unique = search->reader.reread;
 	IvfpqCheckStatus(gv_scan(&search->scan, search->lists.scores[i], &block,
 							 1));
@@ -165,8 +160,8 @@ void
 IvfpqSearchNearest(IvfpqSearch *search, int probes)
 {
 	IvfpqTopKResize(&search->lists, probes);
-	IvfpqNearestLists(search->index, search->model, search->model->gv.metric,
-					  search->query, &search->lists);
+	IvfpqNearestLists(search->index, search->model, &search->query,
+					  &search->lists);
 }
 
 /* Keep a row's better copy only, and no more than n rows. */

@@ -135,68 +135,6 @@ residual_products(const float *x, const float *a, const float *b,
 	store(sums, acc);
 }
 
-/* Sixteen codes in 16 bits each. */
-static inline AVX2 __m256i
-load_codes(const int8_t *codes)
-{
-	return _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *) codes));
-}
-
-/* The first n codes, n < 16, and zeros. */
-static AVX2 __m256i
-load_last_codes(const int8_t *codes, int32_t n)
-{
-	int8_t		rest[LANES] = {0};
-
-	memcpy(rest, codes, (size_t) n);
-	return load_codes(rest);
-}
-
-static inline AVX2 int32_t
-add_products(__m256i sums)
-{
-	__m128i		four = _mm_add_epi32(_mm256_castsi256_si128(sums),
-									 _mm256_extracti128_si256(sums, 1));
-
-	four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
-	return _mm_cvtsi128_si32(_mm_add_epi32(four,
-										   _mm_shuffle_epi32(four, 0xB1)));
-}
-
-/* nrows <= 4 rows, read side by side. */
-static inline AVX2 void
-multiply_codes(const int8_t *q, const int8_t *codes, int nrows, int32_t dims,
-			   int32_t *products)
-{
-	__m256i		sums[4];
-	int32_t		i;
-	int			r;
-
-	for (r = 0; r < nrows; r++)
-		sums[r] = _mm256_setzero_si256();
-	for (i = 0; i + LANES <= dims; i += LANES)
-	{
-		__m256i		some = load_codes(q + i);
-
-		for (r = 0; r < nrows; r++)
-		{
-			__m256i		row = load_codes(codes + (size_t) r * dims + i);
-
-			sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(some, row));
-		}
-	}
-	for (r = 0; i < dims && r < nrows; r++)
-	{
-		__m256i		some = load_last_codes(q + i, dims - i);
-		__m256i		row = load_last_codes(codes + (size_t) r * dims + i,
-										  dims - i);
-
-		sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(some, row));
-	}
-	for (r = 0; r < nrows; r++)
-		products[r] = add_products(sums[r]);
-}
-
 static inline AVX2 __m256d
 term64(const float *a, const float *b, bool product)
 {

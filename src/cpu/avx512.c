@@ -1,6 +1,6 @@
 /*
  * avx512.c
- *		The kernels in AVX-512 (F, BW, VNNI): gv_kernels.h says what they do.
+ *		The kernels in AVX-512 (F, BW): gv_kernels.h says what they do.
  *
  * A register holds the sixteen partial sums of a distance, the sixteen entries
  * of a sub-quantizer, or two byte columns of 32 copies.  Multiplications and
@@ -12,7 +12,7 @@
 
 #include "cpu/gv_kernels.h"
 
-#define AVX512		__attribute__((target("avx512f,avx512bw,avx512vnni")))
+#define AVX512		__attribute__((target("avx512f,avx512bw")))
 #define LANES		GV_CPU_LANES
 #define CENTS		GV_CPU_TILE_CENTS
 #define DRAIN		64			/* pairs of columns that 16-bit sums take */
@@ -88,50 +88,6 @@ residual_products(const float *x, const float *a, const float *b,
 		acc = add_term(acc, from_a, from_b, true);
 	}
 	_mm512_storeu_ps(sums, acc);
-}
-
-/* The first n bytes, at most 64, and zeros. */
-static inline AVX512 __m512i
-load_codes(const int8_t *codes, int32_t n)
-{
-	return n >= 64 ? _mm512_loadu_si512(codes) :
-		_mm512_maskz_loadu_epi8((UINT64_C(1) << n) - 1, codes);
-}
-
-/*
- * nrows <= 4 rows, read side by side.  One factor of the instruction has no
- * sign, so 128 is added to the codes, and 128 times the sum of q taken off.
- */
-static inline AVX512 void
-multiply_codes(const int8_t *q, const int8_t *codes, int nrows, int32_t dims,
-			   int32_t *products)
-{
-	__m512i		offset = _mm512_set1_epi8((char) 128);
-	__m512i		extra = _mm512_setzero_si512();
-	__m512i		sums[4];
-	int32_t		i;
-	int			r;
-
-	for (r = 0; r < nrows; r++)
-		sums[r] = _mm512_setzero_si512();
-	for (i = 0; i < dims; i += 64)
-	{
-		__m512i		some = load_codes(q + i, dims - i);
-
-		extra = _mm512_dpbusd_epi32(extra, offset, some);
-		for (r = 0; r < nrows; r++)
-		{
-			__m512i		row = load_codes(codes + (size_t) r * dims + i,
-										 dims - i);
-
-			sums[r] = _mm512_dpbusd_epi32(sums[r],
-										  _mm512_xor_si512(row, offset),
-										  some);
-		}
-	}
-	for (r = 0; r < nrows; r++)
-		products[r] = _mm512_reduce_add_epi32(_mm512_sub_epi32(sums[r],
-															   extra));
 }
 
 /* The first n numbers of x, n <= 8, in double, and zeros. */

@@ -111,25 +111,6 @@ gv_portable_sqdists(const float *q, const float *rows, int32_t n,
 }
 
 /* See gv_kernels.h. */
-void
-gv_portable_byte_dots(const int8_t *q, const int8_t *codes, int32_t n,
-					  int32_t dims, int32_t *products)
-{
-	int32_t		row;
-	int32_t		i;
-
-	for (row = 0; row < n; row++)
-	{
-		const int8_t *b = codes + (size_t) row * dims;
-		int32_t		sum = 0;
-
-		for (i = 0; i < dims; i++)
-			sum += q[i] * b[i];
-		products[row] = sum;
-	}
-}
-
-/* See gv_kernels.h. */
 double
 gv_portable_dot64(const float *a, const float *b, int32_t dims)
 {

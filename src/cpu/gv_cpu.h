@@ -126,16 +126,6 @@ extern GvStatus gv_cpu_encode(const GvModel *model, const float *x,
 extern GvStatus gv_cpu_coarse(const GvModel *model, const float *query,
 							  const float *centroids, int32_t n,
 							  uint64_t first_id, GvTopK *best);
-extern GvStatus gv_cpu_coarse_encode(int32_t dims, const float *x, int64_t n,
-									 const GvCoded *coded);
-extern GvStatus gv_cpu_coarse_offer(const GvCodedQuery *query,
-									const GvCoded *coded, int32_t n,
-									uint64_t first_id, float *values,
-									GvTopK *best);
-extern GvStatus gv_cpu_coarse_keep(const GvCodedQuery *query,
-								   const GvCoded *coded, const float *values,
-								   int32_t n, float reach, int32_t *kept,
-								   int32_t *nkept);
 extern GvStatus gv_cpu_table(const GvModel *model, const float *query,
 							 float *table);
 extern size_t gv_cpu_scan_scratch(int32_t m, int32_t capacity);

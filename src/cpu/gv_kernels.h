@@ -60,10 +60,6 @@ typedef struct GvKernels
 									  const float *b, int32_t dims,
 									  float *sums);
 
-	/* products [n] of q [dims] and codes [n][dims], -127 .. 127 */
-	void		(*byte_dots) (const int8_t *q, const int8_t *codes, int32_t n,
-							  int32_t dims, int32_t *products);
-
 	/* the same of two vectors, in double: gv_distance_l2 and _ip */
 	double		(*dot64) (const float *a, const float *b, int32_t dims);
 	double		(*sqdist64) (const float *a, const float *b, int32_t dims);
@@ -152,9 +148,6 @@ extern void gv_portable_sqdists(const float *q, const float *rows, int32_t n,
 extern void gv_portable_residual_products(const float *x, const float *a,
 										  const float *b, int32_t dims,
 										  float *sums);
-extern void gv_portable_byte_dots(const int8_t *q, const int8_t *codes,
-								  int32_t n, int32_t dims,
-								  int32_t *products);
 extern double gv_portable_dot64(const float *a, const float *b, int32_t dims);
 extern double gv_portable_sqdist64(const float *a, const float *b,
 								   int32_t dims);

@@ -40,18 +40,6 @@ sqdists(const float *q, const float *rows, int32_t n, int32_t dims,
 	compare(q, rows, n, dims, false, squares);
 }
 
-static LEVEL void
-byte_dots(const int8_t *q, const int8_t *codes, int32_t n, int32_t dims,
-		  int32_t *products)
-{
-	int32_t		i;
-
-	for (i = 0; i + 4 <= n; i += 4)
-		multiply_codes(q, codes + (size_t) i * dims, 4, dims, products + i);
-	for (; i < n; i++)
-		multiply_codes(q, codes + (size_t) i * dims, 1, dims, products + i);
-}
-
 static LEVEL double
 dot64(const float *a, const float *b, int32_t dims)
 {
@@ -267,7 +255,6 @@ const GvKernels KERNELS = {
 	.dots = dots,
 	.sqdists = sqdists,
 	.residual_products = residual_products,
-	.byte_dots = byte_dots,
 	.dot64 = dot64,
 	.sqdist64 = sqdist64,
 	.multiply = multiply,

@@ -13,7 +13,6 @@ const GvKernels gv_portable_kernels = {
 	.dots = gv_portable_dots,
 	.sqdists = gv_portable_sqdists,
 	.residual_products = gv_portable_residual_products,
-	.byte_dots = gv_portable_byte_dots,
 	.dot64 = gv_portable_dot64,
 	.sqdist64 = gv_portable_sqdist64,
 	.multiply = gv_portable_multiply,
@@ -37,8 +36,7 @@ kernels_of(GvSimd level)
 #ifdef __x86_64__
 	__builtin_cpu_init();
 	if (level == GV_SIMD_AVX512 && __builtin_cpu_supports("avx512f") &&
-		__builtin_cpu_supports("avx512bw") &&
-		__builtin_cpu_supports("avx512vnni"))
+		__builtin_cpu_supports("avx512bw"))
 		return &gv_avx512_kernels;
 	if (level == GV_SIMD_AVX2 && __builtin_cpu_supports("avx2"))
 		return &gv_avx2_kernels;

@@ -281,7 +281,7 @@ GvBlock
 gv_cpu_block(const GvMirror *mirror, const GvCpuList *list, int32_t b)
 {
 	const char *memory = list->blocks + mirror->stride * (size_t) b;
-	GvBlock		block;
+	GvBlock		block = {0};
 
 	block.t = (const float *) memory;
 	block.rowids = (const uint16_t *) (memory + T_BYTES);

@@ -103,6 +103,8 @@ row_id(const GvBlock *block, int i)
 {
 	const uint16_t *w = block->rowids + 3 * i;
 
+	if (block->rowids == NULL)
+		return block->first_id + (uint64_t) i;
 	return (uint64_t) w[0] << 32 | (uint64_t) w[1] << 16 | w[2];
 }
 

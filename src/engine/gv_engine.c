@@ -201,56 +201,6 @@ gv_coarse(const GvModel *model, const float *query, const float *centroids,
 	return backend->coarse(model, query, centroids, n, first_id, best);
 }
 
-static bool
-valid_coded(const GvCoded *coded)
-{
-	return coded != NULL && coded->codes != NULL && coded->steps != NULL &&
-		coded->lengths != NULL && coded->errors != NULL;
-}
-
-static bool
-valid_coded_query(const GvCodedQuery *query)
-{
-	return query != NULL && valid_metric(query->metric) &&
-		valid_dims(query->dims) && query->codes != NULL;
-}
-
-GvStatus
-gv_coarse_encode(int32_t dims, const float *x, int64_t n,
-				 const GvCoded *coded)
-{
-	if (fault_is_due())
-		return fault_status;
-	if (!valid_dims(dims) || x == NULL || n < 1 || !valid_coded(coded))
-		return GV_INVALID;
-	return backend->coarse_encode(dims, x, n, coded);
-}
-
-GvStatus
-gv_coarse_offer(const GvCodedQuery *query, const GvCoded *coded, int32_t n,
-				uint64_t first_id, float *values, GvTopK *best)
-{
-	if (fault_is_due())
-		return fault_status;
-	if (!valid_coded_query(query) || !valid_coded(coded) || n < 1 ||
-		values == NULL || !valid_topk(best))
-		return GV_INVALID;
-	return backend->coarse_offer(query, coded, n, first_id, values, best);
-}
-
-GvStatus
-gv_coarse_keep(const GvCodedQuery *query, const GvCoded *coded,
-			   const float *values, int32_t n, float reach, int32_t *kept,
-			   int32_t *nkept)
-{
-	if (fault_is_due())
-		return fault_status;
-	if (!valid_coded_query(query) || !valid_coded(coded) || values == NULL ||
-		n < 1 || kept == NULL || nkept == NULL)
-		return GV_INVALID;
-	return backend->coarse_keep(query, coded, values, n, reach, kept, nkept);
-}
-
 GvStatus
 gv_table(const GvModel *model, const float *query, float *table)
 {
@@ -298,8 +248,7 @@ gv_scan(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 		return GV_INVALID;
 	for (b = 0; b < nblocks; b++)
 		if (blocks[b].live != 0 &&
-			(blocks[b].codes == NULL || blocks[b].t == NULL ||
-			 blocks[b].rowids == NULL))
+			(blocks[b].codes == NULL || blocks[b].t == NULL))
 			return GV_INVALID;
 	return backend->scan(scan, base, blocks, nblocks);
 }

@@ -112,7 +112,8 @@ typedef struct GvBlock
 {
 	const uint8_t *codes;		/* [gv_code_bytes(m)][GV_BLOCK] */
 	const float *t;				/* [GV_BLOCK] */
-	const uint16_t *rowids;		/* [GV_BLOCK][3] */
+	const uint16_t *rowids;		/* [GV_BLOCK][3], or NULL: */
+	uint64_t	first_id;		/* slot i has row id first_id + i */
 	uint32_t	live;			/* bit i: slot i holds a live copy */
 } GvBlock;
 
@@ -233,28 +234,6 @@ typedef struct GvRefine
 } GvRefine;
 
 /*
- * Vectors in 8 bits a dimension: codes, -127 .. 127, times a step.
- */
-typedef struct GvCoded
-{
-	int8_t	   *codes;			/* [n][dims] */
-	float	   *steps;			/* [n] */
-	float	   *lengths;		/* [n] of what the codes stand for */
-	float	   *errors;			/* [n] that is no farther from the vector */
-} GvCoded;
-
-/* A query in this form. */
-typedef struct GvCodedQuery
-{
-	GvMetric	metric;
-	int32_t		dims;
-	const int8_t *codes;		/* [dims] */
-	float		step;
-	float		length;
-	float		error;
-} GvCodedQuery;
-
-/*
  * One engine.  Every slot is filled.  Call through the gv_... wrappers.
  */
 typedef struct GvBackend
@@ -286,16 +265,6 @@ typedef struct GvBackend
 	GvStatus	(*coarse) (const GvModel *model, const float *query,
 						   const float *centroids, int32_t n,
 						   uint64_t first_id, GvTopK *best);
-	GvStatus	(*coarse_encode) (int32_t dims, const float *x, int64_t n,
-								  const GvCoded *coded);
-	GvStatus	(*coarse_offer) (const GvCodedQuery *query,
-								 const GvCoded *coded, int32_t n,
-								 uint64_t first_id, float *values,
-								 GvTopK *best);
-	GvStatus	(*coarse_keep) (const GvCodedQuery *query,
-								const GvCoded *coded, const float *values,
-								int32_t n, float reach, int32_t *kept,
-								int32_t *nkept);
 	GvStatus	(*table) (const GvModel *model, const float *query,
 						  float *table);
 	size_t		(*scan_scratch) (int32_t m, int32_t capacity);
@@ -409,29 +378,6 @@ extern GvStatus gv_encode(const GvModel *model, const float *x,
 extern GvStatus gv_coarse(const GvModel *model, const float *query,
 						  const float *centroids, int32_t n,
 						  uint64_t first_id, GvTopK *best);
-
-/*
- * The k nearest centroids by gv_coarse's score, most of them compared in 8
- * bits.  First all are offered: best, of capacity k, gets what each score is
- * not above, and values [n] what there is to know of them.  When best is full
- * its farthest score is a reach that k scores are within; else it is
- * GV_SCORE_MAX.  Then keep leaves the *nkept numbers (of n) of those whose
- * scores may be within reach in kept [n], ascending; these are to be compared
- * by gv_coarse.
- *
- * coarse_encode: x [n][dims], finite -> the arrays of *coded, for centroids and
- * for queries.
- */
-extern GvStatus gv_coarse_encode(int32_t dims, const float *x, int64_t n,
-								 const GvCoded *coded);
-extern GvStatus gv_coarse_offer(const GvCodedQuery *query,
-								const GvCoded *coded, int32_t n,
-								uint64_t first_id, float *values,
-								GvTopK *best);
-extern GvStatus gv_coarse_keep(const GvCodedQuery *query,
-							   const GvCoded *coded, const float *values,
-							   int32_t n, float reach, int32_t *kept,
-							   int32_t *nkept);
 
 /*
  * table: query [dims] -> table, gv_table_bytes(m) bytes: [m][GV_CODEWORDS], see

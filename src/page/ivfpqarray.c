@@ -1,16 +1,18 @@
 /*
  * ivfpqarray.c
- *		Immutable arrays of vectors: mean, codebooks, centroids.
+ *		Immutable arrays of vectors: mean, codebooks, centroids, their codes.
  *
  * An array is a stream of floats over consecutive pages,
- * IVFPQ_FLOATS_PER_PAGE on each.  It is written before anything points to it and never changes, so
- * readers need a pin but no lock, once the page's kind is checked.
+ * IVFPQ_FLOATS_PER_PAGE on each.  It is written before anything points to it
+ * and never changes, so readers need a pin but no lock, once the page's kind is
+ * checked.
  */
 #include "postgres.h"
 
 #include "miscadmin.h"
 
 #include "page/ivfpqpage.h"
+#include "page/ivfpqrecent.h"
 
 /* Begin to read `nvectors` vectors of `dims` floats. */
 void
@@ -105,6 +107,32 @@ IvfpqArrayNext(IvfpqArrayReader *reader, int *count)
 	*count = 1;
 	reader->next++;
 	return reader->spill;
+}
+
+/*
+ * Vector i will soon be read: have the processor fetch it from where its pages
+ * were lately.
+ */
+void
+IvfpqArrayComing(const IvfpqArrayReader *reader, int64 i)
+{
+	int64		offset = i * reader->dims;
+	int64		end = offset + reader->dims;
+
+	while (offset < end)
+	{
+		BlockNumber blkno = reader->first +
+			(BlockNumber) (offset / IVFPQ_FLOATS_PER_PAGE);
+		int64		at = offset % IVFPQ_FLOATS_PER_PAGE;
+		int64		n = Min(IVFPQ_FLOATS_PER_PAGE - at, end - offset);
+
+		/* its kind stands at its end */
+		IvfpqRecentFetch(reader->index, blkno, BLCKSZ - 1, 1);
+		IvfpqRecentFetch(reader->index, blkno,
+						 MAXALIGN(SizeOfPageHeaderData) + at * sizeof(float4),
+						 n * sizeof(float4));
+		offset += n;
+	}
 }
 
 /* Copy vector i out. */

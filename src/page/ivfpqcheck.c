@@ -150,7 +150,7 @@ check_parameters(IvfpqChecker *checker)
 	return false;
 }
 
-/* Do mean, codebooks, centroids and directory lie one behind the other? */
+/* Do arrays and directory lie one behind the other? */
 static bool
 check_places(IvfpqChecker *checker)
 {
@@ -164,7 +164,7 @@ check_places(IvfpqChecker *checker)
 	if (meta->mean > IVFPQ_METAPAGE && meta->mean < end &&
 		end <= checker->nblocks && placed.codebooks == meta->codebooks &&
 		placed.parents == meta->parents && placed.starts == meta->starts &&
-		placed.centroids == meta->centroids &&
+		placed.centroids == meta->centroids && placed.codes == meta->codes &&
 		placed.directory == meta->directory)
 		return true;
 	problem(checker, true, IVFPQ_METAPAGE, IVFPQ_NO_LIST,
@@ -223,10 +223,13 @@ IvfpqCheckMeta(IvfpqChecker *checker, int metric)
 	return false;
 }
 
-/* The pages of one array: readable, of their kind, all values finite. */
+/*
+ * The pages of one array: readable, of their kind, and all values finite, if
+ * they are numbers.
+ */
 static void
 check_array(IvfpqChecker *checker, const char *name, BlockNumber first,
-			int64 nvalues)
+			int64 nvalues, bool numbers)
 {
 	for (int64 done = 0; done < nvalues; done += IVFPQ_FLOATS_PER_PAGE)
 	{
@@ -245,7 +248,7 @@ check_array(IvfpqChecker *checker, const char *name, BlockNumber first,
 		else
 		{
 			values = (const float4 *) PageGetContents((Page) checker->page);
-			for (int64 i = 0; i < n; i++)
+			for (int64 i = 0; numbers && i < n; i++)
 				finite &= isfinite(values[i]) != 0;
 			if (!finite)
 				problem(checker, true, blkno, IVFPQ_NO_LIST,
@@ -263,12 +266,16 @@ IvfpqCheckModel(IvfpqChecker *checker)
 
 	if (meta->nlists == 0)
 		return;
-	check_array(checker, "the mean", meta->mean, dims);
-	check_array(checker, "codebooks", meta->codebooks, 16 * dims);
-	check_array(checker, "parents", meta->parents, meta->nparents * dims);
+	check_array(checker, "the mean", meta->mean, dims, true);
+	check_array(checker, "codebooks", meta->codebooks, 16 * dims, true);
+	check_array(checker, "parents", meta->parents, meta->nparents * dims,
+				true);
 	check_array(checker, "the parents' lists", meta->starts,
-				meta->nparents + 1);
-	check_array(checker, "centroids", meta->centroids, meta->nlists * dims);
+				meta->nparents + 1, true);
+	check_array(checker, "centroids", meta->centroids, meta->nlists * dims,
+				true);
+	check_array(checker, "the centroids' codes", meta->codes,
+				IvfpqCodeBlocks(meta) * IvfpqCodeBlockFloats(meta), false);
 	for (BlockNumber blkno = meta->directory;
 		 IvfpqIsFixedPage(meta, blkno); blkno++)
 	{

@@ -155,7 +155,7 @@ pin_ahead(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
 	__builtin_prefetch(page + BLCKSZ - 1);
 
 	/* likely the next but one */
-	IvfpqRecentFetch(reader->index, address.page + 1, 0);
+	IvfpqRecentFetch(reader->index, address.page + 1, 0, 0);
 }
 
 /*
@@ -211,7 +211,7 @@ IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
 	reader->following = following;
 	reader->looks_ahead = true;
 	if (following != NULL)
-		IvfpqRecentFetch(reader->index, following->head.page, 0);
+		IvfpqRecentFetch(reader->index, following->head.page, 0, 0);
 	start_reading(reader);
 }
 

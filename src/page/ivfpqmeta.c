@@ -31,6 +31,7 @@ IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims)
 	meta->parents = InvalidBlockNumber;
 	meta->starts = InvalidBlockNumber;
 	meta->centroids = InvalidBlockNumber;
+	meta->codes = InvalidBlockNumber;
 	meta->directory = InvalidBlockNumber;
 	meta->pending_head = InvalidBlockNumber;
 	meta->pending_tail = InvalidBlockNumber;
@@ -60,7 +61,9 @@ IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first)
 	meta->parents = meta->codebooks + array_pages(16 * dims);
 	meta->starts = meta->parents + array_pages(meta->nparents * dims);
 	meta->centroids = meta->starts + array_pages(meta->nparents + 1);
-	meta->directory = meta->centroids + array_pages(meta->nlists * dims);
+	meta->codes = meta->centroids + array_pages(meta->nlists * dims);
+	meta->directory = meta->codes + array_pages(IvfpqCodeBlocks(meta) *
+												IvfpqCodeBlockFloats(meta));
 	return IvfpqDirectoryPage(meta, meta->nlists - 1) + 1;
 }
 

@@ -20,7 +20,7 @@
 #include "utils/rel.h"
 
 #define IVFPQ_MAGIC			0x67764958	/* "gvIX" */
-#define IVFPQ_VERSION		4
+#define IVFPQ_VERSION		5
 #define IVFPQ_METAPAGE		0
 #define IVFPQ_PAGE_ID		0xFF91	/* last 2 bytes of every page */
 
@@ -108,7 +108,10 @@ typedef struct IvfpqMetaData
 								 * list of each parent */
 	BlockNumber centroids;		/* first page: [nlists][dims] floats, by
 								 * parent */
+	BlockNumber codes;			/* first page: blocks of the centroids' codes,
+								 * see IvfpqCodeBlock */
 	BlockNumber directory;		/* first page: [nlists] IvfpqListEntry */
+	int32		unused;			/* 0 */
 
 	int64		rows_at_training;
 	int64		rows_at_calibration;	/* 0 = not calibrated */
@@ -128,6 +131,35 @@ typedef struct IvfpqMetaData
 
 /* Floats on a page of an array. */
 #define IVFPQ_FLOATS_PER_PAGE	((int64) (IVFPQ_PAGE_BYTES / sizeof(float4)))
+
+/*
+ * Centroids' codes: blocks as lists have them, of T and codes, each of one
+ * parent's centroids.  A block is a vector of an array:
+ *		t		float4 [32]
+ *		codes	uint8 [code_bytes][32]
+ */
+static inline int
+IvfpqCodeBlockFloats(const IvfpqMetaData *meta)
+{
+	return IVFPQ_BLOCK_COPIES +
+		(meta->pq_dim + 1) / 2 * IVFPQ_BLOCK_COPIES / (int) sizeof(float4);
+}
+
+/*
+ * Number of a parent's first block, given its first list: there is room for
+ * all blocks of those before, and what is left over is 0.
+ */
+static inline int64
+IvfpqCodeBlock(int parent, int first_list)
+{
+	return first_list / IVFPQ_BLOCK_COPIES + parent;
+}
+
+static inline int64
+IvfpqCodeBlocks(const IvfpqMetaData *meta)
+{
+	return IvfpqCodeBlock(meta->nparents, meta->nlists);
+}
 
 /* Where a block starts. */
 typedef struct IvfpqAddress
@@ -188,7 +220,7 @@ typedef struct IvfpqPendingHeader
 	((int) ((IVFPQ_PAGE_BYTES - sizeof(IvfpqPendingHeader)) / sizeof(ItemPointerData)))
 
 StaticAssertDecl(sizeof(IvfpqSpecialData) == 8, "special space is 8 bytes");
-StaticAssertDecl(sizeof(IvfpqMetaData) == 200, "metapage contents are 200 bytes");
+StaticAssertDecl(sizeof(IvfpqMetaData) == 208, "metapage contents are 208 bytes");
 StaticAssertDecl(sizeof(IvfpqListEntry) == 28, "directory entry is 28 bytes");
 StaticAssertDecl(sizeof(IvfpqSlotHeader) == 32, "slot header is 32 bytes");
 StaticAssertDecl(sizeof(IvfpqPendingHeader) == 24, "pending header is 24 bytes");
@@ -300,6 +332,7 @@ typedef struct IvfpqArrayReader
 extern void IvfpqArrayOpen(IvfpqArrayReader *reader, Relation index,
 						   BlockNumber first, int dims, int64 nvectors);
 extern const float *IvfpqArrayNext(IvfpqArrayReader *reader, int *count);
+extern void IvfpqArrayComing(const IvfpqArrayReader *reader, int64 i);
 extern void IvfpqArrayClose(IvfpqArrayReader *reader);
 extern void IvfpqArrayFetch(Relation index, BlockNumber first, int dims,
 							int64 i, float *out);

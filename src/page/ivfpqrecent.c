@@ -13,8 +13,9 @@
  * cannot be raised any more; all others go the usual way.  Which pages stay is
  * thus the same with and without.
  *
- * The table has each place for many pages, and knows the one read last.  What it says is looked at again by ReadRecentBuffer, so it needs
- * neither names nor invalidation.
+ * A place of the table is many pages', and knows the one that was read last.
+ * What it says is looked at again by ReadRecentBuffer, so it needs neither
+ * names nor invalidation.
  */
 #include "postgres.h"
 
@@ -97,7 +98,7 @@ IvfpqRecentRead(Relation rel, BlockNumber blkno,
 
 /* See ivfpqrecent.h. */
 void
-IvfpqRecentFetch(Relation rel, BlockNumber blkno, int offset)
+IvfpqRecentFetch(Relation rel, BlockNumber blkno, Size offset, Size bytes)
 {
 	const char *page;
 	Buffer		buffer;
@@ -110,5 +111,5 @@ IvfpqRecentFetch(Relation rel, BlockNumber blkno, int offset)
 	page = (const char *) BufferGetPage(buffer);
 	__builtin_prefetch(GetBufferDescriptor(buffer - 1));
 	__builtin_prefetch(page);
-	__builtin_prefetch(page + offset);
+	IvfpqFetch(page + offset, page + offset + bytes);
 }

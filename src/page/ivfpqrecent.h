@@ -21,18 +21,19 @@ extern Buffer IvfpqRecentRead(Relation rel, BlockNumber blkno,
 extern Buffer IvfpqRecentPin(Relation rel, BlockNumber blkno);
 
 /*
- * The page will soon be pinned, and what it has at an offset looked at: have
- * the processor fetch these.  Without effect where it is not known; never
- * waits.
+ * The page will soon be pinned, and some bytes of it from an offset on looked
+ * at: have the processor fetch these.  Without effect where it is not known;
+ * never waits.
  */
-extern void IvfpqRecentFetch(Relation rel, BlockNumber blkno, int offset);
+extern void IvfpqRecentFetch(Relation rel, BlockNumber blkno, Size offset,
+							 Size bytes);
 
 /* Have the processor fetch what lies from one place to another. */
 static inline void
 IvfpqFetch(const char *from, const char *end)
 {
 	for (; from < end; from += IVFPQ_FETCH_BYTES)
-		__builtin_prefetch(from);
+		__builtin_prefetch(from, 0, 2);
 }
 
 #endif							/* IVFPQRECENT_H */

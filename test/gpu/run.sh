@@ -36,7 +36,8 @@
 #				as test/pgvector.sh says.
 #	cores		SQL without the card, on all of the host's cores, beside
 #				pgvector's indexes and Faiss: ARGUMENT... are those of
-#				test/bench/compare.py, which needs numpy and matplotlib, too,
+#				test/bench/compare.py or, behind the word inserts, of
+#				test/bench/inserts.py, which need numpy and matplotlib, too,
 #				and faiss-cpu for --faiss
 #
 # All but `cards` use one card, the first that CUDA_VISIBLE_DEVICES names.
@@ -353,9 +354,16 @@ stage_bench() {
 }
 
 stage_cores() {
+	local program=compare
 	start_bench 'gpuvec.server = off' 'gpuvec.engine = cpu' \
 		"max_parallel_maintenance_workers = $(($(nproc) - 1))"
-	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/compare.py" \
+	case ${ARGUMENTS[0]:-} in
+	compare | inserts)
+		program=${ARGUMENTS[0]}
+		ARGUMENTS=("${ARGUMENTS[@]:1}")
+		;;
+	esac
+	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/$program.py" \
 		"${ARGUMENTS[@]}" --maintenance-work-mem "${BUILD_MB}MB"
 	gv_stop bench
 }

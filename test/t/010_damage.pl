@@ -20,10 +20,11 @@ use constant {
 	META_PQ_DIM => 20,
 	META_SCALE => 36,
 	META_CENTROIDS => 56,
-	META_DIRECTORY => 60,
-	META_PENDING_HEAD => 176,
-	META_PENDING_TAIL => 180,
-	META_REFINE_HEAD => 196,
+	META_CODES => 60,
+	META_DIRECTORY => 64,
+	META_PENDING_HEAD => 184,
+	META_PENDING_TAIL => 188,
+	META_REFINE_HEAD => 204,
 
 	# ... in a directory entry
 	ENTRY_BYTES => 28,
@@ -155,6 +156,7 @@ sub put32
 # Where something is in the file of table lists.
 my $directory = get32(\$sound{lists}, CONTENTS + META_DIRECTORY);
 my $centroids = get32(\$sound{lists}, CONTENTS + META_CENTROIDS);
+my $codes = get32(\$sound{lists}, CONTENTS + META_CODES);
 my $last_page = length($sound{lists}) / BLCKSZ - 1;
 
 sub entry
@@ -286,6 +288,10 @@ damage(
 	'centroid not finite', qr//,
 	found($centroids, 'a value of centroids is not finite'),
 	sub { put32($_[0], $centroids * BLCKSZ + CONTENTS, 0x7FC00000) });
+damage(
+	'codes zeroed', qr//,
+	found($codes, "it does not hold the centroids' codes"),
+	sub { substr(${ $_[0] }, $codes * BLCKSZ, BLCKSZ) = "\0" x BLCKSZ });
 damage(
 	'directory zeroed',
 	damaged_at($directory),

@@ -40,8 +40,9 @@ bench_scan(int32_t m, int32_t nblocks, int32_t k)
 	for (i = 0; i < code_bytes * nblocks; i++)
 		codes[i] = (uint8_t) unit_random();
 	for (i = 0; i < (size_t) nblocks; i++)
-		blocks[i] = (GvBlock) {codes + i * code_bytes, t + i * GV_BLOCK,
-			rowids, UINT32_MAX
+		blocks[i] = (GvBlock) {
+			.codes = codes + i * code_bytes,.t = t + i * GV_BLOCK,
+			.rowids = rowids,.live = UINT32_MAX
 		};
 	for (round = 0; round < 30; round++)
 	{

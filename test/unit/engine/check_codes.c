@@ -148,18 +148,23 @@ check_scan(const GvModel *model, const float *table, float base)
 	t[unit_random() % 100] = GV_SCORE_MAX;
 	for (b = 0; b < nblocks; b++)
 	{
-		blocks[b] = (GvBlock) {codes + code_bytes * b, t + GV_BLOCK * b,
-			rowids + 3 * GV_BLOCK * b,
-			unit_random() % 4 == 0 ? 0 : (uint32_t) unit_random()
+		bool		numbered = unit_random() % 3 == 0;
+
+		blocks[b] = (GvBlock) {
+			.codes = codes + code_bytes * b,.t = t + GV_BLOCK * b,
+			.rowids = numbered ? NULL : rowids + 3 * GV_BLOCK * b,
+			.first_id = unit_random() >> 17,
+			.live = unit_random() % 4 == 0 ? 0 : (uint32_t) unit_random()
 		};
 		if (unit_random() % 4 == 0)
 			blocks[b].live = UINT32_MAX;
 		for (i = 0; i < GV_BLOCK; i++)
 			if (blocks[b].live >> i & 1)
 			{
-				const uint16_t *w = blocks[b].rowids + 3 * i;
+				const uint16_t *w = rowids + 3 * (GV_BLOCK * b + i);
 				uint64_t	high = (uint64_t) w[0] * 65536 + w[1];
-				uint64_t	id = high * 65536 + w[2];
+				uint64_t	id = numbered ? blocks[b].first_id + i :
+					high * 65536 + w[2];
 
 				pairs[n++] = (Pair) {naive_score(model, table, base,
 												 &blocks[b], (int) i), id};

@@ -51,8 +51,11 @@ make_list(List *list, int32_t m, int32_t nblocks, float size)
 			t[i] = unit_float() * size * 3.0f;
 		for (i = 0; i < codes_bytes; i++)
 			codes[i] = (uint8_t) unit_random();
-		list->blocks[b] = (GvBlock) {codes, t, list->rowids + 96 * b,
-			dead == 0 ? UINT32_MAX : (uint32_t) unit_random()
+		list->blocks[b] = (GvBlock) {
+			.codes = codes,.t = t,
+			.rowids = b % 3 == 2 ? NULL : list->rowids + 96 * b,
+			.first_id = GV_BLOCK * b,
+			.live = dead == 0 ? UINT32_MAX : (uint32_t) unit_random()
 		};
 		if (dead == 2 && unit_random() % 2 == 0)
 			list->blocks[b].live = 0;

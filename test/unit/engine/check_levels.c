@@ -94,118 +94,6 @@ check_multiply(const GvKernels *kernels)
 	unit_free(got);
 }
 
-/* ---------- coarse search in bytes ---------- */
-
-static void
-check_byte_dots(const GvKernels *kernels, int32_t dims)
-{
-	int32_t		n = 1 + dims % 6;
-	bool		extreme = dims % 5 == 0;
-	int8_t	   *codes = unit_alloc((size_t) (n + 1) * dims);
-	int32_t    *want = unit_alloc(sizeof(int32_t) * n);
-	int32_t    *got = unit_alloc(sizeof(int32_t) * n);
-	int32_t		i;
-
-	for (i = 0; i < (n + 1) * dims; i++)
-		codes[i] = (int8_t) (extreme ? i % 7 < 5 ? -127 : 127 :
-							 (int) (unit_random() % 255) - 127);
-	portable->byte_dots(codes, codes + dims, n, dims, want);
-	kernels->byte_dots(codes, codes + dims, n, dims, got);
-	CHECK(memcmp(want, got, sizeof(int32_t) * n) == 0, "dims %d", dims);
-	unit_free(codes);
-	unit_free(want);
-	unit_free(got);
-}
-
-/*
- * All of the k nearest are kept, offered in two parts; returns how many are
- * kept in vain.
- */
-static int
-check_coded(GvMetric metric, int32_t dims, int32_t n, int32_t k, float size)
-{
-	GvModel		model = {.metric = metric,.dims = dims,.m = 1};
-	int8_t	   *q_codes = unit_alloc(dims);
-	GvCodedQuery query = {.metric = metric,.dims = dims,.codes = q_codes};
-	GvCoded		q_coded = {q_codes, &query.step, &query.length, &query.error};
-	float	   *numbers = unit_alloc(sizeof(float) * 3 * n);
-	float	   *q = unit_floats(dims, size);
-	float	   *x = unit_floats((size_t) n * dims, size);
-	int8_t	   *codes = unit_alloc((size_t) n * dims);
-	GvCoded		coded = {codes, numbers, numbers + n, numbers + 2 * n};
-	GvCoded		second = coded;
-	float	   *values = unit_alloc(sizeof(float) * n);
-	int32_t    *kept = unit_alloc(sizeof(int32_t) * n);
-	GvTopK		exact = new_topk(k, false);
-	GvTopK		best = new_topk(k, false);
-	GvTopK		found = new_topk(k, false);
-	int32_t		half = n / 2;
-	int32_t		nkept;
-	int32_t		i;
-
-	for (i = 0; i < dims && n > 3; i++)
-		x[2 * dims + i] = i % 7 ? q[i] : 0.0f;
-	if (n > 4)
-		memset(x + 3 * dims, 0, sizeof(float) * dims);
-	(void) gv_coarse(&model, q, x, n, 0, &exact);
-	(void) gv_coarse_encode(dims, q, 1, &q_coded);
-	CHECK(gv_coarse_encode(dims, x, n, &coded) == GV_OK, "encode");
-	if (half > 0)
-		(void) gv_coarse_offer(&query, &coded, half, 0, values, &best);
-	second.codes += (size_t) half * dims;
-	second.steps += half;
-	second.lengths += half;
-	second.errors += half;
-	CHECK(gv_coarse_offer(&query, &second, n - half, half, values + half,
-						  &best) == GV_OK, "offer");
-	CHECK(best.count < k || best.scores[0] >= exact.scores[0],
-		  "%g, %g", best.scores[0], exact.scores[0]);
-	(void) gv_coarse_keep(&query, &coded, values, n,
-						  best.count < k ? GV_SCORE_MAX : best.scores[0],
-						  kept, &nkept);
-	for (i = 0; i < nkept; i++)
-		(void) gv_coarse(&model, q, x + (size_t) kept[i] * dims, 1, kept[i],
-						 &found);
-	gv_topk_sort(&exact);
-	gv_topk_sort(&found);
-	CHECK(exact.count == found.count &&
-		  memcmp(exact.ids, found.ids, sizeof(uint64_t) * found.count) == 0,
-		  "metric %d, dims %d, %d of %d", metric, dims, nkept, n);
-	unit_free(q_codes);
-	unit_free(q);
-	unit_free(x);
-	unit_free(codes);
-	unit_free(numbers);
-	unit_free(values);
-	unit_free(kept);
-	free_topk(&exact);
-	free_topk(&best);
-	free_topk(&found);
-	return nkept - (n < k ? n : k);
-}
-
-static void
-check_all_coded(void)
-{
-	static const float sizes[] = {1.0f, 1e-3f, 1e-20f, 1e17f, 1e19f, 3e38f};
-	int			nvain = 0;
-	int			round;
-
-	for (round = 0; round < (unit_small ? 60 : 300); round++)
-	{
-		int32_t		n = 1 + (int32_t) (unit_random() % 200);
-		int			vain = check_coded((GvMetric) (1 + round % 3),
-									   1 + (int32_t) (unit_random() % 500), n,
-									   1 + (int32_t) (unit_random() % 30),
-									   sizes[round % 6]);
-
-		if (round % 6 == 0)
-			nvain += 100 * vain / n;
-	}
-	CHECK(nvain < 20 * round / 6, "%d in vain", nvain);
-	(void) check_coded(GV_L2, 16000, 20, 3, 1.0f);
-}
-
 /* ---------- codes ---------- */
 
 static void
@@ -282,17 +170,14 @@ check_level(GvSimd level)
 		check_distances(kernels, dims, 1 + dims % 6,
 						dims % 9 == 8 ? 1e19f : 1.0f);
 		check_record(kernels, dims);
-		check_byte_dots(kernels, dims);
 		check_scanning(kernels, dims);
 	}
 	for (i = 0; i < 5; i++)
 	{
 		check_distances(kernels, long_dims[i], 3, 1.0f);
 		check_record(kernels, long_dims[i]);
-		check_byte_dots(kernels, long_dims[i]);
 		check_scanning(kernels, long_dims[i]);
 	}
-	check_all_coded();
 	for (i = 0; i < 300; i++)
 	{
 		check_multiply(kernels);

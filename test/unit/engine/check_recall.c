@@ -60,8 +60,9 @@ fill_lists(Index *index, const float *x)
 	index->t = calloc(nblocks, GV_BLOCK * sizeof(float));
 	index->rowids = calloc(nblocks, GV_BLOCK * 3 * sizeof(uint16_t));
 	for (b = 0; b < nblocks; b++)
-		index->blocks[b] = (GvBlock) {index->codes + b * nbytes,
-			index->t + b * GV_BLOCK, index->rowids + b * 3 * GV_BLOCK, 0
+		index->blocks[b] = (GvBlock) {
+			.codes = index->codes + b * nbytes,.t = index->t + b * GV_BLOCK,
+			.rowids = index->rowids + b * 3 * GV_BLOCK
 		};
 	for (row = 0; row < index->n; row++)
 		count[index->nearest[row]]++;

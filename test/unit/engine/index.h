@@ -305,9 +305,12 @@ expect_copies(const TestIndex *index, const float *query, const Pair *lists,
 						  (*n + (int64_t) list->nblocks * GV_BLOCK + 1));
 		for (b = 0; b < list->nblocks; b++)
 		{
-			GvBlock		block = {list->codes + b * code_bytes,
-				list->t + b * GV_BLOCK, list->rowids + b * GV_BLOCK * 3,
-			list->live[b]};
+			GvBlock		block = {
+				.codes = list->codes + b * code_bytes,
+				.t = list->t + b * GV_BLOCK,
+				.rowids = list->rowids + b * GV_BLOCK * 3,
+				.live = list->live[b]
+			};
 			float		scores[GV_BLOCK];
 			uint64_t	ids[GV_BLOCK];
 			GvTopK		top = {GV_BLOCK, 0, false, scores, ids};
