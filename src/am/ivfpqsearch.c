@@ -200,7 +200,9 @@ search_session(IvfpqSearch *search, int probes, int capacity)
  * Fill search->candidates with the best rows of the `probes` nearest lists,
  * by the score of their better copy, ties by id.  All copies of a row carry
  * the same address, so that it names the row as well as its TID does.
- * Whoever finds them, gpuvecd or the session's engine, they are the same.
+ * Whoever finds them, gpuvecd or the session's engine, they are the same, of the
+ * same lists; which lists are the last of the nearest is for gpuvecd, which
+ * looks at no codes of centroids, now and then another one.
  */
 void
 IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)
