@@ -140,6 +140,8 @@ main(int argc, char **argv)
 	test_exact();
 	test_levels();
 	test_keep();
+	test_select();
+	test_quantiles();
 	test_recall();
 	test_mirror();
 	test_builder();
