@@ -12,8 +12,13 @@
 #define CHUNK		64			/* values that are compared at once */
 #define WAITING		64			/* at least so many wait before a cut */
 
-/* AUTO: rows so short are copied and partitioned at once. */
-#define SHORT_ROW	(1 << 16)
+/*
+ * AUTO: WarpSelect while one value in SPARSE is wanted, because few get past
+ * its threshold then; else quickselect, which walks no tree, unless its copy
+ * of a row would take more than 128 MB.
+ */
+#define SPARSE		16
+#define LONG_ROW	(INT64_C(1) << 24)
 
 /* WarpSelect's items: the k best, the waiting, and those of a chunk. */
 static size_t
@@ -99,9 +104,9 @@ multi_row(const GvSelect *spec, const float *row, uint64_t *items,
 static GvSelectMethod
 cpu_choose(const GvSelect *spec)
 {
-	if (spec->k <= GV_WARP_MAX_K && spec->k <= spec->columns / 8)
+	if (spec->k <= GV_WARP_MAX_K && spec->k <= spec->columns / SPARSE)
 		return GV_SELECT_WARP;
-	return spec->columns <= SHORT_ROW ? GV_SELECT_MULTI : GV_SELECT_SAMPLE;
+	return spec->columns <= LONG_ROW ? GV_SELECT_MULTI : GV_SELECT_SAMPLE;
 }
 
 static size_t
