@@ -129,11 +129,11 @@ extern GvStatus gv_select(const GvSelect *spec, const float *values,
  * quantiles [nranks].  Exact: one level of SampleSelect, then quickselect in
  * the buckets that hold a wanted rank; memory for n items.
  *
- * Approximate: a value whose own rank is ranks[i] + rank_errors[i], exactly
- * that (of the splitters' the nearest to ranks[i]); one level alone, constant
- * memory.  The error is below the largest bucket: n / 64 with all but a chance
- * of 10^-5 over inputs, and 0 for n <= 4,096.  Where ranks are exact, errors
- * are 0.
+ * Approximate: of the splitters of one level the one whose rank is nearest;
+ * that rank is ranks[i] + rank_errors[i], exactly.  Memory for 4,096 items.
+ * An error is at most the size of the largest bucket: n / 256 items on
+ * average, and more than n / 64 with a probability below 10^-5 unless the
+ * input was made for it; it is 0 for n <= 4,096.  Exact errors are all 0.
  */
 extern size_t gv_quantiles_scratch(int64_t n, int32_t nranks,
 								   bool approximate);
