@@ -60,6 +60,9 @@ AM_OBJS = \
 	src/am/ivfpqverifymirror.o \
 	src/am/ivfpqworker.o
 
+SET_OBJS = \
+	src/set/ivfpqselect.o
+
 PAGE_OBJS = \
 	src/page/ivfpqahead.o \
 	src/page/ivfpqappend.o \
@@ -108,6 +111,7 @@ CLIENT_OBJS = \
 
 ENGINE_OBJS = \
 	src/engine/gv_engine.o \
+	src/engine/gv_select.o \
 	src/engine/gv_topk.o
 
 CPU_OBJS = \
@@ -121,13 +125,18 @@ CPU_OBJS = \
 	src/cpu/filter.o \
 	src/cpu/gv_cpu.o \
 	src/cpu/half.o \
+	src/cpu/items.o \
 	src/cpu/keep.o \
 	src/cpu/kmeans.o \
 	src/cpu/level.o \
 	src/cpu/place.o \
 	src/cpu/pq.o \
+	src/cpu/quantiles.o \
 	src/cpu/refine.o \
+	src/cpu/sampleselect.o \
 	src/cpu/scan.o \
+	src/cpu/select.o \
+	src/cpu/splitters.o \
 	src/cpu/table.o \
 	src/cpu/transform.o
 
@@ -163,8 +172,8 @@ SERVER_OBJS = \
 GPUVECD_OBJS = $(ENGINE_OBJS) $(CPU_OBJS) $(MIRROR_OBJS) $(PROTOCOL_OBJS) \
 	$(SERVER_OBJS)
 
-OBJS = src/gpuvec.o $(AM_OBJS) $(PAGE_OBJS) $(CLIENT_OBJS) $(ENGINE_OBJS) \
-	$(CPU_OBJS) $(PROTOCOL_OBJS)
+OBJS = src/gpuvec.o $(AM_OBJS) $(SET_OBJS) $(PAGE_OBJS) $(CLIENT_OBJS) \
+	$(ENGINE_OBJS) $(CPU_OBJS) $(PROTOCOL_OBJS)
 
 # gpuvecd has the CUDA engine where there is nvcc (make NVCC= leaves it out).
 # It is installed as a script only because PGXS, with a module, knows no other

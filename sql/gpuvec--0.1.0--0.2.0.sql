@@ -163,3 +163,31 @@ CREATE VIEW gpuvec_stat AS SELECT * FROM gpuvec_stat();
 COMMENT ON VIEW gpuvec_stat IS 'how gpuvecd is, and what became of searches';
 
 GRANT SELECT ON gpuvec_mirrors, gpuvec_stat TO PUBLIC;
+
+--
+-- Selection
+--
+
+CREATE FUNCTION gpuvec_select(vals real[], k integer, method text DEFAULT 'auto')
+RETURNS TABLE (
+	pos integer,
+	val real)
+AS 'MODULE_PATHNAME'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+COMMENT ON FUNCTION gpuvec_select(real[], integer, text) IS
+	'the k smallest elements of an array, ascending, and their subscripts';
+
+CREATE FUNCTION gpuvec_quantiles(
+	vals real[],
+	ranks bigint[],
+	approximate boolean DEFAULT false)
+RETURNS TABLE (
+	rank bigint,
+	val real,
+	rank_error bigint)
+AS 'MODULE_PATHNAME'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+COMMENT ON FUNCTION gpuvec_quantiles(real[], bigint[], boolean) IS
+	'the elements of an array that would stand at ranks if it were sorted';

@@ -62,6 +62,7 @@ server_ok="$system_ok|${include}\"(engine|server)/[a-z_0-9]+\\.h\""
 page=(src/page/**/*.[ch])
 client=(src/client/**/*.[ch])
 am=(src/am/**/*.[ch])
+set=(src/set/**/*.[ch])
 server=(src/server/**/*.[ch])
 gpu=(gpu/**/*.[ch] gpu/**/*.cu gpu/**/*.cuh gpu/**/*.cpp gpu/**/*.hpp)
 source=(src/**/*.[ch])
@@ -77,6 +78,10 @@ rule "src/am reaches the engine, gpuvecd and its clients by one header each" \
 	"${include}[<\"](\\.\\./)*(src/)?(cpu|engine|server|client)/|gv_cpu" \
 	"${include}\"(engine/gv_engine|server/gv_protocol|client/ivfpqclient)\\.h\"" \
 	"${am[@]}"
+rule "src/set knows engine/gv_engine.h, gv_select.h and am/ivfpq.h only" \
+	"${include}[<\"](\\.\\./)*(src/)?(cpu|page|client|server|engine|am)/|gv_cpu" \
+	"${include}\"(engine/gv_(engine|select)|am/ivfpq)\\.h\"" \
+	"${set[@]}"
 rule "src/client knows page, engine/gv_mirror.h, gv_builder.h and server/gv_protocol.h" \
 	"${include}[<\"](\\.\\./)*(src/)?(cpu|am|engine|server)/|gv_cpu" \
 	"${include}\"(engine/gv_(engine|mirror|builder)|server/gv_protocol)\\.h\"" \
@@ -88,7 +93,7 @@ rule "the protocol needs no system" \
 	src/server/gv_protocol.[ch]
 rule "threads in gpuvecd only: src/engine, src/cpu and backends have none" \
 	"${include}<(pthread|threads)\\.h>|pthread_|\\bfork[[:space:]]*\\(" "" \
-	"${engine[@]}" "${cpu[@]}" "${page[@]}" "${am[@]}"
+	"${engine[@]}" "${cpu[@]}" "${page[@]}" "${am[@]}" "${set[@]}"
 
 notcompat=()
 for file in "${source[@]}" "${gpu[@]}"; do

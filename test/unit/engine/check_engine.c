@@ -2,8 +2,8 @@
  * check_engine.c
  *		Every operation of the engine against naive references.
  *
- * Compile bench_engine.c and check_*.c of this directory together with all C
- * files of src/engine and src/cpu; -std=gnu99 -O3 -ffp-contract=off -Isrc -lm.
+ * Compile the C files of this directory together with those of src/engine and
+ * src/cpu; -std=gnu99 -O3 -ffp-contract=off -Isrc -lm.
  * "--bench" prints timings instead of tests.  GPUVEC_UNIT_SIMD says which
  * instructions are used; whatever it says, all are compared.
  *
@@ -140,6 +140,8 @@ main(int argc, char **argv)
 	test_exact();
 	test_levels();
 	test_keep();
+	test_select();
+	test_quantiles();
 	test_recall();
 	test_mirror();
 	test_builder();

@@ -1,0 +1,56 @@
+/*
+ * gv_items.h
+ *		Items: what gv_select.h makes of values and their positions, no two of
+ *		them equal, to be split, picked from and sorted.
+ *
+ * Functions of bool return false when the GvStop asked for the end; items are
+ * all still there then, in any order.
+ */
+#ifndef GV_ITEMS_H
+#define GV_ITEMS_H
+
+#include "cpu/gv_cpu.h"
+#include "engine/gv_select.h"
+
+/* Items that are handled between two looks at the poll. */
+#define GV_ITEMS_SLICE	4096
+
+static inline uint64_t
+gv_item(float value, int64_t position)
+{
+	return (uint64_t) gv_select_key(value) << 32 | (uint64_t) position;
+}
+
+static inline float
+gv_item_value(uint64_t item)
+{
+	return gv_select_value((uint32_t) (item >> 32));
+}
+
+static inline uint32_t
+gv_item_position(uint64_t item)
+{
+	return (uint32_t) item;
+}
+
+/* The items of values [n], of which the first has that position. */
+static inline void
+gv_items_load(const float *values, int64_t n, int64_t first, uint64_t *items)
+{
+	int64_t		i;
+
+	for (i = 0; i < n; i++)
+		items[i] = gv_item(values[i], first + i);
+}
+
+/*
+ * gv_items_pick: put the item of that rank, from 0, where sorting would put
+ * it, and all smaller ones before it.  Takes 3 n steps, at most 72 n.
+ *
+ * gv_items_sort: sort them; n log n steps, at most 72 n.
+ */
+extern bool gv_items_pick(uint64_t *items, int64_t n, int64_t rank,
+						  GvPoll *poll);
+extern bool gv_items_sort(uint64_t *items, int64_t n, GvPoll *poll);
+
+#endif							/* GV_ITEMS_H */

@@ -1,0 +1,58 @@
+/*
+ * selections.h
+ *		Inputs that selection may find hard, and what a sort makes of them.
+ */
+#ifndef SELECTIONS_H
+#define SELECTIONS_H
+
+#include "cpu/gv_splitters.h"
+#include "unit.h"
+
+typedef enum Input
+{
+	IN_UNIFORM,
+	IN_SORTED,
+	IN_REVERSED,
+	IN_ALL_EQUAL,
+	IN_FEW_VALUES,
+	IN_ZEROS,					/* of both signs */
+	IN_SPECIAL,					/* NaN, infinities, zeros among others */
+	IN_ALL_NAN,					/* of both signs, with payloads */
+	IN_PIPE,					/* up, then down */
+	IN_SAW,						/* ascends again and again */
+	IN_ALIKE,					/* the keys differ in their last byte */
+	IN_SPREAD,					/* as many keys under each leading byte */
+	IN_SAMPLE_HOSTILE,			/* samples are the smallest of what is left */
+	IN_PIVOT_HOSTILE,			/* ... and so are pivots */
+	NINPUTS
+} Input;
+
+/* n values in guarded memory. */
+extern float *input_values(Input input, int64_t n);
+
+/* What a value is and where it stood. */
+typedef struct Sorted
+{
+	float		value;			/* NaN and -0 as they are returned */
+	uint32_t	position;
+} Sorted;
+
+/* A row in gv_select.h's order, by qsort and a comparison of its own. */
+extern Sorted *sort_row(const float *row, int64_t n);
+
+static inline bool
+same_bits(float a, float b)
+{
+	return memcmp(&a, &b, sizeof(a)) == 0;
+}
+
+/* A GvStop that asks for the end when it is asked the last'th time. */
+typedef struct Patience
+{
+	int			asked;
+	int			last;
+} Patience;
+
+extern bool lose_patience(void *arg);
+
+#endif							/* SELECTIONS_H */
