@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/gv_fault.h"
+#include "engine/gv_valid.h"
 
 #define MAX_LISTS		(1 << 24)
 #define MAX_ITERATIONS	1000
@@ -128,7 +129,7 @@ gv_builder_train(GvBuilder *builder, GvTrained *trained, const GvStop *stop)
 	if (gv_fault_is_due(&fault, &status))
 		return status;
 	if (builder == NULL || trained == NULL ||
-		(stop != NULL && stop->requested == NULL))
+		!gv_valid_stop(stop))
 		return GV_INVALID;
 	return builders->train(builder, trained, stop);
 }
@@ -157,7 +158,7 @@ gv_builder_encode(GvBuilder *builder, const float *rows, int32_t n,
 	if (gv_fault_is_due(&fault, &status))
 		return status;
 	if (builder == NULL || rows == NULL || n < 1 || !valid_encoded(encoded) ||
-		(stop != NULL && stop->requested == NULL))
+		!gv_valid_stop(stop))
 		return GV_INVALID;
 	return builders->encode(builder, rows, n, encoded, stop);
 }
@@ -171,7 +172,7 @@ gv_builder_encode_sample(GvBuilder *builder, int64_t first, int32_t n,
 	if (gv_fault_is_due(&fault, &status))
 		return status;
 	if (builder == NULL || first < 0 || n < 1 || !valid_encoded(encoded) ||
-		(stop != NULL && stop->requested == NULL))
+		!gv_valid_stop(stop))
 		return GV_INVALID;
 	return builders->encode_sample(builder, first, n, encoded, stop);
 }

@@ -7,6 +7,8 @@
  */
 #include "engine/gv_engine.h"
 
+#include "engine/gv_valid.h"
+
 /* The one place that says which engine answers. */
 static const GvBackend *const backend = &gv_cpu_backend;
 
@@ -63,19 +65,6 @@ valid_kmeans(const GvKmeans *spec)
 }
 
 static bool
-valid_scratch(const void *scratch)
-{
-	return scratch != NULL && (uintptr_t) scratch % GV_ALIGN == 0;
-}
-
-/* No GvStop at all means: do not stop. */
-static bool
-valid_stop(const GvStop *stop)
-{
-	return stop == NULL || stop->requested != NULL;
-}
-
-static bool
 valid_topk(const GvTopK *top)
 {
 	return top != NULL && top->capacity >= 1 && top->count >= 0 &&
@@ -97,7 +86,7 @@ gv_kmeans(const GvKmeans *spec, const float *x, float *centroids,
 	if (fault_is_due())
 		return fault_status;
 	if (!valid_kmeans(spec) || x == NULL || centroids == NULL ||
-		found == NULL || !valid_scratch(scratch) || !valid_stop(stop))
+		found == NULL || !gv_valid_scratch(scratch) || !gv_valid_stop(stop))
 		return GV_INVALID;
 	return backend->kmeans(spec, x, centroids, found, scratch, stop);
 }
@@ -119,7 +108,7 @@ gv_codebooks(int32_t dims, int32_t m, int64_t n, const float *residuals,
 	if (fault_is_due())
 		return fault_status;
 	if (!valid_shape(dims, m) || n < 1 || residuals == NULL ||
-		codebooks == NULL || !valid_scratch(scratch) || !valid_stop(stop))
+		codebooks == NULL || !gv_valid_scratch(scratch) || !gv_valid_stop(stop))
 		return GV_INVALID;
 	return backend->codebooks(dims, m, n, residuals, seed, codebooks,
 							  scratch, stop);
@@ -132,7 +121,7 @@ gv_assign(int32_t dims, const float *centroids, int32_t k, const float *x,
 	if (fault_is_due())
 		return fault_status;
 	if (!valid_dims(dims) || centroids == NULL || k < 1 || x == NULL ||
-		n < 1 || nearest == NULL || !valid_stop(stop))
+		n < 1 || nearest == NULL || !gv_valid_stop(stop))
 		return GV_INVALID;
 	return backend->assign(dims, centroids, k, x, n, nearest, sqdist, stop);
 }
@@ -161,7 +150,7 @@ gv_place(const GvTree *tree, const float *x, int64_t n, int32_t copies,
 		return fault_status;
 	if (!valid_tree(tree) || x == NULL || n < 1 || n > INT32_MAX ||
 		copies < 1 || copies > 2 || lists == NULL ||
-		!valid_scratch(scratch) || !valid_stop(stop))
+		!gv_valid_scratch(scratch) || !gv_valid_stop(stop))
 		return GV_INVALID;
 	return backend->place(tree, x, n, copies, lists, scratch, stop);
 }
@@ -216,7 +205,7 @@ static bool
 valid_scan(const GvScan *scan)
 {
 	return scan != NULL && valid_model(scan->model) && scan->table != NULL &&
-		valid_topk(scan->best) && valid_scratch(scan->scratch);
+		valid_topk(scan->best) && gv_valid_scratch(scan->scratch);
 }
 
 size_t
@@ -274,7 +263,7 @@ gv_exact(GvMetric metric, int32_t dims, const float *queries,
 		return fault_status;
 	if (metric < GV_L2 || metric > GV_COSINE || !valid_dims(dims) ||
 		queries == NULL || nqueries < 1 || x == NULL || n < 1 ||
-		ids == NULL || best == NULL || !valid_stop(stop))
+		ids == NULL || best == NULL || !gv_valid_stop(stop))
 		return GV_INVALID;
 	for (i = 0; i < nqueries; i++)
 		if (!valid_topk(&best[i]))

@@ -9,6 +9,7 @@
 #include "engine/gv_select.h"
 
 #include "engine/gv_fault.h"
+#include "engine/gv_valid.h"
 
 /* The one place that says which engine answers. */
 static const GvSelectBackend *const backend = &gv_cpu_selection;
@@ -33,18 +34,6 @@ gv_select_name(GvSelectMethod method)
 	};
 
 	return names[method];
-}
-
-static bool
-valid_scratch(const void *scratch)
-{
-	return scratch != NULL && (uintptr_t) scratch % GV_ALIGN == 0;
-}
-
-static bool
-valid_stop(const GvStop *stop)
-{
-	return stop == NULL || stop->requested != NULL;
 }
 
 static bool
@@ -89,7 +78,7 @@ gv_select(const GvSelect *spec, const float *values, uint32_t *positions,
 	if (gv_fault_is_due(&fault, &status))
 		return status;
 	if (!valid_spec(spec) || values == NULL || positions == NULL ||
-		selected == NULL || !valid_scratch(scratch) || !valid_stop(stop))
+		selected == NULL || !gv_valid_scratch(scratch) || !gv_valid_stop(stop))
 		return GV_INVALID;
 	chosen = *spec;
 	chosen.method = gv_select_choose(spec);
@@ -117,7 +106,7 @@ gv_quantiles(const float *values, int64_t n, const int64_t *ranks,
 		return status;
 	if (values == NULL || n < 1 || n > GV_SELECT_MAX_N || ranks == NULL ||
 		nranks < 1 || quantiles == NULL || rank_errors == NULL ||
-		!valid_scratch(scratch) || !valid_stop(stop))
+		!gv_valid_scratch(scratch) || !gv_valid_stop(stop))
 		return GV_INVALID;
 	for (i = 0; i < nranks; i++)
 		if (ranks[i] < 0 || ranks[i] >= n)
