@@ -21,6 +21,7 @@
 #include "am/ivfpqassign.h"
 #include "am/ivfpqcoded.h"
 #include "am/ivfpqladder.h"
+#include "page/ivfpqarray.h"
 #include "page/ivfpqfault.h"
 
 /* Ranges of lists for each participant, so that none waits long for others. */

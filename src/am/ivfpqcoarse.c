@@ -10,6 +10,7 @@
 #include "postgres.h"
 
 #include "am/ivfpqcoded.h"
+#include "page/ivfpqarray.h"
 
 /*
  * Lists to compare for every list that is wanted, and the share of all lists

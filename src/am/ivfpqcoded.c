@@ -13,6 +13,7 @@
 #include "miscadmin.h"
 
 #include "am/ivfpqcoded.h"
+#include "page/ivfpqarray.h"
 
 /* Put the codes and T of some of a parent's centroids, [n], into a block. */
 static void

@@ -7,6 +7,7 @@
 #include "utils/memutils.h"
 
 #include "am/ivfpq.h"
+#include "page/ivfpqarray.h"
 #include "page/ivfpqfault.h"
 
 /* The lists that are to hold a transformed vector; returns how many. */

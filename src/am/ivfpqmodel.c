@@ -8,6 +8,7 @@
 #include "utils/memutils.h"
 
 #include "am/ivfpq.h"
+#include "page/ivfpqarray.h"
 
 /*
  * Long engine calls ask here.  They must end when the statement is to end;

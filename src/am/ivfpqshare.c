@@ -17,6 +17,7 @@
 #include "utils/memutils.h"
 
 #include "am/ivfpqtrial.h"
+#include "page/ivfpqarray.h"
 
 /* Share of the true neighbours that a search through parents may lose. */
 #define MOST_LOSS		0.001

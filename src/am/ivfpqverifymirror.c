@@ -18,6 +18,7 @@
 
 #include "am/ivfpq.h"
 #include "client/ivfpqclient.h"
+#include "page/ivfpqarray.h"
 
 /* Lists asked for at once; gpuvecd sends as many of them as it likes. */
 #define LISTS_AT_ONCE	4096

@@ -12,6 +12,7 @@
 
 #include "client/ivfpqload.h"
 #include "client/ivfpqshared.h"
+#include "page/ivfpqarray.h"
 #include "page/ivfpqrefine.h"
 
 /* How long gpuvecd may take for a message; shorter than DROP DATABASE waits. */

@@ -11,7 +11,7 @@
 
 #include "miscadmin.h"
 
-#include "page/ivfpqpage.h"
+#include "page/ivfpqarray.h"
 #include "page/ivfpqrecent.h"
 
 /* Begin to read `nvectors` vectors of `dims` floats. */

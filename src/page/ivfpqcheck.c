@@ -17,6 +17,7 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
+#include "page/ivfpqarray.h"
 #include "page/ivfpqrefine.h"
 #include "pgcompat.h"
 

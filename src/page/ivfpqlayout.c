@@ -52,7 +52,7 @@ IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine)
 		return false;
 
 	layout->refine = refine;
-	layout->code_bytes = (pq_dim + 1) / 2;
+	layout->code_bytes = IvfpqCodeBytes(pq_dim);
 	layout->codes = FIXED_BYTES(refine);
 	layout->body_bytes = layout->codes +
 		IVFPQ_BLOCK_COPIES * layout->code_bytes;

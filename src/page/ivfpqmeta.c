@@ -8,6 +8,7 @@
 #include "common/pg_prng.h"
 #include "miscadmin.h"
 
+#include "page/ivfpqarray.h"
 #include "page/ivfpqrefine.h"
 
 /*

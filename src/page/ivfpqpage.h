@@ -109,7 +109,7 @@ typedef struct IvfpqMetaData
 	BlockNumber centroids;		/* first page: [nlists][dims] floats, by
 								 * parent */
 	BlockNumber codes;			/* first page: blocks of the centroids' codes,
-								 * see IvfpqCodeBlock */
+								 * see ivfpqarray.h */
 	BlockNumber directory;		/* first page: [nlists] IvfpqListEntry */
 	int32		unused;			/* 0 */
 
@@ -128,38 +128,6 @@ typedef struct IvfpqMetaData
 	int32		refine;			/* IvfpqRefine */
 	BlockNumber refine_head;	/* refine page with free slots */
 } IvfpqMetaData;
-
-/* Floats on a page of an array. */
-#define IVFPQ_FLOATS_PER_PAGE	((int64) (IVFPQ_PAGE_BYTES / sizeof(float4)))
-
-/*
- * Centroids' codes: blocks as lists have them, of T and codes, each of one
- * parent's centroids.  A block is a vector of an array:
- *		t		float4 [32]
- *		codes	uint8 [code_bytes][32]
- */
-static inline int
-IvfpqCodeBlockFloats(const IvfpqMetaData *meta)
-{
-	return IVFPQ_BLOCK_COPIES +
-		(meta->pq_dim + 1) / 2 * IVFPQ_BLOCK_COPIES / (int) sizeof(float4);
-}
-
-/*
- * Number of a parent's first block, given its first list: there is room for
- * all blocks of those before, and what is left over is 0.
- */
-static inline int64
-IvfpqCodeBlock(int parent, int first_list)
-{
-	return first_list / IVFPQ_BLOCK_COPIES + parent;
-}
-
-static inline int64
-IvfpqCodeBlocks(const IvfpqMetaData *meta)
-{
-	return IvfpqCodeBlock(meta->nparents, meta->nlists);
-}
 
 /* Where a block starts. */
 typedef struct IvfpqAddress
@@ -225,6 +193,13 @@ StaticAssertDecl(sizeof(IvfpqListEntry) == 28, "directory entry is 28 bytes");
 StaticAssertDecl(sizeof(IvfpqSlotHeader) == 32, "slot header is 32 bytes");
 StaticAssertDecl(sizeof(IvfpqPendingHeader) == 24, "pending header is 24 bytes");
 StaticAssertDecl(sizeof(ItemPointerData) == 6, "a TID is three 16-bit words");
+
+/* Bytes of one copy's code. */
+static inline int
+IvfpqCodeBytes(int pq_dim)
+{
+	return (pq_dim + 1) / 2;
+}
 
 /* How blocks lie on pages; follows from pq_dim and refine. */
 typedef struct IvfpqLayout
@@ -312,34 +287,6 @@ extern BlockNumber IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first);
 extern BlockNumber IvfpqModelPages(const IvfpqMetaData *meta);
 extern bool IvfpqIsFixedPage(const IvfpqMetaData *meta, BlockNumber blkno);
 extern IvfpqMetaData *IvfpqMetaGet(Relation index, Page page);
-
-/*
- * ivfpqarray.c: immutable arrays of vectors, a stream of floats over
- * consecutive pages.  A reader hands out runs of whole vectors; pointers are
- * good until the next call.
- */
-typedef struct IvfpqArrayReader
-{
-	Relation	index;
-	BlockNumber first;			/* page of vector 0 */
-	int			dims;			/* floats in a vector */
-	int64		nvectors;
-	int64		next;			/* next vector to hand out */
-	Buffer		buffer;			/* pinned, not locked, or InvalidBuffer */
-	float	   *spill;			/* [dims] a vector that crosses pages */
-} IvfpqArrayReader;
-
-extern void IvfpqArrayOpen(IvfpqArrayReader *reader, Relation index,
-						   BlockNumber first, int dims, int64 nvectors);
-extern const float *IvfpqArrayNext(IvfpqArrayReader *reader, int *count);
-extern void IvfpqArrayComing(const IvfpqArrayReader *reader, int64 i);
-extern void IvfpqArrayClose(IvfpqArrayReader *reader);
-extern void IvfpqArrayFetch(Relation index, BlockNumber first, int dims,
-							int64 i, float *out);
-extern void IvfpqArrayFetchSome(Relation index, BlockNumber first, int dims,
-								const uint64 *ids, int n, float *out);
-extern void IvfpqArrayWrite(Relation index, BlockNumber first,
-							const float *values, int64 nvalues, bool shared);
 
 /* ivfpqlist.c: the directory; reading lists */
 typedef struct IvfpqListReader
