@@ -93,8 +93,12 @@ end_switch(void *fake_stack, const void **stack, size_t *bytes)
 #endif
 }
 
-/* A function of its own: a compiler may think that no jump comes back. */
-static void __attribute__((noipa))
+/*
+ * A function of its own: a compiler may think that no jump comes back.  No
+ * frame is left by it, so the sanitizer has nothing to forget, which would be
+ * a system call and the whole stack's shadow each time.
+ */
+static void __attribute__((noipa, no_sanitize("address")))
 go_to(void **place)
 {
 	__builtin_longjmp(place, 1);
