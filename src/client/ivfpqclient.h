@@ -189,10 +189,11 @@ extern void IvfpqBuilderEnd(IvfpqBuilder *builder);
 
 /*
  * ivfpqremoteset.c: gpuvecd does what gv_set.h describes; inputs and outputs
- * are as there, of any length.  NULL: it is not to be asked, or cannot; never
- * an error because of that.  Functions that return false have failed for good,
- * which is what _Reason is about: the caller starts anew with his own engine,
- * and ends the set in any case.  It lives in the context in which it was begun,
+ * are as there, of any length.  NULL: it is not to be asked, or cannot.
+ * Functions that return false have failed for good, and _Reason says why: the
+ * caller starts anew with his own engine, and ends the set in any case.  With
+ * gpuvec.on_gpu_error = error, all this is an error instead where gpuvecd
+ * should have done it.  The set lives in the context in which it was begun,
  * which ends it as well.  While it waits it heeds interrupts.
  */
 typedef struct IvfpqRemoteSet IvfpqRemoteSet;
