@@ -112,6 +112,8 @@ CLIENT_OBJS = \
 ENGINE_OBJS = \
 	src/engine/gv_engine.o \
 	src/engine/gv_select.o \
+	src/engine/gv_set.o \
+	src/engine/gv_setmend.o \
 	src/engine/gv_topk.o
 
 CPU_OBJS = \
@@ -122,13 +124,16 @@ CPU_OBJS = \
 	src/cpu/distance.o \
 	src/cpu/encode.o \
 	src/cpu/exact.o \
+	src/cpu/exactset.o \
 	src/cpu/filter.o \
 	src/cpu/gv_cpu.o \
 	src/cpu/half.o \
 	src/cpu/items.o \
 	src/cpu/keep.o \
 	src/cpu/kmeans.o \
+	src/cpu/kmeansset.o \
 	src/cpu/level.o \
+	src/cpu/nearest.o \
 	src/cpu/place.o \
 	src/cpu/pq.o \
 	src/cpu/quantiles.o \
@@ -136,6 +141,8 @@ CPU_OBJS = \
 	src/cpu/sampleselect.o \
 	src/cpu/scan.o \
 	src/cpu/select.o \
+	src/cpu/selectset.o \
+	src/cpu/sets.o \
 	src/cpu/splitters.o \
 	src/cpu/table.o \
 	src/cpu/transform.o
