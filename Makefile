@@ -113,6 +113,7 @@ CLIENT_OBJS = \
 	src/client/ivfpqpiece.o \
 	src/client/ivfpqreadmirror.o \
 	src/client/ivfpqrecords.o \
+	src/client/ivfpqremoteset.o \
 	src/client/ivfpqshared.o \
 	src/client/ivfpqsharing.o \
 	src/client/ivfpqslots.o \
@@ -185,6 +186,7 @@ SERVER_OBJS = \
 	src/server/readback.o \
 	src/server/room.o \
 	src/server/session.o \
+	src/server/setwork.o \
 	src/server/shared.o \
 	src/server/trial.o \
 	src/server/turns.o
