@@ -61,7 +61,20 @@ AM_OBJS = \
 	src/am/ivfpqworker.o
 
 SET_OBJS = \
-	src/set/ivfpqselect.o
+	src/set/ivfpqargument.o \
+	src/set/ivfpqexact.o \
+	src/set/ivfpqgraph.o \
+	src/set/ivfpqindexed.o \
+	src/set/ivfpqkmeans.o \
+	src/set/ivfpqneighbours.o \
+	src/set/ivfpqpairs.o \
+	src/set/ivfpqprogress.o \
+	src/set/ivfpqsampled.o \
+	src/set/ivfpqselect.o \
+	src/set/ivfpqstarts.o \
+	src/set/ivfpqstore.o \
+	src/set/ivfpqtable.o \
+	src/set/ivfpqwork.o
 
 PAGE_OBJS = \
 	src/page/ivfpqahead.o \

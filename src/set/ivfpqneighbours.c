@@ -1,0 +1,182 @@
+/*
+ * ivfpqneighbours.c
+ *		Exact search for any number of queries.
+ *
+ * Queries are taken in tiles, as many as this session's engine can hold within
+ * maintenance_work_mem; the table is read once for each tile.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "set/ivfpqset.h"
+
+/* Neighbours are fetched from the engine so many at a time, about. */
+#define RESULTS			65536
+
+typedef struct Tile
+{
+	const IvfpqNeighbours *wanted;
+	IvfpqWork  *work;
+	int64		first;			/* number of its first query */
+	int64		nqueries;
+	int64		taken;			/* queries whose neighbours the sink has */
+	int64		done_before;	/* rows read for tiles before this one */
+	float	   *batch;			/* [batch_rows][dims] */
+	int			batch_rows;
+	int64	   *positions;		/* [result_queries][k] */
+	double	   *distances;		/* the same */
+	int64		result_queries;
+} Tile;
+
+static bool
+PutQueries(Tile *tile)
+{
+	const IvfpqNeighbours *wanted = tile->wanted;
+	int64		n;
+
+	if (wanted->from == NULL)
+		return IvfpqWorkPut(tile->work, GV_SET_QUERIES,
+							wanted->vectors + tile->first * wanted->rows->dims,
+							tile->nqueries);
+	IvfpqTableSeek(wanted->from, tile->first);
+	for (int64 put = 0; put < tile->nqueries; put += n)
+	{
+		n = IvfpqTableRead(wanted->from, tile->batch,
+						   (int) Min(tile->batch_rows, tile->nqueries - put));
+		if (n == 0)
+			elog(ERROR, "a table of queries has lost rows");
+		if (!IvfpqWorkPut(tile->work, GV_SET_QUERIES, tile->batch, n))
+			return false;
+	}
+	return true;
+}
+
+/* The rows that queries are themselves. */
+static bool
+PutSelves(Tile *tile)
+{
+	const IvfpqNeighbours *wanted = tile->wanted;
+	int64		numbers[1024];
+	int64		n;
+
+	if (!wanted->self)
+		return true;
+	if (wanted->selves != NULL)
+		return IvfpqWorkPut(tile->work, GV_SET_SELF,
+							wanted->selves + tile->first, tile->nqueries);
+	for (int64 put = 0; put < tile->nqueries; put += n)
+	{
+		n = Min((int64) lengthof(numbers), tile->nqueries - put);
+		for (int64 i = 0; i < n; i++)
+			numbers[i] = tile->first + put + i;
+		if (!IvfpqWorkPut(tile->work, GV_SET_SELF, numbers, n))
+			return false;
+	}
+	return true;
+}
+
+static bool
+PutRows(Tile *tile)
+{
+	IvfpqTable *rows = tile->wanted->rows;
+	int64		put = 0;
+	int			n;
+
+	IvfpqTableSeek(rows, 0);
+	while ((n = IvfpqTableRead(rows, tile->batch, tile->batch_rows)) > 0)
+	{
+		if (!IvfpqWorkPut(tile->work, GV_SET_ROWS, tile->batch, n))
+			return false;
+		put += n;
+		IvfpqProgressDone(tile->done_before + put);
+	}
+	return true;
+}
+
+/* Hand on what was not handed on yet. */
+static bool
+TakeResults(Tile *tile)
+{
+	const IvfpqNeighbours *wanted = tile->wanted;
+
+	while (tile->taken < tile->nqueries)
+	{
+		int64		n = Min(tile->result_queries, tile->nqueries - tile->taken);
+
+		if (!IvfpqWorkGet(tile->work, GV_SET_POSITIONS,
+						  tile->taken * wanted->k, n * wanted->k,
+						  tile->positions) ||
+			!IvfpqWorkGet(tile->work, GV_SET_DISTANCES,
+						  tile->taken * wanted->k, n * wanted->k,
+						  tile->distances))
+			return false;
+		for (int64 i = 0; i < n; i++)
+			wanted->sink(wanted->arg, tile->first + tile->taken + i,
+						 tile->positions + i * wanted->k,
+						 tile->distances + i * wanted->k);
+		tile->taken += n;
+	}
+	return true;
+}
+
+static void
+SearchTile(Tile *tile, const GvSetSpec *spec)
+{
+	GvSetSpec	tile_spec = *spec;
+	GvSetDone	done;
+
+	tile_spec.nqueries = tile->nqueries;
+	tile->taken = 0;
+	tile->work = IvfpqWorkBegin(&tile_spec);
+	while (!(PutQueries(tile) && PutSelves(tile) && PutRows(tile) &&
+			 IvfpqWorkRun(tile->work, &done) && TakeResults(tile)))
+		;						/* once more, by this session */
+	IvfpqWorkEnd(tile->work);
+}
+
+static void
+InitTile(Tile *tile, const IvfpqNeighbours *wanted)
+{
+	IvfpqTable *rows = wanted->rows;
+
+	memset(tile, 0, sizeof(*tile));
+	tile->wanted = wanted;
+	tile->batch_rows = IvfpqTableBatch(rows);
+	tile->batch = palloc((Size) tile->batch_rows * rows->dims * sizeof(float));
+	tile->result_queries = Max(RESULTS / wanted->k, 1);
+	tile->positions = palloc_extended(tile->result_queries * wanted->k *
+									  sizeof(int64), MCXT_ALLOC_HUGE);
+	tile->distances = palloc_extended(tile->result_queries * wanted->k *
+									  sizeof(double), MCXT_ALLOC_HUGE);
+}
+
+/* Find exact neighbours, see ivfpqset.h. */
+void
+IvfpqFindNeighbours(const IvfpqNeighbours *wanted)
+{
+	GvSetSpec	spec = {.kind = GV_SET_EXACT,.metric = wanted->metric,
+		.dims = wanted->rows->dims,.k = wanted->k,.self = wanted->self,
+		.nqueries = wanted->nqueries,.nrows = wanted->rows->nrows};
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "gpuvec neighbours",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	int64		at_a_time = IvfpqWorkQueries(&spec);
+	int64		ntiles = (wanted->nqueries + at_a_time - 1) / at_a_time;
+	Tile		tile;
+
+	/* tiles of one size, for the last reading costs as much as any */
+	at_a_time = (wanted->nqueries + ntiles - 1) / ntiles;
+	InitTile(&tile, wanted);
+	IvfpqProgressPhaseOf(wanted->phase, ntiles * spec.nrows);
+	for (; tile.first < wanted->nqueries; tile.first += at_a_time)
+	{
+		tile.nqueries = Min(at_a_time, wanted->nqueries - tile.first);
+		SearchTile(&tile, &spec);
+		tile.done_before += spec.nrows;
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+}
