@@ -5,8 +5,6 @@
  */
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "client.h"
@@ -21,7 +19,7 @@ bring_array(int fd, const TestMemory *memory, const GvMirrorKey *key,
 	GvMessage	header = {sizeof(request) + 4 * n, GV_MSG_ARRAY, 0};
 
 	return memory_ask(fd, memory, 4096 * (array % 2), header, &request,
-					sizeof(request), values, 4 * n);
+					  sizeof(request), values, 4 * n);
 }
 
 static int
@@ -34,7 +32,7 @@ bring_list(int fd, const TestMemory *memory, const GvMirrorKey *key,
 									index->lists[list].nblocks, 0, &bytes);
 	GvMessage	header = {sizeof(request) + bytes, GV_MSG_LISTS, 0};
 	int			got = memory_ask(fd, memory, 8 * (1 + list), header, &request,
-							   sizeof(request), piece, bytes);
+								 sizeof(request), piece, bytes);
 
 	free(piece);
 	return got;
@@ -54,7 +52,8 @@ test_whole(const TestServer *server, const TestIndex *index)
 		int32_t		list;
 		int			array;
 
-		CHECK(memory_pass(fd, MEMORY_BYTES, &memory.fd, 1) == 0, "memory %d", i);
+		CHECK(memory_pass(fd, MEMORY_BYTES, &memory.fd, 1) == 0, "memory %d",
+			  i);
 		CHECK(load_begin(fd, &key, index) == 0, "begin");
 		for (array = 0; array < GV_NARRAYS; array++)
 			CHECK(bring_array(fd, &memory, &key, index, array) == 0, "array");
@@ -96,11 +95,12 @@ test_no_memory(const TestServer *server)
 	for (i = 0; i < sizeof(wrongs) / sizeof(wrongs[0]); i++)
 	{
 		fd = client_open(server, GV_ROLE_LOADER);
-		client_cut(fd, memory_pass(fd, wrongs[i].bytes, wrongs[i].fds, wrongs[i].n),
-				   wrongs[i].what);
+		client_cut(fd, memory_pass(fd, wrongs[i].bytes, wrongs[i].fds,
+								   wrongs[i].n), wrongs[i].what);
 	}
 	fd = client_open(server, GV_ROLE_SESSION);
-	client_cut(fd, memory_pass(fd, MEMORY_BYTES, &memory.fd, 1), "a session's memory");
+	client_cut(fd, memory_pass(fd, MEMORY_BYTES, &memory.fd, 1),
+			   "a session's memory");
 	fd = client_open(server, GV_ROLE_LOADER);
 	CHECK(memory_pass(fd, MEMORY_BYTES, two, 2) == 0, "the first of two");
 	CHECK(client_ping(fd) == 0, "goes on");
