@@ -191,13 +191,20 @@ EndScan(IvfpqTable *table)
 	table->nulls = 0;
 }
 
-/* Begin at the table's first page, wherever other scans are. */
+/*
+ * Begin at the table's first page, wherever other scans are.  The scan may be
+ * left open, so it lives as long as the table, whoever's memory is current.
+ */
 static void
 BeginScan(IvfpqTable *table)
 {
+	MemoryContext old;
+
 	EndScan(table);
+	old = MemoryContextSwitchTo(MemoryContextGetParent(table->context));
 	table->scan = table_beginscan_strat(table->rel, table->snapshot, 0, NULL,
 										true, false);
+	MemoryContextSwitchTo(old);
 }
 
 /*
