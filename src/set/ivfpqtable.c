@@ -176,6 +176,7 @@ IvfpqTableOpen(IvfpqTable *table, Oid relid, const char *key,
 	FindVectorColumn(table, vector);
 	table->snapshot = RegisterSnapshot(GetActiveSnapshot());
 	table->slot = table_slot_create(table->rel, NULL);
+	table->home = CurrentMemoryContext;
 	table->context = AllocSetContextCreate(CurrentMemoryContext,
 										   "gpuvec set row",
 										   ALLOCSET_DEFAULT_SIZES);
@@ -192,16 +193,15 @@ EndScan(IvfpqTable *table)
 }
 
 /*
- * Begin at the table's first page, wherever other scans are.  The scan may be
- * left open, so it lives as long as the table, whoever's memory is current.
+ * Begin at the table's first page, wherever other scans are.  The caller's
+ * memory context may end before the scan does.
  */
 static void
 BeginScan(IvfpqTable *table)
 {
-	MemoryContext old;
+	MemoryContext old = MemoryContextSwitchTo(table->home);
 
 	EndScan(table);
-	old = MemoryContextSwitchTo(MemoryContextGetParent(table->context));
 	table->scan = table_beginscan_strat(table->rel, table->snapshot, 0, NULL,
 										true, false);
 	MemoryContextSwitchTo(old);
