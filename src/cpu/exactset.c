@@ -18,7 +18,7 @@
 #define TILE_QUERIES	GV_CPU_TILE_ROWS
 #define BLOCK_FLOATS	(1 << 21)	/* of its panels, for large dims */
 #define BLOCK_PANELS	8
-#define FEW_QUERIES		4		/* below this a block does not pay */
+#define FEW_QUERIES		4		/* below this panels do not pay */
 
 typedef struct Exact
 {
@@ -194,7 +194,48 @@ measure(Exact *exact, int64_t query, const float *row, int64_t position)
 	return nearest[0].position != last.position;
 }
 
-/* All pairs of rows [n] with all queries. */
+/*
+ * What the fp32 square of a row's distance to a query must not exceed.  It is
+ * off by (dims / 16 + 6) u of itself, unless it overflows, because no term is
+ * negative; twice that, and FLT_MIN for what underflows.
+ */
+static float
+direct_limit(const Exact *exact, int64_t query)
+{
+	double		last = nearest_of(exact, query)[0].distance;
+	double		slack = (exact->spec.dims / 8 + 32) * GV_FILTER_UNIT;
+	double		limit = last * last * (1.0 + slack) + FLT_MIN;
+
+	return limit < 1e36 ? (float) limit : HUGE_VALF;
+}
+
+/* n <= GV_SCREEN_ROWS rows and one query. */
+static void
+measure_some(Exact *exact, int64_t query, const float *rows, int64_t first,
+			 int n)
+{
+	int64_t		dims = exact->spec.dims;
+	bool		direct = exact->spec.metric == GV_SET_L2;
+	float		limit = HUGE_VALF;
+	float		squares[GV_SCREEN_ROWS];
+	int			i;
+
+	if (direct)
+	{
+		limit = direct_limit(exact, query);
+		gv_kernels->sqdists(exact->queries + query * dims, rows, n,
+							exact->spec.dims, squares);
+	}
+	for (i = 0; i < n; i++)
+	{
+		if (direct && squares[i] > limit)
+			continue;
+		if (measure(exact, query, rows + i * dims, first + i) && direct)
+			limit = direct_limit(exact, query);
+	}
+}
+
+/* Rows [n] and all queries, which are few: panels would not pay. */
 static GvStatus
 measure_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
 			 const GvStop *stop)
@@ -202,14 +243,16 @@ measure_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
 	int64_t		dims = exact->spec.dims;
 	GvPoll		poll = {stop, 0};
 	int64_t		query;
-	int64_t		i;
+	int64_t		done;
 
-	for (i = 0; i < n; i++)
+	for (done = 0; done < n; done += GV_SCREEN_ROWS)
 		for (query = 0; query < exact->spec.nqueries; query++)
 		{
-			if (gv_poll(&poll, 4 * dims))
+			if (gv_poll(&poll, 4 * GV_SCREEN_ROWS * dims))
 				return GV_CANCELLED;
-			(void) measure(exact, query, rows + i * dims, first + i);
+			measure_some(exact, query, rows + done * dims, first + done,
+						 n - done < GV_SCREEN_ROWS ? (int) (n - done) :
+						 GV_SCREEN_ROWS);
 		}
 	return GV_OK;
 }

@@ -143,6 +143,8 @@ main(int argc, char **argv)
 	test_select();
 	test_quantiles();
 	test_exact_sets();
+	test_kmeans_sets();
+	test_set_calls();
 	test_recall();
 	test_mirror();
 	test_builder();

@@ -32,7 +32,6 @@ extern GvSet *finished_set(const GvSetSpec *spec, const SetInputs *inputs,
 /* One function a file. */
 extern void test_exact_sets(void);
 extern void test_kmeans_sets(void);
-extern void test_mend(void);
 extern void test_set_calls(void);
 
 #endif							/* SETS_H */
