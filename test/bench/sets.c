@@ -17,7 +17,7 @@
 
 #include "engine/gv_set.h"
 
-#define BATCH		8192		/* rows that come at a time */
+#define BATCH		2048		/* rows that come at a time */
 
 static double
 seconds(void)
