@@ -379,6 +379,15 @@ check_all_stops(void)
 		check_stops(&spec, 1);
 }
 
+/* A sanitizer shall let malloc fail, as it does without one. */
+extern const char *__asan_default_options(void);
+
+const char *
+__asan_default_options(void)
+{
+	return "allocator_may_return_null=1";
+}
+
 /* More than there can be. */
 static void
 check_no_memory(void)
