@@ -20,8 +20,8 @@
  * This session's engine gets about so much at a time, so that it is seen how far
  * it is: products of numbers, but some rows in any case.
  */
-#define PRODUCTS		((int64) 2000000000)
-#define LEAST_ROWS		128
+#define PRODUCTS		((int64) 8000000000)
+#define LEAST_ROWS		1024
 
 typedef struct Tile
 {
