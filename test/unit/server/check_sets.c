@@ -157,19 +157,19 @@ check_abandoned(const TestServer *server)
 	int			i;
 
 	set.spec.self = 0;
-	set.spec.nqueries = 100000;
-	set.spec.nrows = 300000;
-	set.n[GV_SET_QUERIES] = 100000;
-	set.n[GV_SET_ROWS] = 100000;
-	set.items[GV_SET_QUERIES] = unit_floats(700000, 1.0f);
-	set.items[GV_SET_ROWS] = unit_floats(700000, 1.0f);
+	set.spec.nqueries = 400000;
+	set.spec.nrows = 600000;
+	set.n[GV_SET_QUERIES] = 400000;
+	set.n[GV_SET_ROWS] = 400000;
+	set.items[GV_SET_QUERIES] = unit_floats(7 * 400000, 1.0f);
+	set.items[GV_SET_ROWS] = unit_floats(7 * 400000, 1.0f);
 	CHECK(set_begin(fd, &set.spec) == 0 &&
 		  set_bring(fd, &set, GV_SET_QUERIES) == 0, "begin");
 	CHECK(used(server, NULL) > 0, "nothing is charged");
 	for (i = 0; i < 3; i++)
-		CHECK(set_send(fd, &set, GV_SET_ROWS, 100 * i, 100), "send");
+		CHECK(set_send(fd, &set, GV_SET_ROWS, 20 * i, 20), "send");
 	CHECK(builder_receive(fd, GV_MSG_PUT, NULL, NULL) == 0, "some rows");
-	CHECK(set_send(fd, &set, GV_SET_ROWS, 0, 90000), "many rows");
+	CHECK(set_send(fd, &set, GV_SET_ROWS, 0, 400000), "many rows");
 	usleep(50000);
 	close(fd);
 	builder_unused(server, "abandoned");
