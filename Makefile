@@ -61,7 +61,20 @@ AM_OBJS = \
 	src/am/ivfpqworker.o
 
 SET_OBJS = \
-	src/set/ivfpqselect.o
+	src/set/ivfpqargument.o \
+	src/set/ivfpqexact.o \
+	src/set/ivfpqgraph.o \
+	src/set/ivfpqindexed.o \
+	src/set/ivfpqkmeans.o \
+	src/set/ivfpqneighbours.o \
+	src/set/ivfpqpairs.o \
+	src/set/ivfpqprogress.o \
+	src/set/ivfpqsampled.o \
+	src/set/ivfpqselect.o \
+	src/set/ivfpqstarts.o \
+	src/set/ivfpqstore.o \
+	src/set/ivfpqtable.o \
+	src/set/ivfpqwork.o
 
 PAGE_OBJS = \
 	src/page/ivfpqahead.o \
@@ -100,6 +113,7 @@ CLIENT_OBJS = \
 	src/client/ivfpqpiece.o \
 	src/client/ivfpqreadmirror.o \
 	src/client/ivfpqrecords.o \
+	src/client/ivfpqremoteset.o \
 	src/client/ivfpqshared.o \
 	src/client/ivfpqsharing.o \
 	src/client/ivfpqslots.o \
@@ -112,6 +126,8 @@ CLIENT_OBJS = \
 ENGINE_OBJS = \
 	src/engine/gv_engine.o \
 	src/engine/gv_select.o \
+	src/engine/gv_set.o \
+	src/engine/gv_setmend.o \
 	src/engine/gv_topk.o
 
 CPU_OBJS = \
@@ -122,20 +138,26 @@ CPU_OBJS = \
 	src/cpu/distance.o \
 	src/cpu/encode.o \
 	src/cpu/exact.o \
+	src/cpu/exactset.o \
 	src/cpu/filter.o \
 	src/cpu/gv_cpu.o \
 	src/cpu/half.o \
 	src/cpu/items.o \
 	src/cpu/keep.o \
 	src/cpu/kmeans.o \
+	src/cpu/kmeansset.o \
 	src/cpu/level.o \
+	src/cpu/nearest.o \
 	src/cpu/place.o \
 	src/cpu/pq.o \
 	src/cpu/quantiles.o \
 	src/cpu/refine.o \
 	src/cpu/sampleselect.o \
 	src/cpu/scan.o \
+	src/cpu/screen.o \
 	src/cpu/select.o \
+	src/cpu/selectset.o \
+	src/cpu/sets.o \
 	src/cpu/splitters.o \
 	src/cpu/table.o \
 	src/cpu/transform.o
@@ -165,6 +187,7 @@ SERVER_OBJS = \
 	src/server/readback.o \
 	src/server/room.o \
 	src/server/session.o \
+	src/server/setwork.o \
 	src/server/shared.o \
 	src/server/trial.o \
 	src/server/turns.o

@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "cpu/gv_kernels.h"
+#include "engine/gv_set.h"
 
 #define LANES	GV_CPU_LANES
 #define LANES64	8				/* partial sums in double */
@@ -201,4 +202,59 @@ gv_distance_cosine(const float *a, const float *b, int32_t dims)
 	else if (cosine < -1.0)
 		cosine = -1.0;
 	return 1.0 - cosine;
+}
+
+/* See gv_cpu.h. */
+double
+gv_cpu_mean64(const float *a, int32_t dims)
+{
+	double		sums[LANES64] = {0};
+	int32_t		i;
+	int			l;
+
+	for (i = 0; i + LANES64 <= dims; i += LANES64)
+		for (l = 0; l < LANES64; l++)
+			sums[l] += (double) a[i + l];
+	for (l = 0; i < dims; i++, l++)
+		sums[l] += (double) a[i];
+	return add_lanes64(sums) / dims;
+}
+
+/* See gv_cpu.h. */
+double
+gv_cpu_centred_dot64(const float *a, double a_mean, const float *b,
+					 double b_mean, int32_t dims)
+{
+	double		sums[LANES64] = {0};
+	int32_t		i;
+	int			l;
+
+	for (i = 0; i + LANES64 <= dims; i += LANES64)
+		for (l = 0; l < LANES64; l++)
+			sums[l] += ((double) a[i + l] - a_mean) *
+				((double) b[i + l] - b_mean);
+	for (l = 0; i < dims; i++, l++)
+		sums[l] += ((double) a[i] - a_mean) * ((double) b[i] - b_mean);
+	return add_lanes64(sums);
+}
+
+/*
+ * See gv_set.h.  NaN comes of 0 / 0: the mean of equal numbers is that number,
+ * because their sums are exact in double.
+ */
+double
+gv_distance_pearson(const float *a, const float *b, int32_t dims)
+{
+	double		a_mean = gv_cpu_mean64(a, dims);
+	double		b_mean = gv_cpu_mean64(b, dims);
+	double		product = gv_cpu_centred_dot64(a, a_mean, a, a_mean, dims) *
+		gv_cpu_centred_dot64(b, b_mean, b, b_mean, dims);
+	double		correlation =
+		gv_cpu_centred_dot64(a, a_mean, b, b_mean, dims) / sqrt(product);
+
+	if (correlation > 1.0)
+		correlation = 1.0;
+	else if (correlation < -1.0)
+		correlation = -1.0;
+	return 1.0 - correlation;
 }

@@ -25,7 +25,7 @@
  *		outputs		POSITIONS int64 [nqueries][k], -1 where there are fewer
  *					DISTANCES double [nqueries][k]
  *		Exact: gv_set_distance, in double, in the order of operations stated
- *		there, on every engine; NaN comes last.  What an engine computes in
+ *		there, on every engine; NaN comes last, its bits are any.  What an engine computes in
  *		less precision may only discard, with a proven bound.  Source of the
  *		blocked form: Johnson, Douze, Jegou, 2017, section 5.1.
  *
@@ -129,7 +129,8 @@ typedef enum GvSetOutput
 typedef struct GvSetDone
 {
 	double		error;			/* of KMEANS: the sum of squared distances to
-								 * the centroids that the pass began with */
+								 * the centroids that the pass began with,
+								 * mended ones among them */
 	int32_t		passes;			/* so far */
 	int32_t		found;			/* of KMEANS once finished: centroids */
 	uint8_t		finished;		/* outputs are there; else run again */
@@ -202,9 +203,12 @@ extern GvStatus gv_set_get(GvSet *set, GvSetOutput output, int64_t first,
 
 /*
  * The distance by which exact search orders.  Pearson's is one minus the
- * correlation of two vectors: with means in double, sums of eight interleaved
- * partial sums added pairwise, as all distances in double; NaN where one of
- * them does not vary.
+ * correlation of two vectors, all of it in double, sums being eight interleaved
+ * partial sums added pairwise as in the other distances:
+ *		mean(x)		= sum of x_i / dims
+ *		dot(x, y)	= sum of (x_i - mean(x)) (y_i - mean(y))
+ *		correlation	= dot(a, b) / sqrt(dot(a, a) dot(b, b)), -1 .. 1
+ * It is NaN where one of the vectors does not vary.
  */
 extern double gv_set_distance(GvSetMetric metric, const float *a,
 							  const float *b, int32_t dims);
@@ -218,12 +222,14 @@ extern double gv_distance_pearson(const float *a, const float *b,
  * Between a pass and the next, with the clusters' sizes and errors [k] of that
  * pass and centroids [k][dims] already become means (of no rows: as they were).
  * Takers, ascending: clusters of no rows; of a balanced set those of fewer than
- * a quarter of the mean size.  Givers: in the order of descending errors, or of
- * descending sizes in a balanced set, ties by number, those whose farthest row
- * is at a distance above 0, and in a balanced set of more than the mean size.
+ * a quarter of the mean size, nrows / k.  Givers: in the order of descending
+ * errors, or of descending sizes in a balanced set, ties by number, those whose
+ * farthest row is at a distance above 0, and in a balanced set of more than the
+ * mean size.
  * The i-th taker's centroid becomes the farthest row of the i-th giver, farthest
- * [k][dims] (the first of those equally far, by gv_assign's distance); takers
- * beyond the givers stay as they are.  A cluster that takes does not give.
+ * [k][dims] (the first of those equally far, by gv_assign's distance, which is
+ * in far_distances [k]; 0 and any row where no row is farther); takers beyond
+ * the givers stay as they are.  A cluster that takes does not give.
  * Returns how many have taken.  order [k] is for its use.
  */
 extern int32_t gv_set_mend(const GvSetSpec *spec, const int64_t *sizes,

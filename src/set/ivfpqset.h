@@ -1,0 +1,152 @@
+/*
+ * ivfpqset.h
+ *		What the functions over sets of rows share, by the file that has it.
+ */
+#ifndef IVFPQSET_H
+#define IVFPQSET_H
+
+#include "funcapi.h"
+
+#include "engine/gv_set.h"
+#include "set/ivfpqtable.h"
+#include "set/ivfpqwork.h"
+
+/*
+ * ivfpqargument.c: what users pass.
+ */
+typedef enum IvfpqMethod
+{
+	IVFPQ_METHOD_EXACT,			/* every row is compared */
+	IVFPQ_METHOD_INDEX			/* a gpuivfpq index finds them */
+} IvfpqMethod;
+
+extern GvSetMetric IvfpqMetricArgument(const text *name);
+extern const char *IvfpqMetricName(GvSetMetric metric);
+extern IvfpqMethod IvfpqMethodArgument(const text *name);
+extern void IvfpqCheckRange(const char *name, int value, int least, int most,
+							const char *hint);
+extern void IvfpqCheckSameDims(const char *one, int one_dims,
+							   const char *other, int other_dims);
+extern Datum IvfpqMakeArray(const float *vector, int dims);
+
+/*
+ * ivfpqprogress.c: what gpuvec_progress shows of this session.
+ */
+typedef enum IvfpqProgressCommand
+{
+	IVFPQ_PROGRESS_EXACT,
+	IVFPQ_PROGRESS_GRAPH,
+	IVFPQ_PROGRESS_JOIN,
+	IVFPQ_PROGRESS_KMEANS
+} IvfpqProgressCommand;
+
+typedef enum IvfpqProgressPhase
+{
+	IVFPQ_PROGRESS_KEYS,		/* rows */
+	IVFPQ_PROGRESS_ROWS,
+	IVFPQ_PROGRESS_SEARCHING,	/* rows, of all readings */
+	IVFPQ_PROGRESS_RECALL,
+	IVFPQ_PROGRESS_CLUSTERING
+} IvfpqProgressPhase;
+
+extern void IvfpqProgressBegin(IvfpqProgressCommand command, Oid relid);
+extern void IvfpqProgressPhaseOf(IvfpqProgressPhase phase, int64 total);
+extern void IvfpqProgressDone(int64 done);
+extern void IvfpqProgressEnd(void);
+
+/*
+ * ivfpqneighbours.c: exact neighbours of any number of queries, in as many
+ * readings of the table as memory asks for.
+ */
+typedef struct IvfpqNeighbours
+{
+	IvfpqTable *rows;			/* surveyed, not empty */
+	GvSetMetric metric;
+	int			k;				/* 1 .. rows->nrows */
+	int64		nqueries;		/* at least one */
+	IvfpqTable *from;			/* whose rows are the queries; or NULL and */
+	const float *vectors;		/* [nqueries][rows->dims] */
+	bool		self;			/* a query is no neighbour of its own: */
+	const int64 *selves;		/* [nqueries] its position in rows, or NULL:
+								 * its number */
+	IvfpqProgressPhase phase;	/* which this is of the command */
+
+	/* gets k neighbours of each query, ascending; position -1: no more */
+	void		(*sink) (void *arg, int64 query, const int64 *positions,
+						 const double *distances);
+	void	   *arg;
+} IvfpqNeighbours;
+
+extern void IvfpqFindNeighbours(const IvfpqNeighbours *wanted);
+
+/*
+ * ivfpqindexed.c: neighbours as an index finds them.
+ */
+typedef struct IvfpqIndexed IvfpqIndexed;
+
+/* One of them; ascending by distance, then by place in the table. */
+typedef struct IvfpqMatch
+{
+	double		distance;
+	int64		key;
+	ItemPointerData tid;
+} IvfpqMatch;
+
+extern IvfpqIndexed *IvfpqIndexedBegin(IvfpqTable *rows, Oid query_type,
+									   GvSetMetric metric, int k);
+extern int	IvfpqIndexedFind(IvfpqIndexed *indexed, Datum query,
+							 const float *vector, ItemPointer self,
+							 const IvfpqMatch **found);
+extern void IvfpqIndexedEnd(IvfpqIndexed *indexed);
+
+/*
+ * ivfpqpairs.c: the body of graphs and joins: the nearest rows of one table to
+ * every row of another, or of the same.
+ */
+typedef struct IvfpqPairs
+{
+	ReturnSetInfo *rsinfo;		/* gets (key, neighbour, rank, distance) */
+	IvfpqTable *queries;		/* both with keys */
+	IvfpqTable *rows;			/* the same one for a graph */
+	bool		self;			/* then no row is its own neighbour */
+	GvSetMetric metric;
+	int			k;
+} IvfpqPairs;
+
+extern void IvfpqFindPairs(const IvfpqPairs *pairs, IvfpqMethod method);
+
+/*
+ * ivfpqsampled.c: how good an approximate graph is, on a sample of its rows.
+ */
+typedef struct IvfpqSampled IvfpqSampled;
+
+extern IvfpqSampled *IvfpqSampledBegin(const IvfpqPairs *pairs);
+extern void IvfpqSampledNote(IvfpqSampled *sampled, int64 query,
+							 const float *vector, const IvfpqMatch *found,
+							 int n);
+extern void IvfpqSampledEnd(IvfpqSampled *sampled);
+
+/*
+ * ivfpqstore.c: vectors that are read again and again, in memory or, beyond
+ * maintenance_work_mem, in a temporary file.
+ */
+typedef struct IvfpqStore IvfpqStore;
+
+extern IvfpqStore *IvfpqStoreBegin(void);
+extern void IvfpqStoreAdd(IvfpqStore *store, const float *vector, int dims);
+extern int64 IvfpqStoreRows(const IvfpqStore *store);
+extern int	IvfpqStoreRead(IvfpqStore *store, int64 first, int64 n,
+						   const float **vectors);
+extern void IvfpqStoreEnd(IvfpqStore *store);
+
+/*
+ * ivfpqstarts.c: first centroids for k-means.
+ */
+typedef struct IvfpqStarts IvfpqStarts;
+
+extern IvfpqStarts *IvfpqStartsBegin(int k, int seed);
+extern void IvfpqStartsOffer(IvfpqStarts *starts, int64 position,
+							 const float *vector, int dims);
+extern const int64 *IvfpqStartsEnd(IvfpqStarts *starts);
+
+#endif							/* IVFPQSET_H */
