@@ -61,6 +61,8 @@ AM_OBJS = \
 	src/am/ivfpqworker.o
 
 SET_OBJS = \
+	src/set/ivfpqpath.o \
+	src/set/ivfpqpathedges.o \
 	src/set/ivfpqselect.o
 
 PAGE_OBJS = \

@@ -191,3 +191,21 @@ LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 
 COMMENT ON FUNCTION gpuvec_quantiles(real[], bigint[], boolean) IS
 	'the elements of an array that would stand at ranks if it were sorted';
+
+--
+-- Paths
+--
+
+CREATE FUNCTION gpuvec_smoothest_path(
+	graph regclass,
+	source bigint,
+	target bigint)
+RETURNS TABLE (
+	step integer,
+	key bigint,
+	distance double precision)
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_smoothest_path(regclass, bigint, bigint) IS
+	'the path between two keys of a graph whose largest step is smallest';
