@@ -61,9 +61,22 @@ AM_OBJS = \
 	src/am/ivfpqworker.o
 
 SET_OBJS = \
+	src/set/ivfpqargument.o \
+	src/set/ivfpqexact.o \
+	src/set/ivfpqgraph.o \
+	src/set/ivfpqindexed.o \
+	src/set/ivfpqkmeans.o \
+	src/set/ivfpqneighbours.o \
+	src/set/ivfpqpairs.o \
 	src/set/ivfpqpath.o \
 	src/set/ivfpqpathedges.o \
-	src/set/ivfpqselect.o
+	src/set/ivfpqprogress.o \
+	src/set/ivfpqsampled.o \
+	src/set/ivfpqselect.o \
+	src/set/ivfpqstarts.o \
+	src/set/ivfpqstore.o \
+	src/set/ivfpqtable.o \
+	src/set/ivfpqwork.o
 
 PAGE_OBJS = \
 	src/page/ivfpqahead.o \
@@ -102,6 +115,7 @@ CLIENT_OBJS = \
 	src/client/ivfpqpiece.o \
 	src/client/ivfpqreadmirror.o \
 	src/client/ivfpqrecords.o \
+	src/client/ivfpqremoteset.o \
 	src/client/ivfpqshared.o \
 	src/client/ivfpqsharing.o \
 	src/client/ivfpqslots.o \
@@ -174,6 +188,7 @@ SERVER_OBJS = \
 	src/server/readback.o \
 	src/server/room.o \
 	src/server/session.o \
+	src/server/setwork.o \
 	src/server/shared.o \
 	src/server/trial.o \
 	src/server/turns.o

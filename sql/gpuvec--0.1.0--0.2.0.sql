@@ -150,7 +150,9 @@ CREATE FUNCTION gpuvec_stat(
 	OUT mirror_bytes bigint,
 	OUT memory bigint,
 	OUT latency_p50_us double precision,
-	OUT latency_p99_us double precision)
+	OUT latency_p99_us double precision,
+	OUT sets_by_server bigint,
+	OUT sets_failed bigint)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;

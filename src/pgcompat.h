@@ -18,6 +18,7 @@
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
+#include "utils/backend_status.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -170,6 +171,17 @@ GvIndexBeginScan(Relation heap, Relation index, Snapshot snapshot)
 	return index_beginscan(heap, index, snapshot, NULL, 0, 1);
 #else
 	return index_beginscan(heap, index, snapshot, 0, 1);
+#endif
+}
+
+/* What is known of a session, of those there are, counted from 1. */
+static inline LocalPgBackendStatus *
+GvBackendEntry(int i)
+{
+#if PG_VERSION_NUM >= 160000
+	return pgstat_get_local_beentry_by_index(i);
+#else
+	return pgstat_fetch_stat_local_beentry(i);
 #endif
 }
 

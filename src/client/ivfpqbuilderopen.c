@@ -4,11 +4,9 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 #include "utils/memutils.h"
 
 #include "client/ivfpqbuilder.h"
-#include "client/ivfpqshared.h"
 
 #define SLOT_BYTES		((Size) 4 << 20)	/* rows of a slot */
 #define MOST_ROWS		8192
@@ -18,40 +16,6 @@ static void
 close_late(void *arg)
 {
 	IvfpqLinkClose(&((IvfpqBuilder *) arg)->link, "the build ended");
-}
-
-/* Is gpuvecd there to build? */
-static bool
-is_there(const char **reason)
-{
-	IvfpqServerState state = IvfpqSharedState();
-
-	*reason = NULL;
-	if (state == IVFPQ_STATE_UP)
-	{
-		if (pg_atomic_read_u32(&ivfpq_shared->suspended) == 0)
-			return true;
-		*reason = "it does not answer";
-	}
-	else if (state != IVFPQ_STATE_OFF)
-		*reason = "it is not running";
-	return false;
-}
-
-/* Connect and say hello. */
-static bool
-greet(IvfpqBuilder *builder)
-{
-	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION,
-	GV_ROLE_BUILDER, (uint32) MyProcPid};
-	IvfpqParcel parcel;
-
-	IvfpqLinkPack(&parcel, GV_MSG_HELLO, &hello, sizeof(hello), NULL, 0);
-	if (!IvfpqLinkOpen(&builder->link) ||
-		!IvfpqLinkExchange(&builder->link, &parcel, sizeof(GvWelcome)))
-		return false;
-	IvfpqLinkTaken(&builder->link);
-	return true;
 }
 
 /* Say what is to be built. */
@@ -122,7 +86,7 @@ IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
 
 	if (!IvfpqServerIsWanted())
 		return NULL;
-	if (!is_there(&reason))
+	if (!IvfpqLinkIsPossible(&reason))
 	{
 		if (reason != NULL || ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
 			IvfpqBuilderFailed(index, reason ? reason : "there is none",
@@ -131,7 +95,8 @@ IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
 	}
 	builder = make_builder(spec);
 	builder->spec.batch_rows = Max(1, Min(SLOT_BYTES / row, MOST_ROWS));
-	if (!greet(builder) || !begin(builder, mean))
+	if (!IvfpqLinkOpen(&builder->link, GV_ROLE_BUILDER) ||
+		!begin(builder, mean))
 	{
 		IvfpqBuilderFailed(index, builder->link.reason, false);
 		return NULL;
@@ -167,7 +132,8 @@ IvfpqBuilderJoin(const IvfpqTicket *ticket, IvfpqSharing *sharing)
 	builder->sharing = sharing;
 	make_slots(builder);
 	IvfpqLinkPack(&parcel, GV_MSG_JOIN, &request, sizeof(request), NULL, 0);
-	if (greet(builder) && IvfpqLinkExchange(&builder->link, &parcel, 0))
+	if (IvfpqLinkOpen(&builder->link, GV_ROLE_BUILDER) &&
+		IvfpqLinkExchange(&builder->link, &parcel, 0))
 		IvfpqLinkTaken(&builder->link);
 	return builder;
 }

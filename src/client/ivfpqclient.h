@@ -14,6 +14,7 @@
 #include "utils/rel.h"
 
 #include "engine/gv_builder.h"
+#include "engine/gv_set.h"
 #include "page/ivfpqpage.h"
 #include "server/gv_protocol.h"
 
@@ -185,6 +186,26 @@ extern void IvfpqBuilderFailed(Relation index, const char *reason,
 							   bool partly);
 extern void IvfpqBuilderLose(IvfpqBuilder *builder, const char *reason);
 extern void IvfpqBuilderEnd(IvfpqBuilder *builder);
+
+/*
+ * ivfpqremoteset.c: gpuvecd does what gv_set.h describes; inputs and outputs
+ * are as there, of any length.  NULL: it is not to be asked, or cannot.
+ * Functions that return false have failed for good, and _Reason says why: the
+ * caller starts anew with his own engine, and ends the set in any case.  With
+ * gpuvec.on_gpu_error = error, all this is an error instead where gpuvecd
+ * should have done it.  The set lives in the context in which it was begun,
+ * which ends it as well.  While it waits it heeds interrupts.
+ */
+typedef struct IvfpqRemoteSet IvfpqRemoteSet;
+
+extern IvfpqRemoteSet *IvfpqRemoteSetBegin(const GvSetSpec *spec);
+extern bool IvfpqRemoteSetPut(IvfpqRemoteSet *set, GvSetInput input,
+							  const void *items, int64 n);
+extern bool IvfpqRemoteSetRun(IvfpqRemoteSet *set, GvSetDone *done);
+extern bool IvfpqRemoteSetGet(IvfpqRemoteSet *set, GvSetOutput output,
+							  int64 first, int64 n, void *items);
+extern void IvfpqRemoteSetEnd(IvfpqRemoteSet *set);
+extern const char *IvfpqRemoteSetReason(const IvfpqRemoteSet *set);
 
 /*
  * ivfpqreadmirror.c: what gpuvecd holds of an index, for checks.

@@ -194,31 +194,27 @@ make_room(Size size)
 	return true;
 }
 
-/* As sendmsg; the descriptor that is to go along does. */
-static ssize_t
-send_message(struct msghdr *message)
+/* As sendmsg; a descriptor goes along unless it is -1. */
+ssize_t
+IvfpqSendMessage(pgsocket sock, struct msghdr *message, int passed_fd)
 {
 	union
 	{
 		struct cmsghdr head;
 		char		bytes[CMSG_SPACE(sizeof(int))];
 	}			control;
-	ssize_t		sent;
 
-	if (connection.passed_fd >= 0)
+	if (passed_fd >= 0)
 	{
 		memset(&control, 0, sizeof(control));
 		control.head.cmsg_level = SOL_SOCKET;
 		control.head.cmsg_type = SCM_RIGHTS;
 		control.head.cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(&control.head), &connection.passed_fd, sizeof(int));
+		memcpy(CMSG_DATA(&control.head), &passed_fd, sizeof(int));
 		message->msg_control = control.bytes;
 		message->msg_controllen = sizeof(control.bytes);
 	}
-	sent = sendmsg(connection.sock, message, MSG_NOSIGNAL);
-	if (sent > 0)
-		connection.passed_fd = -1;
-	return sent;
+	return sendmsg(sock, message, MSG_NOSIGNAL);
 }
 
 /* Send everything; header and parts are ours to change. */
@@ -228,8 +224,11 @@ send_parts(struct iovec *parts, int nparts, int64 deadline, IvfpqReply *reply)
 	while (nparts > 0)
 	{
 		struct msghdr message = {.msg_iov = parts,.msg_iovlen = nparts};
-		ssize_t		sent = send_message(&message);
+		ssize_t		sent = IvfpqSendMessage(connection.sock, &message,
+											connection.passed_fd);
 
+		if (sent > 0)
+			connection.passed_fd = -1;
 		if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 		{
 			if (!wait_for(WL_SOCKET_WRITEABLE, deadline))

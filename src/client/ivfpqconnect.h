@@ -10,7 +10,7 @@
 #ifndef IVFPQCONNECT_H
 #define IVFPQCONNECT_H
 
-#include <sys/uio.h>
+#include <sys/socket.h>
 
 #include "client/ivfpqclient.h"
 
@@ -34,6 +34,8 @@ typedef struct IvfpqReply
 extern int64 IvfpqNow(void);
 
 extern pgsocket IvfpqOpenSocket(const char **reason);
+extern ssize_t IvfpqSendMessage(pgsocket sock, struct msghdr *message,
+								int passed_fd);
 extern IvfpqServed IvfpqSend(GvRole role, GvMessageType type,
 							 const struct iovec *parts, int nparts,
 							 int64 deadline, IvfpqReply *reply);
@@ -49,5 +51,8 @@ extern IvfpqServed IvfpqExchange(GvRole role, GvMessageType type,
 extern void IvfpqExpectSoon(bool soon);
 extern const GvWelcome *IvfpqWelcome(void);
 extern void IvfpqDisconnect(void);
+
+/* ivfpqslots.c: memory to share with gpuvecd */
+extern int	IvfpqMakeMemory(Size bytes);
 
 #endif							/* IVFPQCONNECT_H */

@@ -1,6 +1,7 @@
 /*
  * ivfpqlink.c
- *		The connection of a build: bytes out, answers in, and the waiting.
+ *		The connection of a build or of work on a set: bytes out, answers in,
+ *		and the waiting.
  */
 #include "postgres.h"
 
@@ -12,7 +13,7 @@
 #include "storage/latch.h"
 #include "utils/memutils.h"
 
-#include "client/ivfpqbuilder.h"
+#include "client/ivfpqlink.h"
 #include "client/ivfpqshared.h"
 #include "pgcompat.h"
 
@@ -48,6 +49,7 @@ IvfpqLinkPack(IvfpqParcel *parcel, GvMessageType type, const void *head,
 	parcel->tail = tail;
 	parcel->tail_bytes = tail_bytes;
 	parcel->sent = 0;
+	parcel->passed_fd = -1;
 }
 
 /* What is left of a part that begins `before` bytes into the message. */
@@ -87,7 +89,8 @@ IvfpqLinkSend(IvfpqLink *link, IvfpqParcel *parcel)
 		n = add_part(parts, n, parcel->tail, parcel->tail_bytes, tail,
 					 parcel->sent);
 		message.msg_iovlen = n;
-		sent = sendmsg(link->sock, &message, MSG_NOSIGNAL);
+		sent = IvfpqSendMessage(link->sock, &message,
+								parcel->sent == 0 ? parcel->passed_fd : -1);
 		if (sent < 0 && errno == EINTR)
 			continue;
 		if (sent < 0)
@@ -286,12 +289,27 @@ IvfpqLinkExchange(IvfpqLink *link, IvfpqParcel *parcel, uint32 length)
 	return false;
 }
 
-/*
- * Connect; false: closed, with the reason.  Answers get their memory from the
- * current context.
- */
+/* Is gpuvecd there?  If not, why, or NULL if nobody starts it. */
 bool
-IvfpqLinkOpen(IvfpqLink *link)
+IvfpqLinkIsPossible(const char **reason)
+{
+	IvfpqServerState state = IvfpqSharedState();
+
+	*reason = NULL;
+	if (state == IVFPQ_STATE_UP)
+	{
+		if (pg_atomic_read_u32(&ivfpq_shared->suspended) == 0)
+			return true;
+		*reason = "it does not answer";
+	}
+	else if (state != IVFPQ_STATE_OFF)
+		*reason = "it is not running";
+	return false;
+}
+
+/* Connect; false: closed. */
+static bool
+connect_link(IvfpqLink *link)
 {
 	const char *reason;
 
@@ -309,5 +327,24 @@ IvfpqLinkOpen(IvfpqLink *link)
 					  NULL, NULL);
 	AddWaitEventToSet(link->events, WL_SOCKET_READABLE, link->sock, NULL,
 					  NULL);
+	return true;
+}
+
+/*
+ * Connect and say hello; false: closed, with the reason.  Answers get their
+ * memory from the current context.
+ */
+bool
+IvfpqLinkOpen(IvfpqLink *link, GvRole role)
+{
+	GvHello		hello = {GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, role,
+	(uint32) MyProcPid};
+	IvfpqParcel parcel;
+
+	IvfpqLinkPack(&parcel, GV_MSG_HELLO, &hello, sizeof(hello), NULL, 0);
+	if (!connect_link(link) ||
+		!IvfpqLinkExchange(link, &parcel, sizeof(GvWelcome)))
+		return false;
+	IvfpqLinkTaken(link);
 	return true;
 }

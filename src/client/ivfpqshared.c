@@ -47,6 +47,8 @@ init_shared(IvfpqShared *shared)
 	pg_atomic_init_u64(&shared->epoch, 1);
 	for (int i = 0; i < IVFPQ_NSERVED; i++)
 		pg_atomic_init_u64(&shared->served[i], 0);
+	pg_atomic_init_u64(&shared->sets, 0);
+	pg_atomic_init_u64(&shared->sets_failed, 0);
 	pg_atomic_init_u64(&shared->sent, 0);
 	pg_atomic_init_u64(&shared->received, 0);
 	for (int i = 0; i < IVFPQ_NLATENCIES; i++)

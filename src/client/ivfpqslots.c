@@ -37,10 +37,10 @@ use_slot(IvfpqLoad *load, int slot)
 }
 
 /* Memory of a size that cannot change; its descriptor, or -1. */
-static int
-make_memory(Size bytes)
+int
+IvfpqMakeMemory(Size bytes)
 {
-	int			fd = memfd_create("gpuvec load",
+	int			fd = memfd_create("gpuvec",
 								  MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	if (fd < 0)
@@ -107,7 +107,7 @@ IvfpqSlotsOpen(IvfpqLoad *load, bool share, int64 deadline,
 
 	if (share && AcquireExternalFD())
 	{
-		fd = make_memory(bytes);
+		fd = IvfpqMakeMemory(bytes);
 		if (fd >= 0)
 		{
 			load->passed_fd = fd;

@@ -28,7 +28,7 @@
 /* How long gpuvecd may take to tell. */
 #define STATUS_US			1000000
 
-#define STAT_COLUMNS		28
+#define STAT_COLUMNS		30
 #define MIRROR_COLUMNS		12
 
 PG_FUNCTION_INFO_V1(gpuvec_stat);
@@ -195,6 +195,9 @@ gpuvec_stat(PG_FUNCTION_ARGS)
 	put_known(&row, server.memory > 0, server.memory);
 	put_double(&row, p50 >= 0, p50);
 	put_double(&row, p50 >= 0, IvfpqLatencyQuantile(0.99));
+	put(&row, Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->sets)));
+	put(&row,
+		Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->sets_failed)));
 	Assert(row.n == STAT_COLUMNS);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values,
 						 row.nulls);

@@ -10,7 +10,6 @@
  */
 #include "server/gv_server.h"
 
-#include <poll.h>
 #include <string.h>
 
 /* What a builder's thread has. */
@@ -20,26 +19,6 @@ typedef struct Building
 	GvBuild    *build;			/* NULL: not begun */
 	bool		joined;			/* it is somebody else's */
 } Building;
-
-/* GvStop: nobody waits for the result any more. */
-static bool
-is_abandoned(void *arg)
-{
-	const GvConnection *connection = arg;
-	struct pollfd client = {.fd = connection->fd,.events = POLLRDHUP};
-
-	return gv_server_failed() ||
-		(poll(&client, 1, 0) > 0 &&
-		 (client.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0);
-}
-
-static GvStop
-stop_of(Building *building)
-{
-	GvStop		stop = {is_abandoned, building->connection};
-
-	return stop;
-}
 
 static void
 break_rules(Building *building, const char *wrong)
@@ -86,19 +65,19 @@ make(GvBuild *build, const float *mean)
 {
 	GvTriedDevices tried = 0;
 	GvStatus	status = GV_NO_MEMORY;
+	int64_t		bytes = gv_builder_size(&build->spec);
 
 	while (status == GV_NO_MEMORY &&
-		   gv_mirrors_place_build(&build->spec, &build->charged, &tried))
+		   gv_mirrors_place_work(bytes, &build->spec.device, &tried))
 	{
 		do
 			status = gv_builder_create(&build->spec, mean, &build->builder);
 		while (status == GV_NO_MEMORY &&
 			   gv_mirrors_evict(build->spec.device));
-		if (status != GV_OK)
-		{
-			gv_mirrors_end_build(build->spec.device, build->charged);
-			build->charged = 0;
-		}
+		if (status == GV_OK)
+			build->charged = bytes;
+		else
+			gv_mirrors_end_work(build->spec.device, bytes);
 	}
 	return status;
 }
@@ -229,7 +208,7 @@ static void
 train(Building *building)
 {
 	GvBuild    *build = building->build;
-	GvStop		stop = stop_of(building);
+	GvStop		stop = gv_connection_stop(building->connection);
 	uint64_t	came_ns = gv_now_ns();
 	GvTrainReply *reply;
 	GvStatus	status;
@@ -294,7 +273,7 @@ give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
 {
 	GvBuild    *build = building->build;
 	const GvBuilderSpec *spec = &build->spec;
-	GvStop		stop = stop_of(building);
+	GvStop		stop = gv_connection_stop(building->connection);
 	GvEncodeReply *reply;
 	GvEncoded	encoded;
 	GvEncoded	moved;

@@ -76,7 +76,7 @@ gv_builds_leave(GvBuild *build)
 	gv_trial_end(&build->trial);
 	gv_builder_drop(build->builder);
 	if (build->builder != NULL)
-		gv_mirrors_end_build(build->spec.device, build->charged);
+		gv_mirrors_end_work(build->spec.device, build->charged);
 	pthread_mutex_destroy(&build->lock);
 	free(build);
 }

@@ -9,6 +9,7 @@
 #include "server/gv_server.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -88,15 +89,33 @@ shrink(char **buffer, size_t *room, size_t kept)
 	*room = kept;
 }
 
+/* May it speak on before it is answered? */
+static bool
+speaks_on(uint32_t role)
+{
+	return role == GV_ROLE_BUILDER || role == GV_ROLE_SET;
+}
+
+/* May it share memory with us? */
+static bool
+shares_memory(uint32_t role)
+{
+	return role == GV_ROLE_LOADER || role == GV_ROLE_SET;
+}
+
 /* Which messages does a role have for itself? */
 static bool
 role_allows(uint32_t role, uint32_t type)
 {
+	if (type >= GV_MSG_SET)
+		return role == GV_ROLE_SET;
 	if (type >= GV_MSG_BUILD)
 		return role == GV_ROLE_BUILDER;
+	if (type == GV_MSG_MEMORY || type == GV_MSG_HERE)
+		return shares_memory(role);
 	if (type >= GV_MSG_BEGIN)
 		return role == GV_ROLE_LOADER;
-	return role != GV_ROLE_BUILDER || type == GV_MSG_PING;
+	return !speaks_on(role) || type == GV_MSG_PING;
 }
 
 /* May this client send such a message now?  If not, it has been refused. */
@@ -159,7 +178,7 @@ bytes_to_read(const GvConnection *connection)
 {
 	size_t		whole = sizeof(GvMessage);
 
-	if (connection->role != GV_ROLE_BUILDER)
+	if (!speaks_on(connection->role))
 		return connection->in_room - connection->in_used;
 	if (connection->in_used >= whole)
 		whole += gv_message(connection)->length;
@@ -171,7 +190,7 @@ receive_some(GvConnection *connection, size_t room, bool wait)
 {
 	char	   *end = connection->in + connection->in_used;
 
-	if (connection->role == GV_ROLE_LOADER && wait)
+	if (shares_memory(connection->role) && wait)
 		return gv_shared_receive(connection, end, room);
 	return recv(connection->fd, end, room, wait ? 0 : MSG_DONTWAIT);
 }
@@ -233,13 +252,34 @@ gv_connection_flush(GvConnection *connection, bool wait)
 	connection->in_used = 0;
 	connection->out_used = 0;
 	connection->out_sent = 0;
-	/* loaders need their large buffer again at once, builders both */
+	/* loaders need their large buffer again at once, who speaks on both */
 	if (connection->role == GV_ROLE_SESSION)
 		shrink(&connection->in, &connection->in_room, FIRST_ROOM);
-	if (connection->role != GV_ROLE_BUILDER)
+	if (!speaks_on(connection->role))
 		shrink(&connection->out, &connection->out_room,
 			   sizeof(GvMessage) + sizeof(GvRefusal));
 	return GV_FLUSHED;
+}
+
+/* GvStop: nobody waits for the result any more. */
+static bool
+is_abandoned(void *arg)
+{
+	const GvConnection *connection = arg;
+	struct pollfd client = {.fd = connection->fd,.events = POLLRDHUP};
+
+	return gv_server_failed() ||
+		(poll(&client, 1, 0) > 0 &&
+		 (client.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0);
+}
+
+/* See gv_server.h. */
+GvStop
+gv_connection_stop(GvConnection *connection)
+{
+	GvStop		stop = {is_abandoned, connection};
+
+	return stop;
 }
 
 /* What came through the socket, wherever its message lies. */

@@ -40,6 +40,8 @@ typedef struct Options
 	int			fault_status;
 	int64_t		build_fault_call;
 	int			build_fault_status;
+	int64_t		set_fault_call;
+	int			set_fault_status;
 } Options;
 
 GvServer	gv_server;
@@ -66,6 +68,7 @@ static const char usage[] =
 "                          (invalid), 3 (no memory) or 4 (failed); only with\n"
 "                          GPUVEC_FAULTS in the environment\n"
 "  --build-fault N:STATUS  the same for calls that builds make\n"
+"  --set-fault N:STATUS    the same for calls that work on sets makes\n"
 "  --help, --version\n"
 "\n"
 "Usually PostgreSQL starts it, with shared_preload_libraries = 'gpuvec'.\n"
@@ -191,9 +194,12 @@ set_option(Options *options, const char *name, const char *value)
 	else if (strcmp(name, "fault") == 0)
 		parse_fault(name, value, &options->fault_call,
 					&options->fault_status);
-	else
+	else if (strcmp(name, "build-fault") == 0)
 		parse_fault(name, value, &options->build_fault_call,
 					&options->build_fault_status);
+	else
+		parse_fault(name, value, &options->set_fault_call,
+					&options->set_fault_status);
 }
 
 static Options
@@ -210,6 +216,7 @@ parse_options(int argc, char **argv)
 		{"parent", required_argument, NULL, 1},
 		{"fault", required_argument, NULL, 1},
 		{"build-fault", required_argument, NULL, 1},
+		{"set-fault", required_argument, NULL, 1},
 		{"help", no_argument, NULL, 1},
 		{"version", no_argument, NULL, 1},
 		{NULL, 0, NULL, 0}
@@ -294,20 +301,23 @@ take_lock(void)
 		system_error("write " GV_LOCK_PATH);
 }
 
-/* The two halves of an engine. */
+/* The parts of an engine. */
 typedef struct Engine
 {
 	const GvMirrorBackend *mirrors;
 	const GvBuilderBackend *builders;
+	const GvSetBackend *sets;
 } Engine;
 
 /* The engine that the option asks for; not in this program: the end. */
 static Engine
 choose_engine(const char *name)
 {
-	static const Engine cpu = {&gv_cpu_mirrors, &gv_cpu_builders};
+	static const Engine cpu = {&gv_cpu_mirrors, &gv_cpu_builders,
+	&gv_cpu_sets};
 #ifdef GV_HAVE_CUDA
-	static const Engine cuda = {&gv_cuda_mirrors, &gv_cuda_builders};
+	static const Engine cuda = {&gv_cuda_mirrors, &gv_cuda_builders,
+	&gv_cuda_sets};
 #endif
 
 	if (strcmp(name, "cpu") == 0)
@@ -375,10 +385,13 @@ open_engine(Engine engine, const Options *options)
 	gv_mirror_fault(options->fault_call, (GvStatus) options->fault_status);
 	gv_builder_fault(options->build_fault_call,
 					 (GvStatus) options->build_fault_status);
+	gv_set_fault(options->set_fault_call, (GvStatus) options->set_fault_status);
 	status = gv_mirrors_open(engine.mirrors, options->devices, devices,
 							 &ndevices);
 	if (status == GV_OK)
 		status = gv_builders_open(engine.builders);
+	if (status == GV_OK)
+		status = gv_sets_open(engine.sets);
 	if (status != GV_OK)
 	{
 		gv_log("FATAL", "no engine: %s", devices[0].name);

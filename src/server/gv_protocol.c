@@ -42,7 +42,11 @@ SIZE_IS(GvTrainedRequest, 24);
 SIZE_IS(GvEncodeReply, 8);
 SIZE_IS(GvTrialRequest, 8);
 SIZE_IS(GvTryRequest, 16);
-SIZE_IS(GvStatusReply, 280);
+SIZE_IS(GvSetRequest, 48);
+SIZE_IS(GvPutRequest, 16);
+SIZE_IS(GvRunReply, 24);
+SIZE_IS(GvGetRequest, 24);
+SIZE_IS(GvStatusReply, 288);
 SIZE_IS(GvMirrorStatus, 96);
 
 /* A refusal's name, for views and logs. */
@@ -75,6 +79,7 @@ gv_length_allowed(uint32_t type, uint32_t length)
 		case GV_MSG_PING:
 		case GV_MSG_STATUS:
 		case GV_MSG_TRAIN:
+		case GV_MSG_RUN:
 			return length == 0;
 		case GV_MSG_SEARCH:
 			return length > sizeof(GvSearchRequest) &&
@@ -120,6 +125,12 @@ gv_length_allowed(uint32_t type, uint32_t length)
 			return length > sizeof(GvTryRequest) && length <= GV_MAX_MESSAGE;
 		case GV_MSG_JOIN:
 			return length == sizeof(GvJoinRequest);
+		case GV_MSG_SET:
+			return length == sizeof(GvSetRequest);
+		case GV_MSG_PUT:
+			return length > sizeof(GvPutRequest) && length <= GV_MAX_MESSAGE;
+		case GV_MSG_GET:
+			return length == sizeof(GvGetRequest);
 		default:
 			return 0;
 	}

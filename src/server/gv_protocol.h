@@ -16,13 +16,16 @@
  *				may
  *	builder		has an index made: GV_MSG_BUILD, ROWS, TRAIN, TRAINED, ENCODE,
  *				SAMPLED, TRIAL, PIECES, TRY, and PING; or helps with one: first
- *				GV_MSG_JOIN, then ROWS, ENCODE, SAMPLED, PIECES and PING.  It
- *				may speak on before it is answered; answers come in the order
- *				of the requests.  A refusal ends it
+ *				GV_MSG_JOIN, then ROWS, ENCODE, SAMPLED, PIECES and PING
+ *	set			has work on a set of rows done (engine/gv_set.h): GV_MSG_SET,
+ *				PUT, RUN, GET, MEMORY, HERE, and PING
+ *
+ * Builders and sets may speak on before they are answered; answers come in the
+ * order of the requests.  A refusal ends them.
  *
  * The server answers GV_MSG_OK and what stands beside the request below, or
- * GV_MSG_REFUSED with a GvRefusal.  After a refusal the connection goes on,
- * except for GV_REFUSED_PROTOCOL: who breaks the rules is cut off.
+ * GV_MSG_REFUSED with a GvRefusal.  After that other connections go on, except
+ * for GV_REFUSED_PROTOCOL: who breaks the rules is cut off.
  *
  * Lengths are checked against what the type allows before anything is
  * allocated, contents before anything is done with them.
@@ -33,7 +36,7 @@
 #include <stdint.h>
 
 #define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
-#define GV_PROTOCOL_VERSION 3
+#define GV_PROTOCOL_VERSION 4
 
 /*
  * In the data directory.  Base backups skip names that begin so.  The paths
@@ -45,7 +48,7 @@
 /* The longest message of any kind, header not counted. */
 #define GV_MAX_MESSAGE		(16 * 1024 * 1024)
 
-/* The most memory that a loader may share with gpuvecd. */
+/* The most memory that a loader or a set may share with gpuvecd. */
 #define GV_MAX_SHARED		(64 * 1024 * 1024)
 
 /* The most that a search may ask for. */
@@ -94,9 +97,10 @@ typedef enum GvMessageType
 	GV_MSG_MEMORY,				/* GvMemoryRequest, and with it the descriptor
 								 * of a memfd whose size is sealed; OK: nothing.
 								 * Of several the last one counts */
-	GV_MSG_HERE,				/* GvHereRequest: an ARRAY, LISTS or REFINE,
-								 * header and all, lies in that memory, where
-								 * it stays until it is answered; OK: nothing.
+	GV_MSG_HERE,				/* GvHereRequest: an ARRAY, LISTS or REFINE, of
+								 * a set a PUT, header and all, lies in that
+								 * memory, where it stays until it is
+								 * answered; OK: nothing.
 								 * GV_REFUSED_NO_MIRROR where this connection
 								 * shares none */
 
@@ -123,6 +127,13 @@ typedef enum GvMessageType
 	GV_MSG_JOIN,				/* GvJoinRequest; OK: nothing.  Instead of
 								 * BUILD */
 
+	GV_MSG_SET,					/* GvSetRequest; OK: nothing.  The set of an
+								 * earlier one is given up */
+	GV_MSG_PUT,					/* GvPutRequest, items of that input; OK:
+								 * nothing */
+	GV_MSG_RUN,					/* nothing; OK: GvRunReply */
+	GV_MSG_GET,					/* GvGetRequest; OK: items of that output */
+
 	GV_MSG_OK = 64,
 	GV_MSG_REFUSED
 } GvMessageType;
@@ -138,7 +149,8 @@ typedef enum GvRole
 {
 	GV_ROLE_SESSION = 1,
 	GV_ROLE_LOADER,
-	GV_ROLE_BUILDER
+	GV_ROLE_BUILDER,
+	GV_ROLE_SET
 } GvRole;
 
 typedef struct GvHello
@@ -395,6 +407,51 @@ typedef struct GvTryRequest
 								 * GV_MAX_TRIED_HITS */
 } GvTryRequest;
 
+/* A GvSetSpec on its way; the device is gpuvecd's to choose. */
+typedef struct GvSetRequest
+{
+	int32_t		kind;			/* GvSetKind */
+	int32_t		metric;
+	int32_t		dims;
+	int32_t		k;
+	int32_t		method;
+	int32_t		iterations;
+	int32_t		unused;			/* 0 */
+	uint8_t		self;
+	uint8_t		balanced;
+	uint8_t		approximate;
+	uint8_t		unused_byte;	/* 0 */
+	int64_t		nqueries;
+	int64_t		nrows;
+} GvSetRequest;
+
+typedef struct GvPutRequest
+{
+	int32_t		input;			/* GvSetInput */
+	int32_t		unused;			/* 0 */
+	int64_t		n;				/* items, 1 or more */
+} GvPutRequest;
+
+/* A GvSetDone on its way. */
+typedef struct GvRunReply
+{
+	double		error;
+	int32_t		passes;
+	int32_t		found;
+	uint8_t		finished;
+	uint8_t		again;
+	uint8_t		unused[6];		/* 0 */
+} GvRunReply;
+
+typedef struct GvGetRequest
+{
+	int32_t		output;			/* GvSetOutput */
+	int32_t		unused;			/* 0 */
+	int64_t		first;
+	int64_t		n;				/* items, 1 or more, and at most what a
+								 * message holds */
+} GvGetRequest;
+
 typedef struct GvStatusReply
 {
 	uint64_t	instance;
@@ -404,6 +461,7 @@ typedef struct GvStatusReply
 	int64_t		searches;		/* answered with results */
 	int64_t		batches;
 	int64_t		largest_batch;
+	int64_t		sets;			/* whose work was finished */
 	int64_t		refusals[GV_NREFUSALS];
 	int64_t		received;		/* bytes */
 	int64_t		sent;

@@ -16,7 +16,7 @@ typedef struct GvDeviceRoom
 {
 	int64_t		budget;
 	int64_t		used;
-	int			builds;
+	int			works;			/* builds and sets there */
 } GvDeviceRoom;
 
 typedef struct GvRegistry

@@ -3,9 +3,10 @@
  *		gpuvecd from the inside: what its files share.
  *
  * One thread, the loop, waits for all sessions and answers their searches in
- * batches; each loader and each builder has a thread of its own.  They meet in
+ * batches; each loader, builder and set has a thread of its own.  They meet in
  * the registries of mirrors (mirrors.c) and of builds (builds.c) only.  A mirror
- * lies on one device, numbered as in gv_mirror.h, and so do a batch and a build.
+ * lies on one device, numbered as in gv_mirror.h, and so do a batch, a build and
+ * a set.
  *
  * Locks: the registries' mutexes are held for a few instructions and never
  * while another lock is waited for.  A build's lock is waited for with none
@@ -27,10 +28,11 @@
 #include <sys/types.h>
 
 #include "engine/gv_builder.h"
+#include "engine/gv_set.h"
 #include "server/gv_protocol.h"
 
 #define GV_MAX_BATCH	1024	/* searches answered together */
-#define GV_MAX_LOADERS	256		/* threads of loaders and builders */
+#define GV_MAX_LOADERS	256		/* threads of all but sessions */
 
 /* Exit statuses; users and the supervisor go by them. */
 #define GV_EXIT_USAGE		2
@@ -53,6 +55,7 @@ typedef struct GvServer
 	int64_t		searches;
 	int64_t		batches;
 	int64_t		largest_batch;
+	int64_t		sets;
 	int64_t		refusals[GV_NREFUSALS];
 	int64_t		received;
 	int64_t		sent;
@@ -108,7 +111,7 @@ typedef struct GvConnection
 	size_t		out_room;
 	uint64_t	whole_ns;		/* when the request was whole */
 	int			passed_fd;		/* descriptor that came along, or -1 */
-	char	   *shared;			/* [shared_bytes] the loader's memory, or NULL */
+	char	   *shared;			/* [shared_bytes] the client's memory, or NULL */
 	size_t		shared_bytes;
 	char	   *place;			/* in it: the message at hand, header and all;
 								 * NULL: that is in `in` */
@@ -137,6 +140,9 @@ extern void gv_connection_close(GvConnection *connection);
 extern GvReceived gv_connection_receive(GvConnection *connection, bool wait);
 extern GvFlushed gv_connection_flush(GvConnection *connection, bool wait);
 extern bool gv_loop_answer(GvConnection *connection);
+
+/* Ends the engine's work when its client goes, or when the engine failed. */
+extern GvStop gv_connection_stop(GvConnection *connection);
 
 static inline const GvMessage *
 gv_message(const GvConnection *connection)
@@ -211,13 +217,13 @@ extern void gv_mirrors_changed(GvHeldMirror *held, int64_t bytes,
 extern int32_t gv_mirrors_status(GvStatusReply *reply,
 								 GvMirrorStatus *mirrors, int32_t room);
 
-/* room.c: memory for them, and for builds. */
+/* room.c: memory for them, and for builds and sets. */
 extern bool gv_mirrors_evict(int32_t device);
 extern bool gv_mirrors_reserve(int32_t device, int64_t bytes);
 extern void gv_mirrors_unreserve(int32_t device, int64_t bytes);
-extern bool gv_mirrors_place_build(GvBuilderSpec *spec, int64_t *charged,
-								   GvTriedDevices *tried);
-extern void gv_mirrors_end_build(int32_t device, int64_t charged);
+extern bool gv_mirrors_place_work(int64_t bytes, int32_t *device,
+								  GvTriedDevices *tried);
+extern void gv_mirrors_end_work(int32_t device, int64_t bytes);
 
 static inline bool
 gv_same_key(const GvMirrorKey *a, const GvMirrorKey *b)
@@ -266,10 +272,10 @@ extern void gv_turns_end(void);
 extern bool gv_turns_busy(void);
 extern bool gv_turns_searching(void);
 
-/* loader.c: a thread takes a loader's or a builder's connection over. */
+/* loader.c: a thread takes the connection of all but a session over. */
 extern bool gv_loader_start(GvConnection *connection);
 
-/* shared.c: memory that a loader shares with us. */
+/* shared.c: memory that a loader or a set shares with us. */
 extern ssize_t gv_shared_receive(GvConnection *connection, void *bytes,
 								 size_t length);
 extern void gv_shared_take(GvConnection *connection);
@@ -278,6 +284,9 @@ extern void gv_shared_release(GvConnection *connection);
 
 /* builder.c: what that thread does for a builder. */
 extern void gv_builder_serve(GvConnection *connection);
+
+/* setwork.c: what it does for work on a set. */
+extern void gv_setwork_serve(GvConnection *connection);
 
 /*
  * trial.c: an index in the making is searched before it is one.

@@ -167,6 +167,8 @@ thread_main(void *arg)
 
 	if (connection->role == GV_ROLE_BUILDER)
 		gv_builder_serve(connection);
+	else if (connection->role == GV_ROLE_SET)
+		gv_setwork_serve(connection);
 	else
 		serve(connection);
 	gv_connection_close(connection);

@@ -167,15 +167,13 @@ gv_mirrors_unreserve(int32_t device, int64_t bytes)
 }
 
 /*
- * Where a build goes: to a device that was not tried, with the fewest builds,
- * and of those to the one that a mirror would go to.  spec->device and what is
- * charged there come back; false if no device has room.
+ * Where a build or a set goes: to a device that was not tried, with the least
+ * such work, and of those to the one that a mirror of so many bytes would go
+ * to.  The bytes are charged there; false if no device has room.
  */
 bool
-gv_mirrors_place_build(GvBuilderSpec *spec, int64_t *charged,
-					   GvTriedDevices *tried)
+gv_mirrors_place_work(int64_t bytes, int32_t *device, GvTriedDevices *tried)
 {
-	int64_t		bytes = gv_builder_size(spec);
 	int32_t		best = -1;
 	bool		fits;
 	int32_t		i;
@@ -184,7 +182,7 @@ gv_mirrors_place_build(GvBuilderSpec *spec, int64_t *charged,
 	for (i = 0; i < gv_registry.ndevices; i++)
 	{
 		int			more = best < 0 ? -1 :
-			gv_registry.devices[i].builds - gv_registry.devices[best].builds;
+			gv_registry.devices[i].works - gv_registry.devices[best].works;
 
 		if ((*tried & 1u << i) == 0 && can_make_room(i, bytes) &&
 			(more < 0 || (more == 0 && is_better(i, best, bytes))))
@@ -196,20 +194,19 @@ gv_mirrors_place_build(GvBuilderSpec *spec, int64_t *charged,
 	if (fits)
 	{
 		gv_registry.devices[best].used += bytes;
-		gv_registry.devices[best].builds++;
-		spec->device = best;
-		*charged = bytes;
+		gv_registry.devices[best].works++;
+		*device = best;
 	}
 	gv_registry_unlock();
 	return fits;
 }
 
-/* The build has given its memory back. */
+/* It has given its memory back. */
 void
-gv_mirrors_end_build(int32_t device, int64_t charged)
+gv_mirrors_end_work(int32_t device, int64_t bytes)
 {
 	gv_registry_lock();
-	gv_registry.devices[device].used -= charged;
-	gv_registry.devices[device].builds--;
+	gv_registry.devices[device].used -= bytes;
+	gv_registry.devices[device].works--;
 	gv_registry_unlock();
 }

@@ -52,7 +52,7 @@ gv_session_hello(GvConnection *connection)
 	else if (hello->version != GV_PROTOCOL_VERSION)
 		gv_refuse(connection, GV_REFUSED_VERSION,
 				  "gpuvecd speaks another version of the protocol");
-	else if (hello->role < GV_ROLE_SESSION || hello->role > GV_ROLE_BUILDER)
+	else if (hello->role < GV_ROLE_SESSION || hello->role > GV_ROLE_SET)
 		gv_refuse(connection, GV_REFUSED_PROTOCOL, "an unknown role");
 	else if (connection->surplus ||
 			 (hello->role != GV_ROLE_SESSION &&
@@ -89,6 +89,7 @@ gv_session_status(GvConnection *connection)
 	reply->searches = current(searches);
 	reply->batches = current(batches);
 	reply->largest_batch = current(largest_batch);
+	reply->sets = current(sets);
 	for (i = 0; i < GV_NREFUSALS; i++)
 		reply->refusals[i] = current(refusals[i]);
 	reply->received = current(received);

@@ -1,13 +1,13 @@
 /*
  * shared.c
- *		Memory that a loader shares with us, so that what it brings is not
- *		copied through the socket.
+ *		Memory that a loader or a set shares with us, so that what it brings
+ *		is not copied through the socket.
  *
- * The loader makes it, seals its size, and passes its descriptor along with
+ * The client makes it, seals its size, and passes its descriptor along with
  * GV_MSG_MEMORY.  Then messages may lie in it: GV_MSG_HERE says where, and the
- * loader lets that place alone until it is answered.  Should it not, its
- * mirror is spoilt, which it can have without that; it is the same user, who
- * may do anything to us.
+ * client lets that place alone until it is answered.  Should it not, its
+ * mirror or its answer is spoilt, which it can have without that; it is the
+ * same user, who may do anything to us.
  */
 #include "server/gv_server.h"
 
@@ -128,6 +128,14 @@ gv_shared_take(GvConnection *connection)
 	gv_reply(connection, 0);
 }
 
+/* May such a message of this role lie in memory? */
+static bool
+may_lie_there(uint32_t role, uint16_t type)
+{
+	return role == GV_ROLE_SET ? type == GV_MSG_PUT :
+		type == GV_MSG_ARRAY || type == GV_MSG_LISTS || type == GV_MSG_REFINE;
+}
+
 /*
  * See GV_MSG_HERE: the message there is the connection's until it is answered.
  * False: refused.
@@ -154,9 +162,7 @@ gv_shared_open(GvConnection *connection)
 	message = (const GvMessage *) (connection->shared + request->offset);
 	connection->here = *message;
 	if (connection->here.length > room - sizeof(*message) - request->offset ||
-		(connection->here.type != GV_MSG_ARRAY &&
-		 connection->here.type != GV_MSG_LISTS &&
-		 connection->here.type != GV_MSG_REFINE) ||
+		!may_lie_there(connection->role, connection->here.type) ||
 		connection->here.request != 0 ||
 		!gv_length_allowed(connection->here.type, connection->here.length))
 	{

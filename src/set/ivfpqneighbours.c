@@ -170,7 +170,7 @@ IvfpqFindNeighbours(const IvfpqNeighbours *wanted)
 	/* tiles of one size, for the last reading costs as much as any */
 	at_a_time = (wanted->nqueries + ntiles - 1) / ntiles;
 	InitTile(&tile, wanted);
-	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_SEARCHING, ntiles * spec.nrows);
+	IvfpqProgressPhaseOf(wanted->phase, ntiles * spec.nrows);
 	for (; tile.first < wanted->nqueries; tile.first += at_a_time)
 	{
 		tile.nqueries = Min(at_a_time, wanted->nqueries - tile.first);

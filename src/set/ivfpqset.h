@@ -27,6 +27,7 @@ extern void IvfpqCheckRange(const char *name, int value, int least, int most,
 							const char *hint);
 extern void IvfpqCheckSameDims(const char *one, int one_dims,
 							   const char *other, int other_dims);
+extern Datum IvfpqMakeArray(const float *vector, int dims);
 
 /*
  * ivfpqprogress.c: what gpuvec_progress shows of this session.
@@ -68,6 +69,7 @@ typedef struct IvfpqNeighbours
 	bool		self;			/* a query is no neighbour of its own: */
 	const int64 *selves;		/* [nqueries] its position in rows, or NULL:
 								 * its number */
+	IvfpqProgressPhase phase;	/* which this is of the command */
 
 	/* gets k neighbours of each query, ascending; position -1: no more */
 	void		(*sink) (void *arg, int64 query, const int64 *positions,
@@ -83,18 +85,18 @@ extern void IvfpqFindNeighbours(const IvfpqNeighbours *wanted);
 typedef struct IvfpqIndexed IvfpqIndexed;
 
 /* One of them; ascending by distance, then by place in the table. */
-typedef struct IvfpqFound
+typedef struct IvfpqMatch
 {
 	double		distance;
 	int64		key;
 	ItemPointerData tid;
-} IvfpqFound;
+} IvfpqMatch;
 
 extern IvfpqIndexed *IvfpqIndexedBegin(IvfpqTable *rows, Oid query_type,
 									   GvSetMetric metric, int k);
 extern int	IvfpqIndexedFind(IvfpqIndexed *indexed, Datum query,
 							 const float *vector, ItemPointer self,
-							 const IvfpqFound **found);
+							 const IvfpqMatch **found);
 extern void IvfpqIndexedEnd(IvfpqIndexed *indexed);
 
 /*
@@ -112,8 +114,6 @@ typedef struct IvfpqPairs
 } IvfpqPairs;
 
 extern void IvfpqFindPairs(const IvfpqPairs *pairs, IvfpqMethod method);
-extern void IvfpqPutPair(const IvfpqPairs *pairs, int64 key, int64 neighbour,
-						 int rank, double distance);
 
 /*
  * ivfpqsampled.c: how good an approximate graph is, on a sample of its rows.
@@ -122,8 +122,31 @@ typedef struct IvfpqSampled IvfpqSampled;
 
 extern IvfpqSampled *IvfpqSampledBegin(const IvfpqPairs *pairs);
 extern void IvfpqSampledNote(IvfpqSampled *sampled, int64 query,
-							 const float *vector, const IvfpqFound *found,
+							 const float *vector, const IvfpqMatch *found,
 							 int n);
 extern void IvfpqSampledEnd(IvfpqSampled *sampled);
+
+/*
+ * ivfpqstore.c: vectors that are read again and again, in memory or, beyond
+ * maintenance_work_mem, in a temporary file.
+ */
+typedef struct IvfpqStore IvfpqStore;
+
+extern IvfpqStore *IvfpqStoreBegin(void);
+extern void IvfpqStoreAdd(IvfpqStore *store, const float *vector, int dims);
+extern int64 IvfpqStoreRows(const IvfpqStore *store);
+extern int	IvfpqStoreRead(IvfpqStore *store, int64 first, int64 n,
+						   const float **vectors);
+extern void IvfpqStoreEnd(IvfpqStore *store);
+
+/*
+ * ivfpqstarts.c: first centroids for k-means.
+ */
+typedef struct IvfpqStarts IvfpqStarts;
+
+extern IvfpqStarts *IvfpqStartsBegin(int k, int seed);
+extern void IvfpqStartsOffer(IvfpqStarts *starts, int64 position,
+							 const float *vector, int dims);
+extern const int64 *IvfpqStartsEnd(IvfpqStarts *starts);
 
 #endif							/* IVFPQSET_H */

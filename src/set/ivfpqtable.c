@@ -188,6 +188,7 @@ EndScan(IvfpqTable *table)
 		table_endscan(table->scan);
 	table->scan = NULL;
 	table->next = 0;
+	table->nulls = 0;
 }
 
 /* Begin at the table's first page, wherever other scans are. */
@@ -200,37 +201,31 @@ BeginScan(IvfpqTable *table)
 }
 
 /*
- * Go to the next row in any case; false at the end.  *isnull says if its vector
- * is; that is not fetched yet where it is stored out of line.
+ * The next row that has a vector, see ivfpqtable.h.  One that is stored out of
+ * line is not fetched yet.
  */
-static bool
-NextRow(IvfpqTable *table, bool *isnull)
-{
-	CHECK_FOR_INTERRUPTS();
-	if (table->scan == NULL)
-		BeginScan(table);
-	if (!table_scan_getnextslot(table->scan, ForwardScanDirection,
-								table->slot))
-	{
-		EndScan(table);
-		return false;
-	}
-	table->vector = slot_getattr(table->slot, table->vector_column, isnull);
-	return true;
-}
-
-/* The next row that has a vector, see ivfpqtable.h. */
 bool
 IvfpqTableNext(IvfpqTable *table)
 {
-	bool		isnull;
+	if (table->scan == NULL)
+		BeginScan(table);
+	while (table_scan_getnextslot(table->scan, ForwardScanDirection,
+								  table->slot))
+	{
+		bool		isnull;
 
-	while (NextRow(table, &isnull))
+		CHECK_FOR_INTERRUPTS();
+		table->vector = slot_getattr(table->slot, table->vector_column,
+									 &isnull);
 		if (!isnull)
 		{
 			table->next++;
 			return true;
 		}
+		table->nulls++;
+	}
+	table->nskipped = table->nulls;
+	EndScan(table);
 	return false;
 }
 
@@ -256,6 +251,7 @@ IvfpqTableFloats(IvfpqTable *table)
 
 	MemoryContextReset(table->context);
 	MemoryContextSwitchTo(table->context);
+	table->vector = PointerGetDatum(PG_DETOAST_DATUM(table->vector));
 	vector = IvfpqValueFloats(&table->type, table->vector, &dims);
 	MemoryContextSwitchTo(old);
 	if (table->dims == 0)
@@ -363,16 +359,9 @@ NoteRow(IvfpqTable *table)
 void
 IvfpqTableSurvey(IvfpqTable *table)
 {
-	bool		isnull;
-
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_KEYS, 0);
-	while (NextRow(table, &isnull))
+	while (IvfpqTableNext(table))
 	{
-		if (isnull)
-		{
-			table->nskipped++;
-			continue;
-		}
 		if (table->nrows == 0)
 			IvfpqTableFloats(table);
 		NoteRow(table);
@@ -406,7 +395,7 @@ IvfpqTableBatch(const IvfpqTable *table)
 {
 	Size		bytes = table->dims * sizeof(float);
 
-	return (int) Max(Min(IVFPQ_BATCH_BYTES / bytes, (Size) table->nrows), 1);
+	return (int) Max(IVFPQ_BATCH_BYTES / bytes, 1);
 }
 
 /* Done with the table, see ivfpqtable.h. */

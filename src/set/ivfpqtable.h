@@ -30,16 +30,21 @@ typedef struct IvfpqTable
 
 	/* after IvfpqTableSurvey */
 	int64		nrows;			/* with a vector */
-	int64		nskipped;		/* without */
-	int			dims;			/* of all vectors; 0 = there are none */
 	int64	   *keys;			/* [nrows], with a key column */
 	ItemPointerData *tids;		/* [nrows], without */
+
+	/* after a whole reading */
+	int64		nskipped;		/* rows without a vector */
+	int			dims;			/* of all vectors, of the first from when it
+								 * was read; 0 = there are none */
 
 	/* the reading under way; after IvfpqTableNext the row */
 	TableScanDesc scan;			/* or NULL */
 	TupleTableSlot *slot;
 	int64		next;			/* position of the row that comes next */
-	Datum		vector;			/* as it is stored */
+	int64		nulls;			/* rows without a vector so far */
+	Datum		vector;			/* as it is stored; after IvfpqTableFloats
+								 * whole, and good until the next row */
 	MemoryContext context;		/* reset with every row */
 } IvfpqTable;
 

@@ -82,9 +82,9 @@ rule "src/set knows engine/gv_engine.h, gv_select.h and am/ivfpq.h only" \
 	"${include}[<\"](\\.\\./)*(src/)?(cpu|page|client|server|engine|am)/|gv_cpu" \
 	"${include}\"(engine/gv_(engine|select)|am/ivfpq)\\.h\"" \
 	"${set[@]}"
-rule "src/client knows page, engine/gv_mirror.h, gv_builder.h and server/gv_protocol.h" \
+rule "src/client knows page, engine/gv_mirror.h, gv_builder.h, gv_set.h and server/gv_protocol.h" \
 	"${include}[<\"](\\.\\./)*(src/)?(cpu|am|engine|server)/|gv_cpu" \
-	"${include}\"(engine/gv_(engine|mirror|builder)|server/gv_protocol)\\.h\"" \
+	"${include}\"(engine/gv_(engine|mirror|builder|set)|server/gv_protocol)\\.h\"" \
 	"${client[@]}"
 rule "src/server includes system, engine and server headers only" \
 	"$any" "$server_ok" "${server[@]}"

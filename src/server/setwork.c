@@ -1,0 +1,276 @@
+/*
+ * setwork.c
+ *		A set's thread: it has work on a set of rows done (engine/gv_set.h), one
+ *		message at a time.
+ *
+ * Its client sends on meanwhile, so the next rows wait in the socket, or in
+ * memory that it shares.  What the engine takes comes out of the budget of
+ * mirrors.  Different sets have nothing in common: their threads work side by
+ * side.
+ */
+#include "server/gv_server.h"
+
+/* What a set's thread has. */
+typedef struct Work
+{
+	GvConnection *connection;
+	GvSetSpec	spec;
+	GvSet	   *set;			/* NULL: there is none */
+	GvSetDone	done;			/* what its last run has come to */
+	int64_t		charged;		/* bytes of the budget */
+	int64_t		nrows;			/* that came */
+	uint64_t	begun_ns;
+	uint64_t	taking_ns;		/* spent on what came */
+	uint64_t	running_ns;		/* spent on runs */
+} Work;
+
+static GvSetSpec
+spec_of(const GvSetRequest *request)
+{
+	GvSetSpec	spec = {
+		.kind = request->kind,
+		.metric = request->metric,
+		.dims = request->dims,
+		.k = request->k,
+		.method = request->method,
+		.iterations = request->iterations,
+		.self = request->self,
+		.balanced = request->balanced,
+		.approximate = request->approximate,
+		.unused = request->unused_byte,
+		.nqueries = request->nqueries,
+		.nrows = request->nrows
+	};
+
+	return spec;
+}
+
+/* Give up the set, if there is one, and its memory. */
+static void
+drop(Work *work)
+{
+	if (work->set == NULL)
+		return;
+	gv_set_drop(work->set);
+	gv_mirrors_end_work(work->spec.device, work->charged);
+	work->set = NULL;
+}
+
+/* Make the engine's set, on a device that has the memory. */
+static GvStatus
+make(Work *work)
+{
+	GvTriedDevices tried = 0;
+	GvStatus	status = GV_NO_MEMORY;
+
+	while (status == GV_NO_MEMORY &&
+		   gv_mirrors_place_work(work->charged, &work->spec.device, &tried))
+	{
+		do
+			status = gv_set_create(&work->spec, &work->set);
+		while (status == GV_NO_MEMORY &&
+			   gv_mirrors_evict(work->spec.device));
+		if (status != GV_OK)
+			gv_mirrors_end_work(work->spec.device, work->charged);
+	}
+	return status;
+}
+
+/* See GV_MSG_SET. */
+static void
+begin(Work *work)
+{
+	const GvSetRequest *request = gv_payload(work->connection);
+	GvConnection *connection = work->connection;
+
+	drop(work);
+	*work = (Work)
+	{
+		.connection = connection,
+		.spec = spec_of(request),
+		.begun_ns = gv_now_ns()
+	};
+	work->charged = gv_set_size(&work->spec);
+	if (request->unused != 0 || work->charged <= 0)
+		gv_pieces_conclude(connection, GV_OK, "a set out of range");
+	else
+		gv_pieces_conclude(connection, make(work), NULL);
+}
+
+/*
+ * See GV_MSG_PUT.  Whether it is the input's turn, and whether items are good,
+ * is the engine's to say.
+ */
+static void
+put(Work *work)
+{
+	const GvPutRequest *request = gv_payload(work->connection);
+	GvStop		stop = gv_connection_stop(work->connection);
+	int64_t		bytes = (int64_t) gv_message(work->connection)->length -
+		(int64_t) sizeof(*request);
+	int64_t		item = 0;
+	GvStatus	status;
+
+	if (request->input >= 0 && request->input < GV_NSET_INPUTS)
+		item = gv_set_input_bytes(&work->spec, (GvSetInput) request->input);
+	if (item == 0 || request->unused != 0 || request->n < 1 ||
+		request->n > bytes / item || request->n * item != bytes)
+	{
+		gv_pieces_conclude(work->connection, GV_OK, "malformed items");
+		return;
+	}
+	status = gv_set_put(work->set, (GvSetInput) request->input, request + 1,
+						request->n, &stop);
+	gv_pieces_conclude(work->connection, status, status == GV_INVALID ?
+					   "items out of turn, too many, or not finite" : NULL);
+	if (request->input == GV_SET_ROWS)
+		work->nrows += request->n;
+}
+
+/* See GV_MSG_RUN. */
+static void
+run(Work *work)
+{
+	GvStop		stop = gv_connection_stop(work->connection);
+	GvStatus	status = gv_set_run(work->set, &work->done, &stop);
+	GvRunReply *reply;
+
+	if (status != GV_OK)
+	{
+		gv_pieces_conclude(work->connection, status, status == GV_INVALID ?
+						   "not all is there, or it is finished" : NULL);
+		return;
+	}
+	if (work->done.finished)
+		gv_count(sets, 1);
+	reply = gv_reply(work->connection, sizeof(*reply));
+	if (reply != NULL)
+		*reply = (GvRunReply)
+		{
+			.error = work->done.error,
+			.passes = work->done.passes,
+			.found = work->done.found,
+			.finished = work->done.finished,
+			.again = work->done.again
+		};
+}
+
+/* See GV_MSG_GET. */
+static void
+get(Work *work)
+{
+	const GvGetRequest *request = gv_payload(work->connection);
+	GvSetOutput output = (GvSetOutput) request->output;
+	int64_t		item = 0;
+	int64_t		length = 0;
+	void	   *items;
+	GvStatus	status;
+
+	if (work->done.finished && request->output >= 0 &&
+		request->output < GV_NSET_OUTPUTS)
+	{
+		item = gv_set_output_bytes(&work->spec, output);
+		length = gv_set_output_length(&work->spec, output, work->done.found);
+	}
+	if (item == 0 || request->unused != 0 || request->first < 0 ||
+		request->n < 1 || request->n > GV_MAX_MESSAGE / item ||
+		request->first > length - request->n)
+	{
+		gv_pieces_conclude(work->connection, GV_OK, "an output out of range");
+		return;
+	}
+	items = gv_reply(work->connection, (size_t) (request->n * item));
+	if (items == NULL)
+		return;
+	status = gv_set_get(work->set, output, request->first, request->n, items);
+	if (status != GV_OK)
+		gv_pieces_conclude(work->connection, status, NULL);
+}
+
+/* Answer a request about the set; its time is noted. */
+static void
+answer_about(Work *work, uint16_t type)
+{
+	uint64_t	begun_ns = gv_now_ns();
+
+	if (work->set == NULL)
+		gv_pieces_conclude(work->connection, GV_OK, "no set has begun");
+	else if (type == GV_MSG_PUT)
+	{
+		put(work);
+		work->taking_ns += gv_now_ns() - begun_ns;
+	}
+	else if (type == GV_MSG_RUN)
+	{
+		run(work);
+		work->running_ns += gv_now_ns() - begun_ns;
+	}
+	else
+		get(work);
+}
+
+static void
+answer(Work *work)
+{
+	GvConnection *connection = work->connection;
+
+	if (gv_message(connection)->type == GV_MSG_HERE &&
+		!gv_shared_open(connection))
+		return;
+	switch (gv_message(connection)->type)
+	{
+		case GV_MSG_SET:
+			begin(work);
+			break;
+		case GV_MSG_PUT:
+		case GV_MSG_RUN:
+		case GV_MSG_GET:
+			answer_about(work, gv_message(connection)->type);
+			break;
+		case GV_MSG_MEMORY:
+			gv_shared_take(connection);
+			break;
+		default:
+			gv_reply(connection, 0);	/* GV_MSG_PING */
+			break;
+	}
+}
+
+/* For who asks where the time of such work goes. */
+static void
+log_work(const Work *work)
+{
+	if (work->set != NULL)
+		gv_log("DEBUG", "set work of kind %d: %lld rows, %s after %.3f s, of "
+			   "them %.3f taking in, %.3f in %d passes", work->spec.kind,
+			   (long long) work->nrows,
+			   work->done.finished ? "finished" : "given up",
+			   (double) (gv_now_ns() - work->begun_ns) / 1e9,
+			   (double) work->taking_ns / 1e9,
+			   (double) work->running_ns / 1e9, work->done.passes);
+}
+
+/*
+ * Serve a set until its connection ends.  After a refusal it has nothing more
+ * to say, and what it sent already is not read.
+ */
+void
+gv_setwork_serve(GvConnection *connection)
+{
+	Work		work = {.connection = connection};
+	GvReceived	received;
+
+	do
+	{
+		received = gv_connection_receive(connection, true);
+		if (received == GV_RECEIVED_END)
+			break;
+		if (received == GV_RECEIVED_WHOLE)
+			answer(&work);
+		if (((const GvMessage *) connection->out)->type == GV_MSG_REFUSED)
+			connection->ending = true;
+	} while (gv_connection_flush(connection, true) == GV_FLUSHED &&
+			 !connection->ending);
+	log_work(&work);
+	drop(&work);
+}
