@@ -28,6 +28,7 @@
 #include "utils/memutils.h"
 
 #include "set/ivfpqpath.h"
+#include "set/ivfpqset.h"
 
 typedef struct PathGraph
 {
@@ -116,6 +117,7 @@ FindBottleneck(PathGraph *graph)
 	graph->parents = AllocNumbers(graph->edges.nkeys, -1);
 	graph->bounds = AllocArray(graph->edges.nkeys, sizeof(int64));
 	memset(graph->bounds, 0, graph->edges.nkeys * sizeof(int64));
+	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_JOINING, graph->edges.nedges);
 	while (IvfpqNextEdge(&graph->edges, &edge))
 	{
 		if (joined && float8_gt(edge.distance, graph->bottleneck))
@@ -279,6 +281,7 @@ FindPath(PathGraph *graph)
 	IvfpqSortEdges(&graph->edges);
 	if (!FindBottleneck(graph))
 		return false;
+	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_WALKING, graph->edges.nread);
 	CollectNeighbours(graph);
 	CountSteps(graph);
 	WalkPath(graph);
@@ -326,18 +329,20 @@ gpuvec_smoothest_path(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	old = MemoryContextSwitchTo(context);
+	IvfpqProgressBegin(IVFPQ_PROGRESS_PATH, relid);
 	IvfpqReadEdges(&graph.edges, relid, wanted, numbers, 2);
 	for (int i = 0; i < 2; i++)
 		if (numbers[i] == IVFPQ_NO_KEY)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("key %lld is in no row of relation \"%s\"",
+					 errmsg("key %lld is in no row of table \"%s\"",
 							(long long) wanted[i], get_rel_name(relid)),
 					 errhint("Keys are what the columns key and neighbour hold, in rows without a NULL.")));
 	graph.source = numbers[0];
 	graph.target = numbers[1];
 	if (FindPath(&graph))
 		ReturnPath((ReturnSetInfo *) fcinfo->resultinfo, &graph);
+	IvfpqProgressEnd();
 	IvfpqEndEdges(&graph.edges);
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);

@@ -25,6 +25,8 @@ typedef struct IvfpqEdges
 {
 	int32		nkeys;
 	int64	   *keys;			/* [nkeys] by number */
+	int64		nedges;
+	int64		nread;			/* since the beginning */
 	Tuplesortstate *sort;		/* of (distance, both ends) */
 	TupleTableSlot *slot;		/* what comes out of it */
 } IvfpqEdges;
@@ -33,8 +35,8 @@ typedef struct IvfpqEdges
  * Read the table under the active snapshot, and number keys.  wanted [nwanted]
  * are keys, of which numbers [nwanted] receives the number, IVFPQ_NO_KEY where
  * no row has it.  ERROR if the table is none, the caller may not read it, or
- * it is no graph; rows with a NULL are left out with a NOTICE, edges from a key
- * to itself silently.
+ * it is no graph; rows with a NULL are left out with a NOTICE, and silently
+ * edges from a key to itself.
  */
 extern void IvfpqReadEdges(IvfpqEdges *edges, Oid relid, const int64 *wanted,
 						   int32 *numbers, int nwanted);

@@ -8,26 +8,20 @@
 #include "postgres.h"
 
 #include "access/relation.h"
-#include "access/table.h"
 #include "access/tableam.h"
-#include "catalog/objectaddress.h"
 #include "catalog/pg_operator_d.h"
 #include "catalog/pg_type_d.h"
 #include "common/hashfn.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/rel.h"
-#include "utils/rls.h"
 #include "utils/snapmgr.h"
 
 #include "set/ivfpqpath.h"
+#include "set/ivfpqset.h"
 
-#define COLUMNS_HINT \
-	"A graph has the columns key, neighbour and distance, as gpuvec_knn_graph returns them."
+#define PROGRESS_EVERY	4096
 
 enum
 {
@@ -74,99 +68,25 @@ HashKey(int64 key)
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
-/* A column of the graph; ERROR if there is none, or none of such a type. */
-static GraphColumn
-FindColumn(Relation rel, int which)
-{
-	GraphColumn column;
-	const char *name = column_names[which];
-
-	column.number = get_attnum(RelationGetRelid(rel), name);
-	if (column.number == InvalidAttrNumber)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_COLUMN),
-				 errmsg("column \"%s\" of relation \"%s\" does not exist",
-						name, RelationGetRelationName(rel)),
-				 errhint(COLUMNS_HINT)));
-	column.type = getBaseType(get_atttype(RelationGetRelid(rel),
-										  column.number));
-	if (which == COLUMN_DISTANCE ?
-		column.type != FLOAT4OID && column.type != FLOAT8OID :
-		column.type != INT2OID && column.type != INT4OID &&
-		column.type != INT8OID)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATATYPE_MISMATCH),
-				 errmsg("column \"%s\" of relation \"%s\" is of type %s",
-						name, RelationGetRelationName(rel),
-						format_type_be(column.type)),
-				 which == COLUMN_DISTANCE ?
-				 errhint("Distances are real or double precision.") :
-				 errhint("Keys are smallint, integer or bigint.")));
-	return column;
-}
-
-/* ERROR unless the caller may read the columns, and all rows of them. */
-static void
-CheckMayRead(Relation rel, const GraphColumn *columns)
-{
-	Oid			relid = RelationGetRelid(rel);
-
-	if (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK)
-		for (int i = 0; i < NCOLUMNS; i++)
-			if (pg_attribute_aclcheck(relid, columns[i].number, GetUserId(),
-									  ACL_SELECT) != ACLCHECK_OK)
-				aclcheck_error(ACLCHECK_NO_PRIV,
-							   get_relkind_objtype(rel->rd_rel->relkind),
-							   RelationGetRelationName(rel));
-	if (check_enable_rls(relid, InvalidOid, true) == RLS_ENABLED)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("table \"%s\" cannot be read under row-level security",
-						RelationGetRelationName(rel)),
-				 errhint("Call it as the table's owner or as a role with BYPASSRLS, or on a table made by SELECT.")));
-}
-
-/* Open what can be read from its pages; ERROR for all else. */
+/* Open the table and find its columns; ERROR if it is no graph. */
 static Relation
 OpenGraph(Oid relid, GraphColumn *columns)
 {
-	Relation	rel = relation_open(relid, AccessShareLock);
+	Relation	rel = IvfpqTableRelation(relid);
 
-	if (rel->rd_rel->relkind != RELKIND_RELATION &&
-		rel->rd_rel->relkind != RELKIND_MATVIEW)
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s\" is not a table or materialized view",
-						RelationGetRelationName(rel)),
-				 errhint("Make a table of its rows by CREATE TABLE ... AS SELECT.")));
-	if (RELATION_IS_OTHER_TEMP(rel))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot access temporary tables of other sessions")));
-	if (!RelationIsScannable(rel))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("materialized view \"%s\" has not been populated",
-						RelationGetRelationName(rel)),
-				 errhint("Use the REFRESH MATERIALIZED VIEW command.")));
 	for (int i = 0; i < NCOLUMNS; i++)
-		columns[i] = FindColumn(rel, i);
-	CheckMayRead(rel, columns);
+		columns[i].number = i == COLUMN_DISTANCE ?
+			IvfpqTableColumn(rel, column_names[i], &columns[i].type) :
+			IvfpqTableKeyColumn(rel, column_names[i], &columns[i].type);
+	if (columns[COLUMN_DISTANCE].type != FLOAT4OID &&
+		columns[COLUMN_DISTANCE].type != FLOAT8OID)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("column \"%s\" has type %s, which is no distance",
+						column_names[COLUMN_DISTANCE],
+						format_type_be(columns[COLUMN_DISTANCE].type)),
+				 errhint("Distances are of type real or double precision.")));
 	return rel;
-}
-
-static int64
-GetKey(Datum value, Oid type)
-{
-	switch (type)
-	{
-		case INT2OID:
-			return DatumGetInt16(value);
-		case INT4OID:
-			return DatumGetInt32(value);
-		default:
-			return DatumGetInt64(value);
-	}
 }
 
 /* Without a sign of zero, so that equal distances look alike. */
@@ -207,6 +127,7 @@ PutEdge(IvfpqEdges *edges, TupleTableSlot *in, int32 a, int32 b,
 	in->tts_isnull[0] = in->tts_isnull[1] = false;
 	ExecStoreVirtualTuple(in);
 	tuplesort_puttupleslot(edges->sort, in);
+	edges->nedges++;
 }
 
 /* Number the keys of all rows and put their edges into the sort. */
@@ -219,8 +140,10 @@ ReadRows(IvfpqEdges *edges, keytable_hash *table, Relation rel,
 		MakeSingleTupleTableSlot(edges->slot->tts_tupleDescriptor,
 								 &TTSOpsVirtual);
 	TableScanDesc scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
+	int64		nrows = 0;
 	int64		nskipped = 0;
 
+	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_ROWS, 0);
 	while (table_scan_getnextslot(scan, ForwardScanDirection, row))
 	{
 		Datum		values[NCOLUMNS];
@@ -229,6 +152,8 @@ ReadRows(IvfpqEdges *edges, keytable_hash *table, Relation rel,
 		int32		b;
 
 		CHECK_FOR_INTERRUPTS();
+		if (++nrows % PROGRESS_EVERY == 0)
+			IvfpqProgressDone(nrows);
 		for (int i = 0; i < NCOLUMNS; i++)
 		{
 			bool		isnull;
@@ -241,10 +166,10 @@ ReadRows(IvfpqEdges *edges, keytable_hash *table, Relation rel,
 			nskipped++;
 			continue;
 		}
-		a = NumberKey(table, GetKey(values[COLUMN_KEY],
-									columns[COLUMN_KEY].type));
-		b = NumberKey(table, GetKey(values[COLUMN_NEIGHBOUR],
-									columns[COLUMN_NEIGHBOUR].type));
+		a = NumberKey(table, IvfpqKeyNumber(values[COLUMN_KEY],
+											columns[COLUMN_KEY].type));
+		b = NumberKey(table, IvfpqKeyNumber(values[COLUMN_NEIGHBOUR],
+											columns[COLUMN_NEIGHBOUR].type));
 		if (a != b)
 			PutEdge(edges, in, a, b, GetDistance(values[COLUMN_DISTANCE],
 												 columns[COLUMN_DISTANCE].type));
@@ -254,9 +179,9 @@ ReadRows(IvfpqEdges *edges, keytable_hash *table, Relation rel,
 	ExecDropSingleTupleTableSlot(row);
 	if (nskipped != 0)
 		ereport(NOTICE,
-				(errmsg_plural("skipped %lld row with a NULL in relation \"%s\"",
-							   "skipped %lld rows with a NULL in relation \"%s\"",
-							   nskipped, (long long) nskipped,
+				(errmsg_plural("%lld row of table \"%s\" with a NULL was left out",
+							   "%lld rows of table \"%s\" with a NULL were left out",
+							   (unsigned long) nskipped, (long long) nskipped,
 							   RelationGetRelationName(rel))));
 }
 
@@ -290,7 +215,7 @@ IvfpqReadEdges(IvfpqEdges *edges, Oid relid, const int64 *wanted,
 
 	BeginSort(edges);
 	ReadRows(edges, table, rel, columns);
-	relation_close(rel, AccessShareLock);
+	relation_close(rel, NoLock);
 
 	for (int i = 0; i < nwanted; i++)
 	{
@@ -310,6 +235,7 @@ IvfpqReadEdges(IvfpqEdges *edges, Oid relid, const int64 *wanted,
 void
 IvfpqSortEdges(IvfpqEdges *edges)
 {
+	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_SORTING, edges->nedges);
 	tuplesort_performsort(edges->sort);
 }
 
@@ -319,6 +245,8 @@ IvfpqNextEdge(IvfpqEdges *edges, IvfpqEdge *edge)
 	int64		ends;
 
 	CHECK_FOR_INTERRUPTS();
+	if (++edges->nread % PROGRESS_EVERY == 0)
+		IvfpqProgressDone(edges->nread);
 	if (!tuplesort_gettupleslot(edges->sort, true, false, edges->slot, NULL))
 		return false;
 	slot_getallattrs(edges->slot);
@@ -333,6 +261,7 @@ void
 IvfpqRewindEdges(IvfpqEdges *edges)
 {
 	tuplesort_rescan(edges->sort);
+	edges->nread = 0;
 }
 
 void
