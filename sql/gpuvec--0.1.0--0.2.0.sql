@@ -195,6 +195,104 @@ COMMENT ON FUNCTION gpuvec_quantiles(real[], bigint[], boolean) IS
 	'the elements of an array that would stand at ranks if it were sorted';
 
 --
+-- Sets of rows
+--
+
+CREATE FUNCTION gpuvec_exact_search(
+	rel regclass,
+	vector_column name,
+	queries real[][],
+	k integer,
+	metric text DEFAULT 'l2')
+RETURNS TABLE (
+	query integer,
+	tid tid,
+	distance double precision)
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_exact_search(regclass, name, real[], integer, text) IS
+	'the k rows of a table nearest to each query, exactly, without an index';
+
+CREATE FUNCTION gpuvec_knn_graph(
+	rel regclass,
+	key_column name,
+	vector_column name,
+	k integer,
+	metric text DEFAULT 'l2',
+	method text DEFAULT 'exact')
+RETURNS TABLE (
+	key bigint,
+	neighbour bigint,
+	rank integer,
+	distance double precision)
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_knn_graph(regclass, name, name, integer, text, text) IS
+	'the k nearest other rows of each row of a table';
+
+CREATE FUNCTION gpuvec_knn_join(
+	left_rel regclass,
+	left_key name,
+	left_vector name,
+	right_rel regclass,
+	right_key name,
+	right_vector name,
+	k integer,
+	metric text DEFAULT 'l2',
+	method text DEFAULT 'exact')
+RETURNS TABLE (
+	key bigint,
+	neighbour bigint,
+	rank integer,
+	distance double precision)
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_knn_join(regclass, name, name, regclass, name, name, integer, text, text) IS
+	'the k nearest rows of one table to each row of another';
+
+CREATE FUNCTION gpuvec_kmeans(
+	rel regclass,
+	vector_column name,
+	k integer,
+	iterations integer DEFAULT 10,
+	seed integer DEFAULT 0,
+	balanced boolean DEFAULT false)
+RETURNS TABLE (
+	centroid_id integer,
+	centroid real[],
+	size bigint)
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_kmeans(regclass, name, integer, integer, integer, boolean) IS
+	'k-means of the vectors of a table: centroids, and how many rows are nearest to each';
+
+CREATE FUNCTION gpuvec_progress(
+	OUT pid integer,
+	OUT datname name,
+	OUT relid regclass,
+	OUT command text,
+	OUT phase text,
+	OUT done bigint,
+	OUT total bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_progress() IS
+	'sessions that run functions over sets of rows; see the view';
+
+CREATE VIEW gpuvec_progress AS SELECT * FROM gpuvec_progress();
+
+COMMENT ON VIEW gpuvec_progress IS
+	'sessions that run functions over sets of rows, and how far they are';
+
+GRANT SELECT ON gpuvec_progress TO PUBLIC;
+
+--
 -- Paths
 --
 

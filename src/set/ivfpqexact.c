@@ -7,7 +7,6 @@
 
 #include "fmgr.h"
 #include "funcapi.h"
-#include "storage/itemptr.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 
@@ -84,7 +83,7 @@ PutAnswer(void *arg, int64 query, const int64 *positions,
 		bool		nulls[3] = {false};
 
 		values[0] = Int32GetDatum((int32) query + 1);
-		values[1] = ItemPointerGetDatum(&answer->table->tids[positions[i]]);
+		values[1] = PointerGetDatum(&answer->table->tids[positions[i]]);
 		values[2] = Float8GetDatum(distances[i]);
 		tuplestore_putvalues(answer->rsinfo->setResult,
 							 answer->rsinfo->setDesc, values, nulls);

@@ -155,18 +155,27 @@ TakeResults(KMeans *run, int found)
 	return true;
 }
 
+/* Do it all; false: gpuvecd failed. */
+static bool
+TryToCluster(KMeans *run, IvfpqWorkPlace place)
+{
+	GvSetDone	done;
+	bool		worked;
+
+	run->work = IvfpqWorkBegin(&run->spec, place);
+	worked = PutStarts(run) && RunPasses(run, &done) &&
+		TakeResults(run, done.found);
+	IvfpqWorkEnd(run->work);
+	return worked;
+}
+
 static void
 Cluster(KMeans *run)
 {
-	GvSetDone	done;
-
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_CLUSTERING,
 						 (run->spec.iterations + 1) * run->spec.nrows);
-	run->work = IvfpqWorkBegin(&run->spec);
-	while (!(PutStarts(run) && RunPasses(run, &done) &&
-			 TakeResults(run, done.found)))
-		;						/* once more, by this session */
-	IvfpqWorkEnd(run->work);
+	if (!TryToCluster(run, IvfpqWorkChoose(&run->spec)))
+		TryToCluster(run, IVFPQ_WORK_HERE);
 	IvfpqStoreEnd(run->store);
 }
 

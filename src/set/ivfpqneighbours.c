@@ -2,8 +2,9 @@
  * ivfpqneighbours.c
  *		Exact search for any number of queries.
  *
- * Queries are taken in tiles, as many as this session's engine can hold within
- * maintenance_work_mem; the table is read once for each tile.
+ * Queries are taken in tiles, as many as memory allows (IvfpqWorkQueries); the
+ * table is read once for each tile.  If gpuvecd fails, what it has not answered
+ * is cut into tiles for this session.
  */
 #include "postgres.h"
 
@@ -121,19 +122,42 @@ TakeResults(Tile *tile)
 	return true;
 }
 
+/* Search; tile->taken says how far it came before gpuvecd failed. */
 static void
-SearchTile(Tile *tile, const GvSetSpec *spec)
+SearchTile(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
 {
 	GvSetSpec	tile_spec = *spec;
 	GvSetDone	done;
 
 	tile_spec.nqueries = tile->nqueries;
 	tile->taken = 0;
-	tile->work = IvfpqWorkBegin(&tile_spec);
-	while (!(PutQueries(tile) && PutSelves(tile) && PutRows(tile) &&
-			 IvfpqWorkRun(tile->work, &done) && TakeResults(tile)))
-		;						/* once more, by this session */
+	tile->work = IvfpqWorkBegin(&tile_spec, place);
+	(void) (PutQueries(tile) && PutSelves(tile) && PutRows(tile) &&
+			IvfpqWorkRun(tile->work, &done) && TakeResults(tile));
 	IvfpqWorkEnd(tile->work);
+}
+
+/* Search all from tile->first on, or as far as gpuvecd comes. */
+static void
+SearchTiles(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
+{
+	int64		at_a_time = IvfpqWorkQueries(spec, place);
+	int64		nleft = spec->nqueries - tile->first;
+	int64		ntiles = (nleft + at_a_time - 1) / at_a_time;
+
+	/* tiles of one size, for the last reading costs as much as any */
+	at_a_time = (nleft + ntiles - 1) / ntiles;
+	tile->done_before = 0;
+	IvfpqProgressPhaseOf(tile->wanted->phase, ntiles * spec->nrows);
+	while (tile->first < spec->nqueries)
+	{
+		tile->nqueries = Min(at_a_time, spec->nqueries - tile->first);
+		SearchTile(tile, spec, place);
+		tile->first += tile->taken;
+		if (tile->taken < tile->nqueries)
+			return;
+		tile->done_before += spec->nrows;
+	}
 }
 
 static void
@@ -163,20 +187,12 @@ IvfpqFindNeighbours(const IvfpqNeighbours *wanted)
 												  "gpuvec neighbours",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
-	int64		at_a_time = IvfpqWorkQueries(&spec);
-	int64		ntiles = (wanted->nqueries + at_a_time - 1) / at_a_time;
 	Tile		tile;
 
-	/* tiles of one size, for the last reading costs as much as any */
-	at_a_time = (wanted->nqueries + ntiles - 1) / ntiles;
 	InitTile(&tile, wanted);
-	IvfpqProgressPhaseOf(wanted->phase, ntiles * spec.nrows);
-	for (; tile.first < wanted->nqueries; tile.first += at_a_time)
-	{
-		tile.nqueries = Min(at_a_time, wanted->nqueries - tile.first);
-		SearchTile(&tile, &spec);
-		tile.done_before += spec.nrows;
-	}
+	SearchTiles(&tile, &spec, IvfpqWorkChoose(&spec));
+	if (tile.first < wanted->nqueries)
+		SearchTiles(&tile, &spec, IVFPQ_WORK_HERE);
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
 }

@@ -19,11 +19,14 @@
 /* A search that reads each row for fewer queries costs more to send. */
 #define LEAST_QUERIES	8
 
+/* Queries and results that gpuvecd gets at a time, bytes. */
+#define SERVER_BYTES	((int64) 1 << 30)
+
 struct IvfpqWork
 {
-	GvSetSpec	spec;
+	IvfpqWorkPlace place;
 	GvSet	   *set;			/* of this session, or NULL */
-	IvfpqRemoteSet *remote;		/* of gpuvecd, or NULL */
+	IvfpqRemoteSet *remote;		/* of gpuvecd; NULL: it cannot */
 	MemoryContextCallback callback;
 };
 
@@ -57,55 +60,52 @@ Pays(const GvSetSpec *spec)
 	return false;
 }
 
-/* From now on it is this session's. */
-static void
-BeginHere(IvfpqWork *work)
+/* Where to try first, see ivfpqwork.h. */
+IvfpqWorkPlace
+IvfpqWorkChoose(const GvSetSpec *spec)
 {
-	GvSet	   *set = NULL;
-
-	IvfpqCheckStatus(gv_set_create(&work->spec, &set));
-	work->set = set;
+	if (IvfpqServerIsWanted() &&
+		(ivfpq_engine == IVFPQ_ENGINE_GPU || Pays(spec)))
+		return IVFPQ_WORK_SERVER;
+	return IVFPQ_WORK_HERE;
 }
 
 /* Begin, see ivfpqwork.h. */
 IvfpqWork *
-IvfpqWorkBegin(const GvSetSpec *spec)
+IvfpqWorkBegin(const GvSetSpec *spec, IvfpqWorkPlace place)
 {
 	IvfpqWork  *work = palloc0(sizeof(IvfpqWork));
 
-	work->spec = *spec;
+	work->place = place;
 	work->callback.func = DropSet;
 	work->callback.arg = work;
 	MemoryContextRegisterResetCallback(CurrentMemoryContext, &work->callback);
-	if (ivfpq_engine == IVFPQ_ENGINE_GPU ||
-		(ivfpq_engine == IVFPQ_ENGINE_AUTO && Pays(spec)))
+	if (place == IVFPQ_WORK_SERVER)
 		work->remote = IvfpqRemoteSetBegin(spec);
-	if (work->remote == NULL)
-		BeginHere(work);
+	else
+		IvfpqCheckStatus(gv_set_create(spec, &work->set));
 	return work;
 }
 
-/* What gpuvecd did not do begins anew here; returns `done`. */
+/* Returns whether gpuvecd has done its part. */
 static bool
-Settle(IvfpqWork *work, bool done)
+Note(const IvfpqWork *work, bool done)
 {
-	if (done)
-		return true;
-	ereport(DEBUG1,
-			(errmsg_internal("gpuvecd did not do set work: %s",
-							 IvfpqRemoteSetReason(work->remote))));
-	IvfpqRemoteSetEnd(work->remote);
-	work->remote = NULL;
-	BeginHere(work);
-	return false;
+	if (!done)
+		ereport(DEBUG1,
+				(errmsg_internal("gpuvecd did not do work on a set: %s",
+								 work->remote == NULL ? "it cannot" :
+								 IvfpqRemoteSetReason(work->remote))));
+	return done;
 }
 
 bool
 IvfpqWorkPut(IvfpqWork *work, GvSetInput input, const void *items, int64 n)
 {
 	CHECK_FOR_INTERRUPTS();
-	if (work->remote != NULL)
-		return Settle(work, IvfpqRemoteSetPut(work->remote, input, items, n));
+	if (work->place == IVFPQ_WORK_SERVER)
+		return Note(work, work->remote != NULL &&
+					IvfpqRemoteSetPut(work->remote, input, items, n));
 	IvfpqCheckStatus(gv_set_put(work->set, input, items, n, &ivfpq_stop));
 	return true;
 }
@@ -114,8 +114,9 @@ bool
 IvfpqWorkRun(IvfpqWork *work, GvSetDone *done)
 {
 	CHECK_FOR_INTERRUPTS();
-	if (work->remote != NULL)
-		return Settle(work, IvfpqRemoteSetRun(work->remote, done));
+	if (work->place == IVFPQ_WORK_SERVER)
+		return Note(work, work->remote != NULL &&
+					IvfpqRemoteSetRun(work->remote, done));
 	IvfpqCheckStatus(gv_set_run(work->set, done, &ivfpq_stop));
 	return true;
 }
@@ -125,9 +126,9 @@ IvfpqWorkGet(IvfpqWork *work, GvSetOutput output, int64 first, int64 n,
 			 void *items)
 {
 	CHECK_FOR_INTERRUPTS();
-	if (work->remote != NULL)
-		return Settle(work, IvfpqRemoteSetGet(work->remote, output, first, n,
-											  items));
+	if (work->place == IVFPQ_WORK_SERVER)
+		return Note(work, work->remote != NULL &&
+					IvfpqRemoteSetGet(work->remote, output, first, n, items));
 	IvfpqCheckStatus(gv_set_get(work->set, output, first, n, items));
 	return true;
 }
@@ -143,9 +144,10 @@ IvfpqWorkEnd(IvfpqWork *work)
 
 /* How many queries at a time, see ivfpqwork.h. */
 int64
-IvfpqWorkQueries(const GvSetSpec *spec)
+IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place)
 {
-	int64		limit = (int64) maintenance_work_mem * 1024;
+	int64		limit = place == IVFPQ_WORK_SERVER ? SERVER_BYTES :
+		(int64) maintenance_work_mem * 1024;
 	GvSetSpec	tried = *spec;
 	int64		low = 1;
 	int64		high = Min(spec->nqueries, GV_SET_MAX_QUERIES);
