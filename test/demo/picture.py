@@ -20,16 +20,18 @@ import data                                             # noqa: E402
 
 data.PIP_PACKAGES["picture"] = ["numpy", "psycopg[binary]", "matplotlib"]
 
-SEEDS = ("tiger", "cheese", "violin", "paris", "football", "purple", "doctor",
-         "storm", "physics")
-NEAREST = 30                    # of each seed
+SEEDS = ("horse", "fruit", "violin", "paris", "football", "purple", "doctor",
+         "storm", "chemistry", "theatre", "garden", "river")
+NEAREST = 26                    # of each seed
 K = 4                           # of the graph
-SOURCE, TARGET = "tiger", "violin"
+CLUSTERS = 10
+SOURCE, TARGET = "storm", "violin"
 
 WIDTH, HEIGHT = 1800, 1500      # pixels; words stay above a margin
 MARGIN = 40
 FOOT = 110
 FONT = 15                       # points at 100 pixels an inch
+STOPS = 8                       # of a step of the path, which no word covers
 COLORS = ("#b5541c", "#1f6f8b", "#6a4c93", "#2e7d32", "#a3386c", "#8a6d00",
           "#3d5a98", "#00796b", "#7b4b3a", "#5c6b73")
 PATH_COLOR = "#d00000"
@@ -75,7 +77,7 @@ def ask(conn):
             metric => 'cosine')""" % K)
     conn.execute("""CREATE TABLE clusters AS SELECT *
         FROM gpuvec_kmeans('picked', 'embedding', %d, iterations => 20,
-            seed => 1)""" % len(SEEDS))
+            seed => 1)""" % CLUSTERS)
     rows = conn.execute("""
         SELECT id, word, (SELECT centroid_id FROM clusters
             ORDER BY centroid <-> embedding, centroid_id LIMIT 1)
@@ -98,8 +100,8 @@ def ask(conn):
 # --------------------------------------------------------------------- layout
 
 def hops(n, edges):
-    """How many edges lie between any two words; twice the most where none
-    do."""
+    """How many edges lie between any two words; a few more than the most where
+    there is no way."""
     import numpy as np
     far = np.full((n, n), np.inf)
     np.fill_diagonal(far, 0)
@@ -107,7 +109,7 @@ def hops(n, edges):
         far[a, b] = far[b, a] = 1
     for i in range(n):
         np.minimum(far, far[:, i:i + 1] + far[i:i + 1], out=far)
-    far[np.isinf(far)] = 2 * far[np.isfinite(far)].max()
+    far[np.isinf(far)] = 2 + far[np.isfinite(far)].max()
     return far
 
 
@@ -135,30 +137,41 @@ def place(far):
     return at
 
 
-def spread(at, sizes):
-    """Move words [n][2] of sizes [n][2] until none is upon another."""
+def along(at, path):
+    """Points [STOPS * steps][2] on the lines between the path's words."""
     import numpy as np
-    at = (at - at.min(0)) / (at.max(0) - at.min(0))
-    room = np.array([WIDTH - 2 * MARGIN, HEIGHT - 2 * MARGIN - FOOT])
-    low = np.array([MARGIN, MARGIN + FOOT]) + sizes / 2
-    high = low + room - sizes
-    at = np.array([MARGIN, MARGIN + FOOT]) + at * room
-    need = (sizes[:, None] + sizes[None]) / 2
-    for _ in range(3000):
+    share = (np.arange(STOPS) + .5)[:, None, None] / STOPS
+    return ((1 - share) * at[path[:-1]] + share * at[path[1:]]).reshape(-1, 2)
+
+
+def spread(at, sizes, path):
+    """Move words [n][2] of sizes [n][2] until none is upon another or upon the
+    path."""
+    import numpy as np
+    n = len(at)
+    # half by place, half by rank: room where there are many
+    at = (at - at.min(0)) / (at.max(0) - at.min(0)) + (
+        at.argsort(0).argsort(0) / n)
+    corner = np.array([MARGIN, MARGIN + FOOT])
+    room = np.array([WIDTH, HEIGHT]) - corner - MARGIN
+    at = corner + at / 2 * room
+    low, high = corner + sizes / 2, corner + room - sizes / 2
+    sizes = np.vstack([sizes, np.full((STOPS * (len(path) - 1), 2), 14.)])
+    need = (sizes[:n, None] + sizes[None]) / 2
+    order = np.sign(np.arange(n)[:, None] - np.arange(len(sizes)))[..., None]
+    free = order[..., 0] != 0
+    free[path, n:] = False
+    for _ in range(2000):
         at = np.clip(at, low, high)
-        step = at[:, None] - at[None]
+        step = at[:, None] - np.vstack([at, along(at, path)])[None]
         over = need - np.abs(step)
-        bad = (over > 0).all(2)
-        np.fill_diagonal(bad, False)
+        bad = (over > 0).all(2) & free
         if not bad.any():
             break
-        # along the axis on which less is to do, each its half
-        short = over[..., 0] < over[..., 1] * 2.5
-        push = np.stack([short, ~short], 2) * bad[..., None] * over * .3
-        sign = np.where(step == 0, np.sign(np.arange(len(at))[:, None]
-                                           - np.arange(len(at)))[..., None],
-                        np.sign(step))
-        at = at + (push * sign).sum(1)
+        # along the axis on which less is to do, height counting more
+        wide = over[..., 0] < over[..., 1] * 2.5
+        push = np.stack([wide, ~wide], 2) * bad[..., None] * over * .3
+        at = at + (push * np.where(step == 0, order, np.sign(step))).sum(1)
     return at
 
 
@@ -187,7 +200,7 @@ def draw(words, clusters, edges, path, out):
     from PIL import Image
     pyplot.rcParams["font.family"] = "DejaVu Sans"
     at = spread(place(hops(len(words), edges)),
-                measure(pyplot, words, set(path)))
+                measure(pyplot, words, set(path)), path)
     figure = pyplot.figure(figsize=(WIDTH / 100, HEIGHT / 100), dpi=100,
                            facecolor=PAPER)
     axes = figure.add_axes((0, 0, 1, 1))
@@ -196,8 +209,8 @@ def draw(words, clusters, edges, path, out):
     axes.axis("off")
     axes.add_collection(LineCollection(
         [at[list(e)] for e in edges], linewidths=1,
-        colors=[COLORS[clusters[a]] + "40" if clusters[a] == clusters[b]
-                else "#00000022" for a, b in edges]))
+        colors=[COLORS[clusters[a]] + "58" if clusters[a] == clusters[b]
+                else "#00000030" for a, b in edges]))
     axes.add_collection(LineCollection(
         [at[[a, b]] for a, b in zip(path, path[1:])], linewidths=5,
         colors=PATH_COLOR, capstyle="round"))
@@ -209,13 +222,12 @@ def draw(words, clusters, edges, path, out):
                   zorder=4 if i in path else 3,
                   path_effects=[patheffects.withStroke(linewidth=4,
                                                        foreground=PAPER)])
-    axes.text(MARGIN, FOOT - 40, "%d words and the %d nearest of each, by"
-              " gpuvec_knn_graph; colours: gpuvec_kmeans, %d clusters"
-              % (len(words), K, len(SEEDS)), fontsize=17, color="#333333")
-    axes.text(MARGIN, FOOT - 80, "gpuvec_smoothest_path from %s to %s: %s"
-              % (SOURCE, TARGET, " \N{RIGHTWARDS ARROW} ".join(
-                  words[i] for i in path)),
-              fontsize=17, color=PATH_COLOR)
+    axes.text(MARGIN, FOOT - 40, "%d words and the %d nearest of each:"
+              " gpuvec_knn_graph.  Colours: gpuvec_kmeans, %d clusters."
+              % (len(words), K, CLUSTERS), fontsize=15, color="#333333")
+    axes.text(MARGIN, FOOT - 80, "gpuvec_smoothest_path: %s"
+              % " \N{RIGHTWARDS ARROW} ".join(words[i] for i in path),
+              fontsize=15, color=PATH_COLOR)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=100)
     Image.open(buffer).convert("RGB").quantize(128).save(out, optimize=True)
