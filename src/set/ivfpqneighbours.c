@@ -31,6 +31,22 @@ typedef struct Tile
 	int64		result_queries;
 } Tile;
 
+/*
+ * A batch of a table that has that many rows left, into tile->batch; how many
+ * it is.  More rows than the table had before there cannot be.
+ */
+static int64
+ReadBatch(Tile *tile, IvfpqTable *table, int64 nleft)
+{
+	int			n = IvfpqTableRead(table, tile->batch,
+								   (int) Min(tile->batch_rows, nleft));
+
+	if (n == 0)
+		elog(ERROR, "table \"%s\" has lost rows",
+			 RelationGetRelationName(table->rel));
+	return n;
+}
+
 static bool
 PutQueries(Tile *tile)
 {
@@ -44,10 +60,7 @@ PutQueries(Tile *tile)
 	IvfpqTableSeek(wanted->from, tile->first);
 	for (int64 put = 0; put < tile->nqueries; put += n)
 	{
-		n = IvfpqTableRead(wanted->from, tile->batch,
-						   (int) Min(tile->batch_rows, tile->nqueries - put));
-		if (n == 0)
-			elog(ERROR, "a table of queries has lost rows");
+		n = ReadBatch(tile, wanted->from, tile->nqueries - put);
 		if (!IvfpqWorkPut(tile->work, GV_SET_QUERIES, tile->batch, n))
 			return false;
 	}
@@ -82,16 +95,15 @@ static bool
 PutRows(Tile *tile)
 {
 	IvfpqTable *rows = tile->wanted->rows;
-	int64		put = 0;
-	int			n;
+	int64		n;
 
 	IvfpqTableSeek(rows, 0);
-	while ((n = IvfpqTableRead(rows, tile->batch, tile->batch_rows)) > 0)
+	for (int64 put = 0; put < rows->nrows; put += n)
 	{
+		n = ReadBatch(tile, rows, rows->nrows - put);
 		if (!IvfpqWorkPut(tile->work, GV_SET_ROWS, tile->batch, n))
 			return false;
-		put += n;
-		IvfpqProgressDone(tile->done_before + put);
+		IvfpqProgressDone(tile->done_before + put + n);
 	}
 	return true;
 }

@@ -94,8 +94,8 @@ extern const float *IvfpqTableFloats(IvfpqTable *table);
 extern int64 IvfpqTableKey(const IvfpqTable *table, TupleTableSlot *slot);
 
 /*
- * The next rows as vectors [room][dims]; how many there were, 0 at the end, from
- * where on the table may be read again.
+ * The next rows as vectors [room][dims]; how many there were.  Past the last row
+ * comes the first again, with the next call.
  */
 extern int	IvfpqTableRead(IvfpqTable *table, float *vectors, int room);
 
