@@ -194,6 +194,7 @@ IvfpqTableOpen(IvfpqTable *table, Oid relid, const char *key,
 	FindVectorColumn(table, vector);
 	table->snapshot = RegisterSnapshot(GetActiveSnapshot());
 	table->slot = table_slot_create(table->rel, NULL);
+	table->home = CurrentMemoryContext;
 	table->context = AllocSetContextCreate(CurrentMemoryContext,
 										   "gpuvec set row",
 										   ALLOCSET_DEFAULT_SIZES);
@@ -209,13 +210,19 @@ EndScan(IvfpqTable *table)
 	table->nulls = 0;
 }
 
-/* Begin at the table's first page, wherever other scans are. */
+/*
+ * Begin at the table's first page, wherever other scans are.  The caller's
+ * memory context may end before the scan does.
+ */
 static void
 BeginScan(IvfpqTable *table)
 {
+	MemoryContext old = MemoryContextSwitchTo(table->home);
+
 	EndScan(table);
 	table->scan = table_beginscan_strat(table->rel, table->snapshot, 0, NULL,
 										true, false);
+	MemoryContextSwitchTo(old);
 }
 
 /*

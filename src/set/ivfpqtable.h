@@ -45,6 +45,7 @@ typedef struct IvfpqTable
 	int64		nulls;			/* rows without a vector so far */
 	Datum		vector;			/* as it is stored; after IvfpqTableFloats
 								 * whole, and good until the next row */
+	MemoryContext home;			/* in which it was opened: of scans */
 	MemoryContext context;		/* reset with every row */
 } IvfpqTable;
 

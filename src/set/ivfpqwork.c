@@ -8,6 +8,7 @@
 #include "utils/memutils.h"
 
 #include "am/ivfpq.h"
+#include "client/ivfpqclient.h"
 #include "set/ivfpqwork.h"
 
 /*

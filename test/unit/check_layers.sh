@@ -78,9 +78,9 @@ rule "src/am reaches the engine, gpuvecd and its clients by one header each" \
 	"${include}[<\"](\\.\\./)*(src/)?(cpu|engine|server|client)/|gv_cpu" \
 	"${include}\"(engine/gv_engine|server/gv_protocol|client/ivfpqclient)\\.h\"" \
 	"${am[@]}"
-rule "src/set knows engine/gv_engine.h, gv_select.h and am/ivfpq.h only" \
+rule "src/set reaches engine, am and clients of gpuvecd by their contracts only" \
 	"${include}[<\"](\\.\\./)*(src/)?(cpu|page|client|server|engine|am)/|gv_cpu" \
-	"${include}\"(engine/gv_(engine|select)|am/ivfpq)\\.h\"" \
+	"${include}\"(engine/gv_(engine|select|set)|am/ivfpq|client/ivfpqclient)\\.h\"" \
 	"${set[@]}"
 rule "src/client knows page, engine/gv_mirror.h, gv_builder.h, gv_set.h and server/gv_protocol.h" \
 	"${include}[<\"](\\.\\./)*(src/)?(cpu|am|engine|server)/|gv_cpu" \

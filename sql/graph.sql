@@ -1,0 +1,186 @@
+-- k-NN graphs and joins
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS gpuvec;
+RESET client_min_messages;
+
+CREATE TABLE dots (id int PRIMARY KEY, v real[]);
+INSERT INTO dots VALUES (1, '{0,0}'), (2, '{1,0}'), (3, '{3,0}'), (4, '{3,1}'),
+	(5, NULL), (60, '{1,0}');
+SELECT * FROM gpuvec_knn_graph('dots', 'id', 'v', 2);
+SELECT * FROM gpuvec_knn_graph('dots', 'id', 'v', 1, 'ip');
+SELECT count(*) FROM gpuvec_knn_graph('dots', 'id', 'v', 100);
+
+-- rows of small integers, so that many distances are equal
+CREATE FUNCTION numbers(seed int, n int) RETURNS real[]
+LANGUAGE sql IMMUTABLE AS $$
+	SELECT array_agg((hashint4(seed * 64 + i) & 7)::real ORDER BY i)
+	FROM generate_series(1, n) AS i
+$$;
+CREATE TABLE crowd (small smallint, id int, big bigint, v real[])
+	WITH (autovacuum_enabled = off);
+INSERT INTO crowd
+SELECT -i, i * 3, i * 10000000000, CASE WHEN i % 40 <> 0 THEN numbers(i, 10) END
+FROM generate_series(1, 600) AS i;
+DELETE FROM crowd WHERE id % 9 = 0;
+UPDATE crowd SET v = numbers(id + 5000, 10) WHERE id % 11 = 0 AND v IS NOT NULL;
+
+-- against sorts
+SET client_min_messages = warning;
+SELECT k, metric, count(*), bool_and(found = sorted) AS same
+FROM (VALUES (1), (10), (300), (1000)) AS k (k),
+	(VALUES ('l2'), ('ip'), ('cosine')) AS m (metric),
+	LATERAL (SELECT key, array_agg((neighbour, distance)::text ORDER BY rank) AS found
+		FROM gpuvec_knn_graph('crowd', 'id', 'v', k, metric) GROUP BY key) AS g
+	JOIN crowd AS a ON a.id = g.key,
+	LATERAL (SELECT array_agg((id::bigint, d)::text ORDER BY d, ctid) AS sorted
+		FROM (SELECT id, ctid, CASE metric WHEN 'l2' THEN s.v <-> a.v
+				WHEN 'ip' THEN s.v <#> a.v ELSE s.v <=> a.v END AS d
+			FROM crowd AS s WHERE s.v IS NOT NULL AND s.id <> a.id
+			ORDER BY d, ctid LIMIT k) AS s) AS sorted
+GROUP BY k, metric ORDER BY k, metric;
+SELECT count(*), max(abs(distance - (1 - r))) < 1e-12 AS near
+FROM (SELECT g.*, (SELECT corr(x, y) FROM unnest(a.v, b.v) AS u (x, y)) AS r
+	FROM gpuvec_knn_graph('crowd', 'id', 'v', 5, 'pearson') AS g
+		JOIN crowd AS a ON a.id = key JOIN crowd AS b ON b.id = neighbour) AS p;
+
+-- ranks, one of each; keys of other types
+SELECT count(*), count(DISTINCT (key, rank)) AS places, min(rank), max(rank),
+	count(DISTINCT (key, neighbour)) AS pairs, bool_and(key <> neighbour) AS others
+FROM gpuvec_knn_graph('crowd', 'id', 'v', 7);
+SELECT (SELECT array_agg((-neighbour * 3)::bigint) FROM gpuvec_knn_graph('crowd', 'small', 'v', 4))
+	= (SELECT array_agg(neighbour) FROM gpuvec_knn_graph('crowd', 'id', 'v', 4)) AS small,
+	(SELECT array_agg(neighbour / 10000000000 * 3) FROM gpuvec_knn_graph('crowd', 'big', 'v', 4))
+	= (SELECT array_agg(neighbour) FROM gpuvec_knn_graph('crowd', 'id', 'v', 4)) AS big;
+
+-- little memory: many readings of the table, the same graph
+CREATE TABLE graph AS SELECT * FROM gpuvec_knn_graph('crowd', 'id', 'v', 200);
+SET maintenance_work_mem = '1MB';
+SET work_mem = '64kB';
+CREATE TABLE graph_by_tiles AS SELECT * FROM gpuvec_knn_graph('crowd', 'id', 'v', 200);
+RESET maintenance_work_mem;
+RESET work_mem;
+SELECT count(*), (SELECT count(*) FROM
+	((TABLE graph EXCEPT TABLE graph_by_tiles)
+	UNION ALL (TABLE graph_by_tiles EXCEPT TABLE graph)) AS d) AS different
+FROM graph;
+RESET client_min_messages;
+
+-- joins: also with itself, then a row is its own neighbour
+CREATE TABLE left_side (k int, e real[]);
+INSERT INTO left_side VALUES (7, '{0.9,0}'), (8, NULL), (9, '{3,3}');
+SELECT * FROM gpuvec_knn_join('left_side', 'k', 'e', 'dots', 'id', 'v', 3);
+SELECT * FROM gpuvec_knn_join('dots', 'id', 'v', 'left_side', 'k', 'e', 1, 'cosine')
+WHERE distance <> 'NaN';
+SELECT * FROM gpuvec_knn_join('dots', 'id', 'v', 'dots', 'id', 'v', 1);
+SET client_min_messages = warning;
+SELECT count(*), bool_and(found = sorted) AS same
+FROM (SELECT key, array_agg((neighbour, distance)::text ORDER BY rank) AS found
+		FROM gpuvec_knn_join('left_side', 'k', 'e', 'dots', 'id', 'v', 4) GROUP BY key) AS g
+	JOIN left_side AS a ON a.k = g.key,
+	LATERAL (SELECT array_agg((id::bigint, s.v <-> a.e)::text ORDER BY s.v <-> a.e, ctid) AS sorted
+		FROM (SELECT * FROM (SELECT id, ctid, v FROM dots WHERE v IS NOT NULL) AS o
+			ORDER BY v <-> a.e, ctid LIMIT 4) AS s) AS sorted;
+
+-- through an index: all of it read, the answer is exact
+CREATE INDEX crowd_v ON crowd USING gpuivfpq (v) WITH (dims = 10);
+CREATE INDEX crowd_ip ON crowd USING gpuivfpq (v real_ip_ops) WITH (dims = 10);
+RESET client_min_messages;
+SET gpuvec.recall = 1;
+CREATE TABLE graph_by_index AS SELECT * FROM gpuvec_knn_graph('crowd', 'id', 'v', 200, 'l2', 'index');
+-- (of rows equally far any may be the last)
+SELECT count(*), count(*) FILTER (WHERE a.distance IS DISTINCT FROM b.distance) AS different
+FROM graph AS a FULL JOIN graph_by_index AS b USING (key, rank);
+SELECT count(*) AS different
+FROM gpuvec_knn_graph('crowd', 'id', 'v', 3, 'ip', 'index') AS a
+	FULL JOIN gpuvec_knn_graph('crowd', 'id', 'v', 3, 'ip') AS b USING (key, rank)
+WHERE a.distance IS DISTINCT FROM b.distance;
+SELECT count(*), count(*) FILTER (WHERE a.distance IS DISTINCT FROM b.distance) AS different
+FROM gpuvec_knn_join('crowd', 'id', 'v', 'crowd', 'id', 'v', 2) AS a
+	FULL JOIN gpuvec_knn_join('crowd', 'id', 'v', 'crowd', 'id', 'v', 2, 'l2', 'index') AS b USING (key, rank);
+RESET gpuvec.recall;
+
+-- approximate
+SET client_min_messages = warning;
+CREATE TABLE many (id int, v real[]);
+INSERT INTO many
+SELECT i, (SELECT array_agg((10 * sin(i % 30 * 131 + j * 17) + (hashint4(i * 16 + j) & 1023) / 1024.0)::real ORDER BY j)
+	FROM generate_series(1, 16) AS j)
+FROM generate_series(1, 4000) AS i;
+CREATE INDEX many_v ON many USING gpuivfpq (v) WITH (dims = 16, lists = 40);
+RESET client_min_messages;
+SET client_min_messages = warning;
+SELECT count(*), avg((i.distance <= e.farthest)::int) > 0.9 AS finds,
+	bool_and(i.key <> i.neighbour) AS others
+FROM gpuvec_knn_graph('many', 'id', 'v', 10, 'l2', 'index') AS i
+	JOIN (SELECT key, max(distance) AS farthest
+		FROM gpuvec_knn_graph('many', 'id', 'v', 10) GROUP BY key) AS e USING (key);
+RESET client_min_messages;
+DROP TABLE many;
+
+-- which index serves
+SELECT * FROM gpuvec_knn_graph('crowd', 'id', 'v', 3, 'cosine', 'index');
+SELECT * FROM gpuvec_knn_graph('crowd', 'id', 'v', 3, 'pearson', 'index');
+SELECT * FROM gpuvec_knn_graph('dots', 'id', 'v', 3, 'l2', 'index');
+SET client_min_messages = warning;
+CREATE INDEX dots_some ON dots USING gpuivfpq (v) WITH (dims = 2) WHERE id < 4;
+CREATE INDEX dots_same ON dots (v);
+RESET client_min_messages;
+SELECT * FROM gpuvec_knn_graph('dots', 'id', 'v', 3, 'l2', 'index');
+SELECT * FROM gpuvec_knn_join('crowd', 'id', 'v', 'dots', 'id', 'v', 3, 'l2', 'index');
+-- no direction, no neighbours
+SET client_min_messages = warning;
+CREATE INDEX dots_all ON dots USING gpuivfpq (v real_cosine_ops) WITH (dims = 2);
+RESET client_min_messages;
+SELECT key, neighbour, rank, round(distance::numeric, 6) AS distance
+FROM gpuvec_knn_graph('dots', 'id', 'v', 2, 'cosine', 'index');
+
+-- tables of no row, of one, of no vector
+CREATE TABLE nobody (id int, v real[]);
+SELECT * FROM gpuvec_knn_graph('nobody', 'id', 'v', 3);
+SELECT * FROM gpuvec_knn_join('nobody', 'id', 'v', 'dots', 'id', 'v', 3);
+SELECT * FROM gpuvec_knn_join('dots', 'id', 'v', 'nobody', 'id', 'v', 3);
+INSERT INTO nobody VALUES (NULL, NULL), (1, '{1,1}');
+SELECT * FROM gpuvec_knn_graph('nobody', 'id', 'v', 3);
+SELECT * FROM gpuvec_knn_join('nobody', 'id', 'v', 'nobody', 'id', 'v', 3);
+SELECT * FROM gpuvec_knn_graph('dots', 'id', 'v', NULL);
+SELECT * FROM gpuvec_knn_join('dots', 'id', 'v', 'dots', 'id', NULL, 1);
+
+-- keys
+INSERT INTO nobody VALUES (1, '{2,2}');
+SELECT * FROM gpuvec_knn_graph('nobody', 'id', 'v', 3);
+SELECT * FROM gpuvec_knn_join('dots', 'id', 'v', 'nobody', 'id', 'v', 3);
+UPDATE nobody SET id = NULL;
+SELECT * FROM gpuvec_knn_graph('nobody', 'id', 'v', 3);
+ALTER TABLE nobody ADD t text DEFAULT 'x';
+SELECT * FROM gpuvec_knn_graph('nobody', 't', 'v', 3);
+SELECT * FROM gpuvec_knn_graph('nobody', 'v', 'v', 3);
+SELECT * FROM gpuvec_knn_graph('nobody', 'tableoid', 'v', 3);
+SELECT * FROM gpuvec_knn_graph('nobody', 'nothing', 'v', 3);
+
+-- arguments
+SELECT * FROM gpuvec_knn_graph('dots', 'id', 'v', 0);
+SELECT * FROM gpuvec_knn_graph('dots', 'id', 'v', 2000000);
+SELECT * FROM gpuvec_knn_graph('dots', 'id', 'v', 1, 'l1');
+SELECT * FROM gpuvec_knn_graph('dots', 'id', 'v', 1, 'l2', 'hnsw');
+SELECT * FROM gpuvec_knn_join('dots', 'id', 'v', 'dots', 'id', 'v', 0);
+SELECT * FROM gpuvec_knn_join('dots', 'id', 'v', 'crowd', 'id', 'v', 1);
+
+-- who may
+CREATE ROLE gpuvec_reader;
+GRANT SELECT (v) ON dots TO gpuvec_reader;
+GRANT SELECT ON left_side TO gpuvec_reader;
+SET ROLE gpuvec_reader;
+SELECT count(*) FROM gpuvec_knn_graph('dots', 'id', 'v', 1);
+SELECT count(*) FROM gpuvec_knn_join('left_side', 'k', 'e', 'dots', 'id', 'v', 1);
+SELECT count(*) FROM gpuvec_knn_join('dots', 'id', 'v', 'left_side', 'k', 'e', 1);
+RESET ROLE;
+GRANT SELECT (id) ON dots TO gpuvec_reader;
+SET ROLE gpuvec_reader;
+SELECT count(*) FROM gpuvec_knn_graph('dots', 'id', 'v', 1);
+SELECT count(*) FROM gpuvec_knn_join('left_side', 'k', 'e', 'dots', 'id', 'v', 1);
+RESET ROLE;
+
+SET client_min_messages = warning;
+DROP TABLE dots, crowd, left_side, nobody, graph, graph_by_tiles, graph_by_index;
+DROP FUNCTION numbers;
+DROP ROLE gpuvec_reader;

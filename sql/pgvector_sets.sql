@@ -1,0 +1,74 @@
+-- functions over sets of rows, on vector and halfvec
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS gpuvec_pgvector CASCADE;
+-- small integers, which halfvec holds, too
+CREATE FUNCTION numbers(seed int, n int) RETURNS real[]
+LANGUAGE sql IMMUTABLE AS $$
+	SELECT array_agg((hashint4(seed * 64 + i) & 63)::real ORDER BY i)
+	FROM generate_series(1, n) AS i
+$$;
+CREATE TABLE vectors AS
+SELECT i AS id, v AS r, v::vector(12) AS v, v::vector(12)::halfvec(12) AS h
+FROM generate_series(1, 500) AS i, LATERAL (SELECT numbers(i, 12)) AS n (v);
+UPDATE vectors SET v = NULL, h = NULL, r = NULL WHERE id % 50 = 0;
+CREATE FUNCTION to_arrays(k int) RETURNS real[] LANGUAGE sql AS
+$$ SELECT array_agg(numbers(-i, 12) ORDER BY i) FROM generate_series(1, k) AS i $$;
+
+-- as on real[]
+SELECT metric, count(*),
+	count(*) FILTER (WHERE v.tid IS DISTINCT FROM r.tid OR v.distance <> r.distance) AS vector,
+	count(*) FILTER (WHERE h.tid IS DISTINCT FROM r.tid OR h.distance <> r.distance) AS halfvec
+FROM unnest('{l2,ip,cosine,pearson}'::text[]) AS metric,
+	LATERAL ROWS FROM (gpuvec_exact_search('vectors', 'r', to_arrays(10), 20, metric))
+		WITH ORDINALITY AS r (query, tid, distance, o)
+	JOIN LATERAL ROWS FROM (gpuvec_exact_search('vectors', 'v', to_arrays(10), 20, metric))
+		WITH ORDINALITY AS v (query, tid, distance, o) USING (o)
+	JOIN LATERAL ROWS FROM (gpuvec_exact_search('vectors', 'h', to_arrays(10), 20, metric))
+		WITH ORDINALITY AS h (query, tid, distance, o) USING (o)
+GROUP BY metric ORDER BY metric;
+
+-- as pgvector orders them, but for the last digits
+SELECT count(*), bool_and(abs(n.distance - s.distance) < 1e-5 * s.distance) AS near
+FROM (SELECT row_number() OVER (), distance
+		FROM gpuvec_exact_search('vectors', 'v', numbers(-1, 12), 100)) AS n
+	JOIN (SELECT row_number() OVER (ORDER BY v <-> numbers(-1, 12)::vector),
+			v <-> numbers(-1, 12)::vector AS distance
+		FROM vectors WHERE v IS NOT NULL) AS s USING (row_number);
+
+-- graphs, joins between types, k-means
+SELECT count(*), count(*) FILTER (WHERE v.distance IS DISTINCT FROM r.distance) AS vector,
+	count(*) FILTER (WHERE h.distance IS DISTINCT FROM r.distance) AS halfvec
+FROM gpuvec_knn_graph('vectors', 'id', 'r', 5) AS r
+	FULL JOIN gpuvec_knn_graph('vectors', 'id', 'v', 5) AS v USING (key, rank)
+	FULL JOIN gpuvec_knn_graph('vectors', 'id', 'h', 5) AS h USING (key, rank);
+SELECT count(*), count(*) FILTER (WHERE key = neighbour AND distance = 0) AS themselves
+FROM gpuvec_knn_join('vectors', 'id', 'h', 'vectors', 'id', 'v', 1);
+SELECT count(*) AS same
+FROM gpuvec_kmeans('vectors', 'r', 10) AS r
+	JOIN gpuvec_kmeans('vectors', 'v', 10) AS v USING (centroid_id, centroid, size)
+	JOIN gpuvec_kmeans('vectors', 'h', 10) AS h USING (centroid_id, centroid, size);
+
+-- through indexes, whatever the queries are stored as
+CREATE INDEX vectors_v ON vectors USING gpuivfpq (v vector_l2_ops);
+CREATE INDEX vectors_h ON vectors USING gpuivfpq (h halfvec_cosine_ops);
+SET gpuvec.recall = 1;
+RESET client_min_messages;
+SELECT count(*), count(*) FILTER (WHERE a.distance IS DISTINCT FROM b.distance) AS different
+FROM gpuvec_knn_graph('vectors', 'id', 'v', 5) AS a
+	FULL JOIN gpuvec_knn_graph('vectors', 'id', 'v', 5, 'l2', 'index') AS b USING (key, rank);
+SELECT count(*), count(*) FILTER (WHERE a.distance IS DISTINCT FROM b.distance) AS different
+FROM gpuvec_knn_graph('vectors', 'id', 'h', 5, 'cosine') AS a
+	FULL JOIN gpuvec_knn_graph('vectors', 'id', 'h', 5, 'cosine', 'index') AS b USING (key, rank);
+SET client_min_messages = warning;
+SELECT column_name, count(*), count(*) FILTER (WHERE a.distance IS DISTINCT FROM b.distance) AS different
+FROM (VALUES ('r'::name), ('v'), ('h')) AS c (column_name),
+	LATERAL gpuvec_knn_join('vectors', 'id', column_name, 'vectors', 'id', 'v', 5) AS a
+	FULL JOIN LATERAL gpuvec_knn_join('vectors', 'id', column_name, 'vectors', 'id', 'v', 5, 'l2', 'index') AS b USING (key, rank)
+GROUP BY column_name ORDER BY column_name;
+RESET client_min_messages;
+SELECT * FROM gpuvec_knn_graph('vectors', 'id', 'r', 5, 'l2', 'index');
+SELECT * FROM gpuvec_knn_graph('vectors', 'id', 'h', 5, 'l2', 'index');
+RESET gpuvec.recall;
+
+DROP TABLE vectors;
+DROP FUNCTION to_arrays, numbers;
