@@ -6,8 +6,8 @@ usage: test/cluster.sh test/demo/picture.py [OUT]
 Loads the demo's words into the database that PGHOST and so on name, picks a
 few hundred of them, the nearest ones of each SEED by an index, and draws their
 graph, clusters and a smoothest path as gpuvec's functions give them; OUT is
-words.png beside this file when left out.  All is done from fixed seeds, so that
-the same answers make the same picture.
+words.png beside this file when left out.  All is done from fixed seeds, so
+that the same answers make the same picture.
 """
 import gzip
 import io
@@ -31,7 +31,7 @@ WIDTH, HEIGHT = 1800, 1500      # pixels; words stay above a margin
 MARGIN = 40
 FOOT = 110
 FONT = 15                       # points at 100 pixels an inch
-STOPS = 8                       # of a step of the path, which no word covers
+STOPS = 14                      # of a step of the path, which no word covers
 COLORS = ("#b5541c", "#1f6f8b", "#6a4c93", "#2e7d32", "#a3386c", "#8a6d00",
           "#3d5a98", "#00796b", "#7b4b3a", "#5c6b73")
 PATH_COLOR = "#d00000"
@@ -137,41 +137,55 @@ def place(far):
     return at
 
 
-def along(at, path):
-    """Points [STOPS * steps][2] on the lines between the path's words."""
+def off_words(at, need):
+    """Where to move words [n][2] that are nearer to each other than `need`
+    [n][n][2], each by part of its half."""
+    import numpy as np
+    step = at[:, None] - at[None]
+    over = need - np.abs(step)
+    number = np.arange(len(at))
+    away = np.where(step == 0, np.sign(number[:, None] - number)[..., None],
+                    np.sign(step))
+    # along the axis on which less is to do, height counting more
+    wide = over[..., 0] < over[..., 1] * 2.5
+    over *= (over > 0).all(2)[..., None] & (away != 0).any(2)[..., None]
+    return (np.stack([wide, ~wide], 2) * over * away * .3).sum(1)
+
+
+def off_path(at, sizes, path):
+    """The same for words that lie upon the path: to the side on which their
+    middle is."""
     import numpy as np
     share = (np.arange(STOPS) + .5)[:, None, None] / STOPS
-    return ((1 - share) * at[path[:-1]] + share * at[path[1:]]).reshape(-1, 2)
+    begin, end = at[path[:-1]], at[path[1:]]
+    stops = (1 - share) * begin + share * end           # [STOPS][steps][2]
+    normal = (end - begin)[:, ::-1] * (-1, 1)
+    normal /= np.sqrt((normal ** 2).sum(1))[:, None]
+    side = np.sign(((at[:, None] - begin) * normal).sum(2))
+    over = (sizes[:, None, None] / 2 + 7 - np.abs(
+        at[:, None, None] - stops)).min(3).max(1)       # [n][steps]
+    over[path] = 0
+    return ((np.maximum(over, 0) * side)[..., None] * normal * .3).sum(1)
 
 
 def spread(at, sizes, path):
     """Move words [n][2] of sizes [n][2] until none is upon another or upon the
     path."""
     import numpy as np
-    n = len(at)
     # half by place, half by rank: room where there are many
     at = (at - at.min(0)) / (at.max(0) - at.min(0)) + (
-        at.argsort(0).argsort(0) / n)
+        at.argsort(0).argsort(0) / len(at))
     corner = np.array([MARGIN, MARGIN + FOOT])
     room = np.array([WIDTH, HEIGHT]) - corner - MARGIN
     at = corner + at / 2 * room
     low, high = corner + sizes / 2, corner + room - sizes / 2
-    sizes = np.vstack([sizes, np.full((STOPS * (len(path) - 1), 2), 14.)])
-    need = (sizes[:n, None] + sizes[None]) / 2
-    order = np.sign(np.arange(n)[:, None] - np.arange(len(sizes)))[..., None]
-    free = order[..., 0] != 0
-    free[path, n:] = False
+    need = (sizes[:, None] + sizes[None]) / 2
     for _ in range(2000):
         at = np.clip(at, low, high)
-        step = at[:, None] - np.vstack([at, along(at, path)])[None]
-        over = need - np.abs(step)
-        bad = (over > 0).all(2) & free
-        if not bad.any():
+        move = off_words(at, need) + off_path(at, sizes, path)
+        if not move.any():
             break
-        # along the axis on which less is to do, height counting more
-        wide = over[..., 0] < over[..., 1] * 2.5
-        push = np.stack([wide, ~wide], 2) * bad[..., None] * over * .3
-        at = at + (push * np.where(step == 0, order, np.sign(step))).sum(1)
+        at = at + move
     return at
 
 
