@@ -3,8 +3,8 @@
  *		Neighbours as a gpuivfpq index finds them, at the settings in force.
  *
  * Each query is an index scan under the snapshot of the table, as the executor
- * makes them.  What comes is measured by gv_set_distance, in double, and ordered
- * by that, so that distances are those of the exact method.
+ * makes them.  What comes is measured by gv_set_distance, in double, and
+ * ordered by that, so that distances are those of the exact method.
  */
 #include "postgres.h"
 
@@ -46,14 +46,15 @@ static bool
 HoldsColumn(Relation index, AttrNumber column)
 {
 	Form_pg_index form = index->rd_index;
+	TransactionId xmin;
 
 	if (index->rd_indam == NULL || index->rd_indam->ambuild != ivfpqbuild ||
 		!form->indisvalid || form->indkey.values[0] != column ||
 		RelationGetIndexPredicate(index) != NIL)
 		return false;
+	xmin = HeapTupleHeaderGetXmin(index->rd_indextuple->t_data);
 	return !form->indcheckxmin ||
-		TransactionIdPrecedes(HeapTupleHeaderGetXmin(index->rd_indextuple->t_data),
-							  TransactionXmin);
+		TransactionIdPrecedes(xmin, TransactionXmin);
 }
 
 /* Open the index to use; ERROR if there is none. */
@@ -213,9 +214,9 @@ CompareFound(const void *a, const void *b)
 
 /*
  * The nearest rows that the index finds to a query, which is given as it is
- * stored and as floats; without the row at `self`, unless that is NULL.  Returns
- * how many there are, k unless the index has not so many; none for a query of
- * zeros under cosine, which is near nothing.
+ * stored and as floats; without the row at `self`, unless that is NULL.
+ * Returns how many there are, k unless the index has not so many; none for a
+ * query of zeros under cosine, which is near nothing.
  */
 int
 IvfpqIndexedFind(IvfpqIndexed *indexed, Datum query, const float *vector,

@@ -90,7 +90,7 @@ PutRows(KMeans *run, int passes)
 	return true;
 }
 
-/* Tell the error of a pass, once, also if gpuvecd failed and all began anew. */
+/* Tell the error of a pass, once also if gpuvecd failed and all began anew. */
 static void
 Report(KMeans *run, const GvSetDone *done)
 {

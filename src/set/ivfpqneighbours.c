@@ -3,8 +3,8 @@
  *		Exact search for any number of queries.
  *
  * Queries are taken in tiles, as many as memory allows (IvfpqWorkQueries); the
- * table is read once for each tile.  If gpuvecd fails, what it has not answered
- * is cut into tiles for this session.
+ * table is read once for each tile.  If gpuvecd fails, what it has not
+ * answered is cut into tiles for this session.
  */
 #include "postgres.h"
 
@@ -16,6 +16,13 @@
 /* Neighbours are fetched from the engine so many at a time, about. */
 #define RESULTS			65536
 
+/*
+ * This session's engine gets about so much at a time, so that it is seen how far
+ * it is: products of numbers, but some rows in any case.
+ */
+#define PRODUCTS		((int64) 8000000000)
+#define LEAST_ROWS		1024
+
 typedef struct Tile
 {
 	const IvfpqNeighbours *wanted;
@@ -26,20 +33,21 @@ typedef struct Tile
 	int64		done_before;	/* rows read for tiles before this one */
 	float	   *batch;			/* [batch_rows][dims] */
 	int			batch_rows;
+	int			rows_at_a_time; /* to compare with these queries */
 	int64	   *positions;		/* [result_queries][k] */
 	double	   *distances;		/* the same */
 	int64		result_queries;
 } Tile;
 
 /*
- * A batch of a table that has that many rows left, into tile->batch; how many
- * it is.  More rows than the table had before there cannot be.
+ * A batch of the rows of a table, at most that many, into tile->batch; how many
+ * they are.
  */
 static int64
-ReadBatch(Tile *tile, IvfpqTable *table, int64 nleft)
+ReadBatch(Tile *tile, IvfpqTable *table, int64 most)
 {
 	int			n = IvfpqTableRead(table, tile->batch,
-								   (int) Min(tile->batch_rows, nleft));
+								   (int) Min(tile->batch_rows, most));
 
 	if (n == 0)
 		elog(ERROR, "table \"%s\" has lost rows",
@@ -100,7 +108,8 @@ PutRows(Tile *tile)
 	IvfpqTableSeek(rows, 0);
 	for (int64 put = 0; put < rows->nrows; put += n)
 	{
-		n = ReadBatch(tile, rows, rows->nrows - put);
+		n = ReadBatch(tile, rows, Min(rows->nrows - put,
+									  tile->rows_at_a_time));
 		if (!IvfpqWorkPut(tile->work, GV_SET_ROWS, tile->batch, n))
 			return false;
 		IvfpqProgressDone(tile->done_before + put + n);
@@ -116,7 +125,8 @@ TakeResults(Tile *tile)
 
 	while (tile->taken < tile->nqueries)
 	{
-		int64		n = Min(tile->result_queries, tile->nqueries - tile->taken);
+		int64		nleft = tile->nqueries - tile->taken;
+		int64		n = Min(tile->result_queries, nleft);
 
 		if (!IvfpqWorkGet(tile->work, GV_SET_POSITIONS,
 						  tile->taken * wanted->k, n * wanted->k,
@@ -142,6 +152,11 @@ SearchTile(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
 	GvSetDone	done;
 
 	tile_spec.nqueries = tile->nqueries;
+	tile->rows_at_a_time = tile->batch_rows;
+	if (place == IVFPQ_WORK_HERE)
+		tile->rows_at_a_time = (int) Min(tile->batch_rows,
+										 Max(PRODUCTS / spec->dims /
+											 tile->nqueries, LEAST_ROWS));
 	tile->taken = 0;
 	tile->work = IvfpqWorkBegin(&tile_spec, place);
 	(void) (PutQueries(tile) && PutSelves(tile) && PutRows(tile) &&

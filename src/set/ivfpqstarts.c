@@ -2,10 +2,10 @@
  * ivfpqstarts.c
  *		Which rows are the first centroids of k-means.
  *
- * A row's rank is a hash of its vector and the seed, and those of the k smallest
- * ranks are taken: k rows drawn at random without replacement, which are
- * different vectors, since equal ones have the same rank.  So the choice hangs
- * on the seed and on what the rows are, and one reading of them is enough.
+ * A row's rank is a hash of its vector and the seed, and those of the k
+ * smallest ranks are taken: k rows drawn at random without replacement, which
+ * are different vectors, since equal ones have the same rank.  So the choice
+ * hangs on the seed and on what the rows are, and one reading is enough.
  */
 #include "postgres.h"
 

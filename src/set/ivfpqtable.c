@@ -64,7 +64,8 @@ CheckRelation(Relation rel)
 				 errmsg("materialized view \"%s\" has not been populated",
 						name),
 				 errhint("Use the REFRESH MATERIALIZED VIEW command.")));
-	if (check_enable_rls(RelationGetRelid(rel), InvalidOid, true) == RLS_ENABLED)
+	if (check_enable_rls(RelationGetRelid(rel), InvalidOid, true) ==
+		RLS_ENABLED)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("table \"%s\" cannot be read under row-level security",
@@ -118,9 +119,9 @@ IvfpqTableColumn(Relation rel, const char *name, Oid *type)
 }
 
 /*
- * Can vectors of this type be read, and how?  Besides real[] these are types of
- * extensions that a function of pgvector's form casts to it.  Types that users
- * make do not count, or a table could run its owner's code.
+ * Can vectors of this type be read, and how?  Besides real[] these are types
+ * of extensions that a function of pgvector's form casts to it.  Types that
+ * users make do not count, or a table could run its owner's code.
  */
 static bool
 FindVectorType(Oid type, IvfpqType *found)

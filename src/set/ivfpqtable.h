@@ -74,8 +74,8 @@ extern void IvfpqTableOpen(IvfpqTable *table, Oid relid, const char *key,
 						   const char *vector);
 
 /*
- * Read keys or TIDs of all rows, and of the first vector how long it is.  ERROR
- * for a key that is NULL or comes twice.
+ * Read keys or TIDs of all rows, and of the first vector how long it is.
+ * ERROR for a key that is NULL or comes twice.
  */
 extern void IvfpqTableSurvey(IvfpqTable *table);
 
@@ -95,8 +95,8 @@ extern const float *IvfpqTableFloats(IvfpqTable *table);
 extern int64 IvfpqTableKey(const IvfpqTable *table, TupleTableSlot *slot);
 
 /*
- * The next rows as vectors [room][dims]; how many there were.  Past the last row
- * comes the first again, with the next call.
+ * The next rows as vectors [room][dims]; how many there were.  Past the last
+ * row comes the first again, with the next call.
  */
 extern int	IvfpqTableRead(IvfpqTable *table, float *vectors, int room);
 

@@ -12,7 +12,7 @@
 #include "set/ivfpqwork.h"
 
 /*
- * Work that takes a processor less than some hundredths of a second stays here:
+ * Work that takes a processor less than a tenth of a second or so stays here:
  * products of numbers in it.
  */
 #define LEAST_PRODUCTS	1e9
@@ -53,7 +53,8 @@ Pays(const GvSetSpec *spec)
 			return spec->nqueries >= LEAST_QUERIES &&
 				numbers * spec->nqueries >= LEAST_PRODUCTS;
 		case GV_SET_KMEANS:
-			return numbers * spec->k * (spec->iterations + 1) >= LEAST_PRODUCTS;
+			return numbers * spec->k * (spec->iterations + 1) >=
+				LEAST_PRODUCTS;
 		case GV_SET_SELECT:
 		case GV_SET_QUANTILES:
 			break;

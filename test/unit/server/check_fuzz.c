@@ -167,6 +167,39 @@ builder_script(Script *script, const TestIndex *index)
 	free(mean);
 }
 
+/* One for each kind of work, with what little there is of it. */
+static void
+set_script(Script *script)
+{
+	TestSet		set = set_make((int) (unit_random() % TEST_SETS));
+	GvSetRequest request = set_request(&set.spec);
+	int			i;
+
+	/* one pass */
+	request.iterations = 0;
+	add_hello(script, GV_ROLE_SET);
+	add(script, GV_MSG_SET, &request, sizeof(request), NULL, 0);
+	for (i = GV_NSET_INPUTS - 1; i >= 0; i--)
+	{
+		GvPutRequest put = {i, 0, set.n[i]};
+		int64_t		item = gv_set_input_bytes(&set.spec, (GvSetInput) i);
+
+		if (set.n[i] > 0)
+			add(script, GV_MSG_PUT, &put, sizeof(put), set.items[i],
+				(size_t) (set.n[i] * item));
+	}
+	add(script, GV_MSG_RUN, NULL, 0, NULL, 0);
+	for (i = 0; i < GV_NSET_OUTPUTS; i++)
+	{
+		GvGetRequest get = {i, 0, 0, 1};
+
+		if (gv_set_output_bytes(&set.spec, (GvSetOutput) i) > 0)
+			add(script, GV_MSG_GET, &get, sizeof(get), NULL, 0);
+	}
+	add(script, GV_MSG_SET, &request, sizeof(request), NULL, 0);
+	set_free(&set);
+}
+
 static void
 session_script(Script *script, const GvMirrorKey *key,
 			   const TestIndex *index)
@@ -270,13 +303,16 @@ one_round(const TestServer *server, const GvMirrorKey *healthy,
 	int			i;
 
 	key.build_id = 77;
-	switch (unit_random() % 4)
+	switch (unit_random() % 5)
 	{
 		case 0:
 			session_script(&script, healthy, index);
 			break;
 		case 1:
 			builder_script(&script, index);
+			break;
+		case 2:
+			set_script(&script);
 			break;
 		default:
 			loader_script(&script, &key, index);

@@ -56,7 +56,8 @@ test_hello(const TestServer *server)
 	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 0,
 				GV_REFUSED_PROTOCOL);
 	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 3, 0);
-	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 4,
+	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 4, 0);
+	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 5,
 				GV_REFUSED_PROTOCOL);
 }
 
@@ -95,7 +96,7 @@ test_headers(const TestServer *server)
 	int			type;
 	int			i;
 
-	for (role = 0; role <= GV_ROLE_BUILDER; role++)
+	for (role = 0; role <= GV_ROLE_SET; role++)
 	{
 		check_header(server, role, 0, 0, 0);
 		check_header(server, role, 0, GV_MSG_DROP + 1, 0);
@@ -103,7 +104,7 @@ test_headers(const TestServer *server)
 		check_header(server, role, sizeof(GvRefusal), GV_MSG_REFUSED, 0);
 		check_header(server, role, 0, UINT16_MAX, 0);
 		check_header(server, role, 0, GV_MSG_PING, GV_MSG_PING);
-		for (type = GV_MSG_HELLO; type <= GV_MSG_JOIN; type++)
+		for (type = GV_MSG_HELLO; type <= GV_MSG_GET; type++)
 			for (i = 0; i < 6; i++)
 				check_header(server, role, wrong[i], (uint16_t) type, 0);
 		check_header(server, role, sizeof(GvSearchRequest) +
@@ -121,6 +122,17 @@ test_headers(const TestServer *server)
 				 0);
 	check_header(server, GV_ROLE_BUILDER, 0, GV_MSG_STATUS, 0);
 	check_header(server, GV_ROLE_SESSION, 0, GV_MSG_TRAIN, 0);
+	check_header(server, GV_ROLE_SET, sizeof(GvHello), GV_MSG_HELLO, 0);
+	check_header(server, GV_ROLE_SET, 0, GV_MSG_STATUS, 0);
+	check_header(server, GV_ROLE_SET, 0, GV_MSG_TRAIN, 0);
+	check_header(server, GV_ROLE_SET, sizeof(GvKeyRequest), GV_MSG_DROP, 0);
+	check_header(server, GV_ROLE_SESSION, sizeof(GvSetRequest), GV_MSG_SET,
+				 0);
+	check_header(server, GV_ROLE_LOADER, 0, GV_MSG_RUN, 0);
+	check_header(server, GV_ROLE_BUILDER, sizeof(GvGetRequest), GV_MSG_GET,
+				 0);
+	check_header(server, GV_ROLE_BUILDER, sizeof(GvHereRequest), GV_MSG_HERE,
+				 0);
 	check_header(server, GV_ROLE_LOADER, sizeof(GvBuildRequest) + 4,
 				 GV_MSG_BUILD, 0);
 	check_header(server, GV_ROLE_SESSION, sizeof(GvBeginRequest),

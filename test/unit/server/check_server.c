@@ -39,12 +39,14 @@ main(void)
 	test_loading();
 	test_shared();
 	test_following();
+	test_sets();
 	if (!test_card)
 	{
 		test_budget();
 		test_devices();
 		test_builders();
 		test_joins();
+		test_wrong_sets();
 		test_life();
 		test_faults();
 	}

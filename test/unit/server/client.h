@@ -6,6 +6,7 @@
 #define CLIENT_H
 
 #include "engine/gv_builder.h"
+#include "engine/gv_set.h"
 #include "engine/records.h"
 #include "server/gv_protocol.h"
 
@@ -61,6 +62,22 @@ extern int	client_ask(int fd, GvMessageType type, const void *head,
 extern int	client_ping(int fd);
 extern bool client_ended(int fd);
 extern void client_cut(int fd, int got, const char *what);
+
+/* memory.c: memory that a client shares with gpuvecd. */
+#define MEMORY_BYTES	((size_t) 1 << 20)
+
+typedef struct TestMemory
+{
+	int			fd;
+	char	   *bytes;			/* [MEMORY_BYTES] */
+} TestMemory;
+
+extern TestMemory memory_make(int seals);
+extern void memory_free(TestMemory *memory);
+extern int	memory_pass(int fd, uint64_t bytes, const int *fds, int n);
+extern int	memory_ask(int fd, const TestMemory *memory, uint64_t offset,
+					   GvMessage header, const void *head, size_t head_bytes,
+					   const void *tail, size_t tail_bytes);
 
 /* load.c: an index into the server. */
 extern GvMirrorKey test_key(uint32_t relation);
@@ -122,6 +139,30 @@ extern void builder_check(GvBuilder *own, const float *rows, int32_t n,
 						  const char *payload, uint32_t length);
 extern void builder_unused(const TestServer *server, const char *what);
 
+/* sets.c: work on sets. */
+#define TEST_SETS		7		/* of all kinds */
+#define TEST_LIKELY_SET 6		/* its outputs may differ between engines */
+
+typedef struct TestSet
+{
+	GvSetSpec	spec;
+	void	   *items[GV_NSET_INPUTS];	/* unit_alloc, or NULL */
+	int64_t		n[GV_NSET_INPUTS];
+} TestSet;
+
+extern GvSetSpec set_spec(int which);
+extern TestSet set_make(int which);
+extern void set_free(TestSet *set);
+extern GvSetRequest set_request(const GvSetSpec *spec);
+extern int	set_begin(int fd, const GvSetSpec *spec);
+extern bool set_send(int fd, const TestSet *set, GvSetInput input,
+					 int64_t first, int64_t n);
+extern int	set_bring(int fd, const TestSet *set, GvSetInput input);
+extern int	set_bring_all(int fd, const TestSet *set);
+extern int	set_run(int fd, GvRunReply *reply);
+extern int	set_finish(int fd, const TestSet *set);
+extern int	set_check(int fd, const TestSet *set);
+
 /* check_trials.c */
 extern void check_trial(int fd, int helper, GvBuilder *own,
 						const GvTrained *trained, const float *queries);
@@ -138,6 +179,8 @@ extern void test_budget(void);
 extern void test_devices(void);
 extern void test_builders(void);
 extern void test_joins(void);
+extern void test_sets(void);
+extern void test_wrong_sets(void);
 extern void test_life(void);
 extern void test_lock_begin(void);
 extern void test_lock_end(void);

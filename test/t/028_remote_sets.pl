@@ -1,0 +1,231 @@
+# Functions over sets of rows through gpuvecd: the same rows as by the session,
+# and whatever becomes of gpuvecd or of the client meanwhile, right rows or a
+# prompt end.
+
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use GpuvecRemote;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+# half a second is the promise; the rest is for machines that do other things
+my $limit = 0.5 + 1.5;
+my $node = new_remote_node('main', conf => "fsync = off\ngpuvec.auto_mirror = off\n");
+my $rows = long_test() ? 6000 : 1500;
+# so many take gpuvecd seconds, and the session less than a minute
+my $many = long_test() ? 12_000 : 5000;
+
+$node->safe_psql('postgres', "
+	CREATE TABLE t AS SELECT g AS id, point(g, 16) AS e FROM generate_series(1, $rows) AS g;
+	INSERT INTO t SELECT g, NULL FROM generate_series(-20, -1) AS g;
+	DELETE FROM t WHERE id % 97 = 0;
+	CREATE TABLE u AS SELECT g AS id, point(g * 7, 16) AS e FROM generate_series(1, 200) AS g;
+	CREATE TABLE many AS SELECT g AS id, point(g, 8) || point(g, 8) || point(g, 8) || point(g, 8) AS e
+		FROM generate_series(1, $many) AS g;");
+
+my $queries = '(SELECT array_agg(e) FROM (SELECT e FROM u ORDER BY id LIMIT 30) AS x)';
+
+# Is it up, and not the one that was killed, of which the view may not know yet?
+my $killed = 0;
+sub is_up
+{
+	return wait_until($node, "SELECT state = 'up' AND pid <> $killed FROM gpuvec_stat");
+}
+
+sub stat_of
+{
+	my ($column) = @_;
+
+	return $node->safe_psql('postgres', "SELECT $column FROM gpuvec_stat");
+}
+
+# All rows of a query as one text, and what it said.
+sub rows_of
+{
+	my ($query, @set) = @_;
+	my $set = join '', map { "SET $_;" } @set;
+	my ($rc, $out, $err) = $node->psql('postgres',
+		"$set SELECT string_agg(x::text, ' ' ORDER BY x::text COLLATE \"C\") FROM ($query) AS x",
+		on_error_stop => 1);
+
+	die "$query: $err" if $rc != 0;
+	return ($out, $err);
+}
+
+# -- the same rows
+
+my %works = (
+	'exact search' => "SELECT * FROM gpuvec_exact_search('t', 'e', $queries, 9)",
+	'by inner product' => "SELECT * FROM gpuvec_exact_search('t', 'e', $queries, 9, 'ip')",
+	'by cosine' => "SELECT * FROM gpuvec_exact_search('t', 'e', $queries, 9, 'cosine')",
+	'by Pearson' => "SELECT * FROM gpuvec_exact_search('t', 'e', $queries, 9, 'pearson')",
+	'more than there is' => "SELECT * FROM gpuvec_exact_search('u', 'e', $queries, 1000)",
+	'graph' => "SELECT * FROM gpuvec_knn_graph('t', 'id', 'e', 4)",
+	'join' => "SELECT * FROM gpuvec_knn_join('u', 'id', 'e', 't', 'id', 'e', 6, 'cosine')",
+	'k-means' => "SELECT * FROM gpuvec_kmeans('t', 'e', 25, 6, 3)",
+	'balanced k-means' => "SELECT * FROM gpuvec_kmeans('t', 'e', 40, 5, 1, true)");
+
+ok(is_up(), 'gpuvecd is up');
+for my $what (sort keys %works)
+{
+	my $before = stat_of('sets_by_server');
+	my ($own, $own_said) = rows_of($works{$what}, 'gpuvec.engine = cpu');
+
+	is(stat_of('sets_by_server'), $before, "$what: the session alone");
+	my ($remote, $said) = rows_of($works{$what}, 'gpuvec.engine = gpu');
+	cmp_ok(length $own, '>', 1000, "$what: there are rows");
+	ok($remote eq $own, "$what: the same rows");
+	is($said, $own_said, "$what: and the same is said");
+	cmp_ok(stat_of('sets_by_server'), '>', $before, "$what: by gpuvecd");
+}
+{
+	my $before = stat_of('sets_by_server');
+
+	rows_of($works{graph}, 'gpuvec.engine = auto');
+	is(stat_of('sets_by_server'), $before, 'auto: it has no card, so it is not asked');
+}
+is(stat_of('sets_failed'), 0, 'nothing failed');
+is(stat_of('mirror_bytes'), 0, 'all memory is given back');
+
+# several at a time
+{
+	my ($own) = rows_of($works{graph}, 'gpuvec.engine = cpu');
+	my ($clusters) = rows_of($works{'k-means'}, 'gpuvec.engine = cpu');
+	my @jobs = map {
+		background($node, "SET gpuvec.engine = gpu;
+			CREATE TABLE graph_$_ AS $works{graph};
+			CREATE TABLE clusters_$_ AS $works{'k-means'};")
+	} 1 .. 3;
+
+	is(end_of($_), 0, 'a job among others') for @jobs;
+	for (1 .. 3)
+	{
+		ok((rows_of("SELECT * FROM graph_$_"))[0] eq $own, 'a graph among others');
+		ok((rows_of("SELECT * FROM clusters_$_"))[0] eq $clusters, 'clusters among others');
+	}
+}
+
+# -- gpuvecd dies or stops in the middle
+
+my %long = (
+	'graph' => "SELECT * FROM gpuvec_knn_graph('many', 'id', 'e', 3)",
+	'k-means' => "SELECT * FROM gpuvec_kmeans('many', 'e', 1000, 40)");
+
+# gpuvecd has such work at hand.
+sub is_at_work
+{
+	my ($what) = @_;
+
+	# searches, or the second pass of k-means
+	ok( wait_until($node, "SELECT (SELECT mirror_bytes > 0 FROM gpuvec_stat) AND EXISTS (
+			SELECT FROM gpuvec_progress WHERE phase = 'searching' AND done > 0
+			OR phase = 'clustering' AND done > $many)"), "$what: in the middle");
+	return;
+}
+
+for my $name (sort keys %long)
+{
+	my ($own) = rows_of($long{$name}, 'gpuvec.engine = cpu');
+
+	for my $signal ('KILL', 'STOP')
+	{
+		my $what = "$name, $signal";
+		my $before = stat_of('sets_failed');
+
+		ok(is_up(), "$what: gpuvecd is up");
+		my $pid = gpuvecd_pid($node);
+		my $job = background($node, "SET gpuvec.engine = gpu; SET gpuvec.request_timeout = '300ms';
+			DROP TABLE IF EXISTS answer;
+			CREATE TABLE answer AS $long{$name};");
+		is_at_work($what);
+		kill $signal, $pid;
+		$killed = $pid if $signal eq 'KILL';
+		is(end_of($job), 0, "$what: it is done");
+		kill 'CONT', $pid if $signal eq 'STOP';
+		ok((rows_of('SELECT * FROM answer'))[0] eq $own, "$what: right rows");
+		cmp_ok(stat_of('sets_failed'), '>', $before, "$what: by the session");
+	}
+
+	# for who wants an error instead
+	ok(is_up(), "$name, error: gpuvecd is up");
+	my $pid = gpuvecd_pid($node);
+	my $job = background($node, "SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error;
+		CREATE TABLE no_answer AS $long{$name};");
+	is_at_work("$name, error");
+	kill 'KILL', $pid;
+	$killed = $pid;
+	is(end_of($job) >> 8, 3, "$name: an error, if that is wanted");
+	my $err = $job->{output} =~ s/out$/err/r;
+	like(slurp_file($err), qr/gpuvecd could not do the work: /, "$name: which says so");
+}
+
+# -- cancelled in the middle
+
+for my $name (sort keys %long)
+{
+	ok(is_up(), "$name: gpuvecd is up");
+	my $job = background($node, "SET gpuvec.engine = gpu; $long{$name};");
+	is_at_work("$name, cancelled");
+	my $begun = time;
+	$node->safe_psql('postgres', "SELECT pg_cancel_backend(pid) FROM gpuvec_progress");
+	is(end_of($job) >> 8, 3, "$name: cancelled");
+	my $took = time - $begun;
+	cmp_ok($took, '<', $limit, "$name: within $took s");
+	ok(wait_until($node, 'SELECT mirror_bytes = 0 FROM gpuvec_stat'),
+		"$name: gpuvecd has given it up");
+	$took = time - $begun;
+	cmp_ok($took, '<', 2 * $limit, "$name: within $took s");
+
+	$begun = time;
+	my ($rc, $out, $err) = $node->psql('postgres',
+		"SET gpuvec.engine = gpu; SET statement_timeout = '300ms'; $long{$name}");
+	$took = time - $begun;
+	like($err, qr/canceling statement due to statement timeout/, "$name: timed out");
+	cmp_ok($took, '<', 0.3 + $limit, "$name: within $took s");
+
+	# a client that is killed, too
+	$job = background($node, "SET gpuvec.engine = gpu; $long{$name};");
+	is_at_work("$name, terminated");
+	$node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM gpuvec_progress");
+	isnt(end_of($job), 0, "$name: terminated");
+	ok(wait_until($node, 'SELECT mirror_bytes = 0 FROM gpuvec_stat'),
+		"$name: gpuvecd has given it up once more");
+}
+
+# a session goes on after all that, and has no descriptors left behind
+{
+	my $graph = "SELECT count(*) FROM gpuvec_knn_graph('u', 'id', 'e', 4);";
+	my $open = "SELECT count(*) FROM pg_ls_dir('/proc/' || pg_backend_pid() || '/fd');";
+	my $cut = "SET statement_timeout = '100ms'; $long{graph}; SET statement_timeout = 0;";
+	# the files of all tables are open from the first round on
+	my ($rc, $out, $err) = $node->psql('postgres',
+		"SET gpuvec.engine = gpu; $graph $cut $open" . $cut x 9 . "$graph $open",
+		on_error_stop => 0);
+	my @counts = split /\n/, $out;
+
+	is(scalar(() = $err =~ /canceling statement due to statement timeout/g), 10, 'ten cancelled');
+	is("@counts[0, 2]", '800 800', 'the session goes on');
+	cmp_ok($counts[3], '<=', $counts[1], 'no descriptor is left behind');
+}
+
+# -- nobody to ask
+
+{
+	my ($own) = rows_of($works{graph}, 'gpuvec.engine = cpu');
+
+	$node->append_conf('postgresql.conf', 'gpuvec.server = off');
+	$node->restart;
+	my ($rows, $said) = rows_of($works{graph}, 'gpuvec.engine = gpu');
+	ok($rows eq $own, 'off: right rows');
+	my ($rc, $out, $err) = $node->psql('postgres',
+		"SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error; $works{graph}");
+	like($err, qr/gpuvecd could not do the work: there is none/, 'off: an error, if that is wanted');
+}
+
+$node->stop;
+done_testing();

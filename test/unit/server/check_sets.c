@@ -1,0 +1,292 @@
+/*
+ * check_sets.c
+ *		Work on sets by gpuvecd: what comes back is what the engine makes of it,
+ *		however it was brought and whoever else is served; clients that go away,
+ *		memory, faults.
+ */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "client.h"
+
+/* What the server says of itself: its budget in use, and sets done. */
+static int64_t
+used(const TestServer *server, int64_t *sets)
+{
+	int			fd = client_open(server, GV_ROLE_SESSION);
+	GvStatusReply *status = load_status(fd);
+	int64_t		bytes = status == NULL ? -1 : status->used;
+
+	if (sets != NULL)
+		*sets = status == NULL ? -1 : status->sets;
+	free(status);
+	close(fd);
+	return bytes;
+}
+
+/* Every kind, on a connection of its own. */
+static void
+check_kinds(const TestServer *server)
+{
+	int64_t		before;
+	int64_t		after;
+	int			n = 0;
+	int			i;
+
+	used(server, &before);
+	for (i = 0; i < TEST_SETS; i++)
+	{
+		int			fd = client_open(server, GV_ROLE_SET);
+		TestSet		set = set_make(i);
+		int			got;
+
+		if (!test_card || i != TEST_LIKELY_SET)
+		{
+			got = set_check(fd, &set);
+			CHECK(got == 0, "set %d: %d", i, got);
+			CHECK(client_ping(fd) == 0, "set %d: goes on", i);
+			n++;
+		}
+		set_free(&set);
+		close(fd);
+	}
+	used(server, &after);
+	CHECK(after - before == n, "%lld sets", (long long) (after - before));
+}
+
+/* One connection, one set after the other, some of them given up. */
+static void
+check_replaced(const TestServer *server)
+{
+	int			fd = client_open(server, GV_ROLE_SET);
+	TestSet		exact = set_make(0);
+	TestSet		clusters = set_make(2);
+	int			got;
+
+	CHECK(set_begin(fd, &exact.spec) == 0, "begun");
+	CHECK(set_begin(fd, &clusters.spec) == 0, "replaced at once");
+	CHECK(set_bring(fd, &clusters, GV_SET_STARTS) == 0, "starts");
+	got = set_check(fd, &exact);
+	CHECK(got == 0, "replaced on its way: %d", got);
+	got = set_check(fd, &clusters);
+	CHECK(got == 0, "replaced when finished: %d", got);
+	set_free(&exact);
+	set_free(&clusters);
+	close(fd);
+}
+
+/* Two at once, who come to their turn in turn. */
+static void
+check_two(const TestServer *server)
+{
+	int			first = client_open(server, GV_ROLE_SET);
+	int			second = client_open(server, GV_ROLE_SET);
+	TestSet		exact = set_make(1);
+	TestSet		clusters = set_make(3);
+	int			got;
+
+	CHECK(set_begin(first, &exact.spec) == 0, "first");
+	CHECK(set_begin(second, &clusters.spec) == 0, "second");
+	CHECK(set_bring(first, &exact, GV_SET_QUERIES) == 0, "queries");
+	CHECK(set_bring_all(second, &clusters) == 0, "all of the second");
+	CHECK(set_bring(first, &exact, GV_SET_ROWS) == 0, "rows");
+	got = set_finish(second, &clusters);
+	CHECK(got == 0, "the second: %d", got);
+	got = set_finish(first, &exact);
+	CHECK(got == 0, "the first: %d", got);
+	close(first);
+	close(second);
+	set_free(&exact);
+	set_free(&clusters);
+}
+
+/* An input, one message in memory. */
+static int
+bring_here(int fd, const TestMemory *memory, const TestSet *set,
+		   GvSetInput input)
+{
+	GvPutRequest request = {input, 0, set->n[input]};
+	size_t		bytes = (size_t) (set->n[input] *
+								  gv_set_input_bytes(&set->spec, input));
+	GvMessage	header = {sizeof(request) + bytes, GV_MSG_PUT, 0};
+
+	return set->n[input] == 0 ? 0 :
+		memory_ask(fd, memory, 4096, header, &request, sizeof(request),
+				   set->items[input], bytes);
+}
+
+/* Inputs that do not come through the socket. */
+static void
+check_shared(const TestServer *server)
+{
+	int			fd = client_open(server, GV_ROLE_SET);
+	TestMemory	memory = memory_make(F_SEAL_SHRINK);
+	TestSet		set = set_make(0);
+	GvHereRequest here = {4096};
+	GvMessage	lists = {sizeof(GvListsRequest), GV_MSG_LISTS, 0};
+	int			got;
+
+	CHECK(bring_here(fd, &memory, &set, GV_SET_QUERIES) ==
+		  GV_REFUSED_NO_MIRROR, "not shared");
+	CHECK(client_ended(fd), "a refusal ends it");
+	close(fd);
+	fd = client_open(server, GV_ROLE_SET);
+	CHECK(memory_pass(fd, MEMORY_BYTES, &memory.fd, 1) == 0, "memory");
+	CHECK(set_begin(fd, &set.spec) == 0 &&
+		  bring_here(fd, &memory, &set, GV_SET_QUERIES) == 0 &&
+		  bring_here(fd, &memory, &set, GV_SET_SELF) == 0 &&
+		  bring_here(fd, &memory, &set, GV_SET_ROWS) == 0, "bring");
+	got = set_finish(fd, &set);
+	CHECK(got == 0, "%d", got);
+	memcpy(memory.bytes + here.offset, &lists, sizeof(lists));
+	client_cut(fd, client_ask(fd, GV_MSG_HERE, &here, sizeof(here), NULL, 0,
+							  NULL, NULL), "a loader's message");
+	memory_free(&memory);
+	set_free(&set);
+}
+
+/*
+ * A client that goes away while what it sent takes minutes, and more of it
+ * waits in the socket.
+ */
+static void
+check_abandoned(const TestServer *server)
+{
+	TestSet		set = {.spec = set_spec(0)};
+	int			fd = client_open(server, GV_ROLE_SET);
+	int			i;
+
+	set.spec.self = 0;
+	set.spec.nqueries = 100000;
+	set.spec.nrows = 300000;
+	set.n[GV_SET_QUERIES] = 100000;
+	set.n[GV_SET_ROWS] = 100000;
+	set.items[GV_SET_QUERIES] = unit_floats(700000, 1.0f);
+	set.items[GV_SET_ROWS] = unit_floats(700000, 1.0f);
+	CHECK(set_begin(fd, &set.spec) == 0 &&
+		  set_bring(fd, &set, GV_SET_QUERIES) == 0, "begin");
+	CHECK(used(server, NULL) > 0, "nothing is charged");
+	for (i = 0; i < 3; i++)
+		CHECK(set_send(fd, &set, GV_SET_ROWS, 100 * i, 100), "send");
+	CHECK(builder_receive(fd, GV_MSG_PUT, NULL, NULL) == 0, "some rows");
+	CHECK(set_send(fd, &set, GV_SET_ROWS, 0, 90000), "many rows");
+	usleep(50000);
+	close(fd);
+	builder_unused(server, "abandoned");
+	set_free(&set);
+}
+
+/* What does not fit is refused, and what fits goes on. */
+static void
+check_room(void)
+{
+	TestServer	server = server_start("--memory", "1");
+	TestSet		small = set_make(0);
+	GvSetSpec	large = small.spec;
+	int			first = client_open(&server, GV_ROLE_SET);
+	int			second = client_open(&server, GV_ROLE_SET);
+	int64_t		charged;
+	int			got;
+
+	large.nqueries = 100000;
+	CHECK(set_begin(first, &small.spec) == 0, "small");
+	charged = used(&server, NULL);
+	CHECK(charged > 0 && charged == gv_set_size(&small.spec), "%lld bytes",
+		  (long long) charged);
+	got = set_begin(second, &large);
+	CHECK(got == GV_REFUSED_NO_MEMORY, "too large: %d", got);
+	CHECK(client_ended(second), "a refusal ends it");
+	close(second);
+	CHECK(set_begin(first, &small.spec) == 0 &&
+		  used(&server, NULL) == charged, "replaced");
+	CHECK(set_bring_all(first, &small) == 0 &&
+		  set_finish(first, &small) == 0, "the small one");
+	CHECK(set_begin(first, &large) == GV_REFUSED_NO_MEMORY, "no more");
+	close(first);
+	builder_unused(&server, "after refusals");
+	set_free(&small);
+	CHECK(server_stop(&server) == 0, "stop");
+	server_remove(&server);
+}
+
+static int
+work(const TestServer *server, const TestSet *set)
+{
+	int			fd = client_open(server, GV_ROLE_SET);
+	int			got = set_check(fd, set);
+
+	if (fd >= 0)
+		close(fd);
+	return got;
+}
+
+/* The n-th call fails in one way. */
+static void
+check_fault(const TestSet *set, int n, GvStatus status)
+{
+	static const int refusals[] = {
+		[GV_INVALID] = GV_REFUSED_PROTOCOL,
+		[GV_NO_MEMORY] = GV_REFUSED_NO_MEMORY,
+		[GV_FAILED] = GV_REFUSED_FAILED
+	};
+	char		fault[32];
+	TestServer	server;
+	int			got;
+
+	snprintf(fault, sizeof(fault), "%d:%d", n, status);
+	server = server_start("--set-fault", fault);
+	got = work(&server, set);
+	CHECK(got == refusals[status] || (status == GV_FAILED && got == -1),
+		  "call %d, status %d: %d", n, status, got);
+	if (status == GV_FAILED)
+		CHECK(server_wait(&server) == 5, "call %d", n);
+	else
+	{
+		builder_unused(&server, "after a fault");
+		CHECK(work(&server, set) == 0, "after call %d, status %d", n, status);
+		CHECK(server_stop(&server) == 0, "stop");
+	}
+	server_remove(&server);
+}
+
+/* create; 3 times queries, themselves and rows; run; 4 times get */
+#define CALLS		15
+
+static void
+check_set_faults(void)
+{
+	TestSet		set = set_make(0);
+	int			n;
+
+	for (n = 1; n <= CALLS; n += unit_small ? 3 : 1)
+	{
+		check_fault(&set, n, GV_INVALID);
+		check_fault(&set, n, GV_NO_MEMORY);
+		check_fault(&set, n, GV_FAILED);
+	}
+	set_free(&set);
+}
+
+void
+test_sets(void)
+{
+	TestServer	server = server_start(NULL, NULL);
+
+	check_kinds(&server);
+	check_replaced(&server);
+	check_two(&server);
+	check_shared(&server);
+	if (!test_card)
+	{
+		builder_unused(&server, "after all that");
+		check_abandoned(&server);
+		check_kinds(&server);
+	}
+	CHECK(server_stop(&server) == 0, "stop");
+	server_check_log(&server, "set work of kind 3: 5000 rows, finished");
+	server_remove(&server);
+	if (test_card)
+		return;
+	check_room();
+	check_set_faults();
+}

@@ -1,0 +1,329 @@
+/*
+ * sets.c
+ *		Work on sets, as clients hand it to gpuvecd, and whether what comes back
+ *		is what the engine of this program makes of it.
+ */
+#include <unistd.h>
+
+#include "client.h"
+
+/* Inputs are sent in so many messages, ahead of their answers. */
+#define PARTS		3
+
+static const GvSetInput in_order[] = {GV_SET_QUERIES, GV_SET_SELF,
+GV_SET_RANKS, GV_SET_STARTS, GV_SET_ROWS};
+
+static GvSetSpec
+exact_spec(GvSetMetric metric, int32_t k, bool self)
+{
+	GvSetSpec	spec = {.kind = GV_SET_EXACT,.metric = metric,.dims = 7,.k = k,
+	.self = self,.nqueries = 20,.nrows = 400};
+
+	return spec;
+}
+
+static GvSetSpec
+kmeans_spec(bool balanced)
+{
+	GvSetSpec	spec = {.kind = GV_SET_KMEANS,.dims = 7,.k = 9,.iterations = 4,
+	.balanced = balanced,.nrows = 300};
+
+	return spec;
+}
+
+static GvSetSpec
+select_spec(void)
+{
+	GvSetSpec	spec = {.kind = GV_SET_SELECT,.dims = 1,.k = 37,
+	.method = GV_SELECT_SAMPLE,.nrows = 5000};
+
+	return spec;
+}
+
+static GvSetSpec
+quantiles_spec(bool approximate)
+{
+	GvSetSpec	spec = {.kind = GV_SET_QUANTILES,.dims = 1,
+	.approximate = approximate,.nqueries = 11,.nrows = 5000};
+
+	return spec;
+}
+
+/* The spec of test set `which`, 0 .. TEST_SETS - 1. */
+GvSetSpec
+set_spec(int which)
+{
+	switch (which)
+	{
+		case 0:
+			return exact_spec(GV_SET_L2, 5, true);
+		case 1:
+			return exact_spec(GV_SET_PEARSON, 500, false);
+		case 2:
+			return kmeans_spec(false);
+		case 3:
+			return kmeans_spec(true);
+		case 4:
+			return select_spec();
+		case 5:
+			return quantiles_spec(false);
+		default:
+			return quantiles_spec(true);
+	}
+}
+
+/* Items of an input; rows of an exact search are fewer than there may be. */
+static int64_t
+count_items(const GvSetSpec *spec, GvSetInput input)
+{
+	if (gv_set_input_bytes(spec, input) == 0)
+		return 0;
+	if (input == GV_SET_ROWS)
+		return spec->nrows - (spec->kind == GV_SET_EXACT ? 10 : 0);
+	return input == GV_SET_STARTS ? spec->k : spec->nqueries;
+}
+
+/* A set with random inputs. */
+TestSet
+set_make(int which)
+{
+	TestSet		set = {.spec = set_spec(which)};
+	int			input;
+	int64_t		i;
+
+	for (input = 0; input < GV_NSET_INPUTS; input++)
+	{
+		bool		numbers = input == GV_SET_SELF || input == GV_SET_RANKS;
+
+		set.n[input] = count_items(&set.spec, (GvSetInput) input);
+		if (set.n[input] == 0)
+			continue;
+		if (!numbers)
+		{
+			set.items[input] = unit_floats((size_t) (set.n[input] *
+													 set.spec.dims), 1.0f);
+			continue;
+		}
+		set.items[input] = unit_alloc(8 * (size_t) set.n[input]);
+		for (i = 0; i < set.n[input]; i++)
+			((int64_t *) set.items[input])[i] = 13 * i;
+	}
+	/* of selections values may be anything */
+	if (set.spec.kind == GV_SET_SELECT)
+	{
+		((float *) set.items[GV_SET_ROWS])[7] = NAN;
+		((float *) set.items[GV_SET_ROWS])[8] = -INFINITY;
+	}
+	return set;
+}
+
+void
+set_free(TestSet *set)
+{
+	int			input;
+
+	for (input = 0; input < GV_NSET_INPUTS; input++)
+		if (set->items[input] != NULL)
+			unit_free(set->items[input]);
+}
+
+/* What is asked for of a set. */
+GvSetRequest
+set_request(const GvSetSpec *spec)
+{
+	GvSetRequest request = {spec->kind, spec->metric, spec->dims, spec->k,
+		spec->method, spec->iterations, 0, spec->self, spec->balanced,
+	spec->approximate, 0, spec->nqueries, spec->nrows};
+
+	return request;
+}
+
+int
+set_begin(int fd, const GvSetSpec *spec)
+{
+	GvSetRequest request = set_request(spec);
+
+	return client_ask(fd, GV_MSG_SET, &request, sizeof(request), NULL, 0,
+					  NULL, NULL);
+}
+
+/* Send items of an input, and do not wait. */
+bool
+set_send(int fd, const TestSet *set, GvSetInput input, int64_t first,
+		 int64_t n)
+{
+	GvPutRequest request = {input, 0, n};
+	int64_t		item = gv_set_input_bytes(&set->spec, input);
+
+	return client_message(fd, GV_MSG_PUT, &request, sizeof(request),
+						  (const char *) set->items[input] + first * item,
+						  (size_t) (n * item));
+}
+
+/* Bring an input; the first refusal, 0 or -1. */
+int
+set_bring(int fd, const TestSet *set, GvSetInput input)
+{
+	int64_t		step = (set->n[input] + PARTS - 1) / PARTS;
+	int64_t		first;
+	int			got = 0;
+
+	if (set->n[input] == 0)
+		return 0;
+	for (first = 0; first < set->n[input]; first += step)
+		(void) set_send(fd, set, input, first,
+						step < set->n[input] - first ? step :
+						set->n[input] - first);
+	for (first = 0; first < set->n[input] && got == 0; first += step)
+		got = builder_receive(fd, GV_MSG_PUT, NULL, NULL);
+	return got;
+}
+
+/* All inputs, rows last; the first refusal, 0 or -1. */
+int
+set_bring_all(int fd, const TestSet *set)
+{
+	int			got = 0;
+	int			i;
+
+	for (i = 0; i < GV_NSET_INPUTS && got == 0; i++)
+		got = set_bring(fd, set, in_order[i]);
+	return got;
+}
+
+int
+set_run(int fd, GvRunReply *reply)
+{
+	void	   *payload = NULL;
+	uint32_t	length = 0;
+	int			got = client_ask(fd, GV_MSG_RUN, NULL, 0, NULL, 0, &payload,
+								 &length);
+
+	if (got == 0)
+	{
+		CHECK(length == sizeof(*reply), "%u bytes", length);
+		memcpy(reply, payload, sizeof(*reply));
+	}
+	free(payload);
+	return got;
+}
+
+/* The same work, in this program. */
+static GvSet *
+make_own(const TestSet *set, GvSetDone *done)
+{
+	GvSet	   *own = NULL;
+	int			i;
+
+	memset(done, 0, sizeof(*done));
+	CHECK(gv_set_create(&set->spec, &own) == GV_OK, "create");
+	while (!done->finished)
+	{
+		for (i = 0; i < GV_NSET_INPUTS; i++)
+			if (set->n[in_order[i]] > 0 &&
+				(done->passes == 0 || in_order[i] == GV_SET_ROWS))
+				CHECK(gv_set_put(own, in_order[i], set->items[in_order[i]],
+								 set->n[in_order[i]], NULL) == GV_OK, "put");
+		if (gv_set_run(own, done, NULL) != GV_OK)
+			break;
+	}
+	CHECK(done->finished, "own work");
+	return own;
+}
+
+/* NaN's bits are any. */
+static bool
+same_items(GvSetOutput output, const void *a, const void *b, size_t bytes)
+{
+	const double *x = a;
+	const double *y = b;
+	size_t		i;
+
+	if (output != GV_SET_DISTANCES)
+		return memcmp(a, b, bytes) == 0;
+	for (i = 0; i < bytes / 8; i++)
+		if (memcmp(&x[i], &y[i], 8) != 0 && !(isnan(x[i]) && isnan(y[i])))
+			return false;
+	return true;
+}
+
+/* Get items of an output and compare them with what they must be. */
+static int
+check_part(int fd, const TestSet *set, GvSetOutput output, int64_t first,
+		   int64_t n, const char *right)
+{
+	GvGetRequest request = {output, 0, first, n};
+	int64_t		item = gv_set_output_bytes(&set->spec, output);
+	void	   *payload = NULL;
+	uint32_t	length = 0;
+	int			got = client_ask(fd, GV_MSG_GET, &request, sizeof(request),
+								 NULL, 0, &payload, &length);
+
+	if (got == 0 && (length != n * item ||
+					 !same_items(output, payload, right + first * item,
+								 length)))
+		got = WRONG_ANSWER;
+	free(payload);
+	return got;
+}
+
+/* An output, in two parts. */
+static int
+check_output(int fd, const TestSet *set, GvSet *own, GvSetOutput output,
+			 int32_t found)
+{
+	int64_t		n = gv_set_output_length(&set->spec, output, found);
+	int64_t		half = n / 2;
+	char	   *right;
+	int			got;
+
+	if (n == 0)
+		return 0;
+	right = unit_alloc((size_t) (n * gv_set_output_bytes(&set->spec, output)));
+	CHECK(gv_set_get(own, output, 0, n, right) == GV_OK, "own output");
+	got = half == 0 ? 0 : check_part(fd, set, output, 0, half, right);
+	if (got == 0)
+		got = check_part(fd, set, output, half, n - half, right);
+	unit_free(right);
+	return got;
+}
+
+/* All is there: run, bring rows again, and compare; see search_check. */
+int
+set_finish(int fd, const TestSet *set)
+{
+	GvSetDone	right;
+	GvSet	   *own = make_own(set, &right);
+	GvRunReply	reply = {0};
+	int			got = set_run(fd, &reply);
+	int			output;
+
+	while (got == 0 && !reply.finished)
+	{
+		if (reply.again)
+			got = set_bring(fd, set, GV_SET_ROWS);
+		if (got == 0)
+			got = set_run(fd, &reply);
+	}
+	if (got == 0 && (reply.passes != right.passes ||
+					 reply.found != right.found ||
+					 memcmp(&reply.error, &right.error, 8) != 0))
+		got = WRONG_ANSWER;
+	for (output = 0; output < GV_NSET_OUTPUTS && got == 0; output++)
+		got = check_output(fd, set, own, (GvSetOutput) output, right.found);
+	gv_set_drop(own);
+	return got;
+}
+
+/* A whole conversation about it; see search_check. */
+int
+set_check(int fd, const TestSet *set)
+{
+	int			got = fd < 0 ? -1 : set_begin(fd, &set->spec);
+
+	if (got == 0)
+		got = set_bring_all(fd, set);
+	if (got == 0)
+		got = set_finish(fd, set);
+	return got;
+}
