@@ -36,15 +36,15 @@ typedef struct PathGraph
 	int32		source;
 	int32		target;
 	double		bottleneck;
-	int32	   *parents;		/* [nkeys] joined keys as trees: towards the root,
-								 * which has minus the number of its keys */
+	int32	   *parents;		/* [nkeys] joined keys as trees: towards the
+								 * root, which has minus the number of keys */
 	int64	   *bounds;			/* [nkeys] edges at a key; then where the key's
 								 * neighbours end; they begin where those of
 								 * the number before end */
 	int32	   *neighbours;		/* [bounds[nkeys - 1]] */
 	int32	   *levels;			/* [nkeys] steps to the target, -1: not met */
-	int32	   *waiting;		/* [nkeys] numbers in the order they are met; then
-								 * each number's step on the path, -1: none */
+	int32	   *waiting;		/* [nkeys] numbers in the order they are met;
+								 * then each one's step on the path, -1: none */
 	int32		nsteps;
 	int32	   *path;			/* [nsteps + 1] numbers */
 	double	   *distances;		/* [nsteps + 1] of step i from i - 1 to i */

@@ -171,8 +171,9 @@ ReadRows(IvfpqEdges *edges, keytable_hash *table, Relation rel,
 		b = NumberKey(table, IvfpqKeyNumber(values[COLUMN_NEIGHBOUR],
 											columns[COLUMN_NEIGHBOUR].type));
 		if (a != b)
-			PutEdge(edges, in, a, b, GetDistance(values[COLUMN_DISTANCE],
-												 columns[COLUMN_DISTANCE].type));
+			PutEdge(edges, in, a, b,
+					GetDistance(values[COLUMN_DISTANCE],
+								columns[COLUMN_DISTANCE].type));
 	}
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(in);
