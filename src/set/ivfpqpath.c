@@ -44,7 +44,7 @@ typedef struct PathGraph
 	int32	   *neighbours;		/* [bounds[nkeys - 1]] */
 	int32	   *levels;			/* [nkeys] steps to the target, -1: not met */
 	int32	   *waiting;		/* [nkeys] numbers in the order they are met;
-								 * then each one's step on the path, -1: none */
+								 * then each one's step on the path, or -1 */
 	int32		nsteps;
 	int32	   *path;			/* [nsteps + 1] numbers */
 	double	   *distances;		/* [nsteps + 1] of step i from i - 1 to i */
