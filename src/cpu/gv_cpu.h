@@ -88,7 +88,7 @@ gv_carve(size_t *next, size_t bytes)
 extern float gv_cpu_dot(const float *a, const float *b, int32_t dims);
 extern float gv_cpu_sqdist(const float *a, const float *b, int32_t dims);
 
-/* For Pearson's distance: the mean, and <a - a_mean, b - b_mean>, in double. */
+/* In double, for Pearson's distance: mean, and <a - a_mean, b - b_mean>. */
 extern double gv_cpu_mean64(const float *a, int32_t dims);
 extern double gv_cpu_centred_dot64(const float *a, double a_mean,
 								   const float *b, double b_mean,

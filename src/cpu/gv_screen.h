@@ -5,9 +5,9 @@
  *
  * Vectors are placed first: in double, then rounded to fp32,
  *		y = ((x - shift) factor - mean) scale
- * with shift and factor those of the vector: 0 and 1, for cosine what makes its
- * length one, for Pearson also its mean component; mean [dims] and scale those
- * of the first rows, so that neither an offset nor a range costs digits.
+ * with shift and factor those of the vector: 0 and 1, for cosine what makes
+ * its length one, for Pearson also its mean component; mean [dims] and scale
+ * those of the first rows, so that neither an offset nor a range costs digits.
  * Queries of GV_SET_IP are only scaled.
  *
  * A row becomes a number `square`, a query a `limit` that falls with what it

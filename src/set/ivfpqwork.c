@@ -144,7 +144,11 @@ IvfpqWorkEnd(IvfpqWork *work)
 	DropSet(work);
 }
 
-/* How many queries at a time, see ivfpqwork.h. */
+/*
+ * How many queries at a time, see ivfpqwork.h.  What the engine takes whatever
+ * their number does not count, or where memory is scarce they would come one by
+ * one.
+ */
 int64
 IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place)
 {
@@ -153,11 +157,14 @@ IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place)
 	GvSetSpec	tried = *spec;
 	int64		low = 1;
 	int64		high = Min(spec->nqueries, GV_SET_MAX_QUERIES);
+	int64		fixed;
 
+	tried.nqueries = 1;
+	fixed = gv_set_size(&tried);
 	while (low < high)
 	{
 		tried.nqueries = low + (high - low + 1) / 2;
-		if (gv_set_size(&tried) <= limit)
+		if (gv_set_size(&tried) - fixed <= limit)
 			low = tried.nqueries;
 		else
 			high = tried.nqueries - 1;

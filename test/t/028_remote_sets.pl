@@ -17,8 +17,8 @@ use Time::HiRes qw(time usleep);
 my $limit = 0.5 + 1.5;
 my $node = new_remote_node('main', conf => "fsync = off\ngpuvec.auto_mirror = off\n");
 my $rows = long_test() ? 6000 : 1500;
-# so many take gpuvecd seconds, and the session less than a minute
-my $many = long_test() ? 12_000 : 5000;
+# so many take gpuvecd and the session seconds
+my $many = long_test() ? 40_000 : 25_000;
 
 $node->safe_psql('postgres', "
 	CREATE TABLE t AS SELECT g AS id, point(g, 16) AS e FROM generate_series(1, $rows) AS g;
@@ -114,7 +114,7 @@ is(stat_of('mirror_bytes'), 0, 'all memory is given back');
 
 my %long = (
 	'graph' => "SELECT * FROM gpuvec_knn_graph('many', 'id', 'e', 3)",
-	'k-means' => "SELECT * FROM gpuvec_kmeans('many', 'e', 1000, 40)");
+	'k-means' => "SELECT * FROM gpuvec_kmeans('many', 'e', 500, 40)");
 
 # gpuvecd has such work at hand.
 sub is_at_work

@@ -95,8 +95,8 @@ check_multiply(const GvKernels *kernels)
 }
 
 /*
- * Estimates of a few rows over `dims` dimensions, panel by panel, keep to their
- * bound; at each level they are others.
+ * Estimates of a few rows over `dims` dimensions, panel by panel, keep to
+ * their bound; at each level they are others.
  */
 static void
 check_estimate(const GvKernels *kernels, int32_t dims)

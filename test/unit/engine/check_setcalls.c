@@ -184,7 +184,8 @@ put_first(GvSet *set, int kind)
 
 	if (kind == GV_SET_EXACT)
 	{
-		CHECK(gv_set_put(set, GV_SET_QUERIES, vectors, 5, NULL) == GV_OK, "put");
+		CHECK(gv_set_put(set, GV_SET_QUERIES, vectors, 5, NULL) == GV_OK,
+			  "put");
 		INVALID(gv_set_put(set, GV_SET_ROWS, vectors, 1, NULL));
 		CHECK(gv_set_put(set, GV_SET_SELF, numbers, 5, NULL) == GV_OK, "put");
 	}
@@ -263,8 +264,8 @@ check_order(int kind)
 }
 
 /*
- * The life of a set of any kind, with rows in two halves: the first status that
- * is not GV_OK, after which it has to be lost.
+ * The life of a set of any kind, with rows in two halves: the first status
+ * that is not GV_OK, after which it has to be lost.
  */
 static GvStatus
 live(const GvSetSpec *spec, const void *first, const float *rows,

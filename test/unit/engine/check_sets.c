@@ -149,7 +149,8 @@ check_search(const GvSetSpec *spec, const SetInputs *inputs,
 	{
 		CHECK(done.passes == 1 && !done.again && done.found == 0, "done");
 		CHECK(gv_set_get(set, GV_SET_POSITIONS, 0, n, positions) == GV_OK &&
-			  gv_set_get(set, GV_SET_DISTANCES, 0, n / 2, distances) == GV_OK &&
+			  gv_set_get(set, GV_SET_DISTANCES, 0, n / 2,
+						 distances) == GV_OK &&
 			  gv_set_get(set, GV_SET_DISTANCES, n / 2, n - n / 2,
 						 distances + n / 2) == GV_OK, "get");
 		for (i = 0; i < spec->nqueries; i++)
