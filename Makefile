@@ -68,6 +68,8 @@ SET_OBJS = \
 	src/set/ivfpqkmeans.o \
 	src/set/ivfpqneighbours.o \
 	src/set/ivfpqpairs.o \
+	src/set/ivfpqpath.o \
+	src/set/ivfpqpathedges.o \
 	src/set/ivfpqprogress.o \
 	src/set/ivfpqsampled.o \
 	src/set/ivfpqselect.o \

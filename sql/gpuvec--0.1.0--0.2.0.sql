@@ -291,3 +291,21 @@ COMMENT ON VIEW gpuvec_progress IS
 	'sessions that run functions over sets of rows, and how far they are';
 
 GRANT SELECT ON gpuvec_progress TO PUBLIC;
+
+--
+-- Paths
+--
+
+CREATE FUNCTION gpuvec_smoothest_path(
+	graph regclass,
+	source bigint,
+	target bigint)
+RETURNS TABLE (
+	step integer,
+	key bigint,
+	distance double precision)
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_smoothest_path(regclass, bigint, bigint) IS
+	'the path between two keys of a graph whose largest step is smallest';

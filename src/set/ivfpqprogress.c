@@ -38,6 +38,7 @@ static const char *const command_names[] = {
 	[IVFPQ_PROGRESS_GRAPH] = "k-NN graph",
 	[IVFPQ_PROGRESS_JOIN] = "k-NN join",
 	[IVFPQ_PROGRESS_KMEANS] = "k-means",
+	[IVFPQ_PROGRESS_PATH] = "smoothest path",
 };
 
 static const char *const phase_names[] = {
@@ -46,6 +47,9 @@ static const char *const phase_names[] = {
 	[IVFPQ_PROGRESS_SEARCHING] = "searching",
 	[IVFPQ_PROGRESS_RECALL] = "measuring recall",
 	[IVFPQ_PROGRESS_CLUSTERING] = "clustering",
+	[IVFPQ_PROGRESS_SORTING] = "sorting edges",
+	[IVFPQ_PROGRESS_JOINING] = "joining edges",
+	[IVFPQ_PROGRESS_WALKING] = "finding the path",
 };
 
 /* Is the slot ours at the moment?  An error takes it away, not this. */

@@ -37,7 +37,8 @@ typedef enum IvfpqProgressCommand
 	IVFPQ_PROGRESS_EXACT,
 	IVFPQ_PROGRESS_GRAPH,
 	IVFPQ_PROGRESS_JOIN,
-	IVFPQ_PROGRESS_KMEANS
+	IVFPQ_PROGRESS_KMEANS,
+	IVFPQ_PROGRESS_PATH
 } IvfpqProgressCommand;
 
 typedef enum IvfpqProgressPhase
@@ -46,7 +47,10 @@ typedef enum IvfpqProgressPhase
 	IVFPQ_PROGRESS_ROWS,
 	IVFPQ_PROGRESS_SEARCHING,	/* rows, of all readings */
 	IVFPQ_PROGRESS_RECALL,
-	IVFPQ_PROGRESS_CLUSTERING
+	IVFPQ_PROGRESS_CLUSTERING,
+	IVFPQ_PROGRESS_SORTING,		/* edges */
+	IVFPQ_PROGRESS_JOINING,		/* edges, at most all */
+	IVFPQ_PROGRESS_WALKING		/* edges, at most all that were joined */
 } IvfpqProgressPhase;
 
 extern void IvfpqProgressBegin(IvfpqProgressCommand command, Oid relid);

@@ -74,12 +74,23 @@ CheckRelation(Relation rel)
 				 errhint("Run it as the table's owner or as a role with BYPASSRLS.")));
 }
 
-/*
- * The column of that name, with its type, domains seen through; ERROR unless
- * there is one and the caller may read it.
- */
-static AttrNumber
-FindColumn(Relation rel, const char *name, Oid *type)
+/* Open what has rows that the caller may read, see ivfpqtable.h. */
+Relation
+IvfpqTableRelation(Oid relid)
+{
+	Relation	rel = try_relation_open(relid, AccessShareLock);
+
+	if (rel == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
+	CheckRelation(rel);
+	return rel;
+}
+
+/* The column of that name, see ivfpqtable.h. */
+AttrNumber
+IvfpqTableColumn(Relation rel, const char *name, Oid *type)
 {
 	Oid			relid = RelationGetRelid(rel);
 	AttrNumber	column = get_attnum(relid, name);
@@ -136,7 +147,7 @@ FindVectorColumn(IvfpqTable *table, const char *name)
 {
 	Oid			type;
 
-	table->vector_column = FindColumn(table->rel, name, &type);
+	table->vector_column = IvfpqTableColumn(table->rel, name, &type);
 	if (!FindVectorType(type, &table->type))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
@@ -145,19 +156,30 @@ FindVectorColumn(IvfpqTable *table, const char *name)
 				 errhint("Vectors are of type real[], vector or halfvec.")));
 }
 
-static void
-FindKeyColumn(IvfpqTable *table, const char *name)
+/* The same for a key's, see ivfpqtable.h. */
+AttrNumber
+IvfpqTableKeyColumn(Relation rel, const char *name, Oid *type)
 {
-	Oid			type;
+	AttrNumber	column = IvfpqTableColumn(rel, name, type);
 
-	table->key_column = FindColumn(table->rel, name, &type);
-	table->key_type = type;
-	if (type != INT2OID && type != INT4OID && type != INT8OID)
+	if (*type != INT2OID && *type != INT4OID && *type != INT8OID)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("column \"%s\" has type %s, which is no key", name,
-						format_type_be(type)),
+						format_type_be(*type)),
 				 errhint("Keys are of type smallint, integer or bigint.")));
+	return column;
+}
+
+/* A key as a number, see ivfpqtable.h. */
+int64
+IvfpqKeyNumber(Datum key, Oid type)
+{
+	if (type == INT2OID)
+		return DatumGetInt16(key);
+	if (type == INT4OID)
+		return DatumGetInt32(key);
+	return DatumGetInt64(key);
 }
 
 /* Open a table, see ivfpqtable.h. */
@@ -166,14 +188,10 @@ IvfpqTableOpen(IvfpqTable *table, Oid relid, const char *key,
 			   const char *vector)
 {
 	memset(table, 0, sizeof(*table));
-	table->rel = try_relation_open(relid, AccessShareLock);
-	if (table->rel == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation with OID %u does not exist", relid)));
-	CheckRelation(table->rel);
+	table->rel = IvfpqTableRelation(relid);
 	if (key != NULL)
-		FindKeyColumn(table, key);
+		table->key_column = IvfpqTableKeyColumn(table->rel, key,
+												&table->key_type);
 	FindVectorColumn(table, vector);
 	table->snapshot = RegisterSnapshot(GetActiveSnapshot());
 	table->slot = table_slot_create(table->rel, NULL);
@@ -287,11 +305,7 @@ IvfpqTableKey(const IvfpqTable *table, TupleTableSlot *slot)
 				 errmsg("a row of table \"%s\" has a vector but no key",
 						RelationGetRelationName(table->rel)),
 				 errhint("Name a column that is NOT NULL, such as the primary key.")));
-	if (table->key_type == INT2OID)
-		return DatumGetInt16(key);
-	if (table->key_type == INT4OID)
-		return DatumGetInt32(key);
-	return DatumGetInt64(key);
+	return IvfpqKeyNumber(key, table->key_type);
 }
 
 static int

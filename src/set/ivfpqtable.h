@@ -50,6 +50,22 @@ typedef struct IvfpqTable
 } IvfpqTable;
 
 /*
+ * Open a relation; ERROR unless it is a table or materialized view of which
+ * policies hide no row from the caller.
+ */
+extern Relation IvfpqTableRelation(Oid relid);
+
+/*
+ * The column of that name and its type, domains seen through; ERROR unless
+ * there is one and the caller may read it.  A key's has to be int2, int4 or
+ * int8, which IvfpqKeyNumber widens.
+ */
+extern AttrNumber IvfpqTableColumn(Relation rel, const char *name, Oid *type);
+extern AttrNumber IvfpqTableKeyColumn(Relation rel, const char *name,
+									  Oid *type);
+extern int64 IvfpqKeyNumber(Datum key, Oid type);
+
+/*
  * Open a table and find its columns; key is NULL where none is wanted.  ERROR
  * unless it is a table or materialized view of which the caller may read these
  * columns and all rows.  The lock stays until the end of the transaction.
