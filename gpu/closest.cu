@@ -7,9 +7,11 @@
  * A block of threads has ROWS rows, which meet all centroids, LISTS at a time,
  * each of its warps a part of them.  16-byte pieces of 32 dimensions of rows
  * and centroids come to shared memory by cp.async, STAGES - 1 slices ahead,
- * those of the next centroids while the sums of the last are looked at.  A row of
- * a slice is 64 bytes, two of them 128, all banks once: piece c of row r stands
- * at c ^ (r / 2 % 4) of its row.
+ * those of the next centroids while the sums of the last are looked at.  Of up to
+ * 128 dimensions rows stay there, or they would be a third of what comes from L2,
+ * 29 bytes a clock and SM in 128 x 256 products of halves, as much as it gives.  A
+ * row of a slice is 64 bytes, two of them 128, all banks once: piece c of row r
+ * stands at c ^ (r / 2 % 4) of its row.
  *
  * A row has a bound, which falls as centroids are met and is the better the
  * sooner it is low: hence the one that it starts from (settle.cu).  Of a run of 32
@@ -23,6 +25,7 @@
 #define SLICE			32		/* dimensions at a time */
 #define PIECES			4		/* of a slice of a row */
 #define STAGES			3
+#define HELD			4		/* slices of rows that may stay */
 #define FEW_ROWS		4096	/* large tiles leave SMs without work */
 #define FEW_LISTS		64		/* ... or are empty */
 #define TILES			(GV_RUN / 8)	/* of products, in a run */
@@ -260,19 +263,46 @@ begin_row(const GvClusters &cl, const Rows &rows, int row, int64_t number,
 }
 
 /*
- * Rows first + blockIdx.x * ROWS .. of a piece that has n from first on; warps
- * stand 2 x ACROSS.  Shared: STAGES slices of ROWS rows, then of LISTS
- * centroids.
+ * Where slices are in shared memory: NHELD slices of rows that stay, if that is
+ * not 0, then STAGES slices of LISTS centroids, each behind its rows if these
+ * do not.
  */
-template <int ROWS, int LISTS, int ACROSS>
+template <int ROWS, int LISTS, int NHELD>
+struct Slices
+{
+	static constexpr int ROW_PIECES = ROWS * PIECES;
+	static constexpr int STAGE = (NHELD > 0 ? 0 : ROW_PIECES) + LISTS * PIECES;
+	static constexpr int BYTES = (NHELD * ROW_PIECES + STAGES * STAGE) *
+		(int) sizeof(uint4);
+
+	/* Slice number s, which is the step-th of its tile. */
+	static __device__ __forceinline__ uint4 *
+	rows(uint4 *memory, int s, int step)
+	{
+		return memory + (NHELD > 0 ? step * ROW_PIECES : s % STAGES * STAGE);
+	}
+
+	static __device__ __forceinline__ uint4 *
+	lists(uint4 *memory, int s)
+	{
+		return memory + (NHELD > 0 ? NHELD * ROW_PIECES : ROW_PIECES) +
+			s % STAGES * STAGE;
+	}
+};
+
+/*
+ * Rows first + blockIdx.x * ROWS .. of a piece that has n from first on; warps
+ * stand 2 x ACROSS.  Shared: Slices.
+ */
+template <int ROWS, int LISTS, int ACROSS, int NHELD>
 static __global__ void __launch_bounds__(2 * ACROSS *GV_WARP)
 closest_kernel(GvClusters cl, int64_t first, int n)
 {
 	constexpr int THREADS = 2 * ACROSS * GV_WARP;
 	constexpr int QM = ROWS / 2 / 16;
 	constexpr int LN = LISTS / ACROSS / 16;
-	constexpr int STAGE = (ROWS + LISTS) * PIECES;
 	constexpr int SIDES = Sides<LISTS>::PIECES_ALL;
+	using Where = Slices<ROWS, LISTS, NHELD>;
 	GV_SHARED(memory);
 	__shared__ float4 parts[ROWS];
 	__shared__ int bounds[ROWS];
@@ -296,13 +326,13 @@ closest_kernel(GvClusters cl, int64_t first, int n)
 	/* the next slice on its way; of a tile's first what is beside it */
 	auto send = [&]()
 	{
-		uint4	   *stage = memory + sent % STAGES * STAGE;
-
 		if (sent < total)
 		{
-			send_rows<ROWS, THREADS>(stage, cl.d_row_halves, first + block,
-									 first + n, cl.half_dims, sent_step);
-			send_rows<LISTS, THREADS>(stage + ROWS * PIECES, cl.d_halves,
+			if (NHELD == 0 || sent_tile == 0)
+				send_rows<ROWS, THREADS>(Where::rows(memory, sent, sent_step),
+										 cl.d_row_halves, first + block,
+										 first + n, cl.half_dims, sent_step);
+			send_rows<LISTS, THREADS>(Where::lists(memory, sent), cl.d_halves,
 									  (int64_t) sent_tile * LISTS, cl.k,
 									  cl.half_dims, sent_step);
 			if (sent_step == 0 && (int) threadIdx.x < SIDES)
@@ -335,13 +365,11 @@ closest_kernel(GvClusters cl, int64_t first, int n)
 	 * before it, whose memory is filled anew */
 	for (int s = 0; s < total; s++)
 	{
-		uint4	   *stage = memory + s % STAGES * STAGE;
-
 		gv_wait_copies<STAGES - 2>();
 		__syncthreads();
 		send();
-		multiply<QM, LN>(sums, stage, warp_row, stage + ROWS * PIECES,
-						 warp_list);
+		multiply<QM, LN>(sums, Where::rows(memory, s, step), warp_row,
+						 Where::lists(memory, s), warp_list);
 		if (++step < nsteps)
 			continue;
 		look_at<QM, 2 * LN, LISTS>(rows, sums, warp_row, tile * LISTS,
@@ -365,19 +393,19 @@ closest_kernel(GvClusters cl, int64_t first, int n)
 	}
 }
 
-template <int ROWS, int LISTS, int ACROSS>
+template <int ROWS, int LISTS, int ACROSS, int NHELD>
 static GvStatus
 launch(const GvClusters *cl, int64_t first, int32_t n, cudaStream_t stream)
 {
-	constexpr int bytes = STAGES * (ROWS + LISTS) * PIECES *
-		(int) sizeof(uint4);
+	constexpr int bytes = Slices<ROWS, LISTS, NHELD>::BYTES;
 
 	static_assert(GV_CLOSE_LISTS % LISTS == 0, "what is beside them is there");
 	if (bytes > 40 * 1024)
-		GV_CUDA_TRY(cudaFuncSetAttribute(closest_kernel<ROWS, LISTS, ACROSS>,
+		GV_CUDA_TRY(cudaFuncSetAttribute(closest_kernel<ROWS, LISTS, ACROSS,
+										 NHELD>,
 										 cudaFuncAttributeMaxDynamicSharedMemorySize,
 										 bytes));
-	GV_LAUNCH((closest_kernel<ROWS, LISTS, ACROSS>),
+	GV_LAUNCH((closest_kernel<ROWS, LISTS, ACROSS, NHELD>),
 			  gv_blocks_for(n, ROWS), 2 * ACROSS * GV_WARP, bytes, stream, *cl,
 			  first, (int) n);
 	return gv_cuda_status(cudaGetLastError());
@@ -389,6 +417,8 @@ gv_gpu_closest(const GvClusters *cl, int64_t first, int32_t n,
 			   cudaStream_t stream)
 {
 	if (n <= FEW_ROWS || cl->k <= FEW_LISTS)
-		return launch<32, 64, 2>(cl, first, n, stream);
-	return launch<128, 256, 4>(cl, first, n, stream);
+		return launch<32, 64, 2, 0>(cl, first, n, stream);
+	if (cl->half_dims <= HELD * SLICE)
+		return launch<128, 256, 4, HELD>(cl, first, n, stream);
+	return launch<128, 256, 4, 0>(cl, first, n, stream);
 }

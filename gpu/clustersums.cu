@@ -6,7 +6,7 @@
  * All sums are in double and in the order of rows, which a stable radix sort
  * by cluster keeps, so every sum is one thread's, and it is the clusters and
  * dimensions that are many.  A row of a cluster is read whole, by neighbouring
- * lanes, eight rows at once.
+ * lanes, 8 rows at once, or 32 where clusters are too few to keep the card busy.
  */
 #include <cub/device/device_radix_sort.cuh>
 
@@ -15,7 +15,7 @@
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define MEAN_THREADS	128
-#define AHEAD			8		/* loads on their way */
+#define MANY_BLOCKS		8		/* for each SM; of fewer each has more rows */
 
 static int
 bits_of(uint32_t n)
@@ -148,8 +148,9 @@ gv_gpu_errors(const GvClusters *cl, cudaStream_t stream)
 
 /*
  * `lanes` threads have a cluster and as many of its dimensions, those from
- * blockIdx.y * lanes on, one each.
+ * blockIdx.y * lanes on, one each; AHEAD rows are on their way.
  */
+template <int AHEAD>
 static __global__ void __launch_bounds__(MEAN_THREADS)
 means_kernel(GvClusters cl, int lanes)
 {
@@ -195,7 +196,10 @@ gv_gpu_means(const GvClusters *cl, cudaStream_t stream)
 		lanes /= 2;
 	grid = dim3(gv_blocks_for(cl->k, MEAN_THREADS / lanes),
 				gv_blocks_for(cl->dims, lanes));
-	GV_LAUNCH(means_kernel, grid, MEAN_THREADS, 0, stream, *cl, lanes);
+	if ((int64_t) grid.x * grid.y < MANY_BLOCKS * cl->nsms)
+		GV_LAUNCH(means_kernel<32>, grid, MEAN_THREADS, 0, stream, *cl, lanes);
+	else
+		GV_LAUNCH(means_kernel<8>, grid, MEAN_THREADS, 0, stream, *cl, lanes);
 	return gv_cuda_status(cudaGetLastError());
 }
 

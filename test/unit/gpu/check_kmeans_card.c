@@ -217,7 +217,7 @@ compare_engines(Work work)
 	end_work(&work);
 }
 
-/* Sizes of all kinds; the last has large tiles. */
+/* Sizes of all kinds; the last two have large tiles. */
 static void
 test_shapes(void)
 {
@@ -231,7 +231,7 @@ test_shapes(void)
 		{1, 1, 1, 0}, {1, 1, 1, 3}, {1, 700, 9, 4}, {3, 100, 1, 2},
 		{3, 65, 64, 2}, {3, 600, 40, 6}, {7, 33, 33, 3}, {7, 1500, 65, 5},
 		{64, 300, 20, 0}, {64, 900, 31, 3}, {130, 400, 200, 2},
-		{130, 260, 17, 4}, {20, 4200, 270, 1}
+		{130, 260, 17, 4}, {70, 4100, 270, 1}, {150, 4100, 66, 0}
 	};
 	size_t		i;
 
