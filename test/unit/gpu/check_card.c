@@ -1,12 +1,12 @@
 /*
  * check_card.c
- *		The CUDA engine's mirrors and builders against the portable engine: the
- *		checks of test/unit/engine/check_mirror*.c and check_builder*.c, on a
- *		card or, with the headers of emulate/ in the place of CUDA's, on
- *		emulated threads.
+ *		The CUDA engine's mirrors, builders and selections against the portable
+ *		engine: the checks of test/unit/engine/check_mirror*.c and
+ *		check_builder*.c, and those of this folder, on a card or, with the
+ *		headers of emulate/ in the place of CUDA's, on emulated threads.
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
- * usage: check_card [mirrors | hopper | builders]
+ * usage: check_card [mirrors | hopper | builders | select]
  */
 #include "engine/gv_mirror.h"
 
@@ -20,6 +20,7 @@ bool		unit_small;
 
 extern void gv_gpu_near_from(int64_t terms);	/* gpu/gv_cuda.h */
 extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/gv_build.h */
+extern void test_select_card(void); /* check_select_card.c */
 
 /* A look-up table that no block of threads has room for. */
 static void
@@ -160,6 +161,8 @@ main(int argc, char **argv)
 		test_hopper();
 	if (is_wanted(argc, argv, "builders"))
 		test_builders();
+	if (is_wanted(argc, argv, "select"))
+		test_select_card();
 	printf("card: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;
 }
