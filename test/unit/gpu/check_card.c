@@ -1,12 +1,12 @@
 /*
  * check_card.c
- *		The CUDA engine's mirrors, builders and sets against the portable
- *		engine: the checks of test/unit/engine/check_mirror*.c and
- *		check_builder*.c, and check_*_card.c, on a card or, with the headers of
- *		emulate/ in the place of CUDA's, on emulated threads.
+ *		The CUDA engine's mirrors, builders, selections and sets against the
+ *		portable engine: the checks of test/unit/engine/check_mirror*.c and
+ *		check_builder*.c, and those of this folder, on a card or, with the
+ *		headers of emulate/ in the place of CUDA's, on emulated threads.
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
- * usage: check_card [mirrors | hopper | builders | sets]
+ * usage: check_card [mirrors | hopper | builders | select | sets]
  */
 #include "engine/gv_mirror.h"
 #include "engine/gv_set.h"
@@ -21,6 +21,7 @@ bool		unit_small;
 
 extern void gv_gpu_near_from(int64_t terms);	/* gpu/gv_cuda.h */
 extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/gv_build.h */
+extern void test_select_card(void); /* check_select_card.c */
 
 /* A look-up table that no block of threads has room for. */
 static void
@@ -170,6 +171,8 @@ main(int argc, char **argv)
 		test_hopper();
 	if (is_wanted(argc, argv, "builders"))
 		test_builders();
+	if (is_wanted(argc, argv, "select"))
+		test_select_card();
 	if (is_wanted(argc, argv, "sets"))
 		test_sets();
 	printf("card: %ld passed, %ld failed\n", unit_passed, unit_failed);
