@@ -22,6 +22,7 @@ bool		unit_small;
 extern void gv_gpu_near_from(int64_t terms);	/* gpu/gv_cuda.h */
 extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/gv_build.h */
 extern void test_select_card(void); /* check_select_card.c */
+extern void test_kmeans_card(void); /* check_kmeans_card.c */
 
 /* A look-up table that no block of threads has room for. */
 static void
@@ -138,8 +139,6 @@ test_builders(void)
 	test_builder();
 	test_following();
 }
-
-extern void test_kmeans_card(void);	/* check_kmeans_card.c */
 
 static void
 test_sets(void)
