@@ -6,7 +6,7 @@
  *		emulated threads.
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
- * usage: check_card [mirrors | hopper | builders]
+ * usage: check_card [mirrors | hopper | exact | builders]
  */
 #include "engine/gv_mirror.h"
 
@@ -20,6 +20,8 @@ bool		unit_small;
 
 extern void gv_gpu_near_from(int64_t terms);	/* gpu/gv_cuda.h */
 extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/gv_build.h */
+
+extern void test_exact_card(void);	/* check_exact_card.c */
 
 /* A look-up table that no block of threads has room for. */
 static void
@@ -158,6 +160,8 @@ main(int argc, char **argv)
 			  "no engine: %s", found->name);
 	if (is_wanted(argc, argv, "hopper"))
 		test_hopper();
+	if (is_wanted(argc, argv, "exact"))
+		test_exact_card();
 	if (is_wanted(argc, argv, "builders"))
 		test_builders();
 	printf("card: %ld passed, %ld failed\n", unit_passed, unit_failed);
