@@ -5,13 +5,10 @@
  *		proof).
  *
  * A block of threads has ROWS rows, which meet all centroids, LISTS at a time,
- * each of its warps a part of them.  16-byte pieces of 32 dimensions of rows
- * and centroids come to shared memory by cp.async, STAGES - 1 slices ahead,
- * those of the next centroids while the sums of the last are looked at.  Of up to
+ * each of its warps a part of them.  Slices of rows and centroids (slices.cuh)
+ * come to shared memory STAGES - 1 ahead, those of the next centroids while the sums of the last are looked at.  Of up to
  * 128 dimensions rows stay there, or they would be a third of what comes from L2,
- * 29 bytes a clock and SM in 128 x 256 products of halves, as much as it gives.  A
- * row of a slice is 64 bytes, two of them 128, all banks once: piece c of row r
- * stands at c ^ (r / 2 % 4) of its row.
+ * 29 bytes a clock and SM in 128 x 256 products of halves, as much as it gives.
  *
  * A row has a bound, which falls as centroids are met and is the better the
  * sooner it is low: hence the one that it starts from (settle.cu).  Of a run of 32
@@ -21,9 +18,8 @@
  * That is a product and a minimum for each score, and half an operation for eps.
  */
 #include "clusters.cuh"
+#include "slices.cuh"
 
-#define SLICE			32		/* dimensions at a time */
-#define PIECES			4		/* of a slice of a row */
 #define STAGES			3
 #define HELD			4		/* slices of rows that may stay */
 #define FEW_ROWS		4096	/* large tiles leave SMs without work */
@@ -50,75 +46,6 @@ struct Rows
 	int			n;				/* that there are */
 	int			k;
 };
-
-/* A slice of some rows in shared memory; order as above. */
-static __device__ __forceinline__ uint4 *
-piece_at(uint4 *rows, int row, int piece)
-{
-	return rows + row * PIECES + (piece ^ (row / 2 % PIECES));
-}
-
-/*
- * Send slice number `step` of rows first .. first + COUNT - 1 of an array
- * [nrows][half_dims]; what there is not becomes 0.
- */
-template <int COUNT, int THREADS>
-static __device__ __forceinline__ void
-send_rows(uint4 *rows, const uint16_t *array, int64_t first, int64_t nrows,
-		  int half_dims, int step)
-{
-	constexpr int ROWS = THREADS / PIECES;	/* sent side by side */
-	int			piece = threadIdx.x % PIECES;
-	int			d = step * SLICE + piece * 8;
-
-#pragma unroll
-	for (int i = 0; i < COUNT / ROWS; i++)
-	{
-		int			row = i * ROWS + threadIdx.x / PIECES;
-		bool		there = first + row < nrows && d < half_dims;
-
-		gv_copy_async(piece_at(rows, row, piece),
-					  array + (there ? (first + row) * half_dims + d : 0),
-					  there);
-	}
-}
-
-/*
- * The products of a slice, a warp's part: QM x 16 rows from `row` on, LN x 16
- * centroids from `list` on.
- */
-template <int QM, int LN>
-static __device__ __forceinline__ void
-multiply(float (&sums)[QM][2 * LN][4], uint4 *rows, int row, uint4 *lists,
-		 int list)
-{
-	int			lane = threadIdx.x % GV_WARP;
-
-#pragma unroll
-	for (int k = 0; k < SLICE / 16; k++)
-	{
-		uint32_t	a[QM][4];
-		uint32_t	b[LN][4];
-
-#pragma unroll
-		for (int i = 0; i < QM; i++)
-			gv_load_matrices(a[i], piece_at(rows, row + i * 16 + lane % 16,
-											2 * k + lane / 16));
-#pragma unroll
-		for (int j = 0; j < LN; j++)
-			gv_load_matrices(b[j], piece_at(lists, list + j * 16 +
-											lane / 16 * 8 + lane % 8,
-											2 * k + lane / 8 % 2));
-#pragma unroll
-		for (int i = 0; i < QM; i++)
-#pragma unroll
-			for (int j = 0; j < LN; j++)
-			{
-				gv_mma(sums[i][2 * j], a[i], b[j][0], b[j][1]);
-				gv_mma(sums[i][2 * j + 1], a[i], b[j][2], b[j][3]);
-			}
-	}
-}
 
 /* eps - Q^2 of a row and a run. */
 static __device__ __forceinline__ float
@@ -270,8 +197,8 @@ begin_row(const GvClusters &cl, const Rows &rows, int row, int64_t number,
 template <int ROWS, int LISTS, int NHELD>
 struct Slices
 {
-	static constexpr int ROW_PIECES = ROWS * PIECES;
-	static constexpr int STAGE = (NHELD > 0 ? 0 : ROW_PIECES) + LISTS * PIECES;
+	static constexpr int ROW_PIECES = ROWS * GV_PIECES;
+	static constexpr int STAGE = (NHELD > 0 ? 0 : ROW_PIECES) + LISTS * GV_PIECES;
 	static constexpr int BYTES = (NHELD * ROW_PIECES + STAGES * STAGE) *
 		(int) sizeof(uint4);
 
@@ -314,7 +241,7 @@ closest_kernel(GvClusters cl, int64_t first, int n)
 	int			warp = threadIdx.x / GV_WARP;
 	int			warp_row = warp / ACROSS * (ROWS / 2);
 	int			warp_list = warp % ACROSS * (LISTS / ACROSS);
-	int			nsteps = (cl.half_dims + SLICE - 1) / SLICE;
+	int			nsteps = (cl.half_dims + GV_SLICE - 1) / GV_SLICE;
 	int			total = nsteps * ((cl.k + LISTS - 1) / LISTS);
 	int			sent = 0;		/* slices, */
 	int			sent_step = 0;	/* where in a tile the next one is, */
@@ -329,12 +256,14 @@ closest_kernel(GvClusters cl, int64_t first, int n)
 		if (sent < total)
 		{
 			if (NHELD == 0 || sent_tile == 0)
-				send_rows<ROWS, THREADS>(Where::rows(memory, sent, sent_step),
-										 cl.d_row_halves, first + block,
-										 first + n, cl.half_dims, sent_step);
-			send_rows<LISTS, THREADS>(Where::lists(memory, sent), cl.d_halves,
-									  (int64_t) sent_tile * LISTS, cl.k,
-									  cl.half_dims, sent_step);
+				gv_send_rows<ROWS, THREADS>(Where::rows(memory, sent,
+														sent_step),
+											cl.d_row_halves +
+											first * cl.half_dims, block, n,
+											cl.half_dims, sent_step);
+			gv_send_rows<LISTS, THREADS>(Where::lists(memory, sent),
+										 cl.d_halves, sent_tile * LISTS, cl.k,
+										 cl.half_dims, sent_step);
 			if (sent_step == 0 && (int) threadIdx.x < SIDES)
 				gv_copy_async(&sides[sent_tile % STAGES][threadIdx.x],
 							  (int) threadIdx.x < Sides<LISTS>::SQUARES ?
@@ -368,8 +297,8 @@ closest_kernel(GvClusters cl, int64_t first, int n)
 		gv_wait_copies<STAGES - 2>();
 		__syncthreads();
 		send();
-		multiply<QM, LN>(sums, Where::rows(memory, s, step), warp_row,
-						 Where::lists(memory, s), warp_list);
+		gv_multiply_slice<QM, LN>(sums, Where::rows(memory, s, step), warp_row,
+								  Where::lists(memory, s), warp_list);
 		if (++step < nsteps)
 			continue;
 		look_at<QM, 2 * LN, LISTS>(rows, sums, warp_row, tile * LISTS,
@@ -418,7 +347,7 @@ gv_gpu_closest(const GvClusters *cl, int64_t first, int32_t n,
 {
 	if (n <= FEW_ROWS || cl->k <= FEW_LISTS)
 		return launch<32, 64, 2, 0>(cl, first, n, stream);
-	if (cl->half_dims <= HELD * SLICE)
+	if (cl->half_dims <= HELD * GV_SLICE)
 		return launch<128, 256, 4, HELD>(cl, first, n, stream);
 	return launch<128, 256, 4, 0>(cl, first, n, stream);
 }

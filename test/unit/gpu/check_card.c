@@ -6,7 +6,7 @@
  *		headers of emulate/ in the place of CUDA's, on emulated threads.
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
- * usage: check_card [mirrors | hopper | builders | select | sets]
+ * usage: check_card [mirrors | hopper | builders | select | exact | sets]
  */
 #include "engine/gv_mirror.h"
 #include "engine/gv_set.h"
@@ -22,6 +22,7 @@ bool		unit_small;
 extern void gv_gpu_near_from(int64_t terms);	/* gpu/gv_cuda.h */
 extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/gv_build.h */
 extern void test_select_card(void); /* check_select_card.c */
+extern void test_exact_card(void);	/* check_exact_card.c */
 extern void test_kmeans_card(void); /* check_kmeans_card.c */
 
 /* A look-up table that no block of threads has room for. */
@@ -172,6 +173,8 @@ main(int argc, char **argv)
 		test_builders();
 	if (is_wanted(argc, argv, "select"))
 		test_select_card();
+	if (is_wanted(argc, argv, "exact"))
+		test_exact_card();
 	if (is_wanted(argc, argv, "sets"))
 		test_sets();
 	printf("card: %ld passed, %ld failed\n", unit_passed, unit_failed);
