@@ -6,9 +6,10 @@
  *
  * A block of threads has ROWS rows, which meet all centroids, LISTS at a time,
  * each of its warps a part of them.  Slices of rows and centroids (slices.cuh)
- * come to shared memory STAGES - 1 ahead, those of the next centroids while the sums of the last are looked at.  Of up to
- * 128 dimensions rows stay there, or they would be a third of what comes from L2,
- * 29 bytes a clock and SM in 128 x 256 products of halves, as much as it gives.
+ * come to shared memory STAGES - 1 ahead, those of the next centroids while the
+ * sums of the last are looked at.  Of up to 128 dimensions rows stay there, or
+ * they would be a third of what comes from L2, 29 bytes a clock and SM in 128 x
+ * 256 products of halves, as much as it gives.
  *
  * A row has a bound, which falls as centroids are met and is the better the
  * sooner it is low: hence the one that it starts from (settle.cu).  Of a run of 32
