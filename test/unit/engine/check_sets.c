@@ -39,8 +39,7 @@ static double
 naive_dot(const float *a, double a_shift, const float *b, double b_shift,
 		  int32_t dims, bool squares)
 {
-	double	   *terms = unit_alloc(sizeof(double) * dims);
-	double		sum;
+	static double terms[GV_MAX_DIMS];
 	int32_t		i;
 
 	for (i = 0; i < dims; i++)
@@ -50,23 +49,18 @@ naive_dot(const float *a, double a_shift, const float *b, double b_shift,
 
 		terms[i] = squares ? (x - y) * (x - y) : x * y;
 	}
-	sum = lanes8(terms, dims);
-	unit_free(terms);
-	return sum;
+	return lanes8(terms, dims);
 }
 
 static double
 naive_mean(const float *a, int32_t dims)
 {
-	double	   *terms = unit_alloc(sizeof(double) * dims);
-	double		sum;
+	static double terms[GV_MAX_DIMS];
 	int32_t		i;
 
 	for (i = 0; i < dims; i++)
 		terms[i] = a[i];
-	sum = lanes8(terms, dims);
-	unit_free(terms);
-	return sum / dims;
+	return lanes8(terms, dims) / dims;
 }
 
 static double
