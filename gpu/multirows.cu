@@ -171,7 +171,7 @@ static __global__ void __launch_bounds__(THREADS *TEAMS)
 team_kernel(GvRowsCall call, uint32_t room)
 {
 	GV_SHARED(memory);
-	__shared__ uint32_t said[TEAMS == 1 ? 2 : 1][GV_WARP];
+	[[maybe_unused]] __shared__ uint32_t said[TEAMS == 1 ? 2 : 1][GV_WARP];
 	__shared__ uint32_t counts[TEAMS];
 	int			team = threadIdx.x / THREADS;
 	int64_t		number = (int64_t) blockIdx.x * TEAMS + team;

@@ -13,7 +13,7 @@
  * To find the r-th of a large sample quickly it is divided into groups, of
  * which only the first item each counts; there are many more than r, so that
  * the r first of the sample are mostly in different ones, and if not the
- * threshold is only some ranks higher.  Lines of 32 bytes are read, at random
+ * threshold is only some ranks higher.  Lines of 64 bytes are read, at random
  * places of equal stretches of the row; what lies side by side goes to
  * different groups, because good items often do.  Longer lines would be read
  * quicker, but of a row that ascends the k first lie in too few of them.
@@ -26,13 +26,14 @@
  */
 #include <math.h>
 
-#include "rows.cuh"
+#include "buckets.cuh"
 
 #define SAMPLERS		512		/* threads of sample_kernel */
 #define NWARPS			(SAMPLERS / GV_WARP)
-#define LINE			2		/* vectors of four values that are read together */
+#define LINE			4		/* vectors of four values that are read together */
 #define MOST_VECTORS	16		/* that a thread samples */
 #define BLOCK_GROUPS	(NWARPS * LINE * 4)
+#define LEAST_GROUPS	(LINE * 4)	/* of a block: a line's are all different */
 #define MOST_GROUPS		2048
 #define READERS			512		/* threads of stream_kernel */
 #define AHEAD			4		/* vectors that a thread has on their way */
@@ -41,6 +42,27 @@
 #define RARE			1e-7	/* how often a threshold is too low */
 
 static int32_t misled;			/* see gv_gpu_rows_mislead */
+
+/*
+ * The beginning of both kernels.  All that was there before the call is there
+ * for the first, and it lets the second begin only then; so that may read
+ * values at once, while the first still samples.
+ */
+static __device__ __forceinline__ void
+wait_for_step()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void
+let_next_begin()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 struct Plan
 {
@@ -167,7 +189,8 @@ sample_kernel(GvRowsCall call, Plan plan, GvRowState *states,
 	uint32_t	total = plan.samplers * plan.groups;
 	GvRowState *state = &states[slot];
 
-	gv_step_begins();
+	wait_for_step();
+	let_next_begin();
 	sample_groups(plan, Vectors(call, call.first + slot), block, sampled,
 				  items);
 	if (plan.samplers > 1)
@@ -240,30 +263,44 @@ struct Kept
 	}
 };
 
-/* Vectors begin .. end - 1 of a row, and the rest of it by its first block. */
-static __device__ __forceinline__ void
-read_piece(const Vectors &row, int64_t begin, int64_t end, Kept &kept)
+/* A thread's first vectors of a piece, on their way early. */
+struct Ahead
 {
-	constexpr int STEP = READERS * AHEAD;
-	int64_t		i = begin + threadIdx.x;
+	float4		v[AHEAD];
+	int64_t		i;				/* the first's number */
+	int64_t		end;			/* of the piece */
+	bool		full;			/* there are AHEAD of them */
+
+	__device__ __forceinline__ void
+	load(const Vectors &row)
+	{
+		full = i + (AHEAD - 1) * READERS < end;
+		if (full)
+#pragma unroll
+			for (int a = 0; a < AHEAD; a++)
+				v[a] = row.at(i + a * READERS);
+	}
+};
+
+/* The rest of a piece, and by the first block what of the row is in none. */
+static __device__ __forceinline__ void
+read_piece(const Vectors &row, Ahead &ahead, bool first, Kept &kept)
+{
 	int64_t		position;
 
 #pragma unroll 1
-	for (; i + STEP - READERS < end; i += STEP)
+	while (ahead.full)
 	{
-		float4		v[AHEAD];
-
 #pragma unroll
 		for (int a = 0; a < AHEAD; a++)
-			v[a] = row.at(i + a * READERS);
-#pragma unroll
-		for (int a = 0; a < AHEAD; a++)
-			kept.offer(v[a], row.head + 4 * (i + a * READERS));
+			kept.offer(ahead.v[a], row.head + 4 * (ahead.i + a * READERS));
+		ahead.i += AHEAD * READERS;
+		ahead.load(row);
 	}
 #pragma unroll 1
-	for (; i < end; i += READERS)
-		kept.offer(row.at(i), row.head + 4 * i);
-	if (begin == 0 && threadIdx.x < 8 && row.rest(threadIdx.x, &position))
+	for (; ahead.i < ahead.end; ahead.i += READERS)
+		kept.offer(row.at(ahead.i), row.head + 4 * ahead.i);
+	if (first && threadIdx.x < 8 && row.rest(threadIdx.x, &position))
 		kept.offer(row.row[position], position);
 }
 
@@ -293,7 +330,7 @@ hand_over(GvRowState *state, const Kept &kept, uint32_t pieces,
 
 /*
  * What is not after a row's threshold, by `pieces` blocks a row, and by the
- * last of them the answer.  Shared: items [room].
+ * last of them the answer.  Shared: gv_bucket_bytes.
  */
 static __global__ void __launch_bounds__(READERS)
 stream_kernel(GvRowsCall call, uint32_t pieces, uint32_t room,
@@ -306,18 +343,22 @@ stream_kernel(GvRowsCall call, uint32_t pieces, uint32_t room,
 	uint32_t	piece = blockIdx.x % pieces;
 	GvRowState *state = &states[slot];
 	Vectors		row(call, call.first + slot);
-	Kept		kept = {(uint64_t *) memory, &kept_count, room, 0, 0.0f};
+	GvBuckets	buckets(memory, room);
+	Kept		kept = {buckets.items, &kept_count, room, 0, 0.0f};
+	Ahead		ahead;
 	uint32_t	count;
 
 	/* 1. this block's piece */
-	gv_step_begins();
+	ahead.i = row.count * piece / pieces + threadIdx.x;
+	ahead.end = row.count * (piece + 1) / pieces;
+	ahead.load(row);
 	if (threadIdx.x == 0)
 		kept_count = 0;
+	wait_for_step();
 	kept.threshold = __ldcg(&state->threshold);
 	kept.value = gv_item_value(kept.threshold);
 	__syncthreads();
-	read_piece(row, row.count * piece / pieces,
-			   row.count * (piece + 1) / pieces, kept);
+	read_piece(row, ahead, piece == 0, kept);
 	__syncthreads();
 
 	/* 2. all pieces together */
@@ -342,7 +383,7 @@ stream_kernel(GvRowsCall call, uint32_t pieces, uint32_t room,
 
 	/* 3. the answer, or none */
 	if (count >= call.out.k && count <= room)
-		gv_team_give<READERS>(kept.items, count, call.out, call.first + slot);
+		gv_buckets_give<READERS>(buckets, count, call.out, call.first + slot);
 	else if (threadIdx.x == 0)
 		d_list[atomicAdd(&missed->n, 1u)] = (uint32_t) (call.first + slot);
 }
@@ -373,22 +414,23 @@ make_plan(int64_t columns, int64_t k)
 	Plan		plan;
 	int			r;
 
-	wanted = wanted < 8192 ? 8192 : wanted > 1 << 20 ? 1 << 20 : wanted;
+	wanted = wanted < 4096 ? 4096 : wanted > 1 << 20 ? 1 << 20 : wanted;
 	if (wanted > columns / 4)
 		wanted = columns / 4;
 	r = rare_rank((double) wanted * k / columns);
-	groups = gv_power(16 * r, 256);
+	groups = gv_power(8 * r, 256);
 	if (groups > MOST_GROUPS)
 		groups = MOST_GROUPS;
-	plan.samplers = (int) gv_power((wanted + SAMPLERS * 4 * MOST_VECTORS - 1) /
-								   (SAMPLERS * 4 * MOST_VECTORS),
-								   groups <= BLOCK_GROUPS ? 1 :
-								   groups / BLOCK_GROUPS);
-	/* lines are not to meet */
-	while (plan.samplers > 1 && plan.samplers * SAMPLERS * 8 > columns)
-		plan.samplers /= 2;
+
+	/* blocks for all groups, but each thread samples some vectors */
+	plan.samplers = 1;
+	while (plan.samplers * SAMPLERS * 4 * MOST_VECTORS < wanted ||
+		   (plan.samplers * BLOCK_GROUPS < groups &&
+			plan.samplers * 2 * SAMPLERS * 4 <= wanted))
+		plan.samplers *= 2;
 	plan.groups = (int) (groups / plan.samplers);
-	plan.groups = plan.groups < 8 ? 8 : plan.groups;
+	if (plan.groups < LEAST_GROUPS)
+		plan.groups = LEAST_GROUPS;
 	if (plan.groups > BLOCK_GROUPS)
 		plan.groups = BLOCK_GROUPS;
 	plan.vectors = (int) (wanted / (plan.samplers * SAMPLERS * 4));
@@ -452,8 +494,8 @@ gv_rows_threshold(GvSelector *selector, const GvRowsCall *call,
 						  selector, stream, *call, plan, selector->d_states,
 						  d_firsts));
 	GV_TRY(gv_launch_rows(stream_kernel, call->rows * pieces, READERS,
-						  sizeof(uint64_t) * plan.room, selector, stream,
-						  *call, (uint32_t) pieces, plan.room,
+						  gv_bucket_bytes(plan.room, (uint32_t) call->out.k),
+						  selector, stream, *call, (uint32_t) pieces, plan.room,
 						  selector->d_states, d_items, selector->d_missed,
 						  (uint32_t *) selector->d_list.memory));
 	return gv_rows_repair(selector, call, stream);
