@@ -504,9 +504,10 @@ static Work
 deal(const GvExactProduct *product, int nsms)
 {
 	using S = Shape<BLOCKS, KEEPS>;
-	Work		work = {*product};
+	Work		work = {};
 	int64_t		tiles;
 
+	work.product = *product;
 	work.nsteps = (product->half_dims + SLICE - 1) / SLICE;
 	work.stages = (ROOM - (KEEPS ? work.nsteps * S::BOXES * BOX_BYTES : 0)) /
 		(S::BYTES + S::BIAS_BYTES);

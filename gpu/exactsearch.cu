@@ -196,7 +196,8 @@ gv_gpu_exact_work_drop(GvExactWork *work)
 		(void) cudaStreamSynchronize(work->stream);
 		(void) cudaStreamDestroy(work->stream);
 	}
-	(void) cudaFreeHost(work->counts);
+	if (work->counts != NULL)
+		(void) cudaFreeHost(work->counts);
 	gv_buffer_free(&work->d_work);
 }
 

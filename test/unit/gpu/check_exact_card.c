@@ -260,8 +260,8 @@ test_large(void)
 	for (i = 0; i < 9; i++)
 		for (way = 0; way < 2; way++)
 		{
-			Case		large = {GV_SET_L2 + i % 4, dims[i], 30000, 700 - 55 * i,
-			10, i % 2 == 0 ? LOOK_NORMAL : LOOK_CLUSTERED, 25000, i == 4};
+			Case		large = {GV_SET_L2 + i % 4, dims[i], 9001, 700 - 55 * i,
+			10, i % 2 == 0 ? LOOK_NORMAL : LOOK_CLUSTERED, 7000, i == 4};
 
 			gv_gpu_exact_hopper_forbid(way == 1);
 			check_case(&large);
