@@ -29,8 +29,6 @@
 
 #define MORE_QUERIES	64		/* of fewer, exactproduct.cu wastes less */
 
-extern "C" bool gv_gpu_hopper_multiplies();
-
 static bool forbidden;
 
 /* For checks: other cards' way. */
@@ -366,6 +364,7 @@ search_unit(const Work &work, const Memory &memory, const Unit &unit,
 		begin_sums<BLOCKS, S::PARTS>(sums, mine, (const float *)
 									 (memory.biases +
 									  place.stage * S::BIAS_BYTES));
+		__syncwarp();			/* what follows wants whole warps */
 		if (work.turns)
 			turn_begins(group);
 		multiply<BLOCKS, KEEPS>(sums, work, memory, group, place);
@@ -505,9 +504,10 @@ static Work
 deal(const GvExactProduct *product, int nsms)
 {
 	using S = Shape<BLOCKS, KEEPS>;
-	Work		work = {*product};
+	Work		work = {};
 	int64_t		tiles;
 
+	work.product = *product;
 	work.nsteps = (product->half_dims + SLICE - 1) / SLICE;
 	work.stages = (ROOM - (KEEPS ? work.nsteps * S::BOXES * BOX_BYTES : 0)) /
 		(S::BYTES + S::BIAS_BYTES);

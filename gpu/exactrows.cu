@@ -68,7 +68,8 @@ view_of(int metric, const float *x, int dims)
 /* What was measured of a vector. */
 struct Measures
 {
-	double		length;			/* of p or r */
+	double		square;			/* of p or r */
+	double		length;			/* at least its root */
 	double		error;			/* of the half copy, and of all roundings */
 	double		raw;			/* length of u(x) before its shift */
 	double		product;		/* <u(x), m> */
@@ -114,7 +115,8 @@ halve(const GvExactSpace &space, const float *x, View view, bool moves,
 		for (int d = lane; d < space.half_dims; d += GV_WARP)
 			halves[d] = 0;
 	measures.raw = sqrt(gv_exact_add_warp(raw)) * view.factor;
-	measures.length = sqrt(gv_exact_add_warp(square)) * (1.0 + 1e-9);
+	measures.square = gv_exact_add_warp(square);
+	measures.length = sqrt(measures.square) * (1.0 + 1e-9);
 	measures.error = sqrt(gv_exact_add_warp(error)) * (1.0 + 1e-9) +
 		ROUNDING * scale * (measures.raw + space.d_frame->length);
 	measures.product = gv_exact_add_warp(product);
@@ -231,7 +233,7 @@ rows_kernel(GvExactSpace space, GvExactRows rows)
 		return;
 	}
 	if (space.metric == GV_SET_L2)
-		bias = -0.5 * row.length * row.length;
+		bias = -0.5 * row.square;
 	both = row.length + row.error;
 	slack = 1.01 * 0.5 * ((USUAL_ERROR + gamma) * both * both +
 						  row.error * row.error / USUAL_ERROR) +
@@ -283,7 +285,7 @@ queries_kernel(GvExactSpace space, GvExactQueries queries)
 		return;
 	seen.kind = !view.varies ? GV_EXACT_VOID :
 		measures.held ? GV_EXACT_PLAIN : GV_EXACT_UNHELD;
-	seen.square = measures.length * measures.length;
+	seen.square = measures.square;
 	seen.unit = moves ? 1.0 : scale * space.d_frame->scale;
 	seen.offset = moves ? 0.0 : seen.unit * measures.product;
 	error = measures.error + gamma * (measures.length + measures.error);

@@ -28,9 +28,11 @@
 #define MOST_FOUND		(INT64_C(1) << 30)	/* bytes for what they find */
 #define MOST_SCORES		(INT64_C(1) << 26)
 #define LEAST_SCORES	(INT64_C(1) << 16)
-#define MOST_MATRIX		4096	/* queries of a matrix */
+#define MOST_MATRIX		16384	/* queries of a matrix, */
+#define LEAST_MATRIX	128
+#define MATRIX_BYTES	(INT64_C(64) << 20)	/* ... their halves, gathered */
 #define MOST_COLUMNS	(INT64_C(1) << 20)
-#define MOST_TERMS		(INT64_C(1) << 45)	/* of a product: .1 s */
+#define MOST_TERMS		(INT64_C(1) << 43)	/* of a product: .03 s */
 #define MOST_SCANNED	(96 * 1024) /* bytes of queries for exactscan.cu */
 
 static int32_t forced_capacity;
@@ -78,6 +80,7 @@ capacity_for(int64_t n, int64_t k)
 struct Plan
 {
 	int32_t		piece;
+	int32_t		matrix;			/* queries of a matrix */
 	int64_t		nscores;
 	uint32_t	capacity;
 	size_t		scores;
@@ -91,7 +94,7 @@ struct Plan
 	size_t		merged;
 	size_t		merged_positions;
 	size_t		list_counts;
-	size_t		matrix;
+	size_t		list;			/* of the matrix way */
 	size_t		slow;
 	size_t		bytes;
 };
@@ -102,8 +105,9 @@ make_plan(const GvExactSpace *space, int64_t n, int64_t k, int64_t nrows)
 	Plan		plan = {};
 	int64_t		each;
 	int64_t		piece;
+	int64_t		half_bytes = space->half_dims * (int64_t) sizeof(uint16_t);
+	int64_t		matrix = MATRIX_BYTES / half_bytes;
 	size_t		found;
-	size_t		matrix;
 
 	plan.capacity = capacity_for(n, k);
 	each = (int64_t) plan.capacity * 24 + k * 16;
@@ -117,10 +121,11 @@ make_plan(const GvExactSpace *space, int64_t n, int64_t k, int64_t nrows)
 	if (plan.nscores < LEAST_SCORES)
 		plan.nscores = LEAST_SCORES;
 	found = (size_t) plan.piece * plan.capacity;
-	matrix = plan.piece < MOST_MATRIX ? plan.piece : MOST_MATRIX;
+	matrix = matrix > LEAST_MATRIX ? matrix : LEAST_MATRIX;
+	matrix = matrix < MOST_MATRIX ? matrix : MOST_MATRIX;
+	plan.matrix = matrix < plan.piece ? (int32_t) matrix : plan.piece;
 	plan.scores = gv_carve(&plan.bytes, plan.nscores * sizeof(float));
-	plan.gathered = gv_carve(&plan.bytes,
-							 matrix * space->half_dims * sizeof(uint16_t));
+	plan.gathered = gv_carve(&plan.bytes, (size_t) plan.matrix * half_bytes);
 	plan.cuts = gv_carve(&plan.bytes, plan.piece * sizeof(float));
 	plan.counts = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
 	plan.slots = gv_carve(&plan.bytes, found * sizeof(uint32_t));
@@ -131,7 +136,7 @@ make_plan(const GvExactSpace *space, int64_t n, int64_t k, int64_t nrows)
 	plan.merged_positions = gv_carve(&plan.bytes,
 									 plan.piece * k * sizeof(int64_t));
 	plan.list_counts = gv_carve(&plan.bytes, 2 * sizeof(uint32_t));
-	plan.matrix = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
+	plan.list = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
 	plan.slow = gv_carve(&plan.bytes, n * sizeof(uint32_t));
 	return plan;
 }
@@ -151,11 +156,13 @@ gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
 {
 	Plan		plan = make_plan(space, n, k, nrows);
 	char	   *memory;
+	int			number;
 
 	work->device = device;
+	GV_CUDA_TRY(cudaGetDevice(&number));
 	GV_CUDA_TRY(cudaDeviceGetAttribute(&work->nsms,
 									   cudaDevAttrMultiProcessorCount,
-									   device));
+									   number));
 	GV_CUDA_TRY(cudaStreamCreateWithFlags(&work->stream,
 										  cudaStreamNonBlocking));
 	GV_CUDA_TRY(cudaMallocHost((void **) &work->counts,
@@ -163,6 +170,7 @@ gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
 	GV_TRY(gv_buffer_need(&work->d_work, plan.bytes));
 	memory = (char *) work->d_work.memory;
 	work->piece = plan.piece;
+	work->matrix = plan.matrix;
 	work->nscores = plan.nscores;
 	work->d_scores = (float *) (memory + plan.scores);
 	work->d_gathered = (uint16_t *) (memory + plan.gathered);
@@ -175,7 +183,7 @@ gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
 		(double *) (memory + plan.merged),
 		(int64_t *) (memory + plan.merged_positions)};
 	work->lists = {(uint32_t *) (memory + plan.list_counts),
-		(uint32_t *) (memory + plan.matrix),
+		(uint32_t *) (memory + plan.list),
 		(uint32_t *) (memory + plan.slow)};
 	return GV_OK;
 }
@@ -188,7 +196,8 @@ gv_gpu_exact_work_drop(GvExactWork *work)
 		(void) cudaStreamSynchronize(work->stream);
 		(void) cudaStreamDestroy(work->stream);
 	}
-	(void) cudaFreeHost(work->counts);
+	if (work->counts != NULL)
+		(void) cudaFreeHost(work->counts);
 	gv_buffer_free(&work->d_work);
 }
 
@@ -291,6 +300,16 @@ read_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
 	return GV_OK;
 }
 
+/* Whoever may ask to stop does so between steps that are over. */
+static GvStatus
+pause_between(const Search *search)
+{
+	if (search->stop == NULL)
+		return GV_OK;
+	GV_CUDA_TRY(cudaStreamSynchronize(search->work->stream));
+	return search->stop->requested(search->stop->arg) ? GV_CANCELLED : GV_OK;
+}
+
 /* All of slots first .. last - 1, for the slow ones. */
 static GvStatus
 measure_all(const Search *search, const GvExactRows *rows, int32_t n,
@@ -314,11 +333,7 @@ measure_all(const Search *search, const GvExactRows *rows, int32_t n,
 										  left : work->filter.capacity),
 										 work->stream));
 			GV_TRY(take(search, rows, &part));
-			if (search->stop == NULL)
-				continue;
-			GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
-			if (search->stop->requested(search->stop->arg))
-				return GV_CANCELLED;
+			GV_TRY(pause_between(search));
 		}
 	}
 	return GV_OK;
@@ -367,8 +382,7 @@ search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
 		int64_t		end = last - s < columns ? last : s + columns;
 		int64_t		most = work->nscores / (end - s);
 
-		most = most < MOST_MATRIX ? most : MOST_MATRIX;
-		most = most < work->piece ? most : work->piece;
+		most = most < work->matrix ? most : work->matrix;
 		GV_TRY(clear_lists(work));
 		for (int32_t done = 0; done < n; done += (int32_t) most)
 		{
@@ -376,6 +390,7 @@ search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
 			n - done < most ? n - done : (int32_t) most};
 
 			GV_TRY(search_matrix_part(search, &part, s, end));
+			GV_TRY(pause_between(search));
 		}
 		GV_TRY(read_lists(search, &none, &nslow));
 		if (nslow > 0)

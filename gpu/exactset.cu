@@ -137,9 +137,11 @@ exact_size(const GvSetSpec *spec)
 	GvExactSpace space = {spec->metric, spec->dims,
 	(spec->dims + 15) / 16 * 16, NULL, NULL};
 
-	return (int64_t) (places.set_bytes + places.batch_bytes +
-					  gv_gpu_exact_work_bytes(&space, spec->nqueries,
-											  kept_of(spec), room_of(spec)));
+	size_t		bytes = places.set_bytes + places.batch_bytes +
+		gv_gpu_exact_work_bytes(&space, spec->nqueries, kept_of(spec),
+								room_of(spec));
+
+	return (int64_t) (bytes + bytes / 4);	/* as gv_buffer_need takes it */
 }
 
 static void

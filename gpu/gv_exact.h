@@ -226,9 +226,10 @@ struct GvExactWork
 	cudaStream_t stream;
 	GvBuffer	d_work;			/* all of the following */
 	int32_t		piece;			/* queries at a time */
+	int32_t		matrix;			/* ... of the matrix way */
 	int64_t		nscores;		/* room for scores */
 	float	   *d_scores;
-	uint16_t   *d_gathered;		/* [piece][half_dims] */
+	uint16_t   *d_gathered;		/* [matrix][half_dims] */
 	GvExactFilter filter;		/* of a piece */
 	GvExactFound found;
 	GvExactLists lists;
