@@ -218,6 +218,79 @@ struct Slices
 	}
 };
 
+/* What a block sends to shared memory, slice after slice of tile after tile. */
+template <int ROWS, int LISTS, int THREADS, int NHELD>
+struct Sending
+{
+	static constexpr int SQUARES = Sides<LISTS>::SQUARES;
+	static constexpr int SIDES = Sides<LISTS>::PIECES_ALL;
+	using Where = Slices<ROWS, LISTS, NHELD>;
+
+	uint4	   *memory;
+	uint4		(*sides)[SIDES];	/* [STAGES] */
+	int64_t		first;			/* row of the piece, */
+	int			block;			/* the block's first in it, */
+	int			n;				/* and all of the piece */
+	int			nsteps;			/* slices of a tile, */
+	int			total;			/* and of all */
+	int			sent;
+	int			step;			/* of the next one in its tile */
+	int			tile;
+
+	/* What is known of a tile's centroids, with its first slice. */
+	__device__ __forceinline__ void
+	send_sides(const GvClusters &cl) const
+	{
+		int			i = threadIdx.x;
+		const void *from = cl.d_squares + tile * LISTS + i * 4;
+
+		if (i >= SIDES)
+			return;
+		if (i >= SQUARES)
+			from = cl.d_spans + tile * (LISTS / GV_RUN) + i - SQUARES;
+		gv_copy_async(&sides[tile % STAGES][i], from, true);
+	}
+
+	/* The next slice on its way; beyond the last one a group is empty. */
+	__device__ __forceinline__ void
+	next(const GvClusters &cl)
+	{
+		if (sent < total)
+		{
+			if (NHELD == 0 || tile == 0)
+				gv_send_rows<ROWS, THREADS>(Where::rows(memory, sent, step),
+											cl.d_row_halves +
+											first * cl.half_dims, block, n,
+											cl.half_dims, step);
+			gv_send_rows<LISTS, THREADS>(Where::lists(memory, sent),
+										 cl.d_halves, tile * LISTS, cl.k,
+										 cl.half_dims, step);
+			if (step == 0)
+				send_sides(cl);
+			if (++step == nsteps)
+			{
+				step = 0;
+				tile++;
+			}
+		}
+		sent++;
+		gv_commit_copies();
+	}
+};
+
+template <int QM, int NTILES>
+static __device__ __forceinline__ void
+clear(float (&sums)[QM][NTILES][4])
+{
+#pragma unroll
+	for (int i = 0; i < QM; i++)
+#pragma unroll
+		for (int j = 0; j < NTILES; j++)
+#pragma unroll
+			for (int d = 0; d < 4; d++)
+				sums[i][j][d] = 0.0f;
+}
+
 /*
  * Rows first + blockIdx.x * ROWS .. of a piece that has n from first on; warps
  * stand 2 x ACROSS.  Shared: Slices.
@@ -229,13 +302,12 @@ closest_kernel(GvClusters cl, int64_t first, int n)
 	constexpr int THREADS = 2 * ACROSS * GV_WARP;
 	constexpr int QM = ROWS / 2 / 16;
 	constexpr int LN = LISTS / ACROSS / 16;
-	constexpr int SIDES = Sides<LISTS>::PIECES_ALL;
 	using Where = Slices<ROWS, LISTS, NHELD>;
 	GV_SHARED(memory);
 	__shared__ float4 parts[ROWS];
 	__shared__ int bounds[ROWS];
 	__shared__ uint32_t counts[ROWS];
-	__shared__ uint4 sides[STAGES][SIDES];
+	__shared__ uint4 sides[STAGES][Sides<LISTS>::PIECES_ALL];
 	int			block = blockIdx.x * ROWS;	/* in the piece */
 	Rows		rows = {parts, bounds, counts,
 	cl.d_close + (int64_t) block * GV_CLOSE_ROOM, min(ROWS, n - block), cl.k};
@@ -244,48 +316,14 @@ closest_kernel(GvClusters cl, int64_t first, int n)
 	int			warp_list = warp % ACROSS * (LISTS / ACROSS);
 	int			nsteps = (cl.half_dims + GV_SLICE - 1) / GV_SLICE;
 	int			total = nsteps * ((cl.k + LISTS - 1) / LISTS);
-	int			sent = 0;		/* slices, */
-	int			sent_step = 0;	/* where in a tile the next one is, */
-	int			sent_tile = 0;	/* and in which */
-	int			step = 0;		/* the same of what is multiplied */
+	Sending<ROWS, LISTS, THREADS, NHELD> sending =
+		{memory, sides, first, block, n, nsteps, total, 0, 0, 0};
+	int			step = 0;		/* of the tile that is multiplied */
 	int			tile = 0;
 	float		sums[QM][2 * LN][4] = {};
 
-	/* the next slice on its way; of a tile's first what is beside it */
-	auto send = [&]()
-	{
-		if (sent < total)
-		{
-			if (NHELD == 0 || sent_tile == 0)
-				gv_send_rows<ROWS, THREADS>(Where::rows(memory, sent,
-														sent_step),
-											cl.d_row_halves +
-											first * cl.half_dims, block, n,
-											cl.half_dims, sent_step);
-			gv_send_rows<LISTS, THREADS>(Where::lists(memory, sent),
-										 cl.d_halves, sent_tile * LISTS, cl.k,
-										 cl.half_dims, sent_step);
-			if (sent_step == 0 && (int) threadIdx.x < SIDES)
-				gv_copy_async(&sides[sent_tile % STAGES][threadIdx.x],
-							  (int) threadIdx.x < Sides<LISTS>::SQUARES ?
-							  (const void *) (cl.d_squares + sent_tile * LISTS +
-											  threadIdx.x * 4) :
-							  (const void *) (cl.d_spans +
-											  sent_tile * (LISTS / GV_RUN) +
-											  threadIdx.x -
-											  Sides<LISTS>::SQUARES), true);
-			if (++sent_step == nsteps)
-			{
-				sent_step = 0;
-				sent_tile++;
-			}
-		}
-		sent++;
-		gv_commit_copies();		/* beyond the last one a group is empty */
-	};
-
 	for (int s = 0; s < STAGES - 1; s++)
-		send();
+		sending.next(cl);
 	if (threadIdx.x < ROWS)
 		begin_row(cl, rows, threadIdx.x, first + block + threadIdx.x,
 				  (int) threadIdx.x < rows.n ?
@@ -297,7 +335,7 @@ closest_kernel(GvClusters cl, int64_t first, int n)
 	{
 		gv_wait_copies<STAGES - 2>();
 		__syncthreads();
-		send();
+		sending.next(cl);
 		gv_multiply_slice<QM, LN>(sums, Where::rows(memory, s, step), warp_row,
 								  Where::lists(memory, s), warp_list);
 		if (++step < nsteps)
@@ -306,13 +344,7 @@ closest_kernel(GvClusters cl, int64_t first, int n)
 								   warp_list, sides[tile % STAGES]);
 		step = 0;
 		tile++;
-#pragma unroll
-		for (int i = 0; i < QM; i++)
-#pragma unroll
-			for (int j = 0; j < 2 * LN; j++)
-#pragma unroll
-				for (int d = 0; d < 4; d++)
-					sums[i][j][d] = 0.0f;
+		clear(sums);
 	}
 	__syncthreads();
 	if ((int) threadIdx.x < rows.n)
