@@ -5,11 +5,8 @@
  *		compute capability 9.0 have hopperproduct.cu instead.
  *
  * A block of threads has a tile of queries x lists, each of its warps a part
- * of it.  16-byte pieces of 32 dimensions of the tile's rows come to
- * shared memory by cp.async, STAGES - 1 slices ahead of the products.  A row
- * of a slice is 64 bytes, two of them 128, all banks once: piece c of row r
- * stands at c ^ (r / 2 % 4) of its row, so that the 8 rows that ldmatrix reads
- * at a time are in 8 places of 16 bytes.
+ * of it.  Slices of the tile's rows (slices.cuh) come to shared memory STAGES -
+ * 1 ahead of the products.
  *
  * Bytes from L2: a slice of a tile of 128 x 256 is 24 KB for 1 M products,
  * 1,024 clocks of an SM, or 24 a clock and SM; of 128 x 128 it would be 32, and
@@ -20,89 +17,18 @@
 #include "mma.cuh"
 #include "product.cuh"
 #include "select.cuh"
+#include "slices.cuh"
 
-#define SLICE			32		/* dimensions at a time */
-#define PIECES			4		/* of a slice of a row */
 #define STAGES			4
 #define SMALL_BATCH		128		/* queries */
-
-/* A slice of some rows in shared memory; order as above. */
-static __device__ __forceinline__ uint4 *
-piece_at(uint4 *rows, int row, int piece)
-{
-	return rows + row * PIECES + (piece ^ (row / 2 % PIECES));
-}
-
-/*
- * Send slice number `step` of rows first .. first + COUNT - 1 of an array
- * [nrows][half_dims]; what there is not becomes 0.
- */
-template <int COUNT, int THREADS>
-static __device__ __forceinline__ void
-send_rows(uint4 *rows, const uint16_t *array, int first, int nrows,
-		  int half_dims, int step)
-{
-	constexpr int ROWS = THREADS / PIECES;	/* sent side by side */
-	int			piece = threadIdx.x % PIECES;
-	int			d = step * SLICE + piece * 8;
-
-#pragma unroll
-	for (int i = 0; i < COUNT / ROWS; i++)
-	{
-		int			row = i * ROWS + threadIdx.x / PIECES;
-		bool		there = first + row < nrows && d < half_dims;
-
-		gv_copy_async(piece_at(rows, row, piece),
-					  array + (there ? (int64_t) (first + row) * half_dims + d :
-							   0), there);
-	}
-}
-
-/*
- * The products of a slice, a warp's part: QM x 16 queries from row `query` on,
- * LN x 16 lists from row `list` on.
- */
-template <int QM, int LN>
-static __device__ __forceinline__ void
-multiply(float (&sums)[QM][2 * LN][4], uint4 *queries, int query,
-		 uint4 *lists, int list)
-{
-	int			lane = threadIdx.x % GV_WARP;
-
-#pragma unroll
-	for (int k = 0; k < SLICE / 16; k++)
-	{
-		uint32_t	a[QM][4];
-		uint32_t	b[LN][4];
-
-#pragma unroll
-		for (int i = 0; i < QM; i++)
-			gv_load_matrices(a[i], piece_at(queries,
-											query + i * 16 + lane % 16,
-											2 * k + lane / 16));
-#pragma unroll
-		for (int j = 0; j < LN; j++)
-			gv_load_matrices(b[j], piece_at(lists, list + j * 16 +
-											lane / 16 * 8 + lane % 8,
-											2 * k + lane / 8 % 2));
-#pragma unroll
-		for (int i = 0; i < QM; i++)
-#pragma unroll
-			for (int j = 0; j < LN; j++)
-			{
-				gv_mma(sums[i][2 * j], a[i], b[j][0], b[j][1]);
-				gv_mma(sums[i][2 * j + 1], a[i], b[j][2], b[j][3]);
-			}
-	}
-}
 
 /* A slice of a tile's lists, behind its queries. */
 template <int QUERIES, int LISTS, int THREADS>
 static __device__ __forceinline__ void
 send_lists(const GvCardModel &card, int list, int step, uint4 *stage)
 {
-	send_rows<LISTS, THREADS>(stage + QUERIES * PIECES, card.d_halves, list,
-							  card.nlists, card.half_dims, step);
+	gv_send_rows<LISTS, THREADS>(stage + QUERIES * GV_PIECES, card.d_halves,
+								 list, card.nlists, card.half_dims, step);
 }
 
 /*
@@ -117,7 +43,7 @@ product_kernel(GvCardModel card, GvBatch batch)
 	constexpr int THREADS = 2 * ACROSS * GV_WARP;
 	constexpr int QM = QUERIES / 2 / 16;
 	constexpr int LN = LISTS / ACROSS / 16;
-	constexpr int STAGE = (QUERIES + LISTS) * PIECES;
+	constexpr int STAGE = (QUERIES + LISTS) * GV_PIECES;
 	GV_SHARED(memory);
 	int			ntiles = (batch.n + QUERIES - 1) / QUERIES;
 	int			warp = threadIdx.x / GV_WARP;
@@ -125,7 +51,7 @@ product_kernel(GvCardModel card, GvBatch batch)
 	int			warp_list = warp % ACROSS * (LISTS / ACROSS);
 	int			query = blockIdx.x % ntiles * QUERIES;
 	int			list = blockIdx.x / ntiles * LISTS;
-	int			nsteps = (card.half_dims + SLICE - 1) / SLICE;
+	int			nsteps = (card.half_dims + GV_SLICE - 1) / GV_SLICE;
 	float		sums[QM][2 * LN][4] = {};
 
 	/* 1. the first slices, of lists before the queries are there; beyond the
@@ -137,9 +63,9 @@ product_kernel(GvCardModel card, GvBatch batch)
 	for (int step = 0; step < STAGES - 1; step++)
 	{
 		if (step < nsteps)
-			send_rows<QUERIES, THREADS>(memory + step * STAGE,
-										batch.near.d_halves, query, batch.n,
-										card.half_dims, step);
+			gv_send_rows<QUERIES, THREADS>(memory + step * STAGE,
+										   batch.near.d_halves, query, batch.n,
+										   card.half_dims, step);
 		gv_commit_copies();
 	}
 
@@ -157,12 +83,12 @@ product_kernel(GvCardModel card, GvBatch batch)
 			uint4	   *next = memory + ahead % STAGES * STAGE;
 
 			send_lists<QUERIES, LISTS, THREADS>(card, list, ahead, next);
-			send_rows<QUERIES, THREADS>(next, batch.near.d_halves, query,
-										batch.n, card.half_dims, ahead);
+			gv_send_rows<QUERIES, THREADS>(next, batch.near.d_halves, query,
+										   batch.n, card.half_dims, ahead);
 		}
 		gv_commit_copies();
-		multiply<QM, LN>(sums, stage, warp_query, stage + QUERIES * PIECES,
-						 warp_list);
+		gv_multiply_slice<QM, LN>(sums, stage, warp_query,
+								  stage + QUERIES * GV_PIECES, warp_list);
 	}
 
 	/* 3. out */
@@ -173,7 +99,7 @@ template <int QUERIES, int LISTS, int ACROSS>
 static GvStatus
 launch(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
 {
-	constexpr int bytes = STAGES * (QUERIES + LISTS) * PIECES *
+	constexpr int bytes = STAGES * (QUERIES + LISTS) * GV_PIECES *
 		(int) sizeof(uint4);
 	int			ntiles = (batch->n + QUERIES - 1) / QUERIES;
 	int			across = (card->nlists + LISTS - 1) / LISTS;

@@ -22,7 +22,7 @@ build_card() {
 		gcc "${COMMON_FLAGS[@]}" "${KERNEL_FLAGS[@]}" -I"$GV_ROOT/src" \
 			-c "$file" -o "$dir/$(basename "$file").o" || return 1
 	done
-	for file in "$unit"/engine/check_{mirror*,builder*}.c \
+	for file in "$unit"/engine/{check_{mirror*,builder*},selections}.c \
 		"$unit"/gpu/check_*.c; do
 		gcc "${COMMON_FLAGS[@]}" -I"$GV_ROOT/src" \
 			-DUNIT_MIRRORS=gv_cuda_mirrors -DUNIT_BUILDERS=gv_cuda_builders \

@@ -1,14 +1,15 @@
 /*
  * check_card.c
- *		The CUDA engine's mirrors and builders against the portable engine: the
- *		checks of test/unit/engine/check_mirror*.c and check_builder*.c, on a
- *		card or, with the headers of emulate/ in the place of CUDA's, on
- *		emulated threads.
+ *		The CUDA engine's mirrors, builders, selections and sets against the
+ *		portable engine: the checks of test/unit/engine/check_mirror*.c and
+ *		check_builder*.c, and those of this folder, on a card or, with the
+ *		headers of emulate/ in the place of CUDA's, on emulated threads.
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
- * usage: check_card [mirrors | hopper | builders]
+ * usage: check_card [mirrors | hopper | builders | select | exact | sets]
  */
 #include "engine/gv_mirror.h"
+#include "engine/gv_set.h"
 
 #include "../engine/making.h"
 #include "../engine/mirrors.h"
@@ -20,6 +21,9 @@ bool		unit_small;
 
 extern void gv_gpu_near_from(int64_t terms);	/* gpu/gv_cuda.h */
 extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/gv_build.h */
+extern void test_select_card(void); /* check_select_card.c */
+extern void test_exact_card(void);	/* check_exact_card.c */
+extern void test_kmeans_card(void); /* check_kmeans_card.c */
 
 /* A look-up table that no block of threads has room for. */
 static void
@@ -137,6 +141,13 @@ test_builders(void)
 	test_following();
 }
 
+static void
+test_sets(void)
+{
+	CHECK(gv_sets_open(&gv_cuda_sets) == GV_OK, "no engine of sets");
+	test_kmeans_card();
+}
+
 /* Is a part of all this to be done? */
 static bool
 is_wanted(int argc, char **argv, const char *part)
@@ -160,6 +171,12 @@ main(int argc, char **argv)
 		test_hopper();
 	if (is_wanted(argc, argv, "builders"))
 		test_builders();
+	if (is_wanted(argc, argv, "select"))
+		test_select_card();
+	if (is_wanted(argc, argv, "exact"))
+		test_exact_card();
+	if (is_wanted(argc, argv, "sets"))
+		test_sets();
 	printf("card: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;
 }

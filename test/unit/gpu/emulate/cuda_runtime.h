@@ -263,6 +263,19 @@ __ldcs(const T *from)
 	return *from;
 }
 
+template <typename T>
+static inline T
+__ldcg(const T *from)
+{
+	return *from;
+}
+
+/* what one thread has done the others see at once */
+static inline void
+__threadfence()
+{
+}
+
 static inline unsigned
 __reduce_add_sync(unsigned mask, unsigned value)
 {
@@ -288,6 +301,18 @@ static inline int
 __popc(unsigned value)
 {
 	return __builtin_popcount(value);
+}
+
+static inline int
+__clz(int value)
+{
+	return value == 0 ? 32 : __builtin_clz((unsigned) value);
+}
+
+static inline int
+__clzll(long long value)
+{
+	return value == 0 ? 64 : __builtin_clzll((unsigned long long) value);
 }
 
 static inline int

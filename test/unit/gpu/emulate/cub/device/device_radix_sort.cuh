@@ -44,6 +44,30 @@ struct DeviceRadixSort
 		}, NULL, 0});
 		return cudaSuccess;
 	}
+
+	template <typename Key>
+	static cudaError_t
+	SortKeys(void *temporary, size_t &bytes, const Key *keys_in,
+			 Key *keys_out, int64_t n, int first_bit = 0,
+			 int end_bit = 8 * sizeof(Key), cudaStream_t stream = NULL)
+	{
+		Key			mask = end_bit - first_bit == 8 * (int) sizeof(Key) ?
+			~Key(0) : (Key(1) << (end_bit - first_bit)) - 1;
+
+		if (temporary == NULL)
+		{
+			bytes = 1;
+			return cudaSuccess;
+		}
+		gv_emulated_tell(stream, {[=]
+		{
+			std::copy(keys_in, keys_in + n, keys_out);
+			std::stable_sort(keys_out, keys_out + n, [=](Key a, Key b) {
+				return (a >> first_bit & mask) < (b >> first_bit & mask);
+			});
+		}, NULL, 0});
+		return cudaSuccess;
+	}
 };
 }
 

@@ -1,0 +1,258 @@
+/*
+ * exactchoose.cu
+ *		What scores have to reach: from a query's neighbours so far, or from the
+ *		scores of many rows.
+ *
+ * A query with k neighbours, the last at distance t, has no use for rows beyond
+ * t: in exact numbers S < cut(t), so A < cut(t) - e(q) discards.  A query with
+ * fewer has no cut, and goes the matrix way: of the scores of many rows A - 2
+ * e(x) - e(q) is what S is at least; let l be the k-th largest of these.  Then k
+ * rows have S >= l, so the k nearest have, too, and reach A >= l - e(q).
+ */
+#include "exact.cuh"
+#include "bisect.cuh"
+
+#define THREADS			256
+#define ALL_SHARED		16384	/* scores that a block keeps */
+#define INFINITE		__int_as_float(0x7F800000)
+
+/* What A has to reach of a query whose last neighbour is so far away. */
+static __device__ __forceinline__ float
+cut_of(const GvExactSpace &space, const GvExactQuery &seen, double last)
+{
+	double		gamma = gv_exact_gamma(space.half_dims);
+	double		cut;
+	double		slack;
+
+	if (space.metric == GV_SET_L2)
+	{
+		double		scaled = last * space.d_frame->scale;
+
+		cut = 0.5 * (seen.square - scaled * scaled);
+		slack = 0x1p-34 * (seen.square + scaled * scaled);
+	}
+	else
+	{
+		double		near = seen.unit *
+			(space.metric == GV_SET_IP ? -last : 1.0 - last);
+
+		cut = near - seen.offset;
+		slack = 0x1p-48 * (fabs(near) + fabs(seen.offset) + seen.unit);
+	}
+	cut -= (seen.slack + slack) * 1.01 + (gamma + 0x1p-20) * fabs(cut);
+	if (!(cut > -(double) GV_EXACT_CLAMP))
+		return -GV_EXACT_CLAMP;
+	return cut > (double) GV_EXACT_CLAMP ? GV_EXACT_CLAMP : (float) cut;
+}
+
+static __device__ __forceinline__ void
+put_into(uint32_t *count, uint32_t *list, int64_t query)
+{
+	list[atomicAdd(count, 1u)] = (uint32_t) query;
+}
+
+/*
+ * A thread a query: its cut, and no slots.  With lists: those that have none
+ * are entered where they are to go.  Nothing reaches their cuts then, nor ever
+ * those of void queries: a cut of NaN, since infinity would be reached by rows
+ * that cannot be held.  Else everything does.
+ */
+static __global__ void __launch_bounds__(THREADS)
+cuts_kernel(GvExactSpace space, GvExactQueries queries, GvExactPart part,
+			GvExactFilter filter, GvExactLists lists)
+{
+	int			i = blockIdx.x * THREADS + threadIdx.x;
+	int64_t		query;
+	GvExactQuery seen;
+	double		last;
+
+	if (i >= part.n)
+		return;
+	query = part.d_list != NULL ? part.d_list[i] : part.first + i;
+	seen = queries.d_seen[query];
+	last = queries.d_distances[query * queries.k + queries.k - 1];
+	filter.d_counts[i] = 0;
+	if (seen.kind == GV_EXACT_PLAIN && last == last)
+	{
+		filter.d_cuts[i] = cut_of(space, seen, last);
+		return;
+	}
+	filter.d_cuts[i] = lists.d_counts != NULL || seen.kind == GV_EXACT_VOID ?
+		__int_as_float(0x7FC00000) : -INFINITE;
+	if (lists.d_counts != NULL && seen.kind == GV_EXACT_PLAIN)
+		put_into(&lists.d_counts[0], lists.d_matrix, query);
+	else if (lists.d_counts != NULL && seen.kind == GV_EXACT_UNHELD)
+		put_into(&lists.d_counts[1], lists.d_slow, query);
+}
+
+/* Queries that are void and have free places yet, to the slow ones. */
+static __global__ void __launch_bounds__(THREADS)
+voids_kernel(GvExactQueries queries, GvExactLists lists)
+{
+	int64_t		query = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+
+	if (query < queries.n &&
+		queries.d_seen[query].kind == GV_EXACT_VOID &&
+		queries.d_positions[query * queries.k + queries.k - 1] == INT64_MAX)
+		put_into(&lists.d_counts[1], lists.d_slow, query);
+}
+
+/* Queries with too many slots go another way, with none of them. */
+static __global__ void __launch_bounds__(THREADS)
+overflows_kernel(GvExactPart part, GvExactFilter filter, uint32_t *d_count,
+				 uint32_t *d_list)
+{
+	int			i = blockIdx.x * THREADS + threadIdx.x;
+
+	if (i >= part.n || filter.d_counts[i] <= filter.capacity)
+		return;
+	filter.d_counts[i] = 0;
+	put_into(d_count, d_list, part.d_list != NULL ? part.d_list[i] :
+			 part.first + i);
+}
+
+/* Keys for gv_find_bound: those of the largest A - 2 e(x) are least. */
+struct Keys
+{
+	const float *scores;
+	const float *slack;
+	const uint32_t *kept;		/* shared, or NULL */
+
+	__device__ __forceinline__ uint32_t
+	make(uint32_t i) const
+	{
+		float		score = scores[i];
+
+		/* a row that cannot be held may be anywhere */
+		return gv_ordered(score < INFINITE ? 2.0f * slack[i] - score :
+						  INFINITE);
+	}
+
+	__device__ __forceinline__ uint32_t
+	operator()(uint32_t i) const
+	{
+		return kept != NULL ? kept[i] : make(i);
+	}
+};
+
+/* A block a query.  Shared: keys [nslots] where there are not too many. */
+static __global__ void __launch_bounds__(THREADS)
+choose_rows_kernel(GvExactQueries queries, GvExactPart part,
+				   GvExactProduct product, const float *d_slack)
+{
+	GV_SHARED(memory);
+	__shared__ uint32_t said[2][GV_WARP];
+	int			i = blockIdx.x;
+	int64_t		query = part.d_list != NULL ? part.d_list[i] : part.first + i;
+	uint32_t	n = product.nslots;
+	/* one more, which may be the query's own row */
+	uint32_t	wanted = (uint32_t) queries.k + (queries.d_self != NULL);
+	float		cut = product.filter.d_cuts[i];
+	float		slack = queries.d_seen[query].slack;
+	GvTalk		talk = {said, 0};
+	Keys		keys = {product.d_scores + (int64_t) i * n, d_slack, NULL};
+
+	if (wanted <= n)
+	{
+		GvLimit		limit;
+		float		least;
+
+		if (n <= ALL_SHARED)
+		{
+			uint32_t   *kept = (uint32_t *) memory;
+
+			for (uint32_t s = threadIdx.x; s < n; s += THREADS)
+				kept[s] = keys.make(s);
+			keys.kept = kept;
+			__syncthreads();
+		}
+		limit = gv_find_bound(keys, n, wanted, wanted / 8, talk);
+		least = -gv_unordered(limit.key);
+		least -= 2.0f * 1.001f * slack + 0x1p-20f * fabsf(least);
+		cut = least > cut ? least : cut;
+	}
+	for (uint32_t s = threadIdx.x; s < n; s += THREADS)
+		if (keys.scores[s] >= cut)
+			gv_exact_append(product.filter, i, product.first + s);
+	if (threadIdx.x == 0)
+		product.filter.d_cuts[i] = cut;
+}
+
+/* Slots first .. first + nslots - 1 for all queries; a thread a slot. */
+static __global__ void __launch_bounds__(THREADS)
+take_all_kernel(GvExactPart part, GvExactFilter filter, uint32_t first,
+				uint32_t nslots)
+{
+	int64_t		at = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+	int64_t		i = at / nslots;
+	uint32_t	s = (uint32_t) (at % nslots);
+
+	if (i >= part.n)
+		return;
+	filter.d_slots[i * filter.capacity + s] = first + s;
+	if (s == 0)
+		filter.d_counts[i] = nslots;
+}
+
+/* d_cuts of a part, and where queries without one go; see cuts_kernel. */
+GvStatus
+gv_gpu_exact_cuts(const GvExactSpace *space, const GvExactQueries *queries,
+				  const GvExactPart *part, const GvExactFilter *filter,
+				  const GvExactLists *lists, cudaStream_t stream)
+{
+	static const GvExactLists none = {};
+
+	GV_LAUNCH(cuts_kernel, gv_exact_blocks(part->n, THREADS), THREADS, 0,
+			  stream, *space, *queries, *part, *filter,
+			  lists != NULL ? *lists : none);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+GvStatus
+gv_gpu_exact_voids(const GvExactQueries *queries, const GvExactLists *lists,
+				   cudaStream_t stream)
+{
+	GV_LAUNCH(voids_kernel, gv_exact_blocks(queries->n, THREADS), THREADS, 0,
+			  stream, *queries, *lists);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* Queries whose slots found no room, to a list. */
+GvStatus
+gv_gpu_exact_overflows(const GvExactPart *part, const GvExactFilter *filter,
+					   uint32_t *d_count, uint32_t *d_list,
+					   cudaStream_t stream)
+{
+	GV_LAUNCH(overflows_kernel, gv_exact_blocks(part->n, THREADS), THREADS, 0,
+			  stream, *part, *filter, d_count, d_list);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* Slots from a product's scores, and the cuts that they had to reach. */
+GvStatus
+gv_gpu_exact_choose(const GvExactSpace *space, const GvExactQueries *queries,
+					const GvExactPart *part, const GvExactProduct *product,
+					const float *d_slack, cudaStream_t stream)
+{
+	int			bytes = product->nslots <= ALL_SHARED ?
+		(int) (product->nslots * sizeof(uint32_t)) : 0;
+
+	if (bytes > 47 * 1024)
+		GV_CUDA_TRY(cudaFuncSetAttribute(choose_rows_kernel,
+										 cudaFuncAttributeMaxDynamicSharedMemorySize,
+										 bytes));
+	GV_LAUNCH(choose_rows_kernel, part->n, THREADS, bytes, stream, *queries,
+			  *part, *product, d_slack);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* All of some slots, up to capacity. */
+GvStatus
+gv_gpu_exact_take_all(const GvExactPart *part, const GvExactFilter *filter,
+					  uint32_t first, uint32_t nslots, cudaStream_t stream)
+{
+	GV_LAUNCH(take_all_kernel,
+			  gv_exact_blocks((int64_t) part->n * nslots, THREADS), THREADS, 0,
+			  stream, *part, *filter, first, nslots);
+	return gv_cuda_status(cudaGetLastError());
+}

@@ -1,0 +1,356 @@
+/*
+ * exactrows.cu
+ *		Rows and queries as exact search's filter sees them: moved, scaled, in
+ *		half precision, with what that can do to scores.
+ *
+ * The bound e, for a vector v and its half copy v' (gpu/README has the proof),
+ * of g = (half_dims + 32) 2^-22, all lengths rounded up:
+ *		|<p', r'> - <p, r>| <= E (C + F) + P F,	P >= |p|, C >= |r|,
+ *		E >= |p - p'|, F >= |r - r'|, both measured
+ *		tensor cores add an error below g ((P + E)(C + F) + |bias| + |cut|)
+ * and x y <= (x^2 / w + w y^2) / 2 makes of each product a part of the query
+ * and one of the row.  w is what is best for vectors of one length, whose
+ * halves have errors of 2^-12; others are bounded more widely, and rightly.
+ */
+#include "exact.cuh"
+#include "mma.cuh"
+
+#define THREADS			256
+#define WARPS			(THREADS / GV_WARP)
+#define FRAME_THREADS	1024
+#define SAMPLE			256		/* rows that a frame is made from */
+#define USUAL_LENGTH	64.0	/* of rows, once scaled */
+#define LARGEST			65000.0 /* component that a half holds */
+#define USUAL_ERROR		0x1p-12 /* of a half copy, beside its length */
+#define ROUNDING		0x1p-36 /* of sums in double of up to 16,000 terms,
+								 * several times over */
+#define INFINITE		__int_as_float(0x7F800000)
+
+/* u(x) = (x - shift) * factor. */
+struct View
+{
+	double		shift;
+	double		factor;
+	bool		varies;			/* false: u(x) is not defined */
+};
+
+/* By a warp. */
+static __device__ __forceinline__ View
+view_of(int metric, const float *x, int dims)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	View		view = {0.0, 1.0, true};
+	double		sum = 0.0;
+	bool		varies = false;
+
+	if (metric != GV_SET_COSINE && metric != GV_SET_PEARSON)
+		return view;
+	if (metric == GV_SET_PEARSON)
+	{
+		for (int d = lane; d < dims; d += GV_WARP)
+			sum += (double) x[d];
+		view.shift = gv_exact_add_warp(sum) / dims;
+		sum = 0.0;
+	}
+	for (int d = lane; d < dims; d += GV_WARP)
+	{
+		double		part = (double) x[d] - view.shift;
+
+		sum += part * part;
+		varies |= x[d] != (metric == GV_SET_PEARSON ? x[0] : 0.0f);
+	}
+	sum = gv_exact_add_warp(sum);
+	view.varies = __any_sync(GV_FULL_WARP, varies);
+	view.factor = view.varies ? 1.0 / sqrt(sum) : 0.0;
+	return view;
+}
+
+/* What was measured of a vector. */
+struct Measures
+{
+	double		square;			/* of p or r */
+	double		length;			/* at least its root */
+	double		error;			/* of the half copy, and of all roundings */
+	double		raw;			/* length of u(x) before its shift */
+	double		product;		/* <u(x), m> */
+	bool		held;
+};
+
+/*
+ * By a warp: the half copy [half_dims] of (u(x) - m) scale, without m where
+ * d_mean is NULL.
+ */
+static __device__ __forceinline__ Measures
+halve(const GvExactSpace &space, const float *x, View view, bool moves,
+	  double scale, uint16_t *halves)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	double		square = 0.0;
+	double		error = 0.0;
+	double		raw = 0.0;
+	double		product = 0.0;
+	bool		large = false;
+	Measures	measures;
+
+#pragma unroll 4
+	for (int d = lane; d < space.half_dims; d += GV_WARP)
+	{
+		double		value = d < space.dims ? (double) x[d] : 0.0;
+		double		mean = d < space.dims ? space.d_mean[d] : 0.0;
+		double		seen = d < space.dims ?
+			(value - view.shift) * view.factor : 0.0;
+		double		scaled = (seen - (moves ? mean : 0.0)) * scale;
+		uint16_t	half = gv_to_half((float) scaled);
+		double		diff = scaled - (double) gv_from_half(half);
+
+		halves[d] = half;
+		square += scaled * scaled;
+		error += diff * diff;
+		raw += value * value;
+		product += seen * mean;
+		large |= !(fabs(scaled) < LARGEST);
+	}
+	measures.held = !__any_sync(GV_FULL_WARP, large);
+	if (!measures.held || !view.varies)
+		for (int d = lane; d < space.half_dims; d += GV_WARP)
+			halves[d] = 0;
+	measures.raw = sqrt(gv_exact_add_warp(raw)) * view.factor;
+	measures.square = gv_exact_add_warp(square);
+	measures.length = sqrt(measures.square) * (1.0 + 1e-9);
+	measures.error = sqrt(gv_exact_add_warp(error)) * (1.0 + 1e-9) +
+		ROUNDING * scale * (measures.raw + space.d_frame->length);
+	measures.product = gv_exact_add_warp(product);
+	return measures;
+}
+
+/*
+ * Mean, scale and length of it from a sample.  One block.
+ * Shared: views and squares of the sample.
+ */
+static __global__ void __launch_bounds__(FRAME_THREADS)
+frame_kernel(GvExactSpace space, const float *d_rows, int64_t n)
+{
+	__shared__ View views[SAMPLE];
+	__shared__ double squares[FRAME_THREADS / GV_WARP];
+	int			warp = threadIdx.x / GV_WARP;
+	int			lane = threadIdx.x % GV_WARP;
+	int			m = n < SAMPLE ? (int) n : SAMPLE;
+	const float *first = d_rows;
+	int64_t		apart = n / m * space.dims;
+	double		square = 0.0;
+	double		length = 0.0;
+	int			count = 0;
+
+	/* 1. how the sample is seen */
+	for (int i = warp; i < m; i += FRAME_THREADS / GV_WARP)
+	{
+		View		view = view_of(space.metric, first + i * apart, space.dims);
+
+		if (lane == 0)
+			views[i] = view;
+	}
+	__syncthreads();
+	for (int i = 0; i < m; i++)
+		count += views[i].varies;
+
+	/* 2. the mean, a thread a dimension */
+	for (int d = threadIdx.x; d < space.dims; d += FRAME_THREADS)
+	{
+		double		sum = 0.0;
+
+#pragma unroll 8
+		for (int i = 0; i < m; i++)
+			sum += ((double) first[i * apart + d] - views[i].shift) *
+				views[i].factor;
+		space.d_mean[d] = count > 0 ? sum / count : 0.0;
+	}
+	__syncthreads();
+
+	/* 3. how far rows are from it */
+	for (int i = warp; i < m; i += FRAME_THREADS / GV_WARP)
+		if (views[i].varies)
+			for (int d = lane; d < space.dims; d += GV_WARP)
+			{
+				double		part = ((double) first[i * apart + d] -
+									views[i].shift) * views[i].factor -
+					space.d_mean[d];
+
+				square += part * part;
+			}
+	square = gv_exact_add_warp(square);
+	if (lane == 0)
+		squares[warp] = square;
+	__syncthreads();
+	if (warp > 0)
+		return;
+	square = gv_exact_add_warp(squares[lane]);
+	for (int d = lane; d < space.dims; d += GV_WARP)
+		length += space.d_mean[d] * space.d_mean[d];
+	length = gv_exact_add_warp(length);
+	if (lane == 0)
+	{
+		double		usual = count > 0 ? sqrt(square / count) : 0.0;
+		int			exponent = 0;
+
+		if (usual > 0.0)
+			(void) frexp(USUAL_LENGTH / usual, &exponent);
+		space.d_frame->scale = ldexp(1.0, exponent);
+		space.d_frame->length = sqrt(length) * (1.0 + 1e-9);
+	}
+}
+
+/* A warp a slot; beyond the last, biases alone. */
+static __global__ void __launch_bounds__(THREADS)
+rows_kernel(GvExactSpace space, GvExactRows rows)
+{
+	int64_t		slot = (int64_t) blockIdx.x * WARPS + threadIdx.x / GV_WARP;
+	bool		leads = threadIdx.x % GV_WARP == 0;
+	double		gamma = gv_exact_gamma(space.half_dims);
+	const float *x;
+	View		view;
+	Measures	row;
+	double		bias = 0.0;
+	double		both;
+	double		slack;
+
+	if (slot >= rows.n)
+	{
+		if (leads && slot < (rows.n + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN *
+			GV_EXACT_ALIGN)
+			rows.d_bias[slot] = -INFINITE;
+		return;
+	}
+	x = rows.d_rows + gv_exact_row(rows, (uint32_t) slot) * space.dims;
+	view = view_of(space.metric, x, space.dims);
+	row = halve(space, x, view, true, space.d_frame->scale,
+				rows.d_halves + slot * space.half_dims);
+	if (!leads)
+		return;
+	if (!view.varies || !row.held)
+	{
+		rows.d_bias[slot] = view.varies ? INFINITE : -INFINITE;
+		rows.d_slack[slot] = 0.0f;
+		return;
+	}
+	if (space.metric == GV_SET_L2)
+		bias = -0.5 * row.square;
+	both = row.length + row.error;
+	slack = 1.01 * 0.5 * ((USUAL_ERROR + gamma) * both * both +
+						  row.error * row.error / USUAL_ERROR) +
+		(gamma + 0x1p-20) * fabs(bias) + 0x1p-40;
+	rows.d_bias[slot] = (float) (bias + slack);
+	rows.d_slack[slot] = (float) (slack * (1.0 + 1e-6));
+}
+
+/* How a query is scaled: those of inner products to the length of rows. */
+static __device__ __forceinline__ double
+query_scale(const GvExactSpace &space, const float *x)
+{
+	double		square = 0.0;
+	int			exponent = 0;
+
+	if (space.metric == GV_SET_L2)
+		return space.d_frame->scale;
+	if (space.metric != GV_SET_IP)
+		return USUAL_LENGTH;
+	for (int d = threadIdx.x % GV_WARP; d < space.dims; d += GV_WARP)
+		square += (double) x[d] * (double) x[d];
+	square = gv_exact_add_warp(square);
+	if (square > 0.0)
+		(void) frexp(USUAL_LENGTH / sqrt(square), &exponent);
+	return ldexp(1.0, exponent);
+}
+
+/* A warp a query. */
+static __global__ void __launch_bounds__(THREADS)
+queries_kernel(GvExactSpace space, GvExactQueries queries)
+{
+	int64_t		query = (int64_t) blockIdx.x * WARPS + threadIdx.x / GV_WARP;
+	const float *x = queries.d_queries + query * space.dims;
+	double		gamma = gv_exact_gamma(space.half_dims);
+	bool		moves = space.metric == GV_SET_L2;
+	GvExactQuery seen = {};
+	View		view;
+	Measures	measures;
+	double		scale;
+	double		error;
+
+	if (query >= queries.n)
+		return;
+	scale = query_scale(space, x);
+	view = view_of(space.metric, x, space.dims);
+	measures = halve(space, x, view, moves, scale,
+					 queries.d_halves + query * space.half_dims);
+	if (threadIdx.x % GV_WARP != 0)
+		return;
+	seen.kind = !view.varies ? GV_EXACT_VOID :
+		measures.held ? GV_EXACT_PLAIN : GV_EXACT_UNHELD;
+	seen.square = measures.square;
+	seen.unit = moves ? 1.0 : scale * space.d_frame->scale;
+	seen.offset = moves ? 0.0 : seen.unit * measures.product;
+	error = measures.error + gamma * (measures.length + measures.error);
+	seen.slack = (float)
+		(1.01 * 0.5 * (error * error / (USUAL_ERROR + gamma) +
+					   USUAL_ERROR * measures.length * measures.length) +
+		 0x1p-40);
+	queries.d_seen[query] = seen;
+}
+
+/* Half copies of some queries side by side; a thread 16 bytes. */
+static __global__ void __launch_bounds__(THREADS)
+gather_kernel(int pieces, const uint16_t *d_from, GvExactPart part,
+			  uint16_t *d_to)
+{
+	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+	int64_t		query = i / pieces;
+
+	if (query < part.n)
+		((uint4 *) d_to)[i] = ((const uint4 *) d_from)
+			[(int64_t) part.d_list[query] * pieces + i % pieces];
+}
+
+/* d_mean and d_frame, from n rows. */
+GvStatus
+gv_gpu_exact_frame(const GvExactSpace *space, const float *d_rows, int64_t n,
+				   cudaStream_t stream)
+{
+	GV_LAUNCH(frame_kernel, 1, FRAME_THREADS, 0, stream, *space, d_rows, n);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* Half copies, biases and slacks of rows. */
+GvStatus
+gv_gpu_exact_rows(const GvExactSpace *space, const GvExactRows *rows,
+				  cudaStream_t stream)
+{
+	int64_t		n = (rows->n + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN *
+		GV_EXACT_ALIGN;
+
+	GV_LAUNCH(rows_kernel, gv_exact_blocks(n, WARPS), THREADS, 0, stream,
+			  *space, *rows);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* Half copies of queries, and what else the filter knows of them. */
+GvStatus
+gv_gpu_exact_queries(const GvExactSpace *space, const GvExactQueries *queries,
+					 cudaStream_t stream)
+{
+	GV_LAUNCH(queries_kernel, gv_exact_blocks(queries->n, WARPS), THREADS, 0,
+			  stream, *space, *queries);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* The half copies of a list of queries, side by side. */
+GvStatus
+gv_gpu_exact_gather(const GvExactSpace *space, const GvExactQueries *queries,
+					const GvExactPart *part, uint16_t *d_halves,
+					cudaStream_t stream)
+{
+	int			pieces = space->half_dims / 8;
+
+	GV_LAUNCH(gather_kernel, gv_exact_blocks((int64_t) part->n * pieces,
+											 THREADS), THREADS, 0, stream,
+			  pieces, (const uint16_t *) queries->d_halves, *part, d_halves);
+	return gv_cuda_status(cudaGetLastError());
+}

@@ -1,0 +1,563 @@
+/*
+ * exactsearch.cu
+ *		One batch of rows for all queries: which slots are filtered at once,
+ *		which queries take which way.  See gv_exact.h.
+ *
+ * Chunks.  Behind `seen` rows a query has its k nearest of these, and of the
+ * next c rows in random order about k c / seen are nearer, and a few more reach
+ * the cut for its error.  A chunk costs some ten launches and its last, partly
+ * filled round of tiles, 50 us; a row measured costs its bytes, 512 of which
+ * take .17 ns at 3 TB/s, for 10,000 queries 1.7 us.  From 4,096 rows to 10^6 in
+ * L chunks of a factor g each are L k (g - 1) rows a query: L = 8, 4, 3, 2 of g
+ * = 2, 4, 6.3, 15.6 for k = 10 are 80, 120, 160, 290 rows, .14, .20, .27, .50
+ * ms, and 400, 200, 150, 100 us for chunks.  So g is 8, or as much as a third
+ * of a query's room for slots allows: the room is 6 k, and at least 256.
+ *
+ * Of few queries the time that counts is a pass over all half copies, so there
+ * are two chunks, a seed from whose scores cuts are taken, and all else.
+ */
+#include <string.h>
+#include <time.h>
+
+#include "gv_exact.h"
+
+#define MOST_GROWTH		7		/* rows of a chunk for each row before it */
+#define LEAST_CAPACITY	256
+#define FEW_CAPACITY	4096
+#define MOST_PIECE		(1 << 17)	/* queries at once */
+#define MOST_FOUND		(INT64_C(1) << 30)	/* bytes for what they find */
+#define MOST_SCORES		(INT64_C(1) << 26)
+#define LEAST_SCORES	(INT64_C(1) << 16)
+#define MOST_MATRIX		16384	/* queries of a matrix, */
+#define LEAST_MATRIX	128
+#define MATRIX_BYTES	(INT64_C(64) << 20)	/* ... their halves, gathered */
+#define MOST_COLUMNS	(INT64_C(1) << 20)
+#define MOST_TERMS		(INT64_C(1) << 43)	/* of a product: .03 s */
+#define MOST_SCANNED	(96 * 1024) /* bytes of queries for exactscan.cu */
+
+static int32_t forced_capacity;
+static int32_t forced_seed;
+static int64_t went[2];
+
+/* See gv_exact.h. */
+extern "C" void
+gv_gpu_exact_force(int32_t capacity, int32_t seed)
+{
+	forced_capacity = capacity;
+	forced_seed = seed;
+}
+
+extern "C" void
+gv_gpu_exact_ways(int64_t ways[2])
+{
+	memcpy(ways, went, sizeof(went));
+}
+
+/* What the steps of one search share. */
+struct Search
+{
+	GvExactWork *work;
+	const GvExactSpace *space;
+	const GvExactRows *rows;
+	const GvExactQueries *queries;
+	const GvStop *stop;
+};
+
+/* -- memory */
+
+static uint32_t
+capacity_for(int64_t n, int64_t k)
+{
+	int64_t		capacity = 6 * (k + 1);
+	int64_t		least = n <= GV_EXACT_FEW ? FEW_CAPACITY : LEAST_CAPACITY;
+
+	if (forced_capacity > 0)
+		return (uint32_t) forced_capacity;
+	return (uint32_t) (capacity > least ? capacity : least);
+}
+
+/* Where everything lies in d_work. */
+struct Plan
+{
+	int32_t		piece;
+	int32_t		matrix;			/* queries of a matrix */
+	int64_t		nscores;
+	uint32_t	capacity;
+	size_t		scores;
+	size_t		gathered;
+	size_t		cuts;
+	size_t		counts;
+	size_t		slots;
+	size_t		distances;
+	size_t		other;
+	size_t		other_rows;
+	size_t		merged;
+	size_t		merged_positions;
+	size_t		list_counts;
+	size_t		list;			/* of the matrix way */
+	size_t		slow;
+	size_t		bytes;
+};
+
+static Plan
+make_plan(const GvExactSpace *space, int64_t n, int64_t k, int64_t nrows)
+{
+	Plan		plan = {};
+	int64_t		each;
+	int64_t		piece;
+	int64_t		half_bytes = space->half_dims * (int64_t) sizeof(uint16_t);
+	int64_t		matrix = MATRIX_BYTES / half_bytes;
+	size_t		found;
+
+	plan.capacity = capacity_for(n, k);
+	each = (int64_t) plan.capacity * 24 + k * 16;
+	piece = MOST_FOUND / each;
+	piece = piece < MOST_PIECE ? piece : MOST_PIECE;
+	piece = piece < n ? piece : n;
+	plan.piece = piece > 1 ? (int32_t) piece : 1;
+	plan.nscores = nrows < MOST_COLUMNS ? n * nrows : MOST_SCORES;
+	if (plan.nscores > MOST_SCORES)
+		plan.nscores = MOST_SCORES;
+	if (plan.nscores < LEAST_SCORES)
+		plan.nscores = LEAST_SCORES;
+	found = (size_t) plan.piece * plan.capacity;
+	matrix = matrix > LEAST_MATRIX ? matrix : LEAST_MATRIX;
+	matrix = matrix < MOST_MATRIX ? matrix : MOST_MATRIX;
+	plan.matrix = matrix < plan.piece ? (int32_t) matrix : plan.piece;
+	plan.scores = gv_carve(&plan.bytes, plan.nscores * sizeof(float));
+	plan.gathered = gv_carve(&plan.bytes, (size_t) plan.matrix * half_bytes);
+	plan.cuts = gv_carve(&plan.bytes, plan.piece * sizeof(float));
+	plan.counts = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
+	plan.slots = gv_carve(&plan.bytes, found * sizeof(uint32_t));
+	plan.distances = gv_carve(&plan.bytes, found * sizeof(double));
+	plan.other = gv_carve(&plan.bytes, found * sizeof(double));
+	plan.other_rows = gv_carve(&plan.bytes, found * sizeof(uint32_t));
+	plan.merged = gv_carve(&plan.bytes, plan.piece * k * sizeof(double));
+	plan.merged_positions = gv_carve(&plan.bytes,
+									 plan.piece * k * sizeof(int64_t));
+	plan.list_counts = gv_carve(&plan.bytes, 2 * sizeof(uint32_t));
+	plan.list = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
+	plan.slow = gv_carve(&plan.bytes, n * sizeof(uint32_t));
+	return plan;
+}
+
+/* See gv_exact.h. */
+size_t
+gv_gpu_exact_work_bytes(const GvExactSpace *space, int64_t n, int64_t k,
+						int64_t nrows)
+{
+	return make_plan(space, n, k, nrows).bytes;
+}
+
+/* See gv_exact.h. */
+GvStatus
+gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
+				  int64_t n, int64_t k, int64_t nrows)
+{
+	Plan		plan = make_plan(space, n, k, nrows);
+	char	   *memory;
+	int			number;
+
+	work->device = device;
+	GV_CUDA_TRY(cudaGetDevice(&number));
+	GV_CUDA_TRY(cudaDeviceGetAttribute(&work->nsms,
+									   cudaDevAttrMultiProcessorCount,
+									   number));
+	GV_CUDA_TRY(cudaStreamCreateWithFlags(&work->stream,
+										  cudaStreamNonBlocking));
+	GV_CUDA_TRY(cudaMallocHost((void **) &work->counts,
+							   2 * sizeof(uint32_t)));
+	GV_TRY(gv_buffer_need(&work->d_work, plan.bytes));
+	memory = (char *) work->d_work.memory;
+	work->piece = plan.piece;
+	work->matrix = plan.matrix;
+	work->nscores = plan.nscores;
+	work->d_scores = (float *) (memory + plan.scores);
+	work->d_gathered = (uint16_t *) (memory + plan.gathered);
+	work->filter = {(float *) (memory + plan.cuts),
+		(uint32_t *) (memory + plan.counts),
+		(uint32_t *) (memory + plan.slots), plan.capacity};
+	work->found = {(double *) (memory + plan.distances),
+		(double *) (memory + plan.other),
+		(uint32_t *) (memory + plan.other_rows),
+		(double *) (memory + plan.merged),
+		(int64_t *) (memory + plan.merged_positions)};
+	work->lists = {(uint32_t *) (memory + plan.list_counts),
+		(uint32_t *) (memory + plan.list),
+		(uint32_t *) (memory + plan.slow)};
+	return GV_OK;
+}
+
+void
+gv_gpu_exact_work_drop(GvExactWork *work)
+{
+	if (work->stream != NULL)
+	{
+		(void) cudaStreamSynchronize(work->stream);
+		(void) cudaStreamDestroy(work->stream);
+	}
+	if (work->counts != NULL)
+		(void) cudaFreeHost(work->counts);
+	gv_buffer_free(&work->d_work);
+}
+
+/* -- steps */
+
+static double
+now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (double) time.tv_sec + 1e-9 * (double) time.tv_nsec;
+}
+
+/* A step was launched: where time is measured, its own. */
+static GvStatus
+note(GvExactWork *work, GvExactStep step, double *since)
+{
+	if (!work->measures)
+		return GV_OK;
+	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
+	work->seconds[step] += now() - *since;
+	*since = now();
+	return GV_OK;
+}
+
+static double
+begin(const GvExactWork *work)
+{
+	return work->measures ? now() : 0.0;
+}
+
+static GvStatus
+multiply(const GvExactWork *work, const GvExactProduct *product)
+{
+	int			padded = product->n == 1 ? 1 : product->n <= 4 ? 4 : 8;
+
+	if (product->n <= GV_EXACT_FEW &&
+		padded * product->half_dims * (int) sizeof(float) <= MOST_SCANNED)
+		return gv_gpu_exact_scan(product, work->nsms, work->stream);
+	if (gv_gpu_exact_hopper_fits(product, work->device))
+		return gv_gpu_exact_hopper(product, work->nsms, work->stream);
+	return gv_gpu_exact_product(product, work->stream);
+}
+
+/* A product of slots first .. last - 1, all else yet to be said. */
+static GvExactProduct
+product_of(const Search *search, int64_t first, int64_t last)
+{
+	GvExactProduct product = {};
+
+	product.half_dims = search->space->half_dims;
+	product.first = (uint32_t) first;
+	product.nslots = (uint32_t) (last - first);
+	product.d_halves = search->rows->d_halves +
+		first * search->space->half_dims;
+	product.d_bias = search->rows->d_bias + first;
+	product.filter = search->work->filter;
+	return product;
+}
+
+/* Slots of a part are measured and merged with its neighbours. */
+static GvStatus
+take(const Search *search, const GvExactRows *rows, const GvExactPart *part)
+{
+	GvExactWork *work = search->work;
+	double		since = begin(work);
+
+	GV_TRY(gv_gpu_exact_measure(search->space, rows, search->queries, part,
+								&work->filter, &work->found, work->seen,
+								work->stream));
+	GV_TRY(note(work, GV_EXACT_MEASURE, &since));
+	GV_TRY(gv_gpu_exact_merge(search->queries, part, &work->filter,
+							  &work->found, work->seen, work->stream));
+	return note(work, GV_EXACT_MERGE, &since);
+}
+
+static GvStatus
+clear_lists(const GvExactWork *work)
+{
+	return gv_cuda_status(cudaMemsetAsync(work->lists.d_counts, 0,
+										  2 * sizeof(uint32_t),
+										  work->stream));
+}
+
+/* How many queries the lists have; may be the moment to stop. */
+static GvStatus
+read_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
+{
+	GvExactWork *work = search->work;
+
+	GV_CUDA_TRY(cudaMemcpyAsync(work->counts, work->lists.d_counts,
+								2 * sizeof(uint32_t), cudaMemcpyDeviceToHost,
+								work->stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
+	*nmatrix = (int32_t) work->counts[0];
+	*nslow = (int32_t) work->counts[1];
+	if (search->stop != NULL && search->stop->requested(search->stop->arg))
+		return GV_CANCELLED;
+	return GV_OK;
+}
+
+/* Whoever may ask to stop does so between steps that are over. */
+static GvStatus
+pause_between(const Search *search)
+{
+	if (search->stop == NULL)
+		return GV_OK;
+	GV_CUDA_TRY(cudaStreamSynchronize(search->work->stream));
+	return search->stop->requested(search->stop->arg) ? GV_CANCELLED : GV_OK;
+}
+
+/* All of slots first .. last - 1, for the slow ones. */
+static GvStatus
+measure_all(const Search *search, const GvExactRows *rows, int32_t n,
+			int64_t first, int64_t last)
+{
+	GvExactWork *work = search->work;
+
+	__atomic_fetch_add(&went[1], n, __ATOMIC_RELAXED);
+	for (int32_t done = 0; done < n; done += work->piece)
+	{
+		GvExactPart part = {work->lists.d_slow + done, 0,
+		n - done < work->piece ? n - done : work->piece};
+
+		for (int64_t s = first; s < last; s += work->filter.capacity)
+		{
+			int64_t		left = last - s;
+
+			GV_TRY(gv_gpu_exact_take_all(&part, &work->filter, (uint32_t) s,
+										 (uint32_t)
+										 (left < work->filter.capacity ?
+										  left : work->filter.capacity),
+										 work->stream));
+			GV_TRY(take(search, rows, &part));
+			GV_TRY(pause_between(search));
+		}
+	}
+	return GV_OK;
+}
+
+/* Some of the queries of the matrix way, as many as scores have room for. */
+static GvStatus
+search_matrix_part(const Search *search, const GvExactPart *part,
+				   int64_t first, int64_t last)
+{
+	GvExactWork *work = search->work;
+	GvExactProduct product = product_of(search, first, last);
+	double		since = begin(work);
+
+	product.n = part->n;
+	product.d_queries = work->d_gathered;
+	product.d_scores = work->d_scores;
+	GV_TRY(gv_gpu_exact_gather(search->space, search->queries, part,
+							   work->d_gathered, work->stream));
+	GV_TRY(gv_gpu_exact_cuts(search->space, search->queries, part,
+							 &work->filter, NULL, work->stream));
+	GV_TRY(multiply(work, &product));
+	GV_TRY(gv_gpu_exact_choose(search->space, search->queries, part, &product,
+							   search->rows->d_slack + first, work->stream));
+	GV_TRY(gv_gpu_exact_overflows(part, &work->filter,
+								  &work->lists.d_counts[1],
+								  work->lists.d_slow, work->stream));
+	GV_TRY(note(work, GV_EXACT_CHOOSE, &since));
+	return take(search, search->rows, part);
+}
+
+/* Slots first .. last - 1 for n queries of the list. */
+static GvStatus
+search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
+{
+	GvExactWork *work = search->work;
+	int64_t		columns = work->nscores / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
+	int32_t		none;
+	int32_t		nslow;
+
+	if (columns > MOST_COLUMNS)
+		columns = MOST_COLUMNS;
+	__atomic_fetch_add(&went[0], n, __ATOMIC_RELAXED);
+	for (int64_t s = first; s < last; s += columns)
+	{
+		int64_t		end = last - s < columns ? last : s + columns;
+		int64_t		most = work->nscores / (end - s);
+
+		most = most < work->matrix ? most : work->matrix;
+		GV_TRY(clear_lists(work));
+		for (int32_t done = 0; done < n; done += (int32_t) most)
+		{
+			GvExactPart part = {work->lists.d_matrix + done, 0,
+			n - done < most ? n - done : (int32_t) most};
+
+			GV_TRY(search_matrix_part(search, &part, s, end));
+			GV_TRY(pause_between(search));
+		}
+		GV_TRY(read_lists(search, &none, &nslow));
+		if (nslow > 0)
+			GV_TRY(measure_all(search, search->rows, nslow, s, end));
+	}
+	return GV_OK;
+}
+
+/* What the lists hold, for slots first .. last - 1. */
+static GvStatus
+search_lists(const Search *search, int64_t first, int64_t last)
+{
+	int32_t		nmatrix;
+	int32_t		nslow;
+
+	GV_TRY(read_lists(search, &nmatrix, &nslow));
+	if (nslow > 0)
+		GV_TRY(measure_all(search, search->rows, nslow, first, last));
+	if (nmatrix > 0)
+		GV_TRY(search_matrix(search, nmatrix, first, last));
+	return GV_OK;
+}
+
+/* Slots first .. last - 1 for a piece of the queries. */
+static GvStatus
+search_piece(const Search *search, const GvExactPart *part, int64_t first,
+			 int64_t last)
+{
+	GvExactWork *work = search->work;
+	GvExactProduct product = product_of(search, first, last);
+	double		since = begin(work);
+
+	product.n = part->n;
+	product.d_queries = search->queries->d_halves +
+		part->first * search->space->half_dims;
+	GV_TRY(clear_lists(work));
+	GV_TRY(gv_gpu_exact_cuts(search->space, search->queries, part,
+							 &work->filter, &work->lists, work->stream));
+	/* nobody has a cut before the first rows */
+	if (work->seen + first > 0)
+	{
+		GV_TRY(multiply(work, &product));
+		GV_TRY(gv_gpu_exact_overflows(part, &work->filter,
+									  &work->lists.d_counts[0],
+									  work->lists.d_matrix, work->stream));
+		GV_TRY(note(work, GV_EXACT_FILTER, &since));
+		GV_TRY(take(search, search->rows, part));
+	}
+	return search_lists(search, first, last);
+}
+
+/* -- the whole batch */
+
+static int64_t
+seed_for(const Search *search, int64_t usual)
+{
+	int64_t		least = 4 * search->queries->k;
+
+	if (forced_seed > 0)
+		usual = forced_seed;
+	usual = usual > least ? usual : least;
+	return (usual + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
+}
+
+/* Slots of the chunk that begins at `first`; see above. */
+static int64_t
+chunk_at(const Search *search, int64_t first)
+{
+	const GvExactWork *work = search->work;
+	int64_t		seen = work->seen + first;
+	int64_t		seed = seed_for(search, GV_EXACT_SEED);
+	int64_t		wanted = 3 * (search->queries->k + 1);
+	int64_t		most = MOST_TERMS / search->space->half_dims / work->piece;
+	int64_t		chunk = work->filter.capacity < wanted * MOST_GROWTH ?
+		(int64_t) ((double) seen * work->filter.capacity / wanted) :
+		seen * MOST_GROWTH;
+
+	if (chunk < seed)
+		chunk = seed;
+	if (chunk > most)
+		chunk = most;
+	return (chunk + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
+}
+
+/*
+ * Queries whose distances are all NaN: of these the rows that come first are
+ * the nearest, and no filter finds them.
+ */
+static GvStatus
+search_voids(const Search *search)
+{
+	GvExactWork *work = search->work;
+	GvExactRows rows = *search->rows;
+	int64_t		last = search->queries->k + 1;	/* one may be its own */
+	int32_t		none;
+	int32_t		nslow;
+
+	if (search->space->metric != GV_SET_COSINE &&
+		search->space->metric != GV_SET_PEARSON)
+		return GV_OK;
+	rows.stride = 1;
+	GV_TRY(clear_lists(work));
+	GV_TRY(gv_gpu_exact_voids(search->queries, &work->lists, work->stream));
+	GV_TRY(read_lists(search, &none, &nslow));
+	if (nslow == 0)
+		return GV_OK;
+	return measure_all(search, &rows, nslow, 0, last < rows.n ? last : rows.n);
+}
+
+/* Few queries, many rows: two passes, and one look at what came of them. */
+static GvStatus
+search_few(const Search *search, int64_t seed)
+{
+	GvExactWork *work = search->work;
+	const GvExactQueries *queries = search->queries;
+	GvExactPart part = {NULL, 0, (int32_t) queries->n};
+	GvExactProduct product = product_of(search, 0, seed);
+	double		since = begin(work);
+
+	product.n = part.n;
+	product.d_queries = queries->d_halves;
+	product.d_scores = work->d_scores;
+	GV_TRY(clear_lists(work));
+	GV_TRY(gv_gpu_exact_cuts(search->space, queries, &part, &work->filter,
+							 NULL, work->stream));
+	GV_TRY(multiply(work, &product));
+	GV_TRY(gv_gpu_exact_choose(search->space, queries, &part, &product,
+							   search->rows->d_slack, work->stream));
+	GV_TRY(note(work, GV_EXACT_CHOOSE, &since));
+	product = product_of(search, seed, search->rows->n);
+	product.n = part.n;
+	product.d_queries = queries->d_halves;
+	GV_TRY(multiply(work, &product));
+	GV_TRY(gv_gpu_exact_overflows(&part, &work->filter,
+								  &work->lists.d_counts[0],
+								  work->lists.d_matrix, work->stream));
+	GV_TRY(note(work, GV_EXACT_FILTER, &since));
+	GV_TRY(take(search, search->rows, &part));
+	return search_lists(search, 0, search->rows->n);
+}
+
+/* See gv_exact.h. */
+GvStatus
+gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
+					const GvExactRows *rows, const GvExactQueries *queries,
+					const GvStop *stop)
+{
+	Search		search = {work, space, rows, queries, stop};
+	int64_t		few = seed_for(&search, GV_EXACT_FEW_SEED);
+
+	GV_TRY(search_voids(&search));
+	if (queries->n <= GV_EXACT_FEW && rows->n >= 4 * few &&
+		queries->n * few <= work->nscores)
+		return search_few(&search, few);
+	for (int64_t first = 0; first < rows->n;)
+	{
+		int64_t		chunk = chunk_at(&search, first);
+		int64_t		last = rows->n - first < chunk ? rows->n : first + chunk;
+
+		for (int64_t q = 0; q < queries->n; q += work->piece)
+		{
+			GvExactPart part = {NULL, q, queries->n - q < work->piece ?
+				(int32_t) (queries->n - q) : work->piece};
+
+			GV_TRY(search_piece(&search, &part, first, last));
+		}
+		first = last;
+	}
+	return GV_OK;
+}

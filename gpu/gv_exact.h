@@ -1,0 +1,273 @@
+/*
+ * gv_exact.h
+ *		Exact search on the card: arrays, and the launchers of its steps.
+ *
+ *	rows	of a batch: half copies, biases (exactrows.cu)
+ *	queries	likewise
+ *	and for slots first .. last - 1 of a batch
+ *		cuts	what each query's rows have to reach (exactchoose.cu)
+ *		filter	the slots that reach it: exactproduct.cu, exacthopper.cu, or
+ *				exactscan.cu for few queries
+ *		measure	exact distances (exactmeasure.cu)
+ *		merge	the nearest of these and of those before (exactmerge.cu)
+ *	Queries without a cut, or with more slots than there is room for, go
+ *		matrix	all approximations to memory, a cut from these
+ *				(exactchoose.cu), and again filter, measure, merge
+ *	and where that are too many as well
+ *		slowly	all rows are measured
+ * exactsearch.cu has them in order, exactset.cu is behind gv_set.h.
+ */
+#ifndef GV_EXACT_H
+#define GV_EXACT_H
+
+#include "gv_cuda.h"
+
+extern "C"
+{
+#include "engine/gv_set.h"
+}
+
+#define GV_EXACT_NO_ROW	UINT32_C(0xFFFFFFFF)
+#define GV_EXACT_ALIGN	256		/* slots; the batch's last may be fewer */
+#define GV_EXACT_FEW	8		/* queries that exactscan.cu takes */
+#define GV_EXACT_SEED	4096	/* slots that first cuts are from */
+#define GV_EXACT_FEW_SEED	16384	/* ... of few queries */
+
+/* What is true of all vectors of a set. */
+struct GvExactFrame
+{
+	double		scale;			/* of rows */
+	double		length;			/* |m| */
+};
+
+struct GvExactSpace
+{
+	int32_t		metric;			/* GvSetMetric */
+	int32_t		dims;
+	int32_t		half_dims;		/* rounded up to 16 */
+	double	   *d_mean;			/* [dims] m */
+	GvExactFrame *d_frame;
+};
+
+/* Rows of a batch. */
+struct GvExactRows
+{
+	const float *d_rows;		/* [n][dims] */
+	int64_t		n;				/* below 2^31 */
+	int64_t		stride;
+	uint16_t   *d_halves;		/* [n][half_dims], by slots */
+	float	   *d_bias;			/* [n], and -infinity up to GV_EXACT_ALIGN */
+	float	   *d_slack;		/* [n] e(x) */
+};
+
+/* A query, as the filter sees it. */
+struct GvExactQuery
+{
+	double		square;			/* |p|^2; of L2 */
+	double		unit;			/* of S, in inner products; 1 for L2 */
+	double		offset;			/* unit <u(q), m>; 0 for L2 */
+	float		slack;			/* e(q) without what a cut adds */
+	int32_t		kind;			/* GvExactKind */
+};
+
+/* Queries and what was found of them. */
+struct GvExactQueries
+{
+	int64_t		n;
+	int64_t		k;				/* neighbours that there can be */
+	const float *d_queries;		/* [n][dims] */
+	const int64_t *d_self;		/* [n], or NULL */
+	uint16_t   *d_halves;		/* [n][half_dims] */
+	GvExactQuery *d_seen;		/* [n] */
+	double	   *d_distances;	/* [n][k] in order; free places: NaN */
+	int64_t    *d_positions;	/* [n][k] free places: INT64_MAX */
+};
+
+/*
+ * Some queries: those of a list, or `n` from `first` on.  What steps hand each
+ * other is by their numbers among these.
+ */
+struct GvExactPart
+{
+	const uint32_t *d_list;		/* [n], or NULL */
+	int64_t		first;
+	int32_t		n;
+};
+
+/* The slots that may be among the nearest, which steps fill and use up. */
+struct GvExactFilter
+{
+	float	   *d_cuts;			/* [n] what A has to reach */
+	uint32_t   *d_counts;		/* [n] slots found; may exceed capacity */
+	uint32_t   *d_slots;		/* [n][capacity]; rows, once measured */
+	uint32_t	capacity;
+};
+
+/* Their distances, and room to order them. */
+struct GvExactFound
+{
+	double	   *d_distances;	/* [n][capacity] */
+	double	   *d_other;		/* the same again, */
+	uint32_t   *d_other_rows;	/* ... while they are ordered */
+	double	   *d_merged;		/* [n][k] */
+	int64_t    *d_merged_positions;
+};
+
+/* Queries that take another way. */
+struct GvExactLists
+{
+	uint32_t   *d_counts;		/* [2] of each list */
+	uint32_t   *d_matrix;		/* [n] numbers of queries */
+	uint32_t   *d_slow;			/* [n] */
+};
+
+/* A product: of n queries and slots first .. first + nslots - 1. */
+struct GvExactProduct
+{
+	int32_t		half_dims;
+	int32_t		n;
+	uint32_t	first;
+	uint32_t	nslots;
+	const uint16_t *d_queries;	/* [n][half_dims] */
+	const uint16_t *d_halves;	/* [nslots][half_dims] */
+	const float *d_bias;		/* [nslots] */
+	float	   *d_scores;		/* [n][nslots], where A goes; NULL: filter */
+	GvExactFilter filter;
+};
+
+static inline int
+gv_exact_blocks(int64_t n, int threads)
+{
+	return (int) ((n + threads - 1) / threads);
+}
+
+/* exactrows.cu */
+extern GvStatus gv_gpu_exact_frame(const GvExactSpace *space,
+								   const float *d_rows, int64_t n,
+								   cudaStream_t stream);
+extern GvStatus gv_gpu_exact_rows(const GvExactSpace *space,
+								  const GvExactRows *rows,
+								  cudaStream_t stream);
+extern GvStatus gv_gpu_exact_queries(const GvExactSpace *space,
+									 const GvExactQueries *queries,
+									 cudaStream_t stream);
+extern GvStatus gv_gpu_exact_gather(const GvExactSpace *space,
+									const GvExactQueries *queries,
+									const GvExactPart *part, uint16_t *d_halves,
+									cudaStream_t stream);
+
+/* exactproduct.cu, exacthopper.cu, exactscan.cu */
+extern GvStatus gv_gpu_exact_product(const GvExactProduct *product,
+									 cudaStream_t stream);
+extern bool gv_gpu_exact_hopper_fits(const GvExactProduct *product,
+									 int32_t device);
+extern GvStatus gv_gpu_exact_hopper(const GvExactProduct *product, int nsms,
+									cudaStream_t stream);
+extern GvStatus gv_gpu_exact_scan(const GvExactProduct *product, int nsms,
+								  cudaStream_t stream);
+
+/* exactchoose.cu */
+extern GvStatus gv_gpu_exact_cuts(const GvExactSpace *space,
+								  const GvExactQueries *queries,
+								  const GvExactPart *part,
+								  const GvExactFilter *filter,
+								  const GvExactLists *lists,
+								  cudaStream_t stream);
+extern GvStatus gv_gpu_exact_overflows(const GvExactPart *part,
+									   const GvExactFilter *filter,
+									   uint32_t *d_count, uint32_t *d_list,
+									   cudaStream_t stream);
+extern GvStatus gv_gpu_exact_choose(const GvExactSpace *space,
+									const GvExactQueries *queries,
+									const GvExactPart *part,
+									const GvExactProduct *product,
+									const float *d_slack, cudaStream_t stream);
+extern GvStatus gv_gpu_exact_take_all(const GvExactPart *part,
+									  const GvExactFilter *filter,
+									  uint32_t first, uint32_t nslots,
+									  cudaStream_t stream);
+extern GvStatus gv_gpu_exact_voids(const GvExactQueries *queries,
+								   const GvExactLists *lists,
+								   cudaStream_t stream);
+
+/* exactmeasure.cu */
+extern GvStatus gv_gpu_exact_measure(const GvExactSpace *space,
+									 const GvExactRows *rows,
+									 const GvExactQueries *queries,
+									 const GvExactPart *part,
+									 const GvExactFilter *filter,
+									 const GvExactFound *found,
+									 int64_t position, cudaStream_t stream);
+
+/* exactmerge.cu */
+extern GvStatus gv_gpu_exact_merge(const GvExactQueries *queries,
+								   const GvExactPart *part,
+								   const GvExactFilter *filter,
+								   const GvExactFound *found, int64_t position,
+								   cudaStream_t stream);
+extern GvStatus gv_gpu_exact_clear(const GvExactQueries *queries,
+								   cudaStream_t stream);
+
+/* What a search's time goes to, where it is measured. */
+enum GvExactStep
+{
+	GV_EXACT_FILTER,			/* products, and what they append */
+	GV_EXACT_CHOOSE,			/* all of the matrix way but distances */
+	GV_EXACT_MEASURE,
+	GV_EXACT_MERGE,
+	GV_EXACT_STEPS
+};
+
+/* exactsearch.cu: memory for searches, and one over a batch of rows */
+struct GvExactWork
+{
+	int32_t		device;
+	int			nsms;
+	cudaStream_t stream;
+	GvBuffer	d_work;			/* all of the following */
+	int32_t		piece;			/* queries at a time */
+	int32_t		matrix;			/* ... of the matrix way */
+	int64_t		nscores;		/* room for scores */
+	float	   *d_scores;
+	uint16_t   *d_gathered;		/* [matrix][half_dims] */
+	GvExactFilter filter;		/* of a piece */
+	GvExactFound found;
+	GvExactLists lists;
+	uint32_t   *counts;			/* pinned [2] */
+	int64_t		seen;			/* rows, before this batch */
+	bool		measures;		/* the host waits for each step: */
+	double		seconds[GV_EXACT_STEPS];
+};
+
+/*
+ * gv_gpu_exact_work: memory for n queries, their k neighbours and rows of which
+ * nrows come at once, or _bytes of it.  What is dropped can be half made.
+ * gv_gpu_exact_search: the rows of a batch, after those that work->seen counts,
+ * which the caller raises.
+ */
+extern size_t gv_gpu_exact_work_bytes(const GvExactSpace *space, int64_t n,
+									  int64_t k, int64_t nrows);
+extern GvStatus gv_gpu_exact_work(GvExactWork *work, int32_t device,
+								  const GvExactSpace *space, int64_t n,
+								  int64_t k, int64_t nrows);
+extern void gv_gpu_exact_work_drop(GvExactWork *work);
+extern GvStatus gv_gpu_exact_search(GvExactWork *work,
+									const GvExactSpace *space,
+									const GvExactRows *rows,
+									const GvExactQueries *queries,
+									const GvStop *stop);
+
+/* exactset.cu: bytes, a whole number of slots, and how they are taken */
+extern int64_t gv_gpu_exact_room(int64_t n);
+extern int64_t gv_gpu_exact_stride(int64_t n);
+
+/*
+ * For checks: so many slots a query has room for, so many are the first cuts
+ * from; 0: as is best.
+ */
+extern "C" void gv_gpu_exact_force(int32_t capacity, int32_t seed);
+
+/* For checks: how many queries so far went by the matrix, and slowly. */
+extern "C" void gv_gpu_exact_ways(int64_t ways[2]);
+
+#endif							/* GV_EXACT_H */

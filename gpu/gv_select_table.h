@@ -1,0 +1,44 @@
+/*
+ * gv_select_table.h
+ *		Which way of selection is quickest, by (rows, columns, k).
+ *
+ * Written by test/bench/selectcard.py --table: of the ways that can, the
+ * quickest of random rows.  A line is of so many columns at most, a letter of so
+ * many k at most; what is beyond the last counts as it.
+ *
+ * t: team, h: threshold, w: warp, s: sample, g: sample-global, r: radix
+ *
+ * Card: none, a model's.  Date: 2026-11-22.
+ */
+#ifndef GV_SELECT_TABLE_H
+#define GV_SELECT_TABLE_H
+
+#define GV_TABLE_ROWS		4
+#define GV_TABLE_COLUMNS	8
+#define GV_TABLE_KS			6
+
+static const long long gv_table_rows[GV_TABLE_ROWS] = {
+1, 16, 256, 4096};
+
+static const long long gv_table_columns[GV_TABLE_COLUMNS] = {
+256, 1024, 4096, 16384, 65536, 1048576, 16777216, 134217728};
+
+static const long long gv_table_ks[GV_TABLE_KS] = {
+16, 128, 512, 2048, 8192, 65536};
+
+static const char *const gv_table_ways[GV_TABLE_ROWS][GV_TABLE_COLUMNS] = {
+	{
+		"tttttt", "tttttt", "ttttrr", "ttttrr", "hhhhrr", "hhhhrr", "hhhhrr", "hhhhrr",
+	},
+	{
+		"tttttt", "tttttt", "ttttrr", "ttttrr", "hhhhrr", "hhhhrr", "hhhhrr", "hhhhrr",
+	},
+	{
+		"tttttt", "tttttt", "ttttrr", "ttttrr", "hhhhrr", "hhhhrr", "hhhhrr", "hhhhrr",
+	},
+	{
+		"tttttt", "tttttt", "ttttrr", "ttttrr", "hhhhrr", "hhhhrr", "hhhhrr", "hhhhrr",
+	},
+};
+
+#endif							/* GV_SELECT_TABLE_H */

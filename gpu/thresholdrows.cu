@@ -1,0 +1,508 @@
+/*
+ * thresholdrows.cu
+ *		Long rows, few wanted: a threshold from a sample, one read of the row.
+ *
+ * A row is s times as long as its sample, so of the k first about m = k / s are
+ * in it, and more than r - 1 of them only with a probability of less than
+ * 10^-7 if r is chosen by Poisson's distribution: then the r-th of the sample
+ * is not before the k-th of the row.  About r s items are not after it, a few
+ * times k at most.  A block that has seen its piece of the row hands them over,
+ * and the last block of the row sorts them.  As items are compared, values with
+ * their positions, equal values are no special case.
+ *
+ * To find the r-th of a large sample quickly it is divided into groups, of
+ * which only the first item each counts; there are many more than r, so that
+ * the r first of the sample are mostly in different ones, and if not the
+ * threshold is only some ranks higher.  Lines of 64 bytes are read, at random
+ * places of equal stretches of the row; what lies side by side goes to
+ * different groups, because good items often do.  Longer lines would be read
+ * quicker, but of a row that ascends the k first lie in too few of them.
+ *
+ * Where fewer than k or more than there is room for are found, samplerows.cu
+ * selects again.
+ *
+ * Sources: thresholds from samples: Floyd, Rivest, "Expected time bounds for
+ * selection", 1975; groups: Johnson, Douze, Jegou, 2017, section 4 (lanes).
+ */
+#include <math.h>
+
+#include "buckets.cuh"
+
+#define SAMPLERS		512		/* threads of sample_kernel */
+#define NWARPS			(SAMPLERS / GV_WARP)
+#define LINE			4		/* vectors of four values that are read together */
+#define MOST_VECTORS	16		/* that a thread samples */
+#define BLOCK_GROUPS	(NWARPS * LINE * 4)
+#define LEAST_GROUPS	(LINE * 4)	/* of a block: a line's are all different */
+#define MOST_GROUPS		2048
+#define READERS			512		/* threads of stream_kernel */
+#define AHEAD			4		/* vectors that a thread has on their way */
+#define PIECE			(16 * READERS * AHEAD * 4)	/* values a block, where
+													 * there are enough */
+#define RARE			1e-7	/* how often a threshold is too low */
+
+static int32_t misled;			/* see gv_gpu_rows_mislead */
+
+/*
+ * The beginning of both kernels.  All that was there before the call is there
+ * for the first, and it lets the second begin only then; so that may read
+ * values at once, while the first still samples.
+ */
+static __device__ __forceinline__ void
+wait_for_step()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void
+let_next_begin()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+struct Plan
+{
+	int			samplers;		/* blocks a row */
+	int			groups;			/* of each of them, a divisor of BLOCK_GROUPS */
+	int			vectors;		/* of a thread */
+	int			rank;			/* of the threshold among groups, from 0 */
+	uint32_t	room;			/* items a row */
+};
+
+/* A row's vectors, aligned to 16 bytes, and what lies before and behind. */
+struct Vectors
+{
+	const float *row;
+	int64_t		n;
+	int			head;			/* values before the first */
+	int64_t		count;
+
+	__device__ __forceinline__
+	Vectors(const GvRowsCall &call, int64_t number)
+	{
+		row = gv_row(call, number);
+		n = call.columns;
+		head = (int) (-((uintptr_t) row / sizeof(float)) % 4);
+		count = (n - head) / 4;
+	}
+
+	__device__ __forceinline__ float4
+	at(int64_t i) const
+	{
+		return __ldcs((const float4 *) (row + head) + i);
+	}
+
+	/* The few that are in none: number and position; false: no more. */
+	__device__ __forceinline__ bool
+	rest(int i, int64_t *position) const
+	{
+		*position = i < head ? i : 4 * count + i;
+		return *position < n;
+	}
+};
+
+static __device__ __forceinline__ uint64_t
+first_of(uint64_t a, uint64_t b)
+{
+	return b < a ? b : a;
+}
+
+/* A place for line j: where in its stretch is as good as random. */
+static __device__ __forceinline__ int64_t
+line_place(int64_t nvectors, int64_t nlines, int64_t j)
+{
+	int64_t		begin = j * nvectors / nlines;
+	uint32_t	stretch = (uint32_t) (nvectors / nlines);
+	uint32_t	hash = ((uint32_t) j ^ (uint32_t) (j >> 7)) * 0x9E3779B1u;
+
+	hash = (hash ^ hash >> 15) * 0x85EBCA6Bu;
+	hash ^= hash >> 13;
+	return begin + (stretch > LINE ? hash % (stretch - LINE + 1) : 0);
+}
+
+/*
+ * The first items of a block's groups into firsts [plan.groups], in shared
+ * memory; sampled [BLOCK_GROUPS] is in it, too.
+ */
+static __device__ __forceinline__ void
+sample_groups(const Plan &plan, const Vectors &row, int block,
+			  uint64_t *sampled, uint64_t *firsts)
+{
+	int64_t		nthreads = (int64_t) plan.samplers * SAMPLERS;
+	int64_t		nlines = nthreads / LINE * plan.vectors;
+	int64_t		me = (int64_t) block * SAMPLERS + threadIdx.x;
+	int			lane = threadIdx.x % GV_WARP;
+	uint64_t	items[4] = {GV_NO_ITEM, GV_NO_ITEM, GV_NO_ITEM, GV_NO_ITEM};
+
+#pragma unroll 4
+	for (int v = 0; v < plan.vectors; v++)
+	{
+		int64_t		i = line_place(row.count, nlines,
+								   (v * nthreads + me) / LINE) + me % LINE;
+		int64_t		position = row.head + 4 * i;
+		float4		values = row.at(i);
+
+		items[0] = first_of(items[0], gv_row_item(values.x, position));
+		items[1] = first_of(items[1], gv_row_item(values.y, position + 1));
+		items[2] = first_of(items[2], gv_row_item(values.z, position + 2));
+		items[3] = first_of(items[3], gv_row_item(values.w, position + 3));
+	}
+#pragma unroll
+	for (int c = 0; c < 4; c++)
+	{
+		for (int lanes = LINE; lanes < GV_WARP; lanes *= 2)
+			items[c] = first_of(items[c],
+								__shfl_xor_sync(GV_FULL_WARP, items[c],
+												lanes));
+		if (lane < LINE)
+			sampled[(threadIdx.x / GV_WARP * LINE + lane) * 4 + c] = items[c];
+	}
+	__syncthreads();
+	if ((int) threadIdx.x < plan.groups)
+	{
+		uint64_t	item = GV_NO_ITEM;
+
+		for (int g = threadIdx.x; g < BLOCK_GROUPS; g += plan.groups)
+			item = first_of(item, sampled[g]);
+		firsts[threadIdx.x] = item;
+	}
+}
+
+/*
+ * A row's threshold, by plan.samplers blocks, of which the last sorts what the
+ * groups begin with.  Shared: items [samplers * groups].
+ */
+static __global__ void __launch_bounds__(SAMPLERS)
+sample_kernel(GvRowsCall call, Plan plan, GvRowState *states,
+			  uint64_t *d_firsts)
+{
+	GV_SHARED(memory);
+	__shared__ uint64_t sampled[BLOCK_GROUPS];
+	__shared__ bool last;
+	uint64_t   *items = (uint64_t *) memory;
+	int64_t		slot = blockIdx.x / plan.samplers;
+	int			block = blockIdx.x % plan.samplers;
+	uint32_t	total = plan.samplers * plan.groups;
+	GvRowState *state = &states[slot];
+
+	wait_for_step();
+	let_next_begin();
+	sample_groups(plan, Vectors(call, call.first + slot), block, sampled,
+				  items);
+	if (plan.samplers > 1)
+	{
+		uint64_t   *mine = d_firsts + slot * total;
+
+		if ((int) threadIdx.x < plan.groups)
+			mine[block * plan.groups + threadIdx.x] = items[threadIdx.x];
+		__threadfence();
+		__syncthreads();
+		if (threadIdx.x == 0)
+			last = atomicAdd(&state->sampled, 1u) + 1 ==
+				(uint32_t) plan.samplers;
+		__syncthreads();
+		if (!last)
+			return;
+		__threadfence();
+		for (uint32_t i = threadIdx.x; i < total; i += SAMPLERS)
+			items[i] = __ldcg(&mine[i]);
+	}
+	__syncthreads();
+	gv_team_sort<SAMPLERS>(items, gv_team_pad<SAMPLERS>(items, total));
+	if (threadIdx.x == 0)
+	{
+		state->threshold = items[plan.rank];
+		state->sampled = 0;
+	}
+}
+
+/* A block's items, in shared memory; count goes on where room ends. */
+struct Kept
+{
+	uint64_t   *items;			/* [room] */
+	uint32_t   *count;
+	uint32_t	room;
+	uint64_t	threshold;
+	float		value;			/* its */
+
+	__device__ __forceinline__ void
+	offer(float value_, int64_t position)
+	{
+		uint64_t	item = gv_row_item(value_, position);
+
+		if (item <= threshold)
+		{
+			uint32_t	at = atomicAdd(count, 1u);
+
+			if (at < room)
+				items[at] = item;
+		}
+	}
+
+	/* NaN on either side has to be looked at. */
+	__device__ __forceinline__ bool
+	may(float value_) const
+	{
+		return !(value_ > value);
+	}
+
+	__device__ __forceinline__ void
+	offer(float4 v, int64_t position)
+	{
+		if (may(v.x) || may(v.y) || may(v.z) || may(v.w))
+		{
+			offer(v.x, position);
+			offer(v.y, position + 1);
+			offer(v.z, position + 2);
+			offer(v.w, position + 3);
+		}
+	}
+};
+
+/* A thread's first vectors of a piece, on their way early. */
+struct Ahead
+{
+	float4		v[AHEAD];
+	int64_t		i;				/* the first's number */
+	int64_t		end;			/* of the piece */
+	bool		full;			/* there are AHEAD of them */
+
+	__device__ __forceinline__ void
+	load(const Vectors &row)
+	{
+		full = i + (AHEAD - 1) * READERS < end;
+		if (full)
+#pragma unroll
+			for (int a = 0; a < AHEAD; a++)
+				v[a] = row.at(i + a * READERS);
+	}
+};
+
+/* The rest of a piece, and by the first block what of the row is in none. */
+static __device__ __forceinline__ void
+read_piece(const Vectors &row, Ahead &ahead, bool first, Kept &kept)
+{
+	int64_t		position;
+
+#pragma unroll 1
+	while (ahead.full)
+	{
+#pragma unroll
+		for (int a = 0; a < AHEAD; a++)
+			kept.offer(ahead.v[a], row.head + 4 * (ahead.i + a * READERS));
+		ahead.i += AHEAD * READERS;
+		ahead.load(row);
+	}
+#pragma unroll 1
+	for (; ahead.i < ahead.end; ahead.i += READERS)
+		kept.offer(row.at(ahead.i), row.head + 4 * ahead.i);
+	if (first && threadIdx.x < 8 && row.rest(threadIdx.x, &position))
+		kept.offer(row.row[position], position);
+}
+
+/* Bring a block's items to the row's, room of them; is it the last to? */
+static __device__ __forceinline__ bool
+hand_over(GvRowState *state, const Kept &kept, uint32_t pieces,
+		  uint64_t *d_items)
+{
+	__shared__ uint32_t at;
+	__shared__ bool last;
+	uint32_t	count = *kept.count;
+
+	if (threadIdx.x == 0)
+		at = count > 0 ? atomicAdd(&state->count, count) : 0;
+	__syncthreads();
+	/* what has no room makes the count too large, whoever else comes */
+	if (count <= kept.room && at <= kept.room - count)
+		for (uint32_t i = threadIdx.x; i < count; i += READERS)
+			d_items[at + i] = kept.items[i];
+	__threadfence();
+	__syncthreads();
+	if (threadIdx.x == 0)
+		last = atomicAdd(&state->done, 1u) + 1 == pieces;
+	__syncthreads();
+	return last;
+}
+
+/*
+ * What is not after a row's threshold, by `pieces` blocks a row, and by the
+ * last of them the answer.  Shared: gv_bucket_bytes.
+ */
+static __global__ void __launch_bounds__(READERS)
+stream_kernel(GvRowsCall call, uint32_t pieces, uint32_t room,
+			  GvRowState *states, uint64_t *d_items, GvMissed *missed,
+			  uint32_t *d_list)
+{
+	GV_SHARED(memory);
+	__shared__ uint32_t kept_count;
+	int64_t		slot = blockIdx.x / pieces;
+	uint32_t	piece = blockIdx.x % pieces;
+	GvRowState *state = &states[slot];
+	Vectors		row(call, call.first + slot);
+	GvBuckets	buckets(memory, room);
+	Kept		kept = {buckets.items, &kept_count, room, 0, 0.0f};
+	Ahead		ahead;
+	uint32_t	count;
+
+	/* 1. this block's piece */
+	ahead.i = row.count * piece / pieces + threadIdx.x;
+	ahead.end = row.count * (piece + 1) / pieces;
+	ahead.load(row);
+	if (threadIdx.x == 0)
+		kept_count = 0;
+	wait_for_step();
+	kept.threshold = __ldcg(&state->threshold);
+	kept.value = gv_item_value(kept.threshold);
+	__syncthreads();
+	read_piece(row, ahead, piece == 0, kept);
+	__syncthreads();
+
+	/* 2. all pieces together */
+	count = kept_count;
+	if (pieces > 1)
+	{
+		uint64_t   *mine = d_items + slot * room;
+
+		if (!hand_over(state, kept, pieces, mine))
+			return;
+		__threadfence();
+		count = __ldcg(&state->count);
+		for (uint32_t i = threadIdx.x; i < min(count, room); i += READERS)
+			kept.items[i] = __ldcg(&mine[i]);
+	}
+	__syncthreads();
+	if (threadIdx.x == 0)
+	{
+		state->count = 0;
+		state->done = 0;
+	}
+
+	/* 3. the answer, or none */
+	if (count >= call.out.k && count <= room)
+		gv_buckets_give<READERS>(buckets, count, call.out, call.first + slot);
+	else if (threadIdx.x == 0)
+		d_list[atomicAdd(&missed->n, 1u)] = (uint32_t) (call.first + slot);
+}
+
+/* The least r that a Poisson variable of mean m reaches rarely. */
+static int
+rare_rank(double m)
+{
+	double		term = exp(-m);
+	double		beyond = 1.0 - term;	/* P(X >= r) */
+	int			r = 1;
+
+	while (beyond > RARE || r <= m)
+	{
+		term *= m / r;
+		beyond -= term;
+		r++;
+	}
+	return r;
+}
+
+static Plan
+make_plan(int64_t columns, int64_t k)
+{
+	int64_t		wanted = columns / 32;
+	int64_t		groups;
+	double		share;
+	Plan		plan;
+	int			r;
+
+	wanted = wanted < 4096 ? 4096 : wanted > 1 << 20 ? 1 << 20 : wanted;
+	if (wanted > columns / 4)
+		wanted = columns / 4;
+	r = rare_rank((double) wanted * k / columns);
+	groups = gv_power(8 * r, 256);
+	if (groups > MOST_GROUPS)
+		groups = MOST_GROUPS;
+
+	/* blocks for all groups, but each thread samples some vectors */
+	plan.samplers = 1;
+	while (plan.samplers * SAMPLERS * 4 * MOST_VECTORS < wanted ||
+		   (plan.samplers * BLOCK_GROUPS < groups &&
+			plan.samplers * 2 * SAMPLERS * 4 <= wanted))
+		plan.samplers *= 2;
+	plan.groups = (int) (groups / plan.samplers);
+	if (plan.groups < LEAST_GROUPS)
+		plan.groups = LEAST_GROUPS;
+	if (plan.groups > BLOCK_GROUPS)
+		plan.groups = BLOCK_GROUPS;
+	plan.vectors = (int) (wanted / (plan.samplers * SAMPLERS * 4));
+	plan.vectors = plan.vectors < 1 ? 1 : plan.vectors;
+
+	/* of the sample that it has become */
+	wanted = (int64_t) plan.samplers * SAMPLERS * 4 * plan.vectors;
+	r = rare_rank((double) wanted * k / columns);
+	groups = plan.samplers * plan.groups;
+	if (r > groups / 2)
+		r = (int) groups / 2;
+	plan.rank = r - 1;
+	/* as many are not after it if each group has so many of the sample */
+	share = 1 - pow(1 - (r + 5.5 * sqrt(r) + 12) / (double) groups,
+					(double) groups / (double) wanted);
+	if (!(share > 0 && share * columns < GV_ROWS_ROOM))
+		plan.room = GV_ROWS_ROOM;
+	else
+		plan.room = (uint32_t) gv_power((int64_t) (share * columns), 1024);
+	while (plan.room < 2 * k && plan.room < GV_ROWS_ROOM)
+		plan.room *= 2;
+	plan.rank -= misled;
+	plan.rank = plan.rank < 0 ? 0 : plan.rank;
+	if (plan.rank >= groups)
+		plan.rank = (int) groups - 1;
+	return plan;
+}
+
+size_t
+gv_threshold_bytes(int64_t columns, int64_t k)
+{
+	Plan		plan = make_plan(columns, k);
+
+	return sizeof(uint64_t) * (plan.room + plan.samplers * plan.groups);
+}
+
+/* Rows of more than GV_TEAM_COLUMNS, k <= GV_ROWS_MAX_K. */
+GvStatus
+gv_rows_threshold(GvSelector *selector, const GvRowsCall *call,
+				  cudaStream_t stream)
+{
+	Plan		plan = make_plan(call->columns, call->out.k);
+	int64_t		total = plan.samplers * plan.groups;
+	uint64_t   *d_items = (uint64_t *) selector->d_work.memory;
+	uint64_t   *d_firsts = d_items + call->rows * plan.room;
+	int64_t		pieces = 3 * (int64_t) selector->nsms / call->rows;
+	int64_t		fair = (call->columns + PIECE - 1) / PIECE;
+
+	/*
+	 * as many as are resident, in pieces of one size, or many that are dealt
+	 * as they come; but a piece is not to be too short
+	 */
+	if (call->rows > 1 && pieces < fair)
+		pieces = fair;
+	if (pieces > (call->columns + PIECE / 16 - 1) / (PIECE / 16))
+		pieces = (call->columns + PIECE / 16 - 1) / (PIECE / 16);
+	if (pieces < 1)
+		pieces = 1;
+	GV_TRY(gv_launch_rows(sample_kernel, call->rows * plan.samplers, SAMPLERS,
+						  sizeof(uint64_t) * gv_power(total, GV_WARP),
+						  selector, stream, *call, plan, selector->d_states,
+						  d_firsts));
+	GV_TRY(gv_launch_rows(stream_kernel, call->rows * pieces, READERS,
+						  gv_bucket_bytes(plan.room, (uint32_t) call->out.k),
+						  selector, stream, *call, (uint32_t) pieces, plan.room,
+						  selector->d_states, d_items, selector->d_missed,
+						  (uint32_t *) selector->d_list.memory));
+	return gv_rows_repair(selector, call, stream);
+}
+
+extern "C" void
+gv_gpu_rows_mislead(int32_t ranks)
+{
+	misled = ranks;
+}

@@ -1,0 +1,135 @@
+/*
+ * exactcard.cu
+ *		Exact search on a card over arrays that are there already, as a library
+ *		for exactcard.py.
+ *
+ * A Bench has rows [nrows][dims] with their half copies, and room for nqueries
+ * queries; the arrays themselves are the caller's.  Functions return a
+ * GvStatus, but for bench_open, which returns NULL if anything fails.
+ */
+#include <stdlib.h>
+
+#include "gv_exact.h"
+
+struct Bench
+{
+	GvExactSpace space;
+	GvExactRows rows;
+	GvExactQueries queries;
+	GvExactWork work;
+};
+
+template <typename T>
+static bool
+take(T **memory, int64_t n)
+{
+	return cudaMalloc((void **) memory, (size_t) n * sizeof(T)) == cudaSuccess;
+}
+
+extern "C" void
+bench_drop(Bench *bench)
+{
+	gv_gpu_exact_work_drop(&bench->work);
+	(void) cudaFree(bench->space.d_mean);
+	(void) cudaFree(bench->space.d_frame);
+	(void) cudaFree(bench->rows.d_halves);
+	(void) cudaFree(bench->rows.d_bias);
+	(void) cudaFree(bench->rows.d_slack);
+	(void) cudaFree(bench->queries.d_halves);
+	(void) cudaFree(bench->queries.d_seen);
+	(void) cudaFree(bench->queries.d_distances);
+	(void) cudaFree(bench->queries.d_positions);
+	free(bench);
+}
+
+extern "C" Bench *
+bench_open(int32_t metric, int32_t dims, int64_t nrows, int64_t nqueries,
+		   int32_t k)
+{
+	static GvDevice devices[GV_MAX_DEVICES];
+	static int32_t ndevices;
+	Bench	   *bench = (Bench *) calloc(1, sizeof(Bench));
+	int64_t		slots = (nrows + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN *
+		GV_EXACT_ALIGN;
+	int32_t		half_dims = (dims + 15) / 16 * 16;
+
+	if (bench == NULL || (ndevices == 0 &&
+						  gv_gpu_open("0", devices, &ndevices) != GV_OK))
+		return NULL;
+	bench->space.metric = metric;
+	bench->space.dims = dims;
+	bench->space.half_dims = half_dims;
+	bench->rows.n = nrows;
+	bench->rows.stride = gv_gpu_exact_stride(nrows);
+	bench->queries.n = nqueries;
+	bench->queries.k = k;
+	if (take(&bench->space.d_mean, dims) &&
+		take(&bench->space.d_frame, 1) &&
+		take(&bench->rows.d_halves, slots * half_dims) &&
+		take(&bench->rows.d_bias, slots) && take(&bench->rows.d_slack, slots) &&
+		take(&bench->queries.d_halves, nqueries * half_dims) &&
+		take(&bench->queries.d_seen, nqueries) &&
+		take(&bench->queries.d_distances, nqueries * k) &&
+		take(&bench->queries.d_positions, nqueries * k) &&
+		gv_gpu_exact_work(&bench->work, 0, &bench->space, nqueries, k,
+						  nrows) == GV_OK)
+		return bench;
+	bench_drop(bench);
+	return NULL;
+}
+
+/* Half copies of rows. */
+extern "C" int32_t
+bench_rows(Bench *bench, const float *d_rows)
+{
+	cudaStream_t stream = bench->work.stream;
+
+	bench->rows.d_rows = d_rows;
+	GV_TRY(gv_gpu_exact_frame(&bench->space, d_rows, bench->rows.n, stream));
+	GV_TRY(gv_gpu_exact_rows(&bench->space, &bench->rows, stream));
+	return gv_cuda_status(cudaStreamSynchronize(stream));
+}
+
+/* Search for queries [n], n as in bench_open; d_self as in gv_exact.h. */
+extern "C" int32_t
+bench_search(Bench *bench, const float *d_queries, const int64_t *d_self)
+{
+	cudaStream_t stream = bench->work.stream;
+
+	bench->queries.d_queries = d_queries;
+	bench->queries.d_self = d_self;
+	GV_TRY(gv_gpu_exact_clear(&bench->queries, stream));
+	GV_TRY(gv_gpu_exact_queries(&bench->space, &bench->queries, stream));
+	GV_TRY(gv_gpu_exact_search(&bench->work, &bench->space, &bench->rows,
+							   &bench->queries, NULL));
+	return gv_cuda_status(cudaStreamSynchronize(stream));
+}
+
+/* Neighbours [nqueries][k], to the card's memory. */
+extern "C" int32_t
+bench_get(Bench *bench, int64_t *d_positions, double *d_distances)
+{
+	size_t		bytes = (size_t) (bench->queries.n * bench->queries.k) * 8;
+
+	GV_CUDA_TRY(cudaMemcpyAsync(d_positions, bench->queries.d_positions, bytes,
+								cudaMemcpyDeviceToDevice, bench->work.stream));
+	GV_CUDA_TRY(cudaMemcpyAsync(d_distances, bench->queries.d_distances, bytes,
+								cudaMemcpyDeviceToDevice, bench->work.stream));
+	return gv_cuda_status(cudaStreamSynchronize(bench->work.stream));
+}
+
+/* Does the host wait for each step, to measure them?  Sums start anew. */
+extern "C" void
+bench_measure(Bench *bench, bool yes)
+{
+	bench->work.measures = yes;
+	for (int i = 0; i < GV_EXACT_STEPS; i++)
+		bench->work.seconds[i] = 0.0;
+}
+
+extern "C" void
+bench_seconds(const Bench *bench, double *seconds)
+{
+	for (int i = 0; i < GV_EXACT_STEPS; i++)
+		seconds[i] = bench->work.seconds[i];
+}

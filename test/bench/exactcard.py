@@ -1,0 +1,356 @@
+#!/usr/bin/env python3
+"""Exact search on a card beside torch's products and topk, in one run, over
+the same synthetic numbers, which are made on the card.
+
+usage: exactcard.py [--rows N] [--queries N] [--small] [--no-graph] [--no-peers]
+                    [--ways]
+
+Needs an NVIDIA card, nvcc, gcc and torch.  Compiles the engine first.  Prints
+queries/s with rows' half copies made each time and with halves that stay, the
+ratio to torch, where the time goes (each step waited for, so a little more in
+all), and how many queries needed a slower way.  Of 48 queries neighbours and
+distances are compared with brute force in double; the program fails where
+they differ.  --ways: the product of every card beside that of compute
+capability 9.0, too.
+"""
+import argparse
+import ctypes
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STEPS = ["filter", "choose", "measure", "merge"]
+METRICS = {"l2": 1, "ip": 2, "cosine": 3, "pearson": 4}
+SAMPLE = 48
+
+
+def compile_library(folder):
+    """The parts of the engine that exact search needs, as a library."""
+    sources = [*(ROOT / "gpu").glob("exact*.cu"),
+               *[ROOT / "gpu" / name for name in (
+                   "device.cu", "hopperproduct.cu", "hopperscan.cu")],
+               ROOT / "test/bench/exactcard.cu",
+               *(ROOT / "src/engine").glob("*.c"),
+               *(ROOT / "src/cpu").glob("*.c")]
+    major, minor = torch.cuda.get_device_capability()
+    arch = f"{major}{minor}{'a' if (major, minor) == (9, 0) else ''}"
+    nvcc = "nvcc"
+    if not any((pathlib.Path(p) / "nvcc").exists()
+               for p in __import__("os").environ["PATH"].split(":")):
+        nvcc = "/usr/local/cuda/bin/nvcc"
+    running = []
+    objects = []
+    for source in sources:
+        target = folder / (source.parent.name + "-" + source.name + ".o")
+        objects.append(target)
+        if source.suffix == ".cu":
+            command = [nvcc, "-std=c++17", "-O3", "-fmad=false", "-lineinfo",
+                       "-gencode", f"arch=compute_{arch},code=sm_{arch}",
+                       "-Xcompiler", "-fPIC", "-I", ROOT / "src", "-I",
+                       ROOT / "gpu"]
+        else:
+            command = ["gcc", "-std=gnu99", "-O3", "-ffp-contract=off",
+                       "-fPIC", "-I", ROOT / "src"]
+        running.append(subprocess.Popen([*command, "-c", source, "-o",
+                                         target]))
+    for process in running:
+        if process.wait() != 0:
+            sys.exit("exactcard.py: the engine does not compile")
+    library = folder / "exact.so"
+    subprocess.run([nvcc, "-shared", "-cudart", "shared", *objects, "-lm",
+                    "-o", library], check=True)
+    return library
+
+
+def load(library):
+    lib = ctypes.CDLL(str(library))
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    lib.bench_open.restype = pointer
+    lib.bench_open.argtypes = [ctypes.c_int32, ctypes.c_int32, number, number,
+                               ctypes.c_int32]
+    lib.bench_drop.argtypes = [pointer]
+    lib.bench_rows.argtypes = [pointer, pointer]
+    lib.bench_search.argtypes = [pointer, pointer, pointer]
+    lib.bench_get.argtypes = [pointer, pointer, pointer]
+    lib.bench_measure.argtypes = [pointer, ctypes.c_bool]
+    lib.bench_seconds.argtypes = [pointer, pointer]
+    lib.gv_gpu_exact_ways.argtypes = [pointer]
+    lib.gv_gpu_exact_hopper_forbid.argtypes = [ctypes.c_bool]
+    return lib
+
+
+def make(n, nqueries, dims, seed, normal):
+    """Mixtures with 24 latent dimensions: rows, queries."""
+    g = torch.Generator(device="cuda").manual_seed(seed)
+    latent, clusters = 24, 4096
+    w = torch.randn(latent, dims, generator=g, device="cuda") / latent ** 0.5
+    c = torch.randn(clusters, latent, generator=g, device="cuda")
+
+    def some(m):
+        which = torch.randint(0, clusters, (m,), generator=g, device="cuda")
+        z = c[which] + 0.5 * torch.randn(m, latent, generator=g,
+                                         device="cuda")
+        x = z @ w + 0.1 * torch.randn(m, dims, generator=g, device="cuda")
+        return torch.nn.functional.normalize(x) if normal else x
+    return some(n).contiguous(), some(nqueries).contiguous()
+
+
+def must(status, what):
+    if status != 0:
+        sys.exit(f"exactcard.py: {what} failed: status {status}")
+
+
+def timed(work, repeats):
+    """The median of so many times, after one more."""
+    work()
+    times = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def brute_force(x, q, k, metric, own):
+    """Positions and distances in double, of a few queries."""
+    positions, distances = [], []
+    for i in range(len(q)):
+        parts = []
+        for rows in x.split(1 << 17):
+            rows, one = rows.double(), q[i].double()
+            if metric == "pearson":
+                rows = rows - rows.mean(1, keepdim=True)
+                one = one - one.mean()
+            if metric == "l2":
+                parts.append(((rows - one) ** 2).sum(1).sqrt())
+            elif metric == "ip":
+                parts.append(-(rows @ one))
+            else:
+                parts.append(1 - (rows @ one) / (rows.norm(dim=1) *
+                                                 one.norm()))
+        all_distances = torch.cat(parts)
+        if own is not None:
+            all_distances[own[i]] = float("inf")
+        best = all_distances.topk(k, largest=False)
+        positions.append(best.indices)
+        distances.append(best.values)
+    return torch.stack(positions), torch.stack(distances)
+
+
+class Ours:
+    def __init__(self, lib, metric, x, nqueries, k):
+        self.lib, self.x, self.k, self.n = lib, x, k, nqueries
+        self.bench = lib.bench_open(METRICS[metric], x.shape[1], len(x),
+                                    nqueries, k)
+        if not self.bench:
+            sys.exit("exactcard.py: no memory, or no card")
+        self.rows()
+
+    def rows(self):
+        must(self.lib.bench_rows(self.bench, self.x.data_ptr()), "rows")
+
+    def search(self, q, own=None):
+        must(self.lib.bench_search(self.bench, q.data_ptr(),
+                                   None if own is None else own.data_ptr()),
+             "search")
+
+    def get(self):
+        positions = torch.empty(self.n, self.k, dtype=torch.int64,
+                                device="cuda")
+        distances = torch.empty(self.n, self.k, dtype=torch.float64,
+                                device="cuda")
+        must(self.lib.bench_get(self.bench, positions.data_ptr(),
+                                distances.data_ptr()), "results")
+        return positions, distances
+
+    def shares(self, work):
+        """Seconds of each step."""
+        self.lib.bench_measure(self.bench, True)
+        work()
+        seconds = (ctypes.c_double * len(STEPS))()
+        self.lib.bench_seconds(self.bench, seconds)
+        self.lib.bench_measure(self.bench, False)
+        return list(seconds)
+
+    def ways(self):
+        ways = (ctypes.c_int64 * 2)()
+        self.lib.gv_gpu_exact_ways(ways)
+        return list(ways)
+
+    def close(self):
+        self.lib.bench_drop(self.bench)
+
+
+def check(ours, x, q, metric, own=None):
+    """Of a sample: recall, and the largest relative error of a distance."""
+    positions, distances = ours.get()
+    some = torch.arange(0, len(q), max(1, len(q) // SAMPLE),
+                        device="cuda")[:SAMPLE]
+    want, far = brute_force(x, q[some], ours.k, metric,
+                            None if own is None else own[some])
+    recall = (positions[some] == want).double().mean().item()
+    error = ((distances[some] - far).abs() /
+             far.abs().clamp(min=1e-9)).max().item()
+    print(f"  recall {recall:.4f}, distances within {error:.1e} of double's "
+          f"({len(some)} queries)")
+    if recall < 1 or not error < 1e-9:
+        print("  DIFFERENT NEIGHBOURS")
+        return False
+    return True
+
+
+def torch_search(x, squares, q, k, dtype):
+    """As johnson-2017, 5.1: tiles of products, and a selection of each."""
+    best = None
+    xs = x.to(dtype)
+    qs = q.to(dtype)
+    tile = max(1 << 14, (1 << 31) // (4 * len(q)))
+    for first in range(0, len(x), tile):
+        last = first + tile
+        scores = squares[first:last] - 2 * (qs @ xs[first:last].T).float()
+        near = scores.topk(min(k, scores.shape[1]), largest=False)
+        found = (near.values, near.indices + first)
+        if best is not None:
+            values = torch.cat([best[0], found[0]], 1)
+            indices = torch.cat([best[1], found[1]], 1)
+            near = values.topk(k, largest=False)
+            found = (near.values, indices.gather(1, near.indices))
+        best = found
+    return best
+
+
+def peers(x, q, k, ours, repeats):
+    squares = (x * x).sum(1)
+    half = x.half()
+    for name, data, dtype, tf32 in (("half", half, torch.float16, False),
+                                    ("tf32", x, torch.float32, True)):
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        seconds = timed(lambda: torch_search(data, squares, q, k, dtype),
+                        repeats)
+        print(f"  torch {name:5s} {len(q) / seconds:12,.0f} queries/s "
+              f"{1e3 * seconds:9.3f} ms   ours is {seconds / ours:.1f} times "
+              "as fast")
+
+
+def product_share(x, q, seconds):
+    terms = 2.0 * len(x) * len(q) * x.shape[1]
+    return terms / seconds / 1e12
+
+
+def run_batch(lib, what, metric, x, q, args):
+    k = 10
+    ours = Ours(lib, metric, x, len(q), k)
+    before = ours.ways()
+
+    def whole():
+        ours.rows()
+        ours.search(q)
+    stays = timed(lambda: ours.search(q), args.repeats)
+    each = timed(whole, args.repeats)
+    shares = ours.shares(lambda: ours.search(q))
+    print(f"{what}: {len(q):,} queries, {metric}, k {k}")
+    print(f"  halves stay {len(q) / stays:12,.0f} queries/s "
+          f"{1e3 * stays:9.3f} ms {product_share(x, q, stays):5.0f} TFLOP/s")
+    print(f"  made anew   {len(q) / each:12,.0f} queries/s "
+          f"{1e3 * each:9.3f} ms")
+    print("  " + ", ".join(f"{step} {1e3 * s:.3f} ms" for step, s in
+                           zip(STEPS, shares)))
+    after = ours.ways()
+    print(f"  slower ways: {after[0] - before[0]:,} by the matrix, "
+          f"{after[1] - before[1]:,} slowly, of all runs")
+    if args.ways:
+        lib.gv_gpu_exact_hopper_forbid(True)
+        other = timed(lambda: ours.search(q), 1)
+        lib.gv_gpu_exact_hopper_forbid(False)
+        print(f"  mma.sync    {len(q) / other:12,.0f} queries/s "
+              f"{1e3 * other:9.3f} ms")
+        ours.search(q)
+    good = check(ours, x, q, metric)
+    ours.close()
+    if args.peers and metric == "l2":
+        peers(x, q, k, stays, 2)
+    sys.stdout.flush()
+    return good
+
+
+def run_few(lib, what, x, q, args):
+    good = True
+    for n in (1, 4, 8, 16):
+        ours = Ours(lib, "l2", x, n, 10)
+        some = q[:n].contiguous()
+        seconds = timed(lambda: ours.search(some), 50)
+        shares = ours.shares(lambda: ours.search(some))
+        print(f"{what}: {n} queries, half copies stay: {1e6 * seconds:.0f} us "
+              f"({2e-12 * len(x) * x.shape[1] / seconds:.2f} TB/s); " +
+              ", ".join(f"{step} {1e6 * s:.0f}" for step, s in
+                        zip(STEPS, shares)))
+        good &= check(ours, x, some, "l2")
+        ours.close()
+    if args.peers:
+        peers(x, q[:1].contiguous(), 10, seconds, 20)
+    sys.stdout.flush()
+    return good
+
+
+def run_graph(lib, what, x, args):
+    own = torch.arange(len(x), device="cuda")
+    ours = Ours(lib, "l2", x, len(x), 10)
+    before = ours.ways()
+    seconds = timed(lambda: ours.search(x, own), 1)
+    after = ours.ways()
+    shares = ours.shares(lambda: ours.search(x, own))
+    print(f"{what}: k-NN graph, k 10: {seconds:.3f} s "
+          f"{product_share(x, x, seconds):.0f} TFLOP/s; " +
+          ", ".join(f"{step} {1e3 * s:.1f} ms" for step, s in
+                    zip(STEPS, shares)))
+    print(f"  slower ways: {after[0] - before[0]:,} by the matrix, "
+          f"{after[1] - before[1]:,} slowly, of two runs")
+    good = check(ours, x, x, "l2", own)
+    ours.close()
+    return good
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=0)
+    parser.add_argument("--queries", type=int, default=10000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--small", action="store_true",
+                        help="a twentieth of the rows, to see that it works")
+    parser.add_argument("--ways", action="store_true")
+    parser.add_argument("--no-graph", dest="graph", action="store_false")
+    parser.add_argument("--no-peers", dest="peers", action="store_false")
+    args = parser.parse_args()
+    share = 20 if args.small else 1
+    good = True
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        lib = load(compile_library(pathlib.Path(folder)))
+        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; "
+              f"compiled in {time.perf_counter() - began:.0f} s", flush=True)
+        n = args.rows or 1000000 // share
+        x, q = make(n, args.queries, 128, 7, False)
+        name = f"{n:,} x 128"
+        good &= run_batch(lib, name, "l2", x, q, args)
+        if args.graph:
+            good &= run_graph(lib, name, x, args)
+        del x, q
+        n = args.rows or 819285 // share
+        x, q = make(n, args.queries, 384, 1, True)
+        name = f"{n:,} x 384"
+        for metric in ("l2", "cosine", "pearson", "ip"):
+            good &= run_batch(lib, name, metric, x, q, args)
+        good &= run_few(lib, name, x, q, args)
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

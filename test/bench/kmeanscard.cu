@@ -1,0 +1,194 @@
+/*
+ * kmeanscard.cu
+ *		k-means over a set alone, on a card, with its rows there: what all passes
+ *		take, and each step of them.  kmeanscard.py builds and runs it.
+ *
+ * usage: kmeanscard ROWS N DIMS STARTS K ITERATIONS REPEATS CENTROIDS
+ *		ROWS, STARTS	files of float [n][dims] and [k][dims]
+ *		CENTROIDS		file to be written, float [found][dims]
+ * Prints lines of a word and numbers: put seconds; total seconds (of each
+ * repetition but the first, which loads kernels); error and milliseconds of each
+ * pass; milliseconds of each step, all passes together; hard rows; found.
+ * Errors of all repetitions must be the same to the last bit.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gv_clusters.h"
+#include "gv_sets.h"
+
+#define MOST_MARKS		65536
+
+/* When steps were over, on the card's clock. */
+struct Mark
+{
+	GvKmeansStep step;
+	cudaEvent_t event;
+};
+
+static Mark marks[MOST_MARKS];
+static int	nmarks;
+
+static const char *const names[GV_NKMEANS_STEPS] = {
+	"begin", "centre", "halve", "bounds", "closest", "settle", "group", "sum",
+	"mend"
+};
+
+static void
+need(bool good, const char *what)
+{
+	if (good)
+		return;
+	fprintf(stderr, "kmeanscard: %s failed: %s\n", what,
+			cudaGetErrorString(cudaGetLastError()));
+	exit(1);
+}
+
+static float *
+read_file(const char *name, size_t n)
+{
+	FILE	   *file = fopen(name, "rb");
+	float	   *values = (float *) malloc(n * sizeof(float));
+
+	need(file != NULL && values != NULL &&
+		 fread(values, sizeof(float), n, file) == n, name);
+	fclose(file);
+	return values;
+}
+
+static void
+mark(GvKmeansStep step, cudaStream_t stream)
+{
+	need(nmarks < MOST_MARKS, "room for marks");
+	marks[nmarks].step = step;
+	need(cudaEventCreate(&marks[nmarks].event) == cudaSuccess &&
+		 cudaEventRecord(marks[nmarks].event, stream) == cudaSuccess, "event");
+	nmarks++;
+}
+
+/* Milliseconds of each step, all passes together. */
+static void
+print_steps(void)
+{
+	double		ms[GV_NKMEANS_STEPS] = {};
+
+	for (int i = 1; i < nmarks; i++)
+	{
+		float		one;
+
+		need(cudaEventSynchronize(marks[i].event) == cudaSuccess &&
+			 cudaEventElapsedTime(&one, marks[i - 1].event,
+								  marks[i].event) == cudaSuccess, "time");
+		/* between two passes the host is at work */
+		ms[marks[i].step] += one;
+	}
+	for (int step = 0; step < GV_NKMEANS_STEPS; step++)
+		printf("step %s %.4f\n", names[step], ms[step]);
+}
+
+/* A set with all its rows. */
+static void *
+make_set(const GvSetSpec *spec, const float *rows, const float *starts)
+{
+	const GvSetOps *ops = &gv_gpu_kmeans_set;
+	double		begun = gv_seconds();
+	void	   *state;
+
+	need(ops->create(spec, &state) == GV_OK, "create");
+	need(ops->put(state, GV_SET_STARTS, starts, 0, spec->k, NULL) == GV_OK,
+		 "starts");
+	need(ops->put(state, GV_SET_ROWS, rows, 0, spec->nrows, NULL) == GV_OK,
+		 "rows");
+	need(cudaDeviceSynchronize() == cudaSuccess, "wait");
+	printf("put %.4f\n", gv_seconds() - begun);
+	return state;
+}
+
+/* All passes, errors [passes], which must be those of the first time. */
+static int32_t
+run_set(void *state, int repeat, bool watched, double *errors)
+{
+	GvSetDone	done = {};
+	double		begun = gv_seconds();
+	double		last = begun;
+	double		now;
+
+	while (!done.finished)
+	{
+		need(gv_gpu_kmeans_set.run(state, &done, NULL) == GV_OK, "run");
+		now = gv_seconds();
+		need(repeat == 0 || errors[done.passes - 1] == done.error,
+			 "an error that is always the same");
+		errors[done.passes - 1] = done.error;
+		if (watched)
+			printf("pass %d %.17g %.4f\n", done.passes, done.error,
+				   (now - last) * 1e3);
+		last = now;
+	}
+	if (repeat > 0 && !watched)
+		printf("total %.6f\n", last - begun);
+	return done.found;
+}
+
+static void
+write_centroids(void *state, const GvSetSpec *spec, int32_t found,
+				const char *name)
+{
+	size_t		n = (size_t) found * spec->dims;
+	float	   *centroids = (float *) malloc(n * sizeof(float));
+	FILE	   *file = fopen(name, "wb");
+	uint32_t	nhard;
+
+	need(file != NULL && gv_gpu_kmeans_set.get(state, GV_SET_CENTROIDS, 0,
+											   found, centroids) == GV_OK &&
+		 gv_gpu_kmeans_hard(state, &nhard) == GV_OK &&
+		 fwrite(centroids, sizeof(float), n, file) == n &&
+		 fclose(file) == 0, name);
+	printf("hard %u\nfound %d\n", (unsigned) nhard, found);
+	free(centroids);
+}
+
+int
+main(int argc, char **argv)
+{
+	static double errors[GV_SET_MAX_PASSES];
+	static GvDevice devices[GV_MAX_DEVICES];
+	GvSetSpec	spec = {};
+	int32_t		ndevices;
+	float	   *rows;
+	float	   *starts;
+	int			repeats;
+
+	need(argc == 9, "usage: kmeanscard ROWS N DIMS STARTS K ITERATIONS "
+		 "REPEATS CENTROIDS:");
+	need(gv_gpu_open("", devices, &ndevices) == GV_OK, devices[0].name);
+	spec.kind = GV_SET_KMEANS;
+	spec.nrows = atoll(argv[2]);
+	spec.dims = atoi(argv[3]);
+	spec.k = atoi(argv[5]);
+	spec.iterations = atoi(argv[6]);
+	repeats = atoi(argv[7]);
+	rows = read_file(argv[1], (size_t) spec.nrows * spec.dims);
+	starts = read_file(argv[4], (size_t) spec.k * spec.dims);
+
+	/* the last one is watched */
+	for (int i = 0; i <= repeats + 1; i++)
+	{
+		bool		watched = i == repeats + 1;
+		void	   *state = make_set(&spec, rows, starts);
+		int32_t		found;
+
+		gv_gpu_kmeans_watch(watched ? mark : NULL);
+		found = run_set(state, i, watched, errors);
+		if (watched)
+		{
+			print_steps();
+			write_centroids(state, &spec, found, argv[8]);
+		}
+		gv_gpu_kmeans_set.drop(state);
+	}
+	free(rows);
+	free(starts);
+	return 0;
+}

@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""k-means on a card, with its rows there: this engine's set (kmeanscard.cu)
+beside a plain one of torch from the same first centroids, in one run.
+
+Compiles what it needs with nvcc, makes synthetic rows of a low-dimensional
+structure on the card (24 latent dimensions, 4,096 centres), runs both and
+prints one table.  Errors of both results are computed by the same code, in
+double.  Needs nvcc, gcc and a torch that sees the card; no server.
+"""
+import argparse
+import glob
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__))))
+KERNELS = ["centre", "closest", "settle", "clustersums", "kmeansset",
+           "device", "hopperscan"]
+CHUNK = 1 << 17                 # rows that torch compares at once
+LATENT, CENTRES = 24, 4096
+MOST_RATIO = 1.01               # of the errors
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--rows", type=int, default=1000000)
+    parser.add_argument("--dims", type=int, default=128)
+    parser.add_argument("--lists", type=int, default=4096)
+    parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--nvcc", default=os.environ.get("NVCC") or "nvcc")
+    parser.add_argument("--json", metavar="FILE",
+                        help="write what was measured there, too")
+    return parser.parse_args()
+
+
+def call(*command):
+    subprocess.run(command, check=True)
+
+
+def compile_all(nvcc, folder):
+    """The program, from the kernels it needs and the engine in C."""
+    major, minor = torch.cuda.get_device_capability()
+    arch = "sm_%d%d%s" % (major, minor, "a" if major == 9 else "")
+    include = "-I" + os.path.join(ROOT, "src")
+    jobs, objects, library = [], [], []
+
+    def add(source, objects, *command):
+        objects.append(os.path.join(folder, "%s-%s.o" % (
+            os.path.basename(os.path.dirname(source)),
+            os.path.basename(source))))
+        jobs.append((*command, include, "-c", source, "-o", objects[-1]))
+
+    for name in KERNELS:
+        add(os.path.join(ROOT, "gpu", name + ".cu"), objects, nvcc,
+            "-std=c++17", "-O3", "-fmad=false", "-lineinfo", "-arch=" + arch)
+    add(os.path.join(ROOT, "test/bench/kmeanscard.cu"), objects, nvcc,
+        "-std=c++17", "-O2", "-arch=" + arch,
+        "-I" + os.path.join(ROOT, "gpu"))
+    for source in (glob.glob(os.path.join(ROOT, "src/engine/*.c")) +
+                   glob.glob(os.path.join(ROOT, "src/cpu/*.c"))):
+        add(source, library, "gcc", "-std=gnu99", "-O2", "-ffp-contract=off")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda job: call(*job), jobs))
+    archive = os.path.join(folder, "engine.a")
+    call("ar", "rcs", archive, *library)
+    program = os.path.join(folder, "kmeanscard")
+    call(nvcc, "-cudart", "static", "-arch=" + arch, *objects, archive, "-lm",
+         "-o", program)
+    return program
+
+
+def make_rows(args):
+    """[rows][dims] on the card, and the rows that clusters start from."""
+    g = torch.Generator(device="cuda").manual_seed(args.seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=g, device="cuda")
+
+    mixing = normal(LATENT, args.dims) / LATENT ** .5
+    centres = normal(CENTRES, LATENT)
+    rows = torch.empty(args.rows, args.dims, device="cuda")
+    for start in range(0, args.rows, 1 << 20):
+        n = min(1 << 20, args.rows - start)
+        which = torch.randint(0, CENTRES, (n,), generator=g, device="cuda")
+        latent = centres[which] + .5 * normal(n, LATENT)
+        rows[start:start + n] = latent @ mixing + .1 * normal(n, args.dims)
+    chosen = torch.randperm(args.rows, generator=g,
+                            device="cuda")[:args.lists]
+    return rows, rows[chosen].clone()
+
+
+def nearest(rows, centroids):
+    squares = (centroids * centroids).sum(1)
+    return torch.cat([
+        (squares - 2 * rows[i:i + CHUNK] @ centroids.T).argmin(1)
+        for i in range(0, len(rows), CHUNK)])
+
+
+def torch_kmeans(rows, starts, iterations):
+    centroids = starts.clone()
+    for _ in range(iterations):
+        which = nearest(rows, centroids)
+        counts = torch.bincount(which, minlength=len(starts))
+        sums = torch.zeros_like(centroids).index_add_(0, which, rows)
+        there = counts > 0
+        centroids[there] = sums[there] / counts[there, None]
+    nearest(rows, centroids)
+    return centroids
+
+
+def error_of(rows, centroids):
+    """Mean squared distance, in double but for the choice of the nearest."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    which = nearest(rows, centroids)
+    return sum(float((rows[i:i + CHUNK].double() -
+                      centroids[which[i:i + CHUNK]].double()).square().sum())
+               for i in range(0, len(rows), CHUNK)) / len(rows)
+
+
+def time_torch(args, rows, starts, tf32):
+    """Seconds, the best of a few, and what was found."""
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    best = float("inf")
+    for _ in range(args.repeats):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        centroids = torch_kmeans(rows, starts, args.iterations)
+        torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return best, centroids
+
+
+def run_ours(args, program, folder, rows, starts):
+    """What the program printed, and its centroids."""
+    names = {name: os.path.join(folder, name + ".f32")
+             for name in ("rows", "starts", "centroids")}
+    rows.cpu().numpy().tofile(names["rows"])
+    starts.cpu().numpy().tofile(names["starts"])
+    output = subprocess.run(
+        [program, names["rows"], str(args.rows), str(args.dims),
+         names["starts"], str(args.lists), str(args.iterations),
+         str(args.repeats), names["centroids"]],
+        check=True, stdout=subprocess.PIPE, text=True).stdout
+    found = {"put": [], "total": [], "pass": [], "step": {}}
+    for line in output.splitlines():
+        word, *rest = line.split()
+        if word == "step":
+            found["step"][rest[0]] = float(rest[1])
+        elif word == "pass":
+            found["pass"].append((float(rest[1]), float(rest[2])))
+        elif word in ("put", "total"):
+            found[word].append(float(rest[0]))
+        else:
+            found[word] = int(rest[0])
+    with open(names["centroids"], "rb") as file:
+        centroids = torch.frombuffer(bytearray(file.read()),
+                                     dtype=torch.float32)
+    return found, centroids.reshape(-1, args.dims).cuda()
+
+
+def print_table(args, ours, errors, peers):
+    passes = args.iterations + 1
+    print("%s, %s: k-means, %d x %d, %d lists, %d iterations"
+          % (torch.cuda.get_device_name(), time.strftime("%Y-%m-%d"),
+             args.rows, args.dims, args.lists, args.iterations))
+    print("%-24s %9s %9s %12s" % ("", "seconds", "ratio", "mean error"))
+    best = min(ours["total"])
+    print("%-24s %9.4f %9.2f %12.4f" % ("gpuvec", best, 1, errors["gpuvec"]))
+    for name, seconds in peers.items():
+        print("%-24s %9.4f %9.2f %12.4f"
+              % (name, seconds, seconds / best, errors[name]))
+    print("a pass of ours, milliseconds (mean of %d):" % passes)
+    for step, ms in ours["step"].items():
+        if step != "begin":
+            print("    %-20s %9.4f" % (step, ms / passes))
+    products = 2 * args.rows * args.lists * args.dims * passes
+    print("    products at %.0f TFLOP/s; %d rows met all centroids exactly"
+          % (products / ours["step"]["closest"] / 1e9, ours["hard"]))
+    print("    first pass %.3f ms, last %.3f; rows to the card %.3f s"
+          % (ours["pass"][0][1], ours["pass"][-1][1], min(ours["put"])))
+
+
+def main():
+    args = parse_arguments()
+    with tempfile.TemporaryDirectory() as folder:
+        program = compile_all(args.nvcc, folder)
+        rows, starts = make_rows(args)
+        ours, centroids = run_ours(args, program, folder, rows, starts)
+    errors = {"gpuvec": error_of(rows, centroids)}
+    peers = {}
+    for name, tf32 in (("torch, fp32", False), ("torch, tf32", True)):
+        peers[name], other = time_torch(args, rows, starts, tf32)
+        errors[name] = error_of(rows, other)
+    print_table(args, ours, errors, peers)
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump({"arguments": vars(args), "ours": ours,
+                       "seconds": peers, "errors": errors}, file, indent=1)
+    said = ours["pass"][-1][0] / args.rows
+    if abs(said - errors["gpuvec"]) > 1e-4 * said:
+        sys.exit("the error that it says, %.6f, is another" % said)
+    if errors["gpuvec"] > MOST_RATIO * errors["torch, fp32"]:
+        sys.exit("the error is more than %g times torch's" % MOST_RATIO)
+
+
+if __name__ == "__main__":
+    main()

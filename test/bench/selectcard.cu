@@ -1,0 +1,377 @@
+/*
+ * selectcard.cu
+ *		k-selection alone, on a card: rows that lie there, by the way that is
+ *		chosen or by each; answers against the portable engine's.
+ *
+ * usage: selectcard WORK..., of anchors, methods, hard, cliff, table
+ * build: test/bench/selectcard.py does, runs this and makes tables of it
+ *
+ * Prints a line for each measurement: work, input, rows, columns, k, way,
+ * microseconds by launches, microseconds by a graph's launch (0: none), wrong
+ * rows of those looked at, rows that a threshold did not hold for.  Times are
+ * medians of REPEATS, each the mean of some calls in a row between two events.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gv_cuda.h"
+#include "gv_selection.h"
+
+#define MOST_VALUES		(INT64_C(1) << 27)
+#define MOST_WANTED		(INT64_C(1) << 24)	/* rows * k */
+#define REPEATS			11
+#define LOOKED_AT		3		/* rows */
+#define SLICE_US		2000.0f /* of calls between two events, about */
+#define MOST_CALLS		50
+
+enum Input
+{
+	RANDOM,
+	ASCENDING,
+	DESCENDING,
+	EQUAL,
+	FEW_VALUES,
+	NINPUTS
+};
+
+static const char *const input_names[NINPUTS] = {
+	"random", "ascending", "descending", "equal", "few-values"
+};
+
+struct Shape
+{
+	int64_t		rows;
+	int64_t		columns;
+	int32_t		k;
+};
+
+/* Those of the issue, and others that the peers were measured at. */
+static const Shape anchors[] = {
+	{1, 100000, 10}, {1, 100000, 100}, {1, 100000, 2048},
+	{1, 1000000, 10}, {1, 1000000, 100}, {1, 1000000, 1024},
+	{1, 1000000, 2048}, {1, 10000000, 10}, {1, 10000000, 100},
+	{1, 10000000, 2048}, {1, 100000000, 10}, {1, 100000000, 100},
+	{1, 100000000, 1024}, {1, 100000000, 2048}, {10, 1000000, 10},
+	{10, 1000000, 100}, {10, 1000000, 2048}, {100, 10000, 10},
+	{100, 10000, 100}, {100, 10000, 2048}, {100, 100000, 10},
+	{100, 100000, 100}, {100, 100000, 2048}, {100, 1000000, 10},
+	{100, 1000000, 100}, {100, 1000000, 1024}, {1000, 10000, 10},
+	{1000, 10000, 100}, {1000, 10000, 1024}, {1000, 100000, 10},
+	{1000, 100000, 100}, {1000, 100000, 1024}, {1000, 100000, 2048},
+	{10000, 1024, 10}, {10000, 1024, 100}, {10000, 10000, 10},
+	{10000, 10000, 100}, {100000, 1024, 10}, {1, 1000000, 10000},
+	{1, 100000000, 1000000}
+};
+
+static const Shape hard[] = {
+	{1, 1000000, 100}, {1, 100000000, 100}, {1, 100000000, 2048},
+	{1000, 100000, 100}, {1000, 100000, 2048}, {10000, 1024, 100},
+	{1, 100000000, 10000}
+};
+
+/* Where a cliff would be. */
+static const Shape cliffs[] = {
+	{1000, 100000, 31}, {1000, 100000, 33}, {1000, 100000, 127},
+	{1000, 100000, 128}, {1000, 100000, 129}, {1000, 100000, 255},
+	{1000, 100000, 257}, {1000, 100000, 1023}, {1000, 100000, 1025},
+	{1000, 100000, 2048}, {1000, 100000, 2049}, {10000, 1024, 31},
+	{10000, 1024, 33}, {10000, 1024, 127}, {10000, 1024, 128},
+	{10000, 1024, 129}, {10000, 1024, 255}, {10000, 1024, 257},
+	{10000, 1023, 100}, {10000, 1025, 100}, {1000, 16384, 100},
+	{1000, 16385, 100}
+};
+
+struct Bench
+{
+	GvSelector *selector;
+	cudaStream_t stream;
+	cudaEvent_t begin;
+	cudaEvent_t end;
+	float	   *d_values;		/* [MOST_VALUES] */
+	uint32_t   *d_positions;	/* [MOST_WANTED] */
+	float	   *d_selected;
+	const char *work;
+	Input		input;
+};
+
+static void
+need(bool good, const char *what)
+{
+	if (good)
+		return;
+	fprintf(stderr, "selectcard: %s failed: %s\n", what,
+			cudaGetErrorString(cudaGetLastError()));
+	exit(1);
+}
+
+#define NEED(call)	need((call) == cudaSuccess, #call)
+
+/* What device.cu asks hopperscan.cu, which is not here. */
+bool
+gv_gpu_hopper_works()
+{
+	return false;
+}
+
+static __global__ void
+fill_kernel(float *values, int64_t n, int64_t columns, int input)
+{
+	int64_t		i = (int64_t) blockIdx.x * blockDim.x + threadIdx.x;
+
+	for (; i < n; i += (int64_t) gridDim.x * blockDim.x)
+	{
+		uint64_t	z = (i + 1) * UINT64_C(0x9E3779B97F4A7C15);
+
+		z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+		z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
+		z ^= z >> 31;
+		if (input == ASCENDING)
+			values[i] = (float) (i % columns);
+		else if (input == DESCENDING)
+			values[i] = (float) -(i % columns);
+		else if (input == EQUAL)
+			values[i] = -1.5f;
+		else if (input == FEW_VALUES)
+			values[i] = (float) (z % 7);
+		else
+			values[i] = (float) (z >> 40) / 16777216.0f;
+	}
+}
+
+static void
+call(Bench *bench, const GvSelect *spec, GvRowsWay way)
+{
+	need(gv_gpu_select_rows(bench->selector, spec, way, bench->d_values,
+							bench->d_positions, bench->d_selected,
+							bench->stream) == GV_OK, "selection");
+}
+
+static int
+compare_floats(const void *a, const void *b)
+{
+	float		x = *(const float *) a;
+	float		y = *(const float *) b;
+
+	return (x > y) - (x < y);
+}
+
+/* Microseconds of what the stream is told by `step`, calls of it in a row. */
+template <typename Step>
+static float
+time_steps(Bench *bench, Step step)
+{
+	float		times[REPEATS];
+	int			calls = 1;
+
+	for (int i = -2; i < REPEATS; i++)
+	{
+		float		ms;
+
+		NEED(cudaEventRecord(bench->begin, bench->stream));
+		for (int c = 0; c < calls; c++)
+			step();
+		NEED(cudaEventRecord(bench->end, bench->stream));
+		NEED(cudaEventSynchronize(bench->end));
+		NEED(cudaEventElapsedTime(&ms, bench->begin, bench->end));
+		if (i >= 0)
+			times[i] = ms * 1000 / calls;
+		else
+		{
+			calls = (int) (SLICE_US / (ms * 1000 / calls + 1));
+			calls = calls < 1 ? 1 : calls > MOST_CALLS ? MOST_CALLS : calls;
+		}
+	}
+	qsort(times, REPEATS, sizeof(float), compare_floats);
+	return times[REPEATS / 2];
+}
+
+/* The same of one call that was recorded; 0: it cannot be. */
+static float
+time_graph(Bench *bench, const GvSelect *spec, GvRowsWay way)
+{
+	cudaGraph_t graph;
+	cudaGraphExec_t made;
+	float		us = 0.0f;
+
+	if (cudaStreamBeginCapture(bench->stream,
+							   cudaStreamCaptureModeThreadLocal) != cudaSuccess)
+		return us;
+	call(bench, spec, way);
+	if (cudaStreamEndCapture(bench->stream, &graph) != cudaSuccess ||
+		cudaGraphInstantiate(&made, graph, 0) != cudaSuccess)
+	{
+		(void) cudaGetLastError();
+		return us;
+	}
+	us = time_steps(bench, [&]
+	{
+		NEED(cudaGraphLaunch(made, bench->stream));
+	});
+	NEED(cudaGraphExecDestroy(made));
+	NEED(cudaGraphDestroy(graph));
+	return us;
+}
+
+/* One row as the portable engine selects from it: is it the same? */
+static bool
+is_row_right(Bench *bench, const GvSelect *spec, int64_t row)
+{
+	GvSelect	one = {1, spec->columns, spec->k, GV_SELECT_AUTO};
+	size_t		n = (size_t) spec->columns;
+	size_t		k = (size_t) spec->k;
+	float	   *values = (float *) malloc(sizeof(float) * n);
+	uint32_t   *positions = (uint32_t *) malloc(sizeof(uint32_t) * 2 * k);
+	float	   *selected = (float *) malloc(sizeof(float) * 2 * k);
+	void	   *scratch = aligned_alloc(64, (gv_select_scratch(&one) + 63) /
+										64 * 64);
+	bool		right;
+
+	need(values != NULL && positions != NULL && selected != NULL &&
+		 scratch != NULL, "memory");
+	NEED(cudaMemcpy(values, bench->d_values + row * n, sizeof(float) * n,
+					cudaMemcpyDeviceToHost));
+	NEED(cudaMemcpy(positions + k, bench->d_positions + row * k,
+					sizeof(uint32_t) * k, cudaMemcpyDeviceToHost));
+	NEED(cudaMemcpy(selected + k, bench->d_selected + row * k,
+					sizeof(float) * k, cudaMemcpyDeviceToHost));
+	need(gv_select(&one, values, positions, selected, scratch, NULL) == GV_OK,
+		 "the portable engine");
+	right = memcmp(positions, positions + k, sizeof(uint32_t) * k) == 0 &&
+		memcmp(selected, selected + k, sizeof(float) * k) == 0;
+	free(values);
+	free(positions);
+	free(selected);
+	free(scratch);
+	return right;
+}
+
+/* One line. */
+static void
+measure(Bench *bench, const GvSelect *spec, GvRowsWay way, bool check)
+{
+	uint32_t	before;
+	uint32_t	after;
+	int			nwrong = 0;
+	float		us;
+	float		graph_us;
+
+	NEED(cudaMemset(bench->d_positions, 0xFF,
+					sizeof(uint32_t) * spec->rows * spec->k));
+	need(gv_gpu_rows_missed(bench->selector, &before) == GV_OK, "count");
+	call(bench, spec, way);
+	need(gv_gpu_rows_missed(bench->selector, &after) == GV_OK, "count");
+	for (int i = 0; check && i < LOOKED_AT && i < spec->rows; i++)
+		nwrong += !is_row_right(bench, spec,
+								i == 0 ? 0 : (spec->rows - 1) / i);
+	us = time_steps(bench, [&] { call(bench, spec, way); });
+	graph_us = time_graph(bench, spec, way);
+	printf("%s\t%s\t%lld\t%lld\t%d\t%s\t%.2f\t%.2f\t%d\t%u\n", bench->work,
+		   input_names[bench->input], (long long) spec->rows,
+		   (long long) spec->columns, spec->k, gv_gpu_rows_name(way), us,
+		   graph_us, nwrong, after - before);
+	fflush(stdout);
+}
+
+static void
+fill(Bench *bench, int64_t n, int64_t columns, Input input)
+{
+	bench->input = input;
+	GV_LAUNCH(fill_kernel, 1024, 256, 0, bench->stream, bench->d_values, n,
+			  columns, (int) input);
+	NEED(cudaGetLastError());
+	NEED(cudaStreamSynchronize(bench->stream));
+}
+
+static void
+run_shapes(Bench *bench, const Shape *shapes, int n, bool each)
+{
+	for (int i = 0; i < n; i++)
+	{
+		GvSelect	spec = {shapes[i].rows, shapes[i].columns, shapes[i].k,
+		GV_SELECT_AUTO};
+
+		for (int way = 0; way < GV_NROWS_WAYS; way++)
+			if (each ? gv_gpu_rows_can(&spec, (GvRowsWay) way) :
+				way == gv_gpu_rows_choose(&spec))
+				measure(bench, &spec, (GvRowsWay) way, true);
+	}
+}
+
+static void
+run_hard(Bench *bench)
+{
+	for (const Shape &shape : hard)
+		for (int input = RANDOM; input < NINPUTS; input++)
+		{
+			fill(bench, shape.rows * shape.columns, shape.columns,
+				 (Input) input);
+			run_shapes(bench, &shape, 1, false);
+		}
+	fill(bench, MOST_VALUES, 1, RANDOM);
+}
+
+/* The classes of gpu/gv_select_table.h, each by its largest member. */
+static void
+run_table(Bench *bench)
+{
+	static const int64_t rows[] = {1, 16, 256, 4096};
+	static const int64_t columns[] = {256, 1024, 4096, 16384, 65536, 1048576,
+	16777216, 134217728};
+	static const int32_t ks[] = {16, 128, 512, 2048, 8192, 65536};
+
+	for (int64_t r : rows)
+		for (int64_t c : columns)
+			for (int32_t k : ks)
+			{
+				GvSelect	spec = {r, c, k, GV_SELECT_AUTO};
+
+				if (k > c || r * c > MOST_VALUES || r * k > MOST_WANTED / 8)
+					continue;
+				for (int way = 0; way < GV_NROWS_WAYS; way++)
+					if (gv_gpu_rows_can(&spec, (GvRowsWay) way))
+						measure(bench, &spec, (GvRowsWay) way, false);
+			}
+}
+
+static void
+run(Bench *bench, const char *work)
+{
+	bench->work = work;
+	if (strcmp(work, "anchors") == 0)
+		run_shapes(bench, anchors, sizeof(anchors) / sizeof(Shape), false);
+	else if (strcmp(work, "methods") == 0)
+		run_shapes(bench, anchors, sizeof(anchors) / sizeof(Shape), true);
+	else if (strcmp(work, "cliff") == 0)
+		run_shapes(bench, cliffs, sizeof(cliffs) / sizeof(Shape), false);
+	else if (strcmp(work, "hard") == 0)
+		run_hard(bench);
+	else if (strcmp(work, "table") == 0)
+		run_table(bench);
+	else
+		need(false, work);
+}
+
+int
+main(int argc, char **argv)
+{
+	Bench		bench = {};
+	cudaDeviceProp properties;
+
+	NEED(cudaGetDeviceProperties(&properties, 0));
+	printf("card\t%s\n", properties.name);
+	NEED(cudaStreamCreateWithFlags(&bench.stream, cudaStreamNonBlocking));
+	NEED(cudaEventCreate(&bench.begin));
+	NEED(cudaEventCreate(&bench.end));
+	NEED(cudaMalloc((void **) &bench.d_values, sizeof(float) * MOST_VALUES));
+	NEED(cudaMalloc((void **) &bench.d_positions,
+					sizeof(uint32_t) * MOST_WANTED));
+	NEED(cudaMalloc((void **) &bench.d_selected,
+					sizeof(float) * MOST_WANTED));
+	need(gv_gpu_selector(&bench.selector) == GV_OK, "selector");
+	fill(&bench, MOST_VALUES, 1, RANDOM);
+	for (int i = 1; i < argc; i++)
+		run(&bench, argv[i]);
+	gv_gpu_selector_drop(bench.selector);
+	return 0;
+}

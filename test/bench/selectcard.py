@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""k-selection on a card beside torch.topk, data on the card.
+
+Compiles test/bench/selectcard.cu with what it needs of gpu/, runs it, and
+prints a table: microseconds by launches and by a graph's launch, the share of
+what one read of the data takes at 4.2 TB/s, the goal and torch's time beside.
+With no torch there is no column of its; nothing else is needed but nvcc, gcc
+and a card.
+
+	selectcard.py					the shapes of the goals and of peers
+	selectcard.py --methods			each way at the same shapes
+	selectcard.py --hard			sorted, reversed, all equal, few values
+	selectcard.py --cliff			about powers of two
+	selectcard.py --table			the quickest of each class, written to
+									gpu/gv_select_table.h
+"""
+import argparse
+import datetime
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__))))
+TABLE = os.path.join(ROOT, "gpu", "gv_select_table.h")
+KERNELS = ["multirows", "thresholdrows", "samplerows", "warprows",
+           "chooserows", "cardquantiles", "hostrows"]
+BYTES_A_SECOND = 4.2e12
+LETTERS = {"team": "t", "threshold": "h", "warp": "w", "sample": "s",
+           "sample-global": "g", "radix": "r"}
+# (rows, columns, k): goal, and the best peer of shared anchors, microseconds
+GOALS = {
+    (1, 1000000, 10): (12, 33), (1, 1000000, 100): (15, 103),
+    (1, 1000000, 2048): (25, 72), (1, 100000000, 10): (115, 233),
+    (1, 100000000, 100): (120, 514), (1, 100000000, 1024): (135, 277),
+    (1000, 100000, 10): (120, 223), (1000, 100000, 100): (125, 392),
+    (1000, 100000, 1024): (140, 713), (1000, 100000, 2048): (150, 796),
+    (10000, 1024, 10): (20, 62), (10000, 1024, 100): (30, 123),
+}
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("methods", "hard", "cliff", "table"):
+        parser.add_argument("--" + name, action="store_true")
+    parser.add_argument("--arch", default=None,
+                        help="the card's, such as 90a; asked for unless said")
+    parser.add_argument("--build", metavar="FOLDER",
+                        help="compile to there, or use what is there")
+    return parser.parse_args()
+
+
+def card_arch():
+    found = subprocess.run(
+        ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"],
+        capture_output=True, text=True, check=True).stdout
+    arch = found.split()[0].replace(".", "")
+    return "90a" if arch == "90" else arch
+
+
+def compile_all(folder, arch):
+    """Objects side by side, then the program."""
+    nvcc = ["nvcc", "-std=c++17", "-O3", "-fmad=false", "-gencode",
+            "arch=compute_%s,code=sm_%s" % (arch, arch),
+            "-I" + os.path.join(ROOT, "src"), "-I" + os.path.join(ROOT, "gpu")]
+    commands, objects = [], []
+    for path in (["gpu/%s.cu" % name for name in KERNELS + ["device"]] +
+                 ["test/bench/selectcard.cu"]):
+        objects.append(os.path.join(folder, os.path.basename(path) + ".o"))
+        commands.append(nvcc + ["-c", os.path.join(ROOT, path), "-o",
+                                objects[-1]])
+    portable = []
+    for path in library_sources():
+        portable.append(os.path.join(folder, path.replace("/", "-") + ".o"))
+        commands.append(["gcc", "-std=gnu99", "-O3", "-ffp-contract=off",
+                         "-I" + os.path.join(ROOT, "src"), "-c",
+                         os.path.join(ROOT, path), "-o", portable[-1]])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda c: subprocess.run(c, check=True), commands))
+    program = os.path.join(folder, "selectcard")
+    library = os.path.join(folder, "portable.a")
+    subprocess.run(["ar", "rcs", library] + portable, check=True)
+    subprocess.run(["nvcc", "-cudart", "static", "-o", program] + objects +
+                   [library, "-lm"], check=True)
+    return program
+
+
+def run(program, works):
+    """The card's name, and a dictionary for each line."""
+    names = ["work", "input", "rows", "columns", "k", "way", "us", "graph",
+             "wrong", "missed"]
+    out = subprocess.run([program] + works, stdout=subprocess.PIPE, text=True,
+                         check=True).stdout.splitlines()
+    lines = []
+    for text in out[1:]:
+        line = dict(zip(names, text.split("\t")))
+        for name in ("rows", "columns", "k", "wrong", "missed"):
+            line[name] = int(line[name])
+        for name in ("us", "graph"):
+            line[name] = float(line[name])
+        lines.append(line)
+    return out[0].split("\t")[1], lines
+
+
+class Torch:
+    """torch.topk on the same shapes, where torch is."""
+
+    def __init__(self):
+        self.times = {}
+        try:
+            import torch
+            self.torch = torch if torch.cuda.is_available() else None
+        except ImportError:
+            self.torch = None
+        if self.torch:
+            self.values = self.torch.rand(1 << 27, device="cuda")
+
+    def time(self, rows, columns, k):
+        shape = (rows, columns, k)
+        if not self.torch or rows * columns > self.values.numel():
+            return None
+        if shape not in self.times:
+            self.times[shape] = self.measure(*shape)
+        return self.times[shape]
+
+    def measure(self, rows, columns, k):
+        torch = self.torch
+        x = self.values[:rows * columns].view(rows, columns)
+        times, calls = [], 1
+        for i in range(-2, 7):
+            begin = torch.cuda.Event(enable_timing=True)
+            end = torch.cuda.Event(enable_timing=True)
+            begin.record()
+            for _ in range(calls):
+                torch.topk(x, k, dim=1, largest=False, sorted=True)
+            end.record()
+            end.synchronize()
+            us = begin.elapsed_time(end) * 1000 / calls
+            if i < 0:
+                calls = max(1, min(20, int(2000 / (us + 1))))
+            else:
+                times.append(us)
+        return statistics.median(times)
+
+
+def print_lines(lines, torch):
+    print("%-11s %-8s %-10s %-8s %-14s %9s %9s %6s %6s %6s %9s %s" % (
+        "input", "rows", "columns", "k", "way", "us", "graph us", "read",
+        "goal", "peer", "torch us", ""))
+    for line in lines:
+        shape = (line["rows"], line["columns"], line["k"])
+        read = line["rows"] * line["columns"] * 4 / BYTES_A_SECOND * 1e6
+        best = min(line["us"], line["graph"] or line["us"])
+        goal, peer = ("", "")
+        if line["input"] == "random" and shape in GOALS:
+            goal, peer = GOALS[shape]
+        other = torch.time(*shape) if line["input"] == "random" else None
+        remarks = []
+        if goal:
+            remarks.append("ok" if best <= goal else "MISSED")
+        if other:
+            remarks.append("%.1fx torch" % (other / best))
+        if line["wrong"]:
+            remarks.append("%d ROWS WRONG" % line["wrong"])
+        if line["missed"]:
+            remarks.append("%d rows again" % line["missed"])
+        print("%-11s %-8d %-10d %-8d %-14s %9.1f %9.1f %6.2f %6s %6s %9s %s"
+              % (line["input"], *shape, line["way"], line["us"],
+                 line["graph"], read / best, goal, peer,
+                 "%.1f" % other if other else "", ", ".join(remarks)))
+
+
+def classes(text, name):
+    """The numbers of one array of the table's header."""
+    found = re.search(r"%s\[\w+\] = \{\n([^}]*)\}" % name, text).group(1)
+    return [int(number) for number in found.replace("\n", "").split(",")]
+
+
+def write_table(card, lines):
+    """Each class's quickest; where none was measured, its neighbour's."""
+    with open(TABLE) as file:
+        text = file.read()
+    rows, columns, ks = (classes(text, "gv_table_" + name)
+                         for name in ("rows", "columns", "ks"))
+    best = {}
+    for line in lines:
+        cell = (line["rows"], line["columns"], line["k"])
+        us = line["graph"] or line["us"]
+        if cell not in best or us < best[cell][0]:
+            best[cell] = (us, LETTERS[line["way"]])
+
+    def letter(r, c, k):
+        for cell in ([(rows[r], columns[c], k_) for k_ in ks[k::-1]
+                      if k_ > 2048 or ks[k] <= 2048 or columns[c] < ks[k]] +
+                     [(rows_, columns[c], ks[k]) for rows_ in rows[r::-1]] +
+                     [(rows_, columns_, ks[k]) for rows_ in rows[r::-1]
+                      for columns_ in columns[c::-1]
+                      if columns_ > 16384 or columns[c] <= 16384]):
+            if cell in best:
+                return best[cell][1]
+        return "r"
+
+    body = ""
+    for r in range(len(rows)):
+        body += "\t{\n"
+        for c in range(len(columns)):
+            body += '\t\t"%s",\n' % "".join(letter(r, c, k)
+                                            for k in range(len(ks)))
+        body += "\t},\n"
+    head = text.index("static const char *const gv_table_ways")
+    begin = text.index("{\n", head) + 2
+    end = text.index("};", begin)
+    text = text[:begin] + body + text[end:]
+    text = re.sub(r" \* Card: .*", " * Card: %s.  Date: %s." % (
+        card, datetime.date.today().isoformat()), text)
+    with open(TABLE, "w") as file:
+        file.write(text)
+    print("wrote", TABLE)
+
+
+def library_sources():
+    """All of the portable engine; what is not needed is not linked."""
+    return [os.path.join(folder, name)
+            for folder in ("src/engine", "src/cpu")
+            for name in sorted(os.listdir(os.path.join(ROOT, folder)))
+            if name.endswith(".c")]
+
+
+def build(args):
+    if args.build and os.path.exists(os.path.join(args.build, "selectcard")):
+        return os.path.join(args.build, "selectcard")
+    folder = args.build or tempfile.mkdtemp()
+    os.makedirs(folder, exist_ok=True)
+    return compile_all(folder, args.arch or card_arch())
+
+
+def main():
+    args = parse_arguments()
+    works = [name for name in ("methods", "hard", "cliff", "table")
+             if getattr(args, name)] or ["anchors"]
+    card, lines = run(build(args), works)
+    print("card:", card)
+    shown = [line for line in lines if line["work"] != "table"]
+    if shown:
+        print_lines(shown, Torch())
+    if args.table:
+        write_table(card, [line for line in lines if line["work"] == "table"])
+    sys.exit(any(line["wrong"] for line in lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,386 @@
+/*
+ * check_select_card.c
+ *		k-selection on a card (gpu/gv_selection.h), by every way, against
+ *		gv_select and gv_quantiles of src/cpu; and the sets that are made of it.
+ *
+ * check_select.c holds those against qsort, on the same inputs.
+ */
+#include "../../../gpu/gv_selection.h"
+#include "../../../gpu/gv_sets.h"
+#include "../engine/selections.h"
+
+/* Rows to select from, and what must come out. */
+typedef struct Case
+{
+	GvSelect	spec;
+	const float *values;
+	uint32_t   *positions;		/* [rows][k] */
+	float	   *selected;		/* [rows][k] */
+	Input		input;
+} Case;
+
+static GvSelector *selector;
+
+static void
+check_way(const Case *one, GvRowsWay way)
+{
+	const GvSelect *spec = &one->spec;
+	int64_t		n = spec->rows * spec->k;
+	uint32_t   *positions = unit_alloc(sizeof(uint32_t) * n);
+	float	   *selected = unit_alloc(sizeof(float) * n);
+	GvStatus	status;
+	int64_t		nwrong = 0;
+	int64_t		i;
+
+	status = gv_gpu_select_host(selector, spec, way, one->values, positions,
+								selected);
+	for (i = 0; i < n; i++)
+		nwrong += positions[i] != one->positions[i] ||
+			!same_bits(selected[i], one->selected[i]);
+	CHECK(status == GV_OK && nwrong == 0,
+		  "%s: status %d, %ld wrong; rows %ld columns %ld k %d input %d",
+		  gv_gpu_rows_name(way), status, (long) nwrong, (long) spec->rows,
+		  (long) spec->columns, spec->k, one->input);
+	unit_free(positions);
+	unit_free(selected);
+}
+
+/* All ways that can, for one k. */
+static void
+check_k(Case one, int32_t k)
+{
+	int64_t		n = one.spec.rows * k;
+	void	   *scratch;
+	int			way;
+
+	one.spec.k = k;
+	one.positions = unit_alloc(sizeof(uint32_t) * n);
+	one.selected = unit_alloc(sizeof(float) * n);
+	scratch = unit_alloc(gv_select_scratch(&one.spec));
+	CHECK(gv_select(&one.spec, one.values, one.positions, one.selected,
+					scratch, NULL) == GV_OK, "the processor's");
+	for (way = 0; way < GV_NROWS_WAYS; way++)
+		if (gv_gpu_rows_can(&one.spec, way))
+			check_way(&one, way);
+	CHECK(gv_gpu_rows_can(&one.spec, gv_gpu_rows_choose(&one.spec)),
+		  "a way that cannot was chosen");
+	unit_free(scratch);
+	unit_free(one.positions);
+	unit_free(one.selected);
+}
+
+/*
+ * A matrix, and each of ks [nks] that there can be.  It begins `shift` values
+ * behind what is aligned.
+ */
+static void
+check_input(Input input, int64_t rows, int64_t columns, int shift,
+			const int64_t *ks, int nks)
+{
+	float	   *values = input_values(input, rows * columns);
+	float	   *shifted = unit_alloc(sizeof(float) * (rows * columns + shift));
+	Case		one = {{rows, columns, 1, GV_SELECT_AUTO}, shifted + shift,
+	NULL, NULL, input};
+	int			i;
+
+	memcpy(shifted + shift, values, sizeof(float) * rows * columns);
+	for (i = 0; i < nks; i++)
+		if (ks[i] >= 1 && ks[i] <= columns)
+			check_k(one, (int32_t) ks[i]);
+	unit_free(shifted);
+	unit_free(values);
+}
+
+static void
+check_short_rows(void)
+{
+	static const int64_t sizes[] = {1, 2, 5, 31, 32, 33, 127, 129, 255, 257};
+	int			nsizes = unit_small ? 7 : 10;
+	Input		input;
+	int			s;
+
+	for (s = 0; s < nsizes; s++)
+		for (input = 0; input < NINPUTS; input++)
+		{
+			int64_t		n = sizes[s];
+			const int64_t ks[] = {1, 10, n};
+
+			check_input(input, 3, n, (int) (unit_random() % 4), ks, 3);
+		}
+}
+
+static void
+check_rows(void)
+{
+	static const int64_t sizes[] = {1000, 4099, 16385, 1025, 4096, 16384,
+	65537, 200000};
+	int			nsizes = unit_small ? 3 : 8;
+	Input		input;
+	int			s;
+
+	for (s = 0; s < nsizes; s++)
+		for (input = 0; input < NINPUTS; input++)
+		{
+			int64_t		n = sizes[s];
+			const int64_t some[] = {100, 129 + unit_random() % 1000};
+			const int64_t ks[] = {1, 100, 128, 129, 300, 600, 2048, 2049,
+			5000, n / 2, n};
+
+			if (unit_small)
+				check_input(input, 1, n, 1, some, n < 2000 ? 2 : 1);
+			else
+				check_input(input, 2, n, s % 4, ks, 11);
+		}
+}
+
+/* Ks that need more memory than a block has. */
+static void
+check_many_wanted(void)
+{
+	int64_t		n = unit_small ? 9001 : 1000003;
+	const int64_t ks[] = {n - 1, 4097, n / 2, 100000};
+
+	check_input(IN_UNIFORM, 1, n, 3, ks, unit_small ? 1 : 4);
+	check_input(IN_ALL_EQUAL, 2, n, 0, ks, 1);
+	check_input(IN_SPECIAL, 1, n, 0, ks, unit_small ? 1 : 4);
+}
+
+static void
+check_many_rows(void)
+{
+	const int64_t ks[] = {1, 3, 7};
+	const int64_t more[] = {10, 257, 1000};
+
+	check_input(IN_SPECIAL, unit_small ? 40 : 100000, 7, 0, ks,
+				unit_small ? 1 : 3);
+	check_input(IN_UNIFORM, unit_small ? 9 : 300, 300, 0, ks, 3);
+	check_input(IN_FEW_VALUES, unit_small ? 3 : 37, 5000, 0, more, 3);
+	if (!unit_small)
+	{
+		check_input(IN_UNIFORM, 70000, 1024, 0, more, 2);
+		check_input(IN_SAW, 1000, 20000, 0, more, 3);
+	}
+}
+
+/* Thresholds that are too low or too high: the row is done again. */
+static void
+check_missed(void)
+{
+	int64_t		n = unit_small ? 8192 : 100000;
+	const int64_t ks[] = {100};
+	uint32_t	before;
+	uint32_t	after;
+	int			way;
+
+	for (way = 0; way < 2; way++)
+	{
+		CHECK(gv_gpu_rows_missed(selector, &before) == GV_OK, "count");
+		gv_gpu_rows_mislead(way ? 10000 : -10000);
+		check_input(IN_UNIFORM, unit_small ? 2 : 300, n, 0, ks, 1);
+		gv_gpu_rows_mislead(0);
+		CHECK(gv_gpu_rows_missed(selector, &after) == GV_OK, "count");
+		CHECK(after >= before + (unit_small ? 2 : 300), "missed %u", after -
+			  before);
+	}
+	check_input(IN_UNIFORM, unit_small ? 2 : 300, n, 0, ks, 1);
+	CHECK(gv_gpu_rows_missed(selector, &before) == GV_OK, "count");
+	CHECK(before == after, "%u missed that nobody misled", before - after);
+}
+
+/* Exact and approximate ranks, repeated, in no order, and at both ends. */
+static void
+check_ranks(Input input, int64_t n, int32_t nranks)
+{
+	float	   *values = input_values(input, n);
+	Sorted	   *sorted = sort_row(values, n);
+	int64_t    *ranks = unit_alloc(sizeof(int64_t) * nranks);
+	int64_t    *errors = unit_alloc(sizeof(int64_t) * nranks);
+	float	   *quantiles = unit_alloc(sizeof(float) * nranks);
+	int			approximate;
+	int32_t		i;
+
+	for (i = 0; i < nranks; i++)
+		ranks[i] = (int64_t) (unit_random() % n);
+	ranks[nranks / 2] = n - 1;
+	ranks[nranks - 1] = 0;
+	for (approximate = 0; approximate < 2; approximate++)
+	{
+		/* a sample that the input was made for has no bound */
+		int64_t		bound = !approximate || n <= GV_SAMPLE_ITEMS ? 0 :
+			input == IN_SAMPLE_HOSTILE ? n : n / 64;
+		int32_t		nwrong = 0;
+
+		CHECK(gv_gpu_quantiles_host(selector, values, n, ranks, nranks,
+									approximate, quantiles,
+									errors) == GV_OK, "quantiles");
+		for (i = 0; i < nranks; i++)
+		{
+			int64_t		rank = ranks[i] + errors[i];
+
+			nwrong += rank < 0 || rank >= n ||
+				!same_bits(quantiles[i], sorted[rank].value) ||
+				errors[i] > bound || errors[i] < -bound;
+		}
+		CHECK(nwrong == 0, "%d of %d wrong, n %ld input %d %d", nwrong, nranks,
+			  (long) n, input, approximate);
+	}
+	unit_free(ranks);
+	unit_free(errors);
+	unit_free(quantiles);
+	unit_free(values);
+	free(sorted);
+}
+
+static void
+check_quantiles_card(void)
+{
+	Input		input;
+
+	for (input = 0; input < NINPUTS; input++)
+	{
+		check_ranks(input, 1 + (int64_t) (unit_random() % 50), 3);
+		check_ranks(input, unit_small ? 5000 : 100000, 40);
+	}
+	check_ranks(IN_UNIFORM, 4096, 100);
+	check_ranks(IN_UNIFORM, unit_small ? 4097 : 1000000,
+				unit_small ? 9 : 3000);
+}
+
+/* What a set is given and what it must give back. */
+static void
+check_select_set(Input input, int64_t n, int32_t k)
+{
+	GvSetSpec	spec = {.kind = GV_SET_SELECT,.dims = 1,.k = k,.nrows = n};
+	GvSetDone	done = {0};
+	float	   *values = input_values(input, n);
+	Sorted	   *sorted = sort_row(values, n);
+	int64_t    *positions = unit_alloc(sizeof(int64_t) * k);
+	float	   *selected = unit_alloc(sizeof(float) * k);
+	void	   *set = NULL;
+	int64_t		nwrong = 0;
+	int32_t		i;
+
+	CHECK(gv_gpu_select_set.size(&spec) > 4 * n, "size");
+	CHECK(gv_gpu_select_set.create(&spec, &set) == GV_OK, "create");
+	CHECK(gv_gpu_select_set.put(set, GV_SET_ROWS, values, 0, n / 3,
+								NULL) == GV_OK, "put");
+	CHECK(gv_gpu_select_set.put(set, GV_SET_ROWS, values + n / 3, n / 3,
+								n - n / 3, NULL) == GV_OK, "put the rest");
+	CHECK(gv_gpu_select_set.run(set, &done, NULL) == GV_OK &&
+		  done.finished && !done.again && done.passes == 1, "run");
+	CHECK(gv_gpu_select_set.get(set, GV_SET_POSITIONS, 0, k,
+								positions) == GV_OK, "positions");
+	CHECK(gv_gpu_select_set.get(set, GV_SET_VALUES, 0, k / 2,
+								selected) == GV_OK, "values");
+	CHECK(gv_gpu_select_set.get(set, GV_SET_VALUES, k / 2, k - k / 2,
+								selected + k / 2) == GV_OK, "the rest");
+	for (i = 0; i < k; i++)
+		nwrong += positions[i] != sorted[i].position ||
+			!same_bits(selected[i], sorted[i].value);
+	CHECK(nwrong == 0, "%ld wrong, n %ld k %d", (long) nwrong, (long) n, k);
+	gv_gpu_select_set.drop(set);
+	unit_free(values);
+	unit_free(positions);
+	unit_free(selected);
+	free(sorted);
+}
+
+static void
+check_quantiles_set(int64_t n, bool approximate)
+{
+	GvSetSpec	spec = {.kind = GV_SET_QUANTILES,.dims = 1,.nqueries = 3,
+	.nrows = n,.approximate = approximate};
+	GvSetDone	done = {0};
+	float	   *values = input_values(IN_SPECIAL, n);
+	Sorted	   *sorted = sort_row(values, n);
+	const int64_t ranks[] = {n / 2, 0, n - 1};
+	int64_t		errors[3];
+	float		quantiles[3];
+	void	   *set = NULL;
+	int			i;
+
+	CHECK(gv_gpu_quantiles_set.size(&spec) > 4 * n, "size");
+	CHECK(gv_gpu_quantiles_set.create(&spec, &set) == GV_OK, "create");
+	CHECK(gv_gpu_quantiles_set.put(set, GV_SET_RANKS, ranks, 0, 3,
+								   NULL) == GV_OK, "ranks");
+	CHECK(gv_gpu_quantiles_set.put(set, GV_SET_ROWS, values, 0, n,
+								   NULL) == GV_OK, "rows");
+	CHECK(gv_gpu_quantiles_set.run(set, &done, NULL) == GV_OK &&
+		  done.finished, "run");
+	CHECK(gv_gpu_quantiles_set.get(set, GV_SET_VALUES, 0, 3,
+								   quantiles) == GV_OK, "values");
+	CHECK(gv_gpu_quantiles_set.get(set, GV_SET_RANK_ERRORS, 0, 3,
+								   errors) == GV_OK, "errors");
+	for (i = 0; i < 3; i++)
+		CHECK((approximate || errors[i] == 0) &&
+			  same_bits(quantiles[i], sorted[ranks[i] + errors[i]].value),
+			  "rank %d, error %ld", i, (long) errors[i]);
+	gv_gpu_quantiles_set.drop(set);
+	unit_free(values);
+	free(sorted);
+}
+
+/* A stop is asked before rows are copied and before the card begins. */
+static void
+check_set_stop(void)
+{
+	GvSetSpec	spec = {.kind = GV_SET_SELECT,.dims = 1,.k = 1,.nrows = 3};
+	const float values[] = {3, 1, 2};
+	Patience	patience = {0, 2};
+	GvStop		stop = {lose_patience, &patience};
+	GvSetDone	done = {0};
+	void	   *set = NULL;
+
+	CHECK(gv_gpu_select_set.create(&spec, &set) == GV_OK, "create");
+	CHECK(gv_gpu_select_set.put(set, GV_SET_ROWS, values, 0, 3,
+								&stop) == GV_OK, "put");
+	CHECK(gv_gpu_select_set.run(set, &done, &stop) == GV_CANCELLED &&
+		  !done.finished, "run");
+	gv_gpu_select_set.drop(set);
+}
+
+/* Of emulate/; not there on a card. */
+extern int64_t gv_emulated_fault __attribute__((weak));
+
+/* Where memory is not to be had, there is no set, and nothing is kept. */
+static void
+check_set_memory(void)
+{
+	GvSetSpec	spec = {.kind = GV_SET_SELECT,.dims = 1,.k = 5,.nrows = 9};
+	GvStatus	status = GV_NO_MEMORY;
+	void	   *set = NULL;
+	int			n;
+
+	if (&gv_emulated_fault == NULL)
+		return;
+	for (n = 1; n < 20 && status == GV_NO_MEMORY; n++)
+	{
+		gv_emulated_fault = n;
+		status = gv_gpu_select_set.create(&spec, &set);
+	}
+	gv_emulated_fault = 0;
+	CHECK(status == GV_OK && n > 6, "%d: %d", n, status);
+	if (status == GV_OK)
+		gv_gpu_select_set.drop(set);
+}
+
+void
+test_select_card(void)
+{
+	unit_seed = 1;
+	CHECK(gv_gpu_selector(&selector) == GV_OK, "selector");
+	check_short_rows();
+	check_rows();
+	check_many_wanted();
+	check_many_rows();
+	check_missed();
+	check_quantiles_card();
+	gv_gpu_selector_drop(selector);
+	check_select_set(IN_UNIFORM, unit_small ? 5000 : 3000000, 100);
+	check_select_set(IN_SPECIAL, 100, 100);
+	check_select_set(IN_ALL_EQUAL, 20000, unit_small ? 4 : 9000);
+	check_quantiles_set(5001, false);
+	check_quantiles_set(5001, true);
+	check_set_stop();
+	check_set_memory();
+}
