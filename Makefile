@@ -140,6 +140,7 @@ CPU_OBJS = \
 	src/cpu/refine.o \
 	src/cpu/sampleselect.o \
 	src/cpu/scan.o \
+	src/cpu/screen.o \
 	src/cpu/select.o \
 	src/cpu/selectset.o \
 	src/cpu/sets.o \

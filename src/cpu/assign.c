@@ -11,14 +11,15 @@
  * the origin: an offset costs time, not accuracy.
  *
  * The bound.  With u = 2^-24, a product <x, c> of the tiles below has an
- * error below (dims / 4 + 6) u |x| |c|, and 16-lane sums one below
- * (dims / 16 + 6) u times the sum of magnitudes.  With slack = (dims + 64) u,
- * more than twice both together,
+ * error below (dims + 3) u |x| |c| (gv_estimate_error), and 16-lane sums one
+ * below (dims / 16 + 6) u times the sum of magnitudes.  With slack =
+ * (dims + 64) u, more than both together,
  *		|c|^2 (1 - 2 slack) - 2 <x, c>  >
  *		best (1 + 2 slack) - |x|^2 (1 - 2 slack) + (something denormal)
  * proves that c is farther than the best centroid measured so far.
  */
 #include <math.h>
+#include <string.h>
 
 #include "cpu/gv_kernels.h"
 
@@ -95,24 +96,32 @@ start_tile(Tile *tile, int32_t dims, const float *x, int n, int32_t *nearest)
 	}
 }
 
-/*
- * Copy dimensions first .. first + len - 1 of ncents centroids so that a
- * dimension's values lie side by side; what is missing is 0.
- */
-static void
-pack(const float *centroids, int32_t dims, int ncents, int32_t first,
-	 int32_t len, float *restrict panel /* [SLICE][TILE_CENTS] */ )
+/* See gv_cpu.h.  By fours, because what is stored has strides. */
+void
+gv_cpu_pack(const float *centroids, int32_t dims, int ncents, int32_t first,
+			int32_t len, float *restrict panel)
 {
 	int			c;
 	int32_t		d;
 
-	for (c = 0; c < ncents; c++)
+	for (c = 0; c + 4 <= ncents; c += 4)
 	{
 		const float *from = centroids + (size_t) c * dims + first;
 
 		for (d = 0; d < len; d++)
-			panel[d * TILE_CENTS + c] = from[d];
+		{
+			float	   *to = panel + d * TILE_CENTS + c;
+
+			to[0] = from[d];
+			to[1] = from[dims + d];
+			to[2] = from[2 * (size_t) dims + d];
+			to[3] = from[3 * (size_t) dims + d];
+		}
 	}
+	for (; c < ncents; c++)
+		for (d = 0; d < len; d++)
+			panel[d * TILE_CENTS + c] =
+				centroids[(size_t) c * dims + first + d];
 	for (d = 0; d < len; d++)
 		for (c = ncents; c < TILE_CENTS; c++)
 			panel[d * TILE_CENTS + c] = 0.0f;
@@ -173,25 +182,70 @@ gv_portable_multiply(const float *x, int32_t stride, int nrows, int32_t len,
 					 products + row * TILE_CENTS);
 }
 
+/* See gv_kernels.h: a panel's products come together before they are added. */
+void
+gv_portable_estimate(const float *x, int32_t stride, int nrows, int32_t len,
+					 const float *panel, float *products)
+{
+	int			row;
+	int			c;
+
+	for (row = 0; row < nrows; row++)
+	{
+		const float *from = x + (size_t) row * stride;
+		float	   *to = products + row * TILE_CENTS;
+		float		sums[TILE_CENTS] = {0};
+		int32_t		d;
+
+		for (d = 0; d < len; d++)
+			for (c = 0; c < TILE_CENTS; c++)
+				sums[c] += from[d] * panel[d * TILE_CENTS + c];
+		for (c = 0; c < TILE_CENTS; c++)
+			to[c] += sums[c];
+	}
+}
+
+/* See gv_kernels.h. */
+uint64_t
+gv_portable_within(const float *squares, const float *products, float limit)
+{
+	uint64_t	found = 0;
+	int			c;
+
+	for (c = 0; c < TILE_CENTS; c++)
+		found |= (uint64_t) !(squares[c] - 2.0f * products[c] > limit) << c;
+	return found;
+}
+
+/* The products of a tile, by either kernel. */
+static void
+multiply_tile(const float *x, int nrows, const float *centroids, int ncents,
+			  int32_t dims, bool estimates, float *products)
+{
+	float		panel[SLICE * TILE_CENTS];
+	int32_t		first;
+
+	memset(products, 0, sizeof(float) * nrows * TILE_CENTS);
+	for (first = 0; first < dims; first += SLICE)
+	{
+		int32_t		len = dims - first < SLICE ? dims - first : SLICE;
+
+		gv_cpu_pack(centroids, dims, ncents, first, len, panel);
+		if (estimates)
+			gv_kernels->estimate(x + first, dims, nrows, len, panel,
+								 products);
+		else
+			gv_kernels->multiply(x + first, dims, nrows, len, panel,
+								 products);
+	}
+}
+
 /* See gv_cpu.h. */
 void
 gv_cpu_products(const float *x, int nrows, const float *centroids,
 				int ncents, int32_t dims, float *products)
 {
-	float		panel[SLICE * TILE_CENTS];
-	int32_t		first;
-	int			i;
-
-	for (i = 0; i < nrows * TILE_CENTS; i++)
-		products[i] = 0.0f;
-
-	for (first = 0; first < dims; first += SLICE)
-	{
-		int32_t		len = dims - first < SLICE ? dims - first : SLICE;
-
-		pack(centroids, dims, ncents, first, len, panel);
-		gv_kernels->multiply(x + first, dims, nrows, len, panel, products);
-	}
+	multiply_tile(x, nrows, centroids, ncents, dims, false, products);
 }
 
 /*
@@ -203,28 +257,34 @@ static void
 filter_row(Tile *tile, int row, const float *centroids, int32_t c0,
 		   int ncents, const float *squares, const float *products)
 {
-	float		value[TILE_CENTS];
-	float		limit = tile->limit[row];
-	int			nhits = 0;
-	int			first = 0;
-	int			c;
+	uint64_t	hits = gv_kernels->within(squares, products,
+										  tile->limit[row]);
+	float		least = HUGE_VALF;
+	int			first = -1;
+	uint64_t	left;
 
-	for (c = 0; c < ncents; c++)
-		value[c] = squares[c] - 2.0f * products[c];
-	for (c = 0; c < ncents; c++)
-		nhits += !(value[c] > limit);	/* NaN passes */
-	if (nhits == 0)
-		return;
+	if (ncents < TILE_CENTS)
+		hits &= (UINT64_C(1) << ncents) - 1;
+	for (left = hits; left != 0; left &= left - 1)
+	{
+		int			c = __builtin_ctzll(left);
+		float		value = squares[c] - 2.0f * products[c];
 
-	for (c = 1; c < ncents; c++)
-		if (value[c] < value[first])
+		if (first < 0 || value < least)
+		{
+			least = value;
 			first = c;
-	if (measure(tile, row, centroids + (size_t) first * tile->dims,
+		}
+	}
+	if (first >= 0 &&
+		measure(tile, row, centroids + (size_t) first * tile->dims,
 				c0 + first))
 		set_limit(tile, row);
-	for (c = 0; c < ncents; c++)
+	for (left = hits; left != 0; left &= left - 1)
 	{
-		if (c == first || value[c] > tile->limit[row])
+		int			c = __builtin_ctzll(left);
+
+		if (c == first || squares[c] - 2.0f * products[c] > tile->limit[row])
 			continue;
 		if (measure(tile, row, centroids + (size_t) c * tile->dims, c0 + c))
 			set_limit(tile, row);
@@ -250,8 +310,10 @@ filter_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
 		else
 			squares[c] = -HUGE_VALF;
 	}
-	gv_cpu_products(tile->x, tile->nrows, centroids, ncents, tile->dims,
-					products);
+	for (; c < TILE_CENTS; c++)
+		squares[c] = HUGE_VALF;
+	multiply_tile(tile->x, tile->nrows, centroids, ncents, tile->dims, true,
+				  products);
 	for (row = 0; row < tile->nrows; row++)
 		filter_row(tile, row, centroids, c0, ncents, squares,
 				   products + row * TILE_CENTS);

@@ -1,11 +1,11 @@
 /*
  * avx2.c
- *		The kernels in AVX2: gv_kernels.h says what they do.
+ *		The kernels in AVX2, with FMA: gv_kernels.h says what they do.
  *
  * Two registers hold the sixteen partial sums of a distance or the sixteen
  * entries of a sub-quantizer; one holds a byte column of 32 copies.
  * Multiplications and additions stay apart, because a fused one would round
- * differently.
+ * differently; but where nothing but an estimate is wanted.
  */
 #ifdef __x86_64__
 
@@ -14,7 +14,7 @@
 
 #include "cpu/gv_kernels.h"
 
-#define AVX2		__attribute__((target("avx2")))
+#define AVX2		__attribute__((target("avx2,fma")))
 #define LANES		GV_CPU_LANES
 #define HALF		8			/* floats in a register */
 #define CENTS		GV_CPU_TILE_CENTS
@@ -224,6 +224,58 @@ multiply_some(const float *x, int32_t stride, int nrows, int32_t len,
 	}
 	for (r = 0; r < nrows; r++)
 		store(products + r * CENTS, sums[r]);
+}
+
+/* nrows <= 4 rows and 16 centroids, fused. */
+static inline AVX2 void
+estimate_some(const float *x, int32_t stride, int nrows, int32_t len,
+			  const float *panel, float *products)
+{
+	Wide		sums[4];
+	int32_t		d;
+	int			r;
+
+	for (r = 0; r < nrows; r++)
+		sums[r] = zero();
+	for (d = 0; d < len; d++)
+	{
+		Wide		some = load(panel + d * CENTS);
+
+		for (r = 0; r < nrows; r++)
+		{
+			__m256		one = _mm256_set1_ps(x[(size_t) r * stride + d]);
+
+			sums[r].low = _mm256_fmadd_ps(one, some.low, sums[r].low);
+			sums[r].high = _mm256_fmadd_ps(one, some.high, sums[r].high);
+		}
+	}
+	for (r = 0; r < nrows; r++)
+	{
+		Wide		to = load(products + r * CENTS);
+
+		to.low = _mm256_add_ps(to.low, sums[r].low);
+		to.high = _mm256_add_ps(to.high, sums[r].high);
+		store(products + r * CENTS, to);
+	}
+}
+
+static AVX2 uint64_t
+within(const float *squares, const float *products, float limit)
+{
+	uint64_t	found = 0;
+	int			c;
+
+	for (c = 0; c < CENTS; c += HALF)
+	{
+		__m256		product = _mm256_loadu_ps(products + c);
+		__m256		value = _mm256_sub_ps(_mm256_loadu_ps(squares + c),
+										  _mm256_add_ps(product, product));
+		__m256		some = _mm256_cmp_ps(value, _mm256_set1_ps(limit),
+										 _CMP_NGT_UQ);
+
+		found |= (uint64_t) (uint32_t) _mm256_movemask_ps(some) << c;
+	}
+	return found;
 }
 
 static AVX2 int32_t
@@ -476,6 +528,7 @@ record_products(const float *q, const GvRefine *record, int32_t dims,
 #define LEVEL		AVX2
 #define KERNELS		gv_avx2_kernels
 #define AT_ONCE		LANES		/* centroids that multiply_some takes */
+#define ESTIMATE_AT_ONCE	LANES
 #define SUM_AT_ONCE	GV_BLOCK
 #include "cpu/gv_level.h"
 

@@ -4,7 +4,8 @@
  *
  * A register holds the sixteen partial sums of a distance, the sixteen entries
  * of a sub-quantizer, or two byte columns of 32 copies.  Multiplications and
- * additions stay apart, because a fused one would round differently.
+ * additions stay apart, because a fused one would round differently; but where
+ * nothing but an estimate is wanted.
  */
 #ifdef __x86_64__
 
@@ -177,6 +178,59 @@ multiply_some(const float *x, int32_t stride, int nrows, int32_t len,
 		_mm512_storeu_ps(products + r * CENTS, sums[r][0]);
 		_mm512_storeu_ps(products + r * CENTS + LANES, sums[r][1]);
 	}
+}
+
+/* nrows <= 4 rows and all 64 centroids of a panel, fused. */
+static inline AVX512 void
+estimate_some(const float *x, int32_t stride, int nrows, int32_t len,
+			  const float *panel, float *products)
+{
+	__m512		sums[4][CENTS / LANES];
+	int32_t		d;
+	int			r;
+	int			c;
+
+	for (r = 0; r < nrows; r++)
+		for (c = 0; c < CENTS / LANES; c++)
+			sums[r][c] = _mm512_setzero_ps();
+	for (d = 0; d < len; d++)
+		for (r = 0; r < nrows; r++)
+		{
+			__m512		one = _mm512_set1_ps(x[(size_t) r * stride + d]);
+
+			for (c = 0; c < CENTS / LANES; c++)
+				sums[r][c] =
+					_mm512_fmadd_ps(one, _mm512_loadu_ps(panel + d * CENTS +
+														 c * LANES),
+									sums[r][c]);
+		}
+	for (r = 0; r < nrows; r++)
+		for (c = 0; c < CENTS / LANES; c++)
+		{
+			float	   *to = products + r * CENTS + c * LANES;
+
+			_mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to),
+											   sums[r][c]));
+		}
+}
+
+static AVX512 uint64_t
+within(const float *squares, const float *products, float limit)
+{
+	uint64_t	found = 0;
+	int			c;
+
+	for (c = 0; c < CENTS; c += LANES)
+	{
+		__m512		product = _mm512_loadu_ps(products + c);
+		__m512		value = _mm512_sub_ps(_mm512_loadu_ps(squares + c),
+										  _mm512_add_ps(product, product));
+		__mmask16	some = _mm512_cmp_ps_mask(value, _mm512_set1_ps(limit),
+											  _CMP_NGT_UQ);
+
+		found |= (uint64_t) some << c;
+	}
+	return found;
 }
 
 /*
@@ -412,6 +466,7 @@ record_products(const float *q, const GvRefine *record, int32_t dims,
 #define LEVEL		AVX512
 #define KERNELS		gv_avx512_kernels
 #define AT_ONCE		(2 * LANES)	/* centroids that multiply_some takes */
+#define ESTIMATE_AT_ONCE	CENTS
 #define SUM_AT_ONCE	(2 * GV_BLOCK)
 #include "cpu/gv_level.h"
 

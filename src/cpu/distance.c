@@ -204,9 +204,9 @@ gv_distance_cosine(const float *a, const float *b, int32_t dims)
 	return 1.0 - cosine;
 }
 
-/* The mean of a vector in double. */
-static double
-mean64(const float *a, int32_t dims)
+/* See gv_cpu.h. */
+double
+gv_cpu_mean64(const float *a, int32_t dims)
 {
 	double		sums[LANES64] = {0};
 	int32_t		i;
@@ -220,10 +220,10 @@ mean64(const float *a, int32_t dims)
 	return add_lanes64(sums) / dims;
 }
 
-/* The inner product of two vectors less their means. */
-static double
-centred_dot64(const float *a, double a_mean, const float *b, double b_mean,
-			  int32_t dims)
+/* See gv_cpu.h. */
+double
+gv_cpu_centred_dot64(const float *a, double a_mean, const float *b,
+					 double b_mean, int32_t dims)
 {
 	double		sums[LANES64] = {0};
 	int32_t		i;
@@ -245,12 +245,12 @@ centred_dot64(const float *a, double a_mean, const float *b, double b_mean,
 double
 gv_distance_pearson(const float *a, const float *b, int32_t dims)
 {
-	double		a_mean = mean64(a, dims);
-	double		b_mean = mean64(b, dims);
-	double		product = centred_dot64(a, a_mean, a, a_mean, dims) *
-		centred_dot64(b, b_mean, b, b_mean, dims);
+	double		a_mean = gv_cpu_mean64(a, dims);
+	double		b_mean = gv_cpu_mean64(b, dims);
+	double		product = gv_cpu_centred_dot64(a, a_mean, a, a_mean, dims) *
+		gv_cpu_centred_dot64(b, b_mean, b, b_mean, dims);
 	double		correlation =
-		centred_dot64(a, a_mean, b, b_mean, dims) / sqrt(product);
+		gv_cpu_centred_dot64(a, a_mean, b, b_mean, dims) / sqrt(product);
 
 	if (correlation > 1.0)
 		correlation = 1.0;

@@ -1,23 +1,54 @@
 /*
  * exactset.c
  *		Exact search over rows that come by batches.
+ *
+ * Rows become panels, a block of them at a time, and all queries are
+ * multiplied with them, a tile at a time: what a screen (gv_screen.h) cannot
+ * discard is measured by gv_set_distance.  A query's limit falls with its first
+ * rows, so of n rows in random order about k (1 + log(n / k)) are measured.
+ *
+ * Memory, besides queries and what they have found: a block.
  */
 #include <math.h>
 #include <string.h>
 
-#include "cpu/gv_cpu.h"
 #include "cpu/gv_cpu_set.h"
-#include "cpu/gv_nearest.h"
+#include "cpu/gv_screen.h"
+
+#define TILE_QUERIES	GV_CPU_TILE_ROWS
+#define BLOCK_FLOATS	(1 << 21)	/* of its panels, for large dims */
+#define BLOCK_PANELS	8
+#define FEW_QUERIES		4		/* below this panels do not pay */
 
 typedef struct Exact
 {
 	GvSetSpec	spec;
 	int64_t		kept;			/* neighbours that there can be: <= k */
-	int64_t		nrows;			/* that have come */
 	float	   *queries;		/* [nqueries][dims] */
 	int64_t    *self;			/* [nqueries], with spec.self */
 	GvNear	   *nearest;		/* [nqueries][kept] */
+	GvScreen	screen;
+	float	   *mean;			/* [dims] of the screen */
+	GvScreened *screened;		/* [nqueries] */
+	float	   *limits;			/* [nqueries] */
+	int32_t		npanels;		/* of a block */
+	float	   *placed;			/* [TILE_QUERIES][dims] rows or queries */
+	float	   *panels;			/* [npanels] see gv_screen_panel */
+	float	   *squares;		/* [npanels][GV_SCREEN_ROWS] */
+	float	   *products;		/* [TILE_QUERIES][GV_SCREEN_ROWS] */
 } Exact;
+
+/* A panel and the queries that it meets. */
+typedef struct Meeting
+{
+	const float *rows;			/* [..][dims] */
+	int64_t		first;			/* the first row's position */
+	int			nrows;			/* <= GV_SCREEN_ROWS */
+	const float *panel;
+	const float *squares;		/* [GV_SCREEN_ROWS] */
+	int64_t		query;			/* the first one's number */
+	int			nqueries;		/* <= TILE_QUERIES */
+} Meeting;
 
 static int64_t
 kept_of(const GvSetSpec *spec)
@@ -25,15 +56,28 @@ kept_of(const GvSetSpec *spec)
 	return spec->k < spec->nrows ? spec->k : spec->nrows;
 }
 
+static int32_t
+panels_of(const GvSetSpec *spec)
+{
+	int32_t		most = (int32_t) (BLOCK_FLOATS / gv_screen_panel(spec->dims));
+
+	if (most < 1)
+		return 1;
+	return most < BLOCK_PANELS ? most : BLOCK_PANELS;
+}
+
 /* See gv_set_size. */
 static int64_t
 cpu_size(const GvSetSpec *spec)
 {
-	int64_t		query = (int64_t) sizeof(float) * spec->dims +
+	int64_t		query = (int64_t) sizeof(float) * (spec->dims + 1) +
 		(int64_t) sizeof(int64_t) * spec->self +
-		(int64_t) sizeof(GvNear) * kept_of(spec);
+		(int64_t) sizeof(GvNear) * kept_of(spec) +
+		(int64_t) sizeof(GvScreened);
+	int64_t		block = (int64_t) gv_screen_panel(spec->dims) *
+		panels_of(spec) + (int64_t) TILE_QUERIES * spec->dims;
 
-	return spec->nqueries * query + (int64_t) sizeof(Exact);
+	return spec->nqueries * query + (int64_t) sizeof(float) * block;
 }
 
 static void
@@ -44,7 +88,42 @@ cpu_drop(void *state)
 	free(exact->queries);
 	free(exact->self);
 	free(exact->nearest);
+	free(exact->mean);
+	free(exact->screened);
+	free(exact->limits);
+	free(exact->placed);
+	free(exact->panels);
+	free(exact->squares);
+	free(exact->products);
 	free(exact);
+}
+
+/* The memory of a set; false: there is none. */
+static bool
+take_memory(Exact *exact)
+{
+	const GvSetSpec *spec = &exact->spec;
+	int64_t		panel = (int64_t) gv_screen_panel(spec->dims);
+	int64_t		n = spec->nqueries;
+
+	exact->queries = gv_cpu_take(n * spec->dims, sizeof(float));
+	exact->self = gv_cpu_take(spec->self ? n : 0, sizeof(int64_t));
+	exact->nearest = gv_cpu_take(n * exact->kept, sizeof(GvNear));
+	exact->mean = gv_cpu_take(spec->dims, sizeof(float));
+	exact->screened = gv_cpu_take(n, sizeof(GvScreened));
+	exact->limits = gv_cpu_take(n, sizeof(float));
+	exact->placed = gv_cpu_take((int64_t) TILE_QUERIES * spec->dims,
+								sizeof(float));
+	exact->panels = gv_cpu_take(exact->npanels * panel, sizeof(float));
+	exact->squares = gv_cpu_take(exact->npanels * (int64_t) GV_SCREEN_ROWS,
+								 sizeof(float));
+	exact->products = gv_cpu_take(TILE_QUERIES * GV_SCREEN_ROWS,
+								  sizeof(float));
+	return exact->queries != NULL && exact->self != NULL &&
+		exact->nearest != NULL && exact->mean != NULL &&
+		exact->screened != NULL && exact->limits != NULL &&
+		exact->placed != NULL && exact->panels != NULL &&
+		exact->squares != NULL && exact->products != NULL;
 }
 
 /* See gv_set_create. */
@@ -57,15 +136,14 @@ cpu_create(const GvSetSpec *spec, void **state)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
 	made->kept = kept_of(spec);
-	made->queries = gv_cpu_take(spec->nqueries * spec->dims, sizeof(float));
-	made->self = gv_cpu_take(spec->self ? spec->nqueries : 0,
-							 sizeof(int64_t));
-	made->nearest = gv_cpu_take(spec->nqueries * made->kept, sizeof(GvNear));
-	if (made->queries == NULL || made->self == NULL || made->nearest == NULL)
+	made->npanels = panels_of(spec);
+	if (!take_memory(made))
 	{
 		cpu_drop(made);
 		return GV_NO_MEMORY;
 	}
+	gv_screen_reset(&made->screen, (GvSetMetric) spec->metric, spec->dims,
+					made->mean);
 	*state = made;
 	return GV_OK;
 }
@@ -91,30 +169,251 @@ put_queries(Exact *exact, const float *queries, int64_t first, int64_t n,
 	return GV_OK;
 }
 
+/* A query's neighbours, the last of them first. */
+static GvNear *
+nearest_of(const Exact *exact, int64_t query)
+{
+	return exact->nearest + query * exact->kept;
+}
+
+/* Measure a pair.  True when the query's last neighbour is another now. */
+static bool
+measure(Exact *exact, int64_t query, const float *row, int64_t position)
+{
+	const GvSetSpec *spec = &exact->spec;
+	GvNear	   *nearest = nearest_of(exact, query);
+	GvNear		last = nearest[0];
+	double		distance;
+
+	if (spec->self && exact->self[query] == position)
+		return false;
+	distance = gv_set_distance((GvSetMetric) spec->metric,
+							   exact->queries + query * spec->dims, row,
+							   spec->dims);
+	gv_nearest_push(nearest, exact->kept, distance, position);
+	return nearest[0].position != last.position;
+}
+
+/*
+ * What the fp32 square of a row's distance to a query must not exceed.  It is
+ * off by (dims / 16 + 6) u of itself, unless it overflows, because no term is
+ * negative; twice that, and FLT_MIN for what underflows.
+ */
+static float
+direct_limit(const Exact *exact, int64_t query)
+{
+	double		last = nearest_of(exact, query)[0].distance;
+	double		slack = (exact->spec.dims / 8 + 32) * GV_FILTER_UNIT;
+	double		limit = last * last * (1.0 + slack) + FLT_MIN;
+
+	return limit < 1e36 ? (float) limit : HUGE_VALF;
+}
+
+/* n <= GV_SCREEN_ROWS rows and one query. */
+static void
+measure_some(Exact *exact, int64_t query, const float *rows, int64_t first,
+			 int n)
+{
+	int64_t		dims = exact->spec.dims;
+	bool		direct = exact->spec.metric == GV_SET_L2;
+	float		limit = HUGE_VALF;
+	float		squares[GV_SCREEN_ROWS];
+	int			i;
+
+	if (direct)
+	{
+		limit = direct_limit(exact, query);
+		gv_kernels->sqdists(exact->queries + query * dims, rows, n,
+							exact->spec.dims, squares);
+	}
+	for (i = 0; i < n; i++)
+	{
+		if (direct && squares[i] > limit)
+			continue;
+		if (measure(exact, query, rows + i * dims, first + i) && direct)
+			limit = direct_limit(exact, query);
+	}
+}
+
+/* Rows [n] and all queries, which are few: panels would not pay. */
+static GvStatus
+measure_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
+			 const GvStop *stop)
+{
+	int64_t		dims = exact->spec.dims;
+	GvPoll		poll = {stop, 0};
+	int64_t		query;
+	int64_t		done;
+
+	for (done = 0; done < n; done += GV_SCREEN_ROWS)
+		for (query = 0; query < exact->spec.nqueries; query++)
+		{
+			if (gv_poll(&poll, 4 * GV_SCREEN_ROWS * dims))
+				return GV_CANCELLED;
+			measure_some(exact, query, rows + done * dims, first + done,
+						 n - done < GV_SCREEN_ROWS ? (int) (n - done) :
+						 GV_SCREEN_ROWS);
+		}
+	return GV_OK;
+}
+
+/* With the first rows: the screen, and what it has to know of queries. */
+static bool
+prepare(Exact *exact, const float *rows, int64_t n, GvPoll *poll)
+{
+	const GvSetSpec *spec = &exact->spec;
+	int64_t		query;
+
+	gv_screen_fit(&exact->screen, rows, n < TILE_QUERIES ? n : TILE_QUERIES,
+				  exact->placed);
+	for (query = 0; query < spec->nqueries; query++)
+	{
+		if (gv_poll(poll, 8 * (int64_t) spec->dims))
+			return false;
+		exact->screened[query] =
+			gv_screen_query(&exact->screen,
+							exact->queries + query * spec->dims,
+							exact->placed);
+		exact->limits[query] =
+			gv_screen_limit(&exact->screen, &exact->screened[query],
+							nearest_of(exact, query)[0]);
+	}
+	return true;
+}
+
+/* Measure what of a panel comes through the screen of one query. */
+static bool
+sift(Exact *exact, const Meeting *meeting, int i, GvPoll *poll)
+{
+	const float *products = exact->products + i * GV_SCREEN_ROWS;
+	int64_t		query = meeting->query + i;
+	float	   *limit = &exact->limits[query];
+	uint64_t	left = gv_kernels->within(meeting->squares, products, *limit);
+
+	if (meeting->nrows < GV_SCREEN_ROWS)
+		left &= (UINT64_C(1) << meeting->nrows) - 1;
+	for (; left != 0; left &= left - 1)
+	{
+		int			row = __builtin_ctzll(left);
+
+		/* the limit may have fallen since */
+		if (meeting->squares[row] - 2.0f * products[row] > *limit)
+			continue;
+		if (gv_poll(poll, 4 * (int64_t) exact->spec.dims))
+			return false;
+		if (measure(exact, query,
+					meeting->rows + (int64_t) row * exact->spec.dims,
+					meeting->first + row))
+			*limit = gv_screen_limit(&exact->screen, &exact->screened[query],
+									 nearest_of(exact, query)[0]);
+	}
+	return true;
+}
+
+/* A panel and a tile of queries, which lie in exact->placed. */
+static bool
+meet(Exact *exact, const Meeting *meeting, GvPoll *poll)
+{
+	int32_t		dims = exact->spec.dims;
+	int32_t		first;
+	int			i;
+
+	if (gv_poll(poll, (int64_t) meeting->nqueries * GV_SCREEN_ROWS * dims))
+		return false;
+	memset(exact->products, 0,
+		   sizeof(float) * meeting->nqueries * GV_SCREEN_ROWS);
+	for (first = 0; first < dims; first += GV_CPU_SLICE_DIMS)
+		gv_kernels->estimate(exact->placed + first, dims, meeting->nqueries,
+							 dims - first < GV_CPU_SLICE_DIMS ?
+							 dims - first : GV_CPU_SLICE_DIMS,
+							 meeting->panel + (size_t) first * GV_SCREEN_ROWS,
+							 exact->products);
+	for (i = 0; i < meeting->nqueries; i++)
+		if (!sift(exact, meeting, i, poll))
+			return false;
+	return true;
+}
+
+/* The panels of a block of n rows. */
+static bool
+make_panels(Exact *exact, const float *rows, int64_t n, GvPoll *poll)
+{
+	int64_t		dims = exact->spec.dims;
+	int32_t		p;
+
+	for (p = 0; p * (int64_t) GV_SCREEN_ROWS < n; p++)
+	{
+		int64_t		done = p * (int64_t) GV_SCREEN_ROWS;
+
+		if (gv_poll(poll, 8 * GV_SCREEN_ROWS * dims))
+			return false;
+		gv_screen_rows(&exact->screen, rows + done * dims,
+					   n - done < GV_SCREEN_ROWS ? (int) (n - done) :
+					   GV_SCREEN_ROWS, exact->placed,
+					   exact->panels + p * gv_screen_panel((int32_t) dims),
+					   exact->squares + done);
+	}
+	return true;
+}
+
+/* A block of n rows and all queries. */
+static bool
+screen_block(Exact *exact, const float *rows, int64_t first, int64_t n,
+			 GvPoll *poll)
+{
+	const GvSetSpec *spec = &exact->spec;
+	int64_t		dims = spec->dims;
+	Meeting		meeting;
+	int64_t		done;
+	int			i;
+
+	if (!make_panels(exact, rows, n, poll))
+		return false;
+	for (meeting.query = 0; meeting.query < spec->nqueries;
+		 meeting.query += TILE_QUERIES)
+	{
+		int64_t		left = spec->nqueries - meeting.query;
+
+		meeting.nqueries = left < TILE_QUERIES ? (int) left : TILE_QUERIES;
+		for (i = 0; i < meeting.nqueries; i++)
+			gv_screen_place(&exact->screen,
+							&exact->screened[meeting.query + i],
+							exact->queries + (meeting.query + i) * dims,
+							exact->placed + i * dims);
+		meeting.panel = exact->panels;
+		for (done = 0; done < n; done += GV_SCREEN_ROWS)
+		{
+			meeting.rows = rows + done * dims;
+			meeting.first = first + done;
+			meeting.nrows = n - done < GV_SCREEN_ROWS ? (int) (n - done) :
+				GV_SCREEN_ROWS;
+			meeting.squares = exact->squares + done;
+			if (!meet(exact, &meeting, poll))
+				return false;
+			meeting.panel += gv_screen_panel(spec->dims);
+		}
+	}
+	return true;
+}
+
 /* Rows [n], the first of which has position `first`. */
 static GvStatus
 put_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
 		 const GvStop *stop)
 {
-	const GvSetSpec *spec = &exact->spec;
+	int64_t		block = exact->npanels * (int64_t) GV_SCREEN_ROWS;
+	int64_t		dims = exact->spec.dims;
 	GvPoll		poll = {stop, 0};
-	int64_t		q;
-	int64_t		i;
+	int64_t		done;
 
-	for (q = 0; q < spec->nqueries; q++)
-		for (i = 0; i < n; i++)
-		{
-			if (gv_poll(&poll, 8 * (int64_t) spec->dims))
-				return GV_CANCELLED;
-			if (spec->self && exact->self[q] == first + i)
-				continue;
-			gv_nearest_push(exact->nearest + q * exact->kept, exact->kept,
-							gv_set_distance((GvSetMetric) spec->metric,
-											exact->queries + q * spec->dims,
-											rows + i * spec->dims,
-											spec->dims), first + i);
-		}
-	exact->nrows = first + n;
+	if (exact->spec.nqueries < FEW_QUERIES)
+		return measure_rows(exact, rows, first, n, stop);
+	if (!exact->screen.is_fitted && !prepare(exact, rows, n, &poll))
+		return GV_CANCELLED;
+	for (done = 0; done < n; done += block)
+		if (!screen_block(exact, rows + done * dims, first + done,
+						  n - done < block ? n - done : block, &poll))
+			return GV_CANCELLED;
 	return GV_OK;
 }
 

@@ -88,6 +88,12 @@ gv_carve(size_t *next, size_t bytes)
 extern float gv_cpu_dot(const float *a, const float *b, int32_t dims);
 extern float gv_cpu_sqdist(const float *a, const float *b, int32_t dims);
 
+/* In double, for Pearson's distance: mean, and <a - a_mean, b - b_mean>. */
+extern double gv_cpu_mean64(const float *a, int32_t dims);
+extern double gv_cpu_centred_dot64(const float *a, double a_mean,
+								   const float *b, double b_mean,
+								   int32_t dims);
+
 /*
  * A tile of the blocked product: products [nrows][GV_CPU_TILE_CENTS] = <x, c>
  * of x [nrows][dims], nrows <= GV_CPU_TILE_ROWS, and centroids
@@ -99,6 +105,14 @@ extern float gv_cpu_sqdist(const float *a, const float *b, int32_t dims);
 
 extern void gv_cpu_products(const float *x, int nrows, const float *centroids,
 							int ncents, int32_t dims, float *products);
+
+/*
+ * Copy dimensions first .. first + len - 1 of ncents centroids [ncents][dims],
+ * ncents <= GV_CPU_TILE_CENTS, so that a dimension's values lie side by side:
+ * panel [GV_CPU_SLICE_DIMS][GV_CPU_TILE_CENTS], where what is missing is 0.
+ */
+extern void gv_cpu_pack(const float *centroids, int32_t dims, int ncents,
+						int32_t first, int32_t len, float *panel);
 
 /* The slots of gv_cpu_backend. */
 extern size_t gv_cpu_kmeans_scratch(const GvKmeans *spec);

@@ -75,6 +75,23 @@ typedef struct GvKernels
 							 float *products);
 
 	/*
+	 * The same for those who know how wrong it may be: each level sums up as
+	 * it likes, dimensions of this panel first and then what products hold; a
+	 * panel needs no zeros.  Over all panels a product's error is below
+	 * gv_estimate_error (dims) |x| |c|, unless some underflow.
+	 */
+	void		(*estimate) (const float *x, int32_t stride, int nrows,
+							 int32_t len, const float *panel,
+							 float *products);
+
+	/*
+	 * Bit c: squares [c] - 2 products [c], in fp32, is not above limit; of
+	 * GV_CPU_TILE_CENTS centroids.  NaN is above nothing.
+	 */
+	uint64_t	(*within) (const float *squares, const float *products,
+						   float limit);
+
+	/*
 	 * dist [GV_CODEWORDS][GV_CPU_WORD_ROWS] += squared distances of nrows
 	 * vectors x, whose dimensions lie `stride` apart, to the first len of
 	 * dims dimensions of words [GV_CODEWORDS][dims]; and the nearest words
@@ -131,6 +148,18 @@ typedef struct GvKernels
 #define GV_CPU_WORD_ROWS	64	/* vectors compared with codewords at a time */
 #define GV_GATHERED_STRIDE	96	/* for copies gathered from several blocks */
 
+/*
+ * A panel's products add up with as many roundings as it has dimensions, and
+ * panels with one each; 1.001 is for products of errors.
+ */
+static inline double
+gv_estimate_error(int32_t dims)
+{
+	int32_t		summed = dims < GV_CPU_SLICE_DIMS ? dims : GV_CPU_SLICE_DIMS;
+
+	return (summed + dims / GV_CPU_SLICE_DIMS + 2) * 1.001 / 16777216.0;
+}
+
 /* Those in use: gv_simd_use. */
 extern const GvKernels *gv_kernels;
 
@@ -154,6 +183,11 @@ extern double gv_portable_sqdist64(const float *a, const float *b,
 extern void gv_portable_multiply(const float *x, int32_t stride, int nrows,
 								 int32_t len, const float *panel,
 								 float *products);
+extern void gv_portable_estimate(const float *x, int32_t stride, int nrows,
+								 int32_t len, const float *panel,
+								 float *products);
+extern uint64_t gv_portable_within(const float *squares,
+								   const float *products, float limit);
 extern void gv_portable_add_distances(const float *x, size_t stride,
 									  int nrows, const float *words,
 									  int32_t dims, int32_t len, float *dist);

@@ -5,11 +5,13 @@
  *
  * Included at the end of a level's file, once, because functions cannot be
  * shared between levels.  The file has compare_some, residual_products,
- * compare64, multiply_codes, multiply_some, nearest_word, sum_some, filter,
- * record_squares and record_products, and these macros:
+ * compare64, multiply_codes, multiply_some, estimate_some, within,
+ * nearest_word, sum_some, filter, record_squares and record_products, and
+ * these macros:
  *		LEVEL		the attribute that functions of the level have
  *		KERNELS		the name of its table
  *		AT_ONCE		centroids that multiply_some multiplies with
+ *		ESTIMATE_AT_ONCE	those of estimate_some
  *		SUM_AT_ONCE	copies that sum_some adds up at most, GV_BLOCK at least
  */
 #include "cpu/gv_words.h"
@@ -68,6 +70,26 @@ multiply(const float *x, int32_t stride, int nrows, int32_t len,
 						  to + r * GV_CPU_TILE_CENTS);
 		for (; r < nrows; r++)
 			multiply_some(x + (size_t) r * stride, stride, 1, len, panel + c,
+						  to + r * GV_CPU_TILE_CENTS);
+	}
+}
+
+static LEVEL void
+estimate(const float *x, int32_t stride, int nrows, int32_t len,
+		 const float *panel, float *products)
+{
+	int			c;
+	int			r;
+
+	for (c = 0; c < GV_CPU_TILE_CENTS; c += ESTIMATE_AT_ONCE)
+	{
+		float	   *to = products + c;
+
+		for (r = 0; r + 4 <= nrows; r += 4)
+			estimate_some(x + (size_t) r * stride, stride, 4, len, panel + c,
+						  to + r * GV_CPU_TILE_CENTS);
+		for (; r < nrows; r++)
+			estimate_some(x + (size_t) r * stride, stride, 1, len, panel + c,
 						  to + r * GV_CPU_TILE_CENTS);
 	}
 }
@@ -258,6 +280,8 @@ const GvKernels KERNELS = {
 	.dot64 = dot64,
 	.sqdist64 = sqdist64,
 	.multiply = multiply,
+	.estimate = estimate,
+	.within = within,
 	.add_distances = add_distances,
 	.nearest_words = nearest_words,
 	.nearest_word = nearest_word,

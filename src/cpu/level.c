@@ -16,6 +16,8 @@ const GvKernels gv_portable_kernels = {
 	.dot64 = gv_portable_dot64,
 	.sqdist64 = gv_portable_sqdist64,
 	.multiply = gv_portable_multiply,
+	.estimate = gv_portable_estimate,
+	.within = gv_portable_within,
 	.add_distances = gv_portable_add_distances,
 	.nearest_words = gv_portable_nearest_words,
 	.nearest_word = gv_portable_nearest_word,
@@ -38,7 +40,8 @@ kernels_of(GvSimd level)
 	if (level == GV_SIMD_AVX512 && __builtin_cpu_supports("avx512f") &&
 		__builtin_cpu_supports("avx512bw"))
 		return &gv_avx512_kernels;
-	if (level == GV_SIMD_AVX2 && __builtin_cpu_supports("avx2"))
+	if (level == GV_SIMD_AVX2 && __builtin_cpu_supports("avx2") &&
+		__builtin_cpu_supports("fma"))
 		return &gv_avx2_kernels;
 #endif
 	return level == GV_SIMD_PORTABLE ? &gv_portable_kernels : NULL;

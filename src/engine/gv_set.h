@@ -23,21 +23,23 @@
  *						position is none of the query's neighbours
  *					ROWS float [..][dims], nrows at most
  *		outputs		POSITIONS int64 [nqueries][k], -1 where there are fewer
- *					DISTANCES double [nqueries][k]
+ *					DISTANCES double [nqueries][k], NaN there
  *		Exact: gv_set_distance, in double, in the order of operations stated
- *		there, on every engine; NaN comes last, its bits are any.  What an engine computes in
- *		less precision may only discard, with a proven bound.  Source of the
- *		blocked form: Johnson, Douze, Jegou, 2017, section 5.1.
+ *		there, on every engine; NaN comes last, its bits are any.  What an
+ *		engine computes in less precision may only discard, with a proven
+ *		bound.  Source of the blocked form: Johnson, Douze, Jegou, 2017,
+ *		section 5.1.
  *
  * GV_SET_KMEANS	Lloyd's iterations from the centroids given
  *		inputs		STARTS float [k][dims]
  *					ROWS float [nrows][dims], in every pass
  *		outputs		CENTROIDS float [found][dims], SIZES int64 [found]
  *		One pass over the rows is one call of gv_set_run.  A pass assigns rows
- *		as gv_assign does, and sums up, in double and in the order of rows,
- *		each cluster's rows and squared distances; its error is the sum of the
- *		clusters' sums, ascending.  Then centroids become means, rounded to
- *		fp32; see gv_set_mend for those without rows.  After `iterations` of
+ *		as gv_assign does, and sums up from 0, in double and in the order of
+ *		rows, each cluster's rows and gv_assign's squared distances; its error
+ *		is the sum of the clusters' errors, from the first to the last.  Then
+ *		centroids become means, sum / size rounded to fp32; see gv_set_mend
+ *		for those without rows.  After `iterations` of
  *		that a last pass only assigns: sizes and the last error are of the
  *		centroids returned, in their old order without those of no rows.
  *		Bit for bit the same on every engine.  Lloyd, "Least squares
@@ -203,8 +205,8 @@ extern GvStatus gv_set_get(GvSet *set, GvSetOutput output, int64_t first,
 
 /*
  * The distance by which exact search orders.  Pearson's is one minus the
- * correlation of two vectors, all of it in double, sums being eight interleaved
- * partial sums added pairwise as in the other distances:
+ * correlation of two vectors, all of it in double, sums being eight
+ * interleaved partial sums added pairwise as in the other distances:
  *		mean(x)		= sum of x_i / dims
  *		dot(x, y)	= sum of (x_i - mean(x)) (y_i - mean(y))
  *		correlation	= dot(a, b) / sqrt(dot(a, a) dot(b, b)), -1 .. 1
@@ -221,13 +223,13 @@ extern double gv_distance_pearson(const float *a, const float *b,
  *
  * Between a pass and the next, with the clusters' sizes and errors [k] of that
  * pass and centroids [k][dims] already become means (of no rows: as they were).
- * Takers, ascending: clusters of no rows; of a balanced set those of fewer than
- * a quarter of the mean size, nrows / k.  Givers: in the order of descending
- * errors, or of descending sizes in a balanced set, ties by number, those whose
- * farthest row is at a distance above 0, and in a balanced set of more than the
- * mean size.
- * The i-th taker's centroid becomes the farthest row of the i-th giver, farthest
- * [k][dims] (the first of those equally far, by gv_assign's distance, which is
+ * Takers, ascending: clusters of no rows; of a balanced set those of fewer
+ * than a quarter of the mean size, nrows / k.  Givers: in the order of
+ * descending errors, or of descending sizes in a balanced set, ties by number,
+ * those whose farthest row is at a distance above 0, and in a balanced set of
+ * more than the mean size.
+ * The i-th taker's centroid becomes the farthest row of the i-th giver,
+ * farthest [k][dims] (the first of those equally far, by gv_assign's distance, which is
  * in far_distances [k]; 0 and any row where no row is farther); takers beyond
  * the givers stay as they are.  A cluster that takes does not give.
  * Returns how many have taken.  order [k] is for its use.

@@ -66,9 +66,11 @@ next_giver(Givers *givers)
 static bool
 takes(const GvSetSpec *spec, int64_t size)
 {
-	/* of a balanced set: 4 k size < nrows, which might overflow */
+	int64_t		quarters = 4 * (int64_t) spec->k;
+
+	/* of a balanced set: quarters * size < nrows, which might overflow */
 	return size == 0 ||
-		(spec->balanced && size <= (spec->nrows - 1) / (4 * (int64_t) spec->k));
+		(spec->balanced && size <= (spec->nrows - 1) / quarters);
 }
 
 static bool

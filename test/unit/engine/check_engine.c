@@ -9,7 +9,7 @@
  *
  * Needs no server.  Prints what fails and "engine: N passed, M failed".
  */
-#include "unit.h"
+#include "sets.h"
 
 long		unit_passed;
 long		unit_failed;
@@ -142,6 +142,9 @@ main(int argc, char **argv)
 	test_keep();
 	test_select();
 	test_quantiles();
+	test_exact_sets();
+	test_kmeans_sets();
+	test_set_calls();
 	test_recall();
 	test_mirror();
 	test_builder();

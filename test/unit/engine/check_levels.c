@@ -94,6 +94,79 @@ check_multiply(const GvKernels *kernels)
 	unit_free(got);
 }
 
+/*
+ * Estimates of a few rows over `dims` dimensions, panel by panel, keep to
+ * their bound; at each level they are others.
+ */
+static void
+check_estimate(const GvKernels *kernels, int32_t dims)
+{
+	int			nrows = 1 + (int) (unit_random() % 9);
+	float	   *x = unit_floats((size_t) nrows * dims, 1.0f);
+	float	   *rows = unit_floats((size_t) GV_CPU_TILE_CENTS * dims, 1.0f);
+	float	   *got = unit_alloc(sizeof(float) * nrows * GV_CPU_TILE_CENTS);
+	int64_t		nwrong = 0;
+	int32_t		first;
+	int			i;
+
+	memset(got, 0, sizeof(float) * nrows * GV_CPU_TILE_CENTS);
+	for (first = 0; first < dims; first += GV_CPU_SLICE_DIMS)
+	{
+		int32_t		left = dims - first;
+		int32_t		len = left < GV_CPU_SLICE_DIMS ? left : GV_CPU_SLICE_DIMS;
+		float	   *panel = unit_alloc(sizeof(float) * GV_CPU_SLICE_DIMS *
+									   GV_CPU_TILE_CENTS);
+
+		gv_cpu_pack(rows, dims, GV_CPU_TILE_CENTS, first, len, panel);
+		memset(panel + len * GV_CPU_TILE_CENTS, 0xFF, sizeof(float) *
+			   (GV_CPU_SLICE_DIMS - len) * GV_CPU_TILE_CENTS);	/* not read */
+		kernels->estimate(x + first, dims, nrows, len, panel, got);
+		unit_free(panel);
+	}
+	for (i = 0; i < nrows * GV_CPU_TILE_CENTS; i++)
+	{
+		const float *a = x + (size_t) (i / GV_CPU_TILE_CENTS) * dims;
+		const float *b = rows + (size_t) (i % GV_CPU_TILE_CENTS) * dims;
+		double		size = portable->dot64(a, a, dims) *
+			portable->dot64(b, b, dims);
+
+		nwrong += !(fabs(got[i] - portable->dot64(a, b, dims)) <=
+					gv_estimate_error(dims) * sqrt(size));
+	}
+	CHECK(nwrong == 0, "%ld of %d rows, %d dimensions", (long) nwrong, nrows,
+		  dims);
+	unit_free(x);
+	unit_free(rows);
+	unit_free(got);
+}
+
+static void
+check_within(const GvKernels *kernels)
+{
+	static const float odd[] = {NAN, HUGE_VALF, -HUGE_VALF, FLT_MAX, 0.0f};
+	float	   *squares = unit_floats(GV_CPU_TILE_CENTS, 2.0f);
+	float	   *products = unit_floats(GV_CPU_TILE_CENTS, 1.0f);
+	int			place = (int) (unit_random() % GV_CPU_TILE_CENTS);
+	float		limit = squares[place] - 2.0f * products[place];
+	uint64_t	want = 0;
+	int			i;
+
+	for (i = 0; i < 6; i++)
+	{
+		squares[unit_random() % GV_CPU_TILE_CENTS] = odd[unit_random() % 5];
+		products[unit_random() % GV_CPU_TILE_CENTS] = odd[unit_random() % 5];
+	}
+	if (unit_random() % 4 == 0)
+		limit = odd[unit_random() % 5];
+	for (i = 0; i < GV_CPU_TILE_CENTS; i++)
+		if (!(squares[i] - 2.0f * products[i] > limit))
+			want |= UINT64_C(1) << i;
+	CHECK(kernels->within(squares, products, limit) == want, "limit %g",
+		  limit);
+	unit_free(squares);
+	unit_free(products);
+}
+
 /* ---------- codes ---------- */
 
 static void
@@ -176,11 +249,14 @@ check_level(GvSimd level)
 	{
 		check_distances(kernels, long_dims[i], 3, 1.0f);
 		check_record(kernels, long_dims[i]);
+		check_estimate(kernels, long_dims[i]);
 		check_scanning(kernels, long_dims[i]);
 	}
 	for (i = 0; i < 300; i++)
 	{
 		check_multiply(kernels);
+		check_estimate(kernels, 1 + i);
+		check_within(kernels);
 		check_words(kernels);
 		check_word(kernels);
 	}

@@ -1,0 +1,431 @@
+/*
+ * check_setcalls.c
+ *		Selections as sets, and calls of all sets: out of turn, invalid,
+ *		stopped, without memory.
+ */
+#include "selections.h"
+#include "sets.h"
+
+/* ---------- selections ---------- */
+
+/* A set's k values are gv_select's. */
+static void
+check_selection(Input input, int64_t n, int32_t k, GvSelectMethod method)
+{
+	float	   *values = input_values(input, n);
+	GvSelect	select = {1, n, k, method};
+	GvSetSpec	spec = {.kind = GV_SET_SELECT,.dims = 1,.k = k,
+	.method = method,.nrows = n};
+	SetInputs	inputs = {NULL, NULL, values, n,
+	1 + (int64_t) (unit_random() % n)};
+	void	   *scratch = unit_alloc(gv_select_scratch(&select));
+	uint32_t   *want = unit_alloc(sizeof(uint32_t) * k);
+	float	   *want_values = unit_alloc(sizeof(float) * k);
+	int64_t    *got = unit_alloc(sizeof(int64_t) * k);
+	float	   *got_values = unit_alloc(sizeof(float) * k);
+	int64_t		nwrong = 0;
+	GvSetDone	done;
+	GvSet	   *set = finished_set(&spec, &inputs, &done, NULL);
+	int32_t		i;
+
+	CHECK(gv_select(&select, values, want, want_values, scratch,
+					NULL) == GV_OK, "select");
+	CHECK(gv_set_get(set, GV_SET_POSITIONS, 0, k, got) == GV_OK &&
+		  gv_set_get(set, GV_SET_VALUES, 0, k, got_values) == GV_OK &&
+		  gv_set_get(set, GV_SET_VALUES, k - 1, 1,
+					 got_values + k - 1) == GV_OK, "get");
+	for (i = 0; i < k; i++)
+		nwrong += got[i] != want[i] ||
+			!same_bits(got_values[i], want_values[i]);
+	CHECK(nwrong == 0, "%ld wrong of %d", (long) nwrong, k);
+	gv_set_drop(set);
+	unit_free(values);
+	unit_free(scratch);
+	unit_free(want);
+	unit_free(want_values);
+	unit_free(got);
+	unit_free(got_values);
+}
+
+/* A set's quantiles are gv_quantiles'. */
+static void
+check_quantiles_set(Input input, int64_t n, int32_t nranks, bool approximate)
+{
+	float	   *values = input_values(input, n);
+	int64_t    *ranks = unit_alloc(sizeof(int64_t) * nranks);
+	GvSetSpec	spec = {.kind = GV_SET_QUANTILES,.dims = 1,
+		.approximate = approximate,.nqueries = nranks,.nrows = n};
+	SetInputs	inputs = {ranks, NULL, values, n,
+	1 + (int64_t) (unit_random() % n)};
+	void	   *scratch =
+		unit_alloc(gv_quantiles_scratch(n, nranks, approximate));
+	float	   *want = unit_alloc(sizeof(float) * nranks * 2);
+	int64_t    *want_errors = unit_alloc(sizeof(int64_t) * nranks * 2);
+	GvSetDone	done;
+	GvSet	   *set;
+	int32_t		i;
+
+	for (i = 0; i < nranks; i++)
+		ranks[i] = (int64_t) (unit_random() % n);
+	set = finished_set(&spec, &inputs, &done, NULL);
+	CHECK(gv_quantiles(values, n, ranks, nranks, approximate, want,
+					   want_errors, scratch, NULL) == GV_OK, "quantiles");
+	CHECK(gv_set_get(set, GV_SET_VALUES, 0, nranks, want + nranks) == GV_OK &&
+		  gv_set_get(set, GV_SET_RANK_ERRORS, 0, nranks,
+					 want_errors + nranks) == GV_OK, "get");
+	CHECK(memcmp(want, want + nranks, sizeof(float) * nranks) == 0 &&
+		  memcmp(want_errors, want_errors + nranks,
+				 sizeof(int64_t) * nranks) == 0,
+		  "input %d n %ld ranks %d", input, (long) n, nranks);
+	gv_set_drop(set);
+	unit_free(values);
+	unit_free(ranks);
+	unit_free(scratch);
+	unit_free(want);
+	unit_free(want_errors);
+}
+
+static void
+check_selections(void)
+{
+	Input		input;
+	int			method;
+
+	for (input = 0; input < NINPUTS; input++)
+	{
+		for (method = 0; method < GV_NSELECT; method++)
+		{
+			check_selection(input, 1, 1, (GvSelectMethod) method);
+			check_selection(input, 3000, 100, (GvSelectMethod) method);
+		}
+		check_selection(input, 20000, 20000, GV_SELECT_AUTO);
+		check_quantiles_set(input, 1, 1, false);
+		check_quantiles_set(input, 20000, 50, false);
+		check_quantiles_set(input, 20000, 50, true);
+	}
+}
+
+/* ---------- calls ---------- */
+
+#define INVALID(call) CHECK((call) == GV_INVALID, "accepted")
+
+/* A spec of each kind; the vectors below serve all of them. */
+static const GvSetSpec specs[GV_NSETS] = {
+	[GV_SET_EXACT] = {.kind = GV_SET_EXACT,.metric = GV_SET_L2,.dims = 2,
+		.k = 2,.self = 1,.nqueries = 5,.nrows = 6},
+	[GV_SET_KMEANS] = {.kind = GV_SET_KMEANS,.dims = 2,.k = 2,
+		.iterations = 1,.nrows = 6},
+	[GV_SET_SELECT] = {.kind = GV_SET_SELECT,.dims = 1,.k = 2,.nrows = 6},
+	[GV_SET_QUANTILES] = {.kind = GV_SET_QUANTILES,.dims = 1,.nqueries = 2,
+		.nrows = 6},
+};
+static const float vectors[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+static const int64_t numbers[5] = {0, 1, 5, 0, 0};
+
+static void
+refuse(int kind, GvSetSpec wrong, int line)
+{
+	GvSet	   *set = NULL;
+
+	CHECK(gv_set_create(&wrong, &set) == GV_INVALID && set == NULL &&
+		  gv_set_size(&wrong) == 0, "kind %d, line %d", kind, line);
+}
+
+#define REFUSE(kind, change) \
+	(wrong = specs[kind], wrong.change, refuse(kind, wrong, __LINE__))
+
+static void
+check_invalid_specs(void)
+{
+	GvSetSpec	wrong;
+	int			kind;
+
+	for (kind = 0; kind < GV_NSETS; kind++)
+	{
+		CHECK(gv_set_size(&specs[kind]) > 0, "kind %d", kind);
+		REFUSE(kind, kind = GV_NSETS);
+		REFUSE(kind, dims = 0);
+		REFUSE(kind, dims = GV_MAX_DIMS + 1);
+		REFUSE(kind, nrows = 0);
+		REFUSE(kind, nrows = INT64_MAX / 8);
+		REFUSE(kind, k = -1);
+		REFUSE(kind, metric = GV_SET_PEARSON + 1);
+		REFUSE(kind, nqueries = -1);
+		REFUSE(kind, nqueries = GV_SET_MAX_QUERIES + 1);
+		REFUSE(kind, self = 2);
+		REFUSE(kind, balanced = 2);
+		REFUSE(kind, approximate = 2);
+		REFUSE(kind, unused = 1);
+		REFUSE(kind, device = -1);
+		REFUSE(kind, iterations = GV_SET_MAX_PASSES);
+		REFUSE(kind, method = GV_NSELECT);
+	}
+	REFUSE(GV_SET_EXACT, k = 0);
+	REFUSE(GV_SET_EXACT, k = GV_SET_MAX_K + 1);
+	REFUSE(GV_SET_EXACT, metric = 0);
+	REFUSE(GV_SET_EXACT, nqueries = 0);
+	REFUSE(GV_SET_KMEANS, k = 7);
+	REFUSE(GV_SET_KMEANS, k = 0);
+	REFUSE(GV_SET_KMEANS, iterations = -1);
+	REFUSE(GV_SET_KMEANS, self = 1);
+	REFUSE(GV_SET_SELECT, k = 7);
+	REFUSE(GV_SET_SELECT, dims = 2);
+	REFUSE(GV_SET_QUANTILES, nqueries = 0);
+	REFUSE(GV_SET_QUANTILES, dims = 2);
+	INVALID(gv_set_create(&specs[0], NULL));
+	INVALID(gv_set_create(NULL, NULL));
+}
+
+/* What comes before the rows. */
+static void
+put_first(GvSet *set, int kind)
+{
+	const GvSetSpec *spec = &specs[kind];
+
+	if (kind == GV_SET_EXACT)
+	{
+		CHECK(gv_set_put(set, GV_SET_QUERIES, vectors, 5, NULL) == GV_OK,
+			  "put");
+		INVALID(gv_set_put(set, GV_SET_ROWS, vectors, 1, NULL));
+		CHECK(gv_set_put(set, GV_SET_SELF, numbers, 5, NULL) == GV_OK, "put");
+	}
+	else if (kind == GV_SET_KMEANS)
+		CHECK(gv_set_put(set, GV_SET_STARTS, vectors, spec->k,
+						 NULL) == GV_OK, "put");
+	else if (kind == GV_SET_QUANTILES)
+	{
+		const int64_t beyond[2] = {0, 6};
+
+		INVALID(gv_set_put(set, GV_SET_RANKS, beyond, 2, NULL));
+		CHECK(gv_set_put(set, GV_SET_RANKS, numbers, 2, NULL) == GV_OK, "put");
+	}
+}
+
+static void
+check_order(int kind)
+{
+	const float nan[2] = {1.0f, NAN};
+	GvStop		bad_stop = {NULL, NULL};
+	GvSet	   *set;
+	GvSetDone	done;
+	char		out[256];
+	int			output;
+
+	CHECK(gv_set_create(&specs[kind], &set) == GV_OK, "create");
+	if (kind != GV_SET_SELECT)
+	{
+		INVALID(gv_set_put(set, GV_SET_ROWS, vectors, 1, NULL));
+		INVALID(gv_set_run(set, &done, NULL));
+	}
+	INVALID(gv_set_put(set, (GvSetInput) GV_NSET_INPUTS, vectors, 1, NULL));
+	put_first(set, kind);
+	if (kind != GV_SET_EXACT)
+		INVALID(gv_set_put(set, GV_SET_QUERIES, vectors, 1, NULL));
+	INVALID(gv_set_put(set, GV_SET_ROWS, NULL, 1, NULL));
+	INVALID(gv_set_put(set, GV_SET_ROWS, vectors, -1, NULL));
+	INVALID(gv_set_put(set, GV_SET_ROWS, vectors, 1, &bad_stop));
+	if (kind == GV_SET_EXACT || kind == GV_SET_KMEANS)
+		INVALID(gv_set_put(set, GV_SET_ROWS, nan, 1, NULL));
+	CHECK(gv_set_put(set, GV_SET_ROWS, vectors, 4, NULL) == GV_OK &&
+		  gv_set_put(set, GV_SET_ROWS, NULL, 0, NULL) == GV_OK, "put");
+	INVALID(gv_set_put(set, GV_SET_ROWS, vectors, 3, NULL));
+	if (kind != GV_SET_EXACT)	/* fewer rows are all right there */
+	{
+		INVALID(gv_set_run(set, &done, NULL));
+		CHECK(gv_set_put(set, GV_SET_ROWS, vectors, 2, NULL) == GV_OK, "put");
+	}
+	INVALID(gv_set_get(set, GV_SET_POSITIONS, 0, 1, out));
+	INVALID(gv_set_run(set, NULL, NULL));
+	INVALID(gv_set_run(set, &done, &bad_stop));
+	CHECK(gv_set_run(set, &done, NULL) == GV_OK, "run");
+	if (kind == GV_SET_KMEANS)
+	{
+		CHECK(done.again && !done.finished && done.passes == 1, "again");
+		INVALID(gv_set_run(set, &done, NULL));
+		INVALID(gv_set_put(set, GV_SET_STARTS, vectors, 1, NULL));
+		CHECK(gv_set_put(set, GV_SET_ROWS, vectors, 6, NULL) == GV_OK &&
+			  gv_set_run(set, &done, NULL) == GV_OK, "the last pass");
+	}
+	CHECK(done.finished && !done.again, "finished");
+	INVALID(gv_set_run(set, &done, NULL));
+	INVALID(gv_set_put(set, GV_SET_ROWS, vectors, 1, NULL));
+	for (output = 0; output < GV_NSET_OUTPUTS; output++)
+	{
+		int64_t		n = gv_set_output_length(&specs[kind],
+											 (GvSetOutput) output, done.found);
+
+		CHECK(gv_set_get(set, (GvSetOutput) output, 0, n, out) == GV_OK,
+			  "output %d of kind %d", output, kind);
+		INVALID(gv_set_get(set, (GvSetOutput) output, 0, n + 1, out));
+		INVALID(gv_set_get(set, (GvSetOutput) output, -1, 1, out));
+		INVALID(gv_set_get(set, (GvSetOutput) output, 0, 1, NULL));
+	}
+	gv_set_drop(set);
+}
+
+/*
+ * The life of a set of any kind, with rows in two halves: the first status
+ * that is not GV_OK, after which it has to be lost.
+ */
+static GvStatus
+live(const GvSetSpec *spec, const void *first, const float *rows,
+	 const GvStop *stop)
+{
+	static const GvSetInput firsts[GV_NSETS] = {GV_SET_QUERIES, GV_SET_STARTS,
+	GV_SET_ROWS, GV_SET_RANKS};
+	int64_t		half = spec->nrows / 2;
+	GvSet	   *set;
+	GvSetDone	done = {0};
+	char		out[16];
+	GvStatus	status = gv_set_create(spec, &set);
+
+	if (status != GV_OK)
+		return status;
+	if (firsts[spec->kind] != GV_SET_ROWS)
+		status = gv_set_put(set, firsts[spec->kind], first,
+							spec->kind == GV_SET_KMEANS ? spec->k :
+							spec->nqueries, stop);
+	while (status == GV_OK && !done.finished)
+	{
+		status = gv_set_put(set, GV_SET_ROWS, rows, half, stop);
+		if (status == GV_OK)
+			status = gv_set_put(set, GV_SET_ROWS, rows + half * spec->dims,
+								spec->nrows - half, stop);
+		if (status == GV_OK)
+			status = gv_set_run(set, &done, stop);
+	}
+	if (status == GV_OK)
+		status = gv_set_get(set, spec->kind == GV_SET_KMEANS ? GV_SET_SIZES :
+							spec->kind == GV_SET_EXACT ? GV_SET_POSITIONS :
+							GV_SET_VALUES, 0, 1, out);
+	if (status != GV_OK)
+	{
+		INVALID(gv_set_put(set, GV_SET_ROWS, rows, 1, NULL));
+		INVALID(gv_set_run(set, &done, NULL));
+		INVALID(gv_set_get(set, GV_SET_SIZES, 0, 1, out));
+	}
+	gv_set_drop(set);
+	return status;
+}
+
+/* Each call in turn reports a status. */
+static void
+check_faults(int kind)
+{
+	GvSetSpec	spec = specs[kind];
+	GvStatus	status;
+	int			n = 0;
+
+	spec.self = 0;
+	do
+	{
+		gv_set_fault(++n, GV_FAILED);
+		status = live(&spec, kind == GV_SET_QUANTILES ?
+					  (const void *) numbers : vectors, vectors, NULL);
+		CHECK(status == GV_OK || status == GV_FAILED, "status %d", status);
+	} while (status != GV_OK);
+	CHECK(n >= 6, "%d calls", n);
+	gv_set_fault(0, GV_OK);
+}
+
+/* Who asks for the end gets it, whenever that is. */
+static void
+check_stops(const GvSetSpec *spec, int nasked)
+{
+	float	   *rows = unit_floats((size_t) spec->nrows * spec->dims, 1.0f);
+	Patience	patience = {0, 0};
+	GvStop		stop = {lose_patience, &patience};
+	GvStatus	status;
+
+	do
+	{
+		patience.asked = 0;
+		patience.last++;
+		status = live(spec, spec->kind == GV_SET_QUANTILES ?
+					  (const void *) numbers : rows, rows, &stop);
+		CHECK((status == GV_OK) == (patience.asked < patience.last) &&
+			  (status == GV_OK || status == GV_CANCELLED),
+			  "kind %d: status %d", spec->kind, status);
+		/* one after the other takes long */
+		patience.last += patience.last / 4;
+	} while (status != GV_OK);
+	CHECK(patience.asked >= nasked, "kind %d asked %d times", spec->kind,
+		  patience.asked);
+	unit_free(rows);
+}
+
+static void
+check_all_stops(void)
+{
+	GvSetSpec	spec = {.kind = GV_SET_EXACT,.metric = GV_SET_PEARSON,
+	.dims = 300,.k = 5,.nqueries = 400,.nrows = 1500};
+
+	check_stops(&spec, 8);
+	spec.nqueries = 2;			/* without panels */
+	spec.nrows = 40000;
+	check_stops(&spec, 1);
+	spec = (GvSetSpec) {.kind = GV_SET_EXACT,.metric = GV_SET_L2,.dims = 1,
+		.k = 1 << 16,.nqueries = 40,.nrows = 1 << 16};
+	check_stops(&spec, 2);		/* much to sort */
+	spec = (GvSetSpec) {.kind = GV_SET_KMEANS,.dims = 10,.k = 100,
+		.iterations = 2,.nrows = 70000};
+	check_stops(&spec, 4);
+	spec = (GvSetSpec) {.kind = GV_SET_SELECT,.dims = 1,.k = 10,
+		.nrows = INT64_C(1) << 26};
+	if (!unit_small)
+		check_stops(&spec, 4);
+	spec = (GvSetSpec) {.kind = GV_SET_QUANTILES,.dims = 1,.nqueries = 1,
+		.nrows = INT64_C(1) << 24};
+	if (!unit_small)
+		check_stops(&spec, 1);
+}
+
+/* A sanitizer shall let malloc fail, as it does without one. */
+extern const char *__asan_default_options(void);
+
+const char *
+__asan_default_options(void)
+{
+	return "allocator_may_return_null=1";
+}
+
+/* More than there can be. */
+static void
+check_no_memory(void)
+{
+	GvSetSpec	spec = specs[GV_SET_EXACT];
+	GvSet	   *set = NULL;
+
+	spec.k = GV_SET_MAX_K;
+	spec.dims = GV_MAX_DIMS;
+	spec.nqueries = GV_SET_MAX_QUERIES;
+	spec.nrows = INT64_C(1) << 40;
+	CHECK(gv_set_size(&spec) > INT64_C(1) << 50, "size");
+	CHECK(gv_set_create(&spec, &set) == GV_NO_MEMORY && set == NULL, "taken");
+	spec = specs[GV_SET_KMEANS];
+	spec.k = GV_SET_MAX_CLUSTERS;
+	spec.dims = GV_MAX_DIMS;
+	spec.nrows = INT64_C(1) << 40;
+	CHECK(gv_set_create(&spec, &set) == GV_NO_MEMORY && set == NULL, "taken");
+	gv_set_drop(NULL);
+}
+
+void
+test_set_calls(void)
+{
+	int			kind;
+
+	check_selections();
+	check_invalid_specs();
+	for (kind = 0; kind < GV_NSETS; kind++)
+	{
+		check_order(kind);
+		check_faults(kind);
+	}
+	check_all_stops();
+	check_no_memory();
+	INVALID(gv_sets_open(NULL));
+	INVALID(gv_set_put(NULL, GV_SET_ROWS, vectors, 1, NULL));
+	INVALID(gv_set_run(NULL, NULL, NULL));
+	INVALID(gv_set_get(NULL, GV_SET_VALUES, 0, 0, NULL));
+}

@@ -1,0 +1,349 @@
+/*
+ * check_setmeans.c
+ *		k-means over sets against plain loops, bit for bit, and gv_set_mend.
+ */
+#include "sets.h"
+
+/* What k-means has to come to. */
+typedef struct Plain
+{
+	GvSetSpec	spec;
+	const float *rows;			/* [nrows][dims] */
+	float	   *centroids;		/* [k][dims] */
+	int64_t    *sizes;			/* [k] */
+	double	   *errors;			/* [k] */
+	float	   *far_distances;	/* [k] */
+	float	   *farthest;		/* [k][dims] */
+} Plain;
+
+/* The nearest centroid as gv_assign defines it, and its squared distance. */
+static int32_t
+plain_nearest(const Plain *plain, const float *row, float *sqdist)
+{
+	int32_t		dims = plain->spec.dims;
+	int32_t		nearest = 0;
+	int32_t		c;
+
+	*sqdist = HUGE_VALF;
+	for (c = 0; c < plain->spec.k; c++)
+	{
+		float		dist = score_of(lanes16(row, plain->centroids +
+											(size_t) c * dims, dims, false));
+
+		if (dist < *sqdist)
+		{
+			*sqdist = dist;
+			nearest = c;
+		}
+	}
+	return nearest;
+}
+
+/* A pass; returns its error.  sums [k][dims] */
+static double
+plain_pass(Plain *plain, double *sums)
+{
+	int32_t		dims = plain->spec.dims;
+	int32_t		k = plain->spec.k;
+	double		error = 0.0;
+	int64_t		i;
+	int32_t		c;
+	int32_t		d;
+
+	memset(sums, 0, sizeof(double) * k * dims);
+	for (c = 0; c < k; c++)
+	{
+		plain->sizes[c] = 0;
+		plain->errors[c] = 0.0;
+		plain->far_distances[c] = 0.0f;
+	}
+	for (i = 0; i < plain->spec.nrows; i++)
+	{
+		const float *row = plain->rows + i * dims;
+		float		sqdist;
+
+		c = plain_nearest(plain, row, &sqdist);
+		for (d = 0; d < dims; d++)
+			sums[(size_t) c * dims + d] += row[d];
+		plain->sizes[c]++;
+		plain->errors[c] += sqdist;
+		if (sqdist > plain->far_distances[c])
+		{
+			plain->far_distances[c] = sqdist;
+			memcpy(plain->farthest + (size_t) c * dims, row,
+				   sizeof(float) * dims);
+		}
+	}
+	for (c = 0; c < k; c++)
+		error += plain->errors[c];
+	return error;
+}
+
+/* The next giver in its order, none of those marked; -1: there is none. */
+static int32_t
+plain_giver(const GvSetSpec *spec, const int64_t *sizes, const double *errors,
+			const float *far_distances, const bool *has_given)
+{
+	double		mean = (double) spec->nrows / spec->k;
+	int32_t		best = -1;
+	int32_t		c;
+
+	for (c = 0; c < spec->k; c++)
+	{
+		if (has_given[c] || !(far_distances[c] > 0.0f) ||
+			(spec->balanced && (double) sizes[c] <= mean))
+			continue;
+		if (best < 0 || (spec->balanced ? sizes[c] > sizes[best] :
+						 errors[c] > errors[best]))
+			best = c;
+	}
+	return best;
+}
+
+/* gv_set_mend, in as many steps as its text has. */
+static int32_t
+plain_mend(const GvSetSpec *spec, const int64_t *sizes, const double *errors,
+		   const float *far_distances, const float *farthest,
+		   float *centroids)
+{
+	double		mean = (double) spec->nrows / spec->k;
+	bool	   *has_given = calloc(spec->k, sizeof(bool));
+	int32_t		ntaken = 0;
+	int32_t		c;
+
+	for (c = 0; c < spec->k; c++)
+	{
+		int32_t		giver;
+
+		if (sizes[c] > 0 &&
+			!(spec->balanced && (double) sizes[c] < mean / 4.0))
+			continue;
+		giver = plain_giver(spec, sizes, errors, far_distances, has_given);
+		if (giver < 0)
+			break;
+		has_given[giver] = true;
+		memcpy(centroids + (size_t) c * spec->dims,
+			   farthest + (size_t) giver * spec->dims,
+			   sizeof(float) * spec->dims);
+		ntaken++;
+	}
+	free(has_given);
+	return ntaken;
+}
+
+/* All passes; errors [iterations + 1]; returns the clusters that have rows. */
+static int32_t
+plain_kmeans(Plain *plain, double *errors)
+{
+	int32_t		dims = plain->spec.dims;
+	int32_t		k = plain->spec.k;
+	double	   *sums = malloc(sizeof(double) * k * dims);
+	int32_t		found = 0;
+	int32_t		c;
+	int32_t		d;
+	int			i;
+
+	for (i = 0; i < plain->spec.iterations; i++)
+	{
+		errors[i] = plain_pass(plain, sums);
+		for (c = 0; c < k; c++)
+			for (d = 0; plain->sizes[c] > 0 && d < dims; d++)
+				plain->centroids[(size_t) c * dims + d] =
+					(float) (sums[(size_t) c * dims + d] /
+							 (double) plain->sizes[c]);
+		(void) plain_mend(&plain->spec, plain->sizes, plain->errors,
+						  plain->far_distances, plain->farthest,
+						  plain->centroids);
+	}
+	errors[i] = plain_pass(plain, sums);
+	for (c = 0; c < k; c++)
+		if (plain->sizes[c] > 0)
+		{
+			memmove(plain->centroids + (size_t) found * dims,
+					plain->centroids + (size_t) c * dims,
+					sizeof(float) * dims);
+			plain->sizes[found++] = plain->sizes[c];
+		}
+	free(sums);
+	return found;
+}
+
+/* What a set with these inputs finds is what the plain one has found. */
+static void
+check_run(const Plain *plain, int32_t found, const double *plain_errors,
+		  const SetInputs *inputs)
+{
+	const GvSetSpec *spec = &plain->spec;
+	size_t		vector = sizeof(float) * spec->dims;
+	float	   *centroids = unit_alloc(vector * spec->k);
+	int64_t    *sizes = unit_alloc(sizeof(int64_t) * spec->k);
+	double	   *errors = unit_alloc(sizeof(double) * (spec->iterations + 1));
+	GvSetDone	done;
+	GvSet	   *set = finished_set(spec, inputs, &done, errors);
+
+	if (set != NULL)
+	{
+		CHECK(done.found == found && done.passes == spec->iterations + 1 &&
+			  !done.again, "%d found, not %d, of %d", done.found, found,
+			  spec->k);
+		CHECK(memcmp(errors, plain_errors, sizeof(double) *
+					 (spec->iterations + 1)) == 0, "errors");
+		CHECK(gv_set_get(set, GV_SET_CENTROIDS, 0, found,
+						 centroids) == GV_OK &&
+			  memcmp(centroids, plain->centroids, vector * found) == 0,
+			  "centroids: dims %d k %d rows %ld", spec->dims, spec->k,
+			  (long) spec->nrows);
+		CHECK(gv_set_get(set, GV_SET_SIZES, 0, found, sizes) == GV_OK &&
+			  memcmp(sizes, plain->sizes, sizeof(int64_t) * found) == 0,
+			  "sizes");
+		CHECK(gv_set_get(set, GV_SET_SIZES, found - 1, 1, sizes) == GV_OK &&
+			  sizes[0] == plain->sizes[found - 1], "the last size");
+	}
+	gv_set_drop(set);
+	unit_free(centroids);
+	unit_free(sizes);
+	unit_free(errors);
+}
+
+/* From starts [k][dims], in batches of two sizes, at each level. */
+static void
+check_clusters(const GvSetSpec *spec, const float *starts, const float *rows)
+{
+	size_t		n = (size_t) spec->k * spec->dims;
+	Plain		plain = {.spec = *spec,.rows = rows};
+	double	   *errors = malloc(sizeof(double) * (spec->iterations + 1));
+	SetInputs	inputs = {starts, NULL, rows, spec->nrows, spec->nrows};
+	GvSimd		level;
+	int32_t		found;
+
+	plain.centroids = malloc(sizeof(float) * n);
+	plain.farthest = malloc(sizeof(float) * n);
+	plain.sizes = malloc(sizeof(int64_t) * spec->k);
+	plain.errors = malloc(sizeof(double) * spec->k);
+	plain.far_distances = malloc(sizeof(float) * spec->k);
+	memcpy(plain.centroids, starts, sizeof(float) * n);
+	found = plain_kmeans(&plain, errors);
+	for (level = GV_SIMD_PORTABLE; level < GV_NSIMD; level++)
+	{
+		gv_simd_use(level);
+		check_run(&plain, found, errors, &inputs);
+		inputs.batch = 1 + (int64_t) (unit_random() % spec->nrows);
+	}
+	gv_simd_use(unit_simd());
+	free(plain.centroids);
+	free(plain.farthest);
+	free(plain.sizes);
+	free(plain.errors);
+	free(plain.far_distances);
+	free(errors);
+}
+
+/* Rows of which every (nsame)th is the same, starts are the first of them. */
+static void
+check_shape(int64_t nrows, int32_t dims, int32_t k, int32_t iterations,
+			int nsame)
+{
+	float	   *rows = clustered(nrows, dims, 1 + k / 2, 0.2f);
+	GvSetSpec	spec = {.kind = GV_SET_KMEANS,.dims = dims,.k = k,
+		.iterations = iterations,.nrows = nrows};
+	int64_t		i;
+
+	for (i = 0; nsame > 0 && i < nrows; i += nsame)
+		memcpy(rows + i * dims, rows, sizeof(float) * dims);
+	check_clusters(&spec, rows, rows);
+	spec.balanced = 1;
+	check_clusters(&spec, rows, rows);
+	unit_free(rows);
+}
+
+/* Starts far from all rows, and equal ones: most clusters begin empty. */
+static void
+check_empty_clusters(void)
+{
+	GvSetSpec	spec = {.kind = GV_SET_KMEANS,.dims = 3,.k = 12,
+	.nrows = 100};
+	float	   *rows = unit_floats((size_t) spec.nrows * 3, 1.0f);
+	float	   *starts = unit_alloc(sizeof(float) * 12 * 3);
+	int			i;
+
+	for (i = 0; i < 12 * 3; i++)
+		starts[i] = i < 15 ? 0.1f : 100.0f;
+	for (spec.iterations = 0; spec.iterations < 6; spec.iterations++)
+		for (spec.balanced = 0; spec.balanced < 2; spec.balanced++)
+			check_clusters(&spec, starts, rows);
+	for (i = 0; i < 100 * 3; i++)	/* two rows, fifty times each */
+		rows[i] = (float) (i / 3 % 2);
+	spec.iterations = 4;
+	for (spec.balanced = 0; spec.balanced < 2; spec.balanced++)
+		check_clusters(&spec, starts, rows);
+	spec.balanced = 0;
+	for (i = 0; i < 100 * 3; i++)	/* distances that overflow */
+		rows[i] = unit_float() * 3e38f;
+	check_clusters(&spec, starts, rows);
+	unit_free(rows);
+	unit_free(starts);
+}
+
+/* gv_set_mend alone, of any sizes, errors and distances. */
+static void
+check_mend(int32_t k)
+{
+	GvSetSpec	spec = {.kind = GV_SET_KMEANS,.dims = 2,.k = k,
+	.balanced = (uint8_t) (unit_random() % 2)};
+	int64_t    *sizes = unit_alloc(sizeof(int64_t) * k);
+	double	   *errors = unit_alloc(sizeof(double) * k);
+	float	   *far_distances = unit_alloc(sizeof(float) * k);
+	float	   *farthest = unit_floats((size_t) k * 2, 1.0f);
+	float	   *want = unit_floats((size_t) k * 2, 1.0f);
+	float	   *got = unit_alloc(sizeof(float) * k * 2);
+	int32_t    *order = unit_alloc(sizeof(int32_t) * k);
+	int			nempty = 1 + (int) (unit_random() % 5);
+	int32_t		ntaken;
+	int32_t		c;
+
+	for (c = 0; c < k; c++)
+	{
+		sizes[c] = unit_random() % 5 < (uint64_t) nempty ? 0 :
+			1 + (int64_t) (unit_random() % 20);
+		errors[c] = sizes[c] == 0 ? 0.0 : (double) (unit_random() % 6);
+		far_distances[c] = errors[c] > 0.0 ? 1.0f : 0.0f;
+		spec.nrows += sizes[c];
+	}
+	spec.nrows = spec.nrows > k ? spec.nrows : k;
+	memcpy(got, want, sizeof(float) * k * 2);
+	ntaken = plain_mend(&spec, sizes, errors, far_distances, farthest, want);
+	CHECK(gv_set_mend(&spec, sizes, errors, far_distances, farthest, got,
+					  order) == ntaken, "%d took of %d", ntaken, k);
+	CHECK(memcmp(got, want, sizeof(float) * k * 2) == 0, "k %d", k);
+	unit_free(sizes);
+	unit_free(errors);
+	unit_free(far_distances);
+	unit_free(farthest);
+	unit_free(want);
+	unit_free(got);
+	unit_free(order);
+}
+
+void
+test_kmeans_sets(void)
+{
+	int32_t		dims;
+	int			i;
+
+	for (i = 0; i < 300; i++)
+		check_mend(1 + i % 70);
+	for (dims = 1; dims < 200; dims += unit_small ? 37 : 7)
+	{
+		check_shape(2 + dims * 5, dims, 1 + dims % 40, 3, 0);
+		check_shape(200, dims, 66, 2, 3);
+	}
+	check_shape(1, 5, 1, 3, 0);
+	check_shape(500, 8, 1, 5, 0);	/* k = 1 */
+	check_shape(130, 8, 130, 3, 0); /* k = n */
+	check_shape(130, 8, 130, 3, 2); /* with duplicates */
+	check_shape(50, 4, 7, 3, 1);	/* all the same */
+	check_shape(3000, 16, 20, 0, 0);	/* nothing but sizes */
+	check_shape(3000, 16, 20, 12, 0);
+	check_shape(300, 1200, 9, 2, 0);
+	check_empty_clusters();
+}

@@ -1,0 +1,63 @@
+/*
+ * sets.c
+ *		Sets for the checks of them, from the first call to the last.
+ */
+#include "sets.h"
+
+/* All rows, some at a time; the last batch is what is left. */
+static GvStatus
+put_rows(GvSet *set, const GvSetSpec *spec, const SetInputs *inputs)
+{
+	GvStatus	status = GV_OK;
+	int64_t		first;
+
+	for (first = 0; status == GV_OK && first < inputs->nrows;
+		 first += inputs->batch)
+	{
+		int64_t		left = inputs->nrows - first;
+		int64_t		n = left < inputs->batch ? left : inputs->batch;
+		float	   *batch = unit_alloc(sizeof(float) * n * spec->dims);
+
+		/* a batch of its own, so that nobody looks at it later */
+		memcpy(batch, inputs->rows + first * spec->dims,
+			   sizeof(float) * n * spec->dims);
+		status = gv_set_put(set, GV_SET_ROWS, batch, n, NULL);
+		unit_free(batch);
+	}
+	return status;
+}
+
+/* See sets.h; errors [iterations + 1] are those of passes, or NULL. */
+GvSet *
+finished_set(const GvSetSpec *spec, const SetInputs *inputs, GvSetDone *done,
+			 double *errors)
+{
+	static const GvSetInput firsts[GV_NSETS] = {GV_SET_QUERIES, GV_SET_STARTS,
+	GV_SET_ROWS, GV_SET_RANKS};
+	GvSetInput	input = firsts[spec->kind];
+	GvSet	   *set = NULL;
+	GvStatus	status = gv_set_create(spec, &set);
+
+	CHECK(gv_set_size(spec) > 0, "size");
+	if (status == GV_OK && input != GV_SET_ROWS)
+		status = gv_set_put(set, input, inputs->queries,
+							spec->kind == GV_SET_KMEANS ? spec->k :
+							spec->nqueries, NULL);
+	if (status == GV_OK && spec->self)
+		status = gv_set_put(set, GV_SET_SELF, inputs->self, spec->nqueries,
+							NULL);
+	memset(done, 0, sizeof(*done));
+	while (status == GV_OK && !done->finished)
+	{
+		status = put_rows(set, spec, inputs);
+		if (status == GV_OK)
+			status = gv_set_run(set, done, NULL);
+		if (status == GV_OK && errors != NULL)
+			errors[done->passes - 1] = done->error;
+	}
+	CHECK(status == GV_OK, "status %d of kind %d", status, spec->kind);
+	if (status == GV_OK)
+		return set;
+	gv_set_drop(set);
+	return NULL;
+}
