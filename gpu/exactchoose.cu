@@ -13,6 +13,8 @@
 #include "bisect.cuh"
 
 #define THREADS			256
+#define MOST_THREADS	1024	/* of a block, while there are SMs enough */
+#define FEW_QUERIES		128
 #define ALL_SHARED		16384	/* scores that a block keeps */
 #define INFINITE		__int_as_float(0x7F800000)
 
@@ -136,7 +138,7 @@ struct Keys
 };
 
 /* A block a query.  Shared: keys [nslots] where there are not too many. */
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(MOST_THREADS)
 choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 				   GvExactProduct product, const float *d_slack)
 {
@@ -161,7 +163,7 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 		{
 			uint32_t   *kept = (uint32_t *) memory;
 
-			for (uint32_t s = threadIdx.x; s < n; s += THREADS)
+			for (uint32_t s = threadIdx.x; s < n; s += blockDim.x)
 				kept[s] = keys.make(s);
 			keys.kept = kept;
 			__syncthreads();
@@ -171,7 +173,7 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 		least -= 2.0f * 1.001f * slack + 0x1p-20f * fabsf(least);
 		cut = least > cut ? least : cut;
 	}
-	for (uint32_t s = threadIdx.x; s < n; s += THREADS)
+	for (uint32_t s = threadIdx.x; s < n; s += blockDim.x)
 		if (keys.scores[s] >= cut)
 			gv_exact_append(product.filter, i, product.first + s);
 	if (threadIdx.x == 0)
@@ -241,8 +243,9 @@ gv_gpu_exact_choose(const GvExactSpace *space, const GvExactQueries *queries,
 		GV_CUDA_TRY(cudaFuncSetAttribute(choose_rows_kernel,
 										 cudaFuncAttributeMaxDynamicSharedMemorySize,
 										 bytes));
-	GV_LAUNCH(choose_rows_kernel, part->n, THREADS, bytes, stream, *queries,
-			  *part, *product, d_slack);
+	GV_LAUNCH(choose_rows_kernel, part->n,
+			  part->n <= FEW_QUERIES ? MOST_THREADS : THREADS, bytes, stream,
+			  *queries, *part, *product, d_slack);
 	return gv_cuda_status(cudaGetLastError());
 }
 

@@ -123,9 +123,74 @@ halve(const GvExactSpace &space, const float *x, View view, bool moves,
 	return measures;
 }
 
+/* Rows that a frame is made from, `apart` floats from one to the next. */
+struct Sample
+{
+	const float *rows;
+	int64_t		apart;
+	int			n;
+	const View *views;			/* [n] shared */
+	int			count;			/* of those that are defined */
+};
+
+/* d_mean, a thread a dimension. */
+static __device__ __forceinline__ void
+find_mean(const GvExactSpace &space, const Sample &sample)
+{
+	for (int d = threadIdx.x; d < space.dims; d += FRAME_THREADS)
+	{
+		double		sum = 0.0;
+
+#pragma unroll 8
+		for (int i = 0; i < sample.n; i++)
+			sum += ((double) sample.rows[i * sample.apart + d] -
+					sample.views[i].shift) * sample.views[i].factor;
+		space.d_mean[d] = sample.count > 0 ? sum / sample.count : 0.0;
+	}
+}
+
+/* This lane's part of all squared lengths; a warp a row. */
+static __device__ __forceinline__ double
+add_squares(const GvExactSpace &space, const Sample &sample)
+{
+	double		square = 0.0;
+
+	for (int i = threadIdx.x / GV_WARP; i < sample.n;
+		 i += FRAME_THREADS / GV_WARP)
+		if (sample.views[i].varies)
+			for (int d = threadIdx.x % GV_WARP; d < space.dims; d += GV_WARP)
+			{
+				double		part =
+					((double) sample.rows[i * sample.apart + d] -
+					 sample.views[i].shift) * sample.views[i].factor -
+					space.d_mean[d];
+
+				square += part * part;
+			}
+	return square;
+}
+
+/* d_frame, by a warp that knows the usual squared length of rows. */
+static __device__ __forceinline__ void
+put_frame(const GvExactSpace &space, double usual_square)
+{
+	double		square = 0.0;
+	int			exponent = 0;
+
+	for (int d = threadIdx.x; d < space.dims; d += GV_WARP)
+		square += space.d_mean[d] * space.d_mean[d];
+	square = gv_exact_add_warp(square);
+	if (threadIdx.x > 0)
+		return;
+	if (usual_square > 0.0)
+		(void) frexp(USUAL_LENGTH / sqrt(usual_square), &exponent);
+	space.d_frame->scale = ldexp(1.0, exponent);
+	space.d_frame->length = sqrt(square) * (1.0 + 1e-9);
+}
+
 /*
- * Mean, scale and length of it from a sample.  One block.
- * Shared: views and squares of the sample.
+ * Mean, its length, and a scale from a sample.  One block.
+ * Shared: views of the sample, and a number of each warp.
  */
 static __global__ void __launch_bounds__(FRAME_THREADS)
 frame_kernel(GvExactSpace space, const float *d_rows, int64_t n)
@@ -135,68 +200,33 @@ frame_kernel(GvExactSpace space, const float *d_rows, int64_t n)
 	int			warp = threadIdx.x / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
 	int			m = n < SAMPLE ? (int) n : SAMPLE;
-	const float *first = d_rows;
-	int64_t		apart = n / m * space.dims;
-	double		square = 0.0;
-	double		length = 0.0;
-	int			count = 0;
+	Sample		sample = {d_rows, n / m * space.dims, m, views, 0};
+	double		square;
 
 	/* 1. how the sample is seen */
 	for (int i = warp; i < m; i += FRAME_THREADS / GV_WARP)
 	{
-		View		view = view_of(space.metric, first + i * apart, space.dims);
+		View		view = view_of(space.metric, d_rows + i * sample.apart,
+								   space.dims);
 
 		if (lane == 0)
 			views[i] = view;
 	}
 	__syncthreads();
 	for (int i = 0; i < m; i++)
-		count += views[i].varies;
+		sample.count += views[i].varies;
 
-	/* 2. the mean, a thread a dimension */
-	for (int d = threadIdx.x; d < space.dims; d += FRAME_THREADS)
-	{
-		double		sum = 0.0;
-
-#pragma unroll 8
-		for (int i = 0; i < m; i++)
-			sum += ((double) first[i * apart + d] - views[i].shift) *
-				views[i].factor;
-		space.d_mean[d] = count > 0 ? sum / count : 0.0;
-	}
+	/* 2. its mean, and how far rows are from that */
+	find_mean(space, sample);
 	__syncthreads();
-
-	/* 3. how far rows are from it */
-	for (int i = warp; i < m; i += FRAME_THREADS / GV_WARP)
-		if (views[i].varies)
-			for (int d = lane; d < space.dims; d += GV_WARP)
-			{
-				double		part = ((double) first[i * apart + d] -
-									views[i].shift) * views[i].factor -
-					space.d_mean[d];
-
-				square += part * part;
-			}
-	square = gv_exact_add_warp(square);
+	square = gv_exact_add_warp(add_squares(space, sample));
 	if (lane == 0)
 		squares[warp] = square;
 	__syncthreads();
 	if (warp > 0)
 		return;
 	square = gv_exact_add_warp(squares[lane]);
-	for (int d = lane; d < space.dims; d += GV_WARP)
-		length += space.d_mean[d] * space.d_mean[d];
-	length = gv_exact_add_warp(length);
-	if (lane == 0)
-	{
-		double		usual = count > 0 ? sqrt(square / count) : 0.0;
-		int			exponent = 0;
-
-		if (usual > 0.0)
-			(void) frexp(USUAL_LENGTH / usual, &exponent);
-		space.d_frame->scale = ldexp(1.0, exponent);
-		space.d_frame->length = sqrt(length) * (1.0 + 1e-9);
-	}
+	put_frame(space, sample.count > 0 ? square / sample.count : 0.0);
 }
 
 /* A warp a slot; beyond the last, biases alone. */

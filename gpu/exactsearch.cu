@@ -23,7 +23,7 @@
 
 #define MOST_GROWTH		7		/* rows of a chunk for each row before it */
 #define LEAST_CAPACITY	256
-#define FEW_CAPACITY	4096
+#define FEW_CAPACITY	2048
 #define MOST_PIECE		(1 << 17)	/* queries at once */
 #define MOST_FOUND		(INT64_C(1) << 30)	/* bytes for what they find */
 #define MOST_SCORES		(INT64_C(1) << 26)
@@ -65,14 +65,25 @@ struct Search
 
 /* -- memory */
 
+/*
+ * Slots that a query has room for.  Of few queries three times what cuts from a
+ * seed let pass of all other rows.
+ */
 static uint32_t
-capacity_for(int64_t n, int64_t k)
+capacity_for(int64_t n, int64_t k, int64_t nrows)
 {
 	int64_t		capacity = 6 * (k + 1);
-	int64_t		least = n <= GV_EXACT_FEW ? FEW_CAPACITY : LEAST_CAPACITY;
+	int64_t		least = LEAST_CAPACITY;
 
 	if (forced_capacity > 0)
 		return (uint32_t) forced_capacity;
+	if (n <= GV_EXACT_FEW)
+	{
+		int64_t		passing = 3 * (k + 1) * (nrows / GV_EXACT_FEW_SEED + 1);
+
+		least = passing < nrows ? passing : nrows;
+		least = least > FEW_CAPACITY ? least : FEW_CAPACITY;
+	}
 	return (uint32_t) (capacity > least ? capacity : least);
 }
 
@@ -109,7 +120,7 @@ make_plan(const GvExactSpace *space, int64_t n, int64_t k, int64_t nrows)
 	int64_t		matrix = MATRIX_BYTES / half_bytes;
 	size_t		found;
 
-	plan.capacity = capacity_for(n, k);
+	plan.capacity = capacity_for(n, k, nrows);
 	each = (int64_t) plan.capacity * 24 + k * 16;
 	piece = MOST_FOUND / each;
 	piece = piece < MOST_PIECE ? piece : MOST_PIECE;
