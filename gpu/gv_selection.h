@@ -13,10 +13,10 @@
  *				second one halves the keys between them: at most 64 counts of
  *				n / threads steps, and half of that again for ties.  No memory
  *				but shared.  Komarov, Dashti, D'Souza, 2014
- *	threshold	beyond that, k <= 2,048: a sample of n / 32 values, a million
- *				at most, gives an item that is after the k-th and before
- *				another few hundred with a probability of 1 - 10^-6; one read
- *				keeps what is not after it.  Where it did not hold, as in rows
+ *	threshold	beyond that, k <= 2,048 and n / 24: a sample of n / 32 values,
+ *				a million at most, gives an item that is after the k-th and
+ *				before another few hundred with a probability of 1 - 10^-6; one
+ *				read keeps what is not after it.  Where it did not hold, as in rows
  *				made for it, the row goes by radix.  Memory for 8,192 items a
  *				row, of at most 256 MB at a time
  *	warp		k <= 2,048, one read: n + k log(n / k) steps in random order,

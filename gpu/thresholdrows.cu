@@ -111,17 +111,22 @@ first_of(uint64_t a, uint64_t b)
 	return b < a ? b : a;
 }
 
-/* A place for line j: where in its stretch is as good as random. */
+/*
+ * A place for line j: where in its stretch is as good as random.  But the first
+ * and the last are in the middle: of a row that ascends or descends one of them
+ * alone may tell where few items end.
+ */
 static __device__ __forceinline__ int64_t
 line_place(int64_t nvectors, int64_t nlines, int64_t j)
 {
 	int64_t		begin = j * nvectors / nlines;
-	uint32_t	stretch = (uint32_t) (nvectors / nlines);
-	uint32_t	hash = ((uint32_t) j ^ (uint32_t) (j >> 7)) * 0x9E3779B1u;
+	uint32_t	spare = (uint32_t) (nvectors / nlines) - LINE;
+	uint32_t	hash = (uint32_t) j * 0x9E3779B1u;
 
+	if (j == 0 || j == nlines - 1)
+		return begin + spare / 2;
 	hash = (hash ^ hash >> 15) * 0x85EBCA6Bu;
-	hash ^= hash >> 13;
-	return begin + (stretch > LINE ? hash % (stretch - LINE + 1) : 0);
+	return begin + (hash ^ hash >> 13) % (spare + 1);
 }
 
 /*
@@ -132,17 +137,19 @@ static __device__ __forceinline__ void
 sample_groups(const Plan &plan, const Vectors &row, int block,
 			  uint64_t *sampled, uint64_t *firsts)
 {
-	int64_t		nthreads = (int64_t) plan.samplers * SAMPLERS;
-	int64_t		nlines = nthreads / LINE * plan.vectors;
-	int64_t		me = (int64_t) block * SAMPLERS + threadIdx.x;
+	int64_t		nwarps = (int64_t) plan.samplers * NWARPS;
+	int64_t		nlines = nwarps * (GV_WARP / LINE) * plan.vectors;
+	int			warp = threadIdx.x / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
 	uint64_t	items[4] = {GV_NO_ITEM, GV_NO_ITEM, GV_NO_ITEM, GV_NO_ITEM};
 
 #pragma unroll 4
 	for (int v = 0; v < plan.vectors; v++)
 	{
-		int64_t		i = line_place(row.count, nlines,
-								   (v * nthreads + me) / LINE) + me % LINE;
+		/* neighbours go to different warps, as their groups are the same */
+		int64_t		line = (v * (GV_WARP / LINE) + lane / LINE) * nwarps +
+			block * NWARPS + warp;
+		int64_t		i = line_place(row.count, nlines, line) + lane % LINE;
 		int64_t		position = row.head + 4 * i;
 		float4		values = row.at(i);
 
@@ -159,7 +166,7 @@ sample_groups(const Plan &plan, const Vectors &row, int block,
 								__shfl_xor_sync(GV_FULL_WARP, items[c],
 												lanes));
 		if (lane < LINE)
-			sampled[(threadIdx.x / GV_WARP * LINE + lane) * 4 + c] = items[c];
+			sampled[(warp * LINE + lane) * 4 + c] = items[c];
 	}
 	__syncthreads();
 	if ((int) threadIdx.x < plan.groups)
