@@ -2,13 +2,13 @@
  * thresholdrows.cu
  *		Long rows, few wanted: a threshold from a sample, one read of the row.
  *
- * A row is s times as long as its sample, so of the k first about m = k / s are
- * in it, and more than r - 1 of them only with a probability of less than
+ * A row is s times as long as its sample, so of the k first about m = k / s
+ * are in it, and more than r - 1 of them only with a probability of less than
  * 10^-7 if r is chosen by Poisson's distribution: then the r-th of the sample
  * is not before the k-th of the row.  About r s items are not after it, a few
- * times k at most.  A block that has seen its piece of the row hands them over,
- * and the last block of the row sorts them.  As items are compared, values with
- * their positions, equal values are no special case.
+ * times k at most.  A block that has seen its piece of the row hands them
+ * over, and the last block of the row sorts them.  As items are compared,
+ * values with their positions, equal values are no special case.
  *
  * To find the r-th of a large sample quickly it is divided into groups, of
  * which only the first item each counts; there are many more than r, so that
@@ -30,10 +30,10 @@
 
 #define SAMPLERS		512		/* threads of sample_kernel */
 #define NWARPS			(SAMPLERS / GV_WARP)
-#define LINE			4		/* vectors of four values that are read together */
+#define LINE			4		/* vectors of 4 values, read together */
 #define MOST_VECTORS	16		/* that a thread samples */
 #define BLOCK_GROUPS	(NWARPS * LINE * 4)
-#define LEAST_GROUPS	(LINE * 4)	/* of a block: a line's are all different */
+#define LEAST_GROUPS	(LINE * 4)	/* a line's all differ */
 #define MOST_GROUPS		2048
 #define READERS			512		/* threads of stream_kernel */
 #define AHEAD			4		/* vectors that a thread has on their way */
@@ -67,7 +67,7 @@ let_next_begin()
 struct Plan
 {
 	int			samplers;		/* blocks a row */
-	int			groups;			/* of each of them, a divisor of BLOCK_GROUPS */
+	int			groups;			/* of each, divides BLOCK_GROUPS */
 	int			vectors;		/* of a thread */
 	int			rank;			/* of the threshold among groups, from 0 */
 	uint32_t	room;			/* items a row */
@@ -112,9 +112,9 @@ first_of(uint64_t a, uint64_t b)
 }
 
 /*
- * A place for line j: where in its stretch is as good as random.  But the first
- * and the last are in the middle: of a row that ascends or descends one of them
- * alone may tell where few items end.
+ * A place for line j: where in its stretch is as good as random.  But the
+ * first and the last are in the middle: of a row that ascends or descends one
+ * of them alone may tell where few items end.
  */
 static __device__ __forceinline__ int64_t
 line_place(int64_t nvectors, int64_t nlines, int64_t j)
@@ -502,7 +502,8 @@ gv_rows_threshold(GvSelector *selector, const GvRowsCall *call,
 						  d_firsts));
 	GV_TRY(gv_launch_rows(stream_kernel, call->rows * pieces, READERS,
 						  gv_bucket_bytes(plan.room, (uint32_t) call->out.k),
-						  selector, stream, *call, (uint32_t) pieces, plan.room,
+						  selector, stream, *call, (uint32_t) pieces,
+						  plan.room,
 						  selector->d_states, d_items, selector->d_missed,
 						  (uint32_t *) selector->d_list.memory));
 	return gv_rows_repair(selector, call, stream);

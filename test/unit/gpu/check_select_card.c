@@ -1,7 +1,8 @@
 /*
  * check_select_card.c
  *		k-selection on a card (gpu/gv_selection.h), by every way, against
- *		gv_select and gv_quantiles of src/cpu; and the sets that are made of it.
+ *		gv_select and gv_quantiles of src/cpu; and the sets that are made of
+ *		it.
  *
  * check_select.c holds those against qsort, on the same inputs.
  */
@@ -147,8 +148,8 @@ check_many_wanted(void)
 
 /*
  * Thresholds that let so many pass that they are sorted by buckets, or would
- * be if values could be spread over any; of rows that come in order, too, every
- * one holds.
+ * be if values could be spread over any; of rows that come in order, too,
+ * every one holds.
  */
 static void
 check_many_passed(void)
