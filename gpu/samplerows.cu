@@ -22,6 +22,9 @@
 
 #include "samples.cuh"
 
+/* with registers for so many enough values are on their way */
+#define BLOCKS_A_SM		2
+
 /* Which rows, and how. */
 struct Exact
 {
@@ -325,7 +328,7 @@ leave(const Exact &exact, const Member &member)
  * Shared: items [GV_ROWS_ROOM].
  */
 template <bool GLOBAL>
-static __global__ void __launch_bounds__(GV_SAMPLERS)
+static __global__ void __launch_bounds__(GV_SAMPLERS, BLOCKS_A_SM)
 exact_kernel(GvRowsCall call, Exact exact)
 {
 	GV_SHARED(memory);
