@@ -146,9 +146,9 @@ sample_groups(const Plan &plan, const Vectors &row, int block,
 #pragma unroll 4
 	for (int v = 0; v < plan.vectors; v++)
 	{
-		/* neighbours go to different warps, as their groups are the same */
+		/* neighbours go to different blocks, then warps: to other groups */
 		int64_t		line = (v * (GV_WARP / LINE) + lane / LINE) * nwarps +
-			block * NWARPS + warp;
+			warp * plan.samplers + block;
 		int64_t		i = line_place(row.count, nlines, line) + lane % LINE;
 		int64_t		position = row.head + 4 * i;
 		float4		values = row.at(i);
