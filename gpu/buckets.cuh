@@ -2,11 +2,11 @@
  * buckets.cuh
  *		Sorting items whose values lie about evenly, by a block of threads.
  *
- * What a threshold has let pass: the first of many, in random order.  A bitonic
- * network takes log^2 steps for each; here an item goes to the bucket where its
- * value would be if values were spread evenly, and counts the few in the bucket
- * that are before it.  A dozen steps an item whatever their number; where a
- * bucket gets too many, the network it is.
+ * What a threshold has let pass: the first of many, in random order.  A
+ * bitonic network takes log^2 steps for each; here an item goes to the bucket
+ * where its value would be if values were spread evenly, and counts the few in
+ * the bucket that are before it.  A dozen steps an item whatever their number;
+ * where a bucket gets too many, the network it is.
  */
 #ifndef GV_BUCKETS_CUH
 #define GV_BUCKETS_CUH
@@ -29,7 +29,7 @@ gv_bucket_bytes(uint32_t room, uint32_t k)
 struct GvBuckets
 {
 	uint64_t   *items;			/* [room] */
-	uint32_t   *ends;			/* [GV_SORT_BUCKETS] of each bucket, in order */
+	uint32_t   *ends;			/* [GV_SORT_BUCKETS] of buckets, in order */
 	uint16_t   *order;			/* [room] items, bucket by bucket */
 	uint16_t   *places;			/* [k] items, in order */
 	float		least;
@@ -78,7 +78,7 @@ gv_buckets_spread(GvBuckets &buckets, uint32_t count, GvTalk &talk)
 	return true;
 }
 
-/* Counts of buckets become the ranks they begin with; false: one is crowded. */
+/* Counts of buckets become ranks they begin with; false: one is crowded. */
 template <int THREADS>
 static __device__ __forceinline__ bool
 gv_buckets_sum(GvBuckets &buckets, GvTalk &talk)
@@ -122,8 +122,8 @@ gv_buckets_sum(GvBuckets &buckets, GvTalk &talk)
 }
 
 /*
- * The k first of count items, in order, into buckets.places; false: they are as
- * they were.  By all threads of the block, for which the items are there.
+ * The k first of count items, in order, into buckets.places; false: they are
+ * as they were.  By all threads of the block, for which the items are there.
  */
 template <int THREADS>
 static __device__ __forceinline__ bool
@@ -144,8 +144,11 @@ gv_buckets_sort(GvBuckets &buckets, uint32_t count, uint32_t k)
 
 	/* an item enters where its bucket ends so far */
 	for (uint32_t i = threadIdx.x; i < count; i += THREADS)
-		buckets.order[atomicAdd(&buckets.ends[buckets.bucket(buckets.items[i])],
-								1u)] = (uint16_t) i;
+	{
+		uint32_t	b = buckets.bucket(buckets.items[i]);
+
+		buckets.order[atomicAdd(&buckets.ends[b], 1u)] = (uint16_t) i;
+	}
 	__syncthreads();
 	for (uint32_t i = threadIdx.x; i < count; i += THREADS)
 	{

@@ -239,7 +239,8 @@ pick_from_all(const Quantiles *q)
 {
 	GV_TRY(gv_buffer_need(&q->selector->d_work,
 						  2 * sizeof(uint64_t) * (size_t) q->n));
-	GV_LAUNCH(items_kernel, (unsigned) ((q->n + GV_SAMPLERS - 1) / GV_SAMPLERS),
+	GV_LAUNCH(items_kernel,
+			  (unsigned) ((q->n + GV_SAMPLERS - 1) / GV_SAMPLERS),
 			  GV_SAMPLERS, 0, q->stream, q->d_values, q->n,
 			  (uint64_t *) q->selector->d_work.memory);
 	GV_CUDA_TRY(cudaGetLastError());

@@ -15,6 +15,7 @@ static const char *const names[GV_NROWS_WAYS] = {
 static const char letters[GV_NROWS_WAYS + 1] = "thwsgr";
 
 #define LEAST_SAMPLED	4096	/* columns, for a threshold */
+#define SPARSE			24		/* ... of which one is wanted, at most */
 
 extern "C" const char *
 gv_gpu_rows_name(GvRowsWay way)
@@ -31,7 +32,8 @@ gv_gpu_rows_can(const GvSelect *spec, GvRowsWay way)
 			return spec->columns <= GV_TEAM_COLUMNS &&
 				spec->k <= GV_ROWS_MAX_K;
 		case GV_ROWS_THRESHOLD:
-			return spec->columns >= LEAST_SAMPLED && spec->k <= GV_ROWS_MAX_K;
+			return spec->columns >= LEAST_SAMPLED &&
+				spec->k <= GV_ROWS_MAX_K && spec->k <= spec->columns / SPARSE;
 		case GV_ROWS_WARP:
 			return spec->k <= GV_WARP_MAX_K;
 		default:

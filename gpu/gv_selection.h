@@ -13,12 +13,12 @@
  *				second one halves the keys between them: at most 64 counts of
  *				n / threads steps, and half of that again for ties.  No memory
  *				but shared.  Komarov, Dashti, D'Souza, 2014
- *	threshold	beyond that, k <= 2,048: a sample of n / 32 values, a million
- *				at most, gives an item that is after the k-th and before
- *				another few hundred with a probability of 1 - 10^-6; one read
- *				keeps what is not after it.  Where it did not hold, as in rows
- *				made for it, the row goes by radix.  Memory for 8,192 items a
- *				row, of at most 256 MB at a time
+ *	threshold	beyond that, k <= 2,048 and n / 24: a sample of n / 32 values,
+ *				a million at most, gives an item that is after the k-th and
+ *				before another few hundred with a probability of 1 - 10^-6; one
+ *				read keeps what is not after it.  Where it did not hold, as in
+ *				rows made for it, the row goes by radix.  Memory for 8,192
+ *				items a row, of at most 256 MB at a time
  *	warp		k <= 2,048, one read: n + k log(n / k) steps in random order,
  *				n log^2(k) / 32 where a row descends; a row is spread over
  *				blocks, which tell each other their bounds.  Johnson, Douze,
@@ -80,8 +80,8 @@ extern size_t gv_gpu_rows_bytes(const GvSelect *spec, GvRowsWay way);
 /*
  * Of each row of d_values [rows][columns] the k first, in order: positions
  * [rows][k] in the row, values [rows][k].  The spec is valid and the way one
- * that can.  All of it is work for the stream, in which calls with one selector
- * stay; returns before it is done.
+ * that can.  All of it is work for the stream, in which calls with one
+ * selector stay; returns before it is done.
  */
 extern GvStatus gv_gpu_select_rows(GvSelector *selector, const GvSelect *spec,
 								   GvRowsWay way, const float *d_values,
@@ -102,8 +102,8 @@ extern GvStatus gv_gpu_quantiles(GvSelector *selector, const float *d_values,
 								 void *stream);
 
 /*
- * The same of arrays that the host has.  On the card values lie as they do with
- * the host, modulo 16 bytes.
+ * The same of arrays that the host has.  On the card values lie as they do
+ * with the host, modulo 16 bytes.
  */
 extern GvStatus gv_gpu_select_host(GvSelector *selector, const GvSelect *spec,
 								   GvRowsWay way, const float *values,

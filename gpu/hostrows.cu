@@ -14,7 +14,7 @@ struct HostRows
 	cudaStream_t stream;
 };
 
-/* Bring values [n] to where they lie as in the host's memory, modulo 16 bytes. */
+/* Bring values [n] to where they lie as with the host, modulo 16 bytes. */
 static GvStatus
 bring(HostRows *rows, const float *values, int64_t n)
 {

@@ -7,9 +7,10 @@
  * at.  In registers looking at all again costs less than moving, so here a
  * pivot is only counted: how many keys are not beyond it.  Two of them enclose
  * the k-th key; the next is where it would be if keys were spread evenly
- * between them, or, every second time, halves the keys there can be.  That ends
- * as soon as no more items are left than are sorted anyway, an eighth more than
- * k at least.  Where too many are equal the same is done with positions.
+ * between them, or, every second time, halves the keys there can be.  That
+ * ends as soon as no more items are left than are sorted anyway, an eighth
+ * more than k at least.  Where too many are equal the same is done with
+ * positions.
  *
  * Source: Komarov, Dashti, D'Souza, "Fast k-NNG construction with GPU-based
  * quick multi-select", 2014.

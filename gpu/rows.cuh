@@ -143,7 +143,7 @@ gv_give_item(const GvRowsOut &out, int64_t row, int64_t i, uint64_t item)
 	out.d_selected[row * out.k + i] = gv_item_value(item);
 }
 
-/* The k first of count items, in shared memory with room for a power of two. */
+/* The k first of count items, in shared memory with room for 2^n of them. */
 template <int THREADS>
 static __device__ __forceinline__ void
 gv_team_give(uint64_t *items, uint32_t count, const GvRowsOut &out,
@@ -280,7 +280,7 @@ extern size_t gv_warp_bytes(const GvSelector *selector, int64_t rows,
 extern size_t gv_exact_bytes(int64_t k);
 extern int gv_exact_blocks(int nsms);
 
-/* samplerows.cu: sort items [2][n], the first half; where the sorted ones are */
+/* samplerows.cu: sort items [2][n], the first half; where sorted ones are */
 extern GvStatus gv_sort_items(uint64_t *d_items, int64_t n, GvBuffer *d_sort,
 							  const uint64_t **d_sorted, cudaStream_t stream);
 

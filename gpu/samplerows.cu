@@ -7,12 +7,12 @@
  * in and before it are few more than k.  Then those are gathered and sorted.
  * The first range, all items, is divided by splitters from a sample, or like
  * all others: evenly, in 2,048 parts.  As 64 bits are 11 times 5 and 9, no
- * input takes more than 6 divisions of that.  The paper copies the bucket; here
- * the row is read again and what is outside the range passed over, so memory
- * is the same for every input.
+ * input takes more than 6 divisions of that.  The paper copies the bucket;
+ * here the row is read again and what is outside the range passed over, so
+ * memory is the same for every input.
  *
- * One kernel does all of it, because which rows there are to do may be known to
- * the card alone: rows that a threshold did not hold for.  Its blocks are
+ * One kernel does all of it, because which rows there are to do may be known
+ * to the card alone: rows that a threshold did not hold for.  Its blocks are
  * resident, all at once, and divided among the rows; where more than one has a
  * row they wait for each other.
  *
@@ -21,6 +21,9 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "samples.cuh"
+
+/* with registers for so many enough values are on their way */
+#define BLOCKS_A_SM		2
 
 /* Which rows, and how. */
 struct Exact
@@ -82,7 +85,7 @@ struct Member
 	}
 };
 
-/* Parts of a range that is divided evenly are so many items, as a power of 2. */
+/* Parts of a range divided evenly are so many items, as a power of two. */
 static __device__ __forceinline__ int
 part_bits(const Range &range)
 {
@@ -127,8 +130,7 @@ count_items(const float *row, int64_t n, const Member &member, Shared &shared,
 
 /* The range becomes the bucket in it that has the item of that rank. */
 static __device__ __forceinline__ void
-enter_bucket(Shared &shared, const uint32_t *counts, uint32_t rank,
-			 bool by_tree)
+enter_bucket(Shared &shared, uint32_t rank, bool by_tree)
 {
 	constexpr int EACH = GV_DIGITS / GV_SAMPLERS;
 	Range		range = shared.range;
@@ -140,7 +142,7 @@ enter_bucket(Shared &shared, const uint32_t *counts, uint32_t rank,
 
 #pragma unroll
 	for (int e = 0; e < EACH; e++)
-		sum += mine[e] = __ldcg(&counts[threadIdx.x * EACH + e]);
+		sum += mine[e] = shared.counts[threadIdx.x * EACH + e];
 	upto = sum;
 	for (uint32_t d = 1; d < GV_WARP; d *= 2)
 	{
@@ -215,12 +217,13 @@ divide(const float *row, const GvRowsCall &call, Member &member,
 			if (shared.counts[i] > 0)
 				atomicAdd(&together->counts[member.turn][i],
 						  shared.counts[i]);
-	if (GLOBAL)
-		__threadfence();
+	__threadfence();
 	member.wait();
-	enter_bucket(shared, GLOBAL || member.nmembers > 1 ?
-				 together->counts[member.turn] : shared.counts,
-				 (uint32_t) call.out.k - 1, by_tree);
+	if (GLOBAL || member.nmembers > 1)
+		for (int i = threadIdx.x; i < GV_DIGITS; i += GV_SAMPLERS)
+			shared.counts[i] = __ldcg(&together->counts[member.turn][i]);
+	__syncthreads();
+	enter_bucket(shared, (uint32_t) call.out.k - 1, by_tree);
 	member.turn = (member.turn + 1) % 3;
 }
 
@@ -325,7 +328,7 @@ leave(const Exact &exact, const Member &member)
  * Shared: items [GV_ROWS_ROOM].
  */
 template <bool GLOBAL>
-static __global__ void __launch_bounds__(GV_SAMPLERS)
+static __global__ void __launch_bounds__(GV_SAMPLERS, BLOCKS_A_SM)
 exact_kernel(GvRowsCall call, Exact exact)
 {
 	GV_SHARED(memory);

@@ -103,8 +103,9 @@ gv_count_bucket(uint32_t *counts, uint32_t bucket, bool counts_for)
 #define GV_CHUNK_STEP		(GV_SAMPLERS * GV_CHUNK_VALUES)
 
 /*
- * Values first .. of a row, GV_CHUNK_STEP of them in one block: value r of this
- * thread stands at first + GV_SAMPLERS r + threadIdx.x, if that is below n.
+ * Values first .. of a row, GV_CHUNK_STEP of them in one block: value r of
+ * this thread stands at first + GV_SAMPLERS r + threadIdx.x, if that is below
+ * n.
  */
 static __device__ __forceinline__ void
 gv_load_chunk(const float *row, int64_t n, int64_t first,

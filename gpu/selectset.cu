@@ -11,7 +11,7 @@
 #include "gv_selection.h"
 #include "gv_sets.h"
 
-#define PIECE		(INT64_C(1) << 24)	/* values between two looks at the stop */
+#define PIECE		(INT64_C(1) << 24)	/* values between looks at stop */
 
 struct SelectSet
 {

@@ -2,13 +2,13 @@
  * thresholdrows.cu
  *		Long rows, few wanted: a threshold from a sample, one read of the row.
  *
- * A row is s times as long as its sample, so of the k first about m = k / s are
- * in it, and more than r - 1 of them only with a probability of less than
+ * A row is s times as long as its sample, so of the k first about m = k / s
+ * are in it, and more than r - 1 of them only with a probability of less than
  * 10^-7 if r is chosen by Poisson's distribution: then the r-th of the sample
  * is not before the k-th of the row.  About r s items are not after it, a few
- * times k at most.  A block that has seen its piece of the row hands them over,
- * and the last block of the row sorts them.  As items are compared, values with
- * their positions, equal values are no special case.
+ * times k at most.  A block that has seen its piece of the row hands them
+ * over, and the last block of the row sorts them.  As items are compared,
+ * values with their positions, equal values are no special case.
  *
  * To find the r-th of a large sample quickly it is divided into groups, of
  * which only the first item each counts; there are many more than r, so that
@@ -30,10 +30,10 @@
 
 #define SAMPLERS		512		/* threads of sample_kernel */
 #define NWARPS			(SAMPLERS / GV_WARP)
-#define LINE			4		/* vectors of four values that are read together */
+#define LINE			4		/* vectors of 4 values, read together */
 #define MOST_VECTORS	16		/* that a thread samples */
 #define BLOCK_GROUPS	(NWARPS * LINE * 4)
-#define LEAST_GROUPS	(LINE * 4)	/* of a block: a line's are all different */
+#define LEAST_GROUPS	(LINE * 4)	/* a line's all differ */
 #define MOST_GROUPS		2048
 #define READERS			512		/* threads of stream_kernel */
 #define AHEAD			4		/* vectors that a thread has on their way */
@@ -67,7 +67,7 @@ let_next_begin()
 struct Plan
 {
 	int			samplers;		/* blocks a row */
-	int			groups;			/* of each of them, a divisor of BLOCK_GROUPS */
+	int			groups;			/* of each, divides BLOCK_GROUPS */
 	int			vectors;		/* of a thread */
 	int			rank;			/* of the threshold among groups, from 0 */
 	uint32_t	room;			/* items a row */
@@ -111,17 +111,22 @@ first_of(uint64_t a, uint64_t b)
 	return b < a ? b : a;
 }
 
-/* A place for line j: where in its stretch is as good as random. */
+/*
+ * A place for line j: where in its stretch is as good as random.  But the
+ * first and the last are in the middle: of a row that ascends or descends one
+ * of them alone may tell where few items end.
+ */
 static __device__ __forceinline__ int64_t
 line_place(int64_t nvectors, int64_t nlines, int64_t j)
 {
 	int64_t		begin = j * nvectors / nlines;
-	uint32_t	stretch = (uint32_t) (nvectors / nlines);
-	uint32_t	hash = ((uint32_t) j ^ (uint32_t) (j >> 7)) * 0x9E3779B1u;
+	uint32_t	spare = (uint32_t) (nvectors / nlines) - LINE;
+	uint32_t	hash = (uint32_t) j * 0x9E3779B1u;
 
+	if (j == 0 || j == nlines - 1)
+		return begin + spare / 2;
 	hash = (hash ^ hash >> 15) * 0x85EBCA6Bu;
-	hash ^= hash >> 13;
-	return begin + (stretch > LINE ? hash % (stretch - LINE + 1) : 0);
+	return begin + (hash ^ hash >> 13) % (spare + 1);
 }
 
 /*
@@ -132,17 +137,19 @@ static __device__ __forceinline__ void
 sample_groups(const Plan &plan, const Vectors &row, int block,
 			  uint64_t *sampled, uint64_t *firsts)
 {
-	int64_t		nthreads = (int64_t) plan.samplers * SAMPLERS;
-	int64_t		nlines = nthreads / LINE * plan.vectors;
-	int64_t		me = (int64_t) block * SAMPLERS + threadIdx.x;
+	int64_t		nwarps = (int64_t) plan.samplers * NWARPS;
+	int64_t		nlines = nwarps * (GV_WARP / LINE) * plan.vectors;
+	int			warp = threadIdx.x / GV_WARP;
 	int			lane = threadIdx.x % GV_WARP;
 	uint64_t	items[4] = {GV_NO_ITEM, GV_NO_ITEM, GV_NO_ITEM, GV_NO_ITEM};
 
 #pragma unroll 4
 	for (int v = 0; v < plan.vectors; v++)
 	{
-		int64_t		i = line_place(row.count, nlines,
-								   (v * nthreads + me) / LINE) + me % LINE;
+		/* neighbours go to different blocks, then warps: to other groups */
+		int64_t		line = (v * (GV_WARP / LINE) + lane / LINE) * nwarps +
+			warp * plan.samplers + block;
+		int64_t		i = line_place(row.count, nlines, line) + lane % LINE;
 		int64_t		position = row.head + 4 * i;
 		float4		values = row.at(i);
 
@@ -159,7 +166,7 @@ sample_groups(const Plan &plan, const Vectors &row, int block,
 								__shfl_xor_sync(GV_FULL_WARP, items[c],
 												lanes));
 		if (lane < LINE)
-			sampled[(threadIdx.x / GV_WARP * LINE + lane) * 4 + c] = items[c];
+			sampled[(warp * LINE + lane) * 4 + c] = items[c];
 	}
 	__syncthreads();
 	if ((int) threadIdx.x < plan.groups)
@@ -495,7 +502,8 @@ gv_rows_threshold(GvSelector *selector, const GvRowsCall *call,
 						  d_firsts));
 	GV_TRY(gv_launch_rows(stream_kernel, call->rows * pieces, READERS,
 						  gv_bucket_bytes(plan.room, (uint32_t) call->out.k),
-						  selector, stream, *call, (uint32_t) pieces, plan.room,
+						  selector, stream, *call, (uint32_t) pieces,
+						  plan.room,
 						  selector->d_states, d_items, selector->d_missed,
 						  (uint32_t *) selector->d_list.memory));
 	return gv_rows_repair(selector, call, stream);

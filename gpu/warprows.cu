@@ -15,7 +15,7 @@
 #define AHEAD			4		/* turns that values are asked for before */
 #define LEAST_PIECE		4096	/* values */
 #define MOST_PIECES		64		/* of a row: one block merges them */
-#define OFTEN			8		/* turns from one look at others' bound to the next */
+#define OFTEN			8		/* turns between looks at others' bound */
 
 /* The queue's length for k, in registers of a lane. */
 static int

@@ -1,7 +1,8 @@
 /*
  * check_select_card.c
  *		k-selection on a card (gpu/gv_selection.h), by every way, against
- *		gv_select and gv_quantiles of src/cpu; and the sets that are made of it.
+ *		gv_select and gv_quantiles of src/cpu; and the sets that are made of
+ *		it.
  *
  * check_select.c holds those against qsort, on the same inputs.
  */
@@ -143,6 +144,29 @@ check_many_wanted(void)
 	check_input(IN_UNIFORM, 1, n, 3, ks, unit_small ? 1 : 4);
 	check_input(IN_ALL_EQUAL, 2, n, 0, ks, 1);
 	check_input(IN_SPECIAL, 1, n, 0, ks, unit_small ? 1 : 4);
+}
+
+/*
+ * Thresholds that let so many pass that they are sorted by buckets, or would
+ * be if values could be spread over any; of rows that come in order, too,
+ * every one holds.
+ */
+static void
+check_many_passed(void)
+{
+	static const Input inputs[] = {IN_UNIFORM, IN_SORTED, IN_REVERSED,
+	IN_ALL_EQUAL, IN_FEW_VALUES, IN_SPECIAL};
+	int64_t		n = unit_small ? 20000 : 300000;
+	const int64_t ks[] = {800, 2048, 10};
+	uint32_t	before;
+	uint32_t	after;
+	int			i;
+
+	CHECK(gv_gpu_rows_missed(selector, &before) == GV_OK, "count");
+	for (i = 0; i < (unit_small ? 4 : 6); i++)
+		check_input(inputs[i], 1, n, i % 4, ks, unit_small ? 1 : 3);
+	CHECK(gv_gpu_rows_missed(selector, &after) == GV_OK, "count");
+	CHECK(after == before, "%u missed", after - before);
 }
 
 static void
@@ -372,6 +396,7 @@ test_select_card(void)
 	check_short_rows();
 	check_rows();
 	check_many_wanted();
+	check_many_passed();
 	check_many_rows();
 	check_missed();
 	check_quantiles_card();
