@@ -150,7 +150,7 @@ stage_sanitize() {
 		flags=
 		# what the host writes into pinned memory it knows nothing of
 		[ $tool != initcheck ] || flags="--check-api-memory-access no"
-		for part in mirrors hopper builders; do
+		for part in mirrors hopper builders select exact sets; do
 			{
 				# shellcheck disable=SC2086
 				GPUVEC_UNIT_SMALL=1 compute-sanitizer --tool $tool $flags \
@@ -161,7 +161,7 @@ stage_sanitize() {
 		done
 	done
 	wait
-	for part in $(cd "$GV_TMP" && ls ./*check.{mirrors,hopper,builders}); do
+	for part in $(cd "$GV_TMP" && ls ./*check.{mirrors,hopper,builders,select,exact,sets}); do
 		gv_note "$part: $(tail -1 "$GV_TMP/$part")"
 		cat "$GV_TMP/$part"
 		tail -1 "$GV_TMP/$part" | grep -q '^exit 0' || status=1
@@ -241,7 +241,7 @@ stage_faults() {
 	chmod +x "$dir/nvcc"
 	GPUVEC_TEST_NVCC=$dir/nvcc GPU_ARCHS=$ARCH GPUVEC_TEST_SERVER=cuda \
 		GPUVEC_TEST_HOG=$dir/hog ONLY=tap \
-		TAP="${TAP-015 016 017 019 020 021 023}" "$GV_ROOT/test/run.sh"
+		TAP="${TAP-015 016 017 019 020 021 023 027 028}" "$GV_ROOT/test/run.sh"
 }
 
 # Installs gpuvec into a copy of PostgreSQL and starts a cluster with gpuvecd,
