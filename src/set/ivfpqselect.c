@@ -18,6 +18,7 @@
 
 #include "am/ivfpq.h"
 #include "engine/gv_select.h"
+#include "set/ivfpqwork.h"
 
 PG_FUNCTION_INFO_V1(gpuvec_select);
 PG_FUNCTION_INFO_V1(gpuvec_quantiles);
@@ -83,9 +84,74 @@ AllocAligned(Size n, Size size)
 	return (void *) TYPEALIGN(GV_ALIGN, chunk);
 }
 
+/*
+ * Have gpuvecd do it, if that pays: of SELECT the positions and values, of
+ * QUANTILES the errors of ranks and values.  False: it is to be done here.
+ */
+static bool
+AskServer(const GvSetSpec *spec, const int64 *ranks, const float4 *elements,
+		  int64 *numbers, float4 *values)
+{
+	GvSetOutput output = spec->kind == GV_SET_SELECT ? GV_SET_POSITIONS :
+		GV_SET_RANK_ERRORS;
+	int64		n = gv_set_output_length(spec, output, 0);
+	IvfpqWork  *work;
+	GvSetDone	done;
+	bool		answered;
+
+	if (IvfpqWorkChoose(spec) == IVFPQ_WORK_HERE)
+		return false;
+	work = IvfpqWorkBegin(spec, IVFPQ_WORK_SERVER);
+	answered = (ranks == NULL ||
+				IvfpqWorkPut(work, GV_SET_RANKS, ranks, spec->nqueries)) &&
+		IvfpqWorkPut(work, GV_SET_ROWS, elements, spec->nrows) &&
+		IvfpqWorkRun(work, &done) &&
+		IvfpqWorkGet(work, output, 0, n, numbers) &&
+		IvfpqWorkGet(work, GV_SET_VALUES, 0, n, values);
+	IvfpqWorkEnd(work);
+	return answered;
+}
+
+/* The k smallest elements and where they are, from 0. */
+static void
+SelectElements(const GvSelect *spec, const float4 *elements, int64 *positions,
+			   float4 *selected)
+{
+	GvSetSpec	set = {.kind = GV_SET_SELECT,.dims = 1,.k = spec->k,
+	.method = spec->method,.nrows = spec->columns};
+	uint32	   *found;
+	void	   *scratch;
+
+	if (AskServer(&set, NULL, elements, positions, selected))
+		return;
+	found = AllocAligned(spec->k, sizeof(uint32));
+	scratch = AllocAligned(gv_select_scratch(spec), 1);
+	IvfpqCheckStatus(gv_select(spec, elements, found, selected, scratch,
+							   &ivfpq_stop));
+	for (int i = 0; i < spec->k; i++)
+		positions[i] = found[i];
+}
+
+/* The elements of these ranks, from 0, and how far their ranks are. */
+static void
+FindQuantiles(const float4 *elements, int n, const int64 *ranks, int nranks,
+			  bool approximate, float4 *quantiles, int64 *rank_errors)
+{
+	GvSetSpec	set = {.kind = GV_SET_QUANTILES,.dims = 1,
+		.approximate = approximate,.nqueries = nranks,.nrows = n};
+	void	   *scratch;
+
+	if (AskServer(&set, ranks, elements, rank_errors, quantiles))
+		return;
+	scratch = AllocAligned(gv_quantiles_scratch(n, nranks, approximate), 1);
+	IvfpqCheckStatus(gv_quantiles(elements, n, ranks, nranks, approximate,
+								  quantiles, rank_errors, scratch,
+								  &ivfpq_stop));
+}
+
 /* Rows (pos, val); subscript is that of the array's first element. */
 static void
-ReturnSelected(ReturnSetInfo *rsinfo, const uint32 *positions,
+ReturnSelected(ReturnSetInfo *rsinfo, const int64 *positions,
 			   const float4 *selected, int k, int subscript)
 {
 	for (int i = 0; i < k; i++)
@@ -116,19 +182,17 @@ gpuvec_select(PG_FUNCTION_ARGS)
 	int			n = CountElements(array, "vals");
 	GvSelect	spec = {.rows = 1,.columns = n,.k = Min(k, n),
 	.method = method};
-	uint32	   *positions;
+	int64	   *positions;
 	float4	   *selected;
-	void	   *scratch;
 
 	CheckK(k, method);
 	InitMaterializedSRF(fcinfo, 0);
 	if (n == 0)
 		return (Datum) 0;
-	positions = AllocAligned(spec.k, sizeof(uint32));
+	positions = AllocAligned(spec.k, sizeof(int64));
 	selected = AllocAligned(spec.k, sizeof(float4));
-	scratch = AllocAligned(gv_select_scratch(&spec), 1);
-	IvfpqCheckStatus(gv_select(&spec, (const float4 *) ARR_DATA_PTR(array),
-							   positions, selected, scratch, &ivfpq_stop));
+	SelectElements(&spec, (const float4 *) ARR_DATA_PTR(array), positions,
+				   selected);
 	ReturnSelected(rsinfo, positions, selected, spec.k, ARR_LBOUND(array)[0]);
 	return (Datum) 0;
 }
@@ -190,7 +254,6 @@ gpuvec_quantiles(PG_FUNCTION_ARGS)
 	int64	   *ranks;
 	int64	   *rank_errors;
 	float4	   *quantiles;
-	void	   *scratch;
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (n == 0 || nranks == 0)
@@ -198,10 +261,8 @@ gpuvec_quantiles(PG_FUNCTION_ARGS)
 	ranks = ReadRanks(rank_array, nranks, n);
 	quantiles = AllocAligned(nranks, sizeof(float4));
 	rank_errors = AllocAligned(nranks, sizeof(int64));
-	scratch = AllocAligned(gv_quantiles_scratch(n, nranks, approximate), 1);
-	IvfpqCheckStatus(gv_quantiles((const float4 *) ARR_DATA_PTR(array), n,
-								  ranks, nranks, approximate, quantiles,
-								  rank_errors, scratch, &ivfpq_stop));
+	FindQuantiles((const float4 *) ARR_DATA_PTR(array), n, ranks, nranks,
+				  approximate, quantiles, rank_errors);
 	ReturnQuantiles(rsinfo, ranks, quantiles, rank_errors, nranks);
 	return (Datum) 0;
 }

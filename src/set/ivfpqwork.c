@@ -20,6 +20,9 @@
 /* A search that reads each row for fewer queries costs more to send. */
 #define LEAST_QUERIES	8
 
+/* To send a value and to select among it and others take about as long. */
+#define LEAST_VALUES	(1 << 20)
+
 /* Queries and results that gpuvecd gets at a time, bytes. */
 #define SERVER_BYTES	((int64) 1 << 30)
 
@@ -57,7 +60,7 @@ Pays(const GvSetSpec *spec)
 				LEAST_PRODUCTS;
 		case GV_SET_SELECT:
 		case GV_SET_QUANTILES:
-			break;
+			return spec->nrows >= LEAST_VALUES;
 	}
 	return false;
 }
