@@ -34,6 +34,8 @@
 #				is a data set and options of test/bench/card.py; several sets
 #				in turn are better several calls.  pgvector's source is found
 #				as test/pgvector.sh says.
+#	sets		functions over sets of rows, through gpuvecd and in the session:
+#				ARGUMENT... are those of test/bench/setsql.py
 #	cores		SQL without the card, on all of the host's cores, beside
 #				pgvector's indexes and Faiss: ARGUMENT... are those of
 #				test/bench/compare.py or, behind the word inserts, of
@@ -340,6 +342,10 @@ start_bench() {
 		'checkpoint_timeout = 1h' 'autovacuum = off' 'jit = off' \
 		'max_parallel_workers_per_gather = 0' \
 		"dynamic_shared_memory_type = $(shared_memory_type)" "$@"
+}
+
+# With what is beside gpuvec there.
+take_pgvector() {
 	export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
 	"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG"
 }
@@ -347,6 +353,7 @@ start_bench() {
 stage_bench() {
 	local runas=''
 	start_bench 'gpuvec.request_timeout = 10s' 'gpuvec.engine = gpu'
+	take_pgvector
 	build_scanner
 	[ "$(id -u)" != 0 ] || runas="runuser -u $GV_USER -- "
 	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/card.py" \
@@ -354,10 +361,18 @@ stage_bench() {
 	gv_stop bench
 }
 
+stage_sets() {
+	start_bench 'gpuvec.request_timeout = 60s' 'gpuvec.engine = gpu'
+	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/setsql.py" \
+		"${ARGUMENTS[@]}"
+	gv_stop bench
+}
+
 stage_cores() {
 	local program=compare
 	start_bench 'gpuvec.server = off' 'gpuvec.engine = cpu' \
 		"max_parallel_maintenance_workers = $(($(nproc) - 1))"
+	take_pgvector
 	case ${ARGUMENTS[0]:-} in
 	compare | inserts)
 		program=${ARGUMENTS[0]}
@@ -375,7 +390,7 @@ shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
 	kernels | sanitize | sql | lists | cards | faults | random | scanner | data | \
-		bench | cores) ;;
+		bench | sets | cores) ;;
 	*) usage ;;
 	esac
 done

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Set functions by SQL: seconds through gpuvecd and in the session alone.
+
+usage: setsql.py [--rows N] [--dims D] [--few N]
+
+Uses the cluster that libpq's environment variables name, whose gpuvecd has a
+card (test/gpu/run.sh sets).  Makes a table of synthetic rows, 24 hidden
+dimensions and noise, and runs each function over all of it through gpuvecd,
+and over its first rows, --few, both ways, whose answers must be the same.
+Prints one table; ends with status 1 where answers differ.
+"""
+import argparse
+import sys
+import time
+
+import numpy as np
+import psycopg
+
+import server
+
+HIDDEN, CENTRES, SEED = 24, 4096, 7
+QUERIES = 10000
+VALUES = 10000000
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1000000)
+    parser.add_argument("--dims", type=int, default=128)
+    parser.add_argument("--few", type=int, default=20000)
+    return parser.parse_args()
+
+
+def synthetic(rows, dims):
+    """float32 [rows][dims] about centres in few dimensions."""
+    random = np.random.default_rng(SEED)
+    spread = random.standard_normal((HIDDEN, dims), dtype=np.float32)
+    centres = random.standard_normal((CENTRES, HIDDEN), dtype=np.float32)
+    made = np.empty((rows, dims), dtype=np.float32)
+    for first in range(0, rows, 65536):
+        n = min(65536, rows - first)
+        hidden = centres[random.integers(CENTRES, size=n)] + \
+            .5 * random.standard_normal((n, HIDDEN), dtype=np.float32)
+        made[first:first + n] = hidden @ spread + \
+            .1 * random.standard_normal((n, dims), dtype=np.float32)
+    return made
+
+
+def works(table, queries):
+    """What is measured, and the statement that does it."""
+    return {
+        "exact search, %d queries, k 10" % queries:
+            "SELECT count(*), sum(distance) FROM gpuvec_exact_search('%s', "
+            "'v', (SELECT array_agg(v ORDER BY id) FROM %s WHERE id < %d), "
+            "10)" % (table, table, queries),
+        "k-NN graph, k 10":
+            "SELECT count(*), sum(distance) FROM "
+            "gpuvec_knn_graph('%s', 'id', 'v', 10)" % table,
+        "k-means, 1,024 clusters, 10 iterations":
+            "SELECT count(*), sum(size), sum(centroid[1] * size) FROM "
+            "gpuvec_kmeans('%s', 'v', 1024)" % table,
+    }
+
+
+def selections():
+    return {
+        "select 100 of %d" % VALUES:
+            "SELECT sum(pos::int8), sum(val) FROM drawn, "
+            "gpuvec_select(vals, 100)",
+        "9 quantiles of %d" % VALUES:
+            "SELECT sum(rank), sum(val) FROM drawn, gpuvec_quantiles(vals, "
+            "(SELECT array_agg(i * %d) FROM generate_series(1::int8, 9) i))"
+            % (VALUES // 10),
+    }
+
+
+def timed(conn, engine, statement):
+    """(seconds, answer) of the second of two runs: the first one warms."""
+    conn.execute("SET gpuvec.engine = " + engine)
+    for _ in range(2):
+        before = time.monotonic()
+        answer = conn.execute(statement).fetchall()
+        took = time.monotonic() - before
+    return took, answer
+
+
+def compare(conn, what, statement):
+    """Both ways; returns whether they agree."""
+    card, answer = timed(conn, "gpu", statement)
+    alone, expected = timed(conn, "cpu", statement)
+    same = answer == expected
+    print("%-45s %9.3f %9.3f %7.1f  %s" % (
+        what, card, alone, alone / card, "same" if same else "DIFFERENT"),
+        flush=True)
+    return same
+
+
+def main():
+    args = parse_arguments()
+    with psycopg.connect(autocommit=True) as conn:
+        server.begin(conn, "4GB")
+        conn.execute("SET client_min_messages = warning")
+        rows = synthetic(args.rows, args.dims)
+        server.load(conn, "rows", rows, "real[]")
+        server.load(conn, "few", rows[:args.few], "real[]")
+        conn.execute("CREATE TABLE drawn AS SELECT array_agg(random()::real) "
+                     "AS vals FROM generate_series(1, %d)" % VALUES)
+        print("rows x dims: %d x %d and %d x %d; seconds" % (
+            args.rows, args.dims, args.few, args.dims))
+        print("%-45s %9s %9s %7s" % ("", "gpuvecd", "session", "ratio"))
+        same = all([compare(conn, what, statement) for what, statement in
+                    [*works("few", min(QUERIES, args.few)).items(),
+                     *selections().items()]])
+        for what, statement in works("rows", QUERIES).items():
+            took, _ = timed(conn, "gpu", statement)
+            print("%-45s %9.3f" % ("all: " + what, took), flush=True)
+        failed = server.one(conn, "SELECT sets_failed FROM gpuvec_stat")
+        print("by gpuvecd: %d, failed: %d" % (server.one(
+            conn, "SELECT sets_by_server FROM gpuvec_stat"), failed))
+    return 0 if same and failed == 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
