@@ -55,8 +55,8 @@ gv_gpu_exact_hopper_forbid(bool yes)
 #define ALIGNMENT		1024	/* of operands */
 #define ROOM			(224 * 1024)	/* bytes for slices and biases */
 #define MOST_STAGES		10
-#define MOST_TILES		64		/* of rows, of a unit */
-#define UNITS			12		/* of an SM, that its last be a small part */
+#define MOST_TILES		256		/* of rows, of a unit */
+#define QUERY_SLICES	4		/* slices' time that its queries take */
 #define TURN			1		/* the first barrier of turns; 0 is the block's */
 
 struct Maps
@@ -256,7 +256,11 @@ begin_sums(float (&sums)[BLOCKS * PARTS][BOX / 8][4],
 		}
 }
 
-/* The products of a tile, whose first slice is there; `place` goes on. */
+/*
+ * The products of a tile, whose first slice is there; `place` goes on.  The
+ * other group's turn begins when the last products are on their way, so that
+ * the tensor cores have them, and then its own, without a pause.
+ */
 template <int BLOCKS, bool KEEPS>
 static __device__ __forceinline__ void
 multiply(float (&sums)[2][BOX / 8][4], const Work &work,
@@ -296,6 +300,8 @@ multiply(float (&sums)[2][BOX / 8][4], const Work &work,
 		last = place.stage;
 		place.advance(work.stages);
 	}
+	if (work.turns)
+		turn_ends(group);
 	gv_products_wait<0>();
 #pragma unroll
 	for (int i = 0; i < 2; i++)
@@ -368,8 +374,6 @@ search_unit(const Work &work, const Memory &memory, const Unit &unit,
 		if (work.turns)
 			turn_begins(group);
 		multiply<BLOCKS, KEEPS>(sums, work, memory, group, place);
-		if (work.turns)
-			turn_ends(group);
 #pragma unroll
 		for (int i = 0; i < 2; i++)
 			look_at(sums[i], product, mine.query + i / S::PARTS * 64,
@@ -498,6 +502,35 @@ make_map(CUtensorMap *map, const uint16_t *array, int64_t n, int half_dims)
 	return result == CUDA_SUCCESS ? GV_OK : GV_FAILED;
 }
 
+/*
+ * Row tiles of a unit.  Blocks take units in rounds, the last of which may be
+ * partly empty, and wait for each unit's queries, 64 to 112 KB from L2: the
+ * product of a slice takes 1,024 clocks, these 3,000 to 4,500.
+ */
+static int
+tiles_of_unit(const Work *work, int nsms)
+{
+	int64_t		least = INT64_MAX;
+	int			best = 1;
+
+	for (int tiles = 1; tiles <= MOST_TILES && tiles <= work->row_tiles;
+		 tiles++)
+	{
+		int64_t		units = (int64_t) work->query_tiles *
+			((work->row_tiles + tiles - 1) / tiles);
+		int64_t		rounds = (units + nsms - 1) / nsms;
+		int64_t		slices = rounds * ((int64_t) tiles * work->nsteps +
+									   QUERY_SLICES);
+
+		if (slices < least)
+		{
+			least = slices;
+			best = tiles;
+		}
+	}
+	return best;
+}
+
 /* How a product is dealt. */
 template <int BLOCKS, bool KEEPS>
 static Work
@@ -505,7 +538,6 @@ deal(const GvExactProduct *product, int nsms)
 {
 	using S = Shape<BLOCKS, KEEPS>;
 	Work		work = {};
-	int64_t		tiles;
 
 	work.product = *product;
 	work.nsteps = (product->half_dims + SLICE - 1) / SLICE;
@@ -516,10 +548,7 @@ deal(const GvExactProduct *product, int nsms)
 	work.turns = work.stages >= 2 * work.nsteps;
 	work.query_tiles = (product->n + S::QUERIES - 1) / S::QUERIES;
 	work.row_tiles = (int) ((product->nslots + S::ROWS - 1) / S::ROWS);
-	tiles = (int64_t) work.query_tiles * work.row_tiles;
-	tiles = tiles / ((int64_t) nsms * UNITS);
-	work.per_unit = tiles < 1 ? 1 : tiles < MOST_TILES ? (int) tiles :
-		MOST_TILES;
+	work.per_unit = tiles_of_unit(&work, nsms);
 	work.nunits = work.query_tiles *
 		((work.row_tiles + work.per_unit - 1) / work.per_unit);
 	return work;
