@@ -7,11 +7,13 @@
  * next c rows in random order about k c / seen are nearer, and a few more reach
  * the cut for its error.  A chunk costs some ten launches and its last, partly
  * filled round of tiles, 50 us; a row measured costs its bytes, 512 of which
- * take .17 ns at 3 TB/s, for 10,000 queries 1.7 us.  From 4,096 rows to 10^6 in
- * L chunks of a factor g each are L k (g - 1) rows a query: L = 8, 4, 3, 2 of g
- * = 2, 4, 6.3, 15.6 for k = 10 are 80, 120, 160, 290 rows, .14, .20, .27, .50
- * ms, and 400, 200, 150, 100 us for chunks.  So g is 8, or as much as a third
+ * take .17 ns at 3 TB/s, for 10,000 queries 1.7 us.  From 2,048 rows to 10^6 in
+ * L chunks of a factor g each are L k (g - 1) rows a query: L = 9, 5, 3, 2 of g
+ * = 2, 3.5, 7.9, 22 for k = 10 are 90, 120, 210, 420 rows, .15, .21, .35, .71
+ * ms, and 450, 250, 150, 100 us for chunks.  So g is 8, or as much as a third
  * of a query's room for slots allows: the room is 6 k, and at least 256.
+ * The seed, whose scores go to memory, costs .15 us a row: 2,048 to begin with
+ * are as many chunks for 10^6 rows as 4,096.
  *
  * Of few queries the time that counts is a pass over all half copies, so there
  * are two chunks, a seed from whose scores cuts are taken, and all else.
@@ -168,11 +170,15 @@ gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
 	Plan		plan = make_plan(space, n, k, nrows);
 	char	   *memory;
 	int			number;
+	int			major;
 
 	work->device = device;
 	GV_CUDA_TRY(cudaGetDevice(&number));
 	GV_CUDA_TRY(cudaDeviceGetAttribute(&work->nsms,
 									   cudaDevAttrMultiProcessorCount,
+									   number));
+	GV_CUDA_TRY(cudaDeviceGetAttribute(&major,
+									   cudaDevAttrComputeCapabilityMajor,
 									   number));
 	GV_CUDA_TRY(cudaStreamCreateWithFlags(&work->stream,
 										  cudaStreamNonBlocking));
@@ -187,7 +193,7 @@ gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
 	work->d_gathered = (uint16_t *) (memory + plan.gathered);
 	work->filter = {(float *) (memory + plan.cuts),
 		(uint32_t *) (memory + plan.counts),
-		(uint32_t *) (memory + plan.slots), plan.capacity};
+		(uint32_t *) (memory + plan.slots), plan.capacity, major >= 9};
 	work->found = {(double *) (memory + plan.distances),
 		(double *) (memory + plan.other),
 		(uint32_t *) (memory + plan.other_rows),
@@ -244,10 +250,8 @@ begin(const GvExactWork *work)
 static GvStatus
 multiply(const GvExactWork *work, const GvExactProduct *product)
 {
-	int			padded = product->n == 1 ? 1 : product->n <= 4 ? 4 : 8;
-
 	if (product->n <= GV_EXACT_FEW &&
-		padded * product->half_dims * (int) sizeof(float) <= MOST_SCANNED)
+		gv_exact_scan_bytes(product) <= MOST_SCANNED)
 		return gv_gpu_exact_scan(product, work->nsms, work->stream);
 	if (gv_gpu_exact_hopper_fits(product, work->device))
 		return gv_gpu_exact_hopper(product, work->nsms, work->stream);
@@ -387,7 +391,6 @@ search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
 
 	if (columns > MOST_COLUMNS)
 		columns = MOST_COLUMNS;
-	__atomic_fetch_add(&went[0], n, __ATOMIC_RELAXED);
 	for (int64_t s = first; s < last; s += columns)
 	{
 		int64_t		end = last - s < columns ? last : s + columns;
@@ -410,14 +413,16 @@ search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
 	return GV_OK;
 }
 
-/* What the lists hold, for slots first .. last - 1. */
+/* What the lists hold, for slots first .. last - 1; does it count as a way? */
 static GvStatus
-search_lists(const Search *search, int64_t first, int64_t last)
+search_lists(const Search *search, int64_t first, int64_t last, bool counts)
 {
 	int32_t		nmatrix;
 	int32_t		nslow;
 
 	GV_TRY(read_lists(search, &nmatrix, &nslow));
+	if (counts)
+		__atomic_fetch_add(&went[0], nmatrix, __ATOMIC_RELAXED);
 	if (nslow > 0)
 		GV_TRY(measure_all(search, search->rows, nslow, first, last));
 	if (nmatrix > 0)
@@ -432,6 +437,7 @@ search_piece(const Search *search, const GvExactPart *part, int64_t first,
 {
 	GvExactWork *work = search->work;
 	GvExactProduct product = product_of(search, first, last);
+	bool		begun = work->seen + first > 0;
 	double		since = begin(work);
 
 	product.n = part->n;
@@ -441,7 +447,7 @@ search_piece(const Search *search, const GvExactPart *part, int64_t first,
 	GV_TRY(gv_gpu_exact_cuts(search->space, search->queries, part,
 							 &work->filter, &work->lists, work->stream));
 	/* nobody has a cut before the first rows */
-	if (work->seen + first > 0)
+	if (begun)
 	{
 		GV_TRY(multiply(work, &product));
 		GV_TRY(gv_gpu_exact_overflows(part, &work->filter,
@@ -450,7 +456,7 @@ search_piece(const Search *search, const GvExactPart *part, int64_t first,
 		GV_TRY(note(work, GV_EXACT_FILTER, &since));
 		GV_TRY(take(search, search->rows, part));
 	}
-	return search_lists(search, first, last);
+	return search_lists(search, first, last, begun);
 }
 
 /* -- the whole batch */
@@ -540,7 +546,7 @@ search_few(const Search *search, int64_t seed)
 								  work->lists.d_matrix, work->stream));
 	GV_TRY(note(work, GV_EXACT_FILTER, &since));
 	GV_TRY(take(search, search->rows, &part));
-	return search_lists(search, 0, search->rows->n);
+	return search_lists(search, 0, search->rows->n, true);
 }
 
 /* See gv_exact.h. */

@@ -29,8 +29,8 @@ extern "C"
 
 #define GV_EXACT_NO_ROW	UINT32_C(0xFFFFFFFF)
 #define GV_EXACT_ALIGN	256		/* slots; the batch's last may be fewer */
-#define GV_EXACT_FEW	8		/* queries that exactscan.cu takes */
-#define GV_EXACT_SEED	4096	/* slots that first cuts are from */
+#define GV_EXACT_FEW	16		/* queries that exactscan.cu takes */
+#define GV_EXACT_SEED	2048	/* slots that first cuts are from */
 #define GV_EXACT_FEW_SEED	16384	/* ... of few queries */
 
 /* What is true of all vectors of a set. */
@@ -101,6 +101,7 @@ struct GvExactFilter
 	uint32_t   *d_counts;		/* [n] slots found; may exceed capacity */
 	uint32_t   *d_slots;		/* [n][capacity]; rows, once measured */
 	uint32_t	capacity;
+	bool		overlap;		/* some steps may be launched early */
 };
 
 /* Their distances, and room to order them. */
@@ -163,6 +164,7 @@ extern bool gv_gpu_exact_hopper_fits(const GvExactProduct *product,
 									 int32_t device);
 extern GvStatus gv_gpu_exact_hopper(const GvExactProduct *product, int nsms,
 									cudaStream_t stream);
+extern size_t gv_exact_scan_bytes(const GvExactProduct *product);	/* shared */
 extern GvStatus gv_gpu_exact_scan(const GvExactProduct *product, int nsms,
 								  cudaStream_t stream);
 
@@ -267,7 +269,10 @@ extern int64_t gv_gpu_exact_stride(int64_t n);
  */
 extern "C" void gv_gpu_exact_force(int32_t capacity, int32_t seed);
 
-/* For checks: how many queries so far went by the matrix, and slowly. */
+/*
+ * For checks: how many queries so far went by the matrix, first rows apart,
+ * and slowly.
+ */
 extern "C" void gv_gpu_exact_ways(int64_t ways[2]);
 
 #endif							/* GV_EXACT_H */
