@@ -15,7 +15,7 @@
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
-#define BLOCKS			3		/* of an SM */
+#define BLOCKS(columns)	(4 - (columns))	/* of an SM */
 #define ROWS			16		/* of a warp */
 #define DEPTH			32		/* dimensions of a load */
 #define AHEAD			4
@@ -66,6 +66,7 @@ multiply_rows(float (&sums)[COLUMNS][4], const GvExactProduct &product,
 	const uint16_t *low_row = row_at(product, row + lane / 4);
 	const uint16_t *high_row = row_at(product, row + lane / 4 + 8);
 
+#pragma unroll 1
 	for (int d = 0; d < product.half_dims; d += AHEAD * DEPTH)
 	{
 		uint4		low[AHEAD];
@@ -108,7 +109,7 @@ put_score(const GvExactProduct &product, int q, int64_t row, float score,
  * Shared: the queries [COLUMNS * TILE][query_stride].
  */
 template <int COLUMNS>
-static __global__ void __launch_bounds__(THREADS, BLOCKS)
+static __global__ void __launch_bounds__(THREADS, BLOCKS(COLUMNS))
 scan_rows_kernel(GvExactProduct product)
 {
 	GV_SHARED(memory);
@@ -169,7 +170,7 @@ launch(const GvExactProduct *product, int nsms, cudaStream_t stream)
 
 	return gv_exact_launch_early(product->filter.overlap,
 								 scan_rows_kernel<COLUMNS>,
-								 min(blocks, BLOCKS * nsms), THREADS,
+								 min(blocks, BLOCKS(COLUMNS) * nsms), THREADS,
 								 gv_exact_scan_bytes(product), stream,
 								 *product);
 }
