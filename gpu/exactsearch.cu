@@ -106,6 +106,7 @@ struct Plan
 	size_t		other_rows;
 	size_t		merged;
 	size_t		merged_positions;
+	size_t		ready;
 	size_t		list_counts;
 	size_t		list;			/* of the matrix way */
 	size_t		slow;
@@ -148,6 +149,7 @@ make_plan(const GvExactSpace *space, int64_t n, int64_t k, int64_t nrows)
 	plan.merged = gv_carve(&plan.bytes, plan.piece * k * sizeof(double));
 	plan.merged_positions = gv_carve(&plan.bytes,
 									 plan.piece * k * sizeof(int64_t));
+	plan.ready = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
 	plan.list_counts = gv_carve(&plan.bytes, 2 * sizeof(uint32_t));
 	plan.list = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
 	plan.slow = gv_carve(&plan.bytes, n * sizeof(uint32_t));
@@ -198,11 +200,14 @@ gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
 		(double *) (memory + plan.other),
 		(uint32_t *) (memory + plan.other_rows),
 		(double *) (memory + plan.merged),
-		(int64_t *) (memory + plan.merged_positions)};
+		(int64_t *) (memory + plan.merged_positions),
+		(uint32_t *) (memory + plan.ready)};
 	work->lists = {(uint32_t *) (memory + plan.list_counts),
 		(uint32_t *) (memory + plan.list),
 		(uint32_t *) (memory + plan.slow)};
-	return GV_OK;
+	return gv_cuda_status(cudaMemsetAsync(work->found.d_ready, 0,
+										  plan.piece * sizeof(uint32_t),
+										  work->stream));
 }
 
 void
@@ -274,19 +279,34 @@ product_of(const Search *search, int64_t first, int64_t last)
 	return product;
 }
 
-/* Slots of a part are measured and merged with its neighbours. */
+/*
+ * Slots of a part are measured and merged with its neighbours; queries with too
+ * many go to a list.
+ */
 static GvStatus
-take(const Search *search, const GvExactRows *rows, const GvExactPart *part)
+take(const Search *search, const GvExactRows *rows, const GvExactPart *part,
+	 uint32_t *d_count, uint32_t *d_list)
 {
 	GvExactWork *work = search->work;
+	GvExactFilter *filter = &work->filter;
 	double		since = begin(work);
 
+	if (gv_gpu_exact_nearest_fits(filter))
+	{
+		GvExactNearest nearest = {*rows, *search->queries, *part, *filter,
+			work->found, d_count, d_list, work->seen, 0, 0};
+
+		GV_TRY(gv_gpu_exact_nearest(search->space, &nearest, work->stream));
+		return note(work, GV_EXACT_MEASURE, &since);
+	}
+	GV_TRY(gv_gpu_exact_overflows(part, filter, d_count, d_list,
+								  work->stream));
 	GV_TRY(gv_gpu_exact_measure(search->space, rows, search->queries, part,
-								&work->filter, &work->found, work->seen,
+								filter, &work->found, work->seen,
 								work->stream));
 	GV_TRY(note(work, GV_EXACT_MEASURE, &since));
-	GV_TRY(gv_gpu_exact_merge(search->queries, part, &work->filter,
-							  &work->found, work->seen, work->stream));
+	GV_TRY(gv_gpu_exact_merge(search->queries, part, filter, &work->found,
+							  work->seen, work->stream));
 	return note(work, GV_EXACT_MERGE, &since);
 }
 
@@ -347,7 +367,7 @@ measure_all(const Search *search, const GvExactRows *rows, int32_t n,
 										 (left < work->filter.capacity ?
 										  left : work->filter.capacity),
 										 work->stream));
-			GV_TRY(take(search, rows, &part));
+			GV_TRY(take(search, rows, &part, NULL, NULL));
 			GV_TRY(pause_between(search));
 		}
 	}
@@ -373,11 +393,9 @@ search_matrix_part(const Search *search, const GvExactPart *part,
 	GV_TRY(multiply(work, &product));
 	GV_TRY(gv_gpu_exact_choose(search->space, search->queries, part, &product,
 							   search->rows->d_slack + first, work->stream));
-	GV_TRY(gv_gpu_exact_overflows(part, &work->filter,
-								  &work->lists.d_counts[1],
-								  work->lists.d_slow, work->stream));
 	GV_TRY(note(work, GV_EXACT_CHOOSE, &since));
-	return take(search, search->rows, part);
+	return take(search, search->rows, part, &work->lists.d_counts[1],
+				work->lists.d_slow);
 }
 
 /* Slots first .. last - 1 for n queries of the list. */
@@ -450,11 +468,9 @@ search_piece(const Search *search, const GvExactPart *part, int64_t first,
 	if (begun)
 	{
 		GV_TRY(multiply(work, &product));
-		GV_TRY(gv_gpu_exact_overflows(part, &work->filter,
-									  &work->lists.d_counts[0],
-									  work->lists.d_matrix, work->stream));
 		GV_TRY(note(work, GV_EXACT_FILTER, &since));
-		GV_TRY(take(search, search->rows, part));
+		GV_TRY(take(search, search->rows, part, &work->lists.d_counts[0],
+					work->lists.d_matrix));
 	}
 	return search_lists(search, first, last, begun);
 }
@@ -541,11 +557,9 @@ search_few(const Search *search, int64_t seed)
 	product.n = part.n;
 	product.d_queries = queries->d_halves;
 	GV_TRY(multiply(work, &product));
-	GV_TRY(gv_gpu_exact_overflows(&part, &work->filter,
-								  &work->lists.d_counts[0],
-								  work->lists.d_matrix, work->stream));
 	GV_TRY(note(work, GV_EXACT_FILTER, &since));
-	GV_TRY(take(search, search->rows, &part));
+	GV_TRY(take(search, search->rows, &part, &work->lists.d_counts[0],
+				work->lists.d_matrix));
 	return search_lists(search, 0, search->rows->n, true);
 }
 

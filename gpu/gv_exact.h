@@ -10,6 +10,7 @@
  *				exactscan.cu for few queries
  *		measure	exact distances (exactmeasure.cu)
  *		merge	the nearest of these and of those before (exactmerge.cu)
+ *				or both at once (exactnearest.cu)
  *	Queries without a cut, or with more slots than there is room for, go
  *		matrix	all approximations to memory, a cut from these
  *				(exactchoose.cu), and again filter, measure, merge
@@ -112,6 +113,7 @@ struct GvExactFound
 	uint32_t   *d_other_rows;	/* ... while they are ordered */
 	double	   *d_merged;		/* [n][k] */
 	int64_t    *d_merged_positions;
+	uint32_t   *d_ready;		/* [n] blocks that have measured; 0 */
 };
 
 /* Queries that take another way. */
@@ -200,6 +202,27 @@ extern GvStatus gv_gpu_exact_measure(const GvExactSpace *space,
 									 const GvExactFilter *filter,
 									 const GvExactFound *found,
 									 int64_t position, cudaStream_t stream);
+
+/* What exactnearest.cu is given; queries with too many slots it lists. */
+struct GvExactNearest
+{
+	GvExactRows rows;
+	GvExactQueries queries;
+	GvExactPart part;
+	GvExactFilter filter;
+	GvExactFound found;
+	uint32_t   *d_list_count;
+	uint32_t   *d_list;
+	int64_t		position;		/* of row 0 */
+	int32_t		dims;			/* this and the next it sets itself: */
+	int32_t		across;			/* blocks of a query */
+};
+
+/* exactnearest.cu: measures and merges, where there are not too many slots */
+extern bool gv_gpu_exact_nearest_fits(const GvExactFilter *filter);
+extern GvStatus gv_gpu_exact_nearest(const GvExactSpace *space,
+									 const GvExactNearest *nearest,
+									 cudaStream_t stream);
 
 /* exactmerge.cu */
 extern GvStatus gv_gpu_exact_merge(const GvExactQueries *queries,
