@@ -16,7 +16,8 @@
  * are as many chunks for 10^6 rows as 4,096.
  *
  * Of few queries the time that counts is a pass over all half copies, so there
- * are two chunks, a seed from whose scores cuts are taken, and all else.
+ * are two chunks, a seed from whose scores cuts are taken, and all else: four
+ * launches, each of which may begin early, and one look at what came of them.
  */
 #include <string.h>
 #include <time.h>
@@ -546,12 +547,10 @@ search_few(const Search *search, int64_t seed)
 	product.n = part.n;
 	product.d_queries = queries->d_halves;
 	product.d_scores = work->d_scores;
-	GV_TRY(clear_lists(work));
-	GV_TRY(gv_gpu_exact_cuts(search->space, queries, &part, &work->filter,
-							 NULL, work->stream));
 	GV_TRY(multiply(work, &product));
-	GV_TRY(gv_gpu_exact_choose(search->space, queries, &part, &product,
-							   search->rows->d_slack, work->stream));
+	GV_TRY(gv_gpu_exact_first(search->space, queries, &product,
+							  search->rows->d_slack, &work->lists,
+							  work->stream));
 	GV_TRY(note(work, GV_EXACT_CHOOSE, &since));
 	product = product_of(search, seed, search->rows->n);
 	product.n = part.n;
@@ -574,6 +573,7 @@ gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
 
 	GV_TRY(search_voids(&search));
 	if (queries->n <= GV_EXACT_FEW && rows->n >= 4 * few &&
+		gv_gpu_exact_first_fits(queries) &&
 		queries->n * few <= work->nscores)
 		return search_few(&search, few);
 	for (int64_t first = 0; first < rows->n;)

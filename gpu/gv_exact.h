@@ -32,7 +32,7 @@ extern "C"
 #define GV_EXACT_ALIGN	256		/* slots; the batch's last may be fewer */
 #define GV_EXACT_FEW	16		/* queries that exactscan.cu takes */
 #define GV_EXACT_SEED	2048	/* slots that first cuts are from */
-#define GV_EXACT_FEW_SEED	16384	/* ... of few queries */
+#define GV_EXACT_FEW_SEED	32768	/* ... of few queries */
 
 /* What is true of all vectors of a set. */
 struct GvExactFrame
@@ -186,6 +186,14 @@ extern GvStatus gv_gpu_exact_choose(const GvExactSpace *space,
 									const GvExactPart *part,
 									const GvExactProduct *product,
 									const float *d_slack, cudaStream_t stream);
+/* cuts and slots of all queries from a product's scores, and empty lists */
+extern bool gv_gpu_exact_first_fits(const GvExactQueries *queries);
+extern GvStatus gv_gpu_exact_first(const GvExactSpace *space,
+								   const GvExactQueries *queries,
+								   const GvExactProduct *product,
+								   const float *d_slack,
+								   const GvExactLists *lists,
+								   cudaStream_t stream);
 extern GvStatus gv_gpu_exact_take_all(const GvExactPart *part,
 									  const GvExactFilter *filter,
 									  uint32_t first, uint32_t nslots,
