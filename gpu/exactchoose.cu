@@ -240,14 +240,14 @@ best_of(const float *scores, const float *slack, uint32_t n)
 /*
  * A block a query: its cut, from its neighbours and from the scores of slots
  * product.first .., a multiple of four, and those of them that reach it; and
- * empty lists.  Of each thread's rows the best counts for the bound: k rows that
+ * with lists, empty ones.  Of each thread's rows the best counts for the bound: k rows that
  * are all of other threads are k rows, and of the k best few are the same
  * thread's.
  */
 static __global__ void __launch_bounds__(MOST_THREADS)
 first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
-				  GvExactProduct product, const float *d_slack,
-				  GvExactLists lists)
+				  GvExactPart part, GvExactProduct product,
+				  const float *d_slack, GvExactLists lists)
 {
 	__shared__ uint32_t said[2][GV_WARP];
 	int			i = blockIdx.x;
@@ -260,17 +260,13 @@ first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
 	float		cut;
 
 	gv_step_begins();
-	seen = queries.d_seen[i];
+	seen = queries.d_seen[part.first + i];
 	best = best_of(scores, d_slack, n);
-	cut = first_cut(space, queries, seen, i);
+	cut = first_cut(space, queries, seen, part.first + i);
 	if (threadIdx.x == 0)
-	{
 		product.filter.d_counts[i] = 0;
-		if (i < 2)
-			lists.d_counts[i] = 0;
-		if (gridDim.x == 1)
-			lists.d_counts[1] = 0;
-	}
+	if (threadIdx.x < 2 && i == 0 && lists.d_counts != NULL)
+		lists.d_counts[threadIdx.x] = 0;
 
 	uint32_t	wanted = (uint32_t) queries.k + (queries.d_self != NULL);
 	OwnKey		keys = {gv_ordered(best.least)};
@@ -359,24 +355,40 @@ gv_gpu_exact_choose(const GvExactSpace *space, const GvExactQueries *queries,
 }
 
 /*
- * Are a block's threads enough for a bound of their bests?  Of 128 rows about
- * eight are of a thread that another is of.
+ * Threads of a block, each of which offers one row for the bound of a query's k
+ * nearest: eight for each of these, so that about one in 16 of them is not the
+ * best of its thread.
  */
-bool
-gv_gpu_exact_first_fits(const GvExactQueries *queries)
+static int
+first_threads(const GvExactQueries *queries, int32_t n)
 {
-	return queries->k + 1 <= MOST_THREADS / 8;
+	int			threads = n <= FEW_QUERIES ? MOST_THREADS : THREADS;
+
+	while (threads < 8 * (queries->k + 1) && threads < MOST_THREADS)
+		threads *= 2;
+	return threads;
+}
+
+/* See gv_exact.h. */
+bool
+gv_gpu_exact_first_fits(const GvExactQueries *queries, int64_t nslots)
+{
+	return nslots % 4 == 0 && 8 * (queries->k + 1) <= MOST_THREADS;
 }
 
 /* See gv_exact.h. */
 GvStatus
 gv_gpu_exact_first(const GvExactSpace *space, const GvExactQueries *queries,
-				   const GvExactProduct *product, const float *d_slack,
-				   const GvExactLists *lists, cudaStream_t stream)
+				   const GvExactPart *part, const GvExactProduct *product,
+				   const float *d_slack, const GvExactLists *lists,
+				   cudaStream_t stream)
 {
+	static const GvExactLists none = {};
+
 	return gv_exact_launch_early(product->filter.overlap, first_cuts_kernel,
-								 product->n, MOST_THREADS, 0, stream, *space,
-								 *queries, *product, d_slack, *lists);
+								 product->n, first_threads(queries, part->n),
+								 0, stream, *space, *queries, *part, *product,
+								 d_slack, lists != NULL ? *lists : none);
 }
 
 /* All of some slots, up to capacity. */

@@ -449,6 +449,46 @@ search_lists(const Search *search, int64_t first, int64_t last, bool counts)
 	return GV_OK;
 }
 
+/* Cuts of a part's queries from the batch's first slots, and which reach them. */
+static GvStatus
+look_first(const Search *search, const GvExactPart *part, int64_t last,
+		   const GvExactLists *lists)
+{
+	GvExactWork *work = search->work;
+	GvExactProduct product = product_of(search, 0, last);
+	double		since = begin(work);
+
+	product.n = part->n;
+	product.d_queries = search->queries->d_halves +
+		part->first * search->space->half_dims;
+	product.d_scores = work->d_scores;
+	GV_TRY(multiply(work, &product));
+	GV_TRY(gv_gpu_exact_first(search->space, search->queries, part, &product,
+							  search->rows->d_slack, lists, work->stream));
+	return note(work, GV_EXACT_CHOOSE, &since);
+}
+
+/* The batch's first slots for a piece of the queries, none of which has a cut. */
+static GvStatus
+search_first(const Search *search, const GvExactPart *part, int64_t last)
+{
+	GvExactWork *work = search->work;
+	int64_t		most = work->nscores / last;
+
+	GV_TRY(clear_lists(work));
+	for (int64_t done = 0; done < part->n; done += most)
+	{
+		GvExactPart some = {NULL, part->first + done,
+		(int32_t) (part->n - done < most ? part->n - done : most)};
+
+		GV_TRY(look_first(search, &some, last, NULL));
+		GV_TRY(take(search, search->rows, &some, &work->lists.d_counts[0],
+					work->lists.d_matrix));
+		GV_TRY(pause_between(search));
+	}
+	return search_lists(search, 0, last, true);
+}
+
 /* Slots first .. last - 1 for a piece of the queries. */
 static GvStatus
 search_piece(const Search *search, const GvExactPart *part, int64_t first,
@@ -459,6 +499,8 @@ search_piece(const Search *search, const GvExactPart *part, int64_t first,
 	bool		begun = work->seen + first > 0;
 	double		since = begin(work);
 
+	if (!begun && gv_gpu_exact_first_fits(search->queries, last))
+		return search_first(search, part, last);
 	product.n = part->n;
 	product.d_queries = search->queries->d_halves +
 		part->first * search->space->half_dims;
@@ -541,17 +583,11 @@ search_few(const Search *search, int64_t seed)
 	GvExactWork *work = search->work;
 	const GvExactQueries *queries = search->queries;
 	GvExactPart part = {NULL, 0, (int32_t) queries->n};
-	GvExactProduct product = product_of(search, 0, seed);
-	double		since = begin(work);
+	GvExactProduct product;
+	double		since;
 
-	product.n = part.n;
-	product.d_queries = queries->d_halves;
-	product.d_scores = work->d_scores;
-	GV_TRY(multiply(work, &product));
-	GV_TRY(gv_gpu_exact_first(search->space, queries, &product,
-							  search->rows->d_slack, &work->lists,
-							  work->stream));
-	GV_TRY(note(work, GV_EXACT_CHOOSE, &since));
+	GV_TRY(look_first(search, &part, seed, &work->lists));
+	since = begin(work);
 	product = product_of(search, seed, search->rows->n);
 	product.n = part.n;
 	product.d_queries = queries->d_halves;
@@ -573,7 +609,7 @@ gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
 
 	GV_TRY(search_voids(&search));
 	if (queries->n <= GV_EXACT_FEW && rows->n >= 4 * few &&
-		gv_gpu_exact_first_fits(queries) &&
+		gv_gpu_exact_first_fits(queries, few) &&
 		queries->n * few <= work->nscores)
 		return search_few(&search, few);
 	for (int64_t first = 0; first < rows->n;)

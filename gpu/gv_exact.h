@@ -186,10 +186,15 @@ extern GvStatus gv_gpu_exact_choose(const GvExactSpace *space,
 									const GvExactPart *part,
 									const GvExactProduct *product,
 									const float *d_slack, cudaStream_t stream);
-/* cuts and slots of all queries from a product's scores, and empty lists */
-extern bool gv_gpu_exact_first_fits(const GvExactQueries *queries);
+/*
+ * Cuts and slots from a product's scores, of queries part->first .., and with
+ * lists, empty ones.
+ */
+extern bool gv_gpu_exact_first_fits(const GvExactQueries *queries,
+									int64_t nslots);
 extern GvStatus gv_gpu_exact_first(const GvExactSpace *space,
 								   const GvExactQueries *queries,
+								   const GvExactPart *part,
 								   const GvExactProduct *product,
 								   const float *d_slack,
 								   const GvExactLists *lists,
