@@ -28,9 +28,7 @@ struct Rows
 	}
 };
 
-/*
- * Run blockIdx.y of query blockIdx.x, filled up to a power of two.
- */
+/* Run blockIdx.y of query blockIdx.x, filled up to a power of two. */
 static __global__ void __launch_bounds__(THREADS)
 runs_kernel(GvExactFilter filter, double *d_distances)
 {
