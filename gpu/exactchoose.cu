@@ -240,9 +240,9 @@ best_of(const float *scores, const float *slack, uint32_t n)
 /*
  * A block a query: its cut, from its neighbours and from the scores of slots
  * product.first .., a multiple of four, and those of them that reach it; and
- * with lists, empty ones.  Of each thread's rows the best counts for the bound: k rows that
- * are all of other threads are k rows, and of the k best few are the same
- * thread's.
+ * with lists, empty ones.  Of each thread's rows the best counts for the bound:
+ * k of these are k rows, and not far from the k best, which are mostly of
+ * different threads.
  */
 static __global__ void __launch_bounds__(MOST_THREADS)
 first_cuts_kernel(GvExactSpace space, GvExactQueries queries,

@@ -320,7 +320,7 @@ multiply(float (&sums)[2][BOX / 8][4], const Work &work,
 struct Found
 {
 	uint2	   *items;			/* shared [MOST_FOUND]: query and slot */
-	uint32_t	n;				/* in all lanes; may be more than there is room */
+	uint32_t	n;				/* in all lanes; may exceed MOST_FOUND */
 };
 
 static __device__ __forceinline__ void

@@ -31,6 +31,7 @@ extern "C"
 #define GV_EXACT_NO_ROW	UINT32_C(0xFFFFFFFF)
 #define GV_EXACT_ALIGN	256		/* slots; the batch's last may be fewer */
 #define GV_EXACT_FEW	16		/* queries that exactscan.cu takes */
+#define GV_EXACT_COLUMNS (INT64_C(1) << 20) /* slots of a matrix, at most */
 #define GV_EXACT_SEED	2048	/* slots that first cuts are from */
 #define GV_EXACT_FEW_SEED	32768	/* ... of few queries */
 
@@ -256,7 +257,7 @@ enum GvExactStep
 	GV_EXACT_STEPS
 };
 
-/* exactsearch.cu: memory for searches, and one over a batch of rows */
+/* exactwork.cu, exactsearch.cu: memory for searches, and one over a batch */
 struct GvExactWork
 {
 	int32_t		device;
@@ -304,6 +305,7 @@ extern int64_t gv_gpu_exact_stride(int64_t n);
  * from; 0: as is best.
  */
 extern "C" void gv_gpu_exact_force(int32_t capacity, int32_t seed);
+extern int32_t gv_gpu_exact_forced_seed(void);
 
 /*
  * For checks: how many queries so far went by the matrix, first rows apart,
