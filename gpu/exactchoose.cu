@@ -47,6 +47,21 @@ cut_of(const GvExactSpace &space, const GvExactQuery &seen, double last)
 	return cut > (double) GV_EXACT_CLAMP ? GV_EXACT_CLAMP : (float) cut;
 }
 
+/*
+ * ... of a query, where nothing else is known: void queries have NaN, which
+ * nothing reaches, and everything reaches the cuts of others.
+ */
+static __device__ __forceinline__ float
+first_cut(const GvExactSpace &space, const GvExactQueries &queries,
+		  const GvExactQuery &seen, int64_t query)
+{
+	double		last = queries.d_distances[query * queries.k + queries.k - 1];
+
+	if (seen.kind == GV_EXACT_PLAIN && last == last)
+		return cut_of(space, seen, last);
+	return seen.kind == GV_EXACT_VOID ? __int_as_float(0x7FC00000) : -INFINITE;
+}
+
 static __device__ __forceinline__ void
 put_into(uint32_t *count, uint32_t *list, int64_t query)
 {
@@ -66,24 +81,19 @@ cuts_kernel(GvExactSpace space, GvExactQueries queries, GvExactPart part,
 	int			i = blockIdx.x * THREADS + threadIdx.x;
 	int64_t		query;
 	GvExactQuery seen;
-	double		last;
 
 	if (i >= part.n)
 		return;
 	query = part.d_list != NULL ? part.d_list[i] : part.first + i;
 	seen = queries.d_seen[query];
-	last = queries.d_distances[query * queries.k + queries.k - 1];
 	filter.d_counts[i] = 0;
-	if (seen.kind == GV_EXACT_PLAIN && last == last)
-	{
-		filter.d_cuts[i] = cut_of(space, seen, last);
+	filter.d_cuts[i] = first_cut(space, queries, seen, query);
+	if (lists.d_counts == NULL || filter.d_cuts[i] != -INFINITE)
 		return;
-	}
-	filter.d_cuts[i] = lists.d_counts != NULL || seen.kind == GV_EXACT_VOID ?
-		__int_as_float(0x7FC00000) : -INFINITE;
-	if (lists.d_counts != NULL && seen.kind == GV_EXACT_PLAIN)
+	filter.d_cuts[i] = __int_as_float(0x7FC00000);
+	if (seen.kind == GV_EXACT_PLAIN)
 		put_into(&lists.d_counts[0], lists.d_matrix, query);
-	else if (lists.d_counts != NULL && seen.kind == GV_EXACT_UNHELD)
+	else
 		put_into(&lists.d_counts[1], lists.d_slow, query);
 }
 
@@ -180,6 +190,101 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 		product.filter.d_cuts[i] = cut;
 }
 
+/* What a thread of first_cuts_kernel knows of its rows: a key, as above. */
+struct OwnKey
+{
+	uint32_t	own;
+
+	__device__ __forceinline__ uint32_t
+	operator()(uint32_t) const
+	{
+		return own;
+	}
+};
+
+/* The least 2 e(x) - A of a thread's rows, and the largest A. */
+struct Best
+{
+	float		least;
+	float		score;
+};
+
+static __device__ __forceinline__ void
+add_score(Best *best, float score, float slack)
+{
+	if (score < INFINITE)
+		best->least = fminf(best->least, 2.0f * slack - score);
+	best->score = fmaxf(best->score, score);
+}
+
+/* ... of fours threadIdx.x, threadIdx.x + blockDim.x, ... of n scores. */
+static __device__ __forceinline__ Best
+best_of(const float *scores, const float *slack, uint32_t n)
+{
+	Best		best = {INFINITE, -INFINITE};
+
+#pragma unroll 4
+	for (uint32_t s = threadIdx.x; s < n / 4; s += blockDim.x)
+	{
+		float4		a = ((const float4 *) scores)[s];
+		float4		e = ((const float4 *) slack)[s];
+
+		add_score(&best, a.x, e.x);
+		add_score(&best, a.y, e.y);
+		add_score(&best, a.z, e.z);
+		add_score(&best, a.w, e.w);
+	}
+	return best;
+}
+
+/*
+ * A block a query: its cut, from its neighbours and from the scores of slots
+ * product.first .., a multiple of four, and those of them that reach it; and
+ * with lists, empty ones.  Of each thread's rows the best counts for the bound:
+ * k of these are k rows, and not far from the k best, which are mostly of
+ * different threads.
+ */
+static __global__ void __launch_bounds__(MOST_THREADS)
+first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
+				  GvExactPart part, GvExactProduct product,
+				  const float *d_slack, GvExactLists lists)
+{
+	__shared__ uint32_t said[2][GV_WARP];
+	int			i = blockIdx.x;
+	uint32_t	n = product.nslots;
+	const float *scores = product.d_scores + (int64_t) i * n;
+	GvTalk		talk = {said, 0};
+	GvExactQuery seen;
+	Best		best;
+	float		least;
+	float		cut;
+
+	gv_step_begins();
+	seen = queries.d_seen[part.first + i];
+	best = best_of(scores, d_slack, n);
+	cut = first_cut(space, queries, seen, part.first + i);
+	if (threadIdx.x == 0)
+		product.filter.d_counts[i] = 0;
+	if (threadIdx.x < 2 && i == 0 && lists.d_counts != NULL)
+		lists.d_counts[threadIdx.x] = 0;
+
+	uint32_t	wanted = (uint32_t) queries.k + (queries.d_self != NULL);
+	OwnKey		keys = {gv_ordered(best.least)};
+
+	/* threads meet, so nothing is appended before there are no slots */
+	least = -gv_unordered(gv_find_bound(keys, blockDim.x, wanted, wanted / 8,
+										talk).key);
+	least -= 2.0f * 1.001f * seen.slack + 0x1p-20f * fabsf(least);
+	cut = least > cut ? least : cut;
+	if (best.score >= cut)
+		for (uint32_t s = threadIdx.x; s < n / 4; s += blockDim.x)
+			for (uint32_t j = 4 * s; j < 4 * s + 4; j++)
+				if (scores[j] >= cut)
+					gv_exact_append(product.filter, i, product.first + j);
+	if (threadIdx.x == 0)
+		product.filter.d_cuts[i] = cut;
+}
+
 /* Slots first .. first + nslots - 1 for all queries; a thread a slot. */
 static __global__ void __launch_bounds__(THREADS)
 take_all_kernel(GvExactPart part, GvExactFilter filter, uint32_t first,
@@ -247,6 +352,43 @@ gv_gpu_exact_choose(const GvExactSpace *space, const GvExactQueries *queries,
 			  part->n <= FEW_QUERIES ? MOST_THREADS : THREADS, bytes, stream,
 			  *queries, *part, *product, d_slack);
 	return gv_cuda_status(cudaGetLastError());
+}
+
+/*
+ * Threads of a block, each of which offers one row for the bound of a query's k
+ * nearest: eight for each of these, so that about one in 16 of them is not the
+ * best of its thread.
+ */
+static int
+first_threads(const GvExactQueries *queries, int32_t n)
+{
+	int			threads = n <= FEW_QUERIES ? MOST_THREADS : THREADS;
+
+	while (threads < 8 * (queries->k + 1) && threads < MOST_THREADS)
+		threads *= 2;
+	return threads;
+}
+
+/* See gv_exact.h. */
+bool
+gv_gpu_exact_first_fits(const GvExactQueries *queries, int64_t nslots)
+{
+	return nslots % 4 == 0 && 8 * (queries->k + 1) <= MOST_THREADS;
+}
+
+/* See gv_exact.h. */
+GvStatus
+gv_gpu_exact_first(const GvExactSpace *space, const GvExactQueries *queries,
+				   const GvExactPart *part, const GvExactProduct *product,
+				   const float *d_slack, const GvExactLists *lists,
+				   cudaStream_t stream)
+{
+	static const GvExactLists none = {};
+
+	return gv_exact_launch_early(product->filter.overlap, first_cuts_kernel,
+								 product->n, first_threads(queries, part->n),
+								 0, stream, *space, *queries, *part, *product,
+								 d_slack, lists != NULL ? *lists : none);
 }
 
 /* All of some slots, up to capacity. */

@@ -18,7 +18,8 @@
  *
  * Sums begin with the row's bias less the query's cut, so what is left of them
  * is a sign: in the end three operations for two sums say whether any of eight
- * are not negative.  The sign of few is, and only these are looked at.
+ * are not negative.  The sign of few is, and only these are looked at; what is
+ * found is kept in shared memory until there is more of it.
  *
  * Turns.  Where the ring holds the slices of two tiles, the warpgroups multiply
  * one after the other, so one looks at its sums while the other has the tensor
@@ -53,10 +54,11 @@ gv_gpu_exact_hopper_forbid(bool yes)
 #define BOX				128		/* rows of a copy, and of a product */
 #define BOX_BYTES		(BOX * GV_HOPPER_ROW)
 #define ALIGNMENT		1024	/* of operands */
-#define ROOM			(224 * 1024)	/* bytes for slices and biases */
+#define ROOM			(220 * 1024)	/* bytes for slices and biases */
 #define MOST_STAGES		10
-#define MOST_TILES		64		/* of rows, of a unit */
-#define UNITS			12		/* of an SM, that its last be a small part */
+#define MOST_TILES		256		/* of rows, of a unit */
+#define QUERY_SLICES	4		/* slices' time that its queries take */
+#define MOST_FOUND		64		/* slots that a warp keeps */
 #define TURN			1		/* the first barrier of turns; 0 is the block's */
 
 struct Maps
@@ -256,7 +258,11 @@ begin_sums(float (&sums)[BLOCKS * PARTS][BOX / 8][4],
 		}
 }
 
-/* The products of a tile, whose first slice is there; `place` goes on. */
+/*
+ * The products of a tile, whose first slice is there; `place` goes on.  The
+ * other group's turn begins when the last products are on their way, so that
+ * the tensor cores have them, and then its own, without a pause.
+ */
 template <int BLOCKS, bool KEEPS>
 static __device__ __forceinline__ void
 multiply(float (&sums)[2][BOX / 8][4], const Work &work,
@@ -296,6 +302,8 @@ multiply(float (&sums)[2][BOX / 8][4], const Work &work,
 		last = place.stage;
 		place.advance(work.stages);
 	}
+	if (work.turns)
+		turn_ends(group);
 	gv_products_wait<0>();
 #pragma unroll
 	for (int i = 0; i < 2; i++)
@@ -304,10 +312,51 @@ multiply(float (&sums)[2][BOX / 8][4], const Work &work,
 		gv_barrier_arrive(&memory.empty[last]);
 }
 
+/*
+ * What a warp found and has not told.  An append waits for the number that an
+ * atomic addition brings, longer than a tile's signs take, so a warp has
+ * many done at once.
+ */
+struct Found
+{
+	uint2	   *items;			/* shared [MOST_FOUND]: query and slot */
+	uint32_t	n;				/* in all lanes; may exceed MOST_FOUND */
+};
+
+static __device__ __forceinline__ void
+tell(Found *found, const GvExactProduct &product)
+{
+	__syncwarp();
+	for (uint32_t i = threadIdx.x % GV_WARP; i < min(found->n, MOST_FOUND);
+		 i += GV_WARP)
+		gv_exact_append(product.filter, (int) found->items[i].x,
+						found->items[i].y);
+	__syncwarp();
+	found->n = 0;
+}
+
+/* One more of those lanes that have one. */
+static __device__ __forceinline__ void
+keep(Found *found, const GvExactProduct &product, uint32_t lanes, int query,
+	 uint32_t slot)
+{
+	uint32_t	mine = 1u << threadIdx.x % GV_WARP;
+	uint32_t	at = found->n + __popc(lanes & (mine - 1));
+
+	if ((lanes & mine) != 0)
+	{
+		if (at < MOST_FOUND)
+			found->items[at] = make_uint2((uint32_t) query, slot);
+		else
+			gv_exact_append(product.filter, query, slot);
+	}
+	found->n += __popc(lanes);
+}
+
 /* Rows that reach a cut, of 64 queries and BOX rows. */
 static __device__ __forceinline__ void
 look_at(const float (&sums)[BOX / 8][4], const GvExactProduct &product,
-		int query, int row)
+		int query, int row, Found *found)
 {
 	constexpr int SOME = 4;		/* tiles of 8 rows looked at together */
 	int			column = threadIdx.x % 4 * 2;
@@ -322,17 +371,21 @@ look_at(const float (&sums)[BOX / 8][4], const GvExactProduct &product,
 #pragma unroll
 			for (int c = 0; c < 4; c++)
 				signs &= __float_as_int(sums[j][c]);
-		if (signs < 0)
+		if (__all_sync(GV_FULL_WARP, signs < 0))
 			continue;
 #pragma unroll
 		for (int j = first; j < first + SOME; j++)
 #pragma unroll
 			for (int c = 0; c < 4; c++)
+			{
 				/* false for NaN: see exactchoose.cu */
-				if (sums[j][c] >= 0.0f)
-					gv_exact_append(product.filter, query + c / 2 * 8,
-									product.first + row + j * 8 + column +
-									c % 2);
+				uint32_t	lanes = __ballot_sync(GV_FULL_WARP,
+												  sums[j][c] >= 0.0f);
+
+				if (lanes != 0)
+					keep(found, product, lanes, query + c / 2 * 8,
+						 product.first + row + j * 8 + column + c % 2);
+			}
 	}
 }
 
@@ -340,7 +393,7 @@ look_at(const float (&sums)[BOX / 8][4], const GvExactProduct &product,
 template <int BLOCKS, bool KEEPS>
 static __device__ __forceinline__ void
 search_unit(const Work &work, const Memory &memory, const Unit &unit,
-			int group, Place &place)
+			int group, Place &place, Found *found)
 {
 	using S = Shape<BLOCKS, KEEPS>;
 	const GvExactProduct &product = work.product;
@@ -368,12 +421,12 @@ search_unit(const Work &work, const Memory &memory, const Unit &unit,
 		if (work.turns)
 			turn_begins(group);
 		multiply<BLOCKS, KEEPS>(sums, work, memory, group, place);
-		if (work.turns)
-			turn_ends(group);
 #pragma unroll
 		for (int i = 0; i < 2; i++)
 			look_at(sums[i], product, mine.query + i / S::PARTS * 64,
-					tile * S::ROWS + i % S::PARTS * BOX);
+					tile * S::ROWS + i % S::PARTS * BOX, found);
+		if (found->n > MOST_FOUND / 2)
+			tell(found, product);
 	}
 }
 
@@ -410,6 +463,7 @@ exact_hopper_kernel(Work work, const __grid_constant__ Maps maps)
 	using S = Shape<BLOCKS, KEEPS>;
 	GV_SHARED(shared);
 	__shared__ uint64_t barriers[2 * MOST_STAGES + 2];
+	__shared__ uint2 items[GROUPS * GROUP_WARPS][MOST_FOUND];
 	char	   *start = (char *) shared + -gv_shared_address(shared) % ALIGNMENT;
 	char	   *ring = start +
 		(KEEPS ? work.nsteps * S::BOXES * BOX_BYTES : 0);
@@ -432,6 +486,7 @@ exact_hopper_kernel(Work work, const __grid_constant__ Maps maps)
 	gv_registers_take<MANY_REGISTERS>();
 
 	Place		place = {0, 0};
+	Found		found = {items[threadIdx.x / GV_WARP], 0};
 	int			odd = 0;
 
 	/* the first group's first turn */
@@ -442,7 +497,7 @@ exact_hopper_kernel(Work work, const __grid_constant__ Maps maps)
 		if (KEEPS)
 			gv_barrier_wait(&memory.kept[0], odd);
 		search_unit<BLOCKS, KEEPS>(work, memory, unit_at(work, u), group,
-								   place);
+								   place, &found);
 		if (KEEPS && threadIdx.x % GV_WARP == 0)
 			gv_barrier_arrive(&memory.kept[1]);
 		odd ^= 1;
@@ -450,6 +505,7 @@ exact_hopper_kernel(Work work, const __grid_constant__ Maps maps)
 	/* the other group's last end of a turn has its match */
 	if (work.turns && group == 0)
 		turn_begins(group);
+	tell(&found, work.product);
 #endif
 }
 
@@ -498,6 +554,35 @@ make_map(CUtensorMap *map, const uint16_t *array, int64_t n, int half_dims)
 	return result == CUDA_SUCCESS ? GV_OK : GV_FAILED;
 }
 
+/*
+ * Row tiles of a unit.  Blocks take units in rounds, the last of which may be
+ * partly empty, and wait for each unit's queries, 64 to 112 KB from L2: the
+ * product of a slice takes 1,024 clocks, these 3,000 to 4,500.
+ */
+static int
+tiles_of_unit(const Work *work, int nsms)
+{
+	int64_t		least = INT64_MAX;
+	int			best = 1;
+
+	for (int tiles = 1; tiles <= MOST_TILES && tiles <= work->row_tiles;
+		 tiles++)
+	{
+		int64_t		units = (int64_t) work->query_tiles *
+			((work->row_tiles + tiles - 1) / tiles);
+		int64_t		rounds = (units + nsms - 1) / nsms;
+		int64_t		slices = rounds * ((int64_t) tiles * work->nsteps +
+									   QUERY_SLICES);
+
+		if (slices < least)
+		{
+			least = slices;
+			best = tiles;
+		}
+	}
+	return best;
+}
+
 /* How a product is dealt. */
 template <int BLOCKS, bool KEEPS>
 static Work
@@ -505,7 +590,6 @@ deal(const GvExactProduct *product, int nsms)
 {
 	using S = Shape<BLOCKS, KEEPS>;
 	Work		work = {};
-	int64_t		tiles;
 
 	work.product = *product;
 	work.nsteps = (product->half_dims + SLICE - 1) / SLICE;
@@ -516,10 +600,7 @@ deal(const GvExactProduct *product, int nsms)
 	work.turns = work.stages >= 2 * work.nsteps;
 	work.query_tiles = (product->n + S::QUERIES - 1) / S::QUERIES;
 	work.row_tiles = (int) ((product->nslots + S::ROWS - 1) / S::ROWS);
-	tiles = (int64_t) work.query_tiles * work.row_tiles;
-	tiles = tiles / ((int64_t) nsms * UNITS);
-	work.per_unit = tiles < 1 ? 1 : tiles < MOST_TILES ? (int) tiles :
-		MOST_TILES;
+	work.per_unit = tiles_of_unit(&work, nsms);
 	work.nunits = work.query_tiles *
 		((work.row_tiles + work.per_unit - 1) / work.per_unit);
 	return work;

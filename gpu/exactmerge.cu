@@ -6,12 +6,10 @@
  *		passes	pairs of runs merged, each as long as capacity asks for
  *		merge	with the k neighbours, which are in order
  *
- * Two ordered arrays are merged by ranks: an item's place is its own and the
- * number of those in the other that are before it, found by halving.  No two
- * rows are equal in order; of free places, which are, the neighbours' come
- * first.
+ * However many they are: exactnearest.cu does all this at once for those that
+ * fit shared memory.
  */
-#include "exact.cuh"
+#include "exactorder.cuh"
 
 #define THREADS			256
 #define RUN				1024	/* rows that a block sorts */
@@ -30,26 +28,7 @@ struct Rows
 	}
 };
 
-/* The first i of low .. high - 1 that is not before something, else high. */
-template <typename Before>
-static __device__ __forceinline__ int64_t
-count_before(int64_t low, int64_t high, const Before &before)
-{
-	while (low < high)
-	{
-		int64_t		middle = (low + high) / 2;
-
-		if (before(middle))
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
-/*
- * Run blockIdx.y of query blockIdx.x, by a bitonic network over a power of two.
- */
+/* Run blockIdx.y of query blockIdx.x, filled up to a power of two. */
 static __global__ void __launch_bounds__(THREADS)
 runs_kernel(GvExactFilter filter, double *d_distances)
 {
@@ -71,30 +50,7 @@ runs_kernel(GvExactFilter filter, double *d_distances)
 		distances[i] = i < n ? d_distances[at + i] : GV_EXACT_NAN;
 		rows[i] = i < n ? filter.d_slots[at + i] : GV_EXACT_NO_ROW;
 	}
-	for (uint32_t width = 2; width <= size; width *= 2)
-		for (uint32_t stride = width / 2; stride > 0; stride /= 2)
-		{
-			__syncthreads();
-			for (uint32_t i = threadIdx.x; i < size / 2; i += THREADS)
-			{
-				uint32_t	low = 2 * i - (i & (stride - 1));
-				uint32_t	high = low + stride;
-				double		a = distances[low];
-				double		b = distances[high];
-				uint32_t	a_row = rows[low];
-				uint32_t	b_row = rows[high];
-
-				if (gv_exact_before(b, b_row, a, a_row) ==
-					((low & width) == 0))
-				{
-					distances[low] = b;
-					distances[high] = a;
-					rows[low] = b_row;
-					rows[high] = a_row;
-				}
-			}
-		}
-	__syncthreads();
+	gv_exact_sort(distances, rows, size);
 	for (uint32_t i = threadIdx.x; i < n; i += THREADS)
 	{
 		d_distances[at + i] = distances[i];
@@ -125,7 +81,7 @@ pass_kernel(GvExactFilter filter, const double *d_distances,
 	end = min(other + (int64_t) width, (int64_t) count);
 	place = (int64_t) (run / 2) * 2 * width + j % width;
 	if (other < (int64_t) count)
-		place += count_before(other, end, [&] (int64_t i)
+		place += gv_exact_count(other, end, [&] (int64_t i)
 		{
 			return all.before((uint32_t) i, all.distances[j], all.rows[j]);
 		}) - other;
@@ -147,18 +103,6 @@ struct Merge
 	int64_t    *d_merged_positions;
 };
 
-static __device__ __forceinline__ int64_t
-query_of(const GvExactPart &part, int64_t i)
-{
-	return part.d_list != NULL ? (int64_t) part.d_list[i] : part.first + i;
-}
-
-static __device__ __forceinline__ int64_t
-position_of(const Merge &merge, uint32_t row)
-{
-	return row == GV_EXACT_NO_ROW ? INT64_MAX : merge.position + row;
-}
-
 /* A thread a neighbour or a row, of `each` of a query. */
 static __global__ void __launch_bounds__(THREADS)
 merge_kernel(Merge merge, int64_t each)
@@ -166,52 +110,18 @@ merge_kernel(Merge merge, int64_t each)
 	int64_t		at = (int64_t) blockIdx.x * THREADS + threadIdx.x;
 	int64_t		i = at / each;
 	int64_t		j = at % each;
-	int64_t		k = merge.queries.k;
-	const double *distances;
-	const int64_t *positions;
-	const double *others;
-	const uint32_t *rows;
-	int64_t		count;
-	double		distance;
-	int64_t		position;
-	int64_t		place;
+	GvExactMerge from;
 
 	if (i >= merge.part.n || merge.d_counts[i] == 0)
 		return;
-	count = min((int64_t) merge.d_counts[i], k);
-	distances = merge.queries.d_distances + query_of(merge.part, i) * k;
-	positions = merge.queries.d_positions + query_of(merge.part, i) * k;
-	others = merge.d_distances + i * merge.capacity;
-	rows = merge.d_rows + i * merge.capacity;
-	if (j < k)
-	{
-		distance = distances[j];
-		position = positions[j];
-		place = j + count_before(0, count, [&] (int64_t other)
-		{
-			return gv_exact_before(others[other],
-								   position_of(merge, rows[other]), distance,
-								   position);
-		});
-	}
-	else
-	{
-		j -= k;
-		if (j >= count)
-			return;
-		distance = others[j];
-		position = position_of(merge, rows[j]);
-		place = j + count_before(0, k, [&] (int64_t other)
-		{
-			return !gv_exact_before(distance, position, distances[other],
-									positions[other]);
-		});
-	}
-	if (place < k)
-	{
-		merge.d_merged[i * k + place] = distance;
-		merge.d_merged_positions[i * k + place] = position;
-	}
+	from = {merge.queries.k, gv_exact_query(merge.part, i),
+		merge.queries.d_distances, merge.queries.d_positions,
+		min((int64_t) merge.d_counts[i], merge.queries.k),
+		merge.d_distances + i * merge.capacity,
+	merge.d_rows + i * merge.capacity, merge.position};
+	if (j < from.k + from.count)
+		gv_exact_place(from, j, merge.d_merged + i * from.k,
+					   merge.d_merged_positions + i * from.k);
 }
 
 /* A thread a neighbour: back to where they belong. */
@@ -225,7 +135,7 @@ put_back_kernel(Merge merge)
 
 	if (i >= merge.part.n || merge.d_counts[i] == 0)
 		return;
-	to = query_of(merge.part, i) * k + at % k;
+	to = gv_exact_query(merge.part, i) * k + at % k;
 	merge.queries.d_distances[to] = merge.d_merged[at];
 	merge.queries.d_positions[to] = merge.d_merged_positions[at];
 }

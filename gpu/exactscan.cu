@@ -3,140 +3,191 @@
  *		Scores of a few queries and many rows: rows are read once, which takes
  *		longer than all else.
  *
- * Half a warp takes AHEAD rows at a time, 16 bytes of each a lane, so that 64
- * bytes a lane are on their way; the queries are in shared memory, in fp32.
- * Sums are of products of halves, exact in fp32, one after the other in a lane
- * and then across 16 lanes: well within what tensor cores may do.
+ * Tensor cores multiply 16 rows by COLUMNS x 8 queries (mma.cuh), those that
+ * there are not being zeros.  What the sums run over may be in any order, as
+ * long as both sides have the same: of 32 dimensions lane t of a row has eight
+ * side by side, 16 bytes, and gives four of them to each of two products, so
+ * rows go from memory to registers as they are.  A lane has 2 * AHEAD such
+ * loads on their way, a warp 4 KB.
  */
 #include "exact.cuh"
 #include "mma.cuh"
 
 #define THREADS			256
-#define TEAM			16		/* lanes that share a row */
-#define TEAMS			(THREADS / TEAM)
-#define AHEAD			4		/* rows of a team */
-#define BLOCKS			4		/* of an SM */
+#define WARPS			(THREADS / GV_WARP)
+#define BLOCKS(columns)	(4 - (columns))	/* of an SM */
+#define ROWS			16		/* of a warp */
+#define DEPTH			32		/* dimensions of a load */
+#define AHEAD			4
+#define TILE			8		/* queries of a product */
 
-/* Eight halves of a row times those of all queries. */
-template <int N>
-static __device__ __forceinline__ void
-add_piece(float (&sums)[N], uint4 piece, const float *queries, int half_dims,
-		  int d)
+/* Halves from a query to the next in shared memory: no two meet in a bank. */
+static __host__ __device__ inline int
+query_stride(int half_dims)
 {
-	uint32_t	words[4] = {piece.x, piece.y, piece.z, piece.w};
+	return (half_dims + 63) / 64 * 64 + 32;
+}
+
+/* A lane's part of a row, or of the last one. */
+static __device__ __forceinline__ const uint16_t *
+row_at(const GvExactProduct &product, int64_t row)
+{
+	return product.d_halves + min(row, (int64_t) product.nslots - 1) *
+		product.half_dims + threadIdx.x % 4 * 8;
+}
+
+/* Products of two rows' pieces and those of a query of each tile. */
+template <int COLUMNS>
+static __device__ __forceinline__ void
+multiply_pieces(float (&sums)[COLUMNS][4], const uint4 &low, const uint4 &high,
+				const uint16_t *query, int stride)
+{
+	uint32_t	first[4] = {low.x, high.x, low.y, high.y};
+	uint32_t	second[4] = {low.z, high.z, low.w, high.w};
 
 #pragma unroll
-	for (int w = 0; w < 4; w++)
+	for (int j = 0; j < COLUMNS; j++)
 	{
-		float		low = gv_from_half((uint16_t) words[w]);
-		float		high = gv_from_half((uint16_t) (words[w] >> 16));
+		uint4		q = *(const uint4 *) (query + j * TILE * stride);
+
+		gv_mma(sums[j], first, q.x, q.y);
+		gv_mma(sums[j], second, q.z, q.w);
+	}
+}
+
+/* Scores of ROWS rows, as mma.cuh has D; queries: this lane's, shared. */
+template <int COLUMNS>
+static __device__ __forceinline__ void
+multiply_rows(float (&sums)[COLUMNS][4], const GvExactProduct &product,
+			  int64_t row, const uint16_t *query, int stride)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	int			left = product.half_dims - lane % 4 * 8;
+	const uint16_t *low_row = row_at(product, row + lane / 4);
+	const uint16_t *high_row = row_at(product, row + lane / 4 + 8);
+
+#pragma unroll 1
+	for (int d = 0; d < product.half_dims; d += AHEAD * DEPTH)
+	{
+		uint4		low[AHEAD];
+		uint4		high[AHEAD];
 
 #pragma unroll
-		for (int q = 0; q < N; q++)
+		for (int i = 0; i < AHEAD; i++)
 		{
-			const float *query = queries + q * half_dims + d + 2 * w;
+			int			at = d + i * DEPTH;
 
-			sums[q] = fmaf(low, query[0], fmaf(high, query[1], sums[q]));
+			low[i] = at < left ? *(const uint4 *) (low_row + at) :
+				make_uint4(0, 0, 0, 0);
+			high[i] = at < left ? *(const uint4 *) (high_row + at) :
+				make_uint4(0, 0, 0, 0);
 		}
+#pragma unroll
+		for (int i = 0; i < AHEAD; i++)
+			if (d + i * DEPTH < product.half_dims)
+				multiply_pieces(sums, low[i], high[i],
+								query + d + i * DEPTH, stride);
 	}
 }
 
 /* What is to become of the score of a query and a row. */
 static __device__ __forceinline__ void
-put_score(const GvExactProduct &product, int q, uint32_t row, float score,
+put_score(const GvExactProduct &product, int q, int64_t row, float score,
 		  float cut)
 {
 	if (product.d_scores != NULL)
-		product.d_scores[(int64_t) q * product.nslots + row] = score;
+	{
+		if (q < product.n)
+			product.d_scores[(int64_t) q * product.nslots + row] = score;
+	}
 	else if (score >= cut)
-		gv_exact_append(product.filter, q, product.first + row);
+		gv_exact_append(product.filter, q, product.first + (uint32_t) row);
 }
 
 /*
- * Rows of blockIdx.x's teams and every gridDim.x-th so many.
- * Shared: the queries [N][half_dims].
+ * ROWS rows of each warp of the grid, and as many again.
+ * Shared: the queries [COLUMNS * TILE][query_stride].
  */
-template <int N>
-static __global__ void __launch_bounds__(THREADS, N <= 4 ? BLOCKS : 2)
+template <int COLUMNS>
+static __global__ void __launch_bounds__(THREADS, BLOCKS(COLUMNS))
 scan_rows_kernel(GvExactProduct product)
 {
 	GV_SHARED(memory);
-	float	   *queries = (float *) memory;
-	int			lane = threadIdx.x % TEAM;
-	int			pieces = product.half_dims / 8;
-	float		cut = 0.0f;		/* of query `lane` */
+	uint16_t   *queries = (uint16_t *) memory;
+	int			stride = query_stride(product.half_dims);
+	int			lane = threadIdx.x % GV_WARP;
+	const uint16_t *query = queries + lane / 4 * stride + lane % 4 * 8;
+	float		cuts[COLUMNS][2];	/* nothing reaches NaN */
 
-	for (int i = threadIdx.x; i < N * product.half_dims; i += THREADS)
-		queries[i] = i < product.n * product.half_dims ?
-			gv_from_half(product.d_queries[i]) : 0.0f;
-	if (lane < product.n && product.d_scores == NULL)
-		cut = product.filter.d_cuts[lane];
-	__syncthreads();
-	for (int64_t first = ((int64_t) blockIdx.x * TEAMS +
-						  threadIdx.x / GV_WARP * 2) * AHEAD;
-		 first < product.nslots; first += (int64_t) gridDim.x * TEAMS * AHEAD)
+	gv_step_begins();
+	for (int i = threadIdx.x; i < COLUMNS * TILE * stride; i += THREADS)
 	{
-		uint32_t	row = (uint32_t) first + threadIdx.x % GV_WARP / TEAM * AHEAD;
-		float		sums[AHEAD][N] = {};
+		int			q = i / stride;
+		int			d = i % stride;
 
-		for (int p = lane; p < pieces; p += TEAM)
+		queries[i] = q < product.n && d < product.half_dims ?
+			product.d_queries[q * product.half_dims + d] : 0;
+	}
+#pragma unroll
+	for (int i = 0; i < 2 * COLUMNS; i++)
+	{
+		int			q = i / 2 * TILE + lane % 4 * 2 + i % 2;
+
+		cuts[i / 2][i % 2] = q < product.n && product.d_scores == NULL ?
+			product.filter.d_cuts[q] : __int_as_float(0x7FC00000);
+	}
+	__syncthreads();
+	for (int64_t first = ((int64_t) blockIdx.x * WARPS +
+						  threadIdx.x / GV_WARP) * ROWS;
+		 first < product.nslots; first += (int64_t) gridDim.x * WARPS * ROWS)
+	{
+		float		sums[COLUMNS][4] = {};
+
+		multiply_rows<COLUMNS>(sums, product, first, query, stride);
+#pragma unroll
+		for (int h = 0; h < 2; h++)
 		{
-			uint4		x[AHEAD];
+			int64_t		row = first + lane / 4 + 8 * h;
+			float		bias;
 
+			if (row >= product.nslots)
+				continue;
+			bias = product.d_bias[row];
 #pragma unroll
-			for (int i = 0; i < AHEAD; i++)
-				x[i] = row + i < product.nslots ? ((const uint4 *)
-					(product.d_halves + (int64_t) (row + i) *
-					 product.half_dims))[p] : make_uint4(0, 0, 0, 0);
-#pragma unroll
-			for (int i = 0; i < AHEAD; i++)
-				add_piece<N>(sums[i], x[i], queries, product.half_dims, p * 8);
-		}
-		/* lane q of a team has query q's score in the end */
-#pragma unroll
-		for (int i = 0; i < AHEAD; i++)
-		{
-			float		mine = 0.0f;
-
-#pragma unroll
-			for (int q = 0; q < N; q++)
-			{
-				float		sum = sums[i][q];
-
-				for (int half = TEAM / 2; half > 0; half /= 2)
-					sum += __shfl_xor_sync(GV_FULL_WARP, sum, half);
-				mine = lane == q ? sum : mine;
-			}
-			if (lane < product.n && row + i < product.nslots)
-				put_score(product, lane, row + i,
-						  mine + product.d_bias[row + i], cut);
+			for (int i = 0; i < 2 * COLUMNS; i++)
+				put_score(product, i / 2 * TILE + lane % 4 * 2 + i % 2, row,
+						  sums[i / 2][2 * h + i % 2] + bias,
+						  cuts[i / 2][i % 2]);
 		}
 	}
 }
 
-template <int N>
+template <int COLUMNS>
 static GvStatus
 launch(const GvExactProduct *product, int nsms, cudaStream_t stream)
 {
-	int			bytes = N * product->half_dims * (int) sizeof(float);
-	int			blocks = gv_exact_blocks(product->nslots, TEAMS * AHEAD);
+	int			blocks = gv_exact_blocks(product->nslots, WARPS * ROWS);
 
-	if (bytes > 48 * 1024)
-		GV_CUDA_TRY(cudaFuncSetAttribute(scan_rows_kernel<N>,
-										 cudaFuncAttributeMaxDynamicSharedMemorySize,
-										 bytes));
-	GV_LAUNCH(scan_rows_kernel<N>, min(blocks, BLOCKS * nsms), THREADS, bytes,
-			  stream, *product);
-	return gv_cuda_status(cudaGetLastError());
+	return gv_exact_launch_early(product->filter.overlap,
+								 scan_rows_kernel<COLUMNS>,
+								 min(blocks, BLOCKS(COLUMNS) * nsms), THREADS,
+								 gv_exact_scan_bytes(product), stream,
+								 *product);
 }
 
-/* See gv_exact.h; up to GV_EXACT_FEW queries, whose halves fit 96 KB. */
+/* See gv_exact.h. */
+size_t
+gv_exact_scan_bytes(const GvExactProduct *product)
+{
+	int			tiles = product->n <= TILE ? 1 : 2;
+
+	return tiles * TILE * query_stride(product->half_dims) * sizeof(uint16_t);
+}
+
+/* See gv_exact.h; up to GV_EXACT_FEW queries. */
 GvStatus
 gv_gpu_exact_scan(const GvExactProduct *product, int nsms, cudaStream_t stream)
 {
-	if (product->n == 1)
-		return launch<1>(product, nsms, stream);
-	if (product->n <= 4)
-		return launch<4>(product, nsms, stream);
-	return launch<8>(product, nsms, stream);
+	return product->n <= TILE ? launch<1>(product, nsms, stream) :
+		launch<2>(product, nsms, stream);
 }

@@ -7,14 +7,17 @@
  * next c rows in random order about k c / seen are nearer, and a few more reach
  * the cut for its error.  A chunk costs some ten launches and its last, partly
  * filled round of tiles, 50 us; a row measured costs its bytes, 512 of which
- * take .17 ns at 3 TB/s, for 10,000 queries 1.7 us.  From 4,096 rows to 10^6 in
- * L chunks of a factor g each are L k (g - 1) rows a query: L = 8, 4, 3, 2 of g
- * = 2, 4, 6.3, 15.6 for k = 10 are 80, 120, 160, 290 rows, .14, .20, .27, .50
- * ms, and 400, 200, 150, 100 us for chunks.  So g is 8, or as much as a third
+ * take .17 ns at 3 TB/s, for 10,000 queries 1.7 us.  From 2,048 rows to 10^6 in
+ * L chunks of a factor g each are L k (g - 1) rows a query: L = 9, 5, 3, 2 of g
+ * = 2, 3.5, 7.9, 22 for k = 10 are 90, 120, 210, 420 rows, .15, .21, .35, .71
+ * ms, and 450, 250, 150, 100 us for chunks.  So g is 8, or as much as a third
  * of a query's room for slots allows: the room is 6 k, and at least 256.
+ * The seed, whose scores go to memory, costs .15 us a row: 2,048 to begin with
+ * are as many chunks for 10^6 rows as 4,096.
  *
  * Of few queries the time that counts is a pass over all half copies, so there
- * are two chunks, a seed from whose scores cuts are taken, and all else.
+ * are two chunks, a seed from whose scores cuts are taken, and all else: four
+ * launches, each of which may begin early, and one look at what came of them.
  */
 #include <string.h>
 #include <time.h>
@@ -22,31 +25,12 @@
 #include "gv_exact.h"
 
 #define MOST_GROWTH		7		/* rows of a chunk for each row before it */
-#define LEAST_CAPACITY	256
-#define FEW_CAPACITY	2048
-#define MOST_PIECE		(1 << 17)	/* queries at once */
-#define MOST_FOUND		(INT64_C(1) << 30)	/* bytes for what they find */
-#define MOST_SCORES		(INT64_C(1) << 26)
-#define LEAST_SCORES	(INT64_C(1) << 16)
-#define MOST_MATRIX		16384	/* queries of a matrix, */
-#define LEAST_MATRIX	128
-#define MATRIX_BYTES	(INT64_C(64) << 20)	/* ... their halves, gathered */
-#define MOST_COLUMNS	(INT64_C(1) << 20)
 #define MOST_TERMS		(INT64_C(1) << 43)	/* of a product: .03 s */
 #define MOST_SCANNED	(96 * 1024) /* bytes of queries for exactscan.cu */
 
-static int32_t forced_capacity;
-static int32_t forced_seed;
 static int64_t went[2];
 
 /* See gv_exact.h. */
-extern "C" void
-gv_gpu_exact_force(int32_t capacity, int32_t seed)
-{
-	forced_capacity = capacity;
-	forced_seed = seed;
-}
-
 extern "C" void
 gv_gpu_exact_ways(int64_t ways[2])
 {
@@ -62,155 +46,6 @@ struct Search
 	const GvExactQueries *queries;
 	const GvStop *stop;
 };
-
-/* -- memory */
-
-/*
- * Slots that a query has room for.  Of few queries three times what cuts from a
- * seed let pass of all other rows.
- */
-static uint32_t
-capacity_for(int64_t n, int64_t k, int64_t nrows)
-{
-	int64_t		capacity = 6 * (k + 1);
-	int64_t		least = LEAST_CAPACITY;
-
-	if (forced_capacity > 0)
-		return (uint32_t) forced_capacity;
-	if (n <= GV_EXACT_FEW)
-	{
-		int64_t		passing = 3 * (k + 1) * (nrows / GV_EXACT_FEW_SEED + 1);
-
-		least = passing < nrows ? passing : nrows;
-		least = least > FEW_CAPACITY ? least : FEW_CAPACITY;
-	}
-	return (uint32_t) (capacity > least ? capacity : least);
-}
-
-/* Where everything lies in d_work. */
-struct Plan
-{
-	int32_t		piece;
-	int32_t		matrix;			/* queries of a matrix */
-	int64_t		nscores;
-	uint32_t	capacity;
-	size_t		scores;
-	size_t		gathered;
-	size_t		cuts;
-	size_t		counts;
-	size_t		slots;
-	size_t		distances;
-	size_t		other;
-	size_t		other_rows;
-	size_t		merged;
-	size_t		merged_positions;
-	size_t		list_counts;
-	size_t		list;			/* of the matrix way */
-	size_t		slow;
-	size_t		bytes;
-};
-
-static Plan
-make_plan(const GvExactSpace *space, int64_t n, int64_t k, int64_t nrows)
-{
-	Plan		plan = {};
-	int64_t		each;
-	int64_t		piece;
-	int64_t		half_bytes = space->half_dims * (int64_t) sizeof(uint16_t);
-	int64_t		matrix = MATRIX_BYTES / half_bytes;
-	size_t		found;
-
-	plan.capacity = capacity_for(n, k, nrows);
-	each = (int64_t) plan.capacity * 24 + k * 16;
-	piece = MOST_FOUND / each;
-	piece = piece < MOST_PIECE ? piece : MOST_PIECE;
-	piece = piece < n ? piece : n;
-	plan.piece = piece > 1 ? (int32_t) piece : 1;
-	plan.nscores = nrows < MOST_COLUMNS ? n * nrows : MOST_SCORES;
-	if (plan.nscores > MOST_SCORES)
-		plan.nscores = MOST_SCORES;
-	if (plan.nscores < LEAST_SCORES)
-		plan.nscores = LEAST_SCORES;
-	found = (size_t) plan.piece * plan.capacity;
-	matrix = matrix > LEAST_MATRIX ? matrix : LEAST_MATRIX;
-	matrix = matrix < MOST_MATRIX ? matrix : MOST_MATRIX;
-	plan.matrix = matrix < plan.piece ? (int32_t) matrix : plan.piece;
-	plan.scores = gv_carve(&plan.bytes, plan.nscores * sizeof(float));
-	plan.gathered = gv_carve(&plan.bytes, (size_t) plan.matrix * half_bytes);
-	plan.cuts = gv_carve(&plan.bytes, plan.piece * sizeof(float));
-	plan.counts = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
-	plan.slots = gv_carve(&plan.bytes, found * sizeof(uint32_t));
-	plan.distances = gv_carve(&plan.bytes, found * sizeof(double));
-	plan.other = gv_carve(&plan.bytes, found * sizeof(double));
-	plan.other_rows = gv_carve(&plan.bytes, found * sizeof(uint32_t));
-	plan.merged = gv_carve(&plan.bytes, plan.piece * k * sizeof(double));
-	plan.merged_positions = gv_carve(&plan.bytes,
-									 plan.piece * k * sizeof(int64_t));
-	plan.list_counts = gv_carve(&plan.bytes, 2 * sizeof(uint32_t));
-	plan.list = gv_carve(&plan.bytes, plan.piece * sizeof(uint32_t));
-	plan.slow = gv_carve(&plan.bytes, n * sizeof(uint32_t));
-	return plan;
-}
-
-/* See gv_exact.h. */
-size_t
-gv_gpu_exact_work_bytes(const GvExactSpace *space, int64_t n, int64_t k,
-						int64_t nrows)
-{
-	return make_plan(space, n, k, nrows).bytes;
-}
-
-/* See gv_exact.h. */
-GvStatus
-gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
-				  int64_t n, int64_t k, int64_t nrows)
-{
-	Plan		plan = make_plan(space, n, k, nrows);
-	char	   *memory;
-	int			number;
-
-	work->device = device;
-	GV_CUDA_TRY(cudaGetDevice(&number));
-	GV_CUDA_TRY(cudaDeviceGetAttribute(&work->nsms,
-									   cudaDevAttrMultiProcessorCount,
-									   number));
-	GV_CUDA_TRY(cudaStreamCreateWithFlags(&work->stream,
-										  cudaStreamNonBlocking));
-	GV_CUDA_TRY(cudaMallocHost((void **) &work->counts,
-							   2 * sizeof(uint32_t)));
-	GV_TRY(gv_buffer_need(&work->d_work, plan.bytes));
-	memory = (char *) work->d_work.memory;
-	work->piece = plan.piece;
-	work->matrix = plan.matrix;
-	work->nscores = plan.nscores;
-	work->d_scores = (float *) (memory + plan.scores);
-	work->d_gathered = (uint16_t *) (memory + plan.gathered);
-	work->filter = {(float *) (memory + plan.cuts),
-		(uint32_t *) (memory + plan.counts),
-		(uint32_t *) (memory + plan.slots), plan.capacity};
-	work->found = {(double *) (memory + plan.distances),
-		(double *) (memory + plan.other),
-		(uint32_t *) (memory + plan.other_rows),
-		(double *) (memory + plan.merged),
-		(int64_t *) (memory + plan.merged_positions)};
-	work->lists = {(uint32_t *) (memory + plan.list_counts),
-		(uint32_t *) (memory + plan.list),
-		(uint32_t *) (memory + plan.slow)};
-	return GV_OK;
-}
-
-void
-gv_gpu_exact_work_drop(GvExactWork *work)
-{
-	if (work->stream != NULL)
-	{
-		(void) cudaStreamSynchronize(work->stream);
-		(void) cudaStreamDestroy(work->stream);
-	}
-	if (work->counts != NULL)
-		(void) cudaFreeHost(work->counts);
-	gv_buffer_free(&work->d_work);
-}
 
 /* -- steps */
 
@@ -244,10 +79,8 @@ begin(const GvExactWork *work)
 static GvStatus
 multiply(const GvExactWork *work, const GvExactProduct *product)
 {
-	int			padded = product->n == 1 ? 1 : product->n <= 4 ? 4 : 8;
-
 	if (product->n <= GV_EXACT_FEW &&
-		padded * product->half_dims * (int) sizeof(float) <= MOST_SCANNED)
+		gv_exact_scan_bytes(product) <= MOST_SCANNED)
 		return gv_gpu_exact_scan(product, work->nsms, work->stream);
 	if (gv_gpu_exact_hopper_fits(product, work->device))
 		return gv_gpu_exact_hopper(product, work->nsms, work->stream);
@@ -270,19 +103,34 @@ product_of(const Search *search, int64_t first, int64_t last)
 	return product;
 }
 
-/* Slots of a part are measured and merged with its neighbours. */
+/*
+ * Slots of a part are measured and merged with its neighbours; queries with too
+ * many go to a list.
+ */
 static GvStatus
-take(const Search *search, const GvExactRows *rows, const GvExactPart *part)
+take(const Search *search, const GvExactRows *rows, const GvExactPart *part,
+	 uint32_t *d_count, uint32_t *d_list)
 {
 	GvExactWork *work = search->work;
+	GvExactFilter *filter = &work->filter;
 	double		since = begin(work);
 
+	if (gv_gpu_exact_nearest_fits(filter))
+	{
+		GvExactNearest nearest = {*rows, *search->queries, *part, *filter,
+			work->found, d_count, d_list, work->seen, 0, 0};
+
+		GV_TRY(gv_gpu_exact_nearest(search->space, &nearest, work->stream));
+		return note(work, GV_EXACT_MEASURE, &since);
+	}
+	GV_TRY(gv_gpu_exact_overflows(part, filter, d_count, d_list,
+								  work->stream));
 	GV_TRY(gv_gpu_exact_measure(search->space, rows, search->queries, part,
-								&work->filter, &work->found, work->seen,
+								filter, &work->found, work->seen,
 								work->stream));
 	GV_TRY(note(work, GV_EXACT_MEASURE, &since));
-	GV_TRY(gv_gpu_exact_merge(search->queries, part, &work->filter,
-							  &work->found, work->seen, work->stream));
+	GV_TRY(gv_gpu_exact_merge(search->queries, part, filter, &work->found,
+							  work->seen, work->stream));
 	return note(work, GV_EXACT_MERGE, &since);
 }
 
@@ -343,7 +191,7 @@ measure_all(const Search *search, const GvExactRows *rows, int32_t n,
 										 (left < work->filter.capacity ?
 										  left : work->filter.capacity),
 										 work->stream));
-			GV_TRY(take(search, rows, &part));
+			GV_TRY(take(search, rows, &part, NULL, NULL));
 			GV_TRY(pause_between(search));
 		}
 	}
@@ -369,11 +217,9 @@ search_matrix_part(const Search *search, const GvExactPart *part,
 	GV_TRY(multiply(work, &product));
 	GV_TRY(gv_gpu_exact_choose(search->space, search->queries, part, &product,
 							   search->rows->d_slack + first, work->stream));
-	GV_TRY(gv_gpu_exact_overflows(part, &work->filter,
-								  &work->lists.d_counts[1],
-								  work->lists.d_slow, work->stream));
 	GV_TRY(note(work, GV_EXACT_CHOOSE, &since));
-	return take(search, search->rows, part);
+	return take(search, search->rows, part, &work->lists.d_counts[1],
+				work->lists.d_slow);
 }
 
 /* Slots first .. last - 1 for n queries of the list. */
@@ -385,9 +231,8 @@ search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
 	int32_t		none;
 	int32_t		nslow;
 
-	if (columns > MOST_COLUMNS)
-		columns = MOST_COLUMNS;
-	__atomic_fetch_add(&went[0], n, __ATOMIC_RELAXED);
+	if (columns > GV_EXACT_COLUMNS)
+		columns = GV_EXACT_COLUMNS;
 	for (int64_t s = first; s < last; s += columns)
 	{
 		int64_t		end = last - s < columns ? last : s + columns;
@@ -410,19 +255,61 @@ search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
 	return GV_OK;
 }
 
-/* What the lists hold, for slots first .. last - 1. */
+/* What the lists hold, for slots first .. last - 1; does it count as a way? */
 static GvStatus
-search_lists(const Search *search, int64_t first, int64_t last)
+search_lists(const Search *search, int64_t first, int64_t last, bool counts)
 {
 	int32_t		nmatrix;
 	int32_t		nslow;
 
 	GV_TRY(read_lists(search, &nmatrix, &nslow));
+	if (counts)
+		__atomic_fetch_add(&went[0], nmatrix, __ATOMIC_RELAXED);
 	if (nslow > 0)
 		GV_TRY(measure_all(search, search->rows, nslow, first, last));
 	if (nmatrix > 0)
 		GV_TRY(search_matrix(search, nmatrix, first, last));
 	return GV_OK;
+}
+
+/* Cuts of a part's queries from the batch's first slots, and which reach them. */
+static GvStatus
+look_first(const Search *search, const GvExactPart *part, int64_t last,
+		   const GvExactLists *lists)
+{
+	GvExactWork *work = search->work;
+	GvExactProduct product = product_of(search, 0, last);
+	double		since = begin(work);
+
+	product.n = part->n;
+	product.d_queries = search->queries->d_halves +
+		part->first * search->space->half_dims;
+	product.d_scores = work->d_scores;
+	GV_TRY(multiply(work, &product));
+	GV_TRY(gv_gpu_exact_first(search->space, search->queries, part, &product,
+							  search->rows->d_slack, lists, work->stream));
+	return note(work, GV_EXACT_CHOOSE, &since);
+}
+
+/* The batch's first slots for a piece of the queries, none of which has a cut. */
+static GvStatus
+search_first(const Search *search, const GvExactPart *part, int64_t last)
+{
+	GvExactWork *work = search->work;
+	int64_t		most = work->nscores / last;
+
+	GV_TRY(clear_lists(work));
+	for (int64_t done = 0; done < part->n; done += most)
+	{
+		GvExactPart some = {NULL, part->first + done,
+		(int32_t) (part->n - done < most ? part->n - done : most)};
+
+		GV_TRY(look_first(search, &some, last, NULL));
+		GV_TRY(take(search, search->rows, &some, &work->lists.d_counts[0],
+					work->lists.d_matrix));
+		GV_TRY(pause_between(search));
+	}
+	return search_lists(search, 0, last, true);
 }
 
 /* Slots first .. last - 1 for a piece of the queries. */
@@ -432,8 +319,11 @@ search_piece(const Search *search, const GvExactPart *part, int64_t first,
 {
 	GvExactWork *work = search->work;
 	GvExactProduct product = product_of(search, first, last);
+	bool		begun = work->seen + first > 0;
 	double		since = begin(work);
 
+	if (!begun && gv_gpu_exact_first_fits(search->queries, last))
+		return search_first(search, part, last);
 	product.n = part->n;
 	product.d_queries = search->queries->d_halves +
 		part->first * search->space->half_dims;
@@ -441,16 +331,14 @@ search_piece(const Search *search, const GvExactPart *part, int64_t first,
 	GV_TRY(gv_gpu_exact_cuts(search->space, search->queries, part,
 							 &work->filter, &work->lists, work->stream));
 	/* nobody has a cut before the first rows */
-	if (work->seen + first > 0)
+	if (begun)
 	{
 		GV_TRY(multiply(work, &product));
-		GV_TRY(gv_gpu_exact_overflows(part, &work->filter,
-									  &work->lists.d_counts[0],
-									  work->lists.d_matrix, work->stream));
 		GV_TRY(note(work, GV_EXACT_FILTER, &since));
-		GV_TRY(take(search, search->rows, part));
+		GV_TRY(take(search, search->rows, part, &work->lists.d_counts[0],
+					work->lists.d_matrix));
 	}
-	return search_lists(search, first, last);
+	return search_lists(search, first, last, begun);
 }
 
 /* -- the whole batch */
@@ -459,9 +347,10 @@ static int64_t
 seed_for(const Search *search, int64_t usual)
 {
 	int64_t		least = 4 * search->queries->k;
+	int32_t		forced = gv_gpu_exact_forced_seed();
 
-	if (forced_seed > 0)
-		usual = forced_seed;
+	if (forced > 0)
+		usual = forced;
 	usual = usual > least ? usual : least;
 	return (usual + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
 }
@@ -518,29 +407,19 @@ search_few(const Search *search, int64_t seed)
 	GvExactWork *work = search->work;
 	const GvExactQueries *queries = search->queries;
 	GvExactPart part = {NULL, 0, (int32_t) queries->n};
-	GvExactProduct product = product_of(search, 0, seed);
-	double		since = begin(work);
+	GvExactProduct product;
+	double		since;
 
-	product.n = part.n;
-	product.d_queries = queries->d_halves;
-	product.d_scores = work->d_scores;
-	GV_TRY(clear_lists(work));
-	GV_TRY(gv_gpu_exact_cuts(search->space, queries, &part, &work->filter,
-							 NULL, work->stream));
-	GV_TRY(multiply(work, &product));
-	GV_TRY(gv_gpu_exact_choose(search->space, queries, &part, &product,
-							   search->rows->d_slack, work->stream));
-	GV_TRY(note(work, GV_EXACT_CHOOSE, &since));
+	GV_TRY(look_first(search, &part, seed, &work->lists));
+	since = begin(work);
 	product = product_of(search, seed, search->rows->n);
 	product.n = part.n;
 	product.d_queries = queries->d_halves;
 	GV_TRY(multiply(work, &product));
-	GV_TRY(gv_gpu_exact_overflows(&part, &work->filter,
-								  &work->lists.d_counts[0],
-								  work->lists.d_matrix, work->stream));
 	GV_TRY(note(work, GV_EXACT_FILTER, &since));
-	GV_TRY(take(search, search->rows, &part));
-	return search_lists(search, 0, search->rows->n);
+	GV_TRY(take(search, search->rows, &part, &work->lists.d_counts[0],
+				work->lists.d_matrix));
+	return search_lists(search, 0, search->rows->n, true);
 }
 
 /* See gv_exact.h. */
@@ -554,6 +433,7 @@ gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
 
 	GV_TRY(search_voids(&search));
 	if (queries->n <= GV_EXACT_FEW && rows->n >= 4 * few &&
+		gv_gpu_exact_first_fits(queries, few) &&
 		queries->n * few <= work->nscores)
 		return search_few(&search, few);
 	for (int64_t first = 0; first < rows->n;)

@@ -10,6 +10,7 @@
  *				exactscan.cu for few queries
  *		measure	exact distances (exactmeasure.cu)
  *		merge	the nearest of these and of those before (exactmerge.cu)
+ *				or both at once (exactnearest.cu)
  *	Queries without a cut, or with more slots than there is room for, go
  *		matrix	all approximations to memory, a cut from these
  *				(exactchoose.cu), and again filter, measure, merge
@@ -29,9 +30,10 @@ extern "C"
 
 #define GV_EXACT_NO_ROW	UINT32_C(0xFFFFFFFF)
 #define GV_EXACT_ALIGN	256		/* slots; the batch's last may be fewer */
-#define GV_EXACT_FEW	8		/* queries that exactscan.cu takes */
-#define GV_EXACT_SEED	4096	/* slots that first cuts are from */
-#define GV_EXACT_FEW_SEED	16384	/* ... of few queries */
+#define GV_EXACT_FEW	16		/* queries that exactscan.cu takes */
+#define GV_EXACT_COLUMNS (INT64_C(1) << 20) /* slots of a matrix, at most */
+#define GV_EXACT_SEED	2048	/* slots that first cuts are from */
+#define GV_EXACT_FEW_SEED	32768	/* ... of few queries */
 
 /* What is true of all vectors of a set. */
 struct GvExactFrame
@@ -101,6 +103,7 @@ struct GvExactFilter
 	uint32_t   *d_counts;		/* [n] slots found; may exceed capacity */
 	uint32_t   *d_slots;		/* [n][capacity]; rows, once measured */
 	uint32_t	capacity;
+	bool		overlap;		/* some steps may be launched early */
 };
 
 /* Their distances, and room to order them. */
@@ -111,6 +114,7 @@ struct GvExactFound
 	uint32_t   *d_other_rows;	/* ... while they are ordered */
 	double	   *d_merged;		/* [n][k] */
 	int64_t    *d_merged_positions;
+	uint32_t   *d_ready;		/* [n] blocks that have measured; 0 */
 };
 
 /* Queries that take another way. */
@@ -163,6 +167,7 @@ extern bool gv_gpu_exact_hopper_fits(const GvExactProduct *product,
 									 int32_t device);
 extern GvStatus gv_gpu_exact_hopper(const GvExactProduct *product, int nsms,
 									cudaStream_t stream);
+extern size_t gv_exact_scan_bytes(const GvExactProduct *product);	/* shared */
 extern GvStatus gv_gpu_exact_scan(const GvExactProduct *product, int nsms,
 								  cudaStream_t stream);
 
@@ -182,6 +187,19 @@ extern GvStatus gv_gpu_exact_choose(const GvExactSpace *space,
 									const GvExactPart *part,
 									const GvExactProduct *product,
 									const float *d_slack, cudaStream_t stream);
+/*
+ * Cuts and slots from a product's scores, of queries part->first .., and with
+ * lists, empty ones.
+ */
+extern bool gv_gpu_exact_first_fits(const GvExactQueries *queries,
+									int64_t nslots);
+extern GvStatus gv_gpu_exact_first(const GvExactSpace *space,
+								   const GvExactQueries *queries,
+								   const GvExactPart *part,
+								   const GvExactProduct *product,
+								   const float *d_slack,
+								   const GvExactLists *lists,
+								   cudaStream_t stream);
 extern GvStatus gv_gpu_exact_take_all(const GvExactPart *part,
 									  const GvExactFilter *filter,
 									  uint32_t first, uint32_t nslots,
@@ -198,6 +216,27 @@ extern GvStatus gv_gpu_exact_measure(const GvExactSpace *space,
 									 const GvExactFilter *filter,
 									 const GvExactFound *found,
 									 int64_t position, cudaStream_t stream);
+
+/* What exactnearest.cu is given; queries with too many slots it lists. */
+struct GvExactNearest
+{
+	GvExactRows rows;
+	GvExactQueries queries;
+	GvExactPart part;
+	GvExactFilter filter;
+	GvExactFound found;
+	uint32_t   *d_list_count;
+	uint32_t   *d_list;
+	int64_t		position;		/* of row 0 */
+	int32_t		dims;			/* this and the next it sets itself: */
+	int32_t		across;			/* blocks of a query */
+};
+
+/* exactnearest.cu: measures and merges, where there are not too many slots */
+extern bool gv_gpu_exact_nearest_fits(const GvExactFilter *filter);
+extern GvStatus gv_gpu_exact_nearest(const GvExactSpace *space,
+									 const GvExactNearest *nearest,
+									 cudaStream_t stream);
 
 /* exactmerge.cu */
 extern GvStatus gv_gpu_exact_merge(const GvExactQueries *queries,
@@ -218,7 +257,7 @@ enum GvExactStep
 	GV_EXACT_STEPS
 };
 
-/* exactsearch.cu: memory for searches, and one over a batch of rows */
+/* exactwork.cu, exactsearch.cu: memory for searches, and one over a batch */
 struct GvExactWork
 {
 	int32_t		device;
@@ -266,8 +305,12 @@ extern int64_t gv_gpu_exact_stride(int64_t n);
  * from; 0: as is best.
  */
 extern "C" void gv_gpu_exact_force(int32_t capacity, int32_t seed);
+extern int32_t gv_gpu_exact_forced_seed(void);
 
-/* For checks: how many queries so far went by the matrix, and slowly. */
+/*
+ * For checks: how many queries so far went by the matrix, first rows apart,
+ * and slowly.
+ */
 extern "C" void gv_gpu_exact_ways(int64_t ways[2]);
 
 #endif							/* GV_EXACT_H */

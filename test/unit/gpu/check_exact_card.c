@@ -182,7 +182,7 @@ test_looks(void)
 			 look += unit_small ? 3 : 1)
 		{
 			int			odd = metric * NLOOKS + look;
-			Case		many = {metric, 3 + odd * 7 % 40, 1500 + odd, 13, 5,
+			Case		many = {metric, 3 + odd * 7 % 40, 1500 + odd, 19, 5,
 			look, 700, odd % 2 == 0};
 			Case		few = {metric, 1 + odd * 5 % 70, 3000 + odd,
 			1 + odd % GV_EXACT_FEW, 7, look, 2900, odd % 3 == 0};
@@ -228,9 +228,9 @@ test_overflows(void)
 	gv_gpu_exact_ways(before);
 	for (i = 0; i < 4; i += unit_small ? 2 : 1)
 	{
-		Case		wide = {GV_SET_L2, 12, 1400, 11, 20, LOOK_COMING, 1400,
+		Case		wide = {GV_SET_L2, 12, 1400, 21, 20, LOOK_COMING, 1400,
 		false};
-		Case		voids = {GV_SET_COSINE, 5, 300, 10, 9, LOOK_ZEROS, 77,
+		Case		voids = {GV_SET_COSINE, 5, 300, 18, 9, LOOK_ZEROS, 77,
 		true};
 		Case		ties = {GV_SET_PEARSON, 6, 900, 9, 3, LOOK_TIES, 450,
 		false};
