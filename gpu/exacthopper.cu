@@ -18,8 +18,7 @@
  *
  * Sums begin with the row's bias less the query's cut, so what is left of them
  * is a sign: in the end three operations for two sums say whether any of eight
- * are not negative.  The sign of few is, and only these are looked at; what is
- * found is kept in shared memory until there is more of it.
+ * are not negative.  The sign of few is, and only these are looked at.
  *
  * Turns.  Where the ring holds the slices of two tiles, the warpgroups multiply
  * one after the other, so one looks at its sums while the other has the tensor
@@ -54,11 +53,10 @@ gv_gpu_exact_hopper_forbid(bool yes)
 #define BOX				128		/* rows of a copy, and of a product */
 #define BOX_BYTES		(BOX * GV_HOPPER_ROW)
 #define ALIGNMENT		1024	/* of operands */
-#define ROOM			(220 * 1024)	/* bytes for slices and biases */
+#define ROOM			(224 * 1024)	/* bytes for slices and biases */
 #define MOST_STAGES		10
 #define MOST_TILES		256		/* of rows, of a unit */
 #define QUERY_SLICES	4		/* slices' time that its queries take */
-#define MOST_FOUND		64		/* slots that a warp keeps */
 #define TURN			1		/* the first barrier of turns; 0 is the block's */
 
 struct Maps
@@ -312,51 +310,10 @@ multiply(float (&sums)[2][BOX / 8][4], const Work &work,
 		gv_barrier_arrive(&memory.empty[last]);
 }
 
-/*
- * What a warp found and has not told.  An append waits for the number that an
- * atomic addition brings, longer than a tile's signs take, so a warp has
- * many done at once.
- */
-struct Found
-{
-	uint2	   *items;			/* shared [MOST_FOUND]: query and slot */
-	uint32_t	n;				/* in all lanes; may exceed MOST_FOUND */
-};
-
-static __device__ __forceinline__ void
-tell(Found *found, const GvExactProduct &product)
-{
-	__syncwarp();
-	for (uint32_t i = threadIdx.x % GV_WARP; i < min(found->n, MOST_FOUND);
-		 i += GV_WARP)
-		gv_exact_append(product.filter, (int) found->items[i].x,
-						found->items[i].y);
-	__syncwarp();
-	found->n = 0;
-}
-
-/* One more of those lanes that have one. */
-static __device__ __forceinline__ void
-keep(Found *found, const GvExactProduct &product, uint32_t lanes, int query,
-	 uint32_t slot)
-{
-	uint32_t	mine = 1u << threadIdx.x % GV_WARP;
-	uint32_t	at = found->n + __popc(lanes & (mine - 1));
-
-	if ((lanes & mine) != 0)
-	{
-		if (at < MOST_FOUND)
-			found->items[at] = make_uint2((uint32_t) query, slot);
-		else
-			gv_exact_append(product.filter, query, slot);
-	}
-	found->n += __popc(lanes);
-}
-
 /* Rows that reach a cut, of 64 queries and BOX rows. */
 static __device__ __forceinline__ void
 look_at(const float (&sums)[BOX / 8][4], const GvExactProduct &product,
-		int query, int row, Found *found)
+		int query, int row)
 {
 	constexpr int SOME = 4;		/* tiles of 8 rows looked at together */
 	int			column = threadIdx.x % 4 * 2;
@@ -371,21 +328,17 @@ look_at(const float (&sums)[BOX / 8][4], const GvExactProduct &product,
 #pragma unroll
 			for (int c = 0; c < 4; c++)
 				signs &= __float_as_int(sums[j][c]);
-		if (__all_sync(GV_FULL_WARP, signs < 0))
+		if (signs < 0)
 			continue;
 #pragma unroll
 		for (int j = first; j < first + SOME; j++)
 #pragma unroll
 			for (int c = 0; c < 4; c++)
-			{
 				/* false for NaN: see exactchoose.cu */
-				uint32_t	lanes = __ballot_sync(GV_FULL_WARP,
-												  sums[j][c] >= 0.0f);
-
-				if (lanes != 0)
-					keep(found, product, lanes, query + c / 2 * 8,
-						 product.first + row + j * 8 + column + c % 2);
-			}
+				if (sums[j][c] >= 0.0f)
+					gv_exact_append(product.filter, query + c / 2 * 8,
+									product.first + row + j * 8 + column +
+									c % 2);
 	}
 }
 
@@ -393,7 +346,7 @@ look_at(const float (&sums)[BOX / 8][4], const GvExactProduct &product,
 template <int BLOCKS, bool KEEPS>
 static __device__ __forceinline__ void
 search_unit(const Work &work, const Memory &memory, const Unit &unit,
-			int group, Place &place, Found *found)
+			int group, Place &place)
 {
 	using S = Shape<BLOCKS, KEEPS>;
 	const GvExactProduct &product = work.product;
@@ -424,9 +377,7 @@ search_unit(const Work &work, const Memory &memory, const Unit &unit,
 #pragma unroll
 		for (int i = 0; i < 2; i++)
 			look_at(sums[i], product, mine.query + i / S::PARTS * 64,
-					tile * S::ROWS + i % S::PARTS * BOX, found);
-		if (found->n > MOST_FOUND / 2)
-			tell(found, product);
+					tile * S::ROWS + i % S::PARTS * BOX);
 	}
 }
 
@@ -463,7 +414,6 @@ exact_hopper_kernel(Work work, const __grid_constant__ Maps maps)
 	using S = Shape<BLOCKS, KEEPS>;
 	GV_SHARED(shared);
 	__shared__ uint64_t barriers[2 * MOST_STAGES + 2];
-	__shared__ uint2 items[GROUPS * GROUP_WARPS][MOST_FOUND];
 	char	   *start = (char *) shared + -gv_shared_address(shared) % ALIGNMENT;
 	char	   *ring = start +
 		(KEEPS ? work.nsteps * S::BOXES * BOX_BYTES : 0);
@@ -486,7 +436,6 @@ exact_hopper_kernel(Work work, const __grid_constant__ Maps maps)
 	gv_registers_take<MANY_REGISTERS>();
 
 	Place		place = {0, 0};
-	Found		found = {items[threadIdx.x / GV_WARP], 0};
 	int			odd = 0;
 
 	/* the first group's first turn */
@@ -497,7 +446,7 @@ exact_hopper_kernel(Work work, const __grid_constant__ Maps maps)
 		if (KEEPS)
 			gv_barrier_wait(&memory.kept[0], odd);
 		search_unit<BLOCKS, KEEPS>(work, memory, unit_at(work, u), group,
-								   place, &found);
+								   place);
 		if (KEEPS && threadIdx.x % GV_WARP == 0)
 			gv_barrier_arrive(&memory.kept[1]);
 		odd ^= 1;
@@ -505,7 +454,6 @@ exact_hopper_kernel(Work work, const __grid_constant__ Maps maps)
 	/* the other group's last end of a turn has its match */
 	if (work.turns && group == 0)
 		turn_begins(group);
-	tell(&found, work.product);
 #endif
 }
 

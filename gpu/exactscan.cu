@@ -15,7 +15,8 @@
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
-#define BLOCKS(columns)	(4 - (columns))	/* of an SM */
+#define BLOCKS			2		/* of an SM */
+#define COLUMNS			2		/* tiles of queries */
 #define ROWS			16		/* of a warp */
 #define DEPTH			32		/* dimensions of a load */
 #define AHEAD			4
@@ -37,7 +38,6 @@ row_at(const GvExactProduct &product, int64_t row)
 }
 
 /* Products of two rows' pieces and those of a query of each tile. */
-template <int COLUMNS>
 static __device__ __forceinline__ void
 multiply_pieces(float (&sums)[COLUMNS][4], const uint4 &low, const uint4 &high,
 				const uint16_t *query, int stride)
@@ -56,7 +56,6 @@ multiply_pieces(float (&sums)[COLUMNS][4], const uint4 &low, const uint4 &high,
 }
 
 /* Scores of ROWS rows, as mma.cuh has D; queries: this lane's, shared. */
-template <int COLUMNS>
 static __device__ __forceinline__ void
 multiply_rows(float (&sums)[COLUMNS][4], const GvExactProduct &product,
 			  int64_t row, const uint16_t *query, int stride)
@@ -108,8 +107,7 @@ put_score(const GvExactProduct &product, int q, int64_t row, float score,
  * ROWS rows of each warp of the grid, and as many again.
  * Shared: the queries [COLUMNS * TILE][query_stride].
  */
-template <int COLUMNS>
-static __global__ void __launch_bounds__(THREADS, BLOCKS(COLUMNS))
+static __global__ void __launch_bounds__(THREADS, BLOCKS)
 scan_rows_kernel(GvExactProduct product)
 {
 	GV_SHARED(memory);
@@ -143,7 +141,7 @@ scan_rows_kernel(GvExactProduct product)
 	{
 		float		sums[COLUMNS][4] = {};
 
-		multiply_rows<COLUMNS>(sums, product, first, query, stride);
+		multiply_rows(sums, product, first, query, stride);
 #pragma unroll
 		for (int h = 0; h < 2; h++)
 		{
@@ -162,32 +160,21 @@ scan_rows_kernel(GvExactProduct product)
 	}
 }
 
-template <int COLUMNS>
-static GvStatus
-launch(const GvExactProduct *product, int nsms, cudaStream_t stream)
-{
-	int			blocks = gv_exact_blocks(product->nslots, WARPS * ROWS);
-
-	return gv_exact_launch_early(product->filter.overlap,
-								 scan_rows_kernel<COLUMNS>,
-								 min(blocks, BLOCKS(COLUMNS) * nsms), THREADS,
-								 gv_exact_scan_bytes(product), stream,
-								 *product);
-}
-
 /* See gv_exact.h. */
 size_t
 gv_exact_scan_bytes(const GvExactProduct *product)
 {
-	int			tiles = product->n <= TILE ? 1 : 2;
-
-	return tiles * TILE * query_stride(product->half_dims) * sizeof(uint16_t);
+	return COLUMNS * TILE * query_stride(product->half_dims) * sizeof(uint16_t);
 }
 
 /* See gv_exact.h; up to GV_EXACT_FEW queries. */
 GvStatus
 gv_gpu_exact_scan(const GvExactProduct *product, int nsms, cudaStream_t stream)
 {
-	return product->n <= TILE ? launch<1>(product, nsms, stream) :
-		launch<2>(product, nsms, stream);
+	int			blocks = gv_exact_blocks(product->nslots, WARPS * ROWS);
+
+	return gv_exact_launch_early(product->filter.overlap, scan_rows_kernel,
+								 min(blocks, BLOCKS * nsms), THREADS,
+								 gv_exact_scan_bytes(product), stream,
+								 *product);
 }
