@@ -32,7 +32,8 @@
 #define NWARPS			(SAMPLERS / GV_WARP)
 #define LINE			4		/* vectors of 4 values, read together */
 #define MOST_VECTORS	16		/* that a thread samples */
-#define BLOCK_GROUPS	(NWARPS * LINE * 4)
+#define BATCH			4		/* ... at a time */
+#define BLOCK_GROUPS	1024	/* at most */
 #define LEAST_GROUPS	(LINE * 4)	/* a line's all differ */
 #define MOST_GROUPS		2048
 #define READERS			512		/* threads of stream_kernel */
@@ -40,6 +41,7 @@
 #define PIECE			(16 * READERS * AHEAD * 4)	/* values a block, where
 													 * there are enough */
 #define RARE			1e-7	/* how often a threshold is too low */
+#define SCARCE			256		/* k, for which half a sample does */
 
 static int32_t misled;			/* see gv_gpu_rows_mislead */
 
@@ -68,9 +70,13 @@ struct Plan
 {
 	int			samplers;		/* blocks a row */
 	int			groups;			/* of each, divides BLOCK_GROUPS */
+	int			lanes;			/* of a warp whose items are kept apart */
 	int			vectors;		/* of a thread */
 	int			rank;			/* of the threshold among groups, from 0 */
+	int			spare;			/* ... or so many more */
 	uint32_t	room;			/* items a row */
+	uint32_t	gap;			/* between lines, at most */
+	int64_t		stretch;		/* vectors for a line, in 2^-32 */
 };
 
 /* A row's vectors, aligned to 16 bytes, and what lies before and behind. */
@@ -117,16 +123,16 @@ first_of(uint64_t a, uint64_t b)
  * of them alone may tell where few items end.
  */
 static __device__ __forceinline__ int64_t
-line_place(int64_t nvectors, int64_t nlines, int64_t j)
+line_place(const Plan &plan, int64_t nlines, int64_t j)
 {
-	int64_t		begin = j * nvectors / nlines;
-	uint32_t	spare = (uint32_t) (nvectors / nlines) - LINE;
+	int64_t		begin = j * plan.stretch >> 32;
 	uint32_t	hash = (uint32_t) j * 0x9E3779B1u;
 
 	if (j == 0 || j == nlines - 1)
-		return begin + spare / 2;
+		return begin + plan.gap / 2;
 	hash = (hash ^ hash >> 15) * 0x85EBCA6Bu;
-	return begin + (hash ^ hash >> 13) % (spare + 1);
+	hash = (hash ^ hash >> 13) * 0xC2B2AE35u;
+	return begin + (int64_t) ((uint64_t) hash * (plan.gap + 1) >> 32);
 }
 
 /*
@@ -143,45 +149,89 @@ sample_groups(const Plan &plan, const Vectors &row, int block,
 	int			lane = threadIdx.x % GV_WARP;
 	uint64_t	items[4] = {GV_NO_ITEM, GV_NO_ITEM, GV_NO_ITEM, GV_NO_ITEM};
 
-#pragma unroll 4
-	for (int v = 0; v < plan.vectors; v++)
+#pragma unroll 1
+	for (int first = 0; first < plan.vectors; first += BATCH)
 	{
-		/* neighbours go to different blocks, then warps: to other groups */
-		int64_t		line = (v * (GV_WARP / LINE) + lane / LINE) * nwarps +
-			warp * plan.samplers + block;
-		int64_t		i = line_place(row.count, nlines, line) + lane % LINE;
-		int64_t		position = row.head + 4 * i;
-		float4		values = row.at(i);
+		float4		values[BATCH];
+		int64_t		at[BATCH];
 
-		items[0] = first_of(items[0], gv_row_item(values.x, position));
-		items[1] = first_of(items[1], gv_row_item(values.y, position + 1));
-		items[2] = first_of(items[2], gv_row_item(values.z, position + 2));
-		items[3] = first_of(items[3], gv_row_item(values.w, position + 3));
+#pragma unroll
+		for (int b = 0; b < BATCH; b++)
+		{
+			/* neighbours go to different blocks, then warps: other groups */
+			int64_t		line = ((first + b) * (GV_WARP / LINE) + lane / LINE) *
+				nwarps + warp * plan.samplers + block;
+
+			at[b] = line_place(plan, nlines, line) + lane % LINE;
+			if (first + b < plan.vectors)
+				values[b] = row.at(at[b]);
+		}
+#pragma unroll
+		for (int b = 0; b < BATCH; b++)
+			if (first + b < plan.vectors)
+			{
+				int64_t		position = row.head + 4 * at[b];
+
+				items[0] = first_of(items[0],
+									gv_row_item(values[b].x, position));
+				items[1] = first_of(items[1],
+									gv_row_item(values[b].y, position + 1));
+				items[2] = first_of(items[2],
+									gv_row_item(values[b].z, position + 2));
+				items[3] = first_of(items[3],
+									gv_row_item(values[b].w, position + 3));
+			}
 	}
 #pragma unroll
 	for (int c = 0; c < 4; c++)
 	{
-		for (int lanes = LINE; lanes < GV_WARP; lanes *= 2)
+		for (int lanes = plan.lanes; lanes < GV_WARP; lanes *= 2)
 			items[c] = first_of(items[c],
 								__shfl_xor_sync(GV_FULL_WARP, items[c],
 												lanes));
-		if (lane < LINE)
-			sampled[(warp * LINE + lane) * 4 + c] = items[c];
+		if (lane < plan.lanes)
+			sampled[(warp * plan.lanes + lane) * 4 + c] = items[c];
 	}
 	__syncthreads();
-	if ((int) threadIdx.x < plan.groups)
+	for (int first = threadIdx.x; first < plan.groups; first += SAMPLERS)
 	{
 		uint64_t	item = GV_NO_ITEM;
 
-		for (int g = threadIdx.x; g < BLOCK_GROUPS; g += plan.groups)
+		for (int g = first; g < NWARPS * plan.lanes * 4; g += plan.groups)
 			item = first_of(item, sampled[g]);
-		firsts[threadIdx.x] = item;
+		firsts[first] = item;
 	}
 }
 
 /*
- * A row's threshold, by plan.samplers blocks, of which the last sorts what the
- * groups begin with.  Shared: items [samplers * groups].
+ * What plan.rank + 1 of the groups' items [total] are not after, and few more
+ * than plan.spare others; sorts them where many are equal.
+ */
+static __device__ __forceinline__ uint64_t
+find_threshold(const Plan &plan, uint64_t *items, uint32_t total)
+{
+	__shared__ uint32_t said[2][GV_WARP];
+	GvTalk		talk = {said, 0};
+
+	if (plan.spare > 0)
+	{
+		uint32_t	rank = plan.rank + 1;
+		GvLimit		limit = gv_find_bound([&](uint32_t i)
+		{
+			return (uint32_t) (items[i] >> 32);
+		}, total, rank, plan.spare, talk);
+
+		if (limit.count <= rank + plan.spare)
+			return (uint64_t) limit.key << 32 | 0xFFFFFFFFu;
+		__syncthreads();
+	}
+	gv_team_sort<SAMPLERS>(items, gv_team_pad<SAMPLERS>(items, total));
+	return items[plan.rank];
+}
+
+/*
+ * A row's threshold, by plan.samplers blocks, of which the last chooses among
+ * what the groups begin with.  Shared: items [samplers * groups].
  */
 static __global__ void __launch_bounds__(SAMPLERS)
 sample_kernel(GvRowsCall call, Plan plan, GvRowState *states,
@@ -195,6 +245,7 @@ sample_kernel(GvRowsCall call, Plan plan, GvRowState *states,
 	int			block = blockIdx.x % plan.samplers;
 	uint32_t	total = plan.samplers * plan.groups;
 	GvRowState *state = &states[slot];
+	uint64_t	threshold;
 
 	wait_for_step();
 	let_next_begin();
@@ -204,8 +255,8 @@ sample_kernel(GvRowsCall call, Plan plan, GvRowState *states,
 	{
 		uint64_t   *mine = d_firsts + slot * total;
 
-		if ((int) threadIdx.x < plan.groups)
-			mine[block * plan.groups + threadIdx.x] = items[threadIdx.x];
+		for (int g = threadIdx.x; g < plan.groups; g += SAMPLERS)
+			mine[block * plan.groups + g] = items[g];
 		__threadfence();
 		__syncthreads();
 		if (threadIdx.x == 0)
@@ -219,10 +270,10 @@ sample_kernel(GvRowsCall call, Plan plan, GvRowState *states,
 			items[i] = __ldcg(&mine[i]);
 	}
 	__syncthreads();
-	gv_team_sort<SAMPLERS>(items, gv_team_pad<SAMPLERS>(items, total));
+	threshold = find_threshold(plan, items, total);
 	if (threadIdx.x == 0)
 	{
-		state->threshold = items[plan.rank];
+		state->threshold = threshold;
 		state->sampled = 0;
 	}
 }
@@ -236,36 +287,54 @@ struct Kept
 	uint64_t	threshold;
 	float		value;			/* its */
 
-	__device__ __forceinline__ void
-	offer(float value_, int64_t position)
-	{
-		uint64_t	item = gv_row_item(value_, position);
-
-		if (item <= threshold)
-		{
-			uint32_t	at = atomicAdd(count, 1u);
-
-			if (at < room)
-				items[at] = item;
-		}
-	}
-
-	/* NaN on either side has to be looked at. */
+	/* NaN on either side, and what is equal, has to be looked at. */
 	__device__ __forceinline__ bool
 	may(float value_) const
 	{
 		return !(value_ > value);
 	}
 
+	__device__ __forceinline__ bool
+	is(float value_, int64_t position) const
+	{
+		return value_ < value ||
+			(may(value_) && gv_row_item(value_, position) <= threshold);
+	}
+
+	__device__ __forceinline__ void
+	put(uint32_t at, float value_, int64_t position)
+	{
+		if (at < room)
+			items[at] = gv_row_item(value_, position);
+	}
+
+	__device__ __forceinline__ void
+	offer(float value_, int64_t position)
+	{
+		if (is(value_, position))
+			put(atomicAdd(count, 1u), value_, position);
+	}
+
+	/* One place is taken for all four: atomics are what many cost. */
 	__device__ __forceinline__ void
 	offer(float4 v, int64_t position)
 	{
 		if (may(v.x) || may(v.y) || may(v.z) || may(v.w))
 		{
-			offer(v.x, position);
-			offer(v.y, position + 1);
-			offer(v.z, position + 2);
-			offer(v.w, position + 3);
+			bool		x = is(v.x, position);
+			bool		y = is(v.y, position + 1);
+			bool		z = is(v.z, position + 2);
+			bool		w = is(v.w, position + 3);
+			uint32_t	at = atomicAdd(count, (uint32_t) (x + y + z + w));
+
+			if (x)
+				put(at++, v.x, position);
+			if (y)
+				put(at++, v.y, position + 1);
+			if (z)
+				put(at++, v.z, position + 2);
+			if (w)
+				put(at, v.w, position + 3);
 		}
 	}
 };
@@ -412,36 +481,50 @@ rare_rank(double m)
 	return r;
 }
 
+/* Where the lines of a sample lie in a row, however that is aligned. */
+static void
+plan_lines(Plan *plan, int64_t columns)
+{
+	int64_t		nvectors = (columns - 3) / 4;
+	int64_t		nlines = (int64_t) plan->samplers * SAMPLERS / LINE *
+		plan->vectors;
+
+	plan->stretch = (nvectors << 32) / nlines;
+	plan->gap = (uint32_t) (nvectors / nlines) - LINE;
+}
+
 static Plan
 make_plan(int64_t columns, int64_t k)
 {
-	int64_t		wanted = columns / 32;
+	int64_t		wanted = k <= SCARCE ? columns / 64 : columns / 32;
+	int64_t		least = k <= SCARCE ? 4096 : 8192;
 	int64_t		groups;
 	double		share;
 	Plan		plan;
 	int			r;
 
-	wanted = wanted < 4096 ? 4096 : wanted > 1 << 20 ? 1 << 20 : wanted;
-	if (wanted > columns / 4)
-		wanted = columns / 4;
+	wanted = wanted < least ? least : wanted > 1 << 20 ? 1 << 20 : wanted;
+	if (wanted > columns / 5)
+		wanted = columns / 5;
 	r = rare_rank((double) wanted * k / columns);
 	groups = gv_power(8 * r, 256);
 	if (groups > MOST_GROUPS)
 		groups = MOST_GROUPS;
 
-	/* blocks for all groups, but each thread samples some vectors */
 	plan.samplers = 1;
-	while (plan.samplers * SAMPLERS * 4 * MOST_VECTORS < wanted ||
-		   (plan.samplers * BLOCK_GROUPS < groups &&
-			plan.samplers * 2 * SAMPLERS * 4 <= wanted))
+	while (plan.samplers * SAMPLERS * 4 * MOST_VECTORS < wanted)
 		plan.samplers *= 2;
 	plan.groups = (int) (groups / plan.samplers);
 	if (plan.groups < LEAST_GROUPS)
 		plan.groups = LEAST_GROUPS;
 	if (plan.groups > BLOCK_GROUPS)
 		plan.groups = BLOCK_GROUPS;
+	plan.lanes = LINE;
+	while (NWARPS * plan.lanes * 4 < plan.groups)
+		plan.lanes *= 2;
 	plan.vectors = (int) (wanted / (plan.samplers * SAMPLERS * 4));
 	plan.vectors = plan.vectors < 1 ? 1 : plan.vectors;
+	plan_lines(&plan, columns);
 
 	/* of the sample that it has become */
 	wanted = (int64_t) plan.samplers * SAMPLERS * 4 * plan.vectors;
@@ -450,15 +533,19 @@ make_plan(int64_t columns, int64_t k)
 	if (r > groups / 2)
 		r = (int) groups / 2;
 	plan.rank = r - 1;
+	/* sorted as quickly where they are few */
+	plan.spare = groups > SAMPLERS ? r / 16 : 0;
+	r += plan.spare;
 	/* as many are not after it if each group has so many of the sample */
 	share = 1 - pow(1 - (r + 5.5 * sqrt(r) + 12) / (double) groups,
 					(double) groups / (double) wanted);
-	if (!(share > 0 && share * columns < GV_ROWS_ROOM))
-		plan.room = GV_ROWS_ROOM;
-	else
-		plan.room = (uint32_t) gv_power((int64_t) (share * columns), 1024);
-	while (plan.room < 2 * k && plan.room < GV_ROWS_ROOM)
-		plan.room *= 2;
+	share *= (double) columns;
+	if (!(share > 0 && share < GV_ROWS_ROOM))
+		share = GV_ROWS_ROOM;
+	if (share < 2 * k)
+		share = (double) (2 * k < GV_ROWS_ROOM ? 2 * k : GV_ROWS_ROOM);
+	plan.room = (uint32_t) share < 1024 ? 1024 :
+		((uint32_t) share + 255) / 256 * 256;
 	plan.rank -= misled;
 	plan.rank = plan.rank < 0 ? 0 : plan.rank;
 	if (plan.rank >= groups)
