@@ -498,12 +498,13 @@ make_plan(int64_t columns, int64_t k)
 {
 	int64_t		wanted = k <= SCARCE ? columns / 64 : columns / 32;
 	int64_t		least = k <= SCARCE ? 4096 : 8192;
+	int64_t		most = k <= SCARCE ? 1 << 19 : 1 << 20;
 	int64_t		groups;
 	double		share;
 	Plan		plan;
 	int			r;
 
-	wanted = wanted < least ? least : wanted > 1 << 20 ? 1 << 20 : wanted;
+	wanted = wanted < least ? least : wanted > most ? most : wanted;
 	if (wanted > columns / 5)
 		wanted = columns / 5;
 	r = rare_rank((double) wanted * k / columns);
