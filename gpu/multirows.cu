@@ -21,13 +21,13 @@
  * Source: Komarov, Dashti, D'Souza, "Fast k-NNG construction with GPU-based
  * quick multi-select", 2014.
  */
-#include "rows.cuh"
+#include "warpsort.cuh"
 
 #define WARPS_A_BLOCK	4		/* where a team is a warp */
 #define WARP_COLUMNS	1024	/* that one has */
 #define WARP_MAX_K		256
 #define LANE_MAX_K		16		/* of 32 minima, one a lane */
-#define FOURTH_MAX_K	48		/* ... 128 */
+#define FOURTH_MAX_K	40		/* ... 128 */
 #define EIGHTH_MAX_K	128		/* ... 256 */
 #define BLOCK_ROOM		1024	/* items not beyond a bound of minima */
 
@@ -389,6 +389,14 @@ team_kernel(GvRowsCall call, Room room)
 
 	/* 3. in order */
 	gv_team_sync<THREADS>();
+	if constexpr (THREADS == GV_WARP && MINIMA > 0)
+	{
+		constexpr int R = MINIMA == 1 ? 1 : MINIMA == 4 ? 2 : 4;
+
+		if (count <= R * GV_WARP &&
+			gv_warp_give<R>(items, count, call.out, number))
+			return;
+	}
 	gv_team_give<THREADS>(items, count, call.out, number);
 }
 
