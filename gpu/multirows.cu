@@ -12,11 +12,11 @@
  * more than k at least.  Where too many are equal the same is done with
  * positions.
  *
- * For small k it is the minima that are looked at first, one of each few values
- * that a thread has: where k of them are not beyond some value, k of the row are
- * not, and few more, since the k first lie in different threads mostly.  Those
- * go to shared memory and are sorted.  Only where they are too many, for ties
- * mostly, is all the row counted.
+ * For small k it is the minima that are looked at first, one of each few
+ * values that a thread has: where k of them are not beyond some value, k of
+ * the row are not, and few more, since the k first lie in different threads
+ * mostly.  Those go to shared memory and are sorted.  Only where they are too
+ * many, for ties mostly, is all the row counted.
  *
  * Source: Komarov, Dashti, D'Souza, "Fast k-NNG construction with GPU-based
  * quick multi-select", 2014.
@@ -126,7 +126,7 @@ guess(uint32_t lower, uint32_t upper, float share)
 struct Found
 {
 	uint32_t	key;
-	uint32_t	within;			/* more than wanted only where many are equal */
+	uint32_t	within;			/* above most only where many are equal */
 };
 
 template <typename Row>
@@ -278,9 +278,9 @@ bound_of_minima(const float (&values)[KEYS], uint32_t k,
 }
 
 /*
- * Those of a row that are not after a bound by minima into items [room], behind
- * count, which is shared and 0.  More than there is room for are not all there.
- * Returns count.
+ * Those of a row that are not after a bound by minima into items [room],
+ * behind count, which is shared and 0.  More than there is room for are not
+ * all there. Returns count.
  */
 template <int MINIMA, int THREADS, int KEYS>
 static __device__ __forceinline__ uint32_t
@@ -341,8 +341,8 @@ select_counted(const float *values, TeamRow<THREADS, KEYS> &row, uint32_t k,
 }
 
 /*
- * A row a team, a warp or all of the block.  Shared: items [teams][room.items].
- * MINIMA of a thread, or 0, divide KEYS.
+ * A row a team, a warp or all of the block.  Shared: items
+ * [teams][room.items]. MINIMA of a thread, or 0, divide KEYS.
  */
 template <int THREADS, int KEYS, int TEAMS, int MINIMA, int BLOCKS>
 static __global__ void __launch_bounds__(THREADS *TEAMS, BLOCKS)

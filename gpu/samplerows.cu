@@ -506,9 +506,9 @@ gv_rows_exact(GvSelector *selector, const GvRowsCall *call, GvRowsWay way,
 }
 
 /*
- * Rows of a pass that a threshold did not hold for.  Mostly there are none, and
- * a cooperative launch cannot begin early; so where one block is not too long
- * about a row, none waits for others.
+ * Rows of a pass that a threshold did not hold for.  Mostly there are none,
+ * and a cooperative launch cannot begin early; so where one block is not too
+ * long about a row, none waits for others.
  */
 GvStatus
 gv_rows_repair(GvSelector *selector, const GvRowsCall *call,

@@ -10,32 +10,17 @@
  * over, and the last block of the row sorts them.  As items are compared,
  * values with their positions, equal values are no special case.
  *
- * To find the r-th of a large sample quickly it is divided into groups, of
- * which only the first item each counts; there are many more than r, so that
- * the r first of the sample are mostly in different ones, and if not the
- * threshold is only some ranks higher.  Lines of 64 bytes are read, at random
- * places of equal stretches of the row; what lies side by side goes to
- * different groups, because good items often do.  Longer lines would be read
- * quicker, but of a row that ascends the k first lie in too few of them.
- *
  * Where fewer than k or more than there is room for are found, samplerows.cu
  * selects again.
  *
  * Sources: thresholds from samples: Floyd, Rivest, "Expected time bounds for
- * selection", 1975; groups: Johnson, Douze, Jegou, 2017, section 4 (lanes).
+ * selection", 1975.
  */
 #include <math.h>
 
 #include "buckets.cuh"
+#include "groups.cuh"
 
-#define SAMPLERS		512		/* threads of sample_kernel */
-#define NWARPS			(SAMPLERS / GV_WARP)
-#define LINE			4		/* vectors of 4 values, read together */
-#define MOST_VECTORS	16		/* that a thread samples */
-#define BATCH			4		/* ... at a time */
-#define BLOCK_GROUPS	1024	/* at most */
-#define LEAST_GROUPS	(LINE * 4)	/* a line's all differ */
-#define MOST_GROUPS		2048
 #define READERS			512		/* threads of stream_kernel */
 #define AHEAD			4		/* vectors that a thread has on their way */
 #define PIECE			(16 * READERS * AHEAD * 4)	/* values a block, where
@@ -66,179 +51,16 @@ let_next_begin()
 #endif
 }
 
-struct Plan
-{
-	int			samplers;		/* blocks a row */
-	int			groups;			/* of each, divides BLOCK_GROUPS */
-	int			lanes;			/* of a warp whose items are kept apart */
-	int			vectors;		/* of a thread */
-	int			rank;			/* of the threshold among groups, from 0 */
-	int			spare;			/* ... or so many more */
-	uint32_t	room;			/* items a row */
-	uint32_t	gap;			/* between lines, at most */
-	int64_t		stretch;		/* vectors for a line, in 2^-32 */
-};
-
-/* A row's vectors, aligned to 16 bytes, and what lies before and behind. */
-struct Vectors
-{
-	const float *row;
-	int64_t		n;
-	int			head;			/* values before the first */
-	int64_t		count;
-
-	__device__ __forceinline__
-	Vectors(const GvRowsCall &call, int64_t number)
-	{
-		row = gv_row(call, number);
-		n = call.columns;
-		head = (int) (-((uintptr_t) row / sizeof(float)) % 4);
-		count = (n - head) / 4;
-	}
-
-	__device__ __forceinline__ float4
-	at(int64_t i) const
-	{
-		return __ldcs((const float4 *) (row + head) + i);
-	}
-
-	/* The few that are in none: number and position; false: no more. */
-	__device__ __forceinline__ bool
-	rest(int i, int64_t *position) const
-	{
-		*position = i < head ? i : 4 * count + i;
-		return *position < n;
-	}
-};
-
-static __device__ __forceinline__ uint64_t
-first_of(uint64_t a, uint64_t b)
-{
-	return b < a ? b : a;
-}
-
-/*
- * A place for line j: where in its stretch is as good as random.  But the
- * first and the last are in the middle: of a row that ascends or descends one
- * of them alone may tell where few items end.
- */
-static __device__ __forceinline__ int64_t
-line_place(const Plan &plan, int64_t nlines, int64_t j)
-{
-	int64_t		begin = j * plan.stretch >> 32;
-	uint32_t	hash = (uint32_t) j * 0x9E3779B1u;
-
-	if (j == 0 || j == nlines - 1)
-		return begin + plan.gap / 2;
-	hash = (hash ^ hash >> 15) * 0x85EBCA6Bu;
-	hash = (hash ^ hash >> 13) * 0xC2B2AE35u;
-	return begin + (int64_t) ((uint64_t) hash * (plan.gap + 1) >> 32);
-}
-
-/*
- * The first items of a block's groups into firsts [plan.groups], in shared
- * memory; sampled [BLOCK_GROUPS] is in it, too.
- */
-static __device__ __forceinline__ void
-sample_groups(const Plan &plan, const Vectors &row, int block,
-			  uint64_t *sampled, uint64_t *firsts)
-{
-	int64_t		nwarps = (int64_t) plan.samplers * NWARPS;
-	int64_t		nlines = nwarps * (GV_WARP / LINE) * plan.vectors;
-	int			warp = threadIdx.x / GV_WARP;
-	int			lane = threadIdx.x % GV_WARP;
-	uint64_t	items[4] = {GV_NO_ITEM, GV_NO_ITEM, GV_NO_ITEM, GV_NO_ITEM};
-
-#pragma unroll 1
-	for (int first = 0; first < plan.vectors; first += BATCH)
-	{
-		float4		values[BATCH];
-		int64_t		at[BATCH];
-
-#pragma unroll
-		for (int b = 0; b < BATCH; b++)
-		{
-			/* neighbours go to different blocks, then warps: other groups */
-			int64_t		line = ((first + b) * (GV_WARP / LINE) + lane / LINE) *
-				nwarps + warp * plan.samplers + block;
-
-			at[b] = line_place(plan, nlines, line) + lane % LINE;
-			if (first + b < plan.vectors)
-				values[b] = row.at(at[b]);
-		}
-#pragma unroll
-		for (int b = 0; b < BATCH; b++)
-			if (first + b < plan.vectors)
-			{
-				int64_t		position = row.head + 4 * at[b];
-
-				items[0] = first_of(items[0],
-									gv_row_item(values[b].x, position));
-				items[1] = first_of(items[1],
-									gv_row_item(values[b].y, position + 1));
-				items[2] = first_of(items[2],
-									gv_row_item(values[b].z, position + 2));
-				items[3] = first_of(items[3],
-									gv_row_item(values[b].w, position + 3));
-			}
-	}
-#pragma unroll
-	for (int c = 0; c < 4; c++)
-	{
-		for (int lanes = plan.lanes; lanes < GV_WARP; lanes *= 2)
-			items[c] = first_of(items[c],
-								__shfl_xor_sync(GV_FULL_WARP, items[c],
-												lanes));
-		if (lane < plan.lanes)
-			sampled[(warp * plan.lanes + lane) * 4 + c] = items[c];
-	}
-	__syncthreads();
-	for (int first = threadIdx.x; first < plan.groups; first += SAMPLERS)
-	{
-		uint64_t	item = GV_NO_ITEM;
-
-		for (int g = first; g < NWARPS * plan.lanes * 4; g += plan.groups)
-			item = first_of(item, sampled[g]);
-		firsts[first] = item;
-	}
-}
-
-/*
- * What plan.rank + 1 of the groups' items [total] are not after, and few more
- * than plan.spare others; sorts them where many are equal.
- */
-static __device__ __forceinline__ uint64_t
-find_threshold(const Plan &plan, uint64_t *items, uint32_t total)
-{
-	__shared__ uint32_t said[2][GV_WARP];
-	GvTalk		talk = {said, 0};
-
-	if (plan.spare > 0)
-	{
-		uint32_t	rank = plan.rank + 1;
-		GvLimit		limit = gv_find_bound([&](uint32_t i)
-		{
-			return (uint32_t) (items[i] >> 32);
-		}, total, rank, plan.spare, talk);
-
-		if (limit.count <= rank + plan.spare)
-			return (uint64_t) limit.key << 32 | 0xFFFFFFFFu;
-		__syncthreads();
-	}
-	gv_team_sort<SAMPLERS>(items, gv_team_pad<SAMPLERS>(items, total));
-	return items[plan.rank];
-}
-
 /*
  * A row's threshold, by plan.samplers blocks, of which the last chooses among
  * what the groups begin with.  Shared: items [samplers * groups].
  */
-static __global__ void __launch_bounds__(SAMPLERS)
-sample_kernel(GvRowsCall call, Plan plan, GvRowState *states,
+static __global__ void __launch_bounds__(GV_GROUP_THREADS)
+sample_kernel(GvRowsCall call, GvGroupPlan plan, GvRowState *states,
 			  uint64_t *d_firsts)
 {
 	GV_SHARED(memory);
-	__shared__ uint64_t sampled[BLOCK_GROUPS];
+	__shared__ uint64_t sampled[GV_BLOCK_GROUPS];
 	__shared__ bool last;
 	uint64_t   *items = (uint64_t *) memory;
 	int64_t		slot = blockIdx.x / plan.samplers;
@@ -249,13 +71,13 @@ sample_kernel(GvRowsCall call, Plan plan, GvRowState *states,
 
 	wait_for_step();
 	let_next_begin();
-	sample_groups(plan, Vectors(call, call.first + slot), block, sampled,
-				  items);
+	gv_sample_groups(plan, GvRowVectors(call, call.first + slot), block,
+					 sampled, items);
 	if (plan.samplers > 1)
 	{
 		uint64_t   *mine = d_firsts + slot * total;
 
-		for (int g = threadIdx.x; g < plan.groups; g += SAMPLERS)
+		for (int g = threadIdx.x; g < plan.groups; g += GV_GROUP_THREADS)
 			mine[block * plan.groups + g] = items[g];
 		__threadfence();
 		__syncthreads();
@@ -266,11 +88,11 @@ sample_kernel(GvRowsCall call, Plan plan, GvRowState *states,
 		if (!last)
 			return;
 		__threadfence();
-		for (uint32_t i = threadIdx.x; i < total; i += SAMPLERS)
+		for (uint32_t i = threadIdx.x; i < total; i += GV_GROUP_THREADS)
 			items[i] = __ldcg(&mine[i]);
 	}
 	__syncthreads();
-	threshold = find_threshold(plan, items, total);
+	threshold = gv_find_threshold(plan, items, total);
 	if (threadIdx.x == 0)
 	{
 		state->threshold = threshold;
@@ -348,7 +170,7 @@ struct Ahead
 	bool		full;			/* there are AHEAD of them */
 
 	__device__ __forceinline__ void
-	load(const Vectors &row)
+	load(const GvRowVectors &row)
 	{
 		full = i + (AHEAD - 1) * READERS < end;
 		if (full)
@@ -360,7 +182,7 @@ struct Ahead
 
 /* The rest of a piece, and by the first block what of the row is in none. */
 static __device__ __forceinline__ void
-read_piece(const Vectors &row, Ahead &ahead, bool first, Kept &kept)
+read_piece(const GvRowVectors &row, Ahead &ahead, bool first, Kept &kept)
 {
 	int64_t		position;
 
@@ -418,7 +240,7 @@ stream_kernel(GvRowsCall call, uint32_t pieces, uint32_t room,
 	int64_t		slot = blockIdx.x / pieces;
 	uint32_t	piece = blockIdx.x % pieces;
 	GvRowState *state = &states[slot];
-	Vectors		row(call, call.first + slot);
+	GvRowVectors		row(call, call.first + slot);
 	GvBuckets	buckets(memory, room);
 	Kept		kept = {buckets.items, &kept_count, room, 0, 0.0f};
 	Ahead		ahead;
@@ -483,17 +305,17 @@ rare_rank(double m)
 
 /* Where the lines of a sample lie in a row, however that is aligned. */
 static void
-plan_lines(Plan *plan, int64_t columns)
+plan_lines(GvGroupPlan *plan, int64_t columns)
 {
 	int64_t		nvectors = (columns - 3) / 4;
-	int64_t		nlines = (int64_t) plan->samplers * SAMPLERS / LINE *
-		plan->vectors;
+	int64_t		nlines = (int64_t) plan->samplers * GV_GROUP_WARPS *
+		GV_WARP_LINES * plan->vectors;
 
 	plan->stretch = (nvectors << 32) / nlines;
-	plan->gap = (uint32_t) (nvectors / nlines) - LINE;
+	plan->gap = (uint32_t) (nvectors / nlines) - GV_LINE;
 }
 
-static Plan
+static GvGroupPlan
 make_plan(int64_t columns, int64_t k)
 {
 	int64_t		wanted = k <= SCARCE ? columns / 64 : columns / 32;
@@ -501,7 +323,7 @@ make_plan(int64_t columns, int64_t k)
 	int64_t		most = k <= SCARCE ? 1 << 19 : 1 << 20;
 	int64_t		groups;
 	double		share;
-	Plan		plan;
+	GvGroupPlan		plan;
 	int			r;
 
 	wanted = wanted < least ? least : wanted > most ? most : wanted;
@@ -509,33 +331,33 @@ make_plan(int64_t columns, int64_t k)
 		wanted = columns / 5;
 	r = rare_rank((double) wanted * k / columns);
 	groups = gv_power(8 * r, 256);
-	if (groups > MOST_GROUPS)
-		groups = MOST_GROUPS;
+	if (groups > GV_MOST_GROUPS)
+		groups = GV_MOST_GROUPS;
 
 	plan.samplers = 1;
-	while (plan.samplers * SAMPLERS * 4 * MOST_VECTORS < wanted)
+	while (plan.samplers * GV_GROUP_THREADS * 4 * GV_MOST_VECTORS < wanted)
 		plan.samplers *= 2;
 	plan.groups = (int) (groups / plan.samplers);
-	if (plan.groups < LEAST_GROUPS)
-		plan.groups = LEAST_GROUPS;
-	if (plan.groups > BLOCK_GROUPS)
-		plan.groups = BLOCK_GROUPS;
-	plan.lanes = LINE;
-	while (NWARPS * plan.lanes * 4 < plan.groups)
+	if (plan.groups < GV_LEAST_GROUPS)
+		plan.groups = GV_LEAST_GROUPS;
+	if (plan.groups > GV_BLOCK_GROUPS)
+		plan.groups = GV_BLOCK_GROUPS;
+	plan.lanes = GV_LINE;
+	while (GV_GROUP_WARPS * plan.lanes * 4 < plan.groups)
 		plan.lanes *= 2;
-	plan.vectors = (int) (wanted / (plan.samplers * SAMPLERS * 4));
+	plan.vectors = (int) (wanted / (plan.samplers * GV_GROUP_THREADS * 4));
 	plan.vectors = plan.vectors < 1 ? 1 : plan.vectors;
 	plan_lines(&plan, columns);
 
 	/* of the sample that it has become */
-	wanted = (int64_t) plan.samplers * SAMPLERS * 4 * plan.vectors;
+	wanted = (int64_t) plan.samplers * GV_GROUP_THREADS * 4 * plan.vectors;
 	r = rare_rank((double) wanted * k / columns);
 	groups = plan.samplers * plan.groups;
 	if (r > groups / 2)
 		r = (int) groups / 2;
 	plan.rank = r - 1;
 	/* sorted as quickly where they are few */
-	plan.spare = groups > SAMPLERS ? r / 16 : 0;
+	plan.spare = groups > GV_GROUP_THREADS ? r / 16 : 0;
 	r += plan.spare;
 	/* as many are not after it if each group has so many of the sample */
 	share = 1 - pow(1 - (r + 5.5 * sqrt(r) + 12) / (double) groups,
@@ -557,7 +379,7 @@ make_plan(int64_t columns, int64_t k)
 size_t
 gv_threshold_bytes(int64_t columns, int64_t k)
 {
-	Plan		plan = make_plan(columns, k);
+	GvGroupPlan		plan = make_plan(columns, k);
 
 	return sizeof(uint64_t) * (plan.room + plan.samplers * plan.groups);
 }
@@ -567,7 +389,7 @@ GvStatus
 gv_rows_threshold(GvSelector *selector, const GvRowsCall *call,
 				  cudaStream_t stream)
 {
-	Plan		plan = make_plan(call->columns, call->out.k);
+	GvGroupPlan		plan = make_plan(call->columns, call->out.k);
 	int64_t		total = plan.samplers * plan.groups;
 	uint64_t   *d_items = (uint64_t *) selector->d_work.memory;
 	uint64_t   *d_firsts = d_items + call->rows * plan.room;
@@ -584,7 +406,8 @@ gv_rows_threshold(GvSelector *selector, const GvRowsCall *call,
 		pieces = (call->columns + PIECE / 16 - 1) / (PIECE / 16);
 	if (pieces < 1)
 		pieces = 1;
-	GV_TRY(gv_launch_rows(sample_kernel, call->rows * plan.samplers, SAMPLERS,
+	GV_TRY(gv_launch_rows(sample_kernel, call->rows * plan.samplers,
+						  GV_GROUP_THREADS,
 						  sizeof(uint64_t) * gv_power(total, GV_WARP),
 						  selector, stream, *call, plan, selector->d_states,
 						  d_firsts));

@@ -4,9 +4,9 @@
  *
  * An item is twice as wide as what a lane exchanges and compares at once.  So
  * what is sorted is the key's distance from the least, without its lowest bits
- * where it has more than 25, and the item's number behind it.  Where two of the
- * first are the same then, ties among them, nothing is known of their order, and
- * the caller has to sort items as a whole.
+ * where it has more than 25, and the item's number behind it.  Where two of
+ * the first are the same then, ties among them, nothing is known of their
+ * order, and the caller has to sort items as a whole.
  */
 #ifndef GV_WARPSORT_CUH
 #define GV_WARPSORT_CUH
@@ -16,8 +16,8 @@
 #define GV_NUMBER_BITS	7		/* of an item */
 
 /*
- * The steps of a size within 32 numbers.  Not unrolled: what each compares would
- * be held in registers beforehand.
+ * The steps of a size within 32 numbers.  Not unrolled: what each compares
+ * would be held in registers beforehand.
  */
 template <int R>
 static __device__ __forceinline__ void
@@ -96,8 +96,8 @@ gv_warp_alike(const uint32_t (&numbers)[R], uint32_t count, uint32_t k)
 }
 
 /*
- * Give the k first of count items, 32 R at most, in shared memory, by a warp for
- * which they are there; false: nothing has been given or changed.
+ * Give the k first of count items, 32 R at most, in shared memory, by a warp
+ * for which they are there; false: nothing has been given or changed.
  */
 template <int R>
 static __device__ __forceinline__ bool
