@@ -280,7 +280,7 @@ bound_of_minima(const float (&values)[KEYS], uint32_t k,
 /*
  * Those of a row that are not after a bound by minima into items [room],
  * behind count, which is shared and 0.  More than there is room for are not
- * all there. Returns count.
+ * all there.  Returns count.
  */
 template <int MINIMA, int THREADS, int KEYS>
 static __device__ __forceinline__ uint32_t
@@ -342,7 +342,7 @@ select_counted(const float *values, TeamRow<THREADS, KEYS> &row, uint32_t k,
 
 /*
  * A row a team, a warp or all of the block.  Shared: items
- * [teams][room.items]. MINIMA of a thread, or 0, divide KEYS.
+ * [teams][room.items].  MINIMA of a thread, or 0, divide KEYS.
  */
 template <int THREADS, int KEYS, int TEAMS, int MINIMA, int BLOCKS>
 static __global__ void __launch_bounds__(THREADS *TEAMS, BLOCKS)
