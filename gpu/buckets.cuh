@@ -17,12 +17,19 @@
 #define GV_SORT_CROWD		48	/* most items of a bucket */
 #define GV_SORT_FEW			512 /* items that a network sorts as quickly */
 
-/* A block's shared memory for room items, of which k are wanted. */
-static __host__ __device__ inline size_t
+/*
+ * A block's shared memory for room items, a multiple of 8, of which k are
+ * wanted; the network takes a power of two of items, and nothing else.
+ */
+static inline size_t
 gv_bucket_bytes(uint32_t room, uint32_t k)
 {
-	return sizeof(uint64_t) * room + sizeof(uint32_t) * GV_SORT_BUCKETS +
+	size_t		bytes = sizeof(uint64_t) * room +
+		sizeof(uint32_t) * GV_SORT_BUCKETS +
 		sizeof(uint16_t) * (room + (k + 7) / 8 * 8);
+	size_t		network = sizeof(uint64_t) * gv_power(room, GV_WARP);
+
+	return bytes > network ? bytes : network;
 }
 
 /* Items and where they belong, in that memory. */

@@ -11,10 +11,11 @@
  *				values, a block of 512 threads up to 16,384; k <= 2,048.  One
  *				read; each pivot is a guess between two counted ones, and every
  *				second one halves the keys between them: at most 64 counts of
- *				n / threads steps, and half of that again for ties.  No memory
- *				but shared.  Komarov, Dashti, D'Souza, 2014
+ *				n / threads steps, and half of that again for ties; k <= 128,
+ *				or 256 of a block, by minima first, once through the registers.
+ *				No memory but shared.  Komarov, Dashti, D'Souza, 2014
  *	threshold	beyond that, k <= 2,048 and n / 24: a sample of n / 32 values,
- *				a million at most, gives an item that is after the k-th and
+ *				n / 64 for k <= 256, a million at most, gives an item that is after the k-th and
  *				before another few hundred with a probability of 1 - 10^-6; one
  *				read keeps what is not after it.  Where it did not hold, as in
  *				rows made for it, the row goes by radix.  Memory for 8,192

@@ -24,11 +24,13 @@
 
 /* with registers for so many enough values are on their way */
 #define BLOCKS_A_SM		2
+#define ALONE_COLUMNS	(1 << 20)	/* a block repairs in a millisecond */
 
 /* Which rows, and how. */
 struct Exact
 {
 	bool		sampled;		/* the first division is by splitters */
+	bool		alone;			/* a block has a row for itself */
 	uint32_t	room;			/* items gathered of a row, k at least */
 	GvTogether *d_together;		/* [gridDim.x] */
 	uint64_t   *d_rooms;		/* [gridDim.x][room]; [rows][2 room] where room
@@ -333,15 +335,18 @@ exact_kernel(GvRowsCall call, Exact exact)
 {
 	GV_SHARED(memory);
 	__shared__ Shared shared;
-	int64_t		nrows = exact.missed != NULL ?
-		__ldcg(&exact.missed->n) : call.rows;
-	int64_t		nteams = min(nrows, (int64_t) gridDim.x);
+	uint32_t	nrows = (uint32_t) call.rows;	/* at most GV_ROWS_PASS */
+	uint32_t	nteams;
 	Member		member;
-	int64_t		team;
+	uint32_t	team;
 
+	gv_step_begins();
+	if (exact.missed != NULL)
+		nrows = __ldcg(&exact.missed->n);
 	if (nrows == 0)
 		return;
-	member.nmembers = (uint32_t) (gridDim.x / nteams);
+	nteams = min(nrows, gridDim.x);
+	member.nmembers = exact.alone ? 1 : gridDim.x / nteams;
 	member.number = blockIdx.x % member.nmembers;
 	team = blockIdx.x / member.nmembers;
 	if (team >= nteams)
@@ -354,12 +359,12 @@ exact_kernel(GvRowsCall call, Exact exact)
 			member.together->counts[0][i] = 0;
 	__threadfence();
 	member.wait();
-	for (int64_t i = team; i < nrows && team < nteams; i += nteams)
+	for (uint32_t i = team; i < nrows && team < nteams; i += nteams)
 	{
 		int64_t		number = exact.missed != NULL ? exact.d_list[i] :
 			call.first + i;
 		int64_t		room = exact.room <= GV_ROWS_ROOM ?
-			team * GV_ROWS_ROOM : 2 * i * (int64_t) exact.room;
+			(int64_t) team * GV_ROWS_ROOM : 2 * (int64_t) i * exact.room;
 
 		do_row<GLOBAL>(call, exact, number, exact.d_rooms + room, member,
 					   shared, (uint64_t *) memory);
@@ -500,7 +505,11 @@ gv_rows_exact(GvSelector *selector, const GvRowsCall *call, GvRowsWay way,
 	return GV_OK;
 }
 
-/* Rows of a pass that a threshold did not hold for. */
+/*
+ * Rows of a pass that a threshold did not hold for.  Mostly there are none,
+ * and a cooperative launch cannot begin early; so where one block is not too
+ * long about a row, none waits for others.
+ */
 GvStatus
 gv_rows_repair(GvSelector *selector, const GvRowsCall *call,
 			   cudaStream_t stream)
@@ -512,5 +521,12 @@ gv_rows_repair(GvSelector *selector, const GvRowsCall *call,
 	exact.d_rooms = selector->d_rooms;
 	exact.missed = selector->d_missed;
 	exact.d_list = (const uint32_t *) selector->d_list.memory;
+	exact.alone = call->columns <= ALONE_COLUMNS;
+	if (exact.alone)
+		return gv_launch_rows(exact_kernel<false>,
+							  call->rows < selector->nblocks ? call->rows :
+							  selector->nblocks, GV_SAMPLERS,
+							  sizeof(uint64_t) * GV_ROWS_ROOM, selector,
+							  stream, *call, exact);
 	return launch<false>(selector, *call, exact, stream);
 }

@@ -10,36 +10,23 @@
  * over, and the last block of the row sorts them.  As items are compared,
  * values with their positions, equal values are no special case.
  *
- * To find the r-th of a large sample quickly it is divided into groups, of
- * which only the first item each counts; there are many more than r, so that
- * the r first of the sample are mostly in different ones, and if not the
- * threshold is only some ranks higher.  Lines of 64 bytes are read, at random
- * places of equal stretches of the row; what lies side by side goes to
- * different groups, because good items often do.  Longer lines would be read
- * quicker, but of a row that ascends the k first lie in too few of them.
- *
  * Where fewer than k or more than there is room for are found, samplerows.cu
  * selects again.
  *
  * Sources: thresholds from samples: Floyd, Rivest, "Expected time bounds for
- * selection", 1975; groups: Johnson, Douze, Jegou, 2017, section 4 (lanes).
+ * selection", 1975.
  */
 #include <math.h>
 
 #include "buckets.cuh"
+#include "groups.cuh"
 
-#define SAMPLERS		512		/* threads of sample_kernel */
-#define NWARPS			(SAMPLERS / GV_WARP)
-#define LINE			4		/* vectors of 4 values, read together */
-#define MOST_VECTORS	16		/* that a thread samples */
-#define BLOCK_GROUPS	(NWARPS * LINE * 4)
-#define LEAST_GROUPS	(LINE * 4)	/* a line's all differ */
-#define MOST_GROUPS		2048
 #define READERS			512		/* threads of stream_kernel */
 #define AHEAD			4		/* vectors that a thread has on their way */
 #define PIECE			(16 * READERS * AHEAD * 4)	/* values a block, where
 													 * there are enough */
 #define RARE			1e-7	/* how often a threshold is too low */
+#define SCARCE			256		/* k, for which half a sample does */
 
 static int32_t misled;			/* see gv_gpu_rows_mislead */
 
@@ -64,148 +51,34 @@ let_next_begin()
 #endif
 }
 
-struct Plan
-{
-	int			samplers;		/* blocks a row */
-	int			groups;			/* of each, divides BLOCK_GROUPS */
-	int			vectors;		/* of a thread */
-	int			rank;			/* of the threshold among groups, from 0 */
-	uint32_t	room;			/* items a row */
-};
-
-/* A row's vectors, aligned to 16 bytes, and what lies before and behind. */
-struct Vectors
-{
-	const float *row;
-	int64_t		n;
-	int			head;			/* values before the first */
-	int64_t		count;
-
-	__device__ __forceinline__
-	Vectors(const GvRowsCall &call, int64_t number)
-	{
-		row = gv_row(call, number);
-		n = call.columns;
-		head = (int) (-((uintptr_t) row / sizeof(float)) % 4);
-		count = (n - head) / 4;
-	}
-
-	__device__ __forceinline__ float4
-	at(int64_t i) const
-	{
-		return __ldcs((const float4 *) (row + head) + i);
-	}
-
-	/* The few that are in none: number and position; false: no more. */
-	__device__ __forceinline__ bool
-	rest(int i, int64_t *position) const
-	{
-		*position = i < head ? i : 4 * count + i;
-		return *position < n;
-	}
-};
-
-static __device__ __forceinline__ uint64_t
-first_of(uint64_t a, uint64_t b)
-{
-	return b < a ? b : a;
-}
-
 /*
- * A place for line j: where in its stretch is as good as random.  But the
- * first and the last are in the middle: of a row that ascends or descends one
- * of them alone may tell where few items end.
+ * A row's threshold, by plan.samplers blocks, of which the last chooses among
+ * what the groups begin with.  Shared: items [samplers * groups].
  */
-static __device__ __forceinline__ int64_t
-line_place(int64_t nvectors, int64_t nlines, int64_t j)
-{
-	int64_t		begin = j * nvectors / nlines;
-	uint32_t	spare = (uint32_t) (nvectors / nlines) - LINE;
-	uint32_t	hash = (uint32_t) j * 0x9E3779B1u;
-
-	if (j == 0 || j == nlines - 1)
-		return begin + spare / 2;
-	hash = (hash ^ hash >> 15) * 0x85EBCA6Bu;
-	return begin + (hash ^ hash >> 13) % (spare + 1);
-}
-
-/*
- * The first items of a block's groups into firsts [plan.groups], in shared
- * memory; sampled [BLOCK_GROUPS] is in it, too.
- */
-static __device__ __forceinline__ void
-sample_groups(const Plan &plan, const Vectors &row, int block,
-			  uint64_t *sampled, uint64_t *firsts)
-{
-	int64_t		nwarps = (int64_t) plan.samplers * NWARPS;
-	int64_t		nlines = nwarps * (GV_WARP / LINE) * plan.vectors;
-	int			warp = threadIdx.x / GV_WARP;
-	int			lane = threadIdx.x % GV_WARP;
-	uint64_t	items[4] = {GV_NO_ITEM, GV_NO_ITEM, GV_NO_ITEM, GV_NO_ITEM};
-
-#pragma unroll 4
-	for (int v = 0; v < plan.vectors; v++)
-	{
-		/* neighbours go to different blocks, then warps: to other groups */
-		int64_t		line = (v * (GV_WARP / LINE) + lane / LINE) * nwarps +
-			warp * plan.samplers + block;
-		int64_t		i = line_place(row.count, nlines, line) + lane % LINE;
-		int64_t		position = row.head + 4 * i;
-		float4		values = row.at(i);
-
-		items[0] = first_of(items[0], gv_row_item(values.x, position));
-		items[1] = first_of(items[1], gv_row_item(values.y, position + 1));
-		items[2] = first_of(items[2], gv_row_item(values.z, position + 2));
-		items[3] = first_of(items[3], gv_row_item(values.w, position + 3));
-	}
-#pragma unroll
-	for (int c = 0; c < 4; c++)
-	{
-		for (int lanes = LINE; lanes < GV_WARP; lanes *= 2)
-			items[c] = first_of(items[c],
-								__shfl_xor_sync(GV_FULL_WARP, items[c],
-												lanes));
-		if (lane < LINE)
-			sampled[(warp * LINE + lane) * 4 + c] = items[c];
-	}
-	__syncthreads();
-	if ((int) threadIdx.x < plan.groups)
-	{
-		uint64_t	item = GV_NO_ITEM;
-
-		for (int g = threadIdx.x; g < BLOCK_GROUPS; g += plan.groups)
-			item = first_of(item, sampled[g]);
-		firsts[threadIdx.x] = item;
-	}
-}
-
-/*
- * A row's threshold, by plan.samplers blocks, of which the last sorts what the
- * groups begin with.  Shared: items [samplers * groups].
- */
-static __global__ void __launch_bounds__(SAMPLERS)
-sample_kernel(GvRowsCall call, Plan plan, GvRowState *states,
+static __global__ void __launch_bounds__(GV_GROUP_THREADS)
+sample_kernel(GvRowsCall call, GvGroupPlan plan, GvRowState *states,
 			  uint64_t *d_firsts)
 {
 	GV_SHARED(memory);
-	__shared__ uint64_t sampled[BLOCK_GROUPS];
+	__shared__ uint64_t sampled[GV_BLOCK_GROUPS];
 	__shared__ bool last;
 	uint64_t   *items = (uint64_t *) memory;
 	int64_t		slot = blockIdx.x / plan.samplers;
 	int			block = blockIdx.x % plan.samplers;
 	uint32_t	total = plan.samplers * plan.groups;
 	GvRowState *state = &states[slot];
+	uint64_t	threshold;
 
 	wait_for_step();
 	let_next_begin();
-	sample_groups(plan, Vectors(call, call.first + slot), block, sampled,
-				  items);
+	gv_sample_groups(plan, GvRowVectors(call, call.first + slot), block,
+					 sampled, items);
 	if (plan.samplers > 1)
 	{
 		uint64_t   *mine = d_firsts + slot * total;
 
-		if ((int) threadIdx.x < plan.groups)
-			mine[block * plan.groups + threadIdx.x] = items[threadIdx.x];
+		for (int g = threadIdx.x; g < plan.groups; g += GV_GROUP_THREADS)
+			mine[block * plan.groups + g] = items[g];
 		__threadfence();
 		__syncthreads();
 		if (threadIdx.x == 0)
@@ -215,14 +88,14 @@ sample_kernel(GvRowsCall call, Plan plan, GvRowState *states,
 		if (!last)
 			return;
 		__threadfence();
-		for (uint32_t i = threadIdx.x; i < total; i += SAMPLERS)
+		for (uint32_t i = threadIdx.x; i < total; i += GV_GROUP_THREADS)
 			items[i] = __ldcg(&mine[i]);
 	}
 	__syncthreads();
-	gv_team_sort<SAMPLERS>(items, gv_team_pad<SAMPLERS>(items, total));
+	threshold = gv_find_threshold(plan, items, total);
 	if (threadIdx.x == 0)
 	{
-		state->threshold = items[plan.rank];
+		state->threshold = threshold;
 		state->sampled = 0;
 	}
 }
@@ -236,36 +109,54 @@ struct Kept
 	uint64_t	threshold;
 	float		value;			/* its */
 
-	__device__ __forceinline__ void
-	offer(float value_, int64_t position)
-	{
-		uint64_t	item = gv_row_item(value_, position);
-
-		if (item <= threshold)
-		{
-			uint32_t	at = atomicAdd(count, 1u);
-
-			if (at < room)
-				items[at] = item;
-		}
-	}
-
-	/* NaN on either side has to be looked at. */
+	/* NaN on either side, and what is equal, has to be looked at. */
 	__device__ __forceinline__ bool
 	may(float value_) const
 	{
 		return !(value_ > value);
 	}
 
+	__device__ __forceinline__ bool
+	is(float value_, int64_t position) const
+	{
+		return value_ < value ||
+			(may(value_) && gv_row_item(value_, position) <= threshold);
+	}
+
+	__device__ __forceinline__ void
+	put(uint32_t at, float value_, int64_t position)
+	{
+		if (at < room)
+			items[at] = gv_row_item(value_, position);
+	}
+
+	__device__ __forceinline__ void
+	offer(float value_, int64_t position)
+	{
+		if (is(value_, position))
+			put(atomicAdd(count, 1u), value_, position);
+	}
+
+	/* One place is taken for all four: atomics are what many cost. */
 	__device__ __forceinline__ void
 	offer(float4 v, int64_t position)
 	{
 		if (may(v.x) || may(v.y) || may(v.z) || may(v.w))
 		{
-			offer(v.x, position);
-			offer(v.y, position + 1);
-			offer(v.z, position + 2);
-			offer(v.w, position + 3);
+			bool		x = is(v.x, position);
+			bool		y = is(v.y, position + 1);
+			bool		z = is(v.z, position + 2);
+			bool		w = is(v.w, position + 3);
+			uint32_t	at = atomicAdd(count, (uint32_t) (x + y + z + w));
+
+			if (x)
+				put(at++, v.x, position);
+			if (y)
+				put(at++, v.y, position + 1);
+			if (z)
+				put(at++, v.z, position + 2);
+			if (w)
+				put(at, v.w, position + 3);
 		}
 	}
 };
@@ -279,7 +170,7 @@ struct Ahead
 	bool		full;			/* there are AHEAD of them */
 
 	__device__ __forceinline__ void
-	load(const Vectors &row)
+	load(const GvRowVectors &row)
 	{
 		full = i + (AHEAD - 1) * READERS < end;
 		if (full)
@@ -291,7 +182,7 @@ struct Ahead
 
 /* The rest of a piece, and by the first block what of the row is in none. */
 static __device__ __forceinline__ void
-read_piece(const Vectors &row, Ahead &ahead, bool first, Kept &kept)
+read_piece(const GvRowVectors &row, Ahead &ahead, bool first, Kept &kept)
 {
 	int64_t		position;
 
@@ -349,7 +240,7 @@ stream_kernel(GvRowsCall call, uint32_t pieces, uint32_t room,
 	int64_t		slot = blockIdx.x / pieces;
 	uint32_t	piece = blockIdx.x % pieces;
 	GvRowState *state = &states[slot];
-	Vectors		row(call, call.first + slot);
+	GvRowVectors		row(call, call.first + slot);
 	GvBuckets	buckets(memory, room);
 	Kept		kept = {buckets.items, &kept_count, room, 0, 0.0f};
 	Ahead		ahead;
@@ -412,53 +303,72 @@ rare_rank(double m)
 	return r;
 }
 
-static Plan
+/* Where the lines of a sample lie in a row, however that is aligned. */
+static void
+plan_lines(GvGroupPlan *plan, int64_t columns)
+{
+	int64_t		nvectors = (columns - 3) / 4;
+	int64_t		nlines = (int64_t) plan->samplers * GV_GROUP_WARPS *
+		GV_WARP_LINES * plan->vectors;
+
+	plan->stretch = (nvectors << 32) / nlines;
+	plan->gap = (uint32_t) (nvectors / nlines) - GV_LINE;
+}
+
+static GvGroupPlan
 make_plan(int64_t columns, int64_t k)
 {
-	int64_t		wanted = columns / 32;
+	int64_t		wanted = k <= SCARCE ? columns / 64 : columns / 32;
+	int64_t		least = k <= SCARCE ? 4096 : 8192;
+	int64_t		most = k <= SCARCE ? 1 << 19 : 1 << 20;
 	int64_t		groups;
 	double		share;
-	Plan		plan;
+	GvGroupPlan		plan;
 	int			r;
 
-	wanted = wanted < 4096 ? 4096 : wanted > 1 << 20 ? 1 << 20 : wanted;
-	if (wanted > columns / 4)
-		wanted = columns / 4;
+	wanted = wanted < least ? least : wanted > most ? most : wanted;
+	if (wanted > columns / 5)
+		wanted = columns / 5;
 	r = rare_rank((double) wanted * k / columns);
 	groups = gv_power(8 * r, 256);
-	if (groups > MOST_GROUPS)
-		groups = MOST_GROUPS;
+	if (groups > GV_MOST_GROUPS)
+		groups = GV_MOST_GROUPS;
 
-	/* blocks for all groups, but each thread samples some vectors */
 	plan.samplers = 1;
-	while (plan.samplers * SAMPLERS * 4 * MOST_VECTORS < wanted ||
-		   (plan.samplers * BLOCK_GROUPS < groups &&
-			plan.samplers * 2 * SAMPLERS * 4 <= wanted))
+	while (plan.samplers * GV_GROUP_THREADS * 4 * GV_MOST_VECTORS < wanted)
 		plan.samplers *= 2;
 	plan.groups = (int) (groups / plan.samplers);
-	if (plan.groups < LEAST_GROUPS)
-		plan.groups = LEAST_GROUPS;
-	if (plan.groups > BLOCK_GROUPS)
-		plan.groups = BLOCK_GROUPS;
-	plan.vectors = (int) (wanted / (plan.samplers * SAMPLERS * 4));
+	if (plan.groups < GV_LEAST_GROUPS)
+		plan.groups = GV_LEAST_GROUPS;
+	if (plan.groups > GV_BLOCK_GROUPS)
+		plan.groups = GV_BLOCK_GROUPS;
+	plan.lanes = GV_LINE;
+	while (GV_GROUP_WARPS * plan.lanes * 4 < plan.groups)
+		plan.lanes *= 2;
+	plan.vectors = (int) (wanted / (plan.samplers * GV_GROUP_THREADS * 4));
 	plan.vectors = plan.vectors < 1 ? 1 : plan.vectors;
+	plan_lines(&plan, columns);
 
 	/* of the sample that it has become */
-	wanted = (int64_t) plan.samplers * SAMPLERS * 4 * plan.vectors;
+	wanted = (int64_t) plan.samplers * GV_GROUP_THREADS * 4 * plan.vectors;
 	r = rare_rank((double) wanted * k / columns);
 	groups = plan.samplers * plan.groups;
 	if (r > groups / 2)
 		r = (int) groups / 2;
 	plan.rank = r - 1;
+	/* sorted as quickly where they are few */
+	plan.spare = groups > GV_GROUP_THREADS ? r / 16 : 0;
+	r += plan.spare;
 	/* as many are not after it if each group has so many of the sample */
 	share = 1 - pow(1 - (r + 5.5 * sqrt(r) + 12) / (double) groups,
 					(double) groups / (double) wanted);
-	if (!(share > 0 && share * columns < GV_ROWS_ROOM))
-		plan.room = GV_ROWS_ROOM;
-	else
-		plan.room = (uint32_t) gv_power((int64_t) (share * columns), 1024);
-	while (plan.room < 2 * k && plan.room < GV_ROWS_ROOM)
-		plan.room *= 2;
+	share *= (double) columns;
+	if (!(share > 0 && share < GV_ROWS_ROOM))
+		share = GV_ROWS_ROOM;
+	if (share < 2 * k)
+		share = (double) (2 * k < GV_ROWS_ROOM ? 2 * k : GV_ROWS_ROOM);
+	plan.room = (uint32_t) share < 1024 ? 1024 :
+		((uint32_t) share + 255) / 256 * 256;
 	plan.rank -= misled;
 	plan.rank = plan.rank < 0 ? 0 : plan.rank;
 	if (plan.rank >= groups)
@@ -469,7 +379,7 @@ make_plan(int64_t columns, int64_t k)
 size_t
 gv_threshold_bytes(int64_t columns, int64_t k)
 {
-	Plan		plan = make_plan(columns, k);
+	GvGroupPlan		plan = make_plan(columns, k);
 
 	return sizeof(uint64_t) * (plan.room + plan.samplers * plan.groups);
 }
@@ -479,7 +389,7 @@ GvStatus
 gv_rows_threshold(GvSelector *selector, const GvRowsCall *call,
 				  cudaStream_t stream)
 {
-	Plan		plan = make_plan(call->columns, call->out.k);
+	GvGroupPlan		plan = make_plan(call->columns, call->out.k);
 	int64_t		total = plan.samplers * plan.groups;
 	uint64_t   *d_items = (uint64_t *) selector->d_work.memory;
 	uint64_t   *d_firsts = d_items + call->rows * plan.room;
@@ -496,7 +406,8 @@ gv_rows_threshold(GvSelector *selector, const GvRowsCall *call,
 		pieces = (call->columns + PIECE / 16 - 1) / (PIECE / 16);
 	if (pieces < 1)
 		pieces = 1;
-	GV_TRY(gv_launch_rows(sample_kernel, call->rows * plan.samplers, SAMPLERS,
+	GV_TRY(gv_launch_rows(sample_kernel, call->rows * plan.samplers,
+						  GV_GROUP_THREADS,
 						  sizeof(uint64_t) * gv_power(total, GV_WARP),
 						  selector, stream, *call, plan, selector->d_states,
 						  d_firsts));

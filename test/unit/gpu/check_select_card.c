@@ -186,11 +186,16 @@ check_many_rows(void)
 	}
 }
 
-/* Thresholds that are too low or too high: the row is done again. */
+/*
+ * Thresholds that are too low or too high: the row is done again.  No threshold
+ * is lower than the first of the sample, which k of some rows are not after all
+ * the same; one that is too high lets too many pass in every row.
+ */
 static void
 check_missed(void)
 {
 	int64_t		n = unit_small ? 8192 : 100000;
+	uint32_t	nrows = unit_small ? 2 : 300;
 	const int64_t ks[] = {100};
 	uint32_t	before;
 	uint32_t	after;
@@ -200,13 +205,13 @@ check_missed(void)
 	{
 		CHECK(gv_gpu_rows_missed(selector, &before) == GV_OK, "count");
 		gv_gpu_rows_mislead(way ? 10000 : -10000);
-		check_input(IN_UNIFORM, unit_small ? 2 : 300, n, 0, ks, 1);
+		check_input(IN_UNIFORM, nrows, n, 0, ks, 1);
 		gv_gpu_rows_mislead(0);
 		CHECK(gv_gpu_rows_missed(selector, &after) == GV_OK, "count");
-		CHECK(after >= before + (unit_small ? 2 : 300), "missed %u", after -
-			  before);
+		CHECK(after - before >= (way ? nrows / 2 : nrows),
+			  "%u missed, way %d", after - before, way);
 	}
-	check_input(IN_UNIFORM, unit_small ? 2 : 300, n, 0, ks, 1);
+	check_input(IN_UNIFORM, nrows, n, 0, ks, 1);
 	CHECK(gv_gpu_rows_missed(selector, &before) == GV_OK, "count");
 	CHECK(before == after, "%u missed that nobody misled", before - after);
 }
