@@ -8,7 +8,7 @@
  *
  * t: team, h: threshold, w: warp, s: sample, g: sample-global, r: radix
  *
- * Card: none, a model's.  Date: 2026-11-22.
+ * Card: NVIDIA H200.  Date: 2026-11-22.
  */
 #ifndef GV_SELECT_TABLE_H
 #define GV_SELECT_TABLE_H
@@ -28,16 +28,44 @@ static const long long gv_table_ks[GV_TABLE_KS] = {
 
 static const char *const gv_table_ways[GV_TABLE_ROWS][GV_TABLE_COLUMNS] = {
 	{
-		"tttttt", "tttttt", "ttttrr", "ttttrr", "hhhhrr", "hhhhrr", "hhhhrr", "hhhhrr",
+		"twwwww",
+		"tgtttt",
+		"tttggg",
+		"tthtrr",
+		"hhhhrr",
+		"hhhhrr",
+		"hhhhrr",
+		"hhhhrr",
 	},
 	{
-		"tttttt", "tttttt", "ttttrr", "ttttrr", "hhhhrr", "hhhhrr", "hhhhrr", "hhhhrr",
+		"twwwww",
+		"tgtttt",
+		"tttggg",
+		"tthtrr",
+		"hhhhrs",
+		"hhhhrr",
+		"hhhhrr",
+		"hhhhrr",
 	},
 	{
-		"tttttt", "tttttt", "ttttrr", "ttttrr", "hhhhrr", "hhhhrr", "hhhhrr", "hhhhrr",
+		"tggggg",
+		"tttttt",
+		"tttttt",
+		"ttttgg",
+		"hhhhrr",
+		"hhhhrr",
+		"hhhhrr",
+		"hhhhrr",
 	},
 	{
-		"tttttt", "tttttt", "ttttrr", "ttttrr", "hhhhrr", "hhhhrr", "hhhhrr", "hhhhrr",
+		"tttttt",
+		"tttttt",
+		"tttttt",
+		"tthhgh",
+		"hhhhrs",
+		"hhhhrr",
+		"hhhhrr",
+		"hhhhrr",
 	},
 };
 

@@ -19,9 +19,9 @@ my %TYPE = (HELLO => 1, STATUS => 3, LISTS => 7, STATES => 9, BLOCKS => 10,
 	REFINE => 11, RECORDS => 14);
 my $OK = 64;
 my $MAGIC = 0x43507667;
-my $VERSION = 3;
+my $VERSION = 4;
 my $LOADER = 2;
-my $STATUS_BYTES = 280;
+my $STATUS_BYTES = 288;
 my $MIRROR_BYTES = 96;
 my $KEY_BYTES = 24;
 my $PIECE_BYTES = 28;
