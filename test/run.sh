@@ -50,12 +50,43 @@ wanted() { [ -z "${ONLY:-}" ] || [[ " $ONLY " == *" $1 "* ]]; }
 
 seconds() { echo $((SECONDS - $1)) s; }
 
+# Runs a part, $2 and further arguments, beside those to come; join_parts shows
+# what it printed and counts its tests.  $1 = a name for files.
+BESIDE=()
+beside() {
+	local name=$1
+	shift
+	(
+		PASSED=0 FAILED=0 SKIPPED=0
+		"$@"
+		echo "$PASSED $FAILED $SKIPPED" >"$GV_TMP/$name.counts"
+	) >"$GV_TMP/$name.beside" 2>&1 &
+	BESIDE+=("$name" "$!")
+}
+
+join_parts() {
+	local name p f s
+	while [ ${#BESIDE[@]} -gt 0 ]; do
+		name=${BESIDE[0]}
+		wait "${BESIDE[1]}" || :
+		BESIDE=("${BESIDE[@]:2}")
+		cat "$GV_TMP/$name.beside"
+		if read -r p f s 2>/dev/null <"$GV_TMP/$name.counts"; then
+			passed "$p"
+			FAILED=$((FAILED + f))
+			SKIPPED=$((SKIPPED + s))
+		else
+			failed 1 "$name: it ended too soon"
+		fi
+	done
+}
+
 # Runs a program whose last line is 'NAME: N passed, M failed' and counts it;
 # what it printed is shown when something failed.  $1 = name of the part.
 count_program() {
 	local part=$1 log status=0 line p=0 f=0 began=$SECONDS
 	shift
-	log=$GV_TMP/program.log
+	log=$GV_TMP/program.$BASHPID.log
 	"$@" >"$log" 2>&1 </dev/null || status=$?
 	line=$(grep -E '^[^:]+: [0-9]+ passed, [0-9]+ failed' "$log" |
 		tail -1) || :
@@ -93,7 +124,7 @@ part_layers() {
 
 # $1 = name, the rest: command; one test: it succeeds and warns of nothing
 count_silent() {
-	local part=$1 log=$GV_TMP/silent.log began=$SECONDS
+	local part=$1 log=$GV_TMP/silent.$BASHPID.log began=$SECONDS
 	shift
 	if ! "$@" >"$log" 2>&1; then
 		tail -40 "$log"
@@ -117,9 +148,12 @@ part_warnings() {
 	clang=$(gv_find_clang)
 	if [ -z "$clang" ]; then
 		skipped "no clang"
+		beside cuda part_cuda
 		return
 	fi
 	gv_copy_source clang
+	# it takes longest, and unit programs but one of the cores
+	beside cuda part_cuda
 	# The server was configured for gcc: its flags, and the gnu_printf of its
 	# header, are not all known to clang.
 	count_silent "no warning from clang" \
@@ -127,7 +161,6 @@ part_warnings() {
 		CC="$clang" all \
 		COPT="-Wno-unknown-warning-option -Wno-ignored-attributes \
 			-Wno-ignored-optimization-argument"
-	part_cuda
 }
 
 # gpuvecd with its kernels builds, where there is a compiler for them; without
@@ -541,6 +574,7 @@ main() {
 	if wanted layers; then part_layers; fi
 	if wanted warnings; then part_warnings; fi
 	if wanted unit; then part_unit; fi
+	join_parts
 	server_parts "$config"
 	if [ -n "$LONG" ]; then more_servers "$config"; fi
 	echo "took $SECONDS s"
