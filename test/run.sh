@@ -202,11 +202,15 @@ no_card() {
 # The CUDA engine on emulated threads, against the portable engine.
 # $1 = name, the rest: flags
 unit_card() {
-	local dir=$GV_TMP/unit-card-$1 log=$GV_TMP/unit-build.log
+	local dir=$GV_TMP/unit-card-$1 log=$GV_TMP/unit-build.log part
 	shift
 	mkdir "$dir"
 	if build_card "$dir" "$@" >"$log" 2>&1 && ! grep -q 'warning:' "$log"; then
-		count_program "unit $(basename "$dir")" "$dir/check_card"
+		for part in mirrors hopper builders select exact sets; do
+			beside "$(basename "$dir").$part" count_program \
+				"unit $(basename "$dir") $part" "$dir/check_card" $part
+		done
+		join_parts
 		if [ -n "$LONG" ]; then
 			GPUVEC_UNIT_ENGINE=cuda count_program \
 				"unit $(basename "$dir") check_server" "$dir/check_server"
