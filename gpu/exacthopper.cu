@@ -40,8 +40,6 @@ gv_gpu_exact_hopper_forbid(bool yes)
 
 #ifdef __CUDACC__
 
-#include <cudaTypedefs.h>
-
 #include "hopper.cuh"
 
 #define GROUPS			2		/* of warps, that multiply */
@@ -457,51 +455,6 @@ exact_hopper_kernel(Work work, const __grid_constant__ Maps maps)
 #endif
 }
 
-/* A function of the driver, which is not linked; NULL: it is not there. */
-typedef PFN_cuTensorMapEncodeTiled_v12000 Encode;
-
-static Encode
-find_encode()
-{
-	static const char name[] = "cuTensorMapEncodeTiled";
-	void	   *found = NULL;
-	cudaDriverEntryPointQueryResult result;
-#if CUDART_VERSION >= 12050
-	cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, 12000,
-														 cudaEnableDefault,
-														 &result);
-#else
-	cudaError_t error = cudaGetDriverEntryPoint(name, &found,
-												cudaEnableDefault, &result);
-#endif
-
-	if (error == cudaSuccess && result == cudaDriverEntryPointSuccess)
-		return (Encode) found;
-	(void) cudaGetLastError();
-	return NULL;
-}
-
-/* A map of an array [n][half_dims], for boxes of BOX rows. */
-static GvStatus
-make_map(CUtensorMap *map, const uint16_t *array, int64_t n, int half_dims)
-{
-	static const Encode encode = find_encode();
-	cuuint64_t	shape[2] = {(cuuint64_t) half_dims, (cuuint64_t) n};
-	cuuint64_t	row_bytes[1] = {half_dims * sizeof(uint16_t)};
-	cuuint32_t	box[2] = {SLICE, BOX};
-	cuuint32_t	each[2] = {1, 1};
-	CUresult	result;
-
-	if (encode == NULL)
-		return GV_FAILED;
-	result = encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2, (void *) array,
-					shape, row_bytes, box, each, CU_TENSOR_MAP_INTERLEAVE_NONE,
-					CU_TENSOR_MAP_SWIZZLE_128B,
-					CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-					CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-	return result == CUDA_SUCCESS ? GV_OK : GV_FAILED;
-}
-
 /*
  * Row tiles of a unit.  Blocks take units in rounds, the last of which may be
  * partly empty, and wait for each unit's queries, 64 to 112 KB from L2: the
@@ -561,10 +514,10 @@ launch(const GvExactProduct *product, int nsms, cudaStream_t stream)
 	Work		work = deal<BLOCKS, KEEPS>(product, nsms);
 	Maps		maps;
 
-	GV_TRY(make_map(&maps.queries, product->d_queries, product->n,
-					product->half_dims));
-	GV_TRY(make_map(&maps.rows, product->d_halves, product->nslots,
-					product->half_dims));
+	GV_TRY(gv_gpu_hopper_map(&maps.queries, product->d_queries, product->n,
+							 product->half_dims, BOX));
+	GV_TRY(gv_gpu_hopper_map(&maps.rows, product->d_halves, product->nslots,
+							 product->half_dims, BOX));
 	GV_CUDA_TRY(cudaFuncSetAttribute(exact_hopper_kernel<BLOCKS, KEEPS>,
 									 cudaFuncAttributeMaxDynamicSharedMemorySize,
 									 ROOM + ALIGNMENT));

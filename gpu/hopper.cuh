@@ -37,6 +37,14 @@
 
 #include <cuda.h>
 
+/*
+ * A map of an array of halves [nrows][half_dims] on the card, for copies of
+ * boxes of so many rows and 64 halves, swizzled as above: hopperproduct.cu.
+ * Only where gv_gpu_hopper_multiplies.
+ */
+extern GvStatus gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array,
+								  int64_t nrows, int half_dims, int box_rows);
+
 /* -- registers: all threads of a warpgroup give some back, or take some */
 
 template <int COUNT>

@@ -320,10 +320,10 @@ gv_gpu_hopper_multiplies()
 	return encode_function() != NULL;
 }
 
-/* A map of an array [nrows][half_dims], for boxes of so many rows. */
-static GvStatus
-make_map(CUtensorMap *map, const uint16_t *array, int nrows, int half_dims,
-		 int box_rows)
+/* See hopper.cuh. */
+GvStatus
+gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array, int64_t nrows,
+				  int half_dims, int box_rows)
 {
 	cuuint64_t	shape[2] = {(cuuint64_t) half_dims, (cuuint64_t) nrows};
 	cuuint64_t	row_bytes[1] = {half_dims * sizeof(uint16_t)};
@@ -350,10 +350,10 @@ launch(const GvCardModel *card, const GvBatch *batch,
 	Tiles		tiles = tiles_of<WIDTH * PARTS>(*card, *batch);
 	Maps		maps;
 
-	GV_TRY(make_map(&maps.queries, batch->near.d_halves, batch->n,
-					card->half_dims, QUERIES));
-	GV_TRY(make_map(&maps.lists, card->d_halves, card->nlists, card->half_dims,
-					WIDTH));
+	GV_TRY(gv_gpu_hopper_map(&maps.queries, batch->near.d_halves, batch->n,
+							 card->half_dims, QUERIES));
+	GV_TRY(gv_gpu_hopper_map(&maps.lists, card->d_halves, card->nlists,
+							 card->half_dims, WIDTH));
 	GV_CUDA_TRY(cudaFuncSetAttribute(product_hopper_kernel<WIDTH, PARTS>,
 									 cudaFuncAttributeMaxDynamicSharedMemorySize,
 									 bytes));
