@@ -60,7 +60,9 @@ valid_exact(const GvSetSpec *spec)
 		spec->k >= 1 && spec->k <= GV_SET_MAX_K &&
 		spec->nqueries >= 1 && spec->nqueries <= GV_SET_MAX_QUERIES &&
 		spec->method == 0 && spec->iterations == 0 && spec->self <= 1 &&
-		spec->balanced == 0 && spec->approximate == 0;
+		spec->balanced == 0 && spec->approximate == 0 &&
+		spec->nlists >= 0 && spec->nlists <= GV_SET_MAX_CLUSTERS &&
+		spec->probes >= (spec->nlists > 0) && spec->probes <= spec->nlists;
 }
 
 static bool
@@ -98,6 +100,8 @@ valid_spec(const GvSetSpec *spec)
 		spec->unused != 0 || spec->device < 0 ||
 		spec->device >= GV_MAX_DEVICES)
 		return false;
+	if (spec->kind != GV_SET_EXACT && (spec->nlists | spec->probes) != 0)
+		return false;
 	switch ((GvSetKind) spec->kind)
 	{
 		case GV_SET_EXACT:
@@ -129,6 +133,8 @@ gv_set_input_bytes(const GvSetSpec *spec, GvSetInput input)
 				(int64_t) sizeof(int64_t) : 0;
 		case GV_SET_STARTS:
 			return spec->kind == GV_SET_KMEANS ? vector : 0;
+		case GV_SET_LISTS:
+			return spec->nlists > 0 ? vector : 0;
 	}
 	return 0;
 }
@@ -137,9 +143,20 @@ gv_set_input_bytes(const GvSetSpec *spec, GvSetInput input)
 static int64_t
 input_length(const GvSetSpec *spec, GvSetInput input)
 {
-	if (input == GV_SET_ROWS)
-		return spec->nrows;
-	return input == GV_SET_STARTS ? spec->k : spec->nqueries;
+	switch (input)
+	{
+		case GV_SET_ROWS:
+			return spec->nrows;
+		case GV_SET_STARTS:
+			return spec->k;
+		case GV_SET_LISTS:
+			return spec->nlists;
+		case GV_SET_QUERIES:
+		case GV_SET_SELF:
+		case GV_SET_RANKS:
+			break;
+	}
+	return spec->nqueries;
 }
 
 int64_t

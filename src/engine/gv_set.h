@@ -14,8 +14,8 @@
  * Threads: one at a time for each set; different sets may work side by side.
  *
  * Inputs go in whole before rows: queries, their own positions if need be,
- * ranks, first centroids.  Rows are numbered from 0 as they come.  Numbers are
- * finite, except that values of selections may be anything.
+ * lists, ranks, first centroids.  Rows are numbered from 0 as they come.
+ * Numbers are finite, except that values of selections may be anything.
  *
  * GV_SET_EXACT		of each query the k nearest rows, by (distance, position)
  *		inputs		QUERIES float [nqueries][dims]
@@ -29,6 +29,14 @@
  *		engine computes in less precision may only discard, with a proven
  *		bound.  Source of the blocked form: Johnson, Douze, Jegou, 2017,
  *		section 5.1.
+ *
+ *		With nlists > 0 queries meet only the rows of near lists:
+ *		inputs		LISTS float [nlists][dims], centroids
+ *		A vector is of the list whose centroid is nearest to it (of GV_SET_IP
+ *		by GV_SET_L2); near a list are the `probes` lists whose centroids are
+ *		nearest to its own.  Both as above, exact, by (distance, number).  A
+ *		query's neighbours are the k nearest of the rows of lists near its
+ *		own; all else is as above, the same on every engine.
  *
  * GV_SET_KMEANS	Lloyd's iterations from the centroids given
  *		inputs		STARTS float [k][dims]
@@ -100,6 +108,8 @@ typedef struct GvSetSpec
 	uint8_t		balanced;		/* of KMEANS; else 0 */
 	uint8_t		approximate;	/* of QUANTILES; else 0 */
 	uint8_t		unused;			/* 0 */
+	int32_t		nlists;			/* of EXACT; 0: all rows are compared; else 0 */
+	int32_t		probes;			/* 1 .. nlists; 0 without lists */
 	int64_t		nqueries;		/* EXACT: queries, QUANTILES: ranks; else 0 */
 	int64_t		nrows;			/* that will come; of EXACT at most */
 } GvSetSpec;
@@ -110,10 +120,11 @@ typedef enum GvSetInput
 	GV_SET_QUERIES,
 	GV_SET_SELF,
 	GV_SET_RANKS,
-	GV_SET_STARTS
+	GV_SET_STARTS,
+	GV_SET_LISTS
 } GvSetInput;
 
-#define GV_NSET_INPUTS	(GV_SET_STARTS + 1)
+#define GV_NSET_INPUTS	(GV_SET_LISTS + 1)
 
 typedef enum GvSetOutput
 {
