@@ -234,6 +234,5 @@ gv_gpu_bound(const GvCardModel *card, const GvBatch *batch,
 {
 	dim3		grid((batch->capacity + TEAMS - 1) / TEAMS, batch->n);
 
-	return gv_cuda_status(GV_LAUNCH_STEP(bound_kernel, grid, THREADS, 0, stream,
-										 card, batch));
+	return gv_launch_step(bound_kernel, grid, THREADS, 0, stream, card, batch);
 }

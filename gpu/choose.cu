@@ -508,12 +508,8 @@ launch(const GvCardModel *card, const GvBatch *batch, int threads,
 {
 	int			bytes = (int) (2 * room_for(batch->probes) * sizeof(uint64_t));
 
-	if (bytes > 47 * 1024)
-		GV_CUDA_TRY(cudaFuncSetAttribute(choose_kernel<PRODUCT, FEW>,
-										 cudaFuncAttributeMaxDynamicSharedMemorySize,
-										 bytes));
-	return gv_cuda_status(GV_LAUNCH_STEP((choose_kernel<PRODUCT, FEW>), batch->n,
-										 threads, bytes, stream, card, batch));
+	return gv_launch_step(choose_kernel<PRODUCT, FEW>, batch->n, threads,
+						  bytes, stream, card, batch);
 }
 
 /* d_probed, d_starts and nprobed of a batch, from what gv_gpu_product found. */

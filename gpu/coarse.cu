@@ -121,20 +121,20 @@ coarse_kernel(GvCardModel card, GvBatch batch)
 }
 
 template <bool PRODUCT>
-static cudaError_t
+static GvStatus
 launch_one(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
 {
 	dim3		grid((card->nlists + TEAMS - 1) / TEAMS);
 
 	if (card->dims % 4 == 0)
-		return GV_LAUNCH_STEP((coarse_one_kernel<PRODUCT, true>), grid, THREADS,
+		return gv_launch_step(coarse_one_kernel<PRODUCT, true>, grid, THREADS,
 							  0, stream, card, batch);
-	return GV_LAUNCH_STEP((coarse_one_kernel<PRODUCT, false>), grid, THREADS, 0,
+	return gv_launch_step(coarse_one_kernel<PRODUCT, false>, grid, THREADS, 0,
 						  stream, card, batch);
 }
 
 template <int QUERIES, bool PRODUCT>
-static cudaError_t
+static GvStatus
 launch(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
 {
 	int			span = TEAMS * CENTROIDS;
@@ -142,14 +142,14 @@ launch(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
 					 (batch->n + QUERIES - 1) / QUERIES);
 
 	if (card->dims % 4 == 0)
-		return GV_LAUNCH_STEP((coarse_kernel<QUERIES, PRODUCT, true>), grid,
+		return gv_launch_step(coarse_kernel<QUERIES, PRODUCT, true>, grid,
 							  THREADS, 0, stream, card, batch);
-	return GV_LAUNCH_STEP((coarse_kernel<QUERIES, PRODUCT, false>), grid,
+	return gv_launch_step(coarse_kernel<QUERIES, PRODUCT, false>, grid,
 						  THREADS, 0, stream, card, batch);
 }
 
 template <bool PRODUCT>
-static cudaError_t
+static GvStatus
 launch_fitting(const GvCardModel *card, const GvBatch *batch,
 			   cudaStream_t stream)
 {
@@ -165,7 +165,7 @@ GvStatus
 gv_gpu_coarse(const GvCardModel *card, const GvBatch *batch,
 			  cudaStream_t stream)
 {
-	return gv_cuda_status(card->metric == GV_IP ?
-						  launch_fitting<true>(card, batch, stream) :
-						  launch_fitting<false>(card, batch, stream));
+	return card->metric == GV_IP ?
+		launch_fitting<true>(card, batch, stream) :
+		launch_fitting<false>(card, batch, stream);
 }

@@ -88,37 +88,4 @@ gv_exact_append(const GvExactFilter &filter, int i, uint32_t slot)
 		filter.d_slots[(int64_t) i * filter.capacity + at] = slot;
 }
 
-/*
- * A launch that begins early where steps overlap; its kernel begins with
- * gv_step_begins.
- */
-template <typename... Parameters, typename... Arguments>
-static inline GvStatus
-gv_exact_launch_early(bool overlap, void (*kernel) (Parameters...), int grid,
-					  int threads, size_t shared_bytes, cudaStream_t stream,
-					  const Arguments &... arguments)
-{
-	if (shared_bytes > 40 * 1024)
-		GV_CUDA_TRY(cudaFuncSetAttribute(kernel,
-										 cudaFuncAttributeMaxDynamicSharedMemorySize,
-										 (int) shared_bytes));
-#ifdef __CUDACC__
-	cudaLaunchConfig_t config = {};
-	cudaLaunchAttribute attribute = {};
-
-	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	attribute.val.programmaticStreamSerializationAllowed = 1;
-	config.gridDim = dim3((unsigned) grid);
-	config.blockDim = dim3(threads);
-	config.dynamicSmemBytes = shared_bytes;
-	config.stream = stream;
-	config.attrs = &attribute;
-	config.numAttrs = overlap ? 1 : 0;
-	return gv_cuda_status(cudaLaunchKernelEx(&config, kernel, arguments...));
-#else
-	GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, arguments...);
-	return GV_OK;
-#endif
-}
-
 #endif							/* GV_EXACT_CUH */

@@ -385,10 +385,10 @@ gv_gpu_exact_first(const GvExactSpace *space, const GvExactQueries *queries,
 {
 	static const GvExactLists none = {};
 
-	return gv_exact_launch_early(product->filter.overlap, first_cuts_kernel,
-								 product->n, first_threads(queries, part->n),
-								 0, stream, *space, *queries, *part, *product,
-								 d_slack, lists != NULL ? *lists : none);
+	return gv_launch_early(product->filter.overlap, first_cuts_kernel,
+						   product->n, first_threads(queries, part->n), 0,
+						   stream, *space, *queries, *part, *product, d_slack,
+						   lists != NULL ? *lists : none);
 }
 
 /* All of some slots, up to capacity. */

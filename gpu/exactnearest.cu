@@ -141,13 +141,11 @@ launch(const GvExactNearest &nearest, cudaStream_t stream)
 
 	while (room < nearest.filter.capacity)
 		room *= 2;
-	return gv_exact_launch_early(nearest.filter.overlap,
-								 nearest_kernel<METRIC>,
-								 nearest.part.n * nearest.across,
-								 nearest.across > 1 ? FEW_THREADS :
-								 MANY_THREADS,
-								 room * (sizeof(double) + sizeof(uint32_t)),
-								 stream, nearest, room);
+	return gv_launch_early(nearest.filter.overlap, nearest_kernel<METRIC>,
+						   nearest.part.n * nearest.across,
+						   nearest.across > 1 ? FEW_THREADS : MANY_THREADS,
+						   room * (sizeof(double) + sizeof(uint32_t)),
+						   stream, nearest, room);
 }
 
 /* See gv_exact.h. */

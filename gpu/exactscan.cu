@@ -173,8 +173,7 @@ gv_gpu_exact_scan(const GvExactProduct *product, int nsms, cudaStream_t stream)
 {
 	int			blocks = gv_exact_blocks(product->nslots, WARPS * ROWS);
 
-	return gv_exact_launch_early(product->filter.overlap, scan_rows_kernel,
-								 min(blocks, BLOCKS * nsms), THREADS,
-								 gv_exact_scan_bytes(product), stream,
-								 *product);
+	return gv_launch_early(product->filter.overlap, scan_rows_kernel,
+						   min(blocks, BLOCKS * nsms), THREADS,
+						   gv_exact_scan_bytes(product), stream, *product);
 }

@@ -41,16 +41,46 @@ gv_cuda_status(cudaError_t error)
 #define GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, ...) \
 	kernel<<<grid, threads, shared_bytes, stream>>>(__VA_ARGS__)
 #define GV_SHARED(name)		extern __shared__ uint4 name[]
-#define GV_LAUNCH_STEP(kernel, grid, threads, shared_bytes, stream, card, batch) \
-	gv_launch_step(kernel, grid, threads, shared_bytes, stream, card, batch)
 #else
-#define GV_LAUNCH_STEP(kernel, grid, threads, shared_bytes, stream, card, batch) \
-	(GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, *(card), *(batch)), \
-	 cudaSuccess)
 #define GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, ...) \
 	gv_emulate_launch(grid, threads, shared_bytes, stream, kernel, __VA_ARGS__)
 #define GV_SHARED(name)		uint4 *name = gv_emulated_shared()
 #endif
+
+#define GV_USUAL_SHARED		(32 * 1024) /* bytes that are there unasked */
+
+/*
+ * Launch a kernel that begins with gv_step_begins: with overlap, where the card
+ * can, while the one before it still runs.
+ */
+template <typename... Parameters, typename... Arguments>
+static inline GvStatus
+gv_launch_early(bool overlap, void (*kernel) (Parameters...), dim3 grid,
+				int threads, size_t shared_bytes, cudaStream_t stream,
+				const Arguments &... arguments)
+{
+	if (shared_bytes > GV_USUAL_SHARED)
+		GV_CUDA_TRY(cudaFuncSetAttribute(kernel,
+										 cudaFuncAttributeMaxDynamicSharedMemorySize,
+										 (int) shared_bytes));
+#ifdef __CUDACC__
+	cudaLaunchConfig_t config = {};
+	cudaLaunchAttribute attribute = {};
+
+	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	attribute.val.programmaticStreamSerializationAllowed = 1;
+	config.gridDim = grid;
+	config.blockDim = dim3(threads);
+	config.dynamicSmemBytes = shared_bytes;
+	config.stream = stream;
+	config.attrs = &attribute;
+	config.numAttrs = overlap ? 1 : 0;
+	return gv_cuda_status(cudaLaunchKernelEx(&config, kernel, arguments...));
+#else
+	GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, arguments...);
+	return GV_OK;
+#endif
+}
 
 /* The same for what returns a GvStatus itself. */
 #define GV_TRY(call) \
@@ -383,32 +413,17 @@ struct GvSearcher
 	int32_t		n;
 };
 
-#ifdef __CUDACC__
-/*
- * Launch a kernel that begins with gv_step_begins: where the card can, while
- * the one before it still runs.
- */
-template <typename... More>
-static inline cudaError_t
-gv_launch_step(void (*kernel) (GvCardModel, GvBatch, More...), dim3 grid,
-			   int threads, size_t shared_bytes, cudaStream_t stream,
+/* A step of a batch, which may begin early. */
+template <typename... Parameters, typename... More>
+static inline GvStatus
+gv_launch_step(void (*kernel) (Parameters...), dim3 grid, int threads,
+			   size_t shared_bytes, cudaStream_t stream,
 			   const GvCardModel *card, const GvBatch *batch,
 			   const More &... more)
 {
-	cudaLaunchConfig_t config = {};
-	cudaLaunchAttribute attribute = {};
-
-	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	attribute.val.programmaticStreamSerializationAllowed = 1;
-	config.gridDim = grid;
-	config.blockDim = dim3(threads);
-	config.dynamicSmemBytes = shared_bytes;
-	config.stream = stream;
-	config.attrs = &attribute;
-	config.numAttrs = batch->overlap ? 1 : 0;
-	return cudaLaunchKernelEx(&config, kernel, *card, *batch, more...);
+	return gv_launch_early(batch->overlap, kernel, grid, threads, shared_bytes,
+						   stream, *card, *batch, more...);
 }
-#endif
 
 /*
  * table.cu, coarse.cu, select.cu, scan.cu, sort.cu, bound.cu: each one step of

@@ -354,13 +354,9 @@ launch(const GvCardModel *card, const GvBatch *batch,
 							 card->half_dims, QUERIES));
 	GV_TRY(gv_gpu_hopper_map(&maps.lists, card->d_halves, card->nlists,
 							 card->half_dims, WIDTH));
-	GV_CUDA_TRY(cudaFuncSetAttribute(product_hopper_kernel<WIDTH, PARTS>,
-									 cudaFuncAttributeMaxDynamicSharedMemorySize,
-									 bytes));
-	return gv_cuda_status(gv_launch_step(product_hopper_kernel<WIDTH, PARTS>,
-										 min(tiles.n, searcher->nsms), THREADS,
-										 bytes, searcher->stream, card, batch,
-										 maps));
+	return gv_launch_step(product_hopper_kernel<WIDTH, PARTS>,
+						  min(tiles.n, searcher->nsms), THREADS, bytes,
+						  searcher->stream, card, batch, maps);
 }
 
 /* Tiles that there are. */

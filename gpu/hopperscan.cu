@@ -195,10 +195,6 @@ gv_gpu_hopper_scan(const GvCardModel *card, const GvBatch *batch,
 
 	if (grid.x == 0)
 		return GV_OK;
-	GV_CUDA_TRY(cudaFuncSetAttribute(scan_hopper_kernel,
-									 cudaFuncAttributeMaxDynamicSharedMemorySize,
-									 bytes));
-	return gv_cuda_status(GV_LAUNCH_STEP(scan_hopper_kernel, grid, THREADS,
-										 bytes, searcher->stream, card,
-										 batch));
+	return gv_launch_step(scan_hopper_kernel, grid, THREADS, bytes,
+						  searcher->stream, card, batch);
 }

@@ -415,10 +415,11 @@ launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 	if (MINIMA > 0)
 		items = TEAMS == 1 ? BLOCK_ROOM : gv_power(2 * k, 2 * GV_WARP);
 	items = items > most ? items : most;
-	return gv_launch_rows(team_kernel<THREADS, KEYS, TEAMS, MINIMA, BLOCKS>,
-						  (call->rows + TEAMS - 1) / TEAMS, THREADS * TEAMS,
-						  sizeof(uint64_t) * items * TEAMS, selector, stream,
-						  *call, Room{(uint32_t) items, (uint32_t) most});
+	return gv_launch_early(selector->overlap,
+						   team_kernel<THREADS, KEYS, TEAMS, MINIMA, BLOCKS>,
+						   (call->rows + TEAMS - 1) / TEAMS, THREADS * TEAMS,
+						   sizeof(uint64_t) * items * TEAMS, stream, *call,
+						   Room{(uint32_t) items, (uint32_t) most});
 }
 
 /* Rows that a warp has. */

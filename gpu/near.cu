@@ -101,8 +101,8 @@ GvStatus
 gv_gpu_near(const GvCardModel *card, const GvBatch *batch,
 			const GvSearcher *searcher)
 {
-	GV_CUDA_TRY(GV_LAUNCH_STEP(halve_kernel, (batch->n + WARPS - 1) / WARPS,
-							   THREADS, 0, searcher->stream, card, batch));
+	GV_TRY(gv_launch_step(halve_kernel, (batch->n + WARPS - 1) / WARPS,
+						  THREADS, 0, searcher->stream, card, batch));
 	GV_TRY(gv_gpu_product(card, batch, searcher));
 	return gv_gpu_choose(card, batch, searcher->stream);
 }

@@ -104,14 +104,9 @@ launch(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
 	int			ntiles = (batch->n + QUERIES - 1) / QUERIES;
 	int			across = (card->nlists + LISTS - 1) / LISTS;
 
-	if (bytes > 48 * 1024)
-		GV_CUDA_TRY(cudaFuncSetAttribute(product_kernel<QUERIES, LISTS, ACROSS>,
-										 cudaFuncAttributeMaxDynamicSharedMemorySize,
-										 bytes));
-	return gv_cuda_status(GV_LAUNCH_STEP((product_kernel<QUERIES, LISTS,
-										  ACROSS>), ntiles * across,
-										 2 * ACROSS * GV_WARP, bytes, stream,
-										 card, batch));
+	return gv_launch_step(product_kernel<QUERIES, LISTS, ACROSS>,
+						  ntiles * across, 2 * ACROSS * GV_WARP, bytes, stream,
+						  card, batch);
 }
 
 /* d_coarse, approximate, and d_least of a batch. */

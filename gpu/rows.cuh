@@ -229,37 +229,6 @@ gv_power(int64_t n, int64_t least)
 	return power;
 }
 
-/* A launch that may begin early; its kernel begins with gv_step_begins. */
-template <typename... Parameters, typename... Arguments>
-static inline GvStatus
-gv_launch_rows(void (*kernel) (Parameters...), int64_t grid, int threads,
-			   size_t shared_bytes, const GvSelector *selector,
-			   cudaStream_t stream, const Arguments &... arguments)
-{
-	if (shared_bytes > 40 * 1024)
-		GV_CUDA_TRY(cudaFuncSetAttribute(kernel,
-										 cudaFuncAttributeMaxDynamicSharedMemorySize,
-										 (int) shared_bytes));
-#ifdef __CUDACC__
-	cudaLaunchConfig_t config = {};
-	cudaLaunchAttribute attribute = {};
-
-	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	attribute.val.programmaticStreamSerializationAllowed = 1;
-	config.gridDim = dim3((unsigned) grid);
-	config.blockDim = dim3(threads);
-	config.dynamicSmemBytes = shared_bytes;
-	config.stream = stream;
-	config.attrs = &attribute;
-	config.numAttrs = selector->overlap ? 1 : 0;
-	return gv_cuda_status(cudaLaunchKernelEx(&config, kernel, arguments...));
-#else
-	GV_LAUNCH(kernel, (unsigned) grid, threads, shared_bytes, stream,
-			  arguments...);
-	return GV_OK;
-#endif
-}
-
 /* multirows.cu, thresholdrows.cu, warprows.cu, samplerows.cu: one way each */
 extern GvStatus gv_rows_team(GvSelector *selector, const GvRowsCall *call,
 							 cudaStream_t stream);

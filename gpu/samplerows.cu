@@ -523,10 +523,10 @@ gv_rows_repair(GvSelector *selector, const GvRowsCall *call,
 	exact.d_list = (const uint32_t *) selector->d_list.memory;
 	exact.alone = call->columns <= ALONE_COLUMNS;
 	if (exact.alone)
-		return gv_launch_rows(exact_kernel<false>,
-							  call->rows < selector->nblocks ? call->rows :
-							  selector->nblocks, GV_SAMPLERS,
-							  sizeof(uint64_t) * GV_ROWS_ROOM, selector,
-							  stream, *call, exact);
+		return gv_launch_early(selector->overlap, exact_kernel<false>,
+							   call->rows < selector->nblocks ? call->rows :
+							   selector->nblocks, GV_SAMPLERS,
+							   sizeof(uint64_t) * GV_ROWS_ROOM, stream, *call,
+							   exact);
 	return launch<false>(selector, *call, exact, stream);
 }

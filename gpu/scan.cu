@@ -89,13 +89,8 @@ launch(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher)
 
 	if (grid.x == 0)
 		return GV_OK;
-	if (table_bytes + GV_SCAN_OWN > 48 * 1024)
-		GV_CUDA_TRY(cudaFuncSetAttribute(scan_kernel<THREADS>,
-										 cudaFuncAttributeMaxDynamicSharedMemorySize,
-										 table_bytes));
-	return gv_cuda_status(GV_LAUNCH_STEP(scan_kernel<THREADS>, grid, THREADS,
-										 table_bytes, searcher->stream, card,
-										 batch));
+	return gv_launch_step(scan_kernel<THREADS>, grid, THREADS, table_bytes,
+						  searcher->stream, card, batch);
 }
 
 /* d_scores [n][copies] of a batch, in the order of its blocks. */

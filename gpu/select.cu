@@ -295,9 +295,8 @@ gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
 	if (k > GV_MANY_PROBES)
 		return gv_gpu_sort_probes(card, batch, searcher);
 	if (k <= GV_SIFT_MOST)
-		return gv_cuda_status(GV_LAUNCH_STEP(sift_lists_kernel, batch->n,
-											 GV_SIFT_THREADS, 0, stream, card,
-											 batch));
+		return gv_launch_step(sift_lists_kernel, batch->n, GV_SIFT_THREADS, 0,
+							  stream, card, batch);
 	if (k <= 512)
 		return launch_probes<16, 8, 8>(card, batch, stream);
 	if (k <= 1024)
@@ -324,9 +323,8 @@ gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
 		return gv_gpu_sort_copies(card, batch, searcher);
 	if (k <= GV_SIFT_MOST && batch->probes <= GV_MANY_PROBES &&
 		batch->copies <= MOST_SIFTED)
-		return gv_cuda_status(GV_LAUNCH_STEP(sift_copies_kernel, batch->n,
-											 GV_SIFT_THREADS, 0, stream, card,
-											 batch));
+		return gv_launch_step(sift_copies_kernel, batch->n, GV_SIFT_THREADS, 0,
+							  stream, card, batch);
 	if (k <= 256)
 		return launch_copies<8, 4, 16>(card, batch, stream);
 	if (k <= 512)

@@ -406,17 +406,16 @@ gv_rows_threshold(GvSelector *selector, const GvRowsCall *call,
 		pieces = (call->columns + PIECE / 16 - 1) / (PIECE / 16);
 	if (pieces < 1)
 		pieces = 1;
-	GV_TRY(gv_launch_rows(sample_kernel, call->rows * plan.samplers,
-						  GV_GROUP_THREADS,
-						  sizeof(uint64_t) * gv_power(total, GV_WARP),
-						  selector, stream, *call, plan, selector->d_states,
-						  d_firsts));
-	GV_TRY(gv_launch_rows(stream_kernel, call->rows * pieces, READERS,
-						  gv_bucket_bytes(plan.room, (uint32_t) call->out.k),
-						  selector, stream, *call, (uint32_t) pieces,
-						  plan.room,
-						  selector->d_states, d_items, selector->d_missed,
-						  (uint32_t *) selector->d_list.memory));
+	GV_TRY(gv_launch_early(selector->overlap, sample_kernel,
+						   call->rows * plan.samplers, GV_GROUP_THREADS,
+						   sizeof(uint64_t) * gv_power(total, GV_WARP), stream,
+						   *call, plan, selector->d_states, d_firsts));
+	GV_TRY(gv_launch_early(selector->overlap, stream_kernel,
+						   call->rows * pieces, READERS,
+						   gv_bucket_bytes(plan.room, (uint32_t) call->out.k),
+						   stream, *call, (uint32_t) pieces, plan.room,
+						   selector->d_states, d_items, selector->d_missed,
+						   (uint32_t *) selector->d_list.memory));
 	return gv_rows_repair(selector, call, stream);
 }
 

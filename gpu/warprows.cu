@@ -171,12 +171,12 @@ launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 	int64_t		pieces = pieces_of(selector, call->all_rows,
 									   call->columns);
 
-	return gv_launch_rows(warp_kernel<NW, NT, WARPS>, call->rows * pieces,
-						  WARPS * GV_WARP,
-						  sizeof(GvNearList) * NW * GV_WARP * (WARPS / 2),
-						  selector, stream, *call, (uint32_t) pieces,
-						  selector->d_states,
-						  (GvNearList *) selector->d_work.memory);
+	return gv_launch_early(selector->overlap, warp_kernel<NW, NT, WARPS>,
+						   call->rows * pieces, WARPS * GV_WARP,
+						   sizeof(GvNearList) * NW * GV_WARP * (WARPS / 2),
+						   stream, *call, (uint32_t) pieces,
+						   selector->d_states,
+						   (GvNearList *) selector->d_work.memory);
 }
 
 /* k <= GV_WARP_MAX_K. */
