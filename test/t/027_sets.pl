@@ -101,6 +101,47 @@ $node->safe_psql('postgres', 'SELECT pg_cancel_backend(pid) FROM gpuvec_progress
 end_of($job);
 is(seen('none'), '0|||||', 'and nothing when it has ended');
 
+# -- each phase of a path: the function is called again and again until all of
+# them were met, however rarely this session has its turn
+$node->safe_psql(
+	'postgres', q{
+	CREATE TABLE edges AS SELECT g AS key, g + d AS neighbour, (g * 7919 % 10007 + d)::real AS distance
+	FROM generate_series(1, 100000) AS g, generate_series(1, 2) AS d;
+	-- what the view shows of others, until it has shown so many phases
+	CREATE FUNCTION phases_seen(wanted int) RETURNS TABLE (relid text, command text, phase text, sane bool)
+	LANGUAGE plpgsql AS $$
+	DECLARE
+		seen record;
+		begun timestamptz = clock_timestamp();
+	BEGIN
+		CREATE TEMP TABLE met (relid text, command text, phase text, sane bool);
+		WHILE (SELECT count(DISTINCT m.phase) FROM met AS m) < wanted
+			AND clock_timestamp() < begun + '180 s' LOOP
+			PERFORM pg_stat_clear_snapshot();
+			INSERT INTO met SELECT p.relid::text, p.command, p.phase,
+				p.done >= 0 AND (p.phase = 'reading rows') = (p.total IS NULL)
+				AND coalesce(p.done <= p.total, true)
+			FROM gpuvec_progress AS p WHERE p.phase IS NOT NULL;
+			PERFORM pg_sleep(0.001);
+		END LOOP;
+		RETURN QUERY SELECT m.relid, m.command, m.phase, bool_and(m.sane)
+		FROM met AS m GROUP BY 1, 2, 3;
+	END
+	$$;
+});
+$job = background($node, q{
+	DO $$ BEGIN FOR i IN 1 .. 1000000 LOOP
+		PERFORM count(*) FROM gpuvec_smoothest_path('edges', 1, 100000);
+	END LOOP; END $$});
+is( $node->safe_psql('postgres', 'SELECT * FROM phases_seen(4) ORDER BY phase'),
+	join("\n",
+		map { "edges|smoothest path|$_|t" } 'finding the path', 'joining edges', 'reading rows',
+		'sorting edges'),
+	'each phase of a path is seen');
+$node->safe_psql('postgres',
+	q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE '%FOR i IN 1 ..%' AND pid <> pg_backend_pid()});
+end_of($job);
+
 # an error that is caught leaves nothing there; COPY keeps its own progress
 is( $node->safe_psql(
 		'postgres', q{
