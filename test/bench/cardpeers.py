@@ -6,7 +6,7 @@ open_peers() makes the folder importable; then one function a peer, each over
 torch tensors that lie on the card, with results there, too.  torch is imported
 first, because the CUDA libraries that it brings are those the peers take.
 
-usage: cardpeers.py FOLDER [--rows N] [--dims N] [--k N]
+usage: cardpeers.py FOLDER [--rows N] [--dims N] [--k N] [--degrees D:B,...]
 
 Alone: what NN-descent takes for a k-NN graph of synthetic rows (exactcard.py),
 by the degree of its graph, and the share of exact neighbours of 1,000 rows.
@@ -33,7 +33,8 @@ PACKAGES = {"RAFT": "libraft-cu13", "cuVS": "libcuvs-cu13",
 GRAPH_ROWS = 100000             # whose neighbours are asked for in one call
 SAMPLE = 1000                   # rows, to see how good a graph is
 SAMPLE_TILE = 1 << 18
-DEGREES = [(32, 48), (64, 96)]  # of NN-descent's graphs: its, and before
+# of NN-descent's graphs, and of those they are made out of, which it rounds up
+DEGREES = [(16, 24), (32, 48), (64, 96)]
 
 
 def versions(folder):
@@ -276,6 +277,11 @@ KMEANS = {"cuVS, the same starts": cuvs_kmeans,
           "Faiss, rows on the card": faiss_card_kmeans}
 
 
+def degrees(text):
+    return [tuple(int(number) for number in pair.split(":"))
+            for pair in text.split(",")]
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -284,6 +290,7 @@ def main():
     parser.add_argument("--rows", type=int, default=10000000)
     parser.add_argument("--dims", type=int, default=96)
     parser.add_argument("--k", type=int, default=10)
+    parser.add_argument("--degrees", type=degrees, default=DEGREES)
     args = parser.parse_args()
     import torch
     import exactcard
@@ -292,7 +299,7 @@ def main():
     x, _ = exactcard.make(args.rows, 1, args.dims, 7, False)
     numbers, expected = sample_neighbours(x, args.k)
     nn_descent_graph(x[:20000], args.k, *DEGREES[0])    # loads kernels
-    for degree, between in DEGREES:
+    for degree, between in args.degrees:
         seconds, graph = nn_descent_graph(x, args.k, degree, between)
         print("NN-descent, %d x %d, k %d, degree %d of %d: %.2f s, accuracy "
               "%.4f" % (args.rows, args.dims, args.k, degree, between,
