@@ -210,6 +210,20 @@ def nn_descent_graph(x, k, degree, between):
     return seconds, torch.cat(found)
 
 
+def print_graphs(x, k, degrees=DEGREES, ours=None):
+    """What NN-descent takes, and its accuracy; ours: seconds beside."""
+    numbers, expected = sample_neighbours(x, k)
+    nn_descent_graph(x[:20000], k, *degrees[0])     # loads kernels
+    for degree, between in degrees:
+        seconds, graph = nn_descent_graph(x, k, degree, between)
+        print("cuVS NN-descent, %d x %d, k %d, degree %d of %d: %.2f s, "
+              "accuracy %.4f%s" % (
+                  *x.shape, k, degree, between, seconds,
+                  graph_accuracy(graph, numbers, expected),
+                  "" if ours is None else ", ours is %.1f times as fast" % (
+                      seconds / ours)), flush=True)
+
+
 # ------------------------------------------------------------------ k-means
 
 def cuvs_kmeans(x, starts, iterations):
@@ -297,14 +311,7 @@ def main():
     print("%s, %s, %s" % (torch.cuda.get_device_name(),
                           time.strftime("%Y-%m-%d"), open_peers(args.folder)))
     x, _ = exactcard.make(args.rows, 1, args.dims, 7, False)
-    numbers, expected = sample_neighbours(x, args.k)
-    nn_descent_graph(x[:20000], args.k, *DEGREES[0])    # loads kernels
-    for degree, between in args.degrees:
-        seconds, graph = nn_descent_graph(x, args.k, degree, between)
-        print("NN-descent, %d x %d, k %d, degree %d of %d: %.2f s, accuracy "
-              "%.4f" % (args.rows, args.dims, args.k, degree, between,
-                        seconds, graph_accuracy(graph, numbers, expected)),
-              flush=True)
+    print_graphs(x, args.k, args.degrees)
 
 
 if __name__ == "__main__":
