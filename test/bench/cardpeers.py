@@ -291,7 +291,7 @@ KMEANS = {"cuVS, the same starts": cuvs_kmeans,
           "Faiss, rows on the card": faiss_card_kmeans}
 
 
-def degrees(text):
+def parse_degrees(text):
     return [tuple(int(number) for number in pair.split(":"))
             for pair in text.split(",")]
 
@@ -304,7 +304,7 @@ def main():
     parser.add_argument("--rows", type=int, default=10000000)
     parser.add_argument("--dims", type=int, default=96)
     parser.add_argument("--k", type=int, default=10)
-    parser.add_argument("--degrees", type=degrees, default=DEGREES)
+    parser.add_argument("--degrees", type=parse_degrees, default=DEGREES)
     args = parser.parse_args()
     import torch
     import exactcard
