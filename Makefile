@@ -150,6 +150,7 @@ CPU_OBJS = \
 	src/cpu/kmeansset.o \
 	src/cpu/level.o \
 	src/cpu/nearest.o \
+	src/cpu/nearlists.o \
 	src/cpu/place.o \
 	src/cpu/pq.o \
 	src/cpu/quantiles.o \

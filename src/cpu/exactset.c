@@ -7,12 +7,17 @@
  * discard is measured by gv_set_distance.  A query's limit falls with its first
  * rows, so of n rows in random order about k (1 + log(n / k)) are measured.
  *
+ * With lists (gv_nearlists.h) blocks are larger, their rows and the queries lie
+ * by lists, and a tile of queries of one list meets the panels of lists near to
+ * it, the nearest first.  Where all lists are near they make no difference.
+ *
  * Memory, besides queries and what they have found: a block.
  */
 #include <math.h>
 #include <string.h>
 
 #include "cpu/gv_cpu_set.h"
+#include "cpu/gv_nearlists.h"
 #include "cpu/gv_screen.h"
 
 #define TILE_QUERIES	GV_CPU_TILE_ROWS
@@ -36,6 +41,14 @@ typedef struct Exact
 	float	   *panels;			/* [npanels] see gv_screen_panel */
 	float	   *squares;		/* [npanels][GV_SCREEN_ROWS] */
 	float	   *products;		/* [TILE_QUERIES][GV_SCREEN_ROWS] */
+
+	/* without lists */
+	int64_t		tile[TILE_QUERIES]; /* numbers of queries */
+	int32_t		in_order[GV_SCREEN_ROWS];	/* 0, 1, 2, .. */
+
+	/* with lists, else NULL */
+	GvNearLists *lists;
+	float	   *gathered;		/* [GV_SCREEN_ROWS][dims] rows of a panel */
 } Exact;
 
 /* A panel and the queries that it meets. */
@@ -43,12 +56,20 @@ typedef struct Meeting
 {
 	const float *rows;			/* [..][dims] */
 	int64_t		first;			/* the first row's position */
+	const int32_t *places;		/* [nrows] where the panel's rows are */
 	int			nrows;			/* <= GV_SCREEN_ROWS */
 	const float *panel;
 	const float *squares;		/* [GV_SCREEN_ROWS] */
-	int64_t		query;			/* the first one's number */
+	const int64_t *queries;		/* [nqueries] their numbers */
 	int			nqueries;		/* <= TILE_QUERIES */
 } Meeting;
+
+/* Do lists make a difference? */
+static bool
+has_lists(const GvSetSpec *spec)
+{
+	return spec->probes < spec->nlists;
+}
 
 static int64_t
 kept_of(const GvSetSpec *spec)
@@ -61,6 +82,8 @@ panels_of(const GvSetSpec *spec)
 {
 	int32_t		most = (int32_t) (BLOCK_FLOATS / gv_screen_panel(spec->dims));
 
+	if (has_lists(spec))
+		return gv_near_lists_panels(spec);
 	if (most < 1)
 		return 1;
 	return most < BLOCK_PANELS ? most : BLOCK_PANELS;
@@ -76,8 +99,9 @@ cpu_size(const GvSetSpec *spec)
 		(int64_t) sizeof(GvScreened);
 	int64_t		block = (int64_t) gv_screen_panel(spec->dims) *
 		panels_of(spec) + (int64_t) TILE_QUERIES * spec->dims;
+	int64_t		lists = has_lists(spec) ? gv_near_lists_size(spec) : 0;
 
-	return spec->nqueries * query + (int64_t) sizeof(float) * block;
+	return spec->nqueries * query + (int64_t) sizeof(float) * block + lists;
 }
 
 static void
@@ -95,6 +119,8 @@ cpu_drop(void *state)
 	free(exact->panels);
 	free(exact->squares);
 	free(exact->products);
+	gv_near_lists_drop(exact->lists);
+	free(exact->gathered);
 	free(exact);
 }
 
@@ -119,11 +145,17 @@ take_memory(Exact *exact)
 								 sizeof(float));
 	exact->products = gv_cpu_take(TILE_QUERIES * GV_SCREEN_ROWS,
 								  sizeof(float));
+	exact->gathered = gv_cpu_take((int64_t) GV_SCREEN_ROWS * spec->dims,
+								  sizeof(float));
+	if (has_lists(spec))
+		exact->lists = gv_near_lists_make(spec);
 	return exact->queries != NULL && exact->self != NULL &&
 		exact->nearest != NULL && exact->mean != NULL &&
 		exact->screened != NULL && exact->limits != NULL &&
 		exact->placed != NULL && exact->panels != NULL &&
-		exact->squares != NULL && exact->products != NULL;
+		exact->squares != NULL && exact->products != NULL &&
+		exact->gathered != NULL &&
+		(exact->lists != NULL || !has_lists(spec));
 }
 
 /* See gv_set_create. */
@@ -131,6 +163,7 @@ static GvStatus
 cpu_create(const GvSetSpec *spec, void **state)
 {
 	Exact	   *made = calloc(1, sizeof(Exact));
+	int			i;
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
@@ -144,6 +177,8 @@ cpu_create(const GvSetSpec *spec, void **state)
 	}
 	gv_screen_reset(&made->screen, (GvSetMetric) spec->metric, spec->dims,
 					made->mean);
+	for (i = 0; i < GV_SCREEN_ROWS; i++)
+		made->in_order[i] = i;
 	*state = made;
 	return GV_OK;
 }
@@ -186,6 +221,10 @@ measure(Exact *exact, int64_t query, const float *row, int64_t position)
 	double		distance;
 
 	if (spec->self && exact->self[query] == position)
+		return false;
+	/* rows do not come in their order, so that many would be measured */
+	if (exact->lists != NULL && last.distance != last.distance &&
+		last.position < position && exact->screened[query].is_null)
 		return false;
 	distance = gv_set_distance((GvSetMetric) spec->metric,
 							   exact->queries + query * spec->dims, row,
@@ -257,6 +296,19 @@ measure_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
 	return GV_OK;
 }
 
+/* What a query's rows must not exceed, from what it has found. */
+static float
+limit_of(const Exact *exact, int64_t query)
+{
+	const GvScreened *screened = &exact->screened[query];
+
+	/* earlier rows may come later; all are as far */
+	if (exact->lists != NULL && screened->is_null)
+		return HUGE_VALF;
+	return gv_screen_limit(&exact->screen, screened,
+						   nearest_of(exact, query)[0]);
+}
+
 /* With the first rows: the screen, and what it has to know of queries. */
 static bool
 prepare(Exact *exact, const float *rows, int64_t n, GvPoll *poll)
@@ -274,9 +326,7 @@ prepare(Exact *exact, const float *rows, int64_t n, GvPoll *poll)
 			gv_screen_query(&exact->screen,
 							exact->queries + query * spec->dims,
 							exact->placed);
-		exact->limits[query] =
-			gv_screen_limit(&exact->screen, &exact->screened[query],
-							nearest_of(exact, query)[0]);
+		exact->limits[query] = limit_of(exact, query);
 	}
 	return true;
 }
@@ -286,7 +336,7 @@ static bool
 sift(Exact *exact, const Meeting *meeting, int i, GvPoll *poll)
 {
 	const float *products = exact->products + i * GV_SCREEN_ROWS;
-	int64_t		query = meeting->query + i;
+	int64_t		query = meeting->queries[i];
 	float	   *limit = &exact->limits[query];
 	uint64_t	left = gv_kernels->within(meeting->squares, products, *limit);
 
@@ -295,17 +345,17 @@ sift(Exact *exact, const Meeting *meeting, int i, GvPoll *poll)
 	for (; left != 0; left &= left - 1)
 	{
 		int			row = __builtin_ctzll(left);
+		int64_t		place;
 
 		/* the limit may have fallen since */
 		if (meeting->squares[row] - 2.0f * products[row] > *limit)
 			continue;
 		if (gv_poll(poll, 4 * (int64_t) exact->spec.dims))
 			return false;
-		if (measure(exact, query,
-					meeting->rows + (int64_t) row * exact->spec.dims,
-					meeting->first + row))
-			*limit = gv_screen_limit(&exact->screen, &exact->screened[query],
-									 nearest_of(exact, query)[0]);
+		place = meeting->places[row];
+		if (measure(exact, query, meeting->rows + place * exact->spec.dims,
+					meeting->first + place))
+			*limit = limit_of(exact, query);
 	}
 	return true;
 }
@@ -356,34 +406,44 @@ make_panels(Exact *exact, const float *rows, int64_t n, GvPoll *poll)
 	return true;
 }
 
+/* The queries of a tile, to be multiplied with panels. */
+static void
+place_queries(Exact *exact, const int64_t *queries, int n)
+{
+	int64_t		dims = exact->spec.dims;
+	int			i;
+
+	for (i = 0; i < n; i++)
+		gv_screen_place(&exact->screen, &exact->screened[queries[i]],
+						exact->queries + queries[i] * dims,
+						exact->placed + i * dims);
+}
+
 /* A block of n rows and all queries. */
 static bool
 screen_block(Exact *exact, const float *rows, int64_t first, int64_t n,
 			 GvPoll *poll)
 {
 	const GvSetSpec *spec = &exact->spec;
-	int64_t		dims = spec->dims;
-	Meeting		meeting;
+	Meeting		meeting = {.queries = exact->tile,.places = exact->in_order};
+	int64_t		query;
 	int64_t		done;
 	int			i;
 
 	if (!make_panels(exact, rows, n, poll))
 		return false;
-	for (meeting.query = 0; meeting.query < spec->nqueries;
-		 meeting.query += TILE_QUERIES)
+	for (query = 0; query < spec->nqueries; query += TILE_QUERIES)
 	{
-		int64_t		left = spec->nqueries - meeting.query;
+		int64_t		left = spec->nqueries - query;
 
 		meeting.nqueries = left < TILE_QUERIES ? (int) left : TILE_QUERIES;
 		for (i = 0; i < meeting.nqueries; i++)
-			gv_screen_place(&exact->screen,
-							&exact->screened[meeting.query + i],
-							exact->queries + (meeting.query + i) * dims,
-							exact->placed + i * dims);
+			exact->tile[i] = query + i;
+		place_queries(exact, exact->tile, meeting.nqueries);
 		meeting.panel = exact->panels;
 		for (done = 0; done < n; done += GV_SCREEN_ROWS)
 		{
-			meeting.rows = rows + done * dims;
+			meeting.rows = rows + done * spec->dims;
 			meeting.first = first + done;
 			meeting.nrows = n - done < GV_SCREEN_ROWS ? (int) (n - done) :
 				GV_SCREEN_ROWS;
@@ -396,6 +456,162 @@ screen_block(Exact *exact, const float *rows, int64_t first, int64_t n,
 	return true;
 }
 
+/* A panel of rows of one list. */
+static void
+gather_panel(Exact *exact, const int32_t *places, int n, int32_t panel)
+{
+	int64_t		dims = exact->spec.dims;
+	const float *rows = exact->lists->rows;
+	int			i;
+
+	for (i = 0; i < n; i++)
+		memcpy(exact->gathered + i * dims, rows + places[i] * dims,
+			   sizeof(float) * (size_t) dims);
+	gv_screen_rows(&exact->screen, exact->gathered, n, exact->placed,
+				   exact->panels + panel * gv_screen_panel((int32_t) dims),
+				   exact->squares + panel * (int64_t) GV_SCREEN_ROWS);
+}
+
+/*
+ * The panels of the block's lists from `from` on, as many lists as there is
+ * room for, at least one, since no list has more rows than the block.  Returns
+ * the first list that is left, -1 when cancelled.
+ */
+static int32_t
+gather_panels(Exact *exact, int32_t from, GvPoll *poll)
+{
+	GvNearLists *lists = exact->lists;
+	int64_t		dims = exact->spec.dims;
+	int32_t		npanels = 0;
+	int32_t		list;
+
+	for (list = from; list < exact->spec.nlists; list++)
+	{
+		int64_t		first = lists->row_starts[list];
+		int64_t		n = lists->row_starts[list + 1] - first;
+		int64_t		done;
+
+		if (npanels + (n + GV_SCREEN_ROWS - 1) / GV_SCREEN_ROWS >
+			exact->npanels)
+			break;
+		lists->panels[list] = npanels;
+		for (done = 0; done < n; done += GV_SCREEN_ROWS)
+		{
+			if (gv_poll(poll, 8 * GV_SCREEN_ROWS * dims))
+				return -1;
+			gather_panel(exact, lists->row_order + first + done,
+						 n - done < GV_SCREEN_ROWS ? (int) (n - done) :
+						 GV_SCREEN_ROWS, npanels++);
+		}
+	}
+	return list;
+}
+
+/* A tile of queries, which are placed, and the rows of a list. */
+static bool
+meet_list(Exact *exact, Meeting *meeting, int32_t list, GvPoll *poll)
+{
+	const GvNearLists *lists = exact->lists;
+	int64_t		panel = lists->panels[list];
+	int64_t		next = lists->row_starts[list];
+	int64_t		end = lists->row_starts[list + 1];
+
+	for (; next < end; next += GV_SCREEN_ROWS)
+	{
+		meeting->places = lists->row_order + next;
+		meeting->nrows = end - next < GV_SCREEN_ROWS ? (int) (end - next) :
+			GV_SCREEN_ROWS;
+		meeting->panel = exact->panels +
+			panel * gv_screen_panel(exact->spec.dims);
+		meeting->squares = exact->squares + panel * GV_SCREEN_ROWS;
+		if (!meet(exact, meeting, poll))
+			return false;
+		panel++;
+	}
+	return true;
+}
+
+/* The queries of a list and the rows of near lists from .. to - 1. */
+static bool
+meet_near(Exact *exact, int32_t list, int32_t from, int32_t to, GvPoll *poll)
+{
+	const GvNearLists *lists = exact->lists;
+	const int32_t *near = lists->near + list * (int64_t) exact->spec.probes;
+	Meeting		meeting = {.rows = lists->rows,.first = lists->first};
+	int64_t		next = lists->query_starts[list];
+	int64_t		end = lists->query_starts[list + 1];
+	int32_t		i;
+
+	for (; next < end; next += TILE_QUERIES)
+	{
+		meeting.queries = lists->query_order + next;
+		meeting.nqueries = end - next < TILE_QUERIES ? (int) (end - next) :
+			TILE_QUERIES;
+		place_queries(exact, meeting.queries, meeting.nqueries);
+		if (gv_poll(poll, exact->spec.probes +
+					8 * (int64_t) TILE_QUERIES * exact->spec.dims))
+			return false;
+		for (i = 0; i < exact->spec.probes; i++)
+			if (near[i] >= from && near[i] < to &&
+				!meet_list(exact, &meeting, near[i], poll))
+				return false;
+	}
+	return true;
+}
+
+/* The rows that have been gathered. */
+static GvStatus
+search_lists(Exact *exact, const GvStop *stop)
+{
+	GvNearLists *lists = exact->lists;
+	GvPoll		poll = {stop, 0};
+	GvStatus	status;
+	int32_t		from;
+	int32_t		to;
+	int32_t		list;
+
+	if (lists->nrows == 0)
+		return GV_OK;
+	status = gv_near_lists_sort(lists, exact->queries, stop);
+	if (status != GV_OK)
+		return status;
+	if (!exact->screen.is_fitted &&
+		!prepare(exact, lists->rows, lists->nrows, &poll))
+		return GV_CANCELLED;
+	for (from = 0; from < exact->spec.nlists; from = to)
+	{
+		to = gather_panels(exact, from, &poll);
+		if (to < 0)
+			return GV_CANCELLED;
+		for (list = 0; list < exact->spec.nlists; list++)
+			if (!meet_near(exact, list, from, to, &poll))
+				return GV_CANCELLED;
+	}
+	gv_near_lists_next(lists);
+	return GV_OK;
+}
+
+/* Rows [n] of which only those of near lists count. */
+static GvStatus
+put_listed(Exact *exact, const float *rows, int64_t n, const GvStop *stop)
+{
+	int64_t		done = 0;
+
+	while (done < n)
+	{
+		done += gv_near_lists_add(exact->lists,
+								  rows + done * exact->spec.dims, n - done);
+		if (exact->lists->nrows == exact->lists->room)
+		{
+			GvStatus	status = search_lists(exact, stop);
+
+			if (status != GV_OK)
+				return status;
+		}
+	}
+	return GV_OK;
+}
+
 /* Rows [n], the first of which has position `first`. */
 static GvStatus
 put_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
@@ -406,6 +622,8 @@ put_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
 	GvPoll		poll = {stop, 0};
 	int64_t		done;
 
+	if (exact->lists != NULL)
+		return put_listed(exact, rows, n, stop);
 	if (exact->spec.nqueries < FEW_QUERIES)
 		return measure_rows(exact, rows, first, n, stop);
 	if (!exact->screen.is_fitted && !prepare(exact, rows, n, &poll))
@@ -428,11 +646,17 @@ cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 		return put_queries(exact, items, first, n, stop);
 	if (input == GV_SET_ROWS)
 		return put_rows(exact, items, first, n, stop);
+	if (input == GV_SET_LISTS)
+	{
+		if (exact->lists != NULL)
+			gv_near_lists_put(exact->lists, items, first, n);
+		return GV_OK;
+	}
 	memcpy(exact->self + first, items, sizeof(int64_t) * (size_t) n);
 	return GV_OK;
 }
 
-/* See gv_set_run: neighbours in their order. */
+/* See gv_set_run: what rows are left, and neighbours in their order. */
 static GvStatus
 cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 {
@@ -440,6 +664,13 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 	GvPoll		poll = {stop, 0};
 	int64_t		q;
 
+	if (exact->lists != NULL)
+	{
+		GvStatus	status = search_lists(exact, stop);
+
+		if (status != GV_OK)
+			return status;
+	}
 	for (q = 0; q < exact->spec.nqueries; q++)
 	{
 		if (gv_poll(&poll, 16 * exact->kept))
