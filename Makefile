@@ -140,6 +140,8 @@ CPU_OBJS = \
 	src/cpu/distance.o \
 	src/cpu/encode.o \
 	src/cpu/exact.o \
+	src/cpu/exactlists.o \
+	src/cpu/exactmeet.o \
 	src/cpu/exactset.o \
 	src/cpu/filter.o \
 	src/cpu/gv_cpu.o \
