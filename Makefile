@@ -64,12 +64,13 @@ SET_OBJS = \
 	src/set/ivfpqargument.o \
 	src/set/ivfpqexact.o \
 	src/set/ivfpqgraph.o \
-	src/set/ivfpqindexed.o \
 	src/set/ivfpqkmeans.o \
+	src/set/ivfpqlists.o \
 	src/set/ivfpqneighbours.o \
 	src/set/ivfpqpairs.o \
 	src/set/ivfpqpath.o \
 	src/set/ivfpqpathedges.o \
+	src/set/ivfpqprobes.o \
 	src/set/ivfpqprogress.o \
 	src/set/ivfpqsampled.o \
 	src/set/ivfpqselect.o \
