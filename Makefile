@@ -8,6 +8,7 @@ AM_OBJS = \
 	src/am/ivfpqassign.o \
 	src/am/ivfpqbuild.o \
 	src/am/ivfpqcalibrate.o \
+	src/am/ivfpqcentroids.o \
 	src/am/ivfpqcluster.o \
 	src/am/ivfpqclusterteam.o \
 	src/am/ivfpqcoarse.o \

@@ -16,7 +16,6 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
-#include "page/ivfpqarray.h"
 #include "set/ivfpqset.h"
 
 /* Rows of a list, on an average. */
@@ -73,49 +72,15 @@ OpenIndex(IvfpqTable *rows, GvSetMetric metric)
 	return NULL;				/* keep compiler quiet */
 }
 
-/* A centroid as pages have it, back from the engine's space. */
-static void
-Untransform(const GvModel *model, const float *centroid, float *to)
-{
-	for (int i = 0; i < model->dims; i++)
-	{
-		double		value = centroid[i] / (double) model->scale +
-			model->mean[i];
-
-		to[i] = (float) Max(Min(value, FLT_MAX), -FLT_MAX);
-	}
-}
-
-/* All centroids; of an index without any there is one, of all rows. */
+/* Those of the index; of one without any there is one, of all rows. */
 static void
 ReadCentroids(Relation index, IvfpqLists *lists)
 {
-	IvfpqModel *model = IvfpqModelGet(index);
-	const IvfpqMetaData *meta = &model->meta;
-	IvfpqArrayReader reader;
-	const float *run;
-	int			count;
-	Size		read = 0;
-
-	lists->n = Max(meta->nlists, 1);
-	lists->centroids = palloc_extended((Size) lists->n * lists->dims *
-									   sizeof(float),
-									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	if (meta->nlists > 0)
-	{
-		IvfpqCheckDims(meta->dims, lists->dims);
-		IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims,
-					   meta->nlists);
-		while ((run = IvfpqArrayNext(&reader, &count)) != NULL)
-		{
-			CHECK_FOR_INTERRUPTS();
-			for (int i = 0; i < count; i++)
-				Untransform(&model->gv, run + (Size) i * lists->dims,
-							lists->centroids + read++ * lists->dims);
-		}
-		IvfpqArrayClose(&reader);
-	}
-	pfree(model);
+	lists->centroids = IvfpqCentroids(index, lists->dims, &lists->n);
+	if (lists->n > 0)
+		return;
+	lists->n = 1;
+	lists->centroids = palloc0(lists->dims * sizeof(float));
 }
 
 /* Centroids as input of some work, some at a time. */
