@@ -10,12 +10,11 @@
 /* Measure a pair, see gv_exactset.h. */
 bool
 gv_exact_measure(GvExact *exact, int64_t query, const float *row,
-				 int64_t position)
+				 int64_t position, GvMeasured *measured)
 {
 	const GvSetSpec *spec = &exact->spec;
 	GvNear	   *nearest = gv_exact_nearest(exact, query);
 	GvNear		last = nearest[0];
-	double		distance;
 
 	if (spec->self && exact->self[query] == position)
 		return false;
@@ -23,10 +22,14 @@ gv_exact_measure(GvExact *exact, int64_t query, const float *row,
 	if (exact->lists != NULL && last.distance != last.distance &&
 		last.position < position && exact->screened[query].is_null)
 		return false;
-	distance = gv_set_distance((GvSetMetric) spec->metric,
-							   exact->queries + query * spec->dims, row,
-							   spec->dims);
-	gv_nearest_push(nearest, exact->kept, distance, position);
+	if (measured->row == NULL ||
+		memcmp(measured->row, row, sizeof(float) * (size_t) spec->dims) != 0)
+		measured->distance = gv_set_distance((GvSetMetric) spec->metric,
+											 exact->queries +
+											 query * spec->dims, row,
+											 spec->dims);
+	measured->row = row;
+	gv_nearest_push(nearest, exact->kept, measured->distance, position);
 	return nearest[0].position != last.position;
 }
 
@@ -74,6 +77,7 @@ sift(GvExact *exact, const GvMeeting *meeting, int i, GvPoll *poll)
 	int64_t		query = meeting->queries[i];
 	float	   *limit = &exact->limits[query];
 	uint64_t	left = gv_kernels->within(meeting->squares, products, *limit);
+	GvMeasured	measured = {NULL, 0.0};
 
 	if (meeting->nrows < GV_SCREEN_ROWS)
 		left &= (UINT64_C(1) << meeting->nrows) - 1;
@@ -90,7 +94,7 @@ sift(GvExact *exact, const GvMeeting *meeting, int i, GvPoll *poll)
 		place = meeting->places[row];
 		if (gv_exact_measure(exact, query,
 							 meeting->rows + place * exact->spec.dims,
-							 meeting->first + place))
+							 meeting->first + place, &measured))
 			*limit = limit_of(exact, query);
 	}
 	return true;

@@ -186,6 +186,7 @@ measure_some(GvExact *exact, int64_t query, const float *rows, int64_t first,
 	bool		direct = exact->spec.metric == GV_SET_L2;
 	float		limit = HUGE_VALF;
 	float		squares[GV_SCREEN_ROWS];
+	GvMeasured	measured = {NULL, 0.0};
 	int			i;
 
 	if (direct)
@@ -198,8 +199,8 @@ measure_some(GvExact *exact, int64_t query, const float *rows, int64_t first,
 	{
 		if (direct && squares[i] > limit)
 			continue;
-		if (gv_exact_measure(exact, query, rows + i * dims, first + i) &&
-			direct)
+		if (gv_exact_measure(exact, query, rows + i * dims, first + i,
+							 &measured) && direct)
 			limit = direct_limit(exact, query);
 	}
 }

@@ -58,11 +58,21 @@ gv_exact_nearest(const GvExact *exact, int64_t query)
 	return exact->nearest + query * exact->kept;
 }
 
+/*
+ * The row that was measured last for a query.  Where all rows are equal no
+ * screen can discard any, but then the next one is as far.
+ */
+typedef struct GvMeasured
+{
+	const float *row;			/* NULL: none was */
+	double		distance;
+} GvMeasured;
+
 /* exactmeet.c */
 
 /* Measure a pair.  True when the query's last neighbour is another now. */
 extern bool gv_exact_measure(GvExact *exact, int64_t query, const float *row,
-							 int64_t position);
+							 int64_t position, GvMeasured *measured);
 
 /*
  * With the first rows [n]: the screen, and what it has to know of queries.
