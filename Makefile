@@ -8,6 +8,7 @@ AM_OBJS = \
 	src/am/ivfpqassign.o \
 	src/am/ivfpqbuild.o \
 	src/am/ivfpqcalibrate.o \
+	src/am/ivfpqcentroids.o \
 	src/am/ivfpqcluster.o \
 	src/am/ivfpqclusterteam.o \
 	src/am/ivfpqcoarse.o \
@@ -64,12 +65,13 @@ SET_OBJS = \
 	src/set/ivfpqargument.o \
 	src/set/ivfpqexact.o \
 	src/set/ivfpqgraph.o \
-	src/set/ivfpqindexed.o \
 	src/set/ivfpqkmeans.o \
+	src/set/ivfpqlists.o \
 	src/set/ivfpqneighbours.o \
 	src/set/ivfpqpairs.o \
 	src/set/ivfpqpath.o \
 	src/set/ivfpqpathedges.o \
+	src/set/ivfpqprobes.o \
 	src/set/ivfpqprogress.o \
 	src/set/ivfpqsampled.o \
 	src/set/ivfpqselect.o \
@@ -140,6 +142,8 @@ CPU_OBJS = \
 	src/cpu/distance.o \
 	src/cpu/encode.o \
 	src/cpu/exact.o \
+	src/cpu/exactlists.o \
+	src/cpu/exactmeet.o \
 	src/cpu/exactset.o \
 	src/cpu/filter.o \
 	src/cpu/gv_cpu.o \
@@ -150,6 +154,7 @@ CPU_OBJS = \
 	src/cpu/kmeansset.o \
 	src/cpu/level.o \
 	src/cpu/nearest.o \
+	src/cpu/nearlists.o \
 	src/cpu/place.o \
 	src/cpu/pq.o \
 	src/cpu/quantiles.o \

@@ -107,14 +107,54 @@ SELECT i, (SELECT array_agg((10 * sin(i % 30 * 131 + j * 17) + (hashint4(i * 16 
 	FROM generate_series(1, 16) AS j)
 FROM generate_series(1, 4000) AS i;
 CREATE INDEX many_v ON many USING gpuivfpq (v) WITH (dims = 16, lists = 40);
+CREATE INDEX many_ip ON many USING gpuivfpq (v real_ip_ops) WITH (dims = 16, lists = 3);
+CREATE INDEX many_cosine ON many USING gpuivfpq (v real_cosine_ops) WITH (dims = 16, lists = 40);
+CREATE TABLE metrics AS SELECT * FROM (VALUES ('l2'), ('ip'), ('cosine')) AS m (metric);
+CREATE TABLE many_exact AS
+SELECT metric, e.* FROM metrics, gpuvec_knn_graph('many', 'id', 'v', 10, metric) AS e;
+CREATE TABLE many_farthest AS
+SELECT metric, key, max(distance) AS farthest FROM many_exact GROUP BY metric, key;
+-- rows of all lists: exact
+SET gpuvec.probes = 1000;
+SELECT count(*) FROM (
+	SELECT metric, i.* FROM metrics, gpuvec_knn_graph('many', 'id', 'v', 10, metric, 'index') AS i
+	EXCEPT TABLE many_exact) AS different;
+SET gpuvec.probes = 0;
+SET gpuvec.recall = 0.995;
+SELECT count(*) FROM (
+	SELECT metric, i.* FROM metrics, gpuvec_knn_join('many', 'id', 'v', 'many', 'id', 'v', 3, metric, 'index') AS i
+	EXCEPT SELECT metric, e.* FROM metrics, gpuvec_knn_join('many', 'id', 'v', 'many', 'id', 'v', 3, metric) AS e) AS different;
+-- of some lists, as many as the recall takes: right distances, ascending, and
+-- never less than the exact ones
+SELECT metric, recall, count(*), avg((i.distance <= farthest)::int) >= recall AS finds,
+	bool_and(i.key <> i.neighbour) AS others,
+	bool_and(i.distance >= e.distance) AS behind,
+	bool_and(i.distance = CASE metric WHEN 'l2' THEN a.v <-> b.v WHEN 'ip' THEN a.v <#> b.v ELSE a.v <=> b.v END) AS measured,
+	count(*) = count(DISTINCT (i.key, i.neighbour)) AS once
+FROM (SELECT metric, recall, g.*
+		FROM metrics, (VALUES (0.8), (0.95)) AS r (recall),
+			LATERAL (SELECT set_config('gpuvec.recall', recall::text, false)) AS s (setting),
+			LATERAL gpuvec_knn_graph('many', 'id', 'v', 10, left(metric || setting, length(metric)), 'index') AS g) AS i
+	JOIN many_exact AS e USING (metric, key, rank)
+	JOIN many_farthest USING (metric, key)
+	JOIN many AS a ON a.id = i.key JOIN many AS b ON b.id = i.neighbour
+GROUP BY metric, recall ORDER BY metric, recall;
+RESET gpuvec.recall;
+-- one list finds some, two lists more; whatever memory there is
+SET gpuvec.probes = 1;
+CREATE TABLE many_one AS SELECT * FROM gpuvec_knn_graph('many', 'id', 'v', 10, 'cosine', 'index');
+SET maintenance_work_mem = '1MB';
+SELECT count(*) FROM (
+	SELECT * FROM gpuvec_knn_graph('many', 'id', 'v', 10, 'cosine', 'index')
+	EXCEPT TABLE many_one) AS different;
+RESET maintenance_work_mem;
+SET gpuvec.probes = 2;
+SELECT count(*) > 30000 AS most, bool_and(two.distance <= one.distance) AS better
+FROM gpuvec_knn_graph('many', 'id', 'v', 10, 'cosine', 'index') AS two
+	JOIN many_one AS one USING (key, rank);
+RESET gpuvec.probes;
 RESET client_min_messages;
-SET client_min_messages = warning;
-SELECT count(*), avg((i.distance <= e.farthest)::int) > 0.9 AS finds,
-	bool_and(i.key <> i.neighbour) AS others
-FROM gpuvec_knn_graph('many', 'id', 'v', 10, 'l2', 'index') AS i
-	JOIN (SELECT key, max(distance) AS farthest
-		FROM gpuvec_knn_graph('many', 'id', 'v', 10) GROUP BY key) AS e USING (key);
-RESET client_min_messages;
+DROP TABLE metrics, many_exact, many_farthest, many_one;
 DROP TABLE many;
 
 -- which index serves
@@ -127,7 +167,7 @@ CREATE INDEX dots_same ON dots (v);
 RESET client_min_messages;
 SELECT * FROM gpuvec_knn_graph('dots', 'id', 'v', 3, 'l2', 'index');
 SELECT * FROM gpuvec_knn_join('crowd', 'id', 'v', 'dots', 'id', 'v', 3, 'l2', 'index');
--- no direction, no neighbours
+-- no direction, no distance
 SET client_min_messages = warning;
 CREATE INDEX dots_all ON dots USING gpuivfpq (v real_cosine_ops) WITH (dims = 2);
 RESET client_min_messages;

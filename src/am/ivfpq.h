@@ -200,6 +200,9 @@ extern void IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 extern void IvfpqCheckStatus(GvStatus status);
 extern const GvStop ivfpq_stop;
 
+/* ivfpqcentroids.c: centroids, as vectors such as rows are. */
+extern float *IvfpqCentroids(Relation index, int dims, int *n);
+
 /*
  * ivfpqtrain.c: from a sample of the table to centroids and codebooks, all in
  * the memory context current at IvfpqTrain.

@@ -133,6 +133,7 @@ bytes_to_bring(const GvSetSpec *spec)
 	bytes += spec->nqueries * gv_set_input_bytes(spec, GV_SET_QUERIES);
 	bytes += spec->nqueries * gv_set_input_bytes(spec, GV_SET_SELF);
 	bytes += spec->nqueries * gv_set_input_bytes(spec, GV_SET_RANKS);
+	bytes += spec->nlists * gv_set_input_bytes(spec, GV_SET_LISTS);
 	return bytes + spec->k * gv_set_input_bytes(spec, GV_SET_STARTS);
 }
 
@@ -210,6 +211,8 @@ begin(IvfpqRemoteSet *set)
 		.self = spec->self,
 		.balanced = spec->balanced,
 		.approximate = spec->approximate,
+		.nlists = spec->nlists,
+		.probes = spec->probes,
 		.nqueries = spec->nqueries,
 		.nrows = spec->nrows
 	};

@@ -42,7 +42,7 @@ SIZE_IS(GvTrainedRequest, 24);
 SIZE_IS(GvEncodeReply, 8);
 SIZE_IS(GvTrialRequest, 8);
 SIZE_IS(GvTryRequest, 16);
-SIZE_IS(GvSetRequest, 48);
+SIZE_IS(GvSetRequest, 56);
 SIZE_IS(GvPutRequest, 16);
 SIZE_IS(GvRunReply, 24);
 SIZE_IS(GvGetRequest, 24);

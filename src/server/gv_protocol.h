@@ -36,7 +36,7 @@
 #include <stdint.h>
 
 #define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
-#define GV_PROTOCOL_VERSION 4
+#define GV_PROTOCOL_VERSION 5
 
 /*
  * In the data directory.  Base backups skip names that begin so.  The paths
@@ -416,11 +416,13 @@ typedef struct GvSetRequest
 	int32_t		k;
 	int32_t		method;
 	int32_t		iterations;
-	int32_t		unused;			/* 0 */
+	int32_t		nlists;
+	int32_t		probes;
 	uint8_t		self;
 	uint8_t		balanced;
 	uint8_t		approximate;
 	uint8_t		unused_byte;	/* 0 */
+	int32_t		unused;			/* 0 */
 	int64_t		nqueries;
 	int64_t		nrows;
 } GvSetRequest;

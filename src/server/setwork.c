@@ -38,6 +38,8 @@ spec_of(const GvSetRequest *request)
 		.balanced = request->balanced,
 		.approximate = request->approximate,
 		.unused = request->unused_byte,
+		.nlists = request->nlists,
+		.probes = request->probes,
 		.nqueries = request->nqueries,
 		.nrows = request->nrows
 	};

@@ -100,6 +100,16 @@ PutSelves(Tile *tile)
 }
 
 static bool
+PutLists(Tile *tile)
+{
+	const IvfpqNeighbours *wanted = tile->wanted;
+
+	return wanted->lists == NULL ||
+		IvfpqWorkPut(tile->work, GV_SET_LISTS, wanted->lists->centroids,
+					 wanted->lists->n);
+}
+
+static bool
 PutRows(Tile *tile)
 {
 	IvfpqTable *rows = tile->wanted->rows;
@@ -159,8 +169,9 @@ SearchTile(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
 											 tile->nqueries, LEAST_ROWS));
 	tile->taken = 0;
 	tile->work = IvfpqWorkBegin(&tile_spec, place);
-	(void) (PutQueries(tile) && PutSelves(tile) && PutRows(tile) &&
-			IvfpqWorkRun(tile->work, &done) && TakeResults(tile));
+	(void) (PutQueries(tile) && PutSelves(tile) && PutLists(tile) &&
+			PutRows(tile) && IvfpqWorkRun(tile->work, &done) &&
+			TakeResults(tile));
 	IvfpqWorkEnd(tile->work);
 }
 
@@ -203,7 +214,7 @@ InitTile(Tile *tile, const IvfpqNeighbours *wanted)
 									  sizeof(double), MCXT_ALLOC_HUGE);
 }
 
-/* Find exact neighbours, see ivfpqset.h. */
+/* Find neighbours, see ivfpqset.h. */
 void
 IvfpqFindNeighbours(const IvfpqNeighbours *wanted)
 {
@@ -216,6 +227,11 @@ IvfpqFindNeighbours(const IvfpqNeighbours *wanted)
 	MemoryContext old = MemoryContextSwitchTo(context);
 	Tile		tile;
 
+	if (wanted->lists != NULL)
+	{
+		spec.nlists = wanted->lists->n;
+		spec.probes = wanted->probes;
+	}
 	InitTile(&tile, wanted);
 	SearchTiles(&tile, &spec, IvfpqWorkChoose(&spec));
 	if (tile.first < wanted->nqueries)

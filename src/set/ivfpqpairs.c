@@ -4,14 +4,22 @@
  *		body of gpuvec_knn_graph and gpuvec_knn_join.
  *
  * Exact: Komarov, Dashti, D'Souza, "Fast k-NNG construction with GPU-based
- * quick multi-select", 2014: all rows against all, and a selection.  Through an
- * index: Johnson, Douze, Jegou, 2017, section 6.6: every row is a query.
+ * quick multi-select", 2014: all rows against all, and a selection.  Through
+ * an index: after Johnson, Douze, Jegou, 2017, section 6.6, every row is a
+ * query, but compared, exactly, with all rows of the lists near to its own.
  */
 #include "postgres.h"
 
 #include "utils/builtins.h"
 
 #include "set/ivfpqset.h"
+
+/* What becomes of the neighbours found. */
+typedef struct Found
+{
+	const IvfpqPairs *pairs;
+	IvfpqSampled *sampled;		/* or NULL: they are exact */
+} Found;
 
 /* A row (key, neighbour, rank, distance); ranks count from 1. */
 static void
@@ -34,63 +42,55 @@ static void
 TakeNeighbours(void *arg, int64 query, const int64 *positions,
 			   const double *distances)
 {
-	const IvfpqPairs *pairs = arg;
+	const Found *found = arg;
+	const IvfpqPairs *pairs = found->pairs;
 
+	if (found->sampled != NULL)
+		IvfpqSampledNote(found->sampled, query, distances);
 	for (int i = 0; i < pairs->k && positions[i] >= 0; i++)
 		PutPair(pairs, pairs->queries->keys[query],
 				pairs->rows->keys[positions[i]], i + 1, distances[i]);
 }
 
+/* lists: only rows of `probes` near ones count; NULL: all. */
 static void
-FindExactly(const IvfpqPairs *pairs)
+Find(Found *found, const IvfpqLists *lists, int probes)
 {
+	const IvfpqPairs *pairs = found->pairs;
 	IvfpqNeighbours wanted = {.rows = pairs->rows,.metric = pairs->metric,
 		.k = pairs->k,.nqueries = pairs->queries->nrows,
 		.from = pairs->queries,.self = pairs->self,
+		.lists = lists,.probes = probes,
 		.phase = IVFPQ_PROGRESS_SEARCHING,
-	.sink = TakeNeighbours,.arg = (void *) pairs};
+	.sink = TakeNeighbours,.arg = found};
 
 	IvfpqFindNeighbours(&wanted);
 }
 
+/* Probes are as many as the user says, or as the recall asked for takes. */
 static void
 FindThroughIndex(const IvfpqPairs *pairs)
 {
-	IvfpqTable *queries = pairs->queries;
-	IvfpqIndexed *indexed = IvfpqIndexedBegin(pairs->rows, queries->type.type,
-											  pairs->metric, pairs->k);
+	IvfpqLists *lists = IvfpqListsGet(pairs->rows, pairs->metric);
 	IvfpqSampled *sampled = IvfpqSampledBegin(pairs);
+	Found		found = {pairs, sampled};
+	int			probes = ivfpq_probes > 0 ? Min(ivfpq_probes, lists->n) :
+		IvfpqProbesFor(sampled, lists, ivfpq_recall);
 
-	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_SEARCHING, queries->nrows);
-	IvfpqTableSeek(queries, 0);
-	while (IvfpqTableNext(queries))
-	{
-		int64		query = queries->next - 1;
-		const float *vector = IvfpqTableFloats(queries);
-		const IvfpqMatch *found;
-		int			n = IvfpqIndexedFind(indexed, queries->vector, vector,
-										 pairs->self ? &queries->slot->tts_tid
-										 : NULL, &found);
-
-		for (int i = 0; i < n; i++)
-			PutPair(pairs, queries->keys[query], found[i].key, i + 1,
-					found[i].distance);
-		IvfpqSampledNote(sampled, query, vector, found, n);
-		if (query % 64 == 0)
-			IvfpqProgressDone(query);
-	}
-	IvfpqIndexedEnd(indexed);
-	IvfpqSampledEnd(sampled);
+	Find(&found, lists, probes);
+	IvfpqSampledEnd(sampled, lists, probes);
 }
 
 /* All pairs into pairs->rsinfo, see ivfpqset.h. */
 void
 IvfpqFindPairs(const IvfpqPairs *pairs, IvfpqMethod method)
 {
+	Found		exact = {pairs, NULL};
+
 	switch (method)
 	{
 		case IVFPQ_METHOD_EXACT:
-			FindExactly(pairs);
+			Find(&exact, NULL, 0);
 			break;
 		case IVFPQ_METHOD_INDEX:
 			FindThroughIndex(pairs);

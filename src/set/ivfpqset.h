@@ -17,7 +17,7 @@
 typedef enum IvfpqMethod
 {
 	IVFPQ_METHOD_EXACT,			/* every row is compared */
-	IVFPQ_METHOD_INDEX			/* a gpuivfpq index finds them */
+	IVFPQ_METHOD_INDEX			/* those of near lists of a gpuivfpq index */
 } IvfpqMethod;
 
 extern GvSetMetric IvfpqMetricArgument(const text *name);
@@ -60,6 +60,22 @@ extern void IvfpqProgressDone(int64 done);
 extern void IvfpqProgressEnd(void);
 
 /*
+ * ivfpqlists.c: lists of a table's rows, from the centroids of an index.
+ */
+typedef struct IvfpqLists
+{
+	GvSetMetric metric;
+	int			dims;
+	int			n;				/* at least one */
+	float	   *centroids;		/* [n][dims] */
+} IvfpqLists;
+
+extern IvfpqLists *IvfpqListsGet(IvfpqTable *rows, GvSetMetric metric);
+extern void IvfpqListsNearest(const IvfpqLists *lists, const float *vectors,
+							  int nvectors, int64 *found);
+extern void IvfpqListsNear(const IvfpqLists *lists, int64 list, int64 *near);
+
+/*
  * ivfpqneighbours.c: exact neighbours of any number of queries, in as many
  * readings of the table as memory asks for.
  */
@@ -74,6 +90,8 @@ typedef struct IvfpqNeighbours
 	bool		self;			/* a query is no neighbour of its own: */
 	const int64 *selves;		/* [nqueries] its position in rows, or NULL:
 								 * its number */
+	const IvfpqLists *lists;	/* then only rows of near lists count, or */
+	int			probes;			/* NULL; see gv_set.h */
 	IvfpqProgressPhase phase;	/* which this is of the command */
 
 	/* gets k neighbours of each query, ascending; position -1: no more */
@@ -83,26 +101,6 @@ typedef struct IvfpqNeighbours
 } IvfpqNeighbours;
 
 extern void IvfpqFindNeighbours(const IvfpqNeighbours *wanted);
-
-/*
- * ivfpqindexed.c: neighbours as an index finds them.
- */
-typedef struct IvfpqIndexed IvfpqIndexed;
-
-/* One of them; ascending by distance, then by place in the table. */
-typedef struct IvfpqMatch
-{
-	double		distance;
-	int64		key;
-	ItemPointerData tid;
-} IvfpqMatch;
-
-extern IvfpqIndexed *IvfpqIndexedBegin(IvfpqTable *rows, Oid query_type,
-									   GvSetMetric metric, int k);
-extern int	IvfpqIndexedFind(IvfpqIndexed *indexed, Datum query,
-							 const float *vector, ItemPointer self,
-							 const IvfpqMatch **found);
-extern void IvfpqIndexedEnd(IvfpqIndexed *indexed);
 
 /*
  * ivfpqpairs.c: the body of graphs and joins: the nearest rows of one table to
@@ -121,15 +119,31 @@ typedef struct IvfpqPairs
 extern void IvfpqFindPairs(const IvfpqPairs *pairs, IvfpqMethod method);
 
 /*
- * ivfpqsampled.c: how good an approximate graph is, on a sample of its rows.
+ * ivfpqsampled.c: some rows whose exact neighbours are known, and how many of
+ * them an approximate answer has.
  */
-typedef struct IvfpqSampled IvfpqSampled;
+typedef struct IvfpqSampled
+{
+	const IvfpqPairs *pairs;
+	int			n;				/* rows of the sample */
+	int64	   *positions;		/* [n] ascending, of pairs->queries */
+	float	   *vectors;		/* [n][dims] */
+	int64	   *neighbours;		/* [n][k] positions, exact; -1: no more */
+	double	   *distances;		/* [n][k] of these */
+	int			noted;			/* rows of which the answer is known */
+	int64		hits;			/* of their neighbours */
+	int64		possible;
+} IvfpqSampled;
 
 extern IvfpqSampled *IvfpqSampledBegin(const IvfpqPairs *pairs);
 extern void IvfpqSampledNote(IvfpqSampled *sampled, int64 query,
-							 const float *vector, const IvfpqMatch *found,
-							 int n);
-extern void IvfpqSampledEnd(IvfpqSampled *sampled);
+							 const double *distances);
+extern void IvfpqSampledEnd(const IvfpqSampled *sampled,
+							const IvfpqLists *lists, int probes);
+
+/* ivfpqprobes.c: how many lists have to be near, by a sample */
+extern int	IvfpqProbesFor(const IvfpqSampled *sampled,
+						   const IvfpqLists *lists, double recall);
 
 /*
  * ivfpqstore.c: vectors that are read again and again, in memory or, beyond

@@ -44,6 +44,19 @@ DropSet(void *arg)
 	work->set = NULL;
 }
 
+/* Products of an exact search, rows with queries and both with centroids. */
+static double
+SearchProducts(const GvSetSpec *spec)
+{
+	double		rows = (double) spec->nrows;
+	double		queries = (double) spec->nqueries;
+
+	if (spec->probes == spec->nlists)
+		return rows * queries * spec->dims;
+	return (rows * queries * spec->probes / spec->nlists +
+			(rows + queries) * spec->nlists) * spec->dims;
+}
+
 /* Is it more work than sending the rows? */
 static bool
 Pays(const GvSetSpec *spec)
@@ -54,7 +67,7 @@ Pays(const GvSetSpec *spec)
 	{
 		case GV_SET_EXACT:
 			return spec->nqueries >= LEAST_QUERIES &&
-				numbers * spec->nqueries >= LEAST_PRODUCTS;
+				SearchProducts(spec) >= LEAST_PRODUCTS;
 		case GV_SET_KMEANS:
 			return numbers * spec->k * (spec->iterations + 1) >=
 				LEAST_PRODUCTS;

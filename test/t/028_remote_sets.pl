@@ -28,7 +28,9 @@ $node->safe_psql('postgres', "
 	DELETE FROM t WHERE id % 97 = 0;
 	CREATE TABLE u AS SELECT g AS id, point(g * 7, 16) AS e FROM generate_series(1, 200) AS g;
 	CREATE TABLE many AS SELECT g AS id, point(g, 8) || point(g, 8) || point(g, 8) || point(g, 8) AS e
-		FROM generate_series(1, $many) AS g;");
+		FROM generate_series(1, $many) AS g;
+	CREATE TABLE listed AS SELECT * FROM many WHERE id <= 5000;
+	CREATE INDEX ON listed USING gpuivfpq (e) WITH (dims = 32, lists = 40);");
 
 my $queries = '(SELECT array_agg(e) FROM (SELECT e FROM u ORDER BY id LIMIT 30) AS x)';
 
@@ -71,6 +73,7 @@ my %works = (
 	'selection' => "SELECT s.* FROM (SELECT array_agg(x) AS a FROM t, unnest(e) AS x) AS v, gpuvec_select(a, 300) AS s",
 	'quantiles' => "SELECT s.* FROM (SELECT array_agg(x) AS a FROM t, unnest(e) AS x) AS v, gpuvec_quantiles(a, (SELECT array_agg(i * 7) FROM generate_series(1, 99) AS i)) AS s",
 	'join' => "SELECT * FROM gpuvec_knn_join('u', 'id', 'e', 't', 'id', 'e', 6, 'cosine')",
+	'graph through an index' => "SELECT * FROM gpuvec_knn_graph('listed', 'id', 'e', 4, 'l2', 'index')",
 	'k-means' => "SELECT * FROM gpuvec_kmeans('t', 'e', 25, 6, 3)",
 	'balanced k-means' => "SELECT * FROM gpuvec_kmeans('t', 'e', 40, 5, 1, true)");
 

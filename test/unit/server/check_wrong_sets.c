@@ -43,7 +43,14 @@ check_specs(const TestServer *server)
 	WRONG(0, iterations = 1);
 	WRONG(0, balanced = 1);
 	WRONG(0, approximate = 1);
+	WRONG(0, nlists = 1);
+	WRONG(0, probes = 1);
+	WRONG(TEST_NEAR_SET, nlists = -1);
+	WRONG(TEST_NEAR_SET, nlists = GV_SET_MAX_CLUSTERS + 1);
+	WRONG(TEST_NEAR_SET, probes = 0);
+	WRONG(TEST_NEAR_SET, probes = 13);
 	WRONG(2, k = 301);
+	WRONG(2, nlists = 1);
 	WRONG(2, k = -1);
 	WRONG(2, nqueries = 1);
 	WRONG(2, iterations = -1);
@@ -119,7 +126,7 @@ check_cut(const TestServer *server, const TestSet *set, Stage stage,
 
 static void
 check_puts(const TestServer *server, const TestSet *exact,
-		   const TestSet *clusters, const TestSet *ranks)
+		   const TestSet *near, const TestSet *clusters, const TestSet *ranks)
 {
 	const char *items = exact->items[GV_SET_ROWS];
 	GvPutRequest unused = {GV_SET_ROWS, 1, 1};
@@ -148,6 +155,10 @@ check_puts(const TestServer *server, const TestSet *exact,
 	PUT(exact, WHOLE, GV_SET_SELF, 1, items, 8);
 	PUT(exact, WHOLE, GV_SET_ROWS, 11, items, 11 * row);
 	PUT(exact, DONE, GV_SET_ROWS, 1, items, row);
+	PUT(exact, BEGUN, GV_SET_LISTS, 1, items, row);
+	PUT(near, READY, GV_SET_LISTS, 1, items, row);
+	PUT(near, BEGUN, GV_SET_LISTS, 13, items, 13 * row);
+	PUT(near, BEGUN, GV_SET_LISTS, 1, wrong, row);
 	wrong[3] = -INFINITY;
 	PUT(clusters, BEGUN, GV_SET_STARTS, 1, wrong, row);
 	PUT(clusters, READY, GV_SET_ROWS, 1, wrong, row);
@@ -202,6 +213,7 @@ test_wrong_sets(void)
 {
 	TestServer	server = server_start(NULL, NULL);
 	TestSet		exact = set_make(0);
+	TestSet		near = set_make(TEST_NEAR_SET);
 	TestSet		clusters = set_make(2);
 	TestSet		ranks = set_make(5);
 	int			bystander = client_open(&server, GV_ROLE_SET);
@@ -211,7 +223,7 @@ test_wrong_sets(void)
 	CHECK(set_begin(bystander, &exact.spec) == 0 &&
 		  set_bring_all(bystander, &exact) == 0, "a bystander");
 	check_specs(&server);
-	check_puts(&server, &exact, &clusters, &ranks);
+	check_puts(&server, &exact, &near, &clusters, &ranks);
 	check_gets(&server, &exact, &clusters);
 	check_runs(&server, &exact, &clusters, &ranks);
 	got = set_finish(bystander, &exact);
@@ -221,6 +233,7 @@ test_wrong_sets(void)
 	client_cut(bystander, set_begin(bystander, &none), "replaced by none");
 	builder_unused(&server, "after all that");
 	set_free(&exact);
+	set_free(&near);
 	set_free(&clusters);
 	set_free(&ranks);
 	CHECK(server_stop(&server) == 0, "stop");

@@ -11,7 +11,7 @@
 #define PARTS		3
 
 static const GvSetInput in_order[] = {GV_SET_QUERIES, GV_SET_SELF,
-GV_SET_RANKS, GV_SET_STARTS, GV_SET_ROWS};
+GV_SET_RANKS, GV_SET_STARTS, GV_SET_LISTS, GV_SET_ROWS};
 
 static GvSetSpec
 exact_spec(GvSetMetric metric, int32_t k, bool self)
@@ -19,6 +19,16 @@ exact_spec(GvSetMetric metric, int32_t k, bool self)
 	GvSetSpec	spec = {.kind = GV_SET_EXACT,.metric = metric,.dims = 7,.k = k,
 	.self = self,.nqueries = 20,.nrows = 400};
 
+	return spec;
+}
+
+static GvSetSpec
+lists_spec(void)
+{
+	GvSetSpec	spec = exact_spec(GV_SET_COSINE, 5, true);
+
+	spec.nlists = 12;
+	spec.probes = 3;
 	return spec;
 }
 
@@ -67,8 +77,10 @@ set_spec(int which)
 			return select_spec();
 		case 5:
 			return quantiles_spec(false);
-		default:
+		case TEST_LIKELY_SET:
 			return quantiles_spec(true);
+		default:
+			return lists_spec();
 	}
 }
 
@@ -80,6 +92,8 @@ count_items(const GvSetSpec *spec, GvSetInput input)
 		return 0;
 	if (input == GV_SET_ROWS)
 		return spec->nrows - (spec->kind == GV_SET_EXACT ? 10 : 0);
+	if (input == GV_SET_LISTS)
+		return spec->nlists;
 	return input == GV_SET_STARTS ? spec->k : spec->nqueries;
 }
 
@@ -132,8 +146,8 @@ GvSetRequest
 set_request(const GvSetSpec *spec)
 {
 	GvSetRequest request = {spec->kind, spec->metric, spec->dims, spec->k,
-		spec->method, spec->iterations, 0, spec->self, spec->balanced,
-	spec->approximate, 0, spec->nqueries, spec->nrows};
+		spec->method, spec->iterations, spec->nlists, spec->probes, spec->self,
+	spec->balanced, spec->approximate, 0, 0, spec->nqueries, spec->nrows};
 
 	return request;
 }
