@@ -140,6 +140,8 @@ CPU_OBJS = \
 	src/cpu/distance.o \
 	src/cpu/encode.o \
 	src/cpu/exact.o \
+	src/cpu/exactlists.o \
+	src/cpu/exactmeet.o \
 	src/cpu/exactset.o \
 	src/cpu/filter.o \
 	src/cpu/gv_cpu.o \
@@ -150,6 +152,7 @@ CPU_OBJS = \
 	src/cpu/kmeansset.o \
 	src/cpu/level.o \
 	src/cpu/nearest.o \
+	src/cpu/nearlists.o \
 	src/cpu/place.o \
 	src/cpu/pq.o \
 	src/cpu/quantiles.o \

@@ -4,8 +4,11 @@
  *
  * Rows become panels, a block of them at a time, and all queries are
  * multiplied with them, a tile at a time: what a screen (gv_screen.h) cannot
- * discard is measured by gv_set_distance.  A query's limit falls with its first
- * rows, so of n rows in random order about k (1 + log(n / k)) are measured.
+ * discard is measured by gv_set_distance.  A query's limit falls with its
+ * first rows, so of n rows in random order about k (1 + log(n / k)) are measured.
+ *
+ * With lists see exactlists.c; where all lists are near they make no
+ * difference.
  *
  * Memory, besides queries and what they have found: a block.
  */
@@ -13,42 +16,18 @@
 #include <string.h>
 
 #include "cpu/gv_cpu_set.h"
-#include "cpu/gv_screen.h"
+#include "cpu/gv_exactset.h"
 
-#define TILE_QUERIES	GV_CPU_TILE_ROWS
 #define BLOCK_FLOATS	(1 << 21)	/* of its panels, for large dims */
 #define BLOCK_PANELS	8
 #define FEW_QUERIES		4		/* below this panels do not pay */
 
-typedef struct Exact
+/* Do lists make a difference? */
+static bool
+has_lists(const GvSetSpec *spec)
 {
-	GvSetSpec	spec;
-	int64_t		kept;			/* neighbours that there can be: <= k */
-	float	   *queries;		/* [nqueries][dims] */
-	int64_t    *self;			/* [nqueries], with spec.self */
-	GvNear	   *nearest;		/* [nqueries][kept] */
-	GvScreen	screen;
-	float	   *mean;			/* [dims] of the screen */
-	GvScreened *screened;		/* [nqueries] */
-	float	   *limits;			/* [nqueries] */
-	int32_t		npanels;		/* of a block */
-	float	   *placed;			/* [TILE_QUERIES][dims] rows or queries */
-	float	   *panels;			/* [npanels] see gv_screen_panel */
-	float	   *squares;		/* [npanels][GV_SCREEN_ROWS] */
-	float	   *products;		/* [TILE_QUERIES][GV_SCREEN_ROWS] */
-} Exact;
-
-/* A panel and the queries that it meets. */
-typedef struct Meeting
-{
-	const float *rows;			/* [..][dims] */
-	int64_t		first;			/* the first row's position */
-	int			nrows;			/* <= GV_SCREEN_ROWS */
-	const float *panel;
-	const float *squares;		/* [GV_SCREEN_ROWS] */
-	int64_t		query;			/* the first one's number */
-	int			nqueries;		/* <= TILE_QUERIES */
-} Meeting;
+	return spec->probes < spec->nlists;
+}
 
 static int64_t
 kept_of(const GvSetSpec *spec)
@@ -61,6 +40,8 @@ panels_of(const GvSetSpec *spec)
 {
 	int32_t		most = (int32_t) (BLOCK_FLOATS / gv_screen_panel(spec->dims));
 
+	if (has_lists(spec))
+		return gv_near_lists_panels(spec);
 	if (most < 1)
 		return 1;
 	return most < BLOCK_PANELS ? most : BLOCK_PANELS;
@@ -75,15 +56,16 @@ cpu_size(const GvSetSpec *spec)
 		(int64_t) sizeof(GvNear) * kept_of(spec) +
 		(int64_t) sizeof(GvScreened);
 	int64_t		block = (int64_t) gv_screen_panel(spec->dims) *
-		panels_of(spec) + (int64_t) TILE_QUERIES * spec->dims;
+		panels_of(spec) + (int64_t) GV_EXACT_QUERIES * spec->dims;
+	int64_t		lists = has_lists(spec) ? gv_near_lists_size(spec) : 0;
 
-	return spec->nqueries * query + (int64_t) sizeof(float) * block;
+	return spec->nqueries * query + (int64_t) sizeof(float) * block + lists;
 }
 
 static void
 cpu_drop(void *state)
 {
-	Exact	   *exact = state;
+	GvExact	   *exact = state;
 
 	free(exact->queries);
 	free(exact->self);
@@ -95,12 +77,14 @@ cpu_drop(void *state)
 	free(exact->panels);
 	free(exact->squares);
 	free(exact->products);
+	gv_near_lists_drop(exact->lists);
+	free(exact->gathered);
 	free(exact);
 }
 
 /* The memory of a set; false: there is none. */
 static bool
-take_memory(Exact *exact)
+take_memory(GvExact *exact)
 {
 	const GvSetSpec *spec = &exact->spec;
 	int64_t		panel = (int64_t) gv_screen_panel(spec->dims);
@@ -112,25 +96,32 @@ take_memory(Exact *exact)
 	exact->mean = gv_cpu_take(spec->dims, sizeof(float));
 	exact->screened = gv_cpu_take(n, sizeof(GvScreened));
 	exact->limits = gv_cpu_take(n, sizeof(float));
-	exact->placed = gv_cpu_take((int64_t) TILE_QUERIES * spec->dims,
+	exact->placed = gv_cpu_take((int64_t) GV_EXACT_QUERIES * spec->dims,
 								sizeof(float));
 	exact->panels = gv_cpu_take(exact->npanels * panel, sizeof(float));
 	exact->squares = gv_cpu_take(exact->npanels * (int64_t) GV_SCREEN_ROWS,
 								 sizeof(float));
-	exact->products = gv_cpu_take(TILE_QUERIES * GV_SCREEN_ROWS,
+	exact->products = gv_cpu_take(GV_EXACT_QUERIES * GV_SCREEN_ROWS,
 								  sizeof(float));
+	exact->gathered = gv_cpu_take((int64_t) GV_SCREEN_ROWS * spec->dims,
+								  sizeof(float));
+	if (has_lists(spec))
+		exact->lists = gv_near_lists_make(spec);
 	return exact->queries != NULL && exact->self != NULL &&
 		exact->nearest != NULL && exact->mean != NULL &&
 		exact->screened != NULL && exact->limits != NULL &&
 		exact->placed != NULL && exact->panels != NULL &&
-		exact->squares != NULL && exact->products != NULL;
+		exact->squares != NULL && exact->products != NULL &&
+		exact->gathered != NULL &&
+		(exact->lists != NULL || !has_lists(spec));
 }
 
 /* See gv_set_create. */
 static GvStatus
 cpu_create(const GvSetSpec *spec, void **state)
 {
-	Exact	   *made = calloc(1, sizeof(Exact));
+	GvExact	   *made = calloc(1, sizeof(GvExact));
+	int			i;
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
@@ -144,13 +135,15 @@ cpu_create(const GvSetSpec *spec, void **state)
 	}
 	gv_screen_reset(&made->screen, (GvSetMetric) spec->metric, spec->dims,
 					made->mean);
+	for (i = 0; i < GV_SCREEN_ROWS; i++)
+		made->in_order[i] = i;
 	*state = made;
 	return GV_OK;
 }
 
 /* Queries [n], the first of which has number `first`. */
 static GvStatus
-put_queries(Exact *exact, const float *queries, int64_t first, int64_t n,
+put_queries(GvExact *exact, const float *queries, int64_t first, int64_t n,
 			const GvStop *stop)
 {
 	GvPoll		poll = {stop, 0};
@@ -169,40 +162,15 @@ put_queries(Exact *exact, const float *queries, int64_t first, int64_t n,
 	return GV_OK;
 }
 
-/* A query's neighbours, the last of them first. */
-static GvNear *
-nearest_of(const Exact *exact, int64_t query)
-{
-	return exact->nearest + query * exact->kept;
-}
-
-/* Measure a pair.  True when the query's last neighbour is another now. */
-static bool
-measure(Exact *exact, int64_t query, const float *row, int64_t position)
-{
-	const GvSetSpec *spec = &exact->spec;
-	GvNear	   *nearest = nearest_of(exact, query);
-	GvNear		last = nearest[0];
-	double		distance;
-
-	if (spec->self && exact->self[query] == position)
-		return false;
-	distance = gv_set_distance((GvSetMetric) spec->metric,
-							   exact->queries + query * spec->dims, row,
-							   spec->dims);
-	gv_nearest_push(nearest, exact->kept, distance, position);
-	return nearest[0].position != last.position;
-}
-
 /*
  * What the fp32 square of a row's distance to a query must not exceed.  It is
  * off by (dims / 16 + 6) u of itself, unless it overflows, because no term is
  * negative; twice that, and FLT_MIN for what underflows.
  */
 static float
-direct_limit(const Exact *exact, int64_t query)
+direct_limit(const GvExact *exact, int64_t query)
 {
-	double		last = nearest_of(exact, query)[0].distance;
+	double		last = gv_exact_nearest(exact, query)[0].distance;
 	double		slack = (exact->spec.dims / 8 + 32) * GV_FILTER_UNIT;
 	double		limit = last * last * (1.0 + slack) + FLT_MIN;
 
@@ -211,7 +179,7 @@ direct_limit(const Exact *exact, int64_t query)
 
 /* n <= GV_SCREEN_ROWS rows and one query. */
 static void
-measure_some(Exact *exact, int64_t query, const float *rows, int64_t first,
+measure_some(GvExact *exact, int64_t query, const float *rows, int64_t first,
 			 int n)
 {
 	int64_t		dims = exact->spec.dims;
@@ -230,14 +198,15 @@ measure_some(Exact *exact, int64_t query, const float *rows, int64_t first,
 	{
 		if (direct && squares[i] > limit)
 			continue;
-		if (measure(exact, query, rows + i * dims, first + i) && direct)
+		if (gv_exact_measure(exact, query, rows + i * dims, first + i) &&
+			direct)
 			limit = direct_limit(exact, query);
 	}
 }
 
 /* Rows [n] and all queries, which are few: panels would not pay. */
 static GvStatus
-measure_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
+measure_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 			 const GvStop *stop)
 {
 	int64_t		dims = exact->spec.dims;
@@ -257,86 +226,9 @@ measure_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
 	return GV_OK;
 }
 
-/* With the first rows: the screen, and what it has to know of queries. */
-static bool
-prepare(Exact *exact, const float *rows, int64_t n, GvPoll *poll)
-{
-	const GvSetSpec *spec = &exact->spec;
-	int64_t		query;
-
-	gv_screen_fit(&exact->screen, rows, n < TILE_QUERIES ? n : TILE_QUERIES,
-				  exact->placed);
-	for (query = 0; query < spec->nqueries; query++)
-	{
-		if (gv_poll(poll, 8 * (int64_t) spec->dims))
-			return false;
-		exact->screened[query] =
-			gv_screen_query(&exact->screen,
-							exact->queries + query * spec->dims,
-							exact->placed);
-		exact->limits[query] =
-			gv_screen_limit(&exact->screen, &exact->screened[query],
-							nearest_of(exact, query)[0]);
-	}
-	return true;
-}
-
-/* Measure what of a panel comes through the screen of one query. */
-static bool
-sift(Exact *exact, const Meeting *meeting, int i, GvPoll *poll)
-{
-	const float *products = exact->products + i * GV_SCREEN_ROWS;
-	int64_t		query = meeting->query + i;
-	float	   *limit = &exact->limits[query];
-	uint64_t	left = gv_kernels->within(meeting->squares, products, *limit);
-
-	if (meeting->nrows < GV_SCREEN_ROWS)
-		left &= (UINT64_C(1) << meeting->nrows) - 1;
-	for (; left != 0; left &= left - 1)
-	{
-		int			row = __builtin_ctzll(left);
-
-		/* the limit may have fallen since */
-		if (meeting->squares[row] - 2.0f * products[row] > *limit)
-			continue;
-		if (gv_poll(poll, 4 * (int64_t) exact->spec.dims))
-			return false;
-		if (measure(exact, query,
-					meeting->rows + (int64_t) row * exact->spec.dims,
-					meeting->first + row))
-			*limit = gv_screen_limit(&exact->screen, &exact->screened[query],
-									 nearest_of(exact, query)[0]);
-	}
-	return true;
-}
-
-/* A panel and a tile of queries, which lie in exact->placed. */
-static bool
-meet(Exact *exact, const Meeting *meeting, GvPoll *poll)
-{
-	int32_t		dims = exact->spec.dims;
-	int32_t		first;
-	int			i;
-
-	if (gv_poll(poll, (int64_t) meeting->nqueries * GV_SCREEN_ROWS * dims))
-		return false;
-	memset(exact->products, 0,
-		   sizeof(float) * meeting->nqueries * GV_SCREEN_ROWS);
-	for (first = 0; first < dims; first += GV_CPU_SLICE_DIMS)
-		gv_kernels->estimate(exact->placed + first, dims, meeting->nqueries,
-							 dims - first < GV_CPU_SLICE_DIMS ?
-							 dims - first : GV_CPU_SLICE_DIMS,
-							 meeting->panel + (size_t) first * GV_SCREEN_ROWS,
-							 exact->products);
-	for (i = 0; i < meeting->nqueries; i++)
-		if (!sift(exact, meeting, i, poll))
-			return false;
-	return true;
-}
-
 /* The panels of a block of n rows. */
 static bool
-make_panels(Exact *exact, const float *rows, int64_t n, GvPoll *poll)
+make_panels(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
 {
 	int64_t		dims = exact->spec.dims;
 	int32_t		p;
@@ -358,37 +250,36 @@ make_panels(Exact *exact, const float *rows, int64_t n, GvPoll *poll)
 
 /* A block of n rows and all queries. */
 static bool
-screen_block(Exact *exact, const float *rows, int64_t first, int64_t n,
+screen_block(GvExact *exact, const float *rows, int64_t first, int64_t n,
 			 GvPoll *poll)
 {
 	const GvSetSpec *spec = &exact->spec;
-	int64_t		dims = spec->dims;
-	Meeting		meeting;
+	GvMeeting	meeting = {.queries = exact->tile,
+	.places = exact->in_order};
+	int64_t		query;
 	int64_t		done;
 	int			i;
 
 	if (!make_panels(exact, rows, n, poll))
 		return false;
-	for (meeting.query = 0; meeting.query < spec->nqueries;
-		 meeting.query += TILE_QUERIES)
+	for (query = 0; query < spec->nqueries; query += GV_EXACT_QUERIES)
 	{
-		int64_t		left = spec->nqueries - meeting.query;
+		int64_t		left = spec->nqueries - query;
 
-		meeting.nqueries = left < TILE_QUERIES ? (int) left : TILE_QUERIES;
+		meeting.nqueries = left < GV_EXACT_QUERIES ? (int) left :
+			GV_EXACT_QUERIES;
 		for (i = 0; i < meeting.nqueries; i++)
-			gv_screen_place(&exact->screen,
-							&exact->screened[meeting.query + i],
-							exact->queries + (meeting.query + i) * dims,
-							exact->placed + i * dims);
+			exact->tile[i] = query + i;
+		gv_exact_place(exact, exact->tile, meeting.nqueries);
 		meeting.panel = exact->panels;
 		for (done = 0; done < n; done += GV_SCREEN_ROWS)
 		{
-			meeting.rows = rows + done * dims;
+			meeting.rows = rows + done * spec->dims;
 			meeting.first = first + done;
 			meeting.nrows = n - done < GV_SCREEN_ROWS ? (int) (n - done) :
 				GV_SCREEN_ROWS;
 			meeting.squares = exact->squares + done;
-			if (!meet(exact, &meeting, poll))
+			if (!gv_exact_meet(exact, &meeting, poll))
 				return false;
 			meeting.panel += gv_screen_panel(spec->dims);
 		}
@@ -398,7 +289,7 @@ screen_block(Exact *exact, const float *rows, int64_t first, int64_t n,
 
 /* Rows [n], the first of which has position `first`. */
 static GvStatus
-put_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
+put_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 		 const GvStop *stop)
 {
 	int64_t		block = exact->npanels * (int64_t) GV_SCREEN_ROWS;
@@ -406,9 +297,11 @@ put_rows(Exact *exact, const float *rows, int64_t first, int64_t n,
 	GvPoll		poll = {stop, 0};
 	int64_t		done;
 
+	if (exact->lists != NULL)
+		return gv_exact_put_listed(exact, rows, n, stop);
 	if (exact->spec.nqueries < FEW_QUERIES)
 		return measure_rows(exact, rows, first, n, stop);
-	if (!exact->screen.is_fitted && !prepare(exact, rows, n, &poll))
+	if (!exact->screen.is_fitted && !gv_exact_prepare(exact, rows, n, &poll))
 		return GV_CANCELLED;
 	for (done = 0; done < n; done += block)
 		if (!screen_block(exact, rows + done * dims, first + done,
@@ -422,24 +315,37 @@ static GvStatus
 cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 		int64_t n, const GvStop *stop)
 {
-	Exact	   *exact = state;
+	GvExact	   *exact = state;
 
 	if (input == GV_SET_QUERIES)
 		return put_queries(exact, items, first, n, stop);
 	if (input == GV_SET_ROWS)
 		return put_rows(exact, items, first, n, stop);
+	if (input == GV_SET_LISTS)
+	{
+		if (exact->lists != NULL)
+			gv_near_lists_put(exact->lists, items, first, n);
+		return GV_OK;
+	}
 	memcpy(exact->self + first, items, sizeof(int64_t) * (size_t) n);
 	return GV_OK;
 }
 
-/* See gv_set_run: neighbours in their order. */
+/* See gv_set_run: what rows are left, and neighbours in their order. */
 static GvStatus
 cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 {
-	Exact	   *exact = state;
+	GvExact	   *exact = state;
 	GvPoll		poll = {stop, 0};
 	int64_t		q;
 
+	if (exact->lists != NULL)
+	{
+		GvStatus	status = gv_exact_search_lists(exact, stop);
+
+		if (status != GV_OK)
+			return status;
+	}
 	for (q = 0; q < exact->spec.nqueries; q++)
 	{
 		if (gv_poll(&poll, 16 * exact->kept))
@@ -453,7 +359,7 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 
 /* The neighbour that is item `item` of the outputs; free places are -1. */
 static GvNear
-neighbour(const Exact *exact, int64_t item)
+neighbour(const GvExact *exact, int64_t item)
 {
 	static const GvNear none = {NAN, -1};
 	int64_t		query = item / exact->spec.k;
@@ -470,7 +376,7 @@ static GvStatus
 cpu_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 		void *items)
 {
-	const Exact *exact = state;
+	const GvExact *exact = state;
 	int64_t    *positions = items;
 	double	   *distances = items;
 	int64_t		i;

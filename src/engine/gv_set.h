@@ -34,7 +34,8 @@
  *		inputs		LISTS float [nlists][dims], centroids
  *		A vector is of the list whose centroid is nearest to it (of GV_SET_IP
  *		by GV_SET_L2); near a list are the `probes` lists whose centroids are
- *		nearest to its own.  Both as above, exact, by (distance, number).  A
+ *		nearest to its own, by the metric, itself among them unless others come
+ *		before it.  Both as above, exact, by (distance, number).  A
  *		query's neighbours are the k nearest of the rows of lists near its
  *		own; all else is as above, the same on every engine.
  *

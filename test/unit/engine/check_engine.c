@@ -143,6 +143,7 @@ main(int argc, char **argv)
 	test_select();
 	test_quantiles();
 	test_exact_sets();
+	test_near_sets();
 	test_kmeans_sets();
 	test_set_calls();
 	test_recall();

@@ -17,7 +17,7 @@ check_selection(Input input, int64_t n, int32_t k, GvSelectMethod method)
 	GvSetSpec	spec = {.kind = GV_SET_SELECT,.dims = 1,.k = k,
 	.method = method,.nrows = n};
 	SetInputs	inputs = {NULL, NULL, values, n,
-	1 + (int64_t) (unit_random() % n)};
+	1 + (int64_t) (unit_random() % n), NULL};
 	void	   *scratch = unit_alloc(gv_select_scratch(&select));
 	uint32_t   *want = unit_alloc(sizeof(uint32_t) * k);
 	float	   *want_values = unit_alloc(sizeof(float) * k);
@@ -56,7 +56,7 @@ check_quantiles_set(Input input, int64_t n, int32_t nranks, bool approximate)
 	GvSetSpec	spec = {.kind = GV_SET_QUANTILES,.dims = 1,
 		.approximate = approximate,.nqueries = nranks,.nrows = n};
 	SetInputs	inputs = {ranks, NULL, values, n,
-	1 + (int64_t) (unit_random() % n)};
+	1 + (int64_t) (unit_random() % n), NULL};
 	void	   *scratch =
 		unit_alloc(gv_quantiles_scratch(n, nranks, approximate));
 	float	   *want = unit_alloc(sizeof(float) * nranks * 2);
@@ -159,11 +159,16 @@ check_invalid_specs(void)
 		REFUSE(kind, device = -1);
 		REFUSE(kind, iterations = GV_SET_MAX_PASSES);
 		REFUSE(kind, method = GV_NSELECT);
+		REFUSE(kind, nlists = GV_SET_MAX_CLUSTERS + 1);
+		REFUSE(kind, probes = -1);
 	}
 	REFUSE(GV_SET_EXACT, k = 0);
 	REFUSE(GV_SET_EXACT, k = GV_SET_MAX_K + 1);
 	REFUSE(GV_SET_EXACT, metric = 0);
 	REFUSE(GV_SET_EXACT, nqueries = 0);
+	REFUSE(GV_SET_EXACT, nlists = -1);
+	REFUSE(GV_SET_EXACT, nlists = 3);
+	REFUSE(GV_SET_EXACT, probes = 1);
 	REFUSE(GV_SET_KMEANS, k = 7);
 	REFUSE(GV_SET_KMEANS, k = 0);
 	REFUSE(GV_SET_KMEANS, iterations = -1);
@@ -187,6 +192,7 @@ put_first(GvSet *set, int kind)
 		CHECK(gv_set_put(set, GV_SET_QUERIES, vectors, 5, NULL) == GV_OK,
 			  "put");
 		INVALID(gv_set_put(set, GV_SET_ROWS, vectors, 1, NULL));
+		INVALID(gv_set_put(set, GV_SET_LISTS, vectors, 1, NULL));
 		CHECK(gv_set_put(set, GV_SET_SELF, numbers, 5, NULL) == GV_OK, "put");
 	}
 	else if (kind == GV_SET_KMEANS)
@@ -285,6 +291,8 @@ live(const GvSetSpec *spec, const void *first, const float *rows,
 		status = gv_set_put(set, firsts[spec->kind], first,
 							spec->kind == GV_SET_KMEANS ? spec->k :
 							spec->nqueries, stop);
+	if (status == GV_OK && spec->nlists > 0)
+		status = gv_set_put(set, GV_SET_LISTS, rows, spec->nlists, stop);
 	while (status == GV_OK && !done.finished)
 	{
 		status = gv_set_put(set, GV_SET_ROWS, rows, half, stop);
@@ -361,6 +369,10 @@ check_all_stops(void)
 	.dims = 300,.k = 5,.nqueries = 400,.nrows = 1500};
 
 	check_stops(&spec, 8);
+	spec.nlists = 500;
+	spec.probes = 100;
+	check_stops(&spec, 8);
+	spec.nlists = spec.probes = 0;
 	spec.nqueries = 2;			/* without panels */
 	spec.nrows = 40000;
 	check_stops(&spec, 1);
@@ -401,6 +413,11 @@ check_no_memory(void)
 	spec.nqueries = GV_SET_MAX_QUERIES;
 	spec.nrows = INT64_C(1) << 40;
 	CHECK(gv_set_size(&spec) > INT64_C(1) << 50, "size");
+	CHECK(gv_set_create(&spec, &set) == GV_NO_MEMORY && set == NULL, "taken");
+	spec = specs[GV_SET_EXACT];
+	spec.nlists = GV_SET_MAX_CLUSTERS;
+	spec.probes = GV_SET_MAX_CLUSTERS - 1;
+	CHECK(gv_set_size(&spec) > INT64_C(1) << 48, "size");
 	CHECK(gv_set_create(&spec, &set) == GV_NO_MEMORY && set == NULL, "taken");
 	spec = specs[GV_SET_KMEANS];
 	spec.k = GV_SET_MAX_CLUSTERS;

@@ -212,7 +212,8 @@ check_clusters(const GvSetSpec *spec, const float *starts, const float *rows)
 	size_t		n = (size_t) spec->k * spec->dims;
 	Plain		plain = {.spec = *spec,.rows = rows};
 	double	   *errors = malloc(sizeof(double) * (spec->iterations + 1));
-	SetInputs	inputs = {starts, NULL, rows, spec->nrows, spec->nrows};
+	SetInputs	inputs = {starts, NULL, rows, spec->nrows, spec->nrows,
+	NULL};
 	GvSimd		level;
 	int32_t		found;
 

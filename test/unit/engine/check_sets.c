@@ -86,8 +86,8 @@ naive_distance(GvSetMetric metric, const float *a, const float *b,
 	return isnan(cosine) ? NAN : 1.0 - fmax(-1.0, fmin(1.0, cosine));
 }
 
-/* All rows in order, for a query: [nrows]. */
-static Neighbour *
+/* See sets.h. */
+Neighbour *
 sorted_rows(const GvSetSpec *spec, const float *query, const float *rows,
 			int64_t nrows)
 {
@@ -126,10 +126,10 @@ count_wrong(const GvSetSpec *spec, const Neighbour *sorted, int64_t nrows,
 	return nwrong;
 }
 
-/* One search; sorted [nqueries] is what must come out. */
-static void
+/* See sets.h. */
+void
 check_search(const GvSetSpec *spec, const SetInputs *inputs,
-			 Neighbour *const *sorted)
+			 Neighbour *const *sorted, const int64_t *nsorted)
 {
 	int64_t		n = spec->nqueries * spec->k;
 	int64_t    *positions = unit_alloc(sizeof(int64_t) * n);
@@ -148,15 +148,15 @@ check_search(const GvSetSpec *spec, const SetInputs *inputs,
 			  gv_set_get(set, GV_SET_DISTANCES, n / 2, n - n / 2,
 						 distances + n / 2) == GV_OK, "get");
 		for (i = 0; i < spec->nqueries; i++)
-			nwrong += count_wrong(spec, sorted[i], inputs->nrows,
+			nwrong += count_wrong(spec, sorted[i], nsorted[i],
 								  spec->self ? inputs->self[i] : -1,
 								  positions + i * spec->k,
 								  distances + i * spec->k);
 		CHECK(nwrong == 0, "%ld wrong, metric %d dims %d k %d queries %ld "
-			  "rows %ld by %ld self %d %s", (long) nwrong, spec->metric,
+			  "rows %ld by %ld self %d lists %d probes %d %s", (long) nwrong, spec->metric,
 			  spec->dims, spec->k, (long) spec->nqueries,
 			  (long) inputs->nrows, (long) inputs->batch, spec->self,
-			  gv_simd_name(unit_simd()));
+			  spec->nlists, spec->probes, gv_simd_name(unit_simd()));
 	}
 	gv_set_drop(set);
 	unit_free(positions);
@@ -170,6 +170,7 @@ check_vectors(int32_t dims, const float *queries, int64_t nqueries,
 {
 	const int64_t ks[] = {1, 3, 10, nrows - 1, nrows, nrows + 7};
 	Neighbour **sorted = malloc(sizeof(Neighbour *) * nqueries);
+	int64_t    *nsorted = malloc(sizeof(int64_t) * nqueries);
 	int64_t    *self = malloc(sizeof(int64_t) * nqueries);
 	GvSetSpec	spec = {.kind = GV_SET_EXACT,.dims = dims,
 	.nqueries = nqueries};
@@ -177,7 +178,10 @@ check_vectors(int32_t dims, const float *queries, int64_t nqueries,
 	int			k;
 
 	for (i = 0; i < nqueries; i++)
+	{
+		nsorted[i] = nrows;
 		self[i] = (int64_t) (unit_random() % (nrows + 3)) - 1;
+	}
 	for (spec.metric = GV_SET_L2; spec.metric <= GV_SET_PEARSON; spec.metric++)
 	{
 		for (i = 0; i < nqueries; i++)
@@ -186,7 +190,8 @@ check_vectors(int32_t dims, const float *queries, int64_t nqueries,
 		{
 			const int64_t batches[] = {1 + (int64_t) (unit_random() % nrows),
 			nrows, 64};
-			SetInputs	inputs = {queries, self, rows, nrows, batches[k % 3]};
+			SetInputs	inputs = {queries, self, rows, nrows,
+			batches[k % 3], NULL};
 
 			if (ks[k] < 1)
 				continue;
@@ -195,34 +200,19 @@ check_vectors(int32_t dims, const float *queries, int64_t nqueries,
 			spec.self = (uint8_t) (unit_random() % 2);
 			gv_simd_use(k < 3 ? unit_simd() :
 						(GvSimd) (GV_SIMD_PORTABLE + k % (GV_NSIMD - 1)));
-			check_search(&spec, &inputs, sorted);
+			check_search(&spec, &inputs, sorted, nsorted);
 		}
 		for (i = 0; i < nqueries; i++)
 			free(sorted[i]);
 	}
 	gv_simd_use(unit_simd());
 	free(sorted);
+	free(nsorted);
 	free(self);
 }
 
-/* Kinds of numbers that are hard to compare in fp32. */
-typedef enum Kind
-{
-	KIND_UNIFORM,
-	KIND_FEW_VALUES,			/* ties */
-	KIND_DUPLICATES,
-	KIND_OFFSET,				/* near 1,000 */
-	KIND_FAR_OFFSET,			/* near 1e6: the last bits differ */
-	KIND_TINY,					/* squares of 1e-30 underflow */
-	KIND_SUBNORMAL,
-	KIND_HUGE,					/* squares of 1e30 overflow */
-	KIND_MIXED,					/* from 1e-30 to 1e30 */
-	KIND_ZEROS,					/* zero and constant vectors among others */
-	KIND_ALL_EQUAL,
-	NKINDS
-} Kind;
-
-static void
+/* See sets.h. */
+void
 make_vector(Kind kind, float *x, int32_t dims, const float *earlier,
 			int64_t nearlier)
 {

@@ -46,6 +46,9 @@ finished_set(const GvSetSpec *spec, const SetInputs *inputs, GvSetDone *done,
 	if (status == GV_OK && spec->self)
 		status = gv_set_put(set, GV_SET_SELF, inputs->self, spec->nqueries,
 							NULL);
+	if (status == GV_OK && spec->nlists > 0)
+		status = gv_set_put(set, GV_SET_LISTS, inputs->lists, spec->nlists,
+							NULL);
 	memset(done, 0, sizeof(*done));
 	while (status == GV_OK && !done->finished)
 	{

@@ -23,14 +23,44 @@ typedef struct SetInputs
 	const float *rows;
 	int64_t		nrows;
 	int64_t		batch;			/* rows that come at a time */
+	const float *lists;			/* centroids, with spec.nlists */
 } SetInputs;
 
 /* sets.c: a set that has finished, or NULL */
 extern GvSet *finished_set(const GvSetSpec *spec, const SetInputs *inputs,
 						   GvSetDone *done, double *errors);
 
+/* check_sets.c: rows [nrows] in order, for a query; to be freed */
+extern Neighbour *sorted_rows(const GvSetSpec *spec, const float *query,
+							  const float *rows, int64_t nrows);
+
+/* ... and vectors that are hard to compare in fp32 */
+typedef enum Kind
+{
+	KIND_UNIFORM,
+	KIND_FEW_VALUES,			/* ties */
+	KIND_DUPLICATES,
+	KIND_OFFSET,				/* near 1,000 */
+	KIND_FAR_OFFSET,			/* near 1e6: the last bits differ */
+	KIND_TINY,					/* squares of 1e-30 underflow */
+	KIND_SUBNORMAL,
+	KIND_HUGE,					/* squares of 1e30 overflow */
+	KIND_MIXED,					/* from 1e-30 to 1e30 */
+	KIND_ZEROS,					/* zero and constant vectors among others */
+	KIND_ALL_EQUAL,
+	NKINDS
+} Kind;
+
+extern void make_vector(Kind kind, float *x, int32_t dims,
+						const float *earlier, int64_t nearlier);
+
+/* ... and one search, of which sorted [nqueries][nsorted[i]] must come out */
+extern void check_search(const GvSetSpec *spec, const SetInputs *inputs,
+						 Neighbour *const *sorted, const int64_t *nsorted);
+
 /* One function a file. */
 extern void test_exact_sets(void);
+extern void test_near_sets(void);
 extern void test_kmeans_sets(void);
 extern void test_set_calls(void);
 
