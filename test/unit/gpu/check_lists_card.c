@@ -255,17 +255,16 @@ test_looks(void)
 			 look += unit_small ? 2 : 1)
 		{
 			int			odd = 5 * metric + look;
-			Case		some = {metric, 2 + odd * 7 % 40, 900 + odd, 20, 4, 24,
-			6, look, odd % 3 == 0 ? 0 : 350, odd % 2 == 0 ? 0 : 256};
+			Case		some = {metric, 2 + odd * 7 % 40, 310 + odd, 20, 4, 24,
+			6, look, odd % 3 == 0 ? 0 : 170, odd % 2 == 0 ? 0 : 256};
 			Case		self = {metric, 2 + odd * 3 % 20, 60 + odd, 0, 3, 8,
 			1 + odd % 5, look, odd % 2 == 0 ? 0 : 50, 0};
-			Case		all = {metric, 2 + odd * 5 % 30, 700 + odd, 14, 7, 8,
-			8, look, odd % 2 == 0 ? 0 : 500, odd % 3 == 0 ? 0 : 256};
+			Case		all = {metric, 2 + odd * 5 % 30, 270 + odd, 14, 7, 8,
+			8, look, odd % 2 == 0 ? 0 : 290, odd % 3 == 0 ? 0 : 256};
 
 			gv_gpu_exact_force(0, 256);
-			check_case(&some);
 			check_case(&self);
-			check_case(&all);
+			check_case(odd % 2 == 0 ? &some : &all);
 		}
 	gv_gpu_exact_force(0, 0);
 }
@@ -279,11 +278,11 @@ test_shapes(void)
 		{GV_SET_L2, 3, 1, 0, 2, 1, 1, LOOK_CLUSTERED, 0, 0},
 		{GV_SET_IP, 2, 40, 0, 8, 40, 1, LOOK_CLUSTERED, 7, 0},
 		{GV_SET_L2, 5, 50, 3, 60, 64, 64, LOOK_CLUSTERED, 0, 0},
-		{GV_SET_COSINE, 17, 300, 8, 130, 5, 2, LOOK_CLUSTERED, 100, 0},
-		{GV_SET_COSINE, 8, 400, 12, 150, 7, 3, LOOK_ZEROS, 0, 256},
+		{GV_SET_COSINE, 17, 200, 8, 130, 5, 2, LOOK_CLUSTERED, 100, 0},
+		{GV_SET_COSINE, 8, 300, 12, 150, 7, 3, LOOK_ZEROS, 0, 256},
 		{GV_SET_PEARSON, 1, 30, 4, 3, 6, 4, LOOK_CLUSTERED, 9, 0},
 		{GV_SET_PEARSON, 4, 90, 0, 5, 20, 2, LOOK_TIES, 0, 0},
-		{GV_SET_L2, 20, 1500, 150, 3, 4, 3, LOOK_CLUSTERED, 0, 0}
+		{GV_SET_L2, 20, 600, 150, 3, 4, 3, LOOK_CLUSTERED, 0, 0}
 	};
 	size_t		i;
 
@@ -304,9 +303,9 @@ test_overflows(void)
 	for (i = 0; i < 3; i += unit_small ? 2 : 1)
 	{
 		Case		same = {GV_SET_L2, 4, 40, 0, 3, 4, 2, LOOK_SAME, 25, 0};
-		Case		ties = {GV_SET_COSINE, 3, 600, 20, 4, 12, 5, LOOK_TIES, 0,
+		Case		ties = {GV_SET_COSINE, 3, 340, 20, 4, 12, 5, LOOK_TIES, 0,
 		256};
-		Case		held = {GV_SET_IP, 9, 500, 20, 6, 12, 4, LOOK_OUTLIER, 0,
+		Case		held = {GV_SET_IP, 9, 300, 20, 6, 12, 4, LOOK_OUTLIER, 0,
 		0};
 
 		gv_gpu_exact_force(rooms[i], 256);
@@ -352,7 +351,7 @@ stops(void *arg)
 static void
 test_stops(void)
 {
-	Case		test = {GV_SET_L2, 4, 600, 8, 3, 8, 6, LOOK_CLUSTERED, 0, 256};
+	Case		test = {GV_SET_L2, 4, 300, 8, 3, 8, 6, LOOK_CLUSTERED, 0, 256};
 	GvSetSpec	spec = spec_of(&test);
 	Inputs		in = make_inputs(&test, &spec);
 	GvStatus	status = GV_CANCELLED;
