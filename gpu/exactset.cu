@@ -259,6 +259,7 @@ search(Exact *exact, const GvStop *stop)
 	GvExactRows *rows = &exact->rows;
 	cudaStream_t stream = exact->stream;
 	GvExactByList *lists = exact->lists;
+	double		since = 0.0;
 
 	if (rows->n == 0)
 		return GV_OK;
@@ -274,7 +275,9 @@ search(Exact *exact, const GvStop *stop)
 	}
 	if (lists != NULL)
 		GV_TRY(gv_gpu_exact_lists_rows(lists, rows, stop));
+	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_HALVE, stream, &since));
 	GV_TRY(gv_gpu_exact_rows(&exact->space, rows, stream));
+	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_HALVE, stream, &since));
 	if (lists != NULL)
 		GV_TRY(gv_gpu_exact_units(lists, &exact->space, rows, &exact->queries,
 								  exact->work.seen, stop));

@@ -290,7 +290,7 @@ begin(const Units *units, int64_t seen)
 	for (int i = 0; i < GV_EXACT_LANES; i++)
 	{
 		lists->lanes[i].work.seen = seen;
-		lists->lanes[i].work.measures = gv_gpu_exact_lists_each();
+		gv_gpu_exact_lists_measure(&lists->lanes[i].work);
 	}
 	GV_TRY(search_voids(units));
 	GV_CUDA_TRY(cudaMemsetAsync(lists->others.d_counts, 0,
@@ -324,6 +324,6 @@ gv_gpu_exact_units(GvExactByList *lists, const GvExactSpace *space,
 	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_UNITS, stream, &since));
 	GV_TRY(search_others(&units));
 	for (int i = 0; i < GV_EXACT_LANES; i++)
-		gv_gpu_exact_lists_add(&lists->lanes[i].work);
+		gv_gpu_exact_lists_add(&lists->lanes[i].work, GV_EXACT_UNIT_STEPS);
 	return gv_gpu_exact_lists_note(GV_EXACT_OTHERS, stream, &since);
 }

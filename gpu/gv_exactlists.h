@@ -49,9 +49,11 @@ enum GvExactListStep
 	GV_EXACT_HALVE,
 	GV_EXACT_UNITS,				/* all that goes on in lanes */
 	GV_EXACT_OTHERS,			/* what needed another way */
-	GV_EXACT_GATHER,			/* of units, if each is watched; the next four
-								 * are GvExactStep's */
-	GV_EXACT_LIST_STEPS = GV_EXACT_GATHER + 1 + GV_EXACT_STEPS
+	/* with steps watched one by one: GvExactStep's of the second */
+	GV_EXACT_ASK_STEPS,
+	GV_EXACT_GATHER = GV_EXACT_ASK_STEPS + GV_EXACT_STEPS,
+	GV_EXACT_UNIT_STEPS,		/* ... and of units */
+	GV_EXACT_LIST_STEPS = GV_EXACT_UNIT_STEPS + GV_EXACT_STEPS
 };
 
 struct GvExactByList
@@ -67,7 +69,7 @@ struct GvExactByList
 	GvExactQueries asked;		/* [piece], k 1 */
 	GvExactQueries near;		/* [nlists], k probes: d_positions is what
 								 * counts */
-	uint32_t   *d_offsets;		/* [nlists][probes + 1] rows of a batch in the
+	uint32_t   *d_offsets;		/* [nlists][probes + 1] a batch's rows in the
 								 * lists near a list, before each of these */
 	uint32_t   *d_totals;		/* [nlists] ... in all of them */
 	GvExactGroups queries;
@@ -89,15 +91,21 @@ struct GvExactByList
 };
 
 /*
- * exactlists.cu.  _create: for a set and batches of so many rows; what is
- * half made is dropped.  _begin: all queries and centroids are there.  _rows:
- * the order of a batch's rows, before their halves are made.
+ * exactlistwork.cu: for a set and batches of so many rows; what is half made is
+ * dropped.  _near_amount: what the search for near lists takes memory for,
+ * which it has for itself.
  */
 extern size_t gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept,
 									   int64_t room);
 extern GvStatus gv_gpu_exact_lists_create(const GvSetSpec *spec, int64_t kept,
 										  int64_t room, GvExactByList **made);
 extern void gv_gpu_exact_lists_drop(GvExactByList *lists);
+extern GvExactAmount gv_gpu_exact_near_amount(const GvExactByList *lists);
+
+/*
+ * exactlists.cu.  _begin: all queries and centroids are there.  _rows: the order
+ * of a batch's rows, before their halves are made.
+ */
 extern GvStatus gv_gpu_exact_lists_begin(GvExactByList *lists,
 										 const GvExactQueries *queries,
 										 const GvStop *stop);
@@ -113,22 +121,24 @@ extern GvStatus gv_gpu_exact_units(GvExactByList *lists,
 								   const GvStop *stop);
 
 /*
- * For checks and measurements: rows of a batch and of a unit, at most; 0: as is
- * best.
+ * For checks and measurements: rows of a batch and of a unit, at most; 0: as
+ * is best.
  */
 extern "C" void gv_gpu_exact_lists_force(int64_t batch, int64_t unit);
 extern int64_t gv_gpu_exact_forced_batch(void);
 
 /*
  * From now on add seconds to [GV_EXACT_LIST_STEPS], the host waiting behind
- * each step; with `each` behind those of each unit, too.  NULL: no more.
+ * each step; with `each` behind those of each search, too.  NULL: no more.
  */
 extern "C" void gv_gpu_exact_lists_watch(double *seconds, bool each);
 
 /* A step was launched: with somebody watching, wait for it. */
 extern GvStatus gv_gpu_exact_lists_note(GvExactListStep step,
 										cudaStream_t stream, double *since);
-extern bool gv_gpu_exact_lists_each(void);
-extern void gv_gpu_exact_lists_add(GvExactWork *work);
+
+/* A search begins; it is over, and its steps are those from `first` on. */
+extern void gv_gpu_exact_lists_measure(GvExactWork *work);
+extern void gv_gpu_exact_lists_add(GvExactWork *work, int first);
 
 #endif							/* GV_EXACTLISTS_H */

@@ -27,7 +27,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 KERNELS = ["device", "hopperproduct", "hopperscan", "centre", "closest",
            "settle", "clustersums", "kmeansset"]
 STEPS = ["near lists", "lists of vectors", "sort", "halves", "units",
-         "other ways", "gather", "filter", "first cuts", "measure", "merge"]
+         "other ways", "of these filter", "first cuts", "measure", "merge",
+         "gather", "filter", "first cuts", "measure", "merge"]
 ROWS, QUERIES, SELF, LISTS = 0, 1, 2, 5
 METRICS = {"l2": 1, "ip": 2, "cosine": 3, "pearson": 4}
 K = 10
@@ -240,7 +241,7 @@ def run_graph(lib, rows, own, centroids, probes, args, truth, kmeans):
         graph.run()
         graph.close()
         lib.gv_gpu_exact_lists_watch(None, False)
-        print_steps(seconds, range(6, 11) if each else range(6))
+        print_steps(seconds, range(6, 15) if each else range(6))
 
 
 def main():

@@ -256,7 +256,7 @@ test_looks(void)
 		{
 			int			odd = 5 * metric + look;
 			Case		some = {metric, 2 + odd * 7 % 40, 310 + odd, 20, 4, 24,
-			6, look, odd % 3 == 0 ? 0 : 170, odd % 2 == 0 ? 0 : 256};
+			6, look, odd % 3 == 0 ? 0 : 170, odd % 4 == 0 ? 0 : 256};
 			Case		self = {metric, 2 + odd * 3 % 20, 60 + odd, 0, 3, 8,
 			1 + odd % 5, look, odd % 2 == 0 ? 0 : 50, 0};
 			Case		all = {metric, 2 + odd * 5 % 30, 270 + odd, 14, 7, 8,
