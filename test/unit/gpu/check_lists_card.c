@@ -328,10 +328,10 @@ test_large(void)
 
 	for (i = 0; i < 16; i++)
 	{
-		Case		large = {GV_SET_L2 + i % 4, dims[i / 4], 12001, 0, 10,
-		i % 2 == 0 ? 20 : 100, i % 2 == 0 ? 7 : 100,
-		i % 3 == 0 ? LOOK_ZEROS : LOOK_CLUSTERED, i % 5 == 0 ? 9000 : 0,
-		i % 3 == 1 ? 2048 : 0};
+		int			all = i / 4 % 2 == i % 2;
+		Case		large = {GV_SET_L2 + i % 4, dims[i / 4], 6001, 0, 10,
+		all ? 40 : 20, all ? 40 : 7, i % 3 == 0 ? LOOK_ZEROS : LOOK_CLUSTERED,
+		i % 5 == 0 ? 4500 : 0, i % 3 == 1 ? 2048 : 0};
 
 		check_case(&large);
 		gv_gpu_exact_hopper_forbid(true);
