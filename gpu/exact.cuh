@@ -22,7 +22,7 @@
  *
  * Slots: rows of a batch are taken in the order of slots, slot i being row i *
  * stride modulo n, so that each run of slots is much like a sample of the whole
- * batch, however rows are ordered.
+ * batch, however rows are ordered; or in an order that is given.
  */
 #ifndef GV_EXACT_CUH
 #define GV_EXACT_CUH
@@ -51,6 +51,8 @@ gv_exact_gamma(int half_dims)
 static __device__ __forceinline__ int64_t
 gv_exact_row(const GvExactRows &rows, uint32_t slot)
 {
+	if (rows.d_order != NULL)
+		return rows.d_order[slot];
 	return (int64_t) ((uint64_t) slot * (uint64_t) rows.stride %
 					  (uint64_t) rows.n);
 }

@@ -237,6 +237,14 @@ best_of(const float *scores, const float *slack, uint32_t n)
 	return best;
 }
 
+/* That a query is to go another way. */
+static __device__ __forceinline__ void
+give_up(const GvExactFilter &filter, int i)
+{
+	filter.d_counts[i] = filter.capacity + 1;
+	filter.d_cuts[i] = __int_as_float(0x7FC00000);
+}
+
 /*
  * A block a query: its cut, from its neighbours and from the scores of slots
  * product.first .., a multiple of four, and those of them that reach it; and
@@ -254,15 +262,17 @@ first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
 	uint32_t	n = product.nslots;
 	const float *scores = product.d_scores + (int64_t) i * n;
 	GvTalk		talk = {said, 0};
+	int64_t		query;
 	GvExactQuery seen;
 	Best		best;
 	float		least;
 	float		cut;
 
 	gv_step_begins();
-	seen = queries.d_seen[part.first + i];
+	query = part.d_list != NULL ? part.d_list[i] : part.first + i;
+	seen = queries.d_seen[query];
 	best = best_of(scores, d_slack, n);
-	cut = first_cut(space, queries, seen, part.first + i);
+	cut = first_cut(space, queries, seen, query);
 	if (threadIdx.x == 0)
 		product.filter.d_counts[i] = 0;
 	if (threadIdx.x < 2 && i == 0 && lists.d_counts != NULL)
@@ -276,6 +286,12 @@ first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
 										talk).key);
 	least -= 2.0f * 1.001f * seen.slack + 0x1p-20f * fabsf(least);
 	cut = least > cut ? least : cut;
+	if (product.more && cut == -INFINITE)
+	{
+		if (threadIdx.x == 0)
+			give_up(product.filter, i);
+		return;
+	}
 	if (best.score >= cut)
 		for (uint32_t s = threadIdx.x; s < n / 4; s += blockDim.x)
 			for (uint32_t j = 4 * s; j < 4 * s + 4; j++)

@@ -452,3 +452,99 @@ gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
 	}
 	return GV_OK;
 }
+
+/* -- units */
+
+/* See gv_exact.h: as many as there is room for, of halves and of scores. */
+int64_t
+gv_gpu_exact_part_most(const GvExactWork *work, const GvExactQueries *queries)
+{
+	Search		search = {NULL, NULL, NULL, queries, NULL};
+	int64_t		most = work->nscores / seed_for(&search, GV_EXACT_SEED);
+
+	most = most < work->matrix ? most : work->matrix;
+	return most > 1 ? most : 1;
+}
+
+/*
+ * Cuts from the first slots, which are those of the nearest lists, and what of
+ * these reaches them; how many slots that are.
+ */
+static GvStatus
+begin_part(const Search *search, const GvExactPart *part, int64_t *done)
+{
+	GvExactWork *work = search->work;
+	int64_t		all = gv_gpu_exact_room(search->rows->n);
+	int64_t		seed = seed_for(search, GV_EXACT_SEED);
+	GvExactProduct product;
+	double		since = begin(work);
+
+	seed = seed < all ? seed : all;
+	product = product_of(search, 0, seed);
+	product.n = part->n;
+	product.d_queries = work->d_gathered;
+	product.d_scores = work->d_scores;
+	product.more = true;
+	GV_TRY(multiply(work, &product));
+	GV_TRY(gv_gpu_exact_first(search->space, search->queries, part, &product,
+							  search->rows->d_slack, NULL, work->stream));
+	*done = seed;
+	return note(work, GV_EXACT_CHOOSE, &since);
+}
+
+/* See gv_exact.h. */
+GvStatus
+gv_gpu_exact_part(GvExactWork *work, const GvExactSpace *space,
+				  const GvExactRows *rows, const GvExactQueries *queries,
+				  const GvExactPart *part, const GvExactLists *lists)
+{
+	Search		search = {work, space, rows, queries, NULL};
+	int64_t		done = 0;
+	double		since;
+
+	GV_TRY(gv_gpu_exact_gather(space, queries, part, work->d_gathered,
+							   work->stream));
+	if (gv_gpu_exact_first_fits(queries, GV_EXACT_ALIGN))
+		GV_TRY(begin_part(&search, part, &done));
+	else
+		GV_TRY(gv_gpu_exact_cuts(space, queries, part, &work->filter, lists,
+								 work->stream));
+	since = begin(work);
+	if (done < rows->n)
+	{
+		GvExactProduct product = product_of(&search, done, rows->n);
+
+		product.n = part->n;
+		product.d_queries = work->d_gathered;
+		GV_TRY(multiply(work, &product));
+		GV_TRY(note(work, GV_EXACT_FILTER, &since));
+	}
+	return take(&search, rows, part, &lists->d_counts[0], lists->d_matrix);
+}
+
+/* See gv_exact.h. */
+GvStatus
+gv_gpu_exact_others(GvExactWork *work, const GvExactSpace *space,
+					const GvExactRows *rows, const GvExactQueries *queries,
+					const GvExactLists *lists, const uint32_t counts[2],
+					const GvStop *stop)
+{
+	Search		search = {work, space, rows, queries, stop};
+	GvExactLists own = work->lists;
+	GvStatus	status = GV_OK;
+
+	__atomic_fetch_add(&went[0], counts[0], __ATOMIC_RELAXED);
+	if (counts[1] > 0)
+	{
+		work->lists.d_slow = lists->d_slow;
+		status = measure_all(&search, rows, (int32_t) counts[1], 0, rows->n);
+		work->lists.d_slow = own.d_slow;
+	}
+	if (status == GV_OK && counts[0] > 0)
+	{
+		work->lists.d_matrix = lists->d_matrix;
+		status = search_matrix(&search, (int32_t) counts[0], 0, rows->n);
+		work->lists.d_matrix = own.d_matrix;
+	}
+	return status;
+}

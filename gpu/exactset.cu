@@ -10,11 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gv_exact.h"
+#include "gv_exactlists.h"
 #include "gv_sets.h"
 
 #define MOST_BATCH		(INT64_C(1) << 20)	/* rows */
 #define BATCH_BYTES		(INT64_C(512) << 20)	/* ... in fp32 */
+#define LISTS_BYTES		(INT64_C(4) << 30)	/* ... of near lists, of which
+											 * there are to be many rows */
+#define LISTS_BATCH		(INT64_C(1) << 27)
 
 struct Exact
 {
@@ -22,7 +25,9 @@ struct Exact
 	GvExactSpace space;
 	GvExactQueries queries;
 	GvExactRows rows;			/* of a batch; n: so many are there */
-	GvExactWork work;
+	GvExactWork work;			/* not of near lists, but for `seen` */
+	GvExactByList *lists;		/* NULL: all rows are compared */
+	cudaStream_t stream;		/* of one of these */
 	int64_t		room;			/* rows of a batch */
 	bool		framed;			/* space is known, and queries in it */
 	GvBuffer	d_set;			/* queries, and what is found of them */
@@ -42,10 +47,15 @@ kept_of(const GvSetSpec *spec)
 static int64_t
 room_of(const GvSetSpec *spec)
 {
-	int64_t		room = BATCH_BYTES / (4 * (int64_t) spec->dims);
+	bool		near = spec->nlists > 0;
+	int64_t		room = (near ? LISTS_BYTES : BATCH_BYTES) /
+		(4 * (int64_t) spec->dims);
+	int64_t		most = near ? LISTS_BATCH : MOST_BATCH;
 
-	if (room > MOST_BATCH)
-		room = MOST_BATCH;
+	if (near && gv_gpu_exact_forced_batch() > 0)
+		most = gv_gpu_exact_forced_batch();
+	if (room > most)
+		room = most;
 	return room < spec->nrows ? room : spec->nrows;
 }
 
@@ -129,6 +139,13 @@ place(const GvSetSpec *spec)
 	return places;
 }
 
+/* What searches that compare all rows take memory for. */
+static GvExactAmount
+amount_of(const GvSetSpec *spec)
+{
+	return {spec->nqueries, kept_of(spec), room_of(spec), 0};
+}
+
 /* See gv_set_size. */
 static int64_t
 exact_size(const GvSetSpec *spec)
@@ -137,9 +154,11 @@ exact_size(const GvSetSpec *spec)
 	GvExactSpace space = {spec->metric, spec->dims,
 	(spec->dims + 15) / 16 * 16, NULL, NULL};
 
+	GvExactAmount amount = amount_of(spec);
 	size_t		bytes = places.set_bytes + places.batch_bytes +
-		gv_gpu_exact_work_bytes(&space, spec->nqueries, kept_of(spec),
-								room_of(spec));
+		(spec->nlists > 0 ?
+		 gv_gpu_exact_lists_bytes(spec, kept_of(spec), room_of(spec)) :
+		 gv_gpu_exact_work_bytes(&space, &amount));
 
 	return (int64_t) (bytes + bytes / 4);	/* as gv_buffer_need takes it */
 }
@@ -151,9 +170,30 @@ exact_drop(void *state)
 
 	(void) gv_choose_device(exact->spec.device);
 	gv_gpu_exact_work_drop(&exact->work);
+	gv_gpu_exact_lists_drop(exact->lists);
 	gv_buffer_free(&exact->d_set);
 	gv_buffer_free(&exact->d_batch);
 	free(exact);
+}
+
+/* Memory for searches. */
+static GvStatus
+make_work(Exact *exact)
+{
+	const GvSetSpec *spec = &exact->spec;
+	GvExactAmount amount = amount_of(spec);
+
+	if (spec->nlists > 0)
+	{
+		GV_TRY(gv_gpu_exact_lists_create(spec, kept_of(spec), exact->room,
+										 &exact->lists));
+		exact->stream = exact->lists->asking.stream;
+		return GV_OK;
+	}
+	GV_TRY(gv_gpu_exact_work(&exact->work, spec->device, &exact->space,
+							 &amount));
+	exact->stream = exact->work.stream;
+	return GV_OK;
 }
 
 /* The card's memory of a set. */
@@ -167,8 +207,7 @@ make(Exact *exact)
 	exact->room = room_of(spec);
 	exact->space = {spec->metric, spec->dims, (spec->dims + 15) / 16 * 16,
 	NULL, NULL};
-	GV_TRY(gv_gpu_exact_work(&exact->work, spec->device, &exact->space,
-							 spec->nqueries, kept_of(spec), exact->room));
+	GV_TRY(make_work(exact));
 	GV_TRY(gv_buffer_need(&exact->d_set, places.set_bytes));
 	GV_TRY(gv_buffer_need(&exact->d_batch, places.batch_bytes));
 	memory = (char *) exact->d_set.memory;
@@ -186,8 +225,9 @@ make(Exact *exact)
 	exact->d_rows = (float *) (memory + places.rows);
 	exact->rows = {exact->d_rows, 0, 1,
 		(uint16_t *) (memory + places.row_halves),
-		(float *) (memory + places.bias), (float *) (memory + places.slack)};
-	return gv_gpu_exact_clear(&exact->queries, exact->work.stream);
+		(float *) (memory + places.bias), (float *) (memory + places.slack),
+	NULL};
+	return gv_gpu_exact_clear(&exact->queries, exact->stream);
 }
 
 /* See gv_set_create. */
@@ -217,7 +257,9 @@ static GvStatus
 search(Exact *exact, const GvStop *stop)
 {
 	GvExactRows *rows = &exact->rows;
-	cudaStream_t stream = exact->work.stream;
+	cudaStream_t stream = exact->stream;
+	GvExactByList *lists = exact->lists;
+	double		since = 0.0;
 
 	if (rows->n == 0)
 		return GV_OK;
@@ -227,11 +269,21 @@ search(Exact *exact, const GvStop *stop)
 		GV_TRY(gv_gpu_exact_frame(&exact->space, rows->d_rows, rows->n,
 								  stream));
 		GV_TRY(gv_gpu_exact_queries(&exact->space, &exact->queries, stream));
+		if (lists != NULL)
+			GV_TRY(gv_gpu_exact_lists_begin(lists, &exact->queries, stop));
 		exact->framed = true;
 	}
+	if (lists != NULL)
+		GV_TRY(gv_gpu_exact_lists_rows(lists, rows, stop));
+	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_HALVE, stream, &since));
 	GV_TRY(gv_gpu_exact_rows(&exact->space, rows, stream));
-	GV_TRY(gv_gpu_exact_search(&exact->work, &exact->space, rows,
-							   &exact->queries, stop));
+	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_HALVE, stream, &since));
+	if (lists != NULL)
+		GV_TRY(gv_gpu_exact_units(lists, &exact->space, rows, &exact->queries,
+								  exact->work.seen, stop));
+	else
+		GV_TRY(gv_gpu_exact_search(&exact->work, &exact->space, rows,
+								   &exact->queries, stop));
 	exact->work.seen += rows->n;
 	rows->n = 0;
 	return GV_OK;
@@ -249,8 +301,7 @@ put_rows(Exact *exact, const float *items, int64_t n, const GvStop *stop)
 
 		GV_CUDA_TRY(cudaMemcpyAsync(exact->d_rows + exact->rows.n * dims,
 									items, count * dims * sizeof(float),
-									cudaMemcpyHostToDevice,
-									exact->work.stream));
+									cudaMemcpyDefault, exact->stream));
 		exact->rows.n += count;
 		items += count * dims;
 		n -= count;
@@ -260,26 +311,30 @@ put_rows(Exact *exact, const float *items, int64_t n, const GvStop *stop)
 	return GV_OK;
 }
 
-/* See gv_set_put. */
+/* See gv_set_put.  Items may be on the card as well. */
 static GvStatus
 exact_put(void *state, GvSetInput input, const void *items, int64_t first,
 		  int64_t n, const GvStop *stop)
 {
 	Exact	   *exact = (Exact *) state;
-	int64_t		dims = exact->spec.dims;
-	cudaStream_t stream = exact->work.stream;
+	int64_t		vector = exact->spec.dims * (int64_t) sizeof(float);
+	cudaStream_t stream = exact->stream;
 
 	GV_TRY(gv_choose_device(exact->spec.device));
 	if (input == GV_SET_ROWS)
 		GV_TRY(put_rows(exact, (const float *) items, n, stop));
-	else if (input == GV_SET_QUERIES)
-		GV_CUDA_TRY(cudaMemcpyAsync(exact->d_queries + first * dims, items,
-									n * dims * sizeof(float),
-									cudaMemcpyHostToDevice, stream));
-	else
+	else if (input == GV_SET_SELF)
 		GV_CUDA_TRY(cudaMemcpyAsync(exact->d_self + first, items,
-									n * sizeof(int64_t),
-									cudaMemcpyHostToDevice, stream));
+									n * sizeof(int64_t), cudaMemcpyDefault,
+									stream));
+	else
+	{
+		float	   *d_to = input == GV_SET_QUERIES ? exact->d_queries :
+			exact->lists->d_centroids;
+
+		GV_CUDA_TRY(cudaMemcpyAsync((char *) d_to + first * vector, items,
+									n * vector, cudaMemcpyDefault, stream));
+	}
 	/* pinned items are read until now */
 	return gv_cuda_status(cudaStreamSynchronize(stream));
 }
@@ -292,7 +347,7 @@ exact_run(void *state, GvSetDone *done, const GvStop *stop)
 
 	GV_TRY(gv_choose_device(exact->spec.device));
 	GV_TRY(search(exact, stop));
-	GV_CUDA_TRY(cudaStreamSynchronize(exact->work.stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(exact->stream));
 	done->passes = 1;
 	done->finished = 1;
 	return GV_OK;
@@ -318,10 +373,10 @@ get_places(Exact *exact, const char *d_from, int64_t first, int64_t n,
 			GV_CUDA_TRY(cudaMemcpyAsync(items + (item - first) * 8,
 										d_from + (item / k * kept + rank) * 8,
 										count * 8, cudaMemcpyDeviceToHost,
-										exact->work.stream));
+										exact->stream));
 		item += count;
 	}
-	return gv_cuda_status(cudaStreamSynchronize(exact->work.stream));
+	return gv_cuda_status(cudaStreamSynchronize(exact->stream));
 }
 
 /* See gv_set_get. */

@@ -38,18 +38,21 @@ gv_gpu_exact_forced_seed(void)
  * seed let pass of all other rows.
  */
 static uint32_t
-capacity_for(int64_t n, int64_t k, int64_t nrows)
+capacity_for(const GvExactAmount *amount)
 {
-	int64_t		capacity = 6 * (k + 1);
+	int64_t		capacity = 6 * (amount->k + 1);
 	int64_t		least = LEAST_CAPACITY;
 
 	if (forced_capacity > 0)
 		return (uint32_t) forced_capacity;
-	if (n <= GV_EXACT_FEW)
+	if (amount->capacity > 0)
+		least = amount->capacity;
+	else if (amount->n <= GV_EXACT_FEW)
 	{
-		int64_t		passing = 3 * (k + 1) * (nrows / GV_EXACT_FEW_SEED + 1);
+		int64_t		passing = 3 * (amount->k + 1) *
+			(amount->nrows / GV_EXACT_FEW_SEED + 1);
 
-		least = passing < nrows ? passing : nrows;
+		least = passing < amount->nrows ? passing : amount->nrows;
 		least = least > FEW_CAPACITY ? least : FEW_CAPACITY;
 	}
 	return (uint32_t) (capacity > least ? capacity : least);
@@ -80,16 +83,19 @@ struct Plan
 };
 
 static Plan
-make_plan(const GvExactSpace *space, int64_t n, int64_t k, int64_t nrows)
+make_plan(const GvExactSpace *space, const GvExactAmount *amount)
 {
 	Plan		plan = {};
+	int64_t		n = amount->n;
+	int64_t		k = amount->k;
+	int64_t		nrows = amount->nrows;
 	int64_t		each;
 	int64_t		piece;
 	int64_t		half_bytes = space->half_dims * (int64_t) sizeof(uint16_t);
 	int64_t		matrix = MATRIX_BYTES / half_bytes;
 	size_t		found;
 
-	plan.capacity = capacity_for(n, k, nrows);
+	plan.capacity = capacity_for(amount);
 	each = (int64_t) plan.capacity * 24 + k * 16;
 	piece = MOST_FOUND / each;
 	piece = piece < MOST_PIECE ? piece : MOST_PIECE;
@@ -124,18 +130,18 @@ make_plan(const GvExactSpace *space, int64_t n, int64_t k, int64_t nrows)
 
 /* See gv_exact.h. */
 size_t
-gv_gpu_exact_work_bytes(const GvExactSpace *space, int64_t n, int64_t k,
-						int64_t nrows)
+gv_gpu_exact_work_bytes(const GvExactSpace *space,
+						const GvExactAmount *amount)
 {
-	return make_plan(space, n, k, nrows).bytes;
+	return make_plan(space, amount).bytes;
 }
 
 /* See gv_exact.h. */
 GvStatus
 gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
-				  int64_t n, int64_t k, int64_t nrows)
+				  const GvExactAmount *amount)
 {
-	Plan		plan = make_plan(space, n, k, nrows);
+	Plan		plan = make_plan(space, amount);
 	char	   *memory;
 	int			number;
 	int			major;

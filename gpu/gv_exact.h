@@ -60,6 +60,7 @@ struct GvExactRows
 	uint16_t   *d_halves;		/* [n][half_dims], by slots */
 	float	   *d_bias;			/* [n], and -infinity up to GV_EXACT_ALIGN */
 	float	   *d_slack;		/* [n] e(x) */
+	const uint32_t *d_order;	/* [n] rows by slots; NULL: by the stride */
 };
 
 /* A query, as the filter sees it. */
@@ -136,6 +137,7 @@ struct GvExactProduct
 	const uint16_t *d_halves;	/* [nslots][half_dims] */
 	const float *d_bias;		/* [nslots] */
 	float	   *d_scores;		/* [n][nslots], where A goes; NULL: filter */
+	bool		more;			/* cuts from scores are for other slots, too */
 	GvExactFilter filter;
 };
 
@@ -188,8 +190,9 @@ extern GvStatus gv_gpu_exact_choose(const GvExactSpace *space,
 									const GvExactProduct *product,
 									const float *d_slack, cudaStream_t stream);
 /*
- * Cuts and slots from a product's scores, of queries part->first .., and with
- * lists, empty ones.
+ * Cuts and slots from a product's scores, and with lists, empty ones.  If these
+ * cuts are for more slots queries without one overflow, as hopper's sums cannot
+ * be compared with none.
  */
 extern bool gv_gpu_exact_first_fits(const GvExactQueries *queries,
 									int64_t nslots);
@@ -278,22 +281,53 @@ struct GvExactWork
 	double		seconds[GV_EXACT_STEPS];
 };
 
+/* What memory is for. */
+struct GvExactAmount
+{
+	int64_t		n;				/* queries */
+	int64_t		k;				/* neighbours of each */
+	int64_t		nrows;			/* that come at once */
+	int32_t		capacity;		/* slots of a query, at least; 0: as usual */
+};
+
 /*
- * gv_gpu_exact_work: memory for n queries, their k neighbours and rows of which
- * nrows come at once, or _bytes of it.  What is dropped can be half made.
+ * gv_gpu_exact_work: memory for so much, or _bytes of it.  What is dropped can
+ * be half made.
  * gv_gpu_exact_search: the rows of a batch, after those that work->seen counts,
  * which the caller raises.
  */
-extern size_t gv_gpu_exact_work_bytes(const GvExactSpace *space, int64_t n,
-									  int64_t k, int64_t nrows);
+extern size_t gv_gpu_exact_work_bytes(const GvExactSpace *space,
+									  const GvExactAmount *amount);
 extern GvStatus gv_gpu_exact_work(GvExactWork *work, int32_t device,
-								  const GvExactSpace *space, int64_t n,
-								  int64_t k, int64_t nrows);
+								  const GvExactSpace *space,
+								  const GvExactAmount *amount);
 extern void gv_gpu_exact_work_drop(GvExactWork *work);
 extern GvStatus gv_gpu_exact_search(GvExactWork *work,
 									const GvExactSpace *space,
 									const GvExactRows *rows,
 									const GvExactQueries *queries,
+									const GvStop *stop);
+
+/*
+ * For units of exactunits.cu, rows that are in an order, padded to
+ * GV_EXACT_ALIGN, and queries by a list, as many at once as _part_most says.
+ * _part: launched, and nobody waits; queries that need another way go to lists.
+ * _others: these, until it is over.
+ */
+extern int64_t gv_gpu_exact_part_most(const GvExactWork *work,
+									  const GvExactQueries *queries);
+extern GvStatus gv_gpu_exact_part(GvExactWork *work,
+								  const GvExactSpace *space,
+								  const GvExactRows *rows,
+								  const GvExactQueries *queries,
+								  const GvExactPart *part,
+								  const GvExactLists *lists);
+extern GvStatus gv_gpu_exact_others(GvExactWork *work,
+									const GvExactSpace *space,
+									const GvExactRows *rows,
+									const GvExactQueries *queries,
+									const GvExactLists *lists,
+									const uint32_t counts[2],
 									const GvStop *stop);
 
 /* exactset.cu: bytes, a whole number of slots, and how they are taken */

@@ -227,7 +227,7 @@ is_stopped(const GvStop *stop)
 	return stop != NULL && stop->requested(stop->arg);
 }
 
-/* See gv_set_put. */
+/* See gv_set_put.  Items may be on the card as well. */
 static GvStatus
 kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 		   int64_t n, const GvStop *stop)
@@ -248,7 +248,7 @@ kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 		GV_CUDA_TRY(cudaMemcpyAsync(d_to + (first + done) * dims,
 									(const float *) items + done * dims,
 									(size_t) (some * dims) * sizeof(float),
-									cudaMemcpyHostToDevice, set->stream));
+									cudaMemcpyDefault, set->stream));
 		GV_CUDA_TRY(cudaStreamSynchronize(set->stream));
 	}
 	return GV_OK;

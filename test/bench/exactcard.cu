@@ -52,6 +52,7 @@ bench_open(int32_t metric, int32_t dims, int64_t nrows, int64_t nqueries,
 	int64_t		slots = (nrows + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN *
 		GV_EXACT_ALIGN;
 	int32_t		half_dims = (dims + 15) / 16 * 16;
+	GvExactAmount amount = {nqueries, k, nrows, 0};
 
 	if (bench == NULL || (ndevices == 0 &&
 						  gv_gpu_open("0", devices, &ndevices) != GV_OK))
@@ -71,8 +72,7 @@ bench_open(int32_t metric, int32_t dims, int64_t nrows, int64_t nqueries,
 		take(&bench->queries.d_seen, nqueries) &&
 		take(&bench->queries.d_distances, nqueries * k) &&
 		take(&bench->queries.d_positions, nqueries * k) &&
-		gv_gpu_exact_work(&bench->work, 0, &bench->space, nqueries, k,
-						  nrows) == GV_OK)
+		gv_gpu_exact_work(&bench->work, 0, &bench->space, &amount) == GV_OK)
 		return bench;
 	bench_drop(bench);
 	return NULL;

@@ -160,7 +160,7 @@ stage_sanitize() {
 		flags=
 		# what the host writes into pinned memory it knows nothing of
 		[ $tool != initcheck ] || flags="--check-api-memory-access no"
-		for part in mirrors hopper builders select exact sets; do
+		for part in mirrors hopper builders select exact lists sets; do
 			{
 				# shellcheck disable=SC2086
 				GPUVEC_UNIT_SMALL=1 compute-sanitizer --tool $tool $flags \

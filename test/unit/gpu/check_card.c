@@ -6,7 +6,8 @@
  *		headers of emulate/ in the place of CUDA's, on emulated threads.
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
- * usage: check_card [mirrors | hopper | builders | select | exact | sets]
+ * usage: check_card [mirrors | hopper | builders | select | exact | lists |
+ *					sets]
  */
 #include "engine/gv_mirror.h"
 #include "engine/gv_set.h"
@@ -23,6 +24,7 @@ extern void gv_gpu_near_from(int64_t terms);	/* gpu/gv_cuda.h */
 extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/gv_build.h */
 extern void test_select_card(void); /* check_select_card.c */
 extern void test_exact_card(void);	/* check_exact_card.c */
+extern void test_lists_card(void);	/* check_lists_card.c */
 extern void test_kmeans_card(void); /* check_kmeans_card.c */
 
 /* A look-up table that no block of threads has room for. */
@@ -175,6 +177,8 @@ main(int argc, char **argv)
 		test_select_card();
 	if (is_wanted(argc, argv, "exact"))
 		test_exact_card();
+	if (is_wanted(argc, argv, "lists"))
+		test_lists_card();
 	if (is_wanted(argc, argv, "sets"))
 		test_sets();
 	printf("card: %ld passed, %ld failed\n", unit_passed, unit_failed);

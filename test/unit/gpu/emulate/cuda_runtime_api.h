@@ -22,7 +22,8 @@ enum cudaMemcpyKind
 {
 	cudaMemcpyHostToDevice,
 	cudaMemcpyDeviceToHost,
-	cudaMemcpyDeviceToDevice
+	cudaMemcpyDeviceToDevice,
+	cudaMemcpyDefault
 };
 
 struct cudaDeviceProp
@@ -92,7 +93,9 @@ cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
 
 	gv_emulated_check_stream(stream);
 	gv_emulated_check_words(ends, sizeof(ends));
-	if (kind == cudaMemcpyHostToDevice && !gv_emulated_pinned(from))
+	/* cudaMemcpyDefault: nobody here has it bring what is on the card */
+	if ((kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDefault) &&
+		!gv_emulated_pinned(from))
 	{
 		kept.assign((const char *) from, (const char *) from + bytes);
 		gv_emulated_tell(stream, {[=] { memcpy(to, kept.data(), bytes); },

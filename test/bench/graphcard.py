@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+"""A k-NN graph on a card, k = 10, among the rows of near lists: how long it
+takes with the rows on the card, and how much of the exact graph it has.
+
+usage: graphcard.py [--rows N] [--dims D] [--lists L] [--probes P,P,..]
+                    [--iterations I] [--check] [--steps]
+
+Rows have 24 latent dimensions and 4,096 centres.  Lists are made by k-means
+of a tenth of the rows, whose time counts; recall is of 1,000 rows, whose
+neighbours are sought among all rows.  --check first compares small graphs of
+all metrics with those of processors, bit for bit, and fails where they differ;
+--steps says what each unit's steps take, with the host waiting behind each.
+Needs an NVIDIA card, nvcc, gcc and torch; compiles the engine first.
+"""
+import argparse
+import ctypes
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+KERNELS = ["device", "hopperproduct", "hopperscan", "centre", "closest",
+           "settle", "clustersums", "kmeansset"]
+STEPS = ["near lists", "lists of vectors", "sort", "halves", "units",
+         "other ways", "of these filter", "first cuts", "measure", "merge",
+         "gather", "filter", "first cuts", "measure", "merge"]
+ROWS, QUERIES, SELF, LISTS = 0, 1, 2, 5
+METRICS = {"l2": 1, "ip": 2, "cosine": 3, "pearson": 4}
+K = 10
+SAMPLE = 1000
+
+
+def compile_library(folder):
+    """The parts of the engine that are needed, as a library."""
+    sources = [*(ROOT / "gpu").glob("exact*.cu"),
+               *[ROOT / "gpu" / (name + ".cu") for name in KERNELS],
+               ROOT / "test/bench/graphcard.cu",
+               *(ROOT / "src/engine").glob("*.c"),
+               *(ROOT / "src/cpu").glob("*.c")]
+    major, minor = torch.cuda.get_device_capability()
+    arch = f"{major}{minor}{'a' if (major, minor) == (9, 0) else ''}"
+    nvcc = os.environ.get("NVCC") or "nvcc"
+    if subprocess.run(["sh", "-c", f"command -v {nvcc}"],
+                      stdout=subprocess.DEVNULL).returncode != 0:
+        nvcc = "/usr/local/cuda/bin/nvcc"
+    running, objects = [], []
+    for source in sources:
+        objects.append(folder / f"{source.parent.name}-{source.name}.o")
+        if source.suffix == ".cu":
+            command = [nvcc, "-std=c++17", "-O3", "-fmad=false", "-lineinfo",
+                       "-gencode", f"arch=compute_{arch},code=sm_{arch}",
+                       "-Xcompiler", "-fPIC", "-I", ROOT / "gpu"]
+        else:
+            command = ["gcc", "-std=gnu99", "-O3", "-ffp-contract=off",
+                       "-fPIC"]
+        running.append(subprocess.Popen([*command, "-I", ROOT / "src", "-c",
+                                         source, "-o", objects[-1]]))
+    if any([process.wait() for process in running]):
+        sys.exit("graphcard.py: the engine does not compile")
+    library = folder / "graph.so"
+    subprocess.run([nvcc, "-shared", "-cudart", "shared", *objects, "-lm",
+                    "-o", library], check=True)
+    return library
+
+
+def load(library):
+    lib = ctypes.CDLL(str(library))
+    pointer, number, word = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+    lib.graph_open.restype = pointer
+    lib.graph_open.argtypes = [word, word, number, number, word, word, word,
+                               ctypes.c_bool]
+    lib.graph_put.argtypes = [pointer, word, pointer, number]
+    lib.graph_run.argtypes = [pointer]
+    lib.graph_get.argtypes = [pointer, number, number, pointer, pointer]
+    lib.graph_drop.argtypes = [pointer]
+    lib.graph_kmeans.argtypes = [pointer, number, word, pointer, word, word,
+                                 pointer, pointer]
+    lib.gv_gpu_exact_lists_watch.argtypes = [pointer, ctypes.c_bool]
+    lib.gv_gpu_exact_lists_force.argtypes = [number, number]
+    lib.gv_gpu_exact_force.argtypes = [word, word]
+    lib.gv_gpu_exact_ways.argtypes = [pointer]
+    must(lib.graph_begin(), "the card")
+    return lib
+
+
+def must(status, what):
+    if status != 0:
+        sys.exit(f"graphcard.py: {what} failed: status {status}")
+
+
+def make_rows(n, dims, seed):
+    g = torch.Generator(device="cuda").manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=g, device="cuda")
+
+    mixing = normal(24, dims) / 24 ** .5
+    centres = normal(4096, 24)
+    rows = torch.empty(n, dims, device="cuda")
+    for start in range(0, n, 1 << 20):
+        m = min(1 << 20, n - start)
+        which = torch.randint(0, len(centres), (m,), generator=g,
+                              device="cuda")
+        latent = centres[which] + .5 * normal(m, 24)
+        rows[start:start + m] = latent @ mixing + .1 * normal(m, dims)
+    return rows
+
+
+def make_lists(lib, rows, nlists, iterations):
+    """Centroids, on the host, and seconds."""
+    dims = rows.shape[1]
+    share = max(1, min(10, len(rows) // (64 * nlists)))
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    sample = rows[::share].contiguous()
+    starts = sample[::len(sample) // nlists][:nlists].contiguous()
+    centroids = torch.empty(nlists, dims)
+    found = ctypes.c_int32()
+    torch.cuda.synchronize()
+    must(lib.graph_kmeans(sample.data_ptr(), len(sample), dims,
+                          starts.data_ptr(), nlists, iterations,
+                          centroids.data_ptr(), ctypes.byref(found)),
+         "k-means")
+    return centroids[:found.value].contiguous(), time.perf_counter() - began
+
+
+class Graph:
+    """A search of queries that are rows themselves, numbers `own`."""
+
+    def __init__(self, lib, metric, rows, own, centroids, probes,
+                 processors=False):
+        self.lib, self.n = lib, len(own)
+        self.graph = lib.graph_open(METRICS[metric], rows.shape[1], len(rows),
+                                    len(own), K, 0 if centroids is None else
+                                    len(centroids), probes, processors)
+        if not self.graph:
+            sys.exit("graphcard.py: no memory")
+        self.inputs = [(QUERIES, rows if len(own) == len(rows) else
+                        rows[own].contiguous()), (SELF, own)]
+        if centroids is not None:
+            self.inputs.append((LISTS, centroids))
+        self.inputs.append((ROWS, rows))
+        if processors:
+            self.inputs = [(what, items.cpu()) for what, items in self.inputs]
+
+    def run(self):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for what, items in self.inputs:
+            must(self.lib.graph_put(self.graph, what, items.data_ptr(),
+                                    len(items)), "put")
+        must(self.lib.graph_run(self.graph), "run")
+        return time.perf_counter() - began
+
+    def get(self, query, n=1):
+        positions = torch.empty(n, K, dtype=torch.int64)
+        distances = torch.empty(n, K, dtype=torch.float64)
+        must(self.lib.graph_get(self.graph, query * K, n * K,
+                                positions.data_ptr(), distances.data_ptr()),
+             "get")
+        return positions, distances
+
+    def close(self):
+        self.lib.graph_drop(self.graph)
+
+
+def ways(lib):
+    found = (ctypes.c_int64 * 2)()
+    lib.gv_gpu_exact_ways(found)
+    return list(found)
+
+
+def check(lib):
+    """Small graphs: those of processors, and of all rows."""
+    good = True
+    for i, metric in enumerate(METRICS):
+        rows = make_rows(15000, (96, 40, 200, 128)[i], i)
+        rows[::1000] = 0
+        own = torch.arange(len(rows), device="cuda")
+        centroids = rows[::300].cpu().contiguous()
+        for probes, lists in ((9, centroids), (len(centroids), centroids),
+                              (3, centroids[:4].contiguous())):
+            lib.gv_gpu_exact_lists_force(0 if probes == 3 else 9000,
+                                         4096 if probes == 9 else 0)
+            results = []
+            for processors in (False, True):
+                graph = Graph(lib, metric, rows, own,
+                              None if processors and probes == len(lists)
+                              else lists,
+                              0 if processors and probes == len(lists)
+                              else probes, processors)
+                graph.run()
+                results.append(graph.get(0, len(own)))
+                graph.close()
+            wrong = ((results[0][0] != results[1][0]) |
+                     (results[0][1].nan_to_num(-1) !=
+                      results[1][1].nan_to_num(-1))).sum().item()
+            print(f"{metric}, {probes} of {len(lists)} lists: {wrong} of "
+                  f"{results[0][0].numel()} neighbours differ", flush=True)
+            good &= wrong == 0
+    lib.gv_gpu_exact_lists_force(0, 0)
+    return good
+
+
+def recall_of(graph, some, truth):
+    hits = 0
+    for i, query in enumerate(some.tolist()):
+        found = graph.get(query)[0][0]
+        hits += torch.isin(found, truth[i]).sum().item()
+    return hits / truth.numel()
+
+
+def print_steps(seconds, steps):
+    print("   " + ", ".join(f"{STEPS[i]} {seconds[i]:.3f}"
+                            for i in steps), flush=True)
+
+
+def run_graph(lib, rows, own, centroids, probes, args, truth, kmeans):
+    seconds = (ctypes.c_double * len(STEPS))()
+    began = time.perf_counter()
+    graph = Graph(lib, "l2", rows, own, centroids, probes)
+    made = time.perf_counter() - began
+    before = ways(lib)
+    took = graph.run()
+    after = ways(lib)
+    recall = recall_of(graph, *truth)
+    graph.close()
+    print(f"  {len(centroids)} lists, {probes} near: {took:.3f} s, with "
+          f"k-means {took + kmeans:.3f}, and memory "
+          f"{took + kmeans + made:.3f}; recall {recall:.4f}; other ways "
+          f"{after[0] - before[0]:,} and {after[1] - before[1]:,}", flush=True)
+    for each in (False, True) if args.steps else ():
+        seconds = (ctypes.c_double * len(STEPS))()
+        lib.gv_gpu_exact_lists_watch(seconds, each)
+        graph = Graph(lib, "l2", rows, own, centroids, probes)
+        graph.run()
+        graph.close()
+        lib.gv_gpu_exact_lists_watch(None, False)
+        print_steps(seconds, range(6, 15) if each else range(6))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=10000000)
+    parser.add_argument("--dims", type=int, default=96)
+    parser.add_argument("--lists", default="8192")
+    parser.add_argument("--probes", default="32,64,128")
+    parser.add_argument("--iterations", type=int, default=4)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--steps", action="store_true")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        lib = load(compile_library(pathlib.Path(folder)))
+        print(f"{torch.cuda.get_device_name()}; compiled in "
+              f"{time.perf_counter() - began:.0f} s", flush=True)
+    if args.check and not check(lib):
+        sys.exit("graphcard.py: different neighbours")
+    rows = make_rows(args.rows, args.dims, 7)
+    own = torch.arange(len(rows), device="cuda")
+    some = own[::max(1, len(rows) // SAMPLE)][:SAMPLE].contiguous()
+    graph = Graph(lib, "l2", rows, some, None, 0)
+    took = graph.run()
+    truth = graph.get(0, len(some))[0]
+    graph.close()
+    print(f"{args.rows:,} x {args.dims}, k {K}; {SAMPLE} queries among all "
+          f"rows {took:.3f} s", flush=True)
+    for nlists in map(int, args.lists.split(",")):
+        make_lists(lib, rows, nlists, 1)
+        centroids, kmeans = make_lists(lib, rows, nlists, args.iterations)
+        print(f"  k-means {kmeans:.3f} s", flush=True)
+        for probes in map(int, args.probes.split(",")):
+            run_graph(lib, rows, own, centroids, probes, args, (some, truth),
+                      kmeans)
+
+
+if __name__ == "__main__":
+    main()
