@@ -7,6 +7,7 @@
 
 #include "fmgr.h"
 #include "funcapi.h"
+#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 
@@ -82,6 +83,8 @@ PutAnswer(void *arg, int64 query, const int64 *positions,
 		Datum		values[3];
 		bool		nulls[3] = {false};
 
+		/* there may be a million of them */
+		CHECK_FOR_INTERRUPTS();
 		values[0] = Int32GetDatum((int32) query + 1);
 		values[1] = PointerGetDatum(&answer->table->tids[positions[i]]);
 		values[2] = Float8GetDatum(distances[i]);
