@@ -278,6 +278,22 @@ within(const float *squares, const float *products, float limit)
 	return found;
 }
 
+static AVX2 uint64_t
+below(const float *values, float limit)
+{
+	uint64_t	found = 0;
+	int			i;
+
+	for (i = 0; i < GV_CPU_COMPARED; i += HALF)
+	{
+		__m256		some = _mm256_cmp_ps(_mm256_loadu_ps(values + i),
+										 _mm256_set1_ps(limit), _CMP_NGE_UQ);
+
+		found |= (uint64_t) (uint32_t) _mm256_movemask_ps(some) << i;
+	}
+	return found;
+}
+
 static AVX2 int32_t
 nearest_word(const float *x, const float *words, int32_t dims)
 {

@@ -233,6 +233,23 @@ within(const float *squares, const float *products, float limit)
 	return found;
 }
 
+static AVX512 uint64_t
+below(const float *values, float limit)
+{
+	uint64_t	found = 0;
+	int			i;
+
+	for (i = 0; i < GV_CPU_COMPARED; i += LANES)
+	{
+		__mmask16	some = _mm512_cmp_ps_mask(_mm512_loadu_ps(values + i),
+											  _mm512_set1_ps(limit),
+											  _CMP_NGE_UQ);
+
+		found |= (uint64_t) some << i;
+	}
+	return found;
+}
+
 /*
  * Dimension d of all codewords: lane k takes number k dims + d of those that
  * `dims` registers hold.

@@ -91,6 +91,9 @@ typedef struct GvKernels
 	uint64_t	(*within) (const float *squares, const float *products,
 						   float limit);
 
+	/* bit i: values [i] is not limit or above; of GV_CPU_COMPARED values */
+	uint64_t	(*below) (const float *values, float limit);
+
 	/*
 	 * dist [GV_CODEWORDS][GV_CPU_WORD_ROWS] += squared distances of nrows
 	 * vectors x, whose dimensions lie `stride` apart, to the first len of
@@ -145,6 +148,7 @@ typedef struct GvKernels
 } GvKernels;
 
 #define GV_CPU_SLICE_DIMS	64	/* of a panel */
+#define GV_CPU_COMPARED		64	/* values compared with a limit at a time */
 #define GV_CPU_WORD_ROWS	64	/* vectors compared with codewords at a time */
 #define GV_GATHERED_STRIDE	96	/* for copies gathered from several blocks */
 
@@ -188,6 +192,7 @@ extern void gv_portable_estimate(const float *x, int32_t stride, int nrows,
 								 float *products);
 extern uint64_t gv_portable_within(const float *squares,
 								   const float *products, float limit);
+extern uint64_t gv_portable_below(const float *values, float limit);
 extern void gv_portable_add_distances(const float *x, size_t stride,
 									  int nrows, const float *words,
 									  int32_t dims, int32_t len, float *dist);

@@ -6,7 +6,7 @@
  * Included at the end of a level's file, once, because functions cannot be
  * shared between levels.  The file has compare_some, residual_products,
  * compare64, multiply_codes, multiply_some, estimate_some, within,
- * nearest_word, sum_some, filter, record_squares and record_products, and
+ * below, nearest_word, sum_some, filter, record_squares and record_products, and
  * these macros:
  *		LEVEL		the attribute that functions of the level have
  *		KERNELS		the name of its table
@@ -282,6 +282,7 @@ const GvKernels KERNELS = {
 	.multiply = multiply,
 	.estimate = estimate,
 	.within = within,
+	.below = below,
 	.add_distances = add_distances,
 	.nearest_words = nearest_words,
 	.nearest_word = nearest_word,

@@ -18,6 +18,7 @@ const GvKernels gv_portable_kernels = {
 	.multiply = gv_portable_multiply,
 	.estimate = gv_portable_estimate,
 	.within = gv_portable_within,
+	.below = gv_portable_below,
 	.add_distances = gv_portable_add_distances,
 	.nearest_words = gv_portable_nearest_words,
 	.nearest_word = gv_portable_nearest_word,

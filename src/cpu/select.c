@@ -7,9 +7,10 @@
  * those seen.  What a row has below it waits behind the k best, and when k are
  * waiting quickselect leaves the best of both and lowers the threshold.
  */
+#include "cpu/gv_kernels.h"
 #include "cpu/gv_splitters.h"
 
-#define CHUNK		64			/* values that are compared at once */
+#define CHUNK		GV_CPU_COMPARED
 #define WAITING		64			/* at least so many wait before a cut */
 
 /*
@@ -27,20 +28,51 @@ warp_items(const GvSelect *spec)
 	return 2 * (size_t) spec->k + WAITING + CHUNK;
 }
 
-/*
- * May any of values [CHUNK] come before the threshold?  Not what equals it: an
- * equal value comes later in the row.
- */
-static inline bool
-any_below(const float *values, float threshold)
+/* See gv_kernels.h.  Mostly there is none, which compilers see quickly. */
+uint64_t
+gv_portable_below(const float *values, float limit)
 {
+	uint64_t	found = 0;
 	int			any = 0;
 	int			i;
 
+	for (i = 0; i < GV_CPU_COMPARED; i++)
+		any |= !(values[i] >= limit);
+	for (i = 0; any != 0 && i < GV_CPU_COMPARED; i++)
+		found |= (uint64_t) !(values[i] >= limit) << i;
+	return found;
+}
+
+/*
+ * Put items of values first .. end - 1 of a row, a chunk at most, behind
+ * `count` others if they are below the threshold; how many there are then.
+ * What equals it is above it: an equal value comes later in the row.
+ */
+static int64_t
+take_below(const float *row, int64_t first, int64_t end, uint64_t threshold,
+		   uint64_t *items, int64_t count)
+{
+	uint64_t	maybe;
+	int64_t		i;
+
+	if (threshold == UINT64_MAX || end - first < CHUNK)
+	{
+		for (i = first; i < end; i++)
+		{
+			items[count] = gv_item(row[i], i);
+			count += items[count] < threshold;
+		}
+		return count;
+	}
 	/* a NaN on either side has to be looked at more closely */
-	for (i = 0; i < CHUNK; i++)
-		any |= !(values[i] >= threshold);
-	return any;
+	for (maybe = gv_kernels->below(row + first, gv_item_value(threshold));
+		 maybe != 0; maybe &= maybe - 1)
+	{
+		i = first + __builtin_ctzll(maybe);
+		items[count] = gv_item(row[i], i);
+		count += items[count] < threshold;
+	}
+	return count;
 }
 
 static bool
@@ -53,23 +85,12 @@ warp_row(const GvSelect *spec, const float *row, uint64_t *items, GvPoll *poll)
 
 	for (first = 0; first < spec->columns; first += CHUNK)
 	{
-		int64_t		end = first + CHUNK;
-		int64_t		i;
+		int64_t		rest = spec->columns - first;
 
 		if (gv_poll(poll, CHUNK))
 			return false;
-		if (end > spec->columns)
-			end = spec->columns;
-		else if (threshold != UINT64_MAX &&
-				 !any_below(row + first, gv_item_value(threshold)))
-			continue;
-		for (i = first; i < end; i++)
-		{
-			uint64_t	item = gv_item(row[i], i);
-
-			items[count] = item;
-			count += item < threshold;
-		}
+		count = take_below(row, first, first + (rest < CHUNK ? rest : CHUNK),
+						   threshold, items, count);
 		if (count <= most)
 			continue;
 		if (!gv_items_pick(items, count, spec->k - 1, poll))

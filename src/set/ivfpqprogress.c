@@ -98,12 +98,15 @@ IvfpqProgressEnd(void)
 	is_shown = false;
 }
 
-/* The name of a number, NULL if another release of gpuvec put it there. */
+/*
+ * The name of a number; NULL if there is none yet, or another release of
+ * gpuvec put it there.
+ */
 static void
 PutName(Datum *value, bool *isnull, const char *const *names, int n,
 		int64 number)
 {
-	*isnull = number < 0 || number >= n;
+	*isnull = number < 0 || number >= n || names[number] == NULL;
 	if (!*isnull)
 		*value = CStringGetTextDatum(names[number]);
 }

@@ -30,11 +30,12 @@ extern void IvfpqCheckSameDims(const char *one, int one_dims,
 extern Datum IvfpqMakeArray(const float *vector, int dims);
 
 /*
- * ivfpqprogress.c: what gpuvec_progress shows of this session.
+ * ivfpqprogress.c: what gpuvec_progress shows of this session.  A slot begins
+ * with zeros, which name nothing.
  */
 typedef enum IvfpqProgressCommand
 {
-	IVFPQ_PROGRESS_EXACT,
+	IVFPQ_PROGRESS_EXACT = 1,
 	IVFPQ_PROGRESS_GRAPH,
 	IVFPQ_PROGRESS_JOIN,
 	IVFPQ_PROGRESS_KMEANS,
@@ -43,7 +44,7 @@ typedef enum IvfpqProgressCommand
 
 typedef enum IvfpqProgressPhase
 {
-	IVFPQ_PROGRESS_KEYS,		/* rows */
+	IVFPQ_PROGRESS_KEYS = 1,	/* rows */
 	IVFPQ_PROGRESS_ROWS,
 	IVFPQ_PROGRESS_SEARCHING,	/* rows, of all readings */
 	IVFPQ_PROGRESS_RECALL,

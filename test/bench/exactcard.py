@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Exact search on a card beside torch's products and topk, in one run, over
-the same synthetic numbers, which are made on the card.
+"""Exact search on a card beside torch's products and topk and, with --peers,
+beside Faiss, cuVS and its NN-descent, in one run, over the same synthetic
+numbers, which are made on the card.
 
-usage: exactcard.py [--rows N] [--queries N] [--small] [--no-graph] [--no-peers]
-                    [--ways]
+usage: exactcard.py [--rows N] [--queries N] [--small] [--no-graph]
+                    [--no-torch] [--peers FOLDER] [--ways]
 
 Needs an NVIDIA card, nvcc, gcc and torch.  Compiles the engine first.  Prints
 queries/s with rows' half copies made each time and with halves that stay, the
 ratio to torch, where the time goes (each step waited for, so a little more in
 all), and how many queries needed a slower way.  Of 48 queries neighbours and
 distances are compared with brute force in double; the program fails where
-they differ.  --ways: the product of every card beside that of compute
-capability 9.0, too.
+they differ.  --peers: what packpeers.py has put into FOLDER; "same" is the
+share of their neighbours that are ours.  --ways: the product of every card
+beside that of compute capability 9.0, too.
 """
 import argparse
 import ctypes
@@ -23,6 +25,8 @@ import tempfile
 import time
 
 import torch
+
+import cardpeers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS = ["filter", "choose", "measure", "merge"]
@@ -227,17 +231,57 @@ def torch_search(x, squares, q, k, dtype):
     return best
 
 
-def peers(x, q, k, ours, repeats):
+def print_peer(name, nqueries, seconds, ours, same):
+    print(f"  {name:11s} {nqueries / seconds:12,.0f} queries/s "
+          f"{1e3 * seconds:9.3f} ms   ours is {seconds / ours:.1f} times "
+          f"as fast; same {same:.4f}")
+
+
+def share_of_same(found, expected):
+    """Of two [n][k], whatever the order."""
+    return sum((a[:, :, None] == b[:, None, :]).any(2).float().sum().item()
+               for a, b in zip(found.split(10000), expected.split(10000))
+               ) / expected.numel()
+
+
+def peers(args, x, q, expected, ours, repeats):
+    """Others beside ours, seconds, and its neighbours expected [n][k]."""
+    k = expected.shape[1]
     squares = (x * x).sum(1)
     half = x.half()
-    for name, data, dtype, tf32 in (("half", half, torch.float16, False),
-                                    ("tf32", x, torch.float32, True)):
+    for name, data, dtype, tf32 in (("torch half", half, torch.float16, False),
+                                    ("torch tf32", x, torch.float32, True)):
+        if not args.torch:
+            break
         torch.backends.cuda.matmul.allow_tf32 = tf32
-        seconds = timed(lambda: torch_search(data, squares, q, k, dtype),
-                        repeats)
-        print(f"  torch {name:5s} {len(q) / seconds:12,.0f} queries/s "
-              f"{1e3 * seconds:9.3f} ms   ours is {seconds / ours:.1f} times "
-              "as fast")
+
+        def search():
+            return torch_search(data, squares, q, k, dtype)[1]
+        print_peer(name, len(q), timed(search, repeats), ours,
+                   share_of_same(search(), expected))
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for name, make in cardpeers.EXACT.items():
+        if not args.peers:
+            break
+        search = make(x, q, k)
+        print_peer(name, len(q), timed(search, repeats), ours,
+                   share_of_same(search(), expected))
+
+
+def graph_peers(x, expected, ours):
+    """Graphs of all rows, once each; expected [n][k] as above."""
+    k = expected.shape[1]
+    made = [(name, cardpeers.exact_graph(name, x, k))
+            for name in cardpeers.EXACT]
+    # loads kernels
+    cardpeers.nn_descent_graph(x[:20000], k, *cardpeers.DEGREES[0])
+    made += [("cuVS NN-descent, %d of %d" % degrees,
+              cardpeers.nn_descent_graph(x, k, *degrees))
+             for degrees in cardpeers.DEGREES]
+    for name, (seconds, graph) in made:
+        print(f"  {name:26s} {seconds:8.3f} s   ours is "
+              f"{seconds / ours:.1f} times as fast; same "
+              f"{share_of_same(graph, expected):.4f}")
 
 
 def product_share(x, q, seconds):
@@ -274,9 +318,10 @@ def run_batch(lib, what, metric, x, q, args):
               f"{1e3 * other:9.3f} ms")
         ours.search(q)
     good = check(ours, x, q, metric)
+    expected, _ = ours.get()
     ours.close()
-    if args.peers and metric == "l2":
-        peers(x, q, k, stays, 2)
+    if metric == "l2":
+        peers(args, x, q, expected, stays, 2)
     sys.stdout.flush()
     return good
 
@@ -293,9 +338,10 @@ def run_few(lib, what, x, q, args):
               ", ".join(f"{step} {1e6 * s:.0f}" for step, s in
                         zip(STEPS, shares)))
         good &= check(ours, x, some, "l2")
+        expected, _ = ours.get()
         ours.close()
-    if args.peers:
-        peers(x, q[:1].contiguous(), 10, seconds, 20)
+        if n in (1, 16):
+            peers(args, x, some, expected, seconds, 20)
     sys.stdout.flush()
     return good
 
@@ -314,7 +360,11 @@ def run_graph(lib, what, x, args):
     print(f"  slower ways: {after[0] - before[0]:,} by the matrix, "
           f"{after[1] - before[1]:,} slowly, of two runs")
     good = check(ours, x, x, "l2", own)
+    expected, _ = ours.get()
     ours.close()
+    if args.peers:
+        graph_peers(x, expected, seconds)
+    sys.stdout.flush()
     return good
 
 
@@ -327,7 +377,9 @@ def main():
                         help="a twentieth of the rows, to see that it works")
     parser.add_argument("--ways", action="store_true")
     parser.add_argument("--no-graph", dest="graph", action="store_false")
-    parser.add_argument("--no-peers", dest="peers", action="store_false")
+    parser.add_argument("--no-torch", dest="torch", action="store_false")
+    parser.add_argument("--peers", metavar="FOLDER",
+                        help="measure the libraries there, too")
     args = parser.parse_args()
     share = 20 if args.small else 1
     good = True
@@ -336,6 +388,8 @@ def main():
         lib = load(compile_library(pathlib.Path(folder)))
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; "
               f"compiled in {time.perf_counter() - began:.0f} s", flush=True)
+        if args.peers:
+            print(cardpeers.open_peers(args.peers), flush=True)
         n = args.rows or 1000000 // share
         x, q = make(n, args.queries, 128, 7, False)
         name = f"{n:,} x 128"

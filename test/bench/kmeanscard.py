@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """k-means on a card, with its rows there: this engine's set (kmeanscard.cu)
-beside a plain one of torch from the same first centroids, in one run.
+beside a plain one of torch from the same first centroids and, with --peers,
+beside cuVS and Faiss, in one run.
 
 Compiles what it needs with nvcc, makes synthetic rows of a low-dimensional
 structure on the card (24 latent dimensions, 4,096 centres), runs both and
 prints one table.  Errors of both results are computed by the same code, in
-double.  Needs nvcc, gcc and a torch that sees the card; no server.
+double.  Needs nvcc, gcc and a torch that sees the card; no server.  The peers
+are what packpeers.py has put into a folder; cardpeers.py says where they start
+from and where their rows are.
 """
 import argparse
 import glob
@@ -18,6 +21,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+
+import cardpeers
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))))
@@ -37,6 +42,8 @@ def parse_arguments():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--nvcc", default=os.environ.get("NVCC") or "nvcc")
+    parser.add_argument("--peers", metavar="FOLDER",
+                        help="measure the libraries there, too")
     parser.add_argument("--json", metavar="FILE",
                         help="write what was measured there, too")
     return parser.parse_args()
@@ -126,17 +133,39 @@ def error_of(rows, centroids):
                for i in range(0, len(rows), CHUNK)) / len(rows)
 
 
-def time_torch(args, rows, starts, tf32):
-    """Seconds, the best of a few, and what was found."""
-    torch.backends.cuda.matmul.allow_tf32 = tf32
+def time_peer(args, work):
+    """Seconds, the best of a few after one more, and the centroids."""
     best = float("inf")
-    for _ in range(args.repeats):
+    for i in range(args.repeats + 1):
         torch.cuda.synchronize()
         start = time.perf_counter()
-        centroids = torch_kmeans(rows, starts, args.iterations)
+        centroids = work()
         torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - start)
+        if i > 0:
+            best = min(best, time.perf_counter() - start)
     return best, centroids
+
+
+def time_peers(args, rows, starts):
+    """By name: seconds, and errors of what was found."""
+    seconds, errors = {}, {}
+
+    def add(name, work):
+        seconds[name], centroids = time_peer(args, work)
+        errors[name] = error_of(rows, centroids)
+
+    def plain(tf32):
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        return torch_kmeans(rows, starts, args.iterations)
+
+    add("torch, fp32", lambda: plain(False))
+    add("torch, tf32", lambda: plain(True))
+    torch.backends.cuda.matmul.allow_tf32 = False
+    if args.peers:
+        print(cardpeers.open_peers(args.peers))
+        for name, work in cardpeers.KMEANS.items():
+            add(name, lambda: work(rows, starts, args.iterations))
+    return seconds, errors
 
 
 def run_ours(args, program, folder, rows, starts):
@@ -195,11 +224,8 @@ def main():
         program = compile_all(args.nvcc, folder)
         rows, starts = make_rows(args)
         ours, centroids = run_ours(args, program, folder, rows, starts)
-    errors = {"gpuvec": error_of(rows, centroids)}
-    peers = {}
-    for name, tf32 in (("torch, fp32", False), ("torch, tf32", True)):
-        peers[name], other = time_torch(args, rows, starts, tf32)
-        errors[name] = error_of(rows, other)
+    peers, errors = time_peers(args, rows, starts)
+    errors["gpuvec"] = error_of(rows, centroids)
     print_table(args, ours, errors, peers)
     if args.json:
         with open(args.json, "w") as file:

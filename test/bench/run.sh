@@ -1,15 +1,22 @@
 #!/bin/bash
-# The benchmarks (`make bench`), each in a throw-away cluster.
+# The benchmarks (`make bench`).
 #
 # usage: test/bench/run.sh [PROGRAM] [DATA] [OPTION...]
 #        make bench BENCH='PROGRAM DATA OPTION...'
 #
-# PROGRAM is one of
+# PROGRAM is one of these, in a throw-away cluster:
 #   compare   gpuivfpq beside pgvector's hnsw and ivfflat and beside exact
 #             search (when left out)
 #   inserts   COPY and INSERT into indexed tables, beside the same
 #   lists     how much of the table is read, by number of lists and copies
 #   targets   whether recall is what gpuvec.recall asks for; takes several DATA
+#   setsql    functions over sets of rows, by a card and in the session; takes
+#             no DATA (test/gpu/run.sh sets)
+# or, without a server and DATA, over numbers of its own:
+#   sets      exact search and k-means of one core, beside faiss-cpu
+#   select, exact, kmeans
+#             on a card, beside torch and, with --peers FOLDER, RAFT, cuVS and
+#             Faiss (test/bench/packpeers.py); PROGRAMcard.py
 # each with options of its own (test/bench/PROGRAM.py --help).
 #
 # DATA is what test/bench/data.py makes (sentences:100000 when left out), or
@@ -39,6 +46,16 @@ main() {
 		set -- ${options[@]+"${options[@]}"}
 	fi
 	case ${1:-} in
+	sets)
+		exec python3 "$GV_ROOT/test/bench/sets.py" "${@:2}"
+		;;
+	select | exact | kmeans)
+		command -v nvidia-smi >/dev/null || gv_die "bench: $1 needs a card"
+		exec python3 "$GV_ROOT/test/bench/$1card.py" "${@:2}"
+		;;
+	setsql)
+		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
+		;;
 	compare | inserts | lists | targets)
 		program=$1
 		shift

@@ -17,23 +17,11 @@
 
 #include "gv_cuda.h"
 #include "gv_selection.h"
+#include "selectdata.cuh"
 
 #define MOST_VALUES		(INT64_C(1) << 27)
 #define MOST_WANTED		(INT64_C(1) << 24)	/* rows * k */
-#define REPEATS			11
 #define LOOKED_AT		3		/* rows */
-#define SLICE_US		2000.0f /* of calls between two events, about */
-#define MOST_CALLS		50
-
-enum Input
-{
-	RANDOM,
-	ASCENDING,
-	DESCENDING,
-	EQUAL,
-	FEW_VALUES,
-	NINPUTS
-};
 
 static const char *const input_names[NINPUTS] = {
 	"random", "ascending", "descending", "equal", "few-values"
@@ -86,8 +74,6 @@ struct Bench
 {
 	GvSelector *selector;
 	cudaStream_t stream;
-	cudaEvent_t begin;
-	cudaEvent_t end;
 	float	   *d_values;		/* [MOST_VALUES] */
 	uint32_t   *d_positions;	/* [MOST_WANTED] */
 	float	   *d_selected;
@@ -114,31 +100,6 @@ gv_gpu_hopper_works()
 	return false;
 }
 
-static __global__ void
-fill_kernel(float *values, int64_t n, int64_t columns, int input)
-{
-	int64_t		i = (int64_t) blockIdx.x * blockDim.x + threadIdx.x;
-
-	for (; i < n; i += (int64_t) gridDim.x * blockDim.x)
-	{
-		uint64_t	z = (i + 1) * UINT64_C(0x9E3779B97F4A7C15);
-
-		z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-		z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-		z ^= z >> 31;
-		if (input == ASCENDING)
-			values[i] = (float) (i % columns);
-		else if (input == DESCENDING)
-			values[i] = (float) -(i % columns);
-		else if (input == EQUAL)
-			values[i] = -1.5f;
-		else if (input == FEW_VALUES)
-			values[i] = (float) (z % 7);
-		else
-			values[i] = (float) (z >> 40) / 16777216.0f;
-	}
-}
-
 static void
 call(Bench *bench, const GvSelect *spec, GvRowsWay way)
 {
@@ -147,43 +108,15 @@ call(Bench *bench, const GvSelect *spec, GvRowsWay way)
 							bench->stream) == GV_OK, "selection");
 }
 
-static int
-compare_floats(const void *a, const void *b)
-{
-	float		x = *(const float *) a;
-	float		y = *(const float *) b;
-
-	return (x > y) - (x < y);
-}
-
 /* Microseconds of what the stream is told by `step`, calls of it in a row. */
 template <typename Step>
 static float
 time_steps(Bench *bench, Step step)
 {
-	float		times[REPEATS];
-	int			calls = 1;
+	float		us;
 
-	for (int i = -2; i < REPEATS; i++)
-	{
-		float		ms;
-
-		NEED(cudaEventRecord(bench->begin, bench->stream));
-		for (int c = 0; c < calls; c++)
-			step();
-		NEED(cudaEventRecord(bench->end, bench->stream));
-		NEED(cudaEventSynchronize(bench->end));
-		NEED(cudaEventElapsedTime(&ms, bench->begin, bench->end));
-		if (i >= 0)
-			times[i] = ms * 1000 / calls;
-		else
-		{
-			calls = (int) (SLICE_US / (ms * 1000 / calls + 1));
-			calls = calls < 1 ? 1 : calls > MOST_CALLS ? MOST_CALLS : calls;
-		}
-	}
-	qsort(times, REPEATS, sizeof(float), compare_floats);
-	return times[REPEATS / 2];
+	NEED(select_time(bench->stream, step, &us));
+	return us;
 }
 
 /* The same of one call that was recorded; 0: it cannot be. */
@@ -361,8 +294,6 @@ main(int argc, char **argv)
 	NEED(cudaGetDeviceProperties(&properties, 0));
 	printf("card\t%s\n", properties.name);
 	NEED(cudaStreamCreateWithFlags(&bench.stream, cudaStreamNonBlocking));
-	NEED(cudaEventCreate(&bench.begin));
-	NEED(cudaEventCreate(&bench.end));
 	NEED(cudaMalloc((void **) &bench.d_values, sizeof(float) * MOST_VALUES));
 	NEED(cudaMalloc((void **) &bench.d_positions,
 					sizeof(uint32_t) * MOST_WANTED));

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""k-selection on a card beside torch.topk, data on the card.
+"""k-selection on a card beside torch.topk and, with --peers, RAFT's select_k,
+data on the card.
 
 Compiles test/bench/selectcard.cu with what it needs of gpu/, runs it, and
 prints a table: microseconds by launches and by a graph's launch, the share of
-what one read of the data takes at 4.2 TB/s, the goal and torch's time beside.
-With no torch there is no column of its; nothing else is needed but nvcc, gcc
-and a card.
+what one read of the data takes at 4.2 TB/s, the goal, and RAFT's and torch's
+time beside.  With no torch there is no column of its; nothing else is needed
+but nvcc, gcc and a card.  RAFT is what packpeers.py has put into a folder; it
+selects from the same values, and is timed in the same way.
 
 	selectcard.py					the shapes of the goals and of peers
 	selectcard.py --methods			each way at the same shapes
 	selectcard.py --hard			sorted, reversed, all equal, few values
 	selectcard.py --cliff			about powers of two
+	selectcard.py --peers FOLDER	beside RAFT
 	selectcard.py --table			the quickest of each class, written to
 									gpu/gv_select_table.h
 """
@@ -24,6 +27,8 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
+import cardpeers
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))))
 TABLE = os.path.join(ROOT, "gpu", "gv_select_table.h")
@@ -32,14 +37,14 @@ KERNELS = ["multirows", "thresholdrows", "samplerows", "warprows",
 BYTES_A_SECOND = 4.2e12
 LETTERS = {"team": "t", "threshold": "h", "warp": "w", "sample": "s",
            "sample-global": "g", "radix": "r"}
-# (rows, columns, k): goal, and the best peer of shared anchors, microseconds
+# (rows, columns, k): goal, microseconds
 GOALS = {
-    (1, 1000000, 10): (12, 33), (1, 1000000, 100): (15, 103),
-    (1, 1000000, 2048): (25, 72), (1, 100000000, 10): (115, 233),
-    (1, 100000000, 100): (120, 514), (1, 100000000, 1024): (135, 277),
-    (1000, 100000, 10): (120, 223), (1000, 100000, 100): (125, 392),
-    (1000, 100000, 1024): (140, 713), (1000, 100000, 2048): (150, 796),
-    (10000, 1024, 10): (20, 62), (10000, 1024, 100): (30, 123),
+    (1, 1000000, 10): 12, (1, 1000000, 100): 15, (1, 1000000, 2048): 25,
+    (1, 100000000, 10): 115, (1, 100000000, 100): 120,
+    (1, 100000000, 1024): 135,
+    (1000, 100000, 10): 120, (1000, 100000, 100): 125,
+    (1000, 100000, 1024): 140, (1000, 100000, 2048): 150,
+    (10000, 1024, 10): 20, (10000, 1024, 100): 30,
 }
 
 
@@ -51,6 +56,8 @@ def parse_arguments():
         parser.add_argument("--" + name, action="store_true")
     parser.add_argument("--arch", default=None,
                         help="the card's, such as 90a; asked for unless said")
+    parser.add_argument("--peers", metavar="FOLDER",
+                        help="measure RAFT from there, too")
     parser.add_argument("--build", metavar="FOLDER",
                         help="compile to there, or use what is there")
     return parser.parse_args()
@@ -149,31 +156,48 @@ class Torch:
         return statistics.median(times)
 
 
-def print_lines(lines, torch):
-    print("%-11s %-8s %-10s %-8s %-14s %9s %9s %6s %6s %6s %9s %s" % (
+class Raft:
+    """RAFT's select_k at the shapes of lines, where its folder is given."""
+
+    def __init__(self, folder, lines, arch):
+        self.times = {}
+        if folder:
+            program = cardpeers.compile_select("nvcc", folder, arch)
+            self.times = cardpeers.raft_select(program, sorted({
+                (line["rows"], line["columns"], line["k"])
+                for line in lines if line["input"] == "random"}))
+
+    def time(self, rows, columns, k):
+        return self.times.get((rows, columns, k))
+
+
+def print_lines(lines, peers):
+    """peers: by name, what times a shape."""
+    print("%-11s %-8s %-10s %-8s %-14s %9s %9s %6s %6s %9s %9s %s" % (
         "input", "rows", "columns", "k", "way", "us", "graph us", "read",
-        "goal", "peer", "torch us", ""))
+        "goal", *peers, ""))
     for line in lines:
         shape = (line["rows"], line["columns"], line["k"])
         read = line["rows"] * line["columns"] * 4 / BYTES_A_SECOND * 1e6
         best = min(line["us"], line["graph"] or line["us"])
-        goal, peer = ("", "")
-        if line["input"] == "random" and shape in GOALS:
-            goal, peer = GOALS[shape]
-        other = torch.time(*shape) if line["input"] == "random" else None
+        random = line["input"] == "random"
+        goal = GOALS.get(shape, "") if random else ""
+        others = {name: peer.time(*shape) if random else None
+                  for name, peer in peers.items()}
         remarks = []
         if goal:
             remarks.append("ok" if best <= goal else "MISSED")
-        if other:
-            remarks.append("%.1fx torch" % (other / best))
+        remarks += ["%.1fx %s" % (other / best, name)
+                    for name, other in others.items() if other]
         if line["wrong"]:
             remarks.append("%d ROWS WRONG" % line["wrong"])
         if line["missed"]:
             remarks.append("%d rows again" % line["missed"])
-        print("%-11s %-8d %-10d %-8d %-14s %9.1f %9.1f %6.2f %6s %6s %9s %s"
+        print("%-11s %-8d %-10d %-8d %-14s %9.1f %9.1f %6.2f %6s %9s %9s %s"
               % (line["input"], *shape, line["way"], line["us"],
-                 line["graph"], read / best, goal, peer,
-                 "%.1f" % other if other else "", ", ".join(remarks)))
+                 line["graph"], read / best, goal,
+                 *("%.1f" % other if other else ""
+                   for other in others.values()), ", ".join(remarks)))
 
 
 def classes(text, name):
@@ -237,18 +261,22 @@ def build(args):
         return os.path.join(args.build, "selectcard")
     folder = args.build or tempfile.mkdtemp()
     os.makedirs(folder, exist_ok=True)
-    return compile_all(folder, args.arch or card_arch())
+    return compile_all(folder, args.arch)
 
 
 def main():
     args = parse_arguments()
+    args.arch = args.arch or card_arch()
     works = [name for name in ("methods", "hard", "cliff", "table")
              if getattr(args, name)] or ["anchors"]
     card, lines = run(build(args), works)
     print("card:", card)
     shown = [line for line in lines if line["work"] != "table"]
     if shown:
-        print_lines(shown, Torch())
+        raft = Raft(args.peers, shown, args.arch)
+        if args.peers:
+            print(cardpeers.versions(args.peers))
+        print_lines(shown, {"RAFT": raft, "torch": Torch()})
     if args.table:
         write_table(card, [line for line in lines if line["work"] == "table"])
     sys.exit(any(line["wrong"] for line in lines))

@@ -13,11 +13,10 @@ import argparse
 import sys
 import time
 
-import numpy as np
-import psycopg
-
+import data
 import server
 
+data.PIP_PACKAGES["sql"] = ["numpy", "psycopg[binary]"]
 HIDDEN, CENTRES, SEED = 24, 4096, 7
 QUERIES = 10000
 VALUES = 10000000
@@ -34,6 +33,7 @@ def parse_arguments():
 
 def synthetic(rows, dims):
     """float32 [rows][dims] about centres in few dimensions."""
+    import numpy as np
     random = np.random.default_rng(SEED)
     spread = random.standard_normal((HIDDEN, dims), dtype=np.float32)
     centres = random.standard_normal((CENTRES, HIDDEN), dtype=np.float32)
@@ -98,6 +98,8 @@ def compare(conn, what, statement):
 
 def main():
     args = parse_arguments()
+    data.enter_venv("sql", __file__)
+    import psycopg
     with psycopg.connect(autocommit=True) as conn:
         server.begin(conn, "4GB")
         conn.execute("SET client_min_messages = warning")

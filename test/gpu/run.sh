@@ -36,6 +36,12 @@
 #				as test/pgvector.sh says.
 #	sets		functions over sets of rows, through gpuvecd and in the session:
 #				ARGUMENT... are those of test/bench/setsql.py
+#	peers		selections, exact search, k-NN graphs and k-means beside RAFT,
+#				Faiss and cuVS, in one run: FOLDER has their parts, as
+#				test/bench/packpeers.py packs them, or is where pip put them
+#				(--target); ARGUMENT... are those of the programs to run: select,
+#				exact, kmeans or graph and options, all four when left out.
+#				Needs a python3 (3.12) with torch
 #	cores		SQL without the card, on all of the host's cores, beside
 #				pgvector's indexes and Faiss: ARGUMENT... are those of
 #				test/bench/compare.py or, behind the word inserts, of
@@ -66,6 +72,7 @@ card_arch() {
 		head -1 | tr -d '. ' | sed 's/^90$/90a/' || :
 }
 
+# Not what packpeers.py has fetched to a folder `wheels`.
 unpack() {
 	local file
 	while read -r file; do
@@ -73,7 +80,8 @@ unpack() {
 		*.deb) dpkg -x "$file" / ;;
 		*.whl) python3 -m zipfile -e "$file" "$GV_TMP/python" ;;
 		esac
-	done < <(find "$@" -name '*.deb' -o -name '*.whl')
+	done < <(find "$@" -path '*/wheels' -prune -o -name '*.deb' -print -o \
+		-name '*.whl' -print)
 	export PYTHONPATH=$GV_TMP/python${PYTHONPATH:+:$PYTHONPATH}
 	# it wants an LLVM, and nothing here is worth compiling
 	rm -f /usr/lib/postgresql/*/lib/llvmjit.so
@@ -368,6 +376,43 @@ stage_sets() {
 	gv_stop bench
 }
 
+# What packpeers.py has packed, unpacked to GV_TMP/peers, or a folder itself.
+find_peers() {
+	local folder
+	for folder in "${FOLDERS[@]}"; do
+		if [ -e "$folder/peers.tar.xz.aa" ]; then
+			mkdir -p "$GV_TMP/peers"
+			cat "$folder"/peers.tar.xz.* | tar -C "$GV_TMP/peers" -xJ
+			echo "$GV_TMP/peers"
+			return
+		fi
+		if [ -d "$folder/libcuvs" ]; then
+			echo "$folder"
+			return
+		fi
+	done
+	gv_die "no peers: name a folder where test/bench/packpeers.py packed them"
+}
+
+# Every program, or the one that is asked for.
+stage_peers() {
+	local bench=$GV_ROOT/test/bench peers program status=0
+	[ "$SERVER" = cuda ] || gv_die "this stage needs a card"
+	peers=$(find_peers)
+	PATH=$(dirname "$NVCC"):$PATH
+	for program in select exact kmeans graph; do
+		if [ ${#ARGUMENTS[@]} -gt 0 ] && [ "${ARGUMENTS[0]}" != $program ]; then
+			continue
+		fi
+		case $program in
+		graph) set -- cardpeers.py "$peers" ;;
+		*) set -- ${program}card.py --peers "$peers" ;;
+		esac
+		python3 "$bench/$1" "${@:2}" "${ARGUMENTS[@]:1}" || status=1
+	done
+	return $status
+}
+
 stage_cores() {
 	local program=compare
 	start_bench 'gpuvec.server = off' 'gpuvec.engine = cpu' \
@@ -390,7 +435,7 @@ shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
 	kernels | sanitize | sql | lists | cards | faults | random | scanner | data | \
-		bench | sets | cores) ;;
+		bench | sets | peers | cores) ;;
 	*) usage ;;
 	esac
 done

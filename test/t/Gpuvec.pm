@@ -11,14 +11,17 @@ use IPC::Run ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
+use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw($SERVER long_test new_node load_gpuvec background wait_until
-  end_of restart_after_crash restart_after_kill answers is_sound is_complete is_exact
-  is_whole);
+  end_of test_cancel test_timeout restart_after_crash restart_after_kill answers is_sound
+  is_complete is_exact is_whole);
 
 # What gpuvecd runs on.
 our $SERVER = $ENV{GPUVEC_TEST_SERVER} // 'cpu';
+
+# Half a second is the promise; the rest is for machines that do other things.
+my $LIMIT_MS = 500 + 1500;
 
 # Row `g` of a table: one of 20 clusters, and what the checks below need.
 my $FUNCTIONS = q{
@@ -78,6 +81,32 @@ BEGIN
 		wrong = wrong + (NOT same)::int;
 	END LOOP;
 	RETURN wrong;
+END
+$$;
+
+-- Wait until a view of progress has such a row, cancel that session, and wait
+-- for its end; how many ms that took, NULL if no row came.
+CREATE FUNCTION cancel_at(view regclass, condition text) RETURNS int
+LANGUAGE plpgsql AS $$
+DECLARE
+	victim int;
+	begun timestamptz = clock_timestamp();
+BEGIN
+	WHILE victim IS NULL AND clock_timestamp() < begun + '60 s' LOOP
+		PERFORM pg_stat_clear_snapshot();
+		EXECUTE format('SELECT pid FROM %s WHERE %s', view, condition) INTO victim;
+		PERFORM pg_sleep(0.001);
+	END LOOP;
+	-- into the middle of it
+	PERFORM pg_sleep(0.02);
+	begun = clock_timestamp();
+	PERFORM pg_cancel_backend(victim);
+	WHILE EXISTS (SELECT FROM pg_stat_activity WHERE pid = victim AND state = 'active') LOOP
+		PERFORM pg_stat_clear_snapshot();
+		PERFORM pg_sleep(0.001);
+	END LOOP;
+	RETURN CASE WHEN victim IS NULL THEN NULL
+		ELSE 1000 * extract(epoch FROM clock_timestamp() - begun) END;
 END
 $$;
 };
@@ -154,6 +183,41 @@ sub wait_until
 		usleep(5_000);
 	}
 	return 0;
+}
+
+# Test: the statements, begun in a session of their own, end soon when they are
+# cancelled once a view of progress has such a row.
+sub test_cancel
+{
+	my ($node, $what, $sql, $view, $condition) = @_;
+	my $job = background($node, "$sql; SELECT pg_sleep(0.5)");
+	my $ms = $node->safe_psql('postgres', "SELECT cancel_at('$view', \$x\$$condition\$x\$)");
+
+	if ($ms eq '')
+	{
+		# it went past unseen: do not wait for what it does now
+		$ms = 1e9;
+		$node->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity
+			WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()});
+	}
+	cmp_ok($ms, '<=', $LIMIT_MS, "$what: ended after $ms ms");
+	is(end_of($job) >> 8, 3, "$what: was cancelled");
+	return;
+}
+
+# Test: statements with a timeout of their own end soon after it.
+sub test_timeout
+{
+	my ($node, $what, $sql, $timeout_ms) = @_;
+	my $begun = time;
+	my ($rc, $out, $err) =
+	  $node->psql('postgres', "SET statement_timeout = $timeout_ms; $sql");
+	my $ms = int(1000 * (time - $begun)) - $timeout_ms;
+
+	like($err, qr/canceling statement due to statement timeout/,
+		"$what: timed out after $timeout_ms ms");
+	cmp_ok($ms, '<=', $LIMIT_MS, "$what: ended $ms ms later");
+	return;
 }
 
 # Start a server again one of whose backends was killed: the postmaster is

@@ -167,6 +167,26 @@ check_within(const GvKernels *kernels)
 	unit_free(products);
 }
 
+static void
+check_below(const GvKernels *kernels)
+{
+	static const float odd[] = {NAN, -NAN, HUGE_VALF, -HUGE_VALF, -0.0f, 0.0f};
+	float	   *values = unit_floats(GV_CPU_COMPARED, 1.0f);
+	float		limit = values[unit_random() % GV_CPU_COMPARED];
+	uint64_t	want = 0;
+	int			i;
+
+	for (i = 0; i < 6; i++)
+		values[unit_random() % GV_CPU_COMPARED] = odd[unit_random() % 6];
+	if (unit_random() % 4 == 0)
+		limit = odd[unit_random() % 6];
+	for (i = 0; i < GV_CPU_COMPARED; i++)
+		if (isnan(values[i]) || isnan(limit) || values[i] < limit)
+			want |= UINT64_C(1) << i;
+	CHECK(kernels->below(values, limit) == want, "limit %g", limit);
+	unit_free(values);
+}
+
 /* ---------- codes ---------- */
 
 static void
@@ -257,6 +277,7 @@ check_level(GvSimd level)
 		check_multiply(kernels);
 		check_estimate(kernels, 1 + i);
 		check_within(kernels);
+		check_below(kernels);
 		check_words(kernels);
 		check_word(kernels);
 	}

@@ -22,6 +22,9 @@ typedef struct Case
 
 static GvSelector *selector;
 
+/* Of emulate/; not there on a card. */
+extern int64_t gv_emulated_fault __attribute__((weak));
+
 static void
 check_way(const Case *one, GvRowsWay way)
 {
@@ -167,6 +170,51 @@ check_many_passed(void)
 		check_input(inputs[i], 1, n, i % 4, ks, unit_small ? 1 : 3);
 	CHECK(gv_gpu_rows_missed(selector, &after) == GV_OK, "count");
 	CHECK(after == before, "%u missed", after - before);
+}
+
+/*
+ * A row as long as they get, of which the processor says the first 1 % once:
+ * what comes first of all are the first of these.
+ */
+static void
+check_long_row(Input input, int64_t n)
+{
+	const int64_t ks[] = {1, 10, 2048, n / 100};
+	float	   *values = input_values(input, n);
+	Case		one = {{1, n, (int32_t) (n / 100), GV_SELECT_SAMPLE}, values,
+		unit_alloc(sizeof(uint32_t) * (n / 100)),
+	unit_alloc(sizeof(float) * (n / 100)), input};
+	void	   *scratch = unit_alloc(gv_select_scratch(&one.spec));
+	int			way;
+	int			i;
+
+	CHECK(gv_select(&one.spec, values, one.positions, one.selected, scratch,
+					NULL) == GV_OK, "the processor's");
+	one.spec.method = GV_SELECT_AUTO;
+	for (i = 0; i < 4; i++)
+	{
+		if (ks[i] > n / 100)
+			continue;
+		one.spec.k = (int32_t) ks[i];
+		for (way = 0; way < GV_NROWS_WAYS; way++)
+			if (gv_gpu_rows_can(&one.spec, way))
+				check_way(&one, way);
+	}
+	unit_free(scratch);
+	unit_free(one.positions);
+	unit_free(one.selected);
+	unit_free(values);
+}
+
+static void
+check_long_rows(void)
+{
+	int64_t		n = unit_small ? 30011 :
+		&gv_emulated_fault != NULL ? 300007 : 100000000;
+
+	check_long_row(IN_SORTED, n);
+	check_long_row(IN_ALL_EQUAL, n);
+	check_long_row(IN_SPREAD, n);	/* one in 130 is NaN */
 }
 
 static void
@@ -368,9 +416,6 @@ check_set_stop(void)
 	gv_gpu_select_set.drop(set);
 }
 
-/* Of emulate/; not there on a card. */
-extern int64_t gv_emulated_fault __attribute__((weak));
-
 /* Where memory is not to be had, there is no set, and nothing is kept. */
 static void
 check_set_memory(void)
@@ -403,6 +448,7 @@ test_select_card(void)
 	check_many_wanted();
 	check_many_passed();
 	check_many_rows();
+	check_long_rows();
 	check_missed();
 	check_quantiles_card();
 	gv_gpu_selector_drop(selector);
