@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+#define MANY_LEFT		8		/* from so many rows on twins pay */
+
 /* Measure a pair, see gv_exactset.h. */
 bool
 gv_exact_measure(GvExact *exact, int64_t query, const float *row,
@@ -69,10 +71,46 @@ gv_exact_prepare(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
 	return true;
 }
 
+/* Find for each row of a panel the first one that has the same bits. */
+static void
+find_twins(GvExact *exact, const GvMeeting *meeting)
+{
+	size_t		bytes = sizeof(float) * (size_t) exact->spec.dims;
+	const char *rows = (const char *) meeting->rows;
+	int			row;
+
+	for (row = 0; row < meeting->nrows; row++)
+	{
+		int			twin = 0;
+
+		/* such rows have the same square, and few others have */
+		while (twin < row &&
+			   (meeting->squares[twin] != meeting->squares[row] ||
+				memcmp(rows + meeting->places[twin] * bytes,
+					   rows + meeting->places[row] * bytes, bytes) != 0))
+			twin++;
+		exact->twins[row] = (uint8_t) twin;
+	}
+	exact->has_twins = true;
+}
+
+/*
+ * A row was measured and the query's last neighbour is the same: was it too
+ * far away?  Then so is every later one that has the same bits, for it comes
+ * behind this one.
+ */
+static bool
+is_refused(const GvExact *exact, int64_t query, int64_t position)
+{
+	return gv_exact_nearest(exact, query)[0].position != GV_NO_ROW &&
+		!(exact->spec.self && exact->self[query] == position);
+}
+
 /* Measure what of a panel comes through the screen of one query. */
 static bool
 sift(GvExact *exact, const GvMeeting *meeting, int i, GvPoll *poll)
 {
+	uint64_t	refused = 0;	/* rows whose twins need not be measured */
 	const float *products = exact->products + i * GV_SCREEN_ROWS;
 	int64_t		query = meeting->queries[i];
 	float	   *limit = &exact->limits[query];
@@ -81,21 +119,28 @@ sift(GvExact *exact, const GvMeeting *meeting, int i, GvPoll *poll)
 
 	if (meeting->nrows < GV_SCREEN_ROWS)
 		left &= (UINT64_C(1) << meeting->nrows) - 1;
+	if (!exact->has_twins && __builtin_popcountll(left) >= MANY_LEFT)
+		find_twins(exact, meeting);
 	for (; left != 0; left &= left - 1)
 	{
 		int			row = __builtin_ctzll(left);
+		int			twin = exact->has_twins ? exact->twins[row] : row;
 		int64_t		place;
 
+		if ((refused >> twin & 1) != 0)
+			continue;
 		/* the limit may have fallen since */
 		if (meeting->squares[row] - 2.0f * products[row] > *limit)
 			continue;
-		if (gv_poll(poll, 4 * (int64_t) exact->spec.dims))
+		if (gv_poll(poll, 4 * (int64_t) exact->spec.dims + GV_NEAR_WORK))
 			return false;
 		place = meeting->places[row];
 		if (gv_exact_measure(exact, query,
 							 meeting->rows + place * exact->spec.dims,
 							 meeting->first + place, &measured))
 			*limit = limit_of(exact, query);
+		else if (is_refused(exact, query, meeting->first + place))
+			refused |= UINT64_C(1) << twin;
 	}
 	return true;
 }
@@ -110,6 +155,7 @@ gv_exact_meet(GvExact *exact, const GvMeeting *meeting, GvPoll *poll)
 
 	if (gv_poll(poll, (int64_t) meeting->nqueries * GV_SCREEN_ROWS * dims))
 		return false;
+	exact->has_twins = false;
 	memset(exact->products, 0,
 		   sizeof(float) * meeting->nqueries * GV_SCREEN_ROWS);
 	for (first = 0; first < dims; first += GV_CPU_SLICE_DIMS)

@@ -218,7 +218,7 @@ measure_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 	for (done = 0; done < n; done += GV_SCREEN_ROWS)
 		for (query = 0; query < exact->spec.nqueries; query++)
 		{
-			if (gv_poll(&poll, 4 * GV_SCREEN_ROWS * dims))
+			if (gv_poll(&poll, GV_SCREEN_ROWS * (4 * dims + GV_NEAR_WORK)))
 				return GV_CANCELLED;
 			measure_some(exact, query, rows + done * dims, first + done,
 						 n - done < GV_SCREEN_ROWS ? (int) (n - done) :
@@ -348,11 +348,8 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 			return status;
 	}
 	for (q = 0; q < exact->spec.nqueries; q++)
-	{
-		if (gv_poll(&poll, 16 * exact->kept))
+		if (!gv_nearest_sort(gv_exact_nearest(exact, q), exact->kept, &poll))
 			return GV_CANCELLED;
-		gv_nearest_sort(exact->nearest + q * exact->kept, exact->kept);
-	}
 	done->passes = 1;
 	done->finished = 1;
 	return GV_OK;

@@ -28,6 +28,9 @@ typedef struct GvExact
 	float	   *panels;			/* [npanels] see gv_screen_panel */
 	float	   *squares;		/* [npanels][GV_SCREEN_ROWS] */
 	float	   *products;		/* [GV_EXACT_QUERIES][GV_SCREEN_ROWS] */
+	bool		has_twins;		/* of the panel that queries meet */
+	uint8_t		twins[GV_SCREEN_ROWS];	/* the first of its rows that has the
+										 * same bits */
 
 	/* without lists */
 	int64_t		tile[GV_EXACT_QUERIES]; /* numbers of queries */
@@ -43,7 +46,8 @@ typedef struct GvMeeting
 {
 	const float *rows;			/* [..][dims] */
 	int64_t		first;			/* the first row's position */
-	const int32_t *places;		/* [nrows] where the panel's rows are */
+	const int32_t *places;		/* [nrows] where the panel's rows are; they
+								 * ascend */
 	int			nrows;			/* <= GV_SCREEN_ROWS */
 	const float *panel;
 	const float *squares;		/* [GV_SCREEN_ROWS] */

@@ -9,10 +9,12 @@
 #ifndef GV_NEAREST_H
 #define GV_NEAREST_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "cpu/gv_cpu.h"
 
 #define GV_NO_ROW	INT64_MAX	/* position of a free place */
+
+/* What putting a pair into a heap takes, for gv_poll: of a large one. */
+#define GV_NEAR_WORK	256
 
 typedef struct GvNear
 {
@@ -24,6 +26,6 @@ typedef struct GvNear
 extern void gv_nearest_reset(GvNear *heap, int64_t n);
 extern void gv_nearest_push(GvNear *heap, int64_t n, double distance,
 							int64_t position);
-extern void gv_nearest_sort(GvNear *heap, int64_t n);
+extern bool gv_nearest_sort(GvNear *heap, int64_t n, GvPoll *poll);
 
 #endif							/* GV_NEAREST_H */

@@ -63,16 +63,22 @@ gv_nearest_push(GvNear *heap, int64_t n, double distance, int64_t position)
 		replace_top(heap, n, pair);
 }
 
-/* Order a heap: the nearest row first, free places last.  A heap no more. */
-void
-gv_nearest_sort(GvNear *heap, int64_t n)
+/*
+ * Order a heap: the nearest row first, free places last.  A heap no more.
+ * False: the GvStop asked for the end.
+ */
+bool
+gv_nearest_sort(GvNear *heap, int64_t n, GvPoll *poll)
 {
 	while (n > 1)
 	{
 		GvNear		last = heap[0];
 
+		if (gv_poll(poll, GV_NEAR_WORK))
+			return false;
 		n--;
 		replace_top(heap, n, heap[n]);
 		heap[n] = last;
 	}
+	return true;
 }

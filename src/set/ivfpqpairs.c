@@ -10,6 +10,7 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "utils/builtins.h"
 
 #include "set/ivfpqset.h"
@@ -48,8 +49,11 @@ TakeNeighbours(void *arg, int64 query, const int64 *positions,
 	if (found->sampled != NULL)
 		IvfpqSampledNote(found->sampled, query, distances);
 	for (int i = 0; i < pairs->k && positions[i] >= 0; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
 		PutPair(pairs, pairs->queries->keys[query],
 				pairs->rows->keys[positions[i]], i + 1, distances[i]);
+	}
 }
 
 /* lists: only rows of `probes` near ones count; NULL: all. */
