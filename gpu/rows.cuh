@@ -15,6 +15,8 @@
 #define GV_NO_ITEM		(~UINT64_C(0))	/* after every item */
 #define GV_NO_KEY		0xFFFFFFFFu	/* after every key */
 #define GV_ROWS_ROOM	8192	/* items that a block sorts */
+#define GV_WARP_COLUMNS	1024	/* that a warp has in registers */
+#define GV_WARP_FEW		256		/* items that it sorts */
 #define GV_ROWS_MAX_K	GV_WARP_MAX_K	/* of all ways but sample and radix */
 #define GV_DIGIT_BITS	11
 #define GV_DIGITS		(1 << GV_DIGIT_BITS)
@@ -228,6 +230,10 @@ gv_power(int64_t n, int64_t least)
 		power *= 2;
 	return power;
 }
+
+/* fewrows.cu: the part of gv_rows_team that a warp does */
+extern GvStatus gv_rows_few(GvSelector *selector, const GvRowsCall *call,
+							cudaStream_t stream);
 
 /* multirows.cu, thresholdrows.cu, warprows.cu, samplerows.cu: one way each */
 extern GvStatus gv_rows_team(GvSelector *selector, const GvRowsCall *call,

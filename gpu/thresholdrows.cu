@@ -26,6 +26,9 @@
 #define PIECE			(16 * READERS * AHEAD * 4)	/* values a block, where
 													 * there are enough */
 #define RARE			1e-7	/* how often a threshold is too low */
+#ifndef WHOLE_BLOCKS
+#define WHOLE_BLOCKS	3
+#endif
 #define SCARCE			256		/* k, for which half a sample does */
 
 static int32_t misled;			/* see gv_gpu_rows_mislead */
@@ -286,6 +289,47 @@ stream_kernel(GvRowsCall call, uint32_t pieces, uint32_t room,
 		d_list[atomicAdd(&missed->n, 1u)] = (uint32_t) (call.first + slot);
 }
 
+/*
+ * Both at once, a block a row, where rows are many: while one is sampled or
+ * sorted others are read.  Shared: gv_bucket_bytes.
+ */
+static __global__ void __launch_bounds__(READERS, WHOLE_BLOCKS)
+whole_kernel(GvRowsCall call, GvGroupPlan plan, GvMissed *missed,
+			 uint32_t *d_list)
+{
+	GV_SHARED(memory);
+	__shared__ uint32_t count;
+	int64_t		number = call.first + blockIdx.x;
+	GvRowVectors		row(call, number);
+	GvBuckets	buckets(memory, plan.room);
+	Kept		kept = {buckets.items, &count, plan.room, 0, 0.0f};
+	Ahead		ahead;
+
+	gv_step_begins();
+
+	/* 1. the threshold; what the sort takes later is free */
+	if (threadIdx.x == 0)
+		count = 0;
+	gv_sample_groups(plan, row, 0, (uint64_t *) buckets.ends, buckets.items);
+	__syncthreads();
+	kept.threshold = gv_find_threshold(plan, buckets.items, plan.groups);
+	kept.value = gv_item_value(kept.threshold);
+	__syncthreads();
+
+	/* 2. what is not after it */
+	ahead.i = threadIdx.x;
+	ahead.end = row.count;
+	ahead.load(row);
+	read_piece(row, ahead, true, kept);
+	__syncthreads();
+
+	/* 3. the answer, or none */
+	if (count >= call.out.k && count <= plan.room)
+		gv_buckets_give<READERS>(buckets, count, call.out, number);
+	else if (threadIdx.x == 0)
+		d_list[atomicAdd(&missed->n, 1u)] = (uint32_t) number;
+}
+
 /* The least r that a Poisson variable of mean m reaches rarely. */
 static int
 rare_rank(double m)
@@ -406,6 +450,16 @@ gv_rows_threshold(GvSelector *selector, const GvRowsCall *call,
 		pieces = (call->columns + PIECE / 16 - 1) / (PIECE / 16);
 	if (pieces < 1)
 		pieces = 1;
+	if (pieces == 1 && plan.samplers == 1)
+	{
+		GV_TRY(gv_launch_early(selector->overlap, whole_kernel, call->rows,
+							   READERS,
+							   gv_bucket_bytes(plan.room,
+											   (uint32_t) call->out.k),
+							   stream, *call, plan, selector->d_missed,
+							   (uint32_t *) selector->d_list.memory));
+		return gv_rows_repair(selector, call, stream);
+	}
 	GV_TRY(gv_launch_early(selector->overlap, sample_kernel,
 						   call->rows * plan.samplers, GV_GROUP_THREADS,
 						   sizeof(uint64_t) * gv_power(total, GV_WARP), stream,
