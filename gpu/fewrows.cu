@@ -17,18 +17,6 @@
 #define FEW_BLOCKS		8		/* resident */
 #endif
 
-/* mask * 2, and 1 more where a is before b; NaN is before nothing. */
-static __device__ __forceinline__ uint32_t
-mark_before(uint32_t mask, float a, float b)
-{
-#ifdef __CUDA_ARCH__
-	/* the sign of their difference, which no NaN of a card's has */
-	return __funnelshift_l(__float_as_uint(a - b), mask, 1);
-#else
-	return mask << 1 | (uint32_t) (a < b);
-#endif
-}
-
 /*
  * A number that so many of a warp's values are before, k or more and `most` or
  * fewer; mask tells of this lane's, the first in the highest of KEYS bits.
@@ -72,7 +60,7 @@ find_bound(const float (&values)[KEYS], uint32_t n, uint32_t k, uint32_t most,
 		*mask = 0;
 #pragma unroll
 		for (int r = 0; r < KEYS; r++)
-			*mask = mark_before(*mask, values[r], middle);
+			*mask = gv_mark_before(*mask, values[r], middle);
 		count = __reduce_add_sync(GV_FULL_WARP, (uint32_t) __popc(*mask));
 		if (count >= k && count <= most)
 			return middle;

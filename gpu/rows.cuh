@@ -40,6 +40,25 @@ gv_item_value(uint64_t item)
 	return gv_unordered((uint32_t) (item >> 32));
 }
 
+/* A value that may be selected, and where it was; not yet an item. */
+struct GvTaken
+{
+	float		value;
+	uint32_t	position;
+};
+
+/* mask * 2, and 1 more where a is before b; NaN is before nothing. */
+static __device__ __forceinline__ uint32_t
+gv_mark_before(uint32_t mask, float a, float b)
+{
+#ifdef __CUDA_ARCH__
+	/* the sign of their difference, which no NaN of a card's has */
+	return __funnelshift_l(__float_as_uint(a - b), mask, 1);
+#else
+	return mask << 1 | (uint32_t) (a < b);
+#endif
+}
+
 template <int THREADS>
 static __device__ __forceinline__ void
 gv_team_sync()

@@ -29,6 +29,7 @@
 #ifndef WHOLE_BLOCKS
 #define WHOLE_BLOCKS	3
 #endif
+#define DENSE			200		/* columns of which more than one is wanted */
 #define SCARCE			256		/* k, for which half a sample does */
 
 static int32_t misled;			/* see gv_gpu_rows_mislead */
@@ -205,6 +206,75 @@ read_piece(const GvRowVectors &row, Ahead &ahead, bool first, Kept &kept)
 		kept.offer(row.row[position], position);
 }
 
+/*
+ * All of a row where many are kept: in the place of items values that are
+ * before `beyond`, which the threshold's is, with their positions.
+ */
+static __device__ __forceinline__ void
+read_many(const GvRowVectors &row, float beyond, Kept &kept)
+{
+	GvTaken    *taken = (GvTaken *) kept.items;
+	int64_t		position;
+
+#pragma unroll 1
+	for (int64_t first = 0; first < row.count; first += AHEAD * READERS)
+	{
+		float4		v[AHEAD];
+		uint32_t	mask = 0;
+		uint32_t	mine;
+		uint32_t	at;
+
+#pragma unroll
+		for (int a = 0; a < AHEAD; a++)
+		{
+			int64_t		i = first + a * READERS + threadIdx.x;
+
+			v[a] = make_float4(INFINITY, INFINITY, INFINITY, INFINITY);
+			if (i < row.count)
+				v[a] = row.at(i);
+		}
+#pragma unroll
+		for (int a = 0; a < AHEAD; a++)
+		{
+			mask = gv_mark_before(mask, v[a].x, beyond);
+			mask = gv_mark_before(mask, v[a].y, beyond);
+			mask = gv_mark_before(mask, v[a].z, beyond);
+			mask = gv_mark_before(mask, v[a].w, beyond);
+		}
+		mine = (uint32_t) __popc(mask);
+		at = gv_reserve(mine, kept.count);
+		if (at + mine > kept.room)
+			continue;
+		position = row.head + 4 * (first + threadIdx.x);
+#pragma unroll
+		for (int a = 0; a < AHEAD; a++)
+		{
+			uint32_t	p = (uint32_t) position + 4 * a * READERS;
+
+			if (v[a].x < beyond)
+				taken[at++] = {v[a].x, p};
+			if (v[a].y < beyond)
+				taken[at++] = {v[a].y, p + 1};
+			if (v[a].z < beyond)
+				taken[at++] = {v[a].z, p + 2};
+			if (v[a].w < beyond)
+				taken[at++] = {v[a].w, p + 3};
+		}
+	}
+	if (threadIdx.x < 8 && row.rest(threadIdx.x, &position) &&
+		row.row[position] < beyond)
+	{
+		uint32_t	at = atomicAdd(kept.count, 1u);
+
+		if (at < kept.room)
+			taken[at] = {row.row[position], (uint32_t) position};
+	}
+	__syncthreads();
+	for (uint32_t i = threadIdx.x; i < min(*kept.count, kept.room);
+		 i += READERS)
+		kept.items[i] = gv_row_item(taken[i].value, taken[i].position);
+}
+
 /* Bring a block's items to the row's, room of them; is it the last to? */
 static __device__ __forceinline__ bool
 hand_over(GvRowState *state, const Kept &kept, uint32_t pieces,
@@ -316,11 +386,24 @@ whole_kernel(GvRowsCall call, GvGroupPlan plan, GvMissed *missed,
 	kept.value = gv_item_value(kept.threshold);
 	__syncthreads();
 
-	/* 2. what is not after it */
-	ahead.i = threadIdx.x;
-	ahead.end = row.count;
-	ahead.load(row);
-	read_piece(row, ahead, true, kept);
+	/* 2. what is not after it; with all that equal it, unless too many */
+	if (call.out.k > call.columns / DENSE)
+	{
+		read_many(row, gv_unordered((uint32_t) (kept.threshold >> 32) + 1),
+				  kept);
+		__syncthreads();
+	}
+	if (count < call.out.k || count > plan.room)
+	{
+		__syncthreads();
+		if (threadIdx.x == 0)
+			count = 0;
+		__syncthreads();
+		ahead.i = threadIdx.x;
+		ahead.end = row.count;
+		ahead.load(row);
+		read_piece(row, ahead, true, kept);
+	}
 	__syncthreads();
 
 	/* 3. the answer, or none */

@@ -16,13 +16,6 @@
 
 #define GV_TIED_ROUNDS	8		/* of neighbours; then it is left to others */
 
-/* A value that is not after its row's bound, and where it was. */
-struct GvTaken
-{
-	float		value;			/* no NaN */
-	uint32_t	position;
-};
-
 static __device__ __forceinline__ void
 gv_in_order(uint32_t &a, uint32_t &b)
 {
