@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
 team_kernel(GvRowsCall call, Room room)
 {
 	GV_SHARED(memory);
-	__shared__ uint32_t said[2][GV_WARP];
+	[[maybe_unused]] __shared__ uint32_t said[2][GV_WARP];
 	__shared__ uint32_t found;
 	int64_t		number = call.first + blockIdx.x;
 	uint64_t   *items = (uint64_t *) memory;

@@ -19,6 +19,7 @@
 #include <math.h>
 
 #include "buckets.cuh"
+#include "few.cuh"
 #include "groups.cuh"
 
 #define READERS			512		/* threads of stream_kernel */
@@ -26,10 +27,11 @@
 #define PIECE			(16 * READERS * AHEAD * 4)	/* values a block, where
 													 * there are enough */
 #define RARE			1e-7	/* how often a threshold is too low */
-#ifndef WHOLE_BLOCKS
-#define WHOLE_BLOCKS	3
-#endif
-#define DENSE			200		/* columns of which more than one is wanted */
+#define WHOLE_BLOCKS	3		/* resident, of whole_kernel */
+#define WARP_ITEMS		16		/* of a lane that selects from what was kept */
+#define WARP_SORTED		32
+#define WARP_MOST_K		24
+#define DENSE			2000	/* columns of which more than one is wanted */
 #define SCARCE			256		/* k, for which half a sample does */
 
 static int32_t misled;			/* see gv_gpu_rows_mislead */
@@ -75,8 +77,9 @@ sample_kernel(GvRowsCall call, GvGroupPlan plan, GvRowState *states,
 
 	wait_for_step();
 	let_next_begin();
-	gv_sample_groups(plan, GvRowVectors(call, call.first + slot), block,
-					 sampled, items);
+	gv_sample_groups<GV_MOST_VECTORS>(plan,
+									  GvRowVectors(call, call.first + slot),
+									  block, sampled, items);
 	if (plan.samplers > 1)
 	{
 		uint64_t   *mine = d_firsts + slot * total;
@@ -300,6 +303,44 @@ hand_over(GvRowState *state, const Kept &kept, uint32_t pieces,
 }
 
 /*
+ * Give the k first of count items, by all threads.  Of few a warp first finds
+ * those that it can sort.
+ */
+static __device__ __forceinline__ void
+give_kept(GvBuckets &buckets, uint32_t count, const GvRowsOut &out,
+		  int64_t row)
+{
+	__shared__ bool given;
+
+	if (out.k <= WARP_MOST_K && count <= WARP_ITEMS * GV_WARP)
+	{
+		if (threadIdx.x < GV_WARP)
+		{
+			float		values[WARP_ITEMS];
+			bool		done;
+
+#pragma unroll
+			for (int r = 0; r < WARP_ITEMS; r++)
+			{
+				uint32_t	i = r * GV_WARP + threadIdx.x;
+
+				values[r] = i < count ? gv_item_value(buckets.items[i]) : NAN;
+			}
+			done = gv_give_few<WARP_SORTED / GV_WARP>(values, [&](int r)
+			{
+				return (uint32_t) buckets.items[r * GV_WARP + threadIdx.x];
+			}, count, (GvTaken *) buckets.ends, out, row);
+			if (threadIdx.x == 0)
+				given = done;
+		}
+		__syncthreads();
+		if (given)
+			return;
+	}
+	gv_buckets_give<READERS>(buckets, count, out, row);
+}
+
+/*
  * What is not after a row's threshold, by `pieces` blocks a row, and by the
  * last of them the answer.  Shared: gv_bucket_bytes.
  */
@@ -354,7 +395,7 @@ stream_kernel(GvRowsCall call, uint32_t pieces, uint32_t room,
 
 	/* 3. the answer, or none */
 	if (count >= call.out.k && count <= room)
-		gv_buckets_give<READERS>(buckets, count, call.out, call.first + slot);
+		give_kept(buckets, count, call.out, call.first + slot);
 	else if (threadIdx.x == 0)
 		d_list[atomicAdd(&missed->n, 1u)] = (uint32_t) (call.first + slot);
 }
@@ -380,7 +421,8 @@ whole_kernel(GvRowsCall call, GvGroupPlan plan, GvMissed *missed,
 	/* 1. the threshold; what the sort takes later is free */
 	if (threadIdx.x == 0)
 		count = 0;
-	gv_sample_groups(plan, row, 0, (uint64_t *) buckets.ends, buckets.items);
+	gv_sample_groups<AHEAD>(plan, row, 0, (uint64_t *) buckets.ends,
+							buckets.items);
 	__syncthreads();
 	kept.threshold = gv_find_threshold(plan, buckets.items, plan.groups);
 	kept.value = gv_item_value(kept.threshold);
@@ -408,7 +450,7 @@ whole_kernel(GvRowsCall call, GvGroupPlan plan, GvMissed *missed,
 
 	/* 3. the answer, or none */
 	if (count >= call.out.k && count <= plan.room)
-		gv_buckets_give<READERS>(buckets, count, call.out, number);
+		give_kept(buckets, count, call.out, number);
 	else if (threadIdx.x == 0)
 		d_list[atomicAdd(&missed->n, 1u)] = (uint32_t) number;
 }
@@ -446,7 +488,7 @@ static GvGroupPlan
 make_plan(int64_t columns, int64_t k)
 {
 	int64_t		wanted = k <= SCARCE ? columns / 64 : columns / 32;
-	int64_t		least = k <= SCARCE ? 4096 : 8192;
+	int64_t		least = 4096;
 	int64_t		most = k <= SCARCE ? 1 << 19 : 1 << 20;
 	int64_t		groups;
 	double		share;
