@@ -15,7 +15,7 @@
 
 #define GV_SORT_BUCKETS		2048
 #define GV_SORT_CROWD		48	/* most items of a bucket */
-#define GV_SORT_FEW			512 /* items that a network sorts as quickly */
+#define GV_SORT_FEW			128 /* items that a network sorts as quickly */
 
 /*
  * A block's shared memory for room items, a multiple of 8, of which k are

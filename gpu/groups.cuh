@@ -16,17 +16,17 @@
 #ifndef GV_GROUPS_CUH
 #define GV_GROUPS_CUH
 
-#include "rows.cuh"
+#include "few.cuh"
 
 #define GV_GROUP_THREADS	512 /* of a block that samples */
 #define GV_GROUP_WARPS		(GV_GROUP_THREADS / GV_WARP)
 #define GV_LINE				4	/* vectors of 4 values, read together */
 #define GV_WARP_LINES		(GV_WARP / GV_LINE)
-#define GV_MOST_VECTORS		16	/* that a thread samples */
-#define GV_VECTORS_AHEAD	4	/* ... at a time */
+#define GV_MOST_VECTORS		8	/* that a thread samples */
 #define GV_BLOCK_GROUPS		1024	/* at most */
 #define GV_LEAST_GROUPS		(GV_LINE * 4)	/* a line's all differ */
 #define GV_MOST_GROUPS		2048
+#define GV_GUESSED_ITEMS	16	/* of a lane that finds a threshold */
 
 struct GvGroupPlan
 {
@@ -99,8 +99,10 @@ gv_line_place(const GvGroupPlan &plan, int64_t nlines, int64_t j)
 
 /*
  * The first items of a block's groups into firsts [plan.groups], in shared
- * memory; sampled [GV_BLOCK_GROUPS] is in it, too.
+ * memory; sampled [GV_BLOCK_GROUPS] is in it, too.  A thread has VECTORS on
+ * their way at a time.
  */
+template <int VECTORS>
 static __device__ __forceinline__ void
 gv_sample_groups(const GvGroupPlan &plan, const GvRowVectors &row, int block,
 				 uint64_t *sampled, uint64_t *firsts)
@@ -112,13 +114,13 @@ gv_sample_groups(const GvGroupPlan &plan, const GvRowVectors &row, int block,
 	uint64_t	items[4] = {GV_NO_ITEM, GV_NO_ITEM, GV_NO_ITEM, GV_NO_ITEM};
 
 #pragma unroll 1
-	for (int first = 0; first < plan.vectors; first += GV_VECTORS_AHEAD)
+	for (int first = 0; first < plan.vectors; first += VECTORS)
 	{
-		float4		values[GV_VECTORS_AHEAD];
-		int64_t		at[GV_VECTORS_AHEAD];
+		float4		values[VECTORS];
+		int64_t		at[VECTORS];
 
 #pragma unroll
-		for (int b = 0; b < GV_VECTORS_AHEAD; b++)
+		for (int b = 0; b < VECTORS; b++)
 		{
 			/* neighbours go to different blocks, then warps: other groups */
 			int64_t		line = warp * plan.samplers + block +
@@ -129,7 +131,7 @@ gv_sample_groups(const GvGroupPlan &plan, const GvRowVectors &row, int block,
 				values[b] = row.at(at[b]);
 		}
 #pragma unroll
-		for (int b = 0; b < GV_VECTORS_AHEAD; b++)
+		for (int b = 0; b < VECTORS; b++)
 			if (first + b < plan.vectors)
 			{
 				int64_t		position = row.head + 4 * at[b];
@@ -166,6 +168,41 @@ gv_sample_groups(const GvGroupPlan &plan, const GvRowVectors &row, int block,
 }
 
 /*
+ * A threshold that plan.rank + 1 of few items [total] or some more are not
+ * after, by a warp; false: it has not found one.
+ */
+static __device__ __forceinline__ bool
+gv_guess_threshold(const GvGroupPlan &plan, const uint64_t *items,
+				   uint32_t total, uint64_t *threshold)
+{
+	__shared__ float bound;
+
+	if (total > GV_GUESSED_ITEMS * GV_WARP)
+		return false;
+	if (threadIdx.x < GV_WARP)
+	{
+		float		values[GV_GUESSED_ITEMS];
+		uint32_t	mask;
+		float		found;
+
+#pragma unroll
+		for (int r = 0; r < GV_GUESSED_ITEMS; r++)
+		{
+			uint32_t	i = r * GV_WARP + threadIdx.x;
+
+			values[r] = i < total ? gv_item_value(items[i]) : NAN;
+		}
+		found = gv_guess_bound(values, total, plan.rank + 1,
+							   plan.rank + 2 + plan.rank / 8, &mask);
+		if (threadIdx.x == 0)
+			bound = found;
+	}
+	__syncthreads();
+	*threshold = (uint64_t) gv_ordered(bound) << 32;
+	return bound == bound;
+}
+
+/*
  * What plan.rank + 1 of the groups' items [total] are not after, and few more
  * than plan.spare others; sorts them where many are equal.
  */
@@ -174,6 +211,7 @@ gv_find_threshold(const GvGroupPlan &plan, uint64_t *items, uint32_t total)
 {
 	__shared__ uint32_t said[2][GV_WARP];
 	GvTalk		talk = {said, 0};
+	uint64_t	threshold;
 
 	if (plan.spare > 0)
 	{
@@ -187,6 +225,8 @@ gv_find_threshold(const GvGroupPlan &plan, uint64_t *items, uint32_t total)
 			return (uint64_t) limit.key << 32 | 0xFFFFFFFFu;
 		__syncthreads();
 	}
+	else if (gv_guess_threshold(plan, items, total, &threshold))
+		return threshold;
 	total = gv_team_pad<GV_GROUP_THREADS>(items, total);
 	gv_team_sort<GV_GROUP_THREADS>(items, total);
 	return items[plan.rank];

@@ -8,18 +8,21 @@
  *
  * Ways, n = columns; times are of a row that fills its share of the card
  *	team		quick multi-select: a warp has the row in registers up to 1,024
- *				values, a block of 512 threads up to 16,384; k <= 2,048.  One
- *				read; each pivot is a guess between two counted ones, and every
- *				second one halves the keys between them: at most 64 counts of
- *				n / threads steps, and half of that again for ties; k <= 128,
- *				or 256 of a block, by minima first, once through the registers.
- *				No memory but shared.  Komarov, Dashti, D'Souza, 2014
+ *				values and k <= 256, a block of 512 threads up to 16,384;
+ *				k <= 2,048.  One read; a bound is a guess between two that were
+ *				counted, of a warp 8 at most, mostly 1 or 2, and n / 32 steps
+ *				each.  Beyond that every second one halves the keys between
+ *				them: at most 64 counts of n / threads steps, and half of that
+ *				again for ties; k <= 256 of a block by minima first, once
+ *				through the registers.  No memory but shared.  Komarov, Dashti,
+ *				D'Souza, 2014
  *	threshold	beyond that, k <= 2,048 and n / 24: a sample of n / 32 values,
- *				n / 64 for k <= 256, a million at most, gives an item that is after the k-th and
- *				before another few hundred with a probability of 1 - 10^-6; one
- *				read keeps what is not after it.  Where it did not hold, as in
- *				rows made for it, the row goes by radix.  Memory for 8,192
- *				items a row, of at most 256 MB at a time
+ *				n / 64 for k <= 256, 4,096 at least and a million at most, gives
+ *				an item that is after the k-th and before another few hundred
+ *				with a probability of 1 - 10^-6; one read keeps what is not
+ *				after it.  Where it did not hold, as in rows made for it, the
+ *				row goes by radix.  Memory for 8,192 items a row, of at most
+ *				256 MB at a time
  *	warp		k <= 2,048, one read: n + k log(n / k) steps in random order,
  *				n log^2(k) / 32 where a row descends; a row is spread over
  *				blocks, which tell each other their bounds.  Johnson, Douze,

@@ -15,6 +15,8 @@
 #define GV_NO_ITEM		(~UINT64_C(0))	/* after every item */
 #define GV_NO_KEY		0xFFFFFFFFu	/* after every key */
 #define GV_ROWS_ROOM	8192	/* items that a block sorts */
+#define GV_WARP_COLUMNS	1024	/* that a warp has in registers */
+#define GV_WARP_FEW		256		/* items that it sorts */
 #define GV_ROWS_MAX_K	GV_WARP_MAX_K	/* of all ways but sample and radix */
 #define GV_DIGIT_BITS	11
 #define GV_DIGITS		(1 << GV_DIGIT_BITS)
@@ -36,6 +38,25 @@ static __device__ __forceinline__ float
 gv_item_value(uint64_t item)
 {
 	return gv_unordered((uint32_t) (item >> 32));
+}
+
+/* A value that may be selected, and where it was; not yet an item. */
+struct GvTaken
+{
+	float		value;
+	uint32_t	position;
+};
+
+/* mask * 2, and 1 more where a is before b; NaN is before nothing. */
+static __device__ __forceinline__ uint32_t
+gv_mark_before(uint32_t mask, float a, float b)
+{
+#ifdef __CUDA_ARCH__
+	/* the sign of their difference, which no NaN of a card's has */
+	return __funnelshift_l(__float_as_uint(a - b), mask, 1);
+#else
+	return mask << 1 | (uint32_t) (a < b);
+#endif
 }
 
 template <int THREADS>
@@ -228,6 +249,10 @@ gv_power(int64_t n, int64_t least)
 		power *= 2;
 	return power;
 }
+
+/* fewrows.cu: the part of gv_rows_team that a warp does */
+extern GvStatus gv_rows_few(GvSelector *selector, const GvRowsCall *call,
+							cudaStream_t stream);
 
 /* multirows.cu, thresholdrows.cu, warprows.cu, samplerows.cu: one way each */
 extern GvStatus gv_rows_team(GvSelector *selector, const GvRowsCall *call,

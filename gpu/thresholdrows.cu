@@ -19,6 +19,7 @@
 #include <math.h>
 
 #include "buckets.cuh"
+#include "few.cuh"
 #include "groups.cuh"
 
 #define READERS			512		/* threads of stream_kernel */
@@ -26,6 +27,11 @@
 #define PIECE			(16 * READERS * AHEAD * 4)	/* values a block, where
 													 * there are enough */
 #define RARE			1e-7	/* how often a threshold is too low */
+#define WHOLE_BLOCKS	3		/* resident, of whole_kernel */
+#define WARP_ITEMS		16		/* of a lane that selects from what was kept */
+#define WARP_SORTED		32
+#define WARP_MOST_K		24
+#define DENSE			2000	/* columns of which more than one is wanted */
 #define SCARCE			256		/* k, for which half a sample does */
 
 static int32_t misled;			/* see gv_gpu_rows_mislead */
@@ -71,8 +77,9 @@ sample_kernel(GvRowsCall call, GvGroupPlan plan, GvRowState *states,
 
 	wait_for_step();
 	let_next_begin();
-	gv_sample_groups(plan, GvRowVectors(call, call.first + slot), block,
-					 sampled, items);
+	gv_sample_groups<GV_MOST_VECTORS>(plan,
+									  GvRowVectors(call, call.first + slot),
+									  block, sampled, items);
 	if (plan.samplers > 1)
 	{
 		uint64_t   *mine = d_firsts + slot * total;
@@ -202,6 +209,75 @@ read_piece(const GvRowVectors &row, Ahead &ahead, bool first, Kept &kept)
 		kept.offer(row.row[position], position);
 }
 
+/*
+ * All of a row where many are kept: in the place of items values that are
+ * before `beyond`, which the threshold's is, with their positions.
+ */
+static __device__ __forceinline__ void
+read_many(const GvRowVectors &row, float beyond, Kept &kept)
+{
+	GvTaken    *taken = (GvTaken *) kept.items;
+	int64_t		position;
+
+#pragma unroll 1
+	for (int64_t first = 0; first < row.count; first += AHEAD * READERS)
+	{
+		float4		v[AHEAD];
+		uint32_t	mask = 0;
+		uint32_t	mine;
+		uint32_t	at;
+
+#pragma unroll
+		for (int a = 0; a < AHEAD; a++)
+		{
+			int64_t		i = first + a * READERS + threadIdx.x;
+
+			v[a] = make_float4(INFINITY, INFINITY, INFINITY, INFINITY);
+			if (i < row.count)
+				v[a] = row.at(i);
+		}
+#pragma unroll
+		for (int a = 0; a < AHEAD; a++)
+		{
+			mask = gv_mark_before(mask, v[a].x, beyond);
+			mask = gv_mark_before(mask, v[a].y, beyond);
+			mask = gv_mark_before(mask, v[a].z, beyond);
+			mask = gv_mark_before(mask, v[a].w, beyond);
+		}
+		mine = (uint32_t) __popc(mask);
+		at = gv_reserve(mine, kept.count);
+		if (at + mine > kept.room)
+			continue;
+		position = row.head + 4 * (first + threadIdx.x);
+#pragma unroll
+		for (int a = 0; a < AHEAD; a++)
+		{
+			uint32_t	p = (uint32_t) position + 4 * a * READERS;
+
+			if (v[a].x < beyond)
+				taken[at++] = {v[a].x, p};
+			if (v[a].y < beyond)
+				taken[at++] = {v[a].y, p + 1};
+			if (v[a].z < beyond)
+				taken[at++] = {v[a].z, p + 2};
+			if (v[a].w < beyond)
+				taken[at++] = {v[a].w, p + 3};
+		}
+	}
+	if (threadIdx.x < 8 && row.rest(threadIdx.x, &position) &&
+		row.row[position] < beyond)
+	{
+		uint32_t	at = atomicAdd(kept.count, 1u);
+
+		if (at < kept.room)
+			taken[at] = {row.row[position], (uint32_t) position};
+	}
+	__syncthreads();
+	for (uint32_t i = threadIdx.x; i < min(*kept.count, kept.room);
+		 i += READERS)
+		kept.items[i] = gv_row_item(taken[i].value, taken[i].position);
+}
+
 /* Bring a block's items to the row's, room of them; is it the last to? */
 static __device__ __forceinline__ bool
 hand_over(GvRowState *state, const Kept &kept, uint32_t pieces,
@@ -224,6 +300,44 @@ hand_over(GvRowState *state, const Kept &kept, uint32_t pieces,
 		last = atomicAdd(&state->done, 1u) + 1 == pieces;
 	__syncthreads();
 	return last;
+}
+
+/*
+ * Give the k first of count items, by all threads.  Of few a warp first finds
+ * those that it can sort.
+ */
+static __device__ __forceinline__ void
+give_kept(GvBuckets &buckets, uint32_t count, const GvRowsOut &out,
+		  int64_t row)
+{
+	__shared__ bool given;
+
+	if (out.k <= WARP_MOST_K && count <= WARP_ITEMS * GV_WARP)
+	{
+		if (threadIdx.x < GV_WARP)
+		{
+			float		values[WARP_ITEMS];
+			bool		done;
+
+#pragma unroll
+			for (int r = 0; r < WARP_ITEMS; r++)
+			{
+				uint32_t	i = r * GV_WARP + threadIdx.x;
+
+				values[r] = i < count ? gv_item_value(buckets.items[i]) : NAN;
+			}
+			done = gv_give_few<WARP_SORTED / GV_WARP>(values, [&](int r)
+			{
+				return (uint32_t) buckets.items[r * GV_WARP + threadIdx.x];
+			}, count, (GvTaken *) buckets.ends, out, row);
+			if (threadIdx.x == 0)
+				given = done;
+		}
+		__syncthreads();
+		if (given)
+			return;
+	}
+	gv_buckets_give<READERS>(buckets, count, out, row);
 }
 
 /*
@@ -281,9 +395,64 @@ stream_kernel(GvRowsCall call, uint32_t pieces, uint32_t room,
 
 	/* 3. the answer, or none */
 	if (count >= call.out.k && count <= room)
-		gv_buckets_give<READERS>(buckets, count, call.out, call.first + slot);
+		give_kept(buckets, count, call.out, call.first + slot);
 	else if (threadIdx.x == 0)
 		d_list[atomicAdd(&missed->n, 1u)] = (uint32_t) (call.first + slot);
+}
+
+/*
+ * Both at once, a block a row, where rows are many: while one is sampled or
+ * sorted others are read.  Shared: gv_bucket_bytes.
+ */
+static __global__ void __launch_bounds__(READERS, WHOLE_BLOCKS)
+whole_kernel(GvRowsCall call, GvGroupPlan plan, GvMissed *missed,
+			 uint32_t *d_list)
+{
+	GV_SHARED(memory);
+	__shared__ uint32_t count;
+	int64_t		number = call.first + blockIdx.x;
+	GvRowVectors		row(call, number);
+	GvBuckets	buckets(memory, plan.room);
+	Kept		kept = {buckets.items, &count, plan.room, 0, 0.0f};
+	Ahead		ahead;
+
+	gv_step_begins();
+
+	/* 1. the threshold; what the sort takes later is free */
+	if (threadIdx.x == 0)
+		count = 0;
+	gv_sample_groups<AHEAD>(plan, row, 0, (uint64_t *) buckets.ends,
+							buckets.items);
+	__syncthreads();
+	kept.threshold = gv_find_threshold(plan, buckets.items, plan.groups);
+	kept.value = gv_item_value(kept.threshold);
+	__syncthreads();
+
+	/* 2. what is not after it; with all that equal it, unless too many */
+	if (call.out.k > call.columns / DENSE)
+	{
+		read_many(row, gv_unordered((uint32_t) (kept.threshold >> 32) + 1),
+				  kept);
+		__syncthreads();
+	}
+	if (count < call.out.k || count > plan.room)
+	{
+		__syncthreads();
+		if (threadIdx.x == 0)
+			count = 0;
+		__syncthreads();
+		ahead.i = threadIdx.x;
+		ahead.end = row.count;
+		ahead.load(row);
+		read_piece(row, ahead, true, kept);
+	}
+	__syncthreads();
+
+	/* 3. the answer, or none */
+	if (count >= call.out.k && count <= plan.room)
+		give_kept(buckets, count, call.out, number);
+	else if (threadIdx.x == 0)
+		d_list[atomicAdd(&missed->n, 1u)] = (uint32_t) number;
 }
 
 /* The least r that a Poisson variable of mean m reaches rarely. */
@@ -319,7 +488,7 @@ static GvGroupPlan
 make_plan(int64_t columns, int64_t k)
 {
 	int64_t		wanted = k <= SCARCE ? columns / 64 : columns / 32;
-	int64_t		least = k <= SCARCE ? 4096 : 8192;
+	int64_t		least = 4096;
 	int64_t		most = k <= SCARCE ? 1 << 19 : 1 << 20;
 	int64_t		groups;
 	double		share;
@@ -406,6 +575,16 @@ gv_rows_threshold(GvSelector *selector, const GvRowsCall *call,
 		pieces = (call->columns + PIECE / 16 - 1) / (PIECE / 16);
 	if (pieces < 1)
 		pieces = 1;
+	if (pieces == 1 && plan.samplers == 1)
+	{
+		GV_TRY(gv_launch_early(selector->overlap, whole_kernel, call->rows,
+							   READERS,
+							   gv_bucket_bytes(plan.room,
+											   (uint32_t) call->out.k),
+							   stream, *call, plan, selector->d_missed,
+							   (uint32_t *) selector->d_list.memory));
+		return gv_rows_repair(selector, call, stream);
+	}
 	GV_TRY(gv_launch_early(selector->overlap, sample_kernel,
 						   call->rows * plan.samplers, GV_GROUP_THREADS,
 						   sizeof(uint64_t) * gv_power(total, GV_WARP), stream,
