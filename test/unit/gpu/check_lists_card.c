@@ -107,7 +107,7 @@ search(const GvSetOps *ops, const GvSetSpec *spec, const Inputs *in,
 	if (status == GV_OK && spec->self)
 		status = ops->put(state, GV_SET_SELF, in->self, 0, spec->nqueries,
 						  NULL);
-	if (status == GV_OK && spec->nlists > 0)
+	if (status == GV_OK && spec->nlists > 1)
 		status = ops->put(state, GV_SET_LISTS, in->lists, 0, spec->nlists / 2,
 						  NULL);
 	if (status == GV_OK && spec->nlists > 0)
@@ -154,12 +154,14 @@ make_inputs(const Case *test, const GvSetSpec *spec)
 			   sizeof(float) * (size_t) (spec->nrows * spec->dims));
 	for (i = 0; i < spec->nqueries; i++)
 		in.self[i] = i;
-	/* rows, some of them twice: the second list of these is empty */
+	/* rows; every eighth is the one before again, and has an empty list */
 	for (i = 0; i < spec->nlists; i++)
-		memcpy(in.lists + i * spec->dims,
-			   in.rows + i / 8 * 7 * 5 % spec->nrows * spec->dims +
-			   (i % 8 < 7 ? i % 8 * 5 % spec->nrows * spec->dims : 0),
+	{
+		int64_t		row = (i - (i % 8 == 7)) * 5 % spec->nrows;
+
+		memcpy(in.lists + i * spec->dims, in.rows + row * spec->dims,
 			   sizeof(float) * spec->dims);
+	}
 	return in;
 }
 
