@@ -28,8 +28,8 @@ static const long long gv_table_ks[GV_TABLE_KS] = {
 
 static const char *const gv_table_ways[GV_TABLE_ROWS][GV_TABLE_COLUMNS] = {
 	{
-		"twwwww",
-		"tgtttt",
+		"tttttt",
+		"tttttt",
 		"tttggg",
 		"tthtrr",
 		"hhhhrr",
@@ -38,9 +38,9 @@ static const char *const gv_table_ways[GV_TABLE_ROWS][GV_TABLE_COLUMNS] = {
 		"hhhhrr",
 	},
 	{
-		"twwwww",
-		"tgtttt",
-		"tttggg",
+		"tttttt",
+		"tttttt",
+		"thtggg",
 		"tthtrr",
 		"hhhhrs",
 		"hhhhrr",
@@ -48,10 +48,10 @@ static const char *const gv_table_ways[GV_TABLE_ROWS][GV_TABLE_COLUMNS] = {
 		"hhhhrr",
 	},
 	{
-		"tggggg",
 		"tttttt",
 		"tttttt",
-		"ttttgg",
+		"tttttt",
+		"tthtrr",
 		"hhhhrr",
 		"hhhhrr",
 		"hhhhrr",
@@ -61,7 +61,7 @@ static const char *const gv_table_ways[GV_TABLE_ROWS][GV_TABLE_COLUMNS] = {
 		"tttttt",
 		"tttttt",
 		"tttttt",
-		"tthhgh",
+		"thhhrh",
 		"hhhhrs",
 		"hhhhrr",
 		"hhhhrr",

@@ -137,6 +137,26 @@ check_rows(void)
 		}
 }
 
+/* Rows and ks of any length: of a warp, and such that a block has whole. */
+static void
+check_any_rows(void)
+{
+	int			n = unit_small ? 24 : 300;
+	int			i;
+
+	for (i = 0; i < n; i++)
+	{
+		Input		input = i % 3 == 0 ? IN_UNIFORM : unit_random() % NINPUTS;
+		int64_t		columns = i % 4 < 3 ? 1 + unit_random() % 1030 :
+			8192 + unit_random() % 40000;
+		const int64_t ks[] = {1 + unit_random() % 256, 1 + unit_random() % 40,
+		columns / (24 + unit_random() % 40)};
+
+		check_input(input, 5, columns, unit_random() % 4, ks,
+					i % 4 < 3 ? 2 : 3);
+	}
+}
+
 /* Ks that need more memory than a block has. */
 static void
 check_many_wanted(void)
@@ -445,6 +465,7 @@ test_select_card(void)
 	CHECK(gv_gpu_selector(&selector) == GV_OK, "selector");
 	check_short_rows();
 	check_rows();
+	check_any_rows();
 	check_many_wanted();
 	check_many_passed();
 	check_many_rows();
