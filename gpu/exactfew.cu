@@ -1,0 +1,746 @@
+/*
+ * exactfew.cu
+ *		All rows of a batch for a few queries, in two launches, on cards of
+ *		compute capability 9.0.
+ *
+ * Rows are read once, which takes longer than all else, so all else happens
+ * meanwhile.  Each warp has a ring of stages in shared memory, which copies of
+ * rows fill while it multiplies others: an SM has some 200 KB on their way.
+ *
+ *	1. The first SEEDS tiles of each warp are seeds: the largest A - 2 e(x) that
+ *	   a warp has of a query's rows goes to memory.
+ *	2. The block that comes last makes cuts from these: of k warps the largest
+ *	   is that of k rows.  Meanwhile tiles come that every warp has, too.
+ *	3. What reaches its cut is measured by the warp that found it, first of the
+ *	   seeds, whose scores stayed in registers.  Further tiles are taken from a
+ *	   counter, so no SM is late.
+ *	4. The second launch, a block a query, puts what was measured in order.
+ *
+ * Blocks do not count on each other: one that has waited for cuts in vain (other
+ * kernels may have the SMs that the rest needs, and wait themselves) writes its
+ * scores to memory and is over; what is left is for blocks that come later, the
+ * scores for the second launch.
+ */
+#include "exactdistance.cuh"
+#include "exactorder.cuh"
+#include "exactscan.cuh"
+#include "hopper.cuh"
+
+#define THREADS			256
+#define WARPS			(THREADS / GV_WARP)
+#define COLUMNS			GV_FEW_COLUMNS
+#define ROWS			GV_FEW_ROWS
+#define TILE			GV_FEW_TILE
+#define SEEDS			2		/* tiles of a warp that cuts are from */
+#define MOST_STAGES		4
+#define MOST_PIECES		32		/* of a row, in as many stages */
+#define MOST_EACH		8		/* rows that a warp measures, about */
+#define KEYS			(GV_EXACT_FEW_WARPS / GV_WARP)
+#define NO_TILE			0xFFFFFFFFu
+#ifdef __CUDACC__
+#define ROOM			(226 * 1024)	/* shared bytes of a block */
+#define LOOKS			20000	/* for cuts, while others make them: 2 ms */
+#else
+#define ROOM			(95 * 1024)
+#define LOOKS			1		/* emulated blocks do not wait */
+#endif
+
+/* How rows go through shared memory. */
+struct Shape
+{
+	int			pieces;			/* of a row */
+	int			depth;			/* halves of a piece, the last may be less */
+	int			stages;			/* of a warp */
+	uint32_t	blocks;
+};
+
+static __host__ __device__ inline int
+stage_bytes(const Shape &shape)
+{
+	return ROWS * gv_exact_few_stride(shape.depth) * (int) sizeof(uint16_t);
+}
+
+static __host__ __device__ inline int
+query_bytes(int half_dims)
+{
+	return COLUMNS * TILE * gv_exact_few_stride(half_dims) *
+		(int) sizeof(uint16_t);
+}
+
+/* Tiles that a warp has for itself: those that it asks for before cuts. */
+static __host__ __device__ inline uint32_t
+own_tiles(const Shape &shape)
+{
+	return SEEDS + shape.stages;
+}
+
+#if GV_HOPPER
+
+/* What a warp knows of the search. */
+struct Scan
+{
+	const GvExactFew *few;
+	Shape		shape;
+	uint32_t	warp;			/* of the grid */
+	uint32_t	nwarps;
+	uint32_t	ntiles;
+	const uint16_t *query;		/* this lane's, shared */
+	int			query_stride;
+};
+
+/* ... and of its stages. */
+struct Ring
+{
+	char	   *stages;			/* shared [stages][ROWS][stride] */
+	uint64_t   *arrived;		/* shared [stages] barriers */
+	uint32_t   *tiles;			/* shared [stages] whose rows they have */
+	uint64_t	policy;
+	uint32_t	odd;			/* a bit of each barrier's phase */
+	int			at;				/* the stage that is next */
+	int			piece;			/* that will be asked for next */
+	uint32_t	tile;			/* ... and of which tile */
+	uint32_t	count;			/* tiles asked for */
+	uint32_t	ticket;			/* lane 0: what the counter gave */
+	bool		open;			/* may tiles be taken from the counter? */
+};
+
+/* By lane 0: from the counter. */
+static __device__ __forceinline__ uint32_t
+take_ticket(const Scan &scan)
+{
+	return own_tiles(scan.shape) * scan.nwarps +
+		atomicAdd(&scan.few->d_turn->next, 1u);
+}
+
+/* The tile to be asked for next. */
+static __device__ __forceinline__ uint32_t
+next_tile(const Scan &scan, Ring *ring)
+{
+	uint32_t	i = ring->count++;
+	uint32_t	tile = NO_TILE;
+
+	if (i < own_tiles(scan.shape))
+		tile = i * scan.nwarps + scan.warp;
+	else if (ring->open)
+	{
+		tile = __shfl_sync(GV_FULL_WARP, ring->ticket, 0);
+		/* the next one is on its way for as long as this one takes */
+		if (threadIdx.x % GV_WARP == 0 && tile < scan.ntiles)
+			ring->ticket = take_ticket(scan);
+	}
+	return tile < scan.ntiles ? tile : NO_TILE;
+}
+
+/* By a warp that has read what was there: ask for the next piece. */
+static __device__ __forceinline__ void
+fill(const Scan &scan, Ring *ring, int stage)
+{
+	const GvExactRows &rows = scan.few->nearest.rows;
+	int			half_dims = scan.few->space.half_dims;
+	int			lane = threadIdx.x % GV_WARP;
+	int			first = ring->piece * scan.shape.depth;
+	int			bytes = min(scan.shape.depth, half_dims - first) *
+		(int) sizeof(uint16_t);
+	int64_t		row;
+	int			nrows;
+
+	if (ring->piece == 0)
+		ring->tile = next_tile(scan, ring);
+	ring->piece = ring->piece + 1 == scan.shape.pieces ? 0 : ring->piece + 1;
+	row = (int64_t) ring->tile * ROWS;
+	nrows = ring->tile == NO_TILE ? 0 : (int) min((int64_t) ROWS, rows.n - row);
+	__syncwarp();
+	if (lane == 0)
+	{
+		ring->tiles[stage] = ring->tile;
+		if (nrows > 0)
+			gv_barrier_expect(&ring->arrived[stage], nrows * bytes);
+	}
+	__syncwarp();
+	if (lane < nrows)
+		gv_copy_bytes(ring->stages + stage * stage_bytes(scan.shape) +
+					  lane * gv_exact_few_stride(scan.shape.depth) *
+					  sizeof(uint16_t),
+					  rows.d_halves + (row + lane) * half_dims + first, bytes,
+					  &ring->arrived[stage], ring->policy);
+}
+
+/* Scores of the next tile, which is returned, as mma.cuh has D. */
+static __device__ __forceinline__ uint32_t
+multiply_tile(const Scan &scan, Ring *ring, float (&sums)[COLUMNS][4])
+{
+	const GvExactRows &rows = scan.few->nearest.rows;
+	int			half_dims = scan.few->space.half_dims;
+	int			lane = threadIdx.x % GV_WARP;
+	int			stride = gv_exact_few_stride(scan.shape.depth);
+	uint32_t	tile = ring->tiles[ring->at];
+	float		bias[2];
+
+	if (tile == NO_TILE)
+		return NO_TILE;
+	/* there are biases up to a multiple of GV_EXACT_ALIGN */
+	for (int h = 0; h < 2; h++)
+		bias[h] = rows.d_bias[(int64_t) tile * ROWS + lane / 4 + 8 * h];
+	for (int j = 0; j < COLUMNS; j++)
+		for (int i = 0; i < 4; i++)
+			sums[j][i] = 0.0f;
+	for (int first = 0; first < half_dims; first += scan.shape.depth)
+	{
+		int			stage = ring->at;
+		const uint16_t *row = (const uint16_t *)
+			(ring->stages + stage * stage_bytes(scan.shape)) +
+			lane / 4 * stride + lane % 4 * 8;
+		int			depth = min(scan.shape.depth, half_dims - first);
+		int			left = depth - lane % 4 * 8;
+
+		gv_barrier_wait(&ring->arrived[stage], ring->odd >> stage & 1);
+		ring->odd ^= 1u << stage;
+#pragma unroll 4
+		for (int d = 0; d < depth; d += GV_FEW_DEPTH)
+		{
+			uint4		low = make_uint4(0, 0, 0, 0);
+			uint4		high = make_uint4(0, 0, 0, 0);
+
+			if (d < left)
+			{
+				low = *(const uint4 *) (row + d);
+				high = *(const uint4 *) (row + 8 * stride + d);
+			}
+			gv_exact_few_multiply(sums, low, high, scan.query + first + d,
+								  scan.query_stride);
+		}
+		fill(scan, ring, stage);
+		ring->at = stage + 1 == scan.shape.stages ? 0 : stage + 1;
+	}
+	for (int j = 0; j < COLUMNS; j++)
+		for (int i = 0; i < 4; i++)
+			sums[j][i] += bias[i / 2];
+	return tile;
+}
+
+/* Row and query of a lane's sums[i / 4][i % 4]. */
+static __device__ __forceinline__ int64_t
+row_of(uint32_t tile, int i)
+{
+	return (int64_t) tile * ROWS + threadIdx.x % GV_WARP / 4 + i % 4 / 2 * 8;
+}
+
+static __device__ __forceinline__ int
+query_of(int i)
+{
+	return i / 4 * TILE + threadIdx.x % 4 * 2 + i % 2;
+}
+
+/* A warp's seeds: scores, and of each query the largest A - 2 e(x). */
+static __device__ __forceinline__ void
+take_seeds(const Scan &scan, Ring *ring, float (&seeds)[SEEDS][COLUMNS][4])
+{
+	const GvExactFew &few = *scan.few;
+	float		bests[COLUMNS][2];
+
+#pragma unroll
+	for (int i = 0; i < 2 * COLUMNS; i++)
+		bests[i / 2][i % 2] = -GV_EXACT_INFINITE;
+#pragma unroll
+	for (int s = 0; s < SEEDS; s++)
+	{
+		uint32_t	tile = multiply_tile(scan, ring, seeds[s]);
+
+#pragma unroll
+		for (int i = 0; i < 4 * COLUMNS; i++)
+		{
+			float		score = seeds[s][i / 4][i % 4];
+			int64_t		row = row_of(tile, i);
+
+			/* a row that cannot be held may be anywhere */
+			if (tile != NO_TILE && row < few.nearest.rows.n &&
+				score < GV_EXACT_INFINITE)
+				bests[i / 4][i % 2] =
+					fmaxf(bests[i / 4][i % 2],
+						  score - 2.0f * few.nearest.rows.d_slack[row]);
+		}
+	}
+#pragma unroll
+	for (int i = 0; i < 2 * COLUMNS; i++)
+	{
+		float		best = bests[i / 2][i % 2];
+		int			q = i / 2 * TILE + threadIdx.x % 4 * 2 + i % 2;
+
+#pragma unroll
+		for (int apart = 4; apart < GV_WARP; apart *= 2)
+			best = fmaxf(best, __shfl_xor_sync(GV_FULL_WARP, best, apart));
+		if (threadIdx.x % GV_WARP < 4 && q < few.nearest.part.n)
+			few.d_bests[q * scan.nwarps + scan.warp] = best;
+	}
+}
+
+/* By a warp: the wanted-th largest of a query's bests, or one less. */
+static __device__ __forceinline__ float
+find_least(const float *bests, uint32_t n, uint32_t wanted)
+{
+	uint32_t	keys[KEYS];
+	uint32_t	least = 0;
+
+#pragma unroll
+	for (int i = 0; i < KEYS; i++)
+	{
+		uint32_t	at = i * GV_WARP + threadIdx.x % GV_WARP;
+
+		keys[i] = at < n ? gv_ordered(__ldcg(bests + at)) : 0;
+	}
+	for (uint32_t bit = 0x80000000u; bit != 0; bit /= 2)
+	{
+		uint32_t	count = 0;
+
+#pragma unroll
+		for (int i = 0; i < KEYS; i++)
+			count += keys[i] >= (least | bit);
+		count = __reduce_add_sync(GV_FULL_WARP, count);
+		if (count >= wanted)
+			least |= bit;
+		if (count == wanted)
+			break;
+	}
+	return gv_unordered(least);
+}
+
+/* By a block when all have their bests: cuts, and nothing found. */
+static __device__ __forceinline__ void
+make_cuts(const Scan &scan)
+{
+	const GvExactFew &few = *scan.few;
+	const GvExactQueries &queries = few.nearest.queries;
+	uint32_t	wanted = (uint32_t) queries.k + (queries.d_self != NULL);
+
+	if (threadIdx.x < 2)
+		few.lists.d_counts[threadIdx.x] = 0;
+	for (int q = threadIdx.x / GV_WARP; q < few.nearest.part.n; q += WARPS)
+	{
+		GvExactQuery seen = queries.d_seen[q];
+		float		least = find_least(few.d_bests + q * scan.nwarps,
+									   scan.nwarps, wanted);
+
+		if (threadIdx.x % GV_WARP != 0)
+			continue;
+		few.nearest.filter.d_counts[q] = 0;
+		few.nearest.filter.d_cuts[q] =
+			gv_exact_raise_cut(gv_exact_first_cut(few.space, queries, seen, q),
+							   least, seen.slack);
+	}
+}
+
+/* By all threads of a block whose bests are there: are there cuts? */
+static __device__ __forceinline__ bool
+has_cuts(const Scan &scan)
+{
+	__shared__ bool last;
+	__shared__ bool yes;
+	GvExactTurn *turn = scan.few->d_turn;
+
+	__syncthreads();
+	if (threadIdx.x == 0)
+	{
+		__threadfence();
+		last = atomicAdd(&turn->arrived, 1u) == gridDim.x - 1;
+		yes = last;
+		__threadfence();
+	}
+	__syncthreads();
+	if (last)
+	{
+		make_cuts(scan);
+		__syncthreads();
+		if (threadIdx.x == 0)
+		{
+			__threadfence();
+			*(volatile uint32_t *) &turn->ready = 1;
+		}
+	}
+	else if (threadIdx.x == 0)
+	{
+		for (int i = 0; i < LOOKS && !yes; i++)
+		{
+			yes = *(volatile uint32_t *) &turn->ready != 0;
+#ifdef __CUDACC__
+			if (!yes)
+				__nanosleep(100);
+#endif
+		}
+		__threadfence();
+	}
+	__syncthreads();
+	return yes;
+}
+
+/*
+ * By a warp: pairs of query and slot that lanes found, to that query's; four at
+ * once are measured.
+ */
+template <int METRIC>
+static __device__ __forceinline__ void
+measure_found(const GvExactNearest &nearest, bool found, int q, uint32_t slot)
+{
+	uint32_t	mask = __ballot_sync(GV_FULL_WARP, found);
+	int			team = threadIdx.x % GV_WARP / LANES;
+
+	while (mask != 0)
+	{
+		uint32_t	rest = mask;
+		int			from;
+		int			query;
+		GvExactPair pair;
+
+		for (int t = 0; t < team; t++)
+			rest &= rest - 1;
+		from = __ffs(rest != 0 ? rest : mask) - 1;
+		query = __shfl_sync(GV_FULL_WARP, q, from);
+		pair = gv_exact_measure<METRIC>(nearest.rows, nearest.queries,
+										nearest.dims, nearest.position, query,
+										__shfl_sync(GV_FULL_WARP, slot, from));
+		if (rest != 0 && threadIdx.x % LANES == 0)
+		{
+			uint32_t	at = atomicAdd(&nearest.filter.d_counts[query], 1u);
+			int64_t		to = (int64_t) query * nearest.filter.capacity + at;
+
+			if (at < nearest.filter.capacity)
+			{
+				nearest.found.d_distances[to] = pair.distance;
+				nearest.filter.d_slots[to] = pair.row;
+			}
+		}
+		for (int t = 0; t < TEAMS; t++)
+			mask &= mask - 1;
+	}
+}
+
+/* What of a tile reaches its query's cut. */
+template <int METRIC>
+static __device__ __forceinline__ void
+take_found(const Scan &scan, uint32_t tile, const float (&sums)[COLUMNS][4],
+		   const float (&cuts)[COLUMNS][2])
+{
+	uint32_t	found = 0;
+
+#pragma unroll
+	for (int i = 0; i < 4 * COLUMNS; i++)
+		if (sums[i / 4][i % 4] >= cuts[i / 4][i % 2] &&
+			row_of(tile, i) < scan.few->nearest.rows.n)
+			found |= 1u << i;
+	while (__any_sync(GV_FULL_WARP, found != 0))
+	{
+		int			i = found != 0 ? __ffs(found) - 1 : 0;
+
+		measure_found<METRIC>(scan.few->nearest, found != 0, query_of(i),
+							  (uint32_t) row_of(tile, i));
+		found &= found - 1;
+	}
+}
+
+/* A tile's scores to memory: [n][own_tiles][nwarps][ROWS]. */
+static __device__ __forceinline__ void
+put_scores(const Scan &scan, uint32_t tile, const float (&sums)[COLUMNS][4])
+{
+	int64_t		stride = (int64_t) own_tiles(scan.shape) * scan.nwarps * ROWS;
+
+#pragma unroll
+	for (int i = 0; i < 4 * COLUMNS; i++)
+		if (query_of(i) < scan.few->nearest.part.n)
+			scan.few->d_scores[query_of(i) * stride + row_of(tile, i)] =
+				sums[i / 4][i % 4];
+}
+
+/* A block without cuts ends: scores of its own tiles, to memory. */
+static __device__ __forceinline__ void
+leave(const Scan &scan, Ring *ring, const float (&seeds)[SEEDS][COLUMNS][4])
+{
+	GvExactTurn *turn = scan.few->d_turn;
+	float		sums[COLUMNS][4];
+	uint32_t	tile;
+
+#pragma unroll
+	for (int s = 0; s < SEEDS; s++)
+		if (s * scan.nwarps + scan.warp < scan.ntiles)
+			put_scores(scan, s * scan.nwarps + scan.warp, seeds[s]);
+	while ((tile = multiply_tile(scan, ring, sums)) != NO_TILE)
+		put_scores(scan, tile, sums);
+	if (threadIdx.x == 0)
+		turn->left[atomicAdd(&turn->nleft, 1u)] = blockIdx.x;
+}
+
+/* With cuts: the seeds, then all tiles that there are. */
+template <int METRIC>
+static __device__ __forceinline__ void
+take_tiles(const Scan &scan, Ring *ring,
+		   const float (&seeds)[SEEDS][COLUMNS][4])
+{
+	float		cuts[COLUMNS][2];	/* nothing reaches NaN */
+	float		sums[COLUMNS][4];
+	uint32_t	tile;
+
+	if (threadIdx.x % GV_WARP == 0)
+		ring->ticket = take_ticket(scan);
+	ring->open = true;
+#pragma unroll
+	for (int i = 0; i < 2 * COLUMNS; i++)
+	{
+		int			q = i / 2 * TILE + threadIdx.x % 4 * 2 + i % 2;
+
+		cuts[i / 2][i % 2] = q < scan.few->nearest.part.n ?
+			__ldcg(scan.few->nearest.filter.d_cuts + q) :
+			__int_as_float(0x7FC00000);
+	}
+#pragma unroll
+	for (int s = 0; s < SEEDS; s++)
+		if (s * scan.nwarps + scan.warp < scan.ntiles)
+			take_found<METRIC>(scan, s * scan.nwarps + scan.warp, seeds[s],
+							   cuts);
+	while ((tile = multiply_tile(scan, ring, sums)) != NO_TILE)
+		take_found<METRIC>(scan, tile, sums, cuts);
+}
+
+/* Before the last step is over: what of the ring comes to L2. */
+static __device__ __forceinline__ void
+expect_rows(const Scan &scan)
+{
+	const GvExactRows &rows = scan.few->nearest.rows;
+	int			half_dims = scan.few->space.half_dims;
+	int64_t		first = ((int64_t) (threadIdx.x % GV_WARP) * scan.nwarps +
+						 scan.warp) * ROWS;
+
+	if ((int) (threadIdx.x % GV_WARP) < scan.shape.stages &&
+		first + ROWS <= rows.n)
+		gv_expect_bytes(rows.d_halves + first * half_dims,
+						ROWS * half_dims * (int) sizeof(uint16_t));
+}
+
+/*
+ * As many blocks as there are SMs, one on each.
+ * Shared: queries [COLUMNS * TILE][stride], then stages [WARPS][stages].
+ */
+template <int METRIC>
+static __global__ void __launch_bounds__(THREADS, 1)
+few_kernel(const __grid_constant__ GvExactFew few, Shape shape)
+{
+	GV_SHARED(memory);
+	__shared__ uint64_t arrived[WARPS][MOST_STAGES];
+	__shared__ uint32_t tiles[WARPS][MOST_STAGES];
+	int			warp = threadIdx.x / GV_WARP;
+	int			lane = threadIdx.x % GV_WARP;
+	int			stride = gv_exact_few_stride(few.space.half_dims);
+	uint16_t   *queries = (uint16_t *) memory;
+	Scan		scan = {&few, shape, blockIdx.x * WARPS + warp,
+		gridDim.x * WARPS, (uint32_t) ((few.nearest.rows.n + ROWS - 1) / ROWS),
+	queries + lane / 4 * stride + lane % 4 * 8, stride};
+	Ring		ring = {(char *) memory + query_bytes(few.space.half_dims) +
+		warp * shape.stages * stage_bytes(shape), arrived[warp], tiles[warp],
+	gv_read_once(), 0, 0, 0, NO_TILE, 0, 0, false};
+	float		seeds[SEEDS][COLUMNS][4];
+
+	if (lane < shape.stages)
+		gv_barrier_init(&arrived[warp][lane], 1);
+	gv_barriers_ready();
+	expect_rows(scan);
+	gv_step_begins();
+	__syncwarp();
+	for (int stage = 0; stage < shape.stages; stage++)
+		fill(scan, &ring, stage);
+	gv_exact_few_queries(queries, few.nearest.queries.d_halves,
+						 few.nearest.part.n, few.space.half_dims);
+	__syncthreads();
+	take_seeds(scan, &ring, seeds);
+	if (has_cuts(scan))
+		take_tiles<METRIC>(scan, &ring, seeds);
+	else
+		leave(scan, &ring, seeds);
+}
+
+/* By a block: what blocks that left have of the q-th query. */
+template <int METRIC>
+static __device__ __forceinline__ void
+take_left(const GvExactFew &few, const Shape &shape, int q)
+{
+	uint32_t	own = own_tiles(shape);
+	uint32_t	nwarps = shape.blocks * WARPS;
+	const float *scores = few.d_scores + (int64_t) q * own * nwarps * ROWS;
+	float		cut = few.nearest.filter.d_cuts[q];
+
+	for (uint32_t i = threadIdx.x / GV_WARP;
+		 i < few.d_turn->nleft * WARPS * own; i += blockDim.x / GV_WARP)
+	{
+		uint32_t	warp = few.d_turn->left[i / (WARPS * own)] * WARPS +
+			i / own % WARPS;
+		int64_t		row = ((int64_t) (i % own) * nwarps + warp) * ROWS +
+			threadIdx.x % GV_WARP;
+
+		measure_found<METRIC>(few.nearest, threadIdx.x % GV_WARP < ROWS &&
+							  row < few.nearest.rows.n && scores[row] >= cut,
+							  q, (uint32_t) row);
+	}
+	__syncthreads();
+}
+
+/*
+ * A block a query: what was measured, in order; the last one tells the host
+ * which queries go another way, and leaves d_turn as it was.
+ * Shared: distances, then rows, [room], a power of two.
+ */
+template <int METRIC>
+static __global__ void __launch_bounds__(THREADS)
+few_nearest_kernel(const __grid_constant__ GvExactFew few, Shape shape,
+				   uint32_t room)
+{
+	GV_SHARED(memory);
+	double	   *distances = (double *) memory;
+	int			q = blockIdx.x;
+	GvExactTurn *turn = few.d_turn;
+	uint32_t	count;
+
+	gv_step_begins();
+	if (turn->nleft > 0)
+		take_left<METRIC>(few, shape, q);
+	count = __ldcg(few.nearest.filter.d_counts + q);
+	if (count > few.nearest.filter.capacity)
+	{
+		if (threadIdx.x == 0)
+			few.lists.d_matrix[atomicAdd(&few.lists.d_counts[0], 1u)] =
+				(uint32_t) q;
+	}
+	else if (count > 0)
+		gv_exact_merge_found(few.nearest, q, q, count, distances,
+							 (uint32_t *) (distances + room));
+	__syncthreads();
+	if (threadIdx.x != 0)
+		return;
+	__threadfence();
+	if (atomicAdd(&turn->finished, 1u) != gridDim.x - 1)
+		return;
+	__threadfence();
+	few.counts[0] = __ldcg(few.lists.d_counts);
+	few.counts[1] = 0;
+	turn->arrived = turn->ready = turn->next = turn->finished = 0;
+	turn->nleft = 0;
+}
+
+#else
+
+template <int METRIC>
+static __global__ void
+few_kernel(const __grid_constant__ GvExactFew few, Shape shape)
+{
+}
+
+template <int METRIC>
+static __global__ void
+few_nearest_kernel(const __grid_constant__ GvExactFew few, Shape shape,
+				   uint32_t room)
+{
+}
+
+#endif
+
+/* As many bytes on their way as there is room for; false where that is none. */
+static bool
+find_shape(Shape *found, int half_dims)
+{
+	int			most = 0;
+
+	for (int pieces = 1; pieces <= MOST_PIECES; pieces++)
+	{
+		Shape		shape = {pieces, 0, 0, 0};
+		int			bytes;
+
+		shape.depth = ((half_dims + pieces - 1) / pieces + GV_FEW_DEPTH - 1) /
+			GV_FEW_DEPTH * GV_FEW_DEPTH;
+		if ((pieces - 1) * shape.depth >= half_dims)
+			continue;
+		shape.stages = min(MOST_STAGES, (ROOM - query_bytes(half_dims)) /
+						   (WARPS * stage_bytes(shape)));
+		bytes = shape.stages * shape.depth;
+		if (shape.stages < 2 || bytes <= most)
+			continue;
+		most = bytes;
+		*found = shape;
+	}
+	return most > 0;
+}
+
+/* Blocks for a seed of about so many rows, of which each has its share. */
+static uint32_t
+blocks_for(int nsms, int64_t seed)
+{
+	int64_t		blocks = seed / (WARPS * SEEDS * ROWS);
+	int64_t		most = min(nsms, GV_EXACT_FEW_WARPS / WARPS);
+
+	/* a seed that nobody has asked for is one of all SMs */
+	if (blocks > most || seed == GV_EXACT_FEW_SEED)
+		blocks = most;
+	return (uint32_t) (blocks > 1 ? blocks : 1);
+}
+
+/* See gv_exact.h. */
+bool
+gv_gpu_exact_few_fits(const GvExactSpace *space, const GvExactRows *rows,
+					  const GvExactQueries *queries, const GvExactWork *work,
+					  int64_t seed)
+{
+	Shape		shape;
+	int64_t		blocks = blocks_for(work->nsms, seed);
+	int64_t		warps = blocks * WARPS;
+	int64_t		wanted = queries->k + (queries->d_self != NULL);
+	int64_t		seeds = SEEDS * warps * ROWS;
+
+	if (queries->n > GV_EXACT_FEW || !gv_has_hopper(work->device) ||
+		gv_gpu_exact_hopper_forbidden() ||
+		!gv_gpu_exact_nearest_fits(&work->filter) ||
+		!find_shape(&shape, space->half_dims))
+		return false;
+	if (wanted > warps || rows->n < 4 * seeds ||
+		queries->n * own_tiles(shape) * warps * ROWS > work->nscores)
+		return false;
+	/* else it works, but a seed of one's own choice is for checks */
+	return seed != GV_EXACT_FEW_SEED ||
+		(8 * wanted <= warps &&
+		 queries->n * wanted * (rows->n / seeds) <= MOST_EACH * warps);
+}
+
+template <int METRIC>
+static GvStatus
+launch(const GvExactFew &few, const Shape &shape, cudaStream_t stream)
+{
+	bool		overlap = few.nearest.filter.overlap;
+	uint32_t	room = 2;
+
+	while (room < few.nearest.filter.capacity)
+		room *= 2;
+	GV_TRY(gv_launch_early(overlap, few_kernel<METRIC>, shape.blocks, THREADS,
+						   query_bytes(few.space.half_dims) +
+						   WARPS * shape.stages * stage_bytes(shape), stream,
+						   few, shape));
+	return gv_launch_early(overlap, few_nearest_kernel<METRIC>,
+						   few.nearest.part.n, THREADS,
+						   room * (sizeof(double) + sizeof(uint32_t)), stream,
+						   few, shape, room);
+}
+
+/* See gv_exact.h. */
+GvStatus
+gv_gpu_exact_few(const GvExactFew *few, int nsms, int64_t seed,
+				 cudaStream_t stream)
+{
+	Shape		shape;
+
+	if (!find_shape(&shape, few->space.half_dims))
+		return GV_FAILED;
+	shape.blocks = blocks_for(nsms, seed);
+	switch (few->space.metric)
+	{
+		case GV_SET_L2:
+			return launch<GV_SET_L2>(*few, shape, stream);
+		case GV_SET_IP:
+			return launch<GV_SET_IP>(*few, shape, stream);
+		case GV_SET_COSINE:
+			return launch<GV_SET_COSINE>(*few, shape, stream);
+		default:
+			return launch<GV_SET_PEARSON>(*few, shape, stream);
+	}
+}
