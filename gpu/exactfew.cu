@@ -35,6 +35,7 @@
 #define MOST_STAGES		4
 #define MOST_PIECES		32		/* of a row, in as many stages */
 #define MOST_EACH		8		/* rows that a warp measures, about */
+#define MEASURE_AHEAD	24		/* loads on their way, of a row */
 #define KEYS			(GV_EXACT_FEW_WARPS / GV_WARP)
 #define NO_TILE			0xFFFFFFFFu
 #ifdef __CUDACC__
@@ -394,9 +395,9 @@ measure_found(const GvExactNearest &nearest, bool found, int q, uint32_t slot)
 			rest &= rest - 1;
 		from = __ffs(rest != 0 ? rest : mask) - 1;
 		query = __shfl_sync(GV_FULL_WARP, q, from);
-		pair = gv_exact_measure<METRIC>(nearest.rows, nearest.queries,
-										nearest.dims, nearest.position, query,
-										__shfl_sync(GV_FULL_WARP, slot, from));
+		pair = gv_exact_measure<METRIC, MEASURE_AHEAD>
+			(nearest.rows, nearest.queries, nearest.dims, nearest.position,
+			 query, __shfl_sync(GV_FULL_WARP, slot, from));
 		if (rest != 0 && threadIdx.x % LANES == 0)
 		{
 			uint32_t	at = atomicAdd(&nearest.filter.d_counts[query], 1u);
