@@ -14,15 +14,15 @@
  *	3. What reaches its cut is measured by the warp that found it, first of the
  *	   seeds, whose scores stayed in registers.  Further tiles are taken from a
  *	   counter, so no SM is late.
- *	4. The second launch, a block a query, puts what was measured in order.
+ *	4. The second launch, a block a query, puts the nearest in order.
  *
  * Blocks do not count on each other: one that has waited for cuts in vain (other
  * kernels may have the SMs that the rest needs, and wait themselves) writes its
  * scores to memory and is over; what is left is for blocks that come later, the
  * scores for the second launch.
  */
+#include "bisect.cuh"
 #include "exactdistance.cuh"
-#include "exactorder.cuh"
 #include "exactscan.cuh"
 #include "hopper.cuh"
 
@@ -32,11 +32,14 @@
 #define ROWS			GV_FEW_ROWS
 #define TILE			GV_FEW_TILE
 #define SEEDS			2		/* tiles of a warp that cuts are from */
+#define KEPT			4		/* ... whose scores wait for cuts */
 #define MOST_STAGES		4
 #define MOST_PIECES		32		/* of a row, in as many stages */
 #define MOST_EACH		8		/* rows that a warp measures, about */
 #define MEASURE_AHEAD	24		/* loads on their way, of a row */
 #define KEYS			(GV_EXACT_FEW_WARPS / GV_WARP)
+#define MOST_NEIGHBOURS	160
+#define RUN				8		/* tiles of a ticket, at first */
 #define NO_TILE			0xFFFFFFFFu
 #ifdef __CUDACC__
 #define ROOM			(226 * 1024)	/* shared bytes of a block */
@@ -53,12 +56,20 @@ struct Shape
 	int			depth;			/* halves of a piece, the last may be less */
 	int			stages;			/* of a warp */
 	uint32_t	blocks;
+	bool		whole;			/* rows side by side, a copy a tile */
 };
+
+/* Halves from a row to the next of a stage. */
+static __host__ __device__ inline int
+row_stride(const Shape &shape)
+{
+	return shape.whole ? shape.depth : gv_exact_few_stride(shape.depth);
+}
 
 static __host__ __device__ inline int
 stage_bytes(const Shape &shape)
 {
-	return ROWS * gv_exact_few_stride(shape.depth) * (int) sizeof(uint16_t);
+	return ROWS * row_stride(shape) * (int) sizeof(uint16_t);
 }
 
 static __host__ __device__ inline int
@@ -72,7 +83,7 @@ query_bytes(int half_dims)
 static __host__ __device__ inline uint32_t
 own_tiles(const Shape &shape)
 {
-	return SEEDS + shape.stages;
+	return KEPT + shape.stages;
 }
 
 #if GV_HOPPER
@@ -102,15 +113,38 @@ struct Ring
 	uint32_t	tile;			/* ... and of which tile */
 	uint32_t	count;			/* tiles asked for */
 	uint32_t	ticket;			/* lane 0: what the counter gave */
+	uint32_t	run;			/* tiles that a ticket gave, the next */
+	uint32_t	run_end;
 	bool		open;			/* may tiles be taken from the counter? */
 };
 
-/* By lane 0: from the counter. */
-static __device__ __forceinline__ uint32_t
-take_ticket(const Scan &scan)
+/*
+ * The tiles of a ticket: at first RUN at once, in the end one, since a counter
+ * gives one number in 3 ns, about the time in which a tile is read.
+ */
+static __device__ __forceinline__ void
+take_run(const Scan &scan, Ring *ring, uint32_t ticket)
 {
-	return own_tiles(scan.shape) * scan.nwarps +
-		atomicAdd(&scan.few->d_turn->next, 1u);
+	uint32_t	first = own_tiles(scan.shape) * scan.nwarps;
+	uint32_t	left = scan.ntiles > first ? scan.ntiles - first : 0;
+	uint32_t	runs = left / 8 * 5 / RUN;
+	uint32_t	pairs = (left - runs * RUN) / 8 * 3;
+
+	if (ticket < runs)
+	{
+		ring->run = first + ticket * RUN;
+		ring->run_end = ring->run + RUN;
+	}
+	else if (ticket < runs + pairs)
+	{
+		ring->run = first + runs * RUN + (ticket - runs) * 2;
+		ring->run_end = ring->run + 2;
+	}
+	else
+	{
+		ring->run = first + runs * RUN + pairs * 2 + (ticket - runs - pairs);
+		ring->run_end = ring->run + 1;
+	}
 }
 
 /* The tile to be asked for next. */
@@ -124,10 +158,14 @@ next_tile(const Scan &scan, Ring *ring)
 		tile = i * scan.nwarps + scan.warp;
 	else if (ring->open)
 	{
-		tile = __shfl_sync(GV_FULL_WARP, ring->ticket, 0);
-		/* the next one is on its way for as long as this one takes */
-		if (threadIdx.x % GV_WARP == 0 && tile < scan.ntiles)
-			ring->ticket = take_ticket(scan);
+		if (ring->run == ring->run_end)
+		{
+			take_run(scan, ring, __shfl_sync(GV_FULL_WARP, ring->ticket, 0));
+			/* the next one is on its way for as long as this one takes */
+			if (threadIdx.x % GV_WARP == 0 && ring->run < scan.ntiles)
+				ring->ticket = atomicAdd(&scan.few->d_turn->next, 1u);
+		}
+		tile = ring->run < scan.ntiles ? ring->run++ : NO_TILE;
 	}
 	return tile < scan.ntiles ? tile : NO_TILE;
 }
@@ -158,10 +196,16 @@ fill(const Scan &scan, Ring *ring, int stage)
 			gv_barrier_expect(&ring->arrived[stage], nrows * bytes);
 	}
 	__syncwarp();
-	if (lane < nrows)
+	if (scan.shape.whole)
+	{
+		if (lane == 0 && nrows > 0)
+			gv_copy_bytes(ring->stages + stage * stage_bytes(scan.shape),
+						  rows.d_halves + row * half_dims, nrows * bytes,
+						  &ring->arrived[stage], ring->policy);
+	}
+	else if (lane < nrows)
 		gv_copy_bytes(ring->stages + stage * stage_bytes(scan.shape) +
-					  lane * gv_exact_few_stride(scan.shape.depth) *
-					  sizeof(uint16_t),
+					  lane * row_stride(scan.shape) * sizeof(uint16_t),
 					  rows.d_halves + (row + lane) * half_dims + first, bytes,
 					  &ring->arrived[stage], ring->policy);
 }
@@ -173,7 +217,7 @@ multiply_tile(const Scan &scan, Ring *ring, float (&sums)[COLUMNS][4])
 	const GvExactRows &rows = scan.few->nearest.rows;
 	int			half_dims = scan.few->space.half_dims;
 	int			lane = threadIdx.x % GV_WARP;
-	int			stride = gv_exact_few_stride(scan.shape.depth);
+	int			stride = row_stride(scan.shape);
 	uint32_t	tile = ring->tiles[ring->at];
 	float		bias[2];
 
@@ -234,23 +278,32 @@ query_of(int i)
 
 /* A warp's seeds: scores, and of each query the largest A - 2 e(x). */
 static __device__ __forceinline__ void
-take_seeds(const Scan &scan, Ring *ring, float (&seeds)[SEEDS][COLUMNS][4])
+take_seeds(const Scan &scan, Ring *ring, float (&kept)[KEPT][COLUMNS][4])
 {
 	const GvExactFew &few = *scan.few;
 	float		bests[COLUMNS][2];
+	float		slack[SEEDS][2];
 
+#pragma unroll
+	for (int i = 0; i < 2 * SEEDS; i++)
+	{
+		int64_t		row = row_of((i / 2) * scan.nwarps + scan.warp, i % 2 * 2);
+
+		slack[i / 2][i % 2] = row < few.nearest.rows.n ?
+			few.nearest.rows.d_slack[row] : 0.0f;
+	}
 #pragma unroll
 	for (int i = 0; i < 2 * COLUMNS; i++)
 		bests[i / 2][i % 2] = -GV_EXACT_INFINITE;
 #pragma unroll
 	for (int s = 0; s < SEEDS; s++)
 	{
-		uint32_t	tile = multiply_tile(scan, ring, seeds[s]);
+		uint32_t	tile = multiply_tile(scan, ring, kept[s]);
 
 #pragma unroll
 		for (int i = 0; i < 4 * COLUMNS; i++)
 		{
-			float		score = seeds[s][i / 4][i % 4];
+			float		score = kept[s][i / 4][i % 4];
 			int64_t		row = row_of(tile, i);
 
 			/* a row that cannot be held may be anywhere */
@@ -258,7 +311,7 @@ take_seeds(const Scan &scan, Ring *ring, float (&seeds)[SEEDS][COLUMNS][4])
 				score < GV_EXACT_INFINITE)
 				bests[i / 4][i % 2] =
 					fmaxf(bests[i / 4][i % 2],
-						  score - 2.0f * few.nearest.rows.d_slack[row]);
+						  score - 2.0f * slack[s][i % 4 / 2]);
 		}
 	}
 #pragma unroll
@@ -275,12 +328,17 @@ take_seeds(const Scan &scan, Ring *ring, float (&seeds)[SEEDS][COLUMNS][4])
 	}
 }
 
-/* By a warp: the wanted-th largest of a query's bests, or one less. */
+/*
+ * By a warp: what at least `wanted` of a query's bests are not below, and few
+ * others: bits of it, from the first in which they differ.
+ */
 static __device__ __forceinline__ float
 find_least(const float *bests, uint32_t n, uint32_t wanted)
 {
 	uint32_t	keys[KEYS];
-	uint32_t	least = 0;
+	uint32_t	least;
+	uint32_t	most = 0;
+	uint32_t	other = 0;		/* the largest complement */
 
 #pragma unroll
 	for (int i = 0; i < KEYS; i++)
@@ -288,18 +346,28 @@ find_least(const float *bests, uint32_t n, uint32_t wanted)
 		uint32_t	at = i * GV_WARP + threadIdx.x % GV_WARP;
 
 		keys[i] = at < n ? gv_ordered(__ldcg(bests + at)) : 0;
+		most = max(most, keys[i]);
+		other = max(other, at < n ? ~keys[i] : 0);
 	}
-	for (uint32_t bit = 0x80000000u; bit != 0; bit /= 2)
+	most = __reduce_max_sync(GV_FULL_WARP, most);
+	least = ~__reduce_max_sync(GV_FULL_WARP, other);
+	if (least == most)
+		return gv_unordered(least);
+	other = 0x80000000u >> __clz((int) (least ^ most));
+	least &= ~(2 * other - 1);
+	for (uint32_t bit = other; bit != 0; bit /= 2)
 	{
-		uint32_t	count = 0;
+		uint32_t	counts[4] = {};
+		uint32_t	count;
 
 #pragma unroll
 		for (int i = 0; i < KEYS; i++)
-			count += keys[i] >= (least | bit);
-		count = __reduce_add_sync(GV_FULL_WARP, count);
+			counts[i % 4] += keys[i] >= (least | bit);
+		count = __reduce_add_sync(GV_FULL_WARP, counts[0] + counts[1] +
+								  counts[2] + counts[3]);
 		if (count >= wanted)
 			least |= bit;
-		if (count == wanted)
+		if (count >= wanted && count <= wanted + wanted / 8)
 			break;
 	}
 	return gv_unordered(least);
@@ -330,12 +398,13 @@ make_cuts(const Scan &scan)
 	}
 }
 
-/* By all threads of a block whose bests are there: are there cuts? */
-static __device__ __forceinline__ bool
-has_cuts(const Scan &scan)
+/*
+ * By all threads of a block whose bests are there.  The last block makes cuts.
+ */
+static __device__ __forceinline__ void
+arrive(const Scan &scan)
 {
 	__shared__ bool last;
-	__shared__ bool yes;
 	GvExactTurn *turn = scan.few->d_turn;
 
 	__syncthreads();
@@ -343,25 +412,32 @@ has_cuts(const Scan &scan)
 	{
 		__threadfence();
 		last = atomicAdd(&turn->arrived, 1u) == gridDim.x - 1;
-		yes = last;
 		__threadfence();
 	}
 	__syncthreads();
-	if (last)
+	if (!last)
+		return;
+	make_cuts(scan);
+	__syncthreads();
+	if (threadIdx.x == 0)
 	{
-		make_cuts(scan);
-		__syncthreads();
-		if (threadIdx.x == 0)
-		{
-			__threadfence();
-			*(volatile uint32_t *) &turn->ready = 1;
-		}
+		__threadfence();
+		*(volatile uint32_t *) &turn->ready = 1;
 	}
-	else if (threadIdx.x == 0)
+}
+
+/* By all threads of a block: are there cuts, after some time at most? */
+static __device__ __forceinline__ bool
+has_cuts(const Scan &scan)
+{
+	__shared__ bool yes;
+
+	if (threadIdx.x == 0)
 	{
+		yes = false;
 		for (int i = 0; i < LOOKS && !yes; i++)
 		{
-			yes = *(volatile uint32_t *) &turn->ready != 0;
+			yes = *(volatile uint32_t *) &scan.few->d_turn->ready != 0;
 #ifdef __CUDACC__
 			if (!yes)
 				__nanosleep(100);
@@ -452,34 +528,34 @@ put_scores(const Scan &scan, uint32_t tile, const float (&sums)[COLUMNS][4])
 
 /* A block without cuts ends: scores of its own tiles, to memory. */
 static __device__ __forceinline__ void
-leave(const Scan &scan, Ring *ring, const float (&seeds)[SEEDS][COLUMNS][4])
+leave(const Scan &scan, Ring *ring, const float (&kept)[KEPT][COLUMNS][4])
 {
 	GvExactTurn *turn = scan.few->d_turn;
 	float		sums[COLUMNS][4];
 	uint32_t	tile;
 
 #pragma unroll
-	for (int s = 0; s < SEEDS; s++)
+	for (int s = 0; s < KEPT; s++)
 		if (s * scan.nwarps + scan.warp < scan.ntiles)
-			put_scores(scan, s * scan.nwarps + scan.warp, seeds[s]);
+			put_scores(scan, s * scan.nwarps + scan.warp, kept[s]);
 	while ((tile = multiply_tile(scan, ring, sums)) != NO_TILE)
 		put_scores(scan, tile, sums);
 	if (threadIdx.x == 0)
 		turn->left[atomicAdd(&turn->nleft, 1u)] = blockIdx.x;
 }
 
-/* With cuts: the seeds, then all tiles that there are. */
+/* With cuts: what was kept, then all tiles that there are. */
 template <int METRIC>
 static __device__ __forceinline__ void
 take_tiles(const Scan &scan, Ring *ring,
-		   const float (&seeds)[SEEDS][COLUMNS][4])
+		   const float (&kept)[KEPT][COLUMNS][4])
 {
 	float		cuts[COLUMNS][2];	/* nothing reaches NaN */
 	float		sums[COLUMNS][4];
 	uint32_t	tile;
 
 	if (threadIdx.x % GV_WARP == 0)
-		ring->ticket = take_ticket(scan);
+		ring->ticket = atomicAdd(&scan.few->d_turn->next, 1u);
 	ring->open = true;
 #pragma unroll
 	for (int i = 0; i < 2 * COLUMNS; i++)
@@ -491,9 +567,9 @@ take_tiles(const Scan &scan, Ring *ring,
 			__int_as_float(0x7FC00000);
 	}
 #pragma unroll
-	for (int s = 0; s < SEEDS; s++)
+	for (int s = 0; s < KEPT; s++)
 		if (s * scan.nwarps + scan.warp < scan.ntiles)
-			take_found<METRIC>(scan, s * scan.nwarps + scan.warp, seeds[s],
+			take_found<METRIC>(scan, s * scan.nwarps + scan.warp, kept[s],
 							   cuts);
 	while ((tile = multiply_tile(scan, ring, sums)) != NO_TILE)
 		take_found<METRIC>(scan, tile, sums, cuts);
@@ -534,8 +610,8 @@ few_kernel(const __grid_constant__ GvExactFew few, Shape shape)
 	queries + lane / 4 * stride + lane % 4 * 8, stride};
 	Ring		ring = {(char *) memory + query_bytes(few.space.half_dims) +
 		warp * shape.stages * stage_bytes(shape), arrived[warp], tiles[warp],
-	gv_read_once(), 0, 0, 0, NO_TILE, 0, 0, false};
-	float		seeds[SEEDS][COLUMNS][4];
+	gv_read_once(), 0, 0, 0, NO_TILE, 0, 0, 0, 0, false};
+	float		kept[KEPT][COLUMNS][4];
 
 	if (lane < shape.stages)
 		gv_barrier_init(&arrived[warp][lane], 1);
@@ -548,11 +624,15 @@ few_kernel(const __grid_constant__ GvExactFew few, Shape shape)
 	gv_exact_few_queries(queries, few.nearest.queries.d_halves,
 						 few.nearest.part.n, few.space.half_dims);
 	__syncthreads();
-	take_seeds(scan, &ring, seeds);
+	take_seeds(scan, &ring, kept);
+	arrive(scan);
+#pragma unroll
+	for (int i = SEEDS; i < KEPT; i++)
+		(void) multiply_tile(scan, &ring, kept[i]);
 	if (has_cuts(scan))
-		take_tiles<METRIC>(scan, &ring, seeds);
+		take_tiles<METRIC>(scan, &ring, kept);
 	else
-		leave(scan, &ring, seeds);
+		leave(scan, &ring, kept);
 }
 
 /* By a block: what blocks that left have of the q-th query. */
@@ -580,10 +660,107 @@ take_left(const GvExactFew &few, const Shape &shape, int q)
 	__syncthreads();
 }
 
+/* What was measured of a query, in shared memory. */
+struct Found
+{
+	uint32_t	count;
+	double	   *distances;		/* [count] */
+	uint32_t   *rows;
+	uint32_t   *kept;			/* which may be among the nearest */
+
+	/* Keys that ascend as distances do; NaN is last. */
+	__device__ __forceinline__ uint32_t
+	operator()(uint32_t i) const
+	{
+		return distances[i] != distances[i] ? 0xFFFFFFFFu :
+			gv_ordered((float) distances[i]);
+	}
+};
+
+/* By a block: found.kept; returns how many, k or not many more. */
+static __device__ __forceinline__ uint32_t
+keep_nearest(const GvExactNearest &nearest, int q, const Found &found)
+{
+	__shared__ uint32_t said[2][GV_WARP];
+	__shared__ uint32_t nkept;
+	uint32_t	k = (uint32_t) nearest.queries.k;
+	int64_t		at = (int64_t) q * nearest.filter.capacity;
+	uint32_t	limit = 0xFFFFFFFFu;
+	GvTalk		talk = {said, 0};
+
+	for (uint32_t c = threadIdx.x; c < found.count; c += blockDim.x)
+	{
+		found.distances[c] = __ldcg(nearest.found.d_distances + at + c);
+		found.rows[c] = __ldcg(nearest.filter.d_slots + at + c);
+	}
+	if (threadIdx.x == 0)
+		nkept = 0;
+	__syncthreads();
+	if (found.count > k)
+		limit = gv_find_bound(found, found.count, k, k / 4, talk).key;
+	for (uint32_t c = threadIdx.x; c < found.count; c += blockDim.x)
+		if (found(c) <= limit)
+			found.kept[atomicAdd(&nkept, 1u)] = c;
+	__syncthreads();
+	return nkept;
+}
+
 /*
- * A block a query: what was measured, in order; the last one tells the host
- * which queries go another way, and leaves d_turn as it was.
- * Shared: distances, then rows, [room], a power of two.
+ * By a block: the k nearest of what was measured of a query and of its
+ * neighbours so far.  A place is the number of those that are before; of free
+ * places, which are equal, the neighbours' come first.
+ */
+static __device__ __forceinline__ void
+put_nearest(const GvExactNearest &nearest, int q, const Found &found)
+{
+	__shared__ double distances[MOST_NEIGHBOURS];
+	__shared__ int64_t positions[MOST_NEIGHBOURS];
+	uint32_t	k = (uint32_t) nearest.queries.k;
+	double	   *d_distances = nearest.queries.d_distances + (int64_t) q * k;
+	int64_t    *d_positions = nearest.queries.d_positions + (int64_t) q * k;
+	uint32_t	nkept;
+
+	for (uint32_t j = threadIdx.x; j < k; j += blockDim.x)
+	{
+		distances[j] = d_distances[j];
+		positions[j] = d_positions[j];
+	}
+	/* threads meet */
+	nkept = keep_nearest(nearest, q, found);
+	for (uint32_t i = threadIdx.x; i < k + nkept; i += blockDim.x)
+	{
+		uint32_t	c = i < k ? 0 : found.kept[i - k];
+		double		distance = i < k ? distances[i] : found.distances[c];
+		int64_t		position = i < k ? positions[i] :
+			found.rows[c] == GV_EXACT_NO_ROW ? INT64_MAX :
+			nearest.position + found.rows[c];
+		uint32_t	place = i < k ? i : 0;
+
+		for (uint32_t j = 0; i >= k && j < k; j++)
+			place += !gv_exact_before(distance, position, distances[j],
+									  positions[j]);
+		for (uint32_t j = 0; j < nkept; j++)
+		{
+			uint32_t	other = found.kept[j];
+
+			place += gv_exact_before(found.distances[other],
+									 found.rows[other] == GV_EXACT_NO_ROW ?
+									 INT64_MAX :
+									 nearest.position + found.rows[other],
+									 distance, position);
+		}
+		if (place < k)
+		{
+			d_distances[place] = distance;
+			d_positions[place] = position;
+		}
+	}
+}
+
+/*
+ * A block a query: its nearest; the last one tells the host which queries go
+ * another way, and leaves d_turn as it was.
+ * Shared: distances, rows, and which are kept, [room] each.
  */
 template <int METRIC>
 static __global__ void __launch_bounds__(THREADS)
@@ -591,24 +768,24 @@ few_nearest_kernel(const __grid_constant__ GvExactFew few, Shape shape,
 				   uint32_t room)
 {
 	GV_SHARED(memory);
-	double	   *distances = (double *) memory;
 	int			q = blockIdx.x;
 	GvExactTurn *turn = few.d_turn;
-	uint32_t	count;
+	Found		found = {0, (double *) memory, NULL, NULL};
 
 	gv_step_begins();
 	if (turn->nleft > 0)
 		take_left<METRIC>(few, shape, q);
-	count = __ldcg(few.nearest.filter.d_counts + q);
-	if (count > few.nearest.filter.capacity)
+	found.count = __ldcg(few.nearest.filter.d_counts + q);
+	found.rows = (uint32_t *) (found.distances + room);
+	found.kept = found.rows + room;
+	if (found.count > few.nearest.filter.capacity)
 	{
 		if (threadIdx.x == 0)
 			few.lists.d_matrix[atomicAdd(&few.lists.d_counts[0], 1u)] =
 				(uint32_t) q;
 	}
-	else if (count > 0)
-		gv_exact_merge_found(few.nearest, q, q, count, distances,
-							 (uint32_t *) (distances + room));
+	else if (found.count > 0)
+		put_nearest(few.nearest, q, found);
 	__syncthreads();
 	if (threadIdx.x != 0)
 		return;
@@ -645,13 +822,16 @@ find_shape(Shape *found, int half_dims)
 {
 	int			most = 0;
 
-	for (int pieces = 1; pieces <= MOST_PIECES; pieces++)
+	for (int pieces = 0; pieces <= MOST_PIECES; pieces++)
 	{
-		Shape		shape = {pieces, 0, 0, 0};
+		Shape		shape = {pieces, half_dims, 0, 0, pieces == 0};
 		int			bytes;
 
-		shape.depth = ((half_dims + pieces - 1) / pieces + GV_FEW_DEPTH - 1) /
-			GV_FEW_DEPTH * GV_FEW_DEPTH;
+		if (pieces == 0)
+			shape.pieces = 1;
+		else
+			shape.depth = ((half_dims + pieces - 1) / pieces +
+						   GV_FEW_DEPTH - 1) / GV_FEW_DEPTH * GV_FEW_DEPTH;
 		if ((pieces - 1) * shape.depth >= half_dims)
 			continue;
 		shape.stages = min(MOST_STAGES, (ROOM - query_bytes(half_dims)) /
@@ -659,8 +839,11 @@ find_shape(Shape *found, int half_dims)
 		bytes = shape.stages * shape.depth;
 		if (shape.stages < 2 || bytes <= most)
 			continue;
-		most = bytes;
 		*found = shape;
+		/* 16 copies a tile are slower */
+		if (shape.whole)
+			return true;
+		most = bytes;
 	}
 	return most > 0;
 }
@@ -695,7 +878,7 @@ gv_gpu_exact_few_fits(const GvExactSpace *space, const GvExactRows *rows,
 		!gv_gpu_exact_nearest_fits(&work->filter) ||
 		!find_shape(&shape, space->half_dims))
 		return false;
-	if (wanted > warps || rows->n < 4 * seeds ||
+	if (wanted > warps || wanted > MOST_NEIGHBOURS || rows->n < 4 * seeds ||
 		queries->n * own_tiles(shape) * warps * ROWS > work->nscores)
 		return false;
 	/* else it works, but a seed of one's own choice is for checks */
@@ -709,18 +892,17 @@ static GvStatus
 launch(const GvExactFew &few, const Shape &shape, cudaStream_t stream)
 {
 	bool		overlap = few.nearest.filter.overlap;
-	uint32_t	room = 2;
+	uint32_t	room = few.nearest.filter.capacity;
 
-	while (room < few.nearest.filter.capacity)
-		room *= 2;
+	room += room % 2;
 	GV_TRY(gv_launch_early(overlap, few_kernel<METRIC>, shape.blocks, THREADS,
 						   query_bytes(few.space.half_dims) +
 						   WARPS * shape.stages * stage_bytes(shape), stream,
 						   few, shape));
 	return gv_launch_early(overlap, few_nearest_kernel<METRIC>,
 						   few.nearest.part.n, THREADS,
-						   room * (sizeof(double) + sizeof(uint32_t)), stream,
-						   few, shape, room);
+						   room * (sizeof(double) + 2 * sizeof(uint32_t)),
+						   stream, few, shape, room);
 }
 
 /* See gv_exact.h. */

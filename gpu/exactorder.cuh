@@ -128,41 +128,4 @@ gv_exact_place(const GvExactMerge &merge, int64_t j, double *merged,
 	}
 }
 
-/*
- * By all threads of a block: what was measured of the i-th query, in order, with
- * its neighbours so far.  Shared: distances and rows [count, a power of two].
- */
-static __device__ __forceinline__ void
-gv_exact_merge_found(const GvExactNearest &nearest, int i, int64_t query,
-					 uint32_t count, double *distances, uint32_t *rows)
-{
-	int64_t		at = (int64_t) i * nearest.filter.capacity;
-	int64_t		k = nearest.queries.k;
-	double	   *merged = nearest.found.d_merged + i * k;
-	int64_t    *merged_positions = nearest.found.d_merged_positions + i * k;
-	GvExactMerge from = {k, query, nearest.queries.d_distances,
-		nearest.queries.d_positions, min((int64_t) count, k), distances, rows,
-	nearest.position};
-	uint32_t	size = 2;
-
-	while (size < count)
-		size *= 2;
-	for (uint32_t c = threadIdx.x; c < size; c += blockDim.x)
-	{
-		distances[c] = c < count ? nearest.found.d_distances[at + c] :
-			GV_EXACT_NAN;
-		rows[c] = c < count ? nearest.filter.d_slots[at + c] :
-			GV_EXACT_NO_ROW;
-	}
-	gv_exact_sort(distances, rows, size);
-	for (int64_t j = threadIdx.x; j < k + from.count; j += blockDim.x)
-		gv_exact_place(from, j, merged, merged_positions);
-	__syncthreads();
-	for (int64_t j = threadIdx.x; j < k; j += blockDim.x)
-	{
-		nearest.queries.d_distances[query * k + j] = merged[j];
-		nearest.queries.d_positions[query * k + j] = merged_positions[j];
-	}
-}
-
 #endif							/* GV_EXACTORDER_CUH */
