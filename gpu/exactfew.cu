@@ -21,26 +21,14 @@
  * scores to memory and is over; what is left is for blocks that come later, the
  * scores for the second launch.
  */
-#include "bisect.cuh"
-#include "exactdistance.cuh"
-#include "exactscan.cuh"
-#include "hopper.cuh"
+#include "exactring.cuh"
 
-#define THREADS			256
-#define WARPS			(THREADS / GV_WARP)
-#define COLUMNS			GV_FEW_COLUMNS
-#define ROWS			GV_FEW_ROWS
 #define TILE			GV_FEW_TILE
 #define SEEDS			2		/* tiles of a warp that cuts are from */
-#define KEPT			4		/* ... whose scores wait for cuts */
 #define MOST_STAGES		4
 #define MOST_PIECES		32		/* of a row, in as many stages */
 #define MOST_EACH		8		/* rows that a warp measures, about */
-#define MEASURE_AHEAD	24		/* loads on their way, of a row */
 #define KEYS			(GV_EXACT_FEW_WARPS / GV_WARP)
-#define MOST_NEIGHBOURS	160
-#define RUN				8		/* tiles of a ticket, at first */
-#define NO_TILE			0xFFFFFFFFu
 #ifdef __CUDACC__
 #define ROOM			(226 * 1024)	/* shared bytes of a block */
 #define LOOKS			20000	/* for cuts, while others make them: 2 ms */
@@ -49,29 +37,6 @@
 #define LOOKS			1		/* emulated blocks do not wait */
 #endif
 
-/* How rows go through shared memory. */
-struct Shape
-{
-	int			pieces;			/* of a row */
-	int			depth;			/* halves of a piece, the last may be less */
-	int			stages;			/* of a warp */
-	uint32_t	blocks;
-	bool		whole;			/* rows side by side, a copy a tile */
-};
-
-/* Halves from a row to the next of a stage. */
-static __host__ __device__ inline int
-row_stride(const Shape &shape)
-{
-	return shape.whole ? shape.depth : gv_exact_few_stride(shape.depth);
-}
-
-static __host__ __device__ inline int
-stage_bytes(const Shape &shape)
-{
-	return ROWS * row_stride(shape) * (int) sizeof(uint16_t);
-}
-
 static __host__ __device__ inline int
 query_bytes(int half_dims)
 {
@@ -79,189 +44,7 @@ query_bytes(int half_dims)
 		(int) sizeof(uint16_t);
 }
 
-/* Tiles that a warp has for itself: those that it asks for before cuts. */
-static __host__ __device__ inline uint32_t
-own_tiles(const Shape &shape)
-{
-	return KEPT + shape.stages;
-}
-
 #if GV_HOPPER
-
-/* What a warp knows of the search. */
-struct Scan
-{
-	const GvExactFew *few;
-	Shape		shape;
-	uint32_t	warp;			/* of the grid */
-	uint32_t	nwarps;
-	uint32_t	ntiles;
-	const uint16_t *query;		/* this lane's, shared */
-	int			query_stride;
-};
-
-/* ... and of its stages. */
-struct Ring
-{
-	char	   *stages;			/* shared [stages][ROWS][stride] */
-	uint64_t   *arrived;		/* shared [stages] barriers */
-	uint32_t   *tiles;			/* shared [stages] whose rows they have */
-	uint64_t	policy;
-	uint32_t	odd;			/* a bit of each barrier's phase */
-	int			at;				/* the stage that is next */
-	int			piece;			/* that will be asked for next */
-	uint32_t	tile;			/* ... and of which tile */
-	uint32_t	count;			/* tiles asked for */
-	uint32_t	ticket;			/* lane 0: what the counter gave */
-	uint32_t	run;			/* tiles that a ticket gave, the next */
-	uint32_t	run_end;
-	bool		open;			/* may tiles be taken from the counter? */
-};
-
-/*
- * The tiles of a ticket: at first RUN at once, in the end one, since a counter
- * gives one number in 3 ns, about the time in which a tile is read.
- */
-static __device__ __forceinline__ void
-take_run(const Scan &scan, Ring *ring, uint32_t ticket)
-{
-	uint32_t	first = own_tiles(scan.shape) * scan.nwarps;
-	uint32_t	left = scan.ntiles > first ? scan.ntiles - first : 0;
-	uint32_t	runs = left / 8 * 5 / RUN;
-	uint32_t	pairs = (left - runs * RUN) / 8 * 3;
-
-	if (ticket < runs)
-	{
-		ring->run = first + ticket * RUN;
-		ring->run_end = ring->run + RUN;
-	}
-	else if (ticket < runs + pairs)
-	{
-		ring->run = first + runs * RUN + (ticket - runs) * 2;
-		ring->run_end = ring->run + 2;
-	}
-	else
-	{
-		ring->run = first + runs * RUN + pairs * 2 + (ticket - runs - pairs);
-		ring->run_end = ring->run + 1;
-	}
-}
-
-/* The tile to be asked for next. */
-static __device__ __forceinline__ uint32_t
-next_tile(const Scan &scan, Ring *ring)
-{
-	uint32_t	i = ring->count++;
-	uint32_t	tile = NO_TILE;
-
-	if (i < own_tiles(scan.shape))
-		tile = i * scan.nwarps + scan.warp;
-	else if (ring->open)
-	{
-		if (ring->run == ring->run_end)
-		{
-			take_run(scan, ring, __shfl_sync(GV_FULL_WARP, ring->ticket, 0));
-			/* the next one is on its way for as long as this one takes */
-			if (threadIdx.x % GV_WARP == 0 && ring->run < scan.ntiles)
-				ring->ticket = atomicAdd(&scan.few->d_turn->next, 1u);
-		}
-		tile = ring->run < scan.ntiles ? ring->run++ : NO_TILE;
-	}
-	return tile < scan.ntiles ? tile : NO_TILE;
-}
-
-/* By a warp that has read what was there: ask for the next piece. */
-static __device__ __forceinline__ void
-fill(const Scan &scan, Ring *ring, int stage)
-{
-	const GvExactRows &rows = scan.few->nearest.rows;
-	int			half_dims = scan.few->space.half_dims;
-	int			lane = threadIdx.x % GV_WARP;
-	int			first = ring->piece * scan.shape.depth;
-	int			bytes = min(scan.shape.depth, half_dims - first) *
-		(int) sizeof(uint16_t);
-	int64_t		row;
-	int			nrows;
-
-	if (ring->piece == 0)
-		ring->tile = next_tile(scan, ring);
-	ring->piece = ring->piece + 1 == scan.shape.pieces ? 0 : ring->piece + 1;
-	row = (int64_t) ring->tile * ROWS;
-	nrows = ring->tile == NO_TILE ? 0 : (int) min((int64_t) ROWS, rows.n - row);
-	__syncwarp();
-	if (lane == 0)
-	{
-		ring->tiles[stage] = ring->tile;
-		if (nrows > 0)
-			gv_barrier_expect(&ring->arrived[stage], nrows * bytes);
-	}
-	__syncwarp();
-	if (scan.shape.whole)
-	{
-		if (lane == 0 && nrows > 0)
-			gv_copy_bytes(ring->stages + stage * stage_bytes(scan.shape),
-						  rows.d_halves + row * half_dims, nrows * bytes,
-						  &ring->arrived[stage], ring->policy);
-	}
-	else if (lane < nrows)
-		gv_copy_bytes(ring->stages + stage * stage_bytes(scan.shape) +
-					  lane * row_stride(scan.shape) * sizeof(uint16_t),
-					  rows.d_halves + (row + lane) * half_dims + first, bytes,
-					  &ring->arrived[stage], ring->policy);
-}
-
-/* Scores of the next tile, which is returned, as mma.cuh has D. */
-static __device__ __forceinline__ uint32_t
-multiply_tile(const Scan &scan, Ring *ring, float (&sums)[COLUMNS][4])
-{
-	const GvExactRows &rows = scan.few->nearest.rows;
-	int			half_dims = scan.few->space.half_dims;
-	int			lane = threadIdx.x % GV_WARP;
-	int			stride = row_stride(scan.shape);
-	uint32_t	tile = ring->tiles[ring->at];
-	float		bias[2];
-
-	if (tile == NO_TILE)
-		return NO_TILE;
-	/* there are biases up to a multiple of GV_EXACT_ALIGN */
-	for (int h = 0; h < 2; h++)
-		bias[h] = rows.d_bias[(int64_t) tile * ROWS + lane / 4 + 8 * h];
-	for (int j = 0; j < COLUMNS; j++)
-		for (int i = 0; i < 4; i++)
-			sums[j][i] = 0.0f;
-	for (int first = 0; first < half_dims; first += scan.shape.depth)
-	{
-		int			stage = ring->at;
-		const uint16_t *row = (const uint16_t *)
-			(ring->stages + stage * stage_bytes(scan.shape)) +
-			lane / 4 * stride + lane % 4 * 8;
-		int			depth = min(scan.shape.depth, half_dims - first);
-		int			left = depth - lane % 4 * 8;
-
-		gv_barrier_wait(&ring->arrived[stage], ring->odd >> stage & 1);
-		ring->odd ^= 1u << stage;
-#pragma unroll 4
-		for (int d = 0; d < depth; d += GV_FEW_DEPTH)
-		{
-			uint4		low = make_uint4(0, 0, 0, 0);
-			uint4		high = make_uint4(0, 0, 0, 0);
-
-			if (d < left)
-			{
-				low = *(const uint4 *) (row + d);
-				high = *(const uint4 *) (row + 8 * stride + d);
-			}
-			gv_exact_few_multiply(sums, low, high, scan.query + first + d,
-								  scan.query_stride);
-		}
-		fill(scan, ring, stage);
-		ring->at = stage + 1 == scan.shape.stages ? 0 : stage + 1;
-	}
-	for (int j = 0; j < COLUMNS; j++)
-		for (int i = 0; i < 4; i++)
-			sums[j][i] += bias[i / 2];
-	return tile;
-}
 
 /* Row and query of a lane's sums[i / 4][i % 4]. */
 static __device__ __forceinline__ int64_t
@@ -449,47 +232,6 @@ has_cuts(const Scan &scan)
 	return yes;
 }
 
-/*
- * By a warp: pairs of query and slot that lanes found, to that query's; four at
- * once are measured.
- */
-template <int METRIC>
-static __device__ __forceinline__ void
-measure_found(const GvExactNearest &nearest, bool found, int q, uint32_t slot)
-{
-	uint32_t	mask = __ballot_sync(GV_FULL_WARP, found);
-	int			team = threadIdx.x % GV_WARP / LANES;
-
-	while (mask != 0)
-	{
-		uint32_t	rest = mask;
-		int			from;
-		int			query;
-		GvExactPair pair;
-
-		for (int t = 0; t < team; t++)
-			rest &= rest - 1;
-		from = __ffs(rest != 0 ? rest : mask) - 1;
-		query = __shfl_sync(GV_FULL_WARP, q, from);
-		pair = gv_exact_measure<METRIC, MEASURE_AHEAD>
-			(nearest.rows, nearest.queries, nearest.dims, nearest.position,
-			 query, __shfl_sync(GV_FULL_WARP, slot, from));
-		if (rest != 0 && threadIdx.x % LANES == 0)
-		{
-			uint32_t	at = atomicAdd(&nearest.filter.d_counts[query], 1u);
-			int64_t		to = (int64_t) query * nearest.filter.capacity + at;
-
-			if (at < nearest.filter.capacity)
-			{
-				nearest.found.d_distances[to] = pair.distance;
-				nearest.filter.d_slots[to] = pair.row;
-			}
-		}
-		for (int t = 0; t < TEAMS; t++)
-			mask &= mask - 1;
-	}
-}
-
 /* What of a tile reaches its query's cut. */
 template <int METRIC>
 static __device__ __forceinline__ void
@@ -507,7 +249,7 @@ take_found(const Scan &scan, uint32_t tile, const float (&sums)[COLUMNS][4],
 	{
 		int			i = found != 0 ? __ffs(found) - 1 : 0;
 
-		measure_found<METRIC>(scan.few->nearest, found != 0, query_of(i),
+		gv_exact_measure_found<METRIC>(scan.few->nearest, found != 0, query_of(i),
 							  (uint32_t) row_of(tile, i));
 		found &= found - 1;
 	}
@@ -517,7 +259,7 @@ take_found(const Scan &scan, uint32_t tile, const float (&sums)[COLUMNS][4],
 static __device__ __forceinline__ void
 put_scores(const Scan &scan, uint32_t tile, const float (&sums)[COLUMNS][4])
 {
-	int64_t		stride = (int64_t) own_tiles(scan.shape) * scan.nwarps * ROWS;
+	int64_t		stride = (int64_t) gv_exact_own_tiles(scan.shape) * scan.nwarps * ROWS;
 
 #pragma unroll
 	for (int i = 0; i < 4 * COLUMNS; i++)
@@ -596,7 +338,7 @@ expect_rows(const Scan &scan)
  */
 template <int METRIC>
 static __global__ void __launch_bounds__(THREADS, 1)
-few_kernel(const __grid_constant__ GvExactFew few, Shape shape)
+few_kernel(const __grid_constant__ GvExactFew few, GvExactFewShape shape)
 {
 	GV_SHARED(memory);
 	__shared__ uint64_t arrived[WARPS][MOST_STAGES];
@@ -635,182 +377,11 @@ few_kernel(const __grid_constant__ GvExactFew few, Shape shape)
 		leave(scan, &ring, kept);
 }
 
-/* By a block: what blocks that left have of the q-th query. */
-template <int METRIC>
-static __device__ __forceinline__ void
-take_left(const GvExactFew &few, const Shape &shape, int q)
-{
-	uint32_t	own = own_tiles(shape);
-	uint32_t	nwarps = shape.blocks * WARPS;
-	const float *scores = few.d_scores + (int64_t) q * own * nwarps * ROWS;
-	float		cut = few.nearest.filter.d_cuts[q];
-
-	for (uint32_t i = threadIdx.x / GV_WARP;
-		 i < few.d_turn->nleft * WARPS * own; i += blockDim.x / GV_WARP)
-	{
-		uint32_t	warp = few.d_turn->left[i / (WARPS * own)] * WARPS +
-			i / own % WARPS;
-		int64_t		row = ((int64_t) (i % own) * nwarps + warp) * ROWS +
-			threadIdx.x % GV_WARP;
-
-		measure_found<METRIC>(few.nearest, threadIdx.x % GV_WARP < ROWS &&
-							  row < few.nearest.rows.n && scores[row] >= cut,
-							  q, (uint32_t) row);
-	}
-	__syncthreads();
-}
-
-/* What was measured of a query, in shared memory. */
-struct Found
-{
-	uint32_t	count;
-	double	   *distances;		/* [count] */
-	uint32_t   *rows;
-	uint32_t   *kept;			/* which may be among the nearest */
-
-	/* Keys that ascend as distances do; NaN is last. */
-	__device__ __forceinline__ uint32_t
-	operator()(uint32_t i) const
-	{
-		return distances[i] != distances[i] ? 0xFFFFFFFFu :
-			gv_ordered((float) distances[i]);
-	}
-};
-
-/* By a block: found.kept; returns how many, k or not many more. */
-static __device__ __forceinline__ uint32_t
-keep_nearest(const GvExactNearest &nearest, int q, const Found &found)
-{
-	__shared__ uint32_t said[2][GV_WARP];
-	__shared__ uint32_t nkept;
-	uint32_t	k = (uint32_t) nearest.queries.k;
-	int64_t		at = (int64_t) q * nearest.filter.capacity;
-	uint32_t	limit = 0xFFFFFFFFu;
-	GvTalk		talk = {said, 0};
-
-	for (uint32_t c = threadIdx.x; c < found.count; c += blockDim.x)
-	{
-		found.distances[c] = __ldcg(nearest.found.d_distances + at + c);
-		found.rows[c] = __ldcg(nearest.filter.d_slots + at + c);
-	}
-	if (threadIdx.x == 0)
-		nkept = 0;
-	__syncthreads();
-	if (found.count > k)
-		limit = gv_find_bound(found, found.count, k, k / 4, talk).key;
-	for (uint32_t c = threadIdx.x; c < found.count; c += blockDim.x)
-		if (found(c) <= limit)
-			found.kept[atomicAdd(&nkept, 1u)] = c;
-	__syncthreads();
-	return nkept;
-}
-
-/*
- * By a block: the k nearest of what was measured of a query and of its
- * neighbours so far.  A place is the number of those that are before; of free
- * places, which are equal, the neighbours' come first.
- */
-static __device__ __forceinline__ void
-put_nearest(const GvExactNearest &nearest, int q, const Found &found)
-{
-	__shared__ double distances[MOST_NEIGHBOURS];
-	__shared__ int64_t positions[MOST_NEIGHBOURS];
-	uint32_t	k = (uint32_t) nearest.queries.k;
-	double	   *d_distances = nearest.queries.d_distances + (int64_t) q * k;
-	int64_t    *d_positions = nearest.queries.d_positions + (int64_t) q * k;
-	uint32_t	nkept;
-
-	for (uint32_t j = threadIdx.x; j < k; j += blockDim.x)
-	{
-		distances[j] = d_distances[j];
-		positions[j] = d_positions[j];
-	}
-	/* threads meet */
-	nkept = keep_nearest(nearest, q, found);
-	for (uint32_t i = threadIdx.x; i < k + nkept; i += blockDim.x)
-	{
-		uint32_t	c = i < k ? 0 : found.kept[i - k];
-		double		distance = i < k ? distances[i] : found.distances[c];
-		int64_t		position = i < k ? positions[i] :
-			found.rows[c] == GV_EXACT_NO_ROW ? INT64_MAX :
-			nearest.position + found.rows[c];
-		uint32_t	place = i < k ? i : 0;
-
-		for (uint32_t j = 0; i >= k && j < k; j++)
-			place += !gv_exact_before(distance, position, distances[j],
-									  positions[j]);
-		for (uint32_t j = 0; j < nkept; j++)
-		{
-			uint32_t	other = found.kept[j];
-
-			place += gv_exact_before(found.distances[other],
-									 found.rows[other] == GV_EXACT_NO_ROW ?
-									 INT64_MAX :
-									 nearest.position + found.rows[other],
-									 distance, position);
-		}
-		if (place < k)
-		{
-			d_distances[place] = distance;
-			d_positions[place] = position;
-		}
-	}
-}
-
-/*
- * A block a query: its nearest; the last one tells the host which queries go
- * another way, and leaves d_turn as it was.
- * Shared: distances, rows, and which are kept, [room] each.
- */
-template <int METRIC>
-static __global__ void __launch_bounds__(THREADS)
-few_nearest_kernel(const __grid_constant__ GvExactFew few, Shape shape,
-				   uint32_t room)
-{
-	GV_SHARED(memory);
-	int			q = blockIdx.x;
-	GvExactTurn *turn = few.d_turn;
-	Found		found = {0, (double *) memory, NULL, NULL};
-
-	gv_step_begins();
-	if (turn->nleft > 0)
-		take_left<METRIC>(few, shape, q);
-	found.count = __ldcg(few.nearest.filter.d_counts + q);
-	found.rows = (uint32_t *) (found.distances + room);
-	found.kept = found.rows + room;
-	if (found.count > few.nearest.filter.capacity)
-	{
-		if (threadIdx.x == 0)
-			few.lists.d_matrix[atomicAdd(&few.lists.d_counts[0], 1u)] =
-				(uint32_t) q;
-	}
-	else if (found.count > 0)
-		put_nearest(few.nearest, q, found);
-	__syncthreads();
-	if (threadIdx.x != 0)
-		return;
-	__threadfence();
-	if (atomicAdd(&turn->finished, 1u) != gridDim.x - 1)
-		return;
-	__threadfence();
-	few.counts[0] = __ldcg(few.lists.d_counts);
-	few.counts[1] = 0;
-	turn->arrived = turn->ready = turn->next = turn->finished = 0;
-	turn->nleft = 0;
-}
-
 #else
 
 template <int METRIC>
 static __global__ void
-few_kernel(const __grid_constant__ GvExactFew few, Shape shape)
-{
-}
-
-template <int METRIC>
-static __global__ void
-few_nearest_kernel(const __grid_constant__ GvExactFew few, Shape shape,
-				   uint32_t room)
+few_kernel(const __grid_constant__ GvExactFew few, GvExactFewShape shape)
 {
 }
 
@@ -818,13 +389,13 @@ few_nearest_kernel(const __grid_constant__ GvExactFew few, Shape shape,
 
 /* As many bytes on their way as there is room for; false where that is none. */
 static bool
-find_shape(Shape *found, int half_dims)
+find_shape(GvExactFewShape *found, int half_dims)
 {
 	int			most = 0;
 
 	for (int pieces = 0; pieces <= MOST_PIECES; pieces++)
 	{
-		Shape		shape = {pieces, half_dims, 0, 0, pieces == 0};
+		GvExactFewShape shape = {pieces, half_dims, 0, 0, pieces == 0};
 		int			bytes;
 
 		if (pieces == 0)
@@ -867,7 +438,7 @@ gv_gpu_exact_few_fits(const GvExactSpace *space, const GvExactRows *rows,
 					  const GvExactQueries *queries, const GvExactWork *work,
 					  int64_t seed)
 {
-	Shape		shape;
+	GvExactFewShape shape;
 	int64_t		blocks = blocks_for(work->nsms, seed);
 	int64_t		warps = blocks * WARPS;
 	int64_t		wanted = queries->k + (queries->d_self != NULL);
@@ -879,7 +450,7 @@ gv_gpu_exact_few_fits(const GvExactSpace *space, const GvExactRows *rows,
 		!find_shape(&shape, space->half_dims))
 		return false;
 	if (wanted > warps || wanted > MOST_NEIGHBOURS || rows->n < 4 * seeds ||
-		queries->n * own_tiles(shape) * warps * ROWS > work->nscores)
+		queries->n * gv_exact_own_tiles(shape) * warps * ROWS > work->nscores)
 		return false;
 	/* else it works, but a seed of one's own choice is for checks */
 	return seed != GV_EXACT_FEW_SEED ||
@@ -889,20 +460,14 @@ gv_gpu_exact_few_fits(const GvExactSpace *space, const GvExactRows *rows,
 
 template <int METRIC>
 static GvStatus
-launch(const GvExactFew &few, const Shape &shape, cudaStream_t stream)
+launch(const GvExactFew &few, const GvExactFewShape &shape, cudaStream_t stream)
 {
-	bool		overlap = few.nearest.filter.overlap;
-	uint32_t	room = few.nearest.filter.capacity;
-
-	room += room % 2;
-	GV_TRY(gv_launch_early(overlap, few_kernel<METRIC>, shape.blocks, THREADS,
+	GV_TRY(gv_launch_early(few.nearest.filter.overlap, few_kernel<METRIC>,
+						   shape.blocks, THREADS,
 						   query_bytes(few.space.half_dims) +
 						   WARPS * shape.stages * stage_bytes(shape), stream,
 						   few, shape));
-	return gv_launch_early(overlap, few_nearest_kernel<METRIC>,
-						   few.nearest.part.n, THREADS,
-						   room * (sizeof(double) + 2 * sizeof(uint32_t)),
-						   stream, few, shape, room);
+	return gv_gpu_exact_few_nearest(&few, &shape, stream);
 }
 
 /* See gv_exact.h. */
@@ -910,7 +475,7 @@ GvStatus
 gv_gpu_exact_few(const GvExactFew *few, int nsms, int64_t seed,
 				 cudaStream_t stream)
 {
-	Shape		shape;
+	GvExactFewShape shape;
 
 	if (!find_shape(&shape, few->space.half_dims))
 		return GV_FAILED;
