@@ -15,9 +15,10 @@
  * The seed, whose scores go to memory, costs .15 us a row: 2,048 to begin with
  * are as many chunks for 10^6 rows as 4,096.
  *
- * Of few queries the time that counts is a pass over all half copies, so there
- * are two chunks, a seed from whose scores cuts are taken, and all else: four
- * launches, each of which may begin early, and one look at what came of them.
+ * Of few queries the time that counts is a pass over all half copies.
+ * exactfew.cu needs nothing else.  Where that is not for them there are two
+ * chunks, a seed from whose scores cuts are taken, and all else: four launches,
+ * each of which may begin early, and one look at what came of them.
  */
 #include <string.h>
 #include <time.h>
