@@ -10,16 +10,16 @@
  *	1. The first SEEDS tiles of each warp are seeds: the largest A - 2 e(x) that
  *	   a warp has of a query's rows goes to memory.
  *	2. The block that comes last makes cuts from these: of k warps the largest
- *	   is that of k rows.  Meanwhile tiles come that every warp has, too.
+ *	   is that of k rows.  Meanwhile the others multiply tiles up to KEPT.
  *	3. What reaches its cut is measured by the warp that found it, first of the
- *	   seeds, whose scores stayed in registers.  Further tiles are taken from a
- *	   counter, so no SM is late.
+ *	   tiles whose scores stayed in registers.  Further tiles are taken from a
+ *	   counter, some at once, so no SM is late.
  *	4. The second launch, a block a query, puts the nearest in order.
  *
- * Blocks do not count on each other: one that has waited for cuts in vain (other
- * kernels may have the SMs that the rest needs, and wait themselves) writes its
- * scores to memory and is over; what is left is for blocks that come later, the
- * scores for the second launch.
+ * Blocks do not count on each other: one that has waited for cuts in vain
+ * (other kernels may have the SMs that the rest needs, and wait themselves)
+ * writes its scores to memory and is over; what is left is for blocks that come
+ * later, the scores for the second launch.
  */
 #include "exactring.cuh"
 
@@ -249,8 +249,9 @@ take_found(const Scan &scan, uint32_t tile, const float (&sums)[COLUMNS][4],
 	{
 		int			i = found != 0 ? __ffs(found) - 1 : 0;
 
-		gv_exact_measure_found<METRIC>(scan.few->nearest, found != 0, query_of(i),
-							  (uint32_t) row_of(tile, i));
+		gv_exact_measure_found<METRIC>(scan.few->nearest, found != 0,
+									   query_of(i),
+									   (uint32_t) row_of(tile, i));
 		found &= found - 1;
 	}
 }
@@ -259,7 +260,8 @@ take_found(const Scan &scan, uint32_t tile, const float (&sums)[COLUMNS][4],
 static __device__ __forceinline__ void
 put_scores(const Scan &scan, uint32_t tile, const float (&sums)[COLUMNS][4])
 {
-	int64_t		stride = (int64_t) gv_exact_own_tiles(scan.shape) * scan.nwarps * ROWS;
+	int64_t		stride = (int64_t) gv_exact_own_tiles(scan.shape) *
+		scan.nwarps * ROWS;
 
 #pragma unroll
 	for (int i = 0; i < 4 * COLUMNS; i++)
@@ -387,7 +389,7 @@ few_kernel(const __grid_constant__ GvExactFew few, GvExactFewShape shape)
 
 #endif
 
-/* As many bytes on their way as there is room for; false where that is none. */
+/* As many bytes on their way as there is room for; false where there is not. */
 static bool
 find_shape(GvExactFewShape *found, int half_dims)
 {
@@ -460,7 +462,8 @@ gv_gpu_exact_few_fits(const GvExactSpace *space, const GvExactRows *rows,
 
 template <int METRIC>
 static GvStatus
-launch(const GvExactFew &few, const GvExactFewShape &shape, cudaStream_t stream)
+launch(const GvExactFew &few, const GvExactFewShape &shape,
+	   cudaStream_t stream)
 {
 	GV_TRY(gv_launch_early(few.nearest.filter.overlap, few_kernel<METRIC>,
 						   shape.blocks, THREADS,

@@ -12,7 +12,7 @@
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define ROWS			GV_FEW_ROWS
-#define KEPT			4		/* tiles of a warp whose scores wait for cuts */
+#define KEPT			4		/* tiles whose scores wait for cuts */
 #define MOST_NEIGHBOURS	160
 #define MEASURE_AHEAD	24		/* loads on their way, of a row */
 
@@ -41,7 +41,8 @@ gv_exact_own_tiles(const GvExactFewShape &shape)
  */
 template <int METRIC>
 static __device__ __forceinline__ void
-gv_exact_measure_found(const GvExactNearest &nearest, bool found, int q, uint32_t slot)
+gv_exact_measure_found(const GvExactNearest &nearest, bool found, int q,
+					   uint32_t slot)
 {
 	uint32_t	mask = __ballot_sync(GV_FULL_WARP, found);
 	int			team = threadIdx.x % GV_WARP / LANES;

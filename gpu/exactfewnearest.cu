@@ -26,9 +26,10 @@ take_left(const GvExactFew &few, const GvExactFewShape &shape, int q)
 		int64_t		row = ((int64_t) (i % own) * nwarps + warp) * ROWS +
 			threadIdx.x % GV_WARP;
 
-		gv_exact_measure_found<METRIC>(few.nearest, threadIdx.x % GV_WARP < ROWS &&
-							  row < few.nearest.rows.n && scores[row] >= cut,
-							  q, (uint32_t) row);
+		bool		found = threadIdx.x % GV_WARP < ROWS &&
+			row < few.nearest.rows.n && scores[row] >= cut;
+
+		gv_exact_measure_found<METRIC>(few.nearest, found, q, (uint32_t) row);
 	}
 	__syncthreads();
 }
@@ -137,8 +138,8 @@ put_nearest(const GvExactNearest &nearest, int q, const Found &found)
  */
 template <int METRIC>
 static __global__ void __launch_bounds__(THREADS)
-few_nearest_kernel(const __grid_constant__ GvExactFew few, GvExactFewShape shape,
-				   uint32_t room)
+few_nearest_kernel(const __grid_constant__ GvExactFew few,
+				   GvExactFewShape shape, uint32_t room)
 {
 	GV_SHARED(memory);
 	int			q = blockIdx.x;
@@ -176,8 +177,8 @@ few_nearest_kernel(const __grid_constant__ GvExactFew few, GvExactFewShape shape
 
 template <int METRIC>
 static __global__ void
-few_nearest_kernel(const __grid_constant__ GvExactFew few, GvExactFewShape shape,
-				   uint32_t room)
+few_nearest_kernel(const __grid_constant__ GvExactFew few,
+				   GvExactFewShape shape, uint32_t room)
 {
 }
 
@@ -185,7 +186,8 @@ few_nearest_kernel(const __grid_constant__ GvExactFew few, GvExactFewShape shape
 
 template <int METRIC>
 static GvStatus
-launch(const GvExactFew &few, const GvExactFewShape &shape, cudaStream_t stream)
+launch(const GvExactFew &few, const GvExactFewShape &shape,
+	   cudaStream_t stream)
 {
 	uint32_t	room = few.nearest.filter.capacity;
 
