@@ -32,6 +32,7 @@
 #include "gv_exact.h"
 
 #define GV_EXACT_CLAMP	1e38f	/* no score of a finite bias is so large */
+#define GV_EXACT_INFINITE __int_as_float(0x7F800000)
 #define GV_EXACT_NAN	((double) __int_as_float(0x7FC00000))
 
 enum GvExactKind
@@ -63,6 +64,61 @@ gv_exact_add_warp(double sum)
 	for (int half = GV_WARP / 2; half > 0; half /= 2)
 		sum += __shfl_xor_sync(GV_FULL_WARP, sum, half);
 	return sum;
+}
+
+/* What A has to reach of a query whose last neighbour is so far away. */
+static __device__ __forceinline__ float
+gv_exact_cut_of(const GvExactSpace &space, const GvExactQuery &seen, double last)
+{
+	double		gamma = gv_exact_gamma(space.half_dims);
+	double		cut;
+	double		slack;
+
+	if (space.metric == GV_SET_L2)
+	{
+		double		scaled = last * space.d_frame->scale;
+
+		cut = 0.5 * (seen.square - scaled * scaled);
+		slack = 0x1p-34 * (seen.square + scaled * scaled);
+	}
+	else
+	{
+		double		near = seen.unit *
+			(space.metric == GV_SET_IP ? -last : 1.0 - last);
+
+		cut = near - seen.offset;
+		slack = 0x1p-48 * (fabs(near) + fabs(seen.offset) + seen.unit);
+	}
+	cut -= (seen.slack + slack) * 1.01 + (gamma + 0x1p-20) * fabs(cut);
+	if (!(cut > -(double) GV_EXACT_CLAMP))
+		return -GV_EXACT_CLAMP;
+	return cut > (double) GV_EXACT_CLAMP ? GV_EXACT_CLAMP : (float) cut;
+}
+
+/*
+ * ... of a query, where nothing else is known: void queries have NaN, which
+ * nothing reaches, and everything reaches the cuts of others.
+ */
+static __device__ __forceinline__ float
+gv_exact_first_cut(const GvExactSpace &space, const GvExactQueries &queries,
+				   const GvExactQuery &seen, int64_t query)
+{
+	double		last = queries.d_distances[query * queries.k + queries.k - 1];
+
+	if (seen.kind == GV_EXACT_PLAIN && last == last)
+		return gv_exact_cut_of(space, seen, last);
+	return seen.kind == GV_EXACT_VOID ? __int_as_float(0x7FC00000) : -GV_EXACT_INFINITE;
+}
+
+/*
+ * ... with k rows, or with its own one more, of which A - 2 e(x) is at least so
+ * much.
+ */
+static __device__ __forceinline__ float
+gv_exact_raise_cut(float cut, float least, float slack)
+{
+	least -= 2.0f * 1.001f * slack + 0x1p-20f * fabsf(least);
+	return least > cut ? least : cut;
 }
 
 /* Is a neighbour before another?  NaN is last; free places have NaN, too. */

@@ -16,51 +16,7 @@
 #define MOST_THREADS	1024	/* of a block, while there are SMs enough */
 #define FEW_QUERIES		128
 #define ALL_SHARED		16384	/* scores that a block keeps */
-#define INFINITE		__int_as_float(0x7F800000)
-
-/* What A has to reach of a query whose last neighbour is so far away. */
-static __device__ __forceinline__ float
-cut_of(const GvExactSpace &space, const GvExactQuery &seen, double last)
-{
-	double		gamma = gv_exact_gamma(space.half_dims);
-	double		cut;
-	double		slack;
-
-	if (space.metric == GV_SET_L2)
-	{
-		double		scaled = last * space.d_frame->scale;
-
-		cut = 0.5 * (seen.square - scaled * scaled);
-		slack = 0x1p-34 * (seen.square + scaled * scaled);
-	}
-	else
-	{
-		double		near = seen.unit *
-			(space.metric == GV_SET_IP ? -last : 1.0 - last);
-
-		cut = near - seen.offset;
-		slack = 0x1p-48 * (fabs(near) + fabs(seen.offset) + seen.unit);
-	}
-	cut -= (seen.slack + slack) * 1.01 + (gamma + 0x1p-20) * fabs(cut);
-	if (!(cut > -(double) GV_EXACT_CLAMP))
-		return -GV_EXACT_CLAMP;
-	return cut > (double) GV_EXACT_CLAMP ? GV_EXACT_CLAMP : (float) cut;
-}
-
-/*
- * ... of a query, where nothing else is known: void queries have NaN, which
- * nothing reaches, and everything reaches the cuts of others.
- */
-static __device__ __forceinline__ float
-first_cut(const GvExactSpace &space, const GvExactQueries &queries,
-		  const GvExactQuery &seen, int64_t query)
-{
-	double		last = queries.d_distances[query * queries.k + queries.k - 1];
-
-	if (seen.kind == GV_EXACT_PLAIN && last == last)
-		return cut_of(space, seen, last);
-	return seen.kind == GV_EXACT_VOID ? __int_as_float(0x7FC00000) : -INFINITE;
-}
+#define INFINITE		GV_EXACT_INFINITE
 
 static __device__ __forceinline__ void
 put_into(uint32_t *count, uint32_t *list, int64_t query)
@@ -87,7 +43,7 @@ cuts_kernel(GvExactSpace space, GvExactQueries queries, GvExactPart part,
 	query = part.d_list != NULL ? part.d_list[i] : part.first + i;
 	seen = queries.d_seen[query];
 	filter.d_counts[i] = 0;
-	filter.d_cuts[i] = first_cut(space, queries, seen, query);
+	filter.d_cuts[i] = gv_exact_first_cut(space, queries, seen, query);
 	if (lists.d_counts == NULL || filter.d_cuts[i] != -INFINITE)
 		return;
 	filter.d_cuts[i] = __int_as_float(0x7FC00000);
@@ -180,8 +136,7 @@ choose_rows_kernel(GvExactQueries queries, GvExactPart part,
 		}
 		limit = gv_find_bound(keys, n, wanted, wanted / 8, talk);
 		least = -gv_unordered(limit.key);
-		least -= 2.0f * 1.001f * slack + 0x1p-20f * fabsf(least);
-		cut = least > cut ? least : cut;
+		cut = gv_exact_raise_cut(cut, least, slack);
 	}
 	for (uint32_t s = threadIdx.x; s < n; s += blockDim.x)
 		if (keys.scores[s] >= cut)
@@ -272,7 +227,7 @@ first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
 	query = part.d_list != NULL ? part.d_list[i] : part.first + i;
 	seen = queries.d_seen[query];
 	best = best_of(scores, d_slack, n);
-	cut = first_cut(space, queries, seen, query);
+	cut = gv_exact_first_cut(space, queries, seen, query);
 	if (threadIdx.x == 0)
 		product.filter.d_counts[i] = 0;
 	if (threadIdx.x < 2 && i == 0 && lists.d_counts != NULL)
@@ -284,9 +239,8 @@ first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
 	/* threads meet, so nothing is appended before there are no slots */
 	least = -gv_unordered(gv_find_bound(keys, blockDim.x, wanted, wanted / 8,
 										talk).key);
-	least -= 2.0f * 1.001f * seen.slack + 0x1p-20f * fabsf(least);
-	cut = least > cut ? least : cut;
-	if (product.more && cut == -INFINITE)
+	cut = gv_exact_raise_cut(cut, least, seen.slack);
+	if (product.more && cut == -GV_EXACT_INFINITE)
 	{
 		if (threadIdx.x == 0)
 			give_up(product.filter, i);

@@ -38,6 +38,12 @@ gv_gpu_exact_hopper_forbid(bool yes)
 	forbidden = yes;
 }
 
+bool
+gv_gpu_exact_hopper_forbidden()
+{
+	return forbidden;
+}
+
 #ifdef __CUDACC__
 
 #include "hopper.cuh"

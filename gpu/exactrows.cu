@@ -291,7 +291,7 @@ query_scale(const GvExactSpace &space, const float *x)
 	return ldexp(1.0, exponent);
 }
 
-/* A warp a query. */
+/* A warp a query, of which nothing is found yet. */
 static __global__ void __launch_bounds__(THREADS)
 queries_kernel(GvExactSpace space, GvExactQueries queries)
 {
@@ -305,8 +305,14 @@ queries_kernel(GvExactSpace space, GvExactQueries queries)
 	double		scale;
 	double		error;
 
+	gv_step_begins();
 	if (query >= queries.n)
 		return;
+	for (int64_t j = threadIdx.x % GV_WARP; j < queries.k; j += GV_WARP)
+	{
+		queries.d_distances[query * queries.k + j] = GV_EXACT_NAN;
+		queries.d_positions[query * queries.k + j] = INT64_MAX;
+	}
 	scale = query_scale(space, x);
 	view = view_of(space.metric, x, space.dims);
 	measures = halve(space, x, view, moves, scale,
@@ -361,7 +367,7 @@ gv_gpu_exact_rows(const GvExactSpace *space, const GvExactRows *rows,
 	return gv_cuda_status(cudaGetLastError());
 }
 
-/* Half copies of queries, and what else the filter knows of them. */
+/* Half copies of queries, what else the filter knows of them, free places. */
 GvStatus
 gv_gpu_exact_queries(const GvExactSpace *space, const GvExactQueries *queries,
 					 cudaStream_t stream)

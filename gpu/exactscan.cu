@@ -3,31 +3,19 @@
  *		Scores of a few queries and many rows: rows are read once, which takes
  *		longer than all else.
  *
- * Tensor cores multiply 16 rows by COLUMNS x 8 queries (mma.cuh), those that
- * there are not being zeros.  What the sums run over may be in any order, as
- * long as both sides have the same: of 32 dimensions lane t of a row has eight
- * side by side, 16 bytes, and gives four of them to each of two products, so
- * rows go from memory to registers as they are.  A lane has 2 * AHEAD such
- * loads on their way, a warp 4 KB.
+ * Products are those of exactscan.cuh.  A lane has 2 * AHEAD loads of rows on
+ * their way, a warp 4 KB.
  */
-#include "exact.cuh"
-#include "mma.cuh"
+#include "exactscan.cuh"
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define BLOCKS			2		/* of an SM */
-#define COLUMNS			2		/* tiles of queries */
-#define ROWS			16		/* of a warp */
-#define DEPTH			32		/* dimensions of a load */
+#define COLUMNS			GV_FEW_COLUMNS
+#define ROWS			GV_FEW_ROWS
+#define DEPTH			GV_FEW_DEPTH
+#define TILE			GV_FEW_TILE
 #define AHEAD			4
-#define TILE			8		/* queries of a product */
-
-/* Halves from a query to the next in shared memory: no two meet in a bank. */
-static __host__ __device__ inline int
-query_stride(int half_dims)
-{
-	return (half_dims + 63) / 64 * 64 + 32;
-}
 
 /* A lane's part of a row, or of the last one. */
 static __device__ __forceinline__ const uint16_t *
@@ -35,24 +23,6 @@ row_at(const GvExactProduct &product, int64_t row)
 {
 	return product.d_halves + min(row, (int64_t) product.nslots - 1) *
 		product.half_dims + threadIdx.x % 4 * 8;
-}
-
-/* Products of two rows' pieces and those of a query of each tile. */
-static __device__ __forceinline__ void
-multiply_pieces(float (&sums)[COLUMNS][4], const uint4 &low, const uint4 &high,
-				const uint16_t *query, int stride)
-{
-	uint32_t	first[4] = {low.x, high.x, low.y, high.y};
-	uint32_t	second[4] = {low.z, high.z, low.w, high.w};
-
-#pragma unroll
-	for (int j = 0; j < COLUMNS; j++)
-	{
-		uint4		q = *(const uint4 *) (query + j * TILE * stride);
-
-		gv_mma(sums[j], first, q.x, q.y);
-		gv_mma(sums[j], second, q.z, q.w);
-	}
 }
 
 /* Scores of ROWS rows, as mma.cuh has D; queries: this lane's, shared. */
@@ -84,8 +54,8 @@ multiply_rows(float (&sums)[COLUMNS][4], const GvExactProduct &product,
 #pragma unroll
 		for (int i = 0; i < AHEAD; i++)
 			if (d + i * DEPTH < product.half_dims)
-				multiply_pieces(sums, low[i], high[i],
-								query + d + i * DEPTH, stride);
+				gv_exact_few_multiply(sums, low[i], high[i],
+									  query + d + i * DEPTH, stride);
 	}
 }
 
@@ -105,27 +75,21 @@ put_score(const GvExactProduct &product, int q, int64_t row, float score,
 
 /*
  * ROWS rows of each warp of the grid, and as many again.
- * Shared: the queries [COLUMNS * TILE][query_stride].
+ * Shared: the queries [COLUMNS * TILE][stride].
  */
 static __global__ void __launch_bounds__(THREADS, BLOCKS)
 scan_rows_kernel(GvExactProduct product)
 {
 	GV_SHARED(memory);
 	uint16_t   *queries = (uint16_t *) memory;
-	int			stride = query_stride(product.half_dims);
+	int			stride = gv_exact_few_stride(product.half_dims);
 	int			lane = threadIdx.x % GV_WARP;
 	const uint16_t *query = queries + lane / 4 * stride + lane % 4 * 8;
 	float		cuts[COLUMNS][2];	/* nothing reaches NaN */
 
 	gv_step_begins();
-	for (int i = threadIdx.x; i < COLUMNS * TILE * stride; i += THREADS)
-	{
-		int			q = i / stride;
-		int			d = i % stride;
-
-		queries[i] = q < product.n && d < product.half_dims ?
-			product.d_queries[q * product.half_dims + d] : 0;
-	}
+	gv_exact_few_queries(queries, product.d_queries, product.n,
+						 product.half_dims);
 #pragma unroll
 	for (int i = 0; i < 2 * COLUMNS; i++)
 	{
@@ -164,7 +128,8 @@ scan_rows_kernel(GvExactProduct product)
 size_t
 gv_exact_scan_bytes(const GvExactProduct *product)
 {
-	return COLUMNS * TILE * query_stride(product->half_dims) * sizeof(uint16_t);
+	return COLUMNS * TILE * gv_exact_few_stride(product->half_dims) *
+		sizeof(uint16_t);
 }
 
 /* See gv_exact.h; up to GV_EXACT_FEW queries. */

@@ -15,9 +15,10 @@
  * The seed, whose scores go to memory, costs .15 us a row: 2,048 to begin with
  * are as many chunks for 10^6 rows as 4,096.
  *
- * Of few queries the time that counts is a pass over all half copies, so there
- * are two chunks, a seed from whose scores cuts are taken, and all else: four
- * launches, each of which may begin early, and one look at what came of them.
+ * Of few queries the time that counts is a pass over all half copies.
+ * exactfew.cu needs nothing else.  Where that is not for them there are two
+ * chunks, a seed from whose scores cuts are taken, and all else: four launches,
+ * each of which may begin early, and one look at what came of them.
  */
 #include <string.h>
 #include <time.h>
@@ -142,7 +143,24 @@ clear_lists(const GvExactWork *work)
 										  work->stream));
 }
 
-/* How many queries the lists have; may be the moment to stop. */
+/*
+ * How many queries the lists have, where steps have told the host; may be the
+ * moment to stop.
+ */
+static GvStatus
+wait_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
+{
+	GvExactWork *work = search->work;
+
+	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
+	*nmatrix = (int32_t) work->counts[0];
+	*nslow = (int32_t) work->counts[1];
+	if (search->stop != NULL && search->stop->requested(search->stop->arg))
+		return GV_CANCELLED;
+	return GV_OK;
+}
+
+/* ... and where they have not. */
 static GvStatus
 read_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
 {
@@ -151,12 +169,7 @@ read_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
 	GV_CUDA_TRY(cudaMemcpyAsync(work->counts, work->lists.d_counts,
 								2 * sizeof(uint32_t), cudaMemcpyDeviceToHost,
 								work->stream));
-	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
-	*nmatrix = (int32_t) work->counts[0];
-	*nslow = (int32_t) work->counts[1];
-	if (search->stop != NULL && search->stop->requested(search->stop->arg))
-		return GV_CANCELLED;
-	return GV_OK;
+	return wait_lists(search, nmatrix, nslow);
 }
 
 /* Whoever may ask to stop does so between steps that are over. */
@@ -255,6 +268,18 @@ search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
 	return GV_OK;
 }
 
+/* So many queries of the lists, for slots first .. last - 1. */
+static GvStatus
+search_listed(const Search *search, int32_t nmatrix, int32_t nslow,
+			  int64_t first, int64_t last)
+{
+	if (nslow > 0)
+		GV_TRY(measure_all(search, search->rows, nslow, first, last));
+	if (nmatrix > 0)
+		GV_TRY(search_matrix(search, nmatrix, first, last));
+	return GV_OK;
+}
+
 /* What the lists hold, for slots first .. last - 1; does it count as a way? */
 static GvStatus
 search_lists(const Search *search, int64_t first, int64_t last, bool counts)
@@ -265,11 +290,7 @@ search_lists(const Search *search, int64_t first, int64_t last, bool counts)
 	GV_TRY(read_lists(search, &nmatrix, &nslow));
 	if (counts)
 		__atomic_fetch_add(&went[0], nmatrix, __ATOMIC_RELAXED);
-	if (nslow > 0)
-		GV_TRY(measure_all(search, search->rows, nslow, first, last));
-	if (nmatrix > 0)
-		GV_TRY(search_matrix(search, nmatrix, first, last));
-	return GV_OK;
+	return search_listed(search, nmatrix, nslow, first, last);
 }
 
 /* Cuts of a part's queries from the batch's first slots, and which reach them. */
@@ -422,6 +443,29 @@ search_few(const Search *search, int64_t seed)
 	return search_lists(search, 0, search->rows->n, true);
 }
 
+/* Few queries, many rows: one pass, by exactfew.cu. */
+static GvStatus
+search_at_once(const Search *search, int64_t seed)
+{
+	GvExactWork *work = search->work;
+	const GvExactQueries *queries = search->queries;
+	GvExactPart part = {NULL, 0, (int32_t) queries->n};
+	GvExactNearest nearest = {*search->rows, *queries, part, work->filter,
+		work->found, &work->lists.d_counts[0], work->lists.d_matrix,
+	work->seen, search->space->dims, 1};
+	GvExactFew	few = {*search->space, nearest, work->lists, work->d_turn,
+	work->d_bests, work->d_scores, work->counts};
+	int32_t		nmatrix;
+	int32_t		nslow;
+	double		since = begin(work);
+
+	GV_TRY(gv_gpu_exact_few(&few, work->nsms, seed, work->stream));
+	GV_TRY(note(work, GV_EXACT_FILTER, &since));
+	GV_TRY(wait_lists(search, &nmatrix, &nslow));
+	__atomic_fetch_add(&went[0], nmatrix, __ATOMIC_RELAXED);
+	return search_listed(search, nmatrix, nslow, 0, search->rows->n);
+}
+
 /* See gv_exact.h. */
 GvStatus
 gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
@@ -432,6 +476,8 @@ gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
 	int64_t		few = seed_for(&search, GV_EXACT_FEW_SEED);
 
 	GV_TRY(search_voids(&search));
+	if (gv_gpu_exact_few_fits(space, rows, queries, work, few))
+		return search_at_once(&search, few);
 	if (queries->n <= GV_EXACT_FEW && rows->n >= 4 * few &&
 		gv_gpu_exact_first_fits(queries, few) &&
 		queries->n * few <= work->nscores)

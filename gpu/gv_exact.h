@@ -16,6 +16,7 @@
  *				(exactchoose.cu), and again filter, measure, merge
  *	and where that are too many as well
  *		slowly	all rows are measured
+ *	Few queries may meet all slots of a batch at once (exactfew.cu).
  * exactsearch.cu has them in order, exactset.cu is behind gv_set.h.
  */
 #ifndef GV_EXACT_H
@@ -34,6 +35,7 @@ extern "C"
 #define GV_EXACT_COLUMNS (INT64_C(1) << 20) /* slots of a matrix, at most */
 #define GV_EXACT_SEED	2048	/* slots that first cuts are from */
 #define GV_EXACT_FEW_SEED	32768	/* ... of few queries */
+#define GV_EXACT_FEW_WARPS	1280	/* of a scan that makes its own cuts */
 
 /* What is true of all vectors of a set. */
 struct GvExactFrame
@@ -167,6 +169,7 @@ extern GvStatus gv_gpu_exact_product(const GvExactProduct *product,
 									 cudaStream_t stream);
 extern bool gv_gpu_exact_hopper_fits(const GvExactProduct *product,
 									 int32_t device);
+extern bool gv_gpu_exact_hopper_forbidden();
 extern GvStatus gv_gpu_exact_hopper(const GvExactProduct *product, int nsms,
 									cudaStream_t stream);
 extern size_t gv_exact_scan_bytes(const GvExactProduct *product);	/* shared */
@@ -241,6 +244,29 @@ extern GvStatus gv_gpu_exact_nearest(const GvExactSpace *space,
 									 const GvExactNearest *nearest,
 									 cudaStream_t stream);
 
+/* What blocks of exactfew.cu tell each other; zeros between searches. */
+struct GvExactTurn
+{
+	uint32_t	arrived;		/* blocks whose bests are there */
+	uint32_t	ready;			/* are cuts? */
+	uint32_t	next;			/* tile to be taken */
+	uint32_t	finished;		/* queries */
+	uint32_t	nleft;			/* blocks that left without cuts */
+	uint32_t	left[GV_EXACT_FEW_WARPS];
+};
+
+/* What exactfew.cu is given. */
+struct GvExactFew
+{
+	GvExactSpace space;
+	GvExactNearest nearest;		/* of all queries */
+	GvExactLists lists;
+	GvExactTurn *d_turn;
+	float	   *d_bests;		/* [n][warps] */
+	float	   *d_scores;		/* of blocks that left */
+	uint32_t   *counts;			/* pinned [2] of the lists, for the host */
+};
+
 /* exactmerge.cu */
 extern GvStatus gv_gpu_exact_merge(const GvExactQueries *queries,
 								   const GvExactPart *part,
@@ -276,6 +302,8 @@ struct GvExactWork
 	GvExactFound found;
 	GvExactLists lists;
 	uint32_t   *counts;			/* pinned [2] */
+	GvExactTurn *d_turn;		/* of few queries */
+	float	   *d_bests;		/* [n][GV_EXACT_FEW_WARPS] of few queries */
 	int64_t		seen;			/* rows, before this batch */
 	bool		measures;		/* the host waits for each step: */
 	double		seconds[GV_EXACT_STEPS];
@@ -329,6 +357,18 @@ extern GvStatus gv_gpu_exact_others(GvExactWork *work,
 									const GvExactLists *lists,
 									const uint32_t counts[2],
 									const GvStop *stop);
+
+/*
+ * exactfew.cu: few queries and all rows of a batch, with cuts from a seed of
+ * about so many; queries with too many slots are listed, and counted where the
+ * host sees it.  Only what fits.
+ */
+extern bool gv_gpu_exact_few_fits(const GvExactSpace *space,
+								  const GvExactRows *rows,
+								  const GvExactQueries *queries,
+								  const GvExactWork *work, int64_t seed);
+extern GvStatus gv_gpu_exact_few(const GvExactFew *few, int nsms, int64_t seed,
+								 cudaStream_t stream);
 
 /* exactset.cu: bytes, a whole number of slots, and how they are taken */
 extern int64_t gv_gpu_exact_room(int64_t n);

@@ -154,6 +154,14 @@ gv_copy_bytes(void *shared, const void *global, int bytes, uint64_t *barrier,
 				 "r"(gv_shared_address(barrier)), "l"(policy) : "memory");
 }
 
+/* Bytes that will be asked for: to L2, whoever may still be writing them. */
+static __device__ __forceinline__ void
+gv_expect_bytes(const void *global, int bytes)
+{
+	asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
+				 :: "l"(global), "r"(bytes) : "memory");
+}
+
 /* -- products, by all threads of a warpgroup together */
 
 /*
@@ -272,7 +280,10 @@ gv_product(float (&d)[20][4], uint64_t a, uint64_t b)
 
 #else
 
-/* A barrier is the number of phases that are over. */
+/*
+ * A barrier is the number of phases that are over, times 2^32, and the bytes on
+ * their way.
+ */
 static inline void
 gv_barrier_init(uint64_t *barrier, int arrivals)
 {
@@ -287,6 +298,7 @@ gv_barriers_ready()
 static inline void
 gv_barrier_expect(uint64_t *barrier, int bytes)
 {
+	*barrier += (uint64_t) bytes;
 }
 
 static inline uint64_t
@@ -300,15 +312,22 @@ gv_copy_bytes(void *shared, const void *global, int bytes, uint64_t *barrier,
 			  uint64_t policy)
 {
 	memcpy(shared, global, bytes);
-	++*barrier;
+	*barrier -= (uint64_t) bytes;
+	if ((uint32_t) *barrier == 0)
+		*barrier += UINT64_C(1) << 32;
 }
 
-/* By a warp, one of whose lanes copies: whoever waits in vain never ends. */
+static inline void
+gv_expect_bytes(const void *global, int bytes)
+{
+}
+
+/* By a warp, lanes of which copy: whoever waits in vain never ends. */
 static inline void
 gv_barrier_wait(uint64_t *barrier, int odd)
 {
 	__syncwarp();
-	if (*barrier % 2 == (uint64_t) odd)
+	if ((*barrier >> 32) % 2 == (uint64_t) odd)
 		abort();
 }
 

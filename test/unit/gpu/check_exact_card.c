@@ -190,6 +190,14 @@ test_looks(void)
 			gv_gpu_exact_force(0, 256);
 			check_case(&many);
 			check_case(&few);
+			/* a scan by several blocks, and what other cards do */
+			gv_gpu_exact_force(0, 768);
+			few.batch = few.nrows + 1000;
+			few.nrows = 3300 + odd;
+			check_case(&few);
+			gv_gpu_exact_hopper_forbid(true);
+			check_case(&few);
+			gv_gpu_exact_hopper_forbid(false);
 		}
 	gv_gpu_exact_force(0, 0);
 }
@@ -237,7 +245,7 @@ test_overflows(void)
 		Case		few = {GV_SET_IP, 21, 2100, 2, 10, LOOK_CLUSTERED, 2100,
 		false};
 
-		gv_gpu_exact_force(rooms[i], 256);
+		gv_gpu_exact_force(rooms[i], i % 2 == 0 ? 512 : 256);
 		check_case(&wide);
 		check_case(&voids);
 		check_case(&ties);

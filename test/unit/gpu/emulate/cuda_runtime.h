@@ -38,6 +38,7 @@
 #define __forceinline__ inline
 #define __noinline__
 #define __launch_bounds__(...)
+#define __grid_constant__
 /* blocks run one at a time, so what they share may be static */
 #define __shared__ static
 
