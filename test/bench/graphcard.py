@@ -3,13 +3,15 @@
 takes with the rows on the card, and how much of the exact graph it has.
 
 usage: graphcard.py [--rows N] [--dims D] [--lists L] [--probes P,P,..]
-                    [--iterations I] [--check] [--steps]
+                    [--iterations I] [--check] [--steps] [--peers FOLDER]
 
 Rows have 24 latent dimensions and 4,096 centres.  Lists are made by k-means
 of a tenth of the rows, whose time counts; recall is of 1,000 rows, whose
 neighbours are sought among all rows.  --check first compares small graphs of
 all metrics with those of processors, bit for bit, and fails where they differ;
---steps says what each unit's steps take, with the host waiting behind each.
+--steps says what each unit's steps take, with the host waiting behind each;
+--peers has cuVS' NN-descent make graphs of the same rows (packpeers.py), and
+compares them with the quickest of ours.
 Needs an NVIDIA card, nvcc, gcc and torch; compiles the engine first.
 """
 import argparse
@@ -22,6 +24,8 @@ import tempfile
 import time
 
 import torch
+
+import cardpeers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KERNELS = ["device", "hopperproduct", "hopperscan", "centre", "closest",
@@ -242,6 +246,7 @@ def run_graph(lib, rows, own, centroids, probes, args, truth, kmeans):
         graph.close()
         lib.gv_gpu_exact_lists_watch(None, False)
         print_steps(seconds, range(6, 15) if each else range(6))
+    return took + kmeans
 
 
 def main():
@@ -253,6 +258,7 @@ def main():
     parser.add_argument("--iterations", type=int, default=4)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--steps", action="store_true")
+    parser.add_argument("--peers", metavar="FOLDER")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
@@ -270,13 +276,17 @@ def main():
     graph.close()
     print(f"{args.rows:,} x {args.dims}, k {K}; {SAMPLE} queries among all "
           f"rows {took:.3f} s", flush=True)
+    ours = []
     for nlists in map(int, args.lists.split(",")):
         make_lists(lib, rows, nlists, 1)
         centroids, kmeans = make_lists(lib, rows, nlists, args.iterations)
         print(f"  k-means {kmeans:.3f} s", flush=True)
         for probes in map(int, args.probes.split(",")):
-            run_graph(lib, rows, own, centroids, probes, args, (some, truth),
-                      kmeans)
+            ours.append(run_graph(lib, rows, own, centroids, probes, args,
+                                  (some, truth), kmeans))
+    if args.peers:
+        print(cardpeers.open_peers(args.peers), flush=True)
+        cardpeers.print_graphs(rows, K, ours=min(ours))
 
 
 if __name__ == "__main__":

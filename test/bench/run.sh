@@ -14,7 +14,7 @@
 #             no DATA (test/gpu/run.sh sets)
 # or, without a server and DATA, over numbers of its own:
 #   sets      exact search and k-means of one core, beside faiss-cpu
-#   select, exact, kmeans
+#   select, exact, kmeans, graph
 #             on a card, beside torch and, with --peers FOLDER, RAFT, cuVS and
 #             Faiss (test/bench/packpeers.py); PROGRAMcard.py
 # each with options of its own (test/bench/PROGRAM.py --help).
@@ -49,7 +49,7 @@ main() {
 	sets)
 		exec python3 "$GV_ROOT/test/bench/sets.py" "${@:2}"
 		;;
-	select | exact | kmeans)
+	select | exact | kmeans | graph)
 		command -v nvidia-smi >/dev/null || gv_die "bench: $1 needs a card"
 		exec python3 "$GV_ROOT/test/bench/$1card.py" "${@:2}"
 		;;

@@ -404,11 +404,8 @@ stage_peers() {
 		if [ ${#ARGUMENTS[@]} -gt 0 ] && [ "${ARGUMENTS[0]}" != $program ]; then
 			continue
 		fi
-		case $program in
-		graph) set -- cardpeers.py "$peers" ;;
-		*) set -- ${program}card.py --peers "$peers" ;;
-		esac
-		python3 "$bench/$1" "${@:2}" "${ARGUMENTS[@]:1}" || status=1
+		python3 "$bench/${program}card.py" --peers "$peers" \
+			"${ARGUMENTS[@]:1}" || status=1
 	done
 	return $status
 }
