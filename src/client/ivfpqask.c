@@ -112,6 +112,20 @@ IvfpqServerIsWanted(void)
 		 pg_atomic_read_u32(&ivfpq_shared->has_card) != 0);
 }
 
+/* See ivfpqclient.h. */
+int64
+IvfpqServerMemory(void)
+{
+	int64		memory;
+
+	if (ivfpq_shared == NULL)
+		return 0;
+	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
+	memory = ivfpq_shared->server.memory;
+	LWLockRelease(ivfpq_shared->lock);
+	return memory;
+}
+
 /* IVFPQ_SERVED: ask gpuvecd; else why not. */
 static IvfpqServed
 decide(Relation index, const IvfpqMetaData *meta, const GvMirrorKey *key,

@@ -100,6 +100,9 @@ extern bool IvfpqCanMirror(Relation index, const IvfpqMetaData *meta);
 /* Is gpuvecd, as it is or should be, the engine of choice? */
 extern bool IvfpqServerIsWanted(void);
 
+/* Bytes that it said it has, on all its devices; 0: it is not known. */
+extern int64 IvfpqServerMemory(void);
+
 /* A cause in a word, as gpuvec_stat names it. */
 extern const char *IvfpqServedName(IvfpqServed served);
 

@@ -23,7 +23,11 @@
 /* To find quantiles takes longer than to send so many values. */
 #define LEAST_VALUES	(1 << 20)
 
-/* Queries and results that gpuvecd gets at a time, bytes. */
+/*
+ * Queries and results that gpuvecd gets at a time: a share of its memory, and
+ * so many bytes in any case.
+ */
+#define SERVER_SHARE	16
 #define SERVER_BYTES	((int64) 1 << 30)
 
 struct IvfpqWork
@@ -169,7 +173,8 @@ IvfpqWorkEnd(IvfpqWork *work)
 int64
 IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place)
 {
-	int64		limit = place == IVFPQ_WORK_SERVER ? SERVER_BYTES :
+	int64		limit = place == IVFPQ_WORK_SERVER ?
+		Max(IvfpqServerMemory() / SERVER_SHARE, SERVER_BYTES) :
 		(int64) maintenance_work_mem * 1024;
 	GvSetSpec	tried = *spec;
 	int64		low = 1;
