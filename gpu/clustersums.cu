@@ -8,36 +8,13 @@
  * dimensions that are many.  A row of a cluster is read whole, by neighbouring
  * lanes, 8 rows at once, or 32 where clusters are too few to keep the card busy.
  */
-#include <cub/device/device_radix_sort.cuh>
-
 #include "clusters.cuh"
+#include "gv_group.h"
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define MEAN_THREADS	128
 #define MANY_BLOCKS		8		/* for each SM; of fewer each has more rows */
-
-static int
-bits_of(uint32_t n)
-{
-	int			bits = 1;
-
-	while (bits < 32 && n >> bits != 0)
-		bits++;
-	return bits;
-}
-
-/* Bytes that a sort of n rows wants. */
-GvStatus
-gv_gpu_group_bytes(int64_t n, size_t *bytes)
-{
-	*bytes = 0;
-	return gv_cuda_status(cub::DeviceRadixSort::SortPairs(NULL, *bytes,
-														  (const uint32_t *) NULL,
-														  (uint32_t *) NULL,
-														  (const uint32_t *) NULL,
-														  (uint32_t *) NULL, n));
-}
 
 static __global__ void __launch_bounds__(THREADS)
 number_kernel(GvClusters cl)
@@ -57,44 +34,14 @@ gv_gpu_number_rows(const GvClusters *cl, cudaStream_t stream)
 	return gv_cuda_status(cudaGetLastError());
 }
 
-/* Where each cluster begins among the sorted keys: the first not below it. */
-static __global__ void __launch_bounds__(THREADS)
-starts_kernel(GvClusters cl)
-{
-	int			c = blockIdx.x * THREADS + threadIdx.x;
-	uint32_t	low = 0;
-	uint32_t	high = (uint32_t) cl.n;
-
-	if (c > cl.k)
-		return;
-	while (low < high)
-	{
-		uint32_t	middle = low + (high - low) / 2;
-
-		if (cl.d_keys[middle] < (uint32_t) c)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	cl.d_starts[c] = low;
-}
-
 /* d_order and d_starts from d_nearest. */
 GvStatus
-gv_gpu_group(const GvClusters *cl, cudaStream_t stream)
+gv_gpu_group_clusters(const GvClusters *cl, cudaStream_t stream)
 {
-	size_t		bytes = cl->sort_bytes;
+	GvGroup		group = {cl->n, (uint32_t) cl->k, cl->d_nearest, cl->d_all,
+		cl->d_keys, cl->d_order, cl->d_starts, cl->d_sort, cl->sort_bytes};
 
-	GV_CUDA_TRY(cub::DeviceRadixSort::SortPairs(cl->d_sort, bytes,
-												(const uint32_t *) cl->d_nearest,
-												cl->d_keys,
-												(const uint32_t *) cl->d_all,
-												cl->d_order, cl->n, 0,
-												bits_of((uint32_t) cl->k),
-												stream));
-	GV_LAUNCH(starts_kernel, gv_blocks_for((int64_t) cl->k + 1, THREADS),
-			  THREADS, 0, stream, *cl);
-	return gv_cuda_status(cudaGetLastError());
+	return gv_gpu_group(&group, stream);
 }
 
 /*

@@ -8,10 +8,9 @@
  */
 #include <stdlib.h>
 
-#include <cub/device/device_radix_sort.cuh>
-
 #include "common.cuh"
 #include "gv_exactlists.h"
+#include "gv_group.h"
 
 #define THREADS			256
 
@@ -26,29 +25,6 @@ keys_kernel(const int64_t *d_positions, int64_t first, int64_t n,
 		return;
 	d_keys[first + i] = (uint32_t) d_positions[i];
 	d_numbers[first + i] = (uint32_t) (first + i);
-}
-
-/* Where each list begins among n sorted keys: the first not below it. */
-static __global__ void __launch_bounds__(THREADS)
-starts_kernel(const uint32_t *d_sorted, uint32_t n, uint32_t nlists,
-			  uint32_t *d_starts)
-{
-	int64_t		list = (int64_t) blockIdx.x * THREADS + threadIdx.x;
-	uint32_t	low = 0;
-	uint32_t	high = n;
-
-	if (list > nlists)
-		return;
-	while (low < high)
-	{
-		uint32_t	middle = low + (high - low) / 2;
-
-		if ((int64_t) d_sorted[middle] < list)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	d_starts[list] = low;
 }
 
 /* Rows in the lists near each list, one after the other; a thread a list. */
@@ -72,16 +48,6 @@ offsets_kernel(const int64_t *d_near, const uint32_t *d_starts,
 	}
 	offsets[probes] = sum;
 	d_totals[list] = sum;
-}
-
-static int
-bits_of(uint32_t n)
-{
-	int			bits = 1;
-
-	while (bits < 32 && n >> bits != 0)
-		bits++;
-	return bits;
 }
 
 /* Half copies of centroids, as a metric wants them. */
@@ -132,8 +98,9 @@ group(GvExactByList *lists, const float *d_vectors, int64_t n,
 	  const GvExactGroups *groups, const GvStop *stop)
 {
 	cudaStream_t stream = lists->asking.stream;
-	uint32_t	nlists = (uint32_t) lists->spec.nlists;
-	size_t		bytes = lists->sort_bytes;
+	GvGroup		group = {n, (uint32_t) lists->spec.nlists, lists->d_keys,
+		lists->d_numbers, lists->d_sorted, groups->d_order, groups->d_starts,
+	lists->d_sort, lists->sort_bytes};
 	double		since = 0.0;
 
 	gv_gpu_exact_lists_measure(&lists->asking);
@@ -152,16 +119,8 @@ group(GvExactByList *lists, const float *d_vectors, int64_t n,
 	}
 	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_ASK, stream, &since));
 	gv_gpu_exact_lists_add(&lists->asking, GV_EXACT_ASK_STEPS);
-	GV_CUDA_TRY(cub::DeviceRadixSort::SortPairs(lists->d_sort, bytes,
-												(const uint32_t *) lists->d_keys,
-												lists->d_sorted,
-												(const uint32_t *) lists->d_numbers,
-												groups->d_order, n, 0,
-												bits_of(nlists), stream));
-	GV_LAUNCH(starts_kernel, gv_exact_blocks((int64_t) nlists + 1, THREADS),
-			  THREADS, 0, stream, (const uint32_t *) lists->d_sorted,
-			  (uint32_t) n, nlists, groups->d_starts);
 	GV_CUDA_TRY(cudaGetLastError());
+	GV_TRY(gv_gpu_group(&group, stream));
 	return gv_gpu_exact_lists_note(GV_EXACT_GROUP, stream, &since);
 }
 

@@ -8,6 +8,7 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "gv_exactlists.h"
+#include "gv_group.h"
 
 #define MOST_PIECE		(1 << 17)	/* vectors asked for at once */
 #define MOST_PART		8192	/* queries of a unit */
@@ -239,11 +240,7 @@ find_sort_bytes(GvExactByList *lists)
 	int64_t		n = most_vectors(lists);
 	size_t		keys = 0;
 
-	GV_CUDA_TRY(cub::DeviceRadixSort::SortPairs(NULL, lists->sort_bytes,
-												(const uint32_t *) NULL,
-												(uint32_t *) NULL,
-												(const uint32_t *) NULL,
-												(uint32_t *) NULL, n));
+	GV_TRY(gv_gpu_group_bytes(n, &lists->sort_bytes));
 	GV_CUDA_TRY(cub::DeviceRadixSort::SortKeys(NULL, keys,
 											   (const uint32_t *) NULL,
 											   (uint32_t *) NULL, n));

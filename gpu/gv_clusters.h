@@ -128,9 +128,9 @@ extern GvStatus gv_gpu_settle(const GvClusters *cl, int64_t first, int32_t n,
 							  bool known, cudaStream_t stream);
 
 /* clustersums.cu */
-extern GvStatus gv_gpu_group_bytes(int64_t n, size_t *bytes);
 extern GvStatus gv_gpu_number_rows(const GvClusters *cl, cudaStream_t stream);
-extern GvStatus gv_gpu_group(const GvClusters *cl, cudaStream_t stream);
+extern GvStatus gv_gpu_group_clusters(const GvClusters *cl,
+									  cudaStream_t stream);
 extern GvStatus gv_gpu_errors(const GvClusters *cl, cudaStream_t stream);
 extern GvStatus gv_gpu_means(const GvClusters *cl, cudaStream_t stream);
 

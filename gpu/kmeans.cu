@@ -17,9 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cub/device/device_radix_sort.cuh>
-
 #include "gv_build.h"
+#include "gv_group.h"
 
 #define THREADS			256
 #define MOVE_THREADS	128
@@ -57,16 +56,6 @@ struct Clusters
 	GvKmeansFound *found;
 };
 
-static int
-bits_of(uint32_t n)
-{
-	int			bits = 1;
-
-	while (bits < 32 && n >> bits != 0)
-		bits++;
-	return bits;
-}
-
 static GvStatus
 take_memory(Clusters *cl)
 {
@@ -79,11 +68,7 @@ take_memory(Clusters *cl)
 		GV_TRY(gv_card_alloc(&cl->d_keys[i], n));
 		GV_TRY(gv_card_alloc(&cl->d_rows[i], n));
 	}
-	GV_CUDA_TRY(cub::DeviceRadixSort::SortPairs(NULL, cl->sort_bytes,
-												(const uint32_t *) NULL,
-												(uint32_t *) NULL,
-												(const uint32_t *) NULL,
-												(uint32_t *) NULL, n));
+	GV_TRY(gv_gpu_group_bytes(n, &cl->sort_bytes));
 	GV_CUDA_TRY(cudaMalloc(&cl->d_sort, cl->sort_bytes + 1));
 	GV_TRY(gv_card_alloc(&cl->d_starts, k + 1));
 	GV_TRY(gv_card_alloc(&cl->d_splits, k));
@@ -171,46 +156,19 @@ keys_kernel(const GvProbe *near, int n, uint32_t *keys, uint32_t *rows)
 	}
 }
 
-/* Where each cluster begins among the sorted keys: the first not below it. */
-static __global__ void __launch_bounds__(THREADS)
-starts_kernel(const uint32_t *keys, int n, int k, uint32_t *starts)
-{
-	int			c = blockIdx.x * THREADS + threadIdx.x;
-	int			low = 0;
-	int			high = n;
-
-	if (c > k)
-		return;
-	while (low < high)
-	{
-		int			middle = low + (high - low) / 2;
-
-		if (keys[middle] < (uint32_t) c)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	starts[c] = (uint32_t) low;
-}
-
 /* Group the rows by cluster; the host gets the starts. */
 static GvStatus
 group_rows(Clusters *cl)
 {
 	int			n = (int) cl->spec->n;
-	size_t		bytes = cl->sort_bytes;
+	GvGroup		group = {n, (uint32_t) cl->k, cl->d_keys[0], cl->d_rows[0],
+		cl->d_keys[1], cl->d_rows[1], cl->d_starts, cl->d_sort,
+	cl->sort_bytes};
 
 	GV_LAUNCH(keys_kernel, gv_blocks_for(n, THREADS), THREADS, 0, cl->stream,
 			  cl->d_near, n, cl->d_keys[0], cl->d_rows[0]);
 	GV_CUDA_TRY(cudaGetLastError());
-	GV_CUDA_TRY(cub::DeviceRadixSort::SortPairs(cl->d_sort, bytes,
-												cl->d_keys[0], cl->d_keys[1],
-												cl->d_rows[0], cl->d_rows[1],
-												(int64_t) n, 0,
-												bits_of(cl->k), cl->stream));
-	GV_LAUNCH(starts_kernel, gv_blocks_for(cl->k + 1, THREADS), THREADS, 0,
-			  cl->stream, cl->d_keys[1], n, cl->k, cl->d_starts);
-	GV_CUDA_TRY(cudaGetLastError());
+	GV_TRY(gv_gpu_group(&group, cl->stream));
 	GV_CUDA_TRY(cudaMemcpyAsync(cl->starts, cl->d_starts,
 								(cl->k + 1) * sizeof(uint32_t),
 								cudaMemcpyDeviceToHost, cl->stream));

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "gv_clusters.h"
+#include "gv_group.h"
 #include "gv_sets.h"
 
 #define MOST_PIECE		(INT64_C(1) << 20)	/* rows between two questions */
@@ -391,7 +392,7 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 	GV_TRY(gv_gpu_halve(cl, set->stream));
 	tell(set, GV_KMEANS_HALVE);
 	GV_TRY(assign_rows(set, stop));
-	GV_TRY(gv_gpu_group(cl, set->stream));
+	GV_TRY(gv_gpu_group_clusters(cl, set->stream));
 	tell(set, GV_KMEANS_GROUP);
 	GV_TRY(gv_gpu_errors(cl, set->stream));
 	if (!last)

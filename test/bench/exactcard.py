@@ -38,7 +38,8 @@ def compile_library(folder):
     """The parts of the engine that exact search needs, as a library."""
     sources = [*(ROOT / "gpu").glob("exact*.cu"),
                *[ROOT / "gpu" / name for name in (
-                   "device.cu", "hopperproduct.cu", "hopperscan.cu")],
+                   "device.cu", "group.cu", "hopperproduct.cu",
+                   "hopperscan.cu")],
                ROOT / "test/bench/exactcard.cu",
                *(ROOT / "src/engine").glob("*.c"),
                *(ROOT / "src/cpu").glob("*.c")]

@@ -29,7 +29,7 @@ import cardpeers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KERNELS = ["device", "hopperproduct", "hopperscan", "centre", "closest",
-           "settle", "clustersums", "kmeansset"]
+           "settle", "clustersums", "group", "kmeansset"]
 STEPS = ["near lists", "lists of vectors", "sort", "halves", "units",
          "other ways", "of these filter", "first cuts", "measure", "merge",
          "gather", "filter", "first cuts", "measure", "merge"]

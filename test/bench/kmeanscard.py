@@ -26,8 +26,8 @@ import cardpeers
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))))
-KERNELS = ["centre", "closest", "settle", "clustersums", "kmeansset",
-           "device", "hopperscan"]
+KERNELS = ["centre", "closest", "settle", "clustersums", "group",
+           "kmeansset", "device", "hopperscan"]
 CHUNK = 1 << 17                 # rows that torch compares at once
 LATENT, CENTRES = 24, 4096
 MOST_RATIO = 1.01               # of the errors
