@@ -45,9 +45,9 @@ build_card_server() {
 			-o "$dir/server/$(basename "$file").o" || return 1
 	done
 	mapfile -t engines < <(find "$dir" -maxdepth 1 -name '*.o' \
-		! -name 'check_*')
+		! -name 'check_*' ! -name 'selections.c.o')
 	mapfile -t plain < <(find "$dir" -maxdepth 1 -name '*.c.o' \
-		! -name 'check_*')
+		! -name 'check_*' ! -name 'selections.c.o')
 	g++ "$@" "${engines[@]}" "$dir"/server/*.o -lpthread -lm \
 		-o "$dir/gpuvecd" || return 1
 	gcc -O1 "${COMMON_FLAGS[@]}" "$@" -D_GNU_SOURCE -I"$GV_ROOT/src" \
