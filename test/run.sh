@@ -298,6 +298,9 @@ unit_one() {
 
 # ---- parts with a server
 
+# Autovacuum would keep rows alive that a test has deleted and vacuums.
+SQL_SETTINGS=('max_prepared_transactions = 10' 'autovacuum = off')
+
 # Installs gpuvec, and pgvector where it is to be had, into a fresh copy of
 # the server of $1; further arguments go to make.  SERVER is its name in what
 # is printed, TAG in the names of folders.
@@ -382,7 +385,7 @@ check_server_log() {
 # SQL and isolation tests on a cluster of their own; $1 = its name
 part_sql() {
 	if wanted sql || wanted isolation; then
-		gv_start "$1" 'max_prepared_transactions = 10' || {
+		gv_start "$1" "${SQL_SETTINGS[@]}" || {
 			failed 1 "$SERVER: does not start"
 			return 0
 		}
@@ -407,7 +410,7 @@ part_sql() {
 sql_by_levels() {
 	local level
 	for level in $(other_levels); do
-		gv_start "$1-$level" 'max_prepared_transactions = 10' \
+		gv_start "$1-$level" "${SQL_SETTINGS[@]}" \
 			"gpuvec.simd = $level" || {
 			failed 1 "$SERVER with $level: does not start"
 			return 0
@@ -422,7 +425,7 @@ sql_by_levels() {
 # it has a mirror; $1 = its name
 sql_through_gpuvecd() {
 	local answered
-	gv_start "$1" 'max_prepared_transactions = 10' \
+	gv_start "$1" "${SQL_SETTINGS[@]}" \
 		"shared_preload_libraries = 'gpuvec'" "gpuvec.server = $SERVER_ENGINE" \
 		'gpuvec.engine = gpu' || {
 		failed 1 "$SERVER with gpuvecd: does not start"
