@@ -3,7 +3,6 @@
  *		Memory for exact search among near lists, and where its time goes.
  */
 #include <stdlib.h>
-#include <time.h>
 
 #include <cub/device/device_radix_sort.cuh>
 
@@ -44,15 +43,6 @@ gv_gpu_exact_lists_watch(double *seconds, bool each)
 	watches_each = each;
 }
 
-static double
-now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double) time.tv_sec + 1e-9 * (double) time.tv_nsec;
-}
-
 /* See gv_exactlists.h. */
 GvStatus
 gv_gpu_exact_lists_note(GvExactListStep step, cudaStream_t stream,
@@ -63,7 +53,7 @@ gv_gpu_exact_lists_note(GvExactListStep step, cudaStream_t stream,
 	if (watcher == NULL)
 		return GV_OK;
 	GV_CUDA_TRY(cudaStreamSynchronize(stream));
-	*since = now();
+	*since = gv_exact_now();
 	if (before > 0.0)
 		watcher[step] += *since - before;
 	return GV_OK;
@@ -90,16 +80,6 @@ gv_gpu_exact_lists_add(GvExactWork *work, int first)
 
 /* -- memory */
 
-/* Give an array its place in a piece of memory. */
-template <typename T>
-static void
-place(T **array, char *memory, size_t *bytes, int64_t n)
-{
-	size_t		at = gv_carve(bytes, (size_t) n * sizeof(T));
-
-	*array = memory == NULL ? NULL : (T *) (memory + at);
-}
-
 /* Arrays of queries, but for the vectors themselves. */
 static void
 place_queries(GvExactQueries *queries, int32_t half_dims, char *memory,
@@ -107,10 +87,10 @@ place_queries(GvExactQueries *queries, int32_t half_dims, char *memory,
 {
 	int64_t		pairs = queries->n * queries->k;
 
-	place(&queries->d_halves, memory, bytes, queries->n * half_dims);
-	place(&queries->d_seen, memory, bytes, queries->n);
-	place(&queries->d_distances, memory, bytes, pairs);
-	place(&queries->d_positions, memory, bytes, pairs);
+	gv_place(&queries->d_halves, memory, bytes, queries->n * half_dims);
+	gv_place(&queries->d_seen, memory, bytes, queries->n);
+	gv_place(&queries->d_distances, memory, bytes, pairs);
+	gv_place(&queries->d_positions, memory, bytes, pairs);
 }
 
 static int64_t
@@ -131,37 +111,37 @@ place_all(GvExactByList *lists, char *memory)
 	int64_t		most = most_vectors(lists);
 	size_t		bytes = 0;
 
-	place(&lists->space.d_mean, memory, &bytes, spec->dims);
-	place(&lists->space.d_frame, memory, &bytes, 1);
-	place(&lists->d_centroids, memory, &bytes, nlists * spec->dims);
-	place(&lists->centroids.d_halves, memory, &bytes, slots * half_dims);
-	place(&lists->centroids.d_bias, memory, &bytes, slots);
-	place(&lists->centroids.d_slack, memory, &bytes, slots);
+	gv_place(&lists->space.d_mean, memory, &bytes, spec->dims);
+	gv_place(&lists->space.d_frame, memory, &bytes, 1);
+	gv_place(&lists->d_centroids, memory, &bytes, nlists * spec->dims);
+	gv_place(&lists->centroids.d_halves, memory, &bytes, slots * half_dims);
+	gv_place(&lists->centroids.d_bias, memory, &bytes, slots);
+	gv_place(&lists->centroids.d_slack, memory, &bytes, slots);
 	place_queries(&lists->asked, half_dims, memory, &bytes);
 	place_queries(&lists->near, half_dims, memory, &bytes);
-	place(&lists->d_offsets, memory, &bytes, nlists * (spec->probes + 1));
-	place(&lists->d_totals, memory, &bytes, nlists);
-	place(&lists->queries.d_order, memory, &bytes, spec->nqueries);
-	place(&lists->queries.d_starts, memory, &bytes, nlists + 1);
-	place(&lists->rows.d_order, memory, &bytes, lists->room);
-	place(&lists->rows.d_starts, memory, &bytes, nlists + 1);
-	place(&lists->d_keys, memory, &bytes, most);
-	place(&lists->d_sorted, memory, &bytes, most);
-	place(&lists->d_numbers, memory, &bytes, most);
-	place((char **) &lists->d_sort, memory, &bytes,
-		  (int64_t) lists->sort_bytes);
-	place(&lists->others.d_counts, memory, &bytes, 2 * spec->nqueries);
-	place(&lists->others.d_matrix, memory, &bytes, spec->nqueries);
-	place(&lists->others.d_slow, memory, &bytes, spec->nqueries);
+	gv_place(&lists->d_offsets, memory, &bytes, nlists * (spec->probes + 1));
+	gv_place(&lists->d_totals, memory, &bytes, nlists);
+	gv_place(&lists->queries.d_order, memory, &bytes, spec->nqueries);
+	gv_place(&lists->queries.d_starts, memory, &bytes, nlists + 1);
+	gv_place(&lists->rows.d_order, memory, &bytes, lists->room);
+	gv_place(&lists->rows.d_starts, memory, &bytes, nlists + 1);
+	gv_place(&lists->d_keys, memory, &bytes, most);
+	gv_place(&lists->d_sorted, memory, &bytes, most);
+	gv_place(&lists->d_numbers, memory, &bytes, most);
+	gv_place((char **) &lists->d_sort, memory, &bytes,
+			 (int64_t) lists->sort_bytes);
+	gv_place(&lists->others.d_counts, memory, &bytes, 2 * spec->nqueries);
+	gv_place(&lists->others.d_matrix, memory, &bytes, spec->nqueries);
+	gv_place(&lists->others.d_slow, memory, &bytes, spec->nqueries);
 	for (int i = 0; i < GV_EXACT_LANES; i++)
 	{
 		GvExactLane *lane = &lists->lanes[i];
 
-		place(&lane->unit.d_halves, memory, &bytes,
-			  lists->unit_room * half_dims);
-		place(&lane->unit.d_bias, memory, &bytes, lists->unit_room);
-		place(&lane->unit.d_slack, memory, &bytes, lists->unit_room);
-		place(&lane->d_order, memory, &bytes, lists->unit_room);
+		gv_place(&lane->unit.d_halves, memory, &bytes,
+				 lists->unit_room * half_dims);
+		gv_place(&lane->unit.d_bias, memory, &bytes, lists->unit_room);
+		gv_place(&lane->unit.d_slack, memory, &bytes, lists->unit_room);
+		gv_place(&lane->d_order, memory, &bytes, lists->unit_room);
 	}
 	return bytes;
 }

@@ -21,7 +21,6 @@
  * each of which may begin early, and one look at what came of them.
  */
 #include <string.h>
-#include <time.h>
 
 #include "gv_exact.h"
 
@@ -50,15 +49,6 @@ struct Search
 
 /* -- steps */
 
-static double
-now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (double) time.tv_sec + 1e-9 * (double) time.tv_nsec;
-}
-
 /* A step was launched: where time is measured, its own. */
 static GvStatus
 note(GvExactWork *work, GvExactStep step, double *since)
@@ -66,15 +56,15 @@ note(GvExactWork *work, GvExactStep step, double *since)
 	if (!work->measures)
 		return GV_OK;
 	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
-	work->seconds[step] += now() - *since;
-	*since = now();
+	work->seconds[step] += gv_exact_now() - *since;
+	*since = gv_exact_now();
 	return GV_OK;
 }
 
 static double
 begin(const GvExactWork *work)
 {
-	return work->measures ? now() : 0.0;
+	return work->measures ? gv_exact_now() : 0.0;
 }
 
 static GvStatus

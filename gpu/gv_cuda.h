@@ -282,6 +282,16 @@ gv_carve(size_t *next, size_t bytes)
 	return start;
 }
 
+/* Give an array of n its place in memory; without memory it only counts. */
+template <typename T>
+static inline void
+gv_place(T **array, char *memory, size_t *bytes, int64_t n)
+{
+	size_t		at = gv_carve(bytes, (size_t) n * sizeof(T));
+
+	*array = memory == NULL ? NULL : (T *) (memory + at);
+}
+
 /* device.cu */
 extern GvStatus gv_gpu_open(const char *devices, GvDevice *found,
 							int32_t *nfound);

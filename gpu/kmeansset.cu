@@ -63,16 +63,6 @@ shape(const GvSetSpec *spec, GvClusters *cl)
 	cl->piece = (int32_t) piece;
 }
 
-/* Give an array its place in a piece of memory. */
-template <typename T>
-static void
-place(T **array, char *memory, size_t *bytes, int64_t n)
-{
-	size_t		at = gv_carve(bytes, (size_t) n * sizeof(T));
-
-	*array = memory == NULL ? NULL : (T *) (memory + at);
-}
-
 /* All arrays; returns their bytes.  Without memory it only counts. */
 static size_t
 place_all(GvClusters *cl, char *memory)
@@ -81,31 +71,32 @@ place_all(GvClusters *cl, char *memory)
 	int64_t		k = cl->k;
 	size_t		bytes = 0;
 
-	place(&cl->d_rows, memory, &bytes, n * cl->dims);
-	place(&cl->d_centroids, memory, &bytes, k * cl->dims);
-	place(&cl->d_middle, memory, &bytes, cl->dims);
-	place(&cl->d_most, memory, &bytes, 1);
-	place(&cl->d_row_halves, memory, &bytes, n * cl->half_dims);
-	place(&cl->d_lengths, memory, &bytes, n);
-	place(&cl->d_halves, memory, &bytes, k * cl->half_dims);
-	place(&cl->d_squares, memory, &bytes, cl->room);
-	place(&cl->d_spans, memory, &bytes, cl->room / GV_RUN);
-	place(&cl->d_nearest, memory, &bytes, n);
-	place(&cl->d_sqdist, memory, &bytes, n);
-	place(&cl->d_all, memory, &bytes, n);
-	place(&cl->d_keys, memory, &bytes, n);
-	place(&cl->d_order, memory, &bytes, n);
-	place(&cl->d_starts, memory, &bytes, k + 1);
-	place((char **) &cl->d_sort, memory, &bytes, (int64_t) cl->sort_bytes);
-	place(&cl->d_reach, memory, &bytes, cl->piece);
-	place(&cl->d_counts, memory, &bytes, cl->piece);
-	place(&cl->d_close, memory, &bytes, (int64_t) cl->piece * GV_CLOSE_ROOM);
-	place(&cl->d_hard, memory, &bytes, cl->piece);
-	place(&cl->d_nhard, memory, &bytes, 2);
-	place(&cl->d_errors, memory, &bytes, k);
-	place(&cl->d_far, memory, &bytes, k);
-	place(&cl->d_far_rows, memory, &bytes, k);
-	place(&cl->d_mends, memory, &bytes, k);
+	gv_place(&cl->d_rows, memory, &bytes, n * cl->dims);
+	gv_place(&cl->d_centroids, memory, &bytes, k * cl->dims);
+	gv_place(&cl->d_middle, memory, &bytes, cl->dims);
+	gv_place(&cl->d_most, memory, &bytes, 1);
+	gv_place(&cl->d_row_halves, memory, &bytes, n * cl->half_dims);
+	gv_place(&cl->d_lengths, memory, &bytes, n);
+	gv_place(&cl->d_halves, memory, &bytes, k * cl->half_dims);
+	gv_place(&cl->d_squares, memory, &bytes, cl->room);
+	gv_place(&cl->d_spans, memory, &bytes, cl->room / GV_RUN);
+	gv_place(&cl->d_nearest, memory, &bytes, n);
+	gv_place(&cl->d_sqdist, memory, &bytes, n);
+	gv_place(&cl->d_all, memory, &bytes, n);
+	gv_place(&cl->d_keys, memory, &bytes, n);
+	gv_place(&cl->d_order, memory, &bytes, n);
+	gv_place(&cl->d_starts, memory, &bytes, k + 1);
+	gv_place((char **) &cl->d_sort, memory, &bytes, (int64_t) cl->sort_bytes);
+	gv_place(&cl->d_reach, memory, &bytes, cl->piece);
+	gv_place(&cl->d_counts, memory, &bytes, cl->piece);
+	gv_place(&cl->d_close, memory, &bytes,
+			 (int64_t) cl->piece * GV_CLOSE_ROOM);
+	gv_place(&cl->d_hard, memory, &bytes, cl->piece);
+	gv_place(&cl->d_nhard, memory, &bytes, 2);
+	gv_place(&cl->d_errors, memory, &bytes, k);
+	gv_place(&cl->d_far, memory, &bytes, k);
+	gv_place(&cl->d_far_rows, memory, &bytes, k);
+	gv_place(&cl->d_mends, memory, &bytes, k);
 	return bytes;
 }
 
