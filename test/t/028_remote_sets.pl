@@ -94,6 +94,8 @@ for my $what (sort keys %works)
 	my $before = stat_of('sets_by_server');
 
 	rows_of($works{graph}, 'gpuvec.engine = auto');
+	is(stat_of('sets_by_server'), $before, 'auto: little work, so nobody is asked');
+	rows_of("SELECT count(*) FROM gpuvec_kmeans('many', 'e', 500, 1)", 'gpuvec.engine = auto');
 	if ($card)
 	{
 		cmp_ok(stat_of('sets_by_server'), '>', $before, 'auto: it has a card, so it is asked');
