@@ -11,6 +11,23 @@
 
 #define GV_BY_VALUE		16		/* first so many times values are halved */
 
+/* The sum of a lane's number and those of the lanes before. */
+static __device__ __forceinline__ uint32_t
+gv_upto_lane(uint32_t mine)
+{
+	uint32_t	lane = threadIdx.x % GV_WARP;
+	uint32_t	upto = mine;
+
+#pragma unroll
+	for (uint32_t d = 1; d < GV_WARP; d *= 2)
+	{
+		uint32_t	before = __shfl_up_sync(GV_FULL_WARP, upto, d);
+
+		upto += lane >= d ? before : 0;
+	}
+	return upto;
+}
+
 /*
  * Room behind *count, which is shared, for a number of items of each lane of a
  * warp; returns the place of this lane's first.
@@ -18,19 +35,10 @@
 static __device__ __forceinline__ uint32_t
 gv_reserve(uint32_t mine, uint32_t *count)
 {
-	uint32_t	lane = threadIdx.x % GV_WARP;
-	uint32_t	upto = mine;
+	uint32_t	upto = gv_upto_lane(mine);
 	uint32_t	at = 0;
 
-#pragma unroll
-	for (uint32_t d = 1; d < GV_WARP; d *= 2)
-	{
-		uint32_t	before = __shfl_up_sync(GV_FULL_WARP, upto, d);
-
-		if (lane >= d)
-			upto += before;
-	}
-	if (lane == GV_WARP - 1 && upto > 0)
+	if (threadIdx.x % GV_WARP == GV_WARP - 1 && upto > 0)
 		at = atomicAdd(count, upto);
 	return __shfl_sync(GV_FULL_WARP, at, GV_WARP - 1) + upto - mine;
 }

@@ -30,10 +30,11 @@ gv_gpu_rows_can(const GvSelect *spec, GvRowsWay way)
 	{
 		case GV_ROWS_TEAM:
 			return spec->columns <= GV_TEAM_COLUMNS &&
-				spec->k <= GV_ROWS_MAX_K;
+				spec->k <= GV_TEAM_MAX_K;
 		case GV_ROWS_THRESHOLD:
 			return spec->columns >= LEAST_SAMPLED &&
-				spec->k <= GV_ROWS_MAX_K && spec->k <= spec->columns / SPARSE;
+				spec->k <= GV_THRESHOLD_MAX_K &&
+				spec->k <= spec->columns / SPARSE;
 		case GV_ROWS_WARP:
 			return spec->k <= GV_WARP_MAX_K;
 		default:

@@ -41,6 +41,9 @@ struct GvGroupPlan
 	int64_t		stretch;		/* vectors for a line, in 2^-32 */
 };
 
+/* thresholdplan.cu: for the k first of so many columns, k <= columns / 5. */
+extern GvGroupPlan gv_threshold_plan(int64_t columns, int64_t k);
+
 /* A row's vectors, aligned to 16 bytes, and what lies before and behind. */
 struct GvRowVectors
 {
@@ -182,6 +185,7 @@ gv_guess_threshold(const GvGroupPlan &plan, const uint64_t *items,
 	if (threadIdx.x < GV_WARP)
 	{
 		float		values[GV_GUESSED_ITEMS];
+		GvTeam<GV_WARP> team = {};
 		uint32_t	mask;
 		float		found;
 
@@ -193,7 +197,7 @@ gv_guess_threshold(const GvGroupPlan &plan, const uint64_t *items,
 			values[r] = i < total ? gv_item_value(items[i]) : NAN;
 		}
 		found = gv_guess_bound(values, total, plan.rank + 1,
-							   plan.rank + 2 + plan.rank / 8, &mask);
+							   plan.rank + 2 + plan.rank / 8, &mask, team);
 		if (threadIdx.x == 0)
 			bound = found;
 	}

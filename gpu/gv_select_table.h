@@ -15,7 +15,7 @@
 
 #define GV_TABLE_ROWS		4
 #define GV_TABLE_COLUMNS	8
-#define GV_TABLE_KS			6
+#define GV_TABLE_KS			7
 
 static const long long gv_table_rows[GV_TABLE_ROWS] = {
 1, 16, 256, 4096};
@@ -24,48 +24,48 @@ static const long long gv_table_columns[GV_TABLE_COLUMNS] = {
 256, 1024, 4096, 16384, 65536, 1048576, 16777216, 134217728};
 
 static const long long gv_table_ks[GV_TABLE_KS] = {
-16, 128, 512, 2048, 8192, 65536};
+16, 128, 512, 2048, 4096, 8192, 65536};
 
 static const char *const gv_table_ways[GV_TABLE_ROWS][GV_TABLE_COLUMNS] = {
 	{
-		"tttttt",
-		"tttttt",
-		"tttggg",
-		"tthtrr",
-		"hhhhrr",
-		"hhhhrr",
-		"hhhhrr",
-		"hhhhrr",
+		"ttttttt",
+		"ttttttt",
+		"ttttsss",
+		"tthtrrr",
+		"hhhhrrs",
+		"hhhhhrr",
+		"hhhhhrr",
+		"hhhhrrr",
 	},
 	{
-		"tttttt",
-		"tttttt",
-		"thtggg",
-		"tthtrr",
-		"hhhhrs",
-		"hhhhrr",
-		"hhhhrr",
-		"hhhhrr",
+		"ttttttt",
+		"ttttttt",
+		"ttttggg",
+		"ttttrrr",
+		"hhhhrrs",
+		"hhhhhrr",
+		"hhhhhrr",
+		"hhhhrrr",
 	},
 	{
-		"tttttt",
-		"tttttt",
-		"tttttt",
-		"tthtrr",
-		"hhhhrr",
-		"hhhhrr",
-		"hhhhrr",
-		"hhhhrr",
+		"ttttttt",
+		"ttttttt",
+		"ttttggg",
+		"tthtrrr",
+		"hhhhrrr",
+		"hhhhhrr",
+		"hhhhhrr",
+		"hhhhrrr",
 	},
 	{
-		"tttttt",
-		"tttttt",
-		"tttttt",
-		"thhhrh",
-		"hhhhrs",
-		"hhhhrr",
-		"hhhhrr",
-		"hhhhrr",
+		"ttttttt",
+		"ttttttt",
+		"ttttgtt",
+		"tthhrrh",
+		"hhhhrrs",
+		"hhhhhrr",
+		"hhhhhrr",
+		"hhhhrrr",
 	},
 };
 

@@ -8,15 +8,14 @@
  *
  * Ways, n = columns; times are of a row that fills its share of the card
  *	team		quick multi-select: a warp has the row in registers up to 1,024
- *				values and k <= 256, a block of 512 threads up to 16,384;
- *				k <= 2,048.  One read; a bound is a guess between two that were
- *				counted, of a warp 8 at most, mostly 1 or 2, and n / 32 steps
- *				each.  Beyond that every second one halves the keys between
- *				them: at most 64 counts of n / threads steps, and half of that
- *				again for ties; k <= 256 of a block by minima first, once
- *				through the registers.  No memory but shared.  Komarov, Dashti,
+ *				values, two to 16 warps up to 16,384; k <= 2,048.  One read.
+ *				For k <= 376 of a warp's row, 248 of a block's, a bound is the
+ *				last of some threads' minima or a guess between two that were
+ *				counted, 12 at most, mostly 1 to 4, of n / threads steps each.
+ *				Beyond that keys are counted: at most 64 counts, and half of
+ *				that again for ties.  No memory but shared.  Komarov, Dashti,
  *				D'Souza, 2014
- *	threshold	beyond that, k <= 2,048 and n / 24: a sample of n / 32 values,
+ *	threshold	beyond that, k <= 4,096 and n / 24: a sample of n / 32 values,
  *				n / 64 for k <= 256, 4,096 at least and a million at most, gives
  *				an item that is after the k-th and before another few hundred
  *				with a probability of 1 - 10^-6; one read keeps what is not
@@ -35,7 +34,8 @@
  *				Anzt, 2019.  Two variants, which count in shared memory or in
  *				the card's
  *	radix		the same without a sample: at most 7 reads, 3 or 4 mostly
- * All then sort k items: up to 8,192 in shared memory, beyond by CUB.
+ * All then sort k items and some more: up to 8,192 in shared memory, beyond by
+ * CUB, rows side by side where they are many.
  *
  * Everything here may be called by one thread at a time for each selector, and
  * for the device that the thread has chosen.  A stream is a cudaStream_t; no

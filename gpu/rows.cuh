@@ -15,9 +15,8 @@
 #define GV_NO_ITEM		(~UINT64_C(0))	/* after every item */
 #define GV_NO_KEY		0xFFFFFFFFu	/* after every key */
 #define GV_ROWS_ROOM	8192	/* items that a block sorts */
-#define GV_WARP_COLUMNS	1024	/* that a warp has in registers */
-#define GV_WARP_FEW		256		/* items that it sorts */
-#define GV_ROWS_MAX_K	GV_WARP_MAX_K	/* of all ways but sample and radix */
+#define GV_TEAM_MAX_K	2048
+#define GV_THRESHOLD_MAX_K	4096
 #define GV_DIGIT_BITS	11
 #define GV_DIGITS		(1 << GV_DIGIT_BITS)
 
@@ -68,6 +67,32 @@ gv_team_sync()
 	else
 		__syncthreads();
 }
+
+/* What the members of a team tell each other. */
+template <int THREADS>
+struct GvTeam
+{
+	GvTalk		talk;			/* of a block */
+
+	__device__ __forceinline__ uint32_t
+	sum(uint32_t mine)
+	{
+		if constexpr (THREADS == GV_WARP)
+			return __reduce_add_sync(GV_FULL_WARP, mine);
+		else
+			return talk.sum(mine);
+	}
+
+	/* The largest. */
+	__device__ __forceinline__ uint32_t
+	most(uint32_t mine)
+	{
+		if constexpr (THREADS == GV_WARP)
+			return __reduce_max_sync(GV_FULL_WARP, mine);
+		else
+			return talk.most(mine);
+	}
+};
 
 /* The item that stays at i when it meets the one `stride` lanes away. */
 static __device__ __forceinline__ uint64_t
@@ -250,7 +275,8 @@ gv_power(int64_t n, int64_t least)
 	return power;
 }
 
-/* fewrows.cu: the part of gv_rows_team that a warp does */
+/* fewrows.cu: k that it selects of rows so long, and those */
+extern int64_t gv_few_most(int64_t columns);
 extern GvStatus gv_rows_few(GvSelector *selector, const GvRowsCall *call,
 							cudaStream_t stream);
 
@@ -274,8 +300,13 @@ extern size_t gv_warp_bytes(const GvSelector *selector, int64_t rows,
 extern size_t gv_exact_bytes(int64_t k);
 extern int gv_exact_blocks(int nsms);
 
-/* samplerows.cu: sort items [2][n], the first half; where sorted ones are */
+/* sortrows.cu: sort items [2][n], the first half; where sorted ones are */
 extern GvStatus gv_sort_items(uint64_t *d_items, int64_t n, GvBuffer *d_sort,
 							  const uint64_t **d_sorted, cudaStream_t stream);
+
+/* ... and give the k first of items [rows][2][room], each row's first half */
+extern GvStatus gv_give_rows(GvSelector *selector, const GvRowsCall *call,
+							 uint64_t *d_items, uint32_t room,
+							 cudaStream_t stream);
 
 #endif							/* GV_ROWS_CUH */

@@ -18,8 +18,6 @@
  *
  * Source: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019.
  */
-#include <cub/device/device_radix_sort.cuh>
-
 #include "samples.cuh"
 
 /* with registers for so many enough values are on their way */
@@ -433,7 +431,7 @@ gv_exact_blocks(int nsms)
 static int64_t
 exact_room(int64_t k)
 {
-	if (k <= GV_ROWS_ROOM / 2)
+	if (k + k / 8 <= GV_ROWS_ROOM)
 		return GV_ROWS_ROOM;
 	return k + (k / 8 > 4096 ? k / 8 : 4096);
 }
@@ -441,35 +439,9 @@ exact_room(int64_t k)
 size_t
 gv_exact_bytes(int64_t k)
 {
-	return k <= GV_ROWS_ROOM / 2 ? 0 : 2 * sizeof(uint64_t) * exact_room(k);
-}
+	int64_t		room = exact_room(k);
 
-/* Sorted items of a row, the k first to where they belong. */
-static __global__ void __launch_bounds__(GV_SAMPLERS)
-give_kernel(GvRowsOut out, int64_t row, const uint64_t *items)
-{
-	int64_t		i = (int64_t) blockIdx.x * GV_SAMPLERS + threadIdx.x;
-
-	if (i < out.k)
-		gv_give_item(out, row, i, items[i]);
-}
-
-GvStatus
-gv_sort_items(uint64_t *d_items, int64_t n, GvBuffer *d_sort,
-			  const uint64_t **d_sorted, cudaStream_t stream)
-{
-	size_t		bytes = 0;
-
-	GV_CUDA_TRY(cub::DeviceRadixSort::SortKeys(NULL, bytes,
-											   (const uint64_t *) NULL,
-											   (uint64_t *) NULL, n));
-	GV_TRY(gv_buffer_need(d_sort, bytes));
-	GV_CUDA_TRY(cub::DeviceRadixSort::SortKeys(d_sort->memory, bytes,
-											   (const uint64_t *) d_items,
-											   d_items + n, n, 0, 64,
-											   stream));
-	*d_sorted = d_items + n;
-	return GV_OK;
+	return room <= GV_ROWS_ROOM ? 0 : 2 * sizeof(uint64_t) * room;
 }
 
 /* Any rows, any k. */
@@ -487,22 +459,8 @@ gv_rows_exact(GvSelector *selector, const GvRowsCall *call, GvRowsWay way,
 	GV_TRY(way == GV_ROWS_SAMPLE_GLOBAL ?
 		   launch<true>(selector, *call, exact, stream) :
 		   launch<false>(selector, *call, exact, stream));
-	if (exact.room <= GV_ROWS_ROOM)
-		return GV_OK;
-	for (int64_t i = 0; i < call->rows; i++)
-	{
-		const uint64_t *d_sorted;
-
-		GV_TRY(gv_sort_items(exact.d_rooms + 2 * i * (int64_t) exact.room,
-							 exact.room, &selector->d_sort, &d_sorted,
-							 stream));
-		GV_LAUNCH(give_kernel,
-				  (unsigned) ((call->out.k + GV_SAMPLERS - 1) / GV_SAMPLERS),
-				  GV_SAMPLERS, 0, stream, call->out, call->first + i,
-				  d_sorted);
-		GV_CUDA_TRY(cudaGetLastError());
-	}
-	return GV_OK;
+	return exact.room <= GV_ROWS_ROOM ? GV_OK :
+		gv_give_rows(selector, call, exact.d_rooms, exact.room, stream);
 }
 
 /*

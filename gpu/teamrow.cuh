@@ -28,32 +28,14 @@ gv_counted_most(int64_t k)
 	return gv_power(k + k / 8 + 8, GV_WARP);
 }
 
-/* The share of a team's keys that a thread has, and what the team says. */
+/* The share of a team's keys that a thread has. */
 template <int THREADS, int KEYS>
 struct GvTeamRow
 {
 	uint32_t	keys[KEYS];		/* of positions THREADS r + this thread's */
 	uint32_t	me;
 	uint32_t	n;
-	GvTalk		talk;			/* of a block */
-
-	__device__ __forceinline__ uint32_t
-	sum(uint32_t mine)
-	{
-		if constexpr (THREADS == GV_WARP)
-			return __reduce_add_sync(GV_FULL_WARP, mine);
-		else
-			return talk.sum(mine);
-	}
-
-	__device__ __forceinline__ uint32_t
-	most(uint32_t mine)
-	{
-		if constexpr (THREADS == GV_WARP)
-			return __reduce_max_sync(GV_FULL_WARP, mine);
-		else
-			return talk.most(mine);
-	}
+	GvTeam<THREADS> team;
 
 	__device__ __forceinline__ void
 	take(const float *row)
@@ -76,7 +58,7 @@ struct GvTeamRow
 #pragma unroll
 		for (int r = 0; r < KEYS; r++)
 			mine += keys[r] <= key;
-		return sum(mine);
+		return team.sum(mine);
 	}
 
 	/* ... items that are not after that key at that position? */
@@ -90,7 +72,7 @@ struct GvTeamRow
 #pragma unroll
 		for (int r = 0; r < KEYS; r++)
 			mine += keys[r] < key || (keys[r] == key && r * THREADS <= reach);
-		return sum(mine);
+		return team.sum(mine);
 	}
 };
 
@@ -137,8 +119,8 @@ gv_find_key(Row &row, uint32_t k, uint32_t most)
 		if (key != GV_NO_KEY)
 			greatest = max(greatest, key);
 	}
-	lower = ~row.most(~least) - 1;	/* no float has key 0 */
-	upper = row.most(greatest);
+	lower = ~row.team.most(~least) - 1;	/* no float has key 0 */
+	upper = row.team.most(greatest);
 #pragma unroll 1
 	for (int round = 0; within > most && lower + 1 < upper; round++)
 	{

@@ -2,22 +2,15 @@
  * thresholdrows.cu
  *		Long rows, few wanted: a threshold from a sample, one read of the row.
  *
- * A row is s times as long as its sample, so of the k first about m = k / s
- * are in it, and more than r - 1 of them only with a probability of less than
- * 10^-7 if r is chosen by Poisson's distribution: then the r-th of the sample
- * is not before the k-th of the row.  About r s items are not after it, a few
- * times k at most.  A block that has seen its piece of the row hands them
- * over, and the last block of the row sorts them.  As items are compared,
- * values with their positions, equal values are no special case.
+ * The threshold is an item of the sample that is not before the k-th of the
+ * row but rarely, see thresholdplan.cu; a few times k items at most are not
+ * after it.  A block that has seen its piece of the row hands them over, and
+ * the last block of the row sorts them.  As items are compared, values with
+ * their positions, equal values are no special case.
  *
  * Where fewer than k or more than there is room for are found, samplerows.cu
  * selects again.
- *
- * Sources: thresholds from samples: Floyd, Rivest, "Expected time bounds for
- * selection", 1975.
  */
-#include <math.h>
-
 #include "buckets.cuh"
 #include "few.cuh"
 #include "groups.cuh"
@@ -26,15 +19,11 @@
 #define AHEAD			4		/* vectors that a thread has on their way */
 #define PIECE			(16 * READERS * AHEAD * 4)	/* values a block, where
 													 * there are enough */
-#define RARE			1e-7	/* how often a threshold is too low */
 #define WHOLE_BLOCKS	3		/* resident, of whole_kernel */
 #define WARP_ITEMS		16		/* of a lane that selects from what was kept */
 #define WARP_SORTED		32
 #define WARP_MOST_K		24
 #define DENSE			2000	/* columns of which more than one is wanted */
-#define SCARCE			256		/* k, for which half a sample does */
-
-static int32_t misled;			/* see gv_gpu_rows_mislead */
 
 /*
  * The beginning of both kernels.  All that was there before the call is there
@@ -311,12 +300,14 @@ give_kept(GvBuckets &buckets, uint32_t count, const GvRowsOut &out,
 		  int64_t row)
 {
 	__shared__ bool given;
+	__shared__ uint32_t place;
 
 	if (out.k <= WARP_MOST_K && count <= WARP_ITEMS * GV_WARP)
 	{
 		if (threadIdx.x < GV_WARP)
 		{
 			float		values[WARP_ITEMS];
+			GvTeam<GV_WARP> team = {};
 			bool		done;
 
 #pragma unroll
@@ -329,7 +320,7 @@ give_kept(GvBuckets &buckets, uint32_t count, const GvRowsOut &out,
 			done = gv_give_few<WARP_SORTED / GV_WARP>(values, [&](int r)
 			{
 				return (uint32_t) buckets.items[r * GV_WARP + threadIdx.x];
-			}, count, (GvTaken *) buckets.ends, out, row);
+			}, count, team, (GvTaken *) buckets.ends, &place, out, row);
 			if (threadIdx.x == 0)
 				given = done;
 		}
@@ -455,110 +446,20 @@ whole_kernel(GvRowsCall call, GvGroupPlan plan, GvMissed *missed,
 		d_list[atomicAdd(&missed->n, 1u)] = (uint32_t) number;
 }
 
-/* The least r that a Poisson variable of mean m reaches rarely. */
-static int
-rare_rank(double m)
-{
-	double		term = exp(-m);
-	double		beyond = 1.0 - term;	/* P(X >= r) */
-	int			r = 1;
-
-	while (beyond > RARE || r <= m)
-	{
-		term *= m / r;
-		beyond -= term;
-		r++;
-	}
-	return r;
-}
-
-/* Where the lines of a sample lie in a row, however that is aligned. */
-static void
-plan_lines(GvGroupPlan *plan, int64_t columns)
-{
-	int64_t		nvectors = (columns - 3) / 4;
-	int64_t		nlines = (int64_t) plan->samplers * GV_GROUP_WARPS *
-		GV_WARP_LINES * plan->vectors;
-
-	plan->stretch = (nvectors << 32) / nlines;
-	plan->gap = (uint32_t) (nvectors / nlines) - GV_LINE;
-}
-
-static GvGroupPlan
-make_plan(int64_t columns, int64_t k)
-{
-	int64_t		wanted = k <= SCARCE ? columns / 64 : columns / 32;
-	int64_t		least = 4096;
-	int64_t		most = k <= SCARCE ? 1 << 19 : 1 << 20;
-	int64_t		groups;
-	double		share;
-	GvGroupPlan		plan;
-	int			r;
-
-	wanted = wanted < least ? least : wanted > most ? most : wanted;
-	if (wanted > columns / 5)
-		wanted = columns / 5;
-	r = rare_rank((double) wanted * k / columns);
-	groups = gv_power(8 * r, 256);
-	if (groups > GV_MOST_GROUPS)
-		groups = GV_MOST_GROUPS;
-
-	plan.samplers = 1;
-	while (plan.samplers * GV_GROUP_THREADS * 4 * GV_MOST_VECTORS < wanted)
-		plan.samplers *= 2;
-	plan.groups = (int) (groups / plan.samplers);
-	if (plan.groups < GV_LEAST_GROUPS)
-		plan.groups = GV_LEAST_GROUPS;
-	if (plan.groups > GV_BLOCK_GROUPS)
-		plan.groups = GV_BLOCK_GROUPS;
-	plan.lanes = GV_LINE;
-	while (GV_GROUP_WARPS * plan.lanes * 4 < plan.groups)
-		plan.lanes *= 2;
-	plan.vectors = (int) (wanted / (plan.samplers * GV_GROUP_THREADS * 4));
-	plan.vectors = plan.vectors < 1 ? 1 : plan.vectors;
-	plan_lines(&plan, columns);
-
-	/* of the sample that it has become */
-	wanted = (int64_t) plan.samplers * GV_GROUP_THREADS * 4 * plan.vectors;
-	r = rare_rank((double) wanted * k / columns);
-	groups = plan.samplers * plan.groups;
-	if (r > groups / 2)
-		r = (int) groups / 2;
-	plan.rank = r - 1;
-	/* sorted as quickly where they are few */
-	plan.spare = groups > GV_GROUP_THREADS ? r / 16 : 0;
-	r += plan.spare;
-	/* as many are not after it if each group has so many of the sample */
-	share = 1 - pow(1 - (r + 5.5 * sqrt(r) + 12) / (double) groups,
-					(double) groups / (double) wanted);
-	share *= (double) columns;
-	if (!(share > 0 && share < GV_ROWS_ROOM))
-		share = GV_ROWS_ROOM;
-	if (share < 2 * k)
-		share = (double) (2 * k < GV_ROWS_ROOM ? 2 * k : GV_ROWS_ROOM);
-	plan.room = (uint32_t) share < 1024 ? 1024 :
-		((uint32_t) share + 255) / 256 * 256;
-	plan.rank -= misled;
-	plan.rank = plan.rank < 0 ? 0 : plan.rank;
-	if (plan.rank >= groups)
-		plan.rank = (int) groups - 1;
-	return plan;
-}
-
 size_t
 gv_threshold_bytes(int64_t columns, int64_t k)
 {
-	GvGroupPlan		plan = make_plan(columns, k);
+	GvGroupPlan plan = gv_threshold_plan(columns, k);
 
 	return sizeof(uint64_t) * (plan.room + plan.samplers * plan.groups);
 }
 
-/* Rows of more than GV_TEAM_COLUMNS, k <= GV_ROWS_MAX_K. */
+/* Rows that gv_gpu_rows_can names. */
 GvStatus
 gv_rows_threshold(GvSelector *selector, const GvRowsCall *call,
 				  cudaStream_t stream)
 {
-	GvGroupPlan		plan = make_plan(call->columns, call->out.k);
+	GvGroupPlan plan = gv_threshold_plan(call->columns, call->out.k);
 	int64_t		total = plan.samplers * plan.groups;
 	uint64_t   *d_items = (uint64_t *) selector->d_work.memory;
 	uint64_t   *d_firsts = d_items + call->rows * plan.room;
@@ -596,10 +497,4 @@ gv_rows_threshold(GvSelector *selector, const GvRowsCall *call,
 						   selector->d_states, d_items, selector->d_missed,
 						   (uint32_t *) selector->d_list.memory));
 	return gv_rows_repair(selector, call, stream);
-}
-
-extern "C" void
-gv_gpu_rows_mislead(int32_t ranks)
-{
-	misled = ranks;
 }

@@ -1,6 +1,6 @@
 /*
  * warpsort.cuh
- *		Up to 256 items in order, by a warp in its registers.
+ *		Up to 384 items in order, by a warp in its registers.
  *
  * An item is twice as wide as what a lane exchanges and compares at once.  So
  * what is sorted is the key's distance from the least, without its lowest bits
@@ -223,7 +223,7 @@ static __device__ __forceinline__ bool
 gv_warp_give(const GvTaken *taken, uint32_t count, const GvRowsOut &out,
 			 int64_t row)
 {
-	constexpr int BITS = R == 1 ? 5 : R == 2 ? 6 : R <= 4 ? 7 : 8;
+	constexpr int BITS = R == 1 ? 5 : R == 2 ? 6 : R <= 4 ? 7 : R <= 8 ? 8 : 9;
 	static_assert(R * GV_WARP <= 1 << BITS, "numbers of items");
 	uint32_t	lane = threadIdx.x % GV_WARP;
 	uint32_t	numbers[R];

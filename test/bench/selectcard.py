@@ -32,8 +32,9 @@ import cardpeers
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))))
 TABLE = os.path.join(ROOT, "gpu", "gv_select_table.h")
-KERNELS = ["fewrows", "multirows", "thresholdrows", "samplerows",
-           "warprows", "chooserows", "cardquantiles", "hostrows"]
+KERNELS = ["fewrows", "multirows", "thresholdplan", "thresholdrows",
+           "samplerows", "sortrows", "warprows", "chooserows", "cardquantiles",
+           "hostrows"]
 BYTES_A_SECOND = 4.2e12
 LETTERS = {"team": "t", "threshold": "h", "warp": "w", "sample": "s",
            "sample-global": "g", "radix": "r"}

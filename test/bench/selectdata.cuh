@@ -22,6 +22,7 @@ enum Input
 	DESCENDING,
 	EQUAL,
 	FEW_VALUES,
+	NORMAL,
 	NINPUTS
 };
 
@@ -46,6 +47,10 @@ fill_kernel(float *values, int64_t n, int64_t columns, int input)
 			values[i] = -1.5f;
 		else if (input == FEW_VALUES)
 			values[i] = (float) (z % 7);
+		else if (input == NORMAL)
+			values[i] = sqrtf(-2.0f * logf((float) ((z >> 40) + 1) /
+										   16777216.0f)) *
+				cospif((float) (z & 0xFFFFFF) / 8388608.0f);
 		else
 			values[i] = (float) (z >> 40) / 16777216.0f;
 	}
