@@ -8,7 +8,7 @@ first, because the CUDA libraries that it brings are those the peers take.
 
 usage: cardpeers.py FOLDER [--rows N] [--dims N] [--k N] [--degrees D:B,...]
 
-Alone: what NN-descent takes for a k-NN graph of synthetic rows (exactcard.py),
+Alone: what NN-descent takes for a k-NN graph of synthetic rows (cardbuild.py),
 by the degree of its graph, and the share of exact neighbours of 1,000 rows.
 """
 import argparse
@@ -22,6 +22,8 @@ import pathlib
 import subprocess
 import sys
 import time
+
+import cardbuild
 
 BENCH = pathlib.Path(__file__).resolve().parent
 CUDA_LIBRARIES = ["libcudart.so.13", "libnvJitLink.so.13", "libcublasLt.so.13",
@@ -61,7 +63,7 @@ def open_peers(folder):
 
 # ----------------------------------------------------------------- selection
 
-def compile_select(nvcc, folder, arch):
+def compile_select(folder, arch, nvcc=None):
     """folder/selectpeer, from RAFT's headers there; unless it is there."""
     folder = pathlib.Path(folder).resolve()
     program = folder / "selectpeer"
@@ -74,10 +76,10 @@ def compile_select(nvcc, folder, arch):
     for name in SELECT_LIBRARIES:
         links += ["-L", folder / name / "lib64"]
     rpath = ":".join("$ORIGIN/%s/lib64" % name for name in SELECT_LIBRARIES)
-    subprocess.run([nvcc, "-std=c++17", "-O3", "-gencode",
-                    "arch=compute_%s,code=sm_%s" % (arch, arch),
-                    "--extended-lambda", "--expt-relaxed-constexpr",
-                    "-Xcompiler", "-Wno-deprecated-declarations", *paths,
+    subprocess.run([nvcc or cardbuild.find_nvcc(),
+                    *cardbuild.nvcc_flags(arch), "--extended-lambda",
+                    "--expt-relaxed-constexpr", "-Xcompiler",
+                    "-Wno-deprecated-declarations", *paths,
                     "-cudart", "static", BENCH / "selectpeer.cu", *links,
                     "-lrmm", "-lrapids_logger", "-Xlinker", "-rpath",
                     "-Xlinker", rpath, "-o", program], check=True)
@@ -307,10 +309,9 @@ def main():
     parser.add_argument("--degrees", type=parse_degrees, default=DEGREES)
     args = parser.parse_args()
     import torch
-    import exactcard
     print("%s, %s, %s" % (torch.cuda.get_device_name(),
                           time.strftime("%Y-%m-%d"), open_peers(args.folder)))
-    x, _ = exactcard.make(args.rows, 1, args.dims, 7, False)
+    x = cardbuild.Rows(args.dims, 7).some(args.rows)
     print_graphs(x, args.k, args.degrees)
 
 

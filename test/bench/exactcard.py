@@ -17,60 +17,20 @@ beside that of compute capability 9.0, too.
 """
 import argparse
 import ctypes
-import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
 import torch
 
+import cardbuild
 import cardpeers
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+KERNELS = ["exact*", "device", "group", "hopperproduct", "hopperscan"]
 STEPS = ["filter", "choose", "measure", "merge"]
 METRICS = {"l2": 1, "ip": 2, "cosine": 3, "pearson": 4}
 SAMPLE = 48
-
-
-def compile_library(folder):
-    """The parts of the engine that exact search needs, as a library."""
-    sources = [*(ROOT / "gpu").glob("exact*.cu"),
-               *[ROOT / "gpu" / name for name in (
-                   "device.cu", "group.cu", "hopperproduct.cu",
-                   "hopperscan.cu")],
-               ROOT / "test/bench/exactcard.cu",
-               *(ROOT / "src/engine").glob("*.c"),
-               *(ROOT / "src/cpu").glob("*.c")]
-    major, minor = torch.cuda.get_device_capability()
-    arch = f"{major}{minor}{'a' if (major, minor) == (9, 0) else ''}"
-    nvcc = "nvcc"
-    if not any((pathlib.Path(p) / "nvcc").exists()
-               for p in __import__("os").environ["PATH"].split(":")):
-        nvcc = "/usr/local/cuda/bin/nvcc"
-    running = []
-    objects = []
-    for source in sources:
-        target = folder / (source.parent.name + "-" + source.name + ".o")
-        objects.append(target)
-        if source.suffix == ".cu":
-            command = [nvcc, "-std=c++17", "-O3", "-fmad=false", "-lineinfo",
-                       "-gencode", f"arch=compute_{arch},code=sm_{arch}",
-                       "-Xcompiler", "-fPIC", "-I", ROOT / "src", "-I",
-                       ROOT / "gpu"]
-        else:
-            command = ["gcc", "-std=gnu99", "-O3", "-ffp-contract=off",
-                       "-fPIC", "-I", ROOT / "src"]
-        running.append(subprocess.Popen([*command, "-c", source, "-o",
-                                         target]))
-    for process in running:
-        if process.wait() != 0:
-            sys.exit("exactcard.py: the engine does not compile")
-    library = folder / "exact.so"
-    subprocess.run([nvcc, "-shared", "-cudart", "shared", *objects, "-lm",
-                    "-o", library], check=True)
-    return library
 
 
 def load(library):
@@ -91,19 +51,13 @@ def load(library):
 
 
 def make(n, nqueries, dims, seed, normal):
-    """Mixtures with 24 latent dimensions: rows, queries."""
-    g = torch.Generator(device="cuda").manual_seed(seed)
-    latent, clusters = 24, 4096
-    w = torch.randn(latent, dims, generator=g, device="cuda") / latent ** 0.5
-    c = torch.randn(clusters, latent, generator=g, device="cuda")
-
-    def some(m):
-        which = torch.randint(0, clusters, (m,), generator=g, device="cuda")
-        z = c[which] + 0.5 * torch.randn(m, latent, generator=g,
-                                         device="cuda")
-        x = z @ w + 0.1 * torch.randn(m, dims, generator=g, device="cuda")
-        return torch.nn.functional.normalize(x) if normal else x
-    return some(n).contiguous(), some(nqueries).contiguous()
+    """Rows and queries, of length 1 if normal."""
+    made = cardbuild.Rows(dims, seed)
+    x, q = made.some(n), made.some(nqueries)
+    if normal:
+        x = torch.nn.functional.normalize(x)
+        q = torch.nn.functional.normalize(q)
+    return x, q
 
 
 def must(status, what):
@@ -386,7 +340,9 @@ def main():
     good = True
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        lib = load(compile_library(pathlib.Path(folder)))
+        arch = cardbuild.arch_of(*torch.cuda.get_device_capability())
+        lib = load(cardbuild.build("exactcard", KERNELS, folder, arch,
+                                   shared=True))
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; "
               f"compiled in {time.perf_counter() - began:.0f} s", flush=True)
         if args.peers:

@@ -16,20 +16,17 @@ Needs an NVIDIA card, nvcc, gcc and torch; compiles the engine first.
 """
 import argparse
 import ctypes
-import os
-import pathlib
-import subprocess
 import sys
 import tempfile
 import time
 
 import torch
 
+import cardbuild
 import cardpeers
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-KERNELS = ["device", "hopperproduct", "hopperscan", "centre", "closest",
-           "settle", "clustersums", "group", "kmeansset"]
+KERNELS = ["exact*", "device", "hopperproduct", "hopperscan", "centre",
+           "closest", "settle", "clustersums", "group", "kmeansset"]
 STEPS = ["near lists", "lists of vectors", "sort", "halves", "units",
          "other ways", "of these filter", "first cuts", "measure", "merge",
          "gather", "filter", "first cuts", "measure", "merge"]
@@ -37,39 +34,6 @@ ROWS, QUERIES, SELF, LISTS = 0, 1, 2, 5
 METRICS = {"l2": 1, "ip": 2, "cosine": 3, "pearson": 4}
 K = 10
 SAMPLE = 1000
-
-
-def compile_library(folder):
-    """The parts of the engine that are needed, as a library."""
-    sources = [*(ROOT / "gpu").glob("exact*.cu"),
-               *[ROOT / "gpu" / (name + ".cu") for name in KERNELS],
-               ROOT / "test/bench/graphcard.cu",
-               *(ROOT / "src/engine").glob("*.c"),
-               *(ROOT / "src/cpu").glob("*.c")]
-    major, minor = torch.cuda.get_device_capability()
-    arch = f"{major}{minor}{'a' if (major, minor) == (9, 0) else ''}"
-    nvcc = os.environ.get("NVCC") or "nvcc"
-    if subprocess.run(["sh", "-c", f"command -v {nvcc}"],
-                      stdout=subprocess.DEVNULL).returncode != 0:
-        nvcc = "/usr/local/cuda/bin/nvcc"
-    running, objects = [], []
-    for source in sources:
-        objects.append(folder / f"{source.parent.name}-{source.name}.o")
-        if source.suffix == ".cu":
-            command = [nvcc, "-std=c++17", "-O3", "-fmad=false", "-lineinfo",
-                       "-gencode", f"arch=compute_{arch},code=sm_{arch}",
-                       "-Xcompiler", "-fPIC", "-I", ROOT / "gpu"]
-        else:
-            command = ["gcc", "-std=gnu99", "-O3", "-ffp-contract=off",
-                       "-fPIC"]
-        running.append(subprocess.Popen([*command, "-I", ROOT / "src", "-c",
-                                         source, "-o", objects[-1]]))
-    if any([process.wait() for process in running]):
-        sys.exit("graphcard.py: the engine does not compile")
-    library = folder / "graph.so"
-    subprocess.run([nvcc, "-shared", "-cudart", "shared", *objects, "-lm",
-                    "-o", library], check=True)
-    return library
 
 
 def load(library):
@@ -95,24 +59,6 @@ def load(library):
 def must(status, what):
     if status != 0:
         sys.exit(f"graphcard.py: {what} failed: status {status}")
-
-
-def make_rows(n, dims, seed):
-    g = torch.Generator(device="cuda").manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=g, device="cuda")
-
-    mixing = normal(24, dims) / 24 ** .5
-    centres = normal(4096, 24)
-    rows = torch.empty(n, dims, device="cuda")
-    for start in range(0, n, 1 << 20):
-        m = min(1 << 20, n - start)
-        which = torch.randint(0, len(centres), (m,), generator=g,
-                              device="cuda")
-        latent = centres[which] + .5 * normal(m, 24)
-        rows[start:start + m] = latent @ mixing + .1 * normal(m, dims)
-    return rows
 
 
 def make_lists(lib, rows, nlists, iterations):
@@ -183,7 +129,7 @@ def check(lib):
     """Small graphs: those of processors, and of all rows."""
     good = True
     for i, metric in enumerate(METRICS):
-        rows = make_rows(15000, (96, 40, 200, 128)[i], i)
+        rows = cardbuild.Rows((96, 40, 200, 128)[i], i).make(15000)
         rows[::1000] = 0
         own = torch.arange(len(rows), device="cuda")
         centroids = rows[::300].cpu().contiguous()
@@ -262,12 +208,14 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        lib = load(compile_library(pathlib.Path(folder)))
+        arch = cardbuild.arch_of(*torch.cuda.get_device_capability())
+        lib = load(cardbuild.build("graphcard", KERNELS, folder, arch,
+                                   shared=True))
         print(f"{torch.cuda.get_device_name()}; compiled in "
               f"{time.perf_counter() - began:.0f} s", flush=True)
     if args.check and not check(lib):
         sys.exit("graphcard.py: different neighbours")
-    rows = make_rows(args.rows, args.dims, 7)
+    rows = cardbuild.Rows(args.dims, 7).make(args.rows)
     own = torch.arange(len(rows), device="cuda")
     some = own[::max(1, len(rows) // SAMPLE)][:SAMPLE].contiguous()
     graph = Graph(lib, "l2", rows, some, None, 0)

@@ -11,25 +11,21 @@ are what packpeers.py has put into a folder; cardpeers.py says where they start
 from and where their rows are.
 """
 import argparse
-import glob
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+import cardbuild
 import cardpeers
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
-    os.path.abspath(__file__))))
 KERNELS = ["centre", "closest", "settle", "clustersums", "group",
            "kmeansset", "device", "hopperscan"]
 CHUNK = 1 << 17                 # rows that torch compares at once
-LATENT, CENTRES = 24, 4096
 MOST_RATIO = 1.01               # of the errors
 
 
@@ -41,7 +37,7 @@ def parse_arguments():
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--nvcc", default=os.environ.get("NVCC") or "nvcc")
+    parser.add_argument("--nvcc")
     parser.add_argument("--peers", metavar="FOLDER",
                         help="measure the libraries there, too")
     parser.add_argument("--json", metavar="FILE",
@@ -49,58 +45,11 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def call(*command):
-    subprocess.run(command, check=True)
-
-
-def compile_all(nvcc, folder):
-    """The program, from the kernels it needs and the engine in C."""
-    major, minor = torch.cuda.get_device_capability()
-    arch = "sm_%d%d%s" % (major, minor, "a" if major == 9 else "")
-    include = "-I" + os.path.join(ROOT, "src")
-    jobs, objects, library = [], [], []
-
-    def add(source, objects, *command):
-        objects.append(os.path.join(folder, "%s-%s.o" % (
-            os.path.basename(os.path.dirname(source)),
-            os.path.basename(source))))
-        jobs.append((*command, include, "-c", source, "-o", objects[-1]))
-
-    for name in KERNELS:
-        add(os.path.join(ROOT, "gpu", name + ".cu"), objects, nvcc,
-            "-std=c++17", "-O3", "-fmad=false", "-lineinfo", "-arch=" + arch)
-    add(os.path.join(ROOT, "test/bench/kmeanscard.cu"), objects, nvcc,
-        "-std=c++17", "-O2", "-arch=" + arch,
-        "-I" + os.path.join(ROOT, "gpu"))
-    for source in (glob.glob(os.path.join(ROOT, "src/engine/*.c")) +
-                   glob.glob(os.path.join(ROOT, "src/cpu/*.c"))):
-        add(source, library, "gcc", "-std=gnu99", "-O2", "-ffp-contract=off")
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda job: call(*job), jobs))
-    archive = os.path.join(folder, "engine.a")
-    call("ar", "rcs", archive, *library)
-    program = os.path.join(folder, "kmeanscard")
-    call(nvcc, "-cudart", "static", "-arch=" + arch, *objects, archive, "-lm",
-         "-o", program)
-    return program
-
-
 def make_rows(args):
     """[rows][dims] on the card, and the rows that clusters start from."""
-    g = torch.Generator(device="cuda").manual_seed(args.seed)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=g, device="cuda")
-
-    mixing = normal(LATENT, args.dims) / LATENT ** .5
-    centres = normal(CENTRES, LATENT)
-    rows = torch.empty(args.rows, args.dims, device="cuda")
-    for start in range(0, args.rows, 1 << 20):
-        n = min(1 << 20, args.rows - start)
-        which = torch.randint(0, CENTRES, (n,), generator=g, device="cuda")
-        latent = centres[which] + .5 * normal(n, LATENT)
-        rows[start:start + n] = latent @ mixing + .1 * normal(n, args.dims)
-    chosen = torch.randperm(args.rows, generator=g,
+    made = cardbuild.Rows(args.dims, args.seed)
+    rows = made.make(args.rows)
+    chosen = torch.randperm(args.rows, generator=made.generator,
                             device="cuda")[:args.lists]
     return rows, rows[chosen].clone()
 
@@ -220,8 +169,11 @@ def print_table(args, ours, errors, peers):
 
 def main():
     args = parse_arguments()
+    args.nvcc = args.nvcc or cardbuild.find_nvcc()
     with tempfile.TemporaryDirectory() as folder:
-        program = compile_all(args.nvcc, folder)
+        arch = cardbuild.arch_of(*torch.cuda.get_device_capability())
+        program = cardbuild.build("kmeanscard", KERNELS, folder, arch,
+                                  args.nvcc)
         rows, starts = make_rows(args)
         ours, centroids = run_ours(args, program, folder, rows, starts)
     peers, errors = time_peers(args, rows, starts)

@@ -145,7 +145,7 @@ def main():
     nvcc = os.environ.get("NVCC") or shutil.which("nvcc")
     if nvcc:
         import cardpeers
-        cardpeers.compile_select(nvcc, tree, str(args.arch))
+        cardpeers.compile_select(tree, str(args.arch), nvcc)
     pack(tree, args.folder, args.part_mb)
 
 

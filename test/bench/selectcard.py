@@ -25,16 +25,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 
+import cardbuild
 import cardpeers
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
-    os.path.abspath(__file__))))
-TABLE = os.path.join(ROOT, "gpu", "gv_select_table.h")
+TABLE = cardbuild.ROOT / "gpu/gv_select_table.h"
 KERNELS = ["fewrows", "multirows", "thresholdplan", "thresholdrows",
            "samplerows", "sortrows", "warprows", "chooserows", "cardquantiles",
-           "hostrows"]
+           "hostrows", "device"]
 BYTES_A_SECOND = 4.2e12
 LETTERS = {"team": "t", "threshold": "h", "warp": "w", "sample": "s",
            "sample-global": "g", "radix": "r"}
@@ -62,41 +60,6 @@ def parse_arguments():
     parser.add_argument("--build", metavar="FOLDER",
                         help="compile to there, or use what is there")
     return parser.parse_args()
-
-
-def card_arch():
-    found = subprocess.run(
-        ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"],
-        capture_output=True, text=True, check=True).stdout
-    arch = found.split()[0].replace(".", "")
-    return "90a" if arch == "90" else arch
-
-
-def compile_all(folder, arch):
-    """Objects side by side, then the program."""
-    nvcc = ["nvcc", "-std=c++17", "-O3", "-fmad=false", "-gencode",
-            "arch=compute_%s,code=sm_%s" % (arch, arch),
-            "-I" + os.path.join(ROOT, "src"), "-I" + os.path.join(ROOT, "gpu")]
-    commands, objects = [], []
-    for path in (["gpu/%s.cu" % name for name in KERNELS + ["device"]] +
-                 ["test/bench/selectcard.cu"]):
-        objects.append(os.path.join(folder, os.path.basename(path) + ".o"))
-        commands.append(nvcc + ["-c", os.path.join(ROOT, path), "-o",
-                                objects[-1]])
-    portable = []
-    for path in library_sources():
-        portable.append(os.path.join(folder, path.replace("/", "-") + ".o"))
-        commands.append(["gcc", "-std=gnu99", "-O3", "-ffp-contract=off",
-                         "-I" + os.path.join(ROOT, "src"), "-c",
-                         os.path.join(ROOT, path), "-o", portable[-1]])
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda c: subprocess.run(c, check=True), commands))
-    program = os.path.join(folder, "selectcard")
-    library = os.path.join(folder, "portable.a")
-    subprocess.run(["ar", "rcs", library] + portable, check=True)
-    subprocess.run(["nvcc", "-cudart", "static", "-o", program] + objects +
-                   [library, "-lm"], check=True)
-    return program
 
 
 def run(program, works):
@@ -163,7 +126,7 @@ class Raft:
     def __init__(self, folder, lines, arch):
         self.times = {}
         if folder:
-            program = cardpeers.compile_select("nvcc", folder, arch)
+            program = cardpeers.compile_select(folder, arch)
             self.times = cardpeers.raft_select(program, sorted({
                 (line["rows"], line["columns"], line["k"])
                 for line in lines if line["input"] == "random"}))
@@ -249,25 +212,17 @@ def write_table(card, lines):
     print("wrote", TABLE)
 
 
-def library_sources():
-    """All of the portable engine; what is not needed is not linked."""
-    return [os.path.join(folder, name)
-            for folder in ("src/engine", "src/cpu")
-            for name in sorted(os.listdir(os.path.join(ROOT, folder)))
-            if name.endswith(".c")]
-
-
 def build(args):
     if args.build and os.path.exists(os.path.join(args.build, "selectcard")):
         return os.path.join(args.build, "selectcard")
     folder = args.build or tempfile.mkdtemp()
     os.makedirs(folder, exist_ok=True)
-    return compile_all(folder, args.arch)
+    return cardbuild.build("selectcard", KERNELS, folder, args.arch)
 
 
 def main():
     args = parse_arguments()
-    args.arch = args.arch or card_arch()
+    args.arch = args.arch or cardbuild.card_arch()
     works = [name for name in ("methods", "hard", "cliff", "table")
              if getattr(args, name)] or ["anchors"]
     card, lines = run(build(args), works)

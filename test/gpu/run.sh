@@ -124,7 +124,7 @@ build_check() {
 	mkdir "$dir"
 	for file in "$GV_ROOT"/test/unit/engine/check_{mirror*,builder*}.c \
 		"$GV_ROOT"/test/unit/engine/selections.c \
-		"$GV_ROOT"/test/unit/gpu/check_*.c; do
+		"$GV_ROOT"/test/unit/gpu/{check_*,searches}.c; do
 		gcc -std=gnu99 -g -O1 -I"$GV_ROOT/src" \
 			-DUNIT_MIRRORS=gv_cuda_mirrors -DUNIT_BUILDERS=gv_cuda_builders \
 			-c "$file" -o "$dir/$(basename "$file").o"

@@ -23,7 +23,7 @@ build_card() {
 			-c "$file" -o "$dir/$(basename "$file").o" || return 1
 	done
 	for file in "$unit"/engine/{check_{mirror*,builder*},selections}.c \
-		"$unit"/gpu/check_*.c; do
+		"$unit"/gpu/{check_*,searches}.c; do
 		gcc "${COMMON_FLAGS[@]}" -I"$GV_ROOT/src" \
 			-DUNIT_MIRRORS=gv_cuda_mirrors -DUNIT_BUILDERS=gv_cuda_builders \
 			-c "$file" \
@@ -45,9 +45,9 @@ build_card_server() {
 			-o "$dir/server/$(basename "$file").o" || return 1
 	done
 	mapfile -t engines < <(find "$dir" -maxdepth 1 -name '*.o' \
-		! -name 'check_*' ! -name 'selections.c.o')
+		! -name 'check_*' ! -name 'selections.c.o' ! -name 'searches.c.o')
 	mapfile -t plain < <(find "$dir" -maxdepth 1 -name '*.c.o' \
-		! -name 'check_*' ! -name 'selections.c.o')
+		! -name 'check_*' ! -name 'selections.c.o' ! -name 'searches.c.o')
 	g++ "$@" "${engines[@]}" "$dir"/server/*.o -lpthread -lm \
 		-o "$dir/gpuvecd" || return 1
 	gcc -O1 "${COMMON_FLAGS[@]}" "$@" -D_GNU_SOURCE -I"$GV_ROOT/src" \

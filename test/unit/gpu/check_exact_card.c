@@ -3,35 +3,12 @@
  *		Exact search on a card, or emulated threads: positions and distances of
  *		gv_cpu_sets, to the last bit, by every way that queries can go.
  */
-#include "engine/gv_set.h"
+#include "searches.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "../engine/unit.h"
-
-extern const GvSetOps gv_gpu_exact_set; /* gpu/gv_sets.h */
-extern void gv_gpu_exact_force(int32_t capacity, int32_t seed); /* gpu/gv_exact.h */
-extern void gv_gpu_exact_ways(int64_t ways[2]);
-extern void gv_gpu_exact_hopper_forbid(bool yes);
-
-/* What rows and queries look like. */
-typedef enum Look
-{
-	LOOK_NORMAL,
-	LOOK_CLUSTERED,				/* in the order of clusters */
-	LOOK_TIES,					/* small whole numbers */
-	LOOK_SAME,					/* all rows are equal */
-	LOOK_OFFSET,				/* small beside what they have in common */
-	LOOK_ZEROS,					/* every third vector does not vary */
-	LOOK_RANGE,					/* lengths of 10^-30 to 10^30 */
-	LOOK_OUTLIER,				/* one that half precision cannot hold */
-	LOOK_TINY,					/* near the least float */
-	LOOK_COMING					/* ever nearer to all queries */
-} Look;
+extern void test_exact_card(void);
 
 #define NLOOKS	(LOOK_COMING + 1)
-#define GV_EXACT_FEW	8		/* gpu/gv_exact.h */
+#define GV_EXACT_FEW	16		/* gpu/gv_exact.h */
 
 typedef struct Case
 {
@@ -45,88 +22,25 @@ typedef struct Case
 	bool		self;
 } Case;
 
-static float
-component(Look look, int64_t i, int64_t n)
+/* Every query may have a row of its own, which is not its neighbour. */
+static SearchInputs
+make_inputs(const Case *test)
 {
-	float		x = unit_float() + unit_float() + unit_float();
+	SearchInputs in = {.batch = test->batch};
+	int64_t		i;
 
-	switch (look)
+	in.queries = look_vectors(test->look, test->nqueries, test->dims);
+	in.rows = look_vectors(test->look, test->nrows, test->dims);
+	in.self = unit_alloc(sizeof(int64_t) * (size_t) test->nqueries);
+	for (i = 0; i < test->nqueries; i++)
 	{
-		case LOOK_CLUSTERED:
-			return 0.3f * x + (float) ((i * 7 / n * 31) % 5);
-		case LOOK_TIES:
-			return floorf(1.5f * x);
-		case LOOK_SAME:
-			return 0.25f;
-		case LOOK_OFFSET:
-			return 1000.0f + 0.01f * x;
-		case LOOK_ZEROS:
-			return i % 3 == 0 ? (i % 2 == 0 ? 0.0f : 1.5f) : x;
-		case LOOK_RANGE:
-			return x * powf(10.0f, (float) (i % 61 - 30));
-		case LOOK_OUTLIER:
-			return i == n / 2 ? 1e6f * x : x;
-		case LOOK_TINY:
-			return x * 1e-42f;
-		case LOOK_COMING:
-			return x * (float) (n + 2 - i) / (float) n;
-		default:
-			return x;
+		in.self[i] = i * 13 % (test->nrows + 1) - 1;
+		if (test->self && in.self[i] >= 0)
+			memcpy(in.queries + i * test->dims,
+				   in.rows + in.self[i] * test->dims,
+				   sizeof(float) * test->dims);
 	}
-}
-
-static float *
-make_vectors(Look look, int64_t n, int32_t dims)
-{
-	float	   *x = unit_alloc(sizeof(float) * (size_t) (n * dims));
-	int64_t		i;
-
-	for (i = 0; i < n * dims; i++)
-		x[i] = component(look, i / dims, n);
-	return x;
-}
-
-/* All outputs of one engine. */
-static GvStatus
-search(const GvSetOps *ops, const GvSetSpec *spec, const Case *test,
-	   const float *queries, const float *rows, const int64_t *self,
-	   int64_t *positions, double *distances)
-{
-	void	   *state = NULL;
-	GvSetDone	done;
-	GvStatus	status = ops->create(spec, &state);
-	int64_t		i;
-
-	if (status != GV_OK)
-		return status;
-	status = ops->put(state, GV_SET_QUERIES, queries, 0, spec->nqueries, NULL);
-	if (status == GV_OK && spec->self)
-		status = ops->put(state, GV_SET_SELF, self, 0, spec->nqueries, NULL);
-	for (i = 0; i < test->nrows && status == GV_OK; i += test->batch)
-		status = ops->put(state, GV_SET_ROWS, rows + i * spec->dims, i,
-						  test->nrows - i < test->batch ? test->nrows - i :
-						  test->batch, NULL);
-	if (status == GV_OK)
-		status = ops->run(state, &done, NULL);
-	if (status == GV_OK)
-		status = ops->get(state, GV_SET_POSITIONS, 0,
-						  spec->nqueries * spec->k, positions);
-	/* in two pieces that begin and end inside a query's */
-	i = spec->nqueries * spec->k / 3;
-	if (status == GV_OK)
-		status = ops->get(state, GV_SET_DISTANCES, 0, i, distances);
-	if (status == GV_OK)
-		status = ops->get(state, GV_SET_DISTANCES, i,
-						  spec->nqueries * spec->k - i, distances + i);
-	ops->drop(state);
-	return status;
-}
-
-/* Bits, but for which NaN it is. */
-static bool
-is_same(double a, double b)
-{
-	return (a != a && b != b) || memcmp(&a, &b, sizeof(a)) == 0;
+	return in;
 }
 
 static void
@@ -136,38 +50,25 @@ check_case(const Case *test)
 	.dims = test->dims,.k = test->k,.nqueries = test->nqueries,
 	.nrows = test->nrows,.self = test->self};
 	size_t		n = (size_t) (test->nqueries * test->k);
-	float	   *queries = make_vectors(test->look, test->nqueries, test->dims);
-	float	   *rows = make_vectors(test->look, test->nrows, test->dims);
-	int64_t    *self = unit_alloc(sizeof(int64_t) * (size_t) test->nqueries);
-	int64_t    *positions = unit_alloc(2 * sizeof(int64_t) * n);
-	double	   *distances = unit_alloc(2 * sizeof(double) * n);
-	size_t		wrong = 0;
-	size_t		i;
+	SearchInputs in = make_inputs(test);
+	SearchOutputs cpu = {unit_alloc(2 * sizeof(int64_t) * n),
+	unit_alloc(2 * sizeof(double) * n)};
+	SearchOutputs card = {cpu.positions + n, cpu.distances + n};
+	int64_t		wrong;
 
-	for (i = 0; i < (size_t) test->nqueries; i++)
-	{
-		self[i] = (int64_t) (i * 13) % (test->nrows + 1) - 1;
-		if (test->self && self[i] >= 0)
-			memcpy(queries + i * test->dims, rows + self[i] * test->dims,
-				   sizeof(float) * test->dims);
-	}
-	CHECK(search(gv_cpu_sets.kinds[GV_SET_EXACT], &spec, test, queries, rows,
-				 self, positions, distances) == GV_OK, "cpu");
+	CHECK(run_search(gv_cpu_sets.kinds[GV_SET_EXACT], &spec, &in, NULL,
+					 &cpu) == GV_OK, "cpu");
 	CHECK(gv_gpu_exact_set.size(&spec) > 0, "size");
-	CHECK(search(&gv_gpu_exact_set, &spec, test, queries, rows, self,
-				 positions + n, distances + n) == GV_OK, "card");
-	for (i = 0; i < n; i++)
-		wrong += positions[i] != positions[n + i] ||
-			!is_same(distances[i], distances[n + i]);
+	CHECK(run_search(&gv_gpu_exact_set, &spec, &in, NULL, &card) == GV_OK,
+		  "card");
+	wrong = count_differences(&spec, &cpu, &card);
 	CHECK(wrong == 0, "metric %d, %d dims, %d rows, %d queries, k %d, look %d, "
 		  "batch %d, self %d: %d of %d differ", test->metric, test->dims,
 		  (int) test->nrows, (int) test->nqueries, test->k, test->look,
 		  (int) test->batch, test->self, (int) wrong, (int) n);
-	unit_free(queries);
-	unit_free(rows);
-	unit_free(self);
-	unit_free(positions);
-	unit_free(distances);
+	free_search_inputs(&in);
+	unit_free(cpu.positions);
+	unit_free(cpu.distances);
 }
 
 /* All metrics and looks, by few and by many queries. */
@@ -278,21 +179,15 @@ test_large(void)
 	gv_gpu_exact_hopper_forbid(false);
 }
 
-static bool
-stops(void *arg)
-{
-	return --*(int *) arg < 0;
-}
-
 /* Whoever asks is obeyed, and without memory there is no set. */
 static void
 test_stops(void)
 {
 	GvSetSpec	spec = {.kind = GV_SET_EXACT,.metric = GV_SET_L2,.dims = 4,
 	.k = 3,.nqueries = 9,.nrows = 900};
-	float	   *x = make_vectors(LOOK_NORMAL, 900, 4);
+	float	   *x = look_vectors(LOOK_NORMAL, 900, 4);
 	int			left = 1;
-	GvStop		stop = {stops, &left};
+	GvStop		stop = {counts_down, &left};
 	void	   *state = NULL;
 
 	CHECK(gv_gpu_exact_set.create(&spec, &state) == GV_OK, "create");
@@ -303,8 +198,6 @@ test_stops(void)
 	gv_gpu_exact_set.drop(state);
 	unit_free(x);
 }
-
-extern int64_t gv_emulated_fault __attribute__((weak)); /* not on a card */
 
 static void
 test_no_memory(void)

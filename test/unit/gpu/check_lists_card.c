@@ -4,30 +4,16 @@
  *		and distances of gv_cpu_sets, to the last bit, and those of a search
  *		that compares all rows where all lists are near.
  */
-#include "engine/gv_set.h"
-
-#include <math.h>
-#include <string.h>
-
-#include "../engine/unit.h"
-
-extern const GvSetOps gv_gpu_exact_set; /* gpu/gv_sets.h */
-extern void gv_gpu_exact_force(int32_t capacity, int32_t seed); /* gpu/gv_exact.h */
-extern void gv_gpu_exact_ways(int64_t ways[2]);
-extern void gv_gpu_exact_hopper_forbid(bool yes);
-extern void gv_gpu_exact_lists_force(int64_t batch, int64_t unit);
+#include "searches.h"
 
 extern void test_lists_card(void);
+/* gpu/gv_exactlists.h */
+extern void gv_gpu_exact_lists_force(int64_t batch, int64_t unit);
 
-/* What vectors look like. */
-typedef enum Look
-{
-	LOOK_CLUSTERED,
-	LOOK_TIES,					/* small whole numbers */
-	LOOK_SAME,					/* all are equal: one list has everything */
-	LOOK_ZEROS,					/* every third vector does not vary */
-	LOOK_OUTLIER				/* some that half precision cannot hold */
-} Look;
+static const Look looks[] = {LOOK_MIXED, LOOK_TIES, LOOK_SAME, LOOK_ZEROS,
+LOOK_OUTLIERS};
+
+#define NLOOKS	((int) (sizeof(looks) / sizeof(looks[0])))
 
 typedef struct Case
 {
@@ -43,90 +29,6 @@ typedef struct Case
 	int64_t		unit;			/* of a unit; 0: all */
 } Case;
 
-/* Inputs of a set. */
-typedef struct Inputs
-{
-	float	   *rows;			/* [nrows][dims] */
-	float	   *queries;		/* [nqueries][dims] */
-	float	   *lists;			/* [nlists][dims] */
-	int64_t    *self;			/* [nqueries] */
-} Inputs;
-
-/* ... and its outputs. */
-typedef struct Outputs
-{
-	int64_t    *positions;		/* [nqueries][k] */
-	double	   *distances;
-} Outputs;
-
-static float
-component(Look look, int64_t i)
-{
-	float		x = unit_float() + unit_float() + unit_float();
-
-	switch (look)
-	{
-		case LOOK_TIES:
-			return floorf(1.5f * x);
-		case LOOK_SAME:
-			return 0.25f;
-		case LOOK_ZEROS:
-			return i % 3 == 0 ? (i % 2 == 0 ? 0.0f : 1.5f) : x;
-		case LOOK_OUTLIER:
-			return i % 97 == 50 ? 1e6f * x : x;
-		case LOOK_CLUSTERED:
-			break;
-	}
-	return 0.3f * x + (float) (i * 7 % 11);
-}
-
-static float *
-make_vectors(Look look, int64_t n, int32_t dims)
-{
-	float	   *x = unit_alloc(sizeof(float) * (size_t) (n * dims));
-	int64_t		i;
-
-	for (i = 0; i < n * dims; i++)
-		x[i] = component(look, i / dims);
-	return x;
-}
-
-static GvStatus
-search(const GvSetOps *ops, const GvSetSpec *spec, const Inputs *in,
-	   const GvStop *stop, const Outputs *out)
-{
-	void	   *state = NULL;
-	GvSetDone	done;
-	int64_t		n = spec->nqueries * spec->k;
-	GvStatus	status = ops->create(spec, &state);
-
-	if (status != GV_OK)
-		return status;
-	status = ops->put(state, GV_SET_QUERIES, in->queries, 0, spec->nqueries,
-					  NULL);
-	if (status == GV_OK && spec->self)
-		status = ops->put(state, GV_SET_SELF, in->self, 0, spec->nqueries,
-						  NULL);
-	if (status == GV_OK && spec->nlists > 1)
-		status = ops->put(state, GV_SET_LISTS, in->lists, 0, spec->nlists / 2,
-						  NULL);
-	if (status == GV_OK && spec->nlists > 0)
-		status = ops->put(state, GV_SET_LISTS,
-						  in->lists + spec->nlists / 2 * spec->dims,
-						  spec->nlists / 2, spec->nlists - spec->nlists / 2,
-						  NULL);
-	if (status == GV_OK)
-		status = ops->put(state, GV_SET_ROWS, in->rows, 0, spec->nrows, stop);
-	if (status == GV_OK)
-		status = ops->run(state, &done, stop);
-	if (status == GV_OK && out != NULL)
-		status = ops->get(state, GV_SET_POSITIONS, 0, n, out->positions);
-	if (status == GV_OK && out != NULL)
-		status = ops->get(state, GV_SET_DISTANCES, 0, n, out->distances);
-	ops->drop(state);
-	return status;
-}
-
 static GvSetSpec
 spec_of(const Case *test)
 {
@@ -139,14 +41,14 @@ spec_of(const Case *test)
 	return spec;
 }
 
-static Inputs
+static SearchInputs
 make_inputs(const Case *test, const GvSetSpec *spec)
 {
-	Inputs		in;
+	SearchInputs in = {.batch = spec->nrows};
 	int64_t		i;
 
-	in.rows = make_vectors(test->look, spec->nrows, spec->dims);
-	in.queries = make_vectors(test->look, spec->nqueries, spec->dims);
+	in.rows = look_vectors(test->look, spec->nrows, spec->dims);
+	in.queries = look_vectors(test->look, spec->nqueries, spec->dims);
 	in.lists = unit_alloc(sizeof(float) * (size_t) spec->nlists * spec->dims);
 	in.self = unit_alloc(sizeof(int64_t) * (size_t) spec->nqueries);
 	if (spec->self)
@@ -165,55 +67,34 @@ make_inputs(const Case *test, const GvSetSpec *spec)
 	return in;
 }
 
-static void
-free_inputs(Inputs *in)
-{
-	unit_free(in->rows);
-	unit_free(in->queries);
-	unit_free(in->lists);
-	unit_free(in->self);
-}
-
-static Outputs
+static SearchOutputs
 make_outputs(const GvSetSpec *spec)
 {
 	size_t		n = (size_t) (spec->nqueries * spec->k);
-	Outputs		out = {unit_alloc(sizeof(int64_t) * n),
+	SearchOutputs out = {unit_alloc(sizeof(int64_t) * n),
 	unit_alloc(sizeof(double) * n)};
 
 	return out;
 }
 
 static void
-free_outputs(Outputs *out)
+free_outputs(SearchOutputs *out)
 {
 	unit_free(out->positions);
 	unit_free(out->distances);
 }
 
-/* Bits, but for which NaN it is. */
-static bool
-is_same(double a, double b)
-{
-	return (a != a && b != b) || memcmp(&a, &b, sizeof(a)) == 0;
-}
-
 static void
-compare(const Case *test, const GvSetSpec *spec, const Outputs *a,
-		const Outputs *b)
+compare(const Case *test, const GvSetSpec *spec, const SearchOutputs *a,
+		const SearchOutputs *b)
 {
-	int64_t		n = spec->nqueries * spec->k;
-	int64_t		wrong = 0;
-	int64_t		i;
+	int64_t		wrong = count_differences(spec, a, b);
 
-	for (i = 0; i < n; i++)
-		wrong += a->positions[i] != b->positions[i] ||
-			!is_same(a->distances[i], b->distances[i]);
 	CHECK(wrong == 0, "metric %d, %d dims, %d rows, %d queries, k %d, %d of %d "
 		  "lists, look %d, batch %d, unit %d: %d of %d differ", test->metric,
 		  test->dims, (int) test->nrows, (int) test->nqueries, test->k,
 		  test->probes, test->nlists, test->look, (int) test->batch,
-		  (int) test->unit, (int) wrong, (int) n);
+		  (int) test->unit, (int) wrong, (int) (spec->nqueries * spec->k));
 }
 
 static void
@@ -221,26 +102,27 @@ check_case(const Case *test)
 {
 	GvSetSpec	spec = spec_of(test);
 	GvSetSpec	plain = spec;
-	Inputs		in = make_inputs(test, &spec);
-	Outputs		cpu = make_outputs(&spec);
-	Outputs		card = make_outputs(&spec);
+	SearchInputs in = make_inputs(test, &spec);
+	SearchOutputs cpu = make_outputs(&spec);
+	SearchOutputs card = make_outputs(&spec);
 
 	gv_gpu_exact_lists_force(test->batch, test->unit);
 	CHECK(gv_gpu_exact_set.size(&spec) > 0, "size");
-	CHECK(search(&gv_gpu_exact_set, &spec, &in, NULL, &card) == GV_OK, "card");
-	CHECK(search(gv_cpu_sets.kinds[GV_SET_EXACT], &spec, &in, NULL, &cpu) ==
-		  GV_OK, "cpu");
+	CHECK(run_search(&gv_gpu_exact_set, &spec, &in, NULL, &card) == GV_OK,
+		  "card");
+	CHECK(run_search(gv_cpu_sets.kinds[GV_SET_EXACT], &spec, &in, NULL,
+					 &cpu) == GV_OK, "cpu");
 	compare(test, &spec, &cpu, &card);
 	plain.nlists = 0;
 	plain.probes = 0;
 	if (spec.probes == spec.nlists)
 	{
-		CHECK(search(gv_cpu_sets.kinds[GV_SET_EXACT], &plain, &in, NULL,
-					 &cpu) == GV_OK, "all rows");
+		CHECK(run_search(gv_cpu_sets.kinds[GV_SET_EXACT], &plain, &in, NULL,
+						 &cpu) == GV_OK, "all rows");
 		compare(test, &spec, &cpu, &card);
 	}
 	gv_gpu_exact_lists_force(0, 0);
-	free_inputs(&in);
+	free_search_inputs(&in);
 	free_outputs(&cpu);
 	free_outputs(&card);
 }
@@ -250,13 +132,14 @@ static void
 test_looks(void)
 {
 	int			metric;
-	int			look;
+	int			i;
 
 	for (metric = GV_SET_L2; metric <= GV_SET_PEARSON; metric++)
-		for (look = unit_small ? metric % 2 : 0; look <= LOOK_OUTLIER;
-			 look += unit_small ? 2 : 1)
+		for (i = unit_small ? metric % 2 : 0; i < NLOOKS;
+			 i += unit_small ? 2 : 1)
 		{
-			int			odd = 5 * metric + look;
+			Look		look = looks[i];
+			int			odd = NLOOKS * metric + i;
 			Case		some = {metric, 2 + odd * 7 % 40, 310 + odd, 20, 4, 24,
 			6, look, odd % 2 == 0 ? 0 : 170, odd % 4 == 1 ? 0 : 256};
 			Case		self = {metric, 2 + odd * 3 % 20, 60 + odd, 0, 3, 8,
@@ -275,15 +158,15 @@ static void
 test_shapes(void)
 {
 	static const Case cases[] = {
-		{GV_SET_L2, 1, 1, 1, 1, 1, 1, LOOK_CLUSTERED, 0, 0},
-		{GV_SET_L2, 3, 1, 0, 2, 1, 1, LOOK_CLUSTERED, 0, 0},
-		{GV_SET_IP, 2, 40, 0, 8, 40, 1, LOOK_CLUSTERED, 7, 0},
-		{GV_SET_L2, 5, 50, 3, 60, 64, 64, LOOK_CLUSTERED, 0, 0},
-		{GV_SET_COSINE, 17, 200, 8, 130, 5, 2, LOOK_CLUSTERED, 100, 0},
+		{GV_SET_L2, 1, 1, 1, 1, 1, 1, LOOK_MIXED, 0, 0},
+		{GV_SET_L2, 3, 1, 0, 2, 1, 1, LOOK_MIXED, 0, 0},
+		{GV_SET_IP, 2, 40, 0, 8, 40, 1, LOOK_MIXED, 7, 0},
+		{GV_SET_L2, 5, 50, 3, 60, 64, 64, LOOK_MIXED, 0, 0},
+		{GV_SET_COSINE, 17, 200, 8, 130, 5, 2, LOOK_MIXED, 100, 0},
 		{GV_SET_COSINE, 8, 300, 12, 150, 7, 3, LOOK_ZEROS, 0, 256},
-		{GV_SET_PEARSON, 1, 30, 4, 3, 6, 4, LOOK_CLUSTERED, 9, 0},
+		{GV_SET_PEARSON, 1, 30, 4, 3, 6, 4, LOOK_MIXED, 9, 0},
 		{GV_SET_PEARSON, 4, 90, 0, 5, 20, 2, LOOK_TIES, 0, 0},
-		{GV_SET_L2, 20, 600, 150, 3, 4, 3, LOOK_CLUSTERED, 0, 0}
+		{GV_SET_L2, 20, 600, 150, 3, 4, 3, LOOK_MIXED, 0, 0}
 	};
 	size_t		i;
 
@@ -306,7 +189,7 @@ test_overflows(void)
 		Case		same = {GV_SET_L2, 4, 40, 0, 3, 4, 2, LOOK_SAME, 25, 0};
 		Case		ties = {GV_SET_COSINE, 3, 340, 20, 4, 12, 5, LOOK_TIES, 0,
 		256};
-		Case		held = {GV_SET_IP, 9, 300, 20, 6, 12, 4, LOOK_OUTLIER, 0,
+		Case		held = {GV_SET_IP, 9, 300, 20, 6, 12, 4, LOOK_OUTLIERS, 0,
 		0};
 
 		gv_gpu_exact_force(rooms[i], 256);
@@ -332,7 +215,7 @@ test_large(void)
 	{
 		int			all = i / 4 % 2 == i % 2;
 		Case		large = {GV_SET_L2 + i % 4, dims[i / 4], 6001, 0, 10,
-		all ? 40 : 20, all ? 40 : 7, i % 3 == 0 ? LOOK_ZEROS : LOOK_CLUSTERED,
+		all ? 40 : 20, all ? 40 : 7, i % 3 == 0 ? LOOK_ZEROS : LOOK_MIXED,
 		i % 5 == 0 ? 4500 : 0, i % 3 == 1 ? 2048 : 0};
 
 		check_case(&large);
@@ -342,19 +225,13 @@ test_large(void)
 	}
 }
 
-static bool
-stops(void *arg)
-{
-	return --*(int *) arg < 0;
-}
-
 /* Whoever asks is obeyed, wherever that is. */
 static void
 test_stops(void)
 {
-	Case		test = {GV_SET_L2, 4, 300, 8, 3, 8, 6, LOOK_CLUSTERED, 0, 256};
+	Case		test = {GV_SET_L2, 4, 300, 8, 3, 8, 6, LOOK_MIXED, 0, 256};
 	GvSetSpec	spec = spec_of(&test);
-	Inputs		in = make_inputs(&test, &spec);
+	SearchInputs in = make_inputs(&test, &spec);
 	GvStatus	status = GV_CANCELLED;
 	int			n;
 
@@ -362,35 +239,33 @@ test_stops(void)
 	for (n = 0; n < 1000 && status == GV_CANCELLED; n += n + 1)
 	{
 		int			left = n;
-		GvStop		stop = {stops, &left};
+		GvStop		stop = {counts_down, &left};
 
-		status = search(&gv_gpu_exact_set, &spec, &in, &stop, NULL);
+		status = run_search(&gv_gpu_exact_set, &spec, &in, &stop, NULL);
 	}
 	CHECK(status == GV_OK && n > 3, "%d: %d", n, status);
 	gv_gpu_exact_lists_force(0, 0);
-	free_inputs(&in);
+	free_search_inputs(&in);
 }
-
-extern int64_t gv_emulated_fault __attribute__((weak)); /* not on a card */
 
 /* Without memory there is no set, or no answer. */
 static void
 test_no_memory(void)
 {
-	Case		test = {GV_SET_IP, 9, 50, 20, 2, 4, 2, LOOK_CLUSTERED, 0, 0};
+	Case		test = {GV_SET_IP, 9, 50, 20, 2, 4, 2, LOOK_MIXED, 0, 0};
 	GvSetSpec	spec = spec_of(&test);
-	Inputs		in = make_inputs(&test, &spec);
+	SearchInputs in = make_inputs(&test, &spec);
 	GvStatus	status = GV_NO_MEMORY;
 	int			n;
 
 	for (n = 1; n < 60 && status == GV_NO_MEMORY; n++)
 	{
 		gv_emulated_fault = n;
-		status = search(&gv_gpu_exact_set, &spec, &in, NULL, NULL);
+		status = run_search(&gv_gpu_exact_set, &spec, &in, NULL, NULL);
 		gv_emulated_fault = 0;
 	}
 	CHECK(status == GV_OK && n > 12, "%d: %d", n, status);
-	free_inputs(&in);
+	free_search_inputs(&in);
 }
 
 /* An engine was opened. */

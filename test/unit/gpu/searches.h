@@ -1,0 +1,75 @@
+/*
+ * searches.h
+ *		Exact searches by one engine's own functions, from the first call to
+ *		the last, and vectors that they may find hard, for the checks of them
+ *		on a card.
+ */
+#ifndef SEARCHES_H
+#define SEARCHES_H
+
+#include "engine/gv_set.h"
+
+#include "../engine/unit.h"
+
+/* gpu/gv_sets.h, gpu/gv_exact.h */
+extern const GvSetOps gv_gpu_exact_set;
+extern void gv_gpu_exact_force(int32_t capacity, int32_t seed);
+extern void gv_gpu_exact_ways(int64_t ways[2]);
+extern void gv_gpu_exact_hopper_forbid(bool yes);
+
+/* Of emulate/; not there on a card. */
+extern int64_t gv_emulated_fault __attribute__((weak));
+
+/* What rows and queries look like. */
+typedef enum Look
+{
+	LOOK_NORMAL,
+	LOOK_CLUSTERED,				/* in the order of clusters */
+	LOOK_TIES,					/* small whole numbers */
+	LOOK_SAME,					/* all rows are equal */
+	LOOK_OFFSET,				/* small beside what they have in common */
+	LOOK_ZEROS,					/* every third vector does not vary */
+	LOOK_RANGE,					/* lengths of 10^-30 to 10^30 */
+	LOOK_OUTLIER,				/* one that half precision cannot hold */
+	LOOK_TINY,					/* near the least float */
+	LOOK_COMING,				/* ever nearer to all queries */
+	LOOK_MIXED,					/* of clusters in turn */
+	LOOK_OUTLIERS				/* some that half precision cannot hold */
+} Look;
+
+/* [n][dims] in guarded memory. */
+extern float *look_vectors(Look look, int64_t n, int32_t dims);
+
+/* What a set is given. */
+typedef struct SearchInputs
+{
+	float	   *queries;		/* [nqueries][dims] */
+	float	   *rows;			/* [nrows][dims] */
+	int64_t    *self;			/* [nqueries], with spec.self */
+	float	   *lists;			/* [nlists][dims], with spec.nlists */
+	int64_t		batch;			/* rows put at a time */
+} SearchInputs;
+
+extern void free_search_inputs(SearchInputs *in);
+
+/* ... and what it finds. */
+typedef struct SearchOutputs
+{
+	int64_t    *positions;		/* [nqueries][k] */
+	double	   *distances;		/* the same */
+} SearchOutputs;
+
+/* A whole search; the stop is asked where rows come, and out may be NULL. */
+extern GvStatus run_search(const GvSetOps *ops, const GvSetSpec *spec,
+						   const SearchInputs *in, const GvStop *stop,
+						   const SearchOutputs *out);
+
+/* Neighbours that differ in a bit, but for which NaN a distance is. */
+extern int64_t count_differences(const GvSetSpec *spec,
+								 const SearchOutputs *a,
+								 const SearchOutputs *b);
+
+/* A GvStop that says no as often as *(int *) arg has it. */
+extern bool counts_down(void *arg);
+
+#endif							/* SEARCHES_H */
