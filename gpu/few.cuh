@@ -5,12 +5,12 @@
  * A bound is guessed and counted until what is before it is k or more and no
  * more than a warp sorts.  For small k the first guess is by threads' minima:
  * where k of them are not after some value, k of all are not, and few more,
- * since the k first lie in different threads mostly.  Another guess is where the
- * bound would be if values were spread evenly between two that were counted.
- * What is before it goes to shared memory and is sorted.
+ * since the k first lie in different threads mostly.  Another guess is where
+ * the bound would be if values were spread evenly between two that were
+ * counted.  What is before it goes to shared memory and is sorted.
  *
- * Source of the minima: Komarov, Dashti, D'Souza, "Fast k-NNG construction with
- * GPU-based quick multi-select", 2014.
+ * Source of the minima: Komarov, Dashti, D'Souza, "Fast k-NNG construction
+ * with GPU-based quick multi-select", 2014.
  */
 #ifndef GV_FEW_CUH
 #define GV_FEW_CUH
@@ -69,8 +69,8 @@ gv_bound_of_minima(const float (&values)[KEYS], uint32_t k,
 }
 
 /*
- * Between which two values a bound is, and by how many too few and too many are
- * before these.
+ * Between which two values a bound is, and by how many too few and too many
+ * are before these.
  */
 struct GvGuess
 {

@@ -82,9 +82,8 @@ launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 {
 	constexpr int TEAMS = Few<THREADS>::TEAMS;
 	int64_t		most = gv_counted_most(call->out.k);
-	int64_t		room = gv_power(R * GV_WARP, GV_WARP);
+	int64_t		room = most > R * GV_WARP ? most : R * GV_WARP;
 
-	room = most > room ? most : room;
 	return gv_launch_early(selector->overlap, few_kernel<THREADS, KEYS, R>,
 						   (call->rows + TEAMS - 1) / TEAMS,
 						   Few<THREADS>::BLOCK,

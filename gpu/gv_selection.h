@@ -11,7 +11,8 @@
  *				values, two to 16 warps up to 16,384; k <= 2,048.  One read.
  *				For k <= 376 of a warp's row, 248 of a block's, a bound is the
  *				last of some threads' minima or a guess between two that were
- *				counted, 12 at most, mostly 1 to 4, of n / threads steps each.
+ *				counted, 12 at most, mostly 1 to 4, of n / threads steps
+ *				each.
  *				Beyond that keys are counted: at most 64 counts, and half of
  *				that again for ties.  No memory but shared.  Komarov, Dashti,
  *				D'Souza, 2014
