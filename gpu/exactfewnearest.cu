@@ -92,12 +92,13 @@ put_nearest(const GvExactNearest &nearest, int q, const Found &found)
 	uint32_t	k = (uint32_t) nearest.queries.k;
 	double	   *d_distances = nearest.queries.d_distances + (int64_t) q * k;
 	int64_t    *d_positions = nearest.queries.d_positions + (int64_t) q * k;
+	bool		begun = nearest.position > 0;	/* else all places are free */
 	uint32_t	nkept;
 
 	for (uint32_t j = threadIdx.x; j < k; j += blockDim.x)
 	{
-		distances[j] = d_distances[j];
-		positions[j] = d_positions[j];
+		distances[j] = begun ? d_distances[j] : GV_EXACT_NAN;
+		positions[j] = begun ? d_positions[j] : INT64_MAX;
 	}
 	/* threads meet */
 	nkept = keep_nearest(nearest, q, found);
