@@ -4,7 +4,8 @@
  *		compute capability 9.0.
  *
  * Rows are read once, which takes longer than all else, so all else happens
- * meanwhile.  Each warp has a ring of stages in shared memory, which copies of
+ * meanwhile, half copies of queries, too, which each block makes for itself.
+ * Each warp has a ring of stages in shared memory, which copies of
  * rows fill while it multiplies others: an SM has some 200 KB on their way.
  *
  *	1. The first SEEDS tiles of each warp are seeds: the largest A - 2 e(x) that
@@ -21,6 +22,7 @@
  * writes its scores to memory and is over; what is left is for blocks that come
  * later, the scores for the second launch.
  */
+#include "exacthalve.cuh"
 #include "exactring.cuh"
 
 #define TILE			GV_FEW_TILE
@@ -45,6 +47,42 @@ query_bytes(int half_dims)
 }
 
 #if GV_HOPPER
+
+/*
+ * By a block: half copies of queries [COLUMNS * TILE][stride], shared, zeros
+ * where there is none.  The first block puts these and what else is known of
+ * queries into memory, for cuts and for other ways.
+ */
+static __device__ __forceinline__ void
+halve_queries(const GvExactFew &few, uint16_t *halves)
+{
+	const GvExactQueries &queries = few.nearest.queries;
+	int			half_dims = few.space.half_dims;
+	int			stride = gv_exact_few_stride(half_dims);
+	int			lane = threadIdx.x % GV_WARP;
+
+	for (int q = threadIdx.x / GV_WARP; q < COLUMNS * TILE; q += WARPS)
+	{
+		uint16_t   *own = halves + q * stride;
+		bool		there = q < few.nearest.part.n;
+		GvExactQuery seen;
+
+		for (int d = lane + (there ? half_dims : 0); d < stride; d += GV_WARP)
+			own[d] = 0;
+		if (!there)
+			continue;
+		seen = gv_exact_halve_query(few.space, queries.d_queries +
+									(int64_t) q * few.space.dims, own);
+		if (blockIdx.x > 0)
+			continue;
+		for (int d = lane; d < half_dims; d += GV_WARP)
+			queries.d_halves[q * half_dims + d] = own[d];
+		if (lane == 0)
+			queries.d_seen[q] = seen;
+		if (few.nearest.position == 0)
+			gv_exact_free_places(queries, q);
+	}
+}
 
 /* Row and query of a lane's sums[i / 4][i % 4]. */
 static __device__ __forceinline__ int64_t
@@ -365,8 +403,7 @@ few_kernel(const __grid_constant__ GvExactFew few, GvExactFewShape shape)
 	__syncwarp();
 	for (int stage = 0; stage < shape.stages; stage++)
 		fill(scan, &ring, stage);
-	gv_exact_few_queries(queries, few.nearest.queries.d_halves,
-						 few.nearest.part.n, few.space.half_dims);
+	halve_queries(few, queries);
 	__syncthreads();
 	take_seeds(scan, &ring, kept);
 	arrive(scan);

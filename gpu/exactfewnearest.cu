@@ -92,12 +92,13 @@ put_nearest(const GvExactNearest &nearest, int q, const Found &found)
 	uint32_t	k = (uint32_t) nearest.queries.k;
 	double	   *d_distances = nearest.queries.d_distances + (int64_t) q * k;
 	int64_t    *d_positions = nearest.queries.d_positions + (int64_t) q * k;
+	bool		begun = nearest.position > 0;	/* else all places are free */
 	uint32_t	nkept;
 
 	for (uint32_t j = threadIdx.x; j < k; j += blockDim.x)
 	{
-		distances[j] = d_distances[j];
-		positions[j] = d_positions[j];
+		distances[j] = begun ? d_distances[j] : GV_EXACT_NAN;
+		positions[j] = begun ? d_positions[j] : INT64_MAX;
 	}
 	/* threads meet */
 	nkept = keep_nearest(nearest, q, found);
@@ -131,9 +132,17 @@ put_nearest(const GvExactNearest &nearest, int q, const Found &found)
 	}
 }
 
+/* By a thread: a query goes another way. */
+static __device__ __forceinline__ void
+put_into(uint32_t *count, uint32_t *list, int q)
+{
+	list[atomicAdd(count, 1u)] = (uint32_t) q;
+}
+
 /*
  * A block a query: its nearest; the last one tells the host which queries go
- * another way, and leaves d_turn as it was.
+ * another way, and leaves d_turn as it was.  Void queries with free places go
+ * to the slow ones.
  * Shared: distances, rows, and which are kept, [room] each.
  */
 template <int METRIC>
@@ -143,20 +152,31 @@ few_nearest_kernel(const __grid_constant__ GvExactFew few,
 {
 	GV_SHARED(memory);
 	int			q = blockIdx.x;
+	const GvExactQueries &queries = few.nearest.queries;
 	GvExactTurn *turn = few.d_turn;
 	Found		found = {0, (double *) memory, NULL, NULL};
+	bool		is_void;
 
 	gv_step_begins();
-	if (turn->nleft > 0)
-		take_left<METRIC>(few, shape, q);
+	is_void = queries.d_seen[q].kind == GV_EXACT_VOID;
 	found.count = __ldcg(few.nearest.filter.d_counts + q);
+	if (turn->nleft > 0)
+	{
+		take_left<METRIC>(few, shape, q);
+		found.count = __ldcg(few.nearest.filter.d_counts + q);
+	}
 	found.rows = (uint32_t *) (found.distances + room);
 	found.kept = found.rows + room;
-	if (found.count > few.nearest.filter.capacity)
+	if (is_void)
+	{
+		if (threadIdx.x == 0 &&
+			queries.d_positions[(q + 1) * queries.k - 1] == INT64_MAX)
+			put_into(&few.lists.d_counts[1], few.lists.d_slow, q);
+	}
+	else if (found.count > few.nearest.filter.capacity)
 	{
 		if (threadIdx.x == 0)
-			few.lists.d_matrix[atomicAdd(&few.lists.d_counts[0], 1u)] =
-				(uint32_t) q;
+			put_into(&few.lists.d_counts[0], few.lists.d_matrix, q);
 	}
 	else if (found.count > 0)
 		put_nearest(few.nearest, q, found);
@@ -168,7 +188,7 @@ few_nearest_kernel(const __grid_constant__ GvExactFew few,
 		return;
 	__threadfence();
 	few.counts[0] = __ldcg(few.lists.d_counts);
-	few.counts[1] = 0;
+	few.counts[1] = __ldcg(few.lists.d_counts + 1);
 	turn->arrived = turn->ready = turn->next = turn->finished = 0;
 	turn->nleft = 0;
 }

@@ -68,7 +68,6 @@ ask(const GvExactByList *lists, GvExactWork *work,
 	const GvExactQueries *queries, const GvStop *stop)
 {
 	GV_TRY(gv_gpu_exact_clear(queries, work->stream));
-	GV_TRY(gv_gpu_exact_queries(&lists->space, queries, work->stream));
 	return gv_gpu_exact_search(work, &lists->space, &lists->centroids, queries,
 							   stop);
 }

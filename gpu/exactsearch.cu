@@ -387,28 +387,34 @@ chunk_at(const Search *search, int64_t first)
 }
 
 /*
- * Queries whose distances are all NaN: of these the rows that come first are
- * the nearest, and no filter finds them.
+ * Queries whose distances are all NaN, n of the slow ones: of these the rows
+ * that come first are the nearest, and no filter finds them.
  */
+static GvStatus
+measure_first(const Search *search, int32_t n)
+{
+	GvExactRows rows = *search->rows;
+	int64_t		last = search->queries->k + 1;	/* one may be its own */
+
+	rows.stride = 1;
+	return measure_all(search, &rows, n, 0, last < rows.n ? last : rows.n);
+}
+
+/* ... which only some metrics have. */
 static GvStatus
 search_voids(const Search *search)
 {
 	GvExactWork *work = search->work;
-	GvExactRows rows = *search->rows;
-	int64_t		last = search->queries->k + 1;	/* one may be its own */
 	int32_t		none;
 	int32_t		nslow;
 
 	if (search->space->metric != GV_SET_COSINE &&
 		search->space->metric != GV_SET_PEARSON)
 		return GV_OK;
-	rows.stride = 1;
 	GV_TRY(clear_lists(work));
 	GV_TRY(gv_gpu_exact_voids(search->queries, &work->lists, work->stream));
 	GV_TRY(read_lists(search, &none, &nslow));
-	if (nslow == 0)
-		return GV_OK;
-	return measure_all(search, &rows, nslow, 0, last < rows.n ? last : rows.n);
+	return nslow > 0 ? measure_first(search, nslow) : GV_OK;
 }
 
 /* Few queries, many rows: two passes, and one look at what came of them. */
@@ -433,7 +439,10 @@ search_few(const Search *search, int64_t seed)
 	return search_lists(search, 0, search->rows->n, true);
 }
 
-/* Few queries, many rows: one pass, by exactfew.cu. */
+/*
+ * Few queries, many rows: one pass, by exactfew.cu, which makes half copies of
+ * queries and finds void ones besides.
+ */
 static GvStatus
 search_at_once(const Search *search, int64_t seed)
 {
@@ -446,14 +455,16 @@ search_at_once(const Search *search, int64_t seed)
 	GvExactFew	few = {*search->space, nearest, work->lists, work->d_turn,
 	work->d_bests, work->d_scores, work->counts};
 	int32_t		nmatrix;
-	int32_t		nslow;
+	int32_t		nvoid;
 	double		since = begin(work);
 
 	GV_TRY(gv_gpu_exact_few(&few, work->nsms, seed, work->stream));
 	GV_TRY(note(work, GV_EXACT_FILTER, &since));
-	GV_TRY(wait_lists(search, &nmatrix, &nslow));
+	GV_TRY(wait_lists(search, &nmatrix, &nvoid));
 	__atomic_fetch_add(&went[0], nmatrix, __ATOMIC_RELAXED);
-	return search_listed(search, nmatrix, nslow, 0, search->rows->n);
+	if (nvoid > 0)
+		GV_TRY(measure_first(search, nvoid));
+	return search_listed(search, nmatrix, 0, 0, search->rows->n);
 }
 
 /* See gv_exact.h. */
@@ -465,9 +476,11 @@ gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
 	Search		search = {work, space, rows, queries, stop};
 	int64_t		few = seed_for(&search, GV_EXACT_FEW_SEED);
 
-	GV_TRY(search_voids(&search));
 	if (gv_gpu_exact_few_fits(space, rows, queries, work, few))
 		return search_at_once(&search, few);
+	if (work->seen == 0)
+		GV_TRY(gv_gpu_exact_queries(space, queries, work->stream));
+	GV_TRY(search_voids(&search));
 	if (queries->n <= GV_EXACT_FEW && rows->n >= 4 * few &&
 		gv_gpu_exact_first_fits(queries, few) &&
 		queries->n * few <= work->nscores)

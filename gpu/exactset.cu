@@ -4,7 +4,7 @@
  *
  * Rows that are put are kept on the card until they are a batch worth a
  * search.  The first batch says how all vectors are moved and scaled, so
- * queries become halves when it is there.
+ * queries become halves when it is searched.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ struct Exact
 	GvExactByList *lists;		/* NULL: all rows are compared */
 	cudaStream_t stream;		/* of one of these */
 	int64_t		room;			/* rows of a batch */
-	bool		framed;			/* space is known, and queries in it */
+	bool		framed;			/* space is known */
 	GvBuffer	d_set;			/* queries, and what is found of them */
 	GvBuffer	d_batch;
 	float	   *d_queries;
@@ -268,9 +268,12 @@ search(Exact *exact, const GvStop *stop)
 	{
 		GV_TRY(gv_gpu_exact_frame(&exact->space, rows->d_rows, rows->n,
 								  stream));
-		GV_TRY(gv_gpu_exact_queries(&exact->space, &exact->queries, stream));
 		if (lists != NULL)
+		{
+			GV_TRY(gv_gpu_exact_queries(&exact->space, &exact->queries,
+										stream));
 			GV_TRY(gv_gpu_exact_lists_begin(lists, &exact->queries, stop));
+		}
 		exact->framed = true;
 	}
 	if (lists != NULL)

@@ -334,7 +334,8 @@ struct GvExactAmount
  * gv_gpu_exact_work: memory for so much, or _bytes of it.  What is dropped can
  * be half made.
  * gv_gpu_exact_search: the rows of a batch, after those that work->seen counts,
- * which the caller raises.
+ * which the caller raises; the first batch comes with half copies of queries,
+ * of which nothing is found before.
  */
 extern size_t gv_gpu_exact_work_bytes(const GvExactSpace *space,
 									  const GvExactAmount *amount);
@@ -372,8 +373,9 @@ extern GvStatus gv_gpu_exact_others(GvExactWork *work,
 
 /*
  * exactfew.cu: few queries and all rows of a batch, with cuts from a seed of
- * about so many; queries with too many slots are listed, and counted where the
- * host sees it.  Only what fits.
+ * about so many; queries with too many slots and void ones are listed, and
+ * counted where the host sees it.  Half copies of queries it makes itself, and
+ * free places where rows are the first.  Only what fits.
  */
 extern bool gv_gpu_exact_few_fits(const GvExactSpace *space,
 								  const GvExactRows *rows,

@@ -98,7 +98,6 @@ bench_search(Bench *bench, const float *d_queries, const int64_t *d_self)
 
 	bench->queries.d_queries = d_queries;
 	bench->queries.d_self = d_self;
-	GV_TRY(gv_gpu_exact_queries(&bench->space, &bench->queries, stream));
 	GV_TRY(gv_gpu_exact_search(&bench->work, &bench->space, &bench->rows,
 							   &bench->queries, NULL));
 	return gv_cuda_status(cudaStreamSynchronize(stream));
