@@ -374,13 +374,14 @@ expect_rows(const Scan &scan)
 
 /*
  * As many blocks as there are SMs, one on each.
- * Shared: queries [COLUMNS * TILE][stride], then stages [WARPS][stages].
+ * Shared: queries [COLUMNS * TILE][stride], then stages [WARPS][stages], all in
+ * whole lines.
  */
 template <int METRIC>
 static __global__ void __launch_bounds__(THREADS, 1)
 few_kernel(const __grid_constant__ GvExactFew few, GvExactFewShape shape)
 {
-	GV_SHARED(memory);
+	GV_SHARED_LINES(memory);
 	__shared__ uint64_t arrived[WARPS][MOST_STAGES];
 	__shared__ uint32_t tiles[WARPS][MOST_STAGES];
 	int			warp = threadIdx.x / GV_WARP;

@@ -35,16 +35,19 @@ gv_cuda_status(cudaError_t error)
 
 /*
  * Launches and a block's dynamic shared memory, by name, because the checks
- * compile these files without nvcc, too (test/unit/gpu).
+ * compile these files without nvcc, too (test/unit/gpu).  Lines: it begins with
+ * one of 128 bytes, for bulk copies of lines.
  */
 #ifdef __CUDACC__
 #define GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, ...) \
 	kernel<<<grid, threads, shared_bytes, stream>>>(__VA_ARGS__)
 #define GV_SHARED(name)		extern __shared__ uint4 name[]
+#define GV_SHARED_LINES(name)	extern __shared__ __align__(128) uint4 name[]
 #else
 #define GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, ...) \
 	gv_emulate_launch(grid, threads, shared_bytes, stream, kernel, __VA_ARGS__)
 #define GV_SHARED(name)		uint4 *name = gv_emulated_shared()
+#define GV_SHARED_LINES(name)	GV_SHARED(name)
 #endif
 
 #define GV_USUAL_SHARED		(32 * 1024) /* bytes that are there unasked */

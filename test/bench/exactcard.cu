@@ -7,6 +7,7 @@
  * queries; the arrays themselves are the caller's.  Functions return a
  * GvStatus, but for bench_open, which returns NULL if anything fails.
  */
+#include <chrono>
 #include <stdlib.h>
 
 #include "gv_exact.h"
@@ -101,6 +102,24 @@ bench_search(Bench *bench, const float *d_queries, const int64_t *d_self)
 	GV_TRY(gv_gpu_exact_search(&bench->work, &bench->space, &bench->rows,
 							   &bench->queries, NULL));
 	return gv_cuda_status(cudaStreamSynchronize(stream));
+}
+
+/* Seconds [n] of searches, one after the other, for the same queries. */
+extern "C" int32_t
+bench_times(Bench *bench, const float *d_queries, int32_t n, double *seconds)
+{
+	for (int32_t i = 0; i < n; i++)
+	{
+		auto		began = std::chrono::steady_clock::now();
+
+		int32_t		status = bench_search(bench, d_queries, NULL);
+
+		if (status != GV_OK)
+			return status;
+		seconds[i] = std::chrono::duration<double>(
+			std::chrono::steady_clock::now() - began).count();
+	}
+	return GV_OK;
 }
 
 /* Neighbours [nqueries][k], to the card's memory. */
