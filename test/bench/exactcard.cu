@@ -111,7 +111,6 @@ bench_times(Bench *bench, const float *d_queries, int32_t n, double *seconds)
 	for (int32_t i = 0; i < n; i++)
 	{
 		auto		began = std::chrono::steady_clock::now();
-
 		int32_t		status = bench_search(bench, d_queries, NULL);
 
 		if (status != GV_OK)
