@@ -46,6 +46,7 @@ typedef struct Options
 
 GvServer	gv_server;
 
+static bool told;				/* the log, that the engine failed */
 static bool failed;
 
 static const char usage[] =
@@ -94,9 +95,11 @@ gv_status_refusal(GvStatus status)
 		case GV_NO_MEMORY:
 			return GV_REFUSED_NO_MEMORY;
 		case GV_FAILED:
-			if (!__atomic_exchange_n(&failed, true, __ATOMIC_ACQ_REL))
+			/* the loop may end the process as soon as it knows */
+			if (!__atomic_exchange_n(&told, true, __ATOMIC_ACQ_REL))
 			{
 				gv_log("FATAL", "the engine failed; a new process is needed");
+				__atomic_store_n(&failed, true, __ATOMIC_RELEASE);
 				gv_loop_wake();
 			}
 			return GV_REFUSED_FAILED;
