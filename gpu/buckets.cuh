@@ -107,14 +107,7 @@ gv_buckets_sum(GvBuckets &buckets, GvTalk &talk)
 	}
 	if (talk.most(crowd) > GV_SORT_CROWD)
 		return false;
-	upto = sum;
-#pragma unroll
-	for (uint32_t d = 1; d < GV_WARP; d *= 2)
-	{
-		uint32_t	other = __shfl_up_sync(GV_FULL_WARP, upto, d);
-
-		upto += lane >= d ? other : 0;
-	}
+	upto = gv_upto_lane(sum);
 	start = talk.tell(__shfl_sync(GV_FULL_WARP, upto, GV_WARP - 1));
 	start = __reduce_add_sync(GV_FULL_WARP, lane < threadIdx.x / GV_WARP ?
 							  start : 0) + upto - sum;

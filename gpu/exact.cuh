@@ -146,4 +146,11 @@ gv_exact_append(const GvExactFilter &filter, int i, uint32_t slot)
 		filter.d_slots[(int64_t) i * filter.capacity + at] = slot;
 }
 
+/* By a thread: a query goes another way. */
+static __device__ __forceinline__ void
+gv_exact_put_into(uint32_t *count, uint32_t *list, int64_t query)
+{
+	list[atomicAdd(count, 1u)] = (uint32_t) query;
+}
+
 #endif							/* GV_EXACT_CUH */

@@ -18,12 +18,6 @@
 #define ALL_SHARED		16384	/* scores that a block keeps */
 #define INFINITE		GV_EXACT_INFINITE
 
-static __device__ __forceinline__ void
-put_into(uint32_t *count, uint32_t *list, int64_t query)
-{
-	list[atomicAdd(count, 1u)] = (uint32_t) query;
-}
-
 /*
  * A thread a query: its cut, and no slots.  With lists: those that have none
  * are entered where they are to go.  Nothing reaches their cuts then, nor ever
@@ -48,9 +42,9 @@ cuts_kernel(GvExactSpace space, GvExactQueries queries, GvExactPart part,
 		return;
 	filter.d_cuts[i] = __int_as_float(0x7FC00000);
 	if (seen.kind == GV_EXACT_PLAIN)
-		put_into(&lists.d_counts[0], lists.d_matrix, query);
+		gv_exact_put_into(&lists.d_counts[0], lists.d_matrix, query);
 	else
-		put_into(&lists.d_counts[1], lists.d_slow, query);
+		gv_exact_put_into(&lists.d_counts[1], lists.d_slow, query);
 }
 
 /* Queries that are void and have free places yet, to the slow ones. */
@@ -62,7 +56,7 @@ voids_kernel(GvExactQueries queries, GvExactLists lists)
 	if (query < queries.n &&
 		queries.d_seen[query].kind == GV_EXACT_VOID &&
 		queries.d_positions[query * queries.k + queries.k - 1] == INT64_MAX)
-		put_into(&lists.d_counts[1], lists.d_slow, query);
+		gv_exact_put_into(&lists.d_counts[1], lists.d_slow, query);
 }
 
 /* Queries with too many slots go another way, with none of them. */
@@ -75,8 +69,8 @@ overflows_kernel(GvExactPart part, GvExactFilter filter, uint32_t *d_count,
 	if (i >= part.n || filter.d_counts[i] <= filter.capacity)
 		return;
 	filter.d_counts[i] = 0;
-	put_into(d_count, d_list, part.d_list != NULL ? part.d_list[i] :
-			 part.first + i);
+	gv_exact_put_into(d_count, d_list, part.d_list != NULL ?
+					  part.d_list[i] : part.first + i);
 }
 
 /* Keys for gv_find_bound: those of the largest A - 2 e(x) are least. */

@@ -132,13 +132,6 @@ put_nearest(const GvExactNearest &nearest, int q, const Found &found)
 	}
 }
 
-/* By a thread: a query goes another way. */
-static __device__ __forceinline__ void
-put_into(uint32_t *count, uint32_t *list, int q)
-{
-	list[atomicAdd(count, 1u)] = (uint32_t) q;
-}
-
 /*
  * A block a query: its nearest; the last one tells the host which queries go
  * another way, and leaves d_turn as it was.  Void queries with free places go
@@ -171,12 +164,12 @@ few_nearest_kernel(const __grid_constant__ GvExactFew few,
 	{
 		if (threadIdx.x == 0 &&
 			queries.d_positions[(q + 1) * queries.k - 1] == INT64_MAX)
-			put_into(&few.lists.d_counts[1], few.lists.d_slow, q);
+			gv_exact_put_into(&few.lists.d_counts[1], few.lists.d_slow, q);
 	}
 	else if (found.count > few.nearest.filter.capacity)
 	{
 		if (threadIdx.x == 0)
-			put_into(&few.lists.d_counts[0], few.lists.d_matrix, q);
+			gv_exact_put_into(&few.lists.d_counts[0], few.lists.d_matrix, q);
 	}
 	else if (found.count > 0)
 		put_nearest(few.nearest, q, found);

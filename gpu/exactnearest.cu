@@ -121,8 +121,7 @@ nearest_kernel(GvExactNearest nearest, uint32_t room)
 	if (count > nearest.filter.capacity)
 	{
 		if (blockIdx.x % nearest.across == 0 && threadIdx.x == 0)
-			nearest.d_list[atomicAdd(nearest.d_list_count, 1u)] =
-				(uint32_t) query;
+			gv_exact_put_into(nearest.d_list_count, nearest.d_list, query);
 		return;
 	}
 	if (count == 0)

@@ -215,7 +215,8 @@ gv_bound_all(const float (&values)[KEYS], uint32_t n, uint32_t *mask,
 
 /*
  * A place for so many of this thread's among the team's, whose number is in
- * *count from when they meet; it is shared, and 0.
+ * *count from when they meet; it is shared, and 0 before where a block is the
+ * team.
  */
 template <int THREADS>
 static __device__ __forceinline__ uint32_t

@@ -143,13 +143,7 @@ enter_bucket(Shared &shared, uint32_t rank, bool by_tree)
 #pragma unroll
 	for (int e = 0; e < EACH; e++)
 		sum += mine[e] = shared.counts[threadIdx.x * EACH + e];
-	upto = sum;
-	for (uint32_t d = 1; d < GV_WARP; d *= 2)
-	{
-		uint32_t	other = __shfl_up_sync(GV_FULL_WARP, upto, d);
-
-		upto += lane >= d ? other : 0;
-	}
+	upto = gv_upto_lane(sum);
 	if (lane == GV_WARP - 1)
 		shared.sums[threadIdx.x / GV_WARP] = upto;
 	__syncthreads();
