@@ -383,15 +383,18 @@ IvfpqRemoteSetPut(IvfpqRemoteSet *set, GvSetInput input, const void *items,
 					put(set, input, items, n));
 }
 
-/* Does what a run is said to have come to make sense? */
+/*
+ * Does what a run is said to have come to make sense?  Each is a pass, and it is
+ * known which is the last, or there might be no end.
+ */
 static bool
 check_done(const IvfpqRemoteSet *set, const GvRunReply *reply)
 {
-	bool		clusters = set->spec.kind == GV_SET_KMEANS &&
-		reply->finished == 1;
+	bool		is_last = set->done.passes == set->spec.iterations;
+	bool		clusters = set->spec.kind == GV_SET_KMEANS && is_last;
 
-	return reply->finished <= 1 && reply->again <= 1 - reply->finished &&
-		reply->passes >= set->done.passes &&
+	return reply->passes == set->done.passes + 1 &&
+		reply->finished == is_last && reply->again <= 1 - reply->finished &&
 		reply->found >= (clusters ? 1 : 0) &&
 		reply->found <= (clusters ? set->spec.k : 0);
 }
@@ -438,14 +441,20 @@ IvfpqRemoteSetRun(IvfpqRemoteSet *set, GvSetDone *done)
 	return true;
 }
 
-/* Callers look things up by positions, and add up sizes: are they such? */
+/*
+ * Callers look things up by positions, add up sizes and go on with centroids: are
+ * they such?
+ */
 static bool
-check_items(const IvfpqRemoteSet *set, GvSetOutput output, const int64 *items,
+check_items(const IvfpqRemoteSet *set, GvSetOutput output, const void *items,
 			int64 n)
 {
+	const int64 *numbers = items;
 	int64		least = 0;
 	int64		most = set->nrows;
 
+	if (output == GV_SET_CENTROIDS)
+		return gv_is_finite(items, n * set->spec.dims);
 	if (output == GV_SET_POSITIONS)
 	{
 		least = set->spec.kind == GV_SET_EXACT ? -1 : 0;
@@ -454,7 +463,7 @@ check_items(const IvfpqRemoteSet *set, GvSetOutput output, const int64 *items,
 	else if (output != GV_SET_SIZES)
 		return true;
 	for (int64 i = 0; i < n; i++)
-		if (items[i] < least || items[i] > most)
+		if (numbers[i] < least || numbers[i] > most)
 			return false;
 	return true;
 }
@@ -472,7 +481,7 @@ get(IvfpqRemoteSet *set, GvSetOutput output, int64 first, int64 n, char *items)
 		return false;
 	memcpy(items, set->link.body, bytes);
 	IvfpqLinkTaken(&set->link);
-	if (check_items(set, output, (int64 *) set->link.body, n))
+	if (check_items(set, output, set->link.body, n))
 		return true;
 	IvfpqLinkClose(&set->link, "its answer makes no sense");
 	return false;

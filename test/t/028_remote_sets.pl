@@ -8,6 +8,8 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecRemote;
+use IO::Socket::UNIX;
+use POSIX qw(_exit);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -240,6 +242,119 @@ for my $name (sort keys %long)
 	is(scalar(() = $err =~ /canceling statement due to statement timeout/g), 10, 'ten cancelled');
 	is("@counts[0, 2]", '800 800', 'the session goes on');
 	cmp_ok($counts[3], '<=', $counts[1], 'no descriptor is left behind');
+}
+
+# -- a gpuvecd out of its mind: what it says is not believed, and work with no end
+# is done by the session
+
+# Be gpuvecd in processes of their own, which take in everything.  $run: the
+# answer's body to the n-th run; $items: what each output consists of.
+sub pretend
+{
+	my ($run, $items) = @_;
+	pipe(my $told, my $tell) or die;
+	my $pid = fork;
+
+	if ($pid)
+	{
+		close $tell;
+		readline $told;
+		return $pid;
+	}
+	chdir $node->data_dir or die;
+	unlink 'pgsql_tmp.gpuvec.sock';
+	my $server = IO::Socket::UNIX->new(Local => 'pgsql_tmp.gpuvec.sock', Listen => 20) or die;
+
+	$SIG{CHLD} = 'IGNORE';
+	close $tell;
+	while (my $client = $server->accept)
+	{
+		converse($client, $run, $items) if fork == 0;
+		close $client;
+	}
+	_exit(0);
+}
+
+# With one client, as gv_protocol.h has it, until it goes.
+sub converse
+{
+	my ($client, $run, $items) = @_;
+	my ($HELLO, $RUN, $GET, $OK) = (1, 29, 30, 64);
+	my $runs = 0;
+
+	$SIG{PIPE} = 'DEFAULT';
+	while ((read($client, my $header, 8) // 0) == 8)
+	{
+		my ($length, $type) = unpack('LS', $header);
+		my ($asked, $body) = ('', '');
+
+		last if (read($client, $asked, $length) // 0) < $length;
+		$body = pack('QLLa16a16', 12345, $$, 0, 'cpu', '0.2.0') if $type == $HELLO;
+		$body = $run->(++$runs) if $type == $RUN;
+		if ($type == $GET)
+		{
+			my ($output, undef, undef, $n) = unpack('llqq', $asked);
+
+			$body = $items->{$output} x $n;
+		}
+		syswrite($client, pack('LSS', length $body, $OK, $type) . $body);
+	}
+	# the node is not ours to stop
+	_exit(0);
+}
+
+# A run's answer: error, passes, found, finished, again.
+sub ran
+{
+	return pack('dllCCx6', @_);
+}
+
+# Test: with such a server the rows are right, and it is found out.
+sub test_odd
+{
+	my ($what, $query, $run, $items) = @_;
+	my ($own) = rows_of($query, 'gpuvec.engine = cpu');
+	my $before = stat_of('sets_failed');
+	my $pid = pretend($run, $items);
+	my ($rc, $out, $err) = $node->psql('postgres',
+		"SET gpuvec.engine = gpu; SET statement_timeout = '20s';
+		 SELECT string_agg(x::text, ' ' ORDER BY x::text COLLATE \"C\") FROM ($query) AS x");
+
+	kill 'KILL', $pid;
+	waitpid $pid, 0;
+	is($rc, 0, "$what: an answer") or diag($err);
+	ok($out eq $own, "$what: the right one");
+	is(stat_of('sets_failed'), $before + 1, "$what: by the session");
+	return;
+}
+
+ok(is_up(), 'gpuvecd is up');
+{
+	my $clusters = "SELECT * FROM gpuvec_kmeans('u', 'e', 5, 3)";
+	my $search = "SELECT * FROM gpuvec_exact_search('u', 'e', $queries, 9)";
+	my ($POSITIONS, $DISTANCES, $CENTROIDS, $SIZES) = (0, 1, 4, 5);
+	my $found = { $POSITIONS => pack('q', 0), $DISTANCES => pack('d', 0) };
+	my $means = { $CENTROIDS => pack('f16', (1) x 16), $SIZES => pack('q', 40) };
+	my $searched = sub { return ran(0, 1, 0, 1, 0) };
+	# four passes
+	my $clustered = sub {
+		my ($passes, $clusters) = @_;
+		return ran(1, $passes, $passes == 4 ? $clusters : 0, $passes == 4, $passes != 4);
+	};
+
+	test_odd('no pass is ever done', $clusters, sub { ran(1, 0, 0, 0, 0) }, $means);
+	test_odd('passes without an end', $clusters, sub { ran(1, $_[0], 0, 0, 1) }, $means);
+	test_odd('several passes at a time', $clusters, sub { ran(1, 4, 5, 1, 0) }, $means);
+	test_odd('finished too soon', $clusters, sub { ran(1, 1, 5, 1, 0) }, $means);
+	test_odd('too many clusters', $clusters, sub { $clustered->(@_, 6) }, $means);
+	test_odd('no clusters', $clusters, sub { $clustered->(@_, 0) }, $means);
+	test_odd('a centroid of NaN', $clusters, sub { $clustered->(@_, 5) },
+		{ %$means, $CENTROIDS => pack('f15L', (1) x 15, 0x7fc00000) });
+	test_odd('a cluster larger than the table', $clusters, sub { $clustered->(@_, 5) },
+		{ %$means, $SIZES => pack('q', 201) });
+	test_odd('an unfinished search', $search, sub { ran(0, 1, 0, 0, 0) }, $found);
+	test_odd('a position too high', $search, $searched, { %$found, $POSITIONS => pack('q', 200) });
+	test_odd('a position too low', $search, $searched, { %$found, $POSITIONS => pack('q', -2) });
 }
 
 # -- nobody to ask
