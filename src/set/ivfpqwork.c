@@ -24,11 +24,13 @@
 #define LEAST_VALUES	(1 << 20)
 
 /*
- * Queries and results that gpuvecd gets at a time: a share of its memory, and
- * so many bytes in any case.
+ * Queries and results that gpuvecd gets at a time: a share of its memory, or
+ * so many bytes if that is more, but a larger share at most, as it refuses what
+ * it has no room for.
  */
 #define SERVER_SHARE	16
 #define SERVER_BYTES	((int64) 1 << 30)
+#define SERVER_MOST		4
 
 struct IvfpqWork
 {
@@ -165,6 +167,17 @@ IvfpqWorkEnd(IvfpqWork *work)
 	DropSet(work);
 }
 
+/* Bytes of queries and results that gpuvecd may get. */
+static int64
+ServerBytes(void)
+{
+	int64		memory = IvfpqServerMemory();
+
+	if (memory <= 0)
+		return SERVER_BYTES;	/* it is not known yet */
+	return Min(Max(memory / SERVER_SHARE, SERVER_BYTES), memory / SERVER_MOST);
+}
+
 /*
  * How many queries at a time, see ivfpqwork.h.  What the engine takes whatever
  * their number does not count, or where memory is scarce they would come one by
@@ -173,8 +186,7 @@ IvfpqWorkEnd(IvfpqWork *work)
 int64
 IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place)
 {
-	int64		limit = place == IVFPQ_WORK_SERVER ?
-		Max(IvfpqServerMemory() / SERVER_SHARE, SERVER_BYTES) :
+	int64		limit = place == IVFPQ_WORK_SERVER ? ServerBytes() :
 		(int64) maintenance_work_mem * 1024;
 	GvSetSpec	tried = *spec;
 	int64		low = 1;

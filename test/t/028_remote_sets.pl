@@ -357,6 +357,22 @@ ok(is_up(), 'gpuvecd is up');
 	test_odd('a position too low', $search, $searched, { %$found, $POSITIONS => pack('q', -2) });
 }
 
+# -- more queries than gpuvecd has memory for at a time (what a card takes in any
+# case is more than that)
+if (!$card)
+{
+	my $many_found = q{SELECT count(*), sum(hashtext(x::text)) FROM gpuvec_exact_search('t', 'e',
+		(SELECT array_agg(e) FROM t WHERE e IS NOT NULL), 1000) AS x};
+
+	$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '16MB'");
+	$node->restart;
+	ok(is_up(), 'little memory: gpuvecd is up');
+	my ($own) = rows_of($many_found, 'gpuvec.engine = cpu');
+	ok((rows_of($many_found, 'gpuvec.engine = gpu'))[0] eq $own, 'little memory: the same rows');
+	cmp_ok(stat_of('sets_by_server'), '>', 1, 'little memory: by gpuvecd, a portion at a time');
+	is(stat_of('sets_failed'), 0, 'little memory: it refused nothing');
+}
+
 # -- nobody to ask
 
 {
