@@ -121,7 +121,8 @@ IvfpqTableColumn(Relation rel, const char *name, Oid *type)
 /*
  * Can vectors of this type be read, and how?  Besides real[] these are types
  * of extensions that a function of pgvector's form casts to it.  Types that
- * users make do not count, or a table could run its owner's code.
+ * users make do not count, or a table could run its owner's code; arrays of
+ * those are base types, too.
  */
 static bool
 FindVectorType(Oid type, IvfpqType *found)
@@ -134,6 +135,7 @@ FindVectorType(Oid type, IvfpqType *found)
 	if (!found->has_toreal)
 		return true;
 	if (get_typtype(type) != TYPTYPE_BASE || get_typlen(type) != -1 ||
+		OidIsValid(get_element_type(type)) ||
 		find_coercion_pathway(FLOAT4ARRAYOID, type, COERCION_EXPLICIT,
 							  &function) != COERCION_PATH_FUNC ||
 		get_func_nargs(function) != 3)

@@ -162,6 +162,37 @@ my $copy = $node->safe_psql('postgres',
 		(SELECT count(*) FROM gpuvec_knn_graph('small', 'id', 'e', 1)) AS g) TO STDOUT});
 is($copy, 'COPY TO', "COPY's progress stays its own");
 
+# -- a table does not run its owner's code, whatever cast he has made
+$node->safe_psql(
+	'postgres', q{
+	CREATE ROLE mallory;
+	CREATE SCHEMA lure AUTHORIZATION mallory;
+	GRANT USAGE ON SCHEMA lure TO PUBLIC;
+	SET ROLE mallory;
+	SET search_path = lure;
+	CREATE TYPE elements AS ENUM ('a');
+	CREATE TABLE ran (as_whom text);
+	GRANT ALL ON ran TO PUBLIC;
+	CREATE FUNCTION lure(elements[], int, bool) RETURNS real[] LANGUAGE plpgsql AS $$
+	BEGIN
+		INSERT INTO lure.ran VALUES (current_user);
+		RETURN '{1,2}';
+	END
+	$$;
+	CREATE CAST (elements[] AS real[]) WITH FUNCTION lure(elements[], int, bool);
+	CREATE DOMAIN some_elements AS elements[];
+	CREATE TABLE bait AS SELECT 1 AS id, '{a}'::elements[] AS e, '{a}'::some_elements AS d;
+});
+for my $column ('e', 'd')
+{
+	my (undef, undef, $err) = $node->psql('postgres',
+		"SELECT * FROM gpuvec_exact_search('lure.bait', '$column', '{1,2}', 1)");
+
+	like($err, qr/column "$column" has type lure\.elements\[\], which is no vector/,
+		"arrays of a user's type are no vectors ($column)");
+}
+is($node->safe_psql('postgres', 'SELECT count(*) FROM lure.ran'), '0', 'nor is his cast used');
+
 # -- through an index: as many lists as the recall takes, or as one says
 sub said
 {
