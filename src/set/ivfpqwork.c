@@ -24,11 +24,12 @@
 #define LEAST_VALUES	(1 << 20)
 
 /*
- * Queries and results that gpuvecd gets at a time: a share of its memory, and
- * so many bytes in any case.
+ * Queries and results that gpuvecd gets at a time: a share of its memory, or so
+ * many bytes if that is more, but no more than another share.
  */
 #define SERVER_SHARE	16
 #define SERVER_BYTES	((int64) 1 << 30)
+#define SERVER_MOST		2
 
 struct IvfpqWork
 {
@@ -165,6 +166,20 @@ IvfpqWorkEnd(IvfpqWork *work)
 	DropSet(work);
 }
 
+/* Bytes of queries and results at a time. */
+static int64
+PortionBytes(IvfpqWorkPlace place)
+{
+	int64		memory;
+
+	if (place == IVFPQ_WORK_HERE)
+		return (int64) maintenance_work_mem * 1024;
+	memory = IvfpqServerMemory();
+	if (memory == 0)
+		return SERVER_BYTES;	/* not known yet */
+	return Max(memory / SERVER_SHARE, Min(memory / SERVER_MOST, SERVER_BYTES));
+}
+
 /*
  * How many queries at a time, see ivfpqwork.h.  What the engine takes whatever
  * their number does not count, or where memory is scarce they would come one by
@@ -173,9 +188,7 @@ IvfpqWorkEnd(IvfpqWork *work)
 int64
 IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place)
 {
-	int64		limit = place == IVFPQ_WORK_SERVER ?
-		Max(IvfpqServerMemory() / SERVER_SHARE, SERVER_BYTES) :
-		(int64) maintenance_work_mem * 1024;
+	int64		limit = PortionBytes(place);
 	GvSetSpec	tried = *spec;
 	int64		low = 1;
 	int64		high = Min(spec->nqueries, GV_SET_MAX_QUERIES);

@@ -242,6 +242,21 @@ for my $name (sort keys %long)
 	cmp_ok($counts[3], '<=', $counts[1], 'no descriptor is left behind');
 }
 
+# -- little memory: smaller portions, and no failure (a card takes more as such)
+if (!$card)
+{
+	my $graph = "SELECT key, sum(neighbour * rank), sum(distance) FROM gpuvec_knn_graph('listed', 'id', 'e', 100) GROUP BY key";
+	my ($own) = rows_of($graph, 'gpuvec.engine = cpu');
+
+	$node->append_conf('postgresql.conf', "gpuvec.gpu_memory = '4MB'");
+	$node->restart;
+	ok(is_up(), 'little memory: gpuvecd is up');
+	my ($rows) = rows_of($graph, 'gpuvec.engine = gpu', 'gpuvec.on_gpu_error = error');
+	ok($rows eq $own, 'little memory: the same rows');
+	cmp_ok(stat_of('sets_by_server'), '>', 1, 'little memory: by gpuvecd, in portions');
+	is(stat_of('sets_failed'), 0, 'little memory: without a failure');
+}
+
 # -- nobody to ask
 
 {
