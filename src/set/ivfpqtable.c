@@ -277,14 +277,29 @@ IvfpqTableSeek(IvfpqTable *table, int64 position)
 				 RelationGetRelationName(table->rel));
 }
 
+/* Of an error in a vector: which row has it. */
+static void
+TellRow(void *arg)
+{
+	const IvfpqTable *table = arg;
+	const ItemPointerData *tid = &table->slot->tts_tid;
+
+	errcontext("row (%u,%u) of table \"%s\"",
+			   ItemPointerGetBlockNumberNoCheck(tid),
+			   ItemPointerGetOffsetNumberNoCheck(tid),
+			   RelationGetRelationName(table->rel));
+}
+
 /* The current row's vector, see ivfpqtable.h. */
 const float *
 IvfpqTableFloats(IvfpqTable *table)
 {
 	MemoryContext old = CurrentMemoryContext;
+	ErrorContextCallback teller = {error_context_stack, TellRow, table};
 	const float *vector;
 	int			dims;
 
+	error_context_stack = &teller;
 	MemoryContextReset(table->context);
 	MemoryContextSwitchTo(table->context);
 	table->vector = PointerGetDatum(PG_DETOAST_DATUM(table->vector));
@@ -299,6 +314,7 @@ IvfpqTableFloats(IvfpqTable *table)
 						RelationGetRelationName(table->rel), table->dims,
 						dims),
 				 errhint("All vectors must have the same number of dimensions.")));
+	error_context_stack = teller.previous;
 	return vector;
 }
 
