@@ -3,10 +3,6 @@
  *		gpuvec_kmeans: clusters of a table's vectors.
  *
  * The table is read once, into a store, since every iteration reads all rows.
- *
- * Engines square distances in single precision.  Where these would overflow,
- * or be lost below its smallest numbers, rows go to the engine times a power
- * of two, and centroids come back without it.
  */
 #include "postgres.h"
 
@@ -22,15 +18,6 @@
 /* Centroids are fetched from the engine so many at a time at most. */
 #define RESULTS			4096
 
-/*
- * Largest elements are below 2 to the power of this.  With MOST_EXPONENT, at
- * 16,000 dimensions, squared distances are less than 2^126; with
- * LEAST_EXPONENT those of elements that differ by the last bit of the largest
- * are 2^-126.
- */
-#define MOST_EXPONENT	55
-#define LEAST_EXPONENT	(-39)
-
 PG_FUNCTION_INFO_V1(gpuvec_kmeans);
 
 typedef struct KMeans
@@ -40,66 +27,20 @@ typedef struct KMeans
 	IvfpqStore *store;
 	const int64 *starts;		/* [k] rows that are the first centroids */
 	IvfpqWork  *work;
-	float		largest;		/* of all elements, without their signs */
 	int			exponent;		/* the engine gets rows times 2^exponent */
 	float	   *scaled;			/* [a batch][dims] where it is not 0 */
 	int			reported;		/* passes of which the error was told */
 	int64		taken;			/* centroids that were returned */
 } KMeans;
 
-/* Remember the largest element, and so how to scale. */
-static void
-NoteLargest(KMeans *run, const float *vector, int dims)
-{
-	float		largest = run->largest;
-
-	for (int i = 0; i < dims; i++)
-		largest = Max(largest, fabsf(vector[i]));
-	run->largest = largest;
-}
-
-/*
- * No more than is needed where rows are too large, because small elements lose
- * bits by it; those that are all small lose none.
- */
-static void
-ChooseScale(KMeans *run)
-{
-	int			exponent;
-
-	(void) frexp(run->largest, &exponent);
-	if (exponent > MOST_EXPONENT)
-		run->exponent = MOST_EXPONENT - exponent;
-	else if (exponent < LEAST_EXPONENT)
-		run->exponent = -exponent;
-	if (run->exponent != 0)
-		run->scaled = palloc(Max(IVFPQ_BATCH_BYTES,
-								 run->spec.dims * sizeof(float)));
-}
-
 /* n vectors of the store as the engine gets them, until the next ones. */
 static const float *
 Scale(const KMeans *run, const float *vectors, int64 n)
 {
-	double		factor = ldexp(1.0, run->exponent);
-
 	if (run->exponent == 0)
 		return vectors;
-	for (int64 i = 0; i < n * run->spec.dims; i++)
-		run->scaled[i] = (float) (vectors[i] * factor);
+	IvfpqScale(vectors, n * run->spec.dims, run->exponent, run->scaled);
 	return run->scaled;
-}
-
-/* Centroids [n], back from the engine. */
-static void
-Unscale(const KMeans *run, float *centroids, int64 n)
-{
-	double		factor = ldexp(1.0, -run->exponent);
-
-	if (run->exponent == 0)
-		return;
-	for (int64 i = 0; i < n * run->spec.dims; i++)
-		centroids[i] = (float) (centroids[i] * factor);
 }
 
 /* Read the table and choose first centroids. */
@@ -107,6 +48,7 @@ static void
 ReadRows(KMeans *run, IvfpqTable *table, int seed)
 {
 	IvfpqStarts *starts = IvfpqStartsBegin(run->spec.k, seed);
+	float		largest = 0.0f;
 
 	run->store = IvfpqStoreBegin();
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_ROWS, 0);
@@ -114,7 +56,7 @@ ReadRows(KMeans *run, IvfpqTable *table, int seed)
 	{
 		const float *vector = IvfpqTableFloats(table);
 
-		NoteLargest(run, vector, table->dims);
+		largest = IvfpqLargest(vector, table->dims, largest);
 		IvfpqStartsOffer(starts, table->next - 1, vector, table->dims);
 		IvfpqStoreAdd(run->store, vector, table->dims);
 		if (table->next % 4096 == 0)
@@ -130,7 +72,9 @@ ReadRows(KMeans *run, IvfpqTable *table, int seed)
 						(long long) run->spec.nrows),
 				 errhint("There can be no more clusters than rows.")));
 	run->starts = IvfpqStartsEnd(starts);
-	ChooseScale(run);
+	run->exponent = IvfpqScaleFor(largest);
+	if (run->exponent != 0)
+		run->scaled = palloc(IVFPQ_BATCH_BYTES);
 }
 
 static bool
@@ -215,7 +159,8 @@ TakeResults(KMeans *run, int found)
 						  centroids) ||
 			!IvfpqWorkGet(run->work, GV_SET_SIZES, run->taken, n, sizes))
 			return false;
-		Unscale(run, centroids, n);
+		if (run->exponent != 0)
+			IvfpqScale(centroids, n * dims, -run->exponent, centroids);
 		for (int64 i = 0; i < n; i++)
 		{
 			Datum		values[3];
