@@ -74,6 +74,7 @@ SET_OBJS = \
 	src/set/ivfpqprobes.o \
 	src/set/ivfpqprogress.o \
 	src/set/ivfpqsampled.o \
+	src/set/ivfpqscale.o \
 	src/set/ivfpqselect.o \
 	src/set/ivfpqstarts.o \
 	src/set/ivfpqstore.o \

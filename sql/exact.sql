@@ -149,6 +149,13 @@ SELECT count(*) FROM gpuvec_exact_search('few', 'v', '{1,1}', 3);
 SET ROLE gpuvec_reader;
 SELECT count(*) FROM gpuvec_exact_search('few', 'v', '{1,1}', 3);
 RESET ROLE;
+-- (and by FORCE from the owner, too)
+ALTER TABLE few OWNER TO gpuvec_reader;
+ALTER TABLE few FORCE ROW LEVEL SECURITY;
+SET ROLE gpuvec_reader;
+SELECT count(*) FROM gpuvec_exact_search('few', 'v', '{1,1}', 3);
+RESET ROLE;
+ALTER TABLE few OWNER TO CURRENT_USER;
 ALTER TABLE few DISABLE ROW LEVEL SECURITY;
 
 -- what cannot be read

@@ -79,6 +79,23 @@ INSERT INTO six VALUES ('{0}'), ('{1}'), ('{2}'), ('{10}'), ('{11}'), ('{12}');
 SELECT centroid, size FROM gpuvec_kmeans('six', 'v', 2, 4) ORDER BY centroid;
 SELECT centroid, size FROM gpuvec_kmeans('six', 'v', 6, 0) ORDER BY centroid;
 
+-- numbers whose squares are beyond single precision, or below it
+CREATE TABLE magnitude (v real[]);
+DO $$
+DECLARE
+	m float8;
+	found text;
+BEGIN
+	FOREACH m IN ARRAY '{2.5e38,1e20,1e-25,8e-45}'::float8[] LOOP
+		TRUNCATE magnitude;
+		INSERT INTO magnitude
+		SELECT ARRAY[x * m]::real[] FROM unnest('{1,1.25,-1,-1.25}'::float8[]) AS x;
+		SELECT string_agg((centroid, size)::text, ' ' ORDER BY centroid) INTO found
+		FROM gpuvec_kmeans('magnitude', 'v', 2, 3);
+		RAISE NOTICE '%: %', m, found;
+	END LOOP;
+END $$;
+
 -- what cannot be
 SELECT * FROM gpuvec_kmeans('six', 'v', 7);
 SELECT * FROM gpuvec_kmeans('six', 'v', 0);
@@ -100,6 +117,6 @@ CREATE VIEW looking AS SELECT * FROM six;
 SELECT * FROM gpuvec_kmeans('looking', 'v', 2);
 
 DROP VIEW looking;
-DROP TABLE heaps, points, centroids, wide, wide_centroids, equal, lopsided, six, nobody;
+DROP TABLE heaps, points, centroids, wide, wide_centroids, equal, lopsided, six, magnitude, nobody;
 DROP FUNCTION place;
 DROP ROLE gpuvec_reader;

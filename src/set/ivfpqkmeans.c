@@ -6,6 +6,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "fmgr.h"
 #include "funcapi.h"
 #include "utils/builtins.h"
@@ -25,15 +27,28 @@ typedef struct KMeans
 	IvfpqStore *store;
 	const int64 *starts;		/* [k] rows that are the first centroids */
 	IvfpqWork  *work;
+	int			exponent;		/* the engine gets rows times 2^exponent */
+	float	   *scaled;			/* [a batch][dims] where it is not 0 */
 	int			reported;		/* passes of which the error was told */
 	int64		taken;			/* centroids that were returned */
 } KMeans;
+
+/* n vectors of the store as the engine gets them, until the next ones. */
+static const float *
+Scale(const KMeans *run, const float *vectors, int64 n)
+{
+	if (run->exponent == 0)
+		return vectors;
+	IvfpqScale(vectors, n * run->spec.dims, run->exponent, run->scaled);
+	return run->scaled;
+}
 
 /* Read the table and choose first centroids. */
 static void
 ReadRows(KMeans *run, IvfpqTable *table, int seed)
 {
 	IvfpqStarts *starts = IvfpqStartsBegin(run->spec.k, seed);
+	float		largest = 0.0f;
 
 	run->store = IvfpqStoreBegin();
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_ROWS, 0);
@@ -41,6 +56,7 @@ ReadRows(KMeans *run, IvfpqTable *table, int seed)
 	{
 		const float *vector = IvfpqTableFloats(table);
 
+		largest = IvfpqLargest(vector, table->dims, largest);
 		IvfpqStartsOffer(starts, table->next - 1, vector, table->dims);
 		IvfpqStoreAdd(run->store, vector, table->dims);
 		if (table->next % 4096 == 0)
@@ -56,6 +72,9 @@ ReadRows(KMeans *run, IvfpqTable *table, int seed)
 						(long long) run->spec.nrows),
 				 errhint("There can be no more clusters than rows.")));
 	run->starts = IvfpqStartsEnd(starts);
+	run->exponent = IvfpqScaleFor(largest);
+	if (run->exponent != 0)
+		run->scaled = palloc(IVFPQ_BATCH_BYTES);
 }
 
 static bool
@@ -66,7 +85,7 @@ PutStarts(KMeans *run)
 	for (int i = 0; i < run->spec.k; i++)
 	{
 		IvfpqStoreRead(run->store, run->starts[i], 1, &vector);
-		if (!IvfpqWorkPut(run->work, GV_SET_STARTS, vector, 1))
+		if (!IvfpqWorkPut(run->work, GV_SET_STARTS, Scale(run, vector, 1), 1))
 			return false;
 	}
 	return true;
@@ -83,7 +102,7 @@ PutRows(KMeans *run, int passes)
 		const float *vectors;
 
 		n = IvfpqStoreRead(run->store, put, nrows - put, &vectors);
-		if (!IvfpqWorkPut(run->work, GV_SET_ROWS, vectors, n))
+		if (!IvfpqWorkPut(run->work, GV_SET_ROWS, Scale(run, vectors, n), n))
 			return false;
 		IvfpqProgressDone(passes * nrows + put + n);
 	}
@@ -102,7 +121,8 @@ Report(KMeans *run, const GvSetDone *done)
 			(errmsg_plural("error after %d iteration: %g",
 						   "error after %d iterations: %g",
 						   (unsigned long) done->passes - 1,
-						   done->passes - 1, done->error)));
+						   done->passes - 1,
+						   ldexp(done->error, -2 * run->exponent))));
 }
 
 static bool
@@ -139,6 +159,8 @@ TakeResults(KMeans *run, int found)
 						  centroids) ||
 			!IvfpqWorkGet(run->work, GV_SET_SIZES, run->taken, n, sizes))
 			return false;
+		if (run->exponent != 0)
+			IvfpqScale(centroids, n * dims, -run->exponent, centroids);
 		for (int64 i = 0; i < n; i++)
 		{
 			Datum		values[3];

@@ -135,7 +135,12 @@ Merge(IvfpqLists *lists, int k)
 	IvfpqStarts *starts = IvfpqStartsBegin(k, SEED);
 	IvfpqLists	merged = *lists;
 	const int64 *firsts;
+	int64		numbers = (int64) lists->n * lists->dims;
+	int			exponent = IvfpqScaleFor(IvfpqLargest(lists->centroids,
+													  numbers, 0.0f));
 
+	if (exponent != 0)
+		IvfpqScale(lists->centroids, numbers, exponent, lists->centroids);
 	for (int i = 0; i < lists->n; i++)
 		IvfpqStartsOffer(starts, i, lists->centroids + (Size) i * lists->dims,
 						 lists->dims);
@@ -146,6 +151,9 @@ Merge(IvfpqLists *lists, int k)
 						 (spec.iterations + 1) * spec.nrows);
 	if (!TryToMerge(lists, &spec, firsts, IvfpqWorkChoose(&spec), &merged))
 		TryToMerge(lists, &spec, firsts, IVFPQ_WORK_HERE, &merged);
+	if (exponent != 0)
+		IvfpqScale(merged.centroids, (int64) merged.n * merged.dims, -exponent,
+				   merged.centroids);
 	pfree(lists->centroids);
 	*lists = merged;
 }

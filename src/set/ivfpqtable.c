@@ -41,6 +41,23 @@ KindHint(char relkind)
 	}
 }
 
+/* ERROR unless all rows of a relation may be seen; by FORCE, not by owners. */
+static void
+CheckPolicies(Relation rel)
+{
+	if (check_enable_rls(RelationGetRelid(rel), InvalidOid, true) !=
+		RLS_ENABLED)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("table \"%s\" cannot be read under row-level security",
+					RelationGetRelationName(rel)),
+			 errdetail("Its policies hide rows from the current user."),
+			 rel->rd_rel->relforcerowsecurity ?
+			 errhint("Run it as a role with BYPASSRLS, or on a materialized view of the rows.") :
+			 errhint("Run it as the table's owner or as a role with BYPASSRLS.")));
+}
+
 /* ERROR unless the relation's rows can be read as they are stored. */
 static void
 CheckRelation(Relation rel)
@@ -64,14 +81,7 @@ CheckRelation(Relation rel)
 				 errmsg("materialized view \"%s\" has not been populated",
 						name),
 				 errhint("Use the REFRESH MATERIALIZED VIEW command.")));
-	if (check_enable_rls(RelationGetRelid(rel), InvalidOid, true) ==
-		RLS_ENABLED)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("table \"%s\" cannot be read under row-level security",
-						name),
-				 errdetail("Its policies hide rows from the current user."),
-				 errhint("Run it as the table's owner or as a role with BYPASSRLS.")));
+	CheckPolicies(rel);
 }
 
 /* Open what has rows that the caller may read, see ivfpqtable.h. */
@@ -269,14 +279,29 @@ IvfpqTableSeek(IvfpqTable *table, int64 position)
 				 RelationGetRelationName(table->rel));
 }
 
+/* Of an error in a vector: which row has it. */
+static void
+TellRow(void *arg)
+{
+	const IvfpqTable *table = arg;
+	const ItemPointerData *tid = &table->slot->tts_tid;
+
+	errcontext("row (%u,%u) of table \"%s\"",
+			   ItemPointerGetBlockNumberNoCheck(tid),
+			   ItemPointerGetOffsetNumberNoCheck(tid),
+			   RelationGetRelationName(table->rel));
+}
+
 /* The current row's vector, see ivfpqtable.h. */
 const float *
 IvfpqTableFloats(IvfpqTable *table)
 {
 	MemoryContext old = CurrentMemoryContext;
+	ErrorContextCallback teller = {error_context_stack, TellRow, table};
 	const float *vector;
 	int			dims;
 
+	error_context_stack = &teller;
 	MemoryContextReset(table->context);
 	MemoryContextSwitchTo(table->context);
 	table->vector = PointerGetDatum(PG_DETOAST_DATUM(table->vector));
@@ -291,6 +316,7 @@ IvfpqTableFloats(IvfpqTable *table)
 						RelationGetRelationName(table->rel), table->dims,
 						dims),
 				 errhint("All vectors must have the same number of dimensions.")));
+	error_context_stack = teller.previous;
 	return vector;
 }
 

@@ -196,14 +196,14 @@ is($node->safe_psql('postgres', 'SELECT count(*) FROM lure.ran'), '0', 'nor is h
 # -- through an index: as many lists as the recall takes, or as one says
 sub said
 {
-	my ($settings) = @_;
+	my ($settings, $table) = (@_, 'cloud');
 	my ($rc, $out, $err) = $node->psql('postgres',
-		"$settings SELECT count(*) FROM gpuvec_knn_graph('cloud', 'id', 'e', 5, 'l2', 'index')",
+		"$settings SELECT count(*) FROM gpuvec_knn_graph('$table', 'id', 'e', 5, 'l2', 'index')",
 		on_error_stop => 1);
 	my ($recall, $compared, $near, $lists) = $err =~
 	  /recall\@5 is about ([0-9.]+) \(([0-9]+) rows compared\)\nDETAIL:  Each row was compared with those of ([0-9]+) of ([0-9]+) lists/;
 
-	is("$rc $out $compared", '0 50000 200', "through an index: answers ($settings)");
+	is("$rc $out $compared", '0 50000 200', "through an index: answers ($settings $table)");
 	return ($recall, $near, $lists);
 }
 my @probes;
@@ -223,6 +223,17 @@ is($near, 2, 'as many lists as one says');
 cmp_ok($recall, '<', 1, "which do not find all: $recall");
 ($recall, $near) = said('SET gpuvec.probes = 1000;');
 is("$recall $near", "1.000 $lists", 'or all');
+
+# whatever the size of numbers: of all distances here the squares are 0 as floats
+$node->safe_psql(
+	'postgres', q{
+	CREATE TABLE faint AS
+	SELECT id, (SELECT array_agg((x * 1e-30)::real ORDER BY o)
+		FROM unnest(e) WITH ORDINALITY AS u (x, o)) AS e
+	FROM cloud;
+	CREATE INDEX faint_e ON faint USING gpuivfpq (e) WITH (dims = 8, lists = 100)});
+($recall, $near, $lists) = said('SET gpuvec.probes = 2;', 'faint');
+is("$near $lists", '2 10', 'lists of faint vectors, too');
 
 # -- a gpuvecd that dies in the middle
 my %asked = (
