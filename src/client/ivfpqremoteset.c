@@ -384,8 +384,8 @@ IvfpqRemoteSetPut(IvfpqRemoteSet *set, GvSetInput input, const void *items,
 }
 
 /*
- * Does what a run is said to have come to make sense?  Each is a pass, and it is
- * known which is the last, or there might be no end.
+ * Does what a run is said to have come to make sense?  Each is a pass, and it
+ * is known which is the last, or there might be no end.
  */
 static bool
 check_done(const IvfpqRemoteSet *set, const GvRunReply *reply)
@@ -442,8 +442,8 @@ IvfpqRemoteSetRun(IvfpqRemoteSet *set, GvSetDone *done)
 }
 
 /*
- * Callers look things up by positions, add up sizes and go on with centroids: are
- * they such?
+ * Callers look things up by positions, add up sizes and go on with centroids:
+ * are they such?
  */
 static bool
 check_items(const IvfpqRemoteSet *set, GvSetOutput output, const void *items,

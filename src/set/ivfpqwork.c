@@ -25,8 +25,8 @@
 
 /*
  * Queries and results that gpuvecd gets at a time: a share of its memory, or
- * so many bytes if that is more, but a larger share at most, as it refuses what
- * it has no room for.
+ * so many bytes if that is more, but a larger share at most, as it refuses
+ * what it has no room for.
  */
 #define SERVER_SHARE	16
 #define SERVER_BYTES	((int64) 1 << 30)
