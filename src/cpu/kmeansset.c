@@ -47,7 +47,7 @@ cpu_drop(void *state)
 	free(clusters);
 }
 
-/* Before a pass: no cluster has rows; the sums are 0 already. */
+/* Before a pass: no cluster has rows, so that its sum is of no account. */
 static void
 start_pass(Clusters *clusters)
 {
@@ -83,7 +83,6 @@ cpu_create(const GvSetSpec *spec, void **state)
 		cpu_drop(made);
 		return GV_NO_MEMORY;
 	}
-	memset(made->sums, 0, sizeof(double) * (size_t) n);
 	start_pass(made);
 	*state = made;
 	return GV_OK;
@@ -97,9 +96,12 @@ add_row(Clusters *clusters, const float *row, int32_t c, float sqdist)
 	double	   *sum = clusters->sums + (size_t) c * dims;
 	int32_t		d;
 
-	for (d = 0; d < dims; d++)
-		sum[d] += row[d];
-	clusters->sizes[c]++;
+	if (clusters->sizes[c]++ == 0)
+		for (d = 0; d < dims; d++)
+			sum[d] = 0.0 + row[d];	/* 0, not -0 */
+	else
+		for (d = 0; d < dims; d++)
+			sum[d] += row[d];
 	clusters->errors[c] += sqdist;
 	if (sqdist > clusters->far_distances[c])
 	{
@@ -145,7 +147,7 @@ cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 	return GV_OK;
 }
 
-/* Centroids become the means of their rows, and the sums 0; false: stopped. */
+/* Centroids become the means of their rows; false: stopped. */
 static bool
 move_centroids(Clusters *clusters, const GvStop *stop)
 {
@@ -157,7 +159,7 @@ move_centroids(Clusters *clusters, const GvStop *stop)
 	for (c = 0; c < clusters->spec.k; c++)
 	{
 		float	   *centroid = clusters->centroids + (size_t) c * dims;
-		double	   *sum = clusters->sums + (size_t) c * dims;
+		const double *sum = clusters->sums + (size_t) c * dims;
 
 		if (gv_poll(&poll, dims))
 			return false;
@@ -165,7 +167,6 @@ move_centroids(Clusters *clusters, const GvStop *stop)
 			continue;
 		for (d = 0; d < dims; d++)
 			centroid[d] = (float) (sum[d] / (double) clusters->sizes[c]);
-		memset(sum, 0, sizeof(double) * dims);
 	}
 	return true;
 }

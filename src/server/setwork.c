@@ -107,26 +107,27 @@ static void
 put(Work *work)
 {
 	const GvPutRequest *request = gv_payload(work->connection);
+	GvPutRequest told = *request;	/* the client can still write there */
 	GvStop		stop = gv_connection_stop(work->connection);
 	int64_t		bytes = (int64_t) gv_message(work->connection)->length -
 		(int64_t) sizeof(*request);
 	int64_t		item = 0;
 	GvStatus	status;
 
-	if (request->input >= 0 && request->input < GV_NSET_INPUTS)
-		item = gv_set_input_bytes(&work->spec, (GvSetInput) request->input);
-	if (item == 0 || request->unused != 0 || request->n < 1 ||
-		request->n > bytes / item || request->n * item != bytes)
+	if (told.input >= 0 && told.input < GV_NSET_INPUTS)
+		item = gv_set_input_bytes(&work->spec, (GvSetInput) told.input);
+	if (item == 0 || told.unused != 0 || told.n < 1 ||
+		told.n > bytes / item || told.n * item != bytes)
 	{
 		gv_pieces_conclude(work->connection, GV_OK, "malformed items");
 		return;
 	}
-	status = gv_set_put(work->set, (GvSetInput) request->input, request + 1,
-						request->n, &stop);
+	status = gv_set_put(work->set, (GvSetInput) told.input, request + 1,
+						told.n, &stop);
 	gv_pieces_conclude(work->connection, status, status == GV_INVALID ?
 					   "items out of turn, too many, or not finite" : NULL);
-	if (request->input == GV_SET_ROWS)
-		work->nrows += request->n;
+	if (told.input == GV_SET_ROWS)
+		work->nrows += told.n;
 }
 
 /* See GV_MSG_RUN. */

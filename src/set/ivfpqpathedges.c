@@ -229,7 +229,10 @@ IvfpqReadEdges(IvfpqEdges *edges, Oid relid, const int64 *wanted,
 										 Max(edges->nkeys, 1));
 	keytable_start_iterate(table, &iterator);
 	while ((entry = keytable_iterate(table, &iterator)) != NULL)
+	{
+		CHECK_FOR_INTERRUPTS();
 		edges->keys[entry->number] = entry->key;
+	}
 	keytable_destroy(table);
 }
 
