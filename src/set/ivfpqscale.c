@@ -3,8 +3,8 @@
  *		Vectors whose squared distances single precision cannot hold.
  *
  * k-means squares distances in single precision.  Where these would overflow,
- * or be lost below its smallest numbers, vectors go to the engine times a power
- * of two, and centroids come back without it.
+ * or be lost below its smallest numbers, vectors go to the engine times a
+ * power of two, and centroids come back without it.
  */
 #include "postgres.h"
 

@@ -168,7 +168,7 @@ extern void IvfpqStartsOffer(IvfpqStarts *starts, int64 position,
 							 const float *vector, int dims);
 extern const int64 *IvfpqStartsEnd(IvfpqStarts *starts);
 
-/* ivfpqscale.c: vectors whose squared distances single precision cannot hold */
+/* ivfpqscale.c: vectors of very large or very small numbers, for k-means */
 extern float IvfpqLargest(const float *numbers, int64 n, float largest);
 extern int	IvfpqScaleFor(float largest);
 extern void IvfpqScale(const float *from, int64 n, int exponent, float *to);

@@ -24,8 +24,8 @@
 #define LEAST_VALUES	(1 << 20)
 
 /*
- * Queries and results that gpuvecd gets at a time: a share of its memory, or so
- * many bytes if that is more, but no more than another share.
+ * Queries and results that gpuvecd gets at a time: a share of its memory, or
+ * so many bytes if that is more, but no more than another share.
  */
 #define SERVER_SHARE	16
 #define SERVER_BYTES	((int64) 1 << 30)

@@ -37,9 +37,9 @@ extern void IvfpqWorkEnd(IvfpqWork *work);
 
 /*
  * How many queries of an exact search may be asked together: what they take of
- * this session fits maintenance_work_mem, of gpuvecd a sixteenth of its memory,
- * or a gigabyte if that is no more than half of it; at least one, no more than
- * spec->nqueries.
+ * this session fits maintenance_work_mem, of gpuvecd a sixteenth of its
+ * memory, or a gigabyte if that is no more than half of it; at least one, no
+ * more than spec->nqueries.
  */
 extern int64 IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place);
 
