@@ -95,6 +95,12 @@ BEGIN
 		RAISE NOTICE '%: %', m, found;
 	END LOOP;
 END $$;
+-- one that is beyond all does not make the others equal
+TRUNCATE magnitude;
+INSERT INTO magnitude SELECT ARRAY[x]::real[]
+FROM generate_series(1, 20), unnest('{1,1.25,-1,-1.25}'::float8[]) AS x
+UNION ALL SELECT '{3e38}';
+SELECT centroid, size FROM gpuvec_kmeans('magnitude', 'v', 5, 4) ORDER BY centroid;
 
 -- what cannot be
 SELECT * FROM gpuvec_kmeans('six', 'v', 7);

@@ -35,6 +35,13 @@ FROM (SELECT row_number() OVER (), distance
 			v <-> numbers(-1, 12)::vector AS distance
 		FROM vectors WHERE v IS NOT NULL) AS s USING (row_number);
 
+-- queries of these types, as the README has them
+SELECT 'vector' AS type, count(*), count(*) FILTER (WHERE distance = 0) AS themselves
+FROM gpuvec_exact_search('vectors', 'v', (SELECT array_agg(v::real[]) FROM vectors WHERE id <= 7), 2)
+UNION ALL SELECT 'halfvec', count(*), count(*) FILTER (WHERE distance = 0)
+FROM gpuvec_exact_search('vectors', 'h', (SELECT h::real[] FROM vectors WHERE id = 7), 2)
+ORDER BY type;
+
 -- graphs, joins between types, k-means
 SELECT count(*), count(*) FILTER (WHERE v.distance IS DISTINCT FROM r.distance) AS vector,
 	count(*) FILTER (WHERE h.distance IS DISTINCT FROM r.distance) AS halfvec

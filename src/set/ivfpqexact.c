@@ -42,7 +42,8 @@ CheckElements(ArrayType *array, const Queries *queries)
 	if (!gv_is_finite(queries->vectors, (int64) queries->n * queries->dims))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_EXCEPTION),
-				 errmsg("NaN or infinite value not allowed in queries")));
+				 errmsg("NaN or infinite value not allowed in queries"),
+				 errhint("Leave out queries with such elements.")));
 }
 
 /* real[][] as queries; an array of one dimension is one query. */

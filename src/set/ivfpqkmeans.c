@@ -48,7 +48,7 @@ static void
 ReadRows(KMeans *run, IvfpqTable *table, int seed)
 {
 	IvfpqStarts *starts = IvfpqStartsBegin(run->spec.k, seed);
-	float		largest = 0.0f;
+	IvfpqMagnitude magnitude = {0};
 
 	run->store = IvfpqStoreBegin();
 	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_ROWS, 0);
@@ -56,7 +56,7 @@ ReadRows(KMeans *run, IvfpqTable *table, int seed)
 	{
 		const float *vector = IvfpqTableFloats(table);
 
-		largest = IvfpqLargest(vector, table->dims, largest);
+		IvfpqMagnitudeNote(&magnitude, vector, table->dims);
 		IvfpqStartsOffer(starts, table->next - 1, vector, table->dims);
 		IvfpqStoreAdd(run->store, vector, table->dims);
 		if (table->next % 4096 == 0)
@@ -72,7 +72,7 @@ ReadRows(KMeans *run, IvfpqTable *table, int seed)
 						(long long) run->spec.nrows),
 				 errhint("There can be no more clusters than rows.")));
 	run->starts = IvfpqStartsEnd(starts);
-	run->exponent = IvfpqScaleFor(largest);
+	run->exponent = IvfpqMagnitudeScale(&magnitude);
 	if (run->exponent != 0)
 		run->scaled = palloc(IVFPQ_BATCH_BYTES);
 }

@@ -126,6 +126,24 @@ TryToMerge(const IvfpqLists *lists, const GvSetSpec *spec,
 	return worked;
 }
 
+/* Make k-means possible; returns the power of two that they grow by. */
+static int
+ScaleCentroids(IvfpqLists *lists)
+{
+	IvfpqMagnitude magnitude = {0};
+	int			exponent;
+
+	for (int i = 0; i < lists->n; i++)
+		IvfpqMagnitudeNote(&magnitude,
+						   lists->centroids + (Size) i * lists->dims,
+						   lists->dims);
+	exponent = IvfpqMagnitudeScale(&magnitude);
+	if (exponent != 0)
+		IvfpqScale(lists->centroids, (int64) lists->n * lists->dims, exponent,
+				   lists->centroids);
+	return exponent;
+}
+
 /* Fewer lists: k of them, about. */
 static void
 Merge(IvfpqLists *lists, int k)
@@ -135,12 +153,8 @@ Merge(IvfpqLists *lists, int k)
 	IvfpqStarts *starts = IvfpqStartsBegin(k, SEED);
 	IvfpqLists	merged = *lists;
 	const int64 *firsts;
-	int64		numbers = (int64) lists->n * lists->dims;
-	int			exponent = IvfpqScaleFor(IvfpqLargest(lists->centroids,
-													  numbers, 0.0f));
+	int			exponent = ScaleCentroids(lists);
 
-	if (exponent != 0)
-		IvfpqScale(lists->centroids, numbers, exponent, lists->centroids);
 	for (int i = 0; i < lists->n; i++)
 		IvfpqStartsOffer(starts, i, lists->centroids + (Size) i * lists->dims,
 						 lists->dims);

@@ -3,8 +3,8 @@
  *		Vectors whose squared distances single precision cannot hold.
  *
  * k-means squares distances in single precision.  Where these would overflow,
- * or be lost below its smallest numbers, vectors go to the engine times a power
- * of two, and centroids come back without it.
+ * or be lost below its smallest numbers, vectors go to the engine times a
+ * power of two, and centroids come back without it.
  */
 #include "postgres.h"
 
@@ -13,38 +13,50 @@
 #include "set/ivfpqset.h"
 
 /*
- * Largest elements are below 2 to the power of this.  With MOST_EXPONENT, at
- * 16,000 dimensions, squared distances are less than 2^126; with
- * LEAST_EXPONENT those of elements that differ by the last bit of the largest
- * are 2^-126.
+ * Elements should be below 2 to the power of this: with MOST_EXPONENT, at
+ * 16,000 dimensions, squared distances are less than 2^126.  With
+ * LEAST_EXPONENT those of elements that differ by the last bit are 2^-126.
  */
 #define MOST_EXPONENT	55
 #define LEAST_EXPONENT	(-39)
 
-/* The largest of n numbers, without their signs, and one known before. */
-float
-IvfpqLargest(const float *numbers, int64 n, float largest)
+/* Note one more vector. */
+void
+IvfpqMagnitudeNote(IvfpqMagnitude *magnitude, const float *vector, int dims)
 {
-	for (int64 i = 0; i < n; i++)
-		largest = Max(largest, fabsf(numbers[i]));
-	return largest;
+	float		largest = 0.0f;
+	int			exponent;
+
+	for (int i = 0; i < dims; i++)
+		largest = Max(largest, fabsf(vector[i]));
+	if (largest == 0.0f)
+		return;
+	(void) frexp(largest, &exponent);
+	magnitude->most = magnitude->n == 0 ? exponent :
+		Max(magnitude->most, exponent);
+	magnitude->sum += exponent;
+	magnitude->n++;
 }
 
 /*
- * The exponent of the power of two for vectors with that largest element,
- * mostly 0.  No more than is needed where they are too large, because small
- * elements lose bits by it; those that are all small lose none.
+ * The exponent of the power of two for such vectors, mostly 0.  Too large ones
+ * become no smaller than is needed, for small elements lose bits by it, nor so
+ * small that an average vector is lost; then the largest ones overflow.  Too
+ * small ones grow, as long as the largest allows.
  */
 int
-IvfpqScaleFor(float largest)
+IvfpqMagnitudeScale(const IvfpqMagnitude *magnitude)
 {
-	int			exponent;
+	int			room = MOST_EXPONENT - magnitude->most;
+	int			average;
 
-	(void) frexp(largest, &exponent);
-	if (exponent > MOST_EXPONENT)
-		return MOST_EXPONENT - exponent;
-	if (exponent < LEAST_EXPONENT)
-		return -exponent;
+	if (magnitude->n == 0)
+		return 0;
+	average = (int) (magnitude->sum / magnitude->n);
+	if (room < 0)
+		return Max(room, Min(LEAST_EXPONENT - average, 0));
+	if (average < LEAST_EXPONENT)
+		return Min(-average, room);
 	return 0;
 }
 

@@ -168,9 +168,19 @@ extern void IvfpqStartsOffer(IvfpqStarts *starts, int64 position,
 							 const float *vector, int dims);
 extern const int64 *IvfpqStartsEnd(IvfpqStarts *starts);
 
-/* ivfpqscale.c: vectors whose squared distances single precision cannot hold */
-extern float IvfpqLargest(const float *numbers, int64 n, float largest);
-extern int	IvfpqScaleFor(float largest);
+/*
+ * ivfpqscale.c: vectors of very large or very small numbers, for k-means.
+ */
+typedef struct IvfpqMagnitude
+{
+	int			most;			/* largest exponent of an element */
+	int64		sum;			/* of the largest exponents of vectors */
+	int64		n;				/* vectors that are not 0 */
+} IvfpqMagnitude;
+
+extern void IvfpqMagnitudeNote(IvfpqMagnitude *magnitude,
+							   const float *vector, int dims);
+extern int	IvfpqMagnitudeScale(const IvfpqMagnitude *magnitude);
 extern void IvfpqScale(const float *from, int64 n, int exponent, float *to);
 
 #endif							/* IVFPQSET_H */
