@@ -125,6 +125,8 @@ check_usable(Relation heap, Relation index)
 				 errmsg("recall cannot be measured under row-level security"),
 				 errdetail("Policies of table \"%s\" hide rows from the current user.",
 						   RelationGetRelationName(heap)),
+				 heap->rd_rel->relforcerowsecurity ?
+				 errhint("Run it as a role with BYPASSRLS.") :
 				 errhint("Run it as the table's owner or as a role with BYPASSRLS.")));
 	if (!index->rd_index->indisvalid)
 		ereport(ERROR,
