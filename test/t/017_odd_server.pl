@@ -7,13 +7,12 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use IO::Socket::UNIX;
+use GpuvecRemote;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $socket = 'pgsql_tmp.gpuvec.sock';
 my $rows = 1000;
 my $node = new_node(
 	'main',
@@ -62,44 +61,33 @@ sub answer
 		  . $more);
 }
 
-# Be gpuvecd in a process of its own: say $hello to the greeting and $search
-# to everything else; with undef for one of these: end; with '': be silent.
+# Be gpuvecd: say $hello to the greeting and $search to everything else; with undef
+# for one of these: end; with '': be silent.
 sub pretend
 {
 	my ($hello, $search) = @_;
-	pipe(my $told, my $tell) or die;
-	my $pid = fork;
-
-	if ($pid)
-	{
-		close $tell;
-		readline $told;
-		return $pid;
-	}
-	chdir $node->data_dir or die;
-	unlink $socket;
-	my $server = IO::Socket::UNIX->new(Local => $socket, Listen => 20) or die;
 	my @clients;
 
-	$SIG{PIPE} = 'IGNORE';
-	close $tell;
-	while (my $client = $server->accept)
-	{
-		push @clients, $client;
-		for my $said ($hello, $search)
-		{
-			my $length = sysread($client, my $heard, 65536);
-			last unless $length;
-			if (!defined $said)
+	return pretend_gpuvecd(
+		$node,
+		sub {
+			my ($client) = @_;
+
+			$SIG{PIPE} = 'IGNORE';
+			push @clients, $client;
+			for my $said ($hello, $search)
 			{
-				close $client;
-				last;
+				my $length = sysread($client, my $heard, 65536);
+				last unless $length;
+				if (!defined $said)
+				{
+					close $client;
+					last;
+				}
+				last if $said eq '';
+				syswrite($client, $said);
 			}
-			last if $said eq '';
-			syswrite($client, $said);
-		}
-	}
-	exit 0;
+		});
 }
 
 # Test: with such a server answers are right, and the cause is counted.

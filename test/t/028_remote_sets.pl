@@ -8,7 +8,6 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
 use GpuvecRemote;
-use IO::Socket::UNIX;
 use POSIX qw(_exit);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -247,35 +246,8 @@ for my $name (sort keys %long)
 # -- a gpuvecd out of its mind: what it says is not believed, and work with no end
 # is done by the session
 
-# Be gpuvecd in processes of their own, which take in everything.  $run: the
-# answer's body to the n-th run; $items: what each output consists of.
-sub pretend
-{
-	my ($run, $items) = @_;
-	pipe(my $told, my $tell) or die;
-	my $pid = fork;
-
-	if ($pid)
-	{
-		close $tell;
-		readline $told;
-		return $pid;
-	}
-	chdir $node->data_dir or die;
-	unlink 'pgsql_tmp.gpuvec.sock';
-	my $server = IO::Socket::UNIX->new(Local => 'pgsql_tmp.gpuvec.sock', Listen => 20) or die;
-
-	$SIG{CHLD} = 'IGNORE';
-	close $tell;
-	while (my $client = $server->accept)
-	{
-		converse($client, $run, $items) if fork == 0;
-		close $client;
-	}
-	_exit(0);
-}
-
-# With one client, as gv_protocol.h has it, until it goes.
+# With one client, as gv_protocol.h has it, until it goes: $run gives the answer's
+# body to the n-th run, $items what each output consists of.
 sub converse
 {
 	my ($client, $run, $items) = @_;
@@ -299,7 +271,6 @@ sub converse
 		}
 		syswrite($client, pack('LSS', length $body, $OK, $type) . $body);
 	}
-	# the node is not ours to stop
 	_exit(0);
 }
 
@@ -315,7 +286,8 @@ sub test_odd
 	my ($what, $query, $run, $items) = @_;
 	my ($own) = rows_of($query, 'gpuvec.engine = cpu');
 	my $before = stat_of('sets_failed');
-	my $pid = pretend($run, $items);
+	my $pid = pretend_gpuvecd($node,
+		sub { $SIG{CHLD} = 'IGNORE'; converse(@_, $run, $items) if fork == 0 });
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"SET gpuvec.engine = gpu; SET statement_timeout = '20s';
 		 SELECT string_agg(x::text, ' ' ORDER BY x::text COLLATE \"C\") FROM ($query) AS x");

@@ -8,12 +8,14 @@ use strict;
 use warnings;
 use Exporter 'import';
 use Gpuvec;
+use IO::Socket::UNIX;
+use POSIX qw(_exit);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(remote_conf new_remote_node load_remote is_mirrored differs
-  gpuvecd_pid served pause_loaders resume_loaders not_done);
+  gpuvecd_pid served pause_loaders resume_loaders not_done pretend_gpuvecd);
 
 # Plans are of no interest here, only what the index gives.
 my $FUNCTIONS = q{
@@ -184,6 +186,33 @@ sub not_done
 	return 'calibrate' if $step =~ /written/;
 	# all answers may be on their way already
 	return $step =~ /encoded/ ? '(build all of|calibrate)' : 'build all of';
+}
+
+# Be gpuvecd of $node in a process of its own, which $serve gets each connection
+# of; returns its pid, to be killed.
+sub pretend_gpuvecd
+{
+	my ($node, $serve) = @_;
+	pipe(my $told, my $tell) or die;
+	my $pid = fork;
+
+	if ($pid)
+	{
+		close $tell;
+		readline $told;
+		return $pid;
+	}
+	chdir $node->data_dir or die;
+	unlink 'pgsql_tmp.gpuvec.sock';
+	my $server = IO::Socket::UNIX->new(Local => 'pgsql_tmp.gpuvec.sock', Listen => 20) or die;
+
+	close $tell;
+	while (my $client = $server->accept)
+	{
+		$serve->($client);
+	}
+	# the node is not ours to stop
+	_exit(0);
 }
 
 1;
