@@ -69,7 +69,7 @@ sub soon_mirrors
 	my ($database, $n, $what) = @_;
 
 	ok( wait_until($node, "SELECT count(*) = $n FROM gpuvec_mirrors
-			WHERE database IS NOT DISTINCT FROM $database AND state = 'ready'", 3000),
+			WHERE database IS NOT DISTINCT FROM $database AND state = 'ready'"),
 		$what)
 	  or diag($node->safe_psql('postgres', 'SELECT * FROM gpuvec_mirrors'));
 	return;
@@ -140,16 +140,32 @@ for my $change (
 }
 
 # -- gpuvecd stops in the midst of a load: the index is not locked meanwhile
-my $pid = $node->safe_psql('postgres', 'SELECT pid FROM gpuvec_stat');
+
+# gpuvecd stands still, and a loader waits for it; returns its PID and who waits
+# for the loader.  When the supervisor sees first that gpuvecd does not answer, it
+# starts no loader: then once more.
+sub stopped_load
+{
+	for (1 .. 20)
+	{
+		$node->safe_psql('postgres', 'REINDEX INDEX long_e');
+		my $pid = $node->safe_psql('postgres', 'SELECT pid FROM gpuvec_stat');
+		kill 'STOP', $pid;
+		my $load = background($node, "SELECT gpuvec_prewarm('long_e')");
+		return ($pid, $load)
+		  if wait_until($node,
+			q{SELECT state = 'active' AND query = 'gpuvec: loading a mirror' FROM pg_stat_activity
+			WHERE backend_type = 'gpuvec loader'}, 5);
+		kill 'CONT', $pid;
+		is(end_of($load), 0, 'no loader is started while gpuvecd does not answer, but then');
+	}
+	die 'no loader in 20 tries';
+}
+
 for my $signal ('STOP', 'KILL')
 {
-	$node->safe_psql('postgres', 'REINDEX INDEX long_e');
-	kill 'STOP', $pid;
-	my $load = background($node, "SELECT gpuvec_prewarm('long_e')");
-	ok( wait_until($node,
-			q{SELECT state = 'active' AND query = 'gpuvec: loading a mirror' FROM pg_stat_activity
-			WHERE backend_type = 'gpuvec loader'}),
-		"$signal: a loader is at work");
+	my ($pid, $load) = stopped_load();
+
 	usleep(100_000);
 	is( $node->safe_psql('postgres',
 			q{SET lock_timeout = 500; BEGIN; LOCK long IN ACCESS EXCLUSIVE MODE; SELECT 'locked'}),

@@ -104,7 +104,7 @@ sub test_odd
 		'>', $before, "$what: counted as $cause");
 	kill 'KILL', $pid;
 	waitpid $pid, 0;
-	ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat()}, 2000),
+	ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat()}, 60),
 		"$what: nobody is kept from gpuvecd for long");
 	return;
 }

@@ -112,8 +112,8 @@ is_right($_, 'beside a build') for @jobs;
 # -- gpuvecd ends: both come back
 my $pid = $node->safe_psql('postgres', 'SELECT pid FROM gpuvec_stat');
 kill 'KILL', $pid;
-ok(wait_until($node, "SELECT state = 'up' AND pid <> $pid FROM gpuvec_stat", 4000), 'gpuvecd is up again');
-ok(wait_until($node, q{SELECT count(*) = 2 FROM gpuvec_mirrors WHERE state = 'ready'}, 4000),
+ok(wait_until($node, "SELECT state = 'up' AND pid <> $pid FROM gpuvec_stat"), 'gpuvecd is up again');
+ok(wait_until($node, q{SELECT count(*) = 2 FROM gpuvec_mirrors WHERE state = 'ready'}),
 	'both are mirrored again');
 %on = map { $_ => device_of($_) } ('a', 'b');
 is(join(' ', sort values %on), '0 1', 'started again: each card has one');
