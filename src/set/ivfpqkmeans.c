@@ -159,8 +159,7 @@ TakeResults(KMeans *run, int found)
 						  centroids) ||
 			!IvfpqWorkGet(run->work, GV_SET_SIZES, run->taken, n, sizes))
 			return false;
-		if (run->exponent != 0)
-			IvfpqScale(centroids, n * dims, -run->exponent, centroids);
+		IvfpqScale(centroids, n * dims, -run->exponent, centroids);
 		for (int64 i = 0; i < n; i++)
 		{
 			Datum		values[3];

@@ -134,13 +134,15 @@ ScaleCentroids(IvfpqLists *lists)
 	int			exponent;
 
 	for (int i = 0; i < lists->n; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
 		IvfpqMagnitudeNote(&magnitude,
 						   lists->centroids + (Size) i * lists->dims,
 						   lists->dims);
+	}
 	exponent = IvfpqMagnitudeScale(&magnitude);
-	if (exponent != 0)
-		IvfpqScale(lists->centroids, (int64) lists->n * lists->dims, exponent,
-				   lists->centroids);
+	IvfpqScale(lists->centroids, (int64) lists->n * lists->dims, exponent,
+			   lists->centroids);
 	return exponent;
 }
 
@@ -165,9 +167,8 @@ Merge(IvfpqLists *lists, int k)
 						 (spec.iterations + 1) * spec.nrows);
 	if (!TryToMerge(lists, &spec, firsts, IvfpqWorkChoose(&spec), &merged))
 		TryToMerge(lists, &spec, firsts, IVFPQ_WORK_HERE, &merged);
-	if (exponent != 0)
-		IvfpqScale(merged.centroids, (int64) merged.n * merged.dims, -exponent,
-				   merged.centroids);
+	IvfpqScale(merged.centroids, (int64) merged.n * merged.dims, -exponent,
+			   merged.centroids);
 	pfree(lists->centroids);
 	*lists = merged;
 }

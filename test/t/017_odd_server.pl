@@ -40,7 +40,7 @@ sub message
 	return pack('LSS', length $body, $type, $request) . $body;
 }
 
-my $welcome = message($OK, $HELLO, pack('QLLa16a16', 12345, $$, 0, 'cpu', '0.2.0'));
+my $welcome = message($OK, $HELLO, greeting());
 
 sub refusal
 {

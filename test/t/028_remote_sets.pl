@@ -261,7 +261,7 @@ sub converse
 		my ($asked, $body) = ('', '');
 
 		last if (read($client, $asked, $length) // 0) < $length;
-		$body = pack('QLLa16a16', 12345, $$, 0, 'cpu', '0.2.0') if $type == $HELLO;
+		$body = greeting() if $type == $HELLO;
 		$body = $run->(++$runs) if $type == $RUN;
 		if ($type == $GET)
 		{

@@ -15,7 +15,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(remote_conf new_remote_node load_remote is_mirrored differs
-  gpuvecd_pid served pause_loaders resume_loaders not_done pretend_gpuvecd);
+  gpuvecd_pid served pause_loaders resume_loaders not_done pretend_gpuvecd greeting);
 
 # Plans are of no interest here, only what the index gives.
 my $FUNCTIONS = q{
@@ -186,6 +186,12 @@ sub not_done
 	return 'calibrate' if $step =~ /written/;
 	# all answers may be on their way already
 	return $step =~ /encoded/ ? '(build all of|calibrate)' : 'build all of';
+}
+
+# What gpuvecd says of itself, as gv_protocol.h has it.
+sub greeting
+{
+	return pack('QLLa16a16', 12345, $$, 0, 'cpu', '0.2.0');
 }
 
 # Be gpuvecd of $node in a process of its own, which $serve gets each connection
