@@ -14,7 +14,7 @@
 #include "page/ivfpqfault.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
-PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = "0.2.0");
+PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = "0.3.0");
 #else
 PG_MODULE_MAGIC;
 #endif
