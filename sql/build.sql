@@ -280,13 +280,13 @@ INSERT INTO partly SELECT g, g % 3, pg_temp.point(g, 4) FROM generate_series(1, 
 CREATE INDEX partly_kind ON partly USING gpuivfpq (e) WITH (lists = 6) WHERE kind = 1;
 SELECT rows FROM gpuvec_index_info('partly_kind');
 EXPLAIN (COSTS OFF) SELECT id FROM partly WHERE kind = 1 ORDER BY e <-> '{1,1,1,1}' LIMIT 3;
-SET gpuvec."order" = relaxed;
+SET gpuvec.scan_order = relaxed;
 SELECT count(*), count(*) FILTER (WHERE kind <> 1) AS others
 FROM (SELECT kind FROM partly WHERE kind = 1 ORDER BY e <-> '{1,1,1,1}') AS q;
 UPDATE partly SET kind = 2 WHERE id = 1;
 UPDATE partly SET kind = 1 WHERE id = 2;
 SELECT count(*), min(id) FROM (SELECT id FROM partly WHERE kind = 1 ORDER BY e <-> '{1,1,1,1}') AS q;
-RESET gpuvec."order";
+RESET gpuvec.scan_order;
 SELECT * FROM gpuvec_verify_index('partly_kind');
 CREATE INDEX partly_slice ON partly USING gpuivfpq ((e[1:2]) real_cosine_ops) WITH (lists = 6);
 EXPLAIN (COSTS OFF) SELECT id FROM partly ORDER BY e[1:2] <=> '{1,1}' LIMIT 3;
@@ -308,10 +308,10 @@ CREATE TABLE parts_3 PARTITION OF parts FOR VALUES FROM (1001) TO (2000);
 INSERT INTO parts SELECT g, pg_temp.point(g, 4) FROM generate_series(1001, 1100) AS g;
 EXPLAIN (COSTS OFF) SELECT id FROM parts ORDER BY e <-> '{1,1,1,1}' LIMIT 3;
 SELECT pg_temp.agreement('parts', '<->', 4);
-SET gpuvec."order" = relaxed;
+SET gpuvec.scan_order = relaxed;
 SELECT count(*), count(DISTINCT id)
 FROM (SELECT id FROM parts ORDER BY e <-> '{1,1,1,1}') AS q;
-RESET gpuvec."order";
+RESET gpuvec.scan_order;
 DROP TABLE parts;
 
 -- refused

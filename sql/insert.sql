@@ -131,10 +131,10 @@ INSERT INTO directions VALUES (501, '{0,0,0,0,0,0}'), (502, '{100,1,1,1,1,1}'),
 	(503, '{-3,-3,-3,-3,-3,-3}');
 SELECT id FROM directions ORDER BY e <#> '{1,0,0,0,0,0}' LIMIT 1;
 SELECT id FROM directions ORDER BY e <=> '{-1,-1,-1,-1,-1,-1}' LIMIT 1;
-SET gpuvec."order" = relaxed;
+SET gpuvec.scan_order = relaxed;
 SELECT count(*) FROM (SELECT id FROM directions ORDER BY e <#> '{1,1,1,1,1,1}') AS q;
 SELECT count(*) FROM (SELECT id FROM directions ORDER BY e <=> '{1,1,1,1,1,1}') AS q;
-RESET gpuvec."order";
+RESET gpuvec.scan_order;
 SELECT rows FROM gpuvec_index_info('directions_ip');
 SELECT rows FROM gpuvec_index_info('directions_cosine');
 SELECT * FROM gpuvec_verify_index('directions_cosine');

@@ -23,12 +23,12 @@ SET gpuvec.candidates = 1000001;
 RESET gpuvec.candidates;
 
 -- ORDER is a reserved word
-SET gpuvec."order" = relaxed;
-SHOW gpuvec."order";
-SET gpuvec."order" = 'strict';
-SET gpuvec."order" = 'loose';
-SELECT set_config('gpuvec.order', 'relaxed', false);
-RESET gpuvec."order";
+SET gpuvec.scan_order = relaxed;
+SHOW gpuvec.scan_order;
+SET gpuvec.scan_order = 'strict';
+SET gpuvec.scan_order = 'loose';
+SELECT set_config('gpuvec.scan_order', 'relaxed', false);
+RESET gpuvec.scan_order;
 
 SET gpuvec.max_probes = 100;
 SHOW gpuvec.max_probes;

@@ -38,7 +38,7 @@ TRUNCATE refined;
 -- rows reached through the index, all lists, in any order
 CREATE FUNCTION pg_temp.reached(tab regclass, dims int)
 RETURNS TABLE (rows bigint, distinct_rows bigint)
-LANGUAGE plpgsql SET gpuvec."order" = relaxed AS $$
+LANGUAGE plpgsql SET gpuvec.scan_order = relaxed AS $$
 BEGIN
 	RETURN QUERY EXECUTE format('SELECT count(*), count(DISTINCT id)
 		FROM (SELECT id FROM %s ORDER BY e <-> %L) AS q',

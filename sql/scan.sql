@@ -97,7 +97,7 @@ SELECT rows > 3000 AS most, rows = distinct_rows AS distinct_rows, out_of_order
 FROM pg_temp.ordered('<#>');
 SELECT rows > 3000 AS most, rows = distinct_rows AS distinct_rows, out_of_order
 FROM pg_temp.ordered('<=>');
-SET gpuvec."order" = relaxed;
+SET gpuvec.scan_order = relaxed;
 SELECT rows, distinct_rows FROM pg_temp.ordered('<->');
 SELECT rows, distinct_rows FROM pg_temp.ordered('<#>');
 SELECT rows, distinct_rows FROM pg_temp.ordered('<=>');
@@ -114,17 +114,17 @@ SELECT rows BETWEEN 100 AND 2000 AS bounded FROM pg_temp.ordered('<->');
 SET gpuvec.max_probes = 40;
 SELECT rows FROM pg_temp.ordered('<->');
 RESET gpuvec.max_probes;
-RESET gpuvec."order";
+RESET gpuvec.scan_order;
 
 -- NULL: rows in any order, but all that the index holds
 SELECT count(*) FROM (SELECT id FROM scanned ORDER BY e <-> (SELECT NULL::real[])) AS q;
 SELECT count(*) FROM (SELECT id FROM scanned ORDER BY e <-> (SELECT NULL::real[]) LIMIT 7) AS q;
 -- zero under cosine: as far from everything
 SELECT count(*) FROM (SELECT id FROM scanned ORDER BY e <=> '{0,0,0,0,0,0,0,0}' LIMIT 7) AS q;
-SET gpuvec."order" = relaxed;
+SET gpuvec.scan_order = relaxed;
 SELECT count(*), count(DISTINCT id)
 FROM (SELECT id FROM scanned ORDER BY e <=> '{0,0,0,0,0,0,0,0}') AS q;
-RESET gpuvec."order";
+RESET gpuvec.scan_order;
 SELECT count(*) FROM (SELECT id FROM scanned ORDER BY e <#> '{0,0,0,0,0,0,0,0}' LIMIT 100) AS q;
 
 -- no ORDER BY by distance: not this index
@@ -178,14 +178,14 @@ CLOSE c;
 EXPLAIN (COSTS OFF) SELECT id FROM scanned WHERE kind = 7 ORDER BY e <-> '{1,2,3,4,5,6,7,8}' LIMIT 10;
 SELECT count(*), bool_and(id % 100 = 7) FROM (SELECT id FROM scanned WHERE kind = 7
 	ORDER BY e <-> '{1,2,3,4,5,6,7,8}' LIMIT 10) AS q;
-SET gpuvec."order" = relaxed;
+SET gpuvec.scan_order = relaxed;
 SELECT count(*) FROM (SELECT id FROM scanned WHERE kind = 7
 	ORDER BY e <-> '{1,2,3,4,5,6,7,8}' LIMIT 40) AS q;
 SELECT count(*) FROM (SELECT id FROM scanned WHERE id = 1234
 	ORDER BY e <-> '{1,2,3,4,5,6,7,8}' LIMIT 5) AS q;
 SELECT count(*) FROM (SELECT id FROM scanned WHERE kind = 1000
 	ORDER BY e <-> '{1,2,3,4,5,6,7,8}' LIMIT 5) AS q;
-RESET gpuvec."order";
+RESET gpuvec.scan_order;
 SELECT id FROM scanned WHERE e <-> '{1,2,3,4,5,6,7,8}' < 1
 ORDER BY e <-> '{1,2,3,4,5,6,7,8}' LIMIT 5;
 

@@ -14,7 +14,7 @@ $$;
 -- copies in the lists, rows counted once, rows found once
 CREATE FUNCTION pg_temp.state(index regclass)
 RETURNS TABLE (rows bigint, copies numeric, reached bigint, distinct_rows bigint)
-LANGUAGE plpgsql SET gpuvec."order" = relaxed AS $$
+LANGUAGE plpgsql SET gpuvec.scan_order = relaxed AS $$
 BEGIN
 	RETURN QUERY SELECT i.rows, (SELECT sum(l.rows) FROM gpuvec_list_stats(index) AS l),
 		count(*), count(DISTINCT q.id)

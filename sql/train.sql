@@ -3,7 +3,7 @@
 --
 
 SET enable_seqscan = off;
-SET gpuvec."order" = relaxed;
+SET gpuvec.scan_order = relaxed;
 SET client_min_messages = warning;
 
 CREATE FUNCTION vec(i int, dims int) RETURNS real[]
@@ -20,7 +20,7 @@ $$;
 CREATE FUNCTION try(expr text, n int, opclass text, operator text, options text,
 	OUT moved bigint, OUT lists int, OUT rows bigint, OUT pending bigint,
 	OUT problem text, OUT complete bool, OUT exact bool)
-LANGUAGE plpgsql SET gpuvec."order" = relaxed SET gpuvec.candidates = 100000
+LANGUAGE plpgsql SET gpuvec.scan_order = relaxed SET gpuvec.candidates = 100000
 SET gpuvec.probes = 100000 AS $$
 DECLARE
 	query real[];

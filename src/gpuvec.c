@@ -153,7 +153,7 @@ define_scan_settings(void)
 				"0 takes the index's option candidates or, without one, a "
 				"default.",
 				&ivfpq_candidates, IVFPQ_MAX_CANDIDATES);
-	DefineCustomEnumVariable("gpuvec.order",
+	DefineCustomEnumVariable("gpuvec.scan_order",
 							 "Sets whether rows come out strictly in order.",
 							 "strict leaves out a row that is found late; "
 							 "relaxed returns it out of order.",

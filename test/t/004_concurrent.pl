@@ -70,7 +70,7 @@ my %scripts = (
 	# ... and where the index, all of it, and the table disagree in one snapshot
 	'004_count@1' => q{
 		SET enable_seqscan = off;
-		SET gpuvec."order" = relaxed;
+		SET gpuvec.scan_order = relaxed;
 		SELECT 1 / (a.rows = b.rows AND a.ids = b.rows)::int
 		FROM (SELECT count(*) AS rows, count(DISTINCT id) AS ids
 				FROM (SELECT id FROM busy ORDER BY e <-> point(1, 8)) AS x) AS a,

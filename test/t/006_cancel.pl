@@ -69,7 +69,7 @@ is_exact($node, 'slow', '<->', 384, 'REINDEX cancelled');
 $node->safe_psql('postgres', 'DROP INDEX IF EXISTS slow_e_ccnew');
 
 # -- scans: batches, the pass over the table at the end, rescans
-my $scan = 'SET enable_seqscan = off; SET gpuvec."order" = relaxed; SELECT count(*) FROM ';
+my $scan = 'SET enable_seqscan = off; SET gpuvec.scan_order = relaxed; SELECT count(*) FROM ';
 test_timeout($node, 'whole table', "$scan (SELECT id FROM slow ORDER BY e <-> point(1, 384)) AS q", 20);
 test_timeout($node, 'rescans',
 	"$scan slow AS a, LATERAL (SELECT id FROM slow AS b ORDER BY b.e <-> a.e LIMIT 1) AS q", 300);

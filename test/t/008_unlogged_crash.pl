@@ -89,7 +89,7 @@ is( $node->safe_psql(
 		SET temp_buffers = '800kB';
 		SET client_min_messages = warning;
 		SET enable_seqscan = off;
-		SET gpuvec."order" = relaxed;
+		SET gpuvec.scan_order = relaxed;
 		CREATE TEMPORARY TABLE temp (id int, e real[]);
 		INSERT INTO temp SELECT g, point(g, 8) FROM generate_series(1, 2000) AS g;
 		CREATE INDEX temp_e ON temp USING gpuivfpq (e) WITH (lists = 100, pq_dim = 8);

@@ -39,7 +39,7 @@ my $few = "SET temp_file_limit = '64kB'; SET maintenance_work_mem = '1MB'; SET w
 test_fails('build', "$few CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 10)",
 	qr/temporary file size exceeds "?temp_file_limit/);
 $node->safe_psql('postgres', 'CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 10, dims = 4)');
-test_fails('scan', "$few SET enable_seqscan = off; SET gpuvec.\"order\" = relaxed;
+test_fails('scan', "$few SET enable_seqscan = off; SET gpuvec.scan_order = relaxed;
 	SELECT count(*) FROM (SELECT id FROM t ORDER BY e <-> '{1,2,3,4}') AS q",
 	qr/temporary file size exceeds "?temp_file_limit/);
 is_sound($node, 't_e', 'temporary files');

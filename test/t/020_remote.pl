@@ -66,7 +66,7 @@ for my $table (@tables)
 		for my $k (1, 10, 100, 1000, 'ALL')
 		{
 			differs($node, query($table, 7919 + ($k eq 'ALL' ? 0 : $k), $k),
-				"$table->[0], LIMIT $k, $order", set => ["gpuvec.\"order\" = $order"]);
+				"$table->[0], LIMIT $k, $order", set => ["gpuvec.scan_order = $order"]);
 		}
 	}
 }

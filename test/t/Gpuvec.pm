@@ -52,7 +52,7 @@ $$;
 
 -- rows that the index reaches, each once, and rows that it should
 CREATE FUNCTION complete(tab regclass, operator text, dims int) RETURNS text
-LANGUAGE plpgsql SET enable_seqscan = off SET gpuvec."order" = relaxed AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET gpuvec.scan_order = relaxed AS $$
 DECLARE
 	result text;
 BEGIN
