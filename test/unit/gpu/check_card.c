@@ -7,7 +7,7 @@
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
  * usage: check_card [mirrors | hopper | builders | select | exact | lists |
- *					sets]
+ *					sets | faults]
  */
 #include "engine/gv_mirror.h"
 #include "engine/gv_set.h"
@@ -26,6 +26,7 @@ extern void test_select_card(void); /* check_select_card.c */
 extern void test_exact_card(void);	/* check_exact_card.c */
 extern void test_lists_card(void);	/* check_lists_card.c */
 extern void test_kmeans_card(void); /* check_kmeans_card.c */
+extern void test_faults_card(void); /* check_faults_card.c */
 
 /* A look-up table that no block of threads has room for. */
 static void
@@ -181,6 +182,8 @@ main(int argc, char **argv)
 		test_lists_card();
 	if (is_wanted(argc, argv, "sets"))
 		test_sets();
+	if (is_wanted(argc, argv, "faults"))
+		test_faults_card();
 	printf("card: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;
 }

@@ -14,6 +14,17 @@
  * the program aborts when work for one is given another's, or begins while
  * another is chosen.
  *
+ * What the tests of other programs, gpuvecd say, can have happen: the file that
+ * GPUVEC_EMULATED_FAULTS names is read whenever it matters, so it may come,
+ * change and go while they run.  Lines of it:
+ *		hang DEVICE			no stream of it does another step: one that was
+ *							told something is never done, and a thread that
+ *							waits for it, or frees memory there, never
+ *							returns (until the line is gone)
+ *		lost DEVICE ERROR	it cannot be chosen or asked: a cudaError_t, 46
+ *							(busy) where there is none; 214: memory errors
+ * and, within a program, gv_emulated_hung has a bit for each device that hangs.
+ *
  * Here is what kernels use, and the fibers and streams; calls of the host are in
  * cuda_runtime_api.h.
  */
@@ -99,8 +110,13 @@ extern dim3 blockIdx;
 extern dim3 blockDim;
 extern dim3 gridDim;
 
+#define GV_EMULATED_DEVICES	2
+
 /* The device that a thread has chosen. */
 extern __thread int gv_emulated_device;
+
+/* Bit i: device i hangs. */
+extern unsigned gv_emulated_hung;
 
 /* How often an event was recorded, and how often streams have come to that. */
 struct gv_emulated_event

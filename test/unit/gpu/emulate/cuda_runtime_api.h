@@ -14,7 +14,9 @@ enum cudaError_t
 	cudaErrorInvalidValue = 1,
 	cudaErrorMemoryAllocation = 2,
 	cudaErrorInsufficientDriver = 35,
+	cudaErrorDevicesUnavailable = 46,
 	cudaErrorInvalidDevice = 101,
+	cudaErrorECCUncorrectable = 214,
 	cudaErrorNotReady = 600
 };
 
@@ -38,6 +40,9 @@ struct cudaDeviceProp
 #define cudaDevAttrMultiProcessorCount	16
 #define cudaDevAttrComputeCapabilityMajor	75
 #define cudaFuncAttributeMaxDynamicSharedMemorySize	8
+
+/* What the matter is with a device, if anything: see cuda_runtime.h. */
+extern cudaError_t gv_emulated_device_error(int device);
 
 /* The n-th allocation from now on fails; 0: none. */
 extern int64_t gv_emulated_fault;
@@ -151,7 +156,7 @@ cudaMemGetInfo(size_t *nfree, size_t *total)
 static inline cudaError_t
 cudaGetDeviceCount(int *count)
 {
-	*count = 2;
+	*count = GV_EMULATED_DEVICES;
 	return cudaSuccess;
 }
 
@@ -172,11 +177,9 @@ cudaRuntimeGetVersion(int *version)
 static inline cudaError_t
 cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
 {
-	if (device < 0 || device > 1)
-		return cudaErrorInvalidDevice;
 	strcpy(properties->name, "emulated card");
 	properties->sharedMemPerBlockOptin = 227 * 1024;
-	return cudaSuccess;
+	return gv_emulated_device_error(device);
 }
 
 static inline cudaError_t
@@ -214,7 +217,16 @@ cudaGetErrorString(cudaError_t error)
 	return error == cudaSuccess ? "no error" : "error";
 }
 
-static inline cudaError_t cudaSetDevice(int device) { gv_emulated_device = device; return cudaSuccess; }
+static inline cudaError_t
+cudaSetDevice(int device)
+{
+	cudaError_t error = gv_emulated_device_error(device);
+
+	if (error == cudaSuccess)
+		gv_emulated_device = device;
+	return error;
+}
+
 static inline cudaError_t cudaGetDevice(int *device) { *device = gv_emulated_device; return cudaSuccess; }
 static inline cudaError_t cudaDeviceReset() { return cudaSuccess; }
 static inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) { gv_emulated_catch_up(stream); return cudaSuccess; }

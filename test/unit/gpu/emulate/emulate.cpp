@@ -13,6 +13,7 @@
 #include <mutex>
 #include <vector>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include "cuda_runtime.h"
 
@@ -22,12 +23,14 @@
 
 #define WARP			32
 #define STACK_BYTES		(128 * 1024)
+#define LOOK_US			1000	/* between looks at a device that hangs */
 
 dim3		threadIdx;
 dim3		blockIdx;
 dim3		blockDim;
 dim3		gridDim;
 int64_t		gv_emulated_fault;
+unsigned	gv_emulated_hung;
 int64_t		gv_emulated_unrecorded;
 thread_local int gv_emulated_device;
 thread_local cudaError_t gv_emulated_error;
@@ -64,7 +67,11 @@ struct Fiber
 };
 
 static std::mutex busy;			/* one step of any stream at a time */
-static std::vector<cudaStream_t> streams;	/* protected by it, with their steps */
+/*
+ * Protected by it, with their steps.  Never freed, because a thread that waits
+ * for a device that hangs looks at them until the process is over.
+ */
+static std::vector<cudaStream_t> &streams = *new std::vector<cudaStream_t>;
 static std::deque<Fiber> fibers;	/* they never move */
 static std::vector<Gate> warps;
 static Gate block;
@@ -343,6 +350,55 @@ gv_emulated_check_shared(const void *kernel, size_t shared_bytes)
 		break_rule("a launch with more shared memory than was asked for");
 }
 
+/*
+ * Has GPUVEC_EMULATED_FAULTS a line of this fault of a device?  Its last
+ * number, if it has one, is put in place of the one given.
+ */
+static bool
+find_fault(const char *fault, int device, int *number)
+{
+	static const char *name = getenv("GPUVEC_EMULATED_FAULTS");
+	FILE	   *file = name == NULL ? NULL : fopen(name, "r");
+	char		line[80];
+	bool		found = false;
+
+	while (file != NULL && !found && fgets(line, sizeof(line), file) != NULL)
+	{
+		char		what[80];
+		int			which;
+		int			last = *number;
+
+		found = sscanf(line, "%79s %d %d", what, &which, &last) >= 2 &&
+			strcmp(what, fault) == 0 && which == device;
+		if (found)
+			*number = last;
+	}
+	if (file != NULL)
+		fclose(file);
+	return found;
+}
+
+static bool
+hangs(int device)
+{
+	int			unused = 0;
+
+	return (gv_emulated_hung >> device & 1) != 0 ||
+		find_fault("hang", device, &unused);
+}
+
+/* What every call that chooses or asks about a device returns. */
+cudaError_t
+gv_emulated_device_error(int device)
+{
+	int			error = cudaErrorDevicesUnavailable;
+
+	if (device < 0 || device >= GV_EMULATED_DEVICES)
+		return cudaErrorInvalidDevice;
+	return find_fault("lost", device, &error) ? (cudaError_t) error :
+		cudaSuccess;
+}
+
 /* -- streams; next_random and do_step are called under `busy` */
 
 static uint64_t
@@ -358,18 +414,27 @@ next_random()
 	return state >> 16;
 }
 
-/* One step of a stream that has one and need not wait. */
-static void
+/*
+ * One step of a stream that has one and need not wait; false: those that could
+ * go on are of devices that hang.
+ */
+static bool
 do_step()
 {
 	std::vector<cudaStream_t> ready;
 	gv_emulated_step step;
+	bool		hung[GV_EMULATED_DEVICES];
+	bool		any = false;
 
+	for (int i = 0; i < GV_EMULATED_DEVICES; i++)
+		any |= hung[i] = hangs(i);
 	for (cudaStream_t stream : streams)
-		if (!stream->steps.empty() &&
+		if (!stream->steps.empty() && !hung[stream->device] &&
 			(stream->steps[0].passed == NULL ||
 			 *stream->steps[0].passed >= stream->steps[0].needed))
 			ready.push_back(stream);
+	if (ready.empty() && any)
+		return false;
 	if (ready.empty())
 		break_rule("streams wait for each other for ever");
 
@@ -378,6 +443,30 @@ do_step()
 	step = std::move(stream->steps[0]);
 	stream->steps.pop_front();
 	step.work();
+	return true;
+}
+
+/* Do steps until there are no more of a stream, or of the chosen device. */
+static void
+do_all(cudaStream_t stream)
+{
+	for (;; usleep(LOOK_US))
+	{
+		std::lock_guard<std::mutex> lock(busy);
+		bool		goes_on = true;
+		bool		left = false;
+
+		for (size_t i = 0; i < streams.size() && goes_on; i++)
+			if (stream == NULL ? streams[i]->device == gv_emulated_device :
+				streams[i] == stream)
+			{
+				while (!streams[i]->steps.empty() && goes_on)
+					goes_on = do_step();
+				left |= !streams[i]->steps.empty();
+			}
+		if (!left)
+			return;
+	}
 }
 
 cudaStream_t
@@ -401,10 +490,7 @@ gv_emulated_tell(cudaStream_t stream, const gv_emulated_step &step)
 void
 gv_emulated_catch_up(cudaStream_t stream)
 {
-	std::lock_guard<std::mutex> lock(busy);
-
-	while (!stream->steps.empty())
-		do_step();
+	do_all(stream);
 }
 
 /* Has it, after a few steps of any? */
@@ -414,7 +500,8 @@ gv_emulated_catches_up(cudaStream_t stream)
 	std::lock_guard<std::mutex> lock(busy);
 
 	for (uint64_t n = next_random() % 8; n > 0 && !stream->steps.empty(); n--)
-		do_step();
+		if (!do_step())
+			break;
 	return stream->steps.empty();
 }
 
@@ -422,11 +509,7 @@ gv_emulated_catches_up(cudaStream_t stream)
 void
 gv_emulated_catch_up_device()
 {
-	std::lock_guard<std::mutex> lock(busy);
-
-	for (cudaStream_t stream : streams)
-		while (stream->device == gv_emulated_device && !stream->steps.empty())
-			do_step();
+	do_all(NULL);
 }
 
 void
