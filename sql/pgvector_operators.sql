@@ -24,9 +24,9 @@ RETURNS TABLE (pair text, l2 bool, ip bool, cosine bool, commutes bool)
 LANGUAGE plpgsql AS $$
 BEGIN
 	RETURN QUERY EXECUTE format('
-		SELECT %L, bool_and(a <-> b = a <-> b::%2$s),
-			bool_and(a <#> b = a <#> b::%2$s),
-			bool_and(a <=> b = a <=> b::%2$s),
+		SELECT %L, bool_and(a <-> b = a <-> b::real[]::%2$s),
+			bool_and(a <#> b = a <#> b::real[]::%2$s),
+			bool_and(a <=> b = a <=> b::real[]::%2$s),
 			bool_and(a <-> b = b <-> a AND a <#> b = b <#> a
 				AND a <=> b = b <=> a)
 		FROM (SELECT v::%2$s AS a FROM mixed) AS m,
@@ -37,7 +37,7 @@ END
 $$;
 SELECT c.*
 FROM unnest(ARRAY['vector', 'halfvec']) AS i,
-	unnest(ARRAY['real[]', 'float8[]', 'int[]', 'numeric[]']) AS o,
+	unnest(ARRAY['real[]', 'float8[]', 'int2[]', 'int[]', 'int8[]', 'numeric[]']) AS o,
 	pg_temp.compare(i, o) AS c;
 SELECT id, h <-> v AS hv, v <-> h AS vh, h <-> h AS hh,
 	h <-> '[1,1,1]'::vector = h <-> '[1,1,1]'::halfvec AS same
@@ -59,13 +59,18 @@ EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY v <-> ARRAY[1,2,3] LIMIT 1;
 EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY v <-> ARRAY[0.1,0.2,0.3] LIMIT 1;
 EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY v <-> '{1,2,3}'::real[] LIMIT 1;
 EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY v <-> '{1,2,3}'::float8[] LIMIT 1;
+EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY v <-> '{1,2,3}'::smallint[] LIMIT 1;
+EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY v <-> '{1,2,3}'::bigint[] LIMIT 1;
 EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY ARRAY[1,2,3] <-> v LIMIT 1;
+EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY '{1,2,3}'::smallint[] <=> h LIMIT 1;
 EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY h <=> '{1,2,3}'::real[] LIMIT 1;
 EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY h <=> '[1,2,3]'::vector LIMIT 1;
 EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY '[1,2,3]'::vector <=> h LIMIT 1;
 SELECT id FROM mixed ORDER BY v <-> '{1,2,3}'::real[];
 SELECT id FROM mixed ORDER BY ARRAY[0.1,0.2,0.3] <-> v;
 SELECT id FROM mixed ORDER BY h <=> '{1,2,3}'::float8[] LIMIT 1;
+SELECT id FROM mixed ORDER BY h <=> '{1,2,3}'::smallint[] LIMIT 1;
+SELECT id FROM mixed ORDER BY '{1,2,3}'::bigint[] <-> v;
 
 -- with parameters and from another table
 SET plan_cache_mode = force_generic_plan;
@@ -76,6 +81,14 @@ EXECUTE nearest('{0,0,0}');
 PREPARE nearest8(float8[]) AS SELECT id FROM mixed ORDER BY v <-> $1;
 EXPLAIN (COSTS OFF) EXECUTE nearest8('{1,2,3}');
 EXECUTE nearest8('{0,0,0}');
+PREPARE nearest2(smallint[]) AS SELECT id FROM mixed ORDER BY v <-> $1;
+EXPLAIN (COSTS OFF) EXECUTE nearest2('{1,2,3}');
+EXECUTE nearest2('{1,2,3}');
+EXECUTE nearest2('{0,0,0}');
+EXECUTE nearest2(NULL);
+PREPARE nearest_half(bigint[]) AS SELECT id FROM mixed ORDER BY h <=> $1;
+EXPLAIN (COSTS OFF) EXECUTE nearest_half('{1,2,3}');
+EXECUTE nearest_half('{1,2,3}');
 RESET plan_cache_mode;
 EXPLAIN (COSTS OFF)
 SELECT g, b.id FROM generate_series(0, 2) AS g,
@@ -100,18 +113,24 @@ WHERE prosupport IN ('gpuvec_mixed_l2_support'::regproc,
 	'gpuvec_mixed_cosine_support'::regproc);
 SELECT c.*
 FROM unnest(ARRAY['vector', 'halfvec']) AS i,
-	unnest(ARRAY['real[]', 'float8[]', 'int[]', 'numeric[]']) AS o,
+	unnest(ARRAY['real[]', 'float8[]', 'int2[]', 'int[]', 'int8[]', 'numeric[]']) AS o,
 	pg_temp.compare(i, o) AS c;
 SELECT id, h <-> v AS hv, v <-> h AS vh FROM mixed ORDER BY id;
 CREATE INDEX mixed_v ON mixed USING gpuivfpq (v);
 EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY v <-> '{1,2,3}'::real[] LIMIT 1;
 EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY v <-> ARRAY[0.1,0.2,0.3] LIMIT 1;
+EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY v <-> '{1,2,3}'::smallint[] LIMIT 1;
+EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY v <-> '{1,2,3}'::bigint[] LIMIT 1;
+SELECT id FROM mixed ORDER BY v <-> '{1,2,3}'::smallint[];
+SELECT id FROM mixed ORDER BY v <-> '{0,0,0}'::bigint[];
 SELECT id FROM mixed ORDER BY v <-> '{1,2,3}'::real[];
 SELECT id FROM mixed ORDER BY v <-> '{0,0,0}'::float8[];
 SELECT id FROM mixed ORDER BY v <-> ARRAY[1,2,3];
 SELECT id FROM mixed ORDER BY ARRAY[0.1,0.2,0.3] <-> v;
 -- queries that change from row to row, and such as lie out of line
 SELECT g, v <-> ARRAY[1,2,3 + g] AS d
+FROM mixed, generate_series(0, 4) AS g WHERE id = 1;
+SELECT g, v <-> ARRAY[1,2,3 + g / 2]::smallint[] AS d2, ARRAY[1,2,3 + g]::bigint[] <-> v AS d8
 FROM mixed, generate_series(0, 4) AS g WHERE id = 1;
 CREATE TABLE wide (id int, v vector, e real[]);
 ALTER TABLE wide ALTER e SET STORAGE EXTERNAL;
@@ -126,6 +145,8 @@ SELECT v <-> '{1,2}'::real[] FROM mixed WHERE id = 1;
 SELECT v <-> '{1,NULL,2}'::float8[] FROM mixed WHERE id = 1;
 SELECT v <-> '{1,NaN,2}'::real[] FROM mixed WHERE id = 1;
 SELECT v <-> '{{1,2,3}}'::real[] FROM mixed WHERE id = 1;
+SELECT v <-> '{1,NULL,2}'::smallint[] FROM mixed WHERE id = 1;
+SELECT v <-> '{{1,2,3}}'::bigint[] FROM mixed WHERE id = 1;
 SELECT v <-> '{}'::real[] FROM mixed WHERE id = 1;
 SELECT v <-> NULL::real[] FROM mixed WHERE id = 1;
 

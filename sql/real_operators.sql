@@ -29,6 +29,10 @@ SELECT id, e <-> ARRAY[1,2,4] AS i, e <-> ARRAY[1,2,4]::float8[] AS f8,
 	e <-> ARRAY[1,2,4]::numeric[] AS n, e <-> ARRAY[1,2,4]::real[] AS f4,
 	e <-> '{1,2,4}' AS unknown
 FROM reals ORDER BY id;
+SELECT id, e <-> ARRAY[1,2,4]::smallint[] AS l2, e <#> ARRAY[1,2,4]::smallint[] AS ip,
+	e <=> ARRAY[1,2,4]::smallint[] AS cosine, e <-> ARRAY[1,2,4]::bigint[] AS l2_8,
+	e <#> ARRAY[1,2,4]::bigint[] AS ip_8, e <=> ARRAY[1,2,4]::bigint[] AS cosine_8
+FROM reals ORDER BY id;
 SELECT id, e <#> ARRAY[1,2,4] AS i, e <#> ARRAY[1,2,4]::float8[] AS f8,
 	e <#> ARRAY[1,2,4]::numeric[] AS n, e <#> ARRAY[1,2,4]::real[] AS f4,
 	e <#> '{1,2,4}' AS unknown
@@ -47,10 +51,13 @@ FROM reals, (VALUES ('{0.1,0.2,0.7}'::float8[]), ('{1e-20,0.5,16777217}')) AS v 
 SELECT id, e <-> '{0.1,0.2,0.3}'::float8[] AS f8, e <-> ARRAY[0.1,0.2,0.3] AS n
 FROM reals WHERE id = 4;
 SELECT '{0}'::real[] <-> '{16777217}'::int[], '{0}'::real[] <-> '{1e-300}'::float8[];
+SELECT bool_and('{0}'::real[] <-> ARRAY[n] = '{0}'::real[] <-> ARRAY[n::real]) AS bigints
+FROM unnest('{9223372036854775807,-9007199791611905,36028799166447617}'::bigint[]) AS n;
 
 -- number arrays on the left become real[] where PostgreSQL casts implicitly
 SELECT ARRAY[1,2] <-> '{1,3}'::real[], ARRAY[1.0,2.0] <-> '{1,3}'::real[];
 SELECT ARRAY[1,2]::float8[] <-> '{1,3}'::real[];
+SELECT ARRAY[1,2]::smallint[] <-> '{1,3}'::real[], ARRAY[1,2]::bigint[] <-> '{1,3}'::real[];
 
 -- a numeric[] that changes from row to row is not mistaken for the last one
 SELECT g, '{0}'::real[] <-> ARRAY[g / 2 + 0.5] AS d
@@ -80,7 +87,8 @@ FROM pg_operator AS o LEFT JOIN pg_operator AS c ON c.oid = o.oprcom
 WHERE o.oprleft = 'real[]'::regtype
 	AND o.oprcode::text LIKE '%gpuvec\_%'
 	AND o.oprright IN ('real[]'::regtype, 'float8[]'::regtype,
-		'int[]'::regtype, 'numeric[]'::regtype)
+		'int[]'::regtype, 'numeric[]'::regtype, 'smallint[]'::regtype,
+		'bigint[]'::regtype)
 ORDER BY 1, 2;
 SELECT p.oid::regprocedure, provolatile, proisstrict, proparallel
 FROM pg_proc AS p JOIN pg_depend AS d ON d.objid = p.oid
@@ -98,6 +106,8 @@ SELECT '{1,NULL}'::real[] <-> '{1,2}'::real[];
 SELECT '{1,2}'::real[] <=> '{1,NULL}'::float8[];
 SELECT '{1,2}'::real[] <#> '{NULL,2}'::numeric[];
 SELECT '{1,2}'::real[] <#> '{NULL,2}'::int[];
+SELECT '{1,2}'::real[] <#> '{NULL,2}'::smallint[];
+SELECT '{1,2}'::real[] <-> '{1,2,3}'::bigint[];
 SELECT '{1,NaN}'::real[] <-> '{1,2}'::real[];
 SELECT '{1,2}'::real[] <-> '{NaN,2}'::float8[];
 SELECT '{1,2}'::real[] <-> '{1,NaN}'::numeric[];

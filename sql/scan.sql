@@ -200,17 +200,21 @@ FROM (SELECT id FROM scanned ORDER BY e <-> '{1,2,3,4,5,6,7,8}', id LIMIT 5) AS 
 RESET gpuvec.probes;
 RESET gpuvec.candidates;
 
--- parameters: real[], float8[], and without a type; generic plans
+-- parameters: real[], other arrays, and without a type; generic plans
 SET plan_cache_mode = force_generic_plan;
 PREPARE by_real(real[]) AS SELECT id FROM scanned ORDER BY e <-> $1 LIMIT 1;
 PREPARE by_float8(float8[]) AS SELECT id FROM scanned ORDER BY e <-> $1 LIMIT 1;
 PREPARE by_int(int[]) AS SELECT id FROM scanned ORDER BY e <-> $1 LIMIT 1;
+PREPARE by_smallint(smallint[]) AS SELECT id FROM scanned ORDER BY e <-> $1 LIMIT 1;
+PREPARE by_bigint(bigint[]) AS SELECT id FROM scanned ORDER BY e <-> $1 LIMIT 1;
 PREPARE by_numeric(numeric[]) AS SELECT id FROM scanned ORDER BY e <-> $1 LIMIT 1;
 PREPARE by_any AS SELECT id FROM scanned ORDER BY e <-> $1 LIMIT 1;
 SELECT name, parameter_types FROM pg_prepared_statements ORDER BY name;
 EXPLAIN (COSTS OFF) EXECUTE by_real('{1}');
 EXPLAIN (COSTS OFF) EXECUTE by_float8('{1}');
 EXPLAIN (COSTS OFF) EXECUTE by_int('{1}');
+EXPLAIN (COSTS OFF) EXECUTE by_smallint('{1}');
+EXPLAIN (COSTS OFF) EXECUTE by_bigint('{1}');
 EXPLAIN (COSTS OFF) EXECUTE by_numeric('{1}');
 EXPLAIN (COSTS OFF) EXECUTE by_any('{1}');
 SELECT e AS target FROM scanned WHERE id = 3333 \gset
@@ -221,6 +225,8 @@ EXECUTE by_any(:'target');
 EXECUTE by_real(NULL);
 EXECUTE by_real('{1,2,3}');
 EXECUTE by_int('{0,0,0,0,0,0,0,0}');
+EXECUTE by_smallint('{0,0,0,0,0,0,0,0}');
+EXECUTE by_bigint('{0,0,0,0,0,0,0,0}');
 RESET plan_cache_mode;
 DEALLOCATE ALL;
 PREPARE limited(real[], int) AS SELECT count(*) FROM (SELECT id FROM scanned ORDER BY e <-> $1 LIMIT $2) AS q;

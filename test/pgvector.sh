@@ -12,6 +12,8 @@
 set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=test/archive.sh
+. "$GV_ROOT/test/archive.sh"
 
 CACHE=$GV_ROOT/build/pgvector
 DEBIAN_SUITES="trixie"
@@ -31,73 +33,15 @@ is_there() {
 			"$control"
 }
 
-# 'URI keyring' of every archive of the distribution ($1) that apt uses here
-archives() {
-	{ cat /etc/apt/sources.list.d/*.sources 2>/dev/null || :; } |
-		awk -v id="$1" '
-		function out() {
-			if (uri ~ ("/" id "/?$")) print uri, key
-			uri = key = ""
-		}
-		/^URIs:/ { uri = $2 }
-		/^Signed-By: *\// { key = $2 }
-		/^[ \t]*$/ { out() }
-		END { out() }'
-	{ cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list \
-		2>/dev/null || :; } |
-		awk -v id="$1" '
-		$1 == "deb" {
-			key = ""
-			if (match($0, /signed-by=[^] ]*/))
-				key = substr($0, RSTART + 10, RLENGTH - 10)
-			sub(/\[[^]]*\]/, "")
-			if ($2 ~ ("/" id "/?$")) print $2, key
-		}'
-}
-
-# Fetches the source package into CACHE/src from suite $1 of archive $2, whose
-# keyring is $3.
-fetch_suite() {
-	local apt=$CACHE/apt options
-	rm -rf "$apt" "$CACHE/src.partial"
-	mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" \
-		"$CACHE/src.partial"
-	echo "deb-src ${3:+[signed-by=$3]} $2 $1 main universe" \
-		>"$apt/sources.list"
-	if [ "$distribution" = debian ]; then
-		sed -i 's/ universe$//' "$apt/sources.list"
-	fi
-	options=(-o "Dir::Etc::sourcelist=$apt/sources.list"
-		-o Dir::Etc::sourceparts=- -o "Dir::State::lists=$apt/lists"
-		-o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root
-		-o Acquire::Languages=none -o Acquire::Retries=2)
-	apt-get -qq "${options[@]}" update >"$CACHE/fetch.log" 2>&1 &&
-		(cd "$CACHE/src.partial" &&
-			apt-get -qq "${options[@]}" source pgvector) \
-			>>"$CACHE/fetch.log" 2>&1 || return 1
-	mv "$CACHE"/src.partial/pgvector-*/ "$CACHE/src"
-	rm -rf "$apt" "$CACHE/src.partial"
-}
-
 fetch() {
-	local suites suite uri key
 	[ ! -e "$CACHE/src/vector.control" ] || return 0
-	[ -r /etc/os-release ] || unavailable "not Debian or Ubuntu"
-	distribution=$(. /etc/os-release && echo "$ID")
-	case $distribution in
-	debian) suites=$DEBIAN_SUITES ;;
-	ubuntu) suites=$UBUNTU_SUITES ;;
-	*) unavailable "not Debian or Ubuntu" ;;
-	esac
 	mkdir -p "$CACHE" 2>/dev/null || unavailable "cannot write to $CACHE"
 	rm -rf "$CACHE/src"
-	while read -r uri key; do
-		for suite in $suites; do
-			if fetch_suite "$suite" "$uri" "$key"; then return; fi
-		done
-	done < <(archives "$distribution" | sort -u)
-	unavailable "no source to be had:" \
-		"$(tail -1 "$CACHE/fetch.log" 2>/dev/null)"
+	gv_fetch_source pgvector "$CACHE/package" '' "$DEBIAN_SUITES" \
+		"$UBUNTU_SUITES" || unavailable "no source to be had:" \
+		"$(tail -1 "$CACHE/package.log")"
+	mv "$CACHE"/package/pgvector-*/ "$CACHE/src"
+	rm -rf "$CACHE/package"
 }
 
 # Builds CACHE/src, or PGVECTOR_SRC, for $1, once per version and flags.

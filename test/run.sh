@@ -16,7 +16,7 @@
 # the engine's and the SQL tests with each of the processor's instructions,
 # a server with the undefined-behaviour sanitizer, and every other PostgreSQL
 # found under /usr/lib/postgresql or, in their place, named in PG_CONFIGS, be it
-# one with assertions.
+# one with assertions (test/servers.sh builds such).
 #
 # ONLY="part ..." runs just these parts: layers warnings unit sql isolation tap
 # TAP="name ..." runs just these TAP tests, by the beginnings of their names

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs what building and testing gpuvec needs, on Debian or Ubuntu.
 #
-# usage: test/setup.sh [demo|test|long|bench]        (default: test)
+# usage: test/setup.sh [demo|test|long|bench|servers]        (default: test)
 #
 # Run as root: says which packages are missing and installs them with apt-get.
 # Run as another user: prints the apt-get line and fails.  Does nothing, and
@@ -51,6 +51,13 @@ missing_packages() {
 		;;
 	esac
 	case $1 in long) has valgrind || echo valgrind ;; esac
+	case $1 in servers)
+		has bison || echo bison
+		has flex || echo flex
+		perl -MIPC::Run -e 1 2>/dev/null || echo libipc-run-perl
+		[ -e /usr/include/zlib.h ] || echo zlib1g-dev
+		;;
+	esac
 }
 
 # $1 = version; stdin: package names
@@ -85,8 +92,8 @@ install_packages() {
 main() {
 	local what=${1:-test} missing version packages
 	case $what in
-	demo | test | long | bench) ;;
-	*) gv_die "usage: test/setup.sh [demo|test|long|bench]" ;;
+	demo | test | long | bench | servers) ;;
+	*) gv_die "usage: test/setup.sh [demo|test|long|bench|servers]" ;;
 	esac
 	missing=$(missing_packages "$what")
 	[ -n "$missing" ] || return 0

@@ -13,7 +13,8 @@
  *
  * Nothing here knows how pgvector stores its types: the value is converted
  * by pgvector's own cast, and the distance is pgvector's own operator, both
- * looked up in the catalogs.
+ * looked up in the catalogs.  An array that pgvector does not cast, such as
+ * smallint[] and bigint[], becomes a real[] first.
  */
 #include "postgres.h"
 
@@ -26,6 +27,7 @@
 #include "nodes/supportnodes.h"
 #include "optimizer/optimizer.h"
 #include "parser/parse_coerce.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
@@ -37,7 +39,8 @@ typedef struct MixedPlan
 {
 	int			source;			/* argument to convert, 0 or 1 */
 	Oid			target;			/* type of the other argument */
-	Oid			cast;			/* function from source's type to target */
+	bool		by_real;		/* source becomes real[] before the cast */
+	Oid			cast;			/* function from that to target */
 	int			cast_nargs;		/* 1 .. 3 */
 	Oid			operator;		/* (target, target) */
 } MixedPlan;
@@ -127,6 +130,7 @@ MixedPlanInit(MixedPlan *plan, Oid function, const char *name)
 {
 	Oid		   *types;
 	int			ntypes;
+	Oid			source;
 
 	get_func_signature(function, &types, &ntypes);
 	if (ntypes != 2)
@@ -135,7 +139,12 @@ MixedPlanInit(MixedPlan *plan, Oid function, const char *name)
 
 	plan->source = SourceArgument(types);
 	plan->target = types[1 - plan->source];
-	plan->cast = CastFunction(types[plan->source], plan->target);
+	source = types[plan->source];
+	plan->by_real = type_is_array(source) &&
+		find_coercion_pathway(plan->target, source, COERCION_EXPLICIT,
+							  &plan->cast) != COERCION_PATH_FUNC;
+	plan->cast = CastFunction(plan->by_real ? FLOAT4ARRAYOID : source,
+							  plan->target);
 	plan->cast_nargs = get_func_nargs(plan->cast);
 	plan->operator = DistanceOperator(name, plan->target);
 	pfree(types);
@@ -158,13 +167,43 @@ MixedCallInit(FmgrInfo *flinfo, const char *name)
 	return call;
 }
 
+/* An array of numbers as a real[], palloc'd in the current context. */
+static ArrayType *
+RealArray(Datum value)
+{
+	ArrayType  *array = DatumGetArrayTypeP(value);
+	int			dims;
+	const float *floats = IvfpqArrayFloats(array, &dims);
+	Size		size = ARR_OVERHEAD_NONULLS(1) + dims * sizeof(float4);
+	ArrayType  *result = palloc0(size);
+
+	SET_VARSIZE(result, size);
+	result->ndim = 1;
+	result->elemtype = FLOAT4OID;
+	ARR_DIMS(result)[0] = dims;
+	ARR_LBOUND(result)[0] = 1;
+	memcpy(ARR_DATA_PTR(result), floats, dims * sizeof(float4));
+
+	if (ARR_ELEMTYPE(array) != FLOAT4OID)
+		pfree(unconstify(float *, floats));
+	if ((Pointer) array != DatumGetPointer(value))
+		pfree(array);
+	return result;
+}
+
 /* Cast value; the result is palloc'd in the current context. */
 static Datum
 Cast(MixedCall *call, Datum value)
 {
 	LOCAL_FCINFO(fcinfo, 3);
+	ArrayType  *real = NULL;
 	Datum		result;
 
+	if (call->plan.by_real)
+	{
+		real = RealArray(value);
+		value = PointerGetDatum(real);
+	}
 	InitFunctionCallInfoData(*fcinfo, &call->cast, call->plan.cast_nargs,
 							 InvalidOid, NULL, NULL);
 	fcinfo->args[0].value = value;
@@ -176,6 +215,8 @@ Cast(MixedCall *call, Datum value)
 	result = FunctionCallInvoke(fcinfo);
 	if (fcinfo->isnull)
 		elog(ERROR, "cast function %u returned NULL", call->cast.fn_oid);
+	if (real != NULL)
+		pfree(real);
 	return result;
 }
 
@@ -225,6 +266,7 @@ MixedSupport(Node *rawreq, const char *name)
 	SupportRequestSimplify *req = (SupportRequestSimplify *) rawreq;
 	MixedPlan	plan;
 	Expr	   *args[2];
+	Node	   *source;
 	List	   *cast_args;
 	Expr	   *result;
 
@@ -236,7 +278,14 @@ MixedSupport(Node *rawreq, const char *name)
 	args[0] = linitial(req->fcall->args);
 	args[1] = lsecond(req->fcall->args);
 
-	cast_args = list_make1(args[plan.source]);
+	source = (Node *) args[plan.source];
+	if (plan.by_real)
+		source = coerce_to_target_type(NULL, source, exprType(source),
+									   FLOAT4ARRAYOID, -1, COERCION_EXPLICIT,
+									   COERCE_EXPLICIT_CAST, -1);
+	if (source == NULL)
+		return NULL;
+	cast_args = list_make1(source);
 	if (plan.cast_nargs > 1)
 		cast_args = lappend(cast_args,
 							makeConst(INT4OID, -1, InvalidOid, sizeof(int32),

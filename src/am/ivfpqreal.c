@@ -3,10 +3,10 @@
  *		Arrays as vectors: checked access to their elements, and the distance
  *		functions of real[].
  *
- * The right side may also be an array of double precision, integer or
- * numeric.  Its elements are rounded to real first, as a cast to real[]
- * would, so that a query gives the same distances whichever way a driver
- * sends it.
+ * The right side may also be an array of double precision, smallint, integer,
+ * bigint or numeric.  Its elements are rounded to real first, as a cast to
+ * real[] would, so that a query gives the same distances whichever way a
+ * driver sends it.
  */
 #include "postgres.h"
 
@@ -103,9 +103,31 @@ RoundDoubles(const float8 *x, int n)
 	return values;
 }
 
+/* smallint [n] as real. */
+static float4 *
+RoundShorts(const int16 *x, int n)
+{
+	float4	   *values = palloc(n * sizeof(float4));
+
+	for (int i = 0; i < n; i++)
+		values[i] = (float4) x[i];
+	return values;
+}
+
 /* integer [n] rounded to real. */
 static float4 *
 RoundIntegers(const int32 *x, int n)
+{
+	float4	   *values = palloc(n * sizeof(float4));
+
+	for (int i = 0; i < n; i++)
+		values[i] = (float4) x[i];
+	return values;
+}
+
+/* bigint [n] rounded to real. */
+static float4 *
+RoundBigints(const int64 *x, int n)
 {
 	float4	   *values = palloc(n * sizeof(float4));
 
@@ -153,8 +175,14 @@ IvfpqArrayFloats(ArrayType *array, int *dims)
 		case FLOAT8OID:
 			values = RoundDoubles((const float8 *) ARR_DATA_PTR(array), n);
 			break;
+		case INT2OID:
+			values = RoundShorts((const int16 *) ARR_DATA_PTR(array), n);
+			break;
 		case INT4OID:
 			values = RoundIntegers((const int32 *) ARR_DATA_PTR(array), n);
+			break;
+		case INT8OID:
+			values = RoundBigints((const int64 *) ARR_DATA_PTR(array), n);
 			break;
 		case NUMERICOID:
 			values = RoundNumerics(array, n);

@@ -155,7 +155,9 @@ IvfpqQueryFloats(IvfpqType *type, Oid subtype, Datum value, int *dims)
 	{
 		case FLOAT4ARRAYOID:
 		case FLOAT8ARRAYOID:
+		case INT2ARRAYOID:
 		case INT4ARRAYOID:
+		case INT8ARRAYOID:
 		case NUMERICARRAYOID:
 			return IvfpqArrayFloats(DatumGetArrayTypeP(value), dims);
 		default:

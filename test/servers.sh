@@ -1,0 +1,109 @@
+#!/bin/bash
+# Other versions of PostgreSQL, built for tests, each once.
+#
+# usage: test/servers.sh VERSION... [--cassert]
+#
+# Builds every major VERSION, with assertions where the last word is --cassert,
+# into build/servers/VERSION (or build/servers/VERSIONassert), and prints the
+# path of its pg_config.  Sources come from the Debian or Ubuntu archive that
+# this machine's apt is configured for, or a later release of it, and stay,
+# for reading, in build/servers/src.  Ten minutes and 400 MB each on one
+# processor (JOBS=4 uses more).  Then, say,
+#
+#	PG_CONFIGS="$(test/servers.sh 17 18)" make test-long
+#	PG_CONFIG=$(test/servers.sh 15 --cassert) make test
+set -euo pipefail
+# shellcheck source=test/lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=test/archive.sh
+. "$GV_ROOT/test/archive.sh"
+
+SERVERS=$GV_ROOT/build/servers
+
+usage() { gv_die "usage: test/servers.sh VERSION... [--cassert]"; }
+
+# The releases with version $1: Debian's have one each.
+debian_suites() {
+	case $1 in
+	15) echo bookworm ;;
+	17) echo trixie ;;
+	*) echo forky sid ;;
+	esac
+}
+
+ubuntu_suites() {
+	case $1 in
+	16) echo noble ;;
+	17) echo questing plucky ;;
+	*) echo resolute ;;
+	esac
+}
+
+# The sources of version $1, as PostgreSQL's developers released them: the
+# distribution's patches fix folders that a private copy must not have.
+fetch() {
+	local dir=$SERVERS/src/$1
+	[ ! -e "$dir/configure" ] || return 0
+	gv_fetch_source "postgresql-$1" "$dir.files" --download-only \
+		"$(debian_suites "$1")" "$(ubuntu_suites "$1")" ||
+		gv_die "postgresql-$1: $(tail -1 "$dir.files.log")"
+	rm -rf "$dir" "$dir.partial"
+	mkdir "$dir.partial"
+	tar -C "$dir.partial" -xf "$dir.files"/*.orig.tar.* --strip-components=1
+	mv "$dir.partial" "$dir"
+	rm -rf "$dir.files"
+}
+
+# Runs a command in the folder $1 with its output in $2.
+logged() {
+	local dir=$1 log=$2
+	shift 2
+	(cd "$dir" && "$@") >>"$log" 2>&1 || {
+		tail -20 "$log" >&2
+		gv_die "failed: $* (in $dir)"
+	}
+}
+
+# Builds version $1 into $2; further arguments go to configure.  What
+# extensions need for their tests lies under pgxs afterwards: pg_regress,
+# the isolation tester and the Perl modules.
+build() {
+	local version=$1 prefix=$2 build=$2.build log=$2.log part
+	shift 2
+	rm -rf "$build" "$prefix"
+	mkdir -p "$build"
+	: >"$log"
+	logged "$build" "$log" "../src/$version/configure" -q --prefix="$prefix" \
+		--enable-tap-tests --enable-debug --without-readline \
+		--without-icu "$@"
+	logged "$build" "$log" make -s -j"${JOBS:-1}"
+	for part in . contrib src/test/regress src/test/isolation src/test/perl; do
+		logged "$build" "$log" make -s -j"${JOBS:-1}" -C "$part" install
+	done
+	rm -rf "$build"
+	touch "$prefix/.built"
+}
+
+main() {
+	local versions=() word suffix='' options=() prefix
+	for word in "$@"; do
+		case $word in
+		--cassert) suffix=assert options=(--enable-cassert) ;;
+		[1-9][0-9]) versions+=("$word") ;;
+		*) usage ;;
+		esac
+	done
+	[ ${#versions[@]} != 0 ] || usage
+	"$GV_ROOT/test/setup.sh" servers >&2
+	umask 022
+	for word in "${versions[@]}"; do
+		prefix=$SERVERS/$word$suffix
+		if [ ! -e "$prefix/.built" ]; then
+			fetch "$word"
+			build "$word" "$prefix" "${options[@]}"
+		fi
+		echo "$prefix/bin/pg_config"
+	done
+}
+
+main "$@"
