@@ -147,9 +147,10 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 			Min(centroids, IvfpqCentroidsToCompare(&meta, effort.probes)) +
 			Max(info->pages - fixed - centroids - refine, 0) * share;
 		IvfpqGetEffort(&effort, index, &meta, 1);
+		/* where no number of candidates is enough, the rest is read */
 		demand_candidates(demand, &meta, candidates,
-						  (double) effort.candidates / effort.quota, tuples,
-						  refine);
+						  (effort.everything ? tuples : effort.candidates) /
+						  effort.quota, tuples, refine);
 	}
 	index_close(index, NoLock);
 }
