@@ -23,6 +23,11 @@ SELECT * FROM gpuvec_calibrate('aimed_e');
 SET client_min_messages = warning;
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(1, 16) LIMIT 20) AS q;
 SELECT index, recall, batches > 0 AS batches, given, finished FROM gpuvec_last_scan();
+-- ... to know what more than .99 takes: all of them are read
+SET gpuvec.recall = 0.995;
+SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(1, 16) LIMIT 20) AS q;
+SELECT recall, finished FROM gpuvec_last_scan();
+RESET gpuvec.recall;
 DROP INDEX aimed_e;
 
 -- calibrated by the build

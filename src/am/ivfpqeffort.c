@@ -25,6 +25,8 @@
 #define LEAST_SLOPE			0.3
 #define HIGHEST				0.9999
 
+#define MOST_CANDIDATES		(PG_INT32_MAX / 4)
+
 static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
 
 /* Lists for a table of that many rows. */
@@ -74,8 +76,8 @@ find_target(double recall)
 double
 IvfpqBeyondTargets(double recall, double lower, double upper)
 {
-	double		slope = log(upper / Max(lower, 1)) / log((1 - IVFPQ_LOWER_RECALL) /
-												 (1 - IVFPQ_MOST_RECALL));
+	double		slope = log(upper / Max(lower, 1)) /
+		log((1 - IVFPQ_LOWER_RECALL) / (1 - IVFPQ_MOST_RECALL));
 
 	return upper * pow((1 - IVFPQ_MOST_RECALL) / (1 - Min(recall, HIGHEST)),
 					   Max(slope, LEAST_SLOPE));
@@ -83,9 +85,9 @@ IvfpqBeyondTargets(double recall, double lower, double upper)
 
 /*
  * What the recall takes at a depth, as far as calibration knows; *reached says
- * whether it does.  Of a target out of reach the one before is better than
- * nothing: for a user that names one of the two numbers and needs the other.
- * False when nothing is known.
+ * whether it does, or need not, because formulas serve below .99.  Of a target
+ * out of reach the one before is better than nothing: for a user that names one
+ * of the two numbers and needs the other.  False when nothing is known.
  */
 static bool
 find_known(const IvfpqMetaData *meta, int depth, double recall,
@@ -95,7 +97,7 @@ find_known(const IvfpqMetaData *meta, int depth, double recall,
 	int			target = find_target(recall);
 	const IvfpqTarget *lower = &targets[find_target(IVFPQ_LOWER_RECALL)];
 
-	*reached = true;
+	*reached = recall <= IVFPQ_MOST_RECALL;
 	if (meta->rows_at_calibration == 0)
 		return false;
 	*reached = targets[target].candidates > 0;
@@ -110,7 +112,8 @@ find_known(const IvfpqMetaData *meta, int depth, double recall,
 		known->candidates = (int)
 			Min(IvfpqBeyondTargets(recall, lower->candidates,
 								   known->candidates),
-				Max(meta->rows_at_calibration, known->candidates));
+				Min(Max(meta->rows_at_calibration, known->candidates),
+					MOST_CANDIDATES));
 	}
 	return known->candidates > 0;
 }
@@ -161,7 +164,7 @@ IvfpqGetEffort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 	if (candidates == 0 && known)
 	{
 		effort->candidates = grow(target.candidates, CANDIDATES_GROWTH, after,
-								  PG_INT32_MAX / 4);
+								  MOST_CANDIDATES);
 		effort->quota = batch == 0 ? IVFPQ_FIRST_ROWS :
 			grow(IVFPQ_DEEP_ROWS, CANDIDATES_GROWTH, after, PG_INT32_MAX);
 	}
@@ -169,7 +172,7 @@ IvfpqGetEffort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 	{
 		effort->candidates = grow(candidates > 0 ? candidates :
 								  IvfpqFormulaCandidates(meta),
-								  CANDIDATES_GROWTH, batch, PG_INT32_MAX / 4);
+								  CANDIDATES_GROWTH, batch, MOST_CANDIDATES);
 		effort->quota = grow(IVFPQ_FIRST_ROWS, CANDIDATES_GROWTH, batch,
 							 PG_INT32_MAX);
 	}
