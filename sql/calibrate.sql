@@ -23,6 +23,11 @@ SELECT * FROM gpuvec_calibrate('aimed_e');
 SET client_min_messages = warning;
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(1, 16) LIMIT 20) AS q;
 SELECT index, recall, batches > 0 AS batches, given, finished FROM gpuvec_last_scan();
+-- ... to know what more than .99 takes: all of them are read
+SET gpuvec.recall = 0.995;
+SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(1, 16) LIMIT 20) AS q;
+SELECT recall, finished FROM gpuvec_last_scan();
+RESET gpuvec.recall;
 DROP INDEX aimed_e;
 
 -- calibrated by the build
@@ -56,14 +61,36 @@ SET gpuvec.recall = 0.91;
 SELECT * FROM pg_temp.effort(5);
 SET gpuvec.recall = 0.99;
 SELECT * FROM pg_temp.effort(5);
--- ... beyond the last everything is read
+-- ... beyond the last one more than that takes, in proportion
+CREATE FUNCTION pg_temp.beyond(target float8, OUT probes int, OUT candidates int, OUT finished bool, OUT cost float8)
+LANGUAGE plpgsql AS $$
+DECLARE
+	plan json;
+BEGIN
+	PERFORM set_config('gpuvec.recall', target::text, true);
+	PERFORM id FROM aimed ORDER BY e <-> pg_temp.point(7, 16) LIMIT 5;
+	SELECT s.probes, s.candidates, s.finished FROM gpuvec_last_scan() AS s
+	INTO probes, candidates, finished;
+	EXECUTE 'EXPLAIN (FORMAT JSON) SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16) LIMIT 5' INTO plan;
+	cost := plan #>> '{0,Plan,Total Cost}';
+END
+$$;
+CREATE TEMP TABLE beyond AS
+SELECT r, b.* FROM unnest(ARRAY[0.98, 0.99, 0.991, 0.995, 0.998, 0.999, 0.9999]) AS r, pg_temp.beyond(r) AS b;
+SELECT r, finished, probes >= lag(probes) OVER w AS probes, candidates >= lag(candidates) OVER w AS candidates,
+	cost >= lag(cost) OVER w AS cost
+FROM beyond WINDOW w AS (ORDER BY r) ORDER BY r;
+SELECT a.probes < b.probes AS probes, a.candidates < b.candidates AS candidates, a.cost < b.cost AS cost,
+	b.probes < 150 AS lists
+FROM beyond AS a, beyond AS b WHERE a.r = 0.99 AND b.r = 0.995;
+SET gpuvec.recall = 0.995;
+SELECT recall >= 0.99 AS reached FROM gpuvec_recall('aimed_e', 10, 400);
+SELECT finished FROM gpuvec_last_scan();
+-- ... and only 1 reads everything
 SET gpuvec.recall = 1;
 SELECT * FROM pg_temp.effort(5);
 SELECT lists, copies, measured, given, late FROM gpuvec_last_scan();
 SELECT recall FROM gpuvec_recall('aimed_e', 10, 50);
-SET gpuvec.recall = 0.991;
-SELECT recall FROM gpuvec_recall('aimed_e', 10, 50);
-SELECT finished FROM gpuvec_last_scan();
 RESET gpuvec.recall;
 -- the second batch is good for 100 rows
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16) LIMIT 10) AS q;
@@ -140,3 +167,64 @@ REINDEX INDEX equal_e;
 SELECT recall FROM gpuvec_recall('equal_e', 10, 50);
 SELECT bool_and(probes <= 2) AS few FROM gpuvec_calibration('equal_e');
 DROP TABLE equal;
+
+-- codes that tell little: not even 20,000 candidates reach all targets
+CREATE TABLE blurred (id int, e real[]) WITH (autovacuum_enabled = off);
+SELECT setseed(0.3);
+INSERT INTO blurred SELECT g, (SELECT array_agg(random()::real) FROM generate_series(1, 64) WHERE g = g)
+FROM generate_series(1, 24000) AS g;
+CREATE INDEX blurred_e ON blurred USING gpuivfpq (e) WITH (lists = 1, pq_dim = 1, spill = 0);
+ANALYZE blurred;
+SELECT recall FROM gpuvec_calibration('blurred_e') WHERE k = 10 AND candidates IS NULL;
+CREATE FUNCTION pg_temp.blurred(targets float8[])
+RETURNS TABLE (target float8, k int, given bigint, probes int, candidates int, most bool, finished bool)
+LANGUAGE plpgsql AS $$
+BEGIN
+	FOREACH target IN ARRAY targets LOOP
+		PERFORM set_config('gpuvec.recall', target::text, true);
+		FOREACH k IN ARRAY ARRAY[10, 100] LOOP
+			PERFORM id FROM blurred ORDER BY e <-> array_fill(0.5::real, ARRAY[64]) LIMIT k;
+			SELECT s.given, s.probes, s.candidates, s.finished FROM gpuvec_last_scan() AS s
+			INTO given, probes, candidates, finished;
+			most := candidates = (SELECT max(c.candidates) FROM gpuvec_calibration('blurred_e') AS c
+				WHERE c.k = 10 AND c.recall <= target);
+			RETURN NEXT;
+		END LOOP;
+	END LOOP;
+END
+$$;
+-- everything is read
+SELECT target, k, given, finished FROM pg_temp.blurred(ARRAY[0.98, 0.99]);
+SET gpuvec.candidates = 77;
+SELECT target, k, given, finished FROM pg_temp.blurred(ARRAY[0.98, 0.99]);
+-- ... unless one names the lists: with the candidates that reach most
+RESET gpuvec.candidates;
+SET gpuvec.probes = 1;
+SELECT target, k, given, probes, most, finished FROM pg_temp.blurred(ARRAY[0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1]);
+SET gpuvec.candidates = 77;
+SELECT target, k, given, probes, candidates, finished FROM pg_temp.blurred(ARRAY[0.8, 0.95, 0.99, 1]);
+RESET gpuvec.candidates;
+RESET gpuvec.probes;
+ALTER INDEX blurred_e SET (probes = 1);
+SELECT target, k, given, probes, most, finished FROM pg_temp.blurred(ARRAY[0.8, 0.95, 0.99, 1]);
+ALTER INDEX blurred_e SET (candidates = 77);
+SELECT target, k, given, probes, candidates, finished FROM pg_temp.blurred(ARRAY[0.8, 0.95, 0.99, 1]);
+ALTER INDEX blurred_e RESET (probes, candidates);
+-- the first ten rows within reach, a hundred not: further rows cost a pass
+SELECT target, k, given, finished FROM pg_temp.blurred(ARRAY[0.95]);
+SET enable_seqscan = on;
+SET enable_sort = off;
+SET gpuvec.recall = 0.95;
+CREATE FUNCTION pg_temp.cost(rows int) RETURNS float8 LANGUAGE plpgsql AS $$
+DECLARE
+	plan json;
+BEGIN
+	EXECUTE 'EXPLAIN (FORMAT JSON) SELECT id FROM blurred ORDER BY e <-> array_fill(0.5::real, ARRAY[64]) LIMIT '
+		|| rows INTO plan;
+	RETURN plan #>> '{0,Plan,Total Cost}';
+END
+$$;
+SELECT pg_temp.cost(1000) > 2 * pg_temp.cost(10) AS dearer;
+RESET gpuvec.recall;
+RESET enable_sort;
+DROP TABLE blurred;

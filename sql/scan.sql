@@ -200,6 +200,62 @@ FROM (SELECT id FROM scanned ORDER BY e <-> '{1,2,3,4,5,6,7,8}', id LIMIT 5) AS 
 RESET gpuvec.probes;
 RESET gpuvec.candidates;
 
+-- several distances: rows equally near by the first come by the second, then the third
+CREATE TABLE grid (id int, e real[]) WITH (autovacuum_enabled = off);
+INSERT INTO grid SELECT x * 196 + y * 14 + z, ARRAY[x, y, z]
+FROM generate_series(0, 13) AS x, generate_series(0, 13) AS y, generate_series(0, 13) AS z;
+INSERT INTO grid VALUES (5000, NULL);
+CREATE INDEX grid_e ON grid USING gpuivfpq (e) WITH (lists = 20);
+ANALYZE grid;
+EXPLAIN (COSTS OFF) SELECT id FROM grid ORDER BY e <-> '{6,6,6}', e <-> '{0,1,4}' LIMIT 30;
+-- places at which the index differs from a sort, which + 0 forces
+CREATE FUNCTION pg_temp.places(lim text) RETURNS TABLE (rows bigint, other bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+	query text = 'SELECT row_number() OVER () AS n, d FROM (
+		SELECT ARRAY[e <-> ''{6,6,6}'', e <-> ''{0,1,4}'', e <-> ''{9,1,2}''] AS d FROM grid WHERE e IS NOT NULL
+		ORDER BY (e <-> ''{6,6,6}'')%1$s, (e <-> ''{0,1,4}'')%1$s, (e <-> ''{9,1,2}'')%1$s LIMIT %2$s) AS x';
+BEGIN
+	RETURN QUERY EXECUTE format('SELECT count(*), count(*) FILTER (WHERE a.d IS DISTINCT FROM b.d)
+		FROM (%s) AS a FULL JOIN (%s) AS b USING (n)', format(query, '', lim), format(query, ' + 0', lim));
+END
+$$;
+SET gpuvec.recall = 1;
+SELECT * FROM pg_temp.places('30');
+SELECT * FROM pg_temp.places('ALL');
+SET enable_incremental_sort = off;
+SELECT * FROM pg_temp.places('30');
+RESET enable_incremental_sort;
+RESET gpuvec.recall;
+-- in order, if not all of them
+SELECT count(*), count(*) FILTER (WHERE d < before) AS unsorted
+FROM (SELECT d, lag(d) OVER () AS before
+	FROM (SELECT ARRAY[e <-> '{6.5,6,6}', e <-> '{0,1,4}'] AS d FROM grid
+		ORDER BY e <-> '{6.5,6,6}', e <-> '{0,1,4}' LIMIT 500) AS x) AS y;
+-- the first is NULL: the second alone
+PREPARE two(real[], real[]) AS SELECT id FROM grid ORDER BY e <-> $1, e <-> $2 LIMIT 3;
+SET plan_cache_mode = force_generic_plan;
+EXPLAIN (COSTS OFF) EXECUTE two(NULL, '{13,0,0.3}');
+EXECUTE two(NULL, '{13,0,0.3}');
+EXECUTE two('{13,0,0.3}', NULL);
+EXECUTE two('{13.5,0.5,0.5}', '{13.1,0.2,0}');
+EXECUTE two(NULL, NULL) \g /dev/null
+SELECT given FROM gpuvec_last_scan();
+RESET plan_cache_mode;
+DEALLOCATE two;
+-- the same key twice; a second one that is no distance, or goes down
+SELECT id FROM grid ORDER BY e <-> '{13,0,0.3}', e <-> '{13,0,0.3}' LIMIT 3;
+SELECT id FROM grid ORDER BY e <-> '{13.5,0.5,0.5}', id DESC LIMIT 3;
+SELECT id FROM grid ORDER BY e <-> '{13.5,0.5,0.5}', e <-> '{0,0,0}' DESC, id LIMIT 3;
+-- partitions
+CREATE TABLE parts (id int, e real[]) PARTITION BY RANGE (id);
+CREATE TABLE parts_low PARTITION OF parts FOR VALUES FROM (0) TO (1400);
+CREATE TABLE parts_high PARTITION OF parts FOR VALUES FROM (1400) TO (6000);
+INSERT INTO parts SELECT * FROM grid;
+CREATE INDEX parts_e ON parts USING gpuivfpq (e) WITH (lists = 10);
+SELECT id FROM parts ORDER BY e <-> '{6.5,6.5,6.5}', e <-> '{0,1,4.1}' LIMIT 8;
+DROP TABLE parts, grid;
+
 -- parameters: real[], other arrays, and without a type; generic plans
 SET plan_cache_mode = force_generic_plan;
 PREPARE by_real(real[]) AS SELECT id FROM scanned ORDER BY e <-> $1 LIMIT 1;

@@ -49,8 +49,11 @@
 /* A two-sided interval of 95 % reaches so many standard errors. */
 #define IVFPQ_Z_95				1.959964
 
-/* Beyond this recall a scan reads everything. */
+/* The highest recall that calibration looks for. */
 #define IVFPQ_MOST_RECALL		0.99
+
+/* What that takes, compared with this one, tells how fast it grows beyond. */
+#define IVFPQ_LOWER_RECALL		0.95
 
 /* Options of CREATE INDEX; 0 = not given. */
 typedef struct IvfpqOptions
@@ -350,6 +353,7 @@ typedef struct IvfpqEffort
 
 extern int	IvfpqFormulaProbes(const IvfpqMetaData *meta);
 extern int	IvfpqFormulaCandidates(const IvfpqMetaData *meta);
+extern double IvfpqBeyondTargets(double recall, double lower, double upper);
 extern void IvfpqGetEffort(IvfpqEffort *effort, Relation index,
 						   const IvfpqMetaData *meta, int batch);
 

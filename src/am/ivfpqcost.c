@@ -44,6 +44,23 @@ refuse(IndexPath *path, Cost *startup_cost, Cost *total_cost,
 	GvDisablePath(&path->path);
 }
 
+/*
+ * ORDER BY v <-> q, v <-> r: the planner takes an access method that orders by
+ * operators at its word for all keys that have one.  The scan orders by the
+ * first alone; so let the path say that, before anybody looks at it, and a sort
+ * above, an incremental one mostly, orders rows that are equally near.  The list
+ * of pathkeys is the query's own: it is copied, not cut.
+ */
+static void
+keep_first_key(IndexPath *path)
+{
+	if (list_length(path->indexorderbys) <= 1)
+		return;
+	path->indexorderbys = list_make1(linitial(path->indexorderbys));
+	path->indexorderbycols = list_make1_int(linitial_int(path->indexorderbycols));
+	path->path.pathkeys = list_make1(linitial(path->path.pathkeys));
+}
+
 /* Pages of the table's TOAST table. */
 static double
 toast_pages(Oid heapoid)
@@ -147,9 +164,10 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 			Min(centroids, IvfpqCentroidsToCompare(&meta, effort.probes)) +
 			Max(info->pages - fixed - centroids - refine, 0) * share;
 		IvfpqGetEffort(&effort, index, &meta, 1);
+		/* where no number of candidates is enough, the rest is read */
 		demand_candidates(demand, &meta, candidates,
-						  (double) effort.candidates / effort.quota, tuples,
-						  refine);
+						  (effort.everything ? tuples : effort.candidates) /
+						  effort.quota, tuples, refine);
 	}
 	index_close(index, NoLock);
 }
@@ -176,6 +194,7 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 		refuse(path, startup_cost, total_cost, selectivity, correlation, pages);
 		return;
 	}
+	keep_first_key(path);
 
 	get_demand(&demand, info, tuples);
 	get_tablespace_page_costs(info->reltablespace, &random_page, &seq_page);

@@ -19,8 +19,15 @@
 #define CANDIDATES_GROWTH	4.0
 #define PROBES_GROWTH		1.4
 
-#define IVFPQ_FIRST_ROWS		10	/* given out by the first batch */
-#define IVFPQ_DEEP_ROWS		100 /* by the second, when calibration says how */
+/*
+ * Beyond the targets: how fast numbers grow at least, and up to which recall.
+ */
+#define LEAST_SLOPE			0.3
+#define HIGHEST				0.9999
+
+#define MOST_CANDIDATES		(PG_INT32_MAX / 4)
+
+static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
 
 /* Lists for a table of that many rows. */
 int
@@ -51,21 +58,64 @@ IvfpqFormulaCandidates(const IvfpqMetaData *meta)
 	return (int) Min(1000, Max(60, ceil(20 + 10 * width * width)));
 }
 
-/*
- * The number of the smallest calibrated target that is not below the recall
- * asked for; -1 when there is none.
- */
+/* The smallest target of calibration that is not below the recall. */
 static int
-find_target(const IvfpqMetaData *meta)
+find_target(double recall)
 {
-	static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
+	int			target = 0;
 
+	while (target < IVFPQ_TARGETS - 1 && recalls[target] < recall)
+		target++;
+	return target;
+}
+
+/*
+ * How much of something a recall beyond .99 takes, where .95 takes `lower` and
+ * .99 takes `upper`: for equal parts of what is missing, equal factors.
+ */
+double
+IvfpqBeyondTargets(double recall, double lower, double upper)
+{
+	double		slope = log(upper / Max(lower, 1)) /
+		log((1 - IVFPQ_LOWER_RECALL) / (1 - IVFPQ_MOST_RECALL));
+
+	return upper * pow((1 - IVFPQ_MOST_RECALL) / (1 - Min(recall, HIGHEST)),
+					   Max(slope, LEAST_SLOPE));
+}
+
+/*
+ * What the recall takes at a depth, as far as calibration knows; *reached says
+ * whether it does, or need not, because formulas serve below .99.  Of a target
+ * out of reach the one before is better than nothing: for a user that names one
+ * of the two numbers and needs the other.  False when nothing is known.
+ */
+static bool
+find_known(const IvfpqMetaData *meta, int depth, double recall,
+		   IvfpqTarget *known, bool *reached)
+{
+	const IvfpqTarget *targets = meta->targets[depth];
+	int			target = find_target(recall);
+	const IvfpqTarget *lower = &targets[find_target(IVFPQ_LOWER_RECALL)];
+
+	*reached = recall <= IVFPQ_MOST_RECALL;
 	if (meta->rows_at_calibration == 0)
-		return -1;
-	for (int i = 0; i < IVFPQ_TARGETS; i++)
-		if (recalls[i] >= ivfpq_recall)
-			return i;
-	return -1;
+		return false;
+	*reached = targets[target].candidates > 0;
+	while (target > 0 && targets[target].candidates == 0)
+		target--;
+	*known = targets[target];
+	if (*reached && recall > IVFPQ_MOST_RECALL)
+	{
+		known->probes = (int) Min(IvfpqBeyondTargets(recall, lower->probes,
+													 known->probes),
+								  meta->nlists);
+		known->candidates = (int)
+			Min(IvfpqBeyondTargets(recall, lower->candidates,
+								   known->candidates),
+				Min(Max(meta->rows_at_calibration, known->candidates),
+					MOST_CANDIDATES));
+	}
+	return known->candidates > 0;
 }
 
 /* base x growth^exponent, at most `most`. */
@@ -94,18 +144,17 @@ IvfpqGetEffort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 	int			probes = given(ivfpq_probes, options ? options->probes : 0);
 	int			candidates = given(ivfpq_candidates,
 								   options ? options->candidates : 0);
-	int			target = find_target(meta);
-	const IvfpqTarget *known = NULL;
+	IvfpqTarget target;
+	bool		reached;
+	bool		known = find_known(meta, batch > 0 ? 1 : 0, ivfpq_recall,
+								   &target, &reached);
 	int			after = Max(batch - 1, 0);	/* batches after the known ones */
 
-	if (target >= 0)
-		known = &meta->targets[batch > 0][target];
 	effort->everything = meta->nlists == 0 ||
-		(probes == 0 && (ivfpq_recall > IVFPQ_MOST_RECALL ||
-						 (known && known->candidates == 0)));
+		(probes == 0 && (ivfpq_recall >= 1 || !reached));
 
 	if (probes == 0 && known)
-		effort->probes = grow(known->probes, PROBES_GROWTH, after,
+		effort->probes = grow(target.probes, PROBES_GROWTH, after,
 							  meta->nlists);
 	else
 		effort->probes = grow(probes > 0 ? probes : IvfpqFormulaProbes(meta),
@@ -114,8 +163,8 @@ IvfpqGetEffort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 
 	if (candidates == 0 && known)
 	{
-		effort->candidates = grow(known->candidates, CANDIDATES_GROWTH, after,
-								  PG_INT32_MAX / 4);
+		effort->candidates = grow(target.candidates, CANDIDATES_GROWTH, after,
+								  MOST_CANDIDATES);
 		effort->quota = batch == 0 ? IVFPQ_FIRST_ROWS :
 			grow(IVFPQ_DEEP_ROWS, CANDIDATES_GROWTH, after, PG_INT32_MAX);
 	}
@@ -123,7 +172,7 @@ IvfpqGetEffort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 	{
 		effort->candidates = grow(candidates > 0 ? candidates :
 								  IvfpqFormulaCandidates(meta),
-								  CANDIDATES_GROWTH, batch, PG_INT32_MAX / 4);
+								  CANDIDATES_GROWTH, batch, MOST_CANDIDATES);
 		effort->quota = grow(IVFPQ_FIRST_ROWS, CANDIDATES_GROWTH, batch,
 							 PG_INT32_MAX);
 	}

@@ -196,33 +196,50 @@ Suffices(const Ranks *ranks, int probes, double recall)
 	return mean - STANDARD_ERRORS * sqrt(variance / n) >= recall;
 }
 
+/* The least number of lists with which the neighbours have that recall. */
+static int
+LeastLists(const Ranks *ranks, double recall)
+{
+	int			low = 1;
+	int			high = ranks->lists->n;
+
+	while (low < high)
+	{
+		int			middle = low + (high - low) / 2;
+
+		if (Suffices(ranks, middle, recall))
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return low;
+}
+
 /*
- * The least number of lists with which neighbours have that recall; all of
- * them beyond what indexes are calibrated for, so that the answer is exact.
+ * The number of lists with which neighbours have that recall; all of them for
+ * 1, so that the answer is exact.  So few rows cannot tell what a recall takes
+ * that is higher than indexes are calibrated for: that grows as a scan's lists
+ * do.
  */
 int
 IvfpqProbesFor(const IvfpqSampled *sampled, const IvfpqLists *lists,
 			   double recall)
 {
 	Ranks		ranks = {.sampled = sampled,.lists = lists};
-	int			low = 1;
-	int			high = lists->n;
+	int			probes;
 
-	if (recall > IVFPQ_MOST_RECALL)
-		return high;
+	if (recall >= 1)
+		return lists->n;
 	ChooseNeighbours(&ranks);
 	FindLists(&ranks);
 	FindRanks(&ranks);
-	while (low < high)
-	{
-		int			middle = low + (high - low) / 2;
-
-		if (Suffices(&ranks, middle, recall))
-			high = middle;
-		else
-			low = middle + 1;
-	}
+	probes = LeastLists(&ranks, Min(recall, IVFPQ_MOST_RECALL));
+	if (recall > IVFPQ_MOST_RECALL)
+		probes = (int) Min(ceil(IvfpqBeyondTargets(recall,
+												   LeastLists(&ranks, IVFPQ_LOWER_RECALL),
+												   probes)),
+						   lists->n);
 	pfree(ranks.neighbours);
 	pfree(ranks.by_position);
-	return low;
+	return probes;
 }
