@@ -135,6 +135,14 @@ IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta)
 	UnlockReleaseBuffer(buf);
 }
 
+/* Is it of a format version that this code reads? */
+bool
+IvfpqIsReadable(const IvfpqMetaData *meta)
+{
+	return meta->version >= IVFPQ_OLDEST_VERSION &&
+		meta->version <= IVFPQ_VERSION;
+}
+
 /* The contents of a locked metapage, checked. */
 IvfpqMetaData *
 IvfpqMetaGet(Relation index, Page page)
@@ -144,12 +152,14 @@ IvfpqMetaGet(Relation index, Page page)
 	if (meta->magic != IVFPQ_MAGIC)
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "bad magic number 0x%08X",
 					   meta->magic);
-	if (meta->version != IVFPQ_VERSION)
+	if (!IvfpqIsReadable(meta))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" has format version %u, this gpuvec needs %u",
-						RelationGetRelationName(index),
-						meta->version, IVFPQ_VERSION),
+				 errmsg("index \"%s\" has format version %u, this gpuvec reads %d to %d",
+						RelationGetRelationName(index), meta->version,
+						IVFPQ_OLDEST_VERSION, IVFPQ_VERSION),
+				 meta->version > IVFPQ_VERSION ?
+				 errhint("Install the gpuvec that wrote it, or rebuild it with REINDEX.") :
 				 errhint("Rebuild it with REINDEX.")));
 	if (meta->dims < 0 || meta->dims > IVFPQ_MAX_DIMS ||
 		meta->nlists < 0 || meta->nlists > IVFPQ_MAX_LISTS ||

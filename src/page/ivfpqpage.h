@@ -20,7 +20,8 @@
 #include "utils/rel.h"
 
 #define IVFPQ_MAGIC			0x67764958	/* "gvIX" */
-#define IVFPQ_VERSION		5
+#define IVFPQ_VERSION		5	/* what is written */
+#define IVFPQ_OLDEST_VERSION	5	/* ... and read, with all in between */
 #define IVFPQ_METAPAGE		0
 #define IVFPQ_PAGE_ID		0xFF91	/* last 2 bytes of every page */
 
@@ -286,6 +287,7 @@ extern void IvfpqMetaAdvised(Relation index, int64 rows);
 extern BlockNumber IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first);
 extern BlockNumber IvfpqModelPages(const IvfpqMetaData *meta);
 extern bool IvfpqIsFixedPage(const IvfpqMetaData *meta, BlockNumber blkno);
+extern bool IvfpqIsReadable(const IvfpqMetaData *meta);
 extern IvfpqMetaData *IvfpqMetaGet(Relation index, Page page);
 
 /* ivfpqlist.c: the directory; reading lists */
