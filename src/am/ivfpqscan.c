@@ -76,14 +76,40 @@ reset_scan(IvfpqScan *state)
 	state->bound_query = NULL;
 }
 
+/*
+ * Take the keys of a scan.  What an operator's function has kept with its key
+ * stays, as in GiST: it would be made anew by every rescan otherwise, in
+ * memory that only the end of the statement gives back.
+ */
+static void
+take_keys(IndexScanDesc scan, ScanKey orderbys)
+{
+	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
+
+	for (int i = 0; i < scan->numberOfOrderBys; i++)
+	{
+		ScanKey		key = &scan->orderByData[i];
+		FmgrInfo	distance = key->sk_func;
+		bool		same = state->has_keys &&
+			distance.fn_oid == orderbys[i].sk_func.fn_oid;
+
+		*key = orderbys[i];
+		if (same)
+			key->sk_func = distance;
+		else
+			fmgr_info_copy(&key->sk_func, &orderbys[i].sk_func,
+						   GetMemoryChunkContext(state));
+	}
+	state->has_keys = true;
+}
+
 void
 ivfpqrescan(IndexScanDesc scan, ScanKey keys, int nkeys,
 			ScanKey orderbys, int norderbys)
 {
 	reset_scan((IvfpqScan *) scan->opaque);
 	if (orderbys && scan->numberOfOrderBys > 0)
-		memmove(scan->orderByData, orderbys,
-				scan->numberOfOrderBys * sizeof(ScanKeyData));
+		take_keys(scan, orderbys);
 }
 
 void

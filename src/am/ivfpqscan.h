@@ -57,6 +57,7 @@ typedef struct IvfpqScan
 	IvfpqRerank *rerank;		/* unless the query is NULL */
 	IvfpqEffort effort;			/* of the batch under way */
 	IvfpqScanReport report;		/* less what is counted elsewhere */
+	bool		has_keys;		/* of an earlier scan; they outlive it */
 	bool		started;
 	bool		null_query;		/* any order will do */
 	bool		exhausted;		/* no further batch can bring rows */

@@ -49,10 +49,33 @@ sub test_rescans
 	return;
 }
 
-test_rescans('lists', "SELECT id FROM t ORDER BY e <-> ARRAY[g, g, g, g, g, g, g, 1]::real[] LIMIT 1",
-	$rescans);
-test_rescans('float8[]', "SELECT id FROM t ORDER BY e <-> ARRAY[g, g, g, g, g, g, g, 1]::float8[] LIMIT 1",
-	$rescans);
+# lists, and queries of each type that an operator of an index takes
+my %columns = ('real[]' => 'e');
+if ($ENV{GPUVEC_PGVECTOR})
+{
+	$node->safe_psql(
+		'postgres', q{
+		CREATE EXTENSION gpuvec_pgvector CASCADE;
+		CREATE TABLE v AS SELECT id, e::vector(8) AS v, e::vector::halfvec(8) AS h FROM t;
+		CREATE INDEX v_v ON v USING gpuivfpq (v) WITH (lists = 20, probes = 2);
+		CREATE INDEX v_h ON v USING gpuivfpq (h) WITH (lists = 20, probes = 2)});
+	$columns{vector} = 'v';
+	$columns{halfvec} = 'h';
+}
+for (
+	split /\n/,
+	$node->safe_psql(
+		'postgres', q{
+		SELECT amoplefttype::regtype, amoprighttype::regtype FROM pg_amop, pg_am AS a
+		WHERE amopmethod = a.oid AND amname = 'gpuivfpq' AND amopopr::regoper::text ~ '<->$' ORDER BY 1, 2}))
+{
+	my ($left, $right) = split /\|/;
+	my ($column, $table) = ($columns{$left}, $left eq 'real[]' ? 't' : 'v');
+	my $cast = $right =~ /\[/ ? $right : "real[]::$right";
+
+	test_rescans("$left and $right",
+		"SELECT id FROM $table ORDER BY $column <-> ARRAY[g, g, g, g, g, g, g, 1]::$cast LIMIT 1", $rescans);
+}
 test_rescans('pending rows', "SELECT id FROM p ORDER BY e <-> ARRAY[g, g, g, g, g, g, g, 1]::real[] LIMIT 1",
 	$rescans);
 test_rescans('an expression',
