@@ -487,5 +487,5 @@ gv_builder_serve(GvConnection *connection)
 		return;
 	if (!building.joined)
 		log_building(building.build);
-	gv_builds_leave(building.build);
+	gv_builds_leave(building.build, building.joined);
 }

@@ -4,7 +4,8 @@
  *		may join it to have rows encoded.
  *
  * A build lives until all of them are gone, so none of them has to know what
- * becomes of the others.
+ * becomes of the others.  But nobody joins it any more once its owner is gone:
+ * that does not hang on when a helper's end is noticed.
  */
 #include "server/gv_server.h"
 
@@ -55,21 +56,27 @@ gv_builds_join(uint64_t id)
 	return build;
 }
 
-/* Use it no more; the last one gives back what it has. */
-void
-gv_builds_leave(GvBuild *build)
+/* Take the owner's build off the list, where others find it. */
+static void
+forget(GvBuild *build)
 {
 	GvBuild   **link = &builds;
+
+	while (*link != build)
+		link = &(*link)->next;
+	*link = build->next;
+}
+
+/* Use it no more; the last one gives back what it has. */
+void
+gv_builds_leave(GvBuild *build, bool joined)
+{
 	bool		last;
 
 	pthread_mutex_lock(&mutex);
+	if (!joined)
+		forget(build);
 	last = --build->users == 0;
-	if (last)
-	{
-		while (*link != build)
-			link = &(*link)->next;
-		*link = build->next;
-	}
 	pthread_mutex_unlock(&mutex);
 	if (!last)
 		return;

@@ -335,7 +335,7 @@ typedef struct GvBuild
 
 extern GvBuild *gv_builds_begin(const GvBuilderSpec *spec);
 extern GvBuild *gv_builds_join(uint64_t id);
-extern void gv_builds_leave(GvBuild *build);
+extern void gv_builds_leave(GvBuild *build, bool joined);
 
 /* pieces.c: what loaders bring; and what they share with readback.c. */
 extern void gv_pieces_array(GvConnection *connection);

@@ -167,6 +167,7 @@ check_wrong(const TestServer *server, const float *rows)
 	GvTryRequest try = {1, 1, 1, 1};
 	int			owner = client_open(server, GV_ROLE_BUILDER);
 	int			fd = client_open(server, GV_ROLE_BUILDER);
+	int			helped;
 	uint64_t	id = 0;
 
 	client_cut(fd, join(fd, 0), "no such build");
@@ -195,9 +196,12 @@ check_wrong(const TestServer *server, const float *rows)
 	fd = helper(server, id);
 	client_cut(fd, client_ask(fd, GV_MSG_TRAIN, NULL, 0, NULL, 0, NULL,
 							  NULL), "trained by another");
+	helped = helper(server, id);
 	client_cut(owner, join(owner, id), "its own");
 	fd = client_open(server, GV_ROLE_BUILDER);
-	client_cut(fd, join(fd, id), "a build that is gone");
+	client_cut(fd, join(fd, id), "a build whose owner is gone");
+	CHECK(client_ping(helped) == 0, "a helper that joined before goes on");
+	close(helped);
 	builder_unused(server, "after all that");
 }
 
