@@ -21,6 +21,7 @@ AM_OBJS = \
 	src/am/ivfpqexchange.o \
 	src/am/ivfpqfinish.o \
 	src/am/ivfpqhandler.o \
+	src/am/ivfpqidentity.o \
 	src/am/ivfpqinplace.o \
 	src/am/ivfpqinsert.o \
 	src/am/ivfpqinspect.o \

@@ -196,15 +196,6 @@ GvOwnsRelation(Oid relid, Oid roleid)
 #endif
 }
 
-/* Within a GUC nest level: let no name resolve to an attacker's object. */
-static inline void
-GvRestrictSearchPath(void)
-{
-#if PG_VERSION_NUM >= 170000
-	RestrictSearchPath();
-#endif
-}
-
 /* Where an index's pages are. */
 typedef struct GvStorage
 {

@@ -461,13 +461,14 @@ extern void IvfpqRerankPause(IvfpqRerank *rerank);
 extern void IvfpqRerankEnd(IvfpqRerank *rerank);
 
 /*
- * ivfpqinspect.c: indexes named by users, and acting as a table's owner.
+ * ivfpqidentity.c: indexes named by users, and acting as a table's owner.
  */
 typedef struct IvfpqIdentity
 {
 	Oid			userid;
 	int			sec_context;
 	int			guc_level;
+	ErrorContextCallback context;
 } IvfpqIdentity;
 
 extern Relation IvfpqOpenIndex(Oid relid, LOCKMODE lockmode);
@@ -476,6 +477,10 @@ extern Relation IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode,
 extern void IvfpqCheckInspect(Relation index);
 extern void IvfpqActAsOwner(IvfpqIdentity *caller, Relation table);
 extern void IvfpqActAsCaller(const IvfpqIdentity *caller);
+extern void IvfpqRenewExpressions(IndexInfo *indexInfo, Relation index);
+extern IndexInfo *IvfpqIndexInfo(Relation index);
+
+/* ivfpqinspect.c */
 extern bool IvfpqHasPlace(IvfpqType *type, Datum value);
 extern int64 IvfpqCountRows(Relation index, const IvfpqMetaData *meta);
 extern int64 IvfpqCountPending(Relation index, const IvfpqMetaData *meta);

@@ -280,6 +280,7 @@ ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
 	MemoryContext context;
 	MemoryContext oldcontext;
 	IvfpqBuild	build = {.heap = heap,.index = index,.indexInfo = indexInfo};
+	IvfpqIdentity caller;
 
 	if (RelationGetNumberOfBlocks(index) != 0)
 		elog(ERROR, "index \"%s\" already contains data",
@@ -287,6 +288,9 @@ ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
 
 	context = AllocSetContextCreate(CurrentMemoryContext, "gpuivfpq build",
 									ALLOCSET_DEFAULT_SIZES);
+	/* PostgreSQL acts as the owner already, but keeps the path before 17 */
+	IvfpqActAsOwner(&caller, heap);
+	IvfpqRenewExpressions(indexInfo, index);
 	oldcontext = MemoryContextSwitchTo(context);
 	IvfpqBuildInit(&build);
 	IvfpqTrain(&build.training, heap, index, indexInfo, &build.type);
@@ -298,6 +302,7 @@ ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
 
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
+	IvfpqActAsCaller(&caller);
 
 	result = palloc(sizeof(IndexBuildResult));
 	result->heap_tuples = build.heap_tuples;

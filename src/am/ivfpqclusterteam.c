@@ -241,7 +241,7 @@ IvfpqClusterMain(dsm_segment *seg, shm_toc *toc)
 	/* weaker locks than the leader's, which are held for the worker, too */
 	reader.heap = table_open(shared->team.heap, AccessShareLock);
 	reader.index = index_open(shared->team.index, AccessShareLock);
-	reader.indexInfo = BuildIndexInfo(reader.index);
+	reader.indexInfo = IvfpqIndexInfo(reader.index);
 	reader.indexInfo->ii_Concurrent = shared->team.concurrent;
 	IvfpqTypeInit(&type, reader.index);
 	cluster.team.shared = &shared->team;

@@ -212,7 +212,7 @@ IvfpqTrainInPlace(Relation heap, Relation index, IvfpqTrainResult *result)
 	strategy = GetAccessStrategy(BAS_VACUUM);
 	IvfpqSweepUntrained(index, strategy);
 
-	indexInfo = BuildIndexInfo(index);
+	indexInfo = IvfpqIndexInfo(index);
 	indexInfo->ii_Concurrent = true;	/* rows as a snapshot sees them */
 	IvfpqTypeInit(&state.type, index);
 	IvfpqTrain(&state.training, heap, index, indexInfo, &state.type);

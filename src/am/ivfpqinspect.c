@@ -1,21 +1,15 @@
 /*
  * ivfpqinspect.c
- *		Looking into an index: which one, who may, and its statistics.
+ *		Looking into an index: its statistics, and advice.
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
 #include "access/relation.h"
-#include "access/table.h"
-#include "access/xlog.h"
-#include "catalog/index.h"
-#include "catalog/pg_authid.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/lsyscache.h"
 
 #include "am/ivfpq.h"
@@ -28,112 +22,6 @@
 
 PG_FUNCTION_INFO_V1(gpuvec_index_info);
 PG_FUNCTION_INFO_V1(gpuvec_list_stats);
-
-/* ERROR unless the open relation is an index of ours that can be read. */
-static void
-check_index(Relation rel)
-{
-	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_INDEX)
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s\" is a partitioned index",
-						RelationGetRelationName(rel)),
-				 errhint("Name the index of one of the partitions.")));
-	if (rel->rd_rel->relkind != RELKIND_INDEX)
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s\" is not an index",
-						RelationGetRelationName(rel)),
-				 errhint("Name a gpuivfpq index, not its table.")));
-	if (rel->rd_indam == NULL || rel->rd_indam->ambuild != ivfpqbuild)
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("index \"%s\" is not a gpuivfpq index",
-						RelationGetRelationName(rel)),
-				 errhint("Indexes of other access methods have functions of their own.")));
-	if (RELATION_IS_OTHER_TEMP(rel))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot access temporary indexes of other sessions")));
-	if (RecoveryInProgress() && !RelationNeedsWAL(rel))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("index \"%s\" is unlogged and empty on a standby",
-						RelationGetRelationName(rel))));
-}
-
-/*
- * Open a gpuivfpq index, ERROR if the OID is not one's.  The caller closes
- * it.
- */
-Relation
-IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
-{
-	Relation	rel = relation_open(relid, lockmode);
-
-	check_index(rel);
-	return rel;
-}
-
-/*
- * Open a gpuivfpq index and before it, as everyone does, its table.  The
- * caller closes both.
- */
-Relation
-IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, Relation *table)
-{
-	Oid			tableid = IndexGetRelation(relid, true);
-	Relation	index;
-
-	*table = NULL;
-	if (OidIsValid(tableid))
-		*table = table_open(tableid, lockmode);
-	index = IvfpqOpenIndex(relid, lockmode);
-
-	/* the index may have been dropped, and its OID used again */
-	if (*table == NULL || IndexGetRelation(relid, false) != tableid)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("could not open the table of index \"%s\"",
-						RelationGetRelationName(index))));
-	return index;
-}
-
-/* ERROR unless the current user may see what is in the index. */
-void
-IvfpqCheckInspect(Relation index)
-{
-	if (GvOwnsRelation(index->rd_index->indrelid, GetUserId()) ||
-		has_privs_of_role(GetUserId(), ROLE_PG_MONITOR))
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-			 errmsg("permission denied for index \"%s\"",
-					RelationGetRelationName(index)),
-			 errhint("Only the owner of the table and members of pg_monitor may look into it.")));
-}
-
-/*
- * From here on act as the table's owner, restricted, because expressions and
- * predicates of an index are the owner's code.  An error ends it, too.
- */
-void
-IvfpqActAsOwner(IvfpqIdentity *caller, Relation table)
-{
-	GetUserIdAndSecContext(&caller->userid, &caller->sec_context);
-	SetUserIdAndSecContext(table->rd_rel->relowner,
-						   caller->sec_context | SECURITY_RESTRICTED_OPERATION);
-	caller->guc_level = NewGUCNestLevel();
-	GvRestrictSearchPath();
-}
-
-/* ... and be the caller again, with the caller's settings. */
-void
-IvfpqActAsCaller(const IvfpqIdentity *caller)
-{
-	AtEOXact_GUC(false, caller->guc_level);
-	SetUserIdAndSecContext(caller->userid, caller->sec_context);
-}
 
 /*
  * Does a value, not NULL, have a place in the index?  A zero vector has none

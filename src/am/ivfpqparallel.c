@@ -338,7 +338,7 @@ IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc)
 	IvfpqSegmentReportQuery(toc, KEY_QUERY);
 	build.heap = table_open(shared->heap, heap_lock);
 	build.index = index_open(shared->index, index_lock);
-	build.indexInfo = BuildIndexInfo(build.index);
+	build.indexInfo = IvfpqIndexInfo(build.index);
 	build.indexInfo->ii_Concurrent = shared->concurrent;
 	IvfpqBuildInit(&build);
 	build.team.shared = shared;

@@ -204,7 +204,7 @@ IvfpqReadMain(dsm_segment *seg, shm_toc *toc)
 	/* weaker locks than the leader's, which are held for the worker, too */
 	reader.heap = table_open(shared->heap, AccessShareLock);
 	reader.index = index_open(shared->index, AccessShareLock);
-	reader.indexInfo = BuildIndexInfo(reader.index);
+	reader.indexInfo = IvfpqIndexInfo(reader.index);
 	reader.indexInfo->ii_Concurrent = shared->concurrent;
 	reader.skip = shm_toc_lookup(toc, KEY_SKIP, false);
 	reader.nskip = shared->nskip;

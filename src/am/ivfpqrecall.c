@@ -87,6 +87,7 @@ check_select(Relation heap, Relation index)
 {
 	Oid			relid = RelationGetRelid(heap);
 	AttrNumber	key = index->rd_index->indkey.values[0];
+	IndexInfo  *indexInfo;
 	Bitmapset  *columns = NULL;
 	int			i = -1;
 
@@ -96,8 +97,10 @@ check_select(Relation heap, Relation index)
 	if (key != 0)
 		columns = bms_add_member(NULL,
 								 key - FirstLowInvalidHeapAttributeNumber);
-	pull_varattnos((Node *) RelationGetIndexExpressions(index), 1, &columns);
-	pull_varattnos((Node *) RelationGetIndexPredicate(index), 1, &columns);
+	/* not from the relcache, which would run code to simplify them */
+	indexInfo = IvfpqIndexInfo(index);
+	pull_varattnos((Node *) indexInfo->ii_Expressions, 1, &columns);
+	pull_varattnos((Node *) indexInfo->ii_Predicate, 1, &columns);
 	while ((i = bms_next_member(columns, i)) >= 0)
 	{
 		AttrNumber	column = i + FirstLowInvalidHeapAttributeNumber;
@@ -159,7 +162,7 @@ begin_recall(Recall *recall)
 	recall->distance_oid = get_opcode(operator);
 	fmgr_info(recall->distance_oid, &recall->distance);
 
-	recall->indexInfo = BuildIndexInfo(index);
+	recall->indexInfo = IvfpqIndexInfo(index);
 	recall->estate = CreateExecutorState();
 	recall->predicate = ExecPrepareQual(recall->indexInfo->ii_Predicate,
 										recall->estate);

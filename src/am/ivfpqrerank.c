@@ -31,7 +31,7 @@ IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap, Relation index,
 	rerank->attnum = index->rd_index->indkey.values[0];
 	if (rerank->attnum == 0)
 	{
-		rerank->indexInfo = BuildIndexInfo(index);
+		rerank->indexInfo = IvfpqIndexInfo(index);
 		rerank->estate = CreateExecutorState();
 	}
 	rerank->context = AllocSetContextCreate(CurrentMemoryContext,

@@ -113,7 +113,7 @@ draw_queries(IvfpqSample *sample, const IvfpqModel *model, Relation heap,
 bool
 IvfpqCalibrateIndex(Relation heap, Relation index)
 {
-	IndexInfo  *indexInfo = BuildIndexInfo(index);
+	IndexInfo  *indexInfo = IvfpqIndexInfo(index);
 	IvfpqModel *model = IvfpqModelGet(index);
 	IvfpqType	type;
 	IvfpqSample sample = {.type = &type};

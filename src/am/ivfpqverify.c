@@ -278,7 +278,7 @@ row_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 static void
 read_table(Verify *verify, Snapshot snapshot)
 {
-	IndexInfo  *indexInfo = BuildIndexInfo(verify->index);
+	IndexInfo  *indexInfo = IvfpqIndexInfo(verify->index);
 	TableScanDesc scan = table_beginscan_strat(verify->heap, snapshot, 0, NULL,
 											   true, true);
 

@@ -1,0 +1,144 @@
+-- whose code runs as whom, and who sees what
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS gpuvec;
+CREATE ROLE regress_gpuvec_guest;
+CREATE ROLE regress_gpuvec_monitor;
+GRANT pg_monitor TO regress_gpuvec_monitor;
+CREATE SCHEMA mal;
+GRANT USAGE, CREATE ON SCHEMA mal TO regress_gpuvec_guest;
+GRANT USAGE ON SCHEMA mal TO regress_gpuvec_monitor;
+
+-- index expressions and predicates whose functions trust in search_path
+CREATE FUNCTION scale_vec(v real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE
+AS $$ BEGIN RETURN v; END $$;
+CREATE FUNCTION norm_vec(v real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE
+AS $$ BEGIN RETURN scale_vec(v); END $$;
+-- the planner puts its body in its place
+CREATE FUNCTION norm_sql(v real[]) RETURNS real[] LANGUAGE sql IMMUTABLE
+AS 'SELECT scale_vec(v)';
+CREATE FUNCTION wanted(v real[]) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS 'SELECT public.scale_vec(v) IS NOT NULL';
+CREATE FUNCTION norm_named(v real[]) RETURNS real[] LANGUAGE sql IMMUTABLE
+AS 'SELECT public.scale_vec(v)';
+CREATE FUNCTION norm_set(v real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE
+SET search_path = public AS $$ BEGIN RETURN scale_vec(v); END $$;
+
+CREATE TABLE sec (id int, v real[]);
+GRANT SELECT ON sec TO regress_gpuvec_guest;
+CREATE INDEX sec_call ON sec USING gpuivfpq (norm_vec(v));
+CREATE INDEX sec_sql ON sec USING gpuivfpq (norm_sql(v));
+CREATE INDEX sec_partial ON sec USING gpuivfpq (v) WHERE wanted(v);
+CREATE INDEX sec_named ON sec USING gpuivfpq (norm_named(v));
+CREATE INDEX sec_set ON sec USING gpuivfpq (norm_set(v));
+-- a build computes predicates of empty tables, too
+CREATE OR REPLACE FUNCTION wanted(v real[]) RETURNS boolean LANGUAGE sql IMMUTABLE
+AS 'SELECT scale_vec(v) IS NOT NULL';
+INSERT INTO sec SELECT g, ARRAY[g, 1] FROM generate_series(1, 3) AS g;
+
+-- a guest's function of the same name: it must never run as another
+\c -
+SET ROLE regress_gpuvec_guest;
+CREATE FUNCTION mal.scale_vec(v real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE
+AS $$ BEGIN
+	IF current_user <> 'regress_gpuvec_guest' THEN
+		RAISE WARNING 'escaped, superuser: %',
+			(SELECT rolsuper FROM pg_roles WHERE rolname = current_user);
+	END IF;
+	RETURN v;
+END $$;
+SET search_path = mal, public;
+\set VERBOSITY sqlstate
+SELECT recall FROM gpuvec_recall('sec_call', 1, 1);
+SELECT recall FROM gpuvec_recall('sec_sql', 1, 1);
+SELECT recall FROM gpuvec_recall('sec_partial', 1, 1);
+SELECT recall FROM gpuvec_recall('sec_named', 1, 1);
+SELECT recall FROM gpuvec_recall('sec_set', 1, 1);
+-- what the session's planner made of the index before must not be used
+SET enable_seqscan = off;
+SELECT id FROM sec WHERE wanted(v) ORDER BY norm_sql(v) <-> '{1,1}' LIMIT 1;
+SELECT recall FROM gpuvec_recall('sec_sql', 1, 1);
+SELECT recall FROM gpuvec_recall('sec_partial', 1, 1);
+SELECT recall FROM gpuvec_recall('sec_named', 1, 1);
+
+-- pg_monitor alone, with no right to the table
+\c -
+SET search_path = mal, public;
+SET ROLE regress_gpuvec_monitor;
+\set VERBOSITY sqlstate
+SELECT * FROM gpuvec_verify_index('sec_call');
+SELECT * FROM gpuvec_verify_index('sec_sql');
+SELECT * FROM gpuvec_verify_index('sec_partial');
+SELECT * FROM gpuvec_verify_index('sec_named');
+SELECT * FROM gpuvec_verify_index('sec_set');
+
+-- identity and path are back, after success and after an error, which says
+-- what to do
+SELECT current_user, current_setting('search_path');
+DO $$
+DECLARE
+	hint text;
+BEGIN
+	PERFORM * FROM gpuvec_verify_index('sec_call');
+EXCEPTION WHEN undefined_function THEN
+	GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;
+	PERFORM set_config('test.seen', concat_ws('; ', current_user, current_setting('search_path'), hint), false);
+END $$;
+SELECT current_setting('test.seen');
+RESET ROLE;
+
+-- to rebuild an index, to train and to calibrate it is no way in either
+SET ROLE regress_gpuvec_guest;
+SELECT count(*) FROM (SELECT id FROM sec WHERE wanted(v) ORDER BY norm_sql(v) <-> '{1,1}') AS q;
+RESET ROLE;
+SET client_min_messages = warning;
+REINDEX INDEX sec_call;
+REINDEX INDEX sec_sql;
+REINDEX INDEX sec_partial;
+REINDEX INDEX sec_named;
+REINDEX INDEX sec_set;
+CREATE INDEX sec_no ON sec USING gpuivfpq (norm_vec(v));
+SET search_path = public;
+INSERT INTO sec SELECT g, ARRAY[g, g % 7] FROM generate_series(4, 1500) AS g;
+SET search_path = mal, public;
+SELECT gpuvec_train('sec_call');
+SELECT gpuvec_train('sec_sql');
+SELECT gpuvec_train('sec_partial');
+SELECT gpuvec_train('sec_named');
+SELECT gpuvec_train('sec_set');
+SELECT count(*) > 0 AS calibrated FROM gpuvec_calibrate('sec_named');
+\set VERBOSITY default
+DROP INDEX sec_call, sec_sql, sec_partial;
+SET search_path = public;
+
+-- parallel workers and the one that VACUUM asks for act as the leader does
+CREATE FUNCTION confined(v real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+AS $$ BEGIN
+	IF current_setting('search_path') <> 'pg_catalog, pg_temp' THEN
+		RAISE EXCEPTION 'search_path is %', current_setting('search_path');
+	END IF;
+	RETURN v;
+END $$;
+CREATE TABLE shared (v real[]) WITH (autovacuum_enabled = off, parallel_workers = 2);
+INSERT INTO shared SELECT ARRAY[g, g % 7] FROM generate_series(1, 2000) AS g;
+CREATE INDEX shared_v ON shared USING gpuivfpq (confined(v)) WITH (lists = 10);
+DROP INDEX shared_v;
+TRUNCATE shared;
+CREATE INDEX shared_v ON shared USING gpuivfpq (confined(v)) WITH (dims = 2, train_rows = 1000);
+ALTER FUNCTION confined SET search_path = pg_catalog, pg_temp;
+INSERT INTO shared SELECT ARRAY[g, g % 7] FROM generate_series(1, 2000) AS g;
+ALTER FUNCTION confined RESET search_path;
+VACUUM shared;
+DO $$
+BEGIN
+	FOR i IN 1..600 LOOP
+		EXIT WHEN (SELECT lists > 0 AND pending = 0 FROM gpuvec_index_info('shared_v'));
+		PERFORM pg_sleep(0.1);
+	END LOOP;
+END $$;
+SELECT lists > 0 AS trained, pending FROM gpuvec_index_info('shared_v');
+DROP TABLE shared;
+DROP TABLE sec;
+DROP SCHEMA mal CASCADE;
+DROP FUNCTION scale_vec, norm_vec, norm_sql, wanted, norm_named, norm_set, confined;
+DROP ROLE regress_gpuvec_guest;
+DROP ROLE regress_gpuvec_monitor;
