@@ -474,6 +474,10 @@ typedef struct IvfpqIdentity
 extern Relation IvfpqOpenIndex(Oid relid, LOCKMODE lockmode);
 extern Relation IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode,
 									Relation *table);
+extern Relation IvfpqOpenToChange(Oid relid,
+								  void (*check) (Relation table,
+												 Relation index),
+								  Relation *table);
 extern void IvfpqCheckInspect(Relation index);
 extern void IvfpqActAsOwner(IvfpqIdentity *caller, Relation table);
 extern void IvfpqActAsCaller(const IvfpqIdentity *caller);

@@ -192,9 +192,7 @@ gpuvec_train(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("recovery is in progress"),
 				 errhint("Indexes are trained on the primary.")));
-	index = IvfpqOpenIndexTable(PG_GETARG_OID(0), ShareUpdateExclusiveLock,
-								&heap);
-	check_may_train(heap, index);
+	index = IvfpqOpenToChange(PG_GETARG_OID(0), check_may_train, &heap);
 
 	IvfpqActAsOwner(&caller, heap);
 	IvfpqTrainOrDrain(heap, index, &result);

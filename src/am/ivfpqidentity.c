@@ -97,6 +97,28 @@ IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, Relation *table)
 	return index;
 }
 
+/*
+ * Open an index and its table for work that keeps VACUUM away.  check raises
+ * an ERROR unless the current user may do that work.  It is asked before the
+ * lock is, because autovacuum gives way to anyone waiting for that, and once
+ * more under the lock.  The caller closes both.
+ */
+Relation
+IvfpqOpenToChange(Oid relid, void (*check) (Relation table, Relation index),
+				  Relation *table)
+{
+	Relation	index = IvfpqOpenIndexTable(relid, AccessShareLock, table);
+
+	check(*table, index);
+	/* to keep it while waiting for a stronger one would be a deadlock */
+	relation_close(index, AccessShareLock);
+	table_close(*table, AccessShareLock);
+
+	index = IvfpqOpenIndexTable(relid, ShareUpdateExclusiveLock, table);
+	check(*table, index);
+	return index;
+}
+
 /* ERROR unless the current user may see what is in the index. */
 void
 IvfpqCheckInspect(Relation index)

@@ -176,6 +176,15 @@ put_targets(FunctionCallInfo fcinfo, Relation index)
 		}
 }
 
+/* ERROR unless the current user may calibrate the index. */
+static void
+check_owner(Relation heap, Relation index)
+{
+	if (!GvOwnsRelation(RelationGetRelid(heap), GetUserId()))
+		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_INDEX,
+					   RelationGetRelationName(index));
+}
+
 /* gpuvec_calibrate(index regclass) */
 Datum
 gpuvec_calibrate(PG_FUNCTION_ARGS)
@@ -188,11 +197,7 @@ gpuvec_calibrate(PG_FUNCTION_ARGS)
 	bool		done;
 
 	PreventCommandDuringRecovery("gpuvec_calibrate()");
-	index = IvfpqOpenIndexTable(PG_GETARG_OID(0), ShareUpdateExclusiveLock,
-								&heap);
-	if (!GvOwnsRelation(RelationGetRelid(heap), GetUserId()))
-		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_INDEX,
-					   RelationGetRelationName(index));
+	index = IvfpqOpenToChange(PG_GETARG_OID(0), check_owner, &heap);
 	InitMaterializedSRF(fcinfo, 0);
 
 	context = AllocSetContextCreate(CurrentMemoryContext,
