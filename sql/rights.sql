@@ -137,8 +137,56 @@ BEGIN
 END $$;
 SELECT lists > 0 AS trained, pending FROM gpuvec_index_info('shared_v');
 DROP TABLE shared;
-DROP TABLE sec;
+
+-- counts of rows are for those whom the table shows all of its rows
+CREATE TABLE hidden (id int, mine boolean, v real[]) WITH (autovacuum_enabled = off);
+INSERT INTO hidden SELECT g, g > 950, ARRAY[sin(g), cos(g * 7), sin(g * 13), cos(g * 3), sin(g * 5), cos(g)]
+FROM generate_series(1, 1000) AS g;
+CREATE INDEX hidden_v ON hidden USING gpuivfpq (v) WITH (lists = 10, pq_dim = 1, probes = 1, candidates = 10);
+CREATE FUNCTION seen() RETURNS text LANGUAGE sql AS
+	'SELECT concat_ws('', '', recall, probes + candidates > 0, engine IS NOT NULL, ''counts '' ||
+		num_nonnulls(batches, lists, copies, refined, measured, given, late, finished, stale_lists, tail_copies),
+		given > 1) FROM gpuvec_last_scan()';
+CREATE VIEW own WITH (security_barrier) AS SELECT id, v FROM hidden WHERE mine;
+CREATE FUNCTION nearest() RETURNS bigint LANGUAGE sql SECURITY DEFINER
+SET enable_seqscan = off
+AS 'SELECT count(*) FROM (SELECT id FROM hidden WHERE mine ORDER BY v <-> ''{1,1,1,1,1,1}'' LIMIT 1) AS q';
+GRANT SELECT ON own TO regress_gpuvec_guest;
+SET enable_seqscan = off;
+SET enable_sort = off;
+SELECT nearest();
+SELECT seen();
+-- no right to the table: by a view, and by a function
+SET ROLE regress_gpuvec_guest;
+SELECT count(*) FROM (SELECT id FROM own ORDER BY v <-> '{1,1,1,1,1,1}' LIMIT 1) AS q;
+SELECT seen();
+SELECT nearest();
+SELECT seen();
+RESET ROLE;
+-- a right to the column
+GRANT SELECT (id, mine, v) ON hidden TO regress_gpuvec_guest;
+SET ROLE regress_gpuvec_guest;
+SELECT count(*) FROM (SELECT id FROM hidden WHERE mine ORDER BY v <-> '{1,1,1,1,1,1}' LIMIT 1) AS q;
+SELECT seen();
+RESET ROLE;
+-- under a policy, and nothing beside the result says more
+ALTER TABLE hidden ENABLE ROW LEVEL SECURITY;
+CREATE POLICY mine ON hidden USING (mine);
+SET ROLE regress_gpuvec_guest;
+SET client_min_messages = debug1;
+SELECT count(*) FROM (SELECT id FROM hidden ORDER BY v <-> '{1,1,1,1,1,1}' LIMIT 1) AS q;
+SELECT seen();
+SET row_security = off;
+SELECT seen();
+RESET row_security;
+SET client_min_messages = warning;
+RESET ROLE;
+SELECT seen();
+DROP INDEX hidden_v;
+SELECT seen();
+DROP VIEW own;
+DROP TABLE sec, hidden;
 DROP SCHEMA mal CASCADE;
-DROP FUNCTION scale_vec, norm_vec, norm_sql, wanted, norm_named, norm_set, confined;
+DROP FUNCTION scale_vec, norm_vec, norm_sql, wanted, norm_named, norm_set, confined, seen, nearest;
 DROP ROLE regress_gpuvec_guest;
 DROP ROLE regress_gpuvec_monitor;

@@ -6,9 +6,14 @@
 
 #include "access/htup_details.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/rls.h"
+#include "utils/syscache.h"
 
 #include "am/ivfpqscan.h"
 
@@ -36,6 +41,16 @@ enum
 	REPORT_TRIP_US,
 	REPORT_FALLBACK,
 	REPORT_NCOLUMNS
+};
+
+/*
+ * What rows have part in, also those that a policy or a view's condition took
+ * out of the result.
+ */
+static const int counts[] = {
+	REPORT_BATCHES, REPORT_LISTS, REPORT_COPIES, REPORT_REFINED,
+	REPORT_MEASURED, REPORT_GIVEN, REPORT_LATE, REPORT_FINISHED,
+	REPORT_STALE_LISTS, REPORT_TAIL_COPIES
 };
 
 /* index is InvalidOid until a scan has ended */
@@ -80,6 +95,31 @@ report_remote(const IvfpqRemoteReport *remote, Datum *values, bool *nulls)
 		values[REPORT_FALLBACK] = CStringGetTextDatum(remote->fallback);
 }
 
+/*
+ * Would a SELECT of the indexed column show the current user all rows?  The
+ * scan may have been a view's or a function's, for whose owner it would.  An
+ * index that was dropped tells nothing any more.
+ */
+static bool
+sees_all_rows(Oid index)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	Form_pg_index form;
+	AttrNumber	key;
+	Oid			table;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_index) GETSTRUCT(tuple);
+	key = form->indkey.values[0];	/* 0: an expression */
+	table = form->indrelid;
+	ReleaseSysCache(tuple);
+	return (pg_class_aclcheck(table, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
+			(key > 0 && pg_attribute_aclcheck(table, key, GetUserId(),
+											  ACL_SELECT) == ACLCHECK_OK)) &&
+		check_enable_rls(table, InvalidOid, true) != RLS_ENABLED;
+}
+
 /* gpuvec_last_scan() */
 Datum
 gpuvec_last_scan(PG_FUNCTION_ARGS)
@@ -105,6 +145,9 @@ gpuvec_last_scan(PG_FUNCTION_ARGS)
 	report_remote(&last.remote, values, nulls);
 	if (!OidIsValid(last.index))
 		memset(nulls, true, sizeof(nulls));
+	else if (!sees_all_rows(last.index))
+		for (int i = 0; i < (int) lengthof(counts); i++)
+			nulls[counts[i]] = true;
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
 													  values, nulls)));
 }

@@ -55,10 +55,6 @@ reset_scan(IvfpqScan *state)
 {
 	if (state->started)
 		IvfpqReportScan(state);
-	if (state->late > 0)
-		ereport(DEBUG1,
-				(errmsg_internal("gpuivfpq left out %lld rows found too late for their place",
-								 (long long) state->late)));
 	IvfpqFinishEnd(state);
 	if (state->rerank)
 		IvfpqRerankEnd(state->rerank);
