@@ -19,6 +19,15 @@ WHERE d.deptype = 'e'
 	AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'gpuvec')
 GROUP BY 1 ORDER BY d.classid::regclass::text;
 
+-- what planner and parallel plans may do with its functions
+SELECT CASE provolatile WHEN 'i' THEN 'immutable' WHEN 's' THEN 'stable' ELSE 'volatile' END AS volatility,
+	CASE proparallel WHEN 's' THEN 'safe' WHEN 'r' THEN 'restricted' ELSE 'unsafe' END AS parallel,
+	string_agg(DISTINCT proname, ', ' ORDER BY proname) AS functions
+FROM pg_depend AS d JOIN pg_proc AS p ON p.oid = d.objid
+WHERE d.deptype = 'e' AND d.classid = 'pg_proc'::regclass
+	AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'gpuvec')
+GROUP BY 1, 2 ORDER BY 1, 2;
+
 -- it works by qualified names, without its schema on the path
 CREATE TABLE ext (id int, e real[]);
 SELECT '{1,2}'::real[] OPERATOR(elsewhere.<->) '{1,3}'::real[];
