@@ -117,16 +117,12 @@ static GvStatus
 fill_selector(GvSelector *selector)
 {
 	int			device;
-	int			major;
 
 	GV_CUDA_TRY(cudaGetDevice(&device));
 	GV_CUDA_TRY(cudaDeviceGetAttribute(&selector->nsms,
 									   cudaDevAttrMultiProcessorCount,
 									   device));
-	GV_CUDA_TRY(cudaDeviceGetAttribute(&major,
-									   cudaDevAttrComputeCapabilityMajor,
-									   device));
-	selector->overlap = major >= 9;
+	GV_TRY(gv_gpu_overlaps(&selector->overlap));
 	selector->nblocks = gv_exact_blocks(selector->nsms);
 	if (selector->nblocks < 1)
 		return GV_FAILED;

@@ -363,10 +363,9 @@ launch(const GvClusters *cl, int64_t first, int32_t n, cudaStream_t stream)
 
 	static_assert(GV_CLOSE_LISTS % LISTS == 0, "what is beside them is there");
 	if (bytes > 40 * 1024)
-		GV_CUDA_TRY(cudaFuncSetAttribute(closest_kernel<ROWS, LISTS, ACROSS,
-										 NHELD>,
-										 cudaFuncAttributeMaxDynamicSharedMemorySize,
-										 bytes));
+		GV_TRY(gv_allow_shared((const void *)
+							   closest_kernel<ROWS, LISTS, ACROSS, NHELD>,
+							   bytes));
 	GV_LAUNCH((closest_kernel<ROWS, LISTS, ACROSS, NHELD>),
 			  gv_blocks_for(n, ROWS), 2 * ACROSS * GV_WARP, bytes, stream, *cl,
 			  first, (int) n);

@@ -8,16 +8,36 @@
 #include "gv_cuda.h"
 
 /*
- * The beginning of a step that was perhaps launched early: the next may be,
- * too, and nothing of the last one's may be touched before this returns.
+ * Of a grid that was perhaps launched early, see gv_launch_early: the next one
+ * may be, too.
  */
+static __device__ __forceinline__ void
+gv_let_next_begin()
+{
+#ifndef __CUDACC__
+	gv_emulated_let_next_begin();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= GV_EARLY_CODE
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Nothing of the last one's may be touched before this returns. */
+static __device__ __forceinline__ void
+gv_wait_for_last()
+{
+#ifndef __CUDACC__
+	gv_emulated_wait_for_grids();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= GV_EARLY_CODE
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Both, as steps begin. */
 static __device__ __forceinline__ void
 gv_step_begins()
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-	asm volatile("griddepcontrol.launch_dependents;");
-	asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+	gv_let_next_begin();
+	gv_wait_for_last();
 }
 
 /* A number that ascends as the float does; -0 and 0 are one. */

@@ -7,8 +7,6 @@
 
 #include "gv_cuda.h"
 
-#define KEPT_SHARE		0.1		/* of a card's memory, for searches */
-
 /* What is known of a device. */
 struct Card
 {
@@ -102,7 +100,7 @@ inspect(int number, GvDevice *device, Card *card)
 	card->most_shared = properties.sharedMemPerBlockOptin;
 	card->hopper = gv_gpu_hopper_works();
 	device->number = number;
-	device->memory = (int64_t) (nfree - KEPT_SHARE * total);
+	device->memory = gv_gpu_budget(nfree, total);
 	if (device->memory <= 0)
 	{
 		snprintf(device->name, sizeof(device->name),

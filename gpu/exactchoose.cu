@@ -309,9 +309,7 @@ gv_gpu_exact_choose(const GvExactSpace *space, const GvExactQueries *queries,
 		(int) (product->nslots * sizeof(uint32_t)) : 0;
 
 	if (bytes > 47 * 1024)
-		GV_CUDA_TRY(cudaFuncSetAttribute(choose_rows_kernel,
-										 cudaFuncAttributeMaxDynamicSharedMemorySize,
-										 bytes));
+		GV_TRY(gv_allow_shared((const void *) choose_rows_kernel, bytes));
 	GV_LAUNCH(choose_rows_kernel, part->n,
 			  part->n <= FEW_QUERIES ? MOST_THREADS : THREADS, bytes, stream,
 			  *queries, *part, *product, d_slack);

@@ -44,8 +44,6 @@ gv_gpu_exact_hopper_forbidden()
 	return forbidden;
 }
 
-#ifdef __CUDACC__
-
 #include "hopper.cuh"
 
 #define GROUPS			2		/* of warps, that multiply */
@@ -212,15 +210,13 @@ send_units(const Work &work, const Maps &maps, const Memory &memory)
 static __device__ __forceinline__ void
 turn_begins(int group)
 {
-	asm volatile("bar.sync %0, %1;" :: "r"(TURN + group),
-				 "n"(GROUPS * GV_WARPGROUP) : "memory");
+	gv_turn_meet(TURN + group, GROUPS * GV_WARPGROUP);
 }
 
 static __device__ __forceinline__ void
 turn_ends(int group)
 {
-	asm volatile("bar.arrive %0, %1;" :: "r"(TURN + (group ^ 1)),
-				 "n"(GROUPS * GV_WARPGROUP) : "memory");
+	gv_turn_arrive(TURN + (group ^ 1), GROUPS * GV_WARPGROUP);
 }
 
 /* A thread's queries. */
@@ -524,9 +520,8 @@ launch(const GvExactProduct *product, int nsms, cudaStream_t stream)
 							 product->half_dims, BOX));
 	GV_TRY(gv_gpu_hopper_map(&maps.rows, product->d_halves, product->nslots,
 							 product->half_dims, BOX));
-	GV_CUDA_TRY(cudaFuncSetAttribute(exact_hopper_kernel<BLOCKS, KEEPS>,
-									 cudaFuncAttributeMaxDynamicSharedMemorySize,
-									 ROOM + ALIGNMENT));
+	GV_TRY(gv_allow_shared((const void *) exact_hopper_kernel<BLOCKS, KEEPS>,
+						   ROOM + ALIGNMENT));
 	GV_LAUNCH((exact_hopper_kernel<BLOCKS, KEEPS>), min(work.nunits, nsms),
 			  THREADS, ROOM + ALIGNMENT, stream, work, maps);
 	return gv_cuda_status(cudaGetLastError());
@@ -554,21 +549,3 @@ gv_gpu_exact_hopper(const GvExactProduct *product, int nsms,
 		return launch<1, true>(product, nsms, stream);
 	return launch<1, false>(product, nsms, stream);
 }
-
-#else
-
-/* Emulated threads do not multiply so. */
-bool
-gv_gpu_exact_hopper_fits(const GvExactProduct *product, int32_t device)
-{
-	return !forbidden && false;
-}
-
-GvStatus
-gv_gpu_exact_hopper(const GvExactProduct *product, int nsms,
-					cudaStream_t stream)
-{
-	return GV_FAILED;
-}
-
-#endif

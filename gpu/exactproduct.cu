@@ -150,9 +150,8 @@ launch(const GvExactProduct *product, cudaStream_t stream)
 	int			ntiles = (product->n + QUERIES - 1) / QUERIES;
 	int			across = (int) ((product->nslots + ROWS - 1) / ROWS);
 
-	GV_CUDA_TRY(cudaFuncSetAttribute(exact_product_kernel<STORES>,
-									 cudaFuncAttributeMaxDynamicSharedMemorySize,
-									 bytes));
+	GV_TRY(gv_allow_shared((const void *) exact_product_kernel<STORES>,
+						   bytes));
 	GV_LAUNCH(exact_product_kernel<STORES>, ntiles * across, THREADS, bytes,
 			  stream, *product);
 	return gv_cuda_status(cudaGetLastError());

@@ -149,16 +149,14 @@ gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
 	Plan		plan = make_plan(space, amount);
 	char	   *memory;
 	int			number;
-	int			major;
+	bool		overlaps;
 
 	work->device = device;
 	GV_CUDA_TRY(cudaGetDevice(&number));
 	GV_CUDA_TRY(cudaDeviceGetAttribute(&work->nsms,
 									   cudaDevAttrMultiProcessorCount,
 									   number));
-	GV_CUDA_TRY(cudaDeviceGetAttribute(&major,
-									   cudaDevAttrComputeCapabilityMajor,
-									   number));
+	GV_TRY(gv_gpu_overlaps(&overlaps));
 	GV_CUDA_TRY(cudaStreamCreateWithFlags(&work->stream,
 										  cudaStreamNonBlocking));
 	GV_CUDA_TRY(cudaMallocHost((void **) &work->counts,
@@ -172,7 +170,7 @@ gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
 	work->d_gathered = (uint16_t *) (memory + plan.gathered);
 	work->filter = {(float *) (memory + plan.cuts),
 		(uint32_t *) (memory + plan.counts),
-		(uint32_t *) (memory + plan.slots), plan.capacity, major >= 9};
+		(uint32_t *) (memory + plan.slots), plan.capacity, overlaps};
 	work->found = {(double *) (memory + plan.distances),
 		(double *) (memory + plan.other),
 		(uint32_t *) (memory + plan.other_rows),

@@ -16,14 +16,32 @@ extern "C"
 #include "engine/gv_mirror.h"
 }
 
-/* A call's failure: no memory is survivable, all else is not. */
+/*
+ * A call's failure.  One that leaves the card as it was, memory that is not
+ * there or a launch that is refused, is survivable: there is no room for what
+ * was asked.  All else is not.
+ */
 static inline GvStatus
 gv_cuda_status(cudaError_t error)
 {
 	if (error == cudaSuccess)
 		return GV_OK;
 	(void) cudaGetLastError();	/* or the next launch reports it again */
-	return error == cudaErrorMemoryAllocation ? GV_NO_MEMORY : GV_FAILED;
+	switch (error)
+	{
+		case cudaErrorMemoryAllocation:
+		case cudaErrorInvalidValue:
+		case cudaErrorInvalidConfiguration:
+		case cudaErrorLaunchOutOfResources:
+		case cudaErrorCooperativeLaunchTooLarge:
+		case cudaErrorNotSupported:
+			return GV_NO_MEMORY;
+		default:
+			/* a graph whose recording failed */
+			return error >= cudaErrorStreamCaptureUnsupported &&
+				error <= cudaErrorStreamCaptureWrongThread ? GV_NO_MEMORY :
+				GV_FAILED;
+	}
 }
 
 #define GV_CUDA_TRY(call) \
@@ -45,16 +63,32 @@ gv_cuda_status(cudaError_t error)
 #define GV_SHARED_LINES(name)	extern __shared__ __align__(128) uint4 name[]
 #else
 #define GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, ...) \
-	gv_emulate_launch(grid, threads, shared_bytes, stream, kernel, __VA_ARGS__)
+	(void) gv_emulate_launch(false, grid, threads, shared_bytes, stream, \
+							 kernel, __VA_ARGS__)
 #define GV_SHARED(name)		uint4 *name = gv_emulated_shared()
 #define GV_SHARED_LINES(name)	GV_SHARED(name)
 #endif
 
 #define GV_USUAL_SHARED		(32 * 1024) /* bytes that are there unasked */
+#define GV_EARLY_CODE		900 /* __CUDA_ARCH__ from which on kernels wait */
+
+/* launch.cu */
 
 /*
- * Launch a kernel that begins with gv_step_begins: with overlap, where the card
- * can, while the one before it still runs.
+ * Before a launch with more than that: so much dynamic shared memory is allowed
+ * to a kernel on the chosen device from now on.
+ */
+extern GvStatus gv_allow_shared(const void *kernel, size_t bytes);
+
+/*
+ * May kernels that begin with gv_step_begins be launched early?  Not where they
+ * run code in which that is empty, made for older cards than the chosen device.
+ */
+extern GvStatus gv_gpu_overlaps(bool *overlaps);
+
+/*
+ * Launch a kernel that begins with gv_step_begins: with overlap, see
+ * gv_gpu_overlaps, while the one before it still runs.
  */
 template <typename... Parameters, typename... Arguments>
 static inline GvStatus
@@ -63,9 +97,13 @@ gv_launch_early(bool overlap, void (*kernel) (Parameters...), dim3 grid,
 				const Arguments &... arguments)
 {
 	if (shared_bytes > GV_USUAL_SHARED)
-		GV_CUDA_TRY(cudaFuncSetAttribute(kernel,
-										 cudaFuncAttributeMaxDynamicSharedMemorySize,
-										 (int) shared_bytes));
+	{
+		GvStatus	status = gv_allow_shared((const void *) kernel,
+											 shared_bytes);
+
+		if (status != GV_OK)
+			return status;
+	}
 #ifdef __CUDACC__
 	cudaLaunchConfig_t config = {};
 	cudaLaunchAttribute attribute = {};
@@ -80,8 +118,9 @@ gv_launch_early(bool overlap, void (*kernel) (Parameters...), dim3 grid,
 	config.numAttrs = overlap ? 1 : 0;
 	return gv_cuda_status(cudaLaunchKernelEx(&config, kernel, arguments...));
 #else
-	GV_LAUNCH(kernel, grid, threads, shared_bytes, stream, arguments...);
-	return GV_OK;
+	return gv_cuda_status(gv_emulate_launch(overlap, grid, threads,
+											shared_bytes, stream, kernel,
+											arguments...));
 #endif
 }
 
@@ -404,9 +443,27 @@ struct GvReplay
 
 #define GV_REPLAYS			64
 
+/*
+ * A graph gives way to another one only when it was not used for so many
+ * batches: of more shapes in turn than there is room for, some are replayed and
+ * the others launched step by step, where making all of them again and again
+ * took longer.
+ */
+#define GV_REPLAY_KEPT		(4 * GV_REPLAYS)
+
+/* What became of a lane's small batches. */
+struct GvReplayCounts
+{
+	int64_t		replayed;
+	int64_t		made;			/* graphs, each used at once */
+	int64_t		again;			/* ... in the place of another one */
+	int64_t		launched;		/* without a graph */
+};
+
 struct GvSearcher
 {
 	int32_t		device;
+	int64_t		most_work;		/* bytes that one part of a batch may have */
 	cudaStream_t stream;
 	int			nsms;
 	bool		hopper;			/* see gv_has_hopper */
@@ -420,7 +477,8 @@ struct GvSearcher
 								 * d_sort and replays are used; or NULL */
 	bool		both;			/* it has work, too */
 	GvReplay	replays[GV_REPLAYS];
-	uint64_t	clock;
+	GvReplayCounts counts;
+	uint64_t	clock;			/* small batches */
 	GvBuffer	d_ways;			/* see GvNear */
 	GvSearch   *searches;		/* [n] that are under way */
 	int32_t		n;
@@ -468,6 +526,10 @@ extern GvStatus gv_gpu_steps(const GvCardModel *card, const GvBatch *batch,
 extern GvStatus gv_gpu_replay(const GvCardModel *card, const GvBatch *batch,
 							  GvSearcher *searcher);
 extern void gv_gpu_replays_drop(GvSearcher *searcher);
+
+/* For checks: what became of a searcher's small batches, both lanes'. */
+extern "C" void gv_gpu_replay_counts(const GvSearcher *searcher,
+									 GvReplayCounts *counts);
 
 /*
  * near.cu: what coarse.cu and select.cu find, for many queries or lists; in
@@ -526,6 +588,7 @@ extern void gv_gpu_halves_drop(GvMirror *mirror);
 extern GvStatus gv_gpu_put_halves(GvMirror *mirror, int64_t first, int64_t n);
 
 /* search.cu */
+extern int64_t gv_gpu_budget(size_t nfree, size_t total);
 extern GvStatus gv_gpu_searcher(int32_t device, GvSearcher **searcher);
 extern void gv_gpu_searcher_drop(GvSearcher *searcher);
 extern GvStatus gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror,

@@ -15,7 +15,7 @@
  *
  * Source: PTX ISA, sections of wgmma, mbarrier and cp.async.bulk.tensor.
  *
- * Without nvcc (test/unit/gpu) there is only what copies bytes for one warp.
+ * Without nvcc (test/unit/gpu) the same is done by plain loops.
  */
 #ifndef GV_HOPPER_CUH
 #define GV_HOPPER_CUH
@@ -34,8 +34,10 @@
 #define GV_WARPGROUP		128 /* threads */
 
 #ifdef __CUDACC__
-
 #include <cuda.h>
+#else
+#include <emulated_hopper.h>
+#endif
 
 /*
  * A map of an array of halves [nrows][half_dims] on the card, for copies of
@@ -44,6 +46,8 @@
  */
 extern GvStatus gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array,
 								  int64_t nrows, int half_dims, int box_rows);
+
+#ifdef __CUDACC__
 
 /* -- registers: all threads of a warpgroup give some back, or take some */
 
@@ -112,6 +116,23 @@ gv_barrier_wait(uint64_t *barrier, int odd)
 					 : "=r"(over)
 					 : "r"(gv_shared_address(barrier)), "r"(odd) : "memory");
 	} while (!over);
+}
+
+/*
+ * Barriers by number, of which the block's own is 0: wait until so many threads
+ * have come, or come without waiting.
+ */
+static __device__ __forceinline__ void
+gv_turn_meet(int number, int nthreads)
+{
+	asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(nthreads) : "memory");
+}
+
+static __device__ __forceinline__ void
+gv_turn_arrive(int number, int nthreads)
+{
+	asm volatile("bar.arrive %0, %1;"
+				 :: "r"(number), "r"(nthreads) : "memory");
 }
 
 /* -- copies */
@@ -277,59 +298,6 @@ gv_product(float (&d)[20][4], uint64_t a, uint64_t b)
 
 #undef SUMS_2
 #undef SUMS_8
-
-#else
-
-/*
- * A barrier is the number of phases that are over, times 2^32, and the bytes on
- * their way.
- */
-static inline void
-gv_barrier_init(uint64_t *barrier, int arrivals)
-{
-	*barrier = 0;
-}
-
-static inline void
-gv_barriers_ready()
-{
-}
-
-static inline void
-gv_barrier_expect(uint64_t *barrier, int bytes)
-{
-	*barrier += (uint64_t) bytes;
-}
-
-static inline uint64_t
-gv_read_once()
-{
-	return 0;
-}
-
-static inline void
-gv_copy_bytes(void *shared, const void *global, int bytes, uint64_t *barrier,
-			  uint64_t policy)
-{
-	memcpy(shared, global, bytes);
-	*barrier -= (uint64_t) bytes;
-	if ((uint32_t) *barrier == 0)
-		*barrier += UINT64_C(1) << 32;
-}
-
-static inline void
-gv_expect_bytes(const void *global, int bytes)
-{
-}
-
-/* By a warp, lanes of which copy: whoever waits in vain never ends. */
-static inline void
-gv_barrier_wait(uint64_t *barrier, int odd)
-{
-	__syncwarp();
-	if ((*barrier >> 32) % 2 == (uint64_t) odd)
-		abort();
-}
 
 #endif							/* __CUDACC__ */
 

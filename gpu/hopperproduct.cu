@@ -34,8 +34,8 @@ gv_gpu_hopper_fits(const GvBatch *batch, const GvSearcher *searcher)
 }
 
 #ifdef __CUDACC__
-
 #include <cudaTypedefs.h>
+#endif
 
 #include "hopper.cuh"
 #include "product.cuh"
@@ -279,6 +279,8 @@ product_hopper_kernel(GvCardModel card, GvBatch batch,
 #endif
 }
 
+#ifdef __CUDACC__
+
 /* A function of the driver, which is not linked. */
 typedef PFN_cuTensorMapEncodeTiled_v12000 Encode;
 
@@ -339,6 +341,24 @@ gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array, int64_t nrows,
 								CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 	return result == CUDA_SUCCESS ? GV_OK : GV_FAILED;
 }
+
+#else
+
+bool
+gv_gpu_hopper_multiplies()
+{
+	return true;
+}
+
+GvStatus
+gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array, int64_t nrows,
+				  int half_dims, int box_rows)
+{
+	*map = {array, nrows, half_dims, box_rows};
+	return GV_OK;
+}
+
+#endif
 
 template <int WIDTH, int PARTS>
 static GvStatus
@@ -419,28 +439,3 @@ gv_gpu_hopper_product(const GvCardModel *card, const GvBatch *batch,
 	}
 	return widths[best].launch(card, batch, searcher);
 }
-
-#else
-
-/* Emulated threads do not multiply so. */
-bool
-gv_gpu_hopper(int32_t lists)
-{
-	forced = lists;
-	return lists <= 0;
-}
-
-bool
-gv_gpu_hopper_multiplies()
-{
-	return false;
-}
-
-GvStatus
-gv_gpu_hopper_product(const GvCardModel *card, const GvBatch *batch,
-					  const GvSearcher *searcher)
-{
-	return GV_FAILED;
-}
-
-#endif

@@ -18,6 +18,8 @@
 #define WARPS			(THREADS / GV_WARP)
 #define RESIDENT		768		/* threads of an SM, for 80 registers each */
 
+#ifdef __CUDACC__
+
 /* As the host may ask of the code that its card runs. */
 static __constant__ int compiled_for_hopper = GV_HOPPER;
 
@@ -32,6 +34,16 @@ gv_gpu_hopper_works()
 		(void) cudaGetLastError();
 	return compiled;
 }
+
+#else
+
+bool
+gv_gpu_hopper_works()
+{
+	return gv_emulated_card == 90 && gv_emulated_code == 90;
+}
+
+#endif
 
 #if GV_HOPPER
 

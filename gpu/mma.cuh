@@ -90,6 +90,12 @@ gv_wait_copies()
 
 #else
 
+static inline uint32_t
+gv_shared_address(const void *shared)
+{
+	return (uint32_t) (uintptr_t) shared;
+}
+
 static inline float
 gv_half_at(const uint64_t *values, int lane, int half)
 {

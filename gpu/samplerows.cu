@@ -372,9 +372,7 @@ launch(GvSelector *selector, GvRowsCall call, Exact exact,
 {
 	size_t		bytes = sizeof(uint64_t) * GV_ROWS_ROOM;
 
-	GV_CUDA_TRY(cudaFuncSetAttribute(exact_kernel<GLOBAL>,
-									 cudaFuncAttributeMaxDynamicSharedMemorySize,
-									 (int) bytes));
+	GV_TRY(gv_allow_shared((const void *) exact_kernel<GLOBAL>, bytes));
 #ifdef __CUDACC__
 	void	   *arguments[] = {&call, &exact};
 
@@ -387,7 +385,7 @@ launch(GvSelector *selector, GvRowsCall call, Exact exact,
 #else
 	GV_LAUNCH(exact_kernel<GLOBAL>, selector->nblocks, GV_SAMPLERS, bytes,
 			  stream, call, exact);
-	return GV_OK;
+	return gv_cuda_status(cudaGetLastError());
 #endif
 }
 
@@ -400,12 +398,10 @@ gv_exact_blocks(int nsms)
 	int			shared = 0;
 	int			global = 0;
 
-	if (cudaFuncSetAttribute(exact_kernel<false>,
-							 cudaFuncAttributeMaxDynamicSharedMemorySize,
-							 (int) bytes) != cudaSuccess ||
-		cudaFuncSetAttribute(exact_kernel<true>,
-							 cudaFuncAttributeMaxDynamicSharedMemorySize,
-							 (int) bytes) != cudaSuccess ||
+	if (gv_allow_shared((const void *) exact_kernel<false>,
+						bytes) != GV_OK ||
+		gv_allow_shared((const void *) exact_kernel<true>,
+						bytes) != GV_OK ||
 		cudaOccupancyMaxActiveBlocksPerMultiprocessor(&shared,
 													  exact_kernel<false>,
 													  GV_SAMPLERS,

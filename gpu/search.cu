@@ -29,6 +29,17 @@
 #define MOST_WORK		((int64_t) 1 << 29)
 #define MOST_QUERIES	512
 
+/*
+ * What is kept of a card's memory for searches: a tenth, and more where lanes,
+ * two of each of two searchers that take turns, have no room in that; but no
+ * more than a quarter, which lanes have to do with then.  Buffers are a quarter
+ * larger than what is asked for.
+ */
+#define KEPT_SHARE		0.1
+#define MOST_KEPT_SHARE	0.25
+#define LANES			4
+#define LANE_BYTES(work)	((work) + (work) / 4)
+
 #define COPY_BYTES		((int64_t) (sizeof(float) + sizeof(uint64_t)))
 
 /* Batches from so many queries on go in two parts, and in four, at least. */
@@ -38,13 +49,46 @@
 /* Batches up to here are graphs; beyond, launches cost next to nothing. */
 #define MOST_REPLAYED	64
 
+/* Bytes kept for searches of a card with so many. */
+static int64_t
+kept_bytes(size_t total)
+{
+	double		kept = KEPT_SHARE * total;
+
+	if (kept < (double) (LANES * LANE_BYTES(MOST_WORK)))
+		kept = (double) (LANES * LANE_BYTES(MOST_WORK));
+	if (kept > MOST_KEPT_SHARE * total)
+		kept = MOST_KEPT_SHARE * total;
+	return (int64_t) kept;
+}
+
+/* Bytes that mirrors may have of a card, of which so many are free. */
+int64_t
+gv_gpu_budget(size_t nfree, size_t total)
+{
+	return (int64_t) nfree - kept_bytes(total);
+}
+
+/* Bytes that one part of a batch may have, of four under way. */
+static GvStatus
+find_most_work(int64_t *most)
+{
+	size_t		nfree;
+	size_t		total;
+	int64_t		share;
+
+	GV_CUDA_TRY(cudaMemGetInfo(&nfree, &total));
+	share = kept_bytes(total) / LANES / 5 * 4;
+	*most = share < MOST_WORK ? share : MOST_WORK;
+	return GV_OK;
+}
+
 /* A lane on a device, and the second one if `lanes` is 2. */
 static GvStatus
 make_lanes(int32_t device, int lanes, GvSearcher **searcher)
 {
 	GvSearcher *made = (GvSearcher *) calloc(1, sizeof(GvSearcher));
 	int			number;
-	int			major = 0;
 	GvStatus	status;
 
 	if (made == NULL)
@@ -71,10 +115,9 @@ make_lanes(int32_t device, int lanes, GvSearcher **searcher)
 												made->d_ways.bytes,
 												made->stream));
 	if (status == GV_OK)
-		status = gv_cuda_status(cudaDeviceGetAttribute(&major,
-													   cudaDevAttrComputeCapabilityMajor,
-													   number));
-	made->overlap = major >= 9;
+		status = gv_gpu_overlaps(&made->overlap);
+	if (status == GV_OK)
+		status = find_most_work(&made->most_work);
 	if (status == GV_OK && lanes > 1)
 		status = make_lanes(device, lanes - 1, &made->beside);
 	if (status != GV_OK)
@@ -203,7 +246,7 @@ part_of(int32_t n)
 /* The shape of a batch of the first of n searches, as many as fit at once. */
 static void
 take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
-			  GvBatch *batch)
+			  int64_t most_work, GvBatch *batch)
 {
 	memset(batch, 0, sizeof(*batch));
 	while (batch->n < n)
@@ -220,7 +263,7 @@ take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 		copies = most_copies(mirror, probes);
 		if (batch->n > 0 &&
 			(batch->n + 1) * (copies * COPY_BYTES + mirror->spec.nlists * 4 +
-							  capacity * (int64_t) sizeof(GvHit)) > MOST_WORK)
+							  capacity * (int64_t) sizeof(GvHit)) > most_work)
 			break;
 		batch->n++;
 		batch->probes = probes;
@@ -306,12 +349,12 @@ place_answers(const GvBatch *batch, GvSearch *searches, int32_t n)
 
 /* The shape of the next part of a batch. */
 static int32_t
-next_part(const GvMirror *mirror, const GvSearch *searches, int32_t n,
-		  GvBatch *batch, bool *small)
+next_part(const GvSearcher *searcher, const GvMirror *mirror,
+		  const GvSearch *searches, int32_t n, GvBatch *batch, bool *small)
 {
 	int32_t		taken;
 
-	take_searches(mirror, searches, n, batch);
+	take_searches(mirror, searches, n, searcher->most_work, batch);
 	taken = batch->n;
 	*small = is_small(batch);
 	if (*small)
@@ -328,6 +371,7 @@ grow_work(GvSearcher *lane, size_t bytes)
 {
 	if (lane->d_work.bytes >= bytes)
 		return GV_OK;
+	gv_gpu_replays_drop(lane);
 	GV_TRY(gv_buffer_need(&lane->d_work, bytes));
 	return gv_cuda_status(cudaMemsetAsync(lane->d_work.memory, 0,
 										  lane->d_work.bytes, lane->stream));
@@ -350,12 +394,18 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 		GvBatch		batch;
 		bool		small;
 
-		done += next_part(mirror, searches + done,
+		done += next_part(searcher, mirror, searches + done,
 						  n - done < most ? n - done : most, &batch, &small);
 		place_batch(&mirror->card, searcher, searcher, &in_bytes, &out_bytes,
 					&work_bytes, &batch);
 		if (most_bytes < work_bytes)
 			most_bytes = work_bytes;
+	}
+	/* graphs have the addresses of what grows */
+	if (searcher->in.bytes < in_bytes || searcher->out.bytes < out_bytes)
+	{
+		gv_gpu_replays_drop(searcher);
+		gv_gpu_replays_drop(searcher->beside);
 	}
 	GV_TRY(gv_buffer_need(&searcher->in, in_bytes));
 	GV_TRY(gv_buffer_need(&searcher->out, out_bytes));
@@ -420,7 +470,7 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 		size_t		work_bytes = 0;
 		GvBatch		batch;
 		bool		small;
-		int32_t		taken = next_part(mirror, searches + done,
+		int32_t		taken = next_part(searcher, mirror, searches + done,
 									  n - done < most ? n - done : most,
 									  &batch, &small);
 

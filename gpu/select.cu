@@ -259,9 +259,7 @@ launch(Kernel kernel, const GvCardModel *card, const GvBatch *batch,
 		(int) sizeof(Item);
 
 	if (bytes + OWN_SHARED > 48 * 1024)
-		GV_CUDA_TRY(cudaFuncSetAttribute(kernel,
-										 cudaFuncAttributeMaxDynamicSharedMemorySize,
-										 bytes));
+		GV_TRY(gv_allow_shared((const void *) kernel, bytes));
 	GV_LAUNCH(kernel, batch->n, WARPS * GV_WARP, bytes, stream, *card, *batch);
 	return gv_cuda_status(cudaGetLastError());
 }

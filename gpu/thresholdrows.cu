@@ -26,27 +26,6 @@
 #define DENSE			2000	/* columns of which more than one is wanted */
 
 /*
- * The beginning of both kernels.  All that was there before the call is there
- * for the first, and it lets the second begin only then; so that may read
- * values at once, while the first still samples.
- */
-static __device__ __forceinline__ void
-wait_for_step()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-	asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-static __device__ __forceinline__ void
-let_next_begin()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-/*
  * A row's threshold, by plan.samplers blocks, of which the last chooses among
  * what the groups begin with.  Shared: items [samplers * groups].
  */
@@ -64,8 +43,8 @@ sample_kernel(GvRowsCall call, GvGroupPlan plan, GvRowState *states,
 	GvRowState *state = &states[slot];
 	uint64_t	threshold;
 
-	wait_for_step();
-	let_next_begin();
+	gv_wait_for_last();
+	gv_let_next_begin();
 	gv_sample_groups<GV_MOST_VECTORS>(plan,
 									  GvRowVectors(call, call.first + slot),
 									  block, sampled, items);
@@ -357,7 +336,7 @@ stream_kernel(GvRowsCall call, uint32_t pieces, uint32_t room,
 	ahead.load(row);
 	if (threadIdx.x == 0)
 		kept_count = 0;
-	wait_for_step();
+	gv_wait_for_last();
 	kept.threshold = __ldcg(&state->threshold);
 	kept.value = gv_item_value(kept.threshold);
 	__syncthreads();

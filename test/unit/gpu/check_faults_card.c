@@ -1,14 +1,41 @@
 /*
  * check_faults_card.c
- *		What a card does wrong, on emulated threads alone: a device that hangs
- *		keeps what was asked of it, and others go on.
+ *		What a card refuses or does wrong, on emulated threads alone: a device
+ *		that hangs keeps what was asked of it, and others go on; a launch that
+ *		is refused is a request's failure, and no more; launches of threads
+ *		side by side allow each other their shared memory; code for older cards
+ *		waits for nothing, so nothing is launched early.
  */
+#include <pthread.h>
+
+#include "searches.h"
 #include "../engine/mirrors.h"
 
 /* Of emulate/; not there on a card. */
 extern unsigned gv_emulated_hung __attribute__((weak));
+extern int64_t gv_emulated_refusal;
+extern int	gv_emulated_card;
+extern int	gv_emulated_code;
 
+/* gpu/gv_cuda.h */
+typedef struct GvReplayCounts
+{
+	int64_t		replayed;
+	int64_t		made;
+	int64_t		again;
+	int64_t		launched;
+} GvReplayCounts;
+
+extern void gv_gpu_replay_counts(const GvSearcher *searcher,
+								 GvReplayCounts *counts);
+extern int64_t gv_emulated_graphs;
+
+#define NREPLAYS	64			/* graphs of a lane */
+#define NMIRRORS	100			/* in turn */
 #define NSEARCHES	3
+#define MOST_LAUNCHES	60		/* of what is refused one after the other */
+#define NTHREADS	2
+#define NROUNDS		30			/* of each thread */
 #define LOOKS		200			/* at a search that is never done */
 
 /* A mirror on one of two devices, searched. */
@@ -21,16 +48,24 @@ typedef struct Searched
 } Searched;
 
 static void
-begin_searches(Searched *searched, int32_t device)
+begin_searches(Searched *searched, int32_t device, int32_t m)
 {
 	int			i;
 
-	searched->index = make_index(GV_L2, 8, 4, 9, 3, 40, false);
+	searched->index = make_index(GV_L2, m, m, 9, 3, 40, false);
 	searched->index.spec.device = device;
 	searched->mirror = make_mirror(&searched->index);
 	for (i = 0; i < NSEARCHES; i++)
 		searched->searches[i] = new_search(&searched->index, 1 + i, 9, 5);
 	CHECK(gv_searcher(device, &searched->searcher) == GV_OK, "searcher");
+}
+
+/* All at once. */
+static GvStatus
+search_all(Searched *searched)
+{
+	return gv_mirror_search(searched->searcher, searched->mirror,
+							searched->searches, NSEARCHES);
 }
 
 static void
@@ -60,7 +95,7 @@ test_hang(void)
 	int			i;
 
 	for (i = 0; i < 2; i++)
-		begin_searches(&both[i], i);
+		begin_searches(&both[i], i, 8);
 	gv_emulated_hung = 1 << 1;
 	for (i = 1; i >= 0; i--)
 		CHECK(gv_mirror_begin(both[i].searcher, both[i].mirror,
@@ -78,6 +113,234 @@ test_hang(void)
 	}
 }
 
+/*
+ * What a graph holds was allowed more shared memory than the next mirror's
+ * kernels are, and is launched again.
+ */
+static void
+test_allowed(void)
+{
+	Searched	both[2];
+	int			i;
+
+	begin_searches(&both[0], 0, 1200);
+	begin_searches(&both[1], 0, 1000);
+	for (i = 0; i < 4; i++)
+	{
+		CHECK(search_all(&both[i % 2]) == GV_OK, "turn %d", i);
+		check_answers(&both[i % 2].index, both[i % 2].searches, NSEARCHES,
+					  "another mirror's launch");
+	}
+	for (i = 0; i < 2; i++)
+		end_searches(&both[i]);
+}
+
+/* Exact search of vectors so long that it takes more shared memory. */
+typedef struct Long
+{
+	GvSetSpec	spec;
+	SearchInputs in;
+	SearchOutputs out;			/* [2 * nqueries * k], the second half ours */
+	int			nfailed;		/* searches, or other results */
+} Long;
+
+static void
+begin_long(Long *search, int32_t dims)
+{
+	size_t		n = 2 * 3;
+
+	search->spec = (GvSetSpec)
+	{
+		.kind = GV_SET_EXACT,.metric = GV_SET_L2,.dims = dims,.k = 3,
+		.nqueries = 2,.nrows = 40
+	};
+	search->in = (SearchInputs)
+	{
+		.queries = look_vectors(LOOK_NORMAL, 2, dims),
+		.rows = look_vectors(LOOK_NORMAL, 40, dims),
+		.self = unit_alloc(sizeof(int64_t)),.batch = 40
+	};
+	search->out = (SearchOutputs)
+	{
+		unit_alloc(2 * sizeof(int64_t) * n),
+		unit_alloc(2 * sizeof(double) * n)
+	};
+	search->nfailed = 0;
+	CHECK(run_search(gv_cpu_sets.kinds[GV_SET_EXACT], &search->spec,
+					 &search->in, NULL, &search->out) == GV_OK, "cpu");
+}
+
+static GvStatus
+search_long(Long *search)
+{
+	size_t		n = 2 * 3;
+	SearchOutputs card = {search->out.positions + n,
+	search->out.distances + n};
+	GvStatus	status = run_search(&gv_gpu_exact_set, &search->spec,
+									&search->in, NULL, &card);
+
+	search->nfailed += status != GV_OK ||
+		count_differences(&search->spec, &search->out, &card) > 0;
+	return status;
+}
+
+static void
+end_long(Long *search)
+{
+	free_search_inputs(&search->in);
+	unit_free(search->out.positions);
+	unit_free(search->out.distances);
+}
+
+static void *
+search_often(void *arg)
+{
+	int			i;
+
+	for (i = 0; i < NROUNDS; i++)
+		(void) search_long((Long *) arg);
+	return NULL;
+}
+
+static void
+test_threads(void)
+{
+	Long		searches[NTHREADS];
+	pthread_t	threads[NTHREADS];
+	int			i;
+
+	for (i = 0; i < NTHREADS; i++)
+		begin_long(&searches[i], 1700 + 900 * i);
+	for (i = 0; i < NTHREADS; i++)
+		CHECK(pthread_create(&threads[i], NULL, search_often,
+							 &searches[i]) == 0, "thread");
+	for (i = 0; i < NTHREADS; i++)
+	{
+		(void) pthread_join(threads[i], NULL);
+		CHECK(searches[i].nfailed == 0, "thread %d: %d of %d failed", i,
+			  searches[i].nfailed, NROUNDS);
+		end_long(&searches[i]);
+	}
+}
+
+/* Launch after launch is refused; what comes then is as it was. */
+static void
+test_refused_launches(void)
+{
+	Searched	searched;
+	Long		exact;
+	GvStatus	status = GV_NO_MEMORY;
+	int			n;
+
+	begin_searches(&searched, 0, 8);
+	for (n = 1; n < MOST_LAUNCHES && status == GV_NO_MEMORY; n++)
+	{
+		gv_emulated_refusal = n;
+		status = search_all(&searched);
+		gv_emulated_refusal = 0;
+		CHECK(status == GV_OK || status == GV_NO_MEMORY, "%d: %d", n, status);
+	}
+	CHECK(status == GV_OK && n > 6, "%d: %d", n, status);
+	check_answers(&searched.index, searched.searches, NSEARCHES, "refused");
+	end_searches(&searched);
+
+	begin_long(&exact, 100);
+	status = GV_NO_MEMORY;
+	for (n = 1; n < MOST_LAUNCHES && status == GV_NO_MEMORY; n++)
+	{
+		gv_emulated_refusal = n;
+		status = search_long(&exact);
+		gv_emulated_refusal = 0;
+		CHECK(status == GV_OK || status == GV_NO_MEMORY, "%d: %d", n, status);
+	}
+	CHECK(status == GV_OK && n > 6, "%d: %d", n, status);
+	CHECK(search_long(&exact) == GV_OK && exact.nfailed == n - 2,
+		  "%d of %d failed", exact.nfailed, n);
+	end_long(&exact);
+}
+
+/*
+ * More mirrors in turn than a lane has graphs: none is made twice, and most are
+ * replayed.  Mirrors that come later get theirs when these are not used.
+ */
+static void
+test_replays(void)
+{
+	TestIndex	index = make_index(GV_L2, 4, 2, 3, 1, 20, false);
+	GvSearch	search = new_search(&index, 2, 3, 4);
+	GvMirror   *mirrors[NMIRRORS];
+	GvSearcher *searcher = NULL;
+	GvReplayCounts counts;
+	int64_t		graphs;
+	int			i;
+
+	CHECK(gv_searcher(0, &searcher) == GV_OK, "searcher");
+	for (i = 0; i < NMIRRORS; i++)
+		mirrors[i] = make_mirror(&index);
+	graphs = gv_emulated_graphs;
+	for (i = 0; i < 4 * NMIRRORS; i++)
+	{
+		CHECK(gv_mirror_search(searcher, mirrors[i % NMIRRORS], &search,
+							   1) == GV_OK, "turn %d", i);
+		check_answers(&index, &search, 1, "in turn");
+	}
+	gv_gpu_replay_counts(searcher, &counts);
+	CHECK(counts.made == NREPLAYS && counts.again == 0 &&
+		  counts.replayed == 3 * NREPLAYS &&
+		  counts.launched == 4 * (NMIRRORS - NREPLAYS) &&
+		  gv_emulated_graphs == graphs + NREPLAYS,
+		  "%d made, %d again, %d replayed, %d launched", (int) counts.made,
+		  (int) counts.again, (int) counts.replayed, (int) counts.launched);
+	for (i = 0; i < 6 * NREPLAYS; i++)
+		CHECK(gv_mirror_search(searcher, mirrors[NMIRRORS - 1 - i % 3],
+							   &search, 1) == GV_OK, "turn %d", i);
+	check_answers(&index, &search, 1, "new ones");
+	gv_gpu_replay_counts(searcher, &counts);
+	CHECK(counts.made == NREPLAYS + 3 && counts.again == 3,
+		  "%d made, %d again", (int) counts.made, (int) counts.again);
+	for (i = 0; i < NMIRRORS; i++)
+		gv_mirror_drop(mirrors[i]);
+	gv_searcher_drop(searcher);
+	unit_free((void *) search.query);
+	free_index(&index);
+}
+
+/* What a card, and the code that it runs, can do. */
+static void
+test_capability(int card, int code)
+{
+	GvDevice	found[GV_MAX_DEVICES];
+	int32_t		nfound;
+	Searched	searched;
+	Long		exact;
+	int			i;
+
+	gv_emulated_card = card;
+	gv_emulated_code = code;
+	CHECK(UNIT_MIRRORS.open("", found, &nfound) == GV_OK,
+		  "no engine: %s", found->name);
+	begin_searches(&searched, 0, 8);
+	begin_long(&exact, 100);
+	for (i = 0; i < 5; i++)
+	{
+		/* other queries, as the memory of steps is the last ones' still */
+		free_searches(searched.searches, NSEARCHES);
+		for (int k = 0; k < NSEARCHES; k++)
+			searched.searches[k] = new_search(&searched.index, 3 + k, 9, 5);
+		CHECK(search_all(&searched) == GV_OK, "card %d, code %d", card, code);
+		check_answers(&searched.index, searched.searches, NSEARCHES,
+					  "capability");
+		(void) search_long(&exact);
+	}
+	CHECK(exact.nfailed == 0, "card %d, code %d: %d of %d exact searches",
+		  card, code, exact.nfailed, i);
+	end_long(&exact);
+	end_searches(&searched);
+	gv_emulated_card = gv_emulated_code = 90;
+	CHECK(UNIT_MIRRORS.open("", found, &nfound) == GV_OK,
+		  "no engine: %s", found->name);
+}
+
 /* An engine was opened, on all devices. */
 void
 test_faults_card(void)
@@ -85,4 +348,11 @@ test_faults_card(void)
 	if (&gv_emulated_hung == NULL)
 		return;
 	test_hang();
+	test_allowed();
+	test_threads();
+	test_refused_launches();
+	test_replays();
+	test_capability(80, 80);
+	test_capability(90, 80);	/* as PTX of older cards runs on newer ones */
+	test_capability(90, 90);
 }

@@ -25,6 +25,10 @@
  *							(busy) where there is none; 214: memory errors
  * and, within a program, gv_emulated_hung has a bit for each device that hangs.
  *
+ * Cards are of compute capability gv_emulated_card (90, as they say 9.0), and
+ * code is compiled for gv_emulated_code: below 90 there it neither lets other
+ * grids begin early nor waits for them, on whatever card.
+ *
  * Here is what kernels use, and the fibers and streams; calls of the host are in
  * cuda_runtime_api.h.
  */
@@ -50,8 +54,15 @@
 #define __noinline__
 #define __launch_bounds__(...)
 #define __grid_constant__
-/* blocks run one at a time, so what they share may be static */
+/*
+ * Blocks run one at a time, so what they share may be static; it is put aside
+ * while another one begins early.
+ */
+#if defined(__SANITIZE_ADDRESS__)
 #define __shared__ static
+#else
+#define __shared__ static __attribute__((section("gv_shared")))
+#endif
 
 struct dim3
 {
@@ -99,11 +110,20 @@ using std::max;
 
 /* -- threads: emulate.cpp */
 
-/* What a graph holds: launches. */
-typedef std::vector<std::function<void()>> *cudaGraph_t;
-typedef cudaGraph_t cudaGraphExec_t;
+/* A kernel with its arguments, and how it was launched. */
+struct gv_emulated_kernel
+{
+	std::function<void()> work; /* of one thread */
+	const void *code;
+	dim3		grid;
+	dim3		threads;
+	size_t		shared_bytes;
+	bool		early;			/* may begin before the grid before is over */
+};
 
-extern cudaGraph_t gv_emulated_capture;	/* NULL: launches go to their streams */
+/* What a graph holds: launches. */
+typedef std::vector<std::shared_ptr<gv_emulated_kernel>> *cudaGraph_t;
+typedef cudaGraph_t cudaGraphExec_t;
 
 extern dim3 threadIdx;			/* of the fiber that runs */
 extern dim3 blockIdx;
@@ -114,6 +134,11 @@ extern dim3 gridDim;
 
 /* The device that a thread has chosen. */
 extern __thread int gv_emulated_device;
+
+/* See above. */
+enum cudaError_t : int;
+extern int	gv_emulated_card;
+extern int	gv_emulated_code;
 
 /* Bit i: device i hangs. */
 extern unsigned gv_emulated_hung;
@@ -131,14 +156,19 @@ struct gv_emulated_step
 	std::function<void()> work;
 	std::shared_ptr<int64_t> passed;
 	int64_t		needed;
+	std::shared_ptr<gv_emulated_kernel> kernel = {};	/* or that, instead */
 };
+
+struct gv_emulated_grid;
 
 struct gv_emulated_stream
 {
 	int			device;
 	bool		records;		/* events, now and then */
 	int64_t		unrecorded;		/* work since the last one, then */
+	cudaGraph_t capture;		/* NULL: launches become steps */
 	std::deque<gv_emulated_step> steps;
+	std::deque<std::shared_ptr<gv_emulated_grid>> grids;	/* begun */
 };
 
 /* Work of all streams that no event tells of, though others do. */
@@ -169,31 +199,41 @@ extern void gv_emulated_check_stream(cudaStream_t stream);
 /* ... and is no word of it a pointer to another device's memory? */
 extern void gv_emulated_check_words(const void *words, size_t bytes);
 
-/* Shared memory that a kernel may have on the chosen device, at least. */
-extern void gv_emulated_allow(const void *kernel, size_t shared_bytes);
-extern void gv_emulated_check_shared(const void *kernel, size_t shared_bytes);
+#define GV_EMULATED_UNASKED	(47 * 1024) /* 48, less what kernels declare */
 
-extern void gv_emulate(dim3 grid, dim3 threads, size_t shared_bytes,
-					   const std::function<void()> &kernel);
+/* Shared memory that a kernel may have on the chosen device. */
+extern void gv_emulated_allow(const void *kernel, size_t shared_bytes);
+
+/* What the launch of a graph is told, and that of a kernel. */
+extern cudaError_t gv_emulated_check_kernel(const gv_emulated_kernel &kernel);
+extern cudaError_t gv_emulated_launch(cudaStream_t stream,
+									  std::shared_ptr<gv_emulated_kernel> launch);
+
+/* What threads of kernels that may be launched early say, and wait for. */
+extern void gv_emulated_let_next_begin();
+extern void gv_emulated_wait_for_grids();
+
+/* ... and for what others of their block do. */
+extern void gv_emulated_wait_until(const std::function<bool()> &said);
+
+/* That a launch was refused is an error, to whom asks for the last one. */
+extern cudaError_t gv_emulated_fail(cudaError_t error);
 
 /* A launch, which a stream that is captured only keeps. */
 template <typename Kernel, typename... Arguments>
-static inline void
-gv_emulate_launch(dim3 grid, dim3 threads, size_t shared_bytes,
+static inline cudaError_t
+gv_emulate_launch(bool early, dim3 grid, dim3 threads, size_t shared_bytes,
 				  cudaStream_t stream, Kernel kernel, Arguments... arguments)
 {
-	std::function<void()> launch = [=]
-	{
-		gv_emulate(grid, threads, shared_bytes, [&] { kernel(arguments...); });
-	};
+	std::shared_ptr<gv_emulated_kernel> launch =
+		std::make_shared<gv_emulated_kernel>(gv_emulated_kernel
+											 {[=] { kernel(arguments...); },
+											 (const void *) kernel, grid,
+											 threads, shared_bytes, early});
 
 	gv_emulated_check_stream(stream);
-	gv_emulated_check_shared((const void *) kernel, shared_bytes);
 	(gv_emulated_check_words(&arguments, sizeof(arguments)), ...);
-	if (gv_emulated_capture != NULL)
-		gv_emulated_capture->push_back(launch);
-	else
-		gv_emulated_tell(stream, {launch, NULL, 0});
+	return gv_emulated_launch(stream, launch);
 }
 
 extern uint4 *gv_emulated_shared();
@@ -408,6 +448,12 @@ __uint_as_float(unsigned bits)
 
 	memcpy(&value, &bits, sizeof(value));
 	return value;
+}
+
+static inline int
+__float_as_int(float value)
+{
+	return (int) __float_as_uint(value);
 }
 
 static inline float

@@ -8,16 +8,24 @@
 #ifndef CUDA_RUNTIME_API_H
 #define CUDA_RUNTIME_API_H
 
-enum cudaError_t
+#include <unistd.h>
+
+enum cudaError_t : int
 {
 	cudaSuccess = 0,
 	cudaErrorInvalidValue = 1,
 	cudaErrorMemoryAllocation = 2,
+	cudaErrorInvalidConfiguration = 9,
 	cudaErrorInsufficientDriver = 35,
 	cudaErrorDevicesUnavailable = 46,
 	cudaErrorInvalidDevice = 101,
 	cudaErrorECCUncorrectable = 214,
-	cudaErrorNotReady = 600
+	cudaErrorNotReady = 600,
+	cudaErrorLaunchOutOfResources = 701,
+	cudaErrorCooperativeLaunchTooLarge = 720,
+	cudaErrorNotSupported = 801,
+	cudaErrorStreamCaptureUnsupported = 900,
+	cudaErrorStreamCaptureWrongThread = 908
 };
 
 enum cudaMemcpyKind
@@ -44,8 +52,19 @@ struct cudaDeviceProp
 /* What the matter is with a device, if anything: see cuda_runtime.h. */
 extern cudaError_t gv_emulated_device_error(int device);
 
-/* The n-th allocation from now on fails; 0: none. */
+/* The n-th allocation, or launch, from now on fails; 0: none. */
 extern int64_t gv_emulated_fault;
+extern int64_t gv_emulated_refusal;
+
+/* Graphs made so far. */
+extern int64_t gv_emulated_graphs;
+
+/* What a block may have of shared memory. */
+static inline size_t
+gv_emulated_most_shared()
+{
+	return (gv_emulated_card >= 90 ? 227 : 99) * 1024;
+}
 
 static inline cudaError_t
 cudaMallocHost(void **memory, size_t bytes)
@@ -138,14 +157,6 @@ cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
 	return cudaSuccess;
 }
 
-template <typename Symbol>
-static inline cudaError_t
-cudaMemcpyFromSymbol(void *to, const Symbol &from, size_t bytes)
-{
-	memcpy(to, &from, bytes);
-	return cudaSuccess;
-}
-
 static inline cudaError_t
 cudaMemGetInfo(size_t *nfree, size_t *total)
 {
@@ -178,14 +189,15 @@ static inline cudaError_t
 cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
 {
 	strcpy(properties->name, "emulated card");
-	properties->sharedMemPerBlockOptin = 227 * 1024;
+	properties->sharedMemPerBlockOptin = gv_emulated_most_shared();
 	return gv_emulated_device_error(device);
 }
 
 static inline cudaError_t
 cudaDeviceGetAttribute(int *value, int attribute, int device)
 {
-	*value = 3;
+	*value = attribute == cudaDevAttrComputeCapabilityMajor ?
+		gv_emulated_card / 10 : 3;
 	return cudaSuccess;
 }
 
@@ -193,21 +205,23 @@ template <typename T>
 static inline cudaError_t
 cudaFuncSetAttribute(T *function, int attribute, int value)
 {
-	/* no block may have more than every card gives */
-	if (value > 96 * 1024)
+	if ((size_t) value > gv_emulated_most_shared())
 		return cudaErrorInvalidValue;
 	gv_emulated_allow((const void *) function, (size_t) value);
+	usleep(20);					/* others have time to do the same */
 	return cudaSuccess;
 }
 
 struct cudaFuncAttributes
 {
+	int			ptxVersion;
 };
 
 template <typename T>
 static inline cudaError_t
 cudaFuncGetAttributes(cudaFuncAttributes *attributes, T *function)
 {
+	attributes->ptxVersion = gv_emulated_code;
 	return cudaSuccess;
 }
 
@@ -240,7 +254,7 @@ cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int flags)
 	return cudaSuccess;
 }
 
-/* That a stream is busy is an error, to whom asks for the last one. */
+/* What went wrong last, a stream that is busy included. */
 extern __thread cudaError_t gv_emulated_error;
 
 static inline cudaError_t
@@ -257,7 +271,7 @@ cudaStreamQuery(cudaStream_t stream)
 {
 	if (gv_emulated_catches_up(stream))
 		return cudaSuccess;
-	return gv_emulated_error = cudaErrorNotReady;
+	return gv_emulated_fail(cudaErrorNotReady);
 }
 
 static inline cudaError_t
@@ -277,22 +291,23 @@ static inline cudaError_t
 cudaStreamBeginCapture(cudaStream_t stream, int mode)
 {
 	gv_emulated_check_stream(stream);
-	gv_emulated_capture = new std::vector<std::function<void()>>;
+	stream->capture = new std::vector<std::shared_ptr<gv_emulated_kernel>>;
 	return cudaSuccess;
 }
 
 static inline cudaError_t
 cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
-	*graph = gv_emulated_capture;
-	gv_emulated_capture = NULL;
+	*graph = stream->capture;
+	stream->capture = NULL;
 	return cudaSuccess;
 }
 
 static inline cudaError_t
 cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned flags)
 {
-	*made = new std::vector<std::function<void()>>(*graph);
+	*made = new std::vector<std::shared_ptr<gv_emulated_kernel>>(*graph);
+	gv_emulated_graphs++;
 	return cudaSuccess;
 }
 
@@ -300,8 +315,15 @@ static inline cudaError_t
 cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
 {
 	gv_emulated_check_stream(stream);
-	for (const std::function<void()> &launch : *graph)
-		gv_emulated_tell(stream, {launch, NULL, 0});
+	for (const std::shared_ptr<gv_emulated_kernel> &kernel : *graph)
+	{
+		cudaError_t error = gv_emulated_check_kernel(*kernel);
+
+		if (error != cudaSuccess)
+			return gv_emulated_fail(error);
+	}
+	for (const std::shared_ptr<gv_emulated_kernel> &kernel : *graph)
+		gv_emulated_tell(stream, {[] {}, NULL, 0, kernel});
 	return cudaSuccess;
 }
 
