@@ -314,6 +314,17 @@ FROM (SELECT id FROM parts ORDER BY e <-> '{1,1,1,1}') AS q;
 RESET gpuvec.scan_order;
 DROP TABLE parts;
 
+-- not trained: said once, however many indexes a statement makes
+CREATE TABLE parts (id int, e real[]) PARTITION BY HASH (id);
+SELECT format('CREATE TABLE parts_%s PARTITION OF parts FOR VALUES WITH (MODULUS 9, REMAINDER %s)', i, i)
+FROM generate_series(0, 8) AS i \gexec
+CREATE INDEX parts_e ON parts USING gpuivfpq (e);
+REINDEX TABLE parts;
+TRUNCATE parts;
+ALTER TABLE parts ALTER e TYPE real[] USING e || '{}';
+DO 'BEGIN CREATE INDEX parts_again ON parts USING gpuivfpq (e); END';
+DROP TABLE parts;
+
 -- refused
 CREATE TABLE refused (id int, e real[]);
 CREATE INDEX ON refused USING gpuivfpq (e) INCLUDE (id);

@@ -8,6 +8,7 @@
 #include "catalog/index.h"
 #include "commands/progress.h"
 #include "miscadmin.h"
+#include "tcop/pquery.h"
 #include "utils/backend_progress.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -238,6 +239,40 @@ build_trained(IvfpqBuild *build)
 	build->index_tuples = (double) (build->assign.rows + build->nodd);
 }
 
+/* Has this statement said that an index is not trained? */
+static bool said_untrained = false;
+
+/* The statement ends. */
+static void
+forget_statement(void *arg)
+{
+	said_untrained = false;
+}
+
+/*
+ * Does a person want to know that an index is not trained?  A person that has
+ * it built, and once a statement, because it may build one for each of a
+ * thousand partitions.  Indexes are built by TRUNCATE, ALTER TABLE and CREATE
+ * TABLE, too, and at every COMMIT that deletes the rows of a temporary table.
+ */
+static bool
+is_news(void)
+{
+	Portal		portal = ActivePortal;
+	MemoryContextCallback *callback;
+
+	if (portal == NULL || said_untrained ||
+		(portal->commandTag != CMDTAG_CREATE_INDEX &&
+		 portal->commandTag != CMDTAG_REINDEX))
+		return false;
+	callback = MemoryContextAlloc(portal->portalContext, sizeof(*callback));
+	callback->func = forget_statement;
+	callback->arg = NULL;
+	MemoryContextRegisterResetCallback(portal->portalContext, callback);
+	said_untrained = true;
+	return true;
+}
+
 /* An index on a small table: every row is pending. */
 static void
 build_untrained(IvfpqBuild *build)
@@ -246,10 +281,12 @@ build_untrained(IvfpqBuild *build)
 	build->heap_tuples =
 		table_index_build_scan(build->heap, build->index, build->indexInfo,
 							   true, true, pending_callback, build, NULL);
-	ereport(NOTICE,
+	ereport(is_news() ? NOTICE : DEBUG1,
 			(errmsg("index \"%s\" is not trained, the table has only %.0f rows to index",
 					RelationGetRelationName(build->index),
 					build->index_tuples),
+			 build->index->rd_rel->relispartition ?
+			 errdetail("Queries are answered exactly, from the table.  It may be so with other partitions, too.") :
 			 errdetail("Queries are answered exactly, from the table."),
 			 build->index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ?
 			 errhint("Call gpuvec_train when the table has its rows.") :
