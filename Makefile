@@ -48,6 +48,7 @@ AM_OBJS = \
 	src/am/ivfpqsearch.o \
 	src/am/ivfpqsegment.o \
 	src/am/ivfpqshare.o \
+	src/am/ivfpqsnapshot.o \
 	src/am/ivfpqspill.o \
 	src/am/ivfpqtargets.o \
 	src/am/ivfpqteam.o \
@@ -55,6 +56,7 @@ AM_OBJS = \
 	src/am/ivfpqtrain.o \
 	src/am/ivfpqtrial.o \
 	src/am/ivfpqtruth.o \
+	src/am/ivfpqturn.o \
 	src/am/ivfpqvacuum.o \
 	src/am/ivfpqvalidate.o \
 	src/am/ivfpqvalue.o \

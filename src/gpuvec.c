@@ -24,6 +24,7 @@ int			ivfpq_candidates = 0;
 int			ivfpq_order = IVFPQ_ORDER_STRICT;
 int			ivfpq_max_probes = 0;
 double		ivfpq_recall = 0.95;
+int			ivfpq_max_training_workers = 2;
 
 int			ivfpq_engine = IVFPQ_ENGINE_AUTO;
 int			ivfpq_on_gpu_error = IVFPQ_ON_ERROR_FALLBACK;
@@ -173,6 +174,18 @@ define_scan_settings(void)
 							 NULL, NULL, NULL);
 }
 
+/* Settings of the workers that train indexes. */
+static void
+define_training_settings(void)
+{
+	DefineCustomIntVariable("gpuvec.max_training_workers",
+							"Sets how many background workers may train "
+							"indexes at once.",
+							"There is one a database.  0: VACUUM starts none.",
+							&ivfpq_max_training_workers, 2, 0, 1024,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+}
+
 /* Settings of a session that has to do with gpuvecd. */
 static void
 define_client_settings(void)
@@ -229,6 +242,7 @@ _PG_init(void)
 	IvfpqInitOptions();
 	IvfpqInitPlanner();
 	define_scan_settings();
+	define_training_settings();
 	define_client_settings();
 	if (process_shared_preload_libraries_in_progress)
 		define_server_settings();

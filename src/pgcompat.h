@@ -14,6 +14,7 @@
 #include "common/relpath.h"
 #include "miscadmin.h"
 #include "nodes/pathnodes.h"
+#include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
@@ -182,6 +183,30 @@ GvBackendEntry(int i)
 	return pgstat_get_local_beentry_by_index(i);
 #else
 	return pgstat_fetch_stat_local_beentry(i);
+#endif
+}
+
+/* VACUUMs of a table, by hand or not, as far as statistics know. */
+static inline int64
+GvCountVacuums(Oid relid)
+{
+	PgStat_StatTabEntry *entry = pgstat_fetch_stat_tabentry(relid);
+
+	if (entry == NULL)
+		return 0;
+#if PG_VERSION_NUM >= 160000
+	return entry->vacuum_count + entry->autovacuum_count;
+#else
+	return entry->vacuum_count + entry->autovac_vacuum_count;
+#endif
+}
+
+/* In a background worker: no limit to how long a transaction takes. */
+static inline void
+GvSetNoTransactionTimeout(void)
+{
+#if PG_VERSION_NUM >= 170000
+	SetConfigOption("transaction_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
 #endif
 }
 

@@ -81,6 +81,7 @@ extern int	ivfpq_candidates;
 extern int	ivfpq_order;
 extern int	ivfpq_max_probes;
 extern double ivfpq_recall;
+extern int	ivfpq_max_training_workers;
 
 /*
  * Build phases for pg_stat_progress_create_index; core owns
@@ -519,6 +520,18 @@ extern void IvfpqDrain(Relation heap, Relation index,
 					   IvfpqTrainResult *result);
 extern void IvfpqTrainOrDrain(Relation heap, Relation index,
 							  IvfpqTrainResult *result);
+
+/* ivfpqsnapshot.c: what a background worker reads rows under */
+extern void IvfpqSnapshotsAreOurs(void);
+extern void IvfpqSnapshotTake(void);
+extern void IvfpqSnapshotDrop(void);
+extern void IvfpqSnapshotForget(void);
+extern void IvfpqSnapshotRenew(void);
+
+/* ivfpqturn.c: which database's worker trains */
+extern int	IvfpqTurnTake(void);
+extern void IvfpqTurnGiveBack(int turn);
+extern bool IvfpqTurnIsFree(void);
 
 /* ivfpqworker.c: a background worker does it when VACUUM asks */
 extern void IvfpqAskForWorker(IndexVacuumInfo *info);

@@ -87,6 +87,7 @@ IvfpqKmeans(const float *rows, int64 n, int dims, int k, float *centroids)
 	void	   *scratch = IvfpqAllocScratch(gv_kmeans_scratch(&spec), &chunk);
 	int32		found;
 
+	IvfpqSnapshotForget();
 	IvfpqCheckStatus(gv_kmeans(&spec, rows, centroids, &found, scratch,
 							   &ivfpq_stop));
 	pfree(chunk);
@@ -421,13 +422,16 @@ IvfpqClusterEndRound(IvfpqCluster *cluster,
 }
 
 /*
- * A participant's part, from parents to lists.  Faults are named for what has
- * been done.
+ * A participant's part, from parents to lists.  A worker begins with a
+ * snapshot, and has none in the end.  Faults are named for what has been done.
  */
 void
 IvfpqClusterWork(IvfpqCluster *cluster)
 {
+	/* all are there, so the leader need not keep what they began with */
+	IvfpqClusterEndRound(cluster, NULL);
 	read_rows(cluster);
+	IvfpqSnapshotDrop();
 	IvfpqFault("lists: read");
 	IvfpqClusterEndRound(cluster, plan_children);
 	train_children(cluster);

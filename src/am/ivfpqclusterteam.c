@@ -163,16 +163,19 @@ begin_workers(IvfpqCluster *cluster, int nworkers,
 
 /*
  * The leader begins: parents of *training are there.  Its arrays move to where
- * all see them.  Memory from the current context.
+ * all see them.  Memory from the current context.  A worker's leader has a
+ * snapshot again, until IvfpqClusterWork has read rows.
  */
 void
 IvfpqClusterBegin(IvfpqCluster *cluster, IvfpqTraining *training, int lists,
 				  IvfpqReader *reader)
 {
-	int			nworkers = IvfpqCountWorkers(reader->heap, reader->index);
 	IvfpqClusterShared begin;
 	BlockNumber *blocks;
+	int			nworkers;
 
+	IvfpqSnapshotTake();
+	nworkers = IvfpqCountWorkers(reader->heap, reader->index);
 	memset(cluster, 0, sizeof(*cluster));
 	cluster->training = training;
 	cluster->reader = reader;
@@ -237,6 +240,7 @@ IvfpqClusterMain(dsm_segment *seg, shm_toc *toc)
 	IvfpqCluster cluster = {.shared = shared,.training = &training,
 	.reader = &reader};
 
+	IvfpqSnapshotsAreOurs();
 	IvfpqSegmentReportQuery(toc, KEY_QUERY);
 	/* weaker locks than the leader's, which are held for the worker, too */
 	reader.heap = table_open(shared->team.heap, AccessShareLock);
@@ -250,6 +254,8 @@ IvfpqClusterMain(dsm_segment *seg, shm_toc *toc)
 	SharedFileSetAttach(&shared->team.files, seg);
 	open_arrays(&cluster);
 	IvfpqClusterWork(&cluster);
+	/* which the parallel worker began with, and ends with */
+	IvfpqSnapshotTake();
 	index_close(reader.index, AccessShareLock);
 	table_close(reader.heap, AccessShareLock);
 }

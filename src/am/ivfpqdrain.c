@@ -84,6 +84,7 @@ drain_page(Drain *drain, IvfpqPendingReader *reader, int count)
 	}
 	IvfpqRerankEnd(&drain->rows);
 	PopActiveSnapshot();
+	IvfpqSnapshotForget();
 	odd = drain->result->odd - odd;
 	/* so that the next VACUUM asks nobody to look at them again */
 	if (odd > 0 && drain->result->kept == kept && !reader->odd)
@@ -92,8 +93,7 @@ drain_page(Drain *drain, IvfpqPendingReader *reader, int count)
 
 /*
  * Drain the pending list of a trained index.  The caller holds
- * ShareUpdateExclusiveLock on the table, acts as its owner and has an active
- * snapshot.
+ * ShareUpdateExclusiveLock on the table and acts as its owner.
  */
 void
 IvfpqDrain(Relation heap, Relation index, IvfpqTrainResult *result)
@@ -120,7 +120,11 @@ IvfpqDrain(Relation heap, Relation index, IvfpqTrainResult *result)
 	MemoryContextDelete(context);
 }
 
-/* Whatever the index needs: training, then its pending rows in lists. */
+/*
+ * Whatever the index needs: training, then its pending rows in lists.  The
+ * caller holds ShareUpdateExclusiveLock on the table, acts as its owner and
+ * has an active snapshot.
+ */
 void
 IvfpqTrainOrDrain(Relation heap, Relation index, IvfpqTrainResult *result)
 {
@@ -132,8 +136,10 @@ IvfpqTrainOrDrain(Relation heap, Relation index, IvfpqTrainResult *result)
 		IvfpqTrainInPlace(heap, index, result);
 	IvfpqMetaRead(index, &meta);
 	result->nlists = meta.nlists;
+	IvfpqSnapshotDrop();
 	if (meta.nlists > 0)
 		IvfpqDrain(heap, index, result);
+	IvfpqSnapshotTake();
 }
 
 /* ERROR unless the current user may train this index here and now. */

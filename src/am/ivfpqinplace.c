@@ -27,6 +27,9 @@
 #include "am/ivfpqassign.h"
 #include "page/ivfpqfault.h"
 
+/* Rows that are looked at by the same snapshot. */
+#define ROWS_A_SNAPSHOT		1024
+
 typedef struct InPlace
 {
 	Relation	heap;
@@ -83,6 +86,27 @@ assign_row(InPlace *state, uint64 id)
 	IvfpqRerankDone(&state->rows);
 }
 
+/*
+ * Look at rows by a snapshot of now.  It is taken anew every some rows: each
+ * row is judged by itself, so they need not have the same, and an old one
+ * would have VACUUM spare what it sees.
+ */
+static void
+begin_rows(InPlace *state)
+{
+	PushActiveSnapshot(GetLatestSnapshot());
+	IvfpqRerankBegin(&state->rows, state->heap, state->index,
+					 GetActiveSnapshot());
+}
+
+static void
+end_rows(InPlace *state)
+{
+	IvfpqRerankEnd(&state->rows);
+	PopActiveSnapshot();
+	IvfpqSnapshotForget();
+}
+
 /* Assign all rows before the cut, in heap order, each once. */
 static void
 assign_rows(InPlace *state)
@@ -90,14 +114,13 @@ assign_rows(InPlace *state)
 	Tuplesortstate *tids = IvfpqSortSealed(state->index, &state->seal,
 										   work_mem);
 	uint64		last = 0;
+	int64		n = 0;
 	Datum		value;
 	bool		isnull;
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_ASSIGNING);
-	PushActiveSnapshot(GetLatestSnapshot());
-	IvfpqRerankBegin(&state->rows, state->heap, state->index,
-					 GetActiveSnapshot());
+	begin_rows(state);
 	IvfpqTeamAlone(&state->team, state->training.nlists);
 	IvfpqAssignBegin(&state->assign, state->index, &state->training,
 					 &state->team, state->meta.refine != IVFPQ_REFINE_NONE,
@@ -110,9 +133,13 @@ assign_rows(InPlace *state)
 		if (id != last)
 			assign_row(state, id);
 		last = id;
+		if (++n % ROWS_A_SNAPSHOT == 0)
+		{
+			end_rows(state);
+			begin_rows(state);
+		}
 	}
-	IvfpqRerankEnd(&state->rows);
-	PopActiveSnapshot();
+	end_rows(state);
 	tuplesort_end(tids);
 }
 
@@ -210,15 +237,19 @@ IvfpqTrainInPlace(Relation heap, Relation index, IvfpqTrainResult *result)
 	oldcontext = MemoryContextSwitchTo(context);
 	begin_progress(heap, index);
 	strategy = GetAccessStrategy(BAS_VACUUM);
+	IvfpqSnapshotDrop();
 	IvfpqSweepUntrained(index, strategy);
+	IvfpqSnapshotTake();
 
 	indexInfo = IvfpqIndexInfo(index);
 	indexInfo->ii_Concurrent = true;	/* rows as a snapshot sees them */
 	IvfpqTypeInit(&state.type, index);
 	IvfpqTrain(&state.training, heap, index, indexInfo, &state.type);
 	check_snapshot(index, &state.training);
+	IvfpqSnapshotDrop();
 	if (state.training.nlists > 0)
 		write_and_publish(&state);
+	IvfpqSnapshotTake();
 
 	result->trained = state.meta.nlists > 0;
 	result->rows = state.training.rows;

@@ -102,11 +102,13 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 static void
 read_blocks(IvfpqReader *reader, BlockNumber first, BlockNumber end)
 {
-	if (end > first)
-		table_index_build_range_scan(reader->heap, reader->index,
-									 reader->indexInfo, false, false, false,
-									 first, end - first, read_callback,
-									 reader, NULL);
+	if (end <= first)
+		return;
+	IvfpqSnapshotRenew();
+	table_index_build_range_scan(reader->heap, reader->index,
+								 reader->indexInfo, false, false, false,
+								 first, end - first, read_callback, reader,
+								 NULL);
 }
 
 /* Blocks, ascending, that hold about as many rows as are wanted. */

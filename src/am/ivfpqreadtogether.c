@@ -162,6 +162,8 @@ IvfpqReadTogether(IvfpqReader *reader, IvfpqBuilder *builder, int64 most,
 	if (nworkers == 0)
 		return false;
 	blocks = IvfpqReaderDraw(reader, &nblocks);
+	/* workers begin with our snapshot, so one stays while they may */
+	IvfpqSnapshotTake();
 	EnterParallelMode();
 	context = CreateParallelContext("gpuvec", "IvfpqReadMain", nworkers);
 	made = make_segment(context, ids_bytes, nblocks * sizeof(BlockNumber),
@@ -185,6 +187,7 @@ IvfpqReadTogether(IvfpqReader *reader, IvfpqBuilder *builder, int64 most,
 	}
 	DestroyParallelContext(context);
 	ExitParallelMode();
+	IvfpqSnapshotDrop();
 	pfree(blocks);
 	return made;
 }
@@ -200,6 +203,7 @@ IvfpqReadMain(dsm_segment *seg, shm_toc *toc)
 	IvfpqReader reader = {.training = &training,.sample = &sample};
 	IvfpqBuilder *builder;
 
+	IvfpqSnapshotsAreOurs();
 	IvfpqSegmentReportQuery(toc, KEY_QUERY);
 	/* weaker locks than the leader's, which are held for the worker, too */
 	reader.heap = table_open(shared->heap, AccessShareLock);

@@ -52,12 +52,16 @@ send_rest(IvfpqReader *reader, IvfpqBuilder *builder, int64 n, int64 nrows)
 	IvfpqReaderSkip(reader, reader->training->query_ids,
 					reader->training->nqueries);
 	IvfpqReaderSkip(reader, reader->sample->ids, n);
-	if (IvfpqReadTogether(reader, builder, sender.left, &failed))
-		return !failed;
-	reader->sink = send_rows;
-	reader->sink_arg = &sender;
-	IvfpqReaderRun(reader);
-	return !sender.failed && IvfpqBuilderTrainEnd(builder, GV_SAMPLE);
+	IvfpqSnapshotTake();
+	if (!IvfpqReadTogether(reader, builder, sender.left, &failed))
+	{
+		reader->sink = send_rows;
+		reader->sink_arg = &sender;
+		IvfpqReaderRun(reader);
+		failed = sender.failed || !IvfpqBuilderTrainEnd(builder, GV_SAMPLE);
+	}
+	IvfpqSnapshotDrop();
+	return !failed;
 }
 
 /*

@@ -192,6 +192,7 @@ IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
 	for (BlockNumber blkno = 0; blkno < nblocks && sample->dims == 0; blkno++)
 	{
 		CHECK_FOR_INTERRUPTS();
+		IvfpqSnapshotRenew();
 		table_index_build_range_scan(heap, index, indexInfo, false, false,
 									 false, blkno, 1, peek_callback, sample,
 									 NULL);
@@ -211,6 +212,7 @@ IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
 		BlockNumber blkno = BlockSampler_Next(&sampler);
 
 		CHECK_FOR_INTERRUPTS();
+		IvfpqSnapshotRenew();
 		table_index_build_range_scan(heap, index, indexInfo, false, false,
 									 false, blkno, 1, sample_callback, sample,
 									 NULL);

@@ -22,6 +22,7 @@
 #include "am/ivfpqtrial.h"
 
 #define BATCH_ROWS	256			/* offered at once */
+#define BLOCKS_A_SNAPSHOT	1024	/* read by the same snapshot */
 
 /* Columns of the results. */
 #define TARGET_K			0
@@ -84,6 +85,25 @@ offer_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 		flush_batch(pass);
 }
 
+/* Offer all rows of the table, those of some blocks by one snapshot. */
+static void
+read_table(Pass *pass, Relation heap, Relation index, IndexInfo *indexInfo)
+{
+	BlockNumber nblocks = RelationGetNumberOfBlocks(heap);
+
+	for (int64 first = 0; first < nblocks; first += BLOCKS_A_SNAPSHOT)
+	{
+		IvfpqSnapshotRenew();
+		(void) table_index_build_range_scan(heap, index, indexInfo, false,
+											false, false,
+											(BlockNumber) first,
+											Min(BLOCKS_A_SNAPSHOT,
+												nblocks - first),
+											offer_callback, pass, NULL);
+		flush_batch(pass);
+	}
+}
+
 /*
  * Draw rows to be queries, transformed; fewer than are needed when the table
  * is small.
@@ -135,12 +155,12 @@ IvfpqCalibrateIndex(Relation heap, Relation index)
 	pass.batch = palloc((Size) BATCH_ROWS * model->meta.dims * sizeof(float));
 	pass.calibration = IvfpqCalibrationBegin(&model->gv, n, sample.rows,
 											 sample.ids);
-	(void) table_index_build_scan(heap, index, indexInfo, true, false,
-								  offer_callback, &pass, NULL);
-	flush_batch(&pass);
+	read_table(&pass, heap, index, indexInfo);
 	model->meta.rows_at_calibration = pass.rows;
 	IvfpqTeamAlone(&team, 0);
+	IvfpqSnapshotDrop();
 	IvfpqCalibrationRun(pass.calibration, index, &model->meta, NULL, &team);
+	IvfpqSnapshotTake();
 	return IvfpqMetaCalibrate(index, &model->meta);
 }
 

@@ -262,6 +262,7 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 		return;
 
 	lists = choose_lists(index, &sample, training->rows);
+	IvfpqSnapshotDrop();
 	IvfpqSampleShuffle(&sample);
 	hold_out_queries(training, &sample, lists);
 	fit_transform(training, &sample);
@@ -269,5 +270,6 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 	if (!IvfpqTrainRemote(training, index, &sample, lists, &reader))
 		train_here(training, &sample, &reader, lists);
 	IvfpqTransformRows(training, training->queries, training->nqueries);
+	IvfpqSnapshotTake();
 	pfree(sample.rows);
 }

@@ -7,13 +7,20 @@
  * worker cannot wait for the table's lock, which VACUUM still has: a waiter
  * would have autovacuum cancelled.  So it tries once a second.  Nothing has to
  * be preloaded for this.
+ *
+ * A database has one worker at a time, which goes on with whatever index there
+ * wants training: VACUUM starts none beside it.
  */
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/heapam.h"
 #include "access/table.h"
+#include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
+#include "catalog/pg_class.h"
+#include "commands/defrem.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -25,7 +32,9 @@
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/ps_status.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -33,16 +42,42 @@
 #include "utils/wait_event.h"
 
 #include "am/ivfpq.h"
+#include "pgcompat.h"
 
 /* How long to try to get the lock of a table. */
 #define MAX_TRIES		3600
 #define RETRY_MS		1000
 
 /*
- * The advisory lock that keeps a second worker from an index: users' locks
- * have 1 and 2 in this field.
+ * So many tries go to the index that we were asked for, before others: a
+ * VACUUM that goes through partitions would come after us, and cancel us in
+ * the next one.
  */
-#define GUARD_FIELD		0xFF91
+#define PATIENCE		10
+
+/* What became of an index, or of several: the greatest. */
+typedef enum Outcome
+{
+	NOTHING,					/* it wants nothing that it can have now */
+	LOCKED,						/* its table is locked, by VACUUM perhaps */
+	SERVED						/* something was done, or is to be done */
+} Outcome;
+
+/* An index that this worker has served, or has failed to. */
+typedef struct Tried
+{
+	Oid			index;
+	int64		vacuums;		/* of its table, before; -1: it cannot be read */
+} Tried;
+
+static Oid	asked = InvalidOid; /* the index to begin with */
+static int	patience = PATIENCE;	/* tries that it is waited for, alone */
+static int	turn = -1;			/* ours, while it is */
+static List *tried = NIL;		/* of Tried */
+
+/* While an index is served. */
+static Oid	serving_heap = InvalidOid;
+static char serving_name[2 * NAMEDATALEN];
 
 extern PGDLLEXPORT void gpuvec_train_worker(Datum arg);
 
@@ -80,8 +115,9 @@ has_work(Relation index, double table_rows)
 }
 
 /*
- * VACUUM is through with an index: start a worker if there is anything to do.
- * Temporary indexes no other process can read.
+ * VACUUM is through with an index: start a worker if there is anything to do,
+ * and no worker that will see to it.  Temporary indexes no other process can
+ * read.
  */
 void
 IvfpqAskForWorker(IndexVacuumInfo *info)
@@ -91,7 +127,7 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 
 	if (index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ||
 		!index->rd_index->indisvalid ||
-		!has_work(index, info->num_heap_tuples))
+		!has_work(index, info->num_heap_tuples) || !IvfpqTurnIsFree())
 		return;
 
 	memset(&worker, 0, sizeof(worker));
@@ -103,8 +139,8 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 			sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, "gpuvec_train_worker",
 			sizeof(worker.bgw_function_name));
-	snprintf(worker.bgw_name, BGW_MAXLEN, "gpuvec training of index %u",
-			 RelationGetRelid(index));
+	snprintf(worker.bgw_name, BGW_MAXLEN, "gpuvec training in database %u",
+			 MyDatabaseId);
 	strlcpy(worker.bgw_type, "gpuvec training", BGW_MAXLEN);
 	worker.bgw_main_arg = ObjectIdGetDatum(RelationGetRelid(index));
 	memcpy(worker.bgw_extra, &MyDatabaseId, sizeof(Oid));
@@ -187,10 +223,9 @@ serve_index(Relation heap, Relation index)
 	IvfpqIdentity caller;
 	IvfpqTrainResult result;
 
-	if (index->rd_indam->ambuild != ivfpqbuild ||
-		!index->rd_index->indisvalid || !has_work(index, -1))
-		return;
 	pgstat_report_activity(STATE_RUNNING, activity);
+	strlcpy(serving_name, name, sizeof(serving_name));
+	serving_heap = RelationGetRelid(heap);
 	error_context_stack = &context;
 	IvfpqActAsOwner(&caller, heap);
 	IvfpqTrainOrDrain(heap, index, &result);
@@ -198,53 +233,163 @@ serve_index(Relation heap, Relation index)
 	advise_rebuild(heap, index, name);
 	IvfpqActAsCaller(&caller);
 	error_context_stack = context.previous;
+	serving_heap = InvalidOid;
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
 /*
- * Try to lock the index's table, and serve the index.  False when somebody
- * else has the lock.
+ * Is this an index of ours that wants something, as far as can be seen
+ * without a lock on its table?  Locks it, unless that would take waiting: who
+ * has it now rebuilds or drops it.
  */
 static bool
-try_index(Oid indexoid)
+wants_service(Oid indexoid)
+{
+	Relation	index;
+	bool		wants;
+
+	if (!ConditionalLockRelationOid(indexoid, AccessShareLock))
+		return false;
+	index = try_relation_open(indexoid, NoLock);
+	if (index == NULL)
+		return false;
+	wants = index->rd_rel->relkind == RELKIND_INDEX &&
+		index->rd_indam->ambuild == ivfpqbuild &&
+		index->rd_index->indisvalid && has_work(index, -1);
+	relation_close(index, NoLock);
+	return wants;
+}
+
+/* What is known of an index that was tried, or NULL. */
+static Tried *
+find_tried(Oid indexoid)
+{
+	ListCell   *cell;
+
+	foreach(cell, tried)
+	{
+		Tried	   *known = lfirst(cell);
+
+		if (known->index == indexoid)
+			return known;
+	}
+	return NULL;
+}
+
+/* The index is going to be tried. */
+static void
+remember_tried(Oid indexoid, int64 vacuums)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+	Tried	   *known = find_tried(indexoid);
+
+	if (known == NULL)
+	{
+		known = palloc(sizeof(Tried));
+		known->index = indexoid;
+		tried = lappend(tried, known);
+	}
+	known->vacuums = vacuums;
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * Try to lock the index's table, and serve the index, unless we are just to
+ * look.  An index is tried once, and again after each VACUUM of its table:
+ * that found us here and started no worker.
+ */
+static Outcome
+try_index(Oid indexoid, bool just_look)
 {
 	Oid			heapoid = IndexGetRelation(indexoid, true);
-	Relation	heap;
-	Relation	index;
+	Tried	   *known = find_tried(indexoid);
+	int64		vacuums;
 
-	if (!OidIsValid(heapoid))
-		return true;
+	if (!OidIsValid(heapoid) || (known != NULL && known->vacuums < 0) ||
+		!wants_service(indexoid))
+		return NOTHING;
+	/* what excludes readers is no VACUUM that may be about to ask */
+	if (known != NULL && !ConditionalLockRelationOid(heapoid, AccessShareLock))
+		return NOTHING;
 	if (!ConditionalLockRelationOid(heapoid, ShareUpdateExclusiveLock))
-		return false;
-	if (IndexGetRelation(indexoid, true) == heapoid)
+		return LOCKED;
+	vacuums = GvCountVacuums(heapoid);
+	if (IndexGetRelation(indexoid, true) != heapoid ||
+		(known != NULL && known->vacuums == vacuums))
+		return NOTHING;
+	if (!just_look)
 	{
-		heap = table_open(heapoid, NoLock);
-		index = index_open(indexoid, RowExclusiveLock);
+		Relation	heap = table_open(heapoid, NoLock);
+		Relation	index = index_open(indexoid, RowExclusiveLock);
+
+		remember_tried(indexoid, vacuums);
 		serve_index(heap, index);
 		index_close(index, NoLock);
 		table_close(heap, NoLock);
 	}
-	return true;
+	return SERVED;
 }
 
-/* Be the only worker of the index; false if there is another. */
-static bool
-take_guard(Oid indexoid)
+/* Give our turn back, if we have it. */
+static void
+give_back_turn(void)
+{
+	if (turn >= 0)
+		IvfpqTurnGiveBack(turn);
+	turn = -1;
+}
+
+/*
+ * Serving an index has been cancelled: by somebody who waits for its table, as
+ * a rule.  If that is VACUUM, it is to find it our turn no more when it gets
+ * the table, and to start a worker.
+ */
+static void
+report_cancelled(void)
 {
 	LOCKTAG		tag;
+	bool		waited_for;
 
-	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, indexoid, 0, GUARD_FIELD);
-	return LockAcquire(&tag, ExclusiveLock, true, true) !=
-		LOCKACQUIRE_NOT_AVAIL;
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, serving_heap);
+	waited_for = LockHasWaiters(&tag, ShareUpdateExclusiveLock, false);
+	ereport(LOG,
+			(waited_for ?
+			 errmsg("gpuvec: training of index \"%s\" ended, a session waits for its table",
+					serving_name) :
+			 errmsg("gpuvec: training of index \"%s\" was cancelled",
+					serving_name),
+			 errdetail("The next VACUUM of the table has it begun again.")));
+	give_back_turn();
 }
 
-/* Wait until it makes sense to try again. */
+/* An error ends what is being done for an index, and not the worker. */
 static void
-wait_a_while(void)
+recover(Oid indexoid)
 {
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 RETRY_MS, PG_WAIT_EXTENSION);
-	ResetLatch(MyLatch);
+	bool		cancelled = OidIsValid(serving_heap) &&
+		geterrcode() == ERRCODE_QUERY_CANCELED;
+
+	HOLD_INTERRUPTS();
+	if (!OidIsValid(serving_heap))
+		remember_tried(indexoid, -1);
+	MemoryContextSwitchTo(TopMemoryContext);
+	if (!cancelled)
+		EmitErrorReport();
+	FlushErrorState();
+	if (cancelled)
+		report_cancelled();
+	serving_heap = InvalidOid;
+	AbortCurrentTransaction();
+	pgstat_report_activity(STATE_IDLE, NULL);
+	RESUME_INTERRUPTS();
+}
+
+/* Between transactions: do what we are told to. */
+static void
+obey(void)
+{
+	/* what was to be cancelled has ended */
+	QueryCancelPending = false;
 	CHECK_FOR_INTERRUPTS();
 	if (ConfigReloadPending)
 	{
@@ -253,34 +398,180 @@ wait_a_while(void)
 	}
 }
 
+/* In a transaction of its own. */
+static Outcome
+try_safely(Oid indexoid, bool just_look)
+{
+	volatile Outcome outcome = NOTHING;
+
+	obey();
+	PG_TRY();
+	{
+		SetCurrentStatementStartTimestamp();
+		StartTransactionCommand();
+		PushActiveSnapshot(GetTransactionSnapshot());
+		outcome = try_index(indexoid, just_look);
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		recover(indexoid);
+	}
+	PG_END_TRY();
+	return outcome;
+}
+
+/*
+ * All indexes of ours in the database, in the current context, the one that
+ * we were asked for first.  Others' temporary ones cannot be read.
+ */
+static List *
+list_indexes(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *indexes = NIL;
+	Oid			am;
+	Relation	classes;
+	TableScanDesc scan;
+	HeapTuple	tuple;
+
+	StartTransactionCommand();
+	am = get_index_am_oid("gpuivfpq", true);
+	classes = table_open(RelationRelationId, AccessShareLock);
+	scan = table_beginscan_catalog(classes, 0, NULL);
+	MemoryContextSwitchTo(context);
+	while (OidIsValid(am) &&
+		   (tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		Form_pg_class class = (Form_pg_class) GETSTRUCT(tuple);
+
+		if (class->relam != am || class->relkind != RELKIND_INDEX ||
+			class->relpersistence == RELPERSISTENCE_TEMP)
+			continue;
+		indexes = class->oid == asked ? lcons_oid(class->oid, indexes) :
+			lappend_oid(indexes, class->oid);
+	}
+	table_endscan(scan);
+	table_close(classes, AccessShareLock);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+	return indexes;
+}
+
+/* Look at all indexes, and serve them if it is our turn. */
+static Outcome
+go_through(void)
+{
+	bool		just_look = turn < 0;
+	List	   *indexes = list_indexes();
+	Outcome		most = NOTHING;
+	ListCell   *cell;
+
+	foreach(cell, indexes)
+	{
+		Outcome		outcome = try_safely(lfirst_oid(cell), just_look);
+
+		most = Max(most, outcome);
+		if (just_look ? most > NOTHING : turn < 0)
+			break;
+		if (outcome == LOCKED && lfirst_oid(cell) == asked && patience-- > 0)
+			break;
+	}
+	list_free(indexes);
+	return most;
+}
+
+/*
+ * It is our turn: serve all indexes until none wants anything, or until our
+ * turn ends.  False: we have waited for a table for too long.
+ */
+static bool
+serve_database(void)
+{
+	for (int tries = 0; tries < MAX_TRIES; tries++)
+	{
+		Outcome		most = go_through();
+
+		if (turn < 0 || most == NOTHING)
+			return true;
+		if (most == SERVED)
+		{
+			tries = 0;
+			continue;
+		}
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 RETRY_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		obey();
+	}
+	return false;
+}
+
+/*
+ * Settings of the database are meant for sessions.  These are autovacuum's,
+ * for its reasons: at SERIALIZABLE every row that is read counts against
+ * those who write, a time-out would end each try, and an index's functions
+ * are to find what they name.
+ */
+static void
+set_own_settings(void)
+{
+	static const char *const settings[][2] = {
+		{"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"},
+		{"default_transaction_deferrable", "off"},
+		{"statement_timeout", "0"},
+		{"lock_timeout", "0"},
+		{"idle_in_transaction_session_timeout", "0"},
+		{"stats_fetch_consistency", "none"},
+		{"zero_damaged_pages", "off"},
+		{"search_path", ""}
+	};
+
+	for (int i = 0; i < (int) lengthof(settings); i++)
+		SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET,
+						PGC_S_OVERRIDE);
+	GvSetNoTransactionTimeout();
+	if (synchronous_commit > SYNCHRONOUS_COMMIT_LOCAL_FLUSH)
+		SetConfigOption("synchronous_commit", "local", PGC_SUSET,
+						PGC_S_OVERRIDE);
+}
+
 /* Entry of the worker.  arg: OID of the index; bgw_extra: of its database. */
 void
 gpuvec_train_worker(Datum arg)
 {
-	Oid			indexoid = DatumGetObjectId(arg);
 	Oid			dboid;
-	bool		done = false;
+	bool		again = true;
 
+	asked = DatumGetObjectId(arg);
 	memcpy(&dboid, MyBgworkerEntry->bgw_extra, sizeof(Oid));
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
-	BackgroundWorkerInitializeConnectionByOid(dboid, InvalidOid, 0);
+	set_own_settings();
 
-	for (int tries = 0; tries < MAX_TRIES && !done; tries++)
+	/*
+	 * Be to others what an autovacuum worker is: a session that has waited
+	 * for our table for deadlock_timeout cancels us, and DROP DATABASE ends
+	 * us.  As there, before others see us, and for good.
+	 */
+	MyProc->statusFlags |= PROC_IS_AUTOVACUUM;
+	BackgroundWorkerInitializeConnectionByOid(dboid, InvalidOid,
+											  BGWORKER_BYPASS_ALLOWCONN);
+	IvfpqSnapshotsAreOurs();
+
+	/*
+	 * A VACUUM that has found it our turn started no worker.  So look once
+	 * more when it no longer is.
+	 */
+	while (again && (turn = IvfpqTurnTake()) >= 0)
 	{
-		if (tries > 0)
-			wait_a_while();
-		SetCurrentStatementStartTimestamp();
-		StartTransactionCommand();
-		PushActiveSnapshot(GetTransactionSnapshot());
-		if (tries == 0 && !take_guard(indexoid))
-			done = true;
-		else
-			done = try_index(indexoid);
-		if (ActiveSnapshotSet())
-			PopActiveSnapshot();
-		CommitTransactionCommand();
+		again = serve_database();
+		give_back_turn();
+		again = again && go_through() > NOTHING;
 	}
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
