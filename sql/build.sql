@@ -325,6 +325,32 @@ ALTER TABLE parts ALTER e TYPE real[] USING e || '{}';
 DO 'BEGIN CREATE INDEX parts_again ON parts USING gpuivfpq (e); END';
 DROP TABLE parts;
 
+-- too little memory for a sample, and enough where few rows are to be indexed
+CREATE TABLE wide (id int, e real[], filler text);
+ALTER TABLE wide ALTER e SET STORAGE PLAIN, ALTER filler SET STORAGE PLAIN;
+INSERT INTO wide SELECT g, array_fill(g::real, ARRAY[384]) FROM generate_series(1, 1500) AS g;
+SET maintenance_work_mem = '1MB';
+CREATE INDEX wide_e ON wide USING gpuivfpq (e);
+SET maintenance_work_mem = '6MB';
+CREATE INDEX wide_e ON wide USING gpuivfpq (e);
+SELECT lists, rows FROM gpuvec_index_info('wide_e');
+DROP INDEX wide_e;
+TRUNCATE wide;
+INSERT INTO wide SELECT g, CASE WHEN g % 3 = 0 THEN array_fill(g::real, ARRAY[384]) END, repeat('x', 5000)
+FROM generate_series(1, 3900) AS g;
+CREATE INDEX wide_e ON wide USING gpuivfpq (e);
+SELECT lists, rows FROM gpuvec_index_info('wide_e');
+DROP INDEX wide_e;
+-- the same of an index that is trained later
+TRUNCATE wide;
+CREATE INDEX wide_e ON wide USING gpuivfpq (e);
+INSERT INTO wide SELECT g, array_fill(g::real, ARRAY[384]) FROM generate_series(1, 1500) AS g;
+SET maintenance_work_mem = '1MB';
+SELECT gpuvec_train('wide_e');
+RESET maintenance_work_mem;
+SELECT gpuvec_train('wide_e');
+DROP TABLE wide;
+
 -- refused
 CREATE TABLE refused (id int, e real[]);
 CREATE INDEX ON refused USING gpuivfpq (e) INCLUDE (id);

@@ -22,15 +22,30 @@
 #define SPARING_ROWS			4	/* read for each one that is taken */
 #define BLOCKS_TO_COUNT			64
 
+/* Bytes of a row in memory. */
+static Size
+row_bytes(const IvfpqSample *sample)
+{
+	return sample->dims * sizeof(float) + sizeof(uint64);
+}
+
 /* The dimension tells how many rows fit, unless the caller has said. */
 static void
 size_sample(IvfpqSample *sample)
 {
-	Size		row = sample->dims * sizeof(float) + sizeof(uint64);
-
 	if (sample->capacity == 0)
-		sample->capacity = Min(IvfpqMemoryLimit() / 4 / row, MAX_SAMPLES);
+		sample->capacity = Min(IvfpqMemoryLimit() / 4 / row_bytes(sample),
+							   MAX_SAMPLES);
 	sample->capacity = Max(sample->capacity, 1);
+}
+
+/* Begin, or begin anew. */
+static void
+begin_sample(IvfpqSample *sample)
+{
+	sample->count = 0;
+	sample->seen = 0;
+	sample->skip = -1;
 	reservoir_init_selection_state(&sample->reservoir, sample->capacity);
 	/* ... but the same table is to give the same sample */
 	sampler_random_init_state((uint32) IVFPQ_TRAINING_SEED,
@@ -172,23 +187,11 @@ peek_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	MemoryContextReset(sample->tmp);
 }
 
-/*
- * Sample the table into memory of the current context.  sample->type is set;
- * dims, capacity and sparing may be.  *rows gets an estimate of the rows to
- * index.
- */
-void
-IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
-				IndexInfo *indexInfo, double *rows)
+/* Read the first blocks until one tells the dimension. */
+static void
+find_dims(IvfpqSample *sample, Relation heap, Relation index,
+		  IndexInfo *indexInfo, BlockNumber nblocks)
 {
-	BlockNumber nblocks = RelationGetNumberOfBlocks(heap);
-	BlockSamplerData sampler;
-	int64		blocks = 0;
-
-	sample->skip = -1;
-	sample->tmp = AllocSetContextCreate(CurrentMemoryContext,
-										"gpuivfpq sample",
-										ALLOCSET_DEFAULT_SIZES);
 	for (BlockNumber blkno = 0; blkno < nblocks && sample->dims == 0; blkno++)
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -197,16 +200,41 @@ IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
 									 false, blkno, 1, peek_callback, sample,
 									 NULL);
 	}
-	if (sample->dims == 0)
-	{
-		*rows = 0;
-		return;
-	}
+}
 
-	size_sample(sample);
-	BlockSampler_Init(&sampler, nblocks,
-					  blocks_to_read(sample, heap, index, indexInfo, nblocks),
-					  (uint32) IVFPQ_TRAINING_SEED);
+/*
+ * Fewer rows than the sample was to see at least are in the blocks that it
+ * read, and there are more blocks.  That is so because memory is short, which
+ * is an error, or because few rows of a block are in the index.
+ */
+static void
+check_memory(const IvfpqSample *sample, Relation index)
+{
+	Size		bytes = 4 * sample->least * row_bytes(sample);
+	int			needed_kb = (int) ((bytes + 1023) / 1024);
+
+	if (sample->capacity < sample->least)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("training index \"%s\" of %d dimensions needs %d kB, maintenance_work_mem is %d kB",
+						RelationGetRelationName(index), sample->dims,
+						needed_kb, maintenance_work_mem),
+				 errdetail("A sample of %d rows is to fit in a quarter of it.",
+						   sample->least),
+				 errhint("Set maintenance_work_mem to \"%dMB\" or more.",
+						 (needed_kb + 1023) / 1024)));
+}
+
+/* Sample rows of n of the table's blocks; returns how many were read. */
+static int64
+sample_blocks(IvfpqSample *sample, Relation heap, Relation index,
+			  IndexInfo *indexInfo, BlockNumber nblocks, int n)
+{
+	BlockSamplerData sampler;
+	int64		blocks = 0;
+
+	begin_sample(sample);
+	BlockSampler_Init(&sampler, nblocks, n, (uint32) IVFPQ_TRAINING_SEED);
 	while (BlockSampler_HasMore(&sampler))
 	{
 		BlockNumber blkno = BlockSampler_Next(&sampler);
@@ -217,6 +245,45 @@ IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
 									 false, blkno, 1, sample_callback, sample,
 									 NULL);
 		blocks++;
+	}
+	return blocks;
+}
+
+/*
+ * Sample the table into memory of the current context.  sample->type is set;
+ * dims, capacity, least and sparing may be.  *rows gets an estimate of the
+ * rows to index.
+ */
+void
+IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
+				IndexInfo *indexInfo, double *rows)
+{
+	BlockNumber nblocks = RelationGetNumberOfBlocks(heap);
+	int64		blocks;
+
+	sample->tmp = AllocSetContextCreate(CurrentMemoryContext,
+										"gpuivfpq sample",
+										ALLOCSET_DEFAULT_SIZES);
+	find_dims(sample, heap, index, indexInfo, nblocks);
+	if (sample->dims == 0)
+	{
+		*rows = 0;
+		return;
+	}
+
+	size_sample(sample);
+	blocks = sample_blocks(sample, heap, index, indexInfo, nblocks,
+						   blocks_to_read(sample, heap, index, indexInfo,
+										  nblocks));
+	while (sample->seen < sample->least && blocks < nblocks)
+	{
+		double		more = blocks * (1.2 * sample->least /
+									 Max(sample->seen, 1) + 1);
+
+		if (sample->seen / blocks * nblocks >= sample->least)
+			check_memory(sample, index);
+		blocks = sample_blocks(sample, heap, index, indexInfo, nblocks,
+							   (int) Min(nblocks, more));
 	}
 	*rows = blocks > 0 ? sample->seen / blocks * nblocks : 0;
 	sample->whole = blocks == nblocks && sample->count == sample->seen;

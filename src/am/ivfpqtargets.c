@@ -117,6 +117,7 @@ draw_queries(IvfpqSample *sample, const IvfpqModel *model, Relation heap,
 
 	sample->dims = model->meta.dims;
 	sample->capacity = IvfpqCalibrationQueries(get_float8_infinity());
+	sample->least = sample->capacity;
 	IvfpqSampleTake(sample, heap, index, indexInfo, &rows);
 	IvfpqSampleShuffle(sample);
 	n = (int) Min(IvfpqCalibrationQueries(rows), sample->count);

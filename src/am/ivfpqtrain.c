@@ -249,6 +249,7 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 	sample.dims = IvfpqIndexDims(index, type);
 	if (IvfpqServerIsWanted())
 		size_remote_sample(&sample);
+	sample.least = IvfpqLeastRows(index);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_SAMPLING);
 	IvfpqSampleTake(&sample, heap, index, indexInfo, &training->rows);
@@ -258,7 +259,7 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 	IvfpqRefineCheckDims(index, sample.dims);
 	if (sample.dims > 0)
 		training->gv.m = choose_pq_dim(index, sample.dims);
-	if (sample.count == 0 || sample.seen < IvfpqLeastRows(index))
+	if (sample.count == 0 || sample.seen < sample.least)
 		return;
 
 	lists = choose_lists(index, &sample, training->rows);
