@@ -95,14 +95,13 @@ sub lists
 make_table('plain', 1500, '');
 $node->safe_psql('postgres', q{
 	ALTER DATABASE postgres SET default_transaction_isolation = serializable;
-	ALTER DATABASE postgres SET default_transaction_read_only = on;
 	ALTER DATABASE postgres SET lock_timeout = '1ms';
 	ALTER DATABASE postgres SET statement_timeout = '10s';
 	ALTER DATABASE postgres SET idle_in_transaction_session_timeout = '10s';
 	ALTER DATABASE postgres SET search_path = nowhere});
 hold_at('train: written');
 $node->safe_psql('postgres', "SET search_path = public; VACUUM plain");
-my $usual = "SET search_path = public; SET lock_timeout = 0; SET default_transaction_read_only = off;";
+my $usual = "SET search_path = public; SET lock_timeout = 0;";
 ok(wait_until($node, $held), 'the worker waits, whatever lock_timeout is');
 is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE mode = 'SIReadLock'}),
 	'0', '... and is not serializable');
