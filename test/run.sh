@@ -520,29 +520,33 @@ part_tap() {
 	done
 }
 
-# Lists of numbers as the drivers of PyPI send them, on a cluster named $1.
+# What clients from PyPI send, and README's examples for frameworks, on a
+# cluster named $1.
 part_clients() {
-	local out=$GV_TMP/clients.out status=0 ok bad began=$SECONDS
+	local program out status ok bad began
 	if [ -z "$PGVECTOR" ]; then
 		skipped "$SERVER clients: they need pgvector"
 		return
 	fi
 	gv_start "$1"
-	python3 "$GV_ROOT/test/clients/drivers.py" >"$out" 2>&1 || status=$?
+	for program in drivers frameworks; do
+		out=$GV_TMP/$program.out status=0 began=$SECONDS
+		"$GV_ROOT/test/clients/$program.py" >"$out" 2>&1 || status=$?
+		if [ $status = 2 ]; then
+			skipped "$SERVER clients: $(tail -1 "$out")"
+			break
+		fi
+		ok=$(grep -c '^ok ' "$out") || :
+		bad=$(grep -c '^not ok ' "$out") || :
+		if [ $status != 0 ] || [ "$ok" = 0 ]; then
+			grep -v '^ok ' "$out" || :
+			failed "$((bad > 0 ? bad : 1))" "$SERVER clients: $program"
+		fi
+		passed "$ok"
+		echo "$SERVER clients: $program: $ok passed, $(seconds $began)"
+	done
 	gv_stop "$1"
 	check_server_log "$1"
-	if [ $status = 2 ]; then
-		skipped "$SERVER clients: $(tail -1 "$out")"
-		return
-	fi
-	ok=$(grep -c '^ok ' "$out") || :
-	bad=$(grep -c '^not ok ' "$out") || :
-	if [ $status != 0 ] || [ "$ok" = 0 ]; then
-		grep -v '^ok ' "$out" || :
-		failed "$((bad > 0 ? bad : 1))" "$SERVER clients"
-	fi
-	passed "$ok"
-	echo "$SERVER clients: $ok passed, $(seconds $began)"
 }
 
 # by default a part of --long only: it needs the network

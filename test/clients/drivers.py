@@ -39,8 +39,8 @@ failed = 0
 
 def check(good, *what):
     global failed
-    print("ok" if good else "not ok", "-", ", ".join(map(str, what)),
-          flush=True)
+    text = ", ".join(map(str, what))
+    print("ok - " + text[:120] if good else "not ok - " + text, flush=True)
     failed += not good
 
 
