@@ -96,6 +96,23 @@ SELECT g, b.id FROM generate_series(0, 2) AS g,
 SELECT g, b.id FROM generate_series(0, 2) AS g,
 	LATERAL (SELECT id FROM mixed ORDER BY v <-> ARRAY[g, g, g] LIMIT 1) AS b;
 
+-- an index on real[] serves values of pgvector's types
+CREATE INDEX mixed_e ON mixed USING gpuivfpq (e);
+EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY e <-> '[1,2,3]'::vector LIMIT 1;
+EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY '[1,2,3]'::halfvec <-> e LIMIT 1;
+EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY e <=> '[1,2,3]'::vector LIMIT 1;
+SELECT id, e <-> '[1,2,3]'::vector AS d FROM mixed ORDER BY e <-> '[1,2,3]'::vector;
+SELECT id FROM mixed ORDER BY e <-> '[0.1,0.2,0.3]'::halfvec;
+SELECT id FROM mixed ORDER BY e <-> '[1,2]'::vector;
+EXPLAIN (COSTS OFF)
+SELECT m.id, b.id FROM mixed AS m,
+	LATERAL (SELECT id FROM mixed ORDER BY e <-> m.v LIMIT 1) AS b;
+SELECT m.id, b.id FROM mixed AS m,
+	LATERAL (SELECT id FROM mixed ORDER BY e <-> m.v LIMIT 1) AS b;
+-- both from a table: the array is cast
+SELECT id, e <-> v AS d FROM mixed ORDER BY id;
+DROP INDEX mixed_e;
+
 -- pgvector's own indexes serve them as well
 DROP INDEX mixed_v, mixed_h;
 CREATE INDEX mixed_v ON mixed USING hnsw (v vector_l2_ops);

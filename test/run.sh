@@ -14,11 +14,13 @@
 # and adds the unit programs under valgrind, the CUDA engine's whole checks on
 # emulated threads and gpuvecd's with that engine, also sanitized at small size,
 # the engine's and the SQL tests with each of the processor's instructions,
-# a server with the undefined-behaviour sanitizer, and every other PostgreSQL
+# a server with the undefined-behaviour sanitizer, what clients from PyPI send
+# (test/clients; skipped where PyPI cannot be reached), and every other PostgreSQL
 # found under /usr/lib/postgresql or, in their place, named in PG_CONFIGS, be it
 # one with assertions (test/servers.sh builds such).
 #
 # ONLY="part ..." runs just these parts: layers warnings unit sql isolation tap
+# clients
 # TAP="name ..." runs just these TAP tests, by the beginnings of their names
 set -euo pipefail
 # shellcheck source=test/lib.sh
@@ -518,12 +520,47 @@ part_tap() {
 	done
 }
 
+# What clients from PyPI send, and README's examples for frameworks, on a
+# cluster named $1.
+part_clients() {
+	local program out status ok bad began
+	if [ -z "$PGVECTOR" ]; then
+		skipped "$SERVER clients: they need pgvector"
+		return
+	fi
+	gv_start "$1"
+	for program in drivers frameworks; do
+		out=$GV_TMP/$program.out status=0 began=$SECONDS
+		"$GV_ROOT/test/clients/$program.py" >"$out" 2>&1 || status=$?
+		if [ $status = 2 ]; then
+			skipped "$SERVER clients: $(tail -1 "$out")"
+			break
+		fi
+		ok=$(grep -c '^ok ' "$out") || :
+		bad=$(grep -c '^not ok ' "$out") || :
+		if [ $status != 0 ] || [ "$ok" = 0 ]; then
+			grep -v '^ok ' "$out" || :
+			failed "$((bad > 0 ? bad : 1))" "$SERVER clients: $program"
+		fi
+		passed "$ok"
+		echo "$SERVER clients: $program: $ok passed, $(seconds $began)"
+	done
+	gv_stop "$1"
+	check_server_log "$1"
+}
+
+# by default a part of --long only: it needs the network
+wanted_clients() { wanted clients && [ -n "$LONG${ONLY:-}" ]; }
+
 server_parts() {
-	wanted sql || wanted isolation || wanted tap || return 0
+	wanted sql || wanted isolation || wanted tap || wanted_clients || return 0
 	prepare_server "$1" || return 0
 	part_sql "data$TAG"
 	if wanted tap; then
 		part_tap
+	fi
+	if wanted_clients; then
+		part_clients "dataclients$TAG"
 	fi
 }
 
@@ -556,7 +593,7 @@ other_servers() {
 # What --long adds to the server of $1.
 more_servers() {
 	local others other
-	wanted sql || wanted isolation || wanted tap || return 0
+	wanted sql || wanted isolation || wanted tap || wanted_clients || return 0
 	sanitized_server "$1"
 	others=$(other_servers "$1")
 	[ -n "$others" ] || skipped "no other PostgreSQL"

@@ -10,6 +10,9 @@
  * The planner replaces such an operator by the cast and pgvector's own
  * operator, v <-> ARRAY[...]::vector, which every index on v supports,
  * pgvector's too.  What is left to be called does the same, step by step.
+ * Only where a real[] comes from a table and the other value does not, as in
+ * ORDER BY e <-> '[1,2,3]'::vector, that value is cast to real[] instead, for
+ * an index on e.
  *
  * Nothing here knows how pgvector stores its types: the value is converted
  * by pgvector's own cast, and the distance is pgvector's own operator, both
@@ -19,8 +22,10 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "catalog/pg_amop.h"
 #include "catalog/pg_operator.h"
 #include "catalog/pg_type.h"
+#include "commands/defrem.h"
 #include "fmgr.h"
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
@@ -29,6 +34,7 @@
 #include "parser/parse_coerce.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/catcache.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
@@ -257,8 +263,67 @@ MixedDistance(FunctionCallInfo fcinfo, const char *name)
 }
 
 /*
+ * Operator name (real[], real[]) by which gpuivfpq orders, wherever it is;
+ * InvalidOid if there is none.
+ */
+static Oid
+RealOperator(const char *name)
+{
+	Oid			am = get_index_am_oid("gpuivfpq", true);
+	Oid			operator = InvalidOid;
+	CatCList   *operators;
+
+	operators = SearchSysCacheList3(OPERNAMENSP, CStringGetDatum(name),
+									ObjectIdGetDatum(FLOAT4ARRAYOID),
+									ObjectIdGetDatum(FLOAT4ARRAYOID));
+	for (int i = 0; i < operators->n_members; i++)
+	{
+		HeapTuple	tuple = &operators->members[i]->tuple;
+		Oid			candidate = ((Form_pg_operator) GETSTRUCT(tuple))->oid;
+		CatCList   *families = SearchSysCacheList2(AMOPOPID,
+												   ObjectIdGetDatum(candidate),
+												   CharGetDatum(AMOP_ORDER));
+
+		for (int j = 0; j < families->n_members; j++)
+		{
+			tuple = &families->members[j]->tuple;
+			if (((Form_pg_amop) GETSTRUCT(tuple))->amopmethod == am)
+				operator = candidate;
+		}
+		ReleaseSysCacheList(families);
+	}
+	ReleaseSysCacheList(operators);
+	return operator;
+}
+
+/*
+ * If the argument to convert is a real[] from a table, and the other one is
+ * not from a table, turn the plan round: the other one becomes a real[].
+ */
+static void
+PreferRealColumn(MixedPlan *plan, const char *name, List *args)
+{
+	Node	   *source = list_nth(args, plan->source);
+	Node	   *other = list_nth(args, 1 - plan->source);
+	Oid			operator;
+
+	if (exprType(source) != FLOAT4ARRAYOID ||
+		!contain_vars_of_level(source, 0) || contain_vars_of_level(other, 0))
+		return;
+	operator = RealOperator(name);
+	if (!OidIsValid(operator))
+		return;
+
+	plan->cast = CastFunction(plan->target, FLOAT4ARRAYOID);
+	plan->cast_nargs = get_func_nargs(plan->cast);
+	plan->source = 1 - plan->source;
+	plan->target = FLOAT4ARRAYOID;
+	plan->operator = operator;
+}
+
+/*
  * Planner support: a call of a function of operator name becomes the cast
- * and pgvector's operator.  Other requests are declined.
+ * and pgvector's operator, or that of real[].  Other requests are declined.
  */
 static Node *
 MixedSupport(Node *rawreq, const char *name)
@@ -275,6 +340,7 @@ MixedSupport(Node *rawreq, const char *name)
 		return NULL;
 
 	MixedPlanInit(&plan, req->fcall->funcid, name);
+	PreferRealColumn(&plan, name, req->fcall->args);
 	args[0] = linitial(req->fcall->args);
 	args[1] = lsecond(req->fcall->args);
 

@@ -54,8 +54,11 @@ PIP_PACKAGES = {
     "clustered": ["numpy"],
     "glove": ["numpy", "pyarrow"],
     "sentences": ["numpy", "onnx", "onnxruntime", "tokenizers"],
+    "clients": ["numpy", "pgvector", "psycopg[binary]", "psycopg2-binary",
+                "asyncpg", "pg8000", "sqlalchemy", "django"],
 }
-MODULES = {"faiss-cpu": "faiss"}    # of packages that are named otherwise
+# of packages that are named otherwise
+MODULES = {"faiss-cpu": "faiss", "psycopg2-binary": "psycopg2"}
 CARD_PACKAGES = {"sentences": ["numpy", "torch", "transformers", "tokenizers"]}
 SEED = 20240607                 # of the shuffles: same sources, same sets
 TRUTH_K = 100
