@@ -325,7 +325,9 @@ ALTER TABLE parts ALTER e TYPE real[] USING e || '{}';
 DO 'BEGIN CREATE INDEX parts_again ON parts USING gpuivfpq (e); END';
 DROP TABLE parts;
 
--- too little memory for a sample, and enough where few rows are to be indexed
+-- the session's own training: too little memory for a sample, and enough where
+-- few rows are to be indexed
+SET gpuvec.engine = cpu;
 CREATE TABLE wide (id int, e real[], filler text);
 ALTER TABLE wide ALTER e SET STORAGE PLAIN, ALTER filler SET STORAGE PLAIN;
 INSERT INTO wide SELECT g, array_fill(g::real, ARRAY[384]) FROM generate_series(1, 1500) AS g;
@@ -349,6 +351,7 @@ SET maintenance_work_mem = '1MB';
 SELECT gpuvec_train('wide_e');
 RESET maintenance_work_mem;
 SELECT gpuvec_train('wide_e');
+RESET gpuvec.engine;
 DROP TABLE wide;
 
 -- refused
