@@ -283,6 +283,9 @@ run_grid(gv_emulated_grid *grid)
 {
 	unsigned	nblocks = grid->kernel->grid.x * grid->kernel->grid.y;
 
+	/* it said so when too many others had begun */
+	if (grid->triggered)
+		begin_next(grid);
 	for (unsigned number = 0; number < nblocks; number++)
 	{
 		auto		begun = grid->begun.find(number);
