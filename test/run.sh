@@ -270,7 +270,7 @@ run_levels() {
 }
 
 part_unit() {
-	local sanitize=(-fsanitize=address -fsanitize=undefined
+	local part sanitize=(-fsanitize=address -fsanitize=undefined
 		-fno-omit-frame-pointer
 		-fno-sanitize-recover=undefined)
 	export GPUVEC_TEST_LONG=$LONG
@@ -280,6 +280,13 @@ part_unit() {
 		run_levels
 		run_valgrind
 		unit_card whole
+		# what older cards do
+		for part in mirrors exact lists; do
+			beside "older.$part" count_program "unit card older $part" \
+				env GPUVEC_EMULATED_CARD=80 GPUVEC_UNIT_SMALL=1 \
+				"$GV_TMP/unit-card-whole/check_card" $part
+		done
+		join_parts
 		# streams take another order; -O1: the sanitizers' code is what is slow
 		# to compile
 		GPUVEC_EMULATED_SEED=2 GPUVEC_UNIT_SMALL=1 \

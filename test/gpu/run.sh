@@ -48,6 +48,9 @@
 #				test/bench/inserts.py, which need numpy and matplotlib, too,
 #				and faiss-cpu for --faiss
 #
+# GPU_PTX=80: kernels and sanitize with code that the driver makes from PTX of
+# that version, as on cards that are newer than a build.
+#
 # All but `cards` use one card, the first that CUDA_VISIBLE_DEVICES names.
 #
 # GPUVEC_TEST_SERVER=cpu: the stages that use PostgreSQL, without a card, to see
@@ -101,14 +104,16 @@ link() {
 
 # Compiles the engines for this card into GV_TMP/card.
 build_engines() {
-	local dir=$GV_TMP/card file
+	local dir=$GV_TMP/card file code=-arch=sm_$ARCH
 	[ "$SERVER" = cuda ] || gv_die "this stage needs a card"
 	[ ! -d "$dir" ] || return 0
 	mkdir "$dir"
+	[ -z "${GPU_PTX:-}" ] ||
+		code="-gencode arch=compute_$GPU_PTX,code=compute_$GPU_PTX"
 	for file in "$GV_ROOT"/gpu/*.cu; do
 		echo "$file"
 	done | xargs -P "$(nproc)" -I FILE sh -c \
-		"'$NVCC' -std=c++17 -O3 -fmad=false -lineinfo -arch=sm_$ARCH \
+		"'$NVCC' -std=c++17 -O3 -fmad=false -lineinfo $code \
 			-I'$GV_ROOT/src' -c FILE -o '$dir'/\$(basename FILE).o"
 	for file in "$GV_ROOT"/src/engine/*.c "$GV_ROOT"/src/cpu/*.c; do
 		gcc -std=gnu99 -g -O3 -ffp-contract=off -I"$GV_ROOT/src" -c "$file" \
@@ -154,7 +159,8 @@ stage_kernels() {
 # All at once, because a tool waits more than it works.
 stage_sanitize() {
 	local tools="memcheck racecheck initcheck synccheck" tool part flags log
-	local parts="mirrors hopper builders select exact lists sets" status=0
+	local parts="mirrors hopper builders select exact lists sets faults"
+	local status=0
 	build_check
 	for tool in $tools; do
 		flags=

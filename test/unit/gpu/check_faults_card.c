@@ -1,10 +1,11 @@
 /*
  * check_faults_card.c
- *		What a card refuses or does wrong, on emulated threads alone: a device
- *		that hangs keeps what was asked of it, and others go on; a launch that
- *		is refused is a request's failure, and no more; launches of threads
- *		side by side allow each other their shared memory; code for older cards
- *		waits for nothing, so nothing is launched early.
+ *		What a card refuses: launches of threads side by side, and of graphs,
+ *		have the shared memory that they were allowed; graphs are bounded.  On
+ *		emulated threads also what one does wrong: a device that hangs keeps
+ *		what was asked of it, and others go on; a launch that is refused is a
+ *		request's failure, and no more; code for older cards waits for nothing,
+ *		so nothing is launched early.
  */
 #include <pthread.h>
 
@@ -13,9 +14,9 @@
 
 /* Of emulate/; not there on a card. */
 extern unsigned gv_emulated_hung __attribute__((weak));
-extern int64_t gv_emulated_refusal;
-extern int	gv_emulated_card;
-extern int	gv_emulated_code;
+extern int64_t gv_emulated_refusal __attribute__((weak));
+extern int	gv_emulated_card __attribute__((weak));
+extern int	gv_emulated_code __attribute__((weak));
 
 /* gpu/gv_cuda.h */
 typedef struct GvReplayCounts
@@ -28,7 +29,6 @@ typedef struct GvReplayCounts
 
 extern void gv_gpu_replay_counts(const GvSearcher *searcher,
 								 GvReplayCounts *counts);
-extern int64_t gv_emulated_graphs;
 
 #define NREPLAYS	64			/* graphs of a lane */
 #define NMIRRORS	100			/* in turn */
@@ -271,13 +271,11 @@ test_replays(void)
 	GvMirror   *mirrors[NMIRRORS];
 	GvSearcher *searcher = NULL;
 	GvReplayCounts counts;
-	int64_t		graphs;
 	int			i;
 
 	CHECK(gv_searcher(0, &searcher) == GV_OK, "searcher");
 	for (i = 0; i < NMIRRORS; i++)
 		mirrors[i] = make_mirror(&index);
-	graphs = gv_emulated_graphs;
 	for (i = 0; i < 4 * NMIRRORS; i++)
 	{
 		CHECK(gv_mirror_search(searcher, mirrors[i % NMIRRORS], &search,
@@ -287,8 +285,7 @@ test_replays(void)
 	gv_gpu_replay_counts(searcher, &counts);
 	CHECK(counts.made == NREPLAYS && counts.again == 0 &&
 		  counts.replayed == 3 * NREPLAYS &&
-		  counts.launched == 4 * (NMIRRORS - NREPLAYS) &&
-		  gv_emulated_graphs == graphs + NREPLAYS,
+		  counts.launched == 4 * (NMIRRORS - NREPLAYS),
 		  "%d made, %d again, %d replayed, %d launched", (int) counts.made,
 		  (int) counts.again, (int) counts.replayed, (int) counts.launched);
 	for (i = 0; i < 6 * NREPLAYS; i++)
@@ -313,6 +310,8 @@ test_capability(int card, int code)
 	int32_t		nfound;
 	Searched	searched;
 	Long		exact;
+	int			its_card = gv_emulated_card;
+	int			its_code = gv_emulated_code;
 	int			i;
 
 	gv_emulated_card = card;
@@ -336,7 +335,8 @@ test_capability(int card, int code)
 		  card, code, exact.nfailed, i);
 	end_long(&exact);
 	end_searches(&searched);
-	gv_emulated_card = gv_emulated_code = 90;
+	gv_emulated_card = its_card;
+	gv_emulated_code = its_code;
 	CHECK(UNIT_MIRRORS.open("", found, &nfound) == GV_OK,
 		  "no engine: %s", found->name);
 }
@@ -345,13 +345,13 @@ test_capability(int card, int code)
 void
 test_faults_card(void)
 {
+	test_allowed();
+	test_threads();
+	test_replays();
 	if (&gv_emulated_hung == NULL)
 		return;
 	test_hang();
-	test_allowed();
-	test_threads();
 	test_refused_launches();
-	test_replays();
 	test_capability(80, 80);
 	test_capability(90, 80);	/* as PTX of older cards runs on newer ones */
 	test_capability(90, 90);

@@ -25,9 +25,10 @@
  *							(busy) where there is none; 214: memory errors
  * and, within a program, gv_emulated_hung has a bit for each device that hangs.
  *
- * Cards are of compute capability gv_emulated_card (90, as they say 9.0), and
- * code is compiled for gv_emulated_code: below 90 there it neither lets other
- * grids begin early nor waits for them, on whatever card.
+ * Cards are of compute capability gv_emulated_card (GPUVEC_EMULATED_CARD; 90, as
+ * they say 9.0), and code is compiled for gv_emulated_code
+ * (GPUVEC_EMULATED_CODE; the card's): below 90 it neither lets other grids begin
+ * early nor waits for them, on whatever card.
  *
  * Here is what kernels use, and the fibers and streams; calls of the host are in
  * cuda_runtime_api.h.

@@ -56,9 +56,6 @@ extern cudaError_t gv_emulated_device_error(int device);
 extern int64_t gv_emulated_fault;
 extern int64_t gv_emulated_refusal;
 
-/* Graphs made so far. */
-extern int64_t gv_emulated_graphs;
-
 /* What a block may have of shared memory. */
 static inline size_t
 gv_emulated_most_shared()
@@ -307,7 +304,6 @@ static inline cudaError_t
 cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned flags)
 {
 	*made = new std::vector<std::shared_ptr<gv_emulated_kernel>>(*graph);
-	gv_emulated_graphs++;
 	return cudaSuccess;
 }
 

@@ -19,13 +19,22 @@
 
 int64_t		gv_emulated_fault;
 int64_t		gv_emulated_refusal;
-int64_t		gv_emulated_graphs;
 unsigned	gv_emulated_hung;
-int			gv_emulated_card = 90;
-int			gv_emulated_code = 90;
 int64_t		gv_emulated_unrecorded;
 thread_local int gv_emulated_device;
 thread_local cudaError_t gv_emulated_error;
+
+static int
+from_environment(const char *name, int otherwise)
+{
+	const char *value = getenv(name);
+
+	return value == NULL ? otherwise : atoi(value);
+}
+
+int			gv_emulated_card = from_environment("GPUVEC_EMULATED_CARD", 90);
+int			gv_emulated_code = from_environment("GPUVEC_EMULATED_CODE",
+												gv_emulated_card);
 
 void
 gv_break_rule(const char *what)
@@ -274,6 +283,9 @@ run_grid(gv_emulated_grid *grid)
 {
 	unsigned	nblocks = grid->kernel->grid.x * grid->kernel->grid.y;
 
+	/* it said so when too many others had begun */
+	if (grid->triggered)
+		begin_next(grid);
 	for (unsigned number = 0; number < nblocks; number++)
 	{
 		auto		begun = grid->begun.find(number);
