@@ -10,7 +10,7 @@ use Gpuvec;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time usleep);
+use Time::HiRes qw(usleep);
 
 $ENV{GPUVEC_FAULTS} = 1;
 my $node = new_node('main', conf => "fsync = off\ndeadlock_timeout = 200ms
@@ -75,14 +75,14 @@ sub make_other
 	return;
 }
 
-# Statements, of which the seconds that they took are returned.
-sub seconds
+# Does a statement succeed, while somebody trains who would never end?
+sub succeeds
 {
 	my ($sql) = @_;
-	my $begun = time;
-	my ($rc, $out, $err) = $node->psql('postgres', $sql, timeout => 60, timed_out => \my $late);
+	my ($rc, $out, $err) = $node->psql('postgres', $sql,
+		timeout => $PostgreSQL::Test::Utils::timeout_default, timed_out => \my $late);
 
-	return $late || $rc != 0 ? 1e9 : time - $begun;
+	return !$late && $rc == 0;
 }
 
 sub lists
@@ -144,9 +144,10 @@ for my $sql ('ALTER TABLE wanted ADD COLUMN x int', 'VACUUM wanted')
 	$node->safe_psql('postgres', 'VACUUM wanted');
 	ok(wait_until($node, $held), "$sql: the worker trains");
 	my $query = background($node, 'SELECT pg_sleep(.1); SELECT count(*) FROM wanted');
-	cmp_ok(seconds($sql), '<', 10, "$sql: has its lock");
+	ok(succeeds($sql), "$sql: has its lock");
 	is(end_of($query), 0, '... and so has a query behind it');
-	is(lists('wanted_e'), 'f', '... the index is not trained');
+	# after VACUUM it begins again by itself
+	is(lists('wanted_e'), 'f', '... the index is not trained') if $sql =~ /ALTER/;
 	my $log = slurp_file($node->logfile, $from);
 	my $lines = () = $log =~ /gpuvec: training of index "public.wanted_e" ended, a session waits for its table/g;
 	is($lines, 1, '... and the log says so, once');
@@ -163,7 +164,7 @@ is_sound($node, 'wanted_e', 'trained at last', warnings => 1);
 make_other(60);
 $node->safe_psql('other', 'VACUUM t');
 ok(wait_until($node, "SELECT count(*) = 1 $training AND wait_event = 'PgSleep'"), 'the worker trains');
-cmp_ok(seconds('DROP DATABASE other'), '<', 4.5, 'DROP DATABASE meanwhile');
+ok(succeeds('DROP DATABASE other'), 'DROP DATABASE meanwhile');
 ok(wait_until($node, $idle), 'the worker is gone');
 
 # -- one worker a database, which goes on with what else wants training
