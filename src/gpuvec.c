@@ -28,6 +28,7 @@ double		ivfpq_recall = 0.95;
 int			ivfpq_engine = IVFPQ_ENGINE_AUTO;
 int			ivfpq_on_gpu_error = IVFPQ_ON_ERROR_FALLBACK;
 int			ivfpq_request_timeout = 1000;
+int			ivfpq_server_timeout = 1000;
 bool		ivfpq_auto_mirror = true;
 
 int			ivfpq_server = IVFPQ_SERVER_AUTO;
@@ -194,6 +195,13 @@ define_client_settings(void)
 							"Sets how long a scan waits for gpuvecd.",
 							NULL, &ivfpq_request_timeout, 1000, 1, 600000,
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("gpuvec.server_timeout",
+							"Sets after how long without an answer gpuvecd "
+							"counts as silent for all sessions.",
+							"A session that waits less for it gives up for "
+							"itself alone.",
+							&ivfpq_server_timeout, 1000, 10, 600000,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomBoolVariable("gpuvec.auto_mirror",
 							 "Lets a scan ask for a mirror of its index.",
 							 NULL, &ivfpq_auto_mirror, true, PGC_USERSET, 0,

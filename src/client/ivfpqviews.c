@@ -54,6 +54,8 @@ static bool
 ask_status(GvStatusReply *status, GvMirrorStatus **mirrors)
 {
 	IvfpqReply	reply;
+	uint64		before = IvfpqCountServed();
+	int64		begun = IvfpqNow();
 	IvfpqServed served;
 
 	memset(status, 0, sizeof(*status));
@@ -61,10 +63,10 @@ ask_status(GvStatusReply *status, GvMirrorStatus **mirrors)
 	if (IvfpqSharedState() != IVFPQ_STATE_UP ||
 		pg_atomic_read_u32(&ivfpq_shared->suspended) != 0)
 		return false;
-	served = IvfpqAskStatus(GV_ROLE_SESSION, IvfpqNow() + STATUS_US, status,
+	served = IvfpqAskStatus(GV_ROLE_SESSION, begun + STATUS_US, status,
 							mirrors, &reply);
 	if (served == IVFPQ_TIMED_OUT)
-		IvfpqSuspend();
+		IvfpqNoteSilence(begun, before);
 	if (served != IVFPQ_SERVED)
 		memset(status, 0, sizeof(*status));
 	return served == IVFPQ_SERVED;

@@ -324,7 +324,8 @@ extern GvStatus gv_mirror_finish(GvSearcher *searcher);
 /*
  * Fault injection: from now on the n-th call of the wrappers above that
  * report a status (1 = the next) reports this one instead; 0 = none does.
- * For tests.
+ * GV_HANGS (gv_fault.h): it never ends, or what it has begun is never done.  For
+ * tests.
  */
 extern void gv_mirror_fault(int64_t n, GvStatus status);
 

@@ -3,6 +3,7 @@
  *		Several devices: where mirrors and builds go, who has to go for them,
  *		and searches of all at once.
  */
+#include <poll.h>
 #include <unistd.h>
 
 #include "client.h"
@@ -195,6 +196,89 @@ test_other(const TestIndex *index)
 	server_remove(&server);
 }
 
+/* Search until there is no answer; what was asked waits. */
+static void
+search_until_hung(int fd, const GvMirrorKey *key, const TestIndex *index)
+{
+	struct pollfd in = {.fd = fd,.events = POLLIN};
+	TestSearch	search = make_search(key, index);
+
+	while (search_send(fd, &search) && poll(&in, 1, 500) == 1 &&
+		   search_receive(fd, index, &search) == 0)
+		;
+	free_search(&search);
+}
+
+/* Clients that go while their searches wait are not kept. */
+static void
+check_impatient(const TestServer *server, int loader, const GvMirrorKey *key,
+				const TestIndex *index)
+{
+	int			fds[NCLIENTS];
+	TestSearch	search = make_search(key, index);
+	GvStatusReply *status = load_status(loader);
+	int			before = status->connections;
+	int			i;
+
+	CHECK(status->oldest_ms >= 500, "the oldest batch: %lld ms",
+		  (long long) status->oldest_ms);
+	for (i = 0; i < NCLIENTS; i++)
+	{
+		fds[i] = client_open(server, GV_ROLE_SESSION);
+		CHECK(search_send(fds[i], &search), "send");
+	}
+	for (i = 0; i < NCLIENTS; i++)
+		close(fds[i]);
+	free_search(&search);
+	/* the second batch of the device may have one of them */
+	for (i = 0; i < 100 && status->connections > before + 1; i++)
+	{
+		usleep(10000);
+		free(status);
+		status = load_status(loader);
+	}
+	CHECK(status->connections <= before + 1, "%d clients, then %d", before,
+		  status->connections);
+	free(status);
+}
+
+/*
+ * A device hangs, in a batch or in the call that ends one: the other one goes
+ * on in the first case, and in both the process ends.
+ */
+static bool
+check_hung(const TestIndex *index, const char *fault)
+{
+	const char *options[] = {"--devices", "3,5", "--patience", "3", "--fault",
+	fault, NULL};
+	GvMirrorKey keys[2] = {test_key(1), test_key(2)};
+	TestServer	server;
+	int			loader;
+	int			victim;
+	int			other;
+	bool		goes_on;
+
+	server_folder(&server);
+	server_launch(&server, options);
+	CHECK(server_ready(&server), "it does not start");
+	loader = client_open(&server, GV_ROLE_LOADER);
+	CHECK(load_all(loader, &keys[0], index) == 0, "first");
+	CHECK(load_all(loader, &keys[1], index) == 0, "second");
+	other = client_open(&server, GV_ROLE_SESSION);
+	victim = client_open(&server, GV_ROLE_SESSION);
+	search_until_hung(victim, &keys[0], index);
+	goes_on = search_check(other, &keys[1], index) == 0;
+	if (goes_on)
+		check_impatient(&server, loader, &keys[0], index);
+	CHECK(server_wait(&server) == 5, "it goes on for ever");
+	server_check_log(&server, "FATAL: device 3 has not finished a batch in 3 s");
+	close(victim);
+	close(other);
+	close(loader);
+	server_remove(&server);
+	return goes_on;
+}
+
 void
 test_devices(void)
 {
@@ -208,5 +292,8 @@ test_devices(void)
 	server_check_log(&server, "LOG: index 2 is mirrored on device 3: ");
 	server_remove(&server);
 	test_other(&index);
+	/* of two calls one begins a batch, and the other ends it */
+	CHECK(check_hung(&index, "1300:5") != check_hung(&index, "1301:5"),
+		  "hung devices");
 	free_index(&index);
 }
