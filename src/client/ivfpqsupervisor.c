@@ -45,7 +45,7 @@
 #define REPLACE_US			(30 * SECOND)
 #define REPLACE_NEW_US		(120 * SECOND)
 
-/* A run that is shorter was a failure: the next start waits. */
+/* A run that is shorter, or never got up, was a failure: the next start waits. */
 #define QUICK_US			(10 * SECOND)
 #define MAX_BACKOFF			6	/* 2^6 s, or rather: */
 #define MAX_BACKOFF_US		(60 * SECOND)
@@ -126,6 +126,13 @@ start_server(int64 now)
 	ereport(LOG, (errmsg("started gpuvecd, PID %d", self.info.pid)));
 }
 
+/* Did one that is gone have a card? */
+static bool
+has_seen_card(void)
+{
+	return strcmp(self.info.engine, "cuda") == 0;
+}
+
 /* Say how it ended. */
 static void
 log_end(int status)
@@ -140,18 +147,22 @@ log_end(int status)
 						WEXITSTATUS(status))));
 }
 
-/* It has ended: when is it to be started again? */
+/*
+ * It has ended: when is it to be started again?  Where a card was seen it may
+ * come back, even if there seems to be none now.
+ */
 static void
 note_end(int status)
 {
 	int64		now = IvfpqNow();
 	int64		pause = 0;
+	bool		was_up = IvfpqSharedState() == IVFPQ_STATE_UP;
 
 	forget_server();
 	if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_NO_CARD)
 	{
 		pg_atomic_write_u32(&ivfpq_shared->has_card, 0);
-		if (ivfpq_server == IVFPQ_SERVER_AUTO)
+		if (ivfpq_server == IVFPQ_SERVER_AUTO && !has_seen_card())
 		{
 			set_state(IVFPQ_STATE_NO_CARD);
 			self.give_up = true;
@@ -162,7 +173,7 @@ note_end(int status)
 		}
 	}
 	log_end(status);
-	if (now - self.started < QUICK_US)
+	if (!was_up || now - self.started < QUICK_US)
 	{
 		pause = Min(SECOND << Min(self.failures, MAX_BACKOFF),
 					MAX_BACKOFF_US);
@@ -192,8 +203,7 @@ meet_server(const GvWelcome *welcome)
 {
 	self.info.pid = welcome->pid;
 	strlcpy(self.info.engine, welcome->engine, sizeof(self.info.engine));
-	pg_atomic_write_u32(&ivfpq_shared->has_card,
-						strcmp(welcome->engine, "cuda") == 0);
+	pg_atomic_write_u32(&ivfpq_shared->has_card, has_seen_card());
 	pg_atomic_write_u64(&ivfpq_shared->instance, welcome->instance);
 	IvfpqWantedRestart();
 	set_state(IVFPQ_STATE_UP);

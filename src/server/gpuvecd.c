@@ -389,6 +389,14 @@ use_devices(const GvDevice *devices, int32_t n, const Options *options)
 	gv_mirrors_init(budgets, n, options->keep_s);
 }
 
+/* Of those that cannot be used: why; the others do their work. */
+static void
+warn_of_devices(const GvDevice *devices, int32_t n)
+{
+	for (; n < GV_MAX_DEVICES && devices[n].name[0] != '\0'; n++)
+		gv_log("WARNING", "left out: %s", devices[n].name);
+}
+
 static void
 open_engine(Engine engine, const Options *options)
 {
@@ -404,14 +412,16 @@ open_engine(Engine engine, const Options *options)
 	status = gv_mirrors_open(engine.mirrors, options->devices, devices,
 							 &ndevices);
 	if (status == GV_OK)
+		warn_of_devices(devices, ndevices);
+	if (status == GV_OK)
 		status = gv_builders_open(engine.builders);
 	if (status == GV_OK)
 		status = gv_sets_open(engine.sets);
 	if (status != GV_OK)
 	{
 		gv_log("FATAL", "no engine: %s", devices[0].name);
-		/* memory that somebody else has may come free */
-		exit(status == GV_NO_MEMORY ? GV_EXIT_FAILED : GV_EXIT_NO_ENGINE);
+		/* a card may be free, well or back in a while */
+		exit(status == GV_INVALID ? GV_EXIT_NO_ENGINE : GV_EXIT_FAILED);
 	}
 	gv_server.engine = engine.mirrors->name;
 	/* a processor does not hang, and a batch may take it minutes */
