@@ -74,9 +74,9 @@ nothing_kernel()
 }
 
 /*
- * Is there nothing to wait for?  By their numbers, because the emulated runtime
- * lacks names for most.  Anything else, a card that is busy, is reset, or counts
- * errors of its memory, may be over in a minute.
+ * Is there nothing to wait for?  By their numbers, because the emulated
+ * runtime lacks names for most.  Anything else, a card that is busy, is reset,
+ * or counts errors of its memory, may be over in a minute.
  */
 static bool
 is_for_good(cudaError_t error)

@@ -208,26 +208,34 @@ define_client_settings(void)
 							 NULL, NULL, NULL);
 }
 
-/* Settings of gpuvecd, which starts with the server. */
+/*
+ * Settings of gpuvecd, which starts with the server.  Without preloading they
+ * have no effect; but they are not unknown, and whoever has put them into
+ * postgresql.conf finds them in pg_settings.
+ */
 static void
 define_server_settings(void)
 {
+	/* the server refuses to define the former once it runs */
+	GucContext	context = process_shared_preload_libraries_in_progress ?
+		PGC_POSTMASTER : PGC_SIGHUP;
+
 	DefineCustomEnumVariable("gpuvec.server",
 							 "Sets the engine that gpuvecd runs.",
 							 "auto: cuda if there is a card, else there is "
 							 "no gpuvecd; off: there is none.",
 							 &ivfpq_server, IVFPQ_SERVER_AUTO, server_options,
-							 PGC_POSTMASTER, 0, NULL, NULL, NULL);
+							 context, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("gpuvec.gpu_memory",
 							"Sets how much memory mirrors may have on each card.",
 							"0 is what the engine proposes.",
-							&ivfpq_gpu_memory, 0, 0, INT_MAX, PGC_POSTMASTER,
+							&ivfpq_gpu_memory, 0, 0, INT_MAX, context,
 							GUC_UNIT_MB, NULL, NULL, NULL);
 	DefineCustomStringVariable("gpuvec.devices",
 							   "Sets the cards that gpuvecd uses.",
 							   "Their numbers, with commas; empty is all.",
-							   &ivfpq_devices, "", PGC_POSTMASTER, 0, NULL,
-							   NULL, NULL);
+							   &ivfpq_devices, "", context, 0, NULL, NULL,
+							   NULL);
 }
 
 /* Called once a process, when the library is loaded. */
@@ -238,8 +246,7 @@ _PG_init(void)
 	IvfpqInitPlanner();
 	define_scan_settings();
 	define_client_settings();
-	if (process_shared_preload_libraries_in_progress)
-		define_server_settings();
+	define_server_settings();
 	define_developer_settings();
 	MarkGUCPrefixReserved("gpuvec");
 	if (process_shared_preload_libraries_in_progress)

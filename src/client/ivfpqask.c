@@ -297,7 +297,9 @@ complain(IvfpqServed served, const char *reason)
 										IvfpqStateName(), detail) :
 					 errdetail("State is \"%s\".", IvfpqStateName()),
 					 ivfpq_shared == NULL ?
-					 errhint("Add gpuvec to shared_preload_libraries and restart the server, or set gpuvec.engine to cpu.") :
+					 (IvfpqPreloadHelps() ?
+					  errhint("Add gpuvec to shared_preload_libraries and restart the server, or set gpuvec.engine to cpu.") :
+					  errhint("Set gpuvec.engine to cpu.")) :
 					 errhint("Look into the server's log, or set gpuvec.on_gpu_error to fallback.")));
 			break;
 		case IVFPQ_SUSPENDED:

@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include <math.h>
+#include <unistd.h>
 
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
@@ -86,6 +87,19 @@ IvfpqClientInit(void)
 	shmem_startup_hook = attach_memory;
 	if (ivfpq_server != IVFPQ_SERVER_OFF && !IsBinaryUpgrade)
 		IvfpqSupervisorRegister();
+}
+
+/*
+ * Not preloaded: would there be a gpuvecd if the library were?  With
+ * gpuvec.server = auto only if there seems to be a card.
+ */
+bool
+IvfpqPreloadHelps(void)
+{
+	if (ivfpq_server != IVFPQ_SERVER_AUTO)
+		return ivfpq_server != IVFPQ_SERVER_OFF;
+	return access("/dev/nvidiactl", F_OK) == 0 ||
+		access("/dev/dxg", F_OK) == 0;
 }
 
 /* How gpuvecd is. */

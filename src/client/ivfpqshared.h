@@ -119,6 +119,7 @@ typedef struct IvfpqShared
 /* ivfpqshared.c; NULL without preloading */
 extern IvfpqShared *ivfpq_shared;
 
+extern bool IvfpqPreloadHelps(void);
 extern IvfpqServerState IvfpqSharedState(void);
 extern const char *IvfpqStateName(void);
 extern void IvfpqSharedSetServer(const IvfpqServerInfo *server);

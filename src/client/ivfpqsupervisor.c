@@ -45,7 +45,7 @@
 #define REPLACE_US			(30 * SECOND)
 #define REPLACE_NEW_US		(120 * SECOND)
 
-/* A run that is shorter, or never got up, was a failure: the next start waits. */
+/* A shorter run, or one that never got up, failed: the next start waits. */
 #define QUICK_US			(10 * SECOND)
 #define MAX_BACKOFF			6	/* 2^6 s, or rather: */
 #define MAX_BACKOFF_US		(60 * SECOND)
@@ -367,8 +367,8 @@ ping_server(void)
 /*
  * A session waited in vain: see at once what is the matter.  When a second one
  * did, all search themselves from then on.  The ping that ends this comes at
- * once; but when it has ended and the same happens again, because it answers us
- * and not them, only after a while.
+ * once; but when it has ended and the same happens again, because it answers
+ * us and not them, only after a while.
  */
 static void
 heed_silence(int64 now)

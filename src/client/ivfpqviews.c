@@ -42,7 +42,11 @@ is_preloaded(void)
 		return true;
 	ereport(NOTICE,
 			(errmsg("gpuvecd is not used"),
-			 errhint("Add gpuvec to shared_preload_libraries and restart the server.")));
+			 IvfpqPreloadHelps() ?
+			 errhint("Add gpuvec to shared_preload_libraries and restart the server; gpuvec.server, gpuvec.gpu_memory and gpuvec.devices have no effect without.") :
+			 ivfpq_server == IVFPQ_SERVER_AUTO ?
+			 errdetail("This machine shows no card that it could use.") :
+			 errdetail("It is turned off by gpuvec.server.")));
 	return false;
 }
 

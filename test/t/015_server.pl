@@ -273,12 +273,26 @@ $node->restart;
 (undef, $out, $err) = $node->psql('postgres',
 	"LOAD 'gpuvec'; SELECT * FROM gpuvec_stat; SELECT * FROM gpuvec_mirrors; SET gpuvec.engine = gpu; SELECT answers('t', '<->', 8, 10, 1)");
 is($out, $right1, 'not preloaded: views are empty, answers right');
-like($err, qr/NOTICE:  gpuvecd is not used\nHINT:  Add gpuvec to shared_preload_libraries/,
-	'not preloaded: the views say so');
+my $gain = -e '/dev/nvidiactl';
+my $without = $gain ? qr/HINT:  Add gpuvec to shared_preload/ : qr/DETAIL:  This machine shows no card/;
+like($err, qr/NOTICE:  gpuvecd is not used\n$without/, 'not preloaded: the views say so');
+unlike($err, qr/invalid|WARNING/, 'not preloaded: its settings are known');
+is( $node->safe_psql('postgres',
+		"LOAD 'gpuvec'; SHOW gpuvec.server; SHOW gpuvec.devices; SHOW gpuvec.gpu_memory"),
+	"auto\n99\n0", 'not preloaded: ... and shown');
 ($rc, undef, $err) = $node->psql('postgres',
 	"LOAD 'gpuvec'; SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error; SELECT answers('t', '<->', 8, 10, 1)");
-like($err, qr/ERROR:  gpuvecd is not running.*HINT:  Add gpuvec to shared_preload/s,
+$without = $gain ? qr/Add gpuvec to shared_preload/ : qr/Set gpuvec.engine to cpu/;
+like($err, qr/ERROR:  gpuvecd is not running.*HINT:  $without/s,
 	'not preloaded: an error, if that is wanted');
+$node->append_conf('postgresql.conf', "gpuvec.server = 'cpu'\n");
+$node->reload;
+for my $ask ('SELECT * FROM gpuvec_stat', "SELECT gpuvec_prewarm('t_e')")
+{
+	(undef, undef, $err) = $node->psql('postgres', "LOAD 'gpuvec'; $ask");
+	like($err, qr/HINT:  Add gpuvec to shared_preload/, "not preloaded, with gpuvec.server: $ask");
+	unlike($err, qr/invalid|WARNING/, "not preloaded, with gpuvec.server: it is known");
+}
 $node->stop;
 
 done_testing();
