@@ -201,7 +201,8 @@ SERVER_OBJS = \
 	src/server/setwork.o \
 	src/server/shared.o \
 	src/server/trial.o \
-	src/server/turns.o
+	src/server/turns.o \
+	src/server/watch.o
 
 GPUVECD_OBJS = $(ENGINE_OBJS) $(CPU_OBJS) $(MIRROR_OBJS) $(PROTOCOL_OBJS) \
 	$(SERVER_OBJS)

@@ -72,6 +72,55 @@ nothing_kernel()
 }
 
 /*
+ * Is there nothing to wait for?  By their numbers, because the emulated
+ * runtime lacks names for most.  Anything else, a card that is busy, is reset,
+ * or counts errors of its memory, may be over in a minute.
+ */
+static bool
+is_for_good(cudaError_t error)
+{
+	switch ((int) error)
+	{
+		case 35:				/* cudaErrorInsufficientDriver */
+		case 98:				/* cudaErrorInvalidDeviceFunction */
+		case 100:				/* cudaErrorNoDevice */
+		case 101:				/* cudaErrorInvalidDevice */
+		case 209:				/* cudaErrorNoKernelImageForDevice */
+			return true;
+		default:
+			return false;
+	}
+}
+
+/* What an error in opening means to who opens. */
+static GvStatus
+open_status(cudaError_t error)
+{
+	return is_for_good(error) ? GV_INVALID : gv_cuda_status(error);
+}
+
+/* Ask a card what it is, and whether it works. */
+static cudaError_t
+ask_card(int number, cudaDeviceProp *properties, size_t *nfree,
+		 size_t *total)
+{
+	cudaFuncAttributes attributes;
+	cudaError_t error = cudaGetDeviceProperties(properties, number);
+
+	if (error == cudaSuccess)
+		error = cudaSetDevice(number);
+	if (error != cudaSuccess)
+		return error;
+	error = cudaFuncGetAttributes(&attributes, nothing_kernel);
+	if (error == cudaSuccess)
+		error = cudaMemGetInfo(nfree, total);
+	/* others may need what looking at it took */
+	if (error != cudaSuccess)
+		(void) cudaDeviceReset();
+	return error;
+}
+
+/*
  * Look at a card, and say what it is or, in the place of its name, why it
  * cannot be used.
  */
@@ -79,22 +128,16 @@ static GvStatus
 inspect(int number, GvDevice *device, Card *card)
 {
 	cudaDeviceProp properties;
-	cudaFuncAttributes attributes;
 	size_t		nfree;
 	size_t		total;
-	cudaError_t error = cudaGetDeviceProperties(&properties, number);
+	cudaError_t error = ask_card(number, &properties, &nfree, &total);
 
-	if (error == cudaSuccess)
-		error = cudaSetDevice(number);
-	if (error == cudaSuccess)
-		error = cudaFuncGetAttributes(&attributes, nothing_kernel);
-	if (error == cudaSuccess)
-		error = cudaMemGetInfo(&nfree, &total);
 	if (error != cudaSuccess)
 	{
 		snprintf(device->name, sizeof(device->name), "card %d: %s", number,
 				 cudaGetErrorString(error));
-		return gv_cuda_status(error);
+		(void) cudaGetLastError();
+		return open_status(error);
 	}
 	card->number = number;
 	card->most_shared = properties.sharedMemPerBlockOptin;
@@ -106,69 +149,54 @@ inspect(int number, GvDevice *device, Card *card)
 		snprintf(device->name, sizeof(device->name),
 				 "card %d: %.80s has no memory left", number,
 				 properties.name);
+		(void) cudaDeviceReset();
 		return GV_NO_MEMORY;
 	}
 	snprintf(device->name, sizeof(device->name), "%.120s", properties.name);
 	return GV_OK;
 }
 
-/*
- * All cards that can be used; none: why the last could not, but rather for
- * want of memory, which may come.
- */
+/* The better of two reasons for having no card: the one that may pass. */
 static GvStatus
-open_all(int count, GvDevice *found, int32_t *nfound)
+more_hopeful(GvStatus one, GvStatus other)
 {
-	GvStatus	status = GV_FAILED;
-	GvDevice	reason = {};
-	int32_t		n = 0;
-
-	for (int number = 0; number < count && n < GV_MAX_DEVICES; number++)
-	{
-		GvStatus	one = inspect(number, &found[n], &cards[n]);
-
-		if (one == GV_OK)
-		{
-			n++;
-			continue;
-		}
-		/* others may need what looking at it took */
-		(void) cudaDeviceReset();
-		(void) cudaGetLastError();
-		if (status != GV_NO_MEMORY)
-		{
-			status = one;
-			reason = found[n];
-		}
-		memset(&found[n], 0, sizeof(found[n]));
-	}
-	*nfound = n;
-	if (n > 0)
-		return GV_OK;
-	found[0] = reason;
-	return status;
+	return one > other ? one : other;
 }
 
-/* The cards of a list, all of them. */
+/*
+ * The cards of a list [n] that can be used, of `count` that there are; behind
+ * them, why others cannot.  None: for what reason.
+ */
 static GvStatus
-open_listed(int count, const int32_t *numbers, int32_t n, GvDevice *found)
+open_cards(int count, const int32_t *numbers, int32_t n, GvDevice *found,
+		   int32_t *nfound)
 {
+	GvDevice	lost[GV_MAX_DEVICES];
+	GvStatus	status = GV_INVALID;
+	int32_t		nlost = 0;
+
+	*nfound = 0;
 	for (int32_t i = 0; i < n; i++)
 	{
-		GvStatus	status = GV_FAILED;
+		GvDevice	device = {};
+		GvStatus	one = GV_INVALID;
 
 		if (numbers[i] >= count)
-			snprintf(found[i].name, sizeof(found[i].name),
+			snprintf(device.name, sizeof(device.name),
 					 "there is no card %d", numbers[i]);
 		else
-			status = inspect(numbers[i], &found[i], &cards[i]);
-		if (status != GV_OK)
+			one = inspect(numbers[i], &device, &cards[*nfound]);
+		if (one == GV_OK)
+			found[(*nfound)++] = device;
+		else
 		{
-			found[0] = found[i];
-			return status;
+			status = more_hopeful(status, one);
+			lost[nlost++] = device;
 		}
 	}
-	return GV_OK;
+	for (int32_t i = 0; i < nlost; i++)
+		found[*nfound + i] = lost[i];
+	return *nfound > 0 ? GV_OK : status;
 }
 
 /* Why there are no cards at all: CUDA has one word for two reasons. */
@@ -200,20 +228,22 @@ gv_gpu_open(const char *devices, GvDevice *found, int32_t *nfound)
 	int32_t		numbers[GV_MAX_DEVICES];
 	int32_t		n = gv_parse_devices(devices, numbers);
 	int			count = 0;
-	cudaError_t error = cudaGetDeviceCount(&count);
+	cudaError_t error;
 
-	if (error != cudaSuccess)
-	{
-		say_why(error, found);
-		return GV_FAILED;
-	}
 	if (n < 0)
 	{
 		snprintf(found->name, sizeof(found->name),
 				 "malformed list of devices");
-		return GV_FAILED;
+		return GV_INVALID;
 	}
-	*nfound = n;
-	return n > 0 ? open_listed(count, numbers, n, found) :
-		open_all(count, found, nfound);
+	error = cudaGetDeviceCount(&count);
+	if (error != cudaSuccess)
+	{
+		say_why(error, found);
+		return open_status(error);
+	}
+	if (devices[0] == '\0')
+		for (n = 0; n < count && n < GV_MAX_DEVICES; n++)
+			numbers[n] = n;
+	return open_cards(count, numbers, n, found, nfound);
 }

@@ -29,6 +29,7 @@ int			ivfpq_max_training_workers = 2;
 int			ivfpq_engine = IVFPQ_ENGINE_AUTO;
 int			ivfpq_on_gpu_error = IVFPQ_ON_ERROR_FALLBACK;
 int			ivfpq_request_timeout = 1000;
+int			ivfpq_server_timeout = 1000;
 bool		ivfpq_auto_mirror = true;
 
 int			ivfpq_server = IVFPQ_SERVER_AUTO;
@@ -207,32 +208,47 @@ define_client_settings(void)
 							"Sets how long a scan waits for gpuvecd.",
 							NULL, &ivfpq_request_timeout, 1000, 1, 600000,
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("gpuvec.server_timeout",
+							"Sets after how long without an answer gpuvecd "
+							"counts as silent for all sessions.",
+							"A session that waits less for it gives up for "
+							"itself alone.",
+							&ivfpq_server_timeout, 1000, 10, 600000,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomBoolVariable("gpuvec.auto_mirror",
 							 "Lets a scan ask for a mirror of its index.",
 							 NULL, &ivfpq_auto_mirror, true, PGC_USERSET, 0,
 							 NULL, NULL, NULL);
 }
 
-/* Settings of gpuvecd, which starts with the server. */
+/*
+ * Settings of gpuvecd, which starts with the server.  Without preloading they
+ * have no effect; but they are not unknown, and whoever has put them into
+ * postgresql.conf finds them in pg_settings.
+ */
 static void
 define_server_settings(void)
 {
+	/* the server refuses to define the former once it runs */
+	GucContext	context = process_shared_preload_libraries_in_progress ?
+		PGC_POSTMASTER : PGC_SIGHUP;
+
 	DefineCustomEnumVariable("gpuvec.server",
 							 "Sets the engine that gpuvecd runs.",
 							 "auto: cuda if there is a card, else there is "
 							 "no gpuvecd; off: there is none.",
 							 &ivfpq_server, IVFPQ_SERVER_AUTO, server_options,
-							 PGC_POSTMASTER, 0, NULL, NULL, NULL);
+							 context, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("gpuvec.gpu_memory",
 							"Sets how much memory mirrors may have on each card.",
 							"0 is what the engine proposes.",
-							&ivfpq_gpu_memory, 0, 0, INT_MAX, PGC_POSTMASTER,
+							&ivfpq_gpu_memory, 0, 0, INT_MAX, context,
 							GUC_UNIT_MB, NULL, NULL, NULL);
 	DefineCustomStringVariable("gpuvec.devices",
 							   "Sets the cards that gpuvecd uses.",
 							   "Their numbers, with commas; empty is all.",
-							   &ivfpq_devices, "", PGC_POSTMASTER, 0, NULL,
-							   NULL, NULL);
+							   &ivfpq_devices, "", context, 0, NULL, NULL,
+							   NULL);
 }
 
 /* Called once a process, when the library is loaded. */
@@ -244,8 +260,7 @@ _PG_init(void)
 	define_scan_settings();
 	define_training_settings();
 	define_client_settings();
-	if (process_shared_preload_libraries_in_progress)
-		define_server_settings();
+	define_server_settings();
 	define_developer_settings();
 	MarkGUCPrefixReserved("gpuvec");
 	if (process_shared_preload_libraries_in_progress)

@@ -208,7 +208,8 @@ unit_card() {
 	shift
 	mkdir "$dir"
 	if build_card "$dir" "$@" >"$log" 2>&1 && ! grep -q 'warning:' "$log"; then
-		for part in mirrors hopper builders select exact lists sets faults; do
+		for part in mirrors hopper builders select exact lists sets faults \
+			open; do
 			beside "$(basename "$dir").$part" count_program \
 				"unit $(basename "$dir") $part" "$dir/check_card" $part
 		done

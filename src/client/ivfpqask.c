@@ -17,6 +17,10 @@
 /* How long a session believes that there is no mirror. */
 #define MISSING_US			1000000
 
+/* How long it does not ask for a mirror when a search waited in vain. */
+#define SILENT_US			INT64CONST(1000000)
+#define MOST_SILENT_US		INT64CONST(60000000)
+
 /* How often a session says that a mirror lacks something. */
 #define STALE_US			200000
 
@@ -34,6 +38,10 @@ typedef struct Memory
 	uint64		epoch;			/* `missing` is good for */
 	int64		missing_until;
 	int64		stale_until;	/* not to be asked to catch up before */
+	int			silences;		/* searches in a row that waited in vain */
+	int64		silent_until;	/* not to be asked again before */
+	int			silent_ms;		/* ... unless with more patience than this */
+	uint64		instance;		/* ... by this run of gpuvecd */
 } Memory;
 
 static Memory memories[NMEMORIES];
@@ -142,6 +150,11 @@ decide(Relation index, const IvfpqMetaData *meta, const GvMirrorKey *key,
 	if (pg_atomic_read_u32(&ivfpq_shared->suspended) != 0)
 		return IVFPQ_SUSPENDED;
 	memory = recall(key);
+	if (memory->silences > 0 &&
+		memory->instance == pg_atomic_read_u64(&ivfpq_shared->instance) &&
+		ivfpq_request_timeout <= memory->silent_ms &&
+		IvfpqNow() < memory->silent_until)
+		return IVFPQ_SUSPENDED;
 	if (memory->missing != IVFPQ_SERVED &&
 		memory->epoch == pg_atomic_read_u64(&ivfpq_shared->epoch) &&
 		IvfpqNow() < memory->missing_until)
@@ -160,6 +173,23 @@ note_missing(const GvMirrorKey *key, IvfpqServed served, uint64 epoch)
 	memory->missing_until = IvfpqNow() + MISSING_US;
 	if (served == IVFPQ_NOT_MIRRORED && ivfpq_auto_mirror)
 		(void) IvfpqWant(key, true, false);
+}
+
+/*
+ * A search waited in vain: let this session not ask for the mirror for a
+ * while, each time for longer.  Another mirror may be on a card that answers.
+ */
+static void
+note_silence(const GvMirrorKey *key, int64 begun, uint64 served)
+{
+	Memory	   *memory = recall(key);
+
+	memory->instance = pg_atomic_read_u64(&ivfpq_shared->instance);
+	memory->silent_until = IvfpqNow() +
+		Min(SILENT_US << Min(memory->silences, 6), MOST_SILENT_US);
+	memory->silent_ms = ivfpq_request_timeout;
+	memory->silences++;
+	IvfpqNoteSilence(begun, served);
 }
 
 /* Does the answer hold what it says, and nothing that was not asked for? */
@@ -224,6 +254,7 @@ ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
 		request->probes * sizeof(GvProbeReply) +
 		request->capacity * (sizeof(GvHit) + sizeof(GvBound));
 	uint64		epoch = pg_atomic_read_u64(&ivfpq_shared->epoch);
+	uint64		before = IvfpqCountServed();
 	int64		begun = IvfpqNow();
 	IvfpqServed served;
 
@@ -240,10 +271,11 @@ ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
 	if (served == IVFPQ_SERVED)
 	{
 		IvfpqCountLatency(IvfpqNow() - begun);
+		recall(&request->key)->silences = 0;
 		note_company(&answer->head);
 	}
 	else if (served == IVFPQ_TIMED_OUT)
-		IvfpqSuspend();
+		note_silence(&request->key, begun, before);
 	else if (served == IVFPQ_NOT_MIRRORED || served == IVFPQ_LOADING)
 		note_missing(&request->key, served, epoch);
 	return served;
@@ -265,7 +297,9 @@ complain(IvfpqServed served, const char *reason)
 										IvfpqStateName(), detail) :
 					 errdetail("State is \"%s\".", IvfpqStateName()),
 					 ivfpq_shared == NULL ?
-					 errhint("Add gpuvec to shared_preload_libraries and restart the server, or set gpuvec.engine to cpu.") :
+					 (IvfpqPreloadHelps() ?
+					  errhint("Add gpuvec to shared_preload_libraries and restart the server, or set gpuvec.engine to cpu.") :
+					  errhint("Set gpuvec.engine to cpu.")) :
 					 errhint("Look into the server's log, or set gpuvec.on_gpu_error to fallback.")));
 			break;
 		case IVFPQ_SUSPENDED:

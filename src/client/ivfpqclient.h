@@ -43,6 +43,7 @@ typedef enum IvfpqErrorSetting
 extern int	ivfpq_engine;
 extern int	ivfpq_on_gpu_error;
 extern int	ivfpq_request_timeout;	/* ms */
+extern int	ivfpq_server_timeout;	/* ms */
 extern bool ivfpq_auto_mirror;
 
 /* At server start only; they have their defaults without preloading. */

@@ -207,15 +207,17 @@ static bool
 is_alive(IvfpqLink *link)
 {
 	IvfpqReply	reply;
+	uint64		before = IvfpqCountServed();
+	int64		begun = IvfpqNow();
 	IvfpqServed served;
 
 	served = IvfpqExchange(GV_ROLE_SESSION, GV_MSG_PING, NULL, 0, 0,
-						   IvfpqNow() + (int64) ivfpq_request_timeout * 1000,
+						   begun + (int64) ivfpq_request_timeout * 1000,
 						   &reply);
 	if (served == IVFPQ_SERVED)
 		return true;
 	if (served == IVFPQ_TIMED_OUT)
-		IvfpqSuspend();
+		IvfpqNoteSilence(begun, before);
 	IvfpqLinkClose(link, served == IVFPQ_TIMED_OUT ? "it does not answer" :
 				   "it is gone");
 	return false;

@@ -8,17 +8,22 @@
 #include "postgres.h"
 
 #include <math.h>
+#include <unistd.h>
 
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 
+#include "client/ivfpqconnect.h"
 #include "client/ivfpqshared.h"
 #include "client/ivfpqsupervisor.h"
 #include "pgcompat.h"
 
 #define TRANCHE		"gpuvec"
+
+/* Sessions that wait in vain count together when no further apart. */
+#define SILENCE_US	INT64CONST(10000000)
 
 IvfpqShared *ivfpq_shared = NULL;
 
@@ -42,6 +47,7 @@ init_shared(IvfpqShared *shared)
 					   ivfpq_server == IVFPQ_SERVER_OFF ?
 					   IVFPQ_STATE_OFF : IVFPQ_STATE_STARTING);
 	pg_atomic_init_u32(&shared->suspended, 0);
+	pg_atomic_init_u32(&shared->doubted, 0);
 	pg_atomic_init_u32(&shared->has_card, 0);
 	pg_atomic_init_u64(&shared->instance, 0);
 	pg_atomic_init_u64(&shared->epoch, 1);
@@ -81,6 +87,19 @@ IvfpqClientInit(void)
 	shmem_startup_hook = attach_memory;
 	if (ivfpq_server != IVFPQ_SERVER_OFF && !IsBinaryUpgrade)
 		IvfpqSupervisorRegister();
+}
+
+/*
+ * Not preloaded: would there be a gpuvecd if the library were?  With
+ * gpuvec.server = auto only if there seems to be a card.
+ */
+bool
+IvfpqPreloadHelps(void)
+{
+	if (ivfpq_server != IVFPQ_SERVER_AUTO)
+		return ivfpq_server != IVFPQ_SERVER_OFF;
+	return access("/dev/nvidiactl", F_OK) == 0 ||
+		access("/dev/dxg", F_OK) == 0;
 }
 
 /* How gpuvecd is. */
@@ -128,16 +147,38 @@ IvfpqSharedGetServer(IvfpqServerInfo *server)
 	LWLockRelease(ivfpq_shared->lock);
 }
 
+/* Searches that it has answered, of all sessions. */
+uint64
+IvfpqCountServed(void)
+{
+	return ivfpq_shared == NULL ? 0 :
+		pg_atomic_read_u64(&ivfpq_shared->served[IVFPQ_SERVED]);
+}
+
 /*
- * It did not answer in time: let everyone use his own engine until the
- * supervisor has heard from it.
+ * It has not answered this session since then, when it had answered so many
+ * searches.  That concerns others only if it was long by the server's setting,
+ * whatever the session's own, and if nobody else was answered meanwhile.  Then
+ * the supervisor is to look; and when the same has just happened to another
+ * session everyone uses his own engine until it has.
  */
 void
-IvfpqSuspend(void)
+IvfpqNoteSilence(int64 since, uint64 served)
 {
-	if (ivfpq_shared == NULL)
+	IvfpqSilence silence = {MyProcPid, IvfpqNow(), served};
+	IvfpqSilence *last;
+
+	if (ivfpq_shared == NULL || IvfpqCountServed() != served ||
+		silence.noted - since < (int64) ivfpq_server_timeout * 1000)
 		return;
-	pg_atomic_write_u32(&ivfpq_shared->suspended, 1);
+	last = &ivfpq_shared->silence;
+	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
+	if (last->pid != 0 && last->pid != MyProcPid && last->served == served &&
+		silence.noted - last->noted < SILENCE_US)
+		pg_atomic_write_u32(&ivfpq_shared->suspended, 1);
+	*last = silence;
+	LWLockRelease(ivfpq_shared->lock);
+	pg_atomic_write_u32(&ivfpq_shared->doubted, 1);
 	IvfpqWakeSupervisor();
 }
 

@@ -80,11 +80,20 @@ typedef struct IvfpqServerInfo
 	TimestampTz started;		/* 0 = never */
 } IvfpqServerInfo;
 
+/* A session that waited gpuvec.server_timeout in vain. */
+typedef struct IvfpqSilence
+{
+	int			pid;			/* 0 = there was none */
+	int64		noted;			/* when, IvfpqNow */
+	uint64		served;			/* searches of all sessions, until then */
+} IvfpqSilence;
+
 typedef struct IvfpqShared
 {
 	/* read or changed by every search */
 	pg_atomic_uint32 state;		/* IvfpqServerState */
-	pg_atomic_uint32 suspended; /* 1: it did not answer somebody in time */
+	pg_atomic_uint32 suspended; /* 1: it answers nobody in time */
+	pg_atomic_uint32 doubted;	/* 1: the supervisor is to see whether it does */
 	pg_atomic_uint32 has_card;	/* 1: its engine is "cuda" */
 	pg_atomic_uint64 instance;	/* of its run; 0 = none */
 	pg_atomic_uint64 epoch;		/* grows when a mirror gets ready */
@@ -100,6 +109,7 @@ typedef struct IvfpqShared
 	ConditionVariable changed;	/* some IvfpqWanted is done or has failed */
 	Latch	   *supervisor;		/* NULL: there is none */
 	IvfpqServerInfo server;
+	IvfpqSilence silence;		/* the last one */
 	bool		loader_connected[IVFPQ_MAX_LOADERS];	/* it got into its
 														 * database */
 	uint64		tickets;		/* the last one given out */
@@ -109,11 +119,13 @@ typedef struct IvfpqShared
 /* ivfpqshared.c; NULL without preloading */
 extern IvfpqShared *ivfpq_shared;
 
+extern bool IvfpqPreloadHelps(void);
 extern IvfpqServerState IvfpqSharedState(void);
 extern const char *IvfpqStateName(void);
 extern void IvfpqSharedSetServer(const IvfpqServerInfo *server);
 extern void IvfpqSharedGetServer(IvfpqServerInfo *server);
-extern void IvfpqSuspend(void);
+extern uint64 IvfpqCountServed(void);
+extern void IvfpqNoteSilence(int64 since, uint64 served);
 extern void IvfpqWakeSupervisor(void);
 extern void IvfpqCountLatency(int64 us);
 extern double IvfpqLatencyQuantile(double share);

@@ -45,14 +45,14 @@
 #define REPLACE_US			(30 * SECOND)
 #define REPLACE_NEW_US		(120 * SECOND)
 
-/* A run that is shorter was a failure: the next start waits. */
+/* A shorter run, or one that never got up, failed: the next start waits. */
 #define QUICK_US			(10 * SECOND)
 #define MAX_BACKOFF			6	/* 2^6 s, or rather: */
 #define MAX_BACKOFF_US		(60 * SECOND)
 
 /*
  * It answers the supervisor, but not sessions: after so many rounds, each
- * twice as long as the last, it is replaced.
+ * twice as long as the last, in which it ended no batch, it is replaced.
  */
 #define MAX_RELAPSES		5
 
@@ -70,20 +70,16 @@ typedef struct Supervisor
 	int			failures;		/* quick ends in a row */
 	int64		ping_at;		/* when to ask */
 	int64		answered;		/* when it answered last, or was started */
-	bool		suspended;		/* a session's time-out is being looked into */
+	bool		suspended;		/* sessions' time-outs are being looked into */
 	int			relapses;		/* time-outs soon after all seemed well */
 	int64		resumed;		/* when all seemed well */
-	uint64		served_then;	/* searches, at the first time-out */
+	bool		doubted;		/* a session waited long, and in vain */
+	int64		batches;		/* it had ended when it told last */
+	int64		batches_then;	/* ... at the first time-out */
 	MemoryContext scratch;		/* reset after every round */
 } Supervisor;
 
 static Supervisor self;
-
-static uint64
-count_served(void)
-{
-	return pg_atomic_read_u64(&ivfpq_shared->served[IVFPQ_SERVED]);
-}
 
 static void
 set_state(IvfpqServerState state)
@@ -101,6 +97,7 @@ forget_server(void)
 	pg_atomic_write_u64(&ivfpq_shared->instance, 0);
 	pg_atomic_write_u32(&ivfpq_shared->suspended, 0);
 	self.suspended = false;
+	self.doubted = false;
 	self.info.pid = 0;
 	self.info.used = 0;
 	IvfpqSharedSetServer(&self.info);
@@ -125,7 +122,15 @@ start_server(int64 now)
 	self.started = self.answered = now;
 	self.ping_at = now + PING_NEW_US;
 	self.relapses = 0;
+	self.batches = 0;
 	ereport(LOG, (errmsg("started gpuvecd, PID %d", self.info.pid)));
+}
+
+/* Did one that is gone have a card? */
+static bool
+has_seen_card(void)
+{
+	return strcmp(self.info.engine, "cuda") == 0;
 }
 
 /* Say how it ended. */
@@ -142,18 +147,22 @@ log_end(int status)
 						WEXITSTATUS(status))));
 }
 
-/* It has ended: when is it to be started again? */
+/*
+ * It has ended: when is it to be started again?  Where a card was seen it may
+ * come back, even if there seems to be none now.
+ */
 static void
 note_end(int status)
 {
 	int64		now = IvfpqNow();
 	int64		pause = 0;
+	bool		was_up = IvfpqSharedState() == IVFPQ_STATE_UP;
 
 	forget_server();
 	if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_NO_CARD)
 	{
 		pg_atomic_write_u32(&ivfpq_shared->has_card, 0);
-		if (ivfpq_server == IVFPQ_SERVER_AUTO)
+		if (ivfpq_server == IVFPQ_SERVER_AUTO && !has_seen_card())
 		{
 			set_state(IVFPQ_STATE_NO_CARD);
 			self.give_up = true;
@@ -164,7 +173,7 @@ note_end(int status)
 		}
 	}
 	log_end(status);
-	if (now - self.started < QUICK_US)
+	if (!was_up || now - self.started < QUICK_US)
 	{
 		pause = Min(SECOND << Min(self.failures, MAX_BACKOFF),
 					MAX_BACKOFF_US);
@@ -194,8 +203,7 @@ meet_server(const GvWelcome *welcome)
 {
 	self.info.pid = welcome->pid;
 	strlcpy(self.info.engine, welcome->engine, sizeof(self.info.engine));
-	pg_atomic_write_u32(&ivfpq_shared->has_card,
-						strcmp(welcome->engine, "cuda") == 0);
+	pg_atomic_write_u32(&ivfpq_shared->has_card, has_seen_card());
 	pg_atomic_write_u64(&ivfpq_shared->instance, welcome->instance);
 	IvfpqWantedRestart();
 	set_state(IVFPQ_STATE_UP);
@@ -236,9 +244,9 @@ drop_orphans(const GvMirrorStatus *mirrors, int nmirrors)
 	}
 }
 
-/* Ask for everything, now that it is well. */
+/* Ask for everything. */
 static IvfpqServed
-ask_status(int64 deadline, IvfpqReply *reply)
+ask_status(int64 deadline, GvStatusReply *told, IvfpqReply *reply)
 {
 	GvStatusReply status;
 	GvMirrorStatus *mirrors;
@@ -248,6 +256,7 @@ ask_status(int64 deadline, IvfpqReply *reply)
 
 	if (served != IVFPQ_SERVED)
 		return served;
+	*told = status;
 	strlcpy(self.info.device, status.device, sizeof(self.info.device));
 	self.info.memory = status.memory;
 	self.info.used = status.used;
@@ -259,12 +268,48 @@ ask_status(int64 deadline, IvfpqReply *reply)
 	return IVFPQ_SERVED;
 }
 
+/* Nobody is to wait for it, for this reason. */
+static void
+suspend(const char *why)
+{
+	if (self.suspended)
+		return;
+	self.suspended = true;
+	self.relapses = 0;
+	self.batches_then = self.batches;
+	pg_atomic_write_u32(&ivfpq_shared->suspended, 1);
+	ereport(LOG, (errmsg("gpuvecd does not answer: %s", why)));
+}
+
+/*
+ * It answers us, from a thread of its own; but a session has waited in vain.
+ * Is it all the time at the same batches?  Then it is as good as silent until
+ * they are done.  It ends by itself if its card never ends them.
+ */
+static bool
+is_stuck(const GvStatusReply *status, int64 now)
+{
+	bool		waits = (self.doubted || self.suspended) &&
+		status->oldest_ms >= ivfpq_server_timeout;
+	bool		moves = status->batches != self.batches;
+
+	self.batches = status->batches;
+	if (!waits)
+		return false;
+	self.answered = now;
+	self.ping_at = now + PING_ILL_US;
+	if (!moves)
+		suspend("it is at the same searches all the time");
+	return true;
+}
+
 /* It answered. */
 static void
 note_answer(int64 now)
 {
 	self.answered = now;
 	self.ping_at = now + PING_WELL_US;
+	self.doubted = false;
 	if (!self.suspended)
 		return;
 	self.suspended = false;
@@ -293,13 +338,8 @@ note_silence(IvfpqServed served, const IvfpqReply *reply, int64 now)
 	}
 	self.ping_at = now + (is_new && now < self.started + NEW_US ?
 						  PING_NEW_US : PING_ILL_US);
-	if (!is_new && !self.suspended)
-	{
-		self.suspended = true;
-		self.relapses = 0;
-		pg_atomic_write_u32(&ivfpq_shared->suspended, 1);
-		ereport(LOG, (errmsg("gpuvecd does not answer: %s", reply->reason)));
-	}
+	if (!is_new)
+		suspend(reply->reason);
 	if (now - self.answered > (is_new ? REPLACE_NEW_US : REPLACE_US))
 		replace_server("it does not answer");
 }
@@ -309,32 +349,40 @@ static void
 ping_server(void)
 {
 	int64		deadline = IvfpqNow() + PING_US;
+	GvStatusReply status;
 	IvfpqReply	reply;
-	IvfpqServed served;
+	IvfpqServed served = ask_status(deadline, &status, &reply);
 
-	if (self.suspended)
-		served = IvfpqExchange(GV_ROLE_LOADER, GV_MSG_PING, NULL, 0, 0,
-							   deadline, &reply);
-	else
-		served = ask_status(deadline, &reply);
 	if (ShutdownRequestPending)
 		return;
 	if (served == IVFPQ_SERVED)
-		note_answer(IvfpqNow());
+	{
+		if (!is_stuck(&status, IvfpqNow()))
+			note_answer(IvfpqNow());
+	}
 	else
 		note_silence(served, &reply, IvfpqNow());
 }
 
 /*
- * A session waited in vain, and all now search themselves.  The ping that
- * ends this comes at once; but when it has ended and the same happens again,
- * because it answers us and not them, only after a while.
+ * A session waited in vain: see at once what is the matter.  When a second one
+ * did, all search themselves from then on.  The ping that ends this comes at
+ * once; but when it has ended and the same happens again, because it answers
+ * us and not them, only after a while.
  */
 static void
-heed_suspension(int64 now)
+heed_silence(int64 now)
 {
-	if (self.suspended ||
-		pg_atomic_read_u32(&ivfpq_shared->suspended) == 0)
+	bool		doubted = pg_atomic_exchange_u32(&ivfpq_shared->doubted, 0) != 0;
+
+	if (self.suspended)
+		return;
+	if (doubted)
+	{
+		self.doubted = true;
+		self.ping_at = now;
+	}
+	if (pg_atomic_read_u32(&ivfpq_shared->suspended) == 0)
 		return;
 	self.suspended = true;
 	if (self.resumed != 0 && now - self.resumed < PING_WELL_US)
@@ -343,11 +391,11 @@ heed_suspension(int64 now)
 		self.relapses = 0;
 	if (self.relapses == 0)
 	{
-		self.served_then = count_served();
+		self.batches_then = self.batches;
 		ereport(LOG,
-				(errmsg("gpuvecd did not answer a session in time")));
+				(errmsg("gpuvecd did not answer sessions in time")));
 	}
-	if (self.relapses >= MAX_RELAPSES && count_served() == self.served_then)
+	if (self.relapses >= MAX_RELAPSES && self.batches == self.batches_then)
 		replace_server("it answers no session");
 	else
 		self.ping_at = self.relapses == 0 ? now :
@@ -406,7 +454,7 @@ do_what_is_due(void)
 		start_server(now);
 	if (IvfpqChildPid() != 0)
 	{
-		heed_suspension(now);
+		heed_silence(now);
 		if (now >= self.ping_at)
 			ping_server();
 	}

@@ -42,7 +42,11 @@ is_preloaded(void)
 		return true;
 	ereport(NOTICE,
 			(errmsg("gpuvecd is not used"),
-			 errhint("Add gpuvec to shared_preload_libraries and restart the server.")));
+			 IvfpqPreloadHelps() ?
+			 errhint("Add gpuvec to shared_preload_libraries and restart the server; gpuvec.server, gpuvec.gpu_memory and gpuvec.devices have no effect without.") :
+			 ivfpq_server == IVFPQ_SERVER_AUTO ?
+			 errdetail("This machine shows no card that it could use.") :
+			 errdetail("It is turned off by gpuvec.server.")));
 	return false;
 }
 
@@ -54,6 +58,8 @@ static bool
 ask_status(GvStatusReply *status, GvMirrorStatus **mirrors)
 {
 	IvfpqReply	reply;
+	uint64		before = IvfpqCountServed();
+	int64		begun = IvfpqNow();
 	IvfpqServed served;
 
 	memset(status, 0, sizeof(*status));
@@ -61,10 +67,10 @@ ask_status(GvStatusReply *status, GvMirrorStatus **mirrors)
 	if (IvfpqSharedState() != IVFPQ_STATE_UP ||
 		pg_atomic_read_u32(&ivfpq_shared->suspended) != 0)
 		return false;
-	served = IvfpqAskStatus(GV_ROLE_SESSION, IvfpqNow() + STATUS_US, status,
+	served = IvfpqAskStatus(GV_ROLE_SESSION, begun + STATUS_US, status,
 							mirrors, &reply);
 	if (served == IVFPQ_TIMED_OUT)
-		IvfpqSuspend();
+		IvfpqNoteSilence(begun, before);
 	if (served != IVFPQ_SERVED)
 		memset(status, 0, sizeof(*status));
 	return served == IVFPQ_SERVED;

@@ -26,7 +26,10 @@ check_server(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("there is no gpuvecd"),
-				 ivfpq_shared == NULL ?
+				 ivfpq_shared == NULL && !IvfpqPreloadHelps() &&
+				 ivfpq_server == IVFPQ_SERVER_AUTO ?
+				 errdetail("This machine shows no card that it could use.") :
+				 ivfpq_shared == NULL && ivfpq_server != IVFPQ_SERVER_OFF ?
 				 errhint("Add gpuvec to shared_preload_libraries and restart the server.") :
 				 errhint("It is turned off by gpuvec.server.")));
 	if (state != IVFPQ_STATE_UP && state != IVFPQ_STATE_STARTING)

@@ -66,7 +66,7 @@ cpu_open(const char *devices, GvDevice *found, int32_t *nfound)
 	if (n < 1)
 	{
 		strcpy(found->name, "malformed list of devices");
-		return GV_FAILED;
+		return GV_INVALID;
 	}
 	if (proc_value("/proc/meminfo", "MemTotal", kilobytes, sizeof(kilobytes)))
 		memory = strtoll(kilobytes, NULL, 10) * 1024 / 4;

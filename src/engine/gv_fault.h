@@ -7,6 +7,9 @@
 
 #include "engine/gv_engine.h"
 
+/* In the place of a status: the call never ends. */
+#define GV_HANGS	5
+
 /* Calls until one reports status; 0 or less: none will. */
 typedef struct GvFault
 {

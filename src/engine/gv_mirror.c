@@ -10,6 +10,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/gv_fault.h"
 
@@ -20,12 +21,24 @@ static const GvMirrorBackend *mirrors;
 static int32_t ndevices;
 
 static GvFault fault;
+static GvSearcher *hung;		/* what it has begun is never done */
 
 /* From now on the n-th call reports `status`, see gv_mirror.h. */
 void
 gv_mirror_fault(int64_t n, GvStatus status)
 {
 	gv_fault_set(&fault, n, status);
+}
+
+/* Is this the call that shall fail?  One that hangs does so here. */
+static bool
+is_due(GvStatus *status)
+{
+	if (!gv_fault_is_due(&fault, status))
+		return false;
+	while ((int) *status == GV_HANGS)
+		(void) pause();
+	return true;
 }
 
 static bool
@@ -86,7 +99,7 @@ gv_mirrors_open(const GvMirrorBackend *engine, const char *devices,
 		nfound == NULL || mirrors != NULL)
 		return GV_INVALID;
 	memset(found, 0, GV_MAX_DEVICES * sizeof(*found));
-	if (gv_fault_is_due(&fault, &status))
+	if (is_due(&status))
 	{
 		strcpy(found->name, "injected fault");
 		return status;
@@ -147,7 +160,7 @@ gv_mirror_create(const GvMirrorSpec *spec, GvMirror **mirror)
 {
 	GvStatus	status;
 
-	if (gv_fault_is_due(&fault, &status))
+	if (is_due(&status))
 		return status;
 	if (mirrors == NULL || !valid_spec(spec) || mirror == NULL)
 		return GV_INVALID;
@@ -173,7 +186,7 @@ gv_mirror_put_array(GvMirror *mirror, GvArray array, int64_t first,
 {
 	GvStatus	status;
 
-	if (gv_fault_is_due(&fault, &status))
+	if (is_due(&status))
 		return status;
 	if (mirror == NULL || !valid_values(array, first, n, values))
 		return GV_INVALID;
@@ -185,7 +198,7 @@ gv_mirror_put_list(GvMirror *mirror, const GvListPiece *piece)
 {
 	GvStatus	status;
 
-	if (gv_fault_is_due(&fault, &status))
+	if (is_due(&status))
 		return status;
 	if (mirror == NULL || !valid_piece(piece))
 		return GV_INVALID;
@@ -219,7 +232,7 @@ gv_mirror_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 {
 	GvStatus	status;
 
-	if (gv_fault_is_due(&fault, &status))
+	if (is_due(&status))
 		return status;
 	if (mirror == NULL || n < 0 || (items == NULL && n > 0))
 		return GV_INVALID;
@@ -232,7 +245,7 @@ gv_mirror_get_array(GvMirror *mirror, GvArray array, int64_t first,
 {
 	GvStatus	status;
 
-	if (gv_fault_is_due(&fault, &status))
+	if (is_due(&status))
 		return status;
 	if (mirror == NULL || !valid_values(array, first, n, values))
 		return GV_INVALID;
@@ -245,7 +258,7 @@ gv_mirror_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
 {
 	GvStatus	status;
 
-	if (gv_fault_is_due(&fault, &status))
+	if (is_due(&status))
 		return status;
 	if (mirror == NULL || n < 0 ||
 		((addresses == NULL || items == NULL) && n > 0))
@@ -259,7 +272,7 @@ gv_mirror_get_block(GvMirror *mirror, int32_t list, int32_t block,
 {
 	GvStatus	status;
 
-	if (gv_fault_is_due(&fault, &status))
+	if (is_due(&status))
 		return status;
 	if (mirror == NULL || list < 0 || block < 0 || view == NULL)
 		return GV_INVALID;
@@ -271,7 +284,7 @@ gv_searcher(int32_t device, GvSearcher **searcher)
 {
 	GvStatus	status;
 
-	if (gv_fault_is_due(&fault, &status))
+	if (is_due(&status))
 		return status;
 	if (device < 0 || device >= ndevices || searcher == NULL)
 		return GV_INVALID;
@@ -293,7 +306,12 @@ gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	int32_t		i;
 
 	if (gv_fault_is_due(&fault, &status))
-		return status;
+	{
+		if ((int) status != GV_HANGS)
+			return status;
+		__atomic_store_n(&hung, searcher, __ATOMIC_RELEASE);
+		return GV_OK;
+	}
 	if (searcher == NULL || mirror == NULL || searches == NULL || n < 1)
 		return GV_INVALID;
 	for (i = 0; i < n; i++)
@@ -302,10 +320,17 @@ gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	return mirrors->begin(searcher, mirror, searches, n);
 }
 
+/* Did a test make it hang? */
+static bool
+is_hung(const GvSearcher *searcher)
+{
+	return __atomic_load_n(&hung, __ATOMIC_ACQUIRE) == searcher;
+}
+
 bool
 gv_mirror_done(GvSearcher *searcher)
 {
-	return searcher == NULL || mirrors->done(searcher);
+	return searcher == NULL || (!is_hung(searcher) && mirrors->done(searcher));
 }
 
 GvStatus
@@ -316,8 +341,10 @@ gv_mirror_finish(GvSearcher *searcher)
 
 	if (searcher == NULL)
 		return GV_INVALID;
+	while (is_hung(searcher))
+		(void) pause();
 	/* what has begun ends in any case */
-	(void) gv_fault_is_due(&fault, &injected);
+	(void) is_due(&injected);
 	status = mirrors->finish(searcher);
 	return injected != GV_OK ? injected : status;
 }

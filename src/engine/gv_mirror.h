@@ -218,8 +218,10 @@ extern const GvMirrorBackend gv_cuda_mirrors;	/* gpu/, where it is built */
 /*
  * gv_mirrors_open: take this engine from now on, on these devices: numbers
  * separated by commas, or "" for all that it can use.  They come back in found
- * [GV_MAX_DEVICES], of which *nfound are filled; on failure the reason is in
- * the first.  Once a process.  The portable engine pretends to have as many as
+ * [GV_MAX_DEVICES], of which *nfound are filled; the names behind them, up to
+ * the first that is empty, say why others cannot be used.  On failure the reason
+ * is in the first, and the status says whether it may pass: GV_FAILED and
+ * GV_NO_MEMORY, or not: GV_INVALID.  Once a process.  The portable engine pretends to have as many as
  * are named, for tests, and shares its memory out among them.
  */
 extern GvStatus gv_mirrors_open(const GvMirrorBackend *engine,
@@ -324,7 +326,8 @@ extern GvStatus gv_mirror_finish(GvSearcher *searcher);
 /*
  * Fault injection: from now on the n-th call of the wrappers above that
  * report a status (1 = the next) reports this one instead; 0 = none does.
- * For tests.
+ * GV_HANGS (gv_fault.h): it never ends, or what it has begun is never done.  For
+ * tests.
  */
 extern void gv_mirror_fault(int64_t n, GvStatus status);
 

@@ -6,6 +6,7 @@
  * and its socket are all that it touches.
  */
 #include "server/gv_server.h"
+#include "engine/gv_fault.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,6 +25,7 @@
 
 #define LOCK_WAIT_MS	10000	/* an old server may still be dying */
 #define LOCK_TRY_MS		50
+#define PATIENCE_S		60		/* the heaviest batch takes a card some 40 */
 #define SPARE_FILES		64		/* descriptors that are no connections */
 
 typedef struct Options
@@ -35,6 +37,7 @@ typedef struct Options
 	int64_t		memory_mb;
 	int			max_connections;
 	int			keep_s;
+	int			patience_s;		/* -1: as the engine is */
 	int			parent;			/* 0: nobody's death ends us */
 	int64_t		fault_call;
 	int			fault_status;
@@ -64,10 +67,13 @@ static const char usage[] =
 "                          avx512, or auto: the best of them (auto)\n"
 "  --max-connections N     clients at a time (1000)\n"
 "  --keep SECONDS          what was used since is not evicted (10)\n"
+"  --patience SECONDS      end when the engine has not finished a batch in this\n"
+"                          time (0: never; 60, but the engine cpu: 0)\n"
 "  --parent PID            end when this process, which started us, ends\n"
 "  --fault N:STATUS        for tests: the N-th call of the engine reports 2\n"
-"                          (invalid), 3 (no memory) or 4 (failed); only with\n"
-"                          GPUVEC_FAULTS in the environment\n"
+"                          (invalid), 3 (no memory) or 4 (failed), or never\n"
+"                          ends (5); only with GPUVEC_FAULTS in the\n"
+"                          environment\n"
 "  --build-fault N:STATUS  the same for calls that builds make\n"
 "  --set-fault N:STATUS    the same for calls that work on sets makes\n"
 "  --help, --version\n"
@@ -167,7 +173,9 @@ parse_fault(const char *name, const char *value, int64_t *fault_call,
 		bad_option(name, value);
 	snprintf(call, sizeof(call), "%.*s", (int) (colon - value), value);
 	*fault_call = number(name, call, 1, INT64_MAX);
-	*fault_status = (int) number(name, colon + 1, GV_INVALID, GV_FAILED);
+	*fault_status = (int) number(name, colon + 1, GV_INVALID,
+								 strcmp(name, "fault") == 0 ? GV_HANGS :
+								 GV_FAILED);
 }
 
 static void
@@ -192,6 +200,8 @@ set_option(Options *options, const char *name, const char *value)
 		options->max_connections = (int) number(name, value, 1, 1 << 20);
 	else if (strcmp(name, "keep") == 0)
 		options->keep_s = (int) number(name, value, 0, 1 << 30);
+	else if (strcmp(name, "patience") == 0)
+		options->patience_s = (int) number(name, value, 0, 1 << 30);
 	else if (strcmp(name, "parent") == 0)
 		options->parent = (int) number(name, value, 1, INT32_MAX);
 	else if (strcmp(name, "fault") == 0)
@@ -216,6 +226,7 @@ parse_options(int argc, char **argv)
 		{"simd", required_argument, NULL, 1},
 		{"max-connections", required_argument, NULL, 1},
 		{"keep", required_argument, NULL, 1},
+		{"patience", required_argument, NULL, 1},
 		{"parent", required_argument, NULL, 1},
 		{"fault", required_argument, NULL, 1},
 		{"build-fault", required_argument, NULL, 1},
@@ -229,7 +240,8 @@ parse_options(int argc, char **argv)
 		.data = ".",
 		.devices = "",
 		.max_connections = 1000,
-		.keep_s = 10
+		.keep_s = 10,
+		.patience_s = -1
 	};
 	int			which;
 	int			c;
@@ -377,6 +389,14 @@ use_devices(const GvDevice *devices, int32_t n, const Options *options)
 	gv_mirrors_init(budgets, n, options->keep_s);
 }
 
+/* Of those that cannot be used: why; the others do their work. */
+static void
+warn_of_devices(const GvDevice *devices, int32_t n)
+{
+	for (; n < GV_MAX_DEVICES && devices[n].name[0] != '\0'; n++)
+		gv_log("WARNING", "left out: %s", devices[n].name);
+}
+
 static void
 open_engine(Engine engine, const Options *options)
 {
@@ -392,16 +412,21 @@ open_engine(Engine engine, const Options *options)
 	status = gv_mirrors_open(engine.mirrors, options->devices, devices,
 							 &ndevices);
 	if (status == GV_OK)
+		warn_of_devices(devices, ndevices);
+	if (status == GV_OK)
 		status = gv_builders_open(engine.builders);
 	if (status == GV_OK)
 		status = gv_sets_open(engine.sets);
 	if (status != GV_OK)
 	{
 		gv_log("FATAL", "no engine: %s", devices[0].name);
-		/* memory that somebody else has may come free */
-		exit(status == GV_NO_MEMORY ? GV_EXIT_FAILED : GV_EXIT_NO_ENGINE);
+		/* a card may be free, well or back in a while */
+		exit(status == GV_INVALID ? GV_EXIT_NO_ENGINE : GV_EXIT_FAILED);
 	}
 	gv_server.engine = engine.mirrors->name;
+	/* a processor does not hang, and a batch may take it minutes */
+	gv_server.patience_s = options->patience_s >= 0 ? options->patience_s :
+		engine.mirrors == &gv_cpu_mirrors ? 0 : PATIENCE_S;
 	use_devices(devices, ndevices, options);
 }
 

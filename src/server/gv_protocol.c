@@ -46,7 +46,7 @@ SIZE_IS(GvSetRequest, 56);
 SIZE_IS(GvPutRequest, 16);
 SIZE_IS(GvRunReply, 24);
 SIZE_IS(GvGetRequest, 24);
-SIZE_IS(GvStatusReply, 288);
+SIZE_IS(GvStatusReply, 296);
 SIZE_IS(GvMirrorStatus, 96);
 
 /* A refusal's name, for views and logs. */

@@ -36,7 +36,7 @@
 #include <stdint.h>
 
 #define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
-#define GV_PROTOCOL_VERSION 5
+#define GV_PROTOCOL_VERSION 6
 
 /*
  * In the data directory.  Base backups skip names that begin so.  The paths
@@ -468,6 +468,8 @@ typedef struct GvStatusReply
 	int64_t		received;		/* bytes */
 	int64_t		sent;
 	int64_t		evictions;
+	int64_t		oldest_ms;		/* that the oldest of the batches under way has
+								 * taken so far */
 	int32_t		connections;
 	int32_t		nmirrors;
 } GvStatusReply;

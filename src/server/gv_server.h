@@ -38,8 +38,8 @@
 #define GV_EXIT_USAGE		2
 #define GV_EXIT_NO_ENGINE	3	/* no card, or no CUDA in this program */
 #define GV_EXIT_LOCKED		4	/* another gpuvecd runs in the folder */
-#define GV_EXIT_FAILED		5	/* the engine broke, or found no memory:
-									 * start me anew */
+#define GV_EXIT_FAILED		5	/* the engine broke, hangs, or could not
+									 * begin now: start me anew */
 #define GV_EXIT_SYSTEM		6	/* the operating system refused something */
 
 /* What all threads may read once the server runs; counters are atomic. */
@@ -52,6 +52,7 @@ typedef struct GvServer
 	char		device[128];	/* GvDevice.name, of all */
 	int32_t		numbers[GV_MAX_DEVICES];	/* GvDevice.number of each */
 	int			max_connections;
+	int			patience_s;		/* with the engine; 0: without end */
 	int64_t		searches;
 	int64_t		batches;
 	int64_t		largest_batch;
@@ -266,6 +267,7 @@ extern void gv_session_finish(GvWorker *worker);
 extern GvStatus gv_turns_open(void);
 extern void gv_turns_close(void);
 extern void gv_turns_add(GvConnection *connection);
+extern bool gv_turns_withdraw(GvConnection *connection);
 extern int	gv_turns_room(void);
 extern void gv_turns_go_on(int clients);
 extern void gv_turns_end(void);
@@ -274,6 +276,13 @@ extern bool gv_turns_searching(void);
 
 /* loader.c: a thread takes the connection of all but a session over. */
 extern bool gv_loader_start(GvConnection *connection);
+extern bool gv_thread_start(void *(*main) (void *), void *arg);
+
+/* watch.c: how long the engine is at work, and the end of one that hangs. */
+extern bool gv_watch_start(int patience_s);
+extern void gv_watch_round(bool begins);
+extern void gv_watch_batch(int32_t device, uint64_t began_ns);
+extern int64_t gv_watch_oldest_ms(void);
 
 /* shared.c: memory that a loader or a set shares with us. */
 extern ssize_t gv_shared_receive(GvConnection *connection, void *bytes,

@@ -177,9 +177,9 @@ thread_main(void *arg)
 	return NULL;
 }
 
-/* Give a connection to a thread of its own; false: it is still ours. */
+/* A thread that nobody waits for; false: there is none. */
 bool
-gv_loader_start(GvConnection *connection)
+gv_thread_start(void *(*main) (void *), void *arg)
 {
 	pthread_attr_t attr;
 	pthread_t	thread;
@@ -187,16 +187,26 @@ gv_loader_start(GvConnection *connection)
 	sigset_t	before;
 	bool		started;
 
-	gv_count(loaders, 1);
 	pthread_attr_init(&attr);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&attr, STACK_BYTES);
 	/* signals are the loop's */
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &before);
-	started = pthread_create(&thread, &attr, thread_main, connection) == 0;
+	started = pthread_create(&thread, &attr, main, arg) == 0;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_attr_destroy(&attr);
+	return started;
+}
+
+/* Give a connection to a thread of its own; false: it is still ours. */
+bool
+gv_loader_start(GvConnection *connection)
+{
+	bool		started;
+
+	gv_count(loaders, 1);
+	started = gv_thread_start(thread_main, connection);
 	if (!started)
 		gv_count(loaders, -1);
 	return started;

@@ -307,10 +307,16 @@ take_message(GvConnection *connection)
 
 /* A client wrote, or reads at last, or is gone. */
 static void
-serve(GvConnection *connection)
+serve(GvConnection *connection, uint32_t events)
 {
 	if (connection->asked)
+	{
+		/* whoever gave up waiting shall not keep others waiting */
+		if ((events & (EPOLLHUP | EPOLLERR)) != 0 &&
+			gv_turns_withdraw(connection))
+			close_connection(connection);
 		return;
+	}
 	if (connection->writing)
 	{
 		gv_loop_answer(connection);
@@ -379,7 +385,7 @@ serve_events(const struct epoll_event *events, int n)
 		if (what == &loop.listener)
 			accept_connections();
 		else if (what != &loop.wake)
-			serve(what);
+			serve(what, events[i].events);
 	}
 	gv_turns_go_on(loop.connected);
 	drop_strangers();
@@ -411,6 +417,11 @@ gv_loop_run(int listener)
 		gv_log("FATAL", "could not wait for events: %s", strerror(errno));
 		return GV_EXIT_SYSTEM;
 	}
+	if (!gv_watch_start(gv_server.patience_s))
+	{
+		gv_log("FATAL", "could not start a thread");
+		return GV_EXIT_SYSTEM;
+	}
 	set_signals();
 	gv_log("LOG", "ready: engine %s on %s", gv_server.engine,
 		   gv_server.device);
@@ -421,8 +432,10 @@ gv_loop_run(int listener)
 		int			n = room == 0 ? 0 :
 			epoll_wait(loop.epoll, events, room, patience());
 
+		gv_watch_round(true);
 		if (n >= 0)
 			serve_events(events, n);
+		gv_watch_round(false);
 	}
 	/* a broken engine might never end what it has begun */
 	if (gv_server_failed())

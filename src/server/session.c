@@ -95,6 +95,7 @@ gv_session_status(GvConnection *connection)
 	reply->received = current(received);
 	reply->sent = current(sent);
 	reply->connections = current(connections);
+	reply->oldest_ms = gv_watch_oldest_ms();
 	reply->nmirrors = gv_mirrors_status(reply, (GvMirrorStatus *) (reply + 1),
 										room);
 	/* some may have come or gone since they were counted */

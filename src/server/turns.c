@@ -105,6 +105,25 @@ gv_turns_add(GvConnection *connection)
 		turns.lanes[connection->device].waiting++;
 }
 
+/* Its search waits no more; false: it is under way. */
+bool
+gv_turns_withdraw(GvConnection *connection)
+{
+	int			i = 0;
+
+	while (i < turns.queued && turns.queue[i] != connection)
+		i++;
+	if (i == turns.queued)
+		return false;
+	if (connection->device >= 0)
+		turns.lanes[connection->device].waiting--;
+	turns.queued--;
+	memmove(&turns.queue[i], &turns.queue[i + 1],
+			(size_t) (turns.queued - i) * sizeof(turns.queue[0]));
+	connection->asked = false;
+	return true;
+}
+
 /* The most that a search's answer may need. */
 static size_t
 reply_bytes(const GvSearchRequest *request)
@@ -158,6 +177,14 @@ send_answers(GvConnection **askers, int n)
 	}
 }
 
+/* Say since when a lane's oldest batch is under way. */
+static void
+watch_oldest(const Lane *lane)
+{
+	gv_watch_batch((int32_t) (lane - turns.lanes), lane->under_way == 0 ? 0 :
+				   lane->turns[lane->oldest]->began_ns);
+}
+
 /* The oldest batch of a lane ends; its turn, whose askers wait for answers. */
 static GvWorker *
 end_oldest(Lane *lane)
@@ -167,6 +194,7 @@ end_oldest(Lane *lane)
 	gv_session_finish(turn);
 	lane->oldest = (lane->oldest + 1) % TURNS;
 	lane->under_way--;
+	watch_oldest(lane);
 	turns.asked -= turn->nasked;
 	searching = --turns.under_way > 0;
 	return turn;
@@ -225,6 +253,7 @@ begin_batch(int i, bool wait)
 	if (turn->held != NULL)
 	{
 		lane->under_way++;
+		watch_oldest(lane);
 		turns.under_way++;
 		turns.asked += turn->nasked;
 	}

@@ -16,7 +16,8 @@ my $rows = long_test() ? 50_000 : 2000;
 my $node = new_node(
 	'main',
 	conf => "shared_preload_libraries = 'gpuvec'\ngpuvec.server = '$SERVER'\n"
-	  . "gpuvec.engine = 'gpu'\nrestart_after_crash = on\n");
+	  . "gpuvec.engine = 'gpu'\nrestart_after_crash = on\n"
+	  . "gpuvec.server_timeout = '300ms'\n");
 
 # A column of gpuvec_stat.
 sub stat_of
@@ -54,6 +55,14 @@ sub parent_of
 	my ($pid) = @_;
 
 	return (slurp_file("/proc/$pid/stat") =~ /.*\) \S (\d+)/)[0];
+}
+
+# Columns of two rows side by side.
+sub zip_of
+{
+	my ($left, $right) = map { [ split /\|/ ] } @_;
+
+	return map { [ $left->[$_], $right->[$_] ] } 0 .. $#$left;
 }
 
 # A zombie nobody waits for is gone, too.
@@ -150,20 +159,38 @@ soon("state = 'up' AND restarts = 1 AND pid <> $pid", 'killed: it is started aga
 soon_mirrored('killed: the mirror is loaded again by itself');
 is_right(1, 'started again');
 
-# -- stopped: one session waits, the others do not
+# -- a session in a hurry gives up for itself alone
+my ($ms, $out);
+my $log = -s $node->logfile;
 my $stopped = stat_of('pid');
+my $before = stat_of('timed_out, suspended');
 kill 'STOP', $stopped;
-my ($ms, $out) = timed_answers('SET gpuvec.request_timeout = 400');
-is($out, $right1, 'stopped: answers are right');
-cmp_ok($ms, '>=', 400, "stopped: the first session waited ($ms ms)");
-cmp_ok($ms, '<', 1000, 'stopped: ... no longer than it should');
+is($node->safe_psql('postgres',
+		"SET gpuvec.request_timeout = 1; SELECT answers('t', '<->', 8, 10, 20)"),
+	$right, 'in a hurry: answers are right');
+kill 'CONT', $stopped;
+is_right(1, 'beside one in a hurry');
+is(join('|', map { $_->[0] - $_->[1] } zip_of(stat_of('timed_out, suspended'), $before)),
+	'1|19', 'in a hurry: it waited once');
+unlike(slurp_file($node->logfile, $log), qr/gpuvecd d(oes|id) not answer/,
+	'in a hurry: nobody else is concerned');
+
+# -- stopped: two sessions wait, the others do not
+kill 'STOP', $stopped;
+for my $session ('first', 'second')
+{
+	($ms, $out) = timed_answers('SET gpuvec.request_timeout = 400');
+	is($out, $right1, "stopped: the $session session's answers are right");
+	cmp_ok($ms, '>=', 400, "stopped: it waited ($ms ms)");
+	cmp_ok($ms, '<', 1000, 'stopped: ... no longer than it should');
+}
 ($ms, $out) = timed_answers('SET gpuvec.request_timeout = 5000');
 is($out, $right1, 'stopped: the answers of others are right');
 cmp_ok($ms, '<', 400, "stopped: others do not wait ($ms ms)");
 my ($rc, undef, $err) = $node->psql('postgres',
 	"SET gpuvec.on_gpu_error = error; SELECT answers('t', '<->', 8, 10, 1)");
 like($err, qr/ERROR:  gpuvecd does not answer\nHINT/, 'stopped: an error, if that is wanted');
-is(stat_of("state, timed_out, suspended"), 'suspended|1|2', 'stopped: it is counted');
+is(stat_of("state, timed_out, suspended"), 'suspended|3|21', 'stopped: it is counted');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM gpuvec_mirrors'),
 	'1', 'stopped: gpuvec_mirrors knows of the mirror');
 ($rc, undef, $err) = $node->psql('postgres',
@@ -246,12 +273,26 @@ $node->restart;
 (undef, $out, $err) = $node->psql('postgres',
 	"LOAD 'gpuvec'; SELECT * FROM gpuvec_stat; SELECT * FROM gpuvec_mirrors; SET gpuvec.engine = gpu; SELECT answers('t', '<->', 8, 10, 1)");
 is($out, $right1, 'not preloaded: views are empty, answers right');
-like($err, qr/NOTICE:  gpuvecd is not used\nHINT:  Add gpuvec to shared_preload_libraries/,
-	'not preloaded: the views say so');
+my $gain = -e '/dev/nvidiactl';
+my $without = $gain ? qr/HINT:  Add gpuvec to shared_preload/ : qr/DETAIL:  This machine shows no card/;
+like($err, qr/NOTICE:  gpuvecd is not used\n$without/, 'not preloaded: the views say so');
+unlike($err, qr/invalid|WARNING/, 'not preloaded: its settings are known');
+is( $node->safe_psql('postgres',
+		"LOAD 'gpuvec'; SHOW gpuvec.server; SHOW gpuvec.devices; SHOW gpuvec.gpu_memory"),
+	"auto\n99\n0", 'not preloaded: ... and shown');
 ($rc, undef, $err) = $node->psql('postgres',
 	"LOAD 'gpuvec'; SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error; SELECT answers('t', '<->', 8, 10, 1)");
-like($err, qr/ERROR:  gpuvecd is not running.*HINT:  Add gpuvec to shared_preload/s,
+$without = $gain ? qr/Add gpuvec to shared_preload/ : qr/Set gpuvec.engine to cpu/;
+like($err, qr/ERROR:  gpuvecd is not running.*HINT:  $without/s,
 	'not preloaded: an error, if that is wanted');
+$node->append_conf('postgresql.conf', "gpuvec.server = 'cpu'\n");
+$node->reload;
+for my $ask ('SELECT * FROM gpuvec_stat', "SELECT gpuvec_prewarm('t_e')")
+{
+	(undef, undef, $err) = $node->psql('postgres', "LOAD 'gpuvec'; $ask");
+	like($err, qr/HINT:  Add gpuvec to shared_preload/, "not preloaded, with gpuvec.server: $ask");
+	unlike($err, qr/invalid|WARNING/, "not preloaded, with gpuvec.server: it is known");
+}
 $node->stop;
 
 done_testing();

@@ -21,7 +21,7 @@ test_device_lists(void)
 	{
 		CHECK(gv_parse_devices(wrong[i], numbers) == -1, "\"%s\"", wrong[i]);
 		CHECK(gv_mirrors_open(&UNIT_MIRRORS, wrong[i], found,
-							  &nfound) == GV_FAILED && found->name[0] != '\0',
+							  &nfound) == GV_INVALID && found->name[0] != '\0',
 			  "devices \"%s\"", wrong[i]);
 	}
 	CHECK(gv_parse_devices("", numbers) == 0, "no devices");

@@ -7,7 +7,7 @@
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
  * usage: check_card [mirrors | hopper | builders | select | exact | lists |
- *					sets | faults]
+ *					sets | faults | open]
  */
 #include "engine/gv_mirror.h"
 #include "engine/gv_set.h"
@@ -27,6 +27,7 @@ extern void test_exact_card(void);	/* check_exact_card.c */
 extern void test_lists_card(void);	/* check_lists_card.c */
 extern void test_kmeans_card(void); /* check_kmeans_card.c */
 extern void test_faults_card(void); /* check_faults_card.c */
+extern void test_open_card(void);	/* check_open_card.c */
 
 /* A look-up table that no block of threads has room for. */
 static void
@@ -165,6 +166,8 @@ main(int argc, char **argv)
 	int32_t		nfound;
 
 	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
+	if (is_wanted(argc, argv, "open"))
+		test_open_card();
 	if (is_wanted(argc, argv, "mirrors"))
 		test_mirrors();
 	else

@@ -3,6 +3,9 @@
  *		Several devices: where mirrors and builds go, who has to go for them,
  *		and searches of all at once.
  */
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "client.h"
@@ -195,6 +198,106 @@ test_other(const TestIndex *index)
 	server_remove(&server);
 }
 
+/* Search until there is no answer; what was asked waits. */
+static void
+search_until_hung(int fd, const GvMirrorKey *key, const TestIndex *index)
+{
+	struct pollfd in = {.fd = fd,.events = POLLIN};
+	TestSearch	search = make_search(key, index);
+
+	while (search_send(fd, &search) && poll(&in, 1, 500) == 1 &&
+		   search_receive(fd, index, &search) == 0)
+		;
+	free_search(&search);
+}
+
+/* Clients that go while their searches wait are not kept. */
+static void
+check_impatient(const TestServer *server, int loader, const GvMirrorKey *key,
+				const TestIndex *index)
+{
+	int			fds[NCLIENTS];
+	TestSearch	search = make_search(key, index);
+	GvStatusReply *status = load_status(loader);
+	int			before = status->connections;
+	int			i;
+
+	CHECK(status->oldest_ms >= 500, "the oldest batch: %lld ms",
+		  (long long) status->oldest_ms);
+	for (i = 0; i < NCLIENTS; i++)
+	{
+		fds[i] = client_open(server, GV_ROLE_SESSION);
+		CHECK(search_send(fds[i], &search), "send");
+	}
+	for (i = 0; i < NCLIENTS; i++)
+		close(fds[i]);
+	free_search(&search);
+	/* the second batch of the device may have one of them */
+	for (i = 0; i < 100 && status->connections > before + 1; i++)
+	{
+		usleep(10000);
+		free(status);
+		status = load_status(loader);
+	}
+	CHECK(status->connections <= before + 1, "%d clients, then %d", before,
+		  status->connections);
+	free(status);
+}
+
+/* Say what is to happen to emulated cards: see emulate/cuda_runtime.h. */
+static void
+write_faults(const char *path, const char *faults)
+{
+	FILE	   *file = fopen(path, "w");
+
+	fputs(faults, file);
+	fclose(file);
+}
+
+/*
+ * The first of two devices hangs, in a batch or in the call that ends one: the
+ * other one goes on in the first case, and in both the process ends.  By this
+ * option, or when the mirrors are loaded by this file.
+ */
+static bool
+check_hung(const TestIndex *index, const char *devices, const char *fault,
+		   const char *path)
+{
+	const char *options[] = {"--devices", devices, "--patience", "3",
+	fault != NULL ? "--fault" : NULL, fault, NULL};
+	char		log[64];
+	GvMirrorKey keys[2] = {test_key(1), test_key(2)};
+	TestServer	server;
+	int			loader;
+	int			victim;
+	int			other;
+	bool		goes_on;
+
+	server_folder(&server);
+	server_launch(&server, options);
+	CHECK(server_ready(&server), "it does not start");
+	loader = client_open(&server, GV_ROLE_LOADER);
+	CHECK(load_all(loader, &keys[0], index) == 0, "first");
+	CHECK(load_all(loader, &keys[1], index) == 0, "second");
+	other = client_open(&server, GV_ROLE_SESSION);
+	victim = client_open(&server, GV_ROLE_SESSION);
+	if (path != NULL)
+		write_faults(path, "hang 0\n");
+	search_until_hung(victim, &keys[0], index);
+	goes_on = search_check(other, &keys[1], index) == 0;
+	if (goes_on)
+		check_impatient(&server, loader, &keys[0], index);
+	CHECK(server_wait(&server) == 5, "it goes on for ever");
+	snprintf(log, sizeof(log), "FATAL: device %d has not finished a batch in "
+			 "3 s", atoi(devices));
+	server_check_log(&server, log);
+	close(victim);
+	close(other);
+	close(loader);
+	server_remove(&server);
+	return goes_on;
+}
+
 void
 test_devices(void)
 {
@@ -208,5 +311,55 @@ test_devices(void)
 	server_check_log(&server, "LOG: index 2 is mirrored on device 3: ");
 	server_remove(&server);
 	test_other(&index);
+	/* of two calls one begins a batch, and the other ends it */
+	CHECK(check_hung(&index, "3,5", "1300:5", NULL) !=
+		  check_hung(&index, "3,5", "1301:5", NULL), "hung devices");
+	free_index(&index);
+}
+
+/* Is what runs on cards there, and are they emulated? */
+static bool
+is_emulated(void)
+{
+	TestServer	server = server_start(NULL, NULL);
+	int			fd = client_open(&server, GV_ROLE_SESSION);
+	GvStatusReply *status = load_status(fd);
+	bool		is = strstr(status->device, "emulated") != NULL;
+
+	free(status);
+	close(fd);
+	CHECK(server_stop(&server) == 0, "SIGTERM");
+	server_remove(&server);
+	return is;
+}
+
+/* Of two cards one is lost, then both, then one hangs. */
+void
+test_lost_cards(void)
+{
+	static const char *const none[] = {NULL};
+	TestIndex	index = make_index(GV_L2, 8, 4, 10, 1, 40, false);
+	char		path[] = "/tmp/gvfaultsXXXXXX";
+	TestServer	server;
+
+	if (is_emulated())
+	{
+		close(mkstemp(path));
+		setenv("GPUVEC_EMULATED_FAULTS", path, 1);
+		write_faults(path, "lost 0 214\n");
+		server = server_start(NULL, NULL);
+		CHECK(server_stop(&server) == 0, "SIGTERM");
+		server_remove(&server);
+		write_faults(path, "lost 0 214\nlost 1 46\n");
+		server_folder(&server);
+		server_launch(&server, none);
+		CHECK(server_wait(&server) == 5, "without cards");
+		server_check_log(&server, "FATAL: no engine: card 0: ");
+		server_remove(&server);
+		write_faults(path, "");
+		CHECK(check_hung(&index, "0,1", NULL, path), "the other card waits");
+		unlink(path);
+		unsetenv("GPUVEC_EMULATED_FAULTS");
+	}
 	free_index(&index);
 }

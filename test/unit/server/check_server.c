@@ -50,6 +50,8 @@ main(void)
 		test_life();
 		test_faults();
 	}
+	if (test_card)
+		test_lost_cards();
 	test_fuzz();
 	test_lock_end();
 	printf("check_server: %ld passed, %ld failed\n", unit_passed,

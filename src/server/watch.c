@@ -1,0 +1,110 @@
+/*
+ * watch.c
+ *		How long the engine has been at what it is at, and the end of a process
+ *		whose engine does not come back.
+ *
+ * A card may hang, and then a batch is never done, nor a call that waits for
+ * it.  The loop says when it goes to work and when it is back, and of each
+ * device when the batch that ends next was begun; a thread that does nothing
+ * else looks at that.  With several cards the loop goes on while one hangs, so
+ * each device is looked at by itself.
+ */
+#include "server/gv_server.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#define LOOKS	10				/* in the time after which we end */
+
+/* Times as of gv_now_ns; 0: nothing is under way. */
+static struct
+{
+	uint64_t	round;			/* since then the loop is at work */
+	uint64_t	batches[GV_MAX_DEVICES];
+	int64_t		patience_ms;
+} watch;
+
+static void
+store(uint64_t *time, uint64_t ns)
+{
+	__atomic_store_n(time, ns, __ATOMIC_RELAXED);
+}
+
+/* How long is that ago? */
+static int64_t
+age_ms(const uint64_t *time, uint64_t now)
+{
+	uint64_t	then = __atomic_load_n(time, __ATOMIC_RELAXED);
+
+	return then == 0 || then > now ? 0 : (int64_t) ((now - then) / 1000000);
+}
+
+/* The loop goes to work, or is back. */
+void
+gv_watch_round(bool begins)
+{
+	store(&watch.round, begins ? gv_now_ns() : 0);
+}
+
+/* The batch of a device that ends next was begun then; 0: there is none. */
+void
+gv_watch_batch(int32_t device, uint64_t began_ns)
+{
+	store(&watch.batches[device], began_ns);
+}
+
+/* How long the oldest of all that is under way has been so. */
+int64_t
+gv_watch_oldest_ms(void)
+{
+	uint64_t	now = gv_now_ns();
+	int64_t		oldest = age_ms(&watch.round, now);
+	int32_t		device;
+
+	for (device = 0; device < gv_ndevices(); device++)
+	{
+		int64_t		age = age_ms(&watch.batches[device], now);
+
+		oldest = age > oldest ? age : oldest;
+	}
+	return oldest;
+}
+
+/* Say what hangs. */
+static void
+complain(void)
+{
+	uint64_t	now = gv_now_ns();
+	int32_t		device;
+
+	for (device = 0; device < gv_ndevices(); device++)
+		if (age_ms(&watch.batches[device], now) > watch.patience_ms)
+			gv_log("FATAL", "device %d has not finished a batch in %lld s; "
+				   "a new process is needed", gv_server.numbers[device],
+				   (long long) watch.patience_ms / 1000);
+	if (age_ms(&watch.round, now) > watch.patience_ms)
+		gv_log("FATAL", "the engine has not come back in %lld s; a new "
+			   "process is needed", (long long) watch.patience_ms / 1000);
+}
+
+static void *
+watch_main(void *arg)
+{
+	int64_t		ms = watch.patience_ms / LOOKS;
+	struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
+
+	while (gv_watch_oldest_ms() <= watch.patience_ms)
+		nanosleep(&pause, NULL);
+	complain();
+	/* nobody else can: who hangs may hold any lock */
+	unlink(GV_SOCKET_PATH);
+	_exit(GV_EXIT_FAILED);
+}
+
+/* From now on end when something takes longer than this; 0: never. */
+bool
+gv_watch_start(int patience_s)
+{
+	watch.patience_ms = (int64_t) patience_s * 1000;
+	return patience_s == 0 || gv_thread_start(watch_main, NULL);
+}

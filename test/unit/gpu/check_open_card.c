@@ -1,0 +1,78 @@
+/*
+ * check_open_card.c
+ *		Cards that cannot be used, on emulated threads alone: the others are, and
+ *		whoever opens them is told whether to try again.
+ */
+#include <unistd.h>
+
+#include "../engine/mirrors.h"
+
+/* Of emulate/; not there on a card. */
+extern unsigned gv_emulated_hung __attribute__((weak));
+
+/* What the matter is with the two cards, and what comes of it. */
+typedef struct Case
+{
+	const char *faults;			/* see emulate/cuda_runtime.h */
+	const char *devices;
+	GvStatus	status;
+	int32_t		n;				/* cards that can be used */
+	int32_t		first;			/* the number of the first */
+	const char *left_out;		/* is in the first reason; NULL: none */
+} Case;
+
+static const Case cases[] = {
+	{"", "", GV_OK, 2, 0, NULL},
+	{"", "1,0", GV_OK, 2, 1, NULL},
+	{"lost 0 214\n", "", GV_OK, 1, 1, "card 0: "},
+	{"lost 1 46\n", "", GV_OK, 1, 0, "card 1: "},
+	{"lost 1 46\n", "1,0", GV_OK, 1, 0, "card 1: "},
+	{"lost 0 46\n", "0,1", GV_OK, 1, 1, "card 0: "},
+	{"", "7,1", GV_OK, 1, 1, "there is no card 7"},
+	{"lost 0 214\nlost 1 46\n", "", GV_FAILED, 0, 0, "card 0: "},
+	{"lost 1 214\n", "1", GV_FAILED, 0, 0, "card 1: "},
+	{"lost 1 2\n", "1", GV_NO_MEMORY, 0, 0, "card 1: "},
+	{"lost 1 46\n", "7,1", GV_FAILED, 0, 0, "there is no card 7"},
+	{"lost 1 209\n", "1", GV_INVALID, 0, 0, "card 1: "},
+	{"", "7", GV_INVALID, 0, 0, "there is no card 7"},
+	{"lost 1 46\n", "0,", GV_INVALID, 0, 0, "malformed"}
+};
+
+static void
+check_case(const Case *one, const char *path)
+{
+	GvDevice	found[GV_MAX_DEVICES];
+	FILE	   *file = fopen(path, "w");
+	int32_t		n = 0;
+	GvStatus	status;
+
+	fputs(one->faults, file);
+	fclose(file);
+	memset(found, 0, sizeof(found));
+	status = UNIT_MIRRORS.open(one->devices, found, &n);
+	CHECK(status == one->status && n == one->n, "%s, \"%s\": %d, %d cards",
+		  one->faults, one->devices, status, n);
+	CHECK(n == 0 || found[0].number == one->first, "%s, \"%s\": card %d",
+		  one->faults, one->devices, found[0].number);
+	CHECK(one->left_out == NULL ? found[n].name[0] == '\0' :
+		  strstr(found[n].name, one->left_out) != NULL,
+		  "%s, \"%s\": \"%s\"", one->faults, one->devices, found[n].name);
+}
+
+/* Before any engine is opened: the emulation reads the file's name once. */
+void
+test_open_card(void)
+{
+	char		path[] = "/tmp/gvfaultsXXXXXX";
+	int			fd;
+	size_t		i;
+
+	if (&gv_emulated_hung == NULL)
+		return;
+	fd = mkstemp(path);
+	close(fd);
+	setenv("GPUVEC_EMULATED_FAULTS", path, 1);
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		check_case(&cases[i], path);
+	unlink(path);
+}
