@@ -490,6 +490,10 @@ extern bool IvfpqHasPlace(IvfpqType *type, Datum value);
 extern int64 IvfpqCountRows(Relation index, const IvfpqMetaData *meta);
 extern int64 IvfpqCountPending(Relation index, const IvfpqMetaData *meta);
 
+/* ivfpqdrift.c: codes that no longer fit */
+extern bool IvfpqHasDrifted(Relation heap, Relation index, int64 copies,
+							int *drawn, int *far);
+
 /*
  * ivfpqverifymirror.c: a problem of a list, or IVFPQ_NO_LIST, on a block, or
  * InvalidBlockNumber; an error or a warning.
