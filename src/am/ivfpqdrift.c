@@ -6,9 +6,9 @@
  * nearest to it.  So over rows like those of training <r, r^> is |r^|^2, on
  * average and however coarse codes are.  A row that lies beyond all codewords
  * has a multiple of that: as far as its code tells it lies much nearer to its
- * centroid than it does, and all such rows look equally near.  What suffers most
- * is inner product, for which rows that became longer are the nearest to every
- * query, and their lengths are what codes do not tell.
+ * centroid than it does, and all such rows look equally near.  Inner product
+ * suffers most: for it rows that became longer are the nearest to every query,
+ * and their lengths are what codes do not tell.
  */
 #include "postgres.h"
 
@@ -27,9 +27,9 @@
 #define FEWEST		100			/* with fewer nothing is said */
 
 /*
- * A row is beyond reach when it is so many times as far as its code: more where
- * the code tells less, its sub-quantizers having many dimensions each, and where
- * they are few, so that they do not even out.
+ * A row is beyond reach when it is so many times as far as its code: more
+ * where the code tells less, its sub-quantizers having many dimensions each, and
+ * where they are few, so that they do not even out.
  */
 #define REACH		1.1
 #define REACH_OF_DIMENSIONS	0.15	/* of a sub-quantizer */
