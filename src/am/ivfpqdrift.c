@@ -28,8 +28,8 @@
 
 /*
  * A row is beyond reach when it is so many times as far as its code: more
- * where the code tells less, its sub-quantizers having many dimensions each, and
- * where they are few, so that they do not even out.
+ * where the code tells less, its sub-quantizers having many dimensions each,
+ * and where they are few, so that they do not even out.
  */
 #define REACH		1.1
 #define REACH_OF_DIMENSIONS	0.15	/* of a sub-quantizer */

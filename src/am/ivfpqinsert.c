@@ -45,8 +45,8 @@ choose_lists(Relation index, const IvfpqModel *model, const float *vector,
 /*
  * Encode a transformed vector and append it to its lists, a record each,
  * after the refine record that they point to, which bounds nothing unless the
- * raw vector is boundable.  A row that is pending stops being so with its first
- * copy.
+ * raw vector is boundable.  A row that is pending stops being so with its
+ * first copy.
  */
 void
 IvfpqInsertCopies(Relation index, const IvfpqModel *model,

@@ -25,7 +25,7 @@ typedef struct IvfpqPlacer
 	int			nbatch;
 	float	   *batch;			/* [batch_rows][dims] */
 	uint64	   *ids;			/* [batch_rows] */
-	bool	   *boundable;		/* [batch_rows] (IvfpqIsBoundable), if refine */
+	bool	   *boundable;		/* [batch_rows], if refine */
 	void	   *scratch;		/* of gv_place */
 	GvEncoded	encoded;		/* arrays for batch_rows rows */
 	MemoryContext context;		/* that has all this */

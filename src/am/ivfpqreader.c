@@ -68,8 +68,8 @@ flush_reader(IvfpqReader *reader)
 }
 
 /*
- * May a raw row go to gpuvecd, if rows are read for that?  It cannot know whose
- * records are to bound nothing.
+ * May a raw row go to gpuvecd, if rows are read for that?  It cannot know
+ * whose records are to bound nothing.
  */
 bool
 IvfpqMayShare(const IvfpqReader *reader, const float *row)

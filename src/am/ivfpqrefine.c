@@ -56,9 +56,8 @@ IvfpqRefineAlloc(int dims)
 }
 
 /*
- * Make the record of a row from its transformed vector [dims].  One that is not
- * boundable (IvfpqIsBoundable) may be at any distance: the row will
- * be measured.
+ * Make the record of a row from its transformed vector [dims].  Of one that is
+ * not boundable (IvfpqIsBoundable) it bounds nothing: the row is measured.
  */
 void
 IvfpqRefineMake(IvfpqRefineRecord *record, const float *vector, int dims,
