@@ -17,6 +17,7 @@ AM_OBJS = \
 	src/am/ivfpqcopies.o \
 	src/am/ivfpqcost.o \
 	src/am/ivfpqdrain.o \
+	src/am/ivfpqdrift.o \
 	src/am/ivfpqeffort.o \
 	src/am/ivfpqexchange.o \
 	src/am/ivfpqfinish.o \

@@ -58,3 +58,31 @@ PREPARE nearest AS SELECT id FROM embedded ORDER BY h <-> $1 LIMIT 3;
 EXECUTE nearest (pg_temp.point(77, 100, 0)::halfvec);
 EXECUTE nearest (pg_temp.point(78, 100, 0));
 DROP TABLE embedded;
+
+-- vectors whose sums lose their digits in single precision, or overflow: the
+-- operators return what no record bounds, so these rows are measured
+CREATE FUNCTION pg_temp.scaled(g int, scale float8) RETURNS vector
+LANGUAGE sql IMMUTABLE AS $$
+	SELECT array_agg((x * scale)::real ORDER BY i)::vector
+	FROM unnest(pg_temp.point(g, 16, 0)::real[]) WITH ORDINALITY AS u (x, i)
+$$;
+CREATE TABLE embedded (id int, v vector(16), w vector(16), x vector(16));
+INSERT INTO embedded SELECT g, pg_temp.scaled(g, (ARRAY[1, 1e-23, 1e-24, 1e-41, 1e36])[1 + g % 5]),
+	pg_temp.scaled(g, 1e-23), pg_temp.scaled(g, (ARRAY[1, 1e18, 2e18])[1 + g % 3]) FROM generate_series(1, 1500) AS g;
+CREATE INDEX embedded_v ON embedded USING gpuivfpq (v vector_cosine_ops) WITH (lists = 10, refine = sq8);
+CREATE INDEX embedded_w ON embedded USING gpuivfpq (w vector_cosine_ops) WITH (lists = 10, refine = sq8);
+CREATE INDEX embedded_x ON embedded USING gpuivfpq (x vector_ip_ops) WITH (lists = 10, refine = sq8);
+INSERT INTO embedded SELECT g, pg_temp.scaled(g, (ARRAY[1, 1e-23, 1e-24, 1e-41, 1e36])[1 + g % 5]),
+	pg_temp.scaled(g, 1e-23), pg_temp.scaled(g, (ARRAY[1, 1e18, 2e18])[1 + g % 3]) FROM generate_series(1501, 1600) AS g;
+SELECT c, scale, pg_temp.misplaced(c, o, format('%L::vector', pg_temp.scaled(7919, scale)))
+FROM (VALUES ('v', '<=>'), ('w', '<=>'), ('x', '<#>')) AS v (c, o), unnest(ARRAY[1, 1e-23, 1e-24, 1e-41, 1e18]::float8[]) AS scale
+ORDER BY 1, 2;
+SELECT relname, p.* FROM pg_class, gpuvec_verify_index(oid) AS p WHERE relname LIKE 'embedded\_%';
+-- others are bounded as before
+SET gpuvec.probes = 100;
+SET gpuvec.candidates = 1000;
+SELECT count(*) FROM (SELECT id FROM embedded ORDER BY v <=> pg_temp.scaled(7919, 1) LIMIT 10) AS q;
+SELECT measured BETWEEN 700 AND 900 AS bounded FROM gpuvec_last_scan();
+RESET gpuvec.probes;
+RESET gpuvec.candidates;
+DROP TABLE embedded;

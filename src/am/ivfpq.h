@@ -160,6 +160,8 @@ extern const float *IvfpqQueryFloats(IvfpqType *type, Oid subtype,
 extern void IvfpqCheckDims(int expected, int dims);
 extern bool IvfpqIsPlaceable(const IvfpqType *type, const float *vector,
 							 int dims);
+extern bool IvfpqIsBoundable(const IvfpqType *type, const float *vector,
+							 int dims);
 
 /*
  * ivfpqreal.c: real[] as a vector: one dimension, at least one element, at
@@ -199,7 +201,8 @@ typedef struct IvfpqModel
 extern IvfpqModel *IvfpqModelGet(Relation index);
 extern IvfpqModel *IvfpqModelLoad(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqInsertCopies(Relation index, const IvfpqModel *model,
-							  const float *vector, ItemPointer tid,
+							  const float *vector, bool boundable,
+							  ItemPointer tid,
 							  const IvfpqPendingPlace *pending);
 extern void IvfpqCheckStatus(GvStatus status);
 extern const GvStop ivfpq_stop;
@@ -413,7 +416,8 @@ extern int	IvfpqRefineOption(Relation index);
 extern void IvfpqRefineCheckDims(Relation index, int dims);
 extern IvfpqRefineRecord *IvfpqRefineAlloc(int dims);
 extern void IvfpqRefineMake(IvfpqRefineRecord *record, const float *vector,
-							int dims, const ItemPointerData *tid);
+							int dims, bool boundable,
+							const ItemPointerData *tid);
 extern int64 IvfpqRefineBounds(const IvfpqSearch *search, const float *query,
 							   uint64 *ids, int64 n, double *bounds);
 
@@ -489,6 +493,10 @@ extern IndexInfo *IvfpqIndexInfo(Relation index);
 extern bool IvfpqHasPlace(IvfpqType *type, Datum value);
 extern int64 IvfpqCountRows(Relation index, const IvfpqMetaData *meta);
 extern int64 IvfpqCountPending(Relation index, const IvfpqMetaData *meta);
+
+/* ivfpqdrift.c: codes that no longer fit */
+extern bool IvfpqHasDrifted(Relation heap, Relation index, int64 copies,
+							int *drawn, int *far);
 
 /*
  * ivfpqverifymirror.c: a problem of a list, or IVFPQ_NO_LIST, on a block, or

@@ -57,7 +57,9 @@ drain_row(Drain *drain, ItemPointer tid, const IvfpqPendingPlace *place)
 	{
 		vector = palloc(dims * sizeof(float));
 		gv_transform(&model->gv, raw, 1, vector);
-		IvfpqInsertCopies(drain->index, model, vector, tid, place);
+		IvfpqInsertCopies(drain->index, model, vector,
+						  IvfpqIsBoundable(&drain->type, raw, dims), tid,
+						  place);
 		drain->result->moved++;
 	}
 	else

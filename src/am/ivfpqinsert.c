@@ -44,12 +44,13 @@ choose_lists(Relation index, const IvfpqModel *model, const float *vector,
 
 /*
  * Encode a transformed vector and append it to its lists, a record each,
- * after the refine record that they point to.  A row that is pending stops
- * being so with its first copy.
+ * after the refine record that they point to, which bounds nothing unless the
+ * raw vector is boundable.  A row that is pending stops being so with its
+ * first copy.
  */
 void
 IvfpqInsertCopies(Relation index, const IvfpqModel *model,
-				  const float *vector, ItemPointer tid,
+				  const float *vector, bool boundable, ItemPointer tid,
 				  const IvfpqPendingPlace *pending)
 {
 	static const int32 both[2] = {0, 1};	/* the first of centroids */
@@ -68,7 +69,7 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 	{
 		IvfpqRefineRecord *record = IvfpqRefineAlloc(dims);
 
-		IvfpqRefineMake(record, vector, dims, tid);
+		IvfpqRefineMake(record, vector, dims, boundable, tid);
 		IvfpqRefineAppend(index, dims, record, &refine);
 	}
 	for (int i = 0; i < copies; i++)
@@ -109,7 +110,8 @@ insert_value(Relation index, Datum value, ItemPointer tid)
 
 		IvfpqCheckDims(model->meta.dims, dims);
 		gv_transform(&model->gv, raw, 1, vector);
-		IvfpqInsertCopies(index, model, vector, tid, NULL);
+		IvfpqInsertCopies(index, model, vector,
+						  IvfpqIsBoundable(&type, raw, dims), tid, NULL);
 	}
 	else
 		IvfpqPendingAppend(index, tid);

@@ -104,11 +104,13 @@ IvfpqCountPending(Relation index, const IvfpqMetaData *meta)
 
 /* One sentence about what should be done, or NULL when nothing should. */
 static char *
-make_advice(Relation index, const IvfpqMetaData *meta,
+make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 			const ListTotals *totals, int64 pending)
 {
 	char	   *name;
 	int64		rows = totals->rows + pending;
+	int			drawn;
+	int			far;
 
 	name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(index)),
 									  RelationGetRelationName(index));
@@ -123,6 +125,9 @@ make_advice(Relation index, const IvfpqMetaData *meta,
 		return psprintf("trained on %lld rows, holds %lld: REINDEX INDEX CONCURRENTLY %s",
 						(long long) meta->rows_at_training, (long long) rows,
 						name);
+	if (IvfpqHasDrifted(heap, index, totals->live, &drawn, &far))
+		return psprintf("codes of %d of %d rows drawn fall short, they are unlike those of training: REINDEX INDEX CONCURRENTLY %s, and until then gpuvec_calibrate(%s)",
+						far, drawn, name, quote_literal_cstr(name));
 	if (pending > MAX_PENDING)
 		return psprintf("%lld rows are in no list: VACUUM its table or call gpuvec_train(%s)",
 						(long long) pending, quote_literal_cstr(name));
@@ -138,7 +143,9 @@ make_advice(Relation index, const IvfpqMetaData *meta,
 Datum
 gpuvec_index_info(PG_FUNCTION_ARGS)
 {
-	Relation	index = IvfpqOpenIndex(PG_GETARG_OID(0), AccessShareLock);
+	Relation	heap;
+	Relation	index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
+											&heap);
 	IvfpqMetaData meta;
 	ListTotals	totals;
 	TupleDesc	desc;
@@ -155,7 +162,7 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 	pending = IvfpqCountPending(index, &meta);
 	IvfpqMetaRead(index, &meta);	/* training may have moved them to lists */
 	sum_lists(index, &meta, &totals);
-	advice = make_advice(index, &meta, &totals, pending);
+	advice = make_advice(heap, index, &meta, &totals, pending);
 
 	values[0] = Int32GetDatum(meta.nlists);
 	values[1] = Int32GetDatum(meta.dims);
@@ -168,6 +175,7 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 	nulls[8] = advice == NULL;
 	values[8] = advice ? CStringGetTextDatum(advice) : (Datum) 0;
 	relation_close(index, AccessShareLock);
+	table_close(heap, AccessShareLock);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
 													  values, nulls)));
 }

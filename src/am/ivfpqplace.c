@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "utils/float.h"
 #include "utils/memutils.h"
 
 #include "am/ivfpqplace.h"
@@ -47,6 +48,7 @@ IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
 {
 	memset(placer, 0, sizeof(*placer));
 	placer->index = index;
+	IvfpqTypeInit(&placer->type, index);
 	placer->training = training;
 	placer->builder = training->builder;
 	placer->sharing = sharing;
@@ -86,8 +88,24 @@ make_batch(IvfpqPlacer *placer)
 		encoded->step = palloc(n * sizeof(float));
 		encoded->error = palloc(n * sizeof(float));
 		encoded->records = palloc((Size) n * dims);
+		placer->boundable = palloc(n * sizeof(bool));
 	}
 	MemoryContextSwitchTo(oldcontext);
+}
+
+/* The refine records of the n rows that wait here, transformed. */
+static void
+encode_records(IvfpqPlacer *placer, int n)
+{
+	GvEncoded  *encoded = &placer->encoded;
+
+	IvfpqCheckStatus(gv_refine_encode(placer->training->gv.dims,
+									  placer->batch, n, encoded->records,
+									  encoded->min, encoded->step,
+									  encoded->error));
+	for (int i = 0; i < n; i++)
+		if (!placer->boundable[i])
+			encoded->error[i] = get_float4_infinity();
 }
 
 /* Place and encode the rows that wait here. */
@@ -97,7 +115,6 @@ flush_batch(IvfpqPlacer *placer)
 	const IvfpqTraining *training = placer->training;
 	GvEncoded  *encoded = &placer->encoded;
 	GvTree		tree = IvfpqTree(training);
-	int			dims = training->gv.dims;
 	int			copies = training->copies;
 	int			n = placer->nbatch;
 
@@ -110,9 +127,7 @@ flush_batch(IvfpqPlacer *placer)
 							   training->centroids, encoded->lists, n, copies,
 							   encoded->codes, encoded->t));
 	if (placer->refine)
-		IvfpqCheckStatus(gv_refine_encode(dims, placer->batch, n,
-										  encoded->records, encoded->min,
-										  encoded->step, encoded->error));
+		encode_records(placer, n);
 	if (placer->calibration)
 		IvfpqCalibrationOffer(placer->calibration, placer->batch, placer->ids,
 							  n);
@@ -131,6 +146,9 @@ add_here(IvfpqPlacer *placer, const float *row, uint64 id)
 		make_batch(placer);
 	memcpy(placer->batch + (Size) placer->nbatch * dims, row,
 		   dims * sizeof(float));
+	if (placer->refine)
+		placer->boundable[placer->nbatch] =
+			IvfpqIsBoundable(&placer->type, row, dims);
 	placer->ids[placer->nbatch++] = id;
 	if (placer->nbatch == placer->batch_rows)
 		flush_batch(placer);
@@ -176,11 +194,16 @@ IvfpqPlacerFlush(IvfpqPlacer *placer)
 	placer->at = 0;
 }
 
-/* Let a raw row [dims], with this TID, be placed. */
+/*
+ * Let a raw row [dims], with this TID, be placed.  gpuvecd does not know what
+ * the operator makes of a row: records that bound nothing are made here.
+ */
 void
 IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id)
 {
-	if (placer->builder == NULL)
+	if (placer->builder == NULL ||
+		(placer->refine && !IvfpqIsBoundable(&placer->type, row,
+											 placer->training->gv.dims)))
 		add_here(placer, row, id);
 	else if (!IvfpqBuilderAdd(placer->builder, row, id))
 		take_over(placer);
@@ -188,7 +211,7 @@ IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id)
 
 /*
  * There are no more rows: place those that still wait.  Returns the builder,
- * if it did all of them.
+ * if it did all that it was given.
  */
 IvfpqBuilder *
 IvfpqPlacerEnd(IvfpqPlacer *placer)

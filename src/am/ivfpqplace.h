@@ -10,6 +10,7 @@
 typedef struct IvfpqPlacer
 {
 	Relation	index;
+	IvfpqType	type;
 	const IvfpqTraining *training;
 	IvfpqBuilder *builder;		/* gpuvecd does it; NULL: we do */
 	IvfpqSharing *sharing;		/* rows that it has from training; or NULL */
@@ -24,6 +25,7 @@ typedef struct IvfpqPlacer
 	int			nbatch;
 	float	   *batch;			/* [batch_rows][dims] */
 	uint64	   *ids;			/* [batch_rows] */
+	bool	   *boundable;		/* [batch_rows], if refine */
 	void	   *scratch;		/* of gv_place */
 	GvEncoded	encoded;		/* arrays for batch_rows rows */
 	MemoryContext context;		/* that has all this */

@@ -67,6 +67,20 @@ flush_reader(IvfpqReader *reader)
 	CHECK_FOR_INTERRUPTS();
 }
 
+/*
+ * May a raw row go to gpuvecd, if rows are read for that?  It cannot know
+ * whose records are to bound nothing.
+ */
+bool
+IvfpqMayShare(const IvfpqReader *reader, const float *row)
+{
+	const IvfpqSample *sample = reader->sample;
+
+	return reader->transform ||
+		IvfpqRefineOption(reader->index) == IVFPQ_REFINE_NONE ||
+		IvfpqIsBoundable(sample->type, row, sample->dims);
+}
+
 /* Called for every row of the blocks. */
 static void
 read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
@@ -87,7 +101,8 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	row = IvfpqValueFloats(sample->type, values[0], &dims);
 	MemoryContextSwitchTo(oldcontext);
 	IvfpqCheckDims(sample->dims, dims);
-	if (IvfpqIsPlaceable(sample->type, row, dims))
+	if (IvfpqIsPlaceable(sample->type, row, dims) &&
+		IvfpqMayShare(reader, row))
 	{
 		reader->ids[reader->nbatch] = id;
 		memcpy(reader->batch + (Size) reader->nbatch++ * dims, row,

@@ -55,15 +55,20 @@ IvfpqRefineAlloc(int dims)
 	return palloc0(IvfpqRefineSlotBytes(dims));
 }
 
-/* Make the record of a row from its transformed vector [dims]. */
+/*
+ * Make the record of a row from its transformed vector [dims].  Of one that is
+ * not boundable (IvfpqIsBoundable) it bounds nothing: the row is measured.
+ */
 void
 IvfpqRefineMake(IvfpqRefineRecord *record, const float *vector, int dims,
-				const ItemPointerData *tid)
+				bool boundable, const ItemPointerData *tid)
 {
 	record->tid = *tid;
 	IvfpqCheckStatus(gv_refine_encode(dims, vector, 1, record->codes,
 									  &record->min, &record->step,
 									  &record->error));
+	if (!boundable)
+		record->error = get_float4_infinity();
 }
 
 /*
@@ -71,8 +76,8 @@ IvfpqRefineMake(IvfpqRefineRecord *record, const float *vector, int dims,
  * returns.  The engine's q and x are rounded: each by u times its length, and
  * |x| <= |q| + |q - x|.  The operator may sum in fp32, with an error of dims
  * roundings; of an inner product the engine's bound covers that, of a cosine
- * it is absolute.  (Vectors so short that pgvector's fp32 sum of squares
- * underflows have no cosine to speak of.)
+ * it is absolute.  Vectors too short or too long for sums in fp32 do not come
+ * here with a bound: IvfpqIsBoundable has told them apart.
  */
 static double
 operator_bound(const GvModel *gv, double bound, double query_length)

@@ -299,7 +299,8 @@ next_batch(IvfpqScan *state)
 /*
  * Prepare to search for the query.  An operator of another type than the
  * column's may round the query to that, and then bounds are of no use; those
- * of real[] do not.
+ * of real[] do not.  Nor are they for a query that the operator cannot tell
+ * from others.
  */
 static void
 start_search(IvfpqScan *state, ScanKey key)
@@ -317,8 +318,9 @@ start_search(IvfpqScan *state, ScanKey key)
 	IvfpqSearchInit(&state->search, state->index, state->model);
 	state->search.addresses = state->model->meta.refine != IVFPQ_REFINE_NONE;
 	IvfpqSearchQuery(&state->search, transformed);
-	if (!type.has_toreal || !OidIsValid(key->sk_subtype) ||
-		key->sk_subtype == type.type)
+	if ((!type.has_toreal || !OidIsValid(key->sk_subtype) ||
+		 key->sk_subtype == type.type) &&
+		IvfpqIsBoundable(&type, vector, dims))
 		state->bound_query = transformed;
 }
 

@@ -197,6 +197,21 @@ IvfpqTrainRows(Relation index)
 		IVFPQ_TRAIN_ROWS;
 }
 
+/*
+ * Can gpuvecd train on the sample, and encode its rows?  Not if their records
+ * are to bound nothing, which it cannot know.
+ */
+static bool
+may_share_sample(IvfpqReader *reader)
+{
+	const IvfpqSample *sample = reader->sample;
+
+	for (int64 i = 0; i < sample->count; i++)
+		if (!IvfpqMayShare(reader, sample->rows + i * sample->dims))
+			return false;
+	return true;
+}
+
 /* Lists and codebooks by the session's own engine. */
 static void
 train_here(IvfpqTraining *training, IvfpqSample *sample, IvfpqReader *reader,
@@ -268,7 +283,8 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 	hold_out_queries(training, &sample, lists);
 	fit_transform(training, &sample);
 	reader.wanted = (int64) lists * IVFPQ_REMOTE_SAMPLES;
-	if (!IvfpqTrainRemote(training, index, &sample, lists, &reader))
+	if (!may_share_sample(&reader) ||
+		!IvfpqTrainRemote(training, index, &sample, lists, &reader))
 		train_here(training, &sample, &reader, lists);
 	IvfpqTransformRows(training, training->queries, training->nqueries);
 	IvfpqSnapshotTake();

@@ -14,6 +14,10 @@
 
 #include "am/ivfpq.h"
 
+/* Between these a vector's square keeps its digits in fp32, term by term. */
+#define LEAST_SQUARE	(64.0 * FLT_MIN)
+#define MOST_SQUARE		1e38
+
 /*
  * The metric of an index: the one strategy for which its family has an
  * operator of the class's own type.
@@ -194,4 +198,22 @@ IvfpqIsPlaceable(const IvfpqType *type, const float *vector, int dims)
 		if (vector[i] != 0)
 			return true;
 	return false;
+}
+
+/*
+ * Is what the operator makes of the vector, and of another such, off by
+ * rounding alone, so that refine records can bound it?  pgvector's sum squares
+ * and products in fp32: those of very short vectors lose their digits there,
+ * those of very long ones overflow.
+ */
+bool
+IvfpqIsBoundable(const IvfpqType *type, const float *vector, int dims)
+{
+	double		square;
+
+	if (!type->has_toreal || type->metric == GV_L2)
+		return true;
+	square = -gv_distance_ip(vector, vector, dims);
+	return square < MOST_SQUARE &&
+		(type->metric == GV_IP || square > LEAST_SQUARE);
 }
