@@ -16,12 +16,19 @@
 
 #define LOOKS	10				/* in the time after which we end */
 
+/* What was seen, and how many times in a row. */
+typedef struct Look
+{
+	uint64_t	began;
+	int			n;
+} Look;
+
 /* Times as of gv_now_ns; 0: nothing is under way. */
 static struct
 {
 	uint64_t	round;			/* since then the loop is at work */
 	uint64_t	batches[GV_MAX_DEVICES];
-	int64_t		patience_ms;
+	int			patience_s;
 } watch;
 
 static void
@@ -70,32 +77,54 @@ gv_watch_oldest_ms(void)
 	return oldest;
 }
 
-/* Say what hangs. */
-static void
-complain(void)
+/*
+ * Is this still what the last looks saw?  Looks are counted rather than time, in
+ * which this process may have been stopped.
+ */
+static bool
+hangs(const uint64_t *time, Look *look)
 {
-	uint64_t	now = gv_now_ns();
+	uint64_t	began = __atomic_load_n(time, __ATOMIC_RELAXED);
+
+	look->n = began != 0 && began == look->began ? look->n + 1 : 0;
+	look->began = began;
+	return look->n >= LOOKS;
+}
+
+/* Look at everything, and say what hangs; true: something does. */
+static bool
+look_around(void)
+{
+	static Look round;
+	static Look batches[GV_MAX_DEVICES];
+	bool		found = false;
 	int32_t		device;
 
 	for (device = 0; device < gv_ndevices(); device++)
-		if (age_ms(&watch.batches[device], now) > watch.patience_ms)
-			gv_log("FATAL", "device %d has not finished a batch in %lld s; "
+		if (hangs(&watch.batches[device], &batches[device]))
+		{
+			found = true;
+			gv_log("FATAL", "device %d has not finished a batch in %d s; "
 				   "a new process is needed", gv_server.numbers[device],
-				   (long long) watch.patience_ms / 1000);
-	if (age_ms(&watch.round, now) > watch.patience_ms)
-		gv_log("FATAL", "the engine has not come back in %lld s; a new "
-			   "process is needed", (long long) watch.patience_ms / 1000);
+				   watch.patience_s);
+		}
+	if (hangs(&watch.round, &round) && !found)
+	{
+		found = true;
+		gv_log("FATAL", "the engine has not come back in %d s; a new "
+			   "process is needed", watch.patience_s);
+	}
+	return found;
 }
 
 static void *
 watch_main(void *arg)
 {
-	int64_t		ms = watch.patience_ms / LOOKS;
+	int64_t		ms = (int64_t) watch.patience_s * 1000 / LOOKS;
 	struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
 
-	while (gv_watch_oldest_ms() <= watch.patience_ms)
+	while (!look_around())
 		nanosleep(&pause, NULL);
-	complain();
 	/* nobody else can: who hangs may hold any lock */
 	unlink(GV_SOCKET_PATH);
 	_exit(GV_EXIT_FAILED);
@@ -105,6 +134,6 @@ watch_main(void *arg)
 bool
 gv_watch_start(int patience_s)
 {
-	watch.patience_ms = (int64_t) patience_s * 1000;
+	watch.patience_s = patience_s;
 	return patience_s == 0 || gv_thread_start(watch_main, NULL);
 }
