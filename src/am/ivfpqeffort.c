@@ -17,7 +17,7 @@
  * the lists, of the one before.
  */
 #define CANDIDATES_GROWTH	4.0
-#define PROBES_GROWTH		1.4
+#define PROBES_GROWTH		2.0
 
 /*
  * Beyond the targets: how fast numbers grow at least, and up to which recall.
