@@ -114,6 +114,8 @@ IvfpqFinishBegin(IvfpqScan *state)
 		else
 			put_row(state, row->id, row->distance);
 	}
+	if (!state->null_query)
+		IvfpqRerankDims(state->rerank, state->pending_dims, &state->told_odd);
 	measure_rest(state);
 	tuplesort_performsort(state->finish_sort);
 
