@@ -16,6 +16,7 @@ AM_OBJS = \
 	src/am/ivfpqcoming.o \
 	src/am/ivfpqcopies.o \
 	src/am/ivfpqcost.o \
+	src/am/ivfpqdims.o \
 	src/am/ivfpqdrain.o \
 	src/am/ivfpqdrift.o \
 	src/am/ivfpqeffort.o \
@@ -92,6 +93,7 @@ PAGE_OBJS = \
 	src/page/ivfpqcheck.o \
 	src/page/ivfpqchecklist.o \
 	src/page/ivfpqcheckrefine.o \
+	src/page/ivfpqcompact.o \
 	src/page/ivfpqfault.o \
 	src/page/ivfpqlayout.o \
 	src/page/ivfpqlist.o \
@@ -99,6 +101,7 @@ PAGE_OBJS = \
 	src/page/ivfpqmeta.o \
 	src/page/ivfpqpage.o \
 	src/page/ivfpqpatch.o \
+	src/page/ivfpqpend.o \
 	src/page/ivfpqpending.o \
 	src/page/ivfpqrecent.o \
 	src/page/ivfpqrefine.o \

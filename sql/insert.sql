@@ -31,10 +31,9 @@ INSERT INTO inserted SELECT g, pg_temp.point(g, 6) FROM generate_series(1, 100) 
 EXPLAIN (COSTS OFF) SELECT id FROM inserted ORDER BY e <-> '{1,1,1,1,1,1}' LIMIT 1;
 SELECT pg_temp.found('inserted', 1, 100);
 SELECT lists, dims, rows, pending FROM gpuvec_index_info('inserted_e');
--- ... keeps any length, and says so when asked
+-- ... takes no other length
 INSERT INTO inserted VALUES (101, '{1,2,3}');
-SELECT id FROM inserted ORDER BY e <-> '{1,1,1,1,1,1}' LIMIT 1;
-DELETE FROM inserted WHERE id = 101;
+SELECT id FROM inserted ORDER BY e <-> '{1,1,1}' LIMIT 1;
 SELECT id FROM inserted ORDER BY e <-> '{1,1,1,1,1,1}' LIMIT 1;
 -- many pages of it
 INSERT INTO inserted SELECT g, pg_temp.point(g, 6) FROM generate_series(101, 3000) AS g;
@@ -120,6 +119,71 @@ INSERT INTO fixed VALUES (1, '{1,2,3}');
 SELECT id FROM fixed ORDER BY e <-> '{1,2,3}';
 SELECT id FROM fixed ORDER BY e <-> '{1,2}';
 DROP TABLE fixed;
+
+-- the first row decides on it, as long as it or another one is there (of a
+-- temporary table, so that no other session may still see a deleted one)
+CREATE TEMP TABLE first (id int, e real[]);
+CREATE INDEX first_e ON first USING gpuivfpq (e);
+SELECT id FROM first ORDER BY e <-> '{1,2}';
+INSERT INTO first VALUES (1, '{1,2,3}'), (2, '{1,2}');
+SELECT dims FROM gpuvec_index_info('first_e');
+INSERT INTO first VALUES (3, '{1,2}');
+SELECT dims, pending FROM gpuvec_index_info('first_e');
+BEGIN;
+INSERT INTO first VALUES (4, '{1,2,3}');
+ROLLBACK;
+DELETE FROM first;
+INSERT INTO first VALUES (5, '{1,2,3,4}');
+DELETE FROM first;
+VACUUM first;
+SELECT dims, pending FROM gpuvec_index_info('first_e');
+INSERT INTO first VALUES (6, '{1,2,3}');
+INSERT INTO first VALUES (7, '{1,2,3,4}');
+TRUNCATE first;
+INSERT INTO first VALUES (7, '{1,2,3,4}');
+SELECT id FROM first ORDER BY e <-> '{1,2,3,4}';
+SELECT dims, advice LIKE 'not trained%' AS no_other_advice FROM gpuvec_index_info('first_e');
+SELECT * FROM gpuvec_verify_index('first_e');
+-- ... and an option only where it was there when the index was built
+ALTER INDEX first_e SET (dims = 5);
+INSERT INTO first VALUES (8, '{1,2,3,4}');
+INSERT INTO first VALUES (9, '{1,2,3,4,5}');
+DELETE FROM first;
+VACUUM first;
+INSERT INTO first VALUES (10, '{1,2}');
+DELETE FROM first;
+REINDEX INDEX first_e;
+INSERT INTO first VALUES (11, '{1,2,3,4}');
+INSERT INTO first VALUES (12, '{1,2,3,4,5}');
+ALTER INDEX first_e RESET (dims);
+DELETE FROM first;
+VACUUM first;
+INSERT INTO first VALUES (13, '{1,2,3,4}');
+-- a trained index keeps its own
+REINDEX INDEX first_e;
+INSERT INTO first SELECT g, ARRAY[g % 10, g, g % 7] FROM generate_series(1, 1200) AS g;
+SELECT gpuvec_train('first_e');
+ALTER INDEX first_e SET (dims = 5);
+INSERT INTO first VALUES (2001, '{1,2,3,4,5}');
+INSERT INTO first VALUES (2001, '{1,2,3}');
+DELETE FROM first;
+VACUUM first;
+INSERT INTO first VALUES (2002, '{1,2,3,4,5}');
+DROP TABLE first;
+-- ... which an option does not change before it is trained, either
+CREATE TEMP TABLE first (id int, e real[]);
+CREATE INDEX first_e ON first USING gpuivfpq (e) WITH (dims = 3);
+INSERT INTO first SELECT g, ARRAY[g % 10, g, g % 7] FROM generate_series(1, 1200) AS g;
+ALTER INDEX first_e SET (dims = 5);
+SELECT gpuvec_train('first_e');
+SELECT lists > 0 AS trained, dims, pending FROM gpuvec_index_info('first_e');
+-- built of rows, without training
+ALTER INDEX first_e RESET (dims);
+TRUNCATE first;
+INSERT INTO first VALUES (1, '{1,2,3}');
+REINDEX INDEX first_e;
+INSERT INTO first VALUES (2, '{1,2}');
+DROP TABLE first;
 
 -- inner product, and cosine with zero vectors, which have no direction
 CREATE TABLE directions (id int, e real[]);

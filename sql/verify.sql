@@ -76,8 +76,8 @@ CREATE INDEX mine_v ON mine USING gpuivfpq (v);
 SELECT * FROM gpuvec_verify_index('mine_v');
 
 -- an index that is not valid
-INSERT INTO mine VALUES ('{1,2}');
 CREATE TABLE ragged AS SELECT * FROM mine;
+INSERT INTO ragged VALUES ('{1,2}');
 CREATE INDEX CONCURRENTLY ragged_v ON ragged USING gpuivfpq (v)
 	WITH (dims = 3);
 SELECT * FROM gpuvec_verify_index('ragged_v');

@@ -163,6 +163,19 @@ extern bool IvfpqIsPlaceable(const IvfpqType *type, const float *vector,
 extern bool IvfpqIsBoundable(const IvfpqType *type, const float *vector,
 							 int dims);
 
+/* ivfpqdims.c: rows that decide how many dimensions there are */
+extern bool IvfpqHasDims(IvfpqType *type, Datum value, int dims);
+extern int	IvfpqRowDims(Relation heap, Relation index,
+						 const IvfpqMetaData *meta);
+extern int64 IvfpqFindOdd(Relation heap, Relation index,
+						  const IvfpqMetaData *meta, int *dims,
+						  ItemPointer first, int *first_dims);
+extern void IvfpqInsertPending(Relation heap, Relation index,
+							   const IvfpqType *type,
+							   const IvfpqMetaData *known, ItemPointer tid,
+							   int dims);
+extern int	IvfpqSettleDims(Relation heap, Relation index);
+
 /*
  * ivfpqreal.c: real[] as a vector: one dimension, at least one element, at
  * most IVFPQ_MAX_DIMS, no NULL, all finite; else an error.  The result points
@@ -245,7 +258,8 @@ IvfpqTree(const IvfpqTraining *training)
 extern int	IvfpqLeastRows(Relation index);
 extern int	IvfpqTrainRows(Relation index);
 extern void IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
-					   IndexInfo *indexInfo, IvfpqType *type);
+					   IndexInfo *indexInfo, IvfpqType *type, int dims,
+					   bool lenient);
 
 /*
  * ivfpqcoarse.c: a transformed vector, a query or a row, and the lists nearest
@@ -446,6 +460,11 @@ typedef struct IvfpqRerank
 	Oid			collation;
 	Datum		query;
 	MemoryContext context;		/* reset after every row */
+	int			dims;			/* measure rows of these only; 0 = all */
+	IvfpqType	type;			/* when dims > 0 */
+	bool	   *told;			/* was it said that one is passed over? */
+	bool		asks_dead;		/* all_dead is wanted, */
+	bool		all_dead;		/* of a row not seen: nobody ever will */
 	bool		is_heap;
 	IvfpqComing coming;			/* rows to be fetched, of a heap */
 	IvfpqAhead	ahead;			/* the same, or rows foreseen */
@@ -455,6 +474,7 @@ extern void IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap,
 							 Relation index, Snapshot snapshot);
 extern void IvfpqRerankQuery(IvfpqRerank *rerank, FmgrInfo *distance,
 							 Oid collation, Datum query);
+extern void IvfpqRerankDims(IvfpqRerank *rerank, int dims, bool *told);
 extern void IvfpqRerankExpect(IvfpqRerank *rerank, const uint64 *ids,
 							  int64 n);
 extern bool IvfpqRerankIsCold(const IvfpqRerank *rerank);
@@ -491,7 +511,7 @@ extern void IvfpqRenewExpressions(IndexInfo *indexInfo, Relation index);
 extern IndexInfo *IvfpqIndexInfo(Relation index);
 
 /* ivfpqinspect.c */
-extern bool IvfpqHasPlace(IvfpqType *type, Datum value);
+extern bool IvfpqHasPlace(IvfpqType *type, Datum value, int dims);
 extern int64 IvfpqCountRows(Relation index, const IvfpqMetaData *meta);
 extern int64 IvfpqCountPending(Relation index, const IvfpqMetaData *meta);
 

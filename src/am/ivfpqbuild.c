@@ -75,11 +75,12 @@ pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 
 	oldcontext = MemoryContextSwitchTo(build->tmp);
 	row = IvfpqValueFloats(&build->type, values[0], &dims);
-	if (build->meta.dims > 0 && alive)
+	if (alive)
 		IvfpqCheckDims(build->meta.dims, dims);
 	if (IvfpqIsPlaceable(&build->type, row, dims))
 	{
-		IvfpqPendingAppend(index, tid);
+		(void) IvfpqPendingAppend(index, tid,
+								  dims == build->meta.dims ? dims : 0);
 		build->index_tuples += 1;
 	}
 	MemoryContextSwitchTo(oldcontext);
@@ -234,7 +235,7 @@ build_trained(IvfpqBuild *build)
 		ItemPointerData tid;
 
 		IvfpqIdToTid(build->odd_ids[i], &tid);
-		IvfpqPendingAppend(build->index, &tid);
+		(void) IvfpqPendingAppend(build->index, &tid, 0);
 	}
 	build->index_tuples = (double) (build->assign.rows + build->nodd);
 }
@@ -330,7 +331,13 @@ ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
 	IvfpqRenewExpressions(indexInfo, index);
 	oldcontext = MemoryContextSwitchTo(context);
 	IvfpqBuildInit(&build);
-	IvfpqTrain(&build.training, heap, index, indexInfo, &build.type);
+	IvfpqTrain(&build.training, heap, index, indexInfo, &build.type,
+			   build.meta.dims, false);
+	if (build.meta.dims == 0 && build.training.gv.dims > 0)
+	{
+		build.meta.dims = build.training.gv.dims;
+		build.meta.dims_flags |= IVFPQ_DIMS_BY_ROW;
+	}
 	IvfpqMetaCreate(index, MAIN_FORKNUM, &build.meta);
 	if (build.training.nlists > 0)
 		build_trained(&build);

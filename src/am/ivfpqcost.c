@@ -140,8 +140,10 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 
 	index = index_open(info->indexoid, NoLock);
 	IvfpqMetaRead(index, &meta);
+	/* the estimate counts what VACUUM removed; no more rows than there are */
 	demand->rows = (double) IvfpqPendingEstimate(index);
 	demand->pages = 1 + ceil(demand->rows / IVFPQ_PENDING_PER_PAGE);
+	demand->rows = Min(demand->rows, tuples);
 	IvfpqGetEffort(&effort, index, &meta, 0);
 	if (meta.nlists > 0 && effort.everything)
 	{

@@ -117,7 +117,7 @@ IvfpqDrain(Relation heap, Relation index, IvfpqTrainResult *result)
 	while (IvfpqPendingNext(&reader, &count))
 		drain_page(&drain, &reader, count);
 	IvfpqPendingClose(&reader);
-	IvfpqPendingTrim(index);
+	(void) IvfpqPendingTrim(index);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
 }

@@ -220,6 +220,8 @@ IvfpqFinishBegin(IvfpqScan *state)
 			put_row(state, row->id, row->distance);
 	}
 	MemoryContextDelete(state->batches);
+	if (!state->null_query)
+		IvfpqRerankDims(state->rerank, state->pending_dims, &state->told_odd);
 	measure_rest(state, sort_mem);
 	tuplesort_performsort(state->finish_sort);
 

@@ -78,8 +78,8 @@ assign_row(InPlace *state, uint64 id)
 	oldcontext = MemoryContextSwitchTo(state->rows.context);
 	vector = IvfpqValueFloats(&state->type, value, &dims);
 	MemoryContextSwitchTo(oldcontext);
-	IvfpqCheckDims(state->training.gv.dims, dims);
-	if (IvfpqIsPlaceable(&state->type, vector, dims))
+	if (dims == state->training.gv.dims &&
+		IvfpqIsPlaceable(&state->type, vector, dims))
 		IvfpqAssignRow(&state->assign, vector, id);
 	else
 		keep_row(state, id);
@@ -152,7 +152,7 @@ write_and_publish(InPlace *state)
 {
 	Relation	index = state->index;
 
-	if (!IvfpqPendingSeal(index, &state->seal))
+	if (!IvfpqPendingSeal(index, &state->seal, false))
 		return;
 	IvfpqFault("train: sealed");
 	IvfpqMetaInit(&state->meta, state->type.metric, state->training.gv.dims);
@@ -244,7 +244,8 @@ IvfpqTrainInPlace(Relation heap, Relation index, IvfpqTrainResult *result)
 	indexInfo = IvfpqIndexInfo(index);
 	indexInfo->ii_Concurrent = true;	/* rows as a snapshot sees them */
 	IvfpqTypeInit(&state.type, index);
-	IvfpqTrain(&state.training, heap, index, indexInfo, &state.type);
+	IvfpqTrain(&state.training, heap, index, indexInfo, &state.type,
+			   IvfpqSettleDims(heap, index), true);
 	check_snapshot(index, &state.training);
 	IvfpqSnapshotDrop();
 	if (state.training.nlists > 0)

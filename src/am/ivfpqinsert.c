@@ -84,37 +84,39 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 	}
 }
 
-/* Index a value that is not NULL. */
+/*
+ * Index a value that is not NULL.  What dimensions it has to have the metapage
+ * says: a changed option is for the next build.
+ */
 static void
-insert_value(Relation index, Datum value, ItemPointer tid)
+insert_value(Relation heap, Relation index, Datum value, ItemPointer tid)
 {
 	IvfpqType	type;
 	IvfpqModel *model;
 	const float *raw;
 	int			dims;
-	int			fixed;
 
 	IvfpqTypeInit(&type, index);
 	raw = IvfpqValueFloats(&type, value, &dims);
-	fixed = IvfpqIndexDims(index, &type);
-	if (fixed > 0)
-		IvfpqCheckDims(fixed, dims);
+	model = IvfpqModelGet(index);
+	if (model->meta.dims > 0 &&
+		(model->meta.nlists > 0 ||
+		 !(model->meta.dims_flags & IVFPQ_DIMS_BY_ROW)))
+		IvfpqCheckDims(model->meta.dims, dims);
 
 	if (!IvfpqIsPlaceable(&type, raw, dims))
 		return;
 
-	model = IvfpqModelGet(index);
 	if (model->meta.nlists > 0)
 	{
 		float	   *vector = palloc(dims * sizeof(float));
 
-		IvfpqCheckDims(model->meta.dims, dims);
 		gv_transform(&model->gv, raw, 1, vector);
 		IvfpqInsertCopies(index, model, vector,
 						  IvfpqIsBoundable(&type, raw, dims), tid, NULL);
 	}
 	else
-		IvfpqPendingAppend(index, tid);
+		IvfpqInsertPending(heap, index, &type, &model->meta, tid, dims);
 }
 
 /*
@@ -134,7 +136,7 @@ ivfpqinsert(Relation index, Datum *values, bool *isnull,
 	context = AllocSetContextCreate(CurrentMemoryContext, "gpuivfpq insert",
 									ALLOCSET_DEFAULT_SIZES);
 	oldcontext = MemoryContextSwitchTo(context);
-	insert_value(index, values[0], tid);
+	insert_value(heap, index, values[0], tid);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
 	return false;

@@ -25,15 +25,17 @@ PG_FUNCTION_INFO_V1(gpuvec_index_info);
 PG_FUNCTION_INFO_V1(gpuvec_list_stats);
 
 /*
- * Does a value, not NULL, have a place in the index?  A zero vector has none
- * under cosine.  Uses memory: call in a context that is reset between rows.
+ * Does a value, not NULL, have a place in the index, whose rows have so many
+ * dims?  A zero vector has none under cosine, and none has one of other dims
+ * (dims = 0: any).  Uses memory: call in a context that is reset between rows.
  */
 bool
-IvfpqHasPlace(IvfpqType *type, Datum value)
+IvfpqHasPlace(IvfpqType *type, Datum value, int dims)
 {
 	const float *vector;
-	int			dims;
 
+	if (!IvfpqHasDims(type, value, dims))
+		return false;
 	if (type->metric != GV_COSINE)
 		return true;
 	vector = IvfpqValueFloats(type, value, &dims);
@@ -103,6 +105,23 @@ IvfpqCountPending(Relation index, const IvfpqMetaData *meta)
 	return total;
 }
 
+/* Advice if there are rows of other dimensions than the index, or NULL. */
+static char *
+advise_odd(Relation heap, Relation index, const IvfpqMetaData *meta)
+{
+	ItemPointerData first;
+	int			dims;
+	int			first_dims;
+	int64		count = IvfpqFindOdd(heap, index, meta, &dims, &first,
+									 &first_dims);
+
+	if (count == 0)
+		return NULL;
+	return psprintf("%lld rows, the first (%u,%u) with %d dimensions, do not have the %d of the others and are left out: delete or update them",
+					(long long) count, ItemPointerGetBlockNumber(&first),
+					ItemPointerGetOffsetNumber(&first), first_dims, dims);
+}
+
 /* One sentence about what should be done, or NULL when nothing should. */
 static char *
 make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
@@ -145,9 +164,10 @@ Datum
 gpuvec_index_info(PG_FUNCTION_ARGS)
 {
 	Relation	heap;
-	Relation	index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
-											&heap);
+	Relation	index = IvfpqOpenIndexTable(PG_GETARG_OID(0),
+											AccessShareLock, &heap);
 	IvfpqMetaData meta;
+	IvfpqIdentity caller;
 	ListTotals	totals;
 	TupleDesc	desc;
 	Datum		values[9];
@@ -163,7 +183,11 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 	pending = IvfpqCountPending(index, &meta);
 	IvfpqMetaRead(index, &meta);	/* training may have moved them to lists */
 	sum_lists(index, &meta, &totals);
-	advice = make_advice(heap, index, &meta, &totals, pending);
+	IvfpqActAsOwner(&caller, heap);
+	advice = advise_odd(heap, index, &meta);
+	IvfpqActAsCaller(&caller);
+	if (advice == NULL)
+		advice = make_advice(heap, index, &meta, &totals, pending);
 
 	values[0] = Int32GetDatum(meta.nlists);
 	values[1] = Int32GetDatum(meta.dims);

@@ -100,8 +100,9 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	oldcontext = MemoryContextSwitchTo(sample->tmp);
 	row = IvfpqValueFloats(sample->type, values[0], &dims);
 	MemoryContextSwitchTo(oldcontext);
-	IvfpqCheckDims(sample->dims, dims);
-	if (IvfpqIsPlaceable(sample->type, row, dims) &&
+	if (!sample->lenient)
+		IvfpqCheckDims(sample->dims, dims);
+	if (dims == sample->dims && IvfpqIsPlaceable(sample->type, row, dims) &&
 		IvfpqMayShare(reader, row))
 	{
 		reader->ids[reader->nbatch] = id;

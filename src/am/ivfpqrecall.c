@@ -56,6 +56,7 @@ typedef struct Recall
 	int			k;
 	int			samples;
 	IvfpqType	type;
+	int			dims;			/* of the index's rows; 0 = there are none */
 	StrategyNumber strategy;
 	Oid			distance_oid;
 	FmgrInfo	distance;
@@ -144,9 +145,12 @@ static void
 begin_recall(Recall *recall)
 {
 	Relation	index = recall->index;
+	IvfpqMetaData meta;
 	Oid			operator = InvalidOid;
 
 	IvfpqTypeInit(&recall->type, index);
+	IvfpqMetaRead(index, &meta);
+	recall->dims = IvfpqRowDims(recall->heap, index, &meta);
 	for (int strategy = 1; strategy <= IVFPQ_NSTRATEGIES; strategy++)
 	{
 		Oid			member = get_opfamily_member(index->rd_opfamily[0],
@@ -202,14 +206,17 @@ indexed_value(Recall *recall, Datum *value)
 	return !isnull[0];
 }
 
-/* The same with the value whole in memory; false also for a zero vector. */
+/*
+ * The same with the value whole in memory; false also for a zero vector, and
+ * for one of other dimensions than the index's.
+ */
 static bool
 whole_value(Recall *recall, Datum *value)
 {
 	if (!indexed_value(recall, value))
 		return false;
 	*value = PointerGetDatum(PG_DETOAST_DATUM(*value));
-	return IvfpqHasPlace(&recall->type, *value);
+	return IvfpqHasPlace(&recall->type, *value, recall->dims);
 }
 
 /* Done with a row. */

@@ -97,6 +97,19 @@ IvfpqRerankIsCold(const IvfpqRerank *rerank)
 }
 
 /*
+ * Pass over rows that have other dimensions, with one warning, unless *told;
+ * dims = 0: measure all.
+ */
+void
+IvfpqRerankDims(IvfpqRerank *rerank, int dims, bool *told)
+{
+	rerank->dims = dims;
+	rerank->told = told;
+	if (dims > 0)
+		IvfpqTypeInit(&rerank->type, rerank->index);
+}
+
+/*
  * These rows [n] may be fetched, in this order, before IvfpqRerankPause; ids
  * must stay as they are until then.  What pages they are on is known of heaps
  * only.
@@ -164,7 +177,8 @@ IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
 	if (rerank->is_heap)
 		give_page(rerank, id);
 	if (!table_index_fetch_tuple(rerank->fetch, &tid, rerank->snapshot,
-								 rerank->slot, &call_again, NULL))
+								 rerank->slot, &call_again,
+								 rerank->asks_dead ? &rerank->all_dead : NULL))
 		return false;
 
 	oldcontext = MemoryContextSwitchTo(rerank->context);
@@ -185,9 +199,29 @@ IvfpqRerankDone(IvfpqRerank *rerank)
 	ExecClearTuple(rerank->slot);
 }
 
+/* A row has other dimensions than the index, and is not measured: say so. */
+static void
+tell_odd(IvfpqRerank *rerank, uint64 id, int dims)
+{
+	ItemPointerData tid;
+
+	if (*rerank->told)
+		return;
+	*rerank->told = true;
+	IvfpqIdToTid(id, &tid);
+	ereport(WARNING,
+			(errcode(ERRCODE_DATA_EXCEPTION),
+			 errmsg("row (%u,%u) of table \"%s\" has %d dimensions, not the %d of index \"%s\", and is left out",
+					ItemPointerGetBlockNumber(&tid),
+					ItemPointerGetOffsetNumber(&tid),
+					RelationGetRelationName(rerank->heap), dims, rerank->dims,
+					RelationGetRelationName(rerank->index)),
+			 errhint("gpuvec_verify_index names all such rows; delete or update them.")));
+}
+
 /*
  * Measure the row that an index entry points to.  False when the snapshot
- * sees no row there.
+ * sees no row there, or one of other dimensions than rerank->dims.
  */
 bool
 IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
@@ -198,6 +232,21 @@ IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
 	if (!IvfpqRerankFetch(rerank, id, &value))
 		return false;
 	oldcontext = MemoryContextSwitchTo(rerank->context);
+	if (rerank->dims > 0)
+	{
+		int			dims;
+
+		if (!rerank->type.has_toreal)
+			value = PointerGetDatum(PG_DETOAST_DATUM(value));
+		(void) IvfpqValueFloats(&rerank->type, value, &dims);
+		if (dims != rerank->dims)
+		{
+			MemoryContextSwitchTo(oldcontext);
+			tell_odd(rerank, id, dims);
+			IvfpqRerankDone(rerank);
+			return false;
+		}
+	}
 	*distance = DatumGetFloat8(FunctionCall2Coll(rerank->distance,
 												 rerank->collation,
 												 value, rerank->query));

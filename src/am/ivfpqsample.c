@@ -130,8 +130,9 @@ sample_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	row = IvfpqValueFloats(sample->type, values[0], &dims);
 	MemoryContextSwitchTo(oldcontext);
 
-	IvfpqCheckDims(sample->dims, dims);
-	if (IvfpqIsPlaceable(sample->type, row, dims))
+	if (!sample->lenient)
+		IvfpqCheckDims(sample->dims, dims);
+	if (dims == sample->dims && IvfpqIsPlaceable(sample->type, row, dims))
 	{
 		take_row(sample, row, IvfpqTidToId(tid));
 		sample->seen += 1;
@@ -251,8 +252,8 @@ sample_blocks(IvfpqSample *sample, Relation heap, Relation index,
 
 /*
  * Sample the table into memory of the current context.  sample->type is set;
- * dims, capacity, least and sparing may be.  *rows gets an estimate of the
- * rows to index.
+ * dims, capacity, least, lenient and sparing may be.  *rows gets an estimate of
+ * the rows to index.
  */
 void
 IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,

@@ -209,6 +209,7 @@ measure_pending(IvfpqScan *state)
 	int			count;
 	bool		fits = true;
 
+	IvfpqRerankDims(state->rerank, state->pending_dims, &state->told_odd);
 	IvfpqPendingOpen(&reader, state->index, &state->model->meta);
 	while (fits && IvfpqPendingNext(&reader, &count))
 	{
@@ -223,6 +224,7 @@ measure_pending(IvfpqScan *state)
 			IvfpqFinishFits(state, 0, total);
 	}
 	IvfpqPendingClose(&reader);
+	IvfpqRerankDims(state->rerank, 0, NULL);
 	return fits;
 }
 
@@ -335,6 +337,34 @@ start_search(IvfpqScan *state, ScanKey key)
 		state->bound_query = transformed;
 }
 
+/*
+ * Of an index whose declaration does not say how many dimensions rows have:
+ * the query of an untrained one must have as many, and pending rows that do
+ * not are to be passed over.
+ */
+static void
+check_row_dims(IvfpqScan *state, Relation heap, ScanKey key)
+{
+	const IvfpqMetaData *meta = &state->model->meta;
+	IvfpqType	type;
+	int			expected;
+	int			dims;
+
+	state->pending_dims = 0;
+	IvfpqTypeInit(&type, state->index);
+	if (type.typmod_dims > 0)
+		return;
+	expected = IvfpqRowDims(heap, state->index, meta);
+	if (meta->nlists == 0 && expected > 0)
+	{
+		(void) IvfpqQueryFloats(&type, key->sk_subtype, key->sk_argument,
+								&dims);
+		IvfpqCheckDims(expected, dims);
+	}
+	if (!(meta->dims_flags & IVFPQ_DIMS_CHECKED))
+		state->pending_dims = expected;
+}
+
 /* First call after a rescan. */
 static void
 start_scan(IndexScanDesc scan)
@@ -371,6 +401,7 @@ start_scan(IndexScanDesc scan)
 					 scan->xs_snapshot);
 	IvfpqRerankQuery(state->rerank, &key->sk_func, key->sk_collation,
 					 key->sk_argument);
+	check_row_dims(state, scan->heapRelation, key);
 	if (state->model->meta.nlists > 0)
 		start_search(state, key);
 }

@@ -67,6 +67,8 @@ typedef struct IvfpqScan
 	bool		has_keys;		/* of an earlier scan; they outlive it */
 	bool		started;
 	bool		null_query;		/* any order will do */
+	int			pending_dims;	/* pending rows may have others; 0 = no */
+	bool		told_odd;		/* ... and that was said */
 	bool		exhausted;		/* no further batch can bring rows */
 	int			batch;			/* batches done */
 	int64		given;			/* rows given out */

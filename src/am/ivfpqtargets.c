@@ -73,8 +73,9 @@ offer_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	oldcontext = MemoryContextSwitchTo(pass->tmp);
 	row = IvfpqValueFloats(pass->type, values[0], &dims);
 	MemoryContextSwitchTo(oldcontext);
-	IvfpqCheckDims(pass->model->meta.dims, dims);
-	if (IvfpqIsPlaceable(pass->type, row, dims))
+	/* one of another length is pending for ever: no neighbour of any query */
+	if (dims == pass->model->meta.dims &&
+		IvfpqIsPlaceable(pass->type, row, dims))
 	{
 		gv_transform(&pass->model->gv, row, 1,
 					 pass->batch + (Size) pass->nbatch * dims);
@@ -116,6 +117,7 @@ draw_queries(IvfpqSample *sample, const IvfpqModel *model, Relation heap,
 	int			n;
 
 	sample->dims = model->meta.dims;
+	sample->lenient = true;
 	sample->capacity = IvfpqCalibrationQueries(get_float8_infinity());
 	sample->least = sample->capacity;
 	IvfpqSampleTake(sample, heap, index, indexInfo, &rows);

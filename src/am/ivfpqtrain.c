@@ -247,21 +247,21 @@ size_remote_sample(IvfpqSample *sample)
 
 /*
  * Train from the table, unless it has too few rows (training->nlists = 0).
- * training->gv.dims is what the rows have, or 0 when there are none.
+ * training->gv.dims is what the rows have: dims or, if that is 0, what the
+ * first has; 0 when there are none.  Others are an error unless lenient.
  */
 void
 IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
-		   IndexInfo *indexInfo, IvfpqType *type)
+		   IndexInfo *indexInfo, IvfpqType *type, int dims, bool lenient)
 {
 	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
-	IvfpqSample sample = {.type = type};
+	IvfpqSample sample = {.type = type,.dims = dims,.lenient = lenient};
 	IvfpqReader reader = {.training = training,.sample = &sample,.heap = heap,
 	.index = index,.indexInfo = indexInfo};
 	int			lists;
 
 	memset(training, 0, sizeof(*training));
 	training->copies = options && options->spill == 0 ? 1 : 2;
-	sample.dims = IvfpqIndexDims(index, type);
 	if (IvfpqServerIsWanted())
 		size_remote_sample(&sample);
 	sample.least = IvfpqLeastRows(index);

@@ -40,6 +40,7 @@ typedef struct IvfpqSample
 	int			dims;			/* 0 = not known yet */
 	int64		capacity;		/* rows to take; 0 = what memory holds */
 	int			least;			/* rows to see, if there are so many */
+	bool		lenient;		/* rows of other dims are no error */
 	bool		sparing;		/* read no more of the table than it takes */
 	bool		whole;			/* it is the whole table */
 	int64		count;

@@ -44,6 +44,7 @@ typedef struct Verify
 	Relation	index;
 	ReturnSetInfo *result;
 	IvfpqType	type;
+	int			dims;			/* that all rows should have; 0 = they do */
 	bool		mirror;			/* compare gpuvecd's mirror, too */
 	int			copies;			/* lists that should hold a row */
 	Tuplesortstate *entries;	/* int8: TIDs in the index * 4 + IvfpqPlace */
@@ -254,6 +255,22 @@ check_pages(Verify *verify)
 	return true;
 }
 
+/* A row has other dimensions than the index: queries leave it out. */
+static void
+report_dims(Verify *verify, Datum value, ItemPointer tid)
+{
+	int			dims;
+	char	   *problem;
+
+	(void) IvfpqValueFloats(&verify->type, value, &dims);
+	problem = psprintf("row (%u,%u) of table \"%s\" has %d dimensions, the index %d",
+					   ItemPointerGetBlockNumber(tid),
+					   ItemPointerGetOffsetNumber(tid),
+					   RelationGetRelationName(verify->heap), dims,
+					   verify->dims);
+	report(verify, false, InvalidBlockNumber, IVFPQ_NO_LIST, problem);
+}
+
 /* Called for every visible row that the index's predicate admits. */
 static void
 row_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
@@ -266,7 +283,9 @@ row_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	if (isnull[0])
 		return;
 	oldcontext = MemoryContextSwitchTo(verify->tmp);
-	wanted = IvfpqHasPlace(&verify->type, values[0]);
+	if (!IvfpqHasDims(&verify->type, values[0], verify->dims))
+		report_dims(verify, values[0], tid);
+	wanted = IvfpqHasPlace(&verify->type, values[0], verify->dims);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(verify->tmp);
 	if (wanted)
@@ -391,6 +410,7 @@ verify_index(Verify *verify)
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	bool		valid = verify->index->rd_index->indisvalid;
+	IvfpqMetaData meta;
 
 	IvfpqTypeInit(&verify->type, verify->index);
 	verify->tmp = AllocSetContextCreate(CurrentMemoryContext,
@@ -407,6 +427,9 @@ verify_index(Verify *verify)
 	if ((valid || RelationGetNumberOfBlocks(verify->index) > 0) &&
 		check_pages(verify) && valid)
 	{
+		IvfpqMetaRead(verify->index, &meta);
+		if (!(meta.dims_flags & IVFPQ_DIMS_CHECKED))
+			verify->dims = IvfpqRowDims(verify->heap, verify->index, &meta);
 		read_table(verify, snapshot);
 		compare_rows(verify);
 		if (verify->mirror)

@@ -472,7 +472,7 @@ check_leftovers(IvfpqChecker *checker)
 		else if (IvfpqCheckCopyPage(checker, leftover->address.page) &&
 				 is_training_leftover(checker, (Page) checker->page))
 			problem(checker, false, leftover->address.page, IVFPQ_NO_LIST,
-					"it is left over from training, VACUUM frees it");
+					"it is left over from training or VACUUM, the next VACUUM frees it");
 	}
 }
 

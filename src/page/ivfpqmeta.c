@@ -25,6 +25,7 @@ IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims)
 	meta->code_bits = 4;
 	meta->build_id = pg_prng_uint64(&pg_global_prng_state);
 	meta->dims = dims;
+	meta->dims_flags = IVFPQ_DIMS_CHECKED;
 	meta->copies = 1;
 	meta->scale = 1.0f;
 	meta->mean = InvalidBlockNumber;

@@ -84,6 +84,11 @@ typedef struct IvfpqTarget
 	int32		candidates;
 } IvfpqTarget;
 
+/* The first row decided on dims; when none is left, the next one does. */
+#define IVFPQ_DIMS_BY_ROW	1
+/* No pending row has other dims: each was checked when it came. */
+#define IVFPQ_DIMS_CHECKED	2
+
 /*
  * Metapage contents.  Everything but calibration, rows_at_advice, the pending
  * list's ends and the head of the refine pages with free slots is immutable
@@ -112,7 +117,7 @@ typedef struct IvfpqMetaData
 	BlockNumber codes;			/* first page: blocks of the centroids' codes,
 								 * see ivfpqarray.h */
 	BlockNumber directory;		/* first page: [nlists] IvfpqListEntry */
-	int32		unused;			/* 0 */
+	int32		dims_flags;		/* IVFPQ_DIMS_...; 0 before 0.3.0 */
 
 	int64		rows_at_training;
 	int64		rows_at_calibration;	/* 0 = not calibrated */
@@ -390,7 +395,19 @@ extern void IvfpqReclaimSlot(Relation index, const IvfpqLayout *layout,
 extern bool IvfpqListRewrite(Relation index, const IvfpqMetaData *meta,
 							 uint32 list, BufferAccessStrategy strategy);
 
-/* ivfpqpending.c: rows without a list */
+/*
+ * ivfpqpending.c, ivfpqpend.c: rows without a list.  A seal cuts the pending
+ * list: pages from head up to tail get no more rows, because those that come
+ * are appended behind.
+ */
+typedef struct IvfpqSeal
+{
+	BlockNumber head;
+	uint64		head_seq;
+	BlockNumber tail;			/* first page behind the cut */
+	uint64		tail_seq;
+} IvfpqSeal;
+
 typedef struct IvfpqPendingReader
 {
 	Relation	index;
@@ -406,11 +423,16 @@ typedef struct IvfpqPendingReader
 
 extern void IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
 							 const IvfpqMetaData *meta);
+extern void IvfpqPendingOpenSealed(IvfpqPendingReader *reader, Relation index,
+								   const IvfpqSeal *seal);
 extern bool IvfpqPendingNext(IvfpqPendingReader *reader, int *count);
 extern void IvfpqPendingClose(IvfpqPendingReader *reader);
 extern bool IvfpqPendingHas(Relation index, const ItemPointerData *tid);
 extern bool IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta);
-extern void IvfpqPendingAppend(Relation index, ItemPointer tid);
+extern int	IvfpqPendingAppend(Relation index, ItemPointer tid, int dims);
+extern int	IvfpqPendingSettleDims(Relation index, int dims);
+extern bool IvfpqPendingFreeDims(Relation index,
+								 const IvfpqPendingPlace *last, int count);
 extern int64 IvfpqPendingEstimate(Relation index);
 extern IvfpqPendingHeader *IvfpqPendingGet(Page page);
 extern ItemPointerData *IvfpqPendingTids(Page page);
@@ -419,26 +441,15 @@ extern void IvfpqPendingInit(Page page, uint64 seq, BlockNumber next,
 							 uint64 next_seq, const ItemPointerData *tids,
 							 int count);
 extern void IvfpqPendingAddTail(Relation index, Buffer metabuf,
-								Buffer tailbuf, const ItemPointerData *tid);
-extern void IvfpqPendingTrim(Relation index);
+								Buffer tailbuf, const ItemPointerData *tid,
+								uint64 gap);
+extern int64 IvfpqPendingTrim(Relation index);
 extern int64 IvfpqPendingVacuum(Relation index,
 								IndexBulkDeleteCallback callback,
 								void *callback_state, int64 *nleft);
 
-/*
- * ivfpqunpend.c: rows on their way from the pending list to lists.  A seal
- * cuts the pending list: pages from head up to tail change no more, because
- * rows that come are appended behind.
- */
-typedef struct IvfpqSeal
-{
-	BlockNumber head;
-	uint64		head_seq;
-	BlockNumber tail;			/* first page behind the cut */
-	uint64		tail_seq;
-} IvfpqSeal;
-
-extern bool IvfpqPendingSeal(Relation index, IvfpqSeal *seal);
+/* ivfpqunpend.c: rows on their way from the pending list to lists */
+extern bool IvfpqPendingSeal(Relation index, IvfpqSeal *seal, bool renumber);
 extern void IvfpqPendingKeep(Relation index, const IvfpqSeal *seal,
 							 const ItemPointerData *tids, int64 ntids,
 							 IvfpqMetaData *meta);
@@ -450,6 +461,10 @@ extern Buffer IvfpqPendingTake(Relation index,
 							   const IvfpqPendingPlace *place,
 							   const ItemPointerData *tid,
 							   GenericXLogState *state);
+
+/* ivfpqcompact.c: a pending list without the holes that VACUUM made */
+extern bool IvfpqPendingIsSparse(int64 npages, int64 ntids);
+extern void IvfpqPendingCompact(Relation index);
 
 /* ivfpqsweep.c: pages that a crash during training left with nobody */
 typedef struct IvfpqSweep

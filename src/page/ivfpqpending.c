@@ -6,9 +6,10 @@
  * Pages are chained from old to new, with ascending sequence numbers, which a
  * page names for its successor too: a reader that follows a link to a page
  * used again for something else, or further on in the chain, sees the wrong
- * number and starts again.  VACUUM removes TIDs within a page and unlinks
- * empty pages at the head; the tail stays.  Rows that training or draining
- * moves to lists: ivfpqunpend.c.
+ * number and starts again.  VACUUM removes TIDs within a page, unlinks empty
+ * pages at the head, and writes the list anew when it is sparse
+ * (ivfpqcompact.c); the tail stays.  How rows come: ivfpqpend.c; rows
+ * that training or draining moves to lists: ivfpqunpend.c.
  */
 #include "postgres.h"
 
@@ -73,6 +74,19 @@ IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
 	reader->restarted_at = 0;
 	reader->build_id = meta->build_id;
 	reader->tids = palloc(IVFPQ_PENDING_PER_PAGE * sizeof(ItemPointerData));
+}
+
+/* Begin to read what is before the cut; the caller stops there. */
+void
+IvfpqPendingOpenSealed(IvfpqPendingReader *reader, Relation index,
+					   const IvfpqSeal *seal)
+{
+	IvfpqMetaData meta;
+
+	IvfpqMetaRead(index, &meta);
+	meta.pending_head = seal->head;
+	meta.pending_head_seq = seal->head_seq;
+	IvfpqPendingOpen(reader, index, &meta);
 }
 
 void
@@ -177,99 +191,6 @@ IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta)
 		found = count > 0 && !reader.odd;
 	IvfpqPendingClose(&reader);
 	return found;
-}
-
-/* Add the TID to a locked tail page if it has room.  One record, one page. */
-static bool
-append_to_tail(Relation index, Buffer buf, ItemPointer tid)
-{
-	GenericXLogState *state;
-	Page		page;
-	IvfpqPendingHeader *header;
-
-	if (IvfpqPendingGet(BufferGetPage(buf))->count >=
-		(uint32) IVFPQ_PENDING_PER_PAGE)
-		return false;
-	state = GenericXLogStart(index);
-	page = GenericXLogRegisterBuffer(state, buf, 0);
-	header = IvfpqPendingGet(page);
-	IvfpqPendingTids(page)[header->count++] = *tid;
-	IvfpqPageSpecial(page)->flags &= ~IVFPQ_PENDING_ODD;
-	GenericXLogFinish(state);
-	return true;
-}
-
-/*
- * Add a tail page that holds the TID or, without one, is empty.  One record:
- * metapage, old tail if any, new page.  The metapage is exclusively locked.
- */
-void
-IvfpqPendingAddTail(Relation index, Buffer metabuf, Buffer tailbuf,
-					const ItemPointerData *tid)
-{
-	GenericXLogState *state;
-	Buffer		buf = IvfpqGetFreePage(index);
-	BlockNumber blkno = BufferGetBlockNumber(buf);
-	IvfpqMetaData *meta;
-	IvfpqPendingHeader *header;
-	uint64		seq;
-
-	state = GenericXLogStart(index);
-	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
-	seq = meta->pending_head_seq;
-	if (BufferIsValid(tailbuf))
-	{
-		header = IvfpqPendingGet(GenericXLogRegisterBuffer(state, tailbuf, 0));
-		seq = header->seq + 1;
-		header->next = blkno;
-		header->next_seq = seq;
-	}
-	else
-		meta->pending_head = blkno;
-	meta->pending_tail = blkno;
-
-	IvfpqPendingInit(GenericXLogRegisterBuffer(state, buf,
-											   GENERIC_XLOG_FULL_IMAGE),
-					 seq, InvalidBlockNumber, 0, tid, tid != NULL);
-	GenericXLogFinish(state);
-	UnlockReleaseBuffer(buf);
-}
-
-/*
- * Append a TID.  Inserters share the metapage and take the tail in turn; who
- * finds it full takes the metapage exclusively and looks again.
- */
-void
-IvfpqPendingAppend(Relation index, ItemPointer tid)
-{
-	int			mode = BUFFER_LOCK_SHARE;
-	bool		done = false;
-
-	while (!done)
-	{
-		Buffer		metabuf;
-		Buffer		tailbuf = InvalidBuffer;
-		BlockNumber tail;
-
-		metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, mode, IVFPQ_KIND_META,
-								NULL);
-		tail = IvfpqMetaGet(index, BufferGetPage(metabuf))->pending_tail;
-		if (tail != InvalidBlockNumber)
-		{
-			tailbuf = IvfpqReadPage(index, tail, BUFFER_LOCK_EXCLUSIVE,
-									IVFPQ_KIND_PENDING, NULL);
-			done = append_to_tail(index, tailbuf, tid);
-		}
-		if (!done && mode == BUFFER_LOCK_EXCLUSIVE)
-		{
-			IvfpqPendingAddTail(index, metabuf, tailbuf, tid);
-			done = true;
-		}
-		if (BufferIsValid(tailbuf))
-			UnlockReleaseBuffer(tailbuf);
-		UnlockReleaseBuffer(metabuf);
-		mode = BUFFER_LOCK_EXCLUSIVE;
-	}
 }
 
 /*
@@ -395,25 +316,28 @@ unlink_head(Relation index)
 }
 
 /*
- * Give the empty pages at the head back.  Only VACUUM and training, which
- * exclude each other, may.
+ * Give the empty pages at the head back; returns how many.  Only VACUUM and
+ * training, which exclude each other, may.
  */
-void
+int64
 IvfpqPendingTrim(Relation index)
 {
 	IvfpqMetaData meta;
+	int64		freed = 0;
 
 	IvfpqMetaRead(index, &meta);
 	while (meta.pending_head != InvalidBlockNumber && unlink_head(index))
 	{
+		freed++;
 		IvfpqFault("trim");
 		CHECK_FOR_INTERRUPTS();
 	}
+	return freed;
 }
 
 /*
  * VACUUM: ask the callback about every pending TID, remove those it names,
- * give empty pages back.  Returns the number removed; *nleft the rest.
+ * give pages back.  Returns the number removed; *nleft the rest.
  */
 int64
 IvfpqPendingVacuum(Relation index, IndexBulkDeleteCallback callback,
@@ -423,6 +347,7 @@ IvfpqPendingVacuum(Relation index, IndexBulkDeleteCallback callback,
 	BlockNumber blkno;
 	uint64		seq;
 	int64		removed = 0;
+	int64		npages = 0;
 
 	IvfpqMetaRead(index, &meta);
 	*nleft = 0;
@@ -436,7 +361,10 @@ IvfpqPendingVacuum(Relation index, IndexBulkDeleteCallback callback,
 		removed += vacuum_page(index, &blkno, &seq, callback, callback_state,
 							   &left);
 		*nleft += left;
+		npages++;
 	}
-	IvfpqPendingTrim(index);
+	npages -= IvfpqPendingTrim(index);
+	if (IvfpqPendingIsSparse(npages, *nleft))
+		IvfpqPendingCompact(index);
 	return removed;
 }

@@ -20,11 +20,12 @@
 
 /*
  * Cut the pending list behind its last TID: an empty tail takes what comes.
- * One record: metapage, old tail, new page; none if the tail is empty
- * already.  False when there is no list.
+ * With renumber as many numbers as it has pages are left out before the tail's.
+ * One record: metapage, old tail, new page; none if the tail is empty already
+ * and numbers do not matter.  False when there is no list.
  */
 bool
-IvfpqPendingSeal(Relation index, IvfpqSeal *seal)
+IvfpqPendingSeal(Relation index, IvfpqSeal *seal, bool renumber)
 {
 	Buffer		metabuf;
 	Buffer		tailbuf;
@@ -43,10 +44,13 @@ IvfpqPendingSeal(Relation index, IvfpqSeal *seal)
 		seal->head = meta->pending_head;
 		seal->head_seq = meta->pending_head_seq;
 		seal->tail_seq = IvfpqPendingGet(BufferGetPage(tailbuf))->seq;
-		if (IvfpqPendingGet(BufferGetPage(tailbuf))->count > 0)
+		if (renumber || IvfpqPendingGet(BufferGetPage(tailbuf))->count > 0)
 		{
-			IvfpqPendingAddTail(index, metabuf, tailbuf, NULL);
-			seal->tail_seq++;
+			uint64		gap = renumber ?
+				seal->tail_seq - seal->head_seq + 1 : 0;
+
+			IvfpqPendingAddTail(index, metabuf, tailbuf, NULL, gap);
+			seal->tail_seq += gap + 1;
 		}
 		seal->tail = meta->pending_tail;
 		UnlockReleaseBuffer(tailbuf);
@@ -103,6 +107,7 @@ IvfpqPendingPublish(Relation index, const IvfpqMetaData *trained)
 	GenericXLogState *state;
 	IvfpqMetaData *meta;
 	BlockNumber tail;
+	int			flags;
 
 	metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
 							IVFPQ_KIND_META, NULL);
@@ -111,9 +116,18 @@ IvfpqPendingPublish(Relation index, const IvfpqMetaData *trained)
 	if (meta->nlists > 0)
 		elog(ERROR, "index \"%s\" was trained by someone else",
 			 RelationGetRelationName(index));
+	if (meta->dims != trained->dims)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("rows of index \"%s\" have had %d dimensions while it was trained, and have %d now",
+						RelationGetRelationName(index), trained->dims,
+						meta->dims),
+				 errhint("Train it again.")));
 	tail = meta->pending_tail;
+	flags = meta->dims_flags;
 	*meta = *trained;
 	meta->pending_tail = tail;
+	meta->dims_flags = flags;
 	GenericXLogFinish(state);
 	UnlockReleaseBuffer(metabuf);
 }
@@ -145,7 +159,7 @@ IvfpqPendingFree(Relation index, const IvfpqSeal *seal)
 		RecordPageWithFreeSpace(index, blkno, BLCKSZ - 1);
 		blkno = header.next;
 		seq = header.next_seq;
-		IvfpqFault("train: freed");
+		IvfpqFault("pending: freed");
 	}
 	FreeSpaceMapVacuum(index);
 }

@@ -96,8 +96,8 @@ my @steps = (
 	[ 'sweep', 1, 0 ],
 	[ 'sweep', 7, 0 ],
 	[ 'train: published', 1, 1 ],
-	[ 'train: freed', 1, 1 ],
-	[ 'train: freed', 3, 1 ]);
+	[ 'pending: freed', 1, 1 ],
+	[ 'pending: freed', 3, 1 ]);
 
 make_index('refine = sq8');
 for my $round (0 .. $#steps)
@@ -204,7 +204,7 @@ is($node->safe_psql('postgres', "SELECT rows, pending FROM gpuvec_index_info('wi
 	'300|0', 'wide: all rows are in lists');
 
 # -- killed before its records are on disk: any number of them may be lost
-for my $step ('train: page', 'train: published', 'train: freed')
+for my $step ('train: page', 'train: published', 'pending: freed')
 {
 	make_index('lists = 20');
 	isnt(train_with("kill 1 $step"), 0, "$step, not on disk: killed");

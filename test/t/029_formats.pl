@@ -115,6 +115,82 @@ sub test_trained
 	return;
 }
 
+# Rows of other dimensions, which indexes of before 0.3.0 took: two of them are
+# in an untrained index whose other rows have four.
+sub test_odd
+{
+	my ($node, $what) = @_;
+	my $rows = $node->safe_psql('postgres', 'SELECT count(*) - 2 FROM untrained');
+	my ($first) = $node->safe_psql('postgres',
+		q{SELECT min(ctid) FROM untrained WHERE cardinality(e) <> 4}) =~ /^\((.*)\)$/;
+	my ($rc, $out, $err) = $node->psql('postgres', q{SELECT complete('untrained', '<->', 4)});
+
+	is($out, "$rows rows, $rows distinct", "$what: rows of the right length are found");
+	my $count = () = $err =~ /WARNING/g;
+	is($count, 1, "$what: ... with one warning");
+	like($err, qr/row \($first\) of table "untrained" has \d dimensions, not the 4 of index/,
+		"$what: ... that names a row");
+	($rc, $out, $err) = $node->psql('postgres', q{SELECT complete('untrained', '<->', 3)});
+	like($err, qr/expected 4 dimensions, not 3/, "$what: a query of another length");
+	is( $node->safe_psql('postgres', q{SELECT string_agg(severity || ' ' || problem, E'\n' ORDER BY problem)
+			FROM gpuvec_verify_index('untrained_e')}),
+		$node->safe_psql('postgres', q{SELECT string_agg(format('warning row %s of table "untrained" has %s dimensions, the index 4',
+			ctid, cardinality(e)), E'\n' ORDER BY ctid) FROM untrained WHERE cardinality(e) <> 4}),
+		"$what: verify names both");
+	like($node->safe_psql('postgres', q{SELECT advice FROM gpuvec_index_info('untrained_e')}),
+		qr/^2 rows, the first \($first\) with \d dimensions, do not have the 4 of the others/,
+		"$what: so does the advice");
+	is($node->safe_psql('postgres', q{SELECT recall FROM gpuvec_recall('untrained_e', 5, 20)}),
+		'1', "$what: recall can be measured");
+	return;
+}
+
+# An untrained index with such rows answers, takes rows, is vacuumed, trained by
+# a worker that says what stays pending, and mended.
+sub test_untrained
+{
+	my ($node, $format, $what) = @_;
+	my $stays = qr/LOG:  gpuvec: 2 rows of index "public.untrained_e" stay pending/;
+	my $idle = q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'gpuvec training'};
+
+	test_odd($node, $what);
+	my (undef, undef, $err) = $node->psql('postgres', q{INSERT INTO untrained VALUES (1700, '{1,2,3,4,5}')});
+	like($err, qr/expected 4 dimensions, not 5/, "$what: a row of another length");
+	$node->safe_psql('postgres', q{INSERT INTO untrained SELECT g, fixture(g, 4) FROM generate_series(5001, 5100) AS g});
+	is($node->safe_psql('postgres', q{SELECT dims FROM gpuvec_index_info('untrained_e')}),
+		'4', "$what: the index knows its dimensions now");
+	$node->stop('immediate');
+	$node->start;
+	$node->safe_psql('postgres', 'DELETE FROM untrained WHERE id % 10 = 4; VACUUM (INDEX_CLEANUP ON) untrained');
+	test_odd($node, "$what, vacuumed");
+	is(version_of($node, 'untrained_e'), $format, "$what: untrained_e still is of it");
+
+	$node->append_conf('postgresql.conf', 'max_worker_processes = 8');
+	$node->restart;
+	my $from = -s $node->logfile;
+	$node->safe_psql('postgres', 'ALTER INDEX untrained_e SET (train_rows = 1500); VACUUM untrained');
+	ok(wait_until($node, q{SELECT lists > 0 FROM gpuvec_index_info('untrained_e')}), "$what: trained");
+	ok(wait_until($node, $idle), "$what: the worker is gone");
+	like(slurp_file($node->logfile, $from), $stays, "$what: the log says what stays pending");
+	test_odd($node, "$what, trained");
+	is($node->safe_psql('postgres', q{SELECT pending FROM gpuvec_index_info('untrained_e')}), '2', "$what: two are pending");
+	is($node->safe_psql('postgres', q{SELECT count(*) > 0 FROM gpuvec_calibrate('untrained_e')}),
+		't', "$what: calibrated");
+	$from = -s $node->logfile;
+	$node->safe_psql('postgres', 'VACUUM untrained') for 1 .. 2;
+	ok(wait_until($node, $idle), "$what: nobody works");
+	unlike(slurp_file($node->logfile, $from), $stays, "$what: that is said once");
+
+	$node->safe_psql('postgres', q{UPDATE untrained SET e = fixture(id, 4) WHERE cardinality(e) <> 4;
+		VACUUM (INDEX_CLEANUP ON) untrained});
+	is_sound($node, 'untrained_e', "$what, mended");
+	is_complete($node, 'untrained', '<->', 4, "$what, mended");
+	is_exact($node, 'untrained', '<->', 4, "$what, mended");
+	is($node->safe_psql('postgres', q{SELECT pending, advice FROM gpuvec_index_info('untrained_e')}),
+		'0|', "$what: none is pending any more");
+	return;
+}
+
 for my $format (map { /(\d+)$/ } sort glob "$formats/[0-9]*")
 {
 	my $node = open_format($format);
@@ -146,6 +222,7 @@ for my $format (map { /(\d+)$/ } sort glob "$formats/[0-9]*")
 	$node->safe_psql('postgres', "SET client_min_messages = error; REINDEX INDEX $_->[0]_e")
 	  for @trained;
 	test_trained($node, "$what, rebuilt");
+	test_untrained($node, $format, $what);
 	$node->stop;
 }
 
