@@ -336,6 +336,7 @@ extern void IvfpqSearchInit(IvfpqSearch *search, Relation index,
 extern void IvfpqSearchQuery(IvfpqSearch *search, const float *query);
 extern void IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates);
 extern void IvfpqSearchNearest(IvfpqSearch *search, int probes);
+extern int64 IvfpqSearchCount(IvfpqSearch *search, int probes);
 extern void IvfpqSearchOpen(IvfpqSearch *search, int capacity);
 extern void IvfpqSearchList(IvfpqSearch *search, int i);
 extern void IvfpqSearchBlock(IvfpqSearch *search, int i,

@@ -2,17 +2,32 @@
  * ivfpqfinish.c
  *		How a scan ends that has to read everything: all TIDs of the index in
  *		heap order, each row measured once, and a sort by distance.  Both
- *		sorts spill to disk beyond work_mem.
+ *		sorts spill to disk beyond work_mem.  And when it has to.
  */
 #include "postgres.h"
 
 #include "access/tupdesc.h"
 #include "catalog/pg_operator.h"
 #include "catalog/pg_type.h"
+#include "executor/nodeHash.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
+#include "port/pg_bitutils.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
 
 #include "am/ivfpqscan.h"
+#include "client/ivfpqclient.h"
+
+/* Of a table's rows a batch measures no more than this share. */
+#define MEASURED_SHARE	0.05
+
+/* What a search takes for a list and, where gpuvecd answers, for a copy. */
+#define LIST_BYTES		(64 + 2 * sizeof(IvfpqListEntry))
+#define ANSWER_BYTES	(32 + sizeof(IvfpqKnownRecord))
+
+/* The least memory that a sort takes. */
+#define SORT_KB			64
 
 /* Rows fetched with pages ahead of them on their way. */
 #define ROWS_AT_ONCE	1024
@@ -20,9 +35,98 @@
 #define SORT_DISTANCE	1
 #define SORT_ID			2
 
+/*
+ * Has the index at least that many rows?  Statistics may be old, so they are
+ * not believed when they say no.
+ */
+static bool
+has_rows(const IvfpqScan *state, double rows)
+{
+	const IvfpqMetaData *meta = &state->model->meta;
+
+	return rows <= state->index->rd_rel->reltuples ||
+		rows <= meta->rows_at_training ||
+		rows <= IvfpqCountRows(state->index, meta);
+}
+
+/*
+ * Is a pass the better way than the next batch?  It is when that would measure
+ * a large share of the rows.  Under strict order it also is when a scan is
+ * asked for a share of 1 - recall: rows nearer than those given out come too
+ * late for their place, and a condition that has turned away most rows so far
+ * may look for just these.  They are among the nearest rows, so fewer than
+ * that share of all rows are lost.  The first two batches are known to reach
+ * the recall.
+ */
+bool
+IvfpqFinishIsNear(const IvfpqScan *state)
+{
+	const IvfpqEffort *effort = &state->effort;
+	double		share = 1 - ivfpq_recall;
+
+	if (state->batch > 0 && effort->candidates > IVFPQ_MIN_MEASURED &&
+		!has_rows(state, effort->candidates / MEASURED_SHARE))
+		return true;
+	if (ivfpq_order != IVFPQ_ORDER_STRICT ||
+		state->batch < (share > 0 ? 2 : 1))
+		return false;
+	return share <= 0 || !has_rows(state, effort->quota / share);
+}
+
+/* Bytes of a set of n rows. */
+static double
+set_bytes(double n)
+{
+	return sizeof(TidSetEntry) *
+		(double) pg_nextpower2_64((uint64) (n / 0.9) + 2);
+}
+
+/*
+ * May a batch of that size begin?  All that a scan holds, with what the batch
+ * adds to it, stays within what a hash table may take.
+ */
+bool
+IvfpqFinishFits(const IvfpqScan *state, int probes, int64 candidates)
+{
+	const IvfpqMetaData *meta = &state->model->meta;
+	double		copies = (double) candidates * meta->copies;
+	double		found;			/* the best copies */
+	double		search;			/* scratch, and the rows of these copies */
+	double		rows;			/* in the queue, and in the set, which grows */
+	Size		row_bytes = sizeof(IvfpqQueuedRow);
+
+	if (candidates <= IVFPQ_FEW_CANDIDATES)
+		return true;
+	found = copies * (sizeof(float) + sizeof(uint64)) + probes * LIST_BYTES;
+	if (IvfpqServerIsWanted())
+		found += copies * ANSWER_BYTES;
+	search = gv_scan_scratch(state->model->gv.m,
+							 (int32) Min(copies, PG_INT32_MAX)) +
+		set_bytes(candidates);
+	if (state->search.addresses)	/* bounds, and what is foreseen */
+		row_bytes += sizeof(IvfpqQueuedRow) + 3 * sizeof(uint64);
+	rows = candidates * row_bytes +
+		1.5 * set_bytes((double) state->measured->members + candidates);
+	return MemoryContextMemAllocated(state->context, true) + found +
+		Max(search, rows) <= get_hash_memory_limit();
+}
+
+/*
+ * Memory for each of the pass's two sorts: half of what the scan does not hold
+ * already.
+ */
+static int
+sort_memory(const IvfpqScan *state)
+{
+	double		left = (double) get_hash_memory_limit() -
+		MemoryContextMemAllocated(state->context, true);
+
+	return (int) Min(work_mem, Max(SORT_KB, left / 2 / 1024));
+}
+
 /* A sort of (distance, TID), and the slot that its rows go through. */
 static TupleDesc
-begin_distance_sort(IvfpqScan *state)
+begin_distance_sort(IvfpqScan *state, int sort_mem)
 {
 	TupleDesc	desc = CreateTemplateTupleDesc(SORT_ID);
 	AttrNumber	columns[] = {SORT_DISTANCE, SORT_ID};
@@ -34,7 +138,7 @@ begin_distance_sort(IvfpqScan *state)
 	TupleDescInitEntry(desc, SORT_ID, "tid", INT8OID, -1, 0);
 	state->finish_sort = tuplesort_begin_heap(desc, 2, columns, operators,
 											  collations, nulls_first,
-											  work_mem, NULL, TUPLESORT_NONE);
+											  sort_mem, NULL, TUPLESORT_NONE);
 	state->finish_slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
 	return desc;
 }
@@ -66,9 +170,9 @@ put_rows(IvfpqScan *state, uint64 *ids, int n)
 
 /* Measure every row of the index that was not measured before. */
 static void
-measure_rest(IvfpqScan *state)
+measure_rest(IvfpqScan *state, int sort_mem)
 {
-	Tuplesortstate *tids = IvfpqSortTids(state->index, work_mem);
+	Tuplesortstate *tids = IvfpqSortTids(state->index, sort_mem);
 	uint64		ids[ROWS_AT_ONCE];
 	uint64		last = 0;
 	int			n = 0;
@@ -104,7 +208,8 @@ measure_rest(IvfpqScan *state)
 void
 IvfpqFinishBegin(IvfpqScan *state)
 {
-	TupleDesc	desc = begin_distance_sort(state);
+	int			sort_mem = sort_memory(state);
+	TupleDesc	desc = begin_distance_sort(state, sort_mem);
 	IvfpqQueuedRow *row;
 
 	while ((row = IvfpqQueueTake(&state->queue)) != NULL)
@@ -114,7 +219,8 @@ IvfpqFinishBegin(IvfpqScan *state)
 		else
 			put_row(state, row->id, row->distance);
 	}
-	measure_rest(state);
+	MemoryContextDelete(state->batches);
+	measure_rest(state, sort_mem);
 	tuplesort_performsort(state->finish_sort);
 
 	ExecDropSingleTupleTableSlot(state->finish_slot);

@@ -12,10 +12,10 @@
  * lower bounds of their distances, and one is fetched and measured only when
  * it comes up, which most rows of a batch never do.
  *
- * When a batch would be larger than a bound, or the index is untrained, the
- * scan finishes with one pass over all remaining TIDs in heap order
- * (ivfpqfinish.c), so that its worst case is about a sequential scan and a
- * sort.
+ * When a batch would measure or give out too many rows, or take too much
+ * memory, or the index is untrained, the scan finishes with one pass over all
+ * remaining TIDs in heap order (ivfpqfinish.c), so that its worst case is
+ * about a sequential scan and a sort.
  */
 #include "postgres.h"
 
@@ -28,12 +28,6 @@
 #include "utils/snapmgr.h"
 
 #include "am/ivfpqscan.h"
-
-/* A scan measures at least this many rows before it falls back on a pass. */
-#define MIN_MEASURED	20000
-
-/* ... and at most this share of the table. */
-#define MEASURED_SHARE	0.05
 
 IndexScanDesc
 ivfpqbeginscan(Relation index, int nkeys, int norderbys)
@@ -62,6 +56,7 @@ reset_scan(IvfpqScan *state)
 	MemoryContextReset(state->context);
 	memset(&state->queue, 0, sizeof(state->queue));
 	state->measured = NULL;
+	state->batches = NULL;
 	state->model = NULL;
 	state->started = false;
 	state->exhausted = false;
@@ -203,8 +198,8 @@ bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 }
 
 /*
- * Measure all pending rows; false when they are so many that the scan should
- * rather finish with a pass.
+ * Measure all pending rows; false when they are so many, or memory is so
+ * little, that the scan should rather finish with a pass.
  */
 static bool
 measure_pending(IvfpqScan *state)
@@ -212,9 +207,10 @@ measure_pending(IvfpqScan *state)
 	IvfpqPendingReader reader;
 	int64		total = 0;
 	int			count;
+	bool		fits = true;
 
 	IvfpqPendingOpen(&reader, state->index, &state->model->meta);
-	while (total <= MIN_MEASURED && IvfpqPendingNext(&reader, &count))
+	while (fits && IvfpqPendingNext(&reader, &count))
 	{
 		uint64	   *ids = palloc(Max(count, 1) * sizeof(uint64));
 
@@ -223,49 +219,37 @@ measure_pending(IvfpqScan *state)
 		measure_rows(state, ids, count);
 		pfree(ids);
 		total += count;
+		fits = total <= IVFPQ_MIN_MEASURED &&
+			IvfpqFinishFits(state, 0, total);
 	}
 	IvfpqPendingClose(&reader);
-	return total <= MIN_MEASURED;
+	return fits;
 }
 
-/* Candidates beyond which a pass over the table is the better way. */
-static double
-measured_limit(const IvfpqScan *state)
-{
-	double		rows = Max(state->index->rd_rel->reltuples,
-						   (double) state->model->meta.rows_at_training);
-	double		limit = Max(MIN_MEASURED, MEASURED_SHARE * rows);
-
-	/* both the set of measured rows and the queue have to fit */
-	return Max(MIN_MEASURED,
-			   Min(limit, work_mem * 1024.0 / (2 * sizeof(IvfpqQueuedRow))));
-}
-
-/* Lists that this batch may probe; *last when there are no more. */
+/* Lists that a scan may probe. */
 static int
-batch_probes(const IvfpqScan *state, bool *last)
+most_probes(const IvfpqScan *state)
 {
-	int			probes = state->effort.probes;
-	int			most = state->model->meta.nlists;
+	IvfpqEffort first;
 
-	if (ivfpq_max_probes > 0)
-	{
-		IvfpqEffort first;
-
-		IvfpqGetEffort(&first, state->index, &state->model->meta, 0);
-		most = Min(most, Max(ivfpq_max_probes, first.probes));
-	}
-	*last = probes >= most;
-	return Min(probes, most);
+	if (ivfpq_max_probes == 0)
+		return state->model->meta.nlists;
+	IvfpqGetEffort(&first, state->index, &state->model->meta, 0);
+	return Min(state->model->meta.nlists,
+			   Max(ivfpq_max_probes, first.probes));
 }
 
-/* Get the next batch of candidates, or finish. */
-static void
-next_batch(IvfpqScan *state)
+/*
+ * How much the next batch takes: of lists no more than may be probed, of
+ * candidates no more than there are copies in these.  False: the scan should
+ * rather finish with a pass.  Where that would read lists that may not be
+ * probed, all of the others are the last batch.
+ */
+static bool
+size_batch(IvfpqScan *state, bool *last)
 {
 	IvfpqEffort *effort = &state->effort;
-	bool		last;
-	int			probes;
+	int			most;
 
 	IvfpqGetEffort(effort, state->index, &state->model->meta, state->batch);
 	if (state->batch == 0)
@@ -274,24 +258,51 @@ next_batch(IvfpqScan *state)
 		state->report.candidates = effort->candidates;
 	}
 	if (effort->everything ||
-		(state->batch == 0 && !measure_pending(state)) ||
-		(state->batch > 0 && ivfpq_max_probes == 0 &&
-		 effort->candidates > measured_limit(state)))
+		(state->batch == 0 && !measure_pending(state)))
+		return false;
+	most = most_probes(state);
+	if (IvfpqFinishIsNear(state))
 	{
+		if (ivfpq_max_probes == 0)
+			return false;
+		effort->probes = most;
+		effort->candidates = PG_INT32_MAX / 4;	/* all there are */
+	}
+	effort->probes = Min(effort->probes, most);
+	*last = effort->probes == most;
+	if (effort->candidates > IVFPQ_FEW_CANDIDATES)
+	{
+		int64		copies = IvfpqSearchCount(&state->search, effort->probes);
+
+		/* the one more is not found, which tells that there is none */
+		effort->candidates = Min(effort->candidates, copies + 1);
+	}
+	return IvfpqFinishFits(state, effort->probes, effort->candidates);
+}
+
+/* Get the next batch of candidates, or finish. */
+static void
+next_batch(IvfpqScan *state)
+{
+	IvfpqEffort *effort = &state->effort;
+	GvTopK	   *candidates = &state->search.candidates;
+	MemoryContext oldcontext = MemoryContextSwitchTo(state->batches);
+	bool		last;
+
+	if (!size_batch(state, &last))
+	{
+		MemoryContextSwitchTo(oldcontext);
 		IvfpqFinishBegin(state);
 		return;
 	}
-
-	probes = batch_probes(state, &last);
-	IvfpqSearchRun(&state->search, probes, effort->candidates);
-	if (last && state->search.candidates.count < effort->candidates)
+	IvfpqSearchRun(&state->search, effort->probes, effort->candidates);
+	if (last && candidates->count < effort->candidates)
 		state->exhausted = true;
 	if (state->search.addresses)
-		bound_rows(state, state->search.candidates.ids,
-				   state->search.candidates.count);
+		bound_rows(state, candidates->ids, candidates->count);
 	else
-		measure_rows(state, state->search.candidates.ids,
-					 state->search.candidates.count);
+		measure_rows(state, candidates->ids, candidates->count);
+	MemoryContextSwitchTo(oldcontext);
 	state->quota = effort->quota;
 	state->batch++;
 }
@@ -344,6 +355,8 @@ start_scan(IndexScanDesc scan)
 	memset(&state->search, 0, sizeof(state->search));
 	state->report.recall = ivfpq_recall;
 	state->model = IvfpqModelGet(state->index);
+	state->batches = AllocSetContextCreate(state->context, "gpuivfpq batches",
+										   ALLOCSET_DEFAULT_SIZES);
 	IvfpqQueueInit(&state->queue);
 	state->measured = tidset_create(state->context, 256, NULL);
 	state->null_query = (key->sk_flags & SK_ISNULL) != 0;

@@ -12,6 +12,12 @@
 #include "am/ivfpq.h"
 #include "am/ivfpqtidset.h"
 
+/* A scan measures at least this many rows before it falls back on a pass. */
+#define IVFPQ_MIN_MEASURED		20000
+
+/* A batch may have so many candidates however little memory there is. */
+#define IVFPQ_FEW_CANDIDATES	1000
+
 /* What a scan did, for gpuvec_last_scan. */
 typedef struct IvfpqScanReport
 {
@@ -52,6 +58,7 @@ typedef struct IvfpqScan
 {
 	Relation	index;
 	MemoryContext context;		/* of the running scan; reset by rescan */
+	MemoryContext batches;		/* in context: the queue and candidates */
 	IvfpqModel *model;
 	IvfpqSearch search;			/* when trained */
 	IvfpqRerank *rerank;		/* unless the query is NULL */
@@ -93,6 +100,9 @@ extern IvfpqQueuedRow *IvfpqQueueTake(IvfpqQueue *queue);
 extern void IvfpqReportScan(const IvfpqScan *state);
 
 /* ivfpqfinish.c */
+extern bool IvfpqFinishIsNear(const IvfpqScan *state);
+extern bool IvfpqFinishFits(const IvfpqScan *state, int probes,
+							int64 candidates);
 extern void IvfpqFinishBegin(IvfpqScan *state);
 extern bool IvfpqFinishNext(IvfpqScan *state, double *distance, uint64 *id);
 extern void IvfpqFinishEnd(IvfpqScan *state);

@@ -12,6 +12,9 @@
 #include "am/ivfpq.h"
 #include "am/ivfpqtidset.h"
 
+/* Scratch that a search keeps for the next batch. */
+#define MOST_SCRATCH	(256 * 1024)
+
 /* Memory for the k nearest of something. */
 void
 IvfpqTopKResize(GvTopK *top, int capacity)
@@ -164,11 +167,29 @@ IvfpqSearchNearest(IvfpqSearch *search, int probes)
 					  &search->lists);
 }
 
+/* The copies in the `probes` nearest lists. */
+int64
+IvfpqSearchCount(IvfpqSearch *search, int probes)
+{
+	IvfpqListEntry *entries = palloc_extended(probes * sizeof(IvfpqListEntry),
+											  MCXT_ALLOC_HUGE);
+	int64		copies = 0;
+
+	IvfpqSearchNearest(search, probes);
+	IvfpqListEntriesRead(search->index, &search->model->meta,
+						 search->lists.ids, search->lists.count, entries);
+	for (int i = 0; i < search->lists.count; i++)
+		copies += (int64) entries[i].nitems - entries[i].ndead;
+	pfree(entries);
+	return copies;
+}
+
 /* Keep a row's better copy only, and no more than n rows. */
 static void
 keep_distinct(GvTopK *candidates, int n)
 {
-	tidset_hash *seen = tidset_create(CurrentMemoryContext, 2 * n, NULL);
+	tidset_hash *seen = tidset_create(CurrentMemoryContext,
+									  Min(n, candidates->count), NULL);
 	int			kept = 0;
 
 	for (int i = 0; i < candidates->count && kept < n; i++)
@@ -194,6 +215,13 @@ search_session(IvfpqSearch *search, int probes, int capacity)
 	search_lists(search);
 	IvfpqSearchSettle(search);
 	gv_topk_sort(&search->candidates);
+	if (search->scan_bytes > MOST_SCRATCH)
+	{
+		/* make way for the rows */
+		pfree(search->scan_memory);
+		search->scan_memory = NULL;
+		search->scan_bytes = 0;
+	}
 }
 
 /*

@@ -85,6 +85,44 @@ test_rescans('NULL',
 test_rescans('whole index',
 	"SELECT count(*) FROM (SELECT id FROM t ORDER BY e <-> ARRAY[g, g, g, g, g, g, g, 1]::real[]) AS y", $rescans / 50);
 
+# A scan that is asked for ever more rows holds no more than a hash table may,
+# whatever settings name, and then finishes with a pass.
+$node->safe_psql(
+	'postgres', q{
+	CREATE TABLE deep (id int, e real[]);
+	INSERT INTO deep SELECT g, point(g, 8) FROM generate_series(1, 30000) AS g;
+	ANALYZE deep});
+for my $options ('refine = none', 'refine = sq8')
+{
+	$node->safe_psql('postgres',
+		"DROP INDEX IF EXISTS deep_e; CREATE INDEX deep_e ON deep USING gpuivfpq (e) WITH ($options)");
+	for my $setting (
+		'gpuvec.probes = 0',
+		'gpuvec.max_probes = 290',
+		'gpuvec.max_probes = 290; SET gpuvec.scan_order = relaxed',
+		'gpuvec.probes = 1; SET gpuvec.max_probes = 100',
+		'gpuvec.probes = 1; SET gpuvec.candidates = 1',
+		'gpuvec.candidates = 1000000',
+		'gpuvec.candidates = 1000000; SET gpuvec.probes = 16777216',
+		'gpuvec.recall = 1')
+	{
+		my ($used, $given) = split /\|/, $node->safe_psql(
+			'postgres', qq{
+			SET enable_seqscan = off;
+			SET work_mem = '1MB';
+			SET hash_mem_multiplier = 1;
+			SELECT count(e) FROM deep \\g /dev/null
+			SELECT id FROM deep ORDER BY e <-> '{1,2,3,4,5,6,7,8}' LIMIT 100 \\g /dev/null
+			SELECT memory_kb('VmHWM') AS before \\gset
+			SET $setting;
+			SELECT id FROM deep WHERE id < 0 ORDER BY e <-> '{1,2,3,4,5,6,7,8}' LIMIT 5;
+			SELECT memory_kb('VmHWM') - :before, given FROM gpuvec_last_scan()});
+
+		# 1 MB: what else a statement needs
+		cmp_ok($used, '<=', 2048, "$options; $setting: $used kB for $given rows");
+	}
+}
+
 # the same for statements: contexts of the session, before and after
 my $statement = q{SELECT id FROM t ORDER BY e <-> '{1,2,3,4,5,6,7,8}' LIMIT 1 \g /dev/null
 	INSERT INTO t VALUES (0, '{1,2,3,4,5,6,7,8}');

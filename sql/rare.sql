@@ -1,0 +1,89 @@
+-- conditions that few rows pass: what was not given out is not lost
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS gpuvec;
+SET enable_seqscan = off;
+SET enable_sort = off;
+SET jit = off;
+
+CREATE FUNCTION pg_temp.point(g int) RETURNS real[]
+LANGUAGE sql IMMUTABLE AS $$
+	SELECT array_agg((n - floor(n))::real ORDER BY i)
+	FROM generate_series(1, 16) AS i,
+		LATERAL (VALUES (abs(sin(g * 12.9898 + i * 78.233)) * 43758.5453)) AS v (n)
+$$;
+
+CREATE TABLE many (id int, e real[]) WITH (autovacuum_enabled = off);
+INSERT INTO many SELECT g, pg_temp.point(g) FROM generate_series(1, 20000) AS g;
+CREATE INDEX many_e ON many USING gpuivfpq (e);
+CREATE TABLE rare AS SELECT * FROM many WHERE id % 2000 = 7;
+
+-- For n queries, each for ten rows of the ten that pass: rows that are missing,
+-- queries whose first row is wrong or whose rows are not in order, rows that
+-- were late and all that the scans saw, scans that ended with a pass.
+CREATE FUNCTION pg_temp.find(n int, OUT missing bigint, OUT first bigint, OUT unordered bigint,
+	OUT late bigint, OUT total bigint, OUT finished bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+	query real[];
+	found int[];
+	truth int[];
+	scan record;
+BEGIN
+	missing = 0; first = 0; unordered = 0; late = 0; total = 0; finished = 0;
+	FOR q IN 1..n LOOP
+		query = pg_temp.point(50000 + q);
+		EXECUTE format('SELECT array_agg(id) FROM (SELECT id FROM many WHERE id %% 2000 = 7
+			ORDER BY e <-> %L LIMIT 10) AS x', query) INTO found;
+		SELECT * FROM gpuvec_last_scan() INTO scan;
+		SELECT array_agg(id ORDER BY (e <-> query)) FROM rare INTO truth;
+		missing = missing + 10 - coalesce(cardinality(found), 0);
+		first = first + (found[1] IS DISTINCT FROM truth[1])::int;
+		unordered = unordered + (found IS DISTINCT FROM ARRAY(SELECT t FROM unnest(truth) WITH ORDINALITY AS u (t, i)
+			WHERE t = ANY (found) ORDER BY i))::int;
+		late = late + scan.late;
+		total = total + scan.late + scan.given;
+		finished = finished + scan.finished::int;
+	END LOOP;
+END
+$$;
+EXPLAIN (COSTS OFF) SELECT id FROM many WHERE id % 2000 = 7 ORDER BY e <-> pg_temp.point(1) LIMIT 10;
+
+-- strict: rows come in order, and the pass begins before many are late
+SELECT missing < 3 AS missing, first < 3 AS first, unordered, late BETWEEN 1 AND total / 500 AS late, finished
+FROM pg_temp.find(60);
+SET gpuvec.recall = 0.99;
+SELECT missing, first, unordered, late < total / 1000 AS late, finished FROM pg_temp.find(20);
+-- all of them: none is ever late
+SET gpuvec.recall = 1;
+SELECT missing, first, unordered, late, total, finished FROM pg_temp.find(20);
+RESET gpuvec.recall;
+
+-- relaxed: every row comes
+SET gpuvec.scan_order = relaxed;
+SELECT missing, late, finished FROM pg_temp.find(20);
+SELECT count(*), count(DISTINCT id) FROM (SELECT id FROM many ORDER BY e <-> pg_temp.point(1)) AS x;
+RESET gpuvec.scan_order;
+
+-- a bound on lists: the last batch takes all of them, before many rows are late
+SET gpuvec.max_probes = 150;
+SELECT count(*) FROM (SELECT id FROM many WHERE id < 0 ORDER BY e <-> pg_temp.point(1) LIMIT 5) AS x;
+SELECT finished, given > 14000 AS most, late < given / 100 AS few_late, lists < 300 AS few_lists
+FROM gpuvec_last_scan();
+RESET gpuvec.max_probes;
+
+-- whatever is named, a search has no more candidates than there are copies
+SET gpuvec.probes = 1;
+SET gpuvec.max_probes = 20;
+SELECT count(*) FROM (SELECT id FROM many WHERE id < 0 ORDER BY e <-> pg_temp.point(1) LIMIT 5) AS x;
+SELECT finished, measured < 4000 AS few FROM gpuvec_last_scan();
+SET gpuvec.candidates = 1000000;
+SELECT count(*) FROM (SELECT id FROM many ORDER BY e <-> pg_temp.point(1) LIMIT 5) AS x;
+SELECT finished, measured < 1000 AS few FROM gpuvec_last_scan();
+RESET gpuvec.candidates;
+RESET gpuvec.max_probes;
+RESET gpuvec.probes;
+
+-- without a condition nothing is read for the many rows that nobody wants
+SELECT count(*) FROM (SELECT id FROM many ORDER BY e <-> pg_temp.point(1) LIMIT 400) AS x;
+SELECT finished, measured < 1000 AS few FROM gpuvec_last_scan();
+DROP TABLE many, rare;
