@@ -16,7 +16,7 @@ use Test::More;
 $ENV{GPUVEC_FAULTS} = 1;
 my $rows = long_test() ? 1_000_000 : 20_000;
 my $node = new_node('main', allows_streaming => 1,
-	# a session that waits for the worker cancels it no sooner (034 has that)
+	# a session that waits for the worker cancels it no sooner (031 has that)
 	conf => "fsync = off\nautovacuum_naptime = 1s\nmax_wal_size = 4GB\ndeadlock_timeout = 5min\n");
 
 # Wait for a line in the server's log that comes after position $from.
