@@ -34,19 +34,19 @@ is_there() {
 }
 
 fetch() {
-	[ ! -e "$CACHE/src/vector.control" ] || return 0
+	[ ! -e "$SOURCE/vector.control" ] || return 0
 	mkdir -p "$CACHE" 2>/dev/null || unavailable "cannot write to $CACHE"
-	rm -rf "$CACHE/src"
+	rm -rf "$SOURCE"
 	gv_fetch_source pgvector "$CACHE/package" '' "$DEBIAN_SUITES" \
 		"$UBUNTU_SUITES" || unavailable "no source to be had:" \
 		"$(tail -1 "$CACHE/package.log")"
-	mv "$CACHE"/package/pgvector-*/ "$CACHE/src"
+	mv "$CACHE"/package/pgvector-*/ "$SOURCE"
 	rm -rf "$CACHE/package"
 }
 
-# Builds CACHE/src, or PGVECTOR_SRC, for $1, once per version and flags.
+# Builds SOURCE, or PGVECTOR_SRC, for $1, once per version and flags.
 build() {
-	local config=$1 source=${PGVECTOR_SRC:-$CACHE/src} dir
+	local config=$1 source=${PGVECTOR_SRC:-$SOURCE} dir
 	dir=$CACHE/pg$(gv_major "$config")${PGVECTOR_OPTFLAGS:+-opt}
 	if [ ! -e "$dir/.built" ] || [ "$source" -nt "$dir/.built" ]; then
 		rm -rf "$dir"
@@ -63,6 +63,11 @@ build() {
 }
 
 [ $# = 1 ] || gv_die "usage: test/pgvector.sh PG_CONFIG"
+SOURCE=$CACHE/src
+# releases before 0.8.1 do not compile there
+if [ "$(gv_major "$1")" -ge 18 ]; then
+	SOURCE=$CACHE/src18 DEBIAN_SUITES="forky sid" UBUNTU_SUITES="resolute"
+fi
 if ! is_there "$1"; then
 	[ -n "${PGVECTOR_SRC:-}" ] || fetch
 	build "$1"
