@@ -6,6 +6,7 @@
 
 #include "access/htup_details.h"
 #include "access/relation.h"
+#include "access/table.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
