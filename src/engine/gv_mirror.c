@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <time.h>
 
 #include "engine/gv_fault.h"
 
@@ -30,14 +30,24 @@ gv_mirror_fault(int64_t n, GvStatus status)
 	gv_fault_set(&fault, n, status);
 }
 
+/* Never return. */
+static void
+hang(void)
+{
+	struct timespec pause = {1, 0};
+
+	for (;;)
+		nanosleep(&pause, NULL);
+}
+
 /* Is this the call that shall fail?  One that hangs does so here. */
 static bool
 is_due(GvStatus *status)
 {
 	if (!gv_fault_is_due(&fault, status))
 		return false;
-	while ((int) *status == GV_HANGS)
-		(void) pause();
+	if ((int) *status == GV_HANGS)
+		hang();
 	return true;
 }
 
@@ -341,8 +351,8 @@ gv_mirror_finish(GvSearcher *searcher)
 
 	if (searcher == NULL)
 		return GV_INVALID;
-	while (is_hung(searcher))
-		(void) pause();
+	if (is_hung(searcher))
+		hang();
 	/* what has begun ends in any case */
 	(void) is_due(&injected);
 	status = mirrors->finish(searcher);
