@@ -22,6 +22,11 @@ CREATE FUNCTION norm_named(v real[]) RETURNS real[] LANGUAGE sql IMMUTABLE
 AS 'SELECT public.scale_vec(v)';
 CREATE FUNCTION norm_set(v real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE
 SET search_path = public AS $$ BEGIN RETURN scale_vec(v); END $$;
+-- compiled by whoever calls it first in a session
+CREATE DOMAIN vec_t AS real[];
+CREATE FUNCTION norm_typed(v real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE
+AS $$ DECLARE r vec_t := v; BEGIN RETURN r; END $$;
+SELECT norm_typed('{1,1}');
 
 CREATE TABLE sec (id int, v real[]);
 GRANT SELECT ON sec TO regress_gpuvec_guest;
@@ -30,6 +35,8 @@ CREATE INDEX sec_sql ON sec USING gpuivfpq (norm_sql(v));
 CREATE INDEX sec_partial ON sec USING gpuivfpq (v) WHERE wanted(v);
 CREATE INDEX sec_named ON sec USING gpuivfpq (norm_named(v));
 CREATE INDEX sec_set ON sec USING gpuivfpq (norm_set(v));
+CREATE INDEX sec_typed ON sec USING gpuivfpq (norm_typed(v));
+CREATE INDEX sec_c ON sec USING gpuivfpq ((v || '{1}')) WHERE v[1] > 0;
 -- a build computes predicates of empty tables, too
 CREATE OR REPLACE FUNCTION wanted(v real[]) RETURNS boolean LANGUAGE sql IMMUTABLE
 AS 'SELECT scale_vec(v) IS NOT NULL';
@@ -40,19 +47,25 @@ INSERT INTO sec SELECT g, ARRAY[g, 1] FROM generate_series(1, 3) AS g;
 SET ROLE regress_gpuvec_guest;
 CREATE FUNCTION mal.scale_vec(v real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE
 AS $$ BEGIN
-	IF current_user <> 'regress_gpuvec_guest' THEN
+	IF current_user NOT LIKE 'regress\_gpuvec\_%' THEN
 		RAISE WARNING 'escaped, superuser: %',
 			(SELECT rolsuper FROM pg_roles WHERE rolname = current_user);
 	END IF;
 	RETURN v;
 END $$;
+CREATE FUNCTION mal.tell(v real[]) RETURNS boolean LANGUAGE sql
+AS 'SELECT mal.scale_vec(v) IS NOT NULL';
+CREATE DOMAIN mal.vec_t AS real[] CHECK (mal.tell(VALUE));
 SET search_path = mal, public;
+SELECT norm_typed('{1,1}');
 \set VERBOSITY sqlstate
 SELECT recall FROM gpuvec_recall('sec_call', 1, 1);
 SELECT recall FROM gpuvec_recall('sec_sql', 1, 1);
 SELECT recall FROM gpuvec_recall('sec_partial', 1, 1);
 SELECT recall FROM gpuvec_recall('sec_named', 1, 1);
 SELECT recall FROM gpuvec_recall('sec_set', 1, 1);
+SELECT recall FROM gpuvec_recall('sec_typed', 1, 1);
+SELECT recall FROM gpuvec_recall('sec_c', 1, 1);
 -- what the session's planner made of the index before must not be used
 SET enable_seqscan = off;
 SELECT id FROM sec WHERE wanted(v) ORDER BY norm_sql(v) <-> '{1,1}' LIMIT 1;
@@ -64,16 +77,26 @@ SELECT recall FROM gpuvec_recall('sec_named', 1, 1);
 \c -
 SET search_path = mal, public;
 SET ROLE regress_gpuvec_monitor;
+SELECT norm_typed('{1,1}');
 \set VERBOSITY sqlstate
 SELECT * FROM gpuvec_verify_index('sec_call');
 SELECT * FROM gpuvec_verify_index('sec_sql');
 SELECT * FROM gpuvec_verify_index('sec_partial');
 SELECT * FROM gpuvec_verify_index('sec_named');
 SELECT * FROM gpuvec_verify_index('sec_set');
-
--- identity and path are back, after success and after an error, which says
--- what to do
+SELECT * FROM gpuvec_verify_index('sec_typed');
+SELECT * FROM gpuvec_verify_index('sec_c');
+\set VERBOSITY default
+SELECT * FROM gpuvec_verify_index('sec_named');
 SELECT current_user, current_setting('search_path');
+
+-- the owner: identity and path are back after an error, which says what to do
+\c -
+SET client_min_messages = warning;
+SET search_path = mal, public;
+\set VERBOSITY sqlstate
+SELECT * FROM gpuvec_verify_index('sec_named');
+SELECT recall FROM gpuvec_recall('sec_set', 1, 1);
 DO $$
 DECLARE
 	hint text;
@@ -81,10 +104,9 @@ BEGIN
 	PERFORM * FROM gpuvec_verify_index('sec_call');
 EXCEPTION WHEN undefined_function THEN
 	GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;
-	PERFORM set_config('test.seen', concat_ws('; ', current_user, current_setting('search_path'), hint), false);
+	PERFORM set_config('test.seen', concat_ws('; ', current_user = session_user, current_setting('search_path'), hint), false);
 END $$;
 SELECT current_setting('test.seen');
-RESET ROLE;
 
 -- to rebuild an index, to train and to calibrate it is no way in either
 SET ROLE regress_gpuvec_guest;
@@ -107,7 +129,7 @@ SELECT gpuvec_train('sec_named');
 SELECT gpuvec_train('sec_set');
 SELECT count(*) > 0 AS calibrated FROM gpuvec_calibrate('sec_named');
 \set VERBOSITY default
-DROP INDEX sec_call, sec_sql, sec_partial;
+DROP INDEX sec_call, sec_sql, sec_partial, sec_typed;
 SET search_path = public;
 
 -- parallel workers and the one that VACUUM asks for act as the leader does
@@ -184,9 +206,37 @@ RESET ROLE;
 SELECT seen();
 DROP INDEX hidden_v;
 SELECT seen();
+-- nor does an expression that the scan computes before the policy, where the
+-- session can say what it calls
+CREATE FUNCTION look_at(v real[]) RETURNS real[] LANGUAGE sql IMMUTABLE AS 'SELECT v';
+CREATE FUNCTION norm_far(v real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE
+SET search_path = public AS $$ BEGIN RETURN look_at(v); END $$;
+UPDATE hidden SET v = ARRAY[id, 1];
+CREATE INDEX hidden_far ON hidden USING gpuivfpq (norm_far(v)) WITH (lists = 10);
+CREATE INDEX hidden_c ON hidden USING gpuivfpq ((v || '{1}')) WITH (lists = 10);
+ALTER FUNCTION norm_far RESET search_path;
+SET ROLE regress_gpuvec_guest;
+CREATE FUNCTION mal.look_at(v real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE
+AS $$ BEGIN
+	IF v[1] <= 950 THEN
+		PERFORM set_config('test.seen', 'a hidden row', false);
+	END IF;
+	RETURN v;
+END $$;
+SET search_path = mal, public;
+SET enable_sort = on;
+SELECT set_config('test.seen', 'none', false);
+SELECT id FROM hidden ORDER BY norm_far(v) <-> '{951,1}' LIMIT 1;
+SELECT current_setting('test.seen');
+EXPLAIN (COSTS off) SELECT id FROM hidden ORDER BY norm_far(v) <-> '{951,1}' LIMIT 1;
+EXPLAIN (COSTS off) SELECT id FROM hidden ORDER BY (v || '{1}') <-> '{951,1,1}'::real[] LIMIT 1;
+RESET search_path;
+RESET ROLE;
+EXPLAIN (COSTS off) SELECT id FROM hidden ORDER BY norm_far(v) <-> '{951,1}' LIMIT 1;
 DROP VIEW own;
 DROP TABLE sec, hidden;
 DROP SCHEMA mal CASCADE;
-DROP FUNCTION scale_vec, norm_vec, norm_sql, wanted, norm_named, norm_set, confined, seen, nearest;
+DROP FUNCTION scale_vec, norm_vec, norm_sql, wanted, norm_named, norm_set, norm_typed, norm_far, look_at, confined, seen, nearest;
+DROP DOMAIN vec_t;
 DROP ROLE regress_gpuvec_guest;
 DROP ROLE regress_gpuvec_monitor;

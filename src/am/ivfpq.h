@@ -509,6 +509,8 @@ extern void IvfpqActAsOwner(IvfpqIdentity *caller, Relation table);
 extern void IvfpqActAsCaller(const IvfpqIdentity *caller);
 extern void IvfpqRenewExpressions(IndexInfo *indexInfo, Relation index);
 extern IndexInfo *IvfpqIndexInfo(Relation index);
+extern bool IvfpqIsInterpreted(Relation index, bool predicate);
+extern void IvfpqCheckActing(Relation table, Relation index);
 
 /* ivfpqinspect.c */
 extern bool IvfpqHasPlace(IvfpqType *type, Datum value, int dims);

@@ -31,7 +31,7 @@
 
 #include "am/ivfpq.h"
 
-/* An index scan without ORDER BY is impossible: never the cheapest path. */
+/* Let this never be the cheapest path, not even for its order. */
 static void
 refuse(IndexPath *path, Cost *startup_cost, Cost *total_cost,
 	   Selectivity *selectivity, double *correlation, double *pages)
@@ -41,7 +41,42 @@ refuse(IndexPath *path, Cost *startup_cost, Cost *total_cost,
 	*selectivity = 0;
 	*correlation = 0;
 	*pages = 0;
+	path->path.pathkeys = NIL;
 	GvDisablePath(&path->path);
+}
+
+/* Does a policy, or what else is to be kept secret, hide rows of a table? */
+static bool
+hides_rows(PlannerInfo *root, RelOptInfo *rel)
+{
+	ListCell   *lc;
+
+	foreach(lc, rel->baserestrictinfo)
+		if (lfirst_node(RestrictInfo, lc)->security_level <
+			root->qual_security_level)
+			return true;
+	return false;
+}
+
+/*
+ * A scan computes the index's expression for rows that are filtered only
+ * afterwards, and as the user that asks.  Under a policy that user's
+ * search_path could lead an interpreted function to one that tells of hidden
+ * rows; so it has to be computed above the filter.
+ */
+static bool
+would_leak(PlannerInfo *root, IndexOptInfo *info)
+{
+	Relation	index;
+	bool		leaks;
+
+	if (info->indexprs == NIL || info->hypothetical ||
+		!hides_rows(root, info->rel))
+		return false;
+	index = index_open(info->indexoid, NoLock);
+	leaks = IvfpqIsInterpreted(index, false);
+	index_close(index, NoLock);
+	return leaks;
 }
 
 /*
@@ -191,7 +226,8 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	double		toast;
 	Demand		demand;
 
-	if (path->indexorderbys == NIL)
+	/* without ORDER BY there is no scan */
+	if (path->indexorderbys == NIL || would_leak(root, info))
 	{
 		refuse(path, startup_cost, total_cost, selectivity, correlation, pages);
 		return;

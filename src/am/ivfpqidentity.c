@@ -14,13 +14,17 @@
 #include "catalog/index.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_index.h"
+#include "catalog/pg_language.h"
+#include "catalog/pg_proc.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
+#include "nodes/nodeFuncs.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
+#include "utils/typcache.h"
 
 #include "am/ivfpq.h"
 
@@ -223,4 +227,66 @@ IvfpqIndexInfo(Relation index)
 	indexInfo->ii_Predicate =
 		make_ands_implicit(stored_node(index, Anum_pg_index_indpred));
 	return indexInfo;
+}
+
+/* Is a function written in a language whose names somebody has to look up? */
+static bool
+is_interpreted(Oid funcid, void *context)
+{
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(funcid));
+	Oid			language;
+
+	if (!HeapTupleIsValid(tuple))
+		return true;
+	language = ((Form_pg_proc) GETSTRUCT(tuple))->prolang;
+	ReleaseSysCache(tuple);
+	return language != INTERNALlanguageId && language != ClanguageId;
+}
+
+static bool
+has_interpreted(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, CoerceToDomain) &&
+		DomainHasConstraints(((CoerceToDomain *) node)->resulttype))
+		return true;
+	return check_functions_in_node(node, is_interpreted, context) ||
+		expression_tree_walker(node, has_interpreted, context);
+}
+
+/*
+ * Do an index's expressions as they are stored, or its predicate if that is
+ * asked for, call functions in SQL or PL/pgSQL, say?  A session may lead these
+ * elsewhere than they were to go: what a search_path finds when they run, and
+ * what one found when it compiled them, which PL/pgSQL remembers.  Functions in
+ * C are superusers' and name what they call.
+ */
+bool
+IvfpqIsInterpreted(Relation index, bool predicate)
+{
+	IndexInfo  *indexInfo = IvfpqIndexInfo(index);
+
+	return has_interpreted((Node *) indexInfo->ii_Expressions, NULL) ||
+		(predicate &&
+		 has_interpreted((Node *) indexInfo->ii_Predicate, NULL));
+}
+
+/*
+ * ERROR if to act as the table's owner would let the current user, whose
+ * session it is, have a say in what the owner's code does.
+ */
+void
+IvfpqCheckActing(Relation table, Relation index)
+{
+	if (GvOwnsRelation(RelationGetRelid(table), GetUserId()) ||
+		!IvfpqIsInterpreted(index, true))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for index \"%s\"",
+					RelationGetRelationName(index)),
+			 errdetail("Its expressions or predicate call functions that are not in C and would run as the owner of table \"%s\".",
+					   RelationGetRelationName(table)),
+			 errhint("Run it as the table's owner.")));
 }

@@ -123,6 +123,7 @@ static void
 check_usable(Relation heap, Relation index)
 {
 	check_select(heap, index);
+	IvfpqCheckActing(heap, index);
 	if (check_enable_rls(RelationGetRelid(heap), InvalidOid, true) == RLS_ENABLED)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),

@@ -453,6 +453,7 @@ gpuvec_verify_index(PG_FUNCTION_ARGS)
 	verify.index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
 									   &verify.heap);
 	IvfpqCheckInspect(verify.index);
+	IvfpqCheckActing(verify.heap, verify.index);
 	InitMaterializedSRF(fcinfo, 0);
 
 	IvfpqActAsOwner(&caller, verify.heap);
