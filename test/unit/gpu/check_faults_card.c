@@ -302,6 +302,26 @@ test_replays(void)
 	free_index(&index);
 }
 
+/*
+ * But not one of a change, of which the host has notes already: the list's old
+ * room, where the card still looks, may be another one's by then.
+ */
+static void
+test_refused_changes(void)
+{
+	TestIndex	index = make_index(GV_L2, 8, 4, 3, 1, 100, false);
+	GvMirror   *mirror = make_mirror(&index);
+	GvListPiece piece = index_piece(&index, 0, 0, index.lists[0].nblocks,
+									false);
+
+	gv_emulated_refusal = 1;
+	CHECK(gv_mirror_put_list(mirror, &piece) == GV_FAILED,
+		  "a list goes half its way");
+	gv_emulated_refusal = 0;
+	gv_mirror_drop(mirror);
+	free_index(&index);
+}
+
 /* What a card, and the code that it runs, can do. */
 static void
 test_capability(int card, int code)
@@ -352,6 +372,7 @@ test_faults_card(void)
 		return;
 	test_hang();
 	test_refused_launches();
+	test_refused_changes();
 	test_capability(80, 80);
 	test_capability(90, 80);	/* as PTX of older cards runs on newer ones */
 	test_capability(90, 90);
