@@ -15,6 +15,8 @@
 /* Of emulate/; not there on a card. */
 extern unsigned gv_emulated_hung __attribute__((weak));
 extern int64_t gv_emulated_refusal __attribute__((weak));
+extern size_t gv_emulated_memory __attribute__((weak));
+extern size_t gv_emulated_used(int device) __attribute__((weak));
 extern int	gv_emulated_card __attribute__((weak));
 extern int	gv_emulated_code __attribute__((weak));
 
@@ -35,6 +37,7 @@ extern void gv_gpu_replay_counts(const GvSearcher *searcher,
 #define NSEARCHES	3
 #define MOST_LAUNCHES	60		/* of what is refused one after the other */
 #define NTHREADS	2
+#define NHEAVY		31			/* searches, more than a lane has memory for */
 #define NROUNDS		30			/* of each thread */
 #define LOOKS		200			/* at a search that is never done */
 
@@ -322,6 +325,37 @@ test_refused_changes(void)
 	free_index(&index);
 }
 
+/* A quarter of a small card is enough for the lanes of two searchers. */
+static void
+test_lanes(void)
+{
+	GvSearch	searches[NHEAVY];
+	TestIndex	index = make_index(GV_L2, 4, 2, 80, 1, 600, false);
+	GvMirror   *mirror = make_mirror(&index);
+	GvSearcher *searcher = NULL;
+	size_t		memory = gv_emulated_memory;
+	size_t		before;
+	size_t		taken;
+	int			i;
+
+	/* 33 of 80 lists become 40 in a graph, and a few more queries, too */
+	for (i = 0; i < NHEAVY; i++)
+		searches[i] = new_search(&index, 33, 9, 5);
+	gv_emulated_memory = (size_t) 64 << 20;
+	CHECK(gv_searcher(0, &searcher) == GV_OK, "searcher");
+	before = gv_emulated_used(0);
+	CHECK(gv_mirror_search(searcher, mirror, searches, NHEAVY) == GV_OK,
+		  "search");
+	taken = gv_emulated_used(0) - before;
+	CHECK(taken <= gv_emulated_memory / 8, "two lanes have %zu bytes", taken);
+	check_answers(&index, searches, NHEAVY, "heavy");
+	gv_emulated_memory = memory;
+	gv_searcher_drop(searcher);
+	gv_mirror_drop(mirror);
+	free_searches(searches, NHEAVY);
+	free_index(&index);
+}
+
 /* What a card, and the code that it runs, can do. */
 static void
 test_capability(int card, int code)
@@ -373,6 +407,7 @@ test_faults_card(void)
 	test_hang();
 	test_refused_launches();
 	test_refused_changes();
+	test_lanes();
 	test_capability(80, 80);
 	test_capability(90, 80);	/* as PTX of older cards runs on newer ones */
 	test_capability(90, 90);
