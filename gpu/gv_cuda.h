@@ -44,6 +44,16 @@ gv_cuda_status(cudaError_t error)
 	}
 }
 
+/*
+ * The same of a step of a change to a mirror that the host has noted already:
+ * there is no way back, so even a launch that is refused is not survivable.
+ */
+static inline GvStatus
+gv_noted_status(cudaError_t error)
+{
+	return gv_cuda_status(error) == GV_OK ? GV_OK : GV_FAILED;
+}
+
 #define GV_CUDA_TRY(call) \
 	do { \
 		GvStatus	status_ = gv_cuda_status(call); \

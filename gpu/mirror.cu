@@ -460,8 +460,9 @@ gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 			   (size_t) n * GV_BLOCK * shape->code_bytes);
 	}
 	if (n > 0)
-		GV_CUDA_TRY(cudaMemcpyAsync(d_memory, memory, way.bytes,
-									cudaMemcpyHostToDevice, mirror->stream));
+		GV_TRY(gv_noted_status(cudaMemcpyAsync(d_memory, memory, way.bytes,
+											   cudaMemcpyHostToDevice,
+											   mirror->stream)));
 
 	/* 3. into its place */
 	note_live(mirror, list, piece);
@@ -475,7 +476,7 @@ gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 			  live_only ? NULL : d_memory + way.codes,
 			  list->d_blocks + (int64_t) piece->first * shape->block_bytes,
 			  mirror->d_lists + piece->list, entry);
-	GV_CUDA_TRY(cudaGetLastError());
+	GV_TRY(gv_noted_status(cudaGetLastError()));
 	return gv_mirror_changed(mirror);
 }
 

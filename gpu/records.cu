@@ -264,19 +264,24 @@ put_items(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 						&nnew);
 	if (status == GV_OK)
 		memcpy(memory + items_at, items, n * stride);
-	GV_CUDA_TRY(cudaMemcpyAsync(d_memory, memory,
-								status == GV_OK ? bytes : items_at,
-								cudaMemcpyHostToDevice, mirror->stream));
+	GV_TRY(gv_noted_status(cudaMemcpyAsync(d_memory, memory,
+										   status == GV_OK ? bytes : items_at,
+										   cudaMemcpyHostToDevice,
+										   mirror->stream)));
 	if (nnew > 0)
+	{
 		GV_LAUNCH(enter_kernel, nnew, THREADS, 0, mirror->stream,
 				  (const GvNewPage *) (d_memory + pages_at),
 				  page_bytes(&mirror->spec));
+		/* records without their pages would go nowhere */
+		GV_TRY(gv_noted_status(cudaGetLastError()));
+	}
 	if (status == GV_OK)
 		GV_LAUNCH(record_kernel,
 				  (n + THREADS / GV_WARP - 1) / (THREADS / GV_WARP), THREADS,
 				  0, mirror->stream, mirror->card, n, d_memory + items_at,
 				  (int) stride);
-	GV_CUDA_TRY(cudaGetLastError());
+	GV_TRY(gv_noted_status(cudaGetLastError()));
 	return status;
 }
 

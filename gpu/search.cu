@@ -243,35 +243,6 @@ part_of(int32_t n)
 	return n <= MOST_REPLAYED ? (int32_t) round_up(n) : n;
 }
 
-/* The shape of a batch of the first of n searches, as many as fit at once. */
-static void
-take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
-			  int64_t most_work, GvBatch *batch)
-{
-	memset(batch, 0, sizeof(*batch));
-	while (batch->n < n)
-	{
-		const GvSearch *next = &searches[batch->n];
-		int32_t		probes = next->probes < mirror->spec.nlists ?
-			next->probes : mirror->spec.nlists;
-		int32_t		capacity = next->capacity > batch->capacity ?
-			next->capacity : batch->capacity;
-		int64_t		copies;
-
-		if (probes < batch->probes)
-			probes = batch->probes;
-		copies = most_copies(mirror, probes);
-		if (batch->n > 0 &&
-			(batch->n + 1) * (copies * COPY_BYTES + mirror->spec.nlists * 4 +
-							  capacity * (int64_t) sizeof(GvHit)) > most_work)
-			break;
-		batch->n++;
-		batch->probes = probes;
-		batch->capacity = capacity;
-		batch->copies = copies;
-	}
-}
-
 /* Can a graph do it? */
 static bool
 is_small(const GvBatch *batch)
@@ -294,6 +265,41 @@ round_batch(const GvMirror *mirror, GvBatch *batch)
 							   mirror->spec.nlists);
 	batch->capacity = (int32_t) round_up(batch->capacity);
 	batch->copies = most_copies(mirror, batch->probes);
+}
+
+/* Most of what a batch takes of a lane's memory, if it is rounded up, too. */
+static int64_t
+rounded_bytes(const GvMirror *mirror, GvBatch batch)
+{
+	if (is_small(&batch))
+		round_batch(mirror, &batch);
+	return batch.n * (batch.copies * COPY_BYTES + mirror->spec.nlists * 4 +
+					  batch.capacity * (int64_t) sizeof(GvHit));
+}
+
+/* The shape of a batch of the first of n searches, as many as fit at once. */
+static void
+take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
+			  int64_t most_work, GvBatch *batch)
+{
+	memset(batch, 0, sizeof(*batch));
+	while (batch->n < n)
+	{
+		const GvSearch *next = &searches[batch->n];
+		int32_t		probes = next->probes < mirror->spec.nlists ?
+			next->probes : mirror->spec.nlists;
+		GvBatch		more = *batch;
+
+		more.n++;
+		if (more.probes < probes)
+			more.probes = probes;
+		if (more.capacity < next->capacity)
+			more.capacity = next->capacity;
+		more.copies = most_copies(mirror, more.probes);
+		if (batch->n > 0 && rounded_bytes(mirror, more) > most_work)
+			break;
+		*batch = more;
+	}
 }
 
 /* Queries of n searches, and what they want, to where the card looks. */

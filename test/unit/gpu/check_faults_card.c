@@ -15,6 +15,8 @@
 /* Of emulate/; not there on a card. */
 extern unsigned gv_emulated_hung __attribute__((weak));
 extern int64_t gv_emulated_refusal __attribute__((weak));
+extern size_t gv_emulated_memory __attribute__((weak));
+extern size_t gv_emulated_used(int device) __attribute__((weak));
 extern int	gv_emulated_card __attribute__((weak));
 extern int	gv_emulated_code __attribute__((weak));
 
@@ -35,6 +37,7 @@ extern void gv_gpu_replay_counts(const GvSearcher *searcher,
 #define NSEARCHES	3
 #define MOST_LAUNCHES	60		/* of what is refused one after the other */
 #define NTHREADS	2
+#define NHEAVY		31			/* searches, more than a lane has memory for */
 #define NROUNDS		30			/* of each thread */
 #define LOOKS		200			/* at a search that is never done */
 
@@ -302,6 +305,57 @@ test_replays(void)
 	free_index(&index);
 }
 
+/*
+ * But not one of a change, of which the host has notes already: the list's old
+ * room, where the card still looks, may be another one's by then.
+ */
+static void
+test_refused_changes(void)
+{
+	TestIndex	index = make_index(GV_L2, 8, 4, 3, 1, 100, false);
+	GvMirror   *mirror = make_mirror(&index);
+	GvListPiece piece = index_piece(&index, 0, 0, index.lists[0].nblocks,
+									false);
+
+	gv_emulated_refusal = 1;
+	CHECK(gv_mirror_put_list(mirror, &piece) == GV_FAILED,
+		  "a list goes half its way");
+	gv_emulated_refusal = 0;
+	gv_mirror_drop(mirror);
+	free_index(&index);
+}
+
+/* A quarter of a small card is enough for the lanes of two searchers. */
+static void
+test_lanes(void)
+{
+	GvSearch	searches[NHEAVY];
+	TestIndex	index = make_index(GV_L2, 4, 2, 80, 1, 600, false);
+	GvMirror   *mirror = make_mirror(&index);
+	GvSearcher *searcher = NULL;
+	size_t		memory = gv_emulated_memory;
+	size_t		before;
+	size_t		taken;
+	int			i;
+
+	/* 33 of 80 lists become 40 in a graph, and a few more queries, too */
+	for (i = 0; i < NHEAVY; i++)
+		searches[i] = new_search(&index, 33, 9, 5);
+	gv_emulated_memory = (size_t) 64 << 20;
+	CHECK(gv_searcher(0, &searcher) == GV_OK, "searcher");
+	before = gv_emulated_used(0);
+	CHECK(gv_mirror_search(searcher, mirror, searches, NHEAVY) == GV_OK,
+		  "search");
+	taken = gv_emulated_used(0) - before;
+	CHECK(taken <= gv_emulated_memory / 8, "two lanes have %zu bytes", taken);
+	check_answers(&index, searches, NHEAVY, "heavy");
+	gv_emulated_memory = memory;
+	gv_searcher_drop(searcher);
+	gv_mirror_drop(mirror);
+	free_searches(searches, NHEAVY);
+	free_index(&index);
+}
+
 /* What a card, and the code that it runs, can do. */
 static void
 test_capability(int card, int code)
@@ -352,6 +406,8 @@ test_faults_card(void)
 		return;
 	test_hang();
 	test_refused_launches();
+	test_refused_changes();
+	test_lanes();
 	test_capability(80, 80);
 	test_capability(90, 80);	/* as PTX of older cards runs on newer ones */
 	test_capability(90, 90);

@@ -55,6 +55,7 @@ extern cudaError_t gv_emulated_device_error(int device);
 /* The n-th allocation, or launch, from now on fails; 0: none. */
 extern int64_t gv_emulated_fault;
 extern int64_t gv_emulated_refusal;
+extern size_t gv_emulated_memory;
 
 /* What a block may have of shared memory. */
 static inline size_t
@@ -157,7 +158,7 @@ cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
 static inline cudaError_t
 cudaMemGetInfo(size_t *nfree, size_t *total)
 {
-	*nfree = *total = (size_t) 1 << 30;
+	*nfree = *total = gv_emulated_memory;
 	return cudaSuccess;
 }
 

@@ -19,6 +19,7 @@
 
 int64_t		gv_emulated_fault;
 int64_t		gv_emulated_refusal;
+size_t		gv_emulated_memory = (size_t) 1 << 30;
 unsigned	gv_emulated_hung;
 int64_t		gv_emulated_unrecorded;
 thread_local int gv_emulated_device;
@@ -83,6 +84,19 @@ gv_emulated_give(void *memory)
 	std::lock_guard<std::mutex> lock(devices);
 
 	taken.erase((const char *) memory);
+}
+
+/* Bytes that are taken of a device's memory. */
+extern "C" size_t
+gv_emulated_used(int device)
+{
+	std::lock_guard<std::mutex> lock(devices);
+	size_t		bytes = 0;
+
+	for (const auto &one : taken)
+		if (one.second.device == device)
+			bytes += one.second.bytes;
+	return bytes;
 }
 
 /* What a pointer points into; NULL: memory that nobody was told of. */
