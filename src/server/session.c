@@ -235,6 +235,8 @@ search_singly(GvWorker *worker, GvStatus status)
 
 	for (i = 0; i < worker->n; i++)
 	{
+		/* each has the time that a batch has: together they may take longer */
+		gv_watch_round(true);
 		if (status != GV_FAILED)
 			status = gv_mirror_search(worker->searcher, worker->held->mirror,
 									  &worker->searches[i], 1);
