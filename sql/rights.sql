@@ -162,6 +162,36 @@ END $$;
 SELECT lists > 0 AS trained, pending FROM gpuvec_index_info('shared_v');
 DROP TABLE shared;
 
+-- it runs code of one owner, and another worker that of the next
+CREATE TABLE runs (who name, pid int);
+GRANT INSERT ON runs TO PUBLIC;
+CREATE FUNCTION note() RETURNS void LANGUAGE sql
+BEGIN ATOMIC
+	INSERT INTO runs VALUES (current_user, pg_backend_pid());
+END;
+CREATE FUNCTION noted(v real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE
+AS $$ BEGIN PERFORM public.note(); RETURN v; END $$;
+CREATE TABLE one (v real[]) WITH (autovacuum_enabled = off);
+CREATE TABLE two (v real[]) WITH (autovacuum_enabled = off);
+CREATE INDEX one_v ON one USING gpuivfpq (noted(v)) WITH (dims = 2, train_rows = 1000);
+CREATE INDEX two_v ON two USING gpuivfpq (noted(v)) WITH (dims = 2, train_rows = 1000);
+ALTER TABLE two OWNER TO regress_gpuvec_guest;
+INSERT INTO one SELECT ARRAY[g, g % 7] FROM generate_series(1, 1000) AS g;
+INSERT INTO two SELECT ARRAY[g, g % 7] FROM generate_series(1, 1000) AS g;
+VACUUM two;
+DO $$
+BEGIN
+	FOR i IN 1..600 LOOP
+		EXIT WHEN (SELECT lists > 0 FROM gpuvec_index_info('one_v')) AND
+			(SELECT lists > 0 FROM gpuvec_index_info('two_v'));
+		PERFORM pg_sleep(0.1);
+	END LOOP;
+END $$;
+SELECT count(DISTINCT who) AS owners, count(DISTINCT pid) AS workers FROM runs WHERE pid <> pg_backend_pid();
+DROP TABLE one, two;
+DROP FUNCTION note;
+DROP TABLE runs;
+
 -- counts of rows are for those whom the table shows all of its rows
 CREATE TABLE hidden (id int, mine boolean, v real[]) WITH (autovacuum_enabled = off);
 INSERT INTO hidden SELECT g, g > 950, ARRAY[sin(g), cos(g * 7), sin(g * 13), cos(g * 3), sin(g * 5), cos(g)]
@@ -238,7 +268,7 @@ EXPLAIN (COSTS off) SELECT id FROM hidden ORDER BY norm_far(v) <-> '{951,1}' LIM
 DROP VIEW own;
 DROP TABLE sec, hidden;
 DROP SCHEMA mal CASCADE;
-DROP FUNCTION scale_vec, norm_vec, norm_sql, wanted, norm_named, norm_set, norm_typed, norm_far, look_at, confined, seen, nearest;
+DROP FUNCTION scale_vec, norm_vec, norm_sql, wanted, norm_named, norm_set, norm_typed, norm_far, look_at, noted, confined, seen, nearest;
 DROP DOMAIN vec_t;
 DROP ROLE regress_gpuvec_guest;
 DROP ROLE regress_gpuvec_monitor;

@@ -559,10 +559,25 @@ extern void IvfpqSnapshotDrop(void);
 extern void IvfpqSnapshotForget(void);
 extern void IvfpqSnapshotRenew(void);
 
-/* ivfpqturn.c: which database's worker trains */
+/*
+ * ivfpqturn.c: which database's worker trains, and whose code it runs.
+ */
+#define IVFPQ_WORKER_OWNERS 28	/* as many as go with an order */
+
+typedef struct IvfpqWorkerOrder
+{
+	Oid			database;
+	Oid			owner;			/* whose code this worker has run, if any */
+	Oid			next;			/* index that the next worker begins with */
+	int			nowners;
+	Oid			owners[IVFPQ_WORKER_OWNERS];	/* ... this one or those before */
+} IvfpqWorkerOrder;
+
 extern int	IvfpqTurnTake(void);
 extern void IvfpqTurnGiveBack(int turn);
 extern bool IvfpqTurnIsFree(void);
+extern bool IvfpqTurnIsFor(IvfpqWorkerOrder *order, Relation index);
+extern bool IvfpqTurnUse(IvfpqWorkerOrder *order, Relation index);
 
 /* ivfpqworker.c: a background worker does it when VACUUM asks */
 extern void IvfpqAskForWorker(IndexVacuumInfo *info);

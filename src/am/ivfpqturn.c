@@ -5,11 +5,15 @@
  *
  * Turns are locks in the server's lock table, so that nothing has to be
  * preloaded and a worker that dies gives its turn back.
+ *
+ * A process remembers how it compiled code that it ran (ivfpqidentity.c), so a
+ * worker runs that of one owner, and another worker that of the next.
  */
 #include "postgres.h"
 
 #include "miscadmin.h"
 #include "storage/lock.h"
+#include "utils/rel.h"
 
 #include "am/ivfpq.h"
 
@@ -94,4 +98,48 @@ IvfpqTurnIsFree(void)
 	if (number >= 0)
 		unlock_both(number, false);
 	return number >= 0;
+}
+
+/* Have workers run code of that owner, this one or those before it? */
+static bool
+has_run(const IvfpqWorkerOrder *order, Oid owner)
+{
+	for (int i = 0; i < order->nowners; i++)
+		if (order->owners[i] == owner)
+			return true;
+	return false;
+}
+
+/*
+ * May this worker serve the index, as far as the code that does that is
+ * concerned?  If not, the next worker begins with it, unless one has had its
+ * turn with that owner or there were too many.
+ */
+bool
+IvfpqTurnIsFor(IvfpqWorkerOrder *order, Relation index)
+{
+	Oid			owner = index->rd_rel->relowner;
+
+	if (!OidIsValid(order->owner) || order->owner == owner ||
+		!IvfpqIsInterpreted(index, true))
+		return true;
+	if (!OidIsValid(order->next) && !has_run(order, owner) &&
+		order->nowners < IVFPQ_WORKER_OWNERS)
+		order->next = RelationGetRelid(index);
+	return false;
+}
+
+/* It is going to, if it may. */
+bool
+IvfpqTurnUse(IvfpqWorkerOrder *order, Relation index)
+{
+	if (!IvfpqTurnIsFor(order, index))
+		return false;
+	if (!OidIsValid(order->owner) && IvfpqIsInterpreted(index, true))
+	{
+		order->owner = index->rd_rel->relowner;
+		if (order->nowners < IVFPQ_WORKER_OWNERS)
+			order->owners[order->nowners++] = order->owner;
+	}
+	return true;
 }

@@ -71,6 +71,7 @@ typedef struct Tried
 } Tried;
 
 static Oid	asked = InvalidOid; /* the index to begin with */
+static IvfpqWorkerOrder order;
 static int	patience = PATIENCE;	/* tries that it is waited for, alone */
 static int	turn = -1;			/* ours, while it is */
 static List *tried = NIL;		/* of Tried */
@@ -114,21 +115,14 @@ has_work(Relation index, double table_rows)
 		has_outgrown(index, &meta, &rows);
 }
 
-/*
- * VACUUM is through with an index: start a worker if there is anything to do,
- * and no worker that will see to it.  Temporary indexes no other process can
- * read.
- */
-void
-IvfpqAskForWorker(IndexVacuumInfo *info)
-{
-	Relation	index = info->index;
-	BackgroundWorker worker;
+StaticAssertDecl(sizeof(IvfpqWorkerOrder) <= BGW_EXTRALEN,
+				 "an order goes with its worker");
 
-	if (index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ||
-		!index->rd_index->indisvalid ||
-		!has_work(index, info->num_heap_tuples) || !IvfpqTurnIsFree())
-		return;
+/* Have a worker started that begins with an index; false if none is free. */
+static bool
+start_worker(Oid indexoid, const IvfpqWorkerOrder *its_order)
+{
+	BackgroundWorker worker;
 
 	memset(&worker, 0, sizeof(worker));
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
@@ -142,9 +136,28 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 	snprintf(worker.bgw_name, BGW_MAXLEN, "gpuvec training in database %u",
 			 MyDatabaseId);
 	strlcpy(worker.bgw_type, "gpuvec training", BGW_MAXLEN);
-	worker.bgw_main_arg = ObjectIdGetDatum(RelationGetRelid(index));
-	memcpy(worker.bgw_extra, &MyDatabaseId, sizeof(Oid));
-	if (!RegisterDynamicBackgroundWorker(&worker, NULL))
+	worker.bgw_main_arg = ObjectIdGetDatum(indexoid);
+	memcpy(worker.bgw_extra, its_order, sizeof(*its_order));
+	return RegisterDynamicBackgroundWorker(&worker, NULL);
+}
+
+/*
+ * VACUUM is through with an index: start a worker if there is anything to do,
+ * and no worker that will see to it.  Temporary indexes no other process can
+ * read.
+ */
+void
+IvfpqAskForWorker(IndexVacuumInfo *info)
+{
+	Relation	index = info->index;
+	IvfpqWorkerOrder its_order = {.database = MyDatabaseId};
+
+	if (index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ||
+		!index->rd_index->indisvalid ||
+		!has_work(index, info->num_heap_tuples) || !IvfpqTurnIsFree())
+		return;
+
+	if (!start_worker(RelationGetRelid(index), &its_order))
 		ereport(LOG,
 				(errmsg("no background worker is free to train index \"%s\"",
 						RelationGetRelationName(index)),
@@ -255,7 +268,8 @@ wants_service(Oid indexoid)
 		return false;
 	wants = index->rd_rel->relkind == RELKIND_INDEX &&
 		index->rd_indam->ambuild == ivfpqbuild &&
-		index->rd_index->indisvalid && has_work(index, -1);
+		index->rd_index->indisvalid && has_work(index, -1) &&
+		IvfpqTurnIsFor(&order, index);
 	relation_close(index, NoLock);
 	return wants;
 }
@@ -323,7 +337,8 @@ try_index(Oid indexoid, bool just_look)
 		Relation	index = index_open(indexoid, RowExclusiveLock);
 
 		remember_tried(indexoid, vacuums);
-		serve_index(heap, index);
+		if (IvfpqTurnUse(&order, index))
+			serve_index(heap, index);
 		index_close(index, NoLock);
 		table_close(heap, NoLock);
 	}
@@ -539,15 +554,14 @@ set_own_settings(void)
 						PGC_S_OVERRIDE);
 }
 
-/* Entry of the worker.  arg: OID of the index; bgw_extra: of its database. */
+/* Entry of the worker.  arg: OID of the index; bgw_extra: its order. */
 void
 gpuvec_train_worker(Datum arg)
 {
-	Oid			dboid;
 	bool		again = true;
 
 	asked = DatumGetObjectId(arg);
-	memcpy(&dboid, MyBgworkerEntry->bgw_extra, sizeof(Oid));
+	memcpy(&order, MyBgworkerEntry->bgw_extra, sizeof(order));
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
@@ -559,7 +573,7 @@ gpuvec_train_worker(Datum arg)
 	 * us.  As there, before others see us, and for good.
 	 */
 	MyProc->statusFlags |= PROC_IS_AUTOVACUUM;
-	BackgroundWorkerInitializeConnectionByOid(dboid, InvalidOid,
+	BackgroundWorkerInitializeConnectionByOid(order.database, InvalidOid,
 											  BGWORKER_BYPASS_ALLOWCONN);
 	IvfpqSnapshotsAreOurs();
 
@@ -572,6 +586,13 @@ gpuvec_train_worker(Datum arg)
 		again = serve_database();
 		give_back_turn();
 		again = again && go_through() > NOTHING;
+	}
+	if (OidIsValid(order.next))
+	{
+		Oid			next = order.next;
+
+		order.owner = order.next = InvalidOid;
+		(void) start_worker(next, &order);
 	}
 	pgstat_report_activity(STATE_IDLE, NULL);
 }

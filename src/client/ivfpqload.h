@@ -19,6 +19,7 @@ typedef enum IvfpqLoadResult
 	IVFPQ_LOAD_GONE,			/* there is no such index any more */
 	IVFPQ_LOAD_ABSENT,			/* catch-up: there is no such mirror any more */
 	IVFPQ_LOAD_YIELD,			/* somebody wants the database for himself */
+	IVFPQ_LOAD_LOCKED,			/* nothing is begun, the index is locked */
 	IVFPQ_LOAD_NO_ROOM,			/* gpuvecd has no memory */
 	IVFPQ_LOAD_FAILED			/* see `error` */
 } IvfpqLoadResult;

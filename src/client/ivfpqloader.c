@@ -121,6 +121,10 @@ report(IvfpqLoad *load, IvfpqLoadResult result, int64 us)
 		case IVFPQ_LOAD_ABSENT:
 			IvfpqWantedGone(&load->key);
 			break;
+		case IVFPQ_LOAD_LOCKED:
+			if (IvfpqWantedPutBack(&load->key))
+				break;
+			/* FALLTHROUGH */
 		case IVFPQ_LOAD_YIELD:
 		case IVFPQ_LOAD_NO_ROOM:
 		case IVFPQ_LOAD_FAILED:

@@ -21,7 +21,7 @@
 #include "client/ivfpqshared.h"
 #include "pgcompat.h"
 
-/* How often, and how long, to try. */
+/* How often, and how long, to try once a load is begun. */
 #define RETRY_MS			50
 #define MAX_TRIES			200
 
@@ -73,7 +73,8 @@ is_the_one(IvfpqLoad *load)
 
 /*
  * Begin a transaction and lock the index in it.  IVFPQ_LOAD_DONE: load->index
- * is open, load->meta as of now.  Otherwise no transaction is left.
+ * is open, load->meta as of now.  Otherwise no transaction is left.  What is
+ * begun may be waited for; before, the index would keep others waiting.
  */
 IvfpqLoadResult
 IvfpqLoadLock(IvfpqLoad *load)
@@ -93,6 +94,9 @@ IvfpqLoadLock(IvfpqLoad *load)
 		if (!ConditionalLockRelationOid(load->key.index, AccessShareLock))
 		{
 			CommitTransactionCommand();
+			strlcpy(load->error, "the index is locked", sizeof(load->error));
+			if (load->room == 0)
+				return IVFPQ_LOAD_LOCKED;
 			continue;
 		}
 		load->index = try_relation_open(load->key.index, NoLock);
@@ -111,7 +115,6 @@ IvfpqLoadLock(IvfpqLoad *load)
 				sizeof(load->error));
 		return IVFPQ_LOAD_GONE;
 	}
-	strlcpy(load->error, "the index is locked", sizeof(load->error));
 	return IVFPQ_LOAD_FAILED;
 }
 

@@ -53,6 +53,7 @@ typedef struct IvfpqWanted
 	uint64		refused;		/* ... or failed */
 	int			failures;		/* since it was last ready */
 	TimestampTz retry_at;		/* not before */
+	TimestampTz locked_since;	/* found locked since then; 0 = is not */
 	TimestampTz ready_at;		/* when it was loaded; 0 = never */
 	int64		copies;			/* loaded */
 	int64		expected;		/* copies to load */
@@ -144,6 +145,7 @@ extern void IvfpqWantedDone(const GvMirrorKey *key, int64 copies,
 							int pause_ms);
 extern bool IvfpqWantedFailed(const GvMirrorKey *key, const char *error,
 							  int pause_ms);
+extern bool IvfpqWantedPutBack(const GvMirrorKey *key);
 extern void IvfpqWantedGone(const GvMirrorKey *key);
 extern bool IvfpqWantedOlder(const GvMirrorKey *key, GvMirrorKey *older);
 extern void IvfpqWantedForget(const GvMirrorKey *key);

@@ -25,6 +25,10 @@
 /* A mirror that was given up is not loaded again so soon after it was. */
 #define RELOAD_PAUSE_MS		60000
 
+/* A locked index is tried again after, and given up after so long. */
+#define LOCKED_PAUSE_MS		50
+#define MAX_LOCKED_MS		10000
+
 bool
 IvfpqSameKey(const GvMirrorKey *a, const GvMirrorKey *b)
 {
@@ -306,6 +310,7 @@ IvfpqWantedDone(const GvMirrorKey *key, int64 copies, int pause_ms)
 		wanted->loader = 0;
 		wanted->done = wanted->taken;
 		wanted->failures = 0;
+		wanted->locked_since = 0;
 		wanted->retry_at = later(now, pause_ms);
 		wanted->copies = copies;
 		wanted->error[0] = '\0';
@@ -327,6 +332,7 @@ set_failed(IvfpqWanted *wanted, const char *error, int pause_ms)
 	wanted->catch_up = false;
 	wanted->refused = wanted->asked;
 	wanted->failures++;
+	wanted->locked_since = 0;
 	wanted->retry_at = later(GetCurrentTimestamp(), Max(pause, pause_ms));
 	strlcpy(wanted->error, error, sizeof(wanted->error));
 }
@@ -352,6 +358,38 @@ IvfpqWantedFailed(const GvMirrorKey *key, const char *error, int pause_ms)
 	LWLockRelease(ivfpq_shared->lock);
 	ConditionVariableBroadcast(&ivfpq_shared->changed);
 	return news;
+}
+
+/*
+ * For a loader: the index is locked.  Others come first, and then it is tried
+ * again; false when it has been locked for too long.
+ */
+bool
+IvfpqWantedPutBack(const GvMirrorKey *key)
+{
+	IvfpqWanted *wanted;
+	TimestampTz now = GetCurrentTimestamp();
+	bool		again = true;
+
+	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
+	wanted = find_own(key);
+	if (wanted)
+	{
+		if (wanted->locked_since == 0)
+			wanted->locked_since = now;
+		again = now < later(wanted->locked_since, MAX_LOCKED_MS);
+	}
+	if (wanted && again)
+	{
+		wanted->loader = 0;
+		wanted->retry_at = later(now, LOCKED_PAUSE_MS);
+		if (wanted->state == IVFPQ_WANTED_READY)
+			wanted->catch_up = true;
+		else
+			wanted->state = IVFPQ_WANTED_WAITING;
+	}
+	LWLockRelease(ivfpq_shared->lock);
+	return again;
 }
 
 /* For a loader: gpuvecd has given the mirror up. */

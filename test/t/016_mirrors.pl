@@ -220,6 +220,30 @@ is( $node->safe_psql('postgres',
 	"SET statement_timeout = 200; BEGIN; LOCK refined IN ACCESS EXCLUSIVE MODE; REINDEX TABLE refined; SELECT gpuvec_prewarm('refined_e')");
 like($err, qr/ERROR:/, 'locked');
 
+# nor do indexes that a transaction keeps locked, once it has asked for their
+# mirrors, keep others waiting
+$node->safe_psql('postgres', qq{
+	CREATE TABLE kept_$_ AS SELECT e FROM refined LIMIT 1200;
+	CREATE INDEX kept_${_}_e ON kept_$_ USING gpuivfpq (e) WITH (lists = 4)}) for 1 .. 3;
+my $keeper = background($node, q{
+	SET enable_seqscan = off;
+	DO $$ BEGIN
+		FOR i IN 1..3 LOOP
+			EXECUTE format('SELECT FROM kept_%s ORDER BY e <-> (SELECT e FROM kept_1 LIMIT 1) LIMIT 1', i);
+			EXECUTE format('DROP INDEX kept_%s_e', i);
+		END LOOP;
+		PERFORM pg_sleep(120);
+	END $$});
+ok(wait_until($node,
+		q{SELECT count(*) = 1 FROM pg_locks WHERE relation = 'kept_3_e'::regclass AND mode = 'AccessExclusiveLock'}, 60),
+	'indexes are locked');
+$node->safe_psql('postgres', q{REINDEX INDEX refined_e; SELECT gpuvec_prewarm('refined_e')});
+is($node->safe_psql('postgres', "SELECT count(*) FROM gpuvec_mirrors WHERE error = 'the index is locked'"),
+	'0', '... and keep no other mirror waiting until they are given up');
+$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(120)%' AND pid <> pg_backend_pid()});
+end_of($keeper);
+$node->safe_psql('postgres', 'DROP TABLE kept_1, kept_2, kept_3');
+
 # -- other databases: copied and dropped while a loader may be there
 my $begun = time;
 $node->safe_psql('postgres', "SELECT gpuvec_prewarm('refined_e')");
