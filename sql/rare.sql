@@ -86,4 +86,27 @@ RESET gpuvec.probes;
 -- without a condition nothing is read for the many rows that nobody wants
 SELECT count(*) FROM (SELECT id FROM many ORDER BY e <-> pg_temp.point(1) LIMIT 400) AS x;
 SELECT finished, measured < 1000 AS few FROM gpuvec_last_scan();
-DROP TABLE many, rare;
+
+-- candidates that are deleted make a batch good for fewer rows: those behind
+-- would come before nearer ones
+CREATE TABLE narrow WITH (autovacuum_enabled = off) AS SELECT id, e[1:8] AS e FROM many;
+CREATE INDEX narrow_e ON narrow USING gpuivfpq (e);
+DELETE FROM narrow WHERE id % 5 = 0;
+CREATE FUNCTION pg_temp.share_found(n int, k int) RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+	query real[];
+	found int[];
+	hits bigint = 0;
+BEGIN
+	FOR q IN 1..n LOOP
+		query = (pg_temp.point(50000 + q))[1:8];
+		EXECUTE format('SELECT array_agg(id) FROM (SELECT id FROM narrow ORDER BY e <-> %L LIMIT %s) AS x', query, k) INTO found;
+		hits = hits + (SELECT count(*) FROM (SELECT id FROM narrow ORDER BY (e <-> query) + 0 LIMIT k) AS x
+			WHERE id = ANY (found));
+	END LOOP;
+	RETURN hits::numeric / n / k;
+END
+$$;
+SET enable_sort = on;
+SELECT k, pg_temp.share_found(20, k) > 0.9 AS found FROM unnest(ARRAY[10, 100, 400]) AS k;
+DROP TABLE many, rare, narrow;

@@ -64,6 +64,8 @@ reset_scan(IvfpqScan *state)
 	state->given = 0;
 	state->quota = 0;
 	state->late = 0;
+	state->tried = 0;
+	state->gone = 0;
 	state->bound_query = NULL;
 }
 
@@ -118,8 +120,12 @@ ivfpqendscan(IndexScanDesc scan)
 static bool
 measure(IvfpqScan *state, uint64 id, double *distance)
 {
+	bool		seen = IvfpqRerankRow(state->rerank, id, distance);
+
 	state->report.measured++;
-	return IvfpqRerankRow(state->rerank, id, distance);
+	state->tried++;
+	state->gone += !seen;
+	return seen;
 }
 
 /*
@@ -225,6 +231,7 @@ measure_pending(IvfpqScan *state)
 	}
 	IvfpqPendingClose(&reader);
 	IvfpqRerankDims(state->rerank, 0, NULL);
+	state->tried = state->gone = 0; /* no candidates */
 	return fits;
 }
 
@@ -461,6 +468,30 @@ take_row(IvfpqScan *state, double *distance, uint64 *id)
 	return queue_next(state, distance, id);
 }
 
+/*
+ * Has the batch given out the rows that it is good for?  Candidates that the
+ * snapshot does not see are taken from those beyond, which are there because
+ * scores are not exact; where half of these are lost, a batch is good for no
+ * more than its share of rows seen: its last ones would come before nearer
+ * rows that were no candidates.  With refine records that is told from those
+ * fetched so far, once they are enough.
+ */
+static bool
+batch_is_spent(const IvfpqScan *state)
+{
+	int64		quota = state->quota;
+	int32		candidates = state->search.candidates.count;
+	double		seen;
+
+	if (state->given >= quota)
+		return true;
+	if (state->gone == 0 || state->given < quota / 2)
+		return false;
+	seen = 1 - (double) state->gone / state->tried;
+	return candidates * seen < (candidates + quota) / 2.0 &&
+		state->given >= quota * seen;
+}
+
 /* The next row to give out; false at the end. */
 static bool
 next_row(IvfpqScan *state, uint64 *id)
@@ -470,7 +501,7 @@ next_row(IvfpqScan *state, uint64 *id)
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (!state->exhausted && state->given >= state->quota)
+		if (!state->exhausted && batch_is_spent(state))
 			next_batch(state);
 		else if (!take_row(state, &distance, id))
 		{

@@ -74,6 +74,8 @@ typedef struct IvfpqScan
 	int64		given;			/* rows given out */
 	int64		quota;			/* rows that may be given out so far */
 	int64		late;			/* rows left out to keep the order */
+	int64		tried;			/* candidates fetched */
+	int64		gone;			/* ... that the snapshot does not see */
 	double		last_distance;	/* of the last row given out */
 	const float *bound_query;	/* what bounds are of, or NULL for none */
 	IvfpqQueue	queue;
