@@ -172,7 +172,7 @@ add_context(void *arg)
 	errcontext("training of index \"%s\"", (const char *) arg);
 }
 
-/* One line for the log about what was done. */
+/* One line for the log about what was done; it names the index itself. */
 static void
 log_result(const char *name, const IvfpqTrainResult *result,
 		   TimestampTz begun)
@@ -182,20 +182,24 @@ log_result(const char *name, const IvfpqTrainResult *result,
 
 	if (result->odd > 0)
 		ereport(LOG,
-				(errmsg("gpuvec: %lld rows of index \"%s\" stay pending, they do not have its dimensions",
+				(errhidecontext(true),
+				 errmsg("gpuvec: %lld rows of index \"%s\" stay pending, they do not have its dimensions",
 						(long long) result->odd, name)));
 	if (result->nlists == 0)
 		ereport(LOG,
-				(errmsg("gpuvec: index \"%s\" is not trained, the table has only %.0f rows to index",
+				(errhidecontext(true),
+				 errmsg("gpuvec: index \"%s\" is not trained, the table has only %.0f rows to index",
 						name, result->rows)));
 	else if (result->trained)
 		ereport(LOG,
-				(errmsg("gpuvec: trained index \"%s\": %lld rows in %d lists, %lld stay pending, %ld ms",
+				(errhidecontext(true),
+				 errmsg("gpuvec: trained index \"%s\": %lld rows in %d lists, %lld stay pending, %ld ms",
 						name, (long long) result->moved, result->nlists,
 						(long long) result->kept, ms)));
 	else if (result->moved > 0)
 		ereport(LOG,
-				(errmsg("gpuvec: put %lld pending rows of index \"%s\" into lists, %lld stay pending, %ld ms",
+				(errhidecontext(true),
+				 errmsg("gpuvec: put %lld pending rows of index \"%s\" into lists, %lld stay pending, %ld ms",
 						(long long) result->moved, name,
 						(long long) result->kept, ms)));
 }
@@ -214,7 +218,8 @@ advise_rebuild(Relation heap, Relation index, const char *name)
 	if (meta.nlists == 0 || !has_outgrown(index, &meta, &rows))
 		return;
 	ereport(LOG,
-			(errmsg("gpuvec: index \"%s\" was trained on %lld rows and holds %lld",
+			(errhidecontext(true),
+			 errmsg("gpuvec: index \"%s\" was trained on %lld rows and holds %lld",
 					name, (long long) meta.rows_at_training,
 					(long long) rows),
 			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.")));

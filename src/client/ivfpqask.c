@@ -296,11 +296,7 @@ complain(IvfpqServed served, const char *reason)
 					 detail ? errdetail("State is \"%s\"; %s.",
 										IvfpqStateName(), detail) :
 					 errdetail("State is \"%s\".", IvfpqStateName()),
-					 ivfpq_shared == NULL ?
-					 (IvfpqPreloadHelps() ?
-					  errhint("Add gpuvec to shared_preload_libraries and restart the server, or set gpuvec.engine to cpu.") :
-					  errhint("Set gpuvec.engine to cpu.")) :
-					 errhint("Look into the server's log, or set gpuvec.on_gpu_error to fallback.")));
+					 errhint("%s", IvfpqUnservedHint())));
 			break;
 		case IVFPQ_SUSPENDED:
 		case IVFPQ_TIMED_OUT:

@@ -18,6 +18,7 @@
 #include "utils/memutils.h"
 
 #include "client/ivfpqbuilder.h"
+#include "client/ivfpqshared.h"
 
 #define ARRAY_FLOATS	(GV_MAX_MESSAGE / 4)
 
@@ -44,7 +45,7 @@ IvfpqBuilderFailed(Relation index, const char *reason, bool partly)
 				(errcode(ERRCODE_CONNECTION_FAILURE),
 				 errmsg("gpuvecd could not build index \"%s\": %s", name,
 						reason),
-				 errhint("Look into the server's log, or set gpuvec.on_gpu_error to fallback.")));
+				 errhint("%s", IvfpqUnservedHint())));
 	if (partly)
 		ereport(NOTICE,
 				(errmsg("gpuvecd could not build all of index \"%s\": %s",

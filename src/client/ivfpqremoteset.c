@@ -107,7 +107,7 @@ complain(const char *reason)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONNECTION_FAILURE),
 				 errmsg("gpuvecd could not do the work: %s", reason),
-				 errhint("Look into the server's log, or set gpuvec.on_gpu_error to fallback.")));
+				 errhint("%s", IvfpqUnservedHint())));
 }
 
 /* The end of a function: did it work?  If not, nothing else will. */

@@ -102,6 +102,22 @@ IvfpqPreloadHelps(void)
 		access("/dev/dxg", F_OK) == 0;
 }
 
+/*
+ * What a session can do that wants an error where gpuvecd does not serve it:
+ * the log tells nothing of a server that nobody starts.
+ */
+const char *
+IvfpqUnservedHint(void)
+{
+	if (ivfpq_shared == NULL)
+		return IvfpqPreloadHelps() ?
+			"Add gpuvec to shared_preload_libraries and restart the server, or set gpuvec.engine to cpu." :
+			"Set gpuvec.engine to cpu.";
+	if (IvfpqSharedState() == IVFPQ_STATE_OFF)
+		return "It is turned off by gpuvec.server: set gpuvec.engine to cpu.";
+	return "Look into the server's log, or set gpuvec.on_gpu_error to fallback.";
+}
+
 /* How gpuvecd is. */
 IvfpqServerState
 IvfpqSharedState(void)

@@ -121,6 +121,7 @@ typedef struct IvfpqShared
 extern IvfpqShared *ivfpq_shared;
 
 extern bool IvfpqPreloadHelps(void);
+extern const char *IvfpqUnservedHint(void);
 extern IvfpqServerState IvfpqSharedState(void);
 extern const char *IvfpqStateName(void);
 extern void IvfpqSharedSetServer(const IvfpqServerInfo *server);

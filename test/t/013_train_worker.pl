@@ -76,6 +76,7 @@ ok(wait_until($node, "SELECT lists > 0 FROM gpuvec_index_info('loaded_e')", 1800
 	'autovacuum had the index trained');
 log_has($node, qr/LOG:  gpuvec: trained index "public.loaded_e": $rows rows in \d+ lists, 0 stay pending/,
 	0, 'the log says so');
+unlike(slurp_file($node->logfile), qr/trained index[^\n]*\n[^\n]*CONTEXT/, 'in one line');
 ok(wait_until($node, $idle), 'the worker is gone');
 is($node->safe_psql('postgres', q{SELECT rows, pending, rows_at_training, advice
 		FROM gpuvec_index_info('loaded_e')}),

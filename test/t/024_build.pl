@@ -259,7 +259,7 @@ $node->restart;
 	is($rc, 0, 'off: the index is built');
 	is($err, '', 'off: nobody expects gpuvecd');
 	($rc, $err) = build('off', set => ['gpuvec.on_gpu_error = error']);
-	like($err, qr/ERROR:  gpuvecd could not build index "t_e": there is none/,
+	like($err, qr/ERROR:  gpuvecd could not build index "t_e": there is none\nHINT:  It is turned off/,
 		'off: an error where that is wanted');
 }
 unlike(slurp_file($node->logfile), qr/PANIC|TRAP:|terminated by signal 11/, 'nothing crashed');

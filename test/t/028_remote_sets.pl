@@ -356,7 +356,8 @@ if (!$card)
 	ok($rows eq $own, 'off: right rows');
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error; $works{graph}");
-	like($err, qr/gpuvecd could not do the work: there is none/, 'off: an error, if that is wanted');
+	like($err, qr/gpuvecd could not do the work: there is none\nHINT:  It is turned off/,
+		'off: an error, if that is wanted');
 }
 
 $node->stop;
