@@ -197,7 +197,9 @@ sub mirror
 }
 
 # Test: with mirrors of this age (who answers a scan of all lists, and what
-# the mirror had not), answers are right on both nodes.
+# the mirror had not), answers are right on both nodes.  A scan asks for no more
+# candidates than the lists have copies, so where the mirror has more of them
+# its answer may be full, and is of no use.
 sub test_answers
 {
 	my ($what, $ages) = @_;
@@ -209,12 +211,12 @@ sub test_answers
 		{
 			my ($name, $operator) = @$table;
 
-			is( $node->[1]->safe_psql(
+			like( $node->[1]->safe_psql(
 					'postgres', qq{
 					SELECT ages('$name', '$operator');
 					BEGIN ISOLATION LEVEL REPEATABLE READ;
 					SELECT count(audit('$name', '$operator', g)) FROM generate_series(1, 10) AS g}),
-				"$ages\n10",
+				qr/^(?:$ages)\n10$/,
 				"$what: $name on $node->[0]");
 		}
 	}
@@ -276,12 +278,13 @@ test_candidates('a list all but emptied', 'merged, useless');
 everywhere('INSERT INTO TABLE (e) SELECT point(g, 8) FROM generate_series(1, 60) AS g');
 test_candidates('some stale lists, tails', 'merged, useless');
 everywhere('DELETE FROM TABLE WHERE id % 3 <> 1; VACUUM (INDEX_CLEANUP on) TABLE');
-test_answers('lists rewritten', "$SERVER, stale lists");
+my $rewritten = "$SERVER, stale lists|session, stale lists, stale";
+test_answers('lists rewritten', $rewritten);
 everywhere('INSERT INTO TABLE (e) SELECT point(g, 8) FROM generate_series(6001, 6500) AS g');
-test_answers('blocks used again', "$SERVER, stale lists");
+test_answers('blocks used again', $rewritten);
 everywhere('DELETE FROM TABLE; VACUUM (INDEX_CLEANUP on) TABLE;
 	INSERT INTO TABLE (e) SELECT point(g, 8) FROM generate_series(1, 700) AS g');
-test_answers('emptied and filled again', "$SERVER, stale lists");
+test_answers('emptied and filled again', $rewritten);
 
 # Mirrors of what is no more
 everywhere('REINDEX INDEX TABLE_e');

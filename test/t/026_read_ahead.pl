@@ -86,15 +86,20 @@ unlike(said(qq{
 # -- an error in the midst of a pass: a row that cannot be compared
 $node->safe_psql(
 	'postgres', qq{
+	CREATE FUNCTION whole(e real[]) RETURNS real[] IMMUTABLE LANGUAGE plpgsql
+	AS 'BEGIN RETURN e; END';
 	CREATE TABLE odd (id int, e real[]);
-	CREATE INDEX odd_e ON odd USING gpuivfpq (e) WITH (train_rows = 1000000);
-	INSERT INTO odd SELECT g, point(g, $dims - (g = $rows / 2)::int)
-	FROM generate_series(1, $rows) AS g});
+	CREATE INDEX odd_e ON odd USING gpuivfpq (whole(e)) WITH (train_rows = 1000000);
+	INSERT INTO odd SELECT g, CASE WHEN g = $rows / 2 THEN array_fill(77::real, ARRAY[$dims])
+		ELSE point(g, $dims) END
+	FROM generate_series(1, $rows) AS g;
+	CREATE OR REPLACE FUNCTION whole(e real[]) RETURNS real[] IMMUTABLE LANGUAGE plpgsql
+	AS 'BEGIN IF e[1] = 77 THEN RAISE EXCEPTION \$\$no dimensions\$\$; END IF; RETURN e; END'});
 my $caught = said(qq{
 	SET enable_seqscan = off;
 	DO \$\$
 	BEGIN
-		PERFORM id FROM odd ORDER BY e <-> point(1, $dims) LIMIT 1;
+		PERFORM id FROM odd ORDER BY whole(e) <-> point(1, $dims) LIMIT 1;
 	EXCEPTION WHEN OTHERS THEN
 		RAISE NOTICE 'caught: %', SQLERRM;
 	END \$\$;
