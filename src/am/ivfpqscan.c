@@ -358,6 +358,9 @@ check_row_dims(IvfpqScan *state, Relation heap, ScanKey key)
 	int			dims;
 
 	state->pending_dims = 0;
+	/* so it is with nearly all scans */
+	if (meta->nlists > 0 && (meta->dims_flags & IVFPQ_DIMS_CHECKED))
+		return;
 	IvfpqTypeInit(&type, state->index);
 	if (type.typmod_dims > 0)
 		return;
