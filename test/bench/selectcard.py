@@ -15,7 +15,7 @@ selects from the same values, and is timed in the same way.
 	selectcard.py --cliff			about powers of two
 	selectcard.py --peers FOLDER	beside RAFT
 	selectcard.py --table			the quickest of each class, written to
-									gpu/gv_select_table.h
+									gpu/select/gv_select_table.h
 """
 import argparse
 import datetime
@@ -29,7 +29,7 @@ import tempfile
 import cardbuild
 import cardpeers
 
-TABLE = cardbuild.ROOT / "gpu/gv_select_table.h"
+TABLE = cardbuild.ROOT / "gpu/select/gv_select_table.h"
 KERNELS = ["fewrows", "multirows", "thresholdplan", "thresholdrows",
            "samplerows", "sortrows", "warprows", "chooserows", "cardquantiles",
            "hostrows", "device"]
