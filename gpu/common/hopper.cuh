@@ -20,6 +20,7 @@
 #ifndef GV_HOPPER_CUH
 #define GV_HOPPER_CUH
 
+#include "engine/gv_engine.h"
 #include "gpu/common/mma.cuh"
 
 /* Is this code for sm_90a, or for emulated threads? */

@@ -30,9 +30,7 @@ import cardbuild
 import cardpeers
 
 TABLE = cardbuild.ROOT / "gpu/select/gv_select_table.h"
-KERNELS = ["fewrows", "multirows", "thresholdplan", "thresholdrows",
-           "samplerows", "sortrows", "warprows", "chooserows", "cardquantiles",
-           "hostrows", "device"]
+KERNELS = ["select/*", "common/device", "common/launch"]
 BYTES_A_SECOND = 4.2e12
 LETTERS = {"team": "t", "threshold": "h", "warp": "w", "sample": "s",
            "sample-global": "g", "radix": "r"}
