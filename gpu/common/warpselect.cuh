@@ -31,6 +31,7 @@
 #ifndef GV_WARPSELECT_CUH
 #define GV_WARPSELECT_CUH
 
+#include <stdint.h>
 #include <cstdint>
 
 #include <cuda_runtime.h>
