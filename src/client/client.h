@@ -18,7 +18,7 @@
 #include "page/page.h"
 #include "protocol/gv_protocol.h"
 
-/* Settings (gpuvec.c). */
+/* Settings (am/gpuvec.c). */
 typedef enum IvfpqEngineSetting
 {
 	IVFPQ_ENGINE_AUTO,			/* gpuvecd when it has a card */
