@@ -10,8 +10,8 @@
 #include "utils/guc.h"
 
 #include "am/ivfpq.h"
-#include "client/ivfpqclient.h"
-#include "page/ivfpqfault.h"
+#include "client/client.h"
+#include "page/stoppoint.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
 PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = "0.3.0");

@@ -61,6 +61,9 @@ gv_find_clang() {
 
 gv_major() { "$1" --version | sed 's/^PostgreSQL \([0-9]*\).*/\1/'; }
 
+# The sources of a room and of the rooms inside.  $1 = folder, $2 = ending
+gv_room() { find "$GV_ROOT/$1" -name "*$2" | LC_ALL=C sort; }
+
 # ---- private folder
 
 # Makes GV_TMP, removed at exit with everything that still runs in it.

@@ -3,7 +3,7 @@
  *		The PostgreSQL side of the gpuivfpq access method: shared state, and
  *		prototypes grouped by the file that defines them.
  *
- * This side speaks to the executor, joins pages (page/ivfpqpage.h) with the
+ * This side speaks to the executor, joins pages (page/page.h) with the
  * engine (engine/gv_engine.h), and is the only one that may ereport about
  * either.
  */
@@ -14,11 +14,11 @@
 #include "nodes/execnodes.h"
 #include "utils/array.h"
 
-#include "am/ivfpqcoming.h"
-#include "client/ivfpqclient.h"
+#include "am/scan/prefetchrow.h"
+#include "client/client.h"
 #include "engine/gv_engine.h"
-#include "page/ivfpqahead.h"
-#include "page/ivfpqrefine.h"
+#include "page/buffer/prefetch.h"
+#include "page/record.h"
 #include "pgcompat.h"
 
 /* Strategy numbers of the ordering operators: they name the metric. */
@@ -94,30 +94,30 @@ extern int	ivfpq_max_training_workers;
 #define IVFPQ_PHASE_WRITING		6
 #define IVFPQ_PHASE_CALIBRATING	7
 
-/* ivfpqhandler.c */
+/* handler.c */
 extern void IvfpqInitOptions(void);
 extern bytea *ivfpqoptions(Datum reloptions, bool validate);
 extern char *ivfpqbuildphasename(int64 phasenum);
 
-/* ivfpqbuild.c */
+/* build.c */
 extern IndexBuildResult *ivfpqbuild(Relation heap, Relation index,
 									IndexInfo *indexInfo);
 extern void ivfpqbuildempty(Relation index);
 
-/* ivfpqinsert.c */
+/* insert.c */
 extern bool ivfpqinsert(Relation index, Datum *values, bool *isnull,
 						ItemPointer tid, Relation heap,
 						IndexUniqueCheck checkUnique,
 						bool indexUnchanged, IndexInfo *indexInfo);
 
-/* ivfpqscan.c */
+/* orderedscan.c */
 extern IndexScanDesc ivfpqbeginscan(Relation index, int nkeys, int norderbys);
 extern void ivfpqrescan(IndexScanDesc scan, ScanKey keys, int nkeys,
 						ScanKey orderbys, int norderbys);
 extern bool ivfpqgettuple(IndexScanDesc scan, ScanDirection dir);
 extern void ivfpqendscan(IndexScanDesc scan);
 
-/* ivfpqvacuum.c */
+/* vacuum.c */
 extern IndexBulkDeleteResult *ivfpqbulkdelete(IndexVacuumInfo *info,
 											  IndexBulkDeleteResult *stats,
 											  IndexBulkDeleteCallback callback,
@@ -125,22 +125,22 @@ extern IndexBulkDeleteResult *ivfpqbulkdelete(IndexVacuumInfo *info,
 extern IndexBulkDeleteResult *ivfpqvacuumcleanup(IndexVacuumInfo *info,
 												 IndexBulkDeleteResult *stats);
 
-/* ivfpqcost.c */
+/* cost.c */
 extern void ivfpqcostestimate(PlannerInfo *root, IndexPath *path,
 							  double loop_count, Cost *startup_cost,
 							  Cost *total_cost, Selectivity *selectivity,
 							  double *correlation, double *pages);
 
-/* ivfpqplan.c */
+/* plan.c */
 extern void IvfpqInitPlanner(void);
 
-/* ivfpqvalidate.c */
+/* validate.c */
 extern bool ivfpqvalidate(Oid opclassoid);
 extern void ivfpqadjustmembers(Oid opfamilyoid, Oid opclassoid,
 							   List *operators, List *functions);
 
 /*
- * ivfpqvalue.c: what the operator class says, and indexed values as floats.
+ * value.c: what the operator class says, and indexed values as floats.
  */
 typedef struct IvfpqType
 {
@@ -163,7 +163,7 @@ extern bool IvfpqIsPlaceable(const IvfpqType *type, const float *vector,
 extern bool IvfpqIsBoundable(const IvfpqType *type, const float *vector,
 							 int dims);
 
-/* ivfpqdims.c: rows that decide how many dimensions there are */
+/* dims.c: rows that decide how many dimensions there are */
 extern bool IvfpqHasDims(IvfpqType *type, Datum value, int dims);
 extern int	IvfpqRowDims(Relation heap, Relation index,
 						 const IvfpqMetaData *meta);
@@ -177,7 +177,7 @@ extern void IvfpqInsertPending(Relation heap, Relation index,
 extern int	IvfpqSettleDims(Relation heap, Relation index);
 
 /*
- * ivfpqreal.c: real[] as a vector: one dimension, at least one element, at
+ * real.c: real[] as a vector: one dimension, at least one element, at
  * most IVFPQ_MAX_DIMS, no NULL, all finite; else an error.  The result points
  * into the array, or for other element types into palloc'd memory.
  */
@@ -200,7 +200,7 @@ extern void IvfpqMemoSet(IvfpqMemo *memo, MemoryContext context,
 						 const void *result, Size result_size);
 
 /*
- * ivfpqmodel.c: what training fixed, in memory.  The small parts (metapage,
+ * model.c: what training fixed, in memory.  The small parts (metapage,
  * mean, codebooks) are cached with the relation; centroids stay on pages.
  */
 typedef struct IvfpqModel
@@ -220,11 +220,11 @@ extern void IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 extern void IvfpqCheckStatus(GvStatus status);
 extern const GvStop ivfpq_stop;
 
-/* ivfpqcentroids.c: centroids, as vectors such as rows are. */
+/* centroids.c: centroids, as vectors such as rows are. */
 extern float *IvfpqCentroids(Relation index, int dims, int *n);
 
 /*
- * ivfpqtrain.c: from a sample of the table to centroids and codebooks, all in
+ * train.c: from a sample of the table to centroids and codebooks, all in
  * the memory context current at IvfpqTrain.
  */
 typedef struct IvfpqTraining
@@ -262,7 +262,7 @@ extern void IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 					   bool lenient);
 
 /*
- * ivfpqcoarse.c: a transformed vector, a query or a row, and the lists nearest
+ * coarsesearch.c: a transformed vector, a query or a row, and the lists nearest
  * to it.
  */
 typedef struct IvfpqQuery
@@ -286,7 +286,7 @@ extern void IvfpqNearestLists(Relation index, const IvfpqModel *model,
 							  IvfpqQuery *query, GvTopK *lists);
 
 /*
- * ivfpqremote.c: from a query to candidates, by gpuvecd.
+ * remote.c: from a query to candidates, by gpuvecd.
  */
 typedef struct IvfpqRemoteReport
 {
@@ -324,7 +324,7 @@ typedef struct IvfpqRemote
 } IvfpqRemote;
 
 /*
- * ivfpqsearch.c: from a query to candidates.
+ * candidates.c: from a query to candidates.
  */
 typedef struct IvfpqSearch
 {
@@ -360,7 +360,7 @@ extern void IvfpqTopKResize(GvTopK *top, int capacity);
 extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity);
 
 /*
- * ivfpqeffort.c: how many lists and candidates a batch of a scan takes.
+ * effort.c: how many lists and candidates a batch of a scan takes.
  */
 typedef struct IvfpqEffort
 {
@@ -377,7 +377,7 @@ extern void IvfpqGetEffort(IvfpqEffort *effort, Relation index,
 						   const IvfpqMetaData *meta, int batch);
 
 /*
- * ivfpqcalibrate.c: what recall costs, measured on rows of the table.
+ * calibrate.c: what recall costs, measured on rows of the table.
  */
 typedef struct IvfpqCalibration
 {
@@ -426,7 +426,7 @@ IvfpqIdToTid(uint64 id, ItemPointer tid)
 	ItemPointerSet(tid, (BlockNumber) (id >> 16), (OffsetNumber) (id & 0xFFFF));
 }
 
-/* ivfpqrefine.c: records that bound distances */
+/* bound.c: records that bound distances */
 extern int	IvfpqRefineOption(Relation index);
 extern void IvfpqRefineCheckDims(Relation index, int dims);
 extern IvfpqRefineRecord *IvfpqRefineAlloc(int dims);
@@ -436,14 +436,14 @@ extern void IvfpqRefineMake(IvfpqRefineRecord *record, const float *vector,
 extern int64 IvfpqRefineBounds(const IvfpqSearch *search, const float *query,
 							   uint64 *ids, int64 n, double *bounds);
 
-/* ivfpqtids.c */
+/* tids.c */
 extern struct Tuplesortstate *IvfpqSortTids(Relation index, int sort_mem);
 extern struct Tuplesortstate *IvfpqSortSealed(Relation index,
 											  const IvfpqSeal *seal,
 											  int sort_mem);
 
 /*
- * ivfpqrerank.c: the operator's own distance of a row, from the heap.
+ * measure.c: the operator's own distance of a row, from the heap.
  */
 typedef struct IvfpqRerank
 {
@@ -487,7 +487,7 @@ extern void IvfpqRerankPause(IvfpqRerank *rerank);
 extern void IvfpqRerankEnd(IvfpqRerank *rerank);
 
 /*
- * ivfpqidentity.c: indexes named by users, and acting as a table's owner.
+ * identity.c: indexes named by users, and acting as a table's owner.
  */
 typedef struct IvfpqIdentity
 {
@@ -512,17 +512,17 @@ extern IndexInfo *IvfpqIndexInfo(Relation index);
 extern bool IvfpqIsInterpreted(Relation index, bool predicate);
 extern void IvfpqCheckActing(Relation table, Relation index);
 
-/* ivfpqinspect.c */
+/* inspect.c */
 extern bool IvfpqHasPlace(IvfpqType *type, Datum value, int dims);
 extern int64 IvfpqCountRows(Relation index, const IvfpqMetaData *meta);
 extern int64 IvfpqCountPending(Relation index, const IvfpqMetaData *meta);
 
-/* ivfpqdrift.c: codes that no longer fit */
+/* drift.c: codes that no longer fit */
 extern bool IvfpqHasDrifted(Relation heap, Relation index, int64 copies,
 							int *drawn, int *far);
 
 /*
- * ivfpqverifymirror.c: a problem of a list, or IVFPQ_NO_LIST, on a block, or
+ * verifymirror.c: a problem of a list, or IVFPQ_NO_LIST, on a block, or
  * InvalidBlockNumber; an error or a warning.
  */
 typedef void (*IvfpqProblem) (void *arg, bool error, BlockNumber blkno,
@@ -531,7 +531,7 @@ typedef void (*IvfpqProblem) (void *arg, bool error, BlockNumber blkno,
 extern void IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg);
 
 /*
- * ivfpqinplace.c, ivfpqdrain.c: an index that is in use gets trained, and
+ * inplace.c, drain.c: an index that is in use gets trained, and
  * its pending rows go to lists.
  */
 typedef struct IvfpqTrainResult
@@ -552,7 +552,7 @@ extern void IvfpqDrain(Relation heap, Relation index,
 extern void IvfpqTrainOrDrain(Relation heap, Relation index,
 							  IvfpqTrainResult *result);
 
-/* ivfpqsnapshot.c: what a background worker reads rows under */
+/* snapshot.c: what a background worker reads rows under */
 extern void IvfpqSnapshotsAreOurs(void);
 extern void IvfpqSnapshotTake(void);
 extern void IvfpqSnapshotDrop(void);
@@ -560,7 +560,7 @@ extern void IvfpqSnapshotForget(void);
 extern void IvfpqSnapshotRenew(void);
 
 /*
- * ivfpqturn.c: which database's worker trains, and whose code it runs.
+ * turn.c: which database's worker trains, and whose code it runs.
  */
 #define IVFPQ_WORKER_OWNERS 28	/* as many as go with an order */
 
@@ -579,7 +579,7 @@ extern bool IvfpqTurnIsFree(void);
 extern bool IvfpqTurnIsFor(IvfpqWorkerOrder *order, Relation index);
 extern bool IvfpqTurnUse(IvfpqWorkerOrder *order, Relation index);
 
-/* ivfpqworker.c: a background worker does it when VACUUM asks */
+/* worker.c: a background worker does it when VACUUM asks */
 extern void IvfpqAskForWorker(IndexVacuumInfo *info);
 
 #endif							/* IVFPQ_H */

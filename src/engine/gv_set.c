@@ -11,8 +11,8 @@
 #include <stdlib.h>
 
 #include "engine/gv_fault.h"
-#include "engine/gv_mirror.h"
 #include "engine/gv_valid.h"
+#include "engine/mirror/gv_mirror.h"
 
 struct GvSet
 {

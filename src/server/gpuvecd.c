@@ -5,8 +5,8 @@
  * It works in a PostgreSQL data directory, but reads nothing there: its lock
  * and its socket are all that it touches.
  */
-#include "server/gv_server.h"
 #include "engine/gv_fault.h"
+#include "server/gv_server.h"
 
 #include <errno.h>
 #include <fcntl.h>

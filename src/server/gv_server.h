@@ -27,9 +27,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "engine/gv_builder.h"
 #include "engine/gv_set.h"
-#include "server/gv_protocol.h"
+#include "engine/mirror/gv_builder.h"
+#include "protocol/gv_protocol.h"
 
 #define GV_MAX_BATCH	1024	/* searches answered together */
 #define GV_MAX_LOADERS	256		/* threads of all but sessions */
@@ -274,7 +274,7 @@ extern void gv_turns_end(void);
 extern bool gv_turns_busy(void);
 extern bool gv_turns_searching(void);
 
-/* loader.c: a thread takes the connection of all but a session over. */
+/* loaderthread.c: a thread takes the connection of all but a session over. */
 extern bool gv_loader_start(GvConnection *connection);
 extern bool gv_thread_start(void *(*main) (void *), void *arg);
 
@@ -291,7 +291,7 @@ extern void gv_shared_take(GvConnection *connection);
 extern bool gv_shared_open(GvConnection *connection);
 extern void gv_shared_release(GvConnection *connection);
 
-/* builder.c: what that thread does for a builder. */
+/* buildthread.c: what that thread does for a builder. */
 extern void gv_builder_serve(GvConnection *connection);
 
 /* setwork.c: what it does for work on a set. */

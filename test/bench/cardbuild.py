@@ -63,7 +63,7 @@ def compile_all(nvcc, folder, sources, arch, shared):
         objects.append(folder / f"{source.parent.name}-{source.name}.o")
         if source.suffix == ".cu":
             command = [nvcc, *nvcc_flags(arch), "-fmad=false", "-lineinfo",
-                       "-I", ROOT / "gpu"]
+                       "-I", ROOT]
             command += ["-Xcompiler", "-fPIC"] if shared else []
         else:
             command = ["gcc", "-std=gnu99", "-O3", "-ffp-contract=off"]
@@ -78,9 +78,9 @@ def compile_all(nvcc, folder, sources, arch, shared):
 
 
 def build(name, kernels, folder, arch, nvcc=None, shared=False):
-    """folder/NAME, or NAME.so if shared: test/bench/NAME.cu, those of gpu/
-    that the patterns `kernels` name, and of the portable engine what they
-    need."""
+    """folder/NAME, or NAME.so if shared: test/bench/NAME.cu, the kernels that
+    the patterns `kernels` name by their paths below gpu/, and of the portable
+    engine what they need."""
     nvcc = nvcc or find_nvcc()
     folder = pathlib.Path(folder)
     card = [ROOT / "test/bench" / (name + ".cu")]
@@ -90,7 +90,7 @@ def build(name, kernels, folder, arch, nvcc=None, shared=False):
             fail(f"there is no gpu/{pattern}.cu")
         card += found
     portable = [source for part in ("engine", "cpu")
-                for source in sorted((ROOT / "src" / part).glob("*.c"))]
+                for source in sorted((ROOT / "src" / part).rglob("*.c"))]
     objects = compile_all(nvcc, folder, card + portable, arch, shared)
     archive, target = folder / "portable.a", folder / name
     kind = ["-cudart", "static"]

@@ -27,7 +27,8 @@ import torch
 import cardbuild
 import cardpeers
 
-KERNELS = ["exact*", "device", "group", "hopperproduct", "hopperscan"]
+KERNELS = ["exact/**/*", "common/device", "common/group", "common/launch",
+           "coarse/hopperproduct", "index/hopperscan"]
 STEPS = ["filter", "choose", "measure", "merge"]
 METRICS = {"l2": 1, "ip": 2, "cosine": 3, "pearson": 4}
 SAMPLE = 48

@@ -8,8 +8,8 @@
  */
 #include <stdlib.h>
 
-#include "gv_exactlists.h"
-#include "gv_sets.h"
+#include "gpu/exact/lists/gv_exactlists.h"
+#include "gpu/common/gv_sets.h"
 
 struct Graph
 {

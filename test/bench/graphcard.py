@@ -25,8 +25,8 @@ import torch
 import cardbuild
 import cardpeers
 
-KERNELS = ["exact*", "device", "hopperproduct", "hopperscan", "centre",
-           "closest", "settle", "clustersums", "group", "kmeansset"]
+KERNELS = ["exact/**/*", "cluster/*", "common/device", "common/group",
+           "common/launch", "coarse/hopperproduct", "index/hopperscan"]
 STEPS = ["near lists", "lists of vectors", "sort", "halves", "units",
          "other ways", "of these filter", "first cuts", "measure", "merge",
          "gather", "filter", "first cuts", "measure", "merge"]

@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gv_clusters.h"
-#include "gv_sets.h"
+#include "gpu/cluster/gv_clusters.h"
+#include "gpu/common/gv_sets.h"
 
 #define MOST_MARKS		65536
 

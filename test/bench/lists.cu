@@ -1,7 +1,7 @@
 /*
  * lists.cu
  *		The choice of lists alone, on a card: random centroids, batches of all
- *		sizes, exact scores (coarse.cu, select.cu) beside the filter (near.cu),
+ *		sizes, exact scores (coarse.cu, best.cu) beside the filter (approximate.cu),
  *		whose lists must be the same.
  *
  * usage: lists [DIMS [NLISTS [PROBES]]], 384, 8192 and 30 unless said
@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gv_cuda.h"
+#include "gpu/common/gv_cuda.h"
 
 #define REPEATS			20
 #define CENTRES			100

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "engine/gv_mirror.h"
+#include "engine/mirror/gv_mirror.h"
 
 #ifdef GV_HAVE_CUDA
 #define BENCH_ENGINE	gv_cuda_mirrors

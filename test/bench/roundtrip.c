@@ -21,8 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/gv_mirror.h"
-#include "server/gv_protocol.h"
+#include "engine/mirror/gv_mirror.h"
+#include "protocol/gv_protocol.h"
 
 #define DIMS		384
 #define HITS		80

@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gv_cuda.h"
-#include "gv_selection.h"
+#include "gpu/common/gv_cuda.h"
+#include "gpu/select/gv_selection.h"
 #include "selectdata.cuh"
 
 #define MOST_VALUES		(INT64_C(1) << 27)
@@ -255,7 +255,7 @@ run_hard(Bench *bench)
 	fill(bench, MOST_VALUES, 1, RANDOM);
 }
 
-/* The classes of gpu/gv_select_table.h, each by its largest member. */
+/* The classes of gpu/select/gv_select_table.h, each by its largest member. */
 static void
 run_table(Bench *bench)
 {

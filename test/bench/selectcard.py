@@ -15,7 +15,7 @@ selects from the same values, and is timed in the same way.
 	selectcard.py --cliff			about powers of two
 	selectcard.py --peers FOLDER	beside RAFT
 	selectcard.py --table			the quickest of each class, written to
-									gpu/gv_select_table.h
+									gpu/select/gv_select_table.h
 """
 import argparse
 import datetime
@@ -29,10 +29,8 @@ import tempfile
 import cardbuild
 import cardpeers
 
-TABLE = cardbuild.ROOT / "gpu/gv_select_table.h"
-KERNELS = ["fewrows", "multirows", "thresholdplan", "thresholdrows",
-           "samplerows", "sortrows", "warprows", "chooserows", "cardquantiles",
-           "hostrows", "device"]
+TABLE = cardbuild.ROOT / "gpu/select/gv_select_table.h"
+KERNELS = ["select/*", "common/device", "common/launch"]
 BYTES_A_SECOND = 4.2e12
 LETTERS = {"team": "t", "threshold": "h", "warp": "w", "sample": "s",
            "sample-global": "g", "radix": "r"}

@@ -44,8 +44,8 @@ def use_packages():
 
 def compile_driver(folder):
     driver = folder / "sets"
-    sources = [*(ROOT / "src/engine").glob("*.c"),
-               *(ROOT / "src/cpu").glob("*.c"), ROOT / "test/bench/sets.c"]
+    sources = [*(ROOT / "src/engine").rglob("*.c"),
+               *(ROOT / "src/cpu").rglob("*.c"), ROOT / "test/bench/sets.c"]
     subprocess.run(["gcc", "-std=gnu99", "-O3", "-ffp-contract=off",
                     "-I", ROOT / "src", *sources, "-lm", "-o", driver],
                    check=True)

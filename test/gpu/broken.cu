@@ -8,7 +8,7 @@
  */
 #include <unistd.h>
 
-#include "gv_cuda.h"
+#include "gpu/common/gv_cuda.h"
 
 static __global__ void
 write_nowhere_kernel(int *d_nowhere)

@@ -110,12 +110,10 @@ build_engines() {
 	mkdir "$dir"
 	[ -z "${GPU_PTX:-}" ] ||
 		code="-gencode arch=compute_$GPU_PTX,code=compute_$GPU_PTX"
-	for file in "$GV_ROOT"/gpu/*.cu; do
-		echo "$file"
-	done | xargs -P "$(nproc)" -I FILE sh -c \
+	gv_room gpu .cu | xargs -P "$(nproc)" -I FILE sh -c \
 		"'$NVCC' -std=c++17 -O3 -fmad=false -lineinfo $code \
-			-I'$GV_ROOT/src' -c FILE -o '$dir'/\$(basename FILE).o"
-	for file in "$GV_ROOT"/src/engine/*.c "$GV_ROOT"/src/cpu/*.c; do
+			-I'$GV_ROOT' -I'$GV_ROOT/src' -c FILE -o '$dir'/\$(basename FILE).o"
+	for file in $(gv_room src/engine .c) $(gv_room src/cpu .c); do
 		gcc -std=gnu99 -g -O3 -ffp-contract=off -I"$GV_ROOT/src" -c "$file" \
 			-o "$dir/$(basename "$file").o"
 	done
@@ -130,7 +128,7 @@ build_check() {
 	for file in "$GV_ROOT"/test/unit/engine/check_{mirror*,builder*}.c \
 		"$GV_ROOT"/test/unit/engine/selections.c \
 		"$GV_ROOT"/test/unit/gpu/{check_*,searches}.c; do
-		gcc -std=gnu99 -g -O1 -I"$GV_ROOT/src" \
+		gcc -std=gnu99 -g -O1 -I"$GV_ROOT" -I"$GV_ROOT/src" \
 			-DUNIT_MIRRORS=gv_cuda_mirrors -DUNIT_BUILDERS=gv_cuda_builders \
 			-c "$file" -o "$dir/$(basename "$file").o"
 	done
@@ -141,7 +139,7 @@ build_check() {
 build_lists() {
 	build_engines
 	"$NVCC" -std=c++17 -O2 -arch="sm_$ARCH" -I"$GV_ROOT/src" \
-		-I"$GV_ROOT/gpu" -cudart static "$GV_ROOT/test/bench/lists.cu" \
+		-I"$GV_ROOT" -cudart static "$GV_ROOT/test/bench/lists.cu" \
 		"$GV_TMP"/card/*.o -lm -o "$GV_TMP/card/lists"
 }
 
@@ -250,7 +248,7 @@ stage_faults() {
 	mkdir "$dir"
 	"$NVCC" -O1 -arch="sm_$ARCH" "$GV_ROOT/test/gpu/hog.cu" -o "$dir/hog"
 	"$NVCC" -std=c++17 -O1 -arch="sm_$ARCH" -I"$GV_ROOT/src" \
-		-I"$GV_ROOT/gpu" -c "$GV_ROOT/test/gpu/broken.cu" -o "$dir/broken.o"
+		-I"$GV_ROOT" -c "$GV_ROOT/test/gpu/broken.cu" -o "$dir/broken.o"
 	cat >"$dir/nvcc" <<-EOF
 		#!/bin/bash
 		case " \$* " in
@@ -286,10 +284,10 @@ start_cluster() {
 build_scanner() {
 	local dir=$GV_TMP/scanner src=$GV_TMP/src file engines cuda=()
 	mkdir -p "$dir"
-	engines=("$src"/src/engine/*.o "$src"/src/cpu/*.o)
+	mapfile -t engines < <(find "$src"/src/{engine,cpu} -name '*.o')
 	if [ "$SERVER" = cuda ]; then
 		cuda=(-DGV_HAVE_CUDA)
-		engines+=("$src"/gpu/*.o)
+		mapfile -t -O ${#engines[@]} engines < <(find "$src/gpu" -name '*.o')
 	fi
 	for file in "$GV_ROOT"/test/bench/scanner/*.c; do
 		gcc -std=gnu99 -O2 "${cuda[@]}" -I"$GV_ROOT/src" -c "$file" \

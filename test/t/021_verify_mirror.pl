@@ -19,7 +19,7 @@ my %TYPE = (HELLO => 1, STATUS => 3, LISTS => 7, STATES => 9, BLOCKS => 10,
 	REFINE => 11, RECORDS => 14);
 my $OK = 64;
 my $MAGIC = 0x43507667;
-my ($VERSION) = slurp_file("$FindBin::RealBin/../../src/server/gv_protocol.h") =~
+my ($VERSION) = slurp_file("$FindBin::RealBin/../../src/protocol/gv_protocol.h") =~
   /^#define GV_PROTOCOL_VERSION\s+(\d+)/m;
 my $LOADER = 2;
 my $STATUS_BYTES = 296;

@@ -11,20 +11,20 @@ build_card() {
 	local dir=$1 unit=$GV_ROOT/test/unit file
 	shift
 	# shellcheck disable=SC2016
-	for file in "$GV_ROOT"/gpu/*.cu "$unit"/gpu/emulate/*.cpp; do
+	for file in $(gv_room gpu .cu) "$unit"/gpu/emulate/*.cpp; do
 		echo "$file"
 	done | xargs -P "$(nproc)" -I FILE sh -c \
 		'g++ -std=c++17 -g -O2 -Wall -Wextra -Wno-unused-parameter \
 			-Wno-unknown-pragmas -ffp-contract=off "$@" \
-			-I"$0/test/unit/gpu/emulate" -I"$0/src" -x c++ -c FILE \
+			-I"$0/test/unit/gpu/emulate" -I"$0" -I"$0/src" -x c++ -c FILE \
 			-o "'"$dir"'/$(basename FILE).o"' "$GV_ROOT" "$@" || return 1
-	for file in "$GV_ROOT"/src/engine/*.c "$GV_ROOT"/src/cpu/*.c; do
+	for file in $(gv_room src/engine .c) $(gv_room src/cpu .c); do
 		gcc "${COMMON_FLAGS[@]}" "${KERNEL_FLAGS[@]}" -I"$GV_ROOT/src" \
 			-c "$file" -o "$dir/$(basename "$file").o" || return 1
 	done
 	for file in "$unit"/engine/{check_{mirror*,builder*},selections}.c \
 		"$unit"/gpu/{check_*,searches}.c; do
-		gcc "${COMMON_FLAGS[@]}" -I"$GV_ROOT/src" \
+		gcc "${COMMON_FLAGS[@]}" -I"$GV_ROOT" -I"$GV_ROOT/src" \
 			-DUNIT_MIRRORS=gv_cuda_mirrors -DUNIT_BUILDERS=gv_cuda_builders \
 			-c "$file" \
 			-o "$dir/$(basename "$file").o" || return 1
@@ -39,7 +39,7 @@ build_card_server() {
 	local dir=$1 unit=$GV_ROOT/test/unit file engines plain
 	shift
 	mkdir "$dir/server"
-	for file in "$GV_ROOT"/src/server/*.c; do
+	for file in $(gv_room src/server .c) $(gv_room src/protocol .c); do
 		gcc -O1 "${COMMON_FLAGS[@]}" "$@" -I"$GV_ROOT/src" -DGV_HAVE_CUDA \
 			"$(release_flag)" -c "$file" \
 			-o "$dir/server/$(basename "$file").o" || return 1
@@ -68,11 +68,11 @@ build_unit() {
 	shift
 	headers=$("$(gv_find_pg_config)" --includedir-server)
 	set -- "${COMMON_FLAGS[@]}" "$@" -I"$GV_ROOT/src"
-	for file in "$GV_ROOT"/src/engine/*.c "$GV_ROOT"/src/cpu/*.c; do
-		gcc "${KERNEL_FLAGS[@]}" "$@" -c "$file" -o "$dir/$(basename \
-			"$(dirname "$file")")-$(basename "$file" .c).o" || return 1
+	for file in $(gv_room src/engine .c) $(gv_room src/cpu .c); do
+		gcc "${KERNEL_FLAGS[@]}" "$@" -c "$file" \
+			-o "$dir/$(basename "$file" .c).o" || return 1
 	done
-	for file in "$GV_ROOT"/src/server/*.c; do
+	for file in $(gv_room src/server .c) $(gv_room src/protocol .c); do
 		gcc -O1 "$@" "$(release_flag)" -c "$file" \
 			-o "$dir/server/$(basename "$file" .c).o" || return 1
 	done
@@ -83,7 +83,7 @@ build_unit() {
 	gcc "$@" "$GV_ROOT"/test/unit/engine/*.c "$dir"/*.o -lm \
 		-o "$dir/check_engine" || return 1
 	gcc "$@" -isystem "$headers" "$GV_ROOT"/test/unit/page/*.c \
-		"$GV_ROOT/src/page/ivfpqlayout.c" -o "$dir/check_page" || return 1
+		"$GV_ROOT/src/page/layout.c" -o "$dir/check_page" || return 1
 	gcc "$@" "$GV_ROOT"/test/unit/server/*.c "$dir"/*.o -lm \
 		-o "$dir/check_server" || return 1
 }

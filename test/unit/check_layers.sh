@@ -82,7 +82,7 @@ rule "src/set reaches engine, am and clients of gpuvecd by their contracts only"
 	"${include}[<\"](\\.\\./)*(src/)?(cpu|page|client|server|engine|am)/|gv_cpu" \
 	"${include}\"(engine/gv_(engine|select|set)|am/ivfpq|client/ivfpqclient)\\.h\"" \
 	"${set[@]}"
-rule "src/client knows page, engine/gv_mirror.h, gv_builder.h, gv_set.h and server/gv_protocol.h" \
+rule "src/client knows page, engine/mirror/gv_mirror.h, gv_builder.h, gv_set.h and protocol/gv_protocol.h" \
 	"${include}[<\"](\\.\\./)*(src/)?(cpu|am|engine|server)/|gv_cpu" \
 	"${include}\"(engine/gv_(engine|mirror|builder|set)|server/gv_protocol)\\.h\"" \
 	"${client[@]}"

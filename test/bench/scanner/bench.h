@@ -9,8 +9,8 @@
 #include <stdlib.h>
 
 #include "../measure.h"
-#include "engine/gv_mirror.h"
-#include "server/gv_protocol.h"
+#include "engine/mirror/gv_mirror.h"
+#include "protocol/gv_protocol.h"
 
 #define BENCH_QUERIES	10000	/* at most */
 #define BENCH_K			10		/* of recall */

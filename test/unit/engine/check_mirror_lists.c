@@ -8,7 +8,7 @@
 #include "mirrors.h"
 
 #ifdef UNIT_CARD
-/* gpu/near.cuh: how many queries of a searcher went each way */
+/* gpu/coarse/approximate.cuh: how many queries of a searcher went each way */
 enum
 {
 	RUNS, ALL, EXACT, NWAYS

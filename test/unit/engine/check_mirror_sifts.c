@@ -7,7 +7,7 @@
 #include "mirrors.h"
 
 #ifdef UNIT_CARD
-extern void gv_gpu_near_from(int64_t terms);	/* gpu/gv_cuda.h */
+extern void gv_gpu_near_from(int64_t terms);	/* gpu/common/gv_cuda.h */
 #endif
 
 /* How good items are, by their places. */

@@ -8,7 +8,7 @@
 
 #include "unit.h"
 
-#include "engine/gv_mirror.h"
+#include "engine/mirror/gv_mirror.h"
 
 typedef struct TestList
 {

@@ -9,7 +9,7 @@
  * usage: check_card [mirrors | hopper | builders | select | exact | lists |
  *					sets | faults | open]
  */
-#include "engine/gv_mirror.h"
+#include "engine/mirror/gv_mirror.h"
 #include "engine/gv_set.h"
 
 #include "../engine/making.h"
@@ -20,8 +20,8 @@ long		unit_failed;
 uint64_t	unit_seed = 1;
 bool		unit_small;
 
-extern void gv_gpu_near_from(int64_t terms);	/* gpu/gv_cuda.h */
-extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/gv_build.h */
+extern void gv_gpu_near_from(int64_t terms);	/* gpu/common/gv_cuda.h */
+extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/build/gv_build.h */
 extern void test_select_card(void); /* check_select_card.c */
 extern void test_exact_card(void);	/* check_exact_card.c */
 extern void test_lists_card(void);	/* check_lists_card.c */

@@ -6,7 +6,7 @@
  */
 #include "../engine/mirrors.h"
 
-extern void gv_gpu_near_from(int64_t terms);	/* gpu/gv_cuda.h */
+extern void gv_gpu_near_from(int64_t terms);	/* gpu/common/gv_cuda.h */
 extern bool gv_gpu_hopper(int32_t lists);
 extern bool gv_gpu_hopper_multiplies(void);
 extern bool gv_has_hopper(int32_t device);

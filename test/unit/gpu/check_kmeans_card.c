@@ -13,7 +13,7 @@
 
 extern void test_kmeans_card(void);
 
-/* gpu/gv_clusters.h */
+/* gpu/cluster/gv_clusters.h */
 extern void gv_gpu_kmeans_piece(int32_t rows);
 extern GvStatus gv_gpu_kmeans_hard(void *state, uint32_t *n);
 

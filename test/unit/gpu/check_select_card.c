@@ -1,13 +1,13 @@
 /*
  * check_select_card.c
- *		k-selection on a card (gpu/gv_selection.h), by every way, against
+ *		k-selection on a card (gpu/select/gv_selection.h), by every way, against
  *		gv_select and gv_quantiles of src/cpu; and the sets that are made of
  *		it.
  *
  * check_select.c holds those against qsort, on the same inputs.
  */
-#include "../../../gpu/gv_selection.h"
-#include "../../../gpu/gv_sets.h"
+#include "gpu/select/gv_selection.h"
+#include "gpu/common/gv_sets.h"
 #include "../engine/selections.h"
 
 /* Rows to select from, and what must come out. */

@@ -1,13 +1,13 @@
 /*
  * layout.c
- *		Tests of page/ivfpqlayout.c without a server: blocks fit their pages
+ *		Tests of page/layout.c without a server: blocks fit their pages
  *		for every pq_dim, and what is put into a block's parts comes out of its
  *		body.  Compiled with the server's headers, linked with that file alone.
  */
 #include "postgres.h"
 
-#include "page/ivfpqpatch.h"
-#include "page/ivfpqrefine.h"
+#include "page/buffer/patch.h"
+#include "page/record.h"
 
 #undef printf					/* the server's is not linked */
 

@@ -5,10 +5,10 @@
 #ifndef CLIENT_H
 #define CLIENT_H
 
-#include "engine/gv_builder.h"
+#include "engine/mirror/gv_builder.h"
 #include "engine/gv_set.h"
 #include "engine/records.h"
-#include "server/gv_protocol.h"
+#include "protocol/gv_protocol.h"
 
 /* Set by GPUVEC_TEST_LONG. */
 extern bool test_long;

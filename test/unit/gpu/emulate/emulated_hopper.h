@@ -1,6 +1,6 @@
 /*
  * emulated_hopper.h
- *		What gpu/hopper.cuh has of cards of compute capability 9.0, by plain
+ *		What gpu/common/hopper.cuh has of cards of compute capability 9.0, by plain
  *		loops; see there what each does.
  *
  * What is copied was read when it was asked for, and is there when somebody

@@ -5,7 +5,7 @@
 #include "runner.h"
 #include "cuda_fp16.h"
 
-/* as gpu/hopper.cuh has them */
+/* as gpu/common/hopper.cuh has them */
 #define GV_HOPPER_ROW	128
 #define GV_HOPPER_DEPTH	16
 #define GV_WARPGROUP	128

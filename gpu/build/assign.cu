@@ -1,0 +1,161 @@
+/*
+ * assign.cu
+ *		The nearest of some vectors to each of many rows, with what finds a
+ *		query's lists (approximate.cu; coarse.cu and best.cu where that does not
+ *		fit): the vectors are its lists, the rows its queries.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu/build/gv_build.h"
+
+#define THREADS			256
+#define MOST_SCORES		(INT64_C(64) << 20) /* of a piece of the rows */
+#define MOST_TERMS		(INT64_C(1) << 36)	/* ... that a few ms do */
+#define MOST_ROWS		(1 << 18)	/* ... whose blocks a grid can number */
+
+/* Make room for so many vectors; half made, it can be dropped. */
+GvStatus
+gv_targets_create(GvTargets *targets, GvMetric metric, int32_t dims,
+				  int32_t room, cudaStream_t stream)
+{
+	GvMirror   *mirror = &targets->mirror;
+
+	memset(targets, 0, sizeof(*targets));
+	targets->room = room;
+	mirror->card.metric = metric;
+	mirror->card.dims = dims;
+	mirror->card.nlists = room;
+	mirror->stream = stream;
+	GV_TRY(gv_card_alloc(&targets->d_lists, room));
+	GV_CUDA_TRY(cudaMemsetAsync(targets->d_lists, 0,
+								room * sizeof(GvCardList), stream));
+	mirror->card.d_lists = targets->d_lists;
+	GV_CUDA_TRY(cudaEventCreateWithFlags(&mirror->changed,
+										 cudaEventDisableTiming));
+	return gv_gpu_halves_create(mirror);
+}
+
+void
+gv_targets_drop(GvTargets *targets)
+{
+	if (targets->mirror.changed != NULL)
+		(void) cudaEventDestroy(targets->mirror.changed);
+	(void) cudaFree(targets->d_lists);
+	gv_gpu_halves_drop(&targets->mirror);
+}
+
+/* From now on these are the vectors [n][dims], which stay where they are. */
+GvStatus
+gv_targets_set(GvTargets *targets, const float *d_vectors, int32_t n)
+{
+	GvMirror   *mirror = &targets->mirror;
+
+	mirror->card.nlists = n;
+	mirror->card.d_centroids = d_vectors;
+	/* limits only grow, and these are other vectors */
+	GV_CUDA_TRY(cudaMemsetAsync(mirror->card.d_limits, 0,
+								sizeof(GvHalfLimits), mirror->stream));
+	return gv_gpu_put_halves(mirror, 0, (int64_t) n * mirror->card.dims);
+}
+
+void
+gv_finder_drop(GvFinder *finder)
+{
+	gv_buffer_free(&finder->d_batch);
+	gv_buffer_free(&finder->searcher.d_sort);
+	gv_buffer_free(&finder->searcher.d_work);
+}
+
+static __global__ void __launch_bounds__(THREADS)
+wanted_kernel(GvWanted *wanted, int n, int p)
+{
+	int			i = blockIdx.x * THREADS + threadIdx.x;
+
+	if (i < n)
+		wanted[i] = {p, 1, 0.0};
+}
+
+/* Rows searched for at once. */
+static int32_t
+piece_of(const GvCardModel *card, int64_t n)
+{
+	int64_t		most = MOST_SCORES / card->nlists;
+	int64_t		by_terms = MOST_TERMS / card->nlists / card->dims;
+
+	if (most > by_terms)
+		most = by_terms;
+	if (most > MOST_ROWS)
+		most = MOST_ROWS;
+	if (most > n)
+		most = n;
+	return most > 1 ? (int32_t) most : 1;
+}
+
+/* Memory for pieces of n rows. */
+static GvStatus
+prepare(GvFinder *finder, const GvCardModel *card, int32_t n, int32_t p,
+		GvBatch *batch)
+{
+	size_t		bytes = 0;
+	size_t		coarse = gv_carve(&bytes, (size_t) n * card->nlists * 4);
+	size_t		starts = gv_carve(&bytes, (size_t) n * (p + 1) * 4);
+	size_t		wanted = gv_carve(&bytes, (size_t) n * sizeof(GvWanted));
+	size_t		found = gv_carve(&bytes, (size_t) n * sizeof(GvFound));
+	size_t		halves = gv_carve(&bytes, (size_t) n * card->half_dims * 2);
+	size_t		squares = gv_carve(&bytes, (size_t) n * sizeof(float2));
+	size_t		least = gv_carve(&bytes, (size_t) n * gv_nruns(card->nlists) * 4);
+	size_t		ways = gv_carve(&bytes, GV_NEAR_WAYS * sizeof(unsigned));
+	char	   *memory;
+
+	GV_TRY(gv_buffer_need(&finder->d_batch, bytes));
+	memory = (char *) finder->d_batch.memory;
+	memset(batch, 0, sizeof(*batch));
+	batch->probes = p;
+	batch->capacity = 1;
+	batch->d_coarse = (float *) (memory + coarse);
+	batch->d_starts = (uint32_t *) (memory + starts);
+	batch->d_wanted = (GvWanted *) (memory + wanted);
+	batch->d_found = (GvFound *) (memory + found);
+	batch->near.d_halves = (uint16_t *) (memory + halves);
+	batch->near.nparts = 1;
+	batch->near.d_squares = (float2 *) (memory + squares);
+	batch->near.d_least = (float *) (memory + least);
+	batch->near.d_ways = (unsigned *) (memory + ways);
+	GV_CUDA_TRY(cudaMemsetAsync(batch->near.d_ways, 0,
+								GV_NEAR_WAYS * sizeof(unsigned),
+								finder->searcher.stream));
+	GV_LAUNCH(wanted_kernel, gv_blocks_for(n, THREADS), THREADS, 0,
+			  finder->searcher.stream, batch->d_wanted, n, p);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* See gv_build.h. */
+GvStatus
+gv_gpu_nearest(GvFinder *finder, const GvTargets *targets,
+			   const float *d_rows, int64_t n, int32_t p, GvProbe *d_near,
+			   const GvStop *stop)
+{
+	const GvCardModel *card = &targets->mirror.card;
+	int32_t		piece = piece_of(card, n);
+	GvBatch		batch;
+
+	GV_TRY(prepare(finder, card, piece, p, &batch));
+	for (int64_t done = 0; done < n; done += piece)
+	{
+		batch.n = n - done < piece ? (int32_t) (n - done) : piece;
+		/* only read */
+		batch.d_queries = (float *) d_rows + done * card->dims;
+		batch.d_probed = d_near + done * p;
+		if (gv_gpu_near_fits(card, &batch))
+			GV_TRY(gv_gpu_near(card, &batch, &finder->searcher));
+		else
+		{
+			GV_TRY(gv_gpu_coarse(card, &batch, finder->searcher.stream));
+			GV_TRY(gv_gpu_probes(card, &batch, &finder->searcher));
+		}
+		if (stop != NULL && stop->requested(stop->arg))
+			return GV_CANCELLED;
+	}
+	return GV_OK;
+}

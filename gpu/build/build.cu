@@ -1,0 +1,468 @@
+/*
+ * build.cu
+ *		An index in the making in the card's memory: made, and rows encoded with
+ *		what was trained (train.cu).
+ *
+ *		encode	transform, nearest lists, second list, codes and T, refine
+ *				records, nearest rows of the queries; one copy in, one back
+ *
+ * All on one stream, of lower priority than searches have, and in pieces of a
+ * few milliseconds; the host waits after each batch.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu/build/gv_build.h"
+
+/* Offsets of what comes back of a batch. */
+struct Places
+{
+	size_t		lists;
+	size_t		t;
+	size_t		codes;
+	size_t		min;
+	size_t		step;
+	size_t		error;
+	size_t		records;
+	size_t		bytes;
+};
+
+static Places
+place_batch(const GvBuilderSpec *spec, int32_t n)
+{
+	size_t		copies = (size_t) n * spec->copies;
+	size_t		records = spec->refine ? n : 0;
+	Places		places;
+
+	memset(&places, 0, sizeof(places));
+	places.lists = gv_carve(&places.bytes, copies * sizeof(int32_t));
+	places.t = gv_carve(&places.bytes, copies * sizeof(float));
+	places.codes = gv_carve(&places.bytes, copies * gv_code_bytes(spec->m));
+	places.min = gv_carve(&places.bytes, records * sizeof(float));
+	places.step = gv_carve(&places.bytes, records * sizeof(float));
+	places.error = gv_carve(&places.bytes, records * sizeof(float));
+	places.records = gv_carve(&places.bytes, records * spec->dims);
+	return places;
+}
+
+/* See gv_builder_size: the sample, twice for what training wants beside it. */
+static int64_t
+cuda_size(const GvBuilderSpec *spec)
+{
+	int64_t		row = spec->dims * 4 + 64;
+	int64_t		batch = (int64_t) spec->batch_rows *
+		(2 * row + GV_NEAR * 8 + spec->copies * (8 + gv_code_bytes(spec->m)));
+	int64_t		scores = (int64_t) spec->nlists * 8;
+
+	/* assign.cu takes no more scores than this */
+	if (scores < (INT64_C(1) << 29))
+		scores = INT64_C(1) << 29;
+	return spec->sample_rows * row + 6 * (int64_t) spec->nlists * row +
+		(int64_t) spec->nqueries * (row + spec->depth * 8) + batch + scores +
+		2 * GV_CODEBOOK_ROWS * (2 * row + 5 * (int64_t) spec->m);
+}
+
+static void
+cuda_drop(GvBuilder *builder)
+{
+	(void) gv_choose_device(builder->spec.device);
+	if (builder->stream != NULL)
+		(void) cudaStreamSynchronize(builder->stream);
+	gv_targets_drop(&builder->lists);
+	gv_targets_drop(&builder->near_rows);
+	gv_finder_drop(&builder->finder);
+	(void) cudaFree(builder->d_mean);
+	(void) cudaFree(builder->d_sample);
+	(void) cudaFree(builder->d_queries);
+	(void) cudaFree(builder->d_codebooks);
+	(void) cudaFree(builder->d_centroids);
+	gv_buffer_free(&builder->d_in);
+	gv_buffer_free(&builder->d_out);
+	gv_buffer_free(&builder->out);
+	gv_buffer_free(&builder->d_near);
+	if (builder->stream != NULL)
+		(void) cudaStreamDestroy(builder->stream);
+	if (builder->best != NULL)
+	{
+		free(builder->best[0].scores);
+		free(builder->best[0].ids);
+	}
+	free(builder->best);
+	free(builder->parents);
+	free(builder->starts);
+	free(builder);
+}
+
+/* The host's memory. */
+static GvStatus
+make_host_memory(GvBuilder *builder)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	size_t		pairs = (size_t) spec->nqueries * spec->depth;
+	float	   *scores;
+	uint64_t   *ids;
+
+	builder->parents = (float *) calloc((size_t) spec->nparents * spec->dims,
+										sizeof(float));
+	builder->starts = (int32_t *) calloc(spec->nparents + 1, sizeof(int32_t));
+	if (builder->parents == NULL || builder->starts == NULL)
+		return GV_NO_MEMORY;
+	if (spec->nqueries == 0)
+		return GV_OK;
+	builder->best = (GvTopK *) calloc(spec->nqueries, sizeof(GvTopK));
+	if (builder->best == NULL)
+		return GV_NO_MEMORY;
+	builder->best[0].scores = scores = (float *) malloc(pairs * sizeof(float));
+	builder->best[0].ids = ids = (uint64_t *) malloc(pairs * sizeof(uint64_t));
+	if (scores == NULL || ids == NULL)
+		return GV_NO_MEMORY;
+	for (int32_t i = 0; i < spec->nqueries; i++)
+	{
+		builder->best[i].capacity = spec->depth;
+		builder->best[i].scores = scores + (size_t) i * spec->depth;
+		builder->best[i].ids = ids + (size_t) i * spec->depth;
+	}
+	return GV_OK;
+}
+
+/* The stream and the card's memory. */
+static GvStatus
+make_memory(GvBuilder *builder, const float *mean)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	int32_t		dims = spec->dims;
+	int			least;
+	int			most;
+	int			device;
+
+	GV_TRY(gv_choose_device(builder->spec.device));
+	GV_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &most));
+	GV_CUDA_TRY(cudaStreamCreateWithPriority(&builder->stream,
+											 cudaStreamNonBlocking, least));
+	builder->finder.searcher.stream = builder->stream;
+	builder->finder.searcher.hopper = gv_has_hopper(spec->device);
+	GV_CUDA_TRY(cudaGetDevice(&device));
+	GV_CUDA_TRY(cudaDeviceGetAttribute(&builder->finder.searcher.nsms,
+									   cudaDevAttrMultiProcessorCount,
+									   device));
+	GV_TRY(gv_card_alloc(&builder->d_mean, dims));
+	GV_TRY(gv_card_alloc(&builder->d_sample, spec->sample_rows * dims));
+	GV_TRY(gv_card_alloc(&builder->d_queries, (int64_t) spec->nqueries * dims));
+	GV_TRY(gv_card_alloc(&builder->d_codebooks, (int64_t) GV_CODEWORDS * dims));
+	GV_TRY(gv_card_alloc(&builder->d_centroids, (int64_t) spec->nlists * dims));
+	GV_TRY(gv_targets_create(&builder->lists, GV_L2, dims, spec->nlists,
+							 builder->stream));
+	GV_TRY(gv_targets_create(&builder->near_rows, spec->metric, dims,
+							 spec->batch_rows, builder->stream));
+	GV_CUDA_TRY(cudaMemcpyAsync(builder->d_mean, mean, dims * sizeof(float),
+								cudaMemcpyHostToDevice, builder->stream));
+	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
+}
+
+/* See gv_builder_create. */
+static GvStatus
+cuda_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
+{
+	GvBuilder  *made = (GvBuilder *) calloc(1, sizeof(GvBuilder));
+	GvStatus	status;
+
+	if (made == NULL)
+		return GV_NO_MEMORY;
+	made->spec = *spec;
+	made->out.pinned = true;
+	made->model.metric = spec->metric;
+	made->model.dims = spec->dims;
+	made->model.m = spec->m;
+	status = make_host_memory(made);
+	if (status == GV_OK)
+		status = make_memory(made, mean);
+	if (status != GV_OK)
+	{
+		cuda_drop(made);
+		return status;
+	}
+	*builder = made;
+	return GV_OK;
+}
+
+/* Rows in the card's memory as kernels see them; outputs are not set. */
+GvCardRows
+gv_build_rows(const GvBuilder *builder, float *d_rows, int32_t n)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	GvCardRows	rows;
+
+	memset(&rows, 0, sizeof(rows));
+	rows.metric = spec->metric;
+	rows.dims = spec->dims;
+	rows.m = spec->m;
+	rows.n = n;
+	rows.copies = spec->copies;
+	rows.scale = spec->scale;
+	rows.d_mean = builder->d_mean;
+	rows.d_codebooks = builder->d_codebooks;
+	rows.d_centroids = builder->d_centroids;
+	rows.d_rows = d_rows;
+	return rows;
+}
+
+/* Bring raw rows to the card and transform them there. */
+static GvStatus
+bring_rows(GvBuilder *builder, const float *rows, int32_t n, float *d_rows)
+{
+	GvCardRows	card = gv_build_rows(builder, d_rows, n);
+
+	GV_CUDA_TRY(cudaMemcpyAsync(d_rows, rows, (size_t) n *
+								builder->spec.dims * sizeof(float),
+								cudaMemcpyHostToDevice, builder->stream));
+	return gv_gpu_transform(&card, builder->stream);
+}
+
+/* See gv_builder_put_rows. */
+static GvStatus
+cuda_put_rows(GvBuilder *builder, GvRows kind, const float *rows, int32_t n)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	int64_t		dims = spec->dims;
+	float	   *d_rows;
+
+	if (builder->trained.nlists > 0 || !gv_is_finite(rows, n * dims) ||
+		(kind == GV_SAMPLE ? n > spec->sample_rows - builder->nsample :
+		 n > spec->nqueries - builder->nqueries))
+		return GV_INVALID;
+	if (n == 0)
+		return GV_OK;
+	GV_TRY(gv_choose_device(builder->spec.device));
+	d_rows = kind == GV_SAMPLE ?
+		builder->d_sample + builder->nsample * dims :
+		builder->d_queries + builder->nqueries * dims;
+	GV_TRY(bring_rows(builder, rows, n, d_rows));
+	if (kind == GV_SAMPLE)
+		builder->nsample += n;
+	else
+		builder->nqueries += n;
+	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
+}
+
+/* The lists of n transformed rows, n <= batch_rows. */
+GvStatus
+gv_build_lists(GvBuilder *builder, GvCardRows *rows, const GvStop *stop)
+{
+	rows->near = builder->trained.nlists < GV_NEAR ? builder->trained.nlists :
+		GV_NEAR;
+	if (rows->copies < 2)
+		rows->near = 1;
+	GV_TRY(gv_buffer_need(&builder->d_near, (size_t) rows->n * rows->near *
+						  sizeof(GvProbe)));
+	rows->d_near = (const GvProbe *) builder->d_near.memory;
+	GV_TRY(gv_gpu_nearest(&builder->finder, &builder->lists, rows->d_rows,
+						  rows->n, rows->near,
+						  (GvProbe *) builder->d_near.memory, stop));
+	return gv_gpu_lists(rows, builder->stream);
+}
+
+/* See gv_builder_train. */
+static GvStatus
+cuda_train(GvBuilder *builder, GvTrained *trained, const GvStop *stop)
+{
+	GvStatus	status;
+
+	if (builder->trained.nlists > 0 || builder->nsample == 0 ||
+		builder->nqueries < builder->spec.nqueries)
+		return GV_INVALID;
+	status = gv_gpu_train(builder, stop);
+	if (status != GV_OK)
+		builder->trained.nlists = 0;
+	*trained = builder->trained;
+	return status;
+}
+
+/* See gv_builder_get_array. */
+static GvStatus
+cuda_get_array(GvBuilder *builder, GvArray array, int64_t first, int64_t n,
+			   void *values)
+{
+	const float *d_array = array == GV_CODEBOOKS ? builder->d_codebooks :
+		builder->d_centroids;
+
+	if (builder->trained.nlists == 0 ||
+		first + n > gv_builder_array_length(&builder->spec, &builder->trained,
+											array))
+		return GV_INVALID;
+	if (n == 0)
+		return GV_OK;
+	if (array == GV_PARENTS || array == GV_STARTS)
+	{
+		const char *from = array == GV_PARENTS ?
+			(const char *) builder->parents : (const char *) builder->starts;
+
+		memcpy(values, from + 4 * first, 4 * n);
+		return GV_OK;
+	}
+	GV_TRY(gv_choose_device(builder->spec.device));
+	GV_CUDA_TRY(cudaMemcpyAsync(values, d_array + first, 4 * n,
+								cudaMemcpyDeviceToHost, builder->stream));
+	return gv_cuda_status(cudaStreamSynchronize(builder->stream));
+}
+
+/* Start to look for the rows that are nearest to each query; *p of them. */
+static GvStatus
+find_neighbours(GvBuilder *builder, const float *d_rows, int32_t n,
+				int32_t *p, const GvStop *stop)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+
+	*p = n < spec->depth ? n : spec->depth;
+	if (spec->nqueries == 0)
+		return GV_OK;
+	GV_TRY(gv_buffer_need(&builder->d_near, (size_t) spec->nqueries * *p *
+						  sizeof(GvProbe)));
+	GV_TRY(gv_targets_set(&builder->near_rows, d_rows, n));
+	return gv_gpu_nearest(&builder->finder, &builder->near_rows,
+						  builder->d_queries, spec->nqueries, *p,
+						  (GvProbe *) builder->d_near.memory, stop);
+}
+
+/* Of what was found in this batch, what is nearer than all before it. */
+static void
+take_neighbours(GvBuilder *builder, const GvProbe *near, int32_t p,
+				GvEncoded *encoded)
+{
+	encoded->nneighbours = 0;
+	for (int32_t q = 0; q < builder->spec.nqueries; q++)
+	{
+		GvTopK	   *best = &builder->best[q];
+
+		for (int32_t i = 0; i < p; i++)
+		{
+			const GvProbe *row = &near[(size_t) q * p + i];
+
+			/* equal scores: whoever came first */
+			if (best->count == best->capacity &&
+				!(row->base < best->scores[0]))
+				break;
+			gv_topk_push(best, row->base, builder->nencoded +
+						 (uint64_t) row->list);
+		}
+		for (int32_t i = 0; i < best->count; i++)
+			if (best->ids[i] >= builder->nencoded)
+				encoded->neighbours[encoded->nneighbours++] =
+					{q, (int32_t) (best->ids[i] - builder->nencoded),
+					best->scores[i]};
+	}
+}
+
+/* Point the kernels' outputs to their places. */
+static void
+set_outputs(GvCardRows *rows, const Places *places, char *d_out)
+{
+	rows->d_lists = (int32_t *) (d_out + places->lists);
+	rows->d_t = (float *) (d_out + places->t);
+	rows->d_codes = (uint8_t *) (d_out + places->codes);
+	rows->d_min = (float *) (d_out + places->min);
+	rows->d_step = (float *) (d_out + places->step);
+	rows->d_error = (float *) (d_out + places->error);
+	rows->d_records = (uint8_t *) (d_out + places->records);
+}
+
+/* From the copy that came back to the caller's arrays. */
+static void
+give_out(const GvBuilderSpec *spec, const Places *places, const char *out,
+		 int32_t n, GvEncoded *encoded)
+{
+	size_t		copies = (size_t) n * spec->copies;
+
+	memcpy(encoded->lists, out + places->lists, copies * sizeof(int32_t));
+	memcpy(encoded->t, out + places->t, copies * sizeof(float));
+	memcpy(encoded->codes, out + places->codes,
+		   copies * gv_code_bytes(spec->m));
+	if (!spec->refine)
+		return;
+	memcpy(encoded->min, out + places->min, n * sizeof(float));
+	memcpy(encoded->step, out + places->step, n * sizeof(float));
+	memcpy(encoded->error, out + places->error, n * sizeof(float));
+	memcpy(encoded->records, out + places->records, (size_t) n * spec->dims);
+}
+
+/* Encode n transformed rows in the card's memory. */
+static GvStatus
+encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
+	   const GvStop *stop)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	Places		places = place_batch(spec, n);
+	size_t		near_bytes;
+	GvCardRows	card;
+	int32_t		p;
+
+	GV_TRY(gv_buffer_need(&builder->d_out, places.bytes));
+	GV_TRY(gv_buffer_need(&builder->out, places.bytes +
+						  gv_builder_most_neighbours(spec, n) *
+						  sizeof(GvProbe)));
+	card = gv_build_rows(builder, d_rows, n);
+	set_outputs(&card, &places, (char *) builder->d_out.memory);
+	GV_TRY(gv_build_lists(builder, &card, stop));
+	GV_TRY(gv_gpu_codes(&card, builder->stream));
+	if (spec->refine)
+		GV_TRY(gv_gpu_refine(&card, builder->stream));
+	GV_CUDA_TRY(cudaMemcpyAsync(builder->out.memory, builder->d_out.memory,
+								places.bytes, cudaMemcpyDeviceToHost,
+								builder->stream));
+	GV_TRY(find_neighbours(builder, card.d_rows, n, &p, stop));
+	near_bytes = (size_t) spec->nqueries * p * sizeof(GvProbe);
+	if (near_bytes > 0)
+		GV_CUDA_TRY(cudaMemcpyAsync((char *) builder->out.memory +
+									places.bytes, builder->d_near.memory,
+									near_bytes, cudaMemcpyDeviceToHost,
+									builder->stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(builder->stream));
+	give_out(spec, &places, (const char *) builder->out.memory, n, encoded);
+	take_neighbours(builder, (const GvProbe *)
+					((const char *) builder->out.memory + places.bytes), p,
+					encoded);
+	builder->nencoded += n;
+	return GV_OK;
+}
+
+/* See gv_builder_encode. */
+static GvStatus
+cuda_encode(GvBuilder *builder, const float *rows, int32_t n,
+			GvEncoded *encoded, const GvStop *stop)
+{
+	int64_t		values = (int64_t) n * builder->spec.dims;
+	float	   *d_rows;
+
+	if (!gv_builder_can_encode(&builder->spec, &builder->trained, n,
+							   encoded) || !gv_is_finite(rows, values))
+		return GV_INVALID;
+	GV_TRY(gv_choose_device(builder->spec.device));
+	GV_TRY(gv_buffer_need(&builder->d_in, values * sizeof(float)));
+	d_rows = (float *) builder->d_in.memory;
+	GV_TRY(bring_rows(builder, rows, n, d_rows));
+	return encode(builder, d_rows, n, encoded, stop);
+}
+
+/* See gv_builder_encode_sample. */
+static GvStatus
+cuda_encode_sample(GvBuilder *builder, int64_t first, int32_t n,
+				   GvEncoded *encoded, const GvStop *stop)
+{
+	if (!gv_builder_can_encode(&builder->spec, &builder->trained, n,
+							   encoded) || first > builder->nsample - n)
+		return GV_INVALID;
+	GV_TRY(gv_choose_device(builder->spec.device));
+	return encode(builder, builder->d_sample + first * builder->spec.dims, n,
+				  encoded, stop);
+}
+
+extern "C" const GvBuilderBackend gv_cuda_builders = {
+	.name = "cuda",
+	.size = cuda_size,
+	.create = cuda_create,
+	.drop = cuda_drop,
+	.put_rows = cuda_put_rows,
+	.train = cuda_train,
+	.get_array = cuda_get_array,
+	.encode = cuda_encode,
+	.encode_sample = cuda_encode_sample
+};

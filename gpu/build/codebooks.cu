@@ -1,0 +1,267 @@
+/*
+ * codebooks.cu
+ *		16 codewords for each sub-quantizer: k-means in a few dimensions, as
+ *		src/cpu/code/pq.c has it.
+ *
+ * A block has a sub-quantizer.  To find codes a thread has rows; to add them
+ * up, a dimension and a share of the rows, with a sum for each codeword in
+ * shared memory.  Sums of shares are added in their order, so the same
+ * residuals give the same codebooks.
+ */
+#include "gpu/build/gv_build.h"
+#include "gpu/common/common.cuh"
+#include "gpu/common/warpselect.cuh"
+
+#define THREADS			256
+#define WARPS			(THREADS / GV_WARP)
+#define ITERATIONS		12
+#define TRIES			8		/* to draw an initial codeword not yet held */
+
+/* One sub-quantizer in training. */
+struct Trainer
+{
+	const float *x;				/* [n][stride] its dimensions of residuals */
+	int			stride;
+	int			dims;
+	int			n;
+	float	   *words;			/* [GV_CODEWORDS][dims] */
+	float	   *dist;			/* [n] to the nearest codeword */
+	uint8_t    *codes;			/* [n] */
+	double	   *sums;			/* shared [GV_CODEWORDS][THREADS] */
+	int		   *counts;			/* shared [GV_CODEWORDS] */
+};
+
+static __device__ __forceinline__ void
+set_word(const Trainer &trainer, int k, int row)
+{
+	for (int d = threadIdx.x; d < trainer.dims; d += THREADS)
+		trainer.words[k * trainer.dims + d] =
+			trainer.x[(int64_t) row * trainer.stride + d];
+	__syncthreads();
+}
+
+static __device__ __forceinline__ float
+word_distance(const Trainer &trainer, int row, int k)
+{
+	const float *x = trainer.x + (int64_t) row * trainer.stride;
+	float		sum = 0.0f;
+
+	for (int d = 0; d < trainer.dims; d++)
+	{
+		float		diff = x[d] - trainer.words[k * trainer.dims + d];
+
+		sum += diff * diff;
+	}
+	return gv_card_score(sum);
+}
+
+/* Is word k the same as one before it?  For all threads. */
+static __device__ __forceinline__ bool
+is_repeated(const Trainer &trainer, int k)
+{
+	__shared__ int differs[GV_CODEWORDS];
+	bool		repeated = false;
+
+	if (threadIdx.x < GV_CODEWORDS)
+		differs[threadIdx.x] = 0;
+	__syncthreads();
+	for (int i = threadIdx.x; i < k * trainer.dims; i += THREADS)
+		if (trainer.words[i] !=
+			trainer.words[k * trainer.dims + i % trainer.dims])
+			atomicMax(&differs[i / trainer.dims], 1);
+	__syncthreads();
+	for (int other = 0; other < k; other++)
+		repeated |= differs[other] == 0;
+	__syncthreads();
+	return repeated;
+}
+
+/* Codewords from random rows, distinct ones if they are easily drawn. */
+static __device__ __forceinline__ void
+draw_words(const Trainer &trainer, uint64_t random)
+{
+	for (int k = 0; k < GV_CODEWORDS; k++)
+		for (int tries = 0; tries < TRIES; tries++)
+		{
+			set_word(trainer, k, (int) (gv_card_random(&random) %
+										(uint64_t) trainer.n));
+			if (!is_repeated(trainer, k))
+				break;
+		}
+}
+
+/* The nearest codeword of every row, and how many rows each has. */
+static __device__ __forceinline__ void
+assign_rows(const Trainer &trainer)
+{
+	if (threadIdx.x < GV_CODEWORDS)
+		trainer.counts[threadIdx.x] = 0;
+	__syncthreads();
+	for (int row = threadIdx.x; row < trainer.n; row += THREADS)
+	{
+		float		best = word_distance(trainer, row, 0);
+		int			code = 0;
+
+		for (int k = 1; k < GV_CODEWORDS; k++)
+		{
+			float		dist = word_distance(trainer, row, k);
+
+			if (dist < best)
+			{
+				best = dist;
+				code = k;
+			}
+		}
+		trainer.dist[row] = best;
+		trainer.codes[row] = (uint8_t) code;
+		atomicAdd(&trainer.counts[code], 1);
+	}
+	__syncthreads();
+}
+
+/*
+ * Codewords that rows chose become their means.  As many dimensions at a time
+ * as there are threads; where there are fewer, the rows are shared out.
+ */
+static __device__ __forceinline__ void
+move_words(const Trainer &trainer)
+{
+	int			width = min(trainer.dims, THREADS);
+	int			nshares = THREADS / width;
+	int			share = threadIdx.x / width;
+
+	for (int start = 0; start < trainer.dims; start += width)
+	{
+		int			d = start + threadIdx.x % width;
+
+		for (int k = 0; k < GV_CODEWORDS; k++)
+			trainer.sums[k * THREADS + threadIdx.x] = 0.0;
+		if (share < nshares && d < trainer.dims)
+			for (int row = share; row < trainer.n; row += nshares)
+				trainer.sums[trainer.codes[row] * THREADS + threadIdx.x] +=
+					(double) trainer.x[(int64_t) row * trainer.stride + d];
+		__syncthreads();
+		for (int i = threadIdx.x; i < GV_CODEWORDS * width; i += THREADS)
+		{
+			int			k = i / width;
+			double		sum = 0.0;
+
+			if (start + i % width >= trainer.dims || trainer.counts[k] == 0)
+				continue;
+			for (int s = 0; s < nshares; s++)
+				sum += trainer.sums[k * THREADS + s * width + i % width];
+			trainer.words[k * trainer.dims + start + i % width] =
+				gv_card_clamp(sum / trainer.counts[k]);
+		}
+		__syncthreads();
+	}
+}
+
+/* The row farthest from its codeword, in all threads; -1: all are met. */
+static __device__ __forceinline__ int
+find_farthest(const Trainer &trainer)
+{
+	__shared__ float best[THREADS];
+	__shared__ int place[THREADS];
+	float		most = 0.0f;
+	int			row = -1;
+
+	best[threadIdx.x] = 0.0f;
+	place[threadIdx.x] = -1;
+	for (int i = threadIdx.x; i < trainer.n; i += THREADS)
+		if (trainer.dist[i] > best[threadIdx.x])
+		{
+			best[threadIdx.x] = trainer.dist[i];
+			place[threadIdx.x] = i;
+		}
+	__syncthreads();
+	for (int t = 0; t < THREADS; t++)
+		if (best[t] > most || (best[t] == most && place[t] >= 0 &&
+							   place[t] < row))
+		{
+			most = best[t];
+			row = place[t];
+		}
+	__syncthreads();
+	return row;
+}
+
+/*
+ * Codeword k, which no row chose, becomes the row farthest from its own; when
+ * every row is met exactly, it repeats codeword `held`.
+ */
+static __device__ __forceinline__ void
+refill_word(const Trainer &trainer, int k, int held)
+{
+	int			farthest = find_farthest(trainer);
+
+	if (farthest < 0)
+	{
+		for (int d = threadIdx.x; d < trainer.dims; d += THREADS)
+			trainer.words[k * trainer.dims + d] =
+				trainer.words[held * trainer.dims + d];
+		__syncthreads();
+		return;
+	}
+	set_word(trainer, k, farthest);
+	/* rows near the new codeword are no longer far: equal ones need one */
+	for (int row = threadIdx.x; row < trainer.n; row += THREADS)
+		trainer.dist[row] = fminf(trainer.dist[row],
+								  word_distance(trainer, row, k));
+	__syncthreads();
+}
+
+/* Shared: sums [GV_CODEWORDS][THREADS]. */
+static __global__ void __launch_bounds__(THREADS)
+codebooks_kernel(const float *residuals, int dims, int m, int n,
+				 uint64_t seed, float *codebooks, float *dist, uint8_t *codes)
+{
+	__shared__ double sums[GV_CODEWORDS * THREADS];
+	__shared__ int counts[GV_CODEWORDS];
+	int			j = blockIdx.x;
+	int			start = (int) ((int64_t) j * dims / m);
+	Trainer		trainer = {residuals + start, dims,
+		(int) ((int64_t) (j + 1) * dims / m) - start, n,
+		codebooks + (int64_t) GV_CODEWORDS * start,
+	dist + (int64_t) j * n, codes + (int64_t) j * n, sums, counts};
+
+	draw_words(trainer, seed + (uint64_t) j);
+	for (int i = 0; i < ITERATIONS; i++)
+	{
+		int			held;
+
+		assign_rows(trainer);
+		held = trainer.codes[0];
+		move_words(trainer);
+		for (int k = 0; k < GV_CODEWORDS; k++)
+			if (counts[k] == 0)
+				refill_word(trainer, k, held);
+		__syncthreads();
+	}
+}
+
+/* See gv_build.h. */
+GvStatus
+gv_gpu_codebooks(const GvModel *model, int32_t n, const float *d_residuals,
+				 uint64_t seed, float *d_codebooks, cudaStream_t stream)
+{
+	float	   *d_dist = NULL;
+	uint8_t    *d_codes = NULL;
+	GvStatus	status;
+
+	status = gv_card_alloc(&d_dist, (int64_t) model->m * n);
+	if (status == GV_OK)
+		status = gv_card_alloc(&d_codes, (int64_t) model->m * n);
+	if (status == GV_OK)
+	{
+		GV_LAUNCH(codebooks_kernel, model->m, THREADS, 0, stream, d_residuals,
+				  model->dims, model->m, n, seed, d_codebooks, d_dist,
+				  d_codes);
+		status = gv_cuda_status(cudaGetLastError());
+	}
+	if (status == GV_OK)
+		status = gv_cuda_status(cudaStreamSynchronize(stream));
+	(void) cudaFree(d_dist);
+	(void) cudaFree(d_codes);
+	return status;
+}

@@ -1,0 +1,418 @@
+/*
+ * encode.cu
+ *		What is made of rows: moved into the engine's space, their lists, codes,
+ *		T and refine records; bit for bit what src/cpu makes of them.
+ *
+ * Sums that gv_engine.h or src/cpu order are added in that order; all else is
+ * spread over threads.  A row takes part in some hundred kernels' worth of
+ * terms with centroids (assign.cu) for each one here, so these are simple.
+ */
+#include <math.h>
+
+#include "gpu/build/gv_build.h"
+#include "gpu/common/warpselect.cuh"
+
+#define THREADS			256
+#define WARPS			(THREADS / GV_WARP)
+#define LANES			16		/* partial sums in fp32 */
+#define LANES64			8		/* ... and in double */
+#define LAMBDA			1.5		/* of gv_soar */
+#define LEVELS			255		/* of a refine record */
+#define HUGE_LENGTH		1e18	/* see src/cpu/code/refine.c */
+
+/*
+ * y = (x' - mean) * scale in place, a warp a row.  The length of x is summed
+ * as by gv_distance_ip: dimension i to sum i mod 8, then l + 4, l + 2, l + 1.
+ */
+static __global__ void __launch_bounds__(THREADS)
+transform_kernel(GvCardRows rows)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
+	float	   *x = rows.d_rows + (int64_t) i * rows.dims;
+	double		factor = 1.0;
+
+	if (i >= rows.n)
+		return;
+	if (rows.metric == GV_COSINE)
+	{
+		double		sum = 0.0;
+
+		for (int d = lane % LANES64; d < rows.dims; d += LANES64)
+			sum = __dadd_rn(sum, __dmul_rn((double) x[d], (double) x[d]));
+		for (int half = LANES64 / 2; half > 0; half /= 2)
+			sum = __dadd_rn(sum, __shfl_down_sync(GV_FULL_WARP, sum, half,
+												  LANES64));
+		sum = __shfl_sync(GV_FULL_WARP, sum, 0);
+		factor = sum > 0.0 ? __ddiv_rn(1.0, __dsqrt_rn(sum)) : 0.0;
+	}
+	for (int d = lane; d < rows.dims; d += GV_WARP)
+		x[d] = gv_card_clamp(__dmul_rn(__dadd_rn(__dmul_rn((double) x[d],
+														   factor),
+												 -(double) rows.d_mean[d]),
+									   (double) rows.scale));
+}
+
+/* See gv_transform. */
+GvStatus
+gv_gpu_transform(const GvCardRows *rows, cudaStream_t stream)
+{
+	GV_LAUNCH(transform_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
+			  stream, *rows);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* Sums 16 apart in half a warp to one, in the order of gv_cpu_sqdist. */
+static __device__ __forceinline__ float
+add_lanes(float sum)
+{
+	for (int half = LANES / 2; half > 0; half /= 2)
+		sum = __fadd_rn(sum, __shfl_down_sync(GV_FULL_WARP, sum, half,
+											  LANES));
+	return __shfl_sync(GV_FULL_WARP, sum, 0, LANES);
+}
+
+/*
+ * The lists of a row, a warp each.  Half a warp weighs another list for the
+ * second place, two at a time; all lanes then know both costs.
+ */
+static __global__ void __launch_bounds__(THREADS)
+lists_kernel(GvCardRows rows)
+{
+	int			lane = threadIdx.x % LANES;
+	int			side = threadIdx.x / LANES % 2;
+	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
+	const GvProbe *near = rows.d_near + (int64_t) i * rows.near;
+	const float *x = rows.d_rows + (int64_t) i * rows.dims;
+	const float *first;
+	double		square;
+	double		least = 0.0;
+	int			best = -1;
+	float		sum = 0.0f;
+
+	if (i >= rows.n)
+		return;
+	if (threadIdx.x % GV_WARP == 0)
+		rows.d_lists[(int64_t) i * rows.copies] = near[0].list;
+	if (rows.copies < 2)
+		return;
+	first = rows.d_centroids + (int64_t) near[0].list * rows.dims;
+	for (int d = lane; d < rows.dims; d += LANES)
+	{
+		float		diff = __fsub_rn(x[d], first[d]);
+
+		sum = __fadd_rn(sum, __fmul_rn(diff, diff));
+	}
+	square = (double) add_lanes(sum);
+	for (int j = 1; j < rows.near; j += 2)
+	{
+		const float *other = rows.d_centroids +
+			(int64_t) near[min(j + side, rows.near - 1)].list * rows.dims;
+		float		distance = 0.0f;
+		float		products = 0.0f;
+		double		product = 0.0;
+		double		cost;
+
+		for (int d = lane; d < rows.dims; d += LANES)
+		{
+			float		diff = __fsub_rn(x[d], other[d]);
+
+			distance = __fadd_rn(distance, __fmul_rn(diff, diff));
+			products = __fadd_rn(products,
+								 __fmul_rn(diff, __fsub_rn(x[d], first[d])));
+		}
+		distance = add_lanes(distance);
+		for (int l = 0; l < LANES; l++)
+			product = __dadd_rn(product,
+								(double) __shfl_sync(GV_FULL_WARP, products, l,
+													 LANES));
+		cost = (double) distance;
+		if (square > 0.0)
+			cost = __dadd_rn(cost,
+							 __ddiv_rn(__dmul_rn(__dmul_rn(LAMBDA, product),
+												 product), square));
+		for (int s = 0; s < 2; s++)
+		{
+			double		theirs = __shfl_sync(GV_FULL_WARP, cost, s * LANES);
+
+			if (j + s < rows.near && (best < 0 || theirs < least))
+			{
+				least = theirs;
+				best = j + s;
+			}
+		}
+	}
+	if (threadIdx.x % GV_WARP == 0)
+		rows.d_lists[(int64_t) i * 2 + 1] = best < 0 ? -1 : near[best].list;
+}
+
+/* d_lists, from d_near. */
+GvStatus
+gv_gpu_lists(const GvCardRows *rows, cudaStream_t stream)
+{
+	GV_LAUNCH(lists_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0, stream,
+			  *rows);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* Residuals of copies, a warp each; of no copy, those of the row's first. */
+static __global__ void __launch_bounds__(THREADS)
+residuals_kernel(GvCardRows rows, float *d_residuals)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	int64_t		i = (int64_t) blockIdx.x * WARPS + threadIdx.x / GV_WARP;
+	int64_t		row = i / rows.copies;
+	int			list;
+
+	if (row >= rows.n)
+		return;
+	list = rows.d_lists[i];
+	if (list < 0)
+		list = rows.d_lists[row * rows.copies];
+	for (int d = lane; d < rows.dims; d += GV_WARP)
+		d_residuals[i * rows.dims + d] = rows.d_rows[row * rows.dims + d] -
+			rows.d_centroids[(int64_t) list * rows.dims + d];
+}
+
+/* d_residuals [n][copies][dims]. */
+GvStatus
+gv_gpu_residuals(const GvCardRows *rows, float *d_residuals,
+				 cudaStream_t stream)
+{
+	GV_LAUNCH(residuals_kernel,
+			  gv_blocks_for((int64_t) rows->n * rows->copies, WARPS), THREADS,
+			  0, stream, *rows, d_residuals);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* a - b, finite when both are. */
+static __device__ __forceinline__ float
+clamped_difference(float a, float b)
+{
+	float		diff = __fsub_rn(a, b);
+
+	diff = diff < FLT_MAX ? diff : FLT_MAX;
+	return diff > -FLT_MAX ? diff : -FLT_MAX;
+}
+
+static __device__ __forceinline__ int
+sub_start(const GvCardRows &rows, int j)
+{
+	return (int) ((int64_t) j * rows.dims / rows.m);
+}
+
+/* The nearest codeword of sub-quantizer j for a residual x - c. */
+static __device__ __forceinline__ int
+nearest_word(const GvCardRows &rows, int j, const float *x, const float *c)
+{
+	int			start = sub_start(rows, j);
+	int			dims = sub_start(rows, j + 1) - start;
+	const float *words = rows.d_codebooks + GV_CODEWORDS * (int64_t) start;
+	float		best = 0.0f;
+	int			code = 0;
+
+	for (int k = 0; k < GV_CODEWORDS; k++)
+	{
+		float		dist = 0.0f;
+
+		for (int d = 0; d < dims; d++)
+		{
+			float		diff = __fsub_rn(clamped_difference(x[start + d],
+															c[start + d]),
+										 words[k * dims + d]);
+
+			dist = __fadd_rn(dist, __fmul_rn(diff, diff));
+		}
+		if (k == 0 || dist < best)
+		{
+			best = dist;
+			code = k;
+		}
+	}
+	return code;
+}
+
+/* A thread has a byte of a copy's code, that is two sub-quantizers. */
+static __global__ void __launch_bounds__(THREADS)
+codes_kernel(GvCardRows rows)
+{
+	int			code_bytes = (rows.m + 1) / 2;
+	int64_t		at = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+	int64_t		copy = at / code_bytes;
+	int			byte = (int) (at % code_bytes);
+	int64_t		row = copy / rows.copies;
+	int			code = 0;
+
+	if (row >= rows.n)
+		return;
+	if (rows.d_lists[copy] >= 0)
+	{
+		const float *x = rows.d_rows + row * rows.dims;
+		const float *c = rows.d_centroids +
+			(int64_t) rows.d_lists[copy] * rows.dims;
+
+		code = nearest_word(rows, 2 * byte, x, c);
+		if (2 * byte + 1 < rows.m)
+			code |= nearest_word(rows, 2 * byte + 1, x, c) << 4;
+	}
+	rows.d_codes[at] = (uint8_t) code;
+}
+
+/* T of a copy, a thread each: one sum in double, by ascending dimension. */
+static __global__ void __launch_bounds__(THREADS)
+t_kernel(GvCardRows rows)
+{
+	int64_t		copy = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+	int			code_bytes = (rows.m + 1) / 2;
+	double		terms = 0.0;
+	int			list;
+
+	if (copy >= (int64_t) rows.n * rows.copies)
+		return;
+	list = rows.d_lists[copy];
+	for (int j = 0; j < rows.m && list >= 0 && rows.metric != GV_IP; j++)
+	{
+		int			start = sub_start(rows, j);
+		int			dims = sub_start(rows, j + 1) - start;
+		int			code = rows.d_codes[copy * code_bytes + j / 2] >>
+			(j % 2 * 4) & 15;
+		const float *word = rows.d_codebooks +
+			GV_CODEWORDS * (int64_t) start + code * dims;
+		const float *c = rows.d_centroids + (int64_t) list * rows.dims + start;
+
+		for (int d = 0; d < dims; d++)
+			terms = __dadd_rn(terms,
+							  __dmul_rn((double) word[d],
+										__dadd_rn((double) word[d],
+												  __dmul_rn(2.0,
+															(double) c[d]))));
+	}
+	rows.d_t[copy] = gv_card_clamp(terms);
+}
+
+/* d_codes and d_t, from d_lists. */
+GvStatus
+gv_gpu_codes(const GvCardRows *rows, cudaStream_t stream)
+{
+	int64_t		copies = (int64_t) rows->n * rows->copies;
+
+	GV_LAUNCH(codes_kernel,
+			  gv_blocks_for(copies * gv_code_bytes(rows->m), THREADS), THREADS,
+			  0, stream, *rows);
+	GV_LAUNCH(t_kernel, gv_blocks_for(copies, THREADS), THREADS, 0, stream,
+			  *rows);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* The least of a warp's values; of equal ones (-0 and 0) the first. */
+static __device__ __forceinline__ float
+first_least(float value, int place)
+{
+	for (int half = GV_WARP / 2; half > 0; half /= 2)
+	{
+		float		other = __shfl_xor_sync(GV_FULL_WARP, value, half);
+		int			other_place = __shfl_xor_sync(GV_FULL_WARP, place, half);
+
+		if (other < value || (other == value && other_place < place))
+		{
+			value = other;
+			place = other_place;
+		}
+	}
+	return value;
+}
+
+/* The smallest float that is not below the value. */
+static __device__ __forceinline__ float
+round_up(double value)
+{
+	float		rounded;
+
+	if (value > (double) FLT_MAX)
+		return __int_as_float(0x7F800000);
+	rounded = gv_card_clamp(value);
+	if ((double) rounded < value)
+		rounded = nextafterf(rounded, __int_as_float(0x7F800000));
+	return rounded;
+}
+
+/*
+ * A refine record, a warp each.  The squared error is one sum in double, by
+ * ascending dimension: all lanes add the 32 terms that they have made.
+ */
+static __global__ void __launch_bounds__(THREADS)
+refine_kernel(GvCardRows rows)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
+	const float *x = rows.d_rows + (int64_t) i * rows.dims;
+	uint8_t    *codes = rows.d_records + (int64_t) i * rows.dims;
+	int			place = min(lane, rows.dims - 1);
+	float		least;
+	float		most;
+	float		step;
+	double		levels;
+	double		square = 0.0;
+
+	if (i >= rows.n)
+		return;
+	least = most = x[place];
+	for (int d = lane + GV_WARP; d < rows.dims; d += GV_WARP)
+	{
+		if (x[d] < least)
+		{
+			least = x[d];
+			place = d;
+		}
+		most = x[d] > most ? x[d] : most;
+	}
+	least = first_least(least, place);
+	for (int half = GV_WARP / 2; half > 0; half /= 2)
+	{
+		float		other = __shfl_xor_sync(GV_FULL_WARP, most, half);
+
+		most = other > most ? other : most;
+	}
+	step = (float) __ddiv_rn(__dadd_rn((double) most, -(double) least),
+							 (double) LEVELS);
+	levels = most > least ?
+		__ddiv_rn((double) LEVELS,
+				  __dadd_rn((double) most, -(double) least)) : 0.0;
+	for (int start = 0; start < rows.dims; start += GV_WARP)
+	{
+		int			d = start + lane;
+		double		term = 0.0;
+
+		if (d < rows.dims)
+		{
+			uint8_t		code = (uint8_t)
+				__dadd_rn(__dmul_rn(__dadd_rn((double) x[d], -(double) least),
+									levels), 0.5);
+			float		value = __fadd_rn(least, __fmul_rn(step, (float) code));
+			double		diff = __dadd_rn((double) x[d], -(double) value);
+
+			codes[d] = code;
+			term = __dmul_rn(diff, diff);
+		}
+		for (int l = 0; l < GV_WARP; l++)
+			square = __dadd_rn(square,
+							   __shfl_sync(GV_FULL_WARP, term, l));
+	}
+	if (lane == 0)
+	{
+		rows.d_min[i] = least;
+		rows.d_step[i] = step;
+		rows.d_error[i] = most < HUGE_LENGTH && least > -HUGE_LENGTH ?
+			round_up(__dmul_rn(__dsqrt_rn(square), 1.0 + 1e-9)) :
+			__int_as_float(0x7F800000);
+	}
+}
+
+/* See gv_refine_encode. */
+GvStatus
+gv_gpu_refine(const GvCardRows *rows, cudaStream_t stream)
+{
+	GV_LAUNCH(refine_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
+			  stream, *rows);
+	return gv_cuda_status(cudaGetLastError());
+}

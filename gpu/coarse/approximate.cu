@@ -1,0 +1,119 @@
+/*
+ * approximate.cu
+ *		The nearest lists of many queries, or of very many lists: scores in
+ *		half precision from tensor cores, and exact ones for the lists that may
+ *		be among the nearest.
+ *
+ *		halve	queries to half precision, and what that can do to scores
+ *				(approximate.cuh; in gv_gpu_table where queries come from the host)
+ *		product	approximate scores of all lists (product.cu, hopperproduct.cu)
+ *		choose	the lists near enough, their exact scores, the nearest
+ *				(choose.cu)
+ *
+ * What is proven.  Let q', c' be the half copies of q and c, and
+ *		a = w * sum + |c|^2,  w = -2 and |c|^2 in fp32 (L2, cosine), or
+ *		a = w * sum,          w = -1 (inner product)
+ * the approximate score, sum being what a tensor core makes of <q', c'>.  With
+ * Q >= |q|, E >= |q - q'|, C >= |c|, F >= |c - c'| (measured, the latter two
+ * the largest of any list):
+ *	- |<q', c'> - <q, c>| <= E (C + F) + Q F, by Cauchy and Schwarz
+ *	- the tensor core adds products of halves, exact in fp32, in groups of 4 to
+ *	  16 and the sum so far, aligned to the largest and cut to 24 bits or more
+ *	  (Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor
+ *	  cores", 2021; mma.sync and wgmma of compute capability 9.0: groups of 16
+ *	  and 25 bits, Xie, Wang, Yang, Yang, "MMA-Sim", 2025): at most 24 * 2^-23
+ *	  (Q + E)(C + F) for 16 dimensions, for which (dims + 32) 2^-22
+ *	  (Q + E)(C + F) is taken; groups of zeros beyond dims change nothing
+ *	- the exact score, and |c|^2 and the last two roundings of a, have relative
+ *	  errors below (dims / 16 + 32) 2^-24 of numbers below (Q + C + E + F)^2
+ *	- what underflows is less than 2^-100
+ * So a (plus |q|^2, of the query alone) and the fp32 score differ by at most
+ * eps, the sum of these, the first two times |w|.  p lists have approximate
+ * scores up to the p-th, a_p; the p-th exact score is then at most a_p + eps,
+ * and a list that has no larger one has an approximate score up to
+ * a_p + 2 eps: the margin.
+ */
+#include "gpu/coarse/approximate.cuh"
+#include "gpu/common/common.cuh"
+
+#define THREADS			256
+#define WARPS			(THREADS / GV_WARP)
+
+/*
+ * Below both the exact scores cost less (H200, 2026-11-21, test/gpu/run.sh
+ * lists): a filter takes 22 us for up to 64 queries of 8,192 x 384, the exact
+ * lists of 16 queries, 50 M terms, 19 us, of 32 queries 25 us.  Of 500 x 50 the
+ * latter take 13 us for 128 queries, and longer only from 1,024 on, for the
+ * choice among all scores.
+ */
+#define LEAST_TERMS		((int64_t) 1 << 24)
+#define MANY_QUERIES	1024
+
+/*
+ * Beyond this L2 does not hold the centroids, and even one query is faster
+ * with half the bytes.
+ */
+#define LARGE_CENTROIDS	(INT64_C(32) << 20)
+
+#define LEAST_SHARE		4		/* a filter has to keep out most of the lists */
+
+/* A warp a query. */
+static __global__ void __launch_bounds__(THREADS)
+halve_kernel(GvCardModel card, GvBatch batch)
+{
+	int			query = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
+
+	gv_step_begins();
+	if (query < batch.n)
+		gv_near_halve(card, batch, query);
+}
+
+static int64_t near_from = -1;	/* see gv_gpu_near_from */
+
+/* See gv_cuda.h. */
+void
+gv_gpu_near_from(int64_t terms)
+{
+	near_from = terms;
+}
+
+/* Do exact scores of all lists cost more? */
+static bool
+is_much(int64_t terms, int32_t n)
+{
+	if (near_from >= 0)
+		return n * terms >= near_from;
+	return n * terms >= LEAST_TERMS || n >= MANY_QUERIES ||
+		terms * (int64_t) sizeof(float) > LARGE_CENTROIDS;
+}
+
+/* Is this the way for a batch? */
+bool
+gv_gpu_near_fits(const GvCardModel *card, const GvBatch *batch)
+{
+	return is_much((int64_t) card->nlists * card->dims, batch->n) &&
+		batch->probes <= GV_MANY_PROBES &&
+		batch->probes <= card->nlists / LEAST_SHARE;
+}
+
+/* d_probed, d_starts and nprobed of a batch; d_coarse is used up. */
+GvStatus
+gv_gpu_near(const GvCardModel *card, const GvBatch *batch,
+			const GvSearcher *searcher)
+{
+	GV_TRY(gv_launch_step(halve_kernel, (batch->n + WARPS - 1) / WARPS,
+						  THREADS, 0, searcher->stream, card, batch));
+	GV_TRY(gv_gpu_product(card, batch, searcher));
+	return gv_gpu_choose(card, batch, searcher->stream);
+}
+
+/* See gv_cuda.h. */
+GvStatus
+gv_gpu_near_ways(GvSearcher *searcher, uint32_t ways[GV_NEAR_WAYS])
+{
+	GV_TRY(gv_choose_device(searcher->device));
+	GV_CUDA_TRY(cudaMemcpyAsync(ways, searcher->d_ways.memory,
+								GV_NEAR_WAYS * sizeof(uint32_t),
+								cudaMemcpyDeviceToHost, searcher->stream));
+	return gv_cuda_status(cudaStreamSynchronize(searcher->stream));
+}

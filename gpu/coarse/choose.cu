@@ -1,0 +1,531 @@
+/*
+ * choose.cu
+ *		The nearest lists of each query, from approximate scores and a margin
+ *		(approximate.cu), with exact scores only where they decide.
+ *
+ * One block of threads a query, which wants its p nearest lists:
+ *	1. a bound that at least p lists, and few more, do not exceed, by halving
+ *	   an interval of scores and counting.  The least scores of runs of 32 lists
+ *	   are enough for that when p is small beside their number: a run whose
+ *	   least does not exceed the bound has a list that does not.
+ *	2. the lists up to the bound and the margin, into shared memory
+ *	3. the same among these, since a bound from runs may be wide, unless they
+ *	   are few
+ *	4. their exact scores, sorted
+ * When they are more than there is room for, step 1 takes the scores of all
+ * lists; when these are still too many, or the margin is infinite, all scores
+ * are computed exactly and take the place of the approximate ones.
+ */
+#include "gpu/coarse/approximate.cuh"
+#include "gpu/coarse/number.cuh"
+#include "gpu/coarse/score.cuh"
+#include "gpu/index/sift.cuh"
+
+#define MANY_THREADS	512		/* of a block, while there are SMs enough */
+#define FEW_THREADS		128
+#define FEW_QUERIES		128
+#define LEAST_ROOM		1024	/* for lists in shared memory */
+#define RUN_SHARE		2		/* so many runs to a probe are enough */
+#define AT_ONCE			4		/* runs that a warp reads */
+#define ALL_AHEAD		24		/* loads of a score, for few queries */
+#define SIFT_KEYS		20		/* of a thread, where all lists are sifted */
+#define SIFT_LISTS		(SIFT_KEYS * GV_SIFT_THREADS)
+#define LAST_ITEM		UINT64_C(0xFFFFFFFFFFFFFFFF)
+
+/* Keys for gv_find_bound: of scores, and of items as below. */
+struct ScoreKeys
+{
+	const float *scores;
+
+	__device__ __forceinline__ uint32_t
+	operator()(uint32_t i) const
+	{
+		return gv_ordered(scores[i]);
+	}
+};
+
+struct ItemKeys
+{
+	const uint64_t *items;
+
+	__device__ __forceinline__ uint32_t
+	operator()(uint32_t i) const
+	{
+		return (uint32_t) (items[i] >> 32);
+	}
+};
+
+/* Lists in shared memory: items are key << 32 | list. */
+struct Items
+{
+	uint64_t   *items;			/* [room] */
+	uint32_t   *count;			/* shared; may exceed room */
+	uint32_t	room;
+
+	/* Append the items of those lanes of a warp that have one. */
+	__device__ __forceinline__ void
+	append(bool mine, uint32_t key, uint32_t list)
+	{
+		uint32_t	lanes = __ballot_sync(GV_FULL_WARP, mine);
+		uint32_t	lane = threadIdx.x % GV_WARP;
+		uint32_t	at = 0;
+
+		if (lanes == 0)
+			return;
+		if (lane == 0)
+			at = atomicAdd(count, (uint32_t) __popc(lanes));
+		at = __shfl_sync(GV_FULL_WARP, at, 0) +
+			__popc(lanes & ((1u << lane) - 1));
+		if (mine && at < room)
+			items[at] = (uint64_t) key << 32 | list;
+	}
+
+	/* An item to a place that gv_reserve gave. */
+	__device__ __forceinline__ void
+	put(uint32_t at, uint32_t key, uint32_t list)
+	{
+		if (at < room)
+			items[at] = (uint64_t) key << 32 | list;
+	}
+
+	/* How many, after a barrier. */
+	__device__ __forceinline__ uint32_t
+	total()
+	{
+		__syncthreads();
+		return *count;
+	}
+
+	/* Begin anew; all threads have read the count before. */
+	__device__ __forceinline__ void
+	clear()
+	{
+		__syncthreads();
+		if (threadIdx.x == 0)
+			*count = 0;
+		__syncthreads();
+	}
+};
+
+/* The last key within the margin of a bound. */
+static __device__ __forceinline__ uint32_t
+widen(const GvLimit &bound, float margin)
+{
+	return gv_ordered(gv_unordered(bound.key) + margin);
+}
+
+/* Lists whose scores [nlists] have keys up to the last. */
+static __device__ __forceinline__ void
+take_lists(const float *scores, int nlists, uint32_t last, Items &items)
+{
+	for (int first = threadIdx.x / GV_WARP * GV_WARP; first < nlists;
+		 first += blockDim.x)
+	{
+		int			list = first + threadIdx.x % GV_WARP;
+		uint32_t	key = list < nlists ? gv_ordered(scores[list]) :
+			0xFFFFFFFFu;
+
+		items.append(key <= last, key, list);
+	}
+}
+
+/*
+ * The same of runs, which are dealt to all warps, because near ones lie side by
+ * side.
+ */
+static __device__ __forceinline__ void
+take_runs(const float *scores, int nlists, const uint64_t *runs,
+		  uint32_t nruns, uint32_t last, Items &items)
+{
+	uint32_t	lane = threadIdx.x % GV_WARP;
+	uint32_t	nwarps = blockDim.x / GV_WARP;
+
+	for (uint32_t first = threadIdx.x / GV_WARP; first < nruns;
+		 first += AT_ONCE * nwarps)
+	{
+		uint32_t	keys[AT_ONCE];
+		int			lists[AT_ONCE];
+
+#pragma unroll
+		for (int i = 0; i < AT_ONCE; i++)
+		{
+			uint32_t	r = first + i * nwarps;
+
+			lists[i] = r < nruns ? (int) ((uint32_t) runs[r] * GV_RUN + lane) :
+				nlists;
+			keys[i] = lists[i] < nlists ? gv_ordered(scores[lists[i]]) :
+				0xFFFFFFFFu;
+		}
+#pragma unroll
+		for (int i = 0; i < AT_ONCE; i++)
+			items.append(keys[i] <= last, keys[i], lists[i]);
+	}
+}
+
+/*
+ * Exact keys in the place of approximate ones; four lanes a list, AHEAD loads
+ * of each on their way.
+ */
+template <bool PRODUCT, int AHEAD>
+static __device__ __forceinline__ void
+score_items(const GvCardModel &card, const float *query, uint64_t *items,
+			uint32_t n)
+{
+	uint32_t	quad = threadIdx.x / GV_QUAD;
+
+	for (uint32_t first = 0; first < n; first += blockDim.x / GV_QUAD)
+	{
+		uint32_t	i = first + quad;
+		uint32_t	list = i < n ? (uint32_t) items[i] : 0;
+		float		score = gv_quad_score<PRODUCT, AHEAD>(query,
+														  card.d_centroids +
+														  (int64_t) list *
+														  card.dims,
+														  card.dims);
+
+		__syncwarp();			/* all four have read which list it is */
+		if (threadIdx.x % GV_QUAD == 0 && i < n)
+			items[i] = (uint64_t) gv_ordered(score) << 32 | list;
+	}
+}
+
+/* Sort items [n], up to one for four lanes, ascending, by counting. */
+static __device__ __forceinline__ void
+rank_items(uint64_t *items, uint32_t n)
+{
+	uint32_t	i = threadIdx.x / GV_QUAD;
+	uint64_t	item;
+	uint32_t	rank = 0;
+
+	__syncthreads();
+	item = i < n ? items[i] : LAST_ITEM;
+#pragma unroll 4
+	for (uint32_t j = threadIdx.x % GV_QUAD; j < n; j += GV_QUAD)
+		rank += items[j] < item;
+	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 1);
+	rank += __shfl_xor_sync(GV_FULL_WARP, rank, 2);
+	__syncthreads();
+	if (threadIdx.x % GV_QUAD == 0 && i < n)
+		items[rank] = item;
+	__syncthreads();
+}
+
+/* Sort items [n], n a power of 2, ascending. */
+static __device__ __forceinline__ void
+sort_items(uint64_t *items, uint32_t n)
+{
+	for (uint32_t size = 2; size <= n; size *= 2)
+		for (uint32_t stride = size / 2; stride > 0; stride /= 2)
+		{
+			__syncthreads();
+			for (uint32_t i = threadIdx.x; i < n / 2; i += blockDim.x)
+			{
+				uint32_t	low = 2 * i - (i & (stride - 1));
+				bool		up = (low & size) == 0;
+				uint64_t	a = items[low];
+				uint64_t	b = items[low + stride];
+
+				if ((b < a) == up)
+				{
+					items[low] = b;
+					items[low + stride] = a;
+				}
+			}
+		}
+	__syncthreads();
+}
+
+/* One query's search for its lists. */
+struct Choice
+{
+	const GvCardModel &card;
+	const float *query;			/* [dims] */
+	float	   *scores;			/* [nlists] */
+	const float *least;			/* [nruns] */
+	float		margin;
+	uint32_t	p;				/* lists wanted */
+	Items		close;			/* by approximate scores */
+	Items		nearest;		/* by exact ones */
+	GvTalk		talk;
+};
+
+/* The keys of all scores, some a thread: lists i * 512 + gv_sift_mine(). */
+static __device__ __forceinline__ void
+load_keys(const float *scores, int nlists, uint32_t (&keys)[SIFT_KEYS])
+{
+#pragma unroll
+	for (int i = 0; i < SIFT_KEYS; i++)
+	{
+		int			list = i * GV_SIFT_THREADS + gv_sift_mine();
+
+		keys[i] = list < nlists ? gv_ordered(scores[list]) : GV_SIFT_NONE;
+	}
+}
+
+/*
+ * Steps 1 and 2 of few queries and not too many lists: all scores at once in
+ * registers, a bound as in a sift, which takes a tenth of the time of halving.
+ * False, with nothing gathered: too many are close.
+ */
+static __device__ __forceinline__ bool
+gather_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
+			   uint32_t (&bounds)[GV_SIFT_WARPS])
+{
+	GvLimit		bound = {};
+	uint32_t	last;
+	uint32_t	mine = 0;
+	uint32_t	at;
+
+	bound.key = gv_sift_bound(keys, (int) choice.p, bounds);
+	last = min(widen(bound, choice.margin), GV_SIFT_NONE - 1);
+#pragma unroll
+	for (int i = 0; i < SIFT_KEYS; i++)
+		mine += keys[i] <= last;
+	at = gv_reserve(mine, choice.close.count);
+#pragma unroll
+	for (int i = 0; i < SIFT_KEYS; i++)
+		if (keys[i] <= last)
+			choice.close.put(at++, keys[i],
+							 i * GV_SIFT_THREADS + gv_sift_mine());
+	if (choice.close.total() <= choice.close.room)
+		return true;
+	choice.close.clear();
+	return false;
+}
+
+/*
+ * Steps 1 and 2: close holds all lists that may be among the nearest.  FEW: by
+ * keys, if it can.
+ */
+template <bool FEW>
+static __device__ __forceinline__ GvNearWay
+gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
+	   uint32_t (&bounds)[GV_SIFT_WARPS])
+{
+	int			nlists = choice.card.nlists;
+	int			nruns = gv_nruns(nlists);
+	uint32_t	spare = choice.p / 8 + 4;
+	GvLimit		bound;
+
+	if (!(choice.margin < FLT_MAX))
+		return GV_NEAR_EXACT;
+	if (FEW && gather_at_once(choice, keys, bounds))
+		return GV_NEAR_ALL;
+	if (choice.p * RUN_SHARE <= (uint32_t) nruns)
+	{
+		Items	   &runs = choice.nearest;	/* not needed before step 3 */
+		uint32_t	last;
+
+		bound = gv_find_bound(ScoreKeys {choice.least}, nruns, choice.p, spare,
+						   choice.talk);
+		last = widen(bound, choice.margin);
+		take_lists(choice.least, nruns, last, runs);
+		if (runs.total() <= runs.room)
+		{
+			take_runs(choice.scores, nlists, runs.items, *runs.count, last,
+					  choice.close);
+			runs.clear();
+			if (choice.close.total() <= choice.close.room)
+				return GV_NEAR_RUNS;
+			choice.close.clear();
+		}
+		else
+			runs.clear();
+	}
+	bound = gv_find_bound(ScoreKeys {choice.scores}, nlists, choice.p, spare,
+					   choice.talk);
+	take_lists(choice.scores, nlists, widen(bound, choice.margin),
+			   choice.close);
+	return choice.close.total() <= choice.close.room ? GV_NEAR_ALL :
+		GV_NEAR_EXACT;
+}
+
+/* Step 3: those close ones that may still be, to nearest. */
+static __device__ __forceinline__ void
+narrow(Choice &choice)
+{
+	const uint64_t *items = choice.close.items;
+	uint32_t	n = *choice.close.count;
+	uint32_t	last = 0xFFFFFFFFu;
+
+	/* what all lanes score at once need not be fewer */
+	if (n > blockDim.x / GV_QUAD)
+		last = widen(gv_find_bound(ItemKeys {items}, n, choice.p, choice.p / 16,
+								choice.talk), choice.margin);
+	for (uint32_t first = threadIdx.x / GV_WARP * GV_WARP; first < n;
+		 first += blockDim.x)
+	{
+		uint32_t	i = first + threadIdx.x % GV_WARP;
+		uint64_t	item = i < n ? items[i] : LAST_ITEM;
+
+		choice.nearest.append(i < n && (uint32_t) (item >> 32) <= last,
+							  (uint32_t) (item >> 32), (uint32_t) item);
+	}
+}
+
+/* All exact scores in the place of the approximate ones. */
+template <bool PRODUCT>
+static __device__ __forceinline__ void
+score_lists(const Choice &choice)
+{
+	const GvCardModel &card = choice.card;
+
+	for (int first = 0; first < card.nlists; first += blockDim.x / GV_QUAD)
+	{
+		int			list = first + threadIdx.x / GV_QUAD;
+		const float *centroid = card.d_centroids +
+			(int64_t) min(list, card.nlists - 1) * card.dims;
+		float		score = gv_quad_score<PRODUCT>(choice.query, centroid,
+												   card.dims);
+
+		if (threadIdx.x % GV_QUAD == 0 && list < card.nlists)
+			choice.scores[list] = score;
+	}
+	__syncthreads();
+}
+
+/* The nearest of all lists by exact scores. */
+template <bool PRODUCT>
+static __device__ __forceinline__ void
+take_exactly(Choice &choice)
+{
+	const float *scores = choice.scores;
+	int			nlists = choice.card.nlists;
+	uint32_t	lane = threadIdx.x % GV_WARP;
+	uint32_t	ties;
+	GvLimit		bound;
+
+	score_lists<PRODUCT>(choice);
+	bound = gv_find_bound(ScoreKeys {scores}, nlists, choice.p, 0, choice.talk);
+	if (bound.count == choice.p)
+	{
+		take_lists(scores, nlists, bound.key, choice.nearest);
+		return;
+	}
+
+	/* of equal scores the first lists count; one warp has them in order */
+	take_lists(scores, nlists, bound.lower, choice.nearest);
+	if (threadIdx.x >= GV_WARP)
+		return;
+	ties = choice.p - bound.lower_count;
+	for (int first = 0; first < nlists && ties > 0; first += GV_WARP)
+	{
+		int			list = first + lane;
+		bool		tie = list < nlists &&
+			gv_ordered(scores[list]) == bound.key;
+		uint32_t	lanes = __ballot_sync(GV_FULL_WARP, tie);
+		uint32_t	before = __popc(lanes & ((1u << lane) - 1));
+
+		choice.nearest.append(tie && before < ties, bound.key, list);
+		ties -= min(ties, (uint32_t) __popc(lanes));
+	}
+}
+
+/* Lists that there is room for; a power of 2. */
+static __host__ __device__ inline uint32_t
+room_for(int32_t probes)
+{
+	uint32_t	room = LEAST_ROOM;
+
+	while (room < 2 * (uint32_t) probes)
+		room *= 2;
+	return room;
+}
+
+/* Query blockIdx.x.  Shared: two Items [room]. */
+template <bool PRODUCT, bool FEW>
+static __global__ void __launch_bounds__(MANY_THREADS, 1)
+choose_kernel(GvCardModel card, GvBatch batch)
+{
+	GV_SHARED(memory);
+	alignas(16) __shared__ uint32_t bounds[GV_SIFT_WARPS];
+	__shared__ uint32_t said[2][GV_WARP];
+	__shared__ uint32_t counts[2];
+	__shared__ float margin;
+	int64_t		query = blockIdx.x;
+	uint32_t	room = room_for(batch.probes);
+	uint64_t   *items = (uint64_t *) memory + room;
+
+	gv_step_begins();
+
+	Choice		choice = {card, batch.d_queries + query * card.dims,
+		batch.d_coarse + query * card.nlists,
+		batch.near.d_least + query * gv_nruns(card.nlists),
+		0.0f,
+		(uint32_t) min(batch.d_wanted[query].probes, card.nlists),
+		{(uint64_t *) memory, &counts[0], room},
+		{items, &counts[1], room},
+		{said, 0}
+	};
+	uint32_t	keys[SIFT_KEYS] = {};
+	uint32_t	sorted = 1;
+	uint32_t	n;
+	GvNearWay	way;
+
+	if (FEW)					/* on their way while the margin is computed */
+		load_keys(choice.scores, card.nlists, keys);
+	if (threadIdx.x < 2)
+		counts[threadIdx.x] = 0;
+	if (threadIdx.x < GV_WARP)
+		margin = gv_near_margin_of(card, batch, (int) query);
+	__syncthreads();
+	choice.margin = margin;
+	if (choice.p > 0)			/* a batch's spare places want none */
+	{
+		way = gather<FEW>(choice, keys, bounds);
+		if (way == GV_NEAR_EXACT)
+			take_exactly<PRODUCT>(choice);
+		else
+			narrow(choice);
+		n = choice.nearest.total();
+		if (way != GV_NEAR_EXACT)
+			score_items<PRODUCT, FEW ? ALL_AHEAD : GV_AHEAD>(card,
+															 choice.query,
+															 items, n);
+		if (n <= blockDim.x / GV_QUAD)
+			rank_items(items, n);
+		else
+		{
+			while (sorted < n)
+				sorted *= 2;
+			for (uint32_t i = n + threadIdx.x; i < sorted; i += blockDim.x)
+				items[i] = LAST_ITEM;
+			sort_items(items, sorted);
+		}
+		if (threadIdx.x == 0)
+			atomicAdd(&batch.near.d_ways[way], 1u);
+	}
+	gv_number_lists(card, batch, (int) query, (int) choice.p, [&](int i)
+	{
+		return GvNearList {(uint32_t) (items[i] >> 32), (uint32_t) items[i]};
+	});
+}
+
+template <bool PRODUCT, bool FEW>
+static GvStatus
+launch(const GvCardModel *card, const GvBatch *batch, int threads,
+	   cudaStream_t stream)
+{
+	int			bytes = (int) (2 * room_for(batch->probes) * sizeof(uint64_t));
+
+	return gv_launch_step(choose_kernel<PRODUCT, FEW>, batch->n, threads,
+						  bytes, stream, card, batch);
+}
+
+/* d_probed, d_starts and nprobed of a batch, from what gv_gpu_product found. */
+GvStatus
+gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
+			  cudaStream_t stream)
+{
+	bool		few = batch->n <= FEW_QUERIES;
+	bool		sift = few && card->nlists <= SIFT_LISTS &&
+		batch->probes <= GV_SIFT_MOST;
+
+	if (card->metric == GV_IP)
+		return sift ? launch<true, true>(card, batch, MANY_THREADS, stream) :
+			launch<true, false>(card, batch, few ? MANY_THREADS : FEW_THREADS,
+								stream);
+	return sift ? launch<false, true>(card, batch, MANY_THREADS, stream) :
+		launch<false, false>(card, batch, few ? MANY_THREADS : FEW_THREADS,
+							 stream);
+}

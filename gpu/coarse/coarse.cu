@@ -1,0 +1,171 @@
+/*
+ * coarse.cu
+ *		The list scores of a batch of queries: distances to all centroids.
+ *
+ * One query needs bytes: a lane has all loads of 16 bytes on their way.  More
+ * queries need arithmetic: a team of four lanes takes two centroids and four or
+ * eight queries, so that every value it loads serves several terms.  Blocks are
+ * small, so that all SMs have their share of 8,192 lists; that few of them have
+ * to fit an SM leaves the compiler registers for loads ahead of their use.
+ */
+#include "gpu/coarse/score.cuh"
+
+#define THREADS			64
+#define TEAMS			(THREADS / GV_QUAD)	/* of four lanes */
+#define CENTROIDS		2		/* a team */
+#define SLICE			512		/* dimensions in shared memory at a time */
+#define AHEAD			8		/* 16-byte pieces of a centroid in registers */
+
+/*
+ * A team a centroid, for one query.  Centroids are there before the query: as
+ * much of each as registers hold is on its way while that crosses the bus.
+ */
+template <bool PRODUCT, bool ALIGNED>
+static __global__ void __launch_bounds__(THREADS, 8)
+coarse_one_kernel(GvCardModel card, GvBatch batch)
+{
+	int			list = blockIdx.x * TEAMS + threadIdx.x / GV_QUAD;
+	int			first = threadIdx.x % GV_QUAD * 4;
+	const float *centroid = card.d_centroids +
+		(int64_t) min(list, card.nlists - 1) * card.dims;
+	float		sums[4] = {};
+	float		score;
+	float4		ahead[AHEAD];
+
+#pragma unroll
+	for (int j = 0; j < AHEAD; j++)
+		if (first + j * GV_SUMS < card.dims)
+			ahead[j] = gv_load_four<ALIGNED>(centroid, first + j * GV_SUMS,
+											 card.dims);
+	gv_step_begins();
+#pragma unroll
+	for (int j = 0; j < AHEAD; j++)
+		if (first + j * GV_SUMS < card.dims)
+			gv_add_four<PRODUCT>(sums,
+								 gv_load_four<ALIGNED>(batch.d_queries,
+													   first + j * GV_SUMS,
+													   card.dims), ahead[j]);
+	gv_add_rows<PRODUCT, ALIGNED, GV_AHEAD>(sums, batch.d_queries, centroid,
+								  first + AHEAD * GV_SUMS, card.dims);
+	score = gv_add_sums<PRODUCT>(sums);
+	if (threadIdx.x % GV_QUAD == 0 && list < card.nlists)
+		batch.d_coarse[list] = score;
+}
+
+/*
+ * Block (x, y) has the centroids from x * TEAMS * CENTROIDS on and the queries
+ * from y * QUERIES on.  Shared: queries [QUERIES][SLICE].
+ */
+template <int QUERIES, bool PRODUCT, bool ALIGNED>
+static __global__ void __launch_bounds__(THREADS, 6)
+coarse_kernel(GvCardModel card, GvBatch batch)
+{
+	__shared__ float4 shared[QUERIES][SLICE / 4];
+	int			team = blockIdx.x * TEAMS + threadIdx.x / GV_QUAD;
+	int			first = team * CENTROIDS;
+	int			query = blockIdx.y * QUERIES;
+	float		sums[CENTROIDS][QUERIES][4] = {};
+
+	gv_step_begins();
+	for (int start = 0; start < card.dims; start += SLICE)
+	{
+		int			end = min(SLICE, card.dims - start);
+
+		__syncthreads();
+		for (int q = 0; q < QUERIES; q++)
+			for (int i = threadIdx.x; 4 * i < end; i += THREADS)
+				shared[q][i] = query + q < batch.n ?
+					gv_load_four<ALIGNED>(batch.d_queries +
+										  (int64_t) (query + q) * card.dims,
+										  start + 4 * i, card.dims) :
+					make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+		__syncthreads();
+
+#pragma unroll 4
+		for (int i = threadIdx.x % GV_QUAD; 4 * i < end; i += GV_QUAD)
+		{
+			float4		x[CENTROIDS];
+
+#pragma unroll
+			for (int c = 0; c < CENTROIDS; c++)
+				x[c] = gv_load_four<ALIGNED>(card.d_centroids +
+											 (int64_t) min(first + c,
+														   card.nlists - 1) *
+											 card.dims, start + 4 * i,
+											 card.dims);
+#pragma unroll
+			for (int q = 0; q < QUERIES; q++)
+			{
+				float4		y = shared[q][i];
+
+#pragma unroll
+				for (int c = 0; c < CENTROIDS; c++)
+					gv_add_four<PRODUCT>(sums[c][q], y, x[c]);
+			}
+		}
+	}
+
+#pragma unroll
+	for (int c = 0; c < CENTROIDS; c++)
+#pragma unroll
+		for (int q = 0; q < QUERIES; q++)
+		{
+			float		score = gv_add_sums<PRODUCT>(sums[c][q]);
+			float	   *to = batch.d_coarse +
+				(int64_t) (query + q) * card.nlists + first + c;
+
+			if (threadIdx.x % GV_QUAD == 0 && first + c < card.nlists &&
+				query + q < batch.n)
+				*to = score;
+		}
+}
+
+template <bool PRODUCT>
+static GvStatus
+launch_one(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
+{
+	dim3		grid((card->nlists + TEAMS - 1) / TEAMS);
+
+	if (card->dims % 4 == 0)
+		return gv_launch_step(coarse_one_kernel<PRODUCT, true>, grid, THREADS,
+							  0, stream, card, batch);
+	return gv_launch_step(coarse_one_kernel<PRODUCT, false>, grid, THREADS, 0,
+						  stream, card, batch);
+}
+
+template <int QUERIES, bool PRODUCT>
+static GvStatus
+launch(const GvCardModel *card, const GvBatch *batch, cudaStream_t stream)
+{
+	int			span = TEAMS * CENTROIDS;
+	dim3		grid((card->nlists + span - 1) / span,
+					 (batch->n + QUERIES - 1) / QUERIES);
+
+	if (card->dims % 4 == 0)
+		return gv_launch_step(coarse_kernel<QUERIES, PRODUCT, true>, grid,
+							  THREADS, 0, stream, card, batch);
+	return gv_launch_step(coarse_kernel<QUERIES, PRODUCT, false>, grid,
+						  THREADS, 0, stream, card, batch);
+}
+
+template <bool PRODUCT>
+static GvStatus
+launch_fitting(const GvCardModel *card, const GvBatch *batch,
+			   cudaStream_t stream)
+{
+	if (batch->n == 1)
+		return launch_one<PRODUCT>(card, batch, stream);
+	if (batch->n <= 4)
+		return launch<4, PRODUCT>(card, batch, stream);
+	return launch<8, PRODUCT>(card, batch, stream);
+}
+
+/* d_coarse [n][nlists] of a batch. */
+GvStatus
+gv_gpu_coarse(const GvCardModel *card, const GvBatch *batch,
+			  cudaStream_t stream)
+{
+	return card->metric == GV_IP ?
+		launch_fitting<true>(card, batch, stream) :
+		launch_fitting<false>(card, batch, stream);
+}

@@ -1,0 +1,119 @@
+/*
+ * score.cuh
+ *		List scores by teams of four lanes: gv_coarse's to the last bit.
+ *
+ * Dimension i goes to partial sum i mod 16; lane l of the four has sums 4l ..
+ * 4l + 3, so that it reads 16 bytes at once.  Dimensions that a vector does not
+ * have are 0 and leave the sums as they are.
+ */
+#ifndef GV_SCORE_CUH
+#define GV_SCORE_CUH
+
+#include "gpu/common/common.cuh"
+
+#define GV_QUAD			4		/* lanes that share a score */
+#define GV_SUMS			16		/* partial sums of a score */
+#define GV_AHEAD		8		/* loads on their way */
+
+/*
+ * Elements i .. i + 3 of row [dims].  ALIGNED: dims is a multiple of 4, and the
+ * row begins at a multiple of 16 bytes, as all rows of such arrays do.
+ */
+template <bool ALIGNED>
+static __device__ __forceinline__ float4
+gv_load_four(const float *row, int i, int dims)
+{
+	if (ALIGNED)
+		return *(const float4 *) (row + i);
+	return make_float4(i < dims ? row[i] : 0.0f,
+					   i + 1 < dims ? row[i + 1] : 0.0f,
+					   i + 2 < dims ? row[i + 2] : 0.0f,
+					   i + 3 < dims ? row[i + 3] : 0.0f);
+}
+
+template <bool PRODUCT>
+static __device__ __forceinline__ float
+gv_add_term(float sum, float x, float y)
+{
+	float		diff = PRODUCT ? 0.0f : __fsub_rn(x, y);
+
+	return __fadd_rn(sum, PRODUCT ? __fmul_rn(x, y) : __fmul_rn(diff, diff));
+}
+
+template <bool PRODUCT>
+static __device__ __forceinline__ void
+gv_add_four(float (&sums)[4], float4 x, float4 y)
+{
+	sums[0] = gv_add_term<PRODUCT>(sums[0], x.x, y.x);
+	sums[1] = gv_add_term<PRODUCT>(sums[1], x.y, y.y);
+	sums[2] = gv_add_term<PRODUCT>(sums[2], x.z, y.z);
+	sums[3] = gv_add_term<PRODUCT>(sums[3], x.w, y.w);
+}
+
+/* The score from all sums, in the first of the four lanes. */
+template <bool PRODUCT>
+static __device__ __forceinline__ float
+gv_add_sums(float (&sums)[4])
+{
+	float		sum;
+
+	/* sums 8 apart are two lanes apart, sums 4 apart one */
+#pragma unroll
+	for (int apart = GV_QUAD / 2; apart > 0; apart /= 2)
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			sums[j] = __fadd_rn(sums[j], __shfl_down_sync(0xFFFFFFFFu, sums[j],
+														  apart, GV_QUAD));
+	sum = __fadd_rn(__fadd_rn(sums[0], sums[2]), __fadd_rn(sums[1], sums[3]));
+	return gv_card_score(PRODUCT ? -sum : sum);
+}
+
+/* A lane's terms from dimension i on, its own first; AHEAD loads at once. */
+template <bool PRODUCT, bool ALIGNED, int AHEAD>
+static __device__ __forceinline__ void
+gv_add_rows(float (&sums)[4], const float *query, const float *centroid, int i,
+			int dims)
+{
+	for (; i + (AHEAD - 1) * GV_SUMS < dims; i += AHEAD * GV_SUMS)
+	{
+		float4		y[AHEAD];
+
+#pragma unroll
+		for (int j = 0; j < AHEAD; j++)
+			y[j] = gv_load_four<ALIGNED>(centroid, i + j * GV_SUMS, dims);
+#pragma unroll
+		for (int j = 0; j < AHEAD; j++)
+			gv_add_four<PRODUCT>(sums, gv_load_four<ALIGNED>(query, i + j *
+															 GV_SUMS, dims),
+								 y[j]);
+	}
+	for (; i < dims; i += GV_SUMS)
+		gv_add_four<PRODUCT>(sums, gv_load_four<ALIGNED>(query, i, dims),
+							 gv_load_four<ALIGNED>(centroid, i, dims));
+}
+
+template <bool PRODUCT, bool ALIGNED, int AHEAD>
+static __device__ __forceinline__ float
+gv_score_rows(const float *query, const float *centroid, int dims)
+{
+	float		sums[4] = {};
+
+	gv_add_rows<PRODUCT, ALIGNED, AHEAD>(sums, query, centroid,
+										 threadIdx.x % GV_QUAD * 4, dims);
+	return gv_add_sums<PRODUCT>(sums);
+}
+
+/*
+ * The score of centroid [dims] for query [dims], rows of aligned arrays, in the
+ * first of the four lanes.  All lanes of a warp call it together.
+ */
+template <bool PRODUCT, int AHEAD = GV_AHEAD>
+static __device__ __forceinline__ float
+gv_quad_score(const float *query, const float *centroid, int dims)
+{
+	return dims % 4 == 0 ?
+		gv_score_rows<PRODUCT, true, AHEAD>(query, centroid, dims) :
+		gv_score_rows<PRODUCT, false, GV_AHEAD>(query, centroid, dims);
+}
+
+#endif							/* GV_SCORE_CUH */

@@ -1,0 +1,110 @@
+/*
+ * common.cuh
+ *		Device code that several kernels use.
+ */
+#ifndef GV_COMMON_CUH
+#define GV_COMMON_CUH
+
+#include "gpu/common/gv_cuda.h"
+
+/*
+ * Of a grid that was perhaps launched early, see gv_launch_early: the next one
+ * may be, too.
+ */
+static __device__ __forceinline__ void
+gv_let_next_begin()
+{
+#ifndef __CUDACC__
+	gv_emulated_let_next_begin();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= GV_EARLY_CODE
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Nothing of the last one's may be touched before this returns. */
+static __device__ __forceinline__ void
+gv_wait_for_last()
+{
+#ifndef __CUDACC__
+	gv_emulated_wait_for_grids();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= GV_EARLY_CODE
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Both, as steps begin. */
+static __device__ __forceinline__ void
+gv_step_begins()
+{
+	gv_let_next_begin();
+	gv_wait_for_last();
+}
+
+/* A number that ascends as the float does; -0 and 0 are one. */
+static __device__ __forceinline__ uint32_t
+gv_ordered(float value)
+{
+	uint32_t	bits = __float_as_uint(value + 0.0f);
+
+	return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+static __device__ __forceinline__ float
+gv_unordered(uint32_t key)
+{
+	return __uint_as_float(key & 0x80000000u ? key & 0x7FFFFFFFu : ~key);
+}
+
+/*
+ * What a copy is known by: its row id's 48 bits, as in a block, which decide
+ * between equal scores, and the probe.
+ */
+static __device__ __forceinline__ uint64_t
+gv_copy_id(uint32_t high, uint32_t low, int probe)
+{
+	return (uint64_t) high << 32 | low << 16 | (uint32_t) probe;
+}
+
+/*
+ * First dimension of sub-quantizer j <= m: see gv_sub_start.  Dimensions are so
+ * few that 32 bits hold the product; a division of 64 took longer than an entry
+ * of a look-up table.
+ */
+static __device__ __forceinline__ int
+gv_card_sub_start(const GvCardModel &card, int j)
+{
+	static_assert(GV_MAX_DIMS < 1 << 15, "a product of two fits 32 bits");
+
+	return (int) ((uint32_t) j * (uint32_t) card.dims / (uint32_t) card.m);
+}
+
+/* The score of an overflow or of NaN is GV_SCORE_MAX. */
+static __device__ __forceinline__ float
+gv_card_score(float value)
+{
+	return value < GV_SCORE_MAX ? value : GV_SCORE_MAX;
+}
+
+/*
+ * Which probe does block b of a search belong to?  starts [n + 1] ascends from
+ * 0; the last probe that starts at or before b and is not empty.
+ */
+static __device__ __forceinline__ int
+gv_probe_of(const uint32_t *starts, int n, uint32_t b)
+{
+	int			low = 0;
+	int			high = n - 1;
+
+	while (low < high)
+	{
+		int			middle = (low + high + 1) / 2;
+
+		if (starts[middle] <= b)
+			low = middle;
+		else
+			high = middle - 1;
+	}
+	return low;
+}
+
+#endif							/* GV_COMMON_CUH */

@@ -1,0 +1,249 @@
+/*
+ * device.cu
+ *		The cards that are used, and memory that grows.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "gpu/common/gv_cuda.h"
+
+/* What is known of a device. */
+struct Card
+{
+	int			number;			/* as CUDA has it */
+	size_t		most_shared;	/* bytes a block of threads may have */
+	bool		hopper;			/* see gv_has_hopper */
+};
+
+static Card cards[GV_MAX_DEVICES];
+
+/* A thread's calls go to this card from now on, until it says otherwise. */
+GvStatus
+gv_choose_device(int32_t device)
+{
+	return gv_cuda_status(cudaSetDevice(cards[device].number));
+}
+
+/* Bytes of shared memory that a block of threads may have. */
+size_t
+gv_most_shared(int32_t device)
+{
+	return cards[device].most_shared;
+}
+
+/* Can what is for compute capability 9.0 alone work on a device? */
+bool
+gv_has_hopper(int32_t device)
+{
+	return cards[device].hopper;
+}
+
+/* Grow a searcher's buffer; what it held is lost. */
+GvStatus
+gv_buffer_need(GvBuffer *buffer, size_t bytes)
+{
+	size_t		wanted = bytes + bytes / 4 + 4096;
+
+	if (buffer->bytes >= bytes)
+		return GV_OK;
+	gv_buffer_free(buffer);
+	if (buffer->pinned)
+		GV_CUDA_TRY(cudaMallocHost(&buffer->memory, wanted));
+	else
+		GV_CUDA_TRY(cudaMalloc(&buffer->memory, wanted));
+	buffer->bytes = wanted;
+	return GV_OK;
+}
+
+void
+gv_buffer_free(GvBuffer *buffer)
+{
+	if (buffer->memory != NULL)
+		(void) (buffer->pinned ? cudaFreeHost(buffer->memory) :
+				cudaFree(buffer->memory));
+	buffer->memory = NULL;
+	buffer->bytes = 0;
+}
+
+/* What every other kernel was compiled for, too. */
+static __global__ void
+nothing_kernel()
+{
+}
+
+/*
+ * Is there nothing to wait for?  By their numbers, because the emulated
+ * runtime lacks names for most.  Anything else, a card that is busy, is reset,
+ * or counts errors of its memory, may be over in a minute.
+ */
+static bool
+is_for_good(cudaError_t error)
+{
+	switch ((int) error)
+	{
+		case 35:				/* cudaErrorInsufficientDriver */
+		case 98:				/* cudaErrorInvalidDeviceFunction */
+		case 100:				/* cudaErrorNoDevice */
+		case 101:				/* cudaErrorInvalidDevice */
+		case 209:				/* cudaErrorNoKernelImageForDevice */
+			return true;
+		default:
+			return false;
+	}
+}
+
+/* What an error in opening means to who opens. */
+static GvStatus
+open_status(cudaError_t error)
+{
+	return is_for_good(error) ? GV_INVALID : gv_cuda_status(error);
+}
+
+/* Ask a card what it is, and whether it works. */
+static cudaError_t
+ask_card(int number, cudaDeviceProp *properties, size_t *nfree,
+		 size_t *total)
+{
+	cudaFuncAttributes attributes;
+	cudaError_t error = cudaGetDeviceProperties(properties, number);
+
+	if (error == cudaSuccess)
+		error = cudaSetDevice(number);
+	if (error != cudaSuccess)
+		return error;
+	error = cudaFuncGetAttributes(&attributes, nothing_kernel);
+	if (error == cudaSuccess)
+		error = cudaMemGetInfo(nfree, total);
+	/* others may need what looking at it took */
+	if (error != cudaSuccess)
+		(void) cudaDeviceReset();
+	return error;
+}
+
+/*
+ * Look at a card, and say what it is or, in the place of its name, why it
+ * cannot be used.
+ */
+static GvStatus
+inspect(int number, GvDevice *device, Card *card)
+{
+	cudaDeviceProp properties;
+	size_t		nfree;
+	size_t		total;
+	cudaError_t error = ask_card(number, &properties, &nfree, &total);
+
+	if (error != cudaSuccess)
+	{
+		snprintf(device->name, sizeof(device->name), "card %d: %s", number,
+				 cudaGetErrorString(error));
+		(void) cudaGetLastError();
+		return open_status(error);
+	}
+	card->number = number;
+	card->most_shared = properties.sharedMemPerBlockOptin;
+	card->hopper = gv_gpu_hopper_works();
+	device->number = number;
+	device->memory = gv_gpu_budget(nfree, total);
+	if (device->memory <= 0)
+	{
+		snprintf(device->name, sizeof(device->name),
+				 "card %d: %.80s has no memory left", number,
+				 properties.name);
+		(void) cudaDeviceReset();
+		return GV_NO_MEMORY;
+	}
+	snprintf(device->name, sizeof(device->name), "%.120s", properties.name);
+	return GV_OK;
+}
+
+/* The better of two reasons for having no card: the one that may pass. */
+static GvStatus
+more_hopeful(GvStatus one, GvStatus other)
+{
+	return one > other ? one : other;
+}
+
+/*
+ * The cards of a list [n] that can be used, of `count` that there are; behind
+ * them, why others cannot.  None: for what reason.
+ */
+static GvStatus
+open_cards(int count, const int32_t *numbers, int32_t n, GvDevice *found,
+		   int32_t *nfound)
+{
+	GvDevice	lost[GV_MAX_DEVICES];
+	GvStatus	status = GV_INVALID;
+	int32_t		nlost = 0;
+
+	*nfound = 0;
+	for (int32_t i = 0; i < n; i++)
+	{
+		GvDevice	device = {};
+		GvStatus	one = GV_INVALID;
+
+		if (numbers[i] >= count)
+			snprintf(device.name, sizeof(device.name),
+					 "there is no card %d", numbers[i]);
+		else
+			one = inspect(numbers[i], &device, &cards[*nfound]);
+		if (one == GV_OK)
+			found[(*nfound)++] = device;
+		else
+		{
+			status = more_hopeful(status, one);
+			lost[nlost++] = device;
+		}
+	}
+	for (int32_t i = 0; i < nlost; i++)
+		found[*nfound + i] = lost[i];
+	return *nfound > 0 ? GV_OK : status;
+}
+
+/* Why there are no cards at all: CUDA has one word for two reasons. */
+static void
+say_why(cudaError_t error, GvDevice *found)
+{
+	int			driver = 0;
+	int			own = 0;
+
+	if (error != cudaErrorInsufficientDriver ||
+		cudaDriverGetVersion(&driver) != cudaSuccess ||
+		cudaRuntimeGetVersion(&own) != cudaSuccess)
+		snprintf(found->name, sizeof(found->name), "%s",
+				 cudaGetErrorString(error));
+	else if (driver == 0)
+		snprintf(found->name, sizeof(found->name), "no NVIDIA driver");
+	else
+		snprintf(found->name, sizeof(found->name),
+				 "the NVIDIA driver is for CUDA %d.%d, older than %d.%d",
+				 driver / 1000, driver % 1000 / 10, own / 1000,
+				 own % 1000 / 10);
+	(void) cudaGetLastError();
+}
+
+/* See gv_mirrors_open. */
+GvStatus
+gv_gpu_open(const char *devices, GvDevice *found, int32_t *nfound)
+{
+	int32_t		numbers[GV_MAX_DEVICES];
+	int32_t		n = gv_parse_devices(devices, numbers);
+	int			count = 0;
+	cudaError_t error;
+
+	if (n < 0)
+	{
+		snprintf(found->name, sizeof(found->name),
+				 "malformed list of devices");
+		return GV_INVALID;
+	}
+	error = cudaGetDeviceCount(&count);
+	if (error != cudaSuccess)
+	{
+		say_why(error, found);
+		return open_status(error);
+	}
+	if (devices[0] == '\0')
+		for (n = 0; n < count && n < GV_MAX_DEVICES; n++)
+			numbers[n] = n;
+	return open_cards(count, numbers, n, found, nfound);
+}

@@ -1,0 +1,31 @@
+/*
+ * gv_group.h
+ *		Numbers on the card brought together by key: rows by cluster, vectors
+ *		by list.
+ */
+#ifndef GV_GROUP_H
+#define GV_GROUP_H
+
+#include "gpu/common/gv_cuda.h"
+
+struct GvGroup
+{
+	int64_t		n;				/* below 2^31 */
+	uint32_t	nkeys;
+	const uint32_t *d_keys;		/* [n] below nkeys */
+	const uint32_t *d_numbers;	/* [n] */
+	uint32_t   *d_sorted;		/* [n] the keys, ascending */
+	uint32_t   *d_order;		/* [n] their numbers, of a key as they came */
+	uint32_t   *d_starts;		/* [nkeys + 1] where each key begins in both */
+	void	   *d_memory;		/* gv_gpu_group_bytes */
+	size_t		bytes;
+};
+
+/*
+ * group.cu: bytes for grouping up to n numbers; grouping them, by CUB's radix
+ * sort, which is stable.
+ */
+extern GvStatus gv_gpu_group_bytes(int64_t n, size_t *bytes);
+extern GvStatus gv_gpu_group(const GvGroup *group, cudaStream_t stream);
+
+#endif							/* GV_GROUP_H */

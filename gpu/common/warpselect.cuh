@@ -1,0 +1,350 @@
+/*
+ * warpselect.cuh
+ *		WarpSelect: the k smallest items of a stream, in a warp's registers.
+ *
+ * After Johnson, Douze, Jegou, "Billion-scale similarity search with GPUs",
+ * section 4: each lane keeps a short queue of items that may belong to the k
+ * smallest, the warp a long sorted one.  An item that is not before the
+ * warp's k-th is dropped by one comparison.  When any lane's queue is full
+ * the lanes' queues are sorted together by a bitonic network and merged into
+ * the warp's queue; the two have different lengths, so the merge compares
+ * only the tail of the longer one with the shorter one reversed, and lets a
+ * bitonic merge do the rest.  Unlike there, a lane's queue is filled, not
+ * sorted: what it holds is sorted only once, at the merge.
+ *
+ * Item is a struct with
+ *		bool before(const Item &other) const	a strict total order
+ *		static Item worst()						after every real item
+ *		static Item beyond(uint32_t key)		after every item of that key,
+ *												before those of the next
+ *		uint32_t key							what it is ordered by first
+ *		static Item pick(bool yes, Item a, Item b)	a or b, field by field: a
+ *												choice between structs would
+ *												put them into memory
+ *		Item across(int mask) const				the item of lane ^ mask
+ *		Item of(int lane) const					the item of that lane
+ * NW and NT, powers of two, NT <= NW: registers a lane has of the warp's queue
+ * (32 NW items) and of its own (NT items).
+ *
+ * All methods are called by all 32 lanes of a warp together.
+ */
+#ifndef GV_WARPSELECT_CUH
+#define GV_WARPSELECT_CUH
+
+#include <cstdint>
+
+#include <cuda_runtime.h>
+
+#define GV_FULL_WARP	0xFFFFFFFFu
+#define GV_WARP			32
+
+/* A list and its score. */
+struct GvNearList
+{
+	uint32_t	key;			/* gv_ordered(score) */
+	uint32_t	list;
+
+	__device__ __forceinline__ bool
+	before(const GvNearList &other) const
+	{
+		return key < other.key || (key == other.key && list < other.list);
+	}
+
+	static __device__ __forceinline__ GvNearList
+	worst()
+	{
+		return {0xFFFFFFFFu, 0xFFFFFFFFu};
+	}
+
+	static __device__ __forceinline__ GvNearList
+	beyond(uint32_t key)
+	{
+		return {key, 0xFFFFFFFFu};
+	}
+
+	static __device__ __forceinline__ GvNearList
+	pick(bool yes, GvNearList a, GvNearList b)
+	{
+		return {yes ? a.key : b.key, yes ? a.list : b.list};
+	}
+
+	__device__ __forceinline__ GvNearList
+	across(int mask) const
+	{
+		return {__shfl_xor_sync(GV_FULL_WARP, key, mask),
+				__shfl_xor_sync(GV_FULL_WARP, list, mask)};
+	}
+
+	__device__ __forceinline__ GvNearList
+	of(int lane) const
+	{
+		return {__shfl_sync(GV_FULL_WARP, key, lane),
+				__shfl_sync(GV_FULL_WARP, list, lane)};
+	}
+};
+
+/* A copy, its score, and which of at most 65,536 probes holds it. */
+struct GvNearCopy
+{
+	uint32_t	key;			/* gv_ordered(S) */
+	uint32_t	high;			/* of the row id's 48 bits */
+	uint32_t	low;			/* its lowest 16, then the probe */
+
+	__device__ __forceinline__ bool
+	before(const GvNearCopy &other) const
+	{
+		if (key != other.key)
+			return key < other.key;
+		return high < other.high || (high == other.high && low < other.low);
+	}
+
+	static __device__ __forceinline__ GvNearCopy
+	worst()
+	{
+		return {0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu};
+	}
+
+	static __device__ __forceinline__ GvNearCopy
+	beyond(uint32_t key)
+	{
+		return {key, 0xFFFFFFFFu, 0xFFFFFFFFu};
+	}
+
+	static __device__ __forceinline__ GvNearCopy
+	pick(bool yes, GvNearCopy a, GvNearCopy b)
+	{
+		return {yes ? a.key : b.key, yes ? a.high : b.high,
+				yes ? a.low : b.low};
+	}
+
+	__device__ __forceinline__ GvNearCopy
+	across(int mask) const
+	{
+		return {__shfl_xor_sync(GV_FULL_WARP, key, mask),
+				__shfl_xor_sync(GV_FULL_WARP, high, mask),
+				__shfl_xor_sync(GV_FULL_WARP, low, mask)};
+	}
+
+	__device__ __forceinline__ GvNearCopy
+	of(int lane) const
+	{
+		return {__shfl_sync(GV_FULL_WARP, key, lane),
+				__shfl_sync(GV_FULL_WARP, high, lane),
+				__shfl_sync(GV_FULL_WARP, low, lane)};
+	}
+};
+
+/* The one of two items that comes first. */
+template <typename Item>
+static __device__ __forceinline__ Item
+gv_first(Item a, Item b)
+{
+	return Item::pick(b.before(a), b, a);
+}
+
+/*
+ * One step of a bitonic network over items[N], item r * 32 + lane in register
+ * r: items `stride` apart are exchanged so that, in runs of `size` items that
+ * ascend and descend in turn, the smaller comes first or last.
+ */
+template <int SIZE, int STRIDE, typename Item, int N>
+static __device__ __forceinline__ void
+gv_exchange(Item (&items)[N])
+{
+	int			lane = threadIdx.x % GV_WARP;
+
+	if constexpr (STRIDE >= GV_WARP)
+	{
+#pragma unroll
+		for (int r = 0; r < N; r++)
+		{
+			constexpr int apart = STRIDE / GV_WARP;
+
+			if ((r & apart) == 0)
+			{
+				bool		up = ((r * GV_WARP) & SIZE) == 0;
+				Item		a = items[r];
+				Item		b = items[r + apart];
+				bool		swap = b.before(a) == up;
+
+				items[r] = Item::pick(swap, b, a);
+				items[r + apart] = Item::pick(swap, a, b);
+			}
+		}
+	}
+	else
+	{
+#pragma unroll
+		for (int r = 0; r < N; r++)
+		{
+			bool		up = ((r * GV_WARP + lane) & SIZE) == 0;
+			bool		lower = (lane & STRIDE) == 0;
+			Item		other = items[r].across(STRIDE);
+
+			items[r] = Item::pick(other.before(items[r]) == (up == lower),
+								  other, items[r]);
+		}
+	}
+}
+
+/* The steps of runs of SIZE items, from STRIDE down. */
+template <int SIZE, int STRIDE, typename Item, int N>
+static __device__ __forceinline__ void
+gv_steps(Item (&items)[N])
+{
+	gv_exchange<SIZE, STRIDE>(items);
+	if constexpr (STRIDE > 1)
+		gv_steps<SIZE, STRIDE / 2>(items);
+}
+
+/* Sort items[N], ascending over the whole warp. */
+template <int SIZE = 2, typename Item, int N>
+static __device__ __forceinline__ void
+gv_sort(Item (&items)[N])
+{
+	gv_steps<SIZE, SIZE / 2>(items);
+	if constexpr (SIZE < N * GV_WARP)
+		gv_sort<SIZE * 2>(items);
+}
+
+/* Sort items[N] that are a bitonic sequence. */
+template <typename Item, int N>
+static __device__ __forceinline__ void
+gv_merge(Item (&items)[N])
+{
+	gv_steps<2 * N * GV_WARP, N * GV_WARP / 2>(items);
+}
+
+template <typename Item, int NW, int NT>
+struct GvWarpSelect
+{
+	static_assert(NT <= NW && (NW & (NW - 1)) == 0 && (NT & (NT - 1)) == 0,
+				  "queues are powers of two");
+
+	Item		queue[NW];		/* ascending: item r * 32 + lane */
+	Item		waiting[NT];	/* this lane's, in no order */
+	int			nwaiting;
+	Item		bound;			/* the k-th of the queue, and of others' */
+	int			k;				/* 1 .. 32 NW */
+
+	__device__ __forceinline__ void
+	begin(int wanted)
+	{
+		k = wanted;
+		nwaiting = 0;
+		bound = Item::worst();
+#pragma unroll
+		for (int r = 0; r < NW; r++)
+			queue[r] = Item::worst();
+#pragma unroll
+		for (int r = 0; r < NT; r++)
+			waiting[r] = Item::worst();
+	}
+
+	/* An item of this lane; worst() for none. */
+	__device__ __forceinline__ void
+	offer(const Item &item)
+	{
+		if (item.before(bound))
+		{
+#pragma unroll
+			for (int r = NT - 1; r > 0; r--)
+				waiting[r] = waiting[r - 1];
+			waiting[0] = item;
+			nwaiting++;
+		}
+		if (__any_sync(GV_FULL_WARP, nwaiting == NT))
+			flush();
+	}
+
+	/* Nobody needs items that are not before this one. */
+	__device__ __forceinline__ void
+	limit(const Item &item)
+	{
+		if (item.before(bound))
+			bound = item;
+	}
+
+	/* ... items with a key beyond this one; with the same they may count. */
+	__device__ __forceinline__ void
+	limit_key(uint32_t key)
+	{
+		if (key < bound.key)
+			bound = Item::beyond(key);
+	}
+
+	/* Bring what waits into the queue. */
+	__device__ __forceinline__ void
+	flush()
+	{
+		gv_sort(waiting);
+#pragma unroll
+		for (int r = 0; r < NT; r++)
+			queue[NW - NT + r] = gv_first(queue[NW - NT + r],
+										  waiting[NT - 1 - r].across(GV_WARP - 1));
+		gv_merge(queue);
+		nwaiting = 0;
+#pragma unroll
+		for (int r = 0; r < NT; r++)
+			waiting[r] = Item::worst();
+		limit(at(k - 1));
+	}
+
+	/* Merge a sorted array [32 NW] in shared memory into the queue. */
+	__device__ __forceinline__ void
+	absorb(const Item *sorted)
+	{
+		int			lane = threadIdx.x % GV_WARP;
+
+#pragma unroll
+		for (int r = 0; r < NW; r++)
+			queue[r] = gv_first(queue[r], sorted[NW * GV_WARP - 1 -
+												 (r * GV_WARP + lane)]);
+		gv_merge(queue);
+	}
+
+	/* Item number i of the queue, in all lanes. */
+	__device__ __forceinline__ Item
+	at(int i) const
+	{
+		Item		mine = queue[0];
+
+#pragma unroll
+		for (int r = 1; r < NW; r++)
+			mine = Item::pick(r == i / GV_WARP, queue[r], mine);
+		return mine.of(i % GV_WARP);
+	}
+
+	__device__ __forceinline__ void
+	store(Item *sorted) const
+	{
+#pragma unroll
+		for (int r = 0; r < NW; r++)
+			sorted[r * GV_WARP + threadIdx.x % GV_WARP] = queue[r];
+	}
+};
+
+/*
+ * The block's k smallest items into the first warp's queue: halves of the
+ * warps hand theirs to the other half through shared memory
+ * [warps / 2][32 NW].  All threads call it; the number of warps is a power of
+ * two.
+ */
+template <typename Item, int NW, int NT>
+static __device__ __forceinline__ void
+gv_block_merge(GvWarpSelect<Item, NW, NT> &select, Item *shared)
+{
+	int			warp = threadIdx.x / GV_WARP;
+
+	for (int half = blockDim.x / GV_WARP / 2; half > 0; half /= 2)
+	{
+		if (warp >= half && warp < 2 * half)
+			select.store(shared + (warp - half) * NW * GV_WARP);
+		__syncthreads();
+		if (warp < half)
+			select.absorb(shared + warp * NW * GV_WARP);
+		__syncthreads();
+	}
+}
+
+#endif							/* GV_WARPSELECT_CUH */

@@ -1,0 +1,599 @@
+/*
+ * batch.cu
+ *		One batch of rows for all queries: which slots are filtered at once,
+ *		which queries take which way.  See gv_exact.h.
+ *
+ * Chunks.  Behind `seen` rows a query has its k nearest of these, and of the
+ * next c rows in random order about k c / seen are nearer, and a few more reach
+ * the cut for its error.  A chunk costs some ten launches and its last, partly
+ * filled round of tiles, 50 us; a row measured costs its bytes, 512 of which
+ * take .17 ns at 3 TB/s, for 10,000 queries 1.7 us.  From 2,048 rows to 10^6 in
+ * L chunks of a factor g each are L k (g - 1) rows a query: L = 9, 5, 3, 2 of g
+ * = 2, 3.5, 7.9, 22 for k = 10 are 90, 120, 210, 420 rows, .15, .21, .35, .71
+ * ms, and 450, 250, 150, 100 us for chunks.  So g is 8, or as much as a third
+ * of a query's room for slots allows: the room is 6 k, and at least 256.
+ * The seed, whose scores go to memory, costs .15 us a row: 2,048 to begin with
+ * are as many chunks for 10^6 rows as 4,096.
+ *
+ * Of few queries the time that counts is a pass over all half copies.
+ * fewqueries.cu needs nothing else.  Where that is not for them there are two
+ * chunks, a seed from whose scores cuts are taken, and all else: four launches,
+ * each of which may begin early, and one look at what came of them.
+ */
+#include <string.h>
+
+#include "gpu/exact/gv_exact.h"
+
+#define MOST_GROWTH		7		/* rows of a chunk for each row before it */
+#define MOST_TERMS		(INT64_C(1) << 43)	/* of a product: .03 s */
+#define MOST_SCANNED	(96 * 1024) /* bytes of queries for fewscan.cu */
+
+static int64_t went[2];
+
+/* See gv_exact.h. */
+extern "C" void
+gv_gpu_exact_ways(int64_t ways[2])
+{
+	memcpy(ways, went, sizeof(went));
+}
+
+/* What the steps of one search share. */
+struct Search
+{
+	GvExactWork *work;
+	const GvExactSpace *space;
+	const GvExactRows *rows;
+	const GvExactQueries *queries;
+	const GvStop *stop;
+};
+
+/* -- steps */
+
+/* A step was launched: where time is measured, its own. */
+static GvStatus
+note(GvExactWork *work, GvExactStep step, double *since)
+{
+	if (!work->measures)
+		return GV_OK;
+	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
+	work->seconds[step] += gv_exact_now() - *since;
+	*since = gv_exact_now();
+	return GV_OK;
+}
+
+static double
+begin(const GvExactWork *work)
+{
+	return work->measures ? gv_exact_now() : 0.0;
+}
+
+static GvStatus
+multiply(const GvExactWork *work, const GvExactProduct *product)
+{
+	if (product->n <= GV_EXACT_FEW &&
+		gv_exact_scan_bytes(product) <= MOST_SCANNED)
+		return gv_gpu_exact_scan(product, work->nsms, work->stream);
+	if (gv_gpu_exact_hopper_fits(product, work->device))
+		return gv_gpu_exact_hopper(product, work->nsms, work->stream);
+	return gv_gpu_exact_product(product, work->stream);
+}
+
+/* A product of slots first .. last - 1, all else yet to be said. */
+static GvExactProduct
+product_of(const Search *search, int64_t first, int64_t last)
+{
+	GvExactProduct product = {};
+
+	product.half_dims = search->space->half_dims;
+	product.first = (uint32_t) first;
+	product.nslots = (uint32_t) (last - first);
+	product.d_halves = search->rows->d_halves +
+		first * search->space->half_dims;
+	product.d_bias = search->rows->d_bias + first;
+	product.filter = search->work->filter;
+	return product;
+}
+
+/*
+ * Slots of a part are measured and merged with its neighbours; queries with too
+ * many go to a list.
+ */
+static GvStatus
+take(const Search *search, const GvExactRows *rows, const GvExactPart *part,
+	 uint32_t *d_count, uint32_t *d_list)
+{
+	GvExactWork *work = search->work;
+	GvExactFilter *filter = &work->filter;
+	double		since = begin(work);
+
+	if (gv_gpu_exact_nearest_fits(filter))
+	{
+		GvExactNearest nearest = {*rows, *search->queries, *part, *filter,
+			work->found, d_count, d_list, work->seen, 0, 0};
+
+		GV_TRY(gv_gpu_exact_nearest(search->space, &nearest, work->stream));
+		return note(work, GV_EXACT_MEASURE, &since);
+	}
+	GV_TRY(gv_gpu_exact_overflows(part, filter, d_count, d_list,
+								  work->stream));
+	GV_TRY(gv_gpu_exact_measure(search->space, rows, search->queries, part,
+								filter, &work->found, work->seen,
+								work->stream));
+	GV_TRY(note(work, GV_EXACT_MEASURE, &since));
+	GV_TRY(gv_gpu_exact_merge(search->queries, part, filter, &work->found,
+							  work->seen, work->stream));
+	return note(work, GV_EXACT_MERGE, &since);
+}
+
+static GvStatus
+clear_lists(const GvExactWork *work)
+{
+	return gv_cuda_status(cudaMemsetAsync(work->lists.d_counts, 0,
+										  2 * sizeof(uint32_t),
+										  work->stream));
+}
+
+/*
+ * How many queries the lists have, where steps have told the host; may be the
+ * moment to stop.
+ */
+static GvStatus
+wait_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
+{
+	GvExactWork *work = search->work;
+
+	GV_CUDA_TRY(cudaStreamSynchronize(work->stream));
+	*nmatrix = (int32_t) work->counts[0];
+	*nslow = (int32_t) work->counts[1];
+	if (search->stop != NULL && search->stop->requested(search->stop->arg))
+		return GV_CANCELLED;
+	return GV_OK;
+}
+
+/* ... and where they have not. */
+static GvStatus
+read_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
+{
+	GvExactWork *work = search->work;
+
+	GV_CUDA_TRY(cudaMemcpyAsync(work->counts, work->lists.d_counts,
+								2 * sizeof(uint32_t), cudaMemcpyDeviceToHost,
+								work->stream));
+	return wait_lists(search, nmatrix, nslow);
+}
+
+/* Whoever may ask to stop does so between steps that are over. */
+static GvStatus
+pause_between(const Search *search)
+{
+	if (search->stop == NULL)
+		return GV_OK;
+	GV_CUDA_TRY(cudaStreamSynchronize(search->work->stream));
+	return search->stop->requested(search->stop->arg) ? GV_CANCELLED : GV_OK;
+}
+
+/* All of slots first .. last - 1, for the slow ones. */
+static GvStatus
+measure_all(const Search *search, const GvExactRows *rows, int32_t n,
+			int64_t first, int64_t last)
+{
+	GvExactWork *work = search->work;
+
+	__atomic_fetch_add(&went[1], n, __ATOMIC_RELAXED);
+	for (int32_t done = 0; done < n; done += work->piece)
+	{
+		GvExactPart part = {work->lists.d_slow + done, 0,
+		n - done < work->piece ? n - done : work->piece};
+
+		for (int64_t s = first; s < last; s += work->filter.capacity)
+		{
+			int64_t		left = last - s;
+
+			GV_TRY(gv_gpu_exact_take_all(&part, &work->filter, (uint32_t) s,
+										 (uint32_t)
+										 (left < work->filter.capacity ?
+										  left : work->filter.capacity),
+										 work->stream));
+			GV_TRY(take(search, rows, &part, NULL, NULL));
+			GV_TRY(pause_between(search));
+		}
+	}
+	return GV_OK;
+}
+
+/* Some of the queries of the matrix way, as many as scores have room for. */
+static GvStatus
+search_matrix_part(const Search *search, const GvExactPart *part,
+				   int64_t first, int64_t last)
+{
+	GvExactWork *work = search->work;
+	GvExactProduct product = product_of(search, first, last);
+	double		since = begin(work);
+
+	product.n = part->n;
+	product.d_queries = work->d_gathered;
+	product.d_scores = work->d_scores;
+	GV_TRY(gv_gpu_exact_gather(search->space, search->queries, part,
+							   work->d_gathered, work->stream));
+	GV_TRY(gv_gpu_exact_cuts(search->space, search->queries, part,
+							 &work->filter, NULL, work->stream));
+	GV_TRY(multiply(work, &product));
+	GV_TRY(gv_gpu_exact_choose(search->space, search->queries, part, &product,
+							   search->rows->d_slack + first, work->stream));
+	GV_TRY(note(work, GV_EXACT_CHOOSE, &since));
+	return take(search, search->rows, part, &work->lists.d_counts[1],
+				work->lists.d_slow);
+}
+
+/* Slots first .. last - 1 for n queries of the list. */
+static GvStatus
+search_matrix(const Search *search, int32_t n, int64_t first, int64_t last)
+{
+	GvExactWork *work = search->work;
+	int64_t		columns = work->nscores / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
+	int32_t		none;
+	int32_t		nslow;
+
+	if (columns > GV_EXACT_COLUMNS)
+		columns = GV_EXACT_COLUMNS;
+	for (int64_t s = first; s < last; s += columns)
+	{
+		int64_t		end = last - s < columns ? last : s + columns;
+		int64_t		most = work->nscores / (end - s);
+
+		most = most < work->matrix ? most : work->matrix;
+		GV_TRY(clear_lists(work));
+		for (int32_t done = 0; done < n; done += (int32_t) most)
+		{
+			GvExactPart part = {work->lists.d_matrix + done, 0,
+			n - done < most ? n - done : (int32_t) most};
+
+			GV_TRY(search_matrix_part(search, &part, s, end));
+			GV_TRY(pause_between(search));
+		}
+		GV_TRY(read_lists(search, &none, &nslow));
+		if (nslow > 0)
+			GV_TRY(measure_all(search, search->rows, nslow, s, end));
+	}
+	return GV_OK;
+}
+
+/* So many queries of the lists, for slots first .. last - 1. */
+static GvStatus
+search_listed(const Search *search, int32_t nmatrix, int32_t nslow,
+			  int64_t first, int64_t last)
+{
+	if (nslow > 0)
+		GV_TRY(measure_all(search, search->rows, nslow, first, last));
+	if (nmatrix > 0)
+		GV_TRY(search_matrix(search, nmatrix, first, last));
+	return GV_OK;
+}
+
+/* What the lists hold, for slots first .. last - 1; does it count as a way? */
+static GvStatus
+search_lists(const Search *search, int64_t first, int64_t last, bool counts)
+{
+	int32_t		nmatrix;
+	int32_t		nslow;
+
+	GV_TRY(read_lists(search, &nmatrix, &nslow));
+	if (counts)
+		__atomic_fetch_add(&went[0], nmatrix, __ATOMIC_RELAXED);
+	return search_listed(search, nmatrix, nslow, first, last);
+}
+
+/* Cuts of a part's queries from the batch's first slots, and which reach them. */
+static GvStatus
+look_first(const Search *search, const GvExactPart *part, int64_t last,
+		   const GvExactLists *lists)
+{
+	GvExactWork *work = search->work;
+	GvExactProduct product = product_of(search, 0, last);
+	double		since = begin(work);
+
+	product.n = part->n;
+	product.d_queries = search->queries->d_halves +
+		part->first * search->space->half_dims;
+	product.d_scores = work->d_scores;
+	GV_TRY(multiply(work, &product));
+	GV_TRY(gv_gpu_exact_first(search->space, search->queries, part, &product,
+							  search->rows->d_slack, lists, work->stream));
+	return note(work, GV_EXACT_CHOOSE, &since);
+}
+
+/* The batch's first slots for a piece of the queries, none of which has a cut. */
+static GvStatus
+search_first(const Search *search, const GvExactPart *part, int64_t last)
+{
+	GvExactWork *work = search->work;
+	int64_t		most = work->nscores / last;
+
+	GV_TRY(clear_lists(work));
+	for (int64_t done = 0; done < part->n; done += most)
+	{
+		GvExactPart some = {NULL, part->first + done,
+		(int32_t) (part->n - done < most ? part->n - done : most)};
+
+		GV_TRY(look_first(search, &some, last, NULL));
+		GV_TRY(take(search, search->rows, &some, &work->lists.d_counts[0],
+					work->lists.d_matrix));
+		GV_TRY(pause_between(search));
+	}
+	return search_lists(search, 0, last, true);
+}
+
+/* Slots first .. last - 1 for a piece of the queries. */
+static GvStatus
+search_piece(const Search *search, const GvExactPart *part, int64_t first,
+			 int64_t last)
+{
+	GvExactWork *work = search->work;
+	GvExactProduct product = product_of(search, first, last);
+	bool		begun = work->seen + first > 0;
+	double		since = begin(work);
+
+	if (!begun && gv_gpu_exact_first_fits(search->queries, last))
+		return search_first(search, part, last);
+	product.n = part->n;
+	product.d_queries = search->queries->d_halves +
+		part->first * search->space->half_dims;
+	GV_TRY(clear_lists(work));
+	GV_TRY(gv_gpu_exact_cuts(search->space, search->queries, part,
+							 &work->filter, &work->lists, work->stream));
+	/* nobody has a cut before the first rows */
+	if (begun)
+	{
+		GV_TRY(multiply(work, &product));
+		GV_TRY(note(work, GV_EXACT_FILTER, &since));
+		GV_TRY(take(search, search->rows, part, &work->lists.d_counts[0],
+					work->lists.d_matrix));
+	}
+	return search_lists(search, first, last, begun);
+}
+
+/* -- the whole batch */
+
+static int64_t
+seed_for(const Search *search, int64_t usual)
+{
+	int64_t		least = 4 * search->queries->k;
+	int32_t		forced = gv_gpu_exact_forced_seed();
+
+	if (forced > 0)
+		usual = forced;
+	usual = usual > least ? usual : least;
+	return (usual + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
+}
+
+/* Slots of the chunk that begins at `first`; see above. */
+static int64_t
+chunk_at(const Search *search, int64_t first)
+{
+	const GvExactWork *work = search->work;
+	int64_t		seen = work->seen + first;
+	int64_t		seed = seed_for(search, GV_EXACT_SEED);
+	int64_t		wanted = 3 * (search->queries->k + 1);
+	int64_t		most = MOST_TERMS / search->space->half_dims / work->piece;
+	int64_t		chunk = work->filter.capacity < wanted * MOST_GROWTH ?
+		(int64_t) ((double) seen * work->filter.capacity / wanted) :
+		seen * MOST_GROWTH;
+
+	if (chunk < seed)
+		chunk = seed;
+	if (chunk > most)
+		chunk = most;
+	return (chunk + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
+}
+
+/*
+ * Queries whose distances are all NaN, n of the slow ones: of these the rows
+ * that come first are the nearest, and no filter finds them.
+ */
+static GvStatus
+measure_first(const Search *search, int32_t n)
+{
+	GvExactRows rows = *search->rows;
+	int64_t		last = search->queries->k + 1;	/* one may be its own */
+
+	rows.stride = 1;
+	return measure_all(search, &rows, n, 0, last < rows.n ? last : rows.n);
+}
+
+/* ... which only some metrics have. */
+static GvStatus
+search_voids(const Search *search)
+{
+	GvExactWork *work = search->work;
+	int32_t		none;
+	int32_t		nslow;
+
+	if (search->space->metric != GV_SET_COSINE &&
+		search->space->metric != GV_SET_PEARSON)
+		return GV_OK;
+	GV_TRY(clear_lists(work));
+	GV_TRY(gv_gpu_exact_voids(search->queries, &work->lists, work->stream));
+	GV_TRY(read_lists(search, &none, &nslow));
+	return nslow > 0 ? measure_first(search, nslow) : GV_OK;
+}
+
+/* Few queries, many rows: two passes, and one look at what came of them. */
+static GvStatus
+search_few(const Search *search, int64_t seed)
+{
+	GvExactWork *work = search->work;
+	const GvExactQueries *queries = search->queries;
+	GvExactPart part = {NULL, 0, (int32_t) queries->n};
+	GvExactProduct product;
+	double		since;
+
+	GV_TRY(look_first(search, &part, seed, &work->lists));
+	since = begin(work);
+	product = product_of(search, seed, search->rows->n);
+	product.n = part.n;
+	product.d_queries = queries->d_halves;
+	GV_TRY(multiply(work, &product));
+	GV_TRY(note(work, GV_EXACT_FILTER, &since));
+	GV_TRY(take(search, search->rows, &part, &work->lists.d_counts[0],
+				work->lists.d_matrix));
+	return search_lists(search, 0, search->rows->n, true);
+}
+
+/*
+ * Few queries, many rows: one pass, by fewqueries.cu, which makes half copies of
+ * queries and finds void ones besides.
+ */
+static GvStatus
+search_at_once(const Search *search, int64_t seed)
+{
+	GvExactWork *work = search->work;
+	const GvExactQueries *queries = search->queries;
+	GvExactPart part = {NULL, 0, (int32_t) queries->n};
+	GvExactNearest nearest = {*search->rows, *queries, part, work->filter,
+		work->found, &work->lists.d_counts[0], work->lists.d_matrix,
+	work->seen, search->space->dims, 1};
+	GvExactFew	few = {*search->space, nearest, work->lists, work->d_turn,
+	work->d_bests, work->d_scores, work->counts};
+	int32_t		nmatrix;
+	int32_t		nvoid;
+	double		since = begin(work);
+
+	GV_TRY(gv_gpu_exact_few(&few, work->nsms, seed, work->stream));
+	GV_TRY(note(work, GV_EXACT_FILTER, &since));
+	GV_TRY(wait_lists(search, &nmatrix, &nvoid));
+	__atomic_fetch_add(&went[0], nmatrix, __ATOMIC_RELAXED);
+	if (nvoid > 0)
+		GV_TRY(measure_first(search, nvoid));
+	return search_listed(search, nmatrix, 0, 0, search->rows->n);
+}
+
+/* See gv_exact.h. */
+GvStatus
+gv_gpu_exact_search(GvExactWork *work, const GvExactSpace *space,
+					const GvExactRows *rows, const GvExactQueries *queries,
+					const GvStop *stop)
+{
+	Search		search = {work, space, rows, queries, stop};
+	int64_t		few = seed_for(&search, GV_EXACT_FEW_SEED);
+
+	if (gv_gpu_exact_few_fits(space, rows, queries, work, few))
+		return search_at_once(&search, few);
+	if (work->seen == 0)
+		GV_TRY(gv_gpu_exact_queries(space, queries, work->stream));
+	GV_TRY(search_voids(&search));
+	if (queries->n <= GV_EXACT_FEW && rows->n >= 4 * few &&
+		gv_gpu_exact_first_fits(queries, few) &&
+		queries->n * few <= work->nscores)
+		return search_few(&search, few);
+	for (int64_t first = 0; first < rows->n;)
+	{
+		int64_t		chunk = chunk_at(&search, first);
+		int64_t		last = rows->n - first < chunk ? rows->n : first + chunk;
+
+		for (int64_t q = 0; q < queries->n; q += work->piece)
+		{
+			GvExactPart part = {NULL, q, queries->n - q < work->piece ?
+				(int32_t) (queries->n - q) : work->piece};
+
+			GV_TRY(search_piece(&search, &part, first, last));
+		}
+		first = last;
+	}
+	return GV_OK;
+}
+
+/* -- units */
+
+/* See gv_exact.h: as many as there is room for, of halves and of scores. */
+int64_t
+gv_gpu_exact_part_most(const GvExactWork *work, const GvExactQueries *queries)
+{
+	Search		search = {NULL, NULL, NULL, queries, NULL};
+	int64_t		most = work->nscores / seed_for(&search, GV_EXACT_SEED);
+
+	most = most < work->matrix ? most : work->matrix;
+	return most > 1 ? most : 1;
+}
+
+/*
+ * Cuts from the first slots, which are those of the nearest lists, and what of
+ * these reaches them; how many slots that are.
+ */
+static GvStatus
+begin_part(const Search *search, const GvExactPart *part, int64_t *done)
+{
+	GvExactWork *work = search->work;
+	int64_t		all = gv_gpu_exact_room(search->rows->n);
+	int64_t		seed = seed_for(search, GV_EXACT_SEED);
+	GvExactProduct product;
+	double		since = begin(work);
+
+	seed = seed < all ? seed : all;
+	product = product_of(search, 0, seed);
+	product.n = part->n;
+	product.d_queries = work->d_gathered;
+	product.d_scores = work->d_scores;
+	product.more = true;
+	GV_TRY(multiply(work, &product));
+	GV_TRY(gv_gpu_exact_first(search->space, search->queries, part, &product,
+							  search->rows->d_slack, NULL, work->stream));
+	*done = seed;
+	return note(work, GV_EXACT_CHOOSE, &since);
+}
+
+/* See gv_exact.h. */
+GvStatus
+gv_gpu_exact_part(GvExactWork *work, const GvExactSpace *space,
+				  const GvExactRows *rows, const GvExactQueries *queries,
+				  const GvExactPart *part, const GvExactLists *lists)
+{
+	Search		search = {work, space, rows, queries, NULL};
+	int64_t		done = 0;
+	double		since;
+
+	GV_TRY(gv_gpu_exact_gather(space, queries, part, work->d_gathered,
+							   work->stream));
+	if (gv_gpu_exact_first_fits(queries, GV_EXACT_ALIGN))
+		GV_TRY(begin_part(&search, part, &done));
+	else
+		GV_TRY(gv_gpu_exact_cuts(space, queries, part, &work->filter, lists,
+								 work->stream));
+	since = begin(work);
+	if (done < rows->n)
+	{
+		GvExactProduct product = product_of(&search, done, rows->n);
+
+		product.n = part->n;
+		product.d_queries = work->d_gathered;
+		GV_TRY(multiply(work, &product));
+		GV_TRY(note(work, GV_EXACT_FILTER, &since));
+	}
+	return take(&search, rows, part, &lists->d_counts[0], lists->d_matrix);
+}
+
+/* See gv_exact.h. */
+GvStatus
+gv_gpu_exact_others(GvExactWork *work, const GvExactSpace *space,
+					const GvExactRows *rows, const GvExactQueries *queries,
+					const GvExactLists *lists, const uint32_t counts[2],
+					const GvStop *stop)
+{
+	Search		search = {work, space, rows, queries, stop};
+	GvExactLists own = work->lists;
+	GvStatus	status = GV_OK;
+
+	__atomic_fetch_add(&went[0], counts[0], __ATOMIC_RELAXED);
+	if (counts[1] > 0)
+	{
+		work->lists.d_slow = lists->d_slow;
+		status = measure_all(&search, rows, (int32_t) counts[1], 0, rows->n);
+		work->lists.d_slow = own.d_slow;
+	}
+	if (status == GV_OK && counts[0] > 0)
+	{
+		work->lists.d_matrix = lists->d_matrix;
+		status = search_matrix(&search, (int32_t) counts[0], 0, rows->n);
+		work->lists.d_matrix = own.d_matrix;
+	}
+	return status;
+}

@@ -1,0 +1,419 @@
+/*
+ * exactset.cu
+ *		Exact search behind gv_set.h.
+ *
+ * Rows that are put are kept on the card until they are a batch worth a
+ * search.  The first batch says how all vectors are moved and scaled, so
+ * queries become halves when it is searched.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu/common/gv_sets.h"
+#include "gpu/exact/lists/gv_exactlists.h"
+
+#define MOST_BATCH		(INT64_C(1) << 20)	/* rows */
+#define BATCH_BYTES		(INT64_C(512) << 20)	/* ... in fp32 */
+#define LISTS_BYTES		(INT64_C(4) << 30)	/* ... of near lists, of which
+											 * there are to be many rows */
+#define LISTS_BATCH		(INT64_C(1) << 27)
+
+struct Exact
+{
+	GvSetSpec	spec;
+	GvExactSpace space;
+	GvExactQueries queries;
+	GvExactRows rows;			/* of a batch; n: so many are there */
+	GvExactWork work;			/* not of near lists, but for `seen` */
+	GvExactByList *lists;		/* NULL: all rows are compared */
+	cudaStream_t stream;		/* of one of these */
+	int64_t		room;			/* rows of a batch */
+	bool		framed;			/* space is known */
+	GvBuffer	d_set;			/* queries, and what is found of them */
+	GvBuffer	d_batch;
+	float	   *d_queries;
+	int64_t    *d_self;
+	float	   *d_rows;
+};
+
+/* Neighbours that a query can have. */
+static int64_t
+kept_of(const GvSetSpec *spec)
+{
+	return spec->k < spec->nrows ? spec->k : spec->nrows;
+}
+
+static int64_t
+room_of(const GvSetSpec *spec)
+{
+	bool		near = spec->nlists > 0;
+	int64_t		room = (near ? LISTS_BYTES : BATCH_BYTES) /
+		(4 * (int64_t) spec->dims);
+	int64_t		most = near ? LISTS_BATCH : MOST_BATCH;
+
+	if (near && gv_gpu_exact_forced_batch() > 0)
+		most = gv_gpu_exact_forced_batch();
+	if (room > most)
+		room = most;
+	return room < spec->nrows ? room : spec->nrows;
+}
+
+/* See gv_exact.h. */
+int64_t
+gv_gpu_exact_room(int64_t n)
+{
+	return (n + GV_EXACT_ALIGN - 1) / GV_EXACT_ALIGN * GV_EXACT_ALIGN;
+}
+
+static int64_t
+common_divisor(int64_t a, int64_t b)
+{
+	while (b != 0)
+	{
+		int64_t		rest = a % b;
+
+		a = b;
+		b = rest;
+	}
+	return a;
+}
+
+/* About .618 n, and without a common divisor with n. */
+int64_t
+gv_gpu_exact_stride(int64_t n)
+{
+	int64_t		stride = (int64_t) (0.6180339887 * (double) n);
+
+	if (stride < 1)
+		stride = 1;
+	while (common_divisor(n, stride) != 1)
+		stride++;
+	return stride;
+}
+
+/* Where everything lies. */
+struct Places
+{
+	size_t		queries;
+	size_t		self;
+	size_t		halves;
+	size_t		seen;
+	size_t		distances;
+	size_t		positions;
+	size_t		mean;
+	size_t		frame;
+	size_t		set_bytes;
+	size_t		rows;
+	size_t		row_halves;
+	size_t		bias;
+	size_t		slack;
+	size_t		batch_bytes;
+};
+
+static Places
+place(const GvSetSpec *spec)
+{
+	Places		places = {};
+	size_t		n = (size_t) spec->nqueries;
+	size_t		pairs = n * (size_t) kept_of(spec);
+	size_t		half_bytes = (size_t) (spec->dims + 15) / 16 * 16 *
+		sizeof(uint16_t);
+	size_t		rows = (size_t) room_of(spec);
+	size_t		slots = (size_t) gv_gpu_exact_room((int64_t) rows);
+	size_t	   *next = &places.set_bytes;
+
+	places.queries = gv_carve(next, n * spec->dims * sizeof(float));
+	places.self = gv_carve(next, spec->self ? n * sizeof(int64_t) : 0);
+	places.halves = gv_carve(next, n * half_bytes);
+	places.seen = gv_carve(next, n * sizeof(GvExactQuery));
+	places.distances = gv_carve(next, pairs * sizeof(double));
+	places.positions = gv_carve(next, pairs * sizeof(int64_t));
+	places.mean = gv_carve(next, spec->dims * sizeof(double));
+	places.frame = gv_carve(next, sizeof(GvExactFrame));
+	next = &places.batch_bytes;
+	places.rows = gv_carve(next, rows * spec->dims * sizeof(float));
+	places.row_halves = gv_carve(next, slots * half_bytes);
+	places.bias = gv_carve(next, slots * sizeof(float));
+	places.slack = gv_carve(next, slots * sizeof(float));
+	return places;
+}
+
+/* What searches that compare all rows take memory for. */
+static GvExactAmount
+amount_of(const GvSetSpec *spec)
+{
+	return {spec->nqueries, kept_of(spec), room_of(spec), 0};
+}
+
+/* See gv_set_size. */
+static int64_t
+exact_size(const GvSetSpec *spec)
+{
+	Places		places = place(spec);
+	GvExactSpace space = {spec->metric, spec->dims,
+	(spec->dims + 15) / 16 * 16, NULL, NULL};
+
+	GvExactAmount amount = amount_of(spec);
+	size_t		bytes = places.set_bytes + places.batch_bytes +
+		(spec->nlists > 0 ?
+		 gv_gpu_exact_lists_bytes(spec, kept_of(spec), room_of(spec)) :
+		 gv_gpu_exact_work_bytes(&space, &amount));
+
+	return (int64_t) (bytes + bytes / 4);	/* as gv_buffer_need takes it */
+}
+
+static void
+exact_drop(void *state)
+{
+	Exact	   *exact = (Exact *) state;
+
+	(void) gv_choose_device(exact->spec.device);
+	gv_gpu_exact_work_drop(&exact->work);
+	gv_gpu_exact_lists_drop(exact->lists);
+	gv_buffer_free(&exact->d_set);
+	gv_buffer_free(&exact->d_batch);
+	free(exact);
+}
+
+/* Memory for searches. */
+static GvStatus
+make_work(Exact *exact)
+{
+	const GvSetSpec *spec = &exact->spec;
+	GvExactAmount amount = amount_of(spec);
+
+	if (spec->nlists > 0)
+	{
+		GV_TRY(gv_gpu_exact_lists_create(spec, kept_of(spec), exact->room,
+										 &exact->lists));
+		exact->stream = exact->lists->asking.stream;
+		return GV_OK;
+	}
+	GV_TRY(gv_gpu_exact_work(&exact->work, spec->device, &exact->space,
+							 &amount));
+	exact->stream = exact->work.stream;
+	return GV_OK;
+}
+
+/* The card's memory of a set. */
+static GvStatus
+make(Exact *exact)
+{
+	const GvSetSpec *spec = &exact->spec;
+	Places		places = place(spec);
+	char	   *memory;
+
+	exact->room = room_of(spec);
+	exact->space = {spec->metric, spec->dims, (spec->dims + 15) / 16 * 16,
+	NULL, NULL};
+	GV_TRY(make_work(exact));
+	GV_TRY(gv_buffer_need(&exact->d_set, places.set_bytes));
+	GV_TRY(gv_buffer_need(&exact->d_batch, places.batch_bytes));
+	memory = (char *) exact->d_set.memory;
+	exact->space.d_mean = (double *) (memory + places.mean);
+	exact->space.d_frame = (GvExactFrame *) (memory + places.frame);
+	exact->d_queries = (float *) (memory + places.queries);
+	exact->d_self = (int64_t *) (memory + places.self);
+	exact->queries = {spec->nqueries, kept_of(spec), exact->d_queries,
+		spec->self ? exact->d_self : NULL,
+		(uint16_t *) (memory + places.halves),
+		(GvExactQuery *) (memory + places.seen),
+		(double *) (memory + places.distances),
+		(int64_t *) (memory + places.positions)};
+	memory = (char *) exact->d_batch.memory;
+	exact->d_rows = (float *) (memory + places.rows);
+	exact->rows = {exact->d_rows, 0, 1,
+		(uint16_t *) (memory + places.row_halves),
+		(float *) (memory + places.bias), (float *) (memory + places.slack),
+	NULL};
+	return gv_gpu_exact_clear(&exact->queries, exact->stream);
+}
+
+/* See gv_set_create. */
+static GvStatus
+exact_create(const GvSetSpec *spec, void **state)
+{
+	Exact	   *made = (Exact *) calloc(1, sizeof(Exact));
+	GvStatus	status;
+
+	if (made == NULL)
+		return GV_NO_MEMORY;
+	made->spec = *spec;
+	status = gv_choose_device(spec->device);
+	if (status == GV_OK)
+		status = make(made);
+	if (status != GV_OK)
+	{
+		exact_drop(made);
+		return status;
+	}
+	*state = made;
+	return GV_OK;
+}
+
+/* Search the rows that are there. */
+static GvStatus
+search(Exact *exact, const GvStop *stop)
+{
+	GvExactRows *rows = &exact->rows;
+	cudaStream_t stream = exact->stream;
+	GvExactByList *lists = exact->lists;
+	double		since = 0.0;
+
+	if (rows->n == 0)
+		return GV_OK;
+	rows->stride = gv_gpu_exact_stride(rows->n);
+	if (!exact->framed)
+	{
+		GV_TRY(gv_gpu_exact_frame(&exact->space, rows->d_rows, rows->n,
+								  stream));
+		if (lists != NULL)
+		{
+			GV_TRY(gv_gpu_exact_queries(&exact->space, &exact->queries,
+										stream));
+			GV_TRY(gv_gpu_exact_lists_begin(lists, &exact->queries, stop));
+		}
+		exact->framed = true;
+	}
+	if (lists != NULL)
+		GV_TRY(gv_gpu_exact_lists_rows(lists, rows, stop));
+	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_HALVE, stream, &since));
+	GV_TRY(gv_gpu_exact_rows(&exact->space, rows, stream));
+	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_HALVE, stream, &since));
+	if (lists != NULL)
+		GV_TRY(gv_gpu_exact_units(lists, &exact->space, rows, &exact->queries,
+								  exact->work.seen, stop));
+	else
+		GV_TRY(gv_gpu_exact_search(&exact->work, &exact->space, rows,
+								   &exact->queries, stop));
+	exact->work.seen += rows->n;
+	rows->n = 0;
+	return GV_OK;
+}
+
+static GvStatus
+put_rows(Exact *exact, const float *items, int64_t n, const GvStop *stop)
+{
+	int64_t		dims = exact->spec.dims;
+
+	while (n > 0)
+	{
+		int64_t		free = exact->room - exact->rows.n;
+		int64_t		count = n < free ? n : free;
+
+		GV_CUDA_TRY(cudaMemcpyAsync(exact->d_rows + exact->rows.n * dims,
+									items, count * dims * sizeof(float),
+									cudaMemcpyDefault, exact->stream));
+		exact->rows.n += count;
+		items += count * dims;
+		n -= count;
+		if (exact->rows.n == exact->room)
+			GV_TRY(search(exact, stop));
+	}
+	return GV_OK;
+}
+
+/* See gv_set_put.  Items may be on the card as well. */
+static GvStatus
+exact_put(void *state, GvSetInput input, const void *items, int64_t first,
+		  int64_t n, const GvStop *stop)
+{
+	Exact	   *exact = (Exact *) state;
+	int64_t		vector = exact->spec.dims * (int64_t) sizeof(float);
+	cudaStream_t stream = exact->stream;
+
+	GV_TRY(gv_choose_device(exact->spec.device));
+	if (input == GV_SET_ROWS)
+		GV_TRY(put_rows(exact, (const float *) items, n, stop));
+	else if (input == GV_SET_SELF)
+		GV_CUDA_TRY(cudaMemcpyAsync(exact->d_self + first, items,
+									n * sizeof(int64_t), cudaMemcpyDefault,
+									stream));
+	else
+	{
+		float	   *d_to = input == GV_SET_QUERIES ? exact->d_queries :
+			exact->lists->d_centroids;
+
+		GV_CUDA_TRY(cudaMemcpyAsync((char *) d_to + first * vector, items,
+									n * vector, cudaMemcpyDefault, stream));
+	}
+	/* pinned items are read until now */
+	return gv_cuda_status(cudaStreamSynchronize(stream));
+}
+
+/* See gv_set_run. */
+static GvStatus
+exact_run(void *state, GvSetDone *done, const GvStop *stop)
+{
+	Exact	   *exact = (Exact *) state;
+
+	GV_TRY(gv_choose_device(exact->spec.device));
+	GV_TRY(search(exact, stop));
+	GV_CUDA_TRY(cudaStreamSynchronize(exact->stream));
+	done->passes = 1;
+	done->finished = 1;
+	return GV_OK;
+}
+
+/* Items of an output of k places, of which the first `kept` are known. */
+static GvStatus
+get_places(Exact *exact, const char *d_from, int64_t first, int64_t n,
+		   char *items)
+{
+	int64_t		k = exact->spec.k;
+	int64_t		kept = exact->queries.k;
+
+	for (int64_t item = first; item < first + n;)
+	{
+		int64_t		rank = item % k;
+		int64_t		count = k == kept ? n :
+			rank < kept ? kept - rank : k - rank;
+
+		if (count > first + n - item)
+			count = first + n - item;
+		if (rank < kept || k == kept)
+			GV_CUDA_TRY(cudaMemcpyAsync(items + (item - first) * 8,
+										d_from + (item / k * kept + rank) * 8,
+										count * 8, cudaMemcpyDeviceToHost,
+										exact->stream));
+		item += count;
+	}
+	return gv_cuda_status(cudaStreamSynchronize(exact->stream));
+}
+
+/* See gv_set_get. */
+static GvStatus
+exact_get(void *state, GvSetOutput output, int64_t first, int64_t n,
+		  void *items)
+{
+	Exact	   *exact = (Exact *) state;
+	int64_t    *positions = (int64_t *) items;
+	double	   *distances = (double *) items;
+
+	GV_TRY(gv_choose_device(exact->spec.device));
+	if (output == GV_SET_DISTANCES)
+	{
+		for (int64_t i = 0; i < n; i++)
+			distances[i] = NAN;
+		return get_places(exact, (const char *) exact->queries.d_distances,
+						  first, n, (char *) items);
+	}
+	for (int64_t i = 0; i < n; i++)
+		positions[i] = -1;
+	GV_TRY(get_places(exact, (const char *) exact->queries.d_positions, first,
+					  n, (char *) items));
+	for (int64_t i = 0; i < n; i++)
+		if (positions[i] == INT64_MAX)
+			positions[i] = -1;
+	return GV_OK;
+}
+
+const GvSetOps gv_gpu_exact_set = {
+	.size = exact_size,
+	.create = exact_create,
+	.drop = exact_drop,
+	.put = exact_put,
+	.run = exact_run,
+	.get = exact_get
+};

@@ -1,0 +1,333 @@
+/*
+ * best.cu
+ *		The nearest lists of a query, and the best copies in them.
+ *
+ * One block of threads a query.  Few are sifted out (sift.cuh).  More are
+ * selected by WarpSelect (warpselect.cuh): each warp from its share of the scores;
+ * the bound of one is a bound for all, through shared memory; then the warps'
+ * queues are merged.  What is longer than WarpSelect takes goes to sort.cu.
+ */
+#include "gpu/coarse/number.cuh"
+#include "gpu/common/common.cuh"
+#include "gpu/index/give.cuh"
+#include "gpu/index/sift.cuh"
+
+#define MAX_PROBES		65536	/* GvNearCopy has 16 bits for the probe */
+#define MOST_SIFTED		(INT64_C(1) << 30)	/* copies: they are int there */
+#define OWN_SHARED		64		/* bytes that the kernels themselves declare */
+
+/*
+ * Lower the block's bound to this warp's, and this warp's to the block's.
+ * shared_key: an upper bound of the k-th key of all; only keys are shared, so
+ * an item with the same key still counts.
+ */
+template <typename Select>
+static __device__ __forceinline__ void
+share_bound(Select &select, uint32_t *shared_key)
+{
+	uint32_t	key = select.bound.key;
+
+	if (threadIdx.x % GV_WARP == 0)
+		key = min(key, atomicMin(shared_key, key));
+	select.limit_key(__shfl_sync(GV_FULL_WARP, key, 0));
+}
+
+/* How many of the first k items of a sorted array are real? */
+template <typename Item>
+static __device__ __forceinline__ int
+count_real(const Item *items, int k)
+{
+	int			low = 0;
+	int			high = k;
+
+	while (low < high)
+	{
+		int			middle = (low + high) / 2;
+
+		if (items[middle].key != 0xFFFFFFFFu)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* All lists, as a source for gv_sift. */
+struct ListSource
+{
+	static constexpr int KEYS = 20;
+	const float *scores;
+
+	__device__ __forceinline__ uint32_t
+	key(int i) const
+	{
+		return gv_ordered(scores[i]);
+	}
+
+	__device__ __forceinline__ uint64_t
+	id(int i) const
+	{
+		return i;
+	}
+};
+
+/* The nearest lists of query blockIdx.x, few, and where their blocks start. */
+static __global__ void __launch_bounds__(GV_SIFT_THREADS, 2)
+sift_lists_kernel(GvCardModel card, GvBatch batch)
+{
+	__shared__ GvSift sift;
+	int			query = blockIdx.x;
+	ListSource	source = {batch.d_coarse + (int64_t) query * card.nlists};
+	int			k;
+
+	gv_step_begins();
+	k = min(batch.d_wanted[query].probes, card.nlists);
+	gv_sift(source, card.nlists, k, sift);
+	gv_number_lists(card, batch, query, k, [&](int i)
+	{
+		return GvNearList {sift.keys[i], (uint32_t) sift.places[i]};
+	});
+}
+
+/*
+ * The same of many.  Shared: items [warps / 2 or 1][32 NW].
+ */
+template <int NW, int NT, int WARPS>
+static __global__ void __launch_bounds__(WARPS *GV_WARP)
+probe_kernel(GvCardModel card, GvBatch batch)
+{
+	GV_SHARED(memory);
+	__shared__ uint32_t bound;
+	GvNearList *items = (GvNearList *) memory;
+	int			query = blockIdx.x;
+	int			k = min(batch.d_wanted[query].probes, card.nlists);
+	const float *scores = batch.d_coarse + (int64_t) query * card.nlists;
+	GvWarpSelect<GvNearList, NW, NT> select;
+
+	/* 1. every warp its share of the lists */
+	if (threadIdx.x == 0)
+		bound = 0xFFFFFFFFu;
+	__syncthreads();
+	select.begin(max(k, 1));	/* a batch's spare places want none */
+	for (int first = 0; first < card.nlists; first += WARPS * GV_WARP)
+	{
+		int			list = first + threadIdx.x;
+		GvNearList	item = GvNearList::worst();
+
+		if (list < card.nlists)
+			item = {gv_ordered(scores[list]), (uint32_t) list};
+		select.offer(item);
+		share_bound(select, &bound);
+	}
+	select.flush();
+
+	/* 2. the warps' together */
+	gv_block_merge(select, items);
+	if (threadIdx.x < GV_WARP)
+		select.store(items);
+	__syncthreads();
+
+	/* 3. out */
+	gv_number_lists(card, batch, query, k, [&](int i)
+	{
+		return items[i];
+	});
+}
+
+/* The copies of a query's probes, as a source for gv_sift. */
+struct CopySource
+{
+	static constexpr int KEYS = 20;	/* 10,240 copies at once */
+	const float *scores;
+	const uint64_t *ids;
+
+	__device__ __forceinline__ uint32_t
+	key(int i) const
+	{
+		uint32_t	key = gv_ordered(scores[i]);
+
+		return key < gv_ordered(__int_as_float(0x7F800000)) ? key :
+			GV_SIFT_NONE;
+	}
+
+	__device__ __forceinline__ uint64_t
+	id(int i) const
+	{
+		return ids[i];
+	}
+};
+
+/* The best copies of query blockIdx.x, few, ascending by (S, row id). */
+static __global__ void __launch_bounds__(GV_SIFT_THREADS, 2)
+sift_copies_kernel(GvCardModel card, GvBatch batch)
+{
+	__shared__ GvSift sift;
+	int			query = blockIdx.x;
+	int			k;
+	GvFound		found;
+	int64_t		first_copy = (int64_t) query * batch.copies;
+	int64_t		first_hit = (int64_t) query * batch.capacity;
+	CopySource	source = {batch.d_scores + first_copy, batch.d_ids + first_copy};
+	int			count;
+
+	gv_step_begins();
+	k = batch.d_wanted[query].capacity;
+	found = batch.d_found[query];
+	count = (int) gv_sift(source, (int) found.nblocks * GV_BLOCK, k, sift);
+	if (gv_select_gives(batch))
+		gv_give_probes(batch, query, found.nprobed);
+	for (int i = threadIdx.x; i < count; i += GV_SIFT_THREADS)
+		gv_give_hit(batch, first_hit + i, sift.keys[i],
+					(uint32_t) (sift.ids[i] >> 32),
+					(uint32_t) sift.ids[i] >> 16, sift.ids[i] & 0xFFFF);
+	if (threadIdx.x == 0)
+		gv_give_found(batch, query, count, found.copies);
+}
+
+/*
+ * The same of many copies, or in many lists.
+ * Shared: items [warps / 2 or 1][32 NW].
+ */
+template <int NW, int NT, int WARPS>
+static __global__ void __launch_bounds__(WARPS *GV_WARP)
+copy_kernel(GvCardModel card, GvBatch batch)
+{
+	GV_SHARED(memory);
+	__shared__ uint32_t bound;
+	GvNearCopy *items = (GvNearCopy *) memory;
+	int			query = blockIdx.x;
+	int			lane = threadIdx.x % GV_WARP;
+	int			k = batch.d_wanted[query].capacity;
+	int64_t		first_copy = (int64_t) query * batch.copies;
+	const float *scores = batch.d_scores + first_copy;
+	const uint64_t *ids = batch.d_ids + first_copy;
+	int64_t		first_hit = (int64_t) query * batch.capacity;
+	int			nprobed = batch.d_found[query].nprobed;
+	uint32_t	nblocks = batch.d_starts[(int64_t) query * (batch.probes + 1) +
+										 nprobed];
+	GvWarpSelect<GvNearCopy, NW, NT> select;
+	int			count;
+
+	/* 1. every warp its share of the blocks; row ids only where they matter */
+	if (threadIdx.x == 0)
+		bound = 0xFFFFFFFFu;
+	__syncthreads();
+	select.begin(max(k, 1));	/* a batch's spare places want none */
+	for (uint32_t b = threadIdx.x / GV_WARP; b < nblocks; b += WARPS)
+	{
+		uint32_t	key = gv_ordered(scores[(int64_t) b * GV_WARP + lane]);
+		bool		near = key <= select.bound.key &&
+			key < gv_ordered(__int_as_float(0x7F800000));
+		GvNearCopy	item = GvNearCopy::worst();
+
+		if (__any_sync(GV_FULL_WARP, near))
+		{
+			if (near)
+			{
+				uint64_t	id = ids[(int64_t) b * GV_WARP + lane];
+
+				item = {key, (uint32_t) (id >> 32), (uint32_t) id};
+			}
+			select.offer(item);
+			share_bound(select, &bound);
+		}
+	}
+	select.flush();
+
+	/* 2. the warps' together */
+	gv_block_merge(select, items);
+	if (threadIdx.x < GV_WARP)
+		select.store(items);
+	__syncthreads();
+
+	/* 3. out */
+	count = count_real(items, k);
+	for (int i = threadIdx.x; i < count; i += WARPS * GV_WARP)
+		gv_give_hit(batch, first_hit + i, items[i].key, items[i].high,
+					items[i].low >> 16, items[i].low & 0xFFFF);
+	if (threadIdx.x < GV_WARP)
+		gv_give_all(card, batch, query, count);
+}
+
+/* One block of WARPS warps a query, with shared memory for their queues. */
+template <typename Item, int NW, int WARPS, typename Kernel>
+static GvStatus
+launch(Kernel kernel, const GvCardModel *card, const GvBatch *batch,
+	   cudaStream_t stream)
+{
+	constexpr int bytes = (WARPS > 1 ? WARPS / 2 : 1) * NW * GV_WARP *
+		(int) sizeof(Item);
+
+	if (bytes + OWN_SHARED > 48 * 1024)
+		GV_TRY(gv_allow_shared((const void *) kernel, bytes));
+	GV_LAUNCH(kernel, batch->n, WARPS * GV_WARP, bytes, stream, *card, *batch);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+template <int NW, int NT, int WARPS>
+static GvStatus
+launch_probes(const GvCardModel *card, const GvBatch *batch,
+			  cudaStream_t stream)
+{
+	return launch<GvNearList, NW, WARPS>(probe_kernel<NW, NT, WARPS>, card,
+										 batch, stream);
+}
+
+template <int NW, int NT, int WARPS>
+static GvStatus
+launch_copies(const GvCardModel *card, const GvBatch *batch,
+			  cudaStream_t stream)
+{
+	return launch<GvNearCopy, NW, WARPS>(copy_kernel<NW, NT, WARPS>, card,
+										 batch, stream);
+}
+
+/* d_probed, d_starts and nprobed of a batch, from d_coarse. */
+GvStatus
+gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
+			  GvSearcher *searcher)
+{
+	cudaStream_t stream = searcher->stream;
+	int			k = batch->probes;
+
+	if (k > GV_MANY_PROBES)
+		return gv_gpu_sort_probes(card, batch, searcher);
+	if (k <= GV_SIFT_MOST)
+		return gv_launch_step(sift_lists_kernel, batch->n, GV_SIFT_THREADS, 0,
+							  stream, card, batch);
+	if (k <= 512)
+		return launch_probes<16, 8, 8>(card, batch, stream);
+	if (k <= 1024)
+		return launch_probes<32, 8, 8>(card, batch, stream);
+	return launch_probes<64, 8, 4>(card, batch, stream);
+}
+
+/* Are the best copies more, or of more probes, than is selected here? */
+bool
+gv_gpu_sorts_copies(const GvBatch *batch)
+{
+	return batch->capacity > GV_MANY_COPIES || batch->probes > MAX_PROBES;
+}
+
+/* d_hits and all that comes out of a batch but bounds, from d_scores. */
+GvStatus
+gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
+			  GvSearcher *searcher)
+{
+	cudaStream_t stream = searcher->stream;
+	int			k = batch->capacity;
+
+	if (gv_gpu_sorts_copies(batch))
+		return gv_gpu_sort_copies(card, batch, searcher);
+	if (k <= GV_SIFT_MOST && batch->probes <= GV_MANY_PROBES &&
+		batch->copies <= MOST_SIFTED)
+		return gv_launch_step(sift_copies_kernel, batch->n, GV_SIFT_THREADS, 0,
+							  stream, card, batch);
+	if (k <= 256)
+		return launch_copies<8, 4, 16>(card, batch, stream);
+	if (k <= 512)
+		return launch_copies<16, 8, 8>(card, batch, stream);
+	if (k <= 1024)
+		return launch_copies<32, 8, 4>(card, batch, stream);
+	return launch_copies<64, 8, 4>(card, batch, stream);
+}

@@ -1,0 +1,238 @@
+/*
+ * bound.cu
+ *		What the refine records of the hits prove: gv_refine_bound's bounds, to
+ *		the last bit.
+ *
+ * Half a warp takes a hit: lane l has partial sum l, in fp32; the sixteen are
+ * added, and all margins taken, in double, as in src/cpu/code/refine.c.  Codes come
+ * 16 bytes a lane, so that a record's are all on their way at once, and are
+ * dealt to the lanes through shared memory.
+ */
+#include "gpu/common/common.cuh"
+#include "gpu/index/give.cuh"
+
+#define THREADS			128
+#define LANES			16
+#define TEAMS			(THREADS / LANES)
+#define SLICE			512		/* dimensions in shared memory at a time */
+#define BOUND_WORDS		(sizeof(GvBound) / 4)
+#define HUGE_LENGTH		1e18	/* beyond these nothing is bounded */
+#define HUGE_SUM		1e37
+
+/* The largest float that is not above the value. */
+static __device__ __forceinline__ float
+round_down(double value)
+{
+	float		rounded;
+
+	if (value < -(double) FLT_MAX)
+		return __int_as_float(0xFF800000);
+	rounded = value > (double) FLT_MAX ? FLT_MAX : (float) value;
+	if ((double) rounded > value)
+		rounded = nextafterf(rounded, __int_as_float(0xFF800000));
+	return rounded;
+}
+
+/* A team's partial sums in double, in the order of the lanes. */
+static __device__ __forceinline__ double
+add_lanes(float sum)
+{
+	double		total = 0.0;
+
+#pragma unroll
+	for (int l = 0; l < LANES; l++)
+		total = total + (double) __shfl_sync(GV_FULL_WARP, sum, l, LANES);
+	return total;
+}
+
+/* |q - x^| - error, at least 0. */
+static __device__ __forceinline__ float
+distance_bound(double sum, double slack, float error)
+{
+	double		square = sum * (1.0 - slack) - FLT_MIN;
+	double		bound;
+
+	if (!(sum < HUGE_SUM) || square <= 0.0)
+		return 0.0f;
+	bound = sqrt(square) * (1.0 - 1e-9) - error;
+	return bound > 0.0 ? round_down(bound) : 0.0f;
+}
+
+/* -<q, x^> - |q| error. */
+static __device__ __forceinline__ float
+product_bound(double product, double magnitude, double slack, double length,
+			  float record_error)
+{
+	double		error = length * record_error;
+	double		bound = -product - error -
+		2.0 * slack * (magnitude + error) - FLT_MIN * (1.0 + length);
+
+	if (!(magnitude < HUGE_SUM) || !(length < HUGE_LENGTH) ||
+		!(error < HUGE_SUM))
+		return __int_as_float(0xFF800000);
+	return round_down(bound);
+}
+
+/* The place of a hit's record by its address; NULL: there is none. */
+static __device__ __forceinline__ const uint8_t *
+find_record(const GvCardModel &card, uint4 hit)
+{
+	uint8_t *const *table = card.d_tables[hit.z & 0xFFFF];
+	int			slot = hit.w;
+	const uint8_t *record = NULL;
+
+	if (slot >= 1 && slot <= card.refine_slots && table != NULL)
+		record = table[hit.z >> 16];
+	return record == NULL ? NULL :
+		record + (int64_t) (slot - 1) * card.record_bytes;
+}
+
+/* A dimension's part in the sums. */
+static __device__ __forceinline__ void
+add_dimension(const GvCardModel &card, const GvCardRecord &head, float q,
+			  uint8_t code, float *sum, float *magnitude)
+{
+	float		x = __fadd_rn(head.min, __fmul_rn(head.step, (float) code));
+
+	if (card.metric == GV_IP)
+	{
+		float		term = __fmul_rn(q, x);
+
+		*sum = __fadd_rn(*sum, term);
+		*magnitude = __fadd_rn(*magnitude, fabsf(term));
+	}
+	else
+	{
+		float		diff = __fsub_rn(q, x);
+
+		*sum = __fadd_rn(*sum, __fmul_rn(diff, diff));
+	}
+}
+
+/* A GvBound as words. */
+static __device__ __forceinline__ void
+put_bound(uint32_t *words, const GvCardRecord &head, float bound)
+{
+	words[0] = __float_as_uint(bound);
+	words[1] = head.high >> 16 | head.high << 16;
+	words[2] = head.low | 1u << 16;
+}
+
+/*
+ * Hits blockIdx.x * TEAMS + team of query blockIdx.y.  Hits and bounds go out
+ * together, because they go across the bus; so do, by a query's first block,
+ * its probes and how much was found.
+ */
+static __global__ void __launch_bounds__(THREADS)
+bound_kernel(GvCardModel card, GvBatch batch)
+{
+	__shared__ float q[SLICE];
+	__shared__ uint4 codes[TEAMS][SLICE / 16];
+	__shared__ uint32_t bounds[TEAMS][BOUND_WORDS];
+	__shared__ uint4 hits[TEAMS];
+	int			query = blockIdx.y;
+	int			lane = threadIdx.x % LANES;
+	int			team = threadIdx.x / LANES;
+	int			first = blockIdx.x * TEAMS;
+	int			nhits;
+	GvFound		found;
+	uint4		hit = {};
+	int64_t		at = (int64_t) query * batch.capacity + first;
+	const float *all = batch.d_queries + (int64_t) query * card.dims;
+	const uint8_t *record = NULL;
+	GvCardRecord head = {};
+	float		ahead[SLICE / THREADS];
+	float		sum = 0.0f;
+	float		magnitude = 0.0f;
+	double		total;
+	double		magnitudes;
+
+	/* 1. the record; the hit's place is read before it is known to be one */
+	gv_step_begins();
+#pragma unroll
+	for (int i = 0; i < SLICE / THREADS; i++)
+	{
+		int			d = i * THREADS + threadIdx.x;
+
+		ahead[i] = d < card.dims ? all[d] : 0.0f;
+	}
+	if (first + team < batch.capacity)
+		hit = batch.d_hits[at + team];
+	found = batch.d_found[query];
+	nhits = found.nhits - first;
+	if (team < nhits)
+		record = find_record(card, hit);
+	if (first == 0)
+		gv_give_probes(batch, query, found.nprobed);
+	if (first == 0 && threadIdx.x == 0 && found.nprobed > 0 &&
+		batch.out_found != batch.d_found)
+		batch.out_found[query] = found;
+	if (nhits <= 0)
+		return;
+	if (lane < (int) BOUND_WORDS)
+		bounds[team][lane] = 0;
+	if (lane == 0)
+		hits[team] = hit;
+	if (record != NULL)
+		head = *(const GvCardRecord *) record;
+
+	/* 2. the sums, of free slots too, whose bytes nobody uses; teams without a
+	 * record only wait and shuffle */
+	for (int start = 0; start < card.dims; start += SLICE)
+	{
+		int			ndims = min(SLICE, card.dims - start);
+
+		__syncthreads();
+		for (int i = lane; i < (ndims + 15) / 16 && record != NULL;
+			 i += LANES)
+			codes[team][i] = ((const uint4 *) (record + sizeof(GvCardRecord) +
+											   start))[i];
+#pragma unroll
+		for (int i = 0; i < SLICE / THREADS; i++)
+		{
+			int			d = i * THREADS + threadIdx.x;
+
+			if (d < ndims)
+				q[d] = start == 0 ? ahead[i] : all[start + d];
+		}
+		__syncthreads();
+		if (start == 0 && (int) threadIdx.x < min(nhits, TEAMS) &&
+			batch.out_hits != batch.d_hits)
+			batch.out_hits[at + threadIdx.x] = hits[threadIdx.x];
+		if (record != NULL)
+		{
+#pragma unroll 8
+			for (int d = lane; d < ndims; d += LANES)
+				add_dimension(card, head, q[d],
+							  ((const uint8_t *) codes[team])[d], &sum,
+							  &magnitude);
+		}
+	}
+	total = add_lanes(sum);
+	magnitudes = card.metric == GV_IP ? add_lanes(magnitude) : 0.0;
+
+	/* 3. out */
+	if (lane == 0 && record != NULL && head.low != 0)
+	{
+		double		slack = (card.dims + 64) / 16777216.0;
+
+		put_bound(bounds[team], head, card.metric == GV_IP ?
+				  product_bound(total, magnitudes, slack,
+								batch.d_wanted[query].length, head.error) :
+				  distance_bound(total, slack, head.error));
+	}
+	__syncthreads();
+	for (int w = threadIdx.x;
+		 w < min(nhits, TEAMS) * (int) BOUND_WORDS; w += THREADS)
+		((uint32_t *) (batch.out_bounds + at))[w] = (&bounds[0][0])[w];
+}
+
+/* out_bounds of a batch. */
+GvStatus
+gv_gpu_bound(const GvCardModel *card, const GvBatch *batch,
+			 cudaStream_t stream)
+{
+	dim3		grid((batch->capacity + TEAMS - 1) / TEAMS, batch->n);
+
+	return gv_launch_step(bound_kernel, grid, THREADS, 0, stream, card, batch);
+}

@@ -1,0 +1,156 @@
+/*
+ * replay.cu
+ *		The steps of a batch: launched one by one, or recorded once and made
+ *		again.
+ *
+ * A small batch takes less time than its launches, so they are recorded as a
+ * graph, which is one launch.  A graph holds its kernels' arguments; it is
+ * used again only for a batch whose arguments are the same to the last byte,
+ * so it never has a stale address.  What differs from call to call, queries
+ * and what they want, lies in memory, at the same place each time, and how a
+ * mirror's lists grow stands in the card's memory, too.
+ *
+ * A lane has GV_REPLAYS graphs at most, each some kilobytes of the driver's
+ * memory on the card and 100 us of the host to make, as much as ten batches
+ * gain by theirs.
+ */
+#include <string.h>
+
+#include "gpu/common/gv_cuda.h"
+
+/* Launch all steps. */
+GvStatus
+gv_gpu_steps(const GvCardModel *card, const GvBatch *batch,
+			 GvSearcher *searcher)
+{
+	GV_TRY(gv_gpu_table(card, batch, searcher->stream));
+	if (batch->near.d_halves != NULL)
+	{
+		GV_TRY(gv_gpu_product(card, batch, searcher));
+		GV_TRY(gv_gpu_choose(card, batch, searcher->stream));
+	}
+	else
+	{
+		GV_TRY(gv_gpu_coarse(card, batch, searcher->stream));
+		GV_TRY(gv_gpu_probes(card, batch, searcher));
+	}
+	GV_TRY(gv_gpu_scan(card, batch, searcher));
+	GV_TRY(gv_gpu_select(card, batch, searcher));
+	if (card->refine_slots > 0)
+		GV_TRY(gv_gpu_bound(card, batch, searcher->stream));
+	return GV_OK;
+}
+
+static void
+forget(GvReplay *replay)
+{
+	if (replay->graph != NULL)
+		(void) cudaGraphExecDestroy(replay->graph);
+	replay->graph = NULL;
+	replay->used = 0;
+}
+
+/* Record the steps of a batch, instead of launching them. */
+static GvStatus
+record(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher,
+	   GvReplay *replay)
+{
+	cudaGraph_t graph = NULL;
+	GvStatus	status;
+	GvStatus	ended;
+
+	GV_CUDA_TRY(cudaStreamBeginCapture(searcher->stream,
+									   cudaStreamCaptureModeThreadLocal));
+	status = gv_gpu_steps(card, batch, searcher);
+	ended = gv_cuda_status(cudaStreamEndCapture(searcher->stream, &graph));
+	if (status == GV_OK)
+		status = ended;
+	if (status == GV_OK)
+		status = gv_cuda_status(cudaGraphInstantiate(&replay->graph, graph,
+													 0));
+	if (graph != NULL)
+		(void) cudaGraphDestroy(graph);
+	if (status != GV_OK)
+		return status;
+	memcpy(&replay->card, card, sizeof(*card));
+	memcpy(&replay->batch, batch, sizeof(*batch));
+	return GV_OK;
+}
+
+/*
+ * The graph of just these arguments, or the place for it: the one that was used
+ * longest ago, in the worst case.
+ */
+static GvReplay *
+find_replay(const GvCardModel *card, const GvBatch *batch,
+			GvSearcher *searcher, bool *found)
+{
+	GvReplay   *oldest = &searcher->replays[0];
+
+	*found = true;
+	for (int i = 0; i < GV_REPLAYS; i++)
+	{
+		GvReplay   *kept = &searcher->replays[i];
+
+		if (kept->graph != NULL &&
+			memcmp(&kept->batch, batch, sizeof(*batch)) == 0 &&
+			memcmp(&kept->card, card, sizeof(*card)) == 0)
+			return kept;
+		if (kept->used < oldest->used)
+			oldest = kept;
+	}
+	*found = false;
+	return oldest;
+}
+
+/* The steps of a batch that needs no sort, as a graph if there is room. */
+GvStatus
+gv_gpu_replay(const GvCardModel *card, const GvBatch *batch,
+			  GvSearcher *searcher)
+{
+	bool		found;
+	GvReplay   *replay = find_replay(card, batch, searcher, &found);
+	uint64_t	now = ++searcher->clock;
+
+	if (!found && replay->graph != NULL &&
+		now - replay->used <= GV_REPLAY_KEPT)
+	{
+		searcher->counts.launched++;
+		return gv_gpu_steps(card, batch, searcher);
+	}
+	if (!found)
+	{
+		searcher->counts.again += replay->graph != NULL;
+		forget(replay);
+		GV_TRY(record(card, batch, searcher, replay));
+		searcher->counts.made++;
+	}
+	else
+		searcher->counts.replayed++;
+	replay->used = now;
+	return gv_cuda_status(cudaGraphLaunch(replay->graph, searcher->stream));
+}
+
+/* See gv_cuda.h. */
+void
+gv_gpu_replay_counts(const GvSearcher *searcher, GvReplayCounts *counts)
+{
+	*counts = searcher->counts;
+	if (searcher->beside != NULL)
+	{
+		const GvReplayCounts *more = &searcher->beside->counts;
+
+		counts->replayed += more->replayed;
+		counts->made += more->made;
+		counts->again += more->again;
+		counts->launched += more->launched;
+	}
+}
+
+/* None is of use any more, or under way. */
+void
+gv_gpu_replays_drop(GvSearcher *searcher)
+{
+	for (int i = 0; i < GV_REPLAYS; i++)
+		forget(&searcher->replays[i]);
+}

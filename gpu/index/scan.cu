@@ -1,0 +1,107 @@
+/*
+ * scan.cu
+ *		The score S of every live copy of the probed lists.
+ *
+ * The unit of work is a block of 32 copies, one to a lane, so short lists
+ * cost no more than long ones: the blocks of all probes of a query are
+ * numbered through and dealt to warps.  S is computed as it is defined: fp32
+ * table, fp32 sum in the order of the sub-quantizers, no contraction.
+ */
+#include "gpu/index/scan.cuh"
+
+#define GROUP			8		/* chunks of codes on their way at once */
+#define FEW_QUERIES		4		/* up to here, thread blocks are small */
+#define MOST_RESIDENT	1024	/* threads of an SM, for 64 registers each */
+
+/* The entries of all codes of a copy. */
+static __device__ __forceinline__ float
+add_codes(const uint4 *codes, int chunks, const char *table)
+{
+	float		sum = 0.0f;
+
+	for (int first = 0; first < chunks; first += GROUP)
+	{
+		uint4		words[GROUP];
+
+#pragma unroll
+		for (int i = 0; i < GROUP; i++)
+			if (first + i < chunks)
+				words[i] = __ldcs(codes + (first + i) * GV_WARP);
+#pragma unroll
+		for (int i = 0; i < GROUP; i++)
+			if (first + i < chunks)
+				sum = gv_add_chunk(sum, words[i], GV_CHUNK_WORDS, table,
+								   (first + i) * GV_CHUNK_BYTES);
+	}
+	return sum;
+}
+
+/*
+ * Block (x, y): query y, its blocks x, x + gridDim.x, ... by warps.
+ * Shared: table [chunks * 32][16] floats.
+ */
+template <int THREADS>
+static __global__ void __launch_bounds__(THREADS, MOST_RESIDENT / THREADS)
+scan_kernel(GvCardModel card, GvBatch batch)
+{
+	constexpr int warps = THREADS / GV_WARP;
+	GV_SHARED(table);
+	__shared__ GvKept kept;
+	int			query = blockIdx.y;
+	int			lane = threadIdx.x % GV_WARP;
+	int64_t		first_copy = (int64_t) query * batch.copies;
+	GvProbes	probes;
+	uint32_t	nblocks = gv_scan_begins<THREADS>(card, batch, query,
+												  blockIdx.x * warps, table,
+												  kept, probes);
+
+	for (uint32_t b = blockIdx.x * warps + threadIdx.x / GV_WARP; b < nblocks;
+		 b += gridDim.x * warps)
+	{
+		int			probe = probes.find(kept, b);
+		float		base;
+		const uint8_t *block = probes.block_of(kept, b, probe,
+											   card.shape.block_bytes, &base);
+		float		t = __ldcs((const float *) (block + card.shape.t) + lane);
+		uint32_t	live = *(const uint32_t *) (block + card.shape.live);
+		uint32_t	high = __ldcs((const uint32_t *) (block + card.shape.high) +
+								  lane);
+		uint32_t	low = __ldcs((const uint16_t *) (block + card.shape.low) +
+								 lane);
+		float		sum = add_codes((const uint4 *) block + lane,
+									card.shape.chunks, (const char *) table);
+
+		gv_put_copy(batch, first_copy + (int64_t) b * GV_WARP + lane, live,
+					__fadd_rn(__fadd_rn(base, t), sum), high, low, probe);
+	}
+}
+
+template <int THREADS>
+static GvStatus
+launch(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher)
+{
+	constexpr int warps = THREADS / GV_WARP;
+	int			table_bytes = card->shape.chunks * GV_CHUNK_BYTES;
+	int64_t		most = (batch->copies / GV_WARP + warps - 1) / warps;
+	int64_t		share = gv_share_of(MOST_RESIDENT / THREADS * searcher->nsms,
+								 batch->n);
+	dim3		grid((unsigned) (share < most ? share : most), batch->n);
+
+	if (grid.x == 0)
+		return GV_OK;
+	return gv_launch_step(scan_kernel<THREADS>, grid, THREADS, table_bytes,
+						  searcher->stream, card, batch);
+}
+
+/* d_scores [n][copies] of a batch, in the order of its blocks. */
+GvStatus
+gv_gpu_scan(const GvCardModel *card, const GvBatch *batch,
+			GvSearcher *searcher)
+{
+	if (gv_gpu_hopper_fits(batch, searcher) && gv_gpu_hopper_scans(card))
+		return gv_gpu_hopper_scan(card, batch, searcher);
+	/* a lone query's blocks are few: they should be on many processors */
+	if (batch->n <= FEW_QUERIES)
+		return launch<64>(card, batch, searcher);
+	return launch<256>(card, batch, searcher);
+}

@@ -1,0 +1,213 @@
+/*
+ * scan.cuh
+ *		What scanners of lists share: a query's table and probes in shared
+ *		memory, the look-ups, what becomes of a copy.
+ *
+ * A row of the table is 16 words in 16 banks, so look-ups never conflict.  A
+ * byte of codes, masked and shifted, is an offset in bytes within a row: one
+ * byte permutation puts it below the chunk's offset, the row's own is a
+ * constant.  So a look-up is that, a load, an addition, and half an operation
+ * for masks.
+ */
+#ifndef GV_SCAN_CUH
+#define GV_SCAN_CUH
+
+#include "gpu/common/common.cuh"
+#include "gpu/common/warpselect.cuh"
+
+#define GV_CHUNK_BYTES	(2 * GV_CHUNK * GV_CODEWORDS * 4)	/* of the table */
+#define GV_ROW_BYTES	(GV_CODEWORDS * 4)
+#define GV_CHUNK_WORDS	(GV_CHUNK / 4)	/* of codes */
+#define GV_SCAN_AHEAD	4		/* 16-byte pieces of the table on their way */
+#define GV_MOST_WAVES	4
+#define GV_KEPT			64		/* probes of a query that are */
+
+/* Add the table entries of four bytes, eight codes, lowest first. */
+static __device__ __forceinline__ float
+gv_add_word(float sum, uint32_t word, const char *rows, uint32_t chunk)
+{
+	uint32_t	low = word << 2 & 0x3C3C3C3C;
+	uint32_t	high = word >> 2 & 0x3C3C3C3C;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+	{
+		/* the three upper bytes of chunk, above byte i of the other */
+		uint32_t	even = __byte_perm(low, chunk, 0x7650 | i);
+		uint32_t	odd = __byte_perm(high, chunk, 0x7650 | i);
+
+		sum = __fadd_rn(sum, *(const float *) (rows + even +
+											   2 * i * GV_ROW_BYTES));
+		sum = __fadd_rn(sum, *(const float *) (rows + odd +
+											   (2 * i + 1) * GV_ROW_BYTES));
+	}
+	return sum;
+}
+
+/*
+ * ... of a chunk, whose codes are in `words` words and whose rows begin at byte
+ * `chunk` of the table.  A compiler that knows this number makes it the one
+ * constant that a permutation can have, and moves the other to a register each
+ * time.
+ */
+static __device__ __forceinline__ float
+gv_add_chunk(float sum, uint4 codes, int words, const char *table,
+			 uint32_t chunk)
+{
+	sum = gv_add_word(sum, codes.x, table, chunk);
+	if (words > 1)
+		sum = gv_add_word(sum, codes.y, table + 8 * GV_ROW_BYTES, chunk);
+	if (words > 2)
+		sum = gv_add_word(sum, codes.z, table + 16 * GV_ROW_BYTES, chunk);
+	if (words > 3)
+		sum = gv_add_word(sum, codes.w, table + 24 * GV_ROW_BYTES, chunk);
+	return sum;
+}
+
+/* The first probes of a query, in shared memory. */
+struct GvKept
+{
+	uint32_t	starts[GV_KEPT];
+	float		bases[GV_KEPT];
+	const uint8_t *firsts[GV_KEPT];
+};
+
+static_assert(sizeof(GvKept) <= GV_SCAN_OWN, "room beside a table");
+
+/* The probes of a query: the first ones there as soon as the step begins. */
+struct GvProbes
+{
+	const uint32_t *starts;		/* [nprobed + 1] */
+	const uint8_t *const *firsts;
+	const GvProbe *probed;
+	int			nprobed;
+
+	/* By all threads; whatever was found, there is room for batch.probes. */
+	__device__ __forceinline__ void
+	load(const GvBatch &batch, int query, GvKept &kept)
+	{
+		int			p = threadIdx.x;
+
+		starts = batch.d_starts + (int64_t) query * (batch.probes + 1);
+		firsts = batch.d_first + (int64_t) query * batch.probes;
+		probed = batch.d_probed + (int64_t) query * batch.probes;
+		if (p < GV_KEPT && p < batch.probes)
+		{
+			kept.starts[p] = starts[p];
+			kept.firsts[p] = firsts[p];
+			kept.bases[p] = probed[p].base;
+		}
+	}
+
+	/* By a warp: the last probe that starts at or before block b. */
+	__device__ __forceinline__ int
+	find(const GvKept &kept, uint32_t b) const
+	{
+		int			n = 0;
+
+#pragma unroll
+		for (int first = 0; first < GV_KEPT; first += GV_WARP)
+		{
+			int			p = first + threadIdx.x % GV_WARP;
+
+			n += __popc(__ballot_sync(GV_FULL_WARP,
+									  p < nprobed && kept.starts[p] <= b));
+		}
+		if (n == GV_KEPT && nprobed > n)
+			n = gv_probe_of(starts, nprobed, b) + 1;
+		return n - 1;
+	}
+
+	/* Where block b of a probe is, and the score that its list has. */
+	__device__ __forceinline__ const uint8_t *
+	block_of(const GvKept &kept, uint32_t b, int probe, int block_bytes,
+			 float *base) const
+	{
+		bool		is_kept = probe < GV_KEPT;
+		uint32_t	start = is_kept ? kept.starts[probe] : starts[probe];
+
+		*base = is_kept ? kept.bases[probe] : probed[probe].base;
+		return (is_kept ? kept.firsts[probe] : firsts[probe]) +
+			(int64_t) (b - start) * block_bytes;
+	}
+};
+
+/*
+ * By all threads of a block, as a step begins: its query's table to shared
+ * memory, `table`, and its probes.  Returns how many blocks the query has; 0 if
+ * that is not more than `first`, and then nothing is there.
+ */
+template <int THREADS>
+static __device__ __forceinline__ uint32_t
+gv_scan_begins(const GvCardModel &card, const GvBatch &batch, int query,
+			   uint32_t first, uint4 *table, GvKept &kept, GvProbes &probes)
+{
+	int			npieces = card.shape.chunks * GV_CHUNK_BYTES / GV_CHUNK;
+	const uint4 *made = (const uint4 *) batch.d_tables +
+		(int64_t) query * npieces;
+	uint4		ahead[GV_SCAN_AHEAD];
+	uint32_t	nblocks;
+	GvFound		found;
+
+	gv_step_begins();
+#pragma unroll
+	for (int i = 0; i < GV_SCAN_AHEAD; i++)
+		if (i * THREADS + (int) threadIdx.x < npieces)
+			ahead[i] = made[i * THREADS + threadIdx.x];
+	probes.load(batch, query, kept);
+	found = batch.d_found[query];
+	probes.nprobed = found.nprobed;
+	nblocks = batch.probes > GV_MANY_PROBES ? probes.starts[found.nprobed] :
+		found.nblocks;
+	if (first >= nblocks)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < GV_SCAN_AHEAD; i++)
+		if (i * THREADS + (int) threadIdx.x < npieces)
+			table[i * THREADS + threadIdx.x] = ahead[i];
+	for (int i = GV_SCAN_AHEAD * THREADS + threadIdx.x; i < npieces;
+		 i += THREADS)
+		table[i] = made[i];
+	__syncthreads();
+	return nblocks;
+}
+
+/*
+ * What a scan leaves of a copy, to place `to` of its query's.  live is the
+ * block's mask.
+ */
+static __device__ __forceinline__ void
+gv_put_copy(const GvBatch &batch, int64_t to, uint32_t live, float score,
+			uint32_t high, uint32_t low, int probe)
+{
+	batch.d_scores[to] = live >> threadIdx.x % GV_WARP & 1 ?
+		gv_card_score(score) : __int_as_float(0x7F800000);
+	if (batch.d_ids != NULL)
+		batch.d_ids[to] = gv_copy_id(high, low, probe);
+}
+
+/*
+ * Blocks of threads for each of n queries, where so many are resident: such
+ * that their last wave leaves as little of the card without work as can be.
+ */
+static inline int64_t
+gv_share_of(int resident, int32_t n)
+{
+	int64_t		best = 1;
+	double		best_use = 0;
+
+	for (int waves = 1; waves <= GV_MOST_WAVES; waves++)
+	{
+		int64_t		share = (int64_t) waves * resident / n;
+		double		use = (double) (share * n) / (waves * resident);
+
+		if (use > best_use + 0.02)
+		{
+			best = share;
+			best_use = use;
+		}
+	}
+	return best;
+}
+
+#endif							/* GV_SCAN_CUH */

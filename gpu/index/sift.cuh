@@ -1,0 +1,439 @@
+/*
+ * sift.cuh
+ *		The k smallest items of an array, few of many, by a block of threads in
+ *		few dependent steps.
+ *
+ * WarpSelect takes items one by one; for a lone query that is a chain of
+ * queues flushed and loads waited for.  Here all keys are loaded at once, some
+ * a thread.  A bound follows from them: each of W warps sorts the smallest keys
+ * of its lanes, and where each has j at or below some key, W j >= k items are,
+ * so the largest of the warps' j-th keys is no less than the k-th of all.
+ * Warps take items in runs of 8, in turn, because good ones lie side by side.
+ * What is not beyond the bound, about twice k of 10,240 in no order, goes to
+ * shared memory, and each of those counts how many are before it; where they
+ * are more, a tighter bound is found first.
+ *
+ * Ties are broken by id, which is fetched only for items within the bound, and
+ * is waited for only after keys are compared.  Where more items pass than
+ * there is room for, mostly for ties, the bound is found by bisection.
+ *
+ * Source is a struct with
+ *		KEYS								that a thread has at a time
+ *		uint32_t key(int i) const			of item i; GV_SIFT_NONE: no item
+ *		uint64_t id(int i) const			decides between equal keys
+ */
+#ifndef GV_SIFT_CUH
+#define GV_SIFT_CUH
+
+#include "gpu/common/bisect.cuh"
+#include "gpu/common/warpselect.cuh"
+
+#define GV_SIFT_THREADS		512
+#define GV_SIFT_WARPS		(GV_SIFT_THREADS / GV_WARP)
+#define GV_SIFT_ROOM		1024	/* items within the bound */
+#define GV_SIFT_OWN			(GV_SIFT_ROOM / GV_SIFT_THREADS)
+#define GV_SIFT_MOST		256		/* of k: a quarter of the room */
+#define GV_SIFT_NONE		0xFFFFFFFFu
+#define GV_SIFT_SPARE		256		/* beyond k, that counting is not too long for */
+#define GV_SIFT_RUN			8		/* items side by side that a warp takes */
+
+/* The block's shared memory; the first `count` items count. */
+struct GvSift
+{
+	alignas(16) uint32_t keys[GV_SIFT_ROOM];
+	alignas(16) uint32_t bounds[GV_SIFT_WARPS];
+	uint64_t	ids[GV_SIFT_ROOM];	/* once settled */
+	int			places[GV_SIFT_ROOM];	/* number in the array */
+	uint32_t	ranks[GV_SIFT_ROOM];	/* keys before an item's */
+	uint32_t	same[GV_SIFT_ROOM]; /* items of a rank */
+	uint32_t	said[2][GV_WARP];	/* see GvTalk */
+	uint32_t	count;
+	uint32_t	tied;
+};
+
+/* Which of every GV_SIFT_THREADS items is this thread's? */
+static __device__ __forceinline__ int
+gv_sift_mine()
+{
+	int			warp = threadIdx.x / GV_WARP;
+	int			lane = threadIdx.x % GV_WARP;
+
+	return (lane / GV_SIFT_RUN * GV_SIFT_WARPS + warp) * GV_SIFT_RUN +
+		lane % GV_SIFT_RUN;
+}
+
+/*
+ * A key that at least k items are not beyond, if there are k.  bounds is shared
+ * and aligned to 16 bytes.  One barrier.
+ */
+template <int KEYS>
+static __device__ __forceinline__ uint32_t
+gv_sift_bound(const uint32_t (&keys)[KEYS], int k,
+			  uint32_t (&bounds)[GV_SIFT_WARPS])
+{
+	int			lane = threadIdx.x % GV_WARP;
+	int			each = (k + GV_SIFT_WARPS - 1) / GV_SIFT_WARPS;
+	uint32_t	least = keys[0];
+	uint32_t	bound = 0;
+
+#pragma unroll
+	for (int r = 1; r < KEYS; r++)
+		least = min(least, keys[r]);
+#pragma unroll
+	for (int size = 2; size <= GV_WARP; size *= 2)
+#pragma unroll
+		for (int stride = size / 2; stride > 0; stride /= 2)
+		{
+			uint32_t	other = __shfl_xor_sync(GV_FULL_WARP, least, stride);
+			bool		up = (lane & size) == 0;
+
+			least = up == ((lane & stride) == 0) ? min(least, other) :
+				max(least, other);
+		}
+	least = __shfl_sync(GV_FULL_WARP, least, each - 1);
+	if (lane == 0)
+		bounds[threadIdx.x / GV_WARP] = least;
+	__syncthreads();
+#pragma unroll
+	for (int w = 0; w < GV_SIFT_WARPS; w += 4)
+	{
+		uint4		some = *(const uint4 *) &bounds[w];
+
+		bound = max(bound, max(max(some.x, some.y), max(some.z, some.w)));
+	}
+	return bound;
+}
+
+/* Put an item there, if there is room; count goes on in any case. */
+static __device__ __forceinline__ void
+gv_sift_put(GvSift &sift, uint32_t at, uint32_t key, int place)
+{
+	if (at < GV_SIFT_ROOM)
+	{
+		sift.keys[at] = key;
+		sift.places[at] = place;
+	}
+}
+
+/* Keys within the bound, those of item first + 512 r + this thread's. */
+template <int KEYS>
+static __device__ __forceinline__ void
+gv_sift_collect(const uint32_t (&keys)[KEYS], int first,
+				uint32_t bound, GvSift &sift)
+{
+	uint32_t	mine = 0;
+	uint32_t	at;
+
+#pragma unroll
+	for (int r = 0; r < KEYS; r++)
+		mine += keys[r] <= bound && keys[r] != GV_SIFT_NONE;
+	at = gv_reserve(mine, &sift.count);
+	if (mine == 0)
+		return;
+#pragma unroll
+	for (int r = 0; r < KEYS; r++)
+		if (keys[r] <= bound && keys[r] != GV_SIFT_NONE)
+			gv_sift_put(sift, at++, keys[r],
+						first + r * GV_SIFT_THREADS + gv_sift_mine());
+}
+
+/* How many keys are before each item's?  All threads, a share each. */
+static __device__ __forceinline__ void
+gv_sift_rank(GvSift &sift, uint32_t count)
+{
+	uint32_t	width = min((count + GV_WARP - 1) / GV_WARP * GV_WARP,
+							(uint32_t) GV_SIFT_THREADS);
+	uint32_t	parts = GV_SIFT_THREADS / width;
+	uint32_t	part = threadIdx.x / width;
+	uint32_t	share = ((count + 3) / 4 + parts - 1) / parts;
+	const uint4 *keys = (const uint4 *) sift.keys;
+
+	if (part >= parts)
+		return;
+	for (uint32_t i = threadIdx.x % width; i < count; i += width)
+	{
+		uint32_t	key = sift.keys[i];
+		uint32_t	last = min((part + 1) * share, (count + 3) / 4);
+		uint32_t	rank = 0;
+
+#pragma unroll 4
+		for (uint32_t j = part * share; j < last; j++)
+		{
+			uint4		some = keys[j];
+
+			rank += (some.x < key) + (some.y < key) + (some.z < key) +
+				(some.w < key);
+		}
+		atomicAdd(&sift.ranks[i], rank);
+	}
+}
+
+/* The place among items of the same key, by id. */
+static __device__ __forceinline__ uint32_t
+gv_sift_tied(const GvSift &sift, uint32_t count, uint32_t i, uint32_t rank)
+{
+	uint32_t	key = sift.keys[i];
+	uint64_t	id = sift.ids[i];
+	const uint4 *keys = (const uint4 *) sift.keys;
+	auto		before = [&](uint32_t j)
+	{
+		return sift.ids[j] < id || (sift.ids[j] == id && j < i);
+	};
+
+	/* four at a time, nearly none of which are; none beyond count */
+#pragma unroll 4
+	for (uint32_t j = 0; 4 * j < count; j++)
+	{
+		uint4		some = keys[j];
+
+		if (some.x == key)
+			rank += before(4 * j);
+		if (some.y == key)
+			rank += before(4 * j + 1);
+		if (some.z == key)
+			rank += before(4 * j + 2);
+		if (some.w == key)
+			rank += before(4 * j + 3);
+	}
+	return rank;
+}
+
+/*
+ * Keep those items that a tighter bound lets pass, k or more.  Begins after a
+ * barrier and ends with one.
+ */
+static __device__ __forceinline__ void
+gv_sift_tighten(int k, GvSift &sift)
+{
+	GvTalk		talk = {sift.said, 0};
+	uint32_t	count = sift.count;
+	uint32_t	keys[GV_SIFT_OWN];
+	int			places[GV_SIFT_OWN];
+	GvLimit		limit = gv_find_bound([&](uint32_t i)
+	{
+		return sift.keys[i];
+	}, count, k, k / 8 + GV_WARP, talk);
+
+#pragma unroll
+	for (int r = 0; r < GV_SIFT_OWN; r++)
+	{
+		uint32_t	i = r * GV_SIFT_THREADS + threadIdx.x;
+
+		keys[r] = i < count ? sift.keys[i] : GV_SIFT_NONE;
+		places[r] = i < count ? sift.places[i] : 0;
+	}
+	__syncthreads();
+	if (threadIdx.x == 0)
+		sift.count = 0;
+	__syncthreads();
+#pragma unroll
+	for (int r = 0; r < GV_SIFT_OWN; r++)
+		if (keys[r] <= limit.key && keys[r] != GV_SIFT_NONE)
+			gv_sift_put(sift, atomicAdd(&sift.count, 1u), keys[r], places[r]);
+	__syncthreads();
+}
+
+/* Sort the items, and keep the first k.  Begins and ends with a barrier. */
+template <typename Source>
+static __device__ __forceinline__ void
+gv_sift_settle(const Source &source, int k, GvSift &sift)
+{
+	uint32_t	keys[GV_SIFT_OWN] = {};
+	int			places[GV_SIFT_OWN] = {};
+	uint64_t	ids[GV_SIFT_OWN] = {};
+	uint32_t	ranks[GV_SIFT_OWN];
+	uint32_t	count;
+
+	__syncthreads();
+	if (sift.count == 0)
+		return;
+	if (sift.count > (uint32_t) k + GV_SIFT_SPARE)
+		gv_sift_tighten(k, sift);
+	count = sift.count;
+
+	/* 1. every thread has some of the items */
+#pragma unroll
+	for (int r = 0; r < GV_SIFT_OWN; r++)
+	{
+		uint32_t	i = r * GV_SIFT_THREADS + threadIdx.x;
+
+		if (i < count)
+		{
+			keys[r] = sift.keys[i];
+			places[r] = sift.places[i];
+			ids[r] = source.id(places[r]);
+		}
+		else
+			sift.keys[i] = GV_SIFT_NONE;
+		sift.ranks[i] = 0;
+		sift.same[i] = 0;
+	}
+	if (threadIdx.x == 0)
+		sift.tied = 0;
+	__syncthreads();
+
+	/* 2. their ranks, by keys and then among ties */
+	gv_sift_rank(sift, count);
+	__syncthreads();
+#pragma unroll
+	for (int r = 0; r < GV_SIFT_OWN; r++)
+	{
+		uint32_t	i = r * GV_SIFT_THREADS + threadIdx.x;
+
+		ranks[r] = GV_SIFT_NONE;
+		if (i < count)
+		{
+			sift.ids[i] = ids[r];
+			ranks[r] = sift.ranks[i];
+			if (atomicAdd(&sift.same[ranks[r]], 1u) > 0)
+				atomicAdd(&sift.tied, 1u);
+		}
+	}
+	__syncthreads();
+#pragma unroll
+	for (int r = 0; r < GV_SIFT_OWN; r++)
+	{
+		uint32_t	i = r * GV_SIFT_THREADS + threadIdx.x;
+
+		if (i < count && sift.tied && sift.same[ranks[r]] > 1)
+			ranks[r] = gv_sift_tied(sift, count, i, ranks[r]);
+	}
+	__syncthreads();
+
+	/* 3. each to its place */
+#pragma unroll
+	for (int r = 0; r < GV_SIFT_OWN; r++)
+		if (ranks[r] < (uint32_t) k)
+		{
+			sift.keys[ranks[r]] = keys[r];
+			sift.places[ranks[r]] = places[r];
+			sift.ids[ranks[r]] = ids[r];
+		}
+	if (threadIdx.x == 0)
+		sift.count = min(count, (uint32_t) k);
+	__syncthreads();
+}
+
+/* Put those of n items that pass a test.  Begins and ends with a barrier. */
+template <typename Source, typename Test>
+static __device__ __forceinline__ void
+gv_sift_put_all(const Source &source, int n, Test test, GvSift &sift)
+{
+	__syncthreads();
+#pragma unroll 1
+	for (int i = threadIdx.x; i < n; i += GV_SIFT_THREADS)
+	{
+		uint32_t	key = source.key(i);
+
+		if (test(key, i))
+			gv_sift_put(sift, atomicAdd(&sift.count, 1u), key, i);
+	}
+	__syncthreads();
+}
+
+/*
+ * Items that hold the k smallest, up to GV_SIFT_ROOM, where a bound let more
+ * pass: by bisection of keys, and of ids where that is not enough.  Damaged
+ * lists may hold a row more often than there is room for: of items that are the
+ * same in key and id, some are as good as others.  Rare, so not inlined, where
+ * it would take registers from all else.  Ends with a barrier.
+ */
+template <typename Source>
+static __device__ __noinline__ void
+gv_sift_bisect(Source source, int n, uint32_t k, GvSift &sift)
+{
+	GvTalk		talk = {sift.said, 0};
+	uint64_t	low_id = 0;
+	uint64_t	high_id = ~UINT64_C(0);
+	GvLimit		limit;
+
+	limit = gv_find_bound([&](uint32_t i)
+	{
+		return source.key(i);
+	}, n, k, GV_SIFT_ROOM - k, talk);
+	while (limit.count > GV_SIFT_ROOM && low_id < high_id)
+	{
+		uint64_t	id = low_id + (high_id - low_id) / 2;
+		uint32_t	count = 0;
+
+#pragma unroll 1
+		for (int i = threadIdx.x; i < n; i += GV_SIFT_THREADS)
+		{
+			uint32_t	key = source.key(i);
+
+			count += key < limit.key ||
+				(key == limit.key && source.id(i) <= id);
+		}
+		count = talk.sum(count);
+		if (count >= k)
+		{
+			high_id = id;
+			limit.count = count;
+		}
+		else
+			low_id = id + 1;
+	}
+	if (threadIdx.x == 0)
+		sift.count = 0;
+	gv_sift_put_all(source, n, [&](uint32_t key, int i)
+	{
+		return key < limit.key || (key == limit.key && source.id(i) < high_id);
+	}, sift);
+	gv_sift_put_all(source, n, [&](uint32_t key, int i)
+	{
+		return key == limit.key && source.id(i) == high_id;
+	}, sift);
+	if (threadIdx.x == 0)
+		sift.count = min(sift.count, (uint32_t) GV_SIFT_ROOM);
+	__syncthreads();
+}
+
+/*
+ * The k smallest of n items, k <= GV_SIFT_MOST, ascending by (key, id), into
+ * sift.keys, places and ids [count]; fewer when there are not so many.  By all
+ * GV_SIFT_THREADS threads of the block.  Returns count.
+ */
+template <typename Source>
+static __device__ __forceinline__ uint32_t
+gv_sift(const Source &source, int n, int k, GvSift &sift)
+{
+	constexpr int KEYS = Source::KEYS;
+	uint32_t	bound = GV_SIFT_NONE;
+
+	if (threadIdx.x == 0)
+		sift.count = 0;
+	if (k == 0 || n == 0)
+		return 0;
+	for (int first = 0; first < n; first += KEYS * GV_SIFT_THREADS)
+	{
+		uint32_t	keys[KEYS];
+		bool		last = n - first <= KEYS * GV_SIFT_THREADS;
+
+#pragma unroll
+		for (int r = 0; r < KEYS; r++)
+		{
+			int			i = first + r * GV_SIFT_THREADS + gv_sift_mine();
+
+			keys[r] = i < n ? source.key(i) : GV_SIFT_NONE;
+		}
+		bound = min(bound, gv_sift_bound(keys, k, sift.bounds));
+		gv_sift_collect(keys, first, bound, sift);
+		__syncthreads();
+		if (sift.count > GV_SIFT_ROOM)
+		{
+			gv_sift_bisect(source, n, k, sift);
+			last = true;
+		}
+		if (last || sift.count > GV_SIFT_ROOM / 2)
+		{
+			gv_sift_settle(source, k, sift);
+			if (last)
+				break;
+			/* for long arrays: the k-th so far is a better bound */
+			bound = min(bound, sift.keys[k - 1]);
+		}
+	}
+	return sift.count;
+}
+
+#endif							/* GV_SIFT_CUH */

@@ -1,0 +1,150 @@
+/*
+ * table.cu
+ *		A batch's first step: queries come to the card, and the look-up table
+ *		of each is made.
+ *
+ * A query crosses the bus once: its dimensions are dealt to the thread blocks
+ * that make the chunks of its table, which read them from the host's memory
+ * and leave them in the card's.  Entries are gv_table's to the last bit.
+ */
+#include "gpu/coarse/approximate.cuh"
+#include "gpu/common/common.cuh"
+
+#define CHUNK_CODES		(2 * GV_CHUNK)	/* sub-quantizers of a chunk */
+#define THREADS			(CHUNK_CODES * GV_CODEWORDS)
+#define SLICE			512		/* dimensions in shared memory at a time */
+#define AHEAD			4		/* of a codeword, in registers */
+#define FEW				64		/* queries of which each has its own blocks */
+#define TOGETHER		8		/* queries of a block, where there are more */
+
+/*
+ * The squares of QUERIES queries, each the sum of what a team of threads side
+ * by side brings, to part blockIdx.x of those from `query` on.
+ */
+template <int QUERIES>
+static __device__ __forceinline__ void
+put_squares(const GvBatch &batch, int query, float2 mine)
+{
+	constexpr int TEAM = THREADS / GV_WARP / QUERIES;	/* warps */
+	__shared__ float2 sums[THREADS / GV_WARP];
+	int			q = threadIdx.x;
+
+	mine = {gv_near_add(mine.x), gv_near_add(mine.y)};
+	if (threadIdx.x % GV_WARP == 0)
+		sums[threadIdx.x / GV_WARP] = mine;
+	__syncthreads();
+	if (q >= QUERIES || query + q >= batch.n)
+		return;
+	mine = {0.0f, 0.0f};
+	for (int i = q * TEAM; i < (q + 1) * TEAM; i++)
+		mine = {mine.x + sums[i].x, mine.y + sums[i].y};
+	batch.near.d_squares[(int64_t) (query + q) * batch.near.nparts +
+						 blockIdx.x] = mine;
+}
+
+/*
+ * Block (x, y): chunk x of QUERIES queries, an entry of each one's table each
+ * thread.  Rows beyond m are 0, so that the spare codes of the last chunk add
+ * nothing.  Of batches whose lists are found by approximate.cu, each makes a part of
+ * the half copies.
+ */
+template <int QUERIES>
+static __global__ void __launch_bounds__(THREADS, 3)
+table_kernel(GvCardModel card, GvBatch batch)
+{
+	constexpr int TEAM = THREADS / QUERIES; /* threads that bring a query */
+	__shared__ float slices[QUERIES][SLICE];
+	int			query = blockIdx.y * QUERIES;
+	int			j = blockIdx.x * CHUNK_CODES + threadIdx.x / GV_CODEWORDS;
+	int			word = threadIdx.x % GV_CODEWORDS;
+	int			begin = gv_card_sub_start(card, blockIdx.x * CHUNK_CODES);
+	int			end = gv_card_sub_start(card, min(card.m, (int)
+												  (blockIdx.x + 1) * CHUNK_CODES));
+	int			start = gv_card_sub_start(card, min(j, card.m));
+	int			ndims = gv_card_sub_start(card, min(j + 1, card.m)) - start;
+	const float *words = card.d_codebooks + (int64_t) GV_CODEWORDS * start +
+		(int64_t) word * ndims;
+	int			mine = query + threadIdx.x / TEAM;	/* that this thread brings */
+	int			lane = mine < batch.n ? threadIdx.x % TEAM : SLICE;
+	float	   *slice = slices[threadIdx.x / TEAM];
+	const float *in = batch.in_queries + (int64_t) mine * card.dims;
+	float	   *out = batch.d_queries + (int64_t) mine * card.dims;
+	uint16_t   *halves = batch.near.d_halves == NULL ? NULL :
+		batch.near.d_halves + (int64_t) mine * card.half_dims;
+	float2		squares = {0.0f, 0.0f};
+	float		ahead[AHEAD];
+	float		sums[QUERIES] = {};
+
+#pragma unroll
+	for (int d = 0; d < AHEAD; d++)
+		ahead[d] = d < ndims ? words[d] : 0.0f;
+	gv_step_begins();
+	if (blockIdx.x == 0 && lane == 0 && out != in)
+		batch.d_wanted[mine] = batch.in_wanted[mine];
+	for (int first = begin; first < end; first += SLICE)
+	{
+		int			last = min(first + SLICE, end);
+
+		__syncthreads();
+		for (int d = first + lane; d < last; d += TEAM)
+		{
+			float		x = in[d];
+
+			slice[d - first] = x;
+			if (out != in)
+				out[d] = x;
+			if (halves != NULL)
+				halves[d] = gv_near_round(x, &squares);
+		}
+		__syncthreads();
+		if (first <= start && start + ndims <= last && ndims <= AHEAD)
+		{
+#pragma unroll
+			for (int q = 0; q < QUERIES; q++)
+#pragma unroll
+				for (int d = 0; d < AHEAD; d++)
+					if (d < ndims)
+						sums[q] = __fadd_rn(sums[q],
+											__fmul_rn(slices[q][start - first + d],
+													  ahead[d]));
+			continue;
+		}
+		for (int d = max(first, start); d < min(last, start + ndims); d++)
+		{
+			float		coordinate = words[d - start];
+
+#pragma unroll
+			for (int q = 0; q < QUERIES; q++)
+				sums[q] = __fadd_rn(sums[q],
+									__fmul_rn(slices[q][d - first],
+											  coordinate));
+		}
+	}
+#pragma unroll
+	for (int q = 0; q < QUERIES; q++)
+		if (query + q < batch.n)
+			batch.d_tables[((int64_t) (query + q) * card.shape.chunks +
+							blockIdx.x) * THREADS + threadIdx.x] =
+				__fmul_rn(card.metric == GV_IP ? -1.0f : -2.0f, sums[q]);
+	if (halves == NULL)
+		return;
+	if (end == card.dims && end + lane < card.half_dims)
+		halves[end + lane] = 0;
+	put_squares<QUERIES>(batch, query, squares);
+}
+
+/* d_queries, d_wanted and d_tables of a batch; d_halves if it has them. */
+GvStatus
+gv_gpu_table(const GvCardModel *card, const GvBatch *batch,
+			 cudaStream_t stream)
+{
+	dim3		grid(card->shape.chunks, batch->n <= FEW ? batch->n :
+					 (batch->n + TOGETHER - 1) / TOGETHER);
+
+	if (batch->n <= FEW)
+		GV_LAUNCH(table_kernel<1>, grid, THREADS, 0, stream, *card, *batch);
+	else
+		GV_LAUNCH(table_kernel<TOGETHER>, grid, THREADS, 0, stream, *card,
+				  *batch);
+	return gv_cuda_status(cudaGetLastError());
+}

@@ -1,0 +1,369 @@
+/*
+ * build.c
+ *		CREATE INDEX: train, then assign every row; or keep all rows pending.
+ */
+#include "postgres.h"
+
+#include "access/tableam.h"
+#include "catalog/index.h"
+#include "commands/progress.h"
+#include "miscadmin.h"
+#include "tcop/pquery.h"
+#include "utils/backend_progress.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "am/build/build.h"
+
+/* Pages that a participant logs at a time. */
+#define LOG_PAGES		4096
+
+/* Keep the TID of a row that no list can hold, for the pending list. */
+static void
+keep_odd(IvfpqBuild *build, ItemPointer tid)
+{
+	if (build->nodd == build->max_odd)
+	{
+		build->max_odd = Max(64, 2 * build->max_odd);
+		build->odd_ids = build->odd_ids == NULL ?
+			palloc(build->max_odd * sizeof(uint64)) :
+			repalloc_huge(build->odd_ids, build->max_odd * sizeof(uint64));
+	}
+	build->odd_ids[build->nodd++] = IvfpqTidToId(tid);
+}
+
+/* Called for every row of the table. */
+static void
+assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
+				bool alive, void *arg)
+{
+	IvfpqBuild *build = arg;
+	MemoryContext oldcontext;
+	const float *row;
+	int			dims;
+
+	if (isnull[0] ||
+		!IvfpqPlacerWants(&build->assign.placer, IvfpqTidToId(tid)))
+		return;
+
+	oldcontext = MemoryContextSwitchTo(build->tmp);
+	row = IvfpqValueFloats(&build->type, values[0], &dims);
+	MemoryContextSwitchTo(oldcontext);
+	if (dims != build->training.gv.dims && !alive)
+		keep_odd(build, tid);
+	else
+	{
+		IvfpqCheckDims(build->training.gv.dims, dims);
+		if (IvfpqIsPlaceable(&build->type, row, dims))
+			IvfpqAssignRow(&build->assign, row, IvfpqTidToId(tid));
+	}
+	MemoryContextReset(build->tmp);
+}
+
+/* Called for every row when there is no training: it is pending. */
+static void
+pending_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
+				 bool alive, void *arg)
+{
+	IvfpqBuild *build = arg;
+	MemoryContext oldcontext;
+	const float *row;
+	int			dims;
+
+	if (isnull[0])
+		return;
+
+	oldcontext = MemoryContextSwitchTo(build->tmp);
+	row = IvfpqValueFloats(&build->type, values[0], &dims);
+	if (alive)
+		IvfpqCheckDims(build->meta.dims, dims);
+	if (IvfpqIsPlaceable(&build->type, row, dims))
+	{
+		(void) IvfpqPendingAppend(index, tid,
+								  dims == build->meta.dims ? dims : 0);
+		build->index_tuples += 1;
+	}
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextReset(build->tmp);
+}
+
+/* This participant's part of a pass over the table; returns its rows. */
+static double
+scan_table(IvfpqBuild *build)
+{
+	IvfpqTeam  *team = &build->team;
+	TableScanDesc scan = NULL;
+	double		rows;
+
+	if (team->scan != NULL)
+		scan = table_beginscan_parallel(build->heap, team->scan);
+	rows = table_index_build_scan(build->heap, build->index, build->indexInfo,
+								  true, team->me == 0, assign_callback, build,
+								  scan);
+	IvfpqPlacerFlush(&build->assign.placer);
+	return rows;
+}
+
+/*
+ * Place the rows of the table.  When gpuvecd fails, what it had and lost takes
+ * another pass.
+ */
+static void
+place_rows(IvfpqBuild *build)
+{
+	IvfpqTeam  *team = &build->team;
+	IvfpqSharing *sharing = team->sharing;
+
+	build->heap_tuples = scan_table(build);
+	if (sharing == NULL)
+		return;
+	if (IvfpqTeamGather(team))
+	{
+		uint64		done = pg_atomic_read_u64(&team->shared->done);
+
+		if (IvfpqSharingRecover(sharing) && team->scan != NULL)
+			table_parallelscan_reinitialize(build->heap, team->scan);
+		IvfpqTeamRelease(team);
+		IvfpqTeamDone(team, done);
+	}
+	if (sharing->recovering)
+		(void) scan_table(build);
+}
+
+/* Log all pages, together with others. */
+static void
+log_pages(IvfpqBuild *build)
+{
+	IvfpqTeamShared *team = build->team.shared;
+	uint64		first;
+
+	while ((first = pg_atomic_fetch_add_u64(&team->next_page, LOG_PAGES)) <
+		   team->npages)
+		IvfpqLogBuild(build->index, (BlockNumber) first,
+					  (BlockNumber) Min(first + LOG_PAGES, team->npages));
+}
+
+/* What a participant leaves to the leader, beside copies. */
+static void
+report(IvfpqBuild *build)
+{
+	IvfpqTeamShared *team = build->team.shared;
+
+	SpinLockAcquire(&team->mutex);
+	team->heap_tuples += build->heap_tuples;
+	team->broken_hot_chain |= build->indexInfo->ii_BrokenHotChain;
+	SpinLockRelease(&team->mutex);
+	if (build->team.me > 0 && build->nodd > 0)
+	{
+		BufFile    *file = IvfpqExchangeCreate(&team->files, "odd", 0,
+											   build->team.me);
+
+		BufFileWrite(file, build->odd_ids, build->nodd * sizeof(uint64));
+		IvfpqExchangeClose(file);
+	}
+}
+
+/* The leader gets what the others left. */
+static void
+take_reports(IvfpqBuild *build)
+{
+	IvfpqTeamShared *team = build->team.shared;
+
+	build->heap_tuples = team->heap_tuples;
+	build->indexInfo->ii_BrokenHotChain = team->broken_hot_chain;
+	for (int from = 1; from < team->size; from++)
+	{
+		BufFile    *file = IvfpqExchangeOpen(&team->files, "odd", 0, from);
+		uint64		id;
+
+		if (file == NULL)
+			continue;
+		while (IvfpqExchangeRead(file, &id, sizeof(id)))
+		{
+			ItemPointerData tid;
+
+			IvfpqIdToTid(id, &tid);
+			keep_odd(build, &tid);
+		}
+		BufFileClose(file);
+	}
+}
+
+/*
+ * A participant's part of a trained index: everything but the metapage, which
+ * is the leader's, then the log.
+ */
+void
+IvfpqBuildWork(IvfpqBuild *build)
+{
+	IvfpqTeam  *team = &build->team;
+	Relation	index = build->index;
+
+	IvfpqAssignBegin(&build->assign, index, &build->training, team,
+					 build->meta.refine != IVFPQ_REFINE_NONE, false);
+	place_rows(build);
+	report(build);
+	IvfpqAssignWrite(&build->assign, index, &build->meta, false);
+	if (IvfpqTeamGather(team))
+	{
+		IvfpqAssignFinish(&build->assign, index, &build->meta, false);
+		IvfpqMetaRewrite(index, &build->meta);
+		team->shared->npages = RelationGetNumberOfBlocks(index);
+		IvfpqTeamRelease(team);
+	}
+	else
+		IvfpqAssignHelp(&build->assign, index);
+	log_pages(build);
+}
+
+/* A trained index, with the help of workers. */
+static void
+build_trained(IvfpqBuild *build)
+{
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_ASSIGNING);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_TOTAL,
+								 (int64) build->training.rows);
+	IvfpqTeamBegin(&build->team, build->heap, build->index, build->indexInfo,
+				   &build->training);
+	IvfpqBuildWork(build);
+	take_reports(build);
+	IvfpqTeamEnd(&build->team);
+
+	for (int64 i = 0; i < build->nodd; i++)
+	{
+		ItemPointerData tid;
+
+		IvfpqIdToTid(build->odd_ids[i], &tid);
+		(void) IvfpqPendingAppend(build->index, &tid, 0);
+	}
+	build->index_tuples = (double) (build->assign.rows + build->nodd);
+}
+
+/* Has this statement said that an index is not trained? */
+static bool said_untrained = false;
+
+/* The statement ends. */
+static void
+forget_statement(void *arg)
+{
+	said_untrained = false;
+}
+
+/*
+ * Does a person want to know that an index is not trained?  A person that has
+ * it built, and once a statement, because it may build one for each of a
+ * thousand partitions.  Indexes are built by TRUNCATE, ALTER TABLE and CREATE
+ * TABLE, too, and at every COMMIT that deletes the rows of a temporary table.
+ */
+static bool
+is_news(void)
+{
+	Portal		portal = ActivePortal;
+	MemoryContextCallback *callback;
+
+	if (portal == NULL || said_untrained ||
+		(portal->commandTag != CMDTAG_CREATE_INDEX &&
+		 portal->commandTag != CMDTAG_REINDEX))
+		return false;
+	callback = MemoryContextAlloc(portal->portalContext, sizeof(*callback));
+	callback->func = forget_statement;
+	callback->arg = NULL;
+	MemoryContextRegisterResetCallback(portal->portalContext, callback);
+	said_untrained = true;
+	return true;
+}
+
+/* An index on a small table: every row is pending. */
+static void
+build_untrained(IvfpqBuild *build)
+{
+	IvfpqLogBuild(build->index, 0, RelationGetNumberOfBlocks(build->index));
+	build->heap_tuples =
+		table_index_build_scan(build->heap, build->index, build->indexInfo,
+							   true, true, pending_callback, build, NULL);
+	ereport(is_news() ? NOTICE : DEBUG1,
+			(errmsg("index \"%s\" is not trained, the table has only %.0f rows to index",
+					RelationGetRelationName(build->index),
+					build->index_tuples),
+			 build->index->rd_rel->relispartition ?
+			 errdetail("Queries are answered exactly, from the table.  It may be so with other partitions, too.") :
+			 errdetail("Queries are answered exactly, from the table."),
+			 build->index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ?
+			 errhint("Call gpuvec_train when the table has its rows.") :
+			 errhint("Once VACUUM or autovacuum finds %d rows in it, it trains itself; gpuvec_train does that at once.",
+					 IvfpqTrainRows(build->index))));
+}
+
+/* Begin, with the relations known; memory from the current context. */
+void
+IvfpqBuildInit(IvfpqBuild *build)
+{
+	build->tmp = AllocSetContextCreate(CurrentMemoryContext,
+									   "gpuivfpq build row",
+									   ALLOCSET_DEFAULT_SIZES);
+	IvfpqTypeInit(&build->type, build->index);
+	IvfpqMetaInit(&build->meta, build->type.metric,
+				  IvfpqIndexDims(build->index, &build->type));
+	build->meta.refine = IvfpqRefineOption(build->index);
+}
+
+/*
+ * ambuild.  The index belongs to us alone until the transaction commits.
+ */
+IndexBuildResult *
+ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
+{
+	IndexBuildResult *result;
+	MemoryContext context;
+	MemoryContext oldcontext;
+	IvfpqBuild	build = {.heap = heap,.index = index,.indexInfo = indexInfo};
+	IvfpqIdentity caller;
+
+	if (RelationGetNumberOfBlocks(index) != 0)
+		elog(ERROR, "index \"%s\" already contains data",
+			 RelationGetRelationName(index));
+
+	context = AllocSetContextCreate(CurrentMemoryContext, "gpuivfpq build",
+									ALLOCSET_DEFAULT_SIZES);
+	/* PostgreSQL acts as the owner already, but keeps the path before 17 */
+	IvfpqActAsOwner(&caller, heap);
+	IvfpqRenewExpressions(indexInfo, index);
+	oldcontext = MemoryContextSwitchTo(context);
+	IvfpqBuildInit(&build);
+	IvfpqTrain(&build.training, heap, index, indexInfo, &build.type,
+			   build.meta.dims, false);
+	if (build.meta.dims == 0 && build.training.gv.dims > 0)
+	{
+		build.meta.dims = build.training.gv.dims;
+		build.meta.dims_flags |= IVFPQ_DIMS_BY_ROW;
+	}
+	IvfpqMetaCreate(index, MAIN_FORKNUM, &build.meta);
+	if (build.training.nlists > 0)
+		build_trained(&build);
+	else
+		build_untrained(&build);
+
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+	IvfpqActAsCaller(&caller);
+
+	result = palloc(sizeof(IndexBuildResult));
+	result->heap_tuples = build.heap_tuples;
+	result->index_tuples = build.index_tuples;
+	return result;
+}
+
+/* ambuildempty: the init fork of an unlogged index. */
+void
+ivfpqbuildempty(Relation index)
+{
+	IvfpqMetaData meta;
+	IvfpqType	type;
+
+	IvfpqTypeInit(&type, index);
+	IvfpqMetaInit(&meta, type.metric, IvfpqIndexDims(index, &type));
+	meta.build_id = 0;
+	meta.refine = IvfpqRefineOption(index);
+	IvfpqMetaCreate(index, INIT_FORKNUM, &meta);
+}

@@ -1,0 +1,46 @@
+/*
+ * bulkload.h
+ *		Rows on their way to inverted lists, in bulk (bulkload.c).
+ */
+#ifndef IVFPQ_BULKLOAD_H
+#define IVFPQ_BULKLOAD_H
+
+#include "am/build/placerows.h"
+#include "am/calibrate/trialsearch.h"
+#include "am/team/copies.h"
+#include "am/team/exchange.h"
+#include "am/team/team.h"
+
+typedef struct IvfpqAssign
+{
+	const IvfpqTraining *training;
+	IvfpqTeam  *team;
+	int64		rows;			/* that all have placed, once they have */
+	IvfpqPlacer placer;
+	IvfpqCopies copies;			/* on their way to the pages, */
+	IvfpqExchange exchange;		/* in a team by way of this */
+	int64		ncopies;		/* from here */
+	IvfpqCalibration *calibration;	/* NULL: too few rows */
+	IvfpqTrial	trial;			/* where it searches, if gpuvecd is there */
+
+	/* refine records, if there are to be any */
+	IvfpqRefineRecord *record;	/* or NULL */
+	IvfpqRefineBuilder refine;
+} IvfpqAssign;
+
+extern void IvfpqAssignBegin(IvfpqAssign *assign, Relation index,
+							 const IvfpqTraining *training, IvfpqTeam *team,
+							 bool refine, bool log);
+extern void IvfpqAssignRow(IvfpqAssign *assign, const float *row, uint64 id);
+extern void IvfpqAssignWrite(IvfpqAssign *assign, Relation index,
+							 IvfpqMetaData *meta, bool shared);
+extern void IvfpqAssignFinish(IvfpqAssign *assign, Relation index,
+							  IvfpqMetaData *meta, bool shared);
+extern void IvfpqAssignHelp(IvfpqAssign *assign, Relation index);
+
+/* truth.c: calibration's true neighbours, of all participants */
+extern void IvfpqTruthGive(const IvfpqCalibration *calibration,
+						   IvfpqTeam *team);
+extern void IvfpqTruthTake(IvfpqCalibration *calibration, IvfpqTeam *team);
+
+#endif							/* IVFPQ_BULKLOAD_H */

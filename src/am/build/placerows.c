@@ -1,0 +1,223 @@
+/*
+ * placerows.c
+ *		Rows get lists, codes and refine records, by gpuvecd or by the
+ *		session's own engine.
+ *
+ * What gpuvecd was given and has not answered when it fails is placed here,
+ * like all rows after that; centroids and codebooks are the same.
+ *
+ * gpuvecd has the rows of the sample, so a pass over the table may leave them
+ * out (IvfpqSharing).  When it fails another pass is needed for those that it
+ * has not encoded.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/float.h"
+#include "utils/memutils.h"
+
+#include "am/build/placerows.h"
+#include "page/stoppoint.h"
+
+/* Rows placed at once: enough to keep the engine busy, and in the cache. */
+#define BATCH_ROWS		2048
+#define BATCH_BYTES		(4 * 1024 * 1024)
+
+/* IvfpqEncodedSink: what gpuvecd made of rows. */
+static void
+take_encoded(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
+{
+	IvfpqPlacer *placer = arg;
+
+	if (placer->calibration)
+		IvfpqCalibrationTake(placer->calibration, encoded->neighbours,
+							 encoded->nneighbours, ids);
+	placer->sink(placer->sink_arg, ids, encoded, n);
+	IvfpqFault("build: encoded");
+}
+
+/*
+ * Begin, with the builder that trained or joined that, if there is one; with
+ * `sharing` its sample is not added again.  Memory from the current context.
+ */
+void
+IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
+				 const IvfpqTraining *training,
+				 IvfpqSharing *sharing, IvfpqCalibration *calibration,
+				 bool refine, IvfpqEncodedSink sink, void *sink_arg)
+{
+	memset(placer, 0, sizeof(*placer));
+	placer->index = index;
+	IvfpqTypeInit(&placer->type, index);
+	placer->training = training;
+	placer->builder = training->builder;
+	placer->sharing = sharing;
+	placer->calibration = calibration;
+	placer->refine = refine;
+	placer->sink = sink;
+	placer->sink_arg = sink_arg;
+	placer->context = CurrentMemoryContext;
+	if (placer->builder)
+		IvfpqBuilderTo(placer->builder, take_encoded, placer);
+}
+
+/* Memory for rows that are placed here. */
+static void
+make_batch(IvfpqPlacer *placer)
+{
+	const IvfpqTraining *training = placer->training;
+	MemoryContext oldcontext = MemoryContextSwitchTo(placer->context);
+	int			dims = training->gv.dims;
+	int			n = Max(16, Min(BATCH_ROWS, BATCH_BYTES /
+								(dims * sizeof(float))));
+	int			copies = n * training->copies;
+	GvEncoded  *encoded = &placer->encoded;
+	GvTree		tree = IvfpqTree(training);
+	void	   *chunk;
+
+	placer->batch_rows = n;
+	placer->batch = palloc((Size) n * dims * sizeof(float));
+	placer->ids = palloc(n * sizeof(uint64));
+	placer->scratch = IvfpqAllocScratch(gv_place_scratch(&tree, n), &chunk);
+	encoded->lists = palloc(copies * sizeof(int32));
+	encoded->t = palloc(copies * sizeof(float));
+	encoded->codes = palloc((Size) copies * gv_code_bytes(training->gv.m));
+	if (placer->refine)
+	{
+		encoded->min = palloc(n * sizeof(float));
+		encoded->step = palloc(n * sizeof(float));
+		encoded->error = palloc(n * sizeof(float));
+		encoded->records = palloc((Size) n * dims);
+		placer->boundable = palloc(n * sizeof(bool));
+	}
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/* The refine records of the n rows that wait here, transformed. */
+static void
+encode_records(IvfpqPlacer *placer, int n)
+{
+	GvEncoded  *encoded = &placer->encoded;
+
+	IvfpqCheckStatus(gv_refine_encode(placer->training->gv.dims,
+									  placer->batch, n, encoded->records,
+									  encoded->min, encoded->step,
+									  encoded->error));
+	for (int i = 0; i < n; i++)
+		if (!placer->boundable[i])
+			encoded->error[i] = get_float4_infinity();
+}
+
+/* Place and encode the rows that wait here. */
+static void
+flush_batch(IvfpqPlacer *placer)
+{
+	const IvfpqTraining *training = placer->training;
+	GvEncoded  *encoded = &placer->encoded;
+	GvTree		tree = IvfpqTree(training);
+	int			copies = training->copies;
+	int			n = placer->nbatch;
+
+	if (n == 0)
+		return;
+	gv_transform(&training->gv, placer->batch, n, placer->batch);
+	IvfpqCheckStatus(gv_place(&tree, placer->batch, n, copies,
+							  encoded->lists, placer->scratch, &ivfpq_stop));
+	IvfpqCheckStatus(gv_encode(&training->gv, placer->batch,
+							   training->centroids, encoded->lists, n, copies,
+							   encoded->codes, encoded->t));
+	if (placer->refine)
+		encode_records(placer, n);
+	if (placer->calibration)
+		IvfpqCalibrationOffer(placer->calibration, placer->batch, placer->ids,
+							  n);
+	placer->nbatch = 0;
+	placer->sink(placer->sink_arg, placer->ids, encoded, n);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/* Let a raw row [dims] wait for its batch here. */
+static void
+add_here(IvfpqPlacer *placer, const float *row, uint64 id)
+{
+	int			dims = placer->training->gv.dims;
+
+	if (placer->batch_rows == 0)
+		make_batch(placer);
+	memcpy(placer->batch + (Size) placer->nbatch * dims, row,
+		   dims * sizeof(float));
+	if (placer->refine)
+		placer->boundable[placer->nbatch] =
+			IvfpqIsBoundable(&placer->type, row, dims);
+	placer->ids[placer->nbatch++] = id;
+	if (placer->nbatch == placer->batch_rows)
+		flush_batch(placer);
+}
+
+/*
+ * gpuvecd has failed: do here what it has not done.  Of participants of a
+ * build the first one says so.
+ */
+static void
+take_over(IvfpqPlacer *placer)
+{
+	IvfpqBuilder *builder = placer->builder;
+	IvfpqSharing *sharing = placer->sharing;
+	int			dims = placer->training->gv.dims;
+	const float *rows;
+	const uint64 *ids;
+	int			n;
+
+	placer->builder = NULL;
+	if (sharing == NULL || pg_atomic_exchange_u32(&sharing->failed, 1) == 0)
+		IvfpqBuilderFailed(placer->index, IvfpqBuilderReason(builder), true);
+	while (IvfpqBuilderUnanswered(builder, &rows, &ids, &n))
+		for (int i = 0; i < n; i++)
+			add_here(placer, rows + (Size) i * dims, ids[i]);
+	IvfpqBuilderEnd(builder);
+}
+
+/* Is a row that a pass over the table comes to to be added? */
+bool
+IvfpqPlacerWants(IvfpqPlacer *placer, uint64 id)
+{
+	return placer->sharing == NULL ||
+		IvfpqSharingWants(placer->sharing, id, &placer->at);
+}
+
+/* A pass over the table is over: wait for what gpuvecd has to do. */
+void
+IvfpqPlacerFlush(IvfpqPlacer *placer)
+{
+	if (placer->builder && !IvfpqBuilderFlush(placer->builder))
+		take_over(placer);
+	placer->at = 0;
+}
+
+/*
+ * Let a raw row [dims], with this TID, be placed.  gpuvecd does not know what
+ * the operator makes of a row: records that bound nothing are made here.
+ */
+void
+IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id)
+{
+	if (placer->builder == NULL ||
+		(placer->refine && !IvfpqIsBoundable(&placer->type, row,
+											 placer->training->gv.dims)))
+		add_here(placer, row, id);
+	else if (!IvfpqBuilderAdd(placer->builder, row, id))
+		take_over(placer);
+}
+
+/*
+ * There are no more rows: place those that still wait.  Returns the builder,
+ * if it did all that it was given.
+ */
+IvfpqBuilder *
+IvfpqPlacerEnd(IvfpqPlacer *placer)
+{
+	IvfpqPlacerFlush(placer);
+	if (placer->batch_rows > 0)
+		flush_batch(placer);
+	return placer->builder;
+}

@@ -1,0 +1,44 @@
+/*
+ * placerows.h
+ *		Rows get lists, codes and refine records, in batches (placerows.c).
+ */
+#ifndef IVFPQ_PLACEROWS_H
+#define IVFPQ_PLACEROWS_H
+
+#include "am/train/train.h"
+
+typedef struct IvfpqPlacer
+{
+	Relation	index;
+	IvfpqType	type;
+	const IvfpqTraining *training;
+	IvfpqBuilder *builder;		/* gpuvecd does it; NULL: we do */
+	IvfpqSharing *sharing;		/* rows that it has from training; or NULL */
+	int64		at;				/* place of these in a pass over the table */
+	IvfpqCalibration *calibration;	/* NULL: too few rows */
+	bool		refine;
+	IvfpqEncodedSink sink;		/* where encoded rows go */
+	void	   *sink_arg;
+
+	/* rows that wait to be placed here */
+	int			batch_rows;		/* capacity; 0 = nothing is allocated */
+	int			nbatch;
+	float	   *batch;			/* [batch_rows][dims] */
+	uint64	   *ids;			/* [batch_rows] */
+	bool	   *boundable;		/* [batch_rows], if refine */
+	void	   *scratch;		/* of gv_place */
+	GvEncoded	encoded;		/* arrays for batch_rows rows */
+	MemoryContext context;		/* that has all this */
+} IvfpqPlacer;
+
+extern void IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
+							 const IvfpqTraining *training,
+							 IvfpqSharing *sharing,
+							 IvfpqCalibration *calibration, bool refine,
+							 IvfpqEncodedSink sink, void *sink_arg);
+extern bool IvfpqPlacerWants(IvfpqPlacer *placer, uint64 id);
+extern void IvfpqPlacerFlush(IvfpqPlacer *placer);
+extern void IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id);
+extern IvfpqBuilder *IvfpqPlacerEnd(IvfpqPlacer *placer);
+
+#endif							/* IVFPQ_PLACEROWS_H */

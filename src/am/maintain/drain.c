@@ -1,0 +1,214 @@
+/*
+ * drain.c
+ *		Pending rows of a trained index go to lists, one by one: rows that
+ *		came while it was trained, and such as training could not see.
+ *
+ * One record takes a row from the pending list and puts its first copy into a
+ * list, a second one adds the second copy.  A crash in between leaves the row
+ * with one copy, which is legal.
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/xlog.h"
+#include "catalog/pg_class.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "am/ivfpq.h"
+#include "page/stoppoint.h"
+
+typedef struct Drain
+{
+	Relation	heap;
+	Relation	index;
+	IvfpqType	type;
+	const IvfpqModel *model;
+	IvfpqRerank rows;			/* fetches them */
+	MemoryContext context;		/* reset after every row */
+	IvfpqTrainResult *result;
+} Drain;
+
+PG_FUNCTION_INFO_V1(gpuvec_train);
+
+/* Let a row go to its lists if the snapshot sees it. */
+static void
+drain_row(Drain *drain, ItemPointer tid, const IvfpqPendingPlace *place)
+{
+	const IvfpqModel *model = drain->model;
+	MemoryContext oldcontext;
+	const float *raw;
+	float	   *vector;
+	Datum		value;
+	int			dims;
+
+	if (!IvfpqRerankFetch(&drain->rows, IvfpqTidToId(tid), &value))
+	{
+		drain->result->kept++;
+		return;
+	}
+	oldcontext = MemoryContextSwitchTo(drain->context);
+	raw = IvfpqValueFloats(&drain->type, value, &dims);
+	if (dims == model->meta.dims && IvfpqIsPlaceable(&drain->type, raw, dims))
+	{
+		vector = palloc(dims * sizeof(float));
+		gv_transform(&model->gv, raw, 1, vector);
+		IvfpqInsertCopies(drain->index, model, vector,
+						  IvfpqIsBoundable(&drain->type, raw, dims), tid,
+						  place);
+		drain->result->moved++;
+	}
+	else
+		drain->result->odd++;
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextReset(drain->context);
+	IvfpqRerankDone(&drain->rows);
+}
+
+/* The rows of one page, by a snapshot of their own. */
+static void
+drain_page(Drain *drain, IvfpqPendingReader *reader, int count)
+{
+	int64		odd = drain->result->odd;
+	int64		kept = drain->result->kept;
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	IvfpqRerankBegin(&drain->rows, drain->heap, drain->index,
+					 GetActiveSnapshot());
+	for (int i = 0; i < count; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		drain_row(drain, &reader->tids[i], &reader->place);
+	}
+	IvfpqRerankEnd(&drain->rows);
+	PopActiveSnapshot();
+	IvfpqSnapshotForget();
+	odd = drain->result->odd - odd;
+	/* so that the next VACUUM asks nobody to look at them again */
+	if (odd > 0 && drain->result->kept == kept && !reader->odd)
+		IvfpqPendingSetOdd(drain->index, &reader->place, (int) odd);
+}
+
+/*
+ * Drain the pending list of a trained index.  The caller holds
+ * ShareUpdateExclusiveLock on the table and acts as its owner.
+ */
+void
+IvfpqDrain(Relation heap, Relation index, IvfpqTrainResult *result)
+{
+	Drain		drain = {.heap = heap,.index = index,.result = result};
+	IvfpqPendingReader reader;
+	MemoryContext context;
+	MemoryContext oldcontext;
+	int			count;
+
+	context = AllocSetContextCreate(CurrentMemoryContext, "gpuivfpq drain",
+									ALLOCSET_DEFAULT_SIZES);
+	oldcontext = MemoryContextSwitchTo(context);
+	drain.context = AllocSetContextCreate(context, "gpuivfpq drain row",
+										  ALLOCSET_DEFAULT_SIZES);
+	IvfpqTypeInit(&drain.type, index);
+	drain.model = IvfpqModelGet(index);
+	IvfpqPendingOpen(&reader, index, &drain.model->meta);
+	while (IvfpqPendingNext(&reader, &count))
+		drain_page(&drain, &reader, count);
+	IvfpqPendingClose(&reader);
+	(void) IvfpqPendingTrim(index);
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+}
+
+/*
+ * Whatever the index needs: training, then its pending rows in lists.  The
+ * caller holds ShareUpdateExclusiveLock on the table, acts as its owner and
+ * has an active snapshot.
+ */
+void
+IvfpqTrainOrDrain(Relation heap, Relation index, IvfpqTrainResult *result)
+{
+	IvfpqMetaData meta;
+
+	memset(result, 0, sizeof(*result));
+	IvfpqMetaRead(index, &meta);
+	if (meta.nlists == 0)
+		IvfpqTrainInPlace(heap, index, result);
+	IvfpqMetaRead(index, &meta);
+	result->nlists = meta.nlists;
+	IvfpqSnapshotDrop();
+	if (meta.nlists > 0)
+		IvfpqDrain(heap, index, result);
+	IvfpqSnapshotTake();
+}
+
+/* ERROR unless the current user may train this index here and now. */
+static void
+check_may_train(Relation heap, Relation index)
+{
+	if (!GvOwnsRelation(RelationGetRelid(heap), GetUserId()))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be owner of table \"%s\" to train index \"%s\"",
+						RelationGetRelationName(heap),
+						RelationGetRelationName(index))));
+	if (!index->rd_index->indisvalid)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" is not valid",
+						RelationGetRelationName(index)),
+				 errhint("Rebuild it with REINDEX.")));
+}
+
+/* Say why no row was moved, or not every one. */
+static void
+report_result(Relation index, const IvfpqTrainResult *result)
+{
+	const char *name = RelationGetRelationName(index);
+
+	if (result->nlists == 0)
+		ereport(NOTICE,
+				(errmsg("index \"%s\" is not trained, the table has only %.0f rows to index",
+						name, result->rows),
+				 errhint("Training needs %d.", IvfpqLeastRows(index))));
+	else if (result->odd > 0)
+		ereport(WARNING,
+				(errmsg("%lld rows of index \"%s\" stay pending, they do not have its dimensions",
+						(long long) result->odd, name)));
+	else if (result->moved == 0)
+		ereport(NOTICE,
+				(errmsg("index \"%s\" is trained and has no pending row to put into a list",
+						name)));
+}
+
+/*
+ * gpuvec_train(index regclass): train an untrained index, or put the pending
+ * rows of a trained one into lists.  Returns how many rows went there.
+ */
+Datum
+gpuvec_train(PG_FUNCTION_ARGS)
+{
+	Relation	heap;
+	Relation	index;
+	IvfpqIdentity caller;
+	IvfpqTrainResult result;
+
+	if (RecoveryInProgress())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("recovery is in progress"),
+				 errhint("Indexes are trained on the primary.")));
+	index = IvfpqOpenToChange(PG_GETARG_OID(0), check_may_train, &heap);
+
+	IvfpqActAsOwner(&caller, heap);
+	IvfpqTrainOrDrain(heap, index, &result);
+	IvfpqActAsCaller(&caller);
+	report_result(index, &result);
+
+	/* the locks stay until the end of the transaction */
+	relation_close(index, NoLock);
+	table_close(heap, NoLock);
+	PG_RETURN_INT64(result.moved);
+}

@@ -1,0 +1,261 @@
+/*
+ * inplace.c
+ *		Training in place: an index that answered from its pending list gets
+ *		centroids, codes and lists while it is in use.
+ *
+ * All of it is written to pages that nobody finds, and one record, of the
+ * metapage, shows it instead of the pending pages that it replaces.  A crash
+ * before that record leaves the index as it was, with pages that the next
+ * attempt or VACUUM frees.  Rows that our snapshot does not see stay pending:
+ * they may be uncommitted, or dead for us and alive for older snapshots, and
+ * then their TOAST values may be gone, so they are not even looked at.
+ */
+#include "postgres.h"
+
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "catalog/pg_am.h"
+#include "commands/progress.h"
+#include "miscadmin.h"
+#include "utils/backend_progress.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "am/build/bulkload.h"
+#include "page/stoppoint.h"
+
+/* Rows that are looked at by the same snapshot. */
+#define ROWS_A_SNAPSHOT		1024
+
+typedef struct InPlace
+{
+	Relation	heap;
+	Relation	index;
+	IvfpqType	type;
+	IvfpqMetaData meta;
+	IvfpqTraining training;
+	IvfpqTeam	team;			/* alone */
+	IvfpqAssign assign;
+	IvfpqSeal	seal;
+	IvfpqRerank rows;			/* fetches them */
+	ItemPointerData *kept;		/* [nkept] rows that stay pending */
+	int64		nkept;
+	int64		max_kept;
+} InPlace;
+
+/* Let a row stay pending. */
+static void
+keep_row(InPlace *state, uint64 id)
+{
+	if (state->nkept == state->max_kept)
+	{
+		state->max_kept = Max(1024, 2 * state->max_kept);
+		state->kept = state->kept == NULL ?
+			palloc(state->max_kept * sizeof(ItemPointerData)) :
+			repalloc_huge(state->kept,
+						  state->max_kept * sizeof(ItemPointerData));
+	}
+	IvfpqIdToTid(id, &state->kept[state->nkept++]);
+}
+
+/* Let a row go to its lists if the snapshot sees it. */
+static void
+assign_row(InPlace *state, uint64 id)
+{
+	MemoryContext oldcontext;
+	const float *vector;
+	Datum		value;
+	int			dims;
+
+	if (!IvfpqRerankFetch(&state->rows, id, &value))
+	{
+		keep_row(state, id);
+		return;
+	}
+	oldcontext = MemoryContextSwitchTo(state->rows.context);
+	vector = IvfpqValueFloats(&state->type, value, &dims);
+	MemoryContextSwitchTo(oldcontext);
+	if (dims == state->training.gv.dims &&
+		IvfpqIsPlaceable(&state->type, vector, dims))
+		IvfpqAssignRow(&state->assign, vector, id);
+	else
+		keep_row(state, id);
+	IvfpqRerankDone(&state->rows);
+}
+
+/*
+ * Look at rows by a snapshot of now.  It is taken anew every some rows: each
+ * row is judged by itself, so they need not have the same, and an old one
+ * would have VACUUM spare what it sees.
+ */
+static void
+begin_rows(InPlace *state)
+{
+	PushActiveSnapshot(GetLatestSnapshot());
+	IvfpqRerankBegin(&state->rows, state->heap, state->index,
+					 GetActiveSnapshot());
+}
+
+static void
+end_rows(InPlace *state)
+{
+	IvfpqRerankEnd(&state->rows);
+	PopActiveSnapshot();
+	IvfpqSnapshotForget();
+}
+
+/* Assign all rows before the cut, in heap order, each once. */
+static void
+assign_rows(InPlace *state)
+{
+	Tuplesortstate *tids = IvfpqSortSealed(state->index, &state->seal,
+										   work_mem);
+	uint64		last = 0;
+	int64		n = 0;
+	Datum		value;
+	bool		isnull;
+
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_ASSIGNING);
+	begin_rows(state);
+	IvfpqTeamAlone(&state->team, state->training.nlists);
+	IvfpqAssignBegin(&state->assign, state->index, &state->training,
+					 &state->team, state->meta.refine != IVFPQ_REFINE_NONE,
+					 true);
+	while (GvTuplesortGetDatum(tids, &value, &isnull))
+	{
+		uint64		id = (uint64) DatumGetInt64(value);
+
+		CHECK_FOR_INTERRUPTS();
+		if (id != last)
+			assign_row(state, id);
+		last = id;
+		if (++n % ROWS_A_SNAPSHOT == 0)
+		{
+			end_rows(state);
+			begin_rows(state);
+		}
+	}
+	end_rows(state);
+	tuplesort_end(tids);
+}
+
+/*
+ * The steps from a trained model to a trained index.  Faults are named for
+ * what has been done.
+ */
+static void
+write_and_publish(InPlace *state)
+{
+	Relation	index = state->index;
+
+	if (!IvfpqPendingSeal(index, &state->seal, false))
+		return;
+	IvfpqFault("train: sealed");
+	IvfpqMetaInit(&state->meta, state->type.metric, state->training.gv.dims);
+	state->meta.refine = IvfpqRefineOption(index);
+	assign_rows(state);
+	IvfpqAssignWrite(&state->assign, index, &state->meta, true);
+	IvfpqAssignFinish(&state->assign, index, &state->meta, true);
+	IvfpqFault("train: written");
+	IvfpqPendingKeep(index, &state->seal, state->kept, state->nkept,
+					 &state->meta);
+	IvfpqPendingPublish(index, &state->meta);
+	IvfpqFault("train: published");
+	IvfpqPendingFree(index, &state->seal);
+
+	/* cached plans know an index that reads the whole table */
+	CacheInvalidateRelcache(state->heap);
+}
+
+/* Show progress as that of an index build. */
+static void
+begin_progress(Relation heap, Relation index)
+{
+	const int	params[] = {
+		PROGRESS_CREATEIDX_COMMAND,
+		PROGRESS_CREATEIDX_INDEX_OID,
+		PROGRESS_CREATEIDX_ACCESS_METHOD_OID,
+		PROGRESS_CREATEIDX_PHASE
+	};
+	const int64 values[] = {
+		PROGRESS_CREATEIDX_COMMAND_CREATE,
+		RelationGetRelid(index),
+		index->rd_rel->relam,
+		PROGRESS_CREATEIDX_PHASE_BUILD
+	};
+
+	pgstat_progress_start_command(PROGRESS_COMMAND_CREATE_INDEX,
+								  RelationGetRelid(heap));
+	pgstat_progress_update_multi_param(lengthof(params), params, values);
+}
+
+/*
+ * Training samples what the transaction's snapshot sees.  Where that is old,
+ * as it may be from REPEATABLE READ on, it would take a large table for a
+ * small one, and make lists for that.
+ */
+static void
+check_snapshot(Relation index, const IvfpqTraining *training)
+{
+	IvfpqMetaData meta;
+	int64		pending;
+
+	if (!IsolationUsesXactSnapshot())
+		return;
+	IvfpqMetaRead(index, &meta);
+	pending = IvfpqCountPending(index, &meta);
+	if (training->rows < pending / 2)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot train index \"%s\", this transaction does not see most of its rows",
+						RelationGetRelationName(index)),
+				 errdetail("It sees %.0f of %lld.", training->rows,
+						   (long long) pending),
+				 errhint("Call gpuvec_train in a transaction of its own, or at READ COMMITTED.")));
+}
+
+/*
+ * Train an untrained index, if its table has enough rows.  The caller holds
+ * ShareUpdateExclusiveLock on the table, acts as its owner and has an active
+ * snapshot.
+ */
+void
+IvfpqTrainInPlace(Relation heap, Relation index, IvfpqTrainResult *result)
+{
+	InPlace		state = {.heap = heap,.index = index};
+	IndexInfo  *indexInfo;
+	MemoryContext context;
+	MemoryContext oldcontext;
+	BufferAccessStrategy strategy;
+
+	context = AllocSetContextCreate(CurrentMemoryContext, "gpuivfpq training",
+									ALLOCSET_DEFAULT_SIZES);
+	oldcontext = MemoryContextSwitchTo(context);
+	begin_progress(heap, index);
+	strategy = GetAccessStrategy(BAS_VACUUM);
+	IvfpqSnapshotDrop();
+	IvfpqSweepUntrained(index, strategy);
+	IvfpqSnapshotTake();
+
+	indexInfo = IvfpqIndexInfo(index);
+	indexInfo->ii_Concurrent = true;	/* rows as a snapshot sees them */
+	IvfpqTypeInit(&state.type, index);
+	IvfpqTrain(&state.training, heap, index, indexInfo, &state.type,
+			   IvfpqSettleDims(heap, index), true);
+	check_snapshot(index, &state.training);
+	IvfpqSnapshotDrop();
+	if (state.training.nlists > 0)
+		write_and_publish(&state);
+	IvfpqSnapshotTake();
+
+	result->trained = state.meta.nlists > 0;
+	result->rows = state.training.rows;
+	result->moved += state.assign.rows;
+	pgstat_progress_end_command();
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+}

@@ -1,0 +1,143 @@
+/*
+ * insert.c
+ *		One row into one list, or onto the pending list of an untrained index.
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+
+#include "am/ivfpq.h"
+#include "page/array.h"
+#include "page/stoppoint.h"
+
+/* The lists that are to hold a transformed vector; returns how many. */
+static int
+choose_lists(Relation index, const IvfpqModel *model, const float *vector,
+			 int lists[2], float *centroids /* [GV_NEAR][dims] */ )
+{
+	int			dims = model->meta.dims;
+	float		scores[GV_NEAR];
+	uint64_t	ids[GV_NEAR];
+	GvTopK		nearest = {.capacity = GV_NEAR,.scores = scores,.ids = ids};
+	const float *others[GV_NEAR];
+	IvfpqQuery	row;
+	int			second;
+	int			n;
+
+	IvfpqQueryInit(&row, model, GV_L2);
+	IvfpqQuerySet(&row, vector);
+	IvfpqNearestLists(index, model, &row, &nearest);
+	n = model->meta.copies == 1 ? 1 : nearest.count;
+	IvfpqArrayFetchSome(index, model->meta.centroids, dims, ids, n, centroids);
+	lists[0] = (int) ids[0];
+	if (n == 1)
+		return 1;
+
+	for (int i = 1; i < n; i++)
+		others[i - 1] = centroids + (Size) i * dims;
+	second = gv_soar(dims, vector, centroids, others, n - 1) + 1;
+	lists[1] = (int) ids[second];
+	memmove(centroids + dims, centroids + (Size) second * dims,
+			dims * sizeof(float));
+	return 2;
+}
+
+/*
+ * Encode a transformed vector and append it to its lists, a record each,
+ * after the refine record that they point to, which bounds nothing unless the
+ * raw vector is boundable.  A row that is pending stops being so with its
+ * first copy.
+ */
+void
+IvfpqInsertCopies(Relation index, const IvfpqModel *model,
+				  const float *vector, bool boundable, ItemPointer tid,
+				  const IvfpqPendingPlace *pending)
+{
+	static const int32 both[2] = {0, 1};	/* the first of centroids */
+	int			dims = model->meta.dims;
+	float	   *centroids = palloc(GV_NEAR * dims * sizeof(float));
+	int			code_bytes = gv_code_bytes(model->gv.m);
+	uint8	   *codes = palloc(2 * code_bytes);
+	float		t[2];
+	int			lists[2];
+	int			copies = choose_lists(index, model, vector, lists, centroids);
+	ItemPointerData refine = {0};
+
+	IvfpqCheckStatus(gv_encode(&model->gv, vector, centroids, both, 1, copies,
+							   codes, t));
+	if (model->meta.refine != IVFPQ_REFINE_NONE)
+	{
+		IvfpqRefineRecord *record = IvfpqRefineAlloc(dims);
+
+		IvfpqRefineMake(record, vector, dims, boundable, tid);
+		IvfpqRefineAppend(index, dims, record, &refine);
+	}
+	for (int i = 0; i < copies; i++)
+	{
+		IvfpqCopy	copy = {.tid = *tid,.code = codes + i * code_bytes,
+		.t = t[i],.second = i > 0,.refine = refine};
+
+		IvfpqListAppend(index, &model->meta, lists[i], &copy,
+						i == 0 ? pending : NULL);
+		if (pending != NULL)
+			IvfpqFault("drain: copy");
+	}
+}
+
+/*
+ * Index a value that is not NULL.  What dimensions it has to have the metapage
+ * says: a changed option is for the next build.
+ */
+static void
+insert_value(Relation heap, Relation index, Datum value, ItemPointer tid)
+{
+	IvfpqType	type;
+	IvfpqModel *model;
+	const float *raw;
+	int			dims;
+
+	IvfpqTypeInit(&type, index);
+	raw = IvfpqValueFloats(&type, value, &dims);
+	model = IvfpqModelGet(index);
+	if (model->meta.dims > 0 &&
+		(model->meta.nlists > 0 ||
+		 !(model->meta.dims_flags & IVFPQ_DIMS_BY_ROW)))
+		IvfpqCheckDims(model->meta.dims, dims);
+
+	if (!IvfpqIsPlaceable(&type, raw, dims))
+		return;
+
+	if (model->meta.nlists > 0)
+	{
+		float	   *vector = palloc(dims * sizeof(float));
+
+		gv_transform(&model->gv, raw, 1, vector);
+		IvfpqInsertCopies(index, model, vector,
+						  IvfpqIsBoundable(&type, raw, dims), tid, NULL);
+	}
+	else
+		IvfpqInsertPending(heap, index, &type, &model->meta, tid, dims);
+}
+
+/*
+ * aminsert.  NULLs, and zero vectors under cosine, are not indexed.
+ */
+bool
+ivfpqinsert(Relation index, Datum *values, bool *isnull,
+			ItemPointer tid, Relation heap, IndexUniqueCheck checkUnique,
+			bool indexUnchanged, IndexInfo *indexInfo)
+{
+	MemoryContext context;
+	MemoryContext oldcontext;
+
+	if (isnull[0])
+		return false;
+
+	context = AllocSetContextCreate(CurrentMemoryContext, "gpuivfpq insert",
+									ALLOCSET_DEFAULT_SIZES);
+	oldcontext = MemoryContextSwitchTo(context);
+	insert_value(heap, index, values[0], tid);
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+	return false;
+}

@@ -1,0 +1,220 @@
+/*
+ * vacuum.c
+ *		VACUUM: dead flags, rewrites, space back.
+ *
+ * One pass over slab and refine pages in physical order asks about every TID,
+ * so it reads the file once, front to back, and meets every slot: those that
+ * a crash left without a list are freed on the way.  Then lists with enough
+ * dead copies are rewritten.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "commands/vacuum.h"
+#include "port/pg_bitutils.h"
+#include "storage/indexfsm.h"
+
+#include "am/ivfpq.h"
+
+/* Whose a slot is, and that list's entry. */
+typedef struct SlotOwner
+{
+	uint32		list;
+	IvfpqListEntry entry;
+} SlotOwner;
+
+typedef struct Vacuum
+{
+	Relation	index;
+	IvfpqMetaData meta;
+	IvfpqLayout layout;
+	BufferAccessStrategy strategy;
+	IndexBulkDeleteCallback callback;
+	void	   *callback_state;
+	IndexBulkDeleteResult *stats;
+	char	   *page;			/* [BLCKSZ] copy of a slab page */
+	SlotOwner  *owners;			/* [slots_per_page] of that page */
+	IvfpqSweep	sweep;			/* of what training left */
+} Vacuum;
+
+/* Copies of a block that its list had when the entry was read. */
+static int
+block_copies(const IvfpqListEntry *entry, const IvfpqSlotHeader *slot)
+{
+	int64		count = (int64) entry->nitems -
+		(int64) slot->ordinal * IVFPQ_BLOCK_COPIES;
+
+	return (int) Max(0, Min(count, IVFPQ_BLOCK_COPIES));
+}
+
+/* Ask about every copy of a block; flag those that are dead. */
+static void
+vacuum_block(Vacuum *vacuum, BlockNumber blkno, uint32 slotno,
+			 const IvfpqListEntry *entry)
+{
+	IvfpqSlotHeader *slot = IvfpqSlotGet((Page) vacuum->page, &vacuum->layout,
+										 slotno);
+	ItemPointerData *tids = (ItemPointerData *) IvfpqSlotBody(slot);
+	int			count = block_copies(entry, slot);
+	uint32		dead = 0;
+	IvfpqAddress address = {blkno, slotno};
+
+	for (int i = 0; i < count; i++)
+	{
+		if (slot->dead & (1U << i))
+			continue;
+		if (!ItemPointerIsValid(&tids[i]))
+			IvfpqCorrupted(vacuum->index, blkno,
+						   "copy %d in slot %u has no valid TID", i, slotno);
+		if (vacuum->callback(&tids[i], vacuum->callback_state))
+			dead |= 1U << i;
+		else if (!(slot->second & (1U << i)))
+			vacuum->stats->num_index_tuples += 1;
+	}
+	if (dead != 0)
+	{
+		IvfpqMarkDead(vacuum->index, &vacuum->meta, address, slot->list,
+					  slot->gen, dead);
+		vacuum->stats->tuples_removed += pg_popcount32(dead & ~slot->second);
+	}
+}
+
+/* Learn the owners of the slots of vacuum->page, and their entries. */
+static void
+read_owners(Vacuum *vacuum, BlockNumber blkno)
+{
+	for (int i = 0; i < vacuum->layout.slots_per_page; i++)
+	{
+		SlotOwner  *owner = &vacuum->owners[i];
+
+		owner->list = IvfpqSlotGet((Page) vacuum->page, &vacuum->layout,
+								   i)->list;
+		if (owner->list < (uint32) vacuum->meta.nlists)
+			IvfpqListEntryRead(vacuum->index, &vacuum->meta, owner->list,
+							   &owner->entry);
+		else if (owner->list != IVFPQ_NO_LIST)
+			IvfpqCorrupted(vacuum->index, blkno,
+						   "slot %d belongs to list %u of %d", i, owner->list,
+						   vacuum->meta.nlists);
+	}
+}
+
+/*
+ * One page.  It is copied twice: first to learn whose slots it holds, then,
+ * after those lists' entries were read, for its contents; so every copy that
+ * an entry counts is in what is looked at.  Slots taken in between hold only
+ * rows newer than this VACUUM.
+ */
+static void
+vacuum_page(Vacuum *vacuum, BlockNumber blkno)
+{
+	const IvfpqLayout *layout = &vacuum->layout;
+
+	if (!IvfpqSlabRead(vacuum->index, blkno, vacuum->strategy, vacuum->page))
+	{
+		if (vacuum->meta.refine != IVFPQ_REFINE_NONE)
+			IvfpqRefineVacuum(vacuum->index, vacuum->meta.dims, blkno,
+							  vacuum->strategy, vacuum->callback,
+							  vacuum->callback_state);
+		IvfpqSweepPage(&vacuum->sweep, blkno, vacuum->strategy);
+		return;
+	}
+	read_owners(vacuum, blkno);
+	if (!IvfpqSlabRead(vacuum->index, blkno, vacuum->strategy, vacuum->page))
+		return;
+	IvfpqSlabRecordFree(vacuum->index, layout, blkno, (Page) vacuum->page);
+
+	for (int i = 0; i < layout->slots_per_page; i++)
+	{
+		IvfpqSlotHeader *slot = IvfpqSlotGet((Page) vacuum->page, layout, i);
+		const SlotOwner *owner = &vacuum->owners[i];
+		IvfpqAddress address = {blkno, i};
+
+		if (owner->list == IVFPQ_NO_LIST)
+			continue;
+		if (slot->gen != owner->entry.gen)
+			IvfpqReclaimSlot(vacuum->index, layout, address, slot->list,
+							 slot->gen);
+		else if (slot->part == 0)
+			vacuum_block(vacuum, blkno, i, &owner->entry);
+	}
+}
+
+/* Rewrite the lists that are worth it. */
+static void
+rewrite_lists(Vacuum *vacuum)
+{
+	for (int list = 0; list < vacuum->meta.nlists; list++)
+	{
+		GvVacuumDelayPoint();
+		IvfpqListRewrite(vacuum->index, &vacuum->meta, list, vacuum->strategy);
+	}
+}
+
+/*
+ * ambulkdelete.  Also CREATE INDEX CONCURRENTLY's way to learn all TIDs.
+ */
+IndexBulkDeleteResult *
+ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
+				IndexBulkDeleteCallback callback, void *callback_state)
+{
+	Vacuum		vacuum = {.index = info->index,.strategy = info->strategy,
+	.callback = callback,.callback_state = callback_state};
+	BlockNumber nblocks;
+	int64		pending;
+
+	if (stats == NULL)
+		stats = palloc0(sizeof(IndexBulkDeleteResult));
+	stats->num_index_tuples = 0;
+	vacuum.stats = stats;
+
+	stats->tuples_removed += IvfpqPendingVacuum(info->index, callback,
+												callback_state, &pending);
+	stats->num_index_tuples += pending;
+	IvfpqMetaRead(info->index, &vacuum.meta);
+	if (vacuum.meta.nlists > 0)
+	{
+		if (!IvfpqLayoutInit(&vacuum.layout, vacuum.meta.pq_dim,
+							 vacuum.meta.refine))
+			IvfpqCorrupted(info->index, IVFPQ_METAPAGE,
+						   "its parameters are out of range");
+		vacuum.page = palloc(BLCKSZ);
+		vacuum.owners = palloc(vacuum.layout.slots_per_page *
+							   sizeof(SlotOwner));
+		IvfpqSweepBegin(&vacuum.sweep, info->index);
+		nblocks = RelationGetNumberOfBlocks(info->index);
+		for (BlockNumber blkno = 0; blkno < nblocks; blkno++)
+		{
+			if (IvfpqIsFixedPage(&vacuum.meta, blkno))
+				continue;
+			GvVacuumDelayPoint();
+			vacuum_page(&vacuum, blkno);
+		}
+		rewrite_lists(&vacuum);
+		IvfpqSweepEnd(&vacuum.sweep);
+		pfree(vacuum.page);
+		pfree(vacuum.owners);
+	}
+	else
+		IvfpqSweepUntrained(info->index, info->strategy);
+	return stats;
+}
+
+/*
+ * amvacuumcleanup.  The free space map's upper levels, and sizes; training is
+ * asked for.  Without a bulkdelete before, the number of entries is left as it
+ * was known.
+ */
+IndexBulkDeleteResult *
+ivfpqvacuumcleanup(IndexVacuumInfo *info, IndexBulkDeleteResult *stats)
+{
+	if (info->analyze_only)
+		return stats;
+	IvfpqAskForWorker(info);
+	if (stats == NULL)
+		return NULL;
+
+	IndexFreeSpaceMapVacuum(info->index);
+	stats->num_pages = RelationGetNumberOfBlocks(info->index);
+	return stats;
+}

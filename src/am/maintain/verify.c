@@ -1,0 +1,466 @@
+/*
+ * verify.c
+ *		gpuvec_verify_index: is the index sound, and does it find every row?
+ *
+ * First the pages are checked, with all TIDs on the way; then the table is
+ * read under a snapshot that was taken before, so every row that it shows
+ * must be among them: an insert makes its entry before it commits, and VACUUM
+ * removes no entry of a row that a snapshot sees.  Both streams are sorted
+ * and merged.  Nothing here keeps inserts, deletes or VACUUM from going on.
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "catalog/index.h"
+#include "catalog/pg_operator.h"
+#include "catalog/pg_type.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/tuplesort.h"
+
+#include "am/ivfpq.h"
+
+/* Columns of the result. */
+#define VERIFY_SEVERITY		0
+#define VERIFY_BLOCK		1
+#define VERIFY_LIST			2
+#define VERIFY_PROBLEM		3
+#define VERIFY_NCOLUMNS		4
+
+/* Columns of the sort of copies by refine record. */
+#define SORT_ADDRESS		1
+#define SORT_TID			2
+
+typedef struct Verify
+{
+	Relation	heap;
+	Relation	index;
+	ReturnSetInfo *result;
+	IvfpqType	type;
+	int			dims;			/* that all rows should have; 0 = they do */
+	bool		mirror;			/* compare gpuvecd's mirror, too */
+	int			copies;			/* lists that should hold a row */
+	Tuplesortstate *entries;	/* int8: TIDs in the index * 4 + IvfpqPlace */
+	Tuplesortstate *rows;		/* int8: TIDs of rows to be found there */
+	Tuplesortstate *copies_by_record;	/* int8, int8: refine address, TID */
+	TupleTableSlot *slot;		/* of that sort */
+	bool		more;			/* there is one more in it: */
+	uint64		address;
+	uint64		tid;
+	MemoryContext tmp;			/* reset after every row */
+} Verify;
+
+PG_FUNCTION_INFO_V1(gpuvec_verify_index);
+
+/* IvfpqChecker.report: one row of the result. */
+static void
+report(void *arg, bool error, BlockNumber blkno, uint32 list,
+	   const char *problem)
+{
+	Verify	   *verify = arg;
+	Datum		values[VERIFY_NCOLUMNS];
+	bool		nulls[VERIFY_NCOLUMNS] = {false};
+
+	values[VERIFY_SEVERITY] = CStringGetTextDatum(error ? "error" : "warning");
+	values[VERIFY_BLOCK] = Int64GetDatum((int64) blkno);
+	nulls[VERIFY_BLOCK] = blkno == InvalidBlockNumber;
+	values[VERIFY_LIST] = Int32GetDatum((int32) list);
+	nulls[VERIFY_LIST] = list == IVFPQ_NO_LIST;
+	values[VERIFY_PROBLEM] = CStringGetTextDatum(problem);
+	tuplestore_putvalues(verify->result->setResult, verify->result->setDesc,
+						 values, nulls);
+}
+
+static Tuplesortstate *
+begin_sort(void)
+{
+	return tuplesort_begin_datum(INT8OID, Int8LessOperator, InvalidOid, false,
+								 Max(maintenance_work_mem / 2, 64), NULL,
+								 TUPLESORT_NONE);
+}
+
+/* IvfpqChecker.forget */
+static void
+forget_entries(void *arg)
+{
+	Verify	   *verify = arg;
+
+	tuplesort_end(verify->entries);
+	verify->entries = begin_sort();
+}
+
+/* Begin to sort copies by the addresses of their refine records. */
+static void
+begin_copies(Verify *verify)
+{
+	TupleDesc	desc = CreateTemplateTupleDesc(SORT_TID);
+	AttrNumber	columns[] = {SORT_ADDRESS, SORT_TID};
+	Oid			operators[] = {Int8LessOperator, Int8LessOperator};
+	Oid			collations[] = {InvalidOid, InvalidOid};
+	bool		nulls_first[] = {false, false};
+
+	TupleDescInitEntry(desc, SORT_ADDRESS, "address", INT8OID, -1, 0);
+	TupleDescInitEntry(desc, SORT_TID, "tid", INT8OID, -1, 0);
+	verify->copies_by_record =
+		tuplesort_begin_heap(desc, SORT_TID, columns, operators, collations,
+							 nulls_first, Max(maintenance_work_mem / 2, 64),
+							 NULL, TUPLESORT_NONE);
+	verify->slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+}
+
+static void
+put_copy(Verify *verify, const IvfpqFound *found)
+{
+	TupleTableSlot *slot = verify->slot;
+
+	ExecClearTuple(slot);
+	slot->tts_values[SORT_ADDRESS - 1] =
+		Int64GetDatum((int64) IvfpqTidToId(&found->refine));
+	slot->tts_values[SORT_TID - 1] =
+		Int64GetDatum((int64) IvfpqTidToId(&found->tid));
+	memset(slot->tts_isnull, 0, SORT_TID * sizeof(bool));
+	ExecStoreVirtualTuple(slot);
+	tuplesort_puttupleslot(verify->copies_by_record, slot);
+}
+
+static void
+put_entry(Verify *verify, uint64 id, IvfpqPlace place)
+{
+	tuplesort_putdatum(verify->entries,
+					   Int64GetDatum((int64) (id * 4 + place)), false);
+}
+
+/* IvfpqChecker.take */
+static void
+take_entries(void *arg, const IvfpqFound *found, int64 nfound)
+{
+	Verify	   *verify = arg;
+
+	for (int64 i = 0; i < nfound; i++)
+	{
+		put_entry(verify, IvfpqTidToId(&found[i].tid), found[i].place);
+		if (ItemPointerIsValid(&found[i].refine))
+			put_copy(verify, &found[i]);
+	}
+}
+
+/* The next copy by refine record. */
+static void
+next_copy(Verify *verify)
+{
+	bool		isnull;
+
+	verify->more = tuplesort_gettupleslot(verify->copies_by_record, true,
+										  false, verify->slot, NULL);
+	if (!verify->more)
+		return;
+	verify->address = (uint64) DatumGetInt64(slot_getattr(verify->slot,
+														  SORT_ADDRESS,
+														  &isnull));
+	verify->tid = (uint64) DatumGetInt64(slot_getattr(verify->slot, SORT_TID,
+													  &isnull));
+}
+
+/* All copies are taken; from now on their records come. */
+static void
+sort_copies(Verify *verify)
+{
+	TupleDesc	desc = verify->slot->tts_tupleDescriptor;
+
+	tuplesort_performsort(verify->copies_by_record);
+	ExecDropSingleTupleTableSlot(verify->slot);
+	verify->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+	next_copy(verify);
+}
+
+/*
+ * IvfpqChecker.records.  Copies that point to an earlier page, which is no
+ * refine page, or to the record of another row, are noted; whether that is
+ * wrong is known when it is known whether the row is visible.
+ */
+static void
+take_records(void *arg, BlockNumber blkno, const ItemPointerData *tids, int n)
+{
+	Verify	   *verify = arg;
+
+	for (; verify->more && verify->address >> 16 <= blkno; next_copy(verify))
+	{
+		uint64		slot = verify->address & 0xFFFF;
+
+		if (verify->address >> 16 != blkno || slot > (uint64) n ||
+			IvfpqTidToId(&tids[slot - 1]) != verify->tid)
+			put_entry(verify, verify->tid, IVFPQ_NO_RECORD);
+	}
+}
+
+/*
+ * Check metapage, arrays and the pending list.  Pending rows come before
+ * lists, because a row may move from there to a list; if the index was trained
+ * meanwhile, all rows did, so everything is read again.  False when not even
+ * the metapage can be made sense of.
+ */
+static bool
+check_model(IvfpqChecker *checker, GvMetric metric)
+{
+	IvfpqMetaData meta;
+
+	for (;;)
+	{
+		if (!IvfpqCheckMeta(checker, metric))
+			return false;
+		IvfpqCheckModel(checker);
+		IvfpqCheckPending(checker, false);
+		if (checker->meta.nlists > 0)
+			return true;
+		IvfpqMetaRead(checker->index, &meta);
+		if (meta.nlists == 0)
+			return true;
+	}
+}
+
+/* Check all pages; false when the metapage makes no sense. */
+static bool
+check_pages(Verify *verify)
+{
+	IvfpqChecker checker = {
+		.index = verify->index,
+		.heap = verify->heap,
+		.arg = verify,
+		.report = report,
+		.take = take_entries,
+		.forget = forget_entries,
+		.records = take_records
+	};
+
+	if (!check_model(&checker, verify->type.metric))
+		return false;
+	for (int list = 0; list < checker.meta.nlists; list++)
+		(void) IvfpqCheckList(&checker, list, false);
+	sort_copies(verify);
+	IvfpqCheckSlabs(&checker);
+	/* records on pages younger than the check have not come */
+	for (; verify->more; next_copy(verify))
+		if (verify->address >> 16 < checker.nblocks)
+			put_entry(verify, verify->tid, IVFPQ_NO_RECORD);
+	if (checker.meta.refine != IVFPQ_REFINE_NONE)
+		IvfpqCheckRefineChain(&checker);
+	verify->copies = checker.meta.nlists > 1 ? checker.meta.copies : 1;
+	return true;
+}
+
+/* A row has other dimensions than the index: queries leave it out. */
+static void
+report_dims(Verify *verify, Datum value, ItemPointer tid)
+{
+	int			dims;
+	char	   *problem;
+
+	(void) IvfpqValueFloats(&verify->type, value, &dims);
+	problem = psprintf("row (%u,%u) of table \"%s\" has %d dimensions, the index %d",
+					   ItemPointerGetBlockNumber(tid),
+					   ItemPointerGetOffsetNumber(tid),
+					   RelationGetRelationName(verify->heap), dims,
+					   verify->dims);
+	report(verify, false, InvalidBlockNumber, IVFPQ_NO_LIST, problem);
+}
+
+/* Called for every visible row that the index's predicate admits. */
+static void
+row_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
+			 bool alive, void *arg)
+{
+	Verify	   *verify = arg;
+	MemoryContext oldcontext;
+	bool		wanted;
+
+	if (isnull[0])
+		return;
+	oldcontext = MemoryContextSwitchTo(verify->tmp);
+	if (!IvfpqHasDims(&verify->type, values[0], verify->dims))
+		report_dims(verify, values[0], tid);
+	wanted = IvfpqHasPlace(&verify->type, values[0], verify->dims);
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextReset(verify->tmp);
+	if (wanted)
+		tuplesort_putdatum(verify->rows,
+						   Int64GetDatum((int64) IvfpqTidToId(tid)), false);
+}
+
+/* Sort the TIDs of the rows that the index has to find. */
+static void
+read_table(Verify *verify, Snapshot snapshot)
+{
+	IndexInfo  *indexInfo = IvfpqIndexInfo(verify->index);
+	TableScanDesc scan = table_beginscan_strat(verify->heap, snapshot, 0, NULL,
+											   true, true);
+
+	/* rows as the snapshot sees them, with the TIDs that indexes know */
+	indexInfo->ii_Concurrent = true;
+	table_index_build_scan(verify->heap, verify->index, indexInfo, true, false,
+						   row_callback, verify, scan);
+}
+
+/*
+ * Report a row that the index does not hold as it should: once pending, or
+ * once in every list that is to hold it.  count [3] by IvfpqPlace.
+ */
+static void
+report_row(Verify *verify, uint64 id, const int64 *count)
+{
+	int64		pending = count[IVFPQ_PENDING];
+	int64		first = count[IVFPQ_FIRST_COPY];
+	int64		second = count[IVFPQ_SECOND_COPY];
+	bool		missing = pending + first + second == 0;
+	ItemPointerData tid;
+	StringInfoData problem;
+
+	IvfpqIdToTid(id, &tid);
+	if (pending == 1 && first == 1 && !IvfpqPendingHas(verify->index, &tid))
+		pending = 0;			/* it moved while we read */
+	if (second == verify->copies - 1 ? pending + first == 1 :
+		pending == 1 && first + second == 0)
+		return;
+
+	initStringInfo(&problem);
+	appendStringInfo(&problem, "row (%u,%u) of table \"%s\" is ",
+					 ItemPointerGetBlockNumberNoCheck(&tid),
+					 ItemPointerGetOffsetNumberNoCheck(&tid),
+					 RelationGetRelationName(verify->heap));
+	if (missing)
+		appendStringInfoString(&problem, "not in the index");
+	else if (verify->copies == 1)
+		appendStringInfo(&problem, "in the index %lld times",
+						 (long long) (pending + first + second));
+	else
+		appendStringInfo(&problem,
+						 "pending %lld times, in the index %lld times as first and %lld times as second copy",
+						 (long long) pending, (long long) first,
+						 (long long) second);
+	report(verify, missing, InvalidBlockNumber, IVFPQ_NO_LIST, problem.data);
+	pfree(problem.data);
+}
+
+/* Report a row whose copies lead to no refine record of its own. */
+static void
+report_record(Verify *verify, uint64 id)
+{
+	ItemPointerData tid;
+	char	   *problem;
+
+	IvfpqIdToTid(id, &tid);
+	problem = psprintf("row (%u,%u) of table \"%s\" is in the index without its refine record",
+					   ItemPointerGetBlockNumberNoCheck(&tid),
+					   ItemPointerGetOffsetNumberNoCheck(&tid),
+					   RelationGetRelationName(verify->heap));
+	report(verify, true, InvalidBlockNumber, IVFPQ_NO_LIST, problem);
+	pfree(problem);
+}
+
+/* The next TID of a sort; false at the end. */
+static bool
+next_id(Tuplesortstate *sort, uint64 *id)
+{
+	Datum		value;
+	bool		isnull;
+
+	if (!GvTuplesortGetDatum(sort, &value, &isnull))
+		return false;
+	*id = (uint64) DatumGetInt64(value);
+	return true;
+}
+
+/* Every row must be among the entries; other entries are of dead rows. */
+static void
+compare_rows(Verify *verify)
+{
+	uint64		row;
+	uint64		entry = 0;
+	bool		more;
+
+	tuplesort_performsort(verify->entries);
+	tuplesort_performsort(verify->rows);
+	more = next_id(verify->entries, &entry);
+	while (next_id(verify->rows, &row))
+	{
+		int64		count[4] = {0};
+
+		CHECK_FOR_INTERRUPTS();
+		while (more && entry / 4 <= row)
+		{
+			if (entry / 4 == row)
+				count[entry % 4]++;
+			more = next_id(verify->entries, &entry);
+		}
+		report_row(verify, row, count);
+		if (count[IVFPQ_NO_RECORD] > 0)
+			report_record(verify, row);
+	}
+}
+
+/* Pages, then rows, all as the table's owner. */
+static void
+verify_index(Verify *verify)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	bool		valid = verify->index->rd_index->indisvalid;
+	IvfpqMetaData meta;
+
+	IvfpqTypeInit(&verify->type, verify->index);
+	verify->tmp = AllocSetContextCreate(CurrentMemoryContext,
+										"gpuivfpq verify row",
+										ALLOCSET_DEFAULT_SIZES);
+	verify->entries = begin_sort();
+	verify->rows = begin_sort();
+	begin_copies(verify);
+	if (!valid)
+		report(verify, false, InvalidBlockNumber, IVFPQ_NO_LIST,
+			   "the index is not valid, its rows are not compared with the table's");
+
+	/* a build that failed may not have come to write anything */
+	if ((valid || RelationGetNumberOfBlocks(verify->index) > 0) &&
+		check_pages(verify) && valid)
+	{
+		IvfpqMetaRead(verify->index, &meta);
+		if (!(meta.dims_flags & IVFPQ_DIMS_CHECKED))
+			verify->dims = IvfpqRowDims(verify->heap, verify->index, &meta);
+		read_table(verify, snapshot);
+		compare_rows(verify);
+		if (verify->mirror)
+			IvfpqVerifyMirror(verify->index, report, verify);
+	}
+	tuplesort_end(verify->entries);
+	tuplesort_end(verify->rows);
+	ExecDropSingleTupleTableSlot(verify->slot);
+	tuplesort_end(verify->copies_by_record);
+	UnregisterSnapshot(snapshot);
+}
+
+/* gpuvec_verify_index(index regclass, mirror boolean), 0.1.0 had no mirror */
+Datum
+gpuvec_verify_index(PG_FUNCTION_ARGS)
+{
+	Verify		verify = {.result = (ReturnSetInfo *) fcinfo->resultinfo};
+	IvfpqIdentity caller;
+
+	verify.mirror = PG_NARGS() > 1 && PG_GETARG_BOOL(1);
+	verify.index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
+									   &verify.heap);
+	IvfpqCheckInspect(verify.index);
+	IvfpqCheckActing(verify.heap, verify.index);
+	InitMaterializedSRF(fcinfo, 0);
+
+	IvfpqActAsOwner(&caller, verify.heap);
+	verify_index(&verify);
+	IvfpqActAsCaller(&caller);
+
+	relation_close(verify.index, AccessShareLock);
+	table_close(verify.heap, AccessShareLock);
+	return (Datum) 0;
+}

@@ -1,0 +1,430 @@
+/*
+ * verifymirror.c
+ *		Is gpuvecd's mirror of an index what the index's pages are?
+ *
+ * A mirror may be behind, and that is no fault: of a list that was rewritten,
+ * or in which copies died, since the mirror got it nothing can be said, of
+ * one that only grew the copies that the mirror has are compared.
+ *
+ * Refine records are compared where nothing frees them meanwhile: when the
+ * table's lock shows that there is no VACUUM, and so never on a standby.
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "catalog/index.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+
+#include "am/ivfpq.h"
+#include "client/client.h"
+#include "page/array.h"
+
+/* Lists asked for at once; gpuvecd sends as many of them as it likes. */
+#define LISTS_AT_ONCE	4096
+
+/* Elements of an array, and refine records, asked for at once. */
+#define VALUES_AT_ONCE	(1024 * 1024)
+#define RECORDS_AT_ONCE	1024
+
+/* Whose record is at an address, by a copy that leads there. */
+typedef struct NotedCopy
+{
+	ItemPointerData address;
+	ItemPointerData tid;
+} NotedCopy;
+
+typedef struct MirrorCheck
+{
+	Relation	index;
+	const IvfpqMetaData *meta;
+	IvfpqListReader reader;
+	int			code_bytes;
+	int			next;			/* list to be compared next */
+	int			block;			/* of it, from this one on */
+	bool		records;		/* compare refine records */
+	NotedCopy  *noted;			/* [room] copies whose records are due */
+	int64		nnoted;
+	int64		room;
+	void	   *arg;
+	IvfpqProblem report;
+} MirrorCheck;
+
+/* The mirror cannot be read: say so, and stop. */
+static void
+not_compared(const MirrorCheck *check, const char *reason)
+{
+	char		problem[320];
+
+	snprintf(problem, sizeof(problem),
+			 "gpuvecd's mirror is not compared: %s", reason);
+	check->report(check->arg, false, InvalidBlockNumber, IVFPQ_NO_LIST,
+				  problem);
+}
+
+/* Compare an array of the model, which begins on page `page`. */
+static bool
+check_array(const MirrorCheck *check, GvArray array, const char *name,
+			BlockNumber page, int64 n)
+{
+	IvfpqArrayReader reader;
+	const float *run = NULL;
+	int			left = 0;
+	bool		same = true;
+	char		problem[128];
+
+	IvfpqArrayOpen(&reader, check->index, page, 1, n);
+	for (int64 first = 0; first < n && same; first += VALUES_AT_ONCE)
+	{
+		int64		count = Min(n - first, VALUES_AT_ONCE);
+		const char *values;
+		const char *reason;
+
+		if (IvfpqMirrorValues(check->index, check->meta, array, first, count,
+							  &values, &reason) != IVFPQ_SERVED)
+		{
+			IvfpqArrayClose(&reader);
+			not_compared(check, reason);
+			return false;
+		}
+		for (int64 done = 0; done < count && same;)
+		{
+			int			some;
+
+			if (left == 0)
+				run = IvfpqArrayNext(&reader, &left);
+			some = (int) Min(left, count - done);
+			same = memcmp(run, values + done * sizeof(float),
+						  some * sizeof(float)) == 0;
+			run += some;
+			left -= some;
+			done += some;
+		}
+	}
+	IvfpqArrayClose(&reader);
+	if (!same)
+	{
+		snprintf(problem, sizeof(problem),
+				 "%s are not in gpuvecd's mirror as they are on pages", name);
+		check->report(check->arg, true, page, IVFPQ_NO_LIST, problem);
+	}
+	return true;
+}
+
+/* Compare the model; false when the mirror cannot be read. */
+static bool
+check_model(const MirrorCheck *check)
+{
+	const IvfpqMetaData *meta = check->meta;
+
+	return check_array(check, GV_CODEBOOKS, "codebooks", meta->codebooks,
+					   (int64) GV_CODEWORDS * meta->dims) &&
+		check_array(check, GV_PARENTS, "parents", meta->parents,
+					(int64) meta->nparents * meta->dims) &&
+		check_array(check, GV_STARTS, "first lists of parents", meta->starts,
+					meta->nparents + 1) &&
+		check_array(check, GV_CENTROIDS, "centroids", meta->centroids,
+					(int64) meta->nlists * meta->dims);
+}
+
+/* Remember a block's live copies, of the first `count`. */
+static void
+note_copies(MirrorCheck *check, const IvfpqBlockView *view, int count)
+{
+	if (!check->records)
+		return;
+	if (check->nnoted + GV_BLOCK > check->room)
+	{
+		int64		room = check->room * 2 + 1024;
+		NotedCopy  *noted = palloc_extended(room * sizeof(NotedCopy),
+											MCXT_ALLOC_HUGE);
+
+		if (check->nnoted > 0)
+			memcpy(noted, check->noted, check->nnoted * sizeof(NotedCopy));
+		if (check->noted)
+			pfree(check->noted);
+		check->noted = noted;
+		check->room = room;
+	}
+	for (int i = 0; i < count; i++)
+		if ((view->live >> i & 1) != 0)
+		{
+			check->noted[check->nnoted].address = view->refine[i];
+			check->noted[check->nnoted++].tid = view->tids[i];
+		}
+}
+
+/* Is the record in the mirror the one of the page? */
+static bool
+same_record(const GvRefineItem *item, const IvfpqRefineRecord *record,
+			int dims)
+{
+	return memcmp(item->rowid, &record->tid, sizeof(item->rowid)) == 0 &&
+		memcmp(&item->min, &record->min, sizeof(float)) == 0 &&
+		memcmp(&item->step, &record->step, sizeof(float)) == 0 &&
+		memcmp(&item->error, &record->error, sizeof(float)) == 0 &&
+		memcmp(item->codes, record->codes, dims) == 0;
+}
+
+static int
+compare_noted(const void *a, const void *b)
+{
+	const NotedCopy *x = a;
+	const NotedCopy *y = b;
+	int			c = ItemPointerCompare((ItemPointer) &x->address,
+									   (ItemPointer) &y->address);
+
+	return c != 0 ? c : ItemPointerCompare((ItemPointer) &x->tid,
+										   (ItemPointer) &y->tid);
+}
+
+/* Sort what was noted; rows have two copies. */
+static void
+sort_noted(MirrorCheck *check)
+{
+	int64		n = 0;
+
+	if (check->nnoted == 0)
+		return;
+	qsort(check->noted, check->nnoted, sizeof(NotedCopy), compare_noted);
+	for (int64 i = 1; i < check->nnoted; i++)
+		if (compare_noted(&check->noted[i], &check->noted[n]) != 0)
+			check->noted[++n] = check->noted[i];
+	check->nnoted = n + 1;
+}
+
+/*
+ * Compare the records of the copies noted.  A row that is dead, which a VACUUM
+ * that was ended has not come to in the lists, may have its record no more:
+ * then there is none on the page, or another row's.
+ */
+static bool
+check_records(MirrorCheck *check)
+{
+	int			dims = check->meta->dims;
+	Size		slot_bytes = IvfpqRefineSlotBytes(dims);
+	char	   *slots = palloc(RECORDS_AT_ONCE * slot_bytes);
+	ItemPointerData addresses[RECORDS_AT_ONCE];
+	int64		differences = 0;
+	char		problem[128];
+
+	sort_noted(check);
+	for (int64 done = 0; done < check->nnoted; done += RECORDS_AT_ONCE)
+	{
+		const NotedCopy *noted = check->noted + done;
+		int			n = (int) Min(check->nnoted - done, RECORDS_AT_ONCE);
+		const char *items;
+		const char *reason;
+
+		CHECK_FOR_INTERRUPTS();
+		for (int i = 0; i < n; i++)
+			addresses[i] = noted[i].address;
+		IvfpqRefineRead(check->index, dims, addresses, n, slots, NULL);
+		if (IvfpqMirrorRecords(check->index, check->meta, addresses, n,
+							   &items, &reason) != IVFPQ_SERVED)
+		{
+			not_compared(check, reason);
+			pfree(slots);
+			return false;
+		}
+		for (int i = 0; i < n; i++)
+		{
+			const IvfpqRefineRecord *record = (const IvfpqRefineRecord *)
+				(slots + i * slot_bytes);
+
+			if (memcmp(&record->tid, &noted[i].tid,
+					   sizeof(ItemPointerData)) == 0 &&
+				!same_record((const GvRefineItem *)
+							 (items + i * gv_refine_stride(dims)), record,
+							 dims))
+				differences++;
+		}
+	}
+	pfree(slots);
+	check->nnoted = 0;
+	if (differences > 0)
+	{
+		snprintf(problem, sizeof(problem),
+				 "%lld refine records are not in gpuvecd's mirror as they are on pages",
+				 (long long) differences);
+		check->report(check->arg, true, InvalidBlockNumber, IVFPQ_NO_LIST,
+					  problem);
+	}
+	return true;
+}
+
+/* Is copy i of the view the one of block b of the piece? */
+static bool
+same_copy(const MirrorCheck *check, const IvfpqBlockView *view,
+		  const GvListPiece *piece, int b, int i)
+{
+	const ItemPointerData *rowids = view->refine ? view->refine : view->tids;
+	const uint8 *codes = piece->codes +
+		(Size) b * check->code_bytes * GV_BLOCK;
+	Size		at = (Size) b * GV_BLOCK + i;
+
+	if (memcmp(&rowids[i], piece->rowids + 3 * at,
+			   sizeof(ItemPointerData)) != 0 ||
+		memcmp(&view->t[i], &piece->t[at], sizeof(float)) != 0)
+		return false;
+	for (int p = 0; p < check->code_bytes; p++)
+		if (view->codes[p * GV_BLOCK + i] != codes[p * GV_BLOCK + i])
+			return false;
+	return true;
+}
+
+/*
+ * Copies, the first `count` of the block, that are not in block b of the piece
+ * as they are on the page.
+ */
+static int
+count_differences(const MirrorCheck *check, const IvfpqBlockView *view,
+				  int count, const GvListPiece *piece, int b)
+{
+	int			differences = 0;
+
+	for (int i = 0; i < count; i++)
+	{
+		bool		live = (view->live >> i & 1) != 0;
+
+		if (live != ((piece->live[b] >> i & 1) != 0) ||
+			(live && !same_copy(check, view, piece, b, i)))
+			differences++;
+	}
+	return differences;
+}
+
+/*
+ * Compare a piece with its list.  What is found counts only if no copy of the
+ * list died and nobody rewrote it until the end.
+ */
+static void
+check_piece(MirrorCheck *check, const GvListPiece *piece,
+			const GvListState *state)
+{
+	IvfpqListReader *reader = &check->reader;
+	IvfpqBlockView view;
+	IvfpqListEntry entry;
+	int64		nnoted = check->nnoted;
+	uint32		nitems;
+	int			differences = 0;
+	char		problem[128];
+
+	IvfpqListOpen(reader, (uint32) piece->list);
+	if (reader->entry.gen != state->gen ||
+		reader->entry.del_seq != state->del_seq)
+		return;
+	nitems = Max(reader->entry.nitems, (uint32) piece->first * GV_BLOCK);
+	if (state->nitems > nitems)
+		differences = (int) (state->nitems - nitems);
+	while (IvfpqListNext(reader, &view) && !reader->reread)
+	{
+		int			b = (int) (reader->nleft / GV_BLOCK) - piece->first;
+
+		if (b >= 0 && b < piece->nblocks && reader->nleft < state->nitems)
+		{
+			int			count = Min(state->nitems - reader->nleft, GV_BLOCK);
+
+			differences += count_differences(check, &view, count, piece, b);
+			note_copies(check, &view, count);
+		}
+	}
+	IvfpqListEntryRead(check->index, check->meta, (uint32) piece->list,
+					   &entry);
+	if (entry.gen != state->gen || entry.del_seq != state->del_seq)
+	{
+		check->nnoted = nnoted;
+		return;
+	}
+	if (differences == 0)
+		return;
+	snprintf(problem, sizeof(problem),
+			 "%d copies of the list are not in gpuvecd's mirror as they are on pages",
+			 differences);
+	check->report(check->arg, true, InvalidBlockNumber, (uint32) piece->list,
+				  problem);
+}
+
+/* Is a piece the one that must come next? */
+static bool
+is_next(const MirrorCheck *check, const GvListPiece *piece)
+{
+	return piece->list == check->next && piece->list < check->meta->nlists &&
+		piece->first == check->block &&
+		piece->nblocks <= INT_MAX / GV_BLOCK - piece->first;
+}
+
+/*
+ * Check what one answer holds.  A piece that comes alone may be a part of its
+ * list; the rest, if only of no blocks, begins the next answer.  False when
+ * this is the end.
+ */
+static bool
+check_lists(MirrorCheck *check)
+{
+	int			nlists = check->meta->nlists;
+	IvfpqMirrorPieces pieces;
+	GvListPiece piece;
+	GvListState state;
+	const char *reason;
+	int			npieces = 0;
+
+	if (IvfpqMirrorRead(check->index, check->meta, check->next,
+						Min(nlists - check->next, LISTS_AT_ONCE),
+						check->block, &pieces, &reason) != IVFPQ_SERVED)
+	{
+		not_compared(check, reason);
+		return false;
+	}
+	while (IvfpqMirrorNext(&pieces, &piece, &state) && is_next(check, &piece))
+	{
+		CHECK_FOR_INTERRUPTS();
+		check_piece(check, &piece, &state);
+		check->next++;
+		check->block = 0;
+		npieces++;
+	}
+	if (npieces == 0 || pieces.next != pieces.end)
+	{
+		check->report(check->arg, true, InvalidBlockNumber,
+					  (uint32) check->next,
+					  "gpuvecd's answer makes no sense");
+		return false;
+	}
+	if (npieces == 1 && piece.nblocks > 0)
+	{
+		check->next--;
+		check->block = piece.first + piece.nblocks;
+	}
+	return check_records(check) && check->next < nlists;
+}
+
+/* Report what of the index's mirror is not as the pages are. */
+void
+IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg)
+{
+	IvfpqModel *model = IvfpqModelGet(index);
+	MirrorCheck check = {
+		.index = index,
+		.meta = &model->meta,
+		.code_bytes = gv_code_bytes(model->meta.pq_dim),
+		.arg = arg,
+		.report = report
+	};
+	Oid			heap;
+	bool		more;
+
+	if (model->meta.nlists == 0)
+		return;					/* it has none */
+	heap = IndexGetRelation(RelationGetRelid(index), false);
+	check.records = model->meta.refine != IVFPQ_REFINE_NONE &&
+		!RecoveryInProgress() &&
+		ConditionalLockRelationOid(heap, ShareUpdateExclusiveLock);
+	IvfpqListReaderInit(&check.reader, index, &model->meta, NULL);
+	more = check_model(&check);
+	while (more)
+		more = check_lists(&check);
+	IvfpqListReaderFree(&check.reader);
+	if (check.records)
+		UnlockRelationOid(heap, ShareUpdateExclusiveLock);
+}

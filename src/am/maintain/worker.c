@@ -1,0 +1,603 @@
+/*
+ * worker.c
+ *		A background worker that trains and drains when VACUUM asks for it.
+ *
+ * Training never runs inside VACUUM itself, whose process protects no
+ * snapshot, and whose cancellation would lose more than the training.  The
+ * worker cannot wait for the table's lock, which VACUUM still has: a waiter
+ * would have autovacuum cancelled.  So it tries once a second.  Nothing has to
+ * be preloaded for this.
+ *
+ * A database has one worker at a time, which goes on with whatever index there
+ * wants training: VACUUM starts none beside it.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "catalog/pg_class.h"
+#include "commands/defrem.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/ps_status.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "am/ivfpq.h"
+#include "pgcompat.h"
+
+/* How long to try to get the lock of a table. */
+#define MAX_TRIES		3600
+#define RETRY_MS		1000
+
+/*
+ * So many tries go to the index that we were asked for, before others: a
+ * VACUUM that goes through partitions would come after us, and cancel us in
+ * the next one.
+ */
+#define PATIENCE		10
+
+/* What became of an index, or of several: the greatest. */
+typedef enum Outcome
+{
+	NOTHING,					/* it wants nothing that it can have now */
+	LOCKED,						/* its table is locked, by VACUUM perhaps */
+	SERVED						/* something was done, or is to be done */
+} Outcome;
+
+/* An index that this worker has served, or has failed to. */
+typedef struct Tried
+{
+	Oid			index;
+	int64		vacuums;		/* of its table, before; -1: it cannot be read */
+} Tried;
+
+static Oid	asked = InvalidOid; /* the index to begin with */
+static IvfpqWorkerOrder order;
+static int	patience = PATIENCE;	/* tries that it is waited for, alone */
+static int	turn = -1;			/* ours, while it is */
+static List *tried = NIL;		/* of Tried */
+
+/* While an index is served. */
+static Oid	serving_heap = InvalidOid;
+static char serving_name[2 * NAMEDATALEN];
+
+extern PGDLLEXPORT void gpuvec_train_worker(Datum arg);
+
+/* Has the index many times the rows it was trained on? */
+static bool
+has_outgrown(Relation index, const IvfpqMetaData *meta, int64 *rows)
+{
+	int64		limit = Max(IVFPQ_MAX_GROWTH * Max(meta->rows_at_training, 1),
+							2 * meta->rows_at_advice);
+
+	*rows = IvfpqCountRows(index, meta);
+	return *rows > limit;
+}
+
+/*
+ * Is there anything to do?  The estimate of pending rows is an upper bound
+ * that saves reading them; so is table_rows, unless negative, of all rows.
+ */
+static bool
+has_work(Relation index, double table_rows)
+{
+	IvfpqMetaData meta;
+	int64		pending = IvfpqPendingEstimate(index);
+	int64		rows;
+
+	IvfpqMetaRead(index, &meta);
+	if (meta.nlists == 0)
+		return pending >= IvfpqTrainRows(index) &&
+			IvfpqCountPending(index, &meta) >= IvfpqTrainRows(index);
+	if (pending > 0 && IvfpqPendingMayLeave(index, &meta))
+		return true;
+	return (table_rows < 0 ||
+			table_rows > IVFPQ_MAX_GROWTH * meta.rows_at_training) &&
+		has_outgrown(index, &meta, &rows);
+}
+
+StaticAssertDecl(sizeof(IvfpqWorkerOrder) <= BGW_EXTRALEN,
+				 "an order goes with its worker");
+
+/* Have a worker started that begins with an index; false if none is free. */
+static bool
+start_worker(Oid indexoid, const IvfpqWorkerOrder *its_order)
+{
+	BackgroundWorker worker;
+
+	memset(&worker, 0, sizeof(worker));
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
+		BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker.bgw_library_name, "gpuvec",
+			sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "gpuvec_train_worker",
+			sizeof(worker.bgw_function_name));
+	snprintf(worker.bgw_name, BGW_MAXLEN, "gpuvec training in database %u",
+			 MyDatabaseId);
+	strlcpy(worker.bgw_type, "gpuvec training", BGW_MAXLEN);
+	worker.bgw_main_arg = ObjectIdGetDatum(indexoid);
+	memcpy(worker.bgw_extra, its_order, sizeof(*its_order));
+	return RegisterDynamicBackgroundWorker(&worker, NULL);
+}
+
+/*
+ * VACUUM is through with an index: start a worker if there is anything to do,
+ * and no worker that will see to it.  Temporary indexes no other process can
+ * read.
+ */
+void
+IvfpqAskForWorker(IndexVacuumInfo *info)
+{
+	Relation	index = info->index;
+	IvfpqWorkerOrder its_order = {.database = MyDatabaseId};
+
+	if (index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ||
+		!index->rd_index->indisvalid ||
+		!has_work(index, info->num_heap_tuples) || !IvfpqTurnIsFree())
+		return;
+
+	if (!start_worker(RelationGetRelid(index), &its_order))
+		ereport(LOG,
+				(errmsg("no background worker is free to train index \"%s\"",
+						RelationGetRelationName(index)),
+				 errdetail("The next VACUUM of its table asks again."),
+				 errhint("Set max_worker_processes higher, or call gpuvec_train.")));
+}
+
+/* Which index an error is about. */
+static void
+add_context(void *arg)
+{
+	errcontext("training of index \"%s\"", (const char *) arg);
+}
+
+/* One line for the log about what was done; it names the index itself. */
+static void
+log_result(const char *name, const IvfpqTrainResult *result,
+		   TimestampTz begun)
+{
+	long		ms = TimestampDifferenceMilliseconds(begun,
+													 GetCurrentTimestamp());
+
+	if (result->odd > 0)
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("gpuvec: %lld rows of index \"%s\" stay pending, they do not have its dimensions",
+						(long long) result->odd, name)));
+	if (result->nlists == 0)
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("gpuvec: index \"%s\" is not trained, the table has only %.0f rows to index",
+						name, result->rows)));
+	else if (result->trained)
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("gpuvec: trained index \"%s\": %lld rows in %d lists, %lld stay pending, %ld ms",
+						name, (long long) result->moved, result->nlists,
+						(long long) result->kept, ms)));
+	else if (result->moved > 0)
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("gpuvec: put %lld pending rows of index \"%s\" into lists, %lld stay pending, %ld ms",
+						(long long) result->moved, name,
+						(long long) result->kept, ms)));
+}
+
+/*
+ * The index has outgrown its training: say so, once and again when it has
+ * doubled, and find out what each recall takes now.
+ */
+static void
+advise_rebuild(Relation heap, Relation index, const char *name)
+{
+	IvfpqMetaData meta;
+	int64		rows;
+
+	IvfpqMetaRead(index, &meta);
+	if (meta.nlists == 0 || !has_outgrown(index, &meta, &rows))
+		return;
+	ereport(LOG,
+			(errhidecontext(true),
+			 errmsg("gpuvec: index \"%s\" was trained on %lld rows and holds %lld",
+					name, (long long) meta.rows_at_training,
+					(long long) rows),
+			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.")));
+	(void) IvfpqCalibrateIndex(heap, index);
+	IvfpqMetaAdvised(index, rows);
+}
+
+/* Do what there is to do; the table is locked. */
+static void
+serve_index(Relation heap, Relation index)
+{
+	char	   *name = psprintf("%s.%s",
+								get_namespace_name(RelationGetNamespace(index)),
+								RelationGetRelationName(index));
+	char	   *activity = psprintf("gpuvec: training index %s", name);
+	ErrorContextCallback context = {error_context_stack, add_context,
+	name};
+	TimestampTz begun = GetCurrentTimestamp();
+	IvfpqIdentity caller;
+	IvfpqTrainResult result;
+
+	pgstat_report_activity(STATE_RUNNING, activity);
+	strlcpy(serving_name, name, sizeof(serving_name));
+	serving_heap = RelationGetRelid(heap);
+	error_context_stack = &context;
+	IvfpqActAsOwner(&caller, heap);
+	IvfpqTrainOrDrain(heap, index, &result);
+	log_result(name, &result, begun);
+	advise_rebuild(heap, index, name);
+	IvfpqActAsCaller(&caller);
+	error_context_stack = context.previous;
+	serving_heap = InvalidOid;
+	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
+/*
+ * Is this an index of ours that wants something, as far as can be seen
+ * without a lock on its table?  Locks it, unless that would take waiting: who
+ * has it now rebuilds or drops it.
+ */
+static bool
+wants_service(Oid indexoid)
+{
+	Relation	index;
+	bool		wants;
+
+	if (!ConditionalLockRelationOid(indexoid, AccessShareLock))
+		return false;
+	index = try_relation_open(indexoid, NoLock);
+	if (index == NULL)
+		return false;
+	wants = index->rd_rel->relkind == RELKIND_INDEX &&
+		index->rd_indam->ambuild == ivfpqbuild &&
+		index->rd_index->indisvalid && has_work(index, -1) &&
+		IvfpqTurnIsFor(&order, index);
+	relation_close(index, NoLock);
+	return wants;
+}
+
+/* What is known of an index that was tried, or NULL. */
+static Tried *
+find_tried(Oid indexoid)
+{
+	ListCell   *cell;
+
+	foreach(cell, tried)
+	{
+		Tried	   *known = lfirst(cell);
+
+		if (known->index == indexoid)
+			return known;
+	}
+	return NULL;
+}
+
+/* The index is going to be tried. */
+static void
+remember_tried(Oid indexoid, int64 vacuums)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+	Tried	   *known = find_tried(indexoid);
+
+	if (known == NULL)
+	{
+		known = palloc(sizeof(Tried));
+		known->index = indexoid;
+		tried = lappend(tried, known);
+	}
+	known->vacuums = vacuums;
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * Try to lock the index's table, and serve the index, unless we are just to
+ * look.  An index is tried once, and again after each VACUUM of its table:
+ * that found us here and started no worker.
+ */
+static Outcome
+try_index(Oid indexoid, bool just_look)
+{
+	Oid			heapoid = IndexGetRelation(indexoid, true);
+	Tried	   *known = find_tried(indexoid);
+	int64		vacuums;
+
+	if (!OidIsValid(heapoid) || (known != NULL && known->vacuums < 0) ||
+		!wants_service(indexoid))
+		return NOTHING;
+	/* what excludes readers is no VACUUM that may be about to ask */
+	if (known != NULL && !ConditionalLockRelationOid(heapoid, AccessShareLock))
+		return NOTHING;
+	if (!ConditionalLockRelationOid(heapoid, ShareUpdateExclusiveLock))
+		return LOCKED;
+	vacuums = GvCountVacuums(heapoid);
+	if (IndexGetRelation(indexoid, true) != heapoid ||
+		(known != NULL && known->vacuums == vacuums))
+		return NOTHING;
+	if (!just_look)
+	{
+		Relation	heap = table_open(heapoid, NoLock);
+		Relation	index = index_open(indexoid, RowExclusiveLock);
+
+		remember_tried(indexoid, vacuums);
+		if (IvfpqTurnUse(&order, index))
+			serve_index(heap, index);
+		index_close(index, NoLock);
+		table_close(heap, NoLock);
+	}
+	return SERVED;
+}
+
+/* Give our turn back, if we have it. */
+static void
+give_back_turn(void)
+{
+	if (turn >= 0)
+		IvfpqTurnGiveBack(turn);
+	turn = -1;
+}
+
+/*
+ * Serving an index has been cancelled: by somebody who waits for its table, as
+ * a rule.  If that is VACUUM, it is to find it our turn no more when it gets
+ * the table, and to start a worker.
+ */
+static void
+report_cancelled(void)
+{
+	LOCKTAG		tag;
+	bool		waited_for;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, serving_heap);
+	waited_for = LockHasWaiters(&tag, ShareUpdateExclusiveLock, false);
+	ereport(LOG,
+			(waited_for ?
+			 errmsg("gpuvec: training of index \"%s\" ended, a session waits for its table",
+					serving_name) :
+			 errmsg("gpuvec: training of index \"%s\" was cancelled",
+					serving_name),
+			 errdetail("The next VACUUM of the table has it begun again.")));
+	give_back_turn();
+}
+
+/* An error ends what is being done for an index, and not the worker. */
+static void
+recover(Oid indexoid)
+{
+	bool		cancelled = OidIsValid(serving_heap) &&
+		geterrcode() == ERRCODE_QUERY_CANCELED;
+
+	HOLD_INTERRUPTS();
+	if (!OidIsValid(serving_heap))
+		remember_tried(indexoid, -1);
+	MemoryContextSwitchTo(TopMemoryContext);
+	if (!cancelled)
+		EmitErrorReport();
+	FlushErrorState();
+	if (cancelled)
+		report_cancelled();
+	serving_heap = InvalidOid;
+	AbortCurrentTransaction();
+	pgstat_report_activity(STATE_IDLE, NULL);
+	RESUME_INTERRUPTS();
+}
+
+/* Between transactions: do what we are told to. */
+static void
+obey(void)
+{
+	/* what was to be cancelled has ended */
+	QueryCancelPending = false;
+	CHECK_FOR_INTERRUPTS();
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+}
+
+/* In a transaction of its own. */
+static Outcome
+try_safely(Oid indexoid, bool just_look)
+{
+	volatile Outcome outcome = NOTHING;
+
+	obey();
+	PG_TRY();
+	{
+		SetCurrentStatementStartTimestamp();
+		StartTransactionCommand();
+		PushActiveSnapshot(GetTransactionSnapshot());
+		outcome = try_index(indexoid, just_look);
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		recover(indexoid);
+	}
+	PG_END_TRY();
+	return outcome;
+}
+
+/*
+ * All indexes of ours in the database, in the current context, the one that
+ * we were asked for first.  Others' temporary ones cannot be read.
+ */
+static List *
+list_indexes(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *indexes = NIL;
+	Oid			am;
+	Relation	classes;
+	TableScanDesc scan;
+	HeapTuple	tuple;
+
+	StartTransactionCommand();
+	am = get_index_am_oid("gpuivfpq", true);
+	classes = table_open(RelationRelationId, AccessShareLock);
+	scan = table_beginscan_catalog(classes, 0, NULL);
+	MemoryContextSwitchTo(context);
+	while (OidIsValid(am) &&
+		   (tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		Form_pg_class class = (Form_pg_class) GETSTRUCT(tuple);
+
+		if (class->relam != am || class->relkind != RELKIND_INDEX ||
+			class->relpersistence == RELPERSISTENCE_TEMP)
+			continue;
+		indexes = class->oid == asked ? lcons_oid(class->oid, indexes) :
+			lappend_oid(indexes, class->oid);
+	}
+	table_endscan(scan);
+	table_close(classes, AccessShareLock);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+	return indexes;
+}
+
+/* Look at all indexes, and serve them if it is our turn. */
+static Outcome
+go_through(void)
+{
+	bool		just_look = turn < 0;
+	List	   *indexes = list_indexes();
+	Outcome		most = NOTHING;
+	ListCell   *cell;
+
+	foreach(cell, indexes)
+	{
+		Outcome		outcome = try_safely(lfirst_oid(cell), just_look);
+
+		most = Max(most, outcome);
+		if (just_look ? most > NOTHING : turn < 0)
+			break;
+		if (outcome == LOCKED && lfirst_oid(cell) == asked && patience-- > 0)
+			break;
+	}
+	list_free(indexes);
+	return most;
+}
+
+/*
+ * It is our turn: serve all indexes until none wants anything, or until our
+ * turn ends.  False: we have waited for a table for too long.
+ */
+static bool
+serve_database(void)
+{
+	for (int tries = 0; tries < MAX_TRIES; tries++)
+	{
+		Outcome		most = go_through();
+
+		if (turn < 0 || most == NOTHING)
+			return true;
+		if (most == SERVED)
+		{
+			tries = 0;
+			continue;
+		}
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 RETRY_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		obey();
+	}
+	return false;
+}
+
+/*
+ * Settings of the database are meant for sessions.  These are autovacuum's,
+ * for its reasons: at SERIALIZABLE every row that is read counts against
+ * those who write, a time-out would end each try, and an index's functions
+ * are to find what they name.
+ */
+static void
+set_own_settings(void)
+{
+	static const char *const settings[][2] = {
+		{"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"},
+		{"default_transaction_deferrable", "off"},
+		{"statement_timeout", "0"},
+		{"lock_timeout", "0"},
+		{"idle_in_transaction_session_timeout", "0"},
+		{"stats_fetch_consistency", "none"},
+		{"zero_damaged_pages", "off"},
+		{"search_path", ""}
+	};
+
+	for (int i = 0; i < (int) lengthof(settings); i++)
+		SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET,
+						PGC_S_OVERRIDE);
+	GvSetNoTransactionTimeout();
+	if (synchronous_commit > SYNCHRONOUS_COMMIT_LOCAL_FLUSH)
+		SetConfigOption("synchronous_commit", "local", PGC_SUSET,
+						PGC_S_OVERRIDE);
+}
+
+/* Entry of the worker.  arg: OID of the index; bgw_extra: its order. */
+void
+gpuvec_train_worker(Datum arg)
+{
+	bool		again = true;
+
+	asked = DatumGetObjectId(arg);
+	memcpy(&order, MyBgworkerEntry->bgw_extra, sizeof(order));
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	set_own_settings();
+
+	/*
+	 * Be to others what an autovacuum worker is: a session that has waited
+	 * for our table for deadlock_timeout cancels us, and DROP DATABASE ends
+	 * us.  As there, before others see us, and for good.
+	 */
+	MyProc->statusFlags |= PROC_IS_AUTOVACUUM;
+	BackgroundWorkerInitializeConnectionByOid(order.database, InvalidOid,
+											  BGWORKER_BYPASS_ALLOWCONN);
+	IvfpqSnapshotsAreOurs();
+
+	/*
+	 * A VACUUM that has found it our turn started no worker.  So look once
+	 * more when it no longer is.
+	 */
+	while (again && (turn = IvfpqTurnTake()) >= 0)
+	{
+		again = serve_database();
+		give_back_turn();
+		again = again && go_through() > NOTHING;
+	}
+	if (OidIsValid(order.next))
+	{
+		Oid			next = order.next;
+
+		order.owner = order.next = InvalidOid;
+		(void) start_worker(next, &order);
+	}
+	pgstat_report_activity(STATE_IDLE, NULL);
+}

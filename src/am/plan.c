@@ -1,0 +1,321 @@
+/*
+ * plan.c
+ *		Distances that nobody reads are not computed.
+ *
+ * ORDER BY v <-> query leaves v <-> query among the columns of the index
+ * scan, marked as junk, because a sort above would need it.  Nothing above a
+ * scan that is ordered already does, and yet the projection of the scan, or
+ * of a join that keeps its order, calls the operator for every row, which
+ * detoasts the row and the query once more.  So when a plan is finished, such
+ * columns become NULL where it can be proved that no node reads them.
+ *
+ * Who reads a column of a node: the node above, in its expressions or by a
+ * list of column numbers; or nodes that hand it on (Limit and the like), to
+ * whoever reads theirs.  At the top of a statement, of a sub-select used as
+ * an expression and of a common table expression nobody reads junk: the
+ * executor filters it out of what a statement returns (execJunk.c), of a
+ * sub-select it takes as many columns as are no junk, which come first
+ * (nodeSubplan.c), and a CTE's junk no Var can name.  Plans that change rows
+ * have ModifyTable on top.  What this file does not know is taken to read
+ * everything: Sort, MergeAppend, Gather, LockRows and all others.
+ *
+ * The hook comes with the library, which without shared_preload_libraries is
+ * loaded when a session first plans for such an index: that one plan computes
+ * its distances.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "nodes/nodeFuncs.h"
+#include "nodes/plannodes.h"
+#include "optimizer/planner.h"
+#include "parser/parsetree.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "am/ivfpq.h"
+
+/* The node above a plan, which may read the plan's columns. */
+typedef struct Reader
+{
+	Plan	   *plan;
+	int			varno;			/* of the Vars that it reads them by */
+	const struct Reader *above; /* who reads its own columns; NULL = nobody
+								 * reads those that are junk */
+} Reader;
+
+/* A column to look for in expressions. */
+typedef struct Column
+{
+	int			varno;
+	AttrNumber	number;
+} Column;
+
+static planner_hook_type previous_planner = NULL;
+
+static bool column_is_read(const Reader *reader, AttrNumber number);
+
+/*
+ * Whole-row references do not count: the executor leaves junk out of those
+ * (ExecInitWholeRowVar).
+ */
+static bool
+mentions(Node *node, void *context)
+{
+	const Column *column = context;
+
+	if (node == NULL)
+		return false;
+	if (IsA(node, Var))
+		return ((Var *) node)->varno == column->varno &&
+			((Var *) node)->varattno == column->number;
+	return expression_tree_walker(node, mentions, context);
+}
+
+/* What the target list hands on as it is, is read when somebody above does. */
+static bool
+targetlist_reads(const Reader *reader, Column *column)
+{
+	ListCell   *lc;
+
+	foreach(lc, reader->plan->targetlist)
+	{
+		TargetEntry *entry = lfirst(lc);
+
+		if (mentions((Node *) entry->expr, column) &&
+			(!entry->resjunk || !IsA(entry->expr, Var) ||
+			 column_is_read(reader->above, entry->resno)))
+			return true;
+	}
+	return false;
+}
+
+/* Columns that nodes which do not project hand on under the same number. */
+static bool
+is_read_above(const Reader *reader, AttrNumber number)
+{
+	TargetEntry *entry = get_tle_by_resno(reader->plan->targetlist, number);
+
+	return entry == NULL || !entry->resjunk ||
+		column_is_read(reader->above, number);
+}
+
+static bool
+nestloop_reads(NestLoop *join, Column *column)
+{
+	ListCell   *lc;
+
+	foreach(lc, join->nestParams)
+	{
+		NestLoopParam *param = lfirst(lc);
+
+		if (mentions((Node *) param->paramval, column))
+			return true;
+	}
+	return mentions((Node *) join->join.joinqual, column);
+}
+
+/* Grouping sets sort in between, by lists of their own. */
+static bool
+agg_reads(Agg *agg, Column *column)
+{
+	for (int i = 0; i < agg->numCols; i++)
+		if (agg->grpColIdx[i] == column->number)
+			return true;
+	return agg->chain != NIL;
+}
+
+/* May a junk column of the plan below the reader be read by anything? */
+static bool
+column_is_read(const Reader *reader, AttrNumber number)
+{
+	Column		column;
+
+	if (reader == NULL)
+		return false;
+	column.varno = reader->varno;
+	column.number = number;
+	switch (nodeTag(reader->plan))
+	{
+		case T_Limit:
+			/* WITH TIES compares columns */
+			if (((Limit *) reader->plan)->limitOption != LIMIT_OPTION_COUNT)
+				return true;
+			return is_read_above(reader, number);
+		case T_Material:
+		case T_Memoize:
+			return is_read_above(reader, number);
+		case T_SubqueryScan:
+			break;
+		case T_NestLoop:
+			if (nestloop_reads((NestLoop *) reader->plan, &column))
+				return true;
+			break;
+		case T_HashJoin:
+			{
+				HashJoin   *join = (HashJoin *) reader->plan;
+
+				if (mentions((Node *) join->join.joinqual, &column) ||
+					mentions((Node *) join->hashclauses, &column) ||
+					mentions((Node *) join->hashkeys, &column))
+					return true;
+				break;
+			}
+		case T_Agg:
+			if (agg_reads((Agg *) reader->plan, &column))
+				return true;
+			break;
+		default:
+			return true;
+	}
+	return mentions((Node *) reader->plan->qual, &column) ||
+		targetlist_reads(reader, &column);
+}
+
+/*
+ * Is the index one of ours?  The planner has locked it, unless it is
+ * hypothetical: EXPLAIN's, for an extension, and nowhere to be found.
+ */
+static bool
+is_ours(Oid indexoid)
+{
+	Relation	index;
+	bool		ours;
+
+	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(indexoid)))
+		return false;
+	index = index_open(indexoid, AccessShareLock);
+	ours = index->rd_indam->amgettuple == ivfpqgettuple;
+	index_close(index, AccessShareLock);
+	return ours;
+}
+
+/* An expression over a join's outer plan as that plan would compute it. */
+static Node *
+as_outer_plan(Node *node, void *context)
+{
+	Plan	   *outer = context;
+
+	if (node != NULL && IsA(node, Var) && ((Var *) node)->varno == OUTER_VAR)
+	{
+		TargetEntry *entry = get_tle_by_resno(outer->targetlist,
+											  ((Var *) node)->varattno);
+
+		if (entry != NULL)
+			return copyObject((Node *) entry->expr);
+	}
+	return expression_tree_mutator(node, as_outer_plan, context);
+}
+
+/*
+ * Is it a distance by which an ordered scan of ours gives out its rows?  A
+ * nested loop keeps the order of its outer plan, and computes what that has
+ * not.
+ */
+static bool
+is_distance(Plan *plan, Node *expr)
+{
+	IndexScan  *scan = (IndexScan *) plan;
+
+	if (IsA(plan, NestLoop))
+		return is_distance(plan->lefttree,
+						   as_outer_plan(expr, plan->lefttree));
+	return IsA(plan, IndexScan) &&
+		list_member(scan->indexorderbyorig, expr) && is_ours(scan->indexid);
+}
+
+/* Distances among a plan's columns that nobody reads become NULL. */
+static void
+drop_distances(Plan *plan, const Reader *above)
+{
+	for (int i = 0; i < list_length(plan->targetlist); i++)
+	{
+		TargetEntry *entry = list_nth(plan->targetlist, i);
+		Node	   *expr = (Node *) entry->expr;
+
+		if (!entry->resjunk || column_is_read(above, entry->resno) ||
+			!is_distance(plan, expr))
+			continue;
+		/* copies, for others may point to list and entry, too */
+		entry = flatCopyTargetEntry(entry);
+		entry->expr = (Expr *) makeNullConst(exprType(expr), exprTypmod(expr),
+											 exprCollation(expr));
+		plan->targetlist = list_copy(plan->targetlist);
+		lfirst(list_nth_cell(plan->targetlist, i)) = entry;
+	}
+}
+
+static void walk_plan(Plan *plan, const Reader *above);
+
+static void
+walk_plans(List *plans, const Reader *above)
+{
+	ListCell   *lc;
+
+	foreach(lc, plans)
+		walk_plan(lfirst(lc), above);
+}
+
+/* Look at a plan and all below it. */
+static void
+walk_plan(Plan *plan, const Reader *above)
+{
+	Reader		reader = {plan, OUTER_VAR, above};
+
+	if (plan == NULL)
+		return;
+	check_stack_depth();
+	switch (nodeTag(plan))
+	{
+		case T_IndexScan:
+			if (((IndexScan *) plan)->indexorderbyorig != NIL)
+				drop_distances(plan, above);
+			break;
+		case T_SubqueryScan:
+			reader.varno = ((SubqueryScan *) plan)->scan.scanrelid;
+			walk_plan(((SubqueryScan *) plan)->subplan, &reader);
+			break;
+		case T_Append:
+			walk_plans(((Append *) plan)->appendplans, &reader);
+			break;
+		case T_MergeAppend:
+			walk_plans(((MergeAppend *) plan)->mergeplans, &reader);
+			break;
+		case T_NestLoop:
+			drop_distances(plan, above);
+			/* FALLTHROUGH */
+		default:
+			walk_plan(plan->lefttree, &reader);
+			reader.varno = INNER_VAR;
+			walk_plan(plan->righttree, &reader);
+			break;
+	}
+}
+
+/* planner_hook */
+static PlannedStmt *
+plan_statement(Query *parse, const char *query_string, int cursor_options,
+			   ParamListInfo params)
+{
+	PlannedStmt *statement;
+
+	if (previous_planner)
+		statement = previous_planner(parse, query_string, cursor_options,
+									 params);
+	else
+		statement = standard_planner(parse, query_string, cursor_options,
+									 params);
+	walk_plan(statement->planTree, NULL);
+	walk_plans(statement->subplans, NULL);
+	return statement;
+}
+
+/* Call once a process. */
+void
+IvfpqInitPlanner(void)
+{
+	previous_planner = planner_hook;
+	planner_hook = plan_statement;
+}

@@ -1,0 +1,244 @@
+/*
+ * candidates.c
+ *		From a query to candidates: nearest lists, one look-up table, a scan of
+ *		the probed lists.  Joins pages and engine; no lock is held while the
+ *		engine works.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "port/pg_bitutils.h"
+
+#include "am/ivfpq.h"
+#include "am/scan/tidset.h"
+
+/* Scratch that a search keeps for the next batch. */
+#define MOST_SCRATCH	(256 * 1024)
+
+/* Memory for the k nearest of something. */
+void
+IvfpqTopKResize(GvTopK *top, int capacity)
+{
+	if (capacity > top->capacity)
+	{
+		if (top->scores)
+		{
+			pfree(top->scores);
+			pfree(top->ids);
+		}
+		top->scores = palloc_extended(capacity * sizeof(float),
+									  MCXT_ALLOC_HUGE);
+		top->ids = palloc_extended(capacity * sizeof(uint64_t),
+								   MCXT_ALLOC_HUGE);
+	}
+	top->capacity = capacity;
+	gv_topk_reset(top);
+}
+
+/* Prepare to search a trained index; memory from the current context. */
+void
+IvfpqSearchInit(IvfpqSearch *search, Relation index, const IvfpqModel *model)
+{
+	memset(search, 0, sizeof(*search));
+	search->index = index;
+	search->model = model;
+	IvfpqQueryInit(&search->query, model, model->gv.metric);
+	IvfpqListReaderInit(&search->reader, index, &model->meta, NULL);
+}
+
+/* Search for a transformed query [dims] from now on. */
+void
+IvfpqSearchQuery(IvfpqSearch *search, const float *query)
+{
+	IvfpqQuerySet(&search->query, query);
+	search->lists_read = 0;
+	search->copies_read = 0;
+}
+
+/* Begin to search for the best `capacity` copies. */
+void
+IvfpqSearchOpen(IvfpqSearch *search, int capacity)
+{
+	const GvModel *gv = &search->model->gv;
+	Size		bytes = gv_scan_scratch(gv->m, capacity);
+
+	IvfpqTopKResize(&search->candidates, capacity);
+	if (bytes > search->scan_bytes)
+	{
+		if (search->scan_memory)
+			pfree(search->scan_memory);
+		search->scan_bytes = 0;
+		search->scan_memory = palloc_extended(bytes + GV_ALIGN,
+											  MCXT_ALLOC_HUGE);
+		search->scan_bytes = bytes;
+	}
+	search->scan.model = gv;
+	search->scan.table = search->query.table;
+	search->scan.best = &search->candidates;
+	search->scan.reach = GV_SCORE_MAX;
+	search->scan.scratch = (void *) TYPEALIGN(GV_ALIGN, search->scan_memory);
+	IvfpqCheckStatus(gv_scan_begin(&search->scan));
+}
+
+/*
+ * Offer the live copies of a block, which the reader came to in the i-th
+ * nearest list, to the search that is open.
+ */
+void
+IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
+{
+	GvBlock		block = {
+		.codes = view->codes,
+		.t = view->t,
+		.rowids = (const uint16_t *) (search->addresses ? view->refine :
+									  view->tids),
+		.live = view->live
+	};
+
+	/* not before it is needed: where gpuvecd answers it never is */
+	(void) IvfpqQueryTable(&search->query);
+	search->candidates.unique = search->reader.reread;
+	IvfpqCheckStatus(gv_scan(&search->scan, search->lists.scores[i], &block,
+							 1));
+	search->copies_read += pg_popcount32(view->live);
+}
+
+/* All that was offered counts in search->candidates.  More may be offered. */
+void
+IvfpqSearchSettle(IvfpqSearch *search)
+{
+	IvfpqCheckStatus(gv_scan_finish(&search->scan));
+}
+
+/* Offer the copies of the i-th nearest list, which is open. */
+static void
+read_list(IvfpqSearch *search, int i)
+{
+	IvfpqBlockView view;
+
+	while (IvfpqListNext(&search->reader, &view))
+		IvfpqSearchBlock(search, i, &view);
+	search->candidates.unique = false;
+	search->lists_read++;
+}
+
+/* Offer every copy of the i-th nearest list. */
+void
+IvfpqSearchList(IvfpqSearch *search, int i)
+{
+	IvfpqListOpen(&search->reader, (uint32) search->lists.ids[i]);
+	read_list(search, i);
+}
+
+/* Offer those of all nearest lists. */
+static void
+search_lists(IvfpqSearch *search)
+{
+	int			n = search->lists.count;
+	IvfpqListEntry *entries = palloc_extended(Max(n, 1) *
+											  sizeof(IvfpqListEntry),
+											  MCXT_ALLOC_HUGE);
+	int64		had_read = IvfpqCountReads();
+	int			nahead = 0;		/* lists on their way */
+
+	IvfpqListEntriesRead(search->index, &search->model->meta,
+						 search->lists.ids, n, entries);
+	for (int i = 0; i < n; i++)
+	{
+		/* pages read ahead are there when the list's turn comes */
+		IvfpqAheadNotice(search->index, &had_read);
+		if (i >= nahead && IvfpqAheadHelps(search->index))
+			nahead = i + IvfpqListsAhead(&search->reader,
+										 search->lists.ids + i, entries + i,
+										 n - i);
+		IvfpqListOpenAt(&search->reader, (uint32) search->lists.ids[i],
+						&entries[i], i + 1 < n ? &entries[i + 1] : NULL);
+		read_list(search, i);
+	}
+	pfree(entries);
+}
+
+/* Find the `probes` nearest lists. */
+void
+IvfpqSearchNearest(IvfpqSearch *search, int probes)
+{
+	IvfpqTopKResize(&search->lists, probes);
+	IvfpqNearestLists(search->index, search->model, &search->query,
+					  &search->lists);
+}
+
+/* The copies in the `probes` nearest lists. */
+int64
+IvfpqSearchCount(IvfpqSearch *search, int probes)
+{
+	IvfpqListEntry *entries = palloc_extended(probes * sizeof(IvfpqListEntry),
+											  MCXT_ALLOC_HUGE);
+	int64		copies = 0;
+
+	IvfpqSearchNearest(search, probes);
+	IvfpqListEntriesRead(search->index, &search->model->meta,
+						 search->lists.ids, search->lists.count, entries);
+	for (int i = 0; i < search->lists.count; i++)
+		copies += (int64) entries[i].nitems - entries[i].ndead;
+	pfree(entries);
+	return copies;
+}
+
+/* Keep a row's better copy only, and no more than n rows. */
+static void
+keep_distinct(GvTopK *candidates, int n)
+{
+	tidset_hash *seen = tidset_create(CurrentMemoryContext,
+									  Min(n, candidates->count), NULL);
+	int			kept = 0;
+
+	for (int i = 0; i < candidates->count && kept < n; i++)
+	{
+		bool		found;
+
+		tidset_insert(seen, candidates->ids[i], &found);
+		if (found)
+			continue;
+		candidates->scores[kept] = candidates->scores[i];
+		candidates->ids[kept++] = candidates->ids[i];
+	}
+	candidates->count = kept;
+	tidset_destroy(seen);
+}
+
+/* The best copies of the `probes` nearest lists, by the session's engine. */
+static void
+search_session(IvfpqSearch *search, int probes, int capacity)
+{
+	IvfpqSearchNearest(search, probes);
+	IvfpqSearchOpen(search, capacity);
+	search_lists(search);
+	IvfpqSearchSettle(search);
+	gv_topk_sort(&search->candidates);
+	if (search->scan_bytes > MOST_SCRATCH)
+	{
+		/* make way for the rows */
+		pfree(search->scan_memory);
+		search->scan_memory = NULL;
+		search->scan_bytes = 0;
+	}
+}
+
+/*
+ * Fill search->candidates with the best rows of the `probes` nearest lists,
+ * by the score of their better copy, ties by id.  All copies of a row carry
+ * the same address, so that it names the row as well as its TID does.
+ * Whoever finds them, gpuvecd or the session's engine, they are the same, of the
+ * same lists; which lists are the last of the nearest is for gpuvecd, which
+ * looks at no codes of centroids, now and then another one.
+ */
+void
+IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)
+{
+	int			copies = search->model->meta.copies;
+
+	if (!IvfpqSearchRemote(search, probes, candidates * copies))
+		search_session(search, probes, candidates * copies);
+	if (copies > 1)
+		keep_distinct(&search->candidates, candidates);
+}

@@ -1,0 +1,250 @@
+/*
+ * coarsesearch.c
+ *		The lists nearest to a vector, through two levels of centroids.
+ *
+ * All parents are compared, then the children of the nearest parents until
+ * enough lists have been seen; or all lists, where that is hardly more work.
+ * Where few of those are wanted, their codes are looked at first (coded.c)
+ * and only what these say is near is compared by its centroid.
+ */
+#include "postgres.h"
+
+#include "am/scan/coded.h"
+#include "page/array.h"
+
+/*
+ * Lists to compare for every list that is wanted, and the share of all lists
+ * to compare at least: a list's parent may rank well behind the list itself
+ * (src/README, "Two levels").  Calibration finds a share for each index.
+ */
+#define LISTS_PER_PROBE		10
+#define LEAST_SHARE			0.25
+#define LISTS_PER_PROBE_CALIBRATED	2
+
+/*
+ * Lists compared by their centroids for every list that is wanted, and some
+ * more, because codes are not exact.
+ */
+#define CENTROIDS_PER_PROBE	2
+#define MORE_CENTROIDS		16
+
+/* Where these are more than this part of the lists, codes save nothing. */
+#define MOST_SHARE			2
+
+/* Centroids on their way into the processor's cache. */
+#define CENTROIDS_AHEAD		4
+
+/* Prepare for vectors of an index; memory from the current context. */
+void
+IvfpqQueryInit(IvfpqQuery *query, const IvfpqModel *model, GvMetric metric)
+{
+	query->gv = model->gv;
+	query->gv.metric = metric;
+	query->vector = palloc(model->meta.dims * sizeof(float));
+	query->table = palloc(gv_table_bytes(model->gv.m));
+	query->tabled = false;
+}
+
+/* A transformed vector [dims]. */
+void
+IvfpqQuerySet(IvfpqQuery *query, const float *vector)
+{
+	memcpy(query->vector, vector, query->gv.dims * sizeof(float));
+	query->tabled = false;
+}
+
+/* Its look-up table, made when it is needed. */
+const float *
+IvfpqQueryTable(IvfpqQuery *query)
+{
+	if (!query->tabled)
+		IvfpqCheckStatus(gv_table(&query->gv, query->vector, query->table));
+	query->tabled = true;
+	return query->table;
+}
+
+/*
+ * Lists to compare with a query to find the nearest so many; all of them where
+ * going through the parents would be hardly less work.
+ */
+int
+IvfpqListsToCompare(const IvfpqMetaData *meta, int probes)
+{
+	double		share = meta->coarse_share > 0 ? meta->coarse_share : LEAST_SHARE;
+	int			each = meta->coarse_share > 0 ? LISTS_PER_PROBE_CALIBRATED :
+		LISTS_PER_PROBE;
+	int			wanted = (int) Min(Max((double) probes * each,
+									   meta->nlists * share), meta->nlists);
+
+	if (meta->nparents == 1 ||
+		(int64) wanted + meta->nparents >= meta->nlists)
+		return meta->nlists;
+	return wanted;
+}
+
+/*
+ * How many of them by their centroids: those that codes choose or, where that
+ * would be hardly fewer, all.
+ */
+int
+IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes)
+{
+	int			lists = IvfpqListsToCompare(meta, probes);
+	int64		chosen = (int64) probes * CENTROIDS_PER_PROBE + MORE_CENTROIDS;
+
+	return chosen <= lists / MOST_SHARE ? (int) chosen : lists;
+}
+
+/* Offer lists first .. first + n - 1 to `best`. */
+static void
+compare_lists(Relation index, const IvfpqModel *model, const IvfpqQuery *query,
+			  int first, int n, GvTopK *best)
+{
+	const IvfpqMetaData *meta = &model->meta;
+	IvfpqArrayReader reader;
+	const float *run;
+	int			count;
+
+	IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims, first + n);
+	reader.next = first;
+	while ((run = IvfpqArrayNext(&reader, &count)) != NULL)
+	{
+		IvfpqCheckStatus(gv_coarse(&query->gv, query->vector, run, count, first,
+								   best));
+		first += count;
+	}
+	IvfpqArrayClose(&reader);
+}
+
+/* All parents, nearest first; memory from the current context. */
+void
+IvfpqSortParents(Relation index, const IvfpqModel *model, const GvModel *gv,
+				 const float *vector, GvTopK *parents)
+{
+	const IvfpqMetaData *meta = &model->meta;
+	IvfpqArrayReader reader;
+	const float *run;
+	int			first = 0;
+	int			count;
+
+	memset(parents, 0, sizeof(*parents));
+	parents->capacity = meta->nparents;
+	parents->scores = palloc(meta->nparents * sizeof(float));
+	parents->ids = palloc(meta->nparents * sizeof(uint64_t));
+	IvfpqArrayOpen(&reader, index, meta->parents, meta->dims, meta->nparents);
+	while ((run = IvfpqArrayNext(&reader, &count)) != NULL)
+	{
+		IvfpqCheckStatus(gv_coarse(gv, vector, run, count, first, parents));
+		first += count;
+	}
+	IvfpqArrayClose(&reader);
+	gv_topk_sort(parents);
+}
+
+/*
+ * How many of the sorted parents have at least `wanted` lists together.
+ */
+static int
+count_parents(const IvfpqModel *model, const GvTopK *parents, int wanted)
+{
+	int			seen = 0;
+	int			n = 0;
+
+	while (n < parents->count && seen < wanted)
+	{
+		int			p = (int) parents->ids[n++];
+
+		seen += model->starts[p + 1] - model->starts[p];
+	}
+	return n;
+}
+
+/* Offer lists [n] that codes have chosen, by their centroids. */
+static void
+compare_chosen(Relation index, const IvfpqModel *model, const IvfpqQuery *query,
+			   const uint64_t *chosen, int n, GvTopK *lists)
+{
+	const IvfpqMetaData *meta = &model->meta;
+	IvfpqArrayReader reader;
+
+	IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims, 0);
+	for (int i = 0; i < Min(n, CENTROIDS_AHEAD); i++)
+		IvfpqArrayComing(&reader, chosen[i]);
+	for (int i = 0; i < n; i++)
+	{
+		int			count;
+
+		if (i + CENTROIDS_AHEAD < n)
+			IvfpqArrayComing(&reader, chosen[i + CENTROIDS_AHEAD]);
+		reader.next = chosen[i];
+		reader.nvectors = reader.next + 1;
+		IvfpqCheckStatus(gv_coarse(&query->gv, query->vector,
+								   IvfpqArrayNext(&reader, &count), 1,
+								   chosen[i], lists));
+	}
+	IvfpqArrayClose(&reader);
+}
+
+/* Offer the lists that the codes of those of the parents [n] choose. */
+static void
+compare_coded(Relation index, const IvfpqModel *model, IvfpqQuery *query,
+			  const GvTopK *parents, int n, int ncentroids, GvTopK *lists)
+{
+	GvTopK		chosen = {0};
+
+	IvfpqTopKResize(&chosen, ncentroids);
+	IvfpqCodedOffer(index, model, query, parents, n, &chosen);
+	compare_chosen(index, model, query, chosen.ids, chosen.count, lists);
+	pfree(chosen.scores);
+	pfree(chosen.ids);
+}
+
+/* Offer the lists of the parents [n] by their centroids. */
+static void
+compare_parents(Relation index, const IvfpqModel *model,
+				const IvfpqQuery *query, const GvTopK *parents, int n,
+				GvTopK *lists)
+{
+	for (int i = 0; i < n; i++)
+	{
+		int			p = (int) parents->ids[i];
+		int			first = model->starts[p];
+
+		compare_lists(index, model, query, first,
+					  model->starts[p + 1] - first, lists);
+	}
+}
+
+/*
+ * The nearest lists of the query into *lists, which has its memory and
+ * capacity, nearest first.
+ */
+void
+IvfpqNearestLists(Relation index, const IvfpqModel *model, IvfpqQuery *query,
+				  GvTopK *lists)
+{
+	const IvfpqMetaData *meta = &model->meta;
+	int			wanted = IvfpqListsToCompare(meta, lists->capacity);
+	int			ncentroids = IvfpqCentroidsToCompare(meta, lists->capacity);
+	bool		coded = ncentroids < wanted;
+	GvTopK		parents;
+
+	gv_topk_reset(lists);
+	if (!coded && wanted == meta->nlists)
+		compare_lists(index, model, query, 0, meta->nlists, lists);
+	else
+	{
+		int			n;
+
+		IvfpqSortParents(index, model, &query->gv, query->vector, &parents);
+		n = count_parents(model, &parents, wanted);
+		if (coded)
+			compare_coded(index, model, query, &parents, n, ncentroids,
+						  lists);
+		else
+			compare_parents(index, model, query, &parents, n, lists);
+		pfree(parents.scores);
+		pfree(parents.ids);
+	}
+	gv_topk_sort(lists);
+}

@@ -1,0 +1,261 @@
+/*
+ * cost.c
+ *		What the planner is told.
+ *
+ * Start-up: the centroids' codes and a few centroids, the probed lists, one
+ * heap page and its TOAST pages for every candidate and every pending row, all
+ * before the first row comes out.  Every further row costs its share of further
+ * candidates.  With refine records candidates cost a page of those each, and
+ * only a few rows more than are given out are fetched.  So the index wins for
+ * ORDER BY ... LIMIT, and a sequential scan and a sort win when most of the
+ * table is wanted.
+ *
+ * The planner charges a sequential scan nothing for TOAST, though it has to
+ * read all of it here.  So that the two compare, pages count for as much as
+ * the table's own pages are of all that it consists of.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "catalog/pg_class.h"
+#include "optimizer/cost.h"
+#include "optimizer/optimizer.h"
+#include "utils/float.h"
+#include "utils/rel.h"
+#include "utils/selfuncs.h"
+#include "utils/spccache.h"
+#include "utils/syscache.h"
+
+#include "am/ivfpq.h"
+
+/* Let this never be the cheapest path, not even for its order. */
+static void
+refuse(IndexPath *path, Cost *startup_cost, Cost *total_cost,
+	   Selectivity *selectivity, double *correlation, double *pages)
+{
+	*startup_cost = get_float8_infinity();
+	*total_cost = get_float8_infinity();
+	*selectivity = 0;
+	*correlation = 0;
+	*pages = 0;
+	path->path.pathkeys = NIL;
+	GvDisablePath(&path->path);
+}
+
+/* Does a policy, or what else is to be kept secret, hide rows of a table? */
+static bool
+hides_rows(PlannerInfo *root, RelOptInfo *rel)
+{
+	ListCell   *lc;
+
+	foreach(lc, rel->baserestrictinfo)
+		if (lfirst_node(RestrictInfo, lc)->security_level <
+			root->qual_security_level)
+			return true;
+	return false;
+}
+
+/*
+ * A scan computes the index's expression for rows that are filtered only
+ * afterwards, and as the user that asks.  Under a policy that user's
+ * search_path could lead an interpreted function to one that tells of hidden
+ * rows; so it has to be computed above the filter.
+ */
+static bool
+would_leak(PlannerInfo *root, IndexOptInfo *info)
+{
+	Relation	index;
+	bool		leaks;
+
+	if (info->indexprs == NIL || info->hypothetical ||
+		!hides_rows(root, info->rel))
+		return false;
+	index = index_open(info->indexoid, NoLock);
+	leaks = IvfpqIsInterpreted(index, false);
+	index_close(index, NoLock);
+	return leaks;
+}
+
+/*
+ * ORDER BY v <-> q, v <-> r: the planner takes an access method that orders by
+ * operators at its word for all keys that have one.  The scan orders by the
+ * first alone; so let the path say that, before anybody looks at it, and a sort
+ * above, an incremental one mostly, orders rows that are equally near.  The list
+ * of pathkeys is the query's own: it is copied, not cut.
+ */
+static void
+keep_first_key(IndexPath *path)
+{
+	if (list_length(path->indexorderbys) <= 1)
+		return;
+	path->indexorderbys = list_make1(linitial(path->indexorderbys));
+	path->indexorderbycols = list_make1_int(linitial_int(path->indexorderbycols));
+	path->path.pathkeys = list_make1(linitial(path->path.pathkeys));
+}
+
+/* Pages of the table's TOAST table. */
+static double
+toast_pages(Oid heapoid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(heapoid));
+	double		pages = 0;
+	Oid			toastoid;
+
+	if (!HeapTupleIsValid(tuple))
+		return 0;
+	toastoid = ((Form_pg_class) GETSTRUCT(tuple))->reltoastrelid;
+	ReleaseSysCache(tuple);
+	if (!OidIsValid(toastoid))
+		return 0;
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(toastoid));
+	if (!HeapTupleIsValid(tuple))
+		return 0;
+	pages = Max(((Form_pg_class) GETSTRUCT(tuple))->relpages, 0);
+	ReleaseSysCache(tuple);
+	return pages;
+}
+
+/* Rows fetched for each row given out, with refine records. */
+#define FETCHES_PER_ROW		1.4
+#define FIRST_FETCHES		14		/* of the first ten */
+
+/* What the index asks for before the first row. */
+typedef struct Demand
+{
+	double		pages;			/* index pages read */
+	double		lists;			/* random accesses among them */
+	double		copies;			/* codes scored */
+	double		centroids;		/* centroids compared */
+	double		rows;			/* heap rows measured */
+	double		rows_per_row;	/* further rows measured for a further row */
+	double		pages_per_row;	/* further refine pages for a further row */
+} Demand;
+
+/*
+ * Candidates of the first batch, and per_row for every further row: heap
+ * rows, or refine pages and few heap rows.
+ */
+static void
+demand_candidates(Demand *demand, const IvfpqMetaData *meta,
+				  double candidates, double per_row, double tuples,
+				  double refine_pages)
+{
+	double		pages = Min(candidates, refine_pages);
+
+	if (meta->refine == IVFPQ_REFINE_NONE)
+	{
+		demand->rows += Min(candidates, tuples);
+		demand->rows_per_row = per_row;
+		return;
+	}
+	demand->rows += Min(FIRST_FETCHES, tuples);
+	demand->rows_per_row = FETCHES_PER_ROW;
+	demand->pages += pages;
+	demand->lists += pages;
+	demand->pages_per_row = per_row;
+}
+
+static void
+get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
+{
+	Relation	index;
+	IvfpqMetaData meta;
+	IvfpqEffort effort;
+
+	memset(demand, 0, sizeof(*demand));
+	if (info->hypothetical)		/* nothing to open: as if it had one list */
+	{
+		demand->pages = info->pages;
+		return;
+	}
+
+	index = index_open(info->indexoid, NoLock);
+	IvfpqMetaRead(index, &meta);
+	/* the estimate counts what VACUUM removed; no more rows than there are */
+	demand->rows = (double) IvfpqPendingEstimate(index);
+	demand->pages = 1 + ceil(demand->rows / IVFPQ_PENDING_PER_PAGE);
+	demand->rows = Min(demand->rows, tuples);
+	IvfpqGetEffort(&effort, index, &meta, 0);
+	if (meta.nlists > 0 && effort.everything)
+	{
+		demand->pages = info->pages;
+		demand->rows = tuples;
+	}
+	else if (meta.nlists > 0)
+	{
+		double		share = (double) effort.probes / meta.nlists;
+		double		centroids = meta.codes - meta.centroids;
+		double		fixed = IvfpqModelPages(&meta) + 1 - centroids;
+		double		refine = meta.refine == IVFPQ_REFINE_NONE ? 0 :
+			ceil(tuples / IvfpqRefineSlots(meta.dims));
+		double		candidates = effort.candidates;
+
+		demand->lists = effort.probes;
+		demand->centroids = meta.nlists;
+		demand->copies = tuples * meta.copies * share;
+		demand->pages += fixed +
+			Min(centroids, IvfpqCentroidsToCompare(&meta, effort.probes)) +
+			Max(info->pages - fixed - centroids - refine, 0) * share;
+		IvfpqGetEffort(&effort, index, &meta, 1);
+		/* where no number of candidates is enough, the rest is read */
+		demand_candidates(demand, &meta, candidates,
+						  (effort.everything ? tuples : effort.candidates) /
+						  effort.quota, tuples, refine);
+	}
+	index_close(index, NoLock);
+}
+
+/* amcostestimate */
+void
+ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
+				  Cost *startup_cost, Cost *total_cost,
+				  Selectivity *selectivity, double *correlation,
+				  double *pages)
+{
+	IndexOptInfo *info = path->indexinfo;
+	RelOptInfo *rel = info->rel;
+	double		tuples = Max(info->tuples, 1);
+	double		random_page;
+	double		seq_page;
+	double		row_cost;
+	double		heap_pages;
+	double		toast;
+	Demand		demand;
+
+	/* without ORDER BY there is no scan */
+	if (path->indexorderbys == NIL || would_leak(root, info))
+	{
+		refuse(path, startup_cost, total_cost, selectivity, correlation, pages);
+		return;
+	}
+	keep_first_key(path);
+
+	get_demand(&demand, info, tuples);
+	get_tablespace_page_costs(info->reltablespace, &random_page, &seq_page);
+	toast = toast_pages(root->simple_rte_array[rel->relid]->relid);
+	random_page *= Max(rel->pages, 1) / (Max(rel->pages, 1) + toast);
+	seq_page *= Max(rel->pages, 1) / (Max(rel->pages, 1) + toast);
+
+	/* what measuring a row costs, when that many rows share heap pages */
+	heap_pages = index_pages_fetched(Max(demand.rows, 1) * Max(loop_count, 1),
+									 rel->pages, info->pages, root) /
+		Max(loop_count, 1);
+	row_cost = random_page * (heap_pages / Max(demand.rows, 1) +
+							  toast / tuples) +
+		cpu_tuple_cost + 2 * cpu_operator_cost;
+
+	*startup_cost = seq_page * demand.pages +
+		(random_page - seq_page) * Min(demand.lists, demand.pages) +
+		cpu_operator_cost * (demand.centroids + demand.copies) +
+		row_cost * demand.rows;
+	*total_cost = *startup_cost +
+		tuples * (cpu_index_tuple_cost + row_cost * demand.rows_per_row +
+				  random_page * demand.pages_per_row);
+	*selectivity = 1;
+	*correlation = 0;
+	*pages = demand.pages;
+}

@@ -1,0 +1,261 @@
+/*
+ * fullpass.c
+ *		How a scan ends that has to read everything: all TIDs of the index in
+ *		heap order, each row measured once, and a sort by distance.  Both
+ *		sorts spill to disk beyond work_mem.  And when it has to.
+ */
+#include "postgres.h"
+
+#include "access/tupdesc.h"
+#include "catalog/pg_operator.h"
+#include "catalog/pg_type.h"
+#include "executor/nodeHash.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "port/pg_bitutils.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "am/scan/scan.h"
+#include "client/client.h"
+
+/* Of a table's rows a batch measures no more than this share. */
+#define MEASURED_SHARE	0.05
+
+/* What a search takes for a list and, where gpuvecd answers, for a copy. */
+#define LIST_BYTES		(64 + 2 * sizeof(IvfpqListEntry))
+#define ANSWER_BYTES	(32 + sizeof(IvfpqKnownRecord))
+
+/* The least memory that a sort takes. */
+#define SORT_KB			64
+
+/* Rows fetched with pages ahead of them on their way. */
+#define ROWS_AT_ONCE	1024
+
+#define SORT_DISTANCE	1
+#define SORT_ID			2
+
+/*
+ * Has the index at least that many rows?  Statistics may be old, so they are
+ * not believed when they say no.
+ */
+static bool
+has_rows(const IvfpqScan *state, double rows)
+{
+	const IvfpqMetaData *meta = &state->model->meta;
+
+	return rows <= state->index->rd_rel->reltuples ||
+		rows <= meta->rows_at_training ||
+		rows <= IvfpqCountRows(state->index, meta);
+}
+
+/*
+ * Is a pass the better way than the next batch?  It is when that would measure
+ * a large share of the rows.  Under strict order it also is when a scan is
+ * asked for a share of 1 - recall: rows nearer than those given out come too
+ * late for their place, and a condition that has turned away most rows so far
+ * may look for just these.  They are among the nearest rows, so fewer than
+ * that share of all rows are lost.  The first two batches are known to reach
+ * the recall.
+ */
+bool
+IvfpqFinishIsNear(const IvfpqScan *state)
+{
+	const IvfpqEffort *effort = &state->effort;
+	double		share = 1 - ivfpq_recall;
+
+	if (state->batch > 0 && effort->candidates > IVFPQ_MIN_MEASURED &&
+		!has_rows(state, effort->candidates / MEASURED_SHARE))
+		return true;
+	if (ivfpq_order != IVFPQ_ORDER_STRICT ||
+		state->batch < (share > 0 ? 2 : 1))
+		return false;
+	return share <= 0 || !has_rows(state, effort->quota / share);
+}
+
+/* Bytes of a set of n rows. */
+static double
+set_bytes(double n)
+{
+	return sizeof(TidSetEntry) *
+		(double) pg_nextpower2_64((uint64) (n / 0.9) + 2);
+}
+
+/*
+ * May a batch of that size begin?  All that a scan holds, with what the batch
+ * adds to it, stays within what a hash table may take.
+ */
+bool
+IvfpqFinishFits(const IvfpqScan *state, int probes, int64 candidates)
+{
+	const IvfpqMetaData *meta = &state->model->meta;
+	double		copies = (double) candidates * meta->copies;
+	double		found;			/* the best copies */
+	double		search;			/* scratch, and the rows of these copies */
+	double		rows;			/* in the queue, and in the set, which grows */
+	Size		row_bytes = sizeof(IvfpqQueuedRow);
+
+	if (candidates <= IVFPQ_FEW_CANDIDATES)
+		return true;
+	found = copies * (sizeof(float) + sizeof(uint64)) + probes * LIST_BYTES;
+	if (IvfpqServerIsWanted())
+		found += copies * ANSWER_BYTES;
+	search = gv_scan_scratch(state->model->gv.m,
+							 (int32) Min(copies, PG_INT32_MAX)) +
+		set_bytes(candidates);
+	if (state->search.addresses)	/* bounds, and what is foreseen */
+		row_bytes += sizeof(IvfpqQueuedRow) + 3 * sizeof(uint64);
+	rows = candidates * row_bytes +
+		1.5 * set_bytes((double) state->measured->members + candidates);
+	return MemoryContextMemAllocated(state->context, true) + found +
+		Max(search, rows) <= get_hash_memory_limit();
+}
+
+/*
+ * Memory for each of the pass's two sorts: half of what the scan does not hold
+ * already.
+ */
+static int
+sort_memory(const IvfpqScan *state)
+{
+	double		left = (double) get_hash_memory_limit() -
+		MemoryContextMemAllocated(state->context, true);
+
+	return (int) Min(work_mem, Max(SORT_KB, left / 2 / 1024));
+}
+
+/* A sort of (distance, TID), and the slot that its rows go through. */
+static TupleDesc
+begin_distance_sort(IvfpqScan *state, int sort_mem)
+{
+	TupleDesc	desc = CreateTemplateTupleDesc(SORT_ID);
+	AttrNumber	columns[] = {SORT_DISTANCE, SORT_ID};
+	Oid			operators[] = {Float8LessOperator, Int8LessOperator};
+	Oid			collations[] = {InvalidOid, InvalidOid};
+	bool		nulls_first[] = {false, false};
+
+	TupleDescInitEntry(desc, SORT_DISTANCE, "distance", FLOAT8OID, -1, 0);
+	TupleDescInitEntry(desc, SORT_ID, "tid", INT8OID, -1, 0);
+	state->finish_sort = tuplesort_begin_heap(desc, 2, columns, operators,
+											  collations, nulls_first,
+											  sort_mem, NULL, TUPLESORT_NONE);
+	state->finish_slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+	return desc;
+}
+
+static void
+put_row(IvfpqScan *state, uint64 id, double distance)
+{
+	TupleTableSlot *slot = state->finish_slot;
+
+	ExecClearTuple(slot);
+	slot->tts_values[SORT_DISTANCE - 1] = Float8GetDatum(distance);
+	slot->tts_values[SORT_ID - 1] = Int64GetDatum((int64) id);
+	slot->tts_isnull[SORT_DISTANCE - 1] = false;
+	slot->tts_isnull[SORT_ID - 1] = false;
+	ExecStoreVirtualTuple(slot);
+	tuplesort_puttupleslot(state->finish_sort, slot);
+}
+
+/* Put rows [n] of ascending ids into the sort. */
+static void
+put_rows(IvfpqScan *state, uint64 *ids, int n)
+{
+	if (!state->null_query)
+		IvfpqMeasureRows(state, ids, n, put_row);
+	else
+		for (int i = 0; i < n; i++)
+			put_row(state, ids[i], 0);
+}
+
+/* Measure every row of the index that was not measured before. */
+static void
+measure_rest(IvfpqScan *state, int sort_mem)
+{
+	Tuplesortstate *tids = IvfpqSortTids(state->index, sort_mem);
+	uint64		ids[ROWS_AT_ONCE];
+	uint64		last = 0;
+	int			n = 0;
+	Datum		value;
+	bool		isnull;
+
+	while (GvTuplesortGetDatum(tids, &value, &isnull))
+	{
+		uint64		id = (uint64) DatumGetInt64(value);
+
+		CHECK_FOR_INTERRUPTS();
+		if (id == last)
+			continue;
+		last = id;
+		if (tidset_lookup(state->measured, id) != NULL)
+			continue;
+		ids[n++] = id;
+		if (n == ROWS_AT_ONCE)
+		{
+			put_rows(state, ids, n);
+			n = 0;
+		}
+	}
+	put_rows(state, ids, n);
+	tuplesort_end(tids);
+}
+
+/*
+ * Sort all rows not given out yet, those in the queue included; rows that are
+ * only bounded are measured in the pass, in heap order.  From here on they
+ * come from the sort.
+ */
+void
+IvfpqFinishBegin(IvfpqScan *state)
+{
+	int			sort_mem = sort_memory(state);
+	TupleDesc	desc = begin_distance_sort(state, sort_mem);
+	IvfpqQueuedRow *row;
+
+	while ((row = IvfpqQueueTake(&state->queue)) != NULL)
+	{
+		if (row->bounded)
+			tidset_delete(state->measured, row->id);
+		else
+			put_row(state, row->id, row->distance);
+	}
+	MemoryContextDelete(state->batches);
+	if (!state->null_query)
+		IvfpqRerankDims(state->rerank, state->pending_dims, &state->told_odd);
+	measure_rest(state, sort_mem);
+	tuplesort_performsort(state->finish_sort);
+
+	ExecDropSingleTupleTableSlot(state->finish_slot);
+	state->finish_slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+	state->finishing = true;
+	state->exhausted = true;
+}
+
+/* The next nearest row; false at the end. */
+bool
+IvfpqFinishNext(IvfpqScan *state, double *distance, uint64 *id)
+{
+	bool		isnull;
+
+	if (!tuplesort_gettupleslot(state->finish_sort, true, false,
+								state->finish_slot, NULL))
+		return false;
+	*distance = DatumGetFloat8(slot_getattr(state->finish_slot, SORT_DISTANCE,
+											&isnull));
+	*id = (uint64) DatumGetInt64(slot_getattr(state->finish_slot, SORT_ID,
+											  &isnull));
+	return true;
+}
+
+/* Close the sort, with its files. */
+void
+IvfpqFinishEnd(IvfpqScan *state)
+{
+	if (state->finish_slot)
+		ExecDropSingleTupleTableSlot(state->finish_slot);
+	if (state->finish_sort)
+		tuplesort_end(state->finish_sort);
+	state->finish_slot = NULL;
+	state->finish_sort = NULL;
+	state->finishing = false;
+}

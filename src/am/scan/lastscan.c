@@ -1,0 +1,153 @@
+/*
+ * lastscan.c
+ *		gpuvec_last_scan: what this session's last index scan did.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/rls.h"
+#include "utils/syscache.h"
+
+#include "am/scan/scan.h"
+
+/* Columns of the result, in its order. */
+enum
+{
+	REPORT_INDEX,
+	REPORT_RECALL,
+	REPORT_PROBES,
+	REPORT_CANDIDATES,
+	REPORT_BATCHES,
+	REPORT_LISTS,
+	REPORT_COPIES,
+	REPORT_REFINED,
+	REPORT_MEASURED,
+	REPORT_GIVEN,
+	REPORT_LATE,
+	REPORT_FINISHED,
+	REPORT_ENGINE,
+	REPORT_BATCH_SIZE,
+	REPORT_STALE_LISTS,
+	REPORT_TAIL_COPIES,
+	REPORT_QUEUED_US,
+	REPORT_ENGINE_US,
+	REPORT_TRIP_US,
+	REPORT_FALLBACK,
+	REPORT_NCOLUMNS
+};
+
+/*
+ * What rows have part in, also those that a policy or a view's condition took
+ * out of the result.
+ */
+static const int counts[] = {
+	REPORT_BATCHES, REPORT_LISTS, REPORT_COPIES, REPORT_REFINED,
+	REPORT_MEASURED, REPORT_GIVEN, REPORT_LATE, REPORT_FINISHED,
+	REPORT_STALE_LISTS, REPORT_TAIL_COPIES
+};
+
+/* index is InvalidOid until a scan has ended */
+static IvfpqScanReport last;
+
+PG_FUNCTION_INFO_V1(gpuvec_last_scan);
+
+/* Remember what a scan did that ends now. */
+void
+IvfpqReportScan(const IvfpqScan *state)
+{
+	last = state->report;
+	last.index = RelationGetRelid(state->index);
+	last.batches = state->batch;
+	last.lists = state->search.lists_read;
+	last.copies = state->search.copies_read;
+	last.given = state->given;
+	last.late = state->late;
+	last.finished = state->finishing;
+	last.remote = state->search.remote.report;
+}
+
+/* The columns about gpuvecd; NULL what it had no part in. */
+static void
+report_remote(const IvfpqRemoteReport *remote, Datum *values, bool *nulls)
+{
+	const char *engine = remote->engine[0] ? remote->engine : "session";
+
+	values[REPORT_ENGINE] = CStringGetTextDatum(engine);
+	values[REPORT_BATCH_SIZE] = Int32GetDatum((int32) remote->batch_size);
+	nulls[REPORT_BATCH_SIZE] = !remote->answered;
+	values[REPORT_STALE_LISTS] = Int64GetDatum(remote->stale_lists);
+	values[REPORT_TAIL_COPIES] = Int64GetDatum(remote->tail_copies);
+	values[REPORT_QUEUED_US] = Int64GetDatum(remote->queued_us);
+	nulls[REPORT_QUEUED_US] = !remote->answered;
+	values[REPORT_ENGINE_US] = Int64GetDatum(remote->engine_us);
+	nulls[REPORT_ENGINE_US] = !remote->answered;
+	values[REPORT_TRIP_US] = Int64GetDatum(remote->trip_us);
+	nulls[REPORT_TRIP_US] = !remote->asked;
+	nulls[REPORT_FALLBACK] = remote->fallback == NULL;
+	if (remote->fallback != NULL)
+		values[REPORT_FALLBACK] = CStringGetTextDatum(remote->fallback);
+}
+
+/*
+ * Would a SELECT of the indexed column show the current user all rows?  The
+ * scan may have been a view's or a function's, for whose owner it would.  An
+ * index that was dropped tells nothing any more.
+ */
+static bool
+sees_all_rows(Oid index)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	Form_pg_index form;
+	AttrNumber	key;
+	Oid			table;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_index) GETSTRUCT(tuple);
+	key = form->indkey.values[0];	/* 0: an expression */
+	table = form->indrelid;
+	ReleaseSysCache(tuple);
+	return (pg_class_aclcheck(table, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
+			(key > 0 && pg_attribute_aclcheck(table, key, GetUserId(),
+											  ACL_SELECT) == ACLCHECK_OK)) &&
+		check_enable_rls(table, InvalidOid, true) != RLS_ENABLED;
+}
+
+/* gpuvec_last_scan() */
+Datum
+gpuvec_last_scan(PG_FUNCTION_ARGS)
+{
+	TupleDesc	desc;
+	Datum		values[REPORT_NCOLUMNS] = {0};
+	bool		nulls[REPORT_NCOLUMNS] = {false};
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	values[REPORT_INDEX] = ObjectIdGetDatum(last.index);
+	values[REPORT_RECALL] = Float8GetDatum(last.recall);
+	values[REPORT_PROBES] = Int32GetDatum(last.probes);
+	values[REPORT_CANDIDATES] = Int32GetDatum(last.candidates);
+	values[REPORT_BATCHES] = Int32GetDatum(last.batches);
+	values[REPORT_LISTS] = Int64GetDatum(last.lists);
+	values[REPORT_COPIES] = Int64GetDatum(last.copies);
+	values[REPORT_REFINED] = Int64GetDatum(last.refined);
+	values[REPORT_MEASURED] = Int64GetDatum(last.measured);
+	values[REPORT_GIVEN] = Int64GetDatum(last.given);
+	values[REPORT_LATE] = Int64GetDatum(last.late);
+	values[REPORT_FINISHED] = BoolGetDatum(last.finished);
+	report_remote(&last.remote, values, nulls);
+	if (!OidIsValid(last.index))
+		memset(nulls, true, sizeof(nulls));
+	else if (!sees_all_rows(last.index))
+		for (int i = 0; i < (int) lengthof(counts); i++)
+			nulls[counts[i]] = true;
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+													  values, nulls)));
+}

@@ -1,0 +1,110 @@
+/*
+ * queue.c
+ *		Rows of a scan that are measured, or bounded, and not given out yet.
+ *
+ * Memory for them is taken by the batch, and given back when the scan ends: a
+ * row's place in the set of those measured stays as long, too.
+ */
+#include "postgres.h"
+
+#include "utils/float.h"
+
+#include "am/scan/scan.h"
+
+/*
+ * Ascending distance, ties by TID: the nearest row is the heap's first.  A
+ * bounded row may be as near as its bound, so it comes before measured ones.
+ */
+static int
+compare_queued(const pairingheap_node *a, const pairingheap_node *b, void *arg)
+{
+	const IvfpqQueuedRow *x = pairingheap_const_container(IvfpqQueuedRow,
+														  node, a);
+	const IvfpqQueuedRow *y = pairingheap_const_container(IvfpqQueuedRow,
+														  node, b);
+	int			c = float8_cmp_internal(y->distance, x->distance);
+
+	if (c != 0)
+		return c;
+	if (x->bounded != y->bounded)
+		return x->bounded ? 1 : -1;
+	return (x->id < y->id) - (x->id > y->id);
+}
+
+/* An empty queue; memory from the current context. */
+void
+IvfpqQueueInit(IvfpqQueue *queue)
+{
+	memset(queue, 0, sizeof(*queue));
+	queue->heap = pairingheap_allocate(compare_queued, NULL);
+}
+
+/* Rows of the next batch come, no more than n; none is foreseen. */
+void
+IvfpqQueueReserve(IvfpqQueue *queue, int64 n)
+{
+	queue->ncoming = queue->ncome = 0;
+	queue->room = palloc_extended(Max(n, 1) * sizeof(IvfpqQueuedRow),
+								  MCXT_ALLOC_HUGE);
+}
+
+/* Add a row. */
+void
+IvfpqQueueAdd(IvfpqQueue *queue, uint64 id, double distance, bool bounded)
+{
+	IvfpqQueuedRow *row = queue->room++;
+
+	row->distance = distance;
+	row->id = id;
+	row->bounded = bounded;
+	pairingheap_add(queue->heap, &row->node);
+}
+
+/* Take the first row out; NULL when there is none. */
+IvfpqQueuedRow *
+IvfpqQueueTake(IvfpqQueue *queue)
+{
+	if (pairingheap_is_empty(queue->heap))
+		return NULL;
+	return pairingheap_container(IvfpqQueuedRow, node,
+								 pairingheap_remove_first(queue->heap));
+}
+
+/* Put a row back that was taken, and measured. */
+void
+IvfpqQueueReturn(IvfpqQueue *queue, IvfpqQueuedRow *row, double distance)
+{
+	row->distance = distance;
+	row->bounded = false;
+	pairingheap_add(queue->heap, &row->node);
+}
+
+/* In the order in which rows are taken. */
+static int
+compare_rows(const void *a, const void *b)
+{
+	return -compare_queued(&((const IvfpqQueuedRow *) a)->node,
+						   &((const IvfpqQueuedRow *) b)->node, NULL);
+}
+
+/*
+ * Foresee in what order the batch's rows [n] will be taken, which were added
+ * last, for whoever reads their pages ahead.
+ */
+void
+IvfpqQueueForesee(IvfpqQueue *queue, int64 n)
+{
+	IvfpqQueuedRow *rows = palloc_extended(Max(n, 1) * sizeof(IvfpqQueuedRow),
+										   MCXT_ALLOC_HUGE);
+
+	memcpy(rows, queue->room - n, n * sizeof(IvfpqQueuedRow));
+	qsort(rows, n, sizeof(IvfpqQueuedRow), compare_rows);
+	if (queue->coming)
+		pfree(queue->coming);
+	queue->coming = palloc_extended(Max(n, 1) * sizeof(uint64),
+									MCXT_ALLOC_HUGE);
+	for (int64 i = 0; i < n; i++)
+		queue->coming[i] = rows[i].id;
+	queue->ncoming = n;
+	pfree(rows);
+}

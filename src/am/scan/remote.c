@@ -1,0 +1,339 @@
+/*
+ * remote.c
+ *		From a query to candidates, by gpuvecd and its mirror of the index.
+ *
+ * A mirror is behind at times.  An answer says which lists were probed and in
+ * what state the mirror had each: (gen, nitems, del_seq).  Their directory
+ * entries are read when the answer is there, which is after the scan's
+ * snapshot was taken and the pending rows were read; so whatever the snapshot
+ * sees is in the lists as these entries show them.  A list is
+ *
+ *		current		the entry equals the state: what was found stands
+ *		short		it has more copies under the same gen and del_seq: what was
+ *					found stands, the others are scanned here
+ *		stale		anything else: what was found is dropped, the list is
+ *					scanned here
+ *
+ * The best of all these are the session's own result, pair for pair, if
+ * nothing was dropped.  Otherwise copies of the lists that stand may be
+ * missing, those behind the last pair of the answer, whose places the dropped
+ * ones had.  None of them is before that pair; so if, even so, there are as
+ * many pairs as were wanted, and all no later than that one, no missing one
+ * would have come among them.  If not, the answer is of no use.
+ */
+#include "postgres.h"
+
+#include "portability/instr_time.h"
+
+#include "am/ivfpq.h"
+#include "client/client.h"
+
+/*
+ * An answer is given up when more copies would have to be scanned than these
+ * and half of the probed lists have: to search it all here is then no more
+ * work worth the name.
+ */
+#define FEW_COPIES		4096
+
+enum
+{
+	LIST_CURRENT,
+	LIST_SHORT,
+	LIST_STALE
+};
+
+/* What a list that is in this state in the mirror is, by its entry. */
+static uint8
+list_age(const GvListState *mirrored, const IvfpqListEntry *entry)
+{
+	if (mirrored->gen != entry->gen || mirrored->del_seq != entry->del_seq ||
+		mirrored->nitems > entry->nitems)
+		return LIST_STALE;
+	return mirrored->nitems < entry->nitems ? LIST_SHORT : LIST_CURRENT;
+}
+
+/* Room for what is noted of each list. */
+static void
+make_room(IvfpqRemote *remote, int nlists)
+{
+	if (nlists <= remote->room)
+		return;
+	if (remote->room > 0)
+	{
+		pfree(remote->entries);
+		pfree(remote->ages);
+	}
+	remote->entries = palloc_extended(nlists * sizeof(IvfpqListEntry),
+									  MCXT_ALLOC_HUGE);
+	remote->ages = palloc(nlists);
+	remote->room = nlists;
+}
+
+/* The probed lists become search->lists. */
+static void
+take_lists(IvfpqSearch *search, const IvfpqAnswer *answer)
+{
+	int			n = answer->head.nprobed;
+
+	IvfpqTopKResize(&search->lists, Max(n, 1));
+	for (int i = 0; i < n; i++)
+	{
+		search->lists.ids[i] = (uint64) answer->probed[i].list;
+		search->lists.scores[i] = answer->probed[i].base;
+	}
+	search->lists.count = n;
+}
+
+/*
+ * Compare the mirror's lists with the index's.  False when too many copies
+ * would have to be scanned; *behind tells whether there are any.
+ */
+static bool
+compare_states(IvfpqSearch *search, const IvfpqAnswer *answer, bool *behind)
+{
+	IvfpqRemote *remote = &search->remote;
+	int			n = answer->head.nprobed;
+	int64		copies = 0;
+	int64		missing = 0;
+
+	take_lists(search, answer);
+	make_room(remote, n);
+	IvfpqListEntriesRead(search->index, &search->model->meta,
+						 search->lists.ids, n, remote->entries);
+	*behind = false;
+	for (int i = 0; i < n; i++)
+	{
+		const GvListState *mirrored = &answer->probed[i].state;
+		const IvfpqListEntry *entry = &remote->entries[i];
+
+		remote->ages[i] = list_age(mirrored, entry);
+		*behind |= remote->ages[i] != LIST_CURRENT;
+		copies += entry->nitems;
+		if (remote->ages[i] == LIST_STALE)
+			missing += entry->nitems;
+		else
+			missing += entry->nitems - mirrored->nitems;
+	}
+	return missing <= FEW_COPIES || missing <= copies / 2;
+}
+
+/*
+ * How many copies of a list that is being read stand as the mirror has them.
+ * Once stale it stays so.
+ */
+static uint32
+standing(const GvListState *mirrored, const IvfpqListReader *reader,
+		 uint8 *age)
+{
+	if (list_age(mirrored, &reader->entry) == LIST_STALE)
+		*age = LIST_STALE;
+	return *age == LIST_STALE ? 0 : mirrored->nitems;
+}
+
+/*
+ * Offer the copies of the i-th list that the mirror does not have to the
+ * search.  The list may become stale after its entry was read,
+ * even in the midst of this, when the reader starts anew: then all copies are
+ * offered, some maybe twice, which the reader tells and the heap unites.
+ */
+static void
+scan_rest(IvfpqSearch *search, int i, const GvListState *mirrored)
+{
+	IvfpqListReader *reader = &search->reader;
+	IvfpqRemote *remote = &search->remote;
+	uint8	   *age = &remote->ages[i];
+	int64		before = search->copies_read;
+	uint32		have;
+	IvfpqBlockView view;
+
+	IvfpqListOpen(reader, (uint32) search->lists.ids[i]);
+	have = standing(mirrored, reader, age);
+	while (reader->nleft > have && IvfpqListNext(reader, &view))
+	{
+		have = standing(mirrored, reader, age);
+		if (reader->nleft < have)	/* it begins with copies that stand */
+			view.live &= PG_UINT32_MAX << (have - reader->nleft);
+		IvfpqSearchBlock(search, i, &view);
+	}
+	(void) standing(mirrored, reader, age);
+	if (*age == LIST_STALE)
+		remote->report.stale_lists++;
+	else
+		remote->report.tail_copies += search->copies_read - before;
+}
+
+/*
+ * Note what the answer says of the refine records of its hits, in their order.
+ * Not if copies were scanned here: VACUUM frees the slot of a dead row's record
+ * before it marks the row's copies, and a new row may take it, so that one
+ * address stands in a mirrored list for the dead row and in a newer copy for
+ * the new one.  The page tells whose it is.
+ */
+static void
+take_records(IvfpqSearch *search, const IvfpqAnswer *answer)
+{
+	IvfpqRemote *remote = &search->remote;
+	int			n = answer->head.nhits;
+
+	if (answer->bounds == NULL)
+		return;
+	if (n > remote->known_room)
+	{
+		if (remote->known)
+			pfree(remote->known);
+		remote->known = palloc_extended(n * sizeof(IvfpqKnownRecord),
+										MCXT_ALLOC_HUGE);
+		remote->known_room = n;
+	}
+	for (int i = 0; i < n; i++)
+	{
+		const GvBound *bound = &answer->bounds[i];
+		IvfpqKnownRecord *known = &remote->known[i];
+		ItemPointerData tid;
+
+		memcpy(&tid, bound->rowid, sizeof(tid));
+		known->address = IvfpqWordsToId(answer->hits[i].rowid);
+		known->tid = IvfpqTidToId(&tid);
+		known->bound = bound->bound;
+		known->is_known = bound->known != 0;
+	}
+	remote->nknown = n;
+}
+
+/* The answer as it is, which is all there is to find. */
+static void
+take_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
+{
+	GvTopK	   *top = &search->candidates;
+
+	for (int i = 0; i < answer->head.nhits; i++)
+	{
+		top->scores[i] = answer->hits[i].score;
+		top->ids[i] = IvfpqWordsToId(answer->hits[i].rowid);
+	}
+	top->count = answer->head.nhits;
+}
+
+/*
+ * What stands of the answer and what was scanned here become one; false when
+ * pairs that the answer does not have may belong among them.
+ */
+static bool
+merge_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
+{
+	GvTopK	   *top = &search->candidates;
+	const GvHit *hit = answer->hits;
+	const GvHit *end = hit + answer->head.nhits;
+	bool		dropped = false;
+
+	top->unique = false;
+	for (; hit < end; hit++)
+	{
+		if (search->remote.ages[hit->probe] == LIST_STALE)
+			dropped = true;
+		else
+			gv_topk_push(top, hit->score, IvfpqWordsToId(hit->rowid));
+	}
+	gv_topk_sort(top);
+	if (!dropped || answer->head.nhits < top->capacity)
+		return true;
+	hit = end - 1;
+	if (top->count < top->capacity)
+		return false;
+	return top->scores[top->count - 1] < hit->score ||
+		(top->scores[top->count - 1] == hit->score &&
+		 top->ids[top->count - 1] <= IvfpqWordsToId(hit->rowid));
+}
+
+/*
+ * The best copies by an answer and by what it lacks; false when that cannot
+ * be told from it.
+ */
+static bool
+use_answer(IvfpqSearch *search, const IvfpqAnswer *answer, int capacity)
+{
+	bool		behind;
+	bool		useful = compare_states(search, answer, &behind);
+
+	if (useful)
+	{
+		IvfpqSearchOpen(search, capacity);
+		search->lists_read += answer->head.nprobed;
+		search->copies_read += answer->head.copies;
+		if (!behind)
+		{
+			take_hits(search, answer);
+			take_records(search, answer);
+			return true;
+		}
+		for (int i = 0; i < search->lists.count; i++)
+			if (search->remote.ages[i] != LIST_CURRENT)
+				scan_rest(search, i, &answer->probed[i].state);
+		IvfpqSearchSettle(search);
+		useful = merge_hits(search, answer);
+	}
+	IvfpqAskStale(search->index, &search->model->meta, !useful);
+	return useful;
+}
+
+/* Note what answered, for gpuvec_last_scan. */
+static void
+report_engine(IvfpqRemoteReport *report, const char *engine)
+{
+	if (report->engine[0] != '\0' && strcmp(report->engine, engine) != 0)
+		engine = "mixed";
+	strlcpy(report->engine, engine, sizeof(report->engine));
+}
+
+/* Note what an answer cost. */
+static void
+report_answer(IvfpqRemoteReport *report, const GvSearchReply *head)
+{
+	report->answered = true;
+	report->batch_size = head->batch;
+	report->queued_us += head->queued_us;
+	report->engine_us += head->engine_us;
+}
+
+/*
+ * The best `capacity` copies of the `probes` nearest lists by gpuvecd, as the
+ * session's engine would find them, in search->lists and search->candidates.
+ * False when that has to.
+ */
+bool
+IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity)
+{
+	const IvfpqMetaData *meta = &search->model->meta;
+	IvfpqRemoteReport *report = &search->remote.report;
+	IvfpqAnswer answer;
+	IvfpqServed served;
+	instr_time	began;
+	instr_time	took;
+
+	/* mirrors name copies as scans do */
+	search->remote.nknown = 0;
+	Assert(search->addresses == (meta->refine != IVFPQ_REFINE_NONE));
+	INSTR_TIME_SET_CURRENT(began);
+	served = IvfpqAskSearch(search->index, meta, search->query.vector, probes,
+							IvfpqListsToCompare(meta, probes), capacity,
+							&answer);
+	INSTR_TIME_SET_CURRENT(took);
+	INSTR_TIME_SUBTRACT(took, began);
+
+	if (served == IVFPQ_SERVED)
+	{
+		report_answer(report, &answer.head);
+		if (!use_answer(search, &answer, capacity))
+			served = IVFPQ_STALE;
+	}
+	report_engine(report, served == IVFPQ_SERVED ? answer.engine : "session");
+	report->fallback = NULL;
+	if (served != IVFPQ_NOT_ASKED)
+	{
+		report->asked = true;
+		report->trip_us += INSTR_TIME_GET_MICROSEC(took);
+		if (served != IVFPQ_SERVED)
+			report->fallback = IvfpqServedName(served);
+	}
+	return served == IVFPQ_SERVED;
+}

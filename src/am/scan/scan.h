@@ -1,0 +1,114 @@
+/*
+ * scan.h
+ *		State of one scan, shared by orderedscan.c, queue.c, fullpass.c
+ *		and lastscan.c.
+ */
+#ifndef IVFPQ_SCAN_H
+#define IVFPQ_SCAN_H
+
+#include "lib/pairingheap.h"
+#include "utils/tuplesort.h"
+
+#include "am/ivfpq.h"
+#include "am/scan/tidset.h"
+
+/* A scan measures at least this many rows before it falls back on a pass. */
+#define IVFPQ_MIN_MEASURED		20000
+
+/* A batch may have so many candidates however little memory there is. */
+#define IVFPQ_FEW_CANDIDATES	1000
+
+/* What a scan did, for gpuvec_last_scan. */
+typedef struct IvfpqScanReport
+{
+	Oid			index;
+	double		recall;			/* asked for */
+	int			probes;			/* of the first batch */
+	int			candidates;
+	int			batches;
+	int64		lists;			/* read */
+	int64		copies;			/* scored */
+	int64		refined;		/* compact copies of rows read */
+	int64		measured;		/* rows fetched from the heap */
+	int64		given;			/* rows given out */
+	int64		late;			/* rows left out to keep the order */
+	bool		finished;		/* with a pass over all rows */
+	IvfpqRemoteReport remote;
+} IvfpqScanReport;
+
+/* A row measured, or bounded, and not given out yet. */
+typedef struct IvfpqQueuedRow
+{
+	pairingheap_node node;
+	double		distance;		/* or its bound */
+	uint64		id;
+	bool		bounded;
+} IvfpqQueuedRow;
+
+typedef struct IvfpqQueue
+{
+	pairingheap *heap;
+	IvfpqQueuedRow *room;		/* the next row's */
+	uint64	   *coming;			/* [ncoming] foreseen, in their order */
+	int64		ncoming;
+	int64		ncome;			/* of them are taken */
+} IvfpqQueue;
+
+typedef struct IvfpqScan
+{
+	Relation	index;
+	MemoryContext context;		/* of the running scan; reset by rescan */
+	MemoryContext batches;		/* in context: the queue and candidates */
+	IvfpqModel *model;
+	IvfpqSearch search;			/* when trained */
+	IvfpqRerank *rerank;		/* unless the query is NULL */
+	IvfpqEffort effort;			/* of the batch under way */
+	IvfpqScanReport report;		/* less what is counted elsewhere */
+	bool		has_keys;		/* of an earlier scan; they outlive it */
+	bool		started;
+	bool		null_query;		/* any order will do */
+	int			pending_dims;	/* pending rows may have others; 0 = no */
+	bool		told_odd;		/* ... and that was said */
+	bool		exhausted;		/* no further batch can bring rows */
+	int			batch;			/* batches done */
+	int64		given;			/* rows given out */
+	int64		quota;			/* rows that may be given out so far */
+	int64		late;			/* rows left out to keep the order */
+	int64		tried;			/* candidates fetched */
+	int64		gone;			/* ... that the snapshot does not see */
+	double		last_distance;	/* of the last row given out */
+	const float *bound_query;	/* what bounds are of, or NULL for none */
+	IvfpqQueue	queue;
+	tidset_hash *measured;		/* rows measured, bounded or found invisible */
+	bool		finishing;		/* rows come from finish_sort */
+	Tuplesortstate *finish_sort;	/* rows of the finishing pass, by distance */
+	TupleTableSlot *finish_slot;
+} IvfpqScan;
+
+/* orderedscan.c */
+extern void IvfpqMeasureRows(IvfpqScan *state, uint64 *ids, int64 count,
+							 void (*take) (IvfpqScan *state, uint64 id,
+										   double distance));
+
+/* queue.c */
+extern void IvfpqQueueInit(IvfpqQueue *queue);
+extern void IvfpqQueueReserve(IvfpqQueue *queue, int64 n);
+extern void IvfpqQueueAdd(IvfpqQueue *queue, uint64 id, double distance,
+						  bool bounded);
+extern void IvfpqQueueReturn(IvfpqQueue *queue, IvfpqQueuedRow *row,
+							 double distance);
+extern void IvfpqQueueForesee(IvfpqQueue *queue, int64 n);
+extern IvfpqQueuedRow *IvfpqQueueTake(IvfpqQueue *queue);
+
+/* lastscan.c */
+extern void IvfpqReportScan(const IvfpqScan *state);
+
+/* fullpass.c */
+extern bool IvfpqFinishIsNear(const IvfpqScan *state);
+extern bool IvfpqFinishFits(const IvfpqScan *state, int probes,
+							int64 candidates);
+extern void IvfpqFinishBegin(IvfpqScan *state);
+extern bool IvfpqFinishNext(IvfpqScan *state, double *distance, uint64 *id);
+extern void IvfpqFinishEnd(IvfpqScan *state);
+
+#endif							/* IVFPQ_SCAN_H */

@@ -1,0 +1,238 @@
+/*
+ * inspect.c
+ *		Looking into an index: its statistics, and advice.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+
+#include "am/ivfpq.h"
+
+/* Advice: more pending rows than this in a trained index. */
+#define MAX_PENDING		1000
+
+/* Advice: a list longer than this many times the mean. */
+#define MAX_LIST_SHARE	8
+
+PG_FUNCTION_INFO_V1(gpuvec_index_info);
+PG_FUNCTION_INFO_V1(gpuvec_list_stats);
+
+/*
+ * Does a value, not NULL, have a place in the index, whose rows have so many
+ * dims?  A zero vector has none under cosine, and none has one of other dims
+ * (dims = 0: any).  Uses memory: call in a context that is reset between rows.
+ */
+bool
+IvfpqHasPlace(IvfpqType *type, Datum value, int dims)
+{
+	const float *vector;
+
+	if (!IvfpqHasDims(type, value, dims))
+		return false;
+	if (type->metric != GV_COSINE)
+		return true;
+	vector = IvfpqValueFloats(type, value, &dims);
+	return IvfpqIsPlaceable(type, vector, dims);
+}
+
+/* What the directory's entries sum up to. */
+typedef struct ListTotals
+{
+	int64		rows;			/* by their first copies */
+	int64		live;			/* copies */
+	int64		dead;
+	int64		longest;		/* live copies of the longest list */
+	int			longest_list;
+} ListTotals;
+
+static void
+sum_lists(Relation index, const IvfpqMetaData *meta, ListTotals *totals)
+{
+	memset(totals, 0, sizeof(*totals));
+	for (int list = 0; list < meta->nlists; list++)
+	{
+		IvfpqListEntry entry;
+		int64		live;
+
+		CHECK_FOR_INTERRUPTS();
+		IvfpqListEntryRead(index, meta, list, &entry);
+		live = (int64) entry.nitems - entry.ndead;
+		totals->rows += entry.nfirst;
+		totals->live += live;
+		totals->dead += entry.ndead;
+		if (live > totals->longest)
+		{
+			totals->longest = live;
+			totals->longest_list = list;
+		}
+	}
+}
+
+/* The rows in lists. */
+int64
+IvfpqCountRows(Relation index, const IvfpqMetaData *meta)
+{
+	ListTotals	totals;
+
+	sum_lists(index, meta, &totals);
+	return totals.rows;
+}
+
+/* The pending rows, counted. */
+int64
+IvfpqCountPending(Relation index, const IvfpqMetaData *meta)
+{
+	IvfpqPendingReader reader;
+	int64		total = 0;
+	int			count;
+
+	IvfpqPendingOpen(&reader, index, meta);
+	while (IvfpqPendingNext(&reader, &count))
+	{
+		if (reader.restarted)
+			total = 0;
+		reader.restarted = false;
+		total += count;
+	}
+	IvfpqPendingClose(&reader);
+	return total;
+}
+
+/* Advice if there are rows of other dimensions than the index, or NULL. */
+static char *
+advise_odd(Relation heap, Relation index, const IvfpqMetaData *meta)
+{
+	ItemPointerData first;
+	int			dims;
+	int			first_dims;
+	int64		count = IvfpqFindOdd(heap, index, meta, &dims, &first,
+									 &first_dims);
+
+	if (count == 0)
+		return NULL;
+	return psprintf("%lld rows, the first (%u,%u) with %d dimensions, do not have the %d of the others and are left out: delete or update them",
+					(long long) count, ItemPointerGetBlockNumber(&first),
+					ItemPointerGetOffsetNumber(&first), first_dims, dims);
+}
+
+/* One sentence about what should be done, or NULL when nothing should. */
+static char *
+make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
+			const ListTotals *totals, int64 pending)
+{
+	char	   *name;
+	int64		rows = totals->rows + pending;
+	int			drawn;
+	int			far;
+
+	name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(index)),
+									  RelationGetRelationName(index));
+	if (meta->nlists == 0 && rows < IvfpqTrainRows(index))
+		return psprintf("not trained: VACUUM trains it when it holds %d rows, gpuvec_train(%s) from %d on",
+						IvfpqTrainRows(index), quote_literal_cstr(name),
+						IvfpqLeastRows(index));
+	if (meta->nlists == 0)
+		return psprintf("not trained, holds %lld rows: VACUUM its table or call gpuvec_train(%s)",
+						(long long) rows, quote_literal_cstr(name));
+	if (rows > IVFPQ_MAX_GROWTH * Max(meta->rows_at_training, 1))
+		return psprintf("trained on %lld rows, holds %lld: REINDEX INDEX CONCURRENTLY %s",
+						(long long) meta->rows_at_training, (long long) rows,
+						name);
+	if (IvfpqHasDrifted(heap, index, totals->live, &drawn, &far))
+		return psprintf("codes of %d of %d rows drawn fall short, they are unlike those of training: REINDEX INDEX CONCURRENTLY %s, and until then gpuvec_calibrate(%s)",
+						far, drawn, name, quote_literal_cstr(name));
+	if (pending > MAX_PENDING)
+		return psprintf("%lld rows are in no list: VACUUM its table or call gpuvec_train(%s)",
+						(long long) pending, quote_literal_cstr(name));
+	if (totals->longest * meta->nlists > MAX_LIST_SHARE * totals->live)
+		return psprintf("list %d holds %lld rows, %.0f times the mean: REINDEX INDEX CONCURRENTLY %s, unless many rows are equal",
+						totals->longest_list, (long long) totals->longest,
+						(double) totals->longest * meta->nlists / totals->live,
+						name);
+	return NULL;
+}
+
+/* gpuvec_index_info(index regclass) */
+Datum
+gpuvec_index_info(PG_FUNCTION_ARGS)
+{
+	Relation	heap;
+	Relation	index = IvfpqOpenIndexTable(PG_GETARG_OID(0),
+											AccessShareLock, &heap);
+	IvfpqMetaData meta;
+	IvfpqIdentity caller;
+	ListTotals	totals;
+	TupleDesc	desc;
+	Datum		values[9];
+	bool		nulls[9] = {false};
+	int64		pending;
+	char	   *advice;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	IvfpqCheckInspect(index);
+
+	IvfpqMetaRead(index, &meta);
+	pending = IvfpqCountPending(index, &meta);
+	IvfpqMetaRead(index, &meta);	/* training may have moved them to lists */
+	sum_lists(index, &meta, &totals);
+	IvfpqActAsOwner(&caller, heap);
+	advice = advise_odd(heap, index, &meta);
+	IvfpqActAsCaller(&caller);
+	if (advice == NULL)
+		advice = make_advice(heap, index, &meta, &totals, pending);
+
+	values[0] = Int32GetDatum(meta.nlists);
+	values[1] = Int32GetDatum(meta.dims);
+	values[2] = Int32GetDatum(meta.pq_dim);
+	values[3] = Int64GetDatum(totals.rows + pending);
+	values[4] = Int64GetDatum(pending);
+	values[5] = Int64GetDatum(totals.dead);
+	values[6] = Int64GetDatum((int64) RelationGetNumberOfBlocks(index) * BLCKSZ);
+	values[7] = Int64GetDatum(meta.rows_at_training);
+	nulls[8] = advice == NULL;
+	values[8] = advice ? CStringGetTextDatum(advice) : (Datum) 0;
+	relation_close(index, AccessShareLock);
+	table_close(heap, AccessShareLock);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+													  values, nulls)));
+}
+
+/* gpuvec_list_stats(index regclass) */
+Datum
+gpuvec_list_stats(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Relation	index = IvfpqOpenIndex(PG_GETARG_OID(0), AccessShareLock);
+	IvfpqMetaData meta;
+
+	IvfpqCheckInspect(index);
+	InitMaterializedSRF(fcinfo, 0);
+	IvfpqMetaRead(index, &meta);
+	for (int list = 0; list < meta.nlists; list++)
+	{
+		IvfpqListEntry entry;
+		Datum		values[5];
+		bool		nulls[5] = {false};
+
+		CHECK_FOR_INTERRUPTS();
+		IvfpqListEntryRead(index, &meta, list, &entry);
+		values[0] = Int32GetDatum(list);
+		values[1] = Int64GetDatum((int64) entry.nitems - entry.ndead);
+		values[2] = Int64GetDatum((int64) entry.ndead);
+		values[3] = Int64GetDatum(((int64) entry.nitems + IVFPQ_BLOCK_COPIES - 1) /
+								  IVFPQ_BLOCK_COPIES);
+		values[4] = Int64GetDatum((int64) entry.gen);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
+							 nulls);
+	}
+	relation_close(index, AccessShareLock);
+	return (Datum) 0;
+}

@@ -1,0 +1,62 @@
+/*
+ * prewarm.c
+ *		gpuvec_prewarm: which index, and may it be mirrored?
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "fmgr.h"
+
+#include "am/ivfpq.h"
+#include "client/client.h"
+
+PG_FUNCTION_INFO_V1(gpuvec_prewarm);
+
+/* The key of an index's mirror; ERROR if there can be none. */
+static GvMirrorKey
+get_key(Oid relid)
+{
+	Relation	index = IvfpqOpenIndex(relid, AccessShareLock);
+	IvfpqMetaData meta;
+	GvMirrorKey key;
+
+	IvfpqCheckInspect(index);
+	if (index->rd_rel->relpersistence == RELPERSISTENCE_TEMP)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("index \"%s\" is temporary",
+						RelationGetRelationName(index)),
+				 errhint("Only its own session can read it.")));
+	if (GvIsUncommitted(index))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" was built in this transaction",
+						RelationGetRelationName(index)),
+				 errhint("Others can read it after COMMIT.")));
+	if (!index->rd_index->indisvalid)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" is not valid",
+						RelationGetRelationName(index))));
+	IvfpqMetaRead(index, &meta);
+	if (!IvfpqCanMirror(index, &meta))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" is not trained",
+						RelationGetRelationName(index)),
+				 errhint("Call gpuvec_train, or VACUUM its table when it has more rows.")));
+	key = IvfpqMirrorKey(index, &meta);
+
+	/* or a loader could not lock it when somebody waits for it meanwhile */
+	relation_close(index, AccessShareLock);
+	return key;
+}
+
+/* gpuvec_prewarm(index regclass) */
+Datum
+gpuvec_prewarm(PG_FUNCTION_ARGS)
+{
+	GvMirrorKey key = get_key(PG_GETARG_OID(0));
+
+	PG_RETURN_INT64(IvfpqPrewarm(&key));
+}

@@ -1,0 +1,558 @@
+/*
+ * recall.c
+ *		gpuvec_recall: how many of the k nearest rows does the index find?
+ *
+ * Rows of the table serve as queries.  A first pass draws them: a pass over
+ * everything, because only that gives every row that a predicate admits the
+ * same chance; it reads no value that is stored out of line.  A second pass
+ * measures every row against every query to learn the distance of the k-th
+ * nearest one.  Then each query goes through an index scan as the executor
+ * makes it, at the settings in force.  All under one snapshot.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/sysattr.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "catalog/index.h"
+#include "common/pg_prng.h"
+#include "executor/executor.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "nodes/bitmapset.h"
+#include "optimizer/optimizer.h"
+#include "utils/acl.h"
+#include "utils/datum.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rls.h"
+#include "utils/snapmgr.h"
+
+#include "am/ivfpq.h"
+
+#define MAX_K			10000
+#define MAX_SAMPLES		100000
+
+/* A row that serves as a query. */
+typedef struct RecallQuery
+{
+	ItemPointerData tid;
+	Datum		value;
+	double	   *nearest;		/* [k] distances, a max-heap */
+	int			count;			/* distances in it */
+} RecallQuery;
+
+typedef struct Recall
+{
+	Relation	heap;
+	Relation	index;
+	Snapshot	snapshot;
+	int			k;
+	int			samples;
+	IvfpqType	type;
+	int			dims;			/* of the index's rows; 0 = there are none */
+	StrategyNumber strategy;
+	Oid			distance_oid;
+	FmgrInfo	distance;
+	IndexInfo  *indexInfo;
+	EState	   *estate;
+	ExprState  *predicate;
+	TupleTableSlot *slot;
+	MemoryContext tmp;			/* reset after every row */
+	MemoryContext batch;		/* of the queries; reset after every batch */
+
+	ItemPointerData *tids;		/* [ntids] rows drawn */
+	int			ntids;
+	RecallQuery *queries;		/* [nqueries] of the batch */
+	int			nqueries;
+
+	/* results: over all queries that have a neighbour */
+	int64		nmeasured;
+	int64		hits;
+	int64		possible;
+	double		sum;			/* of the queries' own recalls */
+	double		sum_squares;
+} Recall;
+
+PG_FUNCTION_INFO_V1(gpuvec_recall);
+
+/* ERROR unless the caller may read everything that the index is made of. */
+static void
+check_select(Relation heap, Relation index)
+{
+	Oid			relid = RelationGetRelid(heap);
+	AttrNumber	key = index->rd_index->indkey.values[0];
+	IndexInfo  *indexInfo;
+	Bitmapset  *columns = NULL;
+	int			i = -1;
+
+	if (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK)
+		return;
+
+	if (key != 0)
+		columns = bms_add_member(NULL,
+								 key - FirstLowInvalidHeapAttributeNumber);
+	/* not from the relcache, which would run code to simplify them */
+	indexInfo = IvfpqIndexInfo(index);
+	pull_varattnos((Node *) indexInfo->ii_Expressions, 1, &columns);
+	pull_varattnos((Node *) indexInfo->ii_Predicate, 1, &columns);
+	while ((i = bms_next_member(columns, i)) >= 0)
+	{
+		AttrNumber	column = i + FirstLowInvalidHeapAttributeNumber;
+		AclResult	result;
+
+		if (column == InvalidAttrNumber)	/* the whole row */
+			result = pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT,
+											   ACLMASK_ALL);
+		else
+			result = pg_attribute_aclcheck(relid, column, GetUserId(),
+										   ACL_SELECT);
+		if (result != ACLCHECK_OK)
+			aclcheck_error(result, OBJECT_TABLE, RelationGetRelationName(heap));
+	}
+}
+
+/* ERROR unless recall can and may be measured on this index. */
+static void
+check_usable(Relation heap, Relation index)
+{
+	check_select(heap, index);
+	IvfpqCheckActing(heap, index);
+	if (check_enable_rls(RelationGetRelid(heap), InvalidOid, true) == RLS_ENABLED)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("recall cannot be measured under row-level security"),
+				 errdetail("Policies of table \"%s\" hide rows from the current user.",
+						   RelationGetRelationName(heap)),
+				 heap->rd_rel->relforcerowsecurity ?
+				 errhint("Run it as a role with BYPASSRLS.") :
+				 errhint("Run it as the table's owner or as a role with BYPASSRLS.")));
+	if (!index->rd_index->indisvalid)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" is not valid",
+						RelationGetRelationName(index)),
+				 errhint("Rebuild it with REINDEX.")));
+}
+
+/* Look up the operator that the index serves, and get ready to read rows. */
+static void
+begin_recall(Recall *recall)
+{
+	Relation	index = recall->index;
+	IvfpqMetaData meta;
+	Oid			operator = InvalidOid;
+
+	IvfpqTypeInit(&recall->type, index);
+	IvfpqMetaRead(index, &meta);
+	recall->dims = IvfpqRowDims(recall->heap, index, &meta);
+	for (int strategy = 1; strategy <= IVFPQ_NSTRATEGIES; strategy++)
+	{
+		Oid			member = get_opfamily_member(index->rd_opfamily[0],
+												 recall->type.type,
+												 recall->type.type, strategy);
+
+		if (OidIsValid(member))
+		{
+			operator = member;
+			recall->strategy = strategy;
+		}
+	}
+	recall->distance_oid = get_opcode(operator);
+	fmgr_info(recall->distance_oid, &recall->distance);
+
+	recall->indexInfo = IvfpqIndexInfo(index);
+	recall->estate = CreateExecutorState();
+	recall->predicate = ExecPrepareQual(recall->indexInfo->ii_Predicate,
+										recall->estate);
+	recall->slot = table_slot_create(recall->heap, NULL);
+	recall->tmp = AllocSetContextCreate(CurrentMemoryContext,
+										"gpuivfpq recall row",
+										ALLOCSET_DEFAULT_SIZES);
+	recall->batch = AllocSetContextCreate(CurrentMemoryContext,
+										  "gpuivfpq recall queries",
+										  ALLOCSET_DEFAULT_SIZES);
+}
+
+static void
+end_recall(Recall *recall)
+{
+	ExecDropSingleTupleTableSlot(recall->slot);
+	FreeExecutorState(recall->estate);
+}
+
+/*
+ * The indexed value of the row in recall->slot; false if the index has no
+ * entry for it (but see IvfpqHasPlace).  Call in recall->tmp.
+ */
+static bool
+indexed_value(Recall *recall, Datum *value)
+{
+	ExprContext *context = GetPerTupleExprContext(recall->estate);
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+
+	context->ecxt_scantuple = recall->slot;
+	if (recall->predicate && !ExecQual(recall->predicate, context))
+		return false;
+	FormIndexDatum(recall->indexInfo, recall->slot, recall->estate,
+				   values, isnull);
+	*value = values[0];
+	return !isnull[0];
+}
+
+/*
+ * The same with the value whole in memory; false also for a zero vector, and
+ * for one of other dimensions than the index's.
+ */
+static bool
+whole_value(Recall *recall, Datum *value)
+{
+	if (!indexed_value(recall, value))
+		return false;
+	*value = PointerGetDatum(PG_DETOAST_DATUM(*value));
+	return IvfpqHasPlace(&recall->type, *value, recall->dims);
+}
+
+/* Done with a row. */
+static void
+reset_row(Recall *recall)
+{
+	MemoryContextReset(recall->tmp);
+	ResetPerTupleExprContext(recall->estate);
+}
+
+static double
+measure(Recall *recall, Datum value, Datum query)
+{
+	return DatumGetFloat8(FunctionCall2Coll(&recall->distance,
+											recall->type.collation,
+											value, query));
+}
+
+/* Draw rows: every row that the index should have, with equal chance. */
+static void
+draw_rows(Recall *recall)
+{
+	TableScanDesc scan = table_beginscan(recall->heap, recall->snapshot, 0, NULL);
+	uint64		seen = 0;
+
+	recall->tids = palloc_extended(recall->samples * sizeof(ItemPointerData),
+								   MCXT_ALLOC_HUGE);
+	while (table_scan_getnextslot(scan, ForwardScanDirection, recall->slot))
+	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(recall->tmp);
+		Datum		value;
+		uint64		place = seen;
+
+		CHECK_FOR_INTERRUPTS();
+		if (indexed_value(recall, &value))
+		{
+			if (seen >= (uint64) recall->samples)
+				place = pg_prng_uint64_range(&pg_global_prng_state, 0, seen);
+			if (place < (uint64) recall->samples)
+				recall->tids[place] = recall->slot->tts_tid;
+			seen++;
+		}
+		MemoryContextSwitchTo(oldcontext);
+		reset_row(recall);
+	}
+	table_endscan(scan);
+	recall->ntids = (int) Min(seen, (uint64) recall->samples);
+}
+
+static int
+compare_tids(const void *a, const void *b)
+{
+	return ItemPointerCompare((ItemPointer) a, (ItemPointer) b);
+}
+
+/* Make the row at recall->tids[i] a query of the batch; returns its memory. */
+static Size
+add_query(Recall *recall, int i)
+{
+	RecallQuery *query = &recall->queries[recall->nqueries];
+	MemoryContext oldcontext;
+	Datum		value;
+	Size		size = 0;
+
+	if (!table_tuple_fetch_row_version(recall->heap, &recall->tids[i],
+									   recall->snapshot, recall->slot))
+		return 0;
+	oldcontext = MemoryContextSwitchTo(recall->tmp);
+	if (whole_value(recall, &value))
+	{
+		MemoryContextSwitchTo(recall->batch);
+		query->tid = recall->tids[i];
+		query->value = datumCopy(value, false, -1);
+		query->nearest = palloc(recall->k * sizeof(double));
+		query->count = 0;
+		recall->nqueries++;
+		size = VARSIZE_ANY(DatumGetPointer(value)) +
+			recall->k * sizeof(double);
+	}
+	MemoryContextSwitchTo(oldcontext);
+	reset_row(recall);
+	ExecClearTuple(recall->slot);
+	return size;
+}
+
+/* Queries from recall->tids[first] on, as many as fit; the next row. */
+static int
+begin_batch(Recall *recall, int first)
+{
+	Size		limit = (Size) work_mem * 1024;
+	Size		used = 0;
+	int			i;
+
+	MemoryContextReset(recall->batch);
+	recall->queries = MemoryContextAllocHuge(recall->batch,
+											 (recall->ntids - first) *
+											 sizeof(RecallQuery));
+	recall->nqueries = 0;
+	for (i = first; i < recall->ntids && used < limit; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		used += add_query(recall, i);
+	}
+	return i;
+}
+
+/* Let the top of a max-heap of n distances sink to its place. */
+static void
+sink(double *heap, int n)
+{
+	double		top = heap[0];
+	int			at = 0;
+
+	for (;;)
+	{
+		int			child = 2 * at + 1;
+
+		if (child + 1 < n && heap[child + 1] > heap[child])
+			child++;
+		if (child >= n || heap[child] <= top)
+			break;
+		heap[at] = heap[child];
+		at = child;
+	}
+	heap[at] = top;
+}
+
+/* Keep the k smallest distances of a query. */
+static void
+keep_distance(RecallQuery *query, int k, double distance)
+{
+	double	   *heap = query->nearest;
+	int			at = query->count;
+
+	if (isnan(distance))
+		return;
+	if (query->count == k)
+	{
+		if (distance < heap[0])
+		{
+			heap[0] = distance;
+			sink(heap, k);
+		}
+		return;
+	}
+	query->count++;
+	for (; at > 0 && heap[(at - 1) / 2] < distance; at = (at - 1) / 2)
+		heap[at] = heap[(at - 1) / 2];
+	heap[at] = distance;
+}
+
+/* One pass over the table: the exact nearest rows of every query. */
+static void
+find_truth(Recall *recall)
+{
+	TableScanDesc scan = table_beginscan(recall->heap, recall->snapshot, 0, NULL);
+
+	while (table_scan_getnextslot(scan, ForwardScanDirection, recall->slot))
+	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(recall->tmp);
+		Datum		value;
+
+		CHECK_FOR_INTERRUPTS();
+		if (whole_value(recall, &value))
+		{
+			for (int i = 0; i < recall->nqueries; i++)
+			{
+				RecallQuery *query = &recall->queries[i];
+
+				CHECK_FOR_INTERRUPTS();
+				if (!ItemPointerEquals(&recall->slot->tts_tid, &query->tid))
+					keep_distance(query, recall->k,
+								  measure(recall, value, query->value));
+			}
+		}
+		MemoryContextSwitchTo(oldcontext);
+		reset_row(recall);
+	}
+	table_endscan(scan);
+}
+
+/* The rows that the index finds first: how many are among the nearest? */
+static int
+count_hits(Recall *recall, IndexScanDesc scan, RecallQuery *query)
+{
+	ScanKeyData key;
+	int			hits = 0;
+	int			found = 0;
+
+	ScanKeyEntryInitialize(&key, SK_ORDER_BY, 1, recall->strategy,
+						   recall->type.type, recall->type.collation,
+						   recall->distance_oid, query->value);
+	index_rescan(scan, NULL, 0, &key, 1);
+	while (found < query->count &&
+		   index_getnext_slot(scan, ForwardScanDirection, recall->slot))
+	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(recall->tmp);
+		Datum		value;
+
+		if (!ItemPointerEquals(&recall->slot->tts_tid, &query->tid))
+		{
+			found++;
+			if (whole_value(recall, &value) &&
+				measure(recall, value, query->value) <= query->nearest[0])
+				hits++;
+		}
+		MemoryContextSwitchTo(oldcontext);
+		reset_row(recall);
+	}
+	return hits;
+}
+
+/* Put every query of the batch through the index. */
+static void
+scan_index(Recall *recall)
+{
+	IndexScanDesc scan = GvIndexBeginScan(recall->heap, recall->index,
+										  recall->snapshot);
+
+	for (int i = 0; i < recall->nqueries; i++)
+	{
+		RecallQuery *query = &recall->queries[i];
+		double		share;
+		int			hits;
+
+		CHECK_FOR_INTERRUPTS();
+		if (query->count == 0)
+			continue;
+		hits = count_hits(recall, scan, query);
+		share = (double) hits / query->count;
+		recall->hits += hits;
+		recall->possible += query->count;
+		recall->sum += share;
+		recall->sum_squares += share * share;
+		recall->nmeasured++;
+	}
+	index_endscan(scan);
+}
+
+/* Draw, measure, compare; as the table's owner. */
+static void
+run_recall(Recall *recall)
+{
+	recall->snapshot = RegisterSnapshot(GetLatestSnapshot());
+	begin_recall(recall);
+	draw_rows(recall);
+	qsort(recall->tids, recall->ntids, sizeof(ItemPointerData), compare_tids);
+	for (int next = 0; next < recall->ntids;)
+	{
+		next = begin_batch(recall, next);
+		if (recall->nqueries == 0)
+			continue;
+		find_truth(recall);
+		scan_index(recall);
+	}
+	end_recall(recall);
+	UnregisterSnapshot(recall->snapshot);
+}
+
+/*
+ * The 95 % interval of the mean over queries; Wilson's when all queries came
+ * out alike and so tell nothing of their spread.
+ */
+static void
+confidence(const Recall *recall, double *low, double *high)
+{
+	double		n = (double) recall->nmeasured;
+	double		mean = recall->sum / n;
+	double		variance = 0;
+	double		half;
+
+	if (recall->nmeasured > 1)
+		variance = (recall->sum_squares - n * mean * mean) / (n - 1);
+	if (variance > 1e-12)
+		half = IVFPQ_Z_95 * sqrt(variance / n);
+	else
+	{
+		double		z2 = IVFPQ_Z_95 * IVFPQ_Z_95;
+
+		half = IVFPQ_Z_95 / (1 + z2 / n) *
+			sqrt(mean * (1 - mean) / n + z2 / (4 * n * n));
+		mean = (mean + z2 / (2 * n)) / (1 + z2 / n);
+	}
+	/* exactly 0 and 1 where rounding would miss them */
+	*low = recall->hits == 0 ? 0.0 : Max(mean - half, 0.0);
+	*high = recall->hits == recall->possible ? 1.0 : Min(mean + half, 1.0);
+}
+
+/* ERROR unless an argument is in its range. */
+static void
+check_range(const char *name, int value, int max)
+{
+	if (value < 1 || value > max)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be between 1 and %d, not %d", name, max,
+						value)));
+}
+
+/* gpuvec_recall(index regclass, k int, samples int) */
+Datum
+gpuvec_recall(PG_FUNCTION_ARGS)
+{
+	Recall		recall = {.k = PG_GETARG_INT32(1),
+	.samples = PG_GETARG_INT32(2)};
+	IvfpqIdentity caller;
+	TupleDesc	desc;
+	Datum		values[3] = {0};
+	bool		nulls[3] = {true, true, true};
+
+	check_range("k", recall.k, MAX_K);
+	check_range("samples", recall.samples, MAX_SAMPLES);
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	recall.index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
+									   &recall.heap);
+	check_usable(recall.heap, recall.index);
+
+	IvfpqActAsOwner(&caller, recall.heap);
+	run_recall(&recall);
+	IvfpqActAsCaller(&caller);
+
+	relation_close(recall.index, AccessShareLock);
+	table_close(recall.heap, AccessShareLock);
+	if (recall.nmeasured > 0)
+	{
+		double		low;
+		double		high;
+
+		confidence(&recall, &low, &high);
+		values[0] = Float8GetDatum((double) recall.hits / recall.possible);
+		values[1] = Float8GetDatum(low);
+		values[2] = Float8GetDatum(high);
+		memset(nulls, false, sizeof(nulls));
+	}
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+													  values, nulls)));
+}

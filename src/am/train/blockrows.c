@@ -1,0 +1,193 @@
+/*
+ * blockrows.c
+ *		Rows to train lists on, beside the sample in memory: those of random
+ *		blocks, read as they lie.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/tableam.h"
+#include "catalog/index.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "am/train/train.h"
+
+#define CLAIM_BLOCKS	32
+
+/* Move rows [n][dims] by mean and scale. */
+void
+IvfpqTransformRows(const IvfpqTraining *training, float *rows, int64 n)
+{
+	int			dims = training->gv.dims;
+
+	for (int64 i = 0; i < n; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		gv_transform(&training->gv, rows + i * dims, 1, rows + i * dims);
+	}
+}
+
+/* Leave these rows out, too. */
+void
+IvfpqReaderSkip(IvfpqReader *reader, const uint64 *ids, int64 n)
+{
+	uint64	   *skip = palloc_extended((reader->nskip + n) * sizeof(uint64),
+									   MCXT_ALLOC_HUGE);
+
+	if (reader->nskip > 0)
+		memcpy(skip, reader->skip, reader->nskip * sizeof(uint64));
+	if (n > 0)
+		memcpy(skip + reader->nskip, ids, n * sizeof(uint64));
+	reader->skip = skip;
+	reader->nskip += n;
+	qsort(skip, reader->nskip, sizeof(uint64), IvfpqCompareNumbers);
+}
+
+static bool
+is_skipped(const IvfpqReader *reader, uint64 id)
+{
+	return reader->nskip > 0 &&
+		bsearch(&id, reader->skip, reader->nskip, sizeof(uint64),
+				IvfpqCompareNumbers) != NULL;
+}
+
+static void
+flush_reader(IvfpqReader *reader)
+{
+	if (reader->transform)
+		IvfpqTransformRows(reader->training, reader->batch, reader->nbatch);
+	if (reader->nbatch > 0 &&
+		!reader->sink(reader->sink_arg, reader->batch, reader->ids,
+					  reader->nbatch))
+		reader->enough = true;
+	reader->nbatch = 0;
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * May a raw row go to gpuvecd, if rows are read for that?  It cannot know
+ * whose records are to bound nothing.
+ */
+bool
+IvfpqMayShare(const IvfpqReader *reader, const float *row)
+{
+	const IvfpqSample *sample = reader->sample;
+
+	return reader->transform ||
+		IvfpqRefineOption(reader->index) == IVFPQ_REFINE_NONE ||
+		IvfpqIsBoundable(sample->type, row, sample->dims);
+}
+
+/* Called for every row of the blocks. */
+static void
+read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
+			  bool alive, void *arg)
+{
+	IvfpqReader *reader = arg;
+	IvfpqSample *sample = reader->sample;
+	uint64		id = IvfpqTidToId(tid);
+	MemoryContext oldcontext;
+	const float *row;
+	int			dims;
+
+	/* who wants no more gets none, though a scan cannot end in its midst */
+	if (reader->enough || isnull[0] || !alive || is_skipped(reader, id))
+		return;
+
+	oldcontext = MemoryContextSwitchTo(sample->tmp);
+	row = IvfpqValueFloats(sample->type, values[0], &dims);
+	MemoryContextSwitchTo(oldcontext);
+	if (!sample->lenient)
+		IvfpqCheckDims(sample->dims, dims);
+	if (dims == sample->dims && IvfpqIsPlaceable(sample->type, row, dims) &&
+		IvfpqMayShare(reader, row))
+	{
+		reader->ids[reader->nbatch] = id;
+		memcpy(reader->batch + (Size) reader->nbatch++ * dims, row,
+			   dims * sizeof(float));
+	}
+	MemoryContextReset(sample->tmp);
+	if (reader->nbatch == IVFPQ_READ_ROWS)
+		flush_reader(reader);
+}
+
+/* Read the rows of blocks first .. end - 1. */
+static void
+read_blocks(IvfpqReader *reader, BlockNumber first, BlockNumber end)
+{
+	if (end <= first)
+		return;
+	IvfpqSnapshotRenew();
+	table_index_build_range_scan(reader->heap, reader->index,
+								 reader->indexInfo, false, false, false,
+								 first, end - first, read_callback, reader,
+								 NULL);
+}
+
+/* Blocks, ascending, that hold about as many rows as are wanted. */
+BlockNumber *
+IvfpqReaderDraw(const IvfpqReader *reader, uint64 *nblocks)
+{
+	BlockNumber all = RelationGetNumberOfBlocks(reader->heap);
+	double		wanted = Min(all, ceil(all * (double) reader->wanted /
+									   Max(reader->training->rows, 1)));
+	int			n = (int) Max(wanted, 1);
+	BlockNumber *blocks = palloc_extended(n * sizeof(BlockNumber),
+										  MCXT_ALLOC_HUGE);
+	BlockSamplerData sampler;
+
+	BlockSampler_Init(&sampler, all, n, (uint32) IVFPQ_TRAINING_SEED);
+	for (*nblocks = 0; BlockSampler_HasMore(&sampler); ++*nblocks)
+		blocks[*nblocks] = BlockSampler_Next(&sampler);
+	return blocks;
+}
+
+/*
+ * Read those of blocks [nblocks] that nobody has claimed yet, runs of
+ * neighbours at once, until the sink wants no more.
+ */
+void
+IvfpqReaderClaim(IvfpqReader *reader, const BlockNumber *blocks,
+				 uint64 nblocks, pg_atomic_uint64 *next)
+{
+	IvfpqSample *sample = reader->sample;
+	uint64		at;
+
+	reader->enough = false;
+	reader->batch = palloc(IVFPQ_READ_ROWS * sample->dims * sizeof(float));
+	sample->tmp = AllocSetContextCreate(CurrentMemoryContext,
+										"gpuivfpq sample",
+										ALLOCSET_DEFAULT_SIZES);
+	while (!reader->enough &&
+		   (at = pg_atomic_fetch_add_u64(next, CLAIM_BLOCKS)) < nblocks)
+	{
+		uint64		end = Min(at + CLAIM_BLOCKS, nblocks);
+		uint64		first = at;
+
+		for (; at < end && !reader->enough; at++)
+			if (at + 1 == end || blocks[at + 1] != blocks[at] + 1)
+			{
+				read_blocks(reader, blocks[first], blocks[at] + 1);
+				first = at + 1;
+			}
+	}
+	flush_reader(reader);
+	pfree(reader->batch);
+	MemoryContextDelete(sample->tmp);
+}
+
+/* Read all that is wanted. */
+void
+IvfpqReaderRun(IvfpqReader *reader)
+{
+	pg_atomic_uint64 next;
+	uint64		nblocks;
+	BlockNumber *blocks = IvfpqReaderDraw(reader, &nblocks);
+
+	pg_atomic_init_u64(&next, 0);
+	IvfpqReaderClaim(reader, blocks, nblocks, &next);
+	pfree(blocks);
+}

@@ -1,0 +1,488 @@
+/*
+ * cluster.c
+ *		Two levels of centroids from a sample of the table, by all who take
+ *		part.
+ *
+ * Parents, about the square root of lists, come from the part of the sample
+ * that fits in memory.  Then rows are read, go to files by parent, in half
+ * precision, and each parent's lists are trained from its own rows.  So memory
+ * is needed for one parent's rows at a time, and k-means takes the square root
+ * of the work that it would take with all lists at once.  Passes over all rows
+ * polish the lists (polish.c).
+ *
+ * What comes of it does not depend on who did what: blocks that are read have
+ * been drawn before, and a parent's rows are put in an order that their TIDs
+ * give.  A leader who is alone does the same without waiting.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "catalog/pg_operator.h"
+#include "catalog/pg_type.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/tuplesort.h"
+
+#include "am/team/exchange.h"
+#include "am/train/cluster.h"
+#include "page/stoppoint.h"
+
+#define POLISH_PASSES		2
+
+/* Below this many lists one level does. */
+#define MIN_LISTS_FOR_PARENTS	256
+
+/* Bits of IvfpqClusterRow's order that do not tell the parent. */
+#define ORDER_BITS			40
+
+/* Columns of the sort. */
+#define SORT_ORDER			1
+#define SORT_ID				2
+#define SORT_ROW			3
+
+/* A sort of the rows of a range of parents. */
+typedef struct RowSort
+{
+	int			dims;
+	Tuplesortstate *state;
+	TupleTableSlot *slot;
+	bytea	   *item;			/* one row */
+} RowSort;
+
+/* Rows on their way to their parents. */
+typedef struct Taker
+{
+	IvfpqCluster *cluster;
+	IvfpqClusterRow *item;		/* with room for its dimensions */
+} Taker;
+
+/* Memory that k-means on n rows holds at once, the rows included. */
+Size
+IvfpqTrainingSize(int64 n, int k, int dims)
+{
+	GvKmeans	spec = {.dims = dims,.n = n,.k = k,
+	.iterations = IVFPQ_ITERATIONS,.max_share = IVFPQ_MAX_SHARE};
+
+	return (Size) n * dims * sizeof(float) +
+		(Size) k * dims * sizeof(float) + gv_kmeans_scratch(&spec);
+}
+
+void *
+IvfpqAllocScratch(Size size, void **chunk)
+{
+	*chunk = palloc_extended(size + GV_ALIGN, MCXT_ALLOC_HUGE);
+	return (void *) TYPEALIGN(GV_ALIGN, *chunk);
+}
+
+/* k-means; returns how many centroids were made. */
+int
+IvfpqKmeans(const float *rows, int64 n, int dims, int k, float *centroids)
+{
+	GvKmeans	spec = {.dims = dims,.n = n,.k = k,
+		.iterations = IVFPQ_ITERATIONS,.max_share = IVFPQ_MAX_SHARE,
+	.seed = IVFPQ_TRAINING_SEED};
+	void	   *chunk;
+	void	   *scratch = IvfpqAllocScratch(gv_kmeans_scratch(&spec), &chunk);
+	int32		found;
+
+	IvfpqSnapshotForget();
+	IvfpqCheckStatus(gv_kmeans(&spec, rows, centroids, &found, scratch,
+							   &ivfpq_stop));
+	pfree(chunk);
+	return found;
+}
+
+/* Parents for so many lists. */
+int
+IvfpqParents(int lists)
+{
+	return lists < MIN_LISTS_FOR_PARENTS ? 1 : (int) rint(sqrt(lists));
+}
+
+/*
+ * Where a row comes among those of its parent: as good as random, and known
+ * from its TID, whose bits are mixed by multiplications (the finalizer of
+ * MurmurHash3).
+ */
+static int64
+order_of(int32 parent, uint64 id)
+{
+	id ^= id >> 33;
+	id *= UINT64CONST(0xff51afd7ed558ccd);
+	id ^= id >> 33;
+	id *= UINT64CONST(0xc4ceb9fe1a85ec53);
+	id ^= id >> 33;
+	return (int64) parent << ORDER_BITS | (int64) (id >> (64 - ORDER_BITS));
+}
+
+/* IvfpqRowSink: transformed rows [n][dims] go to their parents. */
+static bool
+take_rows(void *arg, const float *rows, const uint64 *ids, int n)
+{
+	Taker	   *taker = arg;
+	IvfpqCluster *cluster = taker->cluster;
+	IvfpqTraining *training = cluster->training;
+	int			dims = training->gv.dims;
+	int32		parents[IVFPQ_READ_ROWS];
+
+	IvfpqCheckStatus(gv_assign(dims, training->parents, training->nparents,
+							   rows, n, parents, NULL, &ivfpq_stop));
+	for (int i = 0; i < n; i++)
+	{
+		taker->item->order = order_of(parents[i], ids[i]);
+		taker->item->id = (int64) ids[i];
+		gv_to_half(rows + (Size) i * dims, dims,
+				   (uint16_t *) (taker->item + 1));
+		IvfpqSpillPut(&cluster->rows,
+					  IvfpqSpillRange(&cluster->rows, parents[i],
+									  training->nparents),
+					  taker->item,
+					  sizeof(IvfpqClusterRow) + dims * sizeof(uint16));
+		pg_atomic_fetch_add_u64(&cluster->counts[parents[i]], 1);
+	}
+	return true;
+}
+
+/* Read rows of blocks that nobody else reads. */
+static void
+read_rows(IvfpqCluster *cluster)
+{
+	IvfpqClusterShared *shared = cluster->shared;
+	Taker		taker = {.cluster = cluster};
+
+	taker.item = palloc(sizeof(IvfpqClusterRow) +
+						shared->gv.dims * sizeof(uint16));
+	IvfpqSpillBegin(&cluster->rows, &cluster->team, "rows", shared->nranges);
+	cluster->reader->sink = take_rows;
+	cluster->reader->sink_arg = &taker;
+	IvfpqReaderClaim(cluster->reader, cluster->blocks, shared->nblocks,
+					 &shared->next_block);
+	IvfpqSpillDone(&cluster->rows);
+	pfree(taker.item);
+}
+
+/* Rows of one parent that its k lists are trained on: what fits. */
+static int64
+rows_to_train(int64 count, int k, int dims)
+{
+	int64		n = Min(count, Max((int64) k * IVFPQ_SAMPLES_PER_LIST, 256));
+
+	while (n > k && IvfpqTrainingSize(n, k, dims) > IvfpqMemoryLimit() / 2)
+		n -= (n + 9) / 10;
+	return Max(n, 1);
+}
+
+/*
+ * The leader gives every parent as many lists as its share of the rows asks
+ * for, and as many participants a part in training them as have room for the
+ * largest parent.  So the rows that a parent's lists are trained on do not
+ * depend on their number.
+ */
+static void
+plan_children(IvfpqCluster *cluster)
+{
+	IvfpqClusterShared *shared = cluster->shared;
+	int32	   *starts = cluster->training->starts;
+	int			dims = shared->gv.dims;
+	Size		largest = 1;
+	int64		nrows;
+	int64		before = 0;
+
+	shared->nrows = 0;
+	for (int p = 0; p < shared->nparents; p++)
+		shared->nrows += pg_atomic_read_u64(&cluster->counts[p]);
+	nrows = Max(shared->nrows, 1);	/* all may be gone by now */
+	starts[0] = 0;
+	for (int p = 0; p < shared->nparents; p++)
+	{
+		int64		count = pg_atomic_read_u64(&cluster->counts[p]);
+		int64		k = shared->lists * (before + count) / nrows -
+			shared->lists * before / nrows;
+
+		k = Max(k, 1);
+		starts[p + 1] = starts[p] + (int32) k;
+		largest = Max(largest,
+					  IvfpqTrainingSize(rows_to_train(count, (int) k, dims),
+										(int) k, dims));
+		before += count;
+	}
+	shared->ntrainers = (int) Min(IvfpqMemoryLimit() / 2 / largest,
+								  (Size) shared->team.size);
+	shared->ntrainers = Max(shared->ntrainers, 1);
+}
+
+/* Begin a sort by parent in a trainer's part of a quarter of the memory. */
+static void
+begin_sort(RowSort *sort, IvfpqCluster *cluster)
+{
+	TupleDesc	desc = CreateTemplateTupleDesc(SORT_ROW);
+	AttrNumber	columns[] = {SORT_ORDER, SORT_ID};
+	Oid			operators[] = {Int8LessOperator, Int8LessOperator};
+	Oid			collations[] = {InvalidOid, InvalidOid};
+	bool		nulls_first[] = {false, false};
+	Size		bytes;
+
+	sort->dims = cluster->training->gv.dims;
+	bytes = VARHDRSZ + sort->dims * sizeof(uint16);
+	TupleDescInitEntry(desc, SORT_ORDER, "order", INT8OID, -1, 0);
+	TupleDescInitEntry(desc, SORT_ID, "id", INT8OID, -1, 0);
+	TupleDescInitEntry(desc, SORT_ROW, "row", BYTEAOID, -1, 0);
+	sort->slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+	sort->state = tuplesort_begin_heap(desc, 2, columns, operators,
+									   collations, nulls_first,
+									   Max(maintenance_work_mem / 4 /
+										   cluster->shared->ntrainers, 64),
+									   NULL, TUPLESORT_NONE);
+	sort->item = palloc(bytes);
+	SET_VARSIZE(sort->item, bytes);
+}
+
+/* Put all rows of a file into the sort; item: room for one. */
+static void
+sort_file(RowSort *sort, BufFile *file, IvfpqClusterRow *item)
+{
+	Size		row = sort->dims * sizeof(uint16);
+	TupleTableSlot *slot = sort->slot;
+
+	while (IvfpqExchangeRead(file, item, sizeof(*item) + row))
+	{
+		CHECK_FOR_INTERRUPTS();
+		memcpy(VARDATA(sort->item), item + 1, row);
+		ExecClearTuple(slot);
+		slot->tts_values[SORT_ORDER - 1] = Int64GetDatum(item->order);
+		slot->tts_values[SORT_ID - 1] = Int64GetDatum(item->id);
+		slot->tts_values[SORT_ROW - 1] = PointerGetDatum(sort->item);
+		memset(slot->tts_isnull, 0, SORT_ROW * sizeof(bool));
+		ExecStoreVirtualTuple(slot);
+		tuplesort_puttupleslot(sort->state, slot);
+	}
+}
+
+/* Sort the rows that all have read for a range of parents. */
+static void
+sort_range(RowSort *sort, IvfpqCluster *cluster, int range)
+{
+	IvfpqClusterRow *item;
+	TupleDesc	desc;
+
+	begin_sort(sort, cluster);
+	item = palloc(sizeof(IvfpqClusterRow) + sort->dims * sizeof(uint16));
+	for (int from = 0; from < cluster->shared->team.size; from++)
+	{
+		BufFile    *file = IvfpqSpillOpen(&cluster->rows, range, from);
+
+		if (file == NULL)
+			continue;
+		sort_file(sort, file, item);
+		IvfpqSpillClose(&cluster->rows, file);
+	}
+	pfree(item);
+	tuplesort_performsort(sort->state);
+	desc = CreateTupleDescCopy(sort->slot->tts_tupleDescriptor);
+	ExecDropSingleTupleTableSlot(sort->slot);
+	sort->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+}
+
+static void
+end_sort(RowSort *sort)
+{
+	ExecDropSingleTupleTableSlot(sort->slot);
+	tuplesort_end(sort->state);
+	pfree(sort->item);
+}
+
+/* Read `count` rows of the sort; the first n, decoded, go to rows. */
+static void
+read_sorted(RowSort *sort, int64 count, int64 n, float *rows)
+{
+	for (int64 i = 0; i < count; i++)
+	{
+		const char *half;
+		bool		isnull;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!tuplesort_gettupleslot(sort->state, true, false, sort->slot,
+									NULL))
+			elog(ERROR, "rows were lost while sorting by parent");
+		if (i >= n)
+			continue;
+		half = VARDATA_ANY(DatumGetPointer(slot_getattr(sort->slot, SORT_ROW,
+														&isnull)));
+		/* it may lie at an odd address */
+		memcpy(VARDATA(sort->item), half, sort->dims * sizeof(uint16));
+		gv_from_half((const uint16_t *) VARDATA(sort->item), sort->dims,
+					 rows + i * sort->dims);
+	}
+}
+
+/* Train the lists of parent p from its rows, which come next in the sort. */
+static void
+train_parent(IvfpqCluster *cluster, RowSort *sort, int p)
+{
+	IvfpqTraining *training = cluster->training;
+	int			dims = training->gv.dims;
+	float	   *centroids = training->centroids +
+		(Size) training->starts[p] * dims;
+	int			k = training->starts[p + 1] - training->starts[p];
+	int64		count = pg_atomic_read_u64(&cluster->counts[p]);
+	int64		n;
+	float	   *rows;
+
+	if (count == 0)
+	{
+		memcpy(centroids, training->parents + (Size) p * dims,
+			   dims * sizeof(float));
+		cluster->found[p] = 1;
+		return;
+	}
+	n = rows_to_train(count, k, dims);
+	rows = palloc_extended((Size) n * dims * sizeof(float), MCXT_ALLOC_HUGE);
+	read_sorted(sort, count, n, rows);
+	cluster->found[p] = IvfpqKmeans(rows, n, dims, (int) Min(k, n),
+									centroids);
+	pfree(rows);
+}
+
+/* Train the lists of ranges of parents that nobody else takes. */
+static void
+train_children(IvfpqCluster *cluster)
+{
+	int			nparents = cluster->shared->nparents;
+	int			range;
+
+	if (cluster->team.me >= cluster->shared->ntrainers)
+		return;
+	while (IvfpqClusterTake(cluster, cluster->rows.nranges, &range))
+	{
+		int			end = IvfpqSpillFirst(&cluster->rows, range + 1, nparents);
+		RowSort		sort;
+
+		sort_range(&sort, cluster, range);
+		for (int p = IvfpqSpillFirst(&cluster->rows, range, nparents);
+			 p < end; p++)
+			train_parent(cluster, &sort, p);
+		end_sort(&sort);
+	}
+}
+
+/* The leader closes the gaps where a parent's rows made fewer lists. */
+static void
+close_gaps(IvfpqCluster *cluster)
+{
+	IvfpqTraining *training = cluster->training;
+	Size		row = training->gv.dims * sizeof(float);
+
+	training->nlists = 0;
+	for (int p = 0; p < training->nparents; p++)
+	{
+		memmove((char *) training->centroids + training->nlists * row,
+				(char *) training->centroids + training->starts[p] * row,
+				cluster->found[p] * row);
+		training->starts[p] = training->nlists;
+		training->nlists += cluster->found[p];
+	}
+	training->starts[training->nparents] = training->nlists;
+}
+
+/* A piece of this round that nobody else has; false: there is none left. */
+bool
+IvfpqClusterTake(IvfpqCluster *cluster, int npieces, int *piece)
+{
+	uint64		next = pg_atomic_fetch_add_u64(&cluster->shared->next, 1);
+
+	*piece = (int) next;
+	return next < (uint64) npieces;
+}
+
+/*
+ * A round is over for this participant; when it is for all, the leader does
+ * what only one can do (NULL: nothing), and all know how many lists and
+ * parents there are now.
+ */
+void
+IvfpqClusterEndRound(IvfpqCluster *cluster,
+					 void (*between) (IvfpqCluster *cluster))
+{
+	IvfpqClusterShared *shared = cluster->shared;
+	IvfpqTraining *training = cluster->training;
+
+	if (IvfpqTeamGather(&cluster->team))
+	{
+		if (between != NULL)
+			between(cluster);
+		shared->parents_made = training->nparents;
+		shared->lists_made = training->nlists;
+		pg_atomic_write_u64(&shared->next, 0);
+		IvfpqTeamRelease(&cluster->team);
+	}
+	training->nparents = shared->parents_made;
+	training->nlists = shared->lists_made;
+}
+
+/*
+ * A participant's part, from parents to lists.  A worker begins with a
+ * snapshot, and has none in the end.  Faults are named for what has been done.
+ */
+void
+IvfpqClusterWork(IvfpqCluster *cluster)
+{
+	/* all are there, so the leader need not keep what they began with */
+	IvfpqClusterEndRound(cluster, NULL);
+	read_rows(cluster);
+	IvfpqSnapshotDrop();
+	IvfpqFault("lists: read");
+	IvfpqClusterEndRound(cluster, plan_children);
+	train_children(cluster);
+	IvfpqFault("lists: trained");
+	IvfpqClusterEndRound(cluster, close_gaps);
+	for (int pass = 0; pass < POLISH_PASSES && cluster->shared->nrows > 0;
+		 pass++)
+		IvfpqPolish(cluster, pass);
+	IvfpqSpillEnd(&cluster->rows);
+}
+
+/* One level: all lists from the rows in memory, under one parent. */
+static void
+train_flat(IvfpqTraining *training, const float *rows, int64 n, int lists)
+{
+	int			dims = training->gv.dims;
+
+	training->centroids = palloc_extended((Size) lists * dims * sizeof(float),
+										  MCXT_ALLOC_HUGE);
+	training->nlists = IvfpqKmeans(rows, n, dims, lists, training->centroids);
+	training->nparents = 1;
+	training->parents = palloc0(dims * sizeof(float));
+	training->starts = palloc(2 * sizeof(int32));
+	training->starts[0] = 0;
+	training->starts[1] = training->nlists;
+}
+
+/*
+ * Centroids for about `lists` lists: parents from the n transformed rows in
+ * memory, lists from those that `reader` is to read.
+ */
+void
+IvfpqTrainLists(IvfpqTraining *training, const float *rows, int64 n,
+				int lists, IvfpqReader *reader)
+{
+	IvfpqCluster cluster;
+	int			nparents = IvfpqParents(lists);
+
+	training->nlists = 0;
+	if (nparents == 1)
+	{
+		train_flat(training, rows, n, lists);
+		return;
+	}
+
+	training->parents = palloc_extended((Size) nparents * training->gv.dims *
+										sizeof(float), MCXT_ALLOC_HUGE);
+	n = Min(n, (int64) nparents * 4 * IVFPQ_SAMPLES_PER_LIST);
+	training->nparents = IvfpqKmeans(rows, n, training->gv.dims, nparents,
+									 training->parents);
+	IvfpqClusterBegin(&cluster, training, lists, reader);
+	IvfpqClusterWork(&cluster);
+	IvfpqClusterEnd(&cluster);
+}

@@ -1,0 +1,306 @@
+/*
+ * polish.c
+ *		One of Lloyd's iterations over all lists at once.
+ *
+ * Lists that were trained parent by parent end at the borders between
+ * parents.  A pass over all rows lets each go to the nearest list of any
+ * parent, and moves the centroids to what came; then the centroids are grouped
+ * under parents anew, which are means of centroids now.
+ *
+ * Each participant places the rows of the files that it takes, and adds them
+ * up by list; then each adds up what all have of the lists that it takes.
+ * Sums are in fixed point, in units of the smallest half, so that they are
+ * exact, and the same whoever placed which rows in what order.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "am/team/exchange.h"
+#include "am/train/cluster.h"
+#include "page/stoppoint.h"
+
+#define POLISH_ROWS		1024	/* placed at once, if memory allows */
+#define UNIT			16777216.0f /* 2^24; halves are multiples of 1 / UNIT */
+
+/*
+ * The rows of a list, added up, on the way to who has the list; [dims] sums
+ * follow.  A row's part is below 2^40.
+ */
+typedef struct PartialSum
+{
+	int32		list;
+	int32		count;			/* rows */
+} PartialSum;
+
+/* The sums of lists that rows of this participant have come to. */
+typedef struct Sums
+{
+	IvfpqSpill *spill;			/* to others */
+	int			nlists;
+	int			dims;
+	Size		item_bytes;
+	int			nitems;
+	int			max_items;
+	char	   *items;			/* [max_items] PartialSum, with their sums */
+	int32	   *places;			/* [nlists] in items, -1: not there */
+} Sums;
+
+static PartialSum *
+item_of(const Sums *sums, int i)
+{
+	return (PartialSum *) (sums->items + i * sums->item_bytes);
+}
+
+/* In a quarter of the participant's memory. */
+static void
+begin_sums(Sums *sums, IvfpqCluster *cluster, IvfpqSpill *spill)
+{
+	Size		memory = IvfpqMemoryLimit() / 4 / cluster->shared->team.size;
+
+	sums->spill = spill;
+	sums->nlists = cluster->training->nlists;
+	sums->dims = cluster->training->gv.dims;
+	sums->item_bytes = sizeof(PartialSum) + sums->dims * sizeof(int64);
+	sums->nitems = 0;
+	sums->max_items = (int) Min(memory / sums->item_bytes,
+								(Size) sums->nlists);
+	sums->max_items = Max(sums->max_items, 1);
+	sums->items = palloc_extended(sums->max_items * sums->item_bytes,
+								  MCXT_ALLOC_HUGE);
+	sums->places = palloc_extended(sums->nlists * sizeof(int32),
+								   MCXT_ALLOC_HUGE);
+	memset(sums->places, -1, sums->nlists * sizeof(int32));
+}
+
+/* Let others have what has been added up, and begin anew. */
+static void
+flush_sums(Sums *sums)
+{
+	for (int i = 0; i < sums->nitems; i++)
+	{
+		PartialSum *item = item_of(sums, i);
+
+		IvfpqSpillPut(sums->spill,
+					  IvfpqSpillRange(sums->spill, item->list, sums->nlists),
+					  item, sums->item_bytes);
+		sums->places[item->list] = -1;
+	}
+	sums->nitems = 0;
+}
+
+/* Add a row to a list's sum. */
+static void
+add_row(Sums *sums, int32 list, const float *row)
+{
+	PartialSum *item;
+	int64	   *sum;
+
+	if (sums->places[list] < 0)
+	{
+		if (sums->nitems == sums->max_items)
+			flush_sums(sums);
+		sums->places[list] = sums->nitems++;
+		item = item_of(sums, sums->places[list]);
+		memset(item, 0, sums->item_bytes);
+		item->list = list;
+	}
+	item = item_of(sums, sums->places[list]);
+	sum = (int64 *) (item + 1);
+	for (int d = 0; d < sums->dims; d++)
+		sum[d] += (int64) (row[d] * UNIT);
+	item->count++;
+}
+
+/* Rows of a file, decoded, as many as there are and `most` at most. */
+static int
+read_rows(BufFile *file, int dims, IvfpqClusterRow *item, int most,
+		  float *rows)
+{
+	Size		bytes = sizeof(IvfpqClusterRow) + dims * sizeof(uint16);
+	int			n = 0;
+
+	while (n < most && IvfpqExchangeRead(file, item, bytes))
+		gv_from_half((const uint16_t *) (item + 1), dims,
+					 rows + (Size) n++ * dims);
+	return n;
+}
+
+/* Rows to place at once, in an eighth of the participant's memory. */
+static int
+rows_at_once(const IvfpqCluster *cluster)
+{
+	Size		memory = IvfpqMemoryLimit() / 8 / cluster->shared->team.size;
+	Size		rows = memory / (cluster->training->gv.dims * sizeof(float));
+
+	return (int) Max(1, Min(rows, POLISH_ROWS));
+}
+
+/* Place the rows of files that nobody else takes, and add them up. */
+static void
+sum_rows(IvfpqCluster *cluster, IvfpqSpill *spill)
+{
+	int			dims = cluster->training->gv.dims;
+	int			nfrom = cluster->shared->team.size;
+	GvTree		tree = IvfpqTree(cluster->training);
+	IvfpqClusterRow *item = palloc(sizeof(IvfpqClusterRow) +
+								   dims * sizeof(uint16));
+	int			most = rows_at_once(cluster);
+	float	   *rows = palloc((Size) most * dims * sizeof(float));
+	int32	   *lists = palloc(most * sizeof(int32));
+	void	   *chunk;
+	void	   *scratch;
+	Sums		sums;
+	int			piece;
+
+	scratch = IvfpqAllocScratch(gv_place_scratch(&tree, most), &chunk);
+	begin_sums(&sums, cluster, spill);
+	while (IvfpqClusterTake(cluster, cluster->rows.nranges * nfrom, &piece))
+	{
+		BufFile    *file = IvfpqSpillOpen(&cluster->rows, piece / nfrom,
+										  piece % nfrom);
+		int			n;
+
+		if (file == NULL)
+			continue;
+		while ((n = read_rows(file, dims, item, most, rows)) > 0)
+		{
+			IvfpqCheckStatus(gv_place(&tree, rows, n, 1, lists, scratch,
+									  &ivfpq_stop));
+			for (int i = 0; i < n; i++)
+				add_row(&sums, lists[i], rows + (Size) i * dims);
+		}
+		IvfpqSpillClose(&cluster->rows, file);
+	}
+	flush_sums(&sums);
+	IvfpqSpillDone(spill);
+	pfree(sums.places);
+	pfree(sums.items);
+	pfree(chunk);
+	pfree(lists);
+	pfree(rows);
+	pfree(item);
+}
+
+/* Move the centroids of a range of lists to the means of their rows. */
+static void
+move_range(IvfpqCluster *cluster, IvfpqSpill *spill, int range,
+		   PartialSum *item)
+{
+	IvfpqTraining *training = cluster->training;
+	int			dims = training->gv.dims;
+	Size		bytes = sizeof(PartialSum) + dims * sizeof(int64);
+	int			first = IvfpqSpillFirst(spill, range, training->nlists);
+	int			end = IvfpqSpillFirst(spill, range + 1, training->nlists);
+	int			n = end - first;
+	int64	   *sums = palloc_extended((Size) n * dims * sizeof(int64),
+									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	int64	   *counts = palloc0(n * sizeof(int64));
+
+	for (int from = 0; from < cluster->shared->team.size; from++)
+	{
+		BufFile    *file = IvfpqSpillOpen(spill, range, from);
+
+		while (file != NULL && IvfpqExchangeRead(file, item, bytes))
+		{
+			const int64 *part = (const int64 *) (item + 1);
+			int64	   *sum = sums + (Size) (item->list - first) * dims;
+
+			CHECK_FOR_INTERRUPTS();
+			for (int d = 0; d < dims; d++)
+				sum[d] += part[d];
+			counts[item->list - first] += item->count;
+		}
+		if (file != NULL)
+			IvfpqSpillClose(spill, file);
+	}
+	for (int i = 0; i < n; i++)
+	{
+		float	   *centroid = training->centroids + (Size) (first + i) * dims;
+
+		for (int d = 0; d < dims && counts[i] > 0; d++)
+			centroid[d] = (float) ((double) sums[(Size) i * dims + d] / UNIT /
+								   (double) counts[i]);
+	}
+	pfree(counts);
+	pfree(sums);
+}
+
+/* ... of all ranges that nobody else takes. */
+static void
+move_lists(IvfpqCluster *cluster, IvfpqSpill *spill)
+{
+	PartialSum *item = palloc(sizeof(PartialSum) +
+							  cluster->training->gv.dims * sizeof(int64));
+	int			range;
+
+	while (IvfpqClusterTake(cluster, spill->nranges, &range))
+		move_range(cluster, spill, range, item);
+	pfree(item);
+}
+
+/*
+ * The leader groups the centroids under parents of their own: k-means of the
+ * centroids, which are put in order parent by parent.
+ */
+static void
+regroup(IvfpqCluster *cluster)
+{
+	IvfpqTraining *training = cluster->training;
+	int			dims = training->gv.dims;
+	int			nlists = training->nlists;
+	Size		bytes = (Size) nlists * dims * sizeof(float);
+	float	   *centroids = palloc_extended(bytes, MCXT_ALLOC_HUGE);
+	int32	   *parents = palloc(nlists * sizeof(int32));
+	int32	   *starts = training->starts;
+	int			n;
+	int			kept = 0;
+
+	memcpy(centroids, training->centroids, bytes);
+	n = IvfpqKmeans(centroids, nlists, dims, training->nparents,
+					training->parents);
+	IvfpqCheckStatus(gv_assign(dims, training->parents, n, centroids, nlists,
+							   parents, NULL, &ivfpq_stop));
+	training->nlists = 0;
+	for (int p = 0; p < n; p++)
+	{
+		int			first = training->nlists;
+
+		for (int i = 0; i < nlists; i++)
+			if (parents[i] == p)
+				memcpy(training->centroids +
+					   (Size) training->nlists++ * dims,
+					   centroids + (Size) i * dims, dims * sizeof(float));
+		if (training->nlists == first)
+			continue;
+		if (kept < p)			/* no parent without lists */
+			memcpy(training->parents + (Size) kept * dims,
+				   training->parents + (Size) p * dims, dims * sizeof(float));
+		starts[kept++] = first;
+	}
+	starts[kept] = training->nlists;
+	training->nparents = kept;
+	pfree(parents);
+	pfree(centroids);
+}
+
+/*
+ * A participant's part of a pass, counted from 0.  Faults are named for what
+ * has been done.
+ */
+void
+IvfpqPolish(IvfpqCluster *cluster, int pass)
+{
+	IvfpqSpill	spill;
+
+	IvfpqSpillBegin(&spill, &cluster->team, pass == 0 ? "sums" : "sums2",
+					cluster->rows.nranges);
+	sum_rows(cluster, &spill);
+	IvfpqFault("lists: placed");
+	IvfpqClusterEndRound(cluster, NULL);
+	move_lists(cluster, &spill);
+	IvfpqFault("lists: moved");
+	IvfpqClusterEndRound(cluster, regroup);
+	IvfpqSpillEnd(&spill);
+}

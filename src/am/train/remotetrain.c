@@ -1,0 +1,174 @@
+/*
+ * remotetrain.c
+ *		From a sample of the table to centroids and codebooks, by gpuvecd.
+ *
+ * Rows go there raw, as they are read.  Whatever fails leaves nothing behind
+ * but memory, so that the session's own engine can begin from the start.
+ */
+#include "postgres.h"
+
+#include "commands/progress.h"
+#include "miscadmin.h"
+#include "utils/backend_progress.h"
+#include "utils/memutils.h"
+
+#include "am/train/readteam.h"
+#include "page/stoppoint.h"
+
+/* Rows on their way to the sample of gpuvecd. */
+typedef struct Sender
+{
+	IvfpqBuilder *builder;
+	int			dims;
+	int64		left;			/* that it takes yet */
+	bool		failed;
+} Sender;
+
+/* IvfpqRowSink: raw rows [n][dims]. */
+static bool
+send_rows(void *arg, const float *rows, const uint64 *ids, int n)
+{
+	Sender	   *sender = arg;
+	int			dims = sender->dims;
+
+	for (int i = 0; i < n && sender->left > 0 && !sender->failed; i++)
+	{
+		sender->left--;
+		sender->failed = !IvfpqBuilderTrainOn(sender->builder, GV_SAMPLE,
+											  rows + (Size) i * dims, &ids[i],
+											  1);
+	}
+	return sender->left > 0 && !sender->failed;
+}
+
+/* The rest of the sample, after n rows of it. */
+static bool
+send_rest(IvfpqReader *reader, IvfpqBuilder *builder, int64 n, int64 nrows)
+{
+	Sender		sender = {.builder = builder,.dims = reader->sample->dims,
+	.left = nrows - n};
+	bool		failed;
+
+	IvfpqReaderSkip(reader, reader->training->query_ids,
+					reader->training->nqueries);
+	IvfpqReaderSkip(reader, reader->sample->ids, n);
+	IvfpqSnapshotTake();
+	if (!IvfpqReadTogether(reader, builder, sender.left, &failed))
+	{
+		reader->sink = send_rows;
+		reader->sink_arg = &sender;
+		IvfpqReaderRun(reader);
+		failed = sender.failed || !IvfpqBuilderTrainEnd(builder, GV_SAMPLE);
+	}
+	IvfpqSnapshotDrop();
+	return !failed;
+}
+
+/*
+ * The queries, then the sample: first rows in random order, of which
+ * codebooks are made, then, unless these are all, what is read.
+ */
+static bool
+send_sample(const IvfpqTraining *training, const IvfpqSample *sample,
+			IvfpqBuilder *builder, int64 nrows, IvfpqReader *reader)
+{
+	int64		n = sample->whole ? sample->count :
+		Min(sample->count, GV_CODEBOOK_ROWS);
+
+	return IvfpqBuilderTrainOn(builder, GV_QUERIES, training->queries, NULL,
+							   training->nqueries) &&
+		IvfpqBuilderTrainEnd(builder, GV_QUERIES) &&
+		IvfpqBuilderTrainOn(builder, GV_SAMPLE, sample->rows, sample->ids,
+							n) &&
+		IvfpqBuilderTrainEnd(builder, GV_SAMPLE) &&
+		(sample->whole || n >= nrows ||
+		 send_rest(reader, builder, n, nrows));
+}
+
+/* Have it train, and get what it made. */
+static bool
+get_model(IvfpqTraining *training, IvfpqBuilder *builder)
+{
+	int			dims = training->gv.dims;
+	GvTrained	trained;
+
+	if (!IvfpqBuilderTrain(builder, &trained))
+		return false;
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_CODES);
+	training->codebooks = palloc((Size) GV_CODEWORDS * dims * sizeof(float));
+	training->parents = palloc_extended((Size) trained.nparents * dims *
+										sizeof(float), MCXT_ALLOC_HUGE);
+	training->starts = palloc((trained.nparents + 1) * sizeof(int32));
+	training->centroids = palloc_extended((Size) trained.nlists * dims *
+										  sizeof(float), MCXT_ALLOC_HUGE);
+	if (!IvfpqBuilderArray(builder, GV_CODEBOOKS, training->codebooks) ||
+		!IvfpqBuilderArray(builder, GV_PARENTS, training->parents) ||
+		!IvfpqBuilderArray(builder, GV_STARTS, training->starts) ||
+		!IvfpqBuilderArray(builder, GV_CENTROIDS, training->centroids))
+		return false;
+	training->gv.codebooks = training->codebooks;
+	training->nlists = trained.nlists;
+	training->nparents = trained.nparents;
+	training->builder = builder;
+	return true;
+}
+
+/*
+ * Send, train, fetch; false: it failed.  Faults are named for what has been
+ * done.
+ */
+static bool
+train(IvfpqTraining *training, const IvfpqSample *sample,
+	  IvfpqBuilder *builder, int64 nrows, IvfpqReader *reader)
+{
+	IvfpqFault("build: begun");
+	if (!send_sample(training, sample, builder, nrows, reader))
+		return false;
+	IvfpqFault("build: sent");
+	if (!get_model(training, builder))
+		return false;
+	IvfpqFault("build: trained");
+	return true;
+}
+
+/*
+ * Train `lists` lists on about reader->wanted rows, or on the sample if that
+ * is the whole table; neither it nor the queries are transformed yet.  On
+ * success training->builder is there to encode rows.
+ */
+bool
+IvfpqTrainRemote(IvfpqTraining *training, Relation index,
+				 const IvfpqSample *sample, int lists, IvfpqReader *reader)
+{
+	int64		nrows = sample->whole ? sample->count :
+		Max(reader->wanted, GV_CODEBOOK_ROWS);
+	GvBuilderSpec spec = {
+		.metric = training->gv.metric,
+		.dims = training->gv.dims,
+		.m = training->gv.m,
+		.copies = training->copies,
+		.refine = IvfpqRefineOption(index) != IVFPQ_REFINE_NONE,
+		.nlists = lists,
+		.nparents = IvfpqParents(lists),
+		.nqueries = training->nqueries,
+		.depth = training->nqueries > 0 ? IVFPQ_DEEP_ROWS + 1 : 0,
+		.iterations = IVFPQ_ITERATIONS,
+		.scale = training->gv.scale,
+		.max_share = IVFPQ_MAX_SHARE,
+		.seed = IVFPQ_TRAINING_SEED,
+		.sample_rows = nrows
+	};
+	IvfpqBuilder *builder;
+
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_CLUSTERING);
+	builder = IvfpqBuilderBegin(index, &spec, training->mean);
+	if (builder == NULL)
+		return false;
+	if (train(training, sample, builder, nrows, reader))
+		return true;
+	IvfpqBuilderFailed(index, IvfpqBuilderReason(builder), false);
+	IvfpqBuilderEnd(builder);
+	return false;
+}

@@ -1,0 +1,319 @@
+/*
+ * sample.c
+ *		A random sample of the rows to index.
+ *
+ * PostgreSQL's block sampler and reservoir: blocks are drawn until they could
+ * fill the sample, so a table that fits is read whole, and its rows counted
+ * rather than estimated.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/tableam.h"
+#include "common/pg_prng.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "am/train/train.h"
+
+#define MAX_SAMPLES				((int64) 1 << 24)
+#define SPARING_ROWS			4	/* read for each one that is taken */
+#define BLOCKS_TO_COUNT			64
+
+/* Bytes of a row in memory. */
+static Size
+row_bytes(const IvfpqSample *sample)
+{
+	return sample->dims * sizeof(float) + sizeof(uint64);
+}
+
+/* The dimension tells how many rows fit, unless the caller has said. */
+static void
+size_sample(IvfpqSample *sample)
+{
+	if (sample->capacity == 0)
+		sample->capacity = Min(IvfpqMemoryLimit() / 4 / row_bytes(sample),
+							   MAX_SAMPLES);
+	sample->capacity = Max(sample->capacity, 1);
+}
+
+/* Begin, or begin anew. */
+static void
+begin_sample(IvfpqSample *sample)
+{
+	sample->count = 0;
+	sample->seen = 0;
+	sample->skip = -1;
+	reservoir_init_selection_state(&sample->reservoir, sample->capacity);
+	/* ... but the same table is to give the same sample */
+	sampler_random_init_state((uint32) IVFPQ_TRAINING_SEED,
+							  &sample->reservoir.randstate);
+	sample->reservoir.W =
+		exp(-log(sampler_random_fract(&sample->reservoir.randstate)) /
+			sample->capacity);
+}
+
+/* Room for one more row: doubled as needed, so small tables take little. */
+static void
+grow_sample(IvfpqSample *sample)
+{
+	Size		row = sample->dims * sizeof(float);
+	int64		n = sample->count;
+
+	if (sample->rows == NULL)
+	{
+		n = Min(sample->capacity, 1024);
+		sample->rows = palloc_extended(row * n, MCXT_ALLOC_HUGE);
+		sample->ids = palloc(sizeof(uint64) * n);
+	}
+	else if (n >= 1024 && (n & (n - 1)) == 0)
+	{
+		n = Min(sample->capacity, 2 * n);
+		sample->rows = repalloc_huge(sample->rows, row * n);
+		sample->ids = repalloc_huge(sample->ids, sizeof(uint64) * n);
+	}
+}
+
+/* Is the next row to be passed over?  Then its value need not be looked at. */
+static bool
+pass_over(IvfpqSample *sample)
+{
+	if (sample->count < sample->capacity)
+		return false;
+	if (sample->skip < 0)
+		sample->skip = reservoir_get_next_S(&sample->reservoir, sample->seen,
+											sample->capacity);
+	sample->skip -= 1;
+	return sample->skip >= 0;
+}
+
+/* Put a row into the sample, or in place of another. */
+static void
+take_row(IvfpqSample *sample, const float *row, uint64 id)
+{
+	int64		at;
+
+	if (sample->count < sample->capacity)
+	{
+		grow_sample(sample);
+		at = sample->count++;
+	}
+	else
+		at = (int64) (sample->capacity *
+					  sampler_random_fract(&sample->reservoir.randstate));
+	memcpy(sample->rows + at * sample->dims, row,
+		   sample->dims * sizeof(float));
+	sample->ids[at] = id;
+}
+
+/* Called for every row of the sampled blocks. */
+static void
+sample_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
+				bool alive, void *arg)
+{
+	IvfpqSample *sample = arg;
+	MemoryContext oldcontext;
+	const float *row;
+	int			dims;
+
+	if (isnull[0] || !alive)
+		return;
+	if (pass_over(sample))
+	{
+		sample->seen += 1;
+		return;
+	}
+
+	oldcontext = MemoryContextSwitchTo(sample->tmp);
+	row = IvfpqValueFloats(sample->type, values[0], &dims);
+	MemoryContextSwitchTo(oldcontext);
+
+	if (!sample->lenient)
+		IvfpqCheckDims(sample->dims, dims);
+	if (dims == sample->dims && IvfpqIsPlaceable(sample->type, row, dims))
+	{
+		take_row(sample, row, IvfpqTidToId(tid));
+		sample->seen += 1;
+	}
+	MemoryContextReset(sample->tmp);
+}
+
+/* Called for rows of a few blocks: how many are there? */
+static void
+count_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
+			   bool alive, void *arg)
+{
+	*(int64 *) arg += !isnull[0] && alive;
+}
+
+/*
+ * Blocks that hold several times the rows that a sparing sample takes: values
+ * may be long and out of line, so that reading them all would take long.
+ */
+static int
+blocks_to_read(const IvfpqSample *sample, Relation heap, Relation index,
+			   IndexInfo *indexInfo, BlockNumber nblocks)
+{
+	BlockSamplerData sampler;
+	int64		rows = 0;
+	int			n = 0;
+
+	if (!sample->sparing)
+		return (int) Min(nblocks, sample->capacity);
+	BlockSampler_Init(&sampler, nblocks, Min(nblocks, BLOCKS_TO_COUNT),
+					  (uint32) IVFPQ_TRAINING_SEED);
+	for (; BlockSampler_HasMore(&sampler); n++)
+		table_index_build_range_scan(heap, index, indexInfo, false, false,
+									 false, BlockSampler_Next(&sampler), 1,
+									 count_callback, &rows, NULL);
+	return (int) Min(nblocks, (sample->capacity * SPARING_ROWS * n) /
+					 Max(rows, 1) + 1);
+}
+
+/* Called for rows of the first blocks until one tells the dimension. */
+static void
+peek_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
+			  bool alive, void *arg)
+{
+	IvfpqSample *sample = arg;
+	MemoryContext oldcontext;
+
+	if (isnull[0] || !alive || sample->dims > 0)
+		return;
+	oldcontext = MemoryContextSwitchTo(sample->tmp);
+	(void) IvfpqValueFloats(sample->type, values[0], &sample->dims);
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextReset(sample->tmp);
+}
+
+/* Read the first blocks until one tells the dimension. */
+static void
+find_dims(IvfpqSample *sample, Relation heap, Relation index,
+		  IndexInfo *indexInfo, BlockNumber nblocks)
+{
+	for (BlockNumber blkno = 0; blkno < nblocks && sample->dims == 0; blkno++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		IvfpqSnapshotRenew();
+		table_index_build_range_scan(heap, index, indexInfo, false, false,
+									 false, blkno, 1, peek_callback, sample,
+									 NULL);
+	}
+}
+
+/*
+ * Fewer rows than the sample was to see at least are in the blocks that it
+ * read, and there are more blocks.  That is so because memory is short, which
+ * is an error, or because few rows of a block are in the index.
+ */
+static void
+check_memory(const IvfpqSample *sample, Relation index)
+{
+	Size		bytes = 4 * sample->least * row_bytes(sample);
+	int			needed_kb = (int) ((bytes + 1023) / 1024);
+
+	if (sample->capacity < sample->least)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("training index \"%s\" of %d dimensions needs %d kB, maintenance_work_mem is %d kB",
+						RelationGetRelationName(index), sample->dims,
+						needed_kb, maintenance_work_mem),
+				 errdetail("A sample of %d rows is to fit in a quarter of it.",
+						   sample->least),
+				 errhint("Set maintenance_work_mem to \"%dMB\" or more.",
+						 (needed_kb + 1023) / 1024)));
+}
+
+/* Sample rows of n of the table's blocks; returns how many were read. */
+static int64
+sample_blocks(IvfpqSample *sample, Relation heap, Relation index,
+			  IndexInfo *indexInfo, BlockNumber nblocks, int n)
+{
+	BlockSamplerData sampler;
+	int64		blocks = 0;
+
+	begin_sample(sample);
+	BlockSampler_Init(&sampler, nblocks, n, (uint32) IVFPQ_TRAINING_SEED);
+	while (BlockSampler_HasMore(&sampler))
+	{
+		BlockNumber blkno = BlockSampler_Next(&sampler);
+
+		CHECK_FOR_INTERRUPTS();
+		IvfpqSnapshotRenew();
+		table_index_build_range_scan(heap, index, indexInfo, false, false,
+									 false, blkno, 1, sample_callback, sample,
+									 NULL);
+		blocks++;
+	}
+	return blocks;
+}
+
+/*
+ * Sample the table into memory of the current context.  sample->type is set;
+ * dims, capacity, least, lenient and sparing may be.  *rows gets an estimate of
+ * the rows to index.
+ */
+void
+IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,
+				IndexInfo *indexInfo, double *rows)
+{
+	BlockNumber nblocks = RelationGetNumberOfBlocks(heap);
+	int64		blocks;
+
+	sample->tmp = AllocSetContextCreate(CurrentMemoryContext,
+										"gpuivfpq sample",
+										ALLOCSET_DEFAULT_SIZES);
+	find_dims(sample, heap, index, indexInfo, nblocks);
+	if (sample->dims == 0)
+	{
+		*rows = 0;
+		return;
+	}
+
+	size_sample(sample);
+	blocks = sample_blocks(sample, heap, index, indexInfo, nblocks,
+						   blocks_to_read(sample, heap, index, indexInfo,
+										  nblocks));
+	while (sample->seen < sample->least && blocks < nblocks)
+	{
+		double		more = blocks * (1.2 * sample->least /
+									 Max(sample->seen, 1) + 1);
+
+		if (sample->seen / blocks * nblocks >= sample->least)
+			check_memory(sample, index);
+		blocks = sample_blocks(sample, heap, index, indexInfo, nblocks,
+							   (int) Min(nblocks, more));
+	}
+	*rows = blocks > 0 ? sample->seen / blocks * nblocks : 0;
+	sample->whole = blocks == nblocks && sample->count == sample->seen;
+	MemoryContextDelete(sample->tmp);
+}
+
+/* Put the rows into random order; a sample fills in the table's. */
+void
+IvfpqSampleShuffle(IvfpqSample *sample)
+{
+	pg_prng_state prng;
+	Size		row = sample->dims * sizeof(float);
+	float	   *swap = palloc(row);
+
+	pg_prng_seed(&prng, IVFPQ_TRAINING_SEED);
+	for (int64 i = 0; i < sample->count - 1; i++)
+	{
+		int64		j = pg_prng_uint64_range(&prng, i, sample->count - 1);
+		float	   *a = sample->rows + i * sample->dims;
+		float	   *b = sample->rows + j * sample->dims;
+		uint64		id = sample->ids[i];
+
+		CHECK_FOR_INTERRUPTS();
+		memcpy(swap, a, row);
+		memcpy(a, b, row);
+		memcpy(b, swap, row);
+		sample->ids[i] = sample->ids[j];
+		sample->ids[j] = id;
+	}
+	pfree(swap);
+}
+

@@ -1,0 +1,292 @@
+/*
+ * train.c
+ *		From a sample of the table to centroids and codebooks.
+ *
+ * The sample (sample.c) takes a quarter of maintenance_work_mem.  Mean,
+ * scale, parents and codebooks come from it; lists too when they are few, else
+ * from rows that are read again, more than the sample has where it is not the
+ * whole table (cluster.c).  A few rows are left out, to calibrate with.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "commands/progress.h"
+#include "miscadmin.h"
+#include "utils/backend_progress.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "am/train/train.h"
+
+#define MIN_SAMPLES_GIVEN		4	/* rows for each, when the user sets lists */
+#define FIT_VALUES				((int64) 1 << 24)	/* floats that mean and scale need */
+#define REMOTE_SAMPLE			12288	/* rows */
+
+Size
+IvfpqMemoryLimit(void)
+{
+	return (Size) maintenance_work_mem * 1024;
+}
+
+/*
+ * How many lists to train.  What we choose leaves three quarters of the
+ * memory to all else; what the user asks for must fit: the centroids in half
+ * of it, and a few rows for each one of the upper level in the sample.
+ */
+static int
+choose_lists(Relation index, const IvfpqSample *sample, double rows)
+{
+	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
+	int			given = options ? options->lists : 0;
+	int			lists = given > 0 ? given : IvfpqDefaultLists(rows);
+	Size		centroid = sample->dims * sizeof(float);
+	double		upper;
+	Size		size;
+
+	lists = (int) Min(lists, Max(rows, 1));
+	if (given == 0)
+		return Max(1, Min(lists, (int) (IvfpqMemoryLimit() / 4 / centroid)));
+
+	upper = IvfpqParents(lists) > 1 ? IvfpqParents(lists) : lists;
+	upper = Min(upper * MIN_SAMPLES_GIVEN, sample->seen);
+	size = centroid * (Size) Max(2.0 * lists, 4.0 * upper);
+	if (size > IvfpqMemoryLimit())
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("training %d lists of %d dimensions needs %zu MB, maintenance_work_mem is %d MB",
+						lists, sample->dims, size / (1024 * 1024) + 1,
+						maintenance_work_mem / 1024),
+				 errhint("Set maintenance_work_mem higher, or use fewer lists.")));
+	return lists;
+}
+
+/*
+ * Take the first rows out of the sample: what training does not know is to
+ * tell, as queries, how well the index finds its rows.
+ */
+static void
+hold_out_queries(IvfpqTraining *training, IvfpqSample *sample, int lists)
+{
+	int			n = IvfpqCalibrationQueries(Max(sample->seen, training->rows));
+	Size		bytes = (Size) n * sample->dims * sizeof(float);
+
+	if (n == 0 || sample->count - n < Max(n, lists))
+		return;
+	training->nqueries = n;
+	training->queries = palloc_extended(bytes, MCXT_ALLOC_HUGE);
+	training->query_ids = palloc(n * sizeof(uint64));
+	memcpy(training->queries, sample->rows, bytes);
+	memcpy(training->query_ids, sample->ids, n * sizeof(uint64));
+
+	sample->count -= n;
+	memmove(sample->rows, sample->rows + (Size) n * sample->dims,
+			sample->count * sample->dims * sizeof(float));
+	memmove(sample->ids, sample->ids + n, sample->count * sizeof(uint64));
+}
+
+/* Find mean and scale, from the sample. */
+static void
+fit_transform(IvfpqTraining *training, const IvfpqSample *sample)
+{
+	int			dims = sample->dims;
+
+	training->mean = palloc(dims * sizeof(float));
+	gv_fit_transform(training->gv.metric, dims, sample->rows,
+					 Min(sample->count, FIT_VALUES / dims), training->mean,
+					 &training->gv.scale);
+	training->gv.mean = training->mean;
+}
+
+/* Residuals of the rows [n] in each of their lists; returns how many. */
+static int64
+residuals_of(IvfpqTraining *training, const float *rows, int64 n,
+			 float *residuals)
+{
+	int			dims = training->gv.dims;
+	int			copies = training->copies;
+	int32	   *lists = palloc(n * copies * sizeof(int32));
+	int64		count = 0;
+	GvTree		tree = IvfpqTree(training);
+	void	   *chunk;
+	void	   *scratch = IvfpqAllocScratch(gv_place_scratch(&tree, n), &chunk);
+
+	IvfpqCheckStatus(gv_place(&tree, rows, n, copies, lists, scratch,
+							  &ivfpq_stop));
+	for (int64 i = 0; i < n * copies; i++)
+	{
+		const float *row = rows + i / copies * dims;
+		const float *centroid = training->centroids + (Size) lists[i] * dims;
+
+		if (lists[i] < 0)
+			continue;
+		for (int d = 0; d < dims; d++)
+			residuals[count * dims + d] = row[d] - centroid[d];
+		count++;
+	}
+	pfree(chunk);
+	pfree(lists);
+	return count;
+}
+
+/* Codebooks, from residuals of the sample. */
+static void
+train_codebooks(IvfpqTraining *training, const IvfpqSample *sample)
+{
+	int			dims = sample->dims;
+	int64		n = Min(sample->count, GV_CODEBOOK_ROWS);
+	float	   *residuals;
+	void	   *chunk;
+	void	   *scratch;
+
+	residuals = palloc_extended(n * training->copies * dims * sizeof(float),
+								MCXT_ALLOC_HUGE);
+	n = residuals_of(training, sample->rows, n, residuals);
+	training->codebooks = palloc((Size) GV_CODEWORDS * dims * sizeof(float));
+	scratch = IvfpqAllocScratch(gv_codebooks_scratch(dims, training->gv.m, n),
+								&chunk);
+	IvfpqCheckStatus(gv_codebooks(dims, training->gv.m, n, residuals,
+								  IVFPQ_TRAINING_SEED, training->codebooks,
+								  scratch, &ivfpq_stop));
+	pfree(chunk);
+	pfree(residuals);
+	training->gv.codebooks = training->codebooks;
+}
+
+/* Sub-quantizers: the option, checked against the dimension, or the default. */
+static int
+choose_pq_dim(Relation index, int dims)
+{
+	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
+	int			given = options ? options->pq_dim : 0;
+	int			most = Min(dims, IvfpqMaxPqDim());
+
+	if (given > most)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("pq_dim %d is too large for %d dimensions", given, dims),
+				 errhint("Use %d at most, or 0 to let it follow from the dimension.",
+						 most)));
+	if (given > 0)
+		return given;
+	return IvfpqDefaultPqDim(dims, IvfpqRefineOption(index) !=
+							 IVFPQ_REFINE_NONE);
+}
+
+/* With fewer rows than this there is no training, not even by request. */
+int
+IvfpqLeastRows(Relation index)
+{
+	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
+	int			rows = IVFPQ_MIN_TRAIN_ROWS;
+
+	if (options)
+		rows = Min(rows, options->train_rows);
+	if (options && options->lists > 0)
+		rows = Min(rows, options->lists);
+	return rows;
+}
+
+/* With that many rows an index trains itself: enough for all its lists. */
+int
+IvfpqTrainRows(Relation index)
+{
+	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
+
+	return options ? Max(options->train_rows, options->lists) :
+		IVFPQ_TRAIN_ROWS;
+}
+
+/*
+ * Can gpuvecd train on the sample, and encode its rows?  Not if their records
+ * are to bound nothing, which it cannot know.
+ */
+static bool
+may_share_sample(IvfpqReader *reader)
+{
+	const IvfpqSample *sample = reader->sample;
+
+	for (int64 i = 0; i < sample->count; i++)
+		if (!IvfpqMayShare(reader, sample->rows + i * sample->dims))
+			return false;
+	return true;
+}
+
+/* Lists and codebooks by the session's own engine. */
+static void
+train_here(IvfpqTraining *training, IvfpqSample *sample, IvfpqReader *reader,
+		   int lists)
+{
+	int64		wanted = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
+	int64		n;
+
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_CLUSTERING);
+	IvfpqTransformRows(training, sample->rows, sample->count);
+	reader->transform = true;
+	n = Min(sample->count, Max(wanted, GV_CODEBOOK_ROWS));
+	reader->wanted = sample->whole ? (int64) sample->seen : wanted;
+	reader->nskip = 0;
+	IvfpqReaderSkip(reader, training->query_ids, training->nqueries);
+	IvfpqTrainLists(training, sample->rows, n, lists, reader);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_CODES);
+	train_codebooks(training, sample);
+}
+
+/*
+ * Where gpuvecd trains, rows go there as they are read; a sample in our own
+ * memory is for mean, scale, codebooks and queries only.
+ */
+static void
+size_remote_sample(IvfpqSample *sample)
+{
+	sample->capacity = REMOTE_SAMPLE;
+	sample->sparing = true;
+}
+
+/*
+ * Train from the table, unless it has too few rows (training->nlists = 0).
+ * training->gv.dims is what the rows have: dims or, if that is 0, what the
+ * first has; 0 when there are none.  Others are an error unless lenient.
+ */
+void
+IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
+		   IndexInfo *indexInfo, IvfpqType *type, int dims, bool lenient)
+{
+	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
+	IvfpqSample sample = {.type = type,.dims = dims,.lenient = lenient};
+	IvfpqReader reader = {.training = training,.sample = &sample,.heap = heap,
+	.index = index,.indexInfo = indexInfo};
+	int			lists;
+
+	memset(training, 0, sizeof(*training));
+	training->copies = options && options->spill == 0 ? 1 : 2;
+	if (IvfpqServerIsWanted())
+		size_remote_sample(&sample);
+	sample.least = IvfpqLeastRows(index);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_SAMPLING);
+	IvfpqSampleTake(&sample, heap, index, indexInfo, &training->rows);
+
+	training->gv.metric = type->metric;
+	training->gv.dims = sample.dims;
+	IvfpqRefineCheckDims(index, sample.dims);
+	if (sample.dims > 0)
+		training->gv.m = choose_pq_dim(index, sample.dims);
+	if (sample.count == 0 || sample.seen < sample.least)
+		return;
+
+	lists = choose_lists(index, &sample, training->rows);
+	IvfpqSnapshotDrop();
+	IvfpqSampleShuffle(&sample);
+	hold_out_queries(training, &sample, lists);
+	fit_transform(training, &sample);
+	reader.wanted = (int64) lists * IVFPQ_REMOTE_SAMPLES;
+	if (!may_share_sample(&reader) ||
+		!IvfpqTrainRemote(training, index, &sample, lists, &reader))
+		train_here(training, &sample, &reader, lists);
+	IvfpqTransformRows(training, training->queries, training->nqueries);
+	IvfpqSnapshotTake();
+	pfree(sample.rows);
+}

@@ -1,0 +1,116 @@
+/*
+ * train.h
+ *		What the files of training share.
+ */
+#ifndef IVFPQ_TRAIN_H
+#define IVFPQ_TRAIN_H
+
+#include "port/atomics.h"
+#include "storage/block.h"
+#include "utils/sampling.h"
+
+#include "am/ivfpq.h"
+
+/* Rows of the sample that k-means wants for a list. */
+#define IVFPQ_SAMPLES_PER_LIST	64
+
+/*
+ * ... where all lists are trained at once, by gpuvecd: its time is in reading
+ * rows, and with half of them they are still better than those of two levels.
+ */
+#define IVFPQ_REMOTE_SAMPLES	32
+
+/*
+ * k-means: iterations, and the most that a list of the sample may hold, times
+ * the mean; lists of the whole table then keep below four times it.
+ */
+#define IVFPQ_ITERATIONS		10
+#define IVFPQ_MAX_SHARE			2.0
+
+#define IVFPQ_TRAINING_SEED		UINT64CONST(0x67707576656331)
+
+/* Where rows [n][dims] with their TIDs go; false: no more are wanted. */
+typedef bool (*IvfpqRowSink) (void *arg, const float *rows,
+							  const uint64 *ids, int n);
+
+/* A sample of a table (sample.c). */
+typedef struct IvfpqSample
+{
+	IvfpqType  *type;
+	int			dims;			/* 0 = not known yet */
+	int64		capacity;		/* rows to take; 0 = what memory holds */
+	int			least;			/* rows to see, if there are so many */
+	bool		lenient;		/* rows of other dims are no error */
+	bool		sparing;		/* read no more of the table than it takes */
+	bool		whole;			/* it is the whole table */
+	int64		count;
+	double		seen;			/* rows that could have been taken */
+	double		skip;			/* rows to pass over before the next */
+	float	   *rows;			/* [capacity][dims] */
+	uint64	   *ids;			/* [capacity] their TIDs */
+	ReservoirStateData reservoir;
+	MemoryContext tmp;
+} IvfpqSample;
+
+extern void IvfpqSampleTake(IvfpqSample *sample, Relation heap,
+							Relation index, IndexInfo *indexInfo,
+							double *rows);
+extern void IvfpqSampleShuffle(IvfpqSample *sample);
+
+/*
+ * Rows of a second, larger sample, of as many blocks as hold what is wanted
+ * (blockrows.c).
+ */
+#define IVFPQ_READ_ROWS		256 /* passed on at once */
+
+typedef struct IvfpqReader
+{
+	IvfpqTraining *training;
+	IvfpqSample *sample;
+	Relation	heap;
+	Relation	index;
+	IndexInfo  *indexInfo;
+	int64		wanted;			/* rows */
+	uint64	   *skip;			/* [nskip] rows to leave out, ascending */
+	int64		nskip;
+	bool		transform;		/* rows on the way */
+	IvfpqRowSink sink;
+	void	   *sink_arg;
+	bool		enough;			/* it wants no more */
+	int			nbatch;
+	float	   *batch;			/* [IVFPQ_READ_ROWS][dims] */
+	uint64		ids[IVFPQ_READ_ROWS];
+} IvfpqReader;
+
+extern void IvfpqReaderSkip(IvfpqReader *reader, const uint64 *ids, int64 n);
+extern BlockNumber *IvfpqReaderDraw(const IvfpqReader *reader,
+									uint64 *nblocks);
+extern void IvfpqReaderClaim(IvfpqReader *reader, const BlockNumber *blocks,
+							 uint64 nblocks, pg_atomic_uint64 *next);
+extern bool IvfpqMayShare(const IvfpqReader *reader, const float *row);
+extern void IvfpqReaderRun(IvfpqReader *reader);
+extern void IvfpqTransformRows(const IvfpqTraining *training, float *rows,
+							   int64 n);
+
+/* parallel.c */
+extern int	IvfpqCountWorkers(Relation heap, Relation index);
+
+/* train.c */
+extern Size IvfpqMemoryLimit(void);
+
+/*
+ * remotetrain.c: from a sample to centroids and codebooks by gpuvecd;
+ * false: it is not to be asked, or failed.
+ */
+extern bool IvfpqTrainRemote(IvfpqTraining *training, Relation index,
+							 const IvfpqSample *sample, int lists,
+							 IvfpqReader *reader);
+
+/* cluster.c */
+extern int	IvfpqParents(int lists);
+extern Size IvfpqTrainingSize(int64 n, int k, int dims);
+extern void *IvfpqAllocScratch(Size size, void **chunk);
+extern void IvfpqTrainLists(IvfpqTraining *training, const float *rows,
+							int64 n, int lists, IvfpqReader *reader);
+
+#endif							/* IVFPQ_TRAIN_H */

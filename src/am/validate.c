@@ -1,0 +1,215 @@
+/*
+ * validate.c
+ *		Are an operator class and its family fit for gpuivfpq?
+ *
+ * A family serves one type and one metric: its ordering operators all have
+ * the type on their left and the metric's strategy number, one of them also
+ * has the type on its right.  Support function 1 turns the type into real[];
+ * real[] itself has none.
+ */
+#include "postgres.h"
+
+#include "access/amvalidate.h"
+#include "access/htup_details.h"
+#include "catalog/pg_amop.h"
+#include "catalog/pg_amproc.h"
+#include "catalog/pg_opclass.h"
+#include "catalog/pg_opfamily.h"
+#include "catalog/pg_type_d.h"
+#include "utils/builtins.h"
+#include "utils/catcache.h"
+#include "utils/lsyscache.h"
+#include "utils/regproc.h"
+#include "utils/syscache.h"
+
+#include "am/ivfpq.h"
+
+/* The class under examination, and what was seen of its family. */
+typedef struct Examined
+{
+	Oid			family;
+	Oid			type;			/* the class's input type */
+	char	   *class_name;
+	char	   *family_name;
+	uint32		strategies;		/* bit s: some operator has strategy s */
+	bool		has_operator;	/* (type, type) is there */
+	bool		has_toreal;		/* so is support function 1 of type */
+	bool		valid;
+} Examined;
+
+/* Report a fault, as core's access methods do. */
+#define FAULT(examined, ...) \
+	do { \
+		ereport(INFO, \
+				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION), \
+				 errmsg(__VA_ARGS__))); \
+		(examined)->valid = false; \
+	} while (0)
+
+/* Names and type of the class; *x is else zeroed, and valid. */
+static void
+ExamineClass(Oid opclassoid, Examined *x)
+{
+	HeapTuple	tuple;
+	Form_pg_opclass opclass;
+
+	memset(x, 0, sizeof(*x));
+	x->valid = true;
+
+	tuple = SearchSysCache1(CLAOID, ObjectIdGetDatum(opclassoid));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for operator class %u", opclassoid);
+	opclass = (Form_pg_opclass) GETSTRUCT(tuple);
+	x->family = opclass->opcfamily;
+	x->type = opclass->opcintype;
+	x->class_name = pstrdup(NameStr(opclass->opcname));
+	ReleaseSysCache(tuple);
+
+	tuple = SearchSysCache1(OPFAMILYOID, ObjectIdGetDatum(x->family));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for operator family %u", x->family);
+	x->family_name =
+		pstrdup(NameStr(((Form_pg_opfamily) GETSTRUCT(tuple))->opfname));
+	ReleaseSysCache(tuple);
+}
+
+/* One support function of the family. */
+static void
+ExamineFunction(Form_pg_amproc proc, Examined *x)
+{
+	if (proc->amproclefttype != proc->amprocrighttype)
+		FAULT(x, "operator family \"%s\" of access method %s contains support function %s with different left and right input types",
+			  x->family_name, "gpuivfpq", format_procedure(proc->amproc));
+
+	if (proc->amprocnum != IVFPQ_TOREAL_PROC)
+	{
+		FAULT(x, "operator family \"%s\" of access method %s contains function %s with invalid support number %d",
+			  x->family_name, "gpuivfpq", format_procedure(proc->amproc),
+			  proc->amprocnum);
+		return;
+	}
+	if (proc->amproclefttype != x->type)
+		FAULT(x, "operator family \"%s\" of access method %s contains support function %s for type %s, which is not the input type %s of operator class \"%s\"",
+			  x->family_name, "gpuivfpq", format_procedure(proc->amproc),
+			  format_type_be(proc->amproclefttype), format_type_be(x->type),
+			  x->class_name);
+	else
+		x->has_toreal = true;
+
+	if (!check_amproc_signature(proc->amproc, FLOAT4ARRAYOID, true, 3, 3,
+								proc->amproclefttype, INT4OID, BOOLOID))
+		FAULT(x, "operator family \"%s\" of access method %s contains function %s with wrong signature for support number %d",
+			  x->family_name, "gpuivfpq", format_procedure(proc->amproc),
+			  proc->amprocnum);
+}
+
+/* One operator of the family. */
+static void
+ExamineOperator(Form_pg_amop op, Examined *x)
+{
+	char	   *name = format_operator(op->amopopr);
+
+	if (op->amopstrategy < 1 || op->amopstrategy > IVFPQ_NSTRATEGIES)
+		FAULT(x, "operator family \"%s\" of access method %s contains operator %s with invalid strategy number %d",
+			  x->family_name, "gpuivfpq", name, op->amopstrategy);
+	else
+		x->strategies |= 1U << op->amopstrategy;
+
+	if (op->amoppurpose != AMOP_ORDER)
+		FAULT(x, "operator family \"%s\" of access method %s contains operator %s that is not an ordering operator",
+			  x->family_name, "gpuivfpq", name);
+	else if (!opfamily_can_sort_type(op->amopsortfamily, FLOAT8OID))
+		FAULT(x, "operator family \"%s\" of access method %s contains incorrect ORDER BY operator family specification for operator %s",
+			  x->family_name, "gpuivfpq", name);
+
+	if (!check_amop_signature(op->amopopr, FLOAT8OID,
+							  op->amoplefttype, op->amoprighttype))
+		FAULT(x, "operator family \"%s\" of access method %s contains operator %s with wrong signature",
+			  x->family_name, "gpuivfpq", name);
+
+	if (op->amoplefttype != x->type)
+		FAULT(x, "operator family \"%s\" of access method %s contains operator %s whose left type is not the input type %s of operator class \"%s\"",
+			  x->family_name, "gpuivfpq", name, format_type_be(x->type),
+			  x->class_name);
+	else if (op->amoprighttype == x->type)
+		x->has_operator = true;
+}
+
+/* What the family as a whole must have. */
+static void
+ExamineWhole(Examined *x)
+{
+	/* more than one bit set? */
+	if ((x->strategies & (x->strategies - 1)) != 0)
+		FAULT(x, "operator family \"%s\" of access method %s contains operators of more than one metric",
+			  x->family_name, "gpuivfpq");
+
+	if (!x->has_operator)
+		FAULT(x, "operator class \"%s\" of access method %s is missing an ordering operator for types %s and %s",
+			  x->class_name, "gpuivfpq", format_type_be(x->type),
+			  format_type_be(x->type));
+
+	if (x->type == FLOAT4ARRAYOID && x->has_toreal)
+		FAULT(x, "operator class \"%s\" of access method %s has support function %d, which type %s does not need",
+			  x->class_name, "gpuivfpq", IVFPQ_TOREAL_PROC,
+			  format_type_be(x->type));
+	if (x->type != FLOAT4ARRAYOID && !x->has_toreal)
+		FAULT(x, "operator class \"%s\" of access method %s is missing support function %d",
+			  x->class_name, "gpuivfpq", IVFPQ_TOREAL_PROC);
+}
+
+/*
+ * amvalidate: true if the class is fit; else says at INFO all that is wrong
+ * with it or its family.
+ */
+bool
+ivfpqvalidate(Oid opclassoid)
+{
+	Examined	x;
+	CatCList   *procs;
+	CatCList   *ops;
+
+	ExamineClass(opclassoid, &x);
+
+	procs = SearchSysCacheList1(AMPROCNUM, ObjectIdGetDatum(x.family));
+	for (int i = 0; i < procs->n_members; i++)
+		ExamineFunction((Form_pg_amproc)
+						GETSTRUCT(&procs->members[i]->tuple), &x);
+	ReleaseCatCacheList(procs);
+
+	ops = SearchSysCacheList1(AMOPSTRATEGY, ObjectIdGetDatum(x.family));
+	for (int i = 0; i < ops->n_members; i++)
+		ExamineOperator((Form_pg_amop)
+						GETSTRUCT(&ops->members[i]->tuple), &x);
+	ReleaseCatCacheList(ops);
+
+	ExamineWhole(&x);
+	return x.valid;
+}
+
+/*
+ * amadjustmembers: what the class cannot do without (its own operator, and
+ * support function 1) goes and stays with the class; operators with another
+ * type on the right are loose members of the family.
+ */
+void
+ivfpqadjustmembers(Oid opfamilyoid, Oid opclassoid,
+				   List *operators, List *functions)
+{
+	List	   *lists[2] = {operators, functions};
+	ListCell   *lc;
+
+	for (int i = 0; i < 2; i++)
+	{
+		foreach(lc, lists[i])
+		{
+			OpFamilyMember *member = (OpFamilyMember *) lfirst(lc);
+			bool		essential = OidIsValid(opclassoid) &&
+				member->lefttype == member->righttype;
+
+			member->ref_is_hard = essential;
+			member->ref_is_family = !essential;
+			member->refobjid = essential ? opclassoid : opfamilyoid;
+		}
+	}
+}

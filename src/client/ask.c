@@ -1,0 +1,374 @@
+/*
+ * ask.c
+ *		A search by gpuvecd, or the reason why there is none.
+ *
+ * The caller's own engine answers whenever this does not.  What was learnt
+ * from a refusal is remembered for a while, so that sessions do not ask in
+ * vain for every query.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "client/channel/connect.h"
+#include "client/state.h"
+#include "pgcompat.h"
+
+/* How long a session believes that there is no mirror. */
+#define MISSING_US			1000000
+
+/* How long it does not ask for a mirror when a search waited in vain. */
+#define SILENT_US			INT64CONST(1000000)
+#define MOST_SILENT_US		INT64CONST(60000000)
+
+/* How often a session says that a mirror lacks something. */
+#define STALE_US			200000
+
+/* Searches alone in their batches, after which the next may be, too. */
+#define ALONE_LONG			16
+
+/* Indexes that a session remembers something about, at most. */
+#define NMEMORIES			16
+
+/* What this session knows of a mirror. */
+typedef struct Memory
+{
+	GvMirrorKey key;
+	IvfpqServed missing;		/* IVFPQ_SERVED: it is there */
+	uint64		epoch;			/* `missing` is good for */
+	int64		missing_until;
+	int64		stale_until;	/* not to be asked to catch up before */
+	int			silences;		/* searches in a row that waited in vain */
+	int64		silent_until;	/* not to be asked again before */
+	int			silent_ms;		/* ... unless with more patience than this */
+	uint64		instance;		/* ... by this run of gpuvecd */
+} Memory;
+
+static Memory memories[NMEMORIES];
+
+static void
+count(IvfpqServed served)
+{
+	if (ivfpq_shared)
+		pg_atomic_fetch_add_u64(&ivfpq_shared->served[served], 1);
+}
+
+/* A cause in a word. */
+const char *
+IvfpqServedName(IvfpqServed served)
+{
+	static const char *const names[IVFPQ_NSERVED] = {
+		[IVFPQ_SERVED] = "served",
+		[IVFPQ_NOT_ASKED] = "not asked",
+		[IVFPQ_DOWN] = "down",
+		[IVFPQ_SUSPENDED] = "suspended",
+		[IVFPQ_NOT_MIRRORED] = "not mirrored",
+		[IVFPQ_LOADING] = "loading",
+		[IVFPQ_TIMED_OUT] = "timed out",
+		[IVFPQ_BROKEN] = "broken",
+		[IVFPQ_REFUSED] = "refused",
+		[IVFPQ_ENGINE_FAILED] = "engine failed",
+		[IVFPQ_STALE] = "stale"
+	};
+
+	return names[served];
+}
+
+/* What names the mirror of an index. */
+GvMirrorKey
+IvfpqMirrorKey(Relation index, const IvfpqMetaData *meta)
+{
+	GvStorage	storage = GvStorageOf(index);
+	GvMirrorKey key = {storage.database, storage.tablespace, storage.number,
+	RelationGetRelid(index), meta->build_id};
+
+	return key;
+}
+
+/* What is remembered of a mirror; an older memory gives way. */
+static Memory *
+recall(const GvMirrorKey *key)
+{
+	Memory	   *memory = &memories[(key->relation ^ key->build_id) % NMEMORIES];
+
+	if (!IvfpqSameKey(&memory->key, key))
+	{
+		memset(memory, 0, sizeof(*memory));
+		memory->key = *key;
+	}
+	return memory;
+}
+
+/* May gpuvecd have a mirror of the index? */
+bool
+IvfpqCanMirror(Relation index, const IvfpqMetaData *meta)
+{
+	return index->rd_rel->relpersistence != RELPERSISTENCE_TEMP &&
+		meta->build_id != 0 && meta->nlists > 0 && !GvIsUncommitted(index);
+}
+
+/* See client.h. */
+bool
+IvfpqServerIsWanted(void)
+{
+	if (ivfpq_engine == IVFPQ_ENGINE_CPU)
+		return false;
+	if (ivfpq_engine == IVFPQ_ENGINE_GPU)
+		return true;
+	return ivfpq_shared != NULL && ivfpq_server != IVFPQ_SERVER_OFF &&
+		(ivfpq_server == IVFPQ_SERVER_CUDA ||
+		 pg_atomic_read_u32(&ivfpq_shared->has_card) != 0);
+}
+
+/* See client.h. */
+int64
+IvfpqServerMemory(void)
+{
+	int64		memory;
+
+	if (ivfpq_shared == NULL)
+		return 0;
+	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
+	memory = ivfpq_shared->server.memory;
+	LWLockRelease(ivfpq_shared->lock);
+	return memory;
+}
+
+/* IVFPQ_SERVED: ask gpuvecd; else why not. */
+static IvfpqServed
+decide(Relation index, const IvfpqMetaData *meta, const GvMirrorKey *key,
+	   int probes, int capacity)
+{
+	Memory	   *memory;
+
+	if (!IvfpqServerIsWanted() || !IvfpqCanMirror(index, meta) ||
+		probes < 1 || probes > GV_MAX_PROBES ||
+		capacity < 1 || capacity > GV_MAX_HITS)
+		return IVFPQ_NOT_ASKED;
+	if (IvfpqSharedState() != IVFPQ_STATE_UP)
+		return IVFPQ_DOWN;
+	if (pg_atomic_read_u32(&ivfpq_shared->suspended) != 0)
+		return IVFPQ_SUSPENDED;
+	memory = recall(key);
+	if (memory->silences > 0 &&
+		memory->instance == pg_atomic_read_u64(&ivfpq_shared->instance) &&
+		ivfpq_request_timeout <= memory->silent_ms &&
+		IvfpqNow() < memory->silent_until)
+		return IVFPQ_SUSPENDED;
+	if (memory->missing != IVFPQ_SERVED &&
+		memory->epoch == pg_atomic_read_u64(&ivfpq_shared->epoch) &&
+		IvfpqNow() < memory->missing_until)
+		return memory->missing;
+	return IVFPQ_SERVED;
+}
+
+/* There is no mirror, or it is not ready: remember that; ask for one. */
+static void
+note_missing(const GvMirrorKey *key, IvfpqServed served, uint64 epoch)
+{
+	Memory	   *memory = recall(key);
+
+	memory->missing = served;
+	memory->epoch = epoch;
+	memory->missing_until = IvfpqNow() + MISSING_US;
+	if (served == IVFPQ_NOT_MIRRORED && ivfpq_auto_mirror)
+		(void) IvfpqWant(key, true, false);
+}
+
+/*
+ * A search waited in vain: let this session not ask for the mirror for a
+ * while, each time for longer.  Another mirror may be on a card that answers.
+ */
+static void
+note_silence(const GvMirrorKey *key, int64 begun, uint64 served)
+{
+	Memory	   *memory = recall(key);
+
+	memory->instance = pg_atomic_read_u64(&ivfpq_shared->instance);
+	memory->silent_until = IvfpqNow() +
+		Min(SILENT_US << Min(memory->silences, 6), MOST_SILENT_US);
+	memory->silent_ms = ivfpq_request_timeout;
+	memory->silences++;
+	IvfpqNoteSilence(begun, served);
+}
+
+/* Does the answer hold what it says, and nothing that was not asked for? */
+static bool
+check_answer(const IvfpqReply *reply, const GvSearchRequest *request,
+			 const IvfpqMetaData *meta, IvfpqAnswer *answer)
+{
+	bool		bounds = meta->refine != IVFPQ_REFINE_NONE;
+	const GvSearchReply *head = (const GvSearchReply *) reply->body;
+
+	if (reply->length < sizeof(*head) ||
+		head->nprobed < 0 || head->nprobed > request->probes ||
+		head->nhits < 0 || head->nhits > request->capacity ||
+		reply->length != sizeof(*head) +
+		head->nprobed * sizeof(GvProbeReply) + head->nhits * sizeof(GvHit) +
+		head->nbounds * sizeof(GvBound) ||
+		head->nbounds != (bounds ? (uint32) head->nhits : 0))
+		return false;
+	answer->head = *head;
+	answer->engine = IvfpqWelcome()->engine;
+	answer->probed = (const GvProbeReply *) (head + 1);
+	answer->hits = (const GvHit *) (answer->probed + head->nprobed);
+	answer->bounds = bounds ? (const GvBound *) (answer->hits + head->nhits) :
+		NULL;
+	for (int i = 0; i < head->nprobed; i++)
+		if (answer->probed[i].list < 0 || answer->probed[i].list >= meta->nlists)
+			return false;
+	for (int i = 0; i < head->nhits; i++)
+		if (answer->hits[i].probe >= (uint32) head->nprobed)
+			return false;
+	return true;
+}
+
+/*
+ * Who has been alone for a while looks for his answers without sleeping: that
+ * takes no processor from others who search.  With 64 sessions on 16 cores to do
+ * so after a single lone batch cost 7 % of their queries; one session's are 7 us
+ * faster.
+ */
+static void
+note_company(const GvSearchReply *head)
+{
+	static int	alone = 0;
+
+	if (head->batch > 1 || head->engine_us >= IVFPQ_SOON_US)
+		alone = 0;
+	else if (alone < ALONE_LONG)
+		alone++;
+	IvfpqExpectSoon(alone == ALONE_LONG);
+}
+
+/* Ask. */
+static IvfpqServed
+ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
+	const float *query, IvfpqAnswer *answer, IvfpqReply *reply)
+{
+	struct iovec parts[2] = {
+		{(void *) request, sizeof(*request)},
+		{(void *) query, meta->dims * sizeof(float)}
+	};
+	uint32		most = sizeof(GvSearchReply) +
+		request->probes * sizeof(GvProbeReply) +
+		request->capacity * (sizeof(GvHit) + sizeof(GvBound));
+	uint64		epoch = pg_atomic_read_u64(&ivfpq_shared->epoch);
+	uint64		before = IvfpqCountServed();
+	int64		begun = IvfpqNow();
+	IvfpqServed served;
+
+	served = IvfpqExchange(GV_ROLE_SESSION, GV_MSG_SEARCH, parts, 2, most,
+						   begun + (int64) ivfpq_request_timeout * 1000,
+						   reply);
+	if (served == IVFPQ_SERVED &&
+		!check_answer(reply, request, meta, answer))
+	{
+		IvfpqDisconnect();
+		reply->reason = "its answer makes no sense";
+		served = IVFPQ_BROKEN;
+	}
+	if (served == IVFPQ_SERVED)
+	{
+		IvfpqCountLatency(IvfpqNow() - begun);
+		recall(&request->key)->silences = 0;
+		note_company(&answer->head);
+	}
+	else if (served == IVFPQ_TIMED_OUT)
+		note_silence(&request->key, begun, before);
+	else if (served == IVFPQ_NOT_MIRRORED || served == IVFPQ_LOADING)
+		note_missing(&request->key, served, epoch);
+	return served;
+}
+
+/* The user wants an error rather than his own engine. */
+static void
+complain(IvfpqServed served, const char *reason)
+{
+	const char *detail = reason[0] == '\0' ? NULL : reason;
+
+	switch (served)
+	{
+		case IVFPQ_DOWN:
+			ereport(ERROR,
+					(errcode(ERRCODE_CONNECTION_FAILURE),
+					 errmsg("gpuvecd is not running"),
+					 detail ? errdetail("State is \"%s\"; %s.",
+										IvfpqStateName(), detail) :
+					 errdetail("State is \"%s\".", IvfpqStateName()),
+					 errhint("%s", IvfpqUnservedHint())));
+			break;
+		case IVFPQ_SUSPENDED:
+		case IVFPQ_TIMED_OUT:
+			ereport(ERROR,
+					(errcode(ERRCODE_CONNECTION_FAILURE),
+					 served == IVFPQ_SUSPENDED ?
+					 errmsg("gpuvecd does not answer") :
+					 errmsg("gpuvecd did not answer within %d ms",
+							ivfpq_request_timeout),
+					 errhint("Set gpuvec.request_timeout higher, or gpuvec.on_gpu_error to fallback.")));
+			break;
+		case IVFPQ_BROKEN:
+		case IVFPQ_REFUSED:
+		case IVFPQ_ENGINE_FAILED:
+			ereport(ERROR,
+					(errcode(ERRCODE_CONNECTION_FAILURE),
+					 served == IVFPQ_BROKEN ?
+					 errmsg("lost the connection to gpuvecd") :
+					 errmsg("gpuvecd refused a search"),
+					 detail ? errdetail("gpuvecd: %s.", detail) : 0,
+					 errhint("Look into the server's log, or set gpuvec.on_gpu_error to fallback.")));
+			break;
+		default:
+			/* nothing failed */
+			break;
+	}
+}
+
+/*
+ * Search an index's mirror for a transformed query [dims].  IVFPQ_SERVED:
+ * *answer is what gpuvecd found.  Anything else: why the caller has to search
+ * himself; an error if the user wants that.
+ */
+IvfpqServed
+IvfpqAskSearch(Relation index, const IvfpqMetaData *meta, const float *query,
+			   int probes, int compare, int capacity, IvfpqAnswer *answer)
+{
+	GvSearchRequest request = {IvfpqMirrorKey(index, meta), meta->dims, probes,
+	Max(compare, 1), capacity};
+	IvfpqReply	reply = {.reason = ""};
+	IvfpqServed served = decide(index, meta, &request.key, probes, capacity);
+
+	if (served == IVFPQ_SERVED)
+		served = ask(&request, meta, query, answer, &reply);
+	count(served);
+	if (served != IVFPQ_SERVED && ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
+		complain(served, reply.reason);
+	return served;
+}
+
+/*
+ * An answer showed that the mirror lacks something; so much, when `useless`,
+ * that the caller searches himself.
+ */
+void
+IvfpqAskStale(Relation index, const IvfpqMetaData *meta, bool useless)
+{
+	GvMirrorKey key = IvfpqMirrorKey(index, meta);
+	Memory	   *memory;
+	int64		now;
+
+	if (ivfpq_shared == NULL)
+		return;
+	if (useless)
+	{
+		count(IVFPQ_STALE);
+		pg_atomic_fetch_sub_u64(&ivfpq_shared->served[IVFPQ_SERVED], 1);
+	}
+	memory = recall(&key);
+	now = IvfpqNow();
+	if (now < memory->stale_until)
+		return;
+	memory->stale_until = now + STALE_US;
+	(void) IvfpqWant(&key, false, false);
+}

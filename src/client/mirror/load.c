@@ -1,0 +1,435 @@
+/*
+ * load.c
+ *		A whole mirror, or what one lacks.
+ *
+ * While gpuvecd works on a message, the next one is being read: the answer is
+ * awaited only before something else is sent.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "client/mirror/load.h"
+#include "client/state.h"
+#include "page/array.h"
+#include "page/record.h"
+
+/* How long gpuvecd may take for a message; shorter than DROP DATABASE waits. */
+#define MESSAGE_US			INT64CONST(4000000)
+
+/* Lists whose states are asked for together. */
+#define STATES_RANGE		65536
+
+/* Bytes of a message, if maintenance_work_mem allows for two. */
+#define MESSAGE_BYTES		(4 * 1024 * 1024)
+
+/* What became of a request, as a result of the load. */
+static IvfpqLoadResult
+judge(IvfpqLoad *load, IvfpqServed served, const IvfpqReply *reply)
+{
+	if (served == IVFPQ_SERVED)
+		return IVFPQ_LOAD_DONE;
+	snprintf(load->error, sizeof(load->error), "gpuvecd: %s",
+			 reply->reason);
+	if (served == IVFPQ_NOT_MIRRORED)
+		return IVFPQ_LOAD_ABSENT;
+	if (reply->refusal == GV_REFUSED_NO_MEMORY)
+	{
+		strlcpy(load->error, "gpuvecd has no room for it",
+				sizeof(load->error));
+		return IVFPQ_LOAD_NO_ROOM;
+	}
+	return IVFPQ_LOAD_FAILED;
+}
+
+/* Receive the answer to what was sent last. */
+static IvfpqLoadResult
+await_answer(IvfpqLoad *load)
+{
+	IvfpqReply	reply;
+	IvfpqServed served;
+
+	if (!load->awaiting)
+		return IVFPQ_LOAD_DONE;
+	load->awaiting = false;
+	served = IvfpqReceive(0, IvfpqNow() + MESSAGE_US, &reply);
+	return judge(load, served, &reply);
+}
+
+/*
+ * Send a request whose answer says nothing but that it is done.  What is in
+ * load->message goes without being copied, and load->message is another's
+ * place then.
+ */
+IvfpqLoadResult
+IvfpqLoadSend(IvfpqLoad *load, GvMessageType type, const void *request,
+			  Size request_bytes, const void *values, Size bytes)
+{
+	struct iovec parts[2] = {
+		{(void *) request, request_bytes}, {(void *) values, bytes}
+	};
+	IvfpqLoadResult result = await_answer(load);
+	int			nparts = bytes > 0 ? 2 : 1;
+	GvHereRequest here;
+	IvfpqReply	reply;
+	IvfpqServed served;
+
+	if (result != IVFPQ_LOAD_DONE)
+		return result;
+	if (IvfpqSlotsHand(load, type, request, request_bytes, values, bytes,
+					   &here))
+	{
+		type = GV_MSG_HERE;
+		parts[0] = (struct iovec) {&here, sizeof(here)};
+		nparts = 1;
+	}
+	served = IvfpqSend(GV_ROLE_LOADER, type, parts, nparts,
+					   IvfpqNow() + MESSAGE_US, &reply);
+	load->awaiting = served == IVFPQ_SERVED;
+	return judge(load, served, &reply);
+}
+
+/*
+ * Send the pieces that are in the message, after the refine records of their
+ * copies.
+ */
+static IvfpqLoadResult
+send_pieces(IvfpqLoad *load)
+{
+	GvListsRequest *request = (GvListsRequest *) load->message;
+	IvfpqLoadResult result = IvfpqRecordsSend(load);
+
+	if (result != IVFPQ_LOAD_DONE || load->npieces == 0)
+		return result;
+	request->key = load->key;
+	request->npieces = load->npieces;
+	request->unused = 0;
+	return IvfpqLoadSend(load, GV_MSG_LISTS, load->message, load->used, NULL,
+						0);
+}
+
+/* Send an array of the model, `count` elements from page `first` on. */
+static IvfpqLoadResult
+send_array(IvfpqLoad *load, GvArray array, BlockNumber first, int64 count)
+{
+	int64		slice = load->room / sizeof(float);
+
+	for (int64 done = 0; done < count; done += slice)
+	{
+		GvArrayRequest request = {load->key, array, 0, done,
+		Min(slice, count - done)};
+		IvfpqLoadResult result = IvfpqLoadLock(load);
+		float	   *values = (float *) load->message;
+		IvfpqArrayReader reader;
+		int64		filled = 0;
+
+		if (result != IVFPQ_LOAD_DONE)
+			return result;
+		/* as vectors of one element, so that any slice can be read */
+		IvfpqArrayOpen(&reader, load->index, first, 1, done + request.count);
+		reader.next = done;
+		while (filled < request.count)
+		{
+			int			n;
+			const float *run = IvfpqArrayNext(&reader, &n);
+
+			memcpy(values + filled, run, n * sizeof(float));
+			filled += n;
+		}
+		IvfpqArrayClose(&reader);
+		IvfpqLoadUnlock(load);
+		result = IvfpqLoadSend(load, GV_MSG_ARRAY, &request, sizeof(request),
+							  values, request.count * sizeof(float));
+		if (result != IVFPQ_LOAD_DONE)
+			return result;
+	}
+	return IVFPQ_LOAD_DONE;
+}
+
+/* Send a list that no message holds. */
+static IvfpqLoadResult
+send_long_list(IvfpqLoad *load, int32 list)
+{
+	IvfpqLongList longlist = {.list = -1};
+	IvfpqLoadResult result;
+
+	do
+	{
+		result = IvfpqLoadLock(load);
+		if (result != IVFPQ_LOAD_DONE)
+			break;
+		if (longlist.list < 0)
+			IvfpqLongBegin(load, &longlist, list);
+		if (!IvfpqLongNext(load, &longlist))
+		{
+			/* rewritten meanwhile: once more, from its first block */
+			IvfpqLoadUnlock(load);
+			pfree(longlist.addresses);
+			longlist.list = -1;
+			longlist.addresses = NULL;
+			continue;
+		}
+		IvfpqRecordsRead(load);
+		IvfpqLoadUnlock(load);
+		result = send_pieces(load);
+	} while (result == IVFPQ_LOAD_DONE &&
+			 (longlist.list < 0 || longlist.next < longlist.nblocks));
+	if (longlist.addresses)
+		pfree(longlist.addresses);
+	return result;
+}
+
+/*
+ * Under one lock, read of lists *list to end - 1 as many as a message takes,
+ * and send it.  have [end - *list]: what the mirror has of them.
+ */
+static IvfpqLoadResult
+send_some_lists(IvfpqLoad *load, int32 *list, int32 end,
+				const GvListState *have)
+{
+	int32		first = *list;
+	IvfpqPieceResult piece = IVFPQ_PIECE_DONE;
+	IvfpqLoadResult result = IvfpqLoadLock(load);
+
+	if (result != IVFPQ_LOAD_DONE)
+		return result;
+	IvfpqMessageBegin(load);
+	while (*list < end && piece == IVFPQ_PIECE_DONE)
+	{
+		piece = IvfpqMessageAdd(load, *list, &have[*list - first]);
+		if (piece == IVFPQ_PIECE_FULL && load->npieces > 0)
+			break;
+		load->copies += load->reader.entry.nitems;
+		(*list)++;
+	}
+	IvfpqRecordsRead(load);
+	IvfpqLoadUnlock(load);
+
+	if (piece == IVFPQ_PIECE_FULL && load->npieces == 0)
+		return send_long_list(load, *list - 1);
+	return send_pieces(load);
+}
+
+/* The states that the mirror has lists first to first + count - 1 in. */
+static IvfpqLoadResult
+get_states(IvfpqLoad *load, int32 first, int32 count, GvListState *states)
+{
+	GvRangeRequest request = {load->key, first, count, 0, 0};
+	struct iovec part = {&request, sizeof(request)};
+	uint32		bytes = count * sizeof(GvListState);
+	IvfpqLoadResult result = await_answer(load);
+	IvfpqReply	reply;
+	IvfpqServed served;
+
+	if (result != IVFPQ_LOAD_DONE)
+		return result;
+	served = IvfpqExchange(GV_ROLE_LOADER, GV_MSG_STATES, &part, 1, bytes,
+						   IvfpqNow() + MESSAGE_US, &reply);
+	if (served == IVFPQ_SERVED && reply.length != bytes)
+	{
+		IvfpqDisconnect();
+		served = IVFPQ_BROKEN;
+		reply.reason = "its answer makes no sense";
+	}
+	if (served == IVFPQ_SERVED)
+		memcpy(states, reply.body, bytes);
+	return judge(load, served, &reply);
+}
+
+/*
+ * Bring all lists to what they are; `fresh`: the mirror has nothing of them
+ * yet.
+ */
+static IvfpqLoadResult
+send_lists(IvfpqLoad *load, bool fresh)
+{
+	int32		nlists = load->meta.nlists;
+	GvListState *have;
+	IvfpqLoadResult result = IVFPQ_LOAD_DONE;
+
+	have = MemoryContextAllocZero(load->context,
+								  Min(nlists, STATES_RANGE) *
+								  sizeof(GvListState));
+	load->copies = 0;
+	/* to a mirror that has nothing yet all records come at once */
+	load->note_records = !fresh && load->meta.refine != IVFPQ_REFINE_NONE;
+	for (int32 first = 0; first < nlists && result == IVFPQ_LOAD_DONE;
+		 first += STATES_RANGE)
+	{
+		int32		end = Min(nlists, first + STATES_RANGE);
+		int32		list = first;
+
+		if (!fresh)
+			result = get_states(load, first, end - first, have);
+		while (list < end && result == IVFPQ_LOAD_DONE)
+		{
+			result = send_some_lists(load, &list, end, have + (list - first));
+			if (fresh)
+				IvfpqWantedProgress(&load->key, load->copies, load->expected);
+		}
+	}
+	pfree(have);
+	if (result == IVFPQ_LOAD_DONE)
+		result = await_answer(load);
+	return result;
+}
+
+/* Copies that the lists hold now.  The index is locked. */
+static int64
+count_copies(IvfpqLoad *load)
+{
+	int64		copies = 0;
+
+	for (int list = 0; list < load->meta.nlists; list++)
+	{
+		IvfpqListEntry entry;
+
+		CHECK_FOR_INTERRUPTS();
+		IvfpqListEntryRead(load->index, &load->meta, list, &entry);
+		copies += entry.nitems;
+	}
+	return copies;
+}
+
+/* Begin a mirror, and bring its model.  *exists: there is one already. */
+static IvfpqLoadResult
+send_model(IvfpqLoad *load, bool *exists)
+{
+	const IvfpqMetaData *meta = &load->meta;
+	GvBeginRequest request = {
+		.key = load->key,
+		.metric = meta->metric,
+		.dims = meta->dims,
+		.m = meta->pq_dim,
+		.nlists = meta->nlists,
+		.nparents = meta->nparents,
+		.copies = load->expected
+	};
+	struct iovec part = {&request, sizeof(request)};
+	IvfpqReply	reply;
+	IvfpqServed served;
+	IvfpqLoadResult result;
+
+	if (meta->refine != IVFPQ_REFINE_NONE)
+	{
+		request.refine_slots = IvfpqRefineSlots(meta->dims);
+		request.refine_records = load->expected / meta->copies;
+	}
+	served = IvfpqExchange(GV_ROLE_LOADER, GV_MSG_BEGIN, &part, 1, 0,
+						   IvfpqNow() + MESSAGE_US, &reply);
+
+	*exists = reply.refusal == GV_REFUSED_EXISTS;
+	if (*exists)
+		return IVFPQ_LOAD_DONE;
+	result = judge(load, served, &reply);
+	if (result == IVFPQ_LOAD_DONE)
+		result = send_array(load, GV_CODEBOOKS, meta->codebooks,
+							(int64) GV_CODEWORDS * meta->dims);
+	if (result == IVFPQ_LOAD_DONE)
+		result = send_array(load, GV_PARENTS, meta->parents,
+							(int64) meta->nparents * meta->dims);
+	if (result == IVFPQ_LOAD_DONE)
+		result = send_array(load, GV_STARTS, meta->starts,
+							(int64) meta->nparents + 1);
+	if (result == IVFPQ_LOAD_DONE)
+		result = send_array(load, GV_CENTROIDS, meta->centroids,
+							(int64) meta->nlists * meta->dims);
+	return result;
+}
+
+/* A mirror that is not there yet; if it is, *exists. */
+static IvfpqLoadResult
+bring_all(IvfpqLoad *load, bool *exists)
+{
+	GvKeyRequest request = {load->key};
+	IvfpqLoadResult result = send_model(load, exists);
+
+	if (result != IVFPQ_LOAD_DONE || *exists)
+		return result;
+	result = send_lists(load, true);
+	if (result == IVFPQ_LOAD_DONE && load->meta.refine != IVFPQ_REFINE_NONE)
+		result = IvfpqRecordsSendAll(load);
+	/* what has changed meanwhile */
+	if (result == IVFPQ_LOAD_DONE)
+		result = send_lists(load, false);
+	if (result == IVFPQ_LOAD_DONE)
+		result = IvfpqLoadSend(load, GV_MSG_READY, &request, sizeof(request),
+							  NULL, 0);
+	if (result == IVFPQ_LOAD_DONE)
+		result = await_answer(load);
+	return result;
+}
+
+/*
+ * Let go of mirrors of the pages that the index had before, rather than when
+ * the supervisor sees that their files have gone.
+ */
+static IvfpqLoadResult
+drop_older(IvfpqLoad *load)
+{
+	IvfpqLoadResult result = IVFPQ_LOAD_DONE;
+	GvKeyRequest request;
+
+	while (result == IVFPQ_LOAD_DONE &&
+		   IvfpqWantedOlder(&load->key, &request.key))
+	{
+		IvfpqWantedForget(&request.key);
+		result = IvfpqLoadSend(load, GV_MSG_DROP, &request, sizeof(request),
+							  NULL, 0);
+		if (result == IVFPQ_LOAD_DONE)
+			result = await_answer(load);
+	}
+	return result;
+}
+
+/* First look at the index; memory for everything else. */
+static IvfpqLoadResult
+prepare(IvfpqLoad *load, bool whole)
+{
+	MemoryContext old;
+	IvfpqLoadResult result = IvfpqLoadLock(load);
+
+	if (result != IVFPQ_LOAD_DONE)
+		return result;
+	old = MemoryContextSwitchTo(load->context);
+	load->strategy = GetAccessStrategy(BAS_BULKREAD);
+	IvfpqListReaderInit(&load->reader, load->index, &load->meta,
+						load->strategy);
+	load->code_bytes = load->reader.layout.code_bytes;
+	load->room = Min(MESSAGE_BYTES, (Size) maintenance_work_mem * 1024 / 2);
+	MemoryContextSwitchTo(old);
+	if (whole)
+		load->expected = count_copies(load);
+	IvfpqLoadUnlock(load);
+	return result;
+}
+
+/*
+ * Bring the mirror of load->key to gpuvecd; not `whole`: only what it lacks.
+ * Everything it needs is in load->context, the caller's.  May throw.
+ */
+IvfpqLoadResult
+IvfpqLoadMirror(IvfpqLoad *load, bool whole)
+{
+	IvfpqLoadResult result = prepare(load, whole);
+	IvfpqReply	reply = {.reason = ""};
+	bool		exists = true;
+
+	/* what a mirror lacks is less than it takes to make such memory */
+	if (result == IVFPQ_LOAD_DONE)
+		result = judge(load, IvfpqSlotsOpen(load, whole,
+											IvfpqNow() + MESSAGE_US, &reply),
+					   &reply);
+	if (result == IVFPQ_LOAD_DONE && whole)
+		result = drop_older(load);
+	if (result == IVFPQ_LOAD_DONE && whole)
+	{
+		IvfpqWantedProgress(&load->key, 0, load->expected);
+		result = bring_all(load, &exists);
+	}
+	if (result == IVFPQ_LOAD_DONE && exists)
+		result = send_lists(load, false);
+	load->fresh = !exists;
+	return result;
+}

@@ -1,0 +1,116 @@
+/*
+ * load.h
+ *		Bringing a mirror to gpuvecd.  Private to src/client.
+ *
+ * The rhythm is: lock the index, recheck that it is the one, copy a message's
+ * worth into memory, unlock; then send.  So whoever waits for the index waits
+ * for milliseconds, and never for gpuvecd.
+ */
+#ifndef IVFPQ_LOAD_H
+#define IVFPQ_LOAD_H
+
+#include "storage/bufmgr.h"
+
+#include "client/channel/connect.h"
+
+typedef enum IvfpqLoadResult
+{
+	IVFPQ_LOAD_DONE,
+	IVFPQ_LOAD_GONE,			/* there is no such index any more */
+	IVFPQ_LOAD_ABSENT,			/* catch-up: there is no such mirror any more */
+	IVFPQ_LOAD_YIELD,			/* somebody wants the database for himself */
+	IVFPQ_LOAD_LOCKED,			/* nothing is begun, the index is locked */
+	IVFPQ_LOAD_NO_ROOM,			/* gpuvecd has no memory */
+	IVFPQ_LOAD_FAILED			/* see `error` */
+} IvfpqLoadResult;
+
+typedef struct IvfpqLoad
+{
+	GvMirrorKey key;
+	char		name[NAMEDATALEN];	/* of the index */
+	char		error[160];		/* when it did not work */
+	bool		fresh;			/* it brought a whole mirror */
+	int64		copies;			/* brought, or found there, in this pass */
+	int64		expected;		/* of a whole pass */
+
+	/* while the index is locked */
+	Relation	index;			/* NULL: it is not */
+	IvfpqMetaData meta;
+
+	/* as long as the load */
+	MemoryContext context;
+	BufferAccessStrategy strategy;
+	IvfpqListReader reader;
+	int			code_bytes;
+	bool		awaiting;		/* the answer to what was sent is to come */
+
+	/* GvListsRequest and pieces, or values of an array */
+	Size		room;			/* bytes of a message: what is copied under
+								 * one lock */
+	char	   *message;		/* [room] in the slot at hand */
+	char	   *slots;			/* memory that gpuvecd shares; NULL: none */
+	int			passed_fd;		/* its descriptor while it is passed, or -1 */
+	int			slot;			/* at hand, 0 or 1 */
+	Size		used;
+	int			npieces;
+
+	/* refine records of the copies in the message */
+	bool		note_records;	/* they are wanted */
+	ItemPointerData *addresses; /* [addresses_room] */
+	int64		naddresses;
+	int64		addresses_room;
+	char	   *records;		/* [naddresses] GvRefineItem, once read */
+} IvfpqLoad;
+
+/* load.c */
+extern IvfpqLoadResult IvfpqLoadMirror(IvfpqLoad *load, bool whole);
+extern IvfpqLoadResult IvfpqLoadSend(IvfpqLoad *load, GvMessageType type,
+									 const void *request, Size request_bytes,
+									 const void *values, Size bytes);
+
+/* lock.c */
+extern bool IvfpqDatabaseIsFree(void);
+extern IvfpqLoadResult IvfpqLoadLock(IvfpqLoad *load);
+extern void IvfpqLoadUnlock(IvfpqLoad *load);
+
+/* ring.c */
+extern IvfpqServed IvfpqSlotsOpen(IvfpqLoad *load, bool share,
+								  int64 deadline, IvfpqReply *reply);
+extern void IvfpqSlotsClose(IvfpqLoad *load);
+extern bool IvfpqSlotsHand(IvfpqLoad *load, GvMessageType type,
+						   const void *request, Size request_bytes,
+						   const void *values, Size bytes,
+						   GvHereRequest *here);
+
+/* piece.c */
+typedef enum IvfpqPieceResult
+{
+	IVFPQ_PIECE_DONE,			/* in the message, or nothing to do */
+	IVFPQ_PIECE_FULL,			/* the message has no room for it */
+	IVFPQ_PIECE_CHANGED			/* the list was rewritten meanwhile */
+} IvfpqPieceResult;
+
+/* A list that is longer than a message, on its way. */
+typedef struct IvfpqLongList
+{
+	int32		list;
+	GvListState state;			/* as when it was begun */
+	uint32		nblocks;
+	uint32		next;			/* block to send next */
+	IvfpqAddress *addresses;	/* [nblocks] */
+} IvfpqLongList;
+
+extern void IvfpqMessageBegin(IvfpqLoad *load);
+extern IvfpqPieceResult IvfpqMessageAdd(IvfpqLoad *load, int32 list,
+										const GvListState *have);
+extern void IvfpqLongBegin(IvfpqLoad *load, IvfpqLongList *longlist,
+						   int32 list);
+extern bool IvfpqLongNext(IvfpqLoad *load, IvfpqLongList *longlist);
+
+/* loadrecords.c */
+extern void IvfpqRecordsNote(IvfpqLoad *load, const IvfpqBlockView *view);
+extern void IvfpqRecordsRead(IvfpqLoad *load);
+extern IvfpqLoadResult IvfpqRecordsSend(IvfpqLoad *load);
+extern IvfpqLoadResult IvfpqRecordsSendAll(IvfpqLoad *load);
+
+#endif							/* IVFPQ_LOAD_H */

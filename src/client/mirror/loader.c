@@ -1,0 +1,226 @@
+/*
+ * loader.c
+ *		A background worker that brings mirrors of a database's indexes to
+ *		gpuvecd, and what they lack.
+ *
+ * It works where there can be no writing, too: on a hot standby.  It ends
+ * soon after there is nothing to do, and at once when somebody wants the
+ * database for himself, because a database with a session in it can be
+ * neither dropped nor copied.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "client/mirror/load.h"
+#include "client/state.h"
+#include "client/supervise/supervisor.h"
+#include "pgcompat.h"
+
+/* How often to look for work, and how long. */
+#define LOOK_MS				50
+#define IDLE_US				1000000
+
+/* A mirror rests so many times as long as it took to catch up, at least. */
+#define CATCH_UP_REST		10
+#define CATCH_UP_PAUSE_MS	200
+#define CATCH_UP_MOST_MS	60000
+
+/* After gpuvecd had no room: it is not asked again so soon. */
+#define NO_ROOM_PAUSE_MS	30000
+
+extern PGDLLEXPORT void gpuvec_loader_main(Datum arg);
+
+/* How a loader of a database is started. */
+void
+IvfpqFillLoader(BackgroundWorker *worker, Oid database, int slot)
+{
+	memset(worker, 0, sizeof(*worker));
+	worker->bgw_flags = BGWORKER_SHMEM_ACCESS |
+		BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker->bgw_start_time = BgWorkerStart_ConsistentState;
+	worker->bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker->bgw_library_name, "gpuvec",
+			sizeof(worker->bgw_library_name));
+	strlcpy(worker->bgw_function_name, "gpuvec_loader_main",
+			sizeof(worker->bgw_function_name));
+	snprintf(worker->bgw_name, BGW_MAXLEN, "gpuvec loader of database %u",
+			 database);
+	strlcpy(worker->bgw_type, "gpuvec loader", BGW_MAXLEN);
+	worker->bgw_main_arg = Int32GetDatum(slot);
+	memcpy(worker->bgw_extra, &database, sizeof(Oid));
+	worker->bgw_notify_pid = MyProcPid;
+}
+
+/* Load, and let an error be a result. */
+static IvfpqLoadResult
+load_safely(IvfpqLoad *load, bool whole)
+{
+	volatile IvfpqLoadResult result = IVFPQ_LOAD_FAILED;
+
+	PG_TRY();
+	{
+		result = IvfpqLoadMirror(load, whole);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		HOLD_INTERRUPTS();
+		MemoryContextSwitchTo(load->context);
+		error = CopyErrorData();
+		FlushErrorState();
+		AbortCurrentTransaction();
+		strlcpy(load->error, error->message, sizeof(load->error));
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
+
+	/* gpuvecd throws an unfinished mirror away with the connection */
+	if (result != IVFPQ_LOAD_DONE)
+		IvfpqDisconnect();
+	return result;
+}
+
+static void
+log_done(const IvfpqLoad *load, int64 us)
+{
+	ereport(load->fresh ? LOG : DEBUG1,
+			(errmsg("gpuvec: %s index \"%s\": %lld copies in %d lists, %.0f ms",
+					load->fresh ? "mirrored" : "caught up with", load->name,
+					(long long) load->copies, load->meta.nlists,
+					us / 1000.0)));
+}
+
+/* Tell everyone what became of it. */
+static void
+report(IvfpqLoad *load, IvfpqLoadResult result, int64 us)
+{
+	int64		rest = CATCH_UP_REST * us / 1000;
+
+	switch (result)
+	{
+		case IVFPQ_LOAD_DONE:
+			IvfpqWantedDone(&load->key, load->copies,
+							(int) Min(Max(rest, CATCH_UP_PAUSE_MS),
+									  CATCH_UP_MOST_MS));
+			log_done(load, us);
+			break;
+		case IVFPQ_LOAD_GONE:
+			IvfpqWantedForget(&load->key);
+			break;
+		case IVFPQ_LOAD_ABSENT:
+			IvfpqWantedGone(&load->key);
+			break;
+		case IVFPQ_LOAD_LOCKED:
+			if (IvfpqWantedPutBack(&load->key))
+				break;
+			/* FALLTHROUGH */
+		case IVFPQ_LOAD_YIELD:
+		case IVFPQ_LOAD_NO_ROOM:
+		case IVFPQ_LOAD_FAILED:
+			if (IvfpqWantedFailed(&load->key, load->error,
+								  result == IVFPQ_LOAD_NO_ROOM ?
+								  NO_ROOM_PAUSE_MS : 0))
+				ereport(LOG,
+						(errmsg("gpuvec: could not mirror index %u: %s",
+								load->key.index, load->error)));
+			break;
+	}
+}
+
+/* Serve one request; false when the loader is to end. */
+static bool
+serve(const IvfpqWanted *wanted)
+{
+	IvfpqLoad	load = {.key = wanted->key,.passed_fd = -1};
+	bool		whole = wanted->state != IVFPQ_WANTED_READY;
+	int64		begun = IvfpqNow();
+	IvfpqLoadResult result;
+
+	load.context = AllocSetContextCreate(TopMemoryContext, "gpuvec load",
+										 ALLOCSET_DEFAULT_SIZES);
+	pgstat_report_activity(STATE_RUNNING, whole ? "gpuvec: loading a mirror" :
+						   "gpuvec: catching up with an index");
+	SetCurrentStatementStartTimestamp();
+	result = load_safely(&load, whole);
+	IvfpqSlotsClose(&load);
+	report(&load, result, IvfpqNow() - begun);
+	pgstat_report_activity(STATE_IDLE, NULL);
+	MemoryContextSwitchTo(TopMemoryContext);
+	MemoryContextDelete(load.context);
+	return result != IVFPQ_LOAD_YIELD;
+}
+
+/* Wait a moment; false when somebody wants the database for himself. */
+static bool
+wait_a_moment(void)
+{
+	bool		alone;
+
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 LOOK_MS, PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+	StartTransactionCommand();
+	alone = IvfpqDatabaseIsFree();
+	CommitTransactionCommand();
+	return alone;
+}
+
+static void
+release_all(int code, Datum arg)
+{
+	LWLockReleaseAll();
+	IvfpqWantedRelease("the loader was ended");
+}
+
+/* Entry of the worker.  arg: its slot; bgw_extra: OID of its database. */
+void
+gpuvec_loader_main(Datum arg)
+{
+	int			slot = DatumGetInt32(arg);
+	Oid			database;
+	int64		last;
+
+	memcpy(&database, MyBgworkerEntry->bgw_extra, sizeof(Oid));
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
+	ivfpq_shared->loader_connected[slot] = true;
+	LWLockRelease(ivfpq_shared->lock);
+	before_shmem_exit(release_all, (Datum) 0);
+
+	last = IvfpqNow();
+	while (IvfpqNow() - last < IDLE_US)
+	{
+		IvfpqWanted wanted;
+
+		CHECK_FOR_INTERRUPTS();
+		if (IvfpqWantedTake(database, &wanted))
+		{
+			if (!serve(&wanted))
+				break;
+			last = IvfpqNow();
+		}
+		else if (!wait_a_moment())
+			break;
+	}
+	IvfpqDisconnect();
+}

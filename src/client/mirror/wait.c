@@ -1,0 +1,113 @@
+/*
+ * wait.c
+ *		Have an index mirrored, and wait for it.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "client/channel/connect.h"
+#include "client/state.h"
+#include "pgcompat.h"
+
+/* How often to look whether gpuvecd is still there. */
+#define LOOK_MS				200
+
+/* How long it may take gpuvecd to come up. */
+#define START_US			INT64CONST(30000000)
+
+/* ERROR unless there can be mirrors. */
+static void
+check_server(void)
+{
+	IvfpqServerState state = IvfpqSharedState();
+
+	if (ivfpq_shared == NULL || state == IVFPQ_STATE_OFF)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("there is no gpuvecd"),
+				 ivfpq_shared == NULL && !IvfpqPreloadHelps() &&
+				 ivfpq_server == IVFPQ_SERVER_AUTO ?
+				 errdetail("This machine shows no card that it could use.") :
+				 ivfpq_shared == NULL && ivfpq_server != IVFPQ_SERVER_OFF ?
+				 errhint("Add gpuvec to shared_preload_libraries and restart the server.") :
+				 errhint("It is turned off by gpuvec.server.")));
+	if (state != IVFPQ_STATE_UP && state != IVFPQ_STATE_STARTING)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("gpuvecd is not running"),
+				 errdetail("State is \"%s\".", IvfpqStateName()),
+				 errhint("Look into the server's log.")));
+}
+
+/* Wait until it is up; ERROR if it is not to be. */
+static void
+wait_for_server(void)
+{
+	int64		deadline = IvfpqNow() + START_US;
+
+	check_server();
+	while (IvfpqSharedState() != IVFPQ_STATE_UP)
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT |
+						 WL_EXIT_ON_PM_DEATH, LOOK_MS, GvWaitEvent());
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		check_server();
+		if (IvfpqNow() > deadline)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("gpuvecd does not come up")));
+	}
+}
+
+/*
+ * Is the request fulfilled?  ERROR if it failed.
+ */
+static bool
+is_done(const GvMirrorKey *key, uint64 ticket, int64 *copies)
+{
+	IvfpqWanted wanted;
+
+	if (!IvfpqWantedGet(key, &wanted))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the index was changed while it was mirrored")));
+	*copies = wanted.copies;
+	if (wanted.done >= ticket)
+		return true;
+	if (wanted.refused >= ticket)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("could not mirror the index: %s", wanted.error)));
+	return false;
+}
+
+/*
+ * Have a mirror brought, or brought up to date, and wait for that; returns
+ * the copies that it holds.  ERROR if it cannot be.  Nobody brings the mirror
+ * of an index that the caller has locked exclusively.
+ */
+int64
+IvfpqPrewarm(const GvMirrorKey *key)
+{
+	uint64		ticket;
+	int64		copies;
+
+	wait_for_server();
+	ticket = IvfpqWant(key, true, true);
+	if (ticket == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many indexes are being mirrored"),
+				 errhint("Try again later.")));
+	ConditionVariablePrepareToSleep(&ivfpq_shared->changed);
+	while (!is_done(key, ticket, &copies))
+	{
+		(void) ConditionVariableTimedSleep(&ivfpq_shared->changed, LOOK_MS,
+										   GvWaitEvent());
+		check_server();
+	}
+	ConditionVariableCancelSleep();
+	return copies;
+}

@@ -1,0 +1,344 @@
+/*
+ * child.c
+ *		The process gpuvecd, child of the supervisor.
+ *
+ * It is a program of its own, in a session of its own: whatever happens to
+ * it, PostgreSQL goes on.  It ends when the supervisor does, however that
+ * ends.  What it prints comes through a pipe and goes to the server's log.
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+#include "miscadmin.h"
+#include "port.h"
+
+#include "client/channel/connect.h"
+#include "client/client.h"
+#include "client/supervise/supervisor.h"
+
+#define PROGRAM			"gpuvecd"
+
+/* What it is given between SIGTERM and SIGKILL, and after that. */
+#define TERM_MS			2000
+#define KILL_MS			2000
+#define POLL_MS			10
+
+/* File descriptors that may be open where there is no close_range(). */
+#define MAX_DESCRIPTORS 65536
+
+typedef struct Child
+{
+	int			pid;			/* 0: there is none */
+	int			log;			/* read end of its pipe, -1: closed */
+	char		line[1024];		/* of the log, not yet complete */
+	int			length;
+} Child;
+
+static Child child = {.log = -1};
+
+int
+IvfpqChildPid(void)
+{
+	return child.pid;
+}
+
+/* To wait for; -1: nothing comes any more. */
+int
+IvfpqChildLog(void)
+{
+	return child.log;
+}
+
+/* ---- between fork and exec: only what a signal handler may do */
+
+static void
+reset_signals(void)
+{
+	struct sigaction action = {.sa_handler = SIG_DFL};
+	sigset_t	none;
+
+	for (int i = 1; i < NSIG; i++)
+		(void) sigaction(i, &action, NULL);
+	sigemptyset(&none);
+	(void) sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static void
+close_descriptors(void)
+{
+#ifdef SYS_close_range
+	if (syscall(SYS_close_range, 3, ~0U, 0) == 0)
+		return;
+#endif
+	for (int fd = 3; fd < MAX_DESCRIPTORS; fd++)
+		(void) close(fd);
+}
+
+/* Be what the out-of-memory killer takes first, rather than the postmaster. */
+static void
+offer_to_oom(void)
+{
+	int			fd = open("/proc/self/oom_score_adj", O_WRONLY);
+
+	if (fd >= 0)
+	{
+		(void) !write(fd, "0", 1);
+		(void) close(fd);
+	}
+}
+
+/* Become gpuvecd. */
+static void
+run_program(char *const *argv, int log, int parent)
+{
+	static const char message[] = "FATAL: " PROGRAM " could not be executed\n";
+	int			null;
+
+	(void) setsid();
+#ifdef __linux__
+	(void) prctl(PR_SET_PDEATHSIG, SIGKILL);
+#endif
+	if (getppid() != parent)
+		_exit(1);
+	reset_signals();
+	offer_to_oom();
+	null = open("/dev/null", O_RDONLY);
+	(void) dup2(null, STDIN_FILENO);
+	(void) dup2(log, STDOUT_FILENO);
+	(void) dup2(log, STDERR_FILENO);
+	close_descriptors();
+	(void) execv(argv[0], argv);
+	(void) !write(STDERR_FILENO, message, sizeof(message) - 1);
+	_exit(127);
+}
+
+/* ---- the supervisor's side */
+
+/* Where the program lies: beside postgres. */
+static bool
+find_program(char *path)
+{
+	strlcpy(path, my_exec_path, MAXPGPATH);
+	get_parent_directory(path);
+	join_path_components(path, path, PROGRAM);
+	if (access(path, X_OK) == 0)
+		return true;
+	ereport(LOG,
+			(errcode_for_file_access(),
+			 errmsg("could not execute \"%s\": %m", path),
+			 errhint("It is installed together with gpuvec.")));
+	return false;
+}
+
+/* Start it; false, and a line in the log, when that is not possible. */
+bool
+IvfpqChildStart(void)
+{
+	static const char *const engines[] = {
+		[IVFPQ_SERVER_AUTO] = "auto",
+		[IVFPQ_SERVER_CUDA] = "cuda",
+		[IVFPQ_SERVER_CPU] = "cpu"
+	};
+	char		path[MAXPGPATH];
+	char		memory[32];
+	char		parent[32];
+	const char *argv[] = {path, "--data", DataDir,
+		"--engine", engines[ivfpq_server], "--memory", memory,
+		"--devices", ivfpq_devices, "--simd", gv_simd_name(ivfpq_simd),
+		"--parent", parent,
+	NULL};
+	int			ends[2];
+	int			pid;
+
+	if (!find_program(path))
+		return false;
+	snprintf(memory, sizeof(memory), "%d", ivfpq_gpu_memory);
+	snprintf(parent, sizeof(parent), "%d", MyProcPid);
+	if (pipe(ends) != 0)
+	{
+		ereport(LOG, (errmsg("could not create a pipe: %m")));
+		return false;
+	}
+	(void) fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+	if (!pg_set_noblock(ends[0]))
+		ereport(LOG, (errmsg("could not set a pipe to nonblocking mode: %m")));
+	pid = fork();
+	if (pid == 0)
+		run_program((char *const *) argv, ends[1], MyProcPid);
+	(void) close(ends[1]);
+	if (pid < 0)
+	{
+		ereport(LOG, (errmsg("could not fork: %m")));
+		(void) close(ends[0]);
+		return false;
+	}
+	child.pid = pid;
+	child.log = ends[0];
+	child.length = 0;
+	return true;
+}
+
+/* One line to the server's log. */
+static void
+log_line(char *line)
+{
+	static const struct
+	{
+		const char *prefix;
+		int			level;
+	}			levels[] = {
+		{"LOG:", LOG}, {"WARNING:", WARNING}, {"FATAL:", LOG},
+		{"DEBUG:", DEBUG1}
+	};
+	int			level = LOG;
+
+	if (line[0] == '\0')
+		return;
+	for (int i = 0; i < (int) lengthof(levels); i++)
+	{
+		size_t		length = strlen(levels[i].prefix);
+
+		if (strncmp(line, levels[i].prefix, length) == 0)
+		{
+			level = levels[i].level;
+			line += length;
+			break;
+		}
+	}
+	ereport(level, (errmsg_internal("gpuvecd: %s", line + strspn(line, " "))));
+}
+
+/* Log the complete lines; a line that is too long is cut. */
+static void
+log_lines(void)
+{
+	char	   *start = child.line;
+	char	   *end;
+
+	child.line[child.length] = '\0';
+	while ((end = strchr(start, '\n')) != NULL)
+	{
+		*end = '\0';
+		log_line(start);
+		start = end + 1;
+	}
+	child.length -= start - child.line;
+	memmove(child.line, start, child.length + 1);
+	if (child.length == sizeof(child.line) - 1)
+	{
+		log_line(child.line);
+		child.length = 0;
+	}
+}
+
+/* Log what it has printed; true if there was something. */
+bool
+IvfpqChildReadLog(void)
+{
+	bool		any = false;
+
+	while (child.log >= 0)
+	{
+		ssize_t		got = read(child.log, child.line + child.length,
+							   sizeof(child.line) - 1 - child.length);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+			break;
+		if (got <= 0)
+		{
+			(void) close(child.log);
+			child.log = -1;
+			break;
+		}
+		/* a NUL would hide the rest */
+		for (ssize_t i = 0; i < got; i++)
+			if (child.line[child.length + i] == '\0')
+				child.line[child.length + i] = '?';
+		child.length += got;
+		log_lines();
+		any = true;
+	}
+	return any;
+}
+
+/* Has it ended?  *status is waitpid's. */
+bool
+IvfpqChildEnded(int *status)
+{
+	int			pid;
+
+	if (child.pid == 0)
+		return false;
+	pid = waitpid(child.pid, status, WNOHANG);
+	if (pid == 0 || (pid < 0 && errno == EINTR))
+		return false;
+	if (pid < 0)
+		*status = 0;			/* somebody else has waited for it */
+	(void) IvfpqChildReadLog();
+	if (child.log >= 0)
+		(void) close(child.log);
+	child.log = -1;
+	child.pid = 0;
+	return true;
+}
+
+static bool
+wait_for_end(int ms, int *status)
+{
+	int64		deadline = IvfpqNow() + (int64) ms * 1000;
+
+	while (!IvfpqChildEnded(status))
+	{
+		if (IvfpqNow() > deadline)
+			return false;
+		(void) IvfpqChildReadLog();
+		pg_usleep(POLL_MS * 1000L);
+	}
+	return true;
+}
+
+/*
+ * Ask it to end, even when it was stopped.  A signal handler may call this.
+ */
+void
+IvfpqChildTerminate(void)
+{
+	if (child.pid != 0)
+	{
+		(void) kill(child.pid, SIGTERM);
+		(void) kill(child.pid, SIGCONT);
+	}
+}
+
+/*
+ * End it, gently first.  One that even SIGKILL does not end, because a driver
+ * holds it, is left to itself.
+ */
+void
+IvfpqChildStop(int *status)
+{
+	if (child.pid == 0)
+		return;
+	IvfpqChildTerminate();
+	if (wait_for_end(TERM_MS, status))
+		return;
+	(void) kill(child.pid, SIGKILL);
+	if (wait_for_end(KILL_MS, status))
+		return;
+	ereport(LOG, (errmsg("gpuvecd (PID %d) does not end", child.pid)));
+	if (child.log >= 0)
+		(void) close(child.log);
+	child.log = -1;
+	child.pid = 0;
+	*status = 0;
+}

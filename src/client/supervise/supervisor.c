@@ -1,0 +1,553 @@
+/*
+ * supervisor.c
+ *		The background worker that runs gpuvecd: starts it, asks it again and
+ *		again whether it is well, starts it anew when it is not, and launches
+ *		loaders.
+ *
+ * It is in no database and reads no page.  It never waits for gpuvecd longer
+ * than PING_US at a time.  An error here ends it, and gpuvecd with it; the
+ * postmaster starts it again.
+ */
+#include "postgres.h"
+
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "storage/procsignal.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "client/channel/status.h"
+#include "client/state.h"
+#include "client/supervise/supervisor.h"
+#include "pgcompat.h"
+
+#define SECOND				INT64CONST(1000000)
+
+/* How long it may take to answer the supervisor. */
+#define PING_US				SECOND
+
+/* How often it is asked: when all is well, when not, when it just started. */
+#define PING_WELL_US		(10 * SECOND)
+#define PING_ILL_US			SECOND
+#define PING_NEW_US			(SECOND / 10)
+#define NEW_US				(10 * SECOND)
+
+/* After so long without an answer it is replaced; at its start, so long. */
+#define REPLACE_US			(30 * SECOND)
+#define REPLACE_NEW_US		(120 * SECOND)
+
+/* A shorter run, or one that never got up, failed: the next start waits. */
+#define QUICK_US			(10 * SECOND)
+#define MAX_BACKOFF			6	/* 2^6 s, or rather: */
+#define MAX_BACKOFF_US		(60 * SECOND)
+
+/*
+ * It answers the supervisor, but not sessions: after so many rounds, each
+ * twice as long as the last, in which it ended no batch, it is replaced.
+ */
+#define MAX_RELAPSES		5
+
+/* Exit codes of gpuvecd. */
+#define EXIT_NO_CARD		3
+
+extern PGDLLEXPORT void gpuvec_supervisor_main(Datum arg);
+
+typedef struct Supervisor
+{
+	IvfpqServerInfo info;
+	bool		give_up;		/* there is no card: do not start it again */
+	int64		start_at;		/* when it is to be started */
+	int64		started;		/* when it was */
+	int			failures;		/* quick ends in a row */
+	int64		ping_at;		/* when to ask */
+	int64		answered;		/* when it answered last, or was started */
+	bool		suspended;		/* sessions' time-outs are being looked into */
+	int			relapses;		/* time-outs soon after all seemed well */
+	int64		resumed;		/* when all seemed well */
+	bool		doubted;		/* a session waited long, and in vain */
+	int64		batches;		/* it had ended when it told last */
+	int64		batches_then;	/* ... at the first time-out */
+	MemoryContext scratch;		/* reset after every round */
+} Supervisor;
+
+static Supervisor self;
+
+static void
+set_state(IvfpqServerState state)
+{
+	pg_atomic_write_u32(&ivfpq_shared->state, state);
+}
+
+/* ---- start and end */
+
+/* It has ended, and what was known of it is no longer true. */
+static void
+forget_server(void)
+{
+	set_state(IVFPQ_STATE_DOWN);
+	pg_atomic_write_u64(&ivfpq_shared->instance, 0);
+	pg_atomic_write_u32(&ivfpq_shared->suspended, 0);
+	self.suspended = false;
+	self.doubted = false;
+	self.info.pid = 0;
+	self.info.used = 0;
+	IvfpqSharedSetServer(&self.info);
+	IvfpqDisconnect();
+}
+
+static void
+start_server(int64 now)
+{
+	if (!IvfpqChildStart())
+	{
+		set_state(IVFPQ_STATE_DOWN);
+		self.start_at = now + MAX_BACKOFF_US;
+		return;
+	}
+	if (self.info.started != 0)
+		self.info.restarts++;
+	self.info.started = GetCurrentTimestamp();
+	self.info.pid = IvfpqChildPid();
+	IvfpqSharedSetServer(&self.info);
+	set_state(IVFPQ_STATE_STARTING);
+	self.started = self.answered = now;
+	self.ping_at = now + PING_NEW_US;
+	self.relapses = 0;
+	self.batches = 0;
+	ereport(LOG, (errmsg("started gpuvecd, PID %d", self.info.pid)));
+}
+
+/* Did one that is gone have a card? */
+static bool
+has_seen_card(void)
+{
+	return strcmp(self.info.engine, "cuda") == 0;
+}
+
+/* Say how it ended. */
+static void
+log_end(int status)
+{
+	if (WIFSIGNALED(status))
+		ereport(LOG,
+				(errmsg("gpuvecd was terminated by signal %d: %s",
+						WTERMSIG(status), pg_strsignal(WTERMSIG(status)))));
+	else
+		ereport(LOG,
+				(errmsg("gpuvecd exited with exit code %d",
+						WEXITSTATUS(status))));
+}
+
+/*
+ * It has ended: when is it to be started again?  Where a card was seen it may
+ * come back, even if there seems to be none now.
+ */
+static void
+note_end(int status)
+{
+	int64		now = IvfpqNow();
+	int64		pause = 0;
+	bool		was_up = IvfpqSharedState() == IVFPQ_STATE_UP;
+
+	forget_server();
+	if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_NO_CARD)
+	{
+		pg_atomic_write_u32(&ivfpq_shared->has_card, 0);
+		if (ivfpq_server == IVFPQ_SERVER_AUTO && !has_seen_card())
+		{
+			set_state(IVFPQ_STATE_NO_CARD);
+			self.give_up = true;
+			ereport(LOG,
+					(errmsg("gpuvec found no card, and searches without one"),
+					 errhint("With gpuvec.server = off nobody looks for one.")));
+			return;
+		}
+	}
+	log_end(status);
+	if (!was_up || now - self.started < QUICK_US)
+	{
+		pause = Min(SECOND << Min(self.failures, MAX_BACKOFF),
+					MAX_BACKOFF_US);
+		self.failures++;
+	}
+	else
+		self.failures = 0;
+	self.start_at = now + pause;
+}
+
+/* It is of no use any more: end it. */
+static void
+replace_server(const char *why)
+{
+	int			status = 0;
+
+	ereport(LOG, (errmsg("gpuvecd is replaced: %s", why)));
+	IvfpqChildStop(&status);
+	note_end(status);
+}
+
+/* ---- is it well? */
+
+/* It answers, and is another than before. */
+static void
+meet_server(const GvWelcome *welcome)
+{
+	self.info.pid = welcome->pid;
+	strlcpy(self.info.engine, welcome->engine, sizeof(self.info.engine));
+	pg_atomic_write_u32(&ivfpq_shared->has_card, has_seen_card());
+	pg_atomic_write_u64(&ivfpq_shared->instance, welcome->instance);
+	IvfpqWantedRestart();
+	set_state(IVFPQ_STATE_UP);
+	ereport(LOG,
+			(errmsg("gpuvecd is up, engine \"%s\"", self.info.engine)));
+}
+
+/* A mirror's index has gone, and its file with it. */
+static bool
+is_orphan(const GvMirrorKey *key)
+{
+	GvStorage	storage = {key->database, key->tablespace, key->relation};
+	char		path[MAXPGPATH];
+	struct stat st;
+
+	GvStoragePath(storage, path, sizeof(path));
+	if (stat(path, &st) == 0)
+		return st.st_size == 0;
+	return errno == ENOENT || errno == ENOTDIR;
+}
+
+/* Let go of mirrors whose indexes were dropped, or have new files. */
+static void
+drop_orphans(const GvMirrorStatus *mirrors, int nmirrors)
+{
+	for (int i = 0; i < nmirrors; i++)
+	{
+		GvKeyRequest request = {mirrors[i].key};
+		struct iovec part = {&request, sizeof(request)};
+		IvfpqReply	reply;
+
+		if (!is_orphan(&mirrors[i].key))
+			continue;
+		if (IvfpqExchange(GV_ROLE_LOADER, GV_MSG_DROP, &part, 1, 0,
+						  IvfpqNow() + PING_US, &reply) != IVFPQ_SERVED)
+			return;
+		IvfpqWantedForget(&mirrors[i].key);
+	}
+}
+
+/* Ask for everything. */
+static IvfpqServed
+ask_status(int64 deadline, GvStatusReply *told, IvfpqReply *reply)
+{
+	GvStatusReply status;
+	GvMirrorStatus *mirrors;
+	TimestampTz then = GetCurrentTimestamp();
+	IvfpqServed served = IvfpqAskStatus(GV_ROLE_LOADER, deadline, &status,
+										&mirrors, reply);
+
+	if (served != IVFPQ_SERVED)
+		return served;
+	*told = status;
+	strlcpy(self.info.device, status.device, sizeof(self.info.device));
+	self.info.memory = status.memory;
+	self.info.used = status.used;
+	if (pg_atomic_read_u64(&ivfpq_shared->instance) != status.instance)
+		meet_server(IvfpqWelcome());
+	IvfpqSharedSetServer(&self.info);
+	IvfpqWantedPrune(mirrors, status.nmirrors, then);
+	drop_orphans(mirrors, status.nmirrors);
+	return IVFPQ_SERVED;
+}
+
+/* Nobody is to wait for it, for this reason. */
+static void
+suspend(const char *why)
+{
+	if (self.suspended)
+		return;
+	self.suspended = true;
+	self.relapses = 0;
+	self.batches_then = self.batches;
+	pg_atomic_write_u32(&ivfpq_shared->suspended, 1);
+	ereport(LOG, (errmsg("gpuvecd does not answer: %s", why)));
+}
+
+/*
+ * It answers us, from a thread of its own; but a session has waited in vain.
+ * Is it all the time at the same batches?  Then it is as good as silent until
+ * they are done.  It ends by itself if its card never ends them.
+ */
+static bool
+is_stuck(const GvStatusReply *status, int64 now)
+{
+	bool		waits = (self.doubted || self.suspended) &&
+		status->oldest_ms >= ivfpq_server_timeout;
+	bool		moves = status->batches != self.batches;
+
+	self.batches = status->batches;
+	if (!waits)
+		return false;
+	self.answered = now;
+	self.ping_at = now + PING_ILL_US;
+	if (!moves)
+		suspend("it is at the same searches all the time");
+	return true;
+}
+
+/* It answered. */
+static void
+note_answer(int64 now)
+{
+	self.answered = now;
+	self.ping_at = now + PING_WELL_US;
+	self.doubted = false;
+	if (!self.suspended)
+		return;
+	self.suspended = false;
+	self.resumed = now;
+	pg_atomic_write_u32(&ivfpq_shared->suspended, 0);
+	if (self.relapses == 0)
+		ereport(LOG, (errmsg("gpuvecd answers again")));
+}
+
+/* It did not. */
+static void
+note_silence(IvfpqServed served, const IvfpqReply *reply, int64 now)
+{
+	bool		is_new = IvfpqSharedState() != IVFPQ_STATE_UP;
+
+	if (reply->refusal == GV_REFUSED_VERSION)
+	{
+		if (IvfpqSharedState() != IVFPQ_STATE_MISMATCH)
+			ereport(LOG,
+					(errmsg("gpuvecd speaks another version of the protocol"),
+					 errhint("Restart the server after an upgrade of gpuvec.")));
+		set_state(IVFPQ_STATE_MISMATCH);
+		self.answered = now;
+		self.ping_at = now + PING_WELL_US;
+		return;
+	}
+	self.ping_at = now + (is_new && now < self.started + NEW_US ?
+						  PING_NEW_US : PING_ILL_US);
+	if (!is_new)
+		suspend(reply->reason);
+	if (now - self.answered > (is_new ? REPLACE_NEW_US : REPLACE_US))
+		replace_server("it does not answer");
+}
+
+/* Ask whether it is well. */
+static void
+ping_server(void)
+{
+	int64		deadline = IvfpqNow() + PING_US;
+	GvStatusReply status;
+	IvfpqReply	reply;
+	IvfpqServed served = ask_status(deadline, &status, &reply);
+
+	if (ShutdownRequestPending)
+		return;
+	if (served == IVFPQ_SERVED)
+	{
+		if (!is_stuck(&status, IvfpqNow()))
+			note_answer(IvfpqNow());
+	}
+	else
+		note_silence(served, &reply, IvfpqNow());
+}
+
+/*
+ * A session waited in vain: see at once what is the matter.  When a second one
+ * did, all search themselves from then on.  The ping that ends this comes at
+ * once; but when it has ended and the same happens again, because it answers
+ * us and not them, only after a while.
+ */
+static void
+heed_silence(int64 now)
+{
+	bool		doubted = pg_atomic_exchange_u32(&ivfpq_shared->doubted, 0) != 0;
+
+	if (self.suspended)
+		return;
+	if (doubted)
+	{
+		self.doubted = true;
+		self.ping_at = now;
+	}
+	if (pg_atomic_read_u32(&ivfpq_shared->suspended) == 0)
+		return;
+	self.suspended = true;
+	if (self.resumed != 0 && now - self.resumed < PING_WELL_US)
+		self.relapses++;
+	else
+		self.relapses = 0;
+	if (self.relapses == 0)
+	{
+		self.batches_then = self.batches;
+		ereport(LOG,
+				(errmsg("gpuvecd did not answer sessions in time")));
+	}
+	if (self.relapses >= MAX_RELAPSES && self.batches == self.batches_then)
+		replace_server("it answers no session");
+	else
+		self.ping_at = self.relapses == 0 ? now :
+			now + (SECOND << Min(self.relapses - 1, MAX_RELAPSES));
+}
+
+/* ---- the worker */
+
+/* The supervisor ends, by whatever way runs callbacks. */
+static void
+end_server(int code, Datum arg)
+{
+	int			status = 0;
+
+	LWLockReleaseAll();
+	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
+	ivfpq_shared->supervisor = NULL;
+	LWLockRelease(ivfpq_shared->lock);
+	set_state(IVFPQ_STATE_DOWN);
+	pg_atomic_write_u64(&ivfpq_shared->instance, 0);
+	IvfpqChildStop(&status);
+}
+
+/* SIGQUIT: an immediate shutdown, or another process crashed. */
+static void
+crash_exit(SIGNAL_ARGS)
+{
+	IvfpqChildTerminate();
+	_exit(2);
+}
+
+static void
+become_supervisor(void)
+{
+	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
+	ivfpq_shared->supervisor = MyLatch;
+	self.info = ivfpq_shared->server;
+	LWLockRelease(ivfpq_shared->lock);
+	before_shmem_exit(end_server, (Datum) 0);
+	self.scratch = AllocSetContextCreate(TopMemoryContext, "gpuvec supervisor",
+										 ALLOCSET_DEFAULT_SIZES);
+}
+
+/* Everything that is due; returns when there is more. */
+static int64
+do_what_is_due(void)
+{
+	int64		now = IvfpqNow();
+	int64		next = now + PING_WELL_US;
+	bool		ended;
+	int			status;
+
+	if (IvfpqChildEnded(&status))
+		note_end(status);
+	if (IvfpqChildPid() == 0 && !self.give_up && now >= self.start_at)
+		start_server(now);
+	if (IvfpqChildPid() != 0)
+	{
+		heed_silence(now);
+		if (now >= self.ping_at)
+			ping_server();
+	}
+	if (IvfpqSharedState() == IVFPQ_STATE_UP && !self.suspended)
+	{
+		next = Min(next, IvfpqLaunchLoaders(&ended));
+
+		/*
+		 * Look at what there is now and what is not needed any more; not
+		 * quite yet, because it may have ended for a DROP DATABASE, and the
+		 * files are still there.
+		 */
+		if (ended)
+			self.ping_at = Min(self.ping_at, now + SECOND);
+	}
+	if (IvfpqChildPid() != 0)
+		next = Min(next, IvfpqChildLog() < 0 ? now + SECOND : self.ping_at);
+	else if (!self.give_up)
+		next = Min(next, self.start_at);
+	return next;
+}
+
+/* Sleep until then, or until something happens. */
+static void
+sleep_until(int64 when)
+{
+	int			log = IvfpqChildLog();
+	int64		ms = Max((when - IvfpqNow() + 999) / 1000, 0);
+	int			events = WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH;
+	int			happened;
+
+	if (log >= 0)
+		events |= WL_SOCKET_READABLE;
+	happened = WaitLatchOrSocket(MyLatch, events,
+								 log >= 0 ? log : PGINVALID_SOCKET,
+								 (long) ms, PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+	/* what it prints at its start may mean that it is ready */
+	if ((happened & WL_SOCKET_READABLE) && IvfpqChildReadLog() &&
+		IvfpqSharedState() == IVFPQ_STATE_STARTING)
+		self.ping_at = IvfpqNow();
+	/* its end of the pipe closes a moment before it can be waited for */
+	if (log >= 0 && IvfpqChildLog() < 0)
+		pg_usleep(1000);
+}
+
+/* Entry of the supervisor. */
+void
+gpuvec_supervisor_main(Datum arg)
+{
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	pqsignal(SIGUSR1, procsignal_sigusr1_handler);
+	pqsignal(SIGQUIT, crash_exit);
+	BackgroundWorkerUnblockSignals();
+
+	become_supervisor();
+	while (!ShutdownRequestPending)
+	{
+		MemoryContext old = MemoryContextSwitchTo(self.scratch);
+		int64		when = do_what_is_due();
+
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(self.scratch);
+		if (!ShutdownRequestPending)
+			sleep_until(when);
+	}
+
+	/* a status of 0 would mean: never start me again */
+	proc_exit(1);
+}
+
+/* While the library is preloaded. */
+void
+IvfpqSupervisorRegister(void)
+{
+	BackgroundWorker worker;
+
+	memset(&worker, 0, sizeof(worker));
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
+	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
+	worker.bgw_restart_time = 5;
+	strlcpy(worker.bgw_library_name, "gpuvec",
+			sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "gpuvec_supervisor_main",
+			sizeof(worker.bgw_function_name));
+	strlcpy(worker.bgw_name, "gpuvec supervisor", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "gpuvec supervisor", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}

@@ -1,0 +1,29 @@
+/*
+ * supervisor.h
+ *		The background worker that runs gpuvecd, and its parts.  Private to
+ *		src/client.
+ */
+#ifndef IVFPQ_SUPERVISOR_H
+#define IVFPQ_SUPERVISOR_H
+
+#include "postmaster/bgworker.h"
+
+/* supervisor.c */
+extern void IvfpqSupervisorRegister(void);
+
+/* child.c: the process gpuvecd */
+extern bool IvfpqChildStart(void);
+extern int	IvfpqChildPid(void);
+extern int	IvfpqChildLog(void);
+extern bool IvfpqChildReadLog(void);
+extern bool IvfpqChildEnded(int *status);
+extern void IvfpqChildTerminate(void);
+extern void IvfpqChildStop(int *status);
+
+/* launch.c: loaders */
+extern int64 IvfpqLaunchLoaders(bool *ended);
+
+/* loader.c */
+extern void IvfpqFillLoader(BackgroundWorker *worker, Oid database, int slot);
+
+#endif							/* IVFPQ_SUPERVISOR_H */

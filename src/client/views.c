@@ -1,0 +1,413 @@
+/*
+ * views.c
+ *		gpuvec_stat and gpuvec_mirrors: what users see of gpuvecd.
+ *
+ * When gpuvecd does not answer they show what shared memory knows.  Numbers
+ * of gpuvec_stat are for everyone; a mirror is shown to members of
+ * pg_read_all_stats and, in its own database, to the owner of its table.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "catalog/pg_authid.h"
+#include "commands/dbcommands.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "client/channel/status.h"
+#include "client/state.h"
+#include "pgcompat.h"
+
+/* How long gpuvecd may take to tell. */
+#define STATUS_US			1000000
+
+#define STAT_COLUMNS		30
+#define MIRROR_COLUMNS		12
+
+PG_FUNCTION_INFO_V1(gpuvec_stat);
+PG_FUNCTION_INFO_V1(gpuvec_mirrors);
+
+/* Without preloading there is nothing to see. */
+static bool
+is_preloaded(void)
+{
+	if (ivfpq_shared != NULL)
+		return true;
+	ereport(NOTICE,
+			(errmsg("gpuvecd is not used"),
+			 IvfpqPreloadHelps() ?
+			 errhint("Add gpuvec to shared_preload_libraries and restart the server; gpuvec.server, gpuvec.gpu_memory and gpuvec.devices have no effect without.") :
+			 ivfpq_server == IVFPQ_SERVER_AUTO ?
+			 errdetail("This machine shows no card that it could use.") :
+			 errdetail("It is turned off by gpuvec.server.")));
+	return false;
+}
+
+/*
+ * What gpuvecd says; false when it does not, and then *status is all 0 and
+ * there are no mirrors.
+ */
+static bool
+ask_status(GvStatusReply *status, GvMirrorStatus **mirrors)
+{
+	IvfpqReply	reply;
+	uint64		before = IvfpqCountServed();
+	int64		begun = IvfpqNow();
+	IvfpqServed served;
+
+	memset(status, 0, sizeof(*status));
+	*mirrors = NULL;
+	if (IvfpqSharedState() != IVFPQ_STATE_UP ||
+		pg_atomic_read_u32(&ivfpq_shared->suspended) != 0)
+		return false;
+	served = IvfpqAskStatus(GV_ROLE_SESSION, begun + STATUS_US, status,
+							mirrors, &reply);
+	if (served == IVFPQ_TIMED_OUT)
+		IvfpqNoteSilence(begun, before);
+	if (served != IVFPQ_SERVED)
+		memset(status, 0, sizeof(*status));
+	return served == IVFPQ_SERVED;
+}
+
+/* ---- gpuvec_stat */
+
+/* A row under construction. */
+typedef struct Row
+{
+	int			n;
+	Datum		values[STAT_COLUMNS];
+	bool		nulls[STAT_COLUMNS];
+} Row;
+
+static void
+put(Row *row, Datum value)
+{
+	row->nulls[row->n] = false;
+	row->values[row->n++] = value;
+}
+
+static void
+put_null(Row *row)
+{
+	row->nulls[row->n] = true;
+	row->values[row->n++] = (Datum) 0;
+}
+
+static void
+put_text(Row *row, const char *text)
+{
+	if (text[0] == '\0')
+		put_null(row);
+	else
+		put(row, CStringGetTextDatum(text));
+}
+
+/* A number that is known only if `known`. */
+static void
+put_known(Row *row, bool known, int64 value)
+{
+	if (known)
+		put(row, Int64GetDatum(value));
+	else
+		put_null(row);
+}
+
+static void
+put_double(Row *row, bool known, double value)
+{
+	if (known)
+		put(row, Float8GetDatum(value));
+	else
+		put_null(row);
+}
+
+static void
+put_server(Row *row, const IvfpqServerInfo *server)
+{
+	if (server->pid != 0)
+		put(row, Int32GetDatum(server->pid));
+	else
+		put_null(row);
+	put_text(row, IvfpqStateName());
+	put_text(row, server->engine);
+	put_text(row, server->device);
+	if (server->started != 0)
+		put(row, TimestampTzGetDatum(server->started));
+	else
+		put_null(row);
+	put(row, Int64GetDatum(server->restarts));
+}
+
+/* Searches by who answered them, and why it was not gpuvecd. */
+static void
+put_searches(Row *row)
+{
+	static const IvfpqServed causes[] = {
+		IVFPQ_DOWN, IVFPQ_SUSPENDED, IVFPQ_NOT_MIRRORED, IVFPQ_LOADING,
+		IVFPQ_TIMED_OUT, IVFPQ_BROKEN, IVFPQ_REFUSED, IVFPQ_ENGINE_FAILED,
+		IVFPQ_STALE
+	};
+	int64		counts[IVFPQ_NSERVED];
+	int64		fallbacks = 0;
+
+	for (int i = 0; i < IVFPQ_NSERVED; i++)
+		counts[i] = (int64) pg_atomic_read_u64(&ivfpq_shared->served[i]);
+	for (int i = 0; i < (int) lengthof(causes); i++)
+		fallbacks += counts[causes[i]];
+	put(row, Int64GetDatum(counts[IVFPQ_SERVED]));
+	put(row, Int64GetDatum(counts[IVFPQ_NOT_ASKED] + fallbacks));
+	put(row, Int64GetDatum(fallbacks));
+	for (int i = 0; i < (int) lengthof(causes); i++)
+		put(row, Int64GetDatum(counts[causes[i]]));
+}
+
+/* gpuvec_stat() */
+Datum
+gpuvec_stat(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Row			row = {0};
+	IvfpqServerInfo server;
+	GvStatusReply status;
+	GvMirrorStatus *mirrors;
+	bool		known;
+	double		p50;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (!is_preloaded())
+		return (Datum) 0;
+	known = ask_status(&status, &mirrors);
+	IvfpqSharedGetServer(&server);
+	p50 = IvfpqLatencyQuantile(0.5);
+
+	put_server(&row, &server);
+	put_searches(&row);
+	put_known(&row, known, status.batches);
+	put_double(&row, known && status.batches > 0,
+			   (double) status.searches / Max(status.batches, 1));
+	put_known(&row, known, status.largest_batch);
+	put(&row, Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->sent)));
+	put(&row,
+		Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->received)));
+	put_known(&row, known, status.nmirrors);
+	put_known(&row, known, status.used);
+	put_known(&row, server.memory > 0, server.memory);
+	put_double(&row, p50 >= 0, p50);
+	put_double(&row, p50 >= 0, IvfpqLatencyQuantile(0.99));
+	put(&row, Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->sets)));
+	put(&row,
+		Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->sets_failed)));
+	Assert(row.n == STAT_COLUMNS);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values,
+						 row.nulls);
+	return (Datum) 0;
+}
+
+/* ---- gpuvec_mirrors */
+
+/* A mirror as gpuvecd has it, or as somebody wants it, or both. */
+typedef struct Mirror
+{
+	const GvMirrorKey *key;
+	const GvMirrorStatus *held; /* NULL: gpuvecd does not have it */
+	const IvfpqWanted *wanted;	/* NULL: nobody asks for it now */
+	Relation	index;			/* NULL: not of this database, or locked */
+} Mirror;
+
+/* The mirror's index, locked; NULL if that is not possible at once. */
+static Relation
+open_index(const GvMirrorKey *key)
+{
+	Relation	index;
+	GvStorage	storage;
+
+	if (key->database != MyDatabaseId ||
+		!ConditionalLockRelationOid(key->index, AccessShareLock))
+		return NULL;
+	index = try_relation_open(key->index, NoLock);
+	if (index == NULL)
+	{
+		UnlockRelationOid(key->index, AccessShareLock);
+		return NULL;
+	}
+	storage = GvStorageOf(index);
+	if (index->rd_rel->relkind == RELKIND_INDEX &&
+		storage.tablespace == key->tablespace &&
+		storage.number == key->relation)
+		return index;
+	relation_close(index, AccessShareLock);
+	return NULL;
+}
+
+static bool
+may_see(const Mirror *mirror)
+{
+	if (has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS))
+		return true;
+	return mirror->index != NULL &&
+		GvOwnsRelation(mirror->index->rd_index->indrelid, GetUserId());
+}
+
+static const char *
+state_name(const Mirror *mirror)
+{
+	if (mirror->held != NULL)
+		return mirror->held->ready ? "ready" : "loading";
+	switch (mirror->wanted->state)
+	{
+		case IVFPQ_WANTED_LOADING:
+			return "loading";
+		case IVFPQ_WANTED_FAILED:
+			return "failed";
+		default:
+			return "waiting";
+	}
+}
+
+/* Copies that the index has and the mirror has not; -1: not known. */
+static int64
+count_behind(const Mirror *mirror)
+{
+	IvfpqMetaData meta;
+	int64		behind = 0;
+
+	if (mirror->index == NULL || mirror->held == NULL || !mirror->held->ready)
+		return -1;
+	IvfpqMetaRead(mirror->index, &meta);
+	if (meta.build_id != mirror->key->build_id)
+		return -1;
+	for (int list = 0; list < meta.nlists; list++)
+	{
+		IvfpqListEntry entry;
+
+		CHECK_FOR_INTERRUPTS();
+		IvfpqListEntryRead(mirror->index, &meta, list, &entry);
+		behind += entry.nitems;
+	}
+	return Max(behind - mirror->held->copies, 0);
+}
+
+static double
+count_percent(const Mirror *mirror)
+{
+	int64		copies;
+	int64		expected;
+
+	if (mirror->held == NULL)
+	{
+		copies = mirror->wanted->copies;
+		expected = mirror->wanted->expected;
+	}
+	else if (mirror->held->ready)
+		return 100;
+	else
+	{
+		copies = mirror->held->copies;
+		expected = mirror->held->expected;
+	}
+	return expected > 0 ? Min(100.0 * copies / expected, 100) : 0;
+}
+
+static void
+put_mirror(Row *row, const Mirror *mirror)
+{
+	const GvMirrorStatus *held = mirror->held;
+	char	   *database = get_database_name(mirror->key->database);
+	int64		behind = count_behind(mirror);
+
+	row->n = 0;
+	if (database)
+		put(row, DirectFunctionCall1(namein, CStringGetDatum(database)));
+	else
+		put_null(row);
+	if (mirror->key->database == MyDatabaseId)
+		put(row, ObjectIdGetDatum(mirror->key->index));
+	else
+		put_null(row);
+	put_text(row, state_name(mirror));
+	if (held)
+		put(row, Int32GetDatum(held->device));
+	else
+		put_null(row);
+	put_known(row, held, held ? held->bytes : 0);
+	if (held)
+		put(row, Int32GetDatum(held->nlists));
+	else
+		put_null(row);
+	put_known(row, held, held ? held->copies : 0);
+	put_known(row, behind >= 0, behind);
+	put(row, Float8GetDatum(count_percent(mirror)));
+	put_known(row, held, held ? held->searches : 0);
+	if (held)
+		put(row, TimestampTzGetDatum(GetCurrentTimestamp() -
+									 held->idle_ms * 1000));
+	else
+		put_null(row);
+	put_text(row, mirror->wanted ? mirror->wanted->error : "");
+	Assert(row->n == MIRROR_COLUMNS);
+}
+
+/* Add a mirror's row, if the user may see it. */
+static void
+show_mirror(ReturnSetInfo *rsinfo, Mirror *mirror)
+{
+	Row			row;
+
+	mirror->index = open_index(mirror->key);
+	if (may_see(mirror))
+	{
+		put_mirror(&row, mirror);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values,
+							 row.nulls);
+	}
+	if (mirror->index)
+		relation_close(mirror->index, AccessShareLock);
+}
+
+/* gpuvec_mirrors() */
+Datum
+gpuvec_mirrors(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	GvStatusReply status;
+	GvMirrorStatus *held;
+	IvfpqWanted *wanted;
+	bool	   *shown;
+	int			nwanted;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (!is_preloaded())
+		return (Datum) 0;
+	(void) ask_status(&status, &held);
+	wanted = palloc(IVFPQ_NWANTED * sizeof(IvfpqWanted));
+	nwanted = IvfpqWantedCopy(wanted);
+	shown = palloc0(IVFPQ_NWANTED * sizeof(bool));
+
+	for (int i = 0; i < status.nmirrors; i++)
+	{
+		Mirror		mirror = {&held[i].key, &held[i], NULL, NULL};
+
+		for (int j = 0; j < nwanted; j++)
+			if (IvfpqSameKey(&wanted[j].key, &held[i].key))
+			{
+				mirror.wanted = &wanted[j];
+				shown[j] = true;
+			}
+		show_mirror(rsinfo, &mirror);
+	}
+	for (int j = 0; j < nwanted; j++)
+	{
+		Mirror		mirror = {&wanted[j].key, NULL, &wanted[j], NULL};
+
+		if (!shown[j] && wanted[j].state != IVFPQ_WANTED_EVICTED)
+			show_mirror(rsinfo, &mirror);
+	}
+	return (Datum) 0;
+}

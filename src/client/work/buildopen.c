@@ -1,0 +1,139 @@
+/*
+ * buildopen.c
+ *		A build by gpuvecd begins, or is joined.
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+
+#include "client/work/remotebuild.h"
+
+#define SLOT_BYTES		((Size) 4 << 20)	/* rows of a slot */
+#define MOST_ROWS		8192
+
+/* The context of the build is gone, perhaps by an error. */
+static void
+close_late(void *arg)
+{
+	IvfpqLinkClose(&((IvfpqBuilder *) arg)->link, "the build ended");
+}
+
+/* Say what is to be built. */
+static bool
+begin(IvfpqBuilder *builder, const float *mean)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	GvBuildRequest request = {spec->metric, spec->dims, spec->m, spec->copies,
+		spec->refine, spec->nlists, spec->nparents, spec->nqueries,
+		spec->depth, spec->batch_rows, spec->iterations, spec->scale,
+	spec->max_share, spec->seed, spec->sample_rows};
+	GvBuildReply reply;
+	IvfpqParcel parcel;
+
+	IvfpqLinkPack(&parcel, GV_MSG_BUILD, &request, sizeof(request), mean,
+				  spec->dims * sizeof(float));
+	if (!IvfpqLinkExchange(&builder->link, &parcel, sizeof(reply)))
+		return false;
+	memcpy(&reply, builder->link.body, sizeof(reply));
+	builder->id = reply.id;
+	IvfpqLinkTaken(&builder->link);
+	return true;
+}
+
+/* A builder that is not connected yet, in the current context. */
+static IvfpqBuilder *
+make_builder(const GvBuilderSpec *spec)
+{
+	IvfpqBuilder *builder = palloc0(sizeof(IvfpqBuilder));
+
+	builder->link.sock = PGINVALID_SOCKET;
+	builder->callback.func = close_late;
+	builder->callback.arg = builder;
+	MemoryContextRegisterResetCallback(CurrentMemoryContext,
+									   &builder->callback);
+	builder->spec = *spec;
+	return builder;
+}
+
+/* Memory for the ring. */
+static void
+make_slots(IvfpqBuilder *builder)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+
+	for (int i = 0; i < IVFPQ_BUILDER_SLOTS; i++)
+	{
+		IvfpqSlot  *slot = &builder->slots[i];
+
+		slot->rows = palloc_extended((Size) spec->batch_rows * spec->dims *
+									 sizeof(float), MCXT_ALLOC_HUGE);
+		slot->ids = palloc(spec->batch_rows * sizeof(uint64));
+	}
+}
+
+/*
+ * Begin a build by gpuvecd; spec->batch_rows is found here.  NULL, and an
+ * error or a notice where something failed, when it is not to be asked or
+ * cannot.  The builder lives in the current context, which closes it.
+ */
+IvfpqBuilder *
+IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
+				  const float *mean)
+{
+	Size		row = spec->dims * sizeof(float);
+	IvfpqBuilder *builder;
+	const char *reason;
+
+	if (!IvfpqServerIsWanted())
+		return NULL;
+	if (!IvfpqLinkIsPossible(&reason))
+	{
+		if (reason != NULL || ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
+			IvfpqBuilderFailed(index, reason ? reason : "there is none",
+							   false);
+		return NULL;
+	}
+	builder = make_builder(spec);
+	builder->spec.batch_rows = Max(1, Min(SLOT_BYTES / row, MOST_ROWS));
+	if (!IvfpqLinkOpen(&builder->link, GV_ROLE_BUILDER) ||
+		!begin(builder, mean))
+	{
+		IvfpqBuilderFailed(index, builder->link.reason, false);
+		return NULL;
+	}
+	make_slots(builder);
+	builder->sample_ids = palloc_extended(spec->sample_rows * sizeof(uint64),
+										  MCXT_ALLOC_HUGE);
+	return builder;
+}
+
+/* What others need to join the build. */
+IvfpqTicket
+IvfpqBuilderTicket(const IvfpqBuilder *builder)
+{
+	IvfpqTicket ticket = {builder->id, builder->spec, builder->trained};
+
+	return ticket;
+}
+
+/*
+ * Join the leader's build, in another process.  When that fails the builder is
+ * not open, which is found out when rows are added, too.  `sharing` is NULL
+ * before it is trained.
+ */
+IvfpqBuilder *
+IvfpqBuilderJoin(const IvfpqTicket *ticket, IvfpqSharing *sharing)
+{
+	IvfpqBuilder *builder = make_builder(&ticket->spec);
+	GvJoinRequest request = {ticket->id};
+	IvfpqParcel parcel;
+
+	builder->trained = ticket->trained;
+	builder->sharing = sharing;
+	make_slots(builder);
+	IvfpqLinkPack(&parcel, GV_MSG_JOIN, &request, sizeof(request), NULL, 0);
+	if (IvfpqLinkOpen(&builder->link, GV_ROLE_BUILDER) &&
+		IvfpqLinkExchange(&builder->link, &parcel, 0))
+		IvfpqLinkTaken(&builder->link);
+	return builder;
+}

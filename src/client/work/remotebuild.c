@@ -1,0 +1,510 @@
+/*
+ * remotebuild.c
+ *		A build by gpuvecd: rows go there, lists and codes come back.
+ *
+ * Rows are gathered in slots, a ring of them.  A full slot is on its way until
+ * its answer has come, and keeps its rows as long: when gpuvecd fails, who
+ * builds does those itself and goes on.  Bytes move whenever a row is added,
+ * as many as the socket takes, so gpuvecd gets on with one slot while the
+ * next is filled.
+ *
+ * Rows of the sample need not be sent again: between slots with rows there are
+ * some that only name them (buildjoin.c).  Who builds has to read these
+ * anew when gpuvecd fails.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "client/state.h"
+#include "client/work/remotebuild.h"
+
+#define ARRAY_FLOATS	(GV_MAX_MESSAGE / 4)
+
+/* Often enough that the socket, which holds some 200 kB, is never empty. */
+#define ROWS_A_MOVE		64
+
+static IvfpqSlot *
+slot_of(IvfpqBuilder *builder, uint64 number)
+{
+	return &builder->slots[number % IVFPQ_BUILDER_SLOTS];
+}
+
+/*
+ * gpuvecd does not build the index, say why; or `partly` what it has not done
+ * for one of those who build it, and perhaps does for others.
+ */
+void
+IvfpqBuilderFailed(Relation index, const char *reason, bool partly)
+{
+	const char *name = RelationGetRelationName(index);
+
+	if (ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONNECTION_FAILURE),
+				 errmsg("gpuvecd could not build index \"%s\": %s", name,
+						reason),
+				 errhint("%s", IvfpqUnservedHint())));
+	if (partly)
+		ereport(NOTICE,
+				(errmsg("gpuvecd could not build all of index \"%s\": %s",
+						name, reason),
+				 errdetail("What it has not done is done without a card, which takes longer.")));
+	else
+		ereport(NOTICE,
+				(errmsg("gpuvecd could not build index \"%s\": %s", name,
+						reason),
+				 errdetail("It is built without a card, which takes longer.")));
+}
+
+/* Is there a connection, as far as we know? */
+bool
+IvfpqBuilderIsOpen(const IvfpqBuilder *builder)
+{
+	return builder->link.sock != PGINVALID_SOCKET;
+}
+
+/* Why it failed. */
+const char *
+IvfpqBuilderReason(const IvfpqBuilder *builder)
+{
+	return builder->link.reason;
+}
+
+/* It failed for somebody who joined, and so for all. */
+void
+IvfpqBuilderLose(IvfpqBuilder *builder, const char *reason)
+{
+	IvfpqLinkClose(&builder->link, reason);
+}
+
+void
+IvfpqBuilderEnd(IvfpqBuilder *builder)
+{
+	IvfpqLinkClose(&builder->link, "the build ended");
+}
+
+/* Does the answer to a slot tell what has become of its rows? */
+static bool
+is_encoding(const IvfpqSlot *slot)
+{
+	return slot->parcel.header.type == GV_MSG_ENCODE ||
+		slot->parcel.header.type == GV_MSG_SAMPLED;
+}
+
+/* The most bytes that the answer to a slot may have. */
+static uint32
+most_answer(const IvfpqBuilder *builder, const IvfpqSlot *slot)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+
+	if (!is_encoding(slot))
+		return sizeof(GvRowsReply);
+	return (uint32) Min(sizeof(GvEncodeReply) +
+						gv_encoded_bytes(spec, slot->n,
+										 gv_builder_most_neighbours(spec,
+																	slot->n)),
+						PG_UINT32_MAX);
+}
+
+/* Do the numbers in the arrays lie where they must? */
+static bool
+check_numbers(const IvfpqBuilder *builder, const GvEncoded *encoded, int n)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+
+	for (int i = 0; i < n * spec->copies; i++)
+		if (encoded->lists[i] >= builder->trained.nlists ||
+			encoded->lists[i] < (i % spec->copies == 0 ? 0 : -1))
+			return false;
+	for (int i = 0; i < encoded->nneighbours; i++)
+		if (encoded->neighbours[i].query < 0 ||
+			encoded->neighbours[i].query >= spec->nqueries ||
+			encoded->neighbours[i].row < 0 || encoded->neighbours[i].row >= n)
+			return false;
+	return true;
+}
+
+/* Where the arrays of an answer about a slot lie; false: it makes no sense. */
+static bool
+open_answer(IvfpqBuilder *builder, const IvfpqSlot *slot, GvEncoded *encoded)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	const IvfpqLink *link = &builder->link;
+	GvEncodeReply *reply = (GvEncodeReply *) link->body;
+
+	if (link->header.length < sizeof(*reply) || reply->n != slot->n ||
+		reply->nneighbours < 0 ||
+		reply->nneighbours > gv_builder_most_neighbours(spec, slot->n) ||
+		link->header.length != sizeof(*reply) +
+		gv_encoded_bytes(spec, slot->n, reply->nneighbours))
+		return false;
+	gv_encoded_open(spec, reply + 1, slot->n, reply->nneighbours, encoded);
+	encoded->nneighbours = reply->nneighbours;
+	return check_numbers(builder, encoded, slot->n);
+}
+
+/* Rows have been encoded; false: the answer makes no sense. */
+static bool
+take_encoded(IvfpqBuilder *builder, IvfpqSlot *slot)
+{
+	GvEncoded	encoded;
+
+	if (!open_answer(builder, slot, &encoded))
+		return false;
+	builder->sink(builder->sink_arg, slot->ids, &encoded, slot->n);
+	if (slot->sampled)
+		IvfpqSharingAnswered(builder->sharing, slot->first);
+	return true;
+}
+
+/* Rows for training are there; false: the answer makes no sense. */
+static bool
+take_numbers(IvfpqBuilder *builder, IvfpqSlot *slot)
+{
+	const GvRowsRequest *request = (GvRowsRequest *) slot->parcel.head;
+	const GvRowsReply *reply = (GvRowsReply *) builder->link.body;
+
+	if (builder->link.header.length != sizeof(*reply) || reply->first < 0)
+		return false;
+	if (request->kind != GV_SAMPLE)
+		return true;
+	if (reply->first > builder->spec.sample_rows - slot->n)
+		return false;
+	memcpy(builder->sample_ids + reply->first, slot->ids,
+		   slot->n * sizeof(uint64));
+	builder->nsample = Max(builder->nsample, reply->first + slot->n);
+	return true;
+}
+
+/* The answer to the oldest slot on its way is there. */
+static void
+take_answer(IvfpqBuilder *builder)
+{
+	IvfpqSlot  *slot = slot_of(builder, builder->answered);
+
+	if (builder->link.header.request != slot->parcel.header.type ||
+		!(is_encoding(slot) ? take_encoded(builder, slot) :
+		  take_numbers(builder, slot)))
+	{
+		IvfpqLinkClose(&builder->link, "its answer makes no sense");
+		return;
+	}
+	slot->n = 0;
+	slot->sampled = false;
+	builder->answered++;
+	IvfpqLinkTaken(&builder->link);
+}
+
+/* Move what can be moved without waiting; false: it failed. */
+static bool
+move(IvfpqBuilder *builder)
+{
+	IvfpqLink  *link = &builder->link;
+
+	while (link->sock != PGINVALID_SOCKET &&
+		   builder->sent < builder->filled &&
+		   IvfpqLinkSend(link, &slot_of(builder, builder->sent)->parcel))
+		builder->sent++;
+	while (link->sock != PGINVALID_SOCKET &&
+		   builder->answered < builder->filled)
+	{
+		if (!IvfpqLinkReceive(link, most_answer(builder,
+												slot_of(builder,
+														builder->answered))))
+			break;
+		take_answer(builder);
+	}
+	return link->sock != PGINVALID_SOCKET;
+}
+
+/* Wait until no more than `most` slots are on their way; false: it failed. */
+static bool
+await(IvfpqBuilder *builder, uint64 most)
+{
+	while (move(builder))
+	{
+		if (builder->filled - builder->answered <= most)
+			return true;
+		if (!IvfpqLinkWait(&builder->link, builder->sent < builder->filled))
+			return false;
+	}
+	return false;
+}
+
+/* The slot being filled goes on its way. */
+static bool
+dispatch(IvfpqBuilder *builder, GvMessageType type, GvRows kind)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	IvfpqSlot  *slot = slot_of(builder, builder->filled);
+	GvRowsRequest request = {kind, slot->n};
+
+	if (slot->n == 0)
+		return true;
+	IvfpqLinkPack(&slot->parcel, type, &request, sizeof(request), slot->rows,
+				  (Size) slot->n * spec->dims * sizeof(float));
+	slot->sampled = false;
+	builder->filled++;
+	/* the next one has to be free, to be filled */
+	return await(builder, IVFPQ_BUILDER_SLOTS - 1);
+}
+
+/* Rows of the sample go on their way by their numbers, if some are left. */
+static bool
+dispatch_sampled(IvfpqBuilder *builder, bool *some)
+{
+	IvfpqSharing *sharing = builder->sharing;
+	IvfpqSlot  *slot = slot_of(builder, builder->filled);
+	GvSampledRequest request = {0, 0, 0};
+
+	Assert(slot->n == 0);
+	if (sharing != NULL)
+		request.n = IvfpqSharingClaim(sharing, &request.first);
+	*some = request.n > 0;
+	if (!*some)
+		return true;
+	slot->n = request.n;
+	slot->sampled = true;
+	slot->first = request.first;
+	memcpy(slot->ids, sharing->ids + request.first,
+		   slot->n * sizeof(uint64));
+	IvfpqLinkPack(&slot->parcel, GV_MSG_SAMPLED, &request, sizeof(request),
+				  NULL, 0);
+	builder->filled++;
+	return await(builder, IVFPQ_BUILDER_SLOTS - 1);
+}
+
+/*
+ * Send raw rows [n][dims], of rows with these TIDs if they are for the
+ * sample, that training needs; false: it failed.
+ */
+bool
+IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind, const float *rows,
+					const uint64 *ids, int64 n)
+{
+	int			dims = builder->spec.dims;
+
+	for (int64 done = 0; done < n;)
+	{
+		IvfpqSlot  *slot = slot_of(builder, builder->filled);
+		int			some = (int) Min(n - done,
+									 builder->spec.batch_rows - slot->n);
+
+		memcpy(slot->rows + (Size) slot->n * dims, rows + done * dims,
+			   (Size) some * dims * sizeof(float));
+		if (kind == GV_SAMPLE)
+			memcpy(slot->ids + slot->n, ids + done, some * sizeof(uint64));
+		slot->n += some;
+		done += some;
+		if (slot->n == builder->spec.batch_rows ?
+			!dispatch(builder, GV_MSG_ROWS, kind) :
+			slot->n % ROWS_A_MOVE == 0 && !move(builder))
+			return false;
+	}
+	return true;
+}
+
+/* All rows of a kind have been given and have come; false: it failed. */
+bool
+IvfpqBuilderTrainEnd(IvfpqBuilder *builder, GvRows kind)
+{
+	return dispatch(builder, GV_MSG_ROWS, kind) && await(builder, 0);
+}
+
+/* TIDs of rows that go to the sample from here are to be found there. */
+void
+IvfpqBuilderSample(IvfpqBuilder *builder, uint64 *ids)
+{
+	builder->sample_ids = ids;
+}
+
+/* The sample has n rows; of those that others sent the TIDs are not 0. */
+void
+IvfpqBuilderSampled(IvfpqBuilder *builder, const uint64 *ids, int64 n)
+{
+	for (int64 i = 0; i < n; i++)
+		if (ids[i] != 0)
+			builder->sample_ids[i] = ids[i];
+	builder->nsample = n;
+}
+
+/* Have it train; false: it failed. */
+bool
+IvfpqBuilderTrain(IvfpqBuilder *builder, GvTrained *trained)
+{
+	const GvBuilderSpec *spec = &builder->spec;
+	IvfpqParcel parcel;
+	GvTrainReply reply;
+
+	IvfpqLinkPack(&parcel, GV_MSG_TRAIN, NULL, 0, NULL, 0);
+	if (!IvfpqLinkExchange(&builder->link, &parcel, sizeof(reply)))
+		return false;
+	memcpy(&reply, builder->link.body, sizeof(reply));
+	IvfpqLinkTaken(&builder->link);
+	if (reply.nlists < 1 || reply.nlists > spec->nlists ||
+		reply.nparents < 1 || reply.nparents > spec->nparents ||
+		reply.nparents > reply.nlists)
+	{
+		IvfpqLinkClose(&builder->link, "its answer makes no sense");
+		return false;
+	}
+	builder->trained.nlists = trained->nlists = reply.nlists;
+	builder->trained.nparents = trained->nparents = reply.nparents;
+	return true;
+}
+
+/* Get an array of what was trained, whole; false: it failed. */
+bool
+IvfpqBuilderArray(IvfpqBuilder *builder, GvArray array, void *values)
+{
+	int64		length = gv_builder_array_length(&builder->spec,
+												 &builder->trained, array);
+
+	for (int64 first = 0; first < length; first += ARRAY_FLOATS)
+	{
+		GvTrainedRequest request = {array, 0, first,
+		Min(ARRAY_FLOATS, length - first)};
+		IvfpqParcel parcel;
+
+		IvfpqLinkPack(&parcel, GV_MSG_TRAINED, &request, sizeof(request),
+					  NULL, 0);
+		if (!IvfpqLinkExchange(&builder->link, &parcel,
+							   (uint32) (request.count * sizeof(float))))
+			return false;
+		memcpy((float *) values + first, builder->link.body,
+			   request.count * sizeof(float));
+		IvfpqLinkTaken(&builder->link);
+	}
+	return true;
+}
+
+/* Where encoded rows shall go. */
+void
+IvfpqBuilderTo(IvfpqBuilder *builder, IvfpqEncodedSink sink, void *sink_arg)
+{
+	builder->sink = sink;
+	builder->sink_arg = sink_arg;
+}
+
+/* Add a raw row [dims] to be encoded; false: it failed, the row is kept. */
+bool
+IvfpqBuilderAdd(IvfpqBuilder *builder, const float *row, uint64 id)
+{
+	int			dims = builder->spec.dims;
+	IvfpqSlot  *slot = slot_of(builder, builder->filled);
+	bool		some;
+
+	memcpy(slot->rows + (Size) slot->n * dims, row, dims * sizeof(float));
+	slot->ids[slot->n++] = id;
+	if (slot->n == builder->spec.batch_rows)
+		return dispatch(builder, GV_MSG_ENCODE, 0) &&
+			dispatch_sampled(builder, &some);
+	if (slot->n % ROWS_A_MOVE == 0)
+		return move(builder);
+	return true;
+}
+
+/*
+ * All rows have been added: have those of the sample encoded that nobody has
+ * claimed, and wait for what is on its way; false: it failed.
+ */
+bool
+IvfpqBuilderFlush(IvfpqBuilder *builder)
+{
+	bool		some = true;
+
+	if (!dispatch(builder, GV_MSG_ENCODE, 0))
+		return false;
+	while (some)
+		if (!dispatch_sampled(builder, &some))
+			return false;
+	return await(builder, 0);
+}
+
+/*
+ * After a failure: the next rows that were added and not answered.  False when
+ * there are no more.
+ */
+bool
+IvfpqBuilderUnanswered(IvfpqBuilder *builder, const float **rows,
+					   const uint64 **ids, int *n)
+{
+	while (builder->answered <= builder->filled)
+	{
+		IvfpqSlot  *slot = slot_of(builder, builder->answered++);
+
+		*rows = slot->rows;
+		*ids = slot->ids;
+		*n = slot->sampled ? 0 : slot->n;
+		slot->n = 0;			/* the ring may come to it again */
+		slot->sampled = false;
+		if (*n > 0)
+			return true;
+	}
+	return false;
+}
+
+/* Have it make room to search what will be built; false: it failed. */
+bool
+IvfpqBuilderTrial(IvfpqBuilder *builder, int64 copies)
+{
+	GvTrialRequest request = {copies};
+	IvfpqParcel parcel;
+
+	IvfpqLinkPack(&parcel, GV_MSG_TRIAL, &request, sizeof(request), NULL, 0);
+	if (!IvfpqLinkExchange(&builder->link, &parcel, 0))
+		return false;
+	IvfpqLinkTaken(&builder->link);
+	return true;
+}
+
+/* Give it lists, a message of GV_MSG_PIECES; false: it failed. */
+bool
+IvfpqBuilderPieces(IvfpqBuilder *builder, const char *message, Size bytes)
+{
+	IvfpqParcel parcel;
+
+	IvfpqLinkPack(&parcel, GV_MSG_PIECES, NULL, 0, message, bytes);
+	if (!IvfpqLinkExchange(&builder->link, &parcel, 0))
+		return false;
+	IvfpqLinkTaken(&builder->link);
+	return true;
+}
+
+/*
+ * Search what it was given; nhits [request->n] and row ids of 6 bytes are
+ * good until the next question; false: it failed.
+ */
+bool
+IvfpqBuilderTry(IvfpqBuilder *builder, const GvTryRequest *request,
+				const float *queries, Size bytes, const int32 **nhits,
+				const char **rowids)
+{
+	IvfpqLink  *link = &builder->link;
+	Size		head = request->n * sizeof(int32);
+	Size		total = 0;
+	IvfpqParcel parcel;
+
+	IvfpqLinkPack(&parcel, GV_MSG_TRY, request, sizeof(*request), queries,
+				  bytes);
+	if (!IvfpqLinkAsk(link, &parcel, (uint32) (head + (Size) request->n *
+											   request->capacity * 6)))
+		return false;
+	*nhits = (const int32 *) link->body;
+	*rowids = link->body + head;
+	for (int i = 0; i < request->n && link->header.length >= head; i++)
+	{
+		if ((*nhits)[i] < 0 || (*nhits)[i] > request->capacity)
+			break;
+		total += (*nhits)[i];
+	}
+	if (link->header.length == head + total * 6)
+	{
+		IvfpqLinkTaken(link);
+		return true;
+	}
+	IvfpqLinkClose(link, "its answer makes no sense");
+	return false;
+}

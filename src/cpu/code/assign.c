@@ -1,0 +1,371 @@
+/*
+ * assign.c
+ *		The nearest centroid of each of many vectors.
+ *
+ * The answer is defined by one function: the centroid with the least
+ * gv_cpu_sqdist, ties to the smaller number.  Most of the work is a cheaper
+ * filter: |x - c|^2 = |x|^2 + |c|^2 - 2 <x, c> with the products from a
+ * blocked matrix product.  The filter keeps every centroid that, within the
+ * bound of its rounding errors, might win; only these few are measured.  So
+ * the answer depends neither on blocking nor on how far the data lie from
+ * the origin: an offset costs time, not accuracy.
+ *
+ * The bound.  With u = 2^-24, a product <x, c> of the tiles below has an
+ * error below (dims + 3) u |x| |c| (gv_estimate_error), and 16-lane sums one
+ * below (dims / 16 + 6) u times the sum of magnitudes.  With slack =
+ * (dims + 64) u, more than both together,
+ *		|c|^2 (1 - 2 slack) - 2 <x, c>  >
+ *		best (1 + 2 slack) - |x|^2 (1 - 2 slack) + (something denormal)
+ * proves that c is farther than the best centroid measured so far.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/simd/gv_kernels.h"
+
+#define TILE_ROWS	GV_CPU_TILE_ROWS
+#define TILE_CENTS	GV_CPU_TILE_CENTS
+#define SLICE		GV_CPU_SLICE_DIMS
+#define STEP		4			/* dimensions multiplied at a time */
+#define FEW_ROWS	4			/* below this a tile does not pay */
+
+/* Squared lengths from here on are not filtered: sums might overflow. */
+#define HUGE_SQUARE	1e36
+
+/* Vectors of a tile and the best centroid of each so far. */
+typedef struct Tile
+{
+	int32_t		dims;
+	int			nrows;			/* <= TILE_ROWS */
+	double		slack;
+	const float *x;				/* [nrows][dims] */
+	int32_t    *nearest;		/* [nrows] */
+	float		best[TILE_ROWS];	/* squared distance to nearest */
+	double		square[TILE_ROWS];	/* |x|^2 */
+	float		limit[TILE_ROWS];	/* of the filter: above it, no winner */
+} Tile;
+
+/* Measure centroid c for a row of the tile; true when it is nearer. */
+static bool
+measure(Tile *tile, int row, const float *centroid, int32_t c)
+{
+	float		dist = gv_score(gv_cpu_sqdist(tile->x +
+											  (size_t) row * tile->dims,
+											  centroid, tile->dims));
+
+	if (dist > tile->best[row] ||
+		(dist == tile->best[row] && c >= tile->nearest[row]))
+		return false;
+	tile->best[row] = dist;
+	tile->nearest[row] = c;
+	return true;
+}
+
+/* What the filter may reject after the best distance of a row has changed. */
+static void
+set_limit(Tile *tile, int row)
+{
+	if (tile->best[row] < HUGE_SQUARE && tile->square[row] < HUGE_SQUARE)
+		tile->limit[row] =
+			(float) (tile->best[row] * (1.0 + 2.0 * tile->slack) -
+					 tile->square[row] * (1.0 - 2.0 * tile->slack) +
+					 FLT_MIN);
+	else
+		tile->limit[row] = HUGE_VALF;
+}
+
+/* Start a tile of n rows: nothing is measured, everything may win. */
+static void
+start_tile(Tile *tile, int32_t dims, const float *x, int n, int32_t *nearest)
+{
+	int			row;
+
+	tile->dims = dims;
+	tile->nrows = n;
+	tile->slack = (dims + 64) / 16777216.0;
+	tile->x = x;
+	tile->nearest = nearest;
+	for (row = 0; row < n; row++)
+	{
+		const float *vector = x + (size_t) row * dims;
+
+		nearest[row] = 0;
+		tile->best[row] = GV_SCORE_MAX;
+		tile->square[row] = -gv_distance_ip(vector, vector, dims);
+		tile->limit[row] = HUGE_VALF;
+	}
+}
+
+/* See gv_cpu.h.  By fours, because what is stored has strides. */
+void
+gv_cpu_pack(const float *centroids, int32_t dims, int ncents, int32_t first,
+			int32_t len, float *restrict panel)
+{
+	int			c;
+	int32_t		d;
+
+	for (c = 0; c + 4 <= ncents; c += 4)
+	{
+		const float *from = centroids + (size_t) c * dims + first;
+
+		for (d = 0; d < len; d++)
+		{
+			float	   *to = panel + d * TILE_CENTS + c;
+
+			to[0] = from[d];
+			to[1] = from[dims + d];
+			to[2] = from[2 * (size_t) dims + d];
+			to[3] = from[3 * (size_t) dims + d];
+		}
+	}
+	for (; c < ncents; c++)
+		for (d = 0; d < len; d++)
+			panel[d * TILE_CENTS + c] =
+				centroids[(size_t) c * dims + first + d];
+	for (d = 0; d < len; d++)
+		for (c = ncents; c < TILE_CENTS; c++)
+			panel[d * TILE_CENTS + c] = 0.0f;
+	for (d = len * TILE_CENTS; d < SLICE * TILE_CENTS; d++)
+		panel[d] = 0.0f;
+}
+
+/*
+ * Add to out the products of one vector with TILE_CENTS centroids over STEP
+ * dimensions.  Four of them: enough additions for each load and store of
+ * out, and few enough factors to stay in sixteen registers.
+ */
+static inline void
+multiply_step(const float *x /* [STEP] */ ,
+			  const float *restrict y /* [STEP][TILE_CENTS] */ ,
+			  float *restrict out /* [TILE_CENTS] */ )
+{
+	float		x0 = x[0];
+	float		x1 = x[1];
+	float		x2 = x[2];
+	float		x3 = x[3];
+	int			c;
+
+	for (c = 0; c < TILE_CENTS; c++)
+		out[c] += (x0 * y[c] + x1 * y[TILE_CENTS + c]) +
+			(x2 * y[2 * TILE_CENTS + c] + x3 * y[3 * TILE_CENTS + c]);
+}
+
+/* The same over len dimensions, 1 <= len <= SLICE. */
+static void
+multiply_row(const float *x, int32_t len,
+			 const float *panel /* [SLICE][TILE_CENTS] */ , float *out)
+{
+	int32_t		d;
+
+	for (d = 0; d + STEP <= len; d += STEP)
+		multiply_step(x + d, panel + d * TILE_CENTS, out);
+	if (d < len)
+	{
+		float		rest[STEP] = {0};
+		int			i;
+
+		for (i = 0; d + i < len; i++)
+			rest[i] = x[d + i];
+		multiply_step(rest, panel + d * TILE_CENTS, out);
+	}
+}
+
+/* See gv_kernels.h. */
+void
+gv_portable_multiply(const float *x, int32_t stride, int nrows, int32_t len,
+					 const float *panel, float *products)
+{
+	int			row;
+
+	for (row = 0; row < nrows; row++)
+		multiply_row(x + (size_t) row * stride, len, panel,
+					 products + row * TILE_CENTS);
+}
+
+/* See gv_kernels.h: a panel's products come together before they are added. */
+void
+gv_portable_estimate(const float *x, int32_t stride, int nrows, int32_t len,
+					 const float *panel, float *products)
+{
+	int			row;
+	int			c;
+
+	for (row = 0; row < nrows; row++)
+	{
+		const float *from = x + (size_t) row * stride;
+		float	   *to = products + row * TILE_CENTS;
+		float		sums[TILE_CENTS] = {0};
+		int32_t		d;
+
+		for (d = 0; d < len; d++)
+			for (c = 0; c < TILE_CENTS; c++)
+				sums[c] += from[d] * panel[d * TILE_CENTS + c];
+		for (c = 0; c < TILE_CENTS; c++)
+			to[c] += sums[c];
+	}
+}
+
+/* See gv_kernels.h. */
+uint64_t
+gv_portable_within(const float *squares, const float *products, float limit)
+{
+	uint64_t	found = 0;
+	int			c;
+
+	for (c = 0; c < TILE_CENTS; c++)
+		found |= (uint64_t) !(squares[c] - 2.0f * products[c] > limit) << c;
+	return found;
+}
+
+/* The products of a tile, by either kernel. */
+static void
+multiply_tile(const float *x, int nrows, const float *centroids, int ncents,
+			  int32_t dims, bool estimates, float *products)
+{
+	float		panel[SLICE * TILE_CENTS];
+	int32_t		first;
+
+	memset(products, 0, sizeof(float) * nrows * TILE_CENTS);
+	for (first = 0; first < dims; first += SLICE)
+	{
+		int32_t		len = dims - first < SLICE ? dims - first : SLICE;
+
+		gv_cpu_pack(centroids, dims, ncents, first, len, panel);
+		if (estimates)
+			gv_kernels->estimate(x + first, dims, nrows, len, panel,
+								 products);
+		else
+			gv_kernels->multiply(x + first, dims, nrows, len, panel,
+								 products);
+	}
+}
+
+/* See gv_cpu.h. */
+void
+gv_cpu_products(const float *x, int nrows, const float *centroids,
+				int ncents, int32_t dims, float *products)
+{
+	multiply_tile(x, nrows, centroids, ncents, dims, false, products);
+}
+
+/*
+ * Measure for one row the centroids c0 .. c0 + ncents - 1 that its filter
+ * lets through.  The most promising one goes first, so that the others meet
+ * a tight limit.
+ */
+static void
+filter_row(Tile *tile, int row, const float *centroids, int32_t c0,
+		   int ncents, const float *squares, const float *products)
+{
+	uint64_t	hits = gv_kernels->within(squares, products,
+										  tile->limit[row]);
+	float		least = HUGE_VALF;
+	int			first = -1;
+	uint64_t	left;
+
+	if (ncents < TILE_CENTS)
+		hits &= (UINT64_C(1) << ncents) - 1;
+	for (left = hits; left != 0; left &= left - 1)
+	{
+		int			c = __builtin_ctzll(left);
+		float		value = squares[c] - 2.0f * products[c];
+
+		if (first < 0 || value < least)
+		{
+			least = value;
+			first = c;
+		}
+	}
+	if (first >= 0 &&
+		measure(tile, row, centroids + (size_t) first * tile->dims,
+				c0 + first))
+		set_limit(tile, row);
+	for (left = hits; left != 0; left &= left - 1)
+	{
+		int			c = __builtin_ctzll(left);
+
+		if (c == first || squares[c] - 2.0f * products[c] > tile->limit[row])
+			continue;
+		if (measure(tile, row, centroids + (size_t) c * tile->dims, c0 + c))
+			set_limit(tile, row);
+	}
+}
+
+/* Compare the tile's rows with ncents centroids, c0 the first's number. */
+static void
+filter_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
+{
+	float		products[TILE_ROWS * TILE_CENTS];
+	float		squares[TILE_CENTS];	/* |c|^2, lowered by its slack */
+	int			row;
+	int			c;
+
+	for (c = 0; c < ncents; c++)
+	{
+		const float *centroid = centroids + (size_t) c * tile->dims;
+		float		square = gv_cpu_dot(centroid, centroid, tile->dims);
+
+		if (square < HUGE_SQUARE)
+			squares[c] = (float) (square * (1.0 - 2.0 * tile->slack));
+		else
+			squares[c] = -HUGE_VALF;
+	}
+	for (; c < TILE_CENTS; c++)
+		squares[c] = HUGE_VALF;
+	multiply_tile(tile->x, tile->nrows, centroids, ncents, tile->dims, true,
+				  products);
+	for (row = 0; row < tile->nrows; row++)
+		filter_row(tile, row, centroids, c0, ncents, squares,
+				   products + row * TILE_CENTS);
+}
+
+/* Compare the tile's rows with ncents centroids, one by one. */
+static void
+measure_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
+{
+	int			row;
+	int			c;
+
+	for (row = 0; row < tile->nrows; row++)
+		for (c = 0; c < ncents; c++)
+			(void) measure(tile, row, centroids + (size_t) c * tile->dims,
+						   c0 + c);
+}
+
+/* See gv_assign. */
+GvStatus
+gv_cpu_assign(int32_t dims, const float *centroids /* [k][dims] */ ,
+			  int32_t k, const float *x /* [n][dims] */ , int64_t n,
+			  int32_t *nearest, float *sqdist, const GvStop *stop)
+{
+	GvPoll		poll = {stop, 0};
+	int64_t		done;
+
+	for (done = 0; done < n; done += TILE_ROWS)
+	{
+		Tile		tile;
+		int64_t		left = n - done;
+		int			nrows = left < TILE_ROWS ? (int) left : TILE_ROWS;
+		int32_t		c;
+		int			row;
+
+		start_tile(&tile, dims, x + (size_t) done * dims, nrows,
+				   nearest + done);
+		for (c = 0; c < k; c += TILE_CENTS)
+		{
+			int			ncents = k - c < TILE_CENTS ? k - c : TILE_CENTS;
+			const float *some = centroids + (size_t) c * dims;
+
+			if (gv_poll(&poll, (int64_t) nrows * ncents * dims))
+				return GV_CANCELLED;
+			if (nrows < FEW_ROWS)
+				measure_tile(&tile, some, c, ncents);
+			else
+				filter_tile(&tile, some, c, ncents);
+		}
+		if (sqdist != NULL)
+			for (row = 0; row < nrows; row++)
+				sqdist[done + row] = tile.best[row];
+	}
+	return GV_OK;
+}

@@ -1,0 +1,35 @@
+/*
+ * coarse.c
+ *		The list scores of a query: its distance to a slice of centroids.
+ */
+#include "cpu/simd/gv_kernels.h"
+
+#define RUN		64				/* centroids compared at a time */
+
+/* See gv_coarse. */
+GvStatus
+gv_cpu_coarse(const GvModel *model, const float *query,
+			  const float *centroids /* [n][dims] */ , int32_t n,
+			  uint64_t first_id, GvTopK *best)
+{
+	int32_t		dims = model->dims;
+	bool		product = model->metric == GV_IP;
+	float		scores[RUN];
+	int32_t		done;
+	int32_t		i;
+
+	for (done = 0; done < n; done += RUN)
+	{
+		const float *some = centroids + (size_t) done * dims;
+		int32_t		count = n - done < RUN ? n - done : RUN;
+
+		if (product)
+			gv_kernels->dots(query, some, count, dims, scores);
+		else
+			gv_kernels->sqdists(query, some, count, dims, scores);
+		for (i = 0; i < count; i++)
+			gv_topk_push(best, gv_score(product ? -scores[i] : scores[i]),
+						 first_id + (uint64_t) (done + i));
+	}
+	return GV_OK;
+}

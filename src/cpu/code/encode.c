@@ -1,0 +1,210 @@
+/*
+ * encode.c
+ *		Product quantization: codes, and what they add to T.
+ *
+ * Many copies are encoded by tiles, as codebooks are trained (pq.c): vectors
+ * side by side, with as many lanes as there are.  Few, such as those of a row
+ * that is inserted, would leave most lanes idle; each alone is compared with
+ * all codewords of a sub-quantizer side by side.
+ */
+#include <string.h>
+
+#include "cpu/simd/gv_words.h"
+
+#define TILE_ROWS	GV_CPU_WORD_ROWS	/* copies encoded at a time */
+#define TILE_DIMS	64			/* dimensions transposed at a time */
+#define FEW			4			/* copies that are encoded alone, */
+#define FEW_DIMS	16			/* if no sub-quantizer has more dimensions */
+
+/* a - b, finite when both are. */
+static inline float
+clamped_difference(float a, float b)
+{
+	float		diff = a - b;
+
+	diff = diff < FLT_MAX ? diff : FLT_MAX;
+	return diff > -FLT_MAX ? diff : -FLT_MAX;
+}
+
+/* See gv_kernels.h. */
+int32_t
+gv_portable_nearest_word(const float *x, const float *words, int32_t dims)
+{
+	float		least = 0.0f;
+	int32_t		nearest = 0;
+	int32_t		d;
+	int			k;
+
+	for (k = 0; k < GV_CODEWORDS; k++)
+	{
+		const float *word = words + (size_t) k * dims;
+		float		sum = 0.0f;
+
+		for (d = 0; d < dims; d++)
+			sum += (x[d] - word[d]) * (x[d] - word[d]);
+		if (k == 0 || sum < least)
+		{
+			least = sum;
+			nearest = k;
+		}
+	}
+	return nearest;
+}
+
+/* Copies of rows that are encoded together, and what becomes of them. */
+typedef struct Tile
+{
+	int			n;				/* <= TILE_ROWS */
+	const float *rows[TILE_ROWS];	/* [dims] */
+	const float *centroids[TILE_ROWS];	/* [dims] */
+	uint8_t    *codes[TILE_ROWS];
+	float	   *t[TILE_ROWS];
+	double		terms[TILE_ROWS];	/* T so far */
+} Tile;
+
+/* How many are computed with: whole registers, which are as quick as parts. */
+static inline int
+padded(int n)
+{
+	return (n + GV_CPU_LANES - 1) / GV_CPU_LANES * GV_CPU_LANES;
+}
+
+/*
+ * The residuals of dimensions first .. first + len - 1, side by side, and
+ * zeros up to whole registers.
+ */
+static void
+find_residuals(const Tile *tile, int32_t first, int32_t len,
+			   float *restrict residuals /* [TILE_DIMS][TILE_ROWS] */ )
+{
+	int32_t		d;
+	int			i;
+
+	for (i = tile->n; i < padded(tile->n); i++)
+		for (d = 0; d < len; d++)
+			residuals[d * TILE_ROWS + i] = 0.0f;
+
+	for (i = 0; i < tile->n; i++)
+	{
+		const float *row = tile->rows[i] + first;
+		const float *centroid = tile->centroids[i] + first;
+
+		for (d = 0; d < len; d++)
+			residuals[d * TILE_ROWS + i] =
+				clamped_difference(row[d], centroid[d]);
+	}
+}
+
+/* Copy i has this code of sub-quantizer j, and its part of T. */
+static inline void
+keep_code(const GvModel *model, int32_t j, int32_t code, Tile *tile, int i)
+{
+	int32_t		start = gv_sub_start(model, j);
+	int32_t		dims = gv_sub_start(model, j + 1) - start;
+	const float *word = model->codebooks + (size_t) GV_CODEWORDS * start +
+		(size_t) code * dims;
+	const float *centroid = tile->centroids[i] + start;
+	int32_t		d;
+
+	tile->codes[i][j / 2] |= (uint8_t) (j % 2 == 0 ? code : code << 4);
+	for (d = 0; d < dims; d++)
+		tile->terms[i] += word[d] * (word[d] + 2.0 * centroid[d]);
+}
+
+/* Codes of sub-quantizer j for a tile, and its part of T. */
+static void
+encode_sub(const GvModel *model, int32_t j, Tile *tile)
+{
+	int32_t		start = gv_sub_start(model, j);
+	int32_t		dims = gv_sub_start(model, j + 1) - start;
+	const float *codebook = model->codebooks + (size_t) GV_CODEWORDS * start;
+	float		dist[GV_CODEWORDS * TILE_ROWS] = {0};
+	float		residuals[TILE_DIMS * TILE_ROWS];
+	float		best[TILE_ROWS];
+	int32_t		code[TILE_ROWS];
+	int32_t		first;
+	int			i;
+
+	for (first = 0; first < dims; first += TILE_DIMS)
+	{
+		int32_t		len = dims - first < TILE_DIMS ? dims - first : TILE_DIMS;
+
+		find_residuals(tile, start + first, len, residuals);
+		gv_kernels->add_distances(residuals, TILE_ROWS, padded(tile->n),
+								  codebook + first, dims, len, dist);
+	}
+	gv_kernels->nearest_words(dist, padded(tile->n), best, code);
+	for (i = 0; i < tile->n; i++)
+		keep_code(model, j, code[i], tile, i);
+}
+
+/* The same, one copy after the other; of FEW_DIMS dimensions at most. */
+static void
+encode_sub_alone(const GvModel *model, int32_t j, Tile *tile)
+{
+	int32_t		start = gv_sub_start(model, j);
+	int32_t		dims = gv_sub_start(model, j + 1) - start;
+	const float *codebook = model->codebooks + (size_t) GV_CODEWORDS * start;
+	float		residual[FEW_DIMS];
+	int32_t		d;
+	int			i;
+
+	for (i = 0; i < tile->n; i++)
+	{
+		for (d = 0; d < dims; d++)
+			residual[d] = clamped_difference(tile->rows[i][start + d],
+											 tile->centroids[i][start + d]);
+		keep_code(model, j,
+				  gv_kernels->nearest_word(residual, codebook, dims), tile, i);
+	}
+}
+
+static void
+encode_tile(const GvModel *model, Tile *tile)
+{
+	bool		alone = tile->n <= FEW &&
+		(int64_t) FEW_DIMS * model->m >= model->dims;
+	int32_t		j;
+	int			i;
+
+	for (i = 0; i < tile->n; i++)
+		tile->terms[i] = 0.0;
+	for (j = 0; j < model->m && alone; j++)
+		encode_sub_alone(model, j, tile);
+	for (j = 0; j < model->m && !alone; j++)
+		encode_sub(model, j, tile);
+	for (i = 0; i < tile->n && model->metric != GV_IP; i++)
+		*tile->t[i] = gv_clamp(tile->terms[i]);
+	tile->n = 0;
+}
+
+/* See gv_encode. */
+GvStatus
+gv_cpu_encode(const GvModel *model, const float *x /* [n][dims] */ ,
+			  const float *centroids /* [..][dims] */ ,
+			  const int32_t *lists /* [n][copies] */ , int64_t n,
+			  int32_t copies, uint8_t *codes, float *t)
+{
+	size_t		code_bytes = (size_t) gv_code_bytes(model->m);
+	size_t		dims = (size_t) model->dims;
+	Tile		tile;
+	int64_t		i;
+
+	memset(codes, 0, code_bytes * (size_t) (n * copies));
+	memset(t, 0, sizeof(float) * (size_t) (n * copies));
+	tile.n = 0;
+	for (i = 0; i < n * copies; i++)
+	{
+		if (lists[i] < 0)
+			continue;
+		tile.rows[tile.n] = x + (size_t) (i / copies) * dims;
+		tile.centroids[tile.n] = centroids + (size_t) lists[i] * dims;
+		tile.codes[tile.n] = codes + (size_t) i * code_bytes;
+		tile.t[tile.n++] = t + i;
+		if (tile.n == TILE_ROWS)
+			encode_tile(model, &tile);
+	}
+	if (tile.n > 0)
+		encode_tile(model, &tile);
+	return GV_OK;
+}

@@ -1,0 +1,87 @@
+/*
+ * filter.c
+ *		A look-up table in bytes, which proves of most copies that they are
+ *		not among the best.
+ *
+ * A copy's S is (base + T) + sum, the sum over a of its table's entries, and
+ * most copies of a long list are far from the worst that is kept.  For them a
+ * lower bound of the sum will do, and sums of bytes are found by shuffles, 32
+ * or 64 at once.
+ *
+ * The bound.  With lo_j the least entry of sub-quantizer j and one step for
+ * all of them, byte q stands for lo_j + step * q and is rounded down, so that
+ *		a >= lo_j + step * q - 8 u A_j,  u = 2^-24,
+ * A_j the largest magnitude of an entry of j, for the fp32 arithmetic that
+ * finds q.  m entries added up in
+ * fp32 are off by less than (m + 32) u M, M the sum of all A_j, also for the
+ * largest m, GV_MAX_DIMS.  So with lift = (m + 64) u M - sum of
+ * lo_j the sum is at least step * (sum of q) - lift.
+ *
+ * A copy may be left out when S is above the worst score w of use, and
+ * since rounding is monotonic that is so when (base + T) + sum, unrounded, is
+ * at least the float after w:
+ *		step * (sum of q) >= reach - (base + T),  reach >= w' + lift
+ * The difference is taken in fp32 (relative error u), multiplied by an
+ * inverse of the step that is a little large, and the sum of bytes, exact as
+ * a float because it is below 2^24, has to be above the product.
+ */
+#include <math.h>
+
+#include "cpu/simd/gv_kernels.h"
+
+/* Bytes of a table for gv_table; see gv_engine.h. */
+size_t
+gv_table_bytes(int32_t m)
+{
+	return (size_t) m * GV_CODEWORDS * sizeof(float) + sizeof(GvFilter) +
+		gv_filter_place((m + 3) / 4 * 4) + GV_ALIGN;
+}
+
+/* The filter lies behind the entries, aligned wherever these are. */
+const GvFilter *
+gv_filter_of(const float *table, int32_t m)
+{
+	uintptr_t	end = (uintptr_t) (table + (size_t) m * GV_CODEWORDS);
+
+	return (const GvFilter *) ((end + GV_ALIGN - 1) / GV_ALIGN * GV_ALIGN);
+}
+
+/* What leaves copies above `score` out, but for cut->base; false: nothing. */
+bool
+gv_filter_cut(const GvFilter *filter, float score, GvCut *cut)
+{
+	double		worst = score;
+	double		lift = filter->lift;
+
+	if (!filter->usable || !(fabs(worst) < GV_FILTER_HUGE))
+		return false;
+	cut->reach = (float) (worst + lift + FLT_MIN +
+						  4.0 * GV_FILTER_UNIT * (fabs(worst) + fabs(lift)));
+	cut->inverse = (float) ((1.0 + 16.0 * GV_FILTER_UNIT) / filter->step);
+	return true;
+}
+
+/* See gv_kernels.h. */
+uint32_t
+gv_portable_filter(const uint8_t *bytes, int32_t m, const uint8_t *codes,
+				   const float *t, const GvCut *cut)
+{
+	uint32_t	kept = 0;
+	int32_t		j;
+	int			i;
+
+	for (i = 0; i < GV_BLOCK; i++)
+	{
+		float		limit = (cut->reach - (cut->base + t[i])) * cut->inverse;
+		uint32_t	sum = 0;
+
+		for (j = 0; j < m; j++)
+		{
+			int			code = codes[j / 2 * GV_BLOCK + i] >> (j % 2 * 4) & 15;
+
+			sum += bytes[gv_filter_place(j) + code];
+		}
+		kept |= (uint32_t) !((float) sum > limit) << i;
+	}
+	return kept;
+}

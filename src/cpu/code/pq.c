@@ -1,0 +1,307 @@
+/*
+ * pq.c
+ *		Product quantization: codebooks.  Codes are found in encode.c, look-up
+ *		tables made in table.c.
+ *
+ * A tile of vectors lies transposed, a dimension's values side by side, so
+ * that its distances to a codeword are independent sums and the nearest
+ * codewords are found without branches, which could not be predicted.
+ * Source: Jegou, Douze, Schmid, "Product quantization for nearest neighbor
+ * search", 2011.
+ */
+#include <string.h>
+
+#include "cpu/simd/gv_words.h"
+
+#define ITERATIONS	12			/* of a codebook's k-means */
+#define MAX_ROWS	16384		/* residuals a codebook is trained on */
+#define TRIES		8			/* to draw an initial codeword not yet held */
+#define TILE_ROWS	GV_CPU_WORD_ROWS	/* vectors compared at a time */
+
+/* One sub-quantizer in training; the arrays lie in the caller's scratch. */
+typedef struct Trainer
+{
+	int32_t		dims;			/* of this sub-quantizer */
+	int32_t		nrows;			/* <= MAX_ROWS */
+	float	   *data;			/* [dims][nrows] */
+	float	   *dist;			/* [nrows] to the nearest codeword */
+	uint8_t    *code;			/* [nrows] of the nearest codeword */
+	float	   *words;			/* [GV_CODEWORDS][dims], in the output */
+	double	   *sums;			/* [GV_CODEWORDS][dims] */
+	int32_t		counts[GV_CODEWORDS];
+} Trainer;
+
+/* See gv_kernels.h. */
+void
+gv_portable_add_distances(const float *x, size_t stride, int nrows,
+						  const float *words, int32_t dims, int32_t len,
+						  float *dist)
+{
+	gv_add_distances(x, stride, nrows, words, dims, len, dist);
+}
+
+/* See gv_kernels.h. */
+void
+gv_portable_nearest_words(const float *dist, int nrows, float *best,
+						  int32_t *code)
+{
+	gv_nearest_words(dist, nrows, best, code);
+}
+
+/* Codeword k becomes the vector of a row. */
+static void
+set_word(Trainer *trainer, int k, int32_t row)
+{
+	int32_t		d;
+
+	for (d = 0; d < trainer->dims; d++)
+		trainer->words[(size_t) k * trainer->dims + d] =
+			trainer->data[(size_t) d * trainer->nrows + row];
+}
+
+/* Squared distance of a row to codeword k. */
+static float
+word_distance(const Trainer *trainer, int32_t row, int k)
+{
+	const float *word = trainer->words + (size_t) k * trainer->dims;
+	float		sum = 0.0f;
+	int32_t		d;
+
+	for (d = 0; d < trainer->dims; d++)
+	{
+		float		diff = trainer->data[(size_t) d * trainer->nrows + row] -
+			word[d];
+
+		sum += diff * diff;
+	}
+	return gv_score(sum);
+}
+
+/* Codewords from random rows, distinct ones if they are easily drawn. */
+static void
+draw_words(Trainer *trainer, uint64_t *random)
+{
+	int			k;
+
+	for (k = 0; k < GV_CODEWORDS; k++)
+	{
+		int			tries;
+
+		for (tries = 0; tries < TRIES; tries++)
+		{
+			int32_t		row = (int32_t) gv_random_below(random,
+														trainer->nrows);
+			int			other = 0;
+
+			set_word(trainer, k, row);
+			while (other < k && word_distance(trainer, row, other) > 0.0f)
+				other++;
+			if (other == k)
+				break;
+		}
+	}
+}
+
+/* Find each row's nearest codeword; sums and counts of each codeword. */
+static void
+assign_rows(Trainer *trainer)
+{
+	int32_t		dims = trainer->dims;
+	int32_t		nrows = trainer->nrows;
+	int32_t		done;
+
+	memset(trainer->counts, 0, sizeof(trainer->counts));
+	memset(trainer->sums, 0, sizeof(double) * GV_CODEWORDS * dims);
+	for (done = 0; done < nrows; done += TILE_ROWS)
+	{
+		int32_t		left = nrows - done;
+		int			ntile = left < TILE_ROWS ? left : TILE_ROWS;
+		float		dist[GV_CODEWORDS * TILE_ROWS] = {0};
+		int32_t		code[TILE_ROWS];
+		int32_t		d;
+		int			i;
+
+		gv_kernels->add_distances(trainer->data + done, (size_t) nrows, ntile,
+								  trainer->words, dims, dims, dist);
+		gv_kernels->nearest_words(dist, ntile, trainer->dist + done, code);
+		for (i = 0; i < ntile; i++)
+		{
+			trainer->code[done + i] = (uint8_t) code[i];
+			trainer->counts[code[i]]++;
+		}
+		for (d = 0; d < dims; d++)
+		{
+			const float *x = trainer->data + (size_t) d * nrows + done;
+
+			for (i = 0; i < ntile; i++)
+				trainer->sums[(size_t) code[i] * dims + d] += x[i];
+		}
+	}
+}
+
+/*
+ * Codeword k, which no row chose, becomes the row farthest from its own
+ * codeword; when every row is met exactly, it repeats codeword `held`.
+ */
+static void
+refill_word(Trainer *trainer, int k, int held)
+{
+	int32_t		farthest = 0;
+	int32_t		row;
+	int32_t		d;
+
+	for (row = 1; row < trainer->nrows; row++)
+		if (trainer->dist[row] > trainer->dist[farthest])
+			farthest = row;
+
+	if (!(trainer->dist[farthest] > 0.0f))
+	{
+		for (d = 0; d < trainer->dims; d++)
+			trainer->words[(size_t) k * trainer->dims + d] =
+				trainer->words[(size_t) held * trainer->dims + d];
+		return;
+	}
+
+	/* Rows near the new codeword are no longer far: equal ones need one. */
+	set_word(trainer, k, farthest);
+	for (row = 0; row < trainer->nrows; row++)
+	{
+		float		dist = word_distance(trainer, row, k);
+
+		if (dist < trainer->dist[row])
+			trainer->dist[row] = dist;
+	}
+}
+
+/* Codewords become the means of their rows. */
+static void
+move_words(Trainer *trainer)
+{
+	int			held = trainer->code[0];
+	int			k;
+	int32_t		d;
+
+	for (k = 0; k < GV_CODEWORDS; k++)
+	{
+		if (trainer->counts[k] == 0)
+			continue;
+		for (d = 0; d < trainer->dims; d++)
+		{
+			size_t		i = (size_t) k * trainer->dims + d;
+
+			trainer->words[i] =
+				gv_clamp(trainer->sums[i] / trainer->counts[k]);
+		}
+	}
+	for (k = 0; k < GV_CODEWORDS; k++)
+		if (trainer->counts[k] == 0)
+			refill_word(trainer, k, held);
+}
+
+/* Most dimensions of a sub-quantizer, and rows used of n. */
+static inline int32_t
+most_dims(int32_t dims, int32_t m)
+{
+	return (dims + m - 1) / m;
+}
+
+static inline int32_t
+training_rows(int64_t n)
+{
+	return n < MAX_ROWS ? (int32_t) n : MAX_ROWS;
+}
+
+/* Lay out the scratch, or with NULL only measure it. */
+static size_t
+carve_trainer(Trainer *trainer, int32_t dims, int32_t m, int64_t n,
+			  char *scratch)
+{
+	size_t		ndims = (size_t) most_dims(dims, m);
+	size_t		nrows = (size_t) training_rows(n);
+	size_t		next = 0;
+	size_t		data = gv_carve(&next, sizeof(float) * nrows * ndims);
+	size_t		dist = gv_carve(&next, sizeof(float) * nrows);
+	size_t		code = gv_carve(&next, nrows);
+	size_t		sums = gv_carve(&next, sizeof(double) * GV_CODEWORDS * ndims);
+
+	if (scratch != NULL)
+	{
+		trainer->nrows = (int32_t) nrows;
+		trainer->data = (float *) (scratch + data);
+		trainer->dist = (float *) (scratch + dist);
+		trainer->code = (uint8_t *) (scratch + code);
+		trainer->sums = (double *) (scratch + sums);
+	}
+	return next;
+}
+
+/* See gv_codebooks_scratch. */
+size_t
+gv_cpu_codebooks_scratch(int32_t dims, int32_t m, int64_t n)
+{
+	return carve_trainer(NULL, dims, m, n, NULL);
+}
+
+/* trainer->data from n residuals, thinned out evenly to nrows of them. */
+static void
+gather_rows(Trainer *trainer, const float *residuals, int32_t stride,
+			int64_t n)
+{
+	int32_t		nrows = trainer->nrows;
+	int32_t		row;
+	int32_t		d;
+
+	for (row = 0; row < nrows; row++)
+	{
+		/* n / nrows * row, in two parts so that no product overflows */
+		int64_t		from = n / nrows * row + n % nrows * row / nrows;
+		const float *x = residuals + (size_t) from * stride;
+
+		for (d = 0; d < trainer->dims; d++)
+			trainer->data[(size_t) d * nrows + row] = x[d];
+	}
+}
+
+/* Train one sub-quantizer on the rows gathered in trainer->data. */
+static bool
+train_words(Trainer *trainer, uint64_t seed, GvPoll *poll)
+{
+	int64_t		work = (int64_t) trainer->nrows * trainer->dims;
+	uint64_t	random = seed;
+	int			i;
+
+	draw_words(trainer, &random);
+	for (i = 0; i < ITERATIONS; i++)
+	{
+		if (gv_poll(poll, work * (GV_CODEWORDS + 4)))
+			return false;
+		assign_rows(trainer);
+		move_words(trainer);
+	}
+	return true;
+}
+
+/* See gv_codebooks. */
+GvStatus
+gv_cpu_codebooks(int32_t dims, int32_t m, int64_t n,
+				 const float *residuals /* [n][dims] */ , uint64_t seed,
+				 float *codebooks, void *scratch, const GvStop *stop)
+{
+	GvModel		model = {.dims = dims,.m = m};
+	GvPoll		poll = {stop, 0};
+	Trainer		trainer;
+	int32_t		j;
+
+	(void) carve_trainer(&trainer, dims, m, n, scratch);
+	for (j = 0; j < m; j++)
+	{
+		int32_t		first = gv_sub_start(&model, j);
+
+		trainer.dims = gv_sub_start(&model, j + 1) - first;
+		trainer.words = codebooks + (size_t) GV_CODEWORDS * first;
+		gather_rows(&trainer, residuals + first, dims, n);
+		if (!train_words(&trainer, seed + (uint64_t) j, &poll))
+			return GV_CANCELLED;
+	}
+	return GV_OK;
+}

@@ -1,0 +1,230 @@
+/*
+ * refine.c
+ *		Refine records: vectors in 8 bits a dimension, and what they prove
+ *		about a distance.
+ *
+ * The sums run in fp32, sixteen side by side; what is made of a sum, and all
+ * margins, in double, rounded down at the end.  gv_engine.h states them.
+ */
+#include <math.h>
+
+#include "cpu/simd/gv_kernels.h"
+
+#define LANES	GV_CPU_LANES
+#define LEVELS	255				/* steps from the smallest to the largest */
+
+/*
+ * A longer element or query, and sums from here on, bound nothing: they might
+ * overflow, or have been cut to the range of floats by gv_transform.
+ */
+#define HUGE_LENGTH	1e18
+#define HUGE_SUM	1e37
+
+/* The numbers from which all bounds of a query follow. */
+typedef struct Query
+{
+	const float *q;				/* [dims] */
+	int32_t		dims;
+	double		slack;			/* s of gv_engine.h */
+	double		length;			/* |q| */
+} Query;
+
+/* An element of x^. */
+static inline float
+decode(float min, float step, uint8_t code)
+{
+	return min + step * (float) code;
+}
+
+static inline double
+add_lanes(const float *sums /* [LANES] */ )
+{
+	double		total = 0.0;
+	int			l;
+
+	for (l = 0; l < LANES; l++)
+		total += sums[l];
+	return total;
+}
+
+/* The largest float that is not above the value. */
+static float
+round_down(double value)
+{
+	float		rounded;
+
+	if (value < -(double) FLT_MAX)
+		return -HUGE_VALF;
+	rounded = gv_clamp(value);
+	if ((double) rounded > value)
+		rounded = nextafterf(rounded, -HUGE_VALF);
+	return rounded;
+}
+
+/* The smallest float that is not below the value. */
+static float
+round_up(double value)
+{
+	return -round_down(-value);
+}
+
+/* One vector; see gv_refine_encode. */
+static void
+encode(int32_t dims, const float *restrict x, uint8_t *restrict codes,
+	   float *min, float *step, float *error)
+{
+	float		least = x[0];
+	float		most = x[0];
+	double		levels;
+	double		square = 0.0;
+	int32_t		i;
+
+	for (i = 1; i < dims; i++)
+	{
+		least = x[i] < least ? x[i] : least;
+		most = x[i] > most ? x[i] : most;
+	}
+	*min = least;
+	*step = (float) (((double) most - least) / LEVELS);
+	levels = most > least ? LEVELS / ((double) most - least) : 0.0;
+	for (i = 0; i < dims; i++)
+	{
+		uint8_t		code = (uint8_t) (((double) x[i] - least) * levels + 0.5);
+		double		diff = (double) x[i] - decode(least, *step, code);
+
+		codes[i] = code;
+		square += diff * diff;
+	}
+
+	/* far more than a sum in double can err by */
+	*error = round_up(sqrt(square) * (1.0 + 1e-9));
+	if (!(most < HUGE_LENGTH && least > -HUGE_LENGTH))
+		*error = HUGE_VALF;
+}
+
+/* See gv_refine_encode. */
+GvStatus
+gv_cpu_refine_encode(int32_t dims, const float *x, int64_t n, uint8_t *codes,
+					 float *min, float *step, float *error)
+{
+	int64_t		row;
+
+	for (row = 0; row < n; row++)
+		encode(dims, x + (size_t) row * dims, codes + (size_t) row * dims,
+			   &min[row], &step[row], &error[row]);
+	return GV_OK;
+}
+
+/* |q - x^|^2 in fp32; see gv_kernels.h. */
+void
+gv_portable_record_squares(const float *restrict q, const GvRefine *record,
+						   int32_t dims, float *restrict sums)
+{
+	const uint8_t *restrict codes = record->codes;
+	float		min = record->min;
+	float		step = record->step;
+	int32_t		i;
+	int			l;
+
+	for (l = 0; l < LANES; l++)
+		sums[l] = 0.0f;
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (l = 0; l < LANES; l++)
+		{
+			float		diff = q[i + l] - decode(min, step, codes[i + l]);
+
+			sums[l] += diff * diff;
+		}
+	for (l = 0; i < dims; i++, l++)
+	{
+		float		diff = q[i] - decode(min, step, codes[i]);
+
+		sums[l] += diff * diff;
+	}
+}
+
+/* <q, x^> in fp32, and the sum of its terms' magnitudes; see gv_kernels.h. */
+void
+gv_portable_record_products(const float *restrict q, const GvRefine *record,
+							int32_t dims, float *restrict sums,
+							float *restrict magnitudes)
+{
+	const uint8_t *restrict codes = record->codes;
+	float		min = record->min;
+	float		step = record->step;
+	int32_t		i;
+	int			l;
+
+	for (l = 0; l < LANES; l++)
+		sums[l] = magnitudes[l] = 0.0f;
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (l = 0; l < LANES; l++)
+		{
+			float		term = q[i + l] * decode(min, step, codes[i + l]);
+
+			sums[l] += term;
+			magnitudes[l] += fabsf(term);
+		}
+	for (l = 0; i < dims; i++, l++)
+	{
+		float		term = q[i] * decode(min, step, codes[i]);
+
+		sums[l] += term;
+		magnitudes[l] += fabsf(term);
+	}
+}
+
+/* |q - x^| - error, at least 0. */
+static float
+distance_bound(const Query *query, const GvRefine *record)
+{
+	float		sums[LANES];
+	double		sum;
+	double		square;
+	double		bound;
+
+	gv_kernels->record_squares(query->q, record, query->dims, sums);
+	sum = add_lanes(sums);
+	square = sum * (1.0 - query->slack) - FLT_MIN;
+	if (!(sum < HUGE_SUM) || square <= 0.0)
+		return 0.0f;
+	bound = sqrt(square) * (1.0 - 1e-9) - record->error;
+	return bound > 0.0 ? round_down(bound) : 0.0f;	/* NaN: 0 */
+}
+
+/* -<q, x^> - |q| error. */
+static float
+product_bound(const Query *query, const GvRefine *record)
+{
+	double		error = query->length * record->error;
+	float		sums[LANES];
+	float		magnitudes[LANES];
+	double		magnitude;
+	double		bound;
+
+	gv_kernels->record_products(query->q, record, query->dims, sums,
+								magnitudes);
+	magnitude = add_lanes(magnitudes);
+	bound = -add_lanes(sums) - error -
+		2.0 * query->slack * (magnitude + error) -
+		FLT_MIN * (1.0 + query->length);
+	if (!(magnitude < HUGE_SUM) || !(query->length < HUGE_LENGTH) ||
+		!(error < HUGE_SUM))
+		return -HUGE_VALF;
+	return round_down(bound);
+}
+
+/* See gv_refine_bound. */
+GvStatus
+gv_cpu_refine_bound(GvMetric metric, int32_t dims, const float *query,
+					const GvRefine *records, int64_t n, float *bounds)
+{
+	Query		q = {query, dims, (dims + 64) / 16777216.0,
+		sqrt(-gv_distance_ip(query, query, dims))};
+	int64_t		i;
+
+	for (i = 0; i < n; i++)
+		bounds[i] = metric == GV_IP ? product_bound(&q, &records[i]) :
+			distance_bound(&q, &records[i]);
+	return GV_OK;
+}

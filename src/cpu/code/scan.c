@@ -1,0 +1,311 @@
+/*
+ * scan.c
+ *		The score S of the live copies of lists' blocks.
+ *
+ * A copy's table entries are added one by one in ascending sub-quantizer order
+ * because S is defined so, and pairs of them must not be added first.
+ *
+ * Once there is a score that turns others away, the filter (filter.c) finds
+ * most of the copies that it would.  The few that are let through, of whatever
+ * lists, are gathered side by side until they fill registers, and then scored
+ * together; their pairs are kept without an order (keep.c) until the scan is
+ * finished.
+ */
+#include "cpu/code/gv_scan.h"
+
+#define SPAN		8			/* copies summed at a time */
+
+/* Where few are wanted, a few copies may tell much. */
+#define LEAST		16
+
+/* Longer codes are not gathered. */
+#define MOST_BYTES	512
+
+/* The scratch of a GvScan. */
+typedef struct Waiting
+{
+	GvKept		kept;
+	const GvFilter *filter;
+	bool		cuts;			/* there is a cut: for copies above `worst` */
+	float		worst;
+	GvCut		cut;
+	int32_t		enough;			/* copies gathered to score them */
+	int32_t		n;				/* copies gathered */
+	float		bases[GV_KEPT_MOST];	/* base + T */
+	uint64_t	ids[GV_KEPT_MOST];
+	uint8_t    *codes;			/* [code_bytes][GV_GATHERED_STRIDE] */
+} Waiting;
+
+/* sums[i] of SPAN copies, whose codes are `codes`[..][i]. */
+static inline void
+sum_span(const float *restrict table, int32_t m,
+		 const uint8_t *restrict codes, int32_t stride, float *restrict sums)
+{
+	float		acc[SPAN] = {0};
+	int32_t		p;
+	int			i;
+
+	for (p = 0; p < m / 2; p++)
+	{
+		const float *low = table + (size_t) p * 2 * GV_CODEWORDS;
+		const float *high = low + GV_CODEWORDS;
+		const uint8_t *column = codes + (size_t) p * stride;
+
+		for (i = 0; i < SPAN; i++)
+		{
+			acc[i] += low[column[i] & 15];
+			acc[i] += high[column[i] >> 4];
+		}
+	}
+	if (m % 2 != 0)
+	{
+		const float *low = table + (size_t) p * 2 * GV_CODEWORDS;
+
+		for (i = 0; i < SPAN; i++)
+			acc[i] += low[codes[(size_t) p * stride + i] & 15];
+	}
+	for (i = 0; i < SPAN; i++)
+		sums[i] = acc[i];
+}
+
+/* See gv_kernels.h. */
+void
+gv_portable_sum_copies(const float *table, int32_t m, const uint8_t *codes,
+					   int32_t stride, int32_t n, float *sums)
+{
+	int32_t		i;
+
+	/* a stride that compilers know saves them a register */
+	for (i = 0; i < n; i += SPAN)
+		if (stride == GV_BLOCK)
+			sum_span(table, m, codes + i, GV_BLOCK, sums + i);
+		else
+			sum_span(table, m, codes + i, stride, sums + i);
+}
+
+/* See gv_kernels.h. */
+void
+gv_portable_gather(const uint8_t *codes, int32_t code_bytes, uint32_t wanted,
+				   uint8_t *gathered)
+{
+	int			n = 0;
+	int32_t		p;
+
+	for (; wanted != 0; wanted &= wanted - 1, n++)
+		for (p = 0; p < code_bytes; p++)
+			gathered[(size_t) p * GV_GATHERED_STRIDE + n] =
+				codes[(size_t) p * GV_BLOCK + __builtin_ctz(wanted)];
+}
+
+/* A block's copy i as a 48-bit row id. */
+static inline uint64_t
+row_id(const GvBlock *block, int i)
+{
+	const uint16_t *w = block->rowids + 3 * i;
+
+	if (block->rowids == NULL)
+		return block->first_id + (uint64_t) i;
+	return (uint64_t) w[0] << 32 | (uint64_t) w[1] << 16 | w[2];
+}
+
+/* Put the pieces of a Waiting into memory at `start`; NULL: only measure. */
+static size_t
+lay_out(int32_t m, int32_t capacity, char *start)
+{
+	size_t		code_bytes = (size_t) gv_code_bytes(m);
+	int32_t		room = gv_kept_room(capacity);
+	size_t		next = 0;
+	size_t		codes;
+	size_t		scores;
+	size_t		ids;
+
+	(void) gv_carve(&next, sizeof(Waiting));
+	codes = gv_carve(&next, code_bytes > MOST_BYTES ? 0 :
+					 code_bytes * GV_GATHERED_STRIDE);
+	scores = gv_carve(&next, sizeof(float) * (size_t) room);
+	ids = gv_carve(&next, sizeof(uint64_t) * (size_t) room);
+	if (start != NULL)
+	{
+		Waiting    *waiting = (Waiting *) start;
+
+		waiting->codes = (uint8_t *) start + codes;
+		waiting->kept.scores = (float *) (start + scores);
+		waiting->kept.ids = (uint64_t *) (start + ids);
+		waiting->kept.capacity = capacity;
+		waiting->kept.room = room;
+	}
+	return next;
+}
+
+/* See gv_scan_scratch. */
+size_t
+gv_cpu_scan_scratch(int32_t m, int32_t capacity)
+{
+	return lay_out(m, capacity, NULL);
+}
+
+/* See gv_scan_begin. */
+GvStatus
+gv_cpu_scan_begin(GvScan *scan)
+{
+	Waiting    *waiting = scan->scratch;
+
+	(void) lay_out(scan->model->m, scan->best->capacity, scan->scratch);
+	gv_kept_reset(&waiting->kept, GV_SCORE_MAX);
+	waiting->filter = gv_filter_of(scan->table, scan->model->m);
+	waiting->cuts = false;
+	waiting->worst = GV_SCORE_MAX;
+	waiting->enough = scan->best->capacity < LEAST ? LEAST :
+		scan->best->capacity < GV_ENOUGH ? scan->best->capacity : GV_ENOUGH;
+	waiting->n = 0;
+	return GV_OK;
+}
+
+/* Have the filter turn away what is above the worst that is kept. */
+static void
+renew_cut(Waiting *waiting)
+{
+	if (waiting->worst == waiting->kept.worst)
+		return;
+	waiting->worst = waiting->kept.worst;
+	waiting->cuts = gv_kernels->filters &&
+		gv_filter_cut(waiting->filter, waiting->worst, &waiting->cut);
+}
+
+/* Score the copies gathered, and keep their pairs. */
+static void
+score_gathered(const GvScan *scan, Waiting *waiting)
+{
+	float		sums[GV_KEPT_MOST];
+	int			i;
+
+	if (waiting->n == 0)
+		return;
+	gv_kernels->sum_copies(scan->table, scan->model->m, waiting->codes,
+						   GV_GATHERED_STRIDE, waiting->n, sums);
+	for (i = 0; i < waiting->n; i++)
+		sums[i] = gv_score(waiting->bases[i] + sums[i]);
+	gv_keep(&waiting->kept, sums, waiting->ids, waiting->n, scan->best);
+	waiting->n = 0;
+	renew_cut(waiting);
+}
+
+/* Gather the copies of a block that `wanted` has a bit for. */
+static void
+gather(const GvScan *scan, Waiting *waiting, float base, const GvBlock *block,
+	   uint32_t wanted)
+{
+	gv_kernels->gather(block->codes, gv_code_bytes(scan->model->m), wanted,
+					   waiting->codes + waiting->n);
+	for (; wanted != 0; wanted &= wanted - 1)
+	{
+		int			i = __builtin_ctz(wanted);
+		int			n = waiting->n++;
+
+		waiting->bases[n] = base + block->t[i];
+		waiting->ids[n] = row_id(block, i);
+	}
+	if (waiting->n >= waiting->enough)
+		score_gathered(scan, waiting);
+}
+
+/*
+ * Score the copies of a block that `wanted` has a bit for, into scores and ids
+ * [GV_BLOCK]; returns how many.
+ */
+static int32_t
+score_block(const GvScan *scan, float base, const GvBlock *block,
+			uint32_t wanted, float *scores, uint64_t *ids)
+{
+	float		sums[GV_BLOCK];
+	int32_t		n = 0;
+
+	gv_kernels->sum_copies(scan->table, scan->model->m, block->codes,
+						   GV_BLOCK, GV_BLOCK, sums);
+	for (; wanted != 0; wanted &= wanted - 1)
+	{
+		int			i = __builtin_ctz(wanted);
+
+		scores[n] = gv_score((base + block->t[i]) + sums[i]);
+		ids[n++] = row_id(block, i);
+	}
+	return n;
+}
+
+/* Offer copies that may have been offered before. */
+static void
+scan_again(const GvScan *scan, float base, const GvBlock *blocks,
+		   int32_t nblocks)
+{
+	float		scores[GV_BLOCK];
+	uint64_t	ids[GV_BLOCK];
+	int32_t		b;
+	int32_t		n;
+
+	for (b = 0; b < nblocks; b++)
+		if (blocks[b].live != 0)
+			for (n = score_block(scan, base, &blocks[b], blocks[b].live,
+								 scores, ids); n > 0; n--)
+				gv_topk_push(scan->best, scores[n - 1], ids[n - 1]);
+}
+
+/* Offer the live copies of a block. */
+static void
+offer_block(const GvScan *scan, Waiting *waiting, float base,
+			const GvBlock *block)
+{
+	bool		gathers = gv_kernels->filters &&
+		gv_code_bytes(scan->model->m) <= MOST_BYTES;
+	uint32_t	wanted = block->live;
+	float		scores[GV_BLOCK];
+	uint64_t	ids[GV_BLOCK];
+	int32_t		n;
+
+	if (wanted != 0 && waiting->cuts)
+		wanted &= gv_kernels->filter(waiting->filter->bytes, scan->model->m,
+									 block->codes, block->t, &waiting->cut);
+	if (wanted == 0)
+		return;
+	if (gathers)
+	{
+		gather(scan, waiting, base, block, wanted);
+		return;
+	}
+	n = score_block(scan, base, block, wanted, scores, ids);
+	gv_keep(&waiting->kept, scores, ids, n, scan->best);
+	renew_cut(waiting);
+}
+
+/* See gv_scan. */
+GvStatus
+gv_cpu_scan(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
+{
+	Waiting    *waiting = scan->scratch;
+	int32_t		b;
+
+	if (scan->best->unique)
+	{
+		(void) gv_cpu_scan_finish(scan);
+		scan_again(scan, base, blocks, nblocks);
+		return GV_OK;
+	}
+	if (scan->reach < waiting->kept.worst)
+		waiting->kept.worst = scan->reach;
+	renew_cut(waiting);
+	waiting->cut.base = base;
+	for (b = 0; b < nblocks; b++)
+		offer_block(scan, waiting, base, &blocks[b]);
+	return GV_OK;
+}
+
+/* See gv_scan_finish. */
+GvStatus
+gv_cpu_scan_finish(GvScan *scan)
+{
+	Waiting    *waiting = scan->scratch;
+
+	score_gathered(scan, waiting);
+	gv_kept_give(&waiting->kept, scan->best);
+	renew_cut(waiting);
+	return GV_OK;
+}

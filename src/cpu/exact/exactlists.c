@@ -1,0 +1,168 @@
+/*
+ * exactlists.c
+ *		Exact search that meets only the rows of near lists.
+ *
+ * Rows and queries lie by lists (gv_nearlists.h).  A tile of queries of one
+ * list meets the panels of lists near to it, the nearest first, so that limits
+ * fall before most rows come.
+ */
+#include "cpu/exact/gv_exactset.h"
+
+#include <string.h>
+
+/* A panel of rows of one list. */
+static void
+gather_panel(GvExact *exact, const int32_t *places, int n, int32_t panel)
+{
+	int64_t		dims = exact->spec.dims;
+	const float *rows = exact->lists->rows;
+	int			i;
+
+	for (i = 0; i < n; i++)
+		memcpy(exact->gathered + i * dims, rows + places[i] * dims,
+			   sizeof(float) * (size_t) dims);
+	gv_screen_rows(&exact->screen, exact->gathered, n, exact->placed,
+				   exact->panels + panel * gv_screen_panel((int32_t) dims),
+				   exact->squares + panel * (int64_t) GV_SCREEN_ROWS);
+}
+
+/*
+ * The panels of the block's lists from `from` on, as many lists as there is
+ * room for, at least one, since no list has more rows than the block.  Returns
+ * the first list that is left, -1 when cancelled.
+ */
+static int32_t
+gather_panels(GvExact *exact, int32_t from, GvPoll *poll)
+{
+	GvNearLists *lists = exact->lists;
+	int64_t		dims = exact->spec.dims;
+	int32_t		npanels = 0;
+	int32_t		list;
+
+	for (list = from; list < exact->spec.nlists; list++)
+	{
+		int64_t		first = lists->row_starts[list];
+		int64_t		n = lists->row_starts[list + 1] - first;
+		int64_t		done;
+
+		if (npanels + (n + GV_SCREEN_ROWS - 1) / GV_SCREEN_ROWS >
+			exact->npanels)
+			break;
+		lists->panels[list] = npanels;
+		for (done = 0; done < n; done += GV_SCREEN_ROWS)
+		{
+			if (gv_poll(poll, 8 * GV_SCREEN_ROWS * dims))
+				return -1;
+			gather_panel(exact, lists->row_order + first + done,
+						 n - done < GV_SCREEN_ROWS ? (int) (n - done) :
+						 GV_SCREEN_ROWS, npanels++);
+		}
+	}
+	return list;
+}
+
+/* A tile of queries, which are placed, and the rows of a list. */
+static bool
+meet_list(GvExact *exact, GvMeeting *meeting, int32_t list, GvPoll *poll)
+{
+	const GvNearLists *lists = exact->lists;
+	int64_t		panel = lists->panels[list];
+	int64_t		next = lists->row_starts[list];
+	int64_t		end = lists->row_starts[list + 1];
+
+	for (; next < end; next += GV_SCREEN_ROWS)
+	{
+		meeting->places = lists->row_order + next;
+		meeting->nrows = end - next < GV_SCREEN_ROWS ? (int) (end - next) :
+			GV_SCREEN_ROWS;
+		meeting->panel = exact->panels +
+			panel * gv_screen_panel(exact->spec.dims);
+		meeting->squares = exact->squares + panel * GV_SCREEN_ROWS;
+		if (!gv_exact_meet(exact, meeting, poll))
+			return false;
+		panel++;
+	}
+	return true;
+}
+
+/* The queries of a list and the rows of near lists from .. to - 1. */
+static bool
+meet_near(GvExact *exact, int32_t list, int32_t from, int32_t to, GvPoll *poll)
+{
+	const GvNearLists *lists = exact->lists;
+	const int32_t *near = lists->near + list * (int64_t) exact->spec.probes;
+	GvMeeting	meeting = {.rows = lists->rows,.first = lists->first};
+	int64_t		next = lists->query_starts[list];
+	int64_t		end = lists->query_starts[list + 1];
+	int32_t		i;
+
+	for (; next < end; next += GV_EXACT_QUERIES)
+	{
+		meeting.queries = lists->query_order + next;
+		meeting.nqueries = end - next < GV_EXACT_QUERIES ? (int) (end - next) :
+			GV_EXACT_QUERIES;
+		gv_exact_place(exact, meeting.queries, meeting.nqueries);
+		if (gv_poll(poll, exact->spec.probes +
+					8 * (int64_t) GV_EXACT_QUERIES * exact->spec.dims))
+			return false;
+		for (i = 0; i < exact->spec.probes; i++)
+			if (near[i] >= from && near[i] < to &&
+				!meet_list(exact, &meeting, near[i], poll))
+				return false;
+	}
+	return true;
+}
+
+/* Search what rows have been gathered, see gv_exactset.h. */
+GvStatus
+gv_exact_search_lists(GvExact *exact, const GvStop *stop)
+{
+	GvNearLists *lists = exact->lists;
+	GvPoll		poll = {stop, 0};
+	GvStatus	status;
+	int32_t		from;
+	int32_t		to;
+	int32_t		list;
+
+	if (lists->nrows == 0)
+		return GV_OK;
+	status = gv_near_lists_sort(lists, exact->queries, stop);
+	if (status != GV_OK)
+		return status;
+	if (!exact->screen.is_fitted &&
+		!gv_exact_prepare(exact, lists->rows, lists->nrows, &poll))
+		return GV_CANCELLED;
+	for (from = 0; from < exact->spec.nlists; from = to)
+	{
+		to = gather_panels(exact, from, &poll);
+		if (to < 0)
+			return GV_CANCELLED;
+		for (list = 0; list < exact->spec.nlists; list++)
+			if (!meet_near(exact, list, from, to, &poll))
+				return GV_CANCELLED;
+	}
+	gv_near_lists_next(lists);
+	return GV_OK;
+}
+
+/* Gather rows [n], see gv_exactset.h. */
+GvStatus
+gv_exact_put_listed(GvExact *exact, const float *rows, int64_t n,
+					const GvStop *stop)
+{
+	int64_t		done = 0;
+
+	while (done < n)
+	{
+		done += gv_near_lists_add(exact->lists,
+								  rows + done * exact->spec.dims, n - done);
+		if (exact->lists->nrows == exact->lists->room)
+		{
+			GvStatus	status = gv_exact_search_lists(exact, stop);
+
+			if (status != GV_OK)
+				return status;
+		}
+	}
+	return GV_OK;
+}

@@ -1,0 +1,184 @@
+/*
+ * exactmeet.c
+ *		A panel of rows and a tile of queries: which pairs are measured.
+ */
+#include "cpu/exact/gv_exactset.h"
+
+#include <math.h>
+#include <string.h>
+
+#define MANY_LEFT		8		/* from so many rows on twins pay */
+
+/* Measure a pair, see gv_exactset.h. */
+bool
+gv_exact_measure(GvExact *exact, int64_t query, const float *row,
+				 int64_t position, GvMeasured *measured)
+{
+	const GvSetSpec *spec = &exact->spec;
+	GvNear	   *nearest = gv_exact_nearest(exact, query);
+	GvNear		last = nearest[0];
+
+	if (spec->self && exact->self[query] == position)
+		return false;
+	/* rows do not come in their order, so that many would be measured */
+	if (exact->lists != NULL && last.distance != last.distance &&
+		last.position < position && exact->screened[query].is_null)
+		return false;
+	if (measured->row == NULL ||
+		memcmp(measured->row, row, sizeof(float) * (size_t) spec->dims) != 0)
+		measured->distance = gv_set_distance((GvSetMetric) spec->metric,
+											 exact->queries +
+											 query * spec->dims, row,
+											 spec->dims);
+	measured->row = row;
+	gv_nearest_push(nearest, exact->kept, measured->distance, position);
+	return nearest[0].position != last.position;
+}
+
+/* What a query's rows must not exceed, from what it has found. */
+static float
+limit_of(const GvExact *exact, int64_t query)
+{
+	const GvScreened *screened = &exact->screened[query];
+
+	/* earlier rows may come later; all are as far */
+	if (exact->lists != NULL && screened->is_null)
+		return HUGE_VALF;
+	return gv_screen_limit(&exact->screen, screened,
+						   gv_exact_nearest(exact, query)[0]);
+}
+
+/* With the first rows, see gv_exactset.h. */
+bool
+gv_exact_prepare(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
+{
+	const GvSetSpec *spec = &exact->spec;
+	int64_t		query;
+
+	gv_screen_fit(&exact->screen, rows,
+				  n < GV_EXACT_QUERIES ? n : GV_EXACT_QUERIES,
+				  exact->placed);
+	for (query = 0; query < spec->nqueries; query++)
+	{
+		if (gv_poll(poll, 8 * (int64_t) spec->dims))
+			return false;
+		exact->screened[query] =
+			gv_screen_query(&exact->screen,
+							exact->queries + query * spec->dims,
+							exact->placed);
+		exact->limits[query] = limit_of(exact, query);
+	}
+	return true;
+}
+
+/* Find for each row of a panel the first one that has the same bits. */
+static void
+find_twins(GvExact *exact, const GvMeeting *meeting)
+{
+	size_t		bytes = sizeof(float) * (size_t) exact->spec.dims;
+	const char *rows = (const char *) meeting->rows;
+	int			row;
+
+	for (row = 0; row < meeting->nrows; row++)
+	{
+		int			twin = 0;
+
+		/* such rows have the same square, and few others have */
+		while (twin < row &&
+			   (meeting->squares[twin] != meeting->squares[row] ||
+				memcmp(rows + meeting->places[twin] * bytes,
+					   rows + meeting->places[row] * bytes, bytes) != 0))
+			twin++;
+		exact->twins[row] = (uint8_t) twin;
+	}
+	exact->has_twins = true;
+}
+
+/*
+ * A row was measured and the query's last neighbour is the same: was it too
+ * far away?  Then so is every later one that has the same bits, for it comes
+ * behind this one.
+ */
+static bool
+is_refused(const GvExact *exact, int64_t query, int64_t position)
+{
+	return gv_exact_nearest(exact, query)[0].position != GV_NO_ROW &&
+		!(exact->spec.self && exact->self[query] == position);
+}
+
+/* Measure what of a panel comes through the screen of one query. */
+static bool
+sift(GvExact *exact, const GvMeeting *meeting, int i, GvPoll *poll)
+{
+	uint64_t	refused = 0;	/* rows whose twins need not be measured */
+	const float *products = exact->products + i * GV_SCREEN_ROWS;
+	int64_t		query = meeting->queries[i];
+	float	   *limit = &exact->limits[query];
+	uint64_t	left = gv_kernels->within(meeting->squares, products, *limit);
+	GvMeasured	measured = {NULL, 0.0};
+
+	if (meeting->nrows < GV_SCREEN_ROWS)
+		left &= (UINT64_C(1) << meeting->nrows) - 1;
+	if (!exact->has_twins && __builtin_popcountll(left) >= MANY_LEFT)
+		find_twins(exact, meeting);
+	for (; left != 0; left &= left - 1)
+	{
+		int			row = __builtin_ctzll(left);
+		int			twin = exact->has_twins ? exact->twins[row] : row;
+		int64_t		place;
+
+		if ((refused >> twin & 1) != 0)
+			continue;
+		/* the limit may have fallen since */
+		if (meeting->squares[row] - 2.0f * products[row] > *limit)
+			continue;
+		if (gv_poll(poll, 4 * (int64_t) exact->spec.dims + GV_NEAR_WORK))
+			return false;
+		place = meeting->places[row];
+		if (gv_exact_measure(exact, query,
+							 meeting->rows + place * exact->spec.dims,
+							 meeting->first + place, &measured))
+			*limit = limit_of(exact, query);
+		else if (is_refused(exact, query, meeting->first + place))
+			refused |= UINT64_C(1) << twin;
+	}
+	return true;
+}
+
+/* A panel and a tile of queries, see gv_exactset.h. */
+bool
+gv_exact_meet(GvExact *exact, const GvMeeting *meeting, GvPoll *poll)
+{
+	int32_t		dims = exact->spec.dims;
+	int32_t		first;
+	int			i;
+
+	if (gv_poll(poll, (int64_t) meeting->nqueries * GV_SCREEN_ROWS * dims))
+		return false;
+	exact->has_twins = false;
+	memset(exact->products, 0,
+		   sizeof(float) * meeting->nqueries * GV_SCREEN_ROWS);
+	for (first = 0; first < dims; first += GV_CPU_SLICE_DIMS)
+		gv_kernels->estimate(exact->placed + first, dims, meeting->nqueries,
+							 dims - first < GV_CPU_SLICE_DIMS ?
+							 dims - first : GV_CPU_SLICE_DIMS,
+							 meeting->panel + (size_t) first * GV_SCREEN_ROWS,
+							 exact->products);
+	for (i = 0; i < meeting->nqueries; i++)
+		if (!sift(exact, meeting, i, poll))
+			return false;
+	return true;
+}
+
+/* The queries of a tile, see gv_exactset.h. */
+void
+gv_exact_place(GvExact *exact, const int64_t *queries, int n)
+{
+	int64_t		dims = exact->spec.dims;
+	int			i;
+
+	for (i = 0; i < n; i++)
+		gv_screen_place(&exact->screen, &exact->screened[queries[i]],
+						exact->queries + queries[i] * dims,
+						exact->placed + i * dims);
+}

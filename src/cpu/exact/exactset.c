@@ -1,0 +1,401 @@
+/*
+ * exactset.c
+ *		Exact search over rows that come by batches.
+ *
+ * Rows become panels, a block of them at a time, and all queries are
+ * multiplied with them, a tile at a time: what a screen (gv_screen.h) cannot
+ * discard is measured by gv_set_distance.  A query's limit falls with its
+ * first rows, so of n rows in random order about k (1 + log(n / k)) are measured.
+ *
+ * With lists see exactlists.c; where all lists are near they make no
+ * difference.
+ *
+ * Memory, besides queries and what they have found: a block.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/exact/gv_exactset.h"
+#include "cpu/set/gv_cpu_set.h"
+
+#define BLOCK_FLOATS	(1 << 21)	/* of its panels, for large dims */
+#define BLOCK_PANELS	8
+#define FEW_QUERIES		4		/* below this panels do not pay */
+
+/* Do lists make a difference? */
+static bool
+has_lists(const GvSetSpec *spec)
+{
+	return spec->probes < spec->nlists;
+}
+
+static int64_t
+kept_of(const GvSetSpec *spec)
+{
+	return spec->k < spec->nrows ? spec->k : spec->nrows;
+}
+
+static int32_t
+panels_of(const GvSetSpec *spec)
+{
+	int32_t		most = (int32_t) (BLOCK_FLOATS / gv_screen_panel(spec->dims));
+
+	if (has_lists(spec))
+		return gv_near_lists_panels(spec);
+	if (most < 1)
+		return 1;
+	return most < BLOCK_PANELS ? most : BLOCK_PANELS;
+}
+
+/* See gv_set_size. */
+static int64_t
+cpu_size(const GvSetSpec *spec)
+{
+	int64_t		query = (int64_t) sizeof(float) * (spec->dims + 1) +
+		(int64_t) sizeof(int64_t) * spec->self +
+		(int64_t) sizeof(GvNear) * kept_of(spec) +
+		(int64_t) sizeof(GvScreened);
+	int64_t		block = (int64_t) gv_screen_panel(spec->dims) *
+		panels_of(spec) + (int64_t) GV_EXACT_QUERIES * spec->dims;
+	int64_t		lists = has_lists(spec) ? gv_near_lists_size(spec) : 0;
+
+	return spec->nqueries * query + (int64_t) sizeof(float) * block + lists;
+}
+
+static void
+cpu_drop(void *state)
+{
+	GvExact	   *exact = state;
+
+	free(exact->queries);
+	free(exact->self);
+	free(exact->nearest);
+	free(exact->mean);
+	free(exact->screened);
+	free(exact->limits);
+	free(exact->placed);
+	free(exact->panels);
+	free(exact->squares);
+	free(exact->products);
+	gv_near_lists_drop(exact->lists);
+	free(exact->gathered);
+	free(exact);
+}
+
+/* The memory of a set; false: there is none. */
+static bool
+take_memory(GvExact *exact)
+{
+	const GvSetSpec *spec = &exact->spec;
+	int64_t		panel = (int64_t) gv_screen_panel(spec->dims);
+	int64_t		n = spec->nqueries;
+
+	exact->queries = gv_cpu_take(n * spec->dims, sizeof(float));
+	exact->self = gv_cpu_take(spec->self ? n : 0, sizeof(int64_t));
+	exact->nearest = gv_cpu_take(n * exact->kept, sizeof(GvNear));
+	exact->mean = gv_cpu_take(spec->dims, sizeof(float));
+	exact->screened = gv_cpu_take(n, sizeof(GvScreened));
+	exact->limits = gv_cpu_take(n, sizeof(float));
+	exact->placed = gv_cpu_take((int64_t) GV_EXACT_QUERIES * spec->dims,
+								sizeof(float));
+	exact->panels = gv_cpu_take(exact->npanels * panel, sizeof(float));
+	exact->squares = gv_cpu_take(exact->npanels * (int64_t) GV_SCREEN_ROWS,
+								 sizeof(float));
+	exact->products = gv_cpu_take(GV_EXACT_QUERIES * GV_SCREEN_ROWS,
+								  sizeof(float));
+	exact->gathered = gv_cpu_take((int64_t) GV_SCREEN_ROWS * spec->dims,
+								  sizeof(float));
+	if (has_lists(spec))
+		exact->lists = gv_near_lists_make(spec);
+	return exact->queries != NULL && exact->self != NULL &&
+		exact->nearest != NULL && exact->mean != NULL &&
+		exact->screened != NULL && exact->limits != NULL &&
+		exact->placed != NULL && exact->panels != NULL &&
+		exact->squares != NULL && exact->products != NULL &&
+		exact->gathered != NULL &&
+		(exact->lists != NULL || !has_lists(spec));
+}
+
+/* See gv_set_create. */
+static GvStatus
+cpu_create(const GvSetSpec *spec, void **state)
+{
+	GvExact	   *made = calloc(1, sizeof(GvExact));
+	int			i;
+
+	if (made == NULL)
+		return GV_NO_MEMORY;
+	made->spec = *spec;
+	made->kept = kept_of(spec);
+	made->npanels = panels_of(spec);
+	if (!take_memory(made))
+	{
+		cpu_drop(made);
+		return GV_NO_MEMORY;
+	}
+	gv_screen_reset(&made->screen, (GvSetMetric) spec->metric, spec->dims,
+					made->mean);
+	for (i = 0; i < GV_SCREEN_ROWS; i++)
+		made->in_order[i] = i;
+	*state = made;
+	return GV_OK;
+}
+
+/* Queries [n], the first of which has number `first`. */
+static GvStatus
+put_queries(GvExact *exact, const float *queries, int64_t first, int64_t n,
+			const GvStop *stop)
+{
+	GvPoll		poll = {stop, 0};
+	int64_t		dims = exact->spec.dims;
+	int64_t		i;
+
+	for (i = 0; i < n; i++)
+	{
+		if (gv_poll(&poll, dims + exact->kept))
+			return GV_CANCELLED;
+		memcpy(exact->queries + (first + i) * dims, queries + i * dims,
+			   sizeof(float) * (size_t) dims);
+		gv_nearest_reset(exact->nearest + (first + i) * exact->kept,
+						 exact->kept);
+	}
+	return GV_OK;
+}
+
+/*
+ * What the fp32 square of a row's distance to a query must not exceed.  It is
+ * off by (dims / 16 + 6) u of itself, unless it overflows, because no term is
+ * negative; twice that, and FLT_MIN for what underflows.
+ */
+static float
+direct_limit(const GvExact *exact, int64_t query)
+{
+	double		last = gv_exact_nearest(exact, query)[0].distance;
+	double		slack = (exact->spec.dims / 8 + 32) * GV_FILTER_UNIT;
+	double		limit = last * last * (1.0 + slack) + FLT_MIN;
+
+	return limit < 1e36 ? (float) limit : HUGE_VALF;
+}
+
+/* n <= GV_SCREEN_ROWS rows and one query. */
+static void
+measure_some(GvExact *exact, int64_t query, const float *rows, int64_t first,
+			 int n)
+{
+	int64_t		dims = exact->spec.dims;
+	bool		direct = exact->spec.metric == GV_SET_L2;
+	float		limit = HUGE_VALF;
+	float		squares[GV_SCREEN_ROWS];
+	GvMeasured	measured = {NULL, 0.0};
+	int			i;
+
+	if (direct)
+	{
+		limit = direct_limit(exact, query);
+		gv_kernels->sqdists(exact->queries + query * dims, rows, n,
+							exact->spec.dims, squares);
+	}
+	for (i = 0; i < n; i++)
+	{
+		if (direct && squares[i] > limit)
+			continue;
+		if (gv_exact_measure(exact, query, rows + i * dims, first + i,
+							 &measured) && direct)
+			limit = direct_limit(exact, query);
+	}
+}
+
+/* Rows [n] and all queries, which are few: panels would not pay. */
+static GvStatus
+measure_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
+			 const GvStop *stop)
+{
+	int64_t		dims = exact->spec.dims;
+	GvPoll		poll = {stop, 0};
+	int64_t		query;
+	int64_t		done;
+
+	for (done = 0; done < n; done += GV_SCREEN_ROWS)
+		for (query = 0; query < exact->spec.nqueries; query++)
+		{
+			if (gv_poll(&poll, GV_SCREEN_ROWS * (4 * dims + GV_NEAR_WORK)))
+				return GV_CANCELLED;
+			measure_some(exact, query, rows + done * dims, first + done,
+						 n - done < GV_SCREEN_ROWS ? (int) (n - done) :
+						 GV_SCREEN_ROWS);
+		}
+	return GV_OK;
+}
+
+/* The panels of a block of n rows. */
+static bool
+make_panels(GvExact *exact, const float *rows, int64_t n, GvPoll *poll)
+{
+	int64_t		dims = exact->spec.dims;
+	int32_t		p;
+
+	for (p = 0; p * (int64_t) GV_SCREEN_ROWS < n; p++)
+	{
+		int64_t		done = p * (int64_t) GV_SCREEN_ROWS;
+
+		if (gv_poll(poll, 8 * GV_SCREEN_ROWS * dims))
+			return false;
+		gv_screen_rows(&exact->screen, rows + done * dims,
+					   n - done < GV_SCREEN_ROWS ? (int) (n - done) :
+					   GV_SCREEN_ROWS, exact->placed,
+					   exact->panels + p * gv_screen_panel((int32_t) dims),
+					   exact->squares + done);
+	}
+	return true;
+}
+
+/* A block of n rows and all queries. */
+static bool
+screen_block(GvExact *exact, const float *rows, int64_t first, int64_t n,
+			 GvPoll *poll)
+{
+	const GvSetSpec *spec = &exact->spec;
+	GvMeeting	meeting = {.queries = exact->tile,
+	.places = exact->in_order};
+	int64_t		query;
+	int64_t		done;
+	int			i;
+
+	if (!make_panels(exact, rows, n, poll))
+		return false;
+	for (query = 0; query < spec->nqueries; query += GV_EXACT_QUERIES)
+	{
+		int64_t		left = spec->nqueries - query;
+
+		meeting.nqueries = left < GV_EXACT_QUERIES ? (int) left :
+			GV_EXACT_QUERIES;
+		for (i = 0; i < meeting.nqueries; i++)
+			exact->tile[i] = query + i;
+		gv_exact_place(exact, exact->tile, meeting.nqueries);
+		meeting.panel = exact->panels;
+		for (done = 0; done < n; done += GV_SCREEN_ROWS)
+		{
+			meeting.rows = rows + done * spec->dims;
+			meeting.first = first + done;
+			meeting.nrows = n - done < GV_SCREEN_ROWS ? (int) (n - done) :
+				GV_SCREEN_ROWS;
+			meeting.squares = exact->squares + done;
+			if (!gv_exact_meet(exact, &meeting, poll))
+				return false;
+			meeting.panel += gv_screen_panel(spec->dims);
+		}
+	}
+	return true;
+}
+
+/* Rows [n], the first of which has position `first`. */
+static GvStatus
+put_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
+		 const GvStop *stop)
+{
+	int64_t		block = exact->npanels * (int64_t) GV_SCREEN_ROWS;
+	int64_t		dims = exact->spec.dims;
+	GvPoll		poll = {stop, 0};
+	int64_t		done;
+
+	if (exact->lists != NULL)
+		return gv_exact_put_listed(exact, rows, n, stop);
+	if (exact->spec.nqueries < FEW_QUERIES)
+		return measure_rows(exact, rows, first, n, stop);
+	if (!exact->screen.is_fitted && !gv_exact_prepare(exact, rows, n, &poll))
+		return GV_CANCELLED;
+	for (done = 0; done < n; done += block)
+		if (!screen_block(exact, rows + done * dims, first + done,
+						  n - done < block ? n - done : block, &poll))
+			return GV_CANCELLED;
+	return GV_OK;
+}
+
+/* See gv_set_put. */
+static GvStatus
+cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
+		int64_t n, const GvStop *stop)
+{
+	GvExact	   *exact = state;
+
+	if (input == GV_SET_QUERIES)
+		return put_queries(exact, items, first, n, stop);
+	if (input == GV_SET_ROWS)
+		return put_rows(exact, items, first, n, stop);
+	if (input == GV_SET_LISTS)
+	{
+		if (exact->lists != NULL)
+			gv_near_lists_put(exact->lists, items, first, n);
+		return GV_OK;
+	}
+	memcpy(exact->self + first, items, sizeof(int64_t) * (size_t) n);
+	return GV_OK;
+}
+
+/* See gv_set_run: what rows are left, and neighbours in their order. */
+static GvStatus
+cpu_run(void *state, GvSetDone *done, const GvStop *stop)
+{
+	GvExact	   *exact = state;
+	GvPoll		poll = {stop, 0};
+	int64_t		q;
+
+	if (exact->lists != NULL)
+	{
+		GvStatus	status = gv_exact_search_lists(exact, stop);
+
+		if (status != GV_OK)
+			return status;
+	}
+	for (q = 0; q < exact->spec.nqueries; q++)
+		if (!gv_nearest_sort(gv_exact_nearest(exact, q), exact->kept, &poll))
+			return GV_CANCELLED;
+	done->passes = 1;
+	done->finished = 1;
+	return GV_OK;
+}
+
+/* The neighbour that is item `item` of the outputs; free places are -1. */
+static GvNear
+neighbour(const GvExact *exact, int64_t item)
+{
+	static const GvNear none = {NAN, -1};
+	int64_t		query = item / exact->spec.k;
+	int64_t		rank = item % exact->spec.k;
+	GvNear		found = none;
+
+	if (rank < exact->kept)
+		found = exact->nearest[query * exact->kept + rank];
+	return found.position != GV_NO_ROW ? found : none;
+}
+
+/* See gv_set_get. */
+static GvStatus
+cpu_get(void *state, GvSetOutput output, int64_t first, int64_t n,
+		void *items)
+{
+	const GvExact *exact = state;
+	int64_t    *positions = items;
+	double	   *distances = items;
+	int64_t		i;
+
+	for (i = 0; i < n; i++)
+	{
+		GvNear		found = neighbour(exact, first + i);
+
+		if (output == GV_SET_POSITIONS)
+			positions[i] = found.position;
+		else
+			distances[i] = found.distance;
+	}
+	return GV_OK;
+}
+
+const GvSetOps gv_cpu_exact_set = {
+	.size = cpu_size,
+	.create = cpu_create,
+	.drop = cpu_drop,
+	.put = cpu_put,
+	.run = cpu_run,
+	.get = cpu_get,
+};

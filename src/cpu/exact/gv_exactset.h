@@ -1,0 +1,100 @@
+/*
+ * gv_exactset.h
+ *		Exact search over rows that come by batches: its state, and how rows
+ *		and queries meet.
+ */
+#ifndef GV_EXACTSET_H
+#define GV_EXACTSET_H
+
+#include "cpu/exact/gv_nearlists.h"
+#include "cpu/exact/gv_screen.h"
+#include "cpu/gv_cpu.h"
+
+#define GV_EXACT_QUERIES	GV_CPU_TILE_ROWS	/* of a tile */
+
+typedef struct GvExact
+{
+	GvSetSpec	spec;
+	int64_t		kept;			/* neighbours that there can be: <= k */
+	float	   *queries;		/* [nqueries][dims] */
+	int64_t    *self;			/* [nqueries], with spec.self */
+	GvNear	   *nearest;		/* [nqueries][kept] */
+	GvScreen	screen;
+	float	   *mean;			/* [dims] of the screen */
+	GvScreened *screened;		/* [nqueries] */
+	float	   *limits;			/* [nqueries] */
+	int32_t		npanels;		/* of a block */
+	float	   *placed;			/* [GV_EXACT_QUERIES][dims] rows or queries */
+	float	   *panels;			/* [npanels] see gv_screen_panel */
+	float	   *squares;		/* [npanels][GV_SCREEN_ROWS] */
+	float	   *products;		/* [GV_EXACT_QUERIES][GV_SCREEN_ROWS] */
+	bool		has_twins;		/* of the panel that queries meet */
+	uint8_t		twins[GV_SCREEN_ROWS];	/* the first of its rows that has the
+										 * same bits */
+
+	/* without lists */
+	int64_t		tile[GV_EXACT_QUERIES]; /* numbers of queries */
+	int32_t		in_order[GV_SCREEN_ROWS];	/* 0, 1, 2, .. */
+
+	/* with lists, else NULL */
+	GvNearLists *lists;
+	float	   *gathered;		/* [GV_SCREEN_ROWS][dims] rows of a panel */
+} GvExact;
+
+/* A panel and the queries that it meets. */
+typedef struct GvMeeting
+{
+	const float *rows;			/* [..][dims] */
+	int64_t		first;			/* the first row's position */
+	const int32_t *places;		/* [nrows] where the panel's rows are; they
+								 * ascend */
+	int			nrows;			/* <= GV_SCREEN_ROWS */
+	const float *panel;
+	const float *squares;		/* [GV_SCREEN_ROWS] */
+	const int64_t *queries;		/* [nqueries] their numbers */
+	int			nqueries;		/* <= GV_EXACT_QUERIES */
+} GvMeeting;
+
+/* A query's neighbours, the last of them first. */
+static inline GvNear *
+gv_exact_nearest(const GvExact *exact, int64_t query)
+{
+	return exact->nearest + query * exact->kept;
+}
+
+/*
+ * The row that was measured last for a query.  Where all rows are equal no
+ * screen can discard any, but then the next one is as far.
+ */
+typedef struct GvMeasured
+{
+	const float *row;			/* NULL: none was */
+	double		distance;
+} GvMeasured;
+
+/* exactmeet.c */
+
+/* Measure a pair.  True when the query's last neighbour is another now. */
+extern bool gv_exact_measure(GvExact *exact, int64_t query, const float *row,
+							 int64_t position, GvMeasured *measured);
+
+/*
+ * With the first rows [n]: the screen, and what it has to know of queries.
+ * False, as everywhere here: cancelled.
+ */
+extern bool gv_exact_prepare(GvExact *exact, const float *rows, int64_t n,
+							 GvPoll *poll);
+
+/* n <= GV_EXACT_QUERIES queries into exact->placed, to meet panels. */
+extern void gv_exact_place(GvExact *exact, const int64_t *queries, int n);
+
+/* A panel and a tile of queries, which are placed. */
+extern bool gv_exact_meet(GvExact *exact, const GvMeeting *meeting,
+						  GvPoll *poll);
+
+/* exactlists.c: with lists; rows that have not been searched are gathered */
+extern GvStatus gv_exact_put_listed(GvExact *exact, const float *rows,
+									int64_t n, const GvStop *stop);
+extern GvStatus gv_exact_search_lists(GvExact *exact, const GvStop *stop);
+
+#endif							/* GV_EXACTSET_H */

@@ -1,0 +1,66 @@
+/*
+ * gv_cpu_mirror.h
+ *		What the files of the portable mirrors share.
+ */
+#ifndef GV_CPU_MIRROR_H
+#define GV_CPU_MIRROR_H
+
+#include "engine/mirror/gv_mirror.h"
+
+/*
+ * A list's blocks in one piece of memory, `stride` bytes each:
+ *		float t [GV_BLOCK], uint16 rowids [GV_BLOCK][3],
+ *		uint8 codes [code_bytes][GV_BLOCK], uint32 live
+ */
+typedef struct GvCpuList
+{
+	int32_t		nblocks;
+	int32_t		room;			/* blocks that the memory holds */
+	char	   *blocks;
+} GvCpuList;
+
+struct GvMirror
+{
+	GvMirrorSpec spec;
+	GvModel		model;			/* its codebooks are the array's */
+	size_t		stride;			/* bytes of a block */
+	void	   *arrays[GV_NARRAYS];
+	bool		covered;		/* starts are an ascending cover of lists */
+	GvCpuList  *lists;			/* [nlists] */
+	char	 ***tables;			/* [GV_TABLE_PAGES][GV_TABLE_PAGES] slots of
+								 * refine records, or NULL, at both levels */
+	int64_t		bytes;
+};
+
+/* Block b of a list, as gv_scan wants it. */
+extern GvBlock gv_cpu_block(const GvMirror *mirror, const GvCpuList *list,
+							int32_t b);
+
+/* hits.c: search->hits as a heap until it is sorted. */
+extern void gv_cpu_hit(GvSearch *search, float score, uint64_t id,
+					   uint32_t probe);
+extern void gv_cpu_worst_hit(const GvSearch *search, float *score,
+							 uint64_t *id);
+extern void gv_cpu_sort_hits(GvSearch *search);
+
+/* records.c: refine records, by the two words of a page's number */
+#define GV_TABLE_PAGES	65536
+
+extern bool gv_cpu_records_create(GvMirror *mirror);
+extern int64_t gv_cpu_records_size(const GvMirrorSpec *spec);
+extern GvStatus gv_cpu_put_refine(GvMirror *mirror, const GvRefineItem *items,
+								  int32_t n);
+extern GvStatus gv_cpu_get_refine(GvMirror *mirror, const uint16_t *addresses,
+								  int32_t n, GvRefineItem *items);
+extern void gv_cpu_drop_records(GvMirror *mirror);
+extern GvStatus gv_cpu_bound_hits(const GvMirror *mirror, GvSearch *search);
+
+/* search.c: slots of gv_cpu_mirrors. */
+extern GvStatus gv_cpu_searcher(int32_t device, GvSearcher **searcher);
+extern void gv_cpu_searcher_drop(GvSearcher *searcher);
+extern GvStatus gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
+									GvSearch *searches, int32_t n);
+extern bool gv_cpu_mirror_done(GvSearcher *searcher);
+extern GvStatus gv_cpu_mirror_finish(GvSearcher *searcher);
+
+#endif							/* GV_CPU_MIRROR_H */

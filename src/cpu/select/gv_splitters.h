@@ -1,0 +1,117 @@
+/*
+ * gv_splitters.h
+ *		SampleSelect's splitters: a sample of items that divides all of them
+ *		into buckets.
+ *
+ * Bucket b holds the items from sorted[b - 1] on (b > 0) that are below
+ * sorted[b] (b < GV_BUCKETS - 1).  The tree has the same splitters as a
+ * complete binary tree in an array, children of node i at 2 i + 1 and 2 i + 2,
+ * so that an item finds its bucket without a branch:
+ *
+ *		i = 0; 8 times: i = 2 i + 1 + (item >= tree[i]); bucket = i - 255
+ *
+ * As items are distinct, sorted[b] is the first item of bucket b + 1, and how
+ * many items the buckets before hold is its rank.
+ *
+ * Functions of bool return false when the GvStop asked for the end.
+ */
+#ifndef GV_SPLITTERS_H
+#define GV_SPLITTERS_H
+
+#include "cpu/select/gv_items.h"
+
+#define GV_BUCKET_BITS	8
+#define GV_BUCKETS		(1 << GV_BUCKET_BITS)
+#define GV_NSPLITTERS	(GV_BUCKETS - 1)
+#define GV_SAMPLE_ITEMS	(16 * GV_BUCKETS)
+
+/* So few items are not divided any more but sorted or picked from. */
+#define GV_FEW_ITEMS	(1 << 16)
+
+typedef struct GvSplitters
+{
+	uint64_t	sorted[GV_NSPLITTERS];
+	uint64_t	tree[GV_NSPLITTERS];
+	int64_t		counts[GV_BUCKETS]; /* items in each bucket */
+} GvSplitters;
+
+/* The items of a row from `first` to `last`, both included. */
+typedef struct GvItemRange
+{
+	uint64_t	first;
+	uint64_t	last;
+	int64_t		count;
+	int64_t		nbefore;		/* items below first */
+} GvItemRange;
+
+static inline int
+gv_bucket(const GvSplitters *splitters, uint64_t item)
+{
+	uint32_t	i = 0;
+	int			level;
+
+	for (level = 0; level < GV_BUCKET_BITS; level++)
+		i = 2 * i + 1 + (item >= splitters->tree[i]);
+	return (int) i - GV_NSPLITTERS;
+}
+
+static inline bool
+gv_in_range(const GvItemRange *range, uint64_t item)
+{
+	return item - range->first <= range->last - range->first;
+}
+
+/* The range of all items of n values. */
+static inline GvItemRange
+gv_whole_range(int64_t n)
+{
+	return (GvItemRange) {0, UINT64_MAX, n, 0};
+}
+
+/*
+ * gv_splitters_make: splitters for the items of values [n] in the range, more
+ * than GV_SAMPLE_ITEMS of them, on the level'th level of division, from 0.
+ * The sample takes one item at random of each of GV_SAMPLE_ITEMS equal
+ * stretches of them; scratch [GV_SAMPLE_ITEMS].  From level GV_SAMPLED_LEVELS
+ * on the range is divided evenly: as 64 bits are 8 times 8, no input takes
+ * more than 8 levels of that.
+ *
+ * gv_splitters_count: how many of them fall in each bucket.
+ *
+ * gv_splitters_enter: from a range to the bucket in it that holds rank.
+ */
+extern bool gv_splitters_make(GvSplitters *splitters, const float *values,
+							  int64_t n, const GvItemRange *range, int level,
+							  uint64_t *scratch, GvPoll *poll);
+extern bool gv_splitters_count(GvSplitters *splitters, const float *values,
+							   int64_t n, const GvItemRange *range,
+							   GvPoll *poll);
+extern void gv_splitters_enter(const GvSplitters *splitters, int64_t rank,
+							   GvItemRange *range);
+
+/* The place, below n, that stretch j of a sample takes; tests need it, too. */
+static inline int64_t
+gv_sample_place(uint64_t *state, int64_t j, int64_t n)
+{
+	int64_t		begin = j * n / GV_SAMPLE_ITEMS;
+	int64_t		end = (j + 1) * n / GV_SAMPLE_ITEMS;
+
+	return begin + gv_random_below(state, end - begin);
+}
+
+#define GV_SAMPLE_SEED(level)	(UINT64_C(0x5A3D) + (uint64_t) (level))
+#define GV_SAMPLED_LEVELS		8
+
+/* What select.c takes from sampleselect.c and quantiles.c. */
+extern size_t gv_sampleselect_scratch(int64_t k);
+extern bool gv_sampleselect(const float *values, int64_t n, int64_t k,
+							void *scratch, GvPoll *poll);
+extern size_t gv_cpu_quantiles_scratch(int64_t n, int32_t nranks,
+									   bool approximate);
+extern GvStatus gv_cpu_quantiles(const float *values, int64_t n,
+								 const int64_t *ranks, int32_t nranks,
+								 bool approximate, float *quantiles,
+								 int64_t *rank_errors, void *scratch,
+								 const GvStop *stop);
+
+#endif							/* GV_SPLITTERS_H */

@@ -1,0 +1,188 @@
+/*
+ * items.c
+ *		Quickselect and quicksort of distinct 64-bit items, in place.
+ *
+ * The pivot is one of the items: of nine, evenly spread, the median of three
+ * medians of three.  Whatever the input, eight of them are smaller or greater,
+ * so both sides get some.  Where splits turn out uneven again and again, as in
+ * inputs made for it, the pivot becomes the middle of the range of numbers
+ * that the items span: it halves the range, so 64 splits are enough.
+ *
+ * Sources: Hoare, "Algorithm 65: Find", 1961; Bentley, McIlroy, "Engineering a
+ * sort function", 1993 (the nine); the middle of the range: Govindaraju et
+ * al., "Fast computation of database operations using graphics processors",
+ * 2004.
+ */
+#include "cpu/select/gv_items.h"
+
+#define FEW			16			/* items that are sorted by insertion */
+#define PATIENCE	8			/* uneven splits before the range is halved */
+
+static inline uint64_t
+smaller(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static inline uint64_t
+greater(uint64_t a, uint64_t b)
+{
+	return a < b ? b : a;
+}
+
+static inline uint64_t
+median(uint64_t a, uint64_t b, uint64_t c)
+{
+	return greater(smaller(a, b), smaller(greater(a, b), c));
+}
+
+/* A pivot of more than FEW items. */
+static uint64_t
+ninther(const uint64_t *items, int64_t n)
+{
+	uint64_t	medians[3];
+	int64_t		step = (n - 1) / 8;
+	int			i;
+
+	for (i = 0; i < 3; i++)
+		medians[i] = median(items[3 * i * step], items[(3 * i + 1) * step],
+							items[(3 * i + 2) * step]);
+	return median(medians[0], medians[1], medians[2]);
+}
+
+/* The middle of the range, rounded up, so that the least item is below it. */
+static bool
+middle(const uint64_t *items, int64_t n, uint64_t *pivot, GvPoll *poll)
+{
+	uint64_t	least = UINT64_MAX;
+	uint64_t	most = 0;
+	int64_t		i = 0;
+
+	while (i < n)
+	{
+		int64_t		end = n - i > GV_ITEMS_SLICE ? i + GV_ITEMS_SLICE : n;
+
+		if (gv_poll(poll, end - i))
+			return false;
+		for (; i < end; i++)
+		{
+			least = smaller(least, items[i]);
+			most = greater(most, items[i]);
+		}
+	}
+	*pivot = least + (most - least) / 2 + 1;
+	return true;
+}
+
+/*
+ * Put items below the pivot before all others; how many, or -1 to end.  There
+ * is no branch in the loop, which nobody could foresee.
+ */
+static int64_t
+split(uint64_t *items, int64_t n, uint64_t pivot, GvPoll *poll)
+{
+	int64_t		nbefore = 0;
+	int64_t		i = 0;
+
+	while (i < n)
+	{
+		int64_t		end = n - i > GV_ITEMS_SLICE ? i + GV_ITEMS_SLICE : n;
+
+		if (gv_poll(poll, 2 * (end - i)))
+			return -1;
+		for (; i < end; i++)
+		{
+			uint64_t	item = items[i];
+
+			items[i] = items[nbefore];
+			items[nbefore] = item;
+			nbefore += item < pivot;
+		}
+	}
+	return nbefore;
+}
+
+/* Split n > FEW items at a pivot; 1 .. n - 1 come before it, -1 to end. */
+static int64_t
+split_somewhere(uint64_t *items, int64_t n, int *patience, GvPoll *poll)
+{
+	uint64_t	pivot;
+	int64_t		nbefore;
+
+	if (*patience > 0)
+		pivot = ninther(items, n);
+	else if (!middle(items, n, &pivot, poll))
+		return -1;
+	nbefore = split(items, n, pivot, poll);
+	if (nbefore < n / 16 || nbefore > n - n / 16)
+		*patience -= 1;
+	return nbefore;
+}
+
+static void
+sort_few(uint64_t *items, int64_t n)
+{
+	int64_t		i;
+
+	for (i = 1; i < n; i++)
+	{
+		uint64_t	item = items[i];
+		int64_t		hole = i;
+
+		for (; hole > 0 && item < items[hole - 1]; hole--)
+			items[hole] = items[hole - 1];
+		items[hole] = item;
+	}
+}
+
+bool
+gv_items_pick(uint64_t *items, int64_t n, int64_t rank, GvPoll *poll)
+{
+	int			patience = PATIENCE;
+
+	while (n > FEW)
+	{
+		int64_t		nbefore = split_somewhere(items, n, &patience, poll);
+
+		if (nbefore < 0)
+			return false;
+		if (rank < nbefore)
+			n = nbefore;
+		else
+		{
+			items += nbefore;
+			rank -= nbefore;
+			n -= nbefore;
+		}
+	}
+	sort_few(items, n);
+	return true;
+}
+
+/* The shorter part first, so that calls are no deeper than log2 n. */
+static bool
+sort_part(uint64_t *items, int64_t n, int patience, GvPoll *poll)
+{
+	while (n > FEW)
+	{
+		int64_t		nbefore = split_somewhere(items, n, &patience, poll);
+		bool		first = nbefore < n - nbefore;
+
+		if (nbefore < 0)
+			return false;
+		if (!sort_part(first ? items : items + nbefore,
+					   first ? nbefore : n - nbefore, patience, poll))
+			return false;
+		if (first)
+			items += nbefore;
+		n = first ? n - nbefore : nbefore;
+	}
+	sort_few(items, n);
+	return true;
+}
+
+bool
+gv_items_sort(uint64_t *items, int64_t n, GvPoll *poll)
+{
+	return sort_part(items, n, PATIENCE, poll);
+}

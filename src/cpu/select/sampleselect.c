@@ -1,0 +1,104 @@
+/*
+ * sampleselect.c
+ *		SampleSelect of one row: its k first items, in order.
+ *
+ * Where the paper copies the bucket that holds the k-th item before it goes on
+ * with it, the bucket here is a range of items, and what is in it is read
+ * again.  So memory stays the same whatever the input, and the first level,
+ * which mostly is the last, writes nothing.
+ *
+ * Source: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019.
+ */
+#include "cpu/select/gv_splitters.h"
+
+#define CHUNK	256
+
+/*
+ * Scratch: the result [k], and the last bucket [GV_FEW_ITEMS]; each has one
+ * more, to be written in vain.
+ */
+size_t
+gv_sampleselect_scratch(int64_t k)
+{
+	size_t		bytes = 0;
+
+	gv_carve(&bytes, sizeof(uint64_t) * ((size_t) k + 1));
+	gv_carve(&bytes, sizeof(uint64_t) * (GV_FEW_ITEMS + 1));
+	return bytes;
+}
+
+/* The range of at most GV_FEW_ITEMS items that holds the one of that rank. */
+static bool
+narrow(const float *values, int64_t n, int64_t rank, uint64_t *scratch,
+	   GvItemRange *range, GvPoll *poll)
+{
+	int			level;
+
+	*range = gv_whole_range(n);
+	for (level = 0; range->count > GV_FEW_ITEMS; level++)
+	{
+		GvSplitters splitters;
+
+		if (!gv_splitters_make(&splitters, values, n, range, level, scratch,
+							   poll) ||
+			!gv_splitters_count(&splitters, values, n, range, poll))
+			return false;
+		gv_splitters_enter(&splitters, rank, range);
+	}
+	return true;
+}
+
+/*
+ * Items below the range into before [range->nbefore], those in it into inside
+ * [range->count].
+ */
+static bool
+gather(const float *values, int64_t n, const GvItemRange *range,
+	   uint64_t *before, uint64_t *inside, GvPoll *poll)
+{
+	uint64_t	items[CHUNK];
+	int64_t		nbefore = 0;
+	int64_t		ninside = 0;
+	int64_t		first;
+
+	for (first = 0; first < n; first += CHUNK)
+	{
+		int64_t		count = n - first < CHUNK ? n - first : CHUNK;
+		int64_t		i;
+
+		if (gv_poll(poll, 2 * CHUNK))
+			return false;
+		gv_items_load(values + first, count, first, items);
+		for (i = 0; i < count; i++)
+		{
+			before[nbefore] = items[i];
+			nbefore += items[i] < range->first;
+			inside[ninside] = items[i];
+			ninside += gv_in_range(range, items[i]);
+		}
+	}
+	return true;
+}
+
+/* The k first items of values [n], k <= n, go to scratch [k]. */
+bool
+gv_sampleselect(const float *values, int64_t n, int64_t k, void *scratch,
+				GvPoll *poll)
+{
+	size_t		next = 0;
+	uint64_t   *selected = scratch;
+	uint64_t   *inside;
+	GvItemRange range;
+	int64_t		rest;
+
+	gv_carve(&next, sizeof(uint64_t) * ((size_t) k + 1));
+	inside = (uint64_t *) ((char *) scratch + next);
+	if (!narrow(values, n, k - 1, inside, &range, poll) ||
+		!gather(values, n, &range, selected, inside, poll))
+		return false;
+	rest = k - range.nbefore;
+	if (!gv_items_pick(inside, range.count, rest - 1, poll))
+		return false;
+	memcpy(selected + range.nbefore, inside, sizeof(uint64_t) * (size_t) rest);
+	return gv_items_sort(selected, k, poll);
+}

@@ -1,0 +1,194 @@
+/*
+ * select.c
+ *		The k first of each row: WarpSelect, quick multi-select, and which
+ *		method is chosen; gv_cpu_selection.
+ *
+ * WarpSelect keeps, as the paper's queues do, a threshold: the k-th item of
+ * those seen.  What a row has below it waits behind the k best, and when k are
+ * waiting quickselect leaves the best of both and lowers the threshold.
+ */
+#include "cpu/select/gv_splitters.h"
+#include "cpu/simd/gv_kernels.h"
+
+#define CHUNK		GV_CPU_COMPARED
+#define WAITING		64			/* at least so many wait before a cut */
+
+/*
+ * AUTO: WarpSelect while one value in SPARSE is wanted, because few get past
+ * its threshold then; else quickselect, which walks no tree, unless its copy
+ * of a row would take more than 128 MB.
+ */
+#define SPARSE		16
+#define LONG_ROW	(INT64_C(1) << 24)
+
+/* WarpSelect's items: the k best, the waiting, and those of a chunk. */
+static size_t
+warp_items(const GvSelect *spec)
+{
+	return 2 * (size_t) spec->k + WAITING + CHUNK;
+}
+
+/* See gv_kernels.h.  Mostly there is none, which compilers see quickly. */
+uint64_t
+gv_portable_below(const float *values, float limit)
+{
+	uint64_t	found = 0;
+	int			any = 0;
+	int			i;
+
+	for (i = 0; i < GV_CPU_COMPARED; i++)
+		any |= !(values[i] >= limit);
+	for (i = 0; any != 0 && i < GV_CPU_COMPARED; i++)
+		found |= (uint64_t) !(values[i] >= limit) << i;
+	return found;
+}
+
+/*
+ * Put items of values first .. end - 1 of a row, a chunk at most, behind
+ * `count` others if they are below the threshold; how many there are then.
+ * What equals it is above it: an equal value comes later in the row.
+ */
+static int64_t
+take_below(const float *row, int64_t first, int64_t end, uint64_t threshold,
+		   uint64_t *items, int64_t count)
+{
+	uint64_t	maybe;
+	int64_t		i;
+
+	if (threshold == UINT64_MAX || end - first < CHUNK)
+	{
+		for (i = first; i < end; i++)
+		{
+			items[count] = gv_item(row[i], i);
+			count += items[count] < threshold;
+		}
+		return count;
+	}
+	/* a NaN on either side has to be looked at more closely */
+	for (maybe = gv_kernels->below(row + first, gv_item_value(threshold));
+		 maybe != 0; maybe &= maybe - 1)
+	{
+		i = first + __builtin_ctzll(maybe);
+		items[count] = gv_item(row[i], i);
+		count += items[count] < threshold;
+	}
+	return count;
+}
+
+static bool
+warp_row(const GvSelect *spec, const float *row, uint64_t *items, GvPoll *poll)
+{
+	uint64_t	threshold = UINT64_MAX;
+	int64_t		most = (int64_t) (warp_items(spec) - CHUNK);
+	int64_t		count = 0;
+	int64_t		first;
+
+	for (first = 0; first < spec->columns; first += CHUNK)
+	{
+		int64_t		rest = spec->columns - first;
+
+		if (gv_poll(poll, CHUNK))
+			return false;
+		count = take_below(row, first, first + (rest < CHUNK ? rest : CHUNK),
+						   threshold, items, count);
+		if (count <= most)
+			continue;
+		if (!gv_items_pick(items, count, spec->k - 1, poll))
+			return false;
+		count = spec->k;
+		threshold = items[count - 1];
+	}
+	return gv_items_pick(items, count, spec->k - 1, poll) &&
+		gv_items_sort(items, spec->k, poll);
+}
+
+static bool
+multi_row(const GvSelect *spec, const float *row, uint64_t *items,
+		  GvPoll *poll)
+{
+	int64_t		first;
+
+	for (first = 0; first < spec->columns; first += GV_ITEMS_SLICE)
+	{
+		int64_t		count = spec->columns - first;
+
+		if (gv_poll(poll, GV_ITEMS_SLICE))
+			return false;
+		gv_items_load(row + first,
+					  count < GV_ITEMS_SLICE ? count : GV_ITEMS_SLICE, first,
+					  items + first);
+	}
+	return gv_items_pick(items, spec->columns, spec->k - 1, poll) &&
+		gv_items_sort(items, spec->k, poll);
+}
+
+static GvSelectMethod
+cpu_choose(const GvSelect *spec)
+{
+	if (spec->k <= GV_WARP_MAX_K && spec->k <= spec->columns / SPARSE)
+		return GV_SELECT_WARP;
+	return spec->columns <= LONG_ROW ? GV_SELECT_MULTI : GV_SELECT_SAMPLE;
+}
+
+static size_t
+cpu_select_scratch(const GvSelect *spec)
+{
+	switch (spec->method)
+	{
+		case GV_SELECT_WARP:
+			return sizeof(uint64_t) * warp_items(spec);
+		case GV_SELECT_SAMPLE:
+			return gv_sampleselect_scratch(spec->k);
+		default:
+			return sizeof(uint64_t) * (size_t) spec->columns;
+	}
+}
+
+/* The k first items of a row go to items [k], all of scratch. */
+static bool
+select_row(const GvSelect *spec, const float *row, uint64_t *items,
+		   GvPoll *poll)
+{
+	switch (spec->method)
+	{
+		case GV_SELECT_WARP:
+			return warp_row(spec, row, items, poll);
+		case GV_SELECT_SAMPLE:
+			return gv_sampleselect(row, spec->columns, spec->k, items, poll);
+		default:
+			return multi_row(spec, row, items, poll);
+	}
+}
+
+static GvStatus
+cpu_select(const GvSelect *spec, const float *values, uint32_t *positions,
+		   float *selected, void *scratch, const GvStop *stop)
+{
+	uint64_t   *items = scratch;
+	GvPoll		poll = {stop, 0};
+	int64_t		row;
+
+	for (row = 0; row < spec->rows; row++)
+	{
+		int64_t		first = row * spec->k;
+		int32_t		i;
+
+		if (!select_row(spec, values + row * spec->columns, items, &poll))
+			return GV_CANCELLED;
+		for (i = 0; i < spec->k; i++)
+		{
+			positions[first + i] = gv_item_position(items[i]);
+			selected[first + i] = gv_item_value(items[i]);
+		}
+	}
+	return GV_OK;
+}
+
+const GvSelectBackend gv_cpu_selection = {
+	.name = "cpu",
+	.choose = cpu_choose,
+	.select_scratch = cpu_select_scratch,
+	.select = cpu_select,
+	.quantiles_scratch = gv_cpu_quantiles_scratch,
+	.quantiles = gv_cpu_quantiles,
+};

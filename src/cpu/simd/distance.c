@@ -1,0 +1,260 @@
+/*
+ * distance.c
+ *		Distances between two vectors, in one fixed order of additions.
+ *
+ * Partial sums are independent, so compilers keep them in vector registers
+ * without leave to reorder anything.  Dimension i always goes to partial sum
+ * i mod (number of sums), also in the last, incomplete round.
+ */
+#include <math.h>
+
+#include "cpu/simd/gv_kernels.h"
+#include "engine/gv_set.h"
+
+#define LANES	GV_CPU_LANES
+#define LANES64	8				/* partial sums in double */
+
+/* Add the sums pairwise: l takes l + 8, then l + 4, l + 2, l + 1. */
+static inline float
+add_lanes(float *sums /* [LANES] */ )
+{
+	int			half;
+	int			l;
+
+	for (half = LANES / 2; half > 0; half /= 2)
+		for (l = 0; l < half; l++)
+			sums[l] += sums[l + half];
+	return sums[0];
+}
+
+static inline double
+add_lanes64(double *sums /* [LANES64] */ )
+{
+	int			half;
+	int			l;
+
+	for (half = LANES64 / 2; half > 0; half /= 2)
+		for (l = 0; l < half; l++)
+			sums[l] += sums[l + half];
+	return sums[0];
+}
+
+/* See gv_engine.h.  The loop has no branch a value, so vectors do it. */
+bool
+gv_is_finite(const float *x, int64_t n)
+{
+	uint32_t	bad = 0;
+	int64_t		i;
+
+	for (i = 0; i < n; i++)
+		bad |= !(fabsf(x[i]) <= FLT_MAX);
+	return bad == 0;
+}
+
+static float
+dot(const float *a, const float *b, int32_t dims)
+{
+	float		sums[LANES] = {0};
+	int32_t		i;
+	int			l;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (l = 0; l < LANES; l++)
+			sums[l] += a[i + l] * b[i + l];
+	for (l = 0; i < dims; i++, l++)
+		sums[l] += a[i] * b[i];
+	return add_lanes(sums);
+}
+
+static float
+sqdist(const float *a, const float *b, int32_t dims)
+{
+	float		sums[LANES] = {0};
+	int32_t		i;
+	int			l;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (l = 0; l < LANES; l++)
+		{
+			float		diff = a[i + l] - b[i + l];
+
+			sums[l] += diff * diff;
+		}
+	for (l = 0; i < dims; i++, l++)
+	{
+		float		diff = a[i] - b[i];
+
+		sums[l] += diff * diff;
+	}
+	return add_lanes(sums);
+}
+
+/* See gv_kernels.h. */
+void
+gv_portable_dots(const float *q, const float *rows, int32_t n, int32_t dims,
+				 float *products)
+{
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+		products[i] = dot(q, rows + (size_t) i * dims, dims);
+}
+
+/* See gv_kernels.h. */
+void
+gv_portable_sqdists(const float *q, const float *rows, int32_t n,
+					int32_t dims, float *squares)
+{
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+		squares[i] = sqdist(q, rows + (size_t) i * dims, dims);
+}
+
+/* See gv_kernels.h. */
+double
+gv_portable_dot64(const float *a, const float *b, int32_t dims)
+{
+	double		sums[LANES64] = {0};
+	int32_t		i;
+	int			l;
+
+	for (i = 0; i + LANES64 <= dims; i += LANES64)
+		for (l = 0; l < LANES64; l++)
+			sums[l] += (double) a[i + l] * (double) b[i + l];
+	for (l = 0; i < dims; i++, l++)
+		sums[l] += (double) a[i] * (double) b[i];
+	return add_lanes64(sums);
+}
+
+/* See gv_kernels.h. */
+double
+gv_portable_sqdist64(const float *a, const float *b, int32_t dims)
+{
+	double		sums[LANES64] = {0};
+	int32_t		i;
+	int			l;
+
+	for (i = 0; i + LANES64 <= dims; i += LANES64)
+		for (l = 0; l < LANES64; l++)
+		{
+			double		diff = (double) a[i + l] - (double) b[i + l];
+
+			sums[l] += diff * diff;
+		}
+	for (l = 0; i < dims; i++, l++)
+	{
+		double		diff = (double) a[i] - (double) b[i];
+
+		sums[l] += diff * diff;
+	}
+	return add_lanes64(sums);
+}
+
+/* See gv_cpu.h. */
+float
+gv_cpu_dot(const float *a, const float *b, int32_t dims)
+{
+	float		product;
+
+	gv_kernels->dots(a, b, 1, dims, &product);
+	return product;
+}
+
+/* See gv_cpu.h. */
+float
+gv_cpu_sqdist(const float *a, const float *b, int32_t dims)
+{
+	float		square;
+
+	gv_kernels->sqdists(a, b, 1, dims, &square);
+	return square;
+}
+
+/* Euclidean distance of raw vectors. */
+double
+gv_distance_l2(const float *a, const float *b, int32_t dims)
+{
+	return sqrt(gv_kernels->sqdist64(a, b, dims));
+}
+
+/* Negative inner product of raw vectors. */
+double
+gv_distance_ip(const float *a, const float *b, int32_t dims)
+{
+	return -gv_kernels->dot64(a, b, dims);
+}
+
+/*
+ * Cosine distance of raw vectors, 0 to 2; NaN when either has length zero.
+ * Squared lengths of finite floats neither overflow nor vanish in double, nor
+ * does their product; its root gives 0 for a vector and itself.
+ */
+double
+gv_distance_cosine(const float *a, const float *b, int32_t dims)
+{
+	double		product = gv_kernels->dot64(a, a, dims) *
+		gv_kernels->dot64(b, b, dims);
+	double		cosine = gv_kernels->dot64(a, b, dims) / sqrt(product);
+
+	if (cosine > 1.0)
+		cosine = 1.0;
+	else if (cosine < -1.0)
+		cosine = -1.0;
+	return 1.0 - cosine;
+}
+
+/* See gv_cpu.h. */
+double
+gv_cpu_mean64(const float *a, int32_t dims)
+{
+	double		sums[LANES64] = {0};
+	int32_t		i;
+	int			l;
+
+	for (i = 0; i + LANES64 <= dims; i += LANES64)
+		for (l = 0; l < LANES64; l++)
+			sums[l] += (double) a[i + l];
+	for (l = 0; i < dims; i++, l++)
+		sums[l] += (double) a[i];
+	return add_lanes64(sums) / dims;
+}
+
+/* See gv_cpu.h. */
+double
+gv_cpu_centred_dot64(const float *a, double a_mean, const float *b,
+					 double b_mean, int32_t dims)
+{
+	double		sums[LANES64] = {0};
+	int32_t		i;
+	int			l;
+
+	for (i = 0; i + LANES64 <= dims; i += LANES64)
+		for (l = 0; l < LANES64; l++)
+			sums[l] += ((double) a[i + l] - a_mean) *
+				((double) b[i + l] - b_mean);
+	for (l = 0; i < dims; i++, l++)
+		sums[l] += ((double) a[i] - a_mean) * ((double) b[i] - b_mean);
+	return add_lanes64(sums);
+}
+
+/*
+ * See gv_set.h.  NaN comes of 0 / 0: the mean of equal numbers is that number,
+ * because their sums are exact in double.
+ */
+double
+gv_distance_pearson(const float *a, const float *b, int32_t dims)
+{
+	double		a_mean = gv_cpu_mean64(a, dims);
+	double		b_mean = gv_cpu_mean64(b, dims);
+	double		product = gv_cpu_centred_dot64(a, a_mean, a, a_mean, dims) *
+		gv_cpu_centred_dot64(b, b_mean, b, b_mean, dims);
+	double		correlation =
+		gv_cpu_centred_dot64(a, a_mean, b, b_mean, dims) / sqrt(product);
+
+	if (correlation > 1.0)
+		correlation = 1.0;
+	else if (correlation < -1.0)
+		correlation = -1.0;
+	return 1.0 - correlation;
+}

@@ -1,0 +1,85 @@
+/*
+ * level.c
+ *		Which of the tables of kernels is in use.
+ *
+ * Instructions that a processor lacks are never reached: they stand in
+ * functions that only their own table names, and a table is taken after the
+ * processor, and the system that has to save its registers, were asked.
+ */
+#include "cpu/simd/gv_kernels.h"
+
+const GvKernels gv_portable_kernels = {
+	.filters = false,
+	.dots = gv_portable_dots,
+	.sqdists = gv_portable_sqdists,
+	.residual_products = gv_portable_residual_products,
+	.dot64 = gv_portable_dot64,
+	.sqdist64 = gv_portable_sqdist64,
+	.multiply = gv_portable_multiply,
+	.estimate = gv_portable_estimate,
+	.within = gv_portable_within,
+	.below = gv_portable_below,
+	.add_distances = gv_portable_add_distances,
+	.nearest_words = gv_portable_nearest_words,
+	.nearest_word = gv_portable_nearest_word,
+	.table = gv_portable_table,
+	.sum_copies = gv_portable_sum_copies,
+	.gather = gv_portable_gather,
+	.filter = gv_portable_filter,
+	.record_squares = gv_portable_record_squares,
+	.record_products = gv_portable_record_products,
+};
+
+const GvKernels *gv_kernels = &gv_portable_kernels;
+
+/* The kernels of a level, or NULL where the processor lacks it. */
+static const GvKernels *
+kernels_of(GvSimd level)
+{
+#ifdef __x86_64__
+	__builtin_cpu_init();
+	if (level == GV_SIMD_AVX512 && __builtin_cpu_supports("avx512f") &&
+		__builtin_cpu_supports("avx512bw"))
+		return &gv_avx512_kernels;
+	if (level == GV_SIMD_AVX2 && __builtin_cpu_supports("avx2") &&
+		__builtin_cpu_supports("fma"))
+		return &gv_avx2_kernels;
+#endif
+	return level == GV_SIMD_PORTABLE ? &gv_portable_kernels : NULL;
+}
+
+/* See gv_engine.h. */
+const char *
+gv_simd_name(GvSimd level)
+{
+	static const char *const names[GV_NSIMD] = {
+		[GV_SIMD_AUTO] = "auto",
+		[GV_SIMD_PORTABLE] = "portable",
+		[GV_SIMD_AVX2] = "avx2",
+		[GV_SIMD_AVX512] = "avx512"
+	};
+
+	return names[level];
+}
+
+/* See gv_engine.h. */
+bool
+gv_simd_has(GvSimd level)
+{
+	return level == GV_SIMD_AUTO || kernels_of(level) != NULL;
+}
+
+/* See gv_engine.h. */
+void
+gv_simd_use(GvSimd level)
+{
+	const GvKernels *kernels = NULL;
+
+	if (level != GV_SIMD_AUTO)
+		kernels = kernels_of(level);
+	else
+		for (level = GV_NSIMD - 1; kernels == NULL; level--)
+			kernels = kernels_of(level);
+	if (kernels != NULL)
+		gv_kernels = kernels;
+}

@@ -1,0 +1,220 @@
+/*
+ * gv_builder.c
+ *		The wrappers of the builders' operations, the choice of their engine,
+ *		the fault that tests inject, and what engines share.
+ *
+ * A wrapper refuses arguments that break the contract, so that an engine may
+ * trust them; what depends on a builder's state the engine checks itself.
+ */
+#include "engine/mirror/gv_builder.h"
+
+#include <string.h>
+
+#include "engine/gv_fault.h"
+#include "engine/gv_valid.h"
+
+#define MAX_LISTS		(1 << 24)
+#define MAX_ITERATIONS	1000
+
+/* The one that gv_builders_open took, for the rest of the process. */
+static const GvBuilderBackend *builders;
+
+static GvFault fault;
+
+/* From now on the n-th call reports `status`, see gv_builder.h. */
+void
+gv_builder_fault(int64_t n, GvStatus status)
+{
+	gv_fault_set(&fault, n, status);
+}
+
+static bool
+valid_shape(const GvBuilderSpec *spec)
+{
+	return (spec->metric == GV_L2 || spec->metric == GV_IP ||
+			spec->metric == GV_COSINE) &&
+		spec->dims >= 1 && spec->dims <= GV_MAX_DIMS &&
+		spec->m >= 1 && spec->m <= spec->dims &&
+		(spec->copies == 1 || spec->copies == 2) &&
+		(spec->refine == 0 || spec->refine == 1) &&
+		spec->scale > 0 && spec->scale <= FLT_MAX;
+}
+
+static bool
+valid_spec(const GvBuilderSpec *spec)
+{
+	return spec != NULL && valid_shape(spec) &&
+		spec->device >= 0 && spec->device < gv_ndevices() &&
+		spec->nlists >= 1 && spec->nlists <= MAX_LISTS &&
+		spec->nparents >= 1 && spec->nparents <= spec->nlists &&
+		spec->nqueries >= 0 && spec->nqueries <= GV_MAX_QUERIES &&
+		spec->depth >= (spec->nqueries > 0) &&
+		spec->depth <= (spec->nqueries > 0 ? GV_MAX_DEPTH : 0) &&
+		spec->batch_rows >= 1 && spec->batch_rows <= GV_MAX_BATCH_ROWS &&
+		spec->iterations >= 0 && spec->iterations <= MAX_ITERATIONS &&
+		spec->max_share > 1.0 &&	/* false for NaN */
+		spec->sample_rows >= 1 && spec->sample_rows <= INT32_MAX;
+}
+
+static bool
+valid_encoded(const GvEncoded *encoded)
+{
+	bool		bare;
+
+	if (encoded == NULL || encoded->lists == NULL || encoded->t == NULL ||
+		encoded->codes == NULL || encoded->neighbours == NULL)
+		return false;
+	bare = encoded->min == NULL;
+	return (encoded->step == NULL) == bare &&
+		(encoded->error == NULL) == bare &&
+		(encoded->records == NULL) == bare;
+}
+
+/* Take an engine. */
+GvStatus
+gv_builders_open(const GvBuilderBackend *engine)
+{
+	if (engine == NULL || builders != NULL)
+		return GV_INVALID;
+	builders = engine;
+	return GV_OK;
+}
+
+int64_t
+gv_builder_size(const GvBuilderSpec *spec)
+{
+	return builders != NULL && valid_spec(spec) ? builders->size(spec) : 0;
+}
+
+GvStatus
+gv_builder_create(const GvBuilderSpec *spec, const float *mean,
+				  GvBuilder **builder)
+{
+	GvStatus	status;
+
+	if (gv_fault_is_due(&fault, &status))
+		return status;
+	if (builders == NULL || !valid_spec(spec) || mean == NULL ||
+		builder == NULL || !gv_is_finite(mean, spec->dims))
+		return GV_INVALID;
+	return builders->create(spec, mean, builder);
+}
+
+void
+gv_builder_drop(GvBuilder *builder)
+{
+	if (builder != NULL)
+		builders->drop(builder);
+}
+
+GvStatus
+gv_builder_put_rows(GvBuilder *builder, GvRows kind, const float *rows,
+					int32_t n)
+{
+	GvStatus	status;
+
+	if (gv_fault_is_due(&fault, &status))
+		return status;
+	if (builder == NULL || (kind != GV_SAMPLE && kind != GV_QUERIES) ||
+		n < 0 || (rows == NULL && n > 0))
+		return GV_INVALID;
+	return builders->put_rows(builder, kind, rows, n);
+}
+
+GvStatus
+gv_builder_train(GvBuilder *builder, GvTrained *trained, const GvStop *stop)
+{
+	GvStatus	status;
+
+	if (gv_fault_is_due(&fault, &status))
+		return status;
+	if (builder == NULL || trained == NULL ||
+		!gv_valid_stop(stop))
+		return GV_INVALID;
+	return builders->train(builder, trained, stop);
+}
+
+GvStatus
+gv_builder_get_array(GvBuilder *builder, GvArray array, int64_t first,
+					 int64_t n, void *values)
+{
+	GvStatus	status;
+
+	if (gv_fault_is_due(&fault, &status))
+		return status;
+	if (builder == NULL || array < GV_CODEBOOKS || array > GV_CENTROIDS ||
+		first < 0 || n < 0 || first > INT64_MAX - n ||
+		(values == NULL && n > 0))
+		return GV_INVALID;
+	return builders->get_array(builder, array, first, n, values);
+}
+
+GvStatus
+gv_builder_encode(GvBuilder *builder, const float *rows, int32_t n,
+				  GvEncoded *encoded, const GvStop *stop)
+{
+	GvStatus	status;
+
+	if (gv_fault_is_due(&fault, &status))
+		return status;
+	if (builder == NULL || rows == NULL || n < 1 || !valid_encoded(encoded) ||
+		!gv_valid_stop(stop))
+		return GV_INVALID;
+	return builders->encode(builder, rows, n, encoded, stop);
+}
+
+GvStatus
+gv_builder_encode_sample(GvBuilder *builder, int64_t first, int32_t n,
+						 GvEncoded *encoded, const GvStop *stop)
+{
+	GvStatus	status;
+
+	if (gv_fault_is_due(&fault, &status))
+		return status;
+	if (builder == NULL || first < 0 || n < 1 || !valid_encoded(encoded) ||
+		!gv_valid_stop(stop))
+		return GV_INVALID;
+	return builders->encode_sample(builder, first, n, encoded, stop);
+}
+
+/* See gv_builder.h: a counting sort. */
+int32_t
+gv_group_lists(int32_t dims, int32_t nlists, const float *centroids,
+			   const int32_t *owners, int32_t nparents, float *parents,
+			   int32_t *starts, float *grouped)
+{
+	size_t		bytes = sizeof(float) * (size_t) dims;
+	int32_t		kept = 0;
+	int32_t		next = 0;
+	int32_t		i;
+	int32_t		p;
+
+	memset(starts, 0, sizeof(int32_t) * ((size_t) nparents + 1));
+	for (i = 0; i < nlists; i++)
+		starts[owners[i]]++;
+	for (p = 0; p < nparents; p++)
+	{
+		int32_t		count = starts[p];
+
+		starts[p] = next;
+		next += count;
+	}
+	/* starts [p] becomes the end of p's lists, which is p + 1's start */
+	for (i = 0; i < nlists; i++)
+		memcpy(grouped + (size_t) starts[owners[i]]++ * (size_t) dims,
+			   centroids + (size_t) i * (size_t) dims, bytes);
+	for (p = 0; p < nparents; p++)
+	{
+		int32_t		begin = kept > 0 ? starts[kept - 1] : 0;
+
+		if (starts[p] == begin)
+			continue;
+		if (kept < p)
+			memcpy(parents + (size_t) kept * (size_t) dims,
+				   parents + (size_t) p * (size_t) dims, bytes);
+		starts[kept++] = starts[p];
+	}
+	memmove(starts + 1, starts, sizeof(int32_t) * (size_t) kept);
+	starts[0] = 0;
+	return kept;
+}

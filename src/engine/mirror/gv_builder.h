@@ -1,0 +1,293 @@
+/*
+ * gv_builder.h
+ *		The wall's third part: an index in the making.
+ *
+ * gv_engine.h trains and encodes arrays that the caller brings each time.  A
+ * card has to keep them: a builder holds a sample of the rows to come and,
+ * once trained, centroids and codebooks, with which it encodes all rows that
+ * pass by.  gpuvecd calls this; backends never do.
+ *
+ * Like those of gv_mirror.h these operations keep state and take memory, and
+ * may report GV_NO_MEMORY (the builder can only be dropped then) and GV_FAILED
+ * (the engine is beyond repair: the process must be started anew).  They never
+ * print, exit or jump out.
+ *
+ * Threads: one at a time for each builder; different builders, and mirrors,
+ * may work side by side.
+ *
+ * What is exact.  Rows are moved as by gv_transform.  A row's first list is
+ * the nearest centroid, as gv_assign finds it; its second the one that gv_soar
+ * takes of the next, GV_NEAR - 1 nearest ones, ascending by (squared distance,
+ * list).  Codes, T and refine records are gv_encode's and gv_refine_encode's,
+ * scores of neighbours gv_exact's.  All this bit for bit, whatever engine.
+ * Training is an engine's own, of the quality of gv_kmeans and gv_codebooks;
+ * the same input in the same order gives the same centroids again.
+ */
+#ifndef GV_BUILDER_H
+#define GV_BUILDER_H
+
+#include <string.h>
+#include <time.h>
+
+#include "engine/mirror/gv_mirror.h"
+
+typedef struct GvBuilder GvBuilder;
+
+#define GV_MAX_QUERIES		(1 << 14)
+#define GV_MAX_DEPTH		128
+#define GV_MAX_BATCH_ROWS	(1 << 16)
+
+/* Rows of the sample whose residuals train the codebooks. */
+#define GV_CODEBOOK_ROWS	8192
+
+/* What does not change as long as a builder lives. */
+typedef struct GvBuilderSpec
+{
+	int32_t		device;			/* as in GvMirrorSpec */
+	GvMetric	metric;
+	int32_t		dims;
+	int32_t		m;				/* sub-quantizers */
+	int32_t		copies;			/* lists of a row, 1 or 2 */
+	int32_t		refine;			/* 1: refine records as well; else 0 */
+	int32_t		nlists;			/* wanted, 1 .. 2^24 */
+	int32_t		nparents;		/* wanted, 1 .. nlists */
+	int32_t		nqueries;		/* 0 .. GV_MAX_QUERIES, whose `depth` nearest
+								 * rows are looked for */
+	int32_t		depth;			/* 1 .. GV_MAX_DEPTH, or 0 without queries */
+	int32_t		batch_rows;		/* encoded at once, at most */
+	int32_t		iterations;		/* these three as in GvKmeans */
+	float		scale;			/* a power of two, see GvModel */
+	double		max_share;
+	uint64_t	seed;
+	int64_t		sample_rows;	/* at most */
+} GvBuilderSpec;
+
+/* What rows are for. */
+typedef enum GvRows
+{
+	GV_SAMPLE,
+	GV_QUERIES
+} GvRows;
+
+/* Where the time of training went, in seconds. */
+typedef struct GvTrainTimes
+{
+	double		lists;			/* k-means of the sample */
+	double		splits;			/* of that, dividing clusters that are too big;
+								 * 0 where nobody has measured it */
+	int32_t		passes;			/* over the whole sample; likewise */
+	double		parents;
+	double		codebooks;
+} GvTrainTimes;
+
+/* A clock that only goes on. */
+static inline double
+gv_seconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double) now.tv_sec + (double) now.tv_nsec / 1e9;
+}
+
+/* Seconds since *begun, which becomes now. */
+static inline double
+gv_lap(double *begun)
+{
+	double		now = gv_seconds();
+	double		lap = now - *begun;
+
+	*begun = now;
+	return lap;
+}
+
+/* What training made of what was wanted. */
+typedef struct GvTrained
+{
+	int32_t		nlists;
+	int32_t		nparents;
+	GvTrainTimes times;
+} GvTrained;
+
+/* A row that is among the nearest to a query of all rows encoded so far. */
+typedef struct GvNeighbour
+{
+	int32_t		query;
+	int32_t		row;			/* of the batch */
+	float		score;			/* as of gv_exact */
+} GvNeighbour;
+
+/* What becomes of n rows; all arrays are the caller's. */
+typedef struct GvEncoded
+{
+	int32_t    *lists;			/* [n][copies], -1: there is no second one */
+	float	   *t;				/* [n][copies], 0 where there is no list */
+	uint8_t    *codes;			/* [n][copies][gv_code_bytes(m)], likewise */
+	float	   *min;			/* [n] refine records; or NULL, all four */
+	float	   *step;
+	float	   *error;
+	uint8_t    *records;		/* [n][dims] their codes */
+	GvNeighbour *neighbours;	/* [gv_builder_most_neighbours], queries
+								 * ascending; those of one query in any order */
+	int32_t		nneighbours;	/* out */
+} GvEncoded;
+
+/* Neighbours that a batch of n rows has at most. */
+static inline int64_t
+gv_builder_most_neighbours(const GvBuilderSpec *spec, int32_t n)
+{
+	return (int64_t) spec->nqueries * (n < spec->depth ? n : spec->depth);
+}
+
+/* Bytes of a GvEncoded of n rows in one piece of memory. */
+static inline uint64_t
+gv_encoded_bytes(const GvBuilderSpec *spec, int32_t n, int64_t nneighbours)
+{
+	uint64_t	copy = 8 + (uint64_t) gv_code_bytes(spec->m);
+	uint64_t	record = spec->refine != 0 ? 12 + (uint64_t) spec->dims : 0;
+
+	return (uint64_t) n * ((uint64_t) spec->copies * copy + record) +
+		(uint64_t) nneighbours * sizeof(GvNeighbour);
+}
+
+/* Point it there: words first, so that all are aligned, and then bytes. */
+static inline void
+gv_encoded_open(const GvBuilderSpec *spec, void *memory, int32_t n,
+				int64_t nneighbours, GvEncoded *encoded)
+{
+	size_t		copies = (size_t) n * (size_t) spec->copies;
+	size_t		records = spec->refine != 0 ? (size_t) n : 0;
+	char	   *next = (char *) memory;
+
+	memset(encoded, 0, sizeof(*encoded));
+	encoded->lists = (int32_t *) next;
+	next += copies * sizeof(int32_t);
+	encoded->t = (float *) next;
+	next += copies * sizeof(float);
+	if (records > 0)
+	{
+		encoded->min = (float *) next;
+		encoded->step = encoded->min + records;
+		encoded->error = encoded->step + records;
+		next += 3 * records * sizeof(float);
+	}
+	encoded->neighbours = (GvNeighbour *) next;
+	next += (size_t) nneighbours * sizeof(GvNeighbour);
+	encoded->codes = (uint8_t *) next;
+	next += copies * (size_t) gv_code_bytes(spec->m);
+	if (records > 0)
+		encoded->records = (uint8_t *) next;
+}
+
+/* May a builder that was trained so encode n rows into these arrays? */
+static inline bool
+gv_builder_can_encode(const GvBuilderSpec *spec, const GvTrained *trained,
+					  int32_t n, const GvEncoded *encoded)
+{
+	return trained->nlists > 0 && n <= spec->batch_rows &&
+		(spec->refine != 0) == (encoded->min != NULL);
+}
+
+/* Elements of an array of a trained builder. */
+static inline int64_t
+gv_builder_array_length(const GvBuilderSpec *spec, const GvTrained *trained,
+						GvArray array)
+{
+	GvMirrorSpec mirror;
+
+	memset(&mirror, 0, sizeof(mirror));
+	mirror.dims = spec->dims;
+	mirror.nlists = trained->nlists;
+	mirror.nparents = trained->nparents;
+	return gv_array_length(&mirror, array);
+}
+
+/* One engine.  Every slot is filled.  Call through the gv_... wrappers. */
+typedef struct GvBuilderBackend
+{
+	const char *name;
+
+	int64_t		(*size) (const GvBuilderSpec *spec);
+	GvStatus	(*create) (const GvBuilderSpec *spec, const float *mean,
+						   GvBuilder **builder);
+	void		(*drop) (GvBuilder *builder);
+	GvStatus	(*put_rows) (GvBuilder *builder, GvRows kind,
+							 const float *rows, int32_t n);
+	GvStatus	(*train) (GvBuilder *builder, GvTrained *trained,
+						  const GvStop *stop);
+	GvStatus	(*get_array) (GvBuilder *builder, GvArray array,
+							  int64_t first, int64_t n, void *values);
+	GvStatus	(*encode) (GvBuilder *builder, const float *rows, int32_t n,
+						   GvEncoded *encoded, const GvStop *stop);
+	GvStatus	(*encode_sample) (GvBuilder *builder, int64_t first,
+								  int32_t n, GvEncoded *encoded,
+								  const GvStop *stop);
+} GvBuilderBackend;
+
+extern const GvBuilderBackend gv_cpu_builders;	/* portable C, the oracle */
+extern const GvBuilderBackend gv_cuda_builders; /* gpu/, where it is built */
+
+/*
+ * gv_builders_open: take this engine from now on, once a process and after
+ * gv_mirrors_open took the one of the same name.
+ */
+extern GvStatus gv_builders_open(const GvBuilderBackend *engine);
+
+/* gv_builder_size: bytes that a builder takes, about; 0: invalid spec. */
+extern int64_t gv_builder_size(const GvBuilderSpec *spec);
+
+/* gv_builder_create: mean [dims] of the sample, see GvModel. */
+extern GvStatus gv_builder_create(const GvBuilderSpec *spec,
+								  const float *mean, GvBuilder **builder);
+extern void gv_builder_drop(GvBuilder *builder);
+
+/*
+ * gv_builder_put_rows: add raw rows [n][dims] to the sample, or to the
+ * queries.  GV_INVALID when one is not finite, there are more than the spec
+ * says, or the builder is trained.
+ */
+extern GvStatus gv_builder_put_rows(GvBuilder *builder, GvRows kind,
+									const float *rows, int32_t n);
+
+/*
+ * gv_builder_train: lists from the sample, grouped by parents, and codebooks.
+ * GV_INVALID without a sample, without all queries, or the second time.
+ */
+extern GvStatus gv_builder_train(GvBuilder *builder, GvTrained *trained,
+								 const GvStop *stop);
+
+/* gv_builder_get_array: elements first .. first + n - 1 of what was trained. */
+extern GvStatus gv_builder_get_array(GvBuilder *builder, GvArray array,
+									 int64_t first, int64_t n, void *values);
+
+/*
+ * gv_builder_encode: raw rows [n][dims], n <= batch_rows; see GvEncoded.
+ * GV_INVALID when one is not finite or nothing is trained.
+ */
+extern GvStatus gv_builder_encode(GvBuilder *builder, const float *rows,
+								  int32_t n, GvEncoded *encoded,
+								  const GvStop *stop);
+
+/*
+ * gv_builder_encode_sample: the same for rows first .. first + n - 1 of the
+ * sample, numbered as they were put in.  GV_INVALID when there are no such.
+ */
+extern GvStatus gv_builder_encode_sample(GvBuilder *builder, int64_t first,
+										 int32_t n, GvEncoded *encoded,
+										 const GvStop *stop);
+
+/*
+ * For engines: copy centroids [nlists][dims], centroid i belonging to parent
+ * owners[i], to grouped [nlists][dims], parent by parent, and close the gaps
+ * that parents [nparents][dims] without lists leave.  starts [nparents + 1]
+ * and the number of parents left come back.
+ */
+extern int32_t gv_group_lists(int32_t dims, int32_t nlists,
+							  const float *centroids, const int32_t *owners,
+							  int32_t nparents, float *parents,
+							  int32_t *starts, float *grouped);
+
+/* Fault injection, as gv_mirror_fault. */
+extern void gv_builder_fault(int64_t n, GvStatus status);
+
+#endif							/* GV_BUILDER_H */

@@ -1,0 +1,369 @@
+/*
+ * gv_mirror.c
+ *		The wrappers of the mirrors' operations, the choice of their engine,
+ *		and the fault that tests inject.
+ *
+ * A wrapper refuses arguments that break the contract, so that an engine may
+ * trust them; what depends on a mirror's contents the engine checks itself.
+ */
+#include "engine/mirror/gv_mirror.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/gv_fault.h"
+
+#define MAX_LISTS	(1 << 24)
+
+/* What gv_mirrors_open took, for the rest of the process. */
+static const GvMirrorBackend *mirrors;
+static int32_t ndevices;
+
+static GvFault fault;
+static GvSearcher *hung;		/* what it has begun is never done */
+
+/* From now on the n-th call reports `status`, see gv_mirror.h. */
+void
+gv_mirror_fault(int64_t n, GvStatus status)
+{
+	gv_fault_set(&fault, n, status);
+}
+
+/* Never return. */
+static void
+hang(void)
+{
+	struct timespec pause = {1, 0};
+
+	for (;;)
+		nanosleep(&pause, NULL);
+}
+
+/* Is this the call that shall fail?  One that hangs does so here. */
+static bool
+is_due(GvStatus *status)
+{
+	if (!gv_fault_is_due(&fault, status))
+		return false;
+	if ((int) *status == GV_HANGS)
+		hang();
+	return true;
+}
+
+static bool
+valid_spec(const GvMirrorSpec *spec)
+{
+	return spec != NULL &&
+		spec->device >= 0 && spec->device < ndevices &&
+		(spec->metric == GV_L2 || spec->metric == GV_IP ||
+		 spec->metric == GV_COSINE) &&
+		spec->dims >= 1 && spec->dims <= GV_MAX_DIMS &&
+		spec->m >= 1 && spec->m <= spec->dims &&
+		spec->nlists >= 1 && spec->nlists <= MAX_LISTS &&
+		spec->nparents >= 1 && spec->nparents <= spec->nlists &&
+		spec->copies >= 0 && spec->copies < INT64_C(1) << 48 &&
+		spec->refine_slots >= 0 && spec->refine_slots <= UINT16_MAX &&
+		spec->refine_records >= 0 &&
+		spec->refine_records < INT64_C(1) << 48;
+}
+
+/* Elements that an array may have; whether this one has, its engine knows. */
+static bool
+valid_values(GvArray array, int64_t first, int64_t n, const void *values)
+{
+	return array >= GV_CODEBOOKS && array <= GV_CENTROIDS &&
+		first >= 0 && n >= 0 && first <= INT64_MAX - n &&
+		(values != NULL || n == 0);
+}
+
+/* All the arrays of the blocks, or none of them: then `live` is the news. */
+static bool
+valid_piece(const GvListPiece *piece)
+{
+	bool		bare;
+
+	if (piece == NULL || piece->list < 0 || piece->first < 0 ||
+		piece->nblocks < 0 || piece->first > INT32_MAX - piece->nblocks ||
+		(piece->live == NULL && piece->nblocks > 0))
+		return false;
+	bare = piece->codes == NULL;
+	return (piece->t == NULL) == bare && (piece->rowids == NULL) == bare;
+}
+
+static bool
+valid_search(const GvSearch *search)
+{
+	return search->query != NULL && search->probes >= 1 &&
+		search->compare >= 1 && search->capacity >= 1;
+}
+
+/* Take an engine; what it runs on, or the reason why not, into `found`. */
+GvStatus
+gv_mirrors_open(const GvMirrorBackend *engine, const char *devices,
+				GvDevice *found, int32_t *nfound)
+{
+	GvStatus	status;
+
+	if (engine == NULL || devices == NULL || found == NULL ||
+		nfound == NULL || mirrors != NULL)
+		return GV_INVALID;
+	memset(found, 0, GV_MAX_DEVICES * sizeof(*found));
+	if (is_due(&status))
+	{
+		strcpy(found->name, "injected fault");
+		return status;
+	}
+	status = engine->open(devices, found, nfound);
+	if (status == GV_OK)
+	{
+		mirrors = engine;
+		ndevices = *nfound;
+	}
+	return status;
+}
+
+int32_t
+gv_ndevices(void)
+{
+	return ndevices;
+}
+
+/* See gv_mirror.h. */
+int32_t
+gv_parse_devices(const char *devices, int32_t *numbers)
+{
+	const char *next = devices;
+	int32_t		n = 0;
+	int32_t		i;
+
+	while (*next != '\0')
+	{
+		char	   *end;
+		long		number = strtol(next, &end, 10);
+
+		if (end == next || number < 0 || number > INT32_MAX ||
+			n == GV_MAX_DEVICES)
+			return -1;
+		for (i = 0; i < n; i++)
+			if (numbers[i] == (int32_t) number)
+				return -1;
+		numbers[n++] = (int32_t) number;
+		end += strspn(end, " ");
+		if (*end == ',' && end[1] != '\0')
+			end++;
+		else if (*end != '\0')
+			return -1;
+		next = end;
+	}
+	return n;
+}
+
+int64_t
+gv_mirror_size(const GvMirrorSpec *spec)
+{
+	return mirrors != NULL && valid_spec(spec) ? mirrors->size(spec) : 0;
+}
+
+GvStatus
+gv_mirror_create(const GvMirrorSpec *spec, GvMirror **mirror)
+{
+	GvStatus	status;
+
+	if (is_due(&status))
+		return status;
+	if (mirrors == NULL || !valid_spec(spec) || mirror == NULL)
+		return GV_INVALID;
+	return mirrors->create(spec, mirror);
+}
+
+void
+gv_mirror_drop(GvMirror *mirror)
+{
+	if (mirror != NULL)
+		mirrors->drop(mirror);
+}
+
+int64_t
+gv_mirror_bytes(const GvMirror *mirror)
+{
+	return mirror != NULL ? mirrors->bytes(mirror) : 0;
+}
+
+GvStatus
+gv_mirror_put_array(GvMirror *mirror, GvArray array, int64_t first,
+					int64_t n, const void *values)
+{
+	GvStatus	status;
+
+	if (is_due(&status))
+		return status;
+	if (mirror == NULL || !valid_values(array, first, n, values))
+		return GV_INVALID;
+	return mirrors->put_array(mirror, array, first, n, values);
+}
+
+GvStatus
+gv_mirror_put_list(GvMirror *mirror, const GvListPiece *piece)
+{
+	GvStatus	status;
+
+	if (is_due(&status))
+		return status;
+	if (mirror == NULL || !valid_piece(piece))
+		return GV_INVALID;
+	return mirrors->put_list(mirror, piece);
+}
+
+/* See gv_mirror.h; an engine knows the spec that items have to fit. */
+bool
+gv_refine_items_valid(const GvMirrorSpec *spec, const GvRefineItem *items,
+					  int32_t n)
+{
+	uint64_t	last = 0;
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+	{
+		const GvRefineItem *item = gv_refine_item(items, spec->dims, i);
+		uint64_t	address = (uint64_t) item->address[0] << 32 |
+			(uint64_t) item->address[1] << 16 | item->address[2];
+
+		if (item->address[2] < 1 || item->address[2] > spec->refine_slots ||
+			address <= last)
+			return false;
+		last = address;
+	}
+	return true;
+}
+
+GvStatus
+gv_mirror_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
+{
+	GvStatus	status;
+
+	if (is_due(&status))
+		return status;
+	if (mirror == NULL || n < 0 || (items == NULL && n > 0))
+		return GV_INVALID;
+	return mirrors->put_refine(mirror, items, n);
+}
+
+GvStatus
+gv_mirror_get_array(GvMirror *mirror, GvArray array, int64_t first,
+					int64_t n, void *values)
+{
+	GvStatus	status;
+
+	if (is_due(&status))
+		return status;
+	if (mirror == NULL || !valid_values(array, first, n, values))
+		return GV_INVALID;
+	return mirrors->get_array(mirror, array, first, n, values);
+}
+
+GvStatus
+gv_mirror_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
+					 GvRefineItem *items)
+{
+	GvStatus	status;
+
+	if (is_due(&status))
+		return status;
+	if (mirror == NULL || n < 0 ||
+		((addresses == NULL || items == NULL) && n > 0))
+		return GV_INVALID;
+	return mirrors->get_refine(mirror, addresses, n, items);
+}
+
+GvStatus
+gv_mirror_get_block(GvMirror *mirror, int32_t list, int32_t block,
+					GvBlock *view)
+{
+	GvStatus	status;
+
+	if (is_due(&status))
+		return status;
+	if (mirror == NULL || list < 0 || block < 0 || view == NULL)
+		return GV_INVALID;
+	return mirrors->get_block(mirror, list, block, view);
+}
+
+GvStatus
+gv_searcher(int32_t device, GvSearcher **searcher)
+{
+	GvStatus	status;
+
+	if (is_due(&status))
+		return status;
+	if (device < 0 || device >= ndevices || searcher == NULL)
+		return GV_INVALID;
+	return mirrors->searcher(device, searcher);
+}
+
+void
+gv_searcher_drop(GvSearcher *searcher)
+{
+	if (searcher != NULL)
+		mirrors->searcher_drop(searcher);
+}
+
+GvStatus
+gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
+				int32_t n)
+{
+	GvStatus	status;
+	int32_t		i;
+
+	if (gv_fault_is_due(&fault, &status))
+	{
+		if ((int) status != GV_HANGS)
+			return status;
+		__atomic_store_n(&hung, searcher, __ATOMIC_RELEASE);
+		return GV_OK;
+	}
+	if (searcher == NULL || mirror == NULL || searches == NULL || n < 1)
+		return GV_INVALID;
+	for (i = 0; i < n; i++)
+		if (!valid_search(&searches[i]))
+			return GV_INVALID;
+	return mirrors->begin(searcher, mirror, searches, n);
+}
+
+/* Did a test make it hang? */
+static bool
+is_hung(const GvSearcher *searcher)
+{
+	return __atomic_load_n(&hung, __ATOMIC_ACQUIRE) == searcher;
+}
+
+bool
+gv_mirror_done(GvSearcher *searcher)
+{
+	return searcher == NULL || (!is_hung(searcher) && mirrors->done(searcher));
+}
+
+GvStatus
+gv_mirror_finish(GvSearcher *searcher)
+{
+	GvStatus	injected = GV_OK;
+	GvStatus	status;
+
+	if (searcher == NULL)
+		return GV_INVALID;
+	if (is_hung(searcher))
+		hang();
+	/* what has begun ends in any case */
+	(void) is_due(&injected);
+	status = mirrors->finish(searcher);
+	return injected != GV_OK ? injected : status;
+}
+
+GvStatus
+gv_mirror_search(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
+				 int32_t n)
+{
+	GvStatus	status = gv_mirror_begin(searcher, mirror, searches, n);
+
+	return status == GV_OK ? gv_mirror_finish(searcher) : status;
+}

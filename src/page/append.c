@@ -1,0 +1,144 @@
+/*
+ * append.c
+ *		Appending to inverted lists.
+ */
+#include "postgres.h"
+
+#include "page/buffer/patch.h"
+
+/*
+ * Append copies, no more than the newest block has room for or a new one
+ * holds, to a list whose entry is *entry, as part of a record that may
+ * already hold the directory page.  Updates *entry.  The block's pages stay
+ * locked until the caller has finished the record.
+ */
+static void
+append_copies(Relation index, const IvfpqLayout *layout, uint32 list,
+			  IvfpqListEntry *entry, const IvfpqCopy *copies, int ncopies,
+			  GenericXLogState *state, IvfpqBlockPages *block)
+{
+	IvfpqSlotHeader *headers[IVFPQ_MAX_PARTS];
+	char	   *parts[IVFPQ_MAX_PARTS];
+	uint32		ordinal = entry->nitems / IVFPQ_BLOCK_COPIES;
+	int			used = entry->nitems % IVFPQ_BLOCK_COPIES;
+
+	Assert(ncopies > 0 && used + ncopies <= IVFPQ_BLOCK_COPIES);
+	if (used > 0)
+		IvfpqBlockLock(index, layout, entry->head, list, entry->gen, ordinal,
+					   block);
+	else
+		IvfpqBlockAllocate(index, layout, block);
+
+	IvfpqBlockRegister(state, layout, block, headers);
+	if (used == 0)
+		IvfpqBlockOccupy(block, headers, list, entry->gen, ordinal,
+						 entry->head);
+	for (int p = 0; p < layout->nparts; p++)
+		parts[p] = IvfpqSlotBody(headers[p]);
+	for (int i = 0; i < ncopies; i++)
+	{
+		IvfpqBodySet(layout, headers[0], parts, used + i, &copies[i]);
+		entry->nfirst += !copies[i].second;
+	}
+
+	entry->head = IvfpqBlockAddress(block);
+	entry->nitems += ncopies;
+}
+
+/*
+ * Append a copy to the newest block of a list, which has room, as a record of
+ * known changes: the directory page, exclusively locked, and the block's pages,
+ * which stay locked.
+ */
+static void
+patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
+		   Buffer dirbuf, const IvfpqCopy *copy, IvfpqBlockPages *block)
+{
+	Page		page = BufferGetPage(dirbuf);
+	const IvfpqListEntry *from = IvfpqDirectoryEntry(page, list);
+	IvfpqListEntry entry = *from;
+	IvfpqPatch	patches[1 + IVFPQ_MAX_PARTS];
+	const IvfpqSlotHeader *header = NULL;
+	int			slots_at[IVFPQ_MAX_PARTS];
+
+	IvfpqBlockLock(index, layout, entry.head, list, entry.gen,
+				   entry.nitems / IVFPQ_BLOCK_COPIES, block);
+	for (int p = layout->nparts - 1; p >= 0; p--)
+	{
+		Page		part = BufferGetPage(block->buffers[p]);
+
+		header = IvfpqSlotGet(part, layout, block->slots[p]);
+		slots_at[p] = (int) ((const char *) header - part);
+		IvfpqPatchInit(&patches[1 + p], block->buffers[p]);
+	}
+	IvfpqBodyPatch(layout, header, slots_at,
+				   entry.nitems % IVFPQ_BLOCK_COPIES, copy, patches + 1);
+
+	entry.nitems++;
+	entry.nfirst += !copy->second;
+	IvfpqPatchInit(&patches[0], dirbuf);
+	IvfpqPatchAdd(&patches[0], (const char *) from - page, &entry,
+				  offsetof(IvfpqListEntry, del_seq));
+	IvfpqPatchLog(index, patches, 1 + layout->nparts);
+}
+
+/*
+ * Append a copy to a list.  One record: the directory page, the pages of the
+ * newest block or of a new one and, when the row is pending, its page, from
+ * which it is removed.  The directory page is locked throughout, so nobody
+ * else appends to the list or rewrites it.
+ */
+void
+IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
+				const IvfpqCopy *copy, const IvfpqPendingPlace *pending)
+{
+	IvfpqLayout layout;
+	IvfpqBlockPages block;
+	Buffer		dirbuf;
+	Buffer		pendbuf = InvalidBuffer;
+	Page		page;
+
+	if (!IvfpqLayoutInit(&layout, meta->pq_dim, meta->refine))
+		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
+
+	dirbuf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
+						   BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_DIRECTORY, NULL);
+	page = BufferGetPage(dirbuf);
+	if (pending == NULL && IvfpqDirectoryEntry(page, list)->nitems %
+		IVFPQ_BLOCK_COPIES > 0)
+		patch_list(index, &layout, list, dirbuf, copy, &block);
+	else
+	{
+		GenericXLogState *state = GenericXLogStart(index);
+
+		page = GenericXLogRegisterBuffer(state, dirbuf, 0);
+		if (pending != NULL)
+			pendbuf = IvfpqPendingTake(index, pending, &copy->tid, state);
+		append_copies(index, &layout, list, IvfpqDirectoryEntry(page, list),
+					  copy, 1, state, &block);
+		GenericXLogFinish(state);
+	}
+
+	if (BufferIsValid(pendbuf))
+		UnlockReleaseBuffer(pendbuf);
+	UnlockReleaseBuffer(dirbuf);
+	IvfpqBlockRelease(index, &layout, &block);
+}
+
+/*
+ * Append copies to a chain that no directory entry shows yet: a list being
+ * rewritten.  No more than its newest block has room for, or a new one holds.
+ * One record: the pages of the block.
+ */
+void
+IvfpqChainAppend(Relation index, const IvfpqLayout *layout, uint32 list,
+				 IvfpqListEntry *chain, const IvfpqCopy *copies, int ncopies)
+{
+	IvfpqBlockPages block;
+	GenericXLogState *state;
+
+	state = GenericXLogStart(index);
+	append_copies(index, layout, list, chain, copies, ncopies, state, &block);
+	GenericXLogFinish(state);
+	IvfpqBlockRelease(index, layout, &block);
+}

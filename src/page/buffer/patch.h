@@ -1,0 +1,77 @@
+/*
+ * patch.h
+ *		Generic records of changes that are known: see patch.c.
+ */
+#ifndef IVFPQ_PATCH_H
+#define IVFPQ_PATCH_H
+
+#include "page/page.h"
+
+#define IVFPQ_MAX_PATCHES	MAX_GENERIC_XLOG_PAGES	/* in a record */
+
+/*
+ * What is to be written on a page, in the form that generic records have it:
+ *
+ *		+--------+--------+-------------+--------+---
+ *		| offset | length | length bytes | offset | ...
+ *		+--------+--------+-------------+--------+---
+ *
+ * two OffsetNumbers and then the bytes, unaligned, one piece behind the other.
+ */
+typedef struct IvfpqPatch
+{
+	Buffer		buffer;			/* of the page, exclusively locked */
+	int			nbytes;			/* in use */
+	char		bytes[BLCKSZ];
+} IvfpqPatch;
+
+static inline void
+IvfpqPatchInit(IvfpqPatch *patch, Buffer buffer)
+{
+	patch->buffer = buffer;
+	patch->nbytes = 0;
+}
+
+/* `length` bytes are to be written at `offset` of the page. */
+static inline void
+IvfpqPatchAdd(IvfpqPatch *patch, OffsetNumber offset, const void *from,
+			  OffsetNumber length)
+{
+	char	   *end = patch->bytes + patch->nbytes;
+
+	Assert(offset >= SizeOfPageHeaderData && offset + length <= BLCKSZ);
+	Assert(patch->nbytes + 2 * sizeof(OffsetNumber) + length <= BLCKSZ);
+	memcpy(end, &offset, sizeof(offset));
+	memcpy(end + sizeof(offset), &length, sizeof(length));
+	memcpy(end + 2 * sizeof(OffsetNumber), from, length);
+	patch->nbytes += 2 * (int) sizeof(OffsetNumber) + length;
+}
+
+/* What was added, onto a page. */
+static inline void
+IvfpqPatchApply(const IvfpqPatch *patch, char *page)
+{
+	const char *next = patch->bytes;
+
+	while (next < patch->bytes + patch->nbytes)
+	{
+		OffsetNumber offset;
+		OffsetNumber length;
+
+		memcpy(&offset, next, sizeof(offset));
+		memcpy(&length, next + sizeof(offset), sizeof(length));
+		next += 2 * sizeof(OffsetNumber);
+		memcpy(page + offset, next, length);
+		next += length;
+	}
+}
+
+extern void IvfpqPatchLog(Relation index, IvfpqPatch *patches,
+						  int npatches);
+
+/* layout.c */
+extern void IvfpqBodyPatch(const IvfpqLayout *layout,
+						   const IvfpqSlotHeader *header, const int *slots_at,
+						   int i, const IvfpqCopy *copy, IvfpqPatch *patches);
+
+#endif							/* IVFPQ_PATCH_H */

@@ -1,0 +1,158 @@
+/*
+ * checkrecord.c
+ *		Looking for damage in refine pages, and in the chain of those with free
+ *		slots.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "miscadmin.h"
+
+#include "page/record.h"
+
+/* Readings of a chain that inserts and VACUUM keep changing. */
+#define MAX_READINGS	10
+
+static void problem(IvfpqChecker *checker, BlockNumber blkno,
+					const char *fmt,...)
+			__attribute__((format(printf, 3, 4)));
+
+static void
+problem(IvfpqChecker *checker, BlockNumber blkno, const char *fmt,...)
+{
+	char		text[256];
+	va_list		args;
+
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	checker->report(checker->arg, true, blkno, IVFPQ_NO_LIST, text);
+}
+
+/*
+ * Is this where a refine record can be?  Never in an index that has none,
+ * whose copies have no such addresses.
+ */
+bool
+IvfpqCheckAddress(IvfpqChecker *checker, const ItemPointerData *address)
+{
+	return checker->layout.refine && ItemPointerIsValid(address) &&
+		ItemPointerGetOffsetNumberNoCheck(address) <=
+		IvfpqRefineSlots(checker->meta.dims) &&
+		IvfpqBlockExists(checker->index,
+						 ItemPointerGetBlockNumberNoCheck(address));
+}
+
+/* A record's numbers; its row need not be there any more. */
+static void
+check_record(IvfpqChecker *checker, BlockNumber blkno, int slot,
+			 const IvfpqRefineRecord *record)
+{
+	if (!IvfpqCheckTid(checker, &record->tid))
+		problem(checker, blkno,
+				"refine record %d is of (%u,%u), which is not in the table",
+				slot + 1, ItemPointerGetBlockNumberNoCheck(&record->tid),
+				ItemPointerGetOffsetNumberNoCheck(&record->tid));
+	if (!isfinite(record->min) || !(record->step >= 0) ||
+		!isfinite(record->step) || !(record->error >= 0))
+		problem(checker, blkno, "numbers of refine record %d are out of range",
+				slot + 1);
+}
+
+/* The refine page in checker->page; hands its TIDs on. */
+void
+IvfpqCheckRefinePage(IvfpqChecker *checker, BlockNumber blkno)
+{
+	int			dims = checker->meta.dims;
+	int			nslots = IvfpqRefineSlots(dims);
+	ItemPointerData *tids = palloc(nslots * sizeof(ItemPointerData));
+	int			nused = 0;
+	int			counted;
+
+	counted = IvfpqRefinePageHeader((Page) checker->page)->nused;
+	for (int i = 0; i < nslots; i++)
+	{
+		const IvfpqRefineRecord *record =
+			IvfpqRefineGet((Page) checker->page, dims, i);
+
+		tids[i] = record->tid;
+		if (ItemPointerGetOffsetNumberNoCheck(&record->tid) ==
+			InvalidOffsetNumber)
+			continue;
+		nused++;
+		check_record(checker, blkno, i, record);
+	}
+	if (nused != counted)
+		problem(checker, blkno, "%d refine records are in use, it counts %d",
+				nused, counted);
+	checker->records(checker->arg, blkno, tids, nslots);
+	pfree(tids);
+}
+
+/* Read the chain's head; false if the metapage cannot be had. */
+static bool
+read_head(IvfpqChecker *checker, BlockNumber *head)
+{
+	if (!IvfpqCheckCopyPage(checker, IVFPQ_METAPAGE) ||
+		!IvfpqPageIs((Page) checker->page, IVFPQ_KIND_META))
+		return false;
+	*head = ((IvfpqMetaData *)
+			 PageGetContents((Page) checker->page))->refine_head;
+	return true;
+}
+
+/*
+ * Follow the chain from its head; InvalidBlockNumber if it is sound, else the
+ * page that does not belong there.
+ */
+static BlockNumber
+follow_chain(IvfpqChecker *checker, BlockNumber head)
+{
+	BlockNumber most = RelationGetNumberOfBlocks(checker->index);
+	BlockNumber blkno = head;
+
+	for (BlockNumber n = 0; blkno != InvalidBlockNumber; n++)
+	{
+		const IvfpqRefineHeader *header;
+
+		if (n > most || !IvfpqCheckCopyPage(checker, blkno) ||
+			!IvfpqPageIs((Page) checker->page, IVFPQ_KIND_REFINE))
+			return blkno;
+		header = IvfpqRefinePageHeader((Page) checker->page);
+		if (!header->chained)
+			return blkno;
+		blkno = header->next;
+	}
+	return InvalidBlockNumber;
+}
+
+/*
+ * Check the chain of refine pages with free slots.  What does not fit counts
+ * only if the head is the same at a second reading.
+ */
+void
+IvfpqCheckRefineChain(IvfpqChecker *checker)
+{
+	BlockNumber last = InvalidBlockNumber;
+
+	for (int i = 0; i < MAX_READINGS; i++)
+	{
+		BlockNumber head;
+		BlockNumber wrong;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!read_head(checker, &head))
+			return;
+		wrong = follow_chain(checker, head);
+		if (wrong == InvalidBlockNumber)
+			return;
+		if (head == last)
+		{
+			problem(checker, wrong,
+					"it is not the next of the refine pages with free slots");
+			return;
+		}
+		last = head;
+	}
+}

@@ -1,0 +1,178 @@
+/*
+ * compact.c
+ *		VACUUM writes the pending list anew when most of it is holes.
+ *
+ * Empty pages are given back at the head only, since a link leads to every
+ * other one, and one old row would keep all pages behind it.  So the list is
+ * cut behind its tail (IvfpqPendingSeal), its TIDs are written to new pages
+ * that lead to the cut, and one record makes these the head.  Readers that are
+ * in the midst of the old pages end at the cut as well or, when those are
+ * freed, start anew.  The new pages have numbers that were left out for them
+ * before the tail's, which no page ever had.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "page/page.h"
+#include "page/stoppoint.h"
+#include "pgcompat.h"
+
+/* Pages that a list may have beyond twice those that its TIDs need. */
+#define SPARE_PAGES		2
+
+/* The list in the making. */
+typedef struct Compaction
+{
+	Relation	index;
+	const IvfpqSeal *seal;
+	Buffer		buf;			/* page to be filled: ours, pinned */
+	uint64		seq;			/* its number */
+	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] for it */
+	int			count;
+	bool		odd;			/* all of them come from odd pages */
+} Compaction;
+
+/* Pages that so many TIDs take. */
+static int64
+pages_needed(int64 ntids)
+{
+	return (ntids + IVFPQ_PENDING_PER_PAGE - 1) / IVFPQ_PENDING_PER_PAGE;
+}
+
+/* Has a list of so many pages too few TIDs? */
+bool
+IvfpqPendingIsSparse(int64 npages, int64 ntids)
+{
+	return npages > 2 * pages_needed(ntids) + SPARE_PAGES;
+}
+
+/* The TIDs before the cut, counted. */
+static int64
+count_sealed(Relation index, const IvfpqSeal *seal)
+{
+	IvfpqPendingReader reader;
+	int64		total = 0;
+	int			count;
+
+	IvfpqPendingOpenSealed(&reader, index, seal);
+	while (reader.next != seal->tail && IvfpqPendingNext(&reader, &count))
+		total += count;
+	IvfpqPendingClose(&reader);
+	return total;
+}
+
+/* A page that is ours, though it is not locked: the map does not offer it. */
+static Buffer
+take_page(Relation index)
+{
+	Buffer		buf = IvfpqGetFreePage(index);
+
+	LockBuffer(buf, BUFFER_LOCK_UNLOCK);
+	return buf;
+}
+
+/* Write the page that has been gathered.  One record, one page. */
+static void
+write_page(Compaction *to)
+{
+	Relation	index = to->index;
+	bool		last = to->seq + 1 == to->seal->tail_seq;
+	Buffer		next = last ? InvalidBuffer : take_page(index);
+	GenericXLogState *state;
+	Page		page;
+
+	LockBuffer(to->buf, BUFFER_LOCK_EXCLUSIVE);
+	page = BufferGetPage(to->buf);
+	if (!PageIsNew(page) && !IvfpqPageIs(page, IVFPQ_KIND_FREE))
+		elog(ERROR, "block %u of index \"%s\" was taken by someone else",
+			 BufferGetBlockNumber(to->buf), RelationGetRelationName(index));
+	state = GenericXLogStart(index);
+	page = GenericXLogRegisterBuffer(state, to->buf, GENERIC_XLOG_FULL_IMAGE);
+	IvfpqPendingInit(page, to->seq,
+					 last ? to->seal->tail : BufferGetBlockNumber(next),
+					 to->seq + 1, to->tids, to->count);
+	if (to->odd)
+		IvfpqPageSpecial(page)->flags |= IVFPQ_PENDING_ODD;
+	GenericXLogFinish(state);
+	UnlockReleaseBuffer(to->buf);
+	to->buf = next;
+	to->seq++;
+	to->count = 0;
+	to->odd = true;
+	IvfpqFault("compact: page");
+}
+
+/* Write what is before the cut to pages numbered from to->seq on. */
+static void
+write_pages(Compaction *to)
+{
+	IvfpqPendingReader reader;
+	int			count;
+
+	IvfpqPendingOpenSealed(&reader, to->index, to->seal);
+	while (reader.next != to->seal->tail && IvfpqPendingNext(&reader, &count))
+	{
+		GvVacuumDelayPoint();
+		for (int i = 0; i < count; i++)
+		{
+			if (to->count == IVFPQ_PENDING_PER_PAGE)
+				write_page(to);
+			to->tids[to->count++] = reader.tids[i];
+			to->odd &= reader.odd;
+		}
+	}
+	write_page(to);
+	IvfpqPendingClose(&reader);
+}
+
+/* Make another page the head of the list.  One record: the metapage. */
+static void
+switch_head(Relation index, BlockNumber head, uint64 head_seq)
+{
+	Buffer		buf;
+	GenericXLogState *state;
+	IvfpqMetaData *meta;
+
+	buf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
+						IVFPQ_KIND_META, NULL);
+	state = GenericXLogStart(index);
+	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, buf, 0));
+	meta->pending_head = head;
+	meta->pending_head_seq = head_seq;
+	GenericXLogFinish(state);
+	UnlockReleaseBuffer(buf);
+}
+
+/*
+ * Write the pending list anew.  The caller excludes VACUUM, training and
+ * draining by the table's lock; rows are appended meanwhile.
+ */
+void
+IvfpqPendingCompact(Relation index)
+{
+	IvfpqSeal	seal;
+	Compaction	to = {.index = index,.seal = &seal,.odd = true};
+	BlockNumber head;
+	uint64		head_seq;
+	int64		npages;
+
+	if (!IvfpqPendingSeal(index, &seal, true))
+		return;
+	IvfpqFault("compact: sealed");
+	npages = pages_needed(count_sealed(index, &seal));
+	head = seal.tail;
+	head_seq = seal.tail_seq - npages;
+	if (npages > 0)
+	{
+		to.tids = palloc(IVFPQ_PENDING_PER_PAGE * sizeof(ItemPointerData));
+		to.seq = head_seq;
+		to.buf = take_page(index);
+		head = BufferGetBlockNumber(to.buf);
+		write_pages(&to);
+		pfree(to.tids);
+	}
+	switch_head(index, head, head_seq);
+	IvfpqFault("compact: switched");
+	IvfpqPendingFree(index, &seal);
+}

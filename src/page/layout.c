@@ -1,0 +1,230 @@
+/*
+ * layout.c
+ *		How blocks of codes lie on pages: arithmetic and bytes, no buffers.
+ *
+ * A block's body holds 32 TIDs, 32 T values and 32 codes.  As many blocks as
+ * fit share a page; a body longer than a page is cut into two parts of equal
+ * size, each alone on its page, so that adding a copy to a block changes at
+ * most two pages beside the directory's and, while the pending list is
+ * drained, one of its.
+ */
+#include "postgres.h"
+
+#include "page/buffer/patch.h"
+#include "page/record.h"
+
+/*
+ * Bytes of a block that every code width needs: TIDs and T, and with refine
+ * records their addresses.
+ */
+#define FIXED_BYTES(refine) \
+	(IVFPQ_BLOCK_COPIES * ((int) sizeof(float4) + \
+						   ((refine) ? 2 : 1) * (int) sizeof(ItemPointerData)))
+
+#define MIN_PQ_DIM	40
+
+/* Body bytes one page can hold, a multiple of IVFPQ_BLOCK_COPIES. */
+#define MAX_PART_BYTES \
+	TYPEALIGN_DOWN(IVFPQ_BLOCK_COPIES, IVFPQ_PAGE_BYTES - sizeof(IvfpqSlotHeader))
+
+/*
+ * The largest number of sub-quantizers whose blocks span no more than
+ * IVFPQ_MAX_PARTS pages, with or without refine records.
+ */
+int
+IvfpqMaxPqDim(void)
+{
+	int			code_bytes;
+
+	code_bytes = (IVFPQ_MAX_PARTS * MAX_PART_BYTES - FIXED_BYTES(true)) /
+		IVFPQ_BLOCK_COPIES;
+	return 2 * code_bytes;
+}
+
+/*
+ * Fill in the layout for pq_dim sub-quantizers of 4 bits.  False when a block
+ * would span too many pages.
+ */
+bool
+IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine)
+{
+	if (pq_dim < 1 || pq_dim > IvfpqMaxPqDim())
+		return false;
+
+	layout->refine = refine;
+	layout->code_bytes = IvfpqCodeBytes(pq_dim);
+	layout->codes = FIXED_BYTES(refine);
+	layout->body_bytes = layout->codes +
+		IVFPQ_BLOCK_COPIES * layout->code_bytes;
+	layout->nparts = (layout->body_bytes + MAX_PART_BYTES - 1) / MAX_PART_BYTES;
+	layout->part_bytes =
+		TYPEALIGN(IVFPQ_BLOCK_COPIES,
+				  (layout->body_bytes + layout->nparts - 1) / layout->nparts);
+	layout->slot_bytes = sizeof(IvfpqSlotHeader) + layout->part_bytes;
+	layout->slots_per_page =
+		layout->nparts > 1 ? 1 : IVFPQ_PAGE_BYTES / layout->slot_bytes;
+	return true;
+}
+
+/*
+ * Sub-quantizers for a dimension when the user names none: half of it, or as
+ * few as three eighths of it when that lets one more block share a page, or a
+ * third with refine records, which make candidates cheap; at least 40 where
+ * there are so many dimensions, because fewer bits tell too little whatever
+ * the dimension (src/README, "Defaults").
+ */
+int
+IvfpqDefaultPqDim(int dims, bool refine)
+{
+	int			half = Min(Max((dims + 1) / 2, Min(dims, MIN_PQ_DIM)),
+						   IvfpqMaxPqDim());
+	IvfpqLayout layout;
+	int			least = refine ? (dims + 2) / 3 : (3 * dims + 7) / 8;
+	int			slot_bytes;
+	int			fewer;
+
+	if (!IvfpqLayoutInit(&layout, half, refine) || layout.nparts > 1)
+		return half;
+
+	slot_bytes = TYPEALIGN_DOWN(IVFPQ_BLOCK_COPIES,
+								IVFPQ_PAGE_BYTES / (layout.slots_per_page + 1));
+	fewer = 2 * ((slot_bytes - (int) sizeof(IvfpqSlotHeader) -
+				  layout.codes) / IVFPQ_BLOCK_COPIES);
+	if (fewer >= least && fewer >= MIN_PQ_DIM)
+		return Min(fewer, half);
+	return half;
+}
+
+/* Writes n bytes `at` a place of a part. */
+typedef void (*PutBytes) (const void *to, int part, int at,
+						  const void *from, int n);
+
+/*
+ * Where the bytes of copy i of a block go, every one of them, so that what an
+ * earlier owner of the slot left there does no harm.
+ */
+static pg_attribute_always_inline void
+put_copy(const IvfpqLayout *layout, int i, const IvfpqCopy *copy,
+		 PutBytes put, const void *to)
+{
+	int			tids = IVFPQ_BLOCK_COPIES * (int) sizeof(ItemPointerData);
+	int			ts = IVFPQ_BLOCK_COPIES * (int) sizeof(float4);
+	int			at = layout->codes + i;
+	int			part = 0;
+
+	put(to, 0, i * (int) sizeof(ItemPointerData), &copy->tid,
+		sizeof(ItemPointerData));
+	put(to, 0, tids + i * (int) sizeof(float4), &copy->t, sizeof(float4));
+	if (layout->refine)
+		put(to, 0, tids + ts + i * (int) sizeof(ItemPointerData),
+			&copy->refine, sizeof(ItemPointerData));
+	/* not by division: it is done for every byte of an index */
+	for (int p = 0; p < layout->code_bytes; p++, at += IVFPQ_BLOCK_COPIES)
+	{
+		for (; at >= layout->part_bytes; at -= layout->part_bytes)
+			part++;
+		put(to, part, at, &copy->code[p], 1);
+	}
+}
+
+/* The block's second bits with copy i in it. */
+static uint32
+second_bits(const IvfpqSlotHeader *header, int i, const IvfpqCopy *copy)
+{
+	return (header->second & ~(1U << i)) | (uint32) copy->second << i;
+}
+
+/* PutBytes; to: the parts, char *[]. */
+static inline void
+put_bytes(const void *to, int part, int at, const void *from, int n)
+{
+	memcpy(((char *const *) to)[part] + at, from, n);
+}
+
+/* Put copy i of a block into its parts; `header` is that of part 0. */
+void
+IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
+			 char *const *parts, int i, const IvfpqCopy *copy)
+{
+	header->second = second_bits(header, i, copy);
+	put_copy(layout, i, copy, put_bytes, parts);
+}
+
+/* The parts' slots on their pages, and what is to be written there. */
+typedef struct Patching
+{
+	const int  *slots_at;		/* [nparts] */
+	IvfpqPatch *patches;		/* [nparts] */
+} Patching;
+
+/* PutBytes; to: Patching */
+static inline void
+patch_bytes(const void *to, int part, int at, const void *from, int n)
+{
+	const Patching *patching = to;
+
+	IvfpqPatchAdd(&patching->patches[part],
+				  patching->slots_at[part] + (int) sizeof(IvfpqSlotHeader) + at,
+				  from, n);
+}
+
+/*
+ * The same as patches [nparts] of the parts' pages, on which their slots begin
+ * at slots_at [nparts].
+ */
+void
+IvfpqBodyPatch(const IvfpqLayout *layout, const IvfpqSlotHeader *header,
+			   const int *slots_at, int i, const IvfpqCopy *copy,
+			   IvfpqPatch *patches)
+{
+	Patching	patching = {slots_at, patches};
+	uint32		second = second_bits(header, i, copy);
+
+	if (second != header->second)
+		IvfpqPatchAdd(&patches[0],
+					  slots_at[0] + (int) offsetof(IvfpqSlotHeader, second),
+					  &second, sizeof(second));
+	put_copy(layout, i, copy, patch_bytes, &patching);
+}
+
+/*
+ * A block's body, in one piece, as arrays.  Its first `count` copies are
+ * written; the header tells which of them are dead.
+ */
+void
+IvfpqBodyView(const IvfpqLayout *layout, const char *body, int count,
+			  const IvfpqSlotHeader *header, IvfpqBlockView *view)
+{
+	view->tids = (const ItemPointerData *) body;
+	view->t = (const float4 *) (view->tids + IVFPQ_BLOCK_COPIES);
+	view->refine = layout->refine ?
+		(const ItemPointerData *) (view->t + IVFPQ_BLOCK_COPIES) : NULL;
+	view->codes = (const uint8 *) body + layout->codes;
+	view->live = (0xFFFFFFFF >> (IVFPQ_BLOCK_COPIES - count)) &
+		~header->dead;
+	view->second = header->second;
+}
+
+/* Bytes of a refine record, and how many share a page. */
+int
+IvfpqRefineSlotBytes(int dims)
+{
+	return TYPEALIGN(sizeof(float4),
+					 offsetof(IvfpqRefineRecord, codes) + dims);
+}
+
+int
+IvfpqRefineSlots(int dims)
+{
+	return (IVFPQ_PAGE_BYTES - sizeof(IvfpqRefineHeader)) /
+		IvfpqRefineSlotBytes(dims);
+}
+
+/* The most dimensions of which a refine record fits a page. */
+int
+IvfpqRefineMaxDims(void)
+{
+	return TYPEALIGN_DOWN(sizeof(float4),
+						  IVFPQ_PAGE_BYTES - sizeof(IvfpqRefineHeader)) -
+		offsetof(IvfpqRefineRecord, codes);
+}

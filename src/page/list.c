@@ -1,0 +1,417 @@
+/*
+ * list.c
+ *		The directory, and reading inverted lists.
+ *
+ * Read protocol.  A reader copies a list's directory entry and then, one
+ * share lock at a time, its blocks from the newest to the oldest.  VACUUM may
+ * rewrite the list meanwhile and hand its old blocks to any list; the reader
+ * sees that as a slot that is not the block it looks for, and reads the list
+ * again from its entry, when copies may come a second time.  A second
+ * mismatch under an unchanged gen is damage.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "page/buffer/bufhint.h"
+#include "page/buffer/prefetch.h"
+#include "page/page.h"
+#include "pgcompat.h"
+
+/* The directory page that holds a list's entry. */
+BlockNumber
+IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list)
+{
+	return meta->directory + list / IVFPQ_ENTRIES_PER_PAGE;
+}
+
+/* A list's entry on its directory page. */
+IvfpqListEntry *
+IvfpqDirectoryEntry(Page page, uint32 list)
+{
+	return (IvfpqListEntry *) PageGetContents(page) +
+		list % IVFPQ_ENTRIES_PER_PAGE;
+}
+
+/* Copy a list's entry out. */
+void
+IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
+				   IvfpqListEntry *entry)
+{
+	Buffer		buf;
+
+	buf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
+						BUFFER_LOCK_SHARE, IVFPQ_KIND_DIRECTORY, NULL);
+	*entry = *IvfpqDirectoryEntry(BufferGetPage(buf), list);
+	UnlockReleaseBuffer(buf);
+}
+
+/*
+ * Copy the entries of lists [n] out, page by page, of which one at a time is
+ * locked: near lists often have one parent, and so one page, which everybody
+ * else who searches wants, too.
+ */
+void
+IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
+					 const uint64 *lists, int n, IvfpqListEntry *entries)
+{
+	uint64	   *places = palloc_extended(Max(n, 1) * sizeof(uint64),
+										 MCXT_ALLOC_HUGE);
+	BlockNumber blkno = InvalidBlockNumber;
+	Buffer		buf = InvalidBuffer;
+	IvfpqAhead	ahead;
+
+	for (int i = 0; i < n; i++)
+		places[i] = (uint64) IvfpqDirectoryPage(meta, (uint32) lists[i]) << 32 |
+			(uint32) i;
+	qsort(places, n, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqAheadBegin(&ahead, index, places, n, 32);
+	for (int j = 0; j < n; j++)
+	{
+		BlockNumber wanted = (BlockNumber) (places[j] >> 32);
+		uint32		i = (uint32) places[j];
+
+		if (wanted != blkno)
+		{
+			if (BufferIsValid(buf))
+				UnlockReleaseBuffer(buf);
+			CHECK_FOR_INTERRUPTS();
+			IvfpqAheadTo(&ahead, wanted);
+			buf = IvfpqReadPage(index, wanted, BUFFER_LOCK_SHARE,
+								IVFPQ_KIND_DIRECTORY, NULL);
+			blkno = wanted;
+		}
+		entries[i] = *IvfpqDirectoryEntry(BufferGetPage(buf),
+										  (uint32) lists[i]);
+	}
+	if (BufferIsValid(buf))
+		UnlockReleaseBuffer(buf);
+	IvfpqAheadEnd(&ahead);
+	pfree(places);
+}
+
+/* Prepare to read lists; memory from the current context. */
+void
+IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
+					const IvfpqMetaData *meta, BufferAccessStrategy strategy)
+{
+	memset(reader, 0, sizeof(*reader));
+	reader->index = index;
+	reader->meta = meta;
+	reader->strategy = strategy;
+	if (!IvfpqLayoutInit(&reader->layout, meta->pq_dim, meta->refine))
+		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
+	reader->page = palloc(BLCKSZ);
+	if (reader->layout.nparts > 1)
+		reader->body = palloc(reader->layout.nparts * reader->layout.part_bytes);
+}
+
+/* Let go of the page ahead. */
+static void
+drop_ahead(IvfpqListReader *reader)
+{
+	if (BufferIsValid(reader->ahead))
+		ReleaseBuffer(reader->ahead);
+	reader->ahead = InvalidBuffer;
+	reader->ahead_at = reader->ahead_end = NULL;
+}
+
+/* Give the memory back, and the page ahead. */
+void
+IvfpqListReaderFree(IvfpqListReader *reader)
+{
+	drop_ahead(reader);
+	pfree(reader->page);
+	if (reader->body)
+		pfree(reader->body);
+}
+
+/*
+ * Pin the page that is read next, from the slot at the address on, where
+ * nblocks blocks are wanted.  A list that was written at once has its older
+ * blocks in the slots behind.
+ */
+static void
+pin_ahead(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
+{
+	const IvfpqLayout *layout = &reader->layout;
+	uint32		slots = layout->slots_per_page;
+	Page		page;
+
+	drop_ahead(reader);
+	if (nblocks == 0 || address.slot >= slots ||
+		!IvfpqBlockExists(reader->index, address.page))
+		return;
+	reader->ahead = IvfpqRecentRead(reader->index, address.page,
+									reader->strategy);
+	page = BufferGetPage(reader->ahead);
+	reader->ahead_at = (const char *)
+		IvfpqSlotGet(page, layout, address.slot);
+	reader->ahead_end = reader->ahead_at +
+		Min(nblocks, slots - address.slot) * layout->slot_bytes;
+
+	/* these are looked at first */
+	__builtin_prefetch(page);
+	__builtin_prefetch(page + BLCKSZ - 1);
+
+	/* likely the next but one */
+	IvfpqRecentFetch(reader->index, address.page + 1, 0, 0);
+}
+
+/*
+ * Have the processor fetch a slot's worth of the page ahead, while it is busy
+ * with another.  It only looks there; what it finds counts when it is locked.
+ */
+static inline void
+fetch_ahead(IvfpqListReader *reader)
+{
+	const char *end;
+
+	if (reader->ahead_at == NULL)
+		return;
+	end = Min(reader->ahead_at + reader->layout.slot_bytes,
+			  reader->ahead_end);
+	IvfpqFetch(reader->ahead_at, end);
+	reader->ahead_at = end;
+}
+
+/* (Re)start at the newest block, by reader->entry. */
+static void
+start_reading(IvfpqListReader *reader)
+{
+	reader->next = reader->entry.head;
+	reader->nleft = reader->entry.nitems;
+	reader->cached = InvalidBlockNumber;	/* may be older than the entry */
+}
+
+/* Begin to read a list. */
+void
+IvfpqListOpen(IvfpqListReader *reader, uint32 list)
+{
+	IvfpqListEntry entry;
+
+	IvfpqListEntryRead(reader->index, reader->meta, list, &entry);
+	IvfpqListOpenAt(reader, list, &entry, NULL);
+	reader->looks_ahead = false;
+}
+
+/*
+ * Begin to read a list by an entry that was read before, and have pages
+ * fetched ahead, in the end those of the following list (NULL: there is none).
+ * Who does this must read the list to its end; then a page is left pinned, of
+ * the following list, if there is one.
+ */
+void
+IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
+				const IvfpqListEntry *entry, const IvfpqListEntry *following)
+{
+	reader->list = list;
+	reader->reread = false;
+	reader->entry = *entry;
+	reader->following = following;
+	reader->looks_ahead = true;
+	if (following != NULL)
+		IvfpqRecentFetch(reader->index, following->head.page, 0, 0);
+	start_reading(reader);
+}
+
+/*
+ * Copy a slot of a locked page, and those that the list goes on in on the same
+ * page, to where they lie there; returns the last one's header.
+ */
+static const IvfpqSlotHeader *
+copy_slots(IvfpqListReader *reader, Page page, BlockNumber blkno, uint32 slot)
+{
+	const IvfpqLayout *layout = &reader->layout;
+	IvfpqSlotHeader *header;
+
+	reader->copied = 0;
+	for (;;)
+	{
+		header = IvfpqSlotGet((Page) reader->page, layout, slot);
+		memcpy(header, IvfpqSlotGet(page, layout, slot), layout->slot_bytes);
+		reader->copied |= 1U << slot;
+		if (header->list != reader->list ||
+			header->gen != reader->entry.gen || header->ordinal == 0 ||
+			header->prev_page != blkno ||
+			header->prev_slot >= layout->slots_per_page ||
+			(reader->copied & 1U << header->prev_slot) != 0)
+			return header;
+		slot = header->prev_slot;
+	}
+}
+
+/* What comes after the slots that were copied? */
+static void
+look_ahead(IvfpqListReader *reader, const IvfpqSlotHeader *last)
+{
+	IvfpqAddress prev = {.page = last->prev_page,.slot = last->prev_slot};
+	const IvfpqListEntry *following = reader->following;
+
+	if (last->list != reader->list || last->gen != reader->entry.gen ||
+		reader->layout.nparts > 1)
+		return;
+	if (last->ordinal > 0)
+		pin_ahead(reader, prev, last->ordinal);
+	else if (following != NULL)
+		pin_ahead(reader, following->head,
+				  (following->nitems + IVFPQ_BLOCK_COPIES - 1) /
+				  IVFPQ_BLOCK_COPIES);
+}
+
+/* Copy a slot of a slab page into reader->page; false if there is none. */
+static bool
+copy_page(IvfpqListReader *reader, BlockNumber blkno, uint32 slot)
+{
+	const IvfpqSlotHeader *last = NULL;
+	Buffer		buf;
+
+	if (reader->cached == blkno && (reader->copied >> slot & 1) != 0)
+		return true;
+	reader->cached = InvalidBlockNumber;
+	if (BufferIsValid(reader->ahead) &&
+		BufferGetBlockNumber(reader->ahead) == blkno)
+	{
+		buf = reader->ahead;
+		reader->ahead = InvalidBuffer;
+	}
+	else if (IvfpqBlockExists(reader->index, blkno))
+		buf = IvfpqRecentRead(reader->index, blkno, reader->strategy);
+	else
+		return false;
+	LockBuffer(buf, BUFFER_LOCK_SHARE);
+	if (IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_SLAB))
+		last = copy_slots(reader, BufferGetPage(buf), blkno, slot);
+	UnlockReleaseBuffer(buf);
+	if (last == NULL)
+		return false;
+	reader->cached = blkno;
+	if (reader->looks_ahead)
+		look_ahead(reader, last);
+	return true;
+}
+
+/* The slot at the address, if it holds this part of the block we look for. */
+static IvfpqSlotHeader *
+copy_slot(IvfpqListReader *reader, BlockNumber blkno, uint32 slot, int part)
+{
+	uint32		ordinal = (reader->nleft - 1) / IVFPQ_BLOCK_COPIES;
+	IvfpqSlotHeader *header;
+
+	if (slot >= (uint32) reader->layout.slots_per_page ||
+		!copy_page(reader, blkno, slot))
+		return NULL;
+	header = IvfpqSlotGet((Page) reader->page, &reader->layout, slot);
+	if (header->list != reader->list || header->gen != reader->entry.gen ||
+		header->ordinal != ordinal || header->part != part)
+		return NULL;
+	return header;
+}
+
+/*
+ * Read the block at reader->next; NULL when something else is there.  The
+ * body is in *body, the header in *header; a header's copy, because gathering
+ * parts reuses the page memory.
+ */
+static bool
+read_block(IvfpqListReader *reader, IvfpqSlotHeader *header, char **body)
+{
+	IvfpqSlotHeader *slot;
+	int			part_bytes = reader->layout.part_bytes;
+
+	slot = copy_slot(reader, reader->next.page, reader->next.slot, 0);
+	if (slot == NULL)
+		return false;
+	*header = *slot;
+	*body = IvfpqSlotBody(slot);
+	if (reader->layout.nparts == 1)
+		return true;
+
+	memcpy(reader->body, *body, part_bytes);
+	for (int p = 1; p < reader->layout.nparts; p++)
+	{
+		slot = copy_slot(reader, slot->next_part, 0, p);
+		if (slot == NULL)
+			return false;
+		memcpy(reader->body + p * part_bytes, IvfpqSlotBody(slot), part_bytes);
+	}
+	*body = reader->body;
+	return true;
+}
+
+/* The block was not where it should be: read the list again, or give up. */
+static void
+handle_mismatch(IvfpqListReader *reader)
+{
+	BlockNumber blkno = reader->next.page;
+	uint32		gen = reader->entry.gen;
+	uint32		ordinal = (reader->nleft - 1) / IVFPQ_BLOCK_COPIES;
+	bool		again = reader->reread;
+
+	IvfpqListEntryRead(reader->index, reader->meta, reader->list,
+					   &reader->entry);
+	start_reading(reader);
+	if (again && reader->entry.gen == gen)
+		IvfpqCorrupted(reader->index,
+					   blkno == InvalidBlockNumber ?
+					   IvfpqDirectoryPage(reader->meta, reader->list) : blkno,
+					   "block %u of list %u is not there", ordinal,
+					   reader->list);
+	reader->reread = true;
+}
+
+/*
+ * With an odd number of sub-quantizers the last byte of a code has a nibble
+ * to spare, which must be 0.
+ */
+static void
+check_spare_nibbles(const IvfpqListReader *reader, const IvfpqBlockView *view)
+{
+	const uint8 *last = view->codes +
+		(reader->layout.code_bytes - 1) * IVFPQ_BLOCK_COPIES;
+
+	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
+		if ((view->live & (1U << i)) && (last[i] & 0xF0) != 0)
+			IvfpqCorrupted(reader->index, reader->next.page,
+						   "code of copy %d in slot %u is out of range", i,
+						   reader->next.slot);
+}
+
+/*
+ * The next block of the list, newest first; false after the oldest.  The view
+ * is good until the next call.  When reader->reread is set, the copies before
+ * may have come already.
+ */
+bool
+IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
+{
+	IvfpqSlotHeader header;
+	char	   *body;
+	int			count;
+
+	fetch_ahead(reader);
+	for (;;)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (reader->nleft == 0)
+		{
+			/* there may be one only where lists were rewritten meanwhile */
+			if (reader->following == NULL)
+				drop_ahead(reader);
+			return false;
+		}
+		if (reader->next.page != InvalidBlockNumber &&
+			read_block(reader, &header, &body))
+			break;
+		handle_mismatch(reader);
+	}
+
+	count = (reader->nleft - 1) % IVFPQ_BLOCK_COPIES + 1;
+	IvfpqBodyView(&reader->layout, body, count, &header, view);
+	if (reader->meta->pq_dim % 2 != 0)
+		check_spare_nibbles(reader, view);
+	reader->nleft -= count;
+	reader->next.page = header.prev_page;
+	reader->next.slot = header.prev_slot;
+	return true;
+}

@@ -1,0 +1,430 @@
+/*
+ * record.c
+ *		Refine records: a row's vector in 8 bits a dimension, once a row, in a
+ *		slot whose address all copies of the row carry.
+ *
+ * An inserter writes the record before the copies; VACUUM frees it when the
+ * row is dead, without regard to copies.  So a copy may carry the address of
+ * a slot that is free, or another row's by now, but only the copy of a row
+ * that no snapshot sees any more: a stale address can cost nothing but a dead
+ * row, because rows are given out by what the heap says of the TID found in
+ * the record.  Records without copies, of inserts cut short, are of aborted
+ * rows, which VACUUM frees like other dead ones.
+ *
+ * Pages with free slots form a chain.  Inserters fill its head; who finds it
+ * full takes the metapage exclusively and pops it.  VACUUM pushes pages that
+ * are not in the chain when it frees slots of theirs.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/freespace.h"
+
+#include "page/buffer/patch.h"
+#include "page/record.h"
+#include "page/stoppoint.h"
+
+#define MOST_RESERVED	64		/* pages at once */
+
+IvfpqRefineHeader *
+IvfpqRefinePageHeader(Page page)
+{
+	return (IvfpqRefineHeader *) PageGetContents(page);
+}
+
+/* Slot number `slot` of a refine page. */
+IvfpqRefineRecord *
+IvfpqRefineGet(Page page, int dims, uint32 slot)
+{
+	Assert(slot < (uint32) IvfpqRefineSlots(dims));
+	return (IvfpqRefineRecord *) (PageGetContents(page) +
+								  sizeof(IvfpqRefineHeader) +
+								  (Size) slot * IvfpqRefineSlotBytes(dims));
+}
+
+/* Make a refine page of free slots: all zero, which is what free ones are. */
+static void
+init_page(Page page)
+{
+	IvfpqPageInit(page, IVFPQ_KIND_REFINE);
+	IvfpqRefinePageHeader(page)->next = InvalidBlockNumber;
+}
+
+static bool
+is_free(const IvfpqRefineRecord *record)
+{
+	return ItemPointerGetOffsetNumberNoCheck(&record->tid) ==
+		InvalidOffsetNumber;
+}
+
+/* A free slot of the page, of which its header says that there is one. */
+static uint32
+find_free(Relation index, BlockNumber blkno, Page page, int dims)
+{
+	uint32		slot = 0;
+
+	while (slot < (uint32) IvfpqRefineSlots(dims) &&
+		   !is_free(IvfpqRefineGet(page, dims, slot)))
+		slot++;
+	if (slot == (uint32) IvfpqRefineSlots(dims))
+		IvfpqCorrupted(index, blkno, "it has no free slot, but counts %u used",
+					   IvfpqRefinePageHeader(page)->nused);
+	return slot;
+}
+
+/* Put a record into a free slot of the page; *address gets its place. */
+static void
+put_record(Relation index, BlockNumber blkno, Page page, int dims,
+		   const IvfpqRefineRecord *record, ItemPointer address)
+{
+	uint32		slot = find_free(index, blkno, page, dims);
+
+	memcpy(IvfpqRefineGet(page, dims, slot), record,
+		   offsetof(IvfpqRefineRecord, codes) + dims);
+	IvfpqRefinePageHeader(page)->nused++;
+	ItemPointerSet(address, blkno, slot + 1);
+}
+
+/*
+ * Put a record on the locked head page if it has room.  One record, one page.
+ */
+static bool
+append_to_head(Relation index, Buffer buf, int dims,
+			   const IvfpqRefineRecord *record, ItemPointer address)
+{
+	Page		page = BufferGetPage(buf);
+	const IvfpqRefineHeader *header = IvfpqRefinePageHeader(page);
+	uint16		nused = header->nused + 1;
+	IvfpqPatch	patch;
+	uint32		slot;
+
+	if (!header->chained)
+		IvfpqCorrupted(index, BufferGetBlockNumber(buf),
+					   "it is first of the refine pages with free slots, but says that it is none");
+	if (header->nused >= IvfpqRefineSlots(dims))
+		return false;
+	slot = find_free(index, BufferGetBlockNumber(buf), page, dims);
+	IvfpqPatchInit(&patch, buf);
+	IvfpqPatchAdd(&patch, (const char *) &header->nused - page, &nused,
+				  sizeof(nused));
+	IvfpqPatchAdd(&patch, (char *) IvfpqRefineGet(page, dims, slot) - page,
+				  record, offsetof(IvfpqRefineRecord, codes) + dims);
+	IvfpqPatchLog(index, &patch, 1);
+	ItemPointerSet(address, BufferGetBlockNumber(buf), slot + 1);
+	return true;
+}
+
+/*
+ * Take the full head page out of the chain.  One record: metapage and page,
+ * both exclusively locked.
+ */
+static void
+pop_head(Relation index, Buffer metabuf, Buffer buf)
+{
+	GenericXLogState *state = GenericXLogStart(index);
+	IvfpqMetaData *meta;
+	IvfpqRefineHeader *header;
+
+	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
+	header = IvfpqRefinePageHeader(GenericXLogRegisterBuffer(state, buf, 0));
+	meta->refine_head = header->next;
+	header->next = InvalidBlockNumber;
+	header->chained = 0;
+	GenericXLogFinish(state);
+}
+
+/*
+ * Add a page that holds the record to the chain, which is empty.  One record:
+ * metapage, exclusively locked, and new page.
+ */
+static void
+append_page(Relation index, Buffer metabuf, int dims,
+			const IvfpqRefineRecord *record, ItemPointer address)
+{
+	Buffer		buf = IvfpqGetFreePage(index);
+	BlockNumber blkno = BufferGetBlockNumber(buf);
+	GenericXLogState *state = GenericXLogStart(index);
+	Page		page;
+
+	page = GenericXLogRegisterBuffer(state, metabuf, 0);
+	IvfpqMetaGet(index, page)->refine_head = blkno;
+	page = GenericXLogRegisterBuffer(state, buf, GENERIC_XLOG_FULL_IMAGE);
+	init_page(page);
+	IvfpqRefinePageHeader(page)->chained = 1;
+	put_record(index, blkno, page, dims, record, address);
+	GenericXLogFinish(state);
+	UnlockReleaseBuffer(buf);
+}
+
+/*
+ * Write a row's record; *address gets where.  Inserters share the metapage
+ * and take the head in turn; who finds it full, or none, takes the metapage
+ * exclusively and looks again.
+ */
+void
+IvfpqRefineAppend(Relation index, int dims, const IvfpqRefineRecord *record,
+				  ItemPointer address)
+{
+	int			mode = BUFFER_LOCK_SHARE;
+	bool		done = false;
+
+	while (!done)
+	{
+		Buffer		metabuf;
+		BlockNumber head;
+
+		CHECK_FOR_INTERRUPTS();
+		metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, mode, IVFPQ_KIND_META,
+								NULL);
+		head = IvfpqMetaGet(index, BufferGetPage(metabuf))->refine_head;
+		if (head != InvalidBlockNumber)
+		{
+			Buffer		buf = IvfpqReadPage(index, head,
+											BUFFER_LOCK_EXCLUSIVE,
+											IVFPQ_KIND_REFINE, NULL);
+
+			done = append_to_head(index, buf, dims, record, address);
+			if (!done && mode == BUFFER_LOCK_EXCLUSIVE)
+				pop_head(index, metabuf, buf);
+			UnlockReleaseBuffer(buf);
+		}
+		else if (mode == BUFFER_LOCK_EXCLUSIVE)
+		{
+			append_page(index, metabuf, dims, record, address);
+			done = true;
+		}
+		UnlockReleaseBuffer(metabuf);
+		mode = BUFFER_LOCK_EXCLUSIVE;
+	}
+}
+
+/*
+ * Copy the records at n addresses into records [n][IvfpqRefineSlotBytes].
+ * Addresses of one page should stand together; each run of them costs one
+ * share lock.  A slot may be free by now.  ahead: what knows of the pages to
+ * come, or NULL.
+ */
+void
+IvfpqRefineRead(Relation index, int dims, const ItemPointerData *addresses,
+				int n, char *records, IvfpqAhead *ahead)
+{
+	Size		slot_bytes = IvfpqRefineSlotBytes(dims);
+	Buffer		buf = InvalidBuffer;
+
+	for (int i = 0; i < n; i++)
+	{
+		BlockNumber blkno = ItemPointerGetBlockNumberNoCheck(&addresses[i]);
+		uint32		slot = ItemPointerGetOffsetNumberNoCheck(&addresses[i]);
+
+		if (i == 0 ||
+			blkno != ItemPointerGetBlockNumberNoCheck(&addresses[i - 1]))
+		{
+			if (i > 0)
+				UnlockReleaseBuffer(buf);
+			if (ahead != NULL)
+				IvfpqAheadTo(ahead, blkno);
+			buf = IvfpqReadPage(index, blkno, BUFFER_LOCK_SHARE,
+								IVFPQ_KIND_REFINE, NULL);
+		}
+		if (slot < 1 || slot > (uint32) IvfpqRefineSlots(dims))
+			IvfpqCorrupted(index, blkno,
+						   "a copy points to refine record %u of %d", slot,
+						   IvfpqRefineSlots(dims));
+		memcpy(records + i * slot_bytes,
+			   IvfpqRefineGet(BufferGetPage(buf), dims, slot - 1), slot_bytes);
+	}
+	if (n > 0)
+		UnlockReleaseBuffer(buf);
+}
+
+/* Copy a page out if it holds refine records; false if not. */
+bool
+IvfpqRefinePageCopy(Relation index, BlockNumber blkno,
+					BufferAccessStrategy strategy, char *page)
+{
+	Buffer		buf;
+	bool		is_refine;
+
+	buf = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
+	LockBuffer(buf, BUFFER_LOCK_SHARE);
+	is_refine = IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_REFINE);
+	if (is_refine)
+		memcpy(page, BufferGetPage(buf), BLCKSZ);
+	UnlockReleaseBuffer(buf);
+	return is_refine;
+}
+
+/*
+ * Free slots of a page, and push it onto the chain unless it is there.  One
+ * record: metapage and page.
+ */
+static void
+free_slots(Relation index, int dims, BlockNumber blkno, const uint32 *slots,
+		   int nslots)
+{
+	Buffer		metabuf;
+	Buffer		buf;
+	GenericXLogState *state;
+	IvfpqMetaData *meta;
+	IvfpqRefineHeader *header;
+	Page		page;
+
+	metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
+							IVFPQ_KIND_META, NULL);
+	buf = IvfpqReadPage(index, blkno, BUFFER_LOCK_EXCLUSIVE,
+						IVFPQ_KIND_REFINE, NULL);
+	state = GenericXLogStart(index);
+	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
+	page = GenericXLogRegisterBuffer(state, buf, 0);
+	header = IvfpqRefinePageHeader(page);
+	for (int i = 0; i < nslots; i++)
+		ItemPointerSetInvalid(&IvfpqRefineGet(page, dims, slots[i])->tid);
+	if (header->nused < nslots)
+		IvfpqCorrupted(index, blkno, "it counts %u used slots of at least %d",
+					   header->nused, nslots);
+	header->nused -= nslots;
+	if (!header->chained)
+	{
+		header->chained = 1;
+		header->next = meta->refine_head;
+		meta->refine_head = blkno;
+	}
+	GenericXLogFinish(state);
+	UnlockReleaseBuffer(buf);
+	UnlockReleaseBuffer(metabuf);
+}
+
+/*
+ * VACUUM: ask the callback about every row of a page, if it is a refine page,
+ * and free the slots of those it names.  Nobody else frees slots, so what is
+ * in use when the page is copied still is when it is locked.
+ */
+void
+IvfpqRefineVacuum(Relation index, int dims, BlockNumber blkno,
+				  BufferAccessStrategy strategy,
+				  IndexBulkDeleteCallback callback, void *callback_state)
+{
+	int			nslots = IvfpqRefineSlots(dims);
+	ItemPointerData *tids = palloc(nslots * sizeof(ItemPointerData));
+	uint32	   *dead = palloc(nslots * sizeof(uint32));
+	int			ndead = 0;
+	Buffer		buf;
+	bool		is_refine;
+
+	buf = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
+	LockBuffer(buf, BUFFER_LOCK_SHARE);
+	is_refine = IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_REFINE);
+	for (int i = 0; is_refine && i < nslots; i++)
+		tids[i] = IvfpqRefineGet(BufferGetPage(buf), dims, i)->tid;
+	UnlockReleaseBuffer(buf);
+
+	for (int i = 0; is_refine && i < nslots; i++)
+		if (ItemPointerIsValid(&tids[i]) && callback(&tids[i], callback_state))
+			dead[ndead++] = i;
+	if (ndead > 0)
+	{
+		free_slots(index, dims, blkno, dead, ndead);
+		IvfpqFault("refine: freed");
+	}
+	pfree(tids);
+	pfree(dead);
+}
+
+/* Begin to write records in bulk; memory from the current context. */
+void
+IvfpqRefineBuilderInit(IvfpqRefineBuilder *builder, Relation index, int dims,
+					   bool log)
+{
+	builder->index = index;
+	builder->dims = dims;
+	builder->log = log && RelationNeedsWAL(index);
+	builder->blkno = InvalidBlockNumber;
+	builder->next = builder->end = 0;
+	builder->reserved = 0;
+	builder->page = palloc(BLCKSZ);
+}
+
+/*
+ * A new page.  They are reserved in runs, as many at once as there were before,
+ * up to a limit: participants of a parallel build need a lock for that, which
+ * they would hand each other for every page.
+ */
+static BlockNumber
+next_page(IvfpqRefineBuilder *builder)
+{
+	if (builder->next == builder->end)
+	{
+		BlockNumber n = Max(1, Min(MOST_RESERVED, builder->reserved));
+
+		builder->next = IvfpqReserve(builder->index, n, builder->log);
+		builder->end = builder->next + n;
+		builder->reserved += n;
+	}
+	return builder->next++;
+}
+
+/* Let others have what was reserved and is not needed. */
+static void
+give_pages(IvfpqRefineBuilder *builder)
+{
+	BlockNumber first = builder->next;
+
+	if (first == builder->end)
+		return;
+	while (builder->next < builder->end)
+		RecordPageWithFreeSpace(builder->index, builder->next++, BLCKSZ - 1);
+	FreeSpaceMapVacuumRange(builder->index, first, builder->end);
+}
+
+/*
+ * Put the page on disk.  One record, one page, if it is to be logged; until
+ * then it is new there, which a crash may leave it.
+ */
+static void
+write_page(IvfpqRefineBuilder *builder)
+{
+	IvfpqFillPage(builder->index, builder->blkno, (Page) builder->page,
+				  builder->log);
+	builder->blkno = InvalidBlockNumber;
+}
+
+/*
+ * Write a row's record; *address gets where.  No page is held between calls,
+ * so callers may take their time.
+ */
+void
+IvfpqRefineBuilderAdd(IvfpqRefineBuilder *builder,
+					  const IvfpqRefineRecord *record, ItemPointer address)
+{
+	if (builder->blkno == InvalidBlockNumber)
+	{
+		builder->blkno = next_page(builder);
+		init_page((Page) builder->page);
+	}
+	put_record(builder->index, builder->blkno, (Page) builder->page,
+			   builder->dims, record, address);
+	if (IvfpqRefinePageHeader((Page) builder->page)->nused ==
+		IvfpqRefineSlots(builder->dims))
+		write_page(builder);
+}
+
+/*
+ * Write the last page.  If it has free slots it becomes the head of the chain
+ * of such pages, for the metapage, before that of another builder, or
+ * InvalidBlockNumber.
+ */
+void
+IvfpqRefineBuilderFinish(IvfpqRefineBuilder *builder, pg_atomic_uint32 *head)
+{
+	if (builder->blkno != InvalidBlockNumber)
+	{
+		IvfpqRefineHeader *header =
+			IvfpqRefinePageHeader((Page) builder->page);
+
+		header->chained = 1;
+		header->next = pg_atomic_exchange_u32(head, builder->blkno);
+		write_page(builder);
+	}
+	give_pages(builder);
+	pfree(builder->page);
+}

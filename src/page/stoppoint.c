@@ -1,0 +1,66 @@
+/*
+ * stoppoint.c
+ *		Points at which tests make a backend stop (stoppoint.h).
+ */
+#include "postgres.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "access/xlog.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+
+#include "page/stoppoint.h"
+
+char	   *ivfpq_fault = NULL;
+
+/* Steps that matched since the setting changed. */
+static int	nhits = 0;
+
+/* The setting has changed: count anew. */
+void
+IvfpqFaultReset(void)
+{
+	nhits = 0;
+}
+
+/* Wait for whoever holds the lock, and go on. */
+static void
+wait_for_lock(void)
+{
+	Datum		zero = Int32GetDatum(0);
+	Datum		key = Int32GetDatum(IVFPQ_FAULT_LOCK);
+
+	DirectFunctionCall2(pg_advisory_lock_int4, zero, key);
+	DirectFunctionCall2(pg_advisory_unlock_int4, zero, key);
+}
+
+/* Stop if this is the step that the setting names. */
+void
+IvfpqFaultPoint(const char *step)
+{
+	char		action[16];
+	int			n;
+	int			at;
+
+	if (sscanf(ivfpq_fault, "%15s %d %n", action, &n, &at) != 2 ||
+		(strcmp(ivfpq_fault + at, "*") != 0 &&
+		 strcmp(ivfpq_fault + at, step) != 0) ||
+		++nhits != n)
+		return;
+
+	ereport(LOG,
+			(errmsg_internal("gpuvec.fault: %s at step \"%s\"", action, step)));
+	if (strcmp(action, "flush") == 0)
+		XLogFlush(XactLastRecEnd);
+	if (strcmp(action, "kill") == 0 || strcmp(action, "flush") == 0)
+		kill(MyProcPid, SIGKILL);
+	else if (strcmp(action, "wait") == 0)
+		wait_for_lock();
+	else
+		elog(ERROR, "gpuvec.fault: stopped at step \"%s\"", step);
+}

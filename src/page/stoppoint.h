@@ -1,0 +1,31 @@
+/*
+ * stoppoint.h
+ *		Points at which tests make a backend stop.
+ *
+ * Work that is many records long names the places between two of them; no
+ * lock on a page is held there.  The setting gpuvec.fault exists only where
+ * the server was started with GPUVEC_FAULTS in its environment, and asks
+ * "ACTION N STEP": at the N-th step of that name (any, if STEP is '*')
+ *		kill	the process dies, as by kill -9
+ *		flush	the same, when its last record is on disk
+ *		error	an error is raised
+ *		wait	the process waits for advisory lock (0, IVFPQ_FAULT_LOCK)
+ */
+#ifndef IVFPQ_STOPPOINT_H
+#define IVFPQ_STOPPOINT_H
+
+#define IVFPQ_FAULT_LOCK	26486
+
+/* NULL or empty: no fault, as always outside tests. */
+extern char *ivfpq_fault;
+
+extern void IvfpqFaultReset(void);
+extern void IvfpqFaultPoint(const char *step);
+
+#define IvfpqFault(step) \
+	do { \
+		if (ivfpq_fault != NULL) \
+			IvfpqFaultPoint(step); \
+	} while (0)
+
+#endif							/* IVFPQ_STOPPOINT_H */

@@ -1,0 +1,491 @@
+/*
+ * buildthread.c
+ *		A builder's thread: it has an index trained and its rows encoded, one
+ *		message at a time.
+ *
+ * Its client sends on meanwhile, so the next rows wait in the socket.  What
+ * the engine takes for it comes out of the budget of mirrors.  A build has
+ * such a thread for its owner and for each connection that joined it; while
+ * one has rows encoded the others receive and send.
+ */
+#include "server/gv_server.h"
+
+#include <string.h>
+
+/* What a builder's thread has. */
+typedef struct Building
+{
+	GvConnection *connection;
+	GvBuild    *build;			/* NULL: not begun */
+	bool		joined;			/* it is somebody else's */
+} Building;
+
+static void
+break_rules(Building *building, const char *wrong)
+{
+	gv_pieces_conclude(building->connection, GV_OK, wrong);
+}
+
+/* Answer nothing but what became of it. */
+static void
+conclude(Building *building, GvStatus status)
+{
+	if (status == GV_NO_MEMORY)
+		building->build->is_broken = true;
+	gv_pieces_conclude(building->connection, status, NULL);
+}
+
+static GvBuilderSpec
+spec_of(const GvBuildRequest *request)
+{
+	GvBuilderSpec spec = {
+		.metric = (GvMetric) request->metric,
+		.dims = request->dims,
+		.m = request->m,
+		.copies = request->copies,
+		.refine = request->refine,
+		.nlists = request->nlists,
+		.nparents = request->nparents,
+		.nqueries = request->nqueries,
+		.depth = request->depth,
+		.batch_rows = request->batch_rows,
+		.iterations = request->iterations,
+		.scale = request->scale,
+		.max_share = request->max_share,
+		.seed = request->seed,
+		.sample_rows = request->sample_rows
+	};
+
+	return spec;
+}
+
+/* Make the engine's builder, on a device that has the memory. */
+static GvStatus
+make(GvBuild *build, const float *mean)
+{
+	GvTriedDevices tried = 0;
+	GvStatus	status = GV_NO_MEMORY;
+	int64_t		bytes = gv_builder_size(&build->spec);
+
+	while (status == GV_NO_MEMORY &&
+		   gv_mirrors_place_work(bytes, &build->spec.device, &tried))
+	{
+		do
+			status = gv_builder_create(&build->spec, mean, &build->builder);
+		while (status == GV_NO_MEMORY &&
+			   gv_mirrors_evict(build->spec.device));
+		if (status == GV_OK)
+			build->charged = bytes;
+		else
+			gv_mirrors_end_work(build->spec.device, bytes);
+	}
+	return status;
+}
+
+/* Create the engine's builder and answer. */
+static void
+create(Building *building, const float *mean)
+{
+	GvBuild    *build = building->build;
+	GvStatus	status = make(build, mean);
+	GvBuildReply *reply;
+
+	if (status != GV_OK)
+	{
+		gv_pieces_conclude(building->connection, status, NULL);
+		return;
+	}
+	reply = gv_reply(building->connection, sizeof(*reply));
+	if (reply != NULL)
+		reply->id = build->id;
+}
+
+/* See GV_MSG_BUILD. */
+static void
+begin(Building *building)
+{
+	const GvBuildRequest *request = gv_payload(building->connection);
+	size_t		length = gv_message(building->connection)->length;
+	GvBuilderSpec spec = spec_of(request);
+
+	if (gv_builder_size(&spec) == 0 ||
+		length != sizeof(*request) + 4 * (size_t) spec.dims)
+	{
+		break_rules(building, "a build out of range");
+		return;
+	}
+	building->build = gv_builds_begin(&spec);
+	if (building->build != NULL)
+		create(building, (const float *) (request + 1));
+	else
+		gv_pieces_conclude(building->connection, GV_NO_MEMORY, NULL);
+}
+
+/* See GV_MSG_JOIN. */
+static void
+join(Building *building)
+{
+	const GvJoinRequest *request = gv_payload(building->connection);
+
+	building->joined = true;
+	building->build = gv_builds_join(request->id);
+	gv_pieces_conclude(building->connection, GV_OK,
+					   building->build == NULL ? "no such build" : NULL);
+}
+
+/* Do n rows fill the rest of the message?  If not, it has been refused. */
+static const float *
+rows_of(Building *building, bool trained)
+{
+	const GvRowsRequest *request = gv_payload(building->connection);
+	const GvBuilderSpec *spec = &building->build->spec;
+	int64_t		bytes = (int64_t) gv_message(building->connection)->length -
+		(int64_t) sizeof(*request);
+	const char *wrong = NULL;
+
+	if (building->build->is_trained != trained)
+		wrong = "rows out of order";
+	else if (request->n < 1 ||
+			 bytes != (int64_t) request->n * spec->dims * 4 ||
+			 (trained && (request->n > spec->batch_rows ||
+						  request->kind != 0)))
+		wrong = "malformed rows";
+	if (wrong == NULL)
+		return (const float *) (request + 1);
+	break_rules(building, wrong);
+	return NULL;
+}
+
+/* See GV_MSG_ROWS. */
+static void
+put_rows(Building *building)
+{
+	const GvRowsRequest *request = gv_payload(building->connection);
+	const float *rows = rows_of(building, false);
+	GvBuild    *build = building->build;
+	GvRowsReply *reply;
+	GvStatus	status;
+
+	if (rows == NULL)
+		return;
+	status = gv_builder_put_rows(build->builder, (GvRows) request->kind, rows,
+								 request->n);
+	if (status != GV_OK)
+	{
+		conclude(building, status);
+		return;
+	}
+	reply = gv_reply(building->connection, sizeof(*reply));
+	if (reply != NULL)
+		reply->first = build->nrows[request->kind];
+	build->nrows[request->kind] += request->n;
+}
+
+static double
+seconds_spent(const GvBuild *build, GvMessageType type)
+{
+	return (double) build->spent_ns[type] / 1e9;
+}
+
+/* For who asks where the time of a build goes. */
+static void
+log_training(const GvBuild *build, uint64_t came_ns)
+{
+	const GvTrainTimes *times = &build->trained.times;
+
+	gv_log("DEBUG", "trained %d lists on %lld rows of %d dimensions: "
+		   "rows came in %.2f s, %.2f of them spent on taking them in; "
+		   "lists %.2f s in %d passes, of it splits %.2f; parents %.2f; "
+		   "codebooks %.2f", build->trained.nlists,
+		   (long long) build->nrows[GV_SAMPLE], build->spec.dims,
+		   (double) (came_ns - build->begun_ns) / 1e9,
+		   seconds_spent(build, GV_MSG_ROWS), times->lists, times->passes,
+		   times->splits, times->parents, times->codebooks);
+}
+
+/* See GV_MSG_TRAIN. */
+static void
+train(Building *building)
+{
+	GvBuild    *build = building->build;
+	GvStop		stop = gv_connection_stop(building->connection);
+	uint64_t	came_ns = gv_now_ns();
+	GvTrainReply *reply;
+	GvStatus	status;
+
+	if (build->is_trained)
+	{
+		break_rules(building, "trained again");
+		return;
+	}
+	status = gv_builder_train(build->builder, &build->trained, &stop);
+	if (status != GV_OK)
+	{
+		conclude(building, status);
+		return;
+	}
+	build->is_trained = true;
+	log_training(build, came_ns);
+	reply = gv_reply(building->connection, sizeof(*reply));
+	if (reply == NULL)
+		return;
+	reply->nlists = build->trained.nlists;
+	reply->nparents = build->trained.nparents;
+}
+
+/* See GV_MSG_TRAINED. */
+static void
+give_array(Building *building)
+{
+	const GvTrainedRequest *request = gv_payload(building->connection);
+	GvBuild    *build = building->build;
+	GvArray		array = (GvArray) request->array;
+	void	   *values;
+	GvStatus	status;
+
+	if (!build->is_trained || request->array < 0 ||
+		request->array >= GV_NARRAYS || request->unused != 0 ||
+		request->first < 0 || request->count < 1 ||
+		request->count > GV_MAX_MESSAGE / 4 ||
+		request->first > gv_builder_array_length(&build->spec,
+												 &build->trained, array) -
+		request->count)
+	{
+		break_rules(building, "values out of range");
+		return;
+	}
+	values = gv_reply(building->connection, 4 * (size_t) request->count);
+	if (values == NULL)
+		return;
+	status = gv_builder_get_array(build->builder, array, request->first,
+								  request->count, values);
+	if (status != GV_OK)
+		conclude(building, status);
+}
+
+/*
+ * Encode rows [n] that came, or with NULL those of the sample from number
+ * `first` on.  The engine fills an answer that has room for all neighbours
+ * there might be; then what follows them moves up.
+ */
+static void
+give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
+{
+	GvBuild    *build = building->build;
+	const GvBuilderSpec *spec = &build->spec;
+	GvStop		stop = gv_connection_stop(building->connection);
+	GvEncodeReply *reply;
+	GvEncoded	encoded;
+	GvEncoded	moved;
+	int64_t		most;
+	size_t		bytes;
+	GvStatus	status;
+
+	most = gv_builder_most_neighbours(spec, n);
+	bytes = sizeof(*reply) + gv_encoded_bytes(spec, n, most);
+	reply = gv_reply(building->connection, bytes);
+	if (reply == NULL)
+		return;
+	gv_encoded_open(spec, reply + 1, n, most, &encoded);
+	status = rows != NULL ?
+		gv_builder_encode(build->builder, rows, n, &encoded, &stop) :
+		gv_builder_encode_sample(build->builder, first, n, &encoded,
+								 &stop);
+	if (status != GV_OK)
+	{
+		conclude(building, status);
+		return;
+	}
+	build->nencoded += n;
+	reply->n = n;
+	reply->nneighbours = encoded.nneighbours;
+	gv_encoded_open(spec, reply + 1, n, encoded.nneighbours, &moved);
+	memmove(moved.codes, encoded.codes,
+			bytes - (size_t) (encoded.codes - (uint8_t *) reply));
+	gv_reply_cut(building->connection, sizeof(*reply) +
+				 gv_encoded_bytes(spec, n, encoded.nneighbours));
+}
+
+/* See GV_MSG_ENCODE. */
+static void
+encode(Building *building)
+{
+	const GvRowsRequest *request = gv_payload(building->connection);
+	const float *rows = rows_of(building, true);
+
+	if (rows != NULL)
+		give_encoded(building, rows, 0, request->n);
+}
+
+/* See GV_MSG_SAMPLED. */
+static void
+encode_sampled(Building *building)
+{
+	const GvSampledRequest *request = gv_payload(building->connection);
+	const GvBuild *build = building->build;
+
+	if (!build->is_trained || request->first < 0 || request->n < 1 ||
+		request->n > build->spec.batch_rows || request->unused != 0)
+		break_rules(building, "rows out of range");
+	else
+		give_encoded(building, NULL, request->first, request->n);
+}
+
+/* See GV_MSG_TRIAL. */
+static void
+begin_trial(Building *building)
+{
+	const GvTrialRequest *request = gv_payload(building->connection);
+	GvBuild    *build = building->build;
+
+	if (!build->is_trained || build->trial.mirror != NULL)
+		break_rules(building, "nothing to try, or again");
+	else
+		gv_pieces_conclude(building->connection,
+						   gv_trial_begin(&build->trial, &build->spec,
+										  &build->trained, build->builder,
+										  request->copies), NULL);
+}
+
+/* May this connection ask for that?  If not, it has been refused. */
+static bool
+check_order(Building *building, uint16_t type)
+{
+	bool		begins = type == GV_MSG_BUILD || type == GV_MSG_JOIN;
+	bool		helps = type == GV_MSG_ROWS || type == GV_MSG_ENCODE ||
+		type == GV_MSG_SAMPLED || type == GV_MSG_PIECES;
+	const char *wrong = NULL;
+
+	if (type == GV_MSG_PING)
+		return true;
+	if (begins != (building->build == NULL))
+		wrong = begins ? "a second build" : "no build has begun";
+	else if (building->joined && !helps)
+		wrong = "this is for the build's owner";
+	if (wrong != NULL)
+		break_rules(building, wrong);
+	return wrong == NULL;
+}
+
+/* Answer a request about the build, whose lock is ours. */
+static void
+answer_locked(Building *building)
+{
+	GvConnection *connection = building->connection;
+	GvBuild    *build = building->build;
+
+	if (build->is_broken)
+	{
+		gv_pieces_conclude(connection, GV_NO_MEMORY, NULL);
+		return;
+	}
+	switch (gv_message(connection)->type)
+	{
+		case GV_MSG_ROWS:
+			put_rows(building);
+			break;
+		case GV_MSG_TRAIN:
+			train(building);
+			break;
+		case GV_MSG_TRAINED:
+			give_array(building);
+			break;
+		case GV_MSG_ENCODE:
+			encode(building);
+			break;
+		case GV_MSG_SAMPLED:
+			encode_sampled(building);
+			break;
+		case GV_MSG_TRIAL:
+			begin_trial(building);
+			break;
+		case GV_MSG_PIECES:
+			gv_trial_pieces(&build->trial, connection);
+			break;
+		default:
+			gv_trial_search(&build->trial, connection);	/* GV_MSG_TRY */
+			break;
+	}
+}
+
+/* The same, with the lock; how long is noted, waiting not included. */
+static void
+answer_alone(Building *building, uint16_t type)
+{
+	GvBuild    *build = building->build;
+	uint64_t	begun_ns;
+
+	pthread_mutex_lock(&build->lock);
+	begun_ns = gv_now_ns();
+	answer_locked(building);
+	build->spent_ns[type] += gv_now_ns() - begun_ns;
+	pthread_mutex_unlock(&build->lock);
+}
+
+static void
+answer(Building *building)
+{
+	uint16_t	type = gv_message(building->connection)->type;
+
+	if (!check_order(building, type))
+		return;
+	switch (type)
+	{
+		case GV_MSG_PING:
+			gv_reply(building->connection, 0);
+			break;
+		case GV_MSG_BUILD:
+			begin(building);
+			break;
+		case GV_MSG_JOIN:
+			join(building);
+			break;
+		default:
+			answer_alone(building, type);
+			break;
+	}
+}
+
+/* What came after training, of all connections, when the owner's ends. */
+static void
+log_building(GvBuild *build)
+{
+	pthread_mutex_lock(&build->lock);
+	if (build->is_trained)
+		gv_log("DEBUG", "encoded %lld rows in %.2f s; trial: lists %.2f s, "
+			   "searches %.2f", (long long) build->nencoded,
+			   seconds_spent(build, GV_MSG_ENCODE) +
+			   seconds_spent(build, GV_MSG_SAMPLED),
+			   seconds_spent(build, GV_MSG_TRIAL) +
+			   seconds_spent(build, GV_MSG_PIECES),
+			   seconds_spent(build, GV_MSG_TRY));
+	pthread_mutex_unlock(&build->lock);
+}
+
+/*
+ * Serve a builder until its connection ends.  After a refusal it has nothing
+ * more to say, and what it sent already is not read.
+ */
+void
+gv_builder_serve(GvConnection *connection)
+{
+	Building	building = {.connection = connection};
+	GvReceived	received;
+
+	do
+	{
+		received = gv_connection_receive(connection, true);
+		if (received == GV_RECEIVED_END)
+			break;
+		if (received == GV_RECEIVED_WHOLE)
+			answer(&building);
+		if (((const GvMessage *) connection->out)->type == GV_MSG_REFUSED)
+			connection->ending = true;
+	} while (gv_connection_flush(connection, true) == GV_FLUSHED &&
+			 !connection->ending);
+	if (building.build == NULL)
+		return;
+	if (!building.joined)
+		log_building(building.build);
+	gv_builds_leave(building.build, building.joined);
+}

@@ -1,0 +1,94 @@
+/*
+ * graph.c
+ *		gpuvec_knn_graph and gpuvec_knn_join: the nearest rows of a table to
+ *		each of its own rows, or to each row of another.
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "funcapi.h"
+#include "utils/builtins.h"
+
+#include "set/set.h"
+
+PG_FUNCTION_INFO_V1(gpuvec_knn_graph);
+PG_FUNCTION_INFO_V1(gpuvec_knn_join);
+
+#define NAME_ARGUMENT(n)	NameStr(*PG_GETARG_NAME(n))
+
+static void
+CheckK(int k)
+{
+	IvfpqCheckRange("k", k, 1, GV_SET_MAX_K,
+					"k is how many neighbours of each row are wanted.");
+}
+
+/*
+ * gpuvec_knn_graph(rel regclass, key_column name, vector_column name,
+ *		k integer, metric text, method text)
+ */
+Datum
+gpuvec_knn_graph(PG_FUNCTION_ARGS)
+{
+	IvfpqTable	table;
+	IvfpqPairs	pairs = {.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo,
+		.queries = &table,.rows = &table,.self = true};
+	int			k = PG_GETARG_INT32(3);
+	IvfpqMethod method;
+
+	pairs.metric = IvfpqMetricArgument(PG_GETARG_TEXT_PP(4));
+	method = IvfpqMethodArgument(PG_GETARG_TEXT_PP(5));
+	CheckK(k);
+	InitMaterializedSRF(fcinfo, 0);
+	IvfpqTableOpen(&table, PG_GETARG_OID(0), NAME_ARGUMENT(1),
+				   NAME_ARGUMENT(2));
+	IvfpqProgressBegin(IVFPQ_PROGRESS_GRAPH, PG_GETARG_OID(0));
+	IvfpqTableSurvey(&table);
+	pairs.k = (int) Min((int64) k, table.nrows - 1);
+	if (pairs.k > 0)
+		IvfpqFindPairs(&pairs, method);
+	IvfpqProgressEnd();
+	IvfpqTableClose(&table);
+	return (Datum) 0;
+}
+
+/*
+ * gpuvec_knn_join(left_rel regclass, left_key name, left_vector name,
+ *		right_rel regclass, right_key name, right_vector name, k integer,
+ *		metric text, method text)
+ *
+ * A row of a table that stands on both sides is a neighbour of itself.
+ */
+Datum
+gpuvec_knn_join(PG_FUNCTION_ARGS)
+{
+	IvfpqTable	left;
+	IvfpqTable	right;
+	IvfpqPairs	pairs = {.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo,
+		.queries = &left,.rows = &right};
+	int			k = PG_GETARG_INT32(6);
+	IvfpqMethod method;
+
+	pairs.metric = IvfpqMetricArgument(PG_GETARG_TEXT_PP(7));
+	method = IvfpqMethodArgument(PG_GETARG_TEXT_PP(8));
+	CheckK(k);
+	InitMaterializedSRF(fcinfo, 0);
+	IvfpqTableOpen(&left, PG_GETARG_OID(0), NAME_ARGUMENT(1),
+				   NAME_ARGUMENT(2));
+	IvfpqTableOpen(&right, PG_GETARG_OID(3), NAME_ARGUMENT(4),
+				   NAME_ARGUMENT(5));
+	IvfpqProgressBegin(IVFPQ_PROGRESS_JOIN, PG_GETARG_OID(0));
+	IvfpqTableSurvey(&left);
+	IvfpqTableSurvey(&right);
+	pairs.k = (int) Min((int64) k, right.nrows);
+	if (left.nrows > 0 && right.nrows > 0)
+	{
+		IvfpqCheckSameDims(RelationGetRelationName(left.rel), left.dims,
+						   RelationGetRelationName(right.rel), right.dims);
+		IvfpqFindPairs(&pairs, method);
+	}
+	IvfpqProgressEnd();
+	IvfpqTableClose(&right);
+	IvfpqTableClose(&left);
+	return (Datum) 0;
+}

@@ -1,0 +1,241 @@
+/*
+ * neighbours.c
+ *		Exact search for any number of queries.
+ *
+ * Queries are taken in tiles, as many as memory allows (IvfpqWorkQueries); the
+ * table is read once for each tile.  If gpuvecd fails, what it has not
+ * answered is cut into tiles for this session.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "set/set.h"
+
+/* Neighbours are fetched from the engine so many at a time, about. */
+#define RESULTS			65536
+
+/*
+ * This session's engine gets about so much at a time, so that it is seen how far
+ * it is: products of numbers, but some rows in any case.
+ */
+#define PRODUCTS		((int64) 8000000000)
+#define LEAST_ROWS		1024
+
+typedef struct Tile
+{
+	const IvfpqNeighbours *wanted;
+	IvfpqWork  *work;
+	int64		first;			/* number of its first query */
+	int64		nqueries;
+	int64		taken;			/* queries whose neighbours the sink has */
+	int64		done_before;	/* rows read for tiles before this one */
+	float	   *batch;			/* [batch_rows][dims] */
+	int			batch_rows;
+	int			rows_at_a_time; /* to compare with these queries */
+	int64	   *positions;		/* [result_queries][k] */
+	double	   *distances;		/* the same */
+	int64		result_queries;
+} Tile;
+
+/*
+ * A batch of the rows of a table, at most that many, into tile->batch; how many
+ * they are.
+ */
+static int64
+ReadBatch(Tile *tile, IvfpqTable *table, int64 most)
+{
+	int			n = IvfpqTableRead(table, tile->batch,
+								   (int) Min(tile->batch_rows, most));
+
+	if (n == 0)
+		elog(ERROR, "table \"%s\" has lost rows",
+			 RelationGetRelationName(table->rel));
+	return n;
+}
+
+static bool
+PutQueries(Tile *tile)
+{
+	const IvfpqNeighbours *wanted = tile->wanted;
+	int64		n;
+
+	if (wanted->from == NULL)
+		return IvfpqWorkPut(tile->work, GV_SET_QUERIES,
+							wanted->vectors + tile->first * wanted->rows->dims,
+							tile->nqueries);
+	IvfpqTableSeek(wanted->from, tile->first);
+	for (int64 put = 0; put < tile->nqueries; put += n)
+	{
+		n = ReadBatch(tile, wanted->from, tile->nqueries - put);
+		if (!IvfpqWorkPut(tile->work, GV_SET_QUERIES, tile->batch, n))
+			return false;
+	}
+	return true;
+}
+
+/* The rows that queries are themselves. */
+static bool
+PutSelves(Tile *tile)
+{
+	const IvfpqNeighbours *wanted = tile->wanted;
+	int64		numbers[1024];
+	int64		n;
+
+	if (!wanted->self)
+		return true;
+	if (wanted->selves != NULL)
+		return IvfpqWorkPut(tile->work, GV_SET_SELF,
+							wanted->selves + tile->first, tile->nqueries);
+	for (int64 put = 0; put < tile->nqueries; put += n)
+	{
+		n = Min((int64) lengthof(numbers), tile->nqueries - put);
+		for (int64 i = 0; i < n; i++)
+			numbers[i] = tile->first + put + i;
+		if (!IvfpqWorkPut(tile->work, GV_SET_SELF, numbers, n))
+			return false;
+	}
+	return true;
+}
+
+static bool
+PutLists(Tile *tile)
+{
+	const IvfpqNeighbours *wanted = tile->wanted;
+
+	return wanted->lists == NULL ||
+		IvfpqWorkPut(tile->work, GV_SET_LISTS, wanted->lists->centroids,
+					 wanted->lists->n);
+}
+
+static bool
+PutRows(Tile *tile)
+{
+	IvfpqTable *rows = tile->wanted->rows;
+	int64		n;
+
+	IvfpqTableSeek(rows, 0);
+	for (int64 put = 0; put < rows->nrows; put += n)
+	{
+		n = ReadBatch(tile, rows, Min(rows->nrows - put,
+									  tile->rows_at_a_time));
+		if (!IvfpqWorkPut(tile->work, GV_SET_ROWS, tile->batch, n))
+			return false;
+		IvfpqProgressDone(tile->done_before + put + n);
+	}
+	return true;
+}
+
+/* Hand on what was not handed on yet. */
+static bool
+TakeResults(Tile *tile)
+{
+	const IvfpqNeighbours *wanted = tile->wanted;
+
+	while (tile->taken < tile->nqueries)
+	{
+		int64		nleft = tile->nqueries - tile->taken;
+		int64		n = Min(tile->result_queries, nleft);
+
+		if (!IvfpqWorkGet(tile->work, GV_SET_POSITIONS,
+						  tile->taken * wanted->k, n * wanted->k,
+						  tile->positions) ||
+			!IvfpqWorkGet(tile->work, GV_SET_DISTANCES,
+						  tile->taken * wanted->k, n * wanted->k,
+						  tile->distances))
+			return false;
+		for (int64 i = 0; i < n; i++)
+			wanted->sink(wanted->arg, tile->first + tile->taken + i,
+						 tile->positions + i * wanted->k,
+						 tile->distances + i * wanted->k);
+		tile->taken += n;
+	}
+	return true;
+}
+
+/* Search; tile->taken says how far it came before gpuvecd failed. */
+static void
+SearchTile(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
+{
+	GvSetSpec	tile_spec = *spec;
+	GvSetDone	done;
+
+	tile_spec.nqueries = tile->nqueries;
+	tile->rows_at_a_time = tile->batch_rows;
+	if (place == IVFPQ_WORK_HERE)
+		tile->rows_at_a_time = (int) Min(tile->batch_rows,
+										 Max(PRODUCTS / spec->dims /
+											 tile->nqueries, LEAST_ROWS));
+	tile->taken = 0;
+	tile->work = IvfpqWorkBegin(&tile_spec, place);
+	(void) (PutQueries(tile) && PutSelves(tile) && PutLists(tile) &&
+			PutRows(tile) && IvfpqWorkRun(tile->work, &done) &&
+			TakeResults(tile));
+	IvfpqWorkEnd(tile->work);
+}
+
+/* Search all from tile->first on, or as far as gpuvecd comes. */
+static void
+SearchTiles(Tile *tile, const GvSetSpec *spec, IvfpqWorkPlace place)
+{
+	int64		at_a_time = IvfpqWorkQueries(spec, place);
+	int64		nleft = spec->nqueries - tile->first;
+	int64		ntiles = (nleft + at_a_time - 1) / at_a_time;
+
+	/* tiles of one size, for the last reading costs as much as any */
+	at_a_time = (nleft + ntiles - 1) / ntiles;
+	tile->done_before = 0;
+	IvfpqProgressPhaseOf(tile->wanted->phase, ntiles * spec->nrows);
+	while (tile->first < spec->nqueries)
+	{
+		tile->nqueries = Min(at_a_time, spec->nqueries - tile->first);
+		SearchTile(tile, spec, place);
+		tile->first += tile->taken;
+		if (tile->taken < tile->nqueries)
+			return;
+		tile->done_before += spec->nrows;
+	}
+}
+
+static void
+InitTile(Tile *tile, const IvfpqNeighbours *wanted)
+{
+	IvfpqTable *rows = wanted->rows;
+
+	memset(tile, 0, sizeof(*tile));
+	tile->wanted = wanted;
+	tile->batch_rows = IvfpqTableBatch(rows);
+	tile->batch = palloc((Size) tile->batch_rows * rows->dims * sizeof(float));
+	tile->result_queries = Max(RESULTS / wanted->k, 1);
+	tile->positions = palloc_extended(tile->result_queries * wanted->k *
+									  sizeof(int64), MCXT_ALLOC_HUGE);
+	tile->distances = palloc_extended(tile->result_queries * wanted->k *
+									  sizeof(double), MCXT_ALLOC_HUGE);
+}
+
+/* Find neighbours, see set.h. */
+void
+IvfpqFindNeighbours(const IvfpqNeighbours *wanted)
+{
+	GvSetSpec	spec = {.kind = GV_SET_EXACT,.metric = wanted->metric,
+		.dims = wanted->rows->dims,.k = wanted->k,.self = wanted->self,
+		.nqueries = wanted->nqueries,.nrows = wanted->rows->nrows};
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "gpuvec neighbours",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	Tile		tile;
+
+	if (wanted->lists != NULL)
+	{
+		spec.nlists = wanted->lists->n;
+		spec.probes = wanted->probes;
+	}
+	InitTile(&tile, wanted);
+	SearchTiles(&tile, &spec, IvfpqWorkChoose(&spec));
+	if (tile.first < wanted->nqueries)
+		SearchTiles(&tile, &spec, IVFPQ_WORK_HERE);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+}

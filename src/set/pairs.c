@@ -1,0 +1,103 @@
+/*
+ * pairs.c
+ *		The nearest rows of one table to every row of another or the same: the
+ *		body of gpuvec_knn_graph and gpuvec_knn_join.
+ *
+ * Exact: Komarov, Dashti, D'Souza, "Fast k-NNG construction with GPU-based
+ * quick multi-select", 2014: all rows against all, and a selection.  Through
+ * an index: after Johnson, Douze, Jegou, 2017, section 6.6, every row is a
+ * query, but compared, exactly, with all rows of the lists near to its own.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/builtins.h"
+
+#include "set/set.h"
+
+/* What becomes of the neighbours found. */
+typedef struct Found
+{
+	const IvfpqPairs *pairs;
+	IvfpqSampled *sampled;		/* or NULL: they are exact */
+} Found;
+
+/* A row (key, neighbour, rank, distance); ranks count from 1. */
+static void
+PutPair(const IvfpqPairs *pairs, int64 key, int64 neighbour, int rank,
+		double distance)
+{
+	Datum		values[4];
+	bool		nulls[4] = {false};
+
+	values[0] = Int64GetDatum(key);
+	values[1] = Int64GetDatum(neighbour);
+	values[2] = Int32GetDatum(rank);
+	values[3] = Float8GetDatum(distance);
+	tuplestore_putvalues(pairs->rsinfo->setResult, pairs->rsinfo->setDesc,
+						 values, nulls);
+}
+
+/* The neighbours of one row, from the engine. */
+static void
+TakeNeighbours(void *arg, int64 query, const int64 *positions,
+			   const double *distances)
+{
+	const Found *found = arg;
+	const IvfpqPairs *pairs = found->pairs;
+
+	if (found->sampled != NULL)
+		IvfpqSampledNote(found->sampled, query, distances);
+	for (int i = 0; i < pairs->k && positions[i] >= 0; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		PutPair(pairs, pairs->queries->keys[query],
+				pairs->rows->keys[positions[i]], i + 1, distances[i]);
+	}
+}
+
+/* lists: only rows of `probes` near ones count; NULL: all. */
+static void
+Find(Found *found, const IvfpqLists *lists, int probes)
+{
+	const IvfpqPairs *pairs = found->pairs;
+	IvfpqNeighbours wanted = {.rows = pairs->rows,.metric = pairs->metric,
+		.k = pairs->k,.nqueries = pairs->queries->nrows,
+		.from = pairs->queries,.self = pairs->self,
+		.lists = lists,.probes = probes,
+		.phase = IVFPQ_PROGRESS_SEARCHING,
+	.sink = TakeNeighbours,.arg = found};
+
+	IvfpqFindNeighbours(&wanted);
+}
+
+/* Probes are as many as the user says, or as the recall asked for takes. */
+static void
+FindThroughIndex(const IvfpqPairs *pairs)
+{
+	IvfpqLists *lists = IvfpqListsGet(pairs->rows, pairs->metric);
+	IvfpqSampled *sampled = IvfpqSampledBegin(pairs);
+	Found		found = {pairs, sampled};
+	int			probes = ivfpq_probes > 0 ? Min(ivfpq_probes, lists->n) :
+		IvfpqProbesFor(sampled, lists, ivfpq_recall);
+
+	Find(&found, lists, probes);
+	IvfpqSampledEnd(sampled, lists, probes);
+}
+
+/* All pairs into pairs->rsinfo, see set.h. */
+void
+IvfpqFindPairs(const IvfpqPairs *pairs, IvfpqMethod method)
+{
+	Found		exact = {pairs, NULL};
+
+	switch (method)
+	{
+		case IVFPQ_METHOD_EXACT:
+			Find(&exact, NULL, 0);
+			break;
+		case IVFPQ_METHOD_INDEX:
+			FindThroughIndex(pairs);
+			break;
+	}
+}

@@ -1,0 +1,350 @@
+/*
+ * path.c
+ *		gpuvec_smoothest_path: the path between two keys of a graph whose
+ *		largest step is smallest.
+ *
+ * After Johnson, Douze, Jegou, "Billion-scale similarity search with GPUs",
+ * 2017, section 6.6, made unique: of the paths whose largest step is smallest
+ * those of the fewest steps, of these the one whose first key is smallest,
+ * then the second, and so on.
+ *
+ * 1. Edges join their ends by ascending distance (Kruskal) until source and
+ *    target are one: that edge's distance is the largest step, the bottleneck.
+ * 2. Edges no longer than that, of the part with source and target in it, go
+ *    into an array, each at both its ends.
+ * 3. A search in breadth from the target gives each key its steps from there,
+ *    until the source is met.
+ * 4. From the source on, the path goes to the smallest key that is a step
+ *    nearer to the target.
+ * 5. Edges are read once more for the distances of the steps.
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/float.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+
+#include "set/path.h"
+#include "set/set.h"
+
+typedef struct PathGraph
+{
+	IvfpqEdges	edges;
+	int32		source;
+	int32		target;
+	double		bottleneck;
+	int32	   *parents;		/* [nkeys] joined keys as trees: towards the
+								 * root, which has minus the number of keys */
+	int64	   *bounds;			/* [nkeys] edges at a key; then where the key's
+								 * neighbours end; they begin where those of
+								 * the number before end */
+	int32	   *neighbours;		/* [bounds[nkeys - 1]] */
+	int32	   *levels;			/* [nkeys] steps to the target, -1: not met */
+	int32	   *waiting;		/* [nkeys] numbers in the order they are met;
+								 * then each one's step on the path, or -1 */
+	int32		nsteps;
+	int32	   *path;			/* [nsteps + 1] numbers */
+	double	   *distances;		/* [nsteps + 1] of step i from i - 1 to i */
+} PathGraph;
+
+PG_FUNCTION_INFO_V1(gpuvec_smoothest_path);
+
+/* n elements of that size; more than 1 GB if need be. */
+static void *
+AllocArray(int64 n, Size size)
+{
+	return MemoryContextAllocHuge(CurrentMemoryContext, Max(n, 1) * size);
+}
+
+static int32 *
+AllocNumbers(int32 n, int32 value)
+{
+	int32	   *numbers = AllocArray(n, sizeof(int32));
+
+	for (int32 i = 0; i < n; i++)
+		numbers[i] = value;
+	return numbers;
+}
+
+/* The root of the tree that a key is in; halves the way there. */
+static int32
+FindRoot(int32 *parents, int32 i)
+{
+	while (parents[i] >= 0)
+	{
+		int32		up = parents[i];
+
+		if (parents[up] >= 0)
+			parents[i] = parents[up];
+		i = up;
+	}
+	return i;
+}
+
+/* Make one tree of two keys' trees. */
+static void
+JoinTrees(int32 *parents, int32 a, int32 b)
+{
+	int32		root = FindRoot(parents, a);
+	int32		other = FindRoot(parents, b);
+
+	if (root == other)
+		return;
+	if (parents[root] > parents[other])
+	{
+		int32		swap = root;
+
+		root = other;
+		other = swap;
+	}
+	parents[root] += parents[other];
+	parents[other] = root;
+}
+
+/*
+ * Join edges until there is a path, and all others of the same distance;
+ * counts edges at each key.  False if there is no path.
+ */
+static bool
+FindBottleneck(PathGraph *graph)
+{
+	IvfpqEdge	edge;
+	bool		joined = false;
+
+	graph->parents = AllocNumbers(graph->edges.nkeys, -1);
+	graph->bounds = AllocArray(graph->edges.nkeys, sizeof(int64));
+	memset(graph->bounds, 0, graph->edges.nkeys * sizeof(int64));
+	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_JOINING, graph->edges.nedges);
+	while (IvfpqNextEdge(&graph->edges, &edge))
+	{
+		if (joined && float8_gt(edge.distance, graph->bottleneck))
+			break;
+		JoinTrees(graph->parents, edge.ends[0], edge.ends[1]);
+		graph->bounds[edge.ends[0]]++;
+		graph->bounds[edge.ends[1]]++;
+		if (!joined && FindRoot(graph->parents, graph->source) ==
+			FindRoot(graph->parents, graph->target))
+		{
+			joined = true;
+			graph->bottleneck = edge.distance;
+		}
+	}
+	return joined;
+}
+
+/* Note both ends' neighbours of each edge that may be on the path. */
+static void
+CollectNeighbours(PathGraph *graph)
+{
+	int32		root = FindRoot(graph->parents, graph->source);
+	int64	   *bounds = graph->bounds;
+	int64		total = 0;
+	IvfpqEdge	edge;
+
+	/* where each key's neighbours begin; none outside this part */
+	for (int32 i = 0; i < graph->edges.nkeys; i++)
+	{
+		int64		count = bounds[i];
+
+		CHECK_FOR_INTERRUPTS();
+		bounds[i] = total;
+		if (FindRoot(graph->parents, i) == root)
+			total += count;
+	}
+	graph->neighbours = AllocArray(total, sizeof(int32));
+
+	/* each goes to its key's beginning, which thereby moves to the end */
+	IvfpqRewindEdges(&graph->edges);
+	while (IvfpqNextEdge(&graph->edges, &edge) &&
+		   !float8_gt(edge.distance, graph->bottleneck))
+	{
+		if (FindRoot(graph->parents, edge.ends[0]) != root)
+			continue;
+		graph->neighbours[bounds[edge.ends[0]]++] = edge.ends[1];
+		graph->neighbours[bounds[edge.ends[1]]++] = edge.ends[0];
+	}
+}
+
+/* How many neighbours a key has, and where they are. */
+static int64
+GetNeighbours(const PathGraph *graph, int32 i, const int32 **neighbours)
+{
+	int64		begin = i == 0 ? 0 : graph->bounds[i - 1];
+
+	*neighbours = graph->neighbours + begin;
+	return graph->bounds[i] - begin;
+}
+
+/* Count steps from the target until the source is met. */
+static void
+CountSteps(PathGraph *graph)
+{
+	int32	   *levels = AllocNumbers(graph->edges.nkeys, -1);
+	int32	   *waiting = AllocArray(graph->edges.nkeys, sizeof(int32));
+	int32		nmet = 1;
+
+	levels[graph->target] = 0;
+	waiting[0] = graph->target;
+	for (int32 next = 0; levels[graph->source] < 0; next++)
+	{
+		const int32 *neighbours;
+		int64		count = GetNeighbours(graph, waiting[next], &neighbours);
+
+		for (int64 i = 0; i < count; i++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			if (levels[neighbours[i]] >= 0)
+				continue;
+			levels[neighbours[i]] = levels[waiting[next]] + 1;
+			waiting[nmet++] = neighbours[i];
+		}
+	}
+	graph->levels = levels;
+	graph->waiting = waiting;
+	graph->nsteps = levels[graph->source];
+}
+
+/* Of the keys that are a step nearer to the target, the smallest. */
+static int32
+NextOnPath(const PathGraph *graph, int32 from)
+{
+	const int64 *keys = graph->edges.keys;
+	const int32 *neighbours;
+	int64		count = GetNeighbours(graph, from, &neighbours);
+	int32		best = IVFPQ_NO_KEY;
+
+	for (int64 i = 0; i < count; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (graph->levels[neighbours[i]] == graph->levels[from] - 1 &&
+			(best == IVFPQ_NO_KEY || keys[neighbours[i]] < keys[best]))
+			best = neighbours[i];
+	}
+	Assert(best != IVFPQ_NO_KEY);
+	return best;
+}
+
+static void
+WalkPath(PathGraph *graph)
+{
+	graph->path = AllocArray((int64) graph->nsteps + 1, sizeof(int32));
+	graph->path[0] = graph->source;
+	for (int32 i = 0; i < graph->nsteps; i++)
+		graph->path[i + 1] = NextOnPath(graph, graph->path[i]);
+}
+
+/*
+ * Distances of the path's steps: of several edges between two keys the first,
+ * which is the shortest.
+ */
+static void
+MeasureSteps(PathGraph *graph)
+{
+	int32	   *steps = graph->waiting;
+	bool	   *known = AllocArray((int64) graph->nsteps + 1, sizeof(bool));
+	int32		nknown = 0;
+	IvfpqEdge	edge;
+
+	memset(known, 0, graph->nsteps + 1);
+	graph->distances = AllocArray((int64) graph->nsteps + 1, sizeof(double));
+	for (int32 i = 0; i < graph->edges.nkeys; i++)
+		steps[i] = -1;
+	for (int32 i = 0; i <= graph->nsteps; i++)
+		steps[graph->path[i]] = i;
+	IvfpqRewindEdges(&graph->edges);
+	while (nknown < graph->nsteps && IvfpqNextEdge(&graph->edges, &edge))
+	{
+		int32		a = steps[edge.ends[0]];
+		int32		b = steps[edge.ends[1]];
+
+		if (a < 0 || b < 0 || (a - b != 1 && b - a != 1) || known[Max(a, b)])
+			continue;
+		known[Max(a, b)] = true;
+		graph->distances[Max(a, b)] = edge.distance;
+		nknown++;
+	}
+}
+
+/* Fill path and distances; false if there is no path. */
+static bool
+FindPath(PathGraph *graph)
+{
+	if (graph->source == graph->target)
+	{
+		graph->nsteps = 0;
+		WalkPath(graph);
+		return true;
+	}
+	IvfpqSortEdges(&graph->edges);
+	if (!FindBottleneck(graph))
+		return false;
+	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_WALKING, graph->edges.nread);
+	CollectNeighbours(graph);
+	CountSteps(graph);
+	WalkPath(graph);
+	MeasureSteps(graph);
+	return true;
+}
+
+/* Rows (step, key, distance). */
+static void
+ReturnPath(ReturnSetInfo *rsinfo, const PathGraph *graph)
+{
+	for (int32 i = 0; i <= graph->nsteps; i++)
+	{
+		Datum		values[3] = {0};
+		bool		nulls[3] = {false};
+
+		CHECK_FOR_INTERRUPTS();
+		values[0] = Int32GetDatum(i);
+		values[1] = Int64GetDatum(graph->edges.keys[graph->path[i]]);
+		if (i == 0)
+			nulls[2] = true;
+		else
+			values[2] = Float8GetDatum(graph->distances[i]);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
+							 nulls);
+	}
+}
+
+/*
+ * gpuvec_smoothest_path(graph regclass, source bigint, target bigint)
+ *
+ * No rows where no path is; ERROR for a key that no row has.
+ */
+Datum
+gpuvec_smoothest_path(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	int64		wanted[2] = {PG_GETARG_INT64(1), PG_GETARG_INT64(2)};
+	int32		numbers[2];
+	PathGraph	graph = {0};
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "gpuvec path",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old;
+
+	InitMaterializedSRF(fcinfo, 0);
+	old = MemoryContextSwitchTo(context);
+	IvfpqProgressBegin(IVFPQ_PROGRESS_PATH, relid);
+	IvfpqReadEdges(&graph.edges, relid, wanted, numbers, 2);
+	for (int i = 0; i < 2; i++)
+		if (numbers[i] == IVFPQ_NO_KEY)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("key %lld is in no row of table \"%s\"",
+							(long long) wanted[i], get_rel_name(relid)),
+					 errhint("Keys are what the columns key and neighbour hold, in rows without a NULL.")));
+	graph.source = numbers[0];
+	graph.target = numbers[1];
+	if (FindPath(&graph))
+		ReturnPath((ReturnSetInfo *) fcinfo->resultinfo, &graph);
+	IvfpqProgressEnd();
+	IvfpqEndEdges(&graph.edges);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+	return (Datum) 0;
+}

@@ -1,0 +1,245 @@
+/*
+ * probes.c
+ *		How many lists have to be near so that a graph or join has the recall
+ *		that is asked for.
+ *
+ * Of a sample the exact neighbours are known (sampled.c).  A neighbour is
+ * found if its list is among those near to the list of its row; so its list's
+ * rank among these says how many probes that takes, and ranks of all
+ * neighbours say the recall for every number of probes.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "set/set.h"
+
+/* Neighbours of a row whose ranks are found, evenly spread if k is more. */
+#define JUDGED			100
+
+/*
+ * The sample's recall less so many standard errors has to be what is asked
+ * for: it is the lower end of a one-sided interval of 95 %.
+ */
+#define STANDARD_ERRORS	1.645
+
+/* A neighbour of a row of the sample. */
+typedef struct Neighbour
+{
+	int64		position;		/* its row; -1: there is none */
+	int			row;			/* of the sample */
+	int64		list;
+	int64		rank;			/* of its list, from 0 */
+} Neighbour;
+
+typedef struct Ranks
+{
+	const IvfpqSampled *sampled;
+	const IvfpqLists *lists;
+	int			judged;			/* neighbours of a row */
+	Neighbour  *neighbours;		/* [sampled->n][judged] by row */
+	Neighbour **by_position;	/* those there are, [n], by position */
+	int			n;
+} Ranks;
+
+static int
+ComparePositions(const void *a, const void *b)
+{
+	int64		x = (*(Neighbour *const *) a)->position;
+	int64		y = (*(Neighbour *const *) b)->position;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Which neighbours count: not those whose distance is NaN. */
+static void
+ChooseNeighbours(Ranks *ranks)
+{
+	const IvfpqSampled *sampled = ranks->sampled;
+	int64		k = sampled->pairs->k;
+
+	ranks->judged = (int) Min(k, JUDGED);
+	ranks->neighbours = palloc(sampled->n * ranks->judged *
+							   sizeof(Neighbour));
+	ranks->by_position = palloc(sampled->n * ranks->judged *
+								sizeof(Neighbour *));
+	for (int row = 0; row < sampled->n; row++)
+		for (int i = 0; i < ranks->judged; i++)
+		{
+			Neighbour  *neighbour = ranks->neighbours +
+				row * ranks->judged + i;
+			Size		item = row * k + i * k / ranks->judged;
+
+			memset(neighbour, 0, sizeof(*neighbour));
+			neighbour->row = row;
+			neighbour->position = isnan(sampled->distances[item]) ? -1 :
+				sampled->neighbours[item];
+			if (neighbour->position >= 0)
+				ranks->by_position[ranks->n++] = neighbour;
+		}
+	qsort(ranks->by_position, ranks->n, sizeof(Neighbour *),
+		  ComparePositions);
+}
+
+/* The lists of neighbours first .. first + n - 1, given their vectors. */
+static void
+FindSomeLists(Ranks *ranks, int first, int n, const float *vectors)
+{
+	int64	   *found = palloc(n * sizeof(int64));
+
+	if (n > 0)
+		IvfpqListsNearest(ranks->lists, vectors, n, found);
+	for (int i = 0; i < n; i++)
+		ranks->by_position[first + i]->list = found[i];
+	pfree(found);
+}
+
+/* The lists of neighbours, in one more reading of the table. */
+static void
+FindLists(Ranks *ranks)
+{
+	IvfpqTable *rows = ranks->sampled->pairs->rows;
+	int			room = IvfpqTableBatch(rows);
+	float	   *vectors = palloc((Size) room * rows->dims * sizeof(float));
+	const float *vector = NULL;
+	int			first = 0;
+
+	for (int i = 0; i < ranks->n; i++)
+	{
+		int64		position = ranks->by_position[i]->position;
+
+		if (i == first + room)
+		{
+			FindSomeLists(ranks, first, room, vectors);
+			first = i;
+		}
+		/* several rows may have the same neighbour */
+		if (i == 0 || position != ranks->by_position[i - 1]->position)
+		{
+			IvfpqTableSeek(rows, position);
+			if (!IvfpqTableNext(rows))
+				elog(ERROR, "table \"%s\" has lost rows",
+					 RelationGetRelationName(rows->rel));
+			vector = IvfpqTableFloats(rows);
+		}
+		memcpy(vectors + (Size) (i - first) * rows->dims, vector,
+			   rows->dims * sizeof(float));
+	}
+	FindSomeLists(ranks, first, ranks->n - first, vectors);
+	pfree(vectors);
+}
+
+/* The ranks of lists. */
+static void
+FindRanks(Ranks *ranks)
+{
+	const IvfpqSampled *sampled = ranks->sampled;
+	Size		bytes = ranks->lists->n * sizeof(int64);
+	int64	   *own = palloc(sampled->n * sizeof(int64));
+	int64	   *near = palloc_extended(bytes, MCXT_ALLOC_HUGE);
+	int64	   *rank_of = palloc_extended(bytes, MCXT_ALLOC_HUGE);
+
+	IvfpqListsNearest(ranks->lists, sampled->vectors, sampled->n, own);
+	for (int row = 0; row < sampled->n; row++)
+	{
+		Neighbour  *neighbours = ranks->neighbours + row * ranks->judged;
+
+		IvfpqListsNear(ranks->lists, own[row], near);
+		for (int i = 0; i < ranks->lists->n; i++)
+			rank_of[near[i]] = i;
+		for (int i = 0; i < ranks->judged; i++)
+			neighbours[i].rank = rank_of[neighbours[i].list];
+	}
+	pfree(own);
+	pfree(near);
+	pfree(rank_of);
+}
+
+/* Is the recall that is asked for reached with so many probes? */
+static bool
+Suffices(const Ranks *ranks, int probes, double recall)
+{
+	double		sum = 0.0;
+	double		squares = 0.0;
+	double		mean;
+	double		variance;
+	int			n = 0;
+
+	for (int row = 0; row < ranks->sampled->n; row++)
+	{
+		const Neighbour *neighbours = ranks->neighbours +
+			row * ranks->judged;
+		int			possible = 0;
+		int			found = 0;
+		double		share;
+
+		for (int i = 0; i < ranks->judged; i++)
+		{
+			possible += neighbours[i].position >= 0;
+			found += neighbours[i].position >= 0 &&
+				neighbours[i].rank < probes;
+		}
+		if (possible == 0)
+			continue;
+		share = (double) found / possible;
+		sum += share;
+		squares += share * share;
+		n++;
+	}
+	if (n == 0)
+		return true;
+	mean = sum / n;
+	variance = Max(squares / n - mean * mean, 0.0);
+	return mean - STANDARD_ERRORS * sqrt(variance / n) >= recall;
+}
+
+/* The least number of lists with which the neighbours have that recall. */
+static int
+LeastLists(const Ranks *ranks, double recall)
+{
+	int			low = 1;
+	int			high = ranks->lists->n;
+
+	while (low < high)
+	{
+		int			middle = low + (high - low) / 2;
+
+		if (Suffices(ranks, middle, recall))
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return low;
+}
+
+/*
+ * The number of lists with which neighbours have that recall; all of them for
+ * 1, so that the answer is exact.  So few rows cannot tell what a recall takes
+ * that is higher than indexes are calibrated for: that grows as a scan's lists
+ * do.
+ */
+int
+IvfpqProbesFor(const IvfpqSampled *sampled, const IvfpqLists *lists,
+			   double recall)
+{
+	Ranks		ranks = {.sampled = sampled,.lists = lists};
+	int			probes;
+
+	if (recall >= 1)
+		return lists->n;
+	ChooseNeighbours(&ranks);
+	FindLists(&ranks);
+	FindRanks(&ranks);
+	probes = LeastLists(&ranks, Min(recall, IVFPQ_MOST_RECALL));
+	if (recall > IVFPQ_MOST_RECALL)
+		probes = (int) Min(ceil(IvfpqBeyondTargets(recall,
+												   LeastLists(&ranks, IVFPQ_LOWER_RECALL),
+												   probes)),
+						   lists->n);
+	pfree(ranks.neighbours);
+	pfree(ranks.by_position);
+	return probes;
+}

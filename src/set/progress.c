@@ -1,0 +1,165 @@
+/*
+ * progress.c
+ *		How far set functions are, in the slot that PostgreSQL has for the
+ *		progress of each session's command, and the function that reads it.
+ *
+ * The slot names a command by a number.  Ours is none of PostgreSQL's, so its
+ * own views pass over such sessions.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_authid.h"
+#include "commands/dbcommands.h"
+#include "commands/progress.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/backend_progress.h"
+#include "utils/backend_status.h"
+#include "utils/builtins.h"
+
+#include "pgcompat.h"
+#include "set/set.h"
+
+/* "GVEC" in ASCII */
+#define SET_COMMAND		((ProgressCommandType) 0x47564543)
+
+/* Parameters in the slot. */
+enum
+{
+	PARAM_COMMAND,
+	PARAM_PHASE,
+	PARAM_DONE,
+	PARAM_TOTAL
+};
+
+static const char *const command_names[] = {
+	[IVFPQ_PROGRESS_EXACT] = "exact search",
+	[IVFPQ_PROGRESS_GRAPH] = "k-NN graph",
+	[IVFPQ_PROGRESS_JOIN] = "k-NN join",
+	[IVFPQ_PROGRESS_KMEANS] = "k-means",
+	[IVFPQ_PROGRESS_PATH] = "smoothest path",
+};
+
+static const char *const phase_names[] = {
+	[IVFPQ_PROGRESS_KEYS] = "reading keys",
+	[IVFPQ_PROGRESS_ROWS] = "reading rows",
+	[IVFPQ_PROGRESS_SEARCHING] = "searching",
+	[IVFPQ_PROGRESS_RECALL] = "measuring recall",
+	[IVFPQ_PROGRESS_CLUSTERING] = "clustering",
+	[IVFPQ_PROGRESS_SORTING] = "sorting edges",
+	[IVFPQ_PROGRESS_JOINING] = "joining edges",
+	[IVFPQ_PROGRESS_WALKING] = "finding the path",
+};
+
+/* Is the slot ours at the moment?  An error takes it away, not this. */
+static bool is_shown = false;
+
+PG_FUNCTION_INFO_V1(gpuvec_progress);
+
+/*
+ * Begin a command; not shown within one that PostgreSQL shows, such as COPY.
+ */
+void
+IvfpqProgressBegin(IvfpqProgressCommand command, Oid relid)
+{
+	is_shown = MyBEEntry != NULL &&
+		MyBEEntry->st_progress_command == PROGRESS_COMMAND_INVALID;
+	if (!is_shown)
+		return;
+	pgstat_progress_start_command(SET_COMMAND, relid);
+	pgstat_progress_update_param(PARAM_COMMAND, command);
+}
+
+/* Begin a phase; total is 0 where it is not known. */
+void
+IvfpqProgressPhaseOf(IvfpqProgressPhase phase, int64 total)
+{
+	const int	params[] = {PARAM_PHASE, PARAM_DONE, PARAM_TOTAL};
+	const int64 values[] = {phase, 0, total};
+
+	if (is_shown)
+		pgstat_progress_update_multi_param(lengthof(params), params, values);
+}
+
+/* So much of the phase's total is done. */
+void
+IvfpqProgressDone(int64 done)
+{
+	if (is_shown)
+		pgstat_progress_update_param(PARAM_DONE, done);
+}
+
+void
+IvfpqProgressEnd(void)
+{
+	if (is_shown)
+		pgstat_progress_end_command();
+	is_shown = false;
+}
+
+/*
+ * The name of a number; NULL if there is none yet, or another release of
+ * gpuvec put it there.
+ */
+static void
+PutName(Datum *value, bool *isnull, const char *const *names, int n,
+		int64 number)
+{
+	*isnull = number < 0 || number >= n || names[number] == NULL;
+	if (!*isnull)
+		*value = CStringGetTextDatum(names[number]);
+}
+
+/* What others may not see stays NULL, as in PostgreSQL's views. */
+static void
+FillRow(const PgBackendStatus *entry, Datum *values, bool *nulls)
+{
+	const int64 *params = entry->st_progress_param;
+	char	   *database = get_database_name(entry->st_databaseid);
+
+	memset(nulls, true, 7 * sizeof(bool));
+	nulls[0] = false;
+	values[0] = Int32GetDatum(entry->st_procpid);
+	nulls[1] = database == NULL;
+	if (database != NULL)
+		values[1] = DirectFunctionCall1(namein, CStringGetDatum(database));
+	if (!has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) &&
+		!has_privs_of_role(GetUserId(), entry->st_userid))
+		return;
+	/* another database's tables have names of their own */
+	nulls[2] = entry->st_databaseid != MyDatabaseId;
+	values[2] = ObjectIdGetDatum(entry->st_progress_command_target);
+	PutName(&values[3], &nulls[3], command_names, lengthof(command_names),
+			params[PARAM_COMMAND]);
+	PutName(&values[4], &nulls[4], phase_names, lengthof(phase_names),
+			params[PARAM_PHASE]);
+	nulls[5] = false;
+	values[5] = Int64GetDatum(params[PARAM_DONE]);
+	nulls[6] = params[PARAM_TOTAL] == 0;
+	values[6] = Int64GetDatum(params[PARAM_TOTAL]);
+}
+
+/* gpuvec_progress() */
+Datum
+gpuvec_progress(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	int			n = pgstat_fetch_stat_numbackends();
+
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 1; i <= n; i++)
+	{
+		LocalPgBackendStatus *entry = GvBackendEntry(i);
+		Datum		values[7] = {0};
+		bool		nulls[7];
+
+		if (entry == NULL ||
+			entry->backendStatus.st_progress_command != SET_COMMAND)
+			continue;
+		FillRow(&entry->backendStatus, values, nulls);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
+							 nulls);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,116 @@
+/*
+ * sampled.c
+ *		How good approximate neighbours are: some rows, evenly spread over the
+ *		table, whose exact neighbours are found under the same snapshot.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "utils/memutils.h"
+
+#include "set/set.h"
+
+/* Rows to compare, and fewer if they take more than so many bytes. */
+#define SAMPLE			200
+#define SAMPLE_BYTES	(16 * 1024 * 1024)
+
+/* Which rows, and their vectors. */
+static void
+ReadSample(IvfpqSampled *sampled)
+{
+	IvfpqTable *queries = sampled->pairs->queries;
+	int64		nqueries = queries->nrows;
+	int			n = sampled->n;
+
+	for (int i = 0; i < n; i++)
+	{
+		int64		position = nqueries / n * i + nqueries % n * i / n;
+
+		sampled->positions[i] = position;
+		IvfpqTableSeek(queries, position);
+		if (!IvfpqTableNext(queries))
+			elog(ERROR, "table \"%s\" has lost rows",
+				 RelationGetRelationName(queries->rel));
+		memcpy(sampled->vectors + (Size) i * queries->dims,
+			   IvfpqTableFloats(queries), queries->dims * sizeof(float));
+	}
+}
+
+static void
+TakeExact(void *arg, int64 query, const int64 *positions,
+		  const double *distances)
+{
+	IvfpqSampled *sampled = arg;
+	int			k = sampled->pairs->k;
+
+	memcpy(sampled->neighbours + query * k, positions, k * sizeof(int64));
+	memcpy(sampled->distances + query * k, distances, k * sizeof(double));
+}
+
+/* Choose rows and find their exact neighbours. */
+IvfpqSampled *
+IvfpqSampledBegin(const IvfpqPairs *pairs)
+{
+	int			dims = pairs->rows->dims;
+	IvfpqSampled *sampled = palloc0(sizeof(IvfpqSampled));
+	Size		bytes = dims * sizeof(float) +
+		pairs->k * (sizeof(int64) + sizeof(double));
+	int64		n = Max(Min(SAMPLE_BYTES / bytes, SAMPLE), 1);
+	IvfpqNeighbours wanted = {.rows = pairs->rows,.metric = pairs->metric,
+		.k = pairs->k,.self = pairs->self,.phase = IVFPQ_PROGRESS_RECALL,
+	.sink = TakeExact,.arg = sampled};
+
+	sampled->pairs = pairs;
+	sampled->n = (int) Min(n, pairs->queries->nrows);
+	sampled->positions = palloc(sampled->n * sizeof(int64));
+	sampled->vectors = palloc((Size) sampled->n * dims * sizeof(float));
+	sampled->neighbours = palloc((Size) sampled->n * pairs->k *
+								 sizeof(int64));
+	sampled->distances = palloc((Size) sampled->n * pairs->k *
+								sizeof(double));
+	ReadSample(sampled);
+	wanted.nqueries = sampled->n;
+	wanted.vectors = sampled->vectors;
+	wanted.selves = pairs->self ? sampled->positions : NULL;
+	IvfpqFindNeighbours(&wanted);
+	return sampled;
+}
+
+/*
+ * What was found for a query, distances [k], NaN where there is nothing; they
+ * come ascending.  One that is equal to the largest of the exact ones is as
+ * good as any.
+ */
+void
+IvfpqSampledNote(IvfpqSampled *sampled, int64 query, const double *distances)
+{
+	int			k = sampled->pairs->k;
+	const double *exact = sampled->distances + (Size) sampled->noted * k;
+	int			possible = 0;
+
+	if (sampled->noted == sampled->n ||
+		query != sampled->positions[sampled->noted])
+		return;
+	while (possible < k && !isnan(exact[possible]))
+		possible++;
+	for (int i = 0; i < possible; i++)
+		sampled->hits += distances[i] <= exact[possible - 1];
+	sampled->possible += possible;
+	sampled->noted++;
+}
+
+/* Tell the user. */
+void
+IvfpqSampledEnd(const IvfpqSampled *sampled, const IvfpqLists *lists,
+				int probes)
+{
+	if (sampled->possible > 0)
+		ereport(NOTICE,
+				(errmsg("recall@%d is about %.3f (%d rows compared)",
+						sampled->pairs->k,
+						(double) sampled->hits / sampled->possible,
+						sampled->n),
+				 errdetail("Each row was compared with those of %d of %d lists.",
+						   probes, lists->n)));
+}

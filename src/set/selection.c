@@ -1,0 +1,268 @@
+/*
+ * selection.c
+ *		gpuvec_select and gpuvec_quantiles: the smallest elements of a real[],
+ *		and elements by rank (engine/gv_select.h).
+ *
+ * Unlike vectors, these arrays may hold NaN, which comes last, and infinities.
+ * A position is the element's subscript, so that vals[pos] is val also where
+ * the array does not begin at 1.
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+#include "am/ivfpq.h"
+#include "engine/gv_select.h"
+#include "set/work.h"
+
+PG_FUNCTION_INFO_V1(gpuvec_select);
+PG_FUNCTION_INFO_V1(gpuvec_quantiles);
+
+/*
+ * How many elements an array has; ERROR if it has several dimensions or a NULL
+ * in it.  `name` is the argument's.
+ */
+static int
+CountElements(ArrayType *array, const char *name)
+{
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				 errmsg("%s must be a one-dimensional array, not %d-dimensional",
+						name, ARR_NDIM(array)),
+				 errhint("Pass one row at a time.")));
+	if (array_contains_nulls(array))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("NULL element not allowed in %s", name),
+				 errhint("Remove it with array_remove, or replace it with array_replace.")));
+	return ARR_NDIM(array) == 0 ? 0 : ARR_DIMS(array)[0];
+}
+
+/* The method of that name. */
+static GvSelectMethod
+FindMethod(const char *name)
+{
+	GvSelectMethod method;
+
+	for (method = GV_SELECT_AUTO; method < GV_NSELECT; method++)
+		if (strcmp(name, gv_select_name(method)) == 0)
+			return method;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("unknown selection method \"%s\"", name),
+			 errhint("Use auto, warp, sample or multi.")));
+}
+
+static void
+CheckK(int k, GvSelectMethod method)
+{
+	if (k < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("k must be at least 1, not %d", k),
+				 errhint("k is how many elements are wanted.")));
+	if (method == GV_SELECT_WARP && k > GV_WARP_MAX_K)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("method warp selects at most %d elements, not %d",
+						GV_WARP_MAX_K, k),
+				 errhint("Use method auto, sample or multi.")));
+}
+
+/* Memory for n elements of that size, aligned as the engine wants it. */
+static void *
+AllocAligned(Size n, Size size)
+{
+	void	   *chunk = palloc_extended(n * size + GV_ALIGN, MCXT_ALLOC_HUGE);
+
+	return (void *) TYPEALIGN(GV_ALIGN, chunk);
+}
+
+/*
+ * Have gpuvecd do it, if that pays: of SELECT the positions and values, of
+ * QUANTILES the errors of ranks and values.  False: it is to be done here.
+ */
+static bool
+AskServer(const GvSetSpec *spec, const int64 *ranks, const float4 *elements,
+		  int64 *numbers, float4 *values)
+{
+	GvSetOutput output = spec->kind == GV_SET_SELECT ? GV_SET_POSITIONS :
+		GV_SET_RANK_ERRORS;
+	int64		n = gv_set_output_length(spec, output, 0);
+	IvfpqWork  *work;
+	GvSetDone	done;
+	bool		answered;
+
+	if (IvfpqWorkChoose(spec) == IVFPQ_WORK_HERE)
+		return false;
+	work = IvfpqWorkBegin(spec, IVFPQ_WORK_SERVER);
+	answered = (ranks == NULL ||
+				IvfpqWorkPut(work, GV_SET_RANKS, ranks, spec->nqueries)) &&
+		IvfpqWorkPut(work, GV_SET_ROWS, elements, spec->nrows) &&
+		IvfpqWorkRun(work, &done) &&
+		IvfpqWorkGet(work, output, 0, n, numbers) &&
+		IvfpqWorkGet(work, GV_SET_VALUES, 0, n, values);
+	IvfpqWorkEnd(work);
+	return answered;
+}
+
+/* The k smallest elements and where they are, from 0. */
+static void
+SelectElements(const GvSelect *spec, const float4 *elements, int64 *positions,
+			   float4 *selected)
+{
+	GvSetSpec	set = {.kind = GV_SET_SELECT,.dims = 1,.k = spec->k,
+	.method = spec->method,.nrows = spec->columns};
+	uint32	   *found;
+	void	   *scratch;
+
+	if (AskServer(&set, NULL, elements, positions, selected))
+		return;
+	found = AllocAligned(spec->k, sizeof(uint32));
+	scratch = AllocAligned(gv_select_scratch(spec), 1);
+	IvfpqCheckStatus(gv_select(spec, elements, found, selected, scratch,
+							   &ivfpq_stop));
+	for (int i = 0; i < spec->k; i++)
+		positions[i] = found[i];
+}
+
+/* The elements of these ranks, from 0, and how far their ranks are. */
+static void
+FindQuantiles(const float4 *elements, int n, const int64 *ranks, int nranks,
+			  bool approximate, float4 *quantiles, int64 *rank_errors)
+{
+	GvSetSpec	set = {.kind = GV_SET_QUANTILES,.dims = 1,
+		.approximate = approximate,.nqueries = nranks,.nrows = n};
+	void	   *scratch;
+
+	if (AskServer(&set, ranks, elements, rank_errors, quantiles))
+		return;
+	scratch = AllocAligned(gv_quantiles_scratch(n, nranks, approximate), 1);
+	IvfpqCheckStatus(gv_quantiles(elements, n, ranks, nranks, approximate,
+								  quantiles, rank_errors, scratch,
+								  &ivfpq_stop));
+}
+
+/* Rows (pos, val); subscript is that of the array's first element. */
+static void
+ReturnSelected(ReturnSetInfo *rsinfo, const int64 *positions,
+			   const float4 *selected, int k, int subscript)
+{
+	for (int i = 0; i < k; i++)
+	{
+		Datum		values[2];
+		bool		nulls[2] = {false};
+
+		CHECK_FOR_INTERRUPTS();
+		values[0] = Int32GetDatum(subscript + (int32) positions[i]);
+		values[1] = Float4GetDatum(selected[i]);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
+							 nulls);
+	}
+}
+
+/*
+ * gpuvec_select(vals real[], k integer, method text)
+ *
+ * k beyond the number of elements means all of them, as with LIMIT.
+ */
+Datum
+gpuvec_select(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(0);
+	int			k = PG_GETARG_INT32(1);
+	GvSelectMethod method = FindMethod(text_to_cstring(PG_GETARG_TEXT_PP(2)));
+	int			n = CountElements(array, "vals");
+	GvSelect	spec = {.rows = 1,.columns = n,.k = Min(k, n),
+	.method = method};
+	int64	   *positions;
+	float4	   *selected;
+
+	CheckK(k, method);
+	InitMaterializedSRF(fcinfo, 0);
+	if (n == 0)
+		return (Datum) 0;
+	positions = AllocAligned(spec.k, sizeof(int64));
+	selected = AllocAligned(spec.k, sizeof(float4));
+	SelectElements(&spec, (const float4 *) ARR_DATA_PTR(array), positions,
+				   selected);
+	ReturnSelected(rsinfo, positions, selected, spec.k, ARR_LBOUND(array)[0]);
+	return (Datum) 0;
+}
+
+/* SQL's ranks, from 1, as the engine's, from 0; ERROR for one out of range. */
+static int64 *
+ReadRanks(ArrayType *array, int nranks, int n)
+{
+	const int64 *given = (const int64 *) ARR_DATA_PTR(array);
+	int64	   *ranks = AllocAligned(nranks, sizeof(int64));
+
+	for (int i = 0; i < nranks; i++)
+	{
+		if (given[i] < 1 || given[i] > n)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("rank %lld is out of range",
+							(long long) given[i]),
+					 errhint("Ranks are 1 to the number of elements, here %d.",
+							 n)));
+		ranks[i] = given[i] - 1;
+	}
+	return ranks;
+}
+
+/* Rows (rank, val, rank_error), in the order of ranks. */
+static void
+ReturnQuantiles(ReturnSetInfo *rsinfo, const int64 *ranks,
+				const float4 *quantiles, const int64 *rank_errors, int nranks)
+{
+	for (int i = 0; i < nranks; i++)
+	{
+		Datum		values[3];
+		bool		nulls[3] = {false};
+
+		CHECK_FOR_INTERRUPTS();
+		values[0] = Int64GetDatum(ranks[i] + 1);
+		values[1] = Float4GetDatum(quantiles[i]);
+		values[2] = Int64GetDatum(rank_errors[i]);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
+							 nulls);
+	}
+}
+
+/*
+ * gpuvec_quantiles(vals real[], ranks bigint[], approximate boolean)
+ *
+ * An empty array of values has no ranks: it gives no rows, whatever is asked.
+ */
+Datum
+gpuvec_quantiles(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(0);
+	ArrayType  *rank_array = PG_GETARG_ARRAYTYPE_P(1);
+	bool		approximate = PG_GETARG_BOOL(2);
+	int			n = CountElements(array, "vals");
+	int			nranks = CountElements(rank_array, "ranks");
+	int64	   *ranks;
+	int64	   *rank_errors;
+	float4	   *quantiles;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (n == 0 || nranks == 0)
+		return (Datum) 0;
+	ranks = ReadRanks(rank_array, nranks, n);
+	quantiles = AllocAligned(nranks, sizeof(float4));
+	rank_errors = AllocAligned(nranks, sizeof(int64));
+	FindQuantiles((const float4 *) ARR_DATA_PTR(array), n, ranks, nranks,
+				  approximate, quantiles, rank_errors);
+	ReturnQuantiles(rsinfo, ranks, quantiles, rank_errors, nranks);
+	return (Datum) 0;
+}

@@ -1,0 +1,131 @@
+/*
+ * store.c
+ *		Vectors that are read again and again.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/buffile.h"
+#include "utils/memutils.h"
+
+#include "set/set.h"
+
+struct IvfpqStore
+{
+	int			dims;			/* 0: nothing came */
+	int64		nrows;
+	int64		room;			/* rows that memory has room for; of a file: of
+								 * a batch */
+	float	   *vectors;		/* [room][dims] */
+	BufFile    *file;			/* with all rows, or NULL */
+};
+
+IvfpqStore *
+IvfpqStoreBegin(void)
+{
+	return palloc0(sizeof(IvfpqStore));
+}
+
+static Size
+RowBytes(const IvfpqStore *store)
+{
+	return store->dims * sizeof(float);
+}
+
+/* What is in memory goes to a file, and all that comes, too. */
+static void
+Spill(IvfpqStore *store)
+{
+	store->file = BufFileCreateTemp(false);
+	for (int64 i = 0; i < store->nrows; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		BufFileWrite(store->file, store->vectors + i * store->dims,
+					 RowBytes(store));
+	}
+	pfree(store->vectors);
+	store->room = Max(IVFPQ_BATCH_BYTES / RowBytes(store), 1);
+	store->vectors = palloc(store->room * RowBytes(store));
+}
+
+/* Room for a row more: twice as much memory, or a file. */
+static void
+MakeRoom(IvfpqStore *store)
+{
+	Size		limit = (Size) maintenance_work_mem * 1024;
+	int64		most = Max(limit / RowBytes(store), 1);
+
+	if (store->nrows == most)
+		Spill(store);
+	else
+	{
+		store->room = Min(2 * store->room, most);
+		store->vectors = repalloc_huge(store->vectors,
+									   store->room * RowBytes(store));
+	}
+}
+
+/* All vectors have the same number of dimensions. */
+void
+IvfpqStoreAdd(IvfpqStore *store, const float *vector, int dims)
+{
+	if (store->dims == 0)
+	{
+		store->dims = dims;
+		store->room = 1;
+		store->vectors = palloc(RowBytes(store));
+	}
+	if (store->file == NULL && store->nrows == store->room)
+		MakeRoom(store);
+	if (store->file != NULL)
+	{
+		memcpy(store->vectors, vector, RowBytes(store));
+		BufFileWrite(store->file, store->vectors, RowBytes(store));
+	}
+	else
+		memcpy(store->vectors + store->nrows * dims, vector, RowBytes(store));
+	store->nrows++;
+}
+
+int64
+IvfpqStoreRows(const IvfpqStore *store)
+{
+	return store->nrows;
+}
+
+/*
+ * Up to n rows from number `first` on; returns how many there are at *vectors,
+ * at least one, until the next reading.
+ */
+int
+IvfpqStoreRead(IvfpqStore *store, int64 first, int64 n, const float **vectors)
+{
+	int64		most = Max(IVFPQ_BATCH_BYTES / RowBytes(store), 1);
+
+	CHECK_FOR_INTERRUPTS();
+	n = Min(Min(n, most), store->nrows - first);
+	Assert(n > 0);
+	if (store->file == NULL)
+	{
+		*vectors = store->vectors + first * store->dims;
+		return (int) n;
+	}
+	if (BufFileSeek(store->file, 0, first * RowBytes(store), SEEK_SET) != 0 ||
+		BufFileRead(store->file, store->vectors, n * RowBytes(store)) !=
+		n * RowBytes(store))
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not read rows from a temporary file")));
+	*vectors = store->vectors;
+	return (int) n;
+}
+
+void
+IvfpqStoreEnd(IvfpqStore *store)
+{
+	if (store->file != NULL)
+		BufFileClose(store->file);
+	if (store->vectors != NULL)
+		pfree(store->vectors);
+	pfree(store);
+}

@@ -1,0 +1,109 @@
+/*
+ * tablerows.h
+ *		Tables that set functions read: opened as a SELECT opens them, and read
+ *		in the order in which they are stored.
+ *
+ * A row's position is its number, from 0, among the rows that have a vector.
+ * It is the same in every reading of one opened table, because all use one
+ * snapshot and none begins in the middle of the table.
+ */
+#ifndef IVFPQ_TABLEROWS_H
+#define IVFPQ_TABLEROWS_H
+
+#include "access/tableam.h"
+#include "utils/rel.h"
+#include "utils/snapshot.h"
+
+#include "am/ivfpq.h"
+
+/* Vectors are handed on in batches of about so many bytes. */
+#define IVFPQ_BATCH_BYTES	(4 * 1024 * 1024)
+
+typedef struct IvfpqTable
+{
+	Relation	rel;
+	Snapshot	snapshot;		/* registered */
+	IvfpqType	type;			/* of vectors; its metric says nothing */
+	AttrNumber	vector_column;
+	AttrNumber	key_column;		/* 0: rows are known by their TIDs */
+	Oid			key_type;		/* int2, int4 or int8 */
+
+	/* after IvfpqTableSurvey */
+	int64		nrows;			/* with a vector */
+	int64	   *keys;			/* [nrows], with a key column */
+	ItemPointerData *tids;		/* [nrows], without */
+
+	/* after a whole reading */
+	int64		nskipped;		/* rows without a vector */
+	int			dims;			/* of all vectors, of the first from when it
+								 * was read; 0 = there are none */
+
+	/* the reading under way; after IvfpqTableNext the row */
+	TableScanDesc scan;			/* or NULL */
+	TupleTableSlot *slot;
+	int64		next;			/* position of the row that comes next */
+	int64		nulls;			/* rows without a vector so far */
+	Datum		vector;			/* as it is stored; after IvfpqTableFloats
+								 * whole, and good until the next row */
+	MemoryContext home;			/* in which it was opened: of scans */
+	MemoryContext context;		/* reset with every row */
+} IvfpqTable;
+
+/*
+ * Open a relation; ERROR unless it is a table or materialized view of which
+ * policies hide no row from the caller.
+ */
+extern Relation IvfpqTableRelation(Oid relid);
+
+/*
+ * The column of that name and its type, domains seen through; ERROR unless
+ * there is one and the caller may read it.  A key's has to be int2, int4 or
+ * int8, which IvfpqKeyNumber widens.
+ */
+extern AttrNumber IvfpqTableColumn(Relation rel, const char *name, Oid *type);
+extern AttrNumber IvfpqTableKeyColumn(Relation rel, const char *name,
+									  Oid *type);
+extern int64 IvfpqKeyNumber(Datum key, Oid type);
+
+/*
+ * Open a table and find its columns; key is NULL where none is wanted.  ERROR
+ * unless it is a table or materialized view of which the caller may read these
+ * columns and all rows.  The lock stays until the end of the transaction.
+ */
+extern void IvfpqTableOpen(IvfpqTable *table, Oid relid, const char *key,
+						   const char *vector);
+
+/*
+ * Read keys or TIDs of all rows, and of the first vector how long it is.
+ * ERROR for a key that is NULL or comes twice.
+ */
+extern void IvfpqTableSurvey(IvfpqTable *table);
+
+/* Let the row at a position come next. */
+extern void IvfpqTableSeek(IvfpqTable *table, int64 position);
+
+/* The next row: its vector is in table->vector, its TID in table->slot. */
+extern bool IvfpqTableNext(IvfpqTable *table);
+
+/*
+ * The current row's vector as floats [dims]; ERROR unless it is as long as the
+ * first.  Good until the next row.
+ */
+extern const float *IvfpqTableFloats(IvfpqTable *table);
+
+/* The key in a slot of this table; ERROR if it is NULL. */
+extern int64 IvfpqTableKey(const IvfpqTable *table, TupleTableSlot *slot);
+
+/*
+ * The next rows as vectors [room][dims]; how many there were.  Past the last
+ * row comes the first again, with the next call.
+ */
+extern int	IvfpqTableRead(IvfpqTable *table, float *vectors, int room);
+
+/* How many vectors make a batch. */
+extern int	IvfpqTableBatch(const IvfpqTable *table);
+
+/* Done with the table; says how many rows were left out. */
+extern void IvfpqTableClose(IvfpqTable *table);
+
+#endif							/* IVFPQ_TABLEROWS_H */

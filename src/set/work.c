@@ -1,0 +1,207 @@
+/*
+ * work.c
+ *		Work on sets by gpuvecd or by this session's engine.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "am/ivfpq.h"
+#include "client/client.h"
+#include "set/work.h"
+
+/*
+ * Work that takes a processor less than a tenth of a second or so stays here:
+ * products of numbers in it.
+ */
+#define LEAST_PRODUCTS	1e9
+
+/* A search that reads each row for fewer queries costs more to send. */
+#define LEAST_QUERIES	8
+
+/* To find quantiles takes longer than to send so many values. */
+#define LEAST_VALUES	(1 << 20)
+
+/*
+ * Queries and results that gpuvecd gets at a time: a share of its memory, or
+ * so many bytes if that is more, but a larger share at most, as it refuses
+ * what it has no room for.
+ */
+#define SERVER_SHARE	16
+#define SERVER_BYTES	((int64) 1 << 30)
+#define SERVER_MOST		4
+
+struct IvfpqWork
+{
+	IvfpqWorkPlace place;
+	GvSet	   *set;			/* of this session, or NULL */
+	IvfpqRemoteSet *remote;		/* of gpuvecd; NULL: it cannot */
+	MemoryContextCallback callback;
+};
+
+/* The engine's memory is not PostgreSQL's. */
+static void
+DropSet(void *arg)
+{
+	IvfpqWork  *work = arg;
+
+	gv_set_drop(work->set);
+	work->set = NULL;
+}
+
+/* Products of an exact search, rows with queries and both with centroids. */
+static double
+SearchProducts(const GvSetSpec *spec)
+{
+	double		rows = (double) spec->nrows;
+	double		queries = (double) spec->nqueries;
+
+	if (spec->probes == spec->nlists)
+		return rows * queries * spec->dims;
+	return (rows * queries * spec->probes / spec->nlists +
+			(rows + queries) * spec->nlists) * spec->dims;
+}
+
+/* Is it more work than sending the rows? */
+static bool
+Pays(const GvSetSpec *spec)
+{
+	double		numbers = (double) spec->nrows * spec->dims;
+
+	switch ((GvSetKind) spec->kind)
+	{
+		case GV_SET_EXACT:
+			return spec->nqueries >= LEAST_QUERIES &&
+				SearchProducts(spec) >= LEAST_PRODUCTS;
+		case GV_SET_KMEANS:
+			return numbers * spec->k * (spec->iterations + 1) >=
+				LEAST_PRODUCTS;
+		case GV_SET_SELECT:
+			return false;		/* it takes less than to send them */
+		case GV_SET_QUANTILES:
+			return spec->nrows >= LEAST_VALUES;
+	}
+	return false;
+}
+
+/* Where to try first, see work.h. */
+IvfpqWorkPlace
+IvfpqWorkChoose(const GvSetSpec *spec)
+{
+	if (IvfpqServerIsWanted() &&
+		(ivfpq_engine == IVFPQ_ENGINE_GPU || Pays(spec)))
+		return IVFPQ_WORK_SERVER;
+	return IVFPQ_WORK_HERE;
+}
+
+/* Begin, see work.h. */
+IvfpqWork *
+IvfpqWorkBegin(const GvSetSpec *spec, IvfpqWorkPlace place)
+{
+	IvfpqWork  *work = palloc0(sizeof(IvfpqWork));
+
+	work->place = place;
+	work->callback.func = DropSet;
+	work->callback.arg = work;
+	MemoryContextRegisterResetCallback(CurrentMemoryContext, &work->callback);
+	if (place == IVFPQ_WORK_SERVER)
+		work->remote = IvfpqRemoteSetBegin(spec);
+	else
+		IvfpqCheckStatus(gv_set_create(spec, &work->set));
+	return work;
+}
+
+/* Returns whether gpuvecd has done its part. */
+static bool
+Note(const IvfpqWork *work, bool done)
+{
+	if (!done)
+		ereport(DEBUG1,
+				(errmsg_internal("gpuvecd did not do work on a set: %s",
+								 work->remote == NULL ? "it cannot" :
+								 IvfpqRemoteSetReason(work->remote))));
+	return done;
+}
+
+bool
+IvfpqWorkPut(IvfpqWork *work, GvSetInput input, const void *items, int64 n)
+{
+	CHECK_FOR_INTERRUPTS();
+	if (work->place == IVFPQ_WORK_SERVER)
+		return Note(work, work->remote != NULL &&
+					IvfpqRemoteSetPut(work->remote, input, items, n));
+	IvfpqCheckStatus(gv_set_put(work->set, input, items, n, &ivfpq_stop));
+	return true;
+}
+
+bool
+IvfpqWorkRun(IvfpqWork *work, GvSetDone *done)
+{
+	CHECK_FOR_INTERRUPTS();
+	if (work->place == IVFPQ_WORK_SERVER)
+		return Note(work, work->remote != NULL &&
+					IvfpqRemoteSetRun(work->remote, done));
+	IvfpqCheckStatus(gv_set_run(work->set, done, &ivfpq_stop));
+	return true;
+}
+
+bool
+IvfpqWorkGet(IvfpqWork *work, GvSetOutput output, int64 first, int64 n,
+			 void *items)
+{
+	CHECK_FOR_INTERRUPTS();
+	if (work->place == IVFPQ_WORK_SERVER)
+		return Note(work, work->remote != NULL &&
+					IvfpqRemoteSetGet(work->remote, output, first, n, items));
+	IvfpqCheckStatus(gv_set_get(work->set, output, first, n, items));
+	return true;
+}
+
+void
+IvfpqWorkEnd(IvfpqWork *work)
+{
+	if (work->remote != NULL)
+		IvfpqRemoteSetEnd(work->remote);
+	work->remote = NULL;
+	DropSet(work);
+}
+
+/* Bytes of queries and results that gpuvecd may get. */
+static int64
+ServerBytes(void)
+{
+	int64		memory = IvfpqServerMemory();
+
+	if (memory <= 0)
+		return SERVER_BYTES;	/* it is not known yet */
+	return Min(Max(memory / SERVER_SHARE, SERVER_BYTES), memory / SERVER_MOST);
+}
+
+/*
+ * How many queries at a time, see work.h.  What the engine takes whatever
+ * their number does not count, or where memory is scarce they would come one by
+ * one.
+ */
+int64
+IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place)
+{
+	int64		limit = place == IVFPQ_WORK_SERVER ? ServerBytes() :
+		(int64) maintenance_work_mem * 1024;
+	GvSetSpec	tried = *spec;
+	int64		low = 1;
+	int64		high = Min(spec->nqueries, GV_SET_MAX_QUERIES);
+	int64		fixed;
+
+	tried.nqueries = 1;
+	fixed = gv_set_size(&tried);
+	while (low < high)
+	{
+		tried.nqueries = low + (high - low + 1) / 2;
+		if (gv_set_size(&tried) - fixed <= limit)
+			low = tried.nqueries;
+		else
+			high = tried.nqueries - 1;
+	}
+	return low;
+}

@@ -1,0 +1,45 @@
+/*
+ * work.h
+ *		A piece of work on a set (engine/gv_set.h), whoever does it: this
+ *		session, or gpuvecd.
+ *
+ * gpuvecd may fail at any time.  Then Put, Run or Get returns false, the work
+ * can only be ended, and the caller begins it anew, all inputs included, in
+ * this session; what outputs he has are those that he would get.  Errors of
+ * this session's own engine are raised, as is an interrupt.
+ */
+#ifndef IVFPQ_WORK_H
+#define IVFPQ_WORK_H
+
+#include "engine/gv_set.h"
+
+typedef struct IvfpqWork IvfpqWork;
+
+typedef enum IvfpqWorkPlace
+{
+	IVFPQ_WORK_SERVER,			/* gpuvecd */
+	IVFPQ_WORK_HERE				/* this session */
+} IvfpqWorkPlace;
+
+/* Where work should be tried first. */
+extern IvfpqWorkPlace IvfpqWorkChoose(const GvSetSpec *spec);
+
+/* Begin; the memory context of the time ends it, or IvfpqWorkEnd. */
+extern IvfpqWork *IvfpqWorkBegin(const GvSetSpec *spec, IvfpqWorkPlace place);
+
+/* As gv_set_put, gv_set_run and gv_set_get, but for what is said above. */
+extern bool IvfpqWorkPut(IvfpqWork *work, GvSetInput input, const void *items,
+						 int64 n);
+extern bool IvfpqWorkRun(IvfpqWork *work, GvSetDone *done);
+extern bool IvfpqWorkGet(IvfpqWork *work, GvSetOutput output, int64 first,
+						 int64 n, void *items);
+extern void IvfpqWorkEnd(IvfpqWork *work);
+
+/*
+ * How many queries of an exact search may be asked together: what they take of
+ * this session fits maintenance_work_mem, of gpuvecd a sixteenth of its memory
+ * or a gigabyte, a quarter at most; at least one, no more than spec->nqueries.
+ */
+extern int64 IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place);
+
+#endif							/* IVFPQ_WORK_H */
