@@ -103,6 +103,20 @@ my @views = rows_of(
 	FROM $MEMBERS JOIN pg_class AS c ON d.classid = 'pg_class'::regclass AND d.objid = c.oid
 	WHERE relkind = 'v'});
 
+# -- nothing but what is compared below
+same([ qw(pg_am pg_opclass pg_operator pg_opfamily pg_proc), 'view in pg_class',
+		'gpuivfpq in pg_am' ],
+	[ rows_of(
+		qq{SELECT concat(CASE relkind WHEN 'v' THEN 'view in ' END, classid::regclass)
+		FROM $MEMBERS LEFT JOIN pg_class AS c ON classid = 'pg_class'::regclass AND objid = c.oid
+		UNION SELECT amname || ' in pg_am' FROM $MEMBERS JOIN pg_am AS a
+			ON classid = 'pg_am'::regclass AND objid = a.oid
+		UNION SELECT 'family ' || opfname FROM $MEMBERS JOIN pg_opfamily AS f
+			ON classid = 'pg_opfamily'::regclass AND objid = f.oid
+		WHERE NOT EXISTS (SELECT FROM pg_opclass WHERE opcfamily = f.oid AND opcname = opfname)}) ],
+	'kinds of objects');
+like(section('Access method'), qr/^`gpuivfpq`/m, 'the access method has its section');
+
 # -- functions and views: blocks that are a signature, lines of any length
 my @signatures;
 while ($reference =~ /^```\n((?:view )?\w+(?:\(|\n).*?)\n```$/msg)
