@@ -18,6 +18,7 @@
 #include "client/client.h"
 #include "engine/gv_engine.h"
 #include "page/buffer/prefetch.h"
+#include "page/pending.h"
 #include "page/record.h"
 #include "pgcompat.h"
 

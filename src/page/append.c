@@ -5,6 +5,7 @@
 #include "postgres.h"
 
 #include "page/buffer/patch.h"
+#include "page/pending.h"
 
 /*
  * Append copies, no more than the newest block has room for or a new one

@@ -14,7 +14,7 @@
 
 #include "miscadmin.h"
 
-#include "page/page.h"
+#include "page/pending.h"
 #include "page/stoppoint.h"
 #include "pgcompat.h"
 

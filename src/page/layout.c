@@ -10,7 +10,6 @@
  */
 #include "postgres.h"
 
-#include "page/buffer/patch.h"
 #include "page/record.h"
 
 /*

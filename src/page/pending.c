@@ -16,7 +16,7 @@
 #include "miscadmin.h"
 #include "storage/freespace.h"
 
-#include "page/page.h"
+#include "page/pending.h"
 #include "page/stoppoint.h"
 #include "pgcompat.h"
 

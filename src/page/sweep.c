@@ -13,7 +13,7 @@
 #include "storage/freespace.h"
 #include "utils/memutils.h"
 
-#include "page/page.h"
+#include "page/pending.h"
 #include "page/stoppoint.h"
 #include "pgcompat.h"
 

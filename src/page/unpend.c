@@ -15,7 +15,7 @@
 #include "miscadmin.h"
 #include "storage/freespace.h"
 
-#include "page/page.h"
+#include "page/pending.h"
 #include "page/stoppoint.h"
 
 /*

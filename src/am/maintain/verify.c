@@ -26,6 +26,7 @@
 #include "utils/tuplesort.h"
 
 #include "am/ivfpq.h"
+#include "page/check/check.h"
 
 /* Columns of the result. */
 #define VERIFY_SEVERITY		0

@@ -18,6 +18,7 @@
 #include "utils/resowner.h"
 
 #include "page/array.h"
+#include "page/check/check.h"
 #include "page/record.h"
 #include "pgcompat.h"
 

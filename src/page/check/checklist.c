@@ -16,6 +16,8 @@
 #include "port/pg_bitutils.h"
 #include "utils/memutils.h"
 
+#include "page/check/check.h"
+#include "page/pending.h"
 #include "page/record.h"
 
 /* Something that one reading found. */

@@ -9,6 +9,7 @@
 
 #include "miscadmin.h"
 
+#include "page/check/check.h"
 #include "page/record.h"
 
 /* Readings of a chain that inserts and VACUUM keep changing. */

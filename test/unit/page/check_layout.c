@@ -6,7 +6,6 @@
  */
 #include "postgres.h"
 
-#include "page/buffer/patch.h"
 #include "page/record.h"
 
 #undef printf					/* the server's is not linked */
