@@ -430,8 +430,8 @@ IvfpqIdToTid(uint64 id, ItemPointer tid)
 /* bound.c: records that bound distances */
 extern int	IvfpqRefineOption(Relation index);
 extern void IvfpqRefineCheckDims(Relation index, int dims);
-extern IvfpqRefineRecord *IvfpqRefineAlloc(int dims);
-extern void IvfpqRefineMake(IvfpqRefineRecord *record, const float *vector,
+extern IvfpqRecord *IvfpqRefineAlloc(int dims);
+extern void IvfpqRefineMake(IvfpqRecord *record, const float *vector,
 							int dims, bool boundable,
 							const ItemPointerData *tid);
 extern int64 IvfpqRefineBounds(const IvfpqSearch *search, const float *query,
@@ -468,7 +468,7 @@ typedef struct IvfpqRerank
 	bool		all_dead;		/* of a row not seen: nobody ever will */
 	bool		is_heap;
 	IvfpqComing coming;			/* rows to be fetched, of a heap */
-	IvfpqAhead	ahead;			/* the same, or rows foreseen */
+	IvfpqPrefetch	ahead;			/* the same, or rows foreseen */
 } IvfpqRerank;
 
 extern void IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap,

@@ -84,10 +84,10 @@ typedef struct IvfpqListReader
 	BlockNumber cached;			/* page of which `page` has */
 	uint32		copied;			/* these slots, a bit each */
 	char	   *page;			/* [BLCKSZ] copy of parts of a slab page */
-	bool		looks_ahead;	/* IvfpqListOpenAt opened it */
-	Buffer		ahead;			/* page that comes next, or invalid */
-	const char *ahead_at;		/* what of it is wanted: so much is not */
-	const char *ahead_end;		/* asked for yet */
+	bool		prefetches;		/* IvfpqListOpenAt opened it */
+	Buffer		prefetched;		/* page that comes next, or invalid */
+	const char *fetch_at;		/* what of it is wanted: so much is not */
+	const char *fetch_end;		/* asked for yet */
 	const IvfpqListEntry *following;	/* list that comes next, or NULL */
 	char	   *body;			/* [body_bytes] block gathered from parts */
 } IvfpqListReader;
@@ -111,7 +111,7 @@ extern void IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 								 IvfpqListEntry *entries);
 
 /* prefetchlist.c: pages of many lists, before these are read */
-extern int	IvfpqListsAhead(const IvfpqListReader *reader,
+extern int	IvfpqPrefetchLists(const IvfpqListReader *reader,
 							const uint64 *lists,
 							const IvfpqListEntry *entries, int n);
 
@@ -124,9 +124,9 @@ extern void IvfpqChainAppend(Relation index, const IvfpqLayout *layout,
 							 const IvfpqCopy *copies, int ncopies);
 
 /* slab.c: slots and blocks on slab pages */
-extern IvfpqSlotHeader *IvfpqSlotGet(Page page, const IvfpqLayout *layout,
+extern IvfpqSlotHeader *IvfpqSlabSlot(Page page, const IvfpqLayout *layout,
 									 uint32 slot);
-extern char *IvfpqSlotBody(IvfpqSlotHeader *slot);
+extern char *IvfpqSlabBody(IvfpqSlotHeader *slot);
 extern void IvfpqSlabInit(Page page, const IvfpqLayout *layout);
 extern int	IvfpqSlabFreeSlots(Page page, const IvfpqLayout *layout);
 
@@ -166,7 +166,7 @@ extern void IvfpqSlabRecordFree(Relation index, const IvfpqLayout *layout,
 extern void IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
 						  IvfpqAddress address, uint32 list, uint32 gen,
 						  uint32 dead);
-extern void IvfpqReclaimSlot(Relation index, const IvfpqLayout *layout,
+extern void IvfpqSlabReclaim(Relation index, const IvfpqLayout *layout,
 							 IvfpqAddress address, uint32 list, uint32 gen);
 extern bool IvfpqListRewrite(Relation index, const IvfpqMetaData *meta,
 							 uint32 list, BufferAccessStrategy strategy);

@@ -329,7 +329,7 @@ IvfpqPendingTrim(Relation index)
 	while (meta.pending_head != InvalidBlockNumber && unlink_head(index))
 	{
 		freed++;
-		IvfpqFault("trim");
+		IvfpqStopPoint("trim");
 		CHECK_FOR_INTERRUPTS();
 	}
 	return freed;

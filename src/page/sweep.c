@@ -92,7 +92,7 @@ IvfpqSweepPage(IvfpqSweep *sweep, BlockNumber blkno,
 	if (is_free)
 		RecordPageWithFreeSpace(sweep->index, blkno, BLCKSZ - 1);
 	if (left_over)
-		IvfpqFault("sweep");
+		IvfpqStopPoint("sweep");
 }
 
 /* Sweep every page of an untrained index. */

@@ -32,7 +32,7 @@ static ItemPointerData
 write_record(IvfpqAssign *assign, const GvEncoded *encoded, int i, uint64 id)
 {
 	int			dims = assign->training->gv.dims;
-	IvfpqRefineRecord *record = assign->record;
+	IvfpqRecord *record = assign->record;
 	ItemPointerData address;
 
 	record->min = encoded->min[i];
@@ -40,7 +40,7 @@ write_record(IvfpqAssign *assign, const GvEncoded *encoded, int i, uint64 id)
 	record->error = encoded->error[i];
 	IvfpqIdToTid(id, &record->tid);
 	memcpy(record->codes, encoded->records + (Size) i * dims, dims);
-	IvfpqRefineBuilderAdd(&assign->refine, record, &address);
+	IvfpqRecordBuilderAdd(&assign->refine, record, &address);
 	return address;
 }
 
@@ -116,7 +116,7 @@ IvfpqAssignBegin(IvfpqAssign *assign, Relation index,
 	if (refine)
 	{
 		assign->record = IvfpqRefineAlloc(dims);
-		IvfpqRefineBuilderInit(&assign->refine, index, dims, log);
+		IvfpqRecordBuilderInit(&assign->refine, index, dims, log);
 	}
 	if (team->parallel)
 		IvfpqExchangeBegin(&assign->exchange, &team->shared->files, team->me,
@@ -152,7 +152,7 @@ finish_rows(IvfpqAssign *assign, Relation index)
 	IvfpqBuilder *builder = IvfpqPlacerEnd(&assign->placer);
 
 	if (assign->record != NULL)
-		IvfpqRefineBuilderFinish(&assign->refine, &team->shared->refine_head);
+		IvfpqRecordBuilderFinish(&assign->refine, &team->shared->refine_head);
 	if (team->parallel)
 		IvfpqExchangeDone(&assign->exchange);
 	if (assign->calibration && team->parallel)
@@ -304,7 +304,7 @@ IvfpqAssignWrite(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
 	else
 		write_lists(assign, index, meta, 0, shared);
 	IvfpqTrialFlush(&assign->trial);
-	IvfpqFault("build: written");
+	IvfpqStopPoint("build: written");
 }
 
 /*

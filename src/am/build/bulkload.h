@@ -24,8 +24,8 @@ typedef struct IvfpqAssign
 	IvfpqTrial	trial;			/* where it searches, if gpuvecd is there */
 
 	/* refine records, if there are to be any */
-	IvfpqRefineRecord *record;	/* or NULL */
-	IvfpqRefineBuilder refine;
+	IvfpqRecord *record;	/* or NULL */
+	IvfpqRecordBuilder refine;
 } IvfpqAssign;
 
 extern void IvfpqAssignBegin(IvfpqAssign *assign, Relation index,

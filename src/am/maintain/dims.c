@@ -218,7 +218,7 @@ IvfpqInsertPending(Relation heap, Relation index, const IvfpqType *type,
 
 	if (expected == 0 || expected == dims)
 	{
-		IvfpqFault("insert: pending");
+		IvfpqStopPoint("insert: pending");
 		expected = IvfpqPendingAppend(index, tid, dims);
 	}
 	if (expected != dims && type->typmod_dims == 0)

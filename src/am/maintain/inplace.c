@@ -154,17 +154,17 @@ write_and_publish(InPlace *state)
 
 	if (!IvfpqPendingSeal(index, &state->seal, false))
 		return;
-	IvfpqFault("train: sealed");
+	IvfpqStopPoint("train: sealed");
 	IvfpqMetaInit(&state->meta, state->type.metric, state->training.gv.dims);
 	state->meta.refine = IvfpqRefineOption(index);
 	assign_rows(state);
 	IvfpqAssignWrite(&state->assign, index, &state->meta, true);
 	IvfpqAssignFinish(&state->assign, index, &state->meta, true);
-	IvfpqFault("train: written");
+	IvfpqStopPoint("train: written");
 	IvfpqPendingKeep(index, &state->seal, state->kept, state->nkept,
 					 &state->meta);
 	IvfpqPendingPublish(index, &state->meta);
-	IvfpqFault("train: published");
+	IvfpqStopPoint("train: published");
 	IvfpqPendingFree(index, &state->seal);
 
 	/* cached plans know an index that reads the whole table */

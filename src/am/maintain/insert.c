@@ -67,10 +67,10 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 							   codes, t));
 	if (model->meta.refine != IVFPQ_REFINE_NONE)
 	{
-		IvfpqRefineRecord *record = IvfpqRefineAlloc(dims);
+		IvfpqRecord *record = IvfpqRefineAlloc(dims);
 
 		IvfpqRefineMake(record, vector, dims, boundable, tid);
-		IvfpqRefineAppend(index, dims, record, &refine);
+		IvfpqRecordAppend(index, dims, record, &refine);
 	}
 	for (int i = 0; i < copies; i++)
 	{
@@ -80,7 +80,7 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 		IvfpqListAppend(index, &model->meta, lists[i], &copy,
 						i == 0 ? pending : NULL);
 		if (pending != NULL)
-			IvfpqFault("drain: copy");
+			IvfpqStopPoint("drain: copy");
 	}
 }
 

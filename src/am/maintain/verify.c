@@ -251,7 +251,7 @@ check_pages(Verify *verify)
 		if (verify->address >> 16 < checker.nblocks)
 			put_entry(verify, verify->tid, IVFPQ_NO_RECORD);
 	if (checker.meta.refine != IVFPQ_REFINE_NONE)
-		IvfpqCheckRefineChain(&checker);
+		IvfpqCheckRecordChain(&checker);
 	verify->copies = checker.meta.nlists > 1 ? checker.meta.copies : 1;
 	return true;
 }

@@ -146,9 +146,9 @@ search_lists(IvfpqSearch *search)
 	for (int i = 0; i < n; i++)
 	{
 		/* pages read ahead are there when the list's turn comes */
-		IvfpqAheadNotice(search->index, &had_read);
-		if (i >= nahead && IvfpqAheadHelps(search->index))
-			nahead = i + IvfpqListsAhead(&search->reader,
+		IvfpqPrefetchNotice(search->index, &had_read);
+		if (i >= nahead && IvfpqPrefetchHelps(search->index))
+			nahead = i + IvfpqPrefetchLists(&search->reader,
 										 search->lists.ids + i, entries + i,
 										 n - i);
 		IvfpqListOpenAt(&search->reader, (uint32) search->lists.ids[i],

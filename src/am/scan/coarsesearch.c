@@ -169,13 +169,13 @@ compare_chosen(Relation index, const IvfpqModel *model, const IvfpqQuery *query,
 
 	IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims, 0);
 	for (int i = 0; i < Min(n, CENTROIDS_AHEAD); i++)
-		IvfpqArrayComing(&reader, chosen[i]);
+		IvfpqArrayPrefetch(&reader, chosen[i]);
 	for (int i = 0; i < n; i++)
 	{
 		int			count;
 
 		if (i + CENTROIDS_AHEAD < n)
-			IvfpqArrayComing(&reader, chosen[i + CENTROIDS_AHEAD]);
+			IvfpqArrayPrefetch(&reader, chosen[i + CENTROIDS_AHEAD]);
 		reader.next = chosen[i];
 		reader.nvectors = reader.next + 1;
 		IvfpqCheckStatus(gv_coarse(&query->gv, query->vector,

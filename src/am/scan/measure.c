@@ -93,7 +93,7 @@ check_tid(IvfpqRerank *rerank, const ItemPointerData *tid)
 bool
 IvfpqRerankIsCold(const IvfpqRerank *rerank)
 {
-	return rerank->is_heap && IvfpqAheadHelps(rerank->heap);
+	return rerank->is_heap && IvfpqPrefetchHelps(rerank->heap);
 }
 
 /*
@@ -117,7 +117,7 @@ IvfpqRerankDims(IvfpqRerank *rerank, int dims, bool *told)
 void
 IvfpqRerankForesee(IvfpqRerank *rerank, const uint64 *ids, int64 n)
 {
-	IvfpqAheadBegin(&rerank->ahead, rerank->heap, ids,
+	IvfpqPrefetchBegin(&rerank->ahead, rerank->heap, ids,
 					rerank->is_heap ? n : 0, IVFPQ_ID_SHIFT);
 }
 
@@ -152,7 +152,7 @@ give_page(IvfpqRerank *rerank, uint64 id)
 		return;
 	}
 	if (!BufferIsValid(buffer))
-		buffer = IvfpqRecentRead(rerank->heap, blkno, NULL);
+		buffer = IvfpqBufHintRead(rerank->heap, blkno, NULL);
 	if (BufferIsValid(fetch->xs_cbuf))
 		ReleaseBuffer(fetch->xs_cbuf);
 	fetch->xs_cbuf = buffer;
@@ -173,7 +173,7 @@ IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
 
 	IvfpqIdToTid(id, &tid);
 	check_tid(rerank, &tid);
-	IvfpqAheadTo(&rerank->ahead, ItemPointerGetBlockNumber(&tid));
+	IvfpqPrefetchTo(&rerank->ahead, ItemPointerGetBlockNumber(&tid));
 	if (rerank->is_heap)
 		give_page(rerank, id);
 	if (!table_index_fetch_tuple(rerank->fetch, &tid, rerank->snapshot,
@@ -260,7 +260,7 @@ void
 IvfpqRerankPause(IvfpqRerank *rerank)
 {
 	IvfpqComingEnd(&rerank->coming);
-	IvfpqAheadEnd(&rerank->ahead);
+	IvfpqPrefetchEnd(&rerank->ahead);
 	IvfpqRerankForesee(rerank, NULL, 0);
 	table_index_fetch_reset(rerank->fetch);
 }

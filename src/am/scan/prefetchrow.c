@@ -42,7 +42,7 @@ look_up(const IvfpqComing *coming, int64 i)
 	int			at;
 
 	if (i < coming->n && find_line_pointer(coming->ids[i], &at))
-		IvfpqRecentFetch(coming->heap, block_of(coming, i), at,
+		IvfpqBufHintFetch(coming->heap, block_of(coming, i), at,
 						 sizeof(ItemIdData));
 }
 
@@ -57,7 +57,7 @@ hold(IvfpqComing *coming, int64 i)
 
 	if (i >= coming->n || !find_line_pointer(coming->ids[i], &at))
 		return;
-	buffer = IvfpqRecentPin(coming->heap, block_of(coming, i));
+	buffer = IvfpqBufHintPin(coming->heap, block_of(coming, i));
 	coming->held[i % IVFPQ_HELD_PAGES] = buffer;
 	if (!BufferIsValid(buffer))
 		return;

@@ -46,7 +46,7 @@ typedef struct IvfpqTeamShared
 	pg_atomic_uint64 ncopies;	/* that there are to be written */
 	pg_atomic_uint64 next_range;	/* of lists, that nobody writes yet */
 	pg_atomic_uint64 next_page; /* that nobody logs yet */
-	pg_atomic_uint32 refine_head;	/* see IvfpqRefineBuilderFinish */
+	pg_atomic_uint32 refine_head;	/* see IvfpqRecordBuilderFinish */
 
 	pg_atomic_uint64 next_query;	/* of calibration, that nobody takes yet */
 

@@ -297,10 +297,10 @@ IvfpqPolish(IvfpqCluster *cluster, int pass)
 	IvfpqSpillBegin(&spill, &cluster->team, pass == 0 ? "sums" : "sums2",
 					cluster->rows.nranges);
 	sum_rows(cluster, &spill);
-	IvfpqFault("lists: placed");
+	IvfpqStopPoint("lists: placed");
 	IvfpqClusterEndRound(cluster, NULL);
 	move_lists(cluster, &spill);
-	IvfpqFault("lists: moved");
+	IvfpqStopPoint("lists: moved");
 	IvfpqClusterEndRound(cluster, regroup);
 	IvfpqSpillEnd(&spill);
 }

@@ -313,7 +313,7 @@ send_model(IvfpqLoad *load, bool *exists)
 
 	if (meta->refine != IVFPQ_REFINE_NONE)
 	{
-		request.refine_slots = IvfpqRefineSlots(meta->dims);
+		request.refine_slots = IvfpqRecordSlots(meta->dims);
 		request.refine_records = load->expected / meta->copies;
 	}
 	served = IvfpqExchange(GV_ROLE_LOADER, GV_MSG_BEGIN, &part, 1, 0,

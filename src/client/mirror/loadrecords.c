@@ -27,7 +27,7 @@ StaticAssertDecl(sizeof(ItemPointerData) ==
 /* Bring a record into the form that travels; zeroed memory. */
 static void
 make_item(GvRefineItem *item, const ItemPointerData *address,
-		  const IvfpqRefineRecord *record, int dims)
+		  const IvfpqRecord *record, int dims)
 {
 	memcpy(item->address, address, sizeof(item->address));
 	memcpy(item->rowid, &record->tid, sizeof(item->rowid));
@@ -96,7 +96,7 @@ IvfpqRecordsRead(IvfpqLoad *load)
 	if (load->naddresses == 0)
 		return;
 	sort_addresses(load);
-	slot_bytes = IvfpqRefineSlotBytes(dims);
+	slot_bytes = IvfpqRecordSlotBytes(dims);
 	slots = palloc(CHUNK * slot_bytes);
 	load->records = MemoryContextAllocExtended(load->context,
 											   load->naddresses * stride,
@@ -107,12 +107,12 @@ IvfpqRecordsRead(IvfpqLoad *load)
 		int			n = (int) Min(CHUNK, load->naddresses - done);
 
 		CHECK_FOR_INTERRUPTS();
-		IvfpqRefineRead(load->index, dims, load->addresses + done, n, slots,
+		IvfpqRecordRead(load->index, dims, load->addresses + done, n, slots,
 						NULL);
 		for (int i = 0; i < n; i++)
 			make_item((GvRefineItem *) (load->records + (done + i) * stride),
 					  &load->addresses[done + i],
-					  (IvfpqRefineRecord *) (slots + i * slot_bytes), dims);
+					  (IvfpqRecord *) (slots + i * slot_bytes), dims);
 	}
 	pfree(slots);
 }
@@ -150,14 +150,14 @@ static bool
 add_page(IvfpqLoad *load, BlockNumber blkno, Page page, int64 *n)
 {
 	int			dims = load->meta.dims;
-	int			nslots = IvfpqRefineSlots(dims);
+	int			nslots = IvfpqRecordSlots(dims);
 	Size		stride = gv_refine_stride(dims);
 
 	if ((*n + nslots) * stride > load->room - sizeof(GvListsRequest))
 		return false;
 	for (int slot = 0; slot < nslots; slot++)
 	{
-		const IvfpqRefineRecord *record = IvfpqRefineGet(page, dims, slot);
+		const IvfpqRecord *record = IvfpqRecordGet(page, dims, slot);
 		GvRefineItem *item = (GvRefineItem *) (load->message + *n * stride);
 		ItemPointerData address;
 
@@ -189,7 +189,7 @@ send_some_pages(IvfpqLoad *load, BlockNumber *blkno, char *page)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (!IvfpqIsFixedPage(&load->meta, *blkno) &&
-			IvfpqRefinePageCopy(load->index, *blkno, load->strategy, page) &&
+			IvfpqRecordPageCopy(load->index, *blkno, load->strategy, page) &&
 			!add_page(load, *blkno, (Page) page, &n))
 			break;
 	}

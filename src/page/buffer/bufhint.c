@@ -63,7 +63,7 @@ is_hot(Buffer buffer)
 
 /* See bufhint.h. */
 Buffer
-IvfpqRecentPin(Relation rel, BlockNumber blkno)
+IvfpqBufHintPin(Relation rel, BlockNumber blkno)
 {
 	Buffer		buffer;
 
@@ -80,7 +80,7 @@ IvfpqRecentPin(Relation rel, BlockNumber blkno)
 
 /* See bufhint.h. */
 Buffer
-IvfpqRecentRead(Relation rel, BlockNumber blkno,
+IvfpqBufHintRead(Relation rel, BlockNumber blkno,
 				BufferAccessStrategy strategy)
 {
 	Buffer		buffer;
@@ -90,7 +90,7 @@ IvfpqRecentRead(Relation rel, BlockNumber blkno,
 								  strategy);
 	if (places == NULL)
 		make_places();
-	buffer = IvfpqRecentPin(rel, blkno);
+	buffer = IvfpqBufHintPin(rel, blkno);
 	if (!BufferIsValid(buffer))
 		*place_of(rel, blkno) = buffer = ReadBuffer(rel, blkno);
 	return buffer;
@@ -98,7 +98,7 @@ IvfpqRecentRead(Relation rel, BlockNumber blkno,
 
 /* See bufhint.h. */
 void
-IvfpqRecentFetch(Relation rel, BlockNumber blkno, Size offset, Size bytes)
+IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset, Size bytes)
 {
 	const char *page;
 	Buffer		buffer;

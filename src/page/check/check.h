@@ -74,7 +74,7 @@ extern bool IvfpqCheckEntry(IvfpqChecker *checker, uint32 list,
 							IvfpqListEntry *entry);
 extern bool IvfpqCheckAddress(IvfpqChecker *checker,
 							  const ItemPointerData *address);
-extern void IvfpqCheckRefinePage(IvfpqChecker *checker, BlockNumber blkno);
-extern void IvfpqCheckRefineChain(IvfpqChecker *checker);
+extern void IvfpqCheckRecordPage(IvfpqChecker *checker, BlockNumber blkno);
+extern void IvfpqCheckRecordChain(IvfpqChecker *checker);
 
 #endif							/* IVFPQ_CHECK_H */
