@@ -13,7 +13,8 @@
 # their full sizes (100,000 damaged conversations with gpuvecd, among others),
 # and adds the unit programs under valgrind, the CUDA engine's whole checks on
 # emulated threads and gpuvecd's with that engine, also sanitized at small size,
-# the engine's and the SQL tests with each of the processor's instructions,
+# the engine's and the SQL tests with each of the processor's instructions, the
+# SQL tests without what leans on PostgreSQL's insides (src/page/buffer/README),
 # a server with the undefined-behaviour sanitizer, what clients from PyPI send
 # (test/clients; skipped where PyPI cannot be reached), and every other PostgreSQL
 # found under /usr/lib/postgresql or, in their place, named in PG_CONFIGS, be it
@@ -570,6 +571,9 @@ server_parts() {
 	if wanted_clients; then
 		part_clients "dataclients$TAG"
 	fi
+	if [ -n "$LONG" ] && wanted sql; then
+		sql_on_plain_buffers "dataplain$TAG"
+	fi
 }
 
 # gpuvec with the undefined-behaviour sanitizer, under the SQL tests
@@ -596,6 +600,24 @@ other_servers() {
 			echo "$config"
 		fi
 	done
+}
+
+# The SQL tests once more with gpuvec built without what leans on PostgreSQL's
+# insides (src/page/buffer/README); $1 = the cluster's name
+sql_on_plain_buffers() {
+	rm -f "$SOURCE"/src/page/buffer/*.o
+	gv_build "$(basename "$SOURCE")" COPT=-DIVFPQ_PLAIN_BUFFERS || {
+		failed 1 "$SERVER: build with plain buffers"
+		return 0
+	}
+	gv_own "$SOURCE"
+	gv_start "$1" "${SQL_SETTINGS[@]}" || {
+		failed 1 "$SERVER with plain buffers: does not start"
+		return 0
+	}
+	installcheck "sql on plain buffers" REGRESS ISOLATION .
+	gv_stop "$1"
+	check_server_log "$1"
 }
 
 # What --long adds to the server of $1.

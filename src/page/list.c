@@ -160,7 +160,7 @@ prefetch_page(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
 
 /*
  * Have the processor fetch a slot's worth of the prefetched page, while it is
- * busy with another.  It only looks there; what it finds counts when it is locked.
+ * busy with another.
  */
 static inline void
 fetch_slot(IvfpqListReader *reader)

@@ -21,12 +21,38 @@
 
 #include "pgstat.h"
 #include "port/pg_bitutils.h"
+#ifndef IVFPQ_PLAIN_BUFFERS
 #include "storage/buf_internals.h"
+#endif
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
 #include "page/buffer/bufhint.h"
 #include "pgcompat.h"
+
+#ifdef IVFPQ_PLAIN_BUFFERS
+
+/* The same without what leans on PostgreSQL's insides: see README. */
+
+Buffer
+IvfpqBufHintPin(Relation rel, BlockNumber blkno)
+{
+	return InvalidBuffer;
+}
+
+Buffer
+IvfpqBufHintRead(Relation rel, BlockNumber blkno,
+				 BufferAccessStrategy strategy)
+{
+	return ReadBufferExtended(rel, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
+}
+
+void
+IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset, Size bytes)
+{
+}
+
+#else
 
 #define MOST_PLACES		(1 << 18)	/* 1 MB */
 
@@ -113,3 +139,5 @@ IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset, Size bytes)
 	__builtin_prefetch(page);
 	IvfpqFetch(page + offset, page + offset + bytes);
 }
+
+#endif
