@@ -18,7 +18,7 @@ PROTOCOL_OBJS := $(call room,protocol)
 
 GPUVECD_OBJS := $(ENGINE_OBJS) $(CPU_OBJS) $(MIRROR_OBJS) $(PROTOCOL_OBJS) \
 	$(call room,server)
-OBJS := src/gpuvec.o $(call room,am set page client) \
+OBJS := $(call room,am set page client) \
 	$(ENGINE_OBJS) $(CPU_OBJS) $(PROTOCOL_OBJS)
 
 # gpuvecd has the CUDA engine where there is nvcc (make NVCC= leaves it out).

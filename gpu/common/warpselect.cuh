@@ -32,7 +32,7 @@
 #define GV_WARPSELECT_CUH
 
 #include <stdint.h>
-#include <cstdint>
+#include <stdint.h>
 
 #include <cuda_runtime.h>
 

@@ -25,8 +25,14 @@
 #include "utils/snapmgr.h"
 #include "utils/tuplesort.h"
 
-#include "am/ivfpq.h"
+#include "am/common/identity.h"
+#include "am/common/tid.h"
+#include "am/common/value.h"
+#include "am/heap/dims.h"
+#include "am/maintain/maintain.h"
 #include "page/check/check.h"
+#include "page/pending.h"
+#include "pgcompat.h"
 
 /* Columns of the result. */
 #define VERIFY_SEVERITY		0
