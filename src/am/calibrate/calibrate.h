@@ -8,7 +8,6 @@
 #include "am/calibrate/trialsearch.h"
 #include "am/common/model.h"
 #include "am/team/team.h"
-#include "engine/mirror/gv_builder.h"
 
 /* A two-sided interval of 95 % reaches so many standard errors. */
 #define IVFPQ_Z_95				1.959964
