@@ -12,12 +12,11 @@
 
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
+#include "portability/instr_time.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 
-#include "client/channel/connect.h"
-#include "client/state.h"
-#include "client/supervise/supervisor.h"
+#include "client/state/state.h"
 #include "pgcompat.h"
 
 #define TRANCHE		"gpuvec"
@@ -77,16 +76,24 @@ attach_memory(void)
 	LWLockRelease(AddinShmemInitLock);
 }
 
-/* While the library is preloaded: ask for memory and for the supervisor. */
+/* While the library is preloaded: ask for memory. */
 void
-IvfpqClientInit(void)
+IvfpqStateInit(void)
 {
 	prev_shmem_request = shmem_request_hook;
 	shmem_request_hook = request_memory;
 	prev_shmem_startup = shmem_startup_hook;
 	shmem_startup_hook = attach_memory;
-	if (ivfpq_server != IVFPQ_SERVER_OFF && !IsBinaryUpgrade)
-		IvfpqSupervisorRegister();
+}
+
+/* Microseconds of a clock that only goes on. */
+int64
+IvfpqNow(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return (int64) INSTR_TIME_GET_MICROSEC(now);
 }
 
 /*
@@ -147,6 +154,40 @@ IvfpqStateName(void)
 	return names[state];
 }
 
+/* See served.h. */
+bool
+IvfpqServerIsWanted(void)
+{
+	if (ivfpq_engine == IVFPQ_ENGINE_CPU)
+		return false;
+	if (ivfpq_engine == IVFPQ_ENGINE_GPU)
+		return true;
+	return ivfpq_shared != NULL && ivfpq_server != IVFPQ_SERVER_OFF &&
+		(ivfpq_server == IVFPQ_SERVER_CUDA ||
+		 pg_atomic_read_u32(&ivfpq_shared->has_card) != 0);
+}
+
+/* See served.h. */
+const char *
+IvfpqServedName(IvfpqServed served)
+{
+	static const char *const names[IVFPQ_NSERVED] = {
+		[IVFPQ_SERVED] = "served",
+		[IVFPQ_NOT_ASKED] = "not asked",
+		[IVFPQ_DOWN] = "down",
+		[IVFPQ_SUSPENDED] = "suspended",
+		[IVFPQ_NOT_MIRRORED] = "not mirrored",
+		[IVFPQ_LOADING] = "loading",
+		[IVFPQ_TIMED_OUT] = "timed out",
+		[IVFPQ_BROKEN] = "broken",
+		[IVFPQ_REFUSED] = "refused",
+		[IVFPQ_ENGINE_FAILED] = "engine failed",
+		[IVFPQ_STALE] = "stale"
+	};
+
+	return names[served];
+}
+
 void
 IvfpqSharedSetServer(const IvfpqServerInfo *server)
 {
@@ -161,6 +202,20 @@ IvfpqSharedGetServer(IvfpqServerInfo *server)
 	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
 	*server = ivfpq_shared->server;
 	LWLockRelease(ivfpq_shared->lock);
+}
+
+/* See served.h. */
+int64
+IvfpqServerMemory(void)
+{
+	int64		memory;
+
+	if (ivfpq_shared == NULL)
+		return 0;
+	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
+	memory = ivfpq_shared->server.memory;
+	LWLockRelease(ivfpq_shared->lock);
+	return memory;
 }
 
 /* Searches that it has answered, of all sessions. */

@@ -15,7 +15,8 @@
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 
-#include "client/client.h"
+#include "client/state/served.h"
+#include "protocol/gv_protocol.h"
 
 /* How gpuvecd is.  The names are those of gpuvec_stat. */
 typedef enum IvfpqServerState
@@ -120,6 +121,7 @@ typedef struct IvfpqShared
 /* state.c; NULL without preloading */
 extern IvfpqShared *ivfpq_shared;
 
+extern void IvfpqStateInit(void);
 extern bool IvfpqPreloadHelps(void);
 extern const char *IvfpqUnservedHint(void);
 extern IvfpqServerState IvfpqSharedState(void);
@@ -132,28 +134,7 @@ extern void IvfpqWakeSupervisor(void);
 extern void IvfpqCountLatency(int64 us);
 extern double IvfpqLatencyQuantile(double share);
 
-/* wanted.c; with ivfpq_shared only */
-extern bool IvfpqSameKey(const GvMirrorKey *a, const GvMirrorKey *b);
-extern uint64 IvfpqWant(const GvMirrorKey *key, bool load, bool now);
-extern bool IvfpqWantedGet(const GvMirrorKey *key, IvfpqWanted *wanted);
-extern int	IvfpqWantedCopy(IvfpqWanted *wanted);
-extern int	IvfpqWantedDue(Oid *databases, int max, TimestampTz now,
-						   TimestampTz *next);
-extern bool IvfpqWantedTake(Oid database, IvfpqWanted *wanted);
-extern void IvfpqWantedProgress(const GvMirrorKey *key, int64 copies,
-								int64 expected);
-extern void IvfpqWantedDone(const GvMirrorKey *key, int64 copies,
-							int pause_ms);
-extern bool IvfpqWantedFailed(const GvMirrorKey *key, const char *error,
-							  int pause_ms);
-extern bool IvfpqWantedPutBack(const GvMirrorKey *key);
-extern void IvfpqWantedGone(const GvMirrorKey *key);
-extern bool IvfpqWantedOlder(const GvMirrorKey *key, GvMirrorKey *older);
-extern void IvfpqWantedForget(const GvMirrorKey *key);
-extern void IvfpqWantedForgetDatabase(Oid database);
-extern void IvfpqWantedRelease(const char *error);
-extern void IvfpqWantedRestart(void);
-extern void IvfpqWantedPrune(const GvMirrorStatus *mirrors, int nmirrors,
-							 TimestampTz then);
+/* A monotonic clock. */
+extern int64 IvfpqNow(void);
 
 #endif							/* IVFPQ_STATE_H */
