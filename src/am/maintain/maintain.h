@@ -74,6 +74,10 @@ extern bool IvfpqTurnIsFree(void);
 extern bool IvfpqTurnIsFor(IvfpqWorkerOrder *order, Relation index);
 extern bool IvfpqTurnUse(IvfpqWorkerOrder *order, Relation index);
 
+/* upkeep.c: what it wants of a background worker */
+extern bool IvfpqHasWork(Relation index, double table_rows);
+extern void IvfpqDoWork(Relation heap, Relation index, const char *name);
+
 /* worker.c: a background worker does it when VACUUM asks */
 extern void IvfpqAskForWorker(IndexVacuumInfo *info);
 

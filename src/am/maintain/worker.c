@@ -38,11 +38,8 @@
 #include "utils/ps_status.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
-#include "am/calibrate/calibrate.h"
-#include "am/common/count.h"
 #include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/common/snapshot.h"
@@ -87,39 +84,6 @@ static char serving_name[2 * NAMEDATALEN];
 
 extern PGDLLEXPORT void gpuvec_train_worker(Datum arg);
 
-/* Has the index many times the rows it was trained on? */
-static bool
-has_outgrown(Relation index, const IvfpqMetaData *meta, int64 *rows)
-{
-	int64		limit = Max(IVFPQ_MAX_GROWTH * Max(meta->rows_at_training, 1),
-							2 * meta->rows_at_advice);
-
-	*rows = IvfpqCountRows(index, meta);
-	return *rows > limit;
-}
-
-/*
- * Is there anything to do?  The estimate of pending rows is an upper bound
- * that saves reading them; so is table_rows, unless negative, of all rows.
- */
-static bool
-has_work(Relation index, double table_rows)
-{
-	IvfpqMetaData meta;
-	int64		pending = IvfpqPendingEstimate(index);
-	int64		rows;
-
-	IvfpqMetaRead(index, &meta);
-	if (meta.nlists == 0)
-		return pending >= IvfpqTrainRows(index) &&
-			IvfpqCountPending(index, &meta) >= IvfpqTrainRows(index);
-	if (pending > 0 && IvfpqPendingMayLeave(index, &meta))
-		return true;
-	return (table_rows < 0 ||
-			table_rows > IVFPQ_MAX_GROWTH * meta.rows_at_training) &&
-		has_outgrown(index, &meta, &rows);
-}
-
 StaticAssertDecl(sizeof(IvfpqWorkerOrder) <= BGW_EXTRALEN,
 				 "an order goes with its worker");
 
@@ -159,7 +123,7 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 
 	if (index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ||
 		!index->rd_index->indisvalid ||
-		!has_work(index, info->num_heap_tuples) || !IvfpqTurnIsFree())
+		!IvfpqHasWork(index, info->num_heap_tuples) || !IvfpqTurnIsFree())
 		return;
 
 	if (!start_worker(RelationGetRelid(index), &its_order))
@@ -177,61 +141,6 @@ add_context(void *arg)
 	errcontext("training of index \"%s\"", (const char *) arg);
 }
 
-/* One line for the log about what was done; it names the index itself. */
-static void
-log_result(const char *name, const IvfpqTrainResult *result,
-		   TimestampTz begun)
-{
-	long		ms = TimestampDifferenceMilliseconds(begun,
-													 GetCurrentTimestamp());
-
-	if (result->odd > 0)
-		ereport(LOG,
-				(errhidecontext(true),
-				 errmsg("gpuvec: %lld rows of index \"%s\" stay pending, they do not have its dimensions",
-						(long long) result->odd, name)));
-	if (result->nlists == 0)
-		ereport(LOG,
-				(errhidecontext(true),
-				 errmsg("gpuvec: index \"%s\" is not trained, the table has only %.0f rows to index",
-						name, result->rows)));
-	else if (result->trained)
-		ereport(LOG,
-				(errhidecontext(true),
-				 errmsg("gpuvec: trained index \"%s\": %lld rows in %d lists, %lld stay pending, %ld ms",
-						name, (long long) result->moved, result->nlists,
-						(long long) result->kept, ms)));
-	else if (result->moved > 0)
-		ereport(LOG,
-				(errhidecontext(true),
-				 errmsg("gpuvec: put %lld pending rows of index \"%s\" into lists, %lld stay pending, %ld ms",
-						(long long) result->moved, name,
-						(long long) result->kept, ms)));
-}
-
-/*
- * The index has outgrown its training: say so, once and again when it has
- * doubled, and find out what each recall takes now.
- */
-static void
-advise_rebuild(Relation heap, Relation index, const char *name)
-{
-	IvfpqMetaData meta;
-	int64		rows;
-
-	IvfpqMetaRead(index, &meta);
-	if (meta.nlists == 0 || !has_outgrown(index, &meta, &rows))
-		return;
-	ereport(LOG,
-			(errhidecontext(true),
-			 errmsg("gpuvec: index \"%s\" was trained on %lld rows and holds %lld",
-					name, (long long) meta.rows_at_training,
-					(long long) rows),
-			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.")));
-	(void) IvfpqCalibrateIndex(heap, index);
-	IvfpqMetaAdvised(index, rows);
-}
-
 /* Do what there is to do; the table is locked. */
 static void
 serve_index(Relation heap, Relation index)
@@ -242,18 +151,14 @@ serve_index(Relation heap, Relation index)
 	char	   *activity = psprintf("gpuvec: training index %s", name);
 	ErrorContextCallback context = {error_context_stack, add_context,
 	name};
-	TimestampTz begun = GetCurrentTimestamp();
 	IvfpqIdentity caller;
-	IvfpqTrainResult result;
 
 	pgstat_report_activity(STATE_RUNNING, activity);
 	strlcpy(serving_name, name, sizeof(serving_name));
 	serving_heap = RelationGetRelid(heap);
 	error_context_stack = &context;
 	IvfpqActAsOwner(&caller, heap);
-	IvfpqTrainOrDrain(heap, index, &result);
-	log_result(name, &result, begun);
-	advise_rebuild(heap, index, name);
+	IvfpqDoWork(heap, index, name);
 	IvfpqActAsCaller(&caller);
 	error_context_stack = context.previous;
 	serving_heap = InvalidOid;
@@ -278,7 +183,7 @@ wants_service(Oid indexoid)
 		return false;
 	wants = index->rd_rel->relkind == RELKIND_INDEX &&
 		IvfpqIsOurs(index) &&
-		index->rd_index->indisvalid && has_work(index, -1) &&
+		index->rd_index->indisvalid && IvfpqHasWork(index, -1) &&
 		IvfpqTurnIsFor(&order, index);
 	relation_close(index, NoLock);
 	return wants;
