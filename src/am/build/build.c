@@ -47,7 +47,7 @@ assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	int			dims;
 
 	if (isnull[0] ||
-		!IvfpqPlacerWants(&build->assign.placer, IvfpqTidToId(tid)))
+		!IvfpqPlacerWants(&build->load.placer, IvfpqTidToId(tid)))
 		return;
 
 	oldcontext = MemoryContextSwitchTo(build->tmp);
@@ -59,7 +59,7 @@ assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	{
 		IvfpqCheckDims(build->training.gv.dims, dims);
 		if (IvfpqIsPlaceable(&build->type, row, dims))
-			IvfpqAssignRow(&build->assign, row, IvfpqTidToId(tid));
+			IvfpqBulkLoadRow(&build->load, row, IvfpqTidToId(tid));
 	}
 	MemoryContextReset(build->tmp);
 }
@@ -104,7 +104,7 @@ scan_table(IvfpqBuild *build)
 	rows = table_index_build_scan(build->heap, build->index, build->indexInfo,
 								  true, team->me == 0, assign_callback, build,
 								  scan);
-	IvfpqPlacerFlush(&build->assign.placer);
+	IvfpqPlacerFlush(&build->load.placer);
 	return rows;
 }
 
@@ -203,20 +203,20 @@ IvfpqBuildWork(IvfpqBuild *build)
 	IvfpqTeam  *team = &build->team;
 	Relation	index = build->index;
 
-	IvfpqAssignBegin(&build->assign, index, &build->training, team,
-					 build->meta.refine != IVFPQ_REFINE_NONE, false);
+	IvfpqBulkLoadBegin(&build->load, index, &build->training, team,
+					   build->meta.refine != IVFPQ_REFINE_NONE, false);
 	place_rows(build);
 	report(build);
-	IvfpqAssignWrite(&build->assign, index, &build->meta, false);
+	IvfpqBulkLoadWrite(&build->load, index, &build->meta, false);
 	if (IvfpqTeamGather(team))
 	{
-		IvfpqAssignFinish(&build->assign, index, &build->meta, false);
+		IvfpqBulkLoadFinish(&build->load, index, &build->meta, false);
 		IvfpqMetaRewrite(index, &build->meta);
 		team->shared->npages = RelationGetNumberOfBlocks(index);
 		IvfpqTeamRelease(team);
 	}
 	else
-		IvfpqAssignHelp(&build->assign, index);
+		IvfpqBulkLoadHelp(&build->load, index);
 	log_pages(build);
 }
 
@@ -241,7 +241,7 @@ build_trained(IvfpqBuild *build)
 		IvfpqIdToTid(build->odd_ids[i], &tid);
 		(void) IvfpqPendingAppend(build->index, &tid, 0);
 	}
-	build->index_tuples = (double) (build->assign.rows + build->nodd);
+	build->index_tuples = (double) (build->load.rows + build->nodd);
 }
 
 /* Has this statement said that an index is not trained? */

@@ -21,7 +21,7 @@ typedef struct IvfpqBuild
 	IvfpqMetaData meta;
 	IvfpqTraining training;
 	IvfpqTeam	team;			/* when trained, as is */
-	IvfpqAssign assign;
+	IvfpqBulkLoad load;
 	MemoryContext tmp;			/* reset after every row */
 	double		heap_tuples;
 	double		index_tuples;

@@ -145,7 +145,7 @@ fill_segment(IvfpqTeam *team, Relation heap, Relation index,
 	team->shared->heap = RelationGetRelid(heap);
 	team->shared->index = RelationGetRelid(index);
 	team->shared->concurrent = concurrent;
-	team->shared->nshares = context->nworkers + 1;
+	team->shared->nparts = context->nworkers + 1;
 	SharedFileSetInit(&team->shared->files, context->seg);
 	team->scan = IvfpqSegmentTake(context, KEY_SCAN,
 								  table_parallelscan_estimate(heap,

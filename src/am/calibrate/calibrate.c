@@ -262,7 +262,7 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CALIBRATING);
-	meta->coarse_share = IvfpqShareFind(calibration, index, model);
+	meta->coarse_share = IvfpqBreadthFind(calibration, index, model);
 	shared = GetCurrentTimestamp();
 	model->meta.coarse_share = meta->coarse_share;
 	meta->calibration_queries = calibration->nqueries;

@@ -42,8 +42,8 @@ extern void IvfpqTruthGive(const IvfpqCalibration *calibration,
 extern void IvfpqTruthTake(IvfpqCalibration *calibration, IvfpqTeam *team);
 
 /* breadth.c */
-extern double IvfpqShareFind(const IvfpqCalibration *calibration,
-							 Relation index, const IvfpqModel *model);
+extern double IvfpqBreadthFind(const IvfpqCalibration *calibration,
+							   Relation index, const IvfpqModel *model);
 
 /* targets.c */
 extern bool IvfpqCalibrateIndex(Relation heap, Relation index);

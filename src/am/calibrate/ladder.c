@@ -66,13 +66,13 @@ count_ranks(IvfpqLadder *ladder, const IvfpqTruth *truth, const uint64 *ids,
 	int			place;
 
 	memset(counts, 0, sizeof(int) * IVFPQ_DEPTHS * IVFPQ_MAX_WIDTHS);
-	IvfpqRowsForget(&ladder->rows);
-	(void) IvfpqRowsMeet(&ladder->rows, own, &place);
+	IvfpqAnswerRowsForget(&ladder->rows);
+	(void) IvfpqAnswerRowsMeet(&ladder->rows, own, &place);
 	for (int i = 0; i < truth->nneighbours; i++)
-		IvfpqRowsExpect(&ladder->rows, truth->neighbours[i], i);
+		IvfpqAnswerRowsAwait(&ladder->rows, truth->neighbours[i], i);
 	for (int i = 0; i < n; i++)
 	{
-		if (!IvfpqRowsMeet(&ladder->rows, ids[i], &place))
+		if (!IvfpqAnswerRowsMeet(&ladder->rows, ids[i], &place))
 			continue;
 		while (width < ladder->nwidths && rank >= ladder->widths[width])
 			width++;
@@ -217,8 +217,8 @@ lay_ladder(IvfpqLadder *ladder, int most, int most_width)
 	/* each row's two copies, and the query's own */
 	IvfpqSearchOpen(&ladder->search, (most_width + 1) * meta->copies);
 	IvfpqTopKResize(&ladder->sorted, (most_width + 1) * meta->copies);
-	IvfpqRowsResize(&ladder->rows, (most_width + 1) * meta->copies +
-					IVFPQ_DEEP_ROWS);
+	IvfpqAnswerRowsResize(&ladder->rows, (most_width + 1) * meta->copies +
+						  IVFPQ_DEEP_ROWS);
 }
 
 /* Search for all queries by gpuvecd, if there is a trial; false: it failed. */

@@ -129,7 +129,7 @@ IvfpqOpenToChange(Oid relid, void (*check) (Relation table, Relation index),
 void
 IvfpqCheckInspect(Relation index)
 {
-	if (GvOwnsRelation(index->rd_index->indrelid, GetUserId()) ||
+	if (IvfpqOwnsRelation(index->rd_index->indrelid, GetUserId()) ||
 		has_privs_of_role(GetUserId(), ROLE_PG_MONITOR))
 		return;
 	ereport(ERROR,
@@ -281,7 +281,7 @@ IvfpqIsInterpreted(Relation index, bool predicate)
 void
 IvfpqCheckActing(Relation table, Relation index)
 {
-	if (GvOwnsRelation(RelationGetRelid(table), GetUserId()) ||
+	if (IvfpqOwnsRelation(RelationGetRelid(table), GetUserId()) ||
 		!IvfpqIsInterpreted(index, true))
 		return;
 	ereport(ERROR,

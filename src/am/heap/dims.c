@@ -29,7 +29,7 @@ typedef struct Inquiry
 	Relation	heap;
 	Relation	index;
 	IvfpqType	type;
-	IvfpqRerank rows;			/* fetches them */
+	IvfpqMeasure rows;			/* fetches them */
 	IvfpqPendingReader reader;
 	int			count;			/* TIDs of the reader's page */
 	int			next;			/* of them to be looked at */
@@ -54,7 +54,7 @@ begin_inquiry(Inquiry *inquiry, Relation heap, Relation index,
 										 GetActiveSnapshot() :
 										 GetLatestSnapshot());
 	IvfpqTypeInit(&inquiry->type, index);
-	IvfpqRerankBegin(&inquiry->rows, heap, index, inquiry->snapshot);
+	IvfpqMeasureBegin(&inquiry->rows, heap, index, inquiry->snapshot);
 	IvfpqPendingOpen(&inquiry->reader, index, meta);
 	inquiry->reader.place.page = InvalidBlockNumber;
 }
@@ -63,7 +63,7 @@ static void
 end_inquiry(Inquiry *inquiry)
 {
 	IvfpqPendingClose(&inquiry->reader);
-	IvfpqRerankEnd(&inquiry->rows);
+	IvfpqMeasureEnd(&inquiry->rows);
 	UnregisterSnapshot(inquiry->snapshot);
 	MemoryContextSwitchTo(inquiry->oldcontext);
 	MemoryContextDelete(inquiry->context);
@@ -96,12 +96,12 @@ next_dims(Inquiry *inquiry, ItemPointer tid, int *dims)
 		MemoryContext oldcontext;
 		Datum		value;
 
-		if (!IvfpqRerankFetch(&inquiry->rows, IvfpqTidToId(tid), &value))
+		if (!IvfpqMeasureFetch(&inquiry->rows, IvfpqTidToId(tid), &value))
 			continue;
 		oldcontext = MemoryContextSwitchTo(inquiry->rows.context);
 		(void) IvfpqValueFloats(&inquiry->type, value, dims);
 		MemoryContextSwitchTo(oldcontext);
-		IvfpqRerankDone(&inquiry->rows);
+		IvfpqMeasureDone(&inquiry->rows);
 		return true;
 	}
 	return false;
@@ -183,9 +183,9 @@ IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta)
 	inquiry.rows.asks_dead = true;
 	while (dead && next_tid(&inquiry, &tid))
 	{
-		if (IvfpqRerankFetch(&inquiry.rows, IvfpqTidToId(&tid), &value))
+		if (IvfpqMeasureFetch(&inquiry.rows, IvfpqTidToId(&tid), &value))
 		{
-			IvfpqRerankDone(&inquiry.rows);
+			IvfpqMeasureDone(&inquiry.rows);
 			dead = false;
 		}
 		dead &= inquiry.rows.all_dead;

@@ -33,7 +33,7 @@ typedef struct Drain
 	Relation	index;
 	IvfpqType	type;
 	const IvfpqModel *model;
-	IvfpqRerank rows;			/* fetches them */
+	IvfpqMeasure rows;			/* fetches them */
 	MemoryContext context;		/* reset after every row */
 	IvfpqTrainResult *result;
 } Drain;
@@ -51,7 +51,7 @@ drain_row(Drain *drain, ItemPointer tid, const IvfpqPendingPlace *place)
 	Datum		value;
 	int			dims;
 
-	if (!IvfpqRerankFetch(&drain->rows, IvfpqTidToId(tid), &value))
+	if (!IvfpqMeasureFetch(&drain->rows, IvfpqTidToId(tid), &value))
 	{
 		drain->result->kept++;
 		return;
@@ -71,7 +71,7 @@ drain_row(Drain *drain, ItemPointer tid, const IvfpqPendingPlace *place)
 		drain->result->odd++;
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(drain->context);
-	IvfpqRerankDone(&drain->rows);
+	IvfpqMeasureDone(&drain->rows);
 }
 
 /* The rows of one page, by a snapshot of their own. */
@@ -82,14 +82,14 @@ drain_page(Drain *drain, IvfpqPendingReader *reader, int count)
 	int64		kept = drain->result->kept;
 
 	PushActiveSnapshot(GetLatestSnapshot());
-	IvfpqRerankBegin(&drain->rows, drain->heap, drain->index,
-					 GetActiveSnapshot());
+	IvfpqMeasureBegin(&drain->rows, drain->heap, drain->index,
+					  GetActiveSnapshot());
 	for (int i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		drain_row(drain, &reader->tids[i], &reader->place);
 	}
-	IvfpqRerankEnd(&drain->rows);
+	IvfpqMeasureEnd(&drain->rows);
 	PopActiveSnapshot();
 	IvfpqSnapshotForget();
 	odd = drain->result->odd - odd;
@@ -153,7 +153,7 @@ IvfpqTrainOrDrain(Relation heap, Relation index, IvfpqTrainResult *result)
 static void
 check_may_train(Relation heap, Relation index)
 {
-	if (!GvOwnsRelation(RelationGetRelid(heap), GetUserId()))
+	if (!IvfpqOwnsRelation(RelationGetRelid(heap), GetUserId()))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("must be owner of table \"%s\" to train index \"%s\"",

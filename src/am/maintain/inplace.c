@@ -49,9 +49,9 @@ typedef struct InPlace
 	IvfpqMetaData meta;
 	IvfpqTraining training;
 	IvfpqTeam	team;			/* alone */
-	IvfpqAssign assign;
+	IvfpqBulkLoad load;
 	IvfpqSeal	seal;
-	IvfpqRerank rows;			/* fetches them */
+	IvfpqMeasure rows;			/* fetches them */
 	ItemPointerData *kept;		/* [nkept] rows that stay pending */
 	int64		nkept;
 	int64		max_kept;
@@ -81,7 +81,7 @@ assign_row(InPlace *state, uint64 id)
 	Datum		value;
 	int			dims;
 
-	if (!IvfpqRerankFetch(&state->rows, id, &value))
+	if (!IvfpqMeasureFetch(&state->rows, id, &value))
 	{
 		keep_row(state, id);
 		return;
@@ -91,10 +91,10 @@ assign_row(InPlace *state, uint64 id)
 	MemoryContextSwitchTo(oldcontext);
 	if (dims == state->training.gv.dims &&
 		IvfpqIsPlaceable(&state->type, vector, dims))
-		IvfpqAssignRow(&state->assign, vector, id);
+		IvfpqBulkLoadRow(&state->load, vector, id);
 	else
 		keep_row(state, id);
-	IvfpqRerankDone(&state->rows);
+	IvfpqMeasureDone(&state->rows);
 }
 
 /*
@@ -106,14 +106,14 @@ static void
 begin_rows(InPlace *state)
 {
 	PushActiveSnapshot(GetLatestSnapshot());
-	IvfpqRerankBegin(&state->rows, state->heap, state->index,
-					 GetActiveSnapshot());
+	IvfpqMeasureBegin(&state->rows, state->heap, state->index,
+					  GetActiveSnapshot());
 }
 
 static void
 end_rows(InPlace *state)
 {
-	IvfpqRerankEnd(&state->rows);
+	IvfpqMeasureEnd(&state->rows);
 	PopActiveSnapshot();
 	IvfpqSnapshotForget();
 }
@@ -133,10 +133,10 @@ assign_rows(InPlace *state)
 								 IVFPQ_PHASE_ASSIGNING);
 	begin_rows(state);
 	IvfpqTeamAlone(&state->team, state->training.nlists);
-	IvfpqAssignBegin(&state->assign, state->index, &state->training,
-					 &state->team, state->meta.refine != IVFPQ_REFINE_NONE,
-					 true);
-	while (GvTuplesortGetDatum(tids, &value, &isnull))
+	IvfpqBulkLoadBegin(&state->load, state->index, &state->training,
+					   &state->team, state->meta.refine != IVFPQ_REFINE_NONE,
+					   true);
+	while (IvfpqTuplesortGetDatum(tids, &value, &isnull))
 	{
 		uint64		id = (uint64) DatumGetInt64(value);
 
@@ -169,8 +169,8 @@ write_and_publish(InPlace *state)
 	IvfpqMetaInit(&state->meta, state->type.metric, state->training.gv.dims);
 	state->meta.refine = IvfpqGetOptions(index)->refine;
 	assign_rows(state);
-	IvfpqAssignWrite(&state->assign, index, &state->meta, true);
-	IvfpqAssignFinish(&state->assign, index, &state->meta, true);
+	IvfpqBulkLoadWrite(&state->load, index, &state->meta, true);
+	IvfpqBulkLoadFinish(&state->load, index, &state->meta, true);
 	IvfpqFault("train: written");
 	IvfpqPendingKeep(index, &state->seal, state->kept, state->nkept,
 					 &state->meta);
@@ -280,7 +280,7 @@ IvfpqTrainInPlace(Relation heap, Relation index, IvfpqTrainResult *result)
 
 	result->trained = state.meta.nlists > 0;
 	result->rows = state.training.rows;
-	result->moved += state.assign.rows;
+	result->moved += state.load.rows;
 	pgstat_progress_end_command();
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);

@@ -71,9 +71,9 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 							   codes, t));
 	if (model->meta.refine != IVFPQ_REFINE_NONE)
 	{
-		IvfpqRefineRecord *record = IvfpqRefineAlloc(dims);
+		IvfpqRefineRecord *record = IvfpqRecordAlloc(dims);
 
-		IvfpqRefineMake(record, vector, dims, boundable, tid);
+		IvfpqRecordMake(record, vector, dims, boundable, tid);
 		IvfpqRefineAppend(index, dims, record, &refine);
 	}
 	for (int i = 0; i < copies; i++)

@@ -148,7 +148,7 @@ rewrite_lists(Vacuum *vacuum)
 {
 	for (int list = 0; list < vacuum->meta.nlists; list++)
 	{
-		GvVacuumDelayPoint();
+		IvfpqVacuumDelayPoint();
 		IvfpqListRewrite(vacuum->index, &vacuum->meta, list, vacuum->strategy);
 	}
 }
@@ -189,7 +189,7 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 		{
 			if (IvfpqIsFixedPage(&vacuum.meta, blkno))
 				continue;
-			GvVacuumDelayPoint();
+			IvfpqVacuumDelayPoint();
 			vacuum_page(&vacuum, blkno);
 		}
 		rewrite_lists(&vacuum);

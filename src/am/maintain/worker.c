@@ -242,7 +242,7 @@ try_index(Oid indexoid, bool just_look)
 		return NOTHING;
 	if (!ConditionalLockRelationOid(heapoid, ShareUpdateExclusiveLock))
 		return LOCKED;
-	vacuums = GvCountVacuums(heapoid);
+	vacuums = IvfpqCountVacuums(heapoid);
 	if (IndexGetRelation(indexoid, true) != heapoid ||
 		(known != NULL && known->vacuums == vacuums))
 		return NOTHING;
@@ -463,7 +463,7 @@ set_own_settings(void)
 	for (int i = 0; i < (int) lengthof(settings); i++)
 		SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET,
 						PGC_S_OVERRIDE);
-	GvSetNoTransactionTimeout();
+	IvfpqSetNoTransactionTimeout();
 	if (synchronous_commit > SYNCHRONOUS_COMMIT_LOCAL_FLUSH)
 		SetConfigOption("synchronous_commit", "local", PGC_SUSET,
 						PGC_S_OVERRIDE);

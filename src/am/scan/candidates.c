@@ -120,18 +120,18 @@ search_lists(IvfpqSearch *search)
 											  sizeof(IvfpqListEntry),
 											  MCXT_ALLOC_HUGE);
 	int64		had_read = IvfpqCountReads();
-	int			nahead = 0;		/* lists on their way */
+	int			nprefetched = 0;	/* lists */
 
 	IvfpqListEntriesRead(search->index, &search->model->meta,
 						 search->lists.ids, n, entries);
 	for (int i = 0; i < n; i++)
 	{
-		/* pages read ahead are there when the list's turn comes */
+		/* prefetched pages are there when the list's turn comes */
 		IvfpqAheadNotice(search->index, &had_read);
-		if (i >= nahead && IvfpqAheadHelps(search->index))
-			nahead = i + IvfpqListsAhead(&search->reader,
-										 search->lists.ids + i, entries + i,
-										 n - i);
+		if (i >= nprefetched && IvfpqAheadHelps(search->index))
+			nprefetched = i + IvfpqListsAhead(&search->reader,
+											  search->lists.ids + i,
+											  entries + i, n - i);
 		IvfpqListOpenAt(&search->reader, (uint32) search->lists.ids[i],
 						&entries[i], i + 1 < n ? &entries[i + 1] : NULL);
 		read_list(search, i);

@@ -44,7 +44,7 @@ refuse(IndexPath *path, Cost *startup_cost, Cost *total_cost,
 	*correlation = 0;
 	*pages = 0;
 	path->path.pathkeys = NIL;
-	GvDisablePath(&path->path);
+	IvfpqDisablePath(&path->path);
 }
 
 /* Does a policy, or what else is to be kept secret, hide rows of a table? */

@@ -28,7 +28,7 @@ get_key(Oid relid)
 				 errmsg("index \"%s\" is temporary",
 						RelationGetRelationName(index)),
 				 errhint("Only its own session can read it.")));
-	if (GvIsUncommitted(index))
+	if (IvfpqIsUncommitted(index))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("index \"%s\" was built in this transaction",

@@ -19,7 +19,7 @@
 #include "am/team/copies.h"
 
 #define CHUNK_ITEMS		4096
-#define AHEAD			8		/* items fetched before they are needed */
+#define PREFETCHED		8		/* items */
 
 /* Columns of the sort. */
 #define SORT_LIST		1
@@ -201,9 +201,9 @@ next_sorted(IvfpqCopies *copies)
 static const char *
 next_in_memory(IvfpqCopies *copies)
 {
-	if (copies->next + AHEAD < copies->n)
+	if (copies->next + PREFETCHED < copies->n)
 		__builtin_prefetch(item_of(copies,
-								   copies->order[copies->next + AHEAD]));
+								   copies->order[copies->next + PREFETCHED]));
 	return (const char *) item_of(copies, copies->order[copies->next++]);
 }
 

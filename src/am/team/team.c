@@ -98,7 +98,7 @@ IvfpqTeamAlone(IvfpqTeam *team, int nlists)
 	team->shared = palloc(sizeof(IvfpqTeamShared));
 	IvfpqTeamInit(team->shared);
 	team->shared->size = 1;
-	team->shared->nshares = 1;
+	team->shared->nparts = 1;
 	team->entries = palloc_extended(nlists * sizeof(IvfpqListEntry),
 									MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 }

@@ -75,7 +75,7 @@ flush_reader(IvfpqReader *reader)
  * whose records are to bound nothing.
  */
 bool
-IvfpqMayShare(const IvfpqReader *reader, const float *row)
+IvfpqMaySend(const IvfpqReader *reader, const float *row)
 {
 	const IvfpqSample *sample = reader->sample;
 
@@ -106,7 +106,7 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	if (!sample->lenient)
 		IvfpqCheckDims(sample->dims, dims);
 	if (dims == sample->dims && IvfpqIsPlaceable(sample->type, row, dims) &&
-		IvfpqMayShare(reader, row))
+		IvfpqMaySend(reader, row))
 	{
 		reader->ids[reader->nbatch] = id;
 		memcpy(reader->batch + (Size) reader->nbatch++ * dims, row,

@@ -131,11 +131,11 @@ take_rows(void *arg, const float *rows, const uint64 *ids, int n)
 		taker->item->id = (int64) ids[i];
 		gv_to_half(rows + (Size) i * dims, dims,
 				   (uint16_t *) (taker->item + 1));
-		IvfpqSpillPut(&cluster->rows,
-					  IvfpqSpillRange(&cluster->rows, parents[i],
-									  training->nparents),
-					  taker->item,
-					  sizeof(IvfpqClusterRow) + dims * sizeof(uint16));
+		IvfpqTempFilePut(&cluster->rows,
+						 IvfpqTempFileRange(&cluster->rows, parents[i],
+											training->nparents),
+						 taker->item,
+						 sizeof(IvfpqClusterRow) + dims * sizeof(uint16));
 		pg_atomic_fetch_add_u64(&cluster->counts[parents[i]], 1);
 	}
 	return true;
@@ -150,12 +150,13 @@ read_rows(IvfpqCluster *cluster)
 
 	taker.item = palloc(sizeof(IvfpqClusterRow) +
 						shared->gv.dims * sizeof(uint16));
-	IvfpqSpillBegin(&cluster->rows, &cluster->team, "rows", shared->nranges);
+	IvfpqTempFileBegin(&cluster->rows, &cluster->team, "rows",
+					   shared->nranges);
 	cluster->reader->sink = take_rows;
 	cluster->reader->sink_arg = &taker;
 	IvfpqReaderClaim(cluster->reader, cluster->blocks, shared->nblocks,
 					 &shared->next_block);
-	IvfpqSpillDone(&cluster->rows);
+	IvfpqTempFileDone(&cluster->rows);
 	pfree(taker.item);
 }
 
@@ -267,12 +268,12 @@ sort_range(RowSort *sort, IvfpqCluster *cluster, int range)
 	item = palloc(sizeof(IvfpqClusterRow) + sort->dims * sizeof(uint16));
 	for (int from = 0; from < cluster->shared->team.size; from++)
 	{
-		BufFile    *file = IvfpqSpillOpen(&cluster->rows, range, from);
+		BufFile    *file = IvfpqTempFileOpen(&cluster->rows, range, from);
 
 		if (file == NULL)
 			continue;
 		sort_file(sort, file, item);
-		IvfpqSpillClose(&cluster->rows, file);
+		IvfpqTempFileClose(&cluster->rows, file);
 	}
 	pfree(item);
 	tuplesort_performsort(sort->state);
@@ -352,11 +353,12 @@ train_children(IvfpqCluster *cluster)
 		return;
 	while (IvfpqClusterTake(cluster, cluster->rows.nranges, &range))
 	{
-		int			end = IvfpqSpillFirst(&cluster->rows, range + 1, nparents);
+		int			end = IvfpqTempFileFirst(&cluster->rows, range + 1,
+										 nparents);
 		RowSort		sort;
 
 		sort_range(&sort, cluster, range);
-		for (int p = IvfpqSpillFirst(&cluster->rows, range, nparents);
+		for (int p = IvfpqTempFileFirst(&cluster->rows, range, nparents);
 			 p < end; p++)
 			train_parent(cluster, &sort, p);
 		end_sort(&sort);
@@ -436,7 +438,7 @@ IvfpqClusterWork(IvfpqCluster *cluster)
 	for (int pass = 0; pass < POLISH_PASSES && cluster->shared->nrows > 0;
 		 pass++)
 		IvfpqPolish(cluster, pass);
-	IvfpqSpillEnd(&cluster->rows);
+	IvfpqTempFileEnd(&cluster->rows);
 }
 
 /* One level: all lists from the rows in memory, under one parent. */

@@ -46,7 +46,7 @@ typedef struct IvfpqCluster
 	BlockNumber *blocks;		/* [nblocks] to read */
 	pg_atomic_uint64 *counts;	/* [nparents] rows of each parent */
 	int32	   *found;			/* [nparents] lists of each parent */
-	IvfpqSpill	rows;			/* IvfpqClusterRow, by ranges of parents */
+	IvfpqTempFile	rows;			/* IvfpqClusterRow, by ranges of parents */
 	ParallelContext *context;	/* the leader's hold on workers, or NULL */
 } IvfpqCluster;
 

@@ -189,12 +189,12 @@ choose_pq_dim(Relation index, int dims)
  * are to bound nothing, which it cannot know.
  */
 static bool
-may_share_sample(IvfpqReader *reader)
+may_send_sample(IvfpqReader *reader)
 {
 	const IvfpqSample *sample = reader->sample;
 
 	for (int64 i = 0; i < sample->count; i++)
-		if (!IvfpqMayShare(reader, sample->rows + i * sample->dims))
+		if (!IvfpqMaySend(reader, sample->rows + i * sample->dims))
 			return false;
 	return true;
 }
@@ -257,7 +257,7 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 
 	training->gv.metric = type->metric;
 	training->gv.dims = sample.dims;
-	IvfpqRefineCheckDims(index, sample.dims);
+	IvfpqRecordCheckDims(index, sample.dims);
 	if (sample.dims > 0)
 		training->gv.m = choose_pq_dim(index, sample.dims);
 	if (sample.count == 0 || sample.seen < sample.least)
@@ -269,7 +269,7 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 	hold_out_queries(training, &sample, lists);
 	fit_transform(training, &sample);
 	reader.wanted = (int64) lists * IVFPQ_REMOTE_SAMPLES;
-	if (!may_share_sample(&reader) ||
+	if (!may_send_sample(&reader) ||
 		!IvfpqTrainRemote(training, index, &sample, lists, &reader))
 		train_here(training, &sample, &reader, lists);
 	IvfpqTransformRows(training, training->queries, training->nqueries);
