@@ -285,7 +285,7 @@ IvfpqCreateWaitEventSet(int nevents)
 #endif
 }
 
-/* What pg_stat_activity says of who waits for gpuvecd. */
+/* What pg_stat_activity shows of a session that waits for gpuvecd. */
 static inline uint32
 IvfpqWaitEvent(void)
 {

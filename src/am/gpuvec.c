@@ -217,8 +217,8 @@ define_client_settings(void)
 
 /*
  * Settings of gpuvecd, which starts with the server.  Without preloading they
- * have no effect; but they are not unknown, and whoever has put them into
- * postgresql.conf finds them in pg_settings.
+ * have no effect; but they are known, so those of postgresql.conf stand in
+ * pg_settings.
  */
 static void
 define_server_settings(void)

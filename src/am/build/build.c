@@ -147,7 +147,7 @@ log_pages(IvfpqBuild *build)
 					  (BlockNumber) Min(first + LOG_PAGES, team->npages));
 }
 
-/* What a participant leaves to the leader, beside copies. */
+/* What a participant tells the leader, beside copies. */
 static void
 report(IvfpqBuild *build)
 {
@@ -167,7 +167,7 @@ report(IvfpqBuild *build)
 	}
 }
 
-/* The leader gets what the others left. */
+/* The leader takes what workers told. */
 static void
 take_reports(IvfpqBuild *build)
 {
@@ -255,10 +255,10 @@ forget_statement(void *arg)
 }
 
 /*
- * Does a person want to know that an index is not trained?  A person that has
- * it built, and once a statement, because it may build one for each of a
- * thousand partitions.  Indexes are built by TRUNCATE, ALTER TABLE and CREATE
- * TABLE, too, and at every COMMIT that deletes the rows of a temporary table.
+ * Should the user be told that an index is not trained?  Only by a statement
+ * that asks for an index, and once, because it may build one for each of a
+ * thousand partitions.  TRUNCATE, ALTER TABLE and CREATE TABLE build indexes,
+ * too, and so does every COMMIT that deletes the rows of a temporary table.
  */
 static bool
 is_news(void)

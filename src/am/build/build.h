@@ -26,7 +26,7 @@ typedef struct IvfpqBuild
 	double		heap_tuples;
 	double		index_tuples;
 
-	/* rows that only older snapshots see and whose dimension is another */
+	/* rows of other dimensions, which only older snapshots see */
 	uint64	   *odd_ids;
 	int64		nodd;
 	int64		max_odd;

@@ -5,11 +5,11 @@
  *		centroids, codebooks, directory and lists.
  *
  * CREATE INDEX feeds it from the table, training in place from the pending
- * list.  Until the caller writes the metapage nobody finds any of it.
+ * list.  Until the caller writes the metapage no reader finds any of it.
  *
- * Every participant of a build has one, and calls what stands here.  Each
- * places the rows that it reads; when all are placed, lists are written in
- * ranges, by whoever has time for the next.
+ * Every participant of a build has one.  Each places the rows that it reads.
+ * When all are placed, lists are written in ranges; a participant that has
+ * done one takes the next.
  */
 #include "postgres.h"
 
@@ -87,7 +87,7 @@ take_rows(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 	IvfpqTeamDone(load->team, n);
 }
 
-/* Bytes of memory for copies: this participant's share, after the lists. */
+/* Bytes of memory for copies: this participant's part, after the lists. */
 static Size
 copies_limit(const IvfpqBulkLoad *load)
 {
@@ -144,8 +144,8 @@ IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id)
 }
 
 /*
- * No more rows come from here: place what still waits, and leave to others
- * what is theirs.
+ * This participant has no more rows: place those that still wait, and pass on
+ * what belongs to others.
  */
 static void
 finish_rows(IvfpqBulkLoad *load, Relation index)
@@ -252,7 +252,7 @@ write_lists(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 	IvfpqCopiesEnd(copies);
 }
 
-/* Write ranges of lists that nobody else writes. */
+/* Write ranges of lists that no other participant writes. */
 static void
 write_ranges(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 			 bool shared)
@@ -312,7 +312,7 @@ IvfpqBulkLoadWrite(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 
 /*
  * All lists are written: the leader writes the directory and calibrates, with
- * the others, who wait for the end of a round.  The caller writes *meta.
+ * the workers, which wait for the end of a round.  The caller writes *meta.
  */
 void
 IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
@@ -330,7 +330,7 @@ IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 		IvfpqBuilderEnd(load->placer.builder);
 }
 
-/* The leader has let go: the others help to calibrate, if they are to. */
+/* A worker, once the leader has let it go: help to calibrate, if asked to. */
 void
 IvfpqBulkLoadHelp(IvfpqBulkLoad *load, Relation index)
 {

@@ -236,7 +236,7 @@ climb_there(IvfpqLadder *ladder, IvfpqTrial *trial, int nqueries)
 	return true;
 }
 
-/* Search for those of the queries that nobody else takes. */
+/* Search for queries that no other participant has taken. */
 static void
 climb_here(IvfpqLadder *ladder)
 {
@@ -263,7 +263,7 @@ give_found(IvfpqLadder *ladder)
 	IvfpqExchangeClose(file);
 }
 
-/* Add what another one has found. */
+/* Add what another participant has found. */
 static void
 take_found(IvfpqLadder *ladder, int from)
 {
@@ -306,8 +306,8 @@ IvfpqLadderEnd(IvfpqLadder *ladder)
 
 /*
  * The leader has the first queries searched for, with up to `most` lists and
- * most_width candidates: by gpuvecd, or by all, who wait for the end of a
- * round, and wait for that again afterwards.
+ * most_width candidates: by gpuvecd, or by all participants.  Workers wait for
+ * the end of a round before and after.
  */
 void
 IvfpqLadderClimb(IvfpqLadder *ladder, IvfpqTrial *trial, int nqueries,
@@ -335,8 +335,8 @@ IvfpqLadderClimb(IvfpqLadder *ladder, IvfpqTrial *trial, int nqueries,
 }
 
 /*
- * The others search as long as the leader has them climb; *calibration has
- * what all offered.
+ * Workers search as long as the leader has them climb; *calibration has what
+ * all participants offered.
  */
 void
 IvfpqLadderHelp(IvfpqCalibration *calibration, Relation index,

@@ -166,8 +166,9 @@ IvfpqFindOdd(Relation heap, Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * Nobody will ever see a pending row: what decided on the dimensions is gone,
- * rolled back or deleted, and the next row decides.  False if that is not so.
+ * If no snapshot will ever see a pending row, the rows that decided on the
+ * dimensions were rolled back or deleted: let the next row decide.  False if
+ * there is a row that may be seen.
  */
 bool
 IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta)

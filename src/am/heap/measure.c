@@ -113,8 +113,8 @@ IvfpqMeasureDims(IvfpqMeasure *measure, int dims, bool *told)
 
 /*
  * Prefetch the pages of rows [n] that may be fetched, in this order, before
- * IvfpqMeasurePause; ids must stay as they are until then.  What pages rows are
- * on is known of heaps only.
+ * IvfpqMeasurePause; ids must stay as they are until then.  What pages rows
+ * are on is known of heaps only.
  */
 void
 IvfpqMeasurePrefetch(IvfpqMeasure *measure, const uint64 *ids, int64 n)

@@ -30,9 +30,9 @@ typedef struct IvfpqMeasure
 	MemoryContext context;		/* reset after every row */
 	int			dims;			/* measure rows of these only; 0 = all */
 	IvfpqType	type;			/* when dims > 0 */
-	bool	   *told;			/* was it said that one is passed over? */
+	bool	   *told;			/* has a warning been given? */
 	bool		asks_dead;		/* all_dead is wanted, */
-	bool		all_dead;		/* of a row not seen: nobody ever will */
+	bool		all_dead;		/* of a row not seen: no snapshot ever will */
 	bool		is_heap;
 	IvfpqPrefetchRow prefetch_row;			/* rows to be fetched, of a heap */
 	IvfpqAhead	prefetch;			/* the same, or rows foreseen */

@@ -1,7 +1,7 @@
 /*
  * drain.c
  *		Pending rows of a trained index go to lists, one by one: rows that
- *		came while it was trained, and such as training could not see.
+ *		came while it was trained, and rows that training could not see.
  *
  * One record takes a row from the pending list and puts its first copy into a
  * list, a second one adds the second copy.  A crash in between leaves the row
@@ -93,7 +93,7 @@ drain_page(Drain *drain, IvfpqPendingReader *reader, int count)
 	PopActiveSnapshot();
 	IvfpqSnapshotForget();
 	odd = drain->result->odd - odd;
-	/* so that the next VACUUM asks nobody to look at them again */
+	/* so that the next VACUUM asks no worker to look at them again */
 	if (odd > 0 && drain->result->kept == kept && !reader->odd)
 		IvfpqPendingSetOdd(drain->index, &reader->place, (int) odd);
 }

@@ -180,8 +180,8 @@ look_at_lists(Drift *drift, int64 copies)
 /*
  * Have rows that a trained index of so many live copies holds left what its
  * codes reach?  *drawn says of how many that was found out, *far how many of
- * them did.  Looking into an index is not to run its owner's code, so nothing is
- * said of expressions.  The caller has an active snapshot.
+ * them did.  Looking into an index is not to run its owner's code, so nothing
+ * is said of expressions.  The caller has an active snapshot.
  */
 bool
 IvfpqHasDrifted(Relation heap, Relation index, int64 copies, int *drawn,

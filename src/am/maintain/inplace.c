@@ -3,12 +3,12 @@
  *		Training in place: an index that answered from its pending list gets
  *		centroids, codes and lists while it is in use.
  *
- * All of it is written to pages that nobody finds, and one record, of the
- * metapage, shows it instead of the pending pages that it replaces.  A crash
- * before that record leaves the index as it was, with pages that the next
- * attempt or VACUUM frees.  Rows that our snapshot does not see stay pending:
- * they may be uncommitted, or dead for us and alive for older snapshots, and
- * then their TOAST values may be gone, so they are not even looked at.
+ * All of it is written to pages that no reader finds.  Then one record, of the
+ * metapage, shows it in place of the pending pages.  A crash before that
+ * record leaves the index as it was, with pages that the next attempt or
+ * VACUUM frees.  Rows that our snapshot does not see stay pending: they may be
+ * uncommitted, or dead for us and alive for older snapshots.  The TOAST values
+ * of the latter may be gone, so such rows are not even looked at.
  */
 #include "postgres.h"
 
@@ -98,9 +98,9 @@ assign_row(InPlace *state, uint64 id)
 }
 
 /*
- * Look at rows by a snapshot of now.  It is taken anew every some rows: each
- * row is judged by itself, so they need not have the same, and an old one
- * would have VACUUM spare what it sees.
+ * Look at rows by a new snapshot.  It is taken anew after some rows: each row
+ * is judged by itself, so they need not share a snapshot, and VACUUM spares
+ * all that an old one sees.
  */
 static void
 begin_rows(InPlace *state)

@@ -100,8 +100,8 @@ advise_rebuild(Relation heap, Relation index, const char *name)
 }
 
 /*
- * Train the index or drain it, and calibrate one that has outgrown its
- * training; as the owner of the table, which is locked.  The log gets to know.
+ * Train the index or drain it, calibrate one that has outgrown its training,
+ * and say so in the log.  As the owner of the table, which is locked.
  */
 void
 IvfpqDoWork(Relation heap, Relation index, const char *name)

@@ -2,14 +2,14 @@
  * worker.c
  *		A background worker that trains and drains when VACUUM asks for it.
  *
- * Training never runs inside VACUUM itself, whose process protects no
- * snapshot, and whose cancellation would lose more than the training.  The
- * worker cannot wait for the table's lock, which VACUUM still has: a waiter
- * would have autovacuum cancelled.  So it tries once a second.  Nothing has to
- * be preloaded for this.
+ * Training never runs inside VACUUM itself: that process protects no snapshot,
+ * and to cancel it would lose more than the training.  The worker cannot wait
+ * for the table's lock, which VACUUM still has: a waiter has autovacuum
+ * cancelled.  So it tries once a second.  Nothing has to be preloaded for
+ * this.
  *
- * A database has one worker at a time, which goes on with whatever index there
- * wants training: VACUUM starts none beside it.
+ * A database has one worker at a time, which serves every index there that
+ * wants training: VACUUM starts no second one.
  */
 #include "postgres.h"
 
@@ -51,8 +51,8 @@
 #define RETRY_MS		1000
 
 /*
- * So many tries go to the index that we were asked for, before others: a
- * VACUUM that goes through partitions would come after us, and cancel us in
+ * So many tries go to the index that we were asked for, before other indexes:
+ * a VACUUM that goes through partitions would come after us, and cancel us in
  * the next one.
  */
 #define PATIENCE		10
@@ -111,9 +111,8 @@ start_worker(Oid indexoid, const IvfpqWorkerOrder *its_order)
 }
 
 /*
- * VACUUM is through with an index: start a worker if there is anything to do,
- * and no worker that will see to it.  Temporary indexes no other process can
- * read.
+ * VACUUM is through with an index: start a worker if there is work, and no
+ * worker that will do it.  No other process can read temporary indexes.
  */
 void
 IvfpqAskForWorker(IndexVacuumInfo *info)
@@ -166,9 +165,9 @@ serve_index(Relation heap, Relation index)
 }
 
 /*
- * Is this an index of ours that wants something, as far as can be seen
- * without a lock on its table?  Locks it, unless that would take waiting: who
- * has it now rebuilds or drops it.
+ * Is this a gpuivfpq index that wants something, as far as can be seen without
+ * a lock on its table?  Locks it, unless that would take waiting: the session
+ * that has it now rebuilds or drops it.
  */
 static bool
 wants_service(Oid indexoid)
@@ -224,8 +223,8 @@ remember_tried(Oid indexoid, int64 vacuums)
 
 /*
  * Try to lock the index's table, and serve the index, unless we are just to
- * look.  An index is tried once, and again after each VACUUM of its table:
- * that found us here and started no worker.
+ * look.  An index is tried once, and again after each VACUUM of its table,
+ * which started no worker because it found us here.
  */
 static Outcome
 try_index(Oid indexoid, bool just_look)
@@ -270,9 +269,9 @@ give_back_turn(void)
 }
 
 /*
- * Serving an index has been cancelled: by somebody who waits for its table, as
- * a rule.  If that is VACUUM, it is to find it our turn no more when it gets
- * the table, and to start a worker.
+ * Serving an index has been cancelled, as a rule by a session that waits for
+ * its table.  If that session runs VACUUM, it must find our turn given back
+ * when it gets the table, so that it starts a worker.
  */
 static void
 report_cancelled(void)
@@ -353,8 +352,8 @@ try_safely(Oid indexoid, bool just_look)
 }
 
 /*
- * All indexes of ours in the database, in the current context, the one that
- * we were asked for first.  Others' temporary ones cannot be read.
+ * All gpuivfpq indexes of the database, in the current context; first the one
+ * that we were asked for.  Temporary ones of other sessions cannot be read.
  */
 static List *
 list_indexes(void)
@@ -413,7 +412,7 @@ go_through(void)
 }
 
 /*
- * It is our turn: serve all indexes until none wants anything, or until our
+ * We have a turn: serve all indexes until none wants anything, or until the
  * turn ends.  False: we have waited for a table for too long.
  */
 static bool
@@ -442,8 +441,8 @@ serve_database(void)
 /*
  * Settings of the database are meant for sessions.  These are autovacuum's,
  * for its reasons: at SERIALIZABLE every row that is read counts against
- * those who write, a time-out would end each try, and an index's functions
- * are to find what they name.
+ * writers, a time-out would end each try, and an index's functions must find
+ * what they name.
  */
 static void
 set_own_settings(void)
@@ -483,9 +482,9 @@ gpuvec_train_worker(Datum arg)
 	set_own_settings();
 
 	/*
-	 * Be to others what an autovacuum worker is: a session that has waited
-	 * for our table for deadlock_timeout cancels us, and DROP DATABASE ends
-	 * us.  As there, before others see us, and for good.
+	 * Count as an autovacuum worker: a session that has waited for our table
+	 * for deadlock_timeout cancels us, and DROP DATABASE ends us.  As there,
+	 * this is set for good, and before other processes see us.
 	 */
 	MyProc->statusFlags |= PROC_IS_AUTOVACUUM;
 	BackgroundWorkerInitializeConnectionByOid(order.database, InvalidOid,
@@ -493,8 +492,8 @@ gpuvec_train_worker(Datum arg)
 	IvfpqSnapshotsAreOurs();
 
 	/*
-	 * A VACUUM that has found it our turn started no worker.  So look once
-	 * more when it no longer is.
+	 * A VACUUM that found us at work started no worker.  So look once more
+	 * after the turn is given back.
 	 */
 	while (again && (turn = IvfpqTurnTake()) >= 0)
 	{

@@ -206,12 +206,12 @@ search_session(IvfpqSearch *search, int probes, int capacity)
 }
 
 /*
- * Fill search->candidates with the best rows of the `probes` nearest lists,
- * by the score of their better copy, ties by id.  All copies of a row carry
- * the same address, so that it names the row as well as its TID does.
- * Whoever finds them, gpuvecd or the session's engine, they are the same, of the
- * same lists; which lists are the last of the nearest is for gpuvecd, which
- * looks at no codes of centroids, now and then another one.
+ * Fill search->candidates with the best rows of the `probes` nearest lists, by
+ * the score of their better copy, ties by id.  All copies of a row carry the
+ * same address, so that it names the row as well as its TID does.  gpuvecd and
+ * the session's engine find the same candidates in the same lists.  But the
+ * last of the nearest lists may differ, because gpuvecd does not choose lists
+ * by codes of centroids.
  */
 void
 IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)

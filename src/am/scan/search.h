@@ -13,8 +13,8 @@
 #include "page/record.h"
 
 /*
- * coarsesearch.c: a transformed vector, a query or a row, and the lists nearest
- * to it.
+ * coarsesearch.c: a transformed vector, a query or a row, and the lists
+ * nearest to it.
  */
 typedef struct IvfpqQuery
 {

@@ -1,11 +1,11 @@
 /*
  * tempfile.c
- *		Records on their way from who makes them to who takes them, cut into
- *		ranges, in temporary files.
+ *		Records on their way between participants, cut into ranges, in
+ *		temporary files.
  *
- * Each participant has a file of its own for each range, which others may
- * read when all have put what they have.  The files of a leader who is alone
- * are nobody else's, and need no shared memory.
+ * Each participant has a file of its own for each range, which others may read
+ * when all participants have put their records.  A leader that is alone needs
+ * no shared memory for its files.
  */
 #include "postgres.h"
 
@@ -35,7 +35,7 @@ IvfpqTempFilePut(IvfpqTempFile *temp, int range, void *record, Size bytes)
 	BufFileWrite(temp->ranges[range], record, bytes);
 }
 
-/* All that come from here have been put: others may have them. */
+/* All records of this participant have been put: others may read them. */
 void
 IvfpqTempFileDone(IvfpqTempFile *temp)
 {
@@ -71,7 +71,7 @@ IvfpqTempFileClose(IvfpqTempFile *temp, BufFile *file)
 		BufFileClose(file);
 }
 
-/* Nobody needs them any more; shared files end with the segment. */
+/* They are not needed any more; shared files end with the segment. */
 void
 IvfpqTempFileEnd(IvfpqTempFile *temp)
 {

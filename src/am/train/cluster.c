@@ -1,7 +1,7 @@
 /*
  * cluster.c
- *		Two levels of centroids from a sample of the table, by all who take
- *		part.
+ *		Two levels of centroids from a sample of the table, by all
+ *		participants.
  *
  * Parents, about the square root of lists, come from the part of the sample
  * that fits in memory.  Then rows are read, go to files by parent, in half
@@ -10,9 +10,9 @@
  * of the work that it would take with all lists at once.  Passes over all rows
  * polish the lists (polish.c).
  *
- * What comes of it does not depend on who did what: blocks that are read have
- * been drawn before, and a parent's rows are put in an order that their TIDs
- * give.  A leader who is alone does the same without waiting.
+ * The result does not depend on which participant did what: the blocks to read
+ * have been drawn before, and a parent's rows are put in an order that their
+ * TIDs give.  A leader that is alone does the same without waiting.
  */
 #include "postgres.h"
 
@@ -141,7 +141,7 @@ take_rows(void *arg, const float *rows, const uint64 *ids, int n)
 	return true;
 }
 
-/* Read rows of blocks that nobody else reads. */
+/* Read rows of blocks that no other participant has claimed. */
 static void
 read_rows(IvfpqCluster *cluster)
 {
@@ -173,9 +173,9 @@ rows_to_train(int64 count, int k, int dims)
 
 /*
  * The leader gives every parent as many lists as its share of the rows asks
- * for, and as many participants a part in training them as have room for the
- * largest parent.  So the rows that a parent's lists are trained on do not
- * depend on their number.
+ * for, and lets as many participants train them as have room for the largest
+ * parent.  So the rows that a parent's lists are trained on do not depend on
+ * the number of participants.
  */
 static void
 plan_children(IvfpqCluster *cluster)
@@ -342,7 +342,7 @@ train_parent(IvfpqCluster *cluster, RowSort *sort, int p)
 	pfree(rows);
 }
 
-/* Train the lists of ranges of parents that nobody else takes. */
+/* Train the lists of ranges of parents that no other participant takes. */
 static void
 train_children(IvfpqCluster *cluster)
 {
@@ -384,7 +384,7 @@ close_gaps(IvfpqCluster *cluster)
 	training->starts[training->nparents] = training->nlists;
 }
 
-/* A piece of this round that nobody else has; false: there is none left. */
+/* A piece of this round that is still to be done; false: none is left. */
 bool
 IvfpqClusterTake(IvfpqCluster *cluster, int npieces, int *piece)
 {
@@ -426,7 +426,7 @@ IvfpqClusterEndRound(IvfpqCluster *cluster,
 void
 IvfpqClusterWork(IvfpqCluster *cluster)
 {
-	/* all are there, so the leader need not keep what they began with */
+	/* all have begun: the leader need not keep what they began with */
 	IvfpqClusterEndRound(cluster, NULL);
 	read_rows(cluster);
 	IvfpqSnapshotDrop();

@@ -10,7 +10,7 @@
  * Each participant places the rows of the files that it takes, and adds them
  * up by list; then each adds up what all have of the lists that it takes.
  * Sums are in fixed point, in units of the smallest half, so that they are
- * exact, and the same whoever placed which rows in what order.
+ * exact, and do not depend on which participant placed which rows when.
  */
 #include "postgres.h"
 
@@ -27,8 +27,8 @@
 #define UNIT			16777216.0f /* 2^24; halves are multiples of 1 / UNIT */
 
 /*
- * The rows of a list, added up, on the way to who has the list; [dims] sums
- * follow.  A row's part is below 2^40.
+ * The rows of a list, added up, on the way to the participant that moves the
+ * list; [dims] sums follow.  A row's part is below 2^40.
  */
 typedef struct PartialSum
 {
@@ -39,7 +39,7 @@ typedef struct PartialSum
 /* The sums of lists that rows of this participant have come to. */
 typedef struct Sums
 {
-	IvfpqTempFile *temp;			/* to others */
+	IvfpqTempFile *temp;			/* to other participants */
 	int			nlists;
 	int			dims;
 	Size		item_bytes;
@@ -76,7 +76,7 @@ begin_sums(Sums *sums, IvfpqCluster *cluster, IvfpqTempFile *temp)
 	memset(sums->places, -1, sums->nlists * sizeof(int32));
 }
 
-/* Let others have what has been added up, and begin anew. */
+/* Pass on what has been added up, and begin anew. */
 static void
 flush_sums(Sums *sums)
 {
@@ -140,7 +140,7 @@ rows_at_once(const IvfpqCluster *cluster)
 	return (int) Max(1, Min(rows, POLISH_ROWS));
 }
 
-/* Place the rows of files that nobody else takes, and add them up. */
+/* Place the rows of files that no other participant takes, add them up. */
 static void
 sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 {
@@ -230,7 +230,7 @@ move_range(IvfpqCluster *cluster, IvfpqTempFile *temp, int range,
 	pfree(sums);
 }
 
-/* ... of all ranges that nobody else takes. */
+/* ... of all ranges that no other participant takes. */
 static void
 move_lists(IvfpqCluster *cluster, IvfpqTempFile *temp)
 {

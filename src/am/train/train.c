@@ -222,17 +222,6 @@ train_here(IvfpqTraining *training, IvfpqSample *sample, IvfpqReader *reader,
 }
 
 /*
- * Where gpuvecd trains, rows go there as they are read; a sample in our own
- * memory is for mean, scale, codebooks and queries only.
- */
-static void
-size_remote_sample(IvfpqSample *sample)
-{
-	sample->capacity = REMOTE_SAMPLE;
-	sample->sparing = true;
-}
-
-/*
  * Train from the table, unless it has too few rows (training->nlists = 0).
  * training->gv.dims is what the rows have: dims or, if that is 0, what the
  * first has; 0 when there are none.  Others are an error unless lenient.
@@ -249,7 +238,11 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 	memset(training, 0, sizeof(*training));
 	training->copies = IvfpqGetOptions(index)->spill == 0 ? 1 : 2;
 	if (IvfpqServerIsWanted())
-		size_remote_sample(&sample);
+	{
+		/* rows go there as they are read; these make mean, scale, queries */
+		sample.capacity = REMOTE_SAMPLE;
+		sample.sparing = true;
+	}
 	sample.least = IvfpqLeastRows(index);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_SAMPLING);
