@@ -48,7 +48,7 @@ get_key(Oid relid)
 				 errhint("Call gpuvec_train, or VACUUM its table when it has more rows.")));
 	key = IvfpqMirrorKey(index, &meta);
 
-	/* a loader could not lock it while another session waits for it */
+	/* else a loader could not lock it while another session waits for it */
 	relation_close(index, AccessShareLock);
 	return key;
 }
