@@ -227,7 +227,7 @@ static Relation
 open_index(const GvMirrorKey *key)
 {
 	Relation	index;
-	GvStorage	storage;
+	IvfpqStorage	storage;
 
 	if (key->database != MyDatabaseId ||
 		!ConditionalLockRelationOid(key->index, AccessShareLock))
@@ -238,7 +238,7 @@ open_index(const GvMirrorKey *key)
 		UnlockRelationOid(key->index, AccessShareLock);
 		return NULL;
 	}
-	storage = GvStorageOf(index);
+	storage = IvfpqStorageOf(index);
 	if (index->rd_rel->relkind == RELKIND_INDEX &&
 		storage.tablespace == key->tablespace &&
 		storage.number == key->relation)
@@ -253,7 +253,7 @@ may_see(const Mirror *mirror)
 	if (has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS))
 		return true;
 	return mirror->index != NULL &&
-		GvOwnsRelation(mirror->index->rd_index->indrelid, GetUserId());
+		IvfpqOwnsRelation(mirror->index->rd_index->indrelid, GetUserId());
 }
 
 static const char *

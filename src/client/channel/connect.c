@@ -152,7 +152,7 @@ wait_for(uint32 what, int64 deadline)
 			return false;
 		ModifyWaitEvent(connection.events, SOCKET_EVENT, what, NULL);
 		if (WaitEventSetWait(connection.events, (long) ((left + 999) / 1000),
-							 &event, 1, GvWaitEvent()) == 0)
+							 &event, 1, IvfpqWaitEvent()) == 0)
 			continue;
 		if (event.events & WL_LATCH_SET)
 			heed_latch();
@@ -416,7 +416,7 @@ make_events(void)
 {
 	PG_TRY();
 	{
-		connection.events = GvCreateWaitEventSet(3);
+		connection.events = IvfpqCreateWaitEventSet(3);
 		AddWaitEventToSet(connection.events, WL_LATCH_SET, PGINVALID_SOCKET,
 						  MyLatch, NULL);
 		AddWaitEventToSet(connection.events, WL_EXIT_ON_PM_DEATH,

@@ -240,7 +240,7 @@ IvfpqLinkWait(IvfpqLink *link, bool to_send)
 
 		ModifyWaitEvent(link->events, SOCKET_EVENT, what, NULL);
 		if (WaitEventSetWait(link->events, ivfpq_request_timeout, &event, 1,
-							 GvWaitEvent()) == 0)
+							 IvfpqWaitEvent()) == 0)
 		{
 			if (!is_alive(link))
 				return false;
@@ -322,7 +322,7 @@ connect_link(IvfpqLink *link)
 		strlcpy(link->reason, reason, sizeof(link->reason));
 		return false;
 	}
-	link->events = GvCreateWaitEventSet(3);
+	link->events = IvfpqCreateWaitEventSet(3);
 	AddWaitEventToSet(link->events, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch,
 					  NULL);
 	AddWaitEventToSet(link->events, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET,

@@ -216,11 +216,11 @@ meet_server(const GvWelcome *welcome)
 static bool
 is_orphan(const GvMirrorKey *key)
 {
-	GvStorage	storage = {key->database, key->tablespace, key->relation};
+	IvfpqStorage	storage = {key->database, key->tablespace, key->relation};
 	char		path[MAXPGPATH];
 	struct stat st;
 
-	GvStoragePath(storage, path, sizeof(path));
+	IvfpqStoragePath(storage, path, sizeof(path));
 	if (stat(path, &st) == 0)
 		return st.st_size == 0;
 	return errno == ENOENT || errno == ENOTDIR;
