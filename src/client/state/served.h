@@ -6,7 +6,7 @@
 #ifndef IVFPQ_SERVED_H
 #define IVFPQ_SERVED_H
 
-/* Settings (gpuvec.c). */
+/* Settings (am/gpuvec.c). */
 typedef enum IvfpqEngineSetting
 {
 	IVFPQ_ENGINE_AUTO,			/* gpuvecd when it has a card */

@@ -4,54 +4,10 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "am/ivfpq.h"
+#include "am/common/model.h"
 #include "page/array.h"
-
-/*
- * Long engine calls ask here.  They must end when the statement is to end;
- * the caller then lets CHECK_FOR_INTERRUPTS say why.
- */
-static bool
-interrupted(void *arg)
-{
-	return QueryCancelPending || ProcDiePending;
-}
-
-const GvStop ivfpq_stop = {interrupted, NULL};
-
-/* Turn an engine's status into what PostgreSQL expects; the one place. */
-void
-IvfpqCheckStatus(GvStatus status)
-{
-	switch (status)
-	{
-		case GV_OK:
-			return;
-		case GV_CANCELLED:
-			CHECK_FOR_INTERRUPTS();
-			ereport(ERROR,
-					(errcode(ERRCODE_QUERY_CANCELED),
-					 errmsg("canceling statement due to user request")));
-			break;
-		case GV_INVALID:
-			elog(ERROR, "engine was called with invalid arguments");
-			break;
-		case GV_NO_MEMORY:
-			ereport(ERROR,
-					(errcode(ERRCODE_OUT_OF_MEMORY),
-					 errmsg("out of memory"),
-					 errdetail("The engine has no room.")));
-			break;
-		case GV_FAILED:
-			ereport(ERROR,
-					(errcode(ERRCODE_SYSTEM_ERROR),
-					 errmsg("the engine failed")));
-			break;
-	}
-}
 
 static Size
 model_size(const IvfpqMetaData *meta)

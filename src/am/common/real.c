@@ -18,7 +18,8 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
-#include "am/ivfpq.h"
+#include "am/common/real.h"
+#include "engine/gv_engine.h"
 
 /* Larger values are not remembered: comparing would cost too much. */
 #define MEMO_MAX_BYTES	(256 * 1024)

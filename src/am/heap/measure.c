@@ -12,7 +12,9 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-#include "am/ivfpq.h"
+#include "am/common/identity.h"
+#include "am/common/tid.h"
+#include "am/heap/measure.h"
 #include "page/buffer/bufhint.h"
 
 /* Begin to fetch rows; memory from the current context. */

@@ -26,7 +26,9 @@
 #include "utils/syscache.h"
 #include "utils/typcache.h"
 
-#include "am/ivfpq.h"
+#include "am/common/identity.h"
+#include "am/common/options.h"
+#include "pgcompat.h"
 
 /* Where names in the owner's code are looked for, as in PostgreSQL 17. */
 #define SAFE_SEARCH_PATH	"pg_catalog, pg_temp"
@@ -47,7 +49,7 @@ check_index(Relation rel)
 				 errmsg("\"%s\" is not an index",
 						RelationGetRelationName(rel)),
 				 errhint("Name a gpuivfpq index, not its table.")));
-	if (rel->rd_indam == NULL || rel->rd_indam->ambuild != ivfpqbuild)
+	if (!IvfpqIsOurs(rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("index \"%s\" is not a gpuivfpq index",

@@ -13,8 +13,8 @@
  */
 #include "postgres.h"
 
-#include "am/ivfpq.h"
-#include "am/scan/prefetchrow.h"
+#include "am/common/tid.h"
+#include "am/heap/prefetchrow.h"
 #include "page/buffer/bufhint.h"
 
 #define PAGES_AHEAD		8		/* rows whose pages are looked up */

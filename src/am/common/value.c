@@ -12,7 +12,9 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
-#include "am/ivfpq.h"
+#include "am/common/options.h"
+#include "am/common/real.h"
+#include "am/common/value.h"
 
 /* Between these a vector's square keeps its digits in fp32, term by term. */
 #define LEAST_SQUARE	(64.0 * FLT_MIN)
@@ -106,8 +108,7 @@ IvfpqTypeInit(IvfpqType *type, Relation index)
 int
 IvfpqIndexDims(Relation index, const IvfpqType *type)
 {
-	const IvfpqOptions *options = (const IvfpqOptions *) index->rd_options;
-	int			option_dims = options != NULL ? options->dims : 0;
+	int			option_dims = IvfpqGetOptions(index)->dims;
 	int			dims = option_dims > 0 ? option_dims : type->typmod_dims;
 
 	if (dims == 0 && type->has_toreal)
@@ -185,6 +186,18 @@ IvfpqCheckDims(int expected, int dims)
 				 errhint("All vectors of an index have the same number of dimensions.")));
 }
 
+/* Has the value, not NULL, these dimensions?  0 = any. */
+bool
+IvfpqHasDims(IvfpqType *type, Datum value, int dims)
+{
+	int			has;
+
+	if (dims == 0 || type->typmod_dims > 0)
+		return true;
+	(void) IvfpqValueFloats(type, value, &has);
+	return has == dims;
+}
+
 /*
  * Can the metric place the vector?  Cosine cannot place one of zeros; such
  * rows are not indexed, like NULLs.
@@ -198,6 +211,24 @@ IvfpqIsPlaceable(const IvfpqType *type, const float *vector, int dims)
 		if (vector[i] != 0)
 			return true;
 	return false;
+}
+
+/*
+ * Does a value, not NULL, have a place in the index, whose rows have so many
+ * dims?  A zero vector has none under cosine, and none has one of other dims
+ * (dims = 0: any).  Uses memory: call in a context that is reset between rows.
+ */
+bool
+IvfpqHasPlace(IvfpqType *type, Datum value, int dims)
+{
+	const float *vector;
+
+	if (!IvfpqHasDims(type, value, dims))
+		return false;
+	if (type->metric != GV_COSINE)
+		return true;
+	vector = IvfpqValueFloats(type, value, &dims);
+	return IvfpqIsPlaceable(type, vector, dims);
 }
 
 /*

@@ -38,7 +38,7 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
-#include "am/ivfpq.h"
+#include "am/common/real.h"
 
 /* What stands behind a function of two types. */
 typedef struct MixedPlan

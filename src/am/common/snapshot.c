@@ -12,7 +12,7 @@
 
 #include "utils/snapmgr.h"
 
-#include "am/ivfpq.h"
+#include "am/common/snapshot.h"
 
 /* Is this a worker, whose active snapshot nobody else relies on? */
 static bool ours = false;

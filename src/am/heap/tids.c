@@ -9,7 +9,8 @@
 #include "miscadmin.h"
 #include "utils/tuplesort.h"
 
-#include "am/ivfpq.h"
+#include "am/common/tid.h"
+#include "am/heap/tids.h"
 #include "page/stoppoint.h"
 
 static void

@@ -9,7 +9,8 @@
 #include "miscadmin.h"
 #include "utils/guc.h"
 
-#include "am/ivfpq.h"
+#include "am/am.h"
+#include "am/common/options.h"
 #include "client/client.h"
 #include "page/stoppoint.h"
 
@@ -18,13 +19,6 @@ PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = "0.3.0");
 #else
 PG_MODULE_MAGIC;
 #endif
-
-int			ivfpq_probes = 0;
-int			ivfpq_candidates = 0;
-int			ivfpq_order = IVFPQ_ORDER_STRICT;
-int			ivfpq_max_probes = 0;
-double		ivfpq_recall = 0.95;
-int			ivfpq_max_training_workers = 2;
 
 int			ivfpq_engine = IVFPQ_ENGINE_AUTO;
 int			ivfpq_on_gpu_error = IVFPQ_ON_ERROR_FALLBACK;

@@ -9,7 +9,8 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "am/ivfpq.h"
+#include "am/common/model.h"
+#include "am/common/value.h"
 #include "page/array.h"
 
 /* A centroid as pages have it, back from the engine's space. */

@@ -16,23 +16,12 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "am/ivfpq.h"
-#include "page/stoppoint.h"
+#include "am/common/tid.h"
+#include "am/heap/dims.h"
+#include "am/heap/measure.h"
 
 /* Rows that are asked, at most. */
 #define MAX_ASKED	100
-
-/* Has the value, not NULL, these dimensions?  0 = any. */
-bool
-IvfpqHasDims(IvfpqType *type, Datum value, int dims)
-{
-	int			has;
-
-	if (dims == 0 || type->typmod_dims > 0)
-		return true;
-	(void) IvfpqValueFloats(type, value, &has);
-	return has == dims;
-}
 
 /* What pending rows are asked. */
 typedef struct Inquiry
@@ -180,8 +169,8 @@ IvfpqFindOdd(Relation heap, Relation index, const IvfpqMetaData *meta,
  * Nobody will ever see a pending row: what decided on the dimensions is gone,
  * rolled back or deleted, and the next row decides.  False if that is not so.
  */
-static bool
-free_dims(Relation heap, Relation index, const IvfpqMetaData *meta)
+bool
+IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta)
 {
 	Inquiry		inquiry;
 	ItemPointerData tid;
@@ -206,41 +195,4 @@ free_dims(Relation heap, Relation index, const IvfpqMetaData *meta)
 									inquiry.count);
 	end_inquiry(&inquiry);
 	return dead;
-}
-
-/* Let a row be pending, unless it has other dimensions than rows before it. */
-void
-IvfpqInsertPending(Relation heap, Relation index, const IvfpqType *type,
-				   const IvfpqMetaData *known, ItemPointer tid, int dims)
-{
-	IvfpqMetaData meta = *known;
-	int			expected = IvfpqRowDims(heap, index, &meta);
-
-	if (expected == 0 || expected == dims)
-	{
-		IvfpqFault("insert: pending");
-		expected = IvfpqPendingAppend(index, tid, dims);
-	}
-	if (expected != dims && type->typmod_dims == 0)
-	{
-		IvfpqMetaRead(index, &meta);
-		if (meta.nlists == 0 && free_dims(heap, index, &meta))
-			expected = IvfpqPendingAppend(index, tid, dims);
-	}
-	IvfpqCheckDims(expected, dims);
-}
-
-/*
- * An index is about to be trained: what dimensions its rows have, decided for
- * good; 0 if it has no row.
- */
-int
-IvfpqSettleDims(Relation heap, Relation index)
-{
-	IvfpqMetaData meta;
-	int			dims;
-
-	IvfpqMetaRead(index, &meta);
-	dims = IvfpqRowDims(heap, index, &meta);
-	return dims > 0 ? IvfpqPendingSettleDims(index, dims) : 0;
 }
