@@ -8,8 +8,6 @@
 
 #include <stddef.h>
 
-#include "engine/gv_engine.h"
-
 /* Structs travel as they are, so they must have no holes. */
 #define SIZE_IS(type, bytes) \
 	_Static_assert(sizeof(type) == (bytes), #type " has padding")
@@ -23,7 +21,8 @@ SIZE_IS(GvListState, 12);
 SIZE_IS(GvSearchRequest, 40);
 SIZE_IS(GvSearchReply, 32);
 SIZE_IS(GvProbeReply, 20);
-SIZE_IS(GvBeginRequest, 64);
+SIZE_IS(GvMirrorSpec, 48);
+SIZE_IS(GvBeginRequest, 72);
 SIZE_IS(GvArrayRequest, 48);
 SIZE_IS(GvListsRequest, 32);
 SIZE_IS(GvPiece, 28);
@@ -31,7 +30,7 @@ SIZE_IS(GvKeyRequest, 24);
 SIZE_IS(GvRangeRequest, 40);
 SIZE_IS(GvMemoryRequest, 8);
 SIZE_IS(GvHereRequest, 8);
-SIZE_IS(GvBuildRequest, 72);
+SIZE_IS(GvBuilderSpec, 80);
 SIZE_IS(GvBuildReply, 8);
 SIZE_IS(GvJoinRequest, 8);
 SIZE_IS(GvRowsRequest, 8);
@@ -42,9 +41,9 @@ SIZE_IS(GvTrainedRequest, 24);
 SIZE_IS(GvEncodeReply, 8);
 SIZE_IS(GvTrialRequest, 8);
 SIZE_IS(GvTryRequest, 16);
-SIZE_IS(GvSetRequest, 56);
+SIZE_IS(GvSetSpec, 56);
 SIZE_IS(GvPutRequest, 16);
-SIZE_IS(GvRunReply, 24);
+SIZE_IS(GvSetDone, 24);
 SIZE_IS(GvGetRequest, 24);
 SIZE_IS(GvStatusReply, 296);
 SIZE_IS(GvMirrorStatus, 96);
@@ -110,8 +109,8 @@ gv_length_allowed(uint32_t type, uint32_t length)
 		case GV_MSG_HERE:
 			return length == sizeof(GvHereRequest);
 		case GV_MSG_BUILD:
-			return length > sizeof(GvBuildRequest) &&
-				length <= sizeof(GvBuildRequest) + 4 * GV_MAX_DIMS;
+			return length > sizeof(GvBuilderSpec) &&
+				length <= sizeof(GvBuilderSpec) + 4 * GV_MAX_DIMS;
 		case GV_MSG_ROWS:
 		case GV_MSG_ENCODE:
 			return length > sizeof(GvRowsRequest) && length <= GV_MAX_MESSAGE;
@@ -126,7 +125,7 @@ gv_length_allowed(uint32_t type, uint32_t length)
 		case GV_MSG_JOIN:
 			return length == sizeof(GvJoinRequest);
 		case GV_MSG_SET:
-			return length == sizeof(GvSetRequest);
+			return length == sizeof(GvSetSpec);
 		case GV_MSG_PUT:
 			return length > sizeof(GvPutRequest) && length <= GV_MAX_MESSAGE;
 		case GV_MSG_GET:

@@ -35,30 +35,6 @@ conclude(Building *building, GvStatus status)
 	gv_pieces_conclude(building->connection, status, NULL);
 }
 
-static GvBuilderSpec
-spec_of(const GvBuildRequest *request)
-{
-	GvBuilderSpec spec = {
-		.metric = (GvMetric) request->metric,
-		.dims = request->dims,
-		.m = request->m,
-		.copies = request->copies,
-		.refine = request->refine,
-		.nlists = request->nlists,
-		.nparents = request->nparents,
-		.nqueries = request->nqueries,
-		.depth = request->depth,
-		.batch_rows = request->batch_rows,
-		.iterations = request->iterations,
-		.scale = request->scale,
-		.max_share = request->max_share,
-		.seed = request->seed,
-		.sample_rows = request->sample_rows
-	};
-
-	return spec;
-}
-
 /* Make the engine's builder, on a device that has the memory. */
 static GvStatus
 make(GvBuild *build, const float *mean)
@@ -104,19 +80,19 @@ create(Building *building, const float *mean)
 static void
 begin(Building *building)
 {
-	const GvBuildRequest *request = gv_payload(building->connection);
+	const GvBuilderSpec *spec = gv_payload(building->connection);
 	size_t		length = gv_message(building->connection)->length;
-	GvBuilderSpec spec = spec_of(request);
 
-	if (gv_builder_size(&spec) == 0 ||
-		length != sizeof(*request) + 4 * (size_t) spec.dims)
+	if (spec->device != 0 || spec->unused != 0 ||
+		gv_builder_size(spec) == 0 ||
+		length != sizeof(*spec) + 4 * (size_t) spec->dims)
 	{
 		break_rules(building, "a build out of range");
 		return;
 	}
-	building->build = gv_builds_begin(&spec);
+	building->build = gv_builds_begin(spec);
 	if (building->build != NULL)
-		create(building, (const float *) (request + 1));
+		create(building, (const float *) (spec + 1));
 	else
 		gv_pieces_conclude(building->connection, GV_NO_MEMORY, NULL);
 }

@@ -14,19 +14,11 @@ static void
 begin(GvConnection *connection)
 {
 	const GvBeginRequest *request = gv_payload(connection);
-	GvMirrorSpec spec = {
-		.metric = (GvMetric) request->metric,
-		.dims = request->dims,
-		.m = request->m,
-		.nlists = request->nlists,
-		.nparents = request->nparents,
-		.copies = request->copies,
-		.refine_slots = request->refine_slots,
-		.refine_records = request->refine_records
-	};
-	GvRefusalCode refusal;
+	GvRefusalCode refusal = GV_REFUSED_PROTOCOL;
 
-	refusal = gv_mirrors_begin(&request->key, &spec, connection->number);
+	if (request->spec.device == 0 && request->spec.unused == 0)
+		refusal = gv_mirrors_begin(&request->key, &request->spec,
+								   connection->number);
 	if (refusal != 0)
 		gv_refuse(connection, refusal, gv_refusal_name(refusal));
 	else

@@ -24,29 +24,6 @@ typedef struct Work
 	uint64_t	running_ns;		/* spent on runs */
 } Work;
 
-static GvSetSpec
-spec_of(const GvSetRequest *request)
-{
-	GvSetSpec	spec = {
-		.kind = request->kind,
-		.metric = request->metric,
-		.dims = request->dims,
-		.k = request->k,
-		.method = request->method,
-		.iterations = request->iterations,
-		.self = request->self,
-		.balanced = request->balanced,
-		.approximate = request->approximate,
-		.unused = request->unused_byte,
-		.nlists = request->nlists,
-		.probes = request->probes,
-		.nqueries = request->nqueries,
-		.nrows = request->nrows
-	};
-
-	return spec;
-}
-
 /* Give up the set, if there is one, and its memory. */
 static void
 drop(Work *work)
@@ -82,18 +59,18 @@ make(Work *work)
 static void
 begin(Work *work)
 {
-	const GvSetRequest *request = gv_payload(work->connection);
+	const GvSetSpec *spec = gv_payload(work->connection);
 	GvConnection *connection = work->connection;
 
 	drop(work);
 	*work = (Work)
 	{
 		.connection = connection,
-		.spec = spec_of(request),
+		.spec = *spec,
 		.begun_ns = gv_now_ns()
 	};
 	work->charged = gv_set_size(&work->spec);
-	if (request->unused != 0 || work->charged <= 0)
+	if (spec->device != 0 || work->charged <= 0)
 		gv_pieces_conclude(connection, GV_OK, "a set out of range");
 	else
 		gv_pieces_conclude(connection, make(work), NULL);
@@ -136,7 +113,7 @@ run(Work *work)
 {
 	GvStop		stop = gv_connection_stop(work->connection);
 	GvStatus	status = gv_set_run(work->set, &work->done, &stop);
-	GvRunReply *reply;
+	GvSetDone  *reply;
 
 	if (status != GV_OK)
 	{
@@ -148,14 +125,7 @@ run(Work *work)
 		gv_count(sets, 1);
 	reply = gv_reply(work->connection, sizeof(*reply));
 	if (reply != NULL)
-		*reply = (GvRunReply)
-		{
-			.error = work->done.error,
-			.passes = work->done.passes,
-			.found = work->done.found,
-			.finished = work->done.finished,
-			.again = work->done.again
-		};
+		*reply = work->done;
 }
 
 /* See GV_MSG_GET. */

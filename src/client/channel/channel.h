@@ -32,7 +32,7 @@
 typedef struct IvfpqRequest
 {
 	GvMessage	header;
-	char		head[sizeof(GvBuildRequest)];
+	char		head[sizeof(GvBuilderSpec)];
 	Size		head_bytes;
 	const char *tail;			/* stays where it is until it is sent */
 	Size		tail_bytes;

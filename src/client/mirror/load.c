@@ -290,19 +290,21 @@ send_model(IvfpqLoad *load, bool *exists)
 	const IvfpqMetaData *meta = &load->meta;
 	GvBeginRequest request = {
 		.key = load->key,
-		.metric = meta->metric,
-		.dims = meta->dims,
-		.m = meta->pq_dim,
-		.nlists = meta->nlists,
-		.nparents = meta->nparents,
-		.copies = load->expected
+		.spec = {
+			.metric = meta->metric,
+			.dims = meta->dims,
+			.m = meta->pq_dim,
+			.nlists = meta->nlists,
+			.nparents = meta->nparents,
+			.copies = load->expected
+		}
 	};
 	IvfpqLoadResult result;
 
 	if (meta->refine != IVFPQ_REFINE_NONE)
 	{
-		request.refine_slots = IvfpqRefineSlots(meta->dims);
-		request.refine_records = load->expected / meta->copies;
+		request.spec.refine_slots = IvfpqRefineSlots(meta->dims);
+		request.spec.refine_records = load->expected / meta->copies;
 	}
 	result = IvfpqLoadAsk(load, GV_MSG_BEGIN, &request, sizeof(request),
 						  NULL, 0, 0);

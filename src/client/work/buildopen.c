@@ -23,14 +23,10 @@ static bool
 begin(IvfpqBuilder *builder, const float *mean)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	GvBuildRequest request = {spec->metric, spec->dims, spec->m, spec->copies,
-		spec->refine, spec->nlists, spec->nparents, spec->nqueries,
-		spec->depth, spec->batch_rows, spec->iterations, spec->scale,
-	spec->max_share, spec->seed, spec->sample_rows};
 	GvBuildReply reply;
 
 	if (IvfpqChannelExchange(&builder->channel, GV_MSG_BUILD,
-							 &request, sizeof(request), mean,
+							 spec, sizeof(*spec), mean,
 							 spec->dims * sizeof(float),
 							 sizeof(reply)) != IVFPQ_SERVED)
 		return false;

@@ -114,25 +114,8 @@ make_ring(IvfpqRemoteSet *set)
 static bool
 begin(IvfpqRemoteSet *set)
 {
-	const GvSetSpec *spec = &set->spec;
-	GvSetRequest request = {
-		.kind = spec->kind,
-		.metric = spec->metric,
-		.dims = spec->dims,
-		.k = spec->k,
-		.method = spec->method,
-		.iterations = spec->iterations,
-		.self = spec->self,
-		.balanced = spec->balanced,
-		.approximate = spec->approximate,
-		.nlists = spec->nlists,
-		.probes = spec->probes,
-		.nqueries = spec->nqueries,
-		.nrows = spec->nrows
-	};
-
-	return IvfpqChannelExchange(&set->channel, GV_MSG_SET, &request,
-								sizeof(request), NULL, 0, 0) == IVFPQ_SERVED;
+	return IvfpqChannelExchange(&set->channel, GV_MSG_SET, &set->spec,
+								sizeof(set->spec), NULL, 0, 0) == IVFPQ_SERVED;
 }
 
 /* See remoteset.h. */
@@ -248,7 +231,7 @@ IvfpqRemoteSetPut(IvfpqRemoteSet *set, GvSetInput input, const void *items,
  * is known which is the last, or there might be no end.
  */
 static bool
-check_done(const IvfpqRemoteSet *set, const GvRunReply *reply)
+check_done(const IvfpqRemoteSet *set, const GvSetDone *reply)
 {
 	bool		is_last = set->done.passes == set->spec.iterations;
 	bool		clusters = set->spec.kind == GV_SET_KMEANS && is_last;
@@ -262,26 +245,19 @@ check_done(const IvfpqRemoteSet *set, const GvRunReply *reply)
 static bool
 run(IvfpqRemoteSet *set)
 {
-	GvRunReply	reply;
+	GvSetDone	done;
 
 	if (!dispatch(set) || !IvfpqRingAwait(&set->ring, 0) ||
 		IvfpqChannelExchange(&set->channel, GV_MSG_RUN, NULL, 0, NULL, 0,
-							 sizeof(reply)) != IVFPQ_SERVED)
+							 sizeof(done)) != IVFPQ_SERVED)
 		return false;
-	memcpy(&reply, IvfpqAnswerBody(&set->channel), sizeof(reply));
-	if (!check_done(set, &reply))
+	memcpy(&done, IvfpqAnswerBody(&set->channel), sizeof(done));
+	if (!check_done(set, &done))
 	{
 		(void) IvfpqChannelReject(&set->channel);
 		return false;
 	}
-	set->done = (GvSetDone)
-	{
-		.error = reply.error,
-		.passes = reply.passes,
-		.found = reply.found,
-		.finished = reply.finished,
-		.again = reply.again
-	};
+	set->done = done;
 	return true;
 }
 
