@@ -441,12 +441,6 @@ typedef struct GvMirrorStatus
 
 extern const char *gv_refusal_name(uint32_t code);
 
-/*
- * May a message of this type have this length?  The most for types whose
- * length varies, exactly for others; false for types that no client sends.
- */
-extern int	gv_length_allowed(uint32_t type, uint32_t length);
-
 /* Bytes of a piece: header and arrays, for codes of code_bytes each. */
 static inline int64_t
 gv_piece_bytes(const GvPiece *piece, int32_t code_bytes)
