@@ -1,17 +1,7 @@
 -- building an index: every metric, every kind of table, every odd shape
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 RESET client_min_messages;
-SET enable_seqscan = off;
-SET jit = off;
-
--- a row of 20 clusters, the same wherever this runs
-CREATE FUNCTION pg_temp.point(g int, dims int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS $$
-	SELECT array_agg((10 * sin(g % 20 * 131 + i * 17) + n - floor(n))::real ORDER BY i)
-	FROM generate_series(1, dims) AS i,
-		LATERAL (VALUES (abs(sin(g * 12.9898 + i * 78.233)) * 43758.5453)) AS v (n)
-$$;
 
 -- the distances that a query gives, in order, by the index and without
 CREATE FUNCTION pg_temp.indexed(query text) RETURNS float8[]

@@ -1,7 +1,7 @@
 -- what the planner chooses when it may choose
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
-SET jit = off;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
+RESET enable_seqscan;
 SET max_parallel_workers_per_gather = 0;
 
 -- the first node that reads the table

@@ -1,21 +1,16 @@
 -- exact search in tables without an index
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 RESET client_min_messages;
 
 -- rows of twelve small integers, so that many distances are equal; some rows
 -- without a vector, some gone, some changed
-CREATE FUNCTION numbers(seed int, n int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS $$
-	SELECT array_agg((hashint4(seed * 64 + i) & 7)::real ORDER BY i)
-	FROM generate_series(1, n) AS i
-$$;
 CREATE TABLE searched (id int, v real[]) WITH (autovacuum_enabled = off);
 INSERT INTO searched
-SELECT i, CASE WHEN i % 50 <> 0 THEN numbers(i, 12) END
+SELECT i, CASE WHEN i % 50 <> 0 THEN pg_temp.numbers(i, 12) END
 FROM generate_series(1, 2000) AS i;
 DELETE FROM searched WHERE id % 7 = 0;
-UPDATE searched SET v = numbers(id + 5000, 12) WHERE id % 11 = 0 AND v IS NOT NULL;
+UPDATE searched SET v = pg_temp.numbers(id + 5000, 12) WHERE id % 11 = 0 AND v IS NOT NULL;
 
 SELECT id, query, distance FROM gpuvec_exact_search('searched', 'v',
 	'{{1,2,3,4,5,6,7,0,1,2,3,4},{0,0,0,0,0,0,0,0,0,0,0,0}}', 3) AS n
@@ -25,7 +20,7 @@ ORDER BY query, distance, tid;
 -- against sorts: the same rows, the same distances to the last bit
 SET client_min_messages = warning;
 CREATE TABLE asked AS
-SELECT q AS query, numbers(-q, 12) AS v FROM generate_series(1, 20) AS q;
+SELECT q AS query, pg_temp.numbers(-q, 12) AS v FROM generate_series(1, 20) AS q;
 SELECT k, metric, count(*), bool_and(tids = sorted_tids) AS tids,
 	bool_and(distances = sorted_distances) AS distances
 FROM (VALUES (1), (10), (100), (1680), (5000)) AS k (k),
@@ -64,7 +59,7 @@ FROM asked AS a,
 
 -- little memory, more readings of the table, the same answer
 SET maintenance_work_mem = '1MB';
-CREATE TABLE crowd AS SELECT array_agg(numbers(-q, 12) ORDER BY q) AS queries
+CREATE TABLE crowd AS SELECT array_agg(pg_temp.numbers(-q, 12) ORDER BY q) AS queries
 FROM generate_series(1, 3000) AS q;
 CREATE TABLE narrow AS SELECT n.*
 FROM crowd, gpuvec_exact_search('searched', 'v', queries, 30) AS n;
@@ -225,5 +220,4 @@ DROP SEQUENCE counting;
 DROP FOREIGN DATA WRAPPER gpuvec_nothing CASCADE;
 DROP TYPE made CASCADE;
 DROP DOMAIN coordinates;
-DROP FUNCTION numbers;
 DROP ROLE gpuvec_reader;

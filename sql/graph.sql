@@ -1,7 +1,8 @@
 -- k-NN graphs and joins
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 RESET client_min_messages;
+RESET enable_seqscan;
 
 CREATE TABLE dots (id int PRIMARY KEY, v real[]);
 INSERT INTO dots VALUES (1, '{0,0}'), (2, '{1,0}'), (3, '{3,0}'), (4, '{3,1}'),
@@ -11,18 +12,13 @@ SELECT * FROM gpuvec_knn_graph('dots', 'id', 'v', 1, 'ip');
 SELECT count(*) FROM gpuvec_knn_graph('dots', 'id', 'v', 100);
 
 -- rows of small integers, so that many distances are equal
-CREATE FUNCTION numbers(seed int, n int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS $$
-	SELECT array_agg((hashint4(seed * 64 + i) & 7)::real ORDER BY i)
-	FROM generate_series(1, n) AS i
-$$;
 CREATE TABLE crowd (small smallint, id int, big bigint, v real[])
 	WITH (autovacuum_enabled = off);
 INSERT INTO crowd
-SELECT -i, i * 3, i * 10000000000, CASE WHEN i % 40 <> 0 THEN numbers(i, 10) END
+SELECT -i, i * 3, i * 10000000000, CASE WHEN i % 40 <> 0 THEN pg_temp.numbers(i, 10) END
 FROM generate_series(1, 600) AS i;
 DELETE FROM crowd WHERE id % 9 = 0;
-UPDATE crowd SET v = numbers(id + 5000, 10) WHERE id % 11 = 0 AND v IS NOT NULL;
+UPDATE crowd SET v = pg_temp.numbers(id + 5000, 10) WHERE id % 11 = 0 AND v IS NOT NULL;
 
 -- against sorts
 SET client_min_messages = warning;
@@ -222,5 +218,4 @@ RESET ROLE;
 
 SET client_min_messages = warning;
 DROP TABLE dots, crowd, left_side, nobody, graph, graph_by_tiles, graph_by_index;
-DROP FUNCTION numbers;
 DROP ROLE gpuvec_reader;

@@ -1,7 +1,6 @@
 -- What gpuvec_index_info and gpuvec_list_stats say, and to whom.
-CREATE FUNCTION vec(i int, dims int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS
-$$ SELECT array_agg(sin(i * (j + 0.3))::real ORDER BY j) FROM generate_series(1, dims) j $$;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 
 CREATE VIEW info AS SELECT i.lists, i.dims, i.pq_dim, i.rows, i.pending,
 	i.dead, i.bytes = pg_relation_size(c.oid) AS bytes_right,
@@ -10,13 +9,12 @@ FROM pg_class c, gpuvec_index_info(c.oid) i
 WHERE c.relam = (SELECT oid FROM pg_am WHERE amname = 'gpuivfpq');
 
 -- an empty table, then a small one, then a larger one
-SET client_min_messages = warning;
 CREATE TABLE untrained (id int, v real[]) WITH (autovacuum_enabled = off);
 CREATE INDEX "Untrained v" ON untrained USING gpuivfpq (v);
 SELECT * FROM info WHERE relname = 'Untrained v' \gx
-INSERT INTO untrained SELECT i, vec(i, 8) FROM generate_series(1, 999) i;
+INSERT INTO untrained SELECT i, pg_temp.wave(i, 8) FROM generate_series(1, 999) i;
 SELECT rows, pending, bytes_right, advice FROM info \gx
-INSERT INTO untrained VALUES (0, NULL), (1000, vec(1000, 8));
+INSERT INTO untrained VALUES (0, NULL), (1000, pg_temp.wave(1000, 8));
 SELECT rows, pending, bytes_right, advice FROM info \gx
 SELECT * FROM gpuvec_list_stats('"Untrained v"');
 DROP TABLE untrained;
@@ -24,19 +22,19 @@ RESET client_min_messages;
 
 -- a trained index, its growth, and a list that grows too long
 CREATE TABLE trained (id int, v real[]) WITH (autovacuum_enabled = off);
-INSERT INTO trained SELECT i, vec(i, 9) FROM generate_series(1, 1000) i;
+INSERT INTO trained SELECT i, pg_temp.wave(i, 9) FROM generate_series(1, 1000) i;
 CREATE INDEX trained_v ON trained USING gpuivfpq (v)
 	WITH (lists = 10, pq_dim = 5);
 SELECT * FROM info \gx
 SELECT count(*), min(list), max(list), sum(rows), sum(dead),
 	bool_and(blocks = (rows + dead + 31) / 32), max(generation)
 FROM gpuvec_list_stats('trained_v');
-INSERT INTO trained SELECT i, vec(i, 9) FROM generate_series(1001, 4001) i;
+INSERT INTO trained SELECT i, pg_temp.wave(i, 9) FROM generate_series(1001, 4001) i;
 SELECT rows, trained_on, advice FROM info;
 DROP INDEX trained_v;
 CREATE INDEX trained_v ON trained USING gpuivfpq (v) WITH (lists = 40);
 SELECT rows, trained_on, advice FROM info;
-INSERT INTO trained SELECT i, vec(1, 9) FROM generate_series(1, 10000) i;
+INSERT INTO trained SELECT i, pg_temp.wave(1, 9) FROM generate_series(1, 10000) i;
 SELECT rows, regexp_replace(advice, '[0-9]+', 'N', 'g') AS advice FROM info;
 
 -- rows unlike those of training: codes fall short of them
@@ -73,7 +71,7 @@ DROP FUNCTION direction, times;
 
 -- dead rows, and what VACUUM does with them
 CREATE TEMP TABLE gone (id int, v real[]);
-INSERT INTO gone SELECT i, vec(i, 4) FROM generate_series(1, 2000) i;
+INSERT INTO gone SELECT i, pg_temp.wave(i, 4) FROM generate_series(1, 2000) i;
 CREATE INDEX gone_v ON gone USING gpuivfpq (v) WITH (lists = 1);
 SELECT rows, dead FROM gpuvec_index_info('gone_v');
 DELETE FROM gone WHERE id <= 32;
@@ -117,5 +115,4 @@ RESET ROLE;
 
 DROP TABLE trained, parts, gone;
 DROP VIEW info;
-DROP FUNCTION vec;
 DROP ROLE regress_gpuvec_owner, regress_gpuvec_monitor, regress_gpuvec_other;

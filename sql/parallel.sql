@@ -1,18 +1,10 @@
 -- CREATE INDEX with parallel workers: the same index whatever their number
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 RESET client_min_messages;
-SET jit = off;
 SET min_parallel_table_scan_size = 0;
 SET maintenance_work_mem = '512MB';
 
--- a row of 20 clusters, the same wherever this runs
-CREATE FUNCTION pg_temp.point(g int, dims int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS $$
-	SELECT array_agg((10 * sin(g % 20 * 131 + i * 17) + n - floor(n))::real ORDER BY i)
-	FROM generate_series(1, dims) AS i,
-		LATERAL (VALUES (abs(sin(g * 12.9898 + i * 78.233)) * 43758.5453)) AS v (n)
-$$;
 CREATE TABLE par (id int, e real[]);
 INSERT INTO par SELECT g, pg_temp.point(g, 16) FROM generate_series(1, 4000) AS g;
 INSERT INTO par SELECT g, NULL FROM generate_series(4001, 4040) AS g;

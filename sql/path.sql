@@ -1,6 +1,6 @@
 -- the smoothest path between two keys of a graph
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 RESET client_min_messages;
 
 -- 1 - 2 - 3 - 6 has steps of 3 at most, 1 - 6 and 1 - 4 - 6 longer ones; the

@@ -1,12 +1,10 @@
 -- gpuvec_recall: what it measures, and for whom.
-CREATE FUNCTION vec(i int, dims int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS
-$$ SELECT array_agg(sin(i * (j + 0.3))::real ORDER BY j) FROM generate_series(1, dims) j $$;
-SET client_min_messages = warning;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 
 -- all lists with enough candidates find everything, one list does not
 CREATE TABLE items (id int, v real[]);
-INSERT INTO items SELECT i, vec(i, 16) FROM generate_series(1, 3000) i;
+INSERT INTO items SELECT i, pg_temp.wave(i, 16) FROM generate_series(1, 3000) i;
 CREATE INDEX items_v ON items USING gpuivfpq (v) WITH (lists = 50, pq_dim = 4);
 SET gpuvec.probes = 50;
 SET gpuvec.candidates = 3000;
@@ -129,7 +127,7 @@ RESET ROLE;
 -- the owner's code runs as the owner, confined
 CREATE FUNCTION escape(v real[]) RETURNS real[]
 LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RETURN v; END $$;
-CREATE TABLE owned AS SELECT vec(i, 3) AS v FROM generate_series(1, 5) i;
+CREATE TABLE owned AS SELECT pg_temp.wave(i, 3) AS v FROM generate_series(1, 5) i;
 CREATE INDEX owned_v ON owned USING gpuivfpq (escape(v));
 ALTER TABLE owned OWNER TO regress_gpuvec_owner;
 SELECT recall FROM gpuvec_recall('owned_v');
@@ -146,5 +144,5 @@ SELECT recall FROM gpuvec_recall('owned_v');
 SELECT current_user = session_user AS myself_again;
 
 DROP TABLE items, few, owned;
-DROP FUNCTION vec, escape;
+DROP FUNCTION escape;
 DROP ROLE regress_gpuvec_owner, regress_gpuvec_reader;

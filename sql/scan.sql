@@ -1,15 +1,6 @@
 -- scanning: what comes, in which order, how much of it
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
-SET enable_seqscan = off;
-SET jit = off;
-
-CREATE FUNCTION pg_temp.point(g int, dims int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS $$
-	SELECT array_agg((10 * sin(g % 20 * 131 + i * 17) + n - floor(n))::real ORDER BY i)
-	FROM generate_series(1, dims) AS i,
-		LATERAL (VALUES (abs(sin(g * 12.9898 + i * 78.233)) * 43758.5453)) AS v (n)
-$$;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 
 CREATE TABLE scanned (id int, kind int, e real[]) WITH (autovacuum_enabled = off);
 INSERT INTO scanned SELECT g, g % 100, pg_temp.point(g, 8) FROM generate_series(1, 4000) AS g;
