@@ -41,17 +41,17 @@ EXPLAIN (COSTS OFF) SELECT id FROM many WHERE id % 2000 = 7 ORDER BY e <-> pg_te
 
 -- strict: rows come in order, and the pass begins before many are late
 SELECT missing < 3 AS missing, first < 3 AS first, unordered, late BETWEEN 1 AND total / 500 AS late, finished
-FROM pg_temp.find(60);
+FROM pg_temp.find(20);
 SET gpuvec.recall = 0.99;
-SELECT missing, first, unordered, late < total / 1000 AS late, finished FROM pg_temp.find(20);
+SELECT missing, first, unordered, late < total / 1000 AS late, finished FROM pg_temp.find(10);
 -- all of them: none is ever late
 SET gpuvec.recall = 1;
-SELECT missing, first, unordered, late, total, finished FROM pg_temp.find(20);
+SELECT missing, first, unordered, late, total, finished FROM pg_temp.find(10);
 RESET gpuvec.recall;
 
 -- relaxed: every row comes
 SET gpuvec.scan_order = relaxed;
-SELECT missing, late, finished FROM pg_temp.find(20);
+SELECT missing, late, finished FROM pg_temp.find(10);
 SELECT count(*), count(DISTINCT id) FROM (SELECT id FROM many ORDER BY e <-> pg_temp.point(1, 16, spread => 0)) AS x;
 RESET gpuvec.scan_order;
 
@@ -99,5 +99,5 @@ BEGIN
 END
 $$;
 SET enable_sort = on;
-SELECT k, pg_temp.share_found(20, k) > 0.9 AS found FROM unnest(ARRAY[10, 100, 400]) AS k;
+SELECT k, pg_temp.share_found(10, k) > 0.9 AS found FROM unnest(ARRAY[10, 100, 400]) AS k;
 DROP TABLE many, rare, narrow;

@@ -19,9 +19,9 @@ SELECT recall > 0 AND recall < 1 AS partly,
 	0 <= low AND low < recall AND recall < high AND high <= 1 AS within
 FROM gpuvec_recall('items_v');
 SET gpuvec.candidates = 1;
-SELECT recall FROM gpuvec_recall('items_v', 1, 3000) \gset one_
+SELECT recall FROM gpuvec_recall('items_v', 1, 600) \gset one_
 SET gpuvec.candidates = 100;
-SELECT recall > :one_recall AS better FROM gpuvec_recall('items_v', 1, 3000);
+SELECT recall > :one_recall AS better FROM gpuvec_recall('items_v', 1, 600);
 RESET gpuvec.probes;
 RESET gpuvec.max_probes;
 RESET gpuvec.candidates;
@@ -32,7 +32,7 @@ SELECT recall > 0.9 AS good FROM gpuvec_recall('items_v');
 -- queries that do not fit into memory together
 SET work_mem = '64kB';
 SET gpuvec.probes = 50;
-SELECT recall > 0.9 AS good FROM gpuvec_recall('items_v', 100, 200);
+SELECT recall > 0.9 AS good FROM gpuvec_recall('items_v', 100, 90);
 RESET gpuvec.probes;
 RESET work_mem;
 
@@ -53,7 +53,7 @@ SELECT * FROM gpuvec_recall('few_v');
 -- cosine leaves zero vectors out; inner product; partial; expression
 SET gpuvec.candidates = 3000;
 SET gpuvec.probes = 50;
-DELETE FROM items WHERE id > 1000;
+DELETE FROM items WHERE id > 500;
 INSERT INTO items SELECT 0, array_fill(0::real, '{16}')
 FROM generate_series(1, 20);
 CREATE INDEX items_cosine ON items USING gpuivfpq (v real_cosine_ops)
@@ -65,7 +65,7 @@ CREATE INDEX items_even ON items USING gpuivfpq (v) WITH (lists = 20)
 CREATE INDEX items_slice ON items USING gpuivfpq ((v[3:9]))
 	WITH (lists = 20);
 CREATE INDEX items_none ON items USING gpuivfpq (v) WHERE id < 0;
-SELECT recall FROM gpuvec_recall('items_cosine', 10, 2000);
+SELECT recall FROM gpuvec_recall('items_cosine', 10, 600);
 SELECT recall FROM gpuvec_recall('items_ip');
 SELECT recall FROM gpuvec_recall('items_even');
 SELECT recall FROM gpuvec_recall('items_slice');

@@ -153,12 +153,12 @@ SELECT o, q, pg_temp.same(o, e) FROM unnest(ARRAY['<->', '<#>', '<=>']) AS o,
 SELECT relname, v.* FROM pg_class, gpuvec_verify_index(oid) AS v WHERE relname LIKE 'refined\_%';
 DROP TABLE refined;
 
--- few rows are fetched, whatever the number of candidates: 1,535 dimensions
+-- few rows are fetched, whatever the number of candidates: 1,035 dimensions
 -- out of line take many pages a row
 CREATE TABLE far (id int, e real[]) WITH (autovacuum_enabled = off);
 ALTER TABLE far ALTER e SET STORAGE EXTERNAL;
-INSERT INTO far SELECT g, pg_temp.point(g, 24) || array_fill(g::real / 1500, ARRAY[1511])
-FROM generate_series(1, 1500) AS g;
+INSERT INTO far SELECT g, pg_temp.point(g, 24) || array_fill(g::real / 800, ARRAY[1011])
+FROM generate_series(1, 800) AS g;
 CREATE FUNCTION pg_temp.buffers(query text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	plan json;

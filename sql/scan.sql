@@ -10,7 +10,7 @@ CREATE INDEX scanned_ip ON scanned USING gpuivfpq (e real_ip_ops) WITH (lists = 
 CREATE INDEX scanned_cosine ON scanned USING gpuivfpq (e real_cosine_ops)
 	WITH (lists = 40, probes = 5);
 CREATE TABLE queries (q int, e real[]);
-INSERT INTO queries SELECT g, pg_temp.point(g + 5000, 8) FROM generate_series(1, 20) AS g;
+INSERT INTO queries SELECT g, pg_temp.point(g + 5000, 8) FROM generate_series(1, 10) AS g;
 
 -- the average share of the k nearest rows that the index gives
 CREATE FUNCTION pg_temp.recall(operator text, k int) RETURNS numeric
