@@ -57,7 +57,7 @@ INSERT INTO grown SELECT i, direction(i) FROM generate_series(2001, 3000) i;
 SELECT relname, advice FROM info WHERE relname LIKE 'grown%' ORDER BY 1;
 -- longer rows, which matter to all but cosine
 INSERT INTO grown SELECT i, times(direction(i), 2 + i % 5) FROM generate_series(3001, 4000) i;
-SELECT recall < 0.8 AS poor FROM gpuvec_recall('grown_ip', 10, 200);
+SELECT recall < 0.85 AS poor FROM gpuvec_recall('grown_ip', 10, 200);
 SELECT relname, regexp_replace(advice, '[0-9]+ of [0-9]+', 'N of M', 'g') AS advice FROM info
 WHERE relname LIKE 'grown%' ORDER BY 1;
 -- what it says helps
