@@ -26,31 +26,6 @@ clamped_difference(float a, float b)
 	return diff > -FLT_MAX ? diff : -FLT_MAX;
 }
 
-/* See gv_kernels.h. */
-int32_t
-gv_portable_nearest_word(const float *x, const float *words, int32_t dims)
-{
-	float		least = 0.0f;
-	int32_t		nearest = 0;
-	int32_t		d;
-	int			k;
-
-	for (k = 0; k < GV_CODEWORDS; k++)
-	{
-		const float *word = words + (size_t) k * dims;
-		float		sum = 0.0f;
-
-		for (d = 0; d < dims; d++)
-			sum += (x[d] - word[d]) * (x[d] - word[d]);
-		if (k == 0 || sum < least)
-		{
-			least = sum;
-			nearest = k;
-		}
-	}
-	return nearest;
-}
-
 /* Copies of rows that are encoded together, and what becomes of them. */
 typedef struct Tile
 {

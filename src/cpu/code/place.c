@@ -279,22 +279,6 @@ find_lists(Placing *p)
 	return true;
 }
 
-/* See gv_kernels.h. */
-void
-gv_portable_residual_products(const float *x, const float *a, const float *b,
-							  int32_t dims, float *sums)
-{
-	int32_t		i;
-	int			l;
-
-	memset(sums, 0, sizeof(float) * GV_CPU_LANES);
-	for (i = 0; i + GV_CPU_LANES <= dims; i += GV_CPU_LANES)
-		for (l = 0; l < GV_CPU_LANES; l++)
-			sums[l] += (x[i + l] - a[i + l]) * (x[i + l] - b[i + l]);
-	for (l = 0; i < dims; i++, l++)
-		sums[l] += (x[i] - a[i]) * (x[i] - b[i]);
-}
-
 /* See gv_soar. */
 int32_t
 gv_cpu_soar(int32_t dims, const float *x, const float *first,

@@ -1,7 +1,7 @@
 /*
  * pq.c
  *		Product quantization: codebooks.  Codes are found in encode.c, look-up
- *		tables made in table.c.
+ *		tables made by the kernels.
  *
  * A tile of vectors lies transposed, a dimension's values side by side, so
  * that its distances to a codeword are independent sums and the nearest
@@ -30,23 +30,6 @@ typedef struct Trainer
 	double	   *sums;			/* [GV_CODEWORDS][dims] */
 	int32_t		counts[GV_CODEWORDS];
 } Trainer;
-
-/* See gv_kernels.h. */
-void
-gv_portable_add_distances(const float *x, size_t stride, int nrows,
-						  const float *words, int32_t dims, int32_t len,
-						  float *dist)
-{
-	gv_add_distances(x, stride, nrows, words, dims, len, dist);
-}
-
-/* See gv_kernels.h. */
-void
-gv_portable_nearest_words(const float *dist, int nrows, float *best,
-						  int32_t *code)
-{
-	gv_nearest_words(dist, nrows, best, code);
-}
 
 /* Codeword k becomes the vector of a row. */
 static void

@@ -29,13 +29,6 @@ typedef struct Query
 	double		length;			/* |q| */
 } Query;
 
-/* An element of x^. */
-static inline float
-decode(float min, float step, uint8_t code)
-{
-	return min + step * (float) code;
-}
-
 static inline double
 add_lanes(const float *sums /* [LANES] */ )
 {
@@ -70,7 +63,7 @@ round_up(double value)
 
 /* One vector; see gv_refine_encode. */
 static void
-encode(int32_t dims, const float *restrict x, uint8_t *restrict codes,
+encode(int32_t dims, const float *restrict x, uint8_t * restrict codes,
 	   float *min, float *step, float *error)
 {
 	float		least = x[0];
@@ -90,7 +83,7 @@ encode(int32_t dims, const float *restrict x, uint8_t *restrict codes,
 	for (i = 0; i < dims; i++)
 	{
 		uint8_t		code = (uint8_t) (((double) x[i] - least) * levels + 0.5);
-		double		diff = (double) x[i] - decode(least, *step, code);
+		double		diff = (double) x[i] - gv_refine_decode(least, *step, code);
 
 		codes[i] = code;
 		square += diff * diff;
@@ -104,7 +97,7 @@ encode(int32_t dims, const float *restrict x, uint8_t *restrict codes,
 
 /* See gv_refine_encode. */
 GvStatus
-gv_cpu_refine_encode(int32_t dims, const float *x, int64_t n, uint8_t *codes,
+gv_cpu_refine_encode(int32_t dims, const float *x, int64_t n, uint8_t * codes,
 					 float *min, float *step, float *error)
 {
 	int64_t		row;
@@ -113,65 +106,6 @@ gv_cpu_refine_encode(int32_t dims, const float *x, int64_t n, uint8_t *codes,
 		encode(dims, x + (size_t) row * dims, codes + (size_t) row * dims,
 			   &min[row], &step[row], &error[row]);
 	return GV_OK;
-}
-
-/* |q - x^|^2 in fp32; see gv_kernels.h. */
-void
-gv_portable_record_squares(const float *restrict q, const GvRefine *record,
-						   int32_t dims, float *restrict sums)
-{
-	const uint8_t *restrict codes = record->codes;
-	float		min = record->min;
-	float		step = record->step;
-	int32_t		i;
-	int			l;
-
-	for (l = 0; l < LANES; l++)
-		sums[l] = 0.0f;
-	for (i = 0; i + LANES <= dims; i += LANES)
-		for (l = 0; l < LANES; l++)
-		{
-			float		diff = q[i + l] - decode(min, step, codes[i + l]);
-
-			sums[l] += diff * diff;
-		}
-	for (l = 0; i < dims; i++, l++)
-	{
-		float		diff = q[i] - decode(min, step, codes[i]);
-
-		sums[l] += diff * diff;
-	}
-}
-
-/* <q, x^> in fp32, and the sum of its terms' magnitudes; see gv_kernels.h. */
-void
-gv_portable_record_products(const float *restrict q, const GvRefine *record,
-							int32_t dims, float *restrict sums,
-							float *restrict magnitudes)
-{
-	const uint8_t *restrict codes = record->codes;
-	float		min = record->min;
-	float		step = record->step;
-	int32_t		i;
-	int			l;
-
-	for (l = 0; l < LANES; l++)
-		sums[l] = magnitudes[l] = 0.0f;
-	for (i = 0; i + LANES <= dims; i += LANES)
-		for (l = 0; l < LANES; l++)
-		{
-			float		term = q[i + l] * decode(min, step, codes[i + l]);
-
-			sums[l] += term;
-			magnitudes[l] += fabsf(term);
-		}
-	for (l = 0; i < dims; i++, l++)
-	{
-		float		term = q[i] * decode(min, step, codes[i]);
-
-		sums[l] += term;
-		magnitudes[l] += fabsf(term);
-	}
 }
 
 /* |q - x^| - error, at least 0. */
@@ -220,7 +154,7 @@ gv_cpu_refine_bound(GvMetric metric, int32_t dims, const float *query,
 					const GvRefine *records, int64_t n, float *bounds)
 {
 	Query		q = {query, dims, (dims + 64) / 16777216.0,
-		sqrt(-gv_distance_ip(query, query, dims))};
+	sqrt(-gv_distance_ip(query, query, dims))};
 	int64_t		i;
 
 	for (i = 0; i < n; i++)

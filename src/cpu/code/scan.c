@@ -2,18 +2,13 @@
  * scan.c
  *		The score S of the live copies of lists' blocks.
  *
- * A copy's table entries are added one by one in ascending sub-quantizer order
- * because S is defined so, and pairs of them must not be added first.
- *
- * Once there is a score that turns others away, the filter (filter.c) finds
+ * Once there is a score that turns others away, the filter (simd/table.c) finds
  * most of the copies that it would.  The few that are let through, of whatever
  * lists, are gathered side by side until they fill registers, and then scored
  * together; their pairs are kept without an order (keep.c) until the scan is
  * finished.
  */
 #include "cpu/code/gv_scan.h"
-
-#define SPAN		8			/* copies summed at a time */
 
 /* Where few are wanted, a few copies may tell much. */
 #define LEAST		16
@@ -35,67 +30,6 @@ typedef struct Waiting
 	uint64_t	ids[GV_KEPT_MOST];
 	uint8_t    *codes;			/* [code_bytes][GV_GATHERED_STRIDE] */
 } Waiting;
-
-/* sums[i] of SPAN copies, whose codes are `codes`[..][i]. */
-static inline void
-sum_span(const float *restrict table, int32_t m,
-		 const uint8_t *restrict codes, int32_t stride, float *restrict sums)
-{
-	float		acc[SPAN] = {0};
-	int32_t		p;
-	int			i;
-
-	for (p = 0; p < m / 2; p++)
-	{
-		const float *low = table + (size_t) p * 2 * GV_CODEWORDS;
-		const float *high = low + GV_CODEWORDS;
-		const uint8_t *column = codes + (size_t) p * stride;
-
-		for (i = 0; i < SPAN; i++)
-		{
-			acc[i] += low[column[i] & 15];
-			acc[i] += high[column[i] >> 4];
-		}
-	}
-	if (m % 2 != 0)
-	{
-		const float *low = table + (size_t) p * 2 * GV_CODEWORDS;
-
-		for (i = 0; i < SPAN; i++)
-			acc[i] += low[codes[(size_t) p * stride + i] & 15];
-	}
-	for (i = 0; i < SPAN; i++)
-		sums[i] = acc[i];
-}
-
-/* See gv_kernels.h. */
-void
-gv_portable_sum_copies(const float *table, int32_t m, const uint8_t *codes,
-					   int32_t stride, int32_t n, float *sums)
-{
-	int32_t		i;
-
-	/* a stride that compilers know saves them a register */
-	for (i = 0; i < n; i += SPAN)
-		if (stride == GV_BLOCK)
-			sum_span(table, m, codes + i, GV_BLOCK, sums + i);
-		else
-			sum_span(table, m, codes + i, stride, sums + i);
-}
-
-/* See gv_kernels.h. */
-void
-gv_portable_gather(const uint8_t *codes, int32_t code_bytes, uint32_t wanted,
-				   uint8_t *gathered)
-{
-	int			n = 0;
-	int32_t		p;
-
-	for (; wanted != 0; wanted &= wanted - 1, n++)
-		for (p = 0; p < code_bytes; p++)
-			gathered[(size_t) p * GV_GATHERED_STRIDE + n] =
-				codes[(size_t) p * GV_BLOCK + __builtin_ctz(wanted)];
-}
 
 /* A block's copy i as a 48-bit row id. */
 static inline uint64_t

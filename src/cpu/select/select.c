@@ -28,21 +28,6 @@ warp_items(const GvSelect *spec)
 	return 2 * (size_t) spec->k + WAITING + CHUNK;
 }
 
-/* See gv_kernels.h.  Mostly there is none, which compilers see quickly. */
-uint64_t
-gv_portable_below(const float *values, float limit)
-{
-	uint64_t	found = 0;
-	int			any = 0;
-	int			i;
-
-	for (i = 0; i < GV_CPU_COMPARED; i++)
-		any |= !(values[i] >= limit);
-	for (i = 0; any != 0 && i < GV_CPU_COMPARED; i++)
-		found |= (uint64_t) !(values[i] >= limit) << i;
-	return found;
-}
-
 /*
  * Put items of values first .. end - 1 of a row, a chunk at most, behind
  * `count` others if they are below the threshold; how many there are then.

@@ -147,6 +147,7 @@ typedef struct GvKernels
 									float *magnitudes);
 } GvKernels;
 
+#define GV_CPU_LANES64		8	/* interleaved partial sums in double */
 #define GV_CPU_SLICE_DIMS	64	/* of a panel */
 #define GV_CPU_COMPARED		64	/* values compared with a limit at a time */
 #define GV_CPU_WORD_ROWS	64	/* vectors compared with codewords at a time */
@@ -164,64 +165,41 @@ gv_estimate_error(int32_t dims)
 	return (summed + dims / GV_CPU_SLICE_DIMS + 2) * 1.001 / 16777216.0;
 }
 
+/* Partial sums in double, added pairwise: l takes l + 4, l + 2, l + 1. */
+static inline double
+gv_add_lanes64(double *sums /* [GV_CPU_LANES64] */ )
+{
+	int			half;
+	int			l;
+
+	for (half = GV_CPU_LANES64 / 2; half > 0; half /= 2)
+		for (l = 0; l < half; l++)
+			sums[l] += sums[l + half];
+	return sums[0];
+}
+
+/* An element of the x^ of a refine record. */
+static inline float
+gv_refine_decode(float min, float step, uint8_t code)
+{
+	return min + step * (float) code;
+}
+
 /* Those in use: gv_simd_use. */
 extern const GvKernels *gv_kernels;
 
-extern const GvKernels gv_portable_kernels;
+extern const GvKernels gv_portable_kernels; /* portable.c */
 #ifdef __x86_64__
 extern const GvKernels gv_avx2_kernels;
 extern const GvKernels gv_avx512_kernels;
 #endif
-
-/* The portable loops, each in the file of what it is for. */
-extern void gv_portable_dots(const float *q, const float *rows, int32_t n,
-							 int32_t dims, float *products);
-extern void gv_portable_sqdists(const float *q, const float *rows, int32_t n,
-								int32_t dims, float *squares);
-extern void gv_portable_residual_products(const float *x, const float *a,
-										  const float *b, int32_t dims,
-										  float *sums);
-extern double gv_portable_dot64(const float *a, const float *b, int32_t dims);
-extern double gv_portable_sqdist64(const float *a, const float *b,
-								   int32_t dims);
-extern void gv_portable_multiply(const float *x, int32_t stride, int nrows,
-								 int32_t len, const float *panel,
-								 float *products);
-extern void gv_portable_estimate(const float *x, int32_t stride, int nrows,
-								 int32_t len, const float *panel,
-								 float *products);
-extern uint64_t gv_portable_within(const float *squares,
-								   const float *products, float limit);
-extern uint64_t gv_portable_below(const float *values, float limit);
-extern void gv_portable_add_distances(const float *x, size_t stride,
-									  int nrows, const float *words,
-									  int32_t dims, int32_t len, float *dist);
-extern void gv_portable_nearest_words(const float *dist, int nrows,
-									  float *best, int32_t *code);
-extern int32_t gv_portable_nearest_word(const float *x, const float *words,
-										int32_t dims);
-extern void gv_portable_table(const GvModel *model, const float *query,
-							  float *table);
-extern void gv_portable_sum_copies(const float *table, int32_t m,
-								   const uint8_t *codes, int32_t stride,
-								   int32_t n, float *sums);
-extern void gv_portable_gather(const uint8_t *codes, int32_t code_bytes,
-							   uint32_t wanted, uint8_t *gathered);
-extern uint32_t gv_portable_filter(const uint8_t *bytes, int32_t m,
-								   const uint8_t *codes, const float *t,
-								   const GvCut *cut);
-extern void gv_portable_record_squares(const float *q, const GvRefine *record,
-									   int32_t dims, float *sums);
-extern void gv_portable_record_products(const float *q,
-										const GvRefine *record, int32_t dims,
-										float *sums, float *magnitudes);
 
 /* The table in bytes, where it lies and what is made of it. */
 extern void gv_filter_make(float *table, int32_t m);
 extern const GvFilter *gv_filter_of(const float *table, int32_t m);
 extern bool gv_filter_cut(const GvFilter *filter, float score, GvCut *cut);
 
-#define GV_FILTER_UNIT		(1.0 / 16777216.0)	/* u: see filter.c */
+#define GV_FILTER_UNIT		(1.0 / 16777216.0)	/* u: see table.c */
 #define GV_FILTER_LEVELS	255
 #define GV_FILTER_HUGE		1e37	/* from here on sums might overflow */
 
