@@ -9,9 +9,9 @@
 #ifndef GV_CPU_H
 #define GV_CPU_H
 
-#include "engine/gv_engine.h"
+#include <stdlib.h>
 
-#define GV_CPU_LANES	16		/* interleaved partial sums in fp32 */
+#include "engine/gv_engine.h"
 
 /* Work between two questions to the GvStop: multiplications, below 20 ms. */
 #define GV_CPU_SLICE	(INT64_C(1) << 24)
@@ -80,39 +80,16 @@ gv_carve(size_t *next, size_t bytes)
 	return start;
 }
 
-/*
- * <a, b> and |a - b|^2 in fp32: dimension i goes to partial sum i mod 16,
- * each sum ascending; then sum l takes sum l + 8, l + 4, l + 2, l + 1.
- * They may overflow; gv_score turns that into GV_SCORE_MAX.
- */
-extern float gv_cpu_dot(const float *a, const float *b, int32_t dims);
-extern float gv_cpu_sqdist(const float *a, const float *b, int32_t dims);
+/* Memory for n elements, aligned as scratch has to be; NULL: there is none. */
+static inline void *
+gv_cpu_take(int64_t n, size_t bytes)
+{
+	void	   *memory;
 
-/* In double, for Pearson's distance: mean, and <a - a_mean, b - b_mean>. */
-extern double gv_cpu_mean64(const float *a, int32_t dims);
-extern double gv_cpu_centred_dot64(const float *a, double a_mean,
-								   const float *b, double b_mean,
-								   int32_t dims);
-
-/*
- * A tile of the blocked product: products [nrows][GV_CPU_TILE_CENTS] = <x, c>
- * of x [nrows][dims], nrows <= GV_CPU_TILE_ROWS, and centroids
- * [ncents][dims], ncents <= GV_CPU_TILE_CENTS.  A product's error is below
- * (dims / 4 + 6) 2^-24 |x| |c|.
- */
-#define GV_CPU_TILE_ROWS	128
-#define GV_CPU_TILE_CENTS	64
-
-extern void gv_cpu_products(const float *x, int nrows, const float *centroids,
-							int ncents, int32_t dims, float *products);
-
-/*
- * Copy dimensions first .. first + len - 1 of ncents centroids [ncents][dims],
- * ncents <= GV_CPU_TILE_CENTS, so that a dimension's values lie side by side:
- * panel [GV_CPU_SLICE_DIMS][GV_CPU_TILE_CENTS], where what is missing is 0.
- */
-extern void gv_cpu_pack(const float *centroids, int32_t dims, int ncents,
-						int32_t first, int32_t len, float *panel);
+	if (posix_memalign(&memory, GV_ALIGN, (size_t) n * bytes + 1) != 0)
+		return NULL;
+	return memory;
+}
 
 /* The slots of gv_cpu_backend. */
 extern size_t gv_cpu_kmeans_scratch(const GvKmeans *spec);

@@ -21,7 +21,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/code/gv_assign.h"
 
 #define TILE_ROWS	GV_CPU_TILE_ROWS
 #define TILE_CENTS	GV_CPU_TILE_CENTS
@@ -95,7 +95,7 @@ start_tile(Tile *tile, int32_t dims, const float *x, int n, int32_t *nearest)
 	}
 }
 
-/* See gv_cpu.h.  By fours, because what is stored has strides. */
+/* See gv_assign.h.  By fours, because what is stored has strides. */
 void
 gv_cpu_pack(const float *centroids, int32_t dims, int ncents, int32_t first,
 			int32_t len, float *restrict panel)
@@ -151,7 +151,7 @@ multiply_tile(const float *x, int nrows, const float *centroids, int ncents,
 	}
 }
 
-/* See gv_cpu.h. */
+/* See gv_assign.h. */
 void
 gv_cpu_products(const float *x, int nrows, const float *centroids,
 				int ncents, int32_t dims, float *products)

@@ -14,7 +14,7 @@
  */
 #include <string.h>
 
-#include "cpu/gv_cpu.h"
+#include "cpu/code/gv_assign.h"
 
 #define FULL_ROWS	128			/* a centroid: early passes thin to these */
 #define RUN_ROWS	128			/* consecutive rows that they take or leave */

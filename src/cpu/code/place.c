@@ -16,7 +16,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/code/gv_assign.h"
 
 #define TILE_ROWS	GV_CPU_TILE_ROWS
 #define TILE_CENTS	GV_CPU_TILE_CENTS

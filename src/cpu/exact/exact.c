@@ -8,7 +8,7 @@
  */
 #include <math.h>
 
-#include "cpu/gv_cpu.h"
+#include "cpu/code/gv_assign.h"
 
 #define TILE_QUERIES	GV_CPU_TILE_ROWS
 #define TILE_ROWS		GV_CPU_TILE_CENTS

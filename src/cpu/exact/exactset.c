@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "cpu/exact/gv_exactset.h"
-#include "cpu/set/gv_cpu_set.h"
 
 #define BLOCK_FLOATS	(1 << 21)	/* of its panels, for large dims */
 #define BLOCK_PANELS	8

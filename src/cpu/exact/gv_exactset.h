@@ -6,9 +6,9 @@
 #ifndef GV_EXACTSET_H
 #define GV_EXACTSET_H
 
+#include "cpu/code/gv_assign.h"
 #include "cpu/exact/gv_nearlists.h"
 #include "cpu/exact/gv_screen.h"
-#include "cpu/gv_cpu.h"
 
 #define GV_EXACT_QUERIES	GV_CPU_TILE_ROWS	/* of a tile */
 
@@ -71,6 +71,9 @@ typedef struct GvMeasured
 	const float *row;			/* NULL: none was */
 	double		distance;
 } GvMeasured;
+
+/* exactset.c: GV_SET_EXACT of gv_cpu_sets */
+extern const GvSetOps gv_cpu_exact_set;
 
 /* exactmeet.c */
 

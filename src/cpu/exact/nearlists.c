@@ -9,9 +9,7 @@
 
 #include <string.h>
 
-#include "cpu/exact/gv_screen.h"
-#include "cpu/gv_cpu.h"
-#include "cpu/set/gv_cpu_set.h"
+#include "cpu/exact/gv_exactset.h"
 
 #define BLOCK_FLOATS	(1 << 23)	/* of a block's rows, about */
 #define ROWS_OF_LIST	1024	/* of a block, more do not help */

@@ -35,6 +35,7 @@
  */
 #include <math.h>
 
+#include "cpu/code/gv_assign.h"
 #include "cpu/exact/gv_screen.h"
 
 #define UNIT		GV_FILTER_UNIT	/* u */

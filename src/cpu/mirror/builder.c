@@ -34,25 +34,14 @@ struct GvBuilder
 	GvTopK	   *best;			/* [nqueries] rows nearest to each */
 };
 
-/* Memory for n elements, aligned as scratch has to be; NULL: there is none. */
-static void *
-take(int64_t n, size_t bytes)
-{
-	void	   *memory;
-
-	if (posix_memalign(&memory, GV_ALIGN, (size_t) n * bytes + 1) != 0)
-		return NULL;
-	return memory;
-}
-
 /* n >= 1 empty heaps; NULL when there is no memory. */
 static GvTopK *
 take_heaps(int64_t n, int32_t capacity)
 {
 	size_t		pairs = (size_t) n * (size_t) capacity;
-	GvTopK	   *heaps = take(n, sizeof(GvTopK));
-	float	   *scores = take((int64_t) pairs, sizeof(float));
-	uint64_t   *ids = take((int64_t) pairs, sizeof(uint64_t));
+	GvTopK	   *heaps = gv_cpu_take(n, sizeof(GvTopK));
+	float	   *scores = gv_cpu_take((int64_t) pairs, sizeof(float));
+	uint64_t   *ids = gv_cpu_take((int64_t) pairs, sizeof(uint64_t));
 	int64_t		i;
 
 	if (heaps == NULL || scores == NULL || ids == NULL)
@@ -126,17 +115,17 @@ cpu_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
-	made->mean = take(dims, sizeof(float));
-	made->sample = take(spec->sample_rows * dims, sizeof(float));
-	made->queries = take((int64_t) spec->nqueries * dims, sizeof(float));
-	made->codebooks = take((int64_t) GV_CODEWORDS * dims, sizeof(float));
-	made->parents = take((int64_t) spec->nparents * dims, sizeof(float));
-	made->starts = take((int64_t) spec->nparents + 1, sizeof(int32_t));
-	made->centroids = take((int64_t) spec->nlists * dims, sizeof(float));
-	made->numbers = take(spec->nlists, sizeof(uint64_t));
-	made->rows = take((int64_t) spec->batch_rows * dims, sizeof(float));
+	made->mean = gv_cpu_take(dims, sizeof(float));
+	made->sample = gv_cpu_take(spec->sample_rows * dims, sizeof(float));
+	made->queries = gv_cpu_take((int64_t) spec->nqueries * dims, sizeof(float));
+	made->codebooks = gv_cpu_take((int64_t) GV_CODEWORDS * dims, sizeof(float));
+	made->parents = gv_cpu_take((int64_t) spec->nparents * dims, sizeof(float));
+	made->starts = gv_cpu_take((int64_t) spec->nparents + 1, sizeof(int32_t));
+	made->centroids = gv_cpu_take((int64_t) spec->nlists * dims, sizeof(float));
+	made->numbers = gv_cpu_take(spec->nlists, sizeof(uint64_t));
+	made->rows = gv_cpu_take((int64_t) spec->batch_rows * dims, sizeof(float));
 	made->near = take_heaps(spec->batch_rows, GV_NEAR);
-	made->ids = take(spec->batch_rows, sizeof(uint64_t));
+	made->ids = gv_cpu_take(spec->batch_rows, sizeof(uint64_t));
 	if (spec->nqueries > 0)
 		made->best = take_heaps(spec->nqueries, spec->depth);
 	if (made->mean == NULL || made->sample == NULL || made->queries == NULL ||
@@ -201,7 +190,7 @@ cluster(const GvBuilder *builder, const float *rows, int64_t n, int32_t k,
 		.max_share = spec->max_share,
 		.seed = spec->seed
 	};
-	void	   *scratch = take((int64_t) gv_cpu_kmeans_scratch(&kmeans), 1);
+	void	   *scratch = gv_cpu_take((int64_t) gv_cpu_kmeans_scratch(&kmeans), 1);
 	GvStatus	status;
 
 	if (scratch == NULL)
@@ -219,8 +208,8 @@ group(GvBuilder *builder, const GvStop *stop)
 	int32_t		nlists = builder->trained.nlists;
 	int32_t		nparents = builder->spec.nparents;
 	size_t		values = (size_t) nlists * (size_t) dims;
-	float	   *grouped = take((int64_t) values, sizeof(float));
-	int32_t    *owners = take(nlists, sizeof(int32_t));
+	float	   *grouped = gv_cpu_take((int64_t) values, sizeof(float));
+	int32_t    *owners = gv_cpu_take(nlists, sizeof(int32_t));
 	GvStatus	status = GV_NO_MEMORY;
 
 	if (grouped != NULL && owners != NULL)
@@ -290,7 +279,7 @@ find_residuals(GvBuilder *builder, float *residuals, int64_t *nresiduals,
 	int32_t		copies = builder->spec.copies;
 	int64_t		n = builder->nsample < GV_CODEBOOK_ROWS ? builder->nsample :
 		GV_CODEBOOK_ROWS;
-	int32_t    *lists = take((int64_t) builder->spec.batch_rows * copies,
+	int32_t    *lists = gv_cpu_take((int64_t) builder->spec.batch_rows * copies,
 							 sizeof(int32_t));
 	GvStatus	status = lists == NULL ? GV_NO_MEMORY : GV_OK;
 	int64_t		done;
@@ -329,7 +318,7 @@ static GvStatus
 train_codebooks(GvBuilder *builder, const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	float	   *residuals = take((int64_t) GV_CODEBOOK_ROWS * spec->copies *
+	float	   *residuals = gv_cpu_take((int64_t) GV_CODEBOOK_ROWS * spec->copies *
 								 spec->dims, sizeof(float));
 	void	   *scratch = NULL;
 	int64_t		n = 0;
@@ -339,7 +328,7 @@ train_codebooks(GvBuilder *builder, const GvStop *stop)
 		status = find_residuals(builder, residuals, &n, stop);
 	if (status == GV_OK)
 	{
-		scratch = take((int64_t) gv_cpu_codebooks_scratch(spec->dims, spec->m,
+		scratch = gv_cpu_take((int64_t) gv_cpu_codebooks_scratch(spec->dims, spec->m,
 														  n), 1);
 		if (scratch == NULL)
 			status = GV_NO_MEMORY;

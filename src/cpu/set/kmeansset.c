@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "cpu/gv_cpu.h"
+#include "cpu/code/gv_assign.h"
 #include "cpu/set/gv_cpu_set.h"
 
 #define BATCH		1024		/* rows assigned before they are summed up */

@@ -22,7 +22,7 @@ gv_is_finite(const float *x, int64_t n)
 	return bad == 0;
 }
 
-/* See gv_cpu.h. */
+/* See gv_kernels.h. */
 float
 gv_cpu_dot(const float *a, const float *b, int32_t dims)
 {
@@ -32,7 +32,7 @@ gv_cpu_dot(const float *a, const float *b, int32_t dims)
 	return product;
 }
 
-/* See gv_cpu.h. */
+/* See gv_kernels.h. */
 float
 gv_cpu_sqdist(const float *a, const float *b, int32_t dims)
 {
@@ -75,7 +75,7 @@ gv_distance_cosine(const float *a, const float *b, int32_t dims)
 	return 1.0 - cosine;
 }
 
-/* See gv_cpu.h. */
+/* See gv_kernels.h. */
 double
 gv_cpu_mean64(const float *a, int32_t dims)
 {
@@ -91,7 +91,7 @@ gv_cpu_mean64(const float *a, int32_t dims)
 	return gv_add_lanes64(sums) / dims;
 }
 
-/* See gv_cpu.h. */
+/* See gv_kernels.h. */
 double
 gv_cpu_centred_dot64(const float *a, double a_mean, const float *b,
 					 double b_mean, int32_t dims)

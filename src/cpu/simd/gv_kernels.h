@@ -49,7 +49,7 @@ typedef struct GvKernels
 	/* is filter worth a call: quicker than sum_copies? */
 	bool		filters;
 
-	/* products [n], squares [n] of q [dims] and rows [n][dims]: gv_cpu.h */
+	/* products [n], squares [n] of q [dims] and rows [n][dims]: gv_cpu_dot */
 	void		(*dots) (const float *q, const float *rows, int32_t n,
 						 int32_t dims, float *products);
 	void		(*sqdists) (const float *q, const float *rows, int32_t n,
@@ -147,8 +147,10 @@ typedef struct GvKernels
 									float *magnitudes);
 } GvKernels;
 
+#define GV_CPU_LANES		16	/* interleaved partial sums in fp32 */
 #define GV_CPU_LANES64		8	/* interleaved partial sums in double */
-#define GV_CPU_SLICE_DIMS	64	/* of a panel */
+#define GV_CPU_TILE_CENTS	64	/* centroids of a tile or panel */
+#define GV_CPU_SLICE_DIMS	64	/* dimensions of a panel */
 #define GV_CPU_COMPARED		64	/* values compared with a limit at a time */
 #define GV_CPU_WORD_ROWS	64	/* vectors compared with codewords at a time */
 #define GV_GATHERED_STRIDE	96	/* for copies gathered from several blocks */
@@ -194,7 +196,21 @@ extern const GvKernels gv_avx2_kernels;
 extern const GvKernels gv_avx512_kernels;
 #endif
 
-/* The table in bytes, where it lies and what is made of it. */
+/*
+ * distance.c.  <a, b> and |a - b|^2 in fp32: dimension i goes to partial sum i mod 16,
+ * each sum ascending; then sum l takes sum l + 8, l + 4, l + 2, l + 1.
+ * They may overflow; gv_score turns that into GV_SCORE_MAX.
+ */
+extern float gv_cpu_dot(const float *a, const float *b, int32_t dims);
+extern float gv_cpu_sqdist(const float *a, const float *b, int32_t dims);
+
+/* In double, for Pearson's distance: mean, and <a - a_mean, b - b_mean>. */
+extern double gv_cpu_mean64(const float *a, int32_t dims);
+extern double gv_cpu_centred_dot64(const float *a, double a_mean,
+								   const float *b, double b_mean,
+								   int32_t dims);
+
+/* table.c: the table in bytes, where it lies and what is made of it */
 extern void gv_filter_make(float *table, int32_t m);
 extern const GvFilter *gv_filter_of(const float *table, int32_t m);
 extern bool gv_filter_cut(const GvFilter *filter, float score, GvCut *cut);
