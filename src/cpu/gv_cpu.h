@@ -1,10 +1,6 @@
 /*
  * gv_cpu.h
- *		The CPU backend: its operations and what they share.
- *
- * The operations fill the slots of gv_cpu_backend and keep the contracts of
- * engine/gv_engine.h; their arguments were checked by the gv_... wrappers.
- * What their time goes into are the kernels of gv_kernels.h.
+ *		What all rooms of the engine for processors share.
  */
 #ifndef GV_CPU_H
 #define GV_CPU_H
@@ -90,50 +86,5 @@ gv_cpu_take(int64_t n, size_t bytes)
 		return NULL;
 	return memory;
 }
-
-/* The slots of gv_cpu_backend. */
-extern size_t gv_cpu_kmeans_scratch(const GvKmeans *spec);
-extern GvStatus gv_cpu_kmeans(const GvKmeans *spec, const float *x,
-							  float *centroids, int32_t *found,
-							  void *scratch, const GvStop *stop);
-extern size_t gv_cpu_codebooks_scratch(int32_t dims, int32_t m, int64_t n);
-extern GvStatus gv_cpu_codebooks(int32_t dims, int32_t m, int64_t n,
-								 const float *residuals, uint64_t seed,
-								 float *codebooks, void *scratch,
-								 const GvStop *stop);
-extern GvStatus gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
-							  const float *x, int64_t n, int32_t *nearest,
-							  float *sqdist, const GvStop *stop);
-extern size_t gv_cpu_place_scratch(const GvTree *tree, int64_t n);
-extern GvStatus gv_cpu_place(const GvTree *tree, const float *x, int64_t n,
-							 int32_t copies, int32_t *lists, void *scratch,
-							 const GvStop *stop);
-extern int32_t gv_cpu_soar(int32_t dims, const float *x, const float *first,
-						   const float *const *others, int32_t n);
-extern GvStatus gv_cpu_encode(const GvModel *model, const float *x,
-							  const float *centroids, const int32_t *lists,
-							  int64_t n, int32_t copies, uint8_t *codes,
-							  float *t);
-extern GvStatus gv_cpu_coarse(const GvModel *model, const float *query,
-							  const float *centroids, int32_t n,
-							  uint64_t first_id, GvTopK *best);
-extern GvStatus gv_cpu_table(const GvModel *model, const float *query,
-							 float *table);
-extern size_t gv_cpu_scan_scratch(int32_t m, int32_t capacity);
-extern GvStatus gv_cpu_scan_begin(GvScan *scan);
-extern GvStatus gv_cpu_scan(GvScan *scan, float base, const GvBlock *blocks,
-							int32_t nblocks);
-extern GvStatus gv_cpu_scan_finish(GvScan *scan);
-extern GvStatus gv_cpu_exact(GvMetric metric, int32_t dims,
-							 const float *queries, int32_t nqueries,
-							 const float *x, int64_t n, const uint64_t *ids,
-							 GvTopK *best, const GvStop *stop);
-extern GvStatus gv_cpu_refine_encode(int32_t dims, const float *x, int64_t n,
-									 uint8_t *codes, float *min, float *step,
-									 float *error);
-extern GvStatus gv_cpu_refine_bound(GvMetric metric, int32_t dims,
-									const float *query,
-									const GvRefine *records, int64_t n,
-									float *bounds);
 
 #endif							/* GV_CPU_H */

@@ -51,6 +51,9 @@
 #define GV_SCORE_MAX	FLT_MAX
 #define GV_ALIGN		64		/* alignment of scratch, bytes */
 
+/* Cards, or what an engine has instead, numbered from 0 as they were found. */
+#define GV_MAX_DEVICES	16
+
 typedef enum GvStatus
 {
 	GV_OK = 0,
@@ -234,60 +237,7 @@ typedef struct GvRefine
 } GvRefine;
 
 /*
- * One engine.  Every slot is filled.  Call through the gv_... wrappers.
- */
-typedef struct GvBackend
-{
-	const char *name;
-
-	size_t		(*kmeans_scratch) (const GvKmeans *spec);
-	GvStatus	(*kmeans) (const GvKmeans *spec, const float *x,
-						   float *centroids, int32_t *found,
-						   void *scratch, const GvStop *stop);
-	size_t		(*codebooks_scratch) (int32_t dims, int32_t m, int64_t n);
-	GvStatus	(*codebooks) (int32_t dims, int32_t m, int64_t n,
-							  const float *residuals, uint64_t seed,
-							  float *codebooks, void *scratch,
-							  const GvStop *stop);
-	GvStatus	(*assign) (int32_t dims, const float *centroids, int32_t k,
-						   const float *x, int64_t n, int32_t *nearest,
-						   float *sqdist, const GvStop *stop);
-	size_t		(*place_scratch) (const GvTree *tree, int64_t n);
-	GvStatus	(*place) (const GvTree *tree, const float *x, int64_t n,
-						  int32_t copies, int32_t *lists, void *scratch,
-						  const GvStop *stop);
-	int32_t		(*soar) (int32_t dims, const float *x, const float *first,
-						 const float *const *others, int32_t n);
-	GvStatus	(*encode) (const GvModel *model, const float *x,
-						   const float *centroids, const int32_t *lists,
-						   int64_t n, int32_t copies, uint8_t *codes,
-						   float *t);
-	GvStatus	(*coarse) (const GvModel *model, const float *query,
-						   const float *centroids, int32_t n,
-						   uint64_t first_id, GvTopK *best);
-	GvStatus	(*table) (const GvModel *model, const float *query,
-						  float *table);
-	size_t		(*scan_scratch) (int32_t m, int32_t capacity);
-	GvStatus	(*scan_begin) (GvScan *scan);
-	GvStatus	(*scan) (GvScan *scan, float base, const GvBlock *blocks,
-						 int32_t nblocks);
-	GvStatus	(*scan_finish) (GvScan *scan);
-	GvStatus	(*exact) (GvMetric metric, int32_t dims,
-						  const float *queries, int32_t nqueries,
-						  const float *x, int64_t n, const uint64_t *ids,
-						  GvTopK *best, const GvStop *stop);
-	GvStatus	(*refine_encode) (int32_t dims, const float *x, int64_t n,
-								  uint8_t *codes, float *min, float *step,
-								  float *error);
-	GvStatus	(*refine_bound) (GvMetric metric, int32_t dims,
-								 const float *query, const GvRefine *records,
-								 int64_t n, float *bounds);
-} GvBackend;
-
-extern const GvBackend gv_cpu_backend;	/* processors */
-
-/*
- * The instructions that gv_cpu_backend uses: portable C, the oracle, or what a
+ * The instructions that the engine uses: portable C, the oracle, or what a
  * processor may have besides.  The answers are the same, bit for bit.  AUTO is
  * the last that this one has.
  */
@@ -438,9 +388,9 @@ extern GvStatus gv_refine_bound(GvMetric metric, int32_t dims,
 								int64_t n, float *bounds);
 
 /*
- * Fault injection: from now on the n-th call of an operation above that
- * reports a status (1 = the next) reports this one instead; 0 = none does.  For
- * tests, in processes of one thread.
+ * Fault injection: from now on the n-th call of an operation here or in
+ * gv_select.h that reports a status (1 = the next) reports this one instead;
+ * 0 = none does.  For tests.
  */
 extern void gv_engine_fault(int64_t n, GvStatus status);
 

@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "cpu/code/gv_assign.h"
+#include "engine/gv_call.h"
 
 #define TILE_ROWS	GV_CPU_TILE_ROWS
 #define TILE_CENTS	GV_CPU_TILE_CENTS
@@ -243,7 +244,7 @@ measure_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
 						   c0 + c);
 }
 
-/* See gv_assign. */
+/* See gv_assign.h, and gv_engine.h. */
 GvStatus
 gv_cpu_assign(int32_t dims, const float *centroids /* [k][dims] */ ,
 			  int32_t k, const float *x /* [n][dims] */ , int64_t n,
@@ -279,4 +280,15 @@ gv_cpu_assign(int32_t dims, const float *centroids /* [k][dims] */ ,
 				sqdist[done + row] = tile.best[row];
 	}
 	return GV_OK;
+}
+
+/* See gv_engine.h. */
+GvStatus
+gv_assign(int32_t dims, const float *centroids, int32_t k, const float *x,
+		  int64_t n, int32_t *nearest, float *sqdist, const GvStop *stop)
+{
+	GV_CALL(gv_engine_calls, gv_valid_dims(dims) && centroids != NULL &&
+			k >= 1 && x != NULL && n >= 1 && nearest != NULL &&
+			gv_valid_stop(stop));
+	return gv_cpu_assign(dims, centroids, k, x, n, nearest, sqdist, stop);
 }

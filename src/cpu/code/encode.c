@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "cpu/simd/gv_words.h"
+#include "engine/gv_call.h"
 
 #define TILE_ROWS	GV_CPU_WORD_ROWS	/* copies encoded at a time */
 #define TILE_DIMS	64			/* dimensions transposed at a time */
@@ -153,18 +154,24 @@ encode_tile(const GvModel *model, Tile *tile)
 	tile->n = 0;
 }
 
-/* See gv_encode. */
+/* See gv_engine.h. */
 GvStatus
-gv_cpu_encode(const GvModel *model, const float *x /* [n][dims] */ ,
-			  const float *centroids /* [..][dims] */ ,
-			  const int32_t *lists /* [n][copies] */ , int64_t n,
-			  int32_t copies, uint8_t *codes, float *t)
+gv_encode(const GvModel *model, const float *x /* [n][dims] */ ,
+		  const float *centroids /* [..][dims] */ ,
+		  const int32_t *lists /* [n][copies] */ , int64_t n,
+		  int32_t copies, uint8_t *codes, float *t)
 {
-	size_t		code_bytes = (size_t) gv_code_bytes(model->m);
-	size_t		dims = (size_t) model->dims;
+	size_t		code_bytes;
+	size_t		dims;
 	Tile		tile;
 	int64_t		i;
 
+	GV_CALL(gv_engine_calls, gv_valid_model(model) &&
+			model->codebooks != NULL && x != NULL && centroids != NULL &&
+			lists != NULL && n >= 1 && copies >= 1 && codes != NULL &&
+			t != NULL);
+	code_bytes = (size_t) gv_code_bytes(model->m);
+	dims = (size_t) model->dims;
 	memset(codes, 0, code_bytes * (size_t) (n * copies));
 	memset(t, 0, sizeof(float) * (size_t) (n * copies));
 	tile.n = 0;

@@ -26,4 +26,9 @@ extern void gv_cpu_products(const float *x, int nrows, const float *centroids,
 extern void gv_cpu_pack(const float *centroids, int32_t dims, int ncents,
 						int32_t first, int32_t len, float *panel);
 
+/* gv_assign without its checks: as a step of another operation. */
+extern GvStatus gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
+							  const float *x, int64_t n, int32_t *nearest,
+							  float *sqdist, const GvStop *stop);
+
 #endif							/* GV_ASSIGN_H */

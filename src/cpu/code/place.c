@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "cpu/code/gv_assign.h"
+#include "engine/gv_call.h"
 
 #define TILE_ROWS	GV_CPU_TILE_ROWS
 #define TILE_CENTS	GV_CPU_TILE_CENTS
@@ -95,13 +96,22 @@ carve(Placing *p, const GvTree *tree, int64_t n, char *scratch)
 	return next;
 }
 
-/* See gv_place_scratch. */
+static bool
+valid_tree(const GvTree *tree, int64_t nrows)
+{
+	return tree != NULL && gv_valid_dims(tree->dims) && tree->nparents >= 1 &&
+		tree->nlists >= tree->nparents && tree->parents != NULL &&
+		tree->starts != NULL && tree->centroids != NULL &&
+		nrows >= 1 && nrows <= INT32_MAX;
+}
+
+/* See gv_engine.h; 0 for invalid arguments. */
 size_t
-gv_cpu_place_scratch(const GvTree *tree, int64_t n)
+gv_place_scratch(const GvTree *tree, int64_t n)
 {
 	Placing		p;
 
-	return carve(&p, tree, n, NULL);
+	return valid_tree(tree, n) ? carve(&p, tree, n, NULL) : 0;
 }
 
 static void
@@ -279,16 +289,19 @@ find_lists(Placing *p)
 	return true;
 }
 
-/* See gv_soar. */
+/* See gv_engine.h. */
 int32_t
-gv_cpu_soar(int32_t dims, const float *x, const float *first,
-			const float *const *others, int32_t n)
+gv_soar(int32_t dims, const float *x, const float *first,
+		const float *const *others, int32_t n)
 {
-	double		square = gv_cpu_sqdist(x, first, dims);
+	double		square;
 	double		least = 0.0;
 	int32_t		best = -1;
 	int32_t		i;
 
+	if (!gv_valid_dims(dims) || n < 1)
+		return -1;
+	square = gv_cpu_sqdist(x, first, dims);
 	for (i = 0; i < n; i++)
 	{
 		double		cost = gv_cpu_sqdist(x, others[i], dims);
@@ -325,20 +338,22 @@ second_list(const Placing *p, int64_t row)
 		others[n] = tree->centroids + (size_t) ids[n + 1] * tree->dims;
 		n++;
 	}
-	best = gv_cpu_soar(tree->dims, p->x + (size_t) row * tree->dims,
-					   tree->centroids + (size_t) ids[0] * tree->dims,
-					   others, n);
+	best = gv_soar(tree->dims, p->x + (size_t) row * tree->dims,
+				   tree->centroids + (size_t) ids[0] * tree->dims, others, n);
 	return best < 0 ? -1 : ids[best + 1];
 }
 
-/* See gv_place. */
+/* See gv_engine.h. */
 GvStatus
-gv_cpu_place(const GvTree *tree, const float *x, int64_t n, int32_t copies,
-			 int32_t *lists, void *scratch, const GvStop *stop)
+gv_place(const GvTree *tree, const float *x, int64_t n, int32_t copies,
+		 int32_t *lists, void *scratch, const GvStop *stop)
 {
 	Placing		p = {.tree = tree,.x = x,.n = n,.poll = {stop, 0}};
 	int64_t		row;
 
+	GV_CALL(gv_engine_calls, valid_tree(tree, n) && x != NULL &&
+			copies >= 1 && copies <= 2 && lists != NULL &&
+			gv_valid_scratch(scratch) && gv_valid_stop(stop));
 	(void) carve(&p, tree, n, scratch);
 	if (!find_parents(&p))
 		return GV_CANCELLED;

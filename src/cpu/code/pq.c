@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "cpu/simd/gv_words.h"
+#include "engine/gv_call.h"
 
 #define ITERATIONS	12			/* of a codebook's k-means */
 #define MAX_ROWS	16384		/* residuals a codebook is trained on */
@@ -218,10 +219,12 @@ carve_trainer(Trainer *trainer, int32_t dims, int32_t m, int64_t n,
 	return next;
 }
 
-/* See gv_codebooks_scratch. */
+/* See gv_engine.h; 0 for invalid arguments. */
 size_t
-gv_cpu_codebooks_scratch(int32_t dims, int32_t m, int64_t n)
+gv_codebooks_scratch(int32_t dims, int32_t m, int64_t n)
 {
+	if (!gv_valid_shape(dims, m) || n < 1)
+		return 0;
 	return carve_trainer(NULL, dims, m, n, NULL);
 }
 
@@ -264,17 +267,20 @@ train_words(Trainer *trainer, uint64_t seed, GvPoll *poll)
 	return true;
 }
 
-/* See gv_codebooks. */
+/* See gv_engine.h. */
 GvStatus
-gv_cpu_codebooks(int32_t dims, int32_t m, int64_t n,
-				 const float *residuals /* [n][dims] */ , uint64_t seed,
-				 float *codebooks, void *scratch, const GvStop *stop)
+gv_codebooks(int32_t dims, int32_t m, int64_t n,
+			 const float *residuals /* [n][dims] */ , uint64_t seed,
+			 float *codebooks, void *scratch, const GvStop *stop)
 {
 	GvModel		model = {.dims = dims,.m = m};
 	GvPoll		poll = {stop, 0};
 	Trainer		trainer;
 	int32_t		j;
 
+	GV_CALL(gv_engine_calls, gv_valid_shape(dims, m) && n >= 1 &&
+			residuals != NULL && codebooks != NULL &&
+			gv_valid_scratch(scratch) && gv_valid_stop(stop));
 	(void) carve_trainer(&trainer, dims, m, n, scratch);
 	for (j = 0; j < m; j++)
 	{

@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "cpu/simd/gv_kernels.h"
+#include "engine/gv_call.h"
 
 #define LANES	GV_CPU_LANES
 #define LEVELS	255				/* steps from the smallest to the largest */
@@ -63,7 +64,7 @@ round_up(double value)
 
 /* One vector; see gv_refine_encode. */
 static void
-encode(int32_t dims, const float *restrict x, uint8_t * restrict codes,
+encode(int32_t dims, const float *restrict x, uint8_t *restrict codes,
 	   float *min, float *step, float *error)
 {
 	float		least = x[0];
@@ -95,13 +96,15 @@ encode(int32_t dims, const float *restrict x, uint8_t * restrict codes,
 		*error = HUGE_VALF;
 }
 
-/* See gv_refine_encode. */
+/* See gv_engine.h. */
 GvStatus
-gv_cpu_refine_encode(int32_t dims, const float *x, int64_t n, uint8_t * codes,
-					 float *min, float *step, float *error)
+gv_refine_encode(int32_t dims, const float *x, int64_t n, uint8_t *codes,
+				 float *min, float *step, float *error)
 {
 	int64_t		row;
 
+	GV_CALL(gv_engine_calls, gv_valid_dims(dims) && x != NULL && n >= 1 &&
+			codes != NULL && min != NULL && step != NULL && error != NULL);
 	for (row = 0; row < n; row++)
 		encode(dims, x + (size_t) row * dims, codes + (size_t) row * dims,
 			   &min[row], &step[row], &error[row]);
@@ -148,15 +151,29 @@ product_bound(const Query *query, const GvRefine *record)
 	return round_down(bound);
 }
 
-/* See gv_refine_bound. */
-GvStatus
-gv_cpu_refine_bound(GvMetric metric, int32_t dims, const float *query,
-					const GvRefine *records, int64_t n, float *bounds)
+static bool
+valid_records(const GvRefine *records, int64_t n)
 {
-	Query		q = {query, dims, (dims + 64) / 16777216.0,
-	sqrt(-gv_distance_ip(query, query, dims))};
 	int64_t		i;
 
+	for (i = 0; i < n; i++)
+		if (records[i].codes == NULL)
+			return false;
+	return true;
+}
+
+/* See gv_engine.h. */
+GvStatus
+gv_refine_bound(GvMetric metric, int32_t dims, const float *query,
+				const GvRefine *records, int64_t n, float *bounds)
+{
+	Query		q = {query, dims, (dims + 64) / 16777216.0, 0.0};
+	int64_t		i;
+
+	GV_CALL(gv_engine_calls, gv_valid_metric(metric) && gv_valid_dims(dims) &&
+			query != NULL && records != NULL && n >= 1 && bounds != NULL &&
+			valid_records(records, n));
+	q.length = sqrt(-gv_distance_ip(query, query, dims));
 	for (i = 0; i < n; i++)
 		bounds[i] = metric == GV_IP ? product_bound(&q, &records[i]) :
 			distance_bound(&q, &records[i]);

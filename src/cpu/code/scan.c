@@ -9,6 +9,7 @@
  * finished.
  */
 #include "cpu/code/gv_scan.h"
+#include "engine/gv_call.h"
 
 /* Where few are wanted, a few copies may tell much. */
 #define LEAST		16
@@ -71,19 +72,31 @@ lay_out(int32_t m, int32_t capacity, char *start)
 	return next;
 }
 
-/* See gv_scan_scratch. */
+/* See gv_engine.h; 0 for invalid arguments. */
 size_t
-gv_cpu_scan_scratch(int32_t m, int32_t capacity)
+gv_scan_scratch(int32_t m, int32_t capacity)
 {
+	if (!gv_valid_dims(m) || capacity < 1)
+		return 0;
 	return lay_out(m, capacity, NULL);
 }
 
-/* See gv_scan_begin. */
-GvStatus
-gv_cpu_scan_begin(GvScan *scan)
+static bool
+valid_scan(const GvScan *scan)
 {
-	Waiting    *waiting = scan->scratch;
+	return scan != NULL && gv_valid_model(scan->model) &&
+		scan->table != NULL && gv_valid_topk(scan->best) &&
+		gv_valid_scratch(scan->scratch);
+}
 
+/* See gv_engine.h. */
+GvStatus
+gv_scan_begin(GvScan *scan)
+{
+	Waiting    *waiting;
+
+	GV_CALL(gv_engine_calls, valid_scan(scan));
+	waiting = scan->scratch;
 	(void) lay_out(scan->model->m, scan->best->capacity, scan->scratch);
 	gv_kept_reset(&waiting->kept, GV_SCORE_MAX);
 	waiting->filter = gv_filter_of(scan->table, scan->model->m);
@@ -210,16 +223,44 @@ offer_block(const GvScan *scan, Waiting *waiting, float base,
 	renew_cut(waiting);
 }
 
-/* See gv_scan. */
-GvStatus
-gv_cpu_scan(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
+static bool
+valid_blocks(const GvBlock *blocks, int32_t nblocks)
 {
-	Waiting    *waiting = scan->scratch;
 	int32_t		b;
 
+	if (nblocks < 0 || (blocks == NULL && nblocks > 0))
+		return false;
+	for (b = 0; b < nblocks; b++)
+		if (blocks[b].live != 0 &&
+			(blocks[b].codes == NULL || blocks[b].t == NULL))
+			return false;
+	return true;
+}
+
+/* Give all that waits to scan->best. */
+static void
+finish(const GvScan *scan)
+{
+	Waiting    *waiting = scan->scratch;
+
+	score_gathered(scan, waiting);
+	gv_kept_give(&waiting->kept, scan->best);
+	renew_cut(waiting);
+}
+
+/* See gv_engine.h. */
+GvStatus
+gv_scan(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
+{
+	Waiting    *waiting;
+	int32_t		b;
+
+	GV_CALL(gv_engine_calls, valid_scan(scan) &&
+			valid_blocks(blocks, nblocks));
+	waiting = scan->scratch;
 	if (scan->best->unique)
 	{
-		(void) gv_cpu_scan_finish(scan);
+		finish(scan);
 		scan_again(scan, base, blocks, nblocks);
 		return GV_OK;
 	}
@@ -232,14 +273,11 @@ gv_cpu_scan(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 	return GV_OK;
 }
 
-/* See gv_scan_finish. */
+/* See gv_engine.h. */
 GvStatus
-gv_cpu_scan_finish(GvScan *scan)
+gv_scan_finish(GvScan *scan)
 {
-	Waiting    *waiting = scan->scratch;
-
-	score_gathered(scan, waiting);
-	gv_kept_give(&waiting->kept, scan->best);
-	renew_cut(waiting);
+	GV_CALL(gv_engine_calls, valid_scan(scan));
+	finish(scan);
 	return GV_OK;
 }

@@ -190,12 +190,12 @@ cluster(const GvBuilder *builder, const float *rows, int64_t n, int32_t k,
 		.max_share = spec->max_share,
 		.seed = spec->seed
 	};
-	void	   *scratch = gv_cpu_take((int64_t) gv_cpu_kmeans_scratch(&kmeans), 1);
+	void	   *scratch = gv_cpu_take((int64_t) gv_kmeans_scratch(&kmeans), 1);
 	GvStatus	status;
 
 	if (scratch == NULL)
 		return GV_NO_MEMORY;
-	status = gv_cpu_kmeans(&kmeans, rows, centroids, found, scratch, stop);
+	status = gv_kmeans(&kmeans, rows, centroids, found, scratch, stop);
 	free(scratch);
 	return status;
 }
@@ -216,9 +216,9 @@ group(GvBuilder *builder, const GvStop *stop)
 		status = cluster(builder, builder->centroids, nlists, nparents,
 						 builder->parents, &nparents, stop);
 	if (status == GV_OK)
-		status = gv_cpu_assign(dims, builder->parents, nparents,
-							   builder->centroids, nlists, owners, NULL,
-							   stop);
+		status = gv_assign(dims, builder->parents, nparents,
+						   builder->centroids, nlists, owners, NULL,
+						   stop);
 	if (status == GV_OK)
 	{
 		builder->trained.nparents =
@@ -243,9 +243,9 @@ place(GvBuilder *builder, const float *rows, int32_t n, int32_t *lists,
 
 	for (i = 0; i < n; i++)
 		gv_topk_reset(&builder->near[i]);
-	status = gv_cpu_exact(GV_L2, dims, rows, n, builder->centroids,
-						  builder->trained.nlists, builder->numbers,
-						  builder->near, stop);
+	status = gv_exact(GV_L2, dims, rows, n, builder->centroids,
+					  builder->trained.nlists, builder->numbers,
+					  builder->near, stop);
 	for (i = 0; i < n && status == GV_OK; i++)
 	{
 		GvTopK	   *near = &builder->near[i];
@@ -262,8 +262,8 @@ place(GvBuilder *builder, const float *rows, int32_t n, int32_t *lists,
 		for (j = 1; j < near->count; j++)
 			others[j - 1] = builder->centroids +
 				(size_t) near->ids[j] * (size_t) dims;
-		second = gv_cpu_soar(dims, rows + (size_t) i * (size_t) dims, first,
-							 others, near->count - 1);
+		second = gv_soar(dims, rows + (size_t) i * (size_t) dims, first,
+						 others, near->count - 1);
 		lists[i * copies + 1] = second < 0 ? -1 :
 			(int32_t) near->ids[second + 1];
 	}
@@ -280,7 +280,7 @@ find_residuals(GvBuilder *builder, float *residuals, int64_t *nresiduals,
 	int64_t		n = builder->nsample < GV_CODEBOOK_ROWS ? builder->nsample :
 		GV_CODEBOOK_ROWS;
 	int32_t    *lists = gv_cpu_take((int64_t) builder->spec.batch_rows * copies,
-							 sizeof(int32_t));
+									sizeof(int32_t));
 	GvStatus	status = lists == NULL ? GV_NO_MEMORY : GV_OK;
 	int64_t		done;
 	int32_t		some = 0;
@@ -319,7 +319,7 @@ train_codebooks(GvBuilder *builder, const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
 	float	   *residuals = gv_cpu_take((int64_t) GV_CODEBOOK_ROWS * spec->copies *
-								 spec->dims, sizeof(float));
+										spec->dims, sizeof(float));
 	void	   *scratch = NULL;
 	int64_t		n = 0;
 	GvStatus	status = GV_NO_MEMORY;
@@ -328,15 +328,15 @@ train_codebooks(GvBuilder *builder, const GvStop *stop)
 		status = find_residuals(builder, residuals, &n, stop);
 	if (status == GV_OK)
 	{
-		scratch = gv_cpu_take((int64_t) gv_cpu_codebooks_scratch(spec->dims, spec->m,
-														  n), 1);
+		scratch = gv_cpu_take((int64_t) gv_codebooks_scratch(spec->dims,
+															 spec->m, n), 1);
 		if (scratch == NULL)
 			status = GV_NO_MEMORY;
 	}
 	if (status == GV_OK)
-		status = gv_cpu_codebooks(spec->dims, spec->m, n, residuals,
-								  spec->seed, builder->codebooks, scratch,
-								  stop);
+		status = gv_codebooks(spec->dims, spec->m, n, residuals,
+							  spec->seed, builder->codebooks, scratch,
+							  stop);
 	free(scratch);
 	free(residuals);
 	return status;
@@ -414,9 +414,9 @@ find_neighbours(GvBuilder *builder, const float *rows, int32_t n,
 		return GV_OK;
 	for (i = 0; i < n; i++)
 		builder->ids[i] = builder->nencoded + (uint64_t) i;
-	status = gv_cpu_exact(spec->metric, spec->dims, builder->queries,
-						  spec->nqueries, rows, n, builder->ids,
-						  builder->best, stop);
+	status = gv_exact(spec->metric, spec->dims, builder->queries,
+					  spec->nqueries, rows, n, builder->ids,
+					  builder->best, stop);
 	for (q = 0; q < spec->nqueries && status == GV_OK; q++)
 	{
 		const GvTopK *best = &builder->best[q];
@@ -445,13 +445,13 @@ encode_rows(GvBuilder *builder, const float *rows, int32_t n,
 
 	status = place(builder, rows, n, encoded->lists, stop);
 	if (status == GV_OK)
-		status = gv_cpu_encode(&builder->model, rows, builder->centroids,
-							   encoded->lists, n, spec->copies,
-							   encoded->codes, encoded->t);
+		status = gv_encode(&builder->model, rows, builder->centroids,
+						   encoded->lists, n, spec->copies,
+						   encoded->codes, encoded->t);
 	if (status == GV_OK && spec->refine != 0)
-		status = gv_cpu_refine_encode(spec->dims, rows, n,
-									  encoded->records, encoded->min,
-									  encoded->step, encoded->error);
+		status = gv_refine_encode(spec->dims, rows, n,
+								  encoded->records, encoded->min,
+								  encoded->step, encoded->error);
 	if (status == GV_OK)
 		status = find_neighbours(builder, rows, n, encoded, stop);
 	builder->nencoded += (uint64_t) n;

@@ -13,6 +13,7 @@
  * several ranks by halves: Chambers, "Algorithm 410: Partial sorting", 1971.
  */
 #include "cpu/select/gv_splitters.h"
+#include "engine/gv_call.h"
 
 #define CHUNK	256
 
@@ -62,11 +63,14 @@ lay_out(Quantiles *q, bool approximate, char *scratch)
 	return bytes;
 }
 
+/* See gv_select.h; 0 for invalid arguments. */
 size_t
-gv_cpu_quantiles_scratch(int64_t n, int32_t nranks, bool approximate)
+gv_quantiles_scratch(int64_t n, int32_t nranks, bool approximate)
 {
 	Quantiles	q = {.n = n,.nranks = nranks};
 
+	if (n < 1 || n > GV_SELECT_MAX_N || nranks < 1)
+		return 0;
 	return lay_out(&q, approximate, NULL);
 }
 
@@ -243,10 +247,22 @@ answer_by_splitters(Quantiles *q)
 	return true;
 }
 
+static bool
+valid_ranks(const int64_t *ranks, int32_t nranks, int64_t n)
+{
+	int32_t		i;
+
+	for (i = 0; ranks != NULL && i < nranks; i++)
+		if (ranks[i] < 0 || ranks[i] >= n)
+			return false;
+	return ranks != NULL && nranks >= 1;
+}
+
+/* See gv_select.h. */
 GvStatus
-gv_cpu_quantiles(const float *values, int64_t n, const int64_t *ranks,
-				 int32_t nranks, bool approximate, float *quantiles,
-				 int64_t *rank_errors, void *scratch, const GvStop *stop)
+gv_quantiles(const float *values, int64_t n, const int64_t *ranks,
+			 int32_t nranks, bool approximate, float *quantiles,
+			 int64_t *rank_errors, void *scratch, const GvStop *stop)
 {
 	Quantiles	q = {.values = values,.n = n,.nranks = nranks,
 		.quantiles = quantiles,.rank_errors = rank_errors,
@@ -254,6 +270,10 @@ gv_cpu_quantiles(const float *values, int64_t n, const int64_t *ranks,
 	bool		done;
 	int32_t		i;
 
+	GV_CALL(gv_engine_calls, values != NULL && n >= 1 &&
+			n <= GV_SELECT_MAX_N && valid_ranks(ranks, nranks, n) &&
+			quantiles != NULL && rank_errors != NULL &&
+			gv_valid_scratch(scratch) && gv_valid_stop(stop));
 	lay_out(&q, approximate, scratch);
 	for (i = 0; i < nranks; i++)
 		q.wanted[i] = (uint64_t) ranks[i] << 32 | (uint32_t) i;

@@ -129,3 +129,22 @@ gv_distance_pearson(const float *a, const float *b, int32_t dims)
 		correlation = -1.0;
 	return 1.0 - correlation;
 }
+
+/* See gv_set.h. */
+double
+gv_set_distance(GvSetMetric metric, const float *a, const float *b,
+				int32_t dims)
+{
+	switch (metric)
+	{
+		case GV_SET_L2:
+			return gv_distance_l2(a, b, dims);
+		case GV_SET_IP:
+			return gv_distance_ip(a, b, dims);
+		case GV_SET_COSINE:
+			return gv_distance_cosine(a, b, dims);
+		case GV_SET_PEARSON:
+			return gv_distance_pearson(a, b, dims);
+	}
+	return 0.0;
+}

@@ -1,6 +1,6 @@
 /*
  * gv_kernels.h
- *		The innermost loops of gv_cpu_backend, in a table for each level of
+ *		The innermost loops of src/cpu, in a table for each level of
  *		instructions that a processor may have.
  *
  * Everything that takes time comes down to these few loops.  Their portable
@@ -115,18 +115,18 @@ typedef struct GvKernels
 						  float *table);
 
 	/*
-	 * sums [n] of copies' entries ("The score S"), whose codes stand in columns
-	 * that lie `stride` apart; those of more copies are read and summed, up to
-	 * a whole number of GV_BLOCK.
+	 * sums [n] of copies' entries ("The score S"), whose codes stand in
+	 * columns that lie `stride` apart; those of more copies are read and
+	 * summed, up to a whole number of GV_BLOCK.
 	 */
 	void		(*sum_copies) (const float *table, int32_t m,
 							   const uint8_t *codes, int32_t stride,
 							   int32_t n, float *sums);
 
 	/*
-	 * The codes of those copies of a block that `wanted` has a bit for, side by
-	 * side, to columns that lie GV_GATHERED_STRIDE apart; whatever becomes of
-	 * GV_BLOCK bytes in each.
+	 * The codes of those copies of a block that `wanted` has a bit for, side
+	 * by side, to columns that lie GV_GATHERED_STRIDE apart; whatever becomes
+	 * of GV_BLOCK bytes in each.
 	 */
 	void		(*gather) (const uint8_t *codes, int32_t code_bytes,
 						   uint32_t wanted, uint8_t *gathered);

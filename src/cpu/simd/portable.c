@@ -225,7 +225,7 @@ within(const float *squares, const float *products, float limit)
 	int			c;
 
 	for (c = 0; c < CENTS; c++)
-		found |= (uint64_t) ! (squares[c] - 2.0f * products[c] > limit) << c;
+		found |= (uint64_t) !(squares[c] - 2.0f * products[c] > limit) << c;
 	return found;
 }
 
@@ -240,7 +240,7 @@ below(const float *values, float limit)
 	for (i = 0; i < GV_CPU_COMPARED; i++)
 		any |= !(values[i] >= limit);
 	for (i = 0; any != 0 && i < GV_CPU_COMPARED; i++)
-		found |= (uint64_t) ! (values[i] >= limit) << i;
+		found |= (uint64_t) !(values[i] >= limit) << i;
 	return found;
 }
 
@@ -254,7 +254,7 @@ add_distances(const float *x, size_t stride, int nrows,
 
 static void
 nearest_words(const float *dist, int nrows, float *best,
-			  int32_t * code)
+			  int32_t *code)
 {
 	gv_nearest_words(dist, nrows, best, code);
 }
@@ -324,7 +324,7 @@ find_range(const float *restrict entries, float *least, float *most)
 /* A sub-quantizer's bytes, twice. */
 static inline void
 put_bytes(const float *restrict entries, float least, float inverse,
-		  uint8_t * restrict bytes)
+		  uint8_t *restrict bytes)
 {
 	int			k;
 
@@ -352,7 +352,7 @@ gv_filter_make(float *table, int32_t m)
  */
 static inline void
 sum_span(const float *restrict table, int32_t m,
-		 const uint8_t * restrict codes, int32_t stride, float *restrict sums)
+		 const uint8_t *restrict codes, int32_t stride, float *restrict sums)
 {
 	float		acc[SPAN] = {0};
 	int32_t		p;
@@ -362,7 +362,7 @@ sum_span(const float *restrict table, int32_t m,
 	{
 		const float *low = table + (size_t) p * 2 * GV_CODEWORDS;
 		const float *high = low + GV_CODEWORDS;
-		const		uint8_t *column = codes + (size_t) p * stride;
+		const uint8_t *column = codes + (size_t) p * stride;
 
 		for (i = 0; i < SPAN; i++)
 		{
@@ -382,7 +382,7 @@ sum_span(const float *restrict table, int32_t m,
 }
 
 static void
-sum_copies(const float *table, int32_t m, const uint8_t * codes,
+sum_copies(const float *table, int32_t m, const uint8_t *codes,
 		   int32_t stride, int32_t n, float *sums)
 {
 	int32_t		i;
@@ -396,8 +396,8 @@ sum_copies(const float *table, int32_t m, const uint8_t * codes,
 }
 
 static void
-gather(const uint8_t * codes, int32_t code_bytes, uint32_t wanted,
-	   uint8_t * gathered)
+gather(const uint8_t *codes, int32_t code_bytes, uint32_t wanted,
+	   uint8_t *gathered)
 {
 	int			n = 0;
 	int32_t		p;
@@ -409,7 +409,7 @@ gather(const uint8_t * codes, int32_t code_bytes, uint32_t wanted,
 }
 
 static uint32_t
-filter(const uint8_t * bytes, int32_t m, const uint8_t * codes,
+filter(const uint8_t *bytes, int32_t m, const uint8_t *codes,
 	   const float *t, const GvCut *cut)
 {
 	uint32_t	kept = 0;
@@ -427,7 +427,7 @@ filter(const uint8_t * bytes, int32_t m, const uint8_t * codes,
 
 			sum += bytes[gv_filter_place(j) + code];
 		}
-		kept |= (uint32_t) ! ((float) sum > limit) << i;
+		kept |= (uint32_t) !((float) sum > limit) << i;
 	}
 	return kept;
 }
@@ -437,7 +437,7 @@ static void
 record_squares(const float *restrict q, const GvRefine *record,
 			   int32_t dims, float *restrict sums)
 {
-	const		uint8_t *restrict codes = record->codes;
+	const uint8_t *restrict codes = record->codes;
 	float		min = record->min;
 	float		step = record->step;
 	int32_t		i;
@@ -466,7 +466,7 @@ record_products(const float *restrict q, const GvRefine *record,
 				int32_t dims, float *restrict sums,
 				float *restrict magnitudes)
 {
-	const		uint8_t *restrict codes = record->codes;
+	const uint8_t *restrict codes = record->codes;
 	float		min = record->min;
 	float		step = record->step;
 	int32_t		i;

@@ -28,6 +28,7 @@
 #include <math.h>
 
 #include "cpu/simd/gv_kernels.h"
+#include "engine/gv_call.h"
 
 /* Bytes of a table for gv_table; see gv_engine.h. */
 size_t
@@ -37,11 +38,13 @@ gv_table_bytes(int32_t m)
 		gv_filter_place((m + 3) / 4 * 4) + GV_ALIGN;
 }
 
-/* See gv_table, and "The score S" in gv_engine.h. */
+/* See "The score S" in gv_engine.h. */
 GvStatus
-gv_cpu_table(const GvModel *model, const float *query /* [dims] */ ,
-			 float *table /* [m][GV_CODEWORDS], and the filter */ )
+gv_table(const GvModel *model, const float *query /* [dims] */ ,
+		 float *table /* [m][GV_CODEWORDS], and the filter */ )
 {
+	GV_CALL(gv_engine_calls, gv_valid_model(model) &&
+			model->codebooks != NULL && query != NULL && table != NULL);
 	gv_kernels->table(model, query, table);
 	return GV_OK;
 }

@@ -28,9 +28,6 @@
 typedef struct GvMirror GvMirror;
 typedef struct GvSearcher GvSearcher;
 
-/* Cards, or what an engine has instead, numbered from 0 as they were found. */
-#define GV_MAX_DEVICES	16
-
 /* What does not change as long as a mirror lives. */
 typedef struct GvMirrorSpec
 {
@@ -73,6 +70,15 @@ gv_array_length(const GvMirrorSpec *spec, GvArray array)
 			return (int64_t) spec->nlists * spec->dims;
 	}
 	return 0;
+}
+
+/* Elements that an array may have; whether this one has, its engine knows. */
+static inline bool
+gv_valid_values(GvArray array, int64_t first, int64_t n, const void *values)
+{
+	return array >= GV_CODEBOOKS && array <= GV_CENTROIDS &&
+		first >= 0 && n >= 0 && first <= INT64_MAX - n &&
+		(values != NULL || n == 0);
 }
 
 /*
