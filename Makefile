@@ -18,7 +18,7 @@ PROTOCOL_OBJS := $(call room,protocol)
 
 GPUVECD_OBJS := $(ENGINE_OBJS) $(CPU_OBJS) $(MIRROR_OBJS) $(PROTOCOL_OBJS) \
 	$(call room,server)
-OBJS := src/gpuvec.o $(call room,am set page client) \
+OBJS := $(call room,am set page client) \
 	$(ENGINE_OBJS) $(CPU_OBJS) $(PROTOCOL_OBJS)
 
 # gpuvecd has the CUDA engine where there is nvcc (make NVCC= leaves it out).
@@ -78,7 +78,7 @@ endif
 
 gpuvecd_only := $(filter-out $(OBJS),$(GPUVECD_OBJS))
 EXTRA_CLEAN = $(OBJS:.o=.d) $(gpuvecd_only) $(gpuvecd_only:.o=.d) \
-	$(wildcard gpu/*/*.[do] gpu/*/*/*.[do])
+	gpu/objects $(wildcard gpu/*/*.[do] gpu/*/*/*.[do])
 
 include $(PGXS)
 
@@ -100,8 +100,17 @@ $(CPU_OBJS) $(MIRROR_OBJS): override CFLAGS += -O3 -ffp-contract=off
 
 release := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" \
 	$(srcdir)/gpuvec.control)
-# compiled again when there is CUDA that was not there before
-src/server/gpuvecd.o: $(CUDA_OBJS)
+# Which kernels gpuvecd has: a make with CUDA after one without links it anew.
+# Their objects alone would not tell, since PGXS lets any file be missing that
+# another one was made from.  Installing takes what is there.
+ifneq ($(CUDA_OBJS),)
+ifneq ($(MAKECMDGOALS),install)
+gpuvecd src/server/gpuvecd.o: gpu/objects
+endif
+endif
+gpu/objects: FORCE
+	@echo "$(CUDA_OBJS)" | cmp -s - $@ || echo "$(CUDA_OBJS)" >$@
+.PHONY: FORCE
 src/server/gpuvecd.o: override CPPFLAGS += -DGPUVEC_RELEASE='"$(release)"' \
 	$(if $(CUDA_OBJS),-DGV_HAVE_CUDA)
 
@@ -117,11 +126,12 @@ gpu/%.o: gpu/%.cu
 
 gpuvecd: $(GPUVECD_OBJS) $(CUDA_OBJS)
 ifneq ($(CUDA_OBJS),)
-	$(NVCC) -cudart static $(addprefix -Xcompiler ,$(COPT)) $^ -o $@ \
+	$(NVCC) -cudart static $(addprefix -Xcompiler ,$(COPT)) \
+		$(filter %.o,$^) -o $@ \
 		$(CUDA_LIBS) -lpthread -lm
 else
 	@echo "gpuvecd: without CUDA, it has the CPU engine only"
-	$(CC) $(CFLAGS) $^ $(LDFLAGS) -o $@ -lpthread -lm
+	$(CC) $(CFLAGS) $(filter %.o,$^) $(LDFLAGS) -o $@ -lpthread -lm
 endif
 
 # What a variable holds, for test/run.sh.

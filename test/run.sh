@@ -121,7 +121,7 @@ other_levels() {
 # ---- parts without a server
 
 part_layers() {
-	count_program layers "$GV_ROOT/test/unit/check_layers.sh"
+	count_program layers "$GV_ROOT/test/unit/check_layers.pl"
 }
 
 # $1 = name, the rest: command; one test: it succeeds and warns of nothing

@@ -6,6 +6,8 @@
 #ifndef GV_CLUSTERS_CUH
 #define GV_CLUSTERS_CUH
 
+#include <stdint.h>
+
 #include "gpu/cluster/gv_clusters.h"
 #include "gpu/common/mma.cuh"
 #include "gpu/common/warpselect.cuh"

@@ -7,6 +7,8 @@
 #ifndef GV_APPROXIMATE_CUH
 #define GV_APPROXIMATE_CUH
 
+#include <stdint.h>
+
 #include "gpu/common/gv_cuda.h"
 #include "gpu/common/mma.cuh"
 #include "gpu/common/warpselect.cuh"

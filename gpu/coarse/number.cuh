@@ -6,6 +6,8 @@
 #ifndef GV_NUMBER_CUH
 #define GV_NUMBER_CUH
 
+#include <stdint.h>
+
 #include "gpu/common/common.cuh"
 #include "gpu/common/warpselect.cuh"
 

@@ -6,6 +6,8 @@
 #ifndef GV_PRODUCT_CUH
 #define GV_PRODUCT_CUH
 
+#include <stdint.h>
+
 #include "gpu/common/gv_cuda.h"
 #include "gpu/common/warpselect.cuh"
 

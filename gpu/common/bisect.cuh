@@ -6,6 +6,8 @@
 #ifndef GV_BISECT_CUH
 #define GV_BISECT_CUH
 
+#include <stdint.h>
+
 #include "gpu/common/common.cuh"
 #include "gpu/common/warpselect.cuh"
 

@@ -5,6 +5,8 @@
 #ifndef GV_COMMON_CUH
 #define GV_COMMON_CUH
 
+#include <stdint.h>
+
 #include "gpu/common/gv_cuda.h"
 
 /*

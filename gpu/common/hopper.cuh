@@ -20,6 +20,8 @@
 #ifndef GV_HOPPER_CUH
 #define GV_HOPPER_CUH
 
+#include <stdint.h>
+
 #include "engine/gv_engine.h"
 #include "gpu/common/mma.cuh"
 

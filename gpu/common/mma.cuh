@@ -17,6 +17,7 @@
 #ifndef GV_MMA_CUH
 #define GV_MMA_CUH
 
+#include <stdint.h>
 #include <cuda_fp16.h>
 
 /* The bits of the nearest half, and back. */

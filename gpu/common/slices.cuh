@@ -12,6 +12,8 @@
 #ifndef GV_SLICES_CUH
 #define GV_SLICES_CUH
 
+#include <stdint.h>
+
 #include "gpu/common/mma.cuh"
 #include "gpu/common/warpselect.cuh"
 

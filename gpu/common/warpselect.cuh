@@ -31,7 +31,8 @@
 #ifndef GV_WARPSELECT_CUH
 #define GV_WARPSELECT_CUH
 
-#include <cstdint>
+#include <stdint.h>
+#include <stdint.h>
 
 #include <cuda_runtime.h>
 

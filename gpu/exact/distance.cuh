@@ -10,6 +10,8 @@
 #ifndef GV_DISTANCE_CUH
 #define GV_DISTANCE_CUH
 
+#include <stdint.h>
+
 #include "gpu/exact/exact.cuh"
 
 #define LANES			8		/* partial sums of gv_set_distance */

@@ -27,6 +27,8 @@
 #ifndef GV_EXACT_CUH
 #define GV_EXACT_CUH
 
+#include <stdint.h>
+
 #include "gpu/common/common.cuh"
 #include "gpu/common/warpselect.cuh"
 #include "gpu/exact/gv_exact.h"

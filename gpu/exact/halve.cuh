@@ -16,6 +16,8 @@
 #ifndef GV_HALVE_CUH
 #define GV_HALVE_CUH
 
+#include <stdint.h>
+
 #include "gpu/common/mma.cuh"
 #include "gpu/exact/exact.cuh"
 

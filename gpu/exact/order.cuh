@@ -10,6 +10,8 @@
 #ifndef GV_ORDER_CUH
 #define GV_ORDER_CUH
 
+#include <stdint.h>
+
 #include "gpu/exact/exact.cuh"
 
 /* The first i of low .. high - 1 that is not before something, else high. */

@@ -8,6 +8,8 @@
 #ifndef GV_GIVE_CUH
 #define GV_GIVE_CUH
 
+#include <stdint.h>
+
 #include "gpu/common/common.cuh"
 #include "gpu/common/warpselect.cuh"
 

@@ -12,6 +12,8 @@
 #ifndef GV_SCAN_CUH
 #define GV_SCAN_CUH
 
+#include <stdint.h>
+
 #include "gpu/common/common.cuh"
 #include "gpu/common/warpselect.cuh"
 

@@ -25,6 +25,8 @@
 #ifndef GV_SIFT_CUH
 #define GV_SIFT_CUH
 
+#include <stdint.h>
+
 #include "gpu/common/bisect.cuh"
 #include "gpu/common/warpselect.cuh"
 

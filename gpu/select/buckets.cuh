@@ -11,6 +11,8 @@
 #ifndef GV_BUCKETS_CUH
 #define GV_BUCKETS_CUH
 
+#include <stdint.h>
+
 #include "gpu/select/rows.cuh"
 
 #define GV_SORT_BUCKETS		2048

@@ -16,6 +16,8 @@
 #ifndef GV_GROUPS_CUH
 #define GV_GROUPS_CUH
 
+#include <stdint.h>
+
 #include "gpu/select/guess.cuh"
 
 #define GV_GROUP_THREADS	512 /* of a block that samples */

@@ -15,6 +15,8 @@
 #ifndef GV_GUESS_CUH
 #define GV_GUESS_CUH
 
+#include <stdint.h>
+
 #include "gpu/select/warpsort.cuh"
 
 #define GV_MOST_GUESSES	12		/* of a bound */

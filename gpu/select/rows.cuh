@@ -9,6 +9,8 @@
 #ifndef GV_ROWS_CUH
 #define GV_ROWS_CUH
 
+#include <stdint.h>
+
 #include "gpu/common/bisect.cuh"
 #include "gpu/select/gv_selection.h"
 

@@ -12,6 +12,8 @@
 #ifndef GV_SAMPLES_CUH
 #define GV_SAMPLES_CUH
 
+#include <stdint.h>
+
 #include "gpu/select/rows.cuh"
 
 #define GV_SAMPLERS			512	/* threads of a block that counts */

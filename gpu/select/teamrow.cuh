@@ -18,6 +18,8 @@
 #ifndef GV_TEAMROW_CUH
 #define GV_TEAMROW_CUH
 
+#include <stdint.h>
+
 #include "gpu/select/rows.cuh"
 
 /* What a team sorts where all of a row was counted. */

@@ -12,6 +12,8 @@
 #ifndef GV_WARPSORT_CUH
 #define GV_WARPSORT_CUH
 
+#include <stdint.h>
+
 #include "gpu/select/rows.cuh"
 
 #define GV_TIED_ROUNDS	8		/* of neighbours; then it is left to others */

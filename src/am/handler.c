@@ -1,110 +1,26 @@
 /*
  * handler.c
- *		The access method's description of itself, and its index options.
+ *		The access method's description of itself.
  */
 #include "postgres.h"
 
 #include "access/amapi.h"
-#include "access/reloptions.h"
 #include "commands/progress.h"
 #include "commands/vacuum.h"
 #include "fmgr.h"
-#include "storage/lockdefs.h"
 
-#include "am/ivfpq.h"
-
-/* An entry of the table of options, named like its field. */
-#define INT_OPTION(name) \
-	{.optname = #name, .opttype = RELOPT_TYPE_INT, \
-	 .offset = offsetof(IvfpqOptions, name)}
-
-static relopt_kind ivfpq_relopt_kind;
-
-static relopt_enum_elt_def refine_values[] = {
-	{"none", IVFPQ_REFINE_NONE},
-	{"sq8", IVFPQ_REFINE_SQ8},
-	{NULL, 0}
-};
+#include "am/am.h"
+#include "am/build/build.h"
+#include "am/common/options.h"
+#include "am/common/phase.h"
+#include "am/maintain/maintain.h"
+#include "am/scan/scan.h"
+#include "pgcompat.h"
 
 PG_FUNCTION_INFO_V1(gpuivfpqhandler);
 
-/*
- * Make the options of CREATE INDEX known.  Call once a process.  Options
- * that only scans read can be changed beside running queries.
- */
-void
-IvfpqInitOptions(void)
-{
-	ivfpq_relopt_kind = add_reloption_kind();
-
-	add_int_reloption(ivfpq_relopt_kind, "lists",
-					  "Number of inverted lists, 0 = from the row count",
-					  0, 0, IVFPQ_MAX_LISTS, AccessExclusiveLock);
-	add_int_reloption(ivfpq_relopt_kind, "pq_dim",
-					  "Number of sub-quantizers, 0 = from the dimension",
-					  0, 0, IVFPQ_MAX_DIMS, AccessExclusiveLock);
-	add_int_reloption(ivfpq_relopt_kind, "probes",
-					  "Lists that a scan reads first, 0 = default",
-					  0, 0, IVFPQ_MAX_LISTS, ShareUpdateExclusiveLock);
-	add_int_reloption(ivfpq_relopt_kind, "candidates",
-					  "Rows whose exact distance a scan computes first, "
-					  "0 = default",
-					  0, 0, IVFPQ_MAX_CANDIDATES, ShareUpdateExclusiveLock);
-	add_int_reloption(ivfpq_relopt_kind, "dims",
-					  "Dimensions of the vectors, 0 = from type or rows",
-					  0, 0, IVFPQ_MAX_DIMS, AccessExclusiveLock);
-	add_int_reloption(ivfpq_relopt_kind, "spill",
-					  "Second copies of rows, in a list that makes up for "
-					  "the first, -1 = default",
-					  -1, -1, 1, AccessExclusiveLock);
-	add_int_reloption(ivfpq_relopt_kind, "train_rows",
-					  "Rows with which an untrained index trains itself",
-					  IVFPQ_TRAIN_ROWS, 1, PG_INT32_MAX,
-					  ShareUpdateExclusiveLock);
-	add_enum_reloption(ivfpq_relopt_kind, "refine",
-					   "Compact copies of rows, by which a scan knows which "
-					   "rows it need not fetch",
-					   refine_values, IVFPQ_REFINE_NONE,
-					   "Valid values are \"none\" and \"sq8\".",
-					   AccessExclusiveLock);
-}
-
-/*
- * amoptions: parse and, if validate, check.  Ranges are checked by core;
- * what is left is how options go together.
- */
-bytea *
-ivfpqoptions(Datum reloptions, bool validate)
-{
-	static const relopt_parse_elt table[] = {
-		INT_OPTION(lists),
-		INT_OPTION(pq_dim),
-		INT_OPTION(probes),
-		INT_OPTION(candidates),
-		INT_OPTION(dims),
-		INT_OPTION(spill),
-		INT_OPTION(train_rows),
-		{.optname = "refine", .opttype = RELOPT_TYPE_ENUM,
-		.offset = offsetof(IvfpqOptions, refine)},
-	};
-	IvfpqOptions *options;
-
-	options = build_reloptions(reloptions, validate, ivfpq_relopt_kind,
-							   sizeof(IvfpqOptions), table, lengthof(table));
-
-	if (validate && options != NULL && options->dims > 0 &&
-		options->pq_dim > options->dims)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("pq_dim %d is larger than dims %d",
-						options->pq_dim, options->dims),
-				 errhint("A sub-quantizer needs at least one dimension; "
-						 "leave pq_dim out to have it chosen.")));
-	return (bytea *) options;
-}
-
 /* ambuildphasename: names for pg_stat_progress_create_index */
-char *
+static char *
 ivfpqbuildphasename(int64 phasenum)
 {
 	switch (phasenum)

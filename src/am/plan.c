@@ -35,7 +35,8 @@
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
-#include "am/ivfpq.h"
+#include "am/am.h"
+#include "am/common/options.h"
 
 /* The node above a plan, which may read the plan's columns. */
 typedef struct Reader
@@ -187,7 +188,7 @@ is_ours(Oid indexoid)
 	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(indexoid)))
 		return false;
 	index = index_open(indexoid, AccessShareLock);
-	ours = index->rd_indam->amgettuple == ivfpqgettuple;
+	ours = IvfpqIsOurs(index);
 	index_close(index, AccessShareLock);
 	return ours;
 }

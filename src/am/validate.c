@@ -22,7 +22,8 @@
 #include "utils/regproc.h"
 #include "utils/syscache.h"
 
-#include "am/ivfpq.h"
+#include "am/am.h"
+#include "am/common/value.h"
 
 /* The class under examination, and what was seen of its family. */
 typedef struct Examined

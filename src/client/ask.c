@@ -11,8 +11,9 @@
 #include "miscadmin.h"
 
 #include "client/channel/connect.h"
-#include "client/state.h"
-#include "pgcompat.h"
+#include "client/client.h"
+#include "client/mirror/wanted.h"
+#include "client/state/state.h"
 
 /* How long a session believes that there is no mirror. */
 #define MISSING_US			1000000
@@ -53,38 +54,6 @@ count(IvfpqServed served)
 		pg_atomic_fetch_add_u64(&ivfpq_shared->served[served], 1);
 }
 
-/* A cause in a word. */
-const char *
-IvfpqServedName(IvfpqServed served)
-{
-	static const char *const names[IVFPQ_NSERVED] = {
-		[IVFPQ_SERVED] = "served",
-		[IVFPQ_NOT_ASKED] = "not asked",
-		[IVFPQ_DOWN] = "down",
-		[IVFPQ_SUSPENDED] = "suspended",
-		[IVFPQ_NOT_MIRRORED] = "not mirrored",
-		[IVFPQ_LOADING] = "loading",
-		[IVFPQ_TIMED_OUT] = "timed out",
-		[IVFPQ_BROKEN] = "broken",
-		[IVFPQ_REFUSED] = "refused",
-		[IVFPQ_ENGINE_FAILED] = "engine failed",
-		[IVFPQ_STALE] = "stale"
-	};
-
-	return names[served];
-}
-
-/* What names the mirror of an index. */
-GvMirrorKey
-IvfpqMirrorKey(Relation index, const IvfpqMetaData *meta)
-{
-	GvStorage	storage = GvStorageOf(index);
-	GvMirrorKey key = {storage.database, storage.tablespace, storage.number,
-	RelationGetRelid(index), meta->build_id};
-
-	return key;
-}
-
 /* What is remembered of a mirror; an older memory gives way. */
 static Memory *
 recall(const GvMirrorKey *key)
@@ -96,41 +65,6 @@ recall(const GvMirrorKey *key)
 		memset(memory, 0, sizeof(*memory));
 		memory->key = *key;
 	}
-	return memory;
-}
-
-/* May gpuvecd have a mirror of the index? */
-bool
-IvfpqCanMirror(Relation index, const IvfpqMetaData *meta)
-{
-	return index->rd_rel->relpersistence != RELPERSISTENCE_TEMP &&
-		meta->build_id != 0 && meta->nlists > 0 && !GvIsUncommitted(index);
-}
-
-/* See client.h. */
-bool
-IvfpqServerIsWanted(void)
-{
-	if (ivfpq_engine == IVFPQ_ENGINE_CPU)
-		return false;
-	if (ivfpq_engine == IVFPQ_ENGINE_GPU)
-		return true;
-	return ivfpq_shared != NULL && ivfpq_server != IVFPQ_SERVER_OFF &&
-		(ivfpq_server == IVFPQ_SERVER_CUDA ||
-		 pg_atomic_read_u32(&ivfpq_shared->has_card) != 0);
-}
-
-/* See client.h. */
-int64
-IvfpqServerMemory(void)
-{
-	int64		memory;
-
-	if (ivfpq_shared == NULL)
-		return 0;
-	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
-	memory = ivfpq_shared->server.memory;
-	LWLockRelease(ivfpq_shared->lock);
 	return memory;
 }
 

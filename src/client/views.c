@@ -22,7 +22,8 @@
 #include "utils/timestamp.h"
 
 #include "client/channel/status.h"
-#include "client/state.h"
+#include "client/mirror/wanted.h"
+#include "client/state/state.h"
 #include "pgcompat.h"
 
 /* How long gpuvecd may take to tell. */

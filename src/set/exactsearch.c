@@ -11,6 +11,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 
+#include "am/common/real.h"
 #include "set/set.h"
 
 PG_FUNCTION_INFO_V1(gpuvec_exact_search);

@@ -17,6 +17,8 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
+#include "am/common/model.h"
+#include "am/common/options.h"
 #include "set/set.h"
 
 /* Rows of a list, on an average. */
@@ -35,7 +37,7 @@ HoldsColumn(Relation index, AttrNumber column)
 {
 	Form_pg_index form = index->rd_index;
 
-	return index->rd_indam != NULL && index->rd_indam->ambuild == ivfpqbuild &&
+	return IvfpqIsOurs(index) &&
 		form->indisvalid && form->indkey.values[0] == column &&
 		heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL);
 }

@@ -13,6 +13,7 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 
+#include "am/common/options.h"
 #include "set/set.h"
 
 /* What becomes of the neighbours found. */

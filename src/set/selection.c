@@ -16,7 +16,7 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
-#include "am/ivfpq.h"
+#include "am/common/engine.h"
 #include "engine/gv_select.h"
 #include "set/work.h"
 

@@ -7,7 +7,7 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "am/ivfpq.h"
+#include "am/common/engine.h"
 #include "client/client.h"
 #include "set/work.h"
 

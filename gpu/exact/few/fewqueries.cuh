@@ -5,6 +5,8 @@
 #ifndef GV_FEWQUERIES_CUH
 #define GV_FEWQUERIES_CUH
 
+#include <stdint.h>
+
 #include "gpu/common/hopper.cuh"
 #include "gpu/exact/distance.cuh"
 #include "gpu/exact/few/fewscan.cuh"

@@ -12,6 +12,8 @@
 #ifndef GV_FEWSCAN_CUH
 #define GV_FEWSCAN_CUH
 
+#include <stdint.h>
+
 #include "gpu/common/mma.cuh"
 #include "gpu/exact/exact.cuh"
 

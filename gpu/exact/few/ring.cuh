@@ -6,6 +6,8 @@
 #ifndef GV_RING_CUH
 #define GV_RING_CUH
 
+#include <stdint.h>
+
 #include "gpu/exact/few/fewqueries.cuh"
 
 #define COLUMNS			GV_FEW_COLUMNS

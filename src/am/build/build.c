@@ -14,6 +14,10 @@
 #include "utils/rel.h"
 
 #include "am/build/build.h"
+#include "am/common/identity.h"
+#include "am/common/options.h"
+#include "am/common/phase.h"
+#include "am/common/tid.h"
 
 /* Pages that a participant logs at a time. */
 #define LOG_PAGES		4096
@@ -305,7 +309,7 @@ IvfpqBuildInit(IvfpqBuild *build)
 	IvfpqTypeInit(&build->type, build->index);
 	IvfpqMetaInit(&build->meta, build->type.metric,
 				  IvfpqIndexDims(build->index, &build->type));
-	build->meta.refine = IvfpqRefineOption(build->index);
+	build->meta.refine = IvfpqGetOptions(build->index)->refine;
 }
 
 /*
@@ -364,6 +368,6 @@ ivfpqbuildempty(Relation index)
 	IvfpqTypeInit(&type, index);
 	IvfpqMetaInit(&meta, type.metric, IvfpqIndexDims(index, &type));
 	meta.build_id = 0;
-	meta.refine = IvfpqRefineOption(index);
+	meta.refine = IvfpqGetOptions(index)->refine;
 	IvfpqMetaCreate(index, INIT_FORKNUM, &meta);
 }

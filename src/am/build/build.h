@@ -1,9 +1,13 @@
 /*
  * build.h
- *		CREATE INDEX: what build.c and parallel.c share.
+ *		CREATE INDEX (build.c, parallel.c).
  */
 #ifndef IVFPQ_BUILD_H
 #define IVFPQ_BUILD_H
+
+#include "access/amapi.h"
+#include "storage/dsm.h"
+#include "storage/shm_toc.h"
 
 #include "am/build/bulkload.h"
 
@@ -28,7 +32,17 @@ typedef struct IvfpqBuild
 	int64		max_odd;
 } IvfpqBuild;
 
+/* build.c */
+extern IndexBuildResult *ivfpqbuild(Relation heap, Relation index,
+									IndexInfo *indexInfo);
+extern void ivfpqbuildempty(Relation index);
 extern void IvfpqBuildInit(IvfpqBuild *build);
 extern void IvfpqBuildWork(IvfpqBuild *build);
+
+/* parallel.c */
+extern void IvfpqTeamBegin(IvfpqTeam *team, Relation heap, Relation index,
+						   IndexInfo *indexInfo, IvfpqTraining *training);
+extern void IvfpqTeamEnd(IvfpqTeam *team);
+extern PGDLLEXPORT void IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc);
 
 #endif							/* IVFPQ_BUILD_H */

@@ -20,7 +20,9 @@
 
 #include "am/build/bulkload.h"
 #include "am/calibrate/ladder.h"
-#include "am/scan/coded.h"
+#include "am/common/options.h"
+#include "am/common/phase.h"
+#include "am/common/tid.h"
 #include "page/array.h"
 #include "page/stoppoint.h"
 
@@ -171,6 +173,7 @@ write_model(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
 	const IvfpqTraining *training = assign->training;
 	IvfpqTeamShared *team = assign->team->shared;
 	int			dims = training->gv.dims;
+	GvTree		tree = IvfpqTree(training);
 
 	assign->rows = (int64) pg_atomic_read_u64(&team->done);
 	meta->refine_head = pg_atomic_read_u32(&team->refine_head);
@@ -193,7 +196,7 @@ write_model(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
 					training->nparents + 1, shared);
 	IvfpqArrayWrite(index, meta->centroids, training->centroids,
 					(int64) training->nlists * dims, shared);
-	IvfpqCodedWrite(index, meta, training, shared);
+	IvfpqCodedWrite(index, meta, &training->gv, &tree, shared);
 }
 
 /* The leader's work between placing rows and writing lists. */

@@ -6,10 +6,12 @@
 #define IVFPQ_BULKLOAD_H
 
 #include "am/build/placerows.h"
+#include "am/calibrate/calibrate.h"
 #include "am/calibrate/trialsearch.h"
 #include "am/team/copies.h"
 #include "am/team/exchange.h"
 #include "am/team/team.h"
+#include "page/record.h"
 
 typedef struct IvfpqAssign
 {
@@ -37,10 +39,5 @@ extern void IvfpqAssignWrite(IvfpqAssign *assign, Relation index,
 extern void IvfpqAssignFinish(IvfpqAssign *assign, Relation index,
 							  IvfpqMetaData *meta, bool shared);
 extern void IvfpqAssignHelp(IvfpqAssign *assign, Relation index);
-
-/* truth.c: calibration's true neighbours, of all participants */
-extern void IvfpqTruthGive(const IvfpqCalibration *calibration,
-						   IvfpqTeam *team);
-extern void IvfpqTruthTake(IvfpqCalibration *calibration, IvfpqTeam *team);
 
 #endif							/* IVFPQ_BULKLOAD_H */

@@ -1,7 +1,7 @@
 /*
  * parallel.c
- *		CREATE INDEX with parallel workers: how many, what they see, how they
- *		begin and end.
+ *		CREATE INDEX with parallel workers: what they see, how they begin and
+ *		end.
  *
  * Workers begin when there is a model.  It lies in shared memory, once, for
  * the leader as well: of a million lists its centroids are gigabytes.
@@ -15,17 +15,12 @@
 #include "catalog/index.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
-#include "optimizer/clauses.h"
-#include "optimizer/paths.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "am/build/build.h"
+#include "am/common/identity.h"
 #include "am/team/segment.h"
-#include "pgcompat.h"
-
-/* maintenance_work_mem that a participant should have, as core has it. */
-#define LEAST_MEMORY_KB	32768
 
 /* What lies in the segment of shared memory. */
 enum
@@ -48,58 +43,6 @@ typedef struct IvfpqWorkers
 	WalUsage   *wal;
 	BufferUsage *buffers;
 } IvfpqWorkers;
-
-/* May expressions and predicate of the index be computed in workers? */
-static bool
-is_safe(Relation index)
-{
-	PlannerInfo *root = makeNode(PlannerInfo);
-
-	root->glob = makeNode(PlannerGlobal);
-	return is_parallel_safe(root,
-							(Node *) RelationGetIndexExpressions(index)) &&
-		is_parallel_safe(root, (Node *) RelationGetIndexPredicate(index));
-}
-
-/* Pages of the table, and of its values that are out of line. */
-static int64
-count_pages(Relation heap)
-{
-	int64		npages = RelationGetNumberOfBlocks(heap);
-
-	if (OidIsValid(heap->rd_rel->reltoastrelid))
-	{
-		Relation	toast = table_open(heap->rd_rel->reltoastrelid,
-									   AccessShareLock);
-
-		npages += RelationGetNumberOfBlocks(toast);
-		table_close(toast, AccessShareLock);
-	}
-	return npages;
-}
-
-/*
- * Workers to ask for.  plan_create_index_workers goes by what a scan of the
- * table costs; to place a row takes longer than to read it, and what is out of
- * line counts as well.  So there is one for each piece of the table that is
- * worth a worker at all, unless table or settings say less.
- */
-int
-IvfpqCountWorkers(Relation heap, Relation index)
-{
-	int			most = max_parallel_maintenance_workers;
-	int			given = RelationGetParallelWorkers(heap, -1);
-
-	if (!IsUnderPostmaster || most == 0 ||
-		heap->rd_rel->relpersistence == RELPERSISTENCE_TEMP ||
-		!is_safe(index))
-		return 0;
-	if (given >= 0)
-		return Min(given, most);
-	most = (int) Min(most, count_pages(heap) /
-					 Max(min_parallel_table_scan_size, 1));
-	return Max(0, Min(most, maintenance_work_mem / LEAST_MEMORY_KB - 1));
-}
 
 /* The arrays of a model in one piece of memory; or just their size. */
 static Size

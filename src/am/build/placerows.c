@@ -17,6 +17,7 @@
 #include "utils/memutils.h"
 
 #include "am/build/placerows.h"
+#include "am/common/engine.h"
 #include "page/stoppoint.h"
 
 /* Rows placed at once: enough to keep the engine busy, and in the cache. */

@@ -5,7 +5,10 @@
 #ifndef IVFPQ_PLACEROWS_H
 #define IVFPQ_PLACEROWS_H
 
+#include "am/calibrate/calibrate.h"
+#include "am/common/value.h"
 #include "am/train/train.h"
+#include "client/client.h"
 
 typedef struct IvfpqPlacer
 {

@@ -16,7 +16,11 @@
 #include "port/pg_bitutils.h"
 #include "utils/memutils.h"
 
-#include "am/calibrate/trialsearch.h"
+#include "am/calibrate/calibrate.h"
+#include "am/common/engine.h"
+#include "am/common/tid.h"
+#include "am/scan/effort.h"
+#include "am/scan/search.h"
 #include "page/array.h"
 
 /* Share of the true neighbours that a search through parents may lose. */

@@ -18,10 +18,9 @@
 #include "utils/timestamp.h"
 
 #include "am/calibrate/ladder.h"
-
-#define MIN_QUERIES		200
-#define MAX_QUERIES		1000
-#define ROWS_PER_QUERY	150		/* in between */
+#include "am/common/engine.h"
+#include "am/common/phase.h"
+#include "am/scan/effort.h"
 
 #define FEW_QUERIES		48		/* tell how many lists the others need */
 #define MORE_PROBES		1.5		/* for their intervals, and for chance */
@@ -41,15 +40,6 @@
 
 static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
 static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
-
-/* Queries to calibrate an index of that many rows with; 0 = too few rows. */
-int
-IvfpqCalibrationQueries(double rows)
-{
-	if (rows < 2 * MIN_QUERIES)
-		return 0;
-	return (int) Max(MIN_QUERIES, Min(MAX_QUERIES, rows / ROWS_PER_QUERY));
-}
 
 /*
  * Begin, with transformed queries that stay where they are; memory from the

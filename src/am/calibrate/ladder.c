@@ -16,6 +16,9 @@
 #include "utils/memutils.h"
 
 #include "am/calibrate/ladder.h"
+#include "am/common/engine.h"
+#include "am/common/tid.h"
+#include "am/scan/effort.h"
 #include "am/team/exchange.h"
 #include "page/stoppoint.h"
 

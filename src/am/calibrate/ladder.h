@@ -7,8 +7,8 @@
 #define IVFPQ_LADDER_H
 
 #include "am/calibrate/answerrows.h"
-#include "am/calibrate/trialsearch.h"
-#include "am/team/team.h"
+#include "am/calibrate/calibrate.h"
+#include "am/scan/search.h"
 
 #define IVFPQ_MAX_STEPS		48
 #define IVFPQ_MAX_WIDTHS	32

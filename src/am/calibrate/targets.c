@@ -18,8 +18,12 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-#include "am/calibrate/trialsearch.h"
+#include "am/calibrate/calibrate.h"
+#include "am/common/identity.h"
+#include "am/common/snapshot.h"
+#include "am/common/tid.h"
 #include "am/train/train.h"
+#include "pgcompat.h"
 
 #define BATCH_ROWS	256			/* offered at once */
 #define BLOCKS_A_SNAPSHOT	1024	/* read by the same snapshot */

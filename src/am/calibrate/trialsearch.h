@@ -5,7 +5,8 @@
 #ifndef IVFPQ_TRIALSEARCH_H
 #define IVFPQ_TRIALSEARCH_H
 
-#include "am/team/team.h"
+#include "client/client.h"
+#include "page/page.h"
 
 typedef struct IvfpqTrial
 {
@@ -35,14 +36,5 @@ extern bool IvfpqTrialSearch(IvfpqTrial *trial, const float *queries, int n,
 							 int dims, int probes, int compare, int capacity,
 							 const int32 **nhits,
 							 const ItemPointerData **tids);
-
-/* calibrate.c */
-extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
-								IvfpqMetaData *meta, IvfpqTrial *trial,
-								IvfpqTeam *team);
-
-/* breadth.c */
-extern double IvfpqShareFind(const IvfpqCalibration *calibration,
-							 Relation index, const IvfpqModel *model);
 
 #endif							/* IVFPQ_TRIALSEARCH_H */

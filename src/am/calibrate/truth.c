@@ -5,7 +5,8 @@
  */
 #include "postgres.h"
 
-#include "am/build/bulkload.h"
+#include "am/calibrate/calibrate.h"
+#include "am/team/exchange.h"
 
 /* The rows nearest to a query, in any order. */
 static void

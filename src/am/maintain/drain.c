@@ -19,8 +19,13 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "am/ivfpq.h"
-#include "page/stoppoint.h"
+#include "am/common/identity.h"
+#include "am/common/options.h"
+#include "am/common/snapshot.h"
+#include "am/common/tid.h"
+#include "am/heap/measure.h"
+#include "am/maintain/maintain.h"
+#include "pgcompat.h"
 
 typedef struct Drain
 {

@@ -20,7 +20,10 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "am/ivfpq.h"
+#include "am/common/engine.h"
+#include "am/common/tid.h"
+#include "am/heap/measure.h"
+#include "am/maintain/maintain.h"
 #include "page/array.h"
 
 #define DRAWN		500			/* copies looked at */

@@ -25,7 +25,18 @@
 #include "utils/snapmgr.h"
 
 #include "am/build/bulkload.h"
+#include "am/common/count.h"
+#include "am/common/identity.h"
+#include "am/common/options.h"
+#include "am/common/phase.h"
+#include "am/common/snapshot.h"
+#include "am/common/tid.h"
+#include "am/heap/dims.h"
+#include "am/heap/measure.h"
+#include "am/heap/tids.h"
+#include "am/maintain/maintain.h"
 #include "page/stoppoint.h"
+#include "pgcompat.h"
 
 /* Rows that are looked at by the same snapshot. */
 #define ROWS_A_SNAPSHOT		1024
@@ -156,7 +167,7 @@ write_and_publish(InPlace *state)
 		return;
 	IvfpqFault("train: sealed");
 	IvfpqMetaInit(&state->meta, state->type.metric, state->training.gv.dims);
-	state->meta.refine = IvfpqRefineOption(index);
+	state->meta.refine = IvfpqGetOptions(index)->refine;
 	assign_rows(state);
 	IvfpqAssignWrite(&state->assign, index, &state->meta, true);
 	IvfpqAssignFinish(&state->assign, index, &state->meta, true);
@@ -219,6 +230,21 @@ check_snapshot(Relation index, const IvfpqTraining *training)
 }
 
 /*
+ * What dimensions the rows of an index have, decided for good because it is
+ * about to be trained; 0 if it has no row.
+ */
+static int
+settle_dims(Relation heap, Relation index)
+{
+	IvfpqMetaData meta;
+	int			dims;
+
+	IvfpqMetaRead(index, &meta);
+	dims = IvfpqRowDims(heap, index, &meta);
+	return dims > 0 ? IvfpqPendingSettleDims(index, dims) : 0;
+}
+
+/*
  * Train an untrained index, if its table has enough rows.  The caller holds
  * ShareUpdateExclusiveLock on the table, acts as its owner and has an active
  * snapshot.
@@ -245,7 +271,7 @@ IvfpqTrainInPlace(Relation heap, Relation index, IvfpqTrainResult *result)
 	indexInfo->ii_Concurrent = true;	/* rows as a snapshot sees them */
 	IvfpqTypeInit(&state.type, index);
 	IvfpqTrain(&state.training, heap, index, indexInfo, &state.type,
-			   IvfpqSettleDims(heap, index), true);
+			   settle_dims(heap, index), true);
 	check_snapshot(index, &state.training);
 	IvfpqSnapshotDrop();
 	if (state.training.nlists > 0)

@@ -6,7 +6,11 @@
 
 #include "utils/memutils.h"
 
-#include "am/ivfpq.h"
+#include "am/common/engine.h"
+#include "am/common/value.h"
+#include "am/heap/dims.h"
+#include "am/maintain/maintain.h"
+#include "am/scan/search.h"
 #include "page/array.h"
 #include "page/stoppoint.h"
 
@@ -84,6 +88,28 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 	}
 }
 
+/* Let a row be pending, unless it has other dimensions than rows before it. */
+static void
+insert_pending(Relation heap, Relation index, const IvfpqType *type,
+			   const IvfpqMetaData *known, ItemPointer tid, int dims)
+{
+	IvfpqMetaData meta = *known;
+	int			expected = IvfpqRowDims(heap, index, &meta);
+
+	if (expected == 0 || expected == dims)
+	{
+		IvfpqFault("insert: pending");
+		expected = IvfpqPendingAppend(index, tid, dims);
+	}
+	if (expected != dims && type->typmod_dims == 0)
+	{
+		IvfpqMetaRead(index, &meta);
+		if (meta.nlists == 0 && IvfpqFreeDims(heap, index, &meta))
+			expected = IvfpqPendingAppend(index, tid, dims);
+	}
+	IvfpqCheckDims(expected, dims);
+}
+
 /*
  * Index a value that is not NULL.  What dimensions it has to have the metapage
  * says: a changed option is for the next build.
@@ -116,7 +142,7 @@ insert_value(Relation heap, Relation index, Datum value, ItemPointer tid)
 						  IvfpqIsBoundable(&type, raw, dims), tid, NULL);
 	}
 	else
-		IvfpqInsertPending(heap, index, &type, &model->meta, tid, dims);
+		insert_pending(heap, index, &type, &model->meta, tid, dims);
 }
 
 /*

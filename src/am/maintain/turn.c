@@ -15,7 +15,9 @@
 #include "storage/lock.h"
 #include "utils/rel.h"
 
-#include "am/ivfpq.h"
+#include "am/common/identity.h"
+#include "am/common/options.h"
+#include "am/maintain/maintain.h"
 
 /*
  * Advisory locks that users cannot name: theirs have 1 and 2 in this field.

@@ -14,7 +14,9 @@
 #include "port/pg_bitutils.h"
 #include "storage/indexfsm.h"
 
-#include "am/ivfpq.h"
+#include "am/maintain/maintain.h"
+#include "page/record.h"
+#include "pgcompat.h"
 
 /* Whose a slot is, and that list's entry. */
 typedef struct SlotOwner

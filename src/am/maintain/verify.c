@@ -25,7 +25,12 @@
 #include "utils/snapmgr.h"
 #include "utils/tuplesort.h"
 
-#include "am/ivfpq.h"
+#include "am/common/identity.h"
+#include "am/common/tid.h"
+#include "am/common/value.h"
+#include "am/heap/dims.h"
+#include "am/maintain/maintain.h"
+#include "pgcompat.h"
 
 /* Columns of the result. */
 #define VERIFY_SEVERITY		0

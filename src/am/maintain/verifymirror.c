@@ -16,9 +16,10 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 
-#include "am/ivfpq.h"
+#include "am/maintain/maintain.h"
 #include "client/client.h"
 #include "page/array.h"
+#include "page/record.h"
 
 /* Lists asked for at once; gpuvecd sends as many of them as it likes. */
 #define LISTS_AT_ONCE	4096

@@ -41,7 +41,12 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
-#include "am/ivfpq.h"
+#include "am/calibrate/calibrate.h"
+#include "am/common/count.h"
+#include "am/common/identity.h"
+#include "am/common/options.h"
+#include "am/common/snapshot.h"
+#include "am/maintain/maintain.h"
 #include "pgcompat.h"
 
 /* How long to try to get the lock of a table. */
@@ -272,7 +277,7 @@ wants_service(Oid indexoid)
 	if (index == NULL)
 		return false;
 	wants = index->rd_rel->relkind == RELKIND_INDEX &&
-		index->rd_indam->ambuild == ivfpqbuild &&
+		IvfpqIsOurs(index) &&
 		index->rd_index->indisvalid && has_work(index, -1) &&
 		IvfpqTurnIsFor(&order, index);
 	relation_close(index, NoLock);

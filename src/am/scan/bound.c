@@ -14,7 +14,10 @@
 #include "miscadmin.h"
 #include "utils/float.h"
 
-#include "am/ivfpq.h"
+#include "am/common/engine.h"
+#include "am/common/options.h"
+#include "am/common/tid.h"
+#include "am/scan/search.h"
 
 /* Rounding to fp32: relative error of one operation. */
 #define UNIT_ROUNDOFF	(1.0 / 16777216.0)
@@ -26,20 +29,11 @@
 /* Records read and bounded at once. */
 #define CHUNK			64
 
-/* What the index is to be built with. */
-int
-IvfpqRefineOption(Relation index)
-{
-	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
-
-	return options ? options->refine : IVFPQ_REFINE_NONE;
-}
-
 /* ERROR if the rows of an index with refine records have too many dims. */
 void
 IvfpqRefineCheckDims(Relation index, int dims)
 {
-	if (IvfpqRefineOption(index) != IVFPQ_REFINE_NONE &&
+	if (IvfpqGetOptions(index)->refine != IVFPQ_REFINE_NONE &&
 		dims > IvfpqRefineMaxDims())
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),

@@ -9,31 +9,12 @@
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 
-#include "am/ivfpq.h"
+#include "am/common/engine.h"
+#include "am/scan/search.h"
 #include "am/scan/tidset.h"
 
 /* Scratch that a search keeps for the next batch. */
 #define MOST_SCRATCH	(256 * 1024)
-
-/* Memory for the k nearest of something. */
-void
-IvfpqTopKResize(GvTopK *top, int capacity)
-{
-	if (capacity > top->capacity)
-	{
-		if (top->scores)
-		{
-			pfree(top->scores);
-			pfree(top->ids);
-		}
-		top->scores = palloc_extended(capacity * sizeof(float),
-									  MCXT_ALLOC_HUGE);
-		top->ids = palloc_extended(capacity * sizeof(uint64_t),
-								   MCXT_ALLOC_HUGE);
-	}
-	top->capacity = capacity;
-	gv_topk_reset(top);
-}
 
 /* Prepare to search a trained index; memory from the current context. */
 void

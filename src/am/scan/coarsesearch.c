@@ -9,7 +9,8 @@
  */
 #include "postgres.h"
 
-#include "am/scan/coded.h"
+#include "am/common/engine.h"
+#include "am/scan/search.h"
 #include "page/array.h"
 
 /*

@@ -12,7 +12,8 @@
 
 #include "miscadmin.h"
 
-#include "am/scan/coded.h"
+#include "am/common/engine.h"
+#include "am/scan/search.h"
 #include "page/array.h"
 
 /* Put the codes and T of some of a parent's centroids, [n], into a block. */
@@ -30,48 +31,48 @@ fill_block(float *block, const uint8 *codes, const float *t, int n,
 
 /* Encode centroids [n], up to a block of them, of a parent. */
 static void
-encode_block(const IvfpqTraining *training, const GvModel *gv, int parent,
-			 int first, int n, float *block)
+encode_block(const GvModel *model, const GvTree *tree, int parent, int first,
+			 int n, float *block)
 {
-	int			code_bytes = gv_code_bytes(gv->m);
+	int			code_bytes = gv_code_bytes(model->m);
 	uint8	   *codes = palloc(GV_BLOCK * code_bytes);
 	float		t[GV_BLOCK];
 	int32		parents[GV_BLOCK];
 
 	for (int i = 0; i < n; i++)
 		parents[i] = parent;
-	IvfpqCheckStatus(gv_encode(gv, training->centroids +
-							   (Size) first * gv->dims, training->parents,
+	IvfpqCheckStatus(gv_encode(model, tree->centroids +
+							   (Size) first * model->dims, tree->parents,
 							   parents, n, 1, codes, t));
 	fill_block(block, codes, t, n, code_bytes);
 	pfree(codes);
 }
 
 /*
- * Write the codes of what training made, to where *meta says.  T is that of
+ * Write the codes of a tree's centroids, to where *meta says.  T is that of
  * L2 also where the metric is the inner product, because inserts look for
  * the nearest lists by L2.
  */
 void
 IvfpqCodedWrite(Relation index, const IvfpqMetaData *meta,
-				const IvfpqTraining *training, bool shared)
+				const GvModel *model, const GvTree *tree, bool shared)
 {
 	int			floats = IvfpqCodeBlockFloats(meta);
 	int64		nvalues = IvfpqCodeBlocks(meta) * floats;
 	float	   *blocks = palloc_extended(nvalues * sizeof(float),
 										 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	GvModel		gv = training->gv;
+	GvModel		gv = *model;
 
 	gv.metric = GV_L2;
-	for (int p = 0; p < training->nparents; p++)
+	for (int p = 0; p < tree->nparents; p++)
 	{
-		int			list = training->starts[p];
-		int			end = training->starts[p + 1];
+		int			list = tree->starts[p];
+		int			end = tree->starts[p + 1];
 		float	   *block = blocks + IvfpqCodeBlock(p, list) * floats;
 
 		CHECK_FOR_INTERRUPTS();
 		for (; list < end; list += GV_BLOCK, block += floats)
-			encode_block(training, &gv, p, list, Min(GV_BLOCK, end - list),
+			encode_block(&gv, tree, p, list, Min(GV_BLOCK, end - list),
 						 block);
 	}
 	IvfpqArrayWrite(index, meta->codes, blocks, nvalues, shared);

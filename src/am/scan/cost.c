@@ -29,7 +29,9 @@
 #include "utils/spccache.h"
 #include "utils/syscache.h"
 
-#include "am/ivfpq.h"
+#include "am/common/identity.h"
+#include "am/scan/scan.h"
+#include "pgcompat.h"
 
 /* Let this never be the cheapest path, not even for its order. */
 static void

@@ -10,7 +10,8 @@
 
 #include <math.h>
 
-#include "am/scan/scan.h"
+#include "am/common/options.h"
+#include "am/scan/effort.h"
 
 /*
  * Each batch takes this many times the candidates, and probes this many times
@@ -28,13 +29,6 @@
 #define MOST_CANDIDATES		(PG_INT32_MAX / 4)
 
 static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
-
-/* Lists for a table of that many rows. */
-int
-IvfpqDefaultLists(double rows)
-{
-	return (int) Max(1, Min(rows / 100.0, IVFPQ_MAX_LISTS));
-}
 
 /* Probes without calibration. */
 int
@@ -140,10 +134,9 @@ void
 IvfpqGetEffort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 			   int batch)
 {
-	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
-	int			probes = given(ivfpq_probes, options ? options->probes : 0);
-	int			candidates = given(ivfpq_candidates,
-								   options ? options->candidates : 0);
+	const IvfpqOptions *options = IvfpqGetOptions(index);
+	int			probes = given(ivfpq_probes, options->probes);
+	int			candidates = given(ivfpq_candidates, options->candidates);
 	IvfpqTarget target;
 	bool		reached;
 	bool		known = find_known(meta, batch > 0 ? 1 : 0, ivfpq_recall,

@@ -16,8 +16,12 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "am/common/count.h"
+#include "am/common/options.h"
+#include "am/heap/tids.h"
 #include "am/scan/scan.h"
 #include "client/client.h"
+#include "pgcompat.h"
 
 /* Of a table's rows a batch measures no more than this share. */
 #define MEASURED_SHARE	0.05

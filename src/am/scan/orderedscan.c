@@ -27,7 +27,11 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "am/common/options.h"
+#include "am/common/tid.h"
+#include "am/heap/dims.h"
 #include "am/scan/scan.h"
+#include "pgcompat.h"
 
 IndexScanDesc
 ivfpqbeginscan(Relation index, int nkeys, int norderbys)

@@ -25,7 +25,9 @@
 
 #include "portability/instr_time.h"
 
-#include "am/ivfpq.h"
+#include "am/common/engine.h"
+#include "am/common/tid.h"
+#include "am/scan/search.h"
 #include "client/client.h"
 
 /*

@@ -1,15 +1,18 @@
 /*
  * scan.h
- *		State of one scan, shared by orderedscan.c, queue.c, fullpass.c
- *		and lastscan.c.
+ *		The ordered scan: its callbacks, and the state of one (orderedscan.c).
  */
 #ifndef IVFPQ_SCAN_H
 #define IVFPQ_SCAN_H
 
+#include "access/amapi.h"
 #include "lib/pairingheap.h"
+#include "nodes/pathnodes.h"
 #include "utils/tuplesort.h"
 
-#include "am/ivfpq.h"
+#include "am/heap/measure.h"
+#include "am/scan/effort.h"
+#include "am/scan/search.h"
 #include "am/scan/tidset.h"
 
 /* A scan measures at least this many rows before it falls back on a pass. */
@@ -86,9 +89,20 @@ typedef struct IvfpqScan
 } IvfpqScan;
 
 /* orderedscan.c */
+extern IndexScanDesc ivfpqbeginscan(Relation index, int nkeys, int norderbys);
+extern void ivfpqrescan(IndexScanDesc scan, ScanKey keys, int nkeys,
+						ScanKey orderbys, int norderbys);
+extern bool ivfpqgettuple(IndexScanDesc scan, ScanDirection dir);
+extern void ivfpqendscan(IndexScanDesc scan);
 extern void IvfpqMeasureRows(IvfpqScan *state, uint64 *ids, int64 count,
 							 void (*take) (IvfpqScan *state, uint64 id,
 										   double distance));
+
+/* cost.c */
+extern void ivfpqcostestimate(PlannerInfo *root, IndexPath *path,
+							  double loop_count, Cost *startup_cost,
+							  Cost *total_cost, Selectivity *selectivity,
+							  double *correlation, double *pages);
 
 /* queue.c */
 extern void IvfpqQueueInit(IvfpqQueue *queue);

@@ -13,7 +13,11 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 
-#include "am/ivfpq.h"
+#include "am/common/count.h"
+#include "am/common/identity.h"
+#include "am/common/options.h"
+#include "am/heap/dims.h"
+#include "am/maintain/maintain.h"
 
 /* Advice: more pending rows than this in a trained index. */
 #define MAX_PENDING		1000
@@ -23,87 +27,6 @@
 
 PG_FUNCTION_INFO_V1(gpuvec_index_info);
 PG_FUNCTION_INFO_V1(gpuvec_list_stats);
-
-/*
- * Does a value, not NULL, have a place in the index, whose rows have so many
- * dims?  A zero vector has none under cosine, and none has one of other dims
- * (dims = 0: any).  Uses memory: call in a context that is reset between rows.
- */
-bool
-IvfpqHasPlace(IvfpqType *type, Datum value, int dims)
-{
-	const float *vector;
-
-	if (!IvfpqHasDims(type, value, dims))
-		return false;
-	if (type->metric != GV_COSINE)
-		return true;
-	vector = IvfpqValueFloats(type, value, &dims);
-	return IvfpqIsPlaceable(type, vector, dims);
-}
-
-/* What the directory's entries sum up to. */
-typedef struct ListTotals
-{
-	int64		rows;			/* by their first copies */
-	int64		live;			/* copies */
-	int64		dead;
-	int64		longest;		/* live copies of the longest list */
-	int			longest_list;
-} ListTotals;
-
-static void
-sum_lists(Relation index, const IvfpqMetaData *meta, ListTotals *totals)
-{
-	memset(totals, 0, sizeof(*totals));
-	for (int list = 0; list < meta->nlists; list++)
-	{
-		IvfpqListEntry entry;
-		int64		live;
-
-		CHECK_FOR_INTERRUPTS();
-		IvfpqListEntryRead(index, meta, list, &entry);
-		live = (int64) entry.nitems - entry.ndead;
-		totals->rows += entry.nfirst;
-		totals->live += live;
-		totals->dead += entry.ndead;
-		if (live > totals->longest)
-		{
-			totals->longest = live;
-			totals->longest_list = list;
-		}
-	}
-}
-
-/* The rows in lists. */
-int64
-IvfpqCountRows(Relation index, const IvfpqMetaData *meta)
-{
-	ListTotals	totals;
-
-	sum_lists(index, meta, &totals);
-	return totals.rows;
-}
-
-/* The pending rows, counted. */
-int64
-IvfpqCountPending(Relation index, const IvfpqMetaData *meta)
-{
-	IvfpqPendingReader reader;
-	int64		total = 0;
-	int			count;
-
-	IvfpqPendingOpen(&reader, index, meta);
-	while (IvfpqPendingNext(&reader, &count))
-	{
-		if (reader.restarted)
-			total = 0;
-		reader.restarted = false;
-		total += count;
-	}
-	IvfpqPendingClose(&reader);
-	return total;
-}
 
 /* Advice if there are rows of other dimensions than the index, or NULL. */
 static char *
@@ -125,7 +48,7 @@ advise_odd(Relation heap, Relation index, const IvfpqMetaData *meta)
 /* One sentence about what should be done, or NULL when nothing should. */
 static char *
 make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
-			const ListTotals *totals, int64 pending)
+			const IvfpqListTotals *totals, int64 pending)
 {
 	char	   *name;
 	int64		rows = totals->rows + pending;
@@ -168,7 +91,7 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 											AccessShareLock, &heap);
 	IvfpqMetaData meta;
 	IvfpqIdentity caller;
-	ListTotals	totals;
+	IvfpqListTotals totals;
 	TupleDesc	desc;
 	Datum		values[9];
 	bool		nulls[9] = {false};
@@ -182,7 +105,7 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 	IvfpqMetaRead(index, &meta);
 	pending = IvfpqCountPending(index, &meta);
 	IvfpqMetaRead(index, &meta);	/* training may have moved them to lists */
-	sum_lists(index, &meta, &totals);
+	IvfpqSumLists(index, &meta, &totals);
 	IvfpqActAsOwner(&caller, heap);
 	advice = advise_odd(heap, index, &meta);
 	IvfpqActAsCaller(&caller);

@@ -7,8 +7,9 @@
 #include "access/relation.h"
 #include "fmgr.h"
 
-#include "am/ivfpq.h"
+#include "am/common/identity.h"
 #include "client/client.h"
+#include "pgcompat.h"
 
 PG_FUNCTION_INFO_V1(gpuvec_prewarm);
 

@@ -34,7 +34,11 @@
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
 
-#include "am/ivfpq.h"
+#include "am/calibrate/calibrate.h"
+#include "am/common/identity.h"
+#include "am/common/value.h"
+#include "am/heap/dims.h"
+#include "pgcompat.h"
 
 #define MAX_K			10000
 #define MAX_SAMPLES		100000

@@ -1,7 +1,7 @@
 /*
  * team.h
  *		The participants of a build: its leader, and parallel workers if there
- *		are any (team.c, parallel.c).
+ *		are any (team.c).
  */
 #ifndef IVFPQ_TEAM_H
 #define IVFPQ_TEAM_H
@@ -13,7 +13,8 @@
 #include "storage/shm_toc.h"
 #include "storage/spin.h"
 
-#include "am/ivfpq.h"
+#include "client/client.h"
+#include "page/page.h"
 
 /* A round of calibration (ladder.c). */
 typedef struct IvfpqClimb
@@ -69,16 +70,11 @@ typedef struct IvfpqTeam
 } IvfpqTeam;
 
 /* team.c */
+extern int	IvfpqCountWorkers(Relation heap, Relation index);
 extern void IvfpqTeamInit(IvfpqTeamShared *shared);
 extern void IvfpqTeamAlone(IvfpqTeam *team, int nlists);
 extern bool IvfpqTeamGather(IvfpqTeam *team);
 extern void IvfpqTeamRelease(IvfpqTeam *team);
 extern void IvfpqTeamDone(IvfpqTeam *team, int64 n);
-
-/* parallel.c */
-extern void IvfpqTeamBegin(IvfpqTeam *team, Relation heap, Relation index,
-						   IndexInfo *indexInfo, IvfpqTraining *training);
-extern void IvfpqTeamEnd(IvfpqTeam *team);
-extern PGDLLEXPORT void IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc);
 
 #endif							/* IVFPQ_TEAM_H */

@@ -13,6 +13,9 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "am/common/options.h"
+#include "am/common/snapshot.h"
+#include "am/common/tid.h"
 #include "am/train/train.h"
 
 #define CLAIM_BLOCKS	32
@@ -77,7 +80,7 @@ IvfpqMayShare(const IvfpqReader *reader, const float *row)
 	const IvfpqSample *sample = reader->sample;
 
 	return reader->transform ||
-		IvfpqRefineOption(reader->index) == IVFPQ_REFINE_NONE ||
+		IvfpqGetOptions(reader->index)->refine == IVFPQ_REFINE_NONE ||
 		IvfpqIsBoundable(sample->type, row, sample->dims);
 }
 

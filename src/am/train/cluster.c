@@ -25,6 +25,9 @@
 #include "utils/memutils.h"
 #include "utils/tuplesort.h"
 
+#include "am/common/engine.h"
+#include "am/common/options.h"
+#include "am/common/snapshot.h"
 #include "am/team/exchange.h"
 #include "am/train/cluster.h"
 #include "page/stoppoint.h"
@@ -67,13 +70,6 @@ IvfpqTrainingSize(int64 n, int k, int dims)
 
 	return (Size) n * dims * sizeof(float) +
 		(Size) k * dims * sizeof(float) + gv_kmeans_scratch(&spec);
-}
-
-void *
-IvfpqAllocScratch(Size size, void **chunk)
-{
-	*chunk = palloc_extended(size + GV_ALIGN, MCXT_ALLOC_HUGE);
-	return (void *) TYPEALIGN(GV_ALIGN, *chunk);
 }
 
 /* k-means; returns how many centroids were made. */

@@ -14,6 +14,8 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "am/common/identity.h"
+#include "am/common/snapshot.h"
 #include "am/team/segment.h"
 #include "am/train/cluster.h"
 

@@ -17,6 +17,8 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
+#include "am/common/engine.h"
+#include "am/common/options.h"
 #include "am/team/exchange.h"
 #include "am/train/cluster.h"
 #include "page/stoppoint.h"

@@ -16,7 +16,10 @@
 #include "miscadmin.h"
 #include "utils/rel.h"
 
+#include "am/common/identity.h"
+#include "am/common/snapshot.h"
 #include "am/team/segment.h"
+#include "am/team/team.h"
 #include "am/train/readteam.h"
 
 /* What lies in the segment of shared memory. */

@@ -12,6 +12,9 @@
 #include "utils/backend_progress.h"
 #include "utils/memutils.h"
 
+#include "am/common/options.h"
+#include "am/common/phase.h"
+#include "am/common/snapshot.h"
 #include "am/train/readteam.h"
 #include "page/stoppoint.h"
 
@@ -148,7 +151,7 @@ IvfpqTrainRemote(IvfpqTraining *training, Relation index,
 		.dims = training->gv.dims,
 		.m = training->gv.m,
 		.copies = training->copies,
-		.refine = IvfpqRefineOption(index) != IVFPQ_REFINE_NONE,
+		.refine = IvfpqGetOptions(index)->refine != IVFPQ_REFINE_NONE,
 		.nlists = lists,
 		.nparents = IvfpqParents(lists),
 		.nqueries = training->nqueries,

@@ -16,6 +16,9 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "am/common/options.h"
+#include "am/common/snapshot.h"
+#include "am/common/tid.h"
 #include "am/train/train.h"
 
 #define MAX_SAMPLES				((int64) 1 << 24)

@@ -17,17 +17,21 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "am/common/engine.h"
+#include "am/common/options.h"
+#include "am/common/phase.h"
+#include "am/common/snapshot.h"
+#include "am/scan/search.h"
 #include "am/train/train.h"
 
 #define MIN_SAMPLES_GIVEN		4	/* rows for each, when the user sets lists */
 #define FIT_VALUES				((int64) 1 << 24)	/* floats that mean and scale need */
 #define REMOTE_SAMPLE			12288	/* rows */
 
-Size
-IvfpqMemoryLimit(void)
-{
-	return (Size) maintenance_work_mem * 1024;
-}
+/* queries to calibrate with, as many as there are rows for */
+#define MIN_QUERIES				200
+#define MAX_QUERIES				1000
+#define ROWS_PER_QUERY			150
 
 /*
  * How many lists to train.  What we choose leaves three quarters of the
@@ -37,8 +41,7 @@ IvfpqMemoryLimit(void)
 static int
 choose_lists(Relation index, const IvfpqSample *sample, double rows)
 {
-	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
-	int			given = options ? options->lists : 0;
+	int			given = IvfpqGetOptions(index)->lists;
 	int			lists = given > 0 ? given : IvfpqDefaultLists(rows);
 	Size		centroid = sample->dims * sizeof(float);
 	double		upper;
@@ -59,6 +62,15 @@ choose_lists(Relation index, const IvfpqSample *sample, double rows)
 						maintenance_work_mem / 1024),
 				 errhint("Set maintenance_work_mem higher, or use fewer lists.")));
 	return lists;
+}
+
+/* Queries to calibrate an index of that many rows with; 0 = too few rows. */
+int
+IvfpqCalibrationQueries(double rows)
+{
+	if (rows < 2 * MIN_QUERIES)
+		return 0;
+	return (int) Max(MIN_QUERIES, Min(MAX_QUERIES, rows / ROWS_PER_QUERY));
 }
 
 /*
@@ -157,8 +169,7 @@ train_codebooks(IvfpqTraining *training, const IvfpqSample *sample)
 static int
 choose_pq_dim(Relation index, int dims)
 {
-	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
-	int			given = options ? options->pq_dim : 0;
+	int			given = IvfpqGetOptions(index)->pq_dim;
 	int			most = Min(dims, IvfpqMaxPqDim());
 
 	if (given > most)
@@ -169,32 +180,8 @@ choose_pq_dim(Relation index, int dims)
 						 most)));
 	if (given > 0)
 		return given;
-	return IvfpqDefaultPqDim(dims, IvfpqRefineOption(index) !=
+	return IvfpqDefaultPqDim(dims, IvfpqGetOptions(index)->refine !=
 							 IVFPQ_REFINE_NONE);
-}
-
-/* With fewer rows than this there is no training, not even by request. */
-int
-IvfpqLeastRows(Relation index)
-{
-	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
-	int			rows = IVFPQ_MIN_TRAIN_ROWS;
-
-	if (options)
-		rows = Min(rows, options->train_rows);
-	if (options && options->lists > 0)
-		rows = Min(rows, options->lists);
-	return rows;
-}
-
-/* With that many rows an index trains itself: enough for all its lists. */
-int
-IvfpqTrainRows(Relation index)
-{
-	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
-
-	return options ? Max(options->train_rows, options->lists) :
-		IVFPQ_TRAIN_ROWS;
 }
 
 /*
@@ -254,14 +241,13 @@ void
 IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 		   IndexInfo *indexInfo, IvfpqType *type, int dims, bool lenient)
 {
-	IvfpqOptions *options = (IvfpqOptions *) index->rd_options;
 	IvfpqSample sample = {.type = type,.dims = dims,.lenient = lenient};
 	IvfpqReader reader = {.training = training,.sample = &sample,.heap = heap,
 	.index = index,.indexInfo = indexInfo};
 	int			lists;
 
 	memset(training, 0, sizeof(*training));
-	training->copies = options && options->spill == 0 ? 1 : 2;
+	training->copies = IvfpqGetOptions(index)->spill == 0 ? 1 : 2;
 	if (IvfpqServerIsWanted())
 		size_remote_sample(&sample);
 	sample.least = IvfpqLeastRows(index);

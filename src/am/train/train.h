@@ -1,15 +1,49 @@
 /*
  * train.h
- *		What the files of training share.
+ *		From a sample of the table to centroids and codebooks (train.c).
  */
 #ifndef IVFPQ_TRAIN_H
 #define IVFPQ_TRAIN_H
 
 #include "port/atomics.h"
+#include "nodes/execnodes.h"
 #include "storage/block.h"
 #include "utils/sampling.h"
 
-#include "am/ivfpq.h"
+#include "am/common/value.h"
+#include "client/client.h"
+#include "engine/gv_engine.h"
+
+/*
+ * What training made, in the memory context current at IvfpqTrain.
+ */
+typedef struct IvfpqTraining
+{
+	GvModel		gv;
+	int			nlists;			/* 0 = too few rows to train */
+	int			nparents;
+	int			copies;			/* lists that hold a row: 1 or 2 */
+	float	   *parents;		/* [nparents][dims] */
+	int32	   *starts;			/* [nparents + 1] first list of each parent */
+	float	   *centroids;		/* [nlists][dims] */
+	float	   *mean;			/* [dims] */
+	float	   *codebooks;		/* [16 * dims] */
+	int			nqueries;		/* rows held out to calibrate with */
+	float	   *queries;		/* [nqueries][dims] */
+	uint64	   *query_ids;		/* [nqueries] their TIDs */
+	double		rows;			/* estimate of the rows to index */
+	IvfpqBuilder *builder;		/* gpuvecd's, which trained; or NULL */
+} IvfpqTraining;
+
+static inline GvTree
+IvfpqTree(const IvfpqTraining *training)
+{
+	GvTree		tree = {training->gv.dims, training->nparents,
+		training->nlists, training->parents, training->starts,
+	training->centroids};
+
+	return tree;
+}
 
 /* Rows of the sample that k-means wants for a list. */
 #define IVFPQ_SAMPLES_PER_LIST	64
@@ -92,11 +126,11 @@ extern void IvfpqReaderRun(IvfpqReader *reader);
 extern void IvfpqTransformRows(const IvfpqTraining *training, float *rows,
 							   int64 n);
 
-/* parallel.c */
-extern int	IvfpqCountWorkers(Relation heap, Relation index);
-
 /* train.c */
-extern Size IvfpqMemoryLimit(void);
+extern int	IvfpqCalibrationQueries(double rows);
+extern void IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
+					   IndexInfo *indexInfo, IvfpqType *type, int dims,
+					   bool lenient);
 
 /*
  * remotetrain.c: from a sample to centroids and codebooks by gpuvecd;
@@ -109,7 +143,6 @@ extern bool IvfpqTrainRemote(IvfpqTraining *training, Relation index,
 /* cluster.c */
 extern int	IvfpqParents(int lists);
 extern Size IvfpqTrainingSize(int64 n, int k, int dims);
-extern void *IvfpqAllocScratch(Size size, void **chunk);
 extern void IvfpqTrainLists(IvfpqTraining *training, const float *rows,
 							int64 n, int lists, IvfpqReader *reader);
 

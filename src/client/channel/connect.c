@@ -15,14 +15,13 @@
 
 #include "miscadmin.h"
 #include "port.h"
-#include "portability/instr_time.h"
 #include "postmaster/interrupt.h"
 #include "storage/fd.h"
 #include "storage/latch.h"
 #include "utils/memutils.h"
 
 #include "client/channel/connect.h"
-#include "client/state.h"
+#include "client/state/state.h"
 #include "pgcompat.h"
 
 /* After a failure to connect, no other try for so long. */
@@ -58,16 +57,6 @@ typedef struct Connection
 } Connection;
 
 static Connection connection = {.sock = PGINVALID_SOCKET,.passed_fd = -1};
-
-/* Microseconds. */
-int64
-IvfpqNow(void)
-{
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	return (int64) INSTR_TIME_GET_MICROSEC(now);
-}
 
 /* Are the answers to come likely to come within IVFPQ_SOON_US? */
 void

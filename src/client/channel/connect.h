@@ -12,7 +12,8 @@
 
 #include <sys/socket.h>
 
-#include "client/client.h"
+#include "client/state/served.h"
+#include "protocol/gv_protocol.h"
 
 /* What a request consists of, behind its header. */
 #define IVFPQ_REQUEST_PARTS		4
@@ -29,9 +30,6 @@ typedef struct IvfpqReply
 	const char *reason;			/* of a refusal, or of what went wrong; never
 								 * NULL */
 } IvfpqReply;
-
-/* A monotonic clock. */
-extern int64 IvfpqNow(void);
 
 extern pgsocket IvfpqOpenSocket(const char **reason);
 extern ssize_t IvfpqSendMessage(pgsocket sock, struct msghdr *message,
@@ -51,8 +49,5 @@ extern IvfpqServed IvfpqExchange(GvRole role, GvMessageType type,
 extern void IvfpqExpectSoon(bool soon);
 extern const GvWelcome *IvfpqWelcome(void);
 extern void IvfpqDisconnect(void);
-
-/* ring.c: memory to share with gpuvecd */
-extern int	IvfpqMakeMemory(Size bytes);
 
 #endif							/* IVFPQ_CONNECT_H */

@@ -14,7 +14,7 @@
 #include "utils/memutils.h"
 
 #include "client/channel/link.h"
-#include "client/state.h"
+#include "client/state/state.h"
 #include "pgcompat.h"
 
 #define SOCKET_EVENT		2	/* in the set of events */

@@ -11,7 +11,8 @@
 #include "utils/memutils.h"
 
 #include "client/mirror/load.h"
-#include "client/state.h"
+#include "client/mirror/wanted.h"
+#include "client/state/state.h"
 #include "page/array.h"
 #include "page/record.h"
 

@@ -12,6 +12,7 @@
 #include "storage/bufmgr.h"
 
 #include "client/channel/connect.h"
+#include "client/mirror/mirror.h"
 
 typedef enum IvfpqLoadResult
 {

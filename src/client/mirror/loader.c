@@ -22,8 +22,8 @@
 #include "utils/timestamp.h"
 
 #include "client/mirror/load.h"
-#include "client/state.h"
-#include "client/supervise/supervisor.h"
+#include "client/mirror/wanted.h"
+#include "client/state/state.h"
 #include "pgcompat.h"
 
 /* How often to look for work, and how long. */

@@ -18,7 +18,6 @@
 #include "utils/snapmgr.h"
 
 #include "client/mirror/load.h"
-#include "client/state.h"
 #include "pgcompat.h"
 
 /* How often, and how long, to try once a load is begun. */

@@ -8,6 +8,8 @@
 #include "postgres.h"
 
 #include "client/channel/connect.h"
+#include "client/mirror/mirror.h"
+#include "client/state/state.h"
 
 /* A message of many megabytes takes its time. */
 #define LEAST_TIMEOUT_US	10000000

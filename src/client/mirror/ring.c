@@ -8,13 +8,13 @@
  */
 #include "postgres.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "storage/fd.h"
 #include "utils/memutils.h"
 
+#include "client/channel/memory.h"
 #include "client/mirror/load.h"
 
 /* Before load->message: the header, and a request that is made elsewhere. */
@@ -34,23 +34,6 @@ use_slot(IvfpqLoad *load, int slot)
 {
 	load->slot = slot;
 	load->message = load->slots + slot * slot_bytes(load) + HEAD_BYTES;
-}
-
-/* Memory of a size that cannot change; its descriptor, or -1. */
-int
-IvfpqMakeMemory(Size bytes)
-{
-	int			fd = memfd_create("gpuvec",
-								  MFD_CLOEXEC | MFD_ALLOW_SEALING);
-
-	if (fd < 0)
-		return -1;
-	/* all of it now, because who has none later gets a signal */
-	if (posix_fallocate(fd, 0, (off_t) bytes) == 0 &&
-		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0)
-		return fd;
-	close(fd);
-	return -1;
 }
 
 /* The memory's descriptor, which nobody needs once it is shared. */

@@ -6,8 +6,8 @@
 
 #include "miscadmin.h"
 
-#include "client/channel/connect.h"
-#include "client/state.h"
+#include "client/mirror/wanted.h"
+#include "client/state/state.h"
 #include "pgcompat.h"
 
 /* How often to look whether gpuvecd is still there. */

@@ -16,7 +16,7 @@
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 
-#include "client/state.h"
+#include "client/mirror/wanted.h"
 
 /* After a failure: 1 s, 2 s, 4 s ... */
 #define FIRST_PAUSE_MS		1000
@@ -28,13 +28,6 @@
 /* A locked index is tried again after, and given up after so long. */
 #define LOCKED_PAUSE_MS		50
 #define MAX_LOCKED_MS		10000
-
-bool
-IvfpqSameKey(const GvMirrorKey *a, const GvMirrorKey *b)
-{
-	return a->relation == b->relation && a->database == b->database &&
-		a->tablespace == b->tablespace && a->build_id == b->build_id;
-}
 
 /* The entry of a key, or NULL. */
 static IvfpqWanted *

@@ -20,9 +20,9 @@
 #include "miscadmin.h"
 #include "port.h"
 
-#include "client/channel/connect.h"
-#include "client/client.h"
+#include "client/state/state.h"
 #include "client/supervise/supervisor.h"
+#include "engine/gv_engine.h"
 
 #define PROGRAM			"gpuvecd"
 

@@ -9,8 +9,8 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "client/channel/connect.h"
-#include "client/state.h"
+#include "client/mirror/wanted.h"
+#include "client/state/state.h"
 #include "client/supervise/supervisor.h"
 
 /* A database's loaders start so far apart. */

@@ -26,7 +26,8 @@
 #include "utils/timestamp.h"
 
 #include "client/channel/status.h"
-#include "client/state.h"
+#include "client/mirror/wanted.h"
+#include "client/state/state.h"
 #include "client/supervise/supervisor.h"
 #include "pgcompat.h"
 

@@ -6,8 +6,6 @@
 #ifndef IVFPQ_SUPERVISOR_H
 #define IVFPQ_SUPERVISOR_H
 
-#include "postmaster/bgworker.h"
-
 /* supervisor.c */
 extern void IvfpqSupervisorRegister(void);
 
@@ -22,8 +20,5 @@ extern void IvfpqChildStop(int *status);
 
 /* launch.c: loaders */
 extern int64 IvfpqLaunchLoaders(bool *ended);
-
-/* loader.c */
-extern void IvfpqFillLoader(BackgroundWorker *worker, Oid database, int slot);
 
 #endif							/* IVFPQ_SUPERVISOR_H */

@@ -11,6 +11,7 @@
 #include "postgres.h"
 
 #include "client/work/remotebuild.h"
+#include "page/page.h"
 
 static int64
 count_batches(int64 nsample, int batch_rows)

@@ -17,7 +17,7 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "client/state.h"
+#include "client/state/state.h"
 #include "client/work/remotebuild.h"
 
 #define ARRAY_FLOATS	(GV_MAX_MESSAGE / 4)

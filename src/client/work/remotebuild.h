@@ -6,6 +6,7 @@
 #define IVFPQ_REMOTEBUILD_H
 
 #include "client/channel/link.h"
+#include "client/work/builder.h"
 
 #define IVFPQ_BUILDER_SLOTS	4
 

@@ -18,7 +18,9 @@
 #include "utils/memutils.h"
 
 #include "client/channel/link.h"
-#include "client/state.h"
+#include "client/channel/memory.h"
+#include "client/state/state.h"
+#include "client/work/remoteset.h"
 
 #define NSLOTS			4
 #define SLOT_BYTES		((Size) 4 << 20)	/* items of a slot, at most */
@@ -225,7 +227,7 @@ begin(IvfpqRemoteSet *set)
 	return true;
 }
 
-/* See client.h. */
+/* See remoteset.h. */
 IvfpqRemoteSet *
 IvfpqRemoteSetBegin(const GvSetSpec *spec)
 {

@@ -1,0 +1,25 @@
+/*
+ * count.h
+ *		How many rows an index has (count.c).
+ */
+#ifndef IVFPQ_COUNT_H
+#define IVFPQ_COUNT_H
+
+#include "page/page.h"
+
+/* What the directory's entries sum up to. */
+typedef struct IvfpqListTotals
+{
+	int64		rows;			/* by their first copies */
+	int64		live;			/* copies */
+	int64		dead;
+	int64		longest;		/* live copies of the longest list */
+	int			longest_list;
+} IvfpqListTotals;
+
+extern void IvfpqSumLists(Relation index, const IvfpqMetaData *meta,
+						  IvfpqListTotals *totals);
+extern int64 IvfpqCountRows(Relation index, const IvfpqMetaData *meta);
+extern int64 IvfpqCountPending(Relation index, const IvfpqMetaData *meta);
+
+#endif							/* IVFPQ_COUNT_H */

@@ -1,0 +1,294 @@
+/*
+ * identity.c
+ *		Opening an index that a user names, and acting as its table's owner.
+ *
+ * Expressions and predicates of an index are its owner's code.  Where this
+ * library computes them for somebody else, or by itself, that is between
+ * IvfpqActAsOwner and IvfpqActAsCaller, with an IndexInfo from IvfpqIndexInfo.
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/xlog.h"
+#include "catalog/index.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_language.h"
+#include "catalog/pg_proc.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "nodes/nodeFuncs.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+#include "utils/typcache.h"
+
+#include "am/common/identity.h"
+#include "am/common/options.h"
+#include "pgcompat.h"
+
+/* Where names in the owner's code are looked for, as in PostgreSQL 17. */
+#define SAFE_SEARCH_PATH	"pg_catalog, pg_temp"
+
+/* ERROR unless the open relation is an index of ours that can be read. */
+static void
+check_index(Relation rel)
+{
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_INDEX)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is a partitioned index",
+						RelationGetRelationName(rel)),
+				 errhint("Name the index of one of the partitions.")));
+	if (rel->rd_rel->relkind != RELKIND_INDEX)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not an index",
+						RelationGetRelationName(rel)),
+				 errhint("Name a gpuivfpq index, not its table.")));
+	if (!IvfpqIsOurs(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("index \"%s\" is not a gpuivfpq index",
+						RelationGetRelationName(rel)),
+				 errhint("Indexes of other access methods have functions of their own.")));
+	if (RELATION_IS_OTHER_TEMP(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot access temporary indexes of other sessions")));
+	if (RecoveryInProgress() && !RelationNeedsWAL(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("index \"%s\" is unlogged and empty on a standby",
+						RelationGetRelationName(rel))));
+}
+
+/*
+ * Open a gpuivfpq index, ERROR if the OID is not one's.  The caller closes
+ * it.
+ */
+Relation
+IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
+{
+	Relation	rel = relation_open(relid, lockmode);
+
+	check_index(rel);
+	return rel;
+}
+
+/*
+ * Open a gpuivfpq index and before it, as everyone does, its table.  The
+ * caller closes both.
+ */
+Relation
+IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, Relation *table)
+{
+	Oid			tableid = IndexGetRelation(relid, true);
+	Relation	index;
+
+	*table = NULL;
+	if (OidIsValid(tableid))
+		*table = table_open(tableid, lockmode);
+	index = IvfpqOpenIndex(relid, lockmode);
+
+	/* the index may have been dropped, and its OID used again */
+	if (*table == NULL || IndexGetRelation(relid, false) != tableid)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("could not open the table of index \"%s\"",
+						RelationGetRelationName(index))));
+	return index;
+}
+
+/*
+ * Open an index and its table for work that keeps VACUUM away.  check raises
+ * an ERROR unless the current user may do that work.  It is asked before the
+ * lock is, because autovacuum gives way to anyone waiting for that, and once
+ * more under the lock.  The caller closes both.
+ */
+Relation
+IvfpqOpenToChange(Oid relid, void (*check) (Relation table, Relation index),
+				  Relation *table)
+{
+	Relation	index = IvfpqOpenIndexTable(relid, AccessShareLock, table);
+
+	check(*table, index);
+	/* to keep it while waiting for a stronger one would be a deadlock */
+	relation_close(index, AccessShareLock);
+	table_close(*table, AccessShareLock);
+
+	index = IvfpqOpenIndexTable(relid, ShareUpdateExclusiveLock, table);
+	check(*table, index);
+	return index;
+}
+
+/* ERROR unless the current user may see what is in the index. */
+void
+IvfpqCheckInspect(Relation index)
+{
+	if (GvOwnsRelation(index->rd_index->indrelid, GetUserId()) ||
+		has_privs_of_role(GetUserId(), ROLE_PG_MONITOR))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for index \"%s\"",
+					RelationGetRelationName(index)),
+			 errhint("Only the owner of the table and members of pg_monitor may look into it.")));
+}
+
+/*
+ * Error context: a name that is not found may be one that the safe path does
+ * not lead to.
+ */
+static void
+explain_path(void *arg)
+{
+	switch (geterrcode())
+	{
+		case ERRCODE_UNDEFINED_FUNCTION:	/* or operator */
+		case ERRCODE_UNDEFINED_OBJECT:
+		case ERRCODE_UNDEFINED_TABLE:
+			errhint("Code of indexes runs with search_path %s. Qualify names in its functions, or give these a path with ALTER FUNCTION ... SET search_path.",
+					SAFE_SEARCH_PATH);
+	}
+}
+
+/*
+ * From here on act as the table's owner, restricted, with a search_path that
+ * leads to no object of the caller's: on every version, as PostgreSQL itself
+ * does from 17 on.  Parallel workers that begin meanwhile inherit all three.
+ * An error ends it, too.  *caller has to live until IvfpqActAsCaller.
+ */
+void
+IvfpqActAsOwner(IvfpqIdentity *caller, Relation table)
+{
+	GetUserIdAndSecContext(&caller->userid, &caller->sec_context);
+	SetUserIdAndSecContext(table->rd_rel->relowner,
+						   caller->sec_context | SECURITY_RESTRICTED_OPERATION);
+	caller->guc_level = NewGUCNestLevel();
+	(void) set_config_option("search_path", SAFE_SEARCH_PATH, PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	caller->context.callback = explain_path;
+	caller->context.arg = NULL;
+	caller->context.previous = error_context_stack;
+	error_context_stack = &caller->context;
+}
+
+/* ... and be the caller again, with the caller's settings. */
+void
+IvfpqActAsCaller(const IvfpqIdentity *caller)
+{
+	error_context_stack = caller->context.previous;
+	AtEOXact_GUC(false, caller->guc_level);
+	SetUserIdAndSecContext(caller->userid, caller->sec_context);
+}
+
+/* A node from the index's row in pg_index; NULL if it has none. */
+static void *
+stored_node(Relation index, AttrNumber column)
+{
+	bool		isnull;
+	Datum		stored = SysCacheGetAttr(INDEXRELID, index->rd_indextuple,
+										 column, &isnull);
+
+	return isnull ? NULL : stringToNode(TextDatumGetCString(stored));
+}
+
+/*
+ * Put expressions and predicate as they are stored in place of those that the
+ * relcache has.  These are simplified, SQL functions replaced by their bodies,
+ * and names in bodies were looked for when the session first asked: as another
+ * user, in a path that may lead to anything.  Dummies, which run no code,
+ * stay.
+ */
+void
+IvfpqRenewExpressions(IndexInfo *indexInfo, Relation index)
+{
+	if (indexInfo->ii_Expressions != NIL &&
+		!IsA(linitial(indexInfo->ii_Expressions), Const))
+		indexInfo->ii_Expressions =
+			stored_node(index, Anum_pg_index_indexprs);
+	if (indexInfo->ii_Predicate != NIL)
+		indexInfo->ii_Predicate =
+			make_ands_implicit(stored_node(index, Anum_pg_index_indpred));
+}
+
+/*
+ * BuildIndexInfo, but with expressions as they are stored (see above), and
+ * without running any code to simplify them.
+ */
+IndexInfo *
+IvfpqIndexInfo(Relation index)
+{
+	IndexInfo  *indexInfo = BuildDummyIndexInfo(index);
+
+	indexInfo->ii_Expressions = stored_node(index, Anum_pg_index_indexprs);
+	indexInfo->ii_Predicate =
+		make_ands_implicit(stored_node(index, Anum_pg_index_indpred));
+	return indexInfo;
+}
+
+/* Is a function written in a language whose names somebody has to look up? */
+static bool
+is_interpreted(Oid funcid, void *context)
+{
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(funcid));
+	Oid			language;
+
+	if (!HeapTupleIsValid(tuple))
+		return true;
+	language = ((Form_pg_proc) GETSTRUCT(tuple))->prolang;
+	ReleaseSysCache(tuple);
+	return language != INTERNALlanguageId && language != ClanguageId;
+}
+
+static bool
+has_interpreted(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, CoerceToDomain) &&
+		DomainHasConstraints(((CoerceToDomain *) node)->resulttype))
+		return true;
+	return check_functions_in_node(node, is_interpreted, context) ||
+		expression_tree_walker(node, has_interpreted, context);
+}
+
+/*
+ * Do an index's expressions as they are stored, or its predicate if that is
+ * asked for, call functions in SQL or PL/pgSQL, say?  A session may lead these
+ * elsewhere than they were to go: what a search_path finds when they run, and
+ * what one found when it compiled them, which PL/pgSQL remembers.  Functions in
+ * C are superusers' and name what they call.
+ */
+bool
+IvfpqIsInterpreted(Relation index, bool predicate)
+{
+	IndexInfo  *indexInfo = IvfpqIndexInfo(index);
+
+	return has_interpreted((Node *) indexInfo->ii_Expressions, NULL) ||
+		(predicate &&
+		 has_interpreted((Node *) indexInfo->ii_Predicate, NULL));
+}
+
+/*
+ * ERROR if to act as the table's owner would let the current user, whose
+ * session it is, have a say in what the owner's code does.
+ */
+void
+IvfpqCheckActing(Relation table, Relation index)
+{
+	if (GvOwnsRelation(RelationGetRelid(table), GetUserId()) ||
+		!IvfpqIsInterpreted(index, true))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for index \"%s\"",
+					RelationGetRelationName(index)),
+			 errdetail("Its expressions or predicate call functions that are not in C and would run as the owner of table \"%s\".",
+					   RelationGetRelationName(table)),
+			 errhint("Run it as the table's owner.")));
+}

@@ -1,0 +1,35 @@
+/*
+ * identity.h
+ *		Indexes named by users, and acting as a table's owner (identity.c).
+ */
+#ifndef IVFPQ_IDENTITY_H
+#define IVFPQ_IDENTITY_H
+
+#include "nodes/execnodes.h"
+#include "storage/lockdefs.h"
+#include "utils/relcache.h"
+
+typedef struct IvfpqIdentity
+{
+	Oid			userid;
+	int			sec_context;
+	int			guc_level;
+	ErrorContextCallback context;
+} IvfpqIdentity;
+
+extern Relation IvfpqOpenIndex(Oid relid, LOCKMODE lockmode);
+extern Relation IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode,
+									Relation *table);
+extern Relation IvfpqOpenToChange(Oid relid,
+								  void (*check) (Relation table,
+												 Relation index),
+								  Relation *table);
+extern void IvfpqCheckInspect(Relation index);
+extern void IvfpqActAsOwner(IvfpqIdentity *caller, Relation table);
+extern void IvfpqActAsCaller(const IvfpqIdentity *caller);
+extern void IvfpqRenewExpressions(IndexInfo *indexInfo, Relation index);
+extern IndexInfo *IvfpqIndexInfo(Relation index);
+extern bool IvfpqIsInterpreted(Relation index, bool predicate);
+extern void IvfpqCheckActing(Relation table, Relation index);
+
+#endif							/* IVFPQ_IDENTITY_H */

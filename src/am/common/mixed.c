@@ -1,0 +1,413 @@
+/*
+ * mixed.c
+ *		Distances between a type of pgvector and a value that a cast turns
+ *		into that type: (vector, real[]), (halfvec, vector), and so on.
+ *
+ * pgvector casts vector to real[] implicitly.  Without operators of just
+ * these types, v <-> ARRAY[...] would be taken by the operator of real[],
+ * which no index on v supports.
+ *
+ * The planner replaces such an operator by the cast and pgvector's own
+ * operator, v <-> ARRAY[...]::vector, which every index on v supports,
+ * pgvector's too.  What is left to be called does the same, step by step.
+ * Only where a real[] comes from a table and the other value does not, as in
+ * ORDER BY e <-> '[1,2,3]'::vector, that value is cast to real[] instead, for
+ * an index on e.
+ *
+ * Nothing here knows how pgvector stores its types: the value is converted
+ * by pgvector's own cast, and the distance is pgvector's own operator, both
+ * looked up in the catalogs.  An array that pgvector does not cast, such as
+ * smallint[] and bigint[], becomes a real[] first.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_amop.h"
+#include "catalog/pg_operator.h"
+#include "catalog/pg_type.h"
+#include "commands/defrem.h"
+#include "fmgr.h"
+#include "nodes/makefuncs.h"
+#include "nodes/nodeFuncs.h"
+#include "nodes/supportnodes.h"
+#include "optimizer/optimizer.h"
+#include "parser/parse_coerce.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/catcache.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+#include "am/common/real.h"
+
+/* What stands behind a function of two types. */
+typedef struct MixedPlan
+{
+	int			source;			/* argument to convert, 0 or 1 */
+	Oid			target;			/* type of the other argument */
+	bool		by_real;		/* source becomes real[] before the cast */
+	Oid			cast;			/* function from that to target */
+	int			cast_nargs;		/* 1 .. 3 */
+	Oid			operator;		/* (target, target) */
+} MixedPlan;
+
+/* What a call site keeps, in fn_mcxt. */
+typedef struct MixedCall
+{
+	MixedPlan	plan;
+	FmgrInfo	cast;
+	FmgrInfo	distance;
+	IvfpqMemo	memo;			/* last value converted */
+} MixedCall;
+
+PG_FUNCTION_INFO_V1(gpuvec_mixed_l2);
+PG_FUNCTION_INFO_V1(gpuvec_mixed_ip);
+PG_FUNCTION_INFO_V1(gpuvec_mixed_cosine);
+PG_FUNCTION_INFO_V1(gpuvec_mixed_l2_support);
+PG_FUNCTION_INFO_V1(gpuvec_mixed_ip_support);
+PG_FUNCTION_INFO_V1(gpuvec_mixed_cosine_support);
+
+/*
+ * Which of the two arguments is to be converted: the array or, where there
+ * is none, the one that pgvector casts implicitly.
+ */
+static int
+SourceArgument(const Oid *types)
+{
+	Oid			unused;
+
+	if (type_is_array(types[0]))
+		return 0;
+	if (type_is_array(types[1]))
+		return 1;
+	return find_coercion_pathway(types[1], types[0], COERCION_IMPLICIT,
+								 &unused) == COERCION_PATH_FUNC ? 0 : 1;
+}
+
+/* The function that casts one type to another; ERROR if there is none. */
+static Oid
+CastFunction(Oid source, Oid target)
+{
+	Oid			function;
+
+	if (find_coercion_pathway(target, source, COERCION_EXPLICIT, &function) !=
+		COERCION_PATH_FUNC)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("no function casts %s to %s", format_type_be(source),
+						format_type_be(target)),
+				 errhint("Install a pgvector that has this cast.")));
+	return function;
+}
+
+/* Operator name (type, type) in the schema of type; ERROR if there is none. */
+static Oid
+DistanceOperator(const char *name, Oid type)
+{
+	HeapTuple	tuple;
+	Oid			schema;
+	Oid			operator;
+
+	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for type %u", type);
+	schema = ((Form_pg_type) GETSTRUCT(tuple))->typnamespace;
+	ReleaseSysCache(tuple);
+
+	operator = GetSysCacheOid4(OPERNAMENSP, Anum_pg_operator_oid,
+							   CStringGetDatum(name),
+							   ObjectIdGetDatum(type),
+							   ObjectIdGetDatum(type),
+							   ObjectIdGetDatum(schema));
+	if (!OidIsValid(operator))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("type %s has no operator %s in its schema",
+						format_type_be(type), name)));
+	return operator;
+}
+
+/*
+ * Look up what stands behind function, of operator name.  The types come
+ * from its pg_proc row, since an index scan passes no expression.
+ */
+static void
+MixedPlanInit(MixedPlan *plan, Oid function, const char *name)
+{
+	Oid		   *types;
+	int			ntypes;
+	Oid			source;
+
+	get_func_signature(function, &types, &ntypes);
+	if (ntypes != 2)
+		elog(ERROR, "distance function %u has %d arguments",
+			 function, ntypes);
+
+	plan->source = SourceArgument(types);
+	plan->target = types[1 - plan->source];
+	source = types[plan->source];
+	plan->by_real = type_is_array(source) &&
+		find_coercion_pathway(plan->target, source, COERCION_EXPLICIT,
+							  &plan->cast) != COERCION_PATH_FUNC;
+	plan->cast = CastFunction(plan->by_real ? FLOAT4ARRAYOID : source,
+							  plan->target);
+	plan->cast_nargs = get_func_nargs(plan->cast);
+	plan->operator = DistanceOperator(name, plan->target);
+	pfree(types);
+}
+
+/* Set up a call site. */
+static MixedCall *
+MixedCallInit(FmgrInfo *flinfo, const char *name)
+{
+	MixedCall  *call;
+
+	call = MemoryContextAllocZero(flinfo->fn_mcxt, sizeof(MixedCall));
+	MixedPlanInit(&call->plan, flinfo->fn_oid, name);
+	fmgr_info_cxt(call->plan.cast, &call->cast, flinfo->fn_mcxt);
+	fmgr_info_cxt(get_opcode(call->plan.operator), &call->distance,
+				  flinfo->fn_mcxt);
+
+	/* only now: an error above must leave nothing half made */
+	flinfo->fn_extra = call;
+	return call;
+}
+
+/* An array of numbers as a real[], palloc'd in the current context. */
+static ArrayType *
+RealArray(Datum value)
+{
+	ArrayType  *array = DatumGetArrayTypeP(value);
+	int			dims;
+	const float *floats = IvfpqArrayFloats(array, &dims);
+	Size		size = ARR_OVERHEAD_NONULLS(1) + dims * sizeof(float4);
+	ArrayType  *result = palloc0(size);
+
+	SET_VARSIZE(result, size);
+	result->ndim = 1;
+	result->elemtype = FLOAT4OID;
+	ARR_DIMS(result)[0] = dims;
+	ARR_LBOUND(result)[0] = 1;
+	memcpy(ARR_DATA_PTR(result), floats, dims * sizeof(float4));
+
+	if (ARR_ELEMTYPE(array) != FLOAT4OID)
+		pfree(unconstify(float *, floats));
+	if ((Pointer) array != DatumGetPointer(value))
+		pfree(array);
+	return result;
+}
+
+/* Cast value; the result is palloc'd in the current context. */
+static Datum
+Cast(MixedCall *call, Datum value)
+{
+	LOCAL_FCINFO(fcinfo, 3);
+	ArrayType  *real = NULL;
+	Datum		result;
+
+	if (call->plan.by_real)
+	{
+		real = RealArray(value);
+		value = PointerGetDatum(real);
+	}
+	InitFunctionCallInfoData(*fcinfo, &call->cast, call->plan.cast_nargs,
+							 InvalidOid, NULL, NULL);
+	fcinfo->args[0].value = value;
+	fcinfo->args[0].isnull = false;
+	fcinfo->args[1].value = Int32GetDatum(-1);	/* type modifier */
+	fcinfo->args[1].isnull = false;
+	fcinfo->args[2].value = BoolGetDatum(false);	/* explicit cast? */
+	fcinfo->args[2].isnull = false;
+	result = FunctionCallInvoke(fcinfo);
+	if (fcinfo->isnull)
+		elog(ERROR, "cast function %u returned NULL", call->cast.fn_oid);
+	if (real != NULL)
+		pfree(real);
+	return result;
+}
+
+/*
+ * The distance that operator name gives once the source argument is cast.
+ * Leaves no memory behind but the last value cast, in fn_mcxt.
+ */
+static Datum
+MixedDistance(FunctionCallInfo fcinfo, const char *name)
+{
+	MixedCall  *call = fcinfo->flinfo->fn_extra;
+	int			source;
+	Datum		args[2] = {PG_GETARG_DATUM(0), PG_GETARG_DATUM(1)};
+	struct varlena *value;
+	void	   *fresh = NULL;
+	Datum		distance;
+
+	if (call == NULL)
+		call = MixedCallInit(fcinfo->flinfo, name);
+
+	source = call->plan.source;
+	value = (struct varlena *) DatumGetPointer(args[source]);
+	if (IvfpqMemoMatches(&call->memo, value))
+		args[source] = PointerGetDatum(call->memo.result);
+	else
+	{
+		args[source] = Cast(call, args[source]);
+		fresh = DatumGetPointer(args[source]);
+		IvfpqMemoSet(&call->memo, fcinfo->flinfo->fn_mcxt, value,
+					 fresh, VARSIZE_ANY(fresh));
+	}
+
+	distance = FunctionCall2Coll(&call->distance, PG_GET_COLLATION(),
+								 args[0], args[1]);
+	if (fresh != NULL && fresh != (void *) value)
+		pfree(fresh);
+	return distance;
+}
+
+/*
+ * Operator name (real[], real[]) by which gpuivfpq orders, wherever it is;
+ * InvalidOid if there is none.
+ */
+static Oid
+RealOperator(const char *name)
+{
+	Oid			am = get_index_am_oid("gpuivfpq", true);
+	Oid			operator = InvalidOid;
+	CatCList   *operators;
+
+	operators = SearchSysCacheList3(OPERNAMENSP, CStringGetDatum(name),
+									ObjectIdGetDatum(FLOAT4ARRAYOID),
+									ObjectIdGetDatum(FLOAT4ARRAYOID));
+	for (int i = 0; i < operators->n_members; i++)
+	{
+		HeapTuple	tuple = &operators->members[i]->tuple;
+		Oid			candidate = ((Form_pg_operator) GETSTRUCT(tuple))->oid;
+		CatCList   *families = SearchSysCacheList2(AMOPOPID,
+												   ObjectIdGetDatum(candidate),
+												   CharGetDatum(AMOP_ORDER));
+
+		for (int j = 0; j < families->n_members; j++)
+		{
+			tuple = &families->members[j]->tuple;
+			if (((Form_pg_amop) GETSTRUCT(tuple))->amopmethod == am)
+				operator = candidate;
+		}
+		ReleaseSysCacheList(families);
+	}
+	ReleaseSysCacheList(operators);
+	return operator;
+}
+
+/*
+ * If the argument to convert is a real[] from a table, and the other one is
+ * not from a table, turn the plan round: the other one becomes a real[].
+ */
+static void
+PreferRealColumn(MixedPlan *plan, const char *name, List *args)
+{
+	Node	   *source = list_nth(args, plan->source);
+	Node	   *other = list_nth(args, 1 - plan->source);
+	Oid			operator;
+
+	if (exprType(source) != FLOAT4ARRAYOID ||
+		!contain_vars_of_level(source, 0) || contain_vars_of_level(other, 0))
+		return;
+	operator = RealOperator(name);
+	if (!OidIsValid(operator))
+		return;
+
+	plan->cast = CastFunction(plan->target, FLOAT4ARRAYOID);
+	plan->cast_nargs = get_func_nargs(plan->cast);
+	plan->source = 1 - plan->source;
+	plan->target = FLOAT4ARRAYOID;
+	plan->operator = operator;
+}
+
+/*
+ * Planner support: a call of a function of operator name becomes the cast
+ * and pgvector's operator, or that of real[].  Other requests are declined.
+ */
+static Node *
+MixedSupport(Node *rawreq, const char *name)
+{
+	SupportRequestSimplify *req = (SupportRequestSimplify *) rawreq;
+	MixedPlan	plan;
+	Expr	   *args[2];
+	Node	   *source;
+	List	   *cast_args;
+	Expr	   *result;
+
+	if (!IsA(rawreq, SupportRequestSimplify) ||
+		list_length(req->fcall->args) != 2)
+		return NULL;
+
+	MixedPlanInit(&plan, req->fcall->funcid, name);
+	PreferRealColumn(&plan, name, req->fcall->args);
+	args[0] = linitial(req->fcall->args);
+	args[1] = lsecond(req->fcall->args);
+
+	source = (Node *) args[plan.source];
+	if (plan.by_real)
+		source = coerce_to_target_type(NULL, source, exprType(source),
+									   FLOAT4ARRAYOID, -1, COERCION_EXPLICIT,
+									   COERCE_EXPLICIT_CAST, -1);
+	if (source == NULL)
+		return NULL;
+	cast_args = list_make1(source);
+	if (plan.cast_nargs > 1)
+		cast_args = lappend(cast_args,
+							makeConst(INT4OID, -1, InvalidOid, sizeof(int32),
+									  Int32GetDatum(-1), false, true));
+	if (plan.cast_nargs > 2)
+		cast_args = lappend(cast_args, makeBoolConst(false, false));
+	args[plan.source] = (Expr *)
+		eval_const_expressions(req->root, (Node *)
+							   makeFuncExpr(plan.cast, plan.target, cast_args,
+											InvalidOid, InvalidOid,
+											COERCE_EXPLICIT_CAST));
+
+	result = make_opclause(plan.operator, FLOAT8OID, false, args[0], args[1],
+						   InvalidOid, req->fcall->inputcollid);
+	set_opfuncid((OpExpr *) result);
+	return (Node *) result;
+}
+
+/* gpuvec_l2_distance(vector, real[]) and its like */
+Datum
+gpuvec_mixed_l2(PG_FUNCTION_ARGS)
+{
+	return MixedDistance(fcinfo, "<->");
+}
+
+/* gpuvec_negative_inner_product(vector, real[]) and its like */
+Datum
+gpuvec_mixed_ip(PG_FUNCTION_ARGS)
+{
+	return MixedDistance(fcinfo, "<#>");
+}
+
+/* gpuvec_cosine_distance(vector, real[]) and its like */
+Datum
+gpuvec_mixed_cosine(PG_FUNCTION_ARGS)
+{
+	return MixedDistance(fcinfo, "<=>");
+}
+
+/* planner support of gpuvec_mixed_l2 */
+Datum
+gpuvec_mixed_l2_support(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_POINTER(MixedSupport((Node *) PG_GETARG_POINTER(0), "<->"));
+}
+
+/* planner support of gpuvec_mixed_ip */
+Datum
+gpuvec_mixed_ip_support(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_POINTER(MixedSupport((Node *) PG_GETARG_POINTER(0), "<#>"));
+}
+
+/* planner support of gpuvec_mixed_cosine */
+Datum
+gpuvec_mixed_cosine_support(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_POINTER(MixedSupport((Node *) PG_GETARG_POINTER(0), "<=>"));
+}

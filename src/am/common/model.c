@@ -1,0 +1,116 @@
+/*
+ * model.c
+ *		What training fixed, brought from pages into memory.
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+
+#include "am/common/model.h"
+#include "page/array.h"
+
+static Size
+model_size(const IvfpqMetaData *meta)
+{
+	Size		nvalues = 0;
+
+	if (meta->nlists > 0)
+		nvalues = (Size) meta->dims * (1 + GV_CODEWORDS) + meta->nparents + 1;
+	return offsetof(IvfpqModel, values) + nvalues * sizeof(float);
+}
+
+/* Let the model's pointers point into its own chunk. */
+static void
+set_pointers(IvfpqModel *model)
+{
+	const IvfpqMetaData *meta = &model->meta;
+
+	model->gv.metric = (GvMetric) meta->metric;
+	model->gv.dims = meta->dims;
+	model->gv.m = meta->pq_dim;
+	model->gv.scale = meta->scale;
+	model->gv.mean = model->values;
+	model->gv.codebooks = model->values + meta->dims;
+	model->starts = (const int32 *) (model->values +
+									 (Size) meta->dims * (1 + GV_CODEWORDS));
+}
+
+/* The lists of the parents must be those of the index, in order. */
+static void
+check_starts(Relation index, const IvfpqModel *model)
+{
+	const IvfpqMetaData *meta = &model->meta;
+	const int32 *starts = (const int32 *) (model->values + (Size) meta->dims *
+										   (1 + GV_CODEWORDS));
+
+	for (int p = 0; p < meta->nparents; p++)
+		if (starts[p] < 0 || starts[p] >= starts[p + 1])
+			IvfpqCorrupted(index, meta->starts,
+						   "parent %d has no lists of its own", p);
+	if (starts[0] != 0 || starts[meta->nparents] != meta->nlists)
+		IvfpqCorrupted(index, meta->starts, "parents have %d lists of %d",
+					   starts[meta->nparents], meta->nlists);
+}
+
+/* Read mean, codebooks and starts into a chunk of the context. */
+static IvfpqModel *
+load_model(Relation index, const IvfpqMetaData *meta, MemoryContext context)
+{
+	IvfpqModel *model;
+
+	model = MemoryContextAllocHuge(context, model_size(meta));
+	model->meta = *meta;
+	if (meta->nlists > 0)
+	{
+		IvfpqArrayFetch(index, meta->mean, meta->dims, 0, model->values);
+		IvfpqArrayFetch(index, meta->codebooks, GV_CODEWORDS * meta->dims, 0,
+						model->values + meta->dims);
+		IvfpqArrayFetch(index, meta->starts, meta->nparents + 1, 0,
+						model->values + (Size) meta->dims * (1 + GV_CODEWORDS));
+		check_starts(index, model);
+	}
+	return model;
+}
+
+/*
+ * The index's model as of now, in the current memory context.  Every call
+ * reads the metapage; mean and codebooks are read once for a build_id.  The
+ * result is a copy, because an invalidation may free the cached one at any
+ * catalog access.
+ */
+IvfpqModel *
+IvfpqModelGet(Relation index)
+{
+	IvfpqMetaData meta;
+	IvfpqModel *cached = (IvfpqModel *) index->rd_amcache;
+	IvfpqModel *model;
+
+	IvfpqMetaRead(index, &meta);
+	if (cached == NULL || cached->meta.build_id != meta.build_id ||
+		cached->meta.nlists != meta.nlists)
+	{
+		cached = load_model(index, &meta, index->rd_indexcxt);
+		if (index->rd_amcache)
+			pfree(index->rd_amcache);
+		index->rd_amcache = cached;
+	}
+
+	model = palloc_extended(model_size(&meta), MCXT_ALLOC_HUGE);
+	memcpy(model, cached, model_size(&meta));
+	model->meta = meta;
+	set_pointers(model);
+	return model;
+}
+
+/*
+ * The model that *meta describes, which the metapage need not show yet, in
+ * the current memory context.
+ */
+IvfpqModel *
+IvfpqModelLoad(Relation index, const IvfpqMetaData *meta)
+{
+	IvfpqModel *model = load_model(index, meta, CurrentMemoryContext);
+
+	set_pointers(model);
+	return model;
+}

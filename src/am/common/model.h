@@ -1,0 +1,27 @@
+/*
+ * model.h
+ *		What training fixed, in memory (model.c, centroids.c).  The small parts
+ *		(metapage, mean, codebooks) are cached with the relation; centroids stay
+ *		on pages.
+ */
+#ifndef IVFPQ_MODEL_H
+#define IVFPQ_MODEL_H
+
+#include "engine/gv_engine.h"
+#include "page/page.h"
+
+typedef struct IvfpqModel
+{
+	IvfpqMetaData meta;
+	GvModel		gv;				/* when meta.nlists > 0 */
+	const int32 *starts;		/* [nparents + 1] first list of each parent */
+	float		values[FLEXIBLE_ARRAY_MEMBER];	/* mean, codebooks, starts */
+} IvfpqModel;
+
+extern IvfpqModel *IvfpqModelGet(Relation index);
+extern IvfpqModel *IvfpqModelLoad(Relation index, const IvfpqMetaData *meta);
+
+/* centroids.c */
+extern float *IvfpqCentroids(Relation index, int dims, int *n);
+
+#endif							/* IVFPQ_MODEL_H */

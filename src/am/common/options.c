@@ -1,0 +1,169 @@
+/*
+ * options.c
+ *		Options of CREATE INDEX and what follows from them; values of settings,
+ *		which gpuvec.c declares to PostgreSQL.
+ */
+#include "postgres.h"
+
+#include "access/amapi.h"
+#include "access/reloptions.h"
+#include "miscadmin.h"
+#include "storage/lockdefs.h"
+#include "utils/rel.h"
+
+#include "am/common/options.h"
+#include "page/page.h"
+
+/* Below this many rows an index is left untrained, unless lists says more. */
+#define LEAST_ROWS		1000
+
+/* With this many rows it trains itself; default of option train_rows. */
+#define TRAIN_ROWS		10000
+
+int			ivfpq_probes = 0;
+int			ivfpq_candidates = 0;
+int			ivfpq_order = IVFPQ_ORDER_STRICT;
+int			ivfpq_max_probes = 0;
+double		ivfpq_recall = 0.95;
+int			ivfpq_max_training_workers = 2;
+
+/* An entry of the table of options, named like its field. */
+#define INT_OPTION(name) \
+	{.optname = #name, .opttype = RELOPT_TYPE_INT, \
+	 .offset = offsetof(IvfpqOptions, name)}
+
+static relopt_kind ivfpq_relopt_kind;
+
+static relopt_enum_elt_def refine_values[] = {
+	{"none", IVFPQ_REFINE_NONE},
+	{"sq8", IVFPQ_REFINE_SQ8},
+	{NULL, 0}
+};
+
+/*
+ * Make the options of CREATE INDEX known.  Call once a process.  Options
+ * that only scans read can be changed beside running queries.
+ */
+void
+IvfpqInitOptions(void)
+{
+	ivfpq_relopt_kind = add_reloption_kind();
+
+	add_int_reloption(ivfpq_relopt_kind, "lists",
+					  "Number of inverted lists, 0 = from the row count",
+					  0, 0, IVFPQ_MAX_LISTS, AccessExclusiveLock);
+	add_int_reloption(ivfpq_relopt_kind, "pq_dim",
+					  "Number of sub-quantizers, 0 = from the dimension",
+					  0, 0, IVFPQ_MAX_DIMS, AccessExclusiveLock);
+	add_int_reloption(ivfpq_relopt_kind, "probes",
+					  "Lists that a scan reads first, 0 = default",
+					  0, 0, IVFPQ_MAX_LISTS, ShareUpdateExclusiveLock);
+	add_int_reloption(ivfpq_relopt_kind, "candidates",
+					  "Rows whose exact distance a scan computes first, "
+					  "0 = default",
+					  0, 0, IVFPQ_MAX_CANDIDATES, ShareUpdateExclusiveLock);
+	add_int_reloption(ivfpq_relopt_kind, "dims",
+					  "Dimensions of the vectors, 0 = from type or rows",
+					  0, 0, IVFPQ_MAX_DIMS, AccessExclusiveLock);
+	add_int_reloption(ivfpq_relopt_kind, "spill",
+					  "Second copies of rows, in a list that makes up for "
+					  "the first, -1 = default",
+					  -1, -1, 1, AccessExclusiveLock);
+	add_int_reloption(ivfpq_relopt_kind, "train_rows",
+					  "Rows with which an untrained index trains itself",
+					  TRAIN_ROWS, 1, PG_INT32_MAX,
+					  ShareUpdateExclusiveLock);
+	add_enum_reloption(ivfpq_relopt_kind, "refine",
+					   "Compact copies of rows, by which a scan knows which "
+					   "rows it need not fetch",
+					   refine_values, IVFPQ_REFINE_NONE,
+					   "Valid values are \"none\" and \"sq8\".",
+					   AccessExclusiveLock);
+}
+
+/*
+ * amoptions: parse and, if validate, check.  Ranges are checked by core;
+ * what is left is how options go together.
+ */
+bytea *
+ivfpqoptions(Datum reloptions, bool validate)
+{
+	static const relopt_parse_elt table[] = {
+		INT_OPTION(lists),
+		INT_OPTION(pq_dim),
+		INT_OPTION(probes),
+		INT_OPTION(candidates),
+		INT_OPTION(dims),
+		INT_OPTION(spill),
+		INT_OPTION(train_rows),
+		{.optname = "refine", .opttype = RELOPT_TYPE_ENUM,
+		.offset = offsetof(IvfpqOptions, refine)},
+	};
+	IvfpqOptions *options;
+
+	options = build_reloptions(reloptions, validate, ivfpq_relopt_kind,
+							   sizeof(IvfpqOptions), table, lengthof(table));
+
+	if (validate && options != NULL && options->dims > 0 &&
+		options->pq_dim > options->dims)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("pq_dim %d is larger than dims %d",
+						options->pq_dim, options->dims),
+				 errhint("A sub-quantizer needs at least one dimension; "
+						 "leave pq_dim out to have it chosen.")));
+	return (bytea *) options;
+}
+
+/* Is the index one of ours?  No other access method has these options. */
+bool
+IvfpqIsOurs(Relation index)
+{
+	return index->rd_indam != NULL &&
+		index->rd_indam->amoptions == ivfpqoptions;
+}
+
+/* The index's options; where CREATE INDEX named none, their defaults. */
+const IvfpqOptions *
+IvfpqGetOptions(Relation index)
+{
+	static const IvfpqOptions defaults = {.spill = -1,.train_rows = TRAIN_ROWS};
+
+	return index->rd_options ? (const IvfpqOptions *) index->rd_options :
+		&defaults;
+}
+
+/* With fewer rows than this there is no training, not even by request. */
+int
+IvfpqLeastRows(Relation index)
+{
+	const IvfpqOptions *options = IvfpqGetOptions(index);
+	int			rows = Min(LEAST_ROWS, options->train_rows);
+
+	if (options->lists > 0)
+		rows = Min(rows, options->lists);
+	return rows;
+}
+
+/* With that many rows an index trains itself: enough for all its lists. */
+int
+IvfpqTrainRows(Relation index)
+{
+	const IvfpqOptions *options = IvfpqGetOptions(index);
+
+	return Max(options->train_rows, options->lists);
+}
+
+/* Lists for a table of that many rows. */
+int
+IvfpqDefaultLists(double rows)
+{
+	return (int) Max(1, Min(rows / 100.0, IVFPQ_MAX_LISTS));
+}
+
+/* Memory that building an index may take. */
+Size
+IvfpqMemoryLimit(void)
+{
+	return (Size) maintenance_work_mem * 1024;
+}

@@ -1,0 +1,51 @@
+/*
+ * options.h
+ *		What a user says about an index and its scans: options of CREATE INDEX,
+ *		and settings (options.c).
+ */
+#ifndef IVFPQ_OPTIONS_H
+#define IVFPQ_OPTIONS_H
+
+#include "utils/relcache.h"
+
+/* The most that option and setting `candidates` may ask for. */
+#define IVFPQ_MAX_CANDIDATES	1000000
+
+/* Options of CREATE INDEX; 0 = not given. */
+typedef struct IvfpqOptions
+{
+	int32		vl_len_;		/* varlena header (do not touch directly!) */
+	int			lists;
+	int			pq_dim;
+	int			probes;
+	int			candidates;
+	int			dims;
+	int			spill;			/* -1 = not given */
+	int			train_rows;
+	int			refine;			/* IvfpqRefine */
+} IvfpqOptions;
+
+/* Settings; 0 = not set. */
+typedef enum IvfpqOrder
+{
+	IVFPQ_ORDER_STRICT,
+	IVFPQ_ORDER_RELAXED
+} IvfpqOrder;
+
+extern int	ivfpq_probes;
+extern int	ivfpq_candidates;
+extern int	ivfpq_order;
+extern int	ivfpq_max_probes;
+extern double ivfpq_recall;
+extern int	ivfpq_max_training_workers;
+
+extern void IvfpqInitOptions(void);
+extern bytea *ivfpqoptions(Datum reloptions, bool validate);
+extern bool IvfpqIsOurs(Relation index);
+extern const IvfpqOptions *IvfpqGetOptions(Relation index);
+extern int	IvfpqLeastRows(Relation index);
+extern int	IvfpqTrainRows(Relation index);
+extern int	IvfpqDefaultLists(double rows);
+extern Size IvfpqMemoryLimit(void);
+
+#endif							/* IVFPQ_OPTIONS_H */

@@ -1,0 +1,36 @@
+/*
+ * real.h
+ *		Arrays of numbers as vectors (real.c).
+ */
+#ifndef IVFPQ_REAL_H
+#define IVFPQ_REAL_H
+
+#include "utils/array.h"
+#include "utils/palloc.h"
+
+#include "page/page.h"
+
+/*
+ * real[] as a vector: one dimension, at least one element, at most
+ * IVFPQ_MAX_DIMS, no NULL, all finite; else an error.  The result points into
+ * the array, or for other element types into palloc'd memory.
+ */
+extern const float *IvfpqArrayFloats(ArrayType *array, int *dims);
+
+/*
+ * The last value that a function converted and what came of it, kept beside
+ * its FmgrInfo, because a scan passes the same query thousands of times.
+ */
+typedef struct IvfpqMemo
+{
+	struct varlena *source;		/* NULL = holds nothing */
+	void	   *result;
+} IvfpqMemo;
+
+extern bool IvfpqMemoMatches(const IvfpqMemo *memo,
+							 const struct varlena *value);
+extern void IvfpqMemoSet(IvfpqMemo *memo, MemoryContext context,
+						 const struct varlena *value,
+						 const void *result, Size result_size);
+
+#endif							/* IVFPQ_REAL_H */

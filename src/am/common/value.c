@@ -1,0 +1,250 @@
+/*
+ * value.c
+ *		What an index's operator class says, and indexed values and queries
+ *		as arrays of floats.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "catalog/pg_type_d.h"
+#include "fmgr.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "am/common/options.h"
+#include "am/common/real.h"
+#include "am/common/value.h"
+
+/* Between these a vector's square keeps its digits in fp32, term by term. */
+#define LEAST_SQUARE	(64.0 * FLT_MIN)
+#define MOST_SQUARE		1e38
+
+/*
+ * The metric of an index: the one strategy for which its family has an
+ * operator of the class's own type.
+ */
+static GvMetric
+IndexMetric(Relation index)
+{
+	Oid			family = index->rd_opfamily[0];
+	Oid			type = index->rd_opcintype[0];
+	int			found = 0;
+
+	for (int strategy = 1; strategy <= IVFPQ_NSTRATEGIES; strategy++)
+	{
+		if (!OidIsValid(get_opfamily_member(family, type, type, strategy)))
+			continue;
+		if (found != 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
+					 errmsg("operator family of index \"%s\" has operators of more than one metric",
+							RelationGetRelationName(index)),
+					 errhint("Give every metric an operator class and family of its own.")));
+		found = strategy;
+	}
+
+	switch (found)
+	{
+		case IVFPQ_L2_STRATEGY:
+			return GV_L2;
+		case IVFPQ_IP_STRATEGY:
+			return GV_IP;
+		case IVFPQ_COSINE_STRATEGY:
+			return GV_COSINE;
+		default:
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
+					 errmsg("operator family of index \"%s\" has no operator for type %s",
+							RelationGetRelationName(index),
+							format_type_be(type))));
+	}
+	return GV_L2;				/* keep compiler quiet */
+}
+
+/*
+ * The dimensions that the column's type modifier fixes, seen through
+ * domains, or 0.
+ */
+static int
+TypmodDims(Relation index)
+{
+	Form_pg_attribute att = TupleDescAttr(RelationGetDescr(index), 0);
+	int32		typmod = att->atttypmod;
+
+	/* a domain's own modifier counts only where the column has none */
+	if (typmod < 0)
+		getBaseTypeAndTypmod(att->atttypid, &typmod);
+	return Max(typmod, 0);
+}
+
+/*
+ * Fill *type from the operator class of an open index.  Support function 1
+ * is looked up in the current memory context, which must live as long as
+ * *type does.
+ */
+void
+IvfpqTypeInit(IvfpqType *type, Relation index)
+{
+	memset(type, 0, sizeof(*type));
+	type->metric = IndexMetric(index);
+	type->type = index->rd_opcintype[0];
+	type->collation = index->rd_indcollation[0];
+	type->has_toreal = (type->type != FLOAT4ARRAYOID);
+	if (!type->has_toreal)
+		return;
+
+	fmgr_info_copy(&type->toreal,
+				   index_getprocinfo(index, 1, IVFPQ_TOREAL_PROC),
+				   CurrentMemoryContext);
+	type->typmod_dims = TypmodDims(index);
+}
+
+/*
+ * The dimensions that index's declaration fixes, by option or by type; 0
+ * when rows are to decide, which only real[] allows.  ERROR if the two
+ * contradict each other, or if there is neither and must be one.
+ */
+int
+IvfpqIndexDims(Relation index, const IvfpqType *type)
+{
+	int			option_dims = IvfpqGetOptions(index)->dims;
+	int			dims = option_dims > 0 ? option_dims : type->typmod_dims;
+
+	if (dims == 0 && type->has_toreal)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("column does not have dimensions"),
+				 errhint("Give its type the dimensions, or create the index WITH (dims = n).")));
+	if (type->typmod_dims > 0 && option_dims > 0 &&
+		option_dims != type->typmod_dims)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("option dims is %d, but the column has %d dimensions",
+						option_dims, type->typmod_dims),
+				 errhint("Leave out the option: the column's type fixes the dimensions.")));
+	if (dims > IVFPQ_MAX_DIMS)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("column cannot have more than %d dimensions for a gpuivfpq index",
+						IVFPQ_MAX_DIMS)));
+	return dims;
+}
+
+/*
+ * A value of the index's type, not NULL, as floats, *dims of them.  The
+ * result points into the value or to palloc'd memory: call in a context that
+ * is reset between rows.
+ */
+const float *
+IvfpqValueFloats(IvfpqType *type, Datum value, int *dims)
+{
+	if (type->has_toreal)
+		value = FunctionCall3Coll(&type->toreal, type->collation, value,
+								  Int32GetDatum(-1), BoolGetDatum(false));
+	return IvfpqArrayFloats(DatumGetArrayTypeP(value), dims);
+}
+
+/*
+ * A query, not NULL, as floats.  subtype is the scan key's: InvalidOid or the
+ * index's type, or an array of numbers, which the family's other operators
+ * have on their right.  Memory as with IvfpqValueFloats.
+ */
+const float *
+IvfpqQueryFloats(IvfpqType *type, Oid subtype, Datum value, int *dims)
+{
+	if (!OidIsValid(subtype) || subtype == type->type)
+		return IvfpqValueFloats(type, value, dims);
+
+	switch (subtype)
+	{
+		case FLOAT4ARRAYOID:
+		case FLOAT8ARRAYOID:
+		case INT2ARRAYOID:
+		case INT4ARRAYOID:
+		case INT8ARRAYOID:
+		case NUMERICARRAYOID:
+			return IvfpqArrayFloats(DatumGetArrayTypeP(value), dims);
+		default:
+			ereport(ERROR,
+					(errcode(ERRCODE_DATATYPE_MISMATCH),
+					 errmsg("value of type %s cannot be searched for with a gpuivfpq index",
+							format_type_be(subtype)),
+					 errhint("Cast it to the type of the indexed column.")));
+	}
+	return NULL;				/* keep compiler quiet */
+}
+
+/* ERROR unless a value has the dimensions that the index expects. */
+void
+IvfpqCheckDims(int expected, int dims)
+{
+	if (dims != expected)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_EXCEPTION),
+				 errmsg("expected %d dimensions, not %d", expected, dims),
+				 errhint("All vectors of an index have the same number of dimensions.")));
+}
+
+/* Has the value, not NULL, these dimensions?  0 = any. */
+bool
+IvfpqHasDims(IvfpqType *type, Datum value, int dims)
+{
+	int			has;
+
+	if (dims == 0 || type->typmod_dims > 0)
+		return true;
+	(void) IvfpqValueFloats(type, value, &has);
+	return has == dims;
+}
+
+/*
+ * Can the metric place the vector?  Cosine cannot place one of zeros; such
+ * rows are not indexed, like NULLs.
+ */
+bool
+IvfpqIsPlaceable(const IvfpqType *type, const float *vector, int dims)
+{
+	if (type->metric != GV_COSINE)
+		return true;
+	for (int i = 0; i < dims; i++)
+		if (vector[i] != 0)
+			return true;
+	return false;
+}
+
+/*
+ * Does a value, not NULL, have a place in the index, whose rows have so many
+ * dims?  A zero vector has none under cosine, and none has one of other dims
+ * (dims = 0: any).  Uses memory: call in a context that is reset between rows.
+ */
+bool
+IvfpqHasPlace(IvfpqType *type, Datum value, int dims)
+{
+	const float *vector;
+
+	if (!IvfpqHasDims(type, value, dims))
+		return false;
+	if (type->metric != GV_COSINE)
+		return true;
+	vector = IvfpqValueFloats(type, value, &dims);
+	return IvfpqIsPlaceable(type, vector, dims);
+}
+
+/*
+ * Is what the operator makes of the vector, and of another such, off by
+ * rounding alone, so that refine records can bound it?  pgvector's sum squares
+ * and products in fp32: those of very short vectors lose their digits there,
+ * those of very long ones overflow.
+ */
+bool
+IvfpqIsBoundable(const IvfpqType *type, const float *vector, int dims)
+{
+	double		square;
+
+	if (!type->has_toreal || type->metric == GV_L2)
+		return true;
+	square = -gv_distance_ip(vector, vector, dims);
+	return square < MOST_SQUARE &&
+		(type->metric == GV_IP || square > LEAST_SQUARE);
+}

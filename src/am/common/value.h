@@ -1,0 +1,50 @@
+/*
+ * value.h
+ *		What an operator class says, and indexed values as arrays of floats
+ *		(value.c).
+ */
+#ifndef IVFPQ_VALUE_H
+#define IVFPQ_VALUE_H
+
+#include "fmgr.h"
+#include "utils/relcache.h"
+
+#include "engine/gv_engine.h"
+
+/* Strategy numbers of the ordering operators: they name the metric. */
+#define IVFPQ_L2_STRATEGY		1
+#define IVFPQ_IP_STRATEGY		2
+#define IVFPQ_COSINE_STRATEGY	3
+#define IVFPQ_NSTRATEGIES		3
+
+/*
+ * Support function 1, of (type, int4, bool): the value as real[].  Absent
+ * for real[] itself.  pgvector's own cast functions have this form.
+ */
+#define IVFPQ_TOREAL_PROC		1
+#define IVFPQ_NPROCS			1
+
+typedef struct IvfpqType
+{
+	GvMetric	metric;
+	Oid			type;			/* the operator class's input type */
+	Oid			collation;
+	bool		has_toreal;		/* false: type is real[] */
+	FmgrInfo	toreal;			/* support function 1 */
+	int			typmod_dims;	/* dims the column's type modifier fixes, or 0 */
+} IvfpqType;
+
+extern void IvfpqTypeInit(IvfpqType *type, Relation index);
+extern int	IvfpqIndexDims(Relation index, const IvfpqType *type);
+extern const float *IvfpqValueFloats(IvfpqType *type, Datum value, int *dims);
+extern const float *IvfpqQueryFloats(IvfpqType *type, Oid subtype,
+									 Datum value, int *dims);
+extern void IvfpqCheckDims(int expected, int dims);
+extern bool IvfpqHasDims(IvfpqType *type, Datum value, int dims);
+extern bool IvfpqHasPlace(IvfpqType *type, Datum value, int dims);
+extern bool IvfpqIsPlaceable(const IvfpqType *type, const float *vector,
+							 int dims);
+extern bool IvfpqIsBoundable(const IvfpqType *type, const float *vector,
+							 int dims);
+
+#endif							/* IVFPQ_VALUE_H */

@@ -1,0 +1,262 @@
+/*
+ * gpuvec.c
+ *		Module entry: what the server calls when it loads the library, and
+ *		the settings.
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/guc.h"
+
+#include "am/am.h"
+#include "am/common/options.h"
+#include "client/client.h"
+#include "page/stoppoint.h"
+
+#ifdef PG_MODULE_MAGIC_EXT
+PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = "0.3.0");
+#else
+PG_MODULE_MAGIC;
+#endif
+
+int			ivfpq_engine = IVFPQ_ENGINE_AUTO;
+int			ivfpq_on_gpu_error = IVFPQ_ON_ERROR_FALLBACK;
+int			ivfpq_request_timeout = 1000;
+int			ivfpq_server_timeout = 1000;
+bool		ivfpq_auto_mirror = true;
+
+int			ivfpq_server = IVFPQ_SERVER_AUTO;
+int			ivfpq_gpu_memory = 0;
+char	   *ivfpq_devices = "";
+int			ivfpq_simd = GV_SIMD_AUTO;
+
+static const struct config_enum_entry order_options[] = {
+	{"strict", IVFPQ_ORDER_STRICT, false},
+	{"relaxed", IVFPQ_ORDER_RELAXED, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry engine_options[] = {
+	{"auto", IVFPQ_ENGINE_AUTO, false},
+	{"cpu", IVFPQ_ENGINE_CPU, false},
+	{"gpu", IVFPQ_ENGINE_GPU, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry server_options[] = {
+	{"auto", IVFPQ_SERVER_AUTO, false},
+	{"cuda", IVFPQ_SERVER_CUDA, false},
+	{"cpu", IVFPQ_SERVER_CPU, false},
+	{"off", IVFPQ_SERVER_OFF, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry simd_options[] = {
+	{"auto", GV_SIMD_AUTO, false},
+	{"portable", GV_SIMD_PORTABLE, false},
+	{"avx2", GV_SIMD_AVX2, false},
+	{"avx512", GV_SIMD_AVX512, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry error_options[] = {
+	{"fallback", IVFPQ_ON_ERROR_FALLBACK, false},
+	{"error", IVFPQ_ON_ERROR_ERROR, false},
+	{NULL, 0, false}
+};
+
+void		_PG_init(void);
+
+/*
+ * Define a setting that any user may change: an integer from 0, its default,
+ * to max.
+ */
+static void
+DefineCount(const char *name, const char *summary, const char *details,
+			int *variable, int max)
+{
+	DefineCustomIntVariable(name, summary, details, variable, 0, 0, max,
+							PGC_USERSET, 0, NULL, NULL, NULL);
+}
+
+/*
+ * Steps are page/'s; "failed 3 engine" and "memory 3 engine" make the third
+ * call of the engine from now on fail so.
+ */
+static void
+assign_fault(const char *newval, void *extra)
+{
+	char		action[16];
+	int			n = 0;
+	int			end = 0;
+
+	IvfpqFaultReset();
+	if (newval == NULL ||
+		sscanf(newval, "%15s %d engine%n", action, &n, &end) != 2 || end == 0)
+		n = 0;
+	gv_engine_fault(n, n > 0 && strcmp(action, "memory") == 0 ?
+					GV_NO_MEMORY : GV_FAILED);
+}
+
+static bool
+check_simd(int *newval, void **extra, GucSource source)
+{
+	if (gv_simd_has(*newval))
+		return true;
+	GUC_check_errdetail("This processor lacks these instructions.");
+	GUC_check_errhint("\"auto\" takes the best that it has.");
+	return false;
+}
+
+static void
+assign_simd(int newval, void *extra)
+{
+	gv_simd_use(newval);
+}
+
+/* Settings for tests and measurements; the engine's instructions are set. */
+static void
+define_developer_settings(void)
+{
+	DefineCustomEnumVariable("gpuvec.simd",
+							 "Sets the instructions of the engine that runs "
+							 "on processors.",
+							 "auto: the best that there are.  Answers are "
+							 "the same with all of them.",
+							 &ivfpq_simd, GV_SIMD_AUTO, simd_options,
+							 PGC_USERSET, GUC_NOT_IN_SAMPLE, check_simd,
+							 assign_simd, NULL);
+	if (getenv("GPUVEC_FAULTS") != NULL)
+		DefineCustomStringVariable("gpuvec.fault",
+								   "Sets where tests make a backend stop.",
+								   NULL, &ivfpq_fault, NULL, PGC_SUSET,
+								   GUC_NOT_IN_SAMPLE, NULL, assign_fault, NULL);
+}
+
+/* Settings of a scan. */
+static void
+define_scan_settings(void)
+{
+	DefineCount("gpuvec.probes",
+				"Sets the number of lists that a scan reads first.",
+				"0 takes the index's option probes or, without one, a "
+				"default.",
+				&ivfpq_probes, IVFPQ_MAX_LISTS);
+	DefineCount("gpuvec.candidates",
+				"Sets the number of rows whose exact distance a scan "
+				"computes first.",
+				"0 takes the index's option candidates or, without one, a "
+				"default.",
+				&ivfpq_candidates, IVFPQ_MAX_CANDIDATES);
+	DefineCustomEnumVariable("gpuvec.scan_order",
+							 "Sets whether rows come out strictly in order.",
+							 "strict leaves out a row that is found late; "
+							 "relaxed returns it out of order.",
+							 &ivfpq_order, IVFPQ_ORDER_STRICT, order_options,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCount("gpuvec.max_probes",
+				"Sets the number of lists after which a scan reads no more.",
+				"0 means no limit.",
+				&ivfpq_max_probes, IVFPQ_MAX_LISTS);
+	DefineCustomRealVariable("gpuvec.recall",
+							 "Sets the share of the nearest rows that a scan "
+							 "is to find.",
+							 "Calibration knows what .80, .90, .95, .98 and "
+							 ".99 take; what lies between .99 and 1 follows "
+							 "from these, and 1 reads everything.",
+							 &ivfpq_recall, 0.95, 0.0, 1.0, PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+}
+
+/* Settings of the workers that train indexes. */
+static void
+define_training_settings(void)
+{
+	DefineCustomIntVariable("gpuvec.max_training_workers",
+							"Sets how many background workers may train "
+							"indexes at once.",
+							"There is one a database.  0: VACUUM starts none.",
+							&ivfpq_max_training_workers, 2, 0, 1024,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+}
+
+/* Settings of a session that has to do with gpuvecd. */
+static void
+define_client_settings(void)
+{
+	DefineCustomEnumVariable("gpuvec.engine",
+							 "Sets where indexes are searched.",
+							 "cpu: in the session; gpu: by gpuvecd, whatever "
+							 "it runs on; auto: by gpuvecd when it has a "
+							 "card.",
+							 &ivfpq_engine, IVFPQ_ENGINE_AUTO, engine_options,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("gpuvec.on_gpu_error",
+							 "Sets what a scan does when gpuvecd fails.",
+							 "fallback searches in the session; error ends "
+							 "the statement.",
+							 &ivfpq_on_gpu_error, IVFPQ_ON_ERROR_FALLBACK,
+							 error_options, PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("gpuvec.request_timeout",
+							"Sets how long a scan waits for gpuvecd.",
+							NULL, &ivfpq_request_timeout, 1000, 1, 600000,
+							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("gpuvec.server_timeout",
+							"Sets after how long without an answer gpuvecd "
+							"counts as silent for all sessions.",
+							"A session that waits less for it gives up for "
+							"itself alone.",
+							&ivfpq_server_timeout, 1000, 10, 600000,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomBoolVariable("gpuvec.auto_mirror",
+							 "Lets a scan ask for a mirror of its index.",
+							 NULL, &ivfpq_auto_mirror, true, PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+}
+
+/*
+ * Settings of gpuvecd, which starts with the server.  Without preloading they
+ * have no effect; but they are not unknown, and whoever has put them into
+ * postgresql.conf finds them in pg_settings.
+ */
+static void
+define_server_settings(void)
+{
+	/* the server refuses to define the former once it runs */
+	GucContext	context = process_shared_preload_libraries_in_progress ?
+		PGC_POSTMASTER : PGC_SIGHUP;
+
+	DefineCustomEnumVariable("gpuvec.server",
+							 "Sets the engine that gpuvecd runs.",
+							 "auto: cuda if there is a card, else there is "
+							 "no gpuvecd; off: there is none.",
+							 &ivfpq_server, IVFPQ_SERVER_AUTO, server_options,
+							 context, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("gpuvec.gpu_memory",
+							"Sets how much memory mirrors may have on each card.",
+							"0 is what the engine proposes.",
+							&ivfpq_gpu_memory, 0, 0, INT_MAX, context,
+							GUC_UNIT_MB, NULL, NULL, NULL);
+	DefineCustomStringVariable("gpuvec.devices",
+							   "Sets the cards that gpuvecd uses.",
+							   "Their numbers, with commas; empty is all.",
+							   &ivfpq_devices, "", context, 0, NULL, NULL,
+							   NULL);
+}
+
+/* Called once a process, when the library is loaded. */
+void
+_PG_init(void)
+{
+	IvfpqInitOptions();
+	IvfpqInitPlanner();
+	define_scan_settings();
+	define_training_settings();
+	define_client_settings();
+	define_server_settings();
+	define_developer_settings();
+	MarkGUCPrefixReserved("gpuvec");
+	if (process_shared_preload_libraries_in_progress)
+		IvfpqClientInit();
+}

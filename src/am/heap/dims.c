@@ -1,0 +1,198 @@
+/*
+ * dims.c
+ *		How many dimensions the rows of an index have, where its declaration
+ *		leaves that to them.
+ *
+ * The first row decides, and the metapage says so (page/pend.c).  Indexes
+ * of before 0.3.0 took any length while they were untrained, and a changed
+ * option at once.  In those the rows that came first are asked, and what is
+ * pending in another length is passed over.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "am/common/tid.h"
+#include "am/heap/dims.h"
+#include "am/heap/measure.h"
+
+/* Rows that are asked, at most. */
+#define MAX_ASKED	100
+
+/* What pending rows are asked. */
+typedef struct Inquiry
+{
+	Relation	heap;
+	Relation	index;
+	IvfpqType	type;
+	IvfpqRerank rows;			/* fetches them */
+	IvfpqPendingReader reader;
+	int			count;			/* TIDs of the reader's page */
+	int			next;			/* of them to be looked at */
+	Snapshot	snapshot;
+	MemoryContext context;
+	MemoryContext oldcontext;
+} Inquiry;
+
+/* Begin with the oldest pending row, as of now. */
+static void
+begin_inquiry(Inquiry *inquiry, Relation heap, Relation index,
+			  const IvfpqMetaData *meta)
+{
+	memset(inquiry, 0, sizeof(*inquiry));
+	inquiry->heap = heap;
+	inquiry->index = index;
+	inquiry->context = AllocSetContextCreate(CurrentMemoryContext,
+											 "gpuivfpq dimensions",
+											 ALLOCSET_DEFAULT_SIZES);
+	inquiry->oldcontext = MemoryContextSwitchTo(inquiry->context);
+	inquiry->snapshot = RegisterSnapshot(IsInParallelMode() ?
+										 GetActiveSnapshot() :
+										 GetLatestSnapshot());
+	IvfpqTypeInit(&inquiry->type, index);
+	IvfpqRerankBegin(&inquiry->rows, heap, index, inquiry->snapshot);
+	IvfpqPendingOpen(&inquiry->reader, index, meta);
+	inquiry->reader.place.page = InvalidBlockNumber;
+}
+
+static void
+end_inquiry(Inquiry *inquiry)
+{
+	IvfpqPendingClose(&inquiry->reader);
+	IvfpqRerankEnd(&inquiry->rows);
+	UnregisterSnapshot(inquiry->snapshot);
+	MemoryContextSwitchTo(inquiry->oldcontext);
+	MemoryContextDelete(inquiry->context);
+}
+
+/* The next pending TID; false at the end. */
+static bool
+next_tid(Inquiry *inquiry, ItemPointer tid)
+{
+	CHECK_FOR_INTERRUPTS();
+	while (inquiry->next == inquiry->count)
+	{
+		int			count;
+
+		if (!IvfpqPendingNext(&inquiry->reader, &count))
+			return false;
+		inquiry->count = count;
+		inquiry->next = 0;
+	}
+	*tid = inquiry->reader.tids[inquiry->next++];
+	return true;
+}
+
+/* The next visible pending row, and its dimensions; false at the end. */
+static bool
+next_dims(Inquiry *inquiry, ItemPointer tid, int *dims)
+{
+	while (next_tid(inquiry, tid))
+	{
+		MemoryContext oldcontext;
+		Datum		value;
+
+		if (!IvfpqRerankFetch(&inquiry->rows, IvfpqTidToId(tid), &value))
+			continue;
+		oldcontext = MemoryContextSwitchTo(inquiry->rows.context);
+		(void) IvfpqValueFloats(&inquiry->type, value, dims);
+		MemoryContextSwitchTo(oldcontext);
+		IvfpqRerankDone(&inquiry->rows);
+		return true;
+	}
+	return false;
+}
+
+/*
+ * The dimensions that the index's rows have: as the metapage says or, where it
+ * does not, as most of the first pending rows have; 0 if there are none.
+ */
+int
+IvfpqRowDims(Relation heap, Relation index, const IvfpqMetaData *meta)
+{
+	Inquiry		inquiry;
+	ItemPointerData tid;
+	int			dims = 0;
+	int			votes = 0;
+	int			one;
+
+	if (meta->dims > 0 || meta->pending_head == InvalidBlockNumber)
+		return meta->dims;
+	begin_inquiry(&inquiry, heap, index, meta);
+	for (int n = 0; n < MAX_ASKED && next_dims(&inquiry, &tid, &one); n++)
+	{
+		if (votes == 0)
+			dims = one;
+		votes += one == dims ? 1 : -1;
+	}
+	end_inquiry(&inquiry);
+	return dims;
+}
+
+/*
+ * How many visible pending rows have other dimensions than *dims, which is
+ * set to what rows should have; *first gets the first of them, *first_dims
+ * its dimensions.
+ */
+int64
+IvfpqFindOdd(Relation heap, Relation index, const IvfpqMetaData *meta,
+			 int *dims, ItemPointer first, int *first_dims)
+{
+	Inquiry		inquiry;
+	ItemPointerData tid;
+	int64		count = 0;
+	int			one;
+
+	*dims = IvfpqRowDims(heap, index, meta);
+	if (*dims == 0 || (meta->dims_flags & IVFPQ_DIMS_CHECKED) ||
+		meta->pending_head == InvalidBlockNumber)
+		return 0;
+	begin_inquiry(&inquiry, heap, index, meta);
+	while (inquiry.type.typmod_dims == 0 && next_dims(&inquiry, &tid, &one))
+	{
+		if (one == *dims)
+			continue;
+		if (count++ > 0)
+			continue;
+		*first = tid;
+		*first_dims = one;
+	}
+	end_inquiry(&inquiry);
+	return count;
+}
+
+/*
+ * Nobody will ever see a pending row: what decided on the dimensions is gone,
+ * rolled back or deleted, and the next row decides.  False if that is not so.
+ */
+bool
+IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta)
+{
+	Inquiry		inquiry;
+	ItemPointerData tid;
+	Datum		value;
+	bool		dead = true;
+
+	if (!(meta->dims_flags & IVFPQ_DIMS_BY_ROW))
+		return false;
+	begin_inquiry(&inquiry, heap, index, meta);
+	inquiry.rows.asks_dead = true;
+	while (dead && next_tid(&inquiry, &tid))
+	{
+		if (IvfpqRerankFetch(&inquiry.rows, IvfpqTidToId(&tid), &value))
+		{
+			IvfpqRerankDone(&inquiry.rows);
+			dead = false;
+		}
+		dead &= inquiry.rows.all_dead;
+	}
+	if (dead)
+		dead = IvfpqPendingFreeDims(index, &inquiry.reader.place,
+									inquiry.count);
+	end_inquiry(&inquiry);
+	return dead;
+}

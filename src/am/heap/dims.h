@@ -1,0 +1,18 @@
+/*
+ * dims.h
+ *		How many dimensions rows have (dims.c).
+ */
+#ifndef IVFPQ_DIMS_H
+#define IVFPQ_DIMS_H
+
+#include "page/page.h"
+
+extern int	IvfpqRowDims(Relation heap, Relation index,
+						 const IvfpqMetaData *meta);
+extern int64 IvfpqFindOdd(Relation heap, Relation index,
+						  const IvfpqMetaData *meta, int *dims,
+						  ItemPointer first, int *first_dims);
+extern bool IvfpqFreeDims(Relation heap, Relation index,
+						  const IvfpqMetaData *meta);
+
+#endif							/* IVFPQ_DIMS_H */

@@ -1,0 +1,17 @@
+/*
+ * tids.h
+ *		TIDs of an index in heap order (tids.c).
+ */
+#ifndef IVFPQ_TIDS_H
+#define IVFPQ_TIDS_H
+
+#include "utils/tuplesort.h"
+
+#include "page/page.h"
+
+extern Tuplesortstate *IvfpqSortTids(Relation index, int sort_mem);
+extern Tuplesortstate *IvfpqSortSealed(Relation index,
+									   const IvfpqSeal *seal,
+											  int sort_mem);
+
+#endif							/* IVFPQ_TIDS_H */

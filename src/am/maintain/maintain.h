@@ -1,0 +1,93 @@
+/*
+ * maintain.h
+ *		An index in use: rows come and go, it is trained, and checked.
+ */
+#ifndef IVFPQ_MAINTAIN_H
+#define IVFPQ_MAINTAIN_H
+
+#include "access/amapi.h"
+#include "nodes/execnodes.h"
+
+#include "am/common/model.h"
+#include "page/page.h"
+
+/* Beyond this many times the rows at training an index should be rebuilt. */
+#define IVFPQ_MAX_GROWTH		4
+
+/* insert.c */
+extern bool ivfpqinsert(Relation index, Datum *values, bool *isnull,
+						ItemPointer tid, Relation heap,
+						IndexUniqueCheck checkUnique,
+						bool indexUnchanged, IndexInfo *indexInfo);
+extern void IvfpqInsertCopies(Relation index, const IvfpqModel *model,
+							  const float *vector, bool boundable,
+							  ItemPointer tid,
+							  const IvfpqPendingPlace *pending);
+
+/* vacuum.c */
+extern IndexBulkDeleteResult *ivfpqbulkdelete(IndexVacuumInfo *info,
+											  IndexBulkDeleteResult *stats,
+											  IndexBulkDeleteCallback callback,
+											  void *callback_state);
+extern IndexBulkDeleteResult *ivfpqvacuumcleanup(IndexVacuumInfo *info,
+												 IndexBulkDeleteResult *stats);
+
+/*
+ * inplace.c, drain.c: an index that is in use gets trained, and
+ * its pending rows go to lists.
+ */
+typedef struct IvfpqTrainResult
+{
+	int			nlists;			/* of the index now; 0 = still untrained */
+	bool		trained;		/* it was untrained before */
+	double		rows;			/* then: what the table has to index, about */
+	int64		moved;			/* rows that went to lists */
+	int64		kept;			/* rows that stay pending, because nobody sees
+								 * them yet, or any more */
+	int64		odd;			/* rows that do because of their dimensions */
+} IvfpqTrainResult;
+
+extern void IvfpqTrainInPlace(Relation heap, Relation index,
+							  IvfpqTrainResult *result);
+extern void IvfpqDrain(Relation heap, Relation index,
+					   IvfpqTrainResult *result);
+extern void IvfpqTrainOrDrain(Relation heap, Relation index,
+							  IvfpqTrainResult *result);
+
+/*
+ * turn.c: which database's worker trains, and whose code it runs.
+ */
+#define IVFPQ_WORKER_OWNERS 28	/* as many as go with an order */
+
+typedef struct IvfpqWorkerOrder
+{
+	Oid			database;
+	Oid			owner;			/* whose code this worker has run, if any */
+	Oid			next;			/* index that the next worker begins with */
+	int			nowners;
+	Oid			owners[IVFPQ_WORKER_OWNERS];	/* ... this one or those before */
+} IvfpqWorkerOrder;
+
+extern int	IvfpqTurnTake(void);
+extern void IvfpqTurnGiveBack(int turn);
+extern bool IvfpqTurnIsFree(void);
+extern bool IvfpqTurnIsFor(IvfpqWorkerOrder *order, Relation index);
+extern bool IvfpqTurnUse(IvfpqWorkerOrder *order, Relation index);
+
+/* worker.c: a background worker does it when VACUUM asks */
+extern void IvfpqAskForWorker(IndexVacuumInfo *info);
+
+/* drift.c: codes that no longer fit */
+extern bool IvfpqHasDrifted(Relation heap, Relation index, int64 copies,
+							int *drawn, int *far);
+
+/*
+ * verifymirror.c: a problem of a list, or IVFPQ_NO_LIST, on a block, or
+ * InvalidBlockNumber; an error or a warning.
+ */
+typedef void (*IvfpqProblem) (void *arg, bool error, BlockNumber blkno,
+							  uint32 list, const char *problem);
+
+extern void IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg);
+
+#endif							/* IVFPQ_MAINTAIN_H */

@@ -1,0 +1,132 @@
+/*
+ * search.h
+ *		From a query to candidates (candidates.c): the nearest lists
+ *		(coarsesearch.c, coded.c), their best copies here or by gpuvecd
+ *		(remote.c), and bounds of their rows (bound.c).
+ */
+#ifndef IVFPQ_SEARCH_H
+#define IVFPQ_SEARCH_H
+
+#include "am/common/model.h"
+#include "engine/gv_engine.h"
+#include "page/page.h"
+#include "page/record.h"
+
+/*
+ * coarsesearch.c: a transformed vector, a query or a row, and the lists nearest
+ * to it.
+ */
+typedef struct IvfpqQuery
+{
+	GvModel		gv;				/* the index's; of rows for L2 in any case */
+	float	   *vector;			/* [dims] */
+	float	   *table;			/* gv_table's, when it was asked for */
+	bool		tabled;
+} IvfpqQuery;
+
+extern void IvfpqQueryInit(IvfpqQuery *query, const IvfpqModel *model,
+						   GvMetric metric);
+extern void IvfpqQuerySet(IvfpqQuery *query, const float *vector);
+extern const float *IvfpqQueryTable(IvfpqQuery *query);
+extern int	IvfpqListsToCompare(const IvfpqMetaData *meta, int probes);
+extern int	IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes);
+extern void IvfpqSortParents(Relation index, const IvfpqModel *model,
+							 const GvModel *gv, const float *vector,
+							 GvTopK *parents);
+extern void IvfpqNearestLists(Relation index, const IvfpqModel *model,
+							  IvfpqQuery *query, GvTopK *lists);
+
+/*
+ * coded.c: the lists nearest by what codes of centroids say.
+ */
+extern void IvfpqCodedWrite(Relation index, const IvfpqMetaData *meta,
+							const GvModel *model, const GvTree *tree,
+							bool shared);
+extern void IvfpqCodedOffer(Relation index, const IvfpqModel *model,
+							IvfpqQuery *query, const GvTopK *parents,
+							int nparents, GvTopK *lists);
+
+/*
+ * remote.c: from a query to candidates, by gpuvecd.
+ */
+typedef struct IvfpqRemoteReport
+{
+	char		engine[16];		/* that answered so far; "" = none yet */
+	const char *fallback;		/* why gpuvecd did not, the last time, or NULL */
+	bool		asked;			/* at least once, */
+	bool		answered;		/* and it answered */
+	uint32		batch_size;		/* searches answered together, the last time */
+	int64		stale_lists;	/* read again, for what the mirror had is old */
+	int64		tail_copies;	/* scored here, for the mirror had them not */
+	int64		queued_us;		/* times of all searches added up */
+	int64		engine_us;
+	int64		trip_us;		/* from question to answer */
+} IvfpqRemoteReport;
+
+/* What an answer said of a refine record. */
+typedef struct IvfpqKnownRecord
+{
+	uint64		address;
+	uint64		tid;			/* of the row */
+	float		bound;			/* the engine's */
+	bool		is_known;
+} IvfpqKnownRecord;
+
+typedef struct IvfpqRemote
+{
+	IvfpqKnownRecord *known;	/* [nknown] of the last search's candidates, in
+								 * their order, and of other copies */
+	int			nknown;
+	int			known_room;
+	IvfpqListEntry *entries;	/* [room] of the probed lists, as they are */
+	uint8	   *ages;			/* [room] of what the mirror had of them */
+	int			room;
+	IvfpqRemoteReport report;
+} IvfpqRemote;
+
+/*
+ * candidates.c: from a query to candidates.
+ */
+typedef struct IvfpqSearch
+{
+	Relation	index;
+	const IvfpqModel *model;
+	IvfpqQuery	query;
+	IvfpqListReader reader;
+	GvTopK		lists;			/* nearest lists */
+	GvTopK		candidates;		/* best copies; ids as `addresses` says */
+	GvScan		scan;			/* which finds them */
+	void	   *scan_memory;
+	Size		scan_bytes;		/* of the scan's scratch */
+	int64		lists_read;		/* by this search so far */
+	int64		copies_read;
+	bool		addresses;		/* ids are addresses of refine records, else
+								 * TIDs */
+	IvfpqRemote remote;
+} IvfpqSearch;
+
+extern void IvfpqSearchInit(IvfpqSearch *search, Relation index,
+							const IvfpqModel *model);
+extern void IvfpqSearchQuery(IvfpqSearch *search, const float *query);
+extern void IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates);
+extern void IvfpqSearchNearest(IvfpqSearch *search, int probes);
+extern int64 IvfpqSearchCount(IvfpqSearch *search, int probes);
+extern void IvfpqSearchOpen(IvfpqSearch *search, int capacity);
+extern void IvfpqSearchList(IvfpqSearch *search, int i);
+extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
+							 const IvfpqBlockView *view);
+extern void IvfpqSearchSettle(IvfpqSearch *search);
+
+/* remote.c */
+extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity);
+
+/* bound.c: records that bound distances */
+extern void IvfpqRefineCheckDims(Relation index, int dims);
+extern IvfpqRefineRecord *IvfpqRefineAlloc(int dims);
+extern void IvfpqRefineMake(IvfpqRefineRecord *record, const float *vector,
+							int dims, bool boundable,
+							const ItemPointerData *tid);
+extern int64 IvfpqRefineBounds(const IvfpqSearch *search, const float *query,
+							   uint64 *ids, int64 n, double *bounds);
+
+#endif							/* IVFPQ_SEARCH_H */

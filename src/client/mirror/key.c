@@ -1,0 +1,35 @@
+/*
+ * key.c
+ *		What names the mirror of an index.
+ */
+#include "postgres.h"
+
+#include "client/mirror/mirror.h"
+#include "pgcompat.h"
+
+/* What names the mirror of an index. */
+GvMirrorKey
+IvfpqMirrorKey(Relation index, const IvfpqMetaData *meta)
+{
+	GvStorage	storage = GvStorageOf(index);
+	GvMirrorKey key = {storage.database, storage.tablespace, storage.number,
+	RelationGetRelid(index), meta->build_id};
+
+	return key;
+}
+
+/* Do these name the same mirror? */
+bool
+IvfpqSameKey(const GvMirrorKey *a, const GvMirrorKey *b)
+{
+	return a->relation == b->relation && a->database == b->database &&
+		a->tablespace == b->tablespace && a->build_id == b->build_id;
+}
+
+/* May gpuvecd have a mirror of the index? */
+bool
+IvfpqCanMirror(Relation index, const IvfpqMetaData *meta)
+{
+	return index->rd_rel->relpersistence != RELPERSISTENCE_TEMP &&
+		meta->build_id != 0 && meta->nlists > 0 && !GvIsUncommitted(index);
+}

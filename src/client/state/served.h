@@ -1,0 +1,73 @@
+/*
+ * served.h
+ *		The settings of gpuvecd, whether it is wanted, and what became of what
+ *		it was asked.
+ */
+#ifndef IVFPQ_SERVED_H
+#define IVFPQ_SERVED_H
+
+/* Settings (am/gpuvec.c). */
+typedef enum IvfpqEngineSetting
+{
+	IVFPQ_ENGINE_AUTO,			/* gpuvecd when it has a card */
+	IVFPQ_ENGINE_CPU,			/* always in the session */
+	IVFPQ_ENGINE_GPU			/* gpuvecd whatever it runs */
+} IvfpqEngineSetting;
+
+typedef enum IvfpqServerSetting
+{
+	IVFPQ_SERVER_AUTO,			/* cuda if there is a card, else no server */
+	IVFPQ_SERVER_CUDA,
+	IVFPQ_SERVER_CPU,
+	IVFPQ_SERVER_OFF
+} IvfpqServerSetting;
+
+typedef enum IvfpqErrorSetting
+{
+	IVFPQ_ON_ERROR_FALLBACK,
+	IVFPQ_ON_ERROR_ERROR
+} IvfpqErrorSetting;
+
+extern int	ivfpq_engine;
+extern int	ivfpq_on_gpu_error;
+extern int	ivfpq_request_timeout;	/* ms */
+extern int	ivfpq_server_timeout;	/* ms */
+extern bool ivfpq_auto_mirror;
+
+/* At server start only; they have their defaults without preloading. */
+extern int	ivfpq_server;
+extern int	ivfpq_gpu_memory;	/* MB, 0 = what the engine proposes */
+extern char *ivfpq_devices;
+extern int	ivfpq_simd;			/* a GvSimd, of sessions as well */
+
+/*
+ * What became of a search that gpuvecd might have done.  The names are
+ * counters of gpuvec_stat.
+ */
+typedef enum IvfpqServed
+{
+	IVFPQ_SERVED,
+	IVFPQ_NOT_ASKED,			/* engine, server or index are not for it */
+	IVFPQ_DOWN,					/* it is not there */
+	IVFPQ_SUSPENDED,			/* it did not answer somebody in time */
+	IVFPQ_NOT_MIRRORED,			/* it has no mirror of the index */
+	IVFPQ_LOADING,				/* it has not all of it yet */
+	IVFPQ_TIMED_OUT,
+	IVFPQ_BROKEN,				/* the connection ended, or made no sense */
+	IVFPQ_REFUSED,				/* version, connections, memory */
+	IVFPQ_ENGINE_FAILED,
+	IVFPQ_STALE					/* the mirror was too old to be of use */
+} IvfpqServed;
+
+#define IVFPQ_NSERVED	11
+
+/* Is gpuvecd, as it is or should be, the engine of choice? */
+extern bool IvfpqServerIsWanted(void);
+
+/* Bytes that it said it has, on all its devices; 0: it is not known. */
+extern int64 IvfpqServerMemory(void);
+
+/* A cause in a word, as gpuvec_stat names it. */
+extern const char *IvfpqServedName(IvfpqServed served);
+
+#endif							/* IVFPQ_SERVED_H */

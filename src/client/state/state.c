@@ -1,0 +1,326 @@
+/*
+ * state.c
+ *		Shared memory: the state of gpuvecd, and counters.
+ *
+ * What every search reads or counts is atomic; the rest is under one LWLock,
+ * which nobody holds while he waits for anything.
+ */
+#include "postgres.h"
+
+#include <math.h>
+#include <unistd.h>
+
+#include "miscadmin.h"
+#include "port/pg_bitutils.h"
+#include "portability/instr_time.h"
+#include "storage/ipc.h"
+#include "storage/shmem.h"
+
+#include "client/state/state.h"
+#include "pgcompat.h"
+
+#define TRANCHE		"gpuvec"
+
+/* Sessions that wait in vain count together when no further apart. */
+#define SILENCE_US	INT64CONST(10000000)
+
+IvfpqShared *ivfpq_shared = NULL;
+
+static shmem_request_hook_type prev_shmem_request = NULL;
+static shmem_startup_hook_type prev_shmem_startup = NULL;
+
+static void
+request_memory(void)
+{
+	if (prev_shmem_request)
+		prev_shmem_request();
+	RequestAddinShmemSpace(MAXALIGN(sizeof(IvfpqShared)));
+	RequestNamedLWLockTranche(TRANCHE, 1);
+}
+
+static void
+init_shared(IvfpqShared *shared)
+{
+	memset(shared, 0, sizeof(*shared));
+	pg_atomic_init_u32(&shared->state,
+					   ivfpq_server == IVFPQ_SERVER_OFF ?
+					   IVFPQ_STATE_OFF : IVFPQ_STATE_STARTING);
+	pg_atomic_init_u32(&shared->suspended, 0);
+	pg_atomic_init_u32(&shared->doubted, 0);
+	pg_atomic_init_u32(&shared->has_card, 0);
+	pg_atomic_init_u64(&shared->instance, 0);
+	pg_atomic_init_u64(&shared->epoch, 1);
+	for (int i = 0; i < IVFPQ_NSERVED; i++)
+		pg_atomic_init_u64(&shared->served[i], 0);
+	pg_atomic_init_u64(&shared->sets, 0);
+	pg_atomic_init_u64(&shared->sets_failed, 0);
+	pg_atomic_init_u64(&shared->sent, 0);
+	pg_atomic_init_u64(&shared->received, 0);
+	for (int i = 0; i < IVFPQ_NLATENCIES; i++)
+		pg_atomic_init_u64(&shared->latency[i], 0);
+	shared->lock = &GetNamedLWLockTranche(TRANCHE)->lock;
+	ConditionVariableInit(&shared->changed);
+}
+
+static void
+attach_memory(void)
+{
+	bool		found;
+
+	if (prev_shmem_startup)
+		prev_shmem_startup();
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	ivfpq_shared = ShmemInitStruct("gpuvec", sizeof(IvfpqShared), &found);
+	if (!found)
+		init_shared(ivfpq_shared);
+	LWLockRelease(AddinShmemInitLock);
+}
+
+/* While the library is preloaded: ask for memory. */
+void
+IvfpqStateInit(void)
+{
+	prev_shmem_request = shmem_request_hook;
+	shmem_request_hook = request_memory;
+	prev_shmem_startup = shmem_startup_hook;
+	shmem_startup_hook = attach_memory;
+}
+
+/* Microseconds of a clock that only goes on. */
+int64
+IvfpqNow(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return (int64) INSTR_TIME_GET_MICROSEC(now);
+}
+
+/*
+ * Not preloaded: would there be a gpuvecd if the library were?  With
+ * gpuvec.server = auto only if there seems to be a card.
+ */
+bool
+IvfpqPreloadHelps(void)
+{
+	if (ivfpq_server != IVFPQ_SERVER_AUTO)
+		return ivfpq_server != IVFPQ_SERVER_OFF;
+	return access("/dev/nvidiactl", F_OK) == 0 ||
+		access("/dev/dxg", F_OK) == 0;
+}
+
+/*
+ * What a session can do that wants an error where gpuvecd does not serve it:
+ * the log tells nothing of a server that nobody starts.
+ */
+const char *
+IvfpqUnservedHint(void)
+{
+	if (ivfpq_shared == NULL)
+		return IvfpqPreloadHelps() ?
+			"Add gpuvec to shared_preload_libraries and restart the server, or set gpuvec.engine to cpu." :
+			"Set gpuvec.engine to cpu.";
+	if (IvfpqSharedState() == IVFPQ_STATE_OFF)
+		return "It is turned off by gpuvec.server: set gpuvec.engine to cpu.";
+	return "Look into the server's log, or set gpuvec.on_gpu_error to fallback.";
+}
+
+/* How gpuvecd is. */
+IvfpqServerState
+IvfpqSharedState(void)
+{
+	if (ivfpq_shared == NULL)
+		return IVFPQ_STATE_OFF;
+	return (IvfpqServerState) pg_atomic_read_u32(&ivfpq_shared->state);
+}
+
+/* ... in a word. */
+const char *
+IvfpqStateName(void)
+{
+	static const char *const names[] = {
+		[IVFPQ_STATE_OFF] = "off",
+		[IVFPQ_STATE_STARTING] = "starting",
+		[IVFPQ_STATE_UP] = "up",
+		[IVFPQ_STATE_DOWN] = "down",
+		[IVFPQ_STATE_NO_CARD] = "no card",
+		[IVFPQ_STATE_MISMATCH] = "other version"
+	};
+	IvfpqServerState state = IvfpqSharedState();
+
+	if (state == IVFPQ_STATE_UP &&
+		pg_atomic_read_u32(&ivfpq_shared->suspended) != 0)
+		return "suspended";
+	return names[state];
+}
+
+/* See served.h. */
+bool
+IvfpqServerIsWanted(void)
+{
+	if (ivfpq_engine == IVFPQ_ENGINE_CPU)
+		return false;
+	if (ivfpq_engine == IVFPQ_ENGINE_GPU)
+		return true;
+	return ivfpq_shared != NULL && ivfpq_server != IVFPQ_SERVER_OFF &&
+		(ivfpq_server == IVFPQ_SERVER_CUDA ||
+		 pg_atomic_read_u32(&ivfpq_shared->has_card) != 0);
+}
+
+/* See served.h. */
+const char *
+IvfpqServedName(IvfpqServed served)
+{
+	static const char *const names[IVFPQ_NSERVED] = {
+		[IVFPQ_SERVED] = "served",
+		[IVFPQ_NOT_ASKED] = "not asked",
+		[IVFPQ_DOWN] = "down",
+		[IVFPQ_SUSPENDED] = "suspended",
+		[IVFPQ_NOT_MIRRORED] = "not mirrored",
+		[IVFPQ_LOADING] = "loading",
+		[IVFPQ_TIMED_OUT] = "timed out",
+		[IVFPQ_BROKEN] = "broken",
+		[IVFPQ_REFUSED] = "refused",
+		[IVFPQ_ENGINE_FAILED] = "engine failed",
+		[IVFPQ_STALE] = "stale"
+	};
+
+	return names[served];
+}
+
+void
+IvfpqSharedSetServer(const IvfpqServerInfo *server)
+{
+	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
+	ivfpq_shared->server = *server;
+	LWLockRelease(ivfpq_shared->lock);
+}
+
+void
+IvfpqSharedGetServer(IvfpqServerInfo *server)
+{
+	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
+	*server = ivfpq_shared->server;
+	LWLockRelease(ivfpq_shared->lock);
+}
+
+/* See served.h. */
+int64
+IvfpqServerMemory(void)
+{
+	int64		memory;
+
+	if (ivfpq_shared == NULL)
+		return 0;
+	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
+	memory = ivfpq_shared->server.memory;
+	LWLockRelease(ivfpq_shared->lock);
+	return memory;
+}
+
+/* Searches that it has answered, of all sessions. */
+uint64
+IvfpqCountServed(void)
+{
+	return ivfpq_shared == NULL ? 0 :
+		pg_atomic_read_u64(&ivfpq_shared->served[IVFPQ_SERVED]);
+}
+
+/*
+ * It has not answered this session since then, when it had answered so many
+ * searches.  That concerns others only if it was long by the server's setting,
+ * whatever the session's own, and if nobody else was answered meanwhile.  Then
+ * the supervisor is to look; and when the same has just happened to another
+ * session everyone uses his own engine until it has.
+ */
+void
+IvfpqNoteSilence(int64 since, uint64 served)
+{
+	IvfpqSilence silence = {MyProcPid, IvfpqNow(), served};
+	IvfpqSilence *last;
+
+	if (ivfpq_shared == NULL || IvfpqCountServed() != served ||
+		silence.noted - since < (int64) ivfpq_server_timeout * 1000)
+		return;
+	last = &ivfpq_shared->silence;
+	LWLockAcquire(ivfpq_shared->lock, LW_EXCLUSIVE);
+	if (last->pid != 0 && last->pid != MyProcPid && last->served == served &&
+		silence.noted - last->noted < SILENCE_US)
+		pg_atomic_write_u32(&ivfpq_shared->suspended, 1);
+	*last = silence;
+	LWLockRelease(ivfpq_shared->lock);
+	pg_atomic_write_u32(&ivfpq_shared->doubted, 1);
+	IvfpqWakeSupervisor();
+}
+
+/* There is something to do for the supervisor. */
+void
+IvfpqWakeSupervisor(void)
+{
+	Latch	   *latch;
+
+	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
+	latch = ivfpq_shared->supervisor;
+	if (latch)
+		SetLatch(latch);
+	LWLockRelease(ivfpq_shared->lock);
+}
+
+/* The class of a latency: its highest bit and the two below. */
+static int
+latency_class(int64 us)
+{
+	uint32		value = (uint32) Min(Max(us, 0), PG_UINT32_MAX);
+	int			octave;
+
+	if (value < 4)
+		return (int) value;
+	octave = pg_leftmost_one_pos32(value);
+	return (octave - 1) * 4 + (int) ((value >> (octave - 2)) & 3);
+}
+
+/* The least latency of a class. */
+static double
+class_start(int class)
+{
+	if (class < 4)
+		return class;
+	return ldexp(4 + class % 4, class / 4 - 1);
+}
+
+void
+IvfpqCountLatency(int64 us)
+{
+	pg_atomic_fetch_add_u64(&ivfpq_shared->latency[latency_class(us)], 1);
+}
+
+/*
+ * Microseconds that this share of the searches stayed below, give or take
+ * what a class is wide; -1 when there was none.
+ */
+double
+IvfpqLatencyQuantile(double share)
+{
+	uint64		counts[IVFPQ_NLATENCIES];
+	uint64		total = 0;
+	double		seen = 0;
+
+	for (int i = 0; i < IVFPQ_NLATENCIES; i++)
+	{
+		counts[i] = pg_atomic_read_u64(&ivfpq_shared->latency[i]);
+		total += counts[i];
+	}
+	if (total == 0)
+		return -1;
+	for (int i = 0; i < IVFPQ_NLATENCIES - 1; i++)
+	{
+		double		start = class_start(i);
+
+		/* spread evenly within the class */
+		if (seen + counts[i] >= share * total && counts[i] > 0)
+			return start + (class_start(i + 1) - start) *
+				(share * total - seen) / counts[i];
+		seen += counts[i];
+	}
+	return class_start(IVFPQ_NLATENCIES - 1);
+}

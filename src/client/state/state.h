@@ -1,0 +1,140 @@
+/*
+ * state.h
+ *		What all processes know of gpuvecd: its state, what became of searches,
+ *		and the mirrors that somebody wants.  Private to src/client.
+ *
+ * It is there only when the library is preloaded; a crash of the cluster
+ * clears it.
+ */
+#ifndef IVFPQ_STATE_H
+#define IVFPQ_STATE_H
+
+#include "datatype/timestamp.h"
+#include "port/atomics.h"
+#include "storage/condition_variable.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+
+#include "client/state/served.h"
+#include "protocol/gv_protocol.h"
+
+/* How gpuvecd is.  The names are those of gpuvec_stat. */
+typedef enum IvfpqServerState
+{
+	IVFPQ_STATE_OFF,			/* nobody starts it */
+	IVFPQ_STATE_STARTING,
+	IVFPQ_STATE_UP,
+	IVFPQ_STATE_DOWN,			/* it ended; the supervisor starts it again */
+	IVFPQ_STATE_NO_CARD,		/* gpuvec.server = auto, and there is none */
+	IVFPQ_STATE_MISMATCH		/* it speaks another version of the protocol */
+} IvfpqServerState;
+
+/* Mirrors that all processes together may want. */
+#define IVFPQ_NWANTED		256
+
+typedef enum IvfpqWantedState
+{
+	IVFPQ_WANTED_FREE,			/* the slot is not used */
+	IVFPQ_WANTED_WAITING,		/* to be loaded */
+	IVFPQ_WANTED_LOADING,		/* a loader is at it */
+	IVFPQ_WANTED_READY,
+	IVFPQ_WANTED_FAILED,		/* may be asked for again from `retry_at` on */
+	IVFPQ_WANTED_EVICTED		/* was ready; gpuvecd gave it up */
+} IvfpqWantedState;
+
+typedef struct IvfpqWanted
+{
+	GvMirrorKey key;
+	IvfpqWantedState state;
+	bool		catch_up;		/* it is ready and lacks something */
+	int			loader;			/* pid, while one is at it; else 0 */
+	uint64		asked;			/* ticket of the last request */
+	uint64		taken;			/* `asked` when a loader took it */
+	uint64		done;			/* every request up to this one is fulfilled */
+	uint64		refused;		/* ... or failed */
+	int			failures;		/* since it was last ready */
+	TimestampTz retry_at;		/* not before */
+	TimestampTz locked_since;	/* found locked since then; 0 = is not */
+	TimestampTz ready_at;		/* when it was loaded; 0 = never */
+	int64		copies;			/* loaded */
+	int64		expected;		/* copies to load */
+	char		error[160];		/* of the last failure; "" = none */
+} IvfpqWanted;
+
+/* Loaders that may run at the same time. */
+#define IVFPQ_MAX_LOADERS	2
+
+/*
+ * Microseconds from request to answer, four classes an octave: class i holds
+ * those of IvfpqLatencyClass() = i.
+ */
+#define IVFPQ_NLATENCIES	128
+
+/* What gpuvecd said of itself last. */
+typedef struct IvfpqServerInfo
+{
+	int			pid;			/* 0 = does not run */
+	char		engine[16];
+	char		device[128];
+	int64		memory;			/* for mirrors, bytes */
+	int64		used;
+	int64		restarts;
+	TimestampTz started;		/* 0 = never */
+} IvfpqServerInfo;
+
+/* A session that waited gpuvec.server_timeout in vain. */
+typedef struct IvfpqSilence
+{
+	int			pid;			/* 0 = there was none */
+	int64		noted;			/* when, IvfpqNow */
+	uint64		served;			/* searches of all sessions, until then */
+} IvfpqSilence;
+
+typedef struct IvfpqShared
+{
+	/* read or changed by every search */
+	pg_atomic_uint32 state;		/* IvfpqServerState */
+	pg_atomic_uint32 suspended; /* 1: it answers nobody in time */
+	pg_atomic_uint32 doubted;	/* 1: the supervisor is to see whether it does */
+	pg_atomic_uint32 has_card;	/* 1: its engine is "cuda" */
+	pg_atomic_uint64 instance;	/* of its run; 0 = none */
+	pg_atomic_uint64 epoch;		/* grows when a mirror gets ready */
+	pg_atomic_uint64 served[IVFPQ_NSERVED];
+	pg_atomic_uint64 sets;		/* whose work gpuvecd has finished */
+	pg_atomic_uint64 sets_failed;	/* ... should have done and has not */
+	pg_atomic_uint64 sent;		/* bytes, by all clients */
+	pg_atomic_uint64 received;
+	pg_atomic_uint64 latency[IVFPQ_NLATENCIES];
+
+	/* the rest is under `lock` */
+	LWLock	   *lock;
+	ConditionVariable changed;	/* some IvfpqWanted is done or has failed */
+	Latch	   *supervisor;		/* NULL: there is none */
+	IvfpqServerInfo server;
+	IvfpqSilence silence;		/* the last one */
+	bool		loader_connected[IVFPQ_MAX_LOADERS];	/* it got into its
+														 * database */
+	uint64		tickets;		/* the last one given out */
+	IvfpqWanted wanted[IVFPQ_NWANTED];
+} IvfpqShared;
+
+/* state.c; NULL without preloading */
+extern IvfpqShared *ivfpq_shared;
+
+extern void IvfpqStateInit(void);
+extern bool IvfpqPreloadHelps(void);
+extern const char *IvfpqUnservedHint(void);
+extern IvfpqServerState IvfpqSharedState(void);
+extern const char *IvfpqStateName(void);
+extern void IvfpqSharedSetServer(const IvfpqServerInfo *server);
+extern void IvfpqSharedGetServer(IvfpqServerInfo *server);
+extern uint64 IvfpqCountServed(void);
+extern void IvfpqNoteSilence(int64 since, uint64 served);
+extern void IvfpqWakeSupervisor(void);
+extern void IvfpqCountLatency(int64 us);
+extern double IvfpqLatencyQuantile(double share);
+
+/* A monotonic clock. */
+extern int64 IvfpqNow(void);
+
+#endif							/* IVFPQ_STATE_H */

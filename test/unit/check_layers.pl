@@ -1,0 +1,348 @@
+#!/usr/bin/perl
+#
+# check_layers.pl
+#		Proves the rules of the house (src/README): who includes whom, which
+#		rooms call which, where versions, threads and changes of pages are.
+#
+# usage: check_layers.pl [--rooms] [TREE]			TREE: by default this file's
+#
+# Prints every offence, and "layers: N passed, M failed".  --rooms prints the
+# rooms with their sizes, and what they include or call, instead.
+#
+# A room is a folder.  It uses another one if a file of it includes a header
+# from there, or mentions a function that a .c or .cu file there defines for
+# others.  Comments and strings do not count.
+#
+# Each rule is tried on a planted offence first: a line that breaks it, in a
+# file that there is not.
+use strict;
+use warnings;
+use FindBin;
+
+my $show = @ARGV && $ARGV[0] eq '--rooms' && shift;
+my $tree = shift // "$FindBin::RealBin/../..";
+chdir $tree or die "$tree: $!\n";
+-f 'src/engine/gv_engine.h' or die "layers: $tree is no gpuvec tree\n";
+
+my %text = map { $_ => plain(slurp($_)) } sources('src', 'gpu');
+my ($passed, $failed) = (0, 0);
+
+# ---- sources
+
+sub slurp
+{
+	my ($path) = @_;
+	local $/;
+	open my $in, '<', $path or die "$path: $!\n";
+	return <$in>;
+}
+
+# Files of C and CUDA below folders.
+sub sources
+{
+	my @found;
+	for my $path (map { glob "$_/*" } @_)
+	{
+		push @found, -d $path ? sources($path) : $path =~ /\.(?:c|h|cu|cuh)$/ ? $path : ();
+	}
+	return @found;
+}
+
+# Without comments and what strings say, but line by line as it was.
+sub plain
+{
+	my ($text) = @_;
+	$text =~ s{(/\*.*?\*/)|(^\s*\#\s*include[^\n]*)|"(?:[^"\\\n]|\\.)*"|//[^\n]*}
+	{ defined $2 ? $2 : defined $1 ? $1 =~ tr/\n//cdr : substr($&, 0, 1) eq '"' ? '""' : '' }gsme;
+	return $text;
+}
+
+sub room { return $_[0] =~ s{/[^/]+$}{}r }
+
+# What a file includes as "...", each with its line.
+sub includes
+{
+	my ($text) = @_;
+	my @found;
+	my $n = 0;
+	for (split /\n/, $text)
+	{
+		$n++;
+		push @found, [ $1, $n, $2 ] if /^\s*#\s*include\s*([<"])([^>"]+)/;
+	}
+	return @found;
+}
+
+# The file of the tree that an include means, or nothing.
+sub target
+{
+	my ($texts, $name) = @_;
+	return "src/$name" if exists $texts->{"src/$name"};
+	return $name if $name =~ m{^gpu/} && exists $texts->{$name};
+	return;
+}
+
+# ---- rules of lines
+
+my $STANDARD = qr{^(?:assert|ctype|errno|fenv|float|inttypes|limits|math|stdalign|stdarg|stdbool
+	|stddef|stdint|stdio|stdlib|string|time)\.h$}x;
+my $SYSTEM = qr{$STANDARD|^(?:dirent|fcntl|getopt|poll|pthread|signal|unistd)\.h$|^sys/};
+my $OURS = qr{^(?:am|client|cpu|engine|page|protocol|server|set|gpu)/|^pgcompat\.h$};
+
+# What files in $in may include: all that $may matches, and of the rest what is
+# not ours where $foreign.  $plant = a file and an include that break it.
+sub may_include
+{
+	my ($text, $in, $may, $foreign, @plant) = @_;
+	check($text, \@plant, sub {
+		my ($texts) = @_;
+		my @bad;
+		for my $file (grep { /$in/ } sort keys %$texts)
+		{
+			for (includes($texts->{$file}))
+			{
+				my ($kind, $line, $name) = @$_;
+				next if $name =~ $may || $foreign && $name !~ $OURS;
+				push @bad, "$file:$line: includes $name";
+			}
+		}
+		return @bad;
+	});
+}
+
+# Files that $in matches, and $except does not, have no line that matches $bad.
+sub must_not
+{
+	my ($text, $in, $except, $bad, @plant) = @_;
+	check($text, \@plant, sub {
+		my ($texts) = @_;
+		my @bad;
+		for my $file (grep { /$in/ && !/$except/ } sort keys %$texts)
+		{
+			my $n = 0;
+			for (split /\n/, $texts->{$file})
+			{
+				$n++;
+				push @bad, "$file:$n: $_" if /$bad/;
+			}
+		}
+		return @bad;
+	});
+}
+
+# One test: nothing found in the tree, and something with $plant, pairs of a
+# path and a text, put into it.
+sub check
+{
+	my ($text, $plant, $find) = @_;
+	my @bad = $find->(\%text);
+	my %planted = (%text, @$plant);
+	push @bad, "the check does not see what is planted" unless $find->(\%planted) > @bad;
+	if (@bad)
+	{
+		$failed++;
+		print "FAILED: $text\n", map { "$_\n" } @bad;
+	}
+	else
+	{
+		$passed++;
+	}
+}
+
+# ---- graphs
+
+# Circles of a graph: its strongly connected parts of more than one node, each a
+# list (Tarjan).
+sub circles
+{
+	my ($graph) = @_;
+	my (%index, %low, %on, @stack, @found);
+	my $visit;
+	$visit = sub {
+		my ($node) = @_;
+		$index{$node} = $low{$node} = keys %index;
+		push @stack, $node;
+		$on{$node} = 1;
+		for my $next (sort keys %{ $graph->{$node} })
+		{
+			$visit->($next) unless exists $index{$next};
+			$low{$node} = $low{$next} if $on{$next} && $low{$next} < $low{$node};
+		}
+		return if $low{$node} != $index{$node};
+		my @part;
+		do
+		{
+			push @part, pop @stack;
+			$on{ $part[-1] } = 0;
+		} while ($part[-1] ne $node);
+		push @found, [ sort @part ] if @part > 1 || $graph->{$node}{$node};
+	};
+	for (sort keys %$graph) { $visit->($_) unless exists $index{$_} }
+	return @found;
+}
+
+# header -> header -> where
+sub header_graph
+{
+	my ($texts) = @_;
+	my %graph;
+	for my $file (grep { /\.(?:h|cuh)$/ } keys %$texts)
+	{
+		for (includes($texts->{$file}))
+		{
+			my $to = target($texts, $_->[2]);
+			$graph{$file}{$to} = "$file includes $to" if $to;
+		}
+	}
+	return \%graph;
+}
+
+# room -> room -> [what]; files at the top of src are rooms of their own
+sub room_graph
+{
+	my ($texts) = @_;
+	my (%graph, %home);
+	my $of = sub { my $room = room($_[0]); $room eq 'src' ? $_[0] : $room };
+	for my $file (grep { /\.(?:c|cu)$/ } keys %$texts)
+	{
+		while ($texts->{$file} =~ /^([^\s#{}][^\n;{}=]*)\n([A-Za-z_]\w*)\(/gm)
+		{
+			$home{$2} = $of->($file) unless $1 =~ /\bstatic\b/;
+		}
+	}
+	for my $file (sort keys %$texts)
+	{
+		my $room = $of->($file);
+		for (includes($texts->{$file}))
+		{
+			my $to = target($texts, $_->[2]) // next;
+			push @{ $graph{$room}{ $of->($to) } }, "$file includes $to" if $of->($to) ne $room;
+		}
+		next if $file =~ /\.h$/;
+		my %seen;
+		for ($texts->{$file} =~ /\b([A-Za-z_]\w*)\b/g)
+		{
+			next if $seen{$_}++ || !$home{$_} || $home{$_} eq $room;
+			push @{ $graph{$room}{ $home{$_} } }, "$file calls $_";
+		}
+	}
+	return \%graph;
+}
+
+sub header_circles
+{
+	return map { 'circle: ' . join(' ', @$_) } circles(header_graph(@_));
+}
+
+sub room_circles
+{
+	my $graph = room_graph(@_);
+	my @bad;
+	for my $circle (circles($graph))
+	{
+		push @bad, 'circle: ' . join(' ', @$circle);
+		for my $from (@$circle)
+		{
+			for my $to (grep { $graph->{$from}{$_} } @$circle)
+			{
+				my @why = @{ $graph->{$from}{$to} };
+				my $more = @why > 3 ? ', ... (' . @why . ')' : '';
+				push @bad, "  $from -> $to: " . join(', ', grep { defined } @why[ 0 .. 2 ]) . $more;
+			}
+		}
+	}
+	return @bad;
+}
+
+sub same_names
+{
+	my ($texts) = @_;
+	my %files;
+	push @{ $files{ s{.*/}{}r } }, $_ for grep { m{^src/.*\.c$} } sort keys %$texts;
+	return map { "@{$files{$_}}" } grep { @{ $files{$_} } > 1 } sort keys %files;
+}
+
+sub no_such_file
+{
+	my ($texts) = @_;
+	my @bad;
+	for my $file (sort keys %$texts)
+	{
+		for (includes($texts->{$file}))
+		{
+			my ($kind, $line, $name) = @$_;
+			push @bad, "$file:$line: $name is no path from src or the root"
+				if !target($texts, $name) && ($name =~ m{^\.|^src/} || $name =~ $OURS
+					|| $name =~ /^(?:gv_|ivfpq)/ || -f room($file) . "/$name");
+		}
+	}
+	return @bad;
+}
+
+if ($show)
+{
+	my $graph = room_graph(\%text);
+	my %size;
+	$size{ room($_) }++ for keys %text;
+	for my $room (sort keys %size)
+	{
+		printf "%-24s %2d files  %s\n", $room, $size{$room}, join ' ', sort keys %{ $graph->{$room} };
+	}
+	exit 0;
+}
+
+# ---- the rules
+
+check('every include is a path from src, of kernels from the root',
+	[ 'src/am/planted.c', '#include "handler.h"' . "\n" . '#include "am/nothing.h"' ], \&no_such_file);
+check('names of .c files are unique within src: gdb, gcov and errors name no folders',
+	[ 'src/page/handler.c', '' ], \&same_names);
+check('headers form no circle',
+	[ 'src/am/a.h', '#include "am/b.h"', 'src/am/b.h', '#include "am/a.h"' ], \&header_circles);
+check('rooms form no circle, neither by includes nor by calls',
+	[ 'src/planted/a/a.c', "void\nPlantedA(void)\n{ PlantedB(); }",
+		'src/planted/b/b.c', "void\nPlantedB(void)\n{ PlantedA(); }" ], \&room_circles);
+
+may_include('src/engine includes C standard and engine headers only',
+	qr{^src/engine/}, qr{$STANDARD|^engine/}, 0,
+	'src/engine/planted.c', '#include <unistd.h>');
+may_include('src/cpu includes C standard, intrinsics, engine and cpu headers only',
+	qr{^src/cpu/}, qr{$STANDARD|^(?:engine|cpu)/|^immintrin\.h$}, 0,
+	'src/cpu/code/planted.c', '#include "page/page.h"');
+may_include('src/protocol includes C standard and engine headers only',
+	qr{^src/protocol/}, qr{$STANDARD|^(?:engine|protocol)/}, 0,
+	'src/protocol/planted.c', '#include "server/gv_server.h"');
+may_include('src/server includes system, engine, protocol and server headers only',
+	qr{^src/server/}, qr{$SYSTEM|^(?:engine|protocol|server)/}, 0,
+	'src/server/planted.c', '#include "cpu/gv_cpu.h"');
+may_include('src/page knows nobody',
+	qr{^src/page/}, qr{^page/|^pgcompat\.h$}, 1,
+	'src/page/check/planted.c', '#include "engine/gv_engine.h"');
+may_include('src/client knows pages, the protocol, and of the engine contracts',
+	qr{^src/client/}, qr{^(?:client|page|protocol)/|^engine/(?:gv_engine|gv_set|mirror/gv_mirror|mirror/gv_builder)\.h$|^pgcompat\.h$}, 1,
+	'src/client/work/planted.c', '#include "am/handler.h"');
+may_include('src/am reaches pages, and the engine, the protocol and clients by one header each',
+	qr{^src/am/}, qr{^(?:am|page)/|^engine/gv_engine\.h$|^protocol/gv_protocol\.h$|^client/client\.h$|^pgcompat\.h$}, 1,
+	'src/am/scan/planted.c', '#include "client/state.h"');
+may_include('src/set reaches the engine, am and clients by their contracts',
+	qr{^src/set/}, qr{^set/|^engine/gv_(?:engine|select|set)\.h$|^am/|^client/client\.h$|^pgcompat\.h$}, 1,
+	'src/set/planted.c', '#include "page/page.h"');
+may_include('gpu includes C standard, CUDA, engine and gpu headers, and none of PostgreSQL',
+	qr{^gpu/}, qr{$STANDARD|^(?:engine|gpu)/|^cpu/gv_\w+\.h$|cuda|cub/|cooperative_groups|^emulated_\w+\.h$|^algorithm$|^pthread\.h$}, 0,
+	'gpu/index/planted.cu', '#include "utils/rel.h"');
+must_not('no CUDA header outside gpu',
+	qr{^src/}, qr{^$}, qr{^\s*#\s*include[^\n]*(?:cuda|cublas|cub/|thrust|nvml|\.cuh)},
+	'src/server/planted.c', '#include <cuda_runtime.h>');
+must_not('threads in gpuvecd only',
+	qr{^src/}, qr{^src/(?:server|client)/}, qr{\bpthread_|<(?:pthread|threads)\.h>|\bfork\s*\(},
+	'src/cpu/code/planted.c', 'pthread_create(');
+must_not('versions of PostgreSQL are told apart in pgcompat.h only',
+	qr{.}, qr{^src/pgcompat\.h$}, qr{PG_VERSION_NUM|PG_MAJORVERSION|CATALOG_VERSION},
+	'src/am/scan/planted.c', '#if PG_VERSION_NUM >= 170000');
+must_not('only src/page changes pages',
+	qr{.}, qr{^src/page/},
+	qr{\b(?:GenericXLog\w*|MarkBufferDirty\w*|PageInit|PageAddItem\w*|PageSet[A-Z]\w*|log_newpage\w*|XLogInsert|smgrextend)\s*\(},
+	'src/am/scan/planted.c', 'MarkBufferDirty(buffer);');
+
+print "layers: $passed passed, $failed failed\n";
+exit($failed != 0);
