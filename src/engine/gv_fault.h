@@ -1,6 +1,6 @@
 /*
  * gv_fault.h
- *		A call that fails because a test wants it to, in one of several threads.
+ *		A call that fails because a test wants it to, also among threads.
  */
 #ifndef GV_FAULT_H
 #define GV_FAULT_H

@@ -3,9 +3,9 @@
  *		Product quantization: codes, and what they add to T.
  *
  * Many copies are encoded by tiles, as codebooks are trained (pq.c): vectors
- * side by side, with as many lanes as there are.  Few, such as those of a row
- * that is inserted, would leave most lanes idle; each alone is compared with
- * all codewords of a sub-quantizer side by side.
+ * side by side, one a lane.  The one or two copies of an inserted row would
+ * leave most lanes idle; so each is compared with all codewords of a
+ * sub-quantizer side by side.
  */
 #include <string.h>
 
@@ -14,8 +14,8 @@
 
 #define TILE_ROWS	GV_CPU_WORD_ROWS	/* copies encoded at a time */
 #define TILE_DIMS	64			/* dimensions transposed at a time */
-#define FEW			4			/* copies that are encoded alone, */
-#define FEW_DIMS	16			/* if no sub-quantizer has more dimensions */
+#define ALONE		4			/* copies that are encoded one by one, */
+#define ALONE_DIMS	16			/* if no sub-quantizer has more dimensions */
 
 /* a - b, finite when both are. */
 static inline float
@@ -114,14 +114,14 @@ encode_sub(const GvModel *model, int32_t j, Tile *tile)
 		keep_code(model, j, code[i], tile, i);
 }
 
-/* The same, one copy after the other; of FEW_DIMS dimensions at most. */
+/* The same, one copy after the other; of ALONE_DIMS dimensions at most. */
 static void
 encode_sub_alone(const GvModel *model, int32_t j, Tile *tile)
 {
 	int32_t		start = gv_sub_start(model, j);
 	int32_t		dims = gv_sub_start(model, j + 1) - start;
 	const float *codebook = model->codebooks + (size_t) GV_CODEWORDS * start;
-	float		residual[FEW_DIMS];
+	float		residual[ALONE_DIMS];
 	int32_t		d;
 	int			i;
 
@@ -138,8 +138,8 @@ encode_sub_alone(const GvModel *model, int32_t j, Tile *tile)
 static void
 encode_tile(const GvModel *model, Tile *tile)
 {
-	bool		alone = tile->n <= FEW &&
-		(int64_t) FEW_DIMS * model->m >= model->dims;
+	bool		alone = tile->n <= ALONE &&
+		(int64_t) ALONE_DIMS * model->m >= model->dims;
 	int32_t		j;
 	int			i;
 

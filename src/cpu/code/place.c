@@ -3,7 +3,7 @@
  *		The lists of many vectors, through two levels of centroids.
  *
  * Rows are compared with all parents, and with the children of the nearest
- * few only.  (row, parent) pairs are sorted by parent, so that a parent's
+ * ones only.  (row, parent) pairs are sorted by parent, so that a parent's
  * children meet all their rows in one blocked product.
  *
  * The second list of a row is chosen by the SOAR rule: among the nearest
@@ -76,7 +76,8 @@ carve_nearest(Nearest *nearest, int t, int64_t n, char *scratch, size_t *next)
 static size_t
 carve(Placing *p, const GvTree *tree, int64_t n, char *scratch)
 {
-	int			nnear = tree->nlists < GV_NEAR ? tree->nlists : GV_NEAR;
+	int			nnear = tree->nlists < GV_SOAR_LISTS ? tree->nlists :
+		GV_SOAR_LISTS;
 	size_t		next = 0;
 	size_t		starts;
 	size_t		rows;
@@ -329,7 +330,7 @@ second_list(const Placing *p, int64_t row)
 {
 	const GvTree *tree = p->tree;
 	const int32_t *ids = p->lists.ids + row * p->lists.t;
-	const float *others[GV_NEAR];
+	const float *others[GV_SOAR_LISTS];
 	int32_t		n = 0;
 	int32_t		best;
 
@@ -365,7 +366,7 @@ gv_place(const GvTree *tree, const float *x, int64_t n, int32_t copies,
 		lists[row * copies] = p.lists.ids[row * p.lists.t];
 		if (copies < 2)
 			continue;
-		if (gv_poll(&p.poll, (int64_t) GV_NEAR * 3 * tree->dims))
+		if (gv_poll(&p.poll, (int64_t) GV_SOAR_LISTS * 3 * tree->dims))
 			return GV_CANCELLED;
 		lists[row * copies + 1] = second_list(&p, row);
 	}

@@ -84,7 +84,8 @@ encode(int32_t dims, const float *restrict x, uint8_t *restrict codes,
 	for (i = 0; i < dims; i++)
 	{
 		uint8_t		code = (uint8_t) (((double) x[i] - least) * levels + 0.5);
-		double		diff = (double) x[i] - gv_refine_decode(least, *step, code);
+		double		diff = (double) x[i] -
+			gv_refine_decode(least, *step, code);
 
 		codes[i] = code;
 		square += diff * diff;

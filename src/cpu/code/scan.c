@@ -2,16 +2,15 @@
  * scan.c
  *		The score S of the live copies of lists' blocks.
  *
- * Once there is a score that turns others away, the filter (simd/table.c) finds
- * most of the copies that it would.  The few that are let through, of whatever
- * lists, are gathered side by side until they fill registers, and then scored
- * together; their pairs are kept without an order (keep.c) until the scan is
- * finished.
+ * Once there is a worst score to beat, the filter (simd/table.c) leaves most
+ * copies out that do not.  The rest, of all lists, are gathered side by side
+ * until they fill registers, and then scored together; their pairs are kept
+ * without an order (keep.c) until the scan is finished.
  */
 #include "cpu/code/gv_scan.h"
 #include "engine/gv_call.h"
 
-/* Where few are wanted, a few copies may tell much. */
+/* Copies gathered at least, however few pairs are wanted. */
 #define LEAST		16
 
 /* Longer codes are not gathered. */

@@ -18,7 +18,7 @@ typedef struct GvExact
 	int64_t		kept;			/* neighbours that there can be: <= k */
 	float	   *queries;		/* [nqueries][dims] */
 	int64_t    *self;			/* [nqueries], with spec.self */
-	GvNear	   *nearest;		/* [nqueries][kept] */
+	GvKnn	   *nearest;		/* [nqueries][kept] */
 	GvScreen	screen;
 	float	   *mean;			/* [dims] of the screen */
 	GvScreened *screened;		/* [nqueries] */
@@ -56,8 +56,8 @@ typedef struct GvMeeting
 } GvMeeting;
 
 /* A query's neighbours, the last of them first. */
-static inline GvNear *
-gv_exact_nearest(const GvExact *exact, int64_t query)
+static inline GvKnn *
+gv_exact_knn(const GvExact *exact, int64_t query)
 {
 	return exact->nearest + query * exact->kept;
 }

@@ -2,8 +2,8 @@
  * nearlists.c
  *		Lists of queries and rows: see gv_nearlists.h.
  *
- * Whatever is nearest here is so by an exact search of its own, among
- * centroids, as the definition has it.
+ * Nearest lists are found by an exact search among centroids, as they are
+ * defined.
  */
 #include "cpu/exact/gv_nearlists.h"
 

@@ -255,7 +255,7 @@ product_limit(const GvScreen *screen, const GvScreened *screened,
  */
 float
 gv_screen_limit(const GvScreen *screen, const GvScreened *screened,
-				GvNear last)
+				GvKnn last)
 {
 	if (screened->is_null && last.position != GV_NO_ROW)
 		return -HUGE_VALF;

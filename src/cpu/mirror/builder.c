@@ -28,7 +28,7 @@ struct GvBuilder
 	float	   *centroids;		/* [nlists][dims] */
 	uint64_t   *numbers;		/* [nlists] 0, 1, .. */
 	float	   *rows;			/* [batch_rows][dims] */
-	GvTopK	   *near;			/* [batch_rows] the GV_NEAR nearest lists */
+	GvTopK	   *near;			/* [batch_rows] nearest lists */
 	uint64_t   *ids;			/* [batch_rows] */
 	uint64_t	nencoded;		/* rows */
 	GvTopK	   *best;			/* [nqueries] rows nearest to each */
@@ -81,7 +81,7 @@ cpu_size(const GvBuilderSpec *spec)
 
 	/* twelve: what k-means wants for a row, and more than that of a list */
 	return rows * (spec->dims * 4 + 12) +
-		(int64_t) spec->batch_rows * GV_NEAR * 12 +
+		(int64_t) spec->batch_rows * GV_SOAR_LISTS * 12 +
 		(int64_t) spec->nqueries * spec->depth * 12 +
 		2 * GV_CODEBOOK_ROWS * (int64_t) spec->dims * 4;
 }
@@ -109,7 +109,7 @@ static GvStatus
 cpu_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
 {
 	GvBuilder  *made = calloc(1, sizeof(GvBuilder));
-	int32_t		dims = spec->dims;
+	int64_t		dims = spec->dims;
 	int32_t		i;
 
 	if (made == NULL)
@@ -117,14 +117,14 @@ cpu_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
 	made->spec = *spec;
 	made->mean = gv_cpu_take(dims, sizeof(float));
 	made->sample = gv_cpu_take(spec->sample_rows * dims, sizeof(float));
-	made->queries = gv_cpu_take((int64_t) spec->nqueries * dims, sizeof(float));
-	made->codebooks = gv_cpu_take((int64_t) GV_CODEWORDS * dims, sizeof(float));
-	made->parents = gv_cpu_take((int64_t) spec->nparents * dims, sizeof(float));
+	made->queries = gv_cpu_take(spec->nqueries * dims, sizeof(float));
+	made->codebooks = gv_cpu_take(GV_CODEWORDS * dims, sizeof(float));
+	made->parents = gv_cpu_take(spec->nparents * dims, sizeof(float));
 	made->starts = gv_cpu_take((int64_t) spec->nparents + 1, sizeof(int32_t));
-	made->centroids = gv_cpu_take((int64_t) spec->nlists * dims, sizeof(float));
+	made->centroids = gv_cpu_take(spec->nlists * dims, sizeof(float));
 	made->numbers = gv_cpu_take(spec->nlists, sizeof(uint64_t));
-	made->rows = gv_cpu_take((int64_t) spec->batch_rows * dims, sizeof(float));
-	made->near = take_heaps(spec->batch_rows, GV_NEAR);
+	made->rows = gv_cpu_take(spec->batch_rows * dims, sizeof(float));
+	made->near = take_heaps(spec->batch_rows, GV_SOAR_LISTS);
 	made->ids = gv_cpu_take(spec->batch_rows, sizeof(uint64_t));
 	if (spec->nqueries > 0)
 		made->best = take_heaps(spec->nqueries, spec->depth);
@@ -141,7 +141,7 @@ cpu_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
 	for (i = 0; i < spec->nlists; i++)
 		made->numbers[i] = (uint64_t) i;
 	made->model.metric = spec->metric;
-	made->model.dims = dims;
+	made->model.dims = spec->dims;
 	made->model.m = spec->m;
 	made->model.scale = spec->scale;
 	made->model.mean = made->mean;
@@ -249,7 +249,7 @@ place(GvBuilder *builder, const float *rows, int32_t n, int32_t *lists,
 	for (i = 0; i < n && status == GV_OK; i++)
 	{
 		GvTopK	   *near = &builder->near[i];
-		const float *others[GV_NEAR];
+		const float *others[GV_SOAR_LISTS];
 		const float *first;
 		int32_t		second;
 		int32_t		j;
@@ -279,8 +279,8 @@ find_residuals(GvBuilder *builder, float *residuals, int64_t *nresiduals,
 	int32_t		copies = builder->spec.copies;
 	int64_t		n = builder->nsample < GV_CODEBOOK_ROWS ? builder->nsample :
 		GV_CODEBOOK_ROWS;
-	int32_t    *lists = gv_cpu_take((int64_t) builder->spec.batch_rows * copies,
-									sizeof(int32_t));
+	int64_t		most = (int64_t) builder->spec.batch_rows * copies;
+	int32_t    *lists = gv_cpu_take(most, sizeof(int32_t));
 	GvStatus	status = lists == NULL ? GV_NO_MEMORY : GV_OK;
 	int64_t		done;
 	int32_t		some = 0;
@@ -318,8 +318,8 @@ static GvStatus
 train_codebooks(GvBuilder *builder, const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	float	   *residuals = gv_cpu_take((int64_t) GV_CODEBOOK_ROWS * spec->copies *
-										spec->dims, sizeof(float));
+	int64_t		most = (int64_t) GV_CODEBOOK_ROWS * spec->copies;
+	float	   *residuals = gv_cpu_take(most * spec->dims, sizeof(float));
 	void	   *scratch = NULL;
 	int64_t		n = 0;
 	GvStatus	status = GV_NO_MEMORY;

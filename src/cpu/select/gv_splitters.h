@@ -25,8 +25,8 @@
 #define GV_NSPLITTERS	(GV_BUCKETS - 1)
 #define GV_SAMPLE_ITEMS	(16 * GV_BUCKETS)
 
-/* So few items are not divided any more but sorted or picked from. */
-#define GV_FEW_ITEMS	(1 << 16)
+/* So many items, or less, are not divided but sorted or picked from. */
+#define GV_UNDIVIDED_ITEMS (1 << 16)
 
 typedef struct GvSplitters
 {

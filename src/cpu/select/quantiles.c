@@ -6,8 +6,8 @@
  * known.  That is all for an approximate answer: a splitter's rank is how many
  * items are in the buckets before it.  Exactly: what is in buckets that hold a
  * wanted rank is copied, bucket by bucket, and quickselect finds all ranks of
- * a bucket, the middle one first.  It needs no further level, because it takes
- * few steps whatever the bucket.
+ * a bucket, the middle one first.  No further level is needed, because
+ * quickselect takes some steps an item, whatever they are.
  *
  * Sources: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019;
  * several ranks by halves: Chambers, "Algorithm 410: Partial sorting", 1971.
@@ -24,7 +24,7 @@ rank_of(uint64_t wanted)
 	return (int64_t) (wanted >> 32);
 }
 
-/* What the operation has at hand. */
+/* The operation. */
 typedef struct Quantiles
 {
 	const float *values;		/* [n] */
@@ -115,7 +115,7 @@ pick_ranks(Quantiles *q, int32_t first, int32_t last, uint64_t *items,
 	return true;
 }
 
-/* Few values: no need of buckets. */
+/* Of GV_UNDIVIDED_ITEMS values at most: buckets would not pay. */
 static bool
 pick_from_all(Quantiles *q)
 {
@@ -187,7 +187,7 @@ distribute(Quantiles *q, int64_t *places)
 	return true;
 }
 
-/* Exact ranks of more than GV_FEW_ITEMS values. */
+/* Exact ranks of more than GV_UNDIVIDED_ITEMS values. */
 static bool
 pick_from_buckets(Quantiles *q)
 {
@@ -279,7 +279,7 @@ gv_quantiles(const float *values, int64_t n, const int64_t *ranks,
 		q.wanted[i] = (uint64_t) ranks[i] << 32 | (uint32_t) i;
 	if (!gv_items_sort(q.wanted, nranks, &q.poll))
 		return GV_CANCELLED;
-	if (n <= (approximate ? GV_SAMPLE_ITEMS : GV_FEW_ITEMS))
+	if (n <= (approximate ? GV_SAMPLE_ITEMS : GV_UNDIVIDED_ITEMS))
 		done = pick_from_all(&q);
 	else if (approximate)
 		done = answer_by_splitters(&q);

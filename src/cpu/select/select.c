@@ -15,9 +15,9 @@
 #define WAITING		64			/* at least so many wait before a cut */
 
 /*
- * AUTO: WarpSelect while one value in SPARSE is wanted, because few get past
- * its threshold then; else quickselect, which walks no tree, unless its copy
- * of a row would take more than 128 MB.
+ * AUTO: WarpSelect while one value in SPARSE is wanted, because most stay
+ * above its threshold then; else quickselect, which walks no tree, unless its
+ * copy of a row would take more than 128 MB.
  */
 #define SPARSE		16
 #define LONG_ROW	(INT64_C(1) << 24)
@@ -30,9 +30,9 @@ warp_items(const GvSelect *spec)
 }
 
 /*
- * Put items of values first .. end - 1 of a row, a chunk at most, behind
- * `count` others if they are below the threshold; how many there are then.
- * What equals it is above it: an equal value comes later in the row.
+ * Append items of values first .. end - 1 of a row, a chunk at most, to
+ * `count` items if they are below the threshold; how many there are then.  What
+ * equals it is above it: an equal value comes later in the row.
  */
 static int64_t
 take_below(const float *row, int64_t first, int64_t end, uint64_t threshold,

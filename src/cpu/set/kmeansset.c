@@ -47,7 +47,7 @@ cpu_drop(void *state)
 	free(clusters);
 }
 
-/* Before a pass: no cluster has rows, so that its sum is of no account. */
+/* Before a pass: no cluster has rows, so its sum is not read. */
 static void
 start_pass(Clusters *clusters)
 {

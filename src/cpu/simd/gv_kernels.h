@@ -75,10 +75,10 @@ typedef struct GvKernels
 							 float *products);
 
 	/*
-	 * The same for those who know how wrong it may be: each level sums up as
-	 * it likes, dimensions of this panel first and then what products hold; a
-	 * panel needs no zeros.  Over all panels a product's error is below
-	 * gv_estimate_error (dims) |x| |c|, unless some underflow.
+	 * The same with an error that callers have to allow for: each level sums
+	 * up in an order of its own, dimensions of this panel first and then what
+	 * products hold; a panel needs no zeros.  Over all panels a product's
+	 * error is below gv_estimate_error (dims) |x| |c|, unless some underflow.
 	 */
 	void		(*estimate) (const float *x, int32_t stride, int nrows,
 							 int32_t len, const float *panel,
@@ -125,8 +125,8 @@ typedef struct GvKernels
 
 	/*
 	 * The codes of those copies of a block that `wanted` has a bit for, side
-	 * by side, to columns that lie GV_GATHERED_STRIDE apart; whatever becomes
-	 * of GV_BLOCK bytes in each.
+	 * by side, to columns that lie GV_GATHERED_STRIDE apart; of each column
+	 * GV_BLOCK bytes may be written.
 	 */
 	void		(*gather) (const uint8_t *codes, int32_t code_bytes,
 						   uint32_t wanted, uint8_t *gathered);
@@ -197,8 +197,8 @@ extern const GvKernels gv_avx512_kernels;
 #endif
 
 /*
- * distance.c.  <a, b> and |a - b|^2 in fp32: dimension i goes to partial sum i mod 16,
- * each sum ascending; then sum l takes sum l + 8, l + 4, l + 2, l + 1.
+ * distance.c.  <a, b> and |a - b|^2 in fp32: dimension i goes to partial sum
+ * i mod 16, each sum ascending; then l takes l + 8, l + 4, l + 2, l + 1.
  * They may overflow; gv_score turns that into GV_SCORE_MAX.
  */
 extern float gv_cpu_dot(const float *a, const float *b, int32_t dims);

@@ -6,8 +6,8 @@
  * Included at the end of a level's file, once, because functions cannot be
  * shared between levels.  The file has compare_some, residual_products,
  * compare64, multiply_codes, multiply_some, estimate_some, within,
- * below, nearest_word, sum_some, filter, record_squares and record_products, and
- * these macros:
+ * below, nearest_word, sum_some, filter, record_squares and record_products,
+ * and these macros:
  *		LEVEL		the attribute that functions of the level have
  *		KERNELS		the name of its table
  *		AT_ONCE		centroids that multiply_some multiplies with

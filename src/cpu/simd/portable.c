@@ -448,7 +448,8 @@ record_squares(const float *restrict q, const GvRefine *record,
 	for (i = 0; i + LANES <= dims; i += LANES)
 		for (l = 0; l < LANES; l++)
 		{
-			float		diff = q[i + l] - gv_refine_decode(min, step, codes[i + l]);
+			float		diff = q[i + l] -
+				gv_refine_decode(min, step, codes[i + l]);
 
 			sums[l] += diff * diff;
 		}
@@ -477,7 +478,8 @@ record_products(const float *restrict q, const GvRefine *record,
 	for (i = 0; i + LANES <= dims; i += LANES)
 		for (l = 0; l < LANES; l++)
 		{
-			float		term = q[i + l] * gv_refine_decode(min, step, codes[i + l]);
+			float		term = q[i + l] *
+				gv_refine_decode(min, step, codes[i + l]);
 
 			sums[l] += term;
 			magnitudes[l] += fabsf(term);

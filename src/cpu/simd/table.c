@@ -3,10 +3,10 @@
  *		A query's look-up table, and its filter: the table in bytes, which
  *		proves of most copies that they are not among the best.
  *
- * The kernels make both (gv_table.h).  A copy's S is (base + T) + sum, the sum over a of its table's entries, and
- * most copies of a long list are far from the worst that is kept.  For them a
- * lower bound of the sum will do, and sums of bytes are found by shuffles, 32
- * or 64 at once.
+ * The kernels make both (gv_table.h).  A copy's S is (base + T) + sum, the sum
+ * over its entries a of the table, and most copies of a long list are far from
+ * the worst that is kept.  For them a lower bound of the sum will do, and sums
+ * of bytes are found by shuffles, 32 or 64 at once.
  *
  * The bound.  With lo_j the least entry of sub-quantizer j and one step for
  * all of them, byte q stands for lo_j + step * q and is rounded down, so that

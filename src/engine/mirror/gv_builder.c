@@ -119,7 +119,8 @@ GvStatus
 gv_builder_get_array(GvBuilder *builder, GvArray array, int64_t first,
 					 int64_t n, void *values)
 {
-	GV_CALL(fault, builder != NULL && gv_valid_values(array, first, n, values));
+	GV_CALL(fault, builder != NULL &&
+			gv_valid_values(array, first, n, values));
 	return builders->get_array(builder, array, first, n, values);
 }
 
