@@ -91,7 +91,7 @@ assign_fault(const char *newval, void *extra)
 	int			n = 0;
 	int			end = 0;
 
-	IvfpqFaultReset();
+	IvfpqStopPointReset();
 	if (newval == NULL ||
 		sscanf(newval, "%15s %d engine%n", action, &n, &end) != 2 || end == 0)
 		n = 0;
@@ -130,7 +130,7 @@ define_developer_settings(void)
 	if (getenv("GPUVEC_FAULTS") != NULL)
 		DefineCustomStringVariable("gpuvec.fault",
 								   "Sets where tests make a backend stop.",
-								   NULL, &ivfpq_fault, NULL, PGC_SUSET,
+								   NULL, &ivfpq_stop_point, NULL, PGC_SUSET,
 								   GUC_NOT_IN_SAMPLE, NULL, assign_fault, NULL);
 }
 

@@ -21,7 +21,7 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#include "client/channel/status.h"
+#include "client/channel/channel.h"
 #include "client/mirror/wanted.h"
 #include "client/state/state.h"
 #include "pgcompat.h"
@@ -58,7 +58,6 @@ is_preloaded(void)
 static bool
 ask_status(GvStatusReply *status, GvMirrorStatus **mirrors)
 {
-	IvfpqReply	reply;
 	uint64		before = IvfpqCountServed();
 	int64		begun = IvfpqNow();
 	IvfpqServed served;
@@ -68,8 +67,8 @@ ask_status(GvStatusReply *status, GvMirrorStatus **mirrors)
 	if (IvfpqSharedState() != IVFPQ_STATE_UP ||
 		pg_atomic_read_u32(&ivfpq_shared->suspended) != 0)
 		return false;
-	served = IvfpqAskStatus(GV_ROLE_SESSION, begun + STATUS_US, status,
-							mirrors, &reply);
+	served = IvfpqAskStatus(IvfpqConnect(GV_ROLE_SESSION, begun + STATUS_US),
+							status, mirrors);
 	if (served == IVFPQ_TIMED_OUT)
 		IvfpqNoteSilence(begun, before);
 	if (served != IVFPQ_SERVED)

@@ -111,7 +111,7 @@ IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 
 	if (!IvfpqBlockExists(index, blkno))
 		IvfpqCorrupted(index, blkno, "the block does not exist");
-	buf = IvfpqRecentRead(index, blkno, strategy);
+	buf = IvfpqBufHintRead(index, blkno, strategy);
 	LockBuffer(buf, lockmode);
 	if (!IvfpqPageIs(BufferGetPage(buf), kind))
 		IvfpqCorrupted(index, blkno, "it is not a page of kind %d", kind);
@@ -171,7 +171,7 @@ IvfpqPutPage(Relation index, BlockNumber blkno, Page page, bool shared)
 {
 	IvfpqFillPage(index, blkno, page, shared && RelationNeedsWAL(index));
 	if (shared)
-		IvfpqFault("train: page");
+		IvfpqStopPoint("train: page");
 }
 
 /* Make an exclusively locked page free.  One record, one page. */

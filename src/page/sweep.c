@@ -13,7 +13,7 @@
 #include "storage/freespace.h"
 #include "utils/memutils.h"
 
-#include "page/page.h"
+#include "page/pending.h"
 #include "page/stoppoint.h"
 #include "pgcompat.h"
 
@@ -92,7 +92,7 @@ IvfpqSweepPage(IvfpqSweep *sweep, BlockNumber blkno,
 	if (is_free)
 		RecordPageWithFreeSpace(sweep->index, blkno, BLCKSZ - 1);
 	if (left_over)
-		IvfpqFault("sweep");
+		IvfpqStopPoint("sweep");
 }
 
 /* Sweep every page of an untrained index. */

@@ -18,6 +18,7 @@
 #include "am/common/options.h"
 #include "am/common/phase.h"
 #include "am/common/tid.h"
+#include "page/pending.h"
 
 /* Pages that a participant logs at a time. */
 #define LOG_PAGES		4096

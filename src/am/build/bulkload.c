@@ -34,7 +34,7 @@ static ItemPointerData
 write_record(IvfpqBulkLoad *load, const GvEncoded *encoded, int i, uint64 id)
 {
 	int			dims = load->training->gv.dims;
-	IvfpqRefineRecord *record = load->record;
+	IvfpqRecord *record = load->record;
 	ItemPointerData address;
 
 	record->min = encoded->min[i];
@@ -42,7 +42,7 @@ write_record(IvfpqBulkLoad *load, const GvEncoded *encoded, int i, uint64 id)
 	record->error = encoded->error[i];
 	IvfpqIdToTid(id, &record->tid);
 	memcpy(record->codes, encoded->records + (Size) i * dims, dims);
-	IvfpqRefineBuilderAdd(&load->refine, record, &address);
+	IvfpqRecordBuilderAdd(&load->refine, record, &address);
 	return address;
 }
 
@@ -118,7 +118,7 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 	if (refine)
 	{
 		load->record = IvfpqRecordAlloc(dims);
-		IvfpqRefineBuilderInit(&load->refine, index, dims, log);
+		IvfpqRecordBuilderInit(&load->refine, index, dims, log);
 	}
 	if (team->parallel)
 		IvfpqExchangeBegin(&load->exchange, &team->shared->files, team->me,
@@ -154,7 +154,7 @@ finish_rows(IvfpqBulkLoad *load, Relation index)
 	IvfpqBuilder *builder = IvfpqPlacerEnd(&load->placer);
 
 	if (load->record != NULL)
-		IvfpqRefineBuilderFinish(&load->refine, &team->shared->refine_head);
+		IvfpqRecordBuilderFinish(&load->refine, &team->shared->refine_head);
 	if (team->parallel)
 		IvfpqExchangeDone(&load->exchange);
 	if (load->calibration && team->parallel)
@@ -307,7 +307,7 @@ IvfpqBulkLoadWrite(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 	else
 		write_lists(load, index, meta, 0, shared);
 	IvfpqTrialFlush(&load->trial);
-	IvfpqFault("build: written");
+	IvfpqStopPoint("build: written");
 }
 
 /*

@@ -26,8 +26,8 @@ typedef struct IvfpqBulkLoad
 	IvfpqTrial	trial;			/* where it searches, if gpuvecd is there */
 
 	/* refine records, if there are to be any */
-	IvfpqRefineRecord *record;	/* or NULL */
-	IvfpqRefineBuilder refine;
+	IvfpqRecord *record;	/* or NULL */
+	IvfpqRecordBuilder refine;
 } IvfpqBulkLoad;
 
 extern void IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,

@@ -34,7 +34,7 @@ take_encoded(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 		IvfpqCalibrationTake(placer->calibration, encoded->neighbours,
 							 encoded->nneighbours, ids);
 	placer->sink(placer->sink_arg, ids, encoded, n);
-	IvfpqFault("build: encoded");
+	IvfpqStopPoint("build: encoded");
 }
 
 /*

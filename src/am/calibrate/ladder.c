@@ -247,7 +247,7 @@ climb_here(IvfpqLadder *ladder)
 	while ((q = pg_atomic_fetch_add_u64(&team->next_query, 1)) <
 		   (uint64) team->climb.nqueries)
 		climb(ladder, (int) q);
-	IvfpqFault("build: climbed");
+	IvfpqStopPoint("build: climbed");
 }
 
 /* Leave to the leader what has been found. */

@@ -19,6 +19,7 @@
 #include "am/common/tid.h"
 #include "am/heap/dims.h"
 #include "am/heap/measure.h"
+#include "page/pending.h"
 
 /* Rows that are asked, at most. */
 #define MAX_ASKED	100

@@ -95,7 +95,7 @@ check_tid(IvfpqMeasure *measure, const ItemPointerData *tid)
 bool
 IvfpqMeasureIsCold(const IvfpqMeasure *measure)
 {
-	return measure->is_heap && IvfpqAheadHelps(measure->heap);
+	return measure->is_heap && IvfpqPrefetchHelps(measure->heap);
 }
 
 /*
@@ -119,7 +119,7 @@ IvfpqMeasureDims(IvfpqMeasure *measure, int dims, bool *told)
 void
 IvfpqMeasurePrefetch(IvfpqMeasure *measure, const uint64 *ids, int64 n)
 {
-	IvfpqAheadBegin(&measure->prefetch, measure->heap, ids,
+	IvfpqPrefetchBegin(&measure->prefetch, measure->heap, ids,
 					measure->is_heap ? n : 0, IVFPQ_ID_SHIFT);
 }
 
@@ -154,7 +154,7 @@ give_page(IvfpqMeasure *measure, uint64 id)
 		return;
 	}
 	if (!BufferIsValid(buffer))
-		buffer = IvfpqRecentRead(measure->heap, blkno, NULL);
+		buffer = IvfpqBufHintRead(measure->heap, blkno, NULL);
 	if (BufferIsValid(fetch->xs_cbuf))
 		ReleaseBuffer(fetch->xs_cbuf);
 	fetch->xs_cbuf = buffer;
@@ -175,7 +175,7 @@ IvfpqMeasureFetch(IvfpqMeasure *measure, uint64 id, Datum *value)
 
 	IvfpqIdToTid(id, &tid);
 	check_tid(measure, &tid);
-	IvfpqAheadTo(&measure->prefetch, ItemPointerGetBlockNumber(&tid));
+	IvfpqPrefetchTo(&measure->prefetch, ItemPointerGetBlockNumber(&tid));
 	if (measure->is_heap)
 		give_page(measure, id);
 	if (!table_index_fetch_tuple(measure->fetch, &tid, measure->snapshot,
@@ -264,7 +264,7 @@ void
 IvfpqMeasurePause(IvfpqMeasure *measure)
 {
 	IvfpqPrefetchRowEnd(&measure->prefetch_row);
-	IvfpqAheadEnd(&measure->prefetch);
+	IvfpqPrefetchEnd(&measure->prefetch);
 	IvfpqMeasurePrefetch(measure, NULL, 0);
 	table_index_fetch_reset(measure->fetch);
 }

@@ -35,7 +35,7 @@ typedef struct IvfpqMeasure
 	bool		all_dead;		/* of a row not seen: no snapshot ever will */
 	bool		is_heap;
 	IvfpqPrefetchRow prefetch_row;			/* rows to be fetched, of a heap */
-	IvfpqAhead	prefetch;			/* the same, or rows foreseen */
+	IvfpqPrefetch	prefetch;			/* the same, or rows foreseen */
 } IvfpqMeasure;
 
 extern void IvfpqMeasureBegin(IvfpqMeasure *measure, Relation heap,

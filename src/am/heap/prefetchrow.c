@@ -42,7 +42,7 @@ look_up(const IvfpqPrefetchRow *rows, int64 i)
 	int			at;
 
 	if (i < rows->n && find_line_pointer(rows->ids[i], &at))
-		IvfpqRecentFetch(rows->heap, block_of(rows, i), at,
+		IvfpqBufHintFetch(rows->heap, block_of(rows, i), at,
 						 sizeof(ItemIdData));
 }
 
@@ -57,7 +57,7 @@ hold(IvfpqPrefetchRow *rows, int64 i)
 
 	if (i >= rows->n || !find_line_pointer(rows->ids[i], &at))
 		return;
-	buffer = IvfpqRecentPin(rows->heap, block_of(rows, i));
+	buffer = IvfpqBufHintPin(rows->heap, block_of(rows, i));
 	rows->held[i % IVFPQ_HELD_PAGES] = buffer;
 	if (!BufferIsValid(buffer))
 		return;

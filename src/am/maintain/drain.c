@@ -25,6 +25,7 @@
 #include "am/common/tid.h"
 #include "am/heap/measure.h"
 #include "am/maintain/maintain.h"
+#include "page/pending.h"
 #include "pgcompat.h"
 
 typedef struct Drain

@@ -35,6 +35,7 @@
 #include "am/heap/measure.h"
 #include "am/heap/tids.h"
 #include "am/maintain/maintain.h"
+#include "page/pending.h"
 #include "page/stoppoint.h"
 #include "pgcompat.h"
 
@@ -165,17 +166,17 @@ write_and_publish(InPlace *state)
 
 	if (!IvfpqPendingSeal(index, &state->seal, false))
 		return;
-	IvfpqFault("train: sealed");
+	IvfpqStopPoint("train: sealed");
 	IvfpqMetaInit(&state->meta, state->type.metric, state->training.gv.dims);
 	state->meta.refine = IvfpqGetOptions(index)->refine;
 	assign_rows(state);
 	IvfpqBulkLoadWrite(&state->load, index, &state->meta, true);
 	IvfpqBulkLoadFinish(&state->load, index, &state->meta, true);
-	IvfpqFault("train: written");
+	IvfpqStopPoint("train: written");
 	IvfpqPendingKeep(index, &state->seal, state->kept, state->nkept,
 					 &state->meta);
 	IvfpqPendingPublish(index, &state->meta);
-	IvfpqFault("train: published");
+	IvfpqStopPoint("train: published");
 	IvfpqPendingFree(index, &state->seal);
 
 	/* cached plans know an index that reads the whole table */

@@ -12,6 +12,7 @@
 #include "am/maintain/maintain.h"
 #include "am/scan/search.h"
 #include "page/array.h"
+#include "page/pending.h"
 #include "page/stoppoint.h"
 
 /* The lists that are to hold a transformed vector; returns how many. */
@@ -71,10 +72,10 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 							   codes, t));
 	if (model->meta.refine != IVFPQ_REFINE_NONE)
 	{
-		IvfpqRefineRecord *record = IvfpqRecordAlloc(dims);
+		IvfpqRecord *record = IvfpqRecordAlloc(dims);
 
 		IvfpqRecordMake(record, vector, dims, boundable, tid);
-		IvfpqRefineAppend(index, dims, record, &refine);
+		IvfpqRecordAppend(index, dims, record, &refine);
 	}
 	for (int i = 0; i < copies; i++)
 	{
@@ -84,7 +85,7 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 		IvfpqListAppend(index, &model->meta, lists[i], &copy,
 						i == 0 ? pending : NULL);
 		if (pending != NULL)
-			IvfpqFault("drain: copy");
+			IvfpqStopPoint("drain: copy");
 	}
 }
 
@@ -98,7 +99,7 @@ insert_pending(Relation heap, Relation index, const IvfpqType *type,
 
 	if (expected == 0 || expected == dims)
 	{
-		IvfpqFault("insert: pending");
+		IvfpqStopPoint("insert: pending");
 		expected = IvfpqPendingAppend(index, tid, dims);
 	}
 	if (expected != dims && type->typmod_dims == 0)

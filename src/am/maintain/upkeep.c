@@ -10,6 +10,7 @@
 #include "am/common/count.h"
 #include "am/common/options.h"
 #include "am/maintain/maintain.h"
+#include "page/pending.h"
 
 /* Has the index many times the rows it was trained on? */
 static bool

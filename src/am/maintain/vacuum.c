@@ -15,6 +15,7 @@
 #include "storage/indexfsm.h"
 
 #include "am/maintain/maintain.h"
+#include "page/pending.h"
 #include "page/record.h"
 #include "pgcompat.h"
 
@@ -54,9 +55,9 @@ static void
 vacuum_block(Vacuum *vacuum, BlockNumber blkno, uint32 slotno,
 			 const IvfpqListEntry *entry)
 {
-	IvfpqSlotHeader *slot = IvfpqSlotGet((Page) vacuum->page, &vacuum->layout,
+	IvfpqSlotHeader *slot = IvfpqSlabSlot((Page) vacuum->page, &vacuum->layout,
 										 slotno);
-	ItemPointerData *tids = (ItemPointerData *) IvfpqSlotBody(slot);
+	ItemPointerData *tids = (ItemPointerData *) IvfpqSlabBody(slot);
 	int			count = block_copies(entry, slot);
 	uint32		dead = 0;
 	IvfpqAddress address = {blkno, slotno};
@@ -89,7 +90,7 @@ read_owners(Vacuum *vacuum, BlockNumber blkno)
 	{
 		SlotOwner  *owner = &vacuum->owners[i];
 
-		owner->list = IvfpqSlotGet((Page) vacuum->page, &vacuum->layout,
+		owner->list = IvfpqSlabSlot((Page) vacuum->page, &vacuum->layout,
 								   i)->list;
 		if (owner->list < (uint32) vacuum->meta.nlists)
 			IvfpqListEntryRead(vacuum->index, &vacuum->meta, owner->list,
@@ -115,7 +116,7 @@ vacuum_page(Vacuum *vacuum, BlockNumber blkno)
 	if (!IvfpqSlabRead(vacuum->index, blkno, vacuum->strategy, vacuum->page))
 	{
 		if (vacuum->meta.refine != IVFPQ_REFINE_NONE)
-			IvfpqRefineVacuum(vacuum->index, vacuum->meta.dims, blkno,
+			IvfpqRecordVacuum(vacuum->index, vacuum->meta.dims, blkno,
 							  vacuum->strategy, vacuum->callback,
 							  vacuum->callback_state);
 		IvfpqSweepPage(&vacuum->sweep, blkno, vacuum->strategy);
@@ -128,14 +129,14 @@ vacuum_page(Vacuum *vacuum, BlockNumber blkno)
 
 	for (int i = 0; i < layout->slots_per_page; i++)
 	{
-		IvfpqSlotHeader *slot = IvfpqSlotGet((Page) vacuum->page, layout, i);
+		IvfpqSlotHeader *slot = IvfpqSlabSlot((Page) vacuum->page, layout, i);
 		const SlotOwner *owner = &vacuum->owners[i];
 		IvfpqAddress address = {blkno, i};
 
 		if (owner->list == IVFPQ_NO_LIST)
 			continue;
 		if (slot->gen != owner->entry.gen)
-			IvfpqReclaimSlot(vacuum->index, layout, address, slot->list,
+			IvfpqSlabReclaim(vacuum->index, layout, address, slot->list,
 							 slot->gen);
 		else if (slot->part == 0)
 			vacuum_block(vacuum, blkno, i, &owner->entry);

@@ -44,6 +44,7 @@
 #include "am/common/options.h"
 #include "am/common/snapshot.h"
 #include "am/maintain/maintain.h"
+#include "page/pending.h"
 #include "pgcompat.h"
 
 /* How long to try to get the lock of a table. */

@@ -34,19 +34,19 @@ void
 IvfpqRecordCheckDims(Relation index, int dims)
 {
 	if (IvfpqGetOptions(index)->refine != IVFPQ_REFINE_NONE &&
-		dims > IvfpqRefineMaxDims())
+		dims > IvfpqRecordMaxDims())
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("option refine takes %d dimensions at most, not %d",
-						IvfpqRefineMaxDims(), dims),
+						IvfpqRecordMaxDims(), dims),
 				 errhint("Create the index without refine.")));
 }
 
 /* Memory for a record. */
-IvfpqRefineRecord *
+IvfpqRecord *
 IvfpqRecordAlloc(int dims)
 {
-	return palloc0(IvfpqRefineSlotBytes(dims));
+	return palloc0(IvfpqRecordSlotBytes(dims));
 }
 
 /*
@@ -54,7 +54,7 @@ IvfpqRecordAlloc(int dims)
  * not boundable (IvfpqIsBoundable) it bounds nothing: the row is measured.
  */
 void
-IvfpqRecordMake(IvfpqRefineRecord *record, const float *vector, int dims,
+IvfpqRecordMake(IvfpqRecord *record, const float *vector, int dims,
 				bool boundable, const ItemPointerData *tid)
 {
 	record->tid = *tid;
@@ -103,7 +103,7 @@ operator_bound(const GvModel *gv, double bound, double query_length)
 static int
 bound_chunk(const IvfpqSearch *search, const float *query,
 			double query_length, uint64 *ids, int n, double *bounds,
-			char *memory, IvfpqAhead *prefetch)
+			char *memory, IvfpqPrefetch *prefetch)
 {
 	const IvfpqModel *model = search->model;
 	int			dims = model->meta.dims;
@@ -114,11 +114,11 @@ bound_chunk(const IvfpqSearch *search, const float *query,
 
 	for (int i = 0; i < n; i++)
 		IvfpqIdToTid(ids[i], &addresses[i]);
-	IvfpqRefineRead(search->index, dims, addresses, n, memory, prefetch);
+	IvfpqRecordRead(search->index, dims, addresses, n, memory, prefetch);
 	for (int i = 0; i < n; i++)
 	{
-		const IvfpqRefineRecord *record = (const IvfpqRefineRecord *)
-			(memory + i * IvfpqRefineSlotBytes(dims));
+		const IvfpqRecord *record = (const IvfpqRecord *)
+			(memory + i * IvfpqRecordSlotBytes(dims));
 
 		if (!ItemPointerIsValid(&record->tid))
 			continue;			/* free: the row is dead */
@@ -177,12 +177,12 @@ read_bounds(const IvfpqSearch *search, const float *query,
 {
 	const IvfpqModel *model = search->model;
 	char	   *memory = palloc(CHUNK *
-								IvfpqRefineSlotBytes(model->meta.dims));
+								IvfpqRecordSlotBytes(model->meta.dims));
 	int64		count = 0;
-	IvfpqAhead	prefetch;
+	IvfpqPrefetch	prefetch;
 
 	qsort(ids, n, sizeof(uint64), IvfpqCompareNumbers);
-	IvfpqAheadBegin(&prefetch, search->index, ids, n, IVFPQ_ID_SHIFT);
+	IvfpqPrefetchBegin(&prefetch, search->index, ids, n, IVFPQ_ID_SHIFT);
 	for (int64 done = 0; done < n; done += CHUNK)
 	{
 		int			some = (int) Min(CHUNK, n - done);
@@ -192,7 +192,7 @@ read_bounds(const IvfpqSearch *search, const float *query,
 		count += bound_chunk(search, query, query_length, rows + count, some,
 							 bounds + count, memory, &prefetch);
 	}
-	IvfpqAheadEnd(&prefetch);
+	IvfpqPrefetchEnd(&prefetch);
 	pfree(memory);
 	return count;
 }

@@ -127,9 +127,9 @@ search_lists(IvfpqSearch *search)
 	for (int i = 0; i < n; i++)
 	{
 		/* prefetched pages are there when the list's turn comes */
-		IvfpqAheadNotice(search->index, &had_read);
-		if (i >= nprefetched && IvfpqAheadHelps(search->index))
-			nprefetched = i + IvfpqListsAhead(&search->reader,
+		IvfpqPrefetchNotice(search->index, &had_read);
+		if (i >= nprefetched && IvfpqPrefetchHelps(search->index))
+			nprefetched = i + IvfpqPrefetchLists(&search->reader,
 											  search->lists.ids + i,
 											  entries + i, n - i);
 		IvfpqListOpenAt(&search->reader, (uint32) search->lists.ids[i],

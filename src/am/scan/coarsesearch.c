@@ -170,13 +170,13 @@ compare_chosen(Relation index, const IvfpqModel *model, const IvfpqQuery *query,
 
 	IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims, 0);
 	for (int i = 0; i < Min(n, PREFETCHED_CENTROIDS); i++)
-		IvfpqArrayComing(&reader, chosen[i]);
+		IvfpqArrayPrefetch(&reader, chosen[i]);
 	for (int i = 0; i < n; i++)
 	{
 		int			count;
 
 		if (i + PREFETCHED_CENTROIDS < n)
-			IvfpqArrayComing(&reader, chosen[i + PREFETCHED_CENTROIDS]);
+			IvfpqArrayPrefetch(&reader, chosen[i + PREFETCHED_CENTROIDS]);
 		reader.next = chosen[i];
 		reader.nvectors = reader.next + 1;
 		IvfpqCheckStatus(gv_coarse(&query->gv, query->vector,

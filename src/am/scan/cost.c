@@ -31,6 +31,7 @@
 
 #include "am/common/identity.h"
 #include "am/scan/scan.h"
+#include "page/pending.h"
 #include "pgcompat.h"
 
 /* Let this never be the cheapest path, not even for its order. */
@@ -193,7 +194,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 		double		centroids = meta.codes - meta.centroids;
 		double		fixed = IvfpqModelPages(&meta) + 1 - centroids;
 		double		refine = meta.refine == IVFPQ_REFINE_NONE ? 0 :
-			ceil(tuples / IvfpqRefineSlots(meta.dims));
+			ceil(tuples / IvfpqRecordSlots(meta.dims));
 		double		candidates = effort.candidates;
 
 		demand->lists = effort.probes;

@@ -31,6 +31,7 @@
 #include "am/common/tid.h"
 #include "am/heap/dims.h"
 #include "am/scan/scan.h"
+#include "page/pending.h"
 #include "pgcompat.h"
 
 IndexScanDesc

@@ -122,8 +122,8 @@ extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity);
 
 /* bound.c: records that bound distances */
 extern void IvfpqRecordCheckDims(Relation index, int dims);
-extern IvfpqRefineRecord *IvfpqRecordAlloc(int dims);
-extern void IvfpqRecordMake(IvfpqRefineRecord *record, const float *vector,
+extern IvfpqRecord *IvfpqRecordAlloc(int dims);
+extern void IvfpqRecordMake(IvfpqRecord *record, const float *vector,
 							int dims, bool boundable,
 							const ItemPointerData *tid);
 extern int64 IvfpqRecordBounds(const IvfpqSearch *search, const float *query,

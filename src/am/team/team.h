@@ -47,7 +47,7 @@ typedef struct IvfpqTeamShared
 	pg_atomic_uint64 ncopies;	/* that there are to be written */
 	pg_atomic_uint64 next_range;	/* of lists, that is still to be written */
 	pg_atomic_uint64 next_page; /* that is still to be logged */
-	pg_atomic_uint32 refine_head;	/* see IvfpqRefineBuilderFinish */
+	pg_atomic_uint32 refine_head;	/* see IvfpqRecordBuilderFinish */
 
 	pg_atomic_uint64 next_query;	/* of calibration, to be searched for */
 

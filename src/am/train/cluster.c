@@ -430,10 +430,10 @@ IvfpqClusterWork(IvfpqCluster *cluster)
 	IvfpqClusterEndRound(cluster, NULL);
 	read_rows(cluster);
 	IvfpqSnapshotDrop();
-	IvfpqFault("lists: read");
+	IvfpqStopPoint("lists: read");
 	IvfpqClusterEndRound(cluster, plan_children);
 	train_children(cluster);
-	IvfpqFault("lists: trained");
+	IvfpqStopPoint("lists: trained");
 	IvfpqClusterEndRound(cluster, close_gaps);
 	for (int pass = 0; pass < POLISH_PASSES && cluster->shared->nrows > 0;
 		 pass++)

@@ -300,10 +300,10 @@ IvfpqPolish(IvfpqCluster *cluster, int pass)
 	IvfpqTempFileBegin(&temp, &cluster->team, pass == 0 ? "sums" : "sums2",
 					   cluster->rows.nranges);
 	sum_rows(cluster, &temp);
-	IvfpqFault("lists: placed");
+	IvfpqStopPoint("lists: placed");
 	IvfpqClusterEndRound(cluster, NULL);
 	move_lists(cluster, &temp);
-	IvfpqFault("lists: moved");
+	IvfpqStopPoint("lists: moved");
 	IvfpqClusterEndRound(cluster, regroup);
 	IvfpqTempFileEnd(&temp);
 }

@@ -59,7 +59,7 @@ oldest_here(const IvfpqLayout *layout, Page page, BlockNumber blkno,
 	{
 		if (slot >= (uint32) layout->slots_per_page)
 			return NULL;
-		header = IvfpqSlotGet(page, layout, slot);
+		header = IvfpqSlabSlot(page, layout, slot);
 		if (header->list != list || header->gen != gen)
 			return NULL;
 		if (header->ordinal == 0 || header->prev_page != blkno)
@@ -97,10 +97,10 @@ note_older(const IvfpqLayout *layout, BlockNumber blkno,
 static void
 read_pages(Relation index, uint64 *pages, int n)
 {
-	IvfpqAhead	ahead;
+	IvfpqPrefetch prefetch;
 
 	qsort(pages, n, sizeof(uint64), IvfpqCompareNumbers);
-	IvfpqAheadBegin(&ahead, index, pages, n, 32);
+	IvfpqPrefetchBegin(&prefetch, index, pages, n, 32);
 	for (int i = 0; i < n; i++)
 	{
 		BlockNumber blkno = (BlockNumber) (pages[i] >> 32);
@@ -108,10 +108,10 @@ read_pages(Relation index, uint64 *pages, int n)
 		CHECK_FOR_INTERRUPTS();
 		if (!IvfpqBlockExists(index, blkno))
 			break;
-		IvfpqAheadTo(&ahead, blkno);
+		IvfpqPrefetchTo(&prefetch, blkno);
 		ReleaseBuffer(ReadBuffer(index, blkno));
 	}
-	IvfpqAheadEnd(&ahead);
+	IvfpqPrefetchEnd(&prefetch);
 }
 
 /*
@@ -127,13 +127,13 @@ read_first_pages(const IvfpqListReader *reader, const uint64 *lists,
 	uint64	   *pages = palloc(n * sizeof(uint64));
 	int			npages = 0;
 	int			nolder = 0;
-	IvfpqAhead	ahead;
+	IvfpqPrefetch prefetch;
 
 	for (int i = 0; i < n; i++)
 		if (entries[i].nitems > 0)
 			pages[npages++] = (uint64) entries[i].head.page << 32 | (uint32) i;
 	qsort(pages, npages, sizeof(uint64), IvfpqCompareNumbers);
-	IvfpqAheadBegin(&ahead, reader->index, pages, npages, 32);
+	IvfpqPrefetchBegin(&prefetch, reader->index, pages, npages, 32);
 	for (int j = 0; j < npages; j++)
 	{
 		BlockNumber blkno = (BlockNumber) (pages[j] >> 32);
@@ -144,7 +144,7 @@ read_first_pages(const IvfpqListReader *reader, const uint64 *lists,
 		CHECK_FOR_INTERRUPTS();
 		if (!IvfpqBlockExists(reader->index, blkno))
 			break;
-		IvfpqAheadTo(&ahead, blkno);
+		IvfpqPrefetchTo(&prefetch, blkno);
 		buf = ReadBuffer(reader->index, blkno);
 		LockBuffer(buf, BUFFER_LOCK_SHARE);
 		last = oldest_here(layout, BufferGetPage(buf), blkno,
@@ -156,18 +156,18 @@ read_first_pages(const IvfpqListReader *reader, const uint64 *lists,
 								 older + nolder);
 		UnlockReleaseBuffer(buf);
 	}
-	IvfpqAheadEnd(&ahead);
+	IvfpqPrefetchEnd(&prefetch);
 	pfree(pages);
 	return nolder;
 }
 
 /*
  * Bring pages of the first few of these lists [n] into shared buffers; returns
- * of how many.  Worth it where IvfpqAheadHelps.  It only looks ahead: whoever
- * reads the lists goes by what is there then.
+ * of how many.  Worth it where IvfpqPrefetchHelps.  What it finds on pages is
+ * a hint: a reader of the lists goes by what is there then.
  */
 int
-IvfpqListsAhead(const IvfpqListReader *reader, const uint64 *lists,
+IvfpqPrefetchLists(const IvfpqListReader *reader, const uint64 *lists,
 				const IvfpqListEntry *entries, int n)
 {
 	int			npages;
