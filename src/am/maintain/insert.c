@@ -113,8 +113,8 @@ insert_pending(Relation heap, Relation index, const IvfpqType *type,
 }
 
 /*
- * Index a value that is not NULL.  What dimensions it has to have the metapage
- * says: a changed option is for the next build.
+ * Index a value that is not NULL.  The metapage says which dimensions it must
+ * have: a changed option is for the next build.
  */
 static void
 insert_value(Relation heap, Relation index, Datum value, ItemPointer tid)
