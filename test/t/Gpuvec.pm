@@ -199,13 +199,16 @@ sub end_of
 sub wait_until
 {
 	my ($node, $query, $seconds) = @_;
-	my $end = time + ($seconds // $PostgreSQL::Test::Utils::timeout_default);
+	my $begun = time;
+	my $end = $begun + ($seconds // $PostgreSQL::Test::Utils::timeout_default);
 
 	while (time < $end)
 	{
 		my ($rc, $out) = $node->psql('postgres', $query);
 		return 1 if $rc == 0 && $out eq 't';
-		usleep(5_000);
+		# the longer it takes, the rarer it asks: others need the processor
+		my $pause = int(1e5 * (time - $begun));
+		usleep($pause < 5_000 ? 5_000 : $pause > 200_000 ? 200_000 : $pause);
 	}
 	return 0;
 }
