@@ -61,9 +61,7 @@ sub test_index
 {
 	my ($what, %options) = @_;
 
-	is_sound($node, 't_e', $what, %options);
-	is_complete($node, 't', '<->', 6, $what);
-	is_exact($node, 't', '<->', 6, $what) if $options{exact} // 1;
+	are_whole($node, $what, [ [ 't_e', 't', '<->', 6 ] ], %options);
 	return;
 }
 

@@ -15,7 +15,7 @@ use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw($SERVER long_test new_node load_gpuvec background wait_until
   end_of test_cancel test_timeout restart_after_crash restart_after_kill answers is_sound
-  is_complete is_exact is_whole);
+  is_complete is_exact are_whole is_whole);
 
 # What gpuvecd runs on.
 our $SERVER = $ENV{GPUVEC_TEST_SERVER} // 'cpu';
@@ -299,12 +299,12 @@ sub is_sound
 sub is_complete
 {
 	my ($node, $table, $operator, $dims, $what) = @_;
-	my $rows = $node->safe_psql('postgres',
-		"SELECT count(*) FROM $table WHERE e IS NOT NULL");
+	my ($rows, $found) = split /\n/,
+	  $node->safe_psql('postgres',
+		"SELECT count(*) FROM $table WHERE e IS NOT NULL;
+		SELECT complete('$table', '$operator', $dims)");
 
-	is( $node->safe_psql('postgres',
-			"SELECT complete('$table', '$operator', $dims)"),
-		"$rows rows, $rows distinct",
+	is( $found, "$rows rows, $rows distinct",
 		"$what: $operator finds each row of $table once");
 	return;
 }
@@ -320,14 +320,44 @@ sub is_exact
 	return;
 }
 
+# Test: indexes, each of them [ index, table, operator, dimensions ], are sound,
+# complete and exact.  All is asked in one session, since a session takes longer
+# than most questions.  Options: warnings (they are let pass), exact => 0.
+sub are_whole
+{
+	my ($node, $what, $indexes, %options) = @_;
+	my $which = $options{warnings} ? "WHERE severity = 'error'" : '';
+	my $exact = $options{exact} // 1;
+	my @told = split /\n/, $node->safe_psql(
+		'postgres',
+		join '',
+		map {
+			my ($index, $table, $operator, $dims) = @$_;
+			qq{SELECT concat('', string_agg(v::text, ' ')) FROM
+					(SELECT * FROM gpuvec_verify_index('$index') $which LIMIT 20) AS v;
+				SELECT format('%1\$s rows, %1\$s distinct', count(*)) FROM $table WHERE e IS NOT NULL;
+				SELECT complete('$table', '$operator', $dims);}
+			  . ($exact ? "SELECT inexact('$table', '$operator', $dims, 10, 10);" : '')
+		} @$indexes);
+
+	for (@$indexes)
+	{
+		my ($index, $table, $operator) = @$_;
+		my ($problems, $rows, $found, $inexact) = splice @told, 0, 3 + $exact;
+
+		is($problems, '', "$what: $index is sound");
+		is($found, $rows, "$what: $operator finds each row of $table once");
+		is($inexact, '0', "$what: $operator on $table with all lists is exact") if $exact;
+	}
+	return;
+}
+
 # Test: all three of t_e, the index on the 16 dimensions of t.
 sub is_whole
 {
 	my ($node, $what) = @_;
 
-	is_sound($node, 't_e', $what);
-	is_complete($node, 't', '<->', 16, $what);
-	is_exact($node, 't', '<->', 16, $what);
+	are_whole($node, $what, [ [ 't_e', 't', '<->', 16 ] ]);
 	return;
 }
 
