@@ -12,8 +12,10 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-my $rows = long_test() ? 50_000 : 3000;
-my $rounds = long_test() ? 20 : 3;
+my $rows = long_test() ? 50_000 : 2000;
+my $rounds = long_test() ? 20 : 2;
+# so many that phases of a build are seldom over before they are seen
+my $slow_rows = long_test() ? 2 * $rows : 6000;
 my @indexes = (
 	[ 'l2', 'loaded', '<->', 8 ],
 	[ 'ip', 'loaded', '<#>', 8 ],
@@ -149,7 +151,7 @@ $node->safe_psql(
 	'postgres', qq{
 	CREATE TABLE slow (id bigserial, e real[]);
 	INSERT INTO slow (e) SELECT point(g, 8) || array_fill((g % 97)::real, ARRAY[120])
-	FROM generate_series(1, 2 * $rows) AS g});
+	FROM generate_series(1, $slow_rows) AS g});
 for my $phase ('clustering', 'training codes', 'assigning', 'writing')
 {
 	my $job = background($node,
