@@ -474,11 +474,17 @@ run_tap_file() {
 	cd "$SOURCE"
 	export TESTDIR=$dir TESTDATADIR=$dir/tmp_check
 	export TESTLOGDIR=$dir/tmp_check/log
-	local began=$SECONDS
-	# who waits for ever shall not make all others wait
-	timeout --foreground 3600 perl -I "$GV_PGXS/test/perl" -I test/t "$1" \
-		>"$dir/out" 2>"$dir/err" </dev/null || echo "exit $?" >>"$dir/out"
-	echo "$((SECONDS - began)) s" >"$dir/time"
+	local TIMEFORMAT='%0R %1U %1S'
+	{
+		time {
+			# who waits for ever shall not make all others wait
+			timeout --foreground 3600 perl -I "$GV_PGXS/test/perl" \
+				-I test/t "$1" >"$dir/out" 2>"$dir/err" </dev/null ||
+				echo "exit $?" >>"$dir/out"
+			# a server counts when it is gone
+			sleep 0.2
+		}
+	} 2>"$dir/time"
 	# data folders are large: keep the failed ones' logs only
 	find "$dir/tmp_check" -mindepth 1 -maxdepth 1 ! -name log \
 		-exec rm -rf {} +
@@ -486,8 +492,11 @@ run_tap_file() {
 
 # $1 = folder of one TAP file.  Top-level lines only: subtests are indented.
 count_tap_file() {
-	local name ok bad skips
+	local name ok bad skips wall=0 user=0 system=0 tenths
 	name="$SERVER $(basename "$1")"
+	read -r wall user system <"$1/time" || :
+	tenths=$((10#${user/./} + 10#${system/./}))
+	TAP_TENTHS=$((TAP_TENTHS + tenths))
 	skips=$(grep -cE '^ok .*# (skip|SKIP)|^1\.\.0 *# *SKIP' "$1/out") || :
 	ok=$(grep -E '^ok ' "$1/out" | grep -cvE '# (skip|SKIP)') || :
 	bad=$(grep -E '^not ok ' "$1/out" | grep -cv '# TODO') || :
@@ -498,7 +507,7 @@ count_tap_file() {
 		bad=1
 	fi
 	if [ "$bad" = 0 ]; then
-		echo "$name: $ok passed, $(cat "$1/time")"
+		echo "$name: $ok passed, $wall s, processor $((tenths / 10)) s"
 		return
 	fi
 	grep -E '^not ok |^exit ' "$1/out" || :
@@ -511,33 +520,70 @@ count_tap_file() {
 	failed "$bad" "$name"
 }
 
-# Runs TAP files, $1 at a time.
+# Numbers of TAP files by how long they take, so that none runs alone at the end.
+TAP_LONGEST='025 019 024 006 018 010 007 028 027 016 002 012 022 020 030 013
+	011 001 004 014 031 003 015 005 021 009 032 008 026 029 017 023'
+
+# Names TAP files in the order in which they run, new ones first: these may take
+# any time.
+tap_in_order() {
+	local file number shorter
+	for file in "$@"; do
+		number=$(basename "$file" | cut -d_ -f1)
+		shorter=${TAP_LONGEST#*"$number"}
+		echo "${#shorter} $file"
+	done | sort -rns -k1,1 | cut -d' ' -f2-
+}
+
+# Runs TAP files, $1 at a time.  A server's parent ends at once: each file's
+# shell becomes the parent of such orphans (PR_SET_CHILD_SUBREAPER), so that
+# their processor time is the file's.
 run_tap_files() {
 	local processes=$1
 	shift
 	# shellcheck disable=SC2016
 	printf '%s\0' "$@" | PATH=$GV_BIN:$PATH gv_as xargs -0 -n 1 \
-		-P "$processes" bash -c 'run_tap_file "$1"' run_tap_file || :
+		-P "$processes" perl -e 'eval {
+			require "sys/syscall.ph";
+			syscall(&SYS_prctl, 36, 1, 0, 0, 0)
+		}; exec @ARGV' bash -c 'run_tap_file "$1"' run_tap_file || :
+}
+
+# One initdb for all TAP files: what PostgreSQL::Test::Cluster (from 16 on) and
+# test/t/Gpuvec.pm copy.
+make_tap_template() {
+	export INITDB_TEMPLATE=$GV_TMP/template$TAG
+	mkdir -m 700 "$INITDB_TEMPLATE"
+	gv_own "$INITDB_TEMPLATE"
+	# the locale is that of PostgreSQL::Test::Utils
+	gv_as env -u LC_ALL LC_MESSAGES=C "$GV_BIN/initdb" -A trust -N \
+		-D "$INITDB_TEMPLATE" >"$GV_TMP/initdb.log" 2>&1 ||
+		unset INITDB_TEMPLATE
 }
 
 part_tap() {
-	local name files=() dir
+	local name files=() dir began=$SECONDS
 	for name in ${TAP:-''}; do
 		files+=("$SOURCE"/test/t/"$name"*.pl)
 	done
+	mapfile -t files < <(tap_in_order "${files[@]}")
+	make_tap_template
 	mkdir "$GV_TMP/tap$TAG"
 	gv_own "$GV_TMP/tap$TAG"
 	export -f run_tap_file
 	export GV_TMP GV_PGXS SOURCE TAG GPUVEC_TEST_LONG=$LONG
 	export PG_REGRESS=$GV_PGXS/test/regress/pg_regress
-	run_tap_files "$(nproc)" "${files[@]}"
+	# they wait much of their time: three at once, at least
+	run_tap_files $(($(nproc) > 3 ? $(nproc) : 3)) "${files[@]}"
 	# with this program of test/gpu/run.sh; these need the card for themselves
 	if [ -n "${GPUVEC_TEST_HOG:-}" ]; then
 		run_tap_files 1 "$SOURCE"/test/gpu/*.pl
 	fi
+	TAP_TENTHS=0
 	for dir in "$GV_TMP/tap$TAG"/*/; do
 		count_tap_file "${dir%/}"
 	done
+	echo "$SERVER tap: $(seconds "$began"), processor $((TAP_TENTHS / 10)) s"
 }
 
 # What clients from PyPI send, and README's examples for frameworks, on a
