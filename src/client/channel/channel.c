@@ -459,7 +459,9 @@ time_left(const IvfpqChannel *channel)
 	if (channel->deadline == 0)
 		return ivfpq_request_timeout;
 	left = channel->deadline - IvfpqNow();
-	return left <= 0 || ShutdownRequestPending ? 0 : (long) ((left + 999) / 1000);
+	if (left <= 0 || ShutdownRequestPending)
+		return 0;
+	return (long) ((left + 999) / 1000);
 }
 
 /*

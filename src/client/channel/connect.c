@@ -3,10 +3,10 @@
  *		A channel is connected; and the one that each process has.
  *
  * The path is relative to the data directory, where every process of the
- * server is at home.  The channel of a process, for one request at a time, stays
- * open between requests.  Another one is opened when it is not fit for the
- * next: in another role, in the midst of a request that an error ended, or to a
- * gpuvecd that has been replaced.
+ * server is at home.  The channel of a process, for one request at a time,
+ * stays open between requests.  Another one is opened when it is not fit for
+ * the next: in another role, in the midst of a request that an error ended, or
+ * to a gpuvecd that has been replaced.
  */
 #include "postgres.h"
 

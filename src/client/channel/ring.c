@@ -122,8 +122,8 @@ IvfpqRingClose(IvfpqRing *ring)
 
 /*
  * Make the slots, shared if that is wanted and can be; a channel that is
- * closed gets them, too, in the current context.  False: the channel failed, or
- * it is closed because there is no memory.
+ * closed gets them, too, in the current context.  False: the channel failed,
+ * or it is closed because there is no memory.
  */
 bool
 IvfpqRingOpen(IvfpqRing *ring, IvfpqChannel *channel, int nslots, Size room,

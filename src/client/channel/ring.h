@@ -26,7 +26,7 @@ typedef struct IvfpqRing
 	Size		room;			/* bytes of a slot */
 	char	   *slots;			/* [nslots] heads and room */
 	bool		is_shared;
-	int			memory_fd;		/* of the slots, until they are shared; or -1 */
+	int			memory_fd;		/* of the slots until they are shared; or -1 */
 	uint64		answered;		/* slots before this one are done with */
 	uint64		filled;			/* ... are full; this one is being filled */
 	IvfpqSlotAnswered take;		/* or NULL */

@@ -73,12 +73,13 @@ IvfpqMirrorRecords(Relation index, const IvfpqMetaData *meta,
 				   const char **items, const char **reason)
 {
 	GvListsRequest request = {IvfpqMirrorKey(index, meta), n, 0};
+	Size		length = n * gv_refine_stride(meta->dims);
 	IvfpqChannel *channel = connect_as_loader();
 	IvfpqServed served = IvfpqChannelExchange(channel, GV_MSG_RECORDS,
 											  &request, sizeof(request),
 											  addresses,
 											  n * sizeof(ItemPointerData),
-											  n * gv_refine_stride(meta->dims));
+											  (uint32) length);
 
 	*reason = channel->reason;
 	*items = IvfpqAnswerBody(channel);
