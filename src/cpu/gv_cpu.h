@@ -12,6 +12,9 @@
 /* Work between two questions to the GvStop: multiplications, below 20 ms. */
 #define GV_CPU_SLICE	(INT64_C(1) << 24)
 
+/* Of arrays on the stack that kernels read and write by whole registers. */
+#define GV_CPU_ALIGNED	__attribute__((aligned(GV_ALIGN)))
+
 /* A GvStop and the work done since it was last asked. */
 typedef struct GvPoll
 {

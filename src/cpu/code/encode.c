@@ -94,8 +94,8 @@ encode_sub(const GvModel *model, int32_t j, Tile *tile)
 	int32_t		start = gv_sub_start(model, j);
 	int32_t		dims = gv_sub_start(model, j + 1) - start;
 	const float *codebook = model->codebooks + (size_t) GV_CODEWORDS * start;
-	float		dist[GV_CODEWORDS * TILE_ROWS] = {0};
-	float		residuals[TILE_DIMS * TILE_ROWS];
+	float		dist[GV_CODEWORDS * TILE_ROWS] GV_CPU_ALIGNED = {0};
+	float		residuals[TILE_DIMS * TILE_ROWS] GV_CPU_ALIGNED;
 	float		best[TILE_ROWS];
 	int32_t		code[TILE_ROWS];
 	int32_t		first;

@@ -100,8 +100,8 @@ assign_rows(Trainer *trainer)
 	{
 		int32_t		left = nrows - done;
 		int			ntile = left < TILE_ROWS ? left : TILE_ROWS;
-		float		dist[GV_CODEWORDS * TILE_ROWS] = {0};
-		int32_t		code[TILE_ROWS];
+		float		dist[GV_CODEWORDS * TILE_ROWS] GV_CPU_ALIGNED = {0};
+		int32_t		code[TILE_ROWS] GV_CPU_ALIGNED;
 		int32_t		d;
 		int			i;
 
