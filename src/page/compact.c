@@ -113,7 +113,7 @@ write_pages(Compaction *to)
 	IvfpqPendingOpenSealed(&reader, to->index, to->seal);
 	while (reader.next != to->seal->tail && IvfpqPendingNext(&reader, &count))
 	{
-		GvVacuumDelayPoint();
+		IvfpqVacuumDelayPoint();
 		for (int i = 0; i < count; i++)
 		{
 			if (to->count == IVFPQ_PENDING_PER_PAGE)

@@ -122,7 +122,7 @@ IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 Buffer
 IvfpqExtend(Relation index)
 {
-	return GvExtendRelation(index);
+	return IvfpqExtendRelation(index);
 }
 
 /*
@@ -133,7 +133,7 @@ IvfpqExtend(Relation index)
 BlockNumber
 IvfpqReserve(Relation index, BlockNumber npages, bool shared)
 {
-	BlockNumber first = GvExtendRelationBy(index, npages);
+	BlockNumber first = IvfpqExtendRelationBy(index, npages);
 
 	for (BlockNumber i = 0; shared && i < npages; i++)
 	{

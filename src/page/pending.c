@@ -357,7 +357,7 @@ IvfpqPendingVacuum(Relation index, IndexBulkDeleteCallback callback,
 	{
 		int			left;
 
-		GvVacuumDelayPoint();
+		IvfpqVacuumDelayPoint();
 		removed += vacuum_page(index, &blkno, &seq, callback, callback_state,
 							   &left);
 		*nleft += left;

@@ -105,7 +105,7 @@ IvfpqSweepUntrained(Relation index, BufferAccessStrategy strategy)
 	for (BlockNumber blkno = IVFPQ_METAPAGE + 1;
 		 blkno < sweep.nblocks; blkno++)
 	{
-		GvVacuumDelayPoint();
+		IvfpqVacuumDelayPoint();
 		IvfpqSweepPage(&sweep, blkno, strategy);
 	}
 	IvfpqSweepEnd(&sweep);

@@ -296,7 +296,7 @@ run(Bench *bench, int n)
 static void
 prepare(Bench *bench, int dims, int nlists, int probes, int most)
 {
-	GvMirrorSpec spec = {0, GV_L2, dims, 1, nlists, 1, 0, 0, 0};
+	GvMirrorSpec spec = {0, GV_L2, dims, 1, nlists, 1, 0, 0, 0, 0};
 	GvBatch    *batch = &bench->batch;
 	GvWanted   *wanted = (GvWanted *) calloc(most, sizeof(GvWanted));
 	float	   *centres = (float *) malloc(sizeof(float) * CENTRES * dims);

@@ -72,9 +72,9 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 							   codes, t));
 	if (model->meta.refine != IVFPQ_REFINE_NONE)
 	{
-		IvfpqRecord *record = IvfpqRefineAlloc(dims);
+		IvfpqRecord *record = IvfpqRecordAlloc(dims);
 
-		IvfpqRefineMake(record, vector, dims, boundable, tid);
+		IvfpqRecordMake(record, vector, dims, boundable, tid);
 		IvfpqRecordAppend(index, dims, record, &refine);
 	}
 	for (int i = 0; i < copies; i++)

@@ -19,7 +19,7 @@
 #include "page/record.h"
 #include "pgcompat.h"
 
-/* Whose a slot is, and that list's entry. */
+/* The list that a slot belongs to, and its entry. */
 typedef struct SlotOwner
 {
 	uint32		list;
@@ -103,10 +103,10 @@ read_owners(Vacuum *vacuum, BlockNumber blkno)
 }
 
 /*
- * One page.  It is copied twice: first to learn whose slots it holds, then,
- * after those lists' entries were read, for its contents; so every copy that
- * an entry counts is in what is looked at.  Slots taken in between hold only
- * rows newer than this VACUUM.
+ * One page.  It is copied twice: first to learn to which lists its slots
+ * belong, then, after the entries of these lists were read, for its contents.
+ * So the second copy has every copy that an entry counts.  Slots taken in
+ * between hold only rows newer than this VACUUM.
  */
 static void
 vacuum_page(Vacuum *vacuum, BlockNumber blkno)
@@ -149,7 +149,7 @@ rewrite_lists(Vacuum *vacuum)
 {
 	for (int list = 0; list < vacuum->meta.nlists; list++)
 	{
-		GvVacuumDelayPoint();
+		IvfpqVacuumDelayPoint();
 		IvfpqListRewrite(vacuum->index, &vacuum->meta, list, vacuum->strategy);
 	}
 }
@@ -190,7 +190,7 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 		{
 			if (IvfpqIsFixedPage(&vacuum.meta, blkno))
 				continue;
-			GvVacuumDelayPoint();
+			IvfpqVacuumDelayPoint();
 			vacuum_page(&vacuum, blkno);
 		}
 		rewrite_lists(&vacuum);
@@ -204,9 +204,9 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 }
 
 /*
- * amvacuumcleanup.  The free space map's upper levels, and sizes; training is
- * asked for.  Without a bulkdelete before, the number of entries is left as it
- * was known.
+ * amvacuumcleanup: upper levels of the free space map, sizes, and a worker for
+ * training.  Without a bulkdelete before, the number of entries stays as it is
+ * known.
  */
 IndexBulkDeleteResult *
 ivfpqvacuumcleanup(IndexVacuumInfo *info, IndexBulkDeleteResult *stats)

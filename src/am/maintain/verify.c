@@ -377,7 +377,7 @@ next_id(Tuplesortstate *sort, uint64 *id)
 	Datum		value;
 	bool		isnull;
 
-	if (!GvTuplesortGetDatum(sort, &value, &isnull))
+	if (!IvfpqTuplesortGetDatum(sort, &value, &isnull))
 		return false;
 	*id = (uint64) DatumGetInt64(value);
 	return true;

@@ -28,7 +28,7 @@
 #define VALUES_AT_ONCE	(1024 * 1024)
 #define RECORDS_AT_ONCE	1024
 
-/* Whose record is at an address, by a copy that leads there. */
+/* The row whose record is at an address, by a copy that leads there. */
 typedef struct NotedCopy
 {
 	ItemPointerData address;
@@ -297,7 +297,7 @@ count_differences(const MirrorCheck *check, const IvfpqBlockView *view,
 
 /*
  * Compare a piece with its list.  What is found counts only if no copy of the
- * list died and nobody rewrote it until the end.
+ * list died and the list was not rewritten until the end.
  */
 static void
 check_piece(MirrorCheck *check, const GvListPiece *piece,

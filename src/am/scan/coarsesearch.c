@@ -33,7 +33,7 @@
 #define MOST_SHARE			2
 
 /* Centroids on their way into the processor's cache. */
-#define CENTROIDS_AHEAD		4
+#define PREFETCHED_CENTROIDS	4
 
 /* Prepare for vectors of an index; memory from the current context. */
 void
@@ -169,14 +169,14 @@ compare_chosen(Relation index, const IvfpqModel *model, const IvfpqQuery *query,
 	IvfpqArrayReader reader;
 
 	IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims, 0);
-	for (int i = 0; i < Min(n, CENTROIDS_AHEAD); i++)
+	for (int i = 0; i < Min(n, PREFETCHED_CENTROIDS); i++)
 		IvfpqArrayPrefetch(&reader, chosen[i]);
 	for (int i = 0; i < n; i++)
 	{
 		int			count;
 
-		if (i + CENTROIDS_AHEAD < n)
-			IvfpqArrayPrefetch(&reader, chosen[i + CENTROIDS_AHEAD]);
+		if (i + PREFETCHED_CENTROIDS < n)
+			IvfpqArrayPrefetch(&reader, chosen[i + PREFETCHED_CENTROIDS]);
 		reader.next = chosen[i];
 		reader.nvectors = reader.next + 1;
 		IvfpqCheckStatus(gv_coarse(&query->gv, query->vector,

@@ -1,10 +1,11 @@
 /*
  * clusterteam.c
- *		Who trains lists: the leader, and parallel workers if there are any;
- *		what they share, how they begin and end.
+ *		The leader and parallel workers that train lists: what they share, how
+ *		they begin and end.
  *
- * Everything that is shared lies in one piece of memory.  That is the leader's
- * own where he is alone, and in the end he takes lists and parents out of it.
+ * Everything that is shared lies in one piece of memory.  A leader that is
+ * alone has it in its own.  In the end the leader takes lists and parents out
+ * of it.
  */
 #include "postgres.h"
 
@@ -158,7 +159,7 @@ begin_workers(IvfpqCluster *cluster, int nworkers,
 	LaunchParallelWorkers(cluster->context);
 	cluster->team.parallel = true;
 	cluster->team.shared->size = cluster->context->nworkers_launched + 1;
-	/* who dies before that would be waited for */
+	/* a worker that dies before it attaches would be waited for */
 	WaitForParallelWorkersToAttach(cluster->context);
 	return true;
 }

@@ -255,8 +255,8 @@ sample_blocks(IvfpqSample *sample, Relation heap, Relation index,
 
 /*
  * Sample the table into memory of the current context.  sample->type is set;
- * dims, capacity, least, lenient and sparing may be.  *rows gets an estimate of
- * the rows to index.
+ * dims, capacity, least, lenient and sparing may be.  *rows gets an estimate
+ * of the rows to index.
  */
 void
 IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,

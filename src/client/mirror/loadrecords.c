@@ -117,15 +117,6 @@ IvfpqRecordsRead(IvfpqLoad *load)
 	pfree(slots);
 }
 
-static IvfpqLoadResult
-send_items(IvfpqLoad *load, const char *items, int64 n)
-{
-	GvListsRequest request = {load->key, (int32) n, 0};
-
-	return IvfpqLoadSend(load, GV_MSG_REFINE, &request, sizeof(request),
-						 items, n * gv_refine_stride(load->meta.dims));
-}
-
 /* Send what was read, and forget it. */
 IvfpqLoadResult
 IvfpqRecordsSend(IvfpqLoad *load)
@@ -136,8 +127,13 @@ IvfpqRecordsSend(IvfpqLoad *load)
 
 	for (int64 done = 0; done < load->naddresses && result == IVFPQ_LOAD_DONE;
 		 done += slice)
-		result = send_items(load, load->records + done * stride,
-							Min(slice, load->naddresses - done));
+	{
+		int64		n = Min(slice, load->naddresses - done);
+		GvListsRequest request = {load->key, (int32) n, 0};
+
+		result = IvfpqLoadAsk(load, GV_MSG_REFINE, &request, sizeof(request),
+							  load->records + done * stride, n * stride, 0);
+	}
 	if (load->records)
 		pfree(load->records);
 	load->records = NULL;
@@ -179,6 +175,7 @@ static IvfpqLoadResult
 send_some_pages(IvfpqLoad *load, BlockNumber *blkno, char *page)
 {
 	IvfpqLoadResult result = IvfpqLoadLock(load);
+	GvListsRequest request = {.key = load->key};
 	BlockNumber nblocks;
 	int64		n = 0;
 
@@ -196,7 +193,11 @@ send_some_pages(IvfpqLoad *load, BlockNumber *blkno, char *page)
 	if (*blkno >= nblocks)
 		*blkno = InvalidBlockNumber;
 	IvfpqLoadUnlock(load);
-	return n > 0 ? send_items(load, load->message, n) : IVFPQ_LOAD_DONE;
+	if (n == 0)
+		return IVFPQ_LOAD_DONE;
+	request.npieces = (int32) n;
+	return IvfpqLoadSend(load, GV_MSG_REFINE, &request, sizeof(request),
+						 n * gv_refine_stride(load->meta.dims));
 }
 
 /* Send all records there are. */

@@ -57,6 +57,7 @@ typedef struct GvBuilderSpec
 	int32_t		batch_rows;		/* encoded at once, at most */
 	int32_t		iterations;		/* these three as in GvKmeans */
 	float		scale;			/* a power of two, see GvModel */
+	int32_t		unused;			/* 0 */
 	double		max_share;
 	uint64_t	seed;
 	int64_t		sample_rows;	/* at most */

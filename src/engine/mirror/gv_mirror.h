@@ -43,6 +43,7 @@ typedef struct GvMirrorSpec
 	int64_t		copies;			/* about how many there are to come */
 	int32_t		refine_slots;	/* refine records a page of the index has room
 								 * for, below 2^16; 0 = no refine records */
+	int32_t		unused;			/* 0 */
 	int64_t		refine_records; /* about how many there are to come */
 } GvMirrorSpec;
 

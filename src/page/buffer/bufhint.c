@@ -97,7 +97,7 @@ IvfpqBufHintPin(Relation rel, BlockNumber blkno)
 		return InvalidBuffer;
 	buffer = *place_of(rel, blkno);
 	if (!BufferIsValid(buffer) || !is_hot(buffer) ||
-		!GvReadRecent(rel, blkno, buffer))
+		!IvfpqReadRecentBuffer(rel, blkno, buffer))
 		return InvalidBuffer;
 	pgstat_count_buffer_read(rel);
 	pgstat_count_buffer_hit(rel);
