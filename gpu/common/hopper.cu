@@ -7,6 +7,7 @@
 #include "gpu/common/hopper.cuh"
 
 #ifdef __CUDACC__
+#include <cudaTypedefs.h>
 
 /* As the host may ask of the code that its card runs. */
 static __constant__ int compiled_for_hopper = GV_HOPPER;
