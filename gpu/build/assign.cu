@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "gpu/build/gv_build.h"
+#include "gpu/coarse/gv_coarse.h"
+#include "gpu/index/gv_index.h"
 
 #define THREADS			256
 #define MOST_SCORES		(INT64_C(64) << 20) /* of a piece of the rows */

@@ -5,7 +5,7 @@
 #ifndef GV_BUILD_H
 #define GV_BUILD_H
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/common/gv_batch.h"
 
 extern "C"
 {

@@ -19,6 +19,7 @@
  * That is a product and a minimum for each score, and half an operation for eps.
  */
 #include "gpu/cluster/clusters.cuh"
+#include "gpu/common/gv_batch.h"
 #include "gpu/common/slices.cuh"
 
 #define STAGES			3

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "gpu/cluster/gv_clusters.h"
+#include "gpu/common/gv_batch.h"
 #include "gpu/common/gv_group.h"
 #include "gpu/common/gv_sets.h"
 

@@ -34,6 +34,7 @@
  * a_p + 2 eps: the margin.
  */
 #include "gpu/coarse/approximate.cuh"
+#include "gpu/coarse/gv_coarse.h"
 #include "gpu/common/common.cuh"
 
 #define THREADS			256

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/common/gv_batch.h"
 #include "gpu/common/mma.cuh"
 #include "gpu/common/warpselect.cuh"
 

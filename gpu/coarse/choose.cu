@@ -17,9 +17,10 @@
  * are computed exactly and take the place of the approximate ones.
  */
 #include "gpu/coarse/approximate.cuh"
+#include "gpu/coarse/gv_coarse.h"
 #include "gpu/coarse/number.cuh"
 #include "gpu/coarse/score.cuh"
-#include "gpu/index/sift.cuh"
+#include "gpu/common/sift.cuh"
 
 #define MANY_THREADS	512		/* of a block, while there are SMs enough */
 #define FEW_THREADS		128

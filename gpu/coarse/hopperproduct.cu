@@ -20,6 +20,7 @@
  * several widths, and the one is taken that takes the fewest clocks by this
  * model.
  */
+#include "gpu/coarse/gv_coarse.h"
 #include "gpu/common/common.cuh"
 
 #define MORE_QUERIES	128		/* of fewer, tiles of product.cu waste less */
@@ -32,10 +33,6 @@ gv_gpu_hopper_fits(const GvBatch *batch, const GvSearcher *searcher)
 {
 	return searcher->hopper && forced != 0 && batch->n > MORE_QUERIES;
 }
-
-#ifdef __CUDACC__
-#include <cudaTypedefs.h>
-#endif
 
 #include "gpu/coarse/product.cuh"
 #include "gpu/common/hopper.cuh"
@@ -278,87 +275,6 @@ product_hopper_kernel(GvCardModel card, GvBatch batch,
 	}
 #endif
 }
-
-#ifdef __CUDACC__
-
-/* A function of the driver, which is not linked. */
-typedef PFN_cuTensorMapEncodeTiled_v12000 Encode;
-
-/* NULL: it is not there. */
-static Encode
-find_encode()
-{
-	static const char name[] = "cuTensorMapEncodeTiled";
-	void	   *found = NULL;
-	cudaDriverEntryPointQueryResult result;
-#if CUDART_VERSION >= 12050
-	cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, 12000,
-														 cudaEnableDefault,
-														 &result);
-#else
-	cudaError_t error = cudaGetDriverEntryPoint(name, &found,
-												cudaEnableDefault, &result);
-#endif
-
-	if (error == cudaSuccess && result == cudaDriverEntryPointSuccess)
-		return (Encode) found;
-	(void) cudaGetLastError();
-	return NULL;
-}
-
-/* The same, looked for once. */
-static Encode
-encode_function()
-{
-	static const Encode found = find_encode();
-
-	return found;
-}
-
-/* See gv_cuda.h. */
-bool
-gv_gpu_hopper_multiplies()
-{
-	return encode_function() != NULL;
-}
-
-/* See hopper.cuh. */
-GvStatus
-gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array, int64_t nrows,
-				  int half_dims, int box_rows)
-{
-	cuuint64_t	shape[2] = {(cuuint64_t) half_dims, (cuuint64_t) nrows};
-	cuuint64_t	row_bytes[1] = {half_dims * sizeof(uint16_t)};
-	cuuint32_t	box[2] = {SLICE, (cuuint32_t) box_rows};
-	cuuint32_t	each[2] = {1, 1};
-	CUresult	result;
-
-	result = encode_function() (map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
-								(void *) array, shape, row_bytes, box, each,
-								CU_TENSOR_MAP_INTERLEAVE_NONE,
-								CU_TENSOR_MAP_SWIZZLE_128B,
-								CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-								CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-	return result == CUDA_SUCCESS ? GV_OK : GV_FAILED;
-}
-
-#else
-
-bool
-gv_gpu_hopper_multiplies()
-{
-	return true;
-}
-
-GvStatus
-gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array, int64_t nrows,
-				  int half_dims, int box_rows)
-{
-	*map = {array, nrows, half_dims, box_rows};
-	return GV_OK;
-}
-
-#endif
 
 template <int WIDTH, int PARTS>
 static GvStatus

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "gpu/common/common.cuh"
+#include "gpu/common/gv_batch.h"
 #include "gpu/common/warpselect.cuh"
 
 /*

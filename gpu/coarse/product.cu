@@ -13,6 +13,7 @@
  * all SMs together more than L2 gives.  Tiles of the same lists follow each
  * other, so that centroids in the card's memory are read once.
  */
+#include "gpu/coarse/gv_coarse.h"
 #include "gpu/coarse/product.cuh"
 #include "gpu/common/common.cuh"
 #include "gpu/common/mma.cuh"

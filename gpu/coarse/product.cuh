@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/common/gv_batch.h"
 #include "gpu/common/warpselect.cuh"
 
 #define GV_RUN_TILES	(GV_RUN / 8)

@@ -9,8 +9,9 @@
  */
 #include "gpu/coarse/number.cuh"
 #include "gpu/common/common.cuh"
+#include "gpu/common/sift.cuh"
 #include "gpu/index/give.cuh"
-#include "gpu/index/sift.cuh"
+#include "gpu/index/gv_index.h"
 
 #define MAX_PROBES		65536	/* GvNearCopy has 16 bits for the probe */
 #define MOST_SIFTED		(INT64_C(1) << 30)	/* copies: they are int there */

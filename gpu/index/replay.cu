@@ -16,7 +16,8 @@
  */
 #include <string.h>
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/coarse/gv_coarse.h"
+#include "gpu/index/gv_index.h"
 
 /* Launch all steps. */
 GvStatus

@@ -9,6 +9,7 @@
  */
 #include "gpu/coarse/approximate.cuh"
 #include "gpu/common/common.cuh"
+#include "gpu/index/gv_index.h"
 
 #define CHUNK_CODES		(2 * GV_CHUNK)	/* sub-quantizers of a chunk */
 #define THREADS			(CHUNK_CODES * GV_CODEWORDS)

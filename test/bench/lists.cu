@@ -20,7 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/coarse/gv_coarse.h"
+#include "gpu/index/gv_index.h"
 
 #define REPEATS			20
 #define CENTRES			100

@@ -10,7 +10,7 @@
 
 #include "gpu/common/common.cuh"
 #include "gpu/common/gv_group.h"
-#include "gpu/exact/lists/gv_exactlists.h"
+#include "gpu/exact/gv_exactlists.h"
 
 #define THREADS			256
 

@@ -9,7 +9,7 @@
  * However many they are: nearest.cu does all this at once for those that
  * fit shared memory.
  */
-#include "gpu/exact/order.cuh"
+#include "gpu/exact/filter/order.cuh"
 
 #define THREADS			256
 #define RUN				1024	/* rows that a block sorts */

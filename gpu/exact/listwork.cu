@@ -7,7 +7,7 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "gpu/common/gv_group.h"
-#include "gpu/exact/lists/gv_exactlists.h"
+#include "gpu/exact/gv_exactlists.h"
 
 #define MOST_PIECE		(1 << 17)	/* vectors asked for at once */
 #define MOST_PART		8192	/* queries of a unit */

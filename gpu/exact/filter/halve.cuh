@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 #include "gpu/common/mma.cuh"
-#include "gpu/exact/exact.cuh"
+#include "gpu/exact/filter/exact.cuh"
 
 #define USUAL_LENGTH	64.0	/* of rows, once scaled */
 #define LARGEST			65000.0 /* component that a half holds */

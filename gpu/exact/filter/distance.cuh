@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#include "gpu/exact/exact.cuh"
+#include "gpu/exact/filter/exact.cuh"
 
 #define LANES			8		/* partial sums of gv_set_distance */
 #define TEAMS			(GV_WARP / LANES)

@@ -176,7 +176,7 @@ extern GvStatus gv_gpu_exact_gather(const GvExactSpace *space,
 									const GvExactPart *part, uint16_t *d_halves,
 									cudaStream_t stream);
 
-/* filterproduct.cu, hopperfilter.cu, fewscan.cu */
+/* filterproduct.cu, hopperfilter.cu */
 extern GvStatus gv_gpu_exact_product(const GvExactProduct *product,
 									 cudaStream_t stream);
 extern bool gv_gpu_exact_hopper_fits(const GvExactProduct *product,
@@ -184,10 +184,6 @@ extern bool gv_gpu_exact_hopper_fits(const GvExactProduct *product,
 extern bool gv_gpu_exact_hopper_forbidden();
 extern GvStatus gv_gpu_exact_hopper(const GvExactProduct *product, int nsms,
 									cudaStream_t stream);
-extern size_t gv_exact_scan_bytes(const GvExactProduct *product);	/* shared */
-extern GvStatus gv_gpu_exact_scan(const GvExactProduct *product, int nsms,
-								  cudaStream_t stream);
-
 /* cut.cu */
 extern GvStatus gv_gpu_exact_cuts(const GvExactSpace *space,
 								  const GvExactQueries *queries,
@@ -267,18 +263,6 @@ struct GvExactTurn
 	uint32_t	left[GV_EXACT_FEW_WARPS];
 };
 
-/* What fewqueries.cu is given. */
-struct GvExactFew
-{
-	GvExactSpace space;
-	GvExactNearest nearest;		/* of all queries */
-	GvExactLists lists;
-	GvExactTurn *d_turn;
-	float	   *d_bests;		/* [n][warps] */
-	float	   *d_scores;		/* of blocks that left */
-	uint32_t   *counts;			/* pinned [2] of the lists, for the host */
-};
-
 /* merge.cu */
 extern GvStatus gv_gpu_exact_merge(const GvExactQueries *queries,
 								   const GvExactPart *part,
@@ -298,7 +282,7 @@ enum GvExactStep
 	GV_EXACT_STEPS
 };
 
-/* work.cu, batch.cu: memory for searches, and one over a batch */
+/* work.cu: memory for searches */
 struct GvExactWork
 {
 	int32_t		device;
@@ -333,9 +317,6 @@ struct GvExactAmount
 /*
  * gv_gpu_exact_work: memory for so much, or _bytes of it.  What is dropped can
  * be half made.
- * gv_gpu_exact_search: the rows of a batch, after those that work->seen counts,
- * which the caller raises; the first batch comes with half copies of queries,
- * of which nothing is found before.
  */
 extern size_t gv_gpu_exact_work_bytes(const GvExactSpace *space,
 									  const GvExactAmount *amount);
@@ -343,50 +324,6 @@ extern GvStatus gv_gpu_exact_work(GvExactWork *work, int32_t device,
 								  const GvExactSpace *space,
 								  const GvExactAmount *amount);
 extern void gv_gpu_exact_work_drop(GvExactWork *work);
-extern GvStatus gv_gpu_exact_search(GvExactWork *work,
-									const GvExactSpace *space,
-									const GvExactRows *rows,
-									const GvExactQueries *queries,
-									const GvStop *stop);
-
-/*
- * For units of units.cu, rows that are in an order, padded to
- * GV_EXACT_ALIGN, and queries by a list, as many at once as _part_most says.
- * _part: launched, and nobody waits; queries that need another way go to lists.
- * _others: these, until it is over.
- */
-extern int64_t gv_gpu_exact_part_most(const GvExactWork *work,
-									  const GvExactQueries *queries);
-extern GvStatus gv_gpu_exact_part(GvExactWork *work,
-								  const GvExactSpace *space,
-								  const GvExactRows *rows,
-								  const GvExactQueries *queries,
-								  const GvExactPart *part,
-								  const GvExactLists *lists);
-extern GvStatus gv_gpu_exact_others(GvExactWork *work,
-									const GvExactSpace *space,
-									const GvExactRows *rows,
-									const GvExactQueries *queries,
-									const GvExactLists *lists,
-									const uint32_t counts[2],
-									const GvStop *stop);
-
-/*
- * fewqueries.cu: few queries and all rows of a batch, with cuts from a seed of
- * about so many; queries with too many slots and void ones are listed, and
- * counted where the host sees it.  Half copies of queries it makes itself, and
- * free places where rows are the first.  Only what fits.
- */
-extern bool gv_gpu_exact_few_fits(const GvExactSpace *space,
-								  const GvExactRows *rows,
-								  const GvExactQueries *queries,
-								  const GvExactWork *work, int64_t seed);
-extern GvStatus gv_gpu_exact_few(const GvExactFew *few, int nsms, int64_t seed,
-								 cudaStream_t stream);
-
-/* exactset.cu: bytes, a whole number of slots, and how they are taken */
-extern int64_t gv_gpu_exact_room(int64_t n);
-extern int64_t gv_gpu_exact_stride(int64_t n);
 
 /*
  * For checks: so many slots a query has room for, so many are the first cuts
@@ -394,11 +331,5 @@ extern int64_t gv_gpu_exact_stride(int64_t n);
  */
 extern "C" void gv_gpu_exact_force(int32_t capacity, int32_t seed);
 extern int32_t gv_gpu_exact_forced_seed(void);
-
-/*
- * For checks: how many queries so far went by the matrix, first rows apart,
- * and slowly.
- */
-extern "C" void gv_gpu_exact_ways(int64_t ways[2]);
 
 #endif							/* GV_EXACT_H */

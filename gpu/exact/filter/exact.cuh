@@ -31,7 +31,7 @@
 
 #include "gpu/common/common.cuh"
 #include "gpu/common/warpselect.cuh"
-#include "gpu/exact/gv_exact.h"
+#include "gpu/exact/filter/gv_exact.h"
 
 #define GV_EXACT_CLAMP	1e38f	/* no score of a finite bias is so large */
 #define GV_EXACT_INFINITE __int_as_float(0x7F800000)

@@ -3,7 +3,7 @@
  *		Rows and queries as exact search's filter sees them (halve.cuh),
  *		and the frame that both are seen in.
  */
-#include "gpu/exact/halve.cuh"
+#include "gpu/exact/filter/halve.cuh"
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)

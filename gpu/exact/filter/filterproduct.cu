@@ -6,7 +6,7 @@
  * Tiles, slices and their order are those of product.cu.
  */
 #include "gpu/common/slices.cuh"
-#include "gpu/exact/exact.cuh"
+#include "gpu/exact/filter/exact.cuh"
 
 #define STAGES			4
 #define QUERIES			128		/* of a tile */

@@ -13,7 +13,7 @@
 #ifndef GV_EXACTLISTS_H
 #define GV_EXACTLISTS_H
 
-#include "gpu/exact/gv_exact.h"
+#include "gpu/exact/gv_exactset.h"
 
 #define GV_EXACT_LANES	3		/* units under way at once */
 

@@ -14,8 +14,8 @@
  */
 #include <cub/device/device_radix_sort.cuh>
 
-#include "gpu/exact/exact.cuh"
-#include "gpu/exact/lists/gv_exactlists.h"
+#include "gpu/exact/filter/exact.cuh"
+#include "gpu/exact/gv_exactlists.h"
 
 #define THREADS			256
 #define TILE			64		/* slots of a block */

@@ -25,7 +25,7 @@
  * cores; with a smaller ring one would wait for slices that the other has no
  * turn to leave.
  */
-#include "gpu/exact/exact.cuh"
+#include "gpu/exact/filter/exact.cuh"
 
 #define MORE_QUERIES	64		/* of fewer, filterproduct.cu wastes less */
 

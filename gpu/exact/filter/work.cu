@@ -3,7 +3,7 @@
  *		Memory for searches: how many queries come at once, how many slots each
  *		has room for, and where everything lies.
  */
-#include "gpu/exact/gv_exact.h"
+#include "gpu/exact/filter/gv_exact.h"
 
 #define LEAST_CAPACITY	256
 #define FEW_CAPACITY	2048

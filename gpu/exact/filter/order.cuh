@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#include "gpu/exact/exact.cuh"
+#include "gpu/exact/filter/exact.cuh"
 
 /* The first i of low .. high - 1 that is not before something, else high. */
 template <typename Before>

@@ -7,8 +7,8 @@
  * there are; of a few, several blocks measure, and the one that is the last to
  * be ready does the rest.
  */
-#include "gpu/exact/distance.cuh"
-#include "gpu/exact/order.cuh"
+#include "gpu/exact/filter/distance.cuh"
+#include "gpu/exact/filter/order.cuh"
 
 #define MANY_THREADS	128
 #define FEW_THREADS		256		/* of a block of several for a query */

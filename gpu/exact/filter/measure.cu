@@ -2,7 +2,7 @@
  * measure.cu
  *		Distances of slots, however many; see distance.cuh.
  */
-#include "gpu/exact/distance.cuh"
+#include "gpu/exact/filter/distance.cuh"
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)

@@ -10,7 +10,7 @@
  * rows have S >= l, so the k nearest have, too, and reach A >= l - e(q).
  */
 #include "gpu/common/bisect.cuh"
-#include "gpu/exact/exact.cuh"
+#include "gpu/exact/filter/exact.cuh"
 
 #define THREADS			256
 #define MOST_THREADS	1024	/* of a block, while there are SMs enough */
