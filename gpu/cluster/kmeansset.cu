@@ -294,7 +294,7 @@ assign_rows(GvKmeansSet *set, const GvStop *stop)
 
 		GV_TRY(gv_gpu_bounds(cl, done, n, known, set->stream));
 		tell(set, GV_KMEANS_BOUNDS);
-		GV_TRY(gv_gpu_closest(cl, done, n, set->stream));
+		GV_TRY(gv_gpu_candidates(cl, done, n, set->stream));
 		tell(set, GV_KMEANS_CLOSEST);
 		GV_TRY(gv_gpu_settle(cl, done, n, known, set->stream));
 		tell(set, GV_KMEANS_SETTLE);

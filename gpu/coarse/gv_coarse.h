@@ -20,9 +20,11 @@ extern GvStatus gv_gpu_coarse(const GvCardModel *card, const GvBatch *batch,
  * three steps, of which gv_gpu_table does the first for batches that come from
  * the host, product.cu has the second and choose.cu the third.
  */
-extern bool gv_gpu_near_fits(const GvCardModel *card, const GvBatch *batch);
-extern GvStatus gv_gpu_near(const GvCardModel *card, const GvBatch *batch,
-							const GvSearcher *searcher);
+extern bool gv_gpu_approximate_fits(const GvCardModel *card,
+									const GvBatch *batch);
+extern GvStatus gv_gpu_approximate(const GvCardModel *card,
+								   const GvBatch *batch,
+								   const GvSearcher *searcher);
 extern GvStatus gv_gpu_product(const GvCardModel *card, const GvBatch *batch,
 							   const GvSearcher *searcher);
 extern GvStatus gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
@@ -46,11 +48,11 @@ extern "C" bool gv_gpu_hopper(int32_t lists);
  * For checks: from how many terms of exact scores on a batch goes this way;
  * negative: as is best.
  */
-extern "C" void gv_gpu_near_from(int64_t terms);
+extern "C" void gv_gpu_approximate_from(int64_t terms);
 
 /* For checks: how many of a searcher's queries went each way so far. */
-extern "C" GvStatus gv_gpu_near_ways(GvSearcher *searcher,
-									 uint32_t ways[GV_NEAR_WAYS]);
+extern "C" GvStatus gv_gpu_approximate_ways(GvSearcher *searcher,
+									 uint32_t ways[GV_COARSE_WAYS]);
 
 /* halves.cu: half copies of a mirror's centroids */
 extern int64_t gv_gpu_halves_bytes(const GvMirrorSpec *spec);

@@ -41,7 +41,7 @@ gv_gpu_hopper_fits(const GvBatch *batch, const GvSearcher *searcher)
 #define QUERIES			(64 * GROUPS)
 #define GROUP_WARPS		(GV_WARPGROUP / GV_WARP)
 #define THREADS			((GROUPS + 1) * GV_WARPGROUP)	/* one more copies */
-#define FEW_REGISTERS	40		/* of threads that copy, which begin with 168 */
+#define COPY_REGISTERS	40		/* of threads that copy, which begin with 168 */
 #define MANY_REGISTERS	232		/* of those that multiply */
 #define SLICE			(GV_HOPPER_ROW / 2) /* dimensions at a time */
 #define ALIGNMENT		1024	/* of operands */
@@ -253,7 +253,7 @@ product_hopper_kernel(GvCardModel card, GvBatch batch,
 	/* 1. one thread of the last group copies */
 	if (warp >= GROUPS * GROUP_WARPS)
 	{
-		gv_registers_give<FEW_REGISTERS>();
+		gv_registers_give<COPY_REGISTERS>();
 		if (threadIdx.x == GROUPS * GV_WARPGROUP)
 			send_tiles(ring, maps, tiles, nsteps);
 		return;
@@ -286,7 +286,7 @@ launch(const GvCardModel *card, const GvBatch *batch,
 	Tiles		tiles = tiles_of<WIDTH * PARTS>(*card, *batch);
 	Maps		maps;
 
-	GV_TRY(gv_gpu_hopper_map(&maps.queries, batch->near.d_halves, batch->n,
+	GV_TRY(gv_gpu_hopper_map(&maps.queries, batch->approx.d_halves, batch->n,
 							 card->half_dims, QUERIES));
 	GV_TRY(gv_gpu_hopper_map(&maps.lists, card->d_halves, card->nlists,
 							 card->half_dims, WIDTH));
@@ -323,7 +323,7 @@ clocks_of(const GvCardModel *card, const GvBatch *batch, int nsms, int lists)
 	return rounds * (nsteps * (QUERIES + lists) * 4 + lists * 21 + 500);
 }
 
-/* See gv_cuda.h. */
+/* See gv_coarse.h. */
 bool
 gv_gpu_hopper(int32_t lists)
 {

@@ -29,23 +29,23 @@ struct GvFound
 };
 
 /* How a query's nearest lists were chosen from approximate scores (approximate.cu). */
-enum GvNearWay
+enum GvCoarseWay
 {
-	GV_NEAR_RUNS,				/* by the least score of every 32 lists */
-	GV_NEAR_ALL,				/* by all approximate scores */
-	GV_NEAR_EXACT,				/* by all exact scores */
-	GV_NEAR_WAYS
+	GV_COARSE_RUNS,				/* by the least score of every 32 lists */
+	GV_COARSE_ALL,				/* by all approximate scores */
+	GV_COARSE_EXACT,				/* by all exact scores */
+	GV_COARSE_WAYS
 };
 
-/* What approximate.cu needs beside; nothing unless gv_gpu_near_fits. */
-struct GvNear
+/* What approximate.cu needs beside; nothing unless gv_gpu_approximate_fits. */
+struct GvApproximate
 {
 	uint16_t   *d_halves;		/* [n][half_dims] queries in half precision */
 	int32_t		nparts;			/* that a query comes in */
 	float2	   *d_squares;		/* [n][nparts] |q|^2 and |q - q'|^2 of each
 								 * part of q, whose half copy is q' */
 	float	   *d_least;		/* [n][nruns] the least score of each run */
-	unsigned   *d_ways;			/* [GV_NEAR_WAYS] queries that went each way;
+	unsigned   *d_ways;			/* [GV_COARSE_WAYS] queries that went each way;
 								 * the searcher's, and it only counts */
 };
 
@@ -89,7 +89,7 @@ struct GvBatch
 	uint4	   *d_hits;			/* GvHit [n][capacity] */
 	GvBound    *d_bounds;		/* [n][capacity], where a copy takes them out */
 	GvFound    *d_found;		/* [n] */
-	GvNear		near;
+	GvApproximate		approx;
 	GvProbe    *out_probed;		/* [n][probes] */
 	uint4	   *out_hits;		/* GvHit [n][capacity] */
 	GvBound    *out_bounds;		/* [n][capacity], or NULL */
@@ -143,7 +143,7 @@ struct GvSearcher
 	GvReplay	replays[GV_REPLAYS];
 	GvReplayCounts counts;
 	uint64_t	clock;			/* small batches */
-	GvBuffer	d_ways;			/* see GvNear */
+	GvBuffer	d_ways;			/* see GvApproximate */
 	GvSearch   *searches;		/* [n] that are under way */
 	int32_t		n;
 };

@@ -29,7 +29,7 @@ keys_kernel(const int64_t *d_positions, int64_t first, int64_t n,
 
 /* Rows in the lists near each list, one after the other; a thread a list. */
 static __global__ void __launch_bounds__(THREADS)
-offsets_kernel(const int64_t *d_near, const uint32_t *d_starts,
+offsets_kernel(const int64_t *d_nearest, const uint32_t *d_starts,
 			   uint32_t nlists, int32_t probes, uint32_t *d_offsets,
 			   uint32_t *d_totals)
 {
@@ -41,7 +41,7 @@ offsets_kernel(const int64_t *d_near, const uint32_t *d_starts,
 		return;
 	for (int32_t i = 0; i < probes; i++)
 	{
-		int64_t		other = d_near[list * probes + i];
+		int64_t		other = d_nearest[list * probes + i];
 
 		offsets[i] = sum;
 		sum += d_starts[other + 1] - d_starts[other];
@@ -74,9 +74,9 @@ ask(const GvExactByList *lists, GvExactWork *work,
 
 /* near.d_positions. */
 static GvStatus
-find_near(GvExactByList *lists, const GvStop *stop)
+find_nearest(GvExactByList *lists, const GvStop *stop)
 {
-	GvExactAmount amount = gv_gpu_exact_near_amount(lists);
+	GvExactAmount amount = gv_gpu_exact_nearest_amount(lists);
 	GvExactWork work = {};
 	GvStatus	status;
 
@@ -154,13 +154,13 @@ gv_gpu_exact_lists_begin(GvExactByList *lists, const GvExactQueries *queries,
 	int32_t		metric = lists->spec.metric;
 	double		since = 0.0;
 
-	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_NEAR_LISTS, stream, &since));
+	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_NEAREST_LISTS, stream, &since));
 	GV_TRY(see_centroids(lists, metric));
-	GV_TRY(find_near(lists, stop));
+	GV_TRY(find_nearest(lists, stop));
 	/* by inner products long centroids would have all vectors */
 	if (metric == GV_SET_IP)
 		GV_TRY(see_centroids(lists, GV_SET_L2));
-	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_NEAR_LISTS, stream, &since));
+	GV_TRY(gv_gpu_exact_lists_note(GV_EXACT_NEAREST_LISTS, stream, &since));
 	GV_TRY(group(lists, queries->d_queries, queries->n, &lists->queries,
 				 stop));
 	GV_CUDA_TRY(cudaMemcpyAsync(lists->starts, lists->queries.d_starts,

@@ -43,7 +43,7 @@ struct GvExactLane
 /* Where time goes, if somebody watches. */
 enum GvExactListStep
 {
-	GV_EXACT_NEAR_LISTS,
+	GV_EXACT_NEAREST_LISTS,
 	GV_EXACT_ASK,				/* lists of vectors */
 	GV_EXACT_GROUP,
 	GV_EXACT_HALVE,
@@ -92,7 +92,7 @@ struct GvExactByList
 
 /*
  * listwork.cu: for a set and batches of so many rows; what is half made is
- * dropped.  _near_amount: what the search for near lists takes memory for,
+ * dropped.  _nearest_amount: what the search for near lists takes memory for,
  * which it has for itself.
  */
 extern size_t gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept,
@@ -100,7 +100,7 @@ extern size_t gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept,
 extern GvStatus gv_gpu_exact_lists_create(const GvSetSpec *spec, int64_t kept,
 										  int64_t room, GvExactByList **made);
 extern void gv_gpu_exact_lists_drop(GvExactByList *lists);
-extern GvExactAmount gv_gpu_exact_near_amount(const GvExactByList *lists);
+extern GvExactAmount gv_gpu_exact_nearest_amount(const GvExactByList *lists);
 
 /*
  * exactlists.cu.  _begin: all queries and centroids are there.  _rows: the order

@@ -174,7 +174,7 @@ shape(GvExactByList *lists, const GvSetSpec *spec, int64_t room)
 
 /* What searches are for: near lists, lists of vectors, units. */
 GvExactAmount
-gv_gpu_exact_near_amount(const GvExactByList *lists)
+gv_gpu_exact_nearest_amount(const GvExactByList *lists)
 {
 	return {lists->near.n, lists->near.k, lists->near.n, 0};
 }
@@ -203,7 +203,7 @@ gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept, int64_t room)
 	GvExactAmount unit;
 
 	shape(&lists, spec, room);
-	near = gv_gpu_exact_near_amount(&lists);
+	near = gv_gpu_exact_nearest_amount(&lists);
 	asked = asked_amount(&lists);
 	unit = unit_amount(&lists, kept);
 	lists.sort_bytes = (size_t) (most_vectors(&lists) / 64 + (1 << 20));

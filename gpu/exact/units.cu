@@ -37,7 +37,7 @@ struct Units
 struct Source
 {
 	GvExactRows rows;
-	const int64_t *d_near;		/* [probes] */
+	const int64_t *d_nearest;		/* [probes] */
 	const uint32_t *d_offsets;	/* [probes + 1] */
 	const uint32_t *d_starts;	/* [nlists + 1] */
 	int32_t		probes;
@@ -62,7 +62,7 @@ slot_of(const Source &source, uint32_t i)
 		else
 			high = middle;
 	}
-	return source.d_starts[source.d_near[low]] + at - source.d_offsets[low];
+	return source.d_starts[source.d_nearest[low]] + at - source.d_offsets[low];
 }
 
 /*

@@ -160,7 +160,7 @@ shared_bytes(const GvCardModel *card)
 		WARPS * card->shape.block_bytes;
 }
 
-/* See gv_cuda.h. */
+/* See gv_index.h. */
 bool
 gv_gpu_hopper_scans(const GvCardModel *card)
 {

@@ -76,7 +76,8 @@ make_lanes(int32_t device, int lanes, GvSearcher **searcher)
 													   number));
 	/* both lanes count there, of which the second is made first */
 	if (status == GV_OK && lanes > 1)
-		status = gv_buffer_need(&made->d_ways, GV_NEAR_WAYS * sizeof(unsigned));
+		status = gv_buffer_need(&made->d_ways,
+								GV_COARSE_WAYS * sizeof(unsigned));
 	if (status == GV_OK && lanes > 1)
 		status = gv_cuda_status(cudaMemsetAsync(made->d_ways.memory, 0,
 												made->d_ways.bytes,
@@ -162,13 +163,15 @@ place_batch(const GvCardModel *card, GvSearcher *searcher, GvSearcher *lane,
 	if (!gv_gpu_sorts_copies(batch))
 		PLACE(d_ids, work, n * batch->copies * sizeof(uint64_t));
 	PLACE(d_found, work, n * sizeof(GvFound));
-	if (gv_gpu_near_fits(card, batch))
+	if (gv_gpu_approximate_fits(card, batch))
 	{
-		PLACE(near.d_halves, work, n * card->half_dims * sizeof(uint16_t));
-		batch->near.nparts = card->shape.chunks;
-		PLACE(near.d_squares, work, n * batch->near.nparts * sizeof(float2));
-		PLACE(near.d_least, work, n * gv_nruns(card->nlists) * sizeof(float));
-		batch->near.d_ways = (unsigned *) searcher->d_ways.memory;
+		PLACE(approx.d_halves, work, n * card->half_dims * sizeof(uint16_t));
+		batch->approx.nparts = card->shape.chunks;
+		PLACE(approx.d_squares, work,
+			  n * batch->approx.nparts * sizeof(float2));
+		PLACE(approx.d_least, work,
+			  n * gv_nruns(card->nlists) * sizeof(float));
+		batch->approx.d_ways = (unsigned *) searcher->d_ways.memory;
 	}
 #undef PLACE
 }

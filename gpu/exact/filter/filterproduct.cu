@@ -61,7 +61,7 @@ put_scores(const GvExactProduct &product, float (&sums)[QM][2 * LN][4],
 
 /* ... or what reaches the cuts to candidates. */
 static __device__ __forceinline__ void
-put_near(const GvExactProduct &product, float (&sums)[QM][2 * LN][4],
+put_candidates(const GvExactProduct &product, float (&sums)[QM][2 * LN][4],
 		 int query, int row)
 {
 	int			lane = threadIdx.x % GV_WARP;
@@ -139,7 +139,7 @@ exact_product_kernel(GvExactProduct product)
 	if (STORES)
 		put_scores(product, sums, query + warp_query, row + warp_row);
 	else
-		put_near(product, sums, query + warp_query, row + warp_row);
+		put_candidates(product, sums, query + warp_query, row + warp_row);
 }
 
 template <bool STORES>

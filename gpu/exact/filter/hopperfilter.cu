@@ -49,7 +49,7 @@ gv_gpu_exact_hopper_forbidden()
 #define GROUPS			2		/* of warps, that multiply */
 #define GROUP_WARPS		(GV_WARPGROUP / GV_WARP)
 #define THREADS			((GROUPS + 1) * GV_WARPGROUP)	/* one more copies */
-#define FEW_REGISTERS	40		/* of threads that copy, which begin with 168 */
+#define COPY_REGISTERS	40		/* of threads that copy, which begin with 168 */
 #define MANY_REGISTERS	232		/* of those that multiply */
 #define SLICE			(GV_HOPPER_ROW / 2) /* dimensions at a time */
 #define BOX				128		/* rows of a copy, and of a product */
@@ -426,7 +426,7 @@ exact_hopper_kernel(Work work, const __grid_constant__ Maps maps)
 	/* 1. one thread of the last group copies */
 	if (group == GROUPS)
 	{
-		gv_registers_give<FEW_REGISTERS>();
+		gv_registers_give<COPY_REGISTERS>();
 		if (threadIdx.x % GV_WARPGROUP == 0)
 			send_units<BLOCKS, KEEPS>(work, maps, memory);
 		return;
