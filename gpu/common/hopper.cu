@@ -3,11 +3,14 @@
  *		What a card of compute capability 9.0 is asked before hopper.cuh can
  *		serve: whether code for it is there, and the driver's maps of arrays.
  */
+#ifdef __CUDACC__
+#include <cudaTypedefs.h>
+#endif
+
 #include "gpu/common/gv_cuda.h"
 #include "gpu/common/hopper.cuh"
 
 #ifdef __CUDACC__
-#include <cudaTypedefs.h>
 
 /* As the host may ask of the code that its card runs. */
 static __constant__ int compiled_for_hopper = GV_HOPPER;

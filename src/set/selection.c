@@ -18,7 +18,7 @@
 
 #include "am/common/engine.h"
 #include "engine/gv_select.h"
-#include "set/work.h"
+#include "set/common/work.h"
 
 PG_FUNCTION_INFO_V1(gpuvec_select);
 PG_FUNCTION_INFO_V1(gpuvec_quantiles);

@@ -9,7 +9,7 @@
 
 #include "am/common/engine.h"
 #include "client/client.h"
-#include "set/work.h"
+#include "set/common/work.h"
 
 /*
  * Work that takes a processor less than a tenth of a second or so stays here:

@@ -8,7 +8,8 @@
 #include "storage/buffile.h"
 #include "utils/memutils.h"
 
-#include "set/set.h"
+#include "set/common/common.h"
+#include "set/common/tablerows.h"
 
 struct IvfpqStore
 {
