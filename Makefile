@@ -38,7 +38,7 @@ endif
 NVCC_FLAGS ?= -std=c++17 -O3 -fmad=false --threads 0
 # what the kernels' library calls need, such as -lcublas
 CUDA_LIBS ?=
-CUDA_OBJS := $(if $(strip $(NVCC)),$(patsubst %.cu,%.o,$(sort $(wildcard gpu/*/*.cu gpu/*/*/*.cu))))
+CUDA_OBJS := $(if $(strip $(NVCC)),$(patsubst %.cu,%.o,$(sort $(wildcard gpu/*.cu gpu/*/*.cu gpu/*/*/*.cu))))
 
 # -Wno-unused-parameter: PostgreSQL and the engine fix their callbacks' shapes.
 PG_CFLAGS = -std=gnu99 -Wall -Wextra -Wno-unused-parameter
@@ -78,7 +78,7 @@ endif
 
 gpuvecd_only := $(filter-out $(OBJS),$(GPUVECD_OBJS))
 EXTRA_CLEAN = $(OBJS:.o=.d) $(gpuvecd_only) $(gpuvecd_only:.o=.d) \
-	gpu/objects $(wildcard gpu/*/*.[do] gpu/*/*/*.[do])
+	gpu/objects $(wildcard gpu/*.[do] gpu/*/*.[do] gpu/*/*/*.[do])
 
 include $(PGXS)
 

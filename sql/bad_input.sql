@@ -1,8 +1,7 @@
 -- a clear error, with a hint, and no damage
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
-SET enable_seqscan = off;
-SET jit = off;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
+
 CREATE TABLE bad (id int, e real[]);
 
 -- rows that no index can hold, met while it is built

@@ -1,7 +1,6 @@
 -- the nearest lists of many, most of them told by the codes of their centroids
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
-SET enable_seqscan = off;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 SET max_parallel_maintenance_workers = 0;
 
 -- 600 clusters of 20 rows, an odd number of dimensions and of sub-quantizers

@@ -1,6 +1,7 @@
 -- the extension as a whole: what it holds, moving, dropping, coming back
-SET client_min_messages = warning;
-DROP EXTENSION IF EXISTS gpuvec CASCADE;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
+DROP EXTENSION gpuvec CASCADE;
 CREATE SCHEMA elsewhere;
 CREATE EXTENSION gpuvec SCHEMA elsewhere;
 RESET client_min_messages;
@@ -44,10 +45,7 @@ WHERE indrelid = 'ext'::regclass ORDER BY 1;
 ALTER EXTENSION gpuvec SET SCHEMA public;
 SELECT '{1,2}'::real[] <-> '{1,3}'::real[];
 INSERT INTO ext VALUES (1, '{1,2}'), (2, '{5,5}');
-SET enable_seqscan = off;
-SET jit = off;
 SELECT id FROM ext ORDER BY e <-> '{5,4}' LIMIT 1;
-RESET enable_seqscan;
 
 -- indexes hold it
 RESET client_min_messages;

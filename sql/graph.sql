@@ -1,7 +1,8 @@
 -- k-NN graphs and joins
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 RESET client_min_messages;
+RESET enable_seqscan;
 
 CREATE TABLE dots (id int PRIMARY KEY, v real[]);
 INSERT INTO dots VALUES (1, '{0,0}'), (2, '{1,0}'), (3, '{3,0}'), (4, '{3,1}'),
@@ -11,33 +12,33 @@ SELECT * FROM gpuvec_knn_graph('dots', 'id', 'v', 1, 'ip');
 SELECT count(*) FROM gpuvec_knn_graph('dots', 'id', 'v', 100);
 
 -- rows of small integers, so that many distances are equal
-CREATE FUNCTION numbers(seed int, n int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS $$
-	SELECT array_agg((hashint4(seed * 64 + i) & 7)::real ORDER BY i)
-	FROM generate_series(1, n) AS i
-$$;
 CREATE TABLE crowd (small smallint, id int, big bigint, v real[])
 	WITH (autovacuum_enabled = off);
 INSERT INTO crowd
-SELECT -i, i * 3, i * 10000000000, CASE WHEN i % 40 <> 0 THEN numbers(i, 10) END
+SELECT -i, i * 3, i * 10000000000, CASE WHEN i % 40 <> 0 THEN pg_temp.numbers(i, 10) END
 FROM generate_series(1, 600) AS i;
 DELETE FROM crowd WHERE id % 9 = 0;
-UPDATE crowd SET v = numbers(id + 5000, 10) WHERE id % 11 = 0 AND v IS NOT NULL;
+UPDATE crowd SET v = pg_temp.numbers(id + 5000, 10) WHERE id % 11 = 0 AND v IS NOT NULL;
 
 -- against sorts
 SET client_min_messages = warning;
-SELECT k, metric, count(*), bool_and(found = sorted) AS same
-FROM (VALUES (1), (10), (1000)) AS k (k),
-	(VALUES ('l2'), ('ip'), ('cosine')) AS m (metric),
-	LATERAL (SELECT key, array_agg((neighbour, distance)::text ORDER BY rank) AS found
-		FROM gpuvec_knn_graph('crowd', 'id', 'v', k, metric) GROUP BY key) AS g
-	JOIN crowd AS a ON a.id = g.key,
-	LATERAL (SELECT array_agg((id::bigint, d)::text ORDER BY d, ctid) AS sorted
-		FROM (SELECT id, ctid, CASE metric WHEN 'l2' THEN s.v <-> a.v
+CREATE TABLE sorted AS
+SELECT metric, id AS key, sorted.*
+FROM (VALUES ('l2'), ('ip'), ('cosine')) AS m (metric), crowd AS a,
+	LATERAL (SELECT array_agg(id::bigint) AS neighbours, array_agg(d) AS distances
+		FROM (SELECT id, CASE metric WHEN 'l2' THEN s.v <-> a.v
 				WHEN 'ip' THEN s.v <#> a.v ELSE s.v <=> a.v END AS d
 			FROM crowd AS s WHERE s.v IS NOT NULL AND s.id <> a.id
-			ORDER BY d, ctid LIMIT k) AS s) AS sorted
-GROUP BY k, metric ORDER BY k, metric;
+			ORDER BY d, ctid) AS s) AS sorted;
+SELECT k, m.metric, count(*), bool_and(g.neighbours = s.neighbours[:k] AND g.distances = s.distances[:k]) AS same
+FROM (VALUES (1), (10), (1000)) AS k (k),
+	(VALUES ('l2'), ('ip'), ('cosine')) AS m (metric),
+	LATERAL (SELECT key, array_agg(neighbour ORDER BY rank) AS neighbours,
+			array_agg(distance ORDER BY rank) AS distances
+		FROM gpuvec_knn_graph('crowd', 'id', 'v', k, m.metric) GROUP BY key) AS g,
+	sorted AS s
+WHERE s.key = g.key AND s.metric = m.metric
+GROUP BY k, m.metric ORDER BY k, m.metric;
 SELECT count(*), max(abs(distance - (1 - r))) < 1e-12 AS near
 FROM (SELECT g.*, (SELECT corr(x, y) FROM unnest(a.v, b.v) AS u (x, y)) AS r
 	FROM gpuvec_knn_graph('crowd', 'id', 'v', 5, 'pearson') AS g
@@ -130,7 +131,7 @@ SELECT metric, recall, count(*), avg((i.distance <= farthest)::int) >= recall AS
 	bool_and(i.key <> i.neighbour) AS others,
 	bool_and(i.distance >= e.distance) AS behind,
 	bool_and(i.distance = CASE metric WHEN 'l2' THEN a.v <-> b.v WHEN 'ip' THEN a.v <#> b.v ELSE a.v <=> b.v END) AS measured,
-	count(*) = count(DISTINCT (i.key, i.neighbour)) AS once
+	count(*) = count(DISTINCT i.key << 32 | i.neighbour) AS once
 FROM (SELECT metric, recall, g.*
 		FROM metrics, (VALUES (0.8), (0.95)) AS r (recall),
 			LATERAL (SELECT set_config('gpuvec.recall', recall::text, false)) AS s (setting),
@@ -221,6 +222,5 @@ SELECT count(*) FROM gpuvec_knn_join('left_side', 'k', 'e', 'dots', 'id', 'v', 1
 RESET ROLE;
 
 SET client_min_messages = warning;
-DROP TABLE dots, crowd, left_side, nobody, graph, graph_by_tiles, graph_by_index;
-DROP FUNCTION numbers;
+DROP TABLE dots, crowd, sorted, left_side, nobody, graph, graph_by_tiles, graph_by_index;
 DROP ROLE gpuvec_reader;

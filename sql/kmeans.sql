@@ -1,6 +1,6 @@
 -- k-means of the vectors of a table
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 RESET client_min_messages;
 
 -- four heaps around the corners of a square

@@ -1,6 +1,6 @@
 -- settings and index options
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 LOAD 'gpuvec';
 
 -- settings

@@ -1,7 +1,7 @@
 -- gpuvec_pgvector as a whole: all extensions in schemas off the path
-SET client_min_messages = warning;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 CREATE EXTENSION IF NOT EXISTS vector;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
 DROP EXTENSION gpuvec CASCADE;
 DROP EXTENSION vector CASCADE;
 CREATE SCHEMA vec;
@@ -14,8 +14,6 @@ CREATE EXTENSION gpuvec_pgvector SCHEMA gvp;
 CREATE TABLE off_path (id int, v vec.vector(3));
 CREATE INDEX ON off_path USING gpuivfpq (v);
 CREATE INDEX ON off_path USING gpuivfpq (v gvp.vector_cosine_ops);
-SET enable_seqscan = off;
-SET jit = off;
 EXPLAIN (COSTS OFF) SELECT id FROM off_path
 ORDER BY v OPERATOR(gvp.<->) '{1,2,3}'::real[] LIMIT 1;
 EXPLAIN (COSTS OFF) SELECT id FROM off_path

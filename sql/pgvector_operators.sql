@@ -1,7 +1,7 @@
 -- distances between pgvector's types and arrays, and how they are resolved
-SET client_min_messages = warning;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 CREATE EXTENSION IF NOT EXISTS vector;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
 CREATE EXTENSION IF NOT EXISTS gpuvec_pgvector;
 
 SELECT opcname, opcintype::regtype, opcdefault, amvalidate(c.oid)
@@ -50,8 +50,6 @@ SELECT parameter_types FROM pg_prepared_statements WHERE name = 'untyped';
 EXECUTE untyped('[1,2,4]');
 
 -- plans: an index on v or h serves them all
-SET enable_seqscan = off;
-SET jit = off;
 CREATE INDEX mixed_v ON mixed USING gpuivfpq (v);
 CREATE INDEX mixed_h ON mixed USING gpuivfpq (h halfvec_cosine_ops);
 EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY v <-> '[1,2,3]' LIMIT 1;

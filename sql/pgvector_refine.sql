@@ -1,17 +1,8 @@
 -- refine records under pgvector's operators, which sum in single precision:
 -- what they return is never below a row's bound, so no row comes too late
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 CREATE EXTENSION IF NOT EXISTS gpuvec_pgvector CASCADE;
-SET enable_seqscan = off;
-SET jit = off;
-
-CREATE FUNCTION pg_temp.point(g int, dims int, far real) RETURNS vector
-LANGUAGE sql IMMUTABLE AS $$
-	SELECT array_agg((far + 10 * sin(g % 20 * 131 + i * 17) + n - floor(n))::real ORDER BY i)::vector
-	FROM generate_series(1, dims) AS i,
-		LATERAL (VALUES (abs(sin(g * 12.9898 + i * 78.233)) * 43758.5453)) AS v (n)
-$$;
 
 -- rows that the index gives out of place, all rows asked for at once
 CREATE FUNCTION pg_temp.misplaced(col text, operator text, query text)
@@ -31,8 +22,8 @@ END
 $$;
 
 CREATE TABLE embedded (id int, v vector(100), h halfvec(100), f vector(100));
-INSERT INTO embedded SELECT g, pg_temp.point(g, 100, 0), pg_temp.point(g, 100, 0)::halfvec,
-	pg_temp.point(g, 100, 5000) FROM generate_series(1, 1500) AS g;
+INSERT INTO embedded SELECT g, pg_temp.point(g, 100), pg_temp.point(g, 100)::vector::halfvec,
+	pg_temp.point(g, 100, origin => 5000) FROM generate_series(1, 1500) AS g;
 CREATE INDEX embedded_v_l2 ON embedded USING gpuivfpq (v) WITH (lists = 10, refine = sq8);
 CREATE INDEX embedded_v_ip ON embedded USING gpuivfpq (v vector_ip_ops) WITH (lists = 10, refine = sq8);
 CREATE INDEX embedded_v_cosine ON embedded USING gpuivfpq (v vector_cosine_ops) WITH (lists = 10, refine = sq8);
@@ -42,21 +33,21 @@ CREATE INDEX embedded_h_cosine ON embedded USING gpuivfpq (h halfvec_cosine_ops)
 CREATE INDEX embedded_f_l2 ON embedded USING gpuivfpq (f) WITH (lists = 10, refine = sq8);
 CREATE INDEX embedded_f_ip ON embedded USING gpuivfpq (f vector_ip_ops) WITH (lists = 10, refine = sq8);
 CREATE INDEX embedded_f_cosine ON embedded USING gpuivfpq (f vector_cosine_ops) WITH (lists = 10, refine = sq8);
-INSERT INTO embedded SELECT g, pg_temp.point(g, 100, 0), pg_temp.point(g, 100, 0)::halfvec,
-	pg_temp.point(g, 100, 5000) FROM generate_series(1501, 1600) AS g;
+INSERT INTO embedded SELECT g, pg_temp.point(g, 100), pg_temp.point(g, 100)::vector::halfvec,
+	pg_temp.point(g, 100, origin => 5000) FROM generate_series(1501, 1600) AS g;
 
 -- queries: one that is a row, one that is none; arrays, too
-SELECT c, o, n, pg_temp.misplaced(c, o, format('%L::%s', pg_temp.point(n, 100, far), t))
+SELECT c, o, n, pg_temp.misplaced(c, o, format('%L::%s', pg_temp.point(n, 100, origin => far)::vector, t))
 FROM (VALUES ('v', 'vector', 0), ('h', 'halfvec', 0), ('f', 'vector', 5000)) AS v (c, t, far),
 	unnest(ARRAY['<->', '<#>', '<=>']) AS o, unnest(ARRAY[7, 7919]) AS n
 ORDER BY 1, 2, 3;
-SELECT c, o, pg_temp.misplaced(c, o, format('%L::real[]', pg_temp.point(7919, 100, 0)::real[]))
+SELECT c, o, pg_temp.misplaced(c, o, format('%L::real[]', pg_temp.point(7919, 100)))
 FROM unnest(ARRAY['v', 'h']) AS c, unnest(ARRAY['<->', '<#>', '<=>']) AS o ORDER BY 1, 2;
 SELECT relname, p.* FROM pg_class, gpuvec_verify_index(oid) AS p WHERE relname LIKE 'embedded\_%';
 -- a query whose type is known only when the statement runs
 PREPARE nearest AS SELECT id FROM embedded ORDER BY h <-> $1 LIMIT 3;
-EXECUTE nearest (pg_temp.point(77, 100, 0)::halfvec);
-EXECUTE nearest (pg_temp.point(78, 100, 0));
+EXECUTE nearest (pg_temp.point(77, 100)::vector::halfvec);
+EXECUTE nearest (pg_temp.point(78, 100)::vector);
 DROP TABLE embedded;
 
 -- vectors whose sums lose their digits in single precision, or overflow: the
@@ -64,7 +55,7 @@ DROP TABLE embedded;
 CREATE FUNCTION pg_temp.scaled(g int, scale float8) RETURNS vector
 LANGUAGE sql IMMUTABLE AS $$
 	SELECT array_agg((x * scale)::real ORDER BY i)::vector
-	FROM unnest(pg_temp.point(g, 16, 0)::real[]) WITH ORDINALITY AS u (x, i)
+	FROM unnest(pg_temp.point(g, 16)) WITH ORDINALITY AS u (x, i)
 $$;
 CREATE TABLE embedded (id int, v vector(16), w vector(16), x vector(16));
 INSERT INTO embedded SELECT g, pg_temp.scaled(g, (ARRAY[1, 1e-23, 1e-24, 1e-41, 1e36])[1 + g % 5]),

@@ -1,16 +1,7 @@
 -- indexes on pgvector's types, by gpuvec_pgvector
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 CREATE EXTENSION IF NOT EXISTS gpuvec_pgvector CASCADE;
-SET enable_seqscan = off;
-SET jit = off;
-
-CREATE FUNCTION pg_temp.point(g int, dims int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS $$
-	SELECT array_agg((10 * sin(g % 20 * 131 + i * 17) + n - floor(n))::real ORDER BY i)
-	FROM generate_series(1, dims) AS i,
-		LATERAL (VALUES (abs(sin(g * 12.9898 + i * 78.233)) * 43758.5453)) AS v (n)
-$$;
 
 CREATE TABLE embedded (id int, v vector(8), h halfvec(8));
 INSERT INTO embedded SELECT g, e::vector, e::vector::halfvec

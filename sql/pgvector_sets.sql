@@ -1,18 +1,15 @@
 -- functions over sets of rows, on vector and halfvec
-SET client_min_messages = warning;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 CREATE EXTENSION IF NOT EXISTS gpuvec_pgvector CASCADE;
+
 -- small integers, which halfvec holds, too
-CREATE FUNCTION numbers(seed int, n int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS $$
-	SELECT array_agg((hashint4(seed * 64 + i) & 63)::real ORDER BY i)
-	FROM generate_series(1, n) AS i
-$$;
 CREATE TABLE vectors AS
 SELECT i AS id, v AS r, v::vector(12) AS v, v::vector(12)::halfvec(12) AS h
-FROM generate_series(1, 500) AS i, LATERAL (SELECT numbers(i, 12)) AS n (v);
+FROM generate_series(1, 500) AS i, LATERAL (SELECT pg_temp.numbers(i, 12, 63)) AS n (v);
 UPDATE vectors SET v = NULL, h = NULL, r = NULL WHERE id % 50 = 0;
 CREATE FUNCTION to_arrays(k int) RETURNS real[] LANGUAGE sql AS
-$$ SELECT array_agg(numbers(-i, 12) ORDER BY i) FROM generate_series(1, k) AS i $$;
+$$ SELECT array_agg(pg_temp.numbers(-i, 12, 63) ORDER BY i) FROM generate_series(1, k) AS i $$;
 
 -- as on real[]
 SELECT metric, count(*),
@@ -30,9 +27,9 @@ GROUP BY metric ORDER BY metric;
 -- as pgvector orders them, but for the last digits
 SELECT count(*), bool_and(abs(n.distance - s.distance) < 1e-5 * s.distance) AS near
 FROM (SELECT row_number() OVER (), distance
-		FROM gpuvec_exact_search('vectors', 'v', numbers(-1, 12), 100)) AS n
-	JOIN (SELECT row_number() OVER (ORDER BY v <-> numbers(-1, 12)::vector),
-			v <-> numbers(-1, 12)::vector AS distance
+		FROM gpuvec_exact_search('vectors', 'v', pg_temp.numbers(-1, 12, 63), 100)) AS n
+	JOIN (SELECT row_number() OVER (ORDER BY v <-> pg_temp.numbers(-1, 12, 63)::vector),
+			v <-> pg_temp.numbers(-1, 12, 63)::vector AS distance
 		FROM vectors WHERE v IS NOT NULL) AS s USING (row_number);
 
 -- queries of these types, as the README has them
@@ -78,4 +75,4 @@ SELECT * FROM gpuvec_knn_graph('vectors', 'id', 'h', 5, 'l2', 'index');
 RESET gpuvec.recall;
 
 DROP TABLE vectors;
-DROP FUNCTION to_arrays, numbers;
+DROP FUNCTION to_arrays;

@@ -1,19 +1,10 @@
 -- conditions that few rows pass: what was not given out is not lost
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
-SET enable_seqscan = off;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 SET enable_sort = off;
-SET jit = off;
-
-CREATE FUNCTION pg_temp.point(g int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS $$
-	SELECT array_agg((n - floor(n))::real ORDER BY i)
-	FROM generate_series(1, 16) AS i,
-		LATERAL (VALUES (abs(sin(g * 12.9898 + i * 78.233)) * 43758.5453)) AS v (n)
-$$;
 
 CREATE TABLE many (id int, e real[]) WITH (autovacuum_enabled = off);
-INSERT INTO many SELECT g, pg_temp.point(g) FROM generate_series(1, 20000) AS g;
+INSERT INTO many SELECT g, pg_temp.point(g, 16, spread => 0) FROM generate_series(1, 20000) AS g;
 CREATE INDEX many_e ON many USING gpuivfpq (e);
 CREATE TABLE rare AS SELECT * FROM many WHERE id % 2000 = 7;
 
@@ -31,7 +22,7 @@ DECLARE
 BEGIN
 	missing = 0; first = 0; unordered = 0; late = 0; total = 0; finished = 0;
 	FOR q IN 1..n LOOP
-		query = pg_temp.point(50000 + q);
+		query = pg_temp.point(50000 + q, 16, spread => 0);
 		EXECUTE format('SELECT array_agg(id) FROM (SELECT id FROM many WHERE id %% 2000 = 7
 			ORDER BY e <-> %L LIMIT 10) AS x', query) INTO found;
 		SELECT * FROM gpuvec_last_scan() INTO scan;
@@ -46,27 +37,27 @@ BEGIN
 	END LOOP;
 END
 $$;
-EXPLAIN (COSTS OFF) SELECT id FROM many WHERE id % 2000 = 7 ORDER BY e <-> pg_temp.point(1) LIMIT 10;
+EXPLAIN (COSTS OFF) SELECT id FROM many WHERE id % 2000 = 7 ORDER BY e <-> pg_temp.point(1, 16, spread => 0) LIMIT 10;
 
 -- strict: rows come in order, and the pass begins before many are late
 SELECT missing < 3 AS missing, first < 3 AS first, unordered, late BETWEEN 1 AND total / 500 AS late, finished
-FROM pg_temp.find(60);
+FROM pg_temp.find(20);
 SET gpuvec.recall = 0.99;
-SELECT missing, first, unordered, late < total / 1000 AS late, finished FROM pg_temp.find(20);
+SELECT missing, first, unordered, late < total / 1000 AS late, finished FROM pg_temp.find(10);
 -- all of them: none is ever late
 SET gpuvec.recall = 1;
-SELECT missing, first, unordered, late, total, finished FROM pg_temp.find(20);
+SELECT missing, first, unordered, late, total, finished FROM pg_temp.find(10);
 RESET gpuvec.recall;
 
 -- relaxed: every row comes
 SET gpuvec.scan_order = relaxed;
-SELECT missing, late, finished FROM pg_temp.find(20);
-SELECT count(*), count(DISTINCT id) FROM (SELECT id FROM many ORDER BY e <-> pg_temp.point(1)) AS x;
+SELECT missing, late, finished FROM pg_temp.find(10);
+SELECT count(*), count(DISTINCT id) FROM (SELECT id FROM many ORDER BY e <-> pg_temp.point(1, 16, spread => 0)) AS x;
 RESET gpuvec.scan_order;
 
 -- a bound on lists: the last batch takes all of them, before many rows are late
 SET gpuvec.max_probes = 150;
-SELECT count(*) FROM (SELECT id FROM many WHERE id < 0 ORDER BY e <-> pg_temp.point(1) LIMIT 5) AS x;
+SELECT count(*) FROM (SELECT id FROM many WHERE id < 0 ORDER BY e <-> pg_temp.point(1, 16, spread => 0) LIMIT 5) AS x;
 SELECT finished, given > 14000 AS most, late < given / 100 AS few_late, lists < 300 AS few_lists
 FROM gpuvec_last_scan();
 RESET gpuvec.max_probes;
@@ -74,17 +65,17 @@ RESET gpuvec.max_probes;
 -- whatever is named, a search has no more candidates than there are copies
 SET gpuvec.probes = 1;
 SET gpuvec.max_probes = 20;
-SELECT count(*) FROM (SELECT id FROM many WHERE id < 0 ORDER BY e <-> pg_temp.point(1) LIMIT 5) AS x;
+SELECT count(*) FROM (SELECT id FROM many WHERE id < 0 ORDER BY e <-> pg_temp.point(1, 16, spread => 0) LIMIT 5) AS x;
 SELECT finished, measured < 4000 AS few FROM gpuvec_last_scan();
 SET gpuvec.candidates = 1000000;
-SELECT count(*) FROM (SELECT id FROM many ORDER BY e <-> pg_temp.point(1) LIMIT 5) AS x;
+SELECT count(*) FROM (SELECT id FROM many ORDER BY e <-> pg_temp.point(1, 16, spread => 0) LIMIT 5) AS x;
 SELECT finished, measured < 1000 AS few FROM gpuvec_last_scan();
 RESET gpuvec.candidates;
 RESET gpuvec.max_probes;
 RESET gpuvec.probes;
 
 -- without a condition nothing is read for the many rows that nobody wants
-SELECT count(*) FROM (SELECT id FROM many ORDER BY e <-> pg_temp.point(1) LIMIT 400) AS x;
+SELECT count(*) FROM (SELECT id FROM many ORDER BY e <-> pg_temp.point(1, 16, spread => 0) LIMIT 400) AS x;
 SELECT finished, measured < 1000 AS few FROM gpuvec_last_scan();
 
 -- candidates that are deleted make a batch good for fewer rows: those behind
@@ -99,7 +90,7 @@ DECLARE
 	hits bigint = 0;
 BEGIN
 	FOR q IN 1..n LOOP
-		query = (pg_temp.point(50000 + q))[1:8];
+		query = (pg_temp.point(50000 + q, 16, spread => 0))[1:8];
 		EXECUTE format('SELECT array_agg(id) FROM (SELECT id FROM narrow ORDER BY e <-> %L LIMIT %s) AS x', query, k) INTO found;
 		hits = hits + (SELECT count(*) FROM (SELECT id FROM narrow ORDER BY (e <-> query) + 0 LIMIT k) AS x
 			WHERE id = ANY (found));
@@ -108,5 +99,5 @@ BEGIN
 END
 $$;
 SET enable_sort = on;
-SELECT k, pg_temp.share_found(20, k) > 0.9 AS found FROM unnest(ARRAY[10, 100, 400]) AS k;
+SELECT k, pg_temp.share_found(10, k) > 0.9 AS found FROM unnest(ARRAY[10, 100, 400]) AS k;
 DROP TABLE many, rare, narrow;

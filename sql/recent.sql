@@ -1,7 +1,6 @@
 -- a session remembers in which buffers it found pages; tables and indexes change below it
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
-SET enable_seqscan = off;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 
 CREATE TABLE remembered (id int, e real[]) WITH (autovacuum_enabled = off);
 INSERT INTO remembered SELECT g, ARRAY[g % 50, g / 50, 0, 1] FROM generate_series(1, 2000) AS g;

@@ -1,15 +1,6 @@
 -- refine records: rows are fetched only when their bound comes up
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
-SET enable_seqscan = off;
-SET jit = off;
-
-CREATE FUNCTION pg_temp.point(g int, dims int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS $$
-	SELECT array_agg((10 * sin(g % 20 * 131 + i * 17) + n - floor(n))::real ORDER BY i)
-	FROM generate_series(1, dims) AS i,
-		LATERAL (VALUES (abs(sin(g * 12.9898 + i * 78.233)) * 43758.5453)) AS v (n)
-$$;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 
 -- options and limits
 CREATE TABLE refined (id int, e real[], note text) WITH (autovacuum_enabled = off);
@@ -34,17 +25,6 @@ TRUNCATE refined;
 INSERT INTO refined SELECT g, array_fill(g::real, ARRAY[9000]) FROM generate_series(1, 3) AS g;
 CREATE INDEX refined_e ON refined USING gpuivfpq (e) WITH (refine = sq8);
 TRUNCATE refined;
-
--- rows reached through the index, all lists, in any order
-CREATE FUNCTION pg_temp.reached(tab regclass, dims int)
-RETURNS TABLE (rows bigint, distinct_rows bigint)
-LANGUAGE plpgsql SET gpuvec.scan_order = relaxed AS $$
-BEGIN
-	RETURN QUERY EXECUTE format('SELECT count(*), count(DISTINCT id)
-		FROM (SELECT id FROM %s ORDER BY e <-> %L) AS q',
-		tab, array_fill(1::real, ARRAY[dims]));
-END
-$$;
 
 -- queries whose k nearest rows, from all lists, are not those of a sort
 CREATE FUNCTION pg_temp.inexact(tab regclass, operator text, dims int, k int, n int)
@@ -173,12 +153,12 @@ SELECT o, q, pg_temp.same(o, e) FROM unnest(ARRAY['<->', '<#>', '<=>']) AS o,
 SELECT relname, v.* FROM pg_class, gpuvec_verify_index(oid) AS v WHERE relname LIKE 'refined\_%';
 DROP TABLE refined;
 
--- few rows are fetched, whatever the number of candidates: 1,535 dimensions
+-- few rows are fetched, whatever the number of candidates: 1,035 dimensions
 -- out of line take many pages a row
 CREATE TABLE far (id int, e real[]) WITH (autovacuum_enabled = off);
 ALTER TABLE far ALTER e SET STORAGE EXTERNAL;
-INSERT INTO far SELECT g, pg_temp.point(g, 24) || array_fill(g::real / 1500, ARRAY[1511])
-FROM generate_series(1, 1500) AS g;
+INSERT INTO far SELECT g, pg_temp.point(g, 24) || array_fill(g::real / 800, ARRAY[1011])
+FROM generate_series(1, 800) AS g;
 CREATE FUNCTION pg_temp.buffers(query text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	plan json;
@@ -211,6 +191,8 @@ BEGIN
 	RETURN plan->0->'Plan'->'Plans'->0->>'Index Name';
 END
 $$;
+SELECT pg_temp.plan(format('SELECT id FROM far ORDER BY e <-> %L LIMIT 10', :'q'));
+SET gpuvec.candidates = 40;
 SELECT pg_temp.plan(format('SELECT id FROM far ORDER BY e <-> %L LIMIT 10', :'q'));
 RESET gpuvec.candidates;
 DROP TABLE far;

@@ -1,6 +1,7 @@
 -- whose code runs as whom, and who sees what
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
+
 CREATE ROLE regress_gpuvec_guest;
 CREATE ROLE regress_gpuvec_monitor;
 GRANT pg_monitor TO regress_gpuvec_monitor;

@@ -1,15 +1,6 @@
 -- scanning: what comes, in which order, how much of it
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
-SET enable_seqscan = off;
-SET jit = off;
-
-CREATE FUNCTION pg_temp.point(g int, dims int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS $$
-	SELECT array_agg((10 * sin(g % 20 * 131 + i * 17) + n - floor(n))::real ORDER BY i)
-	FROM generate_series(1, dims) AS i,
-		LATERAL (VALUES (abs(sin(g * 12.9898 + i * 78.233)) * 43758.5453)) AS v (n)
-$$;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 
 CREATE TABLE scanned (id int, kind int, e real[]) WITH (autovacuum_enabled = off);
 INSERT INTO scanned SELECT g, g % 100, pg_temp.point(g, 8) FROM generate_series(1, 4000) AS g;
@@ -19,7 +10,7 @@ CREATE INDEX scanned_ip ON scanned USING gpuivfpq (e real_ip_ops) WITH (lists = 
 CREATE INDEX scanned_cosine ON scanned USING gpuivfpq (e real_cosine_ops)
 	WITH (lists = 40, probes = 5);
 CREATE TABLE queries (q int, e real[]);
-INSERT INTO queries SELECT g, pg_temp.point(g + 5000, 8) FROM generate_series(1, 20) AS g;
+INSERT INTO queries SELECT g, pg_temp.point(g + 5000, 8) FROM generate_series(1, 10) AS g;
 
 -- the average share of the k nearest rows that the index gives
 CREATE FUNCTION pg_temp.recall(operator text, k int) RETURNS numeric

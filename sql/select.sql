@@ -1,6 +1,6 @@
 -- selection from arrays
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 RESET client_min_messages;
 
 SELECT * FROM gpuvec_select('{5,3,9,1,3}', 3);

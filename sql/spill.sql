@@ -1,15 +1,6 @@
 -- second copies of rows, and lists under parents
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
-SET enable_seqscan = off;
-SET jit = off;
-
-CREATE FUNCTION pg_temp.point(g int, dims int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS $$
-	SELECT array_agg((10 * sin(g % 97 * 131 + i * 17) + n - floor(n))::real ORDER BY i)
-	FROM generate_series(1, dims) AS i,
-		LATERAL (VALUES (abs(sin(g * 12.9898 + i * 78.233)) * 43758.5453)) AS v (n)
-$$;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 
 -- copies in the lists, rows counted once, rows found once
 CREATE FUNCTION pg_temp.state(index regclass)
@@ -25,7 +16,7 @@ END
 $$;
 
 CREATE TABLE spilled (id int, e real[]) WITH (autovacuum_enabled = off);
-INSERT INTO spilled SELECT g, pg_temp.point(g, 8) FROM generate_series(1, 3000) AS g;
+INSERT INTO spilled SELECT g, pg_temp.point(g, 8, 97) FROM generate_series(1, 3000) AS g;
 
 -- one copy each, or two; the default is two
 CREATE INDEX spilled_e ON spilled USING gpuivfpq (e) WITH (lists = 30, spill = 0);
@@ -45,7 +36,7 @@ SELECT * FROM pg_temp.state('spilled_e');
 SELECT recall > 0.95 AS recall FROM gpuvec_recall('spilled_e', 10, 200);
 
 -- inserts take both lists, VACUUM both copies, rewrites keep them apart
-INSERT INTO spilled SELECT g, pg_temp.point(g, 8) FROM generate_series(3001, 4000) AS g;
+INSERT INTO spilled SELECT g, pg_temp.point(g, 8, 97) FROM generate_series(3001, 4000) AS g;
 SELECT * FROM pg_temp.state('spilled_e');
 SELECT * FROM gpuvec_verify_index('spilled_e');
 DELETE FROM spilled WHERE id % 2 = 0;
@@ -57,15 +48,15 @@ SELECT recall > 0.95 AS recall FROM gpuvec_recall('spilled_e', 10, 200);
 DELETE FROM spilled;
 VACUUM spilled;
 SELECT * FROM pg_temp.state('spilled_e');
-INSERT INTO spilled SELECT g, pg_temp.point(g, 8) FROM generate_series(5001, 6000) AS g;
+INSERT INTO spilled SELECT g, pg_temp.point(g, 8, 97) FROM generate_series(5001, 6000) AS g;
 SELECT * FROM pg_temp.state('spilled_e');
 SELECT * FROM gpuvec_verify_index('spilled_e');
 DROP TABLE spilled;
 
 -- a single list leaves nowhere to spill
-CREATE TABLE spilled AS SELECT g AS id, pg_temp.point(g, 8) AS e FROM generate_series(1, 100) AS g;
+CREATE TABLE spilled AS SELECT g AS id, pg_temp.point(g, 8, 97) AS e FROM generate_series(1, 100) AS g;
 CREATE INDEX spilled_e ON spilled USING gpuivfpq (e) WITH (lists = 1, spill = 1);
-INSERT INTO spilled SELECT g, pg_temp.point(g, 8) FROM generate_series(101, 110) AS g;
+INSERT INTO spilled SELECT g, pg_temp.point(g, 8, 97) FROM generate_series(101, 110) AS g;
 SELECT * FROM pg_temp.state('spilled_e');
 SELECT * FROM gpuvec_verify_index('spilled_e');
 DROP TABLE spilled;

@@ -2,16 +2,9 @@
 -- gpuvec_train: an index made on an empty table is trained while it is in use
 --
 
-SET enable_seqscan = off;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 SET gpuvec.scan_order = relaxed;
-SET client_min_messages = warning;
-
-CREATE FUNCTION vec(i int, dims int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS $$
-	SELECT array_agg((10 * sin(i % 20 * 131 + j * 17) + n - floor(n))::real ORDER BY j)
-	FROM generate_series(1, dims) AS j,
-		LATERAL (VALUES (abs(sin(i * 12.9898 + j * 78.233)) * 43758.5453)) AS v (n)
-$$;
 
 -- An index on an empty table gets n rows made by an expression of i, some are
 -- deleted, it is trained, more come: what gpuvec_train returned, what the
@@ -43,9 +36,9 @@ BEGIN
 	DROP TABLE tried;
 END $$;
 
-SELECT * FROM try('vec(i, 8)', 1500, '', '<->', 'dims = 8');
-SELECT * FROM try('vec(i, 8)', 1500, 'real_ip_ops', '<#>', 'spill = 0');
-SELECT * FROM try('vec(i, 8)', 1500, 'real_cosine_ops', '<=>', 'lists = 60');
+SELECT * FROM try('pg_temp.point(i, 8)', 1500, '', '<->', 'dims = 8');
+SELECT * FROM try('pg_temp.point(i, 8)', 1500, 'real_ip_ops', '<#>', 'spill = 0');
+SELECT * FROM try('pg_temp.point(i, 8)', 1500, 'real_cosine_ops', '<=>', 'lists = 60');
 -- all rows equal
 SELECT * FROM try('''{1,2,3}''::real[]', 1500, '', '<->', 'dims = 3');
 SELECT * FROM try('''{1,2,3}''::real[]', 1500, 'real_cosine_ops', '<=>', 'lists = 20');
@@ -59,16 +52,16 @@ SELECT * FROM try('ARRAY[CASE WHEN i % 100 = 1 THEN 1e6 * i ELSE sin(i) END, cos
 SELECT * FROM try('ARRAY[i]::real[]', 1500, '', '<->', 'dims = 1');
 SELECT * FROM try('ARRAY[i % 3]::real[]', 1500, 'real_ip_ops', '<#>', 'dims = 1');
 -- many duplicates of few rows
-SELECT * FROM try('vec(i % 30, 6)', 3000, '', '<->', 'dims = 6');
+SELECT * FROM try('pg_temp.point(i % 30, 6)', 3000, '', '<->', 'dims = 6');
 -- blocks of two parts
-SELECT * FROM try('vec(i, 4) || array_fill((i % 13)::real, ARRAY[1396])', 200, '', '<->',
+SELECT * FROM try('pg_temp.point(i, 4) || array_fill((i % 13)::real, ARRAY[1396])', 200, '', '<->',
 	'lists = 5, pq_dim = 900');
 -- extremes
 SELECT * FROM try('ARRAY[3e38 * sin(i), 1e-40 * i, 0]::real[]', 1500, 'real_cosine_ops', '<=>', 'dims = 3');
 
 -- train_rows: for CREATE INDEX, and later
 CREATE TABLE few (i int, e real[]) WITH (autovacuum_enabled = off);
-INSERT INTO few SELECT i, vec(i, 4) FROM generate_series(1, 300) AS i;
+INSERT INTO few SELECT i, pg_temp.point(i, 4) FROM generate_series(1, 300) AS i;
 RESET client_min_messages;
 CREATE INDEX few_e ON few USING gpuivfpq (e);
 SELECT gpuvec_train('few_e');
@@ -85,14 +78,14 @@ CREATE INDEX few_at_once ON few USING gpuivfpq (e) WITH (train_rows = 300);
 SELECT lists, pending FROM gpuvec_index_info('few_at_once');
 CREATE INDEX bad ON few USING gpuivfpq (e) WITH (train_rows = 0);
 -- it outgrows its training
-INSERT INTO few SELECT i, vec(i, 4) FROM generate_series(301, 1201) AS i;
+INSERT INTO few SELECT i, pg_temp.point(i, 4) FROM generate_series(301, 1201) AS i;
 SELECT rows, advice FROM gpuvec_index_info('few_e');
 DROP INDEX few_e, few_at_once;
 
 -- lengths: fixed by the first row
 CREATE INDEX few_e ON few USING gpuivfpq (e) WITH (train_rows = 2000);
 TRUNCATE few;
-INSERT INTO few SELECT i, vec(i, 4) FROM generate_series(1, 1200) AS i;
+INSERT INTO few SELECT i, pg_temp.point(i, 4) FROM generate_series(1, 1200) AS i;
 INSERT INTO few VALUES (0, '{1,2,3}');
 SELECT gpuvec_train('few_e');
 SELECT lists, dims, pending FROM gpuvec_index_info('few_e');
@@ -103,17 +96,17 @@ SELECT lists, rows, pending FROM gpuvec_index_info('few_e');
 
 -- a transaction that trains with rows of its own, and is rolled back
 TRUNCATE few;
-INSERT INTO few SELECT i, vec(i, 4) FROM generate_series(1, 100) AS i;
+INSERT INTO few SELECT i, pg_temp.point(i, 4) FROM generate_series(1, 100) AS i;
 BEGIN;
-INSERT INTO few SELECT i, vec(i, 4) FROM generate_series(101, 1500) AS i;
-DECLARE c CURSOR FOR SELECT i FROM few ORDER BY e <-> vec(1, 4);
+INSERT INTO few SELECT i, pg_temp.point(i, 4) FROM generate_series(101, 1500) AS i;
+DECLARE c CURSOR FOR SELECT i FROM few ORDER BY e <-> pg_temp.point(1, 4);
 FETCH 1 FROM c;
 SELECT gpuvec_train('few_e');
-SELECT count(*) FROM (SELECT i FROM few ORDER BY e <-> vec(1, 4)) AS q;
+SELECT count(*) FROM (SELECT i FROM few ORDER BY e <-> pg_temp.point(1, 4)) AS q;
 MOVE FORWARD ALL IN c;
 ROLLBACK;
 SELECT lists, rows, pending FROM gpuvec_index_info('few_e');
-SELECT count(*) FROM (SELECT i FROM few ORDER BY e <-> vec(1, 4)) AS q;
+SELECT count(*) FROM (SELECT i FROM few ORDER BY e <-> pg_temp.point(1, 4)) AS q;
 SELECT * FROM gpuvec_verify_index('few_e');
 VACUUM few;
 SELECT lists, rows, pending, dead FROM gpuvec_index_info('few_e');
@@ -127,7 +120,7 @@ CREATE INDEX other_expr ON other USING gpuivfpq ((e || e));
 CREATE TEMPORARY TABLE temporary (i int, e real[]);
 CREATE INDEX temporary_e ON temporary USING gpuivfpq (e) WITH (dims = 4);
 RESET client_min_messages;
-INSERT INTO other SELECT i, vec(i, 4) FROM generate_series(1, 3000) AS i;
+INSERT INTO other SELECT i, pg_temp.point(i, 4) FROM generate_series(1, 3000) AS i;
 INSERT INTO other SELECT i, NULL FROM generate_series(1, 10) AS i;
 INSERT INTO other SELECT 2 * i, '{0,0,0,0}' FROM generate_series(1, 10) AS i;
 INSERT INTO temporary SELECT * FROM other;
@@ -136,9 +129,9 @@ SELECT * FROM gpuvec_verify_index('other_part');
 SELECT * FROM gpuvec_verify_index('other_expr');
 SELECT * FROM gpuvec_verify_index('temporary_e');
 SELECT count(*), count(DISTINCT i)
-FROM (SELECT i FROM other WHERE i % 2 = 0 ORDER BY e <=> vec(1, 4)) AS q;
+FROM (SELECT i FROM other WHERE i % 2 = 0 ORDER BY e <=> pg_temp.point(1, 4)) AS q;
 SELECT count(*), count(DISTINCT i)
-FROM (SELECT i FROM temporary ORDER BY e <-> vec(1, 4)) AS q;
+FROM (SELECT i FROM temporary ORDER BY e <-> pg_temp.point(1, 4)) AS q;
 VACUUM temporary;
 
 -- who may, and what
@@ -156,4 +149,4 @@ SELECT gpuvec_train(0);
 SELECT gpuvec_train(NULL) IS NULL AS is_null;
 DROP TABLE few, other, temporary;
 DROP ROLE regress_gpuvec_trainer;
-DROP FUNCTION try, vec;
+DROP FUNCTION try;

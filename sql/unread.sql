@@ -1,8 +1,6 @@
 -- distances that no node reads are not computed
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
-SET enable_seqscan = off;
-SET jit = off;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 
 CREATE TABLE places (id int PRIMARY KEY, kind int, e real[]) WITH (autovacuum_enabled = off);
 INSERT INTO places SELECT g, g % 7, ARRAY[g % 10, g / 100.0, sin(g), cos(g)] FROM generate_series(1, 2000) AS g;

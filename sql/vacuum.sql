@@ -1,26 +1,6 @@
 -- VACUUM: what is deleted goes, its space comes back
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS gpuvec;
-SET enable_seqscan = off;
-SET jit = off;
-
-CREATE FUNCTION pg_temp.point(g int, dims int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS $$
-	SELECT array_agg((10 * sin(g % 20 * 131 + i * 17) + n - floor(n))::real ORDER BY i)
-	FROM generate_series(1, dims) AS i,
-		LATERAL (VALUES (abs(sin(g * 12.9898 + i * 78.233)) * 43758.5453)) AS v (n)
-$$;
-
--- rows reached through the index, all lists, in any order
-CREATE FUNCTION pg_temp.reached(tab regclass, dims int)
-RETURNS TABLE (rows bigint, distinct_rows bigint)
-LANGUAGE plpgsql SET gpuvec.scan_order = relaxed AS $$
-BEGIN
-	RETURN QUERY EXECUTE format('SELECT count(*), count(DISTINCT id)
-		FROM (SELECT id FROM %s ORDER BY e <-> %L) AS q',
-		tab, array_fill(1::real, ARRAY[dims]));
-END
-$$;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 
 CREATE TABLE vacuumed (id int, e real[], note text) WITH (autovacuum_enabled = off);
 INSERT INTO vacuumed SELECT g, pg_temp.point(g, 8) FROM generate_series(1, 6000) AS g;

@@ -1,37 +1,35 @@
 -- gpuvec_verify_index finds nothing in a sound index, whatever happened to it.
-CREATE FUNCTION vec(i int, dims int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS
-$$ SELECT array_agg(sin(i * (j + 0.3))::real ORDER BY j) FROM generate_series(1, dims) j $$;
-SET client_min_messages = warning;
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
 
 -- trained: insert, delete, update in place and elsewhere, roll back, vacuum
 CREATE TABLE items (id int, v real[], note text)
 	WITH (fillfactor = 60, autovacuum_enabled = off);
-INSERT INTO items SELECT i, vec(i, 9) FROM generate_series(1, 3000) i;
+INSERT INTO items SELECT i, pg_temp.wave(i, 9) FROM generate_series(1, 3000) i;
 CREATE INDEX items_v ON items USING gpuivfpq (v)
 	WITH (lists = 30, pq_dim = 5);
 SELECT * FROM gpuvec_verify_index('items_v');
 INSERT INTO items VALUES (0, NULL);
-INSERT INTO items SELECT i, vec(i, 9) FROM generate_series(3001, 4000) i;
+INSERT INTO items SELECT i, pg_temp.wave(i, 9) FROM generate_series(3001, 4000) i;
 DELETE FROM items WHERE id % 3 = 0;
 UPDATE items SET note = 'in place' WHERE id % 5 = 0;
 UPDATE items SET note = 'again' WHERE id % 10 = 0;
-UPDATE items SET v = vec(id + 1, 9) WHERE id % 7 = 0;
+UPDATE items SET v = pg_temp.wave(id + 1, 9) WHERE id % 7 = 0;
 SELECT * FROM gpuvec_verify_index('items_v');
 BEGIN;
-INSERT INTO items SELECT i, vec(i, 9) FROM generate_series(4001, 5000) i;
+INSERT INTO items SELECT i, pg_temp.wave(i, 9) FROM generate_series(4001, 5000) i;
 SELECT * FROM gpuvec_verify_index('items_v');
 ROLLBACK;
 SELECT * FROM gpuvec_verify_index('items_v');
 VACUUM items;
 SELECT * FROM gpuvec_verify_index('items_v');
-INSERT INTO items SELECT i, vec(i, 9) FROM generate_series(5001, 8000) i;
+INSERT INTO items SELECT i, pg_temp.wave(i, 9) FROM generate_series(5001, 8000) i;
 SELECT * FROM gpuvec_verify_index('items_v');
 DELETE FROM items;
 VACUUM items;
 SELECT * FROM gpuvec_verify_index('items_v');
 BEGIN ISOLATION LEVEL REPEATABLE READ;
-INSERT INTO items SELECT i, vec(i, 9) FROM generate_series(1, 100) i;
+INSERT INTO items SELECT i, pg_temp.wave(i, 9) FROM generate_series(1, 100) i;
 REINDEX INDEX items_v;
 SELECT * FROM gpuvec_verify_index('items_v');
 COMMIT;
@@ -40,13 +38,13 @@ COMMIT;
 CREATE TABLE pending (id int, v real[]) WITH (autovacuum_enabled = off);
 CREATE INDEX pending_v ON pending USING gpuivfpq (v real_cosine_ops);
 SELECT * FROM gpuvec_verify_index('pending_v');
-INSERT INTO pending SELECT i, vec(i, 4) FROM generate_series(1, 5000) i;
+INSERT INTO pending SELECT i, pg_temp.wave(i, 4) FROM generate_series(1, 5000) i;
 INSERT INTO pending VALUES (0, NULL), (0, '{0,0,0,0}');
 SELECT * FROM gpuvec_verify_index('pending_v');
 DELETE FROM pending WHERE id BETWEEN 1 AND 2000 OR id = 4000;
 VACUUM pending;
 SELECT * FROM gpuvec_verify_index('pending_v');
-INSERT INTO pending SELECT i, vec(i, 4) FROM generate_series(5001, 7000) i;
+INSERT INTO pending SELECT i, pg_temp.wave(i, 4) FROM generate_series(5001, 7000) i;
 SELECT * FROM gpuvec_verify_index('pending_v');
 
 -- NULLs, and zero vectors under cosine, have no place in a trained index
@@ -65,13 +63,13 @@ SELECT * FROM gpuvec_verify_index('pending_slice');
 
 -- codes that span pages; unlogged and temporary tables
 CREATE UNLOGGED TABLE wide (id int, v real[]);
-INSERT INTO wide SELECT i, vec(i, 1100) FROM generate_series(1, 120) i;
+INSERT INTO wide SELECT i, pg_temp.wave(i, 1100) FROM generate_series(1, 120) i;
 CREATE INDEX wide_2 ON wide USING gpuivfpq (v) WITH (lists = 2, pq_dim = 701);
 CREATE INDEX wide_3 ON wide USING gpuivfpq (v) WITH (lists = 2, pq_dim = 899);
-INSERT INTO wide SELECT i, vec(i, 1100) FROM generate_series(121, 200) i;
+INSERT INTO wide SELECT i, pg_temp.wave(i, 1100) FROM generate_series(121, 200) i;
 SELECT * FROM gpuvec_verify_index('wide_2');
 SELECT * FROM gpuvec_verify_index('wide_3');
-CREATE TEMP TABLE mine AS SELECT vec(i, 3) AS v FROM generate_series(1, 50) i;
+CREATE TEMP TABLE mine AS SELECT pg_temp.wave(i, 3) AS v FROM generate_series(1, 50) i;
 CREATE INDEX mine_v ON mine USING gpuivfpq (v);
 SELECT * FROM gpuvec_verify_index('mine_v');
 
@@ -92,7 +90,7 @@ CREATE ROLE regress_gpuvec_monitor IN ROLE pg_monitor;
 CREATE ROLE regress_gpuvec_other;
 CREATE FUNCTION whoami(v real[]) RETURNS real[]
 LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RETURN v; END $$;
-CREATE TABLE owned AS SELECT vec(1, 3) AS v;
+CREATE TABLE owned AS SELECT pg_temp.wave(1, 3) AS v;
 CREATE INDEX owned_v ON owned USING gpuivfpq (whoami(v));
 ALTER TABLE owned OWNER TO regress_gpuvec_owner;
 CREATE OR REPLACE FUNCTION whoami(v real[]) RETURNS real[]
@@ -114,5 +112,5 @@ SELECT * FROM gpuvec_verify_index('owned_v');
 SELECT current_user = session_user AS myself_again;
 
 DROP TABLE items, pending, wide, mine, ragged, owned;
-DROP FUNCTION vec, whoami;
+DROP FUNCTION whoami;
 DROP ROLE regress_gpuvec_owner, regress_gpuvec_monitor, regress_gpuvec_other;

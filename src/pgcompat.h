@@ -39,7 +39,7 @@
  * zero.
  */
 static inline Buffer
-GvExtendRelation(Relation rel)
+IvfpqExtendRelation(Relation rel)
 {
 #if PG_VERSION_NUM >= 160000
 	return ExtendBufferedRel(BMR_REL(rel), MAIN_FORKNUM, NULL, EB_LOCK_FIRST);
@@ -55,7 +55,7 @@ GvExtendRelation(Relation rel)
 
 /* ReadRecentBuffer of the main fork. */
 static inline bool
-GvReadRecent(Relation rel, BlockNumber blkno, Buffer buffer)
+IvfpqReadRecentBuffer(Relation rel, BlockNumber blkno, Buffer buffer)
 {
 #if PG_VERSION_NUM >= 160000
 	return ReadRecentBuffer(rel->rd_locator, MAIN_FORKNUM, blkno, buffer);
@@ -69,7 +69,7 @@ GvReadRecent(Relation rel, BlockNumber blkno, Buffer buffer)
  * first.
  */
 static inline BlockNumber
-GvExtendRelationBy(Relation rel, BlockNumber npages)
+IvfpqExtendRelationBy(Relation rel, BlockNumber npages)
 {
 	BlockNumber first = InvalidBlockNumber;
 	BlockNumber done = 0;
@@ -125,7 +125,7 @@ IvfpqFillVersionSlots(IndexAmRoutine *amroutine)
 }
 
 static inline void
-GvVacuumDelayPoint(void)
+IvfpqVacuumDelayPoint(void)
 {
 #if PG_VERSION_NUM >= 180000
 	vacuum_delay_point(false);
@@ -136,7 +136,7 @@ GvVacuumDelayPoint(void)
 
 /* The next Datum of a sort of by-value Datums; false at the end. */
 static inline bool
-GvTuplesortGetDatum(Tuplesortstate *sort, Datum *value, bool *isnull)
+IvfpqTuplesortGetDatum(Tuplesortstate *sort, Datum *value, bool *isnull)
 {
 #if PG_VERSION_NUM >= 160000
 	return tuplesort_getdatum(sort, true, false, value, isnull, NULL);
@@ -147,7 +147,7 @@ GvTuplesortGetDatum(Tuplesortstate *sort, Datum *value, bool *isnull)
 
 /* Mark a path as one that only a lack of others may choose. */
 static inline void
-GvDisablePath(Path *path)
+IvfpqDisablePath(Path *path)
 {
 #if PG_VERSION_NUM >= 180000
 	path->disabled_nodes = 2;
@@ -156,7 +156,7 @@ GvDisablePath(Path *path)
 
 /* Count a search for EXPLAIN ANALYZE. */
 static inline void
-GvCountIndexSearch(IndexScanDesc scan)
+IvfpqCountIndexSearch(IndexScanDesc scan)
 {
 #if PG_VERSION_NUM >= 180000
 	if (scan->instrument)
@@ -166,7 +166,7 @@ GvCountIndexSearch(IndexScanDesc scan)
 
 /* Begin an ordered scan that no EXPLAIN watches. */
 static inline IndexScanDesc
-GvIndexBeginScan(Relation heap, Relation index, Snapshot snapshot)
+IvfpqIndexBeginScan(Relation heap, Relation index, Snapshot snapshot)
 {
 #if PG_VERSION_NUM >= 180000
 	return index_beginscan(heap, index, snapshot, NULL, 0, 1);
@@ -177,7 +177,7 @@ GvIndexBeginScan(Relation heap, Relation index, Snapshot snapshot)
 
 /* What is known of a session, of those there are, counted from 1. */
 static inline LocalPgBackendStatus *
-GvBackendEntry(int i)
+IvfpqBackendEntry(int i)
 {
 #if PG_VERSION_NUM >= 160000
 	return pgstat_get_local_beentry_by_index(i);
@@ -188,7 +188,7 @@ GvBackendEntry(int i)
 
 /* VACUUMs of a table, by hand or not, as far as statistics know. */
 static inline int64
-GvCountVacuums(Oid relid)
+IvfpqCountVacuums(Oid relid)
 {
 	PgStat_StatTabEntry *entry = pgstat_fetch_stat_tabentry(relid);
 
@@ -203,7 +203,7 @@ GvCountVacuums(Oid relid)
 
 /* In a background worker: no limit to how long a transaction takes. */
 static inline void
-GvSetNoTransactionTimeout(void)
+IvfpqSetNoTransactionTimeout(void)
 {
 #if PG_VERSION_NUM >= 170000
 	SetConfigOption("transaction_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
@@ -212,7 +212,7 @@ GvSetNoTransactionTimeout(void)
 
 /* Does the role own the relation? */
 static inline bool
-GvOwnsRelation(Oid relid, Oid roleid)
+IvfpqOwnsRelation(Oid relid, Oid roleid)
 {
 #if PG_VERSION_NUM >= 160000
 	return object_ownercheck(RelationRelationId, relid, roleid);
@@ -222,21 +222,21 @@ GvOwnsRelation(Oid relid, Oid roleid)
 }
 
 /* Where an index's pages are. */
-typedef struct GvStorage
+typedef struct IvfpqStorage
 {
 	Oid			database;
 	Oid			tablespace;
 	Oid			number;			/* relfilenumber */
-} GvStorage;
+} IvfpqStorage;
 
-static inline GvStorage
-GvStorageOf(Relation rel)
+static inline IvfpqStorage
+IvfpqStorageOf(Relation rel)
 {
 #if PG_VERSION_NUM >= 160000
-	GvStorage	storage = {rel->rd_locator.dbOid, rel->rd_locator.spcOid,
+	IvfpqStorage	storage = {rel->rd_locator.dbOid, rel->rd_locator.spcOid,
 	rel->rd_locator.relNumber};
 #else
-	GvStorage	storage = {rel->rd_node.dbNode, rel->rd_node.spcNode,
+	IvfpqStorage	storage = {rel->rd_node.dbNode, rel->rd_node.spcNode,
 	rel->rd_node.relNode};
 #endif
 
@@ -245,7 +245,7 @@ GvStorageOf(Relation rel)
 
 /* Was the relation made or rewritten in a transaction that still runs? */
 static inline bool
-GvIsUncommitted(Relation rel)
+IvfpqIsUncommitted(Relation rel)
 {
 #if PG_VERSION_NUM >= 160000
 	SubTransactionId rewritten = rel->rd_firstRelfilelocatorSubid;
@@ -259,7 +259,7 @@ GvIsUncommitted(Relation rel)
 
 /* The first file of a permanent or unlogged relation, below the data folder. */
 static inline void
-GvStoragePath(GvStorage storage, char *path, Size size)
+IvfpqStoragePath(IvfpqStorage storage, char *path, Size size)
 {
 #if PG_VERSION_NUM >= 180000
 	strlcpy(path, GetRelationPath(storage.database, storage.tablespace,
@@ -276,7 +276,7 @@ GvStoragePath(GvStorage storage, char *path, Size size)
 
 /* A set of things to wait for that lives until it is freed. */
 static inline WaitEventSet *
-GvCreateWaitEventSet(int nevents)
+IvfpqCreateWaitEventSet(int nevents)
 {
 #if PG_VERSION_NUM >= 170000
 	return CreateWaitEventSet(NULL, nevents);
@@ -285,9 +285,9 @@ GvCreateWaitEventSet(int nevents)
 #endif
 }
 
-/* What pg_stat_activity says of who waits for gpuvecd. */
+/* What pg_stat_activity shows of a session that waits for gpuvecd. */
 static inline uint32
-GvWaitEvent(void)
+IvfpqWaitEvent(void)
 {
 #if PG_VERSION_NUM >= 170000
 	static uint32 event = 0;

@@ -24,6 +24,8 @@
 #	cardolder		what older cards do
 #	cardsanitized	the same sanitized, at small size
 #	sqllevels		the SQL tests with each of the processor's instructions
+#	plainbuffers	the SQL tests without what leans on PostgreSQL's insides
+#					(src/page/buffer/README)
 #	ubsan			a server with the undefined-behaviour sanitizer
 #	servers			every other PostgreSQL found under /usr/lib/postgresql or, in
 #					their place, named in PG_CONFIGS, be it one with assertions
@@ -43,8 +45,8 @@ set -euo pipefail
 LONG=${GPUVEC_TEST_LONG:-}
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
 DEFAULT_PARTS='layers warnings unit sql isolation tap'
-LONG_PARTS='levels valgrind cardwhole cardolder cardsanitized sqllevels ubsan
-	servers clients'
+LONG_PARTS='levels valgrind cardwhole cardolder cardsanitized sqllevels
+	plainbuffers ubsan servers clients'
 SERVER='' SOURCE=''
 PASSED=0 FAILED=0 SKIPPED=0
 
@@ -516,14 +518,18 @@ count_regress() {
 }
 
 # Runs the tests that the Makefile lists in variable $2, REGRESS or ISOLATION,
-# against the running cluster.  $1 = part's name, $3 = the other variable,
-# $4 = folder, under the sources, where the differences are written
+# against the running cluster, but for those named after the fourth argument.
+# $1 = part's name, $3 = the other variable, $4 = folder, under the sources,
+# where the differences are written
 installcheck() {
-	local log=$GV_TMP/$2.log status=0 began=$SECONDS names
-	names=$(make -s -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" print-"$2")
+	local log=$GV_TMP/$2.log status=0 began=$SECONDS names name
+	names=" $(make -s -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" print-"$2") "
+	for name in "${@:5}"; do
+		names=${names/ $name / }
+	done
 	[ -n "${names// /}" ] || return 0
 	gv_as make -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" TAP_TESTS= "$3=" \
-		installcheck >"$log" 2>&1 || status=$?
+		"$2=$names" installcheck >"$log" 2>&1 || status=$?
 	count_regress "$SERVER $1" "$log" $status "$SOURCE/$4" \
 		"$(seconds "$began")"
 }
@@ -571,8 +577,14 @@ sql_by_levels() {
 	done
 }
 
-# The SQL tests once more, on a cluster whose searches go to gpuvecd as soon as
-# it has a mirror; $1 = its name
+# SQL tests that ask gpuvecd for no search of an index and for no work on a set:
+# they are about names, rights and options, plans and values, or builds, which
+# the other files have, too.  One that is not listed runs.
+NOT_THROUGH_GPUVECD=(bad_input cost extension options path pgvector_extension
+	pgvector_operators real_operators train validate verify)
+
+# The other SQL tests once more, on a cluster whose searches go to gpuvecd as
+# soon as it has a mirror; $1 = its name
 sql_through_gpuvecd() {
 	local answered
 	gv_start "$1" "${SQL_SETTINGS[@]}" \
@@ -581,13 +593,14 @@ sql_through_gpuvecd() {
 		failed 1 "$SERVER with gpuvecd: does not start"
 		return 0
 	}
-	installcheck "sql through gpuvecd" REGRESS ISOLATION .
+	installcheck "sql through gpuvecd" REGRESS ISOLATION . \
+		"${NOT_THROUGH_GPUVECD[@]}"
 	answered=$(gv_as "$GV_BIN/psql" -XAt -d contrib_regression \
-		-c 'SELECT searches_by_server FROM gpuvec_stat')
+		-c 'SELECT least(searches_by_server, sets_by_server) FROM gpuvec_stat')
 	if [ "${answered:-0}" -gt 100 ]; then
 		passed 1
 	else
-		failed 1 "$SERVER: gpuvecd answered ${answered:-no} searches"
+		failed 1 "$SERVER: gpuvecd answered ${answered:-no} searches or sets"
 	fi
 	gv_stop "$1"
 	check_server_log "$1"
@@ -602,11 +615,17 @@ run_tap_file() {
 	cd "$SOURCE"
 	export TESTDIR=$dir TESTDATADIR=$dir/tmp_check
 	export TESTLOGDIR=$dir/tmp_check/log
-	local began=$SECONDS
-	# who waits for ever shall not make all others wait
-	timeout --foreground 3600 perl -I "$GV_PGXS/test/perl" -I test/t "$1" \
-		>"$dir/out" 2>"$dir/err" </dev/null || echo "exit $?" >>"$dir/out"
-	echo "$((SECONDS - began)) s" >"$dir/time"
+	local TIMEFORMAT='%0R %1U %1S'
+	{
+		time {
+			# who waits for ever shall not make all others wait
+			timeout --foreground 3600 perl -I "$GV_PGXS/test/perl" \
+				-I test/t "$1" >"$dir/out" 2>"$dir/err" </dev/null ||
+				echo "exit $?" >>"$dir/out"
+			# a server counts when it is gone
+			sleep 0.2
+		}
+	} 2>"$dir/time"
 	# data folders are large: keep the failed ones' logs only
 	find "$dir/tmp_check" -mindepth 1 -maxdepth 1 ! -name log \
 		-exec rm -rf {} +
@@ -614,8 +633,11 @@ run_tap_file() {
 
 # $1 = folder of one TAP file.  Top-level lines only: subtests are indented.
 count_tap_file() {
-	local name ok bad skips
+	local name ok bad skips wall=0 user=0 system=0 tenths
 	name="$SERVER $(basename "$1")"
+	read -r wall user system <"$1/time" || :
+	tenths=$((10#${user/./} + 10#${system/./}))
+	TAP_TENTHS=$((TAP_TENTHS + tenths))
 	skips=$(grep -cE '^ok .*# (skip|SKIP)|^1\.\.0 *# *SKIP' "$1/out") || :
 	ok=$(grep -E '^ok ' "$1/out" | grep -cvE '# (skip|SKIP)') || :
 	bad=$(grep -E '^not ok ' "$1/out" | grep -cv '# TODO') || :
@@ -626,7 +648,7 @@ count_tap_file() {
 		bad=1
 	fi
 	if [ "$bad" = 0 ]; then
-		echo "$name: $ok passed, $(cat "$1/time")"
+		echo "$name: $ok passed, $wall s, processor $((tenths / 10)) s"
 		return
 	fi
 	grep -E '^not ok |^exit ' "$1/out" || :
@@ -639,33 +661,70 @@ count_tap_file() {
 	failed "$bad" "$name"
 }
 
-# Runs TAP files, $1 at a time.
+# Numbers of TAP files by how long they take, so that none runs alone at the end.
+TAP_LONGEST='025 019 024 006 018 010 007 028 027 016 002 012 022 020 030 013
+	011 001 004 014 031 003 015 005 021 009 032 008 026 029 017 023'
+
+# Names TAP files in the order in which they run, new ones first: these may take
+# any time.
+tap_in_order() {
+	local file number shorter
+	for file in "$@"; do
+		number=$(basename "$file" | cut -d_ -f1)
+		shorter=${TAP_LONGEST#*"$number"}
+		echo "${#shorter} $file"
+	done | sort -rns -k1,1 | cut -d' ' -f2-
+}
+
+# Runs TAP files, $1 at a time.  A server's parent ends at once: each file's
+# shell becomes the parent of such orphans (PR_SET_CHILD_SUBREAPER), so that
+# their processor time is the file's.
 run_tap_files() {
 	local processes=$1
 	shift
 	# shellcheck disable=SC2016
 	printf '%s\0' "$@" | PATH=$GV_BIN:$PATH gv_as xargs -0 -n 1 \
-		-P "$processes" bash -c 'run_tap_file "$1"' run_tap_file || :
+		-P "$processes" perl -e 'eval {
+			require "sys/syscall.ph";
+			syscall(&SYS_prctl, 36, 1, 0, 0, 0)
+		}; exec @ARGV' bash -c 'run_tap_file "$1"' run_tap_file || :
+}
+
+# One initdb for all TAP files: what PostgreSQL::Test::Cluster (from 16 on) and
+# test/t/Gpuvec.pm copy.
+make_tap_template() {
+	export INITDB_TEMPLATE=$GV_TMP/template$TAG
+	mkdir -m 700 "$INITDB_TEMPLATE"
+	gv_own "$INITDB_TEMPLATE"
+	# the locale is that of PostgreSQL::Test::Utils
+	gv_as env -u LC_ALL LC_MESSAGES=C "$GV_BIN/initdb" -A trust -N \
+		-D "$INITDB_TEMPLATE" >"$GV_TMP/initdb.log" 2>&1 ||
+		unset INITDB_TEMPLATE
 }
 
 part_tap() {
-	local name files=() dir
+	local name files=() dir began=$SECONDS
 	for name in ${TAP:-''}; do
 		files+=("$SOURCE"/test/t/"$name"*.pl)
 	done
+	mapfile -t files < <(tap_in_order "${files[@]}")
+	make_tap_template
 	mkdir "$GV_TMP/tap$TAG"
 	gv_own "$GV_TMP/tap$TAG"
 	export -f run_tap_file
 	export GV_TMP GV_PGXS SOURCE TAG GPUVEC_TEST_LONG=$LONG
 	export PG_REGRESS=$GV_PGXS/test/regress/pg_regress
-	run_tap_files "$(nproc)" "${files[@]}"
+	# they wait much of their time: three at once, at least
+	run_tap_files $(($(nproc) > 3 ? $(nproc) : 3)) "${files[@]}"
 	# with this program of test/gpu/run.sh; these need the card for themselves
 	if [ -n "${GPUVEC_TEST_HOG:-}" ]; then
 		run_tap_files 1 "$SOURCE"/test/gpu/*.pl
 	fi
+	TAP_TENTHS=0
 	for dir in "$GV_TMP/tap$TAG"/*/; do
 		count_tap_file "${dir%/}"
 	done
+	echo "$SERVER tap: $(seconds "$began"), processor $((TAP_TENTHS / 10)) s"
 }
 
 # What clients from PyPI send, and README's examples for frameworks, on a
@@ -700,7 +759,7 @@ part_clients() {
 # All wanted parts of the chosen server.
 server_parts() {
 	local name
-	wanted_any sql isolation tap clients sqllevels || return 0
+	wanted_any sql isolation tap clients sqllevels plainbuffers || return 0
 	prepare_server || return 0
 	if wanted_any sql isolation; then
 		part "$SERVER sql and isolation" part_sql "data$TAG"
@@ -718,7 +777,11 @@ server_parts() {
 	if wanted clients; then
 		part "$SERVER clients" part_clients "dataclients$TAG"
 	fi
-	for name in sql isolation tap clients sqllevels; do
+	if wanted plainbuffers; then
+		part "$SERVER sql on plain buffers" sql_on_plain_buffers \
+			"dataplain$TAG"
+	fi
+	for name in sql isolation tap clients sqllevels plainbuffers; do
 		over $name
 	done
 }
@@ -743,6 +806,24 @@ other_servers() {
 			echo "$config"
 		fi
 	done
+}
+
+# The SQL tests once more with gpuvec built without what leans on PostgreSQL's
+# insides (src/page/buffer/README); $1 = the cluster's name
+sql_on_plain_buffers() {
+	rm -f "$SOURCE"/src/page/buffer/*.o
+	gv_build "$(basename "$SOURCE")" COPT=-DIVFPQ_PLAIN_BUFFERS || {
+		failed 1 "$SERVER: build with plain buffers"
+		return 0
+	}
+	gv_own "$SOURCE"
+	gv_start "$1" "${SQL_SETTINGS[@]}" || {
+		failed 1 "$SERVER with plain buffers: does not start"
+		return 0
+	}
+	installcheck "sql on plain buffers" REGRESS ISOLATION .
+	gv_stop "$1"
+	check_server_log "$1"
 }
 
 # The others than $1's, with the parts that ONLY names beside this one.

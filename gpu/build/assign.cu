@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "gpu/build/gv_build.h"
+#include "gpu/coarse/gv_coarse.h"
+#include "gpu/index/gv_index.h"
 
 #define THREADS			256
 #define MOST_SCORES		(INT64_C(64) << 20) /* of a piece of the rows */
@@ -105,7 +107,7 @@ prepare(GvFinder *finder, const GvCardModel *card, int32_t n, int32_t p,
 	size_t		halves = gv_carve(&bytes, (size_t) n * card->half_dims * 2);
 	size_t		squares = gv_carve(&bytes, (size_t) n * sizeof(float2));
 	size_t		least = gv_carve(&bytes, (size_t) n * gv_nruns(card->nlists) * 4);
-	size_t		ways = gv_carve(&bytes, GV_NEAR_WAYS * sizeof(unsigned));
+	size_t		ways = gv_carve(&bytes, GV_COARSE_WAYS * sizeof(unsigned));
 	char	   *memory;
 
 	GV_TRY(gv_buffer_need(&finder->d_batch, bytes));
@@ -117,13 +119,13 @@ prepare(GvFinder *finder, const GvCardModel *card, int32_t n, int32_t p,
 	batch->d_starts = (uint32_t *) (memory + starts);
 	batch->d_wanted = (GvWanted *) (memory + wanted);
 	batch->d_found = (GvFound *) (memory + found);
-	batch->near.d_halves = (uint16_t *) (memory + halves);
-	batch->near.nparts = 1;
-	batch->near.d_squares = (float2 *) (memory + squares);
-	batch->near.d_least = (float *) (memory + least);
-	batch->near.d_ways = (unsigned *) (memory + ways);
-	GV_CUDA_TRY(cudaMemsetAsync(batch->near.d_ways, 0,
-								GV_NEAR_WAYS * sizeof(unsigned),
+	batch->approx.d_halves = (uint16_t *) (memory + halves);
+	batch->approx.nparts = 1;
+	batch->approx.d_squares = (float2 *) (memory + squares);
+	batch->approx.d_least = (float *) (memory + least);
+	batch->approx.d_ways = (unsigned *) (memory + ways);
+	GV_CUDA_TRY(cudaMemsetAsync(batch->approx.d_ways, 0,
+								GV_COARSE_WAYS * sizeof(unsigned),
 								finder->searcher.stream));
 	GV_LAUNCH(wanted_kernel, gv_blocks_for(n, THREADS), THREADS, 0,
 			  finder->searcher.stream, batch->d_wanted, n, p);
@@ -132,8 +134,8 @@ prepare(GvFinder *finder, const GvCardModel *card, int32_t n, int32_t p,
 
 /* See gv_build.h. */
 GvStatus
-gv_gpu_nearest(GvFinder *finder, const GvTargets *targets,
-			   const float *d_rows, int64_t n, int32_t p, GvProbe *d_near,
+gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
+			   const float *d_rows, int64_t n, int32_t p, GvProbe *d_nearest,
 			   const GvStop *stop)
 {
 	const GvCardModel *card = &targets->mirror.card;
@@ -146,9 +148,9 @@ gv_gpu_nearest(GvFinder *finder, const GvTargets *targets,
 		batch.n = n - done < piece ? (int32_t) (n - done) : piece;
 		/* only read */
 		batch.d_queries = (float *) d_rows + done * card->dims;
-		batch.d_probed = d_near + done * p;
-		if (gv_gpu_near_fits(card, &batch))
-			GV_TRY(gv_gpu_near(card, &batch, &finder->searcher));
+		batch.d_probed = d_nearest + done * p;
+		if (gv_gpu_approximate_fits(card, &batch))
+			GV_TRY(gv_gpu_approximate(card, &batch, &finder->searcher));
 		else
 		{
 			GV_TRY(gv_gpu_coarse(card, &batch, finder->searcher.stream));

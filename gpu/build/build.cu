@@ -51,7 +51,8 @@ cuda_size(const GvBuilderSpec *spec)
 {
 	int64_t		row = spec->dims * 4 + 64;
 	int64_t		batch = (int64_t) spec->batch_rows *
-		(2 * row + GV_NEAR * 8 + spec->copies * (8 + gv_code_bytes(spec->m)));
+		(2 * row + GV_SOAR_LISTS * 8 +
+		 spec->copies * (8 + gv_code_bytes(spec->m)));
 	int64_t		scores = (int64_t) spec->nlists * 8;
 
 	/* assign.cu takes no more scores than this */
@@ -69,7 +70,7 @@ cuda_drop(GvBuilder *builder)
 	if (builder->stream != NULL)
 		(void) cudaStreamSynchronize(builder->stream);
 	gv_targets_drop(&builder->lists);
-	gv_targets_drop(&builder->near_rows);
+	gv_targets_drop(&builder->nearest_rows);
 	gv_finder_drop(&builder->finder);
 	(void) cudaFree(builder->d_mean);
 	(void) cudaFree(builder->d_sample);
@@ -79,7 +80,7 @@ cuda_drop(GvBuilder *builder)
 	gv_buffer_free(&builder->d_in);
 	gv_buffer_free(&builder->d_out);
 	gv_buffer_free(&builder->out);
-	gv_buffer_free(&builder->d_near);
+	gv_buffer_free(&builder->d_nearest);
 	if (builder->stream != NULL)
 		(void) cudaStreamDestroy(builder->stream);
 	if (builder->best != NULL)
@@ -152,7 +153,7 @@ make_memory(GvBuilder *builder, const float *mean)
 	GV_TRY(gv_card_alloc(&builder->d_centroids, (int64_t) spec->nlists * dims));
 	GV_TRY(gv_targets_create(&builder->lists, GV_L2, dims, spec->nlists,
 							 builder->stream));
-	GV_TRY(gv_targets_create(&builder->near_rows, spec->metric, dims,
+	GV_TRY(gv_targets_create(&builder->nearest_rows, spec->metric, dims,
 							 spec->batch_rows, builder->stream));
 	GV_CUDA_TRY(cudaMemcpyAsync(builder->d_mean, mean, dims * sizeof(float),
 								cudaMemcpyHostToDevice, builder->stream));
@@ -248,16 +249,16 @@ cuda_put_rows(GvBuilder *builder, GvRows kind, const float *rows, int32_t n)
 GvStatus
 gv_build_lists(GvBuilder *builder, GvCardRows *rows, const GvStop *stop)
 {
-	rows->near = builder->trained.nlists < GV_NEAR ? builder->trained.nlists :
-		GV_NEAR;
+	rows->near = builder->trained.nlists < GV_SOAR_LISTS ?
+		builder->trained.nlists : GV_SOAR_LISTS;
 	if (rows->copies < 2)
 		rows->near = 1;
-	GV_TRY(gv_buffer_need(&builder->d_near, (size_t) rows->n * rows->near *
+	GV_TRY(gv_buffer_need(&builder->d_nearest, (size_t) rows->n * rows->near *
 						  sizeof(GvProbe)));
-	rows->d_near = (const GvProbe *) builder->d_near.memory;
-	GV_TRY(gv_gpu_nearest(&builder->finder, &builder->lists, rows->d_rows,
+	rows->d_nearest = (const GvProbe *) builder->d_nearest.memory;
+	GV_TRY(gv_gpu_assign(&builder->finder, &builder->lists, rows->d_rows,
 						  rows->n, rows->near,
-						  (GvProbe *) builder->d_near.memory, stop));
+						  (GvProbe *) builder->d_nearest.memory, stop));
 	return gv_gpu_lists(rows, builder->stream);
 }
 
@@ -315,12 +316,12 @@ find_neighbours(GvBuilder *builder, const float *d_rows, int32_t n,
 	*p = n < spec->depth ? n : spec->depth;
 	if (spec->nqueries == 0)
 		return GV_OK;
-	GV_TRY(gv_buffer_need(&builder->d_near, (size_t) spec->nqueries * *p *
+	GV_TRY(gv_buffer_need(&builder->d_nearest, (size_t) spec->nqueries * *p *
 						  sizeof(GvProbe)));
-	GV_TRY(gv_targets_set(&builder->near_rows, d_rows, n));
-	return gv_gpu_nearest(&builder->finder, &builder->near_rows,
+	GV_TRY(gv_targets_set(&builder->nearest_rows, d_rows, n));
+	return gv_gpu_assign(&builder->finder, &builder->nearest_rows,
 						  builder->d_queries, spec->nqueries, *p,
-						  (GvProbe *) builder->d_near.memory, stop);
+						  (GvProbe *) builder->d_nearest.memory, stop);
 }
 
 /* Of what was found in this batch, what is nearer than all before it. */
@@ -391,7 +392,7 @@ encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
 {
 	const GvBuilderSpec *spec = &builder->spec;
 	Places		places = place_batch(spec, n);
-	size_t		near_bytes;
+	size_t		nearest_bytes;
 	GvCardRows	card;
 	int32_t		p;
 
@@ -409,11 +410,11 @@ encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
 								places.bytes, cudaMemcpyDeviceToHost,
 								builder->stream));
 	GV_TRY(find_neighbours(builder, card.d_rows, n, &p, stop));
-	near_bytes = (size_t) spec->nqueries * p * sizeof(GvProbe);
-	if (near_bytes > 0)
+	nearest_bytes = (size_t) spec->nqueries * p * sizeof(GvProbe);
+	if (nearest_bytes > 0)
 		GV_CUDA_TRY(cudaMemcpyAsync((char *) builder->out.memory +
-									places.bytes, builder->d_near.memory,
-									near_bytes, cudaMemcpyDeviceToHost,
+									places.bytes, builder->d_nearest.memory,
+									nearest_bytes, cudaMemcpyDeviceToHost,
 									builder->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(builder->stream));
 	give_out(spec, &places, (const char *) builder->out.memory, n, encoded);

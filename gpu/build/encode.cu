@@ -82,7 +82,7 @@ lists_kernel(GvCardRows rows)
 	int			lane = threadIdx.x % LANES;
 	int			side = threadIdx.x / LANES % 2;
 	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
-	const GvProbe *near = rows.d_near + (int64_t) i * rows.near;
+	const GvProbe *near = rows.d_nearest + (int64_t) i * rows.near;
 	const float *x = rows.d_rows + (int64_t) i * rows.dims;
 	const float *first;
 	double		square;
@@ -146,7 +146,7 @@ lists_kernel(GvCardRows rows)
 		rows.d_lists[(int64_t) i * 2 + 1] = best < 0 ? -1 : near[best].list;
 }
 
-/* d_lists, from d_near. */
+/* d_lists, from d_nearest. */
 GvStatus
 gv_gpu_lists(const GvCardRows *rows, cudaStream_t stream)
 {

@@ -5,7 +5,7 @@
 #ifndef GV_BUILD_H
 #define GV_BUILD_H
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/common/gv_batch.h"
 
 extern "C"
 {
@@ -53,12 +53,12 @@ extern GvStatus gv_targets_set(GvTargets *targets, const float *d_vectors,
 							   int32_t n);
 
 /*
- * d_near [n][p]: for rows [n][dims] the p nearest targets, p at most their
+ * d_nearest [n][p]: for rows [n][dims] the p nearest targets, p at most their
  * number, ascending by (score, target), as gv_coarse gives scores.
  */
-extern GvStatus gv_gpu_nearest(GvFinder *finder, const GvTargets *targets,
+extern GvStatus gv_gpu_assign(GvFinder *finder, const GvTargets *targets,
 							   const float *d_rows, int64_t n, int32_t p,
-							   GvProbe *d_near, const GvStop *stop);
+							   GvProbe *d_nearest, const GvStop *stop);
 extern void gv_finder_drop(GvFinder *finder);
 
 /* What k-means found, and how. */
@@ -100,7 +100,7 @@ struct GvClustered
 	const GvTargets *targets;	/* and as these */
 	const uint32_t *d_order;	/* [n] rows by cluster, as they were */
 	const uint32_t *d_starts;	/* [k + 1] */
-	GvProbe    *d_near;			/* [n] nearest of the centroids as they were;
+	GvProbe    *d_nearest;		/* [n] nearest of the centroids as they were;
 								 * brought up to date */
 };
 
@@ -156,7 +156,7 @@ struct GvCardRows
 	const float *d_codebooks;
 	const float *d_centroids;
 	float	   *d_rows;			/* [n][dims] */
-	const GvProbe *d_near;		/* [n][near], nearest first */
+	const GvProbe *d_nearest;		/* [n][near], nearest first */
 	int32_t		near;
 	int32_t    *d_lists;		/* [n][copies] */
 	float	   *d_t;			/* [n][copies] */
@@ -192,13 +192,13 @@ struct GvBuilder
 	float	   *parents;		/* the host's [nparents][dims] */
 	int32_t    *starts;			/* [nparents + 1] */
 	GvTargets	lists;			/* centroids */
-	GvTargets	near_rows;		/* rows of a batch, for the queries */
+	GvTargets	nearest_rows;		/* rows of a batch, for the queries */
 	GvTopK	   *best;			/* [nqueries] rows nearest to each */
 	uint64_t	nencoded;		/* rows */
 	GvBuffer	d_in;			/* rows of a batch */
 	GvBuffer	d_out;			/* what comes back of it */
 	GvBuffer	out;			/* pinned */
-	GvBuffer	d_near;			/* probes of rows, and of queries */
+	GvBuffer	d_nearest;			/* probes of rows, and of queries */
 };
 
 extern GvCardRows gv_build_rows(const GvBuilder *builder, float *d_rows,

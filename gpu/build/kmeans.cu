@@ -37,7 +37,7 @@ struct Clusters
 	GvTargets	targets;
 	const GvStop *stop;
 	cudaStream_t stream;
-	GvProbe    *d_near;			/* [n] */
+	GvProbe    *d_nearest;			/* [n] */
 	uint32_t   *d_keys[2];		/* [n] clusters, before and after sorting */
 	uint32_t   *d_rows[2];		/* [n] */
 	void	   *d_sort;
@@ -62,7 +62,7 @@ take_memory(Clusters *cl)
 	int64_t		n = cl->spec->n;
 	int64_t		k = cl->k;
 
-	GV_TRY(gv_card_alloc(&cl->d_near, n));
+	GV_TRY(gv_card_alloc(&cl->d_nearest, n));
 	for (int i = 0; i < 2; i++)
 	{
 		GV_TRY(gv_card_alloc(&cl->d_keys[i], n));
@@ -93,7 +93,7 @@ give_memory(Clusters *cl)
 	(void) cudaStreamSynchronize(cl->stream);
 	gv_targets_drop(&cl->targets);
 	gv_reassign_drop(&cl->re);
-	(void) cudaFree(cl->d_near);
+	(void) cudaFree(cl->d_nearest);
 	for (int i = 0; i < 2; i++)
 	{
 		(void) cudaFree(cl->d_keys[i]);
@@ -166,7 +166,7 @@ group_rows(Clusters *cl)
 	cl->sort_bytes};
 
 	GV_LAUNCH(keys_kernel, gv_blocks_for(n, THREADS), THREADS, 0, cl->stream,
-			  cl->d_near, n, cl->d_keys[0], cl->d_rows[0]);
+			  cl->d_nearest, n, cl->d_keys[0], cl->d_rows[0]);
 	GV_CUDA_TRY(cudaGetLastError());
 	GV_TRY(gv_gpu_group(&group, cl->stream));
 	GV_CUDA_TRY(cudaMemcpyAsync(cl->starts, cl->d_starts,
@@ -181,8 +181,8 @@ assign_rows(Clusters *cl)
 {
 	cl->found->passes++;
 	GV_TRY(gv_targets_set(&cl->targets, cl->d_centroids, cl->k));
-	GV_TRY(gv_gpu_nearest(cl->finder, &cl->targets, cl->d_x, cl->spec->n, 1,
-						  cl->d_near, cl->stop));
+	GV_TRY(gv_gpu_assign(cl->finder, &cl->targets, cl->d_x, cl->spec->n, 1,
+						  cl->d_nearest, cl->stop));
 	return group_rows(cl);
 }
 
@@ -313,7 +313,7 @@ static GvStatus
 follow_mending(Clusters *cl)
 {
 	const GvClustered of = {cl->d_x, cl->spec->n, cl->d_centroids,
-		&cl->targets, cl->d_rows[1], cl->d_starts, cl->d_near};
+		&cl->targets, cl->d_rows[1], cl->d_starts, cl->d_nearest};
 	int32_t		nchanged;
 	int32_t		norphans;
 

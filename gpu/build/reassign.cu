@@ -124,10 +124,10 @@ place_orphans(const GvReassign *re, const GvClustered *of, int32_t n,
 
 		GV_TRY(gv_gpu_gather(of->d_x, d_orphans, some, dims, re->d_rows,
 							 stream));
-		GV_TRY(gv_gpu_nearest(finder, of->targets, re->d_rows, some, 1,
+		GV_TRY(gv_gpu_assign(finder, of->targets, re->d_rows, some, 1,
 							  re->d_found, stop));
 		GV_LAUNCH(adopt_kernel, gv_blocks_for(some, THREADS), THREADS, 0,
-				  stream, d_orphans, re->d_found, some, of->d_near);
+				  stream, d_orphans, re->d_found, some, of->d_nearest);
 		GV_CUDA_TRY(cudaGetLastError());
 	}
 	return GV_OK;
@@ -156,9 +156,9 @@ gv_gpu_reassign(GvReassign *re, const GvClustered *of,
 	GV_TRY(gv_gpu_gather(of->d_centroids, re->d_changed, nchanged, dims,
 						 re->d_centroids, stream));
 	GV_TRY(gv_targets_set(&re->targets, re->d_centroids, nchanged));
-	GV_TRY(gv_gpu_nearest(finder, &re->targets, of->d_x, of->n, 1,
+	GV_TRY(gv_gpu_assign(finder, &re->targets, of->d_x, of->n, 1,
 						  re->d_found, stop));
 	GV_LAUNCH(prefer_kernel, gv_blocks_for(of->n, THREADS), THREADS, 0, stream,
-			  re->d_found, re->d_changed, (int) of->n, of->d_near);
+			  re->d_found, re->d_changed, (int) of->n, of->d_nearest);
 	return gv_cuda_status(cudaGetLastError());
 }

@@ -42,13 +42,14 @@ find_owners(GvBuilder *builder, const float *d_parents, int32_t nparents,
 	if (status == GV_OK)
 		status = gv_targets_set(&parents, d_parents, nparents);
 	if (status == GV_OK)
-		status = gv_buffer_need(&builder->d_near, bytes);
+		status = gv_buffer_need(&builder->d_nearest, bytes);
 	if (status == GV_OK)
-		status = gv_gpu_nearest(&builder->finder, &parents,
+		status = gv_gpu_assign(&builder->finder, &parents,
 								builder->d_centroids, nlists, 1,
-								(GvProbe *) builder->d_near.memory, stop);
+								(GvProbe *) builder->d_nearest.memory, stop);
 	if (status == GV_OK)
-		status = gv_cuda_status(cudaMemcpyAsync(near, builder->d_near.memory,
+		status = gv_cuda_status(cudaMemcpyAsync(near,
+												builder->d_nearest.memory,
 												bytes, cudaMemcpyDeviceToHost,
 												builder->stream));
 	if (status == GV_OK)

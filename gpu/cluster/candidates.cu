@@ -19,6 +19,7 @@
  * That is a product and a minimum for each score, and half an operation for eps.
  */
 #include "gpu/cluster/clusters.cuh"
+#include "gpu/common/gv_batch.h"
 #include "gpu/common/slices.cuh"
 
 #define STAGES			3
@@ -297,7 +298,7 @@ clear(float (&sums)[QM][NTILES][4])
  */
 template <int ROWS, int LISTS, int ACROSS, int NHELD>
 static __global__ void __launch_bounds__(2 * ACROSS *GV_WARP)
-closest_kernel(GvClusters cl, int64_t first, int n)
+candidates_kernel(GvClusters cl, int64_t first, int n)
 {
 	constexpr int THREADS = 2 * ACROSS * GV_WARP;
 	constexpr int QM = ROWS / 2 / 16;
@@ -364,9 +365,9 @@ launch(const GvClusters *cl, int64_t first, int32_t n, cudaStream_t stream)
 	static_assert(GV_CLOSE_LISTS % LISTS == 0, "what is beside them is there");
 	if (bytes > 40 * 1024)
 		GV_TRY(gv_allow_shared((const void *)
-							   closest_kernel<ROWS, LISTS, ACROSS, NHELD>,
+							   candidates_kernel<ROWS, LISTS, ACROSS, NHELD>,
 							   bytes));
-	GV_LAUNCH((closest_kernel<ROWS, LISTS, ACROSS, NHELD>),
+	GV_LAUNCH((candidates_kernel<ROWS, LISTS, ACROSS, NHELD>),
 			  gv_blocks_for(n, ROWS), 2 * ACROSS * GV_WARP, bytes, stream, *cl,
 			  first, (int) n);
 	return gv_cuda_status(cudaGetLastError());
@@ -374,7 +375,7 @@ launch(const GvClusters *cl, int64_t first, int32_t n, cudaStream_t stream)
 
 /* See gv_clusters.h. */
 GvStatus
-gv_gpu_closest(const GvClusters *cl, int64_t first, int32_t n,
+gv_gpu_candidates(const GvClusters *cl, int64_t first, int32_t n,
 			   cudaStream_t stream)
 {
 	if (n <= FEW_ROWS || cl->k <= FEW_LISTS)

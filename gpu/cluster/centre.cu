@@ -9,6 +9,7 @@
  * numbers 2^28 times smaller keep all of their bits.
  */
 #include "gpu/cluster/clusters.cuh"
+#include "gpu/common/gv_batch.h"
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)

@@ -114,12 +114,12 @@ extern GvStatus gv_gpu_halve(const GvClusters *cl, cudaStream_t stream);
  * candidates.cu: of rows first .. first + n - 1, a piece of them, the bound and
  * the close centroids, from a bound that is there.
  */
-extern GvStatus gv_gpu_closest(const GvClusters *cl, int64_t first, int32_t n,
-							   cudaStream_t stream);
+extern GvStatus gv_gpu_candidates(const GvClusters *cl, int64_t first,
+								  int32_t n, cudaStream_t stream);
 
 /*
  * settle.cu: the bounds that a piece begins with, from the clusters that rows
- * were in, or infinite (`known` false); and after gv_gpu_closest the nearest
+ * were in, or infinite (`known` false); and after gv_gpu_candidates the nearest
  * centroids and squared distances.
  */
 extern GvStatus gv_gpu_bounds(const GvClusters *cl, int64_t first, int32_t n,

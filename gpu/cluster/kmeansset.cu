@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "gpu/cluster/gv_clusters.h"
+#include "gpu/common/gv_batch.h"
 #include "gpu/common/gv_group.h"
 #include "gpu/common/gv_sets.h"
 
@@ -293,7 +294,7 @@ assign_rows(GvKmeansSet *set, const GvStop *stop)
 
 		GV_TRY(gv_gpu_bounds(cl, done, n, known, set->stream));
 		tell(set, GV_KMEANS_BOUNDS);
-		GV_TRY(gv_gpu_closest(cl, done, n, set->stream));
+		GV_TRY(gv_gpu_candidates(cl, done, n, set->stream));
 		tell(set, GV_KMEANS_CLOSEST);
 		GV_TRY(gv_gpu_settle(cl, done, n, known, set->stream));
 		tell(set, GV_KMEANS_SETTLE);

@@ -34,6 +34,7 @@
  * a_p + 2 eps: the margin.
  */
 #include "gpu/coarse/approximate.cuh"
+#include "gpu/coarse/gv_coarse.h"
 #include "gpu/common/common.cuh"
 
 #define THREADS			256
@@ -65,31 +66,31 @@ halve_kernel(GvCardModel card, GvBatch batch)
 
 	gv_step_begins();
 	if (query < batch.n)
-		gv_near_halve(card, batch, query);
+		gv_approx_halve(card, batch, query);
 }
 
-static int64_t near_from = -1;	/* see gv_gpu_near_from */
+static int64_t approximate_from = -1;	/* see gv_gpu_approximate_from */
 
-/* See gv_cuda.h. */
+/* See gv_coarse.h. */
 void
-gv_gpu_near_from(int64_t terms)
+gv_gpu_approximate_from(int64_t terms)
 {
-	near_from = terms;
+	approximate_from = terms;
 }
 
 /* Do exact scores of all lists cost more? */
 static bool
 is_much(int64_t terms, int32_t n)
 {
-	if (near_from >= 0)
-		return n * terms >= near_from;
+	if (approximate_from >= 0)
+		return n * terms >= approximate_from;
 	return n * terms >= LEAST_TERMS || n >= MANY_QUERIES ||
 		terms * (int64_t) sizeof(float) > LARGE_CENTROIDS;
 }
 
 /* Is this the way for a batch? */
 bool
-gv_gpu_near_fits(const GvCardModel *card, const GvBatch *batch)
+gv_gpu_approximate_fits(const GvCardModel *card, const GvBatch *batch)
 {
 	return is_much((int64_t) card->nlists * card->dims, batch->n) &&
 		batch->probes <= GV_MANY_PROBES &&
@@ -98,7 +99,7 @@ gv_gpu_near_fits(const GvCardModel *card, const GvBatch *batch)
 
 /* d_probed, d_starts and nprobed of a batch; d_coarse is used up. */
 GvStatus
-gv_gpu_near(const GvCardModel *card, const GvBatch *batch,
+gv_gpu_approximate(const GvCardModel *card, const GvBatch *batch,
 			const GvSearcher *searcher)
 {
 	GV_TRY(gv_launch_step(halve_kernel, (batch->n + WARPS - 1) / WARPS,
@@ -107,13 +108,13 @@ gv_gpu_near(const GvCardModel *card, const GvBatch *batch,
 	return gv_gpu_choose(card, batch, searcher->stream);
 }
 
-/* See gv_cuda.h. */
+/* See gv_coarse.h. */
 GvStatus
-gv_gpu_near_ways(GvSearcher *searcher, uint32_t ways[GV_NEAR_WAYS])
+gv_gpu_approximate_ways(GvSearcher *searcher, uint32_t ways[GV_COARSE_WAYS])
 {
 	GV_TRY(gv_choose_device(searcher->device));
 	GV_CUDA_TRY(cudaMemcpyAsync(ways, searcher->d_ways.memory,
-								GV_NEAR_WAYS * sizeof(uint32_t),
+								GV_COARSE_WAYS * sizeof(uint32_t),
 								cudaMemcpyDeviceToHost, searcher->stream));
 	return gv_cuda_status(cudaStreamSynchronize(searcher->stream));
 }

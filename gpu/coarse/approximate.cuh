@@ -9,14 +9,14 @@
 
 #include <stdint.h>
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/common/gv_batch.h"
 #include "gpu/common/mma.cuh"
 #include "gpu/common/warpselect.cuh"
 
-#define GV_NEAR_AHEAD		16	/* loads on their way */
+#define GV_APPROX_AHEAD		16	/* loads on their way */
 
 static __device__ __forceinline__ float
-gv_near_add(float sum)
+gv_approx_add(float sum)
 {
 	for (int half = GV_WARP / 2; half > 0; half /= 2)
 		sum += __shfl_xor_sync(GV_FULL_WARP, sum, half);
@@ -25,14 +25,14 @@ gv_near_add(float sum)
 
 /* At least the length of a vector of up to 16,000 squares, added in fp32. */
 static __device__ __forceinline__ float
-gv_near_length(float square)
+gv_approx_length(float square)
 {
 	return sqrtf(square) * 1.0001f + 1e-18f;
 }
 
 /* 2 eps, and infinite where that cannot be trusted; see approximate.cu. */
 static __device__ __forceinline__ float
-gv_near_margin(const GvCardModel &card, float query, float query_error)
+gv_approx_margin(const GvCardModel &card, float query, float query_error)
 {
 	float		c = card.d_limits->length;
 	float		c_error = card.d_limits->error;
@@ -47,7 +47,7 @@ gv_near_margin(const GvCardModel &card, float query, float query_error)
 
 /* Round a dimension, and add its squares. */
 static __device__ __forceinline__ uint16_t
-gv_near_round(float x, float2 *squares)
+gv_approx_round(float x, float2 *squares)
 {
 	uint16_t	half = gv_to_half(x);
 	float		diff = x - gv_from_half(half);
@@ -59,51 +59,53 @@ gv_near_round(float x, float2 *squares)
 
 /* By a warp: the margin of a query, in all lanes. */
 static __device__ __forceinline__ float
-gv_near_margin_of(const GvCardModel &card, const GvBatch &batch, int query)
+gv_approx_margin_of(const GvCardModel &card, const GvBatch &batch,
+						 int query)
 {
-	const float2 *parts = batch.near.d_squares +
-		(int64_t) query * batch.near.nparts;
+	const float2 *parts = batch.approx.d_squares +
+		(int64_t) query * batch.approx.nparts;
 	float2		squares = {0.0f, 0.0f};
 
-	for (int p = threadIdx.x % GV_WARP; p < batch.near.nparts; p += GV_WARP)
+	for (int p = threadIdx.x % GV_WARP; p < batch.approx.nparts; p += GV_WARP)
 	{
 		squares.x += parts[p].x;
 		squares.y += parts[p].y;
 	}
-	return gv_near_margin(card, gv_near_length(gv_near_add(squares.x)),
-						  gv_near_length(gv_near_add(squares.y)));
+	return gv_approx_margin(card,
+								 gv_approx_length(gv_approx_add(squares.x)),
+						  gv_approx_length(gv_approx_add(squares.y)));
 }
 
 /* By a warp: d_halves and d_squares of a query in one part. */
 static __device__ __forceinline__ void
-gv_near_halve(const GvCardModel &card, const GvBatch &batch, int query)
+gv_approx_halve(const GvCardModel &card, const GvBatch &batch, int query)
 {
 	int			lane = threadIdx.x % GV_WARP;
-	uint16_t   *to = batch.near.d_halves + (int64_t) query * card.half_dims;
+	uint16_t   *to = batch.approx.d_halves + (int64_t) query * card.half_dims;
 	const float *from = batch.d_queries + (int64_t) query * card.dims;
 	float2		squares = {0.0f, 0.0f};
 
 	for (int first = lane; first < card.half_dims;
-		 first += GV_NEAR_AHEAD * GV_WARP)
+		 first += GV_APPROX_AHEAD * GV_WARP)
 	{
-		float		x[GV_NEAR_AHEAD];
+		float		x[GV_APPROX_AHEAD];
 
 #pragma unroll
-		for (int i = 0; i < GV_NEAR_AHEAD; i++)
+		for (int i = 0; i < GV_APPROX_AHEAD; i++)
 			x[i] = first + i * GV_WARP < card.dims ?
 				from[first + i * GV_WARP] : 0.0f;
 #pragma unroll
-		for (int i = 0; i < GV_NEAR_AHEAD; i++)
+		for (int i = 0; i < GV_APPROX_AHEAD; i++)
 		{
-			uint16_t	half = gv_near_round(x[i], &squares);
+			uint16_t	half = gv_approx_round(x[i], &squares);
 
 			if (first + i * GV_WARP < card.half_dims)
 				to[first + i * GV_WARP] = half;
 		}
 	}
-	squares = {gv_near_add(squares.x), gv_near_add(squares.y)};
+	squares = {gv_approx_add(squares.x), gv_approx_add(squares.y)};
 	if (lane == 0)
-		batch.near.d_squares[query] = squares;
+		batch.approx.d_squares[query] = squares;
 }
 
 #endif							/* GV_APPROXIMATE_CUH */

@@ -17,9 +17,10 @@
  * are computed exactly and take the place of the approximate ones.
  */
 #include "gpu/coarse/approximate.cuh"
+#include "gpu/coarse/gv_coarse.h"
 #include "gpu/coarse/number.cuh"
 #include "gpu/coarse/score.cuh"
-#include "gpu/index/sift.cuh"
+#include "gpu/common/sift.cuh"
 
 #define MANY_THREADS	512		/* of a block, while there are SMs enough */
 #define FEW_THREADS		128
@@ -298,7 +299,7 @@ gather_at_once(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
  * keys, if it can.
  */
 template <bool FEW>
-static __device__ __forceinline__ GvNearWay
+static __device__ __forceinline__ GvCoarseWay
 gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 	   uint32_t (&bounds)[GV_SIFT_WARPS])
 {
@@ -308,9 +309,9 @@ gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 	GvLimit		bound;
 
 	if (!(choice.margin < FLT_MAX))
-		return GV_NEAR_EXACT;
+		return GV_COARSE_EXACT;
 	if (FEW && gather_at_once(choice, keys, bounds))
-		return GV_NEAR_ALL;
+		return GV_COARSE_ALL;
 	if (choice.p * RUN_SHARE <= (uint32_t) nruns)
 	{
 		Items	   &runs = choice.nearest;	/* not needed before step 3 */
@@ -326,7 +327,7 @@ gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 					  choice.close);
 			runs.clear();
 			if (choice.close.total() <= choice.close.room)
-				return GV_NEAR_RUNS;
+				return GV_COARSE_RUNS;
 			choice.close.clear();
 		}
 		else
@@ -336,8 +337,8 @@ gather(Choice &choice, const uint32_t (&keys)[SIFT_KEYS],
 					   choice.talk);
 	take_lists(choice.scores, nlists, widen(bound, choice.margin),
 			   choice.close);
-	return choice.close.total() <= choice.close.room ? GV_NEAR_ALL :
-		GV_NEAR_EXACT;
+	return choice.close.total() <= choice.close.room ? GV_COARSE_ALL :
+		GV_COARSE_EXACT;
 }
 
 /* Step 3: those close ones that may still be, to nearest. */
@@ -450,7 +451,7 @@ choose_kernel(GvCardModel card, GvBatch batch)
 
 	Choice		choice = {card, batch.d_queries + query * card.dims,
 		batch.d_coarse + query * card.nlists,
-		batch.near.d_least + query * gv_nruns(card.nlists),
+		batch.approx.d_least + query * gv_nruns(card.nlists),
 		0.0f,
 		(uint32_t) min(batch.d_wanted[query].probes, card.nlists),
 		{(uint64_t *) memory, &counts[0], room},
@@ -460,25 +461,25 @@ choose_kernel(GvCardModel card, GvBatch batch)
 	uint32_t	keys[SIFT_KEYS] = {};
 	uint32_t	sorted = 1;
 	uint32_t	n;
-	GvNearWay	way;
+	GvCoarseWay	way;
 
 	if (FEW)					/* on their way while the margin is computed */
 		load_keys(choice.scores, card.nlists, keys);
 	if (threadIdx.x < 2)
 		counts[threadIdx.x] = 0;
 	if (threadIdx.x < GV_WARP)
-		margin = gv_near_margin_of(card, batch, (int) query);
+		margin = gv_approx_margin_of(card, batch, (int) query);
 	__syncthreads();
 	choice.margin = margin;
 	if (choice.p > 0)			/* a batch's spare places want none */
 	{
 		way = gather<FEW>(choice, keys, bounds);
-		if (way == GV_NEAR_EXACT)
+		if (way == GV_COARSE_EXACT)
 			take_exactly<PRODUCT>(choice);
 		else
 			narrow(choice);
 		n = choice.nearest.total();
-		if (way != GV_NEAR_EXACT)
+		if (way != GV_COARSE_EXACT)
 			score_items<PRODUCT, FEW ? ALL_AHEAD : GV_AHEAD>(card,
 															 choice.query,
 															 items, n);
@@ -493,11 +494,11 @@ choose_kernel(GvCardModel card, GvBatch batch)
 			sort_items(items, sorted);
 		}
 		if (threadIdx.x == 0)
-			atomicAdd(&batch.near.d_ways[way], 1u);
+			atomicAdd(&batch.approx.d_ways[way], 1u);
 	}
 	gv_number_lists(card, batch, (int) query, (int) choice.p, [&](int i)
 	{
-		return GvNearList {(uint32_t) (items[i] >> 32), (uint32_t) items[i]};
+		return GvNearestList {(uint32_t) (items[i] >> 32), (uint32_t) items[i]};
 	});
 }
 

@@ -8,6 +8,7 @@
  * small, so that all SMs have their share of 8,192 lists; that few of them have
  * to fit an SM leaves the compiler registers for loads ahead of their use.
  */
+#include "gpu/coarse/gv_coarse.h"
 #include "gpu/coarse/score.cuh"
 
 #define THREADS			64

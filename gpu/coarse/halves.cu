@@ -6,7 +6,7 @@
  * They are made on the card from the centroids that arrive.  The limits only
  * grow: centroids that are replaced leave them wider than need be, and right.
  */
-#include "gpu/common/gv_cuda.h"
+#include "gpu/coarse/gv_coarse.h"
 #include "gpu/common/mma.cuh"
 #include "gpu/common/warpselect.cuh"
 

@@ -20,6 +20,7 @@
  * several widths, and the one is taken that takes the fewest clocks by this
  * model.
  */
+#include "gpu/coarse/gv_coarse.h"
 #include "gpu/common/common.cuh"
 
 #define MORE_QUERIES	128		/* of fewer, tiles of product.cu waste less */
@@ -44,7 +45,7 @@ gv_gpu_hopper_fits(const GvBatch *batch, const GvSearcher *searcher)
 #define QUERIES			(64 * GROUPS)
 #define GROUP_WARPS		(GV_WARPGROUP / GV_WARP)
 #define THREADS			((GROUPS + 1) * GV_WARPGROUP)	/* one more copies */
-#define FEW_REGISTERS	40		/* of threads that copy, which begin with 168 */
+#define COPY_REGISTERS	40		/* of threads that copy, which begin with 168 */
 #define MANY_REGISTERS	232		/* of those that multiply */
 #define SLICE			(GV_HOPPER_ROW / 2) /* dimensions at a time */
 #define ALIGNMENT		1024	/* of operands */
@@ -256,7 +257,7 @@ product_hopper_kernel(GvCardModel card, GvBatch batch,
 	/* 1. one thread of the last group copies */
 	if (warp >= GROUPS * GROUP_WARPS)
 	{
-		gv_registers_give<FEW_REGISTERS>();
+		gv_registers_give<COPY_REGISTERS>();
 		if (threadIdx.x == GROUPS * GV_WARPGROUP)
 			send_tiles(ring, maps, tiles, nsteps);
 		return;
@@ -279,87 +280,6 @@ product_hopper_kernel(GvCardModel card, GvBatch batch,
 #endif
 }
 
-#ifdef __CUDACC__
-
-/* A function of the driver, which is not linked. */
-typedef PFN_cuTensorMapEncodeTiled_v12000 Encode;
-
-/* NULL: it is not there. */
-static Encode
-find_encode()
-{
-	static const char name[] = "cuTensorMapEncodeTiled";
-	void	   *found = NULL;
-	cudaDriverEntryPointQueryResult result;
-#if CUDART_VERSION >= 12050
-	cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, 12000,
-														 cudaEnableDefault,
-														 &result);
-#else
-	cudaError_t error = cudaGetDriverEntryPoint(name, &found,
-												cudaEnableDefault, &result);
-#endif
-
-	if (error == cudaSuccess && result == cudaDriverEntryPointSuccess)
-		return (Encode) found;
-	(void) cudaGetLastError();
-	return NULL;
-}
-
-/* The same, looked for once. */
-static Encode
-encode_function()
-{
-	static const Encode found = find_encode();
-
-	return found;
-}
-
-/* See gv_cuda.h. */
-bool
-gv_gpu_hopper_multiplies()
-{
-	return encode_function() != NULL;
-}
-
-/* See hopper.cuh. */
-GvStatus
-gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array, int64_t nrows,
-				  int half_dims, int box_rows)
-{
-	cuuint64_t	shape[2] = {(cuuint64_t) half_dims, (cuuint64_t) nrows};
-	cuuint64_t	row_bytes[1] = {half_dims * sizeof(uint16_t)};
-	cuuint32_t	box[2] = {SLICE, (cuuint32_t) box_rows};
-	cuuint32_t	each[2] = {1, 1};
-	CUresult	result;
-
-	result = encode_function() (map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
-								(void *) array, shape, row_bytes, box, each,
-								CU_TENSOR_MAP_INTERLEAVE_NONE,
-								CU_TENSOR_MAP_SWIZZLE_128B,
-								CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-								CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-	return result == CUDA_SUCCESS ? GV_OK : GV_FAILED;
-}
-
-#else
-
-bool
-gv_gpu_hopper_multiplies()
-{
-	return true;
-}
-
-GvStatus
-gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array, int64_t nrows,
-				  int half_dims, int box_rows)
-{
-	*map = {array, nrows, half_dims, box_rows};
-	return GV_OK;
-}
-
-#endif
-
 template <int WIDTH, int PARTS>
 static GvStatus
 launch(const GvCardModel *card, const GvBatch *batch,
@@ -370,7 +290,7 @@ launch(const GvCardModel *card, const GvBatch *batch,
 	Tiles		tiles = tiles_of<WIDTH * PARTS>(*card, *batch);
 	Maps		maps;
 
-	GV_TRY(gv_gpu_hopper_map(&maps.queries, batch->near.d_halves, batch->n,
+	GV_TRY(gv_gpu_hopper_map(&maps.queries, batch->approx.d_halves, batch->n,
 							 card->half_dims, QUERIES));
 	GV_TRY(gv_gpu_hopper_map(&maps.lists, card->d_halves, card->nlists,
 							 card->half_dims, WIDTH));
@@ -407,7 +327,7 @@ clocks_of(const GvCardModel *card, const GvBatch *batch, int nsms, int lists)
 	return rounds * (nsteps * (QUERIES + lists) * 4 + lists * 21 + 500);
 }
 
-/* See gv_cuda.h. */
+/* See gv_coarse.h. */
 bool
 gv_gpu_hopper(int32_t lists)
 {

@@ -9,12 +9,13 @@
 #include <stdint.h>
 
 #include "gpu/common/common.cuh"
+#include "gpu/common/gv_batch.h"
 #include "gpu/common/warpselect.cuh"
 
 /*
  * A query's k probes, a running sum of their blocks by the first warp, and
  * where these are, so that the scan need not go by way of the lists.
- * at(i) is item i of the nearest, a GvNearList.
+ * at(i) is item i of the nearest, a GvNearestList.
  */
 template <typename At>
 static __device__ __forceinline__ void
@@ -28,7 +29,7 @@ gv_number_lists(const GvCardModel &card, const GvBatch &batch, int query,
 
 	for (int i = threadIdx.x; i < k; i += blockDim.x)
 	{
-		GvNearList	near = at(i);
+		GvNearestList	near = at(i);
 
 		probed[i] = {(int32_t) near.list, gv_unordered(near.key)};
 	}

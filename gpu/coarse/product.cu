@@ -13,6 +13,7 @@
  * all SMs together more than L2 gives.  Tiles of the same lists follow each
  * other, so that centroids in the card's memory are read once.
  */
+#include "gpu/coarse/gv_coarse.h"
 #include "gpu/coarse/product.cuh"
 #include "gpu/common/common.cuh"
 #include "gpu/common/mma.cuh"
@@ -64,7 +65,7 @@ product_kernel(GvCardModel card, GvBatch batch)
 	{
 		if (step < nsteps)
 			gv_send_rows<QUERIES, THREADS>(memory + step * STAGE,
-										   batch.near.d_halves, query, batch.n,
+										   batch.approx.d_halves, query, batch.n,
 										   card.half_dims, step);
 		gv_commit_copies();
 	}
@@ -83,7 +84,7 @@ product_kernel(GvCardModel card, GvBatch batch)
 			uint4	   *next = memory + ahead % STAGES * STAGE;
 
 			send_lists<QUERIES, LISTS, THREADS>(card, list, ahead, next);
-			gv_send_rows<QUERIES, THREADS>(next, batch.near.d_halves, query,
+			gv_send_rows<QUERIES, THREADS>(next, batch.approx.d_halves, query,
 										   batch.n, card.half_dims, ahead);
 		}
 		gv_commit_copies();

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/common/gv_batch.h"
 #include "gpu/common/warpselect.cuh"
 
 #define GV_RUN_TILES	(GV_RUN / 8)
@@ -118,7 +118,7 @@ gv_put_sums(const GvCardModel &card, const GvBatch &batch,
 			gv_put_run(card, to, mine, q < batch.n, (q & card.nlists & 1) != 0,
 					   scores);
 			if (lane % 4 == 0 && q < batch.n && run < nruns)
-				batch.near.d_least[(int64_t) q * nruns + run] = least;
+				batch.approx.d_least[(int64_t) q * nruns + run] = least;
 		}
 	}
 }

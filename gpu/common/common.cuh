@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/common/gv_card.h"
 
 /*
  * Of a grid that was perhaps launched early, see gv_launch_early: the next one

@@ -1,11 +1,25 @@
 /*
  * device.cu
- *		The cards that are used, and memory that grows.
+ *		The cards that are used, what of their memory searches keep, and memory
+ *		that grows.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "gpu/common/gv_cuda.h"
+
+#define MOST_WORK		((int64_t) 1 << 29)	/* of a part of a batch */
+
+/*
+ * What is kept of a card's memory for searches: a tenth, and more where lanes,
+ * two of each of two searchers that take turns, have no room in that; but no
+ * more than a quarter, which lanes have to do with then.  Buffers are a quarter
+ * larger than what is asked for.
+ */
+#define KEPT_SHARE		0.1
+#define MOST_KEPT_SHARE	0.25
+#define LANES			4
+#define LANE_BYTES(work)	((work) + (work) / 4)
 
 /* What is known of a device. */
 struct Card
@@ -16,6 +30,35 @@ struct Card
 };
 
 static Card cards[GV_MAX_DEVICES];
+
+/* Bytes kept for searches of a card with so many. */
+static int64_t
+kept_bytes(size_t total)
+{
+	double		kept = KEPT_SHARE * total;
+
+	if (kept < (double) (LANES * LANE_BYTES(MOST_WORK)))
+		kept = (double) (LANES * LANE_BYTES(MOST_WORK));
+	if (kept > MOST_KEPT_SHARE * total)
+		kept = MOST_KEPT_SHARE * total;
+	return (int64_t) kept;
+}
+
+/* Bytes that mirrors may have of a card, of which so many are free. */
+static int64_t
+budget(size_t nfree, size_t total)
+{
+	return (int64_t) nfree - kept_bytes(total);
+}
+
+/* See gv_cuda.h. */
+int64_t
+gv_gpu_lane_bytes(size_t total)
+{
+	int64_t		share = kept_bytes(total) / LANES / 5 * 4;
+
+	return share < MOST_WORK ? share : MOST_WORK;
+}
 
 /* A thread's calls go to this card from now on, until it says otherwise. */
 GvStatus
@@ -143,7 +186,7 @@ inspect(int number, GvDevice *device, Card *card)
 	card->most_shared = properties.sharedMemPerBlockOptin;
 	card->hopper = gv_gpu_hopper_works();
 	device->number = number;
-	device->memory = gv_gpu_budget(nfree, total);
+	device->memory = budget(nfree, total);
 	if (device->memory <= 0)
 	{
 		snprintf(device->name, sizeof(device->name),

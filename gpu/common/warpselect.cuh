@@ -40,43 +40,43 @@
 #define GV_WARP			32
 
 /* A list and its score. */
-struct GvNearList
+struct GvNearestList
 {
 	uint32_t	key;			/* gv_ordered(score) */
 	uint32_t	list;
 
 	__device__ __forceinline__ bool
-	before(const GvNearList &other) const
+	before(const GvNearestList &other) const
 	{
 		return key < other.key || (key == other.key && list < other.list);
 	}
 
-	static __device__ __forceinline__ GvNearList
+	static __device__ __forceinline__ GvNearestList
 	worst()
 	{
 		return {0xFFFFFFFFu, 0xFFFFFFFFu};
 	}
 
-	static __device__ __forceinline__ GvNearList
+	static __device__ __forceinline__ GvNearestList
 	beyond(uint32_t key)
 	{
 		return {key, 0xFFFFFFFFu};
 	}
 
-	static __device__ __forceinline__ GvNearList
-	pick(bool yes, GvNearList a, GvNearList b)
+	static __device__ __forceinline__ GvNearestList
+	pick(bool yes, GvNearestList a, GvNearestList b)
 	{
 		return {yes ? a.key : b.key, yes ? a.list : b.list};
 	}
 
-	__device__ __forceinline__ GvNearList
+	__device__ __forceinline__ GvNearestList
 	across(int mask) const
 	{
 		return {__shfl_xor_sync(GV_FULL_WARP, key, mask),
 				__shfl_xor_sync(GV_FULL_WARP, list, mask)};
 	}
 
-	__device__ __forceinline__ GvNearList
+	__device__ __forceinline__ GvNearestList
 	of(int lane) const
 	{
 		return {__shfl_sync(GV_FULL_WARP, key, lane),
@@ -85,40 +85,40 @@ struct GvNearList
 };
 
 /* A copy, its score, and which of at most 65,536 probes holds it. */
-struct GvNearCopy
+struct GvNearestCopy
 {
 	uint32_t	key;			/* gv_ordered(S) */
 	uint32_t	high;			/* of the row id's 48 bits */
 	uint32_t	low;			/* its lowest 16, then the probe */
 
 	__device__ __forceinline__ bool
-	before(const GvNearCopy &other) const
+	before(const GvNearestCopy &other) const
 	{
 		if (key != other.key)
 			return key < other.key;
 		return high < other.high || (high == other.high && low < other.low);
 	}
 
-	static __device__ __forceinline__ GvNearCopy
+	static __device__ __forceinline__ GvNearestCopy
 	worst()
 	{
 		return {0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu};
 	}
 
-	static __device__ __forceinline__ GvNearCopy
+	static __device__ __forceinline__ GvNearestCopy
 	beyond(uint32_t key)
 	{
 		return {key, 0xFFFFFFFFu, 0xFFFFFFFFu};
 	}
 
-	static __device__ __forceinline__ GvNearCopy
-	pick(bool yes, GvNearCopy a, GvNearCopy b)
+	static __device__ __forceinline__ GvNearestCopy
+	pick(bool yes, GvNearestCopy a, GvNearestCopy b)
 	{
 		return {yes ? a.key : b.key, yes ? a.high : b.high,
 				yes ? a.low : b.low};
 	}
 
-	__device__ __forceinline__ GvNearCopy
+	__device__ __forceinline__ GvNearestCopy
 	across(int mask) const
 	{
 		return {__shfl_xor_sync(GV_FULL_WARP, key, mask),
@@ -126,7 +126,7 @@ struct GvNearCopy
 				__shfl_xor_sync(GV_FULL_WARP, low, mask)};
 	}
 
-	__device__ __forceinline__ GvNearCopy
+	__device__ __forceinline__ GvNearestCopy
 	of(int lane) const
 	{
 		return {__shfl_sync(GV_FULL_WARP, key, lane),

@@ -22,7 +22,8 @@
  */
 #include <string.h>
 
-#include "gpu/exact/gv_exact.h"
+#include "gpu/exact/few/gv_few.h"
+#include "gpu/exact/gv_exactset.h"
 
 #define MOST_GROWTH		7		/* rows of a chunk for each row before it */
 #define MOST_TERMS		(INT64_C(1) << 43)	/* of a product: .03 s */

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "gpu/common/gv_sets.h"
-#include "gpu/exact/lists/gv_exactlists.h"
+#include "gpu/exact/gv_exactlists.h"
 
 #define MOST_BATCH		(INT64_C(1) << 20)	/* rows */
 #define BATCH_BYTES		(INT64_C(512) << 20)	/* ... in fp32 */

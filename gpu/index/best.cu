@@ -9,10 +9,11 @@
  */
 #include "gpu/coarse/number.cuh"
 #include "gpu/common/common.cuh"
+#include "gpu/common/sift.cuh"
 #include "gpu/index/give.cuh"
-#include "gpu/index/sift.cuh"
+#include "gpu/index/gv_index.h"
 
-#define MAX_PROBES		65536	/* GvNearCopy has 16 bits for the probe */
+#define MAX_PROBES		65536	/* GvNearestCopy has 16 bits for the probe */
 #define MOST_SIFTED		(INT64_C(1) << 30)	/* copies: they are int there */
 #define OWN_SHARED		64		/* bytes that the kernels themselves declare */
 
@@ -85,7 +86,7 @@ sift_lists_kernel(GvCardModel card, GvBatch batch)
 	gv_sift(source, card.nlists, k, sift);
 	gv_number_lists(card, batch, query, k, [&](int i)
 	{
-		return GvNearList {sift.keys[i], (uint32_t) sift.places[i]};
+		return GvNearestList {sift.keys[i], (uint32_t) sift.places[i]};
 	});
 }
 
@@ -98,11 +99,11 @@ probe_kernel(GvCardModel card, GvBatch batch)
 {
 	GV_SHARED(memory);
 	__shared__ uint32_t bound;
-	GvNearList *items = (GvNearList *) memory;
+	GvNearestList *items = (GvNearestList *) memory;
 	int			query = blockIdx.x;
 	int			k = min(batch.d_wanted[query].probes, card.nlists);
 	const float *scores = batch.d_coarse + (int64_t) query * card.nlists;
-	GvWarpSelect<GvNearList, NW, NT> select;
+	GvWarpSelect<GvNearestList, NW, NT> select;
 
 	/* 1. every warp its share of the lists */
 	if (threadIdx.x == 0)
@@ -112,7 +113,7 @@ probe_kernel(GvCardModel card, GvBatch batch)
 	for (int first = 0; first < card.nlists; first += WARPS * GV_WARP)
 	{
 		int			list = first + threadIdx.x;
-		GvNearList	item = GvNearList::worst();
+		GvNearestList	item = GvNearestList::worst();
 
 		if (list < card.nlists)
 			item = {gv_ordered(scores[list]), (uint32_t) list};
@@ -194,7 +195,7 @@ copy_kernel(GvCardModel card, GvBatch batch)
 {
 	GV_SHARED(memory);
 	__shared__ uint32_t bound;
-	GvNearCopy *items = (GvNearCopy *) memory;
+	GvNearestCopy *items = (GvNearestCopy *) memory;
 	int			query = blockIdx.x;
 	int			lane = threadIdx.x % GV_WARP;
 	int			k = batch.d_wanted[query].capacity;
@@ -205,7 +206,7 @@ copy_kernel(GvCardModel card, GvBatch batch)
 	int			nprobed = batch.d_found[query].nprobed;
 	uint32_t	nblocks = batch.d_starts[(int64_t) query * (batch.probes + 1) +
 										 nprobed];
-	GvWarpSelect<GvNearCopy, NW, NT> select;
+	GvWarpSelect<GvNearestCopy, NW, NT> select;
 	int			count;
 
 	/* 1. every warp its share of the blocks; row ids only where they matter */
@@ -218,7 +219,7 @@ copy_kernel(GvCardModel card, GvBatch batch)
 		uint32_t	key = gv_ordered(scores[(int64_t) b * GV_WARP + lane]);
 		bool		near = key <= select.bound.key &&
 			key < gv_ordered(__int_as_float(0x7F800000));
-		GvNearCopy	item = GvNearCopy::worst();
+		GvNearestCopy	item = GvNearestCopy::worst();
 
 		if (__any_sync(GV_FULL_WARP, near))
 		{
@@ -269,7 +270,7 @@ static GvStatus
 launch_probes(const GvCardModel *card, const GvBatch *batch,
 			  cudaStream_t stream)
 {
-	return launch<GvNearList, NW, WARPS>(probe_kernel<NW, NT, WARPS>, card,
+	return launch<GvNearestList, NW, WARPS>(probe_kernel<NW, NT, WARPS>, card,
 										 batch, stream);
 }
 
@@ -278,7 +279,7 @@ static GvStatus
 launch_copies(const GvCardModel *card, const GvBatch *batch,
 			  cudaStream_t stream)
 {
-	return launch<GvNearCopy, NW, WARPS>(copy_kernel<NW, NT, WARPS>, card,
+	return launch<GvNearestCopy, NW, WARPS>(copy_kernel<NW, NT, WARPS>, card,
 										 batch, stream);
 }
 

@@ -10,6 +10,7 @@
  */
 #include "gpu/common/common.cuh"
 #include "gpu/index/give.cuh"
+#include "gpu/index/gv_index.h"
 
 #define THREADS			128
 #define LANES			16

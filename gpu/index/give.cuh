@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "gpu/common/common.cuh"
+#include "gpu/common/gv_batch.h"
 #include "gpu/common/warpselect.cuh"
 
 static_assert(sizeof(GvHit) == sizeof(uint4), "hits are written whole");

@@ -9,41 +9,14 @@
  * so fewer warps are enough to keep look-ups going, and there are registers
  * for more of those on their way.
  */
-#include "gpu/common/gv_cuda.h"
 #include "gpu/common/hopper.cuh"
+#include "gpu/index/gv_index.h"
 #include "gpu/index/scan.cuh"
 
 #define MOST_CHUNKS		8		/* of a copy's codes, in registers */
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define RESIDENT		768		/* threads of an SM, for 80 registers each */
-
-#ifdef __CUDACC__
-
-/* As the host may ask of the code that its card runs. */
-static __constant__ int compiled_for_hopper = GV_HOPPER;
-
-/* See gv_cuda.h. */
-bool
-gv_gpu_hopper_works()
-{
-	int			compiled = 0;
-
-	if (cudaMemcpyFromSymbol(&compiled, compiled_for_hopper,
-							 sizeof(compiled)) != cudaSuccess)
-		(void) cudaGetLastError();
-	return compiled;
-}
-
-#else
-
-bool
-gv_gpu_hopper_works()
-{
-	return gv_emulated_card == 90 && gv_emulated_code == 90;
-}
-
-#endif
 
 #if GV_HOPPER
 
@@ -187,7 +160,7 @@ shared_bytes(const GvCardModel *card)
 		WARPS * card->shape.block_bytes;
 }
 
-/* See gv_cuda.h. */
+/* See gv_index.h. */
 bool
 gv_gpu_hopper_scans(const GvCardModel *card)
 {

@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/coarse/gv_coarse.h"
 #include "gpu/common/warpselect.cuh"
+#include "gpu/index/gv_index.h"
 
 #define THREADS			256
 #define LEAST_STAGING	((size_t) 1 << 20)

@@ -10,7 +10,7 @@
  */
 #include <stdlib.h>
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/index/gv_index.h"
 
 #define STEPS			8		/* capacities to every power of two */
 #define NCAPACITIES		(STEPS * 30)

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/common/gv_cuda.h"
 #include "gpu/common/warpselect.cuh"
+#include "gpu/index/gv_index.h"
 
 #define THREADS			256
 #define TABLE_BYTES		((int64_t) GV_TABLE_PAGES * (int64_t) sizeof(void *))

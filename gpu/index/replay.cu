@@ -16,7 +16,8 @@
  */
 #include <string.h>
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/coarse/gv_coarse.h"
+#include "gpu/index/gv_index.h"
 
 /* Launch all steps. */
 GvStatus
@@ -24,7 +25,7 @@ gv_gpu_steps(const GvCardModel *card, const GvBatch *batch,
 			 GvSearcher *searcher)
 {
 	GV_TRY(gv_gpu_table(card, batch, searcher->stream));
-	if (batch->near.d_halves != NULL)
+	if (batch->approx.d_halves != NULL)
 	{
 		GV_TRY(gv_gpu_product(card, batch, searcher));
 		GV_TRY(gv_gpu_choose(card, batch, searcher->stream));
@@ -131,7 +132,7 @@ gv_gpu_replay(const GvCardModel *card, const GvBatch *batch,
 	return gv_cuda_status(cudaGraphLaunch(replay->graph, searcher->stream));
 }
 
-/* See gv_cuda.h. */
+/* See gv_index.h. */
 void
 gv_gpu_replay_counts(const GvSearcher *searcher, GvReplayCounts *counts)
 {

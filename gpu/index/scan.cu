@@ -7,6 +7,8 @@
  * numbered through and dealt to warps.  S is computed as it is defined: fp32
  * table, fp32 sum in the order of the sub-quantizers, no contraction.
  */
+#include "gpu/coarse/gv_coarse.h"
+#include "gpu/index/gv_index.h"
 #include "gpu/index/scan.cuh"
 
 #define GROUP			8		/* chunks of codes on their way at once */

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "gpu/common/common.cuh"
+#include "gpu/common/gv_batch.h"
 #include "gpu/common/warpselect.cuh"
 
 #define GV_CHUNK_BYTES	(2 * GV_CHUNK * GV_CODEWORDS * 4)	/* of the table */

@@ -23,22 +23,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/coarse/gv_coarse.h"
+#include "gpu/index/gv_index.h"
 
-/* What one part of a batch may have: memory of the card, and queries. */
-#define MOST_WORK		((int64_t) 1 << 29)
+/* Queries that one part of a batch may have. */
 #define MOST_QUERIES	512
-
-/*
- * What is kept of a card's memory for searches: a tenth, and more where lanes,
- * two of each of two searchers that take turns, have no room in that; but no
- * more than a quarter, which lanes have to do with then.  Buffers are a quarter
- * larger than what is asked for.
- */
-#define KEPT_SHARE		0.1
-#define MOST_KEPT_SHARE	0.25
-#define LANES			4
-#define LANE_BYTES(work)	((work) + (work) / 4)
 
 #define COPY_BYTES		((int64_t) (sizeof(float) + sizeof(uint64_t)))
 
@@ -49,37 +38,15 @@
 /* Batches up to here are graphs; beyond, launches cost next to nothing. */
 #define MOST_REPLAYED	64
 
-/* Bytes kept for searches of a card with so many. */
-static int64_t
-kept_bytes(size_t total)
-{
-	double		kept = KEPT_SHARE * total;
-
-	if (kept < (double) (LANES * LANE_BYTES(MOST_WORK)))
-		kept = (double) (LANES * LANE_BYTES(MOST_WORK));
-	if (kept > MOST_KEPT_SHARE * total)
-		kept = MOST_KEPT_SHARE * total;
-	return (int64_t) kept;
-}
-
-/* Bytes that mirrors may have of a card, of which so many are free. */
-int64_t
-gv_gpu_budget(size_t nfree, size_t total)
-{
-	return (int64_t) nfree - kept_bytes(total);
-}
-
 /* Bytes that one part of a batch may have, of four under way. */
 static GvStatus
 find_most_work(int64_t *most)
 {
 	size_t		nfree;
 	size_t		total;
-	int64_t		share;
 
 	GV_CUDA_TRY(cudaMemGetInfo(&nfree, &total));
-	share = kept_bytes(total) / LANES / 5 * 4;
-	*most = share < MOST_WORK ? share : MOST_WORK;
+	*most = gv_gpu_lane_bytes(total);
 	return GV_OK;
 }
 
@@ -109,7 +76,8 @@ make_lanes(int32_t device, int lanes, GvSearcher **searcher)
 													   number));
 	/* both lanes count there, of which the second is made first */
 	if (status == GV_OK && lanes > 1)
-		status = gv_buffer_need(&made->d_ways, GV_NEAR_WAYS * sizeof(unsigned));
+		status = gv_buffer_need(&made->d_ways,
+								GV_COARSE_WAYS * sizeof(unsigned));
 	if (status == GV_OK && lanes > 1)
 		status = gv_cuda_status(cudaMemsetAsync(made->d_ways.memory, 0,
 												made->d_ways.bytes,
@@ -195,13 +163,15 @@ place_batch(const GvCardModel *card, GvSearcher *searcher, GvSearcher *lane,
 	if (!gv_gpu_sorts_copies(batch))
 		PLACE(d_ids, work, n * batch->copies * sizeof(uint64_t));
 	PLACE(d_found, work, n * sizeof(GvFound));
-	if (gv_gpu_near_fits(card, batch))
+	if (gv_gpu_approximate_fits(card, batch))
 	{
-		PLACE(near.d_halves, work, n * card->half_dims * sizeof(uint16_t));
-		batch->near.nparts = card->shape.chunks;
-		PLACE(near.d_squares, work, n * batch->near.nparts * sizeof(float2));
-		PLACE(near.d_least, work, n * gv_nruns(card->nlists) * sizeof(float));
-		batch->near.d_ways = (unsigned *) searcher->d_ways.memory;
+		PLACE(approx.d_halves, work, n * card->half_dims * sizeof(uint16_t));
+		batch->approx.nparts = card->shape.chunks;
+		PLACE(approx.d_squares, work,
+			  n * batch->approx.nparts * sizeof(float2));
+		PLACE(approx.d_least, work,
+			  n * gv_nruns(card->nlists) * sizeof(float));
+		batch->approx.d_ways = (unsigned *) searcher->d_ways.memory;
 	}
 #undef PLACE
 }

@@ -11,6 +11,7 @@
 
 #include "gpu/common/common.cuh"
 #include "gpu/index/give.cuh"
+#include "gpu/index/gv_index.h"
 
 #define THREADS			256
 #define ROWID_BITS		48

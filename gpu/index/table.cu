@@ -9,6 +9,7 @@
  */
 #include "gpu/coarse/approximate.cuh"
 #include "gpu/common/common.cuh"
+#include "gpu/index/gv_index.h"
 
 #define CHUNK_CODES		(2 * GV_CHUNK)	/* sub-quantizers of a chunk */
 #define THREADS			(CHUNK_CODES * GV_CODEWORDS)
@@ -29,7 +30,7 @@ put_squares(const GvBatch &batch, int query, float2 mine)
 	__shared__ float2 sums[THREADS / GV_WARP];
 	int			q = threadIdx.x;
 
-	mine = {gv_near_add(mine.x), gv_near_add(mine.y)};
+	mine = {gv_approx_add(mine.x), gv_approx_add(mine.y)};
 	if (threadIdx.x % GV_WARP == 0)
 		sums[threadIdx.x / GV_WARP] = mine;
 	__syncthreads();
@@ -38,7 +39,7 @@ put_squares(const GvBatch &batch, int query, float2 mine)
 	mine = {0.0f, 0.0f};
 	for (int i = q * TEAM; i < (q + 1) * TEAM; i++)
 		mine = {mine.x + sums[i].x, mine.y + sums[i].y};
-	batch.near.d_squares[(int64_t) (query + q) * batch.near.nparts +
+	batch.approx.d_squares[(int64_t) (query + q) * batch.approx.nparts +
 						 blockIdx.x] = mine;
 }
 
@@ -69,8 +70,8 @@ table_kernel(GvCardModel card, GvBatch batch)
 	float	   *slice = slices[threadIdx.x / TEAM];
 	const float *in = batch.in_queries + (int64_t) mine * card.dims;
 	float	   *out = batch.d_queries + (int64_t) mine * card.dims;
-	uint16_t   *halves = batch.near.d_halves == NULL ? NULL :
-		batch.near.d_halves + (int64_t) mine * card.half_dims;
+	uint16_t   *halves = batch.approx.d_halves == NULL ? NULL :
+		batch.approx.d_halves + (int64_t) mine * card.half_dims;
 	float2		squares = {0.0f, 0.0f};
 	float		ahead[AHEAD];
 	float		sums[QUERIES] = {};
@@ -94,7 +95,7 @@ table_kernel(GvCardModel card, GvBatch batch)
 			if (out != in)
 				out[d] = x;
 			if (halves != NULL)
-				halves[d] = gv_near_round(x, &squares);
+				halves[d] = gv_approx_round(x, &squares);
 		}
 		__syncthreads();
 		if (first <= start && start + ndims <= last && ndims <= AHEAD)

@@ -17,7 +17,7 @@
 
 #define GV_SORT_BUCKETS		2048
 #define GV_SORT_CROWD		48	/* most items of a bucket */
-#define GV_SORT_FEW			128 /* items that a network sorts as quickly */
+#define GV_SORT_WHOLE			128 /* items that a network sorts as quickly */
 
 /*
  * A block's shared memory for room items, a multiple of 8, of which k are
@@ -177,7 +177,7 @@ static __device__ __forceinline__ void
 gv_buckets_give(GvBuckets &buckets, uint32_t count, const GvRowsOut &out,
 				int64_t row)
 {
-	if (count > GV_SORT_FEW &&
+	if (count > GV_SORT_WHOLE &&
 		gv_buckets_sort<THREADS>(buckets, count, (uint32_t) out.k))
 	{
 		for (uint32_t i = threadIdx.x; i < out.k; i += THREADS)

@@ -15,7 +15,7 @@
 #include "gpu/select/samples.cuh"
 
 #define BLOCKS_A_SM		2
-#define FEW				GV_SAMPLED	/* values that are sorted whole */
+#define SORTED_WHOLE	GV_SAMPLED	/* values that are sorted whole */
 
 /* What the host sees of a division. */
 struct Buckets
@@ -305,9 +305,9 @@ gv_gpu_quantiles(GvSelector *selector, const float *d_values, int64_t n,
 	q.quantiles = quantiles;
 	q.stream = (cudaStream_t) stream;
 	q.nblocks = BLOCKS_A_SM * selector->nsms;
-	if (approximate && n > FEW)
+	if (approximate && n > SORTED_WHOLE)
 		return answer_by_splitters(&q, rank_errors);
 	for (int32_t i = 0; i < nranks; i++)
 		rank_errors[i] = 0;
-	return n <= FEW ? pick_from_all(&q) : pick_from_buckets(&q);
+	return n <= SORTED_WHOLE ? pick_from_all(&q) : pick_from_buckets(&q);
 }

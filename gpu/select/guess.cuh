@@ -244,7 +244,7 @@ gv_team_place(uint32_t mine, uint32_t *count)
  */
 template <int R, int THREADS, int KEYS, typename Position>
 static __device__ __forceinline__ bool
-gv_give_few(const float (&values)[KEYS], Position position, uint32_t n,
+gv_give_guessed(const float (&values)[KEYS], Position position, uint32_t n,
 			GvTeam<THREADS> &team, GvTaken *taken, uint32_t *count,
 			const GvRowsOut &out, int64_t row)
 {

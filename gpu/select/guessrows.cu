@@ -1,6 +1,6 @@
 /*
  * guessrows.cu
- *		Few wanted of rows that a warp or a block has in its registers.
+ *		Guessed wanted of rows that a warp or a block has in its registers.
  *
  * See guess.cuh; where no bound is found, as values are equal or infinite, the
  * row is counted by keys.
@@ -18,7 +18,7 @@
 
 /* A row a warp, or a block of more threads, which is a team. */
 template <int THREADS>
-struct Few
+struct Guessed
 {
 	static constexpr int TEAMS = THREADS == GV_WARP ? WARPS_A_BLOCK : 1;
 	static constexpr int BLOCK = THREADS * TEAMS;
@@ -26,17 +26,17 @@ struct Few
 		SM_THREADS / THREADS;
 };
 
-/* Most rows by gv_give_few.  Shared: items [TEAMS][room]. */
+/* Most rows by gv_give_guessed.  Shared: items [TEAMS][room]. */
 template <int THREADS, int KEYS, int R>
-static __global__ void __launch_bounds__(Few<THREADS>::BLOCK,
-										 Few<THREADS>::BLOCKS)
-few_kernel(GvRowsCall call, uint32_t room, uint32_t most)
+static __global__ void __launch_bounds__(Guessed<THREADS>::BLOCK,
+										 Guessed<THREADS>::BLOCKS)
+guess_kernel(GvRowsCall call, uint32_t room, uint32_t most)
 {
 	GV_SHARED(memory);
 	[[maybe_unused]] __shared__ uint32_t said[2][GV_WARP];
-	__shared__ uint32_t counts[Few<THREADS>::TEAMS];
+	__shared__ uint32_t counts[Guessed<THREADS>::TEAMS];
 	int			team = threadIdx.x / THREADS;
-	int64_t		number = (int64_t) blockIdx.x * Few<THREADS>::TEAMS + team;
+	int64_t		number = (int64_t) blockIdx.x * Guessed<THREADS>::TEAMS + team;
 	uint64_t   *items = (uint64_t *) memory + (int64_t) team * room;
 	GvTeamRow<THREADS, KEYS> row;
 
@@ -57,7 +57,7 @@ few_kernel(GvRowsCall call, uint32_t room, uint32_t most)
 		float		values[KEYS];
 
 		gv_load_row<THREADS>(gv_row(call, number), row.n, row.me, values);
-		if (gv_give_few<R>(values, [=](int r)
+		if (gv_give_guessed<R>(values, [=](int r)
 		{
 			return r * THREADS + row.me;
 		}, row.n, row.team, (GvTaken *) items, &counts[team], call.out,
@@ -80,13 +80,13 @@ template <int THREADS, int KEYS, int R>
 static GvStatus
 launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 {
-	constexpr int TEAMS = Few<THREADS>::TEAMS;
+	constexpr int TEAMS = Guessed<THREADS>::TEAMS;
 	int64_t		most = gv_counted_most(call->out.k);
 	int64_t		room = most > R * GV_WARP ? most : R * GV_WARP;
 
-	return gv_launch_early(selector->overlap, few_kernel<THREADS, KEYS, R>,
+	return gv_launch_early(selector->overlap, guess_kernel<THREADS, KEYS, R>,
 						   (call->rows + TEAMS - 1) / TEAMS,
-						   Few<THREADS>::BLOCK,
+						   Guessed<THREADS>::BLOCK,
 						   sizeof(uint64_t) * room * TEAMS, stream,
 						   *call, (uint32_t) room, (uint32_t) most);
 }
@@ -133,16 +133,17 @@ launch_warps(GvSelector *selector, const GvRowsCall *call,
 
 /* See rows.cuh: some less than are sorted, or all. */
 int64_t
-gv_few_most(int64_t columns)
+gv_guess_most(int64_t columns)
 {
 	if (columns <= SHORT_KEYS * GV_WARP)
 		return columns;
 	return columns <= WARP_KEYS * GV_WARP ? 376 : 248;
 }
 
-/* Rows of up to GV_TEAM_COLUMNS, k <= gv_few_most. */
+/* Rows of up to GV_TEAM_COLUMNS, k <= gv_guess_most. */
 GvStatus
-gv_rows_few(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
+gv_rows_guess(GvSelector *selector, const GvRowsCall *call,
+			  cudaStream_t stream)
 {
 	if (call->columns <= SHORT_KEYS * GV_WARP)
 		return launch_warps<SHORT_KEYS>(selector, call, stream);

@@ -296,7 +296,7 @@ give_kept(GvBuckets &buckets, uint32_t count, const GvRowsOut &out,
 
 				values[r] = i < count ? gv_item_value(buckets.items[i]) : NAN;
 			}
-			done = gv_give_few<WARP_SORTED / GV_WARP>(values, [&](int r)
+			done = gv_give_guessed<WARP_SORTED / GV_WARP>(values, [&](int r)
 			{
 				return (uint32_t) buckets.items[r * GV_WARP + threadIdx.x];
 			}, count, team, (GvTaken *) buckets.ends, &place, out, row);

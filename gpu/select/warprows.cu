@@ -59,7 +59,7 @@ select_piece(const float *row, int64_t begin, int64_t end, Select &select,
 #pragma unroll 1
 	for (int64_t first = begin; first < end; first += STEP, i += STEP)
 	{
-		GvNearList	item = GvNearList::worst();
+		GvNearestList	item = GvNearestList::worst();
 
 		if (i < end)
 			item = {gv_row_key(values[0]), (uint32_t) i};
@@ -81,18 +81,18 @@ select_piece(const float *row, int64_t begin, int64_t end, Select &select,
 template <int NW, int NT, int WARPS>
 static __global__ void __launch_bounds__(WARPS *GV_WARP)
 warp_kernel(GvRowsCall call, uint32_t pieces, GvRowState *states,
-			GvNearList *d_found)
+			GvNearestList *d_found)
 {
 	GV_SHARED(memory);
 	__shared__ uint32_t block_key;
 	__shared__ bool last;
-	GvNearList *items = (GvNearList *) memory;
+	GvNearestList *items = (GvNearestList *) memory;
 	int64_t		slot = blockIdx.x / pieces;
 	uint32_t	piece = blockIdx.x % pieces;
 	int			warp = threadIdx.x / GV_WARP;
 	GvRowState *state = &states[slot];
-	GvNearList *found = d_found + slot * pieces * NW * GV_WARP;
-	GvWarpSelect<GvNearList, NW, NT> select;
+	GvNearestList *found = d_found + slot * pieces * NW * GV_WARP;
+	GvWarpSelect<GvNearestList, NW, NT> select;
 
 	/* 1. the piece */
 	gv_step_begins();
@@ -160,7 +160,7 @@ gv_warp_bytes(const GvSelector *selector, int64_t rows, int64_t columns,
 {
 	int64_t		pieces = pieces_of(selector, rows, columns);
 
-	return pieces == 1 ? 0 : sizeof(GvNearList) * GV_WARP *
+	return pieces == 1 ? 0 : sizeof(GvNearestList) * GV_WARP *
 		queue_registers(k) * (size_t) pieces;
 }
 
@@ -173,10 +173,10 @@ launch(GvSelector *selector, const GvRowsCall *call, cudaStream_t stream)
 
 	return gv_launch_early(selector->overlap, warp_kernel<NW, NT, WARPS>,
 						   call->rows * pieces, WARPS * GV_WARP,
-						   sizeof(GvNearList) * NW * GV_WARP * (WARPS / 2),
+						   sizeof(GvNearestList) * NW * GV_WARP * (WARPS / 2),
 						   stream, *call, (uint32_t) pieces,
 						   selector->d_states,
-						   (GvNearList *) selector->d_work.memory);
+						   (GvNearestList *) selector->d_work.memory);
 }
 
 /* k <= GV_WARP_MAX_K. */

@@ -73,8 +73,8 @@ void		_PG_init(void);
  * to max.
  */
 static void
-DefineCount(const char *name, const char *summary, const char *details,
-			int *variable, int max)
+define_count(const char *name, const char *summary, const char *details,
+			 int *variable, int max)
 {
 	DefineCustomIntVariable(name, summary, details, variable, 0, 0, max,
 							PGC_USERSET, 0, NULL, NULL, NULL);
@@ -91,7 +91,7 @@ assign_fault(const char *newval, void *extra)
 	int			n = 0;
 	int			end = 0;
 
-	IvfpqFaultReset();
+	IvfpqStopPointReset();
 	if (newval == NULL ||
 		sscanf(newval, "%15s %d engine%n", action, &n, &end) != 2 || end == 0)
 		n = 0;
@@ -130,7 +130,7 @@ define_developer_settings(void)
 	if (getenv("GPUVEC_FAULTS") != NULL)
 		DefineCustomStringVariable("gpuvec.fault",
 								   "Sets where tests make a backend stop.",
-								   NULL, &ivfpq_fault, NULL, PGC_SUSET,
+								   NULL, &ivfpq_stop_point, NULL, PGC_SUSET,
 								   GUC_NOT_IN_SAMPLE, NULL, assign_fault, NULL);
 }
 
@@ -138,27 +138,27 @@ define_developer_settings(void)
 static void
 define_scan_settings(void)
 {
-	DefineCount("gpuvec.probes",
-				"Sets the number of lists that a scan reads first.",
-				"0 takes the index's option probes or, without one, a "
-				"default.",
-				&ivfpq_probes, IVFPQ_MAX_LISTS);
-	DefineCount("gpuvec.candidates",
-				"Sets the number of rows whose exact distance a scan "
-				"computes first.",
-				"0 takes the index's option candidates or, without one, a "
-				"default.",
-				&ivfpq_candidates, IVFPQ_MAX_CANDIDATES);
+	define_count("gpuvec.probes",
+				 "Sets the number of lists that a scan reads first.",
+				 "0 takes the index's option probes or, without one, a "
+				 "default.",
+				 &ivfpq_probes, IVFPQ_MAX_LISTS);
+	define_count("gpuvec.candidates",
+				 "Sets the number of rows whose exact distance a scan "
+				 "computes first.",
+				 "0 takes the index's option candidates or, without one, a "
+				 "default.",
+				 &ivfpq_candidates, IVFPQ_MAX_CANDIDATES);
 	DefineCustomEnumVariable("gpuvec.scan_order",
 							 "Sets whether rows come out strictly in order.",
 							 "strict leaves out a row that is found late; "
 							 "relaxed returns it out of order.",
 							 &ivfpq_order, IVFPQ_ORDER_STRICT, order_options,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
-	DefineCount("gpuvec.max_probes",
-				"Sets the number of lists after which a scan reads no more.",
-				"0 means no limit.",
-				&ivfpq_max_probes, IVFPQ_MAX_LISTS);
+	define_count("gpuvec.max_probes",
+				 "Sets the number of lists after which a scan reads no more.",
+				 "0 means no limit.",
+				 &ivfpq_max_probes, IVFPQ_MAX_LISTS);
 	DefineCustomRealVariable("gpuvec.recall",
 							 "Sets the share of the nearest rows that a scan "
 							 "is to find.",
@@ -217,8 +217,8 @@ define_client_settings(void)
 
 /*
  * Settings of gpuvecd, which starts with the server.  Without preloading they
- * have no effect; but they are not unknown, and whoever has put them into
- * postgresql.conf finds them in pg_settings.
+ * have no effect; but they are known, so those of postgresql.conf stand in
+ * pg_settings.
  */
 static void
 define_server_settings(void)

@@ -60,7 +60,7 @@ ivfpqproperty(Oid index_oid, int attno, IndexAMProperty prop,
 
 /* What the access method can do. */
 static void
-FillCapabilities(IndexAmRoutine *amroutine)
+fill_capabilities(IndexAmRoutine *amroutine)
 {
 	amroutine->amstrategies = IVFPQ_NSTRATEGIES;
 	amroutine->amsupport = IVFPQ_NPROCS;
@@ -85,9 +85,9 @@ FillCapabilities(IndexAmRoutine *amroutine)
 	amroutine->amkeytype = InvalidOid;
 }
 
-/* How it does it. */
+/* Its callbacks. */
 static void
-FillCallbacks(IndexAmRoutine *amroutine)
+fill_callbacks(IndexAmRoutine *amroutine)
 {
 	amroutine->ambuild = ivfpqbuild;
 	amroutine->ambuildempty = ivfpqbuildempty;
@@ -119,8 +119,8 @@ gpuivfpqhandler(PG_FUNCTION_ARGS)
 {
 	IndexAmRoutine *amroutine = makeNode(IndexAmRoutine);
 
-	FillCapabilities(amroutine);
-	FillCallbacks(amroutine);
+	fill_capabilities(amroutine);
+	fill_callbacks(amroutine);
 	IvfpqFillVersionSlots(amroutine);
 	PG_RETURN_POINTER(amroutine);
 }

@@ -1,6 +1,6 @@
 /*
  * plan.c
- *		Distances that nobody reads are not computed.
+ *		Distances that no node reads are not computed.
  *
  * ORDER BY v <-> query leaves v <-> query among the columns of the index
  * scan, marked as junk, because a sort above would need it.  Nothing above a
@@ -9,15 +9,16 @@
  * detoasts the row and the query once more.  So when a plan is finished, such
  * columns become NULL where it can be proved that no node reads them.
  *
- * Who reads a column of a node: the node above, in its expressions or by a
- * list of column numbers; or nodes that hand it on (Limit and the like), to
- * whoever reads theirs.  At the top of a statement, of a sub-select used as
- * an expression and of a common table expression nobody reads junk: the
- * executor filters it out of what a statement returns (execJunk.c), of a
- * sub-select it takes as many columns as are no junk, which come first
- * (nodeSubplan.c), and a CTE's junk no Var can name.  Plans that change rows
- * have ModifyTable on top.  What this file does not know is taken to read
- * everything: Sort, MergeAppend, Gather, LockRows and all others.
+ * A column of a node is read by the node above, in its expressions or by a
+ * list of column numbers.  Some nodes hand it on under the same number (Limit
+ * and the like): then the node above those may read it.  At the top of a
+ * statement, of a sub-select used as an expression and of a common table
+ * expression junk is not read: the executor filters it out of what a statement
+ * returns (execJunk.c); of a sub-select it takes as many columns as are no
+ * junk, which come first (nodeSubplan.c); and no Var can name a CTE's junk.
+ * Plans that change rows have ModifyTable on top.  Nodes that this file does
+ * not know are taken to read everything: Sort, MergeAppend, Gather, LockRows
+ * and all others.
  *
  * The hook comes with the library, which without shared_preload_libraries is
  * loaded when a session first plans for such an index: that one plan computes
@@ -43,8 +44,8 @@ typedef struct Reader
 {
 	Plan	   *plan;
 	int			varno;			/* of the Vars that it reads them by */
-	const struct Reader *above; /* who reads its own columns; NULL = nobody
-								 * reads those that are junk */
+	const struct Reader *above; /* reads its own columns; NULL = junk among
+								 * them is not read */
 } Reader;
 
 /* A column to look for in expressions. */
@@ -75,7 +76,7 @@ mentions(Node *node, void *context)
 	return expression_tree_walker(node, mentions, context);
 }
 
-/* What the target list hands on as it is, is read when somebody above does. */
+/* A column that the target list hands on is read if a node above reads it. */
 static bool
 targetlist_reads(const Reader *reader, Column *column)
 {
@@ -227,7 +228,7 @@ is_distance(Plan *plan, Node *expr)
 		list_member(scan->indexorderbyorig, expr) && is_ours(scan->indexid);
 }
 
-/* Distances among a plan's columns that nobody reads become NULL. */
+/* Distances among a plan's columns that no node reads become NULL. */
 static void
 drop_distances(Plan *plan, const Reader *above)
 {

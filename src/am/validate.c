@@ -49,7 +49,7 @@ typedef struct Examined
 
 /* Names and type of the class; *x is else zeroed, and valid. */
 static void
-ExamineClass(Oid opclassoid, Examined *x)
+examine_class(Oid opclassoid, Examined *x)
 {
 	HeapTuple	tuple;
 	Form_pg_opclass opclass;
@@ -76,7 +76,7 @@ ExamineClass(Oid opclassoid, Examined *x)
 
 /* One support function of the family. */
 static void
-ExamineFunction(Form_pg_amproc proc, Examined *x)
+examine_function(Form_pg_amproc proc, Examined *x)
 {
 	if (proc->amproclefttype != proc->amprocrighttype)
 		FAULT(x, "operator family \"%s\" of access method %s contains support function %s with different left and right input types",
@@ -106,7 +106,7 @@ ExamineFunction(Form_pg_amproc proc, Examined *x)
 
 /* One operator of the family. */
 static void
-ExamineOperator(Form_pg_amop op, Examined *x)
+examine_operator(Form_pg_amop op, Examined *x)
 {
 	char	   *name = format_operator(op->amopopr);
 
@@ -138,7 +138,7 @@ ExamineOperator(Form_pg_amop op, Examined *x)
 
 /* What the family as a whole must have. */
 static void
-ExamineWhole(Examined *x)
+examine_whole(Examined *x)
 {
 	/* more than one bit set? */
 	if ((x->strategies & (x->strategies - 1)) != 0)
@@ -170,21 +170,21 @@ ivfpqvalidate(Oid opclassoid)
 	CatCList   *procs;
 	CatCList   *ops;
 
-	ExamineClass(opclassoid, &x);
+	examine_class(opclassoid, &x);
 
 	procs = SearchSysCacheList1(AMPROCNUM, ObjectIdGetDatum(x.family));
 	for (int i = 0; i < procs->n_members; i++)
-		ExamineFunction((Form_pg_amproc)
-						GETSTRUCT(&procs->members[i]->tuple), &x);
+		examine_function((Form_pg_amproc)
+						 GETSTRUCT(&procs->members[i]->tuple), &x);
 	ReleaseCatCacheList(procs);
 
 	ops = SearchSysCacheList1(AMOPSTRATEGY, ObjectIdGetDatum(x.family));
 	for (int i = 0; i < ops->n_members; i++)
-		ExamineOperator((Form_pg_amop)
-						GETSTRUCT(&ops->members[i]->tuple), &x);
+		examine_operator((Form_pg_amop)
+						 GETSTRUCT(&ops->members[i]->tuple), &x);
 	ReleaseCatCacheList(ops);
 
-	ExamineWhole(&x);
+	examine_whole(&x);
 	return x.valid;
 }
 

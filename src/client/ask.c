@@ -10,7 +10,7 @@
 
 #include "miscadmin.h"
 
-#include "client/channel/connect.h"
+#include "client/channel/channel.h"
 #include "client/client.h"
 #include "client/mirror/wanted.h"
 #include "client/state/state.h"
@@ -128,22 +128,24 @@ note_silence(const GvMirrorKey *key, int64 begun, uint64 served)
 
 /* Does the answer hold what it says, and nothing that was not asked for? */
 static bool
-check_answer(const IvfpqReply *reply, const GvSearchRequest *request,
+check_answer(const IvfpqChannel *channel, const GvSearchRequest *request,
 			 const IvfpqMetaData *meta, IvfpqAnswer *answer)
 {
 	bool		bounds = meta->refine != IVFPQ_REFINE_NONE;
-	const GvSearchReply *head = (const GvSearchReply *) reply->body;
+	uint32		length = IvfpqAnswerLength(channel);
+	const GvSearchReply *head =
+		(const GvSearchReply *) IvfpqAnswerBody(channel);
 
-	if (reply->length < sizeof(*head) ||
+	if (length < sizeof(*head) ||
 		head->nprobed < 0 || head->nprobed > request->probes ||
 		head->nhits < 0 || head->nhits > request->capacity ||
-		reply->length != sizeof(*head) +
+		length != sizeof(*head) +
 		head->nprobed * sizeof(GvProbeReply) + head->nhits * sizeof(GvHit) +
 		head->nbounds * sizeof(GvBound) ||
 		head->nbounds != (bounds ? (uint32) head->nhits : 0))
 		return false;
 	answer->head = *head;
-	answer->engine = IvfpqWelcome()->engine;
+	answer->engine = channel->welcome.engine;
 	answer->probed = (const GvProbeReply *) (head + 1);
 	answer->hits = (const GvHit *) (answer->probed + head->nprobed);
 	answer->bounds = bounds ? (const GvBound *) (answer->hits + head->nhits) :
@@ -164,7 +166,7 @@ check_answer(const IvfpqReply *reply, const GvSearchRequest *request,
  * faster.
  */
 static void
-note_company(const GvSearchReply *head)
+note_company(IvfpqChannel *channel, const GvSearchReply *head)
 {
 	static int	alone = 0;
 
@@ -172,41 +174,35 @@ note_company(const GvSearchReply *head)
 		alone = 0;
 	else if (alone < ALONE_LONG)
 		alone++;
-	IvfpqExpectSoon(alone == ALONE_LONG);
+	channel->soon = alone == ALONE_LONG;
 }
 
-/* Ask. */
+/* Ask; *reason why it is not served. */
 static IvfpqServed
 ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
-	const float *query, IvfpqAnswer *answer, IvfpqReply *reply)
+	const float *query, IvfpqAnswer *answer, const char **reason)
 {
-	struct iovec parts[2] = {
-		{(void *) request, sizeof(*request)},
-		{(void *) query, meta->dims * sizeof(float)}
-	};
 	uint32		most = sizeof(GvSearchReply) +
 		request->probes * sizeof(GvProbeReply) +
 		request->capacity * (sizeof(GvHit) + sizeof(GvBound));
 	uint64		epoch = pg_atomic_read_u64(&ivfpq_shared->epoch);
 	uint64		before = IvfpqCountServed();
 	int64		begun = IvfpqNow();
-	IvfpqServed served;
+	IvfpqChannel *channel = IvfpqConnect(GV_ROLE_SESSION, begun +
+										 (int64) ivfpq_request_timeout * 1000);
+	IvfpqServed served = IvfpqChannelAsk(channel, GV_MSG_SEARCH, request,
+										 sizeof(*request), query,
+										 meta->dims * sizeof(float), most);
 
-	served = IvfpqExchange(GV_ROLE_SESSION, GV_MSG_SEARCH, parts, 2, most,
-						   begun + (int64) ivfpq_request_timeout * 1000,
-						   reply);
 	if (served == IVFPQ_SERVED &&
-		!check_answer(reply, request, meta, answer))
-	{
-		IvfpqDisconnect();
-		reply->reason = "its answer makes no sense";
-		served = IVFPQ_BROKEN;
-	}
+		!check_answer(channel, request, meta, answer))
+		served = IvfpqChannelReject(channel);
+	*reason = channel->reason;
 	if (served == IVFPQ_SERVED)
 	{
 		IvfpqCountLatency(IvfpqNow() - begun);
 		recall(&request->key)->silences = 0;
-		note_company(&answer->head);
+		note_company(channel, &answer->head);
 	}
 	else if (served == IVFPQ_TIMED_OUT)
 		note_silence(&request->key, begun, before);
@@ -270,14 +266,14 @@ IvfpqAskSearch(Relation index, const IvfpqMetaData *meta, const float *query,
 {
 	GvSearchRequest request = {IvfpqMirrorKey(index, meta), meta->dims, probes,
 	Max(compare, 1), capacity};
-	IvfpqReply	reply = {.reason = ""};
+	const char *reason = "";
 	IvfpqServed served = decide(index, meta, &request.key, probes, capacity);
 
 	if (served == IVFPQ_SERVED)
-		served = ask(&request, meta, query, answer, &reply);
+		served = ask(&request, meta, query, answer, &reason);
 	count(served);
 	if (served != IVFPQ_SERVED && ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
-		complain(served, reply.reason);
+		complain(served, reason);
 	return served;
 }
 

@@ -21,7 +21,7 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#include "client/channel/status.h"
+#include "client/channel/channel.h"
 #include "client/mirror/wanted.h"
 #include "client/state/state.h"
 #include "pgcompat.h"
@@ -58,7 +58,6 @@ is_preloaded(void)
 static bool
 ask_status(GvStatusReply *status, GvMirrorStatus **mirrors)
 {
-	IvfpqReply	reply;
 	uint64		before = IvfpqCountServed();
 	int64		begun = IvfpqNow();
 	IvfpqServed served;
@@ -68,8 +67,8 @@ ask_status(GvStatusReply *status, GvMirrorStatus **mirrors)
 	if (IvfpqSharedState() != IVFPQ_STATE_UP ||
 		pg_atomic_read_u32(&ivfpq_shared->suspended) != 0)
 		return false;
-	served = IvfpqAskStatus(GV_ROLE_SESSION, begun + STATUS_US, status,
-							mirrors, &reply);
+	served = IvfpqAskStatus(IvfpqConnect(GV_ROLE_SESSION, begun + STATUS_US),
+							status, mirrors);
 	if (served == IVFPQ_TIMED_OUT)
 		IvfpqNoteSilence(begun, before);
 	if (served != IVFPQ_SERVED)
@@ -227,7 +226,7 @@ static Relation
 open_index(const GvMirrorKey *key)
 {
 	Relation	index;
-	GvStorage	storage;
+	IvfpqStorage	storage;
 
 	if (key->database != MyDatabaseId ||
 		!ConditionalLockRelationOid(key->index, AccessShareLock))
@@ -238,7 +237,7 @@ open_index(const GvMirrorKey *key)
 		UnlockRelationOid(key->index, AccessShareLock);
 		return NULL;
 	}
-	storage = GvStorageOf(index);
+	storage = IvfpqStorageOf(index);
 	if (index->rd_rel->relkind == RELKIND_INDEX &&
 		storage.tablespace == key->tablespace &&
 		storage.number == key->relation)
@@ -253,7 +252,7 @@ may_see(const Mirror *mirror)
 	if (has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS))
 		return true;
 	return mirror->index != NULL &&
-		GvOwnsRelation(mirror->index->rd_index->indrelid, GetUserId());
+		IvfpqOwnsRelation(mirror->index->rd_index->indrelid, GetUserId());
 }
 
 static const char *

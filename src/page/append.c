@@ -5,6 +5,7 @@
 #include "postgres.h"
 
 #include "page/buffer/patch.h"
+#include "page/pending.h"
 
 /*
  * Append copies, no more than the newest block has room for or a new one
@@ -34,7 +35,7 @@ append_copies(Relation index, const IvfpqLayout *layout, uint32 list,
 		IvfpqBlockOccupy(block, headers, list, entry->gen, ordinal,
 						 entry->head);
 	for (int p = 0; p < layout->nparts; p++)
-		parts[p] = IvfpqSlotBody(headers[p]);
+		parts[p] = IvfpqSlabBody(headers[p]);
 	for (int i = 0; i < ncopies; i++)
 	{
 		IvfpqBodySet(layout, headers[0], parts, used + i, &copies[i]);
@@ -67,7 +68,7 @@ patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
 	{
 		Page		part = BufferGetPage(block->buffers[p]);
 
-		header = IvfpqSlotGet(part, layout, block->slots[p]);
+		header = IvfpqSlabSlot(part, layout, block->slots[p]);
 		slots_at[p] = (int) ((const char *) header - part);
 		IvfpqPatchInit(&patches[1 + p], block->buffers[p]);
 	}

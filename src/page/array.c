@@ -114,7 +114,7 @@ IvfpqArrayNext(IvfpqArrayReader *reader, int *count)
  * were lately.
  */
 void
-IvfpqArrayComing(const IvfpqArrayReader *reader, int64 i)
+IvfpqArrayPrefetch(const IvfpqArrayReader *reader, int64 i)
 {
 	int64		offset = i * reader->dims;
 	int64		end = offset + reader->dims;
@@ -127,8 +127,8 @@ IvfpqArrayComing(const IvfpqArrayReader *reader, int64 i)
 		int64		n = Min(IVFPQ_FLOATS_PER_PAGE - at, end - offset);
 
 		/* its kind stands at its end */
-		IvfpqRecentFetch(reader->index, blkno, BLCKSZ - 1, 1);
-		IvfpqRecentFetch(reader->index, blkno,
+		IvfpqBufHintFetch(reader->index, blkno, BLCKSZ - 1, 1);
+		IvfpqBufHintFetch(reader->index, blkno,
 						 MAXALIGN(SizeOfPageHeaderData) + at * sizeof(float4),
 						 n * sizeof(float4));
 		offset += n;

@@ -56,7 +56,7 @@ typedef struct IvfpqArrayReader
 extern void IvfpqArrayOpen(IvfpqArrayReader *reader, Relation index,
 						   BlockNumber first, int dims, int64 nvectors);
 extern const float *IvfpqArrayNext(IvfpqArrayReader *reader, int *count);
-extern void IvfpqArrayComing(const IvfpqArrayReader *reader, int64 i);
+extern void IvfpqArrayPrefetch(const IvfpqArrayReader *reader, int64 i);
 extern void IvfpqArrayClose(IvfpqArrayReader *reader);
 extern void IvfpqArrayFetch(Relation index, BlockNumber first, int dims,
 							int64 i, float *out);

@@ -14,7 +14,7 @@
 
 #include "miscadmin.h"
 
-#include "page/page.h"
+#include "page/pending.h"
 #include "page/stoppoint.h"
 #include "pgcompat.h"
 
@@ -100,7 +100,7 @@ write_page(Compaction *to)
 	to->seq++;
 	to->count = 0;
 	to->odd = true;
-	IvfpqFault("compact: page");
+	IvfpqStopPoint("compact: page");
 }
 
 /* Write what is before the cut to pages numbered from to->seq on. */
@@ -113,7 +113,7 @@ write_pages(Compaction *to)
 	IvfpqPendingOpenSealed(&reader, to->index, to->seal);
 	while (reader.next != to->seal->tail && IvfpqPendingNext(&reader, &count))
 	{
-		GvVacuumDelayPoint();
+		IvfpqVacuumDelayPoint();
 		for (int i = 0; i < count; i++)
 		{
 			if (to->count == IVFPQ_PENDING_PER_PAGE)
@@ -159,7 +159,7 @@ IvfpqPendingCompact(Relation index)
 
 	if (!IvfpqPendingSeal(index, &seal, true))
 		return;
-	IvfpqFault("compact: sealed");
+	IvfpqStopPoint("compact: sealed");
 	npages = pages_needed(count_sealed(index, &seal));
 	head = seal.tail;
 	head_seq = seal.tail_seq - npages;
@@ -173,6 +173,6 @@ IvfpqPendingCompact(Relation index)
 		pfree(to.tids);
 	}
 	switch_head(index, head, head_seq);
-	IvfpqFault("compact: switched");
+	IvfpqStopPoint("compact: switched");
 	IvfpqPendingFree(index, &seal);
 }

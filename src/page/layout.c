@@ -10,7 +10,6 @@
  */
 #include "postgres.h"
 
-#include "page/buffer/patch.h"
 #include "page/record.h"
 
 /*
@@ -71,7 +70,7 @@ IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine)
  * few as three eighths of it when that lets one more block share a page, or a
  * third with refine records, which make candidates cheap; at least 40 where
  * there are so many dimensions, because fewer bits tell too little whatever
- * the dimension (src/README, "Defaults").
+ * the dimension (src/am/README, "Defaults").
  */
 int
 IvfpqDefaultPqDim(int dims, bool refine)
@@ -207,24 +206,24 @@ IvfpqBodyView(const IvfpqLayout *layout, const char *body, int count,
 
 /* Bytes of a refine record, and how many share a page. */
 int
-IvfpqRefineSlotBytes(int dims)
+IvfpqRecordSlotBytes(int dims)
 {
 	return TYPEALIGN(sizeof(float4),
-					 offsetof(IvfpqRefineRecord, codes) + dims);
+					 offsetof(IvfpqRecord, codes) + dims);
 }
 
 int
-IvfpqRefineSlots(int dims)
+IvfpqRecordSlots(int dims)
 {
-	return (IVFPQ_PAGE_BYTES - sizeof(IvfpqRefineHeader)) /
-		IvfpqRefineSlotBytes(dims);
+	return (IVFPQ_PAGE_BYTES - sizeof(IvfpqRecordHeader)) /
+		IvfpqRecordSlotBytes(dims);
 }
 
 /* The most dimensions of which a refine record fits a page. */
 int
-IvfpqRefineMaxDims(void)
+IvfpqRecordMaxDims(void)
 {
 	return TYPEALIGN_DOWN(sizeof(float4),
-						  IVFPQ_PAGE_BYTES - sizeof(IvfpqRefineHeader)) -
-		offsetof(IvfpqRefineRecord, codes);
+						  IVFPQ_PAGE_BYTES - sizeof(IvfpqRecordHeader)) -
+		offsetof(IvfpqRecord, codes);
 }

@@ -59,13 +59,13 @@ IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 										 MCXT_ALLOC_HUGE);
 	BlockNumber blkno = InvalidBlockNumber;
 	Buffer		buf = InvalidBuffer;
-	IvfpqAhead	ahead;
+	IvfpqPrefetch prefetch;
 
 	for (int i = 0; i < n; i++)
 		places[i] = (uint64) IvfpqDirectoryPage(meta, (uint32) lists[i]) << 32 |
 			(uint32) i;
 	qsort(places, n, sizeof(uint64), IvfpqCompareNumbers);
-	IvfpqAheadBegin(&ahead, index, places, n, 32);
+	IvfpqPrefetchBegin(&prefetch, index, places, n, 32);
 	for (int j = 0; j < n; j++)
 	{
 		BlockNumber wanted = (BlockNumber) (places[j] >> 32);
@@ -76,7 +76,7 @@ IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 			if (BufferIsValid(buf))
 				UnlockReleaseBuffer(buf);
 			CHECK_FOR_INTERRUPTS();
-			IvfpqAheadTo(&ahead, wanted);
+			IvfpqPrefetchTo(&prefetch, wanted);
 			buf = IvfpqReadPage(index, wanted, BUFFER_LOCK_SHARE,
 								IVFPQ_KIND_DIRECTORY, NULL);
 			blkno = wanted;
@@ -86,7 +86,7 @@ IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 	}
 	if (BufferIsValid(buf))
 		UnlockReleaseBuffer(buf);
-	IvfpqAheadEnd(&ahead);
+	IvfpqPrefetchEnd(&prefetch);
 	pfree(places);
 }
 
@@ -106,21 +106,21 @@ IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
 		reader->body = palloc(reader->layout.nparts * reader->layout.part_bytes);
 }
 
-/* Let go of the page ahead. */
+/* Release the page that was prefetched. */
 static void
-drop_ahead(IvfpqListReader *reader)
+drop_prefetched(IvfpqListReader *reader)
 {
-	if (BufferIsValid(reader->ahead))
-		ReleaseBuffer(reader->ahead);
-	reader->ahead = InvalidBuffer;
-	reader->ahead_at = reader->ahead_end = NULL;
+	if (BufferIsValid(reader->prefetched))
+		ReleaseBuffer(reader->prefetched);
+	reader->prefetched = InvalidBuffer;
+	reader->fetch_at = reader->fetch_end = NULL;
 }
 
-/* Give the memory back, and the page ahead. */
+/* Free the memory, and release the page that was prefetched. */
 void
 IvfpqListReaderFree(IvfpqListReader *reader)
 {
-	drop_ahead(reader);
+	drop_prefetched(reader);
 	pfree(reader->page);
 	if (reader->body)
 		pfree(reader->body);
@@ -132,22 +132,22 @@ IvfpqListReaderFree(IvfpqListReader *reader)
  * blocks in the slots behind.
  */
 static void
-pin_ahead(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
+prefetch_page(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
 {
 	const IvfpqLayout *layout = &reader->layout;
 	uint32		slots = layout->slots_per_page;
 	Page		page;
 
-	drop_ahead(reader);
+	drop_prefetched(reader);
 	if (nblocks == 0 || address.slot >= slots ||
 		!IvfpqBlockExists(reader->index, address.page))
 		return;
-	reader->ahead = IvfpqRecentRead(reader->index, address.page,
+	reader->prefetched = IvfpqBufHintRead(reader->index, address.page,
 									reader->strategy);
-	page = BufferGetPage(reader->ahead);
-	reader->ahead_at = (const char *)
-		IvfpqSlotGet(page, layout, address.slot);
-	reader->ahead_end = reader->ahead_at +
+	page = BufferGetPage(reader->prefetched);
+	reader->fetch_at = (const char *)
+		IvfpqSlabSlot(page, layout, address.slot);
+	reader->fetch_end = reader->fetch_at +
 		Min(nblocks, slots - address.slot) * layout->slot_bytes;
 
 	/* these are looked at first */
@@ -155,24 +155,24 @@ pin_ahead(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
 	__builtin_prefetch(page + BLCKSZ - 1);
 
 	/* likely the next but one */
-	IvfpqRecentFetch(reader->index, address.page + 1, 0, 0);
+	IvfpqBufHintFetch(reader->index, address.page + 1, 0, 0);
 }
 
 /*
- * Have the processor fetch a slot's worth of the page ahead, while it is busy
- * with another.  It only looks there; what it finds counts when it is locked.
+ * Have the processor fetch a slot's worth of the prefetched page, while it is
+ * busy with another.
  */
 static inline void
-fetch_ahead(IvfpqListReader *reader)
+fetch_slot(IvfpqListReader *reader)
 {
 	const char *end;
 
-	if (reader->ahead_at == NULL)
+	if (reader->fetch_at == NULL)
 		return;
-	end = Min(reader->ahead_at + reader->layout.slot_bytes,
-			  reader->ahead_end);
-	IvfpqFetch(reader->ahead_at, end);
-	reader->ahead_at = end;
+	end = Min(reader->fetch_at + reader->layout.slot_bytes,
+			  reader->fetch_end);
+	IvfpqFetch(reader->fetch_at, end);
+	reader->fetch_at = end;
 }
 
 /* (Re)start at the newest block, by reader->entry. */
@@ -192,14 +192,14 @@ IvfpqListOpen(IvfpqListReader *reader, uint32 list)
 
 	IvfpqListEntryRead(reader->index, reader->meta, list, &entry);
 	IvfpqListOpenAt(reader, list, &entry, NULL);
-	reader->looks_ahead = false;
+	reader->prefetches = false;
 }
 
 /*
- * Begin to read a list by an entry that was read before, and have pages
- * fetched ahead, in the end those of the following list (NULL: there is none).
- * Who does this must read the list to its end; then a page is left pinned, of
- * the following list, if there is one.
+ * Begin to read a list by an entry that was read before, and prefetch pages, in
+ * the end those of the following list (NULL: there is none).  The caller must
+ * read the list to its end; then a page of the following list, if there is one,
+ * is left pinned.
  */
 void
 IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
@@ -209,9 +209,9 @@ IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
 	reader->reread = false;
 	reader->entry = *entry;
 	reader->following = following;
-	reader->looks_ahead = true;
+	reader->prefetches = true;
 	if (following != NULL)
-		IvfpqRecentFetch(reader->index, following->head.page, 0, 0);
+		IvfpqBufHintFetch(reader->index, following->head.page, 0, 0);
 	start_reading(reader);
 }
 
@@ -228,8 +228,8 @@ copy_slots(IvfpqListReader *reader, Page page, BlockNumber blkno, uint32 slot)
 	reader->copied = 0;
 	for (;;)
 	{
-		header = IvfpqSlotGet((Page) reader->page, layout, slot);
-		memcpy(header, IvfpqSlotGet(page, layout, slot), layout->slot_bytes);
+		header = IvfpqSlabSlot((Page) reader->page, layout, slot);
+		memcpy(header, IvfpqSlabSlot(page, layout, slot), layout->slot_bytes);
 		reader->copied |= 1U << slot;
 		if (header->list != reader->list ||
 			header->gen != reader->entry.gen || header->ordinal == 0 ||
@@ -243,7 +243,7 @@ copy_slots(IvfpqListReader *reader, Page page, BlockNumber blkno, uint32 slot)
 
 /* What comes after the slots that were copied? */
 static void
-look_ahead(IvfpqListReader *reader, const IvfpqSlotHeader *last)
+prefetch_next(IvfpqListReader *reader, const IvfpqSlotHeader *last)
 {
 	IvfpqAddress prev = {.page = last->prev_page,.slot = last->prev_slot};
 	const IvfpqListEntry *following = reader->following;
@@ -252,9 +252,9 @@ look_ahead(IvfpqListReader *reader, const IvfpqSlotHeader *last)
 		reader->layout.nparts > 1)
 		return;
 	if (last->ordinal > 0)
-		pin_ahead(reader, prev, last->ordinal);
+		prefetch_page(reader, prev, last->ordinal);
 	else if (following != NULL)
-		pin_ahead(reader, following->head,
+		prefetch_page(reader, following->head,
 				  (following->nitems + IVFPQ_BLOCK_COPIES - 1) /
 				  IVFPQ_BLOCK_COPIES);
 }
@@ -269,14 +269,14 @@ copy_page(IvfpqListReader *reader, BlockNumber blkno, uint32 slot)
 	if (reader->cached == blkno && (reader->copied >> slot & 1) != 0)
 		return true;
 	reader->cached = InvalidBlockNumber;
-	if (BufferIsValid(reader->ahead) &&
-		BufferGetBlockNumber(reader->ahead) == blkno)
+	if (BufferIsValid(reader->prefetched) &&
+		BufferGetBlockNumber(reader->prefetched) == blkno)
 	{
-		buf = reader->ahead;
-		reader->ahead = InvalidBuffer;
+		buf = reader->prefetched;
+		reader->prefetched = InvalidBuffer;
 	}
 	else if (IvfpqBlockExists(reader->index, blkno))
-		buf = IvfpqRecentRead(reader->index, blkno, reader->strategy);
+		buf = IvfpqBufHintRead(reader->index, blkno, reader->strategy);
 	else
 		return false;
 	LockBuffer(buf, BUFFER_LOCK_SHARE);
@@ -286,8 +286,8 @@ copy_page(IvfpqListReader *reader, BlockNumber blkno, uint32 slot)
 	if (last == NULL)
 		return false;
 	reader->cached = blkno;
-	if (reader->looks_ahead)
-		look_ahead(reader, last);
+	if (reader->prefetches)
+		prefetch_next(reader, last);
 	return true;
 }
 
@@ -301,7 +301,7 @@ copy_slot(IvfpqListReader *reader, BlockNumber blkno, uint32 slot, int part)
 	if (slot >= (uint32) reader->layout.slots_per_page ||
 		!copy_page(reader, blkno, slot))
 		return NULL;
-	header = IvfpqSlotGet((Page) reader->page, &reader->layout, slot);
+	header = IvfpqSlabSlot((Page) reader->page, &reader->layout, slot);
 	if (header->list != reader->list || header->gen != reader->entry.gen ||
 		header->ordinal != ordinal || header->part != part)
 		return NULL;
@@ -323,7 +323,7 @@ read_block(IvfpqListReader *reader, IvfpqSlotHeader *header, char **body)
 	if (slot == NULL)
 		return false;
 	*header = *slot;
-	*body = IvfpqSlotBody(slot);
+	*body = IvfpqSlabBody(slot);
 	if (reader->layout.nparts == 1)
 		return true;
 
@@ -333,7 +333,7 @@ read_block(IvfpqListReader *reader, IvfpqSlotHeader *header, char **body)
 		slot = copy_slot(reader, slot->next_part, 0, p);
 		if (slot == NULL)
 			return false;
-		memcpy(reader->body + p * part_bytes, IvfpqSlotBody(slot), part_bytes);
+		memcpy(reader->body + p * part_bytes, IvfpqSlabBody(slot), part_bytes);
 	}
 	*body = reader->body;
 	return true;
@@ -389,7 +389,7 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 	char	   *body;
 	int			count;
 
-	fetch_ahead(reader);
+	fetch_slot(reader);
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -397,7 +397,7 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 		{
 			/* there may be one only where lists were rewritten meanwhile */
 			if (reader->following == NULL)
-				drop_ahead(reader);
+				drop_prefetched(reader);
 			return false;
 		}
 		if (reader->next.page != InvalidBlockNumber &&

@@ -167,7 +167,7 @@ IvfpqMetaGet(Relation index, Page page)
 		meta->code_bits != 4 || meta->copies < 1 || meta->copies > 2 ||
 		meta->refine < IVFPQ_REFINE_NONE || meta->refine > IVFPQ_REFINE_SQ8 ||
 		(meta->nlists > 0 && meta->refine != IVFPQ_REFINE_NONE &&
-		 meta->dims > IvfpqRefineMaxDims()) ||
+		 meta->dims > IvfpqRecordMaxDims()) ||
 		(meta->nlists > 0 &&
 		 (meta->dims == 0 || meta->nparents < 1 ||
 		  meta->nparents > meta->nlists || meta->pq_dim < 1 || meta->pq_dim > meta->dims ||

@@ -111,7 +111,7 @@ IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 
 	if (!IvfpqBlockExists(index, blkno))
 		IvfpqCorrupted(index, blkno, "the block does not exist");
-	buf = IvfpqRecentRead(index, blkno, strategy);
+	buf = IvfpqBufHintRead(index, blkno, strategy);
 	LockBuffer(buf, lockmode);
 	if (!IvfpqPageIs(BufferGetPage(buf), kind))
 		IvfpqCorrupted(index, blkno, "it is not a page of kind %d", kind);
@@ -122,7 +122,7 @@ IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 Buffer
 IvfpqExtend(Relation index)
 {
-	return GvExtendRelation(index);
+	return IvfpqExtendRelation(index);
 }
 
 /*
@@ -133,7 +133,7 @@ IvfpqExtend(Relation index)
 BlockNumber
 IvfpqReserve(Relation index, BlockNumber npages, bool shared)
 {
-	BlockNumber first = GvExtendRelationBy(index, npages);
+	BlockNumber first = IvfpqExtendRelationBy(index, npages);
 
 	for (BlockNumber i = 0; shared && i < npages; i++)
 	{
@@ -171,7 +171,7 @@ IvfpqPutPage(Relation index, BlockNumber blkno, Page page, bool shared)
 {
 	IvfpqFillPage(index, blkno, page, shared && RelationNeedsWAL(index));
 	if (shared)
-		IvfpqFault("train: page");
+		IvfpqStopPoint("train: page");
 }
 
 /* Make an exclusively locked page free.  One record, one page. */

@@ -8,7 +8,7 @@
  */
 #include "postgres.h"
 
-#include "page/page.h"
+#include "page/pending.h"
 
 /* Add the TID to a locked tail page if it has room.  One record, one page. */
 static bool

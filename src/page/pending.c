@@ -16,7 +16,7 @@
 #include "miscadmin.h"
 #include "storage/freespace.h"
 
-#include "page/page.h"
+#include "page/pending.h"
 #include "page/stoppoint.h"
 #include "pgcompat.h"
 
@@ -329,7 +329,7 @@ IvfpqPendingTrim(Relation index)
 	while (meta.pending_head != InvalidBlockNumber && unlink_head(index))
 	{
 		freed++;
-		IvfpqFault("trim");
+		IvfpqStopPoint("trim");
 		CHECK_FOR_INTERRUPTS();
 	}
 	return freed;
@@ -357,7 +357,7 @@ IvfpqPendingVacuum(Relation index, IndexBulkDeleteCallback callback,
 	{
 		int			left;
 
-		GvVacuumDelayPoint();
+		IvfpqVacuumDelayPoint();
 		removed += vacuum_page(index, &blkno, &seq, callback, callback_state,
 							   &left);
 		*nleft += left;

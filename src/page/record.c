@@ -26,20 +26,20 @@
 
 #define MOST_RESERVED	64		/* pages at once */
 
-IvfpqRefineHeader *
-IvfpqRefinePageHeader(Page page)
+IvfpqRecordHeader *
+IvfpqRecordPageHeader(Page page)
 {
-	return (IvfpqRefineHeader *) PageGetContents(page);
+	return (IvfpqRecordHeader *) PageGetContents(page);
 }
 
 /* Slot number `slot` of a refine page. */
-IvfpqRefineRecord *
-IvfpqRefineGet(Page page, int dims, uint32 slot)
+IvfpqRecord *
+IvfpqRecordGet(Page page, int dims, uint32 slot)
 {
-	Assert(slot < (uint32) IvfpqRefineSlots(dims));
-	return (IvfpqRefineRecord *) (PageGetContents(page) +
-								  sizeof(IvfpqRefineHeader) +
-								  (Size) slot * IvfpqRefineSlotBytes(dims));
+	Assert(slot < (uint32) IvfpqRecordSlots(dims));
+	return (IvfpqRecord *) (PageGetContents(page) +
+								  sizeof(IvfpqRecordHeader) +
+								  (Size) slot * IvfpqRecordSlotBytes(dims));
 }
 
 /* Make a refine page of free slots: all zero, which is what free ones are. */
@@ -47,11 +47,11 @@ static void
 init_page(Page page)
 {
 	IvfpqPageInit(page, IVFPQ_KIND_REFINE);
-	IvfpqRefinePageHeader(page)->next = InvalidBlockNumber;
+	IvfpqRecordPageHeader(page)->next = InvalidBlockNumber;
 }
 
 static bool
-is_free(const IvfpqRefineRecord *record)
+is_free(const IvfpqRecord *record)
 {
 	return ItemPointerGetOffsetNumberNoCheck(&record->tid) ==
 		InvalidOffsetNumber;
@@ -63,25 +63,25 @@ find_free(Relation index, BlockNumber blkno, Page page, int dims)
 {
 	uint32		slot = 0;
 
-	while (slot < (uint32) IvfpqRefineSlots(dims) &&
-		   !is_free(IvfpqRefineGet(page, dims, slot)))
+	while (slot < (uint32) IvfpqRecordSlots(dims) &&
+		   !is_free(IvfpqRecordGet(page, dims, slot)))
 		slot++;
-	if (slot == (uint32) IvfpqRefineSlots(dims))
+	if (slot == (uint32) IvfpqRecordSlots(dims))
 		IvfpqCorrupted(index, blkno, "it has no free slot, but counts %u used",
-					   IvfpqRefinePageHeader(page)->nused);
+					   IvfpqRecordPageHeader(page)->nused);
 	return slot;
 }
 
 /* Put a record into a free slot of the page; *address gets its place. */
 static void
 put_record(Relation index, BlockNumber blkno, Page page, int dims,
-		   const IvfpqRefineRecord *record, ItemPointer address)
+		   const IvfpqRecord *record, ItemPointer address)
 {
 	uint32		slot = find_free(index, blkno, page, dims);
 
-	memcpy(IvfpqRefineGet(page, dims, slot), record,
-		   offsetof(IvfpqRefineRecord, codes) + dims);
-	IvfpqRefinePageHeader(page)->nused++;
+	memcpy(IvfpqRecordGet(page, dims, slot), record,
+		   offsetof(IvfpqRecord, codes) + dims);
+	IvfpqRecordPageHeader(page)->nused++;
 	ItemPointerSet(address, blkno, slot + 1);
 }
 
@@ -90,10 +90,10 @@ put_record(Relation index, BlockNumber blkno, Page page, int dims,
  */
 static bool
 append_to_head(Relation index, Buffer buf, int dims,
-			   const IvfpqRefineRecord *record, ItemPointer address)
+			   const IvfpqRecord *record, ItemPointer address)
 {
 	Page		page = BufferGetPage(buf);
-	const IvfpqRefineHeader *header = IvfpqRefinePageHeader(page);
+	const IvfpqRecordHeader *header = IvfpqRecordPageHeader(page);
 	uint16		nused = header->nused + 1;
 	IvfpqPatch	patch;
 	uint32		slot;
@@ -101,14 +101,14 @@ append_to_head(Relation index, Buffer buf, int dims,
 	if (!header->chained)
 		IvfpqCorrupted(index, BufferGetBlockNumber(buf),
 					   "it is first of the refine pages with free slots, but says that it is none");
-	if (header->nused >= IvfpqRefineSlots(dims))
+	if (header->nused >= IvfpqRecordSlots(dims))
 		return false;
 	slot = find_free(index, BufferGetBlockNumber(buf), page, dims);
 	IvfpqPatchInit(&patch, buf);
 	IvfpqPatchAdd(&patch, (const char *) &header->nused - page, &nused,
 				  sizeof(nused));
-	IvfpqPatchAdd(&patch, (char *) IvfpqRefineGet(page, dims, slot) - page,
-				  record, offsetof(IvfpqRefineRecord, codes) + dims);
+	IvfpqPatchAdd(&patch, (char *) IvfpqRecordGet(page, dims, slot) - page,
+				  record, offsetof(IvfpqRecord, codes) + dims);
 	IvfpqPatchLog(index, &patch, 1);
 	ItemPointerSet(address, BufferGetBlockNumber(buf), slot + 1);
 	return true;
@@ -123,10 +123,10 @@ pop_head(Relation index, Buffer metabuf, Buffer buf)
 {
 	GenericXLogState *state = GenericXLogStart(index);
 	IvfpqMetaData *meta;
-	IvfpqRefineHeader *header;
+	IvfpqRecordHeader *header;
 
 	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
-	header = IvfpqRefinePageHeader(GenericXLogRegisterBuffer(state, buf, 0));
+	header = IvfpqRecordPageHeader(GenericXLogRegisterBuffer(state, buf, 0));
 	meta->refine_head = header->next;
 	header->next = InvalidBlockNumber;
 	header->chained = 0;
@@ -139,7 +139,7 @@ pop_head(Relation index, Buffer metabuf, Buffer buf)
  */
 static void
 append_page(Relation index, Buffer metabuf, int dims,
-			const IvfpqRefineRecord *record, ItemPointer address)
+			const IvfpqRecord *record, ItemPointer address)
 {
 	Buffer		buf = IvfpqGetFreePage(index);
 	BlockNumber blkno = BufferGetBlockNumber(buf);
@@ -150,7 +150,7 @@ append_page(Relation index, Buffer metabuf, int dims,
 	IvfpqMetaGet(index, page)->refine_head = blkno;
 	page = GenericXLogRegisterBuffer(state, buf, GENERIC_XLOG_FULL_IMAGE);
 	init_page(page);
-	IvfpqRefinePageHeader(page)->chained = 1;
+	IvfpqRecordPageHeader(page)->chained = 1;
 	put_record(index, blkno, page, dims, record, address);
 	GenericXLogFinish(state);
 	UnlockReleaseBuffer(buf);
@@ -162,7 +162,7 @@ append_page(Relation index, Buffer metabuf, int dims,
  * exclusively and looks again.
  */
 void
-IvfpqRefineAppend(Relation index, int dims, const IvfpqRefineRecord *record,
+IvfpqRecordAppend(Relation index, int dims, const IvfpqRecord *record,
 				  ItemPointer address)
 {
 	int			mode = BUFFER_LOCK_SHARE;
@@ -199,16 +199,15 @@ IvfpqRefineAppend(Relation index, int dims, const IvfpqRefineRecord *record,
 }
 
 /*
- * Copy the records at n addresses into records [n][IvfpqRefineSlotBytes].
+ * Copy the records at n addresses into records [n][IvfpqRecordSlotBytes].
  * Addresses of one page should stand together; each run of them costs one
- * share lock.  A slot may be free by now.  ahead: what knows of the pages to
- * come, or NULL.
+ * share lock.  A slot may be free by now.  prefetch: of these pages, or NULL.
  */
 void
-IvfpqRefineRead(Relation index, int dims, const ItemPointerData *addresses,
-				int n, char *records, IvfpqAhead *ahead)
+IvfpqRecordRead(Relation index, int dims, const ItemPointerData *addresses,
+				int n, char *records, IvfpqPrefetch *prefetch)
 {
-	Size		slot_bytes = IvfpqRefineSlotBytes(dims);
+	Size		slot_bytes = IvfpqRecordSlotBytes(dims);
 	Buffer		buf = InvalidBuffer;
 
 	for (int i = 0; i < n; i++)
@@ -221,17 +220,17 @@ IvfpqRefineRead(Relation index, int dims, const ItemPointerData *addresses,
 		{
 			if (i > 0)
 				UnlockReleaseBuffer(buf);
-			if (ahead != NULL)
-				IvfpqAheadTo(ahead, blkno);
+			if (prefetch != NULL)
+				IvfpqPrefetchTo(prefetch, blkno);
 			buf = IvfpqReadPage(index, blkno, BUFFER_LOCK_SHARE,
 								IVFPQ_KIND_REFINE, NULL);
 		}
-		if (slot < 1 || slot > (uint32) IvfpqRefineSlots(dims))
+		if (slot < 1 || slot > (uint32) IvfpqRecordSlots(dims))
 			IvfpqCorrupted(index, blkno,
 						   "a copy points to refine record %u of %d", slot,
-						   IvfpqRefineSlots(dims));
+						   IvfpqRecordSlots(dims));
 		memcpy(records + i * slot_bytes,
-			   IvfpqRefineGet(BufferGetPage(buf), dims, slot - 1), slot_bytes);
+			   IvfpqRecordGet(BufferGetPage(buf), dims, slot - 1), slot_bytes);
 	}
 	if (n > 0)
 		UnlockReleaseBuffer(buf);
@@ -239,7 +238,7 @@ IvfpqRefineRead(Relation index, int dims, const ItemPointerData *addresses,
 
 /* Copy a page out if it holds refine records; false if not. */
 bool
-IvfpqRefinePageCopy(Relation index, BlockNumber blkno,
+IvfpqRecordPageCopy(Relation index, BlockNumber blkno,
 					BufferAccessStrategy strategy, char *page)
 {
 	Buffer		buf;
@@ -266,7 +265,7 @@ free_slots(Relation index, int dims, BlockNumber blkno, const uint32 *slots,
 	Buffer		buf;
 	GenericXLogState *state;
 	IvfpqMetaData *meta;
-	IvfpqRefineHeader *header;
+	IvfpqRecordHeader *header;
 	Page		page;
 
 	metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
@@ -276,9 +275,9 @@ free_slots(Relation index, int dims, BlockNumber blkno, const uint32 *slots,
 	state = GenericXLogStart(index);
 	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
 	page = GenericXLogRegisterBuffer(state, buf, 0);
-	header = IvfpqRefinePageHeader(page);
+	header = IvfpqRecordPageHeader(page);
 	for (int i = 0; i < nslots; i++)
-		ItemPointerSetInvalid(&IvfpqRefineGet(page, dims, slots[i])->tid);
+		ItemPointerSetInvalid(&IvfpqRecordGet(page, dims, slots[i])->tid);
 	if (header->nused < nslots)
 		IvfpqCorrupted(index, blkno, "it counts %u used slots of at least %d",
 					   header->nused, nslots);
@@ -300,11 +299,11 @@ free_slots(Relation index, int dims, BlockNumber blkno, const uint32 *slots,
  * in use when the page is copied still is when it is locked.
  */
 void
-IvfpqRefineVacuum(Relation index, int dims, BlockNumber blkno,
+IvfpqRecordVacuum(Relation index, int dims, BlockNumber blkno,
 				  BufferAccessStrategy strategy,
 				  IndexBulkDeleteCallback callback, void *callback_state)
 {
-	int			nslots = IvfpqRefineSlots(dims);
+	int			nslots = IvfpqRecordSlots(dims);
 	ItemPointerData *tids = palloc(nslots * sizeof(ItemPointerData));
 	uint32	   *dead = palloc(nslots * sizeof(uint32));
 	int			ndead = 0;
@@ -315,7 +314,7 @@ IvfpqRefineVacuum(Relation index, int dims, BlockNumber blkno,
 	LockBuffer(buf, BUFFER_LOCK_SHARE);
 	is_refine = IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_REFINE);
 	for (int i = 0; is_refine && i < nslots; i++)
-		tids[i] = IvfpqRefineGet(BufferGetPage(buf), dims, i)->tid;
+		tids[i] = IvfpqRecordGet(BufferGetPage(buf), dims, i)->tid;
 	UnlockReleaseBuffer(buf);
 
 	for (int i = 0; is_refine && i < nslots; i++)
@@ -324,7 +323,7 @@ IvfpqRefineVacuum(Relation index, int dims, BlockNumber blkno,
 	if (ndead > 0)
 	{
 		free_slots(index, dims, blkno, dead, ndead);
-		IvfpqFault("refine: freed");
+		IvfpqStopPoint("refine: freed");
 	}
 	pfree(tids);
 	pfree(dead);
@@ -332,7 +331,7 @@ IvfpqRefineVacuum(Relation index, int dims, BlockNumber blkno,
 
 /* Begin to write records in bulk; memory from the current context. */
 void
-IvfpqRefineBuilderInit(IvfpqRefineBuilder *builder, Relation index, int dims,
+IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder, Relation index, int dims,
 					   bool log)
 {
 	builder->index = index;
@@ -350,7 +349,7 @@ IvfpqRefineBuilderInit(IvfpqRefineBuilder *builder, Relation index, int dims,
  * they would hand each other for every page.
  */
 static BlockNumber
-next_page(IvfpqRefineBuilder *builder)
+next_page(IvfpqRecordBuilder *builder)
 {
 	if (builder->next == builder->end)
 	{
@@ -365,7 +364,7 @@ next_page(IvfpqRefineBuilder *builder)
 
 /* Let others have what was reserved and is not needed. */
 static void
-give_pages(IvfpqRefineBuilder *builder)
+give_pages(IvfpqRecordBuilder *builder)
 {
 	BlockNumber first = builder->next;
 
@@ -381,7 +380,7 @@ give_pages(IvfpqRefineBuilder *builder)
  * then it is new there, which a crash may leave it.
  */
 static void
-write_page(IvfpqRefineBuilder *builder)
+write_page(IvfpqRecordBuilder *builder)
 {
 	IvfpqFillPage(builder->index, builder->blkno, (Page) builder->page,
 				  builder->log);
@@ -393,8 +392,8 @@ write_page(IvfpqRefineBuilder *builder)
  * so callers may take their time.
  */
 void
-IvfpqRefineBuilderAdd(IvfpqRefineBuilder *builder,
-					  const IvfpqRefineRecord *record, ItemPointer address)
+IvfpqRecordBuilderAdd(IvfpqRecordBuilder *builder,
+					  const IvfpqRecord *record, ItemPointer address)
 {
 	if (builder->blkno == InvalidBlockNumber)
 	{
@@ -403,8 +402,8 @@ IvfpqRefineBuilderAdd(IvfpqRefineBuilder *builder,
 	}
 	put_record(builder->index, builder->blkno, (Page) builder->page,
 			   builder->dims, record, address);
-	if (IvfpqRefinePageHeader((Page) builder->page)->nused ==
-		IvfpqRefineSlots(builder->dims))
+	if (IvfpqRecordPageHeader((Page) builder->page)->nused ==
+		IvfpqRecordSlots(builder->dims))
 		write_page(builder);
 }
 
@@ -414,12 +413,12 @@ IvfpqRefineBuilderAdd(IvfpqRefineBuilder *builder,
  * InvalidBlockNumber.
  */
 void
-IvfpqRefineBuilderFinish(IvfpqRefineBuilder *builder, pg_atomic_uint32 *head)
+IvfpqRecordBuilderFinish(IvfpqRecordBuilder *builder, pg_atomic_uint32 *head)
 {
 	if (builder->blkno != InvalidBlockNumber)
 	{
-		IvfpqRefineHeader *header =
-			IvfpqRefinePageHeader((Page) builder->page);
+		IvfpqRecordHeader *header =
+			IvfpqRecordPageHeader((Page) builder->page);
 
 		header->chained = 1;
 		header->next = pg_atomic_exchange_u32(head, builder->blkno);

@@ -17,40 +17,40 @@
  * index a refine page never becomes a page of another kind, so what a copy's
  * address leads to is always a slot.
  */
-typedef struct IvfpqRefineHeader
+typedef struct IvfpqRecordHeader
 {
 	BlockNumber next;			/* in the chain; InvalidBlockNumber = end */
 	uint16		chained;		/* 1: the page is in the chain */
 	uint16		nused;			/* slots that are not free */
-} IvfpqRefineHeader;
+} IvfpqRecordHeader;
 
 /*
  * A slot: a row's vector in 8 bits a dimension (GvRefine).  Its address, as
  * copies carry it, is an ItemPointerData of block and slot + 1.
  */
-typedef struct IvfpqRefineRecord
+typedef struct IvfpqRecord
 {
 	float4		min;
 	float4		step;
 	float4		error;
 	ItemPointerData tid;		/* the row; offset 0 = the slot is free */
 	uint8		codes[FLEXIBLE_ARRAY_MEMBER];	/* [dims] */
-} IvfpqRefineRecord;
+} IvfpqRecord;
 
-StaticAssertDecl(sizeof(IvfpqRefineHeader) == 8, "refine header is 8 bytes");
-StaticAssertDecl(offsetof(IvfpqRefineRecord, codes) == 18,
+StaticAssertDecl(sizeof(IvfpqRecordHeader) == 8, "refine header is 8 bytes");
+StaticAssertDecl(offsetof(IvfpqRecord, codes) == 18,
 				 "a refine record's codes follow its TID");
 
 /* layout.c */
-extern int	IvfpqRefineMaxDims(void);
-extern int	IvfpqRefineSlotBytes(int dims);
-extern int	IvfpqRefineSlots(int dims);
+extern int	IvfpqRecordMaxDims(void);
+extern int	IvfpqRecordSlotBytes(int dims);
+extern int	IvfpqRecordSlots(int dims);
 
 /*
  * record.c: refine records.  A builder writes those of rows in bulk,
  * page by page, of an index that has none yet.
  */
-typedef struct IvfpqRefineBuilder
+typedef struct IvfpqRecordBuilder
 {
 	Relation	index;
 	int			dims;
@@ -60,28 +60,28 @@ typedef struct IvfpqRefineBuilder
 	BlockNumber end;			/* ... to before here */
 	BlockNumber reserved;		/* so far */
 	char	   *page;			/* [BLCKSZ] its image; on disk it is new yet */
-} IvfpqRefineBuilder;
+} IvfpqRecordBuilder;
 
-extern IvfpqRefineRecord *IvfpqRefineGet(Page page, int dims, uint32 slot);
-extern IvfpqRefineHeader *IvfpqRefinePageHeader(Page page);
-extern void IvfpqRefineAppend(Relation index, int dims,
-							  const IvfpqRefineRecord *record,
+extern IvfpqRecord *IvfpqRecordGet(Page page, int dims, uint32 slot);
+extern IvfpqRecordHeader *IvfpqRecordPageHeader(Page page);
+extern void IvfpqRecordAppend(Relation index, int dims,
+							  const IvfpqRecord *record,
 							  ItemPointer address);
-extern void IvfpqRefineRead(Relation index, int dims,
+extern void IvfpqRecordRead(Relation index, int dims,
 							const ItemPointerData *addresses, int n,
-							char *records, IvfpqAhead *ahead);
-extern bool IvfpqRefinePageCopy(Relation index, BlockNumber blkno,
+							char *records, IvfpqPrefetch *prefetch);
+extern bool IvfpqRecordPageCopy(Relation index, BlockNumber blkno,
 								BufferAccessStrategy strategy, char *page);
-extern void IvfpqRefineVacuum(Relation index, int dims, BlockNumber blkno,
+extern void IvfpqRecordVacuum(Relation index, int dims, BlockNumber blkno,
 							  BufferAccessStrategy strategy,
 							  IndexBulkDeleteCallback callback,
 							  void *callback_state);
-extern void IvfpqRefineBuilderInit(IvfpqRefineBuilder *builder,
+extern void IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder,
 								   Relation index, int dims, bool log);
-extern void IvfpqRefineBuilderAdd(IvfpqRefineBuilder *builder,
-								  const IvfpqRefineRecord *record,
+extern void IvfpqRecordBuilderAdd(IvfpqRecordBuilder *builder,
+								  const IvfpqRecord *record,
 								  ItemPointer address);
-extern void IvfpqRefineBuilderFinish(IvfpqRefineBuilder *builder,
+extern void IvfpqRecordBuilderFinish(IvfpqRecordBuilder *builder,
 									 pg_atomic_uint32 *head);
 
 #endif							/* IVFPQ_RECORD_H */

@@ -91,7 +91,7 @@ IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
 	page = GenericXLogRegisterBuffer(state, dirbuf, 0);
 	entry = IvfpqDirectoryEntry(page, list);
 	page = GenericXLogRegisterBuffer(state, buf, 0);
-	header = IvfpqSlotGet(page, &layout, address.slot);
+	header = IvfpqSlabSlot(page, &layout, address.slot);
 	if (header->list != list || header->gen != gen || entry->gen != gen)
 		IvfpqCorrupted(index, address.page,
 					   "slot %u changed hands during VACUUM", address.slot);
@@ -111,7 +111,7 @@ IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
  * page frees the page for any use.  One record, one page.
  */
 void
-IvfpqReclaimSlot(Relation index, const IvfpqLayout *layout,
+IvfpqSlabReclaim(Relation index, const IvfpqLayout *layout,
 				 IvfpqAddress address, uint32 list, uint32 gen)
 {
 	Buffer		buf;
@@ -124,7 +124,7 @@ IvfpqReclaimSlot(Relation index, const IvfpqLayout *layout,
 						IVFPQ_KIND_SLAB, NULL);
 	state = GenericXLogStart(index);
 	page = GenericXLogRegisterBuffer(state, buf, 0);
-	header = IvfpqSlotGet(page, layout, address.slot);
+	header = IvfpqSlabSlot(page, layout, address.slot);
 	if (header->list != list || header->gen != gen)
 	{
 		GenericXLogAbort(state);
@@ -170,14 +170,14 @@ free_chain(Relation index, const IvfpqLayout *layout, uint32 list,
 			CHECK_FOR_INTERRUPTS();
 			buf = IvfpqReadPage(index, here.page, BUFFER_LOCK_SHARE,
 								IVFPQ_KIND_SLAB, NULL);
-			header = *IvfpqSlotGet(BufferGetPage(buf), layout, here.slot);
+			header = *IvfpqSlabSlot(BufferGetPage(buf), layout, here.slot);
 			UnlockReleaseBuffer(buf);
 			if (p == 0)
 			{
 				next.page = header.prev_page;
 				next.slot = header.prev_slot;
 			}
-			IvfpqReclaimSlot(index, layout, here, list, chain->gen);
+			IvfpqSlabReclaim(index, layout, here, list, chain->gen);
 			here.page = header.next_part;
 			here.slot = 0;
 		}

@@ -19,7 +19,7 @@
 
 /* Slot number `slot` of a slab page. */
 IvfpqSlotHeader *
-IvfpqSlotGet(Page page, const IvfpqLayout *layout, uint32 slot)
+IvfpqSlabSlot(Page page, const IvfpqLayout *layout, uint32 slot)
 {
 	Assert(slot < (uint32) layout->slots_per_page);
 	return (IvfpqSlotHeader *) (PageGetContents(page) +
@@ -28,7 +28,7 @@ IvfpqSlotGet(Page page, const IvfpqLayout *layout, uint32 slot)
 
 /* The part of a block's body that a slot holds. */
 char *
-IvfpqSlotBody(IvfpqSlotHeader *slot)
+IvfpqSlabBody(IvfpqSlotHeader *slot)
 {
 	return (char *) slot + sizeof(IvfpqSlotHeader);
 }
@@ -39,7 +39,7 @@ IvfpqSlabInit(Page page, const IvfpqLayout *layout)
 {
 	IvfpqPageInit(page, IVFPQ_KIND_SLAB);
 	for (int i = 0; i < layout->slots_per_page; i++)
-		IvfpqSlotGet(page, layout, i)->list = IVFPQ_NO_LIST;
+		IvfpqSlabSlot(page, layout, i)->list = IVFPQ_NO_LIST;
 }
 
 /* How many slots are free? */
@@ -49,7 +49,7 @@ IvfpqSlabFreeSlots(Page page, const IvfpqLayout *layout)
 	int			nfree = 0;
 
 	for (int i = 0; i < layout->slots_per_page; i++)
-		nfree += IvfpqSlotGet(page, layout, i)->list == IVFPQ_NO_LIST;
+		nfree += IvfpqSlabSlot(page, layout, i)->list == IVFPQ_NO_LIST;
 	return nfree;
 }
 
@@ -90,7 +90,7 @@ try_page(Relation index, const IvfpqLayout *layout, BlockNumber blkno,
 	if (IvfpqPageIs(page, IVFPQ_KIND_SLAB))
 	{
 		for (; *slot < (uint32) layout->slots_per_page; (*slot)++)
-			if (IvfpqSlotGet(page, layout, *slot)->list == IVFPQ_NO_LIST)
+			if (IvfpqSlabSlot(page, layout, *slot)->list == IVFPQ_NO_LIST)
 				return true;
 	}
 	RecordPageWithFreeSpace(index, blkno, 0);
@@ -150,7 +150,7 @@ slot_is(Page page, const IvfpqLayout *layout, uint32 slot, uint32 list,
 	if (!IvfpqPageIs(page, IVFPQ_KIND_SLAB) ||
 		slot >= (uint32) layout->slots_per_page)
 		return false;
-	header = IvfpqSlotGet(page, layout, slot);
+	header = IvfpqSlabSlot(page, layout, slot);
 	return header->list == list && header->gen == gen &&
 		header->ordinal == ordinal && header->part == part;
 }
@@ -182,7 +182,7 @@ IvfpqBlockLock(Relation index, const IvfpqLayout *layout,
 		block->slots[p] = slot;
 		block->init[p] = false;
 		if (p + 1 < layout->nparts)
-			blkno = IvfpqSlotGet(BufferGetPage(buf), layout, slot)->next_part;
+			blkno = IvfpqSlabSlot(BufferGetPage(buf), layout, slot)->next_part;
 	}
 }
 
@@ -199,7 +199,7 @@ IvfpqBlockRegister(GenericXLogState *state, const IvfpqLayout *layout,
 										 block->init[p] ? GENERIC_XLOG_FULL_IMAGE : 0);
 		if (block->init[p])
 			IvfpqSlabInit(page, layout);
-		headers[p] = IvfpqSlotGet(page, layout, block->slots[p]);
+		headers[p] = IvfpqSlabSlot(page, layout, block->slots[p]);
 	}
 }
 

@@ -16,14 +16,14 @@
 
 #include "page/stoppoint.h"
 
-char	   *ivfpq_fault = NULL;
+char	   *ivfpq_stop_point = NULL;
 
 /* Steps that matched since the setting changed. */
 static int	nhits = 0;
 
 /* The setting has changed: count anew. */
 void
-IvfpqFaultReset(void)
+IvfpqStopPointReset(void)
 {
 	nhits = 0;
 }
@@ -33,7 +33,7 @@ static void
 wait_for_lock(void)
 {
 	Datum		zero = Int32GetDatum(0);
-	Datum		key = Int32GetDatum(IVFPQ_FAULT_LOCK);
+	Datum		key = Int32GetDatum(IVFPQ_STOP_POINT_LOCK);
 
 	DirectFunctionCall2(pg_advisory_lock_int4, zero, key);
 	DirectFunctionCall2(pg_advisory_unlock_int4, zero, key);
@@ -41,15 +41,15 @@ wait_for_lock(void)
 
 /* Stop if this is the step that the setting names. */
 void
-IvfpqFaultPoint(const char *step)
+IvfpqStopPointReached(const char *step)
 {
 	char		action[16];
 	int			n;
 	int			at;
 
-	if (sscanf(ivfpq_fault, "%15s %d %n", action, &n, &at) != 2 ||
-		(strcmp(ivfpq_fault + at, "*") != 0 &&
-		 strcmp(ivfpq_fault + at, step) != 0) ||
+	if (sscanf(ivfpq_stop_point, "%15s %d %n", action, &n, &at) != 2 ||
+		(strcmp(ivfpq_stop_point + at, "*") != 0 &&
+		 strcmp(ivfpq_stop_point + at, step) != 0) ||
 		++nhits != n)
 		return;
 

@@ -9,23 +9,23 @@
  *		kill	the process dies, as by kill -9
  *		flush	the same, when its last record is on disk
  *		error	an error is raised
- *		wait	the process waits for advisory lock (0, IVFPQ_FAULT_LOCK)
+ *		wait	the process waits for advisory lock (0, IVFPQ_STOP_POINT_LOCK)
  */
 #ifndef IVFPQ_STOPPOINT_H
 #define IVFPQ_STOPPOINT_H
 
-#define IVFPQ_FAULT_LOCK	26486
+#define IVFPQ_STOP_POINT_LOCK	26486
 
 /* NULL or empty: no fault, as always outside tests. */
-extern char *ivfpq_fault;
+extern char *ivfpq_stop_point;
 
-extern void IvfpqFaultReset(void);
-extern void IvfpqFaultPoint(const char *step);
+extern void IvfpqStopPointReset(void);
+extern void IvfpqStopPointReached(const char *step);
 
-#define IvfpqFault(step) \
+#define IvfpqStopPoint(step) \
 	do { \
-		if (ivfpq_fault != NULL) \
-			IvfpqFaultPoint(step); \
+		if (ivfpq_stop_point != NULL) \
+			IvfpqStopPointReached(step); \
 	} while (0)
 
 #endif							/* IVFPQ_STOPPOINT_H */

@@ -13,7 +13,7 @@
 #include "storage/freespace.h"
 #include "utils/memutils.h"
 
-#include "page/page.h"
+#include "page/pending.h"
 #include "page/stoppoint.h"
 #include "pgcompat.h"
 
@@ -92,7 +92,7 @@ IvfpqSweepPage(IvfpqSweep *sweep, BlockNumber blkno,
 	if (is_free)
 		RecordPageWithFreeSpace(sweep->index, blkno, BLCKSZ - 1);
 	if (left_over)
-		IvfpqFault("sweep");
+		IvfpqStopPoint("sweep");
 }
 
 /* Sweep every page of an untrained index. */
@@ -105,7 +105,7 @@ IvfpqSweepUntrained(Relation index, BufferAccessStrategy strategy)
 	for (BlockNumber blkno = IVFPQ_METAPAGE + 1;
 		 blkno < sweep.nblocks; blkno++)
 	{
-		GvVacuumDelayPoint();
+		IvfpqVacuumDelayPoint();
 		IvfpqSweepPage(&sweep, blkno, strategy);
 	}
 	IvfpqSweepEnd(&sweep);

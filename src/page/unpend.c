@@ -15,7 +15,7 @@
 #include "miscadmin.h"
 #include "storage/freespace.h"
 
-#include "page/page.h"
+#include "page/pending.h"
 #include "page/stoppoint.h"
 
 /*
@@ -92,7 +92,7 @@ IvfpqPendingKeep(Relation index, const IvfpqSeal *seal,
 		meta->pending_head = BufferGetBlockNumber(buf);
 		meta->pending_head_seq--;
 		UnlockReleaseBuffer(buf);
-		IvfpqFault("train: kept");
+		IvfpqStopPoint("train: kept");
 	}
 }
 
@@ -159,7 +159,7 @@ IvfpqPendingFree(Relation index, const IvfpqSeal *seal)
 		RecordPageWithFreeSpace(index, blkno, BLCKSZ - 1);
 		blkno = header.next;
 		seq = header.next_seq;
-		IvfpqFault("pending: freed");
+		IvfpqStopPoint("pending: freed");
 	}
 	FreeSpaceMapVacuum(index);
 }

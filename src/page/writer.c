@@ -142,7 +142,7 @@ write_block(IvfpqWriter *writer, uint32 list, uint32 ordinal)
 			if (ordinal > 0)
 				prev = following(writer);
 		}
-		header = IvfpqSlotGet((Page) writer->slab, layout, writer->slot++);
+		header = IvfpqSlabSlot((Page) writer->slab, layout, writer->slot++);
 		header->list = list;
 		header->gen = 0;
 		header->ordinal = ordinal;
@@ -153,7 +153,7 @@ write_block(IvfpqWriter *writer, uint32 list, uint32 ordinal)
 		header->part = p;
 		header->next_part = p + 1 < layout->nparts ? coming_page(writer, 0) :
 			InvalidBlockNumber;
-		memcpy(IvfpqSlotBody(header), writer->body + p * layout->part_bytes,
+		memcpy(IvfpqSlabBody(header), writer->body + p * layout->part_bytes,
 			   layout->part_bytes);
 	}
 	return here;

@@ -4,7 +4,9 @@
  *
  * A unix stream socket in the data directory, owner only.  Both ends run on
  * one host under one user, so numbers are in the host's own byte order, and
- * structs travel as they are: every field is aligned, nothing is padding.
+ * structs travel as they are, those of the engine among them: every field is
+ * aligned, nothing is padding.  In the engine's the device is gpuvecd's to
+ * choose: clients leave it 0.
  *
  * A client speaks first and waits for the answer before it speaks again; to
  * give up it closes.  Every message is a GvMessage and `length` bytes.  The
@@ -35,8 +37,11 @@
 
 #include <stdint.h>
 
+#include "engine/gv_set.h"
+#include "engine/mirror/gv_builder.h"
+
 #define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
-#define GV_PROTOCOL_VERSION 6
+#define GV_PROTOCOL_VERSION 7
 
 /*
  * In the data directory.  Base backups skip names that begin so.  The paths
@@ -104,7 +109,7 @@ typedef enum GvMessageType
 								 * GV_REFUSED_NO_MIRROR where this connection
 								 * shares none */
 
-	GV_MSG_BUILD,				/* GvBuildRequest, float mean [dims]; OK:
+	GV_MSG_BUILD,				/* GvBuilderSpec, float mean [dims]; OK:
 								 * GvBuildReply.  Once a connection */
 	GV_MSG_ROWS,				/* GvRowsRequest, float [n][dims]; OK:
 								 * GvRowsReply */
@@ -127,11 +132,11 @@ typedef enum GvMessageType
 	GV_MSG_JOIN,				/* GvJoinRequest; OK: nothing.  Instead of
 								 * BUILD */
 
-	GV_MSG_SET,					/* GvSetRequest; OK: nothing.  The set of an
+	GV_MSG_SET,					/* GvSetSpec; OK: nothing.  The set of an
 								 * earlier one is given up */
 	GV_MSG_PUT,					/* GvPutRequest, items of that input; OK:
 								 * nothing */
-	GV_MSG_RUN,					/* nothing; OK: GvRunReply */
+	GV_MSG_RUN,					/* nothing; OK: GvSetDone */
 	GV_MSG_GET,					/* GvGetRequest; OK: items of that output */
 
 	GV_MSG_OK = 64,
@@ -240,14 +245,7 @@ typedef struct GvProbeReply
 typedef struct GvBeginRequest
 {
 	GvMirrorKey key;
-	int32_t		metric;			/* GvMetric */
-	int32_t		dims;
-	int32_t		m;
-	int32_t		nlists;
-	int32_t		nparents;
-	int32_t		refine_slots;	/* see GvMirrorSpec */
-	int64_t		copies;			/* about how many there are to come */
-	int64_t		refine_records;
+	GvMirrorSpec spec;
 } GvBeginRequest;
 
 typedef struct GvArrayRequest
@@ -313,26 +311,6 @@ typedef struct GvHereRequest
 {
 	uint64_t	offset;			/* of the header; a multiple of 8 */
 } GvHereRequest;
-
-/* A GvBuilderSpec on its way. */
-typedef struct GvBuildRequest
-{
-	int32_t		metric;			/* GvMetric */
-	int32_t		dims;
-	int32_t		m;
-	int32_t		copies;
-	int32_t		refine;
-	int32_t		nlists;
-	int32_t		nparents;
-	int32_t		nqueries;
-	int32_t		depth;
-	int32_t		batch_rows;
-	int32_t		iterations;
-	float		scale;
-	double		max_share;
-	uint64_t	seed;
-	int64_t		sample_rows;
-} GvBuildRequest;
 
 typedef struct GvBuildReply
 {
@@ -407,43 +385,12 @@ typedef struct GvTryRequest
 								 * GV_MAX_TRIED_HITS */
 } GvTryRequest;
 
-/* A GvSetSpec on its way; the device is gpuvecd's to choose. */
-typedef struct GvSetRequest
-{
-	int32_t		kind;			/* GvSetKind */
-	int32_t		metric;
-	int32_t		dims;
-	int32_t		k;
-	int32_t		method;
-	int32_t		iterations;
-	int32_t		nlists;
-	int32_t		probes;
-	uint8_t		self;
-	uint8_t		balanced;
-	uint8_t		approximate;
-	uint8_t		unused_byte;	/* 0 */
-	int32_t		unused;			/* 0 */
-	int64_t		nqueries;
-	int64_t		nrows;
-} GvSetRequest;
-
 typedef struct GvPutRequest
 {
 	int32_t		input;			/* GvSetInput */
 	int32_t		unused;			/* 0 */
 	int64_t		n;				/* items, 1 or more */
 } GvPutRequest;
-
-/* A GvSetDone on its way. */
-typedef struct GvRunReply
-{
-	double		error;
-	int32_t		passes;
-	int32_t		found;
-	uint8_t		finished;
-	uint8_t		again;
-	uint8_t		unused[6];		/* 0 */
-} GvRunReply;
 
 typedef struct GvGetRequest
 {
@@ -493,12 +440,6 @@ typedef struct GvMirrorStatus
 } GvMirrorStatus;
 
 extern const char *gv_refusal_name(uint32_t code);
-
-/*
- * May a message of this type have this length?  The most for types whose
- * length varies, exactly for others; false for types that no client sends.
- */
-extern int	gv_length_allowed(uint32_t type, uint32_t length);
 
 /* Bytes of a piece: header and arrays, for codes of code_bytes each. */
 static inline int64_t

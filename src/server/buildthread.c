@@ -35,30 +35,6 @@ conclude(Building *building, GvStatus status)
 	gv_pieces_conclude(building->connection, status, NULL);
 }
 
-static GvBuilderSpec
-spec_of(const GvBuildRequest *request)
-{
-	GvBuilderSpec spec = {
-		.metric = (GvMetric) request->metric,
-		.dims = request->dims,
-		.m = request->m,
-		.copies = request->copies,
-		.refine = request->refine,
-		.nlists = request->nlists,
-		.nparents = request->nparents,
-		.nqueries = request->nqueries,
-		.depth = request->depth,
-		.batch_rows = request->batch_rows,
-		.iterations = request->iterations,
-		.scale = request->scale,
-		.max_share = request->max_share,
-		.seed = request->seed,
-		.sample_rows = request->sample_rows
-	};
-
-	return spec;
-}
-
 /* Make the engine's builder, on a device that has the memory. */
 static GvStatus
 make(GvBuild *build, const float *mean)
@@ -101,30 +77,32 @@ create(Building *building, const float *mean)
 }
 
 /* See GV_MSG_BUILD. */
-static void
-begin(Building *building)
+void
+gv_build_begin(GvConnection *connection)
 {
-	const GvBuildRequest *request = gv_payload(building->connection);
+	Building   *building = connection->work;
+	const GvBuilderSpec *spec = gv_payload(building->connection);
 	size_t		length = gv_message(building->connection)->length;
-	GvBuilderSpec spec = spec_of(request);
 
-	if (gv_builder_size(&spec) == 0 ||
-		length != sizeof(*request) + 4 * (size_t) spec.dims)
+	if (spec->device != 0 || spec->unused != 0 ||
+		gv_builder_size(spec) == 0 ||
+		length != sizeof(*spec) + 4 * (size_t) spec->dims)
 	{
 		break_rules(building, "a build out of range");
 		return;
 	}
-	building->build = gv_builds_begin(&spec);
+	building->build = gv_builds_begin(spec);
 	if (building->build != NULL)
-		create(building, (const float *) (request + 1));
+		create(building, (const float *) (spec + 1));
 	else
 		gv_pieces_conclude(building->connection, GV_NO_MEMORY, NULL);
 }
 
 /* See GV_MSG_JOIN. */
-static void
-join(Building *building)
+void
+gv_build_join(GvConnection *connection)
 {
+	Building   *building = connection->work;
 	const GvJoinRequest *request = gv_payload(building->connection);
 
 	building->joined = true;
@@ -157,9 +135,10 @@ rows_of(Building *building, bool trained)
 }
 
 /* See GV_MSG_ROWS. */
-static void
-put_rows(Building *building)
+void
+gv_build_rows(GvConnection *connection)
 {
+	Building   *building = connection->work;
 	const GvRowsRequest *request = gv_payload(building->connection);
 	const float *rows = rows_of(building, false);
 	GvBuild    *build = building->build;
@@ -204,9 +183,10 @@ log_training(const GvBuild *build, uint64_t came_ns)
 }
 
 /* See GV_MSG_TRAIN. */
-static void
-train(Building *building)
+void
+gv_build_train(GvConnection *connection)
 {
+	Building   *building = connection->work;
 	GvBuild    *build = building->build;
 	GvStop		stop = gv_connection_stop(building->connection);
 	uint64_t	came_ns = gv_now_ns();
@@ -234,9 +214,10 @@ train(Building *building)
 }
 
 /* See GV_MSG_TRAINED. */
-static void
-give_array(Building *building)
+void
+gv_build_trained(GvConnection *connection)
 {
+	Building   *building = connection->work;
 	const GvTrainedRequest *request = gv_payload(building->connection);
 	GvBuild    *build = building->build;
 	GvArray		array = (GvArray) request->array;
@@ -307,9 +288,10 @@ give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
 }
 
 /* See GV_MSG_ENCODE. */
-static void
-encode(Building *building)
+void
+gv_build_encoded(GvConnection *connection)
 {
+	Building   *building = connection->work;
 	const GvRowsRequest *request = gv_payload(building->connection);
 	const float *rows = rows_of(building, true);
 
@@ -318,9 +300,10 @@ encode(Building *building)
 }
 
 /* See GV_MSG_SAMPLED. */
-static void
-encode_sampled(Building *building)
+void
+gv_build_sampled(GvConnection *connection)
 {
+	Building   *building = connection->work;
 	const GvSampledRequest *request = gv_payload(building->connection);
 	const GvBuild *build = building->build;
 
@@ -332,9 +315,10 @@ encode_sampled(Building *building)
 }
 
 /* See GV_MSG_TRIAL. */
-static void
-begin_trial(Building *building)
+void
+gv_build_trial(GvConnection *connection)
 {
+	Building   *building = connection->work;
 	const GvTrialRequest *request = gv_payload(building->connection);
 	GvBuild    *build = building->build;
 
@@ -347,103 +331,74 @@ begin_trial(Building *building)
 										  request->copies), NULL);
 }
 
-/* May this connection ask for that?  If not, it has been refused. */
-static bool
-check_order(Building *building, uint16_t type)
+/* See GV_MSG_PIECES. */
+void
+gv_build_pieces(GvConnection *connection)
 {
-	bool		begins = type == GV_MSG_BUILD || type == GV_MSG_JOIN;
-	bool		helps = type == GV_MSG_ROWS || type == GV_MSG_ENCODE ||
-		type == GV_MSG_SAMPLED || type == GV_MSG_PIECES;
+	Building   *building = connection->work;
+
+	gv_trial_pieces(&building->build->trial, connection);
+}
+
+/* See GV_MSG_TRY. */
+void
+gv_build_try(GvConnection *connection)
+{
+	Building   *building = connection->work;
+
+	gv_trial_search(&building->build->trial, connection);
+}
+
+/* Is it the turn of such a message?  If not, it has been refused. */
+static bool
+check_order(Building *building, GvWhen when)
+{
 	const char *wrong = NULL;
 
-	if (type == GV_MSG_PING)
+	if (when == GV_ANY_TIME)
 		return true;
-	if (begins != (building->build == NULL))
-		wrong = begins ? "a second build" : "no build has begun";
-	else if (building->joined && !helps)
+	if ((when == GV_BEFORE_WORK) != (building->build == NULL))
+		wrong = when == GV_BEFORE_WORK ? "a second build" :
+			"no build has begun";
+	else if (building->joined && when == GV_OWN_WORK)
 		wrong = "this is for the build's owner";
 	if (wrong != NULL)
 		break_rules(building, wrong);
 	return wrong == NULL;
 }
 
-/* Answer a request about the build, whose lock is ours. */
+/*
+ * Answer a request about the build with its lock; how long that takes is
+ * noted, waiting not included.
+ */
 static void
-answer_locked(Building *building)
+answer_alone(GvConnection *connection, GvBuild *build)
 {
-	GvConnection *connection = building->connection;
-	GvBuild    *build = building->build;
-
-	if (build->is_broken)
-	{
-		gv_pieces_conclude(connection, GV_NO_MEMORY, NULL);
-		return;
-	}
-	switch (gv_message(connection)->type)
-	{
-		case GV_MSG_ROWS:
-			put_rows(building);
-			break;
-		case GV_MSG_TRAIN:
-			train(building);
-			break;
-		case GV_MSG_TRAINED:
-			give_array(building);
-			break;
-		case GV_MSG_ENCODE:
-			encode(building);
-			break;
-		case GV_MSG_SAMPLED:
-			encode_sampled(building);
-			break;
-		case GV_MSG_TRIAL:
-			begin_trial(building);
-			break;
-		case GV_MSG_PIECES:
-			gv_trial_pieces(&build->trial, connection);
-			break;
-		default:
-			gv_trial_search(&build->trial, connection);	/* GV_MSG_TRY */
-			break;
-	}
-}
-
-/* The same, with the lock; how long is noted, waiting not included. */
-static void
-answer_alone(Building *building, uint16_t type)
-{
-	GvBuild    *build = building->build;
+	uint16_t	type = gv_message(connection)->type;
 	uint64_t	begun_ns;
 
 	pthread_mutex_lock(&build->lock);
 	begun_ns = gv_now_ns();
-	answer_locked(building);
+	if (build->is_broken)
+		gv_pieces_conclude(connection, GV_NO_MEMORY, NULL);
+	else
+		gv_message_answer(connection);
 	build->spent_ns[type] += gv_now_ns() - begun_ns;
 	pthread_mutex_unlock(&build->lock);
 }
 
 static void
-answer(Building *building)
+answer(GvConnection *connection)
 {
-	uint16_t	type = gv_message(building->connection)->type;
+	Building   *building = connection->work;
+	GvWhen		when = gv_message_kind(gv_message(connection))->when;
 
-	if (!check_order(building, type))
+	if (!check_order(building, when))
 		return;
-	switch (type)
-	{
-		case GV_MSG_PING:
-			gv_reply(building->connection, 0);
-			break;
-		case GV_MSG_BUILD:
-			begin(building);
-			break;
-		case GV_MSG_JOIN:
-			join(building);
-			break;
-		default:
-			answer_alone(building, type);
-			break;
-	}
+	if (when == GV_DURING_WORK || when == GV_OWN_WORK)
+		answer_alone(connection, building->build);
+	else
+		gv_message_answer(connection);
 }
 
 /* What came after training, of all connections, when the owner's ends. */
@@ -462,27 +417,14 @@ log_building(GvBuild *build)
 	pthread_mutex_unlock(&build->lock);
 }
 
-/*
- * Serve a builder until its connection ends.  After a refusal it has nothing
- * more to say, and what it sent already is not read.
- */
+/* Serve a builder until its connection ends. */
 void
-gv_builder_serve(GvConnection *connection)
+gv_build_serve(GvConnection *connection)
 {
 	Building	building = {.connection = connection};
-	GvReceived	received;
 
-	do
-	{
-		received = gv_connection_receive(connection, true);
-		if (received == GV_RECEIVED_END)
-			break;
-		if (received == GV_RECEIVED_WHOLE)
-			answer(&building);
-		if (((const GvMessage *) connection->out)->type == GV_MSG_REFUSED)
-			connection->ending = true;
-	} while (gv_connection_flush(connection, true) == GV_FLUSHED &&
-			 !connection->ending);
+	connection->work = &building;
+	gv_thread_serve(connection, answer);
 	if (building.build == NULL)
 		return;
 	if (!building.joined)

@@ -89,51 +89,23 @@ shrink(char **buffer, size_t *room, size_t kept)
 	*room = kept;
 }
 
-/* May it speak on before it is answered? */
-static bool
-speaks_on(uint32_t role)
-{
-	return role == GV_ROLE_BUILDER || role == GV_ROLE_SET;
-}
-
-/* May it share memory with us? */
-static bool
-shares_memory(uint32_t role)
-{
-	return role == GV_ROLE_LOADER || role == GV_ROLE_SET;
-}
-
-/* Which messages does a role have for itself? */
-static bool
-role_allows(uint32_t role, uint32_t type)
-{
-	if (type >= GV_MSG_SET)
-		return role == GV_ROLE_SET;
-	if (type >= GV_MSG_BUILD)
-		return role == GV_ROLE_BUILDER;
-	if (type == GV_MSG_MEMORY || type == GV_MSG_HERE)
-		return shares_memory(role);
-	if (type >= GV_MSG_BEGIN)
-		return role == GV_ROLE_LOADER;
-	return !speaks_on(role) || type == GV_MSG_PING;
-}
-
 /* May this client send such a message now?  If not, it has been refused. */
 static bool
 check_header(GvConnection *connection)
 {
 	const GvMessage *message = gv_message(connection);
+	const GvMessageKind *kind = gv_message_kind(message);
 	bool		first = connection->role == 0;
 	const char *wrong = NULL;
 
-	if (!gv_length_allowed(message->type, message->length))
+	if (kind == NULL)
 		wrong = "no such message, or it has a wrong length";
 	else if (message->request != 0)
 		wrong = "the header is malformed";
 	else if (first != (message->type == GV_MSG_HELLO))
 		wrong = first ? "the first message is not a hello" :
 			"a second hello";
-	else if (!first && !role_allows(connection->role, message->type))
+	else if (!gv_role_sends(connection->role, kind))
 		wrong = "this is for others";
 	if (wrong != NULL)
 		gv_refuse(connection, GV_REFUSED_PROTOCOL, wrong);
@@ -178,7 +150,7 @@ bytes_to_read(const GvConnection *connection)
 {
 	size_t		whole = sizeof(GvMessage);
 
-	if (!speaks_on(connection->role))
+	if (!gv_role_speaks_on(connection->role))
 		return connection->in_room - connection->in_used;
 	if (connection->in_used >= whole)
 		whole += gv_message(connection)->length;
@@ -190,7 +162,8 @@ receive_some(GvConnection *connection, size_t room, bool wait)
 {
 	char	   *end = connection->in + connection->in_used;
 
-	if (shares_memory(connection->role) && wait)
+	/* a thread's client may share memory */
+	if (wait)
 		return gv_shared_receive(connection, end, room);
 	return recv(connection->fd, end, room, wait ? 0 : MSG_DONTWAIT);
 }
@@ -255,7 +228,7 @@ gv_connection_flush(GvConnection *connection, bool wait)
 	/* loaders need their large buffer again at once, who speaks on both */
 	if (connection->role == GV_ROLE_SESSION)
 		shrink(&connection->in, &connection->in_room, FIRST_ROOM);
-	if (!speaks_on(connection->role))
+	if (!gv_role_speaks_on(connection->role))
 		shrink(&connection->out, &connection->out_room,
 			   sizeof(GvMessage) + sizeof(GvRefusal));
 	return GV_FLUSHED;

@@ -117,6 +117,8 @@ typedef struct GvConnection
 	char	   *place;			/* in it: the message at hand, header and all;
 								 * NULL: that is in `in` */
 	GvMessage	here;			/* its header, as it was checked */
+	void	   *work;			/* its thread's: a loader's GvWorker, a build,
+								 * work on a set */
 	struct GvConnection *next;	/* the loop's list of its own */
 	struct GvConnection *previous;
 } GvConnection;
@@ -168,6 +170,51 @@ extern void *gv_reply(GvConnection *connection, size_t length);
 extern void gv_reply_cut(GvConnection *connection, size_t length);
 extern void gv_refuse(GvConnection *connection, GvRefusalCode code,
 					  const char *reason);
+
+/*
+ * messages.c: what clients may say, when, and which function answers it.
+ */
+typedef enum GvWhen
+{
+	GV_ANY_TIME,
+	GV_BEFORE_WORK,				/* while the connection has no build */
+	GV_DURING_WORK,				/* once it has one, or a set */
+	GV_OWN_WORK					/* likewise, and nobody who joined it */
+} GvWhen;
+
+typedef struct GvMessageKind
+{
+	uint32_t	roles;			/* that send it, a bit each */
+	uint32_t	least;			/* bytes behind the header */
+	uint32_t	most;
+	GvWhen		when;
+	bool		in_memory;		/* it may lie in shared memory */
+	void		(*answer) (GvConnection *connection);	/* NULL: HERE, which
+														 * names another */
+} GvMessageKind;
+
+/* The kind that it is of; NULL: of none, or its length is wrong. */
+extern const GvMessageKind *gv_message_kind(const GvMessage *message);
+
+/* May it speak on before it is answered? */
+static inline bool
+gv_role_speaks_on(uint32_t role)
+{
+	return role == GV_ROLE_BUILDER || role == GV_ROLE_SET;
+}
+
+static inline bool
+gv_role_sends(uint32_t role, const GvMessageKind *kind)
+{
+	return (kind->roles & (1U << role)) != 0;
+}
+
+/* Answer the message at hand, which has been checked. */
+static inline void
+gv_message_answer(GvConnection *connection)
+{
+	gv_message_kind(gv_message(connection))->answer(connection);
+}
 
 /*
  * mirrors.c: a mirror in the registry.  `lock` protects what stands between it
@@ -254,7 +301,8 @@ extern GvStatus gv_worker_open(int32_t device, GvWorker **worker);
 extern void gv_worker_close(GvWorker *worker);
 extern void gv_session_hello(GvConnection *connection);
 extern void gv_session_status(GvConnection *connection);
-extern bool gv_session_check(GvConnection *connection);
+extern void gv_session_ping(GvConnection *connection);
+extern void gv_session_search(GvConnection *connection);
 extern GvHeldMirror *gv_session_acquire(const GvConnection *asker,
 										GvRefusalCode *refusal);
 extern bool gv_session_lock(GvHeldMirror *held, bool wait);
@@ -277,6 +325,10 @@ extern bool gv_turns_searching(void);
 /* loaderthread.c: a thread takes the connection of all but a session over. */
 extern bool gv_loader_start(GvConnection *connection);
 extern bool gv_thread_start(void *(*main) (void *), void *arg);
+extern void gv_thread_serve(GvConnection *connection,
+							void (*answer) (GvConnection *connection));
+extern void gv_loader_begin(GvConnection *connection);
+extern void gv_loader_drop(GvConnection *connection);
 
 /* watch.c: how long the engine is at work, and the end of one that hangs. */
 extern bool gv_watch_start(int patience_s);
@@ -292,10 +344,24 @@ extern bool gv_shared_open(GvConnection *connection);
 extern void gv_shared_release(GvConnection *connection);
 
 /* buildthread.c: what that thread does for a builder. */
-extern void gv_builder_serve(GvConnection *connection);
+extern void gv_build_serve(GvConnection *connection);
+extern void gv_build_begin(GvConnection *connection);
+extern void gv_build_join(GvConnection *connection);
+extern void gv_build_rows(GvConnection *connection);
+extern void gv_build_train(GvConnection *connection);
+extern void gv_build_trained(GvConnection *connection);
+extern void gv_build_encoded(GvConnection *connection);
+extern void gv_build_sampled(GvConnection *connection);
+extern void gv_build_trial(GvConnection *connection);
+extern void gv_build_pieces(GvConnection *connection);
+extern void gv_build_try(GvConnection *connection);
 
 /* setwork.c: what it does for work on a set. */
 extern void gv_setwork_serve(GvConnection *connection);
+extern void gv_setwork_begin(GvConnection *connection);
+extern void gv_setwork_put(GvConnection *connection);
+extern void gv_setwork_run(GvConnection *connection);
+extern void gv_setwork_get(GvConnection *connection);
 
 /*
  * trial.c: an index in the making is searched before it is one.

@@ -10,31 +10,25 @@
 
 #define STACK_BYTES		(1024 * 1024)
 
-static void
-begin(GvConnection *connection)
+/* See GV_MSG_BEGIN. */
+void
+gv_loader_begin(GvConnection *connection)
 {
 	const GvBeginRequest *request = gv_payload(connection);
-	GvMirrorSpec spec = {
-		.metric = (GvMetric) request->metric,
-		.dims = request->dims,
-		.m = request->m,
-		.nlists = request->nlists,
-		.nparents = request->nparents,
-		.copies = request->copies,
-		.refine_slots = request->refine_slots,
-		.refine_records = request->refine_records
-	};
-	GvRefusalCode refusal;
+	GvRefusalCode refusal = GV_REFUSED_PROTOCOL;
 
-	refusal = gv_mirrors_begin(&request->key, &spec, connection->number);
+	if (request->spec.device == 0 && request->spec.unused == 0)
+		refusal = gv_mirrors_begin(&request->key, &request->spec,
+								   connection->number);
 	if (refusal != 0)
 		gv_refuse(connection, refusal, gv_refusal_name(refusal));
 	else
 		gv_reply(connection, 0);
 }
 
-static void
-drop(GvConnection *connection)
+/* See GV_MSG_DROP. */
+void
+gv_loader_drop(GvConnection *connection)
 {
 	const GvKeyRequest *request = gv_payload(connection);
 
@@ -42,109 +36,15 @@ drop(GvConnection *connection)
 	gv_reply(connection, 0);
 }
 
-/* Means to search on a device, the last ones if they are that device's. */
-static GvStatus
-need_worker(GvWorker **worker, int32_t device)
+/*
+ * Have a client's messages answered until it goes.  After a refusal a builder
+ * or a set has nothing more to say, and what it sent already is not read.
+ */
+void
+gv_thread_serve(GvConnection *connection,
+				void (*answer) (GvConnection *connection))
 {
-	if (*worker != NULL && (*worker)->device == device)
-		return GV_OK;
-	gv_worker_close(*worker);
-	*worker = NULL;
-	return gv_worker_open(device, worker);
-}
-
-/* A search by a loader has nobody to share a batch with. */
-static void
-search(GvConnection *connection, GvWorker **worker)
-{
-	GvRefusalCode refusal;
-	GvHeldMirror *held;
-	GvStatus	status;
-
-	if (!gv_session_check(connection))
-		return;
-	connection->whole_ns = gv_now_ns();
-	held = gv_session_acquire(connection, &refusal);
-	if (held == NULL)
-	{
-		gv_session_refuse(&connection, 1, refusal);
-		return;
-	}
-	status = need_worker(worker, held->spec.device);
-	if (status == GV_OK)
-	{
-		(void) gv_session_lock(held, true);
-		(*worker)->askers[0] = connection;
-		(*worker)->nasked = 1;
-		gv_session_begin(*worker, held);
-		if ((*worker)->held != NULL)
-			gv_session_finish(*worker);
-	}
-	else
-	{
-		gv_mirrors_release(held, 0);
-		gv_refuse(connection, gv_status_refusal(status),
-				  "no memory to search");
-	}
-}
-
-static void
-answer(GvConnection *connection, GvWorker **worker)
-{
-	if (gv_message(connection)->type == GV_MSG_HERE &&
-		!gv_shared_open(connection))
-		return;
-	switch (gv_message(connection)->type)
-	{
-		case GV_MSG_BEGIN:
-			begin(connection);
-			break;
-		case GV_MSG_ARRAY:
-			gv_pieces_array(connection);
-			break;
-		case GV_MSG_LISTS:
-			gv_pieces_lists(connection);
-			break;
-		case GV_MSG_REFINE:
-			gv_pieces_refine(connection);
-			break;
-		case GV_MSG_READY:
-			gv_pieces_ready(connection);
-			break;
-		case GV_MSG_STATES:
-			gv_read_states(connection);
-			break;
-		case GV_MSG_BLOCKS:
-			gv_read_blocks(connection);
-			break;
-		case GV_MSG_VALUES:
-			gv_read_values(connection);
-			break;
-		case GV_MSG_RECORDS:
-			gv_read_records(connection);
-			break;
-		case GV_MSG_MEMORY:
-			gv_shared_take(connection);
-			break;
-		case GV_MSG_DROP:
-			drop(connection);
-			break;
-		case GV_MSG_SEARCH:
-			search(connection, worker);
-			break;
-		case GV_MSG_STATUS:
-			gv_session_status(connection);
-			break;
-		default:
-			gv_reply(connection, 0);	/* GV_MSG_PING */
-			break;
-	}
-}
-
-static void
-serve(GvConnection *connection)
-{
-	GvWorker   *worker = NULL;
+	bool		speaks_on = gv_role_speaks_on(connection->role);
 	GvReceived	received;
 
 	do
@@ -152,12 +52,23 @@ serve(GvConnection *connection)
 		received = gv_connection_receive(connection, true);
 		if (received == GV_RECEIVED_END)
 			break;
-		if (received == GV_RECEIVED_WHOLE)
-			answer(connection, &worker);
+		if (received == GV_RECEIVED_WHOLE &&
+			(gv_message(connection)->type != GV_MSG_HERE ||
+			 gv_shared_open(connection)))
+			answer(connection);
+		if (speaks_on &&
+			((const GvMessage *) connection->out)->type == GV_MSG_REFUSED)
+			connection->ending = true;
 	} while (gv_connection_flush(connection, true) == GV_FLUSHED &&
 			 !connection->ending);
+}
+
+static void
+serve_loader(GvConnection *connection)
+{
+	gv_thread_serve(connection, gv_message_answer);
 	gv_mirrors_abandon(connection->number);
-	gv_worker_close(worker);
+	gv_worker_close(connection->work);
 }
 
 static void *
@@ -166,11 +77,11 @@ thread_main(void *arg)
 	GvConnection *connection = arg;
 
 	if (connection->role == GV_ROLE_BUILDER)
-		gv_builder_serve(connection);
+		gv_build_serve(connection);
 	else if (connection->role == GV_ROLE_SET)
 		gv_setwork_serve(connection);
 	else
-		serve(connection);
+		serve_loader(connection);
 	gv_connection_close(connection);
 	gv_count(connections, -1);
 	gv_count(loaders, -1);

@@ -259,11 +259,13 @@ gv_loop_answer(GvConnection *connection)
 	return true;
 }
 
-/* Greet a client; all but sessions go on with a thread of their own. */
+/*
+ * A client has been greeted; all but sessions go on with a thread of their
+ * own.
+ */
 static void
-take_hello(GvConnection *connection)
+give_thread(GvConnection *connection)
 {
-	gv_session_hello(connection);
 	if (connection->role != 0)
 		loop.strangers--;
 	if (!gv_loop_answer(connection) || connection->role == GV_ROLE_SESSION)
@@ -283,26 +285,13 @@ take_hello(GvConnection *connection)
 static void
 take_message(GvConnection *connection)
 {
-	switch (gv_message(connection)->type)
-	{
-		case GV_MSG_HELLO:
-			take_hello(connection);
-			return;
-		case GV_MSG_SEARCH:
-			if (gv_session_check(connection))
-			{
-				gv_turns_add(connection);
-				return;
-			}
-			break;
-		case GV_MSG_STATUS:
-			gv_session_status(connection);
-			break;
-		default:
-			gv_reply(connection, 0);	/* GV_MSG_PING */
-			break;
-	}
-	gv_loop_answer(connection);
+	bool		greeted = connection->role == 0;
+
+	gv_message_answer(connection);
+	if (greeted)
+		give_thread(connection);
+	else if (!connection->asked)
+		gv_loop_answer(connection);
 }
 
 /* A client wrote, or reads at last, or is gone. */

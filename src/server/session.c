@@ -2,7 +2,8 @@
  * session.c
  *		What any client may ask: hello, status, and searches in batches.
  *
- * These make answers; who called sends them.
+ * These make answers, which their caller sends; but a session's search is put
+ * in the queue, and answered with its batch.
  */
 #include "server/gv_server.h"
 
@@ -71,6 +72,13 @@ gv_session_hello(GvConnection *connection)
 	}
 }
 
+/* Are we there? */
+void
+gv_session_ping(GvConnection *connection)
+{
+	gv_reply(connection, 0);
+}
+
 /* The counters, and every mirror. */
 void
 gv_session_status(GvConnection *connection)
@@ -106,8 +114,8 @@ gv_session_status(GvConnection *connection)
 }
 
 /* Does a search make sense?  If not, it has been refused. */
-bool
-gv_session_check(GvConnection *connection)
+static bool
+check_search(GvConnection *connection)
 {
 	const GvSearchRequest *request = gv_payload(connection);
 	size_t		length = gv_message(connection)->length;
@@ -345,4 +353,67 @@ gv_session_finish(GvWorker *worker)
 	for (i = 0; i < worker->n; i++)
 		answered += answer(worker, i, status, ended_ns);
 	end_batch(worker, answered);
+}
+
+/* Means to search on a device, the last ones if they are that device's. */
+static GvStatus
+need_worker(GvConnection *connection, int32_t device)
+{
+	GvWorker   *worker = connection->work;
+	GvStatus	status;
+
+	if (worker != NULL && worker->device == device)
+		return GV_OK;
+	gv_worker_close(worker);
+	connection->work = worker = NULL;
+	status = gv_worker_open(device, &worker);
+	connection->work = worker;
+	return status;
+}
+
+/* A search by a loader has nobody to share a batch with. */
+static void
+search_alone(GvConnection *connection)
+{
+	GvRefusalCode refusal;
+	GvHeldMirror *held;
+	GvStatus	status;
+
+	connection->whole_ns = gv_now_ns();
+	held = gv_session_acquire(connection, &refusal);
+	if (held == NULL)
+	{
+		gv_session_refuse(&connection, 1, refusal);
+		return;
+	}
+	status = need_worker(connection, held->spec.device);
+	if (status == GV_OK)
+	{
+		GvWorker   *worker = connection->work;
+
+		(void) gv_session_lock(held, true);
+		worker->askers[0] = connection;
+		worker->nasked = 1;
+		gv_session_begin(worker, held);
+		if (worker->held != NULL)
+			gv_session_finish(worker);
+	}
+	else
+	{
+		gv_mirrors_release(held, 0);
+		gv_refuse(connection, gv_status_refusal(status),
+				  "no memory to search");
+	}
+}
+
+/* See GV_MSG_SEARCH.  A session's waits for its turn. */
+void
+gv_session_search(GvConnection *connection)
+{
+	if (!check_search(connection))
+		return;
+	if (connection->role == GV_ROLE_SESSION)
+		gv_turns_add(connection);
+	else
+		search_alone(connection);
 }

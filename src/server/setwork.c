@@ -20,32 +20,8 @@ typedef struct Work
 	int64_t		charged;		/* bytes of the budget */
 	int64_t		nrows;			/* that came */
 	uint64_t	begun_ns;
-	uint64_t	taking_ns;		/* spent on what came */
-	uint64_t	running_ns;		/* spent on runs */
+	uint64_t	spent_ns[GV_MSG_OK];	/* on messages of each type */
 } Work;
-
-static GvSetSpec
-spec_of(const GvSetRequest *request)
-{
-	GvSetSpec	spec = {
-		.kind = request->kind,
-		.metric = request->metric,
-		.dims = request->dims,
-		.k = request->k,
-		.method = request->method,
-		.iterations = request->iterations,
-		.self = request->self,
-		.balanced = request->balanced,
-		.approximate = request->approximate,
-		.unused = request->unused_byte,
-		.nlists = request->nlists,
-		.probes = request->probes,
-		.nqueries = request->nqueries,
-		.nrows = request->nrows
-	};
-
-	return spec;
-}
 
 /* Give up the set, if there is one, and its memory. */
 static void
@@ -79,21 +55,21 @@ make(Work *work)
 }
 
 /* See GV_MSG_SET. */
-static void
-begin(Work *work)
+void
+gv_setwork_begin(GvConnection *connection)
 {
-	const GvSetRequest *request = gv_payload(work->connection);
-	GvConnection *connection = work->connection;
+	Work	   *work = connection->work;
+	const GvSetSpec *spec = gv_payload(work->connection);
 
 	drop(work);
 	*work = (Work)
 	{
 		.connection = connection,
-		.spec = spec_of(request),
+		.spec = *spec,
 		.begun_ns = gv_now_ns()
 	};
 	work->charged = gv_set_size(&work->spec);
-	if (request->unused != 0 || work->charged <= 0)
+	if (spec->device != 0 || work->charged <= 0)
 		gv_pieces_conclude(connection, GV_OK, "a set out of range");
 	else
 		gv_pieces_conclude(connection, make(work), NULL);
@@ -103,9 +79,10 @@ begin(Work *work)
  * See GV_MSG_PUT.  Whether it is the input's turn, and whether items are good,
  * is the engine's to say.
  */
-static void
-put(Work *work)
+void
+gv_setwork_put(GvConnection *connection)
 {
+	Work	   *work = connection->work;
 	const GvPutRequest *request = gv_payload(work->connection);
 	GvPutRequest told = *request;	/* the client can still write there */
 	GvStop		stop = gv_connection_stop(work->connection);
@@ -131,12 +108,13 @@ put(Work *work)
 }
 
 /* See GV_MSG_RUN. */
-static void
-run(Work *work)
+void
+gv_setwork_run(GvConnection *connection)
 {
+	Work	   *work = connection->work;
 	GvStop		stop = gv_connection_stop(work->connection);
 	GvStatus	status = gv_set_run(work->set, &work->done, &stop);
-	GvRunReply *reply;
+	GvSetDone  *reply;
 
 	if (status != GV_OK)
 	{
@@ -148,20 +126,14 @@ run(Work *work)
 		gv_count(sets, 1);
 	reply = gv_reply(work->connection, sizeof(*reply));
 	if (reply != NULL)
-		*reply = (GvRunReply)
-		{
-			.error = work->done.error,
-			.passes = work->done.passes,
-			.found = work->done.found,
-			.finished = work->done.finished,
-			.again = work->done.again
-		};
+		*reply = work->done;
 }
 
 /* See GV_MSG_GET. */
-static void
-get(Work *work)
+void
+gv_setwork_get(GvConnection *connection)
 {
+	Work	   *work = connection->work;
 	const GvGetRequest *request = gv_payload(work->connection);
 	GvSetOutput output = (GvSetOutput) request->output;
 	int64_t		item = 0;
@@ -190,53 +162,20 @@ get(Work *work)
 		gv_pieces_conclude(work->connection, status, NULL);
 }
 
-/* Answer a request about the set; its time is noted. */
+/* Answer a request; its time is noted. */
 static void
-answer_about(Work *work, uint16_t type)
+answer(GvConnection *connection)
 {
+	const GvMessageKind *kind = gv_message_kind(gv_message(connection));
+	uint16_t	type = gv_message(connection)->type;
+	Work	   *work = connection->work;
 	uint64_t	begun_ns = gv_now_ns();
 
-	if (work->set == NULL)
-		gv_pieces_conclude(work->connection, GV_OK, "no set has begun");
-	else if (type == GV_MSG_PUT)
-	{
-		put(work);
-		work->taking_ns += gv_now_ns() - begun_ns;
-	}
-	else if (type == GV_MSG_RUN)
-	{
-		run(work);
-		work->running_ns += gv_now_ns() - begun_ns;
-	}
+	if (kind->when == GV_DURING_WORK && work->set == NULL)
+		gv_pieces_conclude(connection, GV_OK, "no set has begun");
 	else
-		get(work);
-}
-
-static void
-answer(Work *work)
-{
-	GvConnection *connection = work->connection;
-
-	if (gv_message(connection)->type == GV_MSG_HERE &&
-		!gv_shared_open(connection))
-		return;
-	switch (gv_message(connection)->type)
-	{
-		case GV_MSG_SET:
-			begin(work);
-			break;
-		case GV_MSG_PUT:
-		case GV_MSG_RUN:
-		case GV_MSG_GET:
-			answer_about(work, gv_message(connection)->type);
-			break;
-		case GV_MSG_MEMORY:
-			gv_shared_take(connection);
-			break;
-		default:
-			gv_reply(connection, 0);	/* GV_MSG_PING */
-			break;
-	}
+		kind->answer(connection);
+	work->spent_ns[type] += gv_now_ns() - begun_ns;
 }
 
 /* For who asks where the time of such work goes. */
@@ -249,31 +188,18 @@ log_work(const Work *work)
 			   (long long) work->nrows,
 			   work->done.finished ? "finished" : "given up",
 			   (double) (gv_now_ns() - work->begun_ns) / 1e9,
-			   (double) work->taking_ns / 1e9,
-			   (double) work->running_ns / 1e9, work->done.passes);
+			   (double) work->spent_ns[GV_MSG_PUT] / 1e9,
+			   (double) work->spent_ns[GV_MSG_RUN] / 1e9, work->done.passes);
 }
 
-/*
- * Serve a set until its connection ends.  After a refusal it has nothing more
- * to say, and what it sent already is not read.
- */
+/* Serve a set until its connection ends. */
 void
 gv_setwork_serve(GvConnection *connection)
 {
 	Work		work = {.connection = connection};
-	GvReceived	received;
 
-	do
-	{
-		received = gv_connection_receive(connection, true);
-		if (received == GV_RECEIVED_END)
-			break;
-		if (received == GV_RECEIVED_WHOLE)
-			answer(&work);
-		if (((const GvMessage *) connection->out)->type == GV_MSG_REFUSED)
-			connection->ending = true;
-	} while (gv_connection_flush(connection, true) == GV_FLUSHED &&
-			 !connection->ending);
+	connection->work = &work;
+	gv_thread_serve(connection, answer);
 	log_work(&work);
 	drop(&work);
 }

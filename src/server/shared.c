@@ -128,14 +128,6 @@ gv_shared_take(GvConnection *connection)
 	gv_reply(connection, 0);
 }
 
-/* May such a message of this role lie in memory? */
-static bool
-may_lie_there(uint32_t role, uint16_t type)
-{
-	return role == GV_ROLE_SET ? type == GV_MSG_PUT :
-		type == GV_MSG_ARRAY || type == GV_MSG_LISTS || type == GV_MSG_REFINE;
-}
-
 /*
  * See GV_MSG_HERE: the message there is the connection's until it is answered.
  * False: refused.
@@ -145,6 +137,7 @@ gv_shared_open(GvConnection *connection)
 {
 	const GvHereRequest *request = gv_payload(connection);
 	const GvMessage *message;
+	const GvMessageKind *kind;
 	uint64_t	room = connection->shared_bytes;
 
 	/* a loader that had to connect again: its mirror is gone as well */
@@ -161,10 +154,10 @@ gv_shared_open(GvConnection *connection)
 	}
 	message = (const GvMessage *) (connection->shared + request->offset);
 	connection->here = *message;
+	kind = gv_message_kind(&connection->here);
 	if (connection->here.length > room - sizeof(*message) - request->offset ||
-		!may_lie_there(connection->role, connection->here.type) ||
-		connection->here.request != 0 ||
-		!gv_length_allowed(connection->here.type, connection->here.length))
+		connection->here.request != 0 || kind == NULL || !kind->in_memory ||
+		!gv_role_sends(connection->role, kind))
 	{
 		gv_pieces_conclude(connection, GV_OK, "a malformed message in memory");
 		return false;

@@ -150,7 +150,7 @@ gpuvec_progress(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	for (int i = 1; i <= n; i++)
 	{
-		LocalPgBackendStatus *entry = GvBackendEntry(i);
+		LocalPgBackendStatus *entry = IvfpqBackendEntry(i);
 		Datum		values[7] = {0};
 		bool		nulls[7];
 

@@ -10,7 +10,7 @@
 #include <chrono>
 #include <stdlib.h>
 
-#include "gpu/exact/gv_exact.h"
+#include "gpu/exact/gv_exactset.h"
 
 struct Bench
 {

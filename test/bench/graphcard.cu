@@ -8,7 +8,7 @@
  */
 #include <stdlib.h>
 
-#include "gpu/exact/lists/gv_exactlists.h"
+#include "gpu/exact/gv_exactlists.h"
 #include "gpu/common/gv_sets.h"
 
 struct Graph

@@ -20,7 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/coarse/gv_coarse.h"
+#include "gpu/index/gv_index.h"
 
 #define REPEATS			20
 #define CENTRES			100
@@ -115,7 +116,8 @@ score_exactly(const Bench *bench)
 static GvStatus
 find_near(const Bench *bench)
 {
-	return gv_gpu_near(&bench->mirror->card, &bench->batch, bench->searcher);
+	return gv_gpu_approximate(&bench->mirror->card, &bench->batch,
+							  bench->searcher);
 }
 
 /* Only the product, of queries that find_near has left behind. */
@@ -198,7 +200,8 @@ compare_products(const Bench *bench, int lists)
 	/* what is not written differs */
 	need(cudaMemsetAsync(batch->d_coarse, 0xFF, sizeof(float) * n * nlists,
 						 stream) == cudaSuccess &&
-		 cudaMemsetAsync(batch->near.d_least, 0xFF, sizeof(float) * n * nruns,
+		 cudaMemsetAsync(batch->approx.d_least, 0xFF,
+						 sizeof(float) * n * nruns,
 						 stream) == cudaSuccess &&
 		 cudaMemsetAsync(bench->d_difference, 0, sizeof(float), stream) ==
 		 cudaSuccess, "clearing");
@@ -207,7 +210,7 @@ compare_products(const Bench *bench, int lists)
 	difference_kernel<<<1024, 256, 0, stream>>>(batch->d_coarse,
 												bench->d_other, n * nlists,
 												bench->d_difference);
-	difference_kernel<<<1024, 256, 0, stream>>>(batch->near.d_least,
+	difference_kernel<<<1024, 256, 0, stream>>>(batch->approx.d_least,
 												bench->d_other_least,
 												n * nruns,
 												bench->d_difference);
@@ -230,7 +233,7 @@ run_variants(Bench *bench, double floor)
 	times[0] = measure(bench, multiply);
 	times[1] = measure(bench, find_near);
 	bench->batch.d_coarse = bench->d_other;
-	bench->batch.near.d_least = bench->d_other_least;
+	bench->batch.approx.d_least = bench->d_other_least;
 	need(multiply(bench) == GV_OK, "baseline");
 	bench->batch = kept;
 	for (int width : widths)
@@ -256,8 +259,8 @@ run(Bench *bench, int n)
 	const GvMirrorSpec *spec = &bench->mirror->spec;
 	GvBatch    *batch = &bench->batch;
 	double		floor = 2.0 * n * spec->nlists * spec->dims / PEAK * 1e6;
-	uint32_t	before[GV_NEAR_WAYS];
-	uint32_t	ways[GV_NEAR_WAYS];
+	uint32_t	before[GV_COARSE_WAYS];
+	uint32_t	ways[GV_COARSE_WAYS];
 	double		times[4];
 	char	   *exact;
 	char	   *near;
@@ -267,9 +270,9 @@ run(Bench *bench, int n)
 	bench->probed_bytes = sizeof(GvProbe) * (size_t) n * batch->probes;
 	bench->starts_bytes = sizeof(uint32_t) * (size_t) n * (batch->probes + 1);
 	exact = find(bench, find_exactly);
-	need(gv_gpu_near_ways(bench->searcher, before) == GV_OK, "ways");
+	need(gv_gpu_approximate_ways(bench->searcher, before) == GV_OK, "ways");
 	near = find(bench, find_near);
-	need(gv_gpu_near_ways(bench->searcher, ways) == GV_OK, "ways");
+	need(gv_gpu_approximate_ways(bench->searcher, ways) == GV_OK, "ways");
 	same = memcmp(exact, near, bench->probed_bytes + bench->starts_bytes) == 0;
 	times[0] = measure(bench, score_exactly);
 	times[1] = measure(bench, find_exactly);
@@ -277,9 +280,9 @@ run(Bench *bench, int n)
 	times[3] = measure(bench, find_near);
 	printf("%6d %11.1f %9.1f %9.1f %5.0f %% %9.1f  %u/%u/%u%s\n", n, times[0],
 		   times[1], times[2], 100.0 * floor / times[2], times[3],
-		   ways[GV_NEAR_RUNS] - before[GV_NEAR_RUNS],
-		   ways[GV_NEAR_ALL] - before[GV_NEAR_ALL],
-		   ways[GV_NEAR_EXACT] - before[GV_NEAR_EXACT],
+		   ways[GV_COARSE_RUNS] - before[GV_COARSE_RUNS],
+		   ways[GV_COARSE_ALL] - before[GV_COARSE_ALL],
+		   ways[GV_COARSE_EXACT] - before[GV_COARSE_EXACT],
 		   same ? "" : "  DIFFERENT LISTS");
 	if (gv_gpu_hopper_fits(batch, bench->searcher) &&
 		gv_gpu_hopper_multiplies())
@@ -293,7 +296,7 @@ run(Bench *bench, int n)
 static void
 prepare(Bench *bench, int dims, int nlists, int probes, int most)
 {
-	GvMirrorSpec spec = {0, GV_L2, dims, 1, nlists, 1, 0, 0, 0};
+	GvMirrorSpec spec = {0, GV_L2, dims, 1, nlists, 1, 0, 0, 0, 0};
 	GvBatch    *batch = &bench->batch;
 	GvWanted   *wanted = (GvWanted *) calloc(most, sizeof(GvWanted));
 	float	   *centres = (float *) malloc(sizeof(float) * CENTRES * dims);
@@ -327,14 +330,14 @@ prepare(Bench *bench, int dims, int nlists, int probes, int most)
 	batch->d_starts = (uint32_t *) on_card(NULL, sizeof(uint32_t) *
 										   (size_t) most * (probes + 1));
 	batch->d_found = (GvFound *) on_card(NULL, sizeof(GvFound) * most);
-	batch->near.d_halves = (uint16_t *)
+	batch->approx.d_halves = (uint16_t *)
 		on_card(NULL, sizeof(uint16_t) * most *
 				(size_t) bench->mirror->card.half_dims);
-	batch->near.nparts = 1;
-	batch->near.d_squares = (float2 *) on_card(NULL, sizeof(float2) * most);
-	batch->near.d_least = (float *) on_card(NULL, sizeof(float) *
+	batch->approx.nparts = 1;
+	batch->approx.d_squares = (float2 *) on_card(NULL, sizeof(float2) * most);
+	batch->approx.d_least = (float *) on_card(NULL, sizeof(float) *
 											(size_t) most * gv_nruns(nlists));
-	batch->near.d_ways = (unsigned *) bench->searcher->d_ways.memory;
+	batch->approx.d_ways = (unsigned *) bench->searcher->d_ways.memory;
 	need(cudaEventCreate(&bench->begin) == cudaSuccess &&
 		 cudaEventCreate(&bench->end) == cudaSuccess, "events");
 	free(centres);

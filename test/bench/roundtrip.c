@@ -136,7 +136,7 @@ load(void)
 	}			lists;
 	static const int64_t lengths[GV_NARRAYS] = {GV_CODEWORDS * DIMS, DIMS, 2,
 	DIMS};
-	GvBeginRequest begin = {key, GV_L2, DIMS, M, 1, 1, 0, COPIES};
+	GvBeginRequest begin = {key, {0, GV_L2, DIMS, M, 1, 1, COPIES, 0, 0, 0}};
 	int32_t		starts[2] = {0, 1};
 	int			fd = open_client(GV_ROLE_LOADER);
 	int			i;

@@ -104,13 +104,6 @@ need(bool good, const char *what)
 
 #define NEED(call)	need((call) == cudaSuccess, #call)
 
-/* What device.cu asks hopperscan.cu, which is not here. */
-bool
-gv_gpu_hopper_works()
-{
-	return false;
-}
-
 static void
 call(Bench *bench, const GvSelect *spec, GvRowsWay way)
 {

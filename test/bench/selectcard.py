@@ -30,7 +30,7 @@ import cardbuild
 import cardpeers
 
 TABLE = cardbuild.ROOT / "gpu/select/gv_select_table.h"
-KERNELS = ["select/*", "common/device", "common/launch"]
+KERNELS = ["select/*", "common/*"]
 BYTES_A_SECOND = 4.2e12
 LETTERS = {"team": "t", "threshold": "h", "warp": "w", "sample": "s",
            "sample-global": "g", "radix": "r"}

@@ -12,7 +12,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $rows = long_test() ? 30_000 : 15_000;
+my ($rows, $dims) = long_test() ? (30_000, 384) : (6000, 256);
+my $vector = join ' || ', ('p') x ($dims / 32);
 
 # as slow as it can be
 my $node = new_node('main', conf => "shared_buffers = 64MB\ngpuvec.simd = portable\n");
@@ -20,7 +21,7 @@ $node->safe_psql(
 	'postgres', qq{
 	-- clusters by the first elements; the rest is cheap to make
 	CREATE TABLE slow (id int, e real[]) WITH (autovacuum_enabled = off);
-	INSERT INTO slow SELECT g, p || p || p || p || p || p || p || p || p || p || p || p
+	INSERT INTO slow SELECT g, $vector
 	FROM generate_series(1, $rows) AS g, LATERAL (VALUES (point(g, 32))) AS v (p);
 });
 
@@ -35,11 +36,16 @@ sub cancel_build
 }
 
 # -- the build
-my $create = 'CREATE INDEX slow_e ON slow USING gpuivfpq (e) WITH (lists = 400)';
-for my $phase ('sampling', 'clustering', 'training codes', 'assigning')
+my $drop = 'SET client_min_messages = warning; DROP INDEX IF EXISTS slow_e;';
+sub create
 {
-	cancel_build($create, $phase);
+	my ($lists) = @_;
+	return "$drop CREATE INDEX slow_e ON slow USING gpuivfpq (e) WITH (lists = $lists)";
 }
+# clustering so many lists takes long: what comes behind it has to do with fewer
+cancel_build(create(400), $_) for 'sampling', 'clustering';
+my $create = create(long_test() ? 400 : 150);
+cancel_build($create, $_) for 'training codes', 'assigning';
 my $begun = time;
 $node->safe_psql('postgres', "$create; DROP INDEX slow_e");
 my $took_ms = 1000 * (time - $begun);
@@ -56,9 +62,9 @@ $node->safe_psql(
 	'postgres', q{
 	CREATE TABLE many AS SELECT g AS id, ARRAY[g % 100, g / 100, g % 7, g % 11, 0, 0, 0, 0]::real[] AS e
 	FROM generate_series(1, 60000) AS g});
-cancel_build('CREATE INDEX many_e ON many USING gpuivfpq (e) WITH (lists = 30000)', 'clustering');
+cancel_build('DROP INDEX IF EXISTS many_e; CREATE INDEX many_e ON many USING gpuivfpq (e) WITH (lists = 30000)', 'clustering');
 cancel_build(
-	"SET maintenance_work_mem = '2MB'; CREATE INDEX many_e ON many USING gpuivfpq (e) WITH (lists = 20, pq_dim = 8)",
+	"SET maintenance_work_mem = '2MB'; DROP INDEX IF EXISTS many_e; CREATE INDEX many_e ON many USING gpuivfpq (e) WITH (lists = 20, pq_dim = 8)",
 	'writing');
 
 # -- cancelled REINDEX CONCURRENTLY leaves the old index as it was
@@ -66,12 +72,12 @@ $node->safe_psql('postgres', 'CREATE INDEX slow_e ON slow USING gpuivfpq (e) WIT
 cancel_build('REINDEX INDEX slow_e', 'assigning');
 cancel_build('REINDEX INDEX CONCURRENTLY slow_e', 'assigning');
 is_sound($node, 'slow_e', 'REINDEX cancelled');
-is_exact($node, 'slow', '<->', 384, 'REINDEX cancelled');
+is_exact($node, 'slow', '<->', $dims, 'REINDEX cancelled');
 $node->safe_psql('postgres', 'DROP INDEX IF EXISTS slow_e_ccnew');
 
 # -- scans: batches, the pass over the table at the end, rescans
 my $scan = 'SET enable_seqscan = off; SET gpuvec.scan_order = relaxed; SELECT count(*) FROM ';
-test_timeout($node, 'whole table', "$scan (SELECT id FROM slow ORDER BY e <-> point(1, 384)) AS q", 20);
+test_timeout($node, 'whole table', "$scan (SELECT id FROM slow ORDER BY e <-> point(1, $dims)) AS q", 20);
 test_timeout($node, 'rescans',
 	"$scan slow AS a, LATERAL (SELECT id FROM slow AS b ORDER BY b.e <-> a.e LIMIT 1) AS q", 300);
 test_timeout($node, 'many lists and candidates',
@@ -80,14 +86,14 @@ test_timeout($node, 'many lists and candidates',
 $node->safe_psql('postgres',
 	'CREATE TABLE waiting (LIKE slow); CREATE INDEX waiting_e ON waiting USING gpuivfpq (e);
 	 INSERT INTO waiting SELECT * FROM slow');
-test_timeout($node, 'pending rows', "$scan (SELECT id FROM waiting ORDER BY e <-> point(1, 384)) AS q", 20);
+test_timeout($node, 'pending rows', "$scan (SELECT id FROM waiting ORDER BY e <-> point(1, $dims)) AS q", 20);
 test_timeout($node, 'pending rows, again and again',
 	"$scan slow AS a, LATERAL (SELECT id FROM waiting AS b ORDER BY b.e <-> a.e LIMIT 1) AS q", 300);
 
 # -- inserts: what came in is dead, and VACUUM takes it
 test_timeout($node, 'insert', 'INSERT INTO slow SELECT a.* FROM slow AS a, slow AS b', 500);
 is_sound($node, 'slow_e', 'insert cancelled');
-is_complete($node, 'slow', '<->', 384, 'insert cancelled');
+is_complete($node, 'slow', '<->', $dims, 'insert cancelled');
 
 # -- VACUUM
 $node->safe_psql('postgres', 'DELETE FROM slow WHERE id % 3 = 0; DELETE FROM waiting WHERE id % 3 = 0');
@@ -96,10 +102,10 @@ test_cancel(
 	'SET vacuum_cost_delay = 5; SET vacuum_cost_limit = 20; VACUUM slow',
 	'pg_stat_progress_vacuum', "phase = 'vacuuming indexes'");
 is_sound($node, 'slow_e', 'VACUUM cancelled', warnings => 1);
-is_complete($node, 'slow', '<->', 384, 'VACUUM cancelled');
+is_complete($node, 'slow', '<->', $dims, 'VACUUM cancelled');
 $node->safe_psql('postgres', 'VACUUM slow; VACUUM waiting');
 is_sound($node, 'slow_e', 'VACUUM done');
-is_exact($node, 'slow', '<->', 384, 'VACUUM done');
-is_complete($node, 'waiting', '<->', 384, 'VACUUM done');
+is_exact($node, 'slow', '<->', $dims, 'VACUUM done');
+is_complete($node, 'waiting', '<->', $dims, 'VACUUM done');
 
 done_testing();

@@ -5,6 +5,9 @@
 
 use strict;
 use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -65,12 +68,13 @@ use constant {
 
 my $node = PostgreSQL::Test::Cluster->new('main');
 # from 18 on checksums, which see damage before we do, are the default
-$node->init(extra => $node->pg_version >= 18 ? ['--no-data-checksums'] : []);
+$node->init($node->pg_version >= 18 ? (extra => ['--no-data-checksums']) : ());
 # A statement that damage sends round in circles must fail here, and not fill
 # the disk with what it spills.
 $node->append_conf(
 	'postgresql.conf', q{
 autovacuum = off
+jit = off
 statement_timeout = 20s
 temp_file_limit = 100MB
 });
@@ -94,22 +98,28 @@ $node->safe_psql(
 	INSERT INTO pending SELECT i, vec(i) FROM generate_series(1, 4000) i;
 });
 
+# Several damages are met between a start of the server and its end, each in a
+# database of its own, which is a copy: so all have the same files.
+my @databases = map { "damaged_$_" } 1 .. 10;
+$node->safe_psql('template1', "CREATE DATABASE $_ TEMPLATE postgres") for @databases;
+
 # The files as they should be, and where they are.
-my (%file, %sound);
+my (%file, %table_file, %sound, %table_bytes);
+for my $database (@databases)
+{
+	for my $table (qw(lists refined pending))
+	{
+		($file{$database}{$table}, $table_file{$database}{$table}) =
+		  map { $node->data_dir . "/$_" } split /\|/, $node->safe_psql($database,
+			"SELECT pg_relation_filepath('${table}_v'), pg_relation_filepath('$table')");
+	}
+}
 $node->stop;
-$node->start;
 for my $table (qw(lists refined pending))
 {
-	$file{$table} = $node->data_dir . '/'
-	  . $node->safe_psql('postgres',
-		"SELECT pg_relation_filepath('${table}_v')");
+	$sound{$table} = slurp_bytes($file{ $databases[0] }{$table});
+	$table_bytes{$table} = slurp_bytes($table_file{ $databases[0] }{$table});
 }
-my %table_file = map {
-	$_ => $node->data_dir . '/'
-	  . $node->safe_psql('postgres', "SELECT pg_relation_filepath('$_')")
-} qw(lists refined pending);
-$node->stop;
-$sound{$_} = slurp_bytes($file{$_}) for keys %file;
 
 # Put a table's rows back; its maps, which VACUUM wrote since, are made anew.
 sub restore_table
@@ -180,14 +190,12 @@ sub head
 	return ($page, slot($page, $slot));
 }
 
-# Let the server meet a damaged index; the answers of each kind of statement.
+# Let the server meet a damaged index of a database; the answers of each kind of
+# statement, in a session of its own.
 sub meet
 {
-	my ($table, $bytes) = @_;
+	my ($database, $table) = @_;
 	my %answer;
-
-	write_bytes($file{$table}, $bytes);
-	$node->start;
 	my $verify = "SELECT coalesce(block::text, '-'), severity, problem"
 	  . " FROM gpuvec_verify_index('${table}_v')";
 	# In strict order a scan gives out so many of so few rows from the pass over
@@ -201,38 +209,69 @@ sub meet
 		[ 'insert', "BEGIN; INSERT INTO $table VALUES (0, vec(3)); ROLLBACK" ],
 		[ 'vacuum',
 			"DELETE FROM $table WHERE id % 50 = 7; VACUUM $table" ],
-		[ 'again', $verify ]);
-	for (@statements)
+		[ 'again', $verify ],
+		[ 'alive', 'SELECT 1' ]);
+	my ($rc, @said) = $node->psql(
+		$database,
+		join('', "\\set VERBOSITY verbose\n",
+			map { "\\c\n\\echo \@$_->[0]\n\\warn \@$_->[0]\nSET enable_seqscan = off;\n$_->[1];\n" } @statements),
+		on_error_stop => 0);
+
+	for my $said (@said)
 	{
-		my ($kind, $sql) = @$_;
-		my ($rc, $out, $err) = $node->psql('postgres',
-			"\\set VERBOSITY verbose\nSET enable_seqscan = off;\n$sql",
-			on_error_stop => 0);
-		$answer{$kind} = $rc == 0 ? "$out\n$err" : "psql: $rc $err";
+		my (undef, %part) = split /^\@(\w+)$/m, $said;
+		$answer{$_} .= $part{$_} for keys %part;
 	}
 	$answer{endless} = join ' ',
 	  grep { $answer{$_} =~ /ERROR:  (57014|53400|53100)/ } sort keys %answer;
-	$answer{alive} = $node->safe_psql('postgres', 'SELECT 1');
-	$node->stop;
+	$answer{alive} = $rc == 0 && $answer{alive} =~ /^1$/m ? 1 : 0;
 	return \%answer;
 }
 
-my %table_bytes = map { $_ => slurp_bytes($table_file{$_}) } keys %table_file;
+# Damages that wait for the server's next start.
+my @waiting;
 
-# One damage to an index: what a query says, what verify says.
+# One damage to an index: what a query says, what verify says, and a function
+# that tests more of the answers.
 sub damage_index
 {
-	my ($table, $name, $query, $verify, $change) = @_;
+	my ($table, $name, $query, $verify, $change, $more) = @_;
 	my $bytes = $sound{$table};
 
 	$change->(\$bytes);
-	restore_table($table_file{$table}, $table_bytes{$table});
-	my $answer = meet($table, $bytes);
-	like($answer->{query}, $query, "$name: query");
-	like($answer->{verify}, $verify, "$name: verify");
-	is($answer->{endless}, '', "$name: every statement ends");
-	is($answer->{alive}, 1, "$name: the server lives");
-	return $answer;
+	push @waiting, {
+		table => $table,
+		bytes => $bytes,
+		test => sub {
+			my ($answer) = @_;
+
+			like($answer->{query}, $query, "$name: query");
+			like($answer->{verify}, $verify, "$name: verify");
+			is($answer->{endless}, '', "$name: every statement ends");
+			is($answer->{alive}, 1, "$name: the server lives");
+			$more->($answer) if $more;
+		}};
+	meet_waiting() if @waiting == @databases;
+	return;
+}
+
+sub meet_waiting
+{
+	my @met;
+
+	for my $i (0 .. $#waiting)
+	{
+		my $table = $waiting[$i]{table};
+
+		restore_table($table_file{ $databases[$i] }{$table}, $table_bytes{$table});
+		write_bytes($file{ $databases[$i] }{$table}, $waiting[$i]{bytes});
+	}
+	$node->start;
+	push @met, meet($databases[$_], $waiting[$_]{table}) for 0 .. $#waiting;
+	$node->stop;
+	$waiting[$_]{test}->($met[$_]) for 0 .. $#waiting;
+	@waiting = ();
+	return;
 }
 
 sub damage
@@ -323,12 +362,14 @@ damage(
 my ($head_page, $head) = head(0);
 my ($other_page, $other) = head(1);
 
-my $answer = damage(
+damage(
 	'chain cut', damaged_at($directory),
 	found($directory, 'the chain ends before block'),
-	sub { put32($_[0], $head + SLOT_PREV_PAGE, NO_BLOCK) });
-like($answer->{verify}, qr/^-\|error\|row \(\d+,\d+\) of table "lists" is not in the index/m,
-	'chain cut: rows behind the cut are missing');
+	sub { put32($_[0], $head + SLOT_PREV_PAGE, NO_BLOCK) },
+	sub {
+		like($_[0]{verify}, qr/^-\|error\|row \(\d+,\d+\) of table "lists" is not in the index/m,
+			'chain cut: rows behind the cut are missing');
+	});
 damage(
 	'chain leads back', damaged_at($head_page),
 	found($head_page, 'slot \d+ does not hold block'),
@@ -403,28 +444,30 @@ damage(
 	'copy flagged dead', $rows,
 	found($directory, '1 copies are dead, the directory says 0'),
 	sub { put32($_[0], $head + SLOT_DEAD, 1) });
-$answer = damage(
+damage(
 	'row twice', $rows,
 	qr/^-\|warning\|row \(\d+,\d+\) of table "lists" is in the index 2 times/m,
 	sub {
 		substr(${ $_[0] }, $head + SLOT_TIDS, 6) =
 		  substr(${ $_[0] }, $other + SLOT_TIDS, 6);
+	},
+	sub {
+		like($_[0]{verify}, qr/^-\|error\|row .* is not in the index/m,
+			'row twice: the row in whose place it is is missing');
 	});
-like($answer->{verify}, qr/^-\|error\|row .* is not in the index/m,
-	'row twice: the row in whose place it is is missing');
 
 # ---- what a crash may leave: a slot of another generation
 
 my $free = slot($last_page, SLOTS_PER_PAGE - 1);
 is(get32(\$sound{lists}, $free + SLOT_LIST), NO_BLOCK, 'last slot is free');
-$answer = damage(
+damage(
 	'slot left over', $rows,
 	qr/^$last_page\|warning\|slot 17 is left over/m,
 	sub {
 		put32($_[0], $free + SLOT_LIST, 2);
 		put32($_[0], $free + SLOT_GEN, 9);
-	});
-like($answer->{again}, qr/^\s*$/, 'slot left over: VACUUM frees it');
+	},
+	sub { like($_[0]{again}, qr/^\s*$/, 'slot left over: VACUUM frees it') });
 damage(
 	'slot in no chain', $rows,
 	found($last_page, 'slot 17 says that it holds block 500 of its list'),
@@ -432,7 +475,6 @@ damage(
 		put32($_[0], $free + SLOT_LIST, 2);
 		put32($_[0], $free + 8, 500);
 	});
-write_bytes($file{lists}, $sound{lists});
 
 # ---- the pending list
 
@@ -539,16 +581,16 @@ damage_refined(
 damage_refined(
 	'refine: address of another page', $bad_refine, $no_record,
 	sub { substr(${ $_[0] }, $addresses, 4) = pack('SS', 0, $refined_directory) });
-my $insert = damage_refined(
+damage_refined(
 	'refine: chain beyond the end', $rows,
 	found(4711, 'it is not the next of the refine pages with free slots'),
-	sub { put32($_[0], CONTENTS + META_REFINE_HEAD, 4711) })->{insert};
-like($insert, damaged_at(4711, 'refined'), 'refine: chain beyond the end: insert');
-$insert = damage_refined(
+	sub { put32($_[0], CONTENTS + META_REFINE_HEAD, 4711) },
+	sub { like($_[0]{insert}, damaged_at(4711, 'refined'), 'refine: chain beyond the end: insert') });
+damage_refined(
 	'refine: chain of full pages', $rows,
 	found(1, 'it is not the next of the refine pages with free slots'),
-	sub { put32($_[0], CONTENTS + META_REFINE_HEAD, 1) })->{insert};
-like($insert, damaged_at(1, 'refined'), 'refine: chain of full pages: insert');
+	sub { put32($_[0], CONTENTS + META_REFINE_HEAD, 1) },
+	sub { like($_[0]{insert}, damaged_at(1, 'refined'), 'refine: chain of full pages: insert') });
 damage_refined(
 	'refine: chain leads in a circle', $rows,
 	found($refine_head, 'it is not the next of the refine pages with free slots'),
@@ -558,8 +600,9 @@ damage_refined(
 
 # ---- anything anywhere: only the server's life matters
 
+meet_waiting();
 srand(20240607);
-my $rounds = $ENV{GPUVEC_TEST_LONG} ? 200 : 10;
+my $rounds = long_test() ? 200 : 10;
 my $alive = 0;
 for my $round (1 .. $rounds)
 {
@@ -575,23 +618,27 @@ for my $round (1 .. $rounds)
 			: entry(int(rand(4))) + int(rand(24)));
 		substr($bytes, $at, 1) = chr(int(rand(256)));
 	}
-	restore_table($table_file{$table}, $table_bytes{$table});
-	$alive += meet($table, $bytes)->{alive};
+	push @waiting,
+	  { table => $table, bytes => $bytes, test => sub { $alive += $_[0]{alive} } };
+	meet_waiting() if $round % @databases == 0;
 }
 is($alive, $rounds, 'the server lives through random damage');
 
 # ---- REINDEX repairs
 
 $node->start;
-$node->safe_psql('postgres',
-	'REINDEX INDEX lists_v; REINDEX INDEX refined_v; REINDEX INDEX pending_v');
-is( $node->safe_psql(
-		'postgres', q{
-	SELECT count(*) FROM gpuvec_verify_index('lists_v')
-	UNION ALL SELECT count(*) FROM gpuvec_verify_index('refined_v')
-	UNION ALL SELECT count(*) FROM gpuvec_verify_index('pending_v')}),
-	"0\n0\n0",
-	'REINDEX repairs');
+for my $database (@databases[ 0, 1 ])
+{
+	$node->safe_psql($database,
+		'REINDEX INDEX lists_v; REINDEX INDEX refined_v; REINDEX INDEX pending_v');
+	is( $node->safe_psql(
+			$database, q{
+		SELECT count(*) FROM gpuvec_verify_index('lists_v')
+		UNION ALL SELECT count(*) FROM gpuvec_verify_index('refined_v')
+		UNION ALL SELECT count(*) FROM gpuvec_verify_index('pending_v')}),
+		"0\n0\n0",
+		'REINDEX repairs');
+}
 $node->stop;
 
 my $log = slurp_file($node->logfile);

@@ -13,8 +13,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-my $rounds = long_test() ? 30 : 3;
-my $seconds = long_test() ? 10 : 4;
+my $rounds = long_test() ? 30 : 2;
+my $seconds = long_test() ? 10 : 3;
 my $node = new_node('main', conf => "shared_buffers = 64MB\nfsync = off\n");
 my $folder = PostgreSQL::Test::Utils::tempdir();
 

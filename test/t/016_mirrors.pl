@@ -221,7 +221,8 @@ is( $node->safe_psql('postgres',
 like($err, qr/ERROR:/, 'locked');
 
 # nor do indexes that a transaction keeps locked, once it has asked for their
-# mirrors, keep others waiting
+# mirrors, keep others waiting; locked before, or a loader might begin in between,
+# which then waits
 $node->safe_psql('postgres', qq{
 	CREATE TABLE kept_$_ AS SELECT e FROM refined LIMIT 1200;
 	CREATE INDEX kept_${_}_e ON kept_$_ USING gpuivfpq (e) WITH (lists = 4)}) for 1 .. 3;
@@ -229,6 +230,7 @@ my $keeper = background($node, q{
 	SET enable_seqscan = off;
 	DO $$ BEGIN
 		FOR i IN 1..3 LOOP
+			EXECUTE format('ALTER INDEX kept_%s_e SET TABLESPACE pg_default', i);
 			EXECUTE format('SELECT FROM kept_%s ORDER BY e <-> (SELECT e FROM kept_1 LIMIT 1) LIMIT 1', i);
 			EXECUTE format('DROP INDEX kept_%s_e', i);
 		END LOOP;

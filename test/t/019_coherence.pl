@@ -357,17 +357,18 @@ my %scripts = (
 # there and on the primary goes on for as long.
 $primary->safe_psql('postgres', 'CREATE TABLE done (id int)');
 
-# Begin to run psql commands again and again until then.
+# Begin to run psql commands again and again until then, or so many times.
 sub begin_repeating
 {
-	my ($node, $commands) = @_;
+	my ($node, $commands, $times) = @_;
 
 	return background($node, qq{
-		SELECT NOT EXISTS (SELECT FROM done) AS going \\gset
-		\\if :going
-		$commands
+		SELECT EXISTS (SELECT FROM done) AS over \\gset
+		\\if :over
+		\\q
 		\\endif
-		} x 2000);
+		$commands
+		} x ($times // 5000));
 }
 
 sub load
@@ -390,12 +391,15 @@ sub load
 		VACUUM plain; VACUUM refined; VACUUM once;});
 	if ($kill)
 	{
+		# It is not the session that sleeps: its snapshot would keep the standby from
+		# replaying WAL.  And it ends with the load: after each kill it takes twice as
+		# long until gpuvecd is started again.
 		push @jobs, begin_repeating($_->[1], q{
-			SELECT pg_sleep(0.7);
+			\! sleep 0.7
 			SELECT coalesce(max(pid), 0) AS pid FROM gpuvec_stat \gset
 			\setenv GPUVECD :pid
 			\! test "$GPUVECD" -gt 1 && kill -9 "$GPUVECD"
-			}) for @nodes;
+			}, int($seconds / 0.7)) for @nodes;
 	}
 	my %before = map { $_->[0] => served($_->[1]) } @nodes;
 

@@ -280,7 +280,7 @@ is($there,
 
 # a request that is given up leaves nothing behind: the next one of the session
 # has its own answer
-my $limit_ms = 500 + 1500;
+my $limit_ms = 500 + 4500;
 my $pid = gpuvecd_pid($node);
 my $other = 'SELECT string_agg(id::text, \' \') FROM
 	(SELECT id FROM ip ORDER BY e <#> point(815, 12) LIMIT 30) AS x';

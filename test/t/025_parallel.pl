@@ -28,6 +28,9 @@ $ENV{GPUVEC_FAULTS} = 1;
 my $node = new_remote_node('main', conf => "fsync = off\nmax_worker_processes = 24\n"
 	  . "max_parallel_workers = 16\ngpuvec.auto_mirror = off\n"
 	  . "maintenance_work_mem = '512MB'\nmin_parallel_table_scan_size = 0\n");
+# how many build, all in all and in the short test
+my @workers = (0, 1, 2, 8);
+my @few_workers = long_test() ? @workers : (0, 1, 8);
 # all are in the leader's sample: of more, which ones gpuvecd trains on, and in
 # what order, depends on who reads them first
 my $rows = 9_000;
@@ -113,7 +116,7 @@ for my $engine ('cpu', 'gpu')
 {
 	my ($right, $calibrated);
 
-	for my $workers (0, 1, 2, 8)
+	for my $workers (@workers)
 	{
 		my ($rc, $out, $err) = $node->psql('postgres', build_sql($engine, $workers));
 		my $what = "$engine, $workers workers";
@@ -141,7 +144,7 @@ for my $memory ('64MB', '2MB')
 {
 	my ($right, $calibrated);
 
-	for my $workers (0, 1, 2, 8)
+	for my $workers (@few_workers)
 	{
 		my ($rc, $out, $err) = $node->psql('postgres', build_sql('cpu', $workers,
 				table => 'many', with => 'lists = 260', set => ["maintenance_work_mem = '$memory'"]));
@@ -174,7 +177,7 @@ for my $engine ('cpu', 'gpu')
 	my $job = background($node, join ' ', map { "INSERT INTO t SELECT $rows + 100 * $_ + g,
 		point($rows + 100 * $_ + g, 16) FROM generate_series(1, 50) AS g;
 		DELETE FROM t WHERE id % 1009 = $_;" } 1 .. 20);
-	for my $round (1 .. 3)
+	for my $round (1 .. (long_test() ? 3 : 2))
 	{
 		$node->safe_psql('postgres', "SET gpuvec.engine = $engine;
 			SET max_parallel_maintenance_workers = 4; REINDEX INDEX CONCURRENTLY t_e;");
@@ -278,7 +281,7 @@ for my $signal ('KILL', 'STOP')
 		my $holder = $node->background_psql('postgres');
 		$holder->query_safe('SELECT pg_advisory_lock(0, 26486)');
 		my $job = background($node, build_sql('gpu', 3,
-				set => [ "gpuvec.fault = 'wait 1 $step'", "gpuvec.request_timeout = '1s'" ]));
+				set => [ "gpuvec.fault = 'wait 1 $step'", "gpuvec.request_timeout = '500ms'" ]));
 		ok( wait_until($node, "SELECT count(*) > 0 FROM pg_locks
 			WHERE locktype = 'advisory' AND NOT granted"), "$what: there");
 		kill $signal, $pid;
@@ -330,7 +333,7 @@ for my $signal ('KILL', 'STOP')
 	my $pid = gpuvecd_pid($node);
 	my $holder = $node->background_psql('postgres');
 	$holder->query_safe('SELECT pg_advisory_lock(0, 26486)');
-	my $job = background($node, "SET gpuvec.engine = gpu; SET gpuvec.request_timeout = '1s';
+	my $job = background($node, "SET gpuvec.engine = gpu; SET gpuvec.request_timeout = '500ms';
 		SET max_parallel_maintenance_workers = 4; SET gpuvec.fault = 'wait 1 build: begun'; REINDEX INDEX big_e;");
 	ok( wait_until($node, "SELECT count(*) > 0 FROM pg_locks
 		WHERE locktype = 'advisory' AND NOT granted"), "$signal before rows are read: there");

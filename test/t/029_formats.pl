@@ -60,7 +60,7 @@ sub open_format
 	my $files = PostgreSQL::Test::Utils::tempdir();
 
 	# the fixture's pages have no checksums, which are the default from 18 on
-	$node->init(extra => $node->pg_version >= 18 ? ['--no-data-checksums'] : []);
+	$node->init($node->pg_version >= 18 ? (extra => ['--no-data-checksums']) : ());
 	# no worker trains what is to stay untrained
 	$node->append_conf('postgresql.conf',
 		"autovacuum = off\njit = off\nmax_worker_processes = 0\n"
@@ -104,14 +104,7 @@ sub test_trained
 {
 	my ($node, $what) = @_;
 
-	for (@trained)
-	{
-		my ($table, $operator, $dims) = @$_;
-
-		is_sound($node, "${table}_e", $what);
-		is_complete($node, $table, $operator, $dims, $what);
-		is_exact($node, $table, $operator, $dims, $what);
-	}
+	are_whole($node, $what, [ map { [ "$_->[0]_e", @$_ ] } @trained ]);
 	return;
 }
 

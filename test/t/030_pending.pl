@@ -29,9 +29,7 @@ sub test_index
 {
 	my ($what, %options) = @_;
 
-	is_sound($node, 't_e', $what, %options);
-	is_complete($node, 't', '<->', 2, $what);
-	is_exact($node, 't', '<->', 2, $what);
+	are_whole($node, $what, [ [ 't_e', 't', '<->', 2 ] ], %options);
 	return;
 }
 

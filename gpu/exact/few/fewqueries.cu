@@ -23,7 +23,7 @@
  * later, the scores for the second launch.
  */
 #include "gpu/exact/few/ring.cuh"
-#include "gpu/exact/halve.cuh"
+#include "gpu/exact/filter/halve.cuh"
 
 #define TILE			GV_FEW_TILE
 #define SEEDS			2		/* tiles of a warp that cuts are from */

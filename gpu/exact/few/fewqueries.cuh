@@ -8,8 +8,9 @@
 #include <stdint.h>
 
 #include "gpu/common/hopper.cuh"
-#include "gpu/exact/distance.cuh"
 #include "gpu/exact/few/fewscan.cuh"
+#include "gpu/exact/few/gv_few.h"
+#include "gpu/exact/filter/distance.cuh"
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)

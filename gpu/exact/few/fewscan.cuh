@@ -15,7 +15,8 @@
 #include <stdint.h>
 
 #include "gpu/common/mma.cuh"
-#include "gpu/exact/exact.cuh"
+#include "gpu/exact/few/gv_few.h"
+#include "gpu/exact/filter/exact.cuh"
 
 #define GV_FEW_ROWS		16		/* of a warp */
 #define GV_FEW_TILE		8		/* queries of a product */

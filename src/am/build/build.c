@@ -18,6 +18,7 @@
 #include "am/common/options.h"
 #include "am/common/phase.h"
 #include "am/common/tid.h"
+#include "page/pending.h"
 
 /* Pages that a participant logs at a time. */
 #define LOG_PAGES		4096
@@ -47,7 +48,7 @@ assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	int			dims;
 
 	if (isnull[0] ||
-		!IvfpqPlacerWants(&build->assign.placer, IvfpqTidToId(tid)))
+		!IvfpqPlacerWants(&build->load.placer, IvfpqTidToId(tid)))
 		return;
 
 	oldcontext = MemoryContextSwitchTo(build->tmp);
@@ -59,7 +60,7 @@ assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	{
 		IvfpqCheckDims(build->training.gv.dims, dims);
 		if (IvfpqIsPlaceable(&build->type, row, dims))
-			IvfpqAssignRow(&build->assign, row, IvfpqTidToId(tid));
+			IvfpqBulkLoadRow(&build->load, row, IvfpqTidToId(tid));
 	}
 	MemoryContextReset(build->tmp);
 }
@@ -104,7 +105,7 @@ scan_table(IvfpqBuild *build)
 	rows = table_index_build_scan(build->heap, build->index, build->indexInfo,
 								  true, team->me == 0, assign_callback, build,
 								  scan);
-	IvfpqPlacerFlush(&build->assign.placer);
+	IvfpqPlacerFlush(&build->load.placer);
 	return rows;
 }
 
@@ -147,7 +148,7 @@ log_pages(IvfpqBuild *build)
 					  (BlockNumber) Min(first + LOG_PAGES, team->npages));
 }
 
-/* What a participant leaves to the leader, beside copies. */
+/* What a participant tells the leader, beside copies. */
 static void
 report(IvfpqBuild *build)
 {
@@ -167,7 +168,7 @@ report(IvfpqBuild *build)
 	}
 }
 
-/* The leader gets what the others left. */
+/* The leader takes what workers told. */
 static void
 take_reports(IvfpqBuild *build)
 {
@@ -203,20 +204,20 @@ IvfpqBuildWork(IvfpqBuild *build)
 	IvfpqTeam  *team = &build->team;
 	Relation	index = build->index;
 
-	IvfpqAssignBegin(&build->assign, index, &build->training, team,
-					 build->meta.refine != IVFPQ_REFINE_NONE, false);
+	IvfpqBulkLoadBegin(&build->load, index, &build->training, team,
+					   build->meta.refine != IVFPQ_REFINE_NONE, false);
 	place_rows(build);
 	report(build);
-	IvfpqAssignWrite(&build->assign, index, &build->meta, false);
+	IvfpqBulkLoadWrite(&build->load, index, &build->meta, false);
 	if (IvfpqTeamGather(team))
 	{
-		IvfpqAssignFinish(&build->assign, index, &build->meta, false);
+		IvfpqBulkLoadFinish(&build->load, index, &build->meta, false);
 		IvfpqMetaRewrite(index, &build->meta);
 		team->shared->npages = RelationGetNumberOfBlocks(index);
 		IvfpqTeamRelease(team);
 	}
 	else
-		IvfpqAssignHelp(&build->assign, index);
+		IvfpqBulkLoadHelp(&build->load, index);
 	log_pages(build);
 }
 
@@ -241,7 +242,7 @@ build_trained(IvfpqBuild *build)
 		IvfpqIdToTid(build->odd_ids[i], &tid);
 		(void) IvfpqPendingAppend(build->index, &tid, 0);
 	}
-	build->index_tuples = (double) (build->assign.rows + build->nodd);
+	build->index_tuples = (double) (build->load.rows + build->nodd);
 }
 
 /* Has this statement said that an index is not trained? */
@@ -255,10 +256,10 @@ forget_statement(void *arg)
 }
 
 /*
- * Does a person want to know that an index is not trained?  A person that has
- * it built, and once a statement, because it may build one for each of a
- * thousand partitions.  Indexes are built by TRUNCATE, ALTER TABLE and CREATE
- * TABLE, too, and at every COMMIT that deletes the rows of a temporary table.
+ * Should the user be told that an index is not trained?  Only by a statement
+ * that asks for an index, and once, because it may build one for each of a
+ * thousand partitions.  TRUNCATE, ALTER TABLE and CREATE TABLE build indexes,
+ * too, and so does every COMMIT that deletes the rows of a temporary table.
  */
 static bool
 is_news(void)

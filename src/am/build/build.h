@@ -21,12 +21,12 @@ typedef struct IvfpqBuild
 	IvfpqMetaData meta;
 	IvfpqTraining training;
 	IvfpqTeam	team;			/* when trained, as is */
-	IvfpqAssign assign;
+	IvfpqBulkLoad load;
 	MemoryContext tmp;			/* reset after every row */
 	double		heap_tuples;
 	double		index_tuples;
 
-	/* rows that only older snapshots see and whose dimension is another */
+	/* rows of other dimensions, which only older snapshots see */
 	uint64	   *odd_ids;
 	int64		nodd;
 	int64		max_odd;

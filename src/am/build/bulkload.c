@@ -5,11 +5,11 @@
  *		centroids, codebooks, directory and lists.
  *
  * CREATE INDEX feeds it from the table, training in place from the pending
- * list.  Until the caller writes the metapage nobody finds any of it.
+ * list.  Until the caller writes the metapage no reader finds any of it.
  *
- * Every participant of a build has one, and calls what stands here.  Each
- * places the rows that it reads; when all are placed, lists are written in
- * ranges, by whoever has time for the next.
+ * Every participant of a build has one.  Each places the rows that it reads.
+ * When all are placed, lists are written in ranges; a participant that has
+ * done one takes the next.
  */
 #include "postgres.h"
 
@@ -31,10 +31,10 @@
 
 /* Write the refine record of row i; returns its address. */
 static ItemPointerData
-write_record(IvfpqAssign *assign, const GvEncoded *encoded, int i, uint64 id)
+write_record(IvfpqBulkLoad *load, const GvEncoded *encoded, int i, uint64 id)
 {
-	int			dims = assign->training->gv.dims;
-	IvfpqRefineRecord *record = assign->record;
+	int			dims = load->training->gv.dims;
+	IvfpqRecord *record = load->record;
 	ItemPointerData address;
 
 	record->min = encoded->min[i];
@@ -42,36 +42,36 @@ write_record(IvfpqAssign *assign, const GvEncoded *encoded, int i, uint64 id)
 	record->error = encoded->error[i];
 	IvfpqIdToTid(id, &record->tid);
 	memcpy(record->codes, encoded->records + (Size) i * dims, dims);
-	IvfpqRefineBuilderAdd(&assign->refine, record, &address);
+	IvfpqRecordBuilderAdd(&load->refine, record, &address);
 	return address;
 }
 
 /* A copy of a list is there. */
 static void
-put_copy(IvfpqAssign *assign, uint32 list, const IvfpqCopy *copy)
+put_copy(IvfpqBulkLoad *load, uint32 list, const IvfpqCopy *copy)
 {
-	if (assign->team->parallel)
-		IvfpqExchangePut(&assign->exchange, list, copy);
+	if (load->team->parallel)
+		IvfpqExchangePut(&load->exchange, list, copy);
 	else
-		IvfpqCopiesPut(&assign->copies, list, copy);
-	assign->ncopies++;
+		IvfpqCopiesPut(&load->copies, list, copy);
+	load->ncopies++;
 }
 
 /* IvfpqEncodedSink: rows [n] with these TIDs have been placed. */
 static void
 take_rows(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 {
-	IvfpqAssign *assign = arg;
-	int			ncopies = assign->training->copies;
-	int			code_bytes = gv_code_bytes(assign->training->gv.m);
+	IvfpqBulkLoad *load = arg;
+	int			ncopies = load->training->copies;
+	int			code_bytes = gv_code_bytes(load->training->gv.m);
 
 	for (int i = 0; i < n; i++)
 	{
 		IvfpqCopy	copy = {0};
 
 		IvfpqIdToTid(ids[i], &copy.tid);
-		if (assign->record != NULL)
-			copy.refine = write_record(assign, encoded, i, ids[i]);
+		if (load->record != NULL)
+			copy.refine = write_record(load, encoded, i, ids[i]);
 		for (int c = 0; c < ncopies; c++)
 		{
 			int			at = i * ncopies + c;
@@ -81,22 +81,22 @@ take_rows(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 			copy.t = encoded->t[at];
 			copy.code = encoded->codes + (Size) at * code_bytes;
 			copy.second = c > 0;
-			put_copy(assign, encoded->lists[at], &copy);
+			put_copy(load, encoded->lists[at], &copy);
 		}
 	}
-	IvfpqTeamDone(assign->team, n);
+	IvfpqTeamDone(load->team, n);
 }
 
-/* Bytes of memory for copies: this participant's share, after the lists. */
+/* Bytes of memory for copies: this participant's part, after the lists. */
 static Size
-copies_limit(const IvfpqAssign *assign)
+copies_limit(const IvfpqBulkLoad *load)
 {
-	const IvfpqTraining *training = assign->training;
+	const IvfpqTraining *training = load->training;
 	Size		limit = IvfpqMemoryLimit();
 	Size		used = (Size) training->nlists * training->gv.dims *
 		sizeof(float);
 
-	return limit > used ? (limit - used) / assign->team->shared->nshares : 0;
+	return limit > used ? (limit - used) / load->team->shared->nparts : 0;
 }
 
 /*
@@ -105,77 +105,77 @@ copies_limit(const IvfpqAssign *assign)
  * is logged when it is full, because the index as a whole will not be.
  */
 void
-IvfpqAssignBegin(IvfpqAssign *assign, Relation index,
-				 const IvfpqTraining *training, IvfpqTeam *team, bool refine,
-				 bool log)
+IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
+				   const IvfpqTraining *training, IvfpqTeam *team, bool refine,
+				   bool log)
 {
 	int			dims = training->gv.dims;
 	int			code_bytes = gv_code_bytes(training->gv.m);
 
-	memset(assign, 0, sizeof(*assign));
-	assign->training = training;
-	assign->team = team;
+	memset(load, 0, sizeof(*load));
+	load->training = training;
+	load->team = team;
 	if (refine)
 	{
-		assign->record = IvfpqRefineAlloc(dims);
-		IvfpqRefineBuilderInit(&assign->refine, index, dims, log);
+		load->record = IvfpqRecordAlloc(dims);
+		IvfpqRecordBuilderInit(&load->refine, index, dims, log);
 	}
 	if (team->parallel)
-		IvfpqExchangeBegin(&assign->exchange, &team->shared->files, team->me,
-						   RANGES_EACH * team->shared->nshares,
+		IvfpqExchangeBegin(&load->exchange, &team->shared->files, team->me,
+						   RANGES_EACH * team->shared->nparts,
 						   training->nlists, code_bytes);
 	else
-		IvfpqCopiesBegin(&assign->copies, training->nlists, code_bytes,
-						 copies_limit(assign));
+		IvfpqCopiesBegin(&load->copies, training->nlists, code_bytes,
+						 copies_limit(load));
 	if (training->nqueries > 0)
-		assign->calibration = IvfpqCalibrationBegin(&training->gv,
-													training->nqueries,
-													training->queries,
-													training->query_ids);
-	IvfpqPlacerBegin(&assign->placer, index, training, team->sharing,
-					 assign->calibration, refine, take_rows, assign);
+		load->calibration = IvfpqCalibrationBegin(&training->gv,
+												  training->nqueries,
+												  training->queries,
+												  training->query_ids);
+	IvfpqPlacerBegin(&load->placer, index, training, team->sharing,
+					 load->calibration, refine, take_rows, load);
 }
 
 /* Let a raw vector [dims], of the row with this TID, wait for its batch. */
 void
-IvfpqAssignRow(IvfpqAssign *assign, const float *row, uint64 id)
+IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id)
 {
-	IvfpqPlacerAdd(&assign->placer, row, id);
+	IvfpqPlacerAdd(&load->placer, row, id);
 }
 
 /*
- * No more rows come from here: place what still waits, and leave to others
- * what is theirs.
+ * This participant has no more rows: place those that still wait, and pass on
+ * what belongs to others.
  */
 static void
-finish_rows(IvfpqAssign *assign, Relation index)
+finish_rows(IvfpqBulkLoad *load, Relation index)
 {
-	IvfpqTeam  *team = assign->team;
-	IvfpqBuilder *builder = IvfpqPlacerEnd(&assign->placer);
+	IvfpqTeam  *team = load->team;
+	IvfpqBuilder *builder = IvfpqPlacerEnd(&load->placer);
 
-	if (assign->record != NULL)
-		IvfpqRefineBuilderFinish(&assign->refine, &team->shared->refine_head);
+	if (load->record != NULL)
+		IvfpqRecordBuilderFinish(&load->refine, &team->shared->refine_head);
 	if (team->parallel)
-		IvfpqExchangeDone(&assign->exchange);
-	if (assign->calibration && team->parallel)
-		IvfpqTruthGive(assign->calibration, team);
-	pg_atomic_fetch_add_u64(&team->shared->ncopies, assign->ncopies);
-	IvfpqTrialJoin(&assign->trial, index,
-				   assign->calibration ? builder : NULL, team->sharing,
-				   gv_code_bytes(assign->training->gv.m));
+		IvfpqExchangeDone(&load->exchange);
+	if (load->calibration && team->parallel)
+		IvfpqTruthGive(load->calibration, team);
+	pg_atomic_fetch_add_u64(&team->shared->ncopies, load->ncopies);
+	IvfpqTrialJoin(&load->trial, index,
+				   load->calibration ? builder : NULL, team->sharing,
+				   gv_code_bytes(load->training->gv.m));
 }
 
 /* All rows are placed: write what training fixed, and make *meta say so. */
 static void
-write_model(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
+write_model(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 			bool shared)
 {
-	const IvfpqTraining *training = assign->training;
-	IvfpqTeamShared *team = assign->team->shared;
+	const IvfpqTraining *training = load->training;
+	IvfpqTeamShared *team = load->team->shared;
 	int			dims = training->gv.dims;
 	GvTree		tree = IvfpqTree(training);
 
-	assign->rows = (int64) pg_atomic_read_u64(&team->done);
+	load->rows = (int64) pg_atomic_read_u64(&team->done);
 	meta->refine_head = pg_atomic_read_u32(&team->refine_head);
 	meta->dims = dims;
 	meta->pq_dim = training->gv.m;
@@ -183,7 +183,7 @@ write_model(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
 	meta->nparents = training->nparents;
 	meta->copies = training->copies;
 	meta->scale = training->gv.scale;
-	meta->rows_at_training = assign->rows;
+	meta->rows_at_training = load->rows;
 	IvfpqMetaPlace(meta, 0);
 	IvfpqMetaPlace(meta, IvfpqReserve(index, IvfpqModelPages(meta), shared));
 
@@ -201,20 +201,20 @@ write_model(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
 
 /* The leader's work between placing rows and writing lists. */
 static void
-begin_writing(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
+begin_writing(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 			  bool shared)
 {
-	IvfpqTeamShared *team = assign->team->shared;
+	IvfpqTeamShared *team = load->team->shared;
 
-	if (assign->calibration && assign->team->parallel)
-		IvfpqTruthTake(assign->calibration, assign->team);
+	if (load->calibration && load->team->parallel)
+		IvfpqTruthTake(load->calibration, load->team);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_WRITING);
-	write_model(assign, index, meta, shared);
+	write_model(load, index, meta, shared);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_TOTAL,
-								 assign->rows);
-	IvfpqTrialAgree(&assign->trial);
-	IvfpqTrialBegin(&assign->trial, pg_atomic_read_u64(&team->ncopies));
+								 load->rows);
+	IvfpqTrialAgree(&load->trial);
+	IvfpqTrialBegin(&load->trial, pg_atomic_read_u64(&team->ncopies));
 	team->meta = *meta;
 }
 
@@ -222,18 +222,18 @@ begin_writing(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
 static void
 next_copy(void *arg, IvfpqCopy *copy)
 {
-	IvfpqAssign *assign = arg;
+	IvfpqBulkLoad *load = arg;
 
-	IvfpqCopiesNext(&assign->copies, copy);
-	IvfpqTrialAdd(&assign->trial, copy);
+	IvfpqCopiesNext(&load->copies, copy);
+	IvfpqTrialAdd(&load->trial, copy);
 }
 
 /* Sort the copies, of lists from `first` on, and write these. */
 static void
-write_lists(IvfpqAssign *assign, Relation index, const IvfpqMetaData *meta,
+write_lists(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 			int first, bool shared)
 {
-	IvfpqCopies *copies = &assign->copies;
+	IvfpqCopies *copies = &load->copies;
 	const uint32 *counts = copies->counts;
 	IvfpqWriter writer;
 
@@ -243,22 +243,22 @@ write_lists(IvfpqAssign *assign, Relation index, const IvfpqMetaData *meta,
 	{
 		if (counts[i] == 0)
 			continue;
-		IvfpqTrialList(&assign->trial, first + i, counts[i]);
-		IvfpqWriterList(&writer, first + i, counts[i], next_copy, assign,
-						&assign->team->entries[first + i]);
-		IvfpqTeamDone(assign->team, assign->team->entries[first + i].nfirst);
+		IvfpqTrialList(&load->trial, first + i, counts[i]);
+		IvfpqWriterList(&writer, first + i, counts[i], next_copy, load,
+						&load->team->entries[first + i]);
+		IvfpqTeamDone(load->team, load->team->entries[first + i].nfirst);
 	}
 	IvfpqWriterFinish(&writer);
 	IvfpqCopiesEnd(copies);
 }
 
-/* Write ranges of lists that nobody else writes. */
+/* Write ranges of lists that no other participant writes. */
 static void
-write_ranges(IvfpqAssign *assign, Relation index, const IvfpqMetaData *meta,
+write_ranges(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 			 bool shared)
 {
-	IvfpqTeamShared *team = assign->team->shared;
-	IvfpqExchange *exchange = &assign->exchange;
+	IvfpqTeamShared *team = load->team->shared;
+	IvfpqExchange *exchange = &load->exchange;
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "gpuivfpq range of lists",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -270,11 +270,11 @@ write_ranges(IvfpqAssign *assign, Relation index, const IvfpqMetaData *meta,
 	{
 		int			first = IvfpqExchangeFirst(exchange, range);
 
-		IvfpqCopiesBegin(&assign->copies,
+		IvfpqCopiesBegin(&load->copies,
 						 IvfpqExchangeFirst(exchange, range + 1) - first,
-						 exchange->code_bytes, copies_limit(assign));
-		IvfpqExchangeGet(exchange, team->size, range, &assign->copies);
-		write_lists(assign, index, meta, first, shared);
+						 exchange->code_bytes, copies_limit(load));
+		IvfpqExchangeGet(exchange, team->size, range, &load->copies);
+		write_lists(load, index, meta, first, shared);
 		MemoryContextReset(context);
 	}
 	MemoryContextSwitchTo(oldcontext);
@@ -284,58 +284,58 @@ write_ranges(IvfpqAssign *assign, Relation index, const IvfpqMetaData *meta,
 /*
  * Place what still waits and, when all participants have, write what training
  * fixed and the lists, to pages added for them.  With `shared` others use the
- * index meanwhile.  Fills in what *meta says of them; IvfpqAssignFinish does
+ * index meanwhile.  Fills in what *meta says of them; IvfpqBulkLoadFinish does
  * the rest, when all participants have come so far.
  */
 void
-IvfpqAssignWrite(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
-				 bool shared)
+IvfpqBulkLoadWrite(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
+				   bool shared)
 {
-	IvfpqTeam  *team = assign->team;
+	IvfpqTeam  *team = load->team;
 
-	finish_rows(assign, index);
+	finish_rows(load, index);
 	if (IvfpqTeamGather(team))
 	{
-		begin_writing(assign, index, meta, shared);
+		begin_writing(load, index, meta, shared);
 		IvfpqTeamRelease(team);
 	}
 	*meta = team->shared->meta;
 	/* the leader may not have been able to begin it */
-	IvfpqTrialAgree(&assign->trial);
+	IvfpqTrialAgree(&load->trial);
 	if (team->parallel)
-		write_ranges(assign, index, meta, shared);
+		write_ranges(load, index, meta, shared);
 	else
-		write_lists(assign, index, meta, 0, shared);
-	IvfpqTrialFlush(&assign->trial);
-	IvfpqFault("build: written");
+		write_lists(load, index, meta, 0, shared);
+	IvfpqTrialFlush(&load->trial);
+	IvfpqStopPoint("build: written");
 }
 
 /*
  * All lists are written: the leader writes the directory and calibrates, with
- * the others, who wait for the end of a round.  The caller writes *meta.
+ * the workers, which wait for the end of a round.  The caller writes *meta.
  */
 void
-IvfpqAssignFinish(IvfpqAssign *assign, Relation index, IvfpqMetaData *meta,
-				  bool shared)
+IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
+					bool shared)
 {
-	IvfpqDirectoryWrite(index, meta, assign->team->entries, shared);
-	IvfpqTrialAgree(&assign->trial);
-	if (assign->calibration)
+	IvfpqDirectoryWrite(index, meta, load->team->entries, shared);
+	IvfpqTrialAgree(&load->trial);
+	if (load->calibration)
 	{
-		meta->rows_at_calibration = assign->rows;
-		IvfpqCalibrationRun(assign->calibration, index, meta, &assign->trial,
-							assign->team);
+		meta->rows_at_calibration = load->rows;
+		IvfpqCalibrationRun(load->calibration, index, meta, &load->trial,
+							load->team);
 	}
-	if (assign->placer.builder)
-		IvfpqBuilderEnd(assign->placer.builder);
+	if (load->placer.builder)
+		IvfpqBuilderEnd(load->placer.builder);
 }
 
-/* The leader has let go: the others help to calibrate, if they are to. */
+/* A worker, once the leader has let it go: help to calibrate, if asked to. */
 void
-IvfpqAssignHelp(IvfpqAssign *assign, Relation index)
+IvfpqBulkLoadHelp(IvfpqBulkLoad *load, Relation index)
 {
-	if (assign->team->shared->climb.nqueries == 0)
+	if (load->team->shared->climb.nqueries == 0)
 		return;
-	IvfpqTruthTake(assign->calibration, assign->team);
-	IvfpqLadderHelp(assign->calibration, index, assign->team);
+	IvfpqTruthTake(load->calibration, load->team);
+	IvfpqLadderHelp(load->calibration, index, load->team);
 }

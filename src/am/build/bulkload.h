@@ -13,7 +13,7 @@
 #include "am/team/team.h"
 #include "page/record.h"
 
-typedef struct IvfpqAssign
+typedef struct IvfpqBulkLoad
 {
 	const IvfpqTraining *training;
 	IvfpqTeam  *team;
@@ -26,18 +26,18 @@ typedef struct IvfpqAssign
 	IvfpqTrial	trial;			/* where it searches, if gpuvecd is there */
 
 	/* refine records, if there are to be any */
-	IvfpqRefineRecord *record;	/* or NULL */
-	IvfpqRefineBuilder refine;
-} IvfpqAssign;
+	IvfpqRecord *record;	/* or NULL */
+	IvfpqRecordBuilder refine;
+} IvfpqBulkLoad;
 
-extern void IvfpqAssignBegin(IvfpqAssign *assign, Relation index,
-							 const IvfpqTraining *training, IvfpqTeam *team,
-							 bool refine, bool log);
-extern void IvfpqAssignRow(IvfpqAssign *assign, const float *row, uint64 id);
-extern void IvfpqAssignWrite(IvfpqAssign *assign, Relation index,
-							 IvfpqMetaData *meta, bool shared);
-extern void IvfpqAssignFinish(IvfpqAssign *assign, Relation index,
-							  IvfpqMetaData *meta, bool shared);
-extern void IvfpqAssignHelp(IvfpqAssign *assign, Relation index);
+extern void IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
+							   const IvfpqTraining *training, IvfpqTeam *team,
+							   bool refine, bool log);
+extern void IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id);
+extern void IvfpqBulkLoadWrite(IvfpqBulkLoad *load, Relation index,
+							   IvfpqMetaData *meta, bool shared);
+extern void IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index,
+								IvfpqMetaData *meta, bool shared);
+extern void IvfpqBulkLoadHelp(IvfpqBulkLoad *load, Relation index);
 
 #endif							/* IVFPQ_BULKLOAD_H */

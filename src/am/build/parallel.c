@@ -35,7 +35,7 @@ enum
 	KEY_BUFFERS					/* BufferUsage [nworkers] */
 };
 
-/* The leader's hold on his workers. */
+/* The leader's hold on its workers. */
 typedef struct IvfpqWorkers
 {
 	ParallelContext *context;
@@ -95,7 +95,7 @@ share_training(IvfpqTraining *training, char *memory)
 	memcpy(memory, training, sizeof(*training));
 }
 
-/* A worker finds it there. */
+/* A worker sets its pointers to it. */
 static void
 open_training(IvfpqTraining *training, char *memory)
 {
@@ -129,7 +129,7 @@ make_segment(IvfpqWorkers *workers, Relation heap, IvfpqTraining *training)
 	return context->seg != NULL;
 }
 
-/* Fill it with what a build is. */
+/* Fill it with the state of a build. */
 static void
 fill_segment(IvfpqTeam *team, Relation heap, Relation index,
 			 bool concurrent, IvfpqTraining *training)
@@ -145,7 +145,7 @@ fill_segment(IvfpqTeam *team, Relation heap, Relation index,
 	team->shared->heap = RelationGetRelid(heap);
 	team->shared->index = RelationGetRelid(index);
 	team->shared->concurrent = concurrent;
-	team->shared->nshares = context->nworkers + 1;
+	team->shared->nparts = context->nworkers + 1;
 	SharedFileSetInit(&team->shared->files, context->seg);
 	team->scan = IvfpqSegmentTake(context, KEY_SCAN,
 								  table_parallelscan_estimate(heap,
@@ -178,7 +178,7 @@ end_workers(IvfpqWorkers *workers)
 	ExitParallelMode();
 }
 
-/* Have workers; false: there is no shared memory for them. */
+/* Start workers; false: there is no shared memory for them. */
 static bool
 begin_workers(IvfpqTeam *team, int nworkers, Relation heap, Relation index,
 			  bool concurrent, IvfpqTraining *training)
@@ -205,13 +205,13 @@ begin_workers(IvfpqTeam *team, int nworkers, Relation heap, Relation index,
 	ereport(DEBUG1,
 			(errmsg_internal("using %d parallel workers",
 							 workers->context->nworkers_launched)));
-	/* who dies before that would be waited for */
+	/* a worker that dies before it attaches would be waited for */
 	WaitForParallelWorkersToAttach(workers->context);
 	return true;
 }
 
 /*
- * The leader begins, with as many workers as are to help him and can be had;
+ * The leader begins, with as many workers as are wanted and can be had;
  * the arrays of *training may move.  Memory from the current context.
  */
 void

@@ -34,7 +34,7 @@ take_encoded(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 		IvfpqCalibrationTake(placer->calibration, encoded->neighbours,
 							 encoded->nneighbours, ids);
 	placer->sink(placer->sink_arg, ids, encoded, n);
-	IvfpqFault("build: encoded");
+	IvfpqStopPoint("build: encoded");
 }
 
 /*
@@ -156,8 +156,8 @@ add_here(IvfpqPlacer *placer, const float *row, uint64 id)
 }
 
 /*
- * gpuvecd has failed: do here what it has not done.  Of participants of a
- * build the first one says so.
+ * gpuvecd has failed: do here what it has not done.  The first participant of
+ * a build that finds this says so.
  */
 static void
 take_over(IvfpqPlacer *placer)
@@ -178,7 +178,7 @@ take_over(IvfpqPlacer *placer)
 	IvfpqBuilderEnd(builder);
 }
 
-/* Is a row that a pass over the table comes to to be added? */
+/* Is a row that a pass over the table meets to be added? */
 bool
 IvfpqPlacerWants(IvfpqPlacer *placer, uint64 id)
 {

@@ -12,51 +12,51 @@
 #include "common/hashfn.h"
 #include "port/pg_bitutils.h"
 
-typedef struct IvfpqRow
+typedef struct IvfpqAnswerRow
 {
 	uint64		id;				/* IvfpqTidToId */
 	uint32		round;			/* the table's, or the entry is free */
 	int32		place;			/* >= 0: expected, and not met yet */
-} IvfpqRow;
+} IvfpqAnswerRow;
 
-typedef struct IvfpqRows
+typedef struct IvfpqAnswerRows
 {
 	uint32		mask;			/* entries - 1 */
 	uint32		round;
-	IvfpqRow   *entries;		/* [mask + 1] */
-} IvfpqRows;
+	IvfpqAnswerRow   *entries;		/* [mask + 1] */
+} IvfpqAnswerRows;
 
 /* Forget all rows. */
 static inline void
-IvfpqRowsForget(IvfpqRows *rows)
+IvfpqAnswerRowsForget(IvfpqAnswerRows *rows)
 {
 	if (++rows->round != 0)
 		return;
-	memset(rows->entries, 0, ((Size) rows->mask + 1) * sizeof(IvfpqRow));
+	memset(rows->entries, 0, ((Size) rows->mask + 1) * sizeof(IvfpqAnswerRow));
 	rows->round = 1;
 }
 
 /* Room for n rows, none of them there; memory from the current context. */
 static inline void
-IvfpqRowsResize(IvfpqRows *rows, int n)
+IvfpqAnswerRowsResize(IvfpqAnswerRows *rows, int n)
 {
 	Size		entries = pg_nextpower2_32(2 * n);
 
 	if (rows->entries)
 		pfree(rows->entries);
-	rows->entries = palloc_extended(entries * sizeof(IvfpqRow),
+	rows->entries = palloc_extended(entries * sizeof(IvfpqAnswerRow),
 									MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	rows->mask = entries - 1;
 	rows->round = 1;			/* new memory is of round 0 */
 }
 
 /* The entry of a row, or the free one that it would take. */
-static inline IvfpqRow *
-IvfpqRowsFind(const IvfpqRows *rows, uint64 id)
+static inline IvfpqAnswerRow *
+IvfpqAnswerRowsFind(const IvfpqAnswerRows *rows, uint64 id)
 {
 	uint32		i = murmurhash32((uint32) id ^
 								 (uint32) (id >> 32) * UINT32_C(0x9E3779B1));
-	IvfpqRow   *row = &rows->entries[i & rows->mask];
+	IvfpqAnswerRow   *row = &rows->entries[i & rows->mask];
 
 	while (row->round == rows->round && row->id != id)
 		row = &rows->entries[++i & rows->mask];
@@ -65,9 +65,9 @@ IvfpqRowsFind(const IvfpqRows *rows, uint64 id)
 
 /* Expect a row at a place >= 0. */
 static inline void
-IvfpqRowsExpect(IvfpqRows *rows, uint64 id, int place)
+IvfpqAnswerRowsAwait(IvfpqAnswerRows *rows, uint64 id, int place)
 {
-	IvfpqRow   *row = IvfpqRowsFind(rows, id);
+	IvfpqAnswerRow   *row = IvfpqAnswerRowsFind(rows, id);
 
 	row->id = id;
 	row->round = rows->round;
@@ -76,9 +76,9 @@ IvfpqRowsExpect(IvfpqRows *rows, uint64 id, int place)
 
 /* Is the row met for the first time?  *place: where it is expected, or -1. */
 static inline bool
-IvfpqRowsMeet(IvfpqRows *rows, uint64 id, int *place)
+IvfpqAnswerRowsMeet(IvfpqAnswerRows *rows, uint64 id, int *place)
 {
-	IvfpqRow   *row = IvfpqRowsFind(rows, id);
+	IvfpqAnswerRow   *row = IvfpqAnswerRowsFind(rows, id);
 	bool		is_new = row->round != rows->round;
 
 	*place = is_new ? -1 : row->place;

@@ -277,8 +277,8 @@ begin(Shares *shares, const IvfpqCalibration *calibration, Relation index,
  * the calibration.
  */
 double
-IvfpqShareFind(const IvfpqCalibration *calibration, Relation index,
-			   const IvfpqModel *model)
+IvfpqBreadthFind(const IvfpqCalibration *calibration, Relation index,
+				 const IvfpqModel *model)
 {
 	Shares		shares = {0};
 	MemoryContext old;

@@ -246,8 +246,8 @@ most_probes(const IvfpqMetaData *meta)
  * Find what each target takes on an index whose pages are all written,
  * though the metapage may not show them yet; into *meta, which describes
  * them.  Every row was offered.  A trial, which gpuvecd has of the same
- * index, or NULL, takes most of the work; else it is the team's: the leader
- * calls this, and the others wait for the end of a round.
+ * index, or NULL, takes most of the work; else the team does it: the leader
+ * calls this, while workers wait for the end of a round.
  */
 void
 IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
@@ -262,12 +262,12 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CALIBRATING);
-	meta->coarse_share = IvfpqShareFind(calibration, index, model);
+	meta->coarse_share = IvfpqBreadthFind(calibration, index, model);
 	shared = GetCurrentTimestamp();
 	model->meta.coarse_share = meta->coarse_share;
 	meta->calibration_queries = calibration->nqueries;
 
-	/* far more lists may be needed than usual: let a few queries find out */
+	/* far more lists may be needed than usual: a few queries find out */
 	ladder = IvfpqLadderBegin(calibration, index, model, team);
 	climb_until(ladder, trial, Min(FEW_QUERIES, calibration->nqueries), 0,
 				&probes, &width, meta);

@@ -8,7 +8,6 @@
 #include "am/calibrate/trialsearch.h"
 #include "am/common/model.h"
 #include "am/team/team.h"
-#include "engine/mirror/gv_builder.h"
 
 /* A two-sided interval of 95 % reaches so many standard errors. */
 #define IVFPQ_Z_95				1.959964
@@ -43,8 +42,8 @@ extern void IvfpqTruthGive(const IvfpqCalibration *calibration,
 extern void IvfpqTruthTake(IvfpqCalibration *calibration, IvfpqTeam *team);
 
 /* breadth.c */
-extern double IvfpqShareFind(const IvfpqCalibration *calibration,
-							 Relation index, const IvfpqModel *model);
+extern double IvfpqBreadthFind(const IvfpqCalibration *calibration,
+							   Relation index, const IvfpqModel *model);
 
 /* targets.c */
 extern bool IvfpqCalibrateIndex(Relation heap, Relation index);

@@ -66,13 +66,13 @@ count_ranks(IvfpqLadder *ladder, const IvfpqTruth *truth, const uint64 *ids,
 	int			place;
 
 	memset(counts, 0, sizeof(int) * IVFPQ_DEPTHS * IVFPQ_MAX_WIDTHS);
-	IvfpqRowsForget(&ladder->rows);
-	(void) IvfpqRowsMeet(&ladder->rows, own, &place);
+	IvfpqAnswerRowsForget(&ladder->rows);
+	(void) IvfpqAnswerRowsMeet(&ladder->rows, own, &place);
 	for (int i = 0; i < truth->nneighbours; i++)
-		IvfpqRowsExpect(&ladder->rows, truth->neighbours[i], i);
+		IvfpqAnswerRowsAwait(&ladder->rows, truth->neighbours[i], i);
 	for (int i = 0; i < n; i++)
 	{
-		if (!IvfpqRowsMeet(&ladder->rows, ids[i], &place))
+		if (!IvfpqAnswerRowsMeet(&ladder->rows, ids[i], &place))
 			continue;
 		while (width < ladder->nwidths && rank >= ladder->widths[width])
 			width++;
@@ -217,8 +217,8 @@ lay_ladder(IvfpqLadder *ladder, int most, int most_width)
 	/* each row's two copies, and the query's own */
 	IvfpqSearchOpen(&ladder->search, (most_width + 1) * meta->copies);
 	IvfpqTopKResize(&ladder->sorted, (most_width + 1) * meta->copies);
-	IvfpqRowsResize(&ladder->rows, (most_width + 1) * meta->copies +
-					IVFPQ_DEEP_ROWS);
+	IvfpqAnswerRowsResize(&ladder->rows, (most_width + 1) * meta->copies +
+						  IVFPQ_DEEP_ROWS);
 }
 
 /* Search for all queries by gpuvecd, if there is a trial; false: it failed. */
@@ -236,7 +236,7 @@ climb_there(IvfpqLadder *ladder, IvfpqTrial *trial, int nqueries)
 	return true;
 }
 
-/* Search for those of the queries that nobody else takes. */
+/* Search for queries that no other participant has taken. */
 static void
 climb_here(IvfpqLadder *ladder)
 {
@@ -247,7 +247,7 @@ climb_here(IvfpqLadder *ladder)
 	while ((q = pg_atomic_fetch_add_u64(&team->next_query, 1)) <
 		   (uint64) team->climb.nqueries)
 		climb(ladder, (int) q);
-	IvfpqFault("build: climbed");
+	IvfpqStopPoint("build: climbed");
 }
 
 /* Leave to the leader what has been found. */
@@ -263,7 +263,7 @@ give_found(IvfpqLadder *ladder)
 	IvfpqExchangeClose(file);
 }
 
-/* Add what another one has found. */
+/* Add what another participant has found. */
 static void
 take_found(IvfpqLadder *ladder, int from)
 {
@@ -306,8 +306,8 @@ IvfpqLadderEnd(IvfpqLadder *ladder)
 
 /*
  * The leader has the first queries searched for, with up to `most` lists and
- * most_width candidates: by gpuvecd, or by all, who wait for the end of a
- * round, and wait for that again afterwards.
+ * most_width candidates: by gpuvecd, or by all participants.  Workers wait for
+ * the end of a round before and after.
  */
 void
 IvfpqLadderClimb(IvfpqLadder *ladder, IvfpqTrial *trial, int nqueries,
@@ -335,8 +335,8 @@ IvfpqLadderClimb(IvfpqLadder *ladder, IvfpqTrial *trial, int nqueries,
 }
 
 /*
- * The others search as long as the leader has them climb; *calibration has
- * what all offered.
+ * Workers search as long as the leader has them climb; *calibration has what
+ * all participants offered.
  */
 void
 IvfpqLadderHelp(IvfpqCalibration *calibration, Relation index,

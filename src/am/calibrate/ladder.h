@@ -25,7 +25,7 @@ typedef struct IvfpqTruth
 
 /*
  * True neighbours found at each depth, step and width, and their squares,
- * summed over queries: whole numbers, so it does not matter who counted which.
+ * summed over queries: whole numbers, so the order of adding does not matter.
  */
 typedef struct IvfpqTally
 {
@@ -47,7 +47,7 @@ typedef struct IvfpqLadder
 
 	IvfpqTruth *truth;			/* of the query at hand */
 	GvTopK		sorted;			/* copy of the candidates */
-	IvfpqRows	rows;			/* of the answer at hand */
+	IvfpqAnswerRows	rows;			/* of the answer at hand */
 	IvfpqTally	found;
 } IvfpqLadder;
 

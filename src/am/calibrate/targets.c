@@ -207,7 +207,7 @@ put_targets(FunctionCallInfo fcinfo, Relation index)
 static void
 check_owner(Relation heap, Relation index)
 {
-	if (!GvOwnsRelation(RelationGetRelid(heap), GetUserId()))
+	if (!IvfpqOwnsRelation(RelationGetRelid(heap), GetUserId()))
 		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_INDEX,
 					   RelationGetRelationName(index));
 }

@@ -22,7 +22,7 @@ end(IvfpqTrial *trial)
 	trial->builder = NULL;
 }
 
-/* There will be no trial; true: nobody else said so before. */
+/* There will be no trial; true: this participant is the first to say so. */
 static bool
 mark_failed(IvfpqTrial *trial)
 {
@@ -30,7 +30,7 @@ mark_failed(IvfpqTrial *trial)
 		pg_atomic_exchange_u32(&trial->sharing->failed, 1) == 0;
 }
 
-/* gpuvecd has failed: it was the last that was wanted of it. */
+/* gpuvecd has failed; the trial is the last that a build wants of it. */
 static void
 give_up(IvfpqTrial *trial)
 {
@@ -52,7 +52,7 @@ begin_message(IvfpqTrial *trial)
 
 /*
  * Take part in one, if there is a builder; memory from the current context.
- * Its owner, and nobody else, has to begin it.
+ * Only the builder's owner begins it.
  */
 void
 IvfpqTrialJoin(IvfpqTrial *trial, Relation index, IvfpqBuilder *builder,
@@ -79,8 +79,8 @@ IvfpqTrialBegin(IvfpqTrial *trial, int64 copies)
 }
 
 /*
- * All who take part have done their work of a round: unless gpuvecd has done
- * its part of it for each of them, there is no trial any more.
+ * All participants have done their work of a round.  If gpuvecd has failed one
+ * of them, there is no trial any more.
  */
 void
 IvfpqTrialAgree(IvfpqTrial *trial)

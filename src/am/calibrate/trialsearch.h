@@ -12,7 +12,7 @@ typedef struct IvfpqTrial
 {
 	Relation	index;
 	IvfpqBuilder *builder;		/* NULL: there is no trial */
-	IvfpqSharing *sharing;		/* with others who take part; or NULL */
+	IvfpqSharing *sharing;		/* with other participants; or NULL */
 	int			code_bytes;
 	char	   *message;		/* [room] GvListsRequest and pieces */
 	Size		room;

@@ -1,7 +1,7 @@
 /*
  * truth.c
  *		Calibration's true neighbours: each participant of a build knows those
- *		among its own rows, and to calibrate it needs those of all.
+ *		among its own rows, and calibration needs those among all.
  */
 #include "postgres.h"
 
@@ -17,7 +17,7 @@ write_heap(BufFile *file, GvTopK *heap)
 	BufFileWrite(file, heap->ids, heap->count * sizeof(uint64));
 }
 
-/* Leave what was found to the others. */
+/* Write what was found here, for other participants. */
 void
 IvfpqTruthGive(const IvfpqCalibration *calibration, IvfpqTeam *team)
 {
@@ -29,7 +29,7 @@ IvfpqTruthGive(const IvfpqCalibration *calibration, IvfpqTeam *team)
 	IvfpqExchangeClose(file);
 }
 
-/* Take what another one has found. */
+/* Take what another participant has found. */
 static void
 take(IvfpqCalibration *calibration, BufFile *file)
 {

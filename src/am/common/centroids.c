@@ -1,6 +1,6 @@
 /*
  * centroids.c
- *		The centroids of an index as vectors such as its rows are.
+ *		The centroids of an index, as vectors in the space of its rows.
  */
 #include "postgres.h"
 

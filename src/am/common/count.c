@@ -7,6 +7,7 @@
 #include "miscadmin.h"
 
 #include "am/common/count.h"
+#include "page/pending.h"
 
 /* Sum up the directory. */
 void

@@ -3,7 +3,7 @@
  *		Opening an index that a user names, and acting as its table's owner.
  *
  * Expressions and predicates of an index are its owner's code.  Where this
- * library computes them for somebody else, or by itself, that is between
+ * library computes them for another user, or by itself, that is between
  * IvfpqActAsOwner and IvfpqActAsCaller, with an IndexInfo from IvfpqIndexInfo.
  */
 #include "postgres.h"
@@ -33,7 +33,7 @@
 /* Where names in the owner's code are looked for, as in PostgreSQL 17. */
 #define SAFE_SEARCH_PATH	"pg_catalog, pg_temp"
 
-/* ERROR unless the open relation is an index of ours that can be read. */
+/* ERROR unless the open relation is a gpuivfpq index that can be read. */
 static void
 check_index(Relation rel)
 {
@@ -67,8 +67,8 @@ check_index(Relation rel)
 }
 
 /*
- * Open a gpuivfpq index, ERROR if the OID is not one's.  The caller closes
- * it.
+ * Open a gpuivfpq index; ERROR if the OID is of anything else.  The caller
+ * closes it.
  */
 Relation
 IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
@@ -80,7 +80,7 @@ IvfpqOpenIndex(Oid relid, LOCKMODE lockmode)
 }
 
 /*
- * Open a gpuivfpq index and before it, as everyone does, its table.  The
+ * Open a gpuivfpq index and before it, as PostgreSQL does, its table.  The
  * caller closes both.
  */
 Relation
@@ -105,9 +105,9 @@ IvfpqOpenIndexTable(Oid relid, LOCKMODE lockmode, Relation *table)
 
 /*
  * Open an index and its table for work that keeps VACUUM away.  check raises
- * an ERROR unless the current user may do that work.  It is asked before the
- * lock is, because autovacuum gives way to anyone waiting for that, and once
- * more under the lock.  The caller closes both.
+ * an ERROR unless the current user may do that work.  It is called before the
+ * lock is taken, because autovacuum gives way to every session that waits for
+ * the lock, and once more under the lock.  The caller closes both.
  */
 Relation
 IvfpqOpenToChange(Oid relid, void (*check) (Relation table, Relation index),
@@ -129,7 +129,7 @@ IvfpqOpenToChange(Oid relid, void (*check) (Relation table, Relation index),
 void
 IvfpqCheckInspect(Relation index)
 {
-	if (GvOwnsRelation(index->rd_index->indrelid, GetUserId()) ||
+	if (IvfpqOwnsRelation(index->rd_index->indrelid, GetUserId()) ||
 		has_privs_of_role(GetUserId(), ROLE_PG_MONITOR))
 		return;
 	ereport(ERROR,
@@ -199,10 +199,10 @@ stored_node(Relation index, AttrNumber column)
 
 /*
  * Put expressions and predicate as they are stored in place of those that the
- * relcache has.  These are simplified, SQL functions replaced by their bodies,
- * and names in bodies were looked for when the session first asked: as another
- * user, in a path that may lead to anything.  Dummies, which run no code,
- * stay.
+ * relcache has.  The latter are simplified: SQL functions are replaced by
+ * their bodies, and names in bodies were looked up when the session first
+ * asked, as another user and with any search_path.  Dummies stay: they run no
+ * code.
  */
 void
 IvfpqRenewExpressions(IndexInfo *indexInfo, Relation index)
@@ -231,7 +231,7 @@ IvfpqIndexInfo(Relation index)
 	return indexInfo;
 }
 
-/* Is a function written in a language whose names somebody has to look up? */
+/* Is a function written in a language that looks names up when it runs? */
 static bool
 is_interpreted(Oid funcid, void *context)
 {
@@ -261,8 +261,8 @@ has_interpreted(Node *node, void *context)
  * Do an index's expressions as they are stored, or its predicate if that is
  * asked for, call functions in SQL or PL/pgSQL, say?  A session may lead these
  * elsewhere than they were to go: what a search_path finds when they run, and
- * what one found when it compiled them, which PL/pgSQL remembers.  Functions in
- * C are superusers' and name what they call.
+ * what one found when it compiled them, which PL/pgSQL remembers.  Functions
+ * in C are superusers' and name what they call.
  */
 bool
 IvfpqIsInterpreted(Relation index, bool predicate)
@@ -275,13 +275,13 @@ IvfpqIsInterpreted(Relation index, bool predicate)
 }
 
 /*
- * ERROR if to act as the table's owner would let the current user, whose
- * session it is, have a say in what the owner's code does.
+ * ERROR if the current user's session could change what the owner's code does
+ * when it runs as the table's owner.
  */
 void
 IvfpqCheckActing(Relation table, Relation index)
 {
-	if (GvOwnsRelation(RelationGetRelid(table), GetUserId()) ||
+	if (IvfpqOwnsRelation(RelationGetRelid(table), GetUserId()) ||
 		!IvfpqIsInterpreted(index, true))
 		return;
 	ereport(ERROR,

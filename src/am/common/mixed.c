@@ -72,7 +72,7 @@ PG_FUNCTION_INFO_V1(gpuvec_mixed_cosine_support);
  * is none, the one that pgvector casts implicitly.
  */
 static int
-SourceArgument(const Oid *types)
+source_argument(const Oid *types)
 {
 	Oid			unused;
 
@@ -86,7 +86,7 @@ SourceArgument(const Oid *types)
 
 /* The function that casts one type to another; ERROR if there is none. */
 static Oid
-CastFunction(Oid source, Oid target)
+cast_function(Oid source, Oid target)
 {
 	Oid			function;
 
@@ -102,7 +102,7 @@ CastFunction(Oid source, Oid target)
 
 /* Operator name (type, type) in the schema of type; ERROR if there is none. */
 static Oid
-DistanceOperator(const char *name, Oid type)
+distance_operator(const char *name, Oid type)
 {
 	HeapTuple	tuple;
 	Oid			schema;
@@ -132,7 +132,7 @@ DistanceOperator(const char *name, Oid type)
  * from its pg_proc row, since an index scan passes no expression.
  */
 static void
-MixedPlanInit(MixedPlan *plan, Oid function, const char *name)
+init_plan(MixedPlan *plan, Oid function, const char *name)
 {
 	Oid		   *types;
 	int			ntypes;
@@ -143,27 +143,27 @@ MixedPlanInit(MixedPlan *plan, Oid function, const char *name)
 		elog(ERROR, "distance function %u has %d arguments",
 			 function, ntypes);
 
-	plan->source = SourceArgument(types);
+	plan->source = source_argument(types);
 	plan->target = types[1 - plan->source];
 	source = types[plan->source];
 	plan->by_real = type_is_array(source) &&
 		find_coercion_pathway(plan->target, source, COERCION_EXPLICIT,
 							  &plan->cast) != COERCION_PATH_FUNC;
-	plan->cast = CastFunction(plan->by_real ? FLOAT4ARRAYOID : source,
-							  plan->target);
+	plan->cast = cast_function(plan->by_real ? FLOAT4ARRAYOID : source,
+							   plan->target);
 	plan->cast_nargs = get_func_nargs(plan->cast);
-	plan->operator = DistanceOperator(name, plan->target);
+	plan->operator = distance_operator(name, plan->target);
 	pfree(types);
 }
 
 /* Set up a call site. */
 static MixedCall *
-MixedCallInit(FmgrInfo *flinfo, const char *name)
+init_call(FmgrInfo *flinfo, const char *name)
 {
 	MixedCall  *call;
 
 	call = MemoryContextAllocZero(flinfo->fn_mcxt, sizeof(MixedCall));
-	MixedPlanInit(&call->plan, flinfo->fn_oid, name);
+	init_plan(&call->plan, flinfo->fn_oid, name);
 	fmgr_info_cxt(call->plan.cast, &call->cast, flinfo->fn_mcxt);
 	fmgr_info_cxt(get_opcode(call->plan.operator), &call->distance,
 				  flinfo->fn_mcxt);
@@ -175,7 +175,7 @@ MixedCallInit(FmgrInfo *flinfo, const char *name)
 
 /* An array of numbers as a real[], palloc'd in the current context. */
 static ArrayType *
-RealArray(Datum value)
+real_array(Datum value)
 {
 	ArrayType  *array = DatumGetArrayTypeP(value);
 	int			dims;
@@ -199,7 +199,7 @@ RealArray(Datum value)
 
 /* Cast value; the result is palloc'd in the current context. */
 static Datum
-Cast(MixedCall *call, Datum value)
+cast_value(MixedCall *call, Datum value)
 {
 	LOCAL_FCINFO(fcinfo, 3);
 	ArrayType  *real = NULL;
@@ -207,7 +207,7 @@ Cast(MixedCall *call, Datum value)
 
 	if (call->plan.by_real)
 	{
-		real = RealArray(value);
+		real = real_array(value);
 		value = PointerGetDatum(real);
 	}
 	InitFunctionCallInfoData(*fcinfo, &call->cast, call->plan.cast_nargs,
@@ -231,7 +231,7 @@ Cast(MixedCall *call, Datum value)
  * Leaves no memory behind but the last value cast, in fn_mcxt.
  */
 static Datum
-MixedDistance(FunctionCallInfo fcinfo, const char *name)
+mixed_distance(FunctionCallInfo fcinfo, const char *name)
 {
 	MixedCall  *call = fcinfo->flinfo->fn_extra;
 	int			source;
@@ -241,7 +241,7 @@ MixedDistance(FunctionCallInfo fcinfo, const char *name)
 	Datum		distance;
 
 	if (call == NULL)
-		call = MixedCallInit(fcinfo->flinfo, name);
+		call = init_call(fcinfo->flinfo, name);
 
 	source = call->plan.source;
 	value = (struct varlena *) DatumGetPointer(args[source]);
@@ -249,7 +249,7 @@ MixedDistance(FunctionCallInfo fcinfo, const char *name)
 		args[source] = PointerGetDatum(call->memo.result);
 	else
 	{
-		args[source] = Cast(call, args[source]);
+		args[source] = cast_value(call, args[source]);
 		fresh = DatumGetPointer(args[source]);
 		IvfpqMemoSet(&call->memo, fcinfo->flinfo->fn_mcxt, value,
 					 fresh, VARSIZE_ANY(fresh));
@@ -267,7 +267,7 @@ MixedDistance(FunctionCallInfo fcinfo, const char *name)
  * InvalidOid if there is none.
  */
 static Oid
-RealOperator(const char *name)
+real_operator(const char *name)
 {
 	Oid			am = get_index_am_oid("gpuivfpq", true);
 	Oid			operator = InvalidOid;
@@ -301,7 +301,7 @@ RealOperator(const char *name)
  * not from a table, turn the plan round: the other one becomes a real[].
  */
 static void
-PreferRealColumn(MixedPlan *plan, const char *name, List *args)
+prefer_real_column(MixedPlan *plan, const char *name, List *args)
 {
 	Node	   *source = list_nth(args, plan->source);
 	Node	   *other = list_nth(args, 1 - plan->source);
@@ -310,11 +310,11 @@ PreferRealColumn(MixedPlan *plan, const char *name, List *args)
 	if (exprType(source) != FLOAT4ARRAYOID ||
 		!contain_vars_of_level(source, 0) || contain_vars_of_level(other, 0))
 		return;
-	operator = RealOperator(name);
+	operator = real_operator(name);
 	if (!OidIsValid(operator))
 		return;
 
-	plan->cast = CastFunction(plan->target, FLOAT4ARRAYOID);
+	plan->cast = cast_function(plan->target, FLOAT4ARRAYOID);
 	plan->cast_nargs = get_func_nargs(plan->cast);
 	plan->source = 1 - plan->source;
 	plan->target = FLOAT4ARRAYOID;
@@ -326,7 +326,7 @@ PreferRealColumn(MixedPlan *plan, const char *name, List *args)
  * and pgvector's operator, or that of real[].  Other requests are declined.
  */
 static Node *
-MixedSupport(Node *rawreq, const char *name)
+mixed_support(Node *rawreq, const char *name)
 {
 	SupportRequestSimplify *req = (SupportRequestSimplify *) rawreq;
 	MixedPlan	plan;
@@ -339,8 +339,8 @@ MixedSupport(Node *rawreq, const char *name)
 		list_length(req->fcall->args) != 2)
 		return NULL;
 
-	MixedPlanInit(&plan, req->fcall->funcid, name);
-	PreferRealColumn(&plan, name, req->fcall->args);
+	init_plan(&plan, req->fcall->funcid, name);
+	prefer_real_column(&plan, name, req->fcall->args);
 	args[0] = linitial(req->fcall->args);
 	args[1] = lsecond(req->fcall->args);
 
@@ -374,40 +374,40 @@ MixedSupport(Node *rawreq, const char *name)
 Datum
 gpuvec_mixed_l2(PG_FUNCTION_ARGS)
 {
-	return MixedDistance(fcinfo, "<->");
+	return mixed_distance(fcinfo, "<->");
 }
 
 /* gpuvec_negative_inner_product(vector, real[]) and its like */
 Datum
 gpuvec_mixed_ip(PG_FUNCTION_ARGS)
 {
-	return MixedDistance(fcinfo, "<#>");
+	return mixed_distance(fcinfo, "<#>");
 }
 
 /* gpuvec_cosine_distance(vector, real[]) and its like */
 Datum
 gpuvec_mixed_cosine(PG_FUNCTION_ARGS)
 {
-	return MixedDistance(fcinfo, "<=>");
+	return mixed_distance(fcinfo, "<=>");
 }
 
 /* planner support of gpuvec_mixed_l2 */
 Datum
 gpuvec_mixed_l2_support(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_POINTER(MixedSupport((Node *) PG_GETARG_POINTER(0), "<->"));
+	PG_RETURN_POINTER(mixed_support((Node *) PG_GETARG_POINTER(0), "<->"));
 }
 
 /* planner support of gpuvec_mixed_ip */
 Datum
 gpuvec_mixed_ip_support(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_POINTER(MixedSupport((Node *) PG_GETARG_POINTER(0), "<#>"));
+	PG_RETURN_POINTER(mixed_support((Node *) PG_GETARG_POINTER(0), "<#>"));
 }
 
 /* planner support of gpuvec_mixed_cosine */
 Datum
 gpuvec_mixed_cosine_support(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_POINTER(MixedSupport((Node *) PG_GETARG_POINTER(0), "<=>"));
+	PG_RETURN_POINTER(mixed_support((Node *) PG_GETARG_POINTER(0), "<=>"));
 }

@@ -33,7 +33,7 @@ PG_FUNCTION_INFO_V1(gpuvec_cosine_distance);
 
 /* ERROR unless the array has the shape of a vector and no NULL in it. */
 static void
-CheckShape(ArrayType *array)
+check_shape(ArrayType *array)
 {
 	if (ARR_NDIM(array) > 1)
 		ereport(ERROR,
@@ -61,7 +61,7 @@ CheckShape(ArrayType *array)
 
 /* Report element i, counted from 0, which is not finite. */
 static void
-NotFinite(float4 value, int i)
+report_not_finite(float4 value, int i)
 {
 	if (isnan(value))
 		ereport(ERROR,
@@ -77,18 +77,18 @@ NotFinite(float4 value, int i)
 
 /* ERROR unless all values [n] are finite. */
 static void
-CheckFinite(const float4 *values, int n)
+check_finite(const float4 *values, int n)
 {
 	if (gv_is_finite(values, n))
 		return;
 	for (int i = 0; i < n; i++)
 		if (!isfinite(values[i]))
-			NotFinite(values[i], i);
+			report_not_finite(values[i], i);
 }
 
 /* double precision [n] rounded to real; what is too small becomes 0. */
 static float4 *
-RoundDoubles(const float8 *x, int n)
+round_doubles(const float8 *x, int n)
 {
 	float4	   *values = palloc(n * sizeof(float4));
 
@@ -106,7 +106,7 @@ RoundDoubles(const float8 *x, int n)
 
 /* smallint [n] as real. */
 static float4 *
-RoundShorts(const int16 *x, int n)
+round_shorts(const int16 *x, int n)
 {
 	float4	   *values = palloc(n * sizeof(float4));
 
@@ -117,7 +117,7 @@ RoundShorts(const int16 *x, int n)
 
 /* integer [n] rounded to real. */
 static float4 *
-RoundIntegers(const int32 *x, int n)
+round_integers(const int32 *x, int n)
 {
 	float4	   *values = palloc(n * sizeof(float4));
 
@@ -128,7 +128,7 @@ RoundIntegers(const int32 *x, int n)
 
 /* bigint [n] rounded to real. */
 static float4 *
-RoundBigints(const int64 *x, int n)
+round_bigints(const int64 *x, int n)
 {
 	float4	   *values = palloc(n * sizeof(float4));
 
@@ -139,7 +139,7 @@ RoundBigints(const int64 *x, int n)
 
 /* The elements of numeric[], which has no NULLs, rounded to real. */
 static float4 *
-RoundNumerics(ArrayType *array, int n)
+round_numerics(ArrayType *array, int n)
 {
 	float4	   *values = palloc(n * sizeof(float4));
 	Datum	   *elements;
@@ -166,7 +166,7 @@ IvfpqArrayFloats(ArrayType *array, int *dims)
 	const float4 *values;
 	int			n;
 
-	CheckShape(array);
+	check_shape(array);
 	n = ARR_DIMS(array)[0];
 	switch (ARR_ELEMTYPE(array))
 	{
@@ -174,19 +174,19 @@ IvfpqArrayFloats(ArrayType *array, int *dims)
 			values = (const float4 *) ARR_DATA_PTR(array);
 			break;
 		case FLOAT8OID:
-			values = RoundDoubles((const float8 *) ARR_DATA_PTR(array), n);
+			values = round_doubles((const float8 *) ARR_DATA_PTR(array), n);
 			break;
 		case INT2OID:
-			values = RoundShorts((const int16 *) ARR_DATA_PTR(array), n);
+			values = round_shorts((const int16 *) ARR_DATA_PTR(array), n);
 			break;
 		case INT4OID:
-			values = RoundIntegers((const int32 *) ARR_DATA_PTR(array), n);
+			values = round_integers((const int32 *) ARR_DATA_PTR(array), n);
 			break;
 		case INT8OID:
-			values = RoundBigints((const int64 *) ARR_DATA_PTR(array), n);
+			values = round_bigints((const int64 *) ARR_DATA_PTR(array), n);
 			break;
 		case NUMERICOID:
-			values = RoundNumerics(array, n);
+			values = round_numerics(array, n);
 			break;
 		default:
 			ereport(ERROR,
@@ -195,7 +195,7 @@ IvfpqArrayFloats(ArrayType *array, int *dims)
 							format_type_be(ARR_ELEMTYPE(array))),
 					 errhint("Cast it to real[].")));
 	}
-	CheckFinite(values, n);
+	check_finite(values, n);
 	*dims = n;
 	return values;
 }
@@ -246,7 +246,7 @@ IvfpqMemoSet(IvfpqMemo *memo, MemoryContext context,
  * most MEMO_MAX_BYTES long; the result belongs to flinfo.
  */
 static const float *
-NumericFloats(FmgrInfo *flinfo, ArrayType *array, int *dims)
+numeric_floats(FmgrInfo *flinfo, ArrayType *array, int *dims)
 {
 	IvfpqMemo  *memo = flinfo->fn_extra;
 	const struct varlena *value = (const struct varlena *) array;
@@ -274,7 +274,7 @@ NumericFloats(FmgrInfo *flinfo, ArrayType *array, int *dims)
  * Leaves no memory behind.
  */
 static float8
-Distance(FunctionCallInfo fcinfo, DistanceFunction function)
+compute_distance(FunctionCallInfo fcinfo, DistanceFunction function)
 {
 	ArrayType  *a = PG_GETARG_ARRAYTYPE_P(0);
 	ArrayType  *b = PG_GETARG_ARRAYTYPE_P(1);
@@ -288,7 +288,7 @@ Distance(FunctionCallInfo fcinfo, DistanceFunction function)
 	remember = ARR_ELEMTYPE(b) == NUMERICOID && fcinfo->flinfo != NULL &&
 		VARSIZE(b) <= MEMO_MAX_BYTES;
 	if (remember)
-		y = NumericFloats(fcinfo->flinfo, b, &b_dims);
+		y = numeric_floats(fcinfo->flinfo, b, &b_dims);
 	else
 		y = IvfpqArrayFloats(b, &b_dims);
 	if (a_dims != b_dims)
@@ -310,19 +310,19 @@ Distance(FunctionCallInfo fcinfo, DistanceFunction function)
 Datum
 gpuvec_l2_distance(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_FLOAT8(Distance(fcinfo, gv_distance_l2));
+	PG_RETURN_FLOAT8(compute_distance(fcinfo, gv_distance_l2));
 }
 
 /* gpuvec_negative_inner_product(real[], real[] or other) */
 Datum
 gpuvec_negative_inner_product(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_FLOAT8(Distance(fcinfo, gv_distance_ip));
+	PG_RETURN_FLOAT8(compute_distance(fcinfo, gv_distance_ip));
 }
 
 /* gpuvec_cosine_distance(real[], real[] or other): 1 - cosine, or NaN */
 Datum
 gpuvec_cosine_distance(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_FLOAT8(Distance(fcinfo, gv_distance_cosine));
+	PG_RETURN_FLOAT8(compute_distance(fcinfo, gv_distance_cosine));
 }

@@ -4,9 +4,9 @@
  *
  * Reading takes an active snapshot, for values out of line and for the
  * functions of an index.  In a session that is the statement's, and stays.  A
- * worker has nobody to keep one for: it takes a newer one as it goes on, and
- * has none while it computes, because VACUUM, of any table, spares what the
- * oldest snapshot sees, and clustering may take hours.
+ * worker runs no statement: it takes newer snapshots as it goes on, and has
+ * none while it computes.  VACUUM, of any table, spares what the oldest
+ * snapshot sees, and clustering may take hours.
  */
 #include "postgres.h"
 
@@ -14,7 +14,7 @@
 
 #include "am/common/snapshot.h"
 
-/* Is this a worker, whose active snapshot nobody else relies on? */
+/* Is this a worker, on whose active snapshot no caller relies? */
 static bool ours = false;
 
 /* From here on this process may be without a snapshot. */

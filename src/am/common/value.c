@@ -25,7 +25,7 @@
  * operator of the class's own type.
  */
 static GvMetric
-IndexMetric(Relation index)
+index_metric(Relation index)
 {
 	Oid			family = index->rd_opfamily[0];
 	Oid			type = index->rd_opcintype[0];
@@ -67,7 +67,7 @@ IndexMetric(Relation index)
  * domains, or 0.
  */
 static int
-TypmodDims(Relation index)
+column_dims(Relation index)
 {
 	Form_pg_attribute att = TupleDescAttr(RelationGetDescr(index), 0);
 	int32		typmod = att->atttypmod;
@@ -87,7 +87,7 @@ void
 IvfpqTypeInit(IvfpqType *type, Relation index)
 {
 	memset(type, 0, sizeof(*type));
-	type->metric = IndexMetric(index);
+	type->metric = index_metric(index);
 	type->type = index->rd_opcintype[0];
 	type->collation = index->rd_indcollation[0];
 	type->has_toreal = (type->type != FLOAT4ARRAYOID);
@@ -97,7 +97,7 @@ IvfpqTypeInit(IvfpqType *type, Relation index)
 	fmgr_info_copy(&type->toreal,
 				   index_getprocinfo(index, 1, IVFPQ_TOREAL_PROC),
 				   CurrentMemoryContext);
-	type->typmod_dims = TypmodDims(index);
+	type->typmod_dims = column_dims(index);
 }
 
 /*

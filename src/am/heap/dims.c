@@ -19,17 +19,18 @@
 #include "am/common/tid.h"
 #include "am/heap/dims.h"
 #include "am/heap/measure.h"
+#include "page/pending.h"
 
 /* Rows that are asked, at most. */
 #define MAX_ASKED	100
 
-/* What pending rows are asked. */
+/* Pending rows that are asked for their dimensions. */
 typedef struct Inquiry
 {
 	Relation	heap;
 	Relation	index;
 	IvfpqType	type;
-	IvfpqRerank rows;			/* fetches them */
+	IvfpqMeasure rows;			/* fetches them */
 	IvfpqPendingReader reader;
 	int			count;			/* TIDs of the reader's page */
 	int			next;			/* of them to be looked at */
@@ -54,7 +55,7 @@ begin_inquiry(Inquiry *inquiry, Relation heap, Relation index,
 										 GetActiveSnapshot() :
 										 GetLatestSnapshot());
 	IvfpqTypeInit(&inquiry->type, index);
-	IvfpqRerankBegin(&inquiry->rows, heap, index, inquiry->snapshot);
+	IvfpqMeasureBegin(&inquiry->rows, heap, index, inquiry->snapshot);
 	IvfpqPendingOpen(&inquiry->reader, index, meta);
 	inquiry->reader.place.page = InvalidBlockNumber;
 }
@@ -63,7 +64,7 @@ static void
 end_inquiry(Inquiry *inquiry)
 {
 	IvfpqPendingClose(&inquiry->reader);
-	IvfpqRerankEnd(&inquiry->rows);
+	IvfpqMeasureEnd(&inquiry->rows);
 	UnregisterSnapshot(inquiry->snapshot);
 	MemoryContextSwitchTo(inquiry->oldcontext);
 	MemoryContextDelete(inquiry->context);
@@ -96,12 +97,12 @@ next_dims(Inquiry *inquiry, ItemPointer tid, int *dims)
 		MemoryContext oldcontext;
 		Datum		value;
 
-		if (!IvfpqRerankFetch(&inquiry->rows, IvfpqTidToId(tid), &value))
+		if (!IvfpqMeasureFetch(&inquiry->rows, IvfpqTidToId(tid), &value))
 			continue;
 		oldcontext = MemoryContextSwitchTo(inquiry->rows.context);
 		(void) IvfpqValueFloats(&inquiry->type, value, dims);
 		MemoryContextSwitchTo(oldcontext);
-		IvfpqRerankDone(&inquiry->rows);
+		IvfpqMeasureDone(&inquiry->rows);
 		return true;
 	}
 	return false;
@@ -166,8 +167,9 @@ IvfpqFindOdd(Relation heap, Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * Nobody will ever see a pending row: what decided on the dimensions is gone,
- * rolled back or deleted, and the next row decides.  False if that is not so.
+ * If no snapshot will ever see a pending row, the rows that decided on the
+ * dimensions were rolled back or deleted: let the next row decide.  False if
+ * there is a row that may be seen.
  */
 bool
 IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta)
@@ -183,9 +185,9 @@ IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta)
 	inquiry.rows.asks_dead = true;
 	while (dead && next_tid(&inquiry, &tid))
 	{
-		if (IvfpqRerankFetch(&inquiry.rows, IvfpqTidToId(&tid), &value))
+		if (IvfpqMeasureFetch(&inquiry.rows, IvfpqTidToId(&tid), &value))
 		{
-			IvfpqRerankDone(&inquiry.rows);
+			IvfpqMeasureDone(&inquiry.rows);
 			dead = false;
 		}
 		dead &= inquiry.rows.all_dead;

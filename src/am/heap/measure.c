@@ -19,51 +19,51 @@
 
 /* Begin to fetch rows; memory from the current context. */
 void
-IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap, Relation index,
-				 Snapshot snapshot)
+IvfpqMeasureBegin(IvfpqMeasure *measure, Relation heap, Relation index,
+				  Snapshot snapshot)
 {
-	memset(rerank, 0, sizeof(*rerank));
-	rerank->index = index;
-	rerank->heap = heap;
-	rerank->heap_blocks = RelationGetNumberOfBlocks(heap);
-	rerank->snapshot = snapshot;
-	rerank->fetch = table_index_fetch_begin(heap);
-	rerank->slot = table_slot_create(heap, NULL);
-	rerank->is_heap = heap->rd_tableam == GetHeapamTableAmRoutine();
-	rerank->attnum = index->rd_index->indkey.values[0];
-	if (rerank->attnum == 0)
+	memset(measure, 0, sizeof(*measure));
+	measure->index = index;
+	measure->heap = heap;
+	measure->heap_blocks = RelationGetNumberOfBlocks(heap);
+	measure->snapshot = snapshot;
+	measure->fetch = table_index_fetch_begin(heap);
+	measure->slot = table_slot_create(heap, NULL);
+	measure->is_heap = heap->rd_tableam == GetHeapamTableAmRoutine();
+	measure->attnum = index->rd_index->indkey.values[0];
+	if (measure->attnum == 0)
 	{
-		rerank->indexInfo = IvfpqIndexInfo(index);
-		rerank->estate = CreateExecutorState();
+		measure->indexInfo = IvfpqIndexInfo(index);
+		measure->estate = CreateExecutorState();
 	}
-	rerank->context = AllocSetContextCreate(CurrentMemoryContext,
-											"gpuivfpq rerank",
-											ALLOCSET_DEFAULT_SIZES);
-	IvfpqRerankForesee(rerank, NULL, 0);
+	measure->context = AllocSetContextCreate(CurrentMemoryContext,
+											 "gpuivfpq measure",
+											 ALLOCSET_DEFAULT_SIZES);
+	IvfpqMeasurePrefetch(measure, NULL, 0);
 }
 
 /* What to measure from now on: distance(row's value, query). */
 void
-IvfpqRerankQuery(IvfpqRerank *rerank, FmgrInfo *distance, Oid collation,
-				 Datum query)
+IvfpqMeasureQuery(IvfpqMeasure *measure, FmgrInfo *distance, Oid collation,
+				  Datum query)
 {
-	rerank->distance = distance;
-	rerank->collation = collation;
-	rerank->query = query;
+	measure->distance = distance;
+	measure->collation = collation;
+	measure->query = query;
 }
 
 /* The indexed value of the row in the slot. */
 static Datum
-indexed_value(IvfpqRerank *rerank, bool *isnull)
+indexed_value(IvfpqMeasure *measure, bool *isnull)
 {
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnulls[INDEX_MAX_KEYS];
 
-	if (rerank->attnum != 0)
-		return slot_getattr(rerank->slot, rerank->attnum, isnull);
+	if (measure->attnum != 0)
+		return slot_getattr(measure->slot, measure->attnum, isnull);
 
-	GetPerTupleExprContext(rerank->estate)->ecxt_scantuple = rerank->slot;
-	FormIndexDatum(rerank->indexInfo, rerank->slot, rerank->estate,
+	GetPerTupleExprContext(measure->estate)->ecxt_scantuple = measure->slot;
+	FormIndexDatum(measure->indexInfo, measure->slot, measure->estate,
 				   values, isnulls);
 	*isnull = isnulls[0];
 	return values[0];
@@ -75,27 +75,27 @@ indexed_value(IvfpqRerank *rerank, bool *isnull)
  * which the running statement excludes.
  */
 static void
-check_tid(IvfpqRerank *rerank, const ItemPointerData *tid)
+check_tid(IvfpqMeasure *measure, const ItemPointerData *tid)
 {
 	BlockNumber blkno = ItemPointerGetBlockNumberNoCheck(tid);
 
-	if (blkno >= rerank->heap_blocks)
-		rerank->heap_blocks = RelationGetNumberOfBlocks(rerank->heap);
-	if (blkno >= rerank->heap_blocks || !ItemPointerIsValid(tid))
+	if (blkno >= measure->heap_blocks)
+		measure->heap_blocks = RelationGetNumberOfBlocks(measure->heap);
+	if (blkno >= measure->heap_blocks || !ItemPointerIsValid(tid))
 		ereport(ERROR,
 				(errcode(ERRCODE_INDEX_CORRUPTED),
 				 errmsg("index \"%s\" points to row (%u,%u), which table \"%s\" cannot have",
-						RelationGetRelationName(rerank->index), blkno,
+						RelationGetRelationName(measure->index), blkno,
 						ItemPointerGetOffsetNumberNoCheck(tid),
-						RelationGetRelationName(rerank->heap)),
+						RelationGetRelationName(measure->heap)),
 				 errhint("Rebuild it with REINDEX; gpuvec_verify_index says where it is damaged.")));
 }
 
-/* Do rows mostly come from files, so that it helps to expect them? */
+/* Do rows mostly come from files, so that it helps to prefetch their pages? */
 bool
-IvfpqRerankIsCold(const IvfpqRerank *rerank)
+IvfpqMeasureIsCold(const IvfpqMeasure *measure)
 {
-	return rerank->is_heap && IvfpqAheadHelps(rerank->heap);
+	return measure->is_heap && IvfpqPrefetchHelps(measure->heap);
 }
 
 /*
@@ -103,36 +103,36 @@ IvfpqRerankIsCold(const IvfpqRerank *rerank)
  * dims = 0: measure all.
  */
 void
-IvfpqRerankDims(IvfpqRerank *rerank, int dims, bool *told)
+IvfpqMeasureDims(IvfpqMeasure *measure, int dims, bool *told)
 {
-	rerank->dims = dims;
-	rerank->told = told;
+	measure->dims = dims;
+	measure->told = told;
 	if (dims > 0)
-		IvfpqTypeInit(&rerank->type, rerank->index);
+		IvfpqTypeInit(&measure->type, measure->index);
 }
 
 /*
- * These rows [n] may be fetched, in this order, before IvfpqRerankPause; ids
- * must stay as they are until then.  What pages they are on is known of heaps
- * only.
+ * Prefetch the pages of rows [n] that may be fetched, in this order, before
+ * IvfpqMeasurePause; ids must stay as they are until then.  What pages rows
+ * are on is known of heaps only.
  */
 void
-IvfpqRerankForesee(IvfpqRerank *rerank, const uint64 *ids, int64 n)
+IvfpqMeasurePrefetch(IvfpqMeasure *measure, const uint64 *ids, int64 n)
 {
-	IvfpqAheadBegin(&rerank->ahead, rerank->heap, ids,
-					rerank->is_heap ? n : 0, IVFPQ_ID_SHIFT);
+	IvfpqPrefetchBegin(&measure->prefetch, measure->heap, ids,
+					measure->is_heap ? n : 0, IVFPQ_ID_SHIFT);
 }
 
 /*
- * These rows [n], of ascending ids, will be fetched before IvfpqRerankPause;
- * ids must stay as they are until then.
+ * The same of rows [n] of ascending ids that will all be fetched: they are
+ * brought into the processor's cache as well.
  */
 void
-IvfpqRerankExpect(IvfpqRerank *rerank, const uint64 *ids, int64 n)
+IvfpqMeasurePrefetchSorted(IvfpqMeasure *measure, const uint64 *ids, int64 n)
 {
-	IvfpqRerankForesee(rerank, ids, n);
-	if (rerank->is_heap)
-		IvfpqComingBegin(&rerank->coming, rerank->heap, ids, n);
+	IvfpqMeasurePrefetch(measure, ids, n);
+	if (measure->is_heap)
+		IvfpqPrefetchRowBegin(&measure->prefetch_row, measure->heap, ids, n);
 }
 
 /*
@@ -140,11 +140,11 @@ IvfpqRerankExpect(IvfpqRerank *rerank, const uint64 *ids, int64 n)
  * the hash table otherwise.
  */
 static void
-give_page(IvfpqRerank *rerank, uint64 id)
+give_page(IvfpqMeasure *measure, uint64 id)
 {
-	IndexFetchHeapData *fetch = (IndexFetchHeapData *) rerank->fetch;
+	IndexFetchHeapData *fetch = (IndexFetchHeapData *) measure->fetch;
 	BlockNumber blkno = (BlockNumber) (id >> IVFPQ_ID_SHIFT);
-	Buffer		buffer = IvfpqComingTake(&rerank->coming, id);
+	Buffer		buffer = IvfpqPrefetchRowTake(&measure->prefetch_row, id);
 
 	if (BufferIsValid(fetch->xs_cbuf) &&
 		BufferGetBlockNumber(fetch->xs_cbuf) == blkno)
@@ -154,19 +154,19 @@ give_page(IvfpqRerank *rerank, uint64 id)
 		return;
 	}
 	if (!BufferIsValid(buffer))
-		buffer = IvfpqRecentRead(rerank->heap, blkno, NULL);
+		buffer = IvfpqBufHintRead(measure->heap, blkno, NULL);
 	if (BufferIsValid(fetch->xs_cbuf))
 		ReleaseBuffer(fetch->xs_cbuf);
 	fetch->xs_cbuf = buffer;
-	heap_page_prune_opt(rerank->heap, buffer);
+	heap_page_prune_opt(measure->heap, buffer);
 }
 
 /*
  * Get the indexed value of the row that an index entry points to, good until
- * IvfpqRerankDone.  False when the snapshot sees no row there, or NULL.
+ * IvfpqMeasureDone.  False when the snapshot sees no row there, or NULL.
  */
 bool
-IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
+IvfpqMeasureFetch(IvfpqMeasure *measure, uint64 id, Datum *value)
 {
 	ItemPointerData tid;
 	MemoryContext oldcontext;
@@ -174,107 +174,109 @@ IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value)
 	bool		isnull;
 
 	IvfpqIdToTid(id, &tid);
-	check_tid(rerank, &tid);
-	IvfpqAheadTo(&rerank->ahead, ItemPointerGetBlockNumber(&tid));
-	if (rerank->is_heap)
-		give_page(rerank, id);
-	if (!table_index_fetch_tuple(rerank->fetch, &tid, rerank->snapshot,
-								 rerank->slot, &call_again,
-								 rerank->asks_dead ? &rerank->all_dead : NULL))
+	check_tid(measure, &tid);
+	IvfpqPrefetchTo(&measure->prefetch, ItemPointerGetBlockNumber(&tid));
+	if (measure->is_heap)
+		give_page(measure, id);
+	if (!table_index_fetch_tuple(measure->fetch, &tid, measure->snapshot,
+								 measure->slot, &call_again,
+								 measure->asks_dead ?
+								 &measure->all_dead : NULL))
 		return false;
 
-	oldcontext = MemoryContextSwitchTo(rerank->context);
-	*value = indexed_value(rerank, &isnull);
+	oldcontext = MemoryContextSwitchTo(measure->context);
+	*value = indexed_value(measure, &isnull);
 	MemoryContextSwitchTo(oldcontext);
 	if (isnull)
-		IvfpqRerankDone(rerank);
+		IvfpqMeasureDone(measure);
 	return !isnull;
 }
 
-/* Let go of the row fetched, and of all that was made in rerank->context. */
+/* Let go of the row fetched, and of all that was made in measure->context. */
 void
-IvfpqRerankDone(IvfpqRerank *rerank)
+IvfpqMeasureDone(IvfpqMeasure *measure)
 {
-	MemoryContextReset(rerank->context);
-	if (rerank->estate)
-		ResetPerTupleExprContext(rerank->estate);
-	ExecClearTuple(rerank->slot);
+	MemoryContextReset(measure->context);
+	if (measure->estate)
+		ResetPerTupleExprContext(measure->estate);
+	ExecClearTuple(measure->slot);
 }
 
 /* A row has other dimensions than the index, and is not measured: say so. */
 static void
-tell_odd(IvfpqRerank *rerank, uint64 id, int dims)
+tell_odd(IvfpqMeasure *measure, uint64 id, int dims)
 {
 	ItemPointerData tid;
 
-	if (*rerank->told)
+	if (*measure->told)
 		return;
-	*rerank->told = true;
+	*measure->told = true;
 	IvfpqIdToTid(id, &tid);
 	ereport(WARNING,
 			(errcode(ERRCODE_DATA_EXCEPTION),
 			 errmsg("row (%u,%u) of table \"%s\" has %d dimensions, not the %d of index \"%s\", and is left out",
 					ItemPointerGetBlockNumber(&tid),
 					ItemPointerGetOffsetNumber(&tid),
-					RelationGetRelationName(rerank->heap), dims, rerank->dims,
-					RelationGetRelationName(rerank->index)),
+					RelationGetRelationName(measure->heap), dims,
+					measure->dims,
+					RelationGetRelationName(measure->index)),
 			 errhint("gpuvec_verify_index names all such rows; delete or update them.")));
 }
 
 /*
  * Measure the row that an index entry points to.  False when the snapshot
- * sees no row there, or one of other dimensions than rerank->dims.
+ * sees no row there, or one of other dimensions than measure->dims.
  */
 bool
-IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance)
+IvfpqMeasureRow(IvfpqMeasure *measure, uint64 id, double *distance)
 {
 	MemoryContext oldcontext;
 	Datum		value;
 
-	if (!IvfpqRerankFetch(rerank, id, &value))
+	if (!IvfpqMeasureFetch(measure, id, &value))
 		return false;
-	oldcontext = MemoryContextSwitchTo(rerank->context);
-	if (rerank->dims > 0)
+	oldcontext = MemoryContextSwitchTo(measure->context);
+	if (measure->dims > 0)
 	{
 		int			dims;
 
-		if (!rerank->type.has_toreal)
+		if (!measure->type.has_toreal)
 			value = PointerGetDatum(PG_DETOAST_DATUM(value));
-		(void) IvfpqValueFloats(&rerank->type, value, &dims);
-		if (dims != rerank->dims)
+		(void) IvfpqValueFloats(&measure->type, value, &dims);
+		if (dims != measure->dims)
 		{
 			MemoryContextSwitchTo(oldcontext);
-			tell_odd(rerank, id, dims);
-			IvfpqRerankDone(rerank);
+			tell_odd(measure, id, dims);
+			IvfpqMeasureDone(measure);
 			return false;
 		}
 	}
-	*distance = DatumGetFloat8(FunctionCall2Coll(rerank->distance,
-												 rerank->collation,
-												 value, rerank->query));
+	*distance = DatumGetFloat8(FunctionCall2Coll(measure->distance,
+												 measure->collation,
+												 value, measure->query));
 	MemoryContextSwitchTo(oldcontext);
-	IvfpqRerankDone(rerank);
+	IvfpqMeasureDone(measure);
 	return true;
 }
 
-/* Let go of pages between batches, and expect no rows. */
+/* Let go of pages between batches; no row is prefetched any more. */
 void
-IvfpqRerankPause(IvfpqRerank *rerank)
+IvfpqMeasurePause(IvfpqMeasure *measure)
 {
-	IvfpqComingEnd(&rerank->coming);
-	IvfpqAheadEnd(&rerank->ahead);
-	IvfpqRerankForesee(rerank, NULL, 0);
-	table_index_fetch_reset(rerank->fetch);
+	IvfpqPrefetchRowEnd(&measure->prefetch_row);
+	IvfpqPrefetchEnd(&measure->prefetch);
+	IvfpqMeasurePrefetch(measure, NULL, 0);
+	table_index_fetch_reset(measure->fetch);
 }
 
 /* Let go of everything. */
 void
-IvfpqRerankEnd(IvfpqRerank *rerank)
+IvfpqMeasureEnd(IvfpqMeasure *measure)
 {
-	IvfpqComingEnd(&rerank->coming);
-	ExecDropSingleTupleTableSlot(rerank->slot);
-	table_index_fetch_end(rerank->fetch);
-	if (rerank->estate)
-		FreeExecutorState(rerank->estate);
-	MemoryContextDelete(rerank->context);
+	IvfpqPrefetchRowEnd(&measure->prefetch_row);
+	ExecDropSingleTupleTableSlot(measure->slot);
+	table_index_fetch_end(measure->fetch);
+	if (measure->estate)
+		FreeExecutorState(measure->estate);
+	MemoryContextDelete(measure->context);
 }

@@ -13,7 +13,7 @@
 #include "am/heap/prefetchrow.h"
 #include "page/buffer/prefetch.h"
 
-typedef struct IvfpqRerank
+typedef struct IvfpqMeasure
 {
 	Relation	index;
 	Relation	heap;
@@ -30,28 +30,29 @@ typedef struct IvfpqRerank
 	MemoryContext context;		/* reset after every row */
 	int			dims;			/* measure rows of these only; 0 = all */
 	IvfpqType	type;			/* when dims > 0 */
-	bool	   *told;			/* was it said that one is passed over? */
+	bool	   *told;			/* has a warning been given? */
 	bool		asks_dead;		/* all_dead is wanted, */
-	bool		all_dead;		/* of a row not seen: nobody ever will */
+	bool		all_dead;		/* of a row not seen: no snapshot ever will */
 	bool		is_heap;
-	IvfpqComing coming;			/* rows to be fetched, of a heap */
-	IvfpqAhead	ahead;			/* the same, or rows foreseen */
-} IvfpqRerank;
+	IvfpqPrefetchRow prefetch_row;			/* rows to be fetched, of a heap */
+	IvfpqPrefetch	prefetch;			/* the same, or rows foreseen */
+} IvfpqMeasure;
 
-extern void IvfpqRerankBegin(IvfpqRerank *rerank, Relation heap,
-							 Relation index, Snapshot snapshot);
-extern void IvfpqRerankQuery(IvfpqRerank *rerank, FmgrInfo *distance,
-							 Oid collation, Datum query);
-extern void IvfpqRerankDims(IvfpqRerank *rerank, int dims, bool *told);
-extern void IvfpqRerankExpect(IvfpqRerank *rerank, const uint64 *ids,
-							  int64 n);
-extern bool IvfpqRerankIsCold(const IvfpqRerank *rerank);
-extern void IvfpqRerankForesee(IvfpqRerank *rerank, const uint64 *ids,
-							   int64 n);
-extern bool IvfpqRerankFetch(IvfpqRerank *rerank, uint64 id, Datum *value);
-extern void IvfpqRerankDone(IvfpqRerank *rerank);
-extern bool IvfpqRerankRow(IvfpqRerank *rerank, uint64 id, double *distance);
-extern void IvfpqRerankPause(IvfpqRerank *rerank);
-extern void IvfpqRerankEnd(IvfpqRerank *rerank);
+extern void IvfpqMeasureBegin(IvfpqMeasure *measure, Relation heap,
+							  Relation index, Snapshot snapshot);
+extern void IvfpqMeasureQuery(IvfpqMeasure *measure, FmgrInfo *distance,
+							  Oid collation, Datum query);
+extern void IvfpqMeasureDims(IvfpqMeasure *measure, int dims, bool *told);
+extern void IvfpqMeasurePrefetchSorted(IvfpqMeasure *measure,
+									   const uint64 *ids, int64 n);
+extern bool IvfpqMeasureIsCold(const IvfpqMeasure *measure);
+extern void IvfpqMeasurePrefetch(IvfpqMeasure *measure, const uint64 *ids,
+								 int64 n);
+extern bool IvfpqMeasureFetch(IvfpqMeasure *measure, uint64 id, Datum *value);
+extern void IvfpqMeasureDone(IvfpqMeasure *measure);
+extern bool IvfpqMeasureRow(IvfpqMeasure *measure, uint64 id,
+							double *distance);
+extern void IvfpqMeasurePause(IvfpqMeasure *measure);
+extern void IvfpqMeasureEnd(IvfpqMeasure *measure);
 
 #endif							/* IVFPQ_MEASURE_H */

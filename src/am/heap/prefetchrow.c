@@ -17,12 +17,12 @@
 #include "am/heap/prefetchrow.h"
 #include "page/buffer/bufhint.h"
 
-#define PAGES_AHEAD		8		/* rows whose pages are looked up */
+#define PREFETCHED_PAGES	8	/* rows whose pages are looked up */
 
 static inline BlockNumber
-block_of(const IvfpqComing *coming, int64 i)
+block_of(const IvfpqPrefetchRow *rows, int64 i)
 {
-	return (BlockNumber) (coming->ids[i] >> IVFPQ_ID_SHIFT);
+	return (BlockNumber) (rows->ids[i] >> IVFPQ_ID_SHIFT);
 }
 
 /* Where a page has a row's line pointer; false: no page could have it. */
@@ -37,28 +37,28 @@ find_line_pointer(uint64 id, int *at)
 
 /* The page of row i, if there is one, will be pinned soon. */
 static void
-look_up(const IvfpqComing *coming, int64 i)
+look_up(const IvfpqPrefetchRow *rows, int64 i)
 {
 	int			at;
 
-	if (i < coming->n && find_line_pointer(coming->ids[i], &at))
-		IvfpqRecentFetch(coming->heap, block_of(coming, i), at,
+	if (i < rows->n && find_line_pointer(rows->ids[i], &at))
+		IvfpqBufHintFetch(rows->heap, block_of(rows, i), at,
 						 sizeof(ItemIdData));
 }
 
 /* Pin the page of row i, if there is one, and have the row fetched. */
 static void
-hold(IvfpqComing *coming, int64 i)
+hold(IvfpqPrefetchRow *rows, int64 i)
 {
 	Buffer		buffer;
 	ItemIdData	item;
 	const char *page;
 	int			at;
 
-	if (i >= coming->n || !find_line_pointer(coming->ids[i], &at))
+	if (i >= rows->n || !find_line_pointer(rows->ids[i], &at))
 		return;
-	buffer = IvfpqRecentPin(coming->heap, block_of(coming, i));
-	coming->held[i % IVFPQ_HELD_PAGES] = buffer;
+	buffer = IvfpqBufHintPin(rows->heap, block_of(rows, i));
+	rows->held[i % IVFPQ_HELD_PAGES] = buffer;
 	if (!BufferIsValid(buffer))
 		return;
 	page = (const char *) BufferGetPage(buffer);
@@ -70,40 +70,40 @@ hold(IvfpqComing *coming, int64 i)
 
 /* Pass row i: its page's pin is the caller's. */
 static Buffer
-pass(IvfpqComing *coming, int64 i)
+pass(IvfpqPrefetchRow *rows, int64 i)
 {
-	Buffer	   *held = &coming->held[i % IVFPQ_HELD_PAGES];
+	Buffer	   *held = &rows->held[i % IVFPQ_HELD_PAGES];
 	Buffer		buffer = *held;
 
 	*held = InvalidBuffer;
-	hold(coming, i + IVFPQ_HELD_PAGES);
-	look_up(coming, i + PAGES_AHEAD);
+	hold(rows, i + IVFPQ_HELD_PAGES);
+	look_up(rows, i + PREFETCHED_PAGES);
 	return buffer;
 }
 
 /* See prefetchrow.h. */
 void
-IvfpqComingBegin(IvfpqComing *coming, Relation heap, const uint64 *ids,
-				 int64 n)
+IvfpqPrefetchRowBegin(IvfpqPrefetchRow *rows, Relation heap, const uint64 *ids,
+					  int64 n)
 {
-	memset(coming, 0, sizeof(*coming));
-	coming->heap = heap;
-	coming->ids = ids;
-	coming->n = n;
-	for (int i = 0; i < PAGES_AHEAD; i++)
-		look_up(coming, i);
+	memset(rows, 0, sizeof(*rows));
+	rows->heap = heap;
+	rows->ids = ids;
+	rows->n = n;
+	for (int i = 0; i < PREFETCHED_PAGES; i++)
+		look_up(rows, i);
 	for (int i = 0; i < IVFPQ_HELD_PAGES; i++)
-		hold(coming, i);
+		hold(rows, i);
 }
 
 /* See prefetchrow.h. */
 Buffer
-IvfpqComingTake(IvfpqComing *coming, uint64 id)
+IvfpqPrefetchRowTake(IvfpqPrefetchRow *rows, uint64 id)
 {
-	while (coming->next < coming->n && coming->ids[coming->next] <= id)
+	while (rows->next < rows->n && rows->ids[rows->next] <= id)
 	{
-		bool		found = coming->ids[coming->next] == id;
-		Buffer		buffer = pass(coming, coming->next++);
+		bool		found = rows->ids[rows->next] == id;
+		Buffer		buffer = pass(rows, rows->next++);
 
 		if (found)
 			return buffer;
@@ -115,10 +115,10 @@ IvfpqComingTake(IvfpqComing *coming, uint64 id)
 
 /* See prefetchrow.h. */
 void
-IvfpqComingEnd(IvfpqComing *coming)
+IvfpqPrefetchRowEnd(IvfpqPrefetchRow *rows)
 {
 	for (int i = 0; i < IVFPQ_HELD_PAGES; i++)
-		if (BufferIsValid(coming->held[i]))
-			ReleaseBuffer(coming->held[i]);
-	memset(coming, 0, sizeof(*coming));
+		if (BufferIsValid(rows->held[i]))
+			ReleaseBuffer(rows->held[i]);
+	memset(rows, 0, sizeof(*rows));
 }

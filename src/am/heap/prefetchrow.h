@@ -9,9 +9,9 @@
 #include "storage/bufmgr.h"
 #include "utils/relcache.h"
 
-#define IVFPQ_HELD_PAGES	4	/* pinned ahead */
+#define IVFPQ_HELD_PAGES	4	/* pinned before they are read */
 
-typedef struct IvfpqComing
+typedef struct IvfpqPrefetchRow
 {
 	Relation	heap;
 	const uint64 *ids;			/* [n] the caller's, in the order of reading */
@@ -19,22 +19,22 @@ typedef struct IvfpqComing
 	int64		next;			/* to be read */
 	Buffer		held[IVFPQ_HELD_PAGES]; /* of ids[i], i >= next, at i modulo
 										 * that many */
-} IvfpqComing;
+} IvfpqPrefetchRow;
 
 /*
- * Rows of a heap, of ascending ids, will be read; ids must stay as they are until IvfpqComingEnd,
- * and pages are pinned until then.
+ * Rows of a heap, of ascending ids, will be read.  Until IvfpqPrefetchRowEnd
+ * ids must stay as they are, and a few pages are pinned.
  */
-extern void IvfpqComingBegin(IvfpqComing *coming, Relation heap,
-							 const uint64 *ids, int64 n);
+extern void IvfpqPrefetchRowBegin(IvfpqPrefetchRow *rows, Relation heap,
+								  const uint64 *ids, int64 n);
 
 /*
  * A row is read now: its page, pinned for the caller, or InvalidBuffer where
  * that is not known.
  */
-extern Buffer IvfpqComingTake(IvfpqComing *coming, uint64 id);
+extern Buffer IvfpqPrefetchRowTake(IvfpqPrefetchRow *rows, uint64 id);
 
 /* No more rows are read. */
-extern void IvfpqComingEnd(IvfpqComing *coming);
+extern void IvfpqPrefetchRowEnd(IvfpqPrefetchRow *rows);
 
 #endif							/* IVFPQ_PREFETCHROW_H */

@@ -36,7 +36,7 @@ put_pending(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
 	while (reader.next != end && IvfpqPendingNext(&reader, &count))
 	{
 		put_tids(sort, reader.tids, count, 0xFFFFFFFF);
-		IvfpqFault("read: pending page");
+		IvfpqStopPoint("read: pending page");
 	}
 	IvfpqPendingClose(&reader);
 }

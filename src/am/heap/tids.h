@@ -7,7 +7,7 @@
 
 #include "utils/tuplesort.h"
 
-#include "page/page.h"
+#include "page/pending.h"
 
 extern Tuplesortstate *IvfpqSortTids(Relation index, int sort_mem);
 extern Tuplesortstate *IvfpqSortSealed(Relation index,

@@ -1,7 +1,7 @@
 /*
  * drain.c
  *		Pending rows of a trained index go to lists, one by one: rows that
- *		came while it was trained, and such as training could not see.
+ *		came while it was trained, and rows that training could not see.
  *
  * One record takes a row from the pending list and puts its first copy into a
  * list, a second one adds the second copy.  A crash in between leaves the row
@@ -25,6 +25,7 @@
 #include "am/common/tid.h"
 #include "am/heap/measure.h"
 #include "am/maintain/maintain.h"
+#include "page/pending.h"
 #include "pgcompat.h"
 
 typedef struct Drain
@@ -33,7 +34,7 @@ typedef struct Drain
 	Relation	index;
 	IvfpqType	type;
 	const IvfpqModel *model;
-	IvfpqRerank rows;			/* fetches them */
+	IvfpqMeasure rows;			/* fetches them */
 	MemoryContext context;		/* reset after every row */
 	IvfpqTrainResult *result;
 } Drain;
@@ -51,7 +52,7 @@ drain_row(Drain *drain, ItemPointer tid, const IvfpqPendingPlace *place)
 	Datum		value;
 	int			dims;
 
-	if (!IvfpqRerankFetch(&drain->rows, IvfpqTidToId(tid), &value))
+	if (!IvfpqMeasureFetch(&drain->rows, IvfpqTidToId(tid), &value))
 	{
 		drain->result->kept++;
 		return;
@@ -71,7 +72,7 @@ drain_row(Drain *drain, ItemPointer tid, const IvfpqPendingPlace *place)
 		drain->result->odd++;
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(drain->context);
-	IvfpqRerankDone(&drain->rows);
+	IvfpqMeasureDone(&drain->rows);
 }
 
 /* The rows of one page, by a snapshot of their own. */
@@ -82,18 +83,18 @@ drain_page(Drain *drain, IvfpqPendingReader *reader, int count)
 	int64		kept = drain->result->kept;
 
 	PushActiveSnapshot(GetLatestSnapshot());
-	IvfpqRerankBegin(&drain->rows, drain->heap, drain->index,
-					 GetActiveSnapshot());
+	IvfpqMeasureBegin(&drain->rows, drain->heap, drain->index,
+					  GetActiveSnapshot());
 	for (int i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		drain_row(drain, &reader->tids[i], &reader->place);
 	}
-	IvfpqRerankEnd(&drain->rows);
+	IvfpqMeasureEnd(&drain->rows);
 	PopActiveSnapshot();
 	IvfpqSnapshotForget();
 	odd = drain->result->odd - odd;
-	/* so that the next VACUUM asks nobody to look at them again */
+	/* so that the next VACUUM asks no worker to look at them again */
 	if (odd > 0 && drain->result->kept == kept && !reader->odd)
 		IvfpqPendingSetOdd(drain->index, &reader->place, (int) odd);
 }
@@ -153,7 +154,7 @@ IvfpqTrainOrDrain(Relation heap, Relation index, IvfpqTrainResult *result)
 static void
 check_may_train(Relation heap, Relation index)
 {
-	if (!GvOwnsRelation(RelationGetRelid(heap), GetUserId()))
+	if (!IvfpqOwnsRelation(RelationGetRelid(heap), GetUserId()))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("must be owner of table \"%s\" to train index \"%s\"",

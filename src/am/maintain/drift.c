@@ -49,7 +49,7 @@ typedef struct Drift
 	Relation	index;
 	IvfpqType	type;
 	const IvfpqModel *model;
-	IvfpqRerank rows;			/* fetches them */
+	IvfpqMeasure rows;			/* fetches them */
 	MemoryContext context;		/* reset after every row */
 	float	   *centroid;		/* [dims] of the list at hand */
 	uint8	   *code;
@@ -100,7 +100,7 @@ look_at_row(Drift *drift, const ItemPointerData *tid)
 	Datum		value;
 	int			dims;
 
-	if (!IvfpqRerankFetch(&drift->rows, IvfpqTidToId(tid), &value))
+	if (!IvfpqMeasureFetch(&drift->rows, IvfpqTidToId(tid), &value))
 		return;
 	oldcontext = MemoryContextSwitchTo(drift->context);
 	raw = IvfpqValueFloats(&drift->type, value, &dims);
@@ -114,7 +114,7 @@ look_at_row(Drift *drift, const ItemPointerData *tid)
 	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(drift->context);
-	IvfpqRerankDone(&drift->rows);
+	IvfpqMeasureDone(&drift->rows);
 }
 
 /*
@@ -180,8 +180,8 @@ look_at_lists(Drift *drift, int64 copies)
 /*
  * Have rows that a trained index of so many live copies holds left what its
  * codes reach?  *drawn says of how many that was found out, *far how many of
- * them did.  Looking into an index is not to run its owner's code, so nothing is
- * said of expressions.  The caller has an active snapshot.
+ * them did.  Looking into an index is not to run its owner's code, so nothing
+ * is said of expressions.  The caller has an active snapshot.
  */
 bool
 IvfpqHasDrifted(Relation heap, Relation index, int64 copies, int *drawn,
@@ -205,9 +205,9 @@ IvfpqHasDrifted(Relation heap, Relation index, int64 copies, int *drawn,
 			REACH_OF_ONE / sqrt(drift.model->gv.m);
 		drift.centroid = palloc(drift.model->meta.dims * sizeof(float));
 		drift.code = palloc(gv_code_bytes(drift.model->gv.m));
-		IvfpqRerankBegin(&drift.rows, heap, index, GetActiveSnapshot());
+		IvfpqMeasureBegin(&drift.rows, heap, index, GetActiveSnapshot());
 		look_at_lists(&drift, copies);
-		IvfpqRerankEnd(&drift.rows);
+		IvfpqMeasureEnd(&drift.rows);
 	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);

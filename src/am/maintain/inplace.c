@@ -3,12 +3,12 @@
  *		Training in place: an index that answered from its pending list gets
  *		centroids, codes and lists while it is in use.
  *
- * All of it is written to pages that nobody finds, and one record, of the
- * metapage, shows it instead of the pending pages that it replaces.  A crash
- * before that record leaves the index as it was, with pages that the next
- * attempt or VACUUM frees.  Rows that our snapshot does not see stay pending:
- * they may be uncommitted, or dead for us and alive for older snapshots, and
- * then their TOAST values may be gone, so they are not even looked at.
+ * All of it is written to pages that no reader finds.  Then one record, of the
+ * metapage, shows it in place of the pending pages.  A crash before that
+ * record leaves the index as it was, with pages that the next attempt or
+ * VACUUM frees.  Rows that our snapshot does not see stay pending: they may be
+ * uncommitted, or dead for us and alive for older snapshots.  The TOAST values
+ * of the latter may be gone, so such rows are not even looked at.
  */
 #include "postgres.h"
 
@@ -35,6 +35,7 @@
 #include "am/heap/measure.h"
 #include "am/heap/tids.h"
 #include "am/maintain/maintain.h"
+#include "page/pending.h"
 #include "page/stoppoint.h"
 #include "pgcompat.h"
 
@@ -49,9 +50,9 @@ typedef struct InPlace
 	IvfpqMetaData meta;
 	IvfpqTraining training;
 	IvfpqTeam	team;			/* alone */
-	IvfpqAssign assign;
+	IvfpqBulkLoad load;
 	IvfpqSeal	seal;
-	IvfpqRerank rows;			/* fetches them */
+	IvfpqMeasure rows;			/* fetches them */
 	ItemPointerData *kept;		/* [nkept] rows that stay pending */
 	int64		nkept;
 	int64		max_kept;
@@ -81,7 +82,7 @@ assign_row(InPlace *state, uint64 id)
 	Datum		value;
 	int			dims;
 
-	if (!IvfpqRerankFetch(&state->rows, id, &value))
+	if (!IvfpqMeasureFetch(&state->rows, id, &value))
 	{
 		keep_row(state, id);
 		return;
@@ -91,29 +92,29 @@ assign_row(InPlace *state, uint64 id)
 	MemoryContextSwitchTo(oldcontext);
 	if (dims == state->training.gv.dims &&
 		IvfpqIsPlaceable(&state->type, vector, dims))
-		IvfpqAssignRow(&state->assign, vector, id);
+		IvfpqBulkLoadRow(&state->load, vector, id);
 	else
 		keep_row(state, id);
-	IvfpqRerankDone(&state->rows);
+	IvfpqMeasureDone(&state->rows);
 }
 
 /*
- * Look at rows by a snapshot of now.  It is taken anew every some rows: each
- * row is judged by itself, so they need not have the same, and an old one
- * would have VACUUM spare what it sees.
+ * Look at rows by a new snapshot.  It is taken anew after some rows: each row
+ * is judged by itself, so they need not share a snapshot, and VACUUM spares
+ * all that an old one sees.
  */
 static void
 begin_rows(InPlace *state)
 {
 	PushActiveSnapshot(GetLatestSnapshot());
-	IvfpqRerankBegin(&state->rows, state->heap, state->index,
-					 GetActiveSnapshot());
+	IvfpqMeasureBegin(&state->rows, state->heap, state->index,
+					  GetActiveSnapshot());
 }
 
 static void
 end_rows(InPlace *state)
 {
-	IvfpqRerankEnd(&state->rows);
+	IvfpqMeasureEnd(&state->rows);
 	PopActiveSnapshot();
 	IvfpqSnapshotForget();
 }
@@ -133,10 +134,10 @@ assign_rows(InPlace *state)
 								 IVFPQ_PHASE_ASSIGNING);
 	begin_rows(state);
 	IvfpqTeamAlone(&state->team, state->training.nlists);
-	IvfpqAssignBegin(&state->assign, state->index, &state->training,
-					 &state->team, state->meta.refine != IVFPQ_REFINE_NONE,
-					 true);
-	while (GvTuplesortGetDatum(tids, &value, &isnull))
+	IvfpqBulkLoadBegin(&state->load, state->index, &state->training,
+					   &state->team, state->meta.refine != IVFPQ_REFINE_NONE,
+					   true);
+	while (IvfpqTuplesortGetDatum(tids, &value, &isnull))
 	{
 		uint64		id = (uint64) DatumGetInt64(value);
 
@@ -165,17 +166,17 @@ write_and_publish(InPlace *state)
 
 	if (!IvfpqPendingSeal(index, &state->seal, false))
 		return;
-	IvfpqFault("train: sealed");
+	IvfpqStopPoint("train: sealed");
 	IvfpqMetaInit(&state->meta, state->type.metric, state->training.gv.dims);
 	state->meta.refine = IvfpqGetOptions(index)->refine;
 	assign_rows(state);
-	IvfpqAssignWrite(&state->assign, index, &state->meta, true);
-	IvfpqAssignFinish(&state->assign, index, &state->meta, true);
-	IvfpqFault("train: written");
+	IvfpqBulkLoadWrite(&state->load, index, &state->meta, true);
+	IvfpqBulkLoadFinish(&state->load, index, &state->meta, true);
+	IvfpqStopPoint("train: written");
 	IvfpqPendingKeep(index, &state->seal, state->kept, state->nkept,
 					 &state->meta);
 	IvfpqPendingPublish(index, &state->meta);
-	IvfpqFault("train: published");
+	IvfpqStopPoint("train: published");
 	IvfpqPendingFree(index, &state->seal);
 
 	/* cached plans know an index that reads the whole table */
@@ -280,7 +281,7 @@ IvfpqTrainInPlace(Relation heap, Relation index, IvfpqTrainResult *result)
 
 	result->trained = state.meta.nlists > 0;
 	result->rows = state.training.rows;
-	result->moved += state.assign.rows;
+	result->moved += state.load.rows;
 	pgstat_progress_end_command();
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);

@@ -12,18 +12,20 @@
 #include "am/maintain/maintain.h"
 #include "am/scan/search.h"
 #include "page/array.h"
+#include "page/pending.h"
 #include "page/stoppoint.h"
 
 /* The lists that are to hold a transformed vector; returns how many. */
 static int
 choose_lists(Relation index, const IvfpqModel *model, const float *vector,
-			 int lists[2], float *centroids /* [GV_NEAR][dims] */ )
+			 int lists[2], float *centroids /* [GV_SOAR_LISTS][dims] */ )
 {
 	int			dims = model->meta.dims;
-	float		scores[GV_NEAR];
-	uint64_t	ids[GV_NEAR];
-	GvTopK		nearest = {.capacity = GV_NEAR,.scores = scores,.ids = ids};
-	const float *others[GV_NEAR];
+	float		scores[GV_SOAR_LISTS];
+	uint64_t	ids[GV_SOAR_LISTS];
+	GvTopK		nearest = {.capacity = GV_SOAR_LISTS,.scores = scores,
+	.ids = ids};
+	const float *others[GV_SOAR_LISTS];
 	IvfpqQuery	row;
 	int			second;
 	int			n;
@@ -59,7 +61,7 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 {
 	static const int32 both[2] = {0, 1};	/* the first of centroids */
 	int			dims = model->meta.dims;
-	float	   *centroids = palloc(GV_NEAR * dims * sizeof(float));
+	float	   *centroids = palloc(GV_SOAR_LISTS * dims * sizeof(float));
 	int			code_bytes = gv_code_bytes(model->gv.m);
 	uint8	   *codes = palloc(2 * code_bytes);
 	float		t[2];
@@ -71,10 +73,10 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 							   codes, t));
 	if (model->meta.refine != IVFPQ_REFINE_NONE)
 	{
-		IvfpqRefineRecord *record = IvfpqRefineAlloc(dims);
+		IvfpqRecord *record = IvfpqRecordAlloc(dims);
 
-		IvfpqRefineMake(record, vector, dims, boundable, tid);
-		IvfpqRefineAppend(index, dims, record, &refine);
+		IvfpqRecordMake(record, vector, dims, boundable, tid);
+		IvfpqRecordAppend(index, dims, record, &refine);
 	}
 	for (int i = 0; i < copies; i++)
 	{
@@ -84,7 +86,7 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 		IvfpqListAppend(index, &model->meta, lists[i], &copy,
 						i == 0 ? pending : NULL);
 		if (pending != NULL)
-			IvfpqFault("drain: copy");
+			IvfpqStopPoint("drain: copy");
 	}
 }
 
@@ -98,7 +100,7 @@ insert_pending(Relation heap, Relation index, const IvfpqType *type,
 
 	if (expected == 0 || expected == dims)
 	{
-		IvfpqFault("insert: pending");
+		IvfpqStopPoint("insert: pending");
 		expected = IvfpqPendingAppend(index, tid, dims);
 	}
 	if (expected != dims && type->typmod_dims == 0)
@@ -111,8 +113,8 @@ insert_pending(Relation heap, Relation index, const IvfpqType *type,
 }
 
 /*
- * Index a value that is not NULL.  What dimensions it has to have the metapage
- * says: a changed option is for the next build.
+ * Index a value that is not NULL.  The metapage says which dimensions it must
+ * have: a changed option is for the next build.
  */
 static void
 insert_value(Relation heap, Relation index, Datum value, ItemPointer tid)

@@ -42,8 +42,8 @@ typedef struct IvfpqTrainResult
 	bool		trained;		/* it was untrained before */
 	double		rows;			/* then: what the table has to index, about */
 	int64		moved;			/* rows that went to lists */
-	int64		kept;			/* rows that stay pending, because nobody sees
-								 * them yet, or any more */
+	int64		kept;			/* rows that stay pending, because no snapshot
+								 * sees them yet, or any more */
 	int64		odd;			/* rows that do because of their dimensions */
 } IvfpqTrainResult;
 
@@ -55,14 +55,14 @@ extern void IvfpqTrainOrDrain(Relation heap, Relation index,
 							  IvfpqTrainResult *result);
 
 /*
- * turn.c: which database's worker trains, and whose code it runs.
+ * turn.c: which database's worker trains, and which owner's code it runs.
  */
 #define IVFPQ_WORKER_OWNERS 28	/* as many as go with an order */
 
 typedef struct IvfpqWorkerOrder
 {
 	Oid			database;
-	Oid			owner;			/* whose code this worker has run, if any */
+	Oid			owner;			/* that this worker has run code of, if any */
 	Oid			next;			/* index that the next worker begins with */
 	int			nowners;
 	Oid			owners[IVFPQ_WORKER_OWNERS];	/* ... this one or those before */
@@ -73,6 +73,10 @@ extern void IvfpqTurnGiveBack(int turn);
 extern bool IvfpqTurnIsFree(void);
 extern bool IvfpqTurnIsFor(IvfpqWorkerOrder *order, Relation index);
 extern bool IvfpqTurnUse(IvfpqWorkerOrder *order, Relation index);
+
+/* upkeep.c: what it wants of a background worker */
+extern bool IvfpqHasWork(Relation index, double table_rows);
+extern void IvfpqDoWork(Relation heap, Relation index, const char *name);
 
 /* worker.c: a background worker does it when VACUUM asks */
 extern void IvfpqAskForWorker(IndexVacuumInfo *info);

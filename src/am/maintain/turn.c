@@ -1,13 +1,13 @@
 /*
  * turn.c
- *		Whose turn it is to train: one background worker a database, and
+ *		Turns of workers that train: one background worker a database, and
  *		gpuvec.max_training_workers in all.
  *
  * Turns are locks in the server's lock table, so that nothing has to be
  * preloaded and a worker that dies gives its turn back.
  *
- * A process remembers how it compiled code that it ran (identity.c), so a
- * worker runs that of one owner, and another worker that of the next.
+ * A process remembers how it compiled code that it ran (identity.c).  So a
+ * worker runs the code of one owner, and another worker that of the next.
  */
 #include "postgres.h"
 
@@ -56,7 +56,7 @@ lock_any(bool session)
 
 /*
  * Lock both, until the transaction ends or the session does; returns which of
- * all databases' turns it is, or -1: it is the turn of others.
+ * all databases' turns it is, or -1: other workers have them.
  */
 static int
 lock_both(bool session)
@@ -78,7 +78,7 @@ unlock_both(int number, bool session)
 	unlock_turn(MyDatabaseId, 0, session);
 }
 
-/* A worker's turn, until it gives it back; -1: it is the turn of others. */
+/* A worker's turn, until it gives it back; -1: other workers have all. */
 int
 IvfpqTurnTake(void)
 {
@@ -102,7 +102,7 @@ IvfpqTurnIsFree(void)
 	return number >= 0;
 }
 
-/* Have workers run code of that owner, this one or those before it? */
+/* Has this worker, or one before it, run code of that owner? */
 static bool
 has_run(const IvfpqWorkerOrder *order, Oid owner)
 {
@@ -131,7 +131,7 @@ IvfpqTurnIsFor(IvfpqWorkerOrder *order, Relation index)
 	return false;
 }
 
-/* It is going to, if it may. */
+/* The same; the worker is going to serve it if it may. */
 bool
 IvfpqTurnUse(IvfpqWorkerOrder *order, Relation index)
 {

@@ -15,10 +15,11 @@
 #include "storage/indexfsm.h"
 
 #include "am/maintain/maintain.h"
+#include "page/pending.h"
 #include "page/record.h"
 #include "pgcompat.h"
 
-/* Whose a slot is, and that list's entry. */
+/* The list that a slot belongs to, and its entry. */
 typedef struct SlotOwner
 {
 	uint32		list;
@@ -54,9 +55,9 @@ static void
 vacuum_block(Vacuum *vacuum, BlockNumber blkno, uint32 slotno,
 			 const IvfpqListEntry *entry)
 {
-	IvfpqSlotHeader *slot = IvfpqSlotGet((Page) vacuum->page, &vacuum->layout,
+	IvfpqSlotHeader *slot = IvfpqSlabSlot((Page) vacuum->page, &vacuum->layout,
 										 slotno);
-	ItemPointerData *tids = (ItemPointerData *) IvfpqSlotBody(slot);
+	ItemPointerData *tids = (ItemPointerData *) IvfpqSlabBody(slot);
 	int			count = block_copies(entry, slot);
 	uint32		dead = 0;
 	IvfpqAddress address = {blkno, slotno};
@@ -89,7 +90,7 @@ read_owners(Vacuum *vacuum, BlockNumber blkno)
 	{
 		SlotOwner  *owner = &vacuum->owners[i];
 
-		owner->list = IvfpqSlotGet((Page) vacuum->page, &vacuum->layout,
+		owner->list = IvfpqSlabSlot((Page) vacuum->page, &vacuum->layout,
 								   i)->list;
 		if (owner->list < (uint32) vacuum->meta.nlists)
 			IvfpqListEntryRead(vacuum->index, &vacuum->meta, owner->list,
@@ -102,10 +103,10 @@ read_owners(Vacuum *vacuum, BlockNumber blkno)
 }
 
 /*
- * One page.  It is copied twice: first to learn whose slots it holds, then,
- * after those lists' entries were read, for its contents; so every copy that
- * an entry counts is in what is looked at.  Slots taken in between hold only
- * rows newer than this VACUUM.
+ * One page.  It is copied twice: first to learn to which lists its slots
+ * belong, then, after the entries of these lists were read, for its contents.
+ * So the second copy has every copy that an entry counts.  Slots taken in
+ * between hold only rows newer than this VACUUM.
  */
 static void
 vacuum_page(Vacuum *vacuum, BlockNumber blkno)
@@ -115,7 +116,7 @@ vacuum_page(Vacuum *vacuum, BlockNumber blkno)
 	if (!IvfpqSlabRead(vacuum->index, blkno, vacuum->strategy, vacuum->page))
 	{
 		if (vacuum->meta.refine != IVFPQ_REFINE_NONE)
-			IvfpqRefineVacuum(vacuum->index, vacuum->meta.dims, blkno,
+			IvfpqRecordVacuum(vacuum->index, vacuum->meta.dims, blkno,
 							  vacuum->strategy, vacuum->callback,
 							  vacuum->callback_state);
 		IvfpqSweepPage(&vacuum->sweep, blkno, vacuum->strategy);
@@ -128,14 +129,14 @@ vacuum_page(Vacuum *vacuum, BlockNumber blkno)
 
 	for (int i = 0; i < layout->slots_per_page; i++)
 	{
-		IvfpqSlotHeader *slot = IvfpqSlotGet((Page) vacuum->page, layout, i);
+		IvfpqSlotHeader *slot = IvfpqSlabSlot((Page) vacuum->page, layout, i);
 		const SlotOwner *owner = &vacuum->owners[i];
 		IvfpqAddress address = {blkno, i};
 
 		if (owner->list == IVFPQ_NO_LIST)
 			continue;
 		if (slot->gen != owner->entry.gen)
-			IvfpqReclaimSlot(vacuum->index, layout, address, slot->list,
+			IvfpqSlabReclaim(vacuum->index, layout, address, slot->list,
 							 slot->gen);
 		else if (slot->part == 0)
 			vacuum_block(vacuum, blkno, i, &owner->entry);
@@ -148,7 +149,7 @@ rewrite_lists(Vacuum *vacuum)
 {
 	for (int list = 0; list < vacuum->meta.nlists; list++)
 	{
-		GvVacuumDelayPoint();
+		IvfpqVacuumDelayPoint();
 		IvfpqListRewrite(vacuum->index, &vacuum->meta, list, vacuum->strategy);
 	}
 }
@@ -189,7 +190,7 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 		{
 			if (IvfpqIsFixedPage(&vacuum.meta, blkno))
 				continue;
-			GvVacuumDelayPoint();
+			IvfpqVacuumDelayPoint();
 			vacuum_page(&vacuum, blkno);
 		}
 		rewrite_lists(&vacuum);
@@ -203,9 +204,9 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 }
 
 /*
- * amvacuumcleanup.  The free space map's upper levels, and sizes; training is
- * asked for.  Without a bulkdelete before, the number of entries is left as it
- * was known.
+ * amvacuumcleanup: upper levels of the free space map, sizes, and a worker for
+ * training.  Without a bulkdelete before, the number of entries stays as it is
+ * known.
  */
 IndexBulkDeleteResult *
 ivfpqvacuumcleanup(IndexVacuumInfo *info, IndexBulkDeleteResult *stats)

@@ -30,6 +30,8 @@
 #include "am/common/value.h"
 #include "am/heap/dims.h"
 #include "am/maintain/maintain.h"
+#include "page/check/check.h"
+#include "page/pending.h"
 #include "pgcompat.h"
 
 /* Columns of the result. */
@@ -255,7 +257,7 @@ check_pages(Verify *verify)
 		if (verify->address >> 16 < checker.nblocks)
 			put_entry(verify, verify->tid, IVFPQ_NO_RECORD);
 	if (checker.meta.refine != IVFPQ_REFINE_NONE)
-		IvfpqCheckRefineChain(&checker);
+		IvfpqCheckRecordChain(&checker);
 	verify->copies = checker.meta.nlists > 1 ? checker.meta.copies : 1;
 	return true;
 }
@@ -375,7 +377,7 @@ next_id(Tuplesortstate *sort, uint64 *id)
 	Datum		value;
 	bool		isnull;
 
-	if (!GvTuplesortGetDatum(sort, &value, &isnull))
+	if (!IvfpqTuplesortGetDatum(sort, &value, &isnull))
 		return false;
 	*id = (uint64) DatumGetInt64(value);
 	return true;

@@ -28,7 +28,7 @@
 #define VALUES_AT_ONCE	(1024 * 1024)
 #define RECORDS_AT_ONCE	1024
 
-/* Whose record is at an address, by a copy that leads there. */
+/* The row whose record is at an address, by a copy that leads there. */
 typedef struct NotedCopy
 {
 	ItemPointerData address;
@@ -157,7 +157,7 @@ note_copies(MirrorCheck *check, const IvfpqBlockView *view, int count)
 
 /* Is the record in the mirror the one of the page? */
 static bool
-same_record(const GvRefineItem *item, const IvfpqRefineRecord *record,
+same_record(const GvRefineItem *item, const IvfpqRecord *record,
 			int dims)
 {
 	return memcmp(item->rowid, &record->tid, sizeof(item->rowid)) == 0 &&
@@ -203,7 +203,7 @@ static bool
 check_records(MirrorCheck *check)
 {
 	int			dims = check->meta->dims;
-	Size		slot_bytes = IvfpqRefineSlotBytes(dims);
+	Size		slot_bytes = IvfpqRecordSlotBytes(dims);
 	char	   *slots = palloc(RECORDS_AT_ONCE * slot_bytes);
 	ItemPointerData addresses[RECORDS_AT_ONCE];
 	int64		differences = 0;
@@ -220,7 +220,7 @@ check_records(MirrorCheck *check)
 		CHECK_FOR_INTERRUPTS();
 		for (int i = 0; i < n; i++)
 			addresses[i] = noted[i].address;
-		IvfpqRefineRead(check->index, dims, addresses, n, slots, NULL);
+		IvfpqRecordRead(check->index, dims, addresses, n, slots, NULL);
 		if (IvfpqMirrorRecords(check->index, check->meta, addresses, n,
 							   &items, &reason) != IVFPQ_SERVED)
 		{
@@ -230,7 +230,7 @@ check_records(MirrorCheck *check)
 		}
 		for (int i = 0; i < n; i++)
 		{
-			const IvfpqRefineRecord *record = (const IvfpqRefineRecord *)
+			const IvfpqRecord *record = (const IvfpqRecord *)
 				(slots + i * slot_bytes);
 
 			if (memcmp(&record->tid, &noted[i].tid,
@@ -297,7 +297,7 @@ count_differences(const MirrorCheck *check, const IvfpqBlockView *view,
 
 /*
  * Compare a piece with its list.  What is found counts only if no copy of the
- * list died and nobody rewrote it until the end.
+ * list died and the list was not rewritten until the end.
  */
 static void
 check_piece(MirrorCheck *check, const GvListPiece *piece,

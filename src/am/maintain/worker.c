@@ -2,14 +2,14 @@
  * worker.c
  *		A background worker that trains and drains when VACUUM asks for it.
  *
- * Training never runs inside VACUUM itself, whose process protects no
- * snapshot, and whose cancellation would lose more than the training.  The
- * worker cannot wait for the table's lock, which VACUUM still has: a waiter
- * would have autovacuum cancelled.  So it tries once a second.  Nothing has to
- * be preloaded for this.
+ * Training never runs inside VACUUM itself: that process protects no snapshot,
+ * and to cancel it would lose more than the training.  The worker cannot wait
+ * for the table's lock, which VACUUM still has: a waiter has autovacuum
+ * cancelled.  So it tries once a second.  Nothing has to be preloaded for
+ * this.
  *
- * A database has one worker at a time, which goes on with whatever index there
- * wants training: VACUUM starts none beside it.
+ * A database has one worker at a time, which serves every index there that
+ * wants training: VACUUM starts no second one.
  */
 #include "postgres.h"
 
@@ -38,15 +38,13 @@
 #include "utils/ps_status.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
-#include "am/calibrate/calibrate.h"
-#include "am/common/count.h"
 #include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/common/snapshot.h"
 #include "am/maintain/maintain.h"
+#include "page/pending.h"
 #include "pgcompat.h"
 
 /* How long to try to get the lock of a table. */
@@ -54,8 +52,8 @@
 #define RETRY_MS		1000
 
 /*
- * So many tries go to the index that we were asked for, before others: a
- * VACUUM that goes through partitions would come after us, and cancel us in
+ * So many tries go to the index that we were asked for, before other indexes:
+ * a VACUUM that goes through partitions would come after us, and cancel us in
  * the next one.
  */
 #define PATIENCE		10
@@ -87,39 +85,6 @@ static char serving_name[2 * NAMEDATALEN];
 
 extern PGDLLEXPORT void gpuvec_train_worker(Datum arg);
 
-/* Has the index many times the rows it was trained on? */
-static bool
-has_outgrown(Relation index, const IvfpqMetaData *meta, int64 *rows)
-{
-	int64		limit = Max(IVFPQ_MAX_GROWTH * Max(meta->rows_at_training, 1),
-							2 * meta->rows_at_advice);
-
-	*rows = IvfpqCountRows(index, meta);
-	return *rows > limit;
-}
-
-/*
- * Is there anything to do?  The estimate of pending rows is an upper bound
- * that saves reading them; so is table_rows, unless negative, of all rows.
- */
-static bool
-has_work(Relation index, double table_rows)
-{
-	IvfpqMetaData meta;
-	int64		pending = IvfpqPendingEstimate(index);
-	int64		rows;
-
-	IvfpqMetaRead(index, &meta);
-	if (meta.nlists == 0)
-		return pending >= IvfpqTrainRows(index) &&
-			IvfpqCountPending(index, &meta) >= IvfpqTrainRows(index);
-	if (pending > 0 && IvfpqPendingMayLeave(index, &meta))
-		return true;
-	return (table_rows < 0 ||
-			table_rows > IVFPQ_MAX_GROWTH * meta.rows_at_training) &&
-		has_outgrown(index, &meta, &rows);
-}
-
 StaticAssertDecl(sizeof(IvfpqWorkerOrder) <= BGW_EXTRALEN,
 				 "an order goes with its worker");
 
@@ -147,9 +112,8 @@ start_worker(Oid indexoid, const IvfpqWorkerOrder *its_order)
 }
 
 /*
- * VACUUM is through with an index: start a worker if there is anything to do,
- * and no worker that will see to it.  Temporary indexes no other process can
- * read.
+ * VACUUM is through with an index: start a worker if there is work, and no
+ * worker that will do it.  No other process can read temporary indexes.
  */
 void
 IvfpqAskForWorker(IndexVacuumInfo *info)
@@ -159,7 +123,7 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 
 	if (index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ||
 		!index->rd_index->indisvalid ||
-		!has_work(index, info->num_heap_tuples) || !IvfpqTurnIsFree())
+		!IvfpqHasWork(index, info->num_heap_tuples) || !IvfpqTurnIsFree())
 		return;
 
 	if (!start_worker(RelationGetRelid(index), &its_order))
@@ -177,61 +141,6 @@ add_context(void *arg)
 	errcontext("training of index \"%s\"", (const char *) arg);
 }
 
-/* One line for the log about what was done; it names the index itself. */
-static void
-log_result(const char *name, const IvfpqTrainResult *result,
-		   TimestampTz begun)
-{
-	long		ms = TimestampDifferenceMilliseconds(begun,
-													 GetCurrentTimestamp());
-
-	if (result->odd > 0)
-		ereport(LOG,
-				(errhidecontext(true),
-				 errmsg("gpuvec: %lld rows of index \"%s\" stay pending, they do not have its dimensions",
-						(long long) result->odd, name)));
-	if (result->nlists == 0)
-		ereport(LOG,
-				(errhidecontext(true),
-				 errmsg("gpuvec: index \"%s\" is not trained, the table has only %.0f rows to index",
-						name, result->rows)));
-	else if (result->trained)
-		ereport(LOG,
-				(errhidecontext(true),
-				 errmsg("gpuvec: trained index \"%s\": %lld rows in %d lists, %lld stay pending, %ld ms",
-						name, (long long) result->moved, result->nlists,
-						(long long) result->kept, ms)));
-	else if (result->moved > 0)
-		ereport(LOG,
-				(errhidecontext(true),
-				 errmsg("gpuvec: put %lld pending rows of index \"%s\" into lists, %lld stay pending, %ld ms",
-						(long long) result->moved, name,
-						(long long) result->kept, ms)));
-}
-
-/*
- * The index has outgrown its training: say so, once and again when it has
- * doubled, and find out what each recall takes now.
- */
-static void
-advise_rebuild(Relation heap, Relation index, const char *name)
-{
-	IvfpqMetaData meta;
-	int64		rows;
-
-	IvfpqMetaRead(index, &meta);
-	if (meta.nlists == 0 || !has_outgrown(index, &meta, &rows))
-		return;
-	ereport(LOG,
-			(errhidecontext(true),
-			 errmsg("gpuvec: index \"%s\" was trained on %lld rows and holds %lld",
-					name, (long long) meta.rows_at_training,
-					(long long) rows),
-			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.")));
-	(void) IvfpqCalibrateIndex(heap, index);
-	IvfpqMetaAdvised(index, rows);
-}
-
 /* Do what there is to do; the table is locked. */
 static void
 serve_index(Relation heap, Relation index)
@@ -242,18 +151,14 @@ serve_index(Relation heap, Relation index)
 	char	   *activity = psprintf("gpuvec: training index %s", name);
 	ErrorContextCallback context = {error_context_stack, add_context,
 	name};
-	TimestampTz begun = GetCurrentTimestamp();
 	IvfpqIdentity caller;
-	IvfpqTrainResult result;
 
 	pgstat_report_activity(STATE_RUNNING, activity);
 	strlcpy(serving_name, name, sizeof(serving_name));
 	serving_heap = RelationGetRelid(heap);
 	error_context_stack = &context;
 	IvfpqActAsOwner(&caller, heap);
-	IvfpqTrainOrDrain(heap, index, &result);
-	log_result(name, &result, begun);
-	advise_rebuild(heap, index, name);
+	IvfpqDoWork(heap, index, name);
 	IvfpqActAsCaller(&caller);
 	error_context_stack = context.previous;
 	serving_heap = InvalidOid;
@@ -261,9 +166,9 @@ serve_index(Relation heap, Relation index)
 }
 
 /*
- * Is this an index of ours that wants something, as far as can be seen
- * without a lock on its table?  Locks it, unless that would take waiting: who
- * has it now rebuilds or drops it.
+ * Is this a gpuivfpq index that wants something, as far as can be seen without
+ * a lock on its table?  Locks it, unless that would take waiting: the session
+ * that has it now rebuilds or drops it.
  */
 static bool
 wants_service(Oid indexoid)
@@ -278,7 +183,7 @@ wants_service(Oid indexoid)
 		return false;
 	wants = index->rd_rel->relkind == RELKIND_INDEX &&
 		IvfpqIsOurs(index) &&
-		index->rd_index->indisvalid && has_work(index, -1) &&
+		index->rd_index->indisvalid && IvfpqHasWork(index, -1) &&
 		IvfpqTurnIsFor(&order, index);
 	relation_close(index, NoLock);
 	return wants;
@@ -319,8 +224,8 @@ remember_tried(Oid indexoid, int64 vacuums)
 
 /*
  * Try to lock the index's table, and serve the index, unless we are just to
- * look.  An index is tried once, and again after each VACUUM of its table:
- * that found us here and started no worker.
+ * look.  An index is tried once, and again after each VACUUM of its table,
+ * which started no worker because it found us here.
  */
 static Outcome
 try_index(Oid indexoid, bool just_look)
@@ -337,7 +242,7 @@ try_index(Oid indexoid, bool just_look)
 		return NOTHING;
 	if (!ConditionalLockRelationOid(heapoid, ShareUpdateExclusiveLock))
 		return LOCKED;
-	vacuums = GvCountVacuums(heapoid);
+	vacuums = IvfpqCountVacuums(heapoid);
 	if (IndexGetRelation(indexoid, true) != heapoid ||
 		(known != NULL && known->vacuums == vacuums))
 		return NOTHING;
@@ -365,9 +270,9 @@ give_back_turn(void)
 }
 
 /*
- * Serving an index has been cancelled: by somebody who waits for its table, as
- * a rule.  If that is VACUUM, it is to find it our turn no more when it gets
- * the table, and to start a worker.
+ * Serving an index has been cancelled, as a rule by a session that waits for
+ * its table.  If that session runs VACUUM, it must find our turn given back
+ * when it gets the table, so that it starts a worker.
  */
 static void
 report_cancelled(void)
@@ -387,7 +292,7 @@ report_cancelled(void)
 	give_back_turn();
 }
 
-/* An error ends what is being done for an index, and not the worker. */
+/* An error ends the work on an index, not the worker. */
 static void
 recover(Oid indexoid)
 {
@@ -409,7 +314,7 @@ recover(Oid indexoid)
 	RESUME_INTERRUPTS();
 }
 
-/* Between transactions: do what we are told to. */
+/* Between transactions: heed interrupts, and read a changed configuration. */
 static void
 obey(void)
 {
@@ -448,8 +353,8 @@ try_safely(Oid indexoid, bool just_look)
 }
 
 /*
- * All indexes of ours in the database, in the current context, the one that
- * we were asked for first.  Others' temporary ones cannot be read.
+ * All gpuivfpq indexes of the database, in the current context; first the one
+ * that we were asked for.  Temporary ones of other sessions cannot be read.
  */
 static List *
 list_indexes(void)
@@ -508,7 +413,7 @@ go_through(void)
 }
 
 /*
- * It is our turn: serve all indexes until none wants anything, or until our
+ * We have a turn: serve all indexes until none wants anything, or until the
  * turn ends.  False: we have waited for a table for too long.
  */
 static bool
@@ -537,8 +442,8 @@ serve_database(void)
 /*
  * Settings of the database are meant for sessions.  These are autovacuum's,
  * for its reasons: at SERIALIZABLE every row that is read counts against
- * those who write, a time-out would end each try, and an index's functions
- * are to find what they name.
+ * writers, a time-out would end each try, and an index's functions must find
+ * what they name.
  */
 static void
 set_own_settings(void)
@@ -558,7 +463,7 @@ set_own_settings(void)
 	for (int i = 0; i < (int) lengthof(settings); i++)
 		SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET,
 						PGC_S_OVERRIDE);
-	GvSetNoTransactionTimeout();
+	IvfpqSetNoTransactionTimeout();
 	if (synchronous_commit > SYNCHRONOUS_COMMIT_LOCAL_FLUSH)
 		SetConfigOption("synchronous_commit", "local", PGC_SUSET,
 						PGC_S_OVERRIDE);
@@ -578,9 +483,9 @@ gpuvec_train_worker(Datum arg)
 	set_own_settings();
 
 	/*
-	 * Be to others what an autovacuum worker is: a session that has waited
-	 * for our table for deadlock_timeout cancels us, and DROP DATABASE ends
-	 * us.  As there, before others see us, and for good.
+	 * Count as an autovacuum worker: a session that has waited for our table
+	 * for deadlock_timeout cancels us, and DROP DATABASE ends us.  As there,
+	 * this is set for good, and before other processes see us.
 	 */
 	MyProc->statusFlags |= PROC_IS_AUTOVACUUM;
 	BackgroundWorkerInitializeConnectionByOid(order.database, InvalidOid,
@@ -588,8 +493,8 @@ gpuvec_train_worker(Datum arg)
 	IvfpqSnapshotsAreOurs();
 
 	/*
-	 * A VACUUM that has found it our turn started no worker.  So look once
-	 * more when it no longer is.
+	 * A VACUUM that found us at work started no worker.  So look once more
+	 * after the turn is given back.
 	 */
 	while (again && (turn = IvfpqTurnTake()) >= 0)
 	{

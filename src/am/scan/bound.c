@@ -31,22 +31,22 @@
 
 /* ERROR if the rows of an index with refine records have too many dims. */
 void
-IvfpqRefineCheckDims(Relation index, int dims)
+IvfpqRecordCheckDims(Relation index, int dims)
 {
 	if (IvfpqGetOptions(index)->refine != IVFPQ_REFINE_NONE &&
-		dims > IvfpqRefineMaxDims())
+		dims > IvfpqRecordMaxDims())
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("option refine takes %d dimensions at most, not %d",
-						IvfpqRefineMaxDims(), dims),
+						IvfpqRecordMaxDims(), dims),
 				 errhint("Create the index without refine.")));
 }
 
 /* Memory for a record. */
-IvfpqRefineRecord *
-IvfpqRefineAlloc(int dims)
+IvfpqRecord *
+IvfpqRecordAlloc(int dims)
 {
-	return palloc0(IvfpqRefineSlotBytes(dims));
+	return palloc0(IvfpqRecordSlotBytes(dims));
 }
 
 /*
@@ -54,7 +54,7 @@ IvfpqRefineAlloc(int dims)
  * not boundable (IvfpqIsBoundable) it bounds nothing: the row is measured.
  */
 void
-IvfpqRefineMake(IvfpqRefineRecord *record, const float *vector, int dims,
+IvfpqRecordMake(IvfpqRecord *record, const float *vector, int dims,
 				bool boundable, const ItemPointerData *tid)
 {
 	record->tid = *tid;
@@ -99,11 +99,11 @@ operator_bound(const GvModel *gv, double bound, double query_length)
 	return isnan(result) ? -get_float8_infinity() : result;
 }
 
-/* The records at ids [n <= CHUNK]; see IvfpqRefineBounds. */
+/* The records at ids [n <= CHUNK]; see IvfpqRecordBounds. */
 static int
 bound_chunk(const IvfpqSearch *search, const float *query,
 			double query_length, uint64 *ids, int n, double *bounds,
-			char *memory, IvfpqAhead *ahead)
+			char *memory, IvfpqPrefetch *prefetch)
 {
 	const IvfpqModel *model = search->model;
 	int			dims = model->meta.dims;
@@ -114,11 +114,11 @@ bound_chunk(const IvfpqSearch *search, const float *query,
 
 	for (int i = 0; i < n; i++)
 		IvfpqIdToTid(ids[i], &addresses[i]);
-	IvfpqRefineRead(search->index, dims, addresses, n, memory, ahead);
+	IvfpqRecordRead(search->index, dims, addresses, n, memory, prefetch);
 	for (int i = 0; i < n; i++)
 	{
-		const IvfpqRefineRecord *record = (const IvfpqRefineRecord *)
-			(memory + i * IvfpqRefineSlotBytes(dims));
+		const IvfpqRecord *record = (const IvfpqRecord *)
+			(memory + i * IvfpqRecordSlotBytes(dims));
 
 		if (!ItemPointerIsValid(&record->tid))
 			continue;			/* free: the row is dead */
@@ -177,12 +177,12 @@ read_bounds(const IvfpqSearch *search, const float *query,
 {
 	const IvfpqModel *model = search->model;
 	char	   *memory = palloc(CHUNK *
-								IvfpqRefineSlotBytes(model->meta.dims));
+								IvfpqRecordSlotBytes(model->meta.dims));
 	int64		count = 0;
-	IvfpqAhead	ahead;
+	IvfpqPrefetch	prefetch;
 
 	qsort(ids, n, sizeof(uint64), IvfpqCompareNumbers);
-	IvfpqAheadBegin(&ahead, search->index, ids, n, IVFPQ_ID_SHIFT);
+	IvfpqPrefetchBegin(&prefetch, search->index, ids, n, IVFPQ_ID_SHIFT);
 	for (int64 done = 0; done < n; done += CHUNK)
 	{
 		int			some = (int) Min(CHUNK, n - done);
@@ -190,9 +190,9 @@ read_bounds(const IvfpqSearch *search, const float *query,
 		CHECK_FOR_INTERRUPTS();
 		memcpy(rows + count, ids + done, some * sizeof(uint64));
 		count += bound_chunk(search, query, query_length, rows + count, some,
-							 bounds + count, memory, &ahead);
+							 bounds + count, memory, &prefetch);
 	}
-	IvfpqAheadEnd(&ahead);
+	IvfpqPrefetchEnd(&prefetch);
 	pfree(memory);
 	return count;
 }
@@ -205,7 +205,7 @@ read_bounds(const IvfpqSearch *search, const float *query,
  * many.  Records of dead rows are left out.
  */
 int64
-IvfpqRefineBounds(const IvfpqSearch *search, const float *query, uint64 *ids,
+IvfpqRecordBounds(const IvfpqSearch *search, const float *query, uint64 *ids,
 				  int64 n, double *bounds)
 {
 	uint64	   *rows = palloc_extended(Max(n, 1) * sizeof(uint64),

@@ -120,18 +120,18 @@ search_lists(IvfpqSearch *search)
 											  sizeof(IvfpqListEntry),
 											  MCXT_ALLOC_HUGE);
 	int64		had_read = IvfpqCountReads();
-	int			nahead = 0;		/* lists on their way */
+	int			nprefetched = 0;	/* lists */
 
 	IvfpqListEntriesRead(search->index, &search->model->meta,
 						 search->lists.ids, n, entries);
 	for (int i = 0; i < n; i++)
 	{
-		/* pages read ahead are there when the list's turn comes */
-		IvfpqAheadNotice(search->index, &had_read);
-		if (i >= nahead && IvfpqAheadHelps(search->index))
-			nahead = i + IvfpqListsAhead(&search->reader,
-										 search->lists.ids + i, entries + i,
-										 n - i);
+		/* prefetched pages are there when the list's turn comes */
+		IvfpqPrefetchNotice(search->index, &had_read);
+		if (i >= nprefetched && IvfpqPrefetchHelps(search->index))
+			nprefetched = i + IvfpqPrefetchLists(&search->reader,
+											  search->lists.ids + i,
+											  entries + i, n - i);
 		IvfpqListOpenAt(&search->reader, (uint32) search->lists.ids[i],
 						&entries[i], i + 1 < n ? &entries[i + 1] : NULL);
 		read_list(search, i);
@@ -206,12 +206,12 @@ search_session(IvfpqSearch *search, int probes, int capacity)
 }
 
 /*
- * Fill search->candidates with the best rows of the `probes` nearest lists,
- * by the score of their better copy, ties by id.  All copies of a row carry
- * the same address, so that it names the row as well as its TID does.
- * Whoever finds them, gpuvecd or the session's engine, they are the same, of the
- * same lists; which lists are the last of the nearest is for gpuvecd, which
- * looks at no codes of centroids, now and then another one.
+ * Fill search->candidates with the best rows of the `probes` nearest lists, by
+ * the score of their better copy, ties by id.  All copies of a row carry the
+ * same address, so that it names the row as well as its TID does.  gpuvecd and
+ * the session's engine find the same candidates in the same lists.  But the
+ * last of the nearest lists may differ, because gpuvecd does not choose lists
+ * by codes of centroids.
  */
 void
 IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)

@@ -16,7 +16,7 @@
 /*
  * Lists to compare for every list that is wanted, and the share of all lists
  * to compare at least: a list's parent may rank well behind the list itself
- * (src/README, "Two levels").  Calibration finds a share for each index.
+ * (README, "Nearest lists").  Calibration finds a share for each index.
  */
 #define LISTS_PER_PROBE		10
 #define LEAST_SHARE			0.25
@@ -33,7 +33,7 @@
 #define MOST_SHARE			2
 
 /* Centroids on their way into the processor's cache. */
-#define CENTROIDS_AHEAD		4
+#define PREFETCHED_CENTROIDS	4
 
 /* Prepare for vectors of an index; memory from the current context. */
 void
@@ -169,14 +169,14 @@ compare_chosen(Relation index, const IvfpqModel *model, const IvfpqQuery *query,
 	IvfpqArrayReader reader;
 
 	IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims, 0);
-	for (int i = 0; i < Min(n, CENTROIDS_AHEAD); i++)
-		IvfpqArrayComing(&reader, chosen[i]);
+	for (int i = 0; i < Min(n, PREFETCHED_CENTROIDS); i++)
+		IvfpqArrayPrefetch(&reader, chosen[i]);
 	for (int i = 0; i < n; i++)
 	{
 		int			count;
 
-		if (i + CENTROIDS_AHEAD < n)
-			IvfpqArrayComing(&reader, chosen[i + CENTROIDS_AHEAD]);
+		if (i + PREFETCHED_CENTROIDS < n)
+			IvfpqArrayPrefetch(&reader, chosen[i + PREFETCHED_CENTROIDS]);
 		reader.next = chosen[i];
 		reader.nvectors = reader.next + 1;
 		IvfpqCheckStatus(gv_coarse(&query->gv, query->vector,

@@ -4,11 +4,11 @@
  *
  * Start-up: the centroids' codes and a few centroids, the probed lists, one
  * heap page and its TOAST pages for every candidate and every pending row, all
- * before the first row comes out.  Every further row costs its share of further
- * candidates.  With refine records candidates cost a page of those each, and
- * only a few rows more than are given out are fetched.  So the index wins for
- * ORDER BY ... LIMIT, and a sequential scan and a sort win when most of the
- * table is wanted.
+ * before the first row comes out.  Every further row costs its share of
+ * further candidates.  With refine records candidates cost a page of those
+ * each, and only a few rows more than are given out are fetched.  So the index
+ * wins for ORDER BY ... LIMIT, and a sequential scan and a sort win when most
+ * of the table is wanted.
  *
  * The planner charges a sequential scan nothing for TOAST, though it has to
  * read all of it here.  So that the two compare, pages count for as much as
@@ -31,6 +31,7 @@
 
 #include "am/common/identity.h"
 #include "am/scan/scan.h"
+#include "page/pending.h"
 #include "pgcompat.h"
 
 /* Let this never be the cheapest path, not even for its order. */
@@ -44,10 +45,10 @@ refuse(IndexPath *path, Cost *startup_cost, Cost *total_cost,
 	*correlation = 0;
 	*pages = 0;
 	path->path.pathkeys = NIL;
-	GvDisablePath(&path->path);
+	IvfpqDisablePath(&path->path);
 }
 
-/* Does a policy, or what else is to be kept secret, hide rows of a table? */
+/* Does a policy or a security barrier hide rows of a table? */
 static bool
 hides_rows(PlannerInfo *root, RelOptInfo *rel)
 {
@@ -82,11 +83,11 @@ would_leak(PlannerInfo *root, IndexOptInfo *info)
 }
 
 /*
- * ORDER BY v <-> q, v <-> r: the planner takes an access method that orders by
- * operators at its word for all keys that have one.  The scan orders by the
- * first alone; so let the path say that, before anybody looks at it, and a sort
- * above, an incremental one mostly, orders rows that are equally near.  The list
- * of pathkeys is the query's own: it is copied, not cut.
+ * ORDER BY v <-> q, v <-> r: the planner believes that an access method which
+ * orders by operators does so by all keys that have one.  The scan orders by
+ * the first alone.  So the path says that, before the planner uses it, and a
+ * sort above, mostly an incremental one, orders rows that are equally near.
+ * The list of pathkeys is the query's own: it is copied, not cut.
  */
 static void
 keep_first_key(IndexPath *path)
@@ -193,7 +194,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 		double		centroids = meta.codes - meta.centroids;
 		double		fixed = IvfpqModelPages(&meta) + 1 - centroids;
 		double		refine = meta.refine == IVFPQ_REFINE_NONE ? 0 :
-			ceil(tuples / IvfpqRefineSlots(meta.dims));
+			ceil(tuples / IvfpqRecordSlots(meta.dims));
 		double		candidates = effort.candidates;
 
 		demand->lists = effort.probes;

@@ -4,7 +4,7 @@
  *
  * A setting comes before an option, an option before what calibration found
  * for the recall asked for; an index that was not calibrated takes what
- * reached recall@10 of .95 on real embeddings.  See src/README, "Defaults".
+ * reached recall@10 of .95 on real embeddings.  See src/am/README, "Defaults".
  */
 #include "postgres.h"
 
@@ -80,8 +80,8 @@ IvfpqBeyondTargets(double recall, double lower, double upper)
 /*
  * What the recall takes at a depth, as far as calibration knows; *reached says
  * whether it does, or need not, because formulas serve below .99.  Of a target
- * out of reach the one before is better than nothing: for a user that names one
- * of the two numbers and needs the other.  False when nothing is known.
+ * out of reach the one before is better than nothing: for a user that names
+ * one of the two numbers and needs the other.  False when nothing is known.
  */
 static bool
 find_known(const IvfpqMetaData *meta, int depth, double recall,

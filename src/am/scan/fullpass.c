@@ -1,8 +1,8 @@
 /*
  * fullpass.c
- *		How a scan ends that has to read everything: all TIDs of the index in
- *		heap order, each row measured once, and a sort by distance.  Both
- *		sorts spill to disk beyond work_mem.  And when it has to.
+ *		The end of a scan that reads everything: all TIDs of the index in heap
+ *		order, each row measured once, and a sort by distance.  Both sorts go
+ *		to disk beyond work_mem.  This file also says when a scan needs it.
  */
 #include "postgres.h"
 
@@ -33,7 +33,7 @@
 /* The least memory that a sort takes. */
 #define SORT_KB			64
 
-/* Rows fetched with pages ahead of them on their way. */
+/* Rows whose pages are prefetched together. */
 #define ROWS_AT_ONCE	1024
 
 #define SORT_DISTANCE	1
@@ -63,7 +63,7 @@ has_rows(const IvfpqScan *state, double rows)
  * the recall.
  */
 bool
-IvfpqFinishIsNear(const IvfpqScan *state)
+IvfpqFullPassIsBetter(const IvfpqScan *state)
 {
 	const IvfpqEffort *effort = &state->effort;
 	double		share = 1 - ivfpq_recall;
@@ -90,7 +90,7 @@ set_bytes(double n)
  * adds to it, stays within what a hash table may take.
  */
 bool
-IvfpqFinishFits(const IvfpqScan *state, int probes, int64 candidates)
+IvfpqBatchFits(const IvfpqScan *state, int probes, int64 candidates)
 {
 	const IvfpqMetaData *meta = &state->model->meta;
 	double		copies = (double) candidates * meta->copies;
@@ -107,7 +107,7 @@ IvfpqFinishFits(const IvfpqScan *state, int probes, int64 candidates)
 	search = gv_scan_scratch(state->model->gv.m,
 							 (int32) Min(copies, PG_INT32_MAX)) +
 		set_bytes(candidates);
-	if (state->search.addresses)	/* bounds, and what is foreseen */
+	if (state->search.addresses)	/* bounds, and what is prefetched */
 		row_bytes += sizeof(IvfpqQueuedRow) + 3 * sizeof(uint64);
 	rows = candidates * row_bytes +
 		1.5 * set_bytes((double) state->measured->members + candidates);
@@ -166,7 +166,7 @@ static void
 put_rows(IvfpqScan *state, uint64 *ids, int n)
 {
 	if (!state->null_query)
-		IvfpqMeasureRows(state, ids, n, put_row);
+		IvfpqScanMeasure(state, ids, n, put_row);
 	else
 		for (int i = 0; i < n; i++)
 			put_row(state, ids[i], 0);
@@ -183,7 +183,7 @@ measure_rest(IvfpqScan *state, int sort_mem)
 	Datum		value;
 	bool		isnull;
 
-	while (GvTuplesortGetDatum(tids, &value, &isnull))
+	while (IvfpqTuplesortGetDatum(tids, &value, &isnull))
 	{
 		uint64		id = (uint64) DatumGetInt64(value);
 
@@ -210,7 +210,7 @@ measure_rest(IvfpqScan *state, int sort_mem)
  * come from the sort.
  */
 void
-IvfpqFinishBegin(IvfpqScan *state)
+IvfpqFullPassBegin(IvfpqScan *state)
 {
 	int			sort_mem = sort_memory(state);
 	TupleDesc	desc = begin_distance_sort(state, sort_mem);
@@ -225,7 +225,7 @@ IvfpqFinishBegin(IvfpqScan *state)
 	}
 	MemoryContextDelete(state->batches);
 	if (!state->null_query)
-		IvfpqRerankDims(state->rerank, state->pending_dims, &state->told_odd);
+		IvfpqMeasureDims(state->measure, state->pending_dims, &state->told_odd);
 	measure_rest(state, sort_mem);
 	tuplesort_performsort(state->finish_sort);
 
@@ -237,7 +237,7 @@ IvfpqFinishBegin(IvfpqScan *state)
 
 /* The next nearest row; false at the end. */
 bool
-IvfpqFinishNext(IvfpqScan *state, double *distance, uint64 *id)
+IvfpqFullPassNext(IvfpqScan *state, double *distance, uint64 *id)
 {
 	bool		isnull;
 
@@ -253,7 +253,7 @@ IvfpqFinishNext(IvfpqScan *state, double *distance, uint64 *id)
 
 /* Close the sort, with its files. */
 void
-IvfpqFinishEnd(IvfpqScan *state)
+IvfpqFullPassEnd(IvfpqScan *state)
 {
 	if (state->finish_slot)
 		ExecDropSingleTupleTableSlot(state->finish_slot);

@@ -44,8 +44,8 @@ enum
 };
 
 /*
- * What rows have part in, also those that a policy or a view's condition took
- * out of the result.
+ * Columns that rows count in, also rows that a policy or a view's condition
+ * took out of the result.
  */
 static const int counts[] = {
 	REPORT_BATCHES, REPORT_LISTS, REPORT_COPIES, REPORT_REFINED,
@@ -97,8 +97,8 @@ report_remote(const IvfpqRemoteReport *remote, Datum *values, bool *nulls)
 
 /*
  * Would a SELECT of the indexed column show the current user all rows?  The
- * scan may have been a view's or a function's, for whose owner it would.  An
- * index that was dropped tells nothing any more.
+ * scan may have run in a view or a function, with the rights of its owner.  Of
+ * an index that was dropped nothing is known any more.
  */
 static bool
 sees_all_rows(Oid index)

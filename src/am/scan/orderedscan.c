@@ -31,6 +31,7 @@
 #include "am/common/tid.h"
 #include "am/heap/dims.h"
 #include "am/scan/scan.h"
+#include "page/pending.h"
 #include "pgcompat.h"
 
 IndexScanDesc
@@ -53,10 +54,10 @@ reset_scan(IvfpqScan *state)
 {
 	if (state->started)
 		IvfpqReportScan(state);
-	IvfpqFinishEnd(state);
-	if (state->rerank)
-		IvfpqRerankEnd(state->rerank);
-	state->rerank = NULL;
+	IvfpqFullPassEnd(state);
+	if (state->measure)
+		IvfpqMeasureEnd(state->measure);
+	state->measure = NULL;
 	MemoryContextReset(state->context);
 	memset(&state->queue, 0, sizeof(state->queue));
 	state->measured = NULL;
@@ -122,9 +123,9 @@ ivfpqendscan(IndexScanDesc scan)
 
 /* Fetch and measure a row; false when the snapshot does not see it. */
 static bool
-measure(IvfpqScan *state, uint64 id, double *distance)
+measure_row(IvfpqScan *state, uint64 id, double *distance)
 {
-	bool		seen = IvfpqRerankRow(state->rerank, id, distance);
+	bool		seen = IvfpqMeasureRow(state->measure, id, distance);
 
 	state->report.measured++;
 	state->tried++;
@@ -137,20 +138,20 @@ measure(IvfpqScan *state, uint64 id, double *distance)
  * `take`.  Reorders ids.
  */
 void
-IvfpqMeasureRows(IvfpqScan *state, uint64 *ids, int64 count,
+IvfpqScanMeasure(IvfpqScan *state, uint64 *ids, int64 count,
 				 void (*take) (IvfpqScan *state, uint64 id, double distance))
 {
 	double		distance;
 
 	qsort(ids, count, sizeof(uint64), IvfpqCompareNumbers);
-	IvfpqRerankExpect(state->rerank, ids, count);
+	IvfpqMeasurePrefetchSorted(state->measure, ids, count);
 	for (int64 i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (measure(state, ids[i], &distance))
+		if (measure_row(state, ids[i], &distance))
 			take(state, ids[i], distance);
 	}
-	IvfpqRerankPause(state->rerank);
+	IvfpqMeasurePause(state->measure);
 }
 
 static void
@@ -174,7 +175,7 @@ measure_rows(IvfpqScan *state, uint64 *ids, int64 count)
 			ids[kept++] = ids[i];
 	}
 	IvfpqQueueReserve(&state->queue, kept);
-	IvfpqMeasureRows(state, ids, kept, enqueue_measured);
+	IvfpqScanMeasure(state, ids, kept, enqueue_measured);
 }
 
 /*
@@ -188,7 +189,7 @@ bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 										 MCXT_ALLOC_HUGE);
 	int64		added = 0;
 
-	count = IvfpqRefineBounds(&state->search, state->bound_query, ids, count,
+	count = IvfpqRecordBounds(&state->search, state->bound_query, ids, count,
 							  bounds);
 	state->report.refined += count;
 	IvfpqQueueReserve(&state->queue, count);
@@ -203,8 +204,8 @@ bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 		added++;
 	}
 	pfree(bounds);
-	if (IvfpqRerankIsCold(state->rerank))
-		IvfpqQueueForesee(&state->queue, added);
+	if (IvfpqMeasureIsCold(state->measure))
+		IvfpqQueuePrefetch(&state->queue, added);
 }
 
 /*
@@ -219,7 +220,7 @@ measure_pending(IvfpqScan *state)
 	int			count;
 	bool		fits = true;
 
-	IvfpqRerankDims(state->rerank, state->pending_dims, &state->told_odd);
+	IvfpqMeasureDims(state->measure, state->pending_dims, &state->told_odd);
 	IvfpqPendingOpen(&reader, state->index, &state->model->meta);
 	while (fits && IvfpqPendingNext(&reader, &count))
 	{
@@ -231,10 +232,10 @@ measure_pending(IvfpqScan *state)
 		pfree(ids);
 		total += count;
 		fits = total <= IVFPQ_MIN_MEASURED &&
-			IvfpqFinishFits(state, 0, total);
+			IvfpqBatchFits(state, 0, total);
 	}
 	IvfpqPendingClose(&reader);
-	IvfpqRerankDims(state->rerank, 0, NULL);
+	IvfpqMeasureDims(state->measure, 0, NULL);
 	state->tried = state->gone = 0; /* no candidates */
 	return fits;
 }
@@ -274,7 +275,7 @@ size_batch(IvfpqScan *state, bool *last)
 		(state->batch == 0 && !measure_pending(state)))
 		return false;
 	most = most_probes(state);
-	if (IvfpqFinishIsNear(state))
+	if (IvfpqFullPassIsBetter(state))
 	{
 		if (ivfpq_max_probes == 0)
 			return false;
@@ -290,7 +291,7 @@ size_batch(IvfpqScan *state, bool *last)
 		/* the one more is not found, which tells that there is none */
 		effort->candidates = Min(effort->candidates, copies + 1);
 	}
-	return IvfpqFinishFits(state, effort->probes, effort->candidates);
+	return IvfpqBatchFits(state, effort->probes, effort->candidates);
 }
 
 /* Get the next batch of candidates, or finish. */
@@ -305,7 +306,7 @@ next_batch(IvfpqScan *state)
 	if (!size_batch(state, &last))
 	{
 		MemoryContextSwitchTo(oldcontext);
-		IvfpqFinishBegin(state);
+		IvfpqFullPassBegin(state);
 		return;
 	}
 	IvfpqSearchRun(&state->search, effort->probes, effort->candidates);
@@ -393,7 +394,7 @@ start_scan(IndexScanDesc scan)
 		elog(ERROR, "gpuivfpq indexes need an MVCC snapshot");
 
 	pgstat_count_index_scan(state->index);
-	GvCountIndexSearch(scan);
+	IvfpqCountIndexSearch(scan);
 	state->started = true;
 	memset(&state->report, 0, sizeof(state->report));
 	memset(&state->search, 0, sizeof(state->search));
@@ -406,32 +407,32 @@ start_scan(IndexScanDesc scan)
 	state->null_query = (key->sk_flags & SK_ISNULL) != 0;
 	if (state->null_query)
 	{
-		IvfpqFinishBegin(state);
+		IvfpqFullPassBegin(state);
 		return;
 	}
 
-	state->rerank = palloc(sizeof(IvfpqRerank));
-	IvfpqRerankBegin(state->rerank, scan->heapRelation, state->index,
-					 scan->xs_snapshot);
-	IvfpqRerankQuery(state->rerank, &key->sk_func, key->sk_collation,
-					 key->sk_argument);
+	state->measure = palloc(sizeof(IvfpqMeasure));
+	IvfpqMeasureBegin(state->measure, scan->heapRelation, state->index,
+					  scan->xs_snapshot);
+	IvfpqMeasureQuery(state->measure, &key->sk_func, key->sk_collation,
+					  key->sk_argument);
 	check_row_dims(state, scan->heapRelation, key);
 	if (state->model->meta.nlists > 0)
 		start_search(state, key);
 }
 
 /*
- * Foresee which rows will be fetched: those that come up next, as many as the
- * batch is good for.
+ * Prefetch the pages of rows that come up next, as many as the batch is good
+ * for.
  */
 static void
-foresee_rows(IvfpqScan *state)
+prefetch_rows(IvfpqScan *state)
 {
 	const IvfpqQueue *queue = &state->queue;
 
-	IvfpqRerankForesee(state->rerank, queue->coming + queue->ncome,
-					   Max(0, Min(queue->ncoming - queue->ncome,
-								  state->quota - state->given)));
+	IvfpqMeasurePrefetch(state->measure, queue->prefetch + queue->ntaken,
+						 Max(0, Min(queue->nprefetch - queue->ntaken,
+									state->quota - state->given)));
 }
 
 /*
@@ -447,17 +448,17 @@ queue_next(IvfpqScan *state, double *distance, uint64 *id)
 
 	if (row != NULL && row->bounded)
 	{
-		foresee_rows(state);
+		prefetch_rows(state);
 		for (; row != NULL && row->bounded; row = IvfpqQueueTake(queue))
 		{
 			CHECK_FOR_INTERRUPTS();
-			if (queue->ncome < queue->ncoming &&
-				queue->coming[queue->ncome] == row->id)
-				queue->ncome++;
-			if (measure(state, row->id, distance))
+			if (queue->ntaken < queue->nprefetch &&
+				queue->prefetch[queue->ntaken] == row->id)
+				queue->ntaken++;
+			if (measure_row(state, row->id, distance))
 				IvfpqQueueReturn(queue, row, *distance);
 		}
-		IvfpqRerankPause(state->rerank);
+		IvfpqMeasurePause(state->measure);
 	}
 	if (row == NULL)
 		return false;
@@ -466,12 +467,12 @@ queue_next(IvfpqScan *state, double *distance, uint64 *id)
 	return true;
 }
 
-/* The nearest row that waits, wherever rows wait. */
+/* The nearest row that waits: in the queue or, in a full pass, in its sort. */
 static bool
 take_row(IvfpqScan *state, double *distance, uint64 *id)
 {
 	if (state->finishing)
-		return IvfpqFinishNext(state, distance, id);
+		return IvfpqFullPassNext(state, distance, id);
 	return queue_next(state, distance, id);
 }
 

@@ -39,11 +39,11 @@ IvfpqQueueInit(IvfpqQueue *queue)
 	queue->heap = pairingheap_allocate(compare_queued, NULL);
 }
 
-/* Rows of the next batch come, no more than n; none is foreseen. */
+/* Make room for the next batch, no more than n rows; none is prefetched. */
 void
 IvfpqQueueReserve(IvfpqQueue *queue, int64 n)
 {
-	queue->ncoming = queue->ncome = 0;
+	queue->nprefetch = queue->ntaken = 0;
 	queue->room = palloc_extended(Max(n, 1) * sizeof(IvfpqQueuedRow),
 								  MCXT_ALLOC_HUGE);
 }
@@ -88,23 +88,23 @@ compare_rows(const void *a, const void *b)
 }
 
 /*
- * Foresee in what order the batch's rows [n] will be taken, which were added
- * last, for whoever reads their pages ahead.
+ * Note in which order the batch's rows [n], which were added last, will be
+ * taken, so that their pages can be prefetched.
  */
 void
-IvfpqQueueForesee(IvfpqQueue *queue, int64 n)
+IvfpqQueuePrefetch(IvfpqQueue *queue, int64 n)
 {
 	IvfpqQueuedRow *rows = palloc_extended(Max(n, 1) * sizeof(IvfpqQueuedRow),
 										   MCXT_ALLOC_HUGE);
 
 	memcpy(rows, queue->room - n, n * sizeof(IvfpqQueuedRow));
 	qsort(rows, n, sizeof(IvfpqQueuedRow), compare_rows);
-	if (queue->coming)
-		pfree(queue->coming);
-	queue->coming = palloc_extended(Max(n, 1) * sizeof(uint64),
-									MCXT_ALLOC_HUGE);
+	if (queue->prefetch)
+		pfree(queue->prefetch);
+	queue->prefetch = palloc_extended(Max(n, 1) * sizeof(uint64),
+									  MCXT_ALLOC_HUGE);
 	for (int64 i = 0; i < n; i++)
-		queue->coming[i] = rows[i].id;
-	queue->ncoming = n;
+		queue->prefetch[i] = rows[i].id;
+	queue->nprefetch = n;
 	pfree(rows);
 }

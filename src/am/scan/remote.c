@@ -166,10 +166,10 @@ scan_rest(IvfpqSearch *search, int i, const GvListState *mirrored)
 
 /*
  * Note what the answer says of the refine records of its hits, in their order.
- * Not if copies were scanned here: VACUUM frees the slot of a dead row's record
- * before it marks the row's copies, and a new row may take it, so that one
- * address stands in a mirrored list for the dead row and in a newer copy for
- * the new one.  The page tells whose it is.
+ * Not if copies were scanned here: VACUUM frees the slot of a dead row's
+ * record before it marks the row's copies, and a new row may take it, so that
+ * one address stands in a mirrored list for the dead row and in a newer copy
+ * for the new one.  The page tells which row it belongs to.
  */
 static void
 take_records(IvfpqSearch *search, const IvfpqAnswer *answer)
@@ -217,8 +217,8 @@ take_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
 }
 
 /*
- * What stands of the answer and what was scanned here become one; false when
- * pairs that the answer does not have may belong among them.
+ * Merge what stands of the answer with what was scanned here; false when pairs
+ * that the answer does not have may belong among them.
  */
 static bool
 merge_hits(IvfpqSearch *search, const IvfpqAnswer *answer)

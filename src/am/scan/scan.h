@@ -52,9 +52,9 @@ typedef struct IvfpqQueue
 {
 	pairingheap *heap;
 	IvfpqQueuedRow *room;		/* the next row's */
-	uint64	   *coming;			/* [ncoming] foreseen, in their order */
-	int64		ncoming;
-	int64		ncome;			/* of them are taken */
+	uint64	   *prefetch;		/* [nprefetch] rows in the order of taking */
+	int64		nprefetch;
+	int64		ntaken;			/* of them are taken */
 } IvfpqQueue;
 
 typedef struct IvfpqScan
@@ -64,7 +64,7 @@ typedef struct IvfpqScan
 	MemoryContext batches;		/* in context: the queue and candidates */
 	IvfpqModel *model;
 	IvfpqSearch search;			/* when trained */
-	IvfpqRerank *rerank;		/* unless the query is NULL */
+	IvfpqMeasure *measure;		/* unless the query is NULL */
 	IvfpqEffort effort;			/* of the batch under way */
 	IvfpqScanReport report;		/* less what is counted elsewhere */
 	bool		has_keys;		/* of an earlier scan; they outlive it */
@@ -94,7 +94,7 @@ extern void ivfpqrescan(IndexScanDesc scan, ScanKey keys, int nkeys,
 						ScanKey orderbys, int norderbys);
 extern bool ivfpqgettuple(IndexScanDesc scan, ScanDirection dir);
 extern void ivfpqendscan(IndexScanDesc scan);
-extern void IvfpqMeasureRows(IvfpqScan *state, uint64 *ids, int64 count,
+extern void IvfpqScanMeasure(IvfpqScan *state, uint64 *ids, int64 count,
 							 void (*take) (IvfpqScan *state, uint64 id,
 										   double distance));
 
@@ -111,18 +111,18 @@ extern void IvfpqQueueAdd(IvfpqQueue *queue, uint64 id, double distance,
 						  bool bounded);
 extern void IvfpqQueueReturn(IvfpqQueue *queue, IvfpqQueuedRow *row,
 							 double distance);
-extern void IvfpqQueueForesee(IvfpqQueue *queue, int64 n);
+extern void IvfpqQueuePrefetch(IvfpqQueue *queue, int64 n);
 extern IvfpqQueuedRow *IvfpqQueueTake(IvfpqQueue *queue);
 
 /* lastscan.c */
 extern void IvfpqReportScan(const IvfpqScan *state);
 
 /* fullpass.c */
-extern bool IvfpqFinishIsNear(const IvfpqScan *state);
-extern bool IvfpqFinishFits(const IvfpqScan *state, int probes,
-							int64 candidates);
-extern void IvfpqFinishBegin(IvfpqScan *state);
-extern bool IvfpqFinishNext(IvfpqScan *state, double *distance, uint64 *id);
-extern void IvfpqFinishEnd(IvfpqScan *state);
+extern bool IvfpqFullPassIsBetter(const IvfpqScan *state);
+extern bool IvfpqBatchFits(const IvfpqScan *state, int probes,
+						   int64 candidates);
+extern void IvfpqFullPassBegin(IvfpqScan *state);
+extern bool IvfpqFullPassNext(IvfpqScan *state, double *distance, uint64 *id);
+extern void IvfpqFullPassEnd(IvfpqScan *state);
 
 #endif							/* IVFPQ_SCAN_H */

@@ -13,8 +13,8 @@
 #include "page/record.h"
 
 /*
- * coarsesearch.c: a transformed vector, a query or a row, and the lists nearest
- * to it.
+ * coarsesearch.c: a transformed vector, a query or a row, and the lists
+ * nearest to it.
  */
 typedef struct IvfpqQuery
 {
@@ -121,12 +121,12 @@ extern void IvfpqSearchSettle(IvfpqSearch *search);
 extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity);
 
 /* bound.c: records that bound distances */
-extern void IvfpqRefineCheckDims(Relation index, int dims);
-extern IvfpqRefineRecord *IvfpqRefineAlloc(int dims);
-extern void IvfpqRefineMake(IvfpqRefineRecord *record, const float *vector,
+extern void IvfpqRecordCheckDims(Relation index, int dims);
+extern IvfpqRecord *IvfpqRecordAlloc(int dims);
+extern void IvfpqRecordMake(IvfpqRecord *record, const float *vector,
 							int dims, bool boundable,
 							const ItemPointerData *tid);
-extern int64 IvfpqRefineBounds(const IvfpqSearch *search, const float *query,
+extern int64 IvfpqRecordBounds(const IvfpqSearch *search, const float *query,
 							   uint64 *ids, int64 n, double *bounds);
 
 #endif							/* IVFPQ_SEARCH_H */

@@ -28,7 +28,7 @@ get_key(Oid relid)
 				 errmsg("index \"%s\" is temporary",
 						RelationGetRelationName(index)),
 				 errhint("Only its own session can read it.")));
-	if (GvIsUncommitted(index))
+	if (IvfpqIsUncommitted(index))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("index \"%s\" was built in this transaction",
@@ -48,7 +48,7 @@ get_key(Oid relid)
 				 errhint("Call gpuvec_train, or VACUUM its table when it has more rows.")));
 	key = IvfpqMirrorKey(index, &meta);
 
-	/* or a loader could not lock it when somebody waits for it meanwhile */
+	/* else a loader could not lock it while another session waits for it */
 	relation_close(index, AccessShareLock);
 	return key;
 }

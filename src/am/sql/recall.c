@@ -438,8 +438,8 @@ count_hits(Recall *recall, IndexScanDesc scan, RecallQuery *query)
 static void
 scan_index(Recall *recall)
 {
-	IndexScanDesc scan = GvIndexBeginScan(recall->heap, recall->index,
-										  recall->snapshot);
+	IndexScanDesc scan = IvfpqIndexBeginScan(recall->heap, recall->index,
+											 recall->snapshot);
 
 	for (int i = 0; i < recall->nqueries; i++)
 	{

@@ -5,8 +5,7 @@
  *
  * As long as they fit into memory, numbers of copies are sorted by counting,
  * and a list's copies come in the order in which they were put, which is the
- * heap's.  Beyond that all go through a tuplesort by (list, TID), which
- * spills.
+ * heap's.  Beyond that all go through a tuplesort by (list, TID), on disk.
  */
 #include "postgres.h"
 
@@ -16,10 +15,11 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
+#include "am/common/tid.h"
 #include "am/team/copies.h"
 
 #define CHUNK_ITEMS		4096
-#define AHEAD			8		/* items fetched before they are needed */
+#define PREFETCHED		8		/* items */
 
 /* Columns of the sort. */
 #define SORT_LIST		1
@@ -51,14 +51,6 @@ item_of(const IvfpqCopies *copies, int64 i)
 					 i % CHUNK_ITEMS * copies->item_bytes);
 }
 
-/* The TID as a number that ascends with it. */
-static int64
-tid_number(const ItemPointerData *tid)
-{
-	return (int64) ItemPointerGetBlockNumber(tid) << 16 |
-		ItemPointerGetOffsetNumber(tid);
-}
-
 /* Put the item in copies->item into the sort. */
 static void
 sort_item(IvfpqCopies *copies)
@@ -70,7 +62,7 @@ sort_item(IvfpqCopies *copies)
 	ExecClearTuple(slot);
 	slot->tts_values[SORT_LIST - 1] = Int32GetDatum(item->list);
 	slot->tts_values[SORT_TID - 1] =
-		Int64GetDatum(tid_number(&item->tid) * 2 + item->second);
+		Int64GetDatum((int64) IvfpqTidToId(&item->tid) * 2 + item->second);
 	slot->tts_values[SORT_ITEM - 1] = PointerGetDatum(copies->item);
 	memset(slot->tts_isnull, 0, SORT_ITEM * sizeof(bool));
 	ExecStoreVirtualTuple(slot);
@@ -197,13 +189,13 @@ next_sorted(IvfpqCopies *copies)
 													&isnull)));
 }
 
-/* The next item in memory; the items after it are asked for. */
+/* The next item in memory; a later one is prefetched. */
 static const char *
 next_in_memory(IvfpqCopies *copies)
 {
-	if (copies->next + AHEAD < copies->n)
+	if (copies->next + PREFETCHED < copies->n)
 		__builtin_prefetch(item_of(copies,
-								   copies->order[copies->next + AHEAD]));
+								   copies->order[copies->next + PREFETCHED]));
 	return (const char *) item_of(copies, copies->order[copies->next++]);
 }
 

@@ -1,13 +1,13 @@
 /*
  * exchange.c
- *		Copies on their way from who placed their rows to who writes their
- *		lists.
+ *		Copies on their way from the participant that placed the row to the one
+ *		that writes the list.
  *
  * Lists are cut into ranges.  Each participant of a build puts the copies that
- * it makes into a temporary file for each range; when all have done so, who
- * writes a range reads its files of all participants.  Files rather than
- * shared memory, because of that there may be little (containers have 64 MB),
- * and what is written here is read at once, from the system's cache.
+ * it makes into a temporary file for each range.  When all have done so, the
+ * writer of a range reads its files of all participants.  These are files
+ * because shared memory may be small (containers have 64 MB); what is written
+ * here is read at once, from the system's cache.
  */
 #include "postgres.h"
 
@@ -23,7 +23,7 @@ make_name(char *name, const char *what, int number, int from)
 	snprintf(name, NAME_BYTES, "%s.%d.%d", what, number, from);
 }
 
-/* A file to write to; IvfpqExchangeClose makes it one that others may read. */
+/* A file to write to; after IvfpqExchangeClose other participants read it. */
 BufFile *
 IvfpqExchangeCreate(SharedFileSet *files, const char *what, int number,
 					int from)
@@ -96,7 +96,7 @@ IvfpqExchangePut(IvfpqExchange *exchange, uint32 list, const IvfpqCopy *copy)
 				 sizeof(IvfpqStoredCopy) + exchange->code_bytes);
 }
 
-/* All that come from here have been put: others may have them. */
+/* All copies of this participant have been put: others may read them. */
 void
 IvfpqExchangeDone(IvfpqExchange *exchange)
 {

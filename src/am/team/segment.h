@@ -1,6 +1,6 @@
 /*
  * segment.h
- *		What all parallel work of ours does with its segment of shared memory.
+ *		A parallel context's segment of shared memory (segment.c).
  */
 #ifndef IVFPQ_SEGMENT_H
 #define IVFPQ_SEGMENT_H

@@ -18,7 +18,7 @@
 
 #include "am/team/team.h"
 
-#define PROGRESS_MS		200		/* shown so often while others work */
+#define PROGRESS_MS		200		/* between updates while the leader waits */
 
 /* maintenance_work_mem that a participant should have, as core has it. */
 #define LEAST_MEMORY_KB	32768
@@ -54,9 +54,10 @@ count_pages(Relation heap)
 
 /*
  * Workers to ask for.  plan_create_index_workers goes by what a scan of the
- * table costs; to place a row takes longer than to read it, and what is out of
- * line counts as well.  So there is one for each piece of the table that is
- * worth a worker at all, unless table or settings say less.
+ * table costs.  But placing a row takes longer than reading it, and values out
+ * of line count as well.  So there is one worker for each
+ * min_parallel_table_scan_size of the table, unless table or settings say
+ * less.
  */
 int
 IvfpqCountWorkers(Relation heap, Relation index)
@@ -98,12 +99,12 @@ IvfpqTeamAlone(IvfpqTeam *team, int nlists)
 	team->shared = palloc(sizeof(IvfpqTeamShared));
 	IvfpqTeamInit(team->shared);
 	team->shared->size = 1;
-	team->shared->nshares = 1;
+	team->shared->nparts = 1;
 	team->entries = palloc_extended(nlists * sizeof(IvfpqListEntry),
 									MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 }
 
-/* Show how far all have come; only the leader's numbers are looked at. */
+/* Show progress of all; views show the leader's numbers only. */
 static void
 show_progress(IvfpqTeam *team)
 {
@@ -150,8 +151,8 @@ is_over(IvfpqTeam *team, int round)
 
 /*
  * A round is over for this participant.  True for the leader, once it is over
- * for all: he does what is to be done in between and calls IvfpqTeamRelease.
- * False for others, once he has.
+ * for all: the leader does what is to be done in between and calls
+ * IvfpqTeamRelease.  False for workers, after that call.
  */
 bool
 IvfpqTeamGather(IvfpqTeam *team)
@@ -172,7 +173,7 @@ IvfpqTeamGather(IvfpqTeam *team)
 	return team->me == 0;
 }
 
-/* The leader lets the others go on, with nothing done of the next phase. */
+/* The leader lets workers go on, with nothing done of the next phase. */
 void
 IvfpqTeamRelease(IvfpqTeam *team)
 {

@@ -31,7 +31,7 @@ typedef struct IvfpqTeamShared
 	Oid			heap;
 	Oid			index;
 	bool		concurrent;
-	int			nshares;		/* parts of maintenance_work_mem: workers that
+	int			nparts;		/* parts of maintenance_work_mem: workers that
 								 * were asked for, and the leader */
 	SharedFileSet files;		/* unless the leader is alone */
 	ConditionVariable changed;	/* narrived or round */
@@ -45,13 +45,13 @@ typedef struct IvfpqTeamShared
 
 	pg_atomic_uint64 done;		/* rows, of the phase */
 	pg_atomic_uint64 ncopies;	/* that there are to be written */
-	pg_atomic_uint64 next_range;	/* of lists, that nobody writes yet */
-	pg_atomic_uint64 next_page; /* that nobody logs yet */
-	pg_atomic_uint32 refine_head;	/* see IvfpqRefineBuilderFinish */
+	pg_atomic_uint64 next_range;	/* of lists, that is still to be written */
+	pg_atomic_uint64 next_page; /* that is still to be logged */
+	pg_atomic_uint32 refine_head;	/* see IvfpqRecordBuilderFinish */
 
-	pg_atomic_uint64 next_query;	/* of calibration, that nobody takes yet */
+	pg_atomic_uint64 next_query;	/* of calibration, to be searched for */
 
-	/* written by the leader while the others wait */
+	/* written by the leader while workers wait */
 	IvfpqMetaData meta;
 	IvfpqClimb	climb;
 	BlockNumber npages;			/* of the index */

@@ -1,11 +1,11 @@
 /*
  * tempfile.c
- *		Records on their way from who makes them to who takes them, cut into
- *		ranges, in temporary files.
+ *		Records on their way between participants, cut into ranges, in
+ *		temporary files.
  *
- * Each participant has a file of its own for each range, which others may
- * read when all have put what they have.  The files of a leader who is alone
- * are nobody else's, and need no shared memory.
+ * Each participant has a file of its own for each range, which others may read
+ * when all participants have put their records.  A leader that is alone needs
+ * no shared memory for its files.
  */
 #include "postgres.h"
 
@@ -14,36 +14,36 @@
 
 /* Begin with nothing; memory from the current context. */
 void
-IvfpqSpillBegin(IvfpqSpill *spill, IvfpqTeam *team, const char *what,
-				int nranges)
+IvfpqTempFileBegin(IvfpqTempFile *temp, IvfpqTeam *team, const char *what,
+				   int nranges)
 {
-	spill->files = team->parallel ? &team->shared->files : NULL;
-	spill->what = what;
-	spill->me = team->me;
-	spill->nranges = nranges;
-	spill->ranges = palloc0(nranges * sizeof(BufFile *));
+	temp->files = team->parallel ? &team->shared->files : NULL;
+	temp->what = what;
+	temp->me = team->me;
+	temp->nranges = nranges;
+	temp->ranges = palloc0(nranges * sizeof(BufFile *));
 }
 
 /* Put a record into a range. */
 void
-IvfpqSpillPut(IvfpqSpill *spill, int range, void *record, Size bytes)
+IvfpqTempFilePut(IvfpqTempFile *temp, int range, void *record, Size bytes)
 {
-	if (spill->ranges[range] == NULL)
-		spill->ranges[range] = spill->files == NULL ?
+	if (temp->ranges[range] == NULL)
+		temp->ranges[range] = temp->files == NULL ?
 			BufFileCreateTemp(false) :
-			IvfpqExchangeCreate(spill->files, spill->what, range, spill->me);
-	BufFileWrite(spill->ranges[range], record, bytes);
+			IvfpqExchangeCreate(temp->files, temp->what, range, temp->me);
+	BufFileWrite(temp->ranges[range], record, bytes);
 }
 
-/* All that come from here have been put: others may have them. */
+/* All records of this participant have been put: others may read them. */
 void
-IvfpqSpillDone(IvfpqSpill *spill)
+IvfpqTempFileDone(IvfpqTempFile *temp)
 {
-	if (spill->files == NULL)
+	if (temp->files == NULL)
 		return;
-	for (int range = 0; range < spill->nranges; range++)
-		if (spill->ranges[range] != NULL)
-			IvfpqExchangeClose(spill->ranges[range]);
+	for (int range = 0; range < temp->nranges; range++)
+		if (temp->ranges[range] != NULL)
+			IvfpqExchangeClose(temp->ranges[range]);
 }
 
 /*
@@ -51,13 +51,13 @@ IvfpqSpillDone(IvfpqSpill *spill)
  * none.  By IvfpqExchangeRead; one reader at a time where the leader is alone.
  */
 BufFile *
-IvfpqSpillOpen(IvfpqSpill *spill, int range, int from)
+IvfpqTempFileOpen(IvfpqTempFile *temp, int range, int from)
 {
 	BufFile    *file;
 
-	if (spill->files != NULL)
-		return IvfpqExchangeOpen(spill->files, spill->what, range, from);
-	file = spill->ranges[range];
+	if (temp->files != NULL)
+		return IvfpqExchangeOpen(temp->files, temp->what, range, from);
+	file = temp->ranges[range];
 	if (file != NULL && BufFileSeek(file, 0, 0, SEEK_SET) != 0)
 		elog(ERROR, "could not rewind a temporary file");
 	return file;
@@ -65,18 +65,18 @@ IvfpqSpillOpen(IvfpqSpill *spill, int range, int from)
 
 /* They have been read; the file stays. */
 void
-IvfpqSpillClose(IvfpqSpill *spill, BufFile *file)
+IvfpqTempFileClose(IvfpqTempFile *temp, BufFile *file)
 {
-	if (spill->files != NULL)
+	if (temp->files != NULL)
 		BufFileClose(file);
 }
 
-/* Nobody needs them any more; shared files end with the segment. */
+/* They are not needed any more; shared files end with the segment. */
 void
-IvfpqSpillEnd(IvfpqSpill *spill)
+IvfpqTempFileEnd(IvfpqTempFile *temp)
 {
-	for (int range = 0; range < spill->nranges; range++)
-		if (spill->files == NULL && spill->ranges[range] != NULL)
-			BufFileClose(spill->ranges[range]);
-	pfree(spill->ranges);
+	for (int range = 0; range < temp->nranges; range++)
+		if (temp->files == NULL && temp->ranges[range] != NULL)
+			BufFileClose(temp->ranges[range]);
+	pfree(temp->ranges);
 }

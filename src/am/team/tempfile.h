@@ -10,36 +10,36 @@
 
 #include "am/team/team.h"
 
-typedef struct IvfpqSpill
+typedef struct IvfpqTempFile
 {
 	SharedFileSet *files;		/* NULL: the leader is alone */
 	const char *what;			/* name of its files */
 	int			me;				/* participant */
 	int			nranges;
 	BufFile   **ranges;			/* [nranges] own files; NULL: nothing came */
-} IvfpqSpill;
+} IvfpqTempFile;
 
-extern void IvfpqSpillBegin(IvfpqSpill *spill, IvfpqTeam *team,
-							const char *what, int nranges);
-extern void IvfpqSpillPut(IvfpqSpill *spill, int range, void *record,
-						  Size bytes);
-extern void IvfpqSpillDone(IvfpqSpill *spill);
-extern BufFile *IvfpqSpillOpen(IvfpqSpill *spill, int range, int from);
-extern void IvfpqSpillClose(IvfpqSpill *spill, BufFile *file);
-extern void IvfpqSpillEnd(IvfpqSpill *spill);
+extern void IvfpqTempFileBegin(IvfpqTempFile *temp, IvfpqTeam *team,
+							   const char *what, int nranges);
+extern void IvfpqTempFilePut(IvfpqTempFile *temp, int range, void *record,
+							 Size bytes);
+extern void IvfpqTempFileDone(IvfpqTempFile *temp);
+extern BufFile *IvfpqTempFileOpen(IvfpqTempFile *temp, int range, int from);
+extern void IvfpqTempFileClose(IvfpqTempFile *temp, BufFile *file);
+extern void IvfpqTempFileEnd(IvfpqTempFile *temp);
 
 /* n things are cut into ranges: the one that holds thing i, */
 static inline int
-IvfpqSpillRange(const IvfpqSpill *spill, int i, int n)
+IvfpqTempFileRange(const IvfpqTempFile *temp, int i, int n)
 {
-	return (int) ((int64) i * spill->nranges / n);
+	return (int) ((int64) i * temp->nranges / n);
 }
 
 /* and the first thing of a range, or n behind the last one. */
 static inline int
-IvfpqSpillFirst(const IvfpqSpill *spill, int range, int n)
+IvfpqTempFileFirst(const IvfpqTempFile *temp, int range, int n)
 {
-	return (int) (((int64) range * n + spill->nranges - 1) / spill->nranges);
+	return (int) (((int64) range * n + temp->nranges - 1) / temp->nranges);
 }
 
 #endif							/* IVFPQ_TEMPFILE_H */

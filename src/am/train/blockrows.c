@@ -72,10 +72,10 @@ flush_reader(IvfpqReader *reader)
 
 /*
  * May a raw row go to gpuvecd, if rows are read for that?  It cannot know
- * whose records are to bound nothing.
+ * which records must bound nothing.
  */
 bool
-IvfpqMayShare(const IvfpqReader *reader, const float *row)
+IvfpqMaySend(const IvfpqReader *reader, const float *row)
 {
 	const IvfpqSample *sample = reader->sample;
 
@@ -96,7 +96,7 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	const float *row;
 	int			dims;
 
-	/* who wants no more gets none, though a scan cannot end in its midst */
+	/* a scan of blocks cannot be ended: the rest is passed over */
 	if (reader->enough || isnull[0] || !alive || is_skipped(reader, id))
 		return;
 
@@ -106,7 +106,7 @@ read_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	if (!sample->lenient)
 		IvfpqCheckDims(sample->dims, dims);
 	if (dims == sample->dims && IvfpqIsPlaceable(sample->type, row, dims) &&
-		IvfpqMayShare(reader, row))
+		IvfpqMaySend(reader, row))
 	{
 		reader->ids[reader->nbatch] = id;
 		memcpy(reader->batch + (Size) reader->nbatch++ * dims, row,
@@ -149,7 +149,7 @@ IvfpqReaderDraw(const IvfpqReader *reader, uint64 *nblocks)
 }
 
 /*
- * Read those of blocks [nblocks] that nobody has claimed yet, runs of
+ * Read those of blocks [nblocks] that no participant has claimed yet, runs of
  * neighbours at once, until the sink wants no more.
  */
 void

@@ -1,7 +1,7 @@
 /*
  * cluster.c
- *		Two levels of centroids from a sample of the table, by all who take
- *		part.
+ *		Two levels of centroids from a sample of the table, by all
+ *		participants.
  *
  * Parents, about the square root of lists, come from the part of the sample
  * that fits in memory.  Then rows are read, go to files by parent, in half
@@ -10,9 +10,9 @@
  * of the work that it would take with all lists at once.  Passes over all rows
  * polish the lists (polish.c).
  *
- * What comes of it does not depend on who did what: blocks that are read have
- * been drawn before, and a parent's rows are put in an order that their TIDs
- * give.  A leader who is alone does the same without waiting.
+ * The result does not depend on which participant did what: the blocks to read
+ * have been drawn before, and a parent's rows are put in an order that their
+ * TIDs give.  A leader that is alone does the same without waiting.
  */
 #include "postgres.h"
 
@@ -131,17 +131,17 @@ take_rows(void *arg, const float *rows, const uint64 *ids, int n)
 		taker->item->id = (int64) ids[i];
 		gv_to_half(rows + (Size) i * dims, dims,
 				   (uint16_t *) (taker->item + 1));
-		IvfpqSpillPut(&cluster->rows,
-					  IvfpqSpillRange(&cluster->rows, parents[i],
-									  training->nparents),
-					  taker->item,
-					  sizeof(IvfpqClusterRow) + dims * sizeof(uint16));
+		IvfpqTempFilePut(&cluster->rows,
+						 IvfpqTempFileRange(&cluster->rows, parents[i],
+											training->nparents),
+						 taker->item,
+						 sizeof(IvfpqClusterRow) + dims * sizeof(uint16));
 		pg_atomic_fetch_add_u64(&cluster->counts[parents[i]], 1);
 	}
 	return true;
 }
 
-/* Read rows of blocks that nobody else reads. */
+/* Read rows of blocks that no other participant has claimed. */
 static void
 read_rows(IvfpqCluster *cluster)
 {
@@ -150,12 +150,13 @@ read_rows(IvfpqCluster *cluster)
 
 	taker.item = palloc(sizeof(IvfpqClusterRow) +
 						shared->gv.dims * sizeof(uint16));
-	IvfpqSpillBegin(&cluster->rows, &cluster->team, "rows", shared->nranges);
+	IvfpqTempFileBegin(&cluster->rows, &cluster->team, "rows",
+					   shared->nranges);
 	cluster->reader->sink = take_rows;
 	cluster->reader->sink_arg = &taker;
 	IvfpqReaderClaim(cluster->reader, cluster->blocks, shared->nblocks,
 					 &shared->next_block);
-	IvfpqSpillDone(&cluster->rows);
+	IvfpqTempFileDone(&cluster->rows);
 	pfree(taker.item);
 }
 
@@ -172,9 +173,9 @@ rows_to_train(int64 count, int k, int dims)
 
 /*
  * The leader gives every parent as many lists as its share of the rows asks
- * for, and as many participants a part in training them as have room for the
- * largest parent.  So the rows that a parent's lists are trained on do not
- * depend on their number.
+ * for, and lets as many participants train them as have room for the largest
+ * parent.  So the rows that a parent's lists are trained on do not depend on
+ * the number of participants.
  */
 static void
 plan_children(IvfpqCluster *cluster)
@@ -267,12 +268,12 @@ sort_range(RowSort *sort, IvfpqCluster *cluster, int range)
 	item = palloc(sizeof(IvfpqClusterRow) + sort->dims * sizeof(uint16));
 	for (int from = 0; from < cluster->shared->team.size; from++)
 	{
-		BufFile    *file = IvfpqSpillOpen(&cluster->rows, range, from);
+		BufFile    *file = IvfpqTempFileOpen(&cluster->rows, range, from);
 
 		if (file == NULL)
 			continue;
 		sort_file(sort, file, item);
-		IvfpqSpillClose(&cluster->rows, file);
+		IvfpqTempFileClose(&cluster->rows, file);
 	}
 	pfree(item);
 	tuplesort_performsort(sort->state);
@@ -341,7 +342,7 @@ train_parent(IvfpqCluster *cluster, RowSort *sort, int p)
 	pfree(rows);
 }
 
-/* Train the lists of ranges of parents that nobody else takes. */
+/* Train the lists of ranges of parents that no other participant takes. */
 static void
 train_children(IvfpqCluster *cluster)
 {
@@ -352,11 +353,12 @@ train_children(IvfpqCluster *cluster)
 		return;
 	while (IvfpqClusterTake(cluster, cluster->rows.nranges, &range))
 	{
-		int			end = IvfpqSpillFirst(&cluster->rows, range + 1, nparents);
+		int			end = IvfpqTempFileFirst(&cluster->rows, range + 1,
+										 nparents);
 		RowSort		sort;
 
 		sort_range(&sort, cluster, range);
-		for (int p = IvfpqSpillFirst(&cluster->rows, range, nparents);
+		for (int p = IvfpqTempFileFirst(&cluster->rows, range, nparents);
 			 p < end; p++)
 			train_parent(cluster, &sort, p);
 		end_sort(&sort);
@@ -382,7 +384,7 @@ close_gaps(IvfpqCluster *cluster)
 	training->starts[training->nparents] = training->nlists;
 }
 
-/* A piece of this round that nobody else has; false: there is none left. */
+/* A piece of this round that is still to be done; false: none is left. */
 bool
 IvfpqClusterTake(IvfpqCluster *cluster, int npieces, int *piece)
 {
@@ -424,19 +426,19 @@ IvfpqClusterEndRound(IvfpqCluster *cluster,
 void
 IvfpqClusterWork(IvfpqCluster *cluster)
 {
-	/* all are there, so the leader need not keep what they began with */
+	/* all have begun: the leader need not keep what they began with */
 	IvfpqClusterEndRound(cluster, NULL);
 	read_rows(cluster);
 	IvfpqSnapshotDrop();
-	IvfpqFault("lists: read");
+	IvfpqStopPoint("lists: read");
 	IvfpqClusterEndRound(cluster, plan_children);
 	train_children(cluster);
-	IvfpqFault("lists: trained");
+	IvfpqStopPoint("lists: trained");
 	IvfpqClusterEndRound(cluster, close_gaps);
 	for (int pass = 0; pass < POLISH_PASSES && cluster->shared->nrows > 0;
 		 pass++)
 		IvfpqPolish(cluster, pass);
-	IvfpqSpillEnd(&cluster->rows);
+	IvfpqTempFileEnd(&cluster->rows);
 }
 
 /* One level: all lists from the rows in memory, under one parent. */

@@ -12,8 +12,8 @@
 #include "am/train/train.h"
 
 /*
- * What all see; the arrays of IvfpqCluster follow it.  In shared memory, or
- * where the leader is alone in his own.
+ * What all participants see; the arrays of IvfpqCluster follow it.  In shared
+ * memory, or in the leader's own where it is alone.
  */
 typedef struct IvfpqClusterShared
 {
@@ -25,10 +25,10 @@ typedef struct IvfpqClusterShared
 	uint64		nblocks;		/* to read */
 	int64		nskip;			/* rows to leave out */
 
-	pg_atomic_uint64 next_block;	/* that nobody reads yet */
-	pg_atomic_uint64 next;		/* piece of this round that nobody has */
+	pg_atomic_uint64 next_block;	/* that is to be read */
+	pg_atomic_uint64 next;		/* piece of this round to be done */
 
-	/* written by the leader while the others wait */
+	/* written by the leader while workers wait */
 	int64		nrows;			/* that were read */
 	int			ntrainers;		/* participants that may train at once */
 	int			parents_made;	/* IvfpqTraining's nparents, */
@@ -46,7 +46,7 @@ typedef struct IvfpqCluster
 	BlockNumber *blocks;		/* [nblocks] to read */
 	pg_atomic_uint64 *counts;	/* [nparents] rows of each parent */
 	int32	   *found;			/* [nparents] lists of each parent */
-	IvfpqSpill	rows;			/* IvfpqClusterRow, by ranges of parents */
+	IvfpqTempFile	rows;			/* IvfpqClusterRow, by ranges of parents */
 	ParallelContext *context;	/* the leader's hold on workers, or NULL */
 } IvfpqCluster;
 

@@ -1,10 +1,11 @@
 /*
  * clusterteam.c
- *		Who trains lists: the leader, and parallel workers if there are any;
- *		what they share, how they begin and end.
+ *		The leader and parallel workers that train lists: what they share, how
+ *		they begin and end.
  *
- * Everything that is shared lies in one piece of memory.  That is the leader's
- * own where he is alone, and in the end he takes lists and parents out of it.
+ * Everything that is shared lies in one piece of memory.  A leader that is
+ * alone has it in its own.  In the end the leader takes lists and parents out
+ * of it.
  */
 #include "postgres.h"
 
@@ -65,7 +66,7 @@ place_arrays(IvfpqCluster *cluster, const IvfpqClusterShared *shared,
 	return used;
 }
 
-/* See them there. */
+/* Set the pointers to the arrays. */
 static void
 open_arrays(IvfpqCluster *cluster)
 {
@@ -88,7 +89,7 @@ describe(IvfpqClusterShared *shared, const IvfpqTraining *training,
 	shared->nskip = reader->nskip;
 }
 
-/* The leader fills the memory, which has been asked for and is there. */
+/* The leader fills the memory that all participants see. */
 static void
 fill_memory(IvfpqCluster *cluster, const IvfpqClusterShared *begin,
 			char *memory, const BlockNumber *blocks)
@@ -140,7 +141,7 @@ make_segment(IvfpqCluster *cluster, const IvfpqClusterShared *begin,
 	return true;
 }
 
-/* Have workers; false: there is no shared memory for them. */
+/* Start workers; false: there is no shared memory for them. */
 static bool
 begin_workers(IvfpqCluster *cluster, int nworkers,
 			  const IvfpqClusterShared *begin, const BlockNumber *blocks)
@@ -158,7 +159,7 @@ begin_workers(IvfpqCluster *cluster, int nworkers,
 	LaunchParallelWorkers(cluster->context);
 	cluster->team.parallel = true;
 	cluster->team.shared->size = cluster->context->nworkers_launched + 1;
-	/* who dies before that would be waited for */
+	/* a worker that dies before it attaches would be waited for */
 	WaitForParallelWorkersToAttach(cluster->context);
 	return true;
 }

@@ -10,7 +10,7 @@
  * Each participant places the rows of the files that it takes, and adds them
  * up by list; then each adds up what all have of the lists that it takes.
  * Sums are in fixed point, in units of the smallest half, so that they are
- * exact, and the same whoever placed which rows in what order.
+ * exact, and do not depend on which participant placed which rows when.
  */
 #include "postgres.h"
 
@@ -27,8 +27,8 @@
 #define UNIT			16777216.0f /* 2^24; halves are multiples of 1 / UNIT */
 
 /*
- * The rows of a list, added up, on the way to who has the list; [dims] sums
- * follow.  A row's part is below 2^40.
+ * The rows of a list, added up, on the way to the participant that moves the
+ * list; [dims] sums follow.  A row's part is below 2^40.
  */
 typedef struct PartialSum
 {
@@ -39,7 +39,7 @@ typedef struct PartialSum
 /* The sums of lists that rows of this participant have come to. */
 typedef struct Sums
 {
-	IvfpqSpill *spill;			/* to others */
+	IvfpqTempFile *temp;			/* to other participants */
 	int			nlists;
 	int			dims;
 	Size		item_bytes;
@@ -57,11 +57,11 @@ item_of(const Sums *sums, int i)
 
 /* In a quarter of the participant's memory. */
 static void
-begin_sums(Sums *sums, IvfpqCluster *cluster, IvfpqSpill *spill)
+begin_sums(Sums *sums, IvfpqCluster *cluster, IvfpqTempFile *temp)
 {
 	Size		memory = IvfpqMemoryLimit() / 4 / cluster->shared->team.size;
 
-	sums->spill = spill;
+	sums->temp = temp;
 	sums->nlists = cluster->training->nlists;
 	sums->dims = cluster->training->gv.dims;
 	sums->item_bytes = sizeof(PartialSum) + sums->dims * sizeof(int64);
@@ -76,7 +76,7 @@ begin_sums(Sums *sums, IvfpqCluster *cluster, IvfpqSpill *spill)
 	memset(sums->places, -1, sums->nlists * sizeof(int32));
 }
 
-/* Let others have what has been added up, and begin anew. */
+/* Pass on what has been added up, and begin anew. */
 static void
 flush_sums(Sums *sums)
 {
@@ -84,9 +84,10 @@ flush_sums(Sums *sums)
 	{
 		PartialSum *item = item_of(sums, i);
 
-		IvfpqSpillPut(sums->spill,
-					  IvfpqSpillRange(sums->spill, item->list, sums->nlists),
-					  item, sums->item_bytes);
+		IvfpqTempFilePut(sums->temp,
+						 IvfpqTempFileRange(sums->temp, item->list,
+											sums->nlists),
+						 item, sums->item_bytes);
 		sums->places[item->list] = -1;
 	}
 	sums->nitems = 0;
@@ -139,9 +140,9 @@ rows_at_once(const IvfpqCluster *cluster)
 	return (int) Max(1, Min(rows, POLISH_ROWS));
 }
 
-/* Place the rows of files that nobody else takes, and add them up. */
+/* Place the rows of files that no other participant takes, add them up. */
 static void
-sum_rows(IvfpqCluster *cluster, IvfpqSpill *spill)
+sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 {
 	int			dims = cluster->training->gv.dims;
 	int			nfrom = cluster->shared->team.size;
@@ -157,11 +158,11 @@ sum_rows(IvfpqCluster *cluster, IvfpqSpill *spill)
 	int			piece;
 
 	scratch = IvfpqAllocScratch(gv_place_scratch(&tree, most), &chunk);
-	begin_sums(&sums, cluster, spill);
+	begin_sums(&sums, cluster, temp);
 	while (IvfpqClusterTake(cluster, cluster->rows.nranges * nfrom, &piece))
 	{
-		BufFile    *file = IvfpqSpillOpen(&cluster->rows, piece / nfrom,
-										  piece % nfrom);
+		BufFile    *file = IvfpqTempFileOpen(&cluster->rows, piece / nfrom,
+											 piece % nfrom);
 		int			n;
 
 		if (file == NULL)
@@ -173,10 +174,10 @@ sum_rows(IvfpqCluster *cluster, IvfpqSpill *spill)
 			for (int i = 0; i < n; i++)
 				add_row(&sums, lists[i], rows + (Size) i * dims);
 		}
-		IvfpqSpillClose(&cluster->rows, file);
+		IvfpqTempFileClose(&cluster->rows, file);
 	}
 	flush_sums(&sums);
-	IvfpqSpillDone(spill);
+	IvfpqTempFileDone(temp);
 	pfree(sums.places);
 	pfree(sums.items);
 	pfree(chunk);
@@ -187,14 +188,14 @@ sum_rows(IvfpqCluster *cluster, IvfpqSpill *spill)
 
 /* Move the centroids of a range of lists to the means of their rows. */
 static void
-move_range(IvfpqCluster *cluster, IvfpqSpill *spill, int range,
+move_range(IvfpqCluster *cluster, IvfpqTempFile *temp, int range,
 		   PartialSum *item)
 {
 	IvfpqTraining *training = cluster->training;
 	int			dims = training->gv.dims;
 	Size		bytes = sizeof(PartialSum) + dims * sizeof(int64);
-	int			first = IvfpqSpillFirst(spill, range, training->nlists);
-	int			end = IvfpqSpillFirst(spill, range + 1, training->nlists);
+	int			first = IvfpqTempFileFirst(temp, range, training->nlists);
+	int			end = IvfpqTempFileFirst(temp, range + 1, training->nlists);
 	int			n = end - first;
 	int64	   *sums = palloc_extended((Size) n * dims * sizeof(int64),
 									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
@@ -202,7 +203,7 @@ move_range(IvfpqCluster *cluster, IvfpqSpill *spill, int range,
 
 	for (int from = 0; from < cluster->shared->team.size; from++)
 	{
-		BufFile    *file = IvfpqSpillOpen(spill, range, from);
+		BufFile    *file = IvfpqTempFileOpen(temp, range, from);
 
 		while (file != NULL && IvfpqExchangeRead(file, item, bytes))
 		{
@@ -215,7 +216,7 @@ move_range(IvfpqCluster *cluster, IvfpqSpill *spill, int range,
 			counts[item->list - first] += item->count;
 		}
 		if (file != NULL)
-			IvfpqSpillClose(spill, file);
+			IvfpqTempFileClose(temp, file);
 	}
 	for (int i = 0; i < n; i++)
 	{
@@ -229,16 +230,16 @@ move_range(IvfpqCluster *cluster, IvfpqSpill *spill, int range,
 	pfree(sums);
 }
 
-/* ... of all ranges that nobody else takes. */
+/* ... of all ranges that no other participant takes. */
 static void
-move_lists(IvfpqCluster *cluster, IvfpqSpill *spill)
+move_lists(IvfpqCluster *cluster, IvfpqTempFile *temp)
 {
 	PartialSum *item = palloc(sizeof(PartialSum) +
 							  cluster->training->gv.dims * sizeof(int64));
 	int			range;
 
-	while (IvfpqClusterTake(cluster, spill->nranges, &range))
-		move_range(cluster, spill, range, item);
+	while (IvfpqClusterTake(cluster, temp->nranges, &range))
+		move_range(cluster, temp, range, item);
 	pfree(item);
 }
 
@@ -294,15 +295,15 @@ regroup(IvfpqCluster *cluster)
 void
 IvfpqPolish(IvfpqCluster *cluster, int pass)
 {
-	IvfpqSpill	spill;
+	IvfpqTempFile	temp;
 
-	IvfpqSpillBegin(&spill, &cluster->team, pass == 0 ? "sums" : "sums2",
-					cluster->rows.nranges);
-	sum_rows(cluster, &spill);
-	IvfpqFault("lists: placed");
+	IvfpqTempFileBegin(&temp, &cluster->team, pass == 0 ? "sums" : "sums2",
+					   cluster->rows.nranges);
+	sum_rows(cluster, &temp);
+	IvfpqStopPoint("lists: placed");
 	IvfpqClusterEndRound(cluster, NULL);
-	move_lists(cluster, &spill);
-	IvfpqFault("lists: moved");
+	move_lists(cluster, &temp);
+	IvfpqStopPoint("lists: moved");
 	IvfpqClusterEndRound(cluster, regroup);
-	IvfpqSpillEnd(&spill);
+	IvfpqTempFileEnd(&temp);
 }

@@ -2,10 +2,10 @@
  * readteam.c
  *		The rows that gpuvecd trains on, read by parallel workers.
  *
- * Each of them joins the build and sends the rows of the blocks that it
- * claims; gpuvecd says under which numbers it has them.  Who cannot join is
- * left out: the others read his part.  Who fails later has rows there of which
- * nobody knows the numbers, and with him the build has failed.
+ * Each worker joins the build and sends the rows of the blocks that it claims;
+ * gpuvecd says under which numbers it has them.  A worker that cannot join is
+ * skipped: the others read its blocks.  A worker that fails later leaves rows
+ * in gpuvecd whose numbers are lost, and then the build by gpuvecd has failed.
  */
 #include "postgres.h"
 
@@ -29,7 +29,7 @@ enum
 	KEY_BLOCKS,					/* BlockNumber [nblocks] to read */
 	KEY_SKIP,					/* uint64 [nskip] rows to leave out */
 	KEY_IDS,					/* uint64 [sample_rows] TIDs of the sample, 0:
-								 * nobody here sent it */
+								 * not sent by workers */
 	KEY_QUERY					/* its text */
 };
 
@@ -44,8 +44,8 @@ typedef struct Shared
 	int64		nskip;
 	uint64		most;			/* rows to send */
 	pg_atomic_uint64 nsent;		/* rows; may come to be more than `most` */
-	pg_atomic_uint64 next;		/* block that nobody reads yet */
-	pg_atomic_uint32 failed;	/* 1: somebody could not send, */
+	pg_atomic_uint64 next;		/* block to be read */
+	pg_atomic_uint32 failed;	/* 1: a participant could not send, */
 	char		reason[160];	/* for this reason */
 } Shared;
 
@@ -165,7 +165,7 @@ IvfpqReadTogether(IvfpqReader *reader, IvfpqBuilder *builder, int64 most,
 	if (nworkers == 0)
 		return false;
 	blocks = IvfpqReaderDraw(reader, &nblocks);
-	/* workers begin with our snapshot, so one stays while they may */
+	/* workers begin with our snapshot, so it stays until they have */
 	IvfpqSnapshotTake();
 	EnterParallelMode();
 	context = CreateParallelContext("gpuvec", "IvfpqReadMain", nworkers);

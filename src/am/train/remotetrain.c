@@ -125,13 +125,13 @@ static bool
 train(IvfpqTraining *training, const IvfpqSample *sample,
 	  IvfpqBuilder *builder, int64 nrows, IvfpqReader *reader)
 {
-	IvfpqFault("build: begun");
+	IvfpqStopPoint("build: begun");
 	if (!send_sample(training, sample, builder, nrows, reader))
 		return false;
-	IvfpqFault("build: sent");
+	IvfpqStopPoint("build: sent");
 	if (!get_model(training, builder))
 		return false;
-	IvfpqFault("build: trained");
+	IvfpqStopPoint("build: trained");
 	return true;
 }
 

@@ -207,9 +207,9 @@ find_dims(IvfpqSample *sample, Relation heap, Relation index,
 }
 
 /*
- * Fewer rows than the sample was to see at least are in the blocks that it
- * read, and there are more blocks.  That is so because memory is short, which
- * is an error, or because few rows of a block are in the index.
+ * The blocks that were read have fewer rows than the sample needs, and there
+ * are more blocks.  Either memory is short, which is an error, or few rows of
+ * a block are in the index.
  */
 static void
 check_memory(const IvfpqSample *sample, Relation index)
@@ -255,8 +255,8 @@ sample_blocks(IvfpqSample *sample, Relation heap, Relation index,
 
 /*
  * Sample the table into memory of the current context.  sample->type is set;
- * dims, capacity, least, lenient and sparing may be.  *rows gets an estimate of
- * the rows to index.
+ * dims, capacity, least, lenient and sparing may be.  *rows gets an estimate
+ * of the rows to index.
  */
 void
 IvfpqSampleTake(IvfpqSample *sample, Relation heap, Relation index,

@@ -74,8 +74,8 @@ IvfpqCalibrationQueries(double rows)
 }
 
 /*
- * Take the first rows out of the sample: what training does not know is to
- * tell, as queries, how well the index finds its rows.
+ * Take the first rows out of the sample.  Training does not see them; as
+ * queries they tell how well the index finds its rows.
  */
 static void
 hold_out_queries(IvfpqTraining *training, IvfpqSample *sample, int lists)
@@ -189,12 +189,12 @@ choose_pq_dim(Relation index, int dims)
  * are to bound nothing, which it cannot know.
  */
 static bool
-may_share_sample(IvfpqReader *reader)
+may_send_sample(IvfpqReader *reader)
 {
 	const IvfpqSample *sample = reader->sample;
 
 	for (int64 i = 0; i < sample->count; i++)
-		if (!IvfpqMayShare(reader, sample->rows + i * sample->dims))
+		if (!IvfpqMaySend(reader, sample->rows + i * sample->dims))
 			return false;
 	return true;
 }
@@ -222,17 +222,6 @@ train_here(IvfpqTraining *training, IvfpqSample *sample, IvfpqReader *reader,
 }
 
 /*
- * Where gpuvecd trains, rows go there as they are read; a sample in our own
- * memory is for mean, scale, codebooks and queries only.
- */
-static void
-size_remote_sample(IvfpqSample *sample)
-{
-	sample->capacity = REMOTE_SAMPLE;
-	sample->sparing = true;
-}
-
-/*
  * Train from the table, unless it has too few rows (training->nlists = 0).
  * training->gv.dims is what the rows have: dims or, if that is 0, what the
  * first has; 0 when there are none.  Others are an error unless lenient.
@@ -249,7 +238,11 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 	memset(training, 0, sizeof(*training));
 	training->copies = IvfpqGetOptions(index)->spill == 0 ? 1 : 2;
 	if (IvfpqServerIsWanted())
-		size_remote_sample(&sample);
+	{
+		/* rows go there as they are read; these make mean, scale, queries */
+		sample.capacity = REMOTE_SAMPLE;
+		sample.sparing = true;
+	}
 	sample.least = IvfpqLeastRows(index);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_SAMPLING);
@@ -257,7 +250,7 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 
 	training->gv.metric = type->metric;
 	training->gv.dims = sample.dims;
-	IvfpqRefineCheckDims(index, sample.dims);
+	IvfpqRecordCheckDims(index, sample.dims);
 	if (sample.dims > 0)
 		training->gv.m = choose_pq_dim(index, sample.dims);
 	if (sample.count == 0 || sample.seen < sample.least)
@@ -269,7 +262,7 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 	hold_out_queries(training, &sample, lists);
 	fit_transform(training, &sample);
 	reader.wanted = (int64) lists * IVFPQ_REMOTE_SAMPLES;
-	if (!may_share_sample(&reader) ||
+	if (!may_send_sample(&reader) ||
 		!IvfpqTrainRemote(training, index, &sample, lists, &reader))
 		train_here(training, &sample, &reader, lists);
 	IvfpqTransformRows(training, training->queries, training->nqueries);

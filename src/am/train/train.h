@@ -121,7 +121,7 @@ extern BlockNumber *IvfpqReaderDraw(const IvfpqReader *reader,
 									uint64 *nblocks);
 extern void IvfpqReaderClaim(IvfpqReader *reader, const BlockNumber *blocks,
 							 uint64 nblocks, pg_atomic_uint64 *next);
-extern bool IvfpqMayShare(const IvfpqReader *reader, const float *row);
+extern bool IvfpqMaySend(const IvfpqReader *reader, const float *row);
 extern void IvfpqReaderRun(IvfpqReader *reader);
 extern void IvfpqTransformRows(const IvfpqTraining *training, float *rows,
 							   int64 n);

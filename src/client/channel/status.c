@@ -4,7 +4,7 @@
  */
 #include "postgres.h"
 
-#include "client/channel/status.h"
+#include "client/channel/channel.h"
 #include "utils/memutils.h"
 
 /*
@@ -12,28 +12,27 @@
  * memory context.
  */
 IvfpqServed
-IvfpqAskStatus(GvRole role, int64 deadline, GvStatusReply *head,
-			   GvMirrorStatus **mirrors, IvfpqReply *reply)
+IvfpqAskStatus(IvfpqChannel *channel, GvStatusReply *head,
+			   GvMirrorStatus **mirrors)
 {
-	IvfpqServed served = IvfpqExchange(role, GV_MSG_STATUS, NULL, 0,
-									   GV_MAX_MESSAGE, deadline, reply);
+	IvfpqServed served = IvfpqChannelAsk(channel, GV_MSG_STATUS, NULL, 0,
+										 NULL, 0, GV_MAX_MESSAGE);
+	const char *body;
+	uint32		length;
 	Size		size;
 
 	if (served != IVFPQ_SERVED)
 		return served;
-	if (reply->length >= sizeof(*head))
-		memcpy(head, reply->body, sizeof(*head));
-	if (reply->length < sizeof(*head) || head->nmirrors < 0 ||
-		reply->length - sizeof(*head) !=
-		head->nmirrors * sizeof(GvMirrorStatus))
-	{
-		IvfpqDisconnect();
-		reply->reason = "its answer makes no sense";
-		return IVFPQ_BROKEN;
-	}
+	body = IvfpqAnswerBody(channel);
+	length = IvfpqAnswerLength(channel);
+	if (length >= sizeof(*head))
+		memcpy(head, body, sizeof(*head));
+	if (length < sizeof(*head) || head->nmirrors < 0 ||
+		length - sizeof(*head) != head->nmirrors * sizeof(GvMirrorStatus))
+		return IvfpqChannelReject(channel);
 	head->device[sizeof(head->device) - 1] = '\0';
 	size = head->nmirrors * sizeof(GvMirrorStatus);
 	*mirrors = palloc(Max(size, 1));
-	memcpy(*mirrors, reply->body + sizeof(*head), size);
+	memcpy(*mirrors, body + sizeof(*head), size);
 	return IVFPQ_SERVED;
 }

@@ -11,7 +11,7 @@
 GvMirrorKey
 IvfpqMirrorKey(Relation index, const IvfpqMetaData *meta)
 {
-	GvStorage	storage = GvStorageOf(index);
+	IvfpqStorage	storage = IvfpqStorageOf(index);
 	GvMirrorKey key = {storage.database, storage.tablespace, storage.number,
 	RelationGetRelid(index), meta->build_id};
 
@@ -31,5 +31,5 @@ bool
 IvfpqCanMirror(Relation index, const IvfpqMetaData *meta)
 {
 	return index->rd_rel->relpersistence != RELPERSISTENCE_TEMP &&
-		meta->build_id != 0 && meta->nlists > 0 && !GvIsUncommitted(index);
+		meta->build_id != 0 && meta->nlists > 0 && !IvfpqIsUncommitted(index);
 }

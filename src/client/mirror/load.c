@@ -25,17 +25,21 @@
 /* Bytes of a message, if maintenance_work_mem allows for two. */
 #define MESSAGE_BYTES		(4 * 1024 * 1024)
 
+#define NSLOTS				2
+
 /* What became of a request, as a result of the load. */
 static IvfpqLoadResult
-judge(IvfpqLoad *load, IvfpqServed served, const IvfpqReply *reply)
+judge(IvfpqLoad *load)
 {
-	if (served == IVFPQ_SERVED)
+	const IvfpqChannel *channel = load->channel;
+
+	if (channel->served == IVFPQ_SERVED)
 		return IVFPQ_LOAD_DONE;
 	snprintf(load->error, sizeof(load->error), "gpuvecd: %s",
-			 reply->reason);
-	if (served == IVFPQ_NOT_MIRRORED)
+			 channel->reason);
+	if (channel->served == IVFPQ_NOT_MIRRORED)
 		return IVFPQ_LOAD_ABSENT;
-	if (reply->refusal == GV_REFUSED_NO_MEMORY)
+	if (channel->refusal == GV_REFUSED_NO_MEMORY)
 	{
 		strlcpy(load->error, "gpuvecd has no room for it",
 				sizeof(load->error));
@@ -44,51 +48,50 @@ judge(IvfpqLoad *load, IvfpqServed served, const IvfpqReply *reply)
 	return IVFPQ_LOAD_FAILED;
 }
 
+/* Give gpuvecd its time for what comes now. */
+static void
+start_clock(IvfpqLoad *load)
+{
+	load->channel->deadline = IvfpqNow() + MESSAGE_US;
+}
+
 /* Receive the answer to what was sent last. */
 static IvfpqLoadResult
 await_answer(IvfpqLoad *load)
 {
-	IvfpqReply	reply;
-	IvfpqServed served;
-
-	if (!load->awaiting)
-		return IVFPQ_LOAD_DONE;
-	load->awaiting = false;
-	served = IvfpqReceive(0, IvfpqNow() + MESSAGE_US, &reply);
-	return judge(load, served, &reply);
+	start_clock(load);
+	return IvfpqRingAwait(&load->ring, 0) ? IVFPQ_LOAD_DONE : judge(load);
 }
 
 /*
- * Send a request whose answer says nothing but that it is done.  What is in
- * load->message goes without being copied, and load->message is another's
- * place then.
+ * Send `bytes` of load->message, behind a head, whose answer says nothing but
+ * that it is done.  load->message is another's place then.
  */
 IvfpqLoadResult
-IvfpqLoadSend(IvfpqLoad *load, GvMessageType type, const void *request,
-			  Size request_bytes, const void *values, Size bytes)
+IvfpqLoadSend(IvfpqLoad *load, GvMessageType type, const void *head,
+			  Size head_bytes, Size bytes)
 {
-	struct iovec parts[2] = {
-		{(void *) request, request_bytes}, {(void *) values, bytes}
-	};
+	start_clock(load);
+	if (!IvfpqRingSend(&load->ring, type, head, head_bytes, bytes, 0))
+		return judge(load);
+	load->message = IvfpqRingSlot(&load->ring, load->ring.filled);
+	return IVFPQ_LOAD_DONE;
+}
+
+/* Send what lies elsewhere and receive its answer, of this length. */
+IvfpqLoadResult
+IvfpqLoadAsk(IvfpqLoad *load, GvMessageType type, const void *head,
+			 Size head_bytes, const void *tail, Size tail_bytes,
+			 uint32 length)
+{
 	IvfpqLoadResult result = await_answer(load);
-	int			nparts = bytes > 0 ? 2 : 1;
-	GvHereRequest here;
-	IvfpqReply	reply;
-	IvfpqServed served;
 
 	if (result != IVFPQ_LOAD_DONE)
 		return result;
-	if (IvfpqSlotsHand(load, type, request, request_bytes, values, bytes,
-					   &here))
-	{
-		type = GV_MSG_HERE;
-		parts[0] = (struct iovec) {&here, sizeof(here)};
-		nparts = 1;
-	}
-	served = IvfpqSend(GV_ROLE_LOADER, type, parts, nparts,
-					   IvfpqNow() + MESSAGE_US, &reply);
-	load->awaiting = served == IVFPQ_SERVED;
-	return judge(load, served, &reply);
+	start_clock(load);
+	(void) IvfpqChannelExchange(load->channel, type, head, head_bytes, tail,
+								tail_bytes, length);
+	return judge(load);
 }
 
 /*
@@ -106,8 +109,7 @@ send_pieces(IvfpqLoad *load)
 	request->key = load->key;
 	request->npieces = load->npieces;
 	request->unused = 0;
-	return IvfpqLoadSend(load, GV_MSG_LISTS, load->message, load->used, NULL,
-						0);
+	return IvfpqLoadSend(load, GV_MSG_LISTS, NULL, 0, load->used);
 }
 
 /* Send an array of the model, `count` elements from page `first` on. */
@@ -141,7 +143,7 @@ send_array(IvfpqLoad *load, GvArray array, BlockNumber first, int64 count)
 		IvfpqArrayClose(&reader);
 		IvfpqLoadUnlock(load);
 		result = IvfpqLoadSend(load, GV_MSG_ARRAY, &request, sizeof(request),
-							  values, request.count * sizeof(float));
+							   request.count * sizeof(float));
 		if (result != IVFPQ_LOAD_DONE)
 			return result;
 	}
@@ -217,25 +219,13 @@ static IvfpqLoadResult
 get_states(IvfpqLoad *load, int32 first, int32 count, GvListState *states)
 {
 	GvRangeRequest request = {load->key, first, count, 0, 0};
-	struct iovec part = {&request, sizeof(request)};
 	uint32		bytes = count * sizeof(GvListState);
-	IvfpqLoadResult result = await_answer(load);
-	IvfpqReply	reply;
-	IvfpqServed served;
+	IvfpqLoadResult result = IvfpqLoadAsk(load, GV_MSG_STATES, &request,
+										  sizeof(request), NULL, 0, bytes);
 
-	if (result != IVFPQ_LOAD_DONE)
-		return result;
-	served = IvfpqExchange(GV_ROLE_LOADER, GV_MSG_STATES, &part, 1, bytes,
-						   IvfpqNow() + MESSAGE_US, &reply);
-	if (served == IVFPQ_SERVED && reply.length != bytes)
-	{
-		IvfpqDisconnect();
-		served = IVFPQ_BROKEN;
-		reply.reason = "its answer makes no sense";
-	}
-	if (served == IVFPQ_SERVED)
-		memcpy(states, reply.body, bytes);
-	return judge(load, served, &reply);
+	if (result == IVFPQ_LOAD_DONE)
+		memcpy(states, IvfpqAnswerBody(load->channel), bytes);
+	return result;
 }
 
 /*
@@ -300,30 +290,27 @@ send_model(IvfpqLoad *load, bool *exists)
 	const IvfpqMetaData *meta = &load->meta;
 	GvBeginRequest request = {
 		.key = load->key,
-		.metric = meta->metric,
-		.dims = meta->dims,
-		.m = meta->pq_dim,
-		.nlists = meta->nlists,
-		.nparents = meta->nparents,
-		.copies = load->expected
+		.spec = {
+			.metric = meta->metric,
+			.dims = meta->dims,
+			.m = meta->pq_dim,
+			.nlists = meta->nlists,
+			.nparents = meta->nparents,
+			.copies = load->expected
+		}
 	};
-	struct iovec part = {&request, sizeof(request)};
-	IvfpqReply	reply;
-	IvfpqServed served;
 	IvfpqLoadResult result;
 
 	if (meta->refine != IVFPQ_REFINE_NONE)
 	{
-		request.refine_slots = IvfpqRefineSlots(meta->dims);
-		request.refine_records = load->expected / meta->copies;
+		request.spec.refine_slots = IvfpqRecordSlots(meta->dims);
+		request.spec.refine_records = load->expected / meta->copies;
 	}
-	served = IvfpqExchange(GV_ROLE_LOADER, GV_MSG_BEGIN, &part, 1, 0,
-						   IvfpqNow() + MESSAGE_US, &reply);
-
-	*exists = reply.refusal == GV_REFUSED_EXISTS;
+	result = IvfpqLoadAsk(load, GV_MSG_BEGIN, &request, sizeof(request),
+						  NULL, 0, 0);
+	*exists = load->channel->refusal == GV_REFUSED_EXISTS;
 	if (*exists)
 		return IVFPQ_LOAD_DONE;
-	result = judge(load, served, &reply);
 	if (result == IVFPQ_LOAD_DONE)
 		result = send_array(load, GV_CODEBOOKS, meta->codebooks,
 							(int64) GV_CODEWORDS * meta->dims);
@@ -355,10 +342,8 @@ bring_all(IvfpqLoad *load, bool *exists)
 	if (result == IVFPQ_LOAD_DONE)
 		result = send_lists(load, false);
 	if (result == IVFPQ_LOAD_DONE)
-		result = IvfpqLoadSend(load, GV_MSG_READY, &request, sizeof(request),
-							  NULL, 0);
-	if (result == IVFPQ_LOAD_DONE)
-		result = await_answer(load);
+		result = IvfpqLoadAsk(load, GV_MSG_READY, &request, sizeof(request),
+							  NULL, 0, 0);
 	return result;
 }
 
@@ -376,10 +361,8 @@ drop_older(IvfpqLoad *load)
 		   IvfpqWantedOlder(&load->key, &request.key))
 	{
 		IvfpqWantedForget(&request.key);
-		result = IvfpqLoadSend(load, GV_MSG_DROP, &request, sizeof(request),
-							  NULL, 0);
-		if (result == IVFPQ_LOAD_DONE)
-			result = await_answer(load);
+		result = IvfpqLoadAsk(load, GV_MSG_DROP, &request, sizeof(request),
+							  NULL, 0, 0);
 	}
 	return result;
 }
@@ -407,6 +390,26 @@ prepare(IvfpqLoad *load, bool whole)
 }
 
 /*
+ * Connect, and make memory for messages.  What a mirror lacks is less than it
+ * takes to share memory.
+ */
+static IvfpqLoadResult
+open_ring(IvfpqLoad *load, bool share)
+{
+	MemoryContext old = MemoryContextSwitchTo(load->context);
+	bool		opened;
+
+	load->channel = IvfpqConnect(GV_ROLE_LOADER, IvfpqNow() + MESSAGE_US);
+	opened = IvfpqRingOpen(&load->ring, load->channel, NSLOTS, load->room,
+						   share);
+	MemoryContextSwitchTo(old);
+	if (!opened)
+		return judge(load);
+	load->message = IvfpqRingSlot(&load->ring, 0);
+	return IVFPQ_LOAD_DONE;
+}
+
+/*
  * Bring the mirror of load->key to gpuvecd; not `whole`: only what it lacks.
  * Everything it needs is in load->context, the caller's.  May throw.
  */
@@ -414,14 +417,10 @@ IvfpqLoadResult
 IvfpqLoadMirror(IvfpqLoad *load, bool whole)
 {
 	IvfpqLoadResult result = prepare(load, whole);
-	IvfpqReply	reply = {.reason = ""};
 	bool		exists = true;
 
-	/* what a mirror lacks is less than it takes to make such memory */
 	if (result == IVFPQ_LOAD_DONE)
-		result = judge(load, IvfpqSlotsOpen(load, whole,
-											IvfpqNow() + MESSAGE_US, &reply),
-					   &reply);
+		result = open_ring(load, whole);
 	if (result == IVFPQ_LOAD_DONE && whole)
 		result = drop_older(load);
 	if (result == IVFPQ_LOAD_DONE && whole)

@@ -11,7 +11,7 @@
 
 #include "storage/bufmgr.h"
 
-#include "client/channel/connect.h"
+#include "client/channel/ring.h"
 #include "client/mirror/mirror.h"
 
 typedef enum IvfpqLoadResult
@@ -43,15 +43,14 @@ typedef struct IvfpqLoad
 	BufferAccessStrategy strategy;
 	IvfpqListReader reader;
 	int			code_bytes;
-	bool		awaiting;		/* the answer to what was sent is to come */
+	IvfpqChannel *channel;
+	IvfpqRing	ring;			/* two slots: one is filled while gpuvecd
+								 * takes in the other */
 
-	/* GvListsRequest and pieces, or values of an array */
+	/* GvListsRequest and pieces, values of an array, or refine records */
 	Size		room;			/* bytes of a message: what is copied under
 								 * one lock */
 	char	   *message;		/* [room] in the slot at hand */
-	char	   *slots;			/* memory that gpuvecd shares; NULL: none */
-	int			passed_fd;		/* its descriptor while it is passed, or -1 */
-	int			slot;			/* at hand, 0 or 1 */
 	Size		used;
 	int			npieces;
 
@@ -66,22 +65,17 @@ typedef struct IvfpqLoad
 /* load.c */
 extern IvfpqLoadResult IvfpqLoadMirror(IvfpqLoad *load, bool whole);
 extern IvfpqLoadResult IvfpqLoadSend(IvfpqLoad *load, GvMessageType type,
-									 const void *request, Size request_bytes,
-									 const void *values, Size bytes);
+									 const void *head, Size head_bytes,
+									 Size bytes);
+extern IvfpqLoadResult IvfpqLoadAsk(IvfpqLoad *load, GvMessageType type,
+									const void *head, Size head_bytes,
+									const void *tail, Size tail_bytes,
+									uint32 length);
 
 /* lock.c */
 extern bool IvfpqDatabaseIsFree(void);
 extern IvfpqLoadResult IvfpqLoadLock(IvfpqLoad *load);
 extern void IvfpqLoadUnlock(IvfpqLoad *load);
-
-/* ring.c */
-extern IvfpqServed IvfpqSlotsOpen(IvfpqLoad *load, bool share,
-								  int64 deadline, IvfpqReply *reply);
-extern void IvfpqSlotsClose(IvfpqLoad *load);
-extern bool IvfpqSlotsHand(IvfpqLoad *load, GvMessageType type,
-						   const void *request, Size request_bytes,
-						   const void *values, Size bytes,
-						   GvHereRequest *here);
 
 /* piece.c */
 typedef enum IvfpqPieceResult

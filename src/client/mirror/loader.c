@@ -142,7 +142,7 @@ report(IvfpqLoad *load, IvfpqLoadResult result, int64 us)
 static bool
 serve(const IvfpqWanted *wanted)
 {
-	IvfpqLoad	load = {.key = wanted->key,.passed_fd = -1};
+	IvfpqLoad	load = {.key = wanted->key};
 	bool		whole = wanted->state != IVFPQ_WANTED_READY;
 	int64		begun = IvfpqNow();
 	IvfpqLoadResult result;
@@ -153,7 +153,7 @@ serve(const IvfpqWanted *wanted)
 						   "gpuvec: catching up with an index");
 	SetCurrentStatementStartTimestamp();
 	result = load_safely(&load, whole);
-	IvfpqSlotsClose(&load);
+	IvfpqRingClose(&load.ring);
 	report(&load, result, IvfpqNow() - begun);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	MemoryContextSwitchTo(TopMemoryContext);

@@ -27,7 +27,7 @@ StaticAssertDecl(sizeof(ItemPointerData) ==
 /* Bring a record into the form that travels; zeroed memory. */
 static void
 make_item(GvRefineItem *item, const ItemPointerData *address,
-		  const IvfpqRefineRecord *record, int dims)
+		  const IvfpqRecord *record, int dims)
 {
 	memcpy(item->address, address, sizeof(item->address));
 	memcpy(item->rowid, &record->tid, sizeof(item->rowid));
@@ -96,7 +96,7 @@ IvfpqRecordsRead(IvfpqLoad *load)
 	if (load->naddresses == 0)
 		return;
 	sort_addresses(load);
-	slot_bytes = IvfpqRefineSlotBytes(dims);
+	slot_bytes = IvfpqRecordSlotBytes(dims);
 	slots = palloc(CHUNK * slot_bytes);
 	load->records = MemoryContextAllocExtended(load->context,
 											   load->naddresses * stride,
@@ -107,23 +107,14 @@ IvfpqRecordsRead(IvfpqLoad *load)
 		int			n = (int) Min(CHUNK, load->naddresses - done);
 
 		CHECK_FOR_INTERRUPTS();
-		IvfpqRefineRead(load->index, dims, load->addresses + done, n, slots,
+		IvfpqRecordRead(load->index, dims, load->addresses + done, n, slots,
 						NULL);
 		for (int i = 0; i < n; i++)
 			make_item((GvRefineItem *) (load->records + (done + i) * stride),
 					  &load->addresses[done + i],
-					  (IvfpqRefineRecord *) (slots + i * slot_bytes), dims);
+					  (IvfpqRecord *) (slots + i * slot_bytes), dims);
 	}
 	pfree(slots);
-}
-
-static IvfpqLoadResult
-send_items(IvfpqLoad *load, const char *items, int64 n)
-{
-	GvListsRequest request = {load->key, (int32) n, 0};
-
-	return IvfpqLoadSend(load, GV_MSG_REFINE, &request, sizeof(request),
-						 items, n * gv_refine_stride(load->meta.dims));
 }
 
 /* Send what was read, and forget it. */
@@ -136,8 +127,13 @@ IvfpqRecordsSend(IvfpqLoad *load)
 
 	for (int64 done = 0; done < load->naddresses && result == IVFPQ_LOAD_DONE;
 		 done += slice)
-		result = send_items(load, load->records + done * stride,
-							Min(slice, load->naddresses - done));
+	{
+		int64		n = Min(slice, load->naddresses - done);
+		GvListsRequest request = {load->key, (int32) n, 0};
+
+		result = IvfpqLoadAsk(load, GV_MSG_REFINE, &request, sizeof(request),
+							  load->records + done * stride, n * stride, 0);
+	}
 	if (load->records)
 		pfree(load->records);
 	load->records = NULL;
@@ -150,14 +146,14 @@ static bool
 add_page(IvfpqLoad *load, BlockNumber blkno, Page page, int64 *n)
 {
 	int			dims = load->meta.dims;
-	int			nslots = IvfpqRefineSlots(dims);
+	int			nslots = IvfpqRecordSlots(dims);
 	Size		stride = gv_refine_stride(dims);
 
 	if ((*n + nslots) * stride > load->room - sizeof(GvListsRequest))
 		return false;
 	for (int slot = 0; slot < nslots; slot++)
 	{
-		const IvfpqRefineRecord *record = IvfpqRefineGet(page, dims, slot);
+		const IvfpqRecord *record = IvfpqRecordGet(page, dims, slot);
 		GvRefineItem *item = (GvRefineItem *) (load->message + *n * stride);
 		ItemPointerData address;
 
@@ -179,6 +175,7 @@ static IvfpqLoadResult
 send_some_pages(IvfpqLoad *load, BlockNumber *blkno, char *page)
 {
 	IvfpqLoadResult result = IvfpqLoadLock(load);
+	GvListsRequest request = {.key = load->key};
 	BlockNumber nblocks;
 	int64		n = 0;
 
@@ -189,14 +186,18 @@ send_some_pages(IvfpqLoad *load, BlockNumber *blkno, char *page)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (!IvfpqIsFixedPage(&load->meta, *blkno) &&
-			IvfpqRefinePageCopy(load->index, *blkno, load->strategy, page) &&
+			IvfpqRecordPageCopy(load->index, *blkno, load->strategy, page) &&
 			!add_page(load, *blkno, (Page) page, &n))
 			break;
 	}
 	if (*blkno >= nblocks)
 		*blkno = InvalidBlockNumber;
 	IvfpqLoadUnlock(load);
-	return n > 0 ? send_items(load, load->message, n) : IVFPQ_LOAD_DONE;
+	if (n == 0)
+		return IVFPQ_LOAD_DONE;
+	request.npieces = (int32) n;
+	return IvfpqLoadSend(load, GV_MSG_REFINE, &request, sizeof(request),
+						 n * gv_refine_stride(load->meta.dims));
 }
 
 /* Send all records there are. */

@@ -7,12 +7,18 @@
  */
 #include "postgres.h"
 
-#include "client/channel/connect.h"
+#include "client/channel/channel.h"
 #include "client/mirror/mirror.h"
 #include "client/state/state.h"
 
 /* A message of many megabytes takes its time. */
 #define LEAST_TIMEOUT_US	10000000
+
+static IvfpqChannel *
+connect_as_loader(void)
+{
+	return IvfpqConnect(GV_ROLE_LOADER, IvfpqNow() + LEAST_TIMEOUT_US);
+}
 
 /*
  * Ask for lists first .. first + count - 1 of the index's mirror, of the first
@@ -28,38 +34,17 @@ IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta, int first,
 {
 	GvRangeRequest request = {IvfpqMirrorKey(index, meta), first, count,
 	block, 0};
-	struct iovec part = {&request, sizeof(request)};
-	IvfpqReply	reply;
-	IvfpqServed served;
+	IvfpqChannel *channel = connect_as_loader();
+	IvfpqServed served = IvfpqChannelAsk(channel, GV_MSG_BLOCKS, &request,
+										 sizeof(request), NULL, 0,
+										 GV_MAX_MESSAGE);
 
-	served = IvfpqExchange(GV_ROLE_LOADER, GV_MSG_BLOCKS, &part, 1,
-						   GV_MAX_MESSAGE, IvfpqNow() + LEAST_TIMEOUT_US,
-						   &reply);
-	*reason = reply.reason;
-	pieces->next = reply.body;
-	pieces->end = reply.body + reply.length;
+	*reason = channel->reason;
+	if (served != IVFPQ_SERVED)
+		return served;
+	pieces->next = IvfpqAnswerBody(channel);
+	pieces->end = pieces->next + IvfpqAnswerLength(channel);
 	pieces->code_bytes = gv_code_bytes(meta->pq_dim);
-	return served;
-}
-
-/* Ask for something of a length that is known; *body is likewise good. */
-static IvfpqServed
-read_exactly(GvMessageType type, const struct iovec *parts, int nparts,
-			 Size length, const char **body, const char **reason)
-{
-	IvfpqReply	reply;
-	IvfpqServed served;
-
-	served = IvfpqExchange(GV_ROLE_LOADER, type, parts, nparts, length,
-						   IvfpqNow() + LEAST_TIMEOUT_US, &reply);
-	*reason = reply.reason;
-	*body = reply.body;
-	if (served == IVFPQ_SERVED && reply.length != length)
-	{
-		IvfpqDisconnect();
-		*reason = "its answer makes no sense";
-		return IVFPQ_BROKEN;
-	}
 	return served;
 }
 
@@ -71,10 +56,14 @@ IvfpqMirrorValues(Relation index, const IvfpqMetaData *meta, GvArray array,
 {
 	GvArrayRequest request = {IvfpqMirrorKey(index, meta), array, 0, first,
 	count};
-	struct iovec part = {&request, sizeof(request)};
+	IvfpqChannel *channel = connect_as_loader();
+	IvfpqServed served = IvfpqChannelExchange(channel, GV_MSG_VALUES,
+											  &request, sizeof(request),
+											  NULL, 0, count * sizeof(float));
 
-	return read_exactly(GV_MSG_VALUES, &part, 1, count * sizeof(float),
-						values, reason);
+	*reason = channel->reason;
+	*values = IvfpqAnswerBody(channel);
+	return served;
 }
 
 /* Ask for the refine records at addresses [n]. */
@@ -84,13 +73,17 @@ IvfpqMirrorRecords(Relation index, const IvfpqMetaData *meta,
 				   const char **items, const char **reason)
 {
 	GvListsRequest request = {IvfpqMirrorKey(index, meta), n, 0};
-	struct iovec parts[2] = {
-		{&request, sizeof(request)},
-		{(void *) addresses, n * sizeof(ItemPointerData)}
-	};
+	Size		length = n * gv_refine_stride(meta->dims);
+	IvfpqChannel *channel = connect_as_loader();
+	IvfpqServed served = IvfpqChannelExchange(channel, GV_MSG_RECORDS,
+											  &request, sizeof(request),
+											  addresses,
+											  n * sizeof(ItemPointerData),
+											  (uint32) length);
 
-	return read_exactly(GV_MSG_RECORDS, parts, 2,
-						n * gv_refine_stride(meta->dims), items, reason);
+	*reason = channel->reason;
+	*items = IvfpqAnswerBody(channel);
+	return served;
 }
 
 /*

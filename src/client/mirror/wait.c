@@ -50,7 +50,7 @@ wait_for_server(void)
 	while (IvfpqSharedState() != IVFPQ_STATE_UP)
 	{
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT |
-						 WL_EXIT_ON_PM_DEATH, LOOK_MS, GvWaitEvent());
+						 WL_EXIT_ON_PM_DEATH, LOOK_MS, IvfpqWaitEvent());
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 		check_server();
@@ -105,7 +105,7 @@ IvfpqPrewarm(const GvMirrorKey *key)
 	while (!is_done(key, ticket, &copies))
 	{
 		(void) ConditionVariableTimedSleep(&ivfpq_shared->changed, LOOK_MS,
-										   GvWaitEvent());
+										   IvfpqWaitEvent());
 		check_server();
 	}
 	ConditionVariableCancelSleep();

@@ -25,7 +25,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "client/channel/status.h"
+#include "client/channel/channel.h"
 #include "client/mirror/wanted.h"
 #include "client/state/state.h"
 #include "client/supervise/supervisor.h"
@@ -216,11 +216,11 @@ meet_server(const GvWelcome *welcome)
 static bool
 is_orphan(const GvMirrorKey *key)
 {
-	GvStorage	storage = {key->database, key->tablespace, key->relation};
+	IvfpqStorage	storage = {key->database, key->tablespace, key->relation};
 	char		path[MAXPGPATH];
 	struct stat st;
 
-	GvStoragePath(storage, path, sizeof(path));
+	IvfpqStoragePath(storage, path, sizeof(path));
 	if (stat(path, &st) == 0)
 		return st.st_size == 0;
 	return errno == ENOENT || errno == ENOTDIR;
@@ -233,13 +233,13 @@ drop_orphans(const GvMirrorStatus *mirrors, int nmirrors)
 	for (int i = 0; i < nmirrors; i++)
 	{
 		GvKeyRequest request = {mirrors[i].key};
-		struct iovec part = {&request, sizeof(request)};
-		IvfpqReply	reply;
+		IvfpqChannel *channel;
 
 		if (!is_orphan(&mirrors[i].key))
 			continue;
-		if (IvfpqExchange(GV_ROLE_LOADER, GV_MSG_DROP, &part, 1, 0,
-						  IvfpqNow() + PING_US, &reply) != IVFPQ_SERVED)
+		channel = IvfpqConnect(GV_ROLE_LOADER, IvfpqNow() + PING_US);
+		if (IvfpqChannelExchange(channel, GV_MSG_DROP, &request,
+								 sizeof(request), NULL, 0, 0) != IVFPQ_SERVED)
 			return;
 		IvfpqWantedForget(&mirrors[i].key);
 	}
@@ -247,13 +247,12 @@ drop_orphans(const GvMirrorStatus *mirrors, int nmirrors)
 
 /* Ask for everything. */
 static IvfpqServed
-ask_status(int64 deadline, GvStatusReply *told, IvfpqReply *reply)
+ask_status(IvfpqChannel *channel, GvStatusReply *told)
 {
 	GvStatusReply status;
 	GvMirrorStatus *mirrors;
 	TimestampTz then = GetCurrentTimestamp();
-	IvfpqServed served = IvfpqAskStatus(GV_ROLE_LOADER, deadline, &status,
-										&mirrors, reply);
+	IvfpqServed served = IvfpqAskStatus(channel, &status, &mirrors);
 
 	if (served != IVFPQ_SERVED)
 		return served;
@@ -262,7 +261,7 @@ ask_status(int64 deadline, GvStatusReply *told, IvfpqReply *reply)
 	self.info.memory = status.memory;
 	self.info.used = status.used;
 	if (pg_atomic_read_u64(&ivfpq_shared->instance) != status.instance)
-		meet_server(IvfpqWelcome());
+		meet_server(&channel->welcome);
 	IvfpqSharedSetServer(&self.info);
 	IvfpqWantedPrune(mirrors, status.nmirrors, then);
 	drop_orphans(mirrors, status.nmirrors);
@@ -322,11 +321,11 @@ note_answer(int64 now)
 
 /* It did not. */
 static void
-note_silence(IvfpqServed served, const IvfpqReply *reply, int64 now)
+note_silence(const IvfpqChannel *channel, int64 now)
 {
 	bool		is_new = IvfpqSharedState() != IVFPQ_STATE_UP;
 
-	if (reply->refusal == GV_REFUSED_VERSION)
+	if (channel->refusal == GV_REFUSED_VERSION)
 	{
 		if (IvfpqSharedState() != IVFPQ_STATE_MISMATCH)
 			ereport(LOG,
@@ -340,7 +339,7 @@ note_silence(IvfpqServed served, const IvfpqReply *reply, int64 now)
 	self.ping_at = now + (is_new && now < self.started + NEW_US ?
 						  PING_NEW_US : PING_ILL_US);
 	if (!is_new)
-		suspend(reply->reason);
+		suspend(channel->reason);
 	if (now - self.answered > (is_new ? REPLACE_NEW_US : REPLACE_US))
 		replace_server("it does not answer");
 }
@@ -349,10 +348,10 @@ note_silence(IvfpqServed served, const IvfpqReply *reply, int64 now)
 static void
 ping_server(void)
 {
-	int64		deadline = IvfpqNow() + PING_US;
+	IvfpqChannel *channel = IvfpqConnect(GV_ROLE_LOADER,
+										 IvfpqNow() + PING_US);
 	GvStatusReply status;
-	IvfpqReply	reply;
-	IvfpqServed served = ask_status(deadline, &status, &reply);
+	IvfpqServed served = ask_status(channel, &status);
 
 	if (ShutdownRequestPending)
 		return;
@@ -362,7 +361,7 @@ ping_server(void)
 			note_answer(IvfpqNow());
 	}
 	else
-		note_silence(served, &reply, IvfpqNow());
+		note_silence(channel, IvfpqNow());
 }
 
 /*

@@ -15,7 +15,7 @@
 static void
 close_late(void *arg)
 {
-	IvfpqLinkClose(&((IvfpqBuilder *) arg)->link, "the build ended");
+	IvfpqBuilderEnd(arg);
 }
 
 /* Say what is to be built. */
@@ -23,20 +23,15 @@ static bool
 begin(IvfpqBuilder *builder, const float *mean)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	GvBuildRequest request = {spec->metric, spec->dims, spec->m, spec->copies,
-		spec->refine, spec->nlists, spec->nparents, spec->nqueries,
-		spec->depth, spec->batch_rows, spec->iterations, spec->scale,
-	spec->max_share, spec->seed, spec->sample_rows};
 	GvBuildReply reply;
-	IvfpqParcel parcel;
 
-	IvfpqLinkPack(&parcel, GV_MSG_BUILD, &request, sizeof(request), mean,
-				  spec->dims * sizeof(float));
-	if (!IvfpqLinkExchange(&builder->link, &parcel, sizeof(reply)))
+	if (IvfpqChannelExchange(&builder->channel, GV_MSG_BUILD,
+							 spec, sizeof(*spec), mean,
+							 spec->dims * sizeof(float),
+							 sizeof(reply)) != IVFPQ_SERVED)
 		return false;
-	memcpy(&reply, builder->link.body, sizeof(reply));
+	memcpy(&reply, IvfpqAnswerBody(&builder->channel), sizeof(reply));
 	builder->id = reply.id;
-	IvfpqLinkTaken(&builder->link);
 	return true;
 }
 
@@ -46,7 +41,7 @@ make_builder(const GvBuilderSpec *spec)
 {
 	IvfpqBuilder *builder = palloc0(sizeof(IvfpqBuilder));
 
-	builder->link.sock = PGINVALID_SOCKET;
+	IvfpqChannelInit(&builder->channel, CurrentMemoryContext);
 	builder->callback.func = close_late;
 	builder->callback.arg = builder;
 	MemoryContextRegisterResetCallback(CurrentMemoryContext,
@@ -55,20 +50,21 @@ make_builder(const GvBuilderSpec *spec)
 	return builder;
 }
 
-/* Memory for the ring. */
+/* Memory for the ring, even when there is no connection. */
 static void
 make_slots(IvfpqBuilder *builder)
 {
 	const GvBuilderSpec *spec = &builder->spec;
 
+	if (!IvfpqRingOpen(&builder->ring, &builder->channel, IVFPQ_BUILDER_SLOTS,
+					   (Size) spec->batch_rows * spec->dims * sizeof(float),
+					   false))
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+	builder->ring.take = IvfpqBuilderTake;
+	builder->ring.take_arg = builder;
 	for (int i = 0; i < IVFPQ_BUILDER_SLOTS; i++)
-	{
-		IvfpqSlot  *slot = &builder->slots[i];
-
-		slot->rows = palloc_extended((Size) spec->batch_rows * spec->dims *
-									 sizeof(float), MCXT_ALLOC_HUGE);
-		slot->ids = palloc(spec->batch_rows * sizeof(uint64));
-	}
+		builder->slots[i].ids = palloc(spec->batch_rows * sizeof(uint64));
 }
 
 /*
@@ -86,7 +82,7 @@ IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
 
 	if (!IvfpqServerIsWanted())
 		return NULL;
-	if (!IvfpqLinkIsPossible(&reason))
+	if (!IvfpqServerAnswers(&reason))
 	{
 		if (reason != NULL || ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
 			IvfpqBuilderFailed(index, reason ? reason : "there is none",
@@ -95,10 +91,10 @@ IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
 	}
 	builder = make_builder(spec);
 	builder->spec.batch_rows = Max(1, Min(SLOT_BYTES / row, MOST_ROWS));
-	if (!IvfpqLinkOpen(&builder->link, GV_ROLE_BUILDER) ||
+	if (!IvfpqChannelOpen(&builder->channel, GV_ROLE_BUILDER) ||
 		!begin(builder, mean))
 	{
-		IvfpqBuilderFailed(index, builder->link.reason, false);
+		IvfpqBuilderFailed(index, builder->channel.reason, false);
 		return NULL;
 	}
 	make_slots(builder);
@@ -126,14 +122,12 @@ IvfpqBuilderJoin(const IvfpqTicket *ticket, IvfpqSharing *sharing)
 {
 	IvfpqBuilder *builder = make_builder(&ticket->spec);
 	GvJoinRequest request = {ticket->id};
-	IvfpqParcel parcel;
 
 	builder->trained = ticket->trained;
 	builder->sharing = sharing;
 	make_slots(builder);
-	IvfpqLinkPack(&parcel, GV_MSG_JOIN, &request, sizeof(request), NULL, 0);
-	if (IvfpqLinkOpen(&builder->link, GV_ROLE_BUILDER) &&
-		IvfpqLinkExchange(&builder->link, &parcel, 0))
-		IvfpqLinkTaken(&builder->link);
+	if (IvfpqChannelOpen(&builder->channel, GV_ROLE_BUILDER))
+		(void) IvfpqChannelExchange(&builder->channel, GV_MSG_JOIN, &request,
+									sizeof(request), NULL, 0, 0);
 	return builder;
 }

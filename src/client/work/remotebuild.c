@@ -31,6 +31,13 @@ slot_of(IvfpqBuilder *builder, uint64 number)
 	return &builder->slots[number % IVFPQ_BUILDER_SLOTS];
 }
 
+/* A slot's rows [batch_rows][dims]. */
+static float *
+rows_of(const IvfpqBuilder *builder, uint64 number)
+{
+	return (float *) IvfpqRingSlot(&builder->ring, number);
+}
+
 /*
  * gpuvecd does not build the index, say why; or `partly` what it has not done
  * for one of those who build it, and perhaps does for others.
@@ -62,49 +69,46 @@ IvfpqBuilderFailed(Relation index, const char *reason, bool partly)
 bool
 IvfpqBuilderIsOpen(const IvfpqBuilder *builder)
 {
-	return builder->link.sock != PGINVALID_SOCKET;
+	return IvfpqChannelIsOpen(&builder->channel);
 }
 
 /* Why it failed. */
 const char *
 IvfpqBuilderReason(const IvfpqBuilder *builder)
 {
-	return builder->link.reason;
+	return builder->channel.reason;
 }
 
 /* It failed for somebody who joined, and so for all. */
 void
 IvfpqBuilderLose(IvfpqBuilder *builder, const char *reason)
 {
-	IvfpqLinkClose(&builder->link, reason);
+	IvfpqChannelClose(&builder->channel, IVFPQ_BROKEN, reason);
 }
 
 void
 IvfpqBuilderEnd(IvfpqBuilder *builder)
 {
-	IvfpqLinkClose(&builder->link, "the build ended");
+	IvfpqBuilderLose(builder, "the build ended");
 }
 
 /* Does the answer to a slot tell what has become of its rows? */
 static bool
-is_encoding(const IvfpqSlot *slot)
+is_encoding(const IvfpqRequest *request)
 {
-	return slot->parcel.header.type == GV_MSG_ENCODE ||
-		slot->parcel.header.type == GV_MSG_SAMPLED;
+	return request->header.type == GV_MSG_ENCODE ||
+		request->header.type == GV_MSG_SAMPLED;
 }
 
-/* The most bytes that the answer to a slot may have. */
+/* The most bytes that the answer about n rows that are encoded may have. */
 static uint32
-most_answer(const IvfpqBuilder *builder, const IvfpqSlot *slot)
+most_encoded(const IvfpqBuilder *builder, int n)
 {
 	const GvBuilderSpec *spec = &builder->spec;
 
-	if (!is_encoding(slot))
-		return sizeof(GvRowsReply);
 	return (uint32) Min(sizeof(GvEncodeReply) +
-						gv_encoded_bytes(spec, slot->n,
-										 gv_builder_most_neighbours(spec,
-																	slot->n)),
+						gv_encoded_bytes(spec, n,
+										 gv_builder_most_neighbours(spec, n)),
 						PG_UINT32_MAX);
 }
 
@@ -131,13 +135,14 @@ static bool
 open_answer(IvfpqBuilder *builder, const IvfpqSlot *slot, GvEncoded *encoded)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	const IvfpqLink *link = &builder->link;
-	GvEncodeReply *reply = (GvEncodeReply *) link->body;
+	uint32		length = IvfpqAnswerLength(&builder->channel);
+	GvEncodeReply *reply =
+		(GvEncodeReply *) IvfpqAnswerBody(&builder->channel);
 
-	if (link->header.length < sizeof(*reply) || reply->n != slot->n ||
+	if (length < sizeof(*reply) || reply->n != slot->n ||
 		reply->nneighbours < 0 ||
 		reply->nneighbours > gv_builder_most_neighbours(spec, slot->n) ||
-		link->header.length != sizeof(*reply) +
+		length != sizeof(*reply) +
 		gv_encoded_bytes(spec, slot->n, reply->nneighbours))
 		return false;
 	gv_encoded_open(spec, reply + 1, slot->n, reply->nneighbours, encoded);
@@ -161,14 +166,17 @@ take_encoded(IvfpqBuilder *builder, IvfpqSlot *slot)
 
 /* Rows for training are there; false: the answer makes no sense. */
 static bool
-take_numbers(IvfpqBuilder *builder, IvfpqSlot *slot)
+take_numbers(IvfpqBuilder *builder, IvfpqSlot *slot,
+			 const IvfpqRequest *request)
 {
-	const GvRowsRequest *request = (GvRowsRequest *) slot->parcel.head;
-	const GvRowsReply *reply = (GvRowsReply *) builder->link.body;
+	const GvRowsRequest *head = (const GvRowsRequest *) request->head;
+	const GvRowsReply *reply =
+		(const GvRowsReply *) IvfpqAnswerBody(&builder->channel);
 
-	if (builder->link.header.length != sizeof(*reply) || reply->first < 0)
+	if (IvfpqAnswerLength(&builder->channel) != sizeof(*reply) ||
+		reply->first < 0)
 		return false;
-	if (request->kind != GV_SAMPLE)
+	if (head->kind != GV_SAMPLE)
 		return true;
 	if (reply->first > builder->spec.sample_rows - slot->n)
 		return false;
@@ -178,77 +186,37 @@ take_numbers(IvfpqBuilder *builder, IvfpqSlot *slot)
 	return true;
 }
 
-/* The answer to the oldest slot on its way is there. */
-static void
-take_answer(IvfpqBuilder *builder)
+/* See IvfpqSlotAnswered. */
+bool
+IvfpqBuilderTake(void *arg, uint64 number, const IvfpqRequest *request)
 {
-	IvfpqSlot  *slot = slot_of(builder, builder->answered);
+	IvfpqBuilder *builder = arg;
+	IvfpqSlot  *slot = slot_of(builder, number);
 
-	if (builder->link.header.request != slot->parcel.header.type ||
-		!(is_encoding(slot) ? take_encoded(builder, slot) :
-		  take_numbers(builder, slot)))
-	{
-		IvfpqLinkClose(&builder->link, "its answer makes no sense");
-		return;
-	}
+	if (!(is_encoding(request) ? take_encoded(builder, slot) :
+		  take_numbers(builder, slot, request)))
+		return false;
 	slot->n = 0;
 	slot->sampled = false;
-	builder->answered++;
-	IvfpqLinkTaken(&builder->link);
-}
-
-/* Move what can be moved without waiting; false: it failed. */
-static bool
-move(IvfpqBuilder *builder)
-{
-	IvfpqLink  *link = &builder->link;
-
-	while (link->sock != PGINVALID_SOCKET &&
-		   builder->sent < builder->filled &&
-		   IvfpqLinkSend(link, &slot_of(builder, builder->sent)->parcel))
-		builder->sent++;
-	while (link->sock != PGINVALID_SOCKET &&
-		   builder->answered < builder->filled)
-	{
-		if (!IvfpqLinkReceive(link, most_answer(builder,
-												slot_of(builder,
-														builder->answered))))
-			break;
-		take_answer(builder);
-	}
-	return link->sock != PGINVALID_SOCKET;
-}
-
-/* Wait until no more than `most` slots are on their way; false: it failed. */
-static bool
-await(IvfpqBuilder *builder, uint64 most)
-{
-	while (move(builder))
-	{
-		if (builder->filled - builder->answered <= most)
-			return true;
-		if (!IvfpqLinkWait(&builder->link, builder->sent < builder->filled))
-			return false;
-	}
-	return false;
+	return true;
 }
 
 /* The slot being filled goes on its way. */
 static bool
 dispatch(IvfpqBuilder *builder, GvMessageType type, GvRows kind)
 {
-	const GvBuilderSpec *spec = &builder->spec;
-	IvfpqSlot  *slot = slot_of(builder, builder->filled);
+	IvfpqRing  *ring = &builder->ring;
+	IvfpqSlot  *slot = slot_of(builder, ring->filled);
 	GvRowsRequest request = {kind, slot->n};
 
 	if (slot->n == 0)
 		return true;
-	IvfpqLinkPack(&slot->parcel, type, &request, sizeof(request), slot->rows,
-				  (Size) slot->n * spec->dims * sizeof(float));
 	slot->sampled = false;
-	builder->filled++;
-	/* the next one has to be free, to be filled */
-	return await(builder, IVFPQ_BUILDER_SLOTS - 1);
+	return IvfpqRingSend(ring, type, &request, sizeof(request),
+						 (Size) slot->n * builder->spec.dims * sizeof(float),
+						 type == GV_MSG_ENCODE ?
+						 most_encoded(builder, slot->n) :
+						 sizeof(GvRowsReply));
 }
 
 /* Rows of the sample go on their way by their numbers, if some are left. */
@@ -256,7 +224,8 @@ static bool
 dispatch_sampled(IvfpqBuilder *builder, bool *some)
 {
 	IvfpqSharing *sharing = builder->sharing;
-	IvfpqSlot  *slot = slot_of(builder, builder->filled);
+	IvfpqRing  *ring = &builder->ring;
+	IvfpqSlot  *slot = slot_of(builder, ring->filled);
 	GvSampledRequest request = {0, 0, 0};
 
 	Assert(slot->n == 0);
@@ -270,10 +239,8 @@ dispatch_sampled(IvfpqBuilder *builder, bool *some)
 	slot->first = request.first;
 	memcpy(slot->ids, sharing->ids + request.first,
 		   slot->n * sizeof(uint64));
-	IvfpqLinkPack(&slot->parcel, GV_MSG_SAMPLED, &request, sizeof(request),
-				  NULL, 0);
-	builder->filled++;
-	return await(builder, IVFPQ_BUILDER_SLOTS - 1);
+	return IvfpqRingSend(ring, GV_MSG_SAMPLED, &request, sizeof(request), 0,
+						 most_encoded(builder, slot->n));
 }
 
 /*
@@ -288,19 +255,20 @@ IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind, const float *rows,
 
 	for (int64 done = 0; done < n;)
 	{
-		IvfpqSlot  *slot = slot_of(builder, builder->filled);
+		uint64		number = builder->ring.filled;
+		IvfpqSlot  *slot = slot_of(builder, number);
 		int			some = (int) Min(n - done,
 									 builder->spec.batch_rows - slot->n);
 
-		memcpy(slot->rows + (Size) slot->n * dims, rows + done * dims,
-			   (Size) some * dims * sizeof(float));
+		memcpy(rows_of(builder, number) + (Size) slot->n * dims,
+			   rows + done * dims, (Size) some * dims * sizeof(float));
 		if (kind == GV_SAMPLE)
 			memcpy(slot->ids + slot->n, ids + done, some * sizeof(uint64));
 		slot->n += some;
 		done += some;
 		if (slot->n == builder->spec.batch_rows ?
 			!dispatch(builder, GV_MSG_ROWS, kind) :
-			slot->n % ROWS_A_MOVE == 0 && !move(builder))
+			slot->n % ROWS_A_MOVE == 0 && !IvfpqRingMove(&builder->ring))
 			return false;
 	}
 	return true;
@@ -310,7 +278,8 @@ IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind, const float *rows,
 bool
 IvfpqBuilderTrainEnd(IvfpqBuilder *builder, GvRows kind)
 {
-	return dispatch(builder, GV_MSG_ROWS, kind) && await(builder, 0);
+	return dispatch(builder, GV_MSG_ROWS, kind) &&
+		IvfpqRingAwait(&builder->ring, 0);
 }
 
 /* TIDs of rows that go to the sample from here are to be found there. */
@@ -330,24 +299,30 @@ IvfpqBuilderSampled(IvfpqBuilder *builder, const uint64 *ids, int64 n)
 	builder->nsample = n;
 }
 
+/* Ask, while no slot is on its way; false: it failed. */
+static bool
+ask(IvfpqBuilder *builder, GvMessageType type, const void *request,
+	Size bytes, Size length)
+{
+	return IvfpqChannelExchange(&builder->channel, type, request, bytes,
+								NULL, 0, (uint32) length) == IVFPQ_SERVED;
+}
+
 /* Have it train; false: it failed. */
 bool
 IvfpqBuilderTrain(IvfpqBuilder *builder, GvTrained *trained)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	IvfpqParcel parcel;
 	GvTrainReply reply;
 
-	IvfpqLinkPack(&parcel, GV_MSG_TRAIN, NULL, 0, NULL, 0);
-	if (!IvfpqLinkExchange(&builder->link, &parcel, sizeof(reply)))
+	if (!ask(builder, GV_MSG_TRAIN, NULL, 0, sizeof(reply)))
 		return false;
-	memcpy(&reply, builder->link.body, sizeof(reply));
-	IvfpqLinkTaken(&builder->link);
+	memcpy(&reply, IvfpqAnswerBody(&builder->channel), sizeof(reply));
 	if (reply.nlists < 1 || reply.nlists > spec->nlists ||
 		reply.nparents < 1 || reply.nparents > spec->nparents ||
 		reply.nparents > reply.nlists)
 	{
-		IvfpqLinkClose(&builder->link, "its answer makes no sense");
+		(void) IvfpqChannelReject(&builder->channel);
 		return false;
 	}
 	builder->trained.nlists = trained->nlists = reply.nlists;
@@ -366,16 +341,12 @@ IvfpqBuilderArray(IvfpqBuilder *builder, GvArray array, void *values)
 	{
 		GvTrainedRequest request = {array, 0, first,
 		Min(ARRAY_FLOATS, length - first)};
-		IvfpqParcel parcel;
+		Size		bytes = request.count * sizeof(float);
 
-		IvfpqLinkPack(&parcel, GV_MSG_TRAINED, &request, sizeof(request),
-					  NULL, 0);
-		if (!IvfpqLinkExchange(&builder->link, &parcel,
-							   (uint32) (request.count * sizeof(float))))
+		if (!ask(builder, GV_MSG_TRAINED, &request, sizeof(request), bytes))
 			return false;
-		memcpy((float *) values + first, builder->link.body,
-			   request.count * sizeof(float));
-		IvfpqLinkTaken(&builder->link);
+		memcpy((float *) values + first, IvfpqAnswerBody(&builder->channel),
+			   bytes);
 	}
 	return true;
 }
@@ -393,16 +364,18 @@ bool
 IvfpqBuilderAdd(IvfpqBuilder *builder, const float *row, uint64 id)
 {
 	int			dims = builder->spec.dims;
-	IvfpqSlot  *slot = slot_of(builder, builder->filled);
+	uint64		number = builder->ring.filled;
+	IvfpqSlot  *slot = slot_of(builder, number);
 	bool		some;
 
-	memcpy(slot->rows + (Size) slot->n * dims, row, dims * sizeof(float));
+	memcpy(rows_of(builder, number) + (Size) slot->n * dims, row,
+		   dims * sizeof(float));
 	slot->ids[slot->n++] = id;
 	if (slot->n == builder->spec.batch_rows)
 		return dispatch(builder, GV_MSG_ENCODE, 0) &&
 			dispatch_sampled(builder, &some);
 	if (slot->n % ROWS_A_MOVE == 0)
-		return move(builder);
+		return IvfpqRingMove(&builder->ring);
 	return true;
 }
 
@@ -420,7 +393,7 @@ IvfpqBuilderFlush(IvfpqBuilder *builder)
 	while (some)
 		if (!dispatch_sampled(builder, &some))
 			return false;
-	return await(builder, 0);
+	return IvfpqRingAwait(&builder->ring, 0);
 }
 
 /*
@@ -431,11 +404,14 @@ bool
 IvfpqBuilderUnanswered(IvfpqBuilder *builder, const float **rows,
 					   const uint64 **ids, int *n)
 {
-	while (builder->answered <= builder->filled)
-	{
-		IvfpqSlot  *slot = slot_of(builder, builder->answered++);
+	IvfpqRing  *ring = &builder->ring;
 
-		*rows = slot->rows;
+	while (ring->answered <= ring->filled)
+	{
+		uint64		number = ring->answered++;
+		IvfpqSlot  *slot = slot_of(builder, number);
+
+		*rows = rows_of(builder, number);
 		*ids = slot->ids;
 		*n = slot->sampled ? 0 : slot->n;
 		slot->n = 0;			/* the ring may come to it again */
@@ -451,26 +427,16 @@ bool
 IvfpqBuilderTrial(IvfpqBuilder *builder, int64 copies)
 {
 	GvTrialRequest request = {copies};
-	IvfpqParcel parcel;
 
-	IvfpqLinkPack(&parcel, GV_MSG_TRIAL, &request, sizeof(request), NULL, 0);
-	if (!IvfpqLinkExchange(&builder->link, &parcel, 0))
-		return false;
-	IvfpqLinkTaken(&builder->link);
-	return true;
+	return ask(builder, GV_MSG_TRIAL, &request, sizeof(request), 0);
 }
 
 /* Give it lists, a message of GV_MSG_PIECES; false: it failed. */
 bool
 IvfpqBuilderPieces(IvfpqBuilder *builder, const char *message, Size bytes)
 {
-	IvfpqParcel parcel;
-
-	IvfpqLinkPack(&parcel, GV_MSG_PIECES, NULL, 0, message, bytes);
-	if (!IvfpqLinkExchange(&builder->link, &parcel, 0))
-		return false;
-	IvfpqLinkTaken(&builder->link);
-	return true;
+	return IvfpqChannelExchange(&builder->channel, GV_MSG_PIECES, NULL, 0,
+								message, bytes, 0) == IVFPQ_SERVED;
 }
 
 /*
@@ -482,29 +448,24 @@ IvfpqBuilderTry(IvfpqBuilder *builder, const GvTryRequest *request,
 				const float *queries, Size bytes, const int32 **nhits,
 				const char **rowids)
 {
-	IvfpqLink  *link = &builder->link;
+	IvfpqChannel *channel = &builder->channel;
 	Size		head = request->n * sizeof(int32);
+	Size		most = head + (Size) request->n * request->capacity * 6;
 	Size		total = 0;
-	IvfpqParcel parcel;
 
-	IvfpqLinkPack(&parcel, GV_MSG_TRY, request, sizeof(*request), queries,
-				  bytes);
-	if (!IvfpqLinkAsk(link, &parcel, (uint32) (head + (Size) request->n *
-											   request->capacity * 6)))
+	if (IvfpqChannelAsk(channel, GV_MSG_TRY, request, sizeof(*request),
+						queries, bytes, (uint32) most) != IVFPQ_SERVED)
 		return false;
-	*nhits = (const int32 *) link->body;
-	*rowids = link->body + head;
-	for (int i = 0; i < request->n && link->header.length >= head; i++)
+	*nhits = (const int32 *) IvfpqAnswerBody(channel);
+	*rowids = IvfpqAnswerBody(channel) + head;
+	for (int i = 0; i < request->n && IvfpqAnswerLength(channel) >= head; i++)
 	{
 		if ((*nhits)[i] < 0 || (*nhits)[i] > request->capacity)
 			break;
 		total += (*nhits)[i];
 	}
-	if (link->header.length == head + total * 6)
-	{
-		IvfpqLinkTaken(link);
+	if (IvfpqAnswerLength(channel) == head + total * 6)
 		return true;
-	}
-	IvfpqLinkClose(link, "its answer makes no sense");
+	(void) IvfpqChannelReject(channel);
 	return false;
 }

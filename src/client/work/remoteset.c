@@ -11,22 +11,14 @@
  */
 #include "postgres.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include "storage/fd.h"
 #include "utils/memutils.h"
 
-#include "client/channel/link.h"
-#include "client/channel/memory.h"
+#include "client/channel/ring.h"
 #include "client/state/state.h"
 #include "client/work/remoteset.h"
 
 #define NSLOTS			4
 #define SLOT_BYTES		((Size) 4 << 20)	/* items of a slot, at most */
-
-/* Before a slot's items: header and request, aligned. */
-#define HEAD_BYTES		64
 
 /* To bring less than this, memory to share is not worth while. */
 #define LEAST_SHARED	((int64) 8 << 20)
@@ -34,51 +26,23 @@
 /* Often enough that the socket, which holds some 200 kB, is never empty. */
 #define MOVE_BYTES		((Size) 64 << 10)
 
-StaticAssertDecl(sizeof(GvMessage) + sizeof(GvPutRequest) <= HEAD_BYTES,
-				 "the head of a message fits");
-StaticAssertDecl(NSLOTS * (HEAD_BYTES + SLOT_BYTES) <= GV_MAX_SHARED,
+StaticAssertDecl(NSLOTS * (SLOT_BYTES + BLCKSZ) <= GV_MAX_SHARED,
 				 "gpuvecd takes so much");
 
 struct IvfpqRemoteSet
 {
-	IvfpqLink	link;
+	IvfpqChannel channel;
 	GvSetSpec	spec;
 	int64		nrows;			/* given, in this pass */
 	GvSetDone	done;
 	bool		failed;
 
-	/* the ring */
-	char	   *slots;			/* [NSLOTS][HEAD_BYTES + room] */
-	Size		room;			/* items of a slot, bytes */
-	bool		is_shared;
-	int			memory_fd;		/* of the slots, until they are shared; or -1 */
-	IvfpqParcel parcels[NSLOTS];	/* of slots that are full */
-	uint64		answered;		/* slots before this one are done with */
-	uint64		sent;			/* ... are sent */
-	uint64		filled;			/* ... are full; this one is being filled */
-	GvSetInput	input;			/* what it holds */
+	IvfpqRing	ring;
+	GvSetInput	input;			/* what the slot being filled holds */
 	Size		used;			/* bytes of it */
 
 	MemoryContextCallback callback;
 };
-
-/* Where a slot's items lie. */
-static char *
-items_of(const IvfpqRemoteSet *set, uint64 number)
-{
-	return set->slots + (number % NSLOTS) * (HEAD_BYTES + set->room) +
-		HEAD_BYTES;
-}
-
-static void
-close_memory_fd(IvfpqRemoteSet *set)
-{
-	if (set->memory_fd < 0)
-		return;
-	close(set->memory_fd);
-	set->memory_fd = -1;
-	ReleaseExternalFD();
-}
 
 /* What the memory context does not give back. */
 static void
@@ -86,19 +50,15 @@ release(void *arg)
 {
 	IvfpqRemoteSet *set = arg;
 
-	IvfpqLinkClose(&set->link, "the work ended");
-	close_memory_fd(set);
-	if (set->is_shared)
-		(void) munmap(set->slots, NSLOTS * (HEAD_BYTES + set->room));
-	set->is_shared = false;
-	set->slots = NULL;
+	IvfpqChannelClose(&set->channel, IVFPQ_DOWN, "the work ended");
+	IvfpqRingClose(&set->ring);
 }
 
 /* Why it failed. */
 const char *
 IvfpqRemoteSetReason(const IvfpqRemoteSet *set)
 {
-	return set->link.reason;
+	return set->channel.reason;
 }
 
 /* gpuvecd should have done the work and could not: as the user wants it. */
@@ -121,7 +81,7 @@ conclude(IvfpqRemoteSet *set, bool worked)
 	if (ivfpq_shared && !set->failed)
 		pg_atomic_fetch_add_u64(&ivfpq_shared->sets_failed, 1);
 	set->failed = true;
-	complain(set->link.reason);
+	complain(set->channel.reason);
 	return false;
 }
 
@@ -139,92 +99,23 @@ bytes_to_bring(const GvSetSpec *spec)
 	return bytes + spec->k * gv_set_input_bytes(spec, GV_SET_STARTS);
 }
 
-/* Get memory for slots that can be shared; false: there is none. */
+/* Make the ring; false: it failed. */
 static bool
-make_shared(IvfpqRemoteSet *set, Size bytes)
-{
-	void	   *memory;
-
-	if (!AcquireExternalFD())
-		return false;
-	set->memory_fd = IvfpqMakeMemory(bytes);
-	if (set->memory_fd < 0)
-	{
-		ReleaseExternalFD();
-		return false;
-	}
-	memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-				  MAP_SHARED | MAP_POPULATE, set->memory_fd, 0);
-	if (memory == MAP_FAILED)
-	{
-		close_memory_fd(set);
-		return false;
-	}
-	set->slots = memory;
-	set->is_shared = true;
-	return true;
-}
-
-/* Share the slots with gpuvecd; false: it failed. */
-static bool
-share(IvfpqRemoteSet *set, Size bytes)
-{
-	GvMemoryRequest request = {bytes};
-	IvfpqParcel parcel;
-
-	IvfpqLinkPack(&parcel, GV_MSG_MEMORY, &request, sizeof(request), NULL, 0);
-	parcel.passed_fd = set->memory_fd;
-	if (!IvfpqLinkExchange(&set->link, &parcel, 0))
-		return false;
-	IvfpqLinkTaken(&set->link);
-	close_memory_fd(set);
-	return true;
-}
-
-/* Memory for the ring; false: it failed. */
-static bool
-make_slots(IvfpqRemoteSet *set)
+make_ring(IvfpqRemoteSet *set)
 {
 	int64		total = bytes_to_bring(&set->spec);
-	Size		bytes;
 
-	set->room = TYPEALIGN(HEAD_BYTES, Min((int64) SLOT_BYTES, total));
-	bytes = NSLOTS * (HEAD_BYTES + set->room);
-	if (total >= LEAST_SHARED && make_shared(set, bytes))
-		return share(set, bytes);
-	set->slots = palloc_extended(bytes, MCXT_ALLOC_NO_OOM);
-	if (set->slots == NULL)
-		IvfpqLinkClose(&set->link, "no memory for its inputs");
-	return set->slots != NULL;
+	return IvfpqRingOpen(&set->ring, &set->channel, NSLOTS,
+						 (Size) Min((int64) SLOT_BYTES, total),
+						 total >= LEAST_SHARED);
 }
 
 /* Say what is to be done; false: it failed. */
 static bool
 begin(IvfpqRemoteSet *set)
 {
-	const GvSetSpec *spec = &set->spec;
-	GvSetRequest request = {
-		.kind = spec->kind,
-		.metric = spec->metric,
-		.dims = spec->dims,
-		.k = spec->k,
-		.method = spec->method,
-		.iterations = spec->iterations,
-		.self = spec->self,
-		.balanced = spec->balanced,
-		.approximate = spec->approximate,
-		.nlists = spec->nlists,
-		.probes = spec->probes,
-		.nqueries = spec->nqueries,
-		.nrows = spec->nrows
-	};
-	IvfpqParcel parcel;
-
-	IvfpqLinkPack(&parcel, GV_MSG_SET, &request, sizeof(request), NULL, 0);
-	if (!IvfpqLinkExchange(&set->link, &parcel, 0))
-		return false;
-	IvfpqLinkTaken(&set->link);
-	return true;
+	return IvfpqChannelExchange(&set->channel, GV_MSG_SET, &set->spec,
+								sizeof(set->spec), NULL, 0, 0) == IVFPQ_SERVED;
 }
 
 /* See remoteset.h. */
@@ -236,20 +127,19 @@ IvfpqRemoteSetBegin(const GvSetSpec *spec)
 
 	if (!IvfpqServerIsWanted())
 		return NULL;
-	if (!IvfpqLinkIsPossible(&reason))
+	if (!IvfpqServerAnswers(&reason))
 	{
 		complain(reason ? reason : "there is none");
 		return NULL;
 	}
 	set = palloc0(sizeof(IvfpqRemoteSet));
-	set->link.sock = PGINVALID_SOCKET;
-	set->memory_fd = -1;
+	IvfpqChannelInit(&set->channel, CurrentMemoryContext);
 	set->spec = *spec;
 	set->callback.func = release;
 	set->callback.arg = set;
 	MemoryContextRegisterResetCallback(CurrentMemoryContext, &set->callback);
-	if (conclude(set, IvfpqLinkOpen(&set->link, GV_ROLE_SET) && begin(set) &&
-				 make_slots(set)))
+	if (conclude(set, IvfpqChannelOpen(&set->channel, GV_ROLE_SET) &&
+				 begin(set) && make_ring(set)))
 		return set;
 	IvfpqRemoteSetEnd(set);
 	return NULL;
@@ -259,79 +149,29 @@ IvfpqRemoteSetBegin(const GvSetSpec *spec)
 void
 IvfpqRemoteSetEnd(IvfpqRemoteSet *set)
 {
-	if (!set->is_shared && set->slots != NULL)
-		pfree(set->slots);
+	char	   *slots = set->ring.is_shared ? NULL : set->ring.slots;
+
 	release(set);
-	if (set->link.body != NULL)
-		pfree(set->link.body);
-	set->link.body = NULL;
-	set->link.room = 0;
-}
-
-/* Move what can be moved without waiting; false: it failed. */
-static bool
-move(IvfpqRemoteSet *set)
-{
-	IvfpqLink  *link = &set->link;
-
-	while (link->sock != PGINVALID_SOCKET && set->sent < set->filled &&
-		   IvfpqLinkSend(link, &set->parcels[set->sent % NSLOTS]))
-		set->sent++;
-	while (link->sock != PGINVALID_SOCKET && set->answered < set->filled &&
-		   IvfpqLinkReceive(link, 0))
-	{
-		const IvfpqParcel *parcel = &set->parcels[set->answered % NSLOTS];
-
-		if (link->header.request != parcel->header.type)
-			IvfpqLinkClose(link, "its answer makes no sense");
-		set->answered++;
-		IvfpqLinkTaken(link);
-	}
-	return link->sock != PGINVALID_SOCKET;
-}
-
-/* Wait until no more than `most` slots are on their way; false: it failed. */
-static bool
-await(IvfpqRemoteSet *set, uint64 most)
-{
-	while (move(set))
-	{
-		if (set->filled - set->answered <= most)
-			return true;
-		if (!IvfpqLinkWait(&set->link, set->sent < set->filled))
-			return false;
-	}
-	return false;
+	if (slots != NULL)
+		pfree(slots);
+	set->ring.slots = NULL;
+	if (set->channel.in != NULL)
+		pfree(set->channel.in);
+	set->channel.in = NULL;
+	set->channel.room = 0;
 }
 
 /* The slot being filled goes on its way; false: it failed. */
 static bool
 dispatch(IvfpqRemoteSet *set)
 {
-	IvfpqParcel *parcel = &set->parcels[set->filled % NSLOTS];
-	char	   *items = items_of(set, set->filled);
-	GvPutRequest put = {set->input, 0, set->used /
+	Size		used = set->used;
+	GvPutRequest put = {set->input, 0, used /
 	gv_set_input_bytes(&set->spec, set->input)};
 
-	if (set->used == 0)
-		return true;
-	if (set->is_shared)
-	{
-		GvMessage	header = {sizeof(put) + set->used, GV_MSG_PUT, 0};
-		char	   *head = items - sizeof(put) - sizeof(header);
-		GvHereRequest here = {head - set->slots};
-
-		memcpy(head, &header, sizeof(header));
-		memcpy(head + sizeof(header), &put, sizeof(put));
-		IvfpqLinkPack(parcel, GV_MSG_HERE, &here, sizeof(here), NULL, 0);
-	}
-	else
-		IvfpqLinkPack(parcel, GV_MSG_PUT, &put, sizeof(put), items,
-					  set->used);
-	set->filled++;
 	set->used = 0;
-	/* the next one has to be free, to be filled */
-	return await(set, NSLOTS - 1);
+	return used == 0 || IvfpqRingSend(&set->ring, GV_MSG_PUT, &put,
+									  sizeof(put), used, 0);
 }
 
 /* Put as many of n items into the slot being filled as go; -1: it failed. */
@@ -339,16 +179,17 @@ static int64
 fill(IvfpqRemoteSet *set, const char *items, int64 n, int64 item)
 {
 	int64		most = Max((int64) MOVE_BYTES / item, 1);
-	int64		free_items = (int64) (set->room - set->used) / item;
+	int64		free_items = (int64) (set->ring.room - set->used) / item;
 	int64		some = Min(n, Min(most, free_items));
 	Size		before = set->used;
 
 	if (some == 0)
 		return dispatch(set) ? 0 : -1;
-	memcpy(items_of(set, set->filled) + set->used, items, some * item);
+	memcpy(IvfpqRingSlot(&set->ring, set->ring.filled) + set->used, items,
+		   some * item);
 	set->used += some * item;
 	if (before / MOVE_BYTES != set->used / MOVE_BYTES &&
-		set->answered < set->filled && !move(set))
+		set->ring.answered < set->ring.filled && !IvfpqRingMove(&set->ring))
 		return -1;
 	return some;
 }
@@ -381,7 +222,7 @@ IvfpqRemoteSetPut(IvfpqRemoteSet *set, GvSetInput input, const void *items,
 	Assert(gv_set_input_bytes(&set->spec, input) > 0);
 	if (input == GV_SET_ROWS)
 		set->nrows += n;
-	return conclude(set, set->link.sock != PGINVALID_SOCKET &&
+	return conclude(set, IvfpqChannelIsOpen(&set->channel) &&
 					put(set, input, items, n));
 }
 
@@ -390,7 +231,7 @@ IvfpqRemoteSetPut(IvfpqRemoteSet *set, GvSetInput input, const void *items,
  * is known which is the last, or there might be no end.
  */
 static bool
-check_done(const IvfpqRemoteSet *set, const GvRunReply *reply)
+check_done(const IvfpqRemoteSet *set, const GvSetDone *reply)
 {
 	bool		is_last = set->done.passes == set->spec.iterations;
 	bool		clusters = set->spec.kind == GV_SET_KMEANS && is_last;
@@ -404,28 +245,19 @@ check_done(const IvfpqRemoteSet *set, const GvRunReply *reply)
 static bool
 run(IvfpqRemoteSet *set)
 {
-	IvfpqParcel parcel;
-	GvRunReply	reply;
+	GvSetDone	done;
 
-	IvfpqLinkPack(&parcel, GV_MSG_RUN, NULL, 0, NULL, 0);
-	if (!dispatch(set) || !await(set, 0) ||
-		!IvfpqLinkExchange(&set->link, &parcel, sizeof(reply)))
+	if (!dispatch(set) || !IvfpqRingAwait(&set->ring, 0) ||
+		IvfpqChannelExchange(&set->channel, GV_MSG_RUN, NULL, 0, NULL, 0,
+							 sizeof(done)) != IVFPQ_SERVED)
 		return false;
-	memcpy(&reply, set->link.body, sizeof(reply));
-	IvfpqLinkTaken(&set->link);
-	if (!check_done(set, &reply))
+	memcpy(&done, IvfpqAnswerBody(&set->channel), sizeof(done));
+	if (!check_done(set, &done))
 	{
-		IvfpqLinkClose(&set->link, "its answer makes no sense");
+		(void) IvfpqChannelReject(&set->channel);
 		return false;
 	}
-	set->done = (GvSetDone)
-	{
-		.error = reply.error,
-		.passes = reply.passes,
-		.found = reply.found,
-		.finished = reply.finished,
-		.again = reply.again
-	};
+	set->done = done;
 	return true;
 }
 
@@ -433,7 +265,7 @@ run(IvfpqRemoteSet *set)
 bool
 IvfpqRemoteSetRun(IvfpqRemoteSet *set, GvSetDone *done)
 {
-	if (!conclude(set, set->link.sock != PGINVALID_SOCKET && run(set)))
+	if (!conclude(set, IvfpqChannelIsOpen(&set->channel) && run(set)))
 		return false;
 	*done = set->done;
 	if (done->again)
@@ -476,16 +308,15 @@ get(IvfpqRemoteSet *set, GvSetOutput output, int64 first, int64 n, char *items)
 {
 	GvGetRequest request = {output, 0, first, n};
 	Size		bytes = n * gv_set_output_bytes(&set->spec, output);
-	IvfpqParcel parcel;
 
-	IvfpqLinkPack(&parcel, GV_MSG_GET, &request, sizeof(request), NULL, 0);
-	if (!IvfpqLinkExchange(&set->link, &parcel, (uint32) bytes))
+	if (IvfpqChannelExchange(&set->channel, GV_MSG_GET, &request,
+							 sizeof(request), NULL, 0,
+							 (uint32) bytes) != IVFPQ_SERVED)
 		return false;
-	memcpy(items, set->link.body, bytes);
-	IvfpqLinkTaken(&set->link);
-	if (check_items(set, output, set->link.body, n))
+	memcpy(items, IvfpqAnswerBody(&set->channel), bytes);
+	if (check_items(set, output, IvfpqAnswerBody(&set->channel), n))
 		return true;
-	IvfpqLinkClose(&set->link, "its answer makes no sense");
+	(void) IvfpqChannelReject(&set->channel);
 	return false;
 }
 
@@ -496,7 +327,7 @@ IvfpqRemoteSetGet(IvfpqRemoteSet *set, GvSetOutput output, int64 first,
 {
 	int64		item = gv_set_output_bytes(&set->spec, output);
 	int64		most = GV_MAX_MESSAGE / item;
-	bool		worked = set->link.sock != PGINVALID_SOCKET;
+	bool		worked = IvfpqChannelIsOpen(&set->channel);
 
 	for (int64 done = 0; worked && done < n; done += most)
 		worked = get(set, output, first + done, Min(most, n - done),

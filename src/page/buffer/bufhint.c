@@ -21,12 +21,38 @@
 
 #include "pgstat.h"
 #include "port/pg_bitutils.h"
+#ifndef IVFPQ_PLAIN_BUFFERS
 #include "storage/buf_internals.h"
+#endif
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
 #include "page/buffer/bufhint.h"
 #include "pgcompat.h"
+
+#ifdef IVFPQ_PLAIN_BUFFERS
+
+/* The same without what leans on PostgreSQL's insides: see README. */
+
+Buffer
+IvfpqBufHintPin(Relation rel, BlockNumber blkno)
+{
+	return InvalidBuffer;
+}
+
+Buffer
+IvfpqBufHintRead(Relation rel, BlockNumber blkno,
+				 BufferAccessStrategy strategy)
+{
+	return ReadBufferExtended(rel, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
+}
+
+void
+IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset, Size bytes)
+{
+}
+
+#else
 
 #define MOST_PLACES		(1 << 18)	/* 1 MB */
 
@@ -63,7 +89,7 @@ is_hot(Buffer buffer)
 
 /* See bufhint.h. */
 Buffer
-IvfpqRecentPin(Relation rel, BlockNumber blkno)
+IvfpqBufHintPin(Relation rel, BlockNumber blkno)
 {
 	Buffer		buffer;
 
@@ -71,7 +97,7 @@ IvfpqRecentPin(Relation rel, BlockNumber blkno)
 		return InvalidBuffer;
 	buffer = *place_of(rel, blkno);
 	if (!BufferIsValid(buffer) || !is_hot(buffer) ||
-		!GvReadRecent(rel, blkno, buffer))
+		!IvfpqReadRecentBuffer(rel, blkno, buffer))
 		return InvalidBuffer;
 	pgstat_count_buffer_read(rel);
 	pgstat_count_buffer_hit(rel);
@@ -80,7 +106,7 @@ IvfpqRecentPin(Relation rel, BlockNumber blkno)
 
 /* See bufhint.h. */
 Buffer
-IvfpqRecentRead(Relation rel, BlockNumber blkno,
+IvfpqBufHintRead(Relation rel, BlockNumber blkno,
 				BufferAccessStrategy strategy)
 {
 	Buffer		buffer;
@@ -90,7 +116,7 @@ IvfpqRecentRead(Relation rel, BlockNumber blkno,
 								  strategy);
 	if (places == NULL)
 		make_places();
-	buffer = IvfpqRecentPin(rel, blkno);
+	buffer = IvfpqBufHintPin(rel, blkno);
 	if (!BufferIsValid(buffer))
 		*place_of(rel, blkno) = buffer = ReadBuffer(rel, blkno);
 	return buffer;
@@ -98,7 +124,7 @@ IvfpqRecentRead(Relation rel, BlockNumber blkno,
 
 /* See bufhint.h. */
 void
-IvfpqRecentFetch(Relation rel, BlockNumber blkno, Size offset, Size bytes)
+IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset, Size bytes)
 {
 	const char *page;
 	Buffer		buffer;
@@ -113,3 +139,5 @@ IvfpqRecentFetch(Relation rel, BlockNumber blkno, Size offset, Size bytes)
 	__builtin_prefetch(page);
 	IvfpqFetch(page + offset, page + offset + bytes);
 }
+
+#endif

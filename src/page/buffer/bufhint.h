@@ -11,21 +11,21 @@
 #define IVFPQ_FETCH_BYTES	64	/* what a processor fetches at once */
 
 /* Pin a page of the main fork that exists: ReadBufferExtended, but faster. */
-extern Buffer IvfpqRecentRead(Relation rel, BlockNumber blkno,
+extern Buffer IvfpqBufHintRead(Relation rel, BlockNumber blkno,
 							  BufferAccessStrategy strategy);
 
 /*
  * The same where a look tells that it still is where it was; else, and where
  * that is not known, InvalidBuffer.
  */
-extern Buffer IvfpqRecentPin(Relation rel, BlockNumber blkno);
+extern Buffer IvfpqBufHintPin(Relation rel, BlockNumber blkno);
 
 /*
  * The page will soon be pinned, and some bytes of it from an offset on looked
  * at: have the processor fetch these.  Without effect where it is not known;
  * never waits.
  */
-extern void IvfpqRecentFetch(Relation rel, BlockNumber blkno, Size offset,
+extern void IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset,
 							 Size bytes);
 
 /* Have the processor fetch what lies from one place to another. */

@@ -20,6 +20,22 @@
 
 #include "page/buffer/patch.h"
 
+#ifdef IVFPQ_PLAIN_BUFFERS
+
+/* The same without what leans on PostgreSQL's insides: see README. */
+void
+IvfpqPatchLog(Relation index, IvfpqPatch *patches, int npatches)
+{
+	GenericXLogState *state = GenericXLogStart(index);
+
+	for (int i = 0; i < npatches; i++)
+		IvfpqPatchApply(&patches[i],
+						GenericXLogRegisterBuffer(state, patches[i].buffer, 0));
+	GenericXLogFinish(state);
+}
+
+#else
+
 /*
  * Change the pages, and log it: one record.  The buffers are distinct and
  * exclusively locked; the caller unlocks them.
@@ -52,3 +68,5 @@ IvfpqPatchLog(Relation index, IvfpqPatch *patches, int npatches)
 	}
 	END_CRIT_SECTION();
 }
+
+#endif

@@ -5,7 +5,10 @@
 #ifndef IVFPQ_PATCH_H
 #define IVFPQ_PATCH_H
 
-#include "page/page.h"
+#include "access/generic_xlog.h"
+#include "storage/bufmgr.h"
+#include "storage/bufpage.h"
+#include "utils/rel.h"
 
 #define IVFPQ_MAX_PATCHES	MAX_GENERIC_XLOG_PAGES	/* in a record */
 
@@ -68,10 +71,5 @@ IvfpqPatchApply(const IvfpqPatch *patch, char *page)
 
 extern void IvfpqPatchLog(Relation index, IvfpqPatch *patches,
 						  int npatches);
-
-/* layout.c */
-extern void IvfpqBodyPatch(const IvfpqLayout *layout,
-						   const IvfpqSlotHeader *header, const int *slots_at,
-						   int i, const IvfpqCopy *copy, IvfpqPatch *patches);
 
 #endif							/* IVFPQ_PATCH_H */

@@ -7,7 +7,7 @@
  * and until a good many in a row did not.  Tables and indexes are told apart,
  * because often the one fits into shared buffers and the other does not.
  *
- * Why not read streams: see src/README, "Scan".
+ * Why not read streams: see src/page/README, "Pages on their way".
  */
 #include "postgres.h"
 
@@ -41,7 +41,7 @@ IvfpqCountReads(void)
  * IvfpqCountReads said before; becomes what it says now.
  */
 void
-IvfpqAheadNotice(Relation rel, int64 *had_read)
+IvfpqPrefetchNotice(Relation rel, int64 *had_read)
 {
 	int		   *cold = cold_pages_of(rel);
 	int64		has_read = IvfpqCountReads();
@@ -55,104 +55,105 @@ IvfpqAheadNotice(Relation rel, int64 *had_read)
 
 /* Is there any use in asking for pages of the relation? */
 bool
-IvfpqAheadHelps(Relation rel)
+IvfpqPrefetchHelps(Relation rel)
 {
 	return *cold_pages_of(rel) > 0;
 }
 
 static BlockNumber
-block_of(const IvfpqAhead *ahead, int64 i)
+block_of(const IvfpqPrefetch *prefetch, int64 i)
 {
-	return (BlockNumber) (ahead->numbers[i] >> ahead->shift);
+	return (BlockNumber) (prefetch->numbers[i] >> prefetch->shift);
 }
 
 /* The first number from i on that is of another page than i. */
 static int64
-pass_page(const IvfpqAhead *ahead, int64 i)
+pass_page(const IvfpqPrefetch *prefetch, int64 i)
 {
-	BlockNumber blkno = block_of(ahead, i);
+	BlockNumber blkno = block_of(prefetch, i);
 
-	while (i < ahead->n && block_of(ahead, i) == blkno)
+	while (i < prefetch->n && block_of(prefetch, i) == blkno)
 		i++;
 	return i;
 }
 
 /*
  * Pages of these numbers [n] will be read, in their order.  The numbers stay
- * the caller's, who leaves them as they are until IvfpqAheadEnd.
+ * the caller's, who leaves them as they are until IvfpqPrefetchEnd.
  */
 void
-IvfpqAheadBegin(IvfpqAhead *ahead, Relation rel, const uint64 *numbers,
-				int64 n, int shift)
+IvfpqPrefetchBegin(IvfpqPrefetch *prefetch, Relation rel,
+				   const uint64 *numbers, int64 n, int shift)
 {
-	memset(ahead, 0, sizeof(*ahead));
-	ahead->rel = rel;
-	ahead->numbers = numbers;
-	ahead->n = n;
-	ahead->shift = shift;
-	ahead->most = -1;
-	ahead->current = InvalidBlockNumber;
-	ahead->had_read = IvfpqCountReads();
+	memset(prefetch, 0, sizeof(*prefetch));
+	prefetch->rel = rel;
+	prefetch->numbers = numbers;
+	prefetch->n = n;
+	prefetch->shift = shift;
+	prefetch->most = -1;
+	prefetch->current = InvalidBlockNumber;
+	prefetch->had_read = IvfpqCountReads();
 }
 
 /*
  * Ask for pages, until as many are on their way as effective_io_concurrency
  * says.  What a damaged index names need not exist; then asking ends, and
- * whoever comes to read it says what is wrong.
+ * what reads the page reports it.
  */
 static void
-ask(IvfpqAhead *ahead)
+ask(IvfpqPrefetch *prefetch)
 {
-	if (ahead->most < 0)
-		ahead->most =
-			get_tablespace_io_concurrency(ahead->rel->rd_rel->reltablespace);
-	while (ahead->count < ahead->most && ahead->asked < ahead->n)
-	{
-		BlockNumber blkno = block_of(ahead, ahead->asked);
+	Oid			tablespace = prefetch->rel->rd_rel->reltablespace;
 
-		if (blkno >= ahead->nblocks)
-			ahead->nblocks = RelationGetNumberOfBlocks(ahead->rel);
-		if (blkno >= ahead->nblocks)
+	if (prefetch->most < 0)
+		prefetch->most = get_tablespace_io_concurrency(tablespace);
+	while (prefetch->count < prefetch->most && prefetch->asked < prefetch->n)
+	{
+		BlockNumber blkno = block_of(prefetch, prefetch->asked);
+
+		if (blkno >= prefetch->nblocks)
+			prefetch->nblocks = RelationGetNumberOfBlocks(prefetch->rel);
+		if (blkno >= prefetch->nblocks)
 			return;
-		PrefetchBuffer(ahead->rel, MAIN_FORKNUM, blkno);
-		ahead->asked = pass_page(ahead, ahead->asked);
-		ahead->count++;
+		PrefetchBuffer(prefetch->rel, MAIN_FORKNUM, blkno);
+		prefetch->asked = pass_page(prefetch, prefetch->asked);
+		prefetch->count++;
 	}
 }
 
 /* The page will be read now. */
 void
-IvfpqAheadTo(IvfpqAhead *ahead, BlockNumber blkno)
+IvfpqPrefetchTo(IvfpqPrefetch *prefetch, BlockNumber blkno)
 {
-	int64		i = ahead->next;
+	int64		i = prefetch->next;
 
-	if (blkno == ahead->current)
+	if (blkno == prefetch->current)
 		return;
-	ahead->current = blkno;
-	IvfpqAheadNotice(ahead->rel, &ahead->had_read);
-	if (!IvfpqAheadHelps(ahead->rel))
+	prefetch->current = blkno;
+	IvfpqPrefetchNotice(prefetch->rel, &prefetch->had_read);
+	if (!IvfpqPrefetchHelps(prefetch->rel))
 		return;
 
-	while (i < ahead->n && block_of(ahead, i) != blkno)
+	while (i < prefetch->n && block_of(prefetch, i) != blkno)
 		i++;
-	if (i == ahead->n)
+	if (i == prefetch->n)
 		return;					/* not one of those */
-	while (ahead->next <= i)
+	while (prefetch->next <= i)
 	{
-		ahead->next = pass_page(ahead, ahead->next);
-		ahead->count--;
+		prefetch->next = pass_page(prefetch, prefetch->next);
+		prefetch->count--;
 	}
-	if (ahead->asked < ahead->next)
+	if (prefetch->asked < prefetch->next)
 	{
-		ahead->asked = ahead->next;
-		ahead->count = 0;
+		prefetch->asked = prefetch->next;
+		prefetch->count = 0;
 	}
-	ask(ahead);
+	ask(prefetch);
 }
 
 /* All pages are read. */
 void
-IvfpqAheadEnd(IvfpqAhead *ahead)
+IvfpqPrefetchEnd(IvfpqPrefetch *prefetch)
 {
-	IvfpqAheadNotice(ahead->rel, &ahead->had_read);
+	IvfpqPrefetchNotice(prefetch->rel, &prefetch->had_read);
 }

@@ -3,9 +3,9 @@
  *		Pages asked for before they are read, so that the disk works on several
  *		at once.
  *
- * Whoever knows which pages will be read says so, and names each page just
- * before reading it as usual.  Nothing is asked for while all pages that were
- * read lately lay in shared buffers, so it costs next to nothing there.
+ * A caller that knows which pages it will read says so, and names each page
+ * just before it reads it as usual.  Nothing is asked for while all pages that
+ * were read lately lay in shared buffers, so it costs next to nothing there.
  */
 #ifndef IVFPQ_PREFETCH_H
 #define IVFPQ_PREFETCH_H
@@ -13,7 +13,7 @@
 #include "storage/block.h"
 #include "utils/rel.h"
 
-typedef struct IvfpqAhead
+typedef struct IvfpqPrefetch
 {
 	Relation	rel;
 	const uint64 *numbers;		/* [n] the caller's, in the order of reading */
@@ -26,14 +26,14 @@ typedef struct IvfpqAhead
 	BlockNumber current;		/* page read now */
 	BlockNumber nblocks;		/* of rel, as far as we looked */
 	int64		had_read;		/* what IvfpqCountReads said */
-} IvfpqAhead;
+} IvfpqPrefetch;
 
-extern void IvfpqAheadBegin(IvfpqAhead *ahead, Relation rel,
+extern void IvfpqPrefetchBegin(IvfpqPrefetch *prefetch, Relation rel,
 							const uint64 *numbers, int64 n, int shift);
-extern void IvfpqAheadTo(IvfpqAhead *ahead, BlockNumber blkno);
-extern void IvfpqAheadEnd(IvfpqAhead *ahead);
+extern void IvfpqPrefetchTo(IvfpqPrefetch *prefetch, BlockNumber blkno);
+extern void IvfpqPrefetchEnd(IvfpqPrefetch *prefetch);
 extern int64 IvfpqCountReads(void);
-extern void IvfpqAheadNotice(Relation rel, int64 *had_read);
-extern bool IvfpqAheadHelps(Relation rel);
+extern void IvfpqPrefetchNotice(Relation rel, int64 *had_read);
+extern bool IvfpqPrefetchHelps(Relation rel);
 
 #endif							/* IVFPQ_PREFETCH_H */

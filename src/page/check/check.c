@@ -18,6 +18,7 @@
 #include "utils/resowner.h"
 
 #include "page/array.h"
+#include "page/check/check.h"
 #include "page/record.h"
 #include "pgcompat.h"
 
@@ -142,7 +143,7 @@ check_parameters(IvfpqChecker *checker)
 		 (meta->dims > 0 && meta->pq_dim <= meta->dims &&
 		  meta->nparents > 0 && meta->nparents <= meta->nlists &&
 		  (meta->refine == IVFPQ_REFINE_NONE ||
-		   meta->dims <= IvfpqRefineMaxDims()) &&
+		   meta->dims <= IvfpqRecordMaxDims()) &&
 		  IvfpqLayoutInit(&checker->layout, meta->pq_dim, meta->refine) &&
 		  isfinite(meta->scale) && meta->scale > 0)))
 		return true;
@@ -334,7 +335,7 @@ check_slots(IvfpqChecker *checker, BlockNumber blkno)
 {
 	for (int i = 0; i < checker->layout.slots_per_page; i++)
 	{
-		const IvfpqSlotHeader *slot = IvfpqSlotGet((Page) checker->page,
+		const IvfpqSlotHeader *slot = IvfpqSlabSlot((Page) checker->page,
 												   &checker->layout, i);
 		IvfpqLeftover leftover = {{blkno, i}, slot->list, slot->gen,
 		slot->ordinal};
@@ -385,7 +386,7 @@ check_page(IvfpqChecker *checker, BlockNumber blkno)
 			 checker->meta.refine != IVFPQ_REFINE_NONE)
 	{
 		if (checker->meta.nlists > 0)
-			IvfpqCheckRefinePage(checker, blkno);
+			IvfpqCheckRecordPage(checker, blkno);
 	}
 	else
 		problem(checker, true, blkno, IVFPQ_NO_LIST,
@@ -417,7 +418,7 @@ report_slot(IvfpqChecker *checker, const IvfpqLeftover *leftover,
 	if (!IvfpqCheckCopyPage(checker, blkno) ||
 		!IvfpqPageIs((Page) checker->page, IVFPQ_KIND_SLAB))
 		return;
-	slot = IvfpqSlotGet((Page) checker->page, &checker->layout,
+	slot = IvfpqSlabSlot((Page) checker->page, &checker->layout,
 						leftover->address.slot);
 	if (slot->list != leftover->list || slot->gen != leftover->gen ||
 		slot->ordinal != leftover->ordinal)

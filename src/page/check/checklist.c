@@ -16,6 +16,8 @@
 #include "port/pg_bitutils.h"
 #include "utils/memutils.h"
 
+#include "page/check/check.h"
+#include "page/pending.h"
 #include "page/record.h"
 
 /* Something that one reading found. */
@@ -154,7 +156,7 @@ get_slot(Reading *reading, BlockNumber blkno, uint32 slot, uint32 ordinal,
 		(checker->cached != blkno && !IvfpqCheckCopyPage(checker, blkno)) ||
 		!IvfpqPageIs((Page) checker->page, IVFPQ_KIND_SLAB))
 		return NULL;
-	header = IvfpqSlotGet((Page) checker->page, &checker->layout, slot);
+	header = IvfpqSlabSlot((Page) checker->page, &checker->layout, slot);
 	if (header->list != reading->list || header->gen != reading->entry.gen ||
 		header->ordinal != ordinal || header->part != part)
 		return NULL;

@@ -9,6 +9,7 @@
 
 #include "miscadmin.h"
 
+#include "page/check/check.h"
 #include "page/record.h"
 
 /* Readings of a chain that inserts and VACUUM keep changing. */
@@ -39,7 +40,7 @@ IvfpqCheckAddress(IvfpqChecker *checker, const ItemPointerData *address)
 {
 	return checker->layout.refine && ItemPointerIsValid(address) &&
 		ItemPointerGetOffsetNumberNoCheck(address) <=
-		IvfpqRefineSlots(checker->meta.dims) &&
+		IvfpqRecordSlots(checker->meta.dims) &&
 		IvfpqBlockExists(checker->index,
 						 ItemPointerGetBlockNumberNoCheck(address));
 }
@@ -47,7 +48,7 @@ IvfpqCheckAddress(IvfpqChecker *checker, const ItemPointerData *address)
 /* A record's numbers; its row need not be there any more. */
 static void
 check_record(IvfpqChecker *checker, BlockNumber blkno, int slot,
-			 const IvfpqRefineRecord *record)
+			 const IvfpqRecord *record)
 {
 	if (!IvfpqCheckTid(checker, &record->tid))
 		problem(checker, blkno,
@@ -62,19 +63,19 @@ check_record(IvfpqChecker *checker, BlockNumber blkno, int slot,
 
 /* The refine page in checker->page; hands its TIDs on. */
 void
-IvfpqCheckRefinePage(IvfpqChecker *checker, BlockNumber blkno)
+IvfpqCheckRecordPage(IvfpqChecker *checker, BlockNumber blkno)
 {
 	int			dims = checker->meta.dims;
-	int			nslots = IvfpqRefineSlots(dims);
+	int			nslots = IvfpqRecordSlots(dims);
 	ItemPointerData *tids = palloc(nslots * sizeof(ItemPointerData));
 	int			nused = 0;
 	int			counted;
 
-	counted = IvfpqRefinePageHeader((Page) checker->page)->nused;
+	counted = IvfpqRecordPageHeader((Page) checker->page)->nused;
 	for (int i = 0; i < nslots; i++)
 	{
-		const IvfpqRefineRecord *record =
-			IvfpqRefineGet((Page) checker->page, dims, i);
+		const IvfpqRecord *record =
+			IvfpqRecordGet((Page) checker->page, dims, i);
 
 		tids[i] = record->tid;
 		if (ItemPointerGetOffsetNumberNoCheck(&record->tid) ==
@@ -114,12 +115,12 @@ follow_chain(IvfpqChecker *checker, BlockNumber head)
 
 	for (BlockNumber n = 0; blkno != InvalidBlockNumber; n++)
 	{
-		const IvfpqRefineHeader *header;
+		const IvfpqRecordHeader *header;
 
 		if (n > most || !IvfpqCheckCopyPage(checker, blkno) ||
 			!IvfpqPageIs((Page) checker->page, IVFPQ_KIND_REFINE))
 			return blkno;
-		header = IvfpqRefinePageHeader((Page) checker->page);
+		header = IvfpqRecordPageHeader((Page) checker->page);
 		if (!header->chained)
 			return blkno;
 		blkno = header->next;
@@ -132,7 +133,7 @@ follow_chain(IvfpqChecker *checker, BlockNumber head)
  * only if the head is the same at a second reading.
  */
 void
-IvfpqCheckRefineChain(IvfpqChecker *checker)
+IvfpqCheckRecordChain(IvfpqChecker *checker)
 {
 	BlockNumber last = InvalidBlockNumber;
 

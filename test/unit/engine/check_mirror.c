@@ -392,7 +392,7 @@ test_mirror(void)
 {
 	GvSearcher *searcher = NULL;
 	GvMirror   *mirror;
-	GvMirrorSpec spec = {0, GV_L2, 1, 1, 1, 1, 0, 0, 0};
+	GvMirrorSpec spec = {0, GV_L2, 1, 1, 1, 1, 0, 0, 0, 0};
 	GvDevice	found[GV_MAX_DEVICES];
 	int32_t		nfound = 0;
 

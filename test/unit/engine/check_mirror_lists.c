@@ -8,13 +8,14 @@
 #include "mirrors.h"
 
 #ifdef UNIT_CARD
-/* gpu/coarse/approximate.cuh: how many queries of a searcher went each way */
+/* gpu/coarse/gv_coarse.h: how many queries of a searcher went each way */
 enum
 {
 	RUNS, ALL, EXACT, NWAYS
 };
-extern void gv_gpu_near_from(int64_t terms);
-extern GvStatus gv_gpu_near_ways(GvSearcher *searcher, uint32_t ways[NWAYS]);
+extern void gv_gpu_approximate_from(int64_t terms);
+extern GvStatus gv_gpu_approximate_ways(GvSearcher *searcher,
+										uint32_t ways[NWAYS]);
 #endif
 
 /* What centroids and queries are made of. */
@@ -201,11 +202,11 @@ test_ways(void)
 		uint32_t	ways[NWAYS];
 		GvSearcher *searcher;
 
-		gv_gpu_near_from(cases[i].from);
+		gv_gpu_approximate_from(cases[i].from);
 		searcher = check_lists(GV_L2, cases[i].kind, cases[i].dims,
 							   cases[i].nlists, cases[i].probes, cases[i].n);
 		/* every other query may want so few lists that runs are enough */
-		CHECK(gv_gpu_near_ways(searcher, ways) == GV_OK &&
+		CHECK(gv_gpu_approximate_ways(searcher, ways) == GV_OK &&
 			  ways[RUNS] + ways[ALL] + ways[EXACT] ==
 			  (cases[i].way == NWAYS ? 0 : (uint32_t) cases[i].n),
 			  "case %d: %u, %u, %u", i, ways[RUNS], ways[ALL], ways[EXACT]);
@@ -241,13 +242,13 @@ void
 test_mirror_lists(void)
 {
 #ifdef UNIT_CARD
-	gv_gpu_near_from(0);		/* few terms, but the ways of many */
+	gv_gpu_approximate_from(0);		/* few terms, but the ways of many */
 #endif
 	test_borders();
 	test_kinds();
 	test_ways();
 	test_parts();
 #ifdef UNIT_CARD
-	gv_gpu_near_from(-1);
+	gv_gpu_approximate_from(-1);
 #endif
 }

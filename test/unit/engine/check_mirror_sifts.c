@@ -7,7 +7,8 @@
 #include "mirrors.h"
 
 #ifdef UNIT_CARD
-extern void gv_gpu_near_from(int64_t terms);	/* gpu/common/gv_cuda.h */
+/* gpu/coarse/gv_coarse.h */
+extern void gv_gpu_approximate_from(int64_t terms);
 #endif
 
 /* How good items are, by their places. */
@@ -187,9 +188,9 @@ test_lists(GvSearcher *searcher, int n)
 #ifdef UNIT_CARD
 	/* the same, left out by approximate scores, while few */
 	put_values(&index, ANY);
-	gv_gpu_near_from(0);
+	gv_gpu_approximate_from(0);
 	check_wanted(searcher, &index, "close lists");
-	gv_gpu_near_from(-1);
+	gv_gpu_approximate_from(-1);
 #endif
 	free_index(&index);
 }

@@ -139,7 +139,7 @@ make_index(GvMetric metric, int32_t dims, int32_t m, int32_t nlists,
 	int32_t		full = (int32_t) (unit_random() % (uint64_t) nlists);
 	int32_t		i;
 
-	index.spec = (GvMirrorSpec) {0, metric, dims, m, nlists, nparents, 0, 0, 0};
+	index.spec = (GvMirrorSpec) {0, metric, dims, m, nlists, nparents, 0, 0, 0, 0};
 	index.codebooks = index_floats((size_t) GV_CODEWORDS * dims, ties);
 	index.parents = index_floats((size_t) nparents * dims, ties);
 	index.centroids = index_floats((size_t) nlists * dims, ties);

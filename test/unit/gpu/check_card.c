@@ -20,7 +20,8 @@ long		unit_failed;
 uint64_t	unit_seed = 1;
 bool		unit_small;
 
-extern void gv_gpu_near_from(int64_t terms);	/* gpu/common/gv_cuda.h */
+/* gpu/coarse/gv_coarse.h */
+extern void gv_gpu_approximate_from(int64_t terms);
 extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/build/gv_build.h */
 extern void test_select_card(void); /* check_select_card.c */
 extern void test_exact_card(void);	/* check_exact_card.c */
@@ -140,7 +141,7 @@ static void
 test_builders(void)
 {
 	unit_seed = 1;				/* models vary in quality with it */
-	gv_gpu_near_from(0);		/* few terms, but by the way of many */
+	gv_gpu_approximate_from(0);		/* few terms, but by the way of many */
 	test_builder();
 	test_following();
 }

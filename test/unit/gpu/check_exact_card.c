@@ -8,7 +8,7 @@
 extern void test_exact_card(void);
 
 #define NLOOKS	(LOOK_COMING + 1)
-#define GV_EXACT_FEW	16		/* gpu/exact/gv_exact.h */
+#define GV_EXACT_FEW	16		/* gpu/exact/filter/gv_exact.h */
 
 typedef struct Case
 {

@@ -20,7 +20,7 @@ extern size_t gv_emulated_used(int device) __attribute__((weak));
 extern int	gv_emulated_card __attribute__((weak));
 extern int	gv_emulated_code __attribute__((weak));
 
-/* gpu/common/gv_cuda.h */
+/* gpu/common/gv_batch.h */
 typedef struct GvReplayCounts
 {
 	int64_t		replayed;

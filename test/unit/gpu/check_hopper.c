@@ -6,7 +6,8 @@
  */
 #include "../engine/mirrors.h"
 
-extern void gv_gpu_near_from(int64_t terms);	/* gpu/common/gv_cuda.h */
+/* gpu/coarse/gv_coarse.h */
+extern void gv_gpu_approximate_from(int64_t terms);
 extern bool gv_gpu_hopper(int32_t lists);
 extern bool gv_gpu_hopper_multiplies(void);
 extern bool gv_has_hopper(int32_t device);
@@ -32,7 +33,7 @@ test_products(void)
 
 	if (!gv_gpu_hopper_multiplies())
 		return;
-	gv_gpu_near_from(0);		/* few terms, but the ways of many */
+	gv_gpu_approximate_from(0);		/* few terms, but the ways of many */
 	for (i = 0; i < (unit_small ? 6 : emulated ? 7 : 8); i++)
 		for (w = 0; w < 9; w++)
 		{
@@ -46,7 +47,7 @@ test_products(void)
 											  shapes[i][3]));
 		}
 	gv_gpu_hopper(-1);
-	gv_gpu_near_from(-1);
+	gv_gpu_approximate_from(-1);
 }
 
 /*

@@ -6,7 +6,6 @@
  */
 #include "postgres.h"
 
-#include "page/buffer/patch.h"
 #include "page/record.h"
 
 #undef printf					/* the server's is not linked */
@@ -165,22 +164,22 @@ check_body(int m, bool refine)
 static void
 check_refine(void)
 {
-	int			room = IVFPQ_PAGE_BYTES - sizeof(IvfpqRefineHeader);
+	int			room = IVFPQ_PAGE_BYTES - sizeof(IvfpqRecordHeader);
 
-	for (int dims = 1; dims <= IvfpqRefineMaxDims(); dims++)
+	for (int dims = 1; dims <= IvfpqRecordMaxDims(); dims++)
 	{
-		int			bytes = IvfpqRefineSlotBytes(dims);
+		int			bytes = IvfpqRecordSlotBytes(dims);
 
-		check(bytes >= (int) offsetof(IvfpqRefineRecord, codes) + dims &&
+		check(bytes >= (int) offsetof(IvfpqRecord, codes) + dims &&
 			  bytes % sizeof(float4) == 0, "record fits its slot", dims);
-		check(IvfpqRefineSlots(dims) * bytes <= room &&
-			  (IvfpqRefineSlots(dims) + 1) * bytes > room,
+		check(IvfpqRecordSlots(dims) * bytes <= room &&
+			  (IvfpqRecordSlots(dims) + 1) * bytes > room,
 			  "refine page is full", dims);
 	}
-	check(IvfpqRefineMaxDims() > 8000 &&
-		  IvfpqRefineSlots(IvfpqRefineMaxDims()) == 1 &&
-		  IvfpqRefineSlots(IvfpqRefineMaxDims() + 1) == 0,
-		  "most dimensions", IvfpqRefineMaxDims());
+	check(IvfpqRecordMaxDims() > 8000 &&
+		  IvfpqRecordSlots(IvfpqRecordMaxDims()) == 1 &&
+		  IvfpqRecordSlots(IvfpqRecordMaxDims() + 1) == 0,
+		  "most dimensions", IvfpqRecordMaxDims());
 }
 
 int

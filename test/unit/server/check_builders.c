@@ -11,10 +11,10 @@
 #define ROWS	TEST_BUILD_ROWS
 #define DIMS	TEST_BUILD_DIMS
 
-static GvBuildRequest
+static GvBuilderSpec
 make_request(void)
 {
-	GvBuildRequest request = {
+	GvBuilderSpec request = {
 		.metric = GV_L2,
 		.dims = DIMS,
 		.m = 3,
@@ -35,32 +35,8 @@ make_request(void)
 	return request;
 }
 
-static GvBuilderSpec
-spec_of(const GvBuildRequest *request)
-{
-	GvBuilderSpec spec = {
-		.metric = (GvMetric) request->metric,
-		.dims = request->dims,
-		.m = request->m,
-		.copies = request->copies,
-		.refine = request->refine,
-		.nlists = request->nlists,
-		.nparents = request->nparents,
-		.nqueries = request->nqueries,
-		.depth = request->depth,
-		.batch_rows = request->batch_rows,
-		.iterations = request->iterations,
-		.scale = request->scale,
-		.max_share = request->max_share,
-		.seed = request->seed,
-		.sample_rows = request->sample_rows
-	};
-
-	return spec;
-}
-
 static int
-build(int fd, const GvBuildRequest *request, uint64_t *id)
+build(int fd, const GvBuilderSpec *request, uint64_t *id)
 {
 	float		mean[DIMS] = {0};
 	void	   *payload = NULL;
@@ -79,7 +55,7 @@ build(int fd, const GvBuildRequest *request, uint64_t *id)
 int
 builder_begin(int fd, uint64_t *id)
 {
-	GvBuildRequest request = make_request();
+	GvBuilderSpec request = make_request();
 
 	return build(fd, &request, id);
 }
@@ -145,8 +121,7 @@ builder_prepare(int fd, const float *rows, uint64_t *id)
 GvBuilder *
 builder_own(const float *rows, GvTrained *trained)
 {
-	GvBuildRequest request = make_request();
-	GvBuilderSpec spec = spec_of(&request);
+	GvBuilderSpec spec = make_request();
 	float		mean[DIMS] = {0};
 	GvBuilder  *builder;
 
@@ -160,8 +135,7 @@ builder_own(const float *rows, GvTrained *trained)
 static void
 check_array(int fd, GvBuilder *own, const GvTrained *trained, GvArray array)
 {
-	GvBuildRequest request = make_request();
-	GvBuilderSpec spec = spec_of(&request);
+	GvBuilderSpec spec = make_request();
 	int64_t		n = gv_builder_array_length(&spec, trained, array);
 	GvTrainedRequest ask = {array, 0, 1, n - 1};
 	char	   *right = malloc(4 * n);
@@ -270,7 +244,7 @@ check_build(const TestServer *server, const float *rows)
 #define WRONG(change) \
 	do { \
 		int			fd_ = client_open(server, GV_ROLE_BUILDER); \
-		GvBuildRequest wrong = make_request(); \
+		GvBuilderSpec wrong = make_request(); \
 		wrong.change; \
 		client_cut(fd_, build(fd_, &wrong, NULL), #change); \
 	} while (0)
@@ -301,7 +275,7 @@ check_build(const TestServer *server, const float *rows)
 static void
 check_wrong(const TestServer *server, const float *rows)
 {
-	GvBuildRequest request = make_request();
+	GvBuilderSpec request = make_request();
 	GvRowsRequest one = {0, 1};
 	GvRowsRequest none = {0, 0};
 	GvRowsRequest negative = {0, -1};
@@ -328,6 +302,8 @@ check_wrong(const TestServer *server, const float *rows)
 		nans[i] = NAN;
 	WRONG(dims = DIMS + 1);
 	WRONG(dims = -1);
+	WRONG(device = 1);
+	WRONG(unused = 1);
 	WRONG(m = 0);
 	WRONG(nlists = 1 << 25);
 	WRONG(nqueries = -1);
@@ -416,7 +392,7 @@ check_abandoned(const TestServer *server)
 		N = 20000
 	};
 	float	   *rows = unit_floats((size_t) N * DIMS, 1.0f);
-	GvBuildRequest request = make_request();
+	GvBuilderSpec request = make_request();
 	int			fd = client_open(server, GV_ROLE_BUILDER);
 
 	request.nlists = 4000;
@@ -439,7 +415,7 @@ static void
 check_room(const float *rows)
 {
 	TestServer	server = server_start("--memory", "1");
-	GvBuildRequest request = make_request();
+	GvBuilderSpec request = make_request();
 	int			large = client_open(&server, GV_ROLE_BUILDER);
 	int			small = client_open(&server, GV_ROLE_BUILDER);
 

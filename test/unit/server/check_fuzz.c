@@ -105,11 +105,12 @@ static void
 loader_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 {
 	const GvMirrorSpec *spec = &index->spec;
-	GvBeginRequest begin = {*key, spec->metric, spec->dims, spec->m,
-	spec->nlists, spec->nparents, 2, spec->copies, 9};
+	GvBeginRequest begin = {*key, *spec};
 	GvRangeRequest range = {*key, 0, spec->nlists, 0, 0};
 	int			array;
 
+	begin.spec.refine_slots = 2;
+	begin.spec.refine_records = 9;
 	add_hello(script, GV_ROLE_LOADER);
 	add(script, GV_MSG_BEGIN, &begin, sizeof(begin), NULL, 0);
 	for (array = 0; array < GV_NARRAYS; array++)
@@ -136,8 +137,8 @@ static void
 builder_script(Script *script, const TestIndex *index)
 {
 	const GvMirrorSpec *spec = &index->spec;
-	GvBuildRequest build = {spec->metric, spec->dims, spec->m, 2, 1, 2, 1, 1,
-	1, spec->nlists, 2, 1.0f, 2.0, 1, spec->nlists};
+	GvBuilderSpec build = {0, spec->metric, spec->dims, spec->m, 2, 1, 2, 1, 1,
+	1, spec->nlists, 2, 1.0f, 0, 2.0, 1, spec->nlists};
 	GvRowsRequest sample = {GV_SAMPLE, spec->nlists};
 	GvRowsRequest query = {GV_QUERIES, 1};
 	GvRowsRequest encode = {0, spec->nlists};
@@ -172,7 +173,7 @@ static void
 set_script(Script *script)
 {
 	TestSet		set = set_make((int) (unit_random() % TEST_SETS));
-	GvSetRequest request = set_request(&set.spec);
+	GvSetSpec	request = set.spec;
 	int			i;
 
 	/* one pass */

@@ -156,7 +156,7 @@ static void
 check_wrong(const TestServer *server, const float *rows)
 {
 	GvJoinRequest again = {0};
-	GvBuildRequest build = {0};
+	GvBuilderSpec build = {0};
 	GvRowsRequest sample = {GV_SAMPLE, 1};
 	GvRowsRequest encode = {0, 1};
 	GvRowsRequest many = {0, 41};

@@ -340,7 +340,7 @@ test_begin(const TestServer *server, const TestIndex *index)
 {
 	GvMirrorKey key = test_key(13);
 	TestIndex	wrong;
-	GvBeginRequest request = {key, GV_L2, 4, 2, 5, 3, -1, 100, 0};
+	GvBeginRequest request = {key, {0, GV_L2, 4, 2, 5, 3, 100, -1, 0, 0}};
 	int			fd;
 	int			i;
 

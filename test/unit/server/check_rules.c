@@ -126,14 +126,14 @@ test_headers(const TestServer *server)
 	check_header(server, GV_ROLE_SET, 0, GV_MSG_STATUS, 0);
 	check_header(server, GV_ROLE_SET, 0, GV_MSG_TRAIN, 0);
 	check_header(server, GV_ROLE_SET, sizeof(GvKeyRequest), GV_MSG_DROP, 0);
-	check_header(server, GV_ROLE_SESSION, sizeof(GvSetRequest), GV_MSG_SET,
+	check_header(server, GV_ROLE_SESSION, sizeof(GvSetSpec), GV_MSG_SET,
 				 0);
 	check_header(server, GV_ROLE_LOADER, 0, GV_MSG_RUN, 0);
 	check_header(server, GV_ROLE_BUILDER, sizeof(GvGetRequest), GV_MSG_GET,
 				 0);
 	check_header(server, GV_ROLE_BUILDER, sizeof(GvHereRequest), GV_MSG_HERE,
 				 0);
-	check_header(server, GV_ROLE_LOADER, sizeof(GvBuildRequest) + 4,
+	check_header(server, GV_ROLE_LOADER, sizeof(GvBuilderSpec) + 4,
 				 GV_MSG_BUILD, 0);
 	check_header(server, GV_ROLE_SESSION, sizeof(GvBeginRequest),
 				 GV_MSG_BEGIN, 0);

@@ -11,8 +11,7 @@
 #define WRONG(which, change) \
 	do { \
 		int			fd_ = client_open(server, GV_ROLE_SET); \
-		GvSetSpec	spec_ = set_spec(which); \
-		GvSetRequest wrong = set_request(&spec_); \
+		GvSetSpec	wrong = set_spec(which); \
 		wrong.change; \
 		client_cut(fd_, client_ask(fd_, GV_MSG_SET, &wrong, sizeof(wrong), \
 								   NULL, 0, NULL, NULL), \
@@ -36,8 +35,8 @@ check_specs(const TestServer *server)
 	WRONG(0, nrows = 0);
 	WRONG(0, nrows = -1);
 	WRONG(0, nrows = INT64_MAX);
+	WRONG(0, device = 1);
 	WRONG(0, unused = 1);
-	WRONG(0, unused_byte = 1);
 	WRONG(0, self = 2);
 	WRONG(0, method = 1);
 	WRONG(0, iterations = 1);

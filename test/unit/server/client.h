@@ -154,13 +154,12 @@ typedef struct TestSet
 extern GvSetSpec set_spec(int which);
 extern TestSet set_make(int which);
 extern void set_free(TestSet *set);
-extern GvSetRequest set_request(const GvSetSpec *spec);
 extern int	set_begin(int fd, const GvSetSpec *spec);
 extern bool set_send(int fd, const TestSet *set, GvSetInput input,
 					 int64_t first, int64_t n);
 extern int	set_bring(int fd, const TestSet *set, GvSetInput input);
 extern int	set_bring_all(int fd, const TestSet *set);
-extern int	set_run(int fd, GvRunReply *reply);
+extern int	set_run(int fd, GvSetDone *reply);
 extern int	set_finish(int fd, const TestSet *set);
 extern int	set_check(int fd, const TestSet *set);
 

@@ -17,10 +17,7 @@ test_key(uint32_t relation)
 int
 load_begin(int fd, const GvMirrorKey *key, const TestIndex *index)
 {
-	const GvMirrorSpec *spec = &index->spec;
-	GvBeginRequest request = {*key, spec->metric, spec->dims, spec->m,
-	spec->nlists, spec->nparents, spec->refine_slots, spec->copies,
-	spec->refine_records};
+	GvBeginRequest request = {*key, index->spec};
 
 	return client_ask(fd, GV_MSG_BEGIN, &request, sizeof(request), NULL, 0,
 					  NULL, NULL);

@@ -141,23 +141,10 @@ set_free(TestSet *set)
 			unit_free(set->items[input]);
 }
 
-/* What is asked for of a set. */
-GvSetRequest
-set_request(const GvSetSpec *spec)
-{
-	GvSetRequest request = {spec->kind, spec->metric, spec->dims, spec->k,
-		spec->method, spec->iterations, spec->nlists, spec->probes, spec->self,
-	spec->balanced, spec->approximate, 0, 0, spec->nqueries, spec->nrows};
-
-	return request;
-}
-
 int
 set_begin(int fd, const GvSetSpec *spec)
 {
-	GvSetRequest request = set_request(spec);
-
-	return client_ask(fd, GV_MSG_SET, &request, sizeof(request), NULL, 0,
+	return client_ask(fd, GV_MSG_SET, spec, sizeof(*spec), NULL, 0,
 					  NULL, NULL);
 }
 
@@ -206,7 +193,7 @@ set_bring_all(int fd, const TestSet *set)
 }
 
 int
-set_run(int fd, GvRunReply *reply)
+set_run(int fd, GvSetDone *reply)
 {
 	void	   *payload = NULL;
 	uint32_t	length = 0;
@@ -308,7 +295,7 @@ set_finish(int fd, const TestSet *set)
 {
 	GvSetDone	right;
 	GvSet	   *own = make_own(set, &right);
-	GvRunReply	reply = {0};
+	GvSetDone	reply = {0};
 	int			got = set_run(fd, &reply);
 	int			output;
 

@@ -1,0 +1,63 @@
+/*
+ * gv_coarse.h
+ *		The lists nearest to queries: exactly (coarse.cu) or from approximate
+ *		scores (approximate.cu), and half copies of centroids (halves.cu).
+ *
+ * Read coarse.cu and score.cuh first; then approximate.cu, which says in three
+ * steps what product.cu, hopperproduct.cu and choose.cu are for.
+ */
+#ifndef GV_COARSE_H
+#define GV_COARSE_H
+
+#include "gpu/common/gv_batch.h"
+
+/* coarse.cu: d_coarse of a batch, exact */
+extern GvStatus gv_gpu_coarse(const GvCardModel *card, const GvBatch *batch,
+							  cudaStream_t stream);
+
+/*
+ * approximate.cu: what coarse.cu and best.cu find, for many queries or lists; in
+ * three steps, of which gv_gpu_table does the first for batches that come from
+ * the host, product.cu has the second and choose.cu the third.
+ */
+extern bool gv_gpu_approximate_fits(const GvCardModel *card,
+									const GvBatch *batch);
+extern GvStatus gv_gpu_approximate(const GvCardModel *card,
+								   const GvBatch *batch,
+								   const GvSearcher *searcher);
+extern GvStatus gv_gpu_product(const GvCardModel *card, const GvBatch *batch,
+							   const GvSearcher *searcher);
+extern GvStatus gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
+							  cudaStream_t stream);
+
+/* hopperproduct.cu: has this part of a batch use for what only 9.0 has? */
+extern bool gv_gpu_hopper_fits(const GvBatch *batch,
+							   const GvSearcher *searcher);
+
+extern GvStatus gv_gpu_hopper_product(const GvCardModel *card,
+									  const GvBatch *batch,
+									  const GvSearcher *searcher);
+
+/*
+ * For checks: nothing fits (0), or tiles of the product have so many lists;
+ * negative: as is best.  False: there are no such tiles.
+ */
+extern "C" bool gv_gpu_hopper(int32_t lists);
+
+/*
+ * For checks: from how many terms of exact scores on a batch goes this way;
+ * negative: as is best.
+ */
+extern "C" void gv_gpu_approximate_from(int64_t terms);
+
+/* For checks: how many of a searcher's queries went each way so far. */
+extern "C" GvStatus gv_gpu_approximate_ways(GvSearcher *searcher,
+									 uint32_t ways[GV_COARSE_WAYS]);
+
+/* halves.cu: half copies of a mirror's centroids */
+extern int64_t gv_gpu_halves_bytes(const GvMirrorSpec *spec);
+extern GvStatus gv_gpu_halves_create(GvMirror *mirror);
+extern void gv_gpu_halves_drop(GvMirror *mirror);
+extern GvStatus gv_gpu_put_halves(GvMirror *mirror, int64_t first, int64_t n);
+
+#endif							/* GV_COARSE_H */

@@ -1,0 +1,163 @@
+/*
+ * gv_batch.h
+ *		A batch of searches under way, and the searcher whose memory it has.
+ */
+#ifndef GV_BATCH_H
+#define GV_BATCH_H
+
+#include "gpu/common/gv_card.h"
+
+/* What one search wants; the kernels' part of GvSearch. */
+struct GvWanted
+{
+	int32_t		probes;
+	int32_t		capacity;
+	double		length;			/* of the query */
+};
+
+/* Beyond these sort.cu selects, and no graph can. */
+#define GV_MANY_PROBES		2048
+#define GV_MANY_COPIES		2048
+
+struct GvFound
+{
+	int32_t		nprobed;
+	int32_t		nhits;
+	int64_t		copies;			/* in the probed lists */
+	uint32_t	nblocks;		/* likewise; of batches of up to GV_MANY_PROBES
+								 * only */
+};
+
+/* How a query's nearest lists were chosen from approximate scores (approximate.cu). */
+enum GvCoarseWay
+{
+	GV_COARSE_RUNS,				/* by the least score of every 32 lists */
+	GV_COARSE_ALL,				/* by all approximate scores */
+	GV_COARSE_EXACT,				/* by all exact scores */
+	GV_COARSE_WAYS
+};
+
+/* What approximate.cu needs beside; nothing unless gv_gpu_approximate_fits. */
+struct GvApproximate
+{
+	uint16_t   *d_halves;		/* [n][half_dims] queries in half precision */
+	int32_t		nparts;			/* that a query comes in */
+	float2	   *d_squares;		/* [n][nparts] |q|^2 and |q - q'|^2 of each
+								 * part of q, whose half copy is q' */
+	float	   *d_least;		/* [n][nruns] the least score of each run */
+	unsigned   *d_ways;			/* [GV_COARSE_WAYS] queries that went each way;
+								 * the searcher's, and it only counts */
+};
+
+#define GV_RUN				32	/* lists side by side */
+
+/* Runs of a number of lists. */
+static __host__ __device__ inline int32_t
+gv_nruns(int32_t nlists)
+{
+	return (nlists + GV_RUN - 1) / GV_RUN;
+}
+
+/*
+ * A batch under way, passed to kernels by value.  n searches, whose arrays lie
+ * side by side with room for the largest of each.  in_ and out_ are the host's
+ * memory, which the card reads once and writes once, across the bus; what
+ * kernels hand each other is the card's.  Of a long batch, which copies serve
+ * better, in_ and out_ are the d_ arrays of that name.  Hits are written 16
+ * bytes at a time.
+ */
+struct GvBatch
+{
+	int32_t		n;
+	int32_t		probes;			/* most of any search */
+	int32_t		capacity;
+	bool		overlap;		/* a step may be launched before the last one
+								 * has ended: see gv_step_begins */
+	int64_t		copies;			/* room for scores of a search */
+	const float *in_queries;	/* [n][dims] */
+	const GvWanted *in_wanted;	/* [n] */
+	float	   *d_queries;
+	GvWanted   *d_wanted;
+	float	   *d_tables;		/* [n][chunks * 32][GV_CODEWORDS] */
+	float	   *d_coarse;		/* [n][nlists] */
+	GvProbe    *d_probed;		/* [n][probes] */
+	uint32_t   *d_starts;		/* [n][probes + 1] first block of each probe */
+	const uint8_t **d_first;	/* [n][probes] where it is; NULL: not wanted */
+	float	   *d_scores;		/* [n][copies]; dead: +infinity */
+	uint64_t   *d_ids;			/* [n][copies] gv_copy_id; NULL where sort.cu
+								 * finds the best copies */
+	uint4	   *d_hits;			/* GvHit [n][capacity] */
+	GvBound    *d_bounds;		/* [n][capacity], where a copy takes them out */
+	GvFound    *d_found;		/* [n] */
+	GvApproximate		approx;
+	GvProbe    *out_probed;		/* [n][probes] */
+	uint4	   *out_hits;		/* GvHit [n][capacity] */
+	GvBound    *out_bounds;		/* [n][capacity], or NULL */
+	GvFound    *out_found;		/* [n] */
+};
+
+/* A batch's launches, recorded to be made again at once (replay.cu). */
+struct GvReplay
+{
+	GvCardModel card;			/* what all kernels were given */
+	GvBatch		batch;
+	cudaGraphExec_t graph;		/* NULL: none */
+	uint64_t	used;			/* when, by the searcher's clock */
+};
+
+#define GV_REPLAYS			64
+
+/*
+ * A graph gives way to another one only when it was not used for so many
+ * batches: of more shapes in turn than there is room for, some are replayed and
+ * the others launched step by step, where making all of them again and again
+ * took longer.
+ */
+#define GV_REPLAY_KEPT		(4 * GV_REPLAYS)
+
+/* What became of a lane's small batches. */
+struct GvReplayCounts
+{
+	int64_t		replayed;
+	int64_t		made;			/* graphs, each used at once */
+	int64_t		again;			/* ... in the place of another one */
+	int64_t		launched;		/* without a graph */
+};
+
+struct GvSearcher
+{
+	int32_t		device;
+	int64_t		most_work;		/* bytes that one part of a batch may have */
+	cudaStream_t stream;
+	int			nsms;
+	bool		hopper;			/* see gv_has_hopper */
+	bool		overlap;		/* of batches */
+	uint64_t	version;		/* of a mirror: its changes are done */
+	GvBuffer	in;				/* pinned: queries, wanted */
+	GvBuffer	out;			/* pinned: found, probed, hits, bounds */
+	GvBuffer	d_work;			/* all that kernels hand each other */
+	GvBuffer	d_sort;			/* of long selections */
+	GvSearcher *beside;			/* a second lane, of which only stream, d_work,
+								 * d_sort and replays are used; or NULL */
+	bool		both;			/* it has work, too */
+	GvReplay	replays[GV_REPLAYS];
+	GvReplayCounts counts;
+	uint64_t	clock;			/* small batches */
+	GvBuffer	d_ways;			/* see GvApproximate */
+	GvSearch   *searches;		/* [n] that are under way */
+	int32_t		n;
+};
+
+/* A step of a batch, which may begin early. */
+template <typename... Parameters, typename... More>
+static inline GvStatus
+gv_launch_step(void (*kernel) (Parameters...), dim3 grid, int threads,
+			   size_t shared_bytes, cudaStream_t stream,
+			   const GvCardModel *card, const GvBatch *batch,
+			   const More &... more)
+{
+	return gv_launch_early(batch->overlap, kernel, grid, threads, shared_bytes,
+						   stream, *card, *batch, more...);
+}
+
+#endif							/* GV_BATCH_H */

@@ -1,0 +1,365 @@
+/*
+ * cut.cu
+ *		What scores have to reach: from a query's neighbours so far, or from the
+ *		scores of many rows.
+ *
+ * A query with k neighbours, the last at distance t, has no use for rows beyond
+ * t: in exact numbers S < cut(t), so A < cut(t) - e(q) discards.  A query with
+ * fewer has no cut, and goes the matrix way: of the scores of many rows A - 2
+ * e(x) - e(q) is what S is at least; let l be the k-th largest of these.  Then k
+ * rows have S >= l, so the k nearest have, too, and reach A >= l - e(q).
+ */
+#include "gpu/common/bisect.cuh"
+#include "gpu/exact/filter/exact.cuh"
+
+#define THREADS			256
+#define MOST_THREADS	1024	/* of a block, while there are SMs enough */
+#define FEW_QUERIES		128
+#define ALL_SHARED		16384	/* scores that a block keeps */
+#define INFINITE		GV_EXACT_INFINITE
+
+/*
+ * A thread a query: its cut, and no slots.  With lists: those that have none
+ * are entered where they are to go.  Nothing reaches their cuts then, nor ever
+ * those of void queries: a cut of NaN, since infinity would be reached by rows
+ * that cannot be held.  Else everything does.
+ */
+static __global__ void __launch_bounds__(THREADS)
+cuts_kernel(GvExactSpace space, GvExactQueries queries, GvExactPart part,
+			GvExactFilter filter, GvExactLists lists)
+{
+	int			i = blockIdx.x * THREADS + threadIdx.x;
+	int64_t		query;
+	GvExactQuery seen;
+
+	if (i >= part.n)
+		return;
+	query = part.d_list != NULL ? part.d_list[i] : part.first + i;
+	seen = queries.d_seen[query];
+	filter.d_counts[i] = 0;
+	filter.d_cuts[i] = gv_exact_first_cut(space, queries, seen, query);
+	if (lists.d_counts == NULL || filter.d_cuts[i] != -INFINITE)
+		return;
+	filter.d_cuts[i] = __int_as_float(0x7FC00000);
+	if (seen.kind == GV_EXACT_PLAIN)
+		gv_exact_put_into(&lists.d_counts[0], lists.d_matrix, query);
+	else
+		gv_exact_put_into(&lists.d_counts[1], lists.d_slow, query);
+}
+
+/* Queries that are void and have free places yet, to the slow ones. */
+static __global__ void __launch_bounds__(THREADS)
+voids_kernel(GvExactQueries queries, GvExactLists lists)
+{
+	int64_t		query = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+
+	if (query < queries.n &&
+		queries.d_seen[query].kind == GV_EXACT_VOID &&
+		queries.d_positions[query * queries.k + queries.k - 1] == INT64_MAX)
+		gv_exact_put_into(&lists.d_counts[1], lists.d_slow, query);
+}
+
+/* Queries with too many slots go another way, with none of them. */
+static __global__ void __launch_bounds__(THREADS)
+overflows_kernel(GvExactPart part, GvExactFilter filter, uint32_t *d_count,
+				 uint32_t *d_list)
+{
+	int			i = blockIdx.x * THREADS + threadIdx.x;
+
+	if (i >= part.n || filter.d_counts[i] <= filter.capacity)
+		return;
+	filter.d_counts[i] = 0;
+	gv_exact_put_into(d_count, d_list, part.d_list != NULL ?
+					  part.d_list[i] : part.first + i);
+}
+
+/* Keys for gv_find_bound: those of the largest A - 2 e(x) are least. */
+struct Keys
+{
+	const float *scores;
+	const float *slack;
+	const uint32_t *kept;		/* shared, or NULL */
+
+	__device__ __forceinline__ uint32_t
+	make(uint32_t i) const
+	{
+		float		score = scores[i];
+
+		/* a row that cannot be held may be anywhere */
+		return gv_ordered(score < INFINITE ? 2.0f * slack[i] - score :
+						  INFINITE);
+	}
+
+	__device__ __forceinline__ uint32_t
+	operator()(uint32_t i) const
+	{
+		return kept != NULL ? kept[i] : make(i);
+	}
+};
+
+/* A block a query.  Shared: keys [nslots] where there are not too many. */
+static __global__ void __launch_bounds__(MOST_THREADS)
+choose_rows_kernel(GvExactQueries queries, GvExactPart part,
+				   GvExactProduct product, const float *d_slack)
+{
+	GV_SHARED(memory);
+	__shared__ uint32_t said[2][GV_WARP];
+	int			i = blockIdx.x;
+	int64_t		query = part.d_list != NULL ? part.d_list[i] : part.first + i;
+	uint32_t	n = product.nslots;
+	/* one more, which may be the query's own row */
+	uint32_t	wanted = (uint32_t) queries.k + (queries.d_self != NULL);
+	float		cut = product.filter.d_cuts[i];
+	float		slack = queries.d_seen[query].slack;
+	GvTalk		talk = {said, 0};
+	Keys		keys = {product.d_scores + (int64_t) i * n, d_slack, NULL};
+
+	if (wanted <= n)
+	{
+		GvLimit		limit;
+		float		least;
+
+		if (n <= ALL_SHARED)
+		{
+			uint32_t   *kept = (uint32_t *) memory;
+
+			for (uint32_t s = threadIdx.x; s < n; s += blockDim.x)
+				kept[s] = keys.make(s);
+			keys.kept = kept;
+			__syncthreads();
+		}
+		limit = gv_find_bound(keys, n, wanted, wanted / 8, talk);
+		least = -gv_unordered(limit.key);
+		cut = gv_exact_raise_cut(cut, least, slack);
+	}
+	for (uint32_t s = threadIdx.x; s < n; s += blockDim.x)
+		if (keys.scores[s] >= cut)
+			gv_exact_append(product.filter, i, product.first + s);
+	if (threadIdx.x == 0)
+		product.filter.d_cuts[i] = cut;
+}
+
+/* What a thread of first_cuts_kernel knows of its rows: a key, as above. */
+struct OwnKey
+{
+	uint32_t	own;
+
+	__device__ __forceinline__ uint32_t
+	operator()(uint32_t) const
+	{
+		return own;
+	}
+};
+
+/* The least 2 e(x) - A of a thread's rows, and the largest A. */
+struct Best
+{
+	float		least;
+	float		score;
+};
+
+static __device__ __forceinline__ void
+add_score(Best *best, float score, float slack)
+{
+	if (score < INFINITE)
+		best->least = fminf(best->least, 2.0f * slack - score);
+	best->score = fmaxf(best->score, score);
+}
+
+/* ... of fours threadIdx.x, threadIdx.x + blockDim.x, ... of n scores. */
+static __device__ __forceinline__ Best
+best_of(const float *scores, const float *slack, uint32_t n)
+{
+	Best		best = {INFINITE, -INFINITE};
+
+#pragma unroll 4
+	for (uint32_t s = threadIdx.x; s < n / 4; s += blockDim.x)
+	{
+		float4		a = ((const float4 *) scores)[s];
+		float4		e = ((const float4 *) slack)[s];
+
+		add_score(&best, a.x, e.x);
+		add_score(&best, a.y, e.y);
+		add_score(&best, a.z, e.z);
+		add_score(&best, a.w, e.w);
+	}
+	return best;
+}
+
+/* That a query is to go another way. */
+static __device__ __forceinline__ void
+give_up(const GvExactFilter &filter, int i)
+{
+	filter.d_counts[i] = filter.capacity + 1;
+	filter.d_cuts[i] = __int_as_float(0x7FC00000);
+}
+
+/*
+ * A block a query: its cut, from its neighbours and from the scores of slots
+ * product.first .., a multiple of four, and those of them that reach it; and
+ * with lists, empty ones.  Of each thread's rows the best counts for the bound:
+ * k of these are k rows, and not far from the k best, which are mostly of
+ * different threads.
+ */
+static __global__ void __launch_bounds__(MOST_THREADS)
+first_cuts_kernel(GvExactSpace space, GvExactQueries queries,
+				  GvExactPart part, GvExactProduct product,
+				  const float *d_slack, GvExactLists lists)
+{
+	__shared__ uint32_t said[2][GV_WARP];
+	int			i = blockIdx.x;
+	uint32_t	n = product.nslots;
+	const float *scores = product.d_scores + (int64_t) i * n;
+	GvTalk		talk = {said, 0};
+	int64_t		query;
+	GvExactQuery seen;
+	Best		best;
+	float		least;
+	float		cut;
+
+	gv_step_begins();
+	query = part.d_list != NULL ? part.d_list[i] : part.first + i;
+	seen = queries.d_seen[query];
+	best = best_of(scores, d_slack, n);
+	cut = gv_exact_first_cut(space, queries, seen, query);
+	if (threadIdx.x == 0)
+		product.filter.d_counts[i] = 0;
+	if (threadIdx.x < 2 && i == 0 && lists.d_counts != NULL)
+		lists.d_counts[threadIdx.x] = 0;
+
+	uint32_t	wanted = (uint32_t) queries.k + (queries.d_self != NULL);
+	OwnKey		keys = {gv_ordered(best.least)};
+
+	/* threads meet, so nothing is appended before there are no slots */
+	least = -gv_unordered(gv_find_bound(keys, blockDim.x, wanted, wanted / 8,
+										talk).key);
+	cut = gv_exact_raise_cut(cut, least, seen.slack);
+	if (product.more && cut == -GV_EXACT_INFINITE)
+	{
+		if (threadIdx.x == 0)
+			give_up(product.filter, i);
+		return;
+	}
+	if (best.score >= cut)
+		for (uint32_t s = threadIdx.x; s < n / 4; s += blockDim.x)
+			for (uint32_t j = 4 * s; j < 4 * s + 4; j++)
+				if (scores[j] >= cut)
+					gv_exact_append(product.filter, i, product.first + j);
+	if (threadIdx.x == 0)
+		product.filter.d_cuts[i] = cut;
+}
+
+/* Slots first .. first + nslots - 1 for all queries; a thread a slot. */
+static __global__ void __launch_bounds__(THREADS)
+take_all_kernel(GvExactPart part, GvExactFilter filter, uint32_t first,
+				uint32_t nslots)
+{
+	int64_t		at = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+	int64_t		i = at / nslots;
+	uint32_t	s = (uint32_t) (at % nslots);
+
+	if (i >= part.n)
+		return;
+	filter.d_slots[i * filter.capacity + s] = first + s;
+	if (s == 0)
+		filter.d_counts[i] = nslots;
+}
+
+/* d_cuts of a part, and where queries without one go; see cuts_kernel. */
+GvStatus
+gv_gpu_exact_cuts(const GvExactSpace *space, const GvExactQueries *queries,
+				  const GvExactPart *part, const GvExactFilter *filter,
+				  const GvExactLists *lists, cudaStream_t stream)
+{
+	static const GvExactLists none = {};
+
+	GV_LAUNCH(cuts_kernel, gv_exact_blocks(part->n, THREADS), THREADS, 0,
+			  stream, *space, *queries, *part, *filter,
+			  lists != NULL ? *lists : none);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+GvStatus
+gv_gpu_exact_voids(const GvExactQueries *queries, const GvExactLists *lists,
+				   cudaStream_t stream)
+{
+	GV_LAUNCH(voids_kernel, gv_exact_blocks(queries->n, THREADS), THREADS, 0,
+			  stream, *queries, *lists);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* Queries whose slots found no room, to a list. */
+GvStatus
+gv_gpu_exact_overflows(const GvExactPart *part, const GvExactFilter *filter,
+					   uint32_t *d_count, uint32_t *d_list,
+					   cudaStream_t stream)
+{
+	GV_LAUNCH(overflows_kernel, gv_exact_blocks(part->n, THREADS), THREADS, 0,
+			  stream, *part, *filter, d_count, d_list);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* Slots from a product's scores, and the cuts that they had to reach. */
+GvStatus
+gv_gpu_exact_choose(const GvExactSpace *space, const GvExactQueries *queries,
+					const GvExactPart *part, const GvExactProduct *product,
+					const float *d_slack, cudaStream_t stream)
+{
+	int			bytes = product->nslots <= ALL_SHARED ?
+		(int) (product->nslots * sizeof(uint32_t)) : 0;
+
+	if (bytes > 47 * 1024)
+		GV_TRY(gv_allow_shared((const void *) choose_rows_kernel, bytes));
+	GV_LAUNCH(choose_rows_kernel, part->n,
+			  part->n <= FEW_QUERIES ? MOST_THREADS : THREADS, bytes, stream,
+			  *queries, *part, *product, d_slack);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/*
+ * Threads of a block, each of which offers one row for the bound of a query's k
+ * nearest: eight for each of these, so that about one in 16 of them is not the
+ * best of its thread.
+ */
+static int
+first_threads(const GvExactQueries *queries, int32_t n)
+{
+	int			threads = n <= FEW_QUERIES ? MOST_THREADS : THREADS;
+
+	while (threads < 8 * (queries->k + 1) && threads < MOST_THREADS)
+		threads *= 2;
+	return threads;
+}
+
+/* See gv_exact.h. */
+bool
+gv_gpu_exact_first_fits(const GvExactQueries *queries, int64_t nslots)
+{
+	return nslots % 4 == 0 && 8 * (queries->k + 1) <= MOST_THREADS;
+}
+
+/* See gv_exact.h. */
+GvStatus
+gv_gpu_exact_first(const GvExactSpace *space, const GvExactQueries *queries,
+				   const GvExactPart *part, const GvExactProduct *product,
+				   const float *d_slack, const GvExactLists *lists,
+				   cudaStream_t stream)
+{
+	static const GvExactLists none = {};
+
+	return gv_launch_early(product->filter.overlap, first_cuts_kernel,
+						   product->n, first_threads(queries, part->n), 0,
+						   stream, *space, *queries, *part, *product, d_slack,
+						   lists != NULL ? *lists : none);
+}
+
+/* All of some slots, up to capacity. */
+GvStatus
+gv_gpu_exact_take_all(const GvExactPart *part, const GvExactFilter *filter,
+					  uint32_t first, uint32_t nslots, cudaStream_t stream)
+{
+	GV_LAUNCH(take_all_kernel,
+			  gv_exact_blocks((int64_t) part->n * nslots, THREADS), THREADS, 0,
+			  stream, *part, *filter, first, nslots);
+	return gv_cuda_status(cudaGetLastError());
+}

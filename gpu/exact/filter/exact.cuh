@@ -1,0 +1,158 @@
+/*
+ * exact.cuh
+ *		What the files of exact search on the card share: rows and queries as
+ *		the filter sees them, what may be among the nearest, and what is.
+ *
+ * The filter (proof in README, "What is proven").  A vector x is seen as
+ *		r(x) = (u(x) - m) scale,	m a mean of rows, scale a power of two
+ *		u(x) = x (L2, inner product), x / |x| (cosine), or x less its own mean,
+ *		divided by its length (Pearson)
+ * a query as p(q), likewise for L2, and without m for the others.  A row is
+ * near where its score is large,
+ *		S = <p, r> + b,		b = -|r|^2 / 2 for L2, else 0
+ * because |q - x|^2 scale^2 = |p|^2 - 2 S, and <u(q), u(x)> is S / unit and a
+ * number of the query alone.  With half copies p' and r' the card computes
+ *		A = <p', r'> + bias,	bias = b + e(x)
+ * in fp32, and has S - e(q) <= A <= S + e(q) + 2 e(x).  So rows that reach
+ * S >= cut all reach A >= cut - e(q).
+ *
+ * Rows that half precision cannot hold have bias = +infinity and 0 for a half
+ * copy, so all queries measure them; rows from which all distances are NaN have
+ * -infinity.
+ *
+ * Slots: rows of a batch are taken in the order of slots, slot i being row i *
+ * stride modulo n, so that each run of slots is much like a sample of the whole
+ * batch, however rows are ordered; or in an order that is given.
+ */
+#ifndef GV_EXACT_CUH
+#define GV_EXACT_CUH
+
+#include <stdint.h>
+
+#include "gpu/common/common.cuh"
+#include "gpu/common/warpselect.cuh"
+#include "gpu/exact/filter/gv_exact.h"
+
+#define GV_EXACT_CLAMP	1e38f	/* no score of a finite bias is so large */
+#define GV_EXACT_INFINITE __int_as_float(0x7F800000)
+#define GV_EXACT_NAN	((double) __int_as_float(0x7FC00000))
+
+enum GvExactKind
+{
+	GV_EXACT_PLAIN,
+	GV_EXACT_VOID,				/* all its distances are NaN */
+	GV_EXACT_UNHELD				/* half precision cannot hold it */
+};
+
+/* A relative bound of what tensor cores make of sums; see approximate.cu. */
+static __host__ __device__ inline double
+gv_exact_gamma(int half_dims)
+{
+	return (half_dims + 32) * 0x1p-22;
+}
+
+static __device__ __forceinline__ int64_t
+gv_exact_row(const GvExactRows &rows, uint32_t slot)
+{
+	if (rows.d_order != NULL)
+		return rows.d_order[slot];
+	return (int64_t) ((uint64_t) slot * (uint64_t) rows.stride %
+					  (uint64_t) rows.n);
+}
+
+static __device__ __forceinline__ double
+gv_exact_add_warp(double sum)
+{
+	for (int half = GV_WARP / 2; half > 0; half /= 2)
+		sum += __shfl_xor_sync(GV_FULL_WARP, sum, half);
+	return sum;
+}
+
+/* What A has to reach of a query whose last neighbour is so far away. */
+static __device__ __forceinline__ float
+gv_exact_cut_of(const GvExactSpace &space, const GvExactQuery &seen, double last)
+{
+	double		gamma = gv_exact_gamma(space.half_dims);
+	double		cut;
+	double		slack;
+
+	if (space.metric == GV_SET_L2)
+	{
+		double		scaled = last * space.d_frame->scale;
+
+		cut = 0.5 * (seen.square - scaled * scaled);
+		slack = 0x1p-34 * (seen.square + scaled * scaled);
+	}
+	else
+	{
+		double		near = seen.unit *
+			(space.metric == GV_SET_IP ? -last : 1.0 - last);
+
+		cut = near - seen.offset;
+		slack = 0x1p-48 * (fabs(near) + fabs(seen.offset) + seen.unit);
+	}
+	cut -= (seen.slack + slack) * 1.01 + (gamma + 0x1p-20) * fabs(cut);
+	if (!(cut > -(double) GV_EXACT_CLAMP))
+		return -GV_EXACT_CLAMP;
+	return cut > (double) GV_EXACT_CLAMP ? GV_EXACT_CLAMP : (float) cut;
+}
+
+/*
+ * ... of a query, where nothing else is known: void queries have NaN, which
+ * nothing reaches, and everything reaches the cuts of others.
+ */
+static __device__ __forceinline__ float
+gv_exact_first_cut(const GvExactSpace &space, const GvExactQueries &queries,
+				   const GvExactQuery &seen, int64_t query)
+{
+	double		last = queries.d_distances[query * queries.k + queries.k - 1];
+
+	if (seen.kind == GV_EXACT_PLAIN && last == last)
+		return gv_exact_cut_of(space, seen, last);
+	return seen.kind == GV_EXACT_VOID ? __int_as_float(0x7FC00000) : -GV_EXACT_INFINITE;
+}
+
+/*
+ * ... with k rows, or with its own one more, of which A - 2 e(x) is at least so
+ * much.
+ */
+static __device__ __forceinline__ float
+gv_exact_raise_cut(float cut, float least, float slack)
+{
+	least -= 2.0f * 1.001f * slack + 0x1p-20f * fabsf(least);
+	return least > cut ? least : cut;
+}
+
+/* Is a neighbour before another?  NaN is last; free places have NaN, too. */
+static __device__ __forceinline__ bool
+gv_exact_before(double distance, int64_t position, double other,
+				int64_t other_position)
+{
+	bool		none = distance != distance;
+	bool		other_none = other != other;
+
+	if (none != other_none)
+		return other_none;
+	if (!none && distance != other)
+		return distance < other;
+	return position < other_position;
+}
+
+/* A query's slots, as far as there is room; they are counted all the same. */
+static __device__ __forceinline__ void
+gv_exact_append(const GvExactFilter &filter, int i, uint32_t slot)
+{
+	uint32_t	at = atomicAdd(&filter.d_counts[i], 1u);
+
+	if (at < filter.capacity)
+		filter.d_slots[(int64_t) i * filter.capacity + at] = slot;
+}
+
+/* By a thread: a query goes another way. */
+static __device__ __forceinline__ void
+gv_exact_put_into(uint32_t *count, uint32_t *list, int64_t query)
+{
+	list[atomicAdd(count, 1u)] = (uint32_t) query;
+}
+
+#endif							/* GV_EXACT_CUH */

@@ -1,0 +1,335 @@
+/*
+ * gv_exact.h
+ *		Exact search on the card: arrays, and the launchers of its steps.
+ *
+ *	rows	of a batch: half copies, biases (rows.cu)
+ *	queries	likewise
+ *	and for slots first .. last - 1 of a batch
+ *		cuts	what each query's rows have to reach (cut.cu)
+ *		filter	the slots that reach it: filterproduct.cu, hopperfilter.cu, or
+ *				fewscan.cu for few queries
+ *		measure	exact distances (measure.cu)
+ *		merge	the nearest of these and of those before (merge.cu)
+ *				or both at once (nearest.cu)
+ *	Queries without a cut, or with more slots than there is room for, go
+ *		matrix	all approximations to memory, a cut from these
+ *				(cut.cu), and again filter, measure, merge
+ *	and where that are too many as well
+ *		slowly	all rows are measured
+ *	Few queries may meet all slots of a batch at once (fewqueries.cu).
+ * batch.cu has them in order, exactset.cu is behind gv_set.h.
+ */
+#ifndef GV_EXACT_H
+#define GV_EXACT_H
+
+#include <time.h>
+
+#include "gpu/common/gv_cuda.h"
+
+extern "C"
+{
+#include "engine/gv_set.h"
+}
+
+#define GV_EXACT_NO_ROW	UINT32_C(0xFFFFFFFF)
+#define GV_EXACT_ALIGN	256		/* slots; the batch's last may be fewer */
+#define GV_EXACT_FEW	16		/* queries that fewscan.cu takes */
+#define GV_EXACT_COLUMNS (INT64_C(1) << 20) /* slots of a matrix, at most */
+#define GV_EXACT_SEED	2048	/* slots that first cuts are from */
+#define GV_EXACT_FEW_SEED	32768	/* ... of few queries */
+#define GV_EXACT_FEW_WARPS	1280	/* of a scan that makes its own cuts */
+
+/* What is true of all vectors of a set. */
+struct GvExactFrame
+{
+	double		scale;			/* of rows */
+	double		length;			/* |m| */
+};
+
+struct GvExactSpace
+{
+	int32_t		metric;			/* GvSetMetric */
+	int32_t		dims;
+	int32_t		half_dims;		/* rounded up to 16 */
+	double	   *d_mean;			/* [dims] m */
+	GvExactFrame *d_frame;
+};
+
+/* Rows of a batch. */
+struct GvExactRows
+{
+	const float *d_rows;		/* [n][dims] */
+	int64_t		n;				/* below 2^31 */
+	int64_t		stride;
+	uint16_t   *d_halves;		/* [n][half_dims], by slots */
+	float	   *d_bias;			/* [n], and -infinity up to GV_EXACT_ALIGN */
+	float	   *d_slack;		/* [n] e(x) */
+	const uint32_t *d_order;	/* [n] rows by slots; NULL: by the stride */
+};
+
+/* A query, as the filter sees it. */
+struct GvExactQuery
+{
+	double		square;			/* |p|^2; of L2 */
+	double		unit;			/* of S, in inner products; 1 for L2 */
+	double		offset;			/* unit <u(q), m>; 0 for L2 */
+	float		slack;			/* e(q) without what a cut adds */
+	int32_t		kind;			/* GvExactKind */
+};
+
+/* Queries and what was found of them. */
+struct GvExactQueries
+{
+	int64_t		n;
+	int64_t		k;				/* neighbours that there can be */
+	const float *d_queries;		/* [n][dims] */
+	const int64_t *d_self;		/* [n], or NULL */
+	uint16_t   *d_halves;		/* [n][half_dims] */
+	GvExactQuery *d_seen;		/* [n] */
+	double	   *d_distances;	/* [n][k] in order; free places: NaN */
+	int64_t    *d_positions;	/* [n][k] free places: INT64_MAX */
+};
+
+/*
+ * Some queries: those of a list, or `n` from `first` on.  What steps hand each
+ * other is by their numbers among these.
+ */
+struct GvExactPart
+{
+	const uint32_t *d_list;		/* [n], or NULL */
+	int64_t		first;
+	int32_t		n;
+};
+
+/* The slots that may be among the nearest, which steps fill and use up. */
+struct GvExactFilter
+{
+	float	   *d_cuts;			/* [n] what A has to reach */
+	uint32_t   *d_counts;		/* [n] slots found; may exceed capacity */
+	uint32_t   *d_slots;		/* [n][capacity]; rows, once measured */
+	uint32_t	capacity;
+	bool		overlap;		/* some steps may be launched early */
+};
+
+/* Their distances, and room to order them. */
+struct GvExactFound
+{
+	double	   *d_distances;	/* [n][capacity] */
+	double	   *d_other;		/* the same again, */
+	uint32_t   *d_other_rows;	/* ... while they are ordered */
+	double	   *d_merged;		/* [n][k] */
+	int64_t    *d_merged_positions;
+	uint32_t   *d_ready;		/* [n] blocks that have measured; 0 */
+};
+
+/* Queries that take another way. */
+struct GvExactLists
+{
+	uint32_t   *d_counts;		/* [2] of each list */
+	uint32_t   *d_matrix;		/* [n] numbers of queries */
+	uint32_t   *d_slow;			/* [n] */
+};
+
+/* A product: of n queries and slots first .. first + nslots - 1. */
+struct GvExactProduct
+{
+	int32_t		half_dims;
+	int32_t		n;
+	uint32_t	first;
+	uint32_t	nslots;
+	const uint16_t *d_queries;	/* [n][half_dims] */
+	const uint16_t *d_halves;	/* [nslots][half_dims] */
+	const float *d_bias;		/* [nslots] */
+	float	   *d_scores;		/* [n][nslots], where A goes; NULL: filter */
+	bool		more;			/* cuts from scores are for other slots, too */
+	GvExactFilter filter;
+};
+
+/* Seconds, of which only differences mean something. */
+static inline double
+gv_exact_now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (double) time.tv_sec + 1e-9 * (double) time.tv_nsec;
+}
+
+static inline int
+gv_exact_blocks(int64_t n, int threads)
+{
+	return (int) ((n + threads - 1) / threads);
+}
+
+/* rows.cu */
+extern GvStatus gv_gpu_exact_frame(const GvExactSpace *space,
+								   const float *d_rows, int64_t n,
+								   cudaStream_t stream);
+extern GvStatus gv_gpu_exact_rows(const GvExactSpace *space,
+								  const GvExactRows *rows,
+								  cudaStream_t stream);
+extern GvStatus gv_gpu_exact_queries(const GvExactSpace *space,
+									 const GvExactQueries *queries,
+									 cudaStream_t stream);
+extern GvStatus gv_gpu_exact_gather(const GvExactSpace *space,
+									const GvExactQueries *queries,
+									const GvExactPart *part, uint16_t *d_halves,
+									cudaStream_t stream);
+
+/* filterproduct.cu, hopperfilter.cu */
+extern GvStatus gv_gpu_exact_product(const GvExactProduct *product,
+									 cudaStream_t stream);
+extern bool gv_gpu_exact_hopper_fits(const GvExactProduct *product,
+									 int32_t device);
+extern bool gv_gpu_exact_hopper_forbidden();
+extern GvStatus gv_gpu_exact_hopper(const GvExactProduct *product, int nsms,
+									cudaStream_t stream);
+/* cut.cu */
+extern GvStatus gv_gpu_exact_cuts(const GvExactSpace *space,
+								  const GvExactQueries *queries,
+								  const GvExactPart *part,
+								  const GvExactFilter *filter,
+								  const GvExactLists *lists,
+								  cudaStream_t stream);
+extern GvStatus gv_gpu_exact_overflows(const GvExactPart *part,
+									   const GvExactFilter *filter,
+									   uint32_t *d_count, uint32_t *d_list,
+									   cudaStream_t stream);
+extern GvStatus gv_gpu_exact_choose(const GvExactSpace *space,
+									const GvExactQueries *queries,
+									const GvExactPart *part,
+									const GvExactProduct *product,
+									const float *d_slack, cudaStream_t stream);
+/*
+ * Cuts and slots from a product's scores, and with lists, empty ones.  If these
+ * cuts are for more slots queries without one overflow, as hopper's sums cannot
+ * be compared with none.
+ */
+extern bool gv_gpu_exact_first_fits(const GvExactQueries *queries,
+									int64_t nslots);
+extern GvStatus gv_gpu_exact_first(const GvExactSpace *space,
+								   const GvExactQueries *queries,
+								   const GvExactPart *part,
+								   const GvExactProduct *product,
+								   const float *d_slack,
+								   const GvExactLists *lists,
+								   cudaStream_t stream);
+extern GvStatus gv_gpu_exact_take_all(const GvExactPart *part,
+									  const GvExactFilter *filter,
+									  uint32_t first, uint32_t nslots,
+									  cudaStream_t stream);
+extern GvStatus gv_gpu_exact_voids(const GvExactQueries *queries,
+								   const GvExactLists *lists,
+								   cudaStream_t stream);
+
+/* measure.cu */
+extern GvStatus gv_gpu_exact_measure(const GvExactSpace *space,
+									 const GvExactRows *rows,
+									 const GvExactQueries *queries,
+									 const GvExactPart *part,
+									 const GvExactFilter *filter,
+									 const GvExactFound *found,
+									 int64_t position, cudaStream_t stream);
+
+/* What nearest.cu is given; queries with too many slots it lists. */
+struct GvExactNearest
+{
+	GvExactRows rows;
+	GvExactQueries queries;
+	GvExactPart part;
+	GvExactFilter filter;
+	GvExactFound found;
+	uint32_t   *d_list_count;
+	uint32_t   *d_list;
+	int64_t		position;		/* of row 0 */
+	int32_t		dims;			/* this and the next it sets itself: */
+	int32_t		across;			/* blocks of a query */
+};
+
+/* nearest.cu: measures and merges, where there are not too many slots */
+extern bool gv_gpu_exact_nearest_fits(const GvExactFilter *filter);
+extern GvStatus gv_gpu_exact_nearest(const GvExactSpace *space,
+									 const GvExactNearest *nearest,
+									 cudaStream_t stream);
+
+/* What blocks of fewqueries.cu tell each other; zeros between searches. */
+struct GvExactTurn
+{
+	uint32_t	arrived;		/* blocks whose bests are there */
+	uint32_t	ready;			/* are cuts? */
+	uint32_t	next;			/* tile to be taken */
+	uint32_t	finished;		/* queries */
+	uint32_t	nleft;			/* blocks that left without cuts */
+	uint32_t	left[GV_EXACT_FEW_WARPS];
+};
+
+/* merge.cu */
+extern GvStatus gv_gpu_exact_merge(const GvExactQueries *queries,
+								   const GvExactPart *part,
+								   const GvExactFilter *filter,
+								   const GvExactFound *found, int64_t position,
+								   cudaStream_t stream);
+extern GvStatus gv_gpu_exact_clear(const GvExactQueries *queries,
+								   cudaStream_t stream);
+
+/* What a search's time goes to, where it is measured. */
+enum GvExactStep
+{
+	GV_EXACT_FILTER,			/* products, and what they append */
+	GV_EXACT_CHOOSE,			/* all of the matrix way but distances */
+	GV_EXACT_MEASURE,
+	GV_EXACT_MERGE,
+	GV_EXACT_STEPS
+};
+
+/* work.cu: memory for searches */
+struct GvExactWork
+{
+	int32_t		device;
+	int			nsms;
+	cudaStream_t stream;
+	GvBuffer	d_work;			/* all of the following */
+	int32_t		piece;			/* queries at a time */
+	int32_t		matrix;			/* ... of the matrix way */
+	int64_t		nscores;		/* room for scores */
+	float	   *d_scores;
+	uint16_t   *d_gathered;		/* [matrix][half_dims] */
+	GvExactFilter filter;		/* of a piece */
+	GvExactFound found;
+	GvExactLists lists;
+	uint32_t   *counts;			/* pinned [2] */
+	GvExactTurn *d_turn;		/* of few queries */
+	float	   *d_bests;		/* [n][GV_EXACT_FEW_WARPS] of few queries */
+	int64_t		seen;			/* rows, before this batch */
+	bool		measures;		/* the host waits for each step: */
+	double		seconds[GV_EXACT_STEPS];
+};
+
+/* What memory is for. */
+struct GvExactAmount
+{
+	int64_t		n;				/* queries */
+	int64_t		k;				/* neighbours of each */
+	int64_t		nrows;			/* that come at once */
+	int32_t		capacity;		/* slots of a query, at least; 0: as usual */
+};
+
+/*
+ * gv_gpu_exact_work: memory for so much, or _bytes of it.  What is dropped can
+ * be half made.
+ */
+extern size_t gv_gpu_exact_work_bytes(const GvExactSpace *space,
+									  const GvExactAmount *amount);
+extern GvStatus gv_gpu_exact_work(GvExactWork *work, int32_t device,
+								  const GvExactSpace *space,
+								  const GvExactAmount *amount);
+extern void gv_gpu_exact_work_drop(GvExactWork *work);
+
+/*
+ * For checks: so many slots a query has room for, so many are the first cuts
+ * from; 0: as is best.
+ */
+extern "C" void gv_gpu_exact_force(int32_t capacity, int32_t seed);
+extern int32_t gv_gpu_exact_forced_seed(void);
+
+#endif							/* GV_EXACT_H */

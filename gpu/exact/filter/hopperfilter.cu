@@ -1,0 +1,551 @@
+/*
+ * hopperfilter.cu
+ *		The filter's product on cards of compute capability 9.0: what reaches a
+ *		query's cut, by products of warpgroups (hopper.cuh).
+ *
+ * A unit of work is a tile of queries and some tiles of rows, one after the
+ * other.  Where there is room the queries' halves stay in shared memory, so
+ * only rows come from L2, in slices of 64 dimensions through a ring:
+ *
+ *	queries		rows	dimensions		bytes from L2 for 2,048 products
+ *	256			128		up to 192		16
+ *	128			256		up to 448		32
+ *	128			256		more			48, queries too, with each slice
+ *
+ * and 2,048 is what an SM multiplies and adds in a clock; L2 gives it some 31
+ * bytes.  Each of two warpgroups has half of the queries and 128 sums a thread,
+ * in two groups of 64 queries x 128 rows.
+ *
+ * Sums begin with the row's bias less the query's cut, so what is left of them
+ * is a sign: in the end three operations for two sums say whether any of eight
+ * are not negative.  The sign of few is, and only these are looked at.
+ *
+ * Turns.  Where the ring holds the slices of two tiles, the warpgroups multiply
+ * one after the other, so one looks at its sums while the other has the tensor
+ * cores; with a smaller ring one would wait for slices that the other has no
+ * turn to leave.
+ */
+#include "gpu/exact/filter/exact.cuh"
+
+#define MORE_QUERIES	64		/* of fewer, filterproduct.cu wastes less */
+
+static bool forbidden;
+
+/* For checks: other cards' way. */
+extern "C" void
+gv_gpu_exact_hopper_forbid(bool yes)
+{
+	forbidden = yes;
+}
+
+bool
+gv_gpu_exact_hopper_forbidden()
+{
+	return forbidden;
+}
+
+#include "gpu/common/hopper.cuh"
+
+#define GROUPS			2		/* of warps, that multiply */
+#define GROUP_WARPS		(GV_WARPGROUP / GV_WARP)
+#define THREADS			((GROUPS + 1) * GV_WARPGROUP)	/* one more copies */
+#define COPY_REGISTERS	40		/* of threads that copy, which begin with 168 */
+#define MANY_REGISTERS	232		/* of those that multiply */
+#define SLICE			(GV_HOPPER_ROW / 2) /* dimensions at a time */
+#define BOX				128		/* rows of a copy, and of a product */
+#define BOX_BYTES		(BOX * GV_HOPPER_ROW)
+#define ALIGNMENT		1024	/* of operands */
+#define ROOM			(224 * 1024)	/* bytes for slices and biases */
+#define MOST_STAGES		10
+#define MOST_TILES		256		/* of rows, of a unit */
+#define QUERY_SLICES	4		/* slices' time that its queries take */
+#define TURN			1		/* the first barrier of turns; 0 is the block's */
+
+struct Maps
+{
+	CUtensorMap queries;		/* BOX rows at once */
+	CUtensorMap rows;
+};
+
+/* What a launch is made of. */
+struct Work
+{
+	GvExactProduct product;
+	int			nsteps;			/* slices of a tile */
+	int			stages;			/* places in the ring */
+	int			query_tiles;
+	int			row_tiles;
+	int			per_unit;		/* row tiles */
+	int			nunits;
+	bool		turns;
+};
+
+/* BLOCKS groups of 64 queries a warpgroup; KEEPS: queries stay. */
+template <int BLOCKS, bool KEEPS>
+struct Shape
+{
+	static constexpr int QUERIES = 64 * GROUPS * BLOCKS;
+	static constexpr int ROWS = 2 * BOX / BLOCKS;
+	static constexpr int PARTS = ROWS / BOX;
+	static constexpr int BOXES = QUERIES / BOX; /* of queries */
+	/* a stage: queries that do not stay, rows, and biases of a tile's first */
+	static constexpr int QUERY_BYTES = KEEPS ? 0 : BOXES * BOX_BYTES;
+	static constexpr int ROW_BYTES = PARTS * BOX_BYTES;
+	static constexpr int BYTES = QUERY_BYTES + ROW_BYTES;
+	static constexpr int BIAS_BYTES = ROWS * 4;
+};
+
+#if GV_HOPPER
+
+/* A place in the ring, and which time round it is. */
+struct Place
+{
+	int			stage;
+	int			odd;
+
+	__device__ __forceinline__ void
+	advance(int stages)
+	{
+		if (++stage == stages)
+		{
+			stage = 0;
+			odd ^= 1;
+		}
+	}
+};
+
+/* Shared memory. */
+struct Memory
+{
+	char	   *queries;		/* [nsteps][QUERIES] rows, where they stay */
+	char	   *ring;			/* [stages] */
+	char	   *biases;			/* [stages][ROWS] */
+	uint64_t   *full;			/* [stages] its bytes are there */
+	uint64_t   *empty;			/* [stages] all warps have multiplied it */
+	uint64_t   *kept;			/* [2] queries are there, and done with */
+};
+
+/* A unit's first tiles. */
+struct Unit
+{
+	int			query_tile;
+	int			first;			/* row tile */
+	int			last;			/* ... behind its last one */
+};
+
+static __device__ __forceinline__ Unit
+unit_at(const Work &work, int number)
+{
+	int			first = number / work.query_tiles * work.per_unit;
+
+	return {number % work.query_tiles, first,
+		min(first + work.per_unit, work.row_tiles)};
+}
+
+/* By one thread: a slice, as there is room. */
+template <int BLOCKS, bool KEEPS>
+static __device__ __forceinline__ void
+send_slice(const Work &work, const Maps &maps, const Memory &memory,
+		   Place place, int query, int row, int step)
+{
+	using S = Shape<BLOCKS, KEEPS>;
+	uint64_t   *full = &memory.full[place.stage];
+	char	   *to = memory.ring + place.stage * S::BYTES;
+
+	gv_barrier_wait(&memory.empty[place.stage], place.odd ^ 1);
+	gv_barrier_expect(full, S::BYTES + (step == 0 ? S::BIAS_BYTES : 0));
+	if (step == 0)
+		gv_copy_bytes(memory.biases + place.stage * S::BIAS_BYTES,
+					  work.product.d_bias + row, S::BIAS_BYTES, full,
+					  gv_read_once());
+#pragma unroll
+	for (int p = 0; p < S::PARTS; p++)
+		gv_copy_box(to + S::QUERY_BYTES + p * BOX_BYTES, &maps.rows,
+					step * SLICE, row + p * BOX, full);
+	if (!KEEPS)
+#pragma unroll
+		for (int b = 0; b < S::BOXES; b++)
+			gv_copy_box(to + b * BOX_BYTES, &maps.queries, step * SLICE,
+						query + b * BOX, full);
+}
+
+/* By one thread: all slices of the block's units. */
+template <int BLOCKS, bool KEEPS>
+static __device__ __forceinline__ void
+send_units(const Work &work, const Maps &maps, const Memory &memory)
+{
+	using S = Shape<BLOCKS, KEEPS>;
+	Place		place = {0, 0};
+	int			odd = 0;		/* of the units so far */
+
+	for (int u = blockIdx.x; u < work.nunits; u += gridDim.x)
+	{
+		Unit		unit = unit_at(work, u);
+		int			query = unit.query_tile * S::QUERIES;
+
+		if (KEEPS)
+		{
+			gv_barrier_wait(&memory.kept[1], odd ^ 1);
+			gv_barrier_expect(&memory.kept[0],
+							  work.nsteps * S::BOXES * BOX_BYTES);
+			for (int step = 0; step < work.nsteps; step++)
+				for (int b = 0; b < S::BOXES; b++)
+					gv_copy_box(memory.queries +
+								(step * S::BOXES + b) * BOX_BYTES,
+								&maps.queries, step * SLICE, query + b * BOX,
+								&memory.kept[0]);
+			odd ^= 1;
+		}
+		for (int tile = unit.first; tile < unit.last; tile++)
+			for (int step = 0; step < work.nsteps; step++)
+			{
+				send_slice<BLOCKS, KEEPS>(work, maps, memory, place, query,
+										  tile * S::ROWS, step);
+				place.advance(work.stages);
+			}
+	}
+}
+
+/* A warpgroup's turn to multiply begins, or is the other's. */
+static __device__ __forceinline__ void
+turn_begins(int group)
+{
+	gv_turn_meet(TURN + group, GROUPS * GV_WARPGROUP);
+}
+
+static __device__ __forceinline__ void
+turn_ends(int group)
+{
+	gv_turn_arrive(TURN + (group ^ 1), GROUPS * GV_WARPGROUP);
+}
+
+/* A thread's queries. */
+template <int BLOCKS>
+struct Mine
+{
+	int			query;			/* the first; then 8 and 64 apart */
+	float		cuts[2 * BLOCKS];
+};
+
+/* Sums begin with biases, which come with a tile's first slice, less cuts. */
+template <int BLOCKS, int PARTS>
+static __device__ __forceinline__ void
+begin_sums(float (&sums)[BLOCKS * PARTS][BOX / 8][4],
+		   const Mine<BLOCKS> &mine, const float *biases)
+{
+	int			column = threadIdx.x % 4 * 2;
+
+#pragma unroll
+	for (int p = 0; p < PARTS; p++)
+#pragma unroll
+		for (int j = 0; j < BOX / 8; j++)
+		{
+			float2		bias = *(const float2 *) (biases + p * BOX + j * 8 +
+												  column);
+
+#pragma unroll
+			for (int b = 0; b < BLOCKS; b++)
+#pragma unroll
+				for (int h = 0; h < 2; h++)
+				{
+					float	   *pair = sums[b * PARTS + p][j] + 2 * h;
+
+					pair[0] = bias.x - mine.cuts[2 * b + h];
+					pair[1] = bias.y - mine.cuts[2 * b + h];
+				}
+		}
+}
+
+/*
+ * The products of a tile, whose first slice is there; `place` goes on.  The
+ * other group's turn begins when the last products are on their way, so that
+ * the tensor cores have them, and then its own, without a pause.
+ */
+template <int BLOCKS, bool KEEPS>
+static __device__ __forceinline__ void
+multiply(float (&sums)[2][BOX / 8][4], const Work &work,
+		 const Memory &memory, int group, Place &place)
+{
+	using S = Shape<BLOCKS, KEEPS>;
+	int			last = -1;		/* stage that is not left yet */
+	bool		leads = threadIdx.x % GV_WARP == 0;
+
+#pragma unroll
+	for (int i = 0; i < 2; i++)
+		gv_sums_settle(sums[i]);
+	for (int step = 0; step < work.nsteps; step++)
+	{
+		const char *slice = memory.ring + place.stage * S::BYTES;
+		const char *queries = KEEPS ?
+			memory.queries + step * S::BOXES * BOX_BYTES : slice;
+		uint64_t	a = gv_operand(queries +
+								   group * BLOCKS * 64 * GV_HOPPER_ROW);
+		uint64_t	b = gv_operand(slice + S::QUERY_BYTES);
+
+		gv_barrier_wait(&memory.full[place.stage], place.odd);
+		gv_products_begin();
+#pragma unroll
+		for (int k = 0; k < SLICE / GV_HOPPER_DEPTH; k++)
+#pragma unroll
+			for (int i = 0; i < 2; i++)
+				gv_product(sums[i],
+						   gv_operand_at(a, k) +
+						   i / S::PARTS * (64 * GV_HOPPER_ROW / 16),
+						   gv_operand_at(b, k) +
+						   i % S::PARTS * (BOX_BYTES / 16));
+		gv_products_commit();
+		gv_products_wait<1>();
+		if (last >= 0 && leads)
+			gv_barrier_arrive(&memory.empty[last]);
+		last = place.stage;
+		place.advance(work.stages);
+	}
+	if (work.turns)
+		turn_ends(group);
+	gv_products_wait<0>();
+#pragma unroll
+	for (int i = 0; i < 2; i++)
+		gv_sums_settle(sums[i]);
+	if (leads)
+		gv_barrier_arrive(&memory.empty[last]);
+}
+
+/* Rows that reach a cut, of 64 queries and BOX rows. */
+static __device__ __forceinline__ void
+look_at(const float (&sums)[BOX / 8][4], const GvExactProduct &product,
+		int query, int row)
+{
+	constexpr int SOME = 4;		/* tiles of 8 rows looked at together */
+	int			column = threadIdx.x % 4 * 2;
+
+#pragma unroll
+	for (int first = 0; first < BOX / 8; first += SOME)
+	{
+		int			signs = -1;
+
+#pragma unroll
+		for (int j = first; j < first + SOME; j++)
+#pragma unroll
+			for (int c = 0; c < 4; c++)
+				signs &= __float_as_int(sums[j][c]);
+		if (signs < 0)
+			continue;
+#pragma unroll
+		for (int j = first; j < first + SOME; j++)
+#pragma unroll
+			for (int c = 0; c < 4; c++)
+				/* false for NaN: see cut.cu */
+				if (sums[j][c] >= 0.0f)
+					gv_exact_append(product.filter, query + c / 2 * 8,
+									product.first + row + j * 8 + column +
+									c % 2);
+	}
+}
+
+/* A warpgroup's part of a unit. */
+template <int BLOCKS, bool KEEPS>
+static __device__ __forceinline__ void
+search_unit(const Work &work, const Memory &memory, const Unit &unit,
+			int group, Place &place)
+{
+	using S = Shape<BLOCKS, KEEPS>;
+	const GvExactProduct &product = work.product;
+	Mine<BLOCKS> mine;
+
+	mine.query = unit.query_tile * S::QUERIES + group * BLOCKS * 64 +
+		threadIdx.x % GV_WARPGROUP / GV_WARP * 16 + threadIdx.x % GV_WARP / 4;
+#pragma unroll
+	for (int i = 0; i < 2 * BLOCKS; i++)
+	{
+		int			q = mine.query + i / 2 * 64 + i % 2 * 8;
+
+		mine.cuts[i] = q < product.n ? product.filter.d_cuts[q] :
+			__int_as_float(0x7F800000);
+	}
+	for (int tile = unit.first; tile < unit.last; tile++)
+	{
+		float		sums[2][BOX / 8][4];
+
+		gv_barrier_wait(&memory.full[place.stage], place.odd);
+		begin_sums<BLOCKS, S::PARTS>(sums, mine, (const float *)
+									 (memory.biases +
+									  place.stage * S::BIAS_BYTES));
+		__syncwarp();			/* what follows wants whole warps */
+		if (work.turns)
+			turn_begins(group);
+		multiply<BLOCKS, KEEPS>(sums, work, memory, group, place);
+#pragma unroll
+		for (int i = 0; i < 2; i++)
+			look_at(sums[i], product, mine.query + i / S::PARTS * 64,
+					tile * S::ROWS + i % S::PARTS * BOX);
+	}
+}
+
+/* The barriers of a block, before any thread uses them. */
+static __device__ __forceinline__ void
+make_barriers(const Memory &memory, int stages)
+{
+	if (threadIdx.x == 0)
+	{
+		for (int i = 0; i < stages; i++)
+		{
+			gv_barrier_init(&memory.full[i], 1);
+			gv_barrier_init(&memory.empty[i], GROUPS * GROUP_WARPS);
+		}
+		gv_barrier_init(&memory.kept[0], 1);
+		gv_barrier_init(&memory.kept[1], GROUPS * GROUP_WARPS);
+		gv_barriers_ready();
+	}
+	__syncthreads();
+}
+
+#endif							/* GV_HOPPER */
+
+/*
+ * Units blockIdx.x, blockIdx.x + gridDim.x, ...  Shared, from a multiple of
+ * 1,024 on: queries that stay, the ring, biases.  Code for other cards is
+ * empty.
+ */
+template <int BLOCKS, bool KEEPS>
+static __global__ void __launch_bounds__(THREADS, 1)
+exact_hopper_kernel(Work work, const __grid_constant__ Maps maps)
+{
+#if GV_HOPPER
+	using S = Shape<BLOCKS, KEEPS>;
+	GV_SHARED(shared);
+	__shared__ uint64_t barriers[2 * MOST_STAGES + 2];
+	char	   *start = (char *) shared + -gv_shared_address(shared) % ALIGNMENT;
+	char	   *ring = start +
+		(KEEPS ? work.nsteps * S::BOXES * BOX_BYTES : 0);
+	Memory		memory = {start, ring, ring + work.stages * S::BYTES, barriers,
+	barriers + MOST_STAGES, barriers + 2 * MOST_STAGES};
+	int			group = threadIdx.x / GV_WARPGROUP;
+
+	make_barriers(memory, work.stages);
+
+	/* 1. one thread of the last group copies */
+	if (group == GROUPS)
+	{
+		gv_registers_give<COPY_REGISTERS>();
+		if (threadIdx.x % GV_WARPGROUP == 0)
+			send_units<BLOCKS, KEEPS>(work, maps, memory);
+		return;
+	}
+
+	/* 2. the others multiply what comes, and look at it */
+	gv_registers_take<MANY_REGISTERS>();
+
+	Place		place = {0, 0};
+	int			odd = 0;
+
+	/* the first group's first turn */
+	if (work.turns && group == 1)
+		turn_ends(group);
+	for (int u = blockIdx.x; u < work.nunits; u += gridDim.x)
+	{
+		if (KEEPS)
+			gv_barrier_wait(&memory.kept[0], odd);
+		search_unit<BLOCKS, KEEPS>(work, memory, unit_at(work, u), group,
+								   place);
+		if (KEEPS && threadIdx.x % GV_WARP == 0)
+			gv_barrier_arrive(&memory.kept[1]);
+		odd ^= 1;
+	}
+	/* the other group's last end of a turn has its match */
+	if (work.turns && group == 0)
+		turn_begins(group);
+#endif
+}
+
+/*
+ * Row tiles of a unit.  Blocks take units in rounds, the last of which may be
+ * partly empty, and wait for each unit's queries, 64 to 112 KB from L2: the
+ * product of a slice takes 1,024 clocks, these 3,000 to 4,500.
+ */
+static int
+tiles_of_unit(const Work *work, int nsms)
+{
+	int64_t		least = INT64_MAX;
+	int			best = 1;
+
+	for (int tiles = 1; tiles <= MOST_TILES && tiles <= work->row_tiles;
+		 tiles++)
+	{
+		int64_t		units = (int64_t) work->query_tiles *
+			((work->row_tiles + tiles - 1) / tiles);
+		int64_t		rounds = (units + nsms - 1) / nsms;
+		int64_t		slices = rounds * ((int64_t) tiles * work->nsteps +
+									   QUERY_SLICES);
+
+		if (slices < least)
+		{
+			least = slices;
+			best = tiles;
+		}
+	}
+	return best;
+}
+
+/* How a product is dealt. */
+template <int BLOCKS, bool KEEPS>
+static Work
+deal(const GvExactProduct *product, int nsms)
+{
+	using S = Shape<BLOCKS, KEEPS>;
+	Work		work = {};
+
+	work.product = *product;
+	work.nsteps = (product->half_dims + SLICE - 1) / SLICE;
+	work.stages = (ROOM - (KEEPS ? work.nsteps * S::BOXES * BOX_BYTES : 0)) /
+		(S::BYTES + S::BIAS_BYTES);
+	if (work.stages > MOST_STAGES)
+		work.stages = MOST_STAGES;
+	work.turns = work.stages >= 2 * work.nsteps;
+	work.query_tiles = (product->n + S::QUERIES - 1) / S::QUERIES;
+	work.row_tiles = (int) ((product->nslots + S::ROWS - 1) / S::ROWS);
+	work.per_unit = tiles_of_unit(&work, nsms);
+	work.nunits = work.query_tiles *
+		((work.row_tiles + work.per_unit - 1) / work.per_unit);
+	return work;
+}
+
+template <int BLOCKS, bool KEEPS>
+static GvStatus
+launch(const GvExactProduct *product, int nsms, cudaStream_t stream)
+{
+	Work		work = deal<BLOCKS, KEEPS>(product, nsms);
+	Maps		maps;
+
+	GV_TRY(gv_gpu_hopper_map(&maps.queries, product->d_queries, product->n,
+							 product->half_dims, BOX));
+	GV_TRY(gv_gpu_hopper_map(&maps.rows, product->d_halves, product->nslots,
+							 product->half_dims, BOX));
+	GV_TRY(gv_allow_shared((const void *) exact_hopper_kernel<BLOCKS, KEEPS>,
+						   ROOM + ALIGNMENT));
+	GV_LAUNCH((exact_hopper_kernel<BLOCKS, KEEPS>), min(work.nunits, nsms),
+			  THREADS, ROOM + ALIGNMENT, stream, work, maps);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/* Is this the way for a product? */
+bool
+gv_gpu_exact_hopper_fits(const GvExactProduct *product, int32_t device)
+{
+	return !forbidden && product->d_scores == NULL &&
+		product->n > MORE_QUERIES && gv_has_hopper(device) &&
+		gv_gpu_hopper_multiplies();
+}
+
+/* See gv_exact.h. */
+GvStatus
+gv_gpu_exact_hopper(const GvExactProduct *product, int nsms,
+					cudaStream_t stream)
+{
+	int			nsteps = (product->half_dims + SLICE - 1) / SLICE;
+
+	if (nsteps <= 3 && product->n > 128)
+		return launch<2, true>(product, nsms, stream);
+	if (nsteps <= 7)
+		return launch<1, true>(product, nsms, stream);
+	return launch<1, false>(product, nsms, stream);
+}

@@ -1,0 +1,96 @@
+/*
+ * gv_index.h
+ *		Mirrors and searches of them on a card.
+ *
+ * Read search.cu first: it has the steps of a batch in order, table.cu, best.cu,
+ * scan.cu or hopperscan.cu, sort.cu and bound.cu; replay.cu launches those of
+ * small batches at once.  mirror.cu, records.cu and pool.cu keep what is
+ * searched.
+ */
+#ifndef GV_INDEX_H
+#define GV_INDEX_H
+
+#include "gpu/common/gv_batch.h"
+
+/* pool.cu: the card's memory for blocks */
+extern GvStatus gv_pool_create(int64_t block_bytes, int64_t expected_blocks,
+							   GvPool **pool);
+extern void gv_pool_drop(GvPool *pool);
+extern GvStatus gv_pool_take(GvPool *pool, uint32_t nblocks, uint8_t **blocks,
+							 uint32_t *capacity);
+extern void gv_pool_give(GvPool *pool, uint8_t *blocks, uint32_t capacity);
+extern int64_t gv_pool_bytes(const GvPool *pool);
+
+/*
+ * table.cu, best.cu, scan.cu, sort.cu, bound.cu: each one step of
+ * a batch.
+ */
+extern GvStatus gv_gpu_table(const GvCardModel *card, const GvBatch *batch,
+							 cudaStream_t stream);
+extern GvStatus gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
+							  GvSearcher *searcher);
+extern GvStatus gv_gpu_scan(const GvCardModel *card, const GvBatch *batch,
+							GvSearcher *searcher);
+extern GvStatus gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
+							  GvSearcher *searcher);
+extern bool gv_gpu_sorts_copies(const GvBatch *batch);
+extern GvStatus gv_gpu_bound(const GvCardModel *card, const GvBatch *batch,
+							 cudaStream_t stream);
+extern GvStatus gv_gpu_sort_probes(const GvCardModel *card,
+								   const GvBatch *batch,
+								   GvSearcher *searcher);
+extern GvStatus gv_gpu_sort_copies(const GvCardModel *card,
+								   const GvBatch *batch,
+								   GvSearcher *searcher);
+
+/* replay.cu */
+extern GvStatus gv_gpu_steps(const GvCardModel *card, const GvBatch *batch,
+							 GvSearcher *searcher);
+extern GvStatus gv_gpu_replay(const GvCardModel *card, const GvBatch *batch,
+							  GvSearcher *searcher);
+extern void gv_gpu_replays_drop(GvSearcher *searcher);
+
+/* For checks: what became of a searcher's small batches, both lanes'. */
+extern "C" void gv_gpu_replay_counts(const GvSearcher *searcher,
+									 GvReplayCounts *counts);
+
+/* hopperscan.cu: the scan, of mirrors whose blocks are not too long for it */
+extern bool gv_gpu_hopper_scans(const GvCardModel *card);
+extern GvStatus gv_gpu_hopper_scan(const GvCardModel *card,
+								   const GvBatch *batch,
+								   const GvSearcher *searcher);
+
+/* search.cu */
+extern GvStatus gv_gpu_searcher(int32_t device, GvSearcher **searcher);
+extern void gv_gpu_searcher_drop(GvSearcher *searcher);
+extern GvStatus gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror,
+							 GvSearch *searches, int32_t n);
+extern bool gv_gpu_done(GvSearcher *searcher);
+extern GvStatus gv_gpu_finish(GvSearcher *searcher);
+
+/* records.cu: refine records of a mirror */
+extern int64_t gv_gpu_records_size(const GvMirrorSpec *spec);
+extern GvStatus gv_gpu_records_create(GvMirror *mirror);
+extern void gv_gpu_records_drop(GvMirror *mirror);
+extern GvStatus gv_gpu_put_refine(GvMirror *mirror, const GvRefineItem *items,
+								  int32_t n);
+extern GvStatus gv_gpu_get_refine(GvMirror *mirror, const uint16_t *addresses,
+								  int32_t n, GvRefineItem *items);
+
+/* mirror.cu */
+extern GvStatus gv_mirror_changed(GvMirror *mirror);
+extern GvStatus gv_staging_take(GvMirror *mirror, size_t bytes,
+								size_t *offset);
+extern int64_t gv_gpu_size(const GvMirrorSpec *spec);
+extern GvStatus gv_gpu_create(const GvMirrorSpec *spec, GvMirror **mirror);
+extern void gv_gpu_drop(GvMirror *mirror);
+extern int64_t gv_gpu_bytes(const GvMirror *mirror);
+extern GvStatus gv_gpu_put_array(GvMirror *mirror, GvArray array,
+								 int64_t first, int64_t n, const void *values);
+extern GvStatus gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece);
+extern GvStatus gv_gpu_get_array(GvMirror *mirror, GvArray array,
+								 int64_t first, int64_t n, void *values);
+extern GvStatus gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block,
+								 GvBlock *view);
+
+#endif							/* GV_INDEX_H */

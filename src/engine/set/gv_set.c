@@ -1,0 +1,359 @@
+/*
+ * gv_set.c
+ *		Operations on sets by the engine that was taken.
+ *
+ * They keep count of what has come, so that an engine gets every input whole
+ * and in its turn.
+ */
+#include "engine/gv_set.h"
+
+#include <stdlib.h>
+
+#include "engine/gv_call.h"
+
+struct GvSet
+{
+	GvSetSpec	spec;
+	const GvSetOps *ops;
+	void	   *state;
+	int64_t		came[GV_NSET_INPUTS];
+	GvSetDone	done;
+	bool		is_kept;		/* rows of this pass need not come */
+	bool		is_broken;		/* it can only be dropped */
+};
+
+/* The one that gv_sets_open took, for the rest of the process. */
+static const GvSetBackend *taken;
+
+static GvFault fault;
+
+/* From now on the n-th call reports `status`, see gv_set.h. */
+void
+gv_set_fault(int64_t n, GvStatus status)
+{
+	gv_fault_set(&fault, n, status);
+}
+
+/* Take an engine. */
+GvStatus
+gv_sets_open(const GvSetBackend *engine)
+{
+	if (engine == NULL || taken != NULL)
+		return GV_INVALID;
+	taken = engine;
+	return GV_OK;
+}
+
+static const GvSetBackend *
+backend(void)
+{
+	return taken != NULL ? taken : &gv_cpu_sets;
+}
+
+static bool
+valid_exact(const GvSetSpec *spec)
+{
+	return spec->metric >= GV_SET_L2 && spec->metric <= GV_SET_PEARSON &&
+		spec->k >= 1 && spec->k <= GV_SET_MAX_K &&
+		spec->nqueries >= 1 && spec->nqueries <= GV_SET_MAX_QUERIES &&
+		spec->method == 0 && spec->iterations == 0 && spec->self <= 1 &&
+		spec->balanced == 0 && spec->approximate == 0 &&
+		spec->nlists >= 0 && spec->nlists <= GV_SET_MAX_CLUSTERS &&
+		spec->probes >= (spec->nlists > 0) && spec->probes <= spec->nlists;
+}
+
+static bool
+valid_kmeans(const GvSetSpec *spec)
+{
+	return spec->metric == 0 && spec->k >= 1 &&
+		spec->k <= GV_SET_MAX_CLUSTERS && spec->k <= spec->nrows &&
+		spec->nqueries == 0 && spec->method == 0 && spec->iterations >= 0 &&
+		spec->iterations < GV_SET_MAX_PASSES && spec->self == 0 &&
+		spec->balanced <= 1 && spec->approximate == 0;
+}
+
+static bool
+valid_selection(const GvSetSpec *spec)
+{
+	bool		selects = spec->kind == GV_SET_SELECT;
+
+	return spec->metric == 0 && spec->dims == 1 &&
+		spec->nrows <= GV_SELECT_MAX_N && spec->iterations == 0 &&
+		spec->self == 0 && spec->balanced == 0 &&
+		spec->approximate <= (selects ? 0 : 1) &&
+		(selects ? spec->k >= 1 && spec->k <= spec->nrows &&
+		 spec->nqueries == 0 && spec->method >= 0 &&
+		 spec->method < GV_NSELECT &&
+		 (spec->method != GV_SELECT_WARP || spec->k <= GV_WARP_MAX_K) :
+		 spec->k == 0 && spec->nqueries >= 1 &&
+		 spec->nqueries <= GV_SET_MAX_QUERIES && spec->method == 0);
+}
+
+static bool
+valid_spec(const GvSetSpec *spec)
+{
+	if (spec == NULL || spec->dims < 1 || spec->dims > GV_MAX_DIMS ||
+		spec->nrows < 1 || spec->nrows > INT64_MAX / 8 / GV_MAX_DIMS ||
+		spec->unused != 0 || spec->device < 0 ||
+		spec->device >= GV_MAX_DEVICES)
+		return false;
+	if (spec->kind != GV_SET_EXACT && (spec->nlists | spec->probes) != 0)
+		return false;
+	switch ((GvSetKind) spec->kind)
+	{
+		case GV_SET_EXACT:
+			return valid_exact(spec);
+		case GV_SET_KMEANS:
+			return valid_kmeans(spec);
+		case GV_SET_SELECT:
+		case GV_SET_QUANTILES:
+			return valid_selection(spec);
+	}
+	return false;
+}
+
+int64_t
+gv_set_input_bytes(const GvSetSpec *spec, GvSetInput input)
+{
+	int64_t		vector = (int64_t) sizeof(float) * spec->dims;
+
+	switch (input)
+	{
+		case GV_SET_ROWS:
+			return vector;
+		case GV_SET_QUERIES:
+			return spec->kind == GV_SET_EXACT ? vector : 0;
+		case GV_SET_SELF:
+			return spec->self != 0 ? (int64_t) sizeof(int64_t) : 0;
+		case GV_SET_RANKS:
+			return spec->kind == GV_SET_QUANTILES ?
+				(int64_t) sizeof(int64_t) : 0;
+		case GV_SET_STARTS:
+			return spec->kind == GV_SET_KMEANS ? vector : 0;
+		case GV_SET_LISTS:
+			return spec->nlists > 0 ? vector : 0;
+	}
+	return 0;
+}
+
+/* How many items an input has, at most for the rows of an exact search. */
+static int64_t
+input_length(const GvSetSpec *spec, GvSetInput input)
+{
+	switch (input)
+	{
+		case GV_SET_ROWS:
+			return spec->nrows;
+		case GV_SET_STARTS:
+			return spec->k;
+		case GV_SET_LISTS:
+			return spec->nlists;
+		case GV_SET_QUERIES:
+		case GV_SET_SELF:
+		case GV_SET_RANKS:
+			break;
+	}
+	return spec->nqueries;
+}
+
+int64_t
+gv_set_output_bytes(const GvSetSpec *spec, GvSetOutput output)
+{
+	bool		exact = spec->kind == GV_SET_EXACT;
+	bool		selects = spec->kind == GV_SET_SELECT;
+	bool		ranks = spec->kind == GV_SET_QUANTILES;
+	bool		clusters = spec->kind == GV_SET_KMEANS;
+
+	switch (output)
+	{
+		case GV_SET_POSITIONS:
+			return exact || selects ? (int64_t) sizeof(int64_t) : 0;
+		case GV_SET_DISTANCES:
+			return exact ? (int64_t) sizeof(double) : 0;
+		case GV_SET_VALUES:
+			return selects || ranks ? (int64_t) sizeof(float) : 0;
+		case GV_SET_RANK_ERRORS:
+			return ranks ? (int64_t) sizeof(int64_t) : 0;
+		case GV_SET_CENTROIDS:
+			return clusters ? (int64_t) sizeof(float) * spec->dims : 0;
+		case GV_SET_SIZES:
+			return clusters ? (int64_t) sizeof(int64_t) : 0;
+	}
+	return 0;
+}
+
+int64_t
+gv_set_output_length(const GvSetSpec *spec, GvSetOutput output, int32_t found)
+{
+	if (gv_set_output_bytes(spec, output) == 0)
+		return 0;
+	switch ((GvSetKind) spec->kind)
+	{
+		case GV_SET_EXACT:
+			return spec->nqueries * spec->k;
+		case GV_SET_KMEANS:
+			return found;
+		case GV_SET_SELECT:
+			return spec->k;
+		case GV_SET_QUANTILES:
+			return spec->nqueries;
+	}
+	return 0;
+}
+
+int64_t
+gv_set_size(const GvSetSpec *spec)
+{
+	return valid_spec(spec) ? backend()->kinds[spec->kind]->size(spec) : 0;
+}
+
+GvStatus
+gv_set_create(const GvSetSpec *spec, GvSet **set)
+{
+	GvStatus	status;
+	GvSet	   *made;
+
+	GV_CALL(fault, set != NULL && valid_spec(spec));
+	made = calloc(1, sizeof(*made));
+	if (made == NULL)
+		return GV_NO_MEMORY;
+	made->spec = *spec;
+	made->ops = backend()->kinds[spec->kind];
+	status = made->ops->create(spec, &made->state);
+	if (status != GV_OK)
+	{
+		free(made);
+		return status;
+	}
+	*set = made;
+	return GV_OK;
+}
+
+void
+gv_set_drop(GvSet *set)
+{
+	if (set != NULL)
+	{
+		set->ops->drop(set->state);
+		free(set);
+	}
+}
+
+/* Is everything there that comes before rows? */
+static bool
+is_prepared(const GvSet *set)
+{
+	for (int input = GV_SET_ROWS + 1; input < GV_NSET_INPUTS; input++)
+		if (gv_set_input_bytes(&set->spec, input) > 0 &&
+			set->came[input] < input_length(&set->spec, input))
+			return false;
+	return true;
+}
+
+/* Is it this input's turn, and are there no more items than are wanted? */
+static bool
+is_wanted(const GvSet *set, GvSetInput input, int64_t n)
+{
+	return !set->is_broken && !set->done.finished && n >= 0 &&
+		gv_set_input_bytes(&set->spec, input) > 0 &&
+		n <= input_length(&set->spec, input) - set->came[input] &&
+		(input == GV_SET_ROWS ? is_prepared(set) && !set->is_kept :
+		 set->came[GV_SET_ROWS] == 0 && set->done.passes == 0);
+}
+
+static bool
+are_ranks(const int64_t *ranks, int64_t n, int64_t nrows)
+{
+	for (int64_t i = 0; i < n; i++)
+		if (ranks[i] < 0 || ranks[i] >= nrows)
+			return false;
+	return true;
+}
+
+/* May these be items of that input? */
+static bool
+valid_items(const GvSetSpec *spec, GvSetInput input, const void *items,
+			int64_t n)
+{
+	if (items == NULL)
+		return n == 0;
+	if (input == GV_SET_SELF)
+		return true;
+	if (input == GV_SET_RANKS)
+		return are_ranks(items, n, spec->nrows);
+	return spec->kind == GV_SET_SELECT || spec->kind == GV_SET_QUANTILES ||
+		gv_is_finite(items, n * spec->dims);
+}
+
+/* A set that could not do its work cannot go on. */
+static GvStatus
+note(GvSet *set, GvStatus status)
+{
+	set->is_broken |= status != GV_OK;
+	return status;
+}
+
+GvStatus
+gv_set_put(GvSet *set, GvSetInput input, const void *items, int64_t n,
+		   const GvStop *stop)
+{
+	GvStatus	status;
+
+	if (gv_fault_is_due(&fault, &status))
+		return set != NULL ? note(set, status) : status;
+	if (set == NULL || (uint32_t) input >= GV_NSET_INPUTS ||
+		!is_wanted(set, input, n) ||
+		!valid_items(&set->spec, input, items, n) || !gv_valid_stop(stop))
+		return GV_INVALID;
+	if (n == 0)
+		return GV_OK;
+	status = set->ops->put(set->state, input, items, set->came[input], n,
+						   stop);
+	set->came[input] += n;
+	return note(set, status);
+}
+
+GvStatus
+gv_set_run(GvSet *set, GvSetDone *done, const GvStop *stop)
+{
+	GvStatus	status;
+	bool		whole;
+
+	if (gv_fault_is_due(&fault, &status))
+		return set != NULL ? note(set, status) : status;
+	if (set == NULL || done == NULL || set->is_broken || set->done.finished ||
+		!gv_valid_stop(stop) || !is_prepared(set))
+		return GV_INVALID;
+	whole = set->is_kept || set->came[GV_SET_ROWS] == set->spec.nrows;
+	if (!whole && set->spec.kind != GV_SET_EXACT)
+		return GV_INVALID;
+	status = set->ops->run(set->state, &set->done, stop);
+	if (status != GV_OK)
+		return note(set, status);
+	set->is_kept = !set->done.finished && !set->done.again;
+	if (set->done.again)
+		set->came[GV_SET_ROWS] = 0;
+	*done = set->done;
+	return GV_OK;
+}
+
+GvStatus
+gv_set_get(GvSet *set, GvSetOutput output, int64_t first, int64_t n,
+		   void *items)
+{
+	GvStatus	status;
+	int64_t		length;
+
+	if (gv_fault_is_due(&fault, &status))
+		return set != NULL ? note(set, status) : status;
+	if (set == NULL || (uint32_t) output >= GV_NSET_OUTPUTS ||
+		set->is_broken || !set->done.finished ||
+		(items == NULL && n > 0))
+		return GV_INVALID;
+	length = gv_set_output_length(&set->spec, output, set->done.found);
+	if (first < 0 || n < 0 || first > length || n > length - first)
+		return GV_INVALID;
+	if (n == 0)
+		return GV_OK;
+	return note(set, set->ops->get(set->state, output, first, n, items));
+}

@@ -1,0 +1,80 @@
+/*
+ * check.h
+ *		Looking for damage: the fixed pages and slabs (check.c), lists and the
+ *		pending list (checklist.c), refine records (checkrecord.c).
+ */
+#ifndef IVFPQ_CHECK_H
+#define IVFPQ_CHECK_H
+
+#include "page/page.h"
+
+/*
+ * check.c, checklist.c, checkrecord.c: looking for damage.
+ * Damage is reported through a callback, never raised, so that a check goes on
+ * behind it; what an insert or VACUUM may be doing at the moment is not damage.
+ */
+typedef struct IvfpqFound
+{
+	ItemPointerData tid;
+	uint16		place;			/* IvfpqPlace */
+	ItemPointerData refine;		/* record of a copy that has one */
+} IvfpqFound;
+
+typedef enum IvfpqPlace
+{
+	IVFPQ_PENDING,
+	IVFPQ_FIRST_COPY,
+	IVFPQ_SECOND_COPY,
+	IVFPQ_NO_RECORD				/* a copy, but its refine record is not its */
+} IvfpqPlace;
+
+typedef struct IvfpqChecker
+{
+	Relation	index;
+	Relation	heap;			/* TIDs must lie within it */
+	void	   *arg;			/* for the callbacks */
+
+	/* list may be IVFPQ_NO_LIST, not error is a warning */
+	void		(*report) (void *arg, bool error, BlockNumber blkno,
+						   uint32 list, const char *problem);
+	/* entries that are not dead */
+	void		(*take) (void *arg, const IvfpqFound *found, int64 nfound);
+	/* forget what was taken: it comes again */
+	void		(*forget) (void *arg);
+	/* rows of a refine page's slots, pages ascending, after all copies */
+	void		(*records) (void *arg, BlockNumber blkno,
+							const ItemPointerData *tids, int n);
+
+	IvfpqMetaData meta;
+	IvfpqLayout layout;
+	BlockNumber nblocks;		/* of the index when the check began */
+	BlockNumber heap_blocks;	/* at least */
+	BufferAccessStrategy strategy;
+	char	   *page;			/* [BLCKSZ] copy of a page */
+	BlockNumber cached;			/* that page, while a chain is followed */
+	char	   *body;			/* [body_bytes] block gathered from parts */
+	uint8	   *reached;		/* a bit for every slot that a chain reaches */
+	struct IvfpqLeftover *leftovers;	/* slots and pages not reached */
+	int64		nleftovers;
+	int64		max_leftovers;
+	char		message[256];	/* why a page cannot be read */
+} IvfpqChecker;
+
+extern bool IvfpqCheckMeta(IvfpqChecker *checker, int metric);
+extern void IvfpqCheckModel(IvfpqChecker *checker);
+extern void IvfpqCheckSlabs(IvfpqChecker *checker);
+extern bool IvfpqCheckCopyPage(IvfpqChecker *checker, BlockNumber blkno);
+extern void IvfpqCheckReached(IvfpqChecker *checker, BlockNumber blkno,
+							  uint32 slot);
+extern bool IvfpqCheckTid(IvfpqChecker *checker, const ItemPointerData *tid);
+
+extern bool IvfpqCheckList(IvfpqChecker *checker, uint32 list, bool silent);
+extern void IvfpqCheckPending(IvfpqChecker *checker, bool silent);
+extern bool IvfpqCheckEntry(IvfpqChecker *checker, uint32 list,
+							IvfpqListEntry *entry);
+extern bool IvfpqCheckAddress(IvfpqChecker *checker,
+							  const ItemPointerData *address);
+extern void IvfpqCheckRecordPage(IvfpqChecker *checker, BlockNumber blkno);
+extern void IvfpqCheckRecordChain(IvfpqChecker *checker);
+
+#endif							/* IVFPQ_CHECK_H */

@@ -1,0 +1,193 @@
+/*
+ * format.h
+ *		What stands on the pages of gpuivfpq: README draws each of them.
+ */
+#ifndef IVFPQ_FORMAT_H
+#define IVFPQ_FORMAT_H
+
+#include "storage/block.h"
+#include "storage/bufpage.h"
+#include "storage/itemptr.h"
+
+#define IVFPQ_MAGIC			0x67764958	/* "gvIX" */
+#define IVFPQ_VERSION		5	/* what is written */
+#define IVFPQ_OLDEST_VERSION	5	/* ... and read, with all in between */
+#define IVFPQ_METAPAGE		0
+#define IVFPQ_PAGE_ID		0xFF91	/* last 2 bytes of every page */
+
+#define IVFPQ_MAX_DIMS		16000
+#define IVFPQ_MAX_LISTS		(1 << 24)
+#define IVFPQ_BLOCK_COPIES	32	/* copies in a block */
+#define IVFPQ_MAX_PARTS		2	/* pages a block may span */
+#define IVFPQ_NO_LIST		((uint32) 0xFFFFFFFF)	/* owner of a free slot */
+
+/* What a page holds. */
+typedef enum IvfpqPageKind
+{
+	IVFPQ_KIND_META = 1,
+	IVFPQ_KIND_ARRAY,			/* slice of an immutable array of floats */
+	IVFPQ_KIND_DIRECTORY,
+	IVFPQ_KIND_SLAB,
+	IVFPQ_KIND_PENDING,
+	IVFPQ_KIND_FREE,			/* given back whole; any kind may take it */
+	IVFPQ_KIND_REFINE
+} IvfpqPageKind;
+
+/* What re-ranking knows of rows before it fetches them. */
+typedef enum IvfpqRefine
+{
+	IVFPQ_REFINE_NONE,
+	IVFPQ_REFINE_SQ8			/* 8 bits a dimension */
+} IvfpqRefine;
+
+/* Special space of every page, 8 bytes. */
+typedef struct IvfpqSpecialData
+{
+	uint16		kind;			/* IvfpqPageKind */
+	uint16		flags;			/* of a pending page; else 0 */
+	uint16		unused;			/* 0 */
+	uint16		page_id;		/* IVFPQ_PAGE_ID */
+} IvfpqSpecialData;
+
+typedef IvfpqSpecialData *IvfpqSpecial;
+
+#define IvfpqPageSpecial(page)	((IvfpqSpecial) PageGetSpecialPointer(page))
+
+/* Pending page: its rows have been looked at, and no list can take any. */
+#define IVFPQ_PENDING_ODD	1
+
+/* Bytes between page header and special space. */
+#define IVFPQ_PAGE_BYTES \
+	(BLCKSZ - MAXALIGN(SizeOfPageHeaderData) - MAXALIGN(sizeof(IvfpqSpecialData)))
+
+/* Recalls for which the effort is known, for the first 10 and 100 rows. */
+#define IVFPQ_TARGETS		5
+#define IVFPQ_TARGET_RECALLS {0.80, 0.90, 0.95, 0.98, 0.99}
+#define IVFPQ_DEPTHS		2
+#define IVFPQ_FIRST_ROWS	10
+#define IVFPQ_DEEP_ROWS		100
+
+/* What it takes to reach a recall; 0 = not known. */
+typedef struct IvfpqTarget
+{
+	int32		probes;
+	int32		candidates;
+} IvfpqTarget;
+
+/* The first row decided on dims; when none is left, the next one does. */
+#define IVFPQ_DIMS_BY_ROW	1
+/* No pending row has other dims: each was checked when it came. */
+#define IVFPQ_DIMS_CHECKED	2
+
+/*
+ * Metapage contents.  Everything but calibration, rows_at_advice, the pending
+ * list's ends and the head of the refine pages with free slots is immutable
+ * once trained; nlists = 0 means untrained: all rows are pending.
+ */
+typedef struct IvfpqMetaData
+{
+	uint32		magic;
+	uint16		version;
+	uint8		metric;			/* GvMetric */
+	uint8		code_bits;		/* 4 */
+	uint64		build_id;		/* random; 0 = made by ambuildempty */
+	int32		dims;			/* 0 = not known */
+	int32		pq_dim;			/* sub-quantizers */
+	int32		nlists;			/* 0 = untrained */
+	int32		nparents;
+	int32		copies;			/* lists that hold a row: 1 or 2 */
+	float4		scale;			/* of the engine's transform */
+	BlockNumber mean;			/* first page: [dims] floats */
+	BlockNumber codebooks;		/* first page: [16 * dims] floats */
+	BlockNumber parents;		/* first page: [nparents][dims] floats */
+	BlockNumber starts;			/* first page: [nparents + 1] int32, the first
+								 * list of each parent */
+	BlockNumber centroids;		/* first page: [nlists][dims] floats, by
+								 * parent */
+	BlockNumber codes;			/* first page: blocks of the centroids' codes,
+								 * see array.h */
+	BlockNumber directory;		/* first page: [nlists] IvfpqListEntry */
+	int32		dims_flags;		/* IVFPQ_DIMS_...; 0 before 0.3.0 */
+
+	int64		rows_at_training;
+	int64		rows_at_calibration;	/* 0 = not calibrated */
+	IvfpqTarget targets[IVFPQ_DEPTHS][IVFPQ_TARGETS];
+	float4		coarse_share;	/* of the lists that a search compares; 1 =
+								 * all, flat; 0 = not calibrated */
+	int32		calibration_queries;
+	int64		rows_at_advice;	/* when it was last told, in the log, that the
+								 * index has outgrown its training; 0 = never */
+	BlockNumber pending_head;	/* InvalidBlockNumber when there is none */
+	BlockNumber pending_tail;
+	uint64		pending_head_seq;	/* IvfpqPendingHeader.seq of the head */
+
+	int32		refine;			/* IvfpqRefine */
+	BlockNumber refine_head;	/* refine page with free slots */
+} IvfpqMetaData;
+
+/* Where a block starts. */
+typedef struct IvfpqAddress
+{
+	BlockNumber page;			/* InvalidBlockNumber = none */
+	uint32		slot;
+} IvfpqAddress;
+
+/*
+ * Directory entry of a list.  Positions 0 .. nitems - 1 are append-only
+ * within a gen; the newest block, `head`, holds the last of them.
+ */
+typedef struct IvfpqListEntry
+{
+	uint32		gen;			/* bumped when a list is rewritten or emptied */
+	uint32		nitems;			/* copies appended, dead ones included */
+	uint32		ndead;
+	uint32		nfirst;			/* live copies that are their rows' first */
+	uint32		del_seq;		/* bumped when copies are marked dead */
+	IvfpqAddress head;			/* newest block */
+} IvfpqListEntry;
+
+#define IVFPQ_ENTRIES_PER_PAGE \
+	((int) (IVFPQ_PAGE_BYTES / sizeof(IvfpqListEntry)))
+
+/*
+ * Every slot of a slab page starts with this.  A block is one slot or, when
+ * its body is longer than a page, two parts, each alone on its page.  The
+ * body, cut into parts of equal size:
+ *		tids	ItemPointerData [32]
+ *		t		float4 [32]
+ *		refine	ItemPointerData [32], if the index has refine records
+ *		codes	uint8 [code_bytes][32]
+ */
+typedef struct IvfpqSlotHeader
+{
+	uint32		list;			/* IVFPQ_NO_LIST = free */
+	uint32		gen;
+	uint32		ordinal;		/* of the block in its list, 0 = oldest */
+	uint32		dead;			/* bit i: copy i is dead (part 0) */
+	uint32		second;			/* bit i: copy i is its row's second (part 0) */
+	BlockNumber prev_page;		/* next older block (part 0) */
+	uint16		prev_slot;
+	uint16		part;			/* 0 .. nparts - 1 */
+	BlockNumber next_part;		/* page of the next part, if there is one */
+} IvfpqSlotHeader;
+
+/* Pending page: a header, then TIDs.  Pages are chained from old to new. */
+typedef struct IvfpqPendingHeader
+{
+	uint64		seq;			/* ascending along the chain */
+	uint64		next_seq;		/* seq of the next page */
+	BlockNumber next;			/* InvalidBlockNumber at the tail */
+	uint32		count;			/* TIDs held */
+} IvfpqPendingHeader;
+
+#define IVFPQ_PENDING_PER_PAGE \
+	((int) ((IVFPQ_PAGE_BYTES - sizeof(IvfpqPendingHeader)) / sizeof(ItemPointerData)))
+
+StaticAssertDecl(sizeof(IvfpqSpecialData) == 8, "special space is 8 bytes");
+StaticAssertDecl(sizeof(IvfpqMetaData) == 208, "metapage contents are 208 bytes");
+StaticAssertDecl(sizeof(IvfpqListEntry) == 28, "directory entry is 28 bytes");
+StaticAssertDecl(sizeof(IvfpqSlotHeader) == 32, "slot header is 32 bytes");
+StaticAssertDecl(sizeof(IvfpqPendingHeader) == 24, "pending header is 24 bytes");
+StaticAssertDecl(sizeof(ItemPointerData) == 6, "a TID is three 16-bit words");
+
+#endif							/* IVFPQ_FORMAT_H */

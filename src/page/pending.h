@@ -1,0 +1,81 @@
+/*
+ * pending.h
+ *		The pending list: rows that no list has yet.
+ */
+#ifndef IVFPQ_PENDING_H
+#define IVFPQ_PENDING_H
+
+#include "page/page.h"
+
+/*
+ * pending.c, pend.c: rows without a list.  A seal cuts the pending
+ * list: pages from head up to tail get no more rows, because those that come
+ * are appended behind.
+ */
+typedef struct IvfpqSeal
+{
+	BlockNumber head;
+	uint64		head_seq;
+	BlockNumber tail;			/* first page behind the cut */
+	uint64		tail_seq;
+} IvfpqSeal;
+
+typedef struct IvfpqPendingReader
+{
+	Relation	index;
+	BlockNumber next;			/* page to read next */
+	uint64		next_seq;		/* its expected seq */
+	bool		restarted;		/* set when TIDs may come twice; yours to clear */
+	uint64		restarted_at;	/* head's seq when last restarted; 0 = never */
+	uint64		build_id;		/* of the index then */
+	IvfpqPendingPlace place;	/* where `tids` come from */
+	bool		odd;			/* IVFPQ_PENDING_ODD of that page */
+	ItemPointerData *tids;		/* [IVFPQ_PENDING_PER_PAGE] of one page */
+} IvfpqPendingReader;
+
+extern void IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
+							 const IvfpqMetaData *meta);
+extern void IvfpqPendingOpenSealed(IvfpqPendingReader *reader, Relation index,
+								   const IvfpqSeal *seal);
+extern bool IvfpqPendingNext(IvfpqPendingReader *reader, int *count);
+extern void IvfpqPendingClose(IvfpqPendingReader *reader);
+extern bool IvfpqPendingHas(Relation index, const ItemPointerData *tid);
+extern bool IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta);
+extern int	IvfpqPendingAppend(Relation index, ItemPointer tid, int dims);
+extern int	IvfpqPendingSettleDims(Relation index, int dims);
+extern bool IvfpqPendingFreeDims(Relation index,
+								 const IvfpqPendingPlace *last, int count);
+extern int64 IvfpqPendingEstimate(Relation index);
+extern IvfpqPendingHeader *IvfpqPendingGet(Page page);
+extern ItemPointerData *IvfpqPendingTids(Page page);
+extern bool IvfpqPendingIs(Page page, uint64 seq);
+extern void IvfpqPendingInit(Page page, uint64 seq, BlockNumber next,
+							 uint64 next_seq, const ItemPointerData *tids,
+							 int count);
+extern void IvfpqPendingAddTail(Relation index, Buffer metabuf,
+								Buffer tailbuf, const ItemPointerData *tid,
+								uint64 gap);
+extern int64 IvfpqPendingTrim(Relation index);
+extern int64 IvfpqPendingVacuum(Relation index,
+								IndexBulkDeleteCallback callback,
+								void *callback_state, int64 *nleft);
+
+/* unpend.c: rows on their way from the pending list to lists */
+extern bool IvfpqPendingSeal(Relation index, IvfpqSeal *seal, bool renumber);
+extern void IvfpqPendingKeep(Relation index, const IvfpqSeal *seal,
+							 const ItemPointerData *tids, int64 ntids,
+							 IvfpqMetaData *meta);
+extern void IvfpqPendingPublish(Relation index, const IvfpqMetaData *meta);
+extern void IvfpqPendingFree(Relation index, const IvfpqSeal *seal);
+extern void IvfpqPendingSetOdd(Relation index, const IvfpqPendingPlace *place,
+							   int count);
+extern Buffer IvfpqPendingTake(Relation index,
+							   const IvfpqPendingPlace *place,
+							   const ItemPointerData *tid,
+							   GenericXLogState *state);
+
+/* compact.c: a pending list without the holes that VACUUM made */
+extern bool IvfpqPendingIsSparse(int64 npages, int64 ntids);
+extern void IvfpqPendingCompact(Relation index);
+
+#endif							/* IVFPQ_PENDING_H */
