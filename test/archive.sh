@@ -4,12 +4,13 @@
 # apt's own state is left alone: all of it is in a folder of ours.
 # shellcheck shell=bash
 
-# 'URI keyring' of every archive of the distribution ($1) that apt uses here
+# 'URI keyring' of every archive of the distribution ($1) that apt uses here,
+# Debian's of security updates included
 gv_archives() {
 	{ cat /etc/apt/sources.list.d/*.sources 2>/dev/null || :; } |
 		awk -v id="$1" '
 		function out() {
-			if (uri ~ ("/" id "/?$")) print uri, key
+			if (uri ~ ("/" id "(-security)?/?$")) print uri, key
 			uri = key = ""
 		}
 		/^URIs:/ { uri = $2 }
@@ -24,13 +25,14 @@ gv_archives() {
 			if (match($0, /signed-by=[^] ]*/))
 				key = substr($0, RSTART + 10, RLENGTH - 10)
 			sub(/\[[^]]*\]/, "")
-			if ($2 ~ ("/" id "/?$")) print $2, key
+			if ($2 ~ ("/" id "(-security)?/?$")) print $2, key
 		}'
 }
 
 # Fetches source package $1 into the folder $2, which must not exist, from
 # suite $4 of archive $5, whose keyring is $6; $3 = --download-only or nothing
-# (then it is unpacked, patches applied).  The log is in $2.log.
+# (then it is unpacked, patches applied).  The log is in $2.log.  Status 2: the
+# suite's index is not to be had.
 gv_fetch_from() {
 	local apt=$2.apt partial=$2.partial options components='main universe'
 	rm -rf "$apt" "$partial"
@@ -41,37 +43,56 @@ gv_fetch_from() {
 		-o Dir::Etc::sourceparts=- -o "Dir::State::lists=$apt/lists"
 		-o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root
 		-o Acquire::Languages=none -o Acquire::Retries=2)
-	{
-		apt-get -qq "${options[@]}" update &&
-			(cd "$partial" &&
-				apt-get -qq "${options[@]}" ${3:+"$3"} source "$1")
-	} >>"$2.log" 2>&1 || return 1
+	apt-get -qq "${options[@]}" update >>"$2.log" 2>&1 || return 2
+	(cd "$partial" && apt-get -qq "${options[@]}" ${3:+"$3"} source "$1") \
+		>>"$2.log" 2>&1 || return 1
 	rm -rf "$apt"
 	mv "$partial" "$2"
 }
 
+# What archive $1 calls the suites $2, then those beside them: where the file of
+# one is not to be had, another may have another version.
+# shellcheck disable=SC2086
+gv_suites() {
+	case $1 in
+	*-security | *-security/) printf '%s-security\n' $2 ;;
+	*/ubuntu*) printf '%s\n' $2 && printf '%s-updates\n' $2 &&
+		printf '%s-security\n' $2 ;;
+	*) printf '%s\n' $2 && printf '%s-updates\n' $2 &&
+		printf '%s-proposed-updates\n' $2 ;;
+	esac
+}
+
 # The same from the first of the distribution's suites that has it: $4 names
-# Debian's, $5 Ubuntu's.  False if there is none; then the last line of $2.log
-# says why.
+# Debian's, $5 Ubuntu's.  False if there is none; then $2.tried says where it
+# was looked for and why it was not to be had, one place a line.
 gv_fetch_source() {
-	local id suites suite uri key
+	local id suites suite uri key status reached=
 	mkdir -p "$(dirname "$2")"
-	rm -rf "$2"
-	echo "neither Debian nor Ubuntu, or no archive of it is known to apt" \
-		>"$2.log"
+	rm -rf "$2" "$2.log" "$2.tried"
 	id=$(. /etc/os-release 2>/dev/null && echo "$ID") || :
 	case $id in
 	debian) suites=$4 ;;
 	ubuntu) suites=$5 ;;
-	*) return 1 ;;
+	*) suites= ;;
 	esac
 	while read -r uri key; do
-		for suite in $suites; do
-			if gv_fetch_from "$1" "$2" "$3" "$suite" "$uri" "$key" \
-				</dev/null; then
+		for suite in $(gv_suites "$uri" "$suites"); do
+			# without a network nothing else is to be had either
+			[ "$suite" = "${suite%-*}" ] || [ -n "$reached" ] || continue
+			status=0
+			gv_fetch_from "$1" "$2" "$3" "$suite" "$uri" "$key" </dev/null ||
+				status=$?
+			if [ $status = 0 ]; then
+				rm -f "$2.tried"
 				return
 			fi
+			[ $status = 2 ] || reached=1
+			echo "$suite of $uri: $(grep '^E:' "$2.log" |
+				grep -v 'Failed to fetch some' | tail -1)" >>"$2.tried"
 		done
 	done < <(gv_archives "$id" | sort -u)
+	[ -e "$2.tried" ] || echo "neither Debian nor Ubuntu, or no archive of" \
+		"it is known to apt" >"$2.tried"
 	return 1
 }

@@ -10,7 +10,8 @@
 GV_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 GV_TMP=
 GV_USER=
-GV_GROUP=
+# processor time, in clock ticks, of servers that gv_stop has stopped
+GV_TICKS=0
 # gpuvecd without kernels, which take minutes to compile and need a card to run
 # (test/gpu/run.sh has them; test/run.sh compiles them once)
 export NVCC=${GPUVEC_TEST_NVCC-}
@@ -61,9 +62,6 @@ gv_find_clang() {
 
 gv_major() { "$1" --version | sed 's/^PostgreSQL \([0-9]*\).*/\1/'; }
 
-# The sources of a room and of the rooms inside.  $1 = folder, $2 = ending
-gv_room() { find "$GV_ROOT/$1" -name "*$2" | LC_ALL=C sort; }
-
 # ---- private folder
 
 # Makes GV_TMP, removed at exit with everything that still runs in it.
@@ -92,7 +90,7 @@ gv_begin() {
 }
 
 # Runs a command as GV_USER, in GV_TMP, with all its leavings there; in a
-# process group of its own, so that an interrupt ends all that it started.
+# session of its own, where no key of the terminal reaches it.
 gv_as() {
 	local status=0
 	(
@@ -103,10 +101,20 @@ gv_as() {
 		fi
 		exec setsid "$@"
 	) <&0 &
-	GV_GROUP=$!
-	wait "$GV_GROUP" || status=$?
-	GV_GROUP=
+	wait $! || status=$?
 	return $status
+}
+
+# Runs a command, $2 and further arguments, with niceness $1.  Linux may divide
+# the processors by sessions first, and counts niceness within one only: the
+# command gets a session, and that has the same niceness.
+gv_nice() {
+	local niceness=$1
+	shift
+	# shellcheck disable=SC2016
+	setsid -w nice -n "$niceness" sh -c \
+		'{ echo "$0" >/proc/self/autogroup; } 2>/dev/null; exec "$@"' \
+		"$niceness" "$@"
 }
 
 # Gives files to the user that runs the servers.
@@ -127,13 +135,23 @@ gv_kill_servers() {
 	done < <(find "$GV_TMP" -name postmaster.pid 2>/dev/null)
 }
 
+# The processes that process $1 has started, and theirs.
+gv_children() {
+	local child
+	# shellcheck disable=SC2013
+	for child in $(cat "/proc/$1/task/$1/children" 2>/dev/null); do
+		echo "$child"
+		gv_children "$child"
+	done
+}
+
 gv_end() {
 	local status=$?
 	trap - EXIT
 	trap '' HUP INT TERM
-	if [ -n "$GV_GROUP" ]; then
-		kill -TERM -- "-$GV_GROUP" 2>/dev/null || :
-	fi
+	# all at once, or one whose command ends would go on to the next
+	# shellcheck disable=SC2046
+	kill -TERM $(gv_children $$) 2>/dev/null || :
 	gv_kill_servers
 	cd /
 	# a server that is just going down may still write
@@ -217,6 +235,14 @@ gv_start() {
 		{ tail -20 "$data/server.log" && return 1; }
 }
 
-gv_stop() { gv_as "$GV_BIN/pg_ctl" -D "$GV_TMP/$1" -w -s -m fast stop; }
+gv_stop() {
+	local stat
+	# what the postmaster and the processes that it waited for have taken
+	if read -ra stat 2>/dev/null \
+		<"/proc/$(head -1 "$GV_TMP/$1/postmaster.pid")/stat"; then
+		GV_TICKS=$((GV_TICKS + stat[13] + stat[14] + stat[15] + stat[16]))
+	fi
+	gv_as "$GV_BIN/pg_ctl" -D "$GV_TMP/$1" -w -s -m fast stop
+}
 
 gv_psql() { "$GV_BIN/psql" -X -q -v ON_ERROR_STOP=1 "$@"; }

@@ -39,7 +39,7 @@ fetch() {
 	rm -rf "$SOURCE"
 	gv_fetch_source pgvector "$CACHE/package" '' "$DEBIAN_SUITES" \
 		"$UBUNTU_SUITES" || unavailable "no source to be had:" \
-		"$(tail -1 "$CACHE/package.log")"
+		"$(tail -1 "$CACHE/package.tried")"
 	mv "$CACHE"/package/pgvector-*/ "$SOURCE"
 	rm -rf "$CACHE/package"
 }

@@ -3,34 +3,51 @@
 #
 # usage: test/run.sh [--long]
 #
-# Parts: include rules, compiler warnings (gcc and clang), unit programs (plain
-# and sanitized; one of them runs gpuvecd), SQL and isolation tests, TAP tests;
-# these last on a private copy of PostgreSQL in a temporary folder, so that no
-# existing cluster or installation is touched.  Ends with one line 'N passed, N
+# Include rules, compiler warnings (gcc, clang, nvcc), unit programs (plain,
+# sanitized, and the CUDA engine on emulated threads), SQL and isolation tests,
+# TAP tests; these last on a private copy of PostgreSQL in a temporary folder,
+# so that no existing cluster or installation is touched.  The build for that
+# copy is gcc's, and the plain unit programs have its objects.  Ends with a table
+# of what each part took, wall clock and processor, one line 'N passed, N
 # failed', and status 0 only if nothing failed.
+#
+# The server's tests run while unit programs and the compilers without them,
+# which are niced, take what time of the processors is left.
 #
 # --long sets GPUVEC_TEST_LONG=1, which makes unit programs and TAP tests use
 # their full sizes (100,000 damaged conversations with gpuvecd, among others),
-# and adds the unit programs under valgrind, the CUDA engine's whole checks on
-# emulated threads and gpuvecd's with that engine, also sanitized at small size,
-# the engine's and the SQL tests with each of the processor's instructions, the
-# SQL tests without what leans on PostgreSQL's insides (src/page/buffer/README),
-# a server with the undefined-behaviour sanitizer, what clients from PyPI send
-# (test/clients; skipped where PyPI cannot be reached), and every other PostgreSQL
-# found under /usr/lib/postgresql or, in their place, named in PG_CONFIGS, be it
-# one with assertions (test/servers.sh builds such).
+# and adds parts, one after the other:
+#	levels			check_engine with each of the processor's instructions
+#	valgrind		the unit programs under valgrind
+#	cardwhole		the CUDA engine's whole checks on emulated threads, and
+#					gpuvecd's with that engine
+#	cardolder		what older cards do
+#	cardsanitized	the same sanitized, at small size
+#	sqllevels		the SQL tests with each of the processor's instructions
+#	plainbuffers	the SQL tests without what leans on PostgreSQL's insides
+#					(src/page/buffer/README)
+#	ubsan			a server with the undefined-behaviour sanitizer
+#	servers			every other PostgreSQL found under /usr/lib/postgresql or, in
+#					their place, named in PG_CONFIGS, be it one with assertions
+#					(test/servers.sh builds such)
+#	clients			what clients from PyPI send (test/clients; skipped where PyPI
+#					cannot be reached)
 #
-# ONLY="part ..." runs just these parts: layers warnings unit sql isolation tap
-# clients
+# ONLY="part ..." runs just these parts: layers warnings unit sql isolation tap,
+# and those above, with --long or without; ONLY="servers tap" runs the TAP tests
+# on this server and on the others, ONLY=servers all tests on the others.  What
+# ends early says which are left.
 # TAP="name ..." runs just these TAP tests, by the beginnings of their names
 set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/lib.sh"
-# shellcheck source=test/unit/build.sh
-. "$GV_ROOT/test/unit/build.sh"
 
 LONG=${GPUVEC_TEST_LONG:-}
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
+DEFAULT_PARTS='layers warnings unit sql isolation tap'
+LONG_PARTS='levels valgrind cardwhole cardolder cardsanitized sqllevels
+	plainbuffers ubsan servers clients'
+SERVER='' SOURCE=''
 PASSED=0 FAILED=0 SKIPPED=0
 
 # ---- counting
@@ -49,46 +66,126 @@ skipped() {
 	printf 'skipped: %s\n' "$*"
 }
 
-wanted() { [ -z "${ONLY:-}" ] || [[ " $ONLY " == *" $1 "* ]]; }
+# Is part $1 to be run?  By default all are, but for those of --long.
+wanted() {
+	if [ -z "${ONLY:-}" ]; then
+		[ -n "$LONG" ] || [[ " $DEFAULT_PARTS " == *" $1 "* ]]
+	else
+		[[ " $ONLY " == *" $1 "* ]]
+	fi
+}
+
+wanted_any() {
+	local name
+	for name in "$@"; do
+		if wanted "$name"; then return; fi
+	done
+	return 1
+}
+
+# Part $1 of ONLY's names, which is not begun again, is over.
+over() { if wanted "$1"; then echo "$1" >>"$GV_TMP/over"; fi; }
 
 seconds() { echo $((SECONDS - $1)) s; }
 
-# Runs a part, $2 and further arguments, beside those to come; join_parts shows
-# what it printed and counts its tests.  $1 = a name for files.
+# Sets TENTHS to the processor time, in tenths of a second, of this shell, of
+# what it has waited for and of the servers that it has stopped.
+processor() {
+	local file=$GV_TMP/times.$BASHPID
+	times >"$file"
+	TENTHS=$(awk -v ticks="$GV_TICKS" -v hertz="$(getconf CLK_TCK)" '{
+			for (i = 1; i <= 2; i++) {
+				split($i, t, /[ms]/)
+				seconds += 60 * t[1] + t[2]
+			}
+		}
+		END { printf "%d", 10 * (seconds + ticks / hertz) }' \
+		"$file")
+}
+
+# $1 tenths as seconds
+tenths() { echo "$(($1 / 10)).$(($1 % 10))"; }
+
+# Runs a part, $2 and further arguments, beside those to come; join_parts
+# shows what it printed.  $1 = its name.  What it counted and took is in
+# GV_TMP/parts.
 BESIDE=()
 beside() {
-	local name=$1
+	local name=$1 log=$GV_TMP/parts/${1// /_}
 	shift
 	(
-		PASSED=0 FAILED=0 SKIPPED=0
+		PASSED=0 FAILED=0 SKIPPED=0 BESIDE=() GV_TICKS=0
+		began=$EPOCHREALTIME
 		"$@"
-		echo "$PASSED $FAILED $SKIPPED" >"$GV_TMP/$name.counts"
-	) >"$GV_TMP/$name.beside" 2>&1 &
+		processor
+		wall=$((${EPOCHREALTIME/./} - ${began/./}))
+		echo "$began $((wall / 100000)) $TENTHS $PASSED $FAILED $SKIPPED" \
+			"$name" >"$log.part"
+	) >"$log.log" 2>&1 &
 	BESIDE+=("$name" "$!")
 }
 
 join_parts() {
-	local name p f s
+	local name log wall tenths p f
 	while [ ${#BESIDE[@]} -gt 0 ]; do
-		name=${BESIDE[0]}
+		name=${BESIDE[0]} log=$GV_TMP/parts/${BESIDE[0]// /_}
 		wait "${BESIDE[1]}" || :
 		BESIDE=("${BESIDE[@]:2}")
-		cat "$GV_TMP/$name.beside"
-		if read -r p f s 2>/dev/null <"$GV_TMP/$name.counts"; then
-			passed "$p"
-			FAILED=$((FAILED + f))
-			SKIPPED=$((SKIPPED + s))
-		else
-			failed 1 "$name: it ended too soon"
+		if [ ! -e "$log.part" ]; then
+			echo "FAILED: $name: it ended too soon" >>"$log.log"
+			echo "$EPOCHREALTIME 0 0 0 1 0 $name" >"$log.part"
 		fi
+		read -r _ wall tenths p f _ <"$log.part"
+		if [ "$f" = 0 ] && [ "$p" != 0 ]; then
+			echo "$name: $p passed, $(tenths "$wall") s," \
+				"processor $(tenths "$tenths") s" >>"$log.log"
+		fi
+		cat "$log.log"
 	done
 }
 
+# A part and nothing beside it.
+part() {
+	beside "$@"
+	join_parts
+}
+
+# Several parts, one after the other, beside others: what they print comes at
+# once.
+LANES=()
+lane() {
+	(
+		BESIDE=() LANES=()
+		"$@"
+	) &
+	LANES+=("$!")
+}
+
+join_lanes() {
+	local pid
+	for pid in "${LANES[@]}"; do
+		wait "$pid" || part "a lane" false
+	done
+	LANES=()
+}
+
+# What every part took, and all counts.
+show_parts() {
+	local wall tenths p f s name all=0
+	printf '%-48s %9s %9s\n' part seconds processor
+	while read -r _ wall tenths p f s name; do
+		passed "$p"
+		FAILED=$((FAILED + f)) SKIPPED=$((SKIPPED + s)) all=$((all + tenths))
+		printf '%-48s %9s %9s\n' "$name" "$(tenths "$wall")" \
+			"$(tenths "$tenths")"
+	done < <(cat "$GV_TMP"/parts/*.part | LC_ALL=C sort -n)
+	printf '%-48s %9s %9s\n' all "$SECONDS.0" "$(tenths "$all")"
+}
+
 # Runs a program whose last line is 'NAME: N passed, M failed' and counts it;
-# what it printed is shown when something failed.  $1 = name of the part.
+# what it printed is shown when something failed.
 count_program() {
-	local part=$1 log status=0 line p=0 f=0 began=$SECONDS
-	shift
+	local log status=0 line p=0 f=0
 	log=$GV_TMP/program.$BASHPID.log
 	"$@" >"$log" 2>&1 </dev/null || status=$?
 	line=$(grep -E '^[^:]+: [0-9]+ passed, [0-9]+ failed' "$log" |
@@ -104,9 +201,7 @@ count_program() {
 	fi
 	if [ "$f" != 0 ]; then
 		tail -60 "$log"
-		failed "$f" "$part (status $status)"
-	else
-		echo "$part: $p passed, $(seconds "$began")"
+		failed "$f" "$* (status $status)"
 	fi
 }
 
@@ -119,48 +214,41 @@ other_levels() {
 	fi
 }
 
-# ---- parts without a server
-
 part_layers() {
-	count_program layers "$GV_ROOT/test/unit/check_layers.pl"
+	count_program "$GV_ROOT/test/unit/check_layers.pl"
 }
 
-# $1 = name, the rest: command; one test: it succeeds and warns of nothing
+# ---- compilers
+
+# $1 = what is said when it fails, the rest: command; one test: it succeeds and
+# warns of nothing
 count_silent() {
-	local part=$1 log=$GV_TMP/silent.$BASHPID.log began=$SECONDS
+	local what=$1 log=$GV_TMP/silent.$BASHPID.log
 	shift
 	if ! "$@" >"$log" 2>&1; then
 		tail -40 "$log"
-		failed 1 "$part"
+		failed 1 "$what"
 	elif grep -q 'warning:' "$log"; then
 		# each once: a header's would come with every file
 		grep -A4 'warning:' "$log" | awk '!seen[$0]++' | head -60
-		failed 1 "$part: $(grep -c 'warning:' "$log") warnings"
+		failed 1 "$what: $(grep -c 'warning:' "$log") warnings"
 	else
 		passed 1
-		echo "$part: ok, $(seconds "$began")"
 	fi
 }
 
-part_warnings() {
-	local clang config
-	config=$(gv_find_pg_config)
-	gv_copy_source gcc
-	count_silent "no warning from gcc" \
-		make -C "$GV_TMP/gcc" -j"$(nproc)" PG_CONFIG="$config" CC=gcc all
+# The server was configured for gcc: its flags, and the gnu_printf of its
+# header, are not all known to clang.
+build_clang() {
+	local clang
 	clang=$(gv_find_clang)
 	if [ -z "$clang" ]; then
 		skipped "no clang"
-		beside cuda part_cuda
 		return
 	fi
 	gv_copy_source clang
-	# it takes longest, and unit programs but one of the cores
-	beside cuda part_cuda
-	# The server was configured for gcc: its flags, and the gnu_printf of its
-	# header, are not all known to clang.
-	count_silent "no warning from clang" \
-		make -C "$GV_TMP/clang" -j"$(nproc)" PG_CONFIG="$config" \
+	count_silent "clang" gv_nice 19 \
+		make -C "$GV_TMP/clang" -j"$(nproc)" PG_CONFIG="$GV_PG_CONFIG" \
 		CC="$clang" all \
 		COPT="-Wno-unknown-warning-option -Wno-ignored-attributes \
 			-Wno-ignored-optimization-argument"
@@ -168,7 +256,8 @@ part_warnings() {
 
 # gpuvecd with its kernels builds, where there is a compiler for them; without
 # a card, and with a driver that is too old, it says so and ends with status 3.
-part_cuda() {
+# All but the kernels is in the copy of what gcc has built.
+build_nvcc() {
 	local nvcc
 	nvcc=$(command -v nvcc || find /usr/local/cuda/bin -name nvcc 2>/dev/null) ||
 		:
@@ -176,10 +265,12 @@ part_cuda() {
 		skipped "no nvcc"
 		return
 	fi
-	count_silent "no warning from nvcc" \
-		make -C "$GV_TMP/gcc" -j"$(nproc)" PG_CONFIG="$(gv_find_pg_config)" \
-		NVCC="$nvcc" GPU_ARCHS="${GPU_ARCHS:-90a}" -B gpuvecd
-	if [ -e /dev/nvidiactl ]; then
+	cp -a "$SOURCE" "$GV_TMP/cuda"
+	rm "$GV_TMP/cuda/gpuvecd"
+	count_silent "nvcc" gv_nice 19 \
+		make -C "$GV_TMP/cuda" -j"$(nproc)" PG_CONFIG="$GV_PG_CONFIG" \
+		NVCC="$nvcc" GPU_ARCHS="${GPU_ARCHS:-90a}" gpuvecd
+	if [ ! -e "$GV_TMP/cuda/gpuvecd" ] || [ -e /dev/nvidiactl ]; then
 		return
 	fi
 	mkdir "$GV_TMP/nocard"
@@ -192,7 +283,7 @@ part_cuda() {
 # gpuvecd says $1 where libraries are looked for in $2 first, and ends.
 no_card() {
 	local status=0 log=$GV_TMP/nocard.log
-	LD_LIBRARY_PATH=$2 "$GV_TMP/gcc/gpuvecd" --engine cuda \
+	LD_LIBRARY_PATH=$2 "$GV_TMP/cuda/gpuvecd" --engine cuda \
 		--data "$GV_TMP/nocard" >"$log" 2>&1 || status=$?
 	if [ $status = 3 ] && grep -q "$1" "$log"; then
 		passed 1
@@ -202,45 +293,114 @@ no_card() {
 	fi
 }
 
-# The CUDA engine on emulated threads, against the portable engine.
-# $1 = name, the rest: flags
-unit_card() {
-	local dir=$GV_TMP/unit-card-$1 log=$GV_TMP/unit-build.log part
+other_compilers() {
+	part "no warning from nvcc" build_nvcc
+	part "no warning from clang" build_clang
+	over warnings
+}
+
+# ---- unit programs: engine (with the portable kernels), page (with the
+# server's headers, but no server), gpuvecd with what tests it, and the CUDA
+# engine on emulated threads
+
+SANITIZE='-fsanitize=address -fsanitize=undefined -fno-omit-frame-pointer
+	-fno-sanitize-recover=undefined'
+
+# What test/unit/Makefile makes; $1 = folder, the rest: targets and variables.
+# The plain engine is the server's.
+build_unit() {
+	local dir=$GV_TMP/unit-$1
 	shift
-	mkdir "$dir"
-	if build_card "$dir" "$@" >"$log" 2>&1 && ! grep -q 'warning:' "$log"; then
-		for part in mirrors hopper builders select exact lists sets faults \
-			open; do
-			beside "$(basename "$dir").$part" count_program \
-				"unit $(basename "$dir") $part" "$dir/check_card" $part
-		done
+	mkdir -p "$dir"
+	count_silent "it does not compile without warnings" gv_nice 10 \
+		make -s -j"$(nproc)" -f "$GV_ROOT/test/unit/Makefile" OUT="$dir" \
+		PG_CONFIG="$(gv_find_pg_config)" CC=gcc CXX=g++ "$@"
+}
+
+# Settings, if any, and a program that computes and never waits.
+run_niced() { count_program gv_nice 10 env "$@"; }
+
+# $1 = flavour, $2 = settings of check_engine, the rest: for make
+unit_flavour() {
+	local dir=$1 settings=$2
+	shift 2
+	part "unit $dir build" build_unit "$dir" "$@"
+	if [ -e "$GV_TMP/unit-$dir/gpuvecd" ]; then
+		# shellcheck disable=SC2086
+		beside "unit $dir check_engine" \
+			run_niced $settings "$GV_TMP/unit-$dir/check_engine"
+		beside "unit $dir check_page" \
+			count_program "$GV_TMP/unit-$dir/check_page"
+		beside "unit $dir check_server" \
+			count_program "$GV_TMP/unit-$dir/check_server"
 		join_parts
-		if [ -n "$LONG" ]; then
-			GPUVEC_UNIT_ENGINE=cuda count_program \
-				"unit $(basename "$dir") check_server" "$dir/check_server"
-		fi
-	else
-		cat "$log"
-		failed 1 "unit $(basename "$dir"): does not compile without warnings"
 	fi
 }
 
-# Compiles the unit programs: engine (with the portable kernels), page (with
-# the server's headers, but no server) and gpuvecd with what tests it.
-# $1 = flavour, the rest: flags of that flavour
-unit_flavour() {
-	local dir=$GV_TMP/unit-$1 log=$GV_TMP/unit-build.log
-	shift
-	mkdir "$dir" "$dir/server"
-	build_unit "$dir" "$@" >"$log" 2>&1 && ! grep -q 'warning:' "$log"
+# The CUDA engine on emulated threads, against the portable engine.  $1 = name,
+# $2 = folder, $3 = settings, the rest: for make
+unit_card() {
+	local name=$1 dir=$2 settings=$3 part
+	shift 3
+	part "$name build" build_unit "$dir" BUILT="$SOURCE" "$@" card
+	if [ -e "$GV_TMP/unit-$dir/check_card" ]; then
+		for part in mirrors hopper builders select exact lists sets faults \
+			open; do
+			# shellcheck disable=SC2086
+			beside "$name $part" \
+				run_niced $settings "$GV_TMP/unit-$dir/check_card" $part
+		done
+		join_parts
+	fi
 }
 
-# $1 = flavour
-run_unit() {
-	local program
-	for program in "$GV_TMP/unit-$1"/check_*; do
-		count_program "unit $1 $(basename "$program")" "$program"
-	done
+unit_parts() {
+	local small=GPUVEC_UNIT_SMALL=1
+	unit_flavour plain '' BUILT="$SOURCE" programs
+	# every size is the plain one's
+	unit_flavour sanitized "$([ -n "$LONG" ] || echo $small)" \
+		FLAGS="$SANITIZE" programs
+	unit_card "unit card" plain $small
+	over unit
+}
+
+# Of --long.  Programs that are there already are not made again.
+long_unit_parts() {
+	local level part
+	if wanted_any levels valgrind; then
+		part "unit plain build again" build_unit plain BUILT="$SOURCE" programs
+	fi
+	if wanted levels; then
+		for level in $(other_levels); do
+			beside "check_engine $level" run_niced \
+				GPUVEC_UNIT_SIMD="$level" "$GV_TMP/unit-plain/check_engine"
+		done
+		join_parts
+		over levels
+	fi
+	if wanted valgrind; then
+		run_valgrind
+		over valgrind
+	fi
+	if wanted cardwhole; then
+		unit_card "card whole" plain '' cardserver
+		part "card whole check_server" run_niced GPUVEC_UNIT_ENGINE=cuda \
+			"$GV_TMP/unit-plain/card/check_server"
+		over cardwhole
+	fi
+	if wanted cardolder; then
+		part "card older build" build_unit plain BUILT="$SOURCE" card
+		for part in mirrors exact lists; do
+			beside "card older $part" run_niced GPUVEC_EMULATED_CARD=80 \
+				GPUVEC_UNIT_SMALL=1 "$GV_TMP/unit-plain/check_card" $part
+		done
+		join_parts
+		over cardolder
+	fi
+	if wanted cardsanitized; then
+		card_sanitized
+		over cardsanitized
+	fi
 }
 
 # Everything once, because it is fifty times slower there; of the server's
@@ -255,56 +415,23 @@ run_valgrind() {
 		>"$dir/watched"
 	chmod +x "$dir/watched"
 	for program in check_engine check_page; do
-		GPUVEC_UNIT_SMALL=1 count_program "unit valgrind $program" \
+		beside "valgrind $program" run_niced GPUVEC_UNIT_SMALL=1 \
 			"${valgrind[@]}" "$dir/$program"
 	done
-	GPUVEC_UNIT_SMALL=1 GPUVECD=$dir/watched count_program \
-		"unit valgrind check_server" "$dir/check_server"
+	beside "valgrind check_server" run_niced GPUVEC_UNIT_SMALL=1 \
+		GPUVECD="$dir/watched" "$dir/check_server"
+	join_parts
 }
 
-# The engine with other instructions than the processor's best.
-run_levels() {
-	local level
-	for level in $(other_levels); do
-		GPUVEC_UNIT_SIMD=$level count_program \
-			"unit plain check_engine $level" "$GV_TMP/unit-plain/check_engine"
-	done
-}
-
-part_unit() {
-	local part sanitize=(-fsanitize=address -fsanitize=undefined
-		-fno-omit-frame-pointer
-		-fno-sanitize-recover=undefined)
-	export GPUVEC_TEST_LONG=$LONG
-	unit_one plain
-	unit_one sanitized "${sanitize[@]}"
-	if [ -n "$LONG" ]; then
-		run_levels
-		run_valgrind
-		unit_card whole
-		# what older cards do
-		for part in mirrors exact lists; do
-			beside "older.$part" count_program "unit card older $part" \
-				env GPUVEC_EMULATED_CARD=80 GPUVEC_UNIT_SMALL=1 \
-				"$GV_TMP/unit-card-whole/check_card" $part
-		done
-		join_parts
-		# streams take another order; -O1: the sanitizers' code is what is slow
-		# to compile
-		GPUVEC_EMULATED_SEED=2 GPUVEC_UNIT_SMALL=1 \
-			unit_card sanitized -O1 "${sanitize[@]}"
-	else
-		GPUVEC_UNIT_SMALL=1 unit_card small
-	fi
-}
-
-unit_one() {
-	if unit_flavour "$@"; then
-		run_unit "$1"
-	else
-		cat "$GV_TMP/unit-build.log"
-		failed 1 "unit $1: does not compile without warnings"
-	fi
+# Streams take another order; -O1: the sanitizers' code is what is slow to
+# compile.
+card_sanitized() {
+	local settings='GPUVEC_EMULATED_SEED=2 GPUVEC_UNIT_SMALL=1'
+	unit_card "card sanitized" cardsanitized "$settings" \
+		FLAGS="-O1 $SANITIZE" cardserver
+	# shellcheck disable=SC2086
+	part "card sanitized check_server" run_niced $settings \
+		GPUVEC_UNIT_ENGINE=cuda "$GV_TMP/unit-cardsanitized/card/check_server"
 }
 
 # ---- parts with a server
@@ -312,12 +439,11 @@ unit_one() {
 # Autovacuum would keep rows alive that a test has deleted and vacuums.
 SQL_SETTINGS=('max_prepared_transactions = 10' 'autovacuum = off')
 
-# Installs gpuvec, and pgvector where it is to be had, into a fresh copy of
-# the server of $1; further arguments go to make.  SERVER is its name in what
-# is printed, TAG in the names of folders.
-prepare_server() {
+# Copies the server of $1, which is the one to test from now on.  SERVER is its
+# name in what is printed, TAG in the names of folders, SOURCE where the sources
+# are compiled for it.
+choose_server() {
 	local config=$1
-	shift
 	TAG=$(gv_major "$config")
 	SERVER="PostgreSQL $TAG"
 	if "$config" --configure | grep -q enable-cassert; then
@@ -326,23 +452,46 @@ prepare_server() {
 	fi
 	gv_copy_server "$config"
 	SOURCE=$GV_TMP/src$TAG
+}
+
+# Builds gpuvec for it; more arguments go to make.  A warning of gcc is a
+# failure.
+build_gcc() {
 	if [ ! -d "$SOURCE" ]; then
 		gv_copy_source "src$TAG"
 	fi
-	if ! gv_build "src$TAG" "$@"; then
-		failed 1 "$SERVER: build"
-		return 1
-	fi
+	count_silent "gcc" make -C "$SOURCE" -j"$(nproc)" \
+		PG_CONFIG="$GV_PG_CONFIG" CC=gcc "$@" all
+}
+
+is_built() { [ -e "$SOURCE/gpuvec.so" ] && [ -e "$SOURCE/gpuvecd" ]; }
+
+# Installs that into the copy, and pgvector where it is to be had.
+install_gpuvec() {
+	gv_build "src$TAG" CC=gcc "$@"
 	gv_own "$SOURCE"
-	PGVECTOR=
 	if "$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG"; then
-		PGVECTOR=$(sed -n "s/^default_version *= *'\(.*\)'/\1/p" \
-			"$("$GV_PG_CONFIG" --sharedir)/extension/vector.control")
-		echo "$SERVER with pgvector $PGVECTOR"
+		sed -n "s/^default_version *= *'\(.*\)'/\1/p" \
+			"$("$GV_PG_CONFIG" --sharedir)/extension/vector.control" \
+			>"$GV_TMP/pgvector$TAG"
+		echo "$SERVER with pgvector $(cat "$GV_TMP/pgvector$TAG")"
 	else
 		skipped "$SERVER: everything with pgvector (it is not to be had)"
 	fi
+	touch "$SOURCE.installed"
+}
+
+# Both, once; arguments go to make.  False when something went wrong.
+prepare_server() {
+	if ! is_built; then
+		part "$SERVER: no warning from gcc" build_gcc "$@"
+	fi
+	if is_built && [ ! -e "$SOURCE.installed" ]; then
+		part "$SERVER install" install_gpuvec "$@"
+	fi
+	PGVECTOR=$(cat "$GV_TMP/pgvector$TAG" 2>/dev/null) || :
 	export GPUVEC_PGVECTOR=$PGVECTOR
+	[ -e "$SOURCE.installed" ]
 }
 
 # Counts the lines of pg_regress, of 15 ('test NAME ... ok') and of later ones
@@ -399,26 +548,18 @@ check_server_log() {
 
 # SQL and isolation tests on a cluster of their own; $1 = its name
 part_sql() {
-	if wanted sql || wanted isolation; then
-		gv_start "$1" "${SQL_SETTINGS[@]}" || {
-			failed 1 "$SERVER: does not start"
-			return 0
-		}
-		if wanted sql; then
-			installcheck sql REGRESS ISOLATION .
-		fi
-		if wanted isolation; then
-			installcheck isolation ISOLATION REGRESS output_iso
-		fi
-		gv_stop "$1"
-		check_server_log "$1"
-	fi
+	gv_start "$1" "${SQL_SETTINGS[@]}" || {
+		failed 1 "$SERVER: does not start"
+		return 0
+	}
 	if wanted sql; then
-		sql_through_gpuvecd "$1-gpuvecd"
+		installcheck sql REGRESS ISOLATION .
 	fi
-	if [ -n "$LONG" ] && wanted sql; then
-		sql_by_levels "$1"
+	if wanted isolation; then
+		installcheck isolation ISOLATION REGRESS output_iso
 	fi
+	gv_stop "$1"
+	check_server_log "$1"
 }
 
 # The SQL tests with other instructions; $1 = what the clusters are called
@@ -615,37 +756,45 @@ part_clients() {
 	check_server_log "$1"
 }
 
-# by default a part of --long only: it needs the network
-wanted_clients() { wanted clients && [ -n "$LONG${ONLY:-}" ]; }
-
+# All wanted parts of the chosen server.
 server_parts() {
-	wanted sql || wanted isolation || wanted tap || wanted_clients || return 0
-	prepare_server "$1" || return 0
-	part_sql "data$TAG"
+	local name
+	wanted_any sql isolation tap clients sqllevels plainbuffers || return 0
+	prepare_server || return 0
+	if wanted_any sql isolation; then
+		part "$SERVER sql and isolation" part_sql "data$TAG"
+	fi
+	if wanted sql; then
+		part "$SERVER sql through gpuvecd" sql_through_gpuvecd \
+			"data$TAG-gpuvecd"
+	fi
+	if wanted sqllevels; then
+		part "$SERVER sql with levels" sql_by_levels "data$TAG"
+	fi
 	if wanted tap; then
-		part_tap
+		part "$SERVER tap" part_tap
 	fi
-	if wanted_clients; then
-		part_clients "dataclients$TAG"
+	if wanted clients; then
+		part "$SERVER clients" part_clients "dataclients$TAG"
 	fi
-	if [ -n "$LONG" ] && wanted sql; then
-		sql_on_plain_buffers "dataplain$TAG"
+	if wanted plainbuffers; then
+		part "$SERVER sql on plain buffers" sql_on_plain_buffers \
+			"dataplain$TAG"
 	fi
+	for name in sql isolation tap clients sqllevels plainbuffers; do
+		over $name
+	done
 }
 
 # gpuvec with the undefined-behaviour sanitizer, under the SQL tests
-sanitized_server() {
-	wanted sql || wanted isolation || return 0
-	prepare_server "$1" || return 0
+ubsan_parts() {
+	local ONLY='sql isolation'
 	make -s -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" clean
-	gv_build "$(basename "$SOURCE")" SHLIB_LINK="-lm -lubsan" \
-		COPT="-fsanitize=undefined -fno-sanitize=alignment" || {
-		failed 1 "$SERVER: sanitized build"
-		return 0
-	}
-	gv_own "$SOURCE"
+	rm -f "$SOURCE.installed"
 	SERVER="$SERVER sanitized"
-	part_sql dataubsan
+	prepare_server SHLIB_LINK="-lm -lubsan" \
+		COPT="-fsanitize=undefined -fno-sanitize=alignment" || return 0
+	part "$SERVER sql and isolation" part_sql dataubsan
 }
 
 # The other servers to test with, one pg_config a line.
@@ -677,16 +826,49 @@ sql_on_plain_buffers() {
 	check_server_log "$1"
 }
 
-# What --long adds to the server of $1.
+# The others than $1's, with the parts that ONLY names beside this one.
 more_servers() {
-	local others other
-	wanted sql || wanted isolation || wanted tap || wanted_clients || return 0
-	sanitized_server "$1"
+	local others other names=${ONLY:-}
+	wanted_any sql isolation tap clients || names=
 	others=$(other_servers "$1")
-	[ -n "$others" ] || skipped "no other PostgreSQL"
+	[ -n "$others" ] || part "other servers" skipped "no other PostgreSQL"
 	for other in $others; do
-		server_parts "$other"
+		choose_server "$other"
+		ONLY=$names server_parts
 	done
+}
+
+# What is left of a run that ends early, for ONLY.
+show_left() {
+	local name left=
+	for name in ${ONLY:-$DEFAULT_PARTS ${LONG:+$LONG_PARTS}}; do
+		grep -qsx "$name" "$GV_TMP/over" || left+=" $name"
+	done
+	[ -z "$left" ] || echo "not run: ONLY=\"${left# }\" would"
+}
+
+# The parts that run side by side.
+run_default() {
+	if wanted layers; then beside layers part_layers; fi
+	if [ -n "$SERVER" ]; then
+		part "$SERVER: no warning from gcc" build_gcc
+	fi
+	join_parts
+	over layers
+	if ! is_built; then return; fi
+	if wanted warnings; then lane other_compilers; fi
+	if wanted unit; then lane unit_parts; fi
+	server_parts
+	join_lanes
+}
+
+# A stop says what is left.
+end() {
+	local status=$?
+	set +e
+	show_left
+	(exit $status)
+	gv_end
 }
 
 main() {
@@ -696,19 +878,31 @@ main() {
 	--long) LONG=1 ;;
 	*) gv_die "usage: test/run.sh [--long]" ;;
 	esac
-	if [ -n "$LONG" ]; then
+	# shellcheck disable=SC2086
+	if wanted_any $LONG_PARTS; then
 		what=long
 	fi
 	"$GV_ROOT/test/setup.sh" $what
 	gv_begin
+	trap end EXIT
+	mkdir "$GV_TMP/parts"
+	export GPUVEC_TEST_LONG=$LONG
 	config=$(gv_find_pg_config)
-	if wanted layers; then part_layers; fi
-	if wanted warnings; then part_warnings; fi
-	if wanted unit; then part_unit; fi
-	join_parts
-	server_parts "$config"
-	if [ -n "$LONG" ]; then more_servers "$config"; fi
-	echo "took $SECONDS s"
+	# shellcheck disable=SC2086
+	if wanted_any warnings unit sql isolation tap $LONG_PARTS; then
+		choose_server "$config"
+	fi
+	run_default
+	if is_built; then long_unit_parts; fi
+	if wanted ubsan; then
+		ubsan_parts
+		over ubsan
+	fi
+	if wanted servers; then
+		more_servers "$config"
+		over servers
+	fi
+	show_parts
 	if [ $SKIPPED != 0 ]; then
 		echo "$PASSED passed, $FAILED failed, $SKIPPED skipped"
 	else

@@ -7,7 +7,9 @@
 # into build/servers/VERSION (or build/servers/VERSIONassert), and prints the
 # path of its pg_config.  Sources come from the Debian or Ubuntu archive that
 # this machine's apt is configured for, or a later release of it, and stay,
-# for reading, in build/servers/src.  Ten minutes and 400 MB each on one
+# for reading, in build/servers/src.  A version whose source is not to be had is
+# named, with the places where it was looked for, the others are built, and the
+# status is 1.  Ten minutes and 400 MB each on one
 # processor (JOBS=4 uses more).  Then, say,
 #
 #	PG_CONFIGS="$(test/servers.sh 17 18)" make test-long
@@ -26,7 +28,7 @@ usage() { gv_die "usage: test/servers.sh VERSION... [--cassert]"; }
 debian_suites() {
 	case $1 in
 	15) echo bookworm ;;
-	17) echo trixie ;;
+	17) echo trixie forky sid ;;
 	*) echo forky sid ;;
 	esac
 }
@@ -40,16 +42,22 @@ ubuntu_suites() {
 }
 
 # The sources of version $1, as PostgreSQL's developers released them: the
-# distribution's patches fix folders that a private copy must not have.
+# distribution's patches fix folders that a private copy must not have.  False,
+# with the reasons, if they are not to be had.
 fetch() {
 	local dir=$SERVERS/src/$1
 	[ ! -e "$dir/configure" ] || return 0
 	gv_fetch_source "postgresql-$1" "$dir.files" --download-only \
-		"$(debian_suites "$1")" "$(ubuntu_suites "$1")" ||
-		gv_die "postgresql-$1: $(tail -1 "$dir.files.log")"
+		"$(debian_suites "$1")" "$(ubuntu_suites "$1")" || {
+		printf '%s\n' "the source of postgresql-$1 is not to be had:" >&2
+		sed 's/^/  /' "$dir.files.tried" >&2
+		rm -rf "$dir.files".*
+		return 1
+	}
 	rm -rf "$dir" "$dir.partial"
 	mkdir "$dir.partial"
-	tar -C "$dir.partial" -xf "$dir.files"/*.orig.tar.* --strip-components=1
+	tar -C "$dir.partial" -xf "$dir.files"/*.orig.tar.* --strip-components=1 ||
+		return 1
 	mv "$dir.partial" "$dir"
 	rm -rf "$dir.files"
 }
@@ -85,7 +93,7 @@ build() {
 }
 
 main() {
-	local versions=() word suffix='' options=() prefix
+	local versions=() word suffix='' options=() prefix status=0
 	for word in "$@"; do
 		case $word in
 		--cassert) suffix=assert options=(--enable-cassert) ;;
@@ -99,11 +107,12 @@ main() {
 	for word in "${versions[@]}"; do
 		prefix=$SERVERS/$word$suffix
 		if [ ! -e "$prefix/.built" ]; then
-			fetch "$word"
+			fetch "$word" || { status=1 && continue; }
 			build "$word" "$prefix" "${options[@]}"
 		fi
 		echo "$prefix/bin/pg_config"
 	done
+	return $status
 }
 
 main "$@"

@@ -102,45 +102,23 @@ link() {
 	fi
 }
 
-# Compiles the engines for this card into GV_TMP/card.
-build_engines() {
-	local dir=$GV_TMP/card file code=-arch=sm_$ARCH
+# Makes targets of test/unit/Makefile with the engines for this card, in
+# GV_TMP/card.
+build_unit() {
+	local code=-arch=sm_$ARCH
 	[ "$SERVER" = cuda ] || gv_die "this stage needs a card"
-	[ ! -d "$dir" ] || return 0
-	mkdir "$dir"
 	[ -z "${GPU_PTX:-}" ] ||
 		code="-gencode arch=compute_$GPU_PTX,code=compute_$GPU_PTX"
-	gv_room gpu .cu | xargs -P "$(nproc)" -I FILE sh -c \
-		"'$NVCC' -std=c++17 -O3 -fmad=false -lineinfo $code \
-			-I'$GV_ROOT' -I'$GV_ROOT/src' -c FILE -o '$dir'/\$(basename FILE).o"
-	for file in $(gv_room src/engine .c) $(gv_room src/cpu .c); do
-		gcc -std=gnu99 -g -O3 -ffp-contract=off -I"$GV_ROOT/src" -c "$file" \
-			-o "$dir/$(basename "$file").o"
-	done
-}
-
-# What checks them, GV_TMP/card/check_card.
-build_check() {
-	local dir=$GV_TMP/card/check file
-	build_engines
-	[ ! -d "$dir" ] || return 0
-	mkdir "$dir"
-	for file in "$GV_ROOT"/test/unit/engine/check_{mirror*,builder*}.c \
-		"$GV_ROOT"/test/unit/engine/selections.c \
-		"$GV_ROOT"/test/unit/gpu/{check_*,searches}.c; do
-		gcc -std=gnu99 -g -O1 -I"$GV_ROOT" -I"$GV_ROOT/src" \
-			-DUNIT_MIRRORS=gv_cuda_mirrors -DUNIT_BUILDERS=gv_cuda_builders \
-			-c "$file" -o "$dir/$(basename "$file").o"
-	done
-	link "$GV_TMP/card/check_card" "$dir"/*.o "$GV_TMP"/card/*.o
+	make -s -j"$(nproc)" -f "$GV_ROOT/test/unit/Makefile" OUT="$GV_TMP/card" \
+		NVCC="$NVCC" NVCC_FLAGS="-lineinfo $code" "$@"
 }
 
 # The benchmark of coarse search, GV_TMP/card/lists.
 build_lists() {
-	build_engines
+	build_unit engines
 	"$NVCC" -std=c++17 -O2 -arch="sm_$ARCH" -I"$GV_ROOT/src" \
 		-I"$GV_ROOT" -cudart static "$GV_ROOT/test/bench/lists.cu" \
-		"$GV_TMP"/card/*.o -lm -o "$GV_TMP/card/lists"
+		"$GV_TMP/card/engines.a" -lm -o "$GV_TMP/card/lists"
 }
 
 # What a stage sees of the host's cards: one is enough for most.
@@ -150,7 +128,7 @@ one_card() {
 }
 
 stage_kernels() {
-	build_check
+	build_unit card
 	"$GV_TMP/card/check_card"
 }
 
@@ -159,7 +137,7 @@ stage_sanitize() {
 	local tools="memcheck racecheck initcheck synccheck" tool part flags log
 	local parts="mirrors hopper builders select exact lists sets faults"
 	local status=0
-	build_check
+	build_unit card
 	for tool in $tools; do
 		flags=
 		# what the host writes into pinned memory it knows nothing of
@@ -208,10 +186,10 @@ stage_lists() {
 
 stage_random() {
 	local program=$GV_TMP/card/random metrics shape batch
-	build_engines
+	build_unit engines
 	gcc -std=gnu99 -O2 -DGV_HAVE_CUDA -I"$GV_ROOT/src" \
 		-c "$GV_ROOT/test/bench/random.c" -o "$GV_TMP/random.o"
-	link "$program" "$GV_TMP/random.o" "$GV_TMP"/card/*.o
+	link "$program" "$GV_TMP/random.o" "$GV_TMP/card/engines.a"
 	if [ ${#ARGUMENTS[@]} = 0 ]; then
 		ARGUMENTS=(845060 384 8450 136 36 60 1 16 64 1024 10000)
 	fi
@@ -234,7 +212,7 @@ stage_cards() {
 	[ "$SERVER" != cuda ] || [ "$(nvidia-smi -L | grep -c ^GPU)" -ge 2 ] ||
 		gv_die "this stage needs two cards"
 	if [ "$SERVER" = cuda ]; then
-		build_check
+		build_unit card
 		GPUVEC_UNIT_SMALL=1 "$GV_TMP/card/check_card"
 	fi
 	GPUVEC_TEST_NVCC=$NVCC GPU_ARCHS=$ARCH GPUVEC_TEST_SERVER=$SERVER \

@@ -13,6 +13,9 @@
 #endif
 
 #define STACK_BYTES		(128 * 1024)
+#define STACK_STEP		192		/* stacks' ends are not all in the same set of a
+								 * cache */
+#define WARP_ROUNDS		64
 
 dim3		threadIdx;
 dim3		blockIdx;
@@ -55,7 +58,7 @@ go_to(void **place)
 
 /* Back to the scheduler; returns when it resumes this fiber. */
 static void __attribute__((noipa))
-leave(GvFiber *me)
+leave(GvState *me)
 {
 	if (__builtin_setjmp(me->place) == 0)
 		go_to(gv_running->scheduler_place);
@@ -63,26 +66,26 @@ leave(GvFiber *me)
 
 /* From the scheduler to a fiber; returns when that leaves. */
 static void __attribute__((noipa))
-enter(GvFiber *fiber)
+enter(GvState *state)
 {
 	if (__builtin_setjmp(gv_running->scheduler_place) != 0)
 		return;
-	if (fiber->begun)
-		go_to(fiber->place);
-	fiber->begun = true;
-	setcontext(&fiber->context);
+	if (state->begun)
+		go_to(state->place);
+	state->begun = true;
+	setcontext(&gv_running->fibers[gv_running->current].context);
 }
 
 /* Let others run. */
 static void
 yield()
 {
-	GvFiber	   &me = gv_running->fibers[gv_running->current];
+	void	   *fake_stack = NULL;
 
-	begin_switch(&me.fake_stack, gv_running->scheduler_stack,
+	begin_switch(&fake_stack, gv_running->scheduler_stack,
 				 gv_running->scheduler_bytes);
-	leave(&me);
-	end_switch(me.fake_stack, &gv_running->scheduler_stack,
+	leave(&gv_running->states[gv_running->current]);
+	end_switch(fake_stack, &gv_running->scheduler_stack,
 			   &gv_running->scheduler_bytes);
 }
 
@@ -95,7 +98,7 @@ fiber_main()
 	for (;;)
 	{
 		gv_running->grid->kernel->work();
-		gv_running->fibers[gv_running->current].done = true;
+		gv_running->states[gv_running->current].done = true;
 		gv_running->progress = true;
 		yield();
 	}
@@ -113,10 +116,24 @@ pass(GvGate *gate)
 		gate->arrived = 0;
 		gate->passed++;
 	}
-	while (gate->passed == turn)
-		yield();
-	gv_running->progress = true;
+	gv_emulated_wait_for_gate(gate, turn);
 	return turn;
+}
+
+/* Wait until the gate has passed more than `turn` times. */
+void
+gv_emulated_wait_for_gate(const GvGate *gate, unsigned turn)
+{
+	GvState	   &me = gv_running->states[gv_running->current];
+
+	if (gate->passed == turn)
+	{
+		me.gate = gate;
+		me.turn = turn;
+		yield();
+		me.gate = NULL;
+	}
+	gv_running->progress = true;
 }
 
 /* What that lane of the warp brings to the same exchange. */
@@ -174,7 +191,54 @@ bring_statics(std::vector<char> *kept)
 	kept->clear();
 }
 
-/* A block's fibers in turn until all are done, or have to wait for the grid. */
+/* The current fiber, until it leaves. */
+static void
+run_fiber(GvRunner *runner)
+{
+#if defined(__SANITIZE_ADDRESS__)
+	begin_switch(&runner->scheduler_fake,
+				 runner->fibers[runner->current].stack.get(), STACK_BYTES);
+#endif
+	threadIdx = dim3(runner->current, 0, 0);
+	enter(&runner->states[runner->current]);
+	end_switch(runner->scheduler_fake, NULL, NULL);
+}
+
+/*
+ * A warp's fibers in turn as long as one gets on; false if none did.  Most wait
+ * for others most of the time: those that a gate holds are not entered.  Not
+ * for ever: they may ask each other what another warp is to say.
+ */
+static bool
+run_warp(GvRunner *runner, int first, int end, int *left)
+{
+	bool		progress = false;
+	int			round;
+
+	for (round = 0; round < WARP_ROUNDS && (round == 0 || runner->progress);
+		 round++)
+	{
+		runner->progress = false;
+		*left = 0;
+		for (runner->current = first; runner->current < end; runner->current++)
+		{
+			const GvState *state = &runner->states[runner->current];
+
+			if (state->done)
+				continue;
+			if (state->gate == NULL || state->gate->passed != state->turn)
+				run_fiber(runner);
+			*left += !state->done;
+		}
+		progress |= runner->progress;
+	}
+	return progress;
+}
+
+/*
+ * A block's warps in turn until all are done, or have to wait for the grid.
+ * Each goes as far as it can, so that its stacks stay in the cache.
+ */
 static void
 run_fibers(GvRunner *runner)
 {
@@ -183,22 +247,19 @@ run_fibers(GvRunner *runner)
 
 	while (left > 0)
 	{
-		runner->progress = false;
-		left = 0;
-		for (runner->current = 0; runner->current < nthreads; runner->current++)
-		{
-			GvFiber	   &fiber = runner->fibers[runner->current];
+		bool		progress = false;
+		int			first;
 
-			if (fiber.done)
-				continue;
-			threadIdx = dim3(runner->current, 0, 0);
-			begin_switch(&runner->scheduler_fake, fiber.stack.get(),
-						 STACK_BYTES);
-			enter(&fiber);
-			end_switch(runner->scheduler_fake, NULL, NULL);
-			left += !fiber.done;
+		left = 0;
+		for (first = 0; first < nthreads; first += WARP)
+		{
+			int			in_warp = 0;
+
+			progress |= run_warp(runner, first,
+								 std::min(first + WARP, nthreads), &in_warp);
+			left += in_warp;
 		}
-		if (left == 0 || runner->progress)
+		if (left == 0 || progress)
 			continue;
 		if (runner->early && runner->waits)
 			return;
@@ -249,7 +310,8 @@ add_fiber(GvRunner *runner)
 	fiber->stack.reset(new char[STACK_BYTES]);
 	getcontext(&fiber->context);
 	fiber->context.uc_stack.ss_sp = fiber->stack.get();
-	fiber->context.uc_stack.ss_size = STACK_BYTES;
+	fiber->context.uc_stack.ss_size = STACK_BYTES -
+		runner->fibers.size() % 64 * STACK_STEP;
 	fiber->context.uc_link = NULL;
 	makecontext(&fiber->context, fiber_main, 0);
 }
@@ -267,12 +329,15 @@ gv_take_runner(gv_emulated_grid *grid, unsigned number)
 	spare.pop_back();
 	while ((int) runner->fibers.size() < nthreads)
 		add_fiber(runner);
-	for (GvFiber &fiber : runner->fibers)
+	runner->states.resize(runner->fibers.size());
+	for (GvState &state : runner->states)
 	{
-		fiber.done = false;
+		state.gate = NULL;
+		state.done = false;
+	}
+	for (GvFiber &fiber : runner->fibers)
 		if (fiber.products.size() != 1 || !fiber.products[0].empty())
 			fiber.products.assign(1, {});
-	}
 	runner->sent.clear();
 	std::fill_n(runner->turns, 16, GvGate {});
 	runner->warps.assign(nthreads / WARP, GvGate {0, 0, WARP, {}});

@@ -165,5 +165,5 @@ gv_emulated_meet(int number, int nthreads)
 	unsigned	turn = gate->passed;
 
 	come(number, nthreads);
-	gv_emulated_wait_until([=] { return gate->passed != turn; });
+	gv_emulated_wait_for_gate(gate, turn);
 }

@@ -47,12 +47,18 @@ struct GvSent
 struct GvFiber
 {
 	ucontext_t	context;		/* where it begins */
-	void	   *place[5];		/* where it goes on */
-	bool		begun;
 	std::unique_ptr<char[]> stack;	/* not touched before it is used */
-	bool		done;
-	void	   *fake_stack;
 	std::deque<std::vector<GvToMultiply>> products;	/* group by group */
+};
+
+/* What a switch reads and writes of a fiber, one line of a cache. */
+struct alignas(64) GvState
+{
+	void	   *place[5];		/* where it goes on */
+	const GvGate *gate;			/* that holds it, or NULL */
+	unsigned	turn;			/* ... until it passes more than so often */
+	bool		begun;			/* its fiber has, in whatever block */
+	bool		done;
 };
 
 /* A grid that is under way. */
@@ -68,6 +74,7 @@ struct gv_emulated_grid
 struct GvRunner
 {
 	std::deque<GvFiber> fibers;	/* they never move */
+	std::vector<GvState> states;	/* of the fibers */
 	std::vector<GvGate> warps;
 	GvGate		block;
 	GvGate		turns[16];		/* barriers by number */
@@ -95,6 +102,9 @@ extern GvRunner *gv_running;
 extern GvRunner *gv_take_runner(gv_emulated_grid *grid, unsigned number);
 extern void gv_run_block(GvRunner *runner);
 extern void gv_give_runner(GvRunner *runner);
+
+/* A thread waits until a gate has passed more than `turn` times. */
+extern void gv_emulated_wait_for_gate(const GvGate *gate, unsigned turn);
 
 /* streams.cpp: CUDA has rules, and the program has broken one. */
 extern void gv_break_rule(const char *what);
