@@ -106,7 +106,7 @@ CREATE TABLE many (id int, v real[]);
 INSERT INTO many
 SELECT i, (SELECT array_agg((10 * sin(i % 30 * 131 + j * 17) + (hashint4(i * 16 + j) & 1023) / 1024.0)::real ORDER BY j)
 	FROM generate_series(1, 16) AS j)
-FROM generate_series(1, 2000) AS i;
+FROM generate_series(1, 4000) AS i;
 CREATE INDEX many_v ON many USING gpuivfpq (v) WITH (dims = 16, lists = 40);
 CREATE INDEX many_ip ON many USING gpuivfpq (v real_ip_ops) WITH (dims = 16, lists = 3);
 CREATE INDEX many_cosine ON many USING gpuivfpq (v real_cosine_ops) WITH (dims = 16, lists = 40);
@@ -150,7 +150,7 @@ SELECT count(*) FROM (
 	EXCEPT TABLE many_one) AS different;
 RESET maintenance_work_mem;
 SET gpuvec.probes = 2;
-SELECT count(*) > 15000 AS most, bool_and(two.distance <= one.distance) AS better
+SELECT count(*) > 30000 AS most, bool_and(two.distance <= one.distance) AS better
 FROM gpuvec_knn_graph('many', 'id', 'v', 10, 'cosine', 'index') AS two
 	JOIN many_one AS one USING (key, rank);
 RESET gpuvec.probes;

@@ -192,6 +192,8 @@ BEGIN
 END
 $$;
 SELECT pg_temp.plan(format('SELECT id FROM far ORDER BY e <-> %L LIMIT 10', :'q'));
+SET gpuvec.candidates = 40;
+SELECT pg_temp.plan(format('SELECT id FROM far ORDER BY e <-> %L LIMIT 10', :'q'));
 RESET gpuvec.candidates;
 DROP TABLE far;
 

@@ -32,7 +32,7 @@ ORDER BY id, val;
 CREATE TABLE selectable AS
 SELECT name, array_agg(x ORDER BY i) AS v,
 	array_agg(x ORDER BY x, i) AS vals, array_agg(i ORDER BY x, i) AS positions
-FROM generate_series(1, 20000) AS i,
+FROM generate_series(1, 50000) AS i,
 	LATERAL (VALUES ('random', hashint4(i)::real), ('ascending', i),
 		('descending', -i), ('equal', 7), ('few', i % 7),
 		('nan', CASE WHEN i % 3 = 0 THEN 'NaN'::real ELSE i % 11 END))
@@ -41,7 +41,7 @@ GROUP BY name;
 SELECT name, count(*), bool_and(s.positions = t.positions[:k]) AS positions,
 	bool_and(s.vals = t.vals[:k]) AS vals
 FROM selectable AS t,
-	(VALUES (1), (10), (2048), (5000), (20000)) AS k (k),
+	(VALUES (1), (10), (2048), (5000), (50000)) AS k (k),
 	unnest('{auto,warp,sample,multi}'::text[]) AS m (method),
 	LATERAL (SELECT array_agg(pos) AS positions, array_agg(val) AS vals
 		FROM gpuvec_select(v, k, method)) AS s
@@ -58,14 +58,14 @@ SELECT * FROM gpuvec_quantiles(NULL, '{1}');
 SELECT * FROM gpuvec_quantiles('{1}', NULL);
 SELECT name, count(*), bool_and(val = vals[rank] AND rank_error = 0) AS same
 FROM selectable,
-	gpuvec_quantiles(v, '{1,2,1000,10000,19999,20000}')
+	gpuvec_quantiles(v, '{1,2,1000,25000,49999,50000}')
 GROUP BY name ORDER BY name;
 
 -- approximate ones say how far they are off
 SELECT name, count(*), bool_and(val = vals[rank + rank_error]) AS same,
-	max(abs(rank_error)) < 20000 / 64 AS near
+	max(abs(rank_error)) < 50000 / 64 AS near
 FROM selectable,
-	gpuvec_quantiles(v, '{1,1000,10000,19999,20000}', true)
+	gpuvec_quantiles(v, '{1,1000,25000,49999,50000}', true)
 GROUP BY name ORDER BY name;
 DROP TABLE selectable;
 

@@ -51,7 +51,8 @@ cuda_size(const GvBuilderSpec *spec)
 {
 	int64_t		row = spec->dims * 4 + 64;
 	int64_t		batch = (int64_t) spec->batch_rows *
-		(2 * row + GV_NEAR * 8 + spec->copies * (8 + gv_code_bytes(spec->m)));
+		(2 * row + GV_SOAR_LISTS * 8 +
+		 spec->copies * (8 + gv_code_bytes(spec->m)));
 	int64_t		scores = (int64_t) spec->nlists * 8;
 
 	/* assign.cu takes no more scores than this */
@@ -248,8 +249,8 @@ cuda_put_rows(GvBuilder *builder, GvRows kind, const float *rows, int32_t n)
 GvStatus
 gv_build_lists(GvBuilder *builder, GvCardRows *rows, const GvStop *stop)
 {
-	rows->near = builder->trained.nlists < GV_NEAR ? builder->trained.nlists :
-		GV_NEAR;
+	rows->near = builder->trained.nlists < GV_SOAR_LISTS ?
+		builder->trained.nlists : GV_SOAR_LISTS;
 	if (rows->copies < 2)
 		rows->near = 1;
 	GV_TRY(gv_buffer_need(&builder->d_near, (size_t) rows->n * rows->near *

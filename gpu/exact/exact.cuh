@@ -3,7 +3,7 @@
  *		What the files of exact search on the card share: rows and queries as
  *		the filter sees them, what may be among the nearest, and what is.
  *
- * The filter (proof in gpu/README, "Exact search").  A vector x is seen as
+ * The filter (proof in README, "What is proven").  A vector x is seen as
  *		r(x) = (u(x) - m) scale,	m a mean of rows, scale a power of two
  *		u(x) = x (L2, inner product), x / |x| (cosine), or x less its own mean,
  *		divided by its length (Pearson)

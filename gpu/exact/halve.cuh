@@ -4,7 +4,7 @@
  *		precision, with what that can do to scores.  Warps of rows.cu and
  *		fewqueries.cu make it.
  *
- * The bound e, for a vector v and its half copy v' (gpu/README has the proof),
+ * The bound e, for a vector v and its half copy v' (README has the proof),
  * of g = (half_dims + 32) 2^-22, all lengths rounded up:
  *		|<p', r'> - <p, r>| <= E (C + F) + P F,	P >= |p|, C >= |r|,
  *		E >= |p - p'|, F >= |r - r'|, both measured

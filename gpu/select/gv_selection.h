@@ -4,7 +4,8 @@
  *		there, and quantiles of an array.
  *
  * The order, and what an item is, are gv_select.h's: answers are those of
- * gv_cpu_selection, bit for bit, by every way and for every input.
+ * gv_select and gv_quantiles on a processor, bit for bit, by every way and
+ * for every input.
  *
  * Ways, n = columns; times are of a row that fills its share of the card
  *	team		quick multi-select: a warp has the row in registers up to 1,024

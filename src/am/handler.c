@@ -85,7 +85,7 @@ fill_capabilities(IndexAmRoutine *amroutine)
 	amroutine->amkeytype = InvalidOid;
 }
 
-/* How it does it. */
+/* Its callbacks. */
 static void
 fill_callbacks(IndexAmRoutine *amroutine)
 {

@@ -1,17 +1,13 @@
 /*
  * gv_cpu.h
- *		The CPU backend: its operations and what they share.
- *
- * The operations fill the slots of gv_cpu_backend and keep the contracts of
- * engine/gv_engine.h; their arguments were checked by the gv_... wrappers.
- * What their time goes into are the kernels of gv_kernels.h.
+ *		What all rooms of the engine for processors share.
  */
 #ifndef GV_CPU_H
 #define GV_CPU_H
 
-#include "engine/gv_engine.h"
+#include <stdlib.h>
 
-#define GV_CPU_LANES	16		/* interleaved partial sums in fp32 */
+#include "engine/gv_engine.h"
 
 /* Work between two questions to the GvStop: multiplications, below 20 ms. */
 #define GV_CPU_SLICE	(INT64_C(1) << 24)
@@ -80,83 +76,15 @@ gv_carve(size_t *next, size_t bytes)
 	return start;
 }
 
-/*
- * <a, b> and |a - b|^2 in fp32: dimension i goes to partial sum i mod 16,
- * each sum ascending; then sum l takes sum l + 8, l + 4, l + 2, l + 1.
- * They may overflow; gv_score turns that into GV_SCORE_MAX.
- */
-extern float gv_cpu_dot(const float *a, const float *b, int32_t dims);
-extern float gv_cpu_sqdist(const float *a, const float *b, int32_t dims);
+/* Memory for n elements, aligned as scratch has to be; NULL: there is none. */
+static inline void *
+gv_cpu_take(int64_t n, size_t bytes)
+{
+	void	   *memory;
 
-/* In double, for Pearson's distance: mean, and <a - a_mean, b - b_mean>. */
-extern double gv_cpu_mean64(const float *a, int32_t dims);
-extern double gv_cpu_centred_dot64(const float *a, double a_mean,
-								   const float *b, double b_mean,
-								   int32_t dims);
-
-/*
- * A tile of the blocked product: products [nrows][GV_CPU_TILE_CENTS] = <x, c>
- * of x [nrows][dims], nrows <= GV_CPU_TILE_ROWS, and centroids
- * [ncents][dims], ncents <= GV_CPU_TILE_CENTS.  A product's error is below
- * (dims / 4 + 6) 2^-24 |x| |c|.
- */
-#define GV_CPU_TILE_ROWS	128
-#define GV_CPU_TILE_CENTS	64
-
-extern void gv_cpu_products(const float *x, int nrows, const float *centroids,
-							int ncents, int32_t dims, float *products);
-
-/*
- * Copy dimensions first .. first + len - 1 of ncents centroids [ncents][dims],
- * ncents <= GV_CPU_TILE_CENTS, so that a dimension's values lie side by side:
- * panel [GV_CPU_SLICE_DIMS][GV_CPU_TILE_CENTS], where what is missing is 0.
- */
-extern void gv_cpu_pack(const float *centroids, int32_t dims, int ncents,
-						int32_t first, int32_t len, float *panel);
-
-/* The slots of gv_cpu_backend. */
-extern size_t gv_cpu_kmeans_scratch(const GvKmeans *spec);
-extern GvStatus gv_cpu_kmeans(const GvKmeans *spec, const float *x,
-							  float *centroids, int32_t *found,
-							  void *scratch, const GvStop *stop);
-extern size_t gv_cpu_codebooks_scratch(int32_t dims, int32_t m, int64_t n);
-extern GvStatus gv_cpu_codebooks(int32_t dims, int32_t m, int64_t n,
-								 const float *residuals, uint64_t seed,
-								 float *codebooks, void *scratch,
-								 const GvStop *stop);
-extern GvStatus gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
-							  const float *x, int64_t n, int32_t *nearest,
-							  float *sqdist, const GvStop *stop);
-extern size_t gv_cpu_place_scratch(const GvTree *tree, int64_t n);
-extern GvStatus gv_cpu_place(const GvTree *tree, const float *x, int64_t n,
-							 int32_t copies, int32_t *lists, void *scratch,
-							 const GvStop *stop);
-extern int32_t gv_cpu_soar(int32_t dims, const float *x, const float *first,
-						   const float *const *others, int32_t n);
-extern GvStatus gv_cpu_encode(const GvModel *model, const float *x,
-							  const float *centroids, const int32_t *lists,
-							  int64_t n, int32_t copies, uint8_t *codes,
-							  float *t);
-extern GvStatus gv_cpu_coarse(const GvModel *model, const float *query,
-							  const float *centroids, int32_t n,
-							  uint64_t first_id, GvTopK *best);
-extern GvStatus gv_cpu_table(const GvModel *model, const float *query,
-							 float *table);
-extern size_t gv_cpu_scan_scratch(int32_t m, int32_t capacity);
-extern GvStatus gv_cpu_scan_begin(GvScan *scan);
-extern GvStatus gv_cpu_scan(GvScan *scan, float base, const GvBlock *blocks,
-							int32_t nblocks);
-extern GvStatus gv_cpu_scan_finish(GvScan *scan);
-extern GvStatus gv_cpu_exact(GvMetric metric, int32_t dims,
-							 const float *queries, int32_t nqueries,
-							 const float *x, int64_t n, const uint64_t *ids,
-							 GvTopK *best, const GvStop *stop);
-extern GvStatus gv_cpu_refine_encode(int32_t dims, const float *x, int64_t n,
-									 uint8_t *codes, float *min, float *step,
-									 float *error);
-extern GvStatus gv_cpu_refine_bound(GvMetric metric, int32_t dims,
-									const float *query,
-									const GvRefine *records, int64_t n,
-									float *bounds);
+	if (posix_memalign(&memory, GV_ALIGN, (size_t) n * bytes + 1) != 0)
+		return NULL;
+	return memory;
+}
 
 #endif							/* GV_CPU_H */

@@ -2,10 +2,10 @@
  * gv_engine.h
  *		The wall: quantization, list scanning and k-selection in plain C.
  *
- * What stands behind this header knows neither pages nor Datums.  Whoever
- * calls it (a backend, and the GPU server) passes plain arrays and scratch
- * memory; the engine keeps no state, allocates nothing, prints nothing and
- * never jumps out.  Every operation returns a GvStatus.
+ * What stands behind this header knows neither pages nor Datums.  Its callers
+ * (a backend, gpuvecd) pass plain arrays and scratch memory; the engine keeps
+ * no state, allocates nothing, prints nothing and never jumps out.  Every
+ * operation returns a GvStatus.
  *
  * Conventions
  *	- arrays are row-major; their shape stands beside them in brackets
@@ -50,6 +50,9 @@
 #define GV_MAX_DIMS		16000
 #define GV_SCORE_MAX	FLT_MAX
 #define GV_ALIGN		64		/* alignment of scratch, bytes */
+
+/* Cards, or what an engine has instead, numbered from 0 as they were found. */
+#define GV_MAX_DEVICES	16
 
 typedef enum GvStatus
 {
@@ -113,8 +116,8 @@ typedef struct GvBlock
 	const uint8_t *codes;		/* [gv_code_bytes(m)][GV_BLOCK] */
 	const float *t;				/* [GV_BLOCK] */
 	const uint16_t *rowids;		/* [GV_BLOCK][3], or NULL: */
-	uint64_t	first_id;		/* slot i has row id first_id + i */
-	uint32_t	live;			/* bit i: slot i holds a live copy */
+	uint64_t	first_id;		/* copy i has row id first_id + i */
+	uint32_t	live;			/* bit i: copy i is there and live */
 } GvBlock;
 
 /*
@@ -142,8 +145,9 @@ extern void gv_topk_sort(GvTopK *top);
  * Returns the number of vectors that cosine cannot place (zero length);
  * those become -mean * scale.
  */
-extern int64_t gv_transform(const GvModel *model, const float *x /* [n][dims] */ ,
-							int64_t n, float *y /* [n][dims] */ );
+extern int64_t gv_transform(const GvModel *model,
+							const float *x /* [n][dims] */ , int64_t n,
+							float *y /* [n][dims] */ );
 
 /*
  * Mean and scale of a sample for the metric: the mean of x' (0 for GV_IP),
@@ -218,7 +222,7 @@ typedef struct GvTree
 	const float *centroids;		/* [nlists][dims] */
 } GvTree;
 
-#define GV_NEAR		16			/* lists among which the second is chosen */
+#define GV_SOAR_LISTS	16		/* lists among which the second is chosen */
 
 /*
  * A refine record: a vector in 8 bits a dimension.  It stands for x^, with
@@ -234,62 +238,9 @@ typedef struct GvRefine
 } GvRefine;
 
 /*
- * One engine.  Every slot is filled.  Call through the gv_... wrappers.
- */
-typedef struct GvBackend
-{
-	const char *name;
-
-	size_t		(*kmeans_scratch) (const GvKmeans *spec);
-	GvStatus	(*kmeans) (const GvKmeans *spec, const float *x,
-						   float *centroids, int32_t *found,
-						   void *scratch, const GvStop *stop);
-	size_t		(*codebooks_scratch) (int32_t dims, int32_t m, int64_t n);
-	GvStatus	(*codebooks) (int32_t dims, int32_t m, int64_t n,
-							  const float *residuals, uint64_t seed,
-							  float *codebooks, void *scratch,
-							  const GvStop *stop);
-	GvStatus	(*assign) (int32_t dims, const float *centroids, int32_t k,
-						   const float *x, int64_t n, int32_t *nearest,
-						   float *sqdist, const GvStop *stop);
-	size_t		(*place_scratch) (const GvTree *tree, int64_t n);
-	GvStatus	(*place) (const GvTree *tree, const float *x, int64_t n,
-						  int32_t copies, int32_t *lists, void *scratch,
-						  const GvStop *stop);
-	int32_t		(*soar) (int32_t dims, const float *x, const float *first,
-						 const float *const *others, int32_t n);
-	GvStatus	(*encode) (const GvModel *model, const float *x,
-						   const float *centroids, const int32_t *lists,
-						   int64_t n, int32_t copies, uint8_t *codes,
-						   float *t);
-	GvStatus	(*coarse) (const GvModel *model, const float *query,
-						   const float *centroids, int32_t n,
-						   uint64_t first_id, GvTopK *best);
-	GvStatus	(*table) (const GvModel *model, const float *query,
-						  float *table);
-	size_t		(*scan_scratch) (int32_t m, int32_t capacity);
-	GvStatus	(*scan_begin) (GvScan *scan);
-	GvStatus	(*scan) (GvScan *scan, float base, const GvBlock *blocks,
-						 int32_t nblocks);
-	GvStatus	(*scan_finish) (GvScan *scan);
-	GvStatus	(*exact) (GvMetric metric, int32_t dims,
-						  const float *queries, int32_t nqueries,
-						  const float *x, int64_t n, const uint64_t *ids,
-						  GvTopK *best, const GvStop *stop);
-	GvStatus	(*refine_encode) (int32_t dims, const float *x, int64_t n,
-								  uint8_t *codes, float *min, float *step,
-								  float *error);
-	GvStatus	(*refine_bound) (GvMetric metric, int32_t dims,
-								 const float *query, const GvRefine *records,
-								 int64_t n, float *bounds);
-} GvBackend;
-
-extern const GvBackend gv_cpu_backend;	/* processors */
-
-/*
- * The instructions that gv_cpu_backend uses: portable C, the oracle, or what a
- * processor may have besides.  The answers are the same, bit for bit.  AUTO is
- * the last that this one has.
+ * The instructions that the engine uses: portable C, the oracle, or those that
+ * only some processors have.  The answers are the same, bit for bit.  AUTO is
+ * the last level that this processor has.
  */
 typedef enum GvSimd
 {
@@ -344,7 +295,7 @@ extern GvStatus gv_assign(int32_t dims, const float *centroids, int32_t k,
 /*
  * place: the lists of x [n][dims], n < 2^31, into lists [n][copies]: the
  * nearest that its nearest parents own and, with copies = 2, a second one
- * (gv_soar among the GV_NEAR nearest), or -1 when there is no other.
+ * (gv_soar among the GV_SOAR_LISTS nearest), or -1 when there is no other.
  */
 extern size_t gv_place_scratch(const GvTree *tree, int64_t n);
 extern GvStatus gv_place(const GvTree *tree, const float *x, int64_t n,
@@ -360,9 +311,9 @@ extern int32_t gv_soar(int32_t dims, const float *x, const float *first,
 
 /*
  * encode: x [n][dims], each in `copies` lists, whose numbers in centroids
- * [..][dims] are lists [n][copies] -> codes [n][copies][gv_code_bytes(m)] and t
- * [n][copies], each |t| <= GV_SCORE_MAX.  Where the list is -1 both are 0, and
- * so is the spare nibble of an odd m.
+ * [..][dims] are lists [n][copies] -> codes [n][copies][gv_code_bytes(m)] and
+ * t [n][copies], each |t| <= GV_SCORE_MAX.  Where the list is -1 both are 0,
+ * and so is the spare nibble of an odd m.
  */
 extern GvStatus gv_encode(const GvModel *model, const float *x,
 						  const float *centroids, const int32_t *lists,
@@ -380,16 +331,17 @@ extern GvStatus gv_coarse(const GvModel *model, const float *query,
 						  uint64_t first_id, GvTopK *best);
 
 /*
- * table: query [dims] -> table, gv_table_bytes(m) bytes: [m][GV_CODEWORDS], see
- * "The score S", and what the engine knows of them besides.  Not to be moved.
+ * table: query [dims] -> table, gv_table_bytes(m) bytes: [m][GV_CODEWORDS],
+ * see "The score S", and what the engine knows of them besides.  Not to be
+ * moved.
  */
 extern size_t gv_table_bytes(int32_t m);
 extern GvStatus gv_table(const GvModel *model, const float *query,
 						 float *table);
 
 /*
- * scan: every live copy of blocks [nblocks] of one list offered to a scan, with
- * its score S and its row id.  Blocks need not outlive the call.
+ * scan: every live copy of blocks [nblocks] of one list offered to a scan,
+ * with its score S and its row id.  Blocks need not outlive the call.
  *
  * scan_begin: begin a scan; what waits in it is forgotten.
  *
@@ -430,7 +382,7 @@ extern GvStatus gv_refine_encode(int32_t dims, const float *x, int64_t n,
  * of their terms' magnitudes, for which |q - x^|^2 is lowered; it loses
  * another FLT_MIN for what underflows.  The inner product is lowered by
  * 2 s (sum |q_i x^_i| + |q| error) + (1 + |q|) FLT_MIN, so that -<q, x> is no
- * smaller than the bound even when summed in fp32, in whatever order.
+ * smaller than the bound even when summed in fp32, in any order.
  * Where a sum overflows the bound is 0, or -HUGE_VALF for GV_IP.
  */
 extern GvStatus gv_refine_bound(GvMetric metric, int32_t dims,
@@ -438,9 +390,9 @@ extern GvStatus gv_refine_bound(GvMetric metric, int32_t dims,
 								int64_t n, float *bounds);
 
 /*
- * Fault injection: from now on the n-th call of an operation above that
- * reports a status (1 = the next) reports this one instead; 0 = none does.  For
- * tests, in processes of one thread.
+ * Fault injection: from now on the n-th call of an operation here or in
+ * gv_select.h that reports a status (1 = the next) reports this one instead;
+ * 0 = none does.  For tests.
  */
 extern void gv_engine_fault(int64_t n, GvStatus status);
 

@@ -1,6 +1,6 @@
 /*
  * gv_fault.h
- *		A call that fails because a test wants it to, in one of several threads.
+ *		A call that fails because a test wants it to, also among threads.
  */
 #ifndef GV_FAULT_H
 #define GV_FAULT_H
@@ -17,22 +17,33 @@ typedef struct GvFault
 	int			status;
 } GvFault;
 
-/* From now on the n-th call reports `status`. */
-static inline void
-gv_fault_set(GvFault *fault, int64_t n, GvStatus status)
-{
-	__atomic_store_n(&fault->status, (int) status, __ATOMIC_RELAXED);
-	__atomic_store_n(&fault->countdown, n, __ATOMIC_RELEASE);
-}
+/* That of gv_engine.h and gv_select.h: gv_engine_fault. */
+extern GvFault gv_engine_calls;
+
+extern void gv_fault_set(GvFault *fault, int64_t n, GvStatus status);
+
+/* Count down, from above 0; is this the call? */
+extern bool gv_fault_count(GvFault *fault, GvStatus *status);
+
+/* Never return. */
+extern void gv_fault_hang(void);
 
 /* Is this the call that shall fail?  One of several threads is told. */
 static inline bool
+gv_fault_strikes(GvFault *fault, GvStatus *status)
+{
+	return __atomic_load_n(&fault->countdown, __ATOMIC_ACQUIRE) > 0 &&
+		gv_fault_count(fault, status);
+}
+
+/* The same, and if it shall hang it does so here. */
+static inline bool
 gv_fault_is_due(GvFault *fault, GvStatus *status)
 {
-	if (__atomic_load_n(&fault->countdown, __ATOMIC_ACQUIRE) <= 0 ||
-		__atomic_sub_fetch(&fault->countdown, 1, __ATOMIC_ACQ_REL) != 0)
+	if (!gv_fault_strikes(fault, status))
 		return false;
-	*status = (GvStatus) __atomic_load_n(&fault->status, __ATOMIC_RELAXED);
+	if ((int) *status == GV_HANGS)
+		gv_fault_hang();
 	return true;
 }
 

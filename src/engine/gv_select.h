@@ -83,29 +83,6 @@ gv_select_value(uint32_t key)
 	return value;
 }
 
-/*
- * One engine.  Every slot is filled.  Call through the wrappers below.
- */
-typedef struct GvSelectBackend
-{
-	const char *name;
-
-	GvSelectMethod (*choose) (const GvSelect *spec);
-	size_t		(*select_scratch) (const GvSelect *spec);
-	GvStatus	(*select) (const GvSelect *spec, const float *values,
-						   uint32_t *positions, float *selected,
-						   void *scratch, const GvStop *stop);
-	size_t		(*quantiles_scratch) (int64_t n, int32_t nranks,
-									  bool approximate);
-	GvStatus	(*quantiles) (const float *values, int64_t n,
-							  const int64_t *ranks, int32_t nranks,
-							  bool approximate, float *quantiles,
-							  int64_t *rank_errors, void *scratch,
-							  const GvStop *stop);
-} GvSelectBackend;
-
-extern const GvSelectBackend gv_cpu_selection;	/* processors */
-
 /* "auto", "warp", "sample", "multi" */
 extern const char *gv_select_name(GvSelectMethod method);
 
@@ -142,8 +119,5 @@ extern GvStatus gv_quantiles(const float *values, int64_t n,
 							 bool approximate, float *quantiles,
 							 int64_t *rank_errors, void *scratch,
 							 const GvStop *stop);
-
-/* Fault injection, as gv_engine_fault for gv_select and gv_quantiles. */
-extern void gv_select_fault(int64_t n, GvStatus status);
 
 #endif							/* GV_SELECT_H */

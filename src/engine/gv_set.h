@@ -1,15 +1,15 @@
 /*
  * gv_set.h
  *		The wall's fifth part: what is asked of all rows of a set, which come
- *		one batch after the other.  Exact search, k-means, and selection for
- *		those who cannot bring everything at once.
+ *		one batch after the other: exact search, k-means, and selection where
+ *		not everything comes at once.
  *
  * A set is one piece of work: made for a GvSetSpec, given its inputs, run, and
  * asked for its outputs.  Like those of gv_builder.h these operations keep
- * state and take memory (malloc, or a card's), may report GV_NO_MEMORY (the set
- * can only be dropped then) and GV_FAILED (the engine is beyond repair), and
- * never print, exit or jump out.  Backends call them with gv_cpu_sets, gpuvecd
- * with any engine.
+ * state and take memory (malloc, or a card's), may report GV_NO_MEMORY (the
+ * set can only be dropped then) and GV_FAILED (the engine is beyond repair),
+ * and never print, exit or jump out.  Backends call them with gv_cpu_sets,
+ * gpuvecd with any engine.
  *
  * Threads: one at a time for each set; different sets may work side by side.
  *
@@ -153,8 +153,8 @@ typedef struct GvSetDone
 } GvSetDone;
 
 /*
- * One kind of work by one engine; state is the engine's.  What reaches these
- * was checked: an input that there is, in its turn, no more of it than the spec
+ * One kind of work by one engine; state is the engine's.  Arguments are
+ * checked: an input that there is, in its turn, no more of it than the spec
  * says; outputs of a set that has finished.
  */
 typedef struct GvSetOps
@@ -194,7 +194,7 @@ extern int64_t gv_set_output_bytes(const GvSetSpec *spec, GvSetOutput output);
 extern int64_t gv_set_output_length(const GvSetSpec *spec,
 									GvSetOutput output, int32_t found);
 
-/* gv_set_size: bytes that a set takes of its device, about; 0: invalid spec. */
+/* gv_set_size: about how many bytes a set takes; 0: invalid spec. */
 extern int64_t gv_set_size(const GvSetSpec *spec);
 
 extern GvStatus gv_set_create(const GvSetSpec *spec, GvSet **set);
@@ -230,21 +230,21 @@ extern double gv_distance_pearson(const float *a, const float *b,
 								  int32_t dims);
 
 /*
- * For engines: clusters that have lost their rows, or in a balanced set all
- * but a few, start anew.
+ * For engines: clusters that have lost their rows, or in a balanced set most
+ * of them, start anew.
  *
  * Between a pass and the next, with the clusters' sizes and errors [k] of that
- * pass and centroids [k][dims] already become means (of no rows: as they were).
+ * pass and centroids [k][dims] already become means (of no rows: as before).
  * Takers, ascending: clusters of no rows; of a balanced set those of fewer
  * than a quarter of the mean size, nrows / k.  Givers: in the order of
  * descending errors, or of descending sizes in a balanced set, ties by number,
  * those whose farthest row is at a distance above 0, and in a balanced set of
  * more than the mean size.
  * The i-th taker's centroid becomes the farthest row of the i-th giver,
- * farthest [k][dims] (the first of those equally far, by gv_assign's distance, which is
- * in far_distances [k]; 0 and any row where no row is farther); takers beyond
- * the givers stay as they are.  A cluster that takes does not give.
- * Returns how many have taken.  order [k] is for its use.
+ * farthest [k][dims] (the first of those equally far, by gv_assign's distance,
+ * which is in far_distances [k]; 0 and any row where no row is farther);
+ * takers beyond the givers stay as they are.  A cluster that takes does not
+ * give.  Returns how many have taken.  order [k] is for its use.
  */
 extern int32_t gv_set_mend(const GvSetSpec *spec, const int64_t *sizes,
 						   const double *errors, const float *far_distances,

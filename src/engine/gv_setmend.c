@@ -2,8 +2,8 @@
  * gv_setmend.c
  *		Clusters that have lost their rows start anew: see gv_set.h.
  *
- * Givers wait in a heap, the first on top, because most of them are never
- * asked: there are few takers.
+ * Givers wait in a heap, the first on top, because most of them never give:
+ * there are fewer takers.
  */
 #include "engine/gv_set.h"
 

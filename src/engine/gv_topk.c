@@ -8,7 +8,7 @@
  */
 #include "engine/gv_engine.h"
 
-#define FEW			16			/* pairs that are sorted by insertion */
+#define INSERTION	16			/* pairs that insertion sort takes */
 
 /* Is pair a before pair b in the order of results? */
 static inline bool
@@ -127,7 +127,7 @@ pair_before(const GvTopK *top, int32_t i, int32_t j)
 }
 
 static void
-sort_few(GvTopK *top)
+insertion_sort(GvTopK *top)
 {
 	int32_t		i;
 
@@ -166,8 +166,8 @@ sort_heap(GvTopK *top)
 }
 
 /*
- * Put one pair where it belongs, those before it before; returns where.  There
- * is no branch in the loop, which nobody could foresee.
+ * Put one pair where sorting would put it, and those before it first; returns
+ * where.  The loop has no branch, because none could be predicted.
  */
 static int32_t
 split(GvTopK *top)
@@ -211,7 +211,7 @@ split(GvTopK *top)
 static void
 sort_part(GvTopK part, int splits)
 {
-	while (part.count > FEW)
+	while (part.count > INSERTION)
 	{
 		GvTopK		rest = part;
 		int32_t		nbefore;
@@ -228,7 +228,7 @@ sort_part(GvTopK part, int splits)
 		rest.count -= nbefore + 1;
 		sort_part(rest, splits);
 	}
-	sort_few(&part);
+	insertion_sort(&part);
 }
 
 /* Order the pairs ascending; a second call finds them ordered. */

@@ -1,6 +1,6 @@
 /*
  * format.h
- *		What stands on the pages of gpuivfpq: src/README draws each of them.
+ *		What stands on the pages of gpuivfpq: README draws each of them.
  */
 #ifndef IVFPQ_FORMAT_H
 #define IVFPQ_FORMAT_H

@@ -70,7 +70,7 @@ IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine)
  * few as three eighths of it when that lets one more block share a page, or a
  * third with refine records, which make candidates cheap; at least 40 where
  * there are so many dimensions, because fewer bits tell too little whatever
- * the dimension (src/README, "Defaults").
+ * the dimension (src/am/README, "Defaults").
  */
 int
 IvfpqDefaultPqDim(int dims, bool refine)

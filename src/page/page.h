@@ -5,7 +5,7 @@
  * Pages know lists, blocks and TIDs; they never know a distance.  Every
  * change of a page is one generic WAL record of at most four buffers, except
  * during a build, which nobody else can see and which is logged whole at its
- * end.  src/README draws every page and states the lock order:
+ * end.  README draws every page and states the lock order:
  *		metapage -> directory -> slab, refine and pending pages
  *
  * Read in this order: format.h and layout.c, what stands where; page.c and

@@ -6,6 +6,8 @@
 #
 # usage: check_layers.pl [--rooms] [TREE]			TREE: by default this file's
 #
+# Also that files which comments and READMEs name exist.
+#
 # Prints every offence, and "layers: N passed, M failed".  --rooms prints the
 # rooms with their sizes, and what they include or call, instead.
 #
@@ -55,6 +57,26 @@ sub plain
 	$text =~ s{(/\*.*?\*/)|(^\s*\#\s*include[^\n]*)|"(?:[^"\\\n]|\\.)*"|//[^\n]*}
 	{ defined $2 ? $2 : defined $1 ? $1 =~ tr/\n//cdr : substr($&, 0, 1) eq '"' ? '""' : '' }gsme;
 	return $text;
+}
+
+# Only its comments, line by line as they were.
+sub comments
+{
+	my ($text) = @_;
+	$text =~ s{(/\*.*?\*/|//[^\n]*)|"(?:[^"\\\n]|\\.)*"|.}
+	{ $1 // ($& eq "\n" ? "\n" : '') }gse;
+	return $text;
+}
+
+# All files below folders, but what is built.
+sub all_files
+{
+	my @found;
+	for my $path (map { glob "$_/*" } @_)
+	{
+		push @found, -d $path ? all_files($path) : $path;
+	}
+	return grep { !/\.(?:o|d|bc|so|pyc)$/ } @found;
 }
 
 sub room { return $_[0] =~ s{/[^/]+$}{}r }
@@ -131,12 +153,13 @@ sub must_not
 }
 
 # One test: nothing found in the tree, and something with $plant, pairs of a
-# path and a text, put into it.
+# path and a text, put into it.  $of: the texts to look at, if not the sources.
 sub check
 {
-	my ($text, $plant, $find) = @_;
-	my @bad = $find->(\%text);
-	my %planted = (%text, @$plant);
+	my ($text, $plant, $find, $of) = @_;
+	$of //= \%text;
+	my @bad = $find->($of);
+	my %planted = (%$of, @$plant);
 	push @bad, "the check does not see what is planted" unless $find->(\%planted) > @bad;
 	if (@bad)
 	{
@@ -279,6 +302,49 @@ sub no_such_file
 	return @bad;
 }
 
+# What PostgreSQL has, by name, and names that stand for others.
+my $FOREIGN = qr{^(?:execJunk\.c|nodeSubplan\.c|test/t/NNN_name\.pl)$};
+
+# Files that a text names and that are not there.  A name may have folders in
+# front, as many as tell it apart, and * in it; a file that some source includes
+# from elsewhere is known by that.
+sub no_such_mention
+{
+	my ($texts) = @_;
+	my %there = map { $_ => 1 } all_files('src', 'gpu', 'test', 'sql'), glob('*');
+	my %known;
+	my @bad;
+	for my $path (keys %there)
+	{
+		my $end = $path;
+		do { $known{$end} = 1 } while $end =~ s{^[^/]*/}{};
+	}
+	for (map { includes($_) } values %text)
+	{
+		my $name = $_->[2];
+		do { $known{$name} = 1 } while $name =~ s{^[^/]*/}{};
+	}
+	for my $file (sort keys %$texts)
+	{
+		my $n = 0;
+		for (split /\n/, $texts->{$file})
+		{
+			$n++;
+			while (m{(?<![\w.*/$<-])((?:[\w.-]+/)*(?:[\w*-]+\.(?:c|h|cuh?|p[lmy]|sh|md)\b|(?<=/)README\b(?!\.)))}g)
+			{
+				my $name = $1;
+				my $from = room($file);
+				while ($name =~ s{^\.\./}{}) { $from = room($from) }
+				next if $known{$name} || $name =~ $FOREIGN || $there{"$from/$name"};
+				(my $like = $name) =~ s{([^\w/*])|(\*)}{$2 ? '[^/]*' : "\\$1"}ge;
+				next if $name =~ /\*/ && grep { /^$like$/ } keys %known;
+				push @bad, "$file:$n: names $name";
+			}
+		}
+	}
+	return @bad;
+}
+
 if ($show)
 {
 	my $graph = room_graph(\%text);
@@ -302,6 +368,12 @@ check('headers form no circle',
 check('rooms form no circle, neither by includes nor by calls',
 	[ 'src/planted/a/a.c', "void\nPlantedA(void)\n{ PlantedB(); }",
 		'src/planted/b/b.c', "void\nPlantedB(void)\n{ PlantedA(); }" ], \&room_circles);
+
+my %prose = map { $_ => comments(slurp($_)) } sources('src', 'gpu');
+$prose{$_} = slurp($_) for grep { m{(?:^|/)README(?:\.md)?$} } all_files('src', 'gpu', 'test', 'sql'), glob('*');
+$prose{'test/bench/RESULTS.md'} = slurp('test/bench/RESULTS.md');
+check('files that comments and READMEs name exist',
+	[ 'src/am/scan/planted.c', "/* see am/nothing.c */" ], \&no_such_mention, \%prose);
 
 may_include('src/engine includes C standard and engine headers only',
 	qr{^src/engine/}, qr{$STANDARD|^engine/}, 0,

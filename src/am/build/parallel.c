@@ -95,7 +95,7 @@ share_training(IvfpqTraining *training, char *memory)
 	memcpy(memory, training, sizeof(*training));
 }
 
-/* A worker finds it there. */
+/* A worker sets its pointers to it. */
 static void
 open_training(IvfpqTraining *training, char *memory)
 {
@@ -129,7 +129,7 @@ make_segment(IvfpqWorkers *workers, Relation heap, IvfpqTraining *training)
 	return context->seg != NULL;
 }
 
-/* Fill it with what a build is. */
+/* Fill it with the state of a build. */
 static void
 fill_segment(IvfpqTeam *team, Relation heap, Relation index,
 			 bool concurrent, IvfpqTraining *training)
@@ -178,7 +178,7 @@ end_workers(IvfpqWorkers *workers)
 	ExitParallelMode();
 }
 
-/* Have workers; false: there is no shared memory for them. */
+/* Start workers; false: there is no shared memory for them. */
 static bool
 begin_workers(IvfpqTeam *team, int nworkers, Relation heap, Relation index,
 			  bool concurrent, IvfpqTraining *training)

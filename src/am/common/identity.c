@@ -199,10 +199,10 @@ stored_node(Relation index, AttrNumber column)
 
 /*
  * Put expressions and predicate as they are stored in place of those that the
- * relcache has.  These are simplified, SQL functions replaced by their bodies,
- * and names in bodies were looked for when the session first asked: as another
- * user, in a path that may lead to anything.  Dummies, which run no code,
- * stay.
+ * relcache has.  The latter are simplified: SQL functions are replaced by
+ * their bodies, and names in bodies were looked up when the session first
+ * asked, as another user and with any search_path.  Dummies stay: they run no
+ * code.
  */
 void
 IvfpqRenewExpressions(IndexInfo *indexInfo, Relation index)

@@ -24,7 +24,7 @@
 /* Rows that are asked, at most. */
 #define MAX_ASKED	100
 
-/* What pending rows are asked. */
+/* Pending rows that are asked for their dimensions. */
 typedef struct Inquiry
 {
 	Relation	heap;

@@ -18,13 +18,14 @@
 /* The lists that are to hold a transformed vector; returns how many. */
 static int
 choose_lists(Relation index, const IvfpqModel *model, const float *vector,
-			 int lists[2], float *centroids /* [GV_NEAR][dims] */ )
+			 int lists[2], float *centroids /* [GV_SOAR_LISTS][dims] */ )
 {
 	int			dims = model->meta.dims;
-	float		scores[GV_NEAR];
-	uint64_t	ids[GV_NEAR];
-	GvTopK		nearest = {.capacity = GV_NEAR,.scores = scores,.ids = ids};
-	const float *others[GV_NEAR];
+	float		scores[GV_SOAR_LISTS];
+	uint64_t	ids[GV_SOAR_LISTS];
+	GvTopK		nearest = {.capacity = GV_SOAR_LISTS,.scores = scores,
+	.ids = ids};
+	const float *others[GV_SOAR_LISTS];
 	IvfpqQuery	row;
 	int			second;
 	int			n;
@@ -60,7 +61,7 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 {
 	static const int32 both[2] = {0, 1};	/* the first of centroids */
 	int			dims = model->meta.dims;
-	float	   *centroids = palloc(GV_NEAR * dims * sizeof(float));
+	float	   *centroids = palloc(GV_SOAR_LISTS * dims * sizeof(float));
 	int			code_bytes = gv_code_bytes(model->gv.m);
 	uint8	   *codes = palloc(2 * code_bytes);
 	float		t[2];
@@ -112,8 +113,8 @@ insert_pending(Relation heap, Relation index, const IvfpqType *type,
 }
 
 /*
- * Index a value that is not NULL.  What dimensions it has to have the metapage
- * says: a changed option is for the next build.
+ * Index a value that is not NULL.  The metapage says which dimensions it must
+ * have: a changed option is for the next build.
  */
 static void
 insert_value(Relation heap, Relation index, Datum value, ItemPointer tid)

@@ -292,7 +292,7 @@ report_cancelled(void)
 	give_back_turn();
 }
 
-/* An error ends what is being done for an index, and not the worker. */
+/* An error ends the work on an index, not the worker. */
 static void
 recover(Oid indexoid)
 {
@@ -314,7 +314,7 @@ recover(Oid indexoid)
 	RESUME_INTERRUPTS();
 }
 
-/* Between transactions: do what we are told to. */
+/* Between transactions: heed interrupts, and read a changed configuration. */
 static void
 obey(void)
 {

@@ -16,7 +16,7 @@
 /*
  * Lists to compare for every list that is wanted, and the share of all lists
  * to compare at least: a list's parent may rank well behind the list itself
- * (src/README, "Two levels").  Calibration finds a share for each index.
+ * (README, "Nearest lists").  Calibration finds a share for each index.
  */
 #define LISTS_PER_PROBE		10
 #define LEAST_SHARE			0.25

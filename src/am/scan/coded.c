@@ -6,7 +6,8 @@
  * d = 384.  So each of them is there a second time, as if it were a copy in
  * its parent's list: T and a code of the index's own codebooks, 78 bytes,
  * which the scanner of lists takes, with the look-up table that the query
- * needs anyway.  What it says is the nearest is compared by its centroid.
+ * needs anyway.  Only lists that are near by their codes are compared by their
+ * centroids.
  */
 #include "postgres.h"
 

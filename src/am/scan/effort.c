@@ -4,7 +4,7 @@
  *
  * A setting comes before an option, an option before what calibration found
  * for the recall asked for; an index that was not calibrated takes what
- * reached recall@10 of .95 on real embeddings.  See src/README, "Defaults".
+ * reached recall@10 of .95 on real embeddings.  See src/am/README, "Defaults".
  */
 #include "postgres.h"
 

@@ -1,8 +1,8 @@
 /*
  * fullpass.c
- *		How a scan ends that has to read everything: all TIDs of the index in
- *		heap order, each row measured once, and a sort by distance.  Both
- *		sorts go to disk beyond work_mem.  And when it has to.
+ *		The end of a scan that reads everything: all TIDs of the index in heap
+ *		order, each row measured once, and a sort by distance.  Both sorts go
+ *		to disk beyond work_mem.  This file also says when a scan needs it.
  */
 #include "postgres.h"
 

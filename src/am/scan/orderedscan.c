@@ -467,7 +467,7 @@ queue_next(IvfpqScan *state, double *distance, uint64 *id)
 	return true;
 }
 
-/* The nearest row that waits, wherever rows wait. */
+/* The nearest row that waits: in the queue or, in a full pass, in its sort. */
 static bool
 take_row(IvfpqScan *state, double *distance, uint64 *id)
 {

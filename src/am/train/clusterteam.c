@@ -66,7 +66,7 @@ place_arrays(IvfpqCluster *cluster, const IvfpqClusterShared *shared,
 	return used;
 }
 
-/* See them there. */
+/* Set the pointers to the arrays. */
 static void
 open_arrays(IvfpqCluster *cluster)
 {
@@ -89,7 +89,7 @@ describe(IvfpqClusterShared *shared, const IvfpqTraining *training,
 	shared->nskip = reader->nskip;
 }
 
-/* The leader fills the memory, which has been asked for and is there. */
+/* The leader fills the memory that all participants see. */
 static void
 fill_memory(IvfpqCluster *cluster, const IvfpqClusterShared *begin,
 			char *memory, const BlockNumber *blocks)
@@ -141,7 +141,7 @@ make_segment(IvfpqCluster *cluster, const IvfpqClusterShared *begin,
 	return true;
 }
 
-/* Have workers; false: there is no shared memory for them. */
+/* Start workers; false: there is no shared memory for them. */
 static bool
 begin_workers(IvfpqCluster *cluster, int nworkers,
 			  const IvfpqClusterShared *begin, const BlockNumber *blocks)

@@ -207,9 +207,9 @@ find_dims(IvfpqSample *sample, Relation heap, Relation index,
 }
 
 /*
- * Fewer rows than the sample was to see at least are in the blocks that it
- * read, and there are more blocks.  That is so because memory is short, which
- * is an error, or because few rows of a block are in the index.
+ * The blocks that were read have fewer rows than the sample needs, and there
+ * are more blocks.  Either memory is short, which is an error, or few rows of
+ * a block are in the index.
  */
 static void
 check_memory(const IvfpqSample *sample, Relation index)

@@ -74,8 +74,8 @@ IvfpqCalibrationQueries(double rows)
 }
 
 /*
- * Take the first rows out of the sample: what training does not know is to
- * tell, as queries, how well the index finds its rows.
+ * Take the first rows out of the sample.  Training does not see them; as
+ * queries they tell how well the index finds its rows.
  */
 static void
 hold_out_queries(IvfpqTraining *training, IvfpqSample *sample, int lists)

@@ -21,12 +21,12 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/code/gv_assign.h"
+#include "engine/gv_call.h"
 
 #define TILE_ROWS	GV_CPU_TILE_ROWS
 #define TILE_CENTS	GV_CPU_TILE_CENTS
 #define SLICE		GV_CPU_SLICE_DIMS
-#define STEP		4			/* dimensions multiplied at a time */
 #define FEW_ROWS	4			/* below this a tile does not pay */
 
 /* Squared lengths from here on are not filtered: sums might overflow. */
@@ -96,7 +96,7 @@ start_tile(Tile *tile, int32_t dims, const float *x, int n, int32_t *nearest)
 	}
 }
 
-/* See gv_cpu.h.  By fours, because what is stored has strides. */
+/* See gv_assign.h.  By fours, because what is stored has strides. */
 void
 gv_cpu_pack(const float *centroids, int32_t dims, int ncents, int32_t first,
 			int32_t len, float *restrict panel)
@@ -129,94 +129,6 @@ gv_cpu_pack(const float *centroids, int32_t dims, int ncents, int32_t first,
 		panel[d] = 0.0f;
 }
 
-/*
- * Add to out the products of one vector with TILE_CENTS centroids over STEP
- * dimensions.  Four of them: enough additions for each load and store of
- * out, and few enough factors to stay in sixteen registers.
- */
-static inline void
-multiply_step(const float *x /* [STEP] */ ,
-			  const float *restrict y /* [STEP][TILE_CENTS] */ ,
-			  float *restrict out /* [TILE_CENTS] */ )
-{
-	float		x0 = x[0];
-	float		x1 = x[1];
-	float		x2 = x[2];
-	float		x3 = x[3];
-	int			c;
-
-	for (c = 0; c < TILE_CENTS; c++)
-		out[c] += (x0 * y[c] + x1 * y[TILE_CENTS + c]) +
-			(x2 * y[2 * TILE_CENTS + c] + x3 * y[3 * TILE_CENTS + c]);
-}
-
-/* The same over len dimensions, 1 <= len <= SLICE. */
-static void
-multiply_row(const float *x, int32_t len,
-			 const float *panel /* [SLICE][TILE_CENTS] */ , float *out)
-{
-	int32_t		d;
-
-	for (d = 0; d + STEP <= len; d += STEP)
-		multiply_step(x + d, panel + d * TILE_CENTS, out);
-	if (d < len)
-	{
-		float		rest[STEP] = {0};
-		int			i;
-
-		for (i = 0; d + i < len; i++)
-			rest[i] = x[d + i];
-		multiply_step(rest, panel + d * TILE_CENTS, out);
-	}
-}
-
-/* See gv_kernels.h. */
-void
-gv_portable_multiply(const float *x, int32_t stride, int nrows, int32_t len,
-					 const float *panel, float *products)
-{
-	int			row;
-
-	for (row = 0; row < nrows; row++)
-		multiply_row(x + (size_t) row * stride, len, panel,
-					 products + row * TILE_CENTS);
-}
-
-/* See gv_kernels.h: a panel's products come together before they are added. */
-void
-gv_portable_estimate(const float *x, int32_t stride, int nrows, int32_t len,
-					 const float *panel, float *products)
-{
-	int			row;
-	int			c;
-
-	for (row = 0; row < nrows; row++)
-	{
-		const float *from = x + (size_t) row * stride;
-		float	   *to = products + row * TILE_CENTS;
-		float		sums[TILE_CENTS] = {0};
-		int32_t		d;
-
-		for (d = 0; d < len; d++)
-			for (c = 0; c < TILE_CENTS; c++)
-				sums[c] += from[d] * panel[d * TILE_CENTS + c];
-		for (c = 0; c < TILE_CENTS; c++)
-			to[c] += sums[c];
-	}
-}
-
-/* See gv_kernels.h. */
-uint64_t
-gv_portable_within(const float *squares, const float *products, float limit)
-{
-	uint64_t	found = 0;
-	int			c;
-
-	for (c = 0; c < TILE_CENTS; c++)
-		found |= (uint64_t) !(squares[c] - 2.0f * products[c] > limit) << c;
-	return found;
-}
-
 /* The products of a tile, by either kernel. */
 static void
 multiply_tile(const float *x, int nrows, const float *centroids, int ncents,
@@ -240,7 +152,7 @@ multiply_tile(const float *x, int nrows, const float *centroids, int ncents,
 	}
 }
 
-/* See gv_cpu.h. */
+/* See gv_assign.h. */
 void
 gv_cpu_products(const float *x, int nrows, const float *centroids,
 				int ncents, int32_t dims, float *products)
@@ -332,7 +244,7 @@ measure_tile(Tile *tile, const float *centroids, int32_t c0, int ncents)
 						   c0 + c);
 }
 
-/* See gv_assign. */
+/* See gv_assign.h, and gv_engine.h. */
 GvStatus
 gv_cpu_assign(int32_t dims, const float *centroids /* [k][dims] */ ,
 			  int32_t k, const float *x /* [n][dims] */ , int64_t n,
@@ -368,4 +280,15 @@ gv_cpu_assign(int32_t dims, const float *centroids /* [k][dims] */ ,
 				sqdist[done + row] = tile.best[row];
 	}
 	return GV_OK;
+}
+
+/* See gv_engine.h. */
+GvStatus
+gv_assign(int32_t dims, const float *centroids, int32_t k, const float *x,
+		  int64_t n, int32_t *nearest, float *sqdist, const GvStop *stop)
+{
+	GV_CALL(gv_engine_calls, gv_valid_dims(dims) && centroids != NULL &&
+			k >= 1 && x != NULL && n >= 1 && nearest != NULL &&
+			gv_valid_stop(stop));
+	return gv_cpu_assign(dims, centroids, k, x, n, nearest, sqdist, stop);
 }

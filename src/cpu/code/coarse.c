@@ -3,21 +3,26 @@
  *		The list scores of a query: its distance to a slice of centroids.
  */
 #include "cpu/simd/gv_kernels.h"
+#include "engine/gv_call.h"
 
 #define RUN		64				/* centroids compared at a time */
 
-/* See gv_coarse. */
+/* See gv_engine.h. */
 GvStatus
-gv_cpu_coarse(const GvModel *model, const float *query,
-			  const float *centroids /* [n][dims] */ , int32_t n,
-			  uint64_t first_id, GvTopK *best)
+gv_coarse(const GvModel *model, const float *query,
+		  const float *centroids /* [n][dims] */ , int32_t n,
+		  uint64_t first_id, GvTopK *best)
 {
-	int32_t		dims = model->dims;
-	bool		product = model->metric == GV_IP;
 	float		scores[RUN];
+	bool		product;
+	int32_t		dims;
 	int32_t		done;
 	int32_t		i;
 
+	GV_CALL(gv_engine_calls, gv_valid_model(model) && query != NULL &&
+			centroids != NULL && n >= 1 && gv_valid_topk(best));
+	dims = model->dims;
+	product = model->metric == GV_IP;
 	for (done = 0; done < n; done += RUN)
 	{
 		const float *some = centroids + (size_t) done * dims;

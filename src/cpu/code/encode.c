@@ -3,18 +3,19 @@
  *		Product quantization: codes, and what they add to T.
  *
  * Many copies are encoded by tiles, as codebooks are trained (pq.c): vectors
- * side by side, with as many lanes as there are.  Few, such as those of a row
- * that is inserted, would leave most lanes idle; each alone is compared with
- * all codewords of a sub-quantizer side by side.
+ * side by side, one a lane.  The one or two copies of an inserted row would
+ * leave most lanes idle; so each is compared with all codewords of a
+ * sub-quantizer side by side.
  */
 #include <string.h>
 
 #include "cpu/simd/gv_words.h"
+#include "engine/gv_call.h"
 
 #define TILE_ROWS	GV_CPU_WORD_ROWS	/* copies encoded at a time */
 #define TILE_DIMS	64			/* dimensions transposed at a time */
-#define FEW			4			/* copies that are encoded alone, */
-#define FEW_DIMS	16			/* if no sub-quantizer has more dimensions */
+#define ALONE		4			/* copies that are encoded one by one, */
+#define ALONE_DIMS	16			/* if no sub-quantizer has more dimensions */
 
 /* a - b, finite when both are. */
 static inline float
@@ -24,31 +25,6 @@ clamped_difference(float a, float b)
 
 	diff = diff < FLT_MAX ? diff : FLT_MAX;
 	return diff > -FLT_MAX ? diff : -FLT_MAX;
-}
-
-/* See gv_kernels.h. */
-int32_t
-gv_portable_nearest_word(const float *x, const float *words, int32_t dims)
-{
-	float		least = 0.0f;
-	int32_t		nearest = 0;
-	int32_t		d;
-	int			k;
-
-	for (k = 0; k < GV_CODEWORDS; k++)
-	{
-		const float *word = words + (size_t) k * dims;
-		float		sum = 0.0f;
-
-		for (d = 0; d < dims; d++)
-			sum += (x[d] - word[d]) * (x[d] - word[d]);
-		if (k == 0 || sum < least)
-		{
-			least = sum;
-			nearest = k;
-		}
-	}
-	return nearest;
 }
 
 /* Copies of rows that are encoded together, and what becomes of them. */
@@ -138,14 +114,14 @@ encode_sub(const GvModel *model, int32_t j, Tile *tile)
 		keep_code(model, j, code[i], tile, i);
 }
 
-/* The same, one copy after the other; of FEW_DIMS dimensions at most. */
+/* The same, one copy after the other; of ALONE_DIMS dimensions at most. */
 static void
 encode_sub_alone(const GvModel *model, int32_t j, Tile *tile)
 {
 	int32_t		start = gv_sub_start(model, j);
 	int32_t		dims = gv_sub_start(model, j + 1) - start;
 	const float *codebook = model->codebooks + (size_t) GV_CODEWORDS * start;
-	float		residual[FEW_DIMS];
+	float		residual[ALONE_DIMS];
 	int32_t		d;
 	int			i;
 
@@ -162,8 +138,8 @@ encode_sub_alone(const GvModel *model, int32_t j, Tile *tile)
 static void
 encode_tile(const GvModel *model, Tile *tile)
 {
-	bool		alone = tile->n <= FEW &&
-		(int64_t) FEW_DIMS * model->m >= model->dims;
+	bool		alone = tile->n <= ALONE &&
+		(int64_t) ALONE_DIMS * model->m >= model->dims;
 	int32_t		j;
 	int			i;
 
@@ -178,18 +154,24 @@ encode_tile(const GvModel *model, Tile *tile)
 	tile->n = 0;
 }
 
-/* See gv_encode. */
+/* See gv_engine.h. */
 GvStatus
-gv_cpu_encode(const GvModel *model, const float *x /* [n][dims] */ ,
-			  const float *centroids /* [..][dims] */ ,
-			  const int32_t *lists /* [n][copies] */ , int64_t n,
-			  int32_t copies, uint8_t *codes, float *t)
+gv_encode(const GvModel *model, const float *x /* [n][dims] */ ,
+		  const float *centroids /* [..][dims] */ ,
+		  const int32_t *lists /* [n][copies] */ , int64_t n,
+		  int32_t copies, uint8_t *codes, float *t)
 {
-	size_t		code_bytes = (size_t) gv_code_bytes(model->m);
-	size_t		dims = (size_t) model->dims;
+	size_t		code_bytes;
+	size_t		dims;
 	Tile		tile;
 	int64_t		i;
 
+	GV_CALL(gv_engine_calls, gv_valid_model(model) &&
+			model->codebooks != NULL && x != NULL && centroids != NULL &&
+			lists != NULL && n >= 1 && copies >= 1 && codes != NULL &&
+			t != NULL);
+	code_bytes = (size_t) gv_code_bytes(model->m);
+	dims = (size_t) model->dims;
 	memset(codes, 0, code_bytes * (size_t) (n * copies));
 	memset(t, 0, sizeof(float) * (size_t) (n * copies));
 	tile.n = 0;

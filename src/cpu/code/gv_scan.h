@@ -11,9 +11,9 @@
 #define GV_KEPT_BINS	256
 
 /*
- * Pairs that may be among the best `capacity` of all that were kept.  Scores
- * are counted in bins of equal width, which tell within a bin what the score
- * of the last one is, without an order among the others.
+ * Pairs that may be among the best `capacity` of all that were kept, in no
+ * order.  Scores are counted in bins of equal width, which tell the score of
+ * the last of the best to within a bin.
  */
 typedef struct GvKept
 {

@@ -14,7 +14,8 @@
  */
 #include <string.h>
 
-#include "cpu/gv_cpu.h"
+#include "cpu/code/gv_assign.h"
+#include "engine/gv_call.h"
 
 #define FULL_ROWS	128			/* a centroid: early passes thin to these */
 #define RUN_ROWS	128			/* consecutive rows that they take or leave */
@@ -90,11 +91,19 @@ carve_clusters(Clusters *cl, const GvKmeans *spec, char *scratch)
 	return next;
 }
 
-/* See gv_kmeans_scratch. */
-size_t
-gv_cpu_kmeans_scratch(const GvKmeans *spec)
+static bool
+valid_spec(const GvKmeans *spec)
 {
-	return carve_clusters(NULL, spec, NULL);
+	return spec != NULL && gv_valid_dims(spec->dims) &&
+		spec->n >= 1 && spec->k >= 1 && spec->iterations >= 0 &&
+		spec->max_share > 1.0;	/* false for NaN */
+}
+
+/* See gv_engine.h; 0 for an invalid spec. */
+size_t
+gv_kmeans_scratch(const GvKmeans *spec)
+{
+	return valid_spec(spec) ? carve_clusters(NULL, spec, NULL) : 0;
 }
 
 /* The first centroids: k random rows, drawn without repetition. */
@@ -382,16 +391,19 @@ drop_empty(Clusters *cl)
 	return found;
 }
 
-/* See gv_kmeans. */
+/* See gv_engine.h. */
 GvStatus
-gv_cpu_kmeans(const GvKmeans *spec, const float *x /* [n][dims] */ ,
-			  float *centroids /* [k][dims] */ , int32_t *found,
-			  void *scratch, const GvStop *stop)
+gv_kmeans(const GvKmeans *spec, const float *x /* [n][dims] */ ,
+		  float *centroids /* [k][dims] */ , int32_t *found,
+		  void *scratch, const GvStop *stop)
 {
 	Clusters	cl = {.spec = spec,.x = x,.centroids = centroids};
 	int			pass;
 	int32_t		c;
 
+	GV_CALL(gv_engine_calls, valid_spec(spec) && x != NULL &&
+			centroids != NULL && found != NULL &&
+			gv_valid_scratch(scratch) && gv_valid_stop(stop));
 	(void) carve_clusters(&cl, spec, scratch);
 	cl.random = spec->seed;
 	cl.poll.stop = stop;

@@ -3,7 +3,7 @@
  *		The lists of many vectors, through two levels of centroids.
  *
  * Rows are compared with all parents, and with the children of the nearest
- * few only.  (row, parent) pairs are sorted by parent, so that a parent's
+ * ones only.  (row, parent) pairs are sorted by parent, so that a parent's
  * children meet all their rows in one blocked product.
  *
  * The second list of a row is chosen by the SOAR rule: among the nearest
@@ -16,7 +16,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/code/gv_assign.h"
+#include "engine/gv_call.h"
 
 #define TILE_ROWS	GV_CPU_TILE_ROWS
 #define TILE_CENTS	GV_CPU_TILE_CENTS
@@ -75,7 +76,8 @@ carve_nearest(Nearest *nearest, int t, int64_t n, char *scratch, size_t *next)
 static size_t
 carve(Placing *p, const GvTree *tree, int64_t n, char *scratch)
 {
-	int			nnear = tree->nlists < GV_NEAR ? tree->nlists : GV_NEAR;
+	int			nnear = tree->nlists < GV_SOAR_LISTS ? tree->nlists :
+		GV_SOAR_LISTS;
 	size_t		next = 0;
 	size_t		starts;
 	size_t		rows;
@@ -95,13 +97,22 @@ carve(Placing *p, const GvTree *tree, int64_t n, char *scratch)
 	return next;
 }
 
-/* See gv_place_scratch. */
+static bool
+valid_tree(const GvTree *tree, int64_t nrows)
+{
+	return tree != NULL && gv_valid_dims(tree->dims) && tree->nparents >= 1 &&
+		tree->nlists >= tree->nparents && tree->parents != NULL &&
+		tree->starts != NULL && tree->centroids != NULL &&
+		nrows >= 1 && nrows <= INT32_MAX;
+}
+
+/* See gv_engine.h; 0 for invalid arguments. */
 size_t
-gv_cpu_place_scratch(const GvTree *tree, int64_t n)
+gv_place_scratch(const GvTree *tree, int64_t n)
 {
 	Placing		p;
 
-	return carve(&p, tree, n, NULL);
+	return valid_tree(tree, n) ? carve(&p, tree, n, NULL) : 0;
 }
 
 static void
@@ -279,32 +290,19 @@ find_lists(Placing *p)
 	return true;
 }
 
-/* See gv_kernels.h. */
-void
-gv_portable_residual_products(const float *x, const float *a, const float *b,
-							  int32_t dims, float *sums)
-{
-	int32_t		i;
-	int			l;
-
-	memset(sums, 0, sizeof(float) * GV_CPU_LANES);
-	for (i = 0; i + GV_CPU_LANES <= dims; i += GV_CPU_LANES)
-		for (l = 0; l < GV_CPU_LANES; l++)
-			sums[l] += (x[i + l] - a[i + l]) * (x[i + l] - b[i + l]);
-	for (l = 0; i < dims; i++, l++)
-		sums[l] += (x[i] - a[i]) * (x[i] - b[i]);
-}
-
-/* See gv_soar. */
+/* See gv_engine.h. */
 int32_t
-gv_cpu_soar(int32_t dims, const float *x, const float *first,
-			const float *const *others, int32_t n)
+gv_soar(int32_t dims, const float *x, const float *first,
+		const float *const *others, int32_t n)
 {
-	double		square = gv_cpu_sqdist(x, first, dims);
+	double		square;
 	double		least = 0.0;
 	int32_t		best = -1;
 	int32_t		i;
 
+	if (!gv_valid_dims(dims) || n < 1)
+		return -1;
+	square = gv_cpu_sqdist(x, first, dims);
 	for (i = 0; i < n; i++)
 	{
 		double		cost = gv_cpu_sqdist(x, others[i], dims);
@@ -332,7 +330,7 @@ second_list(const Placing *p, int64_t row)
 {
 	const GvTree *tree = p->tree;
 	const int32_t *ids = p->lists.ids + row * p->lists.t;
-	const float *others[GV_NEAR];
+	const float *others[GV_SOAR_LISTS];
 	int32_t		n = 0;
 	int32_t		best;
 
@@ -341,20 +339,22 @@ second_list(const Placing *p, int64_t row)
 		others[n] = tree->centroids + (size_t) ids[n + 1] * tree->dims;
 		n++;
 	}
-	best = gv_cpu_soar(tree->dims, p->x + (size_t) row * tree->dims,
-					   tree->centroids + (size_t) ids[0] * tree->dims,
-					   others, n);
+	best = gv_soar(tree->dims, p->x + (size_t) row * tree->dims,
+				   tree->centroids + (size_t) ids[0] * tree->dims, others, n);
 	return best < 0 ? -1 : ids[best + 1];
 }
 
-/* See gv_place. */
+/* See gv_engine.h. */
 GvStatus
-gv_cpu_place(const GvTree *tree, const float *x, int64_t n, int32_t copies,
-			 int32_t *lists, void *scratch, const GvStop *stop)
+gv_place(const GvTree *tree, const float *x, int64_t n, int32_t copies,
+		 int32_t *lists, void *scratch, const GvStop *stop)
 {
 	Placing		p = {.tree = tree,.x = x,.n = n,.poll = {stop, 0}};
 	int64_t		row;
 
+	GV_CALL(gv_engine_calls, valid_tree(tree, n) && x != NULL &&
+			copies >= 1 && copies <= 2 && lists != NULL &&
+			gv_valid_scratch(scratch) && gv_valid_stop(stop));
 	(void) carve(&p, tree, n, scratch);
 	if (!find_parents(&p))
 		return GV_CANCELLED;
@@ -366,7 +366,7 @@ gv_cpu_place(const GvTree *tree, const float *x, int64_t n, int32_t copies,
 		lists[row * copies] = p.lists.ids[row * p.lists.t];
 		if (copies < 2)
 			continue;
-		if (gv_poll(&p.poll, (int64_t) GV_NEAR * 3 * tree->dims))
+		if (gv_poll(&p.poll, (int64_t) GV_SOAR_LISTS * 3 * tree->dims))
 			return GV_CANCELLED;
 		lists[row * copies + 1] = second_list(&p, row);
 	}

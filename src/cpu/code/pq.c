@@ -1,7 +1,7 @@
 /*
  * pq.c
  *		Product quantization: codebooks.  Codes are found in encode.c, look-up
- *		tables made in table.c.
+ *		tables made by the kernels.
  *
  * A tile of vectors lies transposed, a dimension's values side by side, so
  * that its distances to a codeword are independent sums and the nearest
@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "cpu/simd/gv_words.h"
+#include "engine/gv_call.h"
 
 #define ITERATIONS	12			/* of a codebook's k-means */
 #define MAX_ROWS	16384		/* residuals a codebook is trained on */
@@ -30,23 +31,6 @@ typedef struct Trainer
 	double	   *sums;			/* [GV_CODEWORDS][dims] */
 	int32_t		counts[GV_CODEWORDS];
 } Trainer;
-
-/* See gv_kernels.h. */
-void
-gv_portable_add_distances(const float *x, size_t stride, int nrows,
-						  const float *words, int32_t dims, int32_t len,
-						  float *dist)
-{
-	gv_add_distances(x, stride, nrows, words, dims, len, dist);
-}
-
-/* See gv_kernels.h. */
-void
-gv_portable_nearest_words(const float *dist, int nrows, float *best,
-						  int32_t *code)
-{
-	gv_nearest_words(dist, nrows, best, code);
-}
 
 /* Codeword k becomes the vector of a row. */
 static void
@@ -235,10 +219,12 @@ carve_trainer(Trainer *trainer, int32_t dims, int32_t m, int64_t n,
 	return next;
 }
 
-/* See gv_codebooks_scratch. */
+/* See gv_engine.h; 0 for invalid arguments. */
 size_t
-gv_cpu_codebooks_scratch(int32_t dims, int32_t m, int64_t n)
+gv_codebooks_scratch(int32_t dims, int32_t m, int64_t n)
 {
+	if (!gv_valid_shape(dims, m) || n < 1)
+		return 0;
 	return carve_trainer(NULL, dims, m, n, NULL);
 }
 
@@ -281,17 +267,20 @@ train_words(Trainer *trainer, uint64_t seed, GvPoll *poll)
 	return true;
 }
 
-/* See gv_codebooks. */
+/* See gv_engine.h. */
 GvStatus
-gv_cpu_codebooks(int32_t dims, int32_t m, int64_t n,
-				 const float *residuals /* [n][dims] */ , uint64_t seed,
-				 float *codebooks, void *scratch, const GvStop *stop)
+gv_codebooks(int32_t dims, int32_t m, int64_t n,
+			 const float *residuals /* [n][dims] */ , uint64_t seed,
+			 float *codebooks, void *scratch, const GvStop *stop)
 {
 	GvModel		model = {.dims = dims,.m = m};
 	GvPoll		poll = {stop, 0};
 	Trainer		trainer;
 	int32_t		j;
 
+	GV_CALL(gv_engine_calls, gv_valid_shape(dims, m) && n >= 1 &&
+			residuals != NULL && codebooks != NULL &&
+			gv_valid_scratch(scratch) && gv_valid_stop(stop));
 	(void) carve_trainer(&trainer, dims, m, n, scratch);
 	for (j = 0; j < m; j++)
 	{

@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "cpu/simd/gv_kernels.h"
+#include "engine/gv_call.h"
 
 #define LANES	GV_CPU_LANES
 #define LEVELS	255				/* steps from the smallest to the largest */
@@ -28,13 +29,6 @@ typedef struct Query
 	double		slack;			/* s of gv_engine.h */
 	double		length;			/* |q| */
 } Query;
-
-/* An element of x^. */
-static inline float
-decode(float min, float step, uint8_t code)
-{
-	return min + step * (float) code;
-}
 
 static inline double
 add_lanes(const float *sums /* [LANES] */ )
@@ -90,7 +84,8 @@ encode(int32_t dims, const float *restrict x, uint8_t *restrict codes,
 	for (i = 0; i < dims; i++)
 	{
 		uint8_t		code = (uint8_t) (((double) x[i] - least) * levels + 0.5);
-		double		diff = (double) x[i] - decode(least, *step, code);
+		double		diff = (double) x[i] -
+			gv_refine_decode(least, *step, code);
 
 		codes[i] = code;
 		square += diff * diff;
@@ -102,76 +97,19 @@ encode(int32_t dims, const float *restrict x, uint8_t *restrict codes,
 		*error = HUGE_VALF;
 }
 
-/* See gv_refine_encode. */
+/* See gv_engine.h. */
 GvStatus
-gv_cpu_refine_encode(int32_t dims, const float *x, int64_t n, uint8_t *codes,
-					 float *min, float *step, float *error)
+gv_refine_encode(int32_t dims, const float *x, int64_t n, uint8_t *codes,
+				 float *min, float *step, float *error)
 {
 	int64_t		row;
 
+	GV_CALL(gv_engine_calls, gv_valid_dims(dims) && x != NULL && n >= 1 &&
+			codes != NULL && min != NULL && step != NULL && error != NULL);
 	for (row = 0; row < n; row++)
 		encode(dims, x + (size_t) row * dims, codes + (size_t) row * dims,
 			   &min[row], &step[row], &error[row]);
 	return GV_OK;
-}
-
-/* |q - x^|^2 in fp32; see gv_kernels.h. */
-void
-gv_portable_record_squares(const float *restrict q, const GvRefine *record,
-						   int32_t dims, float *restrict sums)
-{
-	const uint8_t *restrict codes = record->codes;
-	float		min = record->min;
-	float		step = record->step;
-	int32_t		i;
-	int			l;
-
-	for (l = 0; l < LANES; l++)
-		sums[l] = 0.0f;
-	for (i = 0; i + LANES <= dims; i += LANES)
-		for (l = 0; l < LANES; l++)
-		{
-			float		diff = q[i + l] - decode(min, step, codes[i + l]);
-
-			sums[l] += diff * diff;
-		}
-	for (l = 0; i < dims; i++, l++)
-	{
-		float		diff = q[i] - decode(min, step, codes[i]);
-
-		sums[l] += diff * diff;
-	}
-}
-
-/* <q, x^> in fp32, and the sum of its terms' magnitudes; see gv_kernels.h. */
-void
-gv_portable_record_products(const float *restrict q, const GvRefine *record,
-							int32_t dims, float *restrict sums,
-							float *restrict magnitudes)
-{
-	const uint8_t *restrict codes = record->codes;
-	float		min = record->min;
-	float		step = record->step;
-	int32_t		i;
-	int			l;
-
-	for (l = 0; l < LANES; l++)
-		sums[l] = magnitudes[l] = 0.0f;
-	for (i = 0; i + LANES <= dims; i += LANES)
-		for (l = 0; l < LANES; l++)
-		{
-			float		term = q[i + l] * decode(min, step, codes[i + l]);
-
-			sums[l] += term;
-			magnitudes[l] += fabsf(term);
-		}
-	for (l = 0; i < dims; i++, l++)
-	{
-		float		term = q[i] * decode(min, step, codes[i]);
-
-		sums[l] += term;
-		magnitudes[l] += fabsf(term);
-	}
 }
 
 /* |q - x^| - error, at least 0. */
@@ -214,15 +152,29 @@ product_bound(const Query *query, const GvRefine *record)
 	return round_down(bound);
 }
 
-/* See gv_refine_bound. */
-GvStatus
-gv_cpu_refine_bound(GvMetric metric, int32_t dims, const float *query,
-					const GvRefine *records, int64_t n, float *bounds)
+static bool
+valid_records(const GvRefine *records, int64_t n)
 {
-	Query		q = {query, dims, (dims + 64) / 16777216.0,
-		sqrt(-gv_distance_ip(query, query, dims))};
 	int64_t		i;
 
+	for (i = 0; i < n; i++)
+		if (records[i].codes == NULL)
+			return false;
+	return true;
+}
+
+/* See gv_engine.h. */
+GvStatus
+gv_refine_bound(GvMetric metric, int32_t dims, const float *query,
+				const GvRefine *records, int64_t n, float *bounds)
+{
+	Query		q = {query, dims, (dims + 64) / 16777216.0, 0.0};
+	int64_t		i;
+
+	GV_CALL(gv_engine_calls, gv_valid_metric(metric) && gv_valid_dims(dims) &&
+			query != NULL && records != NULL && n >= 1 && bounds != NULL &&
+			valid_records(records, n));
+	q.length = sqrt(-gv_distance_ip(query, query, dims));
 	for (i = 0; i < n; i++)
 		bounds[i] = metric == GV_IP ? product_bound(&q, &records[i]) :
 			distance_bound(&q, &records[i]);

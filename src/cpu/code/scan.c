@@ -2,20 +2,15 @@
  * scan.c
  *		The score S of the live copies of lists' blocks.
  *
- * A copy's table entries are added one by one in ascending sub-quantizer order
- * because S is defined so, and pairs of them must not be added first.
- *
- * Once there is a score that turns others away, the filter (filter.c) finds
- * most of the copies that it would.  The few that are let through, of whatever
- * lists, are gathered side by side until they fill registers, and then scored
- * together; their pairs are kept without an order (keep.c) until the scan is
- * finished.
+ * Once there is a worst score to beat, the filter (simd/table.c) leaves most
+ * copies out that do not.  The rest, of all lists, are gathered side by side
+ * until they fill registers, and then scored together; their pairs are kept
+ * without an order (keep.c) until the scan is finished.
  */
 #include "cpu/code/gv_scan.h"
+#include "engine/gv_call.h"
 
-#define SPAN		8			/* copies summed at a time */
-
-/* Where few are wanted, a few copies may tell much. */
+/* Copies gathered at least, however few pairs are wanted. */
 #define LEAST		16
 
 /* Longer codes are not gathered. */
@@ -35,67 +30,6 @@ typedef struct Waiting
 	uint64_t	ids[GV_KEPT_MOST];
 	uint8_t    *codes;			/* [code_bytes][GV_GATHERED_STRIDE] */
 } Waiting;
-
-/* sums[i] of SPAN copies, whose codes are `codes`[..][i]. */
-static inline void
-sum_span(const float *restrict table, int32_t m,
-		 const uint8_t *restrict codes, int32_t stride, float *restrict sums)
-{
-	float		acc[SPAN] = {0};
-	int32_t		p;
-	int			i;
-
-	for (p = 0; p < m / 2; p++)
-	{
-		const float *low = table + (size_t) p * 2 * GV_CODEWORDS;
-		const float *high = low + GV_CODEWORDS;
-		const uint8_t *column = codes + (size_t) p * stride;
-
-		for (i = 0; i < SPAN; i++)
-		{
-			acc[i] += low[column[i] & 15];
-			acc[i] += high[column[i] >> 4];
-		}
-	}
-	if (m % 2 != 0)
-	{
-		const float *low = table + (size_t) p * 2 * GV_CODEWORDS;
-
-		for (i = 0; i < SPAN; i++)
-			acc[i] += low[codes[(size_t) p * stride + i] & 15];
-	}
-	for (i = 0; i < SPAN; i++)
-		sums[i] = acc[i];
-}
-
-/* See gv_kernels.h. */
-void
-gv_portable_sum_copies(const float *table, int32_t m, const uint8_t *codes,
-					   int32_t stride, int32_t n, float *sums)
-{
-	int32_t		i;
-
-	/* a stride that compilers know saves them a register */
-	for (i = 0; i < n; i += SPAN)
-		if (stride == GV_BLOCK)
-			sum_span(table, m, codes + i, GV_BLOCK, sums + i);
-		else
-			sum_span(table, m, codes + i, stride, sums + i);
-}
-
-/* See gv_kernels.h. */
-void
-gv_portable_gather(const uint8_t *codes, int32_t code_bytes, uint32_t wanted,
-				   uint8_t *gathered)
-{
-	int			n = 0;
-	int32_t		p;
-
-	for (; wanted != 0; wanted &= wanted - 1, n++)
-		for (p = 0; p < code_bytes; p++)
-			gathered[(size_t) p * GV_GATHERED_STRIDE + n] =
-				codes[(size_t) p * GV_BLOCK + __builtin_ctz(wanted)];
-}
 
 /* A block's copy i as a 48-bit row id. */
 static inline uint64_t
@@ -137,19 +71,31 @@ lay_out(int32_t m, int32_t capacity, char *start)
 	return next;
 }
 
-/* See gv_scan_scratch. */
+/* See gv_engine.h; 0 for invalid arguments. */
 size_t
-gv_cpu_scan_scratch(int32_t m, int32_t capacity)
+gv_scan_scratch(int32_t m, int32_t capacity)
 {
+	if (!gv_valid_dims(m) || capacity < 1)
+		return 0;
 	return lay_out(m, capacity, NULL);
 }
 
-/* See gv_scan_begin. */
-GvStatus
-gv_cpu_scan_begin(GvScan *scan)
+static bool
+valid_scan(const GvScan *scan)
 {
-	Waiting    *waiting = scan->scratch;
+	return scan != NULL && gv_valid_model(scan->model) &&
+		scan->table != NULL && gv_valid_topk(scan->best) &&
+		gv_valid_scratch(scan->scratch);
+}
 
+/* See gv_engine.h. */
+GvStatus
+gv_scan_begin(GvScan *scan)
+{
+	Waiting    *waiting;
+
+	GV_CALL(gv_engine_calls, valid_scan(scan));
+	waiting = scan->scratch;
 	(void) lay_out(scan->model->m, scan->best->capacity, scan->scratch);
 	gv_kept_reset(&waiting->kept, GV_SCORE_MAX);
 	waiting->filter = gv_filter_of(scan->table, scan->model->m);
@@ -276,16 +222,44 @@ offer_block(const GvScan *scan, Waiting *waiting, float base,
 	renew_cut(waiting);
 }
 
-/* See gv_scan. */
-GvStatus
-gv_cpu_scan(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
+static bool
+valid_blocks(const GvBlock *blocks, int32_t nblocks)
 {
-	Waiting    *waiting = scan->scratch;
 	int32_t		b;
 
+	if (nblocks < 0 || (blocks == NULL && nblocks > 0))
+		return false;
+	for (b = 0; b < nblocks; b++)
+		if (blocks[b].live != 0 &&
+			(blocks[b].codes == NULL || blocks[b].t == NULL))
+			return false;
+	return true;
+}
+
+/* Give all that waits to scan->best. */
+static void
+finish(const GvScan *scan)
+{
+	Waiting    *waiting = scan->scratch;
+
+	score_gathered(scan, waiting);
+	gv_kept_give(&waiting->kept, scan->best);
+	renew_cut(waiting);
+}
+
+/* See gv_engine.h. */
+GvStatus
+gv_scan(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
+{
+	Waiting    *waiting;
+	int32_t		b;
+
+	GV_CALL(gv_engine_calls, valid_scan(scan) &&
+			valid_blocks(blocks, nblocks));
+	waiting = scan->scratch;
 	if (scan->best->unique)
 	{
-		(void) gv_cpu_scan_finish(scan);
+		finish(scan);
 		scan_again(scan, base, blocks, nblocks);
 		return GV_OK;
 	}
@@ -298,14 +272,11 @@ gv_cpu_scan(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 	return GV_OK;
 }
 
-/* See gv_scan_finish. */
+/* See gv_engine.h. */
 GvStatus
-gv_cpu_scan_finish(GvScan *scan)
+gv_scan_finish(GvScan *scan)
 {
-	Waiting    *waiting = scan->scratch;
-
-	score_gathered(scan, waiting);
-	gv_kept_give(&waiting->kept, scan->best);
-	renew_cut(waiting);
+	GV_CALL(gv_engine_calls, valid_scan(scan));
+	finish(scan);
 	return GV_OK;
 }

@@ -58,8 +58,8 @@ gv_transform(const GvModel *model, const float *x, int64_t n, float *y)
 
 /*
  * The squared length beyond which a row counts as an outlier: some times the
- * median of rows spread over the sample.  One of 1e38 would otherwise take
- * all others' digits.
+ * median of rows spread over the sample.  One of 1e38 would otherwise
+ * cost all rows their digits.
  */
 static double
 outlier_square(int32_t dims, const float *x, int64_t n)

@@ -8,7 +8,8 @@
  */
 #include <math.h>
 
-#include "cpu/gv_cpu.h"
+#include "cpu/code/gv_assign.h"
+#include "engine/gv_call.h"
 
 #define TILE_QUERIES	GV_CPU_TILE_ROWS
 #define TILE_ROWS		GV_CPU_TILE_CENTS
@@ -119,19 +120,33 @@ filter_tile(const Tile *tile, const float *rows, int nrows,
 					 products + i * TILE_ROWS);
 }
 
-/* See gv_exact. */
+static bool
+valid_tops(const GvTopK *tops, int32_t n)
+{
+	int32_t		i;
+
+	for (i = 0; tops != NULL && i < n; i++)
+		if (!gv_valid_topk(&tops[i]))
+			return false;
+	return tops != NULL && n >= 1;
+}
+
+/* See gv_engine.h. */
 GvStatus
-gv_cpu_exact(GvMetric metric, int32_t dims,
-			 const float *queries /* [nqueries][dims] */ , int32_t nqueries,
-			 const float *x /* [n][dims] */ , int64_t n,
-			 const uint64_t *ids /* [n] */ , GvTopK *best /* [nqueries] */ ,
-			 const GvStop *stop)
+gv_exact(GvMetric metric, int32_t dims,
+		 const float *queries /* [nqueries][dims] */ , int32_t nqueries,
+		 const float *x /* [n][dims] */ , int64_t n,
+		 const uint64_t *ids /* [n] */ , GvTopK *best /* [nqueries] */ ,
+		 const GvStop *stop)
 {
 	GvPoll		poll = {stop, 0};
 	int32_t		first;
 	int64_t		row;
 	int			i;
 
+	GV_CALL(gv_engine_calls, gv_valid_metric(metric) && gv_valid_dims(dims) &&
+			queries != NULL && x != NULL && n >= 1 && ids != NULL &&
+			valid_tops(best, nqueries) && gv_valid_stop(stop));
 	for (first = 0; first < nqueries; first += TILE_QUERIES)
 	{
 		Tile		tile;

@@ -15,8 +15,8 @@ gv_exact_measure(GvExact *exact, int64_t query, const float *row,
 				 int64_t position, GvMeasured *measured)
 {
 	const GvSetSpec *spec = &exact->spec;
-	GvNear	   *nearest = gv_exact_nearest(exact, query);
-	GvNear		last = nearest[0];
+	GvKnn	   *nearest = gv_exact_knn(exact, query);
+	GvKnn		last = nearest[0];
 
 	if (spec->self && exact->self[query] == position)
 		return false;
@@ -31,7 +31,7 @@ gv_exact_measure(GvExact *exact, int64_t query, const float *row,
 											 query * spec->dims, row,
 											 spec->dims);
 	measured->row = row;
-	gv_nearest_push(nearest, exact->kept, measured->distance, position);
+	gv_knn_push(nearest, exact->kept, measured->distance, position);
 	return nearest[0].position != last.position;
 }
 
@@ -45,7 +45,7 @@ limit_of(const GvExact *exact, int64_t query)
 	if (exact->lists != NULL && screened->is_null)
 		return HUGE_VALF;
 	return gv_screen_limit(&exact->screen, screened,
-						   gv_exact_nearest(exact, query)[0]);
+						   gv_exact_knn(exact, query)[0]);
 }
 
 /* With the first rows, see gv_exactset.h. */
@@ -83,7 +83,7 @@ find_twins(GvExact *exact, const GvMeeting *meeting)
 	{
 		int			twin = 0;
 
-		/* such rows have the same square, and few others have */
+		/* such rows have the same square, and few other rows do */
 		while (twin < row &&
 			   (meeting->squares[twin] != meeting->squares[row] ||
 				memcmp(rows + meeting->places[twin] * bytes,
@@ -102,7 +102,7 @@ find_twins(GvExact *exact, const GvMeeting *meeting)
 static bool
 is_refused(const GvExact *exact, int64_t query, int64_t position)
 {
-	return gv_exact_nearest(exact, query)[0].position != GV_NO_ROW &&
+	return gv_exact_knn(exact, query)[0].position != GV_NO_ROW &&
 		!(exact->spec.self && exact->self[query] == position);
 }
 
@@ -132,7 +132,7 @@ sift(GvExact *exact, const GvMeeting *meeting, int i, GvPoll *poll)
 		/* the limit may have fallen since */
 		if (meeting->squares[row] - 2.0f * products[row] > *limit)
 			continue;
-		if (gv_poll(poll, 4 * (int64_t) exact->spec.dims + GV_NEAR_WORK))
+		if (gv_poll(poll, 4 * (int64_t) exact->spec.dims + GV_KNN_WORK))
 			return false;
 		place = meeting->places[row];
 		if (gv_exact_measure(exact, query,

@@ -5,7 +5,8 @@
  * Rows become panels, a block of them at a time, and all queries are
  * multiplied with them, a tile at a time: what a screen (gv_screen.h) cannot
  * discard is measured by gv_set_distance.  A query's limit falls with its
- * first rows, so of n rows in random order about k (1 + log(n / k)) are measured.
+ * first rows, so of n rows in random order about k (1 + log(n / k)) are
+ * measured.
  *
  * With lists see exactlists.c; where all lists are near they make no
  * difference.
@@ -16,7 +17,6 @@
 #include <string.h>
 
 #include "cpu/exact/gv_exactset.h"
-#include "cpu/set/gv_cpu_set.h"
 
 #define BLOCK_FLOATS	(1 << 21)	/* of its panels, for large dims */
 #define BLOCK_PANELS	8
@@ -53,7 +53,7 @@ cpu_size(const GvSetSpec *spec)
 {
 	int64_t		query = (int64_t) sizeof(float) * (spec->dims + 1) +
 		(int64_t) sizeof(int64_t) * spec->self +
-		(int64_t) sizeof(GvNear) * kept_of(spec) +
+		(int64_t) sizeof(GvKnn) * kept_of(spec) +
 		(int64_t) sizeof(GvScreened);
 	int64_t		block = (int64_t) gv_screen_panel(spec->dims) *
 		panels_of(spec) + (int64_t) GV_EXACT_QUERIES * spec->dims;
@@ -92,7 +92,7 @@ take_memory(GvExact *exact)
 
 	exact->queries = gv_cpu_take(n * spec->dims, sizeof(float));
 	exact->self = gv_cpu_take(spec->self ? n : 0, sizeof(int64_t));
-	exact->nearest = gv_cpu_take(n * exact->kept, sizeof(GvNear));
+	exact->nearest = gv_cpu_take(n * exact->kept, sizeof(GvKnn));
 	exact->mean = gv_cpu_take(spec->dims, sizeof(float));
 	exact->screened = gv_cpu_take(n, sizeof(GvScreened));
 	exact->limits = gv_cpu_take(n, sizeof(float));
@@ -156,7 +156,7 @@ put_queries(GvExact *exact, const float *queries, int64_t first, int64_t n,
 			return GV_CANCELLED;
 		memcpy(exact->queries + (first + i) * dims, queries + i * dims,
 			   sizeof(float) * (size_t) dims);
-		gv_nearest_reset(exact->nearest + (first + i) * exact->kept,
+		gv_knn_reset(exact->nearest + (first + i) * exact->kept,
 						 exact->kept);
 	}
 	return GV_OK;
@@ -170,7 +170,7 @@ put_queries(GvExact *exact, const float *queries, int64_t first, int64_t n,
 static float
 direct_limit(const GvExact *exact, int64_t query)
 {
-	double		last = gv_exact_nearest(exact, query)[0].distance;
+	double		last = gv_exact_knn(exact, query)[0].distance;
 	double		slack = (exact->spec.dims / 8 + 32) * GV_FILTER_UNIT;
 	double		limit = last * last * (1.0 + slack) + FLT_MIN;
 
@@ -205,7 +205,7 @@ measure_some(GvExact *exact, int64_t query, const float *rows, int64_t first,
 	}
 }
 
-/* Rows [n] and all queries, which are few: panels would not pay. */
+/* Rows [n] and all queries, fewer than FEW_QUERIES. */
 static GvStatus
 measure_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 			 const GvStop *stop)
@@ -218,7 +218,7 @@ measure_rows(GvExact *exact, const float *rows, int64_t first, int64_t n,
 	for (done = 0; done < n; done += GV_SCREEN_ROWS)
 		for (query = 0; query < exact->spec.nqueries; query++)
 		{
-			if (gv_poll(&poll, GV_SCREEN_ROWS * (4 * dims + GV_NEAR_WORK)))
+			if (gv_poll(&poll, GV_SCREEN_ROWS * (4 * dims + GV_KNN_WORK)))
 				return GV_CANCELLED;
 			measure_some(exact, query, rows + done * dims, first + done,
 						 n - done < GV_SCREEN_ROWS ? (int) (n - done) :
@@ -348,7 +348,7 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 			return status;
 	}
 	for (q = 0; q < exact->spec.nqueries; q++)
-		if (!gv_nearest_sort(gv_exact_nearest(exact, q), exact->kept, &poll))
+		if (!gv_knn_sort(gv_exact_knn(exact, q), exact->kept, &poll))
 			return GV_CANCELLED;
 	done->passes = 1;
 	done->finished = 1;
@@ -356,13 +356,13 @@ cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 }
 
 /* The neighbour that is item `item` of the outputs; free places are -1. */
-static GvNear
+static GvKnn
 neighbour(const GvExact *exact, int64_t item)
 {
-	static const GvNear none = {NAN, -1};
+	static const GvKnn none = {NAN, -1};
 	int64_t		query = item / exact->spec.k;
 	int64_t		rank = item % exact->spec.k;
-	GvNear		found = none;
+	GvKnn		found = none;
 
 	if (rank < exact->kept)
 		found = exact->nearest[query * exact->kept + rank];
@@ -381,7 +381,7 @@ cpu_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 
 	for (i = 0; i < n; i++)
 	{
-		GvNear		found = neighbour(exact, first + i);
+		GvKnn		found = neighbour(exact, first + i);
 
 		if (output == GV_SET_POSITIONS)
 			positions[i] = found.position;

@@ -6,9 +6,9 @@
 #ifndef GV_EXACTSET_H
 #define GV_EXACTSET_H
 
+#include "cpu/code/gv_assign.h"
 #include "cpu/exact/gv_nearlists.h"
 #include "cpu/exact/gv_screen.h"
-#include "cpu/gv_cpu.h"
 
 #define GV_EXACT_QUERIES	GV_CPU_TILE_ROWS	/* of a tile */
 
@@ -18,7 +18,7 @@ typedef struct GvExact
 	int64_t		kept;			/* neighbours that there can be: <= k */
 	float	   *queries;		/* [nqueries][dims] */
 	int64_t    *self;			/* [nqueries], with spec.self */
-	GvNear	   *nearest;		/* [nqueries][kept] */
+	GvKnn	   *nearest;		/* [nqueries][kept] */
 	GvScreen	screen;
 	float	   *mean;			/* [dims] of the screen */
 	GvScreened *screened;		/* [nqueries] */
@@ -56,8 +56,8 @@ typedef struct GvMeeting
 } GvMeeting;
 
 /* A query's neighbours, the last of them first. */
-static inline GvNear *
-gv_exact_nearest(const GvExact *exact, int64_t query)
+static inline GvKnn *
+gv_exact_knn(const GvExact *exact, int64_t query)
 {
 	return exact->nearest + query * exact->kept;
 }
@@ -71,6 +71,9 @@ typedef struct GvMeasured
 	const float *row;			/* NULL: none was */
 	double		distance;
 } GvMeasured;
+
+/* exactset.c: GV_SET_EXACT of gv_cpu_sets */
+extern const GvSetOps gv_cpu_exact_set;
 
 /* exactmeet.c */
 

@@ -49,10 +49,7 @@ extern void gv_near_lists_put(GvNearLists *lists, const float *centroids,
 extern int64_t gv_near_lists_add(GvNearLists *lists, const float *rows,
 								 int64_t n);
 
-/*
- * Put the rows gathered, and once the queries [nqueries][dims], in the order of
- * lists.
- */
+/* Sort rows gathered, and once queries [nqueries][dims], by list. */
 extern GvStatus gv_near_lists_sort(GvNearLists *lists, const float *queries,
 								   const GvStop *stop);
 

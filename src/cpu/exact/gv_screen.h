@@ -16,7 +16,7 @@
 #ifndef GV_SCREEN_H
 #define GV_SCREEN_H
 
-#include "cpu/exact/gv_nearest.h"
+#include "cpu/exact/gv_knn.h"
 #include "cpu/simd/gv_kernels.h"
 #include "engine/gv_set.h"
 
@@ -80,6 +80,6 @@ extern void gv_screen_rows(const GvScreen *screen, const float *rows, int n,
 
 /* The limit of a query whose farthest neighbour is `last`. */
 extern float gv_screen_limit(const GvScreen *screen,
-							 const GvScreened *screened, GvNear last);
+							 const GvScreened *screened, GvKnn last);
 
 #endif							/* GV_SCREEN_H */

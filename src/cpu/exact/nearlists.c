@@ -2,16 +2,14 @@
  * nearlists.c
  *		Lists of queries and rows: see gv_nearlists.h.
  *
- * Whatever is nearest here is so by an exact search of its own, among
- * centroids, as the definition has it.
+ * Nearest lists are found by an exact search among centroids, as they are
+ * defined.
  */
 #include "cpu/exact/gv_nearlists.h"
 
 #include <string.h>
 
-#include "cpu/exact/gv_screen.h"
-#include "cpu/gv_cpu.h"
-#include "cpu/set/gv_cpu_set.h"
+#include "cpu/exact/gv_exactset.h"
 
 #define BLOCK_FLOATS	(1 << 23)	/* of a block's rows, about */
 #define ROWS_OF_LIST	1024	/* of a block, more do not help */

@@ -35,6 +35,7 @@
  */
 #include <math.h>
 
+#include "cpu/code/gv_assign.h"
 #include "cpu/exact/gv_screen.h"
 
 #define UNIT		GV_FILTER_UNIT	/* u */
@@ -254,7 +255,7 @@ product_limit(const GvScreen *screen, const GvScreened *screened,
  */
 float
 gv_screen_limit(const GvScreen *screen, const GvScreened *screened,
-				GvNear last)
+				GvKnn last)
 {
 	if (screened->is_null && last.position != GV_NO_ROW)
 		return -HUGE_VALF;

@@ -28,31 +28,20 @@ struct GvBuilder
 	float	   *centroids;		/* [nlists][dims] */
 	uint64_t   *numbers;		/* [nlists] 0, 1, .. */
 	float	   *rows;			/* [batch_rows][dims] */
-	GvTopK	   *near;			/* [batch_rows] the GV_NEAR nearest lists */
+	GvTopK	   *near;			/* [batch_rows] nearest lists */
 	uint64_t   *ids;			/* [batch_rows] */
 	uint64_t	nencoded;		/* rows */
 	GvTopK	   *best;			/* [nqueries] rows nearest to each */
 };
-
-/* Memory for n elements, aligned as scratch has to be; NULL: there is none. */
-static void *
-take(int64_t n, size_t bytes)
-{
-	void	   *memory;
-
-	if (posix_memalign(&memory, GV_ALIGN, (size_t) n * bytes + 1) != 0)
-		return NULL;
-	return memory;
-}
 
 /* n >= 1 empty heaps; NULL when there is no memory. */
 static GvTopK *
 take_heaps(int64_t n, int32_t capacity)
 {
 	size_t		pairs = (size_t) n * (size_t) capacity;
-	GvTopK	   *heaps = take(n, sizeof(GvTopK));
-	float	   *scores = take((int64_t) pairs, sizeof(float));
-	uint64_t   *ids = take((int64_t) pairs, sizeof(uint64_t));
+	GvTopK	   *heaps = gv_cpu_take(n, sizeof(GvTopK));
+	float	   *scores = gv_cpu_take((int64_t) pairs, sizeof(float));
+	uint64_t   *ids = gv_cpu_take((int64_t) pairs, sizeof(uint64_t));
 	int64_t		i;
 
 	if (heaps == NULL || scores == NULL || ids == NULL)
@@ -92,7 +81,7 @@ cpu_size(const GvBuilderSpec *spec)
 
 	/* twelve: what k-means wants for a row, and more than that of a list */
 	return rows * (spec->dims * 4 + 12) +
-		(int64_t) spec->batch_rows * GV_NEAR * 12 +
+		(int64_t) spec->batch_rows * GV_SOAR_LISTS * 12 +
 		(int64_t) spec->nqueries * spec->depth * 12 +
 		2 * GV_CODEBOOK_ROWS * (int64_t) spec->dims * 4;
 }
@@ -120,23 +109,23 @@ static GvStatus
 cpu_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
 {
 	GvBuilder  *made = calloc(1, sizeof(GvBuilder));
-	int32_t		dims = spec->dims;
+	int64_t		dims = spec->dims;
 	int32_t		i;
 
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
-	made->mean = take(dims, sizeof(float));
-	made->sample = take(spec->sample_rows * dims, sizeof(float));
-	made->queries = take((int64_t) spec->nqueries * dims, sizeof(float));
-	made->codebooks = take((int64_t) GV_CODEWORDS * dims, sizeof(float));
-	made->parents = take((int64_t) spec->nparents * dims, sizeof(float));
-	made->starts = take((int64_t) spec->nparents + 1, sizeof(int32_t));
-	made->centroids = take((int64_t) spec->nlists * dims, sizeof(float));
-	made->numbers = take(spec->nlists, sizeof(uint64_t));
-	made->rows = take((int64_t) spec->batch_rows * dims, sizeof(float));
-	made->near = take_heaps(spec->batch_rows, GV_NEAR);
-	made->ids = take(spec->batch_rows, sizeof(uint64_t));
+	made->mean = gv_cpu_take(dims, sizeof(float));
+	made->sample = gv_cpu_take(spec->sample_rows * dims, sizeof(float));
+	made->queries = gv_cpu_take(spec->nqueries * dims, sizeof(float));
+	made->codebooks = gv_cpu_take(GV_CODEWORDS * dims, sizeof(float));
+	made->parents = gv_cpu_take(spec->nparents * dims, sizeof(float));
+	made->starts = gv_cpu_take((int64_t) spec->nparents + 1, sizeof(int32_t));
+	made->centroids = gv_cpu_take(spec->nlists * dims, sizeof(float));
+	made->numbers = gv_cpu_take(spec->nlists, sizeof(uint64_t));
+	made->rows = gv_cpu_take(spec->batch_rows * dims, sizeof(float));
+	made->near = take_heaps(spec->batch_rows, GV_SOAR_LISTS);
+	made->ids = gv_cpu_take(spec->batch_rows, sizeof(uint64_t));
 	if (spec->nqueries > 0)
 		made->best = take_heaps(spec->nqueries, spec->depth);
 	if (made->mean == NULL || made->sample == NULL || made->queries == NULL ||
@@ -152,7 +141,7 @@ cpu_create(const GvBuilderSpec *spec, const float *mean, GvBuilder **builder)
 	for (i = 0; i < spec->nlists; i++)
 		made->numbers[i] = (uint64_t) i;
 	made->model.metric = spec->metric;
-	made->model.dims = dims;
+	made->model.dims = spec->dims;
 	made->model.m = spec->m;
 	made->model.scale = spec->scale;
 	made->model.mean = made->mean;
@@ -201,12 +190,12 @@ cluster(const GvBuilder *builder, const float *rows, int64_t n, int32_t k,
 		.max_share = spec->max_share,
 		.seed = spec->seed
 	};
-	void	   *scratch = take((int64_t) gv_cpu_kmeans_scratch(&kmeans), 1);
+	void	   *scratch = gv_cpu_take((int64_t) gv_kmeans_scratch(&kmeans), 1);
 	GvStatus	status;
 
 	if (scratch == NULL)
 		return GV_NO_MEMORY;
-	status = gv_cpu_kmeans(&kmeans, rows, centroids, found, scratch, stop);
+	status = gv_kmeans(&kmeans, rows, centroids, found, scratch, stop);
 	free(scratch);
 	return status;
 }
@@ -219,17 +208,17 @@ group(GvBuilder *builder, const GvStop *stop)
 	int32_t		nlists = builder->trained.nlists;
 	int32_t		nparents = builder->spec.nparents;
 	size_t		values = (size_t) nlists * (size_t) dims;
-	float	   *grouped = take((int64_t) values, sizeof(float));
-	int32_t    *owners = take(nlists, sizeof(int32_t));
+	float	   *grouped = gv_cpu_take((int64_t) values, sizeof(float));
+	int32_t    *owners = gv_cpu_take(nlists, sizeof(int32_t));
 	GvStatus	status = GV_NO_MEMORY;
 
 	if (grouped != NULL && owners != NULL)
 		status = cluster(builder, builder->centroids, nlists, nparents,
 						 builder->parents, &nparents, stop);
 	if (status == GV_OK)
-		status = gv_cpu_assign(dims, builder->parents, nparents,
-							   builder->centroids, nlists, owners, NULL,
-							   stop);
+		status = gv_assign(dims, builder->parents, nparents,
+						   builder->centroids, nlists, owners, NULL,
+						   stop);
 	if (status == GV_OK)
 	{
 		builder->trained.nparents =
@@ -254,13 +243,13 @@ place(GvBuilder *builder, const float *rows, int32_t n, int32_t *lists,
 
 	for (i = 0; i < n; i++)
 		gv_topk_reset(&builder->near[i]);
-	status = gv_cpu_exact(GV_L2, dims, rows, n, builder->centroids,
-						  builder->trained.nlists, builder->numbers,
-						  builder->near, stop);
+	status = gv_exact(GV_L2, dims, rows, n, builder->centroids,
+					  builder->trained.nlists, builder->numbers,
+					  builder->near, stop);
 	for (i = 0; i < n && status == GV_OK; i++)
 	{
 		GvTopK	   *near = &builder->near[i];
-		const float *others[GV_NEAR];
+		const float *others[GV_SOAR_LISTS];
 		const float *first;
 		int32_t		second;
 		int32_t		j;
@@ -273,8 +262,8 @@ place(GvBuilder *builder, const float *rows, int32_t n, int32_t *lists,
 		for (j = 1; j < near->count; j++)
 			others[j - 1] = builder->centroids +
 				(size_t) near->ids[j] * (size_t) dims;
-		second = gv_cpu_soar(dims, rows + (size_t) i * (size_t) dims, first,
-							 others, near->count - 1);
+		second = gv_soar(dims, rows + (size_t) i * (size_t) dims, first,
+						 others, near->count - 1);
 		lists[i * copies + 1] = second < 0 ? -1 :
 			(int32_t) near->ids[second + 1];
 	}
@@ -290,8 +279,8 @@ find_residuals(GvBuilder *builder, float *residuals, int64_t *nresiduals,
 	int32_t		copies = builder->spec.copies;
 	int64_t		n = builder->nsample < GV_CODEBOOK_ROWS ? builder->nsample :
 		GV_CODEBOOK_ROWS;
-	int32_t    *lists = take((int64_t) builder->spec.batch_rows * copies,
-							 sizeof(int32_t));
+	int64_t		most = (int64_t) builder->spec.batch_rows * copies;
+	int32_t    *lists = gv_cpu_take(most, sizeof(int32_t));
 	GvStatus	status = lists == NULL ? GV_NO_MEMORY : GV_OK;
 	int64_t		done;
 	int32_t		some = 0;
@@ -329,8 +318,8 @@ static GvStatus
 train_codebooks(GvBuilder *builder, const GvStop *stop)
 {
 	const GvBuilderSpec *spec = &builder->spec;
-	float	   *residuals = take((int64_t) GV_CODEBOOK_ROWS * spec->copies *
-								 spec->dims, sizeof(float));
+	int64_t		most = (int64_t) GV_CODEBOOK_ROWS * spec->copies;
+	float	   *residuals = gv_cpu_take(most * spec->dims, sizeof(float));
 	void	   *scratch = NULL;
 	int64_t		n = 0;
 	GvStatus	status = GV_NO_MEMORY;
@@ -339,15 +328,15 @@ train_codebooks(GvBuilder *builder, const GvStop *stop)
 		status = find_residuals(builder, residuals, &n, stop);
 	if (status == GV_OK)
 	{
-		scratch = take((int64_t) gv_cpu_codebooks_scratch(spec->dims, spec->m,
-														  n), 1);
+		scratch = gv_cpu_take((int64_t) gv_codebooks_scratch(spec->dims,
+															 spec->m, n), 1);
 		if (scratch == NULL)
 			status = GV_NO_MEMORY;
 	}
 	if (status == GV_OK)
-		status = gv_cpu_codebooks(spec->dims, spec->m, n, residuals,
-								  spec->seed, builder->codebooks, scratch,
-								  stop);
+		status = gv_codebooks(spec->dims, spec->m, n, residuals,
+							  spec->seed, builder->codebooks, scratch,
+							  stop);
 	free(scratch);
 	free(residuals);
 	return status;
@@ -425,9 +414,9 @@ find_neighbours(GvBuilder *builder, const float *rows, int32_t n,
 		return GV_OK;
 	for (i = 0; i < n; i++)
 		builder->ids[i] = builder->nencoded + (uint64_t) i;
-	status = gv_cpu_exact(spec->metric, spec->dims, builder->queries,
-						  spec->nqueries, rows, n, builder->ids,
-						  builder->best, stop);
+	status = gv_exact(spec->metric, spec->dims, builder->queries,
+					  spec->nqueries, rows, n, builder->ids,
+					  builder->best, stop);
 	for (q = 0; q < spec->nqueries && status == GV_OK; q++)
 	{
 		const GvTopK *best = &builder->best[q];
@@ -456,13 +445,13 @@ encode_rows(GvBuilder *builder, const float *rows, int32_t n,
 
 	status = place(builder, rows, n, encoded->lists, stop);
 	if (status == GV_OK)
-		status = gv_cpu_encode(&builder->model, rows, builder->centroids,
-							   encoded->lists, n, spec->copies,
-							   encoded->codes, encoded->t);
+		status = gv_encode(&builder->model, rows, builder->centroids,
+						   encoded->lists, n, spec->copies,
+						   encoded->codes, encoded->t);
 	if (status == GV_OK && spec->refine != 0)
-		status = gv_cpu_refine_encode(spec->dims, rows, n,
-									  encoded->records, encoded->min,
-									  encoded->step, encoded->error);
+		status = gv_refine_encode(spec->dims, rows, n,
+								  encoded->records, encoded->min,
+								  encoded->step, encoded->error);
 	if (status == GV_OK)
 		status = find_neighbours(builder, rows, n, encoded, stop);
 	builder->nencoded += (uint64_t) n;

@@ -55,7 +55,7 @@ extern GvStatus gv_cpu_get_refine(GvMirror *mirror, const uint16_t *addresses,
 extern void gv_cpu_drop_records(GvMirror *mirror);
 extern GvStatus gv_cpu_bound_hits(const GvMirror *mirror, GvSearch *search);
 
-/* search.c: slots of gv_cpu_mirrors. */
+/* search.c: functions of gv_cpu_mirrors */
 extern GvStatus gv_cpu_searcher(int32_t device, GvSearcher **searcher);
 extern void gv_cpu_searcher_drop(GvSearcher *searcher);
 extern GvStatus gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,

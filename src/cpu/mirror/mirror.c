@@ -51,8 +51,8 @@ proc_value(const char *path, const char *name, char *value, size_t size)
 }
 
 /*
- * A quarter of the machine's memory is for mirrors.  It is one device, or all
- * that somebody wants to see.
+ * A quarter of the machine's memory is for mirrors.  It is one device, or as
+ * many as are named.
  */
 static GvStatus
 cpu_open(const char *devices, GvDevice *found, int32_t *nfound)

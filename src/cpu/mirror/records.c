@@ -3,8 +3,8 @@
  *		Refine records of a mirror, by address, and the bounds they give.
  *
  * Addresses are those of the index: page, in two words, and slot.  So records
- * lie by page, and a table of tables, one for each first word, leads to them: a
- * stray address costs little, whatever it is.
+ * lie by page, and a table of tables, one for each first word, leads to them:
+ * no address, however wrong, takes much memory.
  */
 #include "cpu/mirror/gv_cpu_mirror.h"
 

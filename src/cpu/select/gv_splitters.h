@@ -25,8 +25,8 @@
 #define GV_NSPLITTERS	(GV_BUCKETS - 1)
 #define GV_SAMPLE_ITEMS	(16 * GV_BUCKETS)
 
-/* So few items are not divided any more but sorted or picked from. */
-#define GV_FEW_ITEMS	(1 << 16)
+/* So many items, or less, are not divided but sorted or picked from. */
+#define GV_UNDIVIDED_ITEMS (1 << 16)
 
 typedef struct GvSplitters
 {
@@ -102,16 +102,9 @@ gv_sample_place(uint64_t *state, int64_t j, int64_t n)
 #define GV_SAMPLE_SEED(level)	(UINT64_C(0x5A3D) + (uint64_t) (level))
 #define GV_SAMPLED_LEVELS		8
 
-/* What select.c takes from sampleselect.c and quantiles.c. */
+/* sampleselect.c */
 extern size_t gv_sampleselect_scratch(int64_t k);
 extern bool gv_sampleselect(const float *values, int64_t n, int64_t k,
 							void *scratch, GvPoll *poll);
-extern size_t gv_cpu_quantiles_scratch(int64_t n, int32_t nranks,
-									   bool approximate);
-extern GvStatus gv_cpu_quantiles(const float *values, int64_t n,
-								 const int64_t *ranks, int32_t nranks,
-								 bool approximate, float *quantiles,
-								 int64_t *rank_errors, void *scratch,
-								 const GvStop *stop);
 
 #endif							/* GV_SPLITTERS_H */

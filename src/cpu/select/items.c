@@ -15,7 +15,7 @@
  */
 #include "cpu/select/gv_items.h"
 
-#define FEW			16			/* items that are sorted by insertion */
+#define INSERTION	16			/* items that insertion sort takes */
 #define PATIENCE	8			/* uneven splits before the range is halved */
 
 static inline uint64_t
@@ -36,7 +36,7 @@ median(uint64_t a, uint64_t b, uint64_t c)
 	return greater(smaller(a, b), smaller(greater(a, b), c));
 }
 
-/* A pivot of more than FEW items. */
+/* A pivot of more than INSERTION items. */
 static uint64_t
 ninther(const uint64_t *items, int64_t n)
 {
@@ -75,8 +75,8 @@ middle(const uint64_t *items, int64_t n, uint64_t *pivot, GvPoll *poll)
 }
 
 /*
- * Put items below the pivot before all others; how many, or -1 to end.  There
- * is no branch in the loop, which nobody could foresee.
+ * Put items below the pivot first; how many there are, -1 to end.  The loop
+ * has no branch, because none could be predicted.
  */
 static int64_t
 split(uint64_t *items, int64_t n, uint64_t pivot, GvPoll *poll)
@@ -102,7 +102,7 @@ split(uint64_t *items, int64_t n, uint64_t pivot, GvPoll *poll)
 	return nbefore;
 }
 
-/* Split n > FEW items at a pivot; 1 .. n - 1 come before it, -1 to end. */
+/* Split n > INSERTION items; 1 .. n - 1 come before the pivot, -1 to end. */
 static int64_t
 split_somewhere(uint64_t *items, int64_t n, int *patience, GvPoll *poll)
 {
@@ -120,7 +120,7 @@ split_somewhere(uint64_t *items, int64_t n, int *patience, GvPoll *poll)
 }
 
 static void
-sort_few(uint64_t *items, int64_t n)
+insertion_sort(uint64_t *items, int64_t n)
 {
 	int64_t		i;
 
@@ -140,7 +140,7 @@ gv_items_pick(uint64_t *items, int64_t n, int64_t rank, GvPoll *poll)
 {
 	int			patience = PATIENCE;
 
-	while (n > FEW)
+	while (n > INSERTION)
 	{
 		int64_t		nbefore = split_somewhere(items, n, &patience, poll);
 
@@ -155,7 +155,7 @@ gv_items_pick(uint64_t *items, int64_t n, int64_t rank, GvPoll *poll)
 			n -= nbefore;
 		}
 	}
-	sort_few(items, n);
+	insertion_sort(items, n);
 	return true;
 }
 
@@ -163,7 +163,7 @@ gv_items_pick(uint64_t *items, int64_t n, int64_t rank, GvPoll *poll)
 static bool
 sort_part(uint64_t *items, int64_t n, int patience, GvPoll *poll)
 {
-	while (n > FEW)
+	while (n > INSERTION)
 	{
 		int64_t		nbefore = split_somewhere(items, n, &patience, poll);
 		bool		first = nbefore < n - nbefore;
@@ -177,7 +177,7 @@ sort_part(uint64_t *items, int64_t n, int patience, GvPoll *poll)
 			items += nbefore;
 		n = first ? n - nbefore : nbefore;
 	}
-	sort_few(items, n);
+	insertion_sort(items, n);
 	return true;
 }
 

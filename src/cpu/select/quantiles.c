@@ -6,13 +6,14 @@
  * known.  That is all for an approximate answer: a splitter's rank is how many
  * items are in the buckets before it.  Exactly: what is in buckets that hold a
  * wanted rank is copied, bucket by bucket, and quickselect finds all ranks of
- * a bucket, the middle one first.  It needs no further level, because it takes
- * few steps whatever the bucket.
+ * a bucket, the middle one first.  No further level is needed, because
+ * quickselect takes some steps an item, whatever they are.
  *
  * Sources: Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019;
  * several ranks by halves: Chambers, "Algorithm 410: Partial sorting", 1971.
  */
 #include "cpu/select/gv_splitters.h"
+#include "engine/gv_call.h"
 
 #define CHUNK	256
 
@@ -23,7 +24,7 @@ rank_of(uint64_t wanted)
 	return (int64_t) (wanted >> 32);
 }
 
-/* What the operation has at hand. */
+/* The operation. */
 typedef struct Quantiles
 {
 	const float *values;		/* [n] */
@@ -62,11 +63,14 @@ lay_out(Quantiles *q, bool approximate, char *scratch)
 	return bytes;
 }
 
+/* See gv_select.h; 0 for invalid arguments. */
 size_t
-gv_cpu_quantiles_scratch(int64_t n, int32_t nranks, bool approximate)
+gv_quantiles_scratch(int64_t n, int32_t nranks, bool approximate)
 {
 	Quantiles	q = {.n = n,.nranks = nranks};
 
+	if (n < 1 || n > GV_SELECT_MAX_N || nranks < 1)
+		return 0;
 	return lay_out(&q, approximate, NULL);
 }
 
@@ -111,7 +115,7 @@ pick_ranks(Quantiles *q, int32_t first, int32_t last, uint64_t *items,
 	return true;
 }
 
-/* Few values: no need of buckets. */
+/* Of GV_UNDIVIDED_ITEMS values at most: buckets would not pay. */
 static bool
 pick_from_all(Quantiles *q)
 {
@@ -183,7 +187,7 @@ distribute(Quantiles *q, int64_t *places)
 	return true;
 }
 
-/* Exact ranks of more than GV_FEW_ITEMS values. */
+/* Exact ranks of more than GV_UNDIVIDED_ITEMS values. */
 static bool
 pick_from_buckets(Quantiles *q)
 {
@@ -243,10 +247,22 @@ answer_by_splitters(Quantiles *q)
 	return true;
 }
 
+static bool
+valid_ranks(const int64_t *ranks, int32_t nranks, int64_t n)
+{
+	int32_t		i;
+
+	for (i = 0; ranks != NULL && i < nranks; i++)
+		if (ranks[i] < 0 || ranks[i] >= n)
+			return false;
+	return ranks != NULL && nranks >= 1;
+}
+
+/* See gv_select.h. */
 GvStatus
-gv_cpu_quantiles(const float *values, int64_t n, const int64_t *ranks,
-				 int32_t nranks, bool approximate, float *quantiles,
-				 int64_t *rank_errors, void *scratch, const GvStop *stop)
+gv_quantiles(const float *values, int64_t n, const int64_t *ranks,
+			 int32_t nranks, bool approximate, float *quantiles,
+			 int64_t *rank_errors, void *scratch, const GvStop *stop)
 {
 	Quantiles	q = {.values = values,.n = n,.nranks = nranks,
 		.quantiles = quantiles,.rank_errors = rank_errors,
@@ -254,12 +270,16 @@ gv_cpu_quantiles(const float *values, int64_t n, const int64_t *ranks,
 	bool		done;
 	int32_t		i;
 
+	GV_CALL(gv_engine_calls, values != NULL && n >= 1 &&
+			n <= GV_SELECT_MAX_N && valid_ranks(ranks, nranks, n) &&
+			quantiles != NULL && rank_errors != NULL &&
+			gv_valid_scratch(scratch) && gv_valid_stop(stop));
 	lay_out(&q, approximate, scratch);
 	for (i = 0; i < nranks; i++)
 		q.wanted[i] = (uint64_t) ranks[i] << 32 | (uint32_t) i;
 	if (!gv_items_sort(q.wanted, nranks, &q.poll))
 		return GV_CANCELLED;
-	if (n <= (approximate ? GV_SAMPLE_ITEMS : GV_FEW_ITEMS))
+	if (n <= (approximate ? GV_SAMPLE_ITEMS : GV_UNDIVIDED_ITEMS))
 		done = pick_from_all(&q);
 	else if (approximate)
 		done = answer_by_splitters(&q);

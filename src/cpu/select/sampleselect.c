@@ -14,8 +14,8 @@
 #define CHUNK	256
 
 /*
- * Scratch: the result [k], and the last bucket [GV_FEW_ITEMS]; each has one
- * more, to be written in vain.
+ * Scratch: the result [k], and the last bucket [GV_UNDIVIDED_ITEMS]; each has
+ * room for one more, because gather writes before it knows.
  */
 size_t
 gv_sampleselect_scratch(int64_t k)
@@ -23,11 +23,11 @@ gv_sampleselect_scratch(int64_t k)
 	size_t		bytes = 0;
 
 	gv_carve(&bytes, sizeof(uint64_t) * ((size_t) k + 1));
-	gv_carve(&bytes, sizeof(uint64_t) * (GV_FEW_ITEMS + 1));
+	gv_carve(&bytes, sizeof(uint64_t) * (GV_UNDIVIDED_ITEMS + 1));
 	return bytes;
 }
 
-/* The range of at most GV_FEW_ITEMS items that holds the one of that rank. */
+/* The range, of GV_UNDIVIDED_ITEMS at most, that holds that rank. */
 static bool
 narrow(const float *values, int64_t n, int64_t rank, uint64_t *scratch,
 	   GvItemRange *range, GvPoll *poll)
@@ -35,7 +35,7 @@ narrow(const float *values, int64_t n, int64_t rank, uint64_t *scratch,
 	int			level;
 
 	*range = gv_whole_range(n);
-	for (level = 0; range->count > GV_FEW_ITEMS; level++)
+	for (level = 0; range->count > GV_UNDIVIDED_ITEMS; level++)
 	{
 		GvSplitters splitters;
 

@@ -1,7 +1,7 @@
 /*
  * select.c
  *		The k first of each row: WarpSelect, quick multi-select, and which
- *		method is chosen; gv_cpu_selection.
+ *		method is chosen.
  *
  * WarpSelect keeps, as the paper's queues do, a threshold: the k-th item of
  * those seen.  What a row has below it waits behind the k best, and when k are
@@ -9,14 +9,15 @@
  */
 #include "cpu/select/gv_splitters.h"
 #include "cpu/simd/gv_kernels.h"
+#include "engine/gv_call.h"
 
 #define CHUNK		GV_CPU_COMPARED
 #define WAITING		64			/* at least so many wait before a cut */
 
 /*
- * AUTO: WarpSelect while one value in SPARSE is wanted, because few get past
- * its threshold then; else quickselect, which walks no tree, unless its copy
- * of a row would take more than 128 MB.
+ * AUTO: WarpSelect while one value in SPARSE is wanted, because most stay
+ * above its threshold then; else quickselect, which walks no tree, unless its
+ * copy of a row would take more than 128 MB.
  */
 #define SPARSE		16
 #define LONG_ROW	(INT64_C(1) << 24)
@@ -28,25 +29,10 @@ warp_items(const GvSelect *spec)
 	return 2 * (size_t) spec->k + WAITING + CHUNK;
 }
 
-/* See gv_kernels.h.  Mostly there is none, which compilers see quickly. */
-uint64_t
-gv_portable_below(const float *values, float limit)
-{
-	uint64_t	found = 0;
-	int			any = 0;
-	int			i;
-
-	for (i = 0; i < GV_CPU_COMPARED; i++)
-		any |= !(values[i] >= limit);
-	for (i = 0; any != 0 && i < GV_CPU_COMPARED; i++)
-		found |= (uint64_t) !(values[i] >= limit) << i;
-	return found;
-}
-
 /*
- * Put items of values first .. end - 1 of a row, a chunk at most, behind
- * `count` others if they are below the threshold; how many there are then.
- * What equals it is above it: an equal value comes later in the row.
+ * Append items of values first .. end - 1 of a row, a chunk at most, to
+ * `count` items if they are below the threshold; how many there are then.  What
+ * equals it is above it: an equal value comes later in the row.
  */
 static int64_t
 take_below(const float *row, int64_t first, int64_t end, uint64_t threshold,
@@ -122,26 +108,60 @@ multi_row(const GvSelect *spec, const float *row, uint64_t *items,
 		gv_items_sort(items, spec->k, poll);
 }
 
-static GvSelectMethod
-cpu_choose(const GvSelect *spec)
+/* See gv_select.h. */
+const char *
+gv_select_name(GvSelectMethod method)
 {
+	static const char *const names[GV_NSELECT] = {
+		[GV_SELECT_AUTO] = "auto",
+		[GV_SELECT_WARP] = "warp",
+		[GV_SELECT_SAMPLE] = "sample",
+		[GV_SELECT_MULTI] = "multi",
+	};
+
+	return names[method];
+}
+
+static bool
+valid_spec(const GvSelect *spec)
+{
+	return spec != NULL &&
+		spec->columns >= 1 && spec->columns <= GV_SELECT_MAX_N &&
+		spec->rows >= 1 && spec->rows <= INT64_MAX / 8 / spec->columns &&
+		spec->k >= 1 && spec->k <= spec->columns &&
+		(uint32_t) spec->method < GV_NSELECT &&
+		(spec->method != GV_SELECT_WARP || spec->k <= GV_WARP_MAX_K);
+}
+
+/* See gv_select.h. */
+GvSelectMethod
+gv_select_choose(const GvSelect *spec)
+{
+	if (!valid_spec(spec))
+		return GV_SELECT_AUTO;
+	if (spec->method != GV_SELECT_AUTO)
+		return spec->method;
 	if (spec->k <= GV_WARP_MAX_K && spec->k <= spec->columns / SPARSE)
 		return GV_SELECT_WARP;
 	return spec->columns <= LONG_ROW ? GV_SELECT_MULTI : GV_SELECT_SAMPLE;
 }
 
-static size_t
-cpu_select_scratch(const GvSelect *spec)
+/* See gv_select.h. */
+size_t
+gv_select_scratch(const GvSelect *spec)
 {
-	switch (spec->method)
+	switch (gv_select_choose(spec))
 	{
+		case GV_SELECT_AUTO:
+			break;
 		case GV_SELECT_WARP:
 			return sizeof(uint64_t) * warp_items(spec);
 		case GV_SELECT_SAMPLE:
 			return gv_sampleselect_scratch(spec->k);
-		default:
+		case GV_SELECT_MULTI:
 			return sizeof(uint64_t) * (size_t) spec->columns;
 	}
+	return 0;
 }
 
 /* The k first items of a row go to items [k], all of scratch. */
@@ -160,20 +180,27 @@ select_row(const GvSelect *spec, const float *row, uint64_t *items,
 	}
 }
 
-static GvStatus
-cpu_select(const GvSelect *spec, const float *values, uint32_t *positions,
-		   float *selected, void *scratch, const GvStop *stop)
+/* See gv_select.h. */
+GvStatus
+gv_select(const GvSelect *spec, const float *values, uint32_t *positions,
+		  float *selected, void *scratch, const GvStop *stop)
 {
 	uint64_t   *items = scratch;
 	GvPoll		poll = {stop, 0};
+	GvSelect	chosen;
 	int64_t		row;
 
+	GV_CALL(gv_engine_calls, valid_spec(spec) && values != NULL &&
+			positions != NULL && selected != NULL &&
+			gv_valid_scratch(scratch) && gv_valid_stop(stop));
+	chosen = *spec;
+	chosen.method = gv_select_choose(spec);
 	for (row = 0; row < spec->rows; row++)
 	{
 		int64_t		first = row * spec->k;
 		int32_t		i;
 
-		if (!select_row(spec, values + row * spec->columns, items, &poll))
+		if (!select_row(&chosen, values + row * spec->columns, items, &poll))
 			return GV_CANCELLED;
 		for (i = 0; i < spec->k; i++)
 		{
@@ -183,12 +210,3 @@ cpu_select(const GvSelect *spec, const float *values, uint32_t *positions,
 	}
 	return GV_OK;
 }
-
-const GvSelectBackend gv_cpu_selection = {
-	.name = "cpu",
-	.choose = cpu_choose,
-	.select_scratch = cpu_select_scratch,
-	.select = cpu_select,
-	.quantiles_scratch = gv_cpu_quantiles_scratch,
-	.quantiles = gv_cpu_quantiles,
-};

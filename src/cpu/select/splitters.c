@@ -7,7 +7,7 @@
  */
 #include "cpu/select/gv_splitters.h"
 
-#define CHUNK	256				/* items at hand at a time */
+#define CHUNK	256				/* items made at a time */
 
 /* The tree of the sorted ones: each level has every second of the rest. */
 static void

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "cpu/gv_cpu.h"
+#include "cpu/code/gv_assign.h"
 #include "cpu/set/gv_cpu_set.h"
 
 #define BATCH		1024		/* rows assigned before they are summed up */
@@ -47,7 +47,7 @@ cpu_drop(void *state)
 	free(clusters);
 }
 
-/* Before a pass: no cluster has rows, so that its sum is of no account. */
+/* Before a pass: no cluster has rows, so its sum is not read. */
 static void
 start_pass(Clusters *clusters)
 {

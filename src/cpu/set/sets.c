@@ -3,6 +3,7 @@
  *		The table of the operations on sets for processors, the oracle of every
  *		other engine's.
  */
+#include "cpu/exact/gv_exactset.h"
 #include "cpu/set/gv_cpu_set.h"
 
 const GvSetBackend gv_cpu_sets = {

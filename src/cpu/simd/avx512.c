@@ -366,7 +366,7 @@ add_halves(__m512i sums)
 							_mm512_extracti64x4_epi64(sums, 1));
 }
 
-/* Add what the 16-bit sums hold to total [2], of copies 0 .. 15 and others. */
+/* Add the 16-bit sums to total [2], of copies 0 .. 15 and 16 .. 31. */
 static inline AVX512 void
 drain(const ByteSums *sums, __m512i *total)
 {
@@ -426,7 +426,7 @@ filter(const uint8_t *bytes, int32_t m, const uint8_t *codes, const float *t,
 		compare_sums(total[1], t + LANES, cut) << LANES;
 }
 
-/* Sixteen elements of x^, n of them from codes and the others any. */
+/* Sixteen elements of x^, n of them from codes and the rest anything. */
 static inline AVX512 __m512
 decode(const GvRefine *record, int32_t i, int32_t n)
 {

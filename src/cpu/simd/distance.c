@@ -1,43 +1,14 @@
 /*
  * distance.c
- *		Distances between two vectors, in one fixed order of additions.
- *
- * Partial sums are independent, so compilers keep them in vector registers
- * without leave to reorder anything.  Dimension i always goes to partial sum
- * i mod (number of sums), also in the last, incomplete round.
+ *		Distances between two vectors, in one fixed order of additions, that of
+ *		the kernels.
  */
 #include <math.h>
 
 #include "cpu/simd/gv_kernels.h"
 #include "engine/gv_set.h"
 
-#define LANES	GV_CPU_LANES
-#define LANES64	8				/* partial sums in double */
-
-/* Add the sums pairwise: l takes l + 8, then l + 4, l + 2, l + 1. */
-static inline float
-add_lanes(float *sums /* [LANES] */ )
-{
-	int			half;
-	int			l;
-
-	for (half = LANES / 2; half > 0; half /= 2)
-		for (l = 0; l < half; l++)
-			sums[l] += sums[l + half];
-	return sums[0];
-}
-
-static inline double
-add_lanes64(double *sums /* [LANES64] */ )
-{
-	int			half;
-	int			l;
-
-	for (half = LANES64 / 2; half > 0; half /= 2)
-		for (l = 0; l < half; l++)
-			sums[l] += sums[l + half];
-	return sums[0];
-}
+#define LANES64	GV_CPU_LANES64
 
 /* See gv_engine.h.  The loop has no branch a value, so vectors do it. */
 bool
@@ -51,107 +22,7 @@ gv_is_finite(const float *x, int64_t n)
 	return bad == 0;
 }
 
-static float
-dot(const float *a, const float *b, int32_t dims)
-{
-	float		sums[LANES] = {0};
-	int32_t		i;
-	int			l;
-
-	for (i = 0; i + LANES <= dims; i += LANES)
-		for (l = 0; l < LANES; l++)
-			sums[l] += a[i + l] * b[i + l];
-	for (l = 0; i < dims; i++, l++)
-		sums[l] += a[i] * b[i];
-	return add_lanes(sums);
-}
-
-static float
-sqdist(const float *a, const float *b, int32_t dims)
-{
-	float		sums[LANES] = {0};
-	int32_t		i;
-	int			l;
-
-	for (i = 0; i + LANES <= dims; i += LANES)
-		for (l = 0; l < LANES; l++)
-		{
-			float		diff = a[i + l] - b[i + l];
-
-			sums[l] += diff * diff;
-		}
-	for (l = 0; i < dims; i++, l++)
-	{
-		float		diff = a[i] - b[i];
-
-		sums[l] += diff * diff;
-	}
-	return add_lanes(sums);
-}
-
 /* See gv_kernels.h. */
-void
-gv_portable_dots(const float *q, const float *rows, int32_t n, int32_t dims,
-				 float *products)
-{
-	int32_t		i;
-
-	for (i = 0; i < n; i++)
-		products[i] = dot(q, rows + (size_t) i * dims, dims);
-}
-
-/* See gv_kernels.h. */
-void
-gv_portable_sqdists(const float *q, const float *rows, int32_t n,
-					int32_t dims, float *squares)
-{
-	int32_t		i;
-
-	for (i = 0; i < n; i++)
-		squares[i] = sqdist(q, rows + (size_t) i * dims, dims);
-}
-
-/* See gv_kernels.h. */
-double
-gv_portable_dot64(const float *a, const float *b, int32_t dims)
-{
-	double		sums[LANES64] = {0};
-	int32_t		i;
-	int			l;
-
-	for (i = 0; i + LANES64 <= dims; i += LANES64)
-		for (l = 0; l < LANES64; l++)
-			sums[l] += (double) a[i + l] * (double) b[i + l];
-	for (l = 0; i < dims; i++, l++)
-		sums[l] += (double) a[i] * (double) b[i];
-	return add_lanes64(sums);
-}
-
-/* See gv_kernels.h. */
-double
-gv_portable_sqdist64(const float *a, const float *b, int32_t dims)
-{
-	double		sums[LANES64] = {0};
-	int32_t		i;
-	int			l;
-
-	for (i = 0; i + LANES64 <= dims; i += LANES64)
-		for (l = 0; l < LANES64; l++)
-		{
-			double		diff = (double) a[i + l] - (double) b[i + l];
-
-			sums[l] += diff * diff;
-		}
-	for (l = 0; i < dims; i++, l++)
-	{
-		double		diff = (double) a[i] - (double) b[i];
-
-		sums[l] += diff * diff;
-	}
-	return add_lanes64(sums);
-}
-
-/* See gv_cpu.h. */
 float
 gv_cpu_dot(const float *a, const float *b, int32_t dims)
 {
@@ -161,7 +32,7 @@ gv_cpu_dot(const float *a, const float *b, int32_t dims)
 	return product;
 }
 
-/* See gv_cpu.h. */
+/* See gv_kernels.h. */
 float
 gv_cpu_sqdist(const float *a, const float *b, int32_t dims)
 {
@@ -204,7 +75,7 @@ gv_distance_cosine(const float *a, const float *b, int32_t dims)
 	return 1.0 - cosine;
 }
 
-/* See gv_cpu.h. */
+/* See gv_kernels.h. */
 double
 gv_cpu_mean64(const float *a, int32_t dims)
 {
@@ -217,10 +88,10 @@ gv_cpu_mean64(const float *a, int32_t dims)
 			sums[l] += (double) a[i + l];
 	for (l = 0; i < dims; i++, l++)
 		sums[l] += (double) a[i];
-	return add_lanes64(sums) / dims;
+	return gv_add_lanes64(sums) / dims;
 }
 
-/* See gv_cpu.h. */
+/* See gv_kernels.h. */
 double
 gv_cpu_centred_dot64(const float *a, double a_mean, const float *b,
 					 double b_mean, int32_t dims)
@@ -235,7 +106,7 @@ gv_cpu_centred_dot64(const float *a, double a_mean, const float *b,
 				((double) b[i + l] - b_mean);
 	for (l = 0; i < dims; i++, l++)
 		sums[l] += ((double) a[i] - a_mean) * ((double) b[i] - b_mean);
-	return add_lanes64(sums);
+	return gv_add_lanes64(sums);
 }
 
 /*
@@ -257,4 +128,23 @@ gv_distance_pearson(const float *a, const float *b, int32_t dims)
 	else if (correlation < -1.0)
 		correlation = -1.0;
 	return 1.0 - correlation;
+}
+
+/* See gv_set.h. */
+double
+gv_set_distance(GvSetMetric metric, const float *a, const float *b,
+				int32_t dims)
+{
+	switch (metric)
+	{
+		case GV_SET_L2:
+			return gv_distance_l2(a, b, dims);
+		case GV_SET_IP:
+			return gv_distance_ip(a, b, dims);
+		case GV_SET_COSINE:
+			return gv_distance_cosine(a, b, dims);
+		case GV_SET_PEARSON:
+			return gv_distance_pearson(a, b, dims);
+	}
+	return 0.0;
 }

@@ -1,6 +1,6 @@
 /*
  * gv_kernels.h
- *		The innermost loops of gv_cpu_backend, in a table for each level of
+ *		The innermost loops of src/cpu, in a table for each level of
  *		instructions that a processor may have.
  *
  * Everything that takes time comes down to these few loops.  Their portable
@@ -49,7 +49,7 @@ typedef struct GvKernels
 	/* is filter worth a call: quicker than sum_copies? */
 	bool		filters;
 
-	/* products [n], squares [n] of q [dims] and rows [n][dims]: gv_cpu.h */
+	/* products [n], squares [n] of q [dims] and rows [n][dims]: gv_cpu_dot */
 	void		(*dots) (const float *q, const float *rows, int32_t n,
 						 int32_t dims, float *products);
 	void		(*sqdists) (const float *q, const float *rows, int32_t n,
@@ -75,10 +75,10 @@ typedef struct GvKernels
 							 float *products);
 
 	/*
-	 * The same for those who know how wrong it may be: each level sums up as
-	 * it likes, dimensions of this panel first and then what products hold; a
-	 * panel needs no zeros.  Over all panels a product's error is below
-	 * gv_estimate_error (dims) |x| |c|, unless some underflow.
+	 * The same with an error that callers have to allow for: each level sums
+	 * up in an order of its own, dimensions of this panel first and then what
+	 * products hold; a panel needs no zeros.  Over all panels a product's
+	 * error is below gv_estimate_error (dims) |x| |c|, unless some underflow.
 	 */
 	void		(*estimate) (const float *x, int32_t stride, int nrows,
 							 int32_t len, const float *panel,
@@ -115,18 +115,18 @@ typedef struct GvKernels
 						  float *table);
 
 	/*
-	 * sums [n] of copies' entries ("The score S"), whose codes stand in columns
-	 * that lie `stride` apart; those of more copies are read and summed, up to
-	 * a whole number of GV_BLOCK.
+	 * sums [n] of copies' entries ("The score S"), whose codes stand in
+	 * columns that lie `stride` apart; those of more copies are read and
+	 * summed, up to a whole number of GV_BLOCK.
 	 */
 	void		(*sum_copies) (const float *table, int32_t m,
 							   const uint8_t *codes, int32_t stride,
 							   int32_t n, float *sums);
 
 	/*
-	 * The codes of those copies of a block that `wanted` has a bit for, side by
-	 * side, to columns that lie GV_GATHERED_STRIDE apart; whatever becomes of
-	 * GV_BLOCK bytes in each.
+	 * The codes of those copies of a block that `wanted` has a bit for, side
+	 * by side, to columns that lie GV_GATHERED_STRIDE apart; of each column
+	 * GV_BLOCK bytes may be written.
 	 */
 	void		(*gather) (const uint8_t *codes, int32_t code_bytes,
 						   uint32_t wanted, uint8_t *gathered);
@@ -147,7 +147,10 @@ typedef struct GvKernels
 									float *magnitudes);
 } GvKernels;
 
-#define GV_CPU_SLICE_DIMS	64	/* of a panel */
+#define GV_CPU_LANES		16	/* interleaved partial sums in fp32 */
+#define GV_CPU_LANES64		8	/* interleaved partial sums in double */
+#define GV_CPU_TILE_CENTS	64	/* centroids of a tile or panel */
+#define GV_CPU_SLICE_DIMS	64	/* dimensions of a panel */
 #define GV_CPU_COMPARED		64	/* values compared with a limit at a time */
 #define GV_CPU_WORD_ROWS	64	/* vectors compared with codewords at a time */
 #define GV_GATHERED_STRIDE	96	/* for copies gathered from several blocks */
@@ -164,64 +167,55 @@ gv_estimate_error(int32_t dims)
 	return (summed + dims / GV_CPU_SLICE_DIMS + 2) * 1.001 / 16777216.0;
 }
 
+/* Partial sums in double, added pairwise: l takes l + 4, l + 2, l + 1. */
+static inline double
+gv_add_lanes64(double *sums /* [GV_CPU_LANES64] */ )
+{
+	int			half;
+	int			l;
+
+	for (half = GV_CPU_LANES64 / 2; half > 0; half /= 2)
+		for (l = 0; l < half; l++)
+			sums[l] += sums[l + half];
+	return sums[0];
+}
+
+/* An element of the x^ of a refine record. */
+static inline float
+gv_refine_decode(float min, float step, uint8_t code)
+{
+	return min + step * (float) code;
+}
+
 /* Those in use: gv_simd_use. */
 extern const GvKernels *gv_kernels;
 
-extern const GvKernels gv_portable_kernels;
+extern const GvKernels gv_portable_kernels; /* portable.c */
 #ifdef __x86_64__
 extern const GvKernels gv_avx2_kernels;
 extern const GvKernels gv_avx512_kernels;
 #endif
 
-/* The portable loops, each in the file of what it is for. */
-extern void gv_portable_dots(const float *q, const float *rows, int32_t n,
-							 int32_t dims, float *products);
-extern void gv_portable_sqdists(const float *q, const float *rows, int32_t n,
-								int32_t dims, float *squares);
-extern void gv_portable_residual_products(const float *x, const float *a,
-										  const float *b, int32_t dims,
-										  float *sums);
-extern double gv_portable_dot64(const float *a, const float *b, int32_t dims);
-extern double gv_portable_sqdist64(const float *a, const float *b,
-								   int32_t dims);
-extern void gv_portable_multiply(const float *x, int32_t stride, int nrows,
-								 int32_t len, const float *panel,
-								 float *products);
-extern void gv_portable_estimate(const float *x, int32_t stride, int nrows,
-								 int32_t len, const float *panel,
-								 float *products);
-extern uint64_t gv_portable_within(const float *squares,
-								   const float *products, float limit);
-extern uint64_t gv_portable_below(const float *values, float limit);
-extern void gv_portable_add_distances(const float *x, size_t stride,
-									  int nrows, const float *words,
-									  int32_t dims, int32_t len, float *dist);
-extern void gv_portable_nearest_words(const float *dist, int nrows,
-									  float *best, int32_t *code);
-extern int32_t gv_portable_nearest_word(const float *x, const float *words,
-										int32_t dims);
-extern void gv_portable_table(const GvModel *model, const float *query,
-							  float *table);
-extern void gv_portable_sum_copies(const float *table, int32_t m,
-								   const uint8_t *codes, int32_t stride,
-								   int32_t n, float *sums);
-extern void gv_portable_gather(const uint8_t *codes, int32_t code_bytes,
-							   uint32_t wanted, uint8_t *gathered);
-extern uint32_t gv_portable_filter(const uint8_t *bytes, int32_t m,
-								   const uint8_t *codes, const float *t,
-								   const GvCut *cut);
-extern void gv_portable_record_squares(const float *q, const GvRefine *record,
-									   int32_t dims, float *sums);
-extern void gv_portable_record_products(const float *q,
-										const GvRefine *record, int32_t dims,
-										float *sums, float *magnitudes);
+/*
+ * distance.c.  <a, b> and |a - b|^2 in fp32: dimension i goes to partial sum
+ * i mod 16, each sum ascending; then l takes l + 8, l + 4, l + 2, l + 1.
+ * They may overflow; gv_score turns that into GV_SCORE_MAX.
+ */
+extern float gv_cpu_dot(const float *a, const float *b, int32_t dims);
+extern float gv_cpu_sqdist(const float *a, const float *b, int32_t dims);
 
-/* The table in bytes, where it lies and what is made of it. */
+/* In double, for Pearson's distance: mean, and <a - a_mean, b - b_mean>. */
+extern double gv_cpu_mean64(const float *a, int32_t dims);
+extern double gv_cpu_centred_dot64(const float *a, double a_mean,
+								   const float *b, double b_mean,
+								   int32_t dims);
+
+/* table.c: the table in bytes, where it lies and what is made of it */
 extern void gv_filter_make(float *table, int32_t m);
 extern const GvFilter *gv_filter_of(const float *table, int32_t m);
 extern bool gv_filter_cut(const GvFilter *filter, float score, GvCut *cut);
 
-#define GV_FILTER_UNIT		(1.0 / 16777216.0)	/* u: see filter.c */
+#define GV_FILTER_UNIT		(1.0 / 16777216.0)	/* u: see table.c */
 #define GV_FILTER_LEVELS	255
 #define GV_FILTER_HUGE		1e37	/* from here on sums might overflow */
 

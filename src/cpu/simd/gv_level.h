@@ -6,8 +6,8 @@
  * Included at the end of a level's file, once, because functions cannot be
  * shared between levels.  The file has compare_some, residual_products,
  * compare64, multiply_codes, multiply_some, estimate_some, within,
- * below, nearest_word, sum_some, filter, record_squares and record_products, and
- * these macros:
+ * below, nearest_word, sum_some, filter, record_squares and record_products,
+ * and these macros:
  *		LEVEL		the attribute that functions of the level have
  *		KERNELS		the name of its table
  *		AT_ONCE		centroids that multiply_some multiplies with
@@ -143,7 +143,7 @@ load_pairs(const float *words, __m256 *first, __m256 *second)
 	*second = _mm256_shuffle_ps(low, high, 0xDD);
 }
 
-/* See table.c; eight entries at a time. */
+/* See portable.c; eight entries at a time. */
 static inline LEVEL void
 find_entries(const float *query, const float *words, int32_t dims,
 			 float weight, float *entries)
@@ -171,7 +171,7 @@ find_entries(const float *query, const float *words, int32_t dims,
 	}
 }
 
-/* See table.c. */
+/* See portable.c. */
 static inline LEVEL void
 find_range(const float *entries, float *least, float *most)
 {
@@ -200,7 +200,7 @@ find_levels(const float *entries, float least, float inverse)
 	return _mm256_cvttps_epi32(_mm256_mul_ps(above, _mm256_set1_ps(inverse)));
 }
 
-/* See table.c; what is packed into bytes is at most 255. */
+/* See portable.c; what is packed into bytes is at most 255. */
 static inline LEVEL void
 put_bytes(const float *entries, float least, float inverse, uint8_t *bytes)
 {

@@ -3,9 +3,10 @@
  *		A query's look-up table and its filter, of what a level of instructions
  *		makes of one sub-quantizer.
  *
- * Included by table.c and by gv_level.h, because functions cannot be shared
- * between levels.  Who includes it has LEVEL, the attribute of its functions,
- * and find_entries, find_range and put_bytes, which are described in table.c.
+ * Included by portable.c and by gv_level.h, because functions cannot be shared
+ * between levels.  The including file has LEVEL, the attribute of its
+ * functions, and find_entries, find_range and put_bytes, which are described
+ * in portable.c.
  */
 #ifndef GV_TABLE_H
 #define GV_TABLE_H

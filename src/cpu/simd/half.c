@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "cpu/gv_cpu.h"
+#include "engine/gv_engine.h"
 
 #define HALF_MAX	0x7BFF		/* 65504, the largest finite half */
 

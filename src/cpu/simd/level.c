@@ -8,28 +8,6 @@
  */
 #include "cpu/simd/gv_kernels.h"
 
-const GvKernels gv_portable_kernels = {
-	.filters = false,
-	.dots = gv_portable_dots,
-	.sqdists = gv_portable_sqdists,
-	.residual_products = gv_portable_residual_products,
-	.dot64 = gv_portable_dot64,
-	.sqdist64 = gv_portable_sqdist64,
-	.multiply = gv_portable_multiply,
-	.estimate = gv_portable_estimate,
-	.within = gv_portable_within,
-	.below = gv_portable_below,
-	.add_distances = gv_portable_add_distances,
-	.nearest_words = gv_portable_nearest_words,
-	.nearest_word = gv_portable_nearest_word,
-	.table = gv_portable_table,
-	.sum_copies = gv_portable_sum_copies,
-	.gather = gv_portable_gather,
-	.filter = gv_portable_filter,
-	.record_squares = gv_portable_record_squares,
-	.record_products = gv_portable_record_products,
-};
-
 const GvKernels *gv_kernels = &gv_portable_kernels;
 
 /* The kernels of a level, or NULL where the processor lacks it. */

@@ -1,86 +1,74 @@
 /*
  * table.c
- *		A query's look-up table and its filter.
+ *		A query's look-up table, and its filter: the table in bytes, which
+ *		proves of most copies that they are not among the best.
+ *
+ * The kernels make both (gv_table.h).  A copy's S is (base + T) + sum, the sum
+ * over its entries a of the table, and most copies of a long list are far from
+ * the worst that is kept.  For them a lower bound of the sum will do, and sums
+ * of bytes are found by shuffles, 32 or 64 at once.
+ *
+ * The bound.  With lo_j the least entry of sub-quantizer j and one step for
+ * all of them, byte q stands for lo_j + step * q and is rounded down, so that
+ *		a >= lo_j + step * q - 8 u A_j,  u = 2^-24,
+ * A_j the largest magnitude of an entry of j, for the fp32 arithmetic that
+ * finds q.  m entries added up in
+ * fp32 are off by less than (m + 32) u M, M the sum of all A_j, also for the
+ * largest m, GV_MAX_DIMS.  So with lift = (m + 64) u M - sum of
+ * lo_j the sum is at least step * (sum of q) - lift.
+ *
+ * A copy may be left out when S is above the worst score w of use, and
+ * since rounding is monotonic that is so when (base + T) + sum, unrounded, is
+ * at least the float after w:
+ *		step * (sum of q) >= reach - (base + T),  reach >= w' + lift
+ * The difference is taken in fp32 (relative error u), multiplied by an
+ * inverse of the step that is a little large, and the sum of bytes, exact as
+ * a float because it is below 2^24, has to be above the product.
  */
+#include <math.h>
+
 #include "cpu/simd/gv_kernels.h"
+#include "engine/gv_call.h"
 
-#define LEVEL
-
-/* Entries [GV_CODEWORDS] of one sub-quantizer: "The score S". */
-static inline void
-find_entries(const float *restrict query /* [dims] */ ,
-			 const float *restrict words /* [GV_CODEWORDS][dims] */ ,
-			 int32_t dims, float weight, float *restrict entries)
+/* Bytes of a table for gv_table; see gv_engine.h. */
+size_t
+gv_table_bytes(int32_t m)
 {
-	float		sums[GV_CODEWORDS] = {0};
-	int32_t		d;
-	int			k;
-
-	for (d = 0; d < dims; d++)
-		for (k = 0; k < GV_CODEWORDS; k++)
-			sums[k] += query[d] * words[k * dims + d];
-	for (k = 0; k < GV_CODEWORDS; k++)
-		entries[k] = weight * sums[k];
+	return (size_t) m * GV_CODEWORDS * sizeof(float) + sizeof(GvFilter) +
+		gv_filter_place((m + 3) / 4 * 4) + GV_ALIGN;
 }
 
-/* The least and the most of a sub-quantizer's entries. */
-static inline void
-find_range(const float *restrict entries, float *least, float *most)
-{
-	float		low[GV_CODEWORDS];
-	float		high[GV_CODEWORDS];
-	int			half;
-	int			k;
-
-	for (k = 0; k < GV_CODEWORDS; k++)
-		low[k] = high[k] = entries[k];
-	for (half = GV_CODEWORDS / 2; half > 0; half /= 2)
-		for (k = 0; k < half; k++)
-		{
-			low[k] = low[k + half] < low[k] ? low[k + half] : low[k];
-			high[k] = high[k + half] > high[k] ? high[k + half] : high[k];
-		}
-	*least = low[0];
-	*most = high[0];
-}
-
-/* A sub-quantizer's bytes, twice. */
-static inline void
-put_bytes(const float *restrict entries, float least, float inverse,
-		  uint8_t *restrict bytes)
-{
-	int			k;
-
-	for (k = 0; k < GV_CODEWORDS; k++)
-	{
-		int32_t		level = (int32_t) ((entries[k] - least) * inverse);
-
-		level = level < GV_FILTER_LEVELS ? level : GV_FILTER_LEVELS;
-		bytes[k] = bytes[k + GV_CODEWORDS] = (uint8_t) level;
-	}
-}
-
-#include "cpu/simd/gv_table.h"
-
-/* See gv_kernels.h. */
-void
-gv_portable_table(const GvModel *model, const float *query, float *table)
-{
-	make_table(model, query, table);
-}
-
-/* Make the filter of a table whose entries [m][GV_CODEWORDS] are there. */
-void
-gv_filter_make(float *table, int32_t m)
-{
-	make_filter(table, m);
-}
-
-/* See gv_table, and "The score S" in gv_engine.h. */
+/* See "The score S" in gv_engine.h. */
 GvStatus
-gv_cpu_table(const GvModel *model, const float *query /* [dims] */ ,
-			 float *table /* [m][GV_CODEWORDS], and the filter */ )
+gv_table(const GvModel *model, const float *query /* [dims] */ ,
+		 float *table /* [m][GV_CODEWORDS], and the filter */ )
 {
+	GV_CALL(gv_engine_calls, gv_valid_model(model) &&
+			model->codebooks != NULL && query != NULL && table != NULL);
 	gv_kernels->table(model, query, table);
 	return GV_OK;
+}
+
+/* The filter lies behind the entries, aligned wherever these are. */
+const GvFilter *
+gv_filter_of(const float *table, int32_t m)
+{
+	uintptr_t	end = (uintptr_t) (table + (size_t) m * GV_CODEWORDS);
+
+	return (const GvFilter *) ((end + GV_ALIGN - 1) / GV_ALIGN * GV_ALIGN);
+}
+
+/* What leaves copies above `score` out, but for cut->base; false: nothing. */
+bool
+gv_filter_cut(const GvFilter *filter, float score, GvCut *cut)
+{
+	double		worst = score;
+	double		lift = filter->lift;
+
+	if (!filter->usable || !(fabs(worst) < GV_FILTER_HUGE))
+		return false;
+	cut->reach = (float) (worst + lift + FLT_MIN +
+						  4.0 * GV_FILTER_UNIT * (fabs(worst) + fabs(lift)));
+	cut->inverse = (float) ((1.0 + 16.0 * GV_FILTER_UNIT) / filter->step);
+	return true;
 }

@@ -1,17 +1,15 @@
 /*
  * gv_builder.c
- *		The wrappers of the builders' operations, the choice of their engine,
- *		the fault that tests inject, and what engines share.
+ *		Builders' operations by the engine that was taken, and what engines
+ *		share.
  *
- * A wrapper refuses arguments that break the contract, so that an engine may
- * trust them; what depends on a builder's state the engine checks itself.
+ * What depends on a builder's state the engine checks itself.
  */
 #include "engine/mirror/gv_builder.h"
 
 #include <string.h>
 
-#include "engine/gv_fault.h"
-#include "engine/gv_valid.h"
+#include "engine/gv_call.h"
 
 #define MAX_LISTS		(1 << 24)
 #define MAX_ITERATIONS	1000
@@ -31,10 +29,8 @@ gv_builder_fault(int64_t n, GvStatus status)
 static bool
 valid_shape(const GvBuilderSpec *spec)
 {
-	return (spec->metric == GV_L2 || spec->metric == GV_IP ||
-			spec->metric == GV_COSINE) &&
-		spec->dims >= 1 && spec->dims <= GV_MAX_DIMS &&
-		spec->m >= 1 && spec->m <= spec->dims &&
+	return gv_valid_metric(spec->metric) &&
+		gv_valid_shape(spec->dims, spec->m) &&
 		(spec->copies == 1 || spec->copies == 2) &&
 		(spec->refine == 0 || spec->refine == 1) &&
 		spec->scale > 0 && spec->scale <= FLT_MAX;
@@ -90,13 +86,8 @@ GvStatus
 gv_builder_create(const GvBuilderSpec *spec, const float *mean,
 				  GvBuilder **builder)
 {
-	GvStatus	status;
-
-	if (gv_fault_is_due(&fault, &status))
-		return status;
-	if (builders == NULL || !valid_spec(spec) || mean == NULL ||
-		builder == NULL || !gv_is_finite(mean, spec->dims))
-		return GV_INVALID;
+	GV_CALL(fault, builders != NULL && valid_spec(spec) && mean != NULL &&
+			builder != NULL && gv_is_finite(mean, spec->dims));
 	return builders->create(spec, mean, builder);
 }
 
@@ -111,26 +102,16 @@ GvStatus
 gv_builder_put_rows(GvBuilder *builder, GvRows kind, const float *rows,
 					int32_t n)
 {
-	GvStatus	status;
-
-	if (gv_fault_is_due(&fault, &status))
-		return status;
-	if (builder == NULL || (kind != GV_SAMPLE && kind != GV_QUERIES) ||
-		n < 0 || (rows == NULL && n > 0))
-		return GV_INVALID;
+	GV_CALL(fault, builder != NULL &&
+			(kind == GV_SAMPLE || kind == GV_QUERIES) &&
+			n >= 0 && (rows != NULL || n == 0));
 	return builders->put_rows(builder, kind, rows, n);
 }
 
 GvStatus
 gv_builder_train(GvBuilder *builder, GvTrained *trained, const GvStop *stop)
 {
-	GvStatus	status;
-
-	if (gv_fault_is_due(&fault, &status))
-		return status;
-	if (builder == NULL || trained == NULL ||
-		!gv_valid_stop(stop))
-		return GV_INVALID;
+	GV_CALL(fault, builder != NULL && trained != NULL && gv_valid_stop(stop));
 	return builders->train(builder, trained, stop);
 }
 
@@ -138,14 +119,8 @@ GvStatus
 gv_builder_get_array(GvBuilder *builder, GvArray array, int64_t first,
 					 int64_t n, void *values)
 {
-	GvStatus	status;
-
-	if (gv_fault_is_due(&fault, &status))
-		return status;
-	if (builder == NULL || array < GV_CODEBOOKS || array > GV_CENTROIDS ||
-		first < 0 || n < 0 || first > INT64_MAX - n ||
-		(values == NULL && n > 0))
-		return GV_INVALID;
+	GV_CALL(fault, builder != NULL &&
+			gv_valid_values(array, first, n, values));
 	return builders->get_array(builder, array, first, n, values);
 }
 
@@ -153,13 +128,8 @@ GvStatus
 gv_builder_encode(GvBuilder *builder, const float *rows, int32_t n,
 				  GvEncoded *encoded, const GvStop *stop)
 {
-	GvStatus	status;
-
-	if (gv_fault_is_due(&fault, &status))
-		return status;
-	if (builder == NULL || rows == NULL || n < 1 || !valid_encoded(encoded) ||
-		!gv_valid_stop(stop))
-		return GV_INVALID;
+	GV_CALL(fault, builder != NULL && rows != NULL && n >= 1 &&
+			valid_encoded(encoded) && gv_valid_stop(stop));
 	return builders->encode(builder, rows, n, encoded, stop);
 }
 
@@ -167,13 +137,8 @@ GvStatus
 gv_builder_encode_sample(GvBuilder *builder, int64_t first, int32_t n,
 						 GvEncoded *encoded, const GvStop *stop)
 {
-	GvStatus	status;
-
-	if (gv_fault_is_due(&fault, &status))
-		return status;
-	if (builder == NULL || first < 0 || n < 1 || !valid_encoded(encoded) ||
-		!gv_valid_stop(stop))
-		return GV_INVALID;
+	GV_CALL(fault, builder != NULL && first >= 0 && n >= 1 &&
+			valid_encoded(encoded) && gv_valid_stop(stop));
 	return builders->encode_sample(builder, first, n, encoded, stop);
 }
 

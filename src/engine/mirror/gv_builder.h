@@ -17,11 +17,12 @@
  *
  * What is exact.  Rows are moved as by gv_transform.  A row's first list is
  * the nearest centroid, as gv_assign finds it; its second the one that gv_soar
- * takes of the next, GV_NEAR - 1 nearest ones, ascending by (squared distance,
- * list).  Codes, T and refine records are gv_encode's and gv_refine_encode's,
- * scores of neighbours gv_exact's.  All this bit for bit, whatever engine.
- * Training is an engine's own, of the quality of gv_kmeans and gv_codebooks;
- * the same input in the same order gives the same centroids again.
+ * takes of the next GV_SOAR_LISTS - 1 nearest ones, ascending by (squared
+ * distance, list).  Codes, T and refine records are gv_encode's and
+ * gv_refine_encode's, scores of neighbours gv_exact's.  All this bit for bit,
+ * on every engine.  Training is an engine's own, of the quality of gv_kmeans
+ * and gv_codebooks; the same input in the same order gives the same centroids
+ * again.
  */
 #ifndef GV_BUILDER_H
 #define GV_BUILDER_H
@@ -75,7 +76,7 @@ typedef struct GvTrainTimes
 {
 	double		lists;			/* k-means of the sample */
 	double		splits;			/* of that, dividing clusters that are too big;
-								 * 0 where nobody has measured it */
+								 * 0 where it is not measured */
 	int32_t		passes;			/* over the whole sample; likewise */
 	double		parents;
 	double		codebooks;
@@ -203,7 +204,7 @@ gv_builder_array_length(const GvBuilderSpec *spec, const GvTrained *trained,
 	return gv_array_length(&mirror, array);
 }
 
-/* One engine.  Every slot is filled.  Call through the gv_... wrappers. */
+/* One engine, complete; the functions below call it. */
 typedef struct GvBuilderBackend
 {
 	const char *name;
@@ -257,7 +258,7 @@ extern GvStatus gv_builder_put_rows(GvBuilder *builder, GvRows kind,
 extern GvStatus gv_builder_train(GvBuilder *builder, GvTrained *trained,
 								 const GvStop *stop);
 
-/* gv_builder_get_array: elements first .. first + n - 1 of what was trained. */
+/* gv_builder_get_array: elements first .. first + n - 1, once trained. */
 extern GvStatus gv_builder_get_array(GvBuilder *builder, GvArray array,
 									 int64_t first, int64_t n, void *values);
 

@@ -1,18 +1,15 @@
 /*
  * gv_mirror.c
- *		The wrappers of the mirrors' operations, the choice of their engine,
- *		and the fault that tests inject.
+ *		Mirrors' operations by the engine that was taken.
  *
- * A wrapper refuses arguments that break the contract, so that an engine may
- * trust them; what depends on a mirror's contents the engine checks itself.
+ * What depends on a mirror's contents the engine checks itself.
  */
 #include "engine/mirror/gv_mirror.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "engine/gv_fault.h"
+#include "engine/gv_call.h"
 
 #define MAX_LISTS	(1 << 24)
 
@@ -30,51 +27,18 @@ gv_mirror_fault(int64_t n, GvStatus status)
 	gv_fault_set(&fault, n, status);
 }
 
-/* Never return. */
-static void
-hang(void)
-{
-	struct timespec pause = {1, 0};
-
-	for (;;)
-		nanosleep(&pause, NULL);
-}
-
-/* Is this the call that shall fail?  One that hangs does so here. */
-static bool
-is_due(GvStatus *status)
-{
-	if (!gv_fault_is_due(&fault, status))
-		return false;
-	if ((int) *status == GV_HANGS)
-		hang();
-	return true;
-}
-
 static bool
 valid_spec(const GvMirrorSpec *spec)
 {
 	return spec != NULL &&
 		spec->device >= 0 && spec->device < ndevices &&
-		(spec->metric == GV_L2 || spec->metric == GV_IP ||
-		 spec->metric == GV_COSINE) &&
-		spec->dims >= 1 && spec->dims <= GV_MAX_DIMS &&
-		spec->m >= 1 && spec->m <= spec->dims &&
+		gv_valid_metric(spec->metric) && gv_valid_shape(spec->dims, spec->m) &&
 		spec->nlists >= 1 && spec->nlists <= MAX_LISTS &&
 		spec->nparents >= 1 && spec->nparents <= spec->nlists &&
 		spec->copies >= 0 && spec->copies < INT64_C(1) << 48 &&
 		spec->refine_slots >= 0 && spec->refine_slots <= UINT16_MAX &&
 		spec->refine_records >= 0 &&
 		spec->refine_records < INT64_C(1) << 48;
-}
-
-/* Elements that an array may have; whether this one has, its engine knows. */
-static bool
-valid_values(GvArray array, int64_t first, int64_t n, const void *values)
-{
-	return array >= GV_CODEBOOKS && array <= GV_CENTROIDS &&
-		first >= 0 && n >= 0 && first <= INT64_MAX - n &&
-		(values != NULL || n == 0);
 }
 
 /* All the arrays of the blocks, or none of them: then `live` is the news. */
@@ -109,7 +73,7 @@ gv_mirrors_open(const GvMirrorBackend *engine, const char *devices,
 		nfound == NULL || mirrors != NULL)
 		return GV_INVALID;
 	memset(found, 0, GV_MAX_DEVICES * sizeof(*found));
-	if (is_due(&status))
+	if (gv_fault_is_due(&fault, &status))
 	{
 		strcpy(found->name, "injected fault");
 		return status;
@@ -168,12 +132,7 @@ gv_mirror_size(const GvMirrorSpec *spec)
 GvStatus
 gv_mirror_create(const GvMirrorSpec *spec, GvMirror **mirror)
 {
-	GvStatus	status;
-
-	if (is_due(&status))
-		return status;
-	if (mirrors == NULL || !valid_spec(spec) || mirror == NULL)
-		return GV_INVALID;
+	GV_CALL(fault, mirrors != NULL && valid_spec(spec) && mirror != NULL);
 	return mirrors->create(spec, mirror);
 }
 
@@ -194,24 +153,14 @@ GvStatus
 gv_mirror_put_array(GvMirror *mirror, GvArray array, int64_t first,
 					int64_t n, const void *values)
 {
-	GvStatus	status;
-
-	if (is_due(&status))
-		return status;
-	if (mirror == NULL || !valid_values(array, first, n, values))
-		return GV_INVALID;
+	GV_CALL(fault, mirror != NULL && gv_valid_values(array, first, n, values));
 	return mirrors->put_array(mirror, array, first, n, values);
 }
 
 GvStatus
 gv_mirror_put_list(GvMirror *mirror, const GvListPiece *piece)
 {
-	GvStatus	status;
-
-	if (is_due(&status))
-		return status;
-	if (mirror == NULL || !valid_piece(piece))
-		return GV_INVALID;
+	GV_CALL(fault, mirror != NULL && valid_piece(piece));
 	return mirrors->put_list(mirror, piece);
 }
 
@@ -240,12 +189,7 @@ gv_refine_items_valid(const GvMirrorSpec *spec, const GvRefineItem *items,
 GvStatus
 gv_mirror_put_refine(GvMirror *mirror, const GvRefineItem *items, int32_t n)
 {
-	GvStatus	status;
-
-	if (is_due(&status))
-		return status;
-	if (mirror == NULL || n < 0 || (items == NULL && n > 0))
-		return GV_INVALID;
+	GV_CALL(fault, mirror != NULL && n >= 0 && (items != NULL || n == 0));
 	return mirrors->put_refine(mirror, items, n);
 }
 
@@ -253,12 +197,7 @@ GvStatus
 gv_mirror_get_array(GvMirror *mirror, GvArray array, int64_t first,
 					int64_t n, void *values)
 {
-	GvStatus	status;
-
-	if (is_due(&status))
-		return status;
-	if (mirror == NULL || !valid_values(array, first, n, values))
-		return GV_INVALID;
+	GV_CALL(fault, mirror != NULL && gv_valid_values(array, first, n, values));
 	return mirrors->get_array(mirror, array, first, n, values);
 }
 
@@ -266,13 +205,8 @@ GvStatus
 gv_mirror_get_refine(GvMirror *mirror, const uint16_t *addresses, int32_t n,
 					 GvRefineItem *items)
 {
-	GvStatus	status;
-
-	if (is_due(&status))
-		return status;
-	if (mirror == NULL || n < 0 ||
-		((addresses == NULL || items == NULL) && n > 0))
-		return GV_INVALID;
+	GV_CALL(fault, mirror != NULL && n >= 0 &&
+			((addresses != NULL && items != NULL) || n == 0));
 	return mirrors->get_refine(mirror, addresses, n, items);
 }
 
@@ -280,24 +214,14 @@ GvStatus
 gv_mirror_get_block(GvMirror *mirror, int32_t list, int32_t block,
 					GvBlock *view)
 {
-	GvStatus	status;
-
-	if (is_due(&status))
-		return status;
-	if (mirror == NULL || list < 0 || block < 0 || view == NULL)
-		return GV_INVALID;
+	GV_CALL(fault, mirror != NULL && list >= 0 && block >= 0 && view != NULL);
 	return mirrors->get_block(mirror, list, block, view);
 }
 
 GvStatus
 gv_searcher(int32_t device, GvSearcher **searcher)
 {
-	GvStatus	status;
-
-	if (is_due(&status))
-		return status;
-	if (device < 0 || device >= ndevices || searcher == NULL)
-		return GV_INVALID;
+	GV_CALL(fault, device >= 0 && device < ndevices && searcher != NULL);
 	return mirrors->searcher(device, searcher);
 }
 
@@ -315,7 +239,7 @@ gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	GvStatus	status;
 	int32_t		i;
 
-	if (gv_fault_is_due(&fault, &status))
+	if (gv_fault_strikes(&fault, &status))
 	{
 		if ((int) status != GV_HANGS)
 			return status;
@@ -352,9 +276,9 @@ gv_mirror_finish(GvSearcher *searcher)
 	if (searcher == NULL)
 		return GV_INVALID;
 	if (is_hung(searcher))
-		hang();
+		gv_fault_hang();
 	/* what has begun ends in any case */
-	(void) is_due(&injected);
+	(void) gv_fault_is_due(&fault, &injected);
 	status = mirrors->finish(searcher);
 	return injected != GV_OK ? injected : status;
 }

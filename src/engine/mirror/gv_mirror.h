@@ -28,9 +28,6 @@
 typedef struct GvMirror GvMirror;
 typedef struct GvSearcher GvSearcher;
 
-/* Cards, or what an engine has instead, numbered from 0 as they were found. */
-#define GV_MAX_DEVICES	16
-
 /* What does not change as long as a mirror lives. */
 typedef struct GvMirrorSpec
 {
@@ -74,6 +71,15 @@ gv_array_length(const GvMirrorSpec *spec, GvArray array)
 			return (int64_t) spec->nlists * spec->dims;
 	}
 	return 0;
+}
+
+/* Elements that an array may have; whether this one has, its engine knows. */
+static inline bool
+gv_valid_values(GvArray array, int64_t first, int64_t n, const void *values)
+{
+	return array >= GV_CODEBOOKS && array <= GV_CENTROIDS &&
+		first >= 0 && n >= 0 && first <= INT64_MAX - n &&
+		(values != NULL || n == 0);
 }
 
 /*
@@ -182,7 +188,7 @@ typedef struct GvDevice
 	int64_t		memory;			/* bytes that mirrors may have */
 } GvDevice;
 
-/* One engine.  Every slot is filled.  Call through the gv_... wrappers. */
+/* One engine, complete; the functions below call it. */
 typedef struct GvMirrorBackend
 {
 	const char *name;			/* "cpu", "cuda" */
@@ -220,10 +226,10 @@ extern const GvMirrorBackend gv_cuda_mirrors;	/* gpu/, where it is built */
  * gv_mirrors_open: take this engine from now on, on these devices: numbers
  * separated by commas, or "" for all that it can use.  They come back in found
  * [GV_MAX_DEVICES], of which *nfound are filled; the names behind them, up to
- * the first that is empty, say why others cannot be used.  On failure the reason
- * is in the first, and the status says whether it may pass: GV_FAILED and
- * GV_NO_MEMORY, or not: GV_INVALID.  Once a process.  The portable engine pretends to have as many as
- * are named, for tests, and shares its memory out among them.
+ * the first that is empty, say why the rest cannot be used.  On failure the
+ * first has the reason, and the status says whether it may pass, GV_FAILED and
+ * GV_NO_MEMORY, or not, GV_INVALID.  Once a process.  The portable engine has
+ * as many devices as are named, for tests, and divides its memory among them.
  */
 extern GvStatus gv_mirrors_open(const GvMirrorBackend *engine,
 								const char *devices, GvDevice *found,
@@ -327,8 +333,8 @@ extern GvStatus gv_mirror_finish(GvSearcher *searcher);
 /*
  * Fault injection: from now on the n-th call of the wrappers above that
  * report a status (1 = the next) reports this one instead; 0 = none does.
- * GV_HANGS (gv_fault.h): it never ends, or what it has begun is never done.  For
- * tests.
+ * GV_HANGS (gv_fault.h): it never ends, or what it has begun is never done.
+ * For tests.
  */
 extern void gv_mirror_fault(int64_t n, GvStatus status);
 

@@ -7,7 +7,7 @@
  * and until a good many in a row did not.  Tables and indexes are told apart,
  * because often the one fits into shared buffers and the other does not.
  *
- * Why not read streams: see src/README, "Scan".
+ * Why not read streams: see src/page/README, "Pages on their way".
  */
 #include "postgres.h"
 

@@ -14,8 +14,8 @@ second_list(const Making *making, const float *row)
 {
 	int32_t		dims = making->spec.dims;
 	GvModel		model = making->model;
-	GvTopK		near = new_topk(GV_NEAR, false);
-	const float *others[GV_NEAR];
+	GvTopK		near = new_topk(GV_SOAR_LISTS, false);
+	const float *others[GV_SOAR_LISTS];
 	int32_t		second;
 	int32_t		i;
 

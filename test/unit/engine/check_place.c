@@ -82,7 +82,7 @@ check_row(const GvTree *tree, const float *x, const int32_t *lists,
 	}
 	CHECK(lists[1] >= 0 && lists[1] < tree->nlists && lists[1] != lists[0],
 		  "second list %d, first %d", lists[1], lists[0]);
-	if (!exact || tree->nlists > GV_NEAR)
+	if (!exact || tree->nlists > GV_SOAR_LISTS)
 		return;
 	mine = soar_cost(tree, x, lists[0], lists[1]);
 	for (l = 0; l < tree->nlists; l++)

@@ -264,7 +264,7 @@ check_invalid(void)
 	INVALID(gv_select(&spec, x, positions, out, NULL, NULL));
 	INVALID(gv_select(&spec, x, positions, out, scratch + 4, NULL));
 	INVALID(gv_select(&spec, x, positions, out, scratch, &bad_stop));
-	gv_select_fault(2, GV_NO_MEMORY);
+	gv_engine_fault(2, GV_NO_MEMORY);
 	CHECK(gv_select(&spec, x, positions, out, scratch, NULL) == GV_OK, "1st");
 	CHECK(gv_select(&spec, x, positions, out, scratch, NULL) == GV_NO_MEMORY,
 		  "the fault");

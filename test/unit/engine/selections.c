@@ -75,7 +75,8 @@ make_sample_hostile(float *x, int64_t n)
 		left[i] = i;
 		x[i] = 1e7f;
 	}
-	for (level = 0; level < GV_SAMPLED_LEVELS && nleft > GV_FEW_ITEMS; level++)
+	for (level = 0;
+		 level < GV_SAMPLED_LEVELS && nleft > GV_UNDIVIDED_ITEMS; level++)
 	{
 		uint64_t	state = GV_SAMPLE_SEED(level);
 		int			first = level * GV_SAMPLE_ITEMS;

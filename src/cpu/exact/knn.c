@@ -1,14 +1,14 @@
 /*
- * nearest.c
- *		The rows nearest to one query so far: see gv_nearest.h.
+ * knn.c
+ *		The rows nearest to one query so far: see gv_knn.h.
  */
-#include "cpu/exact/gv_nearest.h"
+#include "cpu/exact/gv_knn.h"
 
 #include <math.h>
 
 /* Does a come before b? */
 static inline bool
-is_before(GvNear a, GvNear b)
+is_before(GvKnn a, GvKnn b)
 {
 	if (a.distance < b.distance)
 		return true;
@@ -22,7 +22,7 @@ is_before(GvNear a, GvNear b)
 
 /* Put a pair where the top of a heap of n was. */
 static void
-replace_top(GvNear *heap, int64_t n, GvNear moved)
+replace_top(GvKnn *heap, int64_t n, GvKnn moved)
 {
 	int64_t		place = 0;
 
@@ -42,7 +42,7 @@ replace_top(GvNear *heap, int64_t n, GvNear moved)
 
 /* No rows yet, n free places. */
 void
-gv_nearest_reset(GvNear *heap, int64_t n)
+gv_knn_reset(GvKnn *heap, int64_t n)
 {
 	int64_t		i;
 
@@ -55,9 +55,9 @@ gv_nearest_reset(GvNear *heap, int64_t n)
 
 /* Keep a row if it comes before one that is kept, which is dropped. */
 void
-gv_nearest_push(GvNear *heap, int64_t n, double distance, int64_t position)
+gv_knn_push(GvKnn *heap, int64_t n, double distance, int64_t position)
 {
-	GvNear		pair = {distance, position};
+	GvKnn		pair = {distance, position};
 
 	if (is_before(pair, heap[0]))
 		replace_top(heap, n, pair);
@@ -68,13 +68,13 @@ gv_nearest_push(GvNear *heap, int64_t n, double distance, int64_t position)
  * False: the GvStop asked for the end.
  */
 bool
-gv_nearest_sort(GvNear *heap, int64_t n, GvPoll *poll)
+gv_knn_sort(GvKnn *heap, int64_t n, GvPoll *poll)
 {
 	while (n > 1)
 	{
-		GvNear		last = heap[0];
+		GvKnn		last = heap[0];
 
-		if (gv_poll(poll, GV_NEAR_WORK))
+		if (gv_poll(poll, GV_KNN_WORK))
 			return false;
 		n--;
 		replace_top(heap, n, heap[n]);

@@ -2,12 +2,11 @@
  * keep.c
  *		The best of the pairs that a scan finds, kept without an order.
  *
- * A heap costs every pair that enters it a walk of a dozen hard-to-foresee
- * comparisons.  Here a pair is written behind the others and counted in a bin,
- * a range of scores.  The bins say up to which of them the wanted number of
- * pairs lies, so what is above that bin can be turned away at once, and what
- * was kept of it is swept out when the memory is full.  Few pairs too many are
- * left in the end, for a heap to decide.
+ * A heap costs every pair that enters it a dozen comparisons that no processor
+ * predicts.  Here a pair is appended and counted in a bin, a range of scores.
+ * The bins say in which of them the last wanted pair is, so a pair above that
+ * bin is turned away at once, and those kept are swept out when the memory is
+ * full.  A few pairs too many are left in the end, for a heap to decide.
  *
  * A score's bin is found by operations that never put a greater score in a
  * smaller bin, whatever their rounding.
@@ -17,7 +16,7 @@
 #include "cpu/code/gv_scan.h"
 
 /* When the best are in bins below this, the bins are too wide. */
-#define FEW_BINS	(GV_KEPT_BINS / 16)
+#define USED_BINS	(GV_KEPT_BINS / 16)
 
 /* Pairs to have memory for, where `capacity` are wanted. */
 int32_t
@@ -141,7 +140,7 @@ count_more(GvKept *kept, int32_t first)
 	}
 	kept->nadded += kept->count - first;
 	lower_worst(kept);
-	if (kept->last < FEW_BINS && kept->nadded > kept->capacity / 2)
+	if (kept->last < USED_BINS && kept->nadded > kept->capacity / 2)
 		count_anew(kept);
 }
 

@@ -1,18 +1,15 @@
 /*
  * gv_set.c
- *		The wrappers of the operations on sets, the choice of their engine, and
- *		the fault that tests inject.
+ *		Operations on sets by the engine that was taken.
  *
- * A wrapper keeps count of what has come, so that an engine gets every input
- * whole and in its turn.
+ * They keep count of what has come, so that an engine gets every input whole
+ * and in its turn.
  */
 #include "engine/gv_set.h"
 
 #include <stdlib.h>
 
-#include "engine/gv_fault.h"
-#include "engine/gv_valid.h"
-#include "engine/mirror/gv_mirror.h"
+#include "engine/gv_call.h"
 
 struct GvSet
 {
@@ -216,10 +213,7 @@ gv_set_create(const GvSetSpec *spec, GvSet **set)
 	GvStatus	status;
 	GvSet	   *made;
 
-	if (gv_fault_is_due(&fault, &status))
-		return status;
-	if (set == NULL || !valid_spec(spec))
-		return GV_INVALID;
+	GV_CALL(fault, set != NULL && valid_spec(spec));
 	made = calloc(1, sizeof(*made));
 	if (made == NULL)
 		return GV_NO_MEMORY;
@@ -362,22 +356,4 @@ gv_set_get(GvSet *set, GvSetOutput output, int64_t first, int64_t n,
 	if (n == 0)
 		return GV_OK;
 	return note(set, set->ops->get(set->state, output, first, n, items));
-}
-
-double
-gv_set_distance(GvSetMetric metric, const float *a, const float *b,
-				int32_t dims)
-{
-	switch (metric)
-	{
-		case GV_SET_L2:
-			return gv_distance_l2(a, b, dims);
-		case GV_SET_IP:
-			return gv_distance_ip(a, b, dims);
-		case GV_SET_COSINE:
-			return gv_distance_cosine(a, b, dims);
-		case GV_SET_PEARSON:
-			return gv_distance_pearson(a, b, dims);
-	}
-	return 0.0;
 }

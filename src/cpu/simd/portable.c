@@ -1,0 +1,516 @@
+/*
+ * portable.c
+ *		The kernels in plain C, which define all others: see gv_kernels.h.
+ *
+ * Partial sums are independent, so compilers keep them in vector registers
+ * without leave to reorder anything.  Dimension i always goes to partial sum
+ * i mod (number of sums), also in the last, incomplete round.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/simd/gv_words.h"
+
+#define LEVEL					/* no attribute: what all processors have */
+#define LANES		GV_CPU_LANES
+#define LANES64		GV_CPU_LANES64
+#define CENTS		GV_CPU_TILE_CENTS
+#define SLICE		GV_CPU_SLICE_DIMS
+#define STEP		4			/* dimensions multiplied at a time */
+#define SPAN		8			/* copies summed at a time */
+
+/* Add the sums pairwise: l takes l + 8, then l + 4, l + 2, l + 1. */
+static inline float
+add_lanes(float *sums /* [LANES] */ )
+{
+	int			half;
+	int			l;
+
+	for (half = LANES / 2; half > 0; half /= 2)
+		for (l = 0; l < half; l++)
+			sums[l] += sums[l + half];
+	return sums[0];
+}
+
+static float
+dot(const float *a, const float *b, int32_t dims)
+{
+	float		sums[LANES] = {0};
+	int32_t		i;
+	int			l;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (l = 0; l < LANES; l++)
+			sums[l] += a[i + l] * b[i + l];
+	for (l = 0; i < dims; i++, l++)
+		sums[l] += a[i] * b[i];
+	return add_lanes(sums);
+}
+
+static float
+sqdist(const float *a, const float *b, int32_t dims)
+{
+	float		sums[LANES] = {0};
+	int32_t		i;
+	int			l;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (l = 0; l < LANES; l++)
+		{
+			float		diff = a[i + l] - b[i + l];
+
+			sums[l] += diff * diff;
+		}
+	for (l = 0; i < dims; i++, l++)
+	{
+		float		diff = a[i] - b[i];
+
+		sums[l] += diff * diff;
+	}
+	return add_lanes(sums);
+}
+
+static void
+dots(const float *q, const float *rows, int32_t n, int32_t dims,
+	 float *products)
+{
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+		products[i] = dot(q, rows + (size_t) i * dims, dims);
+}
+
+static void
+sqdists(const float *q, const float *rows, int32_t n,
+		int32_t dims, float *squares)
+{
+	int32_t		i;
+
+	for (i = 0; i < n; i++)
+		squares[i] = sqdist(q, rows + (size_t) i * dims, dims);
+}
+
+static void
+residual_products(const float *x, const float *a, const float *b,
+				  int32_t dims, float *sums)
+{
+	int32_t		i;
+	int			l;
+
+	memset(sums, 0, sizeof(float) * LANES);
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (l = 0; l < LANES; l++)
+			sums[l] += (x[i + l] - a[i + l]) * (x[i + l] - b[i + l]);
+	for (l = 0; i < dims; i++, l++)
+		sums[l] += (x[i] - a[i]) * (x[i] - b[i]);
+}
+
+static double
+dot64(const float *a, const float *b, int32_t dims)
+{
+	double		sums[LANES64] = {0};
+	int32_t		i;
+	int			l;
+
+	for (i = 0; i + LANES64 <= dims; i += LANES64)
+		for (l = 0; l < LANES64; l++)
+			sums[l] += (double) a[i + l] * (double) b[i + l];
+	for (l = 0; i < dims; i++, l++)
+		sums[l] += (double) a[i] * (double) b[i];
+	return gv_add_lanes64(sums);
+}
+
+static double
+sqdist64(const float *a, const float *b, int32_t dims)
+{
+	double		sums[LANES64] = {0};
+	int32_t		i;
+	int			l;
+
+	for (i = 0; i + LANES64 <= dims; i += LANES64)
+		for (l = 0; l < LANES64; l++)
+		{
+			double		diff = (double) a[i + l] - (double) b[i + l];
+
+			sums[l] += diff * diff;
+		}
+	for (l = 0; i < dims; i++, l++)
+	{
+		double		diff = (double) a[i] - (double) b[i];
+
+		sums[l] += diff * diff;
+	}
+	return gv_add_lanes64(sums);
+}
+
+/*
+ * Add to out the products of one vector with CENTS centroids over STEP
+ * dimensions.  Four of them: enough additions for each load and store of
+ * out, and few enough factors to stay in sixteen registers.
+ */
+static inline void
+multiply_step(const float *x /* [STEP] */ ,
+			  const float *restrict y /* [STEP][CENTS] */ ,
+			  float *restrict out /* [CENTS] */ )
+{
+	float		x0 = x[0];
+	float		x1 = x[1];
+	float		x2 = x[2];
+	float		x3 = x[3];
+	int			c;
+
+	for (c = 0; c < CENTS; c++)
+		out[c] += (x0 * y[c] + x1 * y[CENTS + c]) +
+			(x2 * y[2 * CENTS + c] + x3 * y[3 * CENTS + c]);
+}
+
+/* The same over len dimensions, 1 <= len <= SLICE. */
+static void
+multiply_row(const float *x, int32_t len,
+			 const float *panel /* [SLICE][CENTS] */ , float *out)
+{
+	int32_t		d;
+
+	for (d = 0; d + STEP <= len; d += STEP)
+		multiply_step(x + d, panel + d * CENTS, out);
+	if (d < len)
+	{
+		float		rest[STEP] = {0};
+		int			i;
+
+		for (i = 0; d + i < len; i++)
+			rest[i] = x[d + i];
+		multiply_step(rest, panel + d * CENTS, out);
+	}
+}
+
+static void
+multiply(const float *x, int32_t stride, int nrows, int32_t len,
+		 const float *panel, float *products)
+{
+	int			row;
+
+	for (row = 0; row < nrows; row++)
+		multiply_row(x + (size_t) row * stride, len, panel,
+					 products + row * CENTS);
+}
+
+/* A panel's products come together before they are added. */
+static void
+estimate(const float *x, int32_t stride, int nrows, int32_t len,
+		 const float *panel, float *products)
+{
+	int			row;
+	int			c;
+
+	for (row = 0; row < nrows; row++)
+	{
+		const float *from = x + (size_t) row * stride;
+		float	   *to = products + row * CENTS;
+		float		sums[CENTS] = {0};
+		int32_t		d;
+
+		for (d = 0; d < len; d++)
+			for (c = 0; c < CENTS; c++)
+				sums[c] += from[d] * panel[d * CENTS + c];
+		for (c = 0; c < CENTS; c++)
+			to[c] += sums[c];
+	}
+}
+
+static uint64_t
+within(const float *squares, const float *products, float limit)
+{
+	uint64_t	found = 0;
+	int			c;
+
+	for (c = 0; c < CENTS; c++)
+		found |= (uint64_t) !(squares[c] - 2.0f * products[c] > limit) << c;
+	return found;
+}
+
+/* Mostly there is none, which compilers see quickly. */
+static uint64_t
+below(const float *values, float limit)
+{
+	uint64_t	found = 0;
+	int			any = 0;
+	int			i;
+
+	for (i = 0; i < GV_CPU_COMPARED; i++)
+		any |= !(values[i] >= limit);
+	for (i = 0; any != 0 && i < GV_CPU_COMPARED; i++)
+		found |= (uint64_t) !(values[i] >= limit) << i;
+	return found;
+}
+
+static void
+add_distances(const float *x, size_t stride, int nrows,
+			  const float *words, int32_t dims, int32_t len,
+			  float *dist)
+{
+	gv_add_distances(x, stride, nrows, words, dims, len, dist);
+}
+
+static void
+nearest_words(const float *dist, int nrows, float *best,
+			  int32_t *code)
+{
+	gv_nearest_words(dist, nrows, best, code);
+}
+
+static int32_t
+nearest_word(const float *x, const float *words, int32_t dims)
+{
+	float		least = 0.0f;
+	int32_t		nearest = 0;
+	int32_t		d;
+	int			k;
+
+	for (k = 0; k < GV_CODEWORDS; k++)
+	{
+		const float *word = words + (size_t) k * dims;
+		float		sum = 0.0f;
+
+		for (d = 0; d < dims; d++)
+			sum += (x[d] - word[d]) * (x[d] - word[d]);
+		if (k == 0 || sum < least)
+		{
+			least = sum;
+			nearest = k;
+		}
+	}
+	return nearest;
+}
+
+/* Entries [GV_CODEWORDS] of one sub-quantizer: "The score S". */
+static inline void
+find_entries(const float *restrict query /* [dims] */ ,
+			 const float *restrict words /* [GV_CODEWORDS][dims] */ ,
+			 int32_t dims, float weight, float *restrict entries)
+{
+	float		sums[GV_CODEWORDS] = {0};
+	int32_t		d;
+	int			k;
+
+	for (d = 0; d < dims; d++)
+		for (k = 0; k < GV_CODEWORDS; k++)
+			sums[k] += query[d] * words[k * dims + d];
+	for (k = 0; k < GV_CODEWORDS; k++)
+		entries[k] = weight * sums[k];
+}
+
+/* The least and the most of a sub-quantizer's entries. */
+static inline void
+find_range(const float *restrict entries, float *least, float *most)
+{
+	float		low[GV_CODEWORDS];
+	float		high[GV_CODEWORDS];
+	int			half;
+	int			k;
+
+	for (k = 0; k < GV_CODEWORDS; k++)
+		low[k] = high[k] = entries[k];
+	for (half = GV_CODEWORDS / 2; half > 0; half /= 2)
+		for (k = 0; k < half; k++)
+		{
+			low[k] = low[k + half] < low[k] ? low[k + half] : low[k];
+			high[k] = high[k + half] > high[k] ? high[k + half] : high[k];
+		}
+	*least = low[0];
+	*most = high[0];
+}
+
+/* A sub-quantizer's bytes, twice. */
+static inline void
+put_bytes(const float *restrict entries, float least, float inverse,
+		  uint8_t *restrict bytes)
+{
+	int			k;
+
+	for (k = 0; k < GV_CODEWORDS; k++)
+	{
+		int32_t		level = (int32_t) ((entries[k] - least) * inverse);
+
+		level = level < GV_FILTER_LEVELS ? level : GV_FILTER_LEVELS;
+		bytes[k] = bytes[k + GV_CODEWORDS] = (uint8_t) level;
+	}
+}
+
+#include "cpu/simd/gv_table.h"
+
+/* Make the filter of a table whose entries [m][GV_CODEWORDS] are there. */
+void
+gv_filter_make(float *table, int32_t m)
+{
+	make_filter(table, m);
+}
+
+/*
+ * sums[i] of SPAN copies, whose codes are `codes`[..][i].  Entries are added
+ * one by one, not in pairs first, because S is defined so.
+ */
+static inline void
+sum_span(const float *restrict table, int32_t m,
+		 const uint8_t *restrict codes, int32_t stride, float *restrict sums)
+{
+	float		acc[SPAN] = {0};
+	int32_t		p;
+	int			i;
+
+	for (p = 0; p < m / 2; p++)
+	{
+		const float *low = table + (size_t) p * 2 * GV_CODEWORDS;
+		const float *high = low + GV_CODEWORDS;
+		const uint8_t *column = codes + (size_t) p * stride;
+
+		for (i = 0; i < SPAN; i++)
+		{
+			acc[i] += low[column[i] & 15];
+			acc[i] += high[column[i] >> 4];
+		}
+	}
+	if (m % 2 != 0)
+	{
+		const float *low = table + (size_t) p * 2 * GV_CODEWORDS;
+
+		for (i = 0; i < SPAN; i++)
+			acc[i] += low[codes[(size_t) p * stride + i] & 15];
+	}
+	for (i = 0; i < SPAN; i++)
+		sums[i] = acc[i];
+}
+
+static void
+sum_copies(const float *table, int32_t m, const uint8_t *codes,
+		   int32_t stride, int32_t n, float *sums)
+{
+	int32_t		i;
+
+	/* a stride that compilers know saves them a register */
+	for (i = 0; i < n; i += SPAN)
+		if (stride == GV_BLOCK)
+			sum_span(table, m, codes + i, GV_BLOCK, sums + i);
+		else
+			sum_span(table, m, codes + i, stride, sums + i);
+}
+
+static void
+gather(const uint8_t *codes, int32_t code_bytes, uint32_t wanted,
+	   uint8_t *gathered)
+{
+	int			n = 0;
+	int32_t		p;
+
+	for (; wanted != 0; wanted &= wanted - 1, n++)
+		for (p = 0; p < code_bytes; p++)
+			gathered[(size_t) p * GV_GATHERED_STRIDE + n] =
+				codes[(size_t) p * GV_BLOCK + __builtin_ctz(wanted)];
+}
+
+static uint32_t
+filter(const uint8_t *bytes, int32_t m, const uint8_t *codes,
+	   const float *t, const GvCut *cut)
+{
+	uint32_t	kept = 0;
+	int32_t		j;
+	int			i;
+
+	for (i = 0; i < GV_BLOCK; i++)
+	{
+		float		limit = (cut->reach - (cut->base + t[i])) * cut->inverse;
+		uint32_t	sum = 0;
+
+		for (j = 0; j < m; j++)
+		{
+			int			code = codes[j / 2 * GV_BLOCK + i] >> (j % 2 * 4) & 15;
+
+			sum += bytes[gv_filter_place(j) + code];
+		}
+		kept |= (uint32_t) !((float) sum > limit) << i;
+	}
+	return kept;
+}
+
+/* |q - x^|^2 in fp32. */
+static void
+record_squares(const float *restrict q, const GvRefine *record,
+			   int32_t dims, float *restrict sums)
+{
+	const uint8_t *restrict codes = record->codes;
+	float		min = record->min;
+	float		step = record->step;
+	int32_t		i;
+	int			l;
+
+	for (l = 0; l < LANES; l++)
+		sums[l] = 0.0f;
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (l = 0; l < LANES; l++)
+		{
+			float		diff = q[i + l] -
+				gv_refine_decode(min, step, codes[i + l]);
+
+			sums[l] += diff * diff;
+		}
+	for (l = 0; i < dims; i++, l++)
+	{
+		float		diff = q[i] - gv_refine_decode(min, step, codes[i]);
+
+		sums[l] += diff * diff;
+	}
+}
+
+/* <q, x^> in fp32, and the sum of its terms' magnitudes. */
+static void
+record_products(const float *restrict q, const GvRefine *record,
+				int32_t dims, float *restrict sums,
+				float *restrict magnitudes)
+{
+	const uint8_t *restrict codes = record->codes;
+	float		min = record->min;
+	float		step = record->step;
+	int32_t		i;
+	int			l;
+
+	for (l = 0; l < LANES; l++)
+		sums[l] = magnitudes[l] = 0.0f;
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (l = 0; l < LANES; l++)
+		{
+			float		term = q[i + l] *
+				gv_refine_decode(min, step, codes[i + l]);
+
+			sums[l] += term;
+			magnitudes[l] += fabsf(term);
+		}
+	for (l = 0; i < dims; i++, l++)
+	{
+		float		term = q[i] * gv_refine_decode(min, step, codes[i]);
+
+		sums[l] += term;
+		magnitudes[l] += fabsf(term);
+	}
+}
+
+const GvKernels gv_portable_kernels = {
+	.filters = false,
+	.dots = dots,
+	.sqdists = sqdists,
+	.residual_products = residual_products,
+	.dot64 = dot64,
+	.sqdist64 = sqdist64,
+	.multiply = multiply,
+	.estimate = estimate,
+	.within = within,
+	.below = below,
+	.add_distances = add_distances,
+	.nearest_words = nearest_words,
+	.nearest_word = nearest_word,
+	.table = make_table,
+	.sum_copies = sum_copies,
+	.gather = gather,
+	.filter = filter,
+	.record_squares = record_squares,
+	.record_products = record_products,
+};

@@ -1,0 +1,72 @@
+/*
+ * gv_call.h
+ *		How an operation of the contracts begins.
+ *
+ * A call fails where a test wants it to, and is refused where its arguments
+ * break the contract, so that what follows may trust them.  The sizes of
+ * arrays it cannot know.
+ */
+#ifndef GV_CALL_H
+#define GV_CALL_H
+
+#include "engine/gv_fault.h"
+
+/* The first statement of an operation that returns a GvStatus. */
+#define GV_CALL(fault, is_valid) \
+	do \
+	{ \
+		GvStatus	gv_injected; \
+\
+		if (gv_fault_is_due(&(fault), &gv_injected)) \
+			return gv_injected; \
+		if (!(is_valid)) \
+			return GV_INVALID; \
+	} while (0)
+
+static inline bool
+gv_valid_scratch(const void *scratch)
+{
+	return scratch != NULL && (uintptr_t) scratch % GV_ALIGN == 0;
+}
+
+/* No GvStop at all means: do not stop. */
+static inline bool
+gv_valid_stop(const GvStop *stop)
+{
+	return stop == NULL || stop->requested != NULL;
+}
+
+static inline bool
+gv_valid_dims(int32_t dims)
+{
+	return dims >= 1 && dims <= GV_MAX_DIMS;
+}
+
+static inline bool
+gv_valid_shape(int32_t dims, int32_t m)
+{
+	return gv_valid_dims(dims) && m >= 1 && m <= dims;
+}
+
+static inline bool
+gv_valid_metric(GvMetric metric)
+{
+	return metric == GV_L2 || metric == GV_IP || metric == GV_COSINE;
+}
+
+static inline bool
+gv_valid_model(const GvModel *model)
+{
+	return model != NULL && gv_valid_metric(model->metric) &&
+		gv_valid_shape(model->dims, model->m);
+}
+
+static inline bool
+gv_valid_topk(const GvTopK *top)
+{
+	return top != NULL && top->capacity >= 1 && top->count >= 0 &&
+		top->count <= top->capacity &&
+		top->scores != NULL && top->ids != NULL;
+}
+
+#endif							/* GV_CALL_H */

@@ -1,0 +1,44 @@
+/*
+ * gv_fault.c
+ *		Calls that fail because a test wants them to: see gv_fault.h.
+ */
+#include "engine/gv_fault.h"
+
+#include <time.h>
+
+GvFault		gv_engine_calls;
+
+/* From now on the n-th call reports `status`. */
+void
+gv_fault_set(GvFault *fault, int64_t n, GvStatus status)
+{
+	__atomic_store_n(&fault->status, (int) status, __ATOMIC_RELAXED);
+	__atomic_store_n(&fault->countdown, n, __ATOMIC_RELEASE);
+}
+
+/* See gv_fault.h. */
+bool
+gv_fault_count(GvFault *fault, GvStatus *status)
+{
+	if (__atomic_sub_fetch(&fault->countdown, 1, __ATOMIC_ACQ_REL) != 0)
+		return false;
+	*status = (GvStatus) __atomic_load_n(&fault->status, __ATOMIC_RELAXED);
+	return true;
+}
+
+/* See gv_fault.h. */
+void
+gv_fault_hang(void)
+{
+	struct timespec pause = {1, 0};
+
+	for (;;)
+		nanosleep(&pause, NULL);
+}
+
+/* See gv_engine.h. */
+void
+gv_engine_fault(int64_t n, GvStatus status)
+{
+	gv_fault_set(&gv_engine_calls, n, status);
+}
