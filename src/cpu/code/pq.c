@@ -146,7 +146,7 @@ refill_word(Trainer *trainer, int k, int held)
 		return;
 	}
 
-	/* Rows near the new codeword are no longer far: equal ones need one. */
+	/* rows near the new codeword are no longer far: equal rows need one */
 	set_word(trainer, k, farthest);
 	for (row = 0; row < trainer->nrows; row++)
 	{

@@ -220,7 +220,7 @@ pick_from_buckets(Quantiles *q)
 	return true;
 }
 
-/* Of the splitters the one of nearest rank, the smaller of two as near. */
+/* The splitter whose rank is nearest, the smaller of two as near. */
 static bool
 answer_by_splitters(Quantiles *q)
 {
