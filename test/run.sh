@@ -218,6 +218,16 @@ part_layers() {
 	count_program "$GV_ROOT/test/unit/check_layers.pl"
 }
 
+# Are C files laid out as pg_bsd_indent does?
+part_format() {
+	if [ -n "$(find /usr/bin /usr/local/bin /usr/lib/postgresql \
+		-name pg_bsd_indent 2>/dev/null | head -1)" ]; then
+		count_program "$GV_ROOT/test/unit/check_format.pl"
+	else
+		skipped "no pg_bsd_indent"
+	fi
+}
+
 # ---- compilers
 
 # $1 = what is said when it fails, the rest: command; one test: it succeeds and
@@ -849,7 +859,10 @@ show_left() {
 
 # The parts that run side by side.
 run_default() {
-	if wanted layers; then beside layers part_layers; fi
+	if wanted layers; then
+		beside layers part_layers
+		beside format part_format
+	fi
 	if [ -n "$SERVER" ]; then
 		part "$SERVER: no warning from gcc" build_gcc
 	fi
