@@ -643,11 +643,9 @@ run_tap_file() {
 
 # $1 = folder of one TAP file.  Top-level lines only: subtests are indented.
 count_tap_file() {
-	local name ok bad skips wall=0 user=0 system=0 tenths
+	local name log ok bad skips wall=0 user=0 system=0
 	name="$SERVER $(basename "$1")"
 	read -r wall user system <"$1/time" || :
-	tenths=$((10#${user/./} + 10#${system/./}))
-	TAP_TENTHS=$((TAP_TENTHS + tenths))
 	skips=$(grep -cE '^ok .*# (skip|SKIP)|^1\.\.0 *# *SKIP' "$1/out") || :
 	ok=$(grep -E '^ok ' "$1/out" | grep -cvE '# (skip|SKIP)') || :
 	bad=$(grep -E '^not ok ' "$1/out" | grep -cv '# TODO') || :
@@ -658,7 +656,8 @@ count_tap_file() {
 		bad=1
 	fi
 	if [ "$bad" = 0 ]; then
-		echo "$name: $ok passed, $wall s, processor $((tenths / 10)) s"
+		echo "$name: $ok passed, $wall s," \
+			"processor $(tenths $((10#${user/./} + 10#${system/./}))) s"
 		return
 	fi
 	grep -E '^not ok |^exit ' "$1/out" || :
@@ -671,9 +670,9 @@ count_tap_file() {
 	failed "$bad" "$name"
 }
 
-# Numbers of TAP files by how long they take, so that none runs alone at the end.
+# Numbers of TAP files by how long they take, so that none is last and alone.
 TAP_LONGEST='025 019 024 006 018 010 007 028 027 016 002 012 022 020 030 013
-	011 001 004 014 031 003 015 005 021 009 032 008 026 029 017 023'
+	011 033 001 004 014 031 003 015 005 021 009 032 008 026 029 017 023'
 
 # Names TAP files in the order in which they run, new ones first: these may take
 # any time.
@@ -713,7 +712,7 @@ make_tap_template() {
 }
 
 part_tap() {
-	local name files=() dir began=$SECONDS
+	local name files=() dir
 	for name in ${TAP:-''}; do
 		files+=("$SOURCE"/test/t/"$name"*.pl)
 	done
@@ -730,11 +729,9 @@ part_tap() {
 	if [ -n "${GPUVEC_TEST_HOG:-}" ]; then
 		run_tap_files 1 "$SOURCE"/test/gpu/*.pl
 	fi
-	TAP_TENTHS=0
 	for dir in "$GV_TMP/tap$TAG"/*/; do
 		count_tap_file "${dir%/}"
 	done
-	echo "$SERVER tap: $(seconds "$began"), processor $((TAP_TENTHS / 10)) s"
 }
 
 # What clients from PyPI send, and README's examples for frameworks, on a
