@@ -31,6 +31,8 @@ sub build_plain
 	system_or_bail('cp', '-a', map({ "$source/$_" } qw(src sql Makefile gpuvec.control)),
 		$dir);
 	unlink glob("$dir/src/page/buffer/*.o");
+	# a compiler cache may be somebody else's
+	local $ENV{CCACHE_DISABLE} = 1;
 	system_or_bail('make', '-s', '-C', $dir, 'NVCC=', 'COPT=-DIVFPQ_PLAIN_BUFFERS',
 		'gpuvec.so');
 	return "$dir/gpuvec";
