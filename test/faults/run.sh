@@ -200,24 +200,26 @@ try_fault() {
 }
 
 main() {
-	local patch name what began
+	local patch name what began log
 	PATCHES=("${@/#/$FAULTS/}")
 	PATCHES=("${PATCHES[@]/%/.patch}")
 	[ $# != 0 ] || PATCHES=("$FAULTS"/*.patch)
 	command -v patch >/dev/null || gv_die "patch is missing"
 	gv_begin
+	log=$GV_TMP/fault.log
 	prepare
 	for patch in "${PATCHES[@]}"; do
 		name=$(basename "$patch" .patch)
 		began=$SECONDS
-		if what=$(try_fault "$patch" "$GV_TMP/fault.log"); then
+		: >"$log"
+		if what=$(try_fault "$patch" "$log"); then
 			PASSED=$((PASSED + 1))
 		else
 			FAILED=$((FAILED + 1))
-			tail -30 "$GV_TMP/fault.log" 2>/dev/null || :
+			tail -30 "$log"
 		fi
 		if [ -n "${FAULTS_LOGS:-}" ]; then
-			cp "$GV_TMP/fault.log" "$FAULTS_LOGS/$name.log"
+			cp "$log" "$FAULTS_LOGS/$name.log"
 		fi
 		echo "fault $name: $what, $((SECONDS - began)) s"
 	done
