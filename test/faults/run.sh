@@ -26,6 +26,8 @@ PASSED=0
 FAILED=0
 # a test that a fault makes wait for ever is ended
 LIMIT=${FAULTS_LIMIT:-900}
+# seconds that a TAP test waits for what does not come: fewer with a fault
+PATIENCE=180
 
 # ---- building
 
@@ -94,7 +96,7 @@ run_tap() {
 	mkdir -p "$dir/tmp_check/log"
 	gv_own "$dir"
 	# shellcheck disable=SC2016
-	PATH=$GV_BIN:$PATH TESTDIR=$dir TESTDATADIR=$dir/tmp_check \
+	PATH=$GV_BIN:$PATH PG_TEST_TIMEOUT_DEFAULT=$PATIENCE TESTDIR=$dir TESTDATADIR=$dir/tmp_check \
 		TESTLOGDIR=$dir/tmp_check/log \
 		PG_REGRESS=$GV_PGXS/test/regress/pg_regress \
 		gv_as timeout "$LIMIT" bash -c 'cd "$0" && exec perl "$@"' \
@@ -191,7 +193,7 @@ try_fault() {
 	build_for "$kind" >>"$log" 2>&1 || {
 		echo "does not build" && return 1
 	}
-	run_test "$kind" "$name" >>"$log" 2>&1 || status=$?
+	PATIENCE=60 run_test "$kind" "$name" >>"$log" 2>&1 || status=$?
 	case $status in
 	0) echo "NOT caught by $kind $name" && return 1 ;;
 	1) echo "caught by $kind $name" ;;
