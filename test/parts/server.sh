@@ -198,7 +198,7 @@ run_tap_file() {
 
 # $1 = folder of one TAP file.  Top-level lines only: subtests are indented.
 count_tap_file() {
-	local name ok bad skips wall=0 user=0 system=0 tenths
+	local name ok bad skips wall=0 user=0 system=0 tenths log
 	name="$SERVER $(basename "$1")"
 	read -r wall user system <"$1/time" || :
 	tenths=$((10#${user/./} + 10#${system/./}))
@@ -221,7 +221,7 @@ count_tap_file() {
 	for log in "$1"/tmp_check/log/*.log; do
 		[ -e "$log" ] || continue
 		echo "--- $(basename "$log")"
-		grep -vE ' (LOG|STATEMENT): ' "$log" | tail -25
+		grep -vE ' (LOG|STATEMENT): ' "$log" | tail -25 || :
 	done
 	failed "$bad" "$name"
 }

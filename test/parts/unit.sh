@@ -1,12 +1,11 @@
 # Parts of test/run.sh: the unit programs; sourced.
 # shellcheck shell=bash disable=SC2034
 
-# Engine (with the portable kernels), page (with the
-# server's headers, but no server), gpuvecd with what tests it, and the CUDA
-# engine on emulated threads
+# Engine (with the portable kernels), page (with the server's headers, but no
+# server), gpuvecd with what tests it, and the CUDA engine on emulated threads
 
-SANITIZE='-fsanitize=address -fsanitize=undefined -fno-omit-frame-pointer
-	-fno-sanitize-recover=undefined'
+SANITIZE='-fsanitize=address,undefined -fno-omit-frame-pointer'
+SANITIZE+=' -fno-sanitize-recover=undefined'
 
 # What test/unit/Makefile makes; $1 = folder, the rest: targets and variables.
 # The plain engine is the server's.
