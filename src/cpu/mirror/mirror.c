@@ -264,7 +264,7 @@ cpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 	for (i = 0; i < (size_t) piece->nblocks; i++)
 	{
 		char	   *block = list->blocks +
-			mirror->stride * ((size_t) piece->first + i);
+		mirror->stride * ((size_t) piece->first + i);
 
 		memcpy(block, piece->t + i * GV_BLOCK, T_BYTES);
 		memcpy(block + T_BYTES, piece->rowids + i * GV_BLOCK * 3,

@@ -38,7 +38,7 @@ IvfpqMetricArgument(const text *name)
 {
 	const char *string = text_to_cstring(name);
 	int			metric = find_name(string, metric_names,
-								  lengthof(metric_names));
+								   lengthof(metric_names));
 
 	if (metric < 0)
 		ereport(ERROR,
@@ -59,7 +59,7 @@ IvfpqMethodArgument(const text *name)
 {
 	const char *string = text_to_cstring(name);
 	int			method = find_name(string, method_names,
-								  lengthof(method_names));
+								   lengthof(method_names));
 
 	if (method < 0)
 		ereport(ERROR,

@@ -15,8 +15,8 @@ struct IvfpqStore
 {
 	int			dims;			/* 0: nothing came */
 	int64		nrows;
-	int64		room;			/* rows that memory has room for; of a file: of
-								 * a batch */
+	int64		room;			/* rows that memory has room for; of a file:
+								 * of a batch */
 	float	   *vectors;		/* [room][dims] */
 	BufFile    *file;			/* with all rows, or NULL */
 };
