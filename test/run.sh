@@ -303,8 +303,8 @@ other_compilers() {
 # server's headers, but no server), gpuvecd with what tests it, and the CUDA
 # engine on emulated threads
 
-SANITIZE='-fsanitize=address -fsanitize=undefined -fno-omit-frame-pointer
-	-fno-sanitize-recover=undefined'
+SANITIZE='-fsanitize=address,undefined -fno-omit-frame-pointer'
+SANITIZE+=' -fno-sanitize-recover=undefined'
 
 # What test/unit/Makefile makes; $1 = folder, the rest: targets and variables.
 # The plain engine is the server's.
@@ -313,7 +313,7 @@ build_unit() {
 	shift
 	mkdir -p "$dir"
 	count_silent "it does not compile without warnings" gv_nice 10 \
-		make -s -j"$(nproc)" -f "$GV_ROOT/test/unit/Makefile" OUT="$dir" \
+		make -s -j"$(nproc)" -f "$SOURCE/test/unit/Makefile" OUT="$dir" \
 		PG_CONFIG="$(gv_find_pg_config)" CC=gcc CXX=g++ "$@"
 }
 
