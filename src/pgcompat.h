@@ -233,10 +233,10 @@ static inline IvfpqStorage
 IvfpqStorageOf(Relation rel)
 {
 #if PG_VERSION_NUM >= 160000
-	IvfpqStorage	storage = {rel->rd_locator.dbOid, rel->rd_locator.spcOid,
+	IvfpqStorage storage = {rel->rd_locator.dbOid, rel->rd_locator.spcOid,
 	rel->rd_locator.relNumber};
 #else
-	IvfpqStorage	storage = {rel->rd_node.dbNode, rel->rd_node.spcNode,
+	IvfpqStorage storage = {rel->rd_node.dbNode, rel->rd_node.spcNode,
 	rel->rd_node.relNode};
 #endif
 

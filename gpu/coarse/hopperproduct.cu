@@ -34,10 +34,6 @@ gv_gpu_hopper_fits(const GvBatch *batch, const GvSearcher *searcher)
 	return searcher->hopper && forced != 0 && batch->n > MORE_QUERIES;
 }
 
-#ifdef __CUDACC__
-#include <cudaTypedefs.h>
-#endif
-
 #include "gpu/coarse/product.cuh"
 #include "gpu/common/hopper.cuh"
 

@@ -3,6 +3,10 @@
  *		What a card of compute capability 9.0 is asked before hopper.cuh can
  *		serve: whether code for it is there, and the driver's maps of arrays.
  */
+#ifdef __CUDACC__
+#include <cudaTypedefs.h>
+#endif
+
 #include "gpu/common/gv_cuda.h"
 #include "gpu/common/hopper.cuh"
 

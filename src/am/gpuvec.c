@@ -225,7 +225,7 @@ define_server_settings(void)
 {
 	/* the server refuses to define the former once it runs */
 	GucContext	context = process_shared_preload_libraries_in_progress ?
-		PGC_POSTMASTER : PGC_SIGHUP;
+	PGC_POSTMASTER : PGC_SIGHUP;
 
 	DefineCustomEnumVariable("gpuvec.server",
 							 "Sets the engine that gpuvecd runs.",

@@ -206,7 +206,7 @@ ivfpqadjustmembers(Oid opfamilyoid, Oid opclassoid,
 		{
 			OpFamilyMember *member = (OpFamilyMember *) lfirst(lc);
 			bool		essential = OidIsValid(opclassoid) &&
-				member->lefttype == member->righttype;
+			member->lefttype == member->righttype;
 
 			member->ref_is_hard = essential;
 			member->ref_is_family = !essential;

@@ -134,7 +134,7 @@ check_answer(const IvfpqChannel *channel, const GvSearchRequest *request,
 	bool		bounds = meta->refine != IVFPQ_REFINE_NONE;
 	uint32		length = IvfpqAnswerLength(channel);
 	const GvSearchReply *head =
-		(const GvSearchReply *) IvfpqAnswerBody(channel);
+	(const GvSearchReply *) IvfpqAnswerBody(channel);
 
 	if (length < sizeof(*head) ||
 		head->nprobed < 0 || head->nprobed > request->probes ||
@@ -183,8 +183,8 @@ ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
 	const float *query, IvfpqAnswer *answer, const char **reason)
 {
 	uint32		most = sizeof(GvSearchReply) +
-		request->probes * sizeof(GvProbeReply) +
-		request->capacity * (sizeof(GvHit) + sizeof(GvBound));
+	request->probes * sizeof(GvProbeReply) +
+	request->capacity * (sizeof(GvHit) + sizeof(GvBound));
 	uint64		epoch = pg_atomic_read_u64(&ivfpq_shared->epoch);
 	uint64		before = IvfpqCountServed();
 	int64		begun = IvfpqNow();

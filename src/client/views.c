@@ -226,7 +226,7 @@ static Relation
 open_index(const GvMirrorKey *key)
 {
 	Relation	index;
-	IvfpqStorage	storage;
+	IvfpqStorage storage;
 
 	if (key->database != MyDatabaseId ||
 		!ConditionalLockRelationOid(key->index, AccessShareLock))

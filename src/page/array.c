@@ -45,7 +45,7 @@ static const float *
 pin_float(IvfpqArrayReader *reader, int64 offset)
 {
 	BlockNumber blkno = reader->first +
-		(BlockNumber) (offset / IVFPQ_FLOATS_PER_PAGE);
+	(BlockNumber) (offset / IVFPQ_FLOATS_PER_PAGE);
 
 	if (!BufferIsValid(reader->buffer) ||
 		BufferGetBlockNumber(reader->buffer) != blkno)
@@ -70,7 +70,7 @@ gather(IvfpqArrayReader *reader, int64 offset, float *out)
 	while (done < reader->dims)
 	{
 		int64		room = IVFPQ_FLOATS_PER_PAGE -
-			(offset + done) % IVFPQ_FLOATS_PER_PAGE;
+		(offset + done) % IVFPQ_FLOATS_PER_PAGE;
 		int			n = (int) Min(room, reader->dims - done);
 
 		memcpy(out + done, pin_float(reader, offset + done), n * sizeof(float));
@@ -122,15 +122,15 @@ IvfpqArrayPrefetch(const IvfpqArrayReader *reader, int64 i)
 	while (offset < end)
 	{
 		BlockNumber blkno = reader->first +
-			(BlockNumber) (offset / IVFPQ_FLOATS_PER_PAGE);
+		(BlockNumber) (offset / IVFPQ_FLOATS_PER_PAGE);
 		int64		at = offset % IVFPQ_FLOATS_PER_PAGE;
 		int64		n = Min(IVFPQ_FLOATS_PER_PAGE - at, end - offset);
 
 		/* its kind stands at its end */
 		IvfpqBufHintFetch(reader->index, blkno, BLCKSZ - 1, 1);
 		IvfpqBufHintFetch(reader->index, blkno,
-						 MAXALIGN(SizeOfPageHeaderData) + at * sizeof(float4),
-						 n * sizeof(float4));
+						  MAXALIGN(SizeOfPageHeaderData) + at * sizeof(float4),
+						  n * sizeof(float4));
 		offset += n;
 	}
 }

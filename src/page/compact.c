@@ -152,7 +152,7 @@ void
 IvfpqPendingCompact(Relation index)
 {
 	IvfpqSeal	seal;
-	Compaction	to = {.index = index,.seal = &seal,.odd = true};
+	Compaction	to = {.index = index, .seal = &seal, .odd = true};
 	BlockNumber head;
 	uint64		head_seq;
 	int64		npages;

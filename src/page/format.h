@@ -115,7 +115,7 @@ typedef struct IvfpqMetaData
 	float4		coarse_share;	/* of the lists that a search compares; 1 =
 								 * all, flat; 0 = not calibrated */
 	int32		calibration_queries;
-	int64		rows_at_advice;	/* when it was last told, in the log, that the
+	int64		rows_at_advice; /* when it was last told, in the log, that the
 								 * index has outgrown its training; 0 = never */
 	BlockNumber pending_head;	/* InvalidBlockNumber when there is none */
 	BlockNumber pending_tail;

@@ -143,7 +143,7 @@ prefetch_page(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
 		!IvfpqBlockExists(reader->index, address.page))
 		return;
 	reader->prefetched = IvfpqBufHintRead(reader->index, address.page,
-									reader->strategy);
+										  reader->strategy);
 	page = BufferGetPage(reader->prefetched);
 	reader->fetch_at = (const char *)
 		IvfpqSlabSlot(page, layout, address.slot);
@@ -245,7 +245,7 @@ copy_slots(IvfpqListReader *reader, Page page, BlockNumber blkno, uint32 slot)
 static void
 prefetch_next(IvfpqListReader *reader, const IvfpqSlotHeader *last)
 {
-	IvfpqAddress prev = {.page = last->prev_page,.slot = last->prev_slot};
+	IvfpqAddress prev = {.page = last->prev_page, .slot = last->prev_slot};
 	const IvfpqListEntry *following = reader->following;
 
 	if (last->list != reader->list || last->gen != reader->entry.gen ||
@@ -255,8 +255,8 @@ prefetch_next(IvfpqListReader *reader, const IvfpqSlotHeader *last)
 		prefetch_page(reader, prev, last->ordinal);
 	else if (following != NULL)
 		prefetch_page(reader, following->head,
-				  (following->nitems + IVFPQ_BLOCK_COPIES - 1) /
-				  IVFPQ_BLOCK_COPIES);
+					  (following->nitems + IVFPQ_BLOCK_COPIES - 1) /
+					  IVFPQ_BLOCK_COPIES);
 }
 
 /* Copy a slot of a slab page into reader->page; false if there is none. */
@@ -368,7 +368,7 @@ static void
 check_spare_nibbles(const IvfpqListReader *reader, const IvfpqBlockView *view)
 {
 	const uint8 *last = view->codes +
-		(reader->layout.code_bytes - 1) * IVFPQ_BLOCK_COPIES;
+	(reader->layout.code_bytes - 1) * IVFPQ_BLOCK_COPIES;
 
 	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
 		if ((view->live & (1U << i)) && (last[i] & 0xF0) != 0)

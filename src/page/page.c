@@ -92,7 +92,7 @@ bool
 IvfpqBlockExists(Relation index, BlockNumber blkno)
 {
 	BlockNumber cached =
-		RelationGetSmgr(index)->smgr_cached_nblocks[MAIN_FORKNUM];
+	RelationGetSmgr(index)->smgr_cached_nblocks[MAIN_FORKNUM];
 
 	if (cached != InvalidBlockNumber && blkno < cached)
 		return true;

@@ -112,8 +112,8 @@ extern void IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 
 /* prefetchlist.c: pages of many lists, before these are read */
 extern int	IvfpqPrefetchLists(const IvfpqListReader *reader,
-							const uint64 *lists,
-							const IvfpqListEntry *entries, int n);
+							   const uint64 *lists,
+							   const IvfpqListEntry *entries, int n);
 
 /* append.c: appending to lists */
 extern void IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
@@ -125,7 +125,7 @@ extern void IvfpqChainAppend(Relation index, const IvfpqLayout *layout,
 
 /* slab.c: slots and blocks on slab pages */
 extern IvfpqSlotHeader *IvfpqSlabSlot(Page page, const IvfpqLayout *layout,
-									 uint32 slot);
+									  uint32 slot);
 extern char *IvfpqSlabBody(IvfpqSlotHeader *slot);
 extern void IvfpqSlabInit(Page page, const IvfpqLayout *layout);
 extern int	IvfpqSlabFreeSlots(Page page, const IvfpqLayout *layout);

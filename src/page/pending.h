@@ -25,7 +25,8 @@ typedef struct IvfpqPendingReader
 	Relation	index;
 	BlockNumber next;			/* page to read next */
 	uint64		next_seq;		/* its expected seq */
-	bool		restarted;		/* set when TIDs may come twice; yours to clear */
+	bool		restarted;		/* set when TIDs may come twice; yours to
+								 * clear */
 	uint64		restarted_at;	/* head's seq when last restarted; 0 = never */
 	uint64		build_id;		/* of the index then */
 	IvfpqPendingPlace place;	/* where `tids` come from */

@@ -168,7 +168,7 @@ read_first_pages(const IvfpqListReader *reader, const uint64 *lists,
  */
 int
 IvfpqPrefetchLists(const IvfpqListReader *reader, const uint64 *lists,
-				const IvfpqListEntry *entries, int n)
+				   const IvfpqListEntry *entries, int n)
 {
 	int			npages;
 	int			count = count_lists(&reader->layout, entries, n, &npages);

@@ -38,8 +38,8 @@ IvfpqRecordGet(Page page, int dims, uint32 slot)
 {
 	Assert(slot < (uint32) IvfpqRecordSlots(dims));
 	return (IvfpqRecord *) (PageGetContents(page) +
-								  sizeof(IvfpqRecordHeader) +
-								  (Size) slot * IvfpqRecordSlotBytes(dims));
+							sizeof(IvfpqRecordHeader) +
+							(Size) slot * IvfpqRecordSlotBytes(dims));
 }
 
 /* Make a refine page of free slots: all zero, which is what free ones are. */
@@ -418,7 +418,7 @@ IvfpqRecordBuilderFinish(IvfpqRecordBuilder *builder, pg_atomic_uint32 *head)
 	if (builder->blkno != InvalidBlockNumber)
 	{
 		IvfpqRecordHeader *header =
-			IvfpqRecordPageHeader((Page) builder->page);
+		IvfpqRecordPageHeader((Page) builder->page);
 
 		header->chained = 1;
 		header->next = pg_atomic_exchange_u32(head, builder->blkno);

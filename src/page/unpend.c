@@ -47,7 +47,7 @@ IvfpqPendingSeal(Relation index, IvfpqSeal *seal, bool renumber)
 		if (renumber || IvfpqPendingGet(BufferGetPage(tailbuf))->count > 0)
 		{
 			uint64		gap = renumber ?
-				seal->tail_seq - seal->head_seq + 1 : 0;
+			seal->tail_seq - seal->head_seq + 1 : 0;
 
 			IvfpqPendingAddTail(index, metabuf, tailbuf, NULL, gap);
 			seal->tail_seq += gap + 1;

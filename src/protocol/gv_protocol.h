@@ -85,29 +85,29 @@ typedef enum GvMessageType
 								 * is searched */
 	GV_MSG_STATES,				/* GvRangeRequest; OK: GvListState [count] of
 								 * lists first .. first + count - 1 */
-	GV_MSG_BLOCKS,				/* GvRangeRequest: lists first .. first + count
-								 * - 1; OK: pieces as in LISTS, of as many of
-								 * these lists as fit, at least one.  An answer
-								 * with one piece alone may have a part of the
-								 * list; its rest begins behind the piece */
+	GV_MSG_BLOCKS,				/* GvRangeRequest: lists first .. first +
+								 * count - 1; OK: pieces as in LISTS, of as
+								 * many of these lists as fit, at least one.
+								 * An answer with one piece alone may have a
+								 * part of the list; its rest begins behind
+								 * the piece */
 	GV_MSG_REFINE,				/* GvListsRequest with npieces items, then
 								 * GvRefineItems, gv_refine_stride apart; OK:
 								 * nothing */
-	GV_MSG_DROP,				/* GvKeyRequest; OK: nothing, even if there was
-								 * no mirror */
+	GV_MSG_DROP,				/* GvKeyRequest; OK: nothing, even if there
+								 * was no mirror */
 	GV_MSG_VALUES,				/* GvArrayRequest; OK: the array's values */
 	GV_MSG_RECORDS,				/* GvListsRequest with npieces addresses, then
 								 * uint16 [npieces][3]; OK: a GvRefineItem for
 								 * each, see gv_mirror_get_refine */
 	GV_MSG_MEMORY,				/* GvMemoryRequest, and with it the descriptor
-								 * of a memfd whose size is sealed; OK: nothing.
-								 * Of several the last one counts */
-	GV_MSG_HERE,				/* GvHereRequest: an ARRAY, LISTS or REFINE, of
-								 * a set a PUT, header and all, lies in that
-								 * memory, where it stays until it is
-								 * answered; OK: nothing.
-								 * GV_REFUSED_NO_MIRROR where this connection
-								 * shares none */
+								 * of a memfd whose size is sealed; OK:
+								 * nothing. Of several the last one counts */
+	GV_MSG_HERE,				/* GvHereRequest: an ARRAY, LISTS or REFINE,
+								 * of a set a PUT, header and all, lies in
+								 * that memory, where it stays until it is
+								 * answered; OK: nothing. GV_REFUSED_NO_MIRROR
+								 * where this connection shares none */
 
 	GV_MSG_BUILD,				/* GvBuilderSpec, float mean [dims]; OK:
 								 * GvBuildReply.  Once a connection */
@@ -120,14 +120,14 @@ typedef enum GvMessageType
 	GV_MSG_SAMPLED,				/* GvSampledRequest; OK: as ENCODE, of rows
 								 * that came for the sample */
 	GV_MSG_TRIAL,				/* GvTrialRequest; OK: nothing.  From now on
-								 * there is a mirror, with empty lists, of what
-								 * was trained; once a build */
+								 * there is a mirror, with empty lists, of
+								 * what was trained; once a build */
 	GV_MSG_PIECES,				/* GvListsRequest, its key 0, then pieces of
 								 * that mirror as in LISTS, each a whole list;
 								 * OK: nothing */
 	GV_MSG_TRY,					/* GvTryRequest, transformed queries float
-								 * [n][dims]; OK: int32 nhits [n], then row ids
-								 * uint16 [][3] of all hits, ascending by
+								 * [n][dims]; OK: int32 nhits [n], then row
+								 * ids uint16 [][3] of all hits, ascending by
 								 * (S, row id) for each query */
 	GV_MSG_JOIN,				/* GvJoinRequest; OK: nothing.  Instead of
 								 * BUILD */
@@ -415,8 +415,8 @@ typedef struct GvStatusReply
 	int64_t		received;		/* bytes */
 	int64_t		sent;
 	int64_t		evictions;
-	int64_t		oldest_ms;		/* that the oldest of the batches under way has
-								 * taken so far */
+	int64_t		oldest_ms;		/* that the oldest of the batches under way
+								 * has taken so far */
 	int32_t		connections;
 	int32_t		nmirrors;
 } GvStatusReply;

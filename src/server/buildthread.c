@@ -118,7 +118,7 @@ rows_of(Building *building, bool trained)
 	const GvRowsRequest *request = gv_payload(building->connection);
 	const GvBuilderSpec *spec = &building->build->spec;
 	int64_t		bytes = (int64_t) gv_message(building->connection)->length -
-		(int64_t) sizeof(*request);
+	(int64_t) sizeof(*request);
 	const char *wrong = NULL;
 
 	if (building->build->is_trained != trained)

@@ -239,7 +239,7 @@ static bool
 is_abandoned(void *arg)
 {
 	const GvConnection *connection = arg;
-	struct pollfd client = {.fd = connection->fd,.events = POLLRDHUP};
+	struct pollfd client = {.fd = connection->fd, .events = POLLRDHUP};
 
 	return gv_server_failed() ||
 		(poll(&client, 1, 0) > 0 &&

@@ -359,14 +359,14 @@ name_devices(const GvDevice *devices, int32_t n, char *text, size_t size)
 	for (i = 0; i < n && used < size; i++)
 	{
 		bool		same = i > 0 &&
-			strcmp(devices[i].name, devices[i - 1].name) == 0;
+		strcmp(devices[i].name, devices[i - 1].name) == 0;
 
-		used += (size_t) snprintf(text + used, size - used, "%s%s%s",
+		used += (size_t) snprintf(text +used, size - used, "%s%s%s",
 								  i == 0 ? "" : same ? ", " : "), ",
 								  same ? "" : devices[i].name,
 								  same || n == 1 ? "" : " (");
 		if (n > 1 && used < size)
-			used += (size_t) snprintf(text + used, size - used, "%d%s",
+			used += (size_t) snprintf(text +used, size - used, "%d%s",
 									  devices[i].number,
 									  i == n - 1 ? ")" : "");
 	}
@@ -484,6 +484,7 @@ main(int argc, char **argv)
 		system_error("listen at " GV_SOCKET_PATH);
 	status = gv_loop_run(listener);
 	unlink(GV_SOCKET_PATH);
+
 	/*
 	 * Tidy up only if that is safe: a broken engine might never return, and
 	 * loaders' threads may still be at work.

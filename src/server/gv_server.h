@@ -38,8 +38,8 @@
 #define GV_EXIT_USAGE		2
 #define GV_EXIT_NO_ENGINE	3	/* no card, or no CUDA in this program */
 #define GV_EXIT_LOCKED		4	/* another gpuvecd runs in the folder */
-#define GV_EXIT_FAILED		5	/* the engine broke, hangs, or could not
-									 * begin now: start me anew */
+#define GV_EXIT_FAILED		5	/* the engine broke, hangs, or could not begin
+								 * now: start me anew */
 #define GV_EXIT_SYSTEM		6	/* the operating system refused something */
 
 /* What all threads may read once the server runs; counters are atomic. */

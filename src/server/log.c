@@ -13,7 +13,7 @@
 void
 gv_log(const char *level, const char *format,...)
 {
-	struct pollfd out = {.fd = STDERR_FILENO,.events = POLLOUT};
+	struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
 	char		line[512];
 	va_list		args;
 	int			length;

@@ -41,7 +41,7 @@ static struct
 	int			connected;		/* how many these are */
 	int			strangers;		/* of these, that said no hello yet */
 	uint64_t	look_ns;		/* when to look for those next */
-} loop = {.wake = -1};
+}			loop = {.wake = -1};
 
 /* For the signal handler, which runs in this thread. */
 static volatile sig_atomic_t stop_asked;
@@ -106,7 +106,7 @@ set_signals(void)
 
 /* Watch a descriptor for `events`; `what` comes back with them. */
 static bool
-watch(int operation, int fd, uint32_t events, void *what)
+watch		(int operation, int fd, uint32_t events, void *what)
 {
 	struct epoll_event event;
 
@@ -233,7 +233,8 @@ accept_connections(void)
 			gv_log("WARNING", "could not accept a connection: %s",
 				   strerror(errno));
 			/* it would wake us at once, again and again */
-			loop.paused = watch(EPOLL_CTL_DEL, loop.listener, 0, NULL);
+			loop.paused = watch (EPOLL_CTL_DEL, loop.listener, 0, NULL);
+
 			return;
 		}
 	}
@@ -419,7 +420,7 @@ gv_loop_run(int listener)
 		/* no more events than searches that may wait */
 		int			room = gv_turns_room();
 		int			n = room == 0 ? 0 :
-			epoll_wait(loop.epoll, events, room, patience());
+		epoll_wait(loop.epoll, events, room, patience());
 
 		gv_watch_round(true);
 		if (n >= 0)

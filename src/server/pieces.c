@@ -81,7 +81,7 @@ gv_pieces_array(GvConnection *connection)
 {
 	const GvArrayRequest *request = gv_payload(connection);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
-		(int64_t) sizeof(*request);
+	(int64_t) sizeof(*request);
 	GvHeldMirror *held;
 	const char *wrong = NULL;
 	GvStatus	status = GV_OK;
@@ -182,7 +182,7 @@ gv_pieces_check(const GvConnection *connection, const GvMirrorSpec *spec)
 	const GvListsRequest *request = gv_payload(connection);
 	const char *next = (const char *) (request + 1);
 	int64_t		left = (int64_t) gv_message(connection)->length -
-		(int64_t) sizeof(*request);
+	(int64_t) sizeof(*request);
 	int32_t		i;
 
 	if (request->unused != 0 || request->npieces < 0)
@@ -313,7 +313,7 @@ gv_pieces_refine(GvConnection *connection)
 	const GvListsRequest *request = gv_payload(connection);
 	GvHeldMirror *held = gv_pieces_acquire(connection, &request->key);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
-		(int64_t) sizeof(*request);
+	(int64_t) sizeof(*request);
 	const char *wrong = NULL;
 	GvStatus	status = GV_OK;
 

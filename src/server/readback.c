@@ -58,10 +58,10 @@ static GvPiece
 piece_of(const GvHeldMirror *held, int32_t list, int32_t first, int64_t room)
 {
 	GvPiece		one = {.nblocks = 1};
-	GvPiece		piece = {.list = list,.first = first,
+	GvPiece		piece = {.list = list, .first = first,
 	.state = held->states[list]};
 	int64_t		block = gv_piece_bytes(&one, gv_code_bytes(held->spec.m)) -
-		(int64_t) sizeof(one);
+	(int64_t) sizeof(one);
 	int64_t		most = (room - (int64_t) sizeof(piece)) / block;
 	int64_t		nblocks = gv_blocks_of(piece.state.nitems) - first;
 
@@ -233,7 +233,7 @@ gv_read_records(GvConnection *connection)
 	const GvListsRequest *request = gv_payload(connection);
 	GvHeldMirror *held = gv_pieces_acquire(connection, &request->key);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
-		(int64_t) sizeof(*request);
+	(int64_t) sizeof(*request);
 	GvStatus	status = GV_OK;
 	void	   *items;
 

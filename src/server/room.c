@@ -182,7 +182,7 @@ gv_mirrors_place_work(int64_t bytes, int32_t *device, GvTriedDevices *tried)
 	for (i = 0; i < gv_registry.ndevices; i++)
 	{
 		int			more = best < 0 ? -1 :
-			gv_registry.devices[i].works - gv_registry.devices[best].works;
+		gv_registry.devices[i].works - gv_registry.devices[best].works;
 
 		if ((*tried & 1u << i) == 0 && can_make_room(i, bytes) &&
 			(more < 0 || (more == 0 && is_better(i, best, bytes))))

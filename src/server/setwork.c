@@ -65,8 +65,8 @@ gv_setwork_begin(GvConnection *connection)
 	*work = (Work)
 	{
 		.connection = connection,
-		.spec = *spec,
-		.begun_ns = gv_now_ns()
+			.spec = *spec,
+			.begun_ns = gv_now_ns()
 	};
 	work->charged = gv_set_size(&work->spec);
 	if (spec->device != 0 || work->charged <= 0)
@@ -87,7 +87,7 @@ gv_setwork_put(GvConnection *connection)
 	GvPutRequest told = *request;	/* the client can still write there */
 	GvStop		stop = gv_connection_stop(work->connection);
 	int64_t		bytes = (int64_t) gv_message(work->connection)->length -
-		(int64_t) sizeof(*request);
+	(int64_t) sizeof(*request);
 	int64_t		item = 0;
 	GvStatus	status;
 

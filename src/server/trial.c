@@ -22,7 +22,7 @@ copy_array(GvTrial *trial, GvBuilder *builder, GvArray array, void *values)
 	for (first = 0; first < length && status == GV_OK; first += ARRAY_VALUES)
 	{
 		int64_t		n = length - first < ARRAY_VALUES ? length - first :
-			ARRAY_VALUES;
+		ARRAY_VALUES;
 
 		status = gv_builder_get_array(builder, array, first, n, values);
 		if (status == GV_OK)
@@ -133,7 +133,7 @@ check_tries(const GvTrial *trial, const GvConnection *connection)
 {
 	const GvTryRequest *request = gv_payload(connection);
 	int64_t		bytes = (int64_t) gv_message(connection)->length -
-		(int64_t) sizeof(*request);
+	(int64_t) sizeof(*request);
 
 	return trial->searcher != NULL &&
 		request->n >= 1 && request->n <= GV_MAX_TRIES &&

@@ -134,6 +134,7 @@ watch_main(void *arg)
 bool
 gv_watch_start(int patience_s)
 {
-	watch.patience_s = patience_s;
+	watch.		patience_s = patience_s;
+
 	return patience_s == 0 || gv_thread_start(watch_main, NULL);
 }

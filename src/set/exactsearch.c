@@ -100,10 +100,10 @@ Search(IvfpqTable *table, const Queries *queries, int k, GvSetMetric metric,
 	   ReturnSetInfo *rsinfo)
 {
 	Answer		answer = {rsinfo, table, (int) Min((int64) k, table->nrows)};
-	IvfpqNeighbours wanted = {.rows = table,.metric = metric,.k = answer.k,
-		.nqueries = queries->n,.vectors = queries->vectors,
+	IvfpqNeighbours wanted = {.rows = table, .metric = metric, .k = answer.k,
+		.nqueries = queries->n, .vectors = queries->vectors,
 		.phase = IVFPQ_PROGRESS_SEARCHING,
-	.sink = PutAnswer,.arg = &answer};
+	.sink = PutAnswer, .arg = &answer};
 
 	if (table->nrows == 0 || queries->n == 0)
 		return;

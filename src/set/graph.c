@@ -32,7 +32,7 @@ gpuvec_knn_graph(PG_FUNCTION_ARGS)
 {
 	IvfpqTable	table;
 	IvfpqPairs	pairs = {.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo,
-		.queries = &table,.rows = &table,.self = true};
+	.queries = &table, .rows = &table, .self = true};
 	int			k = PG_GETARG_INT32(3);
 	IvfpqMethod method;
 
@@ -65,7 +65,7 @@ gpuvec_knn_join(PG_FUNCTION_ARGS)
 	IvfpqTable	left;
 	IvfpqTable	right;
 	IvfpqPairs	pairs = {.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo,
-		.queries = &left,.rows = &right};
+	.queries = &left, .rows = &right};
 	int			k = PG_GETARG_INT32(6);
 	IvfpqMethod method;
 

@@ -156,8 +156,8 @@ ScaleCentroids(IvfpqLists *lists)
 static void
 Merge(IvfpqLists *lists, int k)
 {
-	GvSetSpec	spec = {.kind = GV_SET_KMEANS,.dims = lists->dims,.k = k,
-	.iterations = ITERATIONS,.nrows = lists->n};
+	GvSetSpec	spec = {.kind = GV_SET_KMEANS, .dims = lists->dims, .k = k,
+	.iterations = ITERATIONS, .nrows = lists->n};
 	IvfpqStarts *starts = IvfpqStartsBegin(k, SEED);
 	IvfpqLists	merged = *lists;
 	const int64 *firsts;
@@ -204,8 +204,8 @@ static void
 Ask(const IvfpqLists *lists, GvSetMetric metric, const float *vectors,
 	int nvectors, int k, int64 *found)
 {
-	GvSetSpec	spec = {.kind = GV_SET_EXACT,.metric = metric,
-		.dims = lists->dims,.k = k,.nqueries = nvectors,
+	GvSetSpec	spec = {.kind = GV_SET_EXACT, .metric = metric,
+		.dims = lists->dims, .k = k, .nqueries = nvectors,
 	.nrows = lists->n};
 	IvfpqWork  *work = IvfpqWorkBegin(&spec, IVFPQ_WORK_HERE);
 	GvSetDone	done;

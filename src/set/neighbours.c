@@ -218,9 +218,9 @@ InitTile(Tile *tile, const IvfpqNeighbours *wanted)
 void
 IvfpqFindNeighbours(const IvfpqNeighbours *wanted)
 {
-	GvSetSpec	spec = {.kind = GV_SET_EXACT,.metric = wanted->metric,
-		.dims = wanted->rows->dims,.k = wanted->k,.self = wanted->self,
-		.nqueries = wanted->nqueries,.nrows = wanted->rows->nrows};
+	GvSetSpec	spec = {.kind = GV_SET_EXACT, .metric = wanted->metric,
+		.dims = wanted->rows->dims, .k = wanted->k, .self = wanted->self,
+	.nqueries = wanted->nqueries, .nrows = wanted->rows->nrows};
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "gpuvec neighbours",
 												  ALLOCSET_DEFAULT_SIZES);

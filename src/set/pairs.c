@@ -62,12 +62,12 @@ static void
 Find(Found *found, const IvfpqLists *lists, int probes)
 {
 	const IvfpqPairs *pairs = found->pairs;
-	IvfpqNeighbours wanted = {.rows = pairs->rows,.metric = pairs->metric,
-		.k = pairs->k,.nqueries = pairs->queries->nrows,
-		.from = pairs->queries,.self = pairs->self,
-		.lists = lists,.probes = probes,
+	IvfpqNeighbours wanted = {.rows = pairs->rows, .metric = pairs->metric,
+		.k = pairs->k, .nqueries = pairs->queries->nrows,
+		.from = pairs->queries, .self = pairs->self,
+		.lists = lists, .probes = probes,
 		.phase = IVFPQ_PROGRESS_SEARCHING,
-	.sink = TakeNeighbours,.arg = found};
+	.sink = TakeNeighbours, .arg = found};
 
 	IvfpqFindNeighbours(&wanted);
 }
@@ -80,7 +80,7 @@ FindThroughIndex(const IvfpqPairs *pairs)
 	IvfpqSampled *sampled = IvfpqSampledBegin(pairs);
 	Found		found = {pairs, sampled};
 	int			probes = ivfpq_probes > 0 ? Min(ivfpq_probes, lists->n) :
-		IvfpqProbesFor(sampled, lists, ivfpq_recall);
+	IvfpqProbesFor(sampled, lists, ivfpq_recall);
 
 	Find(&found, lists, probes);
 	IvfpqSampledEnd(sampled, lists, probes);

@@ -137,8 +137,8 @@ ReadRows(IvfpqEdges *edges, keytable_hash *table, Relation rel,
 {
 	TupleTableSlot *row = table_slot_create(rel, NULL);
 	TupleTableSlot *in =
-		MakeSingleTupleTableSlot(edges->slot->tts_tupleDescriptor,
-								 &TTSOpsVirtual);
+	MakeSingleTupleTableSlot(edges->slot->tts_tupleDescriptor,
+							 &TTSOpsVirtual);
 	TableScanDesc scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
 	int64		nrows = 0;
 	int64		nskipped = 0;

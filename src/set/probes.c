@@ -71,7 +71,7 @@ ChooseNeighbours(Ranks *ranks)
 		for (int i = 0; i < ranks->judged; i++)
 		{
 			Neighbour  *neighbour = ranks->neighbours +
-				row * ranks->judged + i;
+			row * ranks->judged + i;
 			Size		item = row * k + i * k / ranks->judged;
 
 			memset(neighbour, 0, sizeof(*neighbour));
@@ -172,7 +172,7 @@ Suffices(const Ranks *ranks, int probes, double recall)
 	for (int row = 0; row < ranks->sampled->n; row++)
 	{
 		const Neighbour *neighbours = ranks->neighbours +
-			row * ranks->judged;
+		row * ranks->judged;
 		int			possible = 0;
 		int			found = 0;
 		double		share;
@@ -226,7 +226,7 @@ int
 IvfpqProbesFor(const IvfpqSampled *sampled, const IvfpqLists *lists,
 			   double recall)
 {
-	Ranks		ranks = {.sampled = sampled,.lists = lists};
+	Ranks		ranks = {.sampled = sampled, .lists = lists};
 	int			probes;
 
 	if (recall >= 1)

@@ -55,11 +55,11 @@ IvfpqSampledBegin(const IvfpqPairs *pairs)
 	int			dims = pairs->rows->dims;
 	IvfpqSampled *sampled = palloc0(sizeof(IvfpqSampled));
 	Size		bytes = dims * sizeof(float) +
-		pairs->k * (sizeof(int64) + sizeof(double));
+	pairs->k * (sizeof(int64) + sizeof(double));
 	int64		n = Max(Min(SAMPLE_BYTES / bytes, SAMPLE), 1);
-	IvfpqNeighbours wanted = {.rows = pairs->rows,.metric = pairs->metric,
-		.k = pairs->k,.self = pairs->self,.phase = IVFPQ_PROGRESS_RECALL,
-	.sink = TakeExact,.arg = sampled};
+	IvfpqNeighbours wanted = {.rows = pairs->rows, .metric = pairs->metric,
+		.k = pairs->k, .self = pairs->self, .phase = IVFPQ_PROGRESS_RECALL,
+	.sink = TakeExact, .arg = sampled};
 
 	sampled->pairs = pairs;
 	sampled->n = (int) Min(n, pairs->queries->nrows);

@@ -18,7 +18,7 @@
 
 #include "am/common/engine.h"
 #include "engine/gv_select.h"
-#include "set/work.h"
+#include "set/common/work.h"
 
 PG_FUNCTION_INFO_V1(gpuvec_select);
 PG_FUNCTION_INFO_V1(gpuvec_quantiles);
@@ -93,7 +93,7 @@ AskServer(const GvSetSpec *spec, const int64 *ranks, const float4 *elements,
 		  int64 *numbers, float4 *values)
 {
 	GvSetOutput output = spec->kind == GV_SET_SELECT ? GV_SET_POSITIONS :
-		GV_SET_RANK_ERRORS;
+	GV_SET_RANK_ERRORS;
 	int64		n = gv_set_output_length(spec, output, 0);
 	IvfpqWork  *work;
 	GvSetDone	done;
@@ -117,8 +117,8 @@ static void
 SelectElements(const GvSelect *spec, const float4 *elements, int64 *positions,
 			   float4 *selected)
 {
-	GvSetSpec	set = {.kind = GV_SET_SELECT,.dims = 1,.k = spec->k,
-	.method = spec->method,.nrows = spec->columns};
+	GvSetSpec	set = {.kind = GV_SET_SELECT, .dims = 1, .k = spec->k,
+	.method = spec->method, .nrows = spec->columns};
 	uint32	   *found;
 	void	   *scratch;
 
@@ -137,8 +137,8 @@ static void
 FindQuantiles(const float4 *elements, int n, const int64 *ranks, int nranks,
 			  bool approximate, float4 *quantiles, int64 *rank_errors)
 {
-	GvSetSpec	set = {.kind = GV_SET_QUANTILES,.dims = 1,
-		.approximate = approximate,.nqueries = nranks,.nrows = n};
+	GvSetSpec	set = {.kind = GV_SET_QUANTILES, .dims = 1,
+	.approximate = approximate, .nqueries = nranks, .nrows = n};
 	void	   *scratch;
 
 	if (AskServer(&set, ranks, elements, rank_errors, quantiles))
@@ -180,7 +180,7 @@ gpuvec_select(PG_FUNCTION_ARGS)
 	int			k = PG_GETARG_INT32(1);
 	GvSelectMethod method = FindMethod(text_to_cstring(PG_GETARG_TEXT_PP(2)));
 	int			n = CountElements(array, "vals");
-	GvSelect	spec = {.rows = 1,.columns = n,.k = Min(k, n),
+	GvSelect	spec = {.rows = 1, .columns = n, .k = Min(k, n),
 	.method = method};
 	int64	   *positions;
 	float4	   *selected;

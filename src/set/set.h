@@ -1,63 +1,16 @@
 /*
  * set.h
- *		What the functions over sets of rows share, by the file that has it.
+ *		What functions over sets of rows have of each other, by the file that
+ *		has it.
  */
 #ifndef IVFPQ_SET_H
 #define IVFPQ_SET_H
 
 #include "funcapi.h"
 
-#include "engine/gv_set.h"
-#include "set/tablerows.h"
-#include "set/work.h"
-
-/*
- * argument.c: what users pass.
- */
-typedef enum IvfpqMethod
-{
-	IVFPQ_METHOD_EXACT,			/* every row is compared */
-	IVFPQ_METHOD_INDEX			/* those of near lists of a gpuivfpq index */
-} IvfpqMethod;
-
-extern GvSetMetric IvfpqMetricArgument(const text *name);
-extern const char *IvfpqMetricName(GvSetMetric metric);
-extern IvfpqMethod IvfpqMethodArgument(const text *name);
-extern void IvfpqCheckRange(const char *name, int value, int least, int most,
-							const char *hint);
-extern void IvfpqCheckSameDims(const char *one, int one_dims,
-							   const char *other, int other_dims);
-extern Datum IvfpqMakeArray(const float *vector, int dims);
-
-/*
- * progress.c: what gpuvec_progress shows of this session.  A slot begins
- * with zeros, which name nothing.
- */
-typedef enum IvfpqProgressCommand
-{
-	IVFPQ_PROGRESS_EXACT = 1,
-	IVFPQ_PROGRESS_GRAPH,
-	IVFPQ_PROGRESS_JOIN,
-	IVFPQ_PROGRESS_KMEANS,
-	IVFPQ_PROGRESS_PATH
-} IvfpqProgressCommand;
-
-typedef enum IvfpqProgressPhase
-{
-	IVFPQ_PROGRESS_KEYS = 1,	/* rows */
-	IVFPQ_PROGRESS_ROWS,
-	IVFPQ_PROGRESS_SEARCHING,	/* rows, of all readings */
-	IVFPQ_PROGRESS_RECALL,
-	IVFPQ_PROGRESS_CLUSTERING,
-	IVFPQ_PROGRESS_SORTING,		/* edges */
-	IVFPQ_PROGRESS_JOINING,		/* edges, at most all */
-	IVFPQ_PROGRESS_WALKING		/* edges, at most all that were joined */
-} IvfpqProgressPhase;
-
-extern void IvfpqProgressBegin(IvfpqProgressCommand command, Oid relid);
-extern void IvfpqProgressPhaseOf(IvfpqProgressPhase phase, int64 total);
-extern void IvfpqProgressDone(int64 done);
-extern void IvfpqProgressEnd(void);
+#include "set/common/common.h"
+#include "set/common/tablerows.h"
+#include "set/common/work.h"
 
 /*
  * indexlists.c: lists of a table's rows, from the centroids of an index.
@@ -144,19 +97,6 @@ extern void IvfpqSampledEnd(const IvfpqSampled *sampled,
 /* probes.c: how many lists have to be near, by a sample */
 extern int	IvfpqProbesFor(const IvfpqSampled *sampled,
 						   const IvfpqLists *lists, double recall);
-
-/*
- * store.c: vectors that are read again and again, in memory or, beyond
- * maintenance_work_mem, in a temporary file.
- */
-typedef struct IvfpqStore IvfpqStore;
-
-extern IvfpqStore *IvfpqStoreBegin(void);
-extern void IvfpqStoreAdd(IvfpqStore *store, const float *vector, int dims);
-extern int64 IvfpqStoreRows(const IvfpqStore *store);
-extern int	IvfpqStoreRead(IvfpqStore *store, int64 first, int64 n,
-						   const float **vectors);
-extern void IvfpqStoreEnd(IvfpqStore *store);
 
 /*
  * starts.c: first centroids for k-means.

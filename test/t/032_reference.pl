@@ -109,6 +109,8 @@ same([ qw(pg_am pg_opclass pg_operator pg_opfamily pg_proc), 'view in pg_class',
 	[ rows_of(
 		qq{SELECT concat(CASE relkind WHEN 'v' THEN 'view in ' END, classid::regclass)
 		FROM $MEMBERS LEFT JOIN pg_class AS c ON classid = 'pg_class'::regclass AND objid = c.oid
+		-- in later servers the types of a view's rows are members, too
+		WHERE classid <> 'pg_type'::regclass
 		UNION SELECT amname || ' in pg_am' FROM $MEMBERS JOIN pg_am AS a
 			ON classid = 'pg_am'::regclass AND objid = a.oid
 		UNION SELECT 'family ' || opfname FROM $MEMBERS JOIN pg_opfamily AS f

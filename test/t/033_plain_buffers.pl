@@ -31,8 +31,9 @@ sub build_plain
 	system_or_bail('cp', '-a', map({ "$source/$_" } qw(src sql Makefile gpuvec.control)),
 		$dir);
 	unlink glob("$dir/src/page/buffer/*.o");
-	system_or_bail('make', '-s', '-C', $dir, 'NVCC=', 'COPT=-DIVFPQ_PLAIN_BUFFERS',
-		'gpuvec.so');
+	# an empty PG_CONFIG, as make exports one, is not left out
+	system_or_bail('make', '-s', '-C', $dir, 'PG_CONFIG=' . ($ENV{PG_CONFIG} || 'pg_config'),
+		'NVCC=', 'COPT=-DIVFPQ_PLAIN_BUFFERS', 'gpuvec.so');
 	return "$dir/gpuvec";
 }
 

@@ -207,8 +207,8 @@ sub wait_until
 		my ($rc, $out) = $node->psql('postgres', $query);
 		return 1 if $rc == 0 && $out eq 't';
 		# the longer it takes, the rarer it asks: others need the processor
-		my $pause = int(1e5 * (time - $begun));
-		usleep($pause < 5_000 ? 5_000 : $pause > 200_000 ? 200_000 : $pause);
+		my $pause = int(5e4 * (time - $begun));
+		usleep($pause < 5_000 ? 5_000 : $pause > 100_000 ? 100_000 : $pause);
 	}
 	return 0;
 }

@@ -322,7 +322,7 @@ ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
 	IndexBuildResult *result;
 	MemoryContext context;
 	MemoryContext oldcontext;
-	IvfpqBuild	build = {.heap = heap,.index = index,.indexInfo = indexInfo};
+	IvfpqBuild	build = {.heap = heap, .index = index, .indexInfo = indexInfo};
 	IvfpqIdentity caller;
 
 	if (RelationGetNumberOfBlocks(index) != 0)

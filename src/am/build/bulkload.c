@@ -94,7 +94,7 @@ copies_limit(const IvfpqBulkLoad *load)
 	const IvfpqTraining *training = load->training;
 	Size		limit = IvfpqMemoryLimit();
 	Size		used = (Size) training->nlists * training->gv.dims *
-		sizeof(float);
+	sizeof(float);
 
 	return limit > used ? (limit - used) / load->team->shared->nparts : 0;
 }

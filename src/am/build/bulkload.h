@@ -26,7 +26,7 @@ typedef struct IvfpqBulkLoad
 	IvfpqTrial	trial;			/* where it searches, if gpuvecd is there */
 
 	/* refine records, if there are to be any */
-	IvfpqRecord *record;	/* or NULL */
+	IvfpqRecord *record;		/* or NULL */
 	IvfpqRecordBuilder refine;
 } IvfpqBulkLoad;
 

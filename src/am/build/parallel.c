@@ -270,11 +270,12 @@ IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc)
 {
 	IvfpqBuild	build = {0};
 	IvfpqTeamShared *shared = shm_toc_lookup(toc, KEY_SHARED, false);
+
 	/* the locks that the leader has */
 	LOCKMODE	heap_lock = shared->concurrent ? ShareUpdateExclusiveLock :
-		ShareLock;
+	ShareLock;
 	LOCKMODE	index_lock = shared->concurrent ? RowExclusiveLock :
-		AccessExclusiveLock;
+	AccessExclusiveLock;
 	WalUsage   *wal = shm_toc_lookup(toc, KEY_WAL, false);
 	BufferUsage *buffers = shm_toc_lookup(toc, KEY_BUFFERS, false);
 

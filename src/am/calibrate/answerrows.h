@@ -23,7 +23,7 @@ typedef struct IvfpqAnswerRows
 {
 	uint32		mask;			/* entries - 1 */
 	uint32		round;
-	IvfpqAnswerRow   *entries;		/* [mask + 1] */
+	IvfpqAnswerRow *entries;	/* [mask + 1] */
 } IvfpqAnswerRows;
 
 /* Forget all rows. */
@@ -56,7 +56,7 @@ IvfpqAnswerRowsFind(const IvfpqAnswerRows *rows, uint64 id)
 {
 	uint32		i = murmurhash32((uint32) id ^
 								 (uint32) (id >> 32) * UINT32_C(0x9E3779B1));
-	IvfpqAnswerRow   *row = &rows->entries[i & rows->mask];
+	IvfpqAnswerRow *row = &rows->entries[i & rows->mask];
 
 	while (row->round == rows->round && row->id != id)
 		row = &rows->entries[++i & rows->mask];
@@ -67,7 +67,7 @@ IvfpqAnswerRowsFind(const IvfpqAnswerRows *rows, uint64 id)
 static inline void
 IvfpqAnswerRowsAwait(IvfpqAnswerRows *rows, uint64 id, int place)
 {
-	IvfpqAnswerRow   *row = IvfpqAnswerRowsFind(rows, id);
+	IvfpqAnswerRow *row = IvfpqAnswerRowsFind(rows, id);
 
 	row->id = id;
 	row->round = rows->round;
@@ -78,7 +78,7 @@ IvfpqAnswerRowsAwait(IvfpqAnswerRows *rows, uint64 id, int place)
 static inline bool
 IvfpqAnswerRowsMeet(IvfpqAnswerRows *rows, uint64 id, int *place)
 {
-	IvfpqAnswerRow   *row = IvfpqAnswerRowsFind(rows, id);
+	IvfpqAnswerRow *row = IvfpqAnswerRowsFind(rows, id);
 	bool		is_new = row->round != rows->round;
 
 	*place = is_new ? -1 : row->place;

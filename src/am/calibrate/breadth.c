@@ -56,14 +56,14 @@ typedef struct Shares
 	uint64		neighbours[IVFPQ_FIRST_ROWS];
 	int			nneighbours;
 	uint64		marks;			/* of their ids, see mark_of */
-	int		   *before;			/* [ranked] lists compared before those of
-								 * its parent */
+	int		   *before;			/* [ranked] lists compared before those of its
+								 * parent */
 	Held	   *held;			/* [held_room] in the order of ranks */
 	int			nheld;
 	int			held_room;
 
 	int			wanted[NSHARES];	/* lists to compare */
-	int64		found[NSHARES];	/* true neighbours, of all queries */
+	int64		found[NSHARES]; /* true neighbours, of all queries */
 } Shares;
 
 /* One of 64 bits, by which most rows are told from the neighbours. */

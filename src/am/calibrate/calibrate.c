@@ -113,7 +113,7 @@ lower_bound(const IvfpqLadder *ladder, double z, int depth, int step,
 	double		n = Max(found->nqueries, 2);
 	double		mean = found->sum[depth][step][width] / n / depths[depth];
 	double		squares = (double) found->squares[depth][step][width] /
-		depths[depth] / depths[depth];
+	depths[depth] / depths[depth];
 	double		variance = (squares - n * mean * mean) / (n - 1);
 
 	/* queries that all came out alike tell nothing of their spread */
@@ -161,8 +161,8 @@ find_target(const IvfpqLadder *ladder, double z, int depth, double recall,
 	const IvfpqMetaData *meta = &ladder->search.model->meta;
 	double		list = rows * meta->copies / meta->nlists;
 	double		candidate = meta->refine == IVFPQ_REFINE_NONE ?
-		FETCH_NS + DIMENSION_NS * meta->dims :
-		RECORD_NS + RECORD_DIMENSION_NS * meta->dims;
+	FETCH_NS + DIMENSION_NS * meta->dims :
+	RECORD_NS + RECORD_DIMENSION_NS * meta->dims;
 	double		least = 0;
 
 	if (depth > 0)
@@ -172,7 +172,7 @@ find_target(const IvfpqLadder *ladder, double z, int depth, double recall,
 	{
 		int			probes = least_probes(ladder, z, depth, w, recall);
 		double		cost = probes * list * meta->pq_dim * LOOKUP_NS +
-			ladder->widths[w] * candidate;
+		ladder->widths[w] * candidate;
 
 		if (probes == 0 || (target->probes > 0 && cost >= least))
 			continue;

@@ -47,7 +47,7 @@ typedef struct IvfpqLadder
 
 	IvfpqTruth *truth;			/* of the query at hand */
 	GvTopK		sorted;			/* copy of the candidates */
-	IvfpqAnswerRows	rows;			/* of the answer at hand */
+	IvfpqAnswerRows rows;		/* of the answer at hand */
 	IvfpqTally	found;
 } IvfpqLadder;
 

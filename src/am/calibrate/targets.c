@@ -144,7 +144,7 @@ IvfpqCalibrateIndex(Relation heap, Relation index)
 	IvfpqModel *model = IvfpqModelGet(index);
 	IvfpqType	type;
 	IvfpqSample sample = {.type = &type};
-	Pass		pass = {.type = &type,.model = model};
+	Pass		pass = {.type = &type, .model = model};
 	IvfpqTeam	team;
 	int			n;
 

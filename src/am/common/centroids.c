@@ -20,7 +20,7 @@ untransform(const GvModel *model, const float *centroid, float *to)
 	for (int i = 0; i < model->dims; i++)
 	{
 		double		value = centroid[i] / (double) model->scale +
-			model->mean[i];
+		model->mean[i];
 
 		to[i] = (float) Max(Min(value, FLT_MAX), -FLT_MAX);
 	}

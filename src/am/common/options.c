@@ -127,7 +127,7 @@ IvfpqIsOurs(Relation index)
 const IvfpqOptions *
 IvfpqGetOptions(Relation index)
 {
-	static const IvfpqOptions defaults = {.spill = -1,.train_rows = TRAIN_ROWS};
+	static const IvfpqOptions defaults = {.spill = -1, .train_rows = TRAIN_ROWS};
 
 	return index->rd_options ? (const IvfpqOptions *) index->rd_options :
 		&defaults;

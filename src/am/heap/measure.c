@@ -120,7 +120,7 @@ void
 IvfpqMeasurePrefetch(IvfpqMeasure *measure, const uint64 *ids, int64 n)
 {
 	IvfpqPrefetchBegin(&measure->prefetch, measure->heap, ids,
-					measure->is_heap ? n : 0, IVFPQ_ID_SHIFT);
+					   measure->is_heap ? n : 0, IVFPQ_ID_SHIFT);
 }
 
 /*

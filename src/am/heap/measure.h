@@ -34,8 +34,8 @@ typedef struct IvfpqMeasure
 	bool		asks_dead;		/* all_dead is wanted, */
 	bool		all_dead;		/* of a row not seen: no snapshot ever will */
 	bool		is_heap;
-	IvfpqPrefetchRow prefetch_row;			/* rows to be fetched, of a heap */
-	IvfpqPrefetch	prefetch;			/* the same, or rows foreseen */
+	IvfpqPrefetchRow prefetch_row;	/* rows to be fetched, of a heap */
+	IvfpqPrefetch prefetch;		/* the same, or rows foreseen */
 } IvfpqMeasure;
 
 extern void IvfpqMeasureBegin(IvfpqMeasure *measure, Relation heap,

@@ -43,7 +43,7 @@ look_up(const IvfpqPrefetchRow *rows, int64 i)
 
 	if (i < rows->n && find_line_pointer(rows->ids[i], &at))
 		IvfpqBufHintFetch(rows->heap, block_of(rows, i), at,
-						 sizeof(ItemIdData));
+						  sizeof(ItemIdData));
 }
 
 /* Pin the page of row i, if there is one, and have the row fetched. */

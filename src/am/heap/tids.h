@@ -12,6 +12,6 @@
 extern Tuplesortstate *IvfpqSortTids(Relation index, int sort_mem);
 extern Tuplesortstate *IvfpqSortSealed(Relation index,
 									   const IvfpqSeal *seal,
-											  int sort_mem);
+									   int sort_mem);
 
 #endif							/* IVFPQ_TIDS_H */

@@ -106,7 +106,7 @@ drain_page(Drain *drain, IvfpqPendingReader *reader, int count)
 void
 IvfpqDrain(Relation heap, Relation index, IvfpqTrainResult *result)
 {
-	Drain		drain = {.heap = heap,.index = index,.result = result};
+	Drain		drain = {.heap = heap, .index = index, .result = result};
 	IvfpqPendingReader reader;
 	MemoryContext context;
 	MemoryContext oldcontext;

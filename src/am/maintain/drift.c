@@ -76,12 +76,12 @@ stretch(const Drift *drift, const float *vector)
 		int			dims = gv_sub_start(gv, j + 1) - start;
 		int			code = drift->code[j / 2] >> (j % 2 * 4) & 0xF;
 		const float *word = gv->codebooks +
-			(Size) GV_CODEWORDS * start + code * dims;
+		(Size) GV_CODEWORDS * start + code * dims;
 
 		for (int d = 0; d < dims; d++)
 		{
 			double		residual = (double) vector[start + d] -
-				drift->centroid[start + d];
+			drift->centroid[start + d];
 
 			product += residual * word[d];
 			square += (double) word[d] * word[d];
@@ -191,7 +191,7 @@ IvfpqHasDrifted(Relation heap, Relation index, int64 copies, int *drawn,
 												  "gpuivfpq drift",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
-	Drift		drift = {.index = index,.model = IvfpqModelGet(index)};
+	Drift		drift = {.index = index, .model = IvfpqModelGet(index)};
 
 	if (drift.model->meta.nlists > 0 && copies > 0 &&
 		index->rd_index->indisvalid &&

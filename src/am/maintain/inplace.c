@@ -253,7 +253,7 @@ settle_dims(Relation heap, Relation index)
 void
 IvfpqTrainInPlace(Relation heap, Relation index, IvfpqTrainResult *result)
 {
-	InPlace		state = {.heap = heap,.index = index};
+	InPlace		state = {.heap = heap, .index = index};
 	IndexInfo  *indexInfo;
 	MemoryContext context;
 	MemoryContext oldcontext;

@@ -23,7 +23,7 @@ choose_lists(Relation index, const IvfpqModel *model, const float *vector,
 	int			dims = model->meta.dims;
 	float		scores[GV_SOAR_LISTS];
 	uint64_t	ids[GV_SOAR_LISTS];
-	GvTopK		nearest = {.capacity = GV_SOAR_LISTS,.scores = scores,
+	GvTopK		nearest = {.capacity = GV_SOAR_LISTS, .scores = scores,
 	.ids = ids};
 	const float *others[GV_SOAR_LISTS];
 	IvfpqQuery	row;
@@ -80,8 +80,8 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 	}
 	for (int i = 0; i < copies; i++)
 	{
-		IvfpqCopy	copy = {.tid = *tid,.code = codes + i * code_bytes,
-		.t = t[i],.second = i > 0,.refine = refine};
+		IvfpqCopy	copy = {.tid = *tid, .code = codes + i * code_bytes,
+		.t = t[i], .second = i > 0, .refine = refine};
 
 		IvfpqListAppend(index, &model->meta, lists[i], &copy,
 						i == 0 ? pending : NULL);

@@ -65,7 +65,8 @@ typedef struct IvfpqWorkerOrder
 	Oid			owner;			/* that this worker has run code of, if any */
 	Oid			next;			/* index that the next worker begins with */
 	int			nowners;
-	Oid			owners[IVFPQ_WORKER_OWNERS];	/* ... this one or those before */
+	Oid			owners[IVFPQ_WORKER_OWNERS];	/* ... this one or those
+												 * before */
 } IvfpqWorkerOrder;
 
 extern int	IvfpqTurnTake(void);

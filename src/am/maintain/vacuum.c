@@ -45,7 +45,7 @@ static int
 block_copies(const IvfpqListEntry *entry, const IvfpqSlotHeader *slot)
 {
 	int64		count = (int64) entry->nitems -
-		(int64) slot->ordinal * IVFPQ_BLOCK_COPIES;
+	(int64) slot->ordinal * IVFPQ_BLOCK_COPIES;
 
 	return (int) Max(0, Min(count, IVFPQ_BLOCK_COPIES));
 }
@@ -56,7 +56,7 @@ vacuum_block(Vacuum *vacuum, BlockNumber blkno, uint32 slotno,
 			 const IvfpqListEntry *entry)
 {
 	IvfpqSlotHeader *slot = IvfpqSlabSlot((Page) vacuum->page, &vacuum->layout,
-										 slotno);
+										  slotno);
 	ItemPointerData *tids = (ItemPointerData *) IvfpqSlabBody(slot);
 	int			count = block_copies(entry, slot);
 	uint32		dead = 0;
@@ -91,7 +91,7 @@ read_owners(Vacuum *vacuum, BlockNumber blkno)
 		SlotOwner  *owner = &vacuum->owners[i];
 
 		owner->list = IvfpqSlabSlot((Page) vacuum->page, &vacuum->layout,
-								   i)->list;
+									i)->list;
 		if (owner->list < (uint32) vacuum->meta.nlists)
 			IvfpqListEntryRead(vacuum->index, &vacuum->meta, owner->list,
 							   &owner->entry);
@@ -161,8 +161,8 @@ IndexBulkDeleteResult *
 ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 				IndexBulkDeleteCallback callback, void *callback_state)
 {
-	Vacuum		vacuum = {.index = info->index,.strategy = info->strategy,
-	.callback = callback,.callback_state = callback_state};
+	Vacuum		vacuum = {.index = info->index, .strategy = info->strategy,
+	.callback = callback, .callback_state = callback_state};
 	BlockNumber nblocks;
 	int64		pending;
 

@@ -231,7 +231,7 @@ check_records(MirrorCheck *check)
 		for (int i = 0; i < n; i++)
 		{
 			const IvfpqRecord *record = (const IvfpqRecord *)
-				(slots + i * slot_bytes);
+			(slots + i * slot_bytes);
 
 			if (memcmp(&record->tid, &noted[i].tid,
 					   sizeof(ItemPointerData)) == 0 &&
@@ -261,7 +261,7 @@ same_copy(const MirrorCheck *check, const IvfpqBlockView *view,
 {
 	const ItemPointerData *rowids = view->refine ? view->refine : view->tids;
 	const uint8 *codes = piece->codes +
-		(Size) b * check->code_bytes * GV_BLOCK;
+	(Size) b * check->code_bytes * GV_BLOCK;
 	Size		at = (Size) b * GV_BLOCK + i;
 
 	if (memcmp(&rowids[i], piece->rowids + 3 * at,

@@ -297,7 +297,7 @@ static void
 recover(Oid indexoid)
 {
 	bool		cancelled = OidIsValid(serving_heap) &&
-		geterrcode() == ERRCODE_QUERY_CANCELED;
+	geterrcode() == ERRCODE_QUERY_CANCELED;
 
 	HOLD_INTERRUPTS();
 	if (!OidIsValid(serving_heap))

@@ -118,7 +118,7 @@ bound_chunk(const IvfpqSearch *search, const float *query,
 	for (int i = 0; i < n; i++)
 	{
 		const IvfpqRecord *record = (const IvfpqRecord *)
-			(memory + i * IvfpqRecordSlotBytes(dims));
+		(memory + i * IvfpqRecordSlotBytes(dims));
 
 		if (!ItemPointerIsValid(&record->tid))
 			continue;			/* free: the row is dead */
@@ -179,7 +179,7 @@ read_bounds(const IvfpqSearch *search, const float *query,
 	char	   *memory = palloc(CHUNK *
 								IvfpqRecordSlotBytes(model->meta.dims));
 	int64		count = 0;
-	IvfpqPrefetch	prefetch;
+	IvfpqPrefetch prefetch;
 
 	qsort(ids, n, sizeof(uint64), IvfpqCompareNumbers);
 	IvfpqPrefetchBegin(&prefetch, search->index, ids, n, IVFPQ_ID_SHIFT);

@@ -130,8 +130,8 @@ search_lists(IvfpqSearch *search)
 		IvfpqPrefetchNotice(search->index, &had_read);
 		if (i >= nprefetched && IvfpqPrefetchHelps(search->index))
 			nprefetched = i + IvfpqPrefetchLists(&search->reader,
-											  search->lists.ids + i,
-											  entries + i, n - i);
+												 search->lists.ids + i,
+												 entries + i, n - i);
 		IvfpqListOpenAt(&search->reader, (uint32) search->lists.ids[i],
 						&entries[i], i + 1 < n ? &entries[i + 1] : NULL);
 		read_list(search, i);

@@ -73,7 +73,7 @@ IvfpqListsToCompare(const IvfpqMetaData *meta, int probes)
 {
 	double		share = meta->coarse_share > 0 ? meta->coarse_share : LEAST_SHARE;
 	int			each = meta->coarse_share > 0 ? LISTS_PER_PROBE_CALIBRATED :
-		LISTS_PER_PROBE;
+	LISTS_PER_PROBE;
 	int			wanted = (int) Min(Max((double) probes * each,
 									   meta->nlists * share), meta->nlists);
 

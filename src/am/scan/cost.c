@@ -57,7 +57,7 @@ hides_rows(PlannerInfo *root, RelOptInfo *rel)
 	foreach(lc, rel->baserestrictinfo)
 		if (lfirst_node(RestrictInfo, lc)->security_level <
 			root->qual_security_level)
-			return true;
+		return true;
 	return false;
 }
 
@@ -124,7 +124,7 @@ toast_pages(Oid heapoid)
 
 /* Rows fetched for each row given out, with refine records. */
 #define FETCHES_PER_ROW		1.4
-#define FIRST_FETCHES		14		/* of the first ten */
+#define FIRST_FETCHES		14	/* of the first ten */
 
 /* What the index asks for before the first row. */
 typedef struct Demand
@@ -194,7 +194,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 		double		centroids = meta.codes - meta.centroids;
 		double		fixed = IvfpqModelPages(&meta) + 1 - centroids;
 		double		refine = meta.refine == IVFPQ_REFINE_NONE ? 0 :
-			ceil(tuples / IvfpqRecordSlots(meta.dims));
+		ceil(tuples / IvfpqRecordSlots(meta.dims));
 		double		candidates = effort.candidates;
 
 		demand->lists = effort.probes;

@@ -35,7 +35,7 @@ int
 IvfpqFormulaProbes(const IvfpqMetaData *meta)
 {
 	double		probes = (meta->copies > 1 ? 1.8 : 4.5) *
-		pow(meta->nlists, 0.45);
+	pow(meta->nlists, 0.45);
 
 	return (int) Max(1, Min(ceil(probes), meta->nlists));
 }
@@ -71,7 +71,7 @@ double
 IvfpqBeyondTargets(double recall, double lower, double upper)
 {
 	double		slope = log(upper / Max(lower, 1)) /
-		log((1 - IVFPQ_LOWER_RECALL) / (1 - IVFPQ_MOST_RECALL));
+	log((1 - IVFPQ_LOWER_RECALL) / (1 - IVFPQ_MOST_RECALL));
 
 	return upper * pow((1 - IVFPQ_MOST_RECALL) / (1 - Min(recall, HIGHEST)),
 					   Max(slope, LEAST_SLOPE));

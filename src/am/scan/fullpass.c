@@ -123,7 +123,7 @@ static int
 sort_memory(const IvfpqScan *state)
 {
 	double		left = (double) get_hash_memory_limit() -
-		MemoryContextMemAllocated(state->context, true);
+	MemoryContextMemAllocated(state->context, true);
 
 	return (int) Min(work_mem, Max(SORT_KB, left / 2 / 1024));
 }

@@ -89,7 +89,7 @@ take_keys(IndexScanDesc scan, ScanKey orderbys)
 		ScanKey		key = &scan->orderByData[i];
 		FmgrInfo	distance = key->sk_func;
 		bool		same = state->has_keys &&
-			distance.fn_oid == orderbys[i].sk_func.fn_oid;
+		distance.fn_oid == orderbys[i].sk_func.fn_oid;
 
 		*key = orderbys[i];
 		if (same)

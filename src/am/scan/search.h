@@ -74,8 +74,8 @@ typedef struct IvfpqKnownRecord
 
 typedef struct IvfpqRemote
 {
-	IvfpqKnownRecord *known;	/* [nknown] of the last search's candidates, in
-								 * their order, and of other copies */
+	IvfpqKnownRecord *known;	/* [nknown] of the last search's candidates,
+								 * in their order, and of other copies */
 	int			nknown;
 	int			known_room;
 	IvfpqListEntry *entries;	/* [room] of the probed lists, as they are */

@@ -48,7 +48,7 @@ static inline IvfpqStoredCopy *
 item_of(const IvfpqCopies *copies, int64 i)
 {
 	return (IvfpqStoredCopy *) (copies->chunks[i / CHUNK_ITEMS] +
-					 i % CHUNK_ITEMS * copies->item_bytes);
+								i % CHUNK_ITEMS * copies->item_bytes);
 }
 
 /* Put the item in copies->item into the sort. */
@@ -56,7 +56,7 @@ static void
 sort_item(IvfpqCopies *copies)
 {
 	const IvfpqStoredCopy *item =
-		(const IvfpqStoredCopy *) VARDATA(copies->item);
+	(const IvfpqStoredCopy *) VARDATA(copies->item);
 	TupleTableSlot *slot = copies->slot;
 
 	ExecClearTuple(slot);
@@ -79,7 +79,7 @@ begin_sort(IvfpqCopies *copies)
 	Oid			collations[] = {InvalidOid, InvalidOid};
 	bool		nulls_first[] = {false, false};
 	Size		bytes = VARHDRSZ + sizeof(IvfpqStoredCopy) +
-		copies->code_bytes;
+	copies->code_bytes;
 
 	TupleDescInitEntry(desc, SORT_LIST, "list", INT4OID, -1, 0);
 	TupleDescInitEntry(desc, SORT_TID, "tid", INT8OID, -1, 0);
@@ -109,7 +109,7 @@ make_room(IvfpqCopies *copies)
 {
 	Size		chunk = CHUNK_ITEMS * copies->item_bytes;
 	Size		used = copies->nchunks * chunk +
-		copies->n * sizeof(uint32);
+	copies->n * sizeof(uint32);
 
 	if (used + chunk > copies->limit || copies->n >= PG_INT32_MAX)
 	{
@@ -208,7 +208,7 @@ IvfpqCopiesNext(void *arg, IvfpqCopy *copy)
 {
 	IvfpqCopies *copies = arg;
 	const char *found = copies->sort == NULL ? next_in_memory(copies) :
-		next_sorted(copies);
+	next_sorted(copies);
 	IvfpqStoredCopy item;
 
 	memcpy(&item, found, sizeof(item));

@@ -31,7 +31,7 @@ typedef struct IvfpqTeamShared
 	Oid			heap;
 	Oid			index;
 	bool		concurrent;
-	int			nparts;		/* parts of maintenance_work_mem: workers that
+	int			nparts;			/* parts of maintenance_work_mem: workers that
 								 * were asked for, and the leader */
 	SharedFileSet files;		/* unless the leader is alone */
 	ConditionVariable changed;	/* narrived or round */

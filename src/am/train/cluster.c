@@ -65,8 +65,8 @@ typedef struct Taker
 Size
 IvfpqTrainingSize(int64 n, int k, int dims)
 {
-	GvKmeans	spec = {.dims = dims,.n = n,.k = k,
-	.iterations = IVFPQ_ITERATIONS,.max_share = IVFPQ_MAX_SHARE};
+	GvKmeans	spec = {.dims = dims, .n = n, .k = k,
+	.iterations = IVFPQ_ITERATIONS, .max_share = IVFPQ_MAX_SHARE};
 
 	return (Size) n * dims * sizeof(float) +
 		(Size) k * dims * sizeof(float) + gv_kmeans_scratch(&spec);
@@ -76,8 +76,8 @@ IvfpqTrainingSize(int64 n, int k, int dims)
 int
 IvfpqKmeans(const float *rows, int64 n, int dims, int k, float *centroids)
 {
-	GvKmeans	spec = {.dims = dims,.n = n,.k = k,
-		.iterations = IVFPQ_ITERATIONS,.max_share = IVFPQ_MAX_SHARE,
+	GvKmeans	spec = {.dims = dims, .n = n, .k = k,
+		.iterations = IVFPQ_ITERATIONS, .max_share = IVFPQ_MAX_SHARE,
 	.seed = IVFPQ_TRAINING_SEED};
 	void	   *chunk;
 	void	   *scratch = IvfpqAllocScratch(gv_kmeans_scratch(&spec), &chunk);
@@ -196,7 +196,7 @@ plan_children(IvfpqCluster *cluster)
 	{
 		int64		count = pg_atomic_read_u64(&cluster->counts[p]);
 		int64		k = shared->lists * (before + count) / nrows -
-			shared->lists * before / nrows;
+		shared->lists * before / nrows;
 
 		k = Max(k, 1);
 		starts[p + 1] = starts[p] + (int32) k;
@@ -321,7 +321,7 @@ train_parent(IvfpqCluster *cluster, RowSort *sort, int p)
 	IvfpqTraining *training = cluster->training;
 	int			dims = training->gv.dims;
 	float	   *centroids = training->centroids +
-		(Size) training->starts[p] * dims;
+	(Size) training->starts[p] * dims;
 	int			k = training->starts[p + 1] - training->starts[p];
 	int64		count = pg_atomic_read_u64(&cluster->counts[p]);
 	int64		n;
@@ -354,7 +354,7 @@ train_children(IvfpqCluster *cluster)
 	while (IvfpqClusterTake(cluster, cluster->rows.nranges, &range))
 	{
 		int			end = IvfpqTempFileFirst(&cluster->rows, range + 1,
-										 nparents);
+											 nparents);
 		RowSort		sort;
 
 		sort_range(&sort, cluster, range);

@@ -40,13 +40,13 @@ typedef struct IvfpqCluster
 {
 	IvfpqClusterShared *shared;
 	IvfpqTeam	team;
-	IvfpqTraining *training;	/* mean, parents, starts and centroids
-								 * [lists + nparents] lie behind *shared */
+	IvfpqTraining *training;	/* mean, parents, starts and centroids [lists
+								 * + nparents] lie behind *shared */
 	IvfpqReader *reader;		/* of rows; so does what it skips */
 	BlockNumber *blocks;		/* [nblocks] to read */
 	pg_atomic_uint64 *counts;	/* [nparents] rows of each parent */
 	int32	   *found;			/* [nparents] lists of each parent */
-	IvfpqTempFile	rows;			/* IvfpqClusterRow, by ranges of parents */
+	IvfpqTempFile rows;			/* IvfpqClusterRow, by ranges of parents */
 	ParallelContext *context;	/* the leader's hold on workers, or NULL */
 } IvfpqCluster;
 

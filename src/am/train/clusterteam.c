@@ -236,11 +236,11 @@ IvfpqClusterMain(dsm_segment *seg, shm_toc *toc)
 {
 	IvfpqClusterShared *shared = shm_toc_lookup(toc, KEY_CLUSTER, false);
 	IvfpqType	type;
-	IvfpqTraining training = {.gv = shared->gv,.nparents = shared->nparents};
-	IvfpqSample sample = {.type = &type,.dims = shared->gv.dims};
-	IvfpqReader reader = {.training = &training,.sample = &sample,
+	IvfpqTraining training = {.gv = shared->gv, .nparents = shared->nparents};
+	IvfpqSample sample = {.type = &type, .dims = shared->gv.dims};
+	IvfpqReader reader = {.training = &training, .sample = &sample,
 	.transform = true};
-	IvfpqCluster cluster = {.shared = shared,.training = &training,
+	IvfpqCluster cluster = {.shared = shared, .training = &training,
 	.reader = &reader};
 
 	IvfpqSnapshotsAreOurs();

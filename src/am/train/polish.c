@@ -39,7 +39,7 @@ typedef struct PartialSum
 /* The sums of lists that rows of this participant have come to. */
 typedef struct Sums
 {
-	IvfpqTempFile *temp;			/* to other participants */
+	IvfpqTempFile *temp;		/* to other participants */
 	int			nlists;
 	int			dims;
 	Size		item_bytes;
@@ -295,7 +295,7 @@ regroup(IvfpqCluster *cluster)
 void
 IvfpqPolish(IvfpqCluster *cluster, int pass)
 {
-	IvfpqTempFile	temp;
+	IvfpqTempFile temp;
 
 	IvfpqTempFileBegin(&temp, &cluster->team, pass == 0 ? "sums" : "sums2",
 					   cluster->rows.nranges);

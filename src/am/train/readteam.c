@@ -72,7 +72,7 @@ send_rows(void *arg, const float *rows, const uint64 *ids, int n)
 	Sender	   *sender = arg;
 	Shared	   *shared = sender->shared;
 	uint64		at = pg_atomic_read_u32(&shared->failed) != 0 ? shared->most :
-		pg_atomic_fetch_add_u64(&shared->nsent, n);
+	pg_atomic_fetch_add_u64(&shared->nsent, n);
 
 	if (at >= shared->most)
 		return false;
@@ -154,7 +154,7 @@ IvfpqReadTogether(IvfpqReader *reader, IvfpqBuilder *builder, int64 most,
 {
 	int			nworkers = IvfpqCountWorkers(reader->heap, reader->index);
 	Size		ids_bytes = IvfpqBuilderTicket(builder).spec.sample_rows *
-		sizeof(uint64);
+	sizeof(uint64);
 	ParallelContext *context;
 	BlockNumber *blocks;
 	uint64		nblocks;
@@ -202,8 +202,8 @@ IvfpqReadMain(dsm_segment *seg, shm_toc *toc)
 	Shared	   *shared = shm_toc_lookup(toc, KEY_SHARED, false);
 	IvfpqType	type;
 	IvfpqTraining training = {0};
-	IvfpqSample sample = {.type = &type,.dims = shared->dims};
-	IvfpqReader reader = {.training = &training,.sample = &sample};
+	IvfpqSample sample = {.type = &type, .dims = shared->dims};
+	IvfpqReader reader = {.training = &training, .sample = &sample};
 	IvfpqBuilder *builder;
 
 	IvfpqSnapshotsAreOurs();

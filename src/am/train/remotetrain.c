@@ -48,7 +48,7 @@ send_rows(void *arg, const float *rows, const uint64 *ids, int n)
 static bool
 send_rest(IvfpqReader *reader, IvfpqBuilder *builder, int64 n, int64 nrows)
 {
-	Sender		sender = {.builder = builder,.dims = reader->sample->dims,
+	Sender		sender = {.builder = builder, .dims = reader->sample->dims,
 	.left = nrows - n};
 	bool		failed;
 
@@ -76,7 +76,7 @@ send_sample(const IvfpqTraining *training, const IvfpqSample *sample,
 			IvfpqBuilder *builder, int64 nrows, IvfpqReader *reader)
 {
 	int64		n = sample->whole ? sample->count :
-		Min(sample->count, GV_CODEBOOK_ROWS);
+	Min(sample->count, GV_CODEBOOK_ROWS);
 
 	return IvfpqBuilderTrainOn(builder, GV_QUERIES, training->queries, NULL,
 							   training->nqueries) &&
@@ -145,7 +145,7 @@ IvfpqTrainRemote(IvfpqTraining *training, Relation index,
 				 const IvfpqSample *sample, int lists, IvfpqReader *reader)
 {
 	int64		nrows = sample->whole ? sample->count :
-		Max(reader->wanted, GV_CODEBOOK_ROWS);
+	Max(reader->wanted, GV_CODEBOOK_ROWS);
 	GvBuilderSpec spec = {
 		.metric = training->gv.metric,
 		.dims = training->gv.dims,

@@ -319,4 +319,3 @@ IvfpqSampleShuffle(IvfpqSample *sample)
 	}
 	pfree(swap);
 }
-

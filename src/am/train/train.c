@@ -25,7 +25,8 @@
 #include "am/train/train.h"
 
 #define MIN_SAMPLES_GIVEN		4	/* rows for each, when the user sets lists */
-#define FIT_VALUES				((int64) 1 << 24)	/* floats that mean and scale need */
+#define FIT_VALUES				((int64) 1 << 24)	/* floats that mean and
+													 * scale need */
 #define REMOTE_SAMPLE			12288	/* rows */
 
 /* queries to calibrate with, as many as there are rows for */
@@ -230,9 +231,9 @@ void
 IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 		   IndexInfo *indexInfo, IvfpqType *type, int dims, bool lenient)
 {
-	IvfpqSample sample = {.type = type,.dims = dims,.lenient = lenient};
-	IvfpqReader reader = {.training = training,.sample = &sample,.heap = heap,
-	.index = index,.indexInfo = indexInfo};
+	IvfpqSample sample = {.type = type, .dims = dims, .lenient = lenient};
+	IvfpqReader reader = {.training = training, .sample = &sample, .heap = heap,
+	.index = index, .indexInfo = indexInfo};
 	int			lists;
 
 	memset(training, 0, sizeof(*training));

@@ -473,7 +473,7 @@ uint32
 IvfpqChannelWait(IvfpqChannel *channel)
 {
 	uint32		what = WL_SOCKET_READABLE |
-		(has_to_send(channel) ? WL_SOCKET_WRITEABLE : 0);
+	(has_to_send(channel) ? WL_SOCKET_WRITEABLE : 0);
 
 	while (IvfpqChannelIsOpen(channel))
 	{

@@ -141,7 +141,7 @@ IvfpqChannelOpen(IvfpqChannel *channel, GvRole role)
 
 /* ---- the channel of this process */
 
-static IvfpqChannel own = {.sock = PGINVALID_SOCKET,.passed_fd = -1};
+static IvfpqChannel own = {.sock = PGINVALID_SOCKET, .passed_fd = -1};
 
 /* Not connected, and not again before this */
 static int64 not_before;

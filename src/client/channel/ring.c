@@ -160,7 +160,7 @@ IvfpqRingMove(IvfpqRing *ring)
 	while (IvfpqChannelMove(channel))
 	{
 		const IvfpqRequest *request =
-			&channel->requests[channel->answered % IVFPQ_MAX_REQUESTS];
+		&channel->requests[channel->answered % IVFPQ_MAX_REQUESTS];
 
 		if (channel->served != IVFPQ_SERVED)
 			return false;

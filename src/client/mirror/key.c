@@ -11,7 +11,7 @@
 GvMirrorKey
 IvfpqMirrorKey(Relation index, const IvfpqMetaData *meta)
 {
-	IvfpqStorage	storage = IvfpqStorageOf(index);
+	IvfpqStorage storage = IvfpqStorageOf(index);
 	GvMirrorKey key = {storage.database, storage.tablespace, storage.number,
 	RelationGetRelid(index), meta->build_id};
 

@@ -47,8 +47,8 @@ IvfpqRecordsNote(IvfpqLoad *load, const IvfpqBlockView *view)
 	{
 		int64		room = load->addresses_room * 2 + 1024;
 		ItemPointerData *addresses =
-			MemoryContextAllocHuge(load->context,
-								   room * sizeof(ItemPointerData));
+		MemoryContextAllocHuge(load->context,
+							   room * sizeof(ItemPointerData));
 
 		if (load->naddresses > 0)
 			memcpy(addresses, load->addresses,

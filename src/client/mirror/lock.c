@@ -51,7 +51,7 @@ nap(void)
 static bool
 is_the_one(IvfpqLoad *load)
 {
-	IvfpqStorage	storage = IvfpqStorageOf(load->index);
+	IvfpqStorage storage = IvfpqStorageOf(load->index);
 
 	/* an OID may have been used again for anything */
 	if (load->index->rd_rel->relkind != RELKIND_INDEX ||

@@ -154,7 +154,7 @@ make_plan(Plan *plan, int32 list, const IvfpqListEntry *entry,
 	uint32		nblocks = count_blocks(entry->nitems);
 	bool		died = entry->del_seq != have->del_seq;
 	bool		whole = entry->gen != have->gen ||
-		entry->nitems < have->nitems || (died && nblocks <= SMALL_LIST);
+	entry->nitems < have->nitems || (died && nblocks <= SMALL_LIST);
 
 	if (memcmp(&state, have, sizeof(state)) == 0)
 		return false;
@@ -319,7 +319,7 @@ IvfpqLongNext(IvfpqLoad *load, IvfpqLongList *longlist)
 	IvfpqListReader *reader = &load->reader;
 	uint32		end = Min(longlist->nblocks,
 						  longlist->next + blocks_a_message(load));
-	GvPiece		head = {.list = longlist->list,.state = longlist->state};
+	GvPiece		head = {.list = longlist->list, .state = longlist->state};
 	Piece		piece;
 	IvfpqBlockView view;
 

@@ -216,7 +216,7 @@ meet_server(const GvWelcome *welcome)
 static bool
 is_orphan(const GvMirrorKey *key)
 {
-	IvfpqStorage	storage = {key->database, key->tablespace, key->relation};
+	IvfpqStorage storage = {key->database, key->tablespace, key->relation};
 	char		path[MAXPGPATH];
 	struct stat st;
 
@@ -290,7 +290,7 @@ static bool
 is_stuck(const GvStatusReply *status, int64 now)
 {
 	bool		waits = (self.doubted || self.suspended) &&
-		status->oldest_ms >= ivfpq_server_timeout;
+	status->oldest_ms >= ivfpq_server_timeout;
 	bool		moves = status->batches != self.batches;
 
 	self.batches = status->batches;

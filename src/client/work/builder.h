@@ -37,10 +37,10 @@ typedef struct IvfpqSharing
 	bool		recovering;		/* a pass is for the rows below only, else for
 								 * all others */
 	int64		npassed;
-	uint64		ids[FLEXIBLE_ARRAY_MEMBER]; /* [nsample] TIDs of the sample, in
-											 * its order; [nsample], of which
-											 * npassed, ascending; then a flag
-											 * for each batch */
+	uint64		ids[FLEXIBLE_ARRAY_MEMBER]; /* [nsample] TIDs of the sample,
+											 * in its order; [nsample], of
+											 * which npassed, ascending; then
+											 * a flag for each batch */
 } IvfpqSharing;
 
 extern Size IvfpqSharingSize(const IvfpqBuilder *builder);

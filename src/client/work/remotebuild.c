@@ -137,7 +137,7 @@ open_answer(IvfpqBuilder *builder, const IvfpqSlot *slot, GvEncoded *encoded)
 	const GvBuilderSpec *spec = &builder->spec;
 	uint32		length = IvfpqAnswerLength(&builder->channel);
 	GvEncodeReply *reply =
-		(GvEncodeReply *) IvfpqAnswerBody(&builder->channel);
+	(GvEncodeReply *) IvfpqAnswerBody(&builder->channel);
 
 	if (length < sizeof(*reply) || reply->n != slot->n ||
 		reply->nneighbours < 0 ||
@@ -171,7 +171,7 @@ take_numbers(IvfpqBuilder *builder, IvfpqSlot *slot,
 {
 	const GvRowsRequest *head = (const GvRowsRequest *) request->head;
 	const GvRowsReply *reply =
-		(const GvRowsReply *) IvfpqAnswerBody(&builder->channel);
+	(const GvRowsReply *) IvfpqAnswerBody(&builder->channel);
 
 	if (IvfpqAnswerLength(&builder->channel) != sizeof(*reply) ||
 		reply->first < 0)

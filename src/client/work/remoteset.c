@@ -90,7 +90,7 @@ static int64
 bytes_to_bring(const GvSetSpec *spec)
 {
 	int64		bytes = (int64) (spec->iterations + 1) * spec->nrows *
-		gv_set_input_bytes(spec, GV_SET_ROWS);
+	gv_set_input_bytes(spec, GV_SET_ROWS);
 
 	bytes += spec->nqueries * gv_set_input_bytes(spec, GV_SET_QUERIES);
 	bytes += spec->nqueries * gv_set_input_bytes(spec, GV_SET_SELF);

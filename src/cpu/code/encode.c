@@ -78,7 +78,7 @@ keep_code(const GvModel *model, int32_t j, int32_t code, Tile *tile, int i)
 	int32_t		start = gv_sub_start(model, j);
 	int32_t		dims = gv_sub_start(model, j + 1) - start;
 	const float *word = model->codebooks + (size_t) GV_CODEWORDS * start +
-		(size_t) code * dims;
+	(size_t) code * dims;
 	const float *centroid = tile->centroids[i] + start;
 	int32_t		d;
 
@@ -139,7 +139,7 @@ static void
 encode_tile(const GvModel *model, Tile *tile)
 {
 	bool		alone = tile->n <= ALONE &&
-		(int64_t) ALONE_DIMS * model->m >= model->dims;
+	(int64_t) ALONE_DIMS * model->m >= model->dims;
 	int32_t		j;
 	int			i;
 

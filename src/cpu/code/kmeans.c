@@ -397,7 +397,7 @@ gv_kmeans(const GvKmeans *spec, const float *x /* [n][dims] */ ,
 		  float *centroids /* [k][dims] */ , int32_t *found,
 		  void *scratch, const GvStop *stop)
 {
-	Clusters	cl = {.spec = spec,.x = x,.centroids = centroids};
+	Clusters	cl = {.spec = spec, .x = x, .centroids = centroids};
 	int			pass;
 	int32_t		c;
 

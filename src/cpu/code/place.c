@@ -77,7 +77,7 @@ static size_t
 carve(Placing *p, const GvTree *tree, int64_t n, char *scratch)
 {
 	int			nnear = tree->nlists < GV_SOAR_LISTS ? tree->nlists :
-		GV_SOAR_LISTS;
+	GV_SOAR_LISTS;
 	size_t		next = 0;
 	size_t		starts;
 	size_t		rows;
@@ -157,7 +157,7 @@ keep_nearer(Nearest *nearest, int64_t row, const float *restrict squares,
 {
 	int64_t		last = (row + 1) * nearest->t - 1;
 	float		limit = nearest->ids[last] < 0 ? HUGE_VALF :
-		nearest->values[last];
+	nearest->values[last];
 	float		values[TILE_CENTS];
 	int			nhits = 0;
 	int			i;
@@ -349,7 +349,7 @@ GvStatus
 gv_place(const GvTree *tree, const float *x, int64_t n, int32_t copies,
 		 int32_t *lists, void *scratch, const GvStop *stop)
 {
-	Placing		p = {.tree = tree,.x = x,.n = n,.poll = {stop, 0}};
+	Placing		p = {.tree = tree, .x = x, .n = n, .poll = {stop, 0}};
 	int64_t		row;
 
 	GV_CALL(gv_engine_calls, valid_tree(tree, n) && x != NULL &&

@@ -54,7 +54,7 @@ word_distance(const Trainer *trainer, int32_t row, int k)
 	for (d = 0; d < trainer->dims; d++)
 	{
 		float		diff = trainer->data[(size_t) d * trainer->nrows + row] -
-			word[d];
+		word[d];
 
 		sum += diff * diff;
 	}
@@ -146,7 +146,7 @@ refill_word(Trainer *trainer, int k, int held)
 		return;
 	}
 
-	/* Rows near the new codeword are no longer far: equal ones need one. */
+	/* rows near the new codeword are no longer far: equal rows need one */
 	set_word(trainer, k, farthest);
 	for (row = 0; row < trainer->nrows; row++)
 	{
@@ -273,7 +273,7 @@ gv_codebooks(int32_t dims, int32_t m, int64_t n,
 			 const float *residuals /* [n][dims] */ , uint64_t seed,
 			 float *codebooks, void *scratch, const GvStop *stop)
 {
-	GvModel		model = {.dims = dims,.m = m};
+	GvModel		model = {.dims = dims, .m = m};
 	GvPoll		poll = {stop, 0};
 	Trainer		trainer;
 	int32_t		j;

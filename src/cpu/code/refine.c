@@ -85,7 +85,7 @@ encode(int32_t dims, const float *restrict x, uint8_t *restrict codes,
 	{
 		uint8_t		code = (uint8_t) (((double) x[i] - least) * levels + 0.5);
 		double		diff = (double) x[i] -
-			gv_refine_decode(least, *step, code);
+		gv_refine_decode(least, *step, code);
 
 		codes[i] = code;
 		square += diff * diff;

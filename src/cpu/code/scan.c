@@ -201,7 +201,7 @@ offer_block(const GvScan *scan, Waiting *waiting, float base,
 			const GvBlock *block)
 {
 	bool		gathers = gv_kernels->filters &&
-		gv_code_bytes(scan->model->m) <= MOST_BYTES;
+	gv_code_bytes(scan->model->m) <= MOST_BYTES;
 	uint32_t	wanted = block->live;
 	float		scores[GV_BLOCK];
 	uint64_t	ids[GV_BLOCK];

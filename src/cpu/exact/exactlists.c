@@ -91,7 +91,7 @@ meet_near(GvExact *exact, int32_t list, int32_t from, int32_t to, GvPoll *poll)
 {
 	const GvNearLists *lists = exact->lists;
 	const int32_t *near = lists->near + list * (int64_t) exact->spec.probes;
-	GvMeeting	meeting = {.rows = lists->rows,.first = lists->first};
+	GvMeeting	meeting = {.rows = lists->rows, .first = lists->first};
 	int64_t		next = lists->query_starts[list];
 	int64_t		end = lists->query_starts[list + 1];
 	int32_t		i;

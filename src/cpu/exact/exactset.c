@@ -52,11 +52,11 @@ static int64_t
 cpu_size(const GvSetSpec *spec)
 {
 	int64_t		query = (int64_t) sizeof(float) * (spec->dims + 1) +
-		(int64_t) sizeof(int64_t) * spec->self +
-		(int64_t) sizeof(GvKnn) * kept_of(spec) +
-		(int64_t) sizeof(GvScreened);
+	(int64_t) sizeof(int64_t) * spec->self +
+	(int64_t) sizeof(GvKnn) * kept_of(spec) +
+	(int64_t) sizeof(GvScreened);
 	int64_t		block = (int64_t) gv_screen_panel(spec->dims) *
-		panels_of(spec) + (int64_t) GV_EXACT_QUERIES * spec->dims;
+	panels_of(spec) + (int64_t) GV_EXACT_QUERIES * spec->dims;
 	int64_t		lists = has_lists(spec) ? gv_near_lists_size(spec) : 0;
 
 	return spec->nqueries * query + (int64_t) sizeof(float) * block + lists;
@@ -65,7 +65,7 @@ cpu_size(const GvSetSpec *spec)
 static void
 cpu_drop(void *state)
 {
-	GvExact	   *exact = state;
+	GvExact    *exact = state;
 
 	free(exact->queries);
 	free(exact->self);
@@ -120,7 +120,7 @@ take_memory(GvExact *exact)
 static GvStatus
 cpu_create(const GvSetSpec *spec, void **state)
 {
-	GvExact	   *made = calloc(1, sizeof(GvExact));
+	GvExact    *made = calloc(1, sizeof(GvExact));
 	int			i;
 
 	if (made == NULL)
@@ -157,7 +157,7 @@ put_queries(GvExact *exact, const float *queries, int64_t first, int64_t n,
 		memcpy(exact->queries + (first + i) * dims, queries + i * dims,
 			   sizeof(float) * (size_t) dims);
 		gv_knn_reset(exact->nearest + (first + i) * exact->kept,
-						 exact->kept);
+					 exact->kept);
 	}
 	return GV_OK;
 }
@@ -316,7 +316,7 @@ static GvStatus
 cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 		int64_t n, const GvStop *stop)
 {
-	GvExact	   *exact = state;
+	GvExact    *exact = state;
 
 	if (input == GV_SET_QUERIES)
 		return put_queries(exact, items, first, n, stop);
@@ -336,7 +336,7 @@ cpu_put(void *state, GvSetInput input, const void *items, int64_t first,
 static GvStatus
 cpu_run(void *state, GvSetDone *done, const GvStop *stop)
 {
-	GvExact	   *exact = state;
+	GvExact    *exact = state;
 	GvPoll		poll = {stop, 0};
 	int64_t		q;
 

@@ -40,8 +40,8 @@ gv_near_lists_panels(const GvSetSpec *spec)
 static GvSetSpec
 search_spec(const GvSetSpec *spec, GvSetMetric metric, int32_t k, int64_t n)
 {
-	GvSetSpec	search = {.kind = GV_SET_EXACT,.metric = metric,
-		.dims = spec->dims,.k = k,.nqueries = n,.nrows = spec->nlists};
+	GvSetSpec	search = {.kind = GV_SET_EXACT, .metric = metric,
+	.dims = spec->dims, .k = k, .nqueries = n, .nrows = spec->nlists};
 
 	return search;
 }
@@ -81,10 +81,10 @@ gv_near_lists_size(const GvSetSpec *spec)
 {
 	int64_t		nlists = spec->nlists;
 	int64_t		list = (int64_t) sizeof(float) * spec->dims +
-		(int64_t) sizeof(int32_t) * (spec->probes + 1) +
-		2 * (int64_t) sizeof(int64_t);
+	(int64_t) sizeof(int32_t) * (spec->probes + 1) +
+	2 * (int64_t) sizeof(int64_t);
 	int64_t		row = (int64_t) sizeof(float) * spec->dims +
-		(int64_t) sizeof(int32_t);
+	(int64_t) sizeof(int32_t);
 	int64_t		asked = search_size(spec, 1);
 	int64_t		asked_near = search_size(spec, spec->probes);
 

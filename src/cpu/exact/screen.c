@@ -241,8 +241,8 @@ product_limit(const GvScreen *screen, const GvScreened *screened,
 {
 	double		wanted = last * screened->unit;
 	double		limit = 2.0 * (wanted + screened->offset) +
-		8.0 * screen->slack64 * (screen->mean_length + fabs(wanted) +
-								 fabs(screened->offset));
+	8.0 * screen->slack64 * (screen->mean_length + fabs(wanted) +
+							 fabs(screened->offset));
 
 	if (!(fabs(limit) < HUGE_SQUARE))
 		return HUGE_VAL;

@@ -77,7 +77,7 @@ static int64_t
 cpu_size(const GvBuilderSpec *spec)
 {
 	int64_t		rows = spec->sample_rows + 2 * (int64_t) spec->nlists +
-		spec->nparents + spec->nqueries + spec->batch_rows;
+	spec->nparents + spec->nqueries + spec->batch_rows;
 
 	/* twelve: what k-means wants for a row, and more than that of a list */
 	return rows * (spec->dims * 4 + 12) +
@@ -278,7 +278,7 @@ find_residuals(GvBuilder *builder, float *residuals, int64_t *nresiduals,
 	int32_t		dims = builder->spec.dims;
 	int32_t		copies = builder->spec.copies;
 	int64_t		n = builder->nsample < GV_CODEBOOK_ROWS ? builder->nsample :
-		GV_CODEBOOK_ROWS;
+	GV_CODEBOOK_ROWS;
 	int64_t		most = (int64_t) builder->spec.batch_rows * copies;
 	int32_t    *lists = gv_cpu_take(most, sizeof(int32_t));
 	GvStatus	status = lists == NULL ? GV_NO_MEMORY : GV_OK;
@@ -300,7 +300,7 @@ find_residuals(GvBuilder *builder, float *residuals, int64_t *nresiduals,
 			const float *row = rows + (size_t) (i / copies) * (size_t) dims;
 			const float *centroid;
 			float	   *residual = residuals +
-				(size_t) *nresiduals * (size_t) dims;
+			(size_t) *nresiduals * (size_t) dims;
 
 			if (lists[i] < 0)
 				continue;
@@ -425,7 +425,7 @@ find_neighbours(GvBuilder *builder, const float *rows, int32_t n,
 			if (best->ids[i] >= builder->nencoded)
 			{
 				GvNeighbour *neighbour =
-					&encoded->neighbours[encoded->nneighbours++];
+				&encoded->neighbours[encoded->nneighbours++];
 
 				neighbour->query = q;
 				neighbour->row = (int32_t) (best->ids[i] - builder->nencoded);

@@ -95,7 +95,7 @@ cpu_size(const GvMirrorSpec *spec)
 		bytes += gv_array_length(spec, (GvArray) i) * 4;
 	bytes += (int64_t) spec->nlists * sizeof(GvCpuList);
 	bytes += gv_cpu_records_size(spec);
-	/* every list ends with a block that is half full, as it were */
+	/* the last block of a list is half full, on an average */
 	nblocks = (spec->copies + GV_BLOCK - 1) / GV_BLOCK;
 	nblocks += spec->copies > 0 ? spec->nlists / 2 : 0;
 	return bytes + nblocks * (int64_t) block_stride(spec->m);
@@ -264,7 +264,7 @@ cpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 	for (i = 0; i < (size_t) piece->nblocks; i++)
 	{
 		char	   *block = list->blocks +
-			mirror->stride * ((size_t) piece->first + i);
+		mirror->stride * ((size_t) piece->first + i);
 
 		memcpy(block, piece->t + i * GV_BLOCK, T_BYTES);
 		memcpy(block + T_BYTES, piece->rowids + i * GV_BLOCK * 3,

@@ -65,7 +65,10 @@ gv_in_range(const GvItemRange *range, uint64_t item)
 static inline GvItemRange
 gv_whole_range(int64_t n)
 {
-	return (GvItemRange) {0, UINT64_MAX, n, 0};
+	return (GvItemRange)
+	{
+		0, UINT64_MAX, n, 0
+	};
 }
 
 /*

@@ -67,7 +67,7 @@ lay_out(Quantiles *q, bool approximate, char *scratch)
 size_t
 gv_quantiles_scratch(int64_t n, int32_t nranks, bool approximate)
 {
-	Quantiles	q = {.n = n,.nranks = nranks};
+	Quantiles	q = {.n = n, .nranks = nranks};
 
 	if (n < 1 || n > GV_SELECT_MAX_N || nranks < 1)
 		return 0;
@@ -220,7 +220,7 @@ pick_from_buckets(Quantiles *q)
 	return true;
 }
 
-/* Of the splitters the one of nearest rank, the smaller of two as near. */
+/* The splitter whose rank is nearest, the smaller of two as near. */
 static bool
 answer_by_splitters(Quantiles *q)
 {
@@ -264,8 +264,8 @@ gv_quantiles(const float *values, int64_t n, const int64_t *ranks,
 			 int32_t nranks, bool approximate, float *quantiles,
 			 int64_t *rank_errors, void *scratch, const GvStop *stop)
 {
-	Quantiles	q = {.values = values,.n = n,.nranks = nranks,
-		.quantiles = quantiles,.rank_errors = rank_errors,
+	Quantiles	q = {.values = values, .n = n, .nranks = nranks,
+		.quantiles = quantiles, .rank_errors = rank_errors,
 	.poll = {stop, 0}};
 	bool		done;
 	int32_t		i;

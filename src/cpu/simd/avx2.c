@@ -5,7 +5,7 @@
  * Two registers hold the sixteen partial sums of a distance or the sixteen
  * entries of a sub-quantizer; one holds a byte column of 32 copies.
  * Multiplications and additions stay apart, because a fused one would round
- * differently; but where nothing but an estimate is wanted.
+ * differently, except in estimates.
  */
 #ifdef __x86_64__
 

@@ -260,8 +260,8 @@ word_dimension(const float *words, int32_t dims, int32_t d)
 	__m512i		lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8,
 										7, 6, 5, 4, 3, 2, 1, 0);
 	__m512i		number =
-		_mm512_add_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32(dims)),
-						 _mm512_set1_epi32(d));
+	_mm512_add_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32(dims)),
+					 _mm512_set1_epi32(d));
 	__m512i		which = _mm512_srli_epi32(number, 4);
 	__m512		found = _mm512_setzero_ps();
 	int32_t		r;
@@ -482,7 +482,7 @@ record_products(const float *q, const GvRefine *record, int32_t dims,
 
 #define LEVEL		AVX512
 #define KERNELS		gv_avx512_kernels
-#define AT_ONCE		(2 * LANES)	/* centroids that multiply_some takes */
+#define AT_ONCE		(2 * LANES) /* centroids that multiply_some takes */
 #define ESTIMATE_AT_ONCE	CENTS
 #define SUM_AT_ONCE	(2 * GV_BLOCK)
 #include "cpu/simd/gv_level.h"

@@ -65,7 +65,7 @@ double
 gv_distance_cosine(const float *a, const float *b, int32_t dims)
 {
 	double		product = gv_kernels->dot64(a, a, dims) *
-		gv_kernels->dot64(b, b, dims);
+	gv_kernels->dot64(b, b, dims);
 	double		cosine = gv_kernels->dot64(a, b, dims) / sqrt(product);
 
 	if (cosine > 1.0)
@@ -119,9 +119,9 @@ gv_distance_pearson(const float *a, const float *b, int32_t dims)
 	double		a_mean = gv_cpu_mean64(a, dims);
 	double		b_mean = gv_cpu_mean64(b, dims);
 	double		product = gv_cpu_centred_dot64(a, a_mean, a, a_mean, dims) *
-		gv_cpu_centred_dot64(b, b_mean, b, b_mean, dims);
+	gv_cpu_centred_dot64(b, b_mean, b, b_mean, dims);
 	double		correlation =
-		gv_cpu_centred_dot64(a, a_mean, b, b_mean, dims) / sqrt(product);
+	gv_cpu_centred_dot64(a, a_mean, b, b_mean, dims) / sqrt(product);
 
 	if (correlation > 1.0)
 		correlation = 1.0;

@@ -2,9 +2,9 @@
  * level.c
  *		Which of the tables of kernels is in use.
  *
- * Instructions that a processor lacks are never reached: they stand in
- * functions that only their own table names, and a table is taken after the
- * processor, and the system that has to save its registers, were asked.
+ * A processor never reaches instructions that it lacks: only their table names
+ * the functions that have them, and it is taken only where the processor has
+ * them and the system saves their registers.
  */
 #include "cpu/simd/gv_kernels.h"
 

@@ -449,7 +449,7 @@ record_squares(const float *restrict q, const GvRefine *record,
 		for (l = 0; l < LANES; l++)
 		{
 			float		diff = q[i + l] -
-				gv_refine_decode(min, step, codes[i + l]);
+			gv_refine_decode(min, step, codes[i + l]);
 
 			sums[l] += diff * diff;
 		}
@@ -479,7 +479,7 @@ record_products(const float *restrict q, const GvRefine *record,
 		for (l = 0; l < LANES; l++)
 		{
 			float		term = q[i + l] *
-				gv_refine_decode(min, step, codes[i + l]);
+			gv_refine_decode(min, step, codes[i + l]);
 
 			sums[l] += term;
 			magnitudes[l] += fabsf(term);

@@ -75,8 +75,8 @@ typedef enum GvRows
 typedef struct GvTrainTimes
 {
 	double		lists;			/* k-means of the sample */
-	double		splits;			/* of that, dividing clusters that are too big;
-								 * 0 where it is not measured */
+	double		splits;			/* of that, dividing clusters that are too
+								 * big; 0 where it is not measured */
 	int32_t		passes;			/* over the whole sample; likewise */
 	double		parents;
 	double		codebooks;

@@ -176,7 +176,7 @@ gv_refine_items_valid(const GvMirrorSpec *spec, const GvRefineItem *items,
 	{
 		const GvRefineItem *item = gv_refine_item(items, spec->dims, i);
 		uint64_t	address = (uint64_t) item->address[0] << 32 |
-			(uint64_t) item->address[1] << 16 | item->address[2];
+		(uint64_t) item->address[1] << 16 | item->address[2];
 
 		if (item->address[2] < 1 || item->address[2] > spec->refine_slots ||
 			address <= last)

@@ -1,6 +1,6 @@
 /*
  * gv_mirror.h
- *		The wall's second half: a copy of an index, searched whole.
+ *		The wall's second part: a copy of an index, searched whole.
  *
  * gv_engine.h works on arrays that the caller brings each time.  A card has
  * to have them before the query comes: a mirror is an index's model and lists
@@ -331,7 +331,7 @@ extern bool gv_mirror_done(GvSearcher *searcher);
 extern GvStatus gv_mirror_finish(GvSearcher *searcher);
 
 /*
- * Fault injection: from now on the n-th call of the wrappers above that
+ * Fault injection: from now on the n-th call of the operations above that
  * report a status (1 = the next) reports this one instead; 0 = none does.
  * GV_HANGS (gv_fault.h): it never ends, or what it has begun is never done.
  * For tests.

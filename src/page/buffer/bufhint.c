@@ -107,7 +107,7 @@ IvfpqBufHintPin(Relation rel, BlockNumber blkno)
 /* See bufhint.h. */
 Buffer
 IvfpqBufHintRead(Relation rel, BlockNumber blkno,
-				BufferAccessStrategy strategy)
+				 BufferAccessStrategy strategy)
 {
 	Buffer		buffer;
 

@@ -12,7 +12,7 @@
 
 /* Pin a page of the main fork that exists: ReadBufferExtended, but faster. */
 extern Buffer IvfpqBufHintRead(Relation rel, BlockNumber blkno,
-							  BufferAccessStrategy strategy);
+							   BufferAccessStrategy strategy);
 
 /*
  * The same where a look tells that it still is where it was; else, and where
@@ -26,7 +26,7 @@ extern Buffer IvfpqBufHintPin(Relation rel, BlockNumber blkno);
  * never waits.
  */
 extern void IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset,
-							 Size bytes);
+							  Size bytes);
 
 /* Have the processor fetch what lies from one place to another. */
 static inline void

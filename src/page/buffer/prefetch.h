@@ -29,7 +29,7 @@ typedef struct IvfpqPrefetch
 } IvfpqPrefetch;
 
 extern void IvfpqPrefetchBegin(IvfpqPrefetch *prefetch, Relation rel,
-							const uint64 *numbers, int64 n, int shift);
+							   const uint64 *numbers, int64 n, int shift);
 extern void IvfpqPrefetchTo(IvfpqPrefetch *prefetch, BlockNumber blkno);
 extern void IvfpqPrefetchEnd(IvfpqPrefetch *prefetch);
 extern int64 IvfpqCountReads(void);

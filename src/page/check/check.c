@@ -39,7 +39,7 @@ static void
 problem(IvfpqChecker *checker, bool error, BlockNumber blkno, uint32 list,
 		const char *fmt,...)
 {
-	char		text[512];
+	char text[	512];
 	va_list		args;
 
 	va_start(args, fmt);
@@ -236,7 +236,7 @@ check_array(IvfpqChecker *checker, const char *name, BlockNumber first,
 	for (int64 done = 0; done < nvalues; done += IVFPQ_FLOATS_PER_PAGE)
 	{
 		BlockNumber blkno = first +
-			(BlockNumber) (done / IVFPQ_FLOATS_PER_PAGE);
+		(BlockNumber) (done / IVFPQ_FLOATS_PER_PAGE);
 		int64		n = Min(IVFPQ_FLOATS_PER_PAGE, nvalues - done);
 		const float4 *values;
 		bool		finite = true;
@@ -336,7 +336,7 @@ check_slots(IvfpqChecker *checker, BlockNumber blkno)
 	for (int i = 0; i < checker->layout.slots_per_page; i++)
 	{
 		const IvfpqSlotHeader *slot = IvfpqSlabSlot((Page) checker->page,
-												   &checker->layout, i);
+													&checker->layout, i);
 		IvfpqLeftover leftover = {{blkno, i}, slot->list, slot->gen,
 		slot->ordinal};
 
@@ -419,7 +419,7 @@ report_slot(IvfpqChecker *checker, const IvfpqLeftover *leftover,
 		!IvfpqPageIs((Page) checker->page, IVFPQ_KIND_SLAB))
 		return;
 	slot = IvfpqSlabSlot((Page) checker->page, &checker->layout,
-						leftover->address.slot);
+						 leftover->address.slot);
 	if (slot->list != leftover->list || slot->gen != leftover->gen ||
 		slot->ordinal != leftover->ordinal)
 		return;

@@ -52,7 +52,7 @@ find(Reading *reading, BlockNumber blkno, const char *fmt,...)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(reading->context);
 	Finding    *finding = palloc(sizeof(Finding));
-	char		text[256];
+	char text[	256];
 	va_list		args;
 
 	va_start(args, fmt);
@@ -186,11 +186,11 @@ check_copies(Reading *reading, BlockNumber blkno, uint32 ordinal,
 	const ItemPointerData *tids = (const ItemPointerData *) body;
 	const float4 *t = (const float4 *) (tids + IVFPQ_BLOCK_COPIES);
 	const ItemPointerData *addresses =
-		(const ItemPointerData *) (t + IVFPQ_BLOCK_COPIES);
+	(const ItemPointerData *) (t + IVFPQ_BLOCK_COPIES);
 
 	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
 	{
-		IvfpqFound	found = {.tid = tids[i],.place = second & (1U << i) ?
+		IvfpqFound	found = {.tid = tids[i], .place = second & (1U << i) ?
 		IVFPQ_SECOND_COPY : IVFPQ_FIRST_COPY};
 
 		if (!(live & (1U << i)))
@@ -398,7 +398,7 @@ check_pending_tids(Reading *reading, BlockNumber blkno,
 	{
 		if (IvfpqCheckTid(reading->checker, &tids[i]))
 		{
-			IvfpqFound	found = {.tid = tids[i],.place = IVFPQ_PENDING};
+			IvfpqFound	found = {.tid = tids[i], .place = IVFPQ_PENDING};
 
 			keep_entry(reading, &found);
 		}

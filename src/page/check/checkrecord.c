@@ -22,7 +22,7 @@ static void problem(IvfpqChecker *checker, BlockNumber blkno,
 static void
 problem(IvfpqChecker *checker, BlockNumber blkno, const char *fmt,...)
 {
-	char		text[256];
+	char text[	256];
 	va_list		args;
 
 	va_start(args, fmt);
@@ -75,7 +75,7 @@ IvfpqCheckRecordPage(IvfpqChecker *checker, BlockNumber blkno)
 	for (int i = 0; i < nslots; i++)
 	{
 		const IvfpqRecord *record =
-			IvfpqRecordGet((Page) checker->page, dims, i);
+		IvfpqRecordGet((Page) checker->page, dims, i);
 
 		tids[i] = record->tid;
 		if (ItemPointerGetOffsetNumberNoCheck(&record->tid) ==

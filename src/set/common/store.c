@@ -8,14 +8,15 @@
 #include "storage/buffile.h"
 #include "utils/memutils.h"
 
-#include "set/set.h"
+#include "set/common/common.h"
+#include "set/common/tablerows.h"
 
 struct IvfpqStore
 {
 	int			dims;			/* 0: nothing came */
 	int64		nrows;
-	int64		room;			/* rows that memory has room for; of a file: of
-								 * a batch */
+	int64		room;			/* rows that memory has room for; of a file:
+								 * of a batch */
 	float	   *vectors;		/* [room][dims] */
 	BufFile    *file;			/* with all rows, or NULL */
 };

@@ -11,7 +11,7 @@
 #include "catalog/pg_authid.h"
 #include "commands/dbcommands.h"
 #include "commands/progress.h"
-#include "fmgr.h"
+#include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/backend_progress.h"
@@ -19,7 +19,7 @@
 #include "utils/builtins.h"
 
 #include "pgcompat.h"
-#include "set/set.h"
+#include "set/common/common.h"
 
 /* "GVEC" in ASCII */
 #define SET_COMMAND		((ProgressCommandType) 0x47564543)

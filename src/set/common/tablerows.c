@@ -22,7 +22,8 @@
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
 
-#include "set/set.h"
+#include "set/common/common.h"
+#include "set/common/tablerows.h"
 
 /* What to do about a relation of another kind. */
 static const char *

@@ -9,7 +9,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 
-#include "set/set.h"
+#include "set/common/common.h"
 
 static const char *const metric_names[] = {
 	[GV_SET_L2] = "l2",
@@ -25,7 +25,7 @@ static const char *const method_names[] = {
 
 /* Where a name stands among n names, or -1. */
 static int
-FindName(const char *name, const char *const *names, int n)
+find_name(const char *name, const char *const *names, int n)
 {
 	for (int i = 0; i < n; i++)
 		if (names[i] != NULL && strcmp(name, names[i]) == 0)
@@ -37,8 +37,8 @@ GvSetMetric
 IvfpqMetricArgument(const text *name)
 {
 	const char *string = text_to_cstring(name);
-	int			metric = FindName(string, metric_names,
-								  lengthof(metric_names));
+	int			metric = find_name(string, metric_names,
+								   lengthof(metric_names));
 
 	if (metric < 0)
 		ereport(ERROR,
@@ -58,8 +58,8 @@ IvfpqMethod
 IvfpqMethodArgument(const text *name)
 {
 	const char *string = text_to_cstring(name);
-	int			method = FindName(string, method_names,
-								  lengthof(method_names));
+	int			method = find_name(string, method_names,
+								   lengthof(method_names));
 
 	if (method < 0)
 		ereport(ERROR,

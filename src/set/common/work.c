@@ -9,7 +9,7 @@
 
 #include "am/common/engine.h"
 #include "client/client.h"
-#include "set/work.h"
+#include "set/common/work.h"
 
 /*
  * Work that takes a processor less than a tenth of a second or so stays here:
@@ -187,7 +187,7 @@ int64
 IvfpqWorkQueries(const GvSetSpec *spec, IvfpqWorkPlace place)
 {
 	int64		limit = place == IVFPQ_WORK_SERVER ? ServerBytes() :
-		(int64) maintenance_work_mem * 1024;
+	(int64) maintenance_work_mem * 1024;
 	GvSetSpec	tried = *spec;
 	int64		low = 1;
 	int64		high = Min(spec->nqueries, GV_SET_MAX_QUERIES);

@@ -1,0 +1,73 @@
+/*
+ * common.h
+ *		What all functions over sets share: their arguments (argument.c), what
+ *		they show while they run (progress.c), and vectors that are kept
+ *		(store.c).  Tables are read by tablerows.h, work is done by work.h.
+ */
+#ifndef IVFPQ_SET_COMMON_H
+#define IVFPQ_SET_COMMON_H
+
+#include "engine/gv_set.h"
+
+/*
+ * argument.c: what users pass.
+ */
+typedef enum IvfpqMethod
+{
+	IVFPQ_METHOD_EXACT,			/* every row is compared */
+	IVFPQ_METHOD_INDEX			/* those of near lists of a gpuivfpq index */
+} IvfpqMethod;
+
+extern GvSetMetric IvfpqMetricArgument(const text *name);
+extern const char *IvfpqMetricName(GvSetMetric metric);
+extern IvfpqMethod IvfpqMethodArgument(const text *name);
+extern void IvfpqCheckRange(const char *name, int value, int least, int most,
+							const char *hint);
+extern void IvfpqCheckSameDims(const char *one, int one_dims,
+							   const char *other, int other_dims);
+extern Datum IvfpqMakeArray(const float *vector, int dims);
+
+/*
+ * progress.c: what gpuvec_progress shows of this session.  A slot begins
+ * with zeros, which name nothing.
+ */
+typedef enum IvfpqProgressCommand
+{
+	IVFPQ_PROGRESS_EXACT = 1,
+	IVFPQ_PROGRESS_GRAPH,
+	IVFPQ_PROGRESS_JOIN,
+	IVFPQ_PROGRESS_KMEANS,
+	IVFPQ_PROGRESS_PATH
+} IvfpqProgressCommand;
+
+typedef enum IvfpqProgressPhase
+{
+	IVFPQ_PROGRESS_KEYS = 1,	/* rows */
+	IVFPQ_PROGRESS_ROWS,
+	IVFPQ_PROGRESS_SEARCHING,	/* rows, of all readings */
+	IVFPQ_PROGRESS_RECALL,
+	IVFPQ_PROGRESS_CLUSTERING,
+	IVFPQ_PROGRESS_SORTING,		/* edges */
+	IVFPQ_PROGRESS_JOINING,		/* edges, at most all */
+	IVFPQ_PROGRESS_WALKING		/* edges, at most all that were joined */
+} IvfpqProgressPhase;
+
+extern void IvfpqProgressBegin(IvfpqProgressCommand command, Oid relid);
+extern void IvfpqProgressPhaseOf(IvfpqProgressPhase phase, int64 total);
+extern void IvfpqProgressDone(int64 done);
+extern void IvfpqProgressEnd(void);
+
+/*
+ * store.c: vectors that are read again and again, in memory or, beyond
+ * maintenance_work_mem, in a temporary file.
+ */
+typedef struct IvfpqStore IvfpqStore;
+
+extern IvfpqStore *IvfpqStoreBegin(void);
+extern void IvfpqStoreAdd(IvfpqStore *store, const float *vector, int dims);
+extern int64 IvfpqStoreRows(const IvfpqStore *store);
+extern int	IvfpqStoreRead(IvfpqStore *store, int64 first, int64 n,
+						   const float **vectors);
+extern void IvfpqStoreEnd(IvfpqStore *store);
+
+#endif							/* IVFPQ_SET_COMMON_H */
