@@ -53,7 +53,7 @@ LONG=${GPUVEC_TEST_LONG:-}
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
 DEFAULT_PARTS='layers warnings unit sql isolation tap'
 LONG_PARTS='levels valgrind cardwhole cardolder cardsanitized sqllevels
-	plainbuffers ubsan servers clients'
+	plainbuffers ubsan servers clients faults'
 # shellcheck disable=SC2034
 SERVER='' SOURCE=''
 PASSED=0 FAILED=0 SKIPPED=0
