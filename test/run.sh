@@ -32,6 +32,7 @@
 #					(test/servers.sh builds such)
 #	clients			what clients from PyPI send (test/clients; skipped where PyPI
 #					cannot be reached)
+#	faults			are planted faults found (test/faults)?
 #
 # ONLY="part ..." runs just these parts: layers warnings unit sql isolation tap,
 # and those above, with --long or without; ONLY="servers tap" runs the TAP tests
@@ -53,7 +54,7 @@ LONG=${GPUVEC_TEST_LONG:-}
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
 DEFAULT_PARTS='layers warnings unit sql isolation tap'
 LONG_PARTS='levels valgrind cardwhole cardolder cardsanitized sqllevels
-	plainbuffers ubsan servers clients'
+	plainbuffers ubsan servers clients faults'
 # shellcheck disable=SC2034
 SERVER='' SOURCE=''
 PASSED=0 FAILED=0 SKIPPED=0
@@ -124,6 +125,10 @@ main() {
 	if wanted servers; then
 		more_servers "$config"
 		over servers
+	fi
+	if wanted faults; then
+		part faults count_program "$GV_ROOT/test/faults/run.sh"
+		over faults
 	fi
 	show_parts
 	if [ $SKIPPED != 0 ]; then

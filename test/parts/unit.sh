@@ -14,7 +14,7 @@ build_unit() {
 	shift
 	mkdir -p "$dir"
 	count_silent "it does not compile without warnings" gv_nice 10 \
-		make -s -j"$(nproc)" -f "$GV_ROOT/test/unit/Makefile" OUT="$dir" \
+		make -s -j"$(nproc)" -f "$SOURCE/test/unit/Makefile" OUT="$dir" \
 		PG_CONFIG="$(gv_find_pg_config)" CC=gcc CXX=g++ "$@"
 }
 
