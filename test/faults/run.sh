@@ -20,6 +20,8 @@ set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
+# the tests' short forms
+unset GPUVEC_TEST_LONG
 FAULTS=$GV_ROOT/test/faults
 SOURCE=
 PASSED=0
