@@ -79,6 +79,13 @@ SELECT count(*) > 2900 AS most, count(*) = count(DISTINCT id) AS once, bool_and(
 FROM (SELECT id, d, lag(d, 1, 0::float8) OVER () AS before
 	FROM (SELECT id, e <-> pg_temp.point(5, 24) AS d FROM refined ORDER BY e <-> pg_temp.point(5, 24)) AS q) AS r;
 RESET gpuvec.probes;
+-- what waits by its bound when the final pass begins is measured there
+SET work_mem = '64kB';
+SET gpuvec.candidates = 900;
+SELECT * FROM pg_temp.reached('refined', 24);
+SELECT finished FROM gpuvec_last_scan();
+RESET gpuvec.candidates;
+RESET work_mem;
 
 -- insert, update, delete, VACUUM; slots are used again
 INSERT INTO refined SELECT g, pg_temp.point(g, 24) FROM generate_series(3001, 3500) AS g;

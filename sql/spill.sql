@@ -35,6 +35,14 @@ SELECT lists > 290 AS lists FROM gpuvec_index_info('spilled_e');
 SELECT * FROM pg_temp.state('spilled_e');
 SELECT recall > 0.95 AS recall FROM gpuvec_recall('spilled_e', 10, 200);
 
+-- a row counts once among the candidates, whichever copies were found
+SET gpuvec.probes = 300;
+SET gpuvec.candidates = 100;
+SELECT count(*) FROM (SELECT id FROM spilled ORDER BY e <-> pg_temp.point(1, 8, 97) LIMIT 10) AS q;
+SELECT measured FROM gpuvec_last_scan();
+RESET gpuvec.probes;
+RESET gpuvec.candidates;
+
 -- inserts take both lists, VACUUM both copies, rewrites keep them apart
 INSERT INTO spilled SELECT g, pg_temp.point(g, 8, 97) FROM generate_series(3001, 4000) AS g;
 SELECT * FROM pg_temp.state('spilled_e');

@@ -33,8 +33,9 @@ sub build_plain
 	unlink glob("$dir/src/page/buffer/*.o");
 	# a compiler cache may be somebody else's
 	local $ENV{CCACHE_DISABLE} = 1;
-	system_or_bail('make', '-s', '-C', $dir, 'NVCC=', 'COPT=-DIVFPQ_PLAIN_BUFFERS',
-		'gpuvec.so');
+	# an empty PG_CONFIG, as make exports one, is not left out
+	system_or_bail('make', '-s', '-C', $dir, 'PG_CONFIG=' . ($ENV{PG_CONFIG} || 'pg_config'),
+		'NVCC=', 'COPT=-DIVFPQ_PLAIN_BUFFERS', 'gpuvec.so');
 	return "$dir/gpuvec";
 }
 

@@ -10,6 +10,8 @@
 
 #undef printf					/* the server's is not linked */
 
+#define GAP		IVFPQ_BLOCK_COPIES
+
 static long passed;
 static long failed;
 
@@ -103,6 +105,24 @@ check_patch(const IvfpqLayout *layout, int i, const IvfpqCopy *copy,
 	}
 }
 
+/* Join the parts in one body; nothing lies behind any of them. */
+static void
+join_parts(const IvfpqLayout *layout, char *const *parts, char *body)
+{
+	int			part_bytes = layout->part_bytes;
+
+	for (int p = 0; p < layout->nparts; p++)
+	{
+		memcpy(body + p * part_bytes, parts[p], part_bytes);
+		for (int i = 0; i < GAP; i++)
+			if (parts[p][part_bytes + i] != 0x5A)
+			{
+				check(false, "behind a part", p);
+				return;
+			}
+	}
+}
+
 /* Fill a block copy by copy, read it back whole. */
 static void
 check_body(int m, bool refine)
@@ -112,6 +132,7 @@ check_body(int m, bool refine)
 	IvfpqBlockView view;
 	char	   *parts[IVFPQ_MAX_PARTS];
 	char		pages[IVFPQ_MAX_PARTS][BLCKSZ];
+	char	   *apart;			/* the parts, each with a gap behind */
 	char	   *body;
 	uint8	   *code;
 	int			wrong = 0;
@@ -119,10 +140,11 @@ check_body(int m, bool refine)
 	check(IvfpqLayoutInit(&layout, m, refine), "layout exists", m);
 	body = malloc(layout.nparts * layout.part_bytes);
 	code = malloc(layout.code_bytes);
-	memset(body, 0x5A, layout.nparts * layout.part_bytes);
+	apart = malloc(layout.nparts * (layout.part_bytes + GAP));
+	memset(apart, 0x5A, layout.nparts * (layout.part_bytes + GAP));
 	memset(pages, 0xA5, sizeof(pages));
 	for (int p = 0; p < layout.nparts; p++)
-		parts[p] = body + p * layout.part_bytes;
+		parts[p] = apart + p * (layout.part_bytes + GAP);
 
 	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
 	{
@@ -135,6 +157,7 @@ check_body(int m, bool refine)
 		IvfpqBodySet(&layout, &header, parts, i, &copy);
 		check_patch(&layout, i, &copy, pages);
 	}
+	join_parts(&layout, parts, body);
 
 	IvfpqBodyView(&layout, body, IVFPQ_BLOCK_COPIES, &header, &view);
 	check(view.live == 0xFFFFFFEE, "live bits of a full block", m);
@@ -156,6 +179,7 @@ check_body(int m, bool refine)
 	header.dead = 0x2;
 	IvfpqBodyView(&layout, body, 3, &header, &view);
 	check(view.live == 0x5, "live bits of three copies", m);
+	free(apart);
 	free(body);
 	free(code);
 }

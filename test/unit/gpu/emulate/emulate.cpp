@@ -56,12 +56,12 @@ go_to(void **place)
 	__builtin_longjmp(place, 1);
 }
 
-/* Back to the scheduler; returns when it resumes this fiber. */
+/* To the scheduler or another fiber; returns when one comes back to this. */
 static void __attribute__((noipa))
-leave(GvState *me)
+leave(GvState *me, void **place)
 {
 	if (__builtin_setjmp(me->place) == 0)
-		go_to(gv_running->scheduler_place);
+		go_to(place);
 }
 
 /* From the scheduler to a fiber; returns when that leaves. */
@@ -76,15 +76,53 @@ enter(GvState *state)
 	setcontext(&gv_running->fibers[gv_running->current].context);
 }
 
-/* Let others run. */
-static void
+static inline bool
+can_run(const GvState *state)
+{
+	return !state->done &&
+		(state->gate == NULL || state->gate->passed != state->turn);
+}
+
+/*
+ * Where the current fiber, which cannot go on, goes: to the next one of its warp
+ * that can or, at the end of the warp, to the scheduler.  Each way is a jump
+ * that a processor does not foresee, so one is better than two.
+ */
+static inline void **
+next_place()
+{
+#if !defined(__SANITIZE_ADDRESS__)
+	GvRunner   *runner = gv_running;
+	int			nthreads = (int) runner->grid->kernel->threads.x;
+	int			next;
+
+	for (next = runner->current + 1; next % WARP != 0 && next < nthreads;
+		 next++)
+		if (can_run(&runner->states[next]))
+		{
+			if (!runner->states[next].begun)
+				break;
+			runner->current = next;
+			threadIdx.x = next;
+			return runner->states[next].place;
+		}
+#endif
+	return gv_running->scheduler_place;
+}
+
+/*
+ * Let others run.  It is a part of its callers, and these of theirs, because a
+ * processor foresees no return after a switch.
+ */
+static inline void __attribute__((always_inline))
 yield()
 {
+	GvState    *me = &gv_running->states[gv_running->current];
 	void	   *fake_stack = NULL;
 
 	begin_switch(&fake_stack, gv_running->scheduler_stack,
 				 gv_running->scheduler_bytes);
-	leave(&gv_running->states[gv_running->current]);
+	leave(me, next_place());
 	end_switch(fake_stack, &gv_running->scheduler_stack,
 			   &gv_running->scheduler_bytes);
 }
@@ -99,13 +137,36 @@ fiber_main()
 	{
 		gv_running->grid->kernel->work();
 		gv_running->states[gv_running->current].done = true;
+		gv_running->left--;
 		gv_running->progress = true;
 		yield();
 	}
 }
 
+/* Wait until the gate has passed more than `turn` times. */
+static inline void __attribute__((always_inline))
+hold(const GvGate *gate, unsigned turn)
+{
+	if (gate->passed == turn)
+	{
+		GvState    *me = &gv_running->states[gv_running->current];
+
+		me->gate = gate;
+		me->turn = turn;
+		yield();
+		me->gate = NULL;
+	}
+	gv_running->progress = true;
+}
+
+void
+gv_emulated_wait_for_gate(const GvGate *gate, unsigned turn)
+{
+	hold(gate, turn);
+}
+
 /* Wait until all have come; returns how many times they had before. */
-static unsigned
+static inline unsigned __attribute__((always_inline))
 pass(GvGate *gate)
 {
 	unsigned	turn = gate->passed;
@@ -116,24 +177,8 @@ pass(GvGate *gate)
 		gate->arrived = 0;
 		gate->passed++;
 	}
-	gv_emulated_wait_for_gate(gate, turn);
+	hold(gate, turn);
 	return turn;
-}
-
-/* Wait until the gate has passed more than `turn` times. */
-void
-gv_emulated_wait_for_gate(const GvGate *gate, unsigned turn)
-{
-	GvState	   &me = gv_running->states[gv_running->current];
-
-	if (gate->passed == turn)
-	{
-		me.gate = gate;
-		me.turn = turn;
-		yield();
-		me.gate = NULL;
-	}
-	gv_running->progress = true;
 }
 
 /* What that lane of the warp brings to the same exchange. */
@@ -207,10 +252,11 @@ run_fiber(GvRunner *runner)
 /*
  * A warp's fibers in turn as long as one gets on; false if none did.  Most wait
  * for others most of the time: those that a gate holds are not entered.  Not
- * for ever: they may ask each other what another warp is to say.
+ * for ever: they may ask each other what another warp is to say.  A fiber may
+ * hand on to later ones, so `current` is where to go on.
  */
 static bool
-run_warp(GvRunner *runner, int first, int end, int *left)
+run_warp(GvRunner *runner, int first, int end)
 {
 	bool		progress = false;
 	int			round;
@@ -219,17 +265,9 @@ run_warp(GvRunner *runner, int first, int end, int *left)
 		 round++)
 	{
 		runner->progress = false;
-		*left = 0;
 		for (runner->current = first; runner->current < end; runner->current++)
-		{
-			const GvState *state = &runner->states[runner->current];
-
-			if (state->done)
-				continue;
-			if (state->gate == NULL || state->gate->passed != state->turn)
+			if (can_run(&runner->states[runner->current]))
 				run_fiber(runner);
-			*left += !state->done;
-		}
 		progress |= runner->progress;
 	}
 	return progress;
@@ -243,23 +281,16 @@ static void
 run_fibers(GvRunner *runner)
 {
 	int			nthreads = (int) runner->grid->kernel->threads.x;
-	int			left = nthreads;
 
-	while (left > 0)
+	while (runner->left > 0)
 	{
 		bool		progress = false;
 		int			first;
 
-		left = 0;
 		for (first = 0; first < nthreads; first += WARP)
-		{
-			int			in_warp = 0;
-
 			progress |= run_warp(runner, first,
-								 std::min(first + WARP, nthreads), &in_warp);
-			left += in_warp;
-		}
-		if (left == 0 || progress)
+								 std::min(first + WARP, nthreads));
+		if (runner->left == 0 || progress)
 			continue;
 		if (runner->early && runner->waits)
 			return;
@@ -345,6 +376,7 @@ gv_take_runner(gv_emulated_grid *grid, unsigned number)
 	runner->shared.assign(grid->kernel->shared_bytes / sizeof(uint4) + 1,
 						  uint4 {0xA5A5A5A5, 0xA5A5A5A5, 0xA5A5A5A5,
 						  0xA5A5A5A5});
+	runner->left = nthreads;
 	runner->grid = grid;
 	runner->number = number;
 	runner->early = runner->waits = runner->over = false;

@@ -89,6 +89,7 @@ struct GvRunner
 	bool		over;
 	void	   *scheduler_place[5];
 	int			current;
+	int			left;			/* fibers that are not done */
 	bool		progress;
 	const void *scheduler_stack;
 	size_t		scheduler_bytes;

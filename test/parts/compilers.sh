@@ -1,0 +1,81 @@
+# Parts of test/run.sh without a server: layers, layout, compilers; sourced.
+# shellcheck shell=bash disable=SC2034
+
+# $1 = what is said when it fails, the rest: command; one test: it succeeds and
+# warns of nothing
+count_silent() {
+	local what=$1 log=$GV_TMP/silent.$BASHPID.log
+	shift
+	if ! "$@" >"$log" 2>&1; then
+		tail -40 "$log"
+		failed 1 "$what"
+	elif grep -q 'warning:' "$log"; then
+		# each once: a header's would come with every file
+		grep -A4 'warning:' "$log" | awk '!seen[$0]++' | head -60
+		failed 1 "$what: $(grep -c 'warning:' "$log") warnings"
+	else
+		passed 1
+	fi
+}
+
+# The server was configured for gcc: its flags, and the gnu_printf of its
+# header, are not all known to clang.
+build_clang() {
+	local clang
+	clang=$(gv_find_clang)
+	if [ -z "$clang" ]; then
+		skipped "no clang"
+		return
+	fi
+	gv_copy_source clang
+	count_silent "clang" gv_nice 19 \
+		make -C "$GV_TMP/clang" -j"$(nproc)" PG_CONFIG="$GV_PG_CONFIG" \
+		CC="$clang" all \
+		COPT="-Wno-unknown-warning-option -Wno-ignored-attributes \
+			-Wno-ignored-optimization-argument"
+}
+
+# gpuvecd with its kernels builds, where there is a compiler for them; without
+# a card, and with a driver that is too old, it says so and ends with status 3.
+# All but the kernels is in the copy of what gcc has built.
+build_nvcc() {
+	local nvcc
+	nvcc=$(command -v nvcc || find /usr/local/cuda/bin -name nvcc 2>/dev/null) ||
+		:
+	if [ -z "$nvcc" ]; then
+		skipped "no nvcc"
+		return
+	fi
+	cp -a "$SOURCE" "$GV_TMP/cuda"
+	rm "$GV_TMP/cuda/gpuvecd"
+	count_silent "nvcc" gv_nice 19 \
+		make -C "$GV_TMP/cuda" -j"$(nproc)" PG_CONFIG="$GV_PG_CONFIG" \
+		NVCC="$nvcc" GPU_ARCHS="${GPU_ARCHS:-90a}" gpuvecd
+	if [ ! -e "$GV_TMP/cuda/gpuvecd" ] || [ -e /dev/nvidiactl ]; then
+		return
+	fi
+	mkdir "$GV_TMP/nocard"
+	no_card "no NVIDIA driver" ""
+	gcc -shared -fPIC -o "$GV_TMP/nocard/libcuda.so.1" \
+		"$GV_ROOT/test/unit/gpu/old_driver.c"
+	no_card "driver is for CUDA 11.4, older than" "$GV_TMP/nocard"
+}
+
+# gpuvecd says $1 where libraries are looked for in $2 first, and ends.
+no_card() {
+	local status=0 log=$GV_TMP/nocard.log
+	LD_LIBRARY_PATH=$2 "$GV_TMP/cuda/gpuvecd" --engine cuda \
+		--data "$GV_TMP/nocard" >"$log" 2>&1 || status=$?
+	if [ $status = 3 ] && grep -q "$1" "$log"; then
+		passed 1
+	else
+		cat "$log"
+		failed 1 "gpuvecd, $1 (status $status)"
+	fi
+}
+
+other_compilers() {
+	part "no warning from nvcc" build_nvcc
+	part "no warning from clang" build_clang
+	over warnings
+}

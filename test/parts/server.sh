@@ -1,0 +1,401 @@
+# Parts of test/run.sh with a server; sourced.
+# shellcheck shell=bash disable=SC2034
+
+# Autovacuum would keep rows alive that a test has deleted and vacuums.
+SQL_SETTINGS=('max_prepared_transactions = 10' 'autovacuum = off')
+
+# Copies the server of $1, which is the one to test from now on.  SERVER is its
+# name in what is printed, TAG in the names of folders, SOURCE where the sources
+# are compiled for it.
+choose_server() {
+	local config=$1
+	TAG=$(gv_major "$config")
+	SERVER="PostgreSQL $TAG"
+	if "$config" --configure | grep -q enable-cassert; then
+		SERVER+=" with assertions"
+		TAG+=assert
+	fi
+	gv_copy_server "$config"
+	SOURCE=$GV_TMP/src$TAG
+}
+
+# Builds gpuvec for it; more arguments go to make.  A warning of gcc is a
+# failure.
+build_gcc() {
+	if [ ! -d "$SOURCE" ]; then
+		gv_copy_source "src$TAG"
+	fi
+	count_silent "gcc" make -C "$SOURCE" -j"$(nproc)" \
+		PG_CONFIG="$GV_PG_CONFIG" CC=gcc "$@" all
+}
+
+is_built() { [ -e "$SOURCE/gpuvec.so" ] && [ -e "$SOURCE/gpuvecd" ]; }
+
+# Installs that into the copy, and pgvector where it is to be had.
+install_gpuvec() {
+	gv_build "src$TAG" CC=gcc "$@"
+	gv_own "$SOURCE"
+	if "$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG"; then
+		sed -n "s/^default_version *= *'\(.*\)'/\1/p" \
+			"$("$GV_PG_CONFIG" --sharedir)/extension/vector.control" \
+			>"$GV_TMP/pgvector$TAG"
+		echo "$SERVER with pgvector $(cat "$GV_TMP/pgvector$TAG")"
+	else
+		skipped "$SERVER: everything with pgvector (it is not to be had)"
+	fi
+	touch "$SOURCE.installed"
+}
+
+# Both, once; arguments go to make.  False when something went wrong.
+prepare_server() {
+	if ! is_built; then
+		part "$SERVER: no warning from gcc" build_gcc "$@"
+	fi
+	if is_built && [ ! -e "$SOURCE.installed" ]; then
+		part "$SERVER install" install_gpuvec "$@"
+	fi
+	PGVECTOR=$(cat "$GV_TMP/pgvector$TAG" 2>/dev/null) || :
+	export GPUVEC_PGVECTOR=$PGVECTOR
+	[ -e "$SOURCE.installed" ]
+}
+
+# Counts the lines of pg_regress, of 15 ('test NAME ... ok') and of later ones
+# ('ok 1 - NAME').  $1 = part, $2 = log, $3 = status, $4 = folder with diffs
+count_regress() {
+	local ok bad
+	ok=$(grep -cE '^(test .* \.\.\. ok|ok [0-9])|^ +.* \.\.\. ok ' "$2") || :
+	bad=$(grep -cE '\.\.\. FAILED|^not ok [0-9]' "$2") || :
+	passed "$ok"
+	if [ "$bad" = 0 ] && [ "$3" != 0 ]; then
+		bad=1
+	fi
+	if [ "$bad" != 0 ]; then
+		if [ -s "$4/regression.diffs" ]; then
+			grep -E 'FAILED|^not ok' "$2" || :
+			head -400 "$4/regression.diffs"
+		else
+			tail -40 "$2"
+		fi
+		failed "$bad" "$1"
+	else
+		echo "$1: $ok passed, $5"
+	fi
+}
+
+# Runs the tests that the Makefile lists in variable $2, REGRESS or ISOLATION,
+# against the running cluster, but for those named after the fourth argument.
+# $1 = part's name, $3 = the other variable, $4 = folder, under the sources,
+# where the differences are written
+installcheck() {
+	local log=$GV_TMP/$2.log status=0 began=$SECONDS names name
+	names=" $(make -s -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" print-"$2") "
+	for name in "${@:5}"; do
+		names=${names/ $name / }
+	done
+	[ -n "${names// /}" ] || return 0
+	gv_as make -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" TAP_TESTS= "$3=" \
+		"$2=$names" installcheck >"$log" 2>&1 || status=$?
+	count_regress "$SERVER $1" "$log" $status "$SOURCE/$4" \
+		"$(seconds "$began")"
+}
+
+# One test more: no backend crashed, and no sanitizer spoke.
+check_server_log() {
+	local log=$GV_TMP/$1/server.log
+	local bad='PANIC:|TRAP:|terminated by signal|runtime error:'
+	if grep -qE "$bad" "$log"; then
+		grep -E -A3 "$bad" "$log" | head -40
+		failed 1 "$SERVER: see its log above"
+	else
+		passed 1
+	fi
+}
+
+# SQL and isolation tests on a cluster of their own; $1 = its name
+part_sql() {
+	gv_start "$1" "${SQL_SETTINGS[@]}" || {
+		failed 1 "$SERVER: does not start"
+		return 0
+	}
+	if wanted sql; then
+		installcheck sql REGRESS ISOLATION .
+	fi
+	if wanted isolation; then
+		installcheck isolation ISOLATION REGRESS output_iso
+	fi
+	gv_stop "$1"
+	check_server_log "$1"
+}
+
+# The SQL tests with other instructions; $1 = what the clusters are called
+sql_by_levels() {
+	local level
+	for level in $(other_levels); do
+		gv_start "$1-$level" "${SQL_SETTINGS[@]}" \
+			"gpuvec.simd = $level" || {
+			failed 1 "$SERVER with $level: does not start"
+			return 0
+		}
+		installcheck "sql with $level" REGRESS ISOLATION .
+		gv_stop "$1-$level"
+		check_server_log "$1-$level"
+	done
+}
+
+# SQL tests that ask gpuvecd for no search of an index and for no work on a set:
+# they are about names, rights and options, plans and values, or builds, which
+# the other files have, too.  One that is not listed runs.
+NOT_THROUGH_GPUVECD=(bad_input cost extension options path pgvector_extension
+	pgvector_operators real_operators train validate verify)
+
+# The other SQL tests once more, on a cluster whose searches go to gpuvecd as
+# soon as it has a mirror; $1 = its name
+sql_through_gpuvecd() {
+	local answered
+	gv_start "$1" "${SQL_SETTINGS[@]}" \
+		"shared_preload_libraries = 'gpuvec'" "gpuvec.server = $SERVER_ENGINE" \
+		'gpuvec.engine = gpu' || {
+		failed 1 "$SERVER with gpuvecd: does not start"
+		return 0
+	}
+	installcheck "sql through gpuvecd" REGRESS ISOLATION . \
+		"${NOT_THROUGH_GPUVECD[@]}"
+	answered=$(gv_as "$GV_BIN/psql" -XAt -d contrib_regression \
+		-c 'SELECT least(searches_by_server, sets_by_server) FROM gpuvec_stat')
+	if [ "${answered:-0}" -gt 100 ]; then
+		passed 1
+	else
+		failed 1 "$SERVER: gpuvecd answered ${answered:-no} searches or sets"
+	fi
+	gv_stop "$1"
+	check_server_log "$1"
+}
+
+# Runs one TAP file in a folder of its own, where its output goes.  Called
+# through gv_as and xargs, so HOME and TMPDIR are private already.
+run_tap_file() {
+	local dir
+	dir=$GV_TMP/tap$TAG/$(basename "$1" .pl)
+	mkdir -p "$dir/tmp_check/log"
+	cd "$SOURCE" || exit
+	export TESTDIR=$dir TESTDATADIR=$dir/tmp_check
+	export TESTLOGDIR=$dir/tmp_check/log
+	local TIMEFORMAT='%0R %1U %1S'
+	{
+		time {
+			# who waits for ever shall not make all others wait
+			timeout --foreground 3600 perl -I "$GV_PGXS/test/perl" \
+				-I test/t "$1" >"$dir/out" 2>"$dir/err" </dev/null ||
+				echo "exit $?" >>"$dir/out"
+			# a server counts when it is gone
+			sleep 0.2
+		}
+	} 2>"$dir/time"
+	# data folders are large: keep the failed ones' logs only
+	find "$dir/tmp_check" -mindepth 1 -maxdepth 1 ! -name log \
+		-exec rm -rf {} +
+}
+
+# $1 = folder of one TAP file.  Top-level lines only: subtests are indented.
+count_tap_file() {
+	local name ok bad skips log wall=0 user=0 system=0
+	name="$SERVER $(basename "$1")"
+	read -r wall user system <"$1/time" || :
+	skips=$(grep -cE '^ok .*# (skip|SKIP)|^1\.\.0 *# *SKIP' "$1/out") || :
+	ok=$(grep -E '^ok ' "$1/out" | grep -cvE '# (skip|SKIP)') || :
+	bad=$(grep -E '^not ok ' "$1/out" | grep -cv '# TODO') || :
+	passed "$ok"
+	SKIPPED=$((SKIPPED + skips))
+	if [ "$bad" = 0 ] && { grep -q '^exit ' "$1/out" ||
+		[ $((ok + skips)) = 0 ]; }; then
+		bad=1
+	fi
+	if [ "$bad" = 0 ]; then
+		echo "$name: $ok passed, $wall s," \
+			"processor $(tenths $((10#${user/./} + 10#${system/./}))) s"
+		return
+	fi
+	grep -E '^not ok |^exit ' "$1/out" || :
+	tail -40 "$1/err"
+	for log in "$1"/tmp_check/log/*.log; do
+		[ -e "$log" ] || continue
+		echo "--- $(basename "$log")"
+		grep -vE ' (LOG|STATEMENT): ' "$log" | tail -25 || :
+	done
+	failed "$bad" "$name"
+}
+
+# Numbers of TAP files by how long they take, so that none is last and alone.
+TAP_LONGEST='025 019 024 006 018 010 007 028 027 016 002 012 022 020 030 013
+	011 033 001 004 014 031 003 015 005 021 009 032 008 026 029 017 023'
+
+# Names TAP files in the order in which they run, new ones first: these may take
+# any time.
+tap_in_order() {
+	local file number shorter
+	for file in "$@"; do
+		number=$(basename "$file" | cut -d_ -f1)
+		shorter=${TAP_LONGEST#*"$number"}
+		echo "${#shorter} $file"
+	done | sort -rns -k1,1 | cut -d' ' -f2-
+}
+
+# Runs TAP files, $1 at a time.  A server's parent ends at once: each file's
+# shell becomes the parent of such orphans (PR_SET_CHILD_SUBREAPER), so that
+# their processor time is the file's.
+run_tap_files() {
+	local processes=$1
+	shift
+	# shellcheck disable=SC2016
+	printf '%s\0' "$@" | PATH=$GV_BIN:$PATH gv_as xargs -0 -n 1 \
+		-P "$processes" perl -e 'eval {
+			require "sys/syscall.ph";
+			syscall(&SYS_prctl, 36, 1, 0, 0, 0)
+		}; exec @ARGV' bash -c 'run_tap_file "$1"' run_tap_file || :
+}
+
+# One initdb for all TAP files: what PostgreSQL::Test::Cluster (from 16 on) and
+# test/t/Gpuvec.pm copy.
+make_tap_template() {
+	export INITDB_TEMPLATE=$GV_TMP/template$TAG
+	mkdir -m 700 "$INITDB_TEMPLATE"
+	gv_own "$INITDB_TEMPLATE"
+	# the locale is that of PostgreSQL::Test::Utils
+	gv_as env -u LC_ALL LC_MESSAGES=C "$GV_BIN/initdb" -A trust -N \
+		-D "$INITDB_TEMPLATE" >"$GV_TMP/initdb.log" 2>&1 ||
+		unset INITDB_TEMPLATE
+}
+
+part_tap() {
+	local name files=() dir
+	for name in ${TAP:-''}; do
+		files+=("$SOURCE"/test/t/"$name"*.pl)
+	done
+	mapfile -t files < <(tap_in_order "${files[@]}")
+	make_tap_template
+	mkdir "$GV_TMP/tap$TAG"
+	gv_own "$GV_TMP/tap$TAG"
+	export -f run_tap_file
+	export GV_TMP GV_PGXS SOURCE TAG GPUVEC_TEST_LONG=$LONG
+	export PG_REGRESS=$GV_PGXS/test/regress/pg_regress
+	# they wait much of their time: three at once, at least
+	run_tap_files $(($(nproc) > 3 ? $(nproc) : 3)) "${files[@]}"
+	# with this program of test/gpu/run.sh; these need the card for themselves
+	if [ -n "${GPUVEC_TEST_HOG:-}" ]; then
+		run_tap_files 1 "$SOURCE"/test/gpu/*.pl
+	fi
+	for dir in "$GV_TMP/tap$TAG"/*/; do
+		count_tap_file "${dir%/}"
+	done
+}
+
+# What clients from PyPI send, and README's examples for frameworks, on a
+# cluster named $1.
+part_clients() {
+	local program out status ok bad began
+	if [ -z "$PGVECTOR" ]; then
+		skipped "$SERVER clients: they need pgvector"
+		return
+	fi
+	gv_start "$1"
+	for program in drivers frameworks; do
+		out=$GV_TMP/$program.out status=0 began=$SECONDS
+		"$GV_ROOT/test/clients/$program.py" >"$out" 2>&1 || status=$?
+		if [ $status = 2 ]; then
+			skipped "$SERVER clients: $(tail -1 "$out")"
+			break
+		fi
+		ok=$(grep -c '^ok ' "$out") || :
+		bad=$(grep -c '^not ok ' "$out") || :
+		if [ $status != 0 ] || [ "$ok" = 0 ]; then
+			grep -v '^ok ' "$out" || :
+			failed "$((bad > 0 ? bad : 1))" "$SERVER clients: $program"
+		fi
+		passed "$ok"
+		echo "$SERVER clients: $program: $ok passed, $(seconds $began)"
+	done
+	gv_stop "$1"
+	check_server_log "$1"
+}
+
+# All wanted parts of the chosen server.
+server_parts() {
+	local name
+	wanted_any sql isolation tap clients sqllevels plainbuffers || return 0
+	prepare_server || return 0
+	if wanted_any sql isolation; then
+		part "$SERVER sql and isolation" part_sql "data$TAG"
+	fi
+	if wanted sql; then
+		part "$SERVER sql through gpuvecd" sql_through_gpuvecd \
+			"data$TAG-gpuvecd"
+	fi
+	if wanted sqllevels; then
+		part "$SERVER sql with levels" sql_by_levels "data$TAG"
+	fi
+	if wanted tap; then
+		part "$SERVER tap" part_tap
+	fi
+	if wanted clients; then
+		part "$SERVER clients" part_clients "dataclients$TAG"
+	fi
+	if wanted plainbuffers; then
+		part "$SERVER sql on plain buffers" sql_on_plain_buffers \
+			"dataplain$TAG"
+	fi
+	for name in sql isolation tap clients sqllevels plainbuffers; do
+		over $name
+	done
+}
+
+# gpuvec with the undefined-behaviour sanitizer, under the SQL tests
+ubsan_parts() {
+	local ONLY='sql isolation'
+	make -s -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" clean
+	rm -f "$SOURCE.installed"
+	SERVER="$SERVER sanitized"
+	prepare_server SHLIB_LINK="-lm -lubsan" \
+		COPT="-fsanitize=undefined -fno-sanitize=alignment" || return 0
+	part "$SERVER sql and isolation" part_sql dataubsan
+}
+
+# The other servers to test with, one pg_config a line.
+other_servers() {
+	local config
+	for config in ${PG_CONFIGS:-/usr/lib/postgresql/*/bin/pg_config}; do
+		if gv_is_server "$config" &&
+			[ "$("$config" --bindir)" != "$("$1" --bindir)" ]; then
+			echo "$config"
+		fi
+	done
+}
+
+# The SQL tests once more with gpuvec built without what leans on PostgreSQL's
+# insides (src/page/buffer/README); $1 = the cluster's name
+sql_on_plain_buffers() {
+	rm -f "$SOURCE"/src/page/buffer/*.o
+	gv_build "$(basename "$SOURCE")" COPT=-DIVFPQ_PLAIN_BUFFERS || {
+		failed 1 "$SERVER: build with plain buffers"
+		return 0
+	}
+	gv_own "$SOURCE"
+	gv_start "$1" "${SQL_SETTINGS[@]}" || {
+		failed 1 "$SERVER with plain buffers: does not start"
+		return 0
+	}
+	installcheck "sql on plain buffers" REGRESS ISOLATION .
+	gv_stop "$1"
+	check_server_log "$1"
+}
+
+# The others than $1's, with the parts that ONLY names beside this one.
+more_servers() {
+	local others other names=${ONLY:-}
+	wanted_any sql isolation tap clients || names=
+	others=$(other_servers "$1")
+	[ -n "$others" ] || part "other servers" skipped "no other PostgreSQL"
+	for other in $others; do
+		choose_server "$other"
+		ONLY=$names server_parts
+	done
+}

@@ -1,0 +1,136 @@
+# Parts of test/run.sh: the unit programs; sourced.
+# shellcheck shell=bash disable=SC2034
+
+# Engine (with the portable kernels), page (with the server's headers, but no
+# server), gpuvecd with what tests it, and the CUDA engine on emulated threads
+
+SANITIZE='-fsanitize=address,undefined -fno-omit-frame-pointer'
+SANITIZE+=' -fno-sanitize-recover=undefined'
+
+# What test/unit/Makefile makes; $1 = folder, the rest: targets and variables.
+# The plain engine is the server's.
+build_unit() {
+	local dir=$GV_TMP/unit-$1
+	shift
+	mkdir -p "$dir"
+	count_silent "it does not compile without warnings" gv_nice 10 \
+		make -s -j"$(nproc)" -f "$SOURCE/test/unit/Makefile" OUT="$dir" \
+		PG_CONFIG="$(gv_find_pg_config)" CC=gcc CXX=g++ "$@"
+}
+
+# Settings, if any, and a program that computes and never waits.
+run_niced() { count_program gv_nice 10 env "$@"; }
+
+# $1 = flavour, $2 = settings of check_engine, the rest: for make
+unit_flavour() {
+	local dir=$1 settings=$2
+	shift 2
+	part "unit $dir build" build_unit "$dir" "$@"
+	if [ -e "$GV_TMP/unit-$dir/gpuvecd" ]; then
+		# shellcheck disable=SC2086
+		beside "unit $dir check_engine" \
+			run_niced $settings "$GV_TMP/unit-$dir/check_engine"
+		beside "unit $dir check_page" \
+			count_program "$GV_TMP/unit-$dir/check_page"
+		beside "unit $dir check_server" \
+			count_program "$GV_TMP/unit-$dir/check_server"
+		join_parts
+	fi
+}
+
+# The CUDA engine on emulated threads, against the portable engine.  $1 = name,
+# $2 = folder, $3 = settings, the rest: for make
+unit_card() {
+	local name=$1 dir=$2 settings=$3 part
+	shift 3
+	part "$name build" build_unit "$dir" BUILT="$SOURCE" "$@" card
+	if [ -e "$GV_TMP/unit-$dir/check_card" ]; then
+		for part in mirrors hopper builders select exact lists sets faults \
+			open; do
+			# shellcheck disable=SC2086
+			beside "$name $part" \
+				run_niced $settings "$GV_TMP/unit-$dir/check_card" $part
+		done
+		join_parts
+	fi
+}
+
+unit_parts() {
+	local small=GPUVEC_UNIT_SMALL=1
+	unit_flavour plain '' BUILT="$SOURCE" programs
+	# every size is the plain one's
+	unit_flavour sanitized "$([ -n "$LONG" ] || echo $small)" \
+		FLAGS="$SANITIZE" programs
+	unit_card "unit card" plain $small
+	over unit
+}
+
+# Of --long.  Programs that are there already are not made again.
+long_unit_parts() {
+	local level part
+	if wanted_any levels valgrind; then
+		part "unit plain build again" build_unit plain BUILT="$SOURCE" programs
+	fi
+	if wanted levels; then
+		for level in $(other_levels); do
+			beside "check_engine $level" run_niced \
+				GPUVEC_UNIT_SIMD="$level" "$GV_TMP/unit-plain/check_engine"
+		done
+		join_parts
+		over levels
+	fi
+	if wanted valgrind; then
+		run_valgrind
+		over valgrind
+	fi
+	if wanted cardwhole; then
+		unit_card "card whole" plain '' cardserver
+		part "card whole check_server" run_niced GPUVEC_UNIT_ENGINE=cuda \
+			"$GV_TMP/unit-plain/card/check_server"
+		over cardwhole
+	fi
+	if wanted cardolder; then
+		part "card older build" build_unit plain BUILT="$SOURCE" card
+		for part in mirrors exact lists; do
+			beside "card older $part" run_niced GPUVEC_EMULATED_CARD=80 \
+				GPUVEC_UNIT_SMALL=1 "$GV_TMP/unit-plain/check_card" $part
+		done
+		join_parts
+		over cardolder
+	fi
+	if wanted cardsanitized; then
+		card_sanitized
+		over cardsanitized
+	fi
+}
+
+# Everything once, because it is fifty times slower there; of the server's
+# tests it is the server that is watched (threads that run to the end are no
+# leak).
+run_valgrind() {
+	local valgrind=(valgrind -q --error-exitcode=99 --leak-check=full)
+	local dir=$GV_TMP/unit-plain program
+	# while one thread trains the loop shall have its turns
+	printf '#!/bin/sh\nexec %s %s %s %s/gpuvecd "$@"\n' "${valgrind[*]}" \
+		--errors-for-leak-kinds=definite --fair-sched=try "$dir" \
+		>"$dir/watched"
+	chmod +x "$dir/watched"
+	for program in check_engine check_page; do
+		beside "valgrind $program" run_niced GPUVEC_UNIT_SMALL=1 \
+			"${valgrind[@]}" "$dir/$program"
+	done
+	beside "valgrind check_server" run_niced GPUVEC_UNIT_SMALL=1 \
+		GPUVECD="$dir/watched" "$dir/check_server"
+	join_parts
+}
+
+# Streams take another order; -O1: the sanitizers' code is what is slow to
+# compile.
+card_sanitized() {
+	local settings='GPUVEC_EMULATED_SEED=2 GPUVEC_UNIT_SMALL=1'
+	unit_card "card sanitized" cardsanitized "$settings" \
+		FLAGS="-O1 $SANITIZE" cardserver
+	# shellcheck disable=SC2086
+	part "card sanitized check_server" run_niced $settings \
+		GPUVEC_UNIT_ENGINE=cuda "$GV_TMP/unit-cardsanitized/card/check_server"
+}
