@@ -133,6 +133,18 @@ take_built() {
 		tar -C "$SOURCE" -xf - --no-same-owner
 }
 
+# All that the wanted tests need.
+build_sound() {
+	build || return 1
+	if grep -qsE '^Caught by: unit' "${PATCHES[@]}"; then
+		build_unit programs || return 1
+	fi
+	if grep -qsE '^Caught by: card' "${PATCHES[@]}"; then
+		build_unit card || return 1
+	fi
+	install_built
+}
+
 # Sources as they are, with objects, in GV_TMP/sound.
 prepare() {
 	gv_copy_server "$(gv_find_pg_config)"
@@ -140,17 +152,10 @@ prepare() {
 	SOURCE=$GV_TMP/src
 	mv "$GV_TMP/sound" "$SOURCE"
 	[ -z "${FAULTS_BUILT:-}" ] || take_built
-	build >"$GV_TMP/build.log" 2>&1 || {
-		cat "$GV_TMP/build.log"
+	build_sound >"$GV_TMP/build.log" 2>&1 || {
+		tail -40 "$GV_TMP/build.log"
 		gv_die "the sources do not build"
 	}
-	if grep -qsE '^Caught by: unit' "${PATCHES[@]}"; then
-		build_unit programs >>"$GV_TMP/build.log" 2>&1
-	fi
-	if grep -qsE '^Caught by: card' "${PATCHES[@]}"; then
-		build_unit card >>"$GV_TMP/build.log" 2>&1
-	fi
-	install_built >>"$GV_TMP/build.log" 2>&1
 	cp -a "$SOURCE" "$GV_TMP/sound"
 	gv_start template 'max_prepared_transactions = 10' 'autovacuum = off'
 	gv_stop template
