@@ -12,6 +12,7 @@
 #include "utils/backend_progress.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 #include "am/build/build.h"
 #include "am/common/identity.h"
@@ -97,11 +98,12 @@ static double
 scan_table(IvfpqBuild *build)
 {
 	IvfpqTeam  *team = &build->team;
+	ParallelTableScanDesc shared = IvfpqTeamMemory(team, IVFPQ_TEAM_SCAN);
 	TableScanDesc scan = NULL;
 	double		rows;
 
-	if (team->scan != NULL)
-		scan = table_beginscan_parallel(build->heap, team->scan);
+	if (shared != NULL)
+		scan = table_beginscan_parallel(build->heap, shared);
 	rows = table_index_build_scan(build->heap, build->index, build->indexInfo,
 								  true, team->me == 0, assign_callback, build,
 								  scan);
@@ -117,7 +119,7 @@ static void
 place_rows(IvfpqBuild *build)
 {
 	IvfpqTeam  *team = &build->team;
-	IvfpqSharing *sharing = team->sharing;
+	IvfpqSharing *sharing = IvfpqTeamMemory(team, IVFPQ_TEAM_SHARING);
 
 	build->heap_tuples = scan_table(build);
 	if (sharing == NULL)
@@ -125,9 +127,10 @@ place_rows(IvfpqBuild *build)
 	if (IvfpqTeamGather(team))
 	{
 		uint64		done = pg_atomic_read_u64(&team->shared->done);
+		ParallelTableScanDesc scan = IvfpqTeamMemory(team, IVFPQ_TEAM_SCAN);
 
-		if (IvfpqSharingRecover(sharing) && team->scan != NULL)
-			table_parallelscan_reinitialize(build->heap, team->scan);
+		if (IvfpqSharingRecover(sharing) && scan != NULL)
+			table_parallelscan_reinitialize(build->heap, scan);
 		IvfpqTeamRelease(team);
 		IvfpqTeamDone(team, done);
 	}
@@ -139,13 +142,13 @@ place_rows(IvfpqBuild *build)
 static void
 log_pages(IvfpqBuild *build)
 {
-	IvfpqTeamShared *team = build->team.shared;
-	uint64		first;
+	int64		npages = build->team.shared->npages;
+	int64		piece;
 
-	while ((first = pg_atomic_fetch_add_u64(&team->next_page, LOG_PAGES)) <
-		   team->npages)
-		IvfpqLogBuild(build->index, (BlockNumber) first,
-					  (BlockNumber) Min(first + LOG_PAGES, team->npages));
+	while (IvfpqTeamTake(&build->team, (npages + LOG_PAGES - 1) / LOG_PAGES,
+						 &piece))
+		IvfpqLogBuild(build->index, (BlockNumber) (piece * LOG_PAGES),
+					  (BlockNumber) Min((piece + 1) * LOG_PAGES, npages));
 }
 
 /* What a participant tells the leader, beside copies. */
@@ -160,11 +163,12 @@ report(IvfpqBuild *build)
 	SpinLockRelease(&team->mutex);
 	if (build->team.me > 0 && build->nodd > 0)
 	{
-		BufFile    *file = IvfpqExchangeCreate(&team->files, "odd", 0,
-											   build->team.me);
+		IvfpqTempFile file;
 
-		BufFileWrite(file, build->odd_ids, build->nodd * sizeof(uint64));
-		IvfpqExchangeClose(file);
+		IvfpqTempFileBegin(&file, &build->team, "odd", 1);
+		IvfpqTempFilePut(&file, 0, build->odd_ids,
+						 build->nodd * sizeof(uint64));
+		IvfpqTempFileDone(&file);
 	}
 }
 
@@ -173,24 +177,26 @@ static void
 take_reports(IvfpqBuild *build)
 {
 	IvfpqTeamShared *team = build->team.shared;
+	IvfpqTempFile files;
 
 	build->heap_tuples = team->heap_tuples;
 	build->indexInfo->ii_BrokenHotChain = team->broken_hot_chain;
+	IvfpqTempFileBegin(&files, &build->team, "odd", 1);
 	for (int from = 1; from < team->size; from++)
 	{
-		BufFile    *file = IvfpqExchangeOpen(&team->files, "odd", 0, from);
+		BufFile    *file = IvfpqTempFileOpen(&files, 0, from);
 		uint64		id;
 
 		if (file == NULL)
 			continue;
-		while (IvfpqExchangeRead(file, &id, sizeof(id)))
+		while (IvfpqTempFileRead(file, &id, sizeof(id)))
 		{
 			ItemPointerData tid;
 
 			IvfpqIdToTid(id, &tid);
 			keep_odd(build, &tid);
 		}
-		BufFileClose(file);
+		IvfpqTempFileClose(&files, file);
 	}
 }
 
@@ -221,18 +227,55 @@ IvfpqBuildWork(IvfpqBuild *build)
 	log_pages(build);
 }
 
+/*
+ * The leader lays out what all participants see.  Returns what they scan the
+ * table by, as everywhere in builds: all versions of rows, or a snapshot, which
+ * is registered.
+ */
+static Snapshot
+share_build(IvfpqBuild *build)
+{
+	IvfpqTeam  *team = &build->team;
+	IvfpqBuilder *builder = build->training.builder;
+	Snapshot	snapshot = SnapshotAny;
+
+	if (team->parallel)
+	{
+		if (build->indexInfo->ii_Concurrent)
+			snapshot = RegisterSnapshot(GetTransactionSnapshot());
+		table_parallelscan_initialize(build->heap,
+									  IvfpqTeamAlloc(team, IVFPQ_TEAM_SCAN,
+													 table_parallelscan_estimate(build->heap,
+																				 snapshot)),
+									  snapshot);
+	}
+	if (builder != NULL)
+	{
+		IvfpqSharingInit(IvfpqTeamAlloc(team, IVFPQ_TEAM_SHARING,
+										IvfpqSharingSize(builder)), builder);
+		IvfpqTeamFree(team, IVFPQ_TEAM_SAMPLE);
+	}
+	IvfpqBulkLoadPrepare(team, &build->training);
+	return snapshot;
+}
+
 /* A trained index, with the help of workers. */
 static void
 build_trained(IvfpqBuild *build)
 {
+	Snapshot	snapshot;
+
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_ASSIGNING);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_TUPLES_TOTAL,
 								 (int64) build->training.rows);
-	IvfpqTeamBegin(&build->team, build->heap, build->index, build->indexInfo,
-				   &build->training);
+	snapshot = share_build(build);
+	IvfpqTeamStart(&build->team, IVFPQ_JOB_BUILD);
 	IvfpqBuildWork(build);
+	(void) IvfpqTeamGather(&build->team);
 	take_reports(build);
+	if (IsMVCCSnapshot(snapshot))
+		UnregisterSnapshot(snapshot);
 	IvfpqTeamEnd(&build->team);
 
 	for (int64 i = 0; i < build->nodd; i++)
@@ -336,8 +379,8 @@ ivfpqbuild(Relation heap, Relation index, IndexInfo *indexInfo)
 	IvfpqRenewExpressions(indexInfo, index);
 	oldcontext = MemoryContextSwitchTo(context);
 	IvfpqBuildInit(&build);
-	IvfpqTrain(&build.training, heap, index, indexInfo, &build.type,
-			   build.meta.dims, false);
+	IvfpqTrain(&build.training, &build.team, heap, index, indexInfo,
+			   &build.type, build.meta.dims, false);
 	if (build.meta.dims == 0 && build.training.gv.dims > 0)
 	{
 		build.meta.dims = build.training.gv.dims;

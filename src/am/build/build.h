@@ -1,6 +1,6 @@
 /*
  * build.h
- *		CREATE INDEX (build.c, parallel.c).
+ *		CREATE INDEX (build.c, buildworker.c).
  */
 #ifndef IVFPQ_BUILD_H
 #define IVFPQ_BUILD_H
@@ -20,7 +20,7 @@ typedef struct IvfpqBuild
 	IvfpqType	type;
 	IvfpqMetaData meta;
 	IvfpqTraining training;
-	IvfpqTeam	team;			/* when trained, as is */
+	IvfpqTeam	team;			/* if there are rows to train on */
 	IvfpqBulkLoad load;
 	MemoryContext tmp;			/* reset after every row */
 	double		heap_tuples;
@@ -39,10 +39,7 @@ extern void ivfpqbuildempty(Relation index);
 extern void IvfpqBuildInit(IvfpqBuild *build);
 extern void IvfpqBuildWork(IvfpqBuild *build);
 
-/* parallel.c */
-extern void IvfpqTeamBegin(IvfpqTeam *team, Relation heap, Relation index,
-						   IndexInfo *indexInfo, IvfpqTraining *training);
-extern void IvfpqTeamEnd(IvfpqTeam *team);
+/* buildworker.c */
 extern PGDLLEXPORT void IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc);
 
 #endif							/* IVFPQ_BUILD_H */

@@ -50,8 +50,16 @@ write_record(IvfpqBulkLoad *load, const GvEncoded *encoded, int i, uint64 id)
 static void
 put_copy(IvfpqBulkLoad *load, uint32 list, const IvfpqCopy *copy)
 {
+	int			code_bytes = gv_code_bytes(load->training->gv.m);
+
 	if (load->team->parallel)
-		IvfpqExchangePut(&load->exchange, list, copy);
+	{
+		IvfpqStoreCopy(load->item, list, copy, code_bytes);
+		IvfpqTempFilePut(&load->ranges,
+						 IvfpqTempFileRange(&load->ranges, (int) list,
+											load->training->nlists),
+						 load->item, sizeof(IvfpqStoredCopy) + code_bytes);
+	}
 	else
 		IvfpqCopiesPut(&load->copies, list, copy);
 	load->ncopies++;
@@ -99,6 +107,15 @@ copies_limit(const IvfpqBulkLoad *load)
 	return limit > used ? (limit - used) / load->team->shared->nparts : 0;
 }
 
+/* The leader, before all begin: entries of the directory. */
+void
+IvfpqBulkLoadPrepare(IvfpqTeam *team, const IvfpqTraining *training)
+{
+	Size		bytes = training->nlists * sizeof(IvfpqListEntry);
+
+	memset(IvfpqTeamAlloc(team, IVFPQ_TEAM_ENTRIES, bytes), 0, bytes);
+}
+
 /*
  * Begin; memory from the current context.  With `refine` records are written
  * as well, to an index that has none yet, and with `log` each of their pages
@@ -121,9 +138,12 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 		IvfpqRecordBuilderInit(&load->refine, index, dims, log);
 	}
 	if (team->parallel)
-		IvfpqExchangeBegin(&load->exchange, &team->shared->files, team->me,
-						   RANGES_EACH * team->shared->nparts,
-						   training->nlists, code_bytes);
+	{
+		IvfpqTempFileBegin(&load->ranges, team, "copies",
+						   Min(RANGES_EACH * team->shared->nparts,
+							   training->nlists));
+		load->item = palloc(sizeof(IvfpqStoredCopy) + code_bytes);
+	}
 	else
 		IvfpqCopiesBegin(&load->copies, training->nlists, code_bytes,
 						 copies_limit(load));
@@ -132,7 +152,8 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 												  training->nqueries,
 												  training->queries,
 												  training->query_ids);
-	IvfpqPlacerBegin(&load->placer, index, training, team->sharing,
+	IvfpqPlacerBegin(&load->placer, index, training,
+					 IvfpqTeamMemory(team, IVFPQ_TEAM_SHARING),
 					 load->calibration, refine, take_rows, load);
 }
 
@@ -156,12 +177,13 @@ finish_rows(IvfpqBulkLoad *load, Relation index)
 	if (load->record != NULL)
 		IvfpqRecordBuilderFinish(&load->refine, &team->shared->refine_head);
 	if (team->parallel)
-		IvfpqExchangeDone(&load->exchange);
+		IvfpqTempFileDone(&load->ranges);
 	if (load->calibration && team->parallel)
 		IvfpqTruthGive(load->calibration, team);
 	pg_atomic_fetch_add_u64(&team->shared->ncopies, load->ncopies);
 	IvfpqTrialJoin(&load->trial, index,
-				   load->calibration ? builder : NULL, team->sharing,
+				   load->calibration ? builder : NULL,
+				   IvfpqTeamMemory(team, IVFPQ_TEAM_SHARING),
 				   gv_code_bytes(load->training->gv.m));
 }
 
@@ -235,6 +257,8 @@ write_lists(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 {
 	IvfpqCopies *copies = &load->copies;
 	const uint32 *counts = copies->counts;
+	IvfpqListEntry *entries = IvfpqTeamMemory(load->team,
+											  IVFPQ_TEAM_ENTRIES);
 	IvfpqWriter writer;
 
 	IvfpqCopiesSort(copies);
@@ -245,11 +269,35 @@ write_lists(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 			continue;
 		IvfpqTrialList(&load->trial, first + i, counts[i]);
 		IvfpqWriterList(&writer, first + i, counts[i], next_copy, load,
-						&load->team->entries[first + i]);
-		IvfpqTeamDone(load->team, load->team->entries[first + i].nfirst);
+						&entries[first + i]);
+		IvfpqTeamDone(load->team, entries[first + i].nfirst);
 	}
 	IvfpqWriterFinish(&writer);
 	IvfpqCopiesEnd(copies);
+}
+
+/* Gather the copies that all have put for a range, whose first list this is. */
+static void
+gather_range(IvfpqBulkLoad *load, int range, int first)
+{
+	Size		bytes = sizeof(IvfpqStoredCopy) + load->copies.code_bytes;
+
+	for (int from = 0; from < load->team->shared->size; from++)
+	{
+		BufFile    *file = IvfpqTempFileOpen(&load->ranges, range, from);
+
+		if (file == NULL)
+			continue;
+		while (IvfpqTempFileRead(file, load->item, bytes))
+		{
+			IvfpqCopy	copy;
+
+			CHECK_FOR_INTERRUPTS();
+			IvfpqTakeCopy(load->item, load->item + 1, &copy);
+			IvfpqCopiesPut(&load->copies, load->item->list - first, &copy);
+		}
+		IvfpqTempFileClose(&load->ranges, file);
+	}
 }
 
 /* Write ranges of lists that no other participant writes. */
@@ -257,23 +305,23 @@ static void
 write_ranges(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 			 bool shared)
 {
-	IvfpqTeamShared *team = load->team->shared;
-	IvfpqExchange *exchange = &load->exchange;
+	const IvfpqTempFile *ranges = &load->ranges;
+	int			nlists = load->training->nlists;
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "gpuivfpq range of lists",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
 	int64		range;
 
-	while ((range = pg_atomic_fetch_add_u64(&team->next_range, 1)) <
-		   exchange->nranges)
+	while (IvfpqTeamTake(load->team, ranges->nranges, &range))
 	{
-		int			first = IvfpqExchangeFirst(exchange, range);
+		int			first = IvfpqTempFileFirst(ranges, (int) range, nlists);
+		int			end = IvfpqTempFileFirst(ranges, (int) range + 1, nlists);
 
-		IvfpqCopiesBegin(&load->copies,
-						 IvfpqExchangeFirst(exchange, range + 1) - first,
-						 exchange->code_bytes, copies_limit(load));
-		IvfpqExchangeGet(exchange, team->size, range, &load->copies);
+		IvfpqCopiesBegin(&load->copies, end - first,
+						 gv_code_bytes(load->training->gv.m),
+						 copies_limit(load));
+		gather_range(load, (int) range, first);
 		write_lists(load, index, meta, first, shared);
 		MemoryContextReset(context);
 	}
@@ -318,7 +366,9 @@ void
 IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index, IvfpqMetaData *meta,
 					bool shared)
 {
-	IvfpqDirectoryWrite(index, meta, load->team->entries, shared);
+	IvfpqDirectoryWrite(index, meta,
+						IvfpqTeamMemory(load->team, IVFPQ_TEAM_ENTRIES),
+						shared);
 	IvfpqTrialAgree(&load->trial);
 	if (load->calibration)
 	{

@@ -5,12 +5,11 @@
 #ifndef IVFPQ_BULKLOAD_H
 #define IVFPQ_BULKLOAD_H
 
+#include "am/build/copies.h"
 #include "am/build/placerows.h"
 #include "am/calibrate/calibrate.h"
 #include "am/calibrate/trialsearch.h"
-#include "am/team/copies.h"
-#include "am/team/exchange.h"
-#include "am/team/team.h"
+#include "am/team/tempfile.h"
 #include "page/record.h"
 
 typedef struct IvfpqBulkLoad
@@ -20,7 +19,9 @@ typedef struct IvfpqBulkLoad
 	int64		rows;			/* that all have placed, once they have */
 	IvfpqPlacer placer;
 	IvfpqCopies copies;			/* on their way to the pages, */
-	IvfpqExchange exchange;		/* in a team by way of this */
+	IvfpqTempFile ranges;		/* in a team by way of this: IvfpqStoredCopy,
+								 * by ranges of lists */
+	IvfpqStoredCopy *item;		/* with room for its code */
 	int64		ncopies;		/* from here */
 	IvfpqCalibration *calibration;	/* NULL: too few rows */
 	IvfpqTrial	trial;			/* where it searches, if gpuvecd is there */
@@ -30,6 +31,8 @@ typedef struct IvfpqBulkLoad
 	IvfpqRecordBuilder refine;
 } IvfpqBulkLoad;
 
+extern void IvfpqBulkLoadPrepare(IvfpqTeam *team,
+								 const IvfpqTraining *training);
 extern void IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 							   const IvfpqTraining *training, IvfpqTeam *team,
 							   bool refine, bool log);

@@ -19,7 +19,7 @@
 #include "am/common/engine.h"
 #include "am/common/tid.h"
 #include "am/scan/effort.h"
-#include "am/team/exchange.h"
+#include "am/team/tempfile.h"
 #include "page/stoppoint.h"
 
 #define STEP			1.7		/* from one number of probes to the next */
@@ -240,44 +240,31 @@ climb_there(IvfpqLadder *ladder, IvfpqTrial *trial, int nqueries)
 static void
 climb_here(IvfpqLadder *ladder)
 {
-	IvfpqTeamShared *team = ladder->team->shared;
-	uint64		q;
+	int64		q;
 
 	memset(&ladder->found, 0, sizeof(ladder->found));
-	while ((q = pg_atomic_fetch_add_u64(&team->next_query, 1)) <
-		   (uint64) team->climb.nqueries)
+	while (IvfpqTeamTake(ladder->team, ladder->team->shared->climb.nqueries,
+						 &q))
 		climb(ladder, (int) q);
 	IvfpqStopPoint("build: climbed");
-}
-
-/* Leave to the leader what has been found. */
-static void
-give_found(IvfpqLadder *ladder)
-{
-	IvfpqTeam  *team = ladder->team;
-	BufFile    *file = IvfpqExchangeCreate(&team->shared->files, "found",
-										   team->shared->climb.number,
-										   team->me);
-
-	BufFileWrite(file, &ladder->found, sizeof(ladder->found));
-	IvfpqExchangeClose(file);
 }
 
 /* Add what another participant has found. */
 static void
 take_found(IvfpqLadder *ladder, int from)
 {
-	IvfpqTeamShared *team = ladder->team->shared;
-	BufFile    *file = IvfpqExchangeOpen(&team->files, "found",
-										 team->climb.number, from);
 	IvfpqTally *found = palloc(sizeof(IvfpqTally));
 	int64	   *sums = (int64 *) &ladder->found;
+	IvfpqTempFile files;
+	BufFile    *file;
 
-	if (file == NULL || !IvfpqExchangeRead(file, found, sizeof(*found)))
+	IvfpqTempFileBegin(&files, ladder->team, "found", 1);
+	file = IvfpqTempFileOpen(&files, 0, from);
+	if (file == NULL || !IvfpqTempFileRead(file, found, sizeof(*found)))
 		elog(ERROR, "a temporary file of the build is not there");
 	for (Size i = 0; i < sizeof(IvfpqTally) / sizeof(int64); i++)
 		sums[i] += ((const int64 *) found)[i];
-	BufFileClose(file);
+	IvfpqTempFileClose(&files, file);
 	pfree(found);
 }
 
@@ -321,11 +308,9 @@ IvfpqLadderClimb(IvfpqLadder *ladder, IvfpqTrial *trial, int nqueries,
 		return;
 
 	team->meta = ladder->search.model->meta;
-	team->climb.number++;
 	team->climb.nqueries = nqueries;
 	team->climb.most = most;
 	team->climb.most_width = most_width;
-	pg_atomic_write_u64(&team->next_query, 0);
 	IvfpqTeamRelease(ladder->team);
 	climb_here(ladder);
 	(void) IvfpqTeamGather(ladder->team);
@@ -344,14 +329,18 @@ IvfpqLadderHelp(IvfpqCalibration *calibration, Relation index,
 {
 	const IvfpqModel *model = IvfpqModelLoad(index, &team->shared->meta);
 	IvfpqLadder *ladder = IvfpqLadderBegin(calibration, index, model, team);
+	IvfpqTempFile file;
 
 	while (team->shared->climb.nqueries > 0)
 	{
 		lay_ladder(ladder, team->shared->climb.most,
 				   team->shared->climb.most_width);
 		climb_here(ladder);
-		give_found(ladder);
+		IvfpqTempFileBegin(&file, team, "found", 1);
+		IvfpqTempFilePut(&file, 0, &ladder->found, sizeof(ladder->found));
+		IvfpqTempFileDone(&file);
 		(void) IvfpqTeamGather(team);
+		IvfpqTempFileEnd(&file);
 	}
 	IvfpqLadderEnd(ladder);
 }

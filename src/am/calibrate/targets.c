@@ -164,7 +164,7 @@ IvfpqCalibrateIndex(Relation heap, Relation index)
 											 sample.ids);
 	read_table(&pass, heap, index, indexInfo);
 	model->meta.rows_at_calibration = pass.rows;
-	IvfpqTeamAlone(&team, 0);
+	IvfpqTeamAlone(&team);
 	IvfpqSnapshotDrop();
 	IvfpqCalibrationRun(pass.calibration, index, &model->meta, NULL, &team);
 	IvfpqSnapshotTake();

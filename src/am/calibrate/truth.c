@@ -6,27 +6,27 @@
 #include "postgres.h"
 
 #include "am/calibrate/calibrate.h"
-#include "am/team/exchange.h"
+#include "am/team/tempfile.h"
 
 /* The rows nearest to a query, in any order. */
 static void
-write_heap(BufFile *file, GvTopK *heap)
+put_heap(IvfpqTempFile *file, GvTopK *heap)
 {
-	BufFileWrite(file, &heap->count, sizeof(heap->count));
-	BufFileWrite(file, heap->scores, heap->count * sizeof(float));
-	BufFileWrite(file, heap->ids, heap->count * sizeof(uint64));
+	IvfpqTempFilePut(file, 0, &heap->count, sizeof(heap->count));
+	IvfpqTempFilePut(file, 0, heap->scores, heap->count * sizeof(float));
+	IvfpqTempFilePut(file, 0, heap->ids, heap->count * sizeof(uint64));
 }
 
 /* Write what was found here, for other participants. */
 void
 IvfpqTruthGive(const IvfpqCalibration *calibration, IvfpqTeam *team)
 {
-	BufFile    *file = IvfpqExchangeCreate(&team->shared->files, "truth", 0,
-										   team->me);
+	IvfpqTempFile file;
 
+	IvfpqTempFileBegin(&file, team, "truth", 1);
 	for (int q = 0; q < calibration->nqueries; q++)
-		write_heap(file, &calibration->truth[q]);
-	IvfpqExchangeClose(file);
+		put_heap(&file, &calibration->truth[q]);
+	IvfpqTempFileDone(&file);
 }
 
 /* Take what another participant has found. */
@@ -41,12 +41,12 @@ take(IvfpqCalibration *calibration, BufFile *file)
 	{
 		int32		count;
 
-		if (!IvfpqExchangeRead(file, &count, sizeof(count)))
+		if (!IvfpqTempFileRead(file, &count, sizeof(count)))
 			elog(ERROR, "a temporary file of the build ends early");
 		if (count == 0)
 			continue;
-		if (!IvfpqExchangeRead(file, scores, count * sizeof(float)) ||
-			!IvfpqExchangeRead(file, ids, count * sizeof(uint64)))
+		if (!IvfpqTempFileRead(file, scores, count * sizeof(float)) ||
+			!IvfpqTempFileRead(file, ids, count * sizeof(uint64)))
 			elog(ERROR, "a temporary file of the build ends early");
 		for (int i = 0; i < count; i++)
 			gv_topk_push(&calibration->truth[q], scores[i], ids[i]);
@@ -59,16 +59,19 @@ take(IvfpqCalibration *calibration, BufFile *file)
 void
 IvfpqTruthTake(IvfpqCalibration *calibration, IvfpqTeam *team)
 {
+	IvfpqTempFile files;
+
+	IvfpqTempFileBegin(&files, team, "truth", 1);
 	for (int from = 0; from < team->shared->size; from++)
 	{
 		BufFile    *file;
 
 		if (from == team->me)
 			continue;
-		file = IvfpqExchangeOpen(&team->shared->files, "truth", 0, from);
+		file = IvfpqTempFileOpen(&files, 0, from);
 		if (file == NULL)
 			elog(ERROR, "a temporary file of the build is not there");
 		take(calibration, file);
-		BufFileClose(file);
+		IvfpqTempFileClose(&files, file);
 	}
 }

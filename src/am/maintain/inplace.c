@@ -49,7 +49,7 @@ typedef struct InPlace
 	IvfpqType	type;
 	IvfpqMetaData meta;
 	IvfpqTraining training;
-	IvfpqTeam	team;			/* alone */
+	IvfpqTeam	team;			/* trains; after that the leader is alone */
 	IvfpqBulkLoad load;
 	IvfpqSeal	seal;
 	IvfpqMeasure rows;			/* fetches them */
@@ -133,7 +133,7 @@ assign_rows(InPlace *state)
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_ASSIGNING);
 	begin_rows(state);
-	IvfpqTeamAlone(&state->team, state->training.nlists);
+	IvfpqBulkLoadPrepare(&state->team, &state->training);
 	IvfpqBulkLoadBegin(&state->load, state->index, &state->training,
 					   &state->team, state->meta.refine != IVFPQ_REFINE_NONE,
 					   true);
@@ -271,12 +271,14 @@ IvfpqTrainInPlace(Relation heap, Relation index, IvfpqTrainResult *result)
 	indexInfo = IvfpqIndexInfo(index);
 	indexInfo->ii_Concurrent = true;	/* rows as a snapshot sees them */
 	IvfpqTypeInit(&state.type, index);
-	IvfpqTrain(&state.training, heap, index, indexInfo, &state.type,
-			   settle_dims(heap, index), true);
+	IvfpqTrain(&state.training, &state.team, heap, index, indexInfo,
+			   &state.type, settle_dims(heap, index), true);
+	IvfpqTeamDismiss(&state.team);
 	check_snapshot(index, &state.training);
 	IvfpqSnapshotDrop();
 	if (state.training.nlists > 0)
 		write_and_publish(&state);
+	IvfpqTeamEnd(&state.team);
 	IvfpqSnapshotTake();
 
 	result->trained = state.meta.nlists > 0;

@@ -1,25 +1,69 @@
 /*
  * team.h
- *		The participants of a build: its leader, and parallel workers if there
- *		are any (team.c).
+ *		The participants of a build or of training: a leader, and parallel
+ *		workers if there are any.
+ *
+ * Workers begin before training and wait.  The leader lays out memory that all
+ * see, starts a job, takes part in it, and waits until all have come to its
+ * end.  Jobs consist of rounds (team.c).  A leader that is alone goes through
+ * the same without waiting.
  */
 #ifndef IVFPQ_TEAM_H
 #define IVFPQ_TEAM_H
 
-#include "access/relscan.h"
+#include "access/parallel.h"
+#include "executor/instrument.h"
+#include "nodes/execnodes.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
 #include "storage/sharedfileset.h"
-#include "storage/shm_toc.h"
 #include "storage/spin.h"
+#include "utils/dsa.h"
 
-#include "client/client.h"
 #include "page/page.h"
+
+typedef enum IvfpqJob
+{
+	IVFPQ_JOB_END,				/* there is no more */
+	IVFPQ_JOB_SEND,				/* rows to train on go to gpuvecd:
+								 * train/sendrows.c */
+	IVFPQ_JOB_CLUSTER,			/* lists are trained: train/cluster.c */
+	IVFPQ_JOB_BUILD				/* rows are assigned, lists written, targets
+								 * calibrated: build/build.c */
+} IvfpqJob;
+
+/* Memory that all participants see, by what is in it. */
+typedef enum IvfpqTeamPart
+{
+	IVFPQ_TEAM_TRAINING,		/* IvfpqTraining, and its arrays: */
+	IVFPQ_TEAM_QUERIES,
+	IVFPQ_TEAM_QUERY_IDS,
+	IVFPQ_TEAM_MEAN,
+	IVFPQ_TEAM_PARENTS,
+	IVFPQ_TEAM_STARTS,
+	IVFPQ_TEAM_CENTROIDS,
+	IVFPQ_TEAM_CODEBOOKS,
+
+	IVFPQ_TEAM_READER,			/* what to read: train/blockrows.c */
+	IVFPQ_TEAM_BLOCKS,			/* BlockNumber [nblocks] to read */
+	IVFPQ_TEAM_SKIP,			/* uint64 [nskip] TIDs to leave out */
+
+	IVFPQ_TEAM_SENT,			/* what goes to gpuvecd: train/sendrows.c */
+	IVFPQ_TEAM_SAMPLE,			/* uint64 [sample_rows] TIDs of its sample */
+
+	IVFPQ_TEAM_CLUSTER,			/* IvfpqClusterShared */
+	IVFPQ_TEAM_COUNTS,			/* pg_atomic_uint64 [nparents] rows */
+	IVFPQ_TEAM_FOUND,			/* int32 [nparents] lists */
+
+	IVFPQ_TEAM_SCAN,			/* ParallelTableScanDesc; alone: none */
+	IVFPQ_TEAM_SHARING,			/* IvfpqSharing, if gpuvecd builds */
+	IVFPQ_TEAM_ENTRIES,			/* IvfpqListEntry [nlists] */
+	IVFPQ_TEAM_PARTS			/* how many there are */
+} IvfpqTeamPart;
 
 /* A round of calibration (ladder.c). */
 typedef struct IvfpqClimb
 {
-	int			number;			/* of the round */
 	int			nqueries;		/* 0: there is none */
 	int			most;			/* lists, */
 	int			most_width;		/* and candidates of the ladder */
@@ -30,10 +74,12 @@ typedef struct IvfpqTeamShared
 {
 	Oid			heap;
 	Oid			index;
-	bool		concurrent;
-	int			nparts;			/* parts of maintenance_work_mem: workers that
-								 * were asked for, and the leader */
+	bool		concurrent;		/* rows as a snapshot sees them */
+	bool		in_place;		/* the index is in use while it is trained */
+	int			nparts;			/* of maintenance_work_mem: workers that were
+								 * asked for, and the leader */
 	SharedFileSet files;		/* unless the leader is alone */
+	dsa_handle	area;			/* which has the parts */
 	ConditionVariable changed;	/* narrived or round */
 
 	slock_t		mutex;			/* protects these */
@@ -43,15 +89,14 @@ typedef struct IvfpqTeamShared
 	double		heap_tuples;
 	bool		broken_hot_chain;
 
-	pg_atomic_uint64 done;		/* rows, of the phase */
+	pg_atomic_uint64 done;		/* rows, of this round */
+	pg_atomic_uint64 next;		/* piece of this round to be done */
 	pg_atomic_uint64 ncopies;	/* that there are to be written */
-	pg_atomic_uint64 next_range;	/* of lists, that is still to be written */
-	pg_atomic_uint64 next_page; /* that is still to be logged */
 	pg_atomic_uint32 refine_head;	/* see IvfpqRecordBuilderFinish */
 
-	pg_atomic_uint64 next_query;	/* of calibration, to be searched for */
-
 	/* written by the leader while workers wait */
+	IvfpqJob	job;
+	dsa_pointer parts[IVFPQ_TEAM_PARTS];
 	IvfpqMetaData meta;
 	IvfpqClimb	climb;
 	BlockNumber npages;			/* of the index */
@@ -63,18 +108,35 @@ typedef struct IvfpqTeam
 	IvfpqTeamShared *shared;
 	int			me;				/* 0 = the leader */
 	bool		parallel;		/* false: the leader is alone */
-	IvfpqSharing *sharing;		/* of a build by gpuvecd; or NULL */
-	IvfpqListEntry *entries;	/* [nlists] all zero in the beginning */
-	ParallelTableScanDesc scan; /* NULL: alone */
-	struct IvfpqWorkers *workers;	/* the leader's hold on them */
+	dsa_area   *area;			/* NULL: parts are the leader's own */
+	void	   *own[IVFPQ_TEAM_PARTS];
+
+	/* the leader's hold on workers */
+	ParallelContext *context;	/* NULL: there are none */
+	WalUsage   *wal;			/* [nworkers] */
+	BufferUsage *buffers;		/* [nworkers] */
 } IvfpqTeam;
 
 /* team.c */
-extern int	IvfpqCountWorkers(Relation heap, Relation index);
 extern void IvfpqTeamInit(IvfpqTeamShared *shared);
-extern void IvfpqTeamAlone(IvfpqTeam *team, int nlists);
+extern void IvfpqTeamAlone(IvfpqTeam *team);
 extern bool IvfpqTeamGather(IvfpqTeam *team);
 extern void IvfpqTeamRelease(IvfpqTeam *team);
+extern void IvfpqTeamStart(IvfpqTeam *team, IvfpqJob job);
 extern void IvfpqTeamDone(IvfpqTeam *team, int64 n);
+extern bool IvfpqTeamTake(IvfpqTeam *team, int64 npieces, int64 *piece);
+extern void *IvfpqTeamAlloc(IvfpqTeam *team, IvfpqTeamPart part, Size bytes);
+extern void *IvfpqTeamMemory(const IvfpqTeam *team, IvfpqTeamPart part);
+extern void IvfpqTeamFree(IvfpqTeam *team, IvfpqTeamPart part);
+
+/* workers.c */
+extern int	IvfpqCountWorkers(Relation heap, Relation index);
+extern void IvfpqTeamBegin(IvfpqTeam *team, int nworkers, Relation heap,
+						   Relation index, IndexInfo *indexInfo,
+						   bool in_place);
+extern void IvfpqTeamDismiss(IvfpqTeam *team);
+extern void IvfpqTeamEnd(IvfpqTeam *team);
+extern void IvfpqTeamJoin(IvfpqTeam *team, dsm_segment *seg, shm_toc *toc);
+extern void IvfpqTeamLeave(IvfpqTeam *team, shm_toc *toc);
 
 #endif							/* IVFPQ_TEAM_H */

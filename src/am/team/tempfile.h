@@ -25,6 +25,7 @@ extern void IvfpqTempFilePut(IvfpqTempFile *temp, int range, void *record,
 							 Size bytes);
 extern void IvfpqTempFileDone(IvfpqTempFile *temp);
 extern BufFile *IvfpqTempFileOpen(IvfpqTempFile *temp, int range, int from);
+extern bool IvfpqTempFileRead(BufFile *file, void *bytes, Size n);
 extern void IvfpqTempFileClose(IvfpqTempFile *temp, BufFile *file);
 extern void IvfpqTempFileEnd(IvfpqTempFile *temp);
 

@@ -20,6 +20,16 @@
 
 #define CLAIM_BLOCKS	32
 
+/* What all participants are to know (IVFPQ_TEAM_READER). */
+typedef struct Shared
+{
+	int			dims;
+	bool		lenient;
+	bool		transform;
+	int64		nblocks;
+	int64		nskip;
+} Shared;
+
 /* Move rows [n][dims] by mean and scale. */
 void
 IvfpqTransformRows(const IvfpqTraining *training, float *rows, int64 n)
@@ -131,66 +141,102 @@ read_blocks(IvfpqReader *reader, BlockNumber first, BlockNumber end)
 }
 
 /* Blocks, ascending, that hold about as many rows as are wanted. */
-BlockNumber *
-IvfpqReaderDraw(const IvfpqReader *reader, uint64 *nblocks)
+static void
+draw_blocks(IvfpqReader *reader, IvfpqTeam *team)
 {
 	BlockNumber all = RelationGetNumberOfBlocks(reader->heap);
 	double		wanted = Min(all, ceil(all * (double) reader->wanted /
 									   Max(reader->training->rows, 1)));
 	int			n = (int) Max(wanted, 1);
-	BlockNumber *blocks = palloc_extended(n * sizeof(BlockNumber),
-										  MCXT_ALLOC_HUGE);
 	BlockSamplerData sampler;
 
+	reader->blocks = IvfpqTeamAlloc(team, IVFPQ_TEAM_BLOCKS,
+									n * sizeof(BlockNumber));
+	reader->nblocks = 0;
 	BlockSampler_Init(&sampler, all, n, (uint32) IVFPQ_TRAINING_SEED);
-	for (*nblocks = 0; BlockSampler_HasMore(&sampler); ++*nblocks)
-		blocks[*nblocks] = BlockSampler_Next(&sampler);
-	return blocks;
+	while (BlockSampler_HasMore(&sampler))
+		reader->blocks[reader->nblocks++] = BlockSampler_Next(&sampler);
+}
+
+/* The leader, while workers wait: what is to be read, for all. */
+void
+IvfpqReaderShare(IvfpqReader *reader, IvfpqTeam *team)
+{
+	Shared	   *shared = IvfpqTeamAlloc(team, IVFPQ_TEAM_READER,
+										sizeof(Shared));
+	Size		bytes = reader->nskip * sizeof(uint64);
+
+	draw_blocks(reader, team);
+	if (bytes > 0)
+		memcpy(IvfpqTeamAlloc(team, IVFPQ_TEAM_SKIP, bytes), reader->skip,
+			   bytes);
+	shared->dims = reader->sample->dims;
+	shared->lenient = reader->sample->lenient;
+	shared->transform = reader->transform;
+	shared->nblocks = reader->nblocks;
+	shared->nskip = reader->nskip;
+}
+
+/* A worker, whose reader has relations, type and a training, joins. */
+void
+IvfpqReaderJoin(IvfpqReader *reader, IvfpqTeam *team)
+{
+	const Shared *shared = IvfpqTeamMemory(team, IVFPQ_TEAM_READER);
+
+	reader->sample->dims = shared->dims;
+	reader->sample->lenient = shared->lenient;
+	reader->transform = shared->transform;
+	reader->blocks = IvfpqTeamMemory(team, IVFPQ_TEAM_BLOCKS);
+	reader->nblocks = shared->nblocks;
+	reader->skip = IvfpqTeamMemory(team, IVFPQ_TEAM_SKIP);
+	reader->nskip = shared->nskip;
+}
+
+/* The leader, while workers wait: all has been read. */
+void
+IvfpqReaderEnd(IvfpqTeam *team)
+{
+	IvfpqTeamFree(team, IVFPQ_TEAM_READER);
+	IvfpqTeamFree(team, IVFPQ_TEAM_BLOCKS);
+	IvfpqTeamFree(team, IVFPQ_TEAM_SKIP);
+}
+
+/* Read blocks first .. end - 1 of those to read, neighbours at once. */
+static void
+read_claimed(IvfpqReader *reader, int64 first, int64 end)
+{
+	const BlockNumber *blocks = reader->blocks;
+
+	for (int64 at = first; at < end && !reader->enough; at++)
+		if (at + 1 == end || blocks[at + 1] != blocks[at] + 1)
+		{
+			read_blocks(reader, blocks[first], blocks[at] + 1);
+			first = at + 1;
+		}
 }
 
 /*
- * Read those of blocks [nblocks] that no participant has claimed yet, runs of
- * neighbours at once, until the sink wants no more.
+ * Read blocks that no other participant has claimed, until the sink wants no
+ * more.
  */
 void
-IvfpqReaderClaim(IvfpqReader *reader, const BlockNumber *blocks,
-				 uint64 nblocks, pg_atomic_uint64 *next)
+IvfpqReaderRun(IvfpqReader *reader, IvfpqTeam *team)
 {
 	IvfpqSample *sample = reader->sample;
-	uint64		at;
+	int64		nclaims = (reader->nblocks + CLAIM_BLOCKS - 1) / CLAIM_BLOCKS;
+	int64		claim;
 
+	IvfpqSnapshotTake();
 	reader->enough = false;
 	reader->batch = palloc(IVFPQ_READ_ROWS * sample->dims * sizeof(float));
 	sample->tmp = AllocSetContextCreate(CurrentMemoryContext,
 										"gpuivfpq sample",
 										ALLOCSET_DEFAULT_SIZES);
-	while (!reader->enough &&
-		   (at = pg_atomic_fetch_add_u64(next, CLAIM_BLOCKS)) < nblocks)
-	{
-		uint64		end = Min(at + CLAIM_BLOCKS, nblocks);
-		uint64		first = at;
-
-		for (; at < end && !reader->enough; at++)
-			if (at + 1 == end || blocks[at + 1] != blocks[at] + 1)
-			{
-				read_blocks(reader, blocks[first], blocks[at] + 1);
-				first = at + 1;
-			}
-	}
+	while (!reader->enough && IvfpqTeamTake(team, nclaims, &claim))
+		read_claimed(reader, claim * CLAIM_BLOCKS,
+					 Min((claim + 1) * CLAIM_BLOCKS, reader->nblocks));
 	flush_reader(reader);
 	pfree(reader->batch);
 	MemoryContextDelete(sample->tmp);
-}
-
-/* Read all that is wanted. */
-void
-IvfpqReaderRun(IvfpqReader *reader)
-{
-	pg_atomic_uint64 next;
-	uint64		nblocks;
-	BlockNumber *blocks = IvfpqReaderDraw(reader, &nblocks);
-
-	pg_atomic_init_u64(&next, 0);
-	IvfpqReaderClaim(reader, blocks, nblocks, &next);
-	pfree(blocks);
+	IvfpqSnapshotDrop();
 }

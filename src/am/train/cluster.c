@@ -28,11 +28,16 @@
 #include "am/common/engine.h"
 #include "am/common/options.h"
 #include "am/common/snapshot.h"
-#include "am/team/exchange.h"
 #include "am/train/cluster.h"
 #include "page/stoppoint.h"
 
 #define POLISH_PASSES		2
+
+/*
+ * Files of rows that a participant may fill: enough for all to have their
+ * turns in the end, and few enough for each to have a buffer.
+ */
+#define RANGES_EACH			8
 
 /* Below this many lists one level does. */
 #define MIN_LISTS_FOR_PARENTS	256
@@ -62,8 +67,8 @@ typedef struct Taker
 } Taker;
 
 /* Memory that k-means on n rows holds at once, the rows included. */
-Size
-IvfpqTrainingSize(int64 n, int k, int dims)
+static Size
+training_size(int64 n, int k, int dims)
 {
 	GvKmeans	spec = {.dims = dims, .n = n, .k = k,
 	.iterations = IVFPQ_ITERATIONS, .max_share = IVFPQ_MAX_SHARE};
@@ -145,17 +150,15 @@ take_rows(void *arg, const float *rows, const uint64 *ids, int n)
 static void
 read_rows(IvfpqCluster *cluster)
 {
-	IvfpqClusterShared *shared = cluster->shared;
 	Taker		taker = {.cluster = cluster};
 
 	taker.item = palloc(sizeof(IvfpqClusterRow) +
-						shared->gv.dims * sizeof(uint16));
-	IvfpqTempFileBegin(&cluster->rows, &cluster->team, "rows",
-					   shared->nranges);
+						cluster->training->gv.dims * sizeof(uint16));
+	IvfpqTempFileBegin(&cluster->rows, cluster->team, "rows",
+					   cluster->shared->nranges);
 	cluster->reader->sink = take_rows;
 	cluster->reader->sink_arg = &taker;
-	IvfpqReaderClaim(cluster->reader, cluster->blocks, shared->nblocks,
-					 &shared->next_block);
+	IvfpqReaderRun(cluster->reader, cluster->team);
 	IvfpqTempFileDone(&cluster->rows);
 	pfree(taker.item);
 }
@@ -166,7 +169,7 @@ rows_to_train(int64 count, int k, int dims)
 {
 	int64		n = Min(count, Max((int64) k * IVFPQ_SAMPLES_PER_LIST, 256));
 
-	while (n > k && IvfpqTrainingSize(n, k, dims) > IvfpqMemoryLimit() / 2)
+	while (n > k && training_size(n, k, dims) > IvfpqMemoryLimit() / 2)
 		n -= (n + 9) / 10;
 	return Max(n, 1);
 }
@@ -182,7 +185,7 @@ plan_children(IvfpqCluster *cluster)
 {
 	IvfpqClusterShared *shared = cluster->shared;
 	int32	   *starts = cluster->training->starts;
-	int			dims = shared->gv.dims;
+	int			dims = cluster->training->gv.dims;
 	Size		largest = 1;
 	int64		nrows;
 	int64		before = 0;
@@ -201,12 +204,12 @@ plan_children(IvfpqCluster *cluster)
 		k = Max(k, 1);
 		starts[p + 1] = starts[p] + (int32) k;
 		largest = Max(largest,
-					  IvfpqTrainingSize(rows_to_train(count, (int) k, dims),
-										(int) k, dims));
+					  training_size(rows_to_train(count, (int) k, dims),
+									(int) k, dims));
 		before += count;
 	}
 	shared->ntrainers = (int) Min(IvfpqMemoryLimit() / 2 / largest,
-								  (Size) shared->team.size);
+								  (Size) cluster->team->shared->size);
 	shared->ntrainers = Max(shared->ntrainers, 1);
 }
 
@@ -243,7 +246,7 @@ sort_file(RowSort *sort, BufFile *file, IvfpqClusterRow *item)
 	Size		row = sort->dims * sizeof(uint16);
 	TupleTableSlot *slot = sort->slot;
 
-	while (IvfpqExchangeRead(file, item, sizeof(*item) + row))
+	while (IvfpqTempFileRead(file, item, sizeof(*item) + row))
 	{
 		CHECK_FOR_INTERRUPTS();
 		memcpy(VARDATA(sort->item), item + 1, row);
@@ -266,7 +269,7 @@ sort_range(RowSort *sort, IvfpqCluster *cluster, int range)
 
 	begin_sort(sort, cluster);
 	item = palloc(sizeof(IvfpqClusterRow) + sort->dims * sizeof(uint16));
-	for (int from = 0; from < cluster->shared->team.size; from++)
+	for (int from = 0; from < cluster->team->shared->size; from++)
 	{
 		BufFile    *file = IvfpqTempFileOpen(&cluster->rows, range, from);
 
@@ -347,18 +350,18 @@ static void
 train_children(IvfpqCluster *cluster)
 {
 	int			nparents = cluster->shared->nparents;
-	int			range;
+	int64		range;
 
-	if (cluster->team.me >= cluster->shared->ntrainers)
+	if (cluster->team->me >= cluster->shared->ntrainers)
 		return;
-	while (IvfpqClusterTake(cluster, cluster->rows.nranges, &range))
+	while (IvfpqTeamTake(cluster->team, cluster->rows.nranges, &range))
 	{
-		int			end = IvfpqTempFileFirst(&cluster->rows, range + 1,
+		int			end = IvfpqTempFileFirst(&cluster->rows, (int) range + 1,
 											 nparents);
 		RowSort		sort;
 
-		sort_range(&sort, cluster, range);
-		for (int p = IvfpqTempFileFirst(&cluster->rows, range, nparents);
+		sort_range(&sort, cluster, (int) range);
+		for (int p = IvfpqTempFileFirst(&cluster->rows, (int) range, nparents);
 			 p < end; p++)
 			train_parent(cluster, &sort, p);
 		end_sort(&sort);
@@ -384,103 +387,133 @@ close_gaps(IvfpqCluster *cluster)
 	training->starts[training->nparents] = training->nlists;
 }
 
-/* A piece of this round that is still to be done; false: none is left. */
-bool
-IvfpqClusterTake(IvfpqCluster *cluster, int npieces, int *piece)
-{
-	uint64		next = pg_atomic_fetch_add_u64(&cluster->shared->next, 1);
-
-	*piece = (int) next;
-	return next < (uint64) npieces;
-}
-
 /*
  * A round is over for this participant; when it is for all, the leader does
- * what only one can do (NULL: nothing), and all know how many lists and
- * parents there are now.
+ * what only one can do (NULL: nothing), and all see what training made so far.
  */
 void
 IvfpqClusterEndRound(IvfpqCluster *cluster,
 					 void (*between) (IvfpqCluster *cluster))
 {
-	IvfpqClusterShared *shared = cluster->shared;
-	IvfpqTraining *training = cluster->training;
-
-	if (IvfpqTeamGather(&cluster->team))
+	if (IvfpqTeamGather(cluster->team))
 	{
 		if (between != NULL)
 			between(cluster);
-		shared->parents_made = training->nparents;
-		shared->lists_made = training->nlists;
-		pg_atomic_write_u64(&shared->next, 0);
-		IvfpqTeamRelease(&cluster->team);
+		IvfpqTrainingShare(cluster->training, cluster->team);
+		IvfpqTeamRelease(cluster->team);
 	}
-	training->nparents = shared->parents_made;
-	training->nlists = shared->lists_made;
+	IvfpqTrainingOpen(cluster->training, cluster->team);
 }
 
 /*
- * A participant's part, from parents to lists.  A worker begins with a
- * snapshot, and has none in the end.  Faults are named for what has been done.
+ * A participant's part, from parents to lists.  Faults are named for what has
+ * been done.
  */
-void
-IvfpqClusterWork(IvfpqCluster *cluster)
+static void
+work(IvfpqReader *reader, IvfpqTeam *team)
 {
-	/* all have begun: the leader need not keep what they began with */
-	IvfpqClusterEndRound(cluster, NULL);
-	read_rows(cluster);
-	IvfpqSnapshotDrop();
+	IvfpqCluster cluster = {.team = team, .training = reader->training,
+		.reader = reader,
+		.shared = IvfpqTeamMemory(team, IVFPQ_TEAM_CLUSTER),
+		.counts = IvfpqTeamMemory(team, IVFPQ_TEAM_COUNTS),
+	.found = IvfpqTeamMemory(team, IVFPQ_TEAM_FOUND)};
+
+	read_rows(&cluster);
 	IvfpqStopPoint("lists: read");
-	IvfpqClusterEndRound(cluster, plan_children);
-	train_children(cluster);
+	IvfpqClusterEndRound(&cluster, plan_children);
+	train_children(&cluster);
 	IvfpqStopPoint("lists: trained");
-	IvfpqClusterEndRound(cluster, close_gaps);
-	for (int pass = 0; pass < POLISH_PASSES && cluster->shared->nrows > 0;
+	IvfpqClusterEndRound(&cluster, close_gaps);
+	for (int pass = 0; pass < POLISH_PASSES && cluster.shared->nrows > 0;
 		 pass++)
-		IvfpqPolish(cluster, pass);
-	IvfpqTempFileEnd(&cluster->rows);
+		IvfpqPolish(&cluster);
+	IvfpqTempFileEnd(&cluster.rows);
+}
+
+/* A worker's part. */
+void
+IvfpqClusterHelp(IvfpqReader *reader, IvfpqTeam *team)
+{
+	IvfpqReaderJoin(reader, team);
+	IvfpqTrainingOpen(reader->training, team);
+	work(reader, team);
+}
+
+/* The leader lays out what all participants see. */
+static void
+share(const IvfpqTraining *training, IvfpqTeam *team, int lists)
+{
+	int			nparents = training->nparents;
+	IvfpqClusterShared *shared = IvfpqTeamAlloc(team, IVFPQ_TEAM_CLUSTER,
+												sizeof(IvfpqClusterShared));
+	pg_atomic_uint64 *counts = IvfpqTeamAlloc(team, IVFPQ_TEAM_COUNTS,
+											  nparents * sizeof(*counts));
+
+	memset(shared, 0, sizeof(*shared));
+	shared->lists = lists;
+	shared->nparents = nparents;
+	shared->nranges = Min(nparents, RANGES_EACH * team->shared->nparts);
+	for (int p = 0; p < nparents; p++)
+		pg_atomic_init_u64(&counts[p], 0);
+	(void) IvfpqTeamAlloc(team, IVFPQ_TEAM_FOUND, nparents * sizeof(int32));
+	IvfpqTrainingShare(training, team);
+}
+
+/* Arrays for so many parents and lists. */
+static void
+alloc_lists(IvfpqTraining *training, IvfpqTeam *team, int nparents, int lists)
+{
+	Size		row = training->gv.dims * sizeof(float);
+
+	training->nparents = nparents;
+	training->parents = IvfpqTeamAlloc(team, IVFPQ_TEAM_PARENTS,
+									   nparents * row);
+	training->starts = IvfpqTeamAlloc(team, IVFPQ_TEAM_STARTS,
+									  (nparents + 1) * sizeof(int32));
+	training->centroids = IvfpqTeamAlloc(team, IVFPQ_TEAM_CENTROIDS,
+										 lists * row);
 }
 
 /* One level: all lists from the rows in memory, under one parent. */
 static void
-train_flat(IvfpqTraining *training, const float *rows, int64 n, int lists)
+train_flat(IvfpqTraining *training, IvfpqTeam *team, const float *rows,
+		   int64 n, int lists)
 {
 	int			dims = training->gv.dims;
 
-	training->centroids = palloc_extended((Size) lists * dims * sizeof(float),
-										  MCXT_ALLOC_HUGE);
+	alloc_lists(training, team, 1, lists);
 	training->nlists = IvfpqKmeans(rows, n, dims, lists, training->centroids);
-	training->nparents = 1;
-	training->parents = palloc0(dims * sizeof(float));
-	training->starts = palloc(2 * sizeof(int32));
+	memset(training->parents, 0, dims * sizeof(float));
 	training->starts[0] = 0;
 	training->starts[1] = training->nlists;
 }
 
 /*
  * Centroids for about `lists` lists: parents from the n transformed rows in
- * memory, lists from those that `reader` is to read.
+ * memory, lists from those that `reader` is to read, by all participants.
  */
 void
-IvfpqTrainLists(IvfpqTraining *training, const float *rows, int64 n,
-				int lists, IvfpqReader *reader)
+IvfpqTrainLists(IvfpqTraining *training, IvfpqTeam *team, const float *rows,
+				int64 n, int lists, IvfpqReader *reader)
 {
-	IvfpqCluster cluster;
 	int			nparents = IvfpqParents(lists);
 
 	training->nlists = 0;
 	if (nparents == 1)
 	{
-		train_flat(training, rows, n, lists);
+		train_flat(training, team, rows, n, lists);
 		return;
 	}
 
-	training->parents = palloc_extended((Size) nparents * training->gv.dims *
-										sizeof(float), MCXT_ALLOC_HUGE);
+	/* parents that get no rows keep a list each */
+	alloc_lists(training, team, nparents, lists + nparents);
 	n = Min(n, (int64) nparents * 4 * IVFPQ_SAMPLES_PER_LIST);
 	training->nparents = IvfpqKmeans(rows, n, training->gv.dims, nparents,
 									 training->parents);
-	IvfpqClusterBegin(&cluster, training, lists, reader);
-	IvfpqClusterWork(&cluster);
-	IvfpqClusterEnd(&cluster);
+	share(training, team, lists);
+	IvfpqReaderShare(reader, team);
+	IvfpqTeamStart(team, IVFPQ_JOB_CLUSTER);
+	work(reader, team);
+	(void) IvfpqTeamGather(team);
+	IvfpqReaderEnd(team);
 }

@@ -19,7 +19,6 @@
 
 #include "am/common/engine.h"
 #include "am/common/options.h"
-#include "am/team/exchange.h"
 #include "am/train/cluster.h"
 #include "page/stoppoint.h"
 
@@ -59,7 +58,7 @@ item_of(const Sums *sums, int i)
 static void
 begin_sums(Sums *sums, IvfpqCluster *cluster, IvfpqTempFile *temp)
 {
-	Size		memory = IvfpqMemoryLimit() / 4 / cluster->shared->team.size;
+	Size		memory = IvfpqMemoryLimit() / 4 / cluster->team->shared->size;
 
 	sums->temp = temp;
 	sums->nlists = cluster->training->nlists;
@@ -124,7 +123,7 @@ read_rows(BufFile *file, int dims, IvfpqClusterRow *item, int most,
 	Size		bytes = sizeof(IvfpqClusterRow) + dims * sizeof(uint16);
 	int			n = 0;
 
-	while (n < most && IvfpqExchangeRead(file, item, bytes))
+	while (n < most && IvfpqTempFileRead(file, item, bytes))
 		gv_from_half((const uint16_t *) (item + 1), dims,
 					 rows + (Size) n++ * dims);
 	return n;
@@ -134,7 +133,7 @@ read_rows(BufFile *file, int dims, IvfpqClusterRow *item, int most,
 static int
 rows_at_once(const IvfpqCluster *cluster)
 {
-	Size		memory = IvfpqMemoryLimit() / 8 / cluster->shared->team.size;
+	Size		memory = IvfpqMemoryLimit() / 8 / cluster->team->shared->size;
 	Size		rows = memory / (cluster->training->gv.dims * sizeof(float));
 
 	return (int) Max(1, Min(rows, POLISH_ROWS));
@@ -145,7 +144,7 @@ static void
 sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 {
 	int			dims = cluster->training->gv.dims;
-	int			nfrom = cluster->shared->team.size;
+	int			nfrom = cluster->team->shared->size;
 	GvTree		tree = IvfpqTree(cluster->training);
 	IvfpqClusterRow *item = palloc(sizeof(IvfpqClusterRow) +
 								   dims * sizeof(uint16));
@@ -155,14 +154,15 @@ sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 	void	   *chunk;
 	void	   *scratch;
 	Sums		sums;
-	int			piece;
+	int64		piece;
 
 	scratch = IvfpqAllocScratch(gv_place_scratch(&tree, most), &chunk);
 	begin_sums(&sums, cluster, temp);
-	while (IvfpqClusterTake(cluster, cluster->rows.nranges * nfrom, &piece))
+	while (IvfpqTeamTake(cluster->team, cluster->rows.nranges * nfrom, &piece))
 	{
-		BufFile    *file = IvfpqTempFileOpen(&cluster->rows, piece / nfrom,
-											 piece % nfrom);
+		BufFile    *file = IvfpqTempFileOpen(&cluster->rows,
+											 (int) piece / nfrom,
+											 (int) piece % nfrom);
 		int			n;
 
 		if (file == NULL)
@@ -201,11 +201,11 @@ move_range(IvfpqCluster *cluster, IvfpqTempFile *temp, int range,
 									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	int64	   *counts = palloc0(n * sizeof(int64));
 
-	for (int from = 0; from < cluster->shared->team.size; from++)
+	for (int from = 0; from < cluster->team->shared->size; from++)
 	{
 		BufFile    *file = IvfpqTempFileOpen(temp, range, from);
 
-		while (file != NULL && IvfpqExchangeRead(file, item, bytes))
+		while (file != NULL && IvfpqTempFileRead(file, item, bytes))
 		{
 			const int64 *part = (const int64 *) (item + 1);
 			int64	   *sum = sums + (Size) (item->list - first) * dims;
@@ -236,10 +236,10 @@ move_lists(IvfpqCluster *cluster, IvfpqTempFile *temp)
 {
 	PartialSum *item = palloc(sizeof(PartialSum) +
 							  cluster->training->gv.dims * sizeof(int64));
-	int			range;
+	int64		range;
 
-	while (IvfpqClusterTake(cluster, temp->nranges, &range))
-		move_range(cluster, temp, range, item);
+	while (IvfpqTeamTake(cluster->team, temp->nranges, &range))
+		move_range(cluster, temp, (int) range, item);
 	pfree(item);
 }
 
@@ -289,16 +289,14 @@ regroup(IvfpqCluster *cluster)
 }
 
 /*
- * A participant's part of a pass, counted from 0.  Faults are named for what
- * has been done.
+ * A participant's part of a pass.  Faults are named for what has been done.
  */
 void
-IvfpqPolish(IvfpqCluster *cluster, int pass)
+IvfpqPolish(IvfpqCluster *cluster)
 {
 	IvfpqTempFile temp;
 
-	IvfpqTempFileBegin(&temp, &cluster->team, pass == 0 ? "sums" : "sums2",
-					   cluster->rows.nranges);
+	IvfpqTempFileBegin(&temp, cluster->team, "sums", cluster->rows.nranges);
 	sum_rows(cluster, &temp);
 	IvfpqStopPoint("lists: placed");
 	IvfpqClusterEndRound(cluster, NULL);

@@ -14,57 +14,18 @@
 
 #include "am/common/options.h"
 #include "am/common/phase.h"
-#include "am/common/snapshot.h"
-#include "am/train/readteam.h"
+#include "am/train/train.h"
 #include "page/stoppoint.h"
-
-/* Rows on their way to the sample of gpuvecd. */
-typedef struct Sender
-{
-	IvfpqBuilder *builder;
-	int			dims;
-	int64		left;			/* that it takes yet */
-	bool		failed;
-} Sender;
-
-/* IvfpqRowSink: raw rows [n][dims]. */
-static bool
-send_rows(void *arg, const float *rows, const uint64 *ids, int n)
-{
-	Sender	   *sender = arg;
-	int			dims = sender->dims;
-
-	for (int i = 0; i < n && sender->left > 0 && !sender->failed; i++)
-	{
-		sender->left--;
-		sender->failed = !IvfpqBuilderTrainOn(sender->builder, GV_SAMPLE,
-											  rows + (Size) i * dims, &ids[i],
-											  1);
-	}
-	return sender->left > 0 && !sender->failed;
-}
 
 /* The rest of the sample, after n rows of it. */
 static bool
-send_rest(IvfpqReader *reader, IvfpqBuilder *builder, int64 n, int64 nrows)
+send_rest(IvfpqReader *reader, IvfpqTeam *team, IvfpqBuilder *builder,
+		  int64 n, int64 nrows)
 {
-	Sender		sender = {.builder = builder, .dims = reader->sample->dims,
-	.left = nrows - n};
-	bool		failed;
-
 	IvfpqReaderSkip(reader, reader->training->query_ids,
 					reader->training->nqueries);
 	IvfpqReaderSkip(reader, reader->sample->ids, n);
-	IvfpqSnapshotTake();
-	if (!IvfpqReadTogether(reader, builder, sender.left, &failed))
-	{
-		reader->sink = send_rows;
-		reader->sink_arg = &sender;
-		IvfpqReaderRun(reader);
-		failed = sender.failed || !IvfpqBuilderTrainEnd(builder, GV_SAMPLE);
-	}
-	IvfpqSnapshotDrop();
-	return !failed;
+	return IvfpqSendRows(reader, team, builder, nrows - n);
 }
 
 /*
@@ -72,8 +33,9 @@ send_rest(IvfpqReader *reader, IvfpqBuilder *builder, int64 n, int64 nrows)
  * codebooks are made, then, unless these are all, what is read.
  */
 static bool
-send_sample(const IvfpqTraining *training, const IvfpqSample *sample,
-			IvfpqBuilder *builder, int64 nrows, IvfpqReader *reader)
+send_sample(const IvfpqTraining *training, IvfpqTeam *team,
+			const IvfpqSample *sample, IvfpqBuilder *builder, int64 nrows,
+			IvfpqReader *reader)
 {
 	int64		n = sample->whole ? sample->count :
 	Min(sample->count, GV_CODEBOOK_ROWS);
@@ -85,26 +47,28 @@ send_sample(const IvfpqTraining *training, const IvfpqSample *sample,
 							n) &&
 		IvfpqBuilderTrainEnd(builder, GV_SAMPLE) &&
 		(sample->whole || n >= nrows ||
-		 send_rest(reader, builder, n, nrows));
+		 send_rest(reader, team, builder, n, nrows));
 }
 
 /* Have it train, and get what it made. */
 static bool
-get_model(IvfpqTraining *training, IvfpqBuilder *builder)
+get_model(IvfpqTraining *training, IvfpqTeam *team, IvfpqBuilder *builder)
 {
-	int			dims = training->gv.dims;
+	Size		row = training->gv.dims * sizeof(float);
 	GvTrained	trained;
 
 	if (!IvfpqBuilderTrain(builder, &trained))
 		return false;
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CODES);
-	training->codebooks = palloc((Size) GV_CODEWORDS * dims * sizeof(float));
-	training->parents = palloc_extended((Size) trained.nparents * dims *
-										sizeof(float), MCXT_ALLOC_HUGE);
-	training->starts = palloc((trained.nparents + 1) * sizeof(int32));
-	training->centroids = palloc_extended((Size) trained.nlists * dims *
-										  sizeof(float), MCXT_ALLOC_HUGE);
+	training->codebooks = IvfpqTeamAlloc(team, IVFPQ_TEAM_CODEBOOKS,
+										 GV_CODEWORDS * row);
+	training->parents = IvfpqTeamAlloc(team, IVFPQ_TEAM_PARENTS,
+									   trained.nparents * row);
+	training->starts = IvfpqTeamAlloc(team, IVFPQ_TEAM_STARTS,
+									  (trained.nparents + 1) * sizeof(int32));
+	training->centroids = IvfpqTeamAlloc(team, IVFPQ_TEAM_CENTROIDS,
+										 trained.nlists * row);
 	if (!IvfpqBuilderArray(builder, GV_CODEBOOKS, training->codebooks) ||
 		!IvfpqBuilderArray(builder, GV_PARENTS, training->parents) ||
 		!IvfpqBuilderArray(builder, GV_STARTS, training->starts) ||
@@ -122,14 +86,14 @@ get_model(IvfpqTraining *training, IvfpqBuilder *builder)
  * done.
  */
 static bool
-train(IvfpqTraining *training, const IvfpqSample *sample,
+train(IvfpqTraining *training, IvfpqTeam *team, const IvfpqSample *sample,
 	  IvfpqBuilder *builder, int64 nrows, IvfpqReader *reader)
 {
 	IvfpqStopPoint("build: begun");
-	if (!send_sample(training, sample, builder, nrows, reader))
+	if (!send_sample(training, team, sample, builder, nrows, reader))
 		return false;
 	IvfpqStopPoint("build: sent");
-	if (!get_model(training, builder))
+	if (!get_model(training, team, builder))
 		return false;
 	IvfpqStopPoint("build: trained");
 	return true;
@@ -141,7 +105,7 @@ train(IvfpqTraining *training, const IvfpqSample *sample,
  * success training->builder is there to encode rows.
  */
 bool
-IvfpqTrainRemote(IvfpqTraining *training, Relation index,
+IvfpqTrainRemote(IvfpqTraining *training, IvfpqTeam *team, Relation index,
 				 const IvfpqSample *sample, int lists, IvfpqReader *reader)
 {
 	int64		nrows = sample->whole ? sample->count :
@@ -169,7 +133,9 @@ IvfpqTrainRemote(IvfpqTraining *training, Relation index,
 	builder = IvfpqBuilderBegin(index, &spec, training->mean);
 	if (builder == NULL)
 		return false;
-	if (train(training, sample, builder, nrows, reader))
+	IvfpqBuilderSample(builder, IvfpqTeamAlloc(team, IVFPQ_TEAM_SAMPLE,
+											   nrows * sizeof(uint64)));
+	if (train(training, team, sample, builder, nrows, reader))
 		return true;
 	IvfpqBuilderFailed(index, IvfpqBuilderReason(builder), false);
 	IvfpqBuilderEnd(builder);

@@ -79,7 +79,8 @@ IvfpqCalibrationQueries(double rows)
  * queries they tell how well the index finds its rows.
  */
 static void
-hold_out_queries(IvfpqTraining *training, IvfpqSample *sample, int lists)
+hold_out_queries(IvfpqTraining *training, IvfpqTeam *team,
+				 IvfpqSample *sample, int lists)
 {
 	int			n = IvfpqCalibrationQueries(Max(sample->seen, training->rows));
 	Size		bytes = (Size) n * sample->dims * sizeof(float);
@@ -87,8 +88,9 @@ hold_out_queries(IvfpqTraining *training, IvfpqSample *sample, int lists)
 	if (n == 0 || sample->count - n < Max(n, lists))
 		return;
 	training->nqueries = n;
-	training->queries = palloc_extended(bytes, MCXT_ALLOC_HUGE);
-	training->query_ids = palloc(n * sizeof(uint64));
+	training->queries = IvfpqTeamAlloc(team, IVFPQ_TEAM_QUERIES, bytes);
+	training->query_ids = IvfpqTeamAlloc(team, IVFPQ_TEAM_QUERY_IDS,
+										 n * sizeof(uint64));
 	memcpy(training->queries, sample->rows, bytes);
 	memcpy(training->query_ids, sample->ids, n * sizeof(uint64));
 
@@ -100,11 +102,13 @@ hold_out_queries(IvfpqTraining *training, IvfpqSample *sample, int lists)
 
 /* Find mean and scale, from the sample. */
 static void
-fit_transform(IvfpqTraining *training, const IvfpqSample *sample)
+fit_transform(IvfpqTraining *training, IvfpqTeam *team,
+			  const IvfpqSample *sample)
 {
 	int			dims = sample->dims;
 
-	training->mean = palloc(dims * sizeof(float));
+	training->mean = IvfpqTeamAlloc(team, IVFPQ_TEAM_MEAN,
+									dims * sizeof(float));
 	gv_fit_transform(training->gv.metric, dims, sample->rows,
 					 Min(sample->count, FIT_VALUES / dims), training->mean,
 					 &training->gv.scale);
@@ -144,7 +148,8 @@ residuals_of(IvfpqTraining *training, const float *rows, int64 n,
 
 /* Codebooks, from residuals of the sample. */
 static void
-train_codebooks(IvfpqTraining *training, const IvfpqSample *sample)
+train_codebooks(IvfpqTraining *training, IvfpqTeam *team,
+				const IvfpqSample *sample)
 {
 	int			dims = sample->dims;
 	int64		n = Min(sample->count, GV_CODEBOOK_ROWS);
@@ -155,7 +160,9 @@ train_codebooks(IvfpqTraining *training, const IvfpqSample *sample)
 	residuals = palloc_extended(n * training->copies * dims * sizeof(float),
 								MCXT_ALLOC_HUGE);
 	n = residuals_of(training, sample->rows, n, residuals);
-	training->codebooks = palloc((Size) GV_CODEWORDS * dims * sizeof(float));
+	training->codebooks = IvfpqTeamAlloc(team, IVFPQ_TEAM_CODEBOOKS,
+										 (Size) GV_CODEWORDS * dims *
+										 sizeof(float));
 	scratch = IvfpqAllocScratch(gv_codebooks_scratch(dims, training->gv.m, n),
 								&chunk);
 	IvfpqCheckStatus(gv_codebooks(dims, training->gv.m, n, residuals,
@@ -202,8 +209,8 @@ may_send_sample(IvfpqReader *reader)
 
 /* Lists and codebooks by the session's own engine. */
 static void
-train_here(IvfpqTraining *training, IvfpqSample *sample, IvfpqReader *reader,
-		   int lists)
+train_here(IvfpqTraining *training, IvfpqTeam *team, IvfpqSample *sample,
+		   IvfpqReader *reader, int lists)
 {
 	int64		wanted = (int64) lists * IVFPQ_SAMPLES_PER_LIST;
 	int64		n;
@@ -216,27 +223,47 @@ train_here(IvfpqTraining *training, IvfpqSample *sample, IvfpqReader *reader,
 	reader->wanted = sample->whole ? (int64) sample->seen : wanted;
 	reader->nskip = 0;
 	IvfpqReaderSkip(reader, training->query_ids, training->nqueries);
-	IvfpqTrainLists(training, sample->rows, n, lists, reader);
+	IvfpqTrainLists(training, team, sample->rows, n, lists, reader);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CODES);
-	train_codebooks(training, sample);
+	train_codebooks(training, team, sample);
+}
+
+/*
+ * Begin the team.  In place its only work is to read and cluster rows; where
+ * there is none it gets no workers.
+ */
+static void
+begin_team(IvfpqTeam *team, const IvfpqReader *reader, int lists,
+		   bool in_place)
+{
+	bool		work = !in_place || IvfpqServerIsWanted() ||
+	IvfpqParents(lists) > 1;
+
+	IvfpqTeamBegin(team,
+				   work ? IvfpqCountWorkers(reader->heap, reader->index) : 0,
+				   reader->heap, reader->index, reader->indexInfo, in_place);
 }
 
 /*
  * Train from the table, unless it has too few rows (training->nlists = 0).
  * training->gv.dims is what the rows have: dims or, if that is 0, what the
- * first has; 0 when there are none.  Others are an error unless lenient.
+ * first has; 0 when there are none.  Others are an error, but not in place:
+ * training of an index that is in use, which goes on without the team's
+ * workers.  *team begins if there are rows enough; the caller ends it.
  */
 void
-IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
-		   IndexInfo *indexInfo, IvfpqType *type, int dims, bool lenient)
+IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team, Relation heap,
+		   Relation index, IndexInfo *indexInfo, IvfpqType *type, int dims,
+		   bool in_place)
 {
-	IvfpqSample sample = {.type = type, .dims = dims, .lenient = lenient};
+	IvfpqSample sample = {.type = type, .dims = dims, .lenient = in_place};
 	IvfpqReader reader = {.training = training, .sample = &sample, .heap = heap,
 	.index = index, .indexInfo = indexInfo};
 	int			lists;
 
 	memset(training, 0, sizeof(*training));
+	memset(team, 0, sizeof(*team));
 	training->copies = IvfpqGetOptions(index)->spill == 0 ? 1 : 2;
 	if (IvfpqServerIsWanted())
 	{
@@ -258,15 +285,17 @@ IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
 		return;
 
 	lists = choose_lists(index, &sample, training->rows);
+	begin_team(team, &reader, lists, in_place);
 	IvfpqSnapshotDrop();
 	IvfpqSampleShuffle(&sample);
-	hold_out_queries(training, &sample, lists);
-	fit_transform(training, &sample);
+	hold_out_queries(training, team, &sample, lists);
+	fit_transform(training, team, &sample);
 	reader.wanted = (int64) lists * IVFPQ_REMOTE_SAMPLES;
 	if (!may_send_sample(&reader) ||
-		!IvfpqTrainRemote(training, index, &sample, lists, &reader))
-		train_here(training, &sample, &reader, lists);
+		!IvfpqTrainRemote(training, team, index, &sample, lists, &reader))
+		train_here(training, team, &sample, &reader, lists);
 	IvfpqTransformRows(training, training->queries, training->nqueries);
+	IvfpqTrainingShare(training, team);
 	IvfpqSnapshotTake();
 	pfree(sample.rows);
 }

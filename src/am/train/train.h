@@ -5,18 +5,16 @@
 #ifndef IVFPQ_TRAIN_H
 #define IVFPQ_TRAIN_H
 
-#include "port/atomics.h"
 #include "nodes/execnodes.h"
 #include "storage/block.h"
 #include "utils/sampling.h"
 
 #include "am/common/value.h"
+#include "am/team/team.h"
 #include "client/client.h"
 #include "engine/gv_engine.h"
 
-/*
- * What training made, in the memory context current at IvfpqTrain.
- */
+/* What training made; all arrays are the team's (training.c). */
 typedef struct IvfpqTraining
 {
 	GvModel		gv;
@@ -92,8 +90,8 @@ extern void IvfpqSampleTake(IvfpqSample *sample, Relation heap,
 extern void IvfpqSampleShuffle(IvfpqSample *sample);
 
 /*
- * Rows of a second, larger sample, of as many blocks as hold what is wanted
- * (blockrows.c).
+ * Rows of a second, larger sample, of as many blocks as hold what is wanted,
+ * read by all participants (blockrows.c).
  */
 #define IVFPQ_READ_ROWS		256 /* passed on at once */
 
@@ -107,6 +105,8 @@ typedef struct IvfpqReader
 	int64		wanted;			/* rows */
 	uint64	   *skip;			/* [nskip] rows to leave out, ascending */
 	int64		nskip;
+	BlockNumber *blocks;		/* [nblocks] to read, ascending */
+	int64		nblocks;
 	bool		transform;		/* rows on the way */
 	IvfpqRowSink sink;
 	void	   *sink_arg;
@@ -117,33 +117,43 @@ typedef struct IvfpqReader
 } IvfpqReader;
 
 extern void IvfpqReaderSkip(IvfpqReader *reader, const uint64 *ids, int64 n);
-extern BlockNumber *IvfpqReaderDraw(const IvfpqReader *reader,
-									uint64 *nblocks);
-extern void IvfpqReaderClaim(IvfpqReader *reader, const BlockNumber *blocks,
-							 uint64 nblocks, pg_atomic_uint64 *next);
+extern void IvfpqReaderShare(IvfpqReader *reader, IvfpqTeam *team);
+extern void IvfpqReaderJoin(IvfpqReader *reader, IvfpqTeam *team);
+extern void IvfpqReaderEnd(IvfpqTeam *team);
 extern bool IvfpqMaySend(const IvfpqReader *reader, const float *row);
-extern void IvfpqReaderRun(IvfpqReader *reader);
+extern void IvfpqReaderRun(IvfpqReader *reader, IvfpqTeam *team);
 extern void IvfpqTransformRows(const IvfpqTraining *training, float *rows,
 							   int64 n);
 
+/* training.c */
+extern void IvfpqTrainingShare(const IvfpqTraining *training,
+							   IvfpqTeam *team);
+extern void IvfpqTrainingOpen(IvfpqTraining *training, IvfpqTeam *team);
+
 /* train.c */
 extern int	IvfpqCalibrationQueries(double rows);
-extern void IvfpqTrain(IvfpqTraining *training, Relation heap, Relation index,
-					   IndexInfo *indexInfo, IvfpqType *type, int dims,
-					   bool lenient);
+extern void IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team,
+					   Relation heap, Relation index, IndexInfo *indexInfo,
+					   IvfpqType *type, int dims, bool in_place);
 
 /*
  * remotetrain.c: from a sample to centroids and codebooks by gpuvecd;
  * false: it is not to be asked, or failed.
  */
-extern bool IvfpqTrainRemote(IvfpqTraining *training, Relation index,
-							 const IvfpqSample *sample, int lists,
-							 IvfpqReader *reader);
+extern bool IvfpqTrainRemote(IvfpqTraining *training, IvfpqTeam *team,
+							 Relation index, const IvfpqSample *sample,
+							 int lists, IvfpqReader *reader);
+
+/* sendrows.c */
+extern bool IvfpqSendRows(IvfpqReader *reader, IvfpqTeam *team,
+						  IvfpqBuilder *builder, int64 most);
+extern void IvfpqSendHelp(IvfpqReader *reader, IvfpqTeam *team);
 
 /* cluster.c */
 extern int	IvfpqParents(int lists);
-extern Size IvfpqTrainingSize(int64 n, int k, int dims);
-extern void IvfpqTrainLists(IvfpqTraining *training, const float *rows,
-							int64 n, int lists, IvfpqReader *reader);
+extern void IvfpqTrainLists(IvfpqTraining *training, IvfpqTeam *team,
+							const float *rows, int64 n, int lists,
+							IvfpqReader *reader);
+extern void IvfpqClusterHelp(IvfpqReader *reader, IvfpqTeam *team);
 
 #endif							/* IVFPQ_TRAIN_H */

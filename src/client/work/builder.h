@@ -60,8 +60,7 @@ extern IvfpqBuilder *IvfpqBuilderJoin(const IvfpqTicket *ticket,
 									  IvfpqSharing *sharing);
 extern bool IvfpqBuilderIsOpen(const IvfpqBuilder *builder);
 extern void IvfpqBuilderSample(IvfpqBuilder *builder, uint64 *ids);
-extern void IvfpqBuilderSampled(IvfpqBuilder *builder, const uint64 *ids,
-								int64 n);
+extern void IvfpqBuilderSampled(IvfpqBuilder *builder, int64 n);
 extern bool IvfpqBuilderTrainOn(IvfpqBuilder *builder, GvRows kind,
 								const float *rows, const uint64 *ids,
 								int64 n);

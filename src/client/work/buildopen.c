@@ -98,8 +98,6 @@ IvfpqBuilderBegin(Relation index, const GvBuilderSpec *spec,
 		return NULL;
 	}
 	make_slots(builder);
-	builder->sample_ids = palloc_extended(spec->sample_rows * sizeof(uint64),
-										  MCXT_ALLOC_HUGE);
 	return builder;
 }
 

@@ -282,20 +282,20 @@ IvfpqBuilderTrainEnd(IvfpqBuilder *builder, GvRows kind)
 		IvfpqRingAwait(&builder->ring, 0);
 }
 
-/* TIDs of rows that go to the sample from here are to be found there. */
+/*
+ * TIDs of rows that go to the sample are to be put there, [sample_rows], which
+ * all who build may share.
+ */
 void
 IvfpqBuilderSample(IvfpqBuilder *builder, uint64 *ids)
 {
 	builder->sample_ids = ids;
 }
 
-/* The sample has n rows; of those that others sent the TIDs are not 0. */
+/* The sample has n rows, whoever sent them. */
 void
-IvfpqBuilderSampled(IvfpqBuilder *builder, const uint64 *ids, int64 n)
+IvfpqBuilderSampled(IvfpqBuilder *builder, int64 n)
 {
-	for (int64 i = 0; i < n; i++)
-		if (ids[i] != 0)
-			builder->sample_ids[i] = ids[i];
 	builder->nsample = n;
 }
 

@@ -27,7 +27,7 @@ struct IvfpqBuilder
 	uint64		id;				/* under which others join it */
 	IvfpqRing	ring;
 	IvfpqSlot	slots[IVFPQ_BUILDER_SLOTS]; /* of it */
-	uint64	   *sample_ids;		/* [sample_rows] of the sample; or NULL */
+	uint64	   *sample_ids;		/* [sample_rows] of the sample */
 	int64		nsample;		/* of these, that gpuvecd is known to have */
 	IvfpqSharing *sharing;		/* who has these encoded; or NULL */
 	IvfpqEncodedSink sink;

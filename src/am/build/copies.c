@@ -16,7 +16,7 @@
 #include "utils/memutils.h"
 
 #include "am/common/tid.h"
-#include "am/team/copies.h"
+#include "am/build/copies.h"
 
 #define CHUNK_ITEMS		4096
 #define PREFETCHED		8		/* items */

@@ -1,0 +1,114 @@
+/*
+ * buildworker.c
+ *		A parallel worker: joins the leader's team, and does its part of each
+ *		job.
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "catalog/index.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "am/build/build.h"
+#include "am/common/identity.h"
+#include "am/common/snapshot.h"
+
+/* Rows to train on, read here. */
+static void
+help_to_read(IvfpqBuild *build, IvfpqJob job)
+{
+	IvfpqSample sample = {.type = &build->type};
+	IvfpqReader reader = {.training = &build->training, .sample = &sample,
+		.heap = build->heap, .index = build->index,
+	.indexInfo = build->indexInfo};
+
+	if (job == IVFPQ_JOB_SEND)
+		IvfpqSendHelp(&reader, &build->team);
+	else
+		IvfpqClusterHelp(&reader, &build->team);
+}
+
+/* Rows of the table go to lists, and what comes after that. */
+static void
+help_to_build(IvfpqBuild *build)
+{
+	IvfpqSharing *sharing = IvfpqTeamMemory(&build->team,
+											IVFPQ_TEAM_SHARING);
+
+	IvfpqTrainingOpen(&build->training, &build->team);
+	if (sharing != NULL)
+		build->training.builder = IvfpqBuilderJoin(&sharing->ticket, sharing);
+	IvfpqBuildWork(build);
+}
+
+/* One job after the other, each in memory of its own. */
+static void
+work(IvfpqBuild *build)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "gpuivfpq job",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext oldcontext = MemoryContextSwitchTo(context);
+	IvfpqJob	job;
+
+	for (;;)
+	{
+		(void) IvfpqTeamGather(&build->team);
+		job = build->team.shared->job;
+		if (job == IVFPQ_JOB_END)
+			break;
+		if (job == IVFPQ_JOB_BUILD)
+			help_to_build(build);
+		else
+			help_to_read(build, job);
+		MemoryContextReset(context);
+		build->training = (IvfpqTraining)
+		{
+			0
+		};
+	}
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+}
+
+/*
+ * Entry point of a worker.  It takes the locks that the leader has for a
+ * build; in place weaker ones, since the leader's are held for it, too.
+ */
+void
+IvfpqWorkerMain(dsm_segment *seg, shm_toc *toc)
+{
+	IvfpqBuild	build = {0};
+	const IvfpqTeamShared *shared;
+	LOCKMODE	heap_lock = ShareLock;
+	LOCKMODE	index_lock = AccessExclusiveLock;
+
+	IvfpqTeamJoin(&build.team, seg, toc);
+	shared = build.team.shared;
+	if (shared->in_place)
+		heap_lock = index_lock = AccessShareLock;
+	else if (shared->concurrent)
+	{
+		heap_lock = ShareUpdateExclusiveLock;
+		index_lock = RowExclusiveLock;
+	}
+	build.heap = table_open(shared->heap, heap_lock);
+	build.index = index_open(shared->index, index_lock);
+	build.indexInfo = IvfpqIndexInfo(build.index);
+	build.indexInfo->ii_Concurrent = shared->concurrent;
+	IvfpqBuildInit(&build);
+	if (shared->in_place)
+	{
+		IvfpqSnapshotsAreOurs();
+		IvfpqSnapshotDrop();
+	}
+
+	work(&build);
+
+	/* which a parallel worker begins with, and ends with */
+	IvfpqSnapshotTake();
+	index_close(build.index, index_lock);
+	table_close(build.heap, heap_lock);
+	IvfpqTeamLeave(&build.team, toc);
+}

@@ -1,0 +1,255 @@
+/*
+ * workers.c
+ *		The parallel workers of a team: how many, how they begin and end.
+ *
+ * One parallel context serves training and the build.  Its segment of shared
+ * memory has what is known when workers begin.  What follows from training
+ * lies in a dynamic shared area, once, for the leader as well: of a million
+ * lists the centroids are gigabytes.  The area stays when workers are
+ * dismissed.
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "optimizer/clauses.h"
+#include "optimizer/paths.h"
+#include "storage/lwlock.h"
+#include "tcop/tcopprot.h"
+#include "utils/backend_status.h"
+#include "utils/rel.h"
+
+#include "am/team/team.h"
+
+/* maintenance_work_mem that a participant should have, as core has it. */
+#define LEAST_MEMORY_KB	32768
+
+/* What lies in the segment. */
+enum
+{
+	KEY_SHARED = 1,				/* IvfpqTeamShared */
+	KEY_QUERY,					/* the leader's, for views */
+	KEY_WAL,					/* WalUsage [nworkers] */
+	KEY_BUFFERS					/* BufferUsage [nworkers] */
+};
+
+/* May expressions and predicate of the index be computed in workers? */
+static bool
+is_safe(Relation index)
+{
+	PlannerInfo *root = makeNode(PlannerInfo);
+
+	root->glob = makeNode(PlannerGlobal);
+	return is_parallel_safe(root,
+							(Node *) RelationGetIndexExpressions(index)) &&
+		is_parallel_safe(root, (Node *) RelationGetIndexPredicate(index));
+}
+
+/* Pages of the table, and of its values that are out of line. */
+static int64
+count_pages(Relation heap)
+{
+	int64		npages = RelationGetNumberOfBlocks(heap);
+
+	if (OidIsValid(heap->rd_rel->reltoastrelid))
+	{
+		Relation	toast = table_open(heap->rd_rel->reltoastrelid,
+									   AccessShareLock);
+
+		npages += RelationGetNumberOfBlocks(toast);
+		table_close(toast, AccessShareLock);
+	}
+	return npages;
+}
+
+/*
+ * Workers to ask for.  plan_create_index_workers goes by what a scan of the
+ * table costs.  But placing a row takes longer than reading it, and values out
+ * of line count as well.  So there is one worker for each
+ * min_parallel_table_scan_size of the table, unless table or settings say
+ * less.
+ */
+int
+IvfpqCountWorkers(Relation heap, Relation index)
+{
+	int			most = max_parallel_maintenance_workers;
+	int			given = RelationGetParallelWorkers(heap, -1);
+
+	if (!IsUnderPostmaster || most == 0 ||
+		heap->rd_rel->relpersistence == RELPERSISTENCE_TEMP ||
+		!is_safe(index))
+		return 0;
+	if (given >= 0)
+		return Min(given, most);
+	most = (int) Min(most, count_pages(heap) /
+					 Max(min_parallel_table_scan_size, 1));
+	return Max(0, Min(most, maintenance_work_mem / LEAST_MEMORY_KB - 1));
+}
+
+/* Ask for room in the segment, before it is made. */
+static void
+ask(ParallelContext *context, Size bytes)
+{
+	shm_toc_estimate_chunk(&context->estimator, bytes);
+	shm_toc_estimate_keys(&context->estimator, 1);
+}
+
+/* Memory that was asked for, which workers find by its key. */
+static void *
+take(ParallelContext *context, uint64 key, Size bytes)
+{
+	void	   *memory = shm_toc_allocate(context->toc, bytes);
+
+	shm_toc_insert(context->toc, key, memory);
+	return memory;
+}
+
+/* Make the segment; false: there is none to be had. */
+static bool
+make_segment(ParallelContext *context)
+{
+	Size		n = context->nworkers;
+
+	ask(context, sizeof(IvfpqTeamShared));
+	if (debug_query_string)
+		ask(context, strlen(debug_query_string) + 1);
+	ask(context, n * sizeof(WalUsage));
+	ask(context, n * sizeof(BufferUsage));
+	InitializeParallelDSM(context);
+	return context->seg != NULL;
+}
+
+/* Fill it, and make the area. */
+static void
+fill_segment(IvfpqTeam *team)
+{
+	ParallelContext *context = team->context;
+	Size		n = context->nworkers;
+
+	team->shared = take(context, KEY_SHARED, sizeof(IvfpqTeamShared));
+	IvfpqTeamInit(team->shared);
+	team->shared->nparts = context->nworkers + 1;
+	SharedFileSetInit(&team->shared->files, context->seg);
+	team->area = dsa_create(LWTRANCHE_PARALLEL_QUERY_DSA);
+	team->shared->area = dsa_get_handle(team->area);
+	if (debug_query_string)
+		strcpy(take(context, KEY_QUERY, strlen(debug_query_string) + 1),
+			   debug_query_string);
+	team->wal = take(context, KEY_WAL, n * sizeof(WalUsage));
+	team->buffers = take(context, KEY_BUFFERS, n * sizeof(BufferUsage));
+}
+
+/* Prepare for workers; false: there is no shared memory for them. */
+static bool
+prepare(IvfpqTeam *team, int nworkers)
+{
+	EnterParallelMode();
+	memset(team, 0, sizeof(*team));
+	team->context = CreateParallelContext("gpuvec", "IvfpqWorkerMain",
+										  nworkers);
+	if (make_segment(team->context))
+	{
+		fill_segment(team);
+		team->parallel = true;
+		return true;
+	}
+	DestroyParallelContext(team->context);
+	ExitParallelMode();
+	return false;
+}
+
+/* Start workers, and wait until they have begun. */
+static void
+launch(IvfpqTeam *team)
+{
+	LaunchParallelWorkers(team->context);
+	team->shared->size = team->context->nworkers_launched + 1;
+	ereport(DEBUG1,
+			(errmsg_internal("using %d parallel workers",
+							 team->context->nworkers_launched)));
+	/* a worker that dies before it attaches would be waited for */
+	WaitForParallelWorkersToAttach(team->context);
+	(void) IvfpqTeamGather(team);
+}
+
+/*
+ * The leader begins, with as many of nworkers workers as can be had; with
+ * in_place only training is the team's.  Memory from the current context.
+ * Workers begin with the leader's active snapshot, which must stay as long as
+ * this takes.  In parallel mode, until IvfpqTeamDismiss.
+ */
+void
+IvfpqTeamBegin(IvfpqTeam *team, int nworkers, Relation heap, Relation index,
+			   IndexInfo *indexInfo, bool in_place)
+{
+	if (nworkers == 0 || !prepare(team, nworkers))
+	{
+		IvfpqTeamAlone(team);
+		return;
+	}
+	team->shared->heap = RelationGetRelid(heap);
+	team->shared->index = RelationGetRelid(index);
+	team->shared->concurrent = indexInfo->ii_Concurrent;
+	team->shared->in_place = in_place;
+	launch(team);
+}
+
+/* Workers are done; the leader goes on alone, and keeps all parts. */
+void
+IvfpqTeamDismiss(IvfpqTeam *team)
+{
+	ParallelContext *context = team->context;
+	IvfpqTeam	alone;
+
+	if (context == NULL)
+		return;
+	IvfpqTeamStart(team, IVFPQ_JOB_END);
+	WaitForParallelWorkersToFinish(context);
+	for (int i = 0; i < context->nworkers_launched; i++)
+		InstrAccumParallelQuery(&team->buffers[i], &team->wal[i]);
+	IvfpqTeamAlone(&alone);
+	memcpy(alone.shared->parts, team->shared->parts,
+		   sizeof(alone.shared->parts));
+	alone.area = team->area;
+	*team = alone;
+	DestroyParallelContext(context);
+	ExitParallelMode();
+}
+
+/* All is done; what the parts had is gone. */
+void
+IvfpqTeamEnd(IvfpqTeam *team)
+{
+	IvfpqTeamDismiss(team);
+	if (team->area != NULL)
+		dsa_detach(team->area);
+	team->area = NULL;
+}
+
+/* A worker joins the team. */
+void
+IvfpqTeamJoin(IvfpqTeam *team, dsm_segment *seg, shm_toc *toc)
+{
+	memset(team, 0, sizeof(*team));
+	debug_query_string = shm_toc_lookup(toc, KEY_QUERY, true);
+	pgstat_report_activity(STATE_RUNNING, debug_query_string);
+	team->shared = shm_toc_lookup(toc, KEY_SHARED, false);
+	team->me = ParallelWorkerNumber + 1;
+	team->parallel = true;
+	SharedFileSetAttach(&team->shared->files, seg);
+	team->area = dsa_attach(team->shared->area);
+	InstrStartParallelQuery();
+}
+
+/* ... and leaves it. */
+void
+IvfpqTeamLeave(IvfpqTeam *team, shm_toc *toc)
+{
+	WalUsage   *wal = shm_toc_lookup(toc, KEY_WAL, false);
+	BufferUsage *buffers = shm_toc_lookup(toc, KEY_BUFFERS, false);
+
+	InstrEndParallelQuery(&buffers[ParallelWorkerNumber],
+						  &wal[ParallelWorkerNumber]);
+	dsa_detach(team->area);
+}
