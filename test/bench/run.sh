@@ -10,6 +10,7 @@
 #   inserts   COPY and INSERT into indexed tables, beside the same
 #   lists     how much of the table is read, by number of lists and copies
 #   targets   whether recall is what gpuvec.recall asks for; takes several DATA
+#   commits   two trees of gpuvec, one beside the other: BEFORE AFTER DATA
 #   setsql    functions over sets of rows, by a card and in the session; takes
 #             no DATA (test/gpu/run.sh sets)
 # or, without a server and DATA, over numbers of its own:
@@ -52,6 +53,9 @@ main() {
 	select | exact | kmeans | graph)
 		command -v nvidia-smi >/dev/null || gv_die "bench: $1 needs a card"
 		exec python3 "$GV_ROOT/test/bench/$1card.py" "${@:2}"
+		;;
+	commits)
+		exec python3 "$GV_ROOT/test/bench/commits.py" "${@:2}"
 		;;
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
