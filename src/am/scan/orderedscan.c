@@ -422,20 +422,6 @@ start_scan(IndexScanDesc scan)
 }
 
 /*
- * Prefetch the pages of rows that come up next, as many as the batch is good
- * for.
- */
-static void
-prefetch_rows(IvfpqScan *state)
-{
-	const IvfpqQueue *queue = &state->queue;
-
-	IvfpqMeasurePrefetch(state->measure, queue->prefetch + queue->ntaken,
-						 Max(0, Min(queue->nprefetch - queue->ntaken,
-									state->quota - state->given)));
-}
-
-/*
  * The nearest row of the queue; false when it is empty.  Bounded rows that
  * come up are measured and go back, until a measured one is first: no other
  * can be nearer.
@@ -448,7 +434,11 @@ queue_next(IvfpqScan *state, double *distance, uint64 *id)
 
 	if (row != NULL && row->bounded)
 	{
-		prefetch_rows(state);
+		/* pages of rows that come up next, as many as the batch is good for */
+		IvfpqMeasurePrefetch(state->measure,
+							 queue->prefetch + queue->ntaken,
+							 Max(0, Min(queue->nprefetch - queue->ntaken,
+										state->quota - state->given)));
 		for (; row != NULL && row->bounded; row = IvfpqQueueTake(queue))
 		{
 			CHECK_FOR_INTERRUPTS();

@@ -287,16 +287,6 @@ report_engine(IvfpqRemoteReport *report, const char *engine)
 	strlcpy(report->engine, engine, sizeof(report->engine));
 }
 
-/* Note what an answer cost. */
-static void
-report_answer(IvfpqRemoteReport *report, const GvSearchReply *head)
-{
-	report->answered = true;
-	report->batch_size = head->batch;
-	report->queued_us += head->queued_us;
-	report->engine_us += head->engine_us;
-}
-
 /*
  * The best `capacity` copies of the `probes` nearest lists by gpuvecd, as the
  * session's engine would find them, in search->lists and search->candidates.
@@ -324,7 +314,10 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity)
 
 	if (served == IVFPQ_SERVED)
 	{
-		report_answer(report, &answer.head);
+		report->answered = true;
+		report->batch_size = answer.head.batch;
+		report->queued_us += answer.head.queued_us;
+		report->engine_us += answer.head.engine_us;
 		if (!use_answer(search, &answer, capacity))
 			served = IVFPQ_STALE;
 	}
