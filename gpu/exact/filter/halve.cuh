@@ -162,7 +162,8 @@ gv_exact_halve_query(const GvExactSpace &space, const float *x,
 	seen.square = measures.square;
 	seen.unit = moves ? 1.0 : scale * space.d_frame->scale;
 	seen.offset = moves ? 0.0 : seen.unit * measures.product;
-	seen.slack = (float)
+	/* of zeros, in the place of halves that do not hold it, nothing is known */
+	seen.slack = !measures.held ? GV_EXACT_INFINITE : (float)
 		(1.01 * 0.5 * (error * error / (USUAL_ERROR + gamma) +
 					   USUAL_ERROR * measures.length * measures.length) +
 		 0x1p-40);
