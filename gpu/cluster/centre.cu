@@ -14,7 +14,6 @@
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
 #define STRANDS			8		/* parts of a mean */
-#define MOST_HALF		65504.0f
 #define INFINITE		__int_as_float(0x7F800000)
 
 /* The mean of the centroids: block x has 32 dimensions, STRANDS sums of each. */
@@ -62,14 +61,6 @@ most_kernel(GvClusters cl)
 		atomicMax(cl.d_most, __float_as_uint(most));
 }
 
-static __device__ __forceinline__ double
-add_warp(double sum)
-{
-	for (int half = GV_WARP / 2; half > 0; half /= 2)
-		sum += __shfl_xor_sync(GV_FULL_WARP, sum, half);
-	return sum;
-}
-
 /*
  * By a warp: the half copy of a vector, to [half_dims]; at least its length
  * and, in y, the length of what was lost.
@@ -77,23 +68,14 @@ add_warp(double sum)
 static __device__ __forceinline__ float2
 halve(const GvClusters &cl, const float *from, float scale, uint16_t *to)
 {
-	double		square = 0.0;
-	double		lost = 0.0;
-	float		length;
-
-	for (int d = threadIdx.x % GV_WARP; d < cl.half_dims; d += GV_WARP)
+	GvHalved<double> halved = gv_halve<double, true>([&](int d)
 	{
-		float		x = d < cl.dims ? (from[d] - cl.d_middle[d]) * scale : 0.0f;
-		/* finite, so that products are */
-		uint16_t	half = gv_to_half(fminf(fmaxf(x, -MOST_HALF), MOST_HALF));
-		double		diff = (double) x - (double) gv_from_half(half);
+		return d < cl.dims ? (from[d] - cl.d_middle[d]) * scale : 0.0f;
+	}, cl.half_dims, to);
+	float		length = (float) (sqrt(halved.square) * (1.0 + 0x1p-21));
 
-		to[d] = half;
-		square += (double) x * x;
-		lost += diff * diff;
-	}
-	length = (float) (sqrt(add_warp(square)) * (1.0 + 0x1p-21));
-	return make_float2(length, (float) (sqrt(add_warp(lost)) * (1.0 + 0x1p-20)) +
+	return make_float2(length, (float) (sqrt(halved.error) *
+										(1.0 + 0x1p-20)) +
 					   length * 0x1p-22f + 1e-18f);
 }
 

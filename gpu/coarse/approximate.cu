@@ -5,7 +5,7 @@
  *		be among the nearest.
  *
  *		halve	queries to half precision, and what that can do to scores
- *				(approximate.cuh; in gv_gpu_table where queries come from the host)
+ *				(in gv_gpu_table where queries come from the host)
  *		product	approximate scores of all lists (product.cu, hopperproduct.cu)
  *		choose	the lists near enough, their exact scores, the nearest
  *				(choose.cu)
@@ -33,9 +33,9 @@
  * and a list that has no larger one has an approximate score up to
  * a_p + 2 eps: the margin.
  */
-#include "gpu/coarse/approximate.cuh"
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/common/common.cuh"
+#include "gpu/common/half.cuh"
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
@@ -58,15 +58,23 @@
 
 #define LEAST_SHARE		4		/* a filter has to keep out most of the lists */
 
-/* A warp a query. */
+/* A warp a query: d_halves and d_squares, in one part. */
 static __global__ void __launch_bounds__(THREADS)
 halve_kernel(GvCardModel card, GvBatch batch)
 {
-	int			query = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
+	int64_t		query = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
+	const float *from = batch.d_queries + query * card.dims;
+	GvHalved<float> halved;
 
 	gv_step_begins();
-	if (query < batch.n)
-		gv_approx_halve(card, batch, query);
+	if (query >= batch.n)
+		return;
+	halved = gv_halve<float>([=](int d)
+	{
+		return d < card.dims ? from[d] : 0.0f;
+	}, card.half_dims, batch.approx.d_halves + query * card.half_dims);
+	if (threadIdx.x % GV_WARP == 0)
+		batch.approx.d_squares[query] = {halved.square, halved.error};
 }
 
 static int64_t approximate_from = -1;	/* see gv_gpu_approximate_from */

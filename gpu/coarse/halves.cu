@@ -7,8 +7,7 @@
  * grow: centroids that are replaced leave them wider than need be, and right.
  */
 #include "gpu/coarse/gv_coarse.h"
-#include "gpu/common/mma.cuh"
-#include "gpu/common/warpselect.cuh"
+#include "gpu/common/half.cuh"
 
 #define THREADS			256
 #define WARPS			(THREADS / GV_WARP)
@@ -59,14 +58,6 @@ gv_gpu_halves_drop(GvMirror *mirror)
 	(void) cudaFree(mirror->card.d_limits);
 }
 
-static __device__ __forceinline__ double
-add_warp(double sum)
-{
-	for (int half = GV_WARP / 2; half > 0; half /= 2)
-		sum += __shfl_xor_sync(GV_FULL_WARP, sum, half);
-	return sum;
-}
-
 /* Raise a limit to the root of a sum of squares. */
 static __device__ __forceinline__ void
 raise(float *limit, double square)
@@ -86,29 +77,21 @@ halves_kernel(GvCardModel card, int first, int n)
 	int			lane = threadIdx.x % GV_WARP;
 	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
 	int64_t		list = first + i;
-	double		square = 0.0;
-	double		error = 0.0;
+	const float *centroid = card.d_centroids + list * card.dims;
+	GvHalved<double> halved;
 
 	if (i >= n)
 		return;
-	for (int d = lane; d < card.half_dims; d += GV_WARP)
+	halved = gv_halve<double>([=](int d)
 	{
-		float		x = d < card.dims ?
-			card.d_centroids[list * card.dims + d] : 0.0f;
-		uint16_t	half = gv_to_half(x);
-		double		diff = (double) x - (double) gv_from_half(half);
-
-		card.d_halves[list * card.half_dims + d] = half;
-		square += (double) x * x;
-		error += diff * diff;
-	}
-	square = add_warp(square);
-	error = add_warp(error);
+		return d < card.dims ? centroid[d] : 0.0f;
+	}, card.half_dims, card.d_halves + list * card.half_dims);
 	if (lane == 0)
 	{
-		card.d_squares[list] = card.metric == GV_IP ? 0.0f : (float) square;
-		raise(&card.d_limits->length, square);
-		raise(&card.d_limits->error, error);
+		card.d_squares[list] = card.metric == GV_IP ? 0.0f :
+			(float) halved.square;
+		raise(&card.d_limits->length, halved.square);
+		raise(&card.d_limits->error, halved.error);
 	}
 }
 

@@ -2,13 +2,11 @@
  * hopperproduct.cu
  *		The product of product.cu on cards of compute capability 9.0, by what
  *		only they have: products of a warpgroup that take their operands from
- *		shared memory, and copies that one thread asks for (hopper.cuh).
+ *		shared memory, and copies that one thread asks for (hopperring.cuh).
  *
- * A tile is 128 queries x LISTS lists, its slices 64 dimensions of its rows,
- * in a ring of STAGES places.  One thread asks for slices as places become
- * free; two warpgroups, each with half of the queries, multiply.  There is a
- * block for each SM, which takes every gridDim.x-th tile: slices of the next
- * one come while the sums of this one go out.
+ * A tile is 128 queries x LISTS lists.  There is a block for each SM, which
+ * takes every gridDim.x-th tile: slices of the next one come while the sums of
+ * this one go out.
  *
  * Bytes from L2: a slice of 128 x 256 is 48 KB for 2 M products, 1,024 clocks;
  * L2 gives an SM some 31 a clock when all read, so a slice takes 1,500, and it
@@ -35,23 +33,9 @@ gv_gpu_hopper_fits(const GvBatch *batch, const GvSearcher *searcher)
 }
 
 #include "gpu/coarse/product.cuh"
-#include "gpu/common/hopper.cuh"
+#include "gpu/common/hopperring.cuh"
 
-#define GROUPS			2		/* of warps, that multiply */
-#define QUERIES			(64 * GROUPS)
-#define GROUP_WARPS		(GV_WARPGROUP / GV_WARP)
-#define THREADS			((GROUPS + 1) * GV_WARPGROUP)	/* one more copies */
-#define COPY_REGISTERS	40		/* of threads that copy, which begin with 168 */
-#define MANY_REGISTERS	232		/* of those that multiply */
-#define SLICE			(GV_HOPPER_ROW / 2) /* dimensions at a time */
-#define ALIGNMENT		1024	/* of operands */
-#define ROOM			(224 * 1024)	/* bytes for slices */
-/* Where boxes come from: [half_dims] x rows, a box being SLICE x some rows. */
-struct Maps
-{
-	CUtensorMap queries;		/* QUERIES rows at once */
-	CUtensorMap lists;			/* as many as one product has columns */
-};
+#define QUERIES			(64 * GV_RING_GROUPS)
 
 /* What a launch is made of. */
 struct Tiles
@@ -75,7 +59,7 @@ struct Slice
 {
 	static constexpr int LISTS = WIDTH * PARTS;
 	static constexpr int BYTES = (QUERIES + LISTS) * GV_HOPPER_ROW;
-	static constexpr int STAGES = ROOM / BYTES;
+	static constexpr int STAGES = GV_RING_ROOM / BYTES;
 
 	static_assert(WIDTH % GV_RUN == 0, "a warp finds the least of runs");
 	static_assert(STAGES >= 4, "three slices are on their way");
@@ -83,67 +67,17 @@ struct Slice
 
 #if GV_HOPPER
 
-/* The ring: slices, and two barriers for each. */
+/* Ask for the lists of a slice, and expect its queries, too. */
 template <int WIDTH, int PARTS>
-struct Ring
+static __device__ __forceinline__ void
+send_lists(const GvRing &ring, GvPlace place, const GvRingMaps &maps, int list,
+		   int step)
 {
-	using Shape = Slice<WIDTH, PARTS>;
-
-	char	   *slices;
-	uint64_t   *full;			/* [STAGES] its bytes are there */
-	uint64_t   *empty;			/* [STAGES] all warps have multiplied it */
-
-	__device__ __forceinline__ char *
-	at(int number) const
-	{
-		return slices + number % Shape::STAGES * Shape::BYTES;
-	}
-
-	/* Wait until the block's slice of that number may be filled. */
-	__device__ __forceinline__ void
-	wait_empty(int number) const
-	{
-		gv_barrier_wait(&empty[number % Shape::STAGES],
-						(number / Shape::STAGES + 1) % 2);
-	}
-
-	/* ... and until it is there. */
-	__device__ __forceinline__ void
-	wait_full(int number) const
-	{
-		gv_barrier_wait(&full[number % Shape::STAGES],
-						number / Shape::STAGES % 2);
-	}
-
-	/* A warp needs a slice no longer. */
-	__device__ __forceinline__ void
-	leave(int number) const
-	{
-		if (threadIdx.x % GV_WARP == 0)
-			gv_barrier_arrive(&empty[number % Shape::STAGES]);
-	}
-
-	/* Ask for the lists of a slice, and expect its queries, too. */
-	__device__ __forceinline__ void
-	send_lists(int number, const Maps &maps, int list, int step) const
-	{
-		uint64_t   *barrier = &full[number % Shape::STAGES];
-		char	   *to = at(number) + QUERIES * GV_HOPPER_ROW;
-
-		gv_barrier_expect(barrier, Shape::BYTES);
-#pragma unroll
-		for (int p = 0; p < PARTS; p++)
-			gv_copy_box(to + p * WIDTH * GV_HOPPER_ROW, &maps.lists,
-						step * SLICE, list + p * WIDTH, barrier);
-	}
-
-	__device__ __forceinline__ void
-	send_queries(int number, const Maps &maps, int query, int step) const
-	{
-		gv_copy_box(at(number), &maps.queries, step * SLICE, query,
-					&full[number % Shape::STAGES]);
-	}
-};
+	ring.expect(place, ring.bytes);
+	gv_copy_boxes<PARTS>(ring.slices + place.stage * ring.bytes +
+						 QUERIES * GV_HOPPER_ROW, &maps.rows, step, list,
+						 WIDTH, &ring.full[place.stage]);
+}
 
 /*
  * By one thread: ask for all slices of the block's tiles, as there is room;
@@ -151,68 +85,29 @@ struct Ring
  */
 template <int WIDTH, int PARTS>
 static __device__ __forceinline__ void
-send_tiles(const Ring<WIDTH, PARTS> &ring, const Maps &maps,
-		   const Tiles &tiles, int nsteps)
+send_tiles(const GvRing &ring, const GvRingMaps &maps, const Tiles &tiles,
+		   int nsteps)
 {
 	constexpr int LISTS = WIDTH * PARTS;
-	int			ahead = min(Slice<WIDTH, PARTS>::STAGES, nsteps);
-	int			number = 0;
+	int			ahead = min(ring.stages, nsteps);
+	GvPlace		place = {0, 0};
+	GvPlace		early = {0, 0};
 
-	for (int step = 0; step < ahead; step++)
-		ring.send_lists(step, maps, blockIdx.x / tiles.nqueries * LISTS, step);
+	for (int step = 0; step < ahead; step++, early.advance(ring.stages))
+		send_lists<WIDTH, PARTS>(ring, early, maps,
+								 blockIdx.x / tiles.nqueries * LISTS, step);
 	gv_step_begins();
 	for (int tile = blockIdx.x; tile < tiles.n; tile += gridDim.x)
-		for (int step = 0; step < nsteps; step++)
+		for (int step = 0; step < nsteps; step++, place.advance(ring.stages))
 		{
-			if (number >= ahead)
-			{
-				ring.wait_empty(number);
-				ring.send_lists(number, maps, tile / tiles.nqueries * LISTS,
-								step);
-			}
-			ring.send_queries(number, maps, tile % tiles.nqueries * QUERIES,
-							  step);
-			number++;
+			if (step >= ahead || tile != (int) blockIdx.x)
+				send_lists<WIDTH, PARTS>(ring, place, maps,
+										 tile / tiles.nqueries * LISTS, step);
+			gv_copy_boxes<1>(ring.slices + place.stage * ring.bytes,
+							 &maps.queries, step,
+							 tile % tiles.nqueries * QUERIES, QUERIES,
+							 &ring.full[place.stage]);
 		}
-}
-
-/*
- * By a warpgroup: its products of a tile, whose slices begin at number
- * `first`.  A slice is left when the next one's products have begun.
- */
-template <int WIDTH, int PARTS>
-static __device__ __forceinline__ void
-multiply(float (&sums)[PARTS][1][WIDTH / 8][4], const Ring<WIDTH, PARTS> &ring,
-		 int group, int first, int nsteps)
-{
-#pragma unroll
-	for (int p = 0; p < PARTS; p++)
-		gv_sums_settle(sums[p][0]);
-	for (int step = 0; step < nsteps; step++)
-	{
-		const char *slice = ring.at(first + step);
-		uint64_t	a = gv_operand(slice + group * 64 * GV_HOPPER_ROW);
-		uint64_t	b = gv_operand(slice + QUERIES * GV_HOPPER_ROW);
-
-		ring.wait_full(first + step);
-		gv_products_begin();
-#pragma unroll
-		for (int k = 0; k < SLICE / GV_HOPPER_DEPTH; k++)
-#pragma unroll
-			for (int p = 0; p < PARTS; p++)
-				gv_product(sums[p][0], gv_operand_at(a, k),
-						   gv_operand_at(b, k) +
-						   p * (WIDTH * GV_HOPPER_ROW / 16));
-		gv_products_commit();
-		gv_products_wait<1>();
-		if (step > 0)
-			ring.leave(first + step - 1);
-	}
-	gv_products_wait<0>();
-	ring.leave(first + nsteps - 1);
-#pragma unroll
-	for (int p = 0; p < PARTS; p++)
-		gv_sums_settle(sums[p][0]);
 }
 
 #endif							/* GV_HOPPER */
@@ -222,56 +117,51 @@ multiply(float (&sums)[PARTS][1][WIDTH / 8][4], const Ring<WIDTH, PARTS> &ring,
  * multiple of 1,024 on.  Code for other cards is empty.
  */
 template <int WIDTH, int PARTS>
-static __global__ void __launch_bounds__(THREADS, 1)
+static __global__ void __launch_bounds__(GV_RING_THREADS, 1)
 product_hopper_kernel(GvCardModel card, GvBatch batch,
-					  const __grid_constant__ Maps maps)
+					  const __grid_constant__ GvRingMaps maps)
 {
 #if GV_HOPPER
 	constexpr int LISTS = WIDTH * PARTS;
 	constexpr int STAGES = Slice<WIDTH, PARTS>::STAGES;
 	GV_SHARED(memory);
 	__shared__ uint64_t barriers[2][STAGES];
-	uint32_t	offset = -gv_shared_address(memory) % ALIGNMENT;
-	Ring<WIDTH, PARTS> ring = {(char *) memory + offset, barriers[0],
-	barriers[1]};
+	uint32_t	offset = -gv_shared_address(memory) % GV_RING_ALIGNMENT;
+	GvRing		ring = {(char *) memory + offset, barriers[0], barriers[1],
+	Slice<WIDTH, PARTS>::BYTES, STAGES};
 	Tiles		tiles = tiles_of<LISTS>(card, batch);
-	int			warp = threadIdx.x / GV_WARP;
-	int			nsteps = (card.half_dims + SLICE - 1) / SLICE;
-	int			number = 0;
+	int			group = threadIdx.x / GV_WARPGROUP;
+	int			nsteps = (card.half_dims + GV_HOPPER_SLICE - 1) /
+		GV_HOPPER_SLICE;
+	GvPlace		place = {0, 0};
 
-	if (threadIdx.x == 0)
-	{
-		for (int i = 0; i < STAGES; i++)
-		{
-			gv_barrier_init(&ring.full[i], 1);
-			gv_barrier_init(&ring.empty[i], GROUPS * GROUP_WARPS);
-		}
-		gv_barriers_ready();
-	}
-	__syncthreads();
+	ring.prepare();
 
 	/* 1. one thread of the last group copies */
-	if (warp >= GROUPS * GROUP_WARPS)
+	if (group == GV_RING_GROUPS)
 	{
-		gv_registers_give<COPY_REGISTERS>();
-		if (threadIdx.x == GROUPS * GV_WARPGROUP)
-			send_tiles(ring, maps, tiles, nsteps);
+		gv_registers_give<GV_COPY_REGISTERS>();
+		if (threadIdx.x % GV_WARPGROUP == 0)
+			send_tiles<WIDTH, PARTS>(ring, maps, tiles, nsteps);
 		return;
 	}
 
 	/* 2. the others multiply what comes, and write */
-	gv_registers_take<MANY_REGISTERS>();
+	gv_registers_take<GV_MANY_REGISTERS>();
 	gv_step_begins();
 	for (int tile = blockIdx.x; tile < tiles.n; tile += gridDim.x)
 	{
-		float		sums[PARTS][1][WIDTH / 8][4] = {};
+		float		sums[PARTS][WIDTH / 8][4] = {};
 
-		multiply(sums, ring, warp / GROUP_WARPS, number, nsteps);
-		number += nsteps;
+		gv_ring_multiply<1, false>(sums, ring, place, nsteps, NULL, group, []
+		{
+		});
 #pragma unroll
 		for (int p = 0; p < PARTS; p++)
-			gv_put_sums(card, batch, sums[p], tile % tiles.nqueries * QUERIES +
-						warp * 16, tile / tiles.nqueries * LISTS + p * WIDTH);
+			gv_put_sums<1>(card, batch, &sums[p],
+						   tile % tiles.nqueries * QUERIES +
+						   threadIdx.x / GV_WARP * 16,
+						   tile / tiles.nqueries * LISTS + p * WIDTH);
 	}
 #endif
 }
@@ -282,16 +172,16 @@ launch(const GvCardModel *card, const GvBatch *batch,
 	   const GvSearcher *searcher)
 {
 	constexpr int bytes = Slice<WIDTH, PARTS>::STAGES *
-		Slice<WIDTH, PARTS>::BYTES + ALIGNMENT;
+		Slice<WIDTH, PARTS>::BYTES + GV_RING_ALIGNMENT;
 	Tiles		tiles = tiles_of<WIDTH * PARTS>(*card, *batch);
-	Maps		maps;
+	GvRingMaps	maps;
 
 	GV_TRY(gv_gpu_hopper_map(&maps.queries, batch->approx.d_halves, batch->n,
 							 card->half_dims, QUERIES));
-	GV_TRY(gv_gpu_hopper_map(&maps.lists, card->d_halves, card->nlists,
+	GV_TRY(gv_gpu_hopper_map(&maps.rows, card->d_halves, card->nlists,
 							 card->half_dims, WIDTH));
 	return gv_launch_step(product_hopper_kernel<WIDTH, PARTS>,
-						  min(tiles.n, searcher->nsms), THREADS, bytes,
+						  min(tiles.n, searcher->nsms), GV_RING_THREADS, bytes,
 						  searcher->stream, card, batch, maps);
 }
 
@@ -318,7 +208,8 @@ clocks_of(const GvCardModel *card, const GvBatch *batch, int nsms, int lists)
 	int64_t		ntiles = (int64_t) ((batch->n + QUERIES - 1) / QUERIES) *
 		((card->nlists + lists - 1) / lists);
 	int64_t		rounds = (ntiles + nsms - 1) / nsms;
-	int64_t		nsteps = (card->half_dims + SLICE - 1) / SLICE;
+	int64_t		nsteps = (card->half_dims + GV_HOPPER_SLICE - 1) /
+		GV_HOPPER_SLICE;
 
 	return rounds * (nsteps * (QUERIES + lists) * 4 + lists * 21 + 500);
 }

@@ -93,7 +93,7 @@ product_kernel(GvCardModel card, GvBatch batch)
 	}
 
 	/* 3. out */
-	gv_put_sums(card, batch, sums, query + warp_query, list + warp_list);
+	gv_put_sums<QM>(card, batch, sums, query + warp_query, list + warp_list);
 }
 
 template <int QUERIES, int LISTS, int ACROSS>

@@ -67,14 +67,14 @@ gv_put_run(const GvCardModel &card, float *to, int list, bool there, bool odd,
 }
 
 /*
- * A warp's sums, [QM * 16 queries][NTILES * 8 lists] as mma.cuh has D, to
+ * A warp's sums [QM], [QM * 16 queries][NTILES * 8 lists] as mma.cuh has D, to
  * scores, and the least of every run of 32 lists.  Beyond the last list scores
  * are infinite.
  */
 template <int QM, int NTILES>
 static __device__ __forceinline__ void
 gv_put_sums(const GvCardModel &card, const GvBatch &batch,
-			float (&sums)[QM][NTILES][4], int query, int list)
+			float (*sums)[NTILES][4], int query, int list)
 {
 	constexpr int TILES = GV_RUN_TILES;
 	int			lane = threadIdx.x % GV_WARP;

@@ -18,20 +18,8 @@
 #define GV_MMA_CUH
 
 #include <stdint.h>
-#include <cuda_fp16.h>
 
-/* The bits of the nearest half, and back. */
-static __device__ __forceinline__ uint16_t
-gv_to_half(float value)
-{
-	return __half_as_ushort(__float2half_rn(value));
-}
-
-static __device__ __forceinline__ float
-gv_from_half(uint16_t bits)
-{
-	return __half2float(__ushort_as_half(bits));
-}
+#include "gpu/common/half.cuh"
 
 #ifdef __CUDACC__
 

@@ -7,8 +7,8 @@
  * that make the chunks of its table, which read them from the host's memory
  * and leave them in the card's.  Entries are gv_table's to the last bit.
  */
-#include "gpu/coarse/approximate.cuh"
 #include "gpu/common/common.cuh"
+#include "gpu/common/half.cuh"
 #include "gpu/index/gv_index.h"
 
 #define CHUNK_CODES		(2 * GV_CHUNK)	/* sub-quantizers of a chunk */
@@ -24,13 +24,13 @@
  */
 template <int QUERIES>
 static __device__ __forceinline__ void
-put_squares(const GvBatch &batch, int query, float2 mine)
+put_squares(const GvBatch &batch, int query, GvHalved<float> mine)
 {
 	constexpr int TEAM = THREADS / GV_WARP / QUERIES;	/* warps */
-	__shared__ float2 sums[THREADS / GV_WARP];
+	__shared__ GvHalved<float> sums[THREADS / GV_WARP];
 	int			q = threadIdx.x;
 
-	mine = {gv_approx_add(mine.x), gv_approx_add(mine.y)};
+	mine = {gv_add_warp(mine.square), gv_add_warp(mine.error)};
 	if (threadIdx.x % GV_WARP == 0)
 		sums[threadIdx.x / GV_WARP] = mine;
 	__syncthreads();
@@ -38,9 +38,9 @@ put_squares(const GvBatch &batch, int query, float2 mine)
 		return;
 	mine = {0.0f, 0.0f};
 	for (int i = q * TEAM; i < (q + 1) * TEAM; i++)
-		mine = {mine.x + sums[i].x, mine.y + sums[i].y};
+		mine = {mine.square + sums[i].square, mine.error + sums[i].error};
 	batch.approx.d_squares[(int64_t) (query + q) * batch.approx.nparts +
-						 blockIdx.x] = mine;
+						 blockIdx.x] = {mine.square, mine.error};
 }
 
 /*
@@ -72,7 +72,7 @@ table_kernel(GvCardModel card, GvBatch batch)
 	float	   *out = batch.d_queries + (int64_t) mine * card.dims;
 	uint16_t   *halves = batch.approx.d_halves == NULL ? NULL :
 		batch.approx.d_halves + (int64_t) mine * card.half_dims;
-	float2		squares = {0.0f, 0.0f};
+	GvHalved<float> halved = {};
 	float		ahead[AHEAD];
 	float		sums[QUERIES] = {};
 
@@ -95,7 +95,7 @@ table_kernel(GvCardModel card, GvBatch batch)
 			if (out != in)
 				out[d] = x;
 			if (halves != NULL)
-				halves[d] = gv_approx_round(x, &squares);
+				halves[d] = halved.round(x);
 		}
 		__syncthreads();
 		if (first <= start && start + ndims <= last && ndims <= AHEAD)
@@ -131,7 +131,7 @@ table_kernel(GvCardModel card, GvBatch batch)
 		return;
 	if (end == card.dims && end + lane < card.half_dims)
 		halves[end + lane] = 0;
-	put_squares<QUERIES>(batch, query, squares);
+	put_squares<QUERIES>(batch, query, halved);
 }
 
 /* d_queries, d_wanted and d_tables of a batch; d_halves if it has them. */

@@ -9,10 +9,10 @@
 #include "gpu/select/rows.cuh"
 
 static const char *const names[GV_NROWS_WAYS] = {
-	"team", "threshold", "warp", "sample", "sample-global", "radix"
+	"team", "threshold", "warp", "sample", "radix"
 };
 
-static const char letters[GV_NROWS_WAYS + 1] = "thwsgr";
+static const char letters[GV_NROWS_WAYS + 1] = "thwsr";
 
 #define LEAST_SAMPLED	4096	/* columns, for a threshold */
 #define SPARSE			24		/* ... of which one is wanted, at most */

@@ -6,7 +6,7 @@
  * quickest of random rows.  A line is of so many columns at most, a letter of so
  * many k at most; what is beyond the last counts as it.
  *
- * t: team, h: threshold, w: warp, s: sample, g: sample-global, r: radix
+ * t: team, h: threshold, w: warp, s: sample, r: radix
  *
  * Card: NVIDIA H200.  Date: 2026-11-22.
  */
@@ -40,7 +40,7 @@ static const char *const gv_table_ways[GV_TABLE_ROWS][GV_TABLE_COLUMNS] = {
 	{
 		"ttttttt",
 		"ttttttt",
-		"ttttggg",
+		"ttttsss",
 		"ttttrrr",
 		"hhhhrrs",
 		"hhhhhrr",
@@ -50,7 +50,7 @@ static const char *const gv_table_ways[GV_TABLE_ROWS][GV_TABLE_COLUMNS] = {
 	{
 		"ttttttt",
 		"ttttttt",
-		"ttttggg",
+		"ttttsss",
 		"tthtrrr",
 		"hhhhrrr",
 		"hhhhhrr",
@@ -60,7 +60,7 @@ static const char *const gv_table_ways[GV_TABLE_ROWS][GV_TABLE_COLUMNS] = {
 	{
 		"ttttttt",
 		"ttttttt",
-		"ttttgtt",
+		"ttttstt",
 		"tthhrrh",
 		"hhhhrrs",
 		"hhhhhrr",

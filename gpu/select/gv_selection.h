@@ -33,8 +33,7 @@
  *				divided evenly by 11 bits at a time, and a last read gathers:
  *				at most 8 reads whatever the input, 3 or 4 where it is not made
  *				for it; memory for k + max(k / 8, 4,096) items a row.  Ribizel,
- *				Anzt, 2019.  Two variants, which count in shared memory or in
- *				the card's
+ *				Anzt, 2019, its variant that counts in shared memory
  *	radix		the same without a sample: at most 7 reads, 3 or 4 mostly
  * All then sort k items and some more: up to 8,192 in shared memory, beyond by
  * CUB, rows side by side where they are many.
@@ -58,8 +57,7 @@ typedef enum GvRowsWay
 	GV_ROWS_TEAM,
 	GV_ROWS_THRESHOLD,
 	GV_ROWS_WARP,
-	GV_ROWS_SAMPLE,				/* counts in shared memory */
-	GV_ROWS_SAMPLE_GLOBAL,		/* counts in the card's memory */
+	GV_ROWS_SAMPLE,
 	GV_ROWS_RADIX
 } GvRowsWay;
 
@@ -73,7 +71,7 @@ typedef struct GvSelector GvSelector;
 extern GvStatus gv_gpu_selector(GvSelector **selector);
 extern void gv_gpu_selector_drop(GvSelector *selector);
 
-/* "team", "threshold", "warp", "sample", "sample-global", "radix" */
+/* "team", "threshold", "warp", "sample", "radix" */
 extern const char *gv_gpu_rows_name(GvRowsWay way);
 
 /* Can a valid spec be answered so?  And how is it best?  Its method counts. */

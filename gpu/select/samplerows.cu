@@ -94,15 +94,12 @@ part_bits(const Range &range)
 }
 
 /* Count the row's items in the range, this block's share, by buckets. */
-template <bool GLOBAL>
 static __device__ __forceinline__ void
 count_items(const float *row, int64_t n, const Member &member, Shared &shared,
 			bool by_tree)
 {
 	Range		range = shared.range;
 	int			bits = part_bits(range);
-	uint32_t   *counts = GLOBAL ? member.together->counts[member.turn] :
-		shared.counts;
 
 #pragma unroll 1
 	for (int64_t first = (int64_t) member.number * GV_CHUNK_STEP; first < n;
@@ -123,7 +120,7 @@ count_items(const float *row, int64_t n, const Member &member, Shared &shared,
 			if (inside)
 				bucket = by_tree ? gv_tree_bucket(&shared.splitters, item) :
 					(uint32_t) (offset >> bits);
-			gv_count_bucket(counts, bucket, inside);
+			gv_count_bucket(shared.counts, bucket, inside);
 		}
 	}
 }
@@ -188,7 +185,6 @@ enter_bucket(Shared &shared, uint32_t rank, bool by_tree)
 }
 
 /* Divide the range once. */
-template <bool GLOBAL>
 static __device__ __forceinline__ void
 divide(const float *row, const GvRowsCall &call, Member &member,
 	   Shared &shared, bool by_tree)
@@ -202,18 +198,18 @@ divide(const float *row, const GvRowsCall &call, Member &member,
 		if (member.number == 0)
 			next[i] = 0;
 	}
-	/* one block alone counts for itself, and knows when it has cleared */
 	__syncthreads();
-	count_items<GLOBAL>(row, call.columns, member, shared, by_tree);
+	count_items(row, call.columns, member, shared, by_tree);
 	__syncthreads();
-	if (!GLOBAL && member.nmembers > 1)
+	/* one block alone counts for itself */
+	if (member.nmembers > 1)
 		for (int i = threadIdx.x; i < GV_DIGITS; i += GV_SAMPLERS)
 			if (shared.counts[i] > 0)
 				atomicAdd(&together->counts[member.turn][i],
 						  shared.counts[i]);
 	__threadfence();
 	member.wait();
-	if (GLOBAL || member.nmembers > 1)
+	if (member.nmembers > 1)
 		for (int i = threadIdx.x; i < GV_DIGITS; i += GV_SAMPLERS)
 			shared.counts[i] = __ldcg(&together->counts[member.turn][i]);
 	__syncthreads();
@@ -248,7 +244,6 @@ gather(const float *row, int64_t n, const Member &member, uint64_t last,
 }
 
 /* The k first of one row. */
-template <bool GLOBAL>
 static __device__ __forceinline__ void
 do_row(const GvRowsCall &call, const Exact &exact, int64_t number,
 	   uint64_t *d_items, Member &member, Shared &shared, uint64_t *items)
@@ -265,7 +260,7 @@ do_row(const GvRowsCall &call, const Exact &exact, int64_t number,
 	__syncthreads();
 	while (shared.range.before + shared.range.count > exact.room)
 	{
-		divide<GLOBAL>(row, call, member, shared, by_tree);
+		divide(row, call, member, shared, by_tree);
 		by_tree = false;
 	}
 	count = shared.range.before + shared.range.count;
@@ -321,7 +316,6 @@ leave(const Exact &exact, const Member &member)
  * Rows to blocks: one to several, or several to one.  All blocks are resident.
  * Shared: items [GV_ROWS_ROOM].
  */
-template <bool GLOBAL>
 static __global__ void __launch_bounds__(GV_SAMPLERS, BLOCKS_A_SM)
 exact_kernel(GvRowsCall call, Exact exact)
 {
@@ -358,33 +352,32 @@ exact_kernel(GvRowsCall call, Exact exact)
 		int64_t		room = exact.room <= GV_ROWS_ROOM ?
 			(int64_t) team * GV_ROWS_ROOM : 2 * (int64_t) i * exact.room;
 
-		do_row<GLOBAL>(call, exact, number, exact.d_rooms + room, member,
-					   shared, (uint64_t *) memory);
+		do_row(call, exact, number, exact.d_rooms + room, member, shared,
+			   (uint64_t *) memory);
 	}
 	leave(exact, member);
 }
 
 /* Blocks of a launch: all are resident, by the driver's word. */
-template <bool GLOBAL>
 static GvStatus
 launch(GvSelector *selector, GvRowsCall call, Exact exact,
 	   cudaStream_t stream)
 {
 	size_t		bytes = sizeof(uint64_t) * GV_ROWS_ROOM;
 
-	GV_TRY(gv_allow_shared((const void *) exact_kernel<GLOBAL>, bytes));
+	GV_TRY(gv_allow_shared((const void *) exact_kernel, bytes));
 #ifdef __CUDACC__
 	void	   *arguments[] = {&call, &exact};
 
 	return gv_cuda_status(cudaLaunchCooperativeKernel((const void *)
-													  exact_kernel<GLOBAL>,
+													  exact_kernel,
 													  dim3(selector->nblocks),
 													  dim3(GV_SAMPLERS),
 													  arguments, bytes,
 													  stream));
 #else
-	GV_LAUNCH(exact_kernel<GLOBAL>, selector->nblocks, GV_SAMPLERS, bytes,
-			  stream, call, exact);
+	GV_LAUNCH(exact_kernel, selector->nblocks, GV_SAMPLERS, bytes, stream,
+			  call, exact);
 	return gv_cuda_status(cudaGetLastError());
 #endif
 }
@@ -395,23 +388,14 @@ gv_exact_blocks(int nsms)
 {
 #ifdef __CUDACC__
 	size_t		bytes = sizeof(uint64_t) * GV_ROWS_ROOM;
-	int			shared = 0;
-	int			global = 0;
+	int			nblocks = 0;
 
-	if (gv_allow_shared((const void *) exact_kernel<false>,
-						bytes) != GV_OK ||
-		gv_allow_shared((const void *) exact_kernel<true>,
-						bytes) != GV_OK ||
-		cudaOccupancyMaxActiveBlocksPerMultiprocessor(&shared,
-													  exact_kernel<false>,
-													  GV_SAMPLERS,
-													  bytes) != cudaSuccess ||
-		cudaOccupancyMaxActiveBlocksPerMultiprocessor(&global,
-													  exact_kernel<true>,
+	if (gv_allow_shared((const void *) exact_kernel, bytes) != GV_OK ||
+		cudaOccupancyMaxActiveBlocksPerMultiprocessor(&nblocks, exact_kernel,
 													  GV_SAMPLERS,
 													  bytes) != cudaSuccess)
 		return 0;
-	return nsms * min(shared, global);
+	return nsms * nblocks;
 #else
 	return 1;
 #endif
@@ -446,9 +430,7 @@ gv_rows_exact(GvSelector *selector, const GvRowsCall *call, GvRowsWay way,
 	exact.d_together = selector->d_together;
 	exact.d_rooms = exact.room <= GV_ROWS_ROOM ? selector->d_rooms :
 		(uint64_t *) selector->d_work.memory;
-	GV_TRY(way == GV_ROWS_SAMPLE_GLOBAL ?
-		   launch<true>(selector, *call, exact, stream) :
-		   launch<false>(selector, *call, exact, stream));
+	GV_TRY(launch(selector, *call, exact, stream));
 	return exact.room <= GV_ROWS_ROOM ? GV_OK :
 		gv_give_rows(selector, call, exact.d_rooms, exact.room, stream);
 }
@@ -471,10 +453,10 @@ gv_rows_repair(GvSelector *selector, const GvRowsCall *call,
 	exact.d_list = (const uint32_t *) selector->d_list.memory;
 	exact.alone = call->columns <= ALONE_COLUMNS;
 	if (exact.alone)
-		return gv_launch_early(selector->overlap, exact_kernel<false>,
+		return gv_launch_early(selector->overlap, exact_kernel,
 							   call->rows < selector->nblocks ? call->rows :
 							   selector->nblocks, GV_SAMPLERS,
 							   sizeof(uint64_t) * GV_ROWS_ROOM, stream, *call,
 							   exact);
-	return launch<false>(selector, *call, exact, stream);
+	return launch(selector, *call, exact, stream);
 }

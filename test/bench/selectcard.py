@@ -33,7 +33,7 @@ TABLE = cardbuild.ROOT / "gpu/select/gv_select_table.h"
 KERNELS = ["select/*", "common/*"]
 BYTES_A_SECOND = 4.2e12
 LETTERS = {"team": "t", "threshold": "h", "warp": "w", "sample": "s",
-           "sample-global": "g", "radix": "r"}
+           "radix": "r"}
 # (rows, columns, k): goal, microseconds
 GOALS = {
     (1, 1000000, 10): 12, (1, 1000000, 100): 15, (1, 1000000, 2048): 25,

@@ -60,14 +60,6 @@ gv_exact_row(const GvExactRows &rows, uint32_t slot)
 					  (uint64_t) rows.n);
 }
 
-static __device__ __forceinline__ double
-gv_exact_add_warp(double sum)
-{
-	for (int half = GV_WARP / 2; half > 0; half /= 2)
-		sum += __shfl_xor_sync(GV_FULL_WARP, sum, half);
-	return sum;
-}
-
 /* What A has to reach of a query whose last neighbour is so far away. */
 static __device__ __forceinline__ float
 gv_exact_cut_of(const GvExactSpace &space, const GvExactQuery &seen, double last)

@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-#include "gpu/common/mma.cuh"
+#include "gpu/common/half.cuh"
 #include "gpu/exact/filter/exact.cuh"
 
 #define USUAL_LENGTH	64.0	/* of rows, once scaled */
@@ -50,7 +50,7 @@ view_of(int metric, const float *x, int dims)
 	{
 		for (int d = lane; d < dims; d += GV_WARP)
 			sum += (double) x[d];
-		view.shift = gv_exact_add_warp(sum) / dims;
+		view.shift = gv_add_warp(sum) / dims;
 		sum = 0.0;
 	}
 	for (int d = lane; d < dims; d += GV_WARP)
@@ -60,7 +60,7 @@ view_of(int metric, const float *x, int dims)
 		sum += part * part;
 		varies |= x[d] != (metric == GV_SET_PEARSON ? x[0] : 0.0f);
 	}
-	sum = gv_exact_add_warp(sum);
+	sum = gv_add_warp(sum);
 	view.varies = __any_sync(GV_FULL_WARP, varies);
 	view.factor = view.varies ? 1.0 / sqrt(sum) : 0.0;
 	return view;
@@ -78,49 +78,42 @@ struct Measures
 };
 
 /*
- * By a warp: the half copy [half_dims] of (u(x) - m) scale, without m where
- * d_mean is NULL.
+ * By a warp: the half copy [half_dims] of (u(x) - m) scale, or of u(x) scale
+ * where it does not move.
  */
 static __device__ __forceinline__ Measures
 halve(const GvExactSpace &space, const float *x, View view, bool moves,
 	  double scale, uint16_t *halves)
 {
-	int			lane = threadIdx.x % GV_WARP;
-	double		square = 0.0;
-	double		error = 0.0;
 	double		raw = 0.0;
 	double		product = 0.0;
 	bool		large = false;
+	GvHalved<double> halved;
 	Measures	measures;
 
-#pragma unroll 4
-	for (int d = lane; d < space.half_dims; d += GV_WARP)
+	halved = gv_halve<double>([&](int d)
 	{
 		double		value = d < space.dims ? (double) x[d] : 0.0;
 		double		mean = d < space.dims ? space.d_mean[d] : 0.0;
 		double		seen = d < space.dims ?
 			(value - view.shift) * view.factor : 0.0;
 		double		scaled = (seen - (moves ? mean : 0.0)) * scale;
-		uint16_t	half = gv_to_half((float) scaled);
-		double		diff = scaled - (double) gv_from_half(half);
 
-		halves[d] = half;
-		square += scaled * scaled;
-		error += diff * diff;
 		raw += value * value;
 		product += seen * mean;
 		large |= !(fabs(scaled) < LARGEST);
-	}
+		return scaled;
+	}, space.half_dims, halves);
 	measures.held = !__any_sync(GV_FULL_WARP, large);
 	if (!measures.held || !view.varies)
-		for (int d = lane; d < space.half_dims; d += GV_WARP)
+		for (int d = threadIdx.x % GV_WARP; d < space.half_dims; d += GV_WARP)
 			halves[d] = 0;
-	measures.raw = sqrt(gv_exact_add_warp(raw)) * view.factor;
-	measures.square = gv_exact_add_warp(square);
+	measures.raw = sqrt(gv_add_warp(raw)) * view.factor;
+	measures.square = halved.square;
 	measures.length = sqrt(measures.square) * (1.0 + 1e-9);
-	measures.error = sqrt(gv_exact_add_warp(error)) * (1.0 + 1e-9) +
+	measures.error = sqrt(halved.error) * (1.0 + 1e-9) +
 		ROUNDING * scale * (measures.raw + space.d_frame->length);
-	measures.product = gv_exact_add_warp(product);
+	measures.product = gv_add_warp(product);
 	return measures;
 }
 
@@ -137,7 +130,7 @@ query_scale(const GvExactSpace &space, const float *x)
 		return USUAL_LENGTH;
 	for (int d = threadIdx.x % GV_WARP; d < space.dims; d += GV_WARP)
 		square += (double) x[d] * (double) x[d];
-	square = gv_exact_add_warp(square);
+	square = gv_add_warp(square);
 	if (square > 0.0)
 		(void) frexp(USUAL_LENGTH / sqrt(square), &exponent);
 	return ldexp(1.0, exponent);
@@ -162,7 +155,8 @@ gv_exact_halve_query(const GvExactSpace &space, const float *x,
 	seen.square = measures.square;
 	seen.unit = moves ? 1.0 : scale * space.d_frame->scale;
 	seen.offset = moves ? 0.0 : seen.unit * measures.product;
-	seen.slack = (float)
+	/* of zeros, in the place of halves that do not hold it, nothing is known */
+	seen.slack = !measures.held ? GV_EXACT_INFINITE : (float)
 		(1.01 * 0.5 * (error * error / (USUAL_ERROR + gamma) +
 					   USUAL_ERROR * measures.length * measures.length) +
 		 0x1p-40);

@@ -1,11 +1,11 @@
 /*
  * hopperfilter.cu
  *		The filter's product on cards of compute capability 9.0: what reaches a
- *		query's cut, by products of warpgroups (hopper.cuh).
+ *		query's cut, by products of warpgroups (hopperring.cuh).
  *
  * A unit of work is a tile of queries and some tiles of rows, one after the
  * other.  Where there is room the queries' halves stay in shared memory, so
- * only rows come from L2, in slices of 64 dimensions through a ring:
+ * only rows come from L2, through the ring:
  *
  *	queries		rows	dimensions		bytes from L2 for 2,048 products
  *	256			128		up to 192		16
@@ -44,28 +44,14 @@ gv_gpu_exact_hopper_forbidden()
 	return forbidden;
 }
 
-#include "gpu/common/hopper.cuh"
+#include "gpu/common/hopperring.cuh"
 
-#define GROUPS			2		/* of warps, that multiply */
-#define GROUP_WARPS		(GV_WARPGROUP / GV_WARP)
-#define THREADS			((GROUPS + 1) * GV_WARPGROUP)	/* one more copies */
-#define COPY_REGISTERS	40		/* of threads that copy, which begin with 168 */
-#define MANY_REGISTERS	232		/* of those that multiply */
-#define SLICE			(GV_HOPPER_ROW / 2) /* dimensions at a time */
 #define BOX				128		/* rows of a copy, and of a product */
 #define BOX_BYTES		(BOX * GV_HOPPER_ROW)
-#define ALIGNMENT		1024	/* of operands */
-#define ROOM			(224 * 1024)	/* bytes for slices and biases */
 #define MOST_STAGES		10
 #define MOST_TILES		256		/* of rows, of a unit */
 #define QUERY_SLICES	4		/* slices' time that its queries take */
 #define TURN			1		/* the first barrier of turns; 0 is the block's */
-
-struct Maps
-{
-	CUtensorMap queries;		/* BOX rows at once */
-	CUtensorMap rows;
-};
 
 /* What a launch is made of. */
 struct Work
@@ -84,7 +70,7 @@ struct Work
 template <int BLOCKS, bool KEEPS>
 struct Shape
 {
-	static constexpr int QUERIES = 64 * GROUPS * BLOCKS;
+	static constexpr int QUERIES = 64 * GV_RING_GROUPS * BLOCKS;
 	static constexpr int ROWS = 2 * BOX / BLOCKS;
 	static constexpr int PARTS = ROWS / BOX;
 	static constexpr int BOXES = QUERIES / BOX; /* of queries */
@@ -97,31 +83,12 @@ struct Shape
 
 #if GV_HOPPER
 
-/* A place in the ring, and which time round it is. */
-struct Place
-{
-	int			stage;
-	int			odd;
-
-	__device__ __forceinline__ void
-	advance(int stages)
-	{
-		if (++stage == stages)
-		{
-			stage = 0;
-			odd ^= 1;
-		}
-	}
-};
-
 /* Shared memory. */
 struct Memory
 {
 	char	   *queries;		/* [nsteps][QUERIES] rows, where they stay */
-	char	   *ring;			/* [stages] */
+	GvRing		ring;
 	char	   *biases;			/* [stages][ROWS] */
-	uint64_t   *full;			/* [stages] its bytes are there */
-	uint64_t   *empty;			/* [stages] all warps have multiplied it */
 	uint64_t   *kept;			/* [2] queries are there, and done with */
 };
 
@@ -145,37 +112,32 @@ unit_at(const Work &work, int number)
 /* By one thread: a slice, as there is room. */
 template <int BLOCKS, bool KEEPS>
 static __device__ __forceinline__ void
-send_slice(const Work &work, const Maps &maps, const Memory &memory,
-		   Place place, int query, int row, int step)
+send_slice(const Work &work, const GvRingMaps &maps, const Memory &memory,
+		   GvPlace place, int query, int row, int step)
 {
 	using S = Shape<BLOCKS, KEEPS>;
-	uint64_t   *full = &memory.full[place.stage];
-	char	   *to = memory.ring + place.stage * S::BYTES;
+	const GvRing &ring = memory.ring;
+	uint64_t   *full = &ring.full[place.stage];
+	char	   *to = ring.slices + place.stage * S::BYTES;
 
-	gv_barrier_wait(&memory.empty[place.stage], place.odd ^ 1);
-	gv_barrier_expect(full, S::BYTES + (step == 0 ? S::BIAS_BYTES : 0));
+	ring.expect(place, S::BYTES + (step == 0 ? S::BIAS_BYTES : 0));
 	if (step == 0)
 		gv_copy_bytes(memory.biases + place.stage * S::BIAS_BYTES,
 					  work.product.d_bias + row, S::BIAS_BYTES, full,
 					  gv_read_once());
-#pragma unroll
-	for (int p = 0; p < S::PARTS; p++)
-		gv_copy_box(to + S::QUERY_BYTES + p * BOX_BYTES, &maps.rows,
-					step * SLICE, row + p * BOX, full);
+	gv_copy_boxes<S::PARTS>(to + S::QUERY_BYTES, &maps.rows, step, row, BOX,
+							full);
 	if (!KEEPS)
-#pragma unroll
-		for (int b = 0; b < S::BOXES; b++)
-			gv_copy_box(to + b * BOX_BYTES, &maps.queries, step * SLICE,
-						query + b * BOX, full);
+		gv_copy_boxes<S::BOXES>(to, &maps.queries, step, query, BOX, full);
 }
 
 /* By one thread: all slices of the block's units. */
 template <int BLOCKS, bool KEEPS>
 static __device__ __forceinline__ void
-send_units(const Work &work, const Maps &maps, const Memory &memory)
+send_units(const Work &work, const GvRingMaps &maps, const Memory &memory)
 {
 	using S = Shape<BLOCKS, KEEPS>;
-	Place		place = {0, 0};
+	GvPlace		place = {0, 0};
 	int			odd = 0;		/* of the units so far */
 
 	for (int u = blockIdx.x; u < work.nunits; u += gridDim.x)
@@ -189,11 +151,10 @@ send_units(const Work &work, const Maps &maps, const Memory &memory)
 			gv_barrier_expect(&memory.kept[0],
 							  work.nsteps * S::BOXES * BOX_BYTES);
 			for (int step = 0; step < work.nsteps; step++)
-				for (int b = 0; b < S::BOXES; b++)
-					gv_copy_box(memory.queries +
-								(step * S::BOXES + b) * BOX_BYTES,
-								&maps.queries, step * SLICE, query + b * BOX,
-								&memory.kept[0]);
+				gv_copy_boxes<S::BOXES>(memory.queries +
+										step * S::BOXES * BOX_BYTES,
+										&maps.queries, step, query, BOX,
+										&memory.kept[0]);
 			odd ^= 1;
 		}
 		for (int tile = unit.first; tile < unit.last; tile++)
@@ -210,13 +171,13 @@ send_units(const Work &work, const Maps &maps, const Memory &memory)
 static __device__ __forceinline__ void
 turn_begins(int group)
 {
-	gv_turn_meet(TURN + group, GROUPS * GV_WARPGROUP);
+	gv_turn_meet(TURN + group, GV_RING_GROUPS * GV_WARPGROUP);
 }
 
 static __device__ __forceinline__ void
 turn_ends(int group)
 {
-	gv_turn_arrive(TURN + (group ^ 1), GROUPS * GV_WARPGROUP);
+	gv_turn_arrive(TURN + (group ^ 1), GV_RING_GROUPS * GV_WARPGROUP);
 }
 
 /* A thread's queries. */
@@ -256,60 +217,6 @@ begin_sums(float (&sums)[BLOCKS * PARTS][BOX / 8][4],
 		}
 }
 
-/*
- * The products of a tile, whose first slice is there; `place` goes on.  The
- * other group's turn begins when the last products are on their way, so that
- * the tensor cores have them, and then its own, without a pause.
- */
-template <int BLOCKS, bool KEEPS>
-static __device__ __forceinline__ void
-multiply(float (&sums)[2][BOX / 8][4], const Work &work,
-		 const Memory &memory, int group, Place &place)
-{
-	using S = Shape<BLOCKS, KEEPS>;
-	int			last = -1;		/* stage that is not left yet */
-	bool		leads = threadIdx.x % GV_WARP == 0;
-
-#pragma unroll
-	for (int i = 0; i < 2; i++)
-		gv_sums_settle(sums[i]);
-	for (int step = 0; step < work.nsteps; step++)
-	{
-		const char *slice = memory.ring + place.stage * S::BYTES;
-		const char *queries = KEEPS ?
-			memory.queries + step * S::BOXES * BOX_BYTES : slice;
-		uint64_t	a = gv_operand(queries +
-								   group * BLOCKS * 64 * GV_HOPPER_ROW);
-		uint64_t	b = gv_operand(slice + S::QUERY_BYTES);
-
-		gv_barrier_wait(&memory.full[place.stage], place.odd);
-		gv_products_begin();
-#pragma unroll
-		for (int k = 0; k < SLICE / GV_HOPPER_DEPTH; k++)
-#pragma unroll
-			for (int i = 0; i < 2; i++)
-				gv_product(sums[i],
-						   gv_operand_at(a, k) +
-						   i / S::PARTS * (64 * GV_HOPPER_ROW / 16),
-						   gv_operand_at(b, k) +
-						   i % S::PARTS * (BOX_BYTES / 16));
-		gv_products_commit();
-		gv_products_wait<1>();
-		if (last >= 0 && leads)
-			gv_barrier_arrive(&memory.empty[last]);
-		last = place.stage;
-		place.advance(work.stages);
-	}
-	if (work.turns)
-		turn_ends(group);
-	gv_products_wait<0>();
-#pragma unroll
-	for (int i = 0; i < 2; i++)
-		gv_sums_settle(sums[i]);
-	if (leads)
-		gv_barrier_arrive(&memory.empty[last]);
-}
-
 /* Rows that reach a cut, of 64 queries and BOX rows. */
 static __device__ __forceinline__ void
 look_at(const float (&sums)[BOX / 8][4], const GvExactProduct &product,
@@ -346,7 +253,7 @@ look_at(const float (&sums)[BOX / 8][4], const GvExactProduct &product,
 template <int BLOCKS, bool KEEPS>
 static __device__ __forceinline__ void
 search_unit(const Work &work, const Memory &memory, const Unit &unit,
-			int group, Place &place)
+			int group, GvPlace &place)
 {
 	using S = Shape<BLOCKS, KEEPS>;
 	const GvExactProduct &product = work.product;
@@ -366,37 +273,29 @@ search_unit(const Work &work, const Memory &memory, const Unit &unit,
 	{
 		float		sums[2][BOX / 8][4];
 
-		gv_barrier_wait(&memory.full[place.stage], place.odd);
+		gv_barrier_wait(&memory.ring.full[place.stage], place.odd);
 		begin_sums<BLOCKS, S::PARTS>(sums, mine, (const float *)
 									 (memory.biases +
 									  place.stage * S::BIAS_BYTES));
 		__syncwarp();			/* what follows wants whole warps */
 		if (work.turns)
 			turn_begins(group);
-		multiply<BLOCKS, KEEPS>(sums, work, memory, group, place);
+		/*
+		 * the other group's turn begins when the last products are on their
+		 * way, so that the tensor cores have them, and then its own, without a
+		 * pause
+		 */
+		gv_ring_multiply<BLOCKS, KEEPS>(sums, memory.ring, place, work.nsteps,
+										memory.queries, group, [&]
+		{
+			if (work.turns)
+				turn_ends(group);
+		});
 #pragma unroll
 		for (int i = 0; i < 2; i++)
 			look_at(sums[i], product, mine.query + i / S::PARTS * 64,
 					tile * S::ROWS + i % S::PARTS * BOX);
 	}
-}
-
-/* The barriers of a block, before any thread uses them. */
-static __device__ __forceinline__ void
-make_barriers(const Memory &memory, int stages)
-{
-	if (threadIdx.x == 0)
-	{
-		for (int i = 0; i < stages; i++)
-		{
-			gv_barrier_init(&memory.full[i], 1);
-			gv_barrier_init(&memory.empty[i], GROUPS * GROUP_WARPS);
-		}
-		gv_barrier_init(&memory.kept[0], 1);
-		gv_barrier_init(&memory.kept[1], GROUPS * GROUP_WARPS);
-		gv_barriers_ready();
-	}
-	__syncthreads();
 }
 
 #endif							/* GV_HOPPER */
@@ -407,35 +306,42 @@ make_barriers(const Memory &memory, int stages)
  * empty.
  */
 template <int BLOCKS, bool KEEPS>
-static __global__ void __launch_bounds__(THREADS, 1)
-exact_hopper_kernel(Work work, const __grid_constant__ Maps maps)
+static __global__ void __launch_bounds__(GV_RING_THREADS, 1)
+exact_hopper_kernel(Work work, const __grid_constant__ GvRingMaps maps)
 {
 #if GV_HOPPER
 	using S = Shape<BLOCKS, KEEPS>;
 	GV_SHARED(shared);
 	__shared__ uint64_t barriers[2 * MOST_STAGES + 2];
-	char	   *start = (char *) shared + -gv_shared_address(shared) % ALIGNMENT;
-	char	   *ring = start +
+	char	   *start = (char *) shared +
+		-gv_shared_address(shared) % GV_RING_ALIGNMENT;
+	char	   *slices = start +
 		(KEEPS ? work.nsteps * S::BOXES * BOX_BYTES : 0);
-	Memory		memory = {start, ring, ring + work.stages * S::BYTES, barriers,
-	barriers + MOST_STAGES, barriers + 2 * MOST_STAGES};
+	Memory		memory = {start, {slices, barriers, barriers + MOST_STAGES,
+	S::BYTES, work.stages}, slices + work.stages * S::BYTES,
+	barriers + 2 * MOST_STAGES};
 	int			group = threadIdx.x / GV_WARPGROUP;
 
-	make_barriers(memory, work.stages);
+	if (threadIdx.x == 0)
+	{
+		gv_barrier_init(&memory.kept[0], 1);
+		gv_barrier_init(&memory.kept[1], GV_RING_WARPS);
+	}
+	memory.ring.prepare();
 
 	/* 1. one thread of the last group copies */
-	if (group == GROUPS)
+	if (group == GV_RING_GROUPS)
 	{
-		gv_registers_give<COPY_REGISTERS>();
+		gv_registers_give<GV_COPY_REGISTERS>();
 		if (threadIdx.x % GV_WARPGROUP == 0)
 			send_units<BLOCKS, KEEPS>(work, maps, memory);
 		return;
 	}
 
 	/* 2. the others multiply what comes, and look at it */
-	gv_registers_take<MANY_REGISTERS>();
+	gv_registers_take<GV_MANY_REGISTERS>();
 
-	Place		place = {0, 0};
+	GvPlace		place = {0, 0};
 	int			odd = 0;
 
 	/* the first group's first turn */
@@ -495,8 +401,9 @@ deal(const GvExactProduct *product, int nsms)
 	Work		work = {};
 
 	work.product = *product;
-	work.nsteps = (product->half_dims + SLICE - 1) / SLICE;
-	work.stages = (ROOM - (KEEPS ? work.nsteps * S::BOXES * BOX_BYTES : 0)) /
+	work.nsteps = (product->half_dims + GV_HOPPER_SLICE - 1) /
+		GV_HOPPER_SLICE;
+	work.stages = (GV_RING_ROOM - (KEEPS ? work.nsteps * S::BOXES * BOX_BYTES : 0)) /
 		(S::BYTES + S::BIAS_BYTES);
 	if (work.stages > MOST_STAGES)
 		work.stages = MOST_STAGES;
@@ -514,16 +421,17 @@ static GvStatus
 launch(const GvExactProduct *product, int nsms, cudaStream_t stream)
 {
 	Work		work = deal<BLOCKS, KEEPS>(product, nsms);
-	Maps		maps;
+	GvRingMaps	maps;
 
 	GV_TRY(gv_gpu_hopper_map(&maps.queries, product->d_queries, product->n,
 							 product->half_dims, BOX));
 	GV_TRY(gv_gpu_hopper_map(&maps.rows, product->d_halves, product->nslots,
 							 product->half_dims, BOX));
 	GV_TRY(gv_allow_shared((const void *) exact_hopper_kernel<BLOCKS, KEEPS>,
-						   ROOM + ALIGNMENT));
+						   GV_RING_ROOM + GV_RING_ALIGNMENT));
 	GV_LAUNCH((exact_hopper_kernel<BLOCKS, KEEPS>), min(work.nunits, nsms),
-			  THREADS, ROOM + ALIGNMENT, stream, work, maps);
+			  GV_RING_THREADS, GV_RING_ROOM + GV_RING_ALIGNMENT, stream, work,
+			  maps);
 	return gv_cuda_status(cudaGetLastError());
 }
 
@@ -541,7 +449,8 @@ GvStatus
 gv_gpu_exact_hopper(const GvExactProduct *product, int nsms,
 					cudaStream_t stream)
 {
-	int			nsteps = (product->half_dims + SLICE - 1) / SLICE;
+	int			nsteps = (product->half_dims + GV_HOPPER_SLICE - 1) /
+		GV_HOPPER_SLICE;
 
 	if (nsteps <= 3 && product->n > 128)
 		return launch<2, true>(product, nsms, stream);

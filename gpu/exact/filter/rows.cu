@@ -67,7 +67,7 @@ put_frame(const GvExactSpace &space, double usual_square)
 
 	for (int d = threadIdx.x; d < space.dims; d += GV_WARP)
 		square += space.d_mean[d] * space.d_mean[d];
-	square = gv_exact_add_warp(square);
+	square = gv_add_warp(square);
 	if (threadIdx.x > 0)
 		return;
 	if (usual_square > 0.0)
@@ -107,13 +107,13 @@ frame_kernel(GvExactSpace space, const float *d_rows, int64_t n)
 	/* 2. its mean, and how far rows are from that */
 	find_mean(space, sample);
 	__syncthreads();
-	square = gv_exact_add_warp(add_squares(space, sample));
+	square = gv_add_warp(add_squares(space, sample));
 	if (lane == 0)
 		squares[warp] = square;
 	__syncthreads();
 	if (warp > 0)
 		return;
-	square = gv_exact_add_warp(squares[lane]);
+	square = gv_add_warp(squares[lane]);
 	put_frame(space, sample.count > 0 ? square / sample.count : 0.0);
 }
 

@@ -3,6 +3,8 @@
  *		Exact search on a card, or emulated threads: positions and distances of
  *		gv_cpu_sets, to the last bit, by every way that queries can go.
  */
+#include <math.h>
+
 #include "searches.h"
 
 extern void test_exact_card(void);
@@ -22,6 +24,8 @@ typedef struct Case
 	bool		self;
 } Case;
 
+static double far;				/* 0, or how far the first query is from rows */
+
 /* Every query may have a row of its own, which is not its neighbour. */
 static SearchInputs
 make_inputs(const Case *test)
@@ -31,9 +35,13 @@ make_inputs(const Case *test)
 
 	in.queries = look_vectors(test->look, test->nqueries, test->dims);
 	in.rows = look_vectors(test->look, test->nrows, test->dims);
+	if (far > 0.0)
+		in.rows[7 * test->dims] = 1000.0f;
 	in.self = unit_alloc(sizeof(int64_t) * (size_t) test->nqueries);
 	for (i = 0; i < test->nqueries; i++)
 	{
+		if (far > 0.0)
+			in.queries[i * test->dims] += far * pow(1.004, i);
 		in.self[i] = i * 13 % (test->nrows + 1) - 1;
 		if (test->self && in.self[i] >= 0)
 			memcpy(in.queries + i * test->dims,
@@ -100,6 +108,28 @@ test_looks(void)
 			check_case(&few);
 			gv_gpu_exact_hopper_forbid(false);
 		}
+	gv_gpu_exact_force(0, 0);
+}
+
+/*
+ * Queries that half precision nearly holds, some 2,040 times what rows are
+ * scaled by, and a row on their side, which no bias of its own brings near.
+ */
+static void
+test_far(void)
+{
+	Case		many = {GV_SET_L2, 8, 3000, 60, 5, LOOK_NORMAL, 3000, false};
+	Case		few = {GV_SET_L2, 8, 3000, 16, 5, LOOK_NORMAL, 3000, false};
+
+	gv_gpu_exact_force(4096, 256);
+	far = 1800.0;
+	check_case(&many);
+	far = 1980.0;
+	check_case(&few);
+	gv_gpu_exact_hopper_forbid(true);
+	check_case(&few);
+	gv_gpu_exact_hopper_forbid(false);
+	far = 0.0;
 	gv_gpu_exact_force(0, 0);
 }
 
@@ -229,6 +259,7 @@ test_exact_card(void)
 	unit_seed = 7;
 	test_shapes();
 	test_looks();
+	test_far();
 	test_overflows();
 	test_stops();
 	test_no_memory();
