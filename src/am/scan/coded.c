@@ -24,10 +24,12 @@ fill_block(float *block, const uint8 *codes, const float *t, int n,
 {
 	uint8	   *bytes = (uint8 *) (block + GV_BLOCK);
 
-	memcpy(block, t, n * sizeof(float));
 	for (int i = 0; i < n; i++)
+	{
+		block[i] = t[i];
 		for (int p = 0; p < code_bytes; p++)
 			bytes[p * GV_BLOCK + i] = codes[i * code_bytes + p];
+	}
 }
 
 /* Encode centroids [n], up to a block of them, of a parent. */
