@@ -1,6 +1,21 @@
 # Parts of test/run.sh without a server: layers, layout, compilers; sourced.
 # shellcheck shell=bash disable=SC2034
 
+# What nvcc's own warnings look like, too: "x.cu(7): warning #177-D: ..."
+WARNING='warning( #[0-9]+(-D)?)?:'
+
+# Prints the warnings in a compiler's output, $1, each line once: a header's
+# would come with every file.  The lines before one say which of our files it is
+# about, where that is in a system header.
+show_warnings() {
+	awk -v warning="$WARNING" \
+		-v about='^In (file|function) |^ +(from|inlined from) |: (In|At) ' '
+		$0 ~ warning { printf "%s", before; left = 5 }
+		$0 ~ about { before = before $0 "\n"; next }
+		{ before = "" }
+		left-- > 0' "$1" | awk '!seen[$0]++' | head -60
+}
+
 # $1 = what is said when it fails, the rest: command; one test: it succeeds and
 # warns of nothing
 count_silent() {
@@ -9,10 +24,9 @@ count_silent() {
 	if ! "$@" >"$log" 2>&1; then
 		tail -40 "$log"
 		failed 1 "$what"
-	elif grep -q 'warning:' "$log"; then
-		# each once: a header's would come with every file
-		grep -A4 'warning:' "$log" | awk '!seen[$0]++' | head -60
-		failed 1 "$what: $(grep -c 'warning:' "$log") warnings"
+	elif grep -qE "$WARNING" "$log"; then
+		show_warnings "$log"
+		failed 1 "$what: $(grep -cE "$WARNING" "$log") warnings"
 	else
 		passed 1
 	fi
