@@ -338,7 +338,7 @@ take_neighbours(GvBuilder *builder, const GvProbe *near, int32_t p,
 		{
 			const GvProbe *row = &near[(size_t) q * p + i];
 
-			/* equal scores: whoever came first */
+			/* equal scores: the one that came first */
 			if (best->count == best->capacity &&
 				!(row->base < best->scores[0]))
 				break;

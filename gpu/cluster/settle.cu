@@ -226,7 +226,7 @@ gv_gpu_settle(const GvClusters *cl, int64_t first, int32_t n, bool known,
 	GV_LAUNCH(settle_kernel, gv_blocks_for(n, TEAMS), THREADS, 0, stream, *cl,
 			  first, (int) n, known);
 	GV_CUDA_TRY(cudaGetLastError());
-	/* nobody knows here whether there are any */
+	/* it is not known here whether there are any */
 	if (cl->dims % 4 == 0)
 		GV_LAUNCH(whole_kernel<true>, blocks, THREADS, 0, stream, *cl);
 	else

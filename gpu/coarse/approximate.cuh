@@ -2,7 +2,7 @@
  * approximate.cuh
  *		A query's margin, which approximate.cu proves: how far the approximate
  *		score of one of the nearest lists may lie behind that of another list;
- *		infinite: nobody knows.
+ *		infinite: it is not known.
  */
 #ifndef GV_APPROXIMATE_CUH
 #define GV_APPROXIMATE_CUH

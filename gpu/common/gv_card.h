@@ -164,7 +164,7 @@ struct GvMirror
 	int64_t		table_bytes;	/* on the card */
 	uint32_t	longest;		/* blocks of the longest list ever */
 	int64_t		nblocks;		/* of all lists */
-	cudaStream_t stream;		/* of changes; nobody waits for it */
+	cudaStream_t stream;		/* of changes; nothing waits for it */
 	cudaEvent_t changed;		/* ... but searches, for the last change */
 	uint64_t	version;		/* of the last change: a number of its own, in
 								 * the whole process */

@@ -122,8 +122,8 @@ gv_barrier_wait(uint64_t *barrier, int odd)
 }
 
 /*
- * Barriers by number, of which the block's own is 0: wait until so many threads
- * have come, or come without waiting.
+ * Barriers by number, of which the block's own is 0: wait until so many
+ * threads have come, or come without waiting.
  */
 static __device__ __forceinline__ void
 gv_turn_meet(int number, int nthreads)
@@ -178,7 +178,7 @@ gv_copy_bytes(void *shared, const void *global, int bytes, uint64_t *barrier,
 				 "r"(gv_shared_address(barrier)), "l"(policy) : "memory");
 }
 
-/* Bytes that will be asked for: to L2, whoever may still be writing them. */
+/* Bytes that will be asked for: to L2, even while they are still written. */
 static __device__ __forceinline__ void
 gv_expect_bytes(const void *global, int bytes)
 {

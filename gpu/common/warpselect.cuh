@@ -258,7 +258,7 @@ struct GvWarpSelect
 			flush();
 	}
 
-	/* Nobody needs items that are not before this one. */
+	/* Items that are not before this one are not needed. */
 	__device__ __forceinline__ void
 	limit(const Item &item)
 	{

@@ -4,21 +4,21 @@
  *		which queries take which way.  See gv_exact.h.
  *
  * Chunks.  Behind `seen` rows a query has its k nearest of these, and of the
- * next c rows in random order about k c / seen are nearer, and a few more reach
- * the cut for its error.  A chunk costs some ten launches and its last, partly
- * filled round of tiles, 50 us; a row measured costs its bytes, 512 of which
- * take .17 ns at 3 TB/s, for 10,000 queries 1.7 us.  From 2,048 rows to 10^6 in
- * L chunks of a factor g each are L k (g - 1) rows a query: L = 9, 5, 3, 2 of g
- * = 2, 3.5, 7.9, 22 for k = 10 are 90, 120, 210, 420 rows, .15, .21, .35, .71
- * ms, and 450, 250, 150, 100 us for chunks.  So g is 8, or as much as a third
- * of a query's room for slots allows: the room is 6 k, and at least 256.
- * The seed, whose scores go to memory, costs .15 us a row: 2,048 to begin with
- * are as many chunks for 10^6 rows as 4,096.
+ * next c rows in random order about k c / seen are nearer, and a few more
+ * reach the cut for its error.  A chunk costs some ten launches and its last,
+ * partly filled round of tiles, 50 us; a row measured costs its bytes, 512 of
+ * which take .17 ns at 3 TB/s, for 10,000 queries 1.7 us.  From 2,048 rows to
+ * 10^6 in L chunks of a factor g each are L k (g - 1) rows a query:  L = 9, 5,
+ * 3, 2 of g = 2, 3.5, 7.9, 22 for k = 10 are 90, 120, 210, 420 rows, .15, .21,
+ * .35, .71 ms, and 450, 250, 150, 100 us for chunks.  So g is 8, or as much as
+ * a third of a query's room for slots allows: the room is 6 k, and at least
+ * 256.  The seed, whose scores go to memory, costs .15 us a row: 2,048 to begin
+ * with are as many chunks for 10^6 rows as 4,096.
  *
  * Of few queries the time that counts is a pass over all half copies.
  * fewqueries.cu needs nothing else.  Where that is not for them there are two
- * chunks, a seed from whose scores cuts are taken, and all else: four launches,
- * each of which may begin early, and one look at what came of them.
+ * chunks, a seed from whose scores cuts are taken, and all else: four
+ * launches, each of which may begin early, and one look at what came of them.
  */
 #include <string.h>
 
@@ -96,8 +96,8 @@ product_of(const Search *search, int64_t first, int64_t last)
 }
 
 /*
- * Slots of a part are measured and merged with its neighbours; queries with too
- * many go to a list.
+ * Slots of a part are measured and merged with its neighbours; queries with
+ * too many go to a list.
  */
 static GvStatus
 take(const Search *search, const GvExactRows *rows, const GvExactPart *part,
@@ -163,7 +163,7 @@ read_lists(const Search *search, int32_t *nmatrix, int32_t *nslow)
 	return wait_lists(search, nmatrix, nslow);
 }
 
-/* Whoever may ask to stop does so between steps that are over. */
+/* A request to stop is looked for between steps that are over. */
 static GvStatus
 pause_between(const Search *search)
 {
@@ -342,7 +342,7 @@ search_piece(const Search *search, const GvExactPart *part, int64_t first,
 	GV_TRY(clear_lists(work));
 	GV_TRY(gv_gpu_exact_cuts(search->space, search->queries, part,
 							 &work->filter, &work->lists, work->stream));
-	/* nobody has a cut before the first rows */
+	/* no query has a cut before the first rows */
 	if (begun)
 	{
 		GV_TRY(multiply(work, &product));
@@ -441,8 +441,8 @@ search_few(const Search *search, int64_t seed)
 }
 
 /*
- * Few queries, many rows: one pass, by fewqueries.cu, which makes half copies of
- * queries and finds void ones besides.
+ * Few queries, many rows: one pass, by fewqueries.cu, which makes half copies
+ * of queries and finds void ones besides.
  */
 static GvStatus
 search_at_once(const Search *search, int64_t seed)

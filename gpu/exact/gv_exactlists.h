@@ -40,7 +40,7 @@ struct GvExactLane
 	uint32_t   *d_order;		/* its order, to be written */
 };
 
-/* Where time goes, if somebody watches. */
+/* Where time goes, if it is watched. */
 enum GvExactListStep
 {
 	GV_EXACT_NEAREST_LISTS,
@@ -103,8 +103,8 @@ extern void gv_gpu_exact_lists_drop(GvExactByList *lists);
 extern GvExactAmount gv_gpu_exact_nearest_amount(const GvExactByList *lists);
 
 /*
- * exactlists.cu.  _begin: all queries and centroids are there.  _rows: the order
- * of a batch's rows, before their halves are made.
+ * exactlists.cu.  _begin: all queries and centroids are there.  _rows: the
+ * order of a batch's rows, before their halves are made.
  */
 extern GvStatus gv_gpu_exact_lists_begin(GvExactByList *lists,
 										 const GvExactQueries *queries,
@@ -133,7 +133,7 @@ extern int64_t gv_gpu_exact_forced_batch(void);
  */
 extern "C" void gv_gpu_exact_lists_watch(double *seconds, bool each);
 
-/* A step was launched: with somebody watching, wait for it. */
+/* A step was launched: if time is watched, wait for it. */
 extern GvStatus gv_gpu_exact_lists_note(GvExactListStep step,
 										cudaStream_t stream, double *since);
 

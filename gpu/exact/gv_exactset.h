@@ -3,8 +3,8 @@
  *		A batch of rows against all queries (batch.cu), and how sets take rows
  *		(exactset.cu).
  *
- * Read filter/gv_exact.h first: it has the steps in order; then batch.cu, which
- * says which way queries go, exactset.cu, which is behind gv_set.h, and
+ * Read filter/gv_exact.h first: it has the steps in order; then batch.cu,
+ * which says which way queries go, exactset.cu, which is behind gv_set.h, and
  * exactlists.cu, listwork.cu and units.cu, where only near lists are searched.
  */
 #ifndef GV_EXACTSET_H
@@ -26,7 +26,7 @@ extern GvStatus gv_gpu_exact_search(GvExactWork *work,
 /*
  * For units of units.cu, rows that are in an order, padded to
  * GV_EXACT_ALIGN, and queries by a list, as many at once as _part_most says.
- * _part: launched, and nobody waits; queries that need another way go to lists.
+ * _part: launched, not waited for; queries that need another way go to lists.
  * _others: these, until it is over.
  */
 extern int64_t gv_gpu_exact_part_most(const GvExactWork *work,

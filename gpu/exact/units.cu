@@ -2,11 +2,11 @@
  * units.cu
  *		The queries of a list and the rows of its near lists, list by list.
  *
- * A unit is some seven launches of 5 to 50 us, and nobody looks at what came of
- * it until all are done: queries that need another way are counted by parts,
- * and their units are made once more.  Lanes, streams with memory of their
- * own, take units in turn, so that one's last blocks run beside the next one's
- * first.
+ * A unit is some seven launches of 5 to 50 us, and the host does not look at
+ * what came of it until all are done: queries that need another way are
+ * counted by parts, and their units are made once more.  Lanes, streams with
+ * memory of their own, take units in turn, so that one's last blocks run
+ * beside the next one's first.
  *
  * The rows of its own list and of the next are a query's nearest, mostly.  So
  * cuts are taken from the first slots of a unit, and all others are filtered

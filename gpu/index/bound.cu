@@ -4,9 +4,9 @@
  *		the last bit.
  *
  * Half a warp takes a hit: lane l has partial sum l, in fp32; the sixteen are
- * added, and all margins taken, in double, as in src/cpu/code/refine.c.  Codes come
- * 16 bytes a lane, so that a record's are all on their way at once, and are
- * dealt to the lanes through shared memory.
+ * added, and all margins taken, in double, as in src/cpu/code/refine.c.  Codes
+ * come 16 bytes a lane, so that a record's are all on their way at once, and
+ * are dealt to the lanes through shared memory.
  */
 #include "gpu/common/common.cuh"
 #include "gpu/index/give.cuh"
@@ -177,8 +177,8 @@ bound_kernel(GvCardModel card, GvBatch batch)
 	if (record != NULL)
 		head = *(const GvCardRecord *) record;
 
-	/* 2. the sums, of free slots too, whose bytes nobody uses; teams without a
-	 * record only wait and shuffle */
+	/* 2. the sums, of free slots too, whose bytes are not used; teams without
+	 * a record only wait and shuffle */
 	for (int start = 0; start < card.dims; start += SLICE)
 	{
 		int			ndims = min(SLICE, card.dims - start);

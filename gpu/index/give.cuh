@@ -3,7 +3,7 @@
  *		What the last steps of a batch write into the host's memory.
  *
  * Writes cross the bus, so they are long and side by side where they can be,
- * and nobody reads there what he wrote.
+ * and no thread reads there what it wrote.
  */
 #ifndef GV_GIVE_CUH
 #define GV_GIVE_CUH
@@ -18,8 +18,8 @@ static_assert(sizeof(GvHit) == sizeof(uint4), "hits are written whole");
 
 /*
  * Does a batch's select write there?  Where bounds follow, their step does: a
- * step is over when its writes have crossed the bus, and the next one waits for
- * that.
+ * step is over when its writes have crossed the bus, and the next one waits
+ * for that.
  */
 static __device__ __forceinline__ bool
 gv_select_gives(const GvBatch &batch)
@@ -53,8 +53,8 @@ gv_give_probes(const GvBatch &batch, int query, int nprobed)
 }
 
 /*
- * How much was found; one thread.  A batch's spare places, which probe nothing,
- * are the next part's in the host's memory.
+ * How much was found; one thread.  A batch's spare places, which probe
+ * nothing, are the next part's in the host's memory.
  */
 static __device__ __forceinline__ void
 gv_give_found(const GvBatch &batch, int query, int nhits, int64_t copies)

@@ -182,7 +182,7 @@ select_put(void *state, GvSetInput input, const void *items, int64_t first,
 	return GV_OK;
 }
 
-/* The card is done in a few milliseconds, so nobody is asked meanwhile. */
+/* The card is done in a few milliseconds: no stop is looked for meanwhile. */
 static GvStatus
 select_run(void *state, GvSetDone *done, const GvStop *stop)
 {

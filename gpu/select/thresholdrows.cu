@@ -258,7 +258,7 @@ hand_over(GvRowState *state, const Kept &kept, uint32_t pieces,
 	if (threadIdx.x == 0)
 		at = count > 0 ? atomicAdd(&state->count, count) : 0;
 	__syncthreads();
-	/* what has no room makes the count too large, whoever else comes */
+	/* what has no room makes the count too large, whatever else comes */
 	if (count <= kept.room && at <= kept.room - count)
 		for (uint32_t i = threadIdx.x; i < count; i += READERS)
 			d_items[at + i] = kept.items[i];

@@ -160,10 +160,10 @@ check_answer(const IvfpqChannel *channel, const GvSearchRequest *request,
 }
 
 /*
- * Who has been alone for a while looks for his answers without sleeping: that
- * takes no processor from others who search.  With 64 sessions on 16 cores to do
- * so after a single lone batch cost 7 % of their queries; one session's are 7 us
- * faster.
+ * A session that was alone for a while polls for its answers: that
+ * takes no processor from others who search.  With 64 sessions on 16 cores to
+ * do so after a single lone batch cost 7 % of their queries; one session's are
+ * 7 us faster.
  */
 static void
 note_company(IvfpqChannel *channel, const GvSearchReply *head)
@@ -211,7 +211,7 @@ ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
 	return served;
 }
 
-/* The user wants an error rather than his own engine. */
+/* The user wants an error rather than the session's own engine. */
 static void
 complain(IvfpqServed served, const char *reason)
 {

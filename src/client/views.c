@@ -212,12 +212,12 @@ gpuvec_stat(PG_FUNCTION_ARGS)
 
 /* ---- gpuvec_mirrors */
 
-/* A mirror as gpuvecd has it, or as somebody wants it, or both. */
+/* A mirror as gpuvecd has it, or as it is wanted, or both. */
 typedef struct Mirror
 {
 	const GvMirrorKey *key;
 	const GvMirrorStatus *held; /* NULL: gpuvecd does not have it */
-	const IvfpqWanted *wanted;	/* NULL: nobody asks for it now */
+	const IvfpqWanted *wanted;	/* NULL: it is not asked for now */
 	Relation	index;			/* NULL: not of this database, or locked */
 } Mirror;
 

@@ -48,8 +48,8 @@ append_copies(Relation index, const IvfpqLayout *layout, uint32 list,
 
 /*
  * Append a copy to the newest block of a list, which has room, as a record of
- * known changes: the directory page, exclusively locked, and the block's pages,
- * which stay locked.
+ * known changes: the directory page, exclusively locked, and the block's
+ * pages, which stay locked.
  */
 static void
 patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
@@ -86,8 +86,8 @@ patch_list(Relation index, const IvfpqLayout *layout, uint32 list,
 /*
  * Append a copy to a list.  One record: the directory page, the pages of the
  * newest block or of a new one and, when the row is pending, its page, from
- * which it is removed.  The directory page is locked throughout, so nobody
- * else appends to the list or rewrites it.
+ * which it is removed.  The directory page is locked throughout, so no other
+ * process appends to the list or rewrites it.
  */
 void
 IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,

@@ -127,7 +127,7 @@ IvfpqExtend(Relation index)
 
 /*
  * Add npages consecutive pages for IvfpqFillPage; returns the first.  With
- * `shared` others use the index: nobody may find the pages by what the free
+ * `shared` the index is in use: no session may find the pages by what the free
  * space map knows of an earlier end of the file, as a crash can leave it.
  */
 BlockNumber

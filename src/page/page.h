@@ -4,7 +4,7 @@
  *
  * Pages know lists, blocks and TIDs; they never know a distance.  Every
  * change of a page is one generic WAL record of at most four buffers, except
- * during a build, which nobody else can see and which is logged whole at its
+ * during a build, which no other session sees and which is logged whole at its
  * end.  README draws every page and states the lock order:
  *		metapage -> directory -> slab, refine and pending pages
  *
@@ -171,7 +171,7 @@ extern void IvfpqSlabReclaim(Relation index, const IvfpqLayout *layout,
 extern bool IvfpqListRewrite(Relation index, const IvfpqMetaData *meta,
 							 uint32 list, BufferAccessStrategy strategy);
 
-/* sweep.c: pages that a crash during training left with nobody */
+/* sweep.c: pages that a crash during training left unused */
 typedef struct IvfpqSweep
 {
 	Relation	index;

@@ -130,8 +130,8 @@ copy_pending(IvfpqPendingReader *reader, int *count)
  * Copy the next page's TIDs into reader->tids; false at the end.  When VACUUM
  * or training has freed a page on the way, the list is read again from its
  * head, and TIDs handed out before come again.  Training has moved rows that
- * did not come to lists: whoever needs all rows reads the metapage again after
- * the end, and then the lists.
+ * did not come to lists: a reader that needs all rows reads the metapage again
+ * after the end, and then the lists.
  */
 bool
 IvfpqPendingNext(IvfpqPendingReader *reader, int *count)

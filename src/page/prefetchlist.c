@@ -2,7 +2,7 @@
  * prefetchlist.c
  *		Pages of lists on their way into shared buffers before they are read.
  *
- * Each block of a list names the next one, so whoever reads a list from files
+ * Each block of a list names the next one, so a reader of a list from files
  * waits for its pages one after another.  Here those of many lists come
  * together: first the pages of all their newest blocks, which the directory
  * names, then those that these name.

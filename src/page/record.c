@@ -295,7 +295,7 @@ free_slots(Relation index, int dims, BlockNumber blkno, const uint32 *slots,
 
 /*
  * VACUUM: ask the callback about every row of a page, if it is a refine page,
- * and free the slots of those it names.  Nobody else frees slots, so what is
+ * and free the slots of those it names.  Nothing else frees slots, so what is
  * in use when the page is copied still is when it is locked.
  */
 void
@@ -344,9 +344,9 @@ IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder, Relation index, int dims,
 }
 
 /*
- * A new page.  They are reserved in runs, as many at once as there were before,
- * up to a limit: participants of a parallel build need a lock for that, which
- * they would hand each other for every page.
+ * A new page.  They are reserved in runs, as many at once as there were
+ * before, up to a limit: participants of a parallel build need a lock for
+ * that, which they would hand each other for every page.
  */
 static BlockNumber
 next_page(IvfpqRecordBuilder *builder)

@@ -26,7 +26,7 @@
 #define MAX_CATCH_UP	10
 
 /*
- * Copy a slab page out.  A page that is nobody's is offered to the free space
+ * Copy a slab page out.  A page that is unused is offered to the free space
  * map instead, and a page of another kind passed over: false.
  */
 bool
@@ -151,7 +151,7 @@ blocks_for(uint32 copies)
 	return (copies + IVFPQ_BLOCK_COPIES - 1) / IVFPQ_BLOCK_COPIES;
 }
 
-/* Free every block of a chain that nobody can find any more. */
+/* Free every block of a chain that no reader can find any more. */
 static void
 free_chain(Relation index, const IvfpqLayout *layout, uint32 list,
 		   const IvfpqListEntry *chain)

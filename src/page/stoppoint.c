@@ -28,7 +28,7 @@ IvfpqStopPointReset(void)
 	nhits = 0;
 }
 
-/* Wait for whoever holds the lock, and go on. */
+/* Wait until the lock is free, and go on. */
 static void
 wait_for_lock(void)
 {

@@ -1,8 +1,8 @@
 /*
  * sweep.c
- *		Freeing pages that a crash left with nobody.
+ *		Freeing pages that a crash left unused.
  *
- * Training in place writes to pages that nobody finds until it publishes
+ * Training in place writes to pages that no reader finds until it publishes
  * them, and frees the pending pages that it emptied only after that.  If it
  * dies, such pages remain: in an untrained index everything but the pending
  * list, in a trained one pending pages that are not in the list.  The caller
@@ -44,7 +44,7 @@ IvfpqSweepBegin(IvfpqSweep *sweep, Relation index)
 }
 
 /*
- * Is the page nobody's?  A pending page with a higher number was added to the
+ * Is the page unused?  A pending page with a higher number was added to the
  * list since it was read.
  */
 static bool

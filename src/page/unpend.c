@@ -7,8 +7,8 @@
  * written to a chain that leads to the cut (IvfpqPendingKeep), and one record
  * shows both instead of what was before the cut (IvfpqPendingPublish), which
  * is then freed (IvfpqPendingFree).  Draining takes single rows
- * (IvfpqPendingTake).  Whoever calls these excludes VACUUM and others like
- * itself by the table's lock; rows are appended meanwhile.
+ * (IvfpqPendingTake).  The caller excludes VACUUM and other such callers by
+ * the table's lock; rows are appended meanwhile.
  */
 #include "postgres.h"
 
@@ -20,9 +20,9 @@
 
 /*
  * Cut the pending list behind its last TID: an empty tail takes what comes.
- * With renumber as many numbers as it has pages are left out before the tail's.
- * One record: metapage, old tail, new page; none if the tail is empty already
- * and numbers do not matter.  False when there is no list.
+ * With renumber as many numbers as it has pages are left out before the
+ * tail's.  One record: metapage, old tail, new page; none if the tail is empty
+ * already and numbers do not matter.  False when there is no list.
  */
 bool
 IvfpqPendingSeal(Relation index, IvfpqSeal *seal, bool renumber)
@@ -61,7 +61,7 @@ IvfpqPendingSeal(Relation index, IvfpqSeal *seal, bool renumber)
 
 /*
  * Write TIDs to new pending pages, which lead to the seal's tail and which
- * nobody finds until *meta, whose pending head they become, is published.
+ * no reader finds until *meta, whose pending head they become, is published.
  * One record a page.  The pages take the numbers just below the tail's, of
  * which pages before the cut have at least as many.
  */

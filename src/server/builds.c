@@ -4,8 +4,8 @@
  *		may join it to have rows encoded.
  *
  * A build lives until all of them are gone, so none of them has to know what
- * becomes of the others.  But nobody joins it any more once its owner is gone:
- * that does not hang on when a helper's end is noticed.
+ * becomes of the others.  But it cannot be joined any more once its owner is
+ * gone: that does not hang on when a helper's end is noticed.
  */
 #include "server/gv_server.h"
 
@@ -41,7 +41,7 @@ gv_builds_begin(const GvBuilderSpec *spec)
 	return build;
 }
 
-/* Use somebody's build; NULL: there is none of that id. */
+/* Use a build; NULL: there is none of that id. */
 GvBuild *
 gv_builds_join(uint64_t id)
 {

@@ -17,7 +17,7 @@ typedef struct Building
 {
 	GvConnection *connection;
 	GvBuild    *build;			/* NULL: not begun */
-	bool		joined;			/* it is somebody else's */
+	bool		joined;			/* another client began it */
 } Building;
 
 static void

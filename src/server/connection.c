@@ -142,8 +142,9 @@ examine(GvConnection *connection)
 }
 
 /*
- * How much to read now.  Who may speak on before he is answered is read up to
- * the end of the message at hand; of others nothing can lie behind that.
+ * How much to read now.  A client that may send on before it is answered is
+ * read up to the end of the message at hand; of others nothing can lie behind
+ * that.
  */
 static size_t
 bytes_to_read(const GvConnection *connection)
@@ -234,7 +235,7 @@ gv_connection_flush(GvConnection *connection, bool wait)
 	return GV_FLUSHED;
 }
 
-/* GvStop: nobody waits for the result any more. */
+/* GvStop: no client waits for the result any more. */
 static bool
 is_abandoned(void *arg)
 {

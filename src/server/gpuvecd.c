@@ -38,7 +38,7 @@ typedef struct Options
 	int			max_connections;
 	int			keep_s;
 	int			patience_s;		/* -1: as the engine is */
-	int			parent;			/* 0: nobody's death ends us */
+	int			parent;			/* 0: no process's end is ours */
 	int64_t		fault_call;
 	int			fault_status;
 	int64_t		build_fault_call;

@@ -4,7 +4,8 @@
  *		share.
  *
  * All of it is protected by its mutex.  Functions here want it locked;
- * destroying a mirror, and so eviction and making room, lets it go for a while.
+ * destroying a mirror, and so eviction and making room, lets it go for a
+ * while.
  */
 #ifndef GV_REGISTRY_H
 #define GV_REGISTRY_H
@@ -22,7 +23,7 @@ typedef struct GvDeviceRoom
 typedef struct GvRegistry
 {
 	pthread_mutex_t mutex;
-	pthread_cond_t released;	/* somebody let a mirror go */
+	pthread_cond_t released;	/* a mirror was let go */
 	GvHeldMirror *first;
 	int32_t		ndevices;
 	GvDeviceRoom devices[GV_MAX_DEVICES];

@@ -4,15 +4,16 @@
  *
  * One thread, the loop, waits for all sessions and answers their searches in
  * batches; each loader, builder and set has a thread of its own.  They meet in
- * the registries of mirrors (mirrors.c) and of builds (builds.c) only.  A mirror
- * lies on one device, numbered as in gv_mirror.h, and so do a batch, a build and
- * a set.
+ * the registries of mirrors (mirrors.c) and of builds (builds.c) only.  A
+ * mirror lies on one device, numbered as in gv_mirror.h, and so do a batch, a
+ * build and a set.
  *
  * Locks: the registries' mutexes are held for a few instructions and never
  * while another lock is waited for.  A build's lock is waited for with none
- * held.  A mirror's lock is held shared for a batch of searches and exclusively
- * for one change, by somebody who uses the mirror (gv_mirrors_acquire), so that
- * it cannot be freed meanwhile.  No lock is held while a socket is waited for.
+ * held.  A mirror's lock is held shared for a batch of searches and
+ * exclusively for one change, by a thread that uses the mirror
+ * (gv_mirrors_acquire), so that it cannot be freed meanwhile.  No lock is held
+ * while a socket is waited for.
  */
 #ifndef GV_SERVER_H
 #define GV_SERVER_H
@@ -179,7 +180,7 @@ typedef enum GvWhen
 	GV_ANY_TIME,
 	GV_BEFORE_WORK,				/* while the connection has no build */
 	GV_DURING_WORK,				/* once it has one, or a set */
-	GV_OWN_WORK					/* likewise, and nobody who joined it */
+	GV_OWN_WORK					/* likewise, and has not joined it */
 } GvWhen;
 
 typedef struct GvMessageKind

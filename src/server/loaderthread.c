@@ -1,7 +1,7 @@
 /*
  * loaderthread.c
  *		Threads with one client: a loader's reads, applies and answers one
- *		message at a time, and waits for nobody but its client.
+ *		message at a time, and waits for its client only.
  */
 #include "server/gv_server.h"
 
@@ -88,7 +88,7 @@ thread_main(void *arg)
 	return NULL;
 }
 
-/* A thread that nobody waits for; false: there is none. */
+/* A thread that is not waited for; false: there is none. */
 bool
 gv_thread_start(void *(*main) (void *), void *arg)
 {

@@ -1,6 +1,6 @@
 /*
  * log.c
- *		Lines for whoever started gpuvecd: "LEVEL: text" on standard error.
+ *		Lines for the parent of gpuvecd: "LEVEL: text" on standard error.
  */
 #include "server/gv_server.h"
 
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* Print a line; a reader who does not read loses it, and delays nobody. */
+/* Print a line; a reader that does not read loses it, and delays nothing. */
 void
 gv_log(const char *level, const char *format,...)
 {

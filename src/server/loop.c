@@ -4,10 +4,10 @@
  *		has whatever searches it finds answered as a batch (turns.c).
  *
  * While a batch is searched requests are read, and the next one gathers; so
- * batches are as large as the load makes them, and an idle server adds nothing.  A
- * session costs three system calls a search: the wait (shared by a batch), a
- * read, a write.  Who does not read its answer is not read from, and nobody
- * waits for it.
+ * batches are as large as the load makes them, and an idle server adds
+ * nothing.  A session costs three system calls a search: the wait (shared by a
+ * batch), a read, a write.  A session that does not read its answer is not
+ * read from, and delays no other.
  */
 #include "server/gv_server.h"
 
@@ -65,7 +65,7 @@ gv_loop_wake(void)
 		return;					/* it is full of ones, which will do */
 }
 
-/* A search may take long; nobody will miss its result now. */
+/* A search may take long; its result is not needed any more. */
 static void
 on_stop(int signal)
 {
@@ -301,7 +301,7 @@ serve(GvConnection *connection, uint32_t events)
 {
 	if (connection->asked)
 	{
-		/* whoever gave up waiting shall not keep others waiting */
+		/* a session that gave up waiting shall not keep others waiting */
 		if ((events & (EPOLLHUP | EPOLLERR)) != 0 &&
 			gv_turns_withdraw(connection))
 			close_connection(connection);
@@ -329,8 +329,8 @@ serve(GvConnection *connection, uint32_t events)
 }
 
 /*
- * Who connects takes one of a limited number of places, and is to say soon what
- * for; nobody else is looked for, because sessions may be idle for days.
+ * A client takes one of a limited number of places, and is to say soon what
+ * for; after that it may be idle for days.
  */
 static void
 drop_strangers(void)

@@ -3,11 +3,11 @@
  *		The registry: which mirrors there are, where, who uses them, and what
  *		they take of their device's budget.
  *
- * A mirror that somebody uses (users > 0) is not freed: who takes it out of
- * the registry waits until it is let go.  Whoever waits so uses no other
- * mirror, and eviction takes only mirrors that nobody uses, so nobody waits
- * in a circle.  Memory is given back before its bytes are promised to others,
- * because a card has no more than that.
+ * A mirror that is in use (users > 0) is not freed: a thread that takes it out
+ * of the registry waits until it is let go.  A thread that waits so uses no
+ * other mirror, and eviction takes only mirrors that are not in use, so
+ * threads do not wait in a circle.  Memory is given back before its bytes are
+ * promised to others, because a card has no more than that.
  */
 #include "server/gv_registry.h"
 
@@ -46,7 +46,7 @@ find(const GvMirrorKey *key)
 	return held;
 }
 
-/* Locked: take a mirror out of the list; false if somebody did already. */
+/* Locked: take a mirror out of the list; false if it is out already. */
 bool
 gv_registry_unlink(GvHeldMirror *held)
 {
@@ -61,7 +61,7 @@ gv_registry_unlink(GvHeldMirror *held)
 }
 
 /*
- * Locked: free a mirror that is out of the list, once nobody uses it.  The
+ * Locked: free a mirror that is out of the list, once it is not in use.  The
  * lock is let go meanwhile.  A reason is worth a line in the log.
  */
 void
@@ -140,7 +140,7 @@ gv_mirrors_release(GvHeldMirror *held, int64_t searches)
 	gv_registry_unlock();
 }
 
-/* An entry that is in nobody's list yet, without its mirror. */
+/* An entry that is in no list yet, without its mirror. */
 static GvHeldMirror *
 new_held(const GvMirrorKey *key, const GvMirrorSpec *spec, uint64_t owner)
 {

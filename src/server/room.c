@@ -3,7 +3,7 @@
  *		Memory of the devices: who gets it, where, and who has to go.
  *
  * Every device has a budget of its own.  Eviction takes only mirrors that
- * nobody uses, and none in vain.
+ * are not in use, and none in vain.
  */
 #include "server/gv_registry.h"
 
@@ -44,7 +44,7 @@ evict_one(int32_t device)
 	return true;
 }
 
-/* Locked: bytes that nobody has been promised. */
+/* Locked: bytes that are not promised. */
 static int64_t
 room_on(int32_t device)
 {

@@ -371,7 +371,7 @@ need_worker(GvConnection *connection, int32_t device)
 	return status;
 }
 
-/* A search by a loader has nobody to share a batch with. */
+/* A search by a loader shares its batch with no other. */
 static void
 search_alone(GvConnection *connection)
 {

@@ -77,7 +77,7 @@ unmap(GvConnection *connection)
 	connection->shared = NULL;
 }
 
-/* Let go of the memory, and of a descriptor that nobody spoke of. */
+/* Let go of the memory, and of a descriptor that no message named. */
 void
 gv_shared_release(GvConnection *connection)
 {
@@ -87,7 +87,7 @@ gv_shared_release(GvConnection *connection)
 	unmap(connection);
 }
 
-/* Is it memory of that size, which nobody can make smaller any more? */
+/* Is it memory of that size, which can be made smaller no more? */
 static bool
 is_sealed(int fd, uint64_t bytes)
 {

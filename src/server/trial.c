@@ -1,7 +1,7 @@
 /*
  * trial.c
  *		An index in the making is searched, to find out what recall takes: a
- *		mirror that nobody else sees, of what was trained, filled with lists as
+ *		mirror that no search sees, of what was trained, filled with lists as
  *		their pages are written.
  */
 #include "server/gv_server.h"

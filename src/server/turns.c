@@ -3,14 +3,14 @@
  *		Searches that wait, and the batches that are under way.
  *
  * While a device has a batch, requests are read, and wait: the more go
- * together, the less each of them takes.  As soon as the batch is done the next
- * begins, and only then answers are written.  A device has a second turn, for
- * when as many wait as are under way: nobody waits for a batch that is smaller
- * than his own would be.  What began first ends first.
+ * together, the less each of them takes.  As soon as the batch is done the
+ * next begins, and only then answers are written.  A device has a second turn,
+ * for when as many wait as are under way: no search waits for a batch that is
+ * smaller than its own would be.  What began first ends first.
  *
- * A batch is waited for only where it is the only one and nobody is left who
- * could ask for more; else devices are asked whether they are done, between
- * looks at the clients.
+ * A batch is waited for only where it is the only one and no client is left
+ * that could ask for more; else devices are asked whether they are done,
+ * between looks at the clients.
  *
  * All this is the loop's thread.
  */
@@ -229,7 +229,7 @@ refuse_batch(int i, GvRefusalCode refusal)
 
 /*
  * Begin the search that is i-th in the queue, and all that go with it; false
- * if somebody changes their mirror, or wants to, and we do not wait for him.
+ * if another thread changes their mirror, or wants to, and we do not wait.
  */
 static bool
 begin_batch(int i, bool wait)
@@ -320,7 +320,7 @@ begin_batches(void)
 	{
 		const GvSearchRequest *request = gv_payload(turns.queue[i]);
 
-		/* whoever stops us from here on does not wait for the engine */
+		/* a thread that stops us from here on does not wait for the engine */
 		searching = 1;
 		if (gv_loop_stops())
 			return;

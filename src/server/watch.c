@@ -78,8 +78,8 @@ gv_watch_oldest_ms(void)
 }
 
 /*
- * Is this still what the last looks saw?  Looks are counted rather than time, in
- * which this process may have been stopped.
+ * Is this still what the last looks saw?  Looks are counted rather than time,
+ * in which this process may have been stopped.
  */
 static bool
 hangs(const uint64_t *time, Look *look)
@@ -125,7 +125,7 @@ watch_main(void *arg)
 
 	while (!look_around())
 		nanosleep(&pause, NULL);
-	/* nobody else can: who hangs may hold any lock */
+	/* no other thread can: the one that hangs may hold any lock */
 	unlink(GV_SOCKET_PATH);
 	_exit(GV_EXIT_FAILED);
 }

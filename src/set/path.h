@@ -2,7 +2,7 @@
  * path.h
  *		The edges of a graph that is in a table, in the order of distances.
  *
- * Keys are numbered from 0 as they are met.  Whoever reads edges sees numbers
+ * Keys are numbered from 0 as they are met.  A reader of edges sees numbers
  * only, which fit into arrays; edges themselves are sorted within
  * maintenance_work_mem, on disk if need be.
  */

@@ -19,8 +19,8 @@
  *
  * Blocks do not count on each other: one that has waited for cuts in vain
  * (other kernels may have the SMs that the rest needs, and wait themselves)
- * writes its scores to memory and is over; what is left is for blocks that come
- * later, the scores for the second launch.
+ * writes its scores to memory and is over; what is left is for blocks that
+ * come later, the scores for the second launch.
  */
 #include "gpu/exact/few/ring.cuh"
 #include "gpu/exact/filter/halve.cuh"
@@ -374,8 +374,8 @@ expect_rows(const Scan &scan)
 
 /*
  * As many blocks as there are SMs, one on each.
- * Shared: queries [COLUMNS * TILE][stride], then stages [WARPS][stages], all in
- * whole lines.
+ * Shared: queries [COLUMNS * TILE][stride], then stages [WARPS][stages], all
+ * in whole lines.
  */
 template <int METRIC>
 static __global__ void __launch_bounds__(THREADS, 1)
@@ -466,7 +466,7 @@ blocks_for(int nsms, int64_t seed)
 	int64_t		blocks = seed / (WARPS * SEEDS * ROWS);
 	int64_t		most = min(nsms, GV_EXACT_FEW_WARPS / WARPS);
 
-	/* a seed that nobody has asked for is one of all SMs */
+	/* a seed that is not asked for is one of all SMs */
 	if (blocks > most || seed == GV_EXACT_FEW_SEED)
 		blocks = most;
 	return (uint32_t) (blocks > 1 ? blocks : 1);

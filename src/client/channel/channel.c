@@ -412,8 +412,8 @@ IvfpqChannelTaken(IvfpqChannel *channel)
 /* ---- waiting */
 
 /*
- * The latch was set.  Serving an interrupt may end in an error; then nobody
- * will read the rest of the answer.
+ * The latch was set.  Serving an interrupt may end in an error; then the
+ * rest of the answer is never read.
  */
 static void
 heed_latch(IvfpqChannel *channel)

@@ -220,7 +220,7 @@ IvfpqConnect(GvRole role, int64 deadline)
 
 /*
  * Is gpuvecd there, for work that may take long?  If not, why, or NULL if
- * nobody starts it.
+ * it is not to be started.
  */
 bool
 IvfpqServerAnswers(const char **reason)

@@ -52,7 +52,7 @@ make_memory(Size bytes)
 	return -1;
 }
 
-/* The memory's descriptor, which nobody needs once it is shared. */
+/* The memory's descriptor, which is not needed once it is shared. */
 static void
 close_fd(IvfpqRing *ring)
 {

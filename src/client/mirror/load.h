@@ -3,8 +3,8 @@
  *		Bringing a mirror to gpuvecd.  Private to src/client.
  *
  * The rhythm is: lock the index, recheck that it is the one, copy a message's
- * worth into memory, unlock; then send.  So whoever waits for the index waits
- * for milliseconds, and never for gpuvecd.
+ * worth into memory, unlock; then send.  So a session that waits for the index
+ * waits for milliseconds, and never for gpuvecd.
  */
 #ifndef IVFPQ_LOAD_H
 #define IVFPQ_LOAD_H
@@ -19,7 +19,7 @@ typedef enum IvfpqLoadResult
 	IVFPQ_LOAD_DONE,
 	IVFPQ_LOAD_GONE,			/* there is no such index any more */
 	IVFPQ_LOAD_ABSENT,			/* catch-up: there is no such mirror any more */
-	IVFPQ_LOAD_YIELD,			/* somebody wants the database for himself */
+	IVFPQ_LOAD_YIELD,			/* a session wants the database for itself */
 	IVFPQ_LOAD_LOCKED,			/* nothing is begun, the index is locked */
 	IVFPQ_LOAD_NO_ROOM,			/* gpuvecd has no memory */
 	IVFPQ_LOAD_FAILED			/* see `error` */

@@ -4,8 +4,8 @@
  *		gpuvecd, and what they lack.
  *
  * It works where there can be no writing, too: on a hot standby.  It ends
- * soon after there is nothing to do, and at once when somebody wants the
- * database for himself, because a database with a session in it can be
+ * soon after there is nothing to do, and at once when a session wants the
+ * database for itself, because a database with a session in it can be
  * neither dropped nor copied.
  */
 #include "postgres.h"
@@ -161,7 +161,7 @@ serve(const IvfpqWanted *wanted)
 	return result != IVFPQ_LOAD_YIELD;
 }
 
-/* Wait a moment; false when somebody wants the database for himself. */
+/* Wait a moment; false when a session wants the database for itself. */
 static bool
 wait_a_moment(void)
 {

@@ -25,8 +25,8 @@
 #define MAX_TRIES			200
 
 /*
- * Nobody wants to drop, rename or copy the database, for which sessions in it
- * have to end.  In a transaction.
+ * No session wants to drop, rename or copy the database, for which sessions in
+ * it have to end.  In a transaction.
  */
 bool
 IvfpqDatabaseIsFree(void)

@@ -8,7 +8,7 @@
  *
  * Dead flags may be newer than the state that the piece names, never older,
  * because the entry is read first.  That is harmless: a copy that VACUUM has
- * marked is seen by nobody.
+ * marked is not visible.
  */
 #include "postgres.h"
 

@@ -2,7 +2,7 @@
  * readmirror.c
  *		What gpuvecd holds of an index, for checks.
  *
- * Whoever reads a mirror speaks as a loader does, so the session's next
+ * A session that reads a mirror speaks as a loader does, so the session's next
  * search opens a new connection.
  */
 #include "postgres.h"

@@ -85,8 +85,8 @@ is_done(const GvMirrorKey *key, uint64 ticket, int64 *copies)
 
 /*
  * Have a mirror brought, or brought up to date, and wait for that; returns
- * the copies that it holds.  ERROR if it cannot be.  Nobody brings the mirror
- * of an index that the caller has locked exclusively.
+ * the copies that it holds.  ERROR if it cannot be.  No loader brings the
+ * mirror of an index that the caller has locked exclusively.
  */
 int64
 IvfpqPrewarm(const GvMirrorKey *key)

@@ -1,6 +1,6 @@
 /*
  * wanted.c
- *		The mirrors that somebody wants, and how far they are.
+ *		The mirrors that are wanted, and how far they are.
  *
  * A request is a ticket: an entry's `asked` is the last one, `done` and
  * `refused` say up to which ticket requests have been fulfilled or have
@@ -133,7 +133,7 @@ ask_catch_up(IvfpqWanted *wanted)
 }
 
 /*
- * Somebody wants a mirror: to be loaded, or, if it is there, to catch up; at
+ * A mirror is wanted: to be loaded, or, if it is there, to catch up; at
  * once, or when its turn comes.  Returns a ticket; 0 = there is no room.
  */
 uint64
@@ -431,7 +431,7 @@ IvfpqWantedOlder(const GvMirrorKey *key, GvMirrorKey *older)
 	return found;
 }
 
-/* Nobody can want this mirror any more. */
+/* This mirror cannot be wanted any more. */
 void
 IvfpqWantedForget(const GvMirrorKey *key)
 {

@@ -1,6 +1,6 @@
 /*
  * wanted.h
- *		The mirrors that somebody wants, in shared memory: requests, what
+ *		The mirrors that are wanted, in shared memory: requests, what
  *		loaders report, and what the supervisor sees.  With ivfpq_shared only.
  */
 #ifndef IVFPQ_WANTED_H

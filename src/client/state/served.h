@@ -49,7 +49,7 @@ typedef enum IvfpqServed
 	IVFPQ_SERVED,
 	IVFPQ_NOT_ASKED,			/* engine, server or index are not for it */
 	IVFPQ_DOWN,					/* it is not there */
-	IVFPQ_SUSPENDED,			/* it did not answer somebody in time */
+	IVFPQ_SUSPENDED,			/* it did not answer a session in time */
 	IVFPQ_NOT_MIRRORED,			/* it has no mirror of the index */
 	IVFPQ_LOADING,				/* it has not all of it yet */
 	IVFPQ_TIMED_OUT,

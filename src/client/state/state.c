@@ -3,7 +3,7 @@
  *		Shared memory: the state of gpuvecd, and counters.
  *
  * What every search reads or counts is atomic; the rest is under one LWLock,
- * which nobody holds while he waits for anything.
+ * which no process holds while it waits for anything.
  */
 #include "postgres.h"
 
@@ -111,7 +111,7 @@ IvfpqPreloadHelps(void)
 
 /*
  * What a session can do that wants an error where gpuvecd does not serve it:
- * the log tells nothing of a server that nobody starts.
+ * the log tells nothing of a server that is not started.
  */
 const char *
 IvfpqUnservedHint(void)
@@ -229,9 +229,9 @@ IvfpqCountServed(void)
 /*
  * It has not answered this session since then, when it had answered so many
  * searches.  That concerns others only if it was long by the server's setting,
- * whatever the session's own, and if nobody else was answered meanwhile.  Then
+ * whatever the session's own, and if no other was answered meanwhile.  Then
  * the supervisor is to look; and when the same has just happened to another
- * session everyone uses his own engine until it has.
+ * session each uses its own engine until it has.
  */
 void
 IvfpqNoteSilence(int64 since, uint64 served)

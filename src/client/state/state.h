@@ -1,7 +1,7 @@
 /*
  * state.h
  *		What all processes know of gpuvecd: its state, what became of searches,
- *		and the mirrors that somebody wants.  Private to src/client.
+ *		and the mirrors that are wanted.  Private to src/client.
  *
  * It is there only when the library is preloaded; a crash of the cluster
  * clears it.
@@ -21,7 +21,7 @@
 /* How gpuvecd is.  The names are those of gpuvec_stat. */
 typedef enum IvfpqServerState
 {
-	IVFPQ_STATE_OFF,			/* nobody starts it */
+	IVFPQ_STATE_OFF,			/* it is not to be started */
 	IVFPQ_STATE_STARTING,
 	IVFPQ_STATE_UP,
 	IVFPQ_STATE_DOWN,			/* it ended; the supervisor starts it again */
@@ -94,7 +94,7 @@ typedef struct IvfpqShared
 {
 	/* read or changed by every search */
 	pg_atomic_uint32 state;		/* IvfpqServerState */
-	pg_atomic_uint32 suspended; /* 1: it answers nobody in time */
+	pg_atomic_uint32 suspended; /* 1: it answers no session in time */
 	pg_atomic_uint32 doubted;	/* 1: the supervisor is to see whether it does */
 	pg_atomic_uint32 has_card;	/* 1: its engine is "cuda" */
 	pg_atomic_uint64 instance;	/* of its run; 0 = none */

@@ -283,7 +283,7 @@ IvfpqChildEnded(int *status)
 	if (pid == 0 || (pid < 0 && errno == EINTR))
 		return false;
 	if (pid < 0)
-		*status = 0;			/* somebody else has waited for it */
+		*status = 0;			/* it has been waited for */
 	(void) IvfpqChildReadLog();
 	if (child.log >= 0)
 		(void) close(child.log);

@@ -50,7 +50,7 @@ reap(void)
 		LWLockRelease(ivfpq_shared->lock);
 		if (!connected)
 		{
-			/* dropped, most likely; whoever wants a mirror asks again */
+			/* dropped, most likely; sessions that want a mirror ask again */
 			ereport(LOG,
 					(errmsg("gpuvec loader found no way into database %u",
 							slots[i].database)));

@@ -268,7 +268,7 @@ ask_status(IvfpqChannel *channel, GvStatusReply *told)
 	return IVFPQ_SERVED;
 }
 
-/* Nobody is to wait for it, for this reason. */
+/* Sessions are not to wait for it, for this reason. */
 static void
 suspend(const char *why)
 {

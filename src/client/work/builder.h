@@ -31,8 +31,8 @@ typedef struct IvfpqTicket
 typedef struct IvfpqSharing
 {
 	IvfpqTicket ticket;
-	pg_atomic_uint32 failed;	/* 1: it did not do all for somebody */
-	pg_atomic_uint64 next;		/* row of the sample that nobody has claimed */
+	pg_atomic_uint32 failed;	/* 1: it did not do all for some of them */
+	pg_atomic_uint64 next;		/* row of the sample that is not claimed */
 	int64		nsample;
 	bool		recovering;		/* a pass is for the rows below only, else for
 								 * all others */

@@ -5,7 +5,7 @@
  *
  * gpuvecd has the rows of the sample from training.  So a pass over the table
  * leaves them out, and participants claim batches of them instead, by their
- * numbers.  Batches that nobody got an answer for are lost; another pass over
+ * numbers.  Batches that got no answer are lost; another pass over
  * the table finds their rows.
  */
 #include "postgres.h"
@@ -70,7 +70,7 @@ IvfpqSharingClaim(IvfpqSharing *sharing, int64 *first)
 	return (int) Max(0, Min(sharing->nsample - *first, batch_rows));
 }
 
-/* Somebody has the answer to the batch that begins with this row. */
+/* A participant has the answer to the batch that begins with this row. */
 void
 IvfpqSharingAnswered(IvfpqSharing *sharing, int64 first)
 {

@@ -79,7 +79,7 @@ IvfpqBuilderReason(const IvfpqBuilder *builder)
 	return builder->channel.reason;
 }
 
-/* It failed for somebody who joined, and so for all. */
+/* It failed for a participant, and so for all. */
 void
 IvfpqBuilderLose(IvfpqBuilder *builder, const char *reason)
 {
@@ -292,7 +292,7 @@ IvfpqBuilderSample(IvfpqBuilder *builder, uint64 *ids)
 	builder->sample_ids = ids;
 }
 
-/* The sample has n rows, whoever sent them. */
+/* The sample has n rows, those of other participants included. */
 void
 IvfpqBuilderSampled(IvfpqBuilder *builder, int64 n)
 {
@@ -380,7 +380,7 @@ IvfpqBuilderAdd(IvfpqBuilder *builder, const float *row, uint64 id)
 }
 
 /*
- * All rows have been added: have those of the sample encoded that nobody has
+ * All rows have been added: have those of the sample encoded that are not
  * claimed, and wait for what is on its way; false: it failed.
  */
 bool

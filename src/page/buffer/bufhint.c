@@ -3,8 +3,8 @@
  *		In which shared buffers a backend found pages lately.
  *
  * A query reads some hundred pages, of index and table, and to find one in
- * PostgreSQL's hash table takes a chain of accesses to memory that nobody has
- * touched lately, a third of a microsecond each time.  Most pages are where
+ * PostgreSQL's hash table takes a chain of accesses to memory that is not
+ * in the cache, a third of a microsecond each time.  Most pages are where
  * they were the last time, and there is a function to look whether one still
  * is: ReadRecentBuffer.
  *

@@ -2,9 +2,9 @@
  * tablerows.c
  *		Opening tables for set functions, and reading their vectors.
  *
- * Whoever may SELECT the columns from the table may have them read here, no
- * other: so views, whose rows are not stored, partitioned tables, and tables
- * of which policies hide rows are refused.
+ * A role that may SELECT the columns from the table may have them read here,
+ * no other: so views, whose rows are not stored, partitioned tables, and
+ * tables of which policies hide rows are refused.
  */
 #include "postgres.h"
 
@@ -118,7 +118,7 @@ IvfpqTableColumn(Relation rel, const char *name, Oid *type)
 	if (result != ACLCHECK_OK)
 		aclcheck_error(result, get_relkind_objtype(rel->rd_rel->relkind),
 					   RelationGetRelationName(rel));
-	/* a column of 18 that is computed by whoever reads it */
+	/* a column of 18 that is computed when it is read */
 	if (column > 0 &&
 		TupleDescAttr(RelationGetDescr(rel), column - 1)->attgenerated == 'v')
 		ereport(ERROR,

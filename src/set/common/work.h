@@ -1,12 +1,12 @@
 /*
  * work.h
- *		A piece of work on a set (engine/gv_set.h), whoever does it: this
- *		session, or gpuvecd.
+ *		A piece of work on a set (engine/gv_set.h), done by this session or by
+ *		gpuvecd.
  *
  * gpuvecd may fail at any time.  Then Put, Run or Get returns false, the work
  * can only be ended, and the caller begins it anew, all inputs included, in
- * this session; what outputs he has are those that he would get.  Errors of
- * this session's own engine are raised, as is an interrupt.
+ * this session; the outputs that it has are those that it would get.  Errors
+ * of this session's own engine are raised, as is an interrupt.
  */
 #ifndef IVFPQ_WORK_H
 #define IVFPQ_WORK_H
