@@ -8,7 +8,7 @@
  * reach the cut for its error.  A chunk costs some ten launches and its last,
  * partly filled round of tiles, 50 us; a row measured costs its bytes, 512 of
  * which take .17 ns at 3 TB/s, for 10,000 queries 1.7 us.  From 2,048 rows to
- * 10^6 in L chunks of a factor g each are L k (g - 1) rows a query:  L = 9, 5,
+ * 10^6 in L chunks of a factor g each are L k (g - 1) rows a query: L = 9, 5,
  * 3, 2 of g = 2, 3.5, 7.9, 22 for k = 10 are 90, 120, 210, 420 rows, .15, .21,
  * .35, .71 ms, and 450, 250, 150, 100 us for chunks.  So g is 8, or as much as
  * a third of a query's room for slots allows: the room is 6 k, and at least
