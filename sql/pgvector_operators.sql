@@ -1,6 +1,7 @@
 -- distances between pgvector's types and arrays, and how they are resolved
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/sql/include/prologue.sql
+\i :srcdir/sql/include/plan_of.sql
 CREATE EXTENSION IF NOT EXISTS vector;
 CREATE EXTENSION IF NOT EXISTS gpuvec_pgvector;
 
@@ -98,13 +99,12 @@ SELECT g, b.id FROM generate_series(0, 2) AS g,
 CREATE INDEX mixed_e ON mixed USING gpuivfpq (e);
 EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY e <-> '[1,2,3]'::vector LIMIT 1;
 EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY '[1,2,3]'::halfvec <-> e LIMIT 1;
-EXPLAIN (COSTS OFF) SELECT id FROM mixed ORDER BY e <=> '[1,2,3]'::vector LIMIT 1;
+SELECT * FROM pg_temp.plan_of($q$SELECT id FROM mixed ORDER BY e <=> '[1,2,3]'::vector LIMIT 1$q$);
 SELECT id, e <-> '[1,2,3]'::vector AS d FROM mixed ORDER BY e <-> '[1,2,3]'::vector;
 SELECT id FROM mixed ORDER BY e <-> '[0.1,0.2,0.3]'::halfvec;
 SELECT id FROM mixed ORDER BY e <-> '[1,2]'::vector;
-EXPLAIN (COSTS OFF)
-SELECT m.id, b.id FROM mixed AS m,
-	LATERAL (SELECT id FROM mixed ORDER BY e <-> m.v LIMIT 1) AS b;
+SELECT * FROM pg_temp.plan_of($q$SELECT m.id, b.id FROM mixed AS m,
+	LATERAL (SELECT id FROM mixed ORDER BY e <-> m.v LIMIT 1) AS b$q$);
 SELECT m.id, b.id FROM mixed AS m,
 	LATERAL (SELECT id FROM mixed ORDER BY e <-> m.v LIMIT 1) AS b;
 -- both from a table: the array is cast

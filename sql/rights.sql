@@ -194,17 +194,7 @@ DROP FUNCTION note;
 DROP TABLE runs;
 
 -- counts of rows are for those whom the table shows all of its rows
-CREATE FUNCTION plan_of(query text) RETURNS SETOF text LANGUAGE plpgsql AS $$
-DECLARE
-	line text;
-BEGIN
-	FOR line IN EXECUTE 'EXPLAIN (COSTS off) ' || query LOOP
-		-- PostgreSQL 18 says so, others show it in the costs
-		IF line NOT LIKE '%Disabled: true' THEN
-			RETURN NEXT line;
-		END IF;
-	END LOOP;
-END $$;
+\i :srcdir/sql/include/plan_of.sql
 CREATE TABLE hidden (id int, mine boolean, v real[]) WITH (autovacuum_enabled = off);
 INSERT INTO hidden SELECT g, g > 950, ARRAY[sin(g), cos(g * 7), sin(g * 13), cos(g * 3), sin(g * 5), cos(g)]
 FROM generate_series(1, 1000) AS g;
@@ -272,13 +262,12 @@ SET enable_sort = on;
 SELECT set_config('test.seen', 'none', false);
 SELECT id FROM hidden ORDER BY norm_far(v) <-> '{951,1}' LIMIT 1;
 SELECT current_setting('test.seen');
-SELECT * FROM public.plan_of($q$SELECT id FROM hidden ORDER BY norm_far(v) <-> '{951,1}' LIMIT 1$q$);
-SELECT * FROM public.plan_of($q$SELECT id FROM hidden ORDER BY (v || '{1}') <-> '{951,1,1}'::real[] LIMIT 1$q$);
+SELECT * FROM pg_temp.plan_of($q$SELECT id FROM hidden ORDER BY norm_far(v) <-> '{951,1}' LIMIT 1$q$);
+SELECT * FROM pg_temp.plan_of($q$SELECT id FROM hidden ORDER BY (v || '{1}') <-> '{951,1,1}'::real[] LIMIT 1$q$);
 RESET search_path;
 RESET ROLE;
-SELECT * FROM public.plan_of($q$SELECT id FROM hidden ORDER BY norm_far(v) <-> '{951,1}' LIMIT 1$q$);
+SELECT * FROM pg_temp.plan_of($q$SELECT id FROM hidden ORDER BY norm_far(v) <-> '{951,1}' LIMIT 1$q$);
 DROP VIEW own;
-DROP FUNCTION plan_of;
 DROP TABLE sec, hidden;
 DROP SCHEMA mal CASCADE;
 DROP FUNCTION scale_vec, norm_vec, norm_sql, wanted, norm_named, norm_set, norm_typed, norm_far, look_at, noted, confined, seen, nearest;

@@ -217,6 +217,10 @@ count_tap_file() {
 	fi
 	grep -E '^not ok |^exit ' "$1/out" || :
 	tail -40 "$1/err"
+	# what it died of
+	if grep -q '^exit ' "$1/out"; then
+		tail -n 10 "$1"/tmp_check/log/regress_log_* || :
+	fi
 	for log in "$1"/tmp_check/log/*.log; do
 		[ -e "$log" ] || continue
 		echo "--- $(basename "$log")"

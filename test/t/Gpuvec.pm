@@ -204,8 +204,10 @@ sub wait_until
 
 	while (time < $end)
 	{
-		my ($rc, $out) = $node->psql('postgres', $query);
-		return 1 if $rc == 0 && $out eq 't';
+		# a psql that cannot connect may be gone before it is sent the query,
+		# and IPC::Run dies of the broken pipe
+		my ($rc, $out) = eval { $node->psql('postgres', $query) };
+		return 1 if defined $rc && $rc == 0 && $out eq 't';
 		# the longer it takes, the rarer it asks: others need the processor
 		my $pause = int(5e4 * (time - $begun));
 		usleep($pause < 5_000 ? 5_000 : $pause > 100_000 ? 100_000 : $pause);
