@@ -25,6 +25,26 @@ typedef struct Case
 } Case;
 
 static double far;				/* 0, or how far the first query is from rows */
+static bool alike;				/* the numbers of a vector are the same */
+
+/*
+ * Vectors [n][dims] whose dimensions are all rounded the same way: by what half
+ * precision cannot hold of a number a little above 1.
+ */
+static void
+make_alike(float *x, int64_t n, int32_t dims)
+{
+	int64_t		i;
+
+	for (i = 0; i < n; i++)
+	{
+		float		value = 1.0f + fabsf(unit_float()) * 0x1p-9f;
+		int32_t		d;
+
+		for (d = 0; d < dims; d++)
+			x[i * dims + d] = i % 2 == 0 ? value : -value;
+	}
+}
 
 /* Every query may have a row of its own, which is not its neighbour. */
 static SearchInputs
@@ -37,6 +57,11 @@ make_inputs(const Case *test)
 	in.rows = look_vectors(test->look, test->nrows, test->dims);
 	if (far > 0.0)
 		in.rows[7 * test->dims] = 1000.0f;
+	if (alike)
+	{
+		make_alike(in.queries, test->nqueries, test->dims);
+		make_alike(in.rows, test->nrows, test->dims);
+	}
 	in.self = unit_alloc(sizeof(int64_t) * (size_t) test->nqueries);
 	for (i = 0; i < test->nqueries; i++)
 	{
@@ -131,6 +156,27 @@ test_far(void)
 	gv_gpu_exact_hopper_forbid(false);
 	far = 0.0;
 	gv_gpu_exact_force(0, 0);
+}
+
+/* Rounding alone decides which rows seem near. */
+static void
+test_rounded(void)
+{
+	Case		many = {GV_SET_IP, 8, 3000, 60, 5, LOOK_NORMAL, 600, false};
+	Case		few = {GV_SET_L2, 8, 3000, 16, 5, LOOK_NORMAL, 600, false};
+
+	alike = true;
+	check_case(&many);
+	check_case(&few);
+	many.metric = GV_SET_L2;
+	few.metric = GV_SET_IP;
+	check_case(&many);
+	check_case(&few);
+	gv_gpu_exact_hopper_forbid(true);
+	check_case(&many);
+	check_case(&few);
+	gv_gpu_exact_hopper_forbid(false);
+	alike = false;
 }
 
 /* Odd shapes: one of anything, more neighbours than rows, long merges. */
@@ -260,6 +306,7 @@ test_exact_card(void)
 	test_shapes();
 	test_looks();
 	test_far();
+	test_rounded();
 	test_overflows();
 	test_stops();
 	test_no_memory();
