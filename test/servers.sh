@@ -14,6 +14,9 @@
 #
 #	PG_CONFIGS="$(test/servers.sh 17 18)" make test-long
 #	PG_CONFIG=$(test/servers.sh 15 --cassert) make test
+#
+# Tests with pgvector need one that compiles there, for 18 0.8.1 or newer: where
+# the archive has none, PGVECTOR_SRC names its source (test/pgvector.sh).
 set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/lib.sh"
