@@ -10,6 +10,7 @@
 #include "gpu/build/gv_build.h"
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/index/gv_index.h"
+#include "gpu/product/gv_product.h"
 
 #define THREADS			256
 #define MOST_SCORES		(INT64_C(64) << 20) /* of a piece of the rows */
@@ -64,6 +65,7 @@ gv_targets_set(GvTargets *targets, const float *d_vectors, int32_t n)
 void
 gv_finder_drop(GvFinder *finder)
 {
+	gv_blas_drop(finder->searcher.blas);
 	gv_buffer_free(&finder->d_batch);
 	gv_buffer_free(&finder->searcher.d_sort);
 	gv_buffer_free(&finder->searcher.d_work);

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "gpu/build/gv_build.h"
+#include "gpu/product/gv_product.h"
 
 /* Offsets of what comes back of a batch. */
 struct Places
@@ -60,7 +61,8 @@ cuda_size(const GvBuilderSpec *spec)
 		scores = INT64_C(1) << 29;
 	return spec->sample_rows * row + 6 * (int64_t) spec->nlists * row +
 		(int64_t) spec->nqueries * (row + spec->depth * 8) + batch + scores +
-		2 * GV_CODEBOOK_ROWS * (2 * row + 5 * (int64_t) spec->m);
+		2 * GV_CODEBOOK_ROWS * (2 * row + 5 * (int64_t) spec->m) +
+		gv_blas_bytes(spec->device);
 }
 
 static void
@@ -142,6 +144,8 @@ make_memory(GvBuilder *builder, const float *mean)
 											 cudaStreamNonBlocking, least));
 	builder->finder.searcher.stream = builder->stream;
 	builder->finder.searcher.hopper = gv_has_hopper(spec->device);
+	GV_TRY(gv_blas_create(spec->device, builder->stream,
+						  &builder->finder.searcher.blas));
 	GV_CUDA_TRY(cudaGetDevice(&device));
 	GV_CUDA_TRY(cudaDeviceGetAttribute(&builder->finder.searcher.nsms,
 									   cudaDevAttrMultiProcessorCount,

@@ -115,7 +115,8 @@ extern GvStatus gv_gpu_halve(const GvClusters *cl, cudaStream_t stream);
  * the close centroids, from a bound that is there.
  */
 extern GvStatus gv_gpu_candidates(const GvClusters *cl, int64_t first,
-								  int32_t n, cudaStream_t stream);
+								  int32_t n, const GvBlas *blas,
+								  cudaStream_t stream);
 
 /*
  * settle.cu: the bounds that a piece begins with, from the clusters that rows

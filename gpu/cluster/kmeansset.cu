@@ -14,6 +14,7 @@
 #include "gpu/common/gv_batch.h"
 #include "gpu/common/gv_group.h"
 #include "gpu/common/gv_sets.h"
+#include "gpu/product/gv_product.h"
 
 #define MOST_PIECE		(INT64_C(1) << 20)	/* rows between two questions */
 #define MOST_TERMS		(INT64_C(1) << 41)	/* whether to stop */
@@ -28,6 +29,7 @@ struct GvKmeansSet
 	GvSetSpec	spec;
 	GvClusters	cl;
 	cudaStream_t stream;
+	GvBlas	   *blas;			/* NULL: products by loops of ours */
 	char	   *d_memory;		/* of all arrays of cl */
 	GvBuffer	out;			/* pinned: the next three */
 	uint32_t   *starts;			/* [k + 1] */
@@ -111,7 +113,7 @@ kmeans_size(const GvSetSpec *spec)
 		return INT64_MAX;
 	shape(spec, &cl);
 	cl.sort_bytes = (size_t) (spec->nrows / 64 + (1 << 20));
-	return (int64_t) place_all(&cl, NULL);
+	return (int64_t) place_all(&cl, NULL) + gv_blas_bytes(spec->device);
 }
 
 static void
@@ -122,6 +124,7 @@ kmeans_drop(void *state)
 	(void) gv_choose_device(set->spec.device);
 	if (set->stream != NULL)
 		(void) cudaStreamSynchronize(set->stream);
+	gv_blas_drop(set->blas);
 	(void) cudaFree(set->d_memory);
 	gv_buffer_free(&set->out);
 	if (set->stream != NULL)
@@ -180,6 +183,7 @@ make_memory(GvKmeansSet *set)
 	GV_CUDA_TRY(cudaStreamCreateWithPriority(&set->stream,
 											 cudaStreamNonBlocking, least));
 	GV_CUDA_TRY(cudaGetDevice(&device));
+	GV_TRY(gv_blas_create(set->spec.device, set->stream, &set->blas));
 	shape(&set->spec, cl);
 	GV_CUDA_TRY(cudaDeviceGetAttribute(&cl->nsms,
 									   cudaDevAttrMultiProcessorCount,
@@ -294,7 +298,7 @@ assign_rows(GvKmeansSet *set, const GvStop *stop)
 
 		GV_TRY(gv_gpu_bounds(cl, done, n, known, set->stream));
 		tell(set, GV_KMEANS_BOUNDS);
-		GV_TRY(gv_gpu_candidates(cl, done, n, set->stream));
+		GV_TRY(gv_gpu_candidates(cl, done, n, set->blas, set->stream));
 		tell(set, GV_KMEANS_CLOSEST);
 		GV_TRY(gv_gpu_settle(cl, done, n, known, set->stream));
 		tell(set, GV_KMEANS_SETTLE);

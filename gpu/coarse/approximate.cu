@@ -112,7 +112,7 @@ gv_gpu_approximate(const GvCardModel *card, const GvBatch *batch,
 {
 	GV_TRY(gv_launch_step(halve_kernel, (batch->n + WARPS - 1) / WARPS,
 						  THREADS, 0, searcher->stream, card, batch));
-	GV_TRY(gv_gpu_product(card, batch, searcher));
+	GV_TRY(gv_gpu_list_scores(card, batch, searcher));
 	return gv_gpu_choose(card, batch, searcher->stream);
 }
 

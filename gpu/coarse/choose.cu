@@ -513,7 +513,7 @@ launch(const GvCardModel *card, const GvBatch *batch, int threads,
 						  bytes, stream, card, batch);
 }
 
-/* d_probed, d_starts and nprobed of a batch, from what gv_gpu_product found. */
+/* d_probed, d_starts and nprobed of a batch, from what gv_gpu_list_scores found. */
 GvStatus
 gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
 			  cudaStream_t stream)

@@ -4,7 +4,7 @@
  *		scores (approximate.cu), and half copies of centroids (halves.cu).
  *
  * Read coarse.cu and score.cuh first; then approximate.cu, which says in three
- * steps what product.cu, hopperproduct.cu and choose.cu are for.
+ * steps what listscores.cu, hopperproduct.cu and choose.cu are for.
  */
 #ifndef GV_COARSE_H
 #define GV_COARSE_H
@@ -18,15 +18,16 @@ extern GvStatus gv_gpu_coarse(const GvCardModel *card, const GvBatch *batch,
 /*
  * approximate.cu: what coarse.cu and best.cu find, for many queries or lists; in
  * three steps, of which gv_gpu_table does the first for batches that come from
- * the host, product.cu has the second and choose.cu the third.
+ * the host, listscores.cu has the second and choose.cu the third.
  */
 extern bool gv_gpu_approximate_fits(const GvCardModel *card,
 									const GvBatch *batch);
 extern GvStatus gv_gpu_approximate(const GvCardModel *card,
 								   const GvBatch *batch,
 								   const GvSearcher *searcher);
-extern GvStatus gv_gpu_product(const GvCardModel *card, const GvBatch *batch,
-							   const GvSearcher *searcher);
+extern GvStatus gv_gpu_list_scores(const GvCardModel *card,
+								   const GvBatch *batch,
+								   const GvSearcher *searcher);
 extern GvStatus gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
 							  cudaStream_t stream);
 

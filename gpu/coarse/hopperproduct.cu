@@ -32,8 +32,9 @@ gv_gpu_hopper_fits(const GvBatch *batch, const GvSearcher *searcher)
 	return searcher->hopper && forced != 0 && batch->n > MORE_QUERIES;
 }
 
-#include "gpu/coarse/product.cuh"
+#include "gpu/coarse/listscores.cuh"
 #include "gpu/common/hopperring.cuh"
+#include "gpu/product/become.cuh"
 
 #define QUERIES			(64 * GV_RING_GROUPS)
 
@@ -133,6 +134,7 @@ product_hopper_kernel(GvCardModel card, GvBatch batch,
 	int			group = threadIdx.x / GV_WARPGROUP;
 	int			nsteps = (card.half_dims + GV_HOPPER_SLICE - 1) /
 		GV_HOPPER_SLICE;
+	GvListScores scores = {card, batch};
 	GvPlace		place = {0, 0};
 
 	ring.prepare();
@@ -158,10 +160,10 @@ product_hopper_kernel(GvCardModel card, GvBatch batch,
 		});
 #pragma unroll
 		for (int p = 0; p < PARTS; p++)
-			gv_put_sums<1>(card, batch, &sums[p],
-						   tile % tiles.nqueries * QUERIES +
-						   threadIdx.x / GV_WARP * 16,
-						   tile / tiles.nqueries * LISTS + p * WIDTH);
+			gv_become<1>(scores, (GvListScores::Row *) NULL, &sums[p],
+						 tile % tiles.nqueries * QUERIES +
+						 threadIdx.x / GV_WARP * 16,
+						 tile / tiles.nqueries * LISTS + p * WIDTH);
 	}
 #endif
 }

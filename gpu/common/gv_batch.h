@@ -124,12 +124,15 @@ struct GvReplayCounts
 	int64_t		launched;		/* without a graph */
 };
 
+struct GvBlas;					/* gpu/product/gv_product.h */
+
 struct GvSearcher
 {
 	int32_t		device;
 	int64_t		most_work;		/* bytes that one part of a batch may have */
 	cudaStream_t stream;
 	int			nsms;
+	GvBlas	   *blas;			/* NULL: products by loops of ours */
 	bool		hopper;			/* see gv_has_hopper */
 	bool		overlap;		/* of batches */
 	uint64_t	version;		/* of a mirror: its changes are done */

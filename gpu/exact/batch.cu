@@ -74,9 +74,9 @@ multiply(const GvExactWork *work, const GvExactProduct *product)
 	if (product->n <= GV_EXACT_FEW &&
 		gv_exact_scan_bytes(product) <= MOST_SCANNED)
 		return gv_gpu_exact_scan(product, work->nsms, work->stream);
-	if (gv_gpu_exact_hopper_fits(product, work->device))
+	if (work->blas == NULL && gv_gpu_exact_hopper_fits(product, work->device))
 		return gv_gpu_exact_hopper(product, work->nsms, work->stream);
-	return gv_gpu_exact_product(product, work->stream);
+	return gv_gpu_exact_product(product, work->blas, work->stream);
 }
 
 /* A product of slots first .. last - 1, all else yet to be said. */

@@ -158,7 +158,7 @@ exact_size(const GvSetSpec *spec)
 	size_t		bytes = places.set_bytes + places.batch_bytes +
 		(spec->nlists > 0 ?
 		 gv_gpu_exact_lists_bytes(spec, kept_of(spec), room_of(spec)) :
-		 gv_gpu_exact_work_bytes(&space, &amount));
+		 gv_gpu_exact_work_bytes(spec->device, &space, &amount));
 
 	return (int64_t) (bytes + bytes / 4);	/* as gv_buffer_need takes it */
 }

@@ -208,9 +208,9 @@ gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept, int64_t room)
 	unit = unit_amount(&lists, kept);
 	lists.sort_bytes = (size_t) (most_vectors(&lists) / 64 + (1 << 20));
 	return place_all(&lists, NULL) +
-		gv_gpu_exact_work_bytes(&lists.space, &near) +
-		gv_gpu_exact_work_bytes(&lists.space, &asked) +
-		GV_EXACT_LANES * gv_gpu_exact_work_bytes(&lists.space, &unit);
+		gv_gpu_exact_work_bytes(spec->device, &lists.space, &near) +
+		gv_gpu_exact_work_bytes(spec->device, &lists.space, &asked) +
+		GV_EXACT_LANES * gv_gpu_exact_work_bytes(spec->device, &lists.space, &unit);
 }
 
 /* Bytes that the largest sort wants. */

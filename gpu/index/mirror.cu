@@ -12,6 +12,7 @@
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/common/warpselect.cuh"
 #include "gpu/index/gv_index.h"
+#include "gpu/product/gv_product.h"
 
 #define THREADS			256
 #define LEAST_STAGING	((size_t) 1 << 20)
@@ -520,9 +521,17 @@ gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block, GvBlock *view)
 	return GV_OK;
 }
 
+/* See gv_mirrors_open. */
+static GvStatus
+open_cards(const char *devices, GvDevice *found, int32_t *nfound)
+{
+	GV_TRY(gv_gpu_open(devices, found, nfound));
+	return gv_blas_open(found, *nfound);
+}
+
 extern "C" const GvMirrorBackend gv_cuda_mirrors = {
 	.name = "cuda",
-	.open = gv_gpu_open,
+	.open = open_cards,
 	.size = gv_gpu_size,
 	.create = gv_gpu_create,
 	.drop = gv_gpu_drop,

@@ -27,7 +27,7 @@ gv_gpu_steps(const GvCardModel *card, const GvBatch *batch,
 	GV_TRY(gv_gpu_table(card, batch, searcher->stream));
 	if (batch->approx.d_halves != NULL)
 	{
-		GV_TRY(gv_gpu_product(card, batch, searcher));
+		GV_TRY(gv_gpu_list_scores(card, batch, searcher));
 		GV_TRY(gv_gpu_choose(card, batch, searcher->stream));
 	}
 	else

@@ -25,6 +25,7 @@
 
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/index/gv_index.h"
+#include "gpu/product/gv_product.h"
 
 /* Queries that one part of a batch may have. */
 #define MOST_QUERIES	512
@@ -40,13 +41,13 @@
 
 /* Bytes that one part of a batch may have, of four under way. */
 static GvStatus
-find_most_work(int64_t *most)
+find_most_work(int32_t device, int64_t *most)
 {
 	size_t		nfree;
 	size_t		total;
 
 	GV_CUDA_TRY(cudaMemGetInfo(&nfree, &total));
-	*most = gv_gpu_lane_bytes(total);
+	*most = gv_gpu_lane_bytes(total) - gv_blas_bytes(device);
 	return GV_OK;
 }
 
@@ -85,7 +86,9 @@ make_lanes(int32_t device, int lanes, GvSearcher **searcher)
 	if (status == GV_OK)
 		status = gv_gpu_overlaps(&made->overlap);
 	if (status == GV_OK)
-		status = find_most_work(&made->most_work);
+		status = find_most_work(device, &made->most_work);
+	if (status == GV_OK)
+		status = gv_blas_create(device, made->stream, &made->blas);
 	if (status == GV_OK && lanes > 1)
 		status = make_lanes(device, lanes - 1, &made->beside);
 	if (status != GV_OK)
@@ -111,6 +114,7 @@ gv_gpu_searcher_drop(GvSearcher *searcher)
 	if (searcher->beside != NULL)
 		gv_gpu_searcher_drop(searcher->beside);
 	gv_gpu_replays_drop(searcher);
+	gv_blas_drop(searcher->blas);
 	if (searcher->stream != NULL)
 		(void) cudaStreamDestroy(searcher->stream);
 	gv_buffer_free(&searcher->in);

@@ -33,6 +33,7 @@ typedef struct Options
 	const char *engine;
 	const char *data;
 	const char *devices;
+	GvProducts	products;
 	GvSimd		simd;
 	int64_t		memory_mb;
 	int			max_connections;
@@ -63,6 +64,9 @@ static const char usage[] =
 "  --memory MB             for mirrors on each card (0: what the engine\n"
 "                          proposes)\n"
 "  --devices LIST          numbers of the cards to use, with commas (all)\n"
+"  --products own|cublas   who multiplies matrices on a card: gpuvecd itself, or\n"
+"                          cuBLAS (own on cards of compute capability 9.0,\n"
+"                          cublas on others)\n"
 "  --simd LEVEL            instructions of the engine cpu: portable, avx2,\n"
 "                          avx512, or auto: the best of them (auto)\n"
 "  --max-connections N     clients at a time (1000)\n"
@@ -155,6 +159,16 @@ parse_simd(const char *name, const char *value)
 	return level;
 }
 
+static GvProducts
+parse_products(const char *name, const char *value)
+{
+	if (strcmp(value, "own") == 0)
+		return GV_PRODUCTS_OWN;
+	if (strcmp(value, "cublas") != 0)
+		bad_option(name, value);
+	return GV_PRODUCTS_CUBLAS;
+}
+
 /* "N:STATUS" */
 static void
 parse_fault(const char *name, const char *value, int64_t *fault_call,
@@ -192,6 +206,8 @@ set_option(Options *options, const char *name, const char *value)
 		options->data = value;
 	else if (strcmp(name, "devices") == 0)
 		options->devices = value;
+	else if (strcmp(name, "products") == 0)
+		options->products = parse_products(name, value);
 	else if (strcmp(name, "simd") == 0)
 		options->simd = parse_simd(name, value);
 	else if (strcmp(name, "memory") == 0)
@@ -223,6 +239,7 @@ parse_options(int argc, char **argv)
 		{"data", required_argument, NULL, 1},
 		{"memory", required_argument, NULL, 1},
 		{"devices", required_argument, NULL, 1},
+		{"products", required_argument, NULL, 1},
 		{"simd", required_argument, NULL, 1},
 		{"max-connections", required_argument, NULL, 1},
 		{"keep", required_argument, NULL, 1},
@@ -405,6 +422,7 @@ open_engine(Engine engine, const Options *options)
 	GvStatus	status;
 
 	gv_simd_use(options->simd);
+	gv_products_use(options->products);
 	gv_mirror_fault(options->fault_call, (GvStatus) options->fault_status);
 	gv_builder_fault(options->build_fault_call,
 					 (GvStatus) options->build_fault_status);

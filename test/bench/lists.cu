@@ -124,7 +124,7 @@ find_near(const Bench *bench)
 static GvStatus
 multiply(const Bench *bench)
 {
-	return gv_gpu_product(&bench->mirror->card, &bench->batch,
+	return gv_gpu_list_scores(&bench->mirror->card, &bench->batch,
 						  bench->searcher);
 }
 

@@ -24,7 +24,7 @@
 
 #include <time.h>
 
-#include "gpu/common/gv_cuda.h"
+#include "gpu/product/gv_product.h"
 
 extern "C"
 {
@@ -178,7 +178,7 @@ extern GvStatus gv_gpu_exact_gather(const GvExactSpace *space,
 
 /* filterproduct.cu, hopperfilter.cu */
 extern GvStatus gv_gpu_exact_product(const GvExactProduct *product,
-									 cudaStream_t stream);
+									 const GvBlas *blas, cudaStream_t stream);
 extern bool gv_gpu_exact_hopper_fits(const GvExactProduct *product,
 									 int32_t device);
 extern bool gv_gpu_exact_hopper_forbidden();
@@ -288,6 +288,7 @@ struct GvExactWork
 	int32_t		device;
 	int			nsms;
 	cudaStream_t stream;
+	GvBlas	   *blas;			/* NULL: products by loops of ours */
 	GvBuffer	d_work;			/* all of the following */
 	int32_t		piece;			/* queries at a time */
 	int32_t		matrix;			/* ... of the matrix way */
@@ -318,7 +319,8 @@ struct GvExactAmount
  * gv_gpu_exact_work: memory for so much, or _bytes of it.  What is dropped can
  * be half made.
  */
-extern size_t gv_gpu_exact_work_bytes(const GvExactSpace *space,
+extern size_t gv_gpu_exact_work_bytes(int32_t device,
+									  const GvExactSpace *space,
 									  const GvExactAmount *amount);
 extern GvStatus gv_gpu_exact_work(GvExactWork *work, int32_t device,
 								  const GvExactSpace *space,

@@ -135,10 +135,10 @@ make_plan(const GvExactSpace *space, const GvExactAmount *amount)
 
 /* See gv_exact.h. */
 size_t
-gv_gpu_exact_work_bytes(const GvExactSpace *space,
+gv_gpu_exact_work_bytes(int32_t device, const GvExactSpace *space,
 						const GvExactAmount *amount)
 {
-	return make_plan(space, amount).bytes;
+	return make_plan(space, amount).bytes + (size_t) gv_blas_bytes(device);
 }
 
 /* See gv_exact.h. */
@@ -159,6 +159,7 @@ gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
 	GV_TRY(gv_gpu_overlaps(&overlaps));
 	GV_CUDA_TRY(cudaStreamCreateWithFlags(&work->stream,
 										  cudaStreamNonBlocking));
+	GV_TRY(gv_blas_create(device, work->stream, &work->blas));
 	GV_CUDA_TRY(cudaMallocHost((void **) &work->counts,
 							   2 * sizeof(uint32_t)));
 	GV_TRY(gv_buffer_need(&work->d_work, plan.bytes));
@@ -195,6 +196,7 @@ gv_gpu_exact_work_drop(GvExactWork *work)
 	if (work->stream != NULL)
 	{
 		(void) cudaStreamSynchronize(work->stream);
+		gv_blas_drop(work->blas);
 		(void) cudaStreamDestroy(work->stream);
 	}
 	if (work->counts != NULL)

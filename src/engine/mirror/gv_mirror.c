@@ -16,6 +16,7 @@
 /* What gv_mirrors_open took, for the rest of the process. */
 static const GvMirrorBackend *mirrors;
 static int32_t ndevices;
+static GvProducts products;
 
 static GvFault fault;
 static GvSearcher *hung;		/* what it has begun is never done */
@@ -85,6 +86,18 @@ gv_mirrors_open(const GvMirrorBackend *engine, const char *devices,
 		ndevices = *nfound;
 	}
 	return status;
+}
+
+void
+gv_products_use(GvProducts wanted)
+{
+	products = wanted;
+}
+
+GvProducts
+gv_products_used(void)
+{
+	return products;
 }
 
 int32_t

@@ -235,6 +235,20 @@ extern GvStatus gv_mirrors_open(const GvMirrorBackend *engine,
 								const char *devices, GvDevice *found,
 								int32_t *nfound);
 
+/*
+ * Who multiplies matrices on a card: a loop of the engine's, cuBLAS, or what is
+ * best there.  gv_products_use: so from now on, before gv_mirrors_open.
+ */
+typedef enum GvProducts
+{
+	GV_PRODUCTS_AUTO,
+	GV_PRODUCTS_OWN,
+	GV_PRODUCTS_CUBLAS
+} GvProducts;
+
+extern void gv_products_use(GvProducts products);
+extern GvProducts gv_products_used(void);
+
 /* gv_ndevices: how many were found; 0 before. */
 extern int32_t gv_ndevices(void);
 

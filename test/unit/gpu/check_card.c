@@ -23,6 +23,7 @@ bool		unit_small;
 /* gpu/coarse/gv_coarse.h */
 extern void gv_gpu_approximate_from(int64_t terms);
 extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/build/gv_build.h */
+extern void gv_blas_force(int64_t sums);	/* gpu/product/gv_product.h */
 extern void test_select_card(void); /* check_select_card.c */
 extern void test_exact_card(void);	/* check_exact_card.c */
 extern void test_lists_card(void);	/* check_lists_card.c */
@@ -153,6 +154,22 @@ test_sets(void)
 	test_kmeans_card();
 }
 
+/*
+ * Who multiplies: GPUVEC_UNIT_PRODUCTS, own or cublas.  Emulated cards have tiles
+ * of a few thousand sums, so that products have several.
+ */
+static void
+choose_products(void)
+{
+	const char *products = getenv("GPUVEC_UNIT_PRODUCTS");
+
+	if (products != NULL)
+		gv_products_use(strcmp(products, "cublas") == 0 ?
+						GV_PRODUCTS_CUBLAS : GV_PRODUCTS_OWN);
+	if (&gv_emulated_fault != NULL)
+		gv_blas_force(1 << 13);
+}
+
 /* Is a part of all this to be done? */
 static bool
 is_wanted(int argc, char **argv, const char *part)
@@ -167,6 +184,7 @@ main(int argc, char **argv)
 	int32_t		nfound;
 
 	unit_small = getenv("GPUVEC_UNIT_SMALL") != NULL;
+	choose_products();
 	if (is_wanted(argc, argv, "open"))
 		test_open_card();
 	if (is_wanted(argc, argv, "mirrors"))

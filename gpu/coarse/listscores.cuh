@@ -1,0 +1,145 @@
+/*
+ * listscores.cuh
+ *		What becomes of the sums of a matrix product of queries and lists, the
+ *		same for all cards (listscores.cu, hopperproduct.cu).
+ */
+#ifndef GV_LIST_SCORES_CUH
+#define GV_LIST_SCORES_CUH
+
+#include <stdint.h>
+
+#include "gpu/common/gv_batch.h"
+#include "gpu/common/warpselect.cuh"
+
+#define GV_RUN_TILES	(GV_RUN / 8)
+
+/*
+ * A query's scores of a run of lists, of which each of four lanes has two in
+ * every 8, to where they belong, if the query is there; all lanes of a warp
+ * call this.  `to` is the place of the lane's first, `list` its list.  Two are
+ * written at once where that is aligned: in a row that begins at an odd place
+ * a lane's second and the next lane's first.
+ */
+static __device__ __forceinline__ void
+gv_put_run(const GvCardModel &card, float *to, int list, bool there, bool odd,
+		   const float2 (&scores)[GV_RUN_TILES])
+{
+	int			lane = threadIdx.x % 4;
+	float		after[GV_RUN_TILES] = {};	/* each second; of odd nlists */
+
+	if (card.nlists % 2 != 0)
+	{
+#pragma unroll
+		for (int j = 0; j < GV_RUN_TILES; j++)
+			after[j] = __shfl_sync(GV_FULL_WARP,
+								   lane > 0 || j + 1 == GV_RUN_TILES ?
+								   scores[j].x : scores[j + 1].x, lane + 1, 4);
+	}
+	if (!there)
+		return;
+	if (list - lane * 2 + GV_RUN > card.nlists)
+	{
+#pragma unroll
+		for (int j = 0; j < GV_RUN_TILES; j++)
+		{
+			if (list + j * 8 < card.nlists)
+				to[j * 8] = scores[j].x;
+			if (list + j * 8 + 1 < card.nlists)
+				to[j * 8 + 1] = scores[j].y;
+		}
+		return;
+	}
+	if (!odd)
+	{
+#pragma unroll
+		for (int j = 0; j < GV_RUN_TILES; j++)
+			*(float2 *) (to + j * 8) = scores[j];
+		return;
+	}
+	if (lane == 0)
+		to[0] = scores[0].x;
+#pragma unroll
+	for (int j = 0; j < GV_RUN_TILES; j++)
+		if (lane < 3 || j + 1 < GV_RUN_TILES)
+			*(float2 *) (to + j * 8 + 1) = make_float2(scores[j].y, after[j]);
+		else
+			to[j * 8 + 1] = scores[j].y;
+}
+
+/*
+ * Sums of queries and lists become approximate scores, and the least of every
+ * run: see gpu/product/product.cuh.  Beyond the last list scores are infinite.
+ */
+struct GvListScores
+{
+	GvCardModel card;
+	GvBatch		batch;
+
+	struct Row
+	{
+	};
+
+	struct Columns
+	{
+		float2		squares[GV_RUN_TILES];
+	};
+
+	__device__ __forceinline__ void
+	begin(Row *, int) const
+	{
+	}
+
+	__device__ __forceinline__ void
+	end(Row *, int) const
+	{
+	}
+
+	__device__ __forceinline__ float
+	square(int list) const
+	{
+		return list < card.nlists ? card.d_squares[list] :
+			__int_as_float(0x7F800000);
+	}
+
+	__device__ __forceinline__ Columns
+	columns(int run) const
+	{
+		int			mine = run * GV_RUN + threadIdx.x % 4 * 2;
+		Columns		found;
+
+#pragma unroll
+		for (int j = 0; j < GV_RUN_TILES; j++)
+			found.squares[j] = make_float2(square(mine + j * 8),
+										   square(mine + j * 8 + 1));
+		return found;
+	}
+
+	__device__ __forceinline__ void
+	take(const Columns &of, Row *, int q, int run,
+		 const float2 (&sums)[GV_RUN_TILES]) const
+	{
+		int			mine = run * GV_RUN + threadIdx.x % 4 * 2;
+		int			nruns = gv_nruns(card.nlists);
+		float		weight = card.metric == GV_IP ? -1.0f : -2.0f;
+		float	   *to = batch.d_coarse + (int64_t) q * card.nlists + mine;
+		float2		scores[GV_RUN_TILES];
+		float		least = __int_as_float(0x7F800000);
+
+#pragma unroll
+		for (int j = 0; j < GV_RUN_TILES; j++)
+		{
+			/* the product is exact */
+			scores[j] = make_float2(fmaf(weight, sums[j].x, of.squares[j].x),
+									fmaf(weight, sums[j].y, of.squares[j].y));
+			least = fminf(least, fminf(scores[j].x, scores[j].y));
+		}
+		least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 1));
+		least = fminf(least, __shfl_xor_sync(GV_FULL_WARP, least, 2));
+		gv_put_run(card, to, mine, q < batch.n, (q & card.nlists & 1) != 0,
+				   scores);
+		if (threadIdx.x % 4 == 0 && q < batch.n && run < nruns)
+			batch.approx.d_least[(int64_t) q * nruns + run] = least;
+	}
+};
+
+#endif							/* GV_LIST_SCORES_CUH */

@@ -1,0 +1,321 @@
+/*
+ * blas.cu
+ *		cuBLAS: found, asked for products, and what its statuses mean.
+ *
+ * It is loaded when the first card needs it, and not linked: it has 600 MB, and
+ * where it is missing cards that multiply by loops of ours work all the same.
+ *
+ * Halves in, sums of fp32 out, and nothing faster than that on the way
+ * (CUBLAS_COMPUTE_32F, no reductions of lower precision).  cuBLAS has matrices
+ * column by column, so our rows are its columns.
+ *
+ * A tile is multiplied at once and its sums looked at by the next launch, while
+ * they are in L2: sums go there and back, 8 bytes each, beside the 2 dims
+ * operations that they take (Johnson, Douze, Jegou, "Billion-scale similarity
+ * search with GPUs", section 5.1).
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef __CUDACC__
+#include <dlfcn.h>
+#if !__has_include(<cublas_v2.h>)
+#error "no cublas_v2.h: install libcublas-dev of the CUDA toolkit (without a card: make NVCC=)"
+#endif
+#endif
+#include <cublas_v2.h>
+
+#include "gpu/product/gv_product.h"
+
+#define WORKSPACE		(INT64_C(8) << 20)
+#define HOPPER_WORKSPACE (INT64_C(32) << 20)	/* what NVIDIA says is best there */
+#define MOST_SUMS		(INT64_C(8) << 20)	/* of a tile: 32 MB */
+#define LEAST_SUMS		(INT64_C(1) << 18)
+#define TILE_ROWS		4096	/* of which at least so many, if there are */
+#define LANE_SHARE		8		/* of a lane's memory, for a tile */
+
+struct GvBlas
+{
+	cublasHandle_t handle;
+	char	   *d_memory;		/* workspace, then sums */
+	int64_t		workspace;		/* bytes */
+	int64_t		nsums;
+};
+
+/* What is taken of the library. */
+struct Library
+{
+	decltype(&cublasCreate_v2) create;
+	decltype(&cublasDestroy_v2) destroy;
+	decltype(&cublasSetStream_v2) set_stream;
+	decltype(&cublasSetWorkspace_v2) set_workspace;
+	decltype(&cublasSetMathMode) set_math_mode;
+	decltype(&cublasGemmEx) multiply;
+	bool		found;
+};
+
+static bool used[GV_MAX_DEVICES];
+static int64_t forced;			/* see gv_blas_force */
+
+#ifdef __CUDACC__
+
+/* False: there is none, or one that lacks something. */
+template <typename Function>
+static bool
+find(void *library, const char *name, Function *function)
+{
+	*function = (Function) dlsym(library, name);
+	return *function != NULL;
+}
+
+static Library
+load_library()
+{
+	Library		found = {};
+	char		name[40];
+	void	   *library;
+
+	snprintf(name, sizeof(name), "libcublas.so.%d", CUBLAS_VER_MAJOR);
+	library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+	found.found = library != NULL &&
+		find(library, "cublasCreate_v2", &found.create) &&
+		find(library, "cublasDestroy_v2", &found.destroy) &&
+		find(library, "cublasSetStream_v2", &found.set_stream) &&
+		find(library, "cublasSetWorkspace_v2", &found.set_workspace) &&
+		find(library, "cublasSetMathMode", &found.set_math_mode) &&
+		find(library, "cublasGemmEx", &found.multiply);
+	return found;
+}
+
+#else
+
+static Library
+load_library()
+{
+	return {cublasCreate_v2, cublasDestroy_v2, cublasSetStream_v2,
+		cublasSetWorkspace_v2, cublasSetMathMode, cublasGemmEx,
+		getenv("GPUVEC_EMULATED_NO_CUBLAS") == NULL};
+}
+
+#endif
+
+/* Loaded once, for the rest of the process. */
+static const Library &
+library()
+{
+	static const Library found = load_library();
+
+	return found;
+}
+
+/* A call's failure; see gv_cuda_status for which are survivable. */
+static GvStatus
+blas_status(cublasStatus_t status)
+{
+	switch (status)
+	{
+		case CUBLAS_STATUS_SUCCESS:
+			return GV_OK;
+		case CUBLAS_STATUS_ALLOC_FAILED:
+		case CUBLAS_STATUS_NOT_INITIALIZED: /* of a handle: no memory for it */
+		case CUBLAS_STATUS_INVALID_VALUE:
+		case CUBLAS_STATUS_ARCH_MISMATCH:
+		case CUBLAS_STATUS_NOT_SUPPORTED:
+			(void) cudaGetLastError();
+			return GV_NO_MEMORY;
+		default:				/* a launch: CUDA knows more */
+			return gv_cuda_status(cudaGetLastError()) == GV_NO_MEMORY ?
+				GV_NO_MEMORY : GV_FAILED;
+	}
+}
+
+#define GV_BLAS_TRY(call) GV_TRY(blas_status(call))
+
+/* See gv_product.h. */
+GvStatus
+gv_blas_open(GvDevice *devices, int32_t n)
+{
+	GvProducts	wanted = gv_products_used();
+	char		reason[80];
+
+	snprintf(reason, sizeof(reason),
+			 "no cuBLAS (libcublas.so.%d: install libcublas-%d-%d)",
+			 CUBLAS_VER_MAJOR, CUBLAS_VER_MAJOR, CUBLAS_VER_MINOR);
+	for (int32_t i = 0; i < n; i++)
+	{
+		size_t		length = strlen(devices[i].name);
+
+		used[i] = wanted == GV_PRODUCTS_CUBLAS ||
+			(wanted == GV_PRODUCTS_AUTO && !gv_has_hopper(i));
+		if (!used[i] || library().found)
+			continue;
+		used[i] = false;
+		if (wanted == GV_PRODUCTS_CUBLAS)
+		{
+			snprintf(devices[0].name, sizeof(devices[0].name), "%s", reason);
+			return GV_INVALID;
+		}
+		snprintf(devices[i].name + length, sizeof(devices[i].name) - length,
+				 ", %s", reason);
+	}
+	return GV_OK;
+}
+
+/* See gv_product.h. */
+extern "C" void
+gv_blas_force(int64_t sums)
+{
+	forced = sums;
+}
+
+/* The memory of a stream's cuBLAS on a device, without the handle. */
+static GvStatus
+plan(int32_t device, GvBlas *blas)
+{
+	size_t		nfree;
+	size_t		total;
+
+	GV_TRY(gv_choose_device(device));
+	GV_CUDA_TRY(cudaMemGetInfo(&nfree, &total));
+	blas->workspace = gv_has_hopper(device) ? HOPPER_WORKSPACE : WORKSPACE;
+	blas->nsums = gv_gpu_lane_bytes(total) / LANE_SHARE /
+		(int64_t) sizeof(float);
+	if (blas->nsums > MOST_SUMS)
+		blas->nsums = MOST_SUMS;
+	if (blas->nsums < LEAST_SUMS)
+		blas->nsums = LEAST_SUMS;
+	if (forced > 0)
+	{
+		blas->workspace = 4096;
+		blas->nsums = forced;
+	}
+	return GV_OK;
+}
+
+/* See gv_product.h. */
+int64_t
+gv_blas_bytes(int32_t device)
+{
+	GvBlas		blas = {};
+
+	if (!used[device] || plan(device, &blas) != GV_OK)
+		return 0;
+	return blas.workspace + blas.nsums * (int64_t) sizeof(float);
+}
+
+static GvStatus
+prepare(GvBlas *blas, int32_t device, cudaStream_t stream)
+{
+	GV_TRY(plan(device, blas));
+	GV_BLAS_TRY(library().create(&blas->handle));
+	GV_CUDA_TRY(cudaMalloc((void **) &blas->d_memory, (size_t)
+						   (blas->workspace + blas->nsums * sizeof(float))));
+	/* what no product has written is looked at, and changes nothing */
+	GV_CUDA_TRY(cudaMemsetAsync(blas->d_memory + blas->workspace, 0,
+								blas->nsums * sizeof(float), stream));
+	GV_BLAS_TRY(library().set_stream(blas->handle, stream));
+	/* after the stream, which sets it back */
+	GV_BLAS_TRY(library().set_workspace(blas->handle, blas->d_memory,
+										(size_t) blas->workspace));
+	return blas_status(library().set_math_mode(blas->handle,
+											   (cublasMath_t)
+											   (CUBLAS_DEFAULT_MATH |
+												CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)));
+}
+
+/* See gv_product.h. */
+GvStatus
+gv_blas_create(int32_t device, cudaStream_t stream, GvBlas **blas)
+{
+	GvBlas	   *made;
+	GvStatus	status;
+
+	*blas = NULL;
+	if (!used[device])
+		return GV_OK;
+	made = (GvBlas *) calloc(1, sizeof(GvBlas));
+	if (made == NULL)
+		return GV_NO_MEMORY;
+	status = prepare(made, device, stream);
+	if (status != GV_OK)
+	{
+		gv_blas_drop(made);
+		return status;
+	}
+	*blas = made;
+	return GV_OK;
+}
+
+/* Its stream may be gone. */
+void
+gv_blas_drop(GvBlas *blas)
+{
+	if (blas == NULL)
+		return;
+	if (blas->handle != NULL)
+		(void) library().destroy(blas->handle);
+	(void) cudaFree(blas->d_memory);
+	free(blas);
+}
+
+static int64_t
+round_up(int64_t n)
+{
+	return (n + GV_RUN - 1) / GV_RUN * GV_RUN;
+}
+
+static int64_t
+least(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+/*
+ * See gv_product.h.  Rows are those of a tile, all columns if there is room, so
+ * that a row meets its columns in few launches.
+ */
+GvProductTile
+gv_blas_tile(const GvBlas *blas, const GvProduct *product, int32_t row,
+			 int32_t column)
+{
+	int64_t		columns = round_up(product->ncolumns);
+	int64_t		rows = least(round_up(product->nrows), TILE_ROWS);
+	GvProductTile tile;
+
+	if (rows * GV_RUN > blas->nsums)
+		rows = blas->nsums / GV_RUN / GV_RUN * GV_RUN;
+	columns = least(columns, blas->nsums / rows / GV_RUN * GV_RUN);
+	rows = least(round_up(product->nrows),
+				 blas->nsums / columns / GV_RUN * GV_RUN);
+	tile.row = row;
+	tile.nrows = (int32_t) least(rows, product->nrows - row);
+	tile.column = column;
+	tile.ncolumns = (int32_t) least(columns, product->ncolumns - column);
+	tile.stride = (int32_t) columns;
+	tile.d_sums = (float *) (blas->d_memory + blas->workspace);
+	return tile;
+}
+
+/* See gv_product.h. */
+GvStatus
+gv_blas_multiply(const GvBlas *blas, const GvProduct *product,
+				 const GvProductTile *tile)
+{
+	const float one = 1.0f;
+	const float zero = 0.0f;
+	int			dims = product->half_dims;
+
+	return blas_status(library().multiply(blas->handle, CUBLAS_OP_T,
+										  CUBLAS_OP_N, tile->ncolumns,
+										  tile->nrows, dims, &one,
+										  product->d_columns +
+										  (int64_t) tile->column * dims,
+										  CUDA_R_16F, dims,
+										  product->d_rows +
+										  (int64_t) tile->row * dims,
+										  CUDA_R_16F, dims, &zero,
+										  tile->d_sums, CUDA_R_32F,
+										  tile->stride, CUBLAS_COMPUTE_32F,
+										  CUBLAS_GEMM_DEFAULT));
+}

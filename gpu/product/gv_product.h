@@ -1,0 +1,87 @@
+/*
+ * gv_product.h
+ *		Products of two matrices of halves, all rows with all columns: by cuBLAS
+ *		(blas.cu), or by a loop of ours (loop.cuh).
+ *
+ * Read product.cuh next: gv_gpu_product, and what becomes of sums.  Products of
+ * warpgroups, which only cards of compute capability 9.0 have, are apart:
+ * common/hopperring.cuh.
+ *
+ * What is proven of a sum, whoever makes it and in whatever order.  A product of
+ * two halves has 22 bits, so fp32 holds it.  The sum of n of them is a tree,
+ * each node of which adds what is below it to a number of 24 bits or more:
+ *	- a node with two below it is an addition of fp32, rounded or cut: it is off
+ *	  by at most 2^-23 of what is added
+ *	- a node of a tensor core has g >= 4 products and at most one sum below it,
+ *	  aligns them to the largest and cuts each to 24 bits or more, and what comes
+ *	  out again: at most (g + 2) 2^-23 of what is added (Fasi, Higham, Mikaitis,
+ *	  Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021; groups of 4 to
+ *	  16; on 9.0 of 16 with 25 bits, Xie, Wang, Yang, Yang, "MMA-Sim", 2025)
+ * What is added at a node is, in magnitude, at most the sum P of the magnitudes
+ * of all products, times 1 + n 2^-21 for what nodes below were off by.  A tree
+ * has fewer than n / 4 nodes of the second kind, 6 n / 4 units of 2^-23, and
+ * fewer than n / 4 of the first to bring together what these have; or fewer than
+ * n of the first alone.  So a sum is off by at most 1.75 n 2^-23 P < n 2^-22 P,
+ * and P <= |x||y| by Cauchy and Schwarz.  Zeros beyond dims change nothing but
+ * perhaps what is cut off: (dims + 32) 2^-22 |x||y| is what all proofs take.
+ */
+#ifndef GV_PRODUCT_H
+#define GV_PRODUCT_H
+
+#include "gpu/common/gv_batch.h"
+
+/* Two matrices, in the card's memory. */
+struct GvProduct
+{
+	const uint16_t *d_rows;		/* [nrows][half_dims] */
+	int32_t		nrows;
+	const uint16_t *d_columns;	/* [ncolumns][half_dims] */
+	int32_t		ncolumns;
+	int32_t		half_dims;		/* a multiple of 16 */
+};
+
+/* A part of a product, and where its sums go. */
+struct GvProductTile
+{
+	int32_t		row;			/* the first, a multiple of GV_RUN */
+	int32_t		nrows;
+	int32_t		column;			/* likewise */
+	int32_t		ncolumns;
+	int32_t		stride;			/* floats from one row of sums to the next */
+	float	   *d_sums;			/* [nrows][stride] */
+};
+
+/*
+ * cuBLAS for one stream: its handle, a workspace, and the memory of a tile.  No
+ * such thing, NULL, is what streams have that multiply by loops of ours.
+ */
+struct GvBlas;
+
+/*
+ * gv_blas_open: which cards use cuBLAS, by gv_products_use; behind the name of
+ * one that should and cannot, which package is missing.  GV_INVALID, with the
+ * reason in the place of the first name, where it was asked for by name.
+ */
+extern GvStatus gv_blas_open(GvDevice *devices, int32_t n);
+
+/* Bytes of a card's memory that gv_blas_create takes there; 0: none. */
+extern int64_t gv_blas_bytes(int32_t device);
+
+/* For a stream of the chosen device; *blas is NULL where none is used. */
+extern GvStatus gv_blas_create(int32_t device, cudaStream_t stream,
+							   GvBlas **blas);
+extern void gv_blas_drop(GvBlas *blas);
+
+/* Sums of a tile. */
+extern GvStatus gv_blas_multiply(const GvBlas *blas, const GvProduct *product,
+								 const GvProductTile *tile);
+
+/* The tile that follows, from row 0 and column 0 on: its sums have room here. */
+extern GvProductTile gv_blas_tile(const GvBlas *blas,
+								  const GvProduct *product, int32_t row,
+								  int32_t column);
+
+/* For checks: sums that tiles made from now on have room for; 0: as is best. */
+extern "C" void gv_blas_force(int64_t sums);
+
+#endif							/* GV_PRODUCT_H */

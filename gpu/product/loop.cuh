@@ -1,0 +1,199 @@
+/*
+ * loop.cuh
+ *		A product of two matrices by mma.sync, as every card has it, whose sums
+ *		never leave registers.
+ *
+ * A block of threads has a tile of ROWS rows, which meet some columns, COLUMNS
+ * at a time, each of its warps a part of both.  Slices of 32 dimensions
+ * (slices.cuh) come to shared memory STAGES - 1 ahead of the products, those of
+ * the next columns while the sums of the last are looked at.  Of up to 128
+ * dimensions rows that meet many columns stay there, or they would be a third
+ * of what comes from L2.
+ *
+ * Bytes from L2: a slice of a tile of 128 x 256 is 24 KB for 1 M products,
+ * 1,024 clocks of an SM, or 24 a clock and SM; of 128 x 128 it would be 32, and
+ * all SMs together more than L2 gives.  Tiles of the same columns follow each
+ * other, so that columns in the card's memory are read once.
+ */
+#ifndef GV_LOOP_CUH
+#define GV_LOOP_CUH
+
+#include <stdint.h>
+
+#include "gpu/common/common.cuh"
+#include "gpu/common/slices.cuh"
+#include "gpu/product/become.cuh"
+#include "gpu/product/gv_product.h"
+
+#define GV_LOOP_HELD	4		/* slices of rows that may stay */
+#define GV_LOOP_FEW		128		/* rows: few large tiles leave SMs without
+								 * work, */
+#define GV_LOOP_FEW_WHOLE 4096	/* ... that meet all columns, */
+#define GV_LOOP_NARROW	64		/* ... or are empty */
+
+/*
+ * Where slices are in shared memory: NHELD slices of rows that stay, if that is
+ * not 0, then STAGES slices of COLUMNS columns, each behind its rows if these do
+ * not.
+ */
+template <int ROWS, int COLUMNS, int NHELD>
+struct GvLoopShape
+{
+	static constexpr int STAGES = NHELD > 0 ? 3 : 4;
+	static constexpr int ROW_PIECES = ROWS * GV_PIECES;
+	static constexpr int STAGE = (NHELD > 0 ? 0 : ROW_PIECES) +
+		COLUMNS * GV_PIECES;
+	static constexpr int BYTES = (NHELD * ROW_PIECES + STAGES * STAGE) *
+		(int) sizeof(uint4);
+};
+
+/* What a block sends to shared memory, slice after slice of tile after tile. */
+template <int ROWS, int COLUMNS, int NHELD, int THREADS>
+struct GvLoop
+{
+	using Shape = GvLoopShape<ROWS, COLUMNS, NHELD>;
+
+	uint4	   *memory;
+	GvProduct	product;
+	int			row;
+	int			column;			/* the block's first */
+	int			nsteps;			/* slices of a tile, */
+	int			total;			/* and of all its tiles */
+
+	/* Slice number s. */
+	__device__ __forceinline__ uint4 *
+	rows(int s) const
+	{
+		return memory + (NHELD > 0 ? s % nsteps * Shape::ROW_PIECES :
+						 s % Shape::STAGES * Shape::STAGE);
+	}
+
+	__device__ __forceinline__ uint4 *
+	columns(int s) const
+	{
+		return memory + (NHELD > 0 ? NHELD : 1) * Shape::ROW_PIECES +
+			s % Shape::STAGES * Shape::STAGE;
+	}
+
+	__device__ __forceinline__ void
+	send_rows(int s) const
+	{
+		if (s < (NHELD > 0 ? nsteps : total))
+			gv_send_rows<ROWS, THREADS>(rows(s), product.d_rows, row,
+										product.nrows, product.half_dims,
+										s % nsteps);
+	}
+
+	__device__ __forceinline__ void
+	send_columns(int s) const
+	{
+		if (s < total)
+			gv_send_rows<COLUMNS, THREADS>(columns(s), product.d_columns,
+										   column + s / nsteps * COLUMNS,
+										   product.ncolumns, product.half_dims,
+										   s % nsteps);
+	}
+};
+
+/*
+ * Rows blockIdx.x % ntiles * ROWS .., of which there are ntiles tiles, and
+ * `walk` tiles of columns; warps stand 2 x ACROSS.  Shared: GvLoopShape.
+ */
+template <typename F, int ROWS, int COLUMNS, int ACROSS, int NHELD>
+static __global__ void __launch_bounds__(2 * ACROSS *GV_WARP)
+loop_kernel(GvProduct product, F becomes, int ntiles, int walk)
+{
+	constexpr int THREADS = 2 * ACROSS * GV_WARP;
+	constexpr int QM = ROWS / 2 / 16;
+	constexpr int LN = COLUMNS / ACROSS / 16;
+	using Shape = GvLoopShape<ROWS, COLUMNS, NHELD>;
+	GV_SHARED(memory);
+	__shared__ typename F::Row rows[ROWS];
+	int			warp = threadIdx.x / GV_WARP;
+	int			warp_row = warp / ACROSS * (ROWS / 2);
+	int			warp_column = warp % ACROSS * (COLUMNS / ACROSS);
+	int			row = blockIdx.x % ntiles * ROWS;
+	int			column = blockIdx.x / ntiles * walk * COLUMNS;
+	int			nsteps = (product.half_dims + GV_SLICE - 1) / GV_SLICE;
+	int			tiles = min(walk, (product.ncolumns - column + COLUMNS - 1) /
+							COLUMNS);
+	GvLoop<ROWS, COLUMNS, NHELD, THREADS> loop = {memory, product, row, column,
+	nsteps, nsteps * tiles};
+	float		sums[QM][2 * LN][4] = {};
+
+	/* 1. the first slices, of columns before the rows are there; beyond the
+	 * last one a group is empty */
+	for (int s = 0; s < Shape::STAGES - 1; s++)
+		loop.send_columns(s);
+	gv_step_begins();
+	for (int s = 0; s < Shape::STAGES - 1; s++)
+	{
+		loop.send_rows(s);
+		gv_commit_copies();
+	}
+	if (threadIdx.x < ROWS)
+		becomes.begin(&rows[threadIdx.x], row + (int) threadIdx.x);
+
+	/* 2. one slice after the other; the barrier is for a slice, which all
+	 * threads sent, and for the one before it, whose memory is filled anew */
+	for (int s = 0; s < loop.total; s++)
+	{
+		gv_wait_copies<Shape::STAGES - 2>();
+		__syncthreads();
+		loop.send_columns(s + Shape::STAGES - 1);
+		loop.send_rows(s + Shape::STAGES - 1);
+		gv_commit_copies();
+		gv_multiply_slice<QM, LN>(sums, loop.rows(s), warp_row,
+								  loop.columns(s), warp_column);
+		if ((s + 1) % nsteps != 0)
+			continue;
+		gv_become<QM>(becomes, rows + warp_row, sums, row + warp_row,
+							  column + s / nsteps * COLUMNS + warp_column);
+#pragma unroll
+		for (int i = 0; i < QM; i++)
+#pragma unroll
+			for (int j = 0; j < 2 * LN; j++)
+#pragma unroll
+				for (int d = 0; d < 4; d++)
+					sums[i][j][d] = 0.0f;
+	}
+	__syncthreads();
+	if (threadIdx.x < ROWS)
+		becomes.end(&rows[threadIdx.x], row + (int) threadIdx.x);
+}
+
+template <int ROWS, int COLUMNS, int ACROSS, int NHELD, typename F>
+static GvStatus
+gv_loop_launch(const GvProduct *product, const F &becomes, bool whole,
+			   bool overlap, cudaStream_t stream)
+{
+	int			ntiles = (product->nrows + ROWS - 1) / ROWS;
+	int			across = (product->ncolumns + COLUMNS - 1) / COLUMNS;
+	int			walk = whole ? across : 1;
+
+	return gv_launch_early(overlap,
+						   loop_kernel<F, ROWS, COLUMNS, ACROSS, NHELD>,
+						   ntiles * ((across + walk - 1) / walk),
+						   2 * ACROSS * GV_WARP,
+						   GvLoopShape<ROWS, COLUMNS, NHELD>::BYTES, stream,
+						   *product, becomes, ntiles, walk);
+}
+
+/* See gv_gpu_product. */
+template <bool WHOLE, typename F>
+static GvStatus
+gv_loop_product(const GvProduct *product, const F &becomes, bool overlap,
+				cudaStream_t stream)
+{
+	if (product->nrows <= (WHOLE ? GV_LOOP_FEW_WHOLE : GV_LOOP_FEW) ||
+		product->ncolumns <= GV_LOOP_NARROW)
+		return gv_loop_launch<32, 64, 2, 0>(product, becomes, WHOLE, overlap,
+											stream);
+	if (WHOLE && product->half_dims <= GV_LOOP_HELD * GV_SLICE)
+		return gv_loop_launch<128, 256, 4, WHOLE ? GV_LOOP_HELD : 0>
+			(product, becomes, WHOLE, overlap, stream);
+	return gv_loop_launch<128, 256, 4, 0>(product, becomes, WHOLE, overlap,
+										  stream);
+}
+
+#endif							/* GV_LOOP_CUH */
