@@ -12,7 +12,9 @@
  * A tile is multiplied at once and its sums looked at by the next launch, while
  * they are in L2: sums go there and back, 8 bytes each, beside the 2 dims
  * operations that they take (Johnson, Douze, Jegou, "Billion-scale similarity
- * search with GPUs", section 5.1).
+ * search with GPUs", section 5.1).  So it is dimensions that decide: on an H200
+ * held to what every card has, cuBLAS is .4 to .6 as fast as the loop with 128,
+ * .66 to 1.2 with 384, .95 to 1.85 with 768 (2026-11-23, test/bench/products.cu).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,8 +33,10 @@
 #define WORKSPACE		(INT64_C(8) << 20)
 #define HOPPER_WORKSPACE (INT64_C(32) << 20)	/* what NVIDIA says is best there */
 #define MOST_SUMS		(INT64_C(8) << 20)	/* of a tile: 32 MB */
-#define LEAST_SUMS		(INT64_C(1) << 18)
-#define TILE_ROWS		4096	/* of which at least so many, if there are */
+#define LEAST_SUMS		(INT64_C(1) << 18)	/* of 32 rows, 8,192 columns */
+#define LEAST_DIMS		512		/* see gv_blas_multiplies */
+#define WIDE_COLUMNS	2048	/* of a tile, if rows are many, */
+#define TALL_COLUMNS	512		/* ... of a tall one */
 #define LANE_SHARE		8		/* of a lane's memory, for a tile */
 
 struct GvBlas
@@ -41,7 +45,16 @@ struct GvBlas
 	char	   *d_memory;		/* workspace, then sums */
 	int64_t		workspace;		/* bytes */
 	int64_t		nsums;
+	bool		overlap;		/* see gv_gpu_overlaps */
 };
+
+/* cublasGemmEx has an older sister of that name. */
+typedef cublasStatus_t (*Multiply) (cublasHandle_t, cublasOperation_t,
+									cublasOperation_t, int, int, int,
+									const void *, const void *, cudaDataType_t,
+									int, const void *, cudaDataType_t, int,
+									const void *, void *, cudaDataType_t, int,
+									cublasComputeType_t, cublasGemmAlgo_t);
 
 /* What is taken of the library. */
 struct Library
@@ -51,7 +64,7 @@ struct Library
 	decltype(&cublasSetStream_v2) set_stream;
 	decltype(&cublasSetWorkspace_v2) set_workspace;
 	decltype(&cublasSetMathMode) set_math_mode;
-	decltype(&cublasGemmEx) multiply;
+	Multiply	multiply;
 	bool		found;
 };
 
@@ -169,6 +182,18 @@ gv_blas_force(int64_t sums)
 	forced = sums;
 }
 
+static int64_t
+round_up(int64_t n)
+{
+	return (n + GV_RUN - 1) / GV_RUN * GV_RUN;
+}
+
+static int64_t
+least(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
 /* The memory of a stream's cuBLAS on a device, without the handle. */
 static GvStatus
 plan(int32_t device, GvBlas *blas)
@@ -187,14 +212,14 @@ plan(int32_t device, GvBlas *blas)
 		blas->nsums = LEAST_SUMS;
 	if (forced > 0)
 	{
-		blas->workspace = 4096;
+		blas->workspace = least(blas->workspace, forced * 4);
 		blas->nsums = forced;
 	}
-	return GV_OK;
+	return gv_gpu_overlaps(&blas->overlap);
 }
 
 /* See gv_product.h. */
-int64_t
+extern "C" int64_t
 gv_blas_bytes(int32_t device)
 {
 	GvBlas		blas = {};
@@ -259,41 +284,40 @@ gv_blas_drop(GvBlas *blas)
 	free(blas);
 }
 
-static int64_t
-round_up(int64_t n)
+/* See gv_product.h. */
+bool
+gv_blas_multiplies(const GvBlas *blas, const GvProduct *product)
 {
-	return (n + GV_RUN - 1) / GV_RUN * GV_RUN;
-}
-
-static int64_t
-least(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
+	return blas != NULL && (gv_products_used() == GV_PRODUCTS_CUBLAS ||
+							product->half_dims >= LEAST_DIMS);
 }
 
 /*
- * See gv_product.h.  Rows are those of a tile, all columns if there is room, so
- * that a row meets its columns in few launches.
+ * See gv_product.h.  A row of a tall tile is one warp's, and a card has room for
+ * thousands of these.
  */
 GvProductTile
 gv_blas_tile(const GvBlas *blas, const GvProduct *product, int32_t row,
-			 int32_t column)
+			 int32_t column, bool tall)
 {
-	int64_t		columns = round_up(product->ncolumns);
-	int64_t		rows = least(round_up(product->nrows), TILE_ROWS);
+	int64_t		columns = least(round_up(product->ncolumns),
+								tall ? TALL_COLUMNS : WIDE_COLUMNS);
+	int64_t		rows = round_up(product->nrows);
 	GvProductTile tile;
 
-	if (rows * GV_RUN > blas->nsums)
-		rows = blas->nsums / GV_RUN / GV_RUN * GV_RUN;
-	columns = least(columns, blas->nsums / rows / GV_RUN * GV_RUN);
-	rows = least(round_up(product->nrows),
-				 blas->nsums / columns / GV_RUN * GV_RUN);
+	/* few rows leave room for more columns, and have to */
+	rows = least(rows, blas->nsums / columns / GV_RUN * GV_RUN);
+	if (rows < GV_RUN)
+		rows = GV_RUN;
+	columns = least(round_up(product->ncolumns),
+					blas->nsums / rows / GV_RUN * GV_RUN);
 	tile.row = row;
 	tile.nrows = (int32_t) least(rows, product->nrows - row);
 	tile.column = column;
 	tile.ncolumns = (int32_t) least(columns, product->ncolumns - column);
 	tile.stride = (int32_t) columns;
 	tile.d_sums = (float *) (blas->d_memory + blas->workspace);
+	tile.overlap = blas->overlap;
 	return tile;
 }
 

@@ -49,6 +49,7 @@ struct GvProductTile
 	int32_t		ncolumns;
 	int32_t		stride;			/* floats from one row of sums to the next */
 	float	   *d_sums;			/* [nrows][stride] */
+	bool		overlap;		/* what looks at them may be launched early */
 };
 
 /*
@@ -65,21 +66,28 @@ struct GvBlas;
 extern GvStatus gv_blas_open(GvDevice *devices, int32_t n);
 
 /* Bytes of a card's memory that gv_blas_create takes there; 0: none. */
-extern int64_t gv_blas_bytes(int32_t device);
+extern "C" int64_t gv_blas_bytes(int32_t device);
 
 /* For a stream of the chosen device; *blas is NULL where none is used. */
 extern GvStatus gv_blas_create(int32_t device, cudaStream_t stream,
 							   GvBlas **blas);
 extern void gv_blas_drop(GvBlas *blas);
 
+/*
+ * Is a product cuBLAS's?  Never where blas is NULL; with gv_products_use always;
+ * else from so many dimensions on that multiplying takes longer than bringing
+ * sums to memory and back.
+ */
+extern bool gv_blas_multiplies(const GvBlas *blas, const GvProduct *product);
+
 /* Sums of a tile. */
 extern GvStatus gv_blas_multiply(const GvBlas *blas, const GvProduct *product,
 								 const GvProductTile *tile);
 
-/* The tile that follows, from row 0 and column 0 on: its sums have room here. */
+/* The tile from there on, as large as there is room for; of many rows if tall. */
 extern GvProductTile gv_blas_tile(const GvBlas *blas,
 								  const GvProduct *product, int32_t row,
-								  int32_t column);
+								  int32_t column, bool tall);
 
 /* For checks: sums that tiles made from now on have room for; 0: as is best. */
 extern "C" void gv_blas_force(int64_t sums);

@@ -14,78 +14,92 @@
 
 #define GV_LOOK_WARPS		4
 #define GV_LOOK_THREADS		(GV_LOOK_WARPS * GV_WARP)
-#define GV_LOOK_GROUPS		4	/* of 8 rows, of a warp */
-#define GV_LOOK_ROWS		(GV_LOOK_GROUPS * 8)
-#define GV_LOOK_BLOCKS		2048	/* are enough for any card */
+#define GV_LOOK_LOADS		4	/* pieces of 8 rows and a run, on their way */
+#define GV_LOOK_BLOCKS		1024	/* are enough for any card */
 
 /*
- * A block's rows blockIdx.x * 128 .. of a tile, 32 a warp, and its runs from
- * blockIdx.y * nruns on.
+ * A warp's rows of a tile, GROUPS * 8 of them, and its runs from blockIdx.y *
+ * nruns on, LOADS / GROUPS at a time.
  */
-template <typename F>
+template <typename F, int GROUPS>
 static __global__ void __launch_bounds__(GV_LOOK_THREADS)
 look_kernel(F becomes, GvProductTile tile, int nruns)
 {
-	__shared__ typename F::Row rows[GV_LOOK_THREADS];
+	constexpr int RUNS = GV_LOOK_LOADS / GROUPS;
+	constexpr int TILES = GV_RUN / 8;
+	__shared__ typename F::Row rows[GV_LOOK_WARPS][GROUPS * 8];
 	int			lane = threadIdx.x % GV_WARP;
-	int			own = threadIdx.x - lane + lane / 4;	/* the first of its
-														 * rows, in rows */
-	int			first = blockIdx.x * GV_LOOK_THREADS;
-	int			last = (tile.ncolumns + GV_RUN - 1) / GV_RUN;
-	const float *sums = tile.d_sums + (int64_t) (first + own) * tile.stride +
-		lane % 4 * 2;
+	typename F::Row *own = rows[threadIdx.x / GV_WARP];
+	int			first = (blockIdx.x * GV_LOOK_WARPS + threadIdx.x / GV_WARP) *
+		GROUPS * 8;				/* the warp's, in the tile */
+	int			last = min((int) (blockIdx.y + 1) * nruns,
+						   (tile.ncolumns + GV_RUN - 1) / GV_RUN);
+	const float *sums = tile.d_sums + (int64_t) (first + lane / 4) *
+		tile.stride + lane % 4 * 2;
 
 	gv_step_begins();
-	becomes.begin(&rows[threadIdx.x], tile.row + first + (int) threadIdx.x);
+	if (first >= tile.nrows)
+		return;
+	if (lane < GROUPS * 8)
+		becomes.begin(&own[lane], tile.row + first + lane);
 	__syncwarp();
-	for (int run = blockIdx.y * nruns;
-		 run < min((int) (blockIdx.y + 1) * nruns, last); run++)
+	for (int run = blockIdx.y * nruns; run < last; run += RUNS)
 	{
-		typename F::Columns columns = becomes.columns(tile.column / GV_RUN +
-													  run);
-		float2		own_sums[GV_LOOK_GROUPS][GV_RUN / 8];
+		float2		some[RUNS][GROUPS][TILES] = {};
 
 #pragma unroll
-		for (int g = 0; g < GV_LOOK_GROUPS; g++)
+		for (int r = 0; r < RUNS; r++)
 #pragma unroll
-			for (int j = 0; j < GV_RUN / 8; j++)
-				own_sums[g][j] = first + own + g * 8 < tile.nrows ?
-					*(const float2 *) (sums + (int64_t) g * 8 * tile.stride +
-									   run * GV_RUN + j * 8) :
-					make_float2(0.0f, 0.0f);
+			for (int g = 0; g < GROUPS; g++)
+				if (run + r < last && first + g * 8 + lane / 4 < tile.nrows)
 #pragma unroll
-		for (int g = 0; g < GV_LOOK_GROUPS; g++)
-			becomes.take(columns, &rows[own + g * 8],
-						 tile.row + first + own + g * 8,
-						 tile.column / GV_RUN + run, own_sums[g]);
+					for (int j = 0; j < TILES; j++)
+						some[r][g][j] = *(const float2 *)
+							(sums + (int64_t) g * 8 * tile.stride +
+							 (run + r) * GV_RUN + j * 8);
+#pragma unroll
+		for (int r = 0; r < RUNS; r++)
+		{
+			int			of = tile.column / GV_RUN + run + r;
+			typename F::Columns columns;
+
+			if (run + r >= last)
+				break;
+			columns = becomes.columns(of);
+#pragma unroll
+			for (int g = 0; g < GROUPS; g++)
+				becomes.take(columns, &own[g * 8 + lane / 4],
+							 tile.row + first + g * 8 + lane / 4, of,
+							 some[r][g]);
+		}
 	}
 	__syncwarp();
-	becomes.end(&rows[threadIdx.x], tile.row + first + (int) threadIdx.x);
+	if (lane < GROUPS * 8)
+		becomes.end(&own[lane], tile.row + first + lane);
 }
 
 /* Launched by gv_blas_product: the sums of a tile. */
-template <typename F>
+template <bool WHOLE, typename F>
 static GvStatus
-look_at(const GvProductTile *tile, const F &becomes, bool whole, bool overlap,
-		cudaStream_t stream)
+look_at(const GvProductTile *tile, const F &becomes, cudaStream_t stream)
 {
-	int			across = (tile->nrows + GV_LOOK_THREADS - 1) / GV_LOOK_THREADS;
+	constexpr int GROUPS = WHOLE ? 1 : GV_LOOK_LOADS;
+	constexpr int ROWS = GV_LOOK_WARPS * GROUPS * 8;
+	int			across = (tile->nrows + ROWS - 1) / ROWS;
 	int			nruns = (tile->ncolumns + GV_RUN - 1) / GV_RUN;
-	int			share = (int) ((int64_t) nruns * across / GV_LOOK_BLOCKS) + 1;
+	int			share = WHOLE ? nruns :
+		(int) ((int64_t) nruns * across / GV_LOOK_BLOCKS) + 1;
 
-	if (whole)
-		share = nruns;
-	return gv_launch_early(overlap, look_kernel<F>,
+	return gv_launch_early(tile->overlap, look_kernel<F, GROUPS>,
 						   dim3(across, (nruns + share - 1) / share),
 						   GV_LOOK_THREADS, 0, stream, becomes, *tile, share);
 }
 
 /* ... by cuBLAS, tile by tile. */
-template <typename F>
+template <bool WHOLE, typename F>
 static GvStatus
 gv_blas_product(const GvBlas *blas, const GvProduct *product,
-				const F &becomes, bool whole, bool overlap,
-				cudaStream_t stream)
+				const F &becomes, cudaStream_t stream)
 {
 	GvProductTile tile;
 
@@ -93,26 +107,26 @@ gv_blas_product(const GvBlas *blas, const GvProduct *product,
 		for (int32_t column = 0; column < product->ncolumns;
 			 column += tile.ncolumns)
 		{
-			tile = gv_blas_tile(blas, product, row, column);
+			tile = gv_blas_tile(blas, product, row, column, WHOLE);
 			GV_TRY(gv_blas_multiply(blas, product, &tile));
-			GV_TRY(look_at(&tile, becomes, whole, overlap, stream));
+			GV_TRY(look_at<WHOLE>(&tile, becomes, stream));
 		}
 	return GV_OK;
 }
 
 /*
- * All sums of a product become what `becomes` says; by cuBLAS unless blas is
- * NULL.  WHOLE: a block has all columns of its rows, so begin and end are called
- * once, by cuBLAS once a tile, one after the other.  overlap: this may begin
- * early, see gv_launch_early.
+ * All sums of a product become what `becomes` says; by cuBLAS where that
+ * is best (gv_blas_multiplies).  WHOLE: a block has all columns of its rows, so begin and end are called
+ * once, by cuBLAS once a tile, one after the other.  overlap: columns are
+ * there, and a loop of ours may begin early, see gv_launch_early.
  */
 template <bool WHOLE, typename F>
 static GvStatus
 gv_gpu_product(const GvBlas *blas, const GvProduct *product, const F &becomes,
 			   bool overlap, cudaStream_t stream)
 {
-	if (blas != NULL)
-		return gv_blas_product(blas, product, becomes, WHOLE, overlap, stream);
+	if (gv_blas_multiplies(blas, product))
+		return gv_blas_product<WHOLE>(blas, product, becomes, stream);
 	return gv_loop_product<WHOLE>(product, becomes, overlap, stream);
 }
 

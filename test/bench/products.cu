@@ -1,0 +1,401 @@
+/*
+ * products.cu
+ *		Products of half-precision matrices alone, on a card: cuBLAS's bare
+ *		product, whose sums go to memory and are not looked at, beside products
+ *		whose sums become approximate scores of lists, rows that reach a cut, or
+ *		close centroids; by cuBLAS, by the loop that every card has, and by what
+ *		only cards of compute capability 9.0 have.
+ *
+ * usage: products [ROWS COLUMNS DIMS]...
+ *
+ * Random numbers; a row a query, a column a list, a row of a set or a centroid.
+ * Cuts let some rows in a thousand pass, and bounds are those of a second pass.
+ * Times are of kernels, the median of ROUNDS, each way once a round; each as a
+ * multiple of the bare product's, and that as a share of 989 T/s.
+ */
+#include <cublas_v2.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu/cluster/gv_clusters.h"
+#include "gpu/coarse/gv_coarse.h"
+#include "gpu/exact/filter/gv_exact.h"
+#include "measure.h"
+
+#define ROUNDS			15
+#define PEAK			989e12
+#define MOST_BARE		(INT64_C(1) << 28)	/* sums of a bare product in one */
+
+extern "C" void gv_gpu_exact_hopper_forbid(bool yes);
+
+/* A shape's arrays on the card. */
+struct Bench
+{
+	int			nrows;
+	int			ncolumns;
+	int			dims;
+	cudaStream_t stream;
+	cublasHandle_t handle;
+	GvBlas	   *blas;
+	float	   *d_sums;
+	GvCardModel card;
+	GvBatch		batch;
+	GvSearcher	searcher;
+	GvExactProduct exact;
+	GvClusters	cl;
+};
+
+static void
+need(bool good, const char *what)
+{
+	if (good)
+		return;
+	fprintf(stderr, "products: %s failed: %s\n", what,
+			cudaGetErrorString(cudaGetLastError()));
+	exit(1);
+}
+
+template <typename T>
+static void
+take(T **memory, int64_t n)
+{
+	need(cudaMalloc((void **) memory, (size_t) n * sizeof(T)) == cudaSuccess &&
+		 cudaMemset(*memory, 0, (size_t) n * sizeof(T)) == cudaSuccess,
+		 "memory");
+}
+
+/* [n] numbers around 0, each of which has dims of them, of length about 1. */
+static __global__ void
+noise_kernel(uint16_t *halves, int64_t n, int dims, uint64_t seed)
+{
+	int64_t		i = (int64_t) blockIdx.x * blockDim.x + threadIdx.x;
+
+	for (; i < n; i += (int64_t) gridDim.x * blockDim.x)
+	{
+		uint64_t	x = (i + seed) * 0x9E3779B97F4A7C15ull;
+
+		x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
+		x = (x ^ x >> 27) * 0x94D049BB133111EBull;
+		x ^= x >> 31;
+		halves[i] = __half_as_ushort(
+			__float2half(((x & 65535) + (x >> 16 & 65535) +
+						  (x >> 32 & 65535) + (x >> 48)) / 65536.0f - 2.0f) *
+			__float2half(1.7f * rsqrtf((float) dims)));
+	}
+}
+
+static __global__ void
+fill_kernel(float *values, int64_t n, float value)
+{
+	int64_t		i = (int64_t) blockIdx.x * blockDim.x + threadIdx.x;
+
+	for (; i < n; i += (int64_t) gridDim.x * blockDim.x)
+		values[i] = value;
+}
+
+static float *
+filled(int64_t n, float value)
+{
+	float	   *values;
+
+	take(&values, n);
+	fill_kernel<<<256, 256>>>(values, n, value);
+	return values;
+}
+
+static void
+make(Bench *bench)
+{
+	int64_t		rows = bench->nrows;
+	int64_t		columns = (bench->ncolumns + 255) / 256 * 256;
+	int			half_dims = (bench->dims + 15) / 16 * 16;
+	uint16_t   *d_rows;
+	uint16_t   *d_columns;
+	float	   *d_squares = filled(columns, 1.0f);
+	GvClusters *cl = &bench->cl;
+	GvExactProduct *exact = &bench->exact;
+	static float2 length = {1.0f, 0x1p-12f};
+	static float4 span = {2.0f, 0x1p-11f, 0.0f, 0.0f};
+	float2	   *lengths = (float2 *) malloc(rows * sizeof(float2));
+	float4	   *spans = (float4 *) malloc(columns / GV_RUN * sizeof(float4));
+
+	for (int64_t i = 0; i < rows; i++)
+		lengths[i] = length;
+	for (int64_t i = 0; i < columns / GV_RUN; i++)
+		spans[i] = span;
+	take(&d_rows, rows * half_dims);
+	take(&d_columns, columns * half_dims);
+	noise_kernel<<<1024, 256>>>(d_rows, rows * half_dims, half_dims, 1);
+	noise_kernel<<<1024, 256>>>(d_columns, columns * half_dims, half_dims,
+								1ull << 40);
+	take(&bench->d_sums, rows * columns < MOST_BARE ? rows * columns :
+		 MOST_BARE);
+
+	bench->card.metric = GV_L2;
+	bench->card.dims = bench->dims;
+	bench->card.half_dims = half_dims;
+	bench->card.nlists = bench->ncolumns;
+	bench->card.d_halves = d_columns;
+	bench->card.d_squares = d_squares;
+	bench->batch.n = (int32_t) rows;
+	bench->batch.approx.d_halves = d_rows;
+	if (rows * columns < MOST_BARE)
+	{
+		take(&bench->batch.d_coarse, rows * columns);
+		take(&bench->batch.approx.d_least, rows * columns / GV_RUN);
+	}
+	bench->searcher.hopper = gv_has_hopper(0);
+	bench->searcher.stream = bench->stream;
+
+	exact->half_dims = half_dims;
+	exact->n = (int32_t) rows;
+	exact->nslots = (uint32_t) bench->ncolumns;
+	exact->d_queries = d_rows;
+	exact->d_halves = d_columns;
+	exact->d_bias = d_squares;
+	/* three times what sums vary by */
+	exact->filter.d_cuts = filled(rows, 1.0f + 3.0f / sqrtf(bench->dims));
+	take(&exact->filter.d_counts, rows);
+	take(&exact->filter.d_slots, rows * 256);
+	exact->filter.capacity = 256;
+
+	cl->n = rows;
+	cl->dims = bench->dims;
+	cl->half_dims = half_dims;
+	cl->k = bench->ncolumns;
+	cl->d_row_halves = d_rows;
+	cl->d_halves = d_columns;
+	cl->d_squares = d_squares;
+	take(&cl->d_most, 1);
+	take(&cl->d_lengths, rows);
+	take(&cl->d_spans, columns / GV_RUN);
+	need(cudaMemcpy(cl->d_lengths, lengths, rows * sizeof(float2),
+					cudaMemcpyHostToDevice) == cudaSuccess &&
+		 cudaMemcpy(cl->d_spans, spans, columns / GV_RUN * sizeof(float4),
+					cudaMemcpyHostToDevice) == cudaSuccess, "copy");
+	cl->d_reach = filled(rows, 4.0f);
+	take(&cl->d_counts, rows);
+	take(&cl->d_close, rows * GV_CLOSE_ROOM);
+	free(lengths);
+	free(spans);
+	need(cudaDeviceSynchronize() == cudaSuccess, "arrays");
+}
+
+static void
+drop(Bench *bench)
+{
+	void	   *all[] = {bench->exact.filter.d_cuts,
+		bench->exact.filter.d_counts, bench->exact.filter.d_slots,
+		(void *) bench->exact.d_queries, bench->card.d_halves,
+		bench->card.d_squares, bench->d_sums, bench->batch.d_coarse,
+		bench->batch.approx.d_least, bench->cl.d_most, bench->cl.d_lengths,
+		bench->cl.d_spans, bench->cl.d_reach, bench->cl.d_counts,
+	bench->cl.d_close};
+
+	for (void *memory : all)
+		(void) cudaFree(memory);
+}
+
+/* What it would take to have all sums in memory, and no more. */
+static void
+multiply_bare(Bench *bench)
+{
+	const float one = 1.0f;
+	const float zero = 0.0f;
+	int			dims = bench->card.half_dims;
+	int64_t		most = MOST_BARE / bench->ncolumns;
+
+	for (int64_t row = 0; row < bench->nrows; row += most)
+	{
+		int64_t		n = bench->nrows - row < most ? bench->nrows - row : most;
+
+		need(cublasGemmEx(bench->handle, CUBLAS_OP_T, CUBLAS_OP_N,
+						  bench->ncolumns, (int) n, dims, &one,
+						  bench->card.d_halves, CUDA_R_16F, dims,
+						  bench->exact.d_queries + row * dims, CUDA_R_16F,
+						  dims, &zero, bench->d_sums, CUDA_R_32F,
+						  bench->ncolumns, CUBLAS_COMPUTE_32F,
+						  CUBLAS_GEMM_DEFAULT) == CUBLAS_STATUS_SUCCESS,
+			 "cublasGemmEx");
+	}
+}
+
+/* -- ways, by whom `by` says */
+
+enum By
+{
+	BY_CUBLAS,
+	BY_LOOP,
+	BY_HOPPER
+};
+
+static void
+score_lists(Bench *bench, By by)
+{
+	bench->searcher.blas = by == BY_CUBLAS ? bench->blas : NULL;
+	gv_gpu_hopper(by == BY_HOPPER ? -1 : 0);
+	need(gv_gpu_list_scores(&bench->card, &bench->batch, &bench->searcher) ==
+		 GV_OK, "scores of lists");
+}
+
+static void
+reach_cuts(Bench *bench, By by)
+{
+	(void) cudaMemsetAsync(bench->exact.filter.d_counts, 0,
+						   bench->nrows * sizeof(uint32_t), bench->stream);
+	if (by == BY_HOPPER)
+		need(gv_gpu_exact_hopper(&bench->exact, bench->searcher.nsms,
+								 bench->stream) == GV_OK, "filter");
+	else
+		need(gv_gpu_exact_product(&bench->exact, by == BY_CUBLAS ?
+								  bench->blas : NULL, bench->stream) == GV_OK,
+			 "filter");
+}
+
+static void
+find_close(Bench *bench, By by)
+{
+	need(gv_gpu_candidates(&bench->cl, 0, bench->nrows, by == BY_CUBLAS ?
+						   bench->blas : NULL, bench->stream) == GV_OK,
+		 "close centroids");
+}
+
+#ifdef OLD
+extern GvStatus old_lists(const GvCardModel *, const GvBatch *, const GvSearcher *);
+extern GvStatus old_exact(const GvExactProduct *, cudaStream_t);
+extern GvStatus old_close(const GvClusters *, int64_t, int32_t, cudaStream_t);
+static void old1(Bench *b, By) { need(old_lists(&b->card, &b->batch, &b->searcher) == GV_OK, "old"); }
+static void old2(Bench *b, By) { (void) cudaMemsetAsync(b->exact.filter.d_counts, 0, b->nrows * sizeof(uint32_t), b->stream); need(old_exact(&b->exact, b->stream) == GV_OK, "old"); }
+static void old3(Bench *b, By) { need(old_close(&b->cl, 0, b->nrows, b->stream) == GV_OK, "old"); }
+#endif
+
+static void
+bare(Bench *bench, By by)
+{
+	multiply_bare(bench);
+}
+
+struct Way
+{
+	const char *name;
+	void		(*work) (Bench *bench, By by);
+	By			by;
+	bool		fits;
+	double		times[ROUNDS];
+};
+
+static double
+measure(Bench *bench, const Way *way, cudaEvent_t begin, cudaEvent_t end)
+{
+	float		ms;
+
+	(void) cudaEventRecord(begin, bench->stream);
+	way->work(bench, way->by);
+	(void) cudaEventRecord(end, bench->stream);
+	need(cudaStreamSynchronize(bench->stream) == cudaSuccess &&
+		 cudaEventElapsedTime(&ms, begin, end) == cudaSuccess, way->name);
+	return 1000.0 * ms;
+}
+
+static void
+run(Bench *bench)
+{
+	bool		hopper = gv_has_hopper(0) && gv_gpu_hopper_multiplies();
+	bool		held = bench->batch.d_coarse != NULL;
+	Way			ways[] = {
+		{"cublas bare", bare, BY_CUBLAS, true},
+		{"lists cublas", score_lists, BY_CUBLAS, held},
+		{"lists loop", score_lists, BY_LOOP, held},
+		{"lists 9.0", score_lists, BY_HOPPER, held && hopper &&
+		bench->nrows > 128},
+		{"exact cublas", reach_cuts, BY_CUBLAS, true},
+		{"exact loop", reach_cuts, BY_LOOP, true},
+		{"exact 9.0", reach_cuts, BY_HOPPER, hopper && bench->nrows > 64},
+		{"kmeans cublas", find_close, BY_CUBLAS, true},
+		{"kmeans loop", find_close, BY_LOOP, true},
+#ifdef OLD
+		{"old lists", old1, BY_LOOP, held},
+		{"old exact", old2, BY_LOOP, true},
+		{"old kmeans", old3, BY_LOOP, true},
+#endif
+	};
+	cudaEvent_t begin;
+	cudaEvent_t end;
+	double		yard = 0.0;
+
+	(void) cudaEventCreate(&begin);
+	(void) cudaEventCreate(&end);
+	for (int round = -2; round < ROUNDS; round++)
+		for (Way &way : ways)
+		{
+			double		us = way.fits ? measure(bench, &way, begin, end) : 0;
+
+			if (round >= 0)
+				way.times[round] = us;
+		}
+	printf("%d x %d x %d\n", bench->nrows, bench->ncolumns, bench->dims);
+	for (Way &way : ways)
+	{
+		double		us;
+
+		bench_sort_times(way.times, ROUNDS);
+		us = way.times[ROUNDS / 2];
+		if (way.work == bare)
+		{
+			yard = us;
+			printf("  %-14s %10.1f us  %3.0f %% of the peak\n", way.name, us,
+				   100.0 * 2e6 * bench->nrows * bench->ncolumns *
+				   bench->dims / PEAK / us);
+		}
+		else if (way.fits)
+			printf("  %-14s %10.1f us  %5.2f\n", way.name, us, us / yard);
+	}
+	fflush(stdout);
+}
+
+int
+main(int argc, char **argv)
+{
+	static const char *usual[] = {
+		"64", "8192", "384", "128", "8450", "384", "500", "8450", "384",
+		"10000", "8192", "384", "10000", "8192", "768", "10000", "20000",
+		"128", "10000", "20000", "384", "10000", "20000", "960",
+	"131072", "1000", "128", "262144", "4096", "128", "131072", "4096", "384",
+	"131072", "4096", "768", "65536", "4096", "1536"};
+	int			n = argc > 1 ? argc - 1 : (int) (sizeof(usual) / sizeof(usual[0]));
+	const char *const *shapes = argc > 1 ? argv + 1 : usual;
+	static GvDevice devices[GV_MAX_DEVICES];
+	int32_t		ndevices;
+
+	gv_products_use(GV_PRODUCTS_CUBLAS);
+	if (getenv("TILE") != NULL)
+		gv_blas_force(atoll(getenv("TILE")));
+	need(gv_gpu_open("", devices, &ndevices) == GV_OK &&
+		 gv_blas_open(devices, ndevices) == GV_OK, devices[0].name);
+	printf("%s\n", devices[0].name);
+	for (int i = 0; i + 2 < n; i += 3)
+	{
+		Bench		bench = {};
+
+		bench.nrows = atoi(shapes[i]);
+		bench.ncolumns = atoi(shapes[i + 1]);
+		bench.dims = atoi(shapes[i + 2]);
+		need(cudaStreamCreateWithFlags(&bench.stream, cudaStreamNonBlocking) ==
+			 cudaSuccess && gv_blas_create(0, bench.stream, &bench.blas) ==
+			 GV_OK && cublasCreate(&bench.handle) == CUBLAS_STATUS_SUCCESS &&
+			 cublasSetStream(bench.handle, bench.stream) ==
+			 CUBLAS_STATUS_SUCCESS &&
+			 cudaDeviceGetAttribute(&bench.searcher.nsms,
+									cudaDevAttrMultiProcessorCount, 0) ==
+			 cudaSuccess, "a stream");
+		make(&bench);
+		run(&bench);
+		drop(&bench);
+		(void) cublasDestroy(bench.handle);
+		gv_blas_drop(bench.blas);
+		(void) cudaStreamDestroy(bench.stream);
+	}
+	return 0;
+}
