@@ -36,8 +36,9 @@ GPU_ARCHS ?= $(or $(shell nvidia-smi --query-gpu=compute_cap \
 	80 86 89 90a 100 120)
 endif
 NVCC_FLAGS ?= -std=c++17 -O3 -fmad=false --threads 0
-# what the kernels' library calls need, such as -lcublas
-CUDA_LIBS ?=
+# gpuvecd loads cuBLAS when a card needs it, from where this nvcc's is or from
+# where the loader looks: where it is missing, it works without
+CUDA_LIBS ?= -ldl -Xlinker -rpath=$(abspath $(dir $(NVCC))../lib64)
 CUDA_OBJS := $(if $(strip $(NVCC)),$(patsubst %.cu,%.o,$(sort $(wildcard gpu/*.cu gpu/*/*.cu gpu/*/*/*.cu))))
 
 # -Wno-unused-parameter: PostgreSQL and the engine fix their callbacks' shapes.

@@ -15,9 +15,10 @@
  * What is proven.  With m the middle and s a power of two, X = s (x - m) and
  * C = s (c - m) are row and centroid moved, x' and c' their half copies, and
  *		a = |C|^2 - 2 sum
- * the approximate score, sum being what a tensor core makes of <x', c'>.  With
+ * the approximate score, sum being what tensor cores make of <x', c'>.  With
  * Q >= |X|, E >= |X - x'|, L >= |C|, F >= |C - c'| (measured, the latter two of
- * the 32 centroids of a run together), approximate.cu's proof gives
+ * the 32 centroids of a run together), approximate.cu's proof, with what
+ * gpu/product/gv_product.h says of sums, gives
  *		|a - (|X - C|^2 - |X|^2)| <= 2 (E (L + F) + Q F) +
  *			2 (Q + E)(L + F)(dims + 32) 2^-22 +
  *			(Q + E + L + F)^2 (dims / 16 + 56) 2^-24

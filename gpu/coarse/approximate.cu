@@ -6,24 +6,20 @@
  *
  *		halve	queries to half precision, and what that can do to scores
  *				(in gv_gpu_table where queries come from the host)
- *		product	approximate scores of all lists (product.cu, hopperproduct.cu)
+ *		product	approximate scores of all lists (listscores.cu,
+ *				hopperproduct.cu)
  *		choose	the lists near enough, their exact scores, the nearest
  *				(choose.cu)
  *
  * What is proven.  Let q', c' be the half copies of q and c, and
  *		a = w * sum + |c|^2,  w = -2 and |c|^2 in fp32 (L2, cosine), or
  *		a = w * sum,          w = -1 (inner product)
- * the approximate score, sum being what a tensor core makes of <q', c'>.  With
+ * the approximate score, sum being what tensor cores make of <q', c'>.  With
  * Q >= |q|, E >= |q - q'|, C >= |c|, F >= |c - c'| (measured, the latter two
  * the largest of any list):
  *	- |<q', c'> - <q, c>| <= E (C + F) + Q F, by Cauchy and Schwarz
- *	- the tensor core adds products of halves, exact in fp32, in groups of 4 to
- *	  16 and the sum so far, aligned to the largest and cut to 24 bits or more
- *	  (Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor
- *	  cores", 2021; mma.sync and wgmma of compute capability 9.0: groups of 16
- *	  and 25 bits, Xie, Wang, Yang, Yang, "MMA-Sim", 2025): at most 24 * 2^-23
- *	  (Q + E)(C + F) for 16 dimensions, for which (dims + 32) 2^-22
- *	  (Q + E)(C + F) is taken; groups of zeros beyond dims change nothing
+ *	- sum differs from <q', c'> by at most (dims + 32) 2^-22 (Q + E)(C + F), in
+ *	  whatever order it is made (gpu/product/gv_product.h)
  *	- the exact score, and |c|^2 and the last two roundings of a, have relative
  *	  errors below (dims / 16 + 32) 2^-24 of numbers below (Q + C + E + F)^2
  *	- what underflows is less than 2^-100

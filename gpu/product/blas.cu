@@ -146,7 +146,7 @@ blas_status(cublasStatus_t status)
 #define GV_BLAS_TRY(call) GV_TRY(blas_status(call))
 
 /* See gv_product.h. */
-GvStatus
+extern "C" GvStatus
 gv_blas_open(GvDevice *devices, int32_t n)
 {
 	GvProducts	wanted = gv_products_used();

@@ -63,7 +63,7 @@ struct GvBlas;
  * one that should and cannot, which package is missing.  GV_INVALID, with the
  * reason in the place of the first name, where it was asked for by name.
  */
-extern GvStatus gv_blas_open(GvDevice *devices, int32_t n);
+extern "C" GvStatus gv_blas_open(GvDevice *devices, int32_t n);
 
 /* Bytes of a card's memory that gv_blas_create takes there; 0: none. */
 extern "C" int64_t gv_blas_bytes(int32_t device);
@@ -88,6 +88,15 @@ extern GvStatus gv_blas_multiply(const GvBlas *blas, const GvProduct *product,
 extern GvProductTile gv_blas_tile(const GvBlas *blas,
 								  const GvProduct *product, int32_t row,
 								  int32_t column, bool tall);
+
+/*
+ * For checks (sums.cu): sums [nrows][ncolumns] of arrays in the host's memory,
+ * and how many runs [nrows] were taken; whole: see gv_gpu_product.
+ */
+extern "C" GvStatus gv_product_sums(const uint16_t *rows, int32_t nrows,
+									const uint16_t *columns, int32_t ncolumns,
+									int32_t half_dims, bool whole, float *sums,
+									uint32_t *runs);
 
 /* For checks: sums that tiles made from now on have room for; 0: as is best. */
 extern "C" void gv_blas_force(int64_t sums);

@@ -1,8 +1,7 @@
 /*
  * slices.cuh
  *		Slices of the rows of two matrices in shared memory, and their products
- *		by mma.sync: what every card can do (product.cu, filterproduct.cu,
- *		candidates.cu).
+ *		by mma.sync: what every card can do.
  *
  * A slice is 32 dimensions of some rows, which come by cp.async in pieces of 16
  * bytes.  A row of it is 64 bytes, two of them 128, all banks once: piece c of

@@ -29,6 +29,7 @@ bool		ivfpq_auto_mirror = true;
 int			ivfpq_server = IVFPQ_SERVER_AUTO;
 int			ivfpq_gpu_memory = 0;
 char	   *ivfpq_devices = "";
+int			ivfpq_products = IVFPQ_PRODUCTS_AUTO;
 int			ivfpq_simd = GV_SIMD_AUTO;
 
 static const struct config_enum_entry order_options[] = {
@@ -49,6 +50,13 @@ static const struct config_enum_entry server_options[] = {
 	{"cuda", IVFPQ_SERVER_CUDA, false},
 	{"cpu", IVFPQ_SERVER_CPU, false},
 	{"off", IVFPQ_SERVER_OFF, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry products_options[] = {
+	{"auto", IVFPQ_PRODUCTS_AUTO, false},
+	{"own", IVFPQ_PRODUCTS_OWN, false},
+	{"cublas", IVFPQ_PRODUCTS_CUBLAS, false},
 	{NULL, 0, false}
 };
 
@@ -243,6 +251,12 @@ define_server_settings(void)
 							   "Their numbers, with commas; empty is all.",
 							   &ivfpq_devices, "", context, 0, NULL, NULL,
 							   NULL);
+	DefineCustomEnumVariable("gpuvec.products",
+							 "Sets who multiplies matrices on cards.",
+							 "own: gpuvecd itself; cublas: cuBLAS; auto: "
+							 "whichever is faster there, as far as is known.",
+							 &ivfpq_products, IVFPQ_PRODUCTS_AUTO,
+							 products_options, context, 0, NULL, NULL, NULL);
 }
 
 /* Called once a process, when the library is loaded. */

@@ -64,9 +64,10 @@ static const char usage[] =
 "  --memory MB             for mirrors on each card (0: what the engine\n"
 "                          proposes)\n"
 "  --devices LIST          numbers of the cards to use, with commas (all)\n"
-"  --products own|cublas   who multiplies matrices on a card: gpuvecd itself, or\n"
-"                          cuBLAS (own on cards of compute capability 9.0,\n"
-"                          cublas on others)\n"
+"  --products own|cublas|auto\n"
+"                          who multiplies matrices on a card: gpuvecd itself, or\n"
+"                          cuBLAS; auto, the default: cuBLAS from 512 dimensions\n"
+"                          on, but not on cards of compute capability 9.0\n"
 "  --simd LEVEL            instructions of the engine cpu: portable, avx2,\n"
 "                          avx512, or auto: the best of them (auto)\n"
 "  --max-connections N     clients at a time (1000)\n"
@@ -162,11 +163,17 @@ parse_simd(const char *name, const char *value)
 static GvProducts
 parse_products(const char *name, const char *value)
 {
-	if (strcmp(value, "own") == 0)
-		return GV_PRODUCTS_OWN;
-	if (strcmp(value, "cublas") != 0)
-		bad_option(name, value);
-	return GV_PRODUCTS_CUBLAS;
+	static const char *const names[] = {
+		[GV_PRODUCTS_AUTO] = "auto",
+		[GV_PRODUCTS_OWN] = "own",
+		[GV_PRODUCTS_CUBLAS] = "cublas"
+	};
+	GvProducts	products = GV_PRODUCTS_AUTO;
+
+	while (strcmp(value, names[products]) != 0)
+		if (products++ == GV_PRODUCTS_CUBLAS)
+			bad_option(name, value);
+	return products;
 }
 
 /* "N:STATUS" */

@@ -45,12 +45,21 @@ unit_card() {
 	shift 3
 	part "$name build" build_unit "$dir" BUILT="$SOURCE" "$@" card
 	if [ -e "$GV_TMP/unit-$dir/check_card" ]; then
-		for part in mirrors hopper builders select exact lists sets faults \
-			open; do
+		for part in mirrors products hopper builders select exact lists sets \
+			faults open; do
 			# shellcheck disable=SC2086
 			beside "$name $part" \
 				run_niced $settings "$GV_TMP/unit-$dir/check_card" $part
 		done
+		# what older cards do, cuBLAS always and not at all
+		for part in mirrors builders exact lists sets faults; do
+			# shellcheck disable=SC2086
+			beside "$name cublas $part" run_niced $settings \
+				GPUVEC_UNIT_PRODUCTS=cublas GPUVEC_EMULATED_CARD=80 \
+				"$GV_TMP/unit-$dir/check_card" $part
+		done
+		beside "$name cublas open" run_niced GPUVEC_EMULATED_NO_CUBLAS=1 \
+			GPUVEC_EMULATED_CARD=80 "$GV_TMP/unit-$dir/check_card" open
 		join_parts
 	fi
 }

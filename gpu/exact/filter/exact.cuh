@@ -44,7 +44,7 @@ enum GvExactKind
 	GV_EXACT_UNHELD				/* half precision cannot hold it */
 };
 
-/* A relative bound of what tensor cores make of sums; see approximate.cu. */
+/* A relative bound of what sums are off by: gpu/product/gv_product.h. */
 static __host__ __device__ inline double
 gv_exact_gamma(int half_dims)
 {

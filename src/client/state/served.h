@@ -34,10 +34,18 @@ extern int	ivfpq_request_timeout;	/* ms */
 extern int	ivfpq_server_timeout;	/* ms */
 extern bool ivfpq_auto_mirror;
 
+typedef enum IvfpqProductsSetting
+{
+	IVFPQ_PRODUCTS_AUTO,
+	IVFPQ_PRODUCTS_OWN,
+	IVFPQ_PRODUCTS_CUBLAS
+} IvfpqProductsSetting;
+
 /* At server start only; they have their defaults without preloading. */
 extern int	ivfpq_server;
 extern int	ivfpq_gpu_memory;	/* MB, 0 = what the engine proposes */
 extern char *ivfpq_devices;
+extern int	ivfpq_products;
 extern int	ivfpq_simd;			/* a GvSimd, of sessions as well */
 
 /*

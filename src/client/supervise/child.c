@@ -147,12 +147,18 @@ IvfpqChildStart(void)
 		[IVFPQ_SERVER_CUDA] = "cuda",
 		[IVFPQ_SERVER_CPU] = "cpu"
 	};
+	static const char *const products[] = {
+		[IVFPQ_PRODUCTS_AUTO] = "auto",
+		[IVFPQ_PRODUCTS_OWN] = "own",
+		[IVFPQ_PRODUCTS_CUBLAS] = "cublas"
+	};
 	char		path[MAXPGPATH];
 	char		memory[32];
 	char		parent[32];
 	const char *argv[] = {path, "--data", DataDir,
 		"--engine", engines[ivfpq_server], "--memory", memory,
-		"--devices", ivfpq_devices, "--simd", gv_simd_name(ivfpq_simd),
+		"--devices", ivfpq_devices, "--products", products[ivfpq_products],
+		"--simd", gv_simd_name(ivfpq_simd),
 		"--parent", parent,
 	NULL};
 	int			ends[2];

@@ -6,8 +6,8 @@
  *		headers of emulate/ in the place of CUDA's, on emulated threads.
  *
  * Needs no server.  Prints what fails and "card: N passed, M failed".
- * usage: check_card [mirrors | hopper | builders | select | exact | lists |
- *					sets | faults | open]
+ * usage: check_card [mirrors | products | hopper | builders | select | exact |
+ *					lists | sets | faults | open]
  */
 #include "engine/mirror/gv_mirror.h"
 #include "engine/gv_set.h"
@@ -24,6 +24,7 @@ bool		unit_small;
 extern void gv_gpu_approximate_from(int64_t terms);
 extern void gv_gpu_kmeans_follows(bool yes);	/* gpu/build/gv_build.h */
 extern void gv_blas_force(int64_t sums);	/* gpu/product/gv_product.h */
+extern void test_products_card(void);	/* check_products_card.c */
 extern void test_select_card(void); /* check_select_card.c */
 extern void test_exact_card(void);	/* check_exact_card.c */
 extern void test_lists_card(void);	/* check_lists_card.c */
@@ -192,6 +193,8 @@ main(int argc, char **argv)
 	else
 		CHECK(gv_mirrors_open(&UNIT_MIRRORS, "", found, &nfound) == GV_OK,
 			  "no engine: %s", found->name);
+	if (is_wanted(argc, argv, "products"))
+		test_products_card();
 	if (is_wanted(argc, argv, "hopper"))
 		test_hopper();
 	if (is_wanted(argc, argv, "builders"))

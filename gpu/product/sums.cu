@@ -1,0 +1,133 @@
+/*
+ * sums.cu
+ *		The sums of a product as they are, for checks.
+ */
+#include "gpu/product/product.cuh"
+
+/* Sums go to memory, and runs are counted: see become.cuh. */
+struct Kept
+{
+	GvProduct	product;
+	float	   *d_sums;			/* [nrows][ncolumns] */
+	uint32_t   *d_runs;			/* [nrows] those that were taken */
+
+	struct Row
+	{
+		uint32_t	runs;
+	};
+
+	struct Columns
+	{
+	};
+
+	__device__ __forceinline__ void
+	begin(Row *mine, int row) const
+	{
+		mine->runs = row < product.nrows ? d_runs[row] : 0;
+	}
+
+	__device__ __forceinline__ void
+	end(const Row *mine, int row) const
+	{
+		if (row < product.nrows)
+			d_runs[row] = mine->runs;
+	}
+
+	__device__ __forceinline__ Columns
+	columns(int) const
+	{
+		return {};
+	}
+
+	__device__ __forceinline__ void
+	take(const Columns &, Row *mine, int row, int run,
+		 const float2 (&sums)[GV_RUN / 8]) const
+	{
+		int			column = run * GV_RUN + threadIdx.x % 4 * 2;
+
+		if (row >= product.nrows)
+			return;
+		if (threadIdx.x % 4 == 0 && column < product.ncolumns)
+			atomicAdd(&mine->runs, 1u);
+#pragma unroll
+		for (int j = 0; j < GV_RUN / 8; j++)
+		{
+			float	   *to = d_sums + (int64_t) row * product.ncolumns +
+				column + j * 8;
+
+			if (column + j * 8 < product.ncolumns)
+				to[0] = sums[j].x;
+			if (column + j * 8 + 1 < product.ncolumns)
+				to[1] = sums[j].y;
+		}
+	}
+};
+
+/* What a check is made with; half made, it can be dropped. */
+struct Check
+{
+	cudaStream_t stream;
+	GvBlas	   *blas;
+	uint16_t   *d_halves;		/* rows, then columns */
+	float	   *d_sums;
+	uint32_t   *d_runs;
+};
+
+static GvStatus
+multiply(Check *check, GvProduct product, bool whole, float *sums,
+		 uint32_t *runs)
+{
+	size_t		rows = (size_t) product.nrows * product.half_dims * 2;
+	size_t		columns = (size_t) product.ncolumns * product.half_dims * 2;
+	size_t		bytes = (size_t) product.nrows * product.ncolumns * 4;
+	size_t		run_bytes = (size_t) product.nrows * sizeof(uint32_t);
+	Kept		kept;
+
+	GV_CUDA_TRY(cudaStreamCreateWithFlags(&check->stream,
+										  cudaStreamNonBlocking));
+	GV_TRY(gv_blas_create(0, check->stream, &check->blas));
+	GV_CUDA_TRY(cudaMalloc((void **) &check->d_halves, rows + columns));
+	GV_CUDA_TRY(cudaMalloc((void **) &check->d_sums, bytes));
+	GV_CUDA_TRY(cudaMalloc((void **) &check->d_runs, run_bytes));
+	GV_CUDA_TRY(cudaMemcpyAsync(check->d_halves, product.d_rows, rows,
+								cudaMemcpyHostToDevice, check->stream));
+	GV_CUDA_TRY(cudaMemcpyAsync((char *) check->d_halves + rows,
+								product.d_columns, columns,
+								cudaMemcpyHostToDevice, check->stream));
+	GV_CUDA_TRY(cudaMemsetAsync(check->d_runs, 0, run_bytes, check->stream));
+	product.d_rows = check->d_halves;
+	product.d_columns = check->d_halves + rows / 2;
+	kept = {product, check->d_sums, check->d_runs};
+	if (whole)
+		GV_TRY(gv_gpu_product<true>(check->blas, &product, kept, false,
+									check->stream));
+	else
+		GV_TRY(gv_gpu_product<false>(check->blas, &product, kept, false,
+									 check->stream));
+	GV_CUDA_TRY(cudaMemcpyAsync(sums, check->d_sums, bytes,
+								cudaMemcpyDeviceToHost, check->stream));
+	GV_CUDA_TRY(cudaMemcpyAsync(runs, check->d_runs, run_bytes,
+								cudaMemcpyDeviceToHost, check->stream));
+	return gv_cuda_status(cudaStreamSynchronize(check->stream));
+}
+
+/* See gv_product.h. */
+extern "C" GvStatus
+gv_product_sums(const uint16_t *rows, int32_t nrows, const uint16_t *columns,
+				int32_t ncolumns, int32_t half_dims, bool whole, float *sums,
+				uint32_t *runs)
+{
+	Check		check = {};
+	GvStatus	status;
+
+	GV_TRY(gv_choose_device(0));
+	status = multiply(&check, {rows, nrows, columns, ncolumns, half_dims},
+					  whole, sums, runs);
+	gv_blas_drop(check.blas);
+	(void) cudaFree(check.d_halves);
+	(void) cudaFree(check.d_sums);
+	(void) cudaFree(check.d_runs);
+	if (check.stream != NULL)
+		(void) cudaStreamDestroy(check.stream);
+	return status;
+}
