@@ -1,6 +1,6 @@
 /*
  * hopperproduct.cu
- *		The product of product.cu on cards of compute capability 9.0, by what
+ *		The product of listscores.cu on cards of compute capability 9.0, by what
  *		only they have: products of a warpgroup that take their operands from
  *		shared memory, and copies that one thread asks for (hopperring.cuh).
  *
@@ -21,7 +21,7 @@
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/common/common.cuh"
 
-#define MORE_QUERIES	128		/* of fewer, tiles of product.cu waste less */
+#define MORE_QUERIES	128		/* of fewer, tiles of loop.cuh waste less */
 
 static int32_t forced = -1;		/* see gv_gpu_hopper */
 
