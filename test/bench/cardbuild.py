@@ -97,9 +97,11 @@ def build(name, kernels, folder, arch, nvcc=None, shared=False):
     if shared:
         target = folder / (name + ".so")
         kind = ["-shared", "-cudart", "shared"]
+    libraries = ["-lcublas", "-ldl", "-lm", "-Xlinker",
+                 f"-rpath={pathlib.Path(nvcc).parents[1] / 'lib64'}"]
     for command in (["ar", "rcs", archive, *objects[len(card):]],
-                    [nvcc, *kind, *objects[:len(card)], archive, "-lm", "-o",
-                     target]):
+                    [nvcc, *kind, *objects[:len(card)], archive, *libraries,
+                     "-o", target]):
         if run_all([command]):
             fail(f"{target.name} cannot be linked")
     return target

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "gpu/exact/gv_exactset.h"
+#include "yard.cuh"
 
 struct Bench
 {
@@ -43,6 +44,20 @@ bench_drop(Bench *bench)
 	free(bench);
 }
 
+/* Who multiplies in what is opened from now on: a GvProducts. */
+extern "C" void
+bench_products(int32_t products)
+{
+	gv_products_use((GvProducts) products);
+}
+
+/* Microseconds of cuBLAS's bare product. */
+extern "C" double
+bench_yard(int64_t nqueries, int32_t nrows, int32_t dims)
+{
+	return yard_us(nqueries, nrows, dims);
+}
+
 extern "C" Bench *
 bench_open(int32_t metric, int32_t dims, int64_t nrows, int64_t nqueries,
 		   int32_t k)
@@ -56,7 +71,8 @@ bench_open(int32_t metric, int32_t dims, int64_t nrows, int64_t nqueries,
 	GvExactAmount amount = {nqueries, k, nrows, 0};
 
 	if (bench == NULL || (ndevices == 0 &&
-						  gv_gpu_open("0", devices, &ndevices) != GV_OK))
+						  (gv_gpu_open("0", devices, &ndevices) != GV_OK ||
+						   gv_blas_open(devices, ndevices) != GV_OK)))
 		return NULL;
 	bench->space.metric = metric;
 	bench->space.dims = dims;

@@ -5,6 +5,7 @@ numbers, which are made on the card.
 
 usage: exactcard.py [--rows N] [--queries N] [--small] [--no-graph]
                     [--no-torch] [--peers FOLDER] [--ways]
+                    [--products own|cublas]
 
 Needs an NVIDIA card, nvcc, gcc and torch.  Compiles the engine first.  Prints
 queries/s with rows' half copies made each time and with halves that stay, the
@@ -13,7 +14,8 @@ all), and how many queries needed a slower way.  Of 48 queries neighbours and
 distances are compared with brute force in double; the program fails where
 they differ.  --peers: what packpeers.py has put into FOLDER; "same" is the
 share of their neighbours that are ours.  --ways: the product of every card
-beside that of compute capability 9.0, too.
+beside that of compute capability 9.0, too.  All times stand beside cuBLAS's
+bare product, whose sums nothing looks at (yard.cuh).
 """
 import argparse
 import ctypes
@@ -27,7 +29,7 @@ import torch
 import cardbuild
 import cardpeers
 
-KERNELS = ["exact/**/*", "common/*"]
+KERNELS = ["exact/**/*", "product/*", "common/*"]
 STEPS = ["filter", "choose", "measure", "merge"]
 METRICS = {"l2": 1, "ip": 2, "cosine": 3, "pearson": 4}
 SAMPLE = 48
@@ -39,6 +41,9 @@ def load(library):
     lib.bench_open.restype = pointer
     lib.bench_open.argtypes = [ctypes.c_int32, ctypes.c_int32, number, number,
                                ctypes.c_int32]
+    lib.bench_products.argtypes = [ctypes.c_int32]
+    lib.bench_yard.restype = ctypes.c_double
+    lib.bench_yard.argtypes = [number, ctypes.c_int32, ctypes.c_int32]
     lib.bench_drop.argtypes = [pointer]
     lib.bench_rows.argtypes = [pointer, pointer]
     lib.bench_search.argtypes = [pointer, pointer, pointer]
@@ -266,6 +271,9 @@ def run_batch(lib, what, metric, x, q, args):
     print(f"{what}: {len(q):,} queries, {metric}, k {k}")
     print(f"  halves stay {len(q) / stays:12,.0f} queries/s "
           f"{1e3 * stays:9.3f} ms {product_share(x, q, stays):5.0f} TFLOP/s")
+    yard = lib.bench_yard(len(q), len(x), x.shape[1]) / 1e6
+    print(f"  cuBLAS's bare product {1e3 * yard:.3f} ms: ours {stays / yard:.2f} "
+          f"times that")
     print(f"  made anew   {len(q) / each:12,.0f} queries/s "
           f"{1e3 * each:9.3f} ms")
     print("  " + ", ".join(f"{step} {1e3 * s:.3f} ms" for step, s in
@@ -346,6 +354,9 @@ def main():
     parser.add_argument("--no-torch", dest="torch", action="store_false")
     parser.add_argument("--peers", metavar="FOLDER",
                         help="measure the libraries there, too")
+    parser.add_argument("--products", choices=["auto", "own", "cublas"],
+                        default="auto",
+                        help="who multiplies, as gpuvecd has it")
     args = parser.parse_args()
     share = 20 if args.small else 1
     good = True
@@ -354,6 +365,7 @@ def main():
         arch = cardbuild.arch_of(*torch.cuda.get_device_capability())
         lib = load(cardbuild.build("exactcard", KERNELS, folder, arch,
                                    shared=True))
+        lib.bench_products(["auto", "own", "cublas"].index(args.products))
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; "
               f"compiled in {time.perf_counter() - began:.0f} s", flush=True)
         if args.peers:

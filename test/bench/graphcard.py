@@ -25,7 +25,7 @@ import torch
 import cardbuild
 import cardpeers
 
-KERNELS = ["exact/**/*", "cluster/*", "common/*"]
+KERNELS = ["exact/**/*", "cluster/*", "product/*", "common/*"]
 STEPS = ["near lists", "lists of vectors", "sort", "halves", "units",
          "other ways", "of these filter", "first cuts", "measure", "merge",
          "gather", "filter", "first cuts", "measure", "merge"]

@@ -3,12 +3,14 @@
  *		k-means over a set alone, on a card, with its rows there: what all passes
  *		take, and each step of them.  kmeanscard.py builds and runs it.
  *
- * usage: kmeanscard ROWS N DIMS STARTS K ITERATIONS REPEATS CENTROIDS
+ * usage: kmeanscard ROWS N DIMS STARTS K ITERATIONS REPEATS CENTROIDS PRODUCTS
  *		ROWS, STARTS	files of float [n][dims] and [k][dims]
  *		CENTROIDS		file to be written, float [found][dims]
+ *		PRODUCTS		auto, own or cublas, as gpuvecd has it
  * Prints lines of a word and numbers: put seconds; total seconds (of each
- * repetition but the first, which loads kernels); error and milliseconds of each
- * pass; milliseconds of each step, all passes together; hard rows; found.
+ * repetition but the first, which loads kernels); yard milliseconds of cuBLAS's
+ * bare product (yard.cuh); error and milliseconds of each pass; milliseconds of
+ * each step, all passes together; hard rows; found.
  * Errors of all repetitions must be the same to the last bit.
  */
 #include <stdio.h>
@@ -17,6 +19,8 @@
 
 #include "gpu/cluster/gv_clusters.h"
 #include "gpu/common/gv_sets.h"
+#include "gpu/product/gv_product.h"
+#include "yard.cuh"
 
 #define MOST_MARKS		65536
 
@@ -160,9 +164,13 @@ main(int argc, char **argv)
 	float	   *starts;
 	int			repeats;
 
-	need(argc == 9, "usage: kmeanscard ROWS N DIMS STARTS K ITERATIONS "
-		 "REPEATS CENTROIDS:");
-	need(gv_gpu_open("", devices, &ndevices) == GV_OK, devices[0].name);
+	need(argc == 10, "usage: kmeanscard ROWS N DIMS STARTS K ITERATIONS "
+		 "REPEATS CENTROIDS PRODUCTS:");
+	gv_products_use(strcmp(argv[9], "cublas") == 0 ? GV_PRODUCTS_CUBLAS :
+					strcmp(argv[9], "own") == 0 ? GV_PRODUCTS_OWN :
+					GV_PRODUCTS_AUTO);
+	need(gv_gpu_open("", devices, &ndevices) == GV_OK &&
+		 gv_blas_open(devices, ndevices) == GV_OK, devices[0].name);
 	spec.kind = GV_SET_KMEANS;
 	spec.nrows = atoll(argv[2]);
 	spec.dims = atoi(argv[3]);
@@ -171,6 +179,8 @@ main(int argc, char **argv)
 	repeats = atoi(argv[7]);
 	rows = read_file(argv[1], (size_t) spec.nrows * spec.dims);
 	starts = read_file(argv[4], (size_t) spec.k * spec.dims);
+
+	printf("yard %.4f\n", yard_us(spec.nrows, spec.k, spec.dims) / 1e3);
 
 	/* the last one is watched */
 	for (int i = 0; i <= repeats + 1; i++)

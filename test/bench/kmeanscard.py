@@ -23,7 +23,7 @@ import torch
 import cardbuild
 import cardpeers
 
-KERNELS = ["cluster/*", "common/*"]
+KERNELS = ["cluster/*", "product/*", "common/*"]
 CHUNK = 1 << 17                 # rows that torch compares at once
 MOST_RATIO = 1.01               # of the errors
 
@@ -36,6 +36,9 @@ def parse_arguments():
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--products", choices=["auto", "own", "cublas"],
+                        default="auto",
+                        help="who multiplies, as gpuvecd has it")
     parser.add_argument("--nvcc")
     parser.add_argument("--peers", metavar="FOLDER",
                         help="measure the libraries there, too")
@@ -125,7 +128,7 @@ def run_ours(args, program, folder, rows, starts):
     output = subprocess.run(
         [program, names["rows"], str(args.rows), str(args.dims),
          names["starts"], str(args.lists), str(args.iterations),
-         str(args.repeats), names["centroids"]],
+         str(args.repeats), names["centroids"], args.products],
         check=True, stdout=subprocess.PIPE, text=True).stdout
     found = {"put": [], "total": [], "pass": [], "step": {}}
     for line in output.splitlines():
@@ -134,6 +137,8 @@ def run_ours(args, program, folder, rows, starts):
             found["step"][rest[0]] = float(rest[1])
         elif word == "pass":
             found["pass"].append((float(rest[1]), float(rest[2])))
+        elif word == "yard":
+            found["yard"] = float(rest[0])
         elif word in ("put", "total"):
             found[word].append(float(rest[0]))
         else:
@@ -162,6 +167,10 @@ def print_table(args, ours, errors, peers):
     products = 2 * args.rows * args.lists * args.dims * passes
     print("    products at %.0f TFLOP/s; %d rows met all centroids exactly"
           % (products / ours["step"]["closest"] / 1e9, ours["hard"]))
+    yard = ours["yard"] * passes
+    print("    cuBLAS's bare product %.4f ms: closest %.2f times that, a pass "
+          "%.2f" % (ours["yard"], ours["step"]["closest"] / yard,
+                    1e3 * best / yard))
     print("    first pass %.3f ms, last %.3f; rows to the card %.3f s"
           % (ours["pass"][0][1], ours["pass"][-1][1], min(ours["put"])))
 

@@ -10,7 +10,8 @@
  *
  * Centroids lie around a hundred centres, a query near one of them.  Times are
  * of kernels without copies, the mean of REPEATS in a row between two events.
- * The share is of what a product in half precision needs at 989 T/s.  A batch
+ * The share is of what a product in half precision needs at 989 T/s; x bare is
+ * the time as a multiple of cuBLAS's bare product (yard.cuh).  A batch
  * that hopperproduct.cu serves has two lines more: the product that every card can
  * do, and how far scores differ from its; hopperproduct.cu's product by each width of
  * tiles.
@@ -22,6 +23,7 @@
 
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/index/gv_index.h"
+#include "yard.cuh"
 
 #define REPEATS			20
 #define CENTRES			100
@@ -262,6 +264,7 @@ run(Bench *bench, int n)
 	uint32_t	before[GV_COARSE_WAYS];
 	uint32_t	ways[GV_COARSE_WAYS];
 	double		times[4];
+	double		yard;
 	char	   *exact;
 	char	   *near;
 	bool		same;
@@ -278,8 +281,10 @@ run(Bench *bench, int n)
 	times[1] = measure(bench, find_exactly);
 	times[2] = measure(bench, multiply);
 	times[3] = measure(bench, find_near);
-	printf("%6d %11.1f %9.1f %9.1f %5.0f %% %9.1f  %u/%u/%u%s\n", n, times[0],
-		   times[1], times[2], 100.0 * floor / times[2], times[3],
+	yard = yard_us(n, spec->nlists, spec->dims);
+	printf("%6d %11.1f %9.1f %9.1f %5.0f %% %6.2f %9.1f %6.2f  %u/%u/%u%s\n",
+		   n, times[0], times[1], times[2], 100.0 * floor / times[2],
+		   times[2] / yard, times[3], times[3] / yard,
 		   ways[GV_COARSE_RUNS] - before[GV_COARSE_RUNS],
 		   ways[GV_COARSE_ALL] - before[GV_COARSE_ALL],
 		   ways[GV_COARSE_EXACT] - before[GV_COARSE_EXACT],
@@ -368,8 +373,8 @@ main(int argc, char **argv)
 	printf("%s: %d dimensions, %d lists, %d probes; microseconds%s\n",
 		   devices[0].name, dims, nlists, probes,
 		   bench.searcher->hopper ? "" : "; without hopperproduct.cu");
-	printf(" batch  exact: scores    lists  near: product        lists  "
-		   "runs/all/exact\n");
+	printf(" batch  exact: scores    lists  near: product      x bare     lists "
+		   "x bare  runs/all/exact\n");
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
 		if (sizes[i] <= most)
 			good &= run(&bench, sizes[i]);

@@ -13,7 +13,6 @@
  * Times are of kernels, the median of ROUNDS, each way once a round; each as a
  * multiple of the bare product's, and that as a share of 989 T/s.
  */
-#include <cublas_v2.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,12 +22,10 @@
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/exact/filter/gv_exact.h"
 #include "measure.h"
+#include "yard.cuh"
 
 #define ROUNDS			15
 #define PEAK			989e12
-#define MOST_BARE		(INT64_C(1) << 28)	/* sums of a bare product in one */
-
-extern "C" void gv_gpu_exact_hopper_forbid(bool yes);
 
 /* A shape's arrays on the card. */
 struct Bench
@@ -130,8 +127,8 @@ make(Bench *bench)
 	noise_kernel<<<1024, 256>>>(d_rows, rows * half_dims, half_dims, 1);
 	noise_kernel<<<1024, 256>>>(d_columns, columns * half_dims, half_dims,
 								1ull << 40);
-	take(&bench->d_sums, rows * columns < MOST_BARE ? rows * columns :
-		 MOST_BARE);
+	take(&bench->d_sums, rows * columns < YARD_SUMS ? rows * columns :
+		 YARD_SUMS);
 
 	bench->card.metric = GV_L2;
 	bench->card.dims = bench->dims;
@@ -141,7 +138,7 @@ make(Bench *bench)
 	bench->card.d_squares = d_squares;
 	bench->batch.n = (int32_t) rows;
 	bench->batch.approx.d_halves = d_rows;
-	if (rows * columns < MOST_BARE)
+	if (rows * columns < YARD_SUMS)
 	{
 		take(&bench->batch.d_coarse, rows * columns);
 		take(&bench->batch.approx.d_least, rows * columns / GV_RUN);
@@ -198,30 +195,6 @@ drop(Bench *bench)
 		(void) cudaFree(memory);
 }
 
-/* What it would take to have all sums in memory, and no more. */
-static void
-multiply_bare(Bench *bench)
-{
-	const float one = 1.0f;
-	const float zero = 0.0f;
-	int			dims = bench->card.half_dims;
-	int64_t		most = MOST_BARE / bench->ncolumns;
-
-	for (int64_t row = 0; row < bench->nrows; row += most)
-	{
-		int64_t		n = bench->nrows - row < most ? bench->nrows - row : most;
-
-		need(cublasGemmEx(bench->handle, CUBLAS_OP_T, CUBLAS_OP_N,
-						  bench->ncolumns, (int) n, dims, &one,
-						  bench->card.d_halves, CUDA_R_16F, dims,
-						  bench->exact.d_queries + row * dims, CUDA_R_16F,
-						  dims, &zero, bench->d_sums, CUDA_R_32F,
-						  bench->ncolumns, CUBLAS_COMPUTE_32F,
-						  CUBLAS_GEMM_DEFAULT) == CUBLAS_STATUS_SUCCESS,
-			 "cublasGemmEx");
-	}
-}
-
 /* -- ways, by whom `by` says */
 
 enum By
@@ -262,19 +235,12 @@ find_close(Bench *bench, By by)
 		 "close centroids");
 }
 
-#ifdef OLD
-extern GvStatus old_lists(const GvCardModel *, const GvBatch *, const GvSearcher *);
-extern GvStatus old_exact(const GvExactProduct *, cudaStream_t);
-extern GvStatus old_close(const GvClusters *, int64_t, int32_t, cudaStream_t);
-static void old1(Bench *b, By) { need(old_lists(&b->card, &b->batch, &b->searcher) == GV_OK, "old"); }
-static void old2(Bench *b, By) { (void) cudaMemsetAsync(b->exact.filter.d_counts, 0, b->nrows * sizeof(uint32_t), b->stream); need(old_exact(&b->exact, b->stream) == GV_OK, "old"); }
-static void old3(Bench *b, By) { need(old_close(&b->cl, 0, b->nrows, b->stream) == GV_OK, "old"); }
-#endif
-
 static void
 bare(Bench *bench, By by)
 {
-	multiply_bare(bench);
+	yard_multiply(bench->handle, bench->nrows, bench->ncolumns,
+				  bench->card.half_dims, bench->exact.d_queries,
+				  bench->card.d_halves, bench->d_sums);
 }
 
 struct Way
@@ -315,11 +281,6 @@ run(Bench *bench)
 		{"exact 9.0", reach_cuts, BY_HOPPER, hopper && bench->nrows > 64},
 		{"kmeans cublas", find_close, BY_CUBLAS, true},
 		{"kmeans loop", find_close, BY_LOOP, true},
-#ifdef OLD
-		{"old lists", old1, BY_LOOP, held},
-		{"old exact", old2, BY_LOOP, true},
-		{"old kmeans", old3, BY_LOOP, true},
-#endif
 	};
 	cudaEvent_t begin;
 	cudaEvent_t end;
@@ -370,8 +331,6 @@ main(int argc, char **argv)
 	int32_t		ndevices;
 
 	gv_products_use(GV_PRODUCTS_CUBLAS);
-	if (getenv("TILE") != NULL)
-		gv_blas_force(atoll(getenv("TILE")));
 	need(gv_gpu_open("", devices, &ndevices) == GV_OK &&
 		 gv_blas_open(devices, ndevices) == GV_OK, devices[0].name);
 	printf("%s\n", devices[0].name);

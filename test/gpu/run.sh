@@ -18,6 +18,8 @@
 #	sql			the SQL suite through gpuvecd on the card
 #	lists		the choice of lists alone, by exact scores and by the filter
 #				(test/bench/lists.cu)
+#	products	products of matrices alone, by cuBLAS and by ours: ARGUMENT... are
+#				those of test/bench/products.cu
 #	cards		the kernels on two cards, and gpuvecd with both, where the host
 #				has them (test/t/018_cards.pl)
 #	faults		the tests of gpuvecd that test/t has, with the card, and what
@@ -47,6 +49,9 @@
 #				test/bench/compare.py or, behind the word inserts, of
 #				test/bench/inserts.py, which need numpy and matplotlib, too,
 #				and faiss-cpu for --faiss
+#
+# GPUVEC_UNIT_PRODUCTS=own|cublas: kernels and sanitize with one of both; for SQL
+# GPUVEC_TEST_PRODUCTS, likewise.
 #
 # GPU_PTX=80: kernels and sanitize with code that the driver makes from PTX of
 # that version, as on cards that are newer than a build.
@@ -96,7 +101,7 @@ link() {
 	local program=$1
 	shift
 	if [ "$SERVER" = cuda ]; then
-		"$NVCC" -cudart static "$@" -lm -o "$program"
+		"$NVCC" -cudart static "$@" -ldl -lm -o "$program"
 	else
 		gcc "$@" -lm -o "$program"
 	fi
@@ -113,12 +118,13 @@ build_unit() {
 		NVCC="$NVCC" NVCC_FLAGS="-lineinfo $code" "$@"
 }
 
-# The benchmark of coarse search, GV_TMP/card/lists.
-build_lists() {
+# A benchmark of kernels, GV_TMP/card/NAME of test/bench/NAME.cu.
+build_bench() {
 	build_unit engines
 	"$NVCC" -std=c++17 -O2 -arch="sm_$ARCH" -I"$GV_ROOT/src" \
-		-I"$GV_ROOT" -cudart static "$GV_ROOT/test/bench/lists.cu" \
-		"$GV_TMP/card/engines.a" -lm -o "$GV_TMP/card/lists"
+		-I"$GV_ROOT" -cudart static "$GV_ROOT/test/bench/$1.cu" \
+		"$GV_TMP/card/engines.a" -lcublas -ldl -lm \
+		-Xlinker -rpath="$(dirname "$NVCC")/../lib64" -o "$GV_TMP/card/$1"
 }
 
 # What a stage sees of the host's cards: one is enough for most.
@@ -135,7 +141,7 @@ stage_kernels() {
 # All at once, because a tool waits more than it works.
 stage_sanitize() {
 	local tools="memcheck racecheck initcheck synccheck" tool part flags log
-	local parts="mirrors hopper builders select exact lists sets faults"
+	local parts="mirrors products hopper builders select exact lists sets faults"
 	local status=0
 	build_unit card
 	for tool in $tools; do
@@ -174,7 +180,7 @@ stage_sql() {
 # The usual index, that of sentences, a word index with many probes, an odd
 # number of lists, and many lists.
 stage_lists() {
-	build_lists
+	build_bench lists
 	"$GV_TMP/card/lists" 384 8192 30
 	"$GV_TMP/card/lists" 384 8450 36
 	"$GV_TMP/card/lists" 384 8192 150
@@ -182,6 +188,11 @@ stage_lists() {
 	"$GV_TMP/card/lists" 128 10001 10
 	"$GV_TMP/card/lists" 384 100000 100
 	"$GV_TMP/card/lists" 384 1000000 300
+}
+
+stage_products() {
+	build_bench products
+	"$GV_TMP/card/products" "${ARGUMENTS[@]}"
 }
 
 stage_random() {

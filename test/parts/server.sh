@@ -154,6 +154,7 @@ sql_through_gpuvecd() {
 	local answered
 	gv_start "$1" "${SQL_SETTINGS[@]}" \
 		"shared_preload_libraries = 'gpuvec'" "gpuvec.server = $SERVER_ENGINE" \
+		"gpuvec.products = ${GPUVEC_TEST_PRODUCTS:-auto}" \
 		'gpuvec.engine = gpu' || {
 		failed 1 "$SERVER with gpuvecd: does not start"
 		return 0
