@@ -429,7 +429,7 @@ IFS=, read -ra STAGES <<<"$1"
 shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
-	kernels | sanitize | sql | lists | cards | faults | random | scanner | data | \
+	kernels | sanitize | sql | lists | products | cards | faults | random | scanner | data | \
 		bench | sets | peers | cores) ;;
 	*) usage ;;
 	esac
