@@ -236,6 +236,15 @@ gv_start() {
 		{ tail -20 "$data/server.log" && return 1; }
 }
 
+# Wait a minute at most until the gpuvecd of cluster $1 listens.
+gv_wait_socket() {
+	local i
+	for ((i = 0; i < 600; i++)); do
+		[ ! -S "$GV_TMP/$1/pgsql_tmp.gpuvec.sock" ] || return 0
+		sleep .1
+	done
+}
+
 gv_stop() {
 	local stat
 	# what the postmaster and the processes that it waited for have taken

@@ -62,7 +62,7 @@ cuda_size(const GvBuilderSpec *spec)
 	return spec->sample_rows * row + 6 * (int64_t) spec->nlists * row +
 		(int64_t) spec->nqueries * (row + spec->depth * 8) + batch + scores +
 		2 * GV_CODEBOOK_ROWS * (2 * row + 5 * (int64_t) spec->m) +
-		gv_blas_bytes(spec->device);
+		gv_blas_bytes(spec->device, spec->dims);
 }
 
 static void
@@ -144,7 +144,7 @@ make_memory(GvBuilder *builder, const float *mean)
 											 cudaStreamNonBlocking, least));
 	builder->finder.searcher.stream = builder->stream;
 	builder->finder.searcher.hopper = gv_has_hopper(spec->device);
-	GV_TRY(gv_blas_create(spec->device, builder->stream,
+	GV_TRY(gv_blas_create(spec->device, spec->dims, builder->stream,
 						  &builder->finder.searcher.blas));
 	GV_CUDA_TRY(cudaGetDevice(&device));
 	GV_CUDA_TRY(cudaDeviceGetAttribute(&builder->finder.searcher.nsms,

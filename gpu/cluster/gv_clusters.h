@@ -41,6 +41,7 @@
 #define GV_CLUSTERS_H
 
 #include "gpu/build/gv_build.h"
+#include "gpu/product/gv_product.h"
 
 #define GV_CLOSE_ROOM		16	/* close centroids of a row that are noted */
 #define GV_CLOSE_LISTS		256 /* centroids come in so many */
@@ -116,8 +117,7 @@ extern GvStatus gv_gpu_halve(const GvClusters *cl, cudaStream_t stream);
  * the close centroids, from a bound that is there.
  */
 extern GvStatus gv_gpu_candidates(const GvClusters *cl, int64_t first,
-								  int32_t n, const GvBlas *blas,
-								  cudaStream_t stream);
+								  int32_t n, const GvProductBy *by);
 
 /*
  * settle.cu: the bounds that a piece begins with, from the clusters that rows

@@ -113,7 +113,7 @@ kmeans_size(const GvSetSpec *spec)
 		return INT64_MAX;
 	shape(spec, &cl);
 	cl.sort_bytes = (size_t) (spec->nrows / 64 + (1 << 20));
-	return (int64_t) place_all(&cl, NULL) + gv_blas_bytes(spec->device);
+	return (int64_t) place_all(&cl, NULL) + gv_blas_bytes(spec->device, spec->dims);
 }
 
 static void
@@ -183,7 +183,8 @@ make_memory(GvKmeansSet *set)
 	GV_CUDA_TRY(cudaStreamCreateWithPriority(&set->stream,
 											 cudaStreamNonBlocking, least));
 	GV_CUDA_TRY(cudaGetDevice(&device));
-	GV_TRY(gv_blas_create(set->spec.device, set->stream, &set->blas));
+	GV_TRY(gv_blas_create(set->spec.device, set->spec.dims, set->stream,
+						  &set->blas));
 	shape(&set->spec, cl);
 	GV_CUDA_TRY(cudaDeviceGetAttribute(&cl->nsms,
 									   cudaDevAttrMultiProcessorCount,
@@ -289,6 +290,8 @@ static GvStatus
 assign_rows(GvKmeansSet *set, const GvStop *stop)
 {
 	const GvClusters *cl = &set->cl;
+	GvProductBy by = {set->blas, gv_has_hopper(set->spec.device), cl->nsms,
+	false, set->stream};
 	bool		known = set->passes > 0;
 
 	for (int64_t done = 0; done < cl->n; done += cl->piece)
@@ -298,7 +301,7 @@ assign_rows(GvKmeansSet *set, const GvStop *stop)
 
 		GV_TRY(gv_gpu_bounds(cl, done, n, known, set->stream));
 		tell(set, GV_KMEANS_BOUNDS);
-		GV_TRY(gv_gpu_candidates(cl, done, n, set->blas, set->stream));
+		GV_TRY(gv_gpu_candidates(cl, done, n, &by));
 		tell(set, GV_KMEANS_CLOSEST);
 		GV_TRY(gv_gpu_settle(cl, done, n, known, set->stream));
 		tell(set, GV_KMEANS_SETTLE);

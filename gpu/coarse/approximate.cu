@@ -6,8 +6,7 @@
  *
  *		halve	queries to half precision, and what that can do to scores
  *				(in gv_gpu_table where queries come from the host)
- *		product	approximate scores of all lists (listscores.cu,
- *				hopperproduct.cu)
+ *		product	approximate scores of all lists (listscores.cu)
  *		choose	the lists near enough, their exact scores, the nearest
  *				(choose.cu)
  *

@@ -4,7 +4,7 @@
  *		scores (approximate.cu), and half copies of centroids (halves.cu).
  *
  * Read coarse.cu and score.cuh first; then approximate.cu, which says in three
- * steps what listscores.cu, hopperproduct.cu and choose.cu are for.
+ * steps what listscores.cu and choose.cu are for.
  */
 #ifndef GV_COARSE_H
 #define GV_COARSE_H
@@ -31,19 +31,9 @@ extern GvStatus gv_gpu_list_scores(const GvCardModel *card,
 extern GvStatus gv_gpu_choose(const GvCardModel *card, const GvBatch *batch,
 							  cudaStream_t stream);
 
-/* hopperproduct.cu: has this part of a batch use for what only 9.0 has? */
+/* Has this part of a batch use for what only cards of 9.0 have? */
 extern bool gv_gpu_hopper_fits(const GvBatch *batch,
 							   const GvSearcher *searcher);
-
-extern GvStatus gv_gpu_hopper_product(const GvCardModel *card,
-									  const GvBatch *batch,
-									  const GvSearcher *searcher);
-
-/*
- * For checks: nothing fits (0), or tiles of the product have so many lists;
- * negative: as is best.  False: there are no such tiles.
- */
-extern "C" bool gv_gpu_hopper(int32_t lists);
 
 /*
  * For checks: from how many terms of exact scores on a batch goes this way;

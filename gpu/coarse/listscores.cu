@@ -1,12 +1,19 @@
 /*
  * listscores.cu
  *		Approximate scores of all lists for many queries: a matrix product of
- *		half-precision copies, with sums in fp32.  Large batches on cards of
- *		compute capability 9.0 have hopperproduct.cu instead.
+ *		half-precision copies (gpu/product), with sums in fp32.
  */
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/coarse/listscores.cuh"
 #include "gpu/product/product.cuh"
+
+/* See gv_coarse.h. */
+bool
+gv_gpu_hopper_fits(const GvBatch *batch, const GvSearcher *searcher)
+{
+	return searcher->hopper && gv_product_forced() != 0 &&
+		batch->n > GV_HOPPER_ROWS;
+}
 
 /* d_coarse, approximate, and d_least of a batch. */
 GvStatus
@@ -15,11 +22,8 @@ gv_gpu_list_scores(const GvCardModel *card, const GvBatch *batch,
 {
 	GvProduct	product = {batch->approx.d_halves, batch->n, card->d_halves,
 	card->nlists, card->half_dims};
-	GvListScores scores = {*card, *batch};
+	GvProductBy by = {searcher->blas, searcher->hopper, searcher->nsms,
+	batch->overlap, searcher->stream};
 
-	if (searcher->blas == NULL && gv_gpu_hopper_fits(batch, searcher) &&
-		gv_gpu_hopper_multiplies())
-		return gv_gpu_hopper_product(card, batch, searcher);
-	return gv_gpu_product<false>(searcher->blas, &product, scores,
-								 batch->overlap, searcher->stream);
+	return gv_gpu_product<false>(&by, &product, GvListScores {*card, *batch});
 }

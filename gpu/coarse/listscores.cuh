@@ -1,7 +1,6 @@
 /*
  * listscores.cuh
- *		What becomes of the sums of a matrix product of queries and lists, the
- *		same for all cards (listscores.cu, hopperproduct.cu).
+ *		What becomes of the sums of a matrix product of queries and lists.
  */
 #ifndef GV_LIST_SCORES_CUH
 #define GV_LIST_SCORES_CUH

@@ -44,7 +44,7 @@
 
 /*
  * A map of an array of halves [nrows][half_dims] on the card, for copies of
- * boxes of so many rows and 64 halves, swizzled as above: hopperproduct.cu.
+ * boxes of so many rows and 64 halves, swizzled as above: hopperring.cuh.
  * Only where gv_gpu_hopper_multiplies.
  */
 extern GvStatus gv_gpu_hopper_map(CUtensorMap *map, const uint16_t *array,

@@ -1,7 +1,7 @@
 /*
  * hopperring.cuh
  *		Products of queries and rows on cards of compute capability 9.0 (hopper.cuh):
- *		the loop of hopperproduct.cu and hopperfilter.cu, which say what becomes
+ *		the loop of hopperloop.cuh and hopperfilter.cu, which say what becomes
  *		of the sums.
  *
  * A tile is multiplied in slices of 64 dimensions of its queries and rows, in a

@@ -47,7 +47,7 @@ find_most_work(int32_t device, int64_t *most)
 	size_t		total;
 
 	GV_CUDA_TRY(cudaMemGetInfo(&nfree, &total));
-	*most = gv_gpu_lane_bytes(total) - gv_blas_bytes(device);
+	*most = gv_gpu_lane_bytes(total) - gv_blas_bytes(device, 0);
 	return GV_OK;
 }
 
@@ -88,7 +88,7 @@ make_lanes(int32_t device, int lanes, GvSearcher **searcher)
 	if (status == GV_OK)
 		status = find_most_work(device, &made->most_work);
 	if (status == GV_OK)
-		status = gv_blas_create(device, made->stream, &made->blas);
+		status = gv_blas_create(device, 0, made->stream, &made->blas);
 	if (status == GV_OK && lanes > 1)
 		status = make_lanes(device, lanes - 1, &made->beside);
 	if (status != GV_OK)

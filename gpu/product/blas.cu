@@ -13,8 +13,9 @@
  * they are in L2: sums go there and back, 8 bytes each, beside the 2 dims
  * operations that they take (Johnson, Douze, Jegou, "Billion-scale similarity
  * search with GPUs", section 5.1).  So it is dimensions that decide: on an H200
- * held to what every card has, cuBLAS is .4 to .6 as fast as the loop with 128,
- * .66 to 1.2 with 384, .95 to 1.85 with 768 (2026-11-23, test/bench/products.cu).
+ * held to what every card has, cuBLAS takes 1.3 to 2.6 times as long as the loop
+ * with 128, .83 to 1.6 with 384, .5 to 1.1 with 768 and more (2026-11-23,
+ * test/bench/products.cu).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -218,13 +219,26 @@ plan(int32_t device, GvBlas *blas)
 	return gv_gpu_overlaps(&blas->overlap);
 }
 
+/* Does what multiplying takes exceed what sums take to memory and back? */
+static bool
+is_worth(int32_t dims)
+{
+	return gv_products_used() == GV_PRODUCTS_CUBLAS || dims >= LEAST_DIMS;
+}
+
+static bool
+is_used(int32_t device, int32_t dims)
+{
+	return used[device] && (dims == 0 || is_worth(dims));
+}
+
 /* See gv_product.h. */
 extern "C" int64_t
-gv_blas_bytes(int32_t device)
+gv_blas_bytes(int32_t device, int32_t dims)
 {
 	GvBlas		blas = {};
 
-	if (!used[device] || plan(device, &blas) != GV_OK)
+	if (!is_used(device, dims) || plan(device, &blas) != GV_OK)
 		return 0;
 	return blas.workspace + blas.nsums * (int64_t) sizeof(float);
 }
@@ -251,13 +265,14 @@ prepare(GvBlas *blas, int32_t device, cudaStream_t stream)
 
 /* See gv_product.h. */
 GvStatus
-gv_blas_create(int32_t device, cudaStream_t stream, GvBlas **blas)
+gv_blas_create(int32_t device, int32_t dims, cudaStream_t stream,
+			   GvBlas **blas)
 {
 	GvBlas	   *made;
 	GvStatus	status;
 
 	*blas = NULL;
-	if (!used[device])
+	if (!is_used(device, dims))
 		return GV_OK;
 	made = (GvBlas *) calloc(1, sizeof(GvBlas));
 	if (made == NULL)
@@ -288,8 +303,7 @@ gv_blas_drop(GvBlas *blas)
 bool
 gv_blas_multiplies(const GvBlas *blas, const GvProduct *product)
 {
-	return blas != NULL && (gv_products_used() == GV_PRODUCTS_CUBLAS ||
-							product->half_dims >= LEAST_DIMS);
+	return blas != NULL && is_worth(product->half_dims);
 }
 
 /*

@@ -1,11 +1,10 @@
 /*
  * gv_product.h
  *		Products of two matrices of halves, all rows with all columns: by cuBLAS
- *		(blas.cu), or by a loop of ours (loop.cuh).
+ *		(blas.cu), by a loop that every card has (loop.cuh), or by one that only
+ *		cards of compute capability 9.0 have (hopperloop.cuh).
  *
- * Read product.cuh next: gv_gpu_product, and what becomes of sums.  Products of
- * warpgroups, which only cards of compute capability 9.0 have, are apart:
- * common/hopperring.cuh.
+ * Read product.cuh next: gv_gpu_product; then become.cuh: what becomes of sums.
  *
  * What is proven of a sum, whoever makes it and in whatever order.  A product of
  * two halves has 22 bits, so fp32 holds it.  The sum of n of them is a tree,
@@ -58,6 +57,20 @@ struct GvProductTile
  */
 struct GvBlas;
 
+/* By whom a product is made, and where. */
+struct GvProductBy
+{
+	const GvBlas *blas;			/* NULL: loops of ours */
+	bool		hopper;			/* see gv_has_hopper */
+	int			nsms;
+	bool		overlap;		/* columns are there, and a loop may begin early:
+								 * see gv_launch_early */
+	cudaStream_t stream;
+};
+
+#define GV_HOPPER_ROWS		128 /* up to here tiles of loop.cuh waste less, */
+#define GV_HOPPER_WHOLE		4096	/* ... or up to here, of all columns */
+
 /*
  * gv_blas_open: which cards use cuBLAS, by gv_products_use; behind the name of
  * one that should and cannot, which package is missing.  GV_INVALID, with the
@@ -65,12 +78,18 @@ struct GvBlas;
  */
 extern "C" GvStatus gv_blas_open(GvDevice *devices, int32_t n);
 
-/* Bytes of a card's memory that gv_blas_create takes there; 0: none. */
-extern "C" int64_t gv_blas_bytes(int32_t device);
+/*
+ * Bytes of a card's memory that gv_blas_create takes there for products of so
+ * many dimensions, 0 for any; 0: none.
+ */
+extern "C" int64_t gv_blas_bytes(int32_t device, int32_t dims);
 
-/* For a stream of the chosen device; *blas is NULL where none is used. */
-extern GvStatus gv_blas_create(int32_t device, cudaStream_t stream,
-							   GvBlas **blas);
+/*
+ * For a stream of the chosen device, and products of so many dimensions, 0 for
+ * any; *blas is NULL where none is used.
+ */
+extern GvStatus gv_blas_create(int32_t device, int32_t dims,
+							   cudaStream_t stream, GvBlas **blas);
 extern void gv_blas_drop(GvBlas *blas);
 
 /*
@@ -90,13 +109,20 @@ extern GvProductTile gv_blas_tile(const GvBlas *blas,
 								  int32_t column, bool tall);
 
 /*
- * For checks (sums.cu): sums [nrows][ncolumns] of arrays in the host's memory,
+ * For checks (checks.cu): sums [nrows][ncolumns] of arrays in the host's memory,
  * and how many runs [nrows] were taken; whole: see gv_gpu_product.
  */
 extern "C" GvStatus gv_product_sums(const uint16_t *rows, int32_t nrows,
 									const uint16_t *columns, int32_t ncolumns,
 									int32_t half_dims, bool whole, float *sums,
 									uint32_t *runs);
+
+/*
+ * For checks: nothing is for 9.0 (0), or tiles of its products have so many
+ * columns; negative: as is best.  False: there are no such tiles.
+ */
+extern "C" bool gv_product_hopper(int32_t columns);
+extern int32_t gv_product_forced();
 
 /* For checks: sums that tiles made from now on have room for; 0: as is best. */
 extern "C" void gv_blas_force(int64_t sums);

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "gpu/product/gv_product.h"
+#include "gpu/product/hopperloop.cuh"
 #include "gpu/product/loop.cuh"
 
 #define GV_LOOK_WARPS		4
@@ -115,19 +116,22 @@ gv_blas_product(const GvBlas *blas, const GvProduct *product,
 }
 
 /*
- * All sums of a product become what `becomes` says; by cuBLAS where that
- * is best (gv_blas_multiplies).  WHOLE: a block has all columns of its rows, so begin and end are called
- * once, by cuBLAS once a tile, one after the other.  overlap: columns are
- * there, and a loop of ours may begin early, see gv_launch_early.
+ * All sums of a product become what `becomes` says.  WHOLE: a block has all
+ * columns of its rows, so begin and end are called once; by cuBLAS once a tile,
+ * one after the other.
  */
 template <bool WHOLE, typename F>
 static GvStatus
-gv_gpu_product(const GvBlas *blas, const GvProduct *product, const F &becomes,
-			   bool overlap, cudaStream_t stream)
+gv_gpu_product(const GvProductBy *by, const GvProduct *product,
+			   const F &becomes)
 {
-	if (gv_blas_multiplies(blas, product))
-		return gv_blas_product<WHOLE>(blas, product, becomes, stream);
-	return gv_loop_product<WHOLE>(product, becomes, overlap, stream);
+	if (gv_blas_multiplies(by->blas, product))
+		return gv_blas_product<WHOLE>(by->blas, product, becomes, by->stream);
+	if (by->hopper && product->nrows > (WHOLE ? GV_HOPPER_WHOLE :
+										GV_HOPPER_ROWS) &&
+		gv_product_forced() != 0 && gv_gpu_hopper_multiplies())
+		return gv_hopper_product<WHOLE>(by, product, becomes);
+	return gv_loop_product<WHOLE>(product, becomes, by->overlap, by->stream);
 }
 
 #endif							/* GV_PRODUCT_CUH */

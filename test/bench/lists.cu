@@ -12,9 +12,8 @@
  * of kernels without copies, the mean of REPEATS in a row between two events.
  * The share is of what a product in half precision needs at 989 T/s; x bare is
  * the time as a multiple of cuBLAS's bare product (yard.cuh).  A batch
- * that hopperproduct.cu serves has two lines more: the product that every card can
- * do, and how far scores differ from its; hopperproduct.cu's product by each width of
- * tiles.
+ * that hopperloop.cuh serves has two lines more: the product that every card can
+ * do, and how far scores differ from its; hopperloop.cuh's by each width of tiles.
  */
 #include <math.h>
 #include <stdio.h>
@@ -23,6 +22,7 @@
 
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/index/gv_index.h"
+#include "gpu/product/gv_product.h"
 #include "yard.cuh"
 
 #define REPEATS			20
@@ -186,7 +186,7 @@ difference_kernel(const float *one, const float *other, int64_t n,
 }
 
 /*
- * How far the scores, and the least ones of runs, of hopperproduct.cu's product by
+ * How far the scores, and the least ones of runs, of hopperloop.cuh's product by
  * tiles of so many lists differ from the baseline's, which are in d_other.
  */
 static float
@@ -207,7 +207,7 @@ compare_products(const Bench *bench, int lists)
 						 stream) == cudaSuccess &&
 		 cudaMemsetAsync(bench->d_difference, 0, sizeof(float), stream) ==
 		 cudaSuccess, "clearing");
-	gv_gpu_hopper(lists);
+	gv_product_hopper(lists);
 	need(multiply(bench) == GV_OK, "product");
 	difference_kernel<<<1024, 256, 0, stream>>>(batch->d_coarse,
 												bench->d_other, n * nlists,
@@ -222,7 +222,7 @@ compare_products(const Bench *bench, int lists)
 	return difference;
 }
 
-/* The other lines of the table, of a batch that hopperproduct.cu serves. */
+/* The other lines of the table, of a batch that hopperloop.cuh serves. */
 static bool
 run_variants(Bench *bench, double floor)
 {
@@ -231,7 +231,7 @@ run_variants(Bench *bench, double floor)
 	float		difference = 0.0f;
 	double		times[2];
 
-	gv_gpu_hopper(0);
+	gv_product_hopper(0);
 	times[0] = measure(bench, multiply);
 	times[1] = measure(bench, find_near);
 	bench->batch.d_coarse = bench->d_other;
@@ -246,11 +246,11 @@ run_variants(Bench *bench, double floor)
 		   difference <= LARGEST ? "" : "  DIFFERENT SCORES");
 	for (int width : widths)
 	{
-		gv_gpu_hopper(width);
+		gv_product_hopper(width);
 		printf("  %d: %.1f", width, measure(bench, multiply));
 	}
 	printf("\n");
-	gv_gpu_hopper(-1);
+	gv_product_hopper(-1);
 	return difference <= LARGEST;
 }
 
@@ -372,7 +372,7 @@ main(int argc, char **argv)
 	prepare(&bench, dims, nlists, probes, most);
 	printf("%s: %d dimensions, %d lists, %d probes; microseconds%s\n",
 		   devices[0].name, dims, nlists, probes,
-		   bench.searcher->hopper ? "" : "; without hopperproduct.cu");
+		   bench.searcher->hopper ? "" : "; without hopperloop.cuh");
 	printf(" batch  exact: scores    lists  near: product      x bare     lists "
 		   "x bare  runs/all/exact\n");
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)

@@ -208,7 +208,7 @@ static void
 score_lists(Bench *bench, By by)
 {
 	bench->searcher.blas = by == BY_CUBLAS ? bench->blas : NULL;
-	gv_gpu_hopper(by == BY_HOPPER ? -1 : 0);
+	gv_product_hopper(by == BY_HOPPER ? -1 : 0);
 	need(gv_gpu_list_scores(&bench->card, &bench->batch, &bench->searcher) ==
 		 GV_OK, "scores of lists");
 }
@@ -230,8 +230,11 @@ reach_cuts(Bench *bench, By by)
 static void
 find_close(Bench *bench, By by)
 {
-	need(gv_gpu_candidates(&bench->cl, 0, bench->nrows, by == BY_CUBLAS ?
-						   bench->blas : NULL, bench->stream) == GV_OK,
+	GvProductBy product = {by == BY_CUBLAS ? bench->blas : NULL,
+	by == BY_HOPPER, bench->searcher.nsms, false, bench->stream};
+
+	gv_product_hopper(-1);
+	need(gv_gpu_candidates(&bench->cl, 0, bench->nrows, &product) == GV_OK,
 		 "close centroids");
 }
 
@@ -281,6 +284,8 @@ run(Bench *bench)
 		{"exact 9.0", reach_cuts, BY_HOPPER, hopper && bench->nrows > 64},
 		{"kmeans cublas", find_close, BY_CUBLAS, true},
 		{"kmeans loop", find_close, BY_LOOP, true},
+		{"kmeans 9.0", find_close, BY_HOPPER, hopper &&
+		bench->nrows > GV_HOPPER_WHOLE},
 	};
 	cudaEvent_t begin;
 	cudaEvent_t end;
@@ -342,7 +347,7 @@ main(int argc, char **argv)
 		bench.ncolumns = atoi(shapes[i + 1]);
 		bench.dims = atoi(shapes[i + 2]);
 		need(cudaStreamCreateWithFlags(&bench.stream, cudaStreamNonBlocking) ==
-			 cudaSuccess && gv_blas_create(0, bench.stream, &bench.blas) ==
+			 cudaSuccess && gv_blas_create(0, 0, bench.stream, &bench.blas) ==
 			 GV_OK && cublasCreate(&bench.handle) == CUBLAS_STATUS_SUCCESS &&
 			 cublasSetStream(bench.handle, bench.stream) ==
 			 CUBLAS_STATUS_SUCCESS &&

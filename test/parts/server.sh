@@ -159,6 +159,8 @@ sql_through_gpuvecd() {
 		failed 1 "$SERVER with gpuvecd: does not start"
 		return 0
 	}
+	# loading the engine takes a card some seconds
+	gv_wait_socket "$1"
 	installcheck "sql through gpuvecd" REGRESS ISOLATION . \
 		"${NOT_THROUGH_GPUVECD[@]}"
 	answered=$(gv_as "$GV_BIN/psql" -XAt -d contrib_regression \

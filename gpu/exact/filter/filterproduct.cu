@@ -135,10 +135,10 @@ gv_gpu_exact_product(const GvExactProduct *exact, const GvBlas *blas,
 {
 	GvProduct	product = {exact->d_queries, exact->n, exact->d_halves,
 	(int32_t) exact->nslots, exact->half_dims};
+	/* cards of 9.0 have hopperfilter.cu */
+	GvProductBy by = {blas, false, 0, false, stream};
 
 	if (exact->d_scores != NULL)
-		return gv_gpu_product<false>(blas, &product, Stored {*exact}, false,
-									 stream);
-	return gv_gpu_product<false>(blas, &product, Reaching {*exact}, false,
-								 stream);
+		return gv_gpu_product<false>(&by, &product, Stored {*exact});
+	return gv_gpu_product<false>(&by, &product, Reaching {*exact});
 }

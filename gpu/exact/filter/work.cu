@@ -138,7 +138,7 @@ size_t
 gv_gpu_exact_work_bytes(int32_t device, const GvExactSpace *space,
 						const GvExactAmount *amount)
 {
-	return make_plan(space, amount).bytes + (size_t) gv_blas_bytes(device);
+	return make_plan(space, amount).bytes + (size_t) gv_blas_bytes(device, space->half_dims);
 }
 
 /* See gv_exact.h. */
@@ -159,7 +159,7 @@ gv_gpu_exact_work(GvExactWork *work, int32_t device, const GvExactSpace *space,
 	GV_TRY(gv_gpu_overlaps(&overlaps));
 	GV_CUDA_TRY(cudaStreamCreateWithFlags(&work->stream,
 										  cudaStreamNonBlocking));
-	GV_TRY(gv_blas_create(device, work->stream, &work->blas));
+	GV_TRY(gv_blas_create(device, space->half_dims, work->stream, &work->blas));
 	GV_CUDA_TRY(cudaMallocHost((void **) &work->counts,
 							   2 * sizeof(uint32_t)));
 	GV_TRY(gv_buffer_need(&work->d_work, plan.bytes));

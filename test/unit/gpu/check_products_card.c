@@ -1,6 +1,6 @@
 /*
  * check_products_card.c
- *		Products of halves, by cuBLAS and by our loop: every sum is there once,
+ *		Products of halves, by cuBLAS and by our loops: every sum is there once,
  *		and as near to the true one as the proofs of all filters count on
  *		(gpu/product/gv_product.h).
  */
@@ -14,6 +14,9 @@ extern GvStatus gv_product_sums(const uint16_t *rows, int32_t nrows,
 								int32_t half_dims, bool whole, float *sums,
 								uint32_t *runs);
 extern GvStatus gv_blas_open(GvDevice *devices, int32_t n);
+
+extern bool gv_product_hopper(int32_t columns);
+extern bool gv_has_hopper(int32_t device);
 
 /* Of emulate/; not there on a card. */
 extern int	gv_emulated_card __attribute__((weak));
@@ -163,7 +166,15 @@ test_products_card(void)
 	unit_seed = 3;
 	gv_products_use(GV_PRODUCTS_OWN);
 	CHECK(gv_blas_open(device, 1) == GV_OK, "%s", device->name);
+	if (gv_has_hopper(0))
+	{
+		largest = check_products();
+		printf("card: products: sums of 9.0 are off by %.2f of what they may\n",
+			   largest);
+	}
+	gv_product_hopper(0);
 	largest = check_products();
+	gv_product_hopper(-1);
 	printf("card: products: the loop's sums are off by %.2f of what they may\n",
 		   largest);
 	gv_products_use(GV_PRODUCTS_CUBLAS);

@@ -1,8 +1,29 @@
 /*
- * sums.cu
- *		The sums of a product as they are, for checks.
+ * checks.cu
+ *		For checks: the sums of a product as they are, and tiles of a width.
  */
 #include "gpu/product/product.cuh"
+
+static int32_t forced = -1;		/* see gv_product_hopper */
+
+/* See gv_product.h. */
+extern "C" bool
+gv_product_hopper(int32_t columns)
+{
+	static const int32_t widths[] = {320, 288, 256, 192, 160, 128, 96};
+
+	forced = columns;
+	for (int32_t width : widths)
+		if (width == columns)
+			return true;
+	return columns <= 0;
+}
+
+int32_t
+gv_product_forced()
+{
+	return forced;
+}
 
 /* Sums go to memory, and runs are counted: see become.cuh. */
 struct Kept
@@ -81,11 +102,18 @@ multiply(Check *check, GvProduct product, bool whole, float *sums,
 	size_t		columns = (size_t) product.ncolumns * product.half_dims * 2;
 	size_t		bytes = (size_t) product.nrows * product.ncolumns * 4;
 	size_t		run_bytes = (size_t) product.nrows * sizeof(uint32_t);
+	GvProductBy by = {};
+	int			device;
 	Kept		kept;
 
 	GV_CUDA_TRY(cudaStreamCreateWithFlags(&check->stream,
 										  cudaStreamNonBlocking));
-	GV_TRY(gv_blas_create(0, check->stream, &check->blas));
+	GV_TRY(gv_blas_create(0, product.half_dims, check->stream, &check->blas));
+	GV_CUDA_TRY(cudaGetDevice(&device));
+	by = {check->blas, gv_has_hopper(0), 0, false, check->stream};
+	GV_CUDA_TRY(cudaDeviceGetAttribute(&by.nsms,
+									   cudaDevAttrMultiProcessorCount,
+									   device));
 	GV_CUDA_TRY(cudaMalloc((void **) &check->d_halves, rows + columns));
 	GV_CUDA_TRY(cudaMalloc((void **) &check->d_sums, bytes));
 	GV_CUDA_TRY(cudaMalloc((void **) &check->d_runs, run_bytes));
@@ -99,11 +127,9 @@ multiply(Check *check, GvProduct product, bool whole, float *sums,
 	product.d_columns = check->d_halves + rows / 2;
 	kept = {product, check->d_sums, check->d_runs};
 	if (whole)
-		GV_TRY(gv_gpu_product<true>(check->blas, &product, kept, false,
-									check->stream));
+		GV_TRY(gv_gpu_product<true>(&by, &product, kept));
 	else
-		GV_TRY(gv_gpu_product<false>(check->blas, &product, kept, false,
-									 check->stream));
+		GV_TRY(gv_gpu_product<false>(&by, &product, kept));
 	GV_CUDA_TRY(cudaMemcpyAsync(sums, check->d_sums, bytes,
 								cudaMemcpyDeviceToHost, check->stream));
 	GV_CUDA_TRY(cudaMemcpyAsync(runs, check->d_runs, run_bytes,
