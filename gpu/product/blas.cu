@@ -13,8 +13,8 @@
  * they are in L2: sums go there and back, 8 bytes each, beside the 2 dims
  * operations that they take (Johnson, Douze, Jegou, "Billion-scale similarity
  * search with GPUs", section 5.1).  So it is dimensions that decide: on an H200
- * held to what every card has, cuBLAS takes 1.3 to 2.6 times as long as the loop
- * with 128, .83 to 1.6 with 384, .5 to 1.1 with 768 and more (2026-11-23,
+ * held to what every card has, cuBLAS takes 1.6 to 2.5 times as long as the loop
+ * with 128, .8 to 1.8 with 384, .5 to 1.1 with 768 and more (2026-11-23,
  * test/bench/products.cu).
  */
 #include <stdio.h>
