@@ -155,7 +155,8 @@ gv_blas_open(GvDevice *devices, int32_t n)
 
 	snprintf(reason, sizeof(reason),
 			 "no cuBLAS (libcublas.so.%d: install libcublas-%d-%d)",
-			 CUBLAS_VER_MAJOR, CUBLAS_VER_MAJOR, CUBLAS_VER_MINOR);
+			 CUBLAS_VER_MAJOR, CUDART_VERSION / 1000,
+			 CUDART_VERSION % 1000 / 10);	/* as packages are named */
 	for (int32_t i = 0; i < n; i++)
 	{
 		size_t		length = strlen(devices[i].name);

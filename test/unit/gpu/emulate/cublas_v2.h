@@ -12,7 +12,6 @@
 #include "cuda_runtime.h"
 
 #define CUBLAS_VER_MAJOR	13
-#define CUBLAS_VER_MINOR	0
 
 enum cublasStatus_t
 {

@@ -10,6 +10,8 @@
 
 #include <unistd.h>
 
+#define CUDART_VERSION	13000
+
 enum cudaError_t : int
 {
 	cudaSuccess = 0,
