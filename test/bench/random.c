@@ -3,7 +3,8 @@
  *		The list scanner alone, on random data of any size: nothing but an
  *		engine is needed, so that a profiler can look at it, too.
  *
- * usage: random [-o | -l LANES] ROWS DIMS LISTS M PROBES CAPACITY BATCH...
+ * usage: random [-c] [-o | -l LANES] ROWS DIMS LISTS M PROBES CAPACITY BATCH...
+ *	-c	cuBLAS multiplies, whatever is best
  *	-o	each batch twice and once more, for a profiler (test/bench/kernels.py),
  *		which looks at the last third
  *	-l	so many batches are under way at a time, as gpuvecd has two
@@ -282,8 +283,8 @@ are_batches(char **args, int nargs)
 static int
 usage(void)
 {
-	fprintf(stderr, "usage: random [-o | -l LANES] ROWS DIMS LISTS M PROBES "
-			"CAPACITY BATCH...\n");
+	fprintf(stderr, "usage: random [-c] [-o | -l LANES] ROWS DIMS LISTS M "
+			"PROBES CAPACITY BATCH...\n");
 	return 2;
 }
 
@@ -296,6 +297,12 @@ main(int argc, char **argv)
 	char	  **args = argv + 1;
 	int			nargs = argc - 1;
 
+	if (nargs > 0 && strcmp(args[0], "-c") == 0)
+	{
+		gv_products_use(GV_PRODUCTS_CUBLAS);
+		args++;
+		nargs--;
+	}
 	if (nargs > 0 && strcmp(args[0], "-o") == 0)
 	{
 		bench.once = true;
