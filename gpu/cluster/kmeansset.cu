@@ -113,7 +113,8 @@ kmeans_size(const GvSetSpec *spec)
 		return INT64_MAX;
 	shape(spec, &cl);
 	cl.sort_bytes = (size_t) (spec->nrows / 64 + (1 << 20));
-	return (int64_t) place_all(&cl, NULL) + gv_blas_bytes(spec->device, spec->dims);
+	return (int64_t) place_all(&cl, NULL) +
+		gv_blas_bytes(spec->device, spec->dims);
 }
 
 static void

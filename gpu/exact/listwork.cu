@@ -210,7 +210,8 @@ gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept, int64_t room)
 	return place_all(&lists, NULL) +
 		gv_gpu_exact_work_bytes(spec->device, &lists.space, &near) +
 		gv_gpu_exact_work_bytes(spec->device, &lists.space, &asked) +
-		GV_EXACT_LANES * gv_gpu_exact_work_bytes(spec->device, &lists.space, &unit);
+		GV_EXACT_LANES * gv_gpu_exact_work_bytes(spec->device, &lists.space,
+												 &unit);
 }
 
 /* Bytes that the largest sort wants. */

@@ -288,7 +288,7 @@ gv_blas_create(int32_t device, int32_t dims, cudaStream_t stream,
 	return GV_OK;
 }
 
-/* Its stream may be gone. */
+/* NULL, or half made; before its stream goes. */
 void
 gv_blas_drop(GvBlas *blas)
 {

@@ -15,8 +15,9 @@
  * other multiplies.  Bytes from L2: a slice of a tile of 128 x 256 is 24 KB for
  * 1 M products, 1,024 clocks of an SM, or 24 a clock and SM; of 128 x 128 it is
  * 32, as much as L2 gives, and still faster (H200, 2026-11-23: .85 to .97 of
- * the time, 128 to 768 dimensions; 1.2 for 1,000 columns of 128).  Tiles of the same columns follow each
- * other, so that columns in the card's memory are read once.
+ * the time, 128 to 768 dimensions; 1.2 for 1,000 columns of 128).  Tiles of the
+ * same columns follow each other, so that columns in the card's memory are read
+ * once.
  */
 #ifndef GV_LOOP_CUH
 #define GV_LOOP_CUH
@@ -24,9 +25,9 @@
 #include <stdint.h>
 
 #include "gpu/common/common.cuh"
-#include "gpu/product/slices.cuh"
 #include "gpu/product/become.cuh"
 #include "gpu/product/gv_product.h"
+#include "gpu/product/slices.cuh"
 
 #define GV_LOOP_HELD	4		/* slices of rows that may stay */
 #define GV_LOOP_FEW		128		/* rows: few large tiles leave SMs without

@@ -51,8 +51,8 @@ unit_card() {
 			beside "$name $part" \
 				run_niced $settings "$GV_TMP/unit-$dir/check_card" $part
 		done
-		# what older cards do, cuBLAS always and not at all
-		for part in mirrors builders exact lists sets faults; do
+		# what older cards do, cuBLAS always (the rest: cardolder) and not at all
+		for part in mirrors exact sets faults; do
 			# shellcheck disable=SC2086
 			beside "$name cublas $part" run_niced $settings \
 				GPUVEC_UNIT_PRODUCTS=cublas GPUVEC_EMULATED_CARD=80 \
@@ -100,9 +100,12 @@ long_unit_parts() {
 	fi
 	if wanted cardolder; then
 		part "card older build" build_unit plain BUILT="$SOURCE" card
-		for part in mirrors exact lists; do
+		for part in mirrors builders exact lists sets; do
 			beside "card older $part" run_niced GPUVEC_EMULATED_CARD=80 \
 				GPUVEC_UNIT_SMALL=1 "$GV_TMP/unit-plain/check_card" $part
+			beside "card older cublas $part" run_niced \
+				GPUVEC_EMULATED_CARD=80 GPUVEC_UNIT_PRODUCTS=cublas \
+				"$GV_TMP/unit-plain/check_card" $part
 		done
 		join_parts
 		over cardolder

@@ -138,7 +138,8 @@ size_t
 gv_gpu_exact_work_bytes(int32_t device, const GvExactSpace *space,
 						const GvExactAmount *amount)
 {
-	return make_plan(space, amount).bytes + (size_t) gv_blas_bytes(device, space->half_dims);
+	return make_plan(space, amount).bytes +
+		(size_t) gv_blas_bytes(device, space->half_dims);
 }
 
 /* See gv_exact.h. */
