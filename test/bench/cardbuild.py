@@ -80,7 +80,7 @@ def compile_all(nvcc, folder, sources, arch, shared):
 def build(name, kernels, folder, arch, nvcc=None, shared=False):
     """folder/NAME, or NAME.so if shared: test/bench/NAME.cu, the kernels that
     the patterns `kernels` name by their paths below gpu/, and of the portable
-    engine what they need."""
+    engine what they need; with cuBLAS where they have products."""
     nvcc = nvcc or find_nvcc()
     folder = pathlib.Path(folder)
     card = [ROOT / "test/bench" / (name + ".cu")]
@@ -97,8 +97,10 @@ def build(name, kernels, folder, arch, nvcc=None, shared=False):
     if shared:
         target = folder / (name + ".so")
         kind = ["-shared", "-cudart", "shared"]
-    libraries = ["-lcublas", "-ldl", "-lm", "-Xlinker",
-                 f"-rpath={pathlib.Path(nvcc).parents[1] / 'lib64'}"]
+    libraries = ["-ldl", "-lm"]
+    if "product/*" in kernels:
+        home = pathlib.Path(nvcc).resolve().parents[1]
+        libraries += ["-lcublas", "-Xlinker", f"-rpath={home / 'lib64'}"]
     for command in (["ar", "rcs", archive, *objects[len(card):]],
                     [nvcc, *kind, *objects[:len(card)], archive, *libraries,
                      "-o", target]):

@@ -44,18 +44,11 @@ bench_drop(Bench *bench)
 	free(bench);
 }
 
-/* Who multiplies in what is opened from now on: a GvProducts. */
+/* Who multiplies: a GvProducts.  Before the first bench_open. */
 extern "C" void
 bench_products(int32_t products)
 {
 	gv_products_use((GvProducts) products);
-}
-
-/* Microseconds of cuBLAS's bare product. */
-extern "C" double
-bench_yard(int64_t nqueries, int32_t nrows, int32_t dims)
-{
-	return yard_us(nqueries, nrows, dims);
 }
 
 extern "C" Bench *
@@ -148,6 +141,14 @@ bench_get(Bench *bench, int64_t *d_positions, double *d_distances)
 	GV_CUDA_TRY(cudaMemcpyAsync(d_distances, bench->queries.d_distances, bytes,
 								cudaMemcpyDeviceToDevice, bench->work.stream));
 	return gv_cuda_status(cudaStreamSynchronize(bench->work.stream));
+}
+
+/* Microseconds of cuBLAS's bare product of all queries and rows. */
+extern "C" double
+bench_yard(const Bench *bench)
+{
+	return yard_us(bench->work.stream, bench->queries.n,
+				   (int) bench->rows.n, bench->space.dims);
 }
 
 /* Does the host wait for each step, to measure them?  Sums start anew. */

@@ -5,7 +5,7 @@ numbers, which are made on the card.
 
 usage: exactcard.py [--rows N] [--queries N] [--small] [--no-graph]
                     [--no-torch] [--peers FOLDER] [--ways]
-                    [--products own|cublas]
+                    [--products auto|own|cublas]
 
 Needs an NVIDIA card, nvcc, gcc and torch.  Compiles the engine first.  Prints
 queries/s with rows' half copies made each time and with halves that stay, the
@@ -14,8 +14,9 @@ all), and how many queries needed a slower way.  Of 48 queries neighbours and
 distances are compared with brute force in double; the program fails where
 they differ.  --peers: what packpeers.py has put into FOLDER; "same" is the
 share of their neighbours that are ours.  --ways: the product of every card
-beside that of compute capability 9.0, too.  All times stand beside cuBLAS's
-bare product, whose sums nothing looks at (yard.cuh).
+beside that of compute capability 9.0, too.  --products: who multiplies, as
+gpuvec.products says it.  Ours is also told as a multiple of what cuBLAS's bare
+product of all queries and rows takes (yard.cuh).
 """
 import argparse
 import ctypes
@@ -32,6 +33,7 @@ import cardpeers
 KERNELS = ["exact/**/*", "product/*", "common/*"]
 STEPS = ["filter", "choose", "measure", "merge"]
 METRICS = {"l2": 1, "ip": 2, "cosine": 3, "pearson": 4}
+PRODUCTS = ["auto", "own", "cublas"]    # in the order of GvProducts
 SAMPLE = 48
 
 
@@ -43,7 +45,7 @@ def load(library):
                                ctypes.c_int32]
     lib.bench_products.argtypes = [ctypes.c_int32]
     lib.bench_yard.restype = ctypes.c_double
-    lib.bench_yard.argtypes = [number, ctypes.c_int32, ctypes.c_int32]
+    lib.bench_yard.argtypes = [pointer]
     lib.bench_drop.argtypes = [pointer]
     lib.bench_rows.argtypes = [pointer, pointer]
     lib.bench_search.argtypes = [pointer, pointer, pointer]
@@ -116,7 +118,7 @@ class Ours:
         self.bench = lib.bench_open(METRICS[metric], x.shape[1], len(x),
                                     nqueries, k)
         if not self.bench:
-            sys.exit("exactcard.py: no memory, or no card")
+            sys.exit("exactcard.py: no memory, no card, or no cuBLAS")
         self.rows()
 
     def rows(self):
@@ -156,6 +158,10 @@ class Ours:
         ways = (ctypes.c_int64 * 2)()
         self.lib.gv_gpu_exact_ways(ways)
         return list(ways)
+
+    def yard(self):
+        """Seconds of cuBLAS's bare product."""
+        return self.lib.bench_yard(self.bench) / 1e6
 
     def close(self):
         self.lib.bench_drop(self.bench)
@@ -257,6 +263,11 @@ def product_share(x, q, seconds):
     return terms / seconds / 1e12
 
 
+def print_yard(yard, ours, shares):
+    print(f"  cuBLAS's bare product {1e3 * yard:.3f} ms: ours is "
+          f"{ours / yard:.2f} times that, its filter {shares[0] / yard:.2f}")
+
+
 def run_batch(lib, what, metric, x, q, args):
     k = 10
     ours = Ours(lib, metric, x, len(q), k)
@@ -271,13 +282,11 @@ def run_batch(lib, what, metric, x, q, args):
     print(f"{what}: {len(q):,} queries, {metric}, k {k}")
     print(f"  halves stay {len(q) / stays:12,.0f} queries/s "
           f"{1e3 * stays:9.3f} ms {product_share(x, q, stays):5.0f} TFLOP/s")
-    yard = lib.bench_yard(len(q), len(x), x.shape[1]) / 1e6
-    print(f"  cuBLAS's bare product {1e3 * yard:.3f} ms: ours {stays / yard:.2f} "
-          f"times that")
     print(f"  made anew   {len(q) / each:12,.0f} queries/s "
           f"{1e3 * each:9.3f} ms")
     print("  " + ", ".join(f"{step} {1e3 * s:.3f} ms" for step, s in
                            zip(STEPS, shares)))
+    print_yard(ours.yard(), stays, shares)
     after = ours.ways()
     print(f"  slower ways: {after[0] - before[0]:,} by the matrix, "
           f"{after[1] - before[1]:,} slowly, of all runs")
@@ -311,6 +320,7 @@ def run_few(lib, what, x, q, args):
               f"{1e6 * min(times):.1f} at least; " +
               ", ".join(f"{step} {1e6 * s:.0f}" for step, s in
                         zip(STEPS, shares)))
+        print_yard(ours.yard(), statistics.median(times), shares)
         good &= check(ours, x, some, "l2")
         expected, _ = ours.get()
         ours.close()
@@ -331,6 +341,7 @@ def run_graph(lib, what, x, args):
           f"{product_share(x, x, seconds):.0f} TFLOP/s; " +
           ", ".join(f"{step} {1e3 * s:.1f} ms" for step, s in
                     zip(STEPS, shares)))
+    print_yard(ours.yard(), seconds, shares)
     print(f"  slower ways: {after[0] - before[0]:,} by the matrix, "
           f"{after[1] - before[1]:,} slowly, of two runs")
     good = check(ours, x, x, "l2", own)
@@ -354,9 +365,7 @@ def main():
     parser.add_argument("--no-torch", dest="torch", action="store_false")
     parser.add_argument("--peers", metavar="FOLDER",
                         help="measure the libraries there, too")
-    parser.add_argument("--products", choices=["auto", "own", "cublas"],
-                        default="auto",
-                        help="who multiplies, as gpuvecd has it")
+    parser.add_argument("--products", choices=PRODUCTS, default="auto")
     args = parser.parse_args()
     share = 20 if args.small else 1
     good = True
@@ -365,7 +374,7 @@ def main():
         arch = cardbuild.arch_of(*torch.cuda.get_device_capability())
         lib = load(cardbuild.build("exactcard", KERNELS, folder, arch,
                                    shared=True))
-        lib.bench_products(["auto", "own", "cublas"].index(args.products))
+        lib.bench_products(PRODUCTS.index(args.products))
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; "
               f"compiled in {time.perf_counter() - began:.0f} s", flush=True)
         if args.peers:

@@ -10,6 +10,7 @@
 
 #include "gpu/exact/gv_exactlists.h"
 #include "gpu/common/gv_sets.h"
+#include "gpu/product/gv_product.h"
 
 struct Graph
 {
@@ -17,14 +18,15 @@ struct Graph
 	void	   *state;
 };
 
-/* Take a card, once. */
+/* Take a card, once, with cuBLAS where gpuvecd would. */
 extern "C" int32_t
 graph_begin(void)
 {
 	static GvDevice devices[GV_MAX_DEVICES];
 	int32_t		ndevices;
 
-	return gv_gpu_open("0", devices, &ndevices);
+	GV_TRY(gv_gpu_open("0", devices, &ndevices));
+	return gv_blas_open(devices, ndevices);
 }
 
 /*

@@ -12,6 +12,8 @@ all metrics with those of processors, bit for bit, and fails where they differ;
 --steps says what each unit's steps take, with the host waiting behind each;
 --peers has cuVS' NN-descent make graphs of the same rows (packpeers.py), and
 compares them with the quickest of ours.
+cuBLAS's bare product stands beside exactcard.py's graph of all pairs instead:
+rows of near lists are thousands of small products.
 Needs an NVIDIA card, nvcc, gcc and torch; compiles the engine first.
 """
 import argparse

@@ -7,10 +7,10 @@
  *		ROWS, STARTS	files of float [n][dims] and [k][dims]
  *		CENTROIDS		file to be written, float [found][dims]
  *		PRODUCTS		auto, own or cublas, as gpuvecd has it
- * Prints lines of a word and numbers: put seconds; total seconds (of each
- * repetition but the first, which loads kernels); yard milliseconds of cuBLAS's
- * bare product (yard.cuh); error and milliseconds of each pass; milliseconds of
- * each step, all passes together; hard rows; found.
+ * Prints lines of a word and numbers: yard milliseconds of cuBLAS's bare product
+ * of rows and centroids (yard.cuh); put seconds; total seconds (of each
+ * repetition but the first, which loads kernels); error and milliseconds of each
+ * pass; milliseconds of each step, all passes together; hard rows; found.
  * Errors of all repetitions must be the same to the last bit.
  */
 #include <stdio.h>
@@ -153,6 +153,17 @@ write_centroids(void *state, const GvSetSpec *spec, int32_t found,
 	free(centroids);
 }
 
+static GvProducts
+products_named(const char *name)
+{
+	if (strcmp(name, "own") == 0)
+		return GV_PRODUCTS_OWN;
+	if (strcmp(name, "cublas") == 0)
+		return GV_PRODUCTS_CUBLAS;
+	need(strcmp(name, "auto") == 0, "PRODUCTS, which is auto, own or cublas:");
+	return GV_PRODUCTS_AUTO;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -166,9 +177,7 @@ main(int argc, char **argv)
 
 	need(argc == 10, "usage: kmeanscard ROWS N DIMS STARTS K ITERATIONS "
 		 "REPEATS CENTROIDS PRODUCTS:");
-	gv_products_use(strcmp(argv[9], "cublas") == 0 ? GV_PRODUCTS_CUBLAS :
-					strcmp(argv[9], "own") == 0 ? GV_PRODUCTS_OWN :
-					GV_PRODUCTS_AUTO);
+	gv_products_use(products_named(argv[9]));
 	need(gv_gpu_open("", devices, &ndevices) == GV_OK &&
 		 gv_blas_open(devices, ndevices) == GV_OK, devices[0].name);
 	spec.kind = GV_SET_KMEANS;
@@ -180,7 +189,7 @@ main(int argc, char **argv)
 	rows = read_file(argv[1], (size_t) spec.nrows * spec.dims);
 	starts = read_file(argv[4], (size_t) spec.k * spec.dims);
 
-	printf("yard %.4f\n", yard_us(spec.nrows, spec.k, spec.dims) / 1e3);
+	printf("yard %.4f\n", yard_us(NULL, spec.nrows, spec.k, spec.dims) / 1e3);
 
 	/* the last one is watched */
 	for (int i = 0; i <= repeats + 1; i++)

@@ -5,15 +5,16 @@
  *		whose lists must be the same.
  *
  * usage: lists [DIMS [NLISTS [PROBES]]], 384, 8192 and 30 unless said
- * build: nvcc -std=c++17 -O3 -fmad=false -arch=sm_90a -Isrc -Igpu
- *			test/bench/lists.cu and the engine's objects (test/gpu/run.sh)
+ * build: nvcc -std=c++17 -O3 -fmad=false -arch=sm_90a -Isrc -I.
+ *			test/bench/lists.cu, the engine's objects, -lcublas (test/gpu/run.sh)
  *
  * Centroids lie around a hundred centres, a query near one of them.  Times are
  * of kernels without copies, the mean of REPEATS in a row between two events.
- * The share is of what a product in half precision needs at 989 T/s; x bare is
- * the time as a multiple of cuBLAS's bare product (yard.cuh).  A batch
- * that hopperloop.cuh serves has two lines more: the product that every card can
- * do, and how far scores differ from its; hopperloop.cuh's by each width of tiles.
+ * The share is of what a product in half precision needs at 989 T/s; bare is
+ * cuBLAS's bare product of the same shape (yard.cuh), and x a time as a multiple
+ * of that.  A batch that hopperloop.cuh serves has two lines more: the product
+ * that every card can do, and how far scores differ from its; hopperloop.cuh's by
+ * each width of tiles.
  */
 #include <math.h>
 #include <stdio.h>
@@ -224,7 +225,7 @@ compare_products(const Bench *bench, int lists)
 
 /* The other lines of the table, of a batch that hopperloop.cuh serves. */
 static bool
-run_variants(Bench *bench, double floor)
+run_variants(Bench *bench, double floor, double yard)
 {
 	static const int widths[] = {96, 128, 160, 192, 256, 288, 320};
 	GvBatch		kept = bench->batch;
@@ -240,9 +241,10 @@ run_variants(Bench *bench, double floor)
 	bench->batch = kept;
 	for (int width : widths)
 		difference = fmaxf(difference, compare_products(bench, width));
-	printf("   baseline                  %9.1f %5.0f %% %9.1f  "
+	printf("   baseline                  %13.1f %5.0f %% %9s %5.2f %9.1f %5.2f  "
 		   "scores differ by up to %.1e%s\n   widths   ", times[0],
-		   100.0 * floor / times[0], times[1], difference,
+		   100.0 * floor / times[0], "", times[0] / yard, times[1],
+		   times[1] / yard, difference,
 		   difference <= LARGEST ? "" : "  DIFFERENT SCORES");
 	for (int width : widths)
 	{
@@ -281,9 +283,10 @@ run(Bench *bench, int n)
 	times[1] = measure(bench, find_exactly);
 	times[2] = measure(bench, multiply);
 	times[3] = measure(bench, find_near);
-	yard = yard_us(n, spec->nlists, spec->dims);
-	printf("%6d %11.1f %9.1f %9.1f %5.0f %% %6.2f %9.1f %6.2f  %u/%u/%u%s\n",
-		   n, times[0], times[1], times[2], 100.0 * floor / times[2],
+	yard = yard_us(bench->searcher->stream, n, spec->nlists, spec->dims);
+	printf("%6d %11.1f %9.1f %13.1f %5.0f %% %9.1f %5.2f %9.1f %5.2f  "
+		   "%u/%u/%u%s\n",
+		   n, times[0], times[1], times[2], 100.0 * floor / times[2], yard,
 		   times[2] / yard, times[3], times[3] / yard,
 		   ways[GV_COARSE_RUNS] - before[GV_COARSE_RUNS],
 		   ways[GV_COARSE_ALL] - before[GV_COARSE_ALL],
@@ -291,7 +294,7 @@ run(Bench *bench, int n)
 		   same ? "" : "  DIFFERENT LISTS");
 	if (gv_gpu_hopper_fits(batch, bench->searcher) &&
 		gv_gpu_hopper_multiplies())
-		same &= run_variants(bench, floor);
+		same &= run_variants(bench, floor, yard);
 	free(exact);
 	free(near);
 	return same;
@@ -373,8 +376,8 @@ main(int argc, char **argv)
 	printf("%s: %d dimensions, %d lists, %d probes; microseconds%s\n",
 		   devices[0].name, dims, nlists, probes,
 		   bench.searcher->hopper ? "" : "; without hopperloop.cuh");
-	printf(" batch  exact: scores    lists  near: product      x bare     lists "
-		   "x bare  runs/all/exact\n");
+	printf(" batch exact: scores     lists near: product   share      bare     x "
+		   "    lists     x  runs/all/exact\n");
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
 		if (sizes[i] <= most)
 			good &= run(&bench, sizes[i]);

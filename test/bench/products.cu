@@ -1,17 +1,20 @@
 /*
  * products.cu
  *		Products of half-precision matrices alone, on a card: cuBLAS's bare
- *		product, whose sums go to memory and are not looked at, beside products
- *		whose sums become approximate scores of lists, rows that reach a cut, or
- *		close centroids; by cuBLAS, by the loop that every card has, and by what
- *		only cards of compute capability 9.0 have.
+ *		product (yard.cuh) beside those whose sums become scores of lists, rows
+ *		that reach a cut, or close centroids; each by cuBLAS, by the loop that
+ *		every card has and by what only cards of compute capability 9.0 have.
  *
  * usage: products [ROWS COLUMNS DIMS]...
  *
- * Random numbers; a row a query, a column a list, a row of a set or a centroid.
- * Cuts let some rows in a thousand pass, and bounds are those of a second pass.
- * Times are of kernels, the median of ROUNDS, each way once a round; each as a
- * multiple of the bare product's, and that as a share of 989 T/s.
+ * Random numbers.  A row is a query and a column a list or a row of a set; or a
+ * row is one of a set's and a column a centroid.  About one in a thousand columns
+ * reaches a row's cut, and bounds of close centroids are as an earlier pass left
+ * them.  Scores of lists are left out where they do not fit into YARD_SUMS, and
+ * what 9.0 has where rows are so few that searches do not take it.
+ *
+ * Times are of kernels, the median of ROUNDS rounds in which all take turns: the
+ * bare product's with its share of 989 T/s, the others' as multiples of it.
  */
 #include <math.h>
 #include <stdio.h>
@@ -63,26 +66,6 @@ take(T **memory, int64_t n)
 		 "memory");
 }
 
-/* [n] numbers around 0, each of which has dims of them, of length about 1. */
-static __global__ void
-noise_kernel(uint16_t *halves, int64_t n, int dims, uint64_t seed)
-{
-	int64_t		i = (int64_t) blockIdx.x * blockDim.x + threadIdx.x;
-
-	for (; i < n; i += (int64_t) gridDim.x * blockDim.x)
-	{
-		uint64_t	x = (i + seed) * 0x9E3779B97F4A7C15ull;
-
-		x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
-		x = (x ^ x >> 27) * 0x94D049BB133111EBull;
-		x ^= x >> 31;
-		halves[i] = __half_as_ushort(
-			__float2half(((x & 65535) + (x >> 16 & 65535) +
-						  (x >> 32 & 65535) + (x >> 48)) / 65536.0f - 2.0f) *
-			__float2half(1.7f * rsqrtf((float) dims)));
-	}
-}
-
 static __global__ void
 fill_kernel(float *values, int64_t n, float value)
 {
@@ -124,11 +107,10 @@ make(Bench *bench)
 		spans[i] = span;
 	take(&d_rows, rows * half_dims);
 	take(&d_columns, columns * half_dims);
-	noise_kernel<<<1024, 256>>>(d_rows, rows * half_dims, half_dims, 1);
-	noise_kernel<<<1024, 256>>>(d_columns, columns * half_dims, half_dims,
-								1ull << 40);
-	take(&bench->d_sums, rows * columns < YARD_SUMS ? rows * columns :
-		 YARD_SUMS);
+	yard_noise_kernel<<<1024, 256>>>(d_rows, rows * half_dims, half_dims, 1);
+	yard_noise_kernel<<<1024, 256>>>(d_columns, columns * half_dims, half_dims,
+									 1ull << 40);
+	take(&bench->d_sums, yard_sums(rows, bench->ncolumns));
 
 	bench->card.metric = GV_L2;
 	bench->card.dims = bench->dims;
@@ -252,7 +234,7 @@ struct Way
 	void		(*work) (Bench *bench, By by);
 	By			by;
 	bool		fits;
-	double		times[ROUNDS];
+	double		times[ROUNDS] = {};
 };
 
 static double
@@ -278,7 +260,7 @@ run(Bench *bench)
 		{"lists cublas", score_lists, BY_CUBLAS, held},
 		{"lists loop", score_lists, BY_LOOP, held},
 		{"lists 9.0", score_lists, BY_HOPPER, held && hopper &&
-		bench->nrows > 128},
+		bench->nrows > GV_HOPPER_ROWS},
 		{"exact cublas", reach_cuts, BY_CUBLAS, true},
 		{"exact loop", reach_cuts, BY_LOOP, true},
 		{"exact 9.0", reach_cuts, BY_HOPPER, hopper && bench->nrows > 64},

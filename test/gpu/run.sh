@@ -16,10 +16,10 @@
 #	sanitize	the same at small size under compute-sanitizer: memory, races,
 #				uninitialised memory, barriers
 #	sql			the SQL suite through gpuvecd on the card
-#	lists		the choice of lists alone, by exact scores and by the filter
-#				(test/bench/lists.cu)
+#	lists		the choice of lists alone, by exact scores and by the filter,
+#				beside cuBLAS's bare product (test/bench/lists.cu)
 #	products	products of matrices alone, by cuBLAS and by ours: ARGUMENT... are
-#				those of test/bench/products.cu
+#				those of test/bench/products.cu, which has shapes of its own
 #	cards		the kernels on two cards, and gpuvecd with both, where the host
 #				has them (test/t/018_cards.pl)
 #	faults		the tests of gpuvecd that test/t has, with the card, and what
@@ -42,7 +42,8 @@
 #				Faiss and cuVS, in one run: FOLDER has their parts, as
 #				test/bench/packpeers.py packs them, or is where pip put them
 #				(--target); ARGUMENT... are those of the programs to run: select,
-#				exact, kmeans or graph and options, all four when left out.
+#				exact, kmeans or graph and options, all four when left out;
+#				exact and kmeans beside cuBLAS's bare product, too.
 #				Needs a python3 (3.12) with torch
 #	cores		SQL without the card, on all of the host's cores, beside
 #				pgvector's indexes and Faiss: ARGUMENT... are those of
@@ -120,11 +121,13 @@ build_unit() {
 
 # A benchmark of kernels, GV_TMP/card/NAME of test/bench/NAME.cu.
 build_bench() {
+	local home
+	home=$(dirname "$(dirname "$(readlink -f "$NVCC")")")
 	build_unit engines
 	"$NVCC" -std=c++17 -O2 -arch="sm_$ARCH" -I"$GV_ROOT/src" \
 		-I"$GV_ROOT" -cudart static "$GV_ROOT/test/bench/$1.cu" \
 		"$GV_TMP/card/engines.a" -lcublas -ldl -lm \
-		-Xlinker -rpath="$(dirname "$NVCC")/../lib64" -o "$GV_TMP/card/$1"
+		-Xlinker -rpath="$home/lib64" -o "$GV_TMP/card/$1"
 }
 
 # What a stage sees of the host's cards: one is enough for most.
@@ -429,8 +432,8 @@ IFS=, read -ra STAGES <<<"$1"
 shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
-	kernels | sanitize | sql | lists | products | cards | faults | random | scanner | data | \
-		bench | sets | peers | cores) ;;
+	kernels | sanitize | sql | lists | products | cards | faults | random | \
+		scanner | data | bench | sets | peers | cores) ;;
 	*) usage ;;
 	esac
 done
