@@ -23,6 +23,24 @@
 #include "gpu/common/gv_batch.h"
 #include "gpu/common/warpselect.cuh"
 
+/* For what needs to know nothing of a row: its Row, begin and end. */
+struct GvNoRow
+{
+	struct Row
+	{
+	};
+
+	__device__ __forceinline__ void
+	begin(Row *, int) const
+	{
+	}
+
+	__device__ __forceinline__ void
+	end(Row *, int) const
+	{
+	}
+};
+
 /*
  * A warp's sums of QM x 16 rows and NTILES x 8 columns, as mma.cuh has D, become
  * what they are to: `column` is the warp's first, `row` too, which in `rows` is

@@ -68,8 +68,12 @@ struct GvProductBy
 	cudaStream_t stream;
 };
 
-#define GV_HOPPER_ROWS		128 /* up to here tiles of loop.cuh waste less, */
-#define GV_HOPPER_WHOLE		4096	/* ... or up to here, of all columns */
+/*
+ * Rows that are few: large tiles, and those of 9.0, leave SMs without work; the
+ * latter of rows that meet all columns.
+ */
+#define GV_SMALL_ROWS			128
+#define GV_SMALL_WHOLE		4096
 
 /*
  * gv_blas_open: which cards use cuBLAS, by gv_products_use; behind the name of

@@ -30,10 +30,7 @@
 #include "gpu/product/slices.cuh"
 
 #define GV_LOOP_HELD	4		/* slices of rows that may stay */
-#define GV_LOOP_FEW		128		/* rows: few large tiles leave SMs without
-								 * work, */
-#define GV_LOOP_FEW_WHOLE 4096	/* ... that meet all columns, */
-#define GV_LOOP_NARROW	64		/* ... or are empty */
+#define GV_LOOP_NARROW	64		/* columns: large tiles are mostly empty */
 
 /*
  * Where slices are in shared memory: NHELD slices of rows that stay, if that is
@@ -208,7 +205,7 @@ static GvStatus
 gv_loop_product(const GvProduct *product, const F &becomes, bool overlap,
 				cudaStream_t stream)
 {
-	if (product->nrows <= (WHOLE ? GV_LOOP_FEW_WHOLE : GV_LOOP_FEW) ||
+	if (product->nrows <= (WHOLE ? GV_SMALL_WHOLE : GV_SMALL_ROWS) ||
 		product->ncolumns <= GV_LOOP_NARROW)
 		return gv_loop_launch<32, 64, 2, 0, WHOLE>(product, becomes, overlap,
 												   stream);

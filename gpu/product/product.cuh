@@ -127,8 +127,8 @@ gv_gpu_product(const GvProductBy *by, const GvProduct *product,
 {
 	if (gv_blas_multiplies(by->blas, product))
 		return gv_blas_product<WHOLE>(by->blas, product, becomes, by->stream);
-	if (by->hopper && product->nrows > (WHOLE ? GV_HOPPER_WHOLE :
-										GV_HOPPER_ROWS) &&
+	if (by->hopper && product->nrows > (WHOLE ? GV_SMALL_WHOLE :
+										GV_SMALL_ROWS) &&
 		gv_product_forced() != 0 && gv_gpu_hopper_multiplies())
 		return gv_hopper_product<WHOLE>(by, product, becomes);
 	return gv_loop_product<WHOLE>(product, becomes, by->overlap, by->stream);

@@ -260,14 +260,14 @@ run(Bench *bench)
 		{"lists cublas", score_lists, BY_CUBLAS, held},
 		{"lists loop", score_lists, BY_LOOP, held},
 		{"lists 9.0", score_lists, BY_HOPPER, held && hopper &&
-		bench->nrows > GV_HOPPER_ROWS},
+		bench->nrows > GV_SMALL_ROWS},
 		{"exact cublas", reach_cuts, BY_CUBLAS, true},
 		{"exact loop", reach_cuts, BY_LOOP, true},
 		{"exact 9.0", reach_cuts, BY_HOPPER, hopper && bench->nrows > 64},
 		{"kmeans cublas", find_close, BY_CUBLAS, true},
 		{"kmeans loop", find_close, BY_LOOP, true},
 		{"kmeans 9.0", find_close, BY_HOPPER, hopper &&
-		bench->nrows > GV_HOPPER_WHOLE},
+		bench->nrows > GV_SMALL_WHOLE},
 	};
 	cudaEvent_t begin;
 	cudaEvent_t end;

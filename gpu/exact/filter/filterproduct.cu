@@ -35,24 +35,11 @@ biases_of(const GvExactProduct &product, int run)
 }
 
 /* Sums become scores in memory: see gpu/product/become.cuh. */
-struct Stored
+struct Stored : GvNoRow
 {
 	GvExactProduct product;
 
 	using Columns = Biases;
-	struct Row
-	{
-	};
-
-	__device__ __forceinline__ void
-	begin(Row *, int) const
-	{
-	}
-
-	__device__ __forceinline__ void
-	end(Row *, int) const
-	{
-	}
 
 	__device__ __forceinline__ Biases
 	columns(int run) const
@@ -139,6 +126,6 @@ gv_gpu_exact_product(const GvExactProduct *exact, const GvBlas *blas,
 	GvProductBy by = {blas, false, 0, false, stream};
 
 	if (exact->d_scores != NULL)
-		return gv_gpu_product<false>(&by, &product, Stored {*exact});
+		return gv_gpu_product<false>(&by, &product, Stored {{}, *exact});
 	return gv_gpu_product<false>(&by, &product, Reaching {*exact});
 }
