@@ -9,31 +9,56 @@
 
 #include "am/common/engine.h"
 
+/* What an interrupt raised while the engine was at work; NULL: nothing. */
+static ErrorData *raised = NULL;
+
 /*
- * Long engine calls ask here.  They must end when the statement is to end;
- * the caller then lets CHECK_FOR_INTERRUPTS say why.
+ * Long engine calls ask here, and no error may jump out of them.  All kinds of
+ * interrupts are served.  A statement may have to end for more reasons than a
+ * cancel: a parallel worker failed, say, or a timeout of the transaction.  And
+ * others may wait for us to serve one: DROP DATABASE does.
  */
 static bool
 interrupted(void *arg)
 {
-	return QueryCancelPending || ProcDiePending;
+	MemoryContext context = CurrentMemoryContext;
+
+	if (raised != NULL || !InterruptPending)
+		return raised != NULL;
+	PG_TRY();
+	{
+		CHECK_FOR_INTERRUPTS();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		raised = CopyErrorData();
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	return raised != NULL;
 }
 
 const GvStop ivfpq_stop = {interrupted, NULL};
 
-/* Turn an engine's status into what PostgreSQL expects; the one place. */
+/*
+ * Turn an engine's status into what PostgreSQL expects; the one place.  To be
+ * called right after the engine, in the same memory context.
+ */
 void
 IvfpqCheckStatus(GvStatus status)
 {
+	ErrorData  *error = raised;
+
+	raised = NULL;
+	if (error != NULL)
+		ReThrowError(error);
 	switch (status)
 	{
 		case GV_OK:
 			return;
 		case GV_CANCELLED:
-			CHECK_FOR_INTERRUPTS();
-			ereport(ERROR,
-					(errcode(ERRCODE_QUERY_CANCELED),
-					 errmsg("canceling statement due to user request")));
+			elog(ERROR, "the engine stopped without a reason");
 			break;
 		case GV_INVALID:
 			elog(ERROR, "engine was called with invalid arguments");
