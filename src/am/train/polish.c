@@ -173,6 +173,8 @@ sum_rows(IvfpqCluster *cluster, IvfpqTempFile *temp)
 									  &ivfpq_stop));
 			for (int i = 0; i < n; i++)
 				add_row(&sums, lists[i], rows + (Size) i * dims);
+			/* the engine does not ask where a batch is little work */
+			CHECK_FOR_INTERRUPTS();
 		}
 		IvfpqTempFileClose(&cluster->rows, file);
 	}
