@@ -268,7 +268,8 @@ start_cluster() {
 		NVCC=$NVCC GPU_ARCHS=$ARCH gv_build src
 	fi
 	gv_start "$name" "shared_preload_libraries = 'gpuvec'" \
-		"gpuvec.server = $SERVER" "$@"
+		"gpuvec.server = $SERVER" \
+		"gpuvec.products = ${GPUVEC_TEST_PRODUCTS:-auto}" "$@"
 }
 
 # Links the scanner benchmark, GV_TMP/scanner/scanner, with the engines that
