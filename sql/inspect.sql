@@ -61,7 +61,7 @@ SELECT recall < 0.85 AS poor FROM gpuvec_recall('grown_ip', 10, 200);
 SELECT relname, regexp_replace(advice, '[0-9]+ of [0-9]+', 'N of M', 'g') AS advice FROM info
 WHERE relname LIKE 'grown%' ORDER BY 1;
 -- what it says helps
-SELECT count(*) FROM gpuvec_calibrate('grown_ip');
+SELECT count(*) > 0 AS calibrated FROM gpuvec_calibrate('grown_ip');
 SELECT recall > 0.9 AS good FROM gpuvec_recall('grown_ip', 10, 200);
 REINDEX INDEX grown_ip;
 REINDEX INDEX grown_l2;

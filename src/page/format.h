@@ -10,7 +10,7 @@
 #include "storage/itemptr.h"
 
 #define IVFPQ_MAGIC			0x67764958	/* "gvIX" */
-#define IVFPQ_VERSION		5	/* what is written */
+#define IVFPQ_VERSION		6	/* what is written */
 #define IVFPQ_OLDEST_VERSION	5	/* ... and read, with all in between */
 #define IVFPQ_METAPAGE		0
 #define IVFPQ_PAGE_ID		0xFF91	/* last 2 bytes of every page */
@@ -60,12 +60,15 @@ typedef IvfpqSpecialData *IvfpqSpecial;
 #define IVFPQ_PAGE_BYTES \
 	(BLCKSZ - MAXALIGN(SizeOfPageHeaderData) - MAXALIGN(sizeof(IvfpqSpecialData)))
 
-/* Recalls for which the effort is known, for the first 10 and 100 rows. */
-#define IVFPQ_TARGETS		5
-#define IVFPQ_TARGET_RECALLS {0.80, 0.90, 0.95, 0.98, 0.99}
-#define IVFPQ_DEPTHS		2
-#define IVFPQ_FIRST_ROWS	10
-#define IVFPQ_DEEP_ROWS		100
+/* Recalls for which the effort is known, for the first so many rows. */
+#define IVFPQ_TARGETS		7
+#define IVFPQ_TARGET_RECALLS {0.80, 0.90, 0.95, 0.98, 0.99, 0.995, 0.999}
+#define IVFPQ_DEPTHS		6
+#define IVFPQ_DEPTH_ROWS	{10, 100, 300, 1000, 3000, 10000}
+
+/* ... in version 5: the first ones. */
+#define IVFPQ_TARGETS_5		5
+#define IVFPQ_DEPTHS_5		2
 
 /* What it takes to reach a recall; 0 = not known. */
 typedef struct IvfpqTarget
@@ -111,7 +114,7 @@ typedef struct IvfpqMetaData
 
 	int64		rows_at_training;
 	int64		rows_at_calibration;	/* 0 = not calibrated */
-	IvfpqTarget targets[IVFPQ_DEPTHS][IVFPQ_TARGETS];
+	IvfpqTarget targets_5[IVFPQ_DEPTHS_5][IVFPQ_TARGETS_5]; /* of version 5 */
 	float4		coarse_share;	/* of the lists that a search compares; 1 =
 								 * all, flat; 0 = not calibrated */
 	int32		calibration_queries;
@@ -123,6 +126,11 @@ typedef struct IvfpqMetaData
 
 	int32		refine;			/* IvfpqRefine */
 	BlockNumber refine_head;	/* refine page with free slots */
+
+	/* from version 6 on; in older indexes 0 */
+	int32		calibrated_depths;	/* the first so many were looked at */
+	int32		unused;			/* 0 */
+	IvfpqTarget targets[IVFPQ_DEPTHS][IVFPQ_TARGETS];
 } IvfpqMetaData;
 
 /* Where a block starts. */
@@ -184,7 +192,7 @@ typedef struct IvfpqPendingHeader
 	((int) ((IVFPQ_PAGE_BYTES - sizeof(IvfpqPendingHeader)) / sizeof(ItemPointerData)))
 
 StaticAssertDecl(sizeof(IvfpqSpecialData) == 8, "special space is 8 bytes");
-StaticAssertDecl(sizeof(IvfpqMetaData) == 208, "metapage contents are 208 bytes");
+StaticAssertDecl(sizeof(IvfpqMetaData) == 552, "metapage contents are 552 bytes");
 StaticAssertDecl(sizeof(IvfpqListEntry) == 28, "directory entry is 28 bytes");
 StaticAssertDecl(sizeof(IvfpqSlotHeader) == 32, "slot header is 32 bytes");
 StaticAssertDecl(sizeof(IvfpqPendingHeader) == 24, "pending header is 24 bytes");

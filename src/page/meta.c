@@ -176,7 +176,25 @@ IvfpqMetaGet(Relation index, Page page)
 	return meta;
 }
 
-/* Copy the contents out under a share lock. */
+/*
+ * Contents of an older version in terms of this one.  What is written back, all
+ * of it or what calibration found, is of this version then.
+ */
+static void
+modernize(IvfpqMetaData *meta)
+{
+	if (meta->version == IVFPQ_VERSION)
+		return;
+	for (int d = 0; d < IVFPQ_DEPTHS_5; d++)
+		memcpy(meta->targets[d], meta->targets_5[d],
+			   sizeof(meta->targets_5[d]));
+	if (meta->rows_at_calibration > 0)
+		meta->calibrated_depths = IVFPQ_DEPTHS_5;
+	memset(meta->targets_5, 0, sizeof(meta->targets_5));
+	meta->version = IVFPQ_VERSION;
+}
+
+/* Copy the contents out under a share lock, as of this version. */
 void
 IvfpqMetaRead(Relation index, IvfpqMetaData *meta)
 {
@@ -186,6 +204,7 @@ IvfpqMetaRead(Relation index, IvfpqMetaData *meta)
 						IVFPQ_KIND_META, NULL);
 	*meta = *IvfpqMetaGet(index, BufferGetPage(buf));
 	UnlockReleaseBuffer(buf);
+	modernize(meta);
 }
 
 /*
@@ -207,7 +226,9 @@ IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta)
 	same = now->build_id == meta->build_id;
 	if (same)
 	{
+		modernize(now);
 		memcpy(now->targets, meta->targets, sizeof(now->targets));
+		now->calibrated_depths = meta->calibrated_depths;
 		now->rows_at_calibration = meta->rows_at_calibration;
 		now->calibration_queries = meta->calibration_queries;
 		now->coarse_share = meta->coarse_share;

@@ -234,9 +234,9 @@ IvfpqProbesFor(const IvfpqSampled *sampled, const IvfpqLists *lists,
 	ChooseNeighbours(&ranks);
 	FindLists(&ranks);
 	FindRanks(&ranks);
-	probes = LeastLists(&ranks, Min(recall, IVFPQ_MOST_RECALL));
-	if (recall > IVFPQ_MOST_RECALL)
-		probes = (int) Min(ceil(IvfpqBeyondTargets(recall,
+	probes = LeastLists(&ranks, Min(recall, IVFPQ_SURE_RECALL));
+	if (recall > IVFPQ_SURE_RECALL)
+		probes = (int) Min(ceil(IvfpqBeyondTargets(recall, IVFPQ_SURE_RECALL,
 												   LeastLists(&ranks, IVFPQ_LOWER_RECALL),
 												   probes)),
 						   lists->n);

@@ -91,6 +91,22 @@ sub open_format
 	return $node;
 }
 
+# Write numbers into an index's metapage, while nobody has it.
+sub patch_meta
+{
+	my ($node, $index, $offset, $bytes) = @_;
+	my $path = $node->data_dir . '/'
+	  . $node->safe_psql('postgres', "SELECT pg_relation_filepath('$index')");
+
+	$node->stop;
+	open my $file, '+<:raw', $path or die "$path: $!";
+	seek $file, 24 + $offset, 0 or die "$path: $!";
+	print $file $bytes;
+	close $file or die "$path: $!";
+	$node->start;
+	return;
+}
+
 # The version that an index's metapage names.
 sub version_of
 {
@@ -184,6 +200,29 @@ sub test_untrained
 	return;
 }
 
+# Version 5 knew what the first 100 rows take, and no recall above .99.
+sub test_calibration
+{
+	my ($node, $format, $what) = @_;
+	my $targets = q{SELECT count(*), max(k), max(recall) <= 0.99, min(probes) > 0 FROM gpuvec_calibration('refined_e')};
+
+	is($node->safe_psql('postgres', $targets), '10|100|t|t', "$what: its targets");
+	is($node->safe_psql('postgres', q{SELECT advice FROM gpuvec_index_info('refined_e')}),
+		'', "$what: a small table needs no others");
+	# rows_at_calibration
+	patch_meta($node, 'refined_e', 80, pack('q<', 5000));
+	like($node->safe_psql('postgres', q{SELECT advice FROM gpuvec_index_info('refined_e')}),
+		qr/^calibrated for the first 100 rows only, by an older gpuvec: gpuvec_calibrate/,
+		"$what: a larger one does");
+	$node->safe_psql('postgres', q{INSERT INTO refined SELECT g, fixture(g, 16) FROM generate_series(20001, 22000) AS g;
+		SELECT gpuvec_calibrate('refined_e')});
+	is($node->safe_psql('postgres', q{SELECT max(k) FROM gpuvec_calibration('refined_e')}), '300', "$what: calibrated");
+	is($node->safe_psql('postgres', q{SELECT advice FROM gpuvec_index_info('refined_e')}), '', "$what: ... as advised");
+	is(version_of($node, 'refined_e'), '6', "$what: ... which makes it one of today's");
+	test_trained($node, "$what, calibrated");
+	return;
+}
+
 for my $format (map { /(\d+)$/ } sort glob "$formats/[0-9]*")
 {
 	my $node = open_format($format);
@@ -212,10 +251,11 @@ for my $format (map { /(\d+)$/ } sort glob "$formats/[0-9]*")
 	test_trained($node, "$what, after a crash");
 	is(version_of($node, $_), $format, "$what: $_ still is of it") for @indexes;
 
+	test_calibration($node, $format, $what) if $format == 5;
 	$node->safe_psql('postgres', "SET client_min_messages = error; REINDEX INDEX $_->[0]_e")
 	  for @trained;
 	test_trained($node, "$what, rebuilt");
-	test_untrained($node, $format, $what);
+	test_untrained($node, $format, $what) if $format == 5;
 	$node->stop;
 }
 

@@ -44,12 +44,14 @@ assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 				bool alive, void *arg)
 {
 	IvfpqBuild *build = arg;
+	uint64		id = IvfpqTidToId(tid);
+	IvfpqRowUse use = isnull[0] ? IVFPQ_ROW_NONE :
+	IvfpqBulkLoadWants(&build->load, id);
 	MemoryContext oldcontext;
 	const float *row;
 	int			dims;
 
-	if (isnull[0] ||
-		!IvfpqPlacerWants(&build->load.placer, IvfpqTidToId(tid)))
+	if (use == IVFPQ_ROW_NONE)
 		return;
 
 	oldcontext = MemoryContextSwitchTo(build->tmp);
@@ -61,7 +63,7 @@ assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	{
 		IvfpqCheckDims(build->training.gv.dims, dims);
 		if (IvfpqIsPlaceable(&build->type, row, dims))
-			IvfpqBulkLoadRow(&build->load, row, IvfpqTidToId(tid));
+			IvfpqBulkLoadRow(&build->load, row, id, use);
 	}
 	MemoryContextReset(build->tmp);
 }

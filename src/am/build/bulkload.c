@@ -157,11 +157,33 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 					 load->calibration, refine, take_rows, load);
 }
 
-/* Let a raw vector [dims], of the row with this TID, wait for its batch. */
-void
-IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id)
+/*
+ * What is a row that a pass over the table meets read for?  gpuvecd has the
+ * rows of the sample, and another pass is for what it has lost.
+ */
+IvfpqRowUse
+IvfpqBulkLoadWants(IvfpqBulkLoad *load, uint64 id)
 {
-	IvfpqPlacerAdd(&load->placer, row, id);
+	const IvfpqSharing *sharing = load->placer.sharing;
+	int			use = IVFPQ_ROW_NONE;
+
+	if (IvfpqPlacerWants(&load->placer, id))
+		use |= IVFPQ_ROW_PLACED;
+	if (load->calibration && (sharing == NULL || !sharing->recovering) &&
+		IvfpqLevelHas(1, id))
+		use |= IVFPQ_ROW_SAMPLED;
+	return use;
+}
+
+/* Take a raw vector [dims], of the row with this TID. */
+void
+IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,
+				 IvfpqRowUse use)
+{
+	if (use & IVFPQ_ROW_SAMPLED)
+		IvfpqCalibrationSample(load->calibration, row, id);
+	if (use & IVFPQ_ROW_PLACED)
+		IvfpqPlacerAdd(&load->placer, row, id);
 }
 
 /*
@@ -178,6 +200,8 @@ finish_rows(IvfpqBulkLoad *load, Relation index)
 		IvfpqRecordBuilderFinish(&load->refine, &team->shared->refine_head);
 	if (team->parallel)
 		IvfpqTempFileDone(&load->ranges);
+	if (load->calibration)
+		IvfpqCalibrationFlush(load->calibration);
 	if (load->calibration && team->parallel)
 		IvfpqTruthGive(load->calibration, team);
 	pg_atomic_fetch_add_u64(&team->shared->ncopies, load->ncopies);

@@ -12,6 +12,15 @@
 #include "am/team/tempfile.h"
 #include "page/record.h"
 
+/* What a row of the table is read for. */
+typedef enum IvfpqRowUse
+{
+	IVFPQ_ROW_NONE = 0,
+	IVFPQ_ROW_PLACED = 1,
+	IVFPQ_ROW_SAMPLED = 2,		/* calibration looks at it, and */
+	IVFPQ_ROW_BOTH = 3
+} IvfpqRowUse;
+
 typedef struct IvfpqBulkLoad
 {
 	const IvfpqTraining *training;
@@ -36,7 +45,9 @@ extern void IvfpqBulkLoadPrepare(IvfpqTeam *team,
 extern void IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 							   const IvfpqTraining *training, IvfpqTeam *team,
 							   bool refine, bool log);
-extern void IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id);
+extern IvfpqRowUse IvfpqBulkLoadWants(IvfpqBulkLoad *load, uint64 id);
+extern void IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,
+							 IvfpqRowUse use);
 extern void IvfpqBulkLoadWrite(IvfpqBulkLoad *load, Relation index,
 							   IvfpqMetaData *meta, bool shared);
 extern void IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index,

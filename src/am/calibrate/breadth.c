@@ -125,8 +125,8 @@ rank_lists(Shares *shares)
 static void
 take_neighbours(Shares *shares, int q)
 {
-	shares->nneighbours = IvfpqCalibrationNearest(shares->calibration, q,
-												  IVFPQ_FIRST_ROWS,
+	shares->nneighbours = IvfpqCalibrationNearest(shares->calibration, 0,
+												  q, IVFPQ_FIRST_ROWS,
 												  shares->neighbours);
 	shares->marks = 0;
 	for (int i = 0; i < shares->nneighbours; i++)

@@ -5,9 +5,14 @@
  * Rows of the table serve as queries, each left out of its own answer; those
  * of a build are rows that training has not seen.  The pass that places the
  * rows finds the queries' true neighbours (gv_exact).  Then each query is
- * searched with ever more lists (ladder.c).  Of all pairs (probes,
- * candidates) whose recall, at the lower end of its 95 % interval, reaches a
- * target, the cheapest is kept.
+ * searched with ever more lists (ladder.c), and of all pairs (probes,
+ * candidates) that reach a target the cheapest is kept (cheapest.c).
+ *
+ * For the first ten rows and hundred that is so.  Of the first ten thousand
+ * nobody needs to know each: one of a hundred rows, drawn by their TIDs, has
+ * its hundred nearest there.  So each level looks for as many neighbours as
+ * the others, in a part of the table, and with fewer queries, because each
+ * costs more.
  */
 #include "postgres.h"
 
@@ -25,21 +30,47 @@
 #define FEW_QUERIES		48		/* tell how many lists the others need */
 #define MORE_PROBES		1.5		/* for their intervals, and for chance */
 
+/* The same of later levels, whose queries cost more. */
+#define FEW_DEEP		16
+#define MORE_DEEP		1.3		/* of lists and candidates */
+#define DEEPER			3.0		/* lists for those of the level before, to
+								 * begin with */
+#define USUAL_EXCESS	3		/* candidates for each row, likewise */
+
 #define USUAL_WIDTH		500
 #define MOST_WIDTH		20000
+#define MOST_SHARE		0.05	/* of the rows, see FullPassIsBetter */
+#define MOST_DEEP_WIDTH	60000
 
-/*
- * Nanoseconds of one core, for weighing probes against candidates: with
- * AVX-512, pages in shared buffers but not in the processor's cache.
- */
-#define LOOKUP_NS		0.06	/* a sub-quantizer of a copy, reading it, too */
-#define FETCH_NS		400.0	/* a row of the heap */
-#define DIMENSION_NS	0.8		/* of that row's distance */
-#define RECORD_NS		300.0	/* a refine record instead */
-#define RECORD_DIMENSION_NS	0.4
+/* Rows of the second level offered at once. */
+#define SAMPLED_ROWS	256
 
 static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
 static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
+
+const IvfpqLevel ivfpq_levels[IVFPQ_LEVELS] = {
+	{1, PG_INT32_MAX, 0, 2},
+	{10, 200, 2, 4},
+	{100, 50, 4, IVFPQ_DEPTHS}
+};
+
+/* Depths that calibration looks at in a table of so many rows. */
+int
+IvfpqCalibrationDepths(int64 rows)
+{
+	int			n = ivfpq_levels[0].end;
+
+	while (n < IVFPQ_DEPTHS && rows >= (int64) depths[n] * IVFPQ_ROWS_A_RANK)
+		n++;
+	return n;
+}
+
+/* Queries of a level: the first so many. */
+int
+IvfpqLevelQueries(const IvfpqCalibration *calibration, int level)
+{
+	return Min(calibration->nqueries, ivfpq_levels[level].nqueries);
+}
 
 /*
  * Begin, with transformed queries that stay where they are; memory from the
@@ -49,17 +80,37 @@ IvfpqCalibration *
 IvfpqCalibrationBegin(const GvModel *gv, int nqueries, const float *queries,
 					  const uint64 *ids)
 {
-	IvfpqCalibration *calibration = palloc(sizeof(IvfpqCalibration));
+	IvfpqCalibration *calibration = palloc0(sizeof(IvfpqCalibration));
 
-	calibration->metric = gv->metric;
-	calibration->dims = gv->dims;
+	calibration->gv = gv;
 	calibration->nqueries = nqueries;
 	calibration->queries = queries;
 	calibration->ids = ids;
-	calibration->truth = palloc0(nqueries * sizeof(GvTopK));
-	for (int i = 0; i < nqueries; i++)	/* its own row comes on top */
-		IvfpqTopKResize(&calibration->truth[i], IVFPQ_DEEP_ROWS + 1);
+	for (int level = 0; level < IVFPQ_LEVELS; level++)
+	{
+		int			n = IvfpqLevelQueries(calibration, level);
+		GvTopK	   *truth = palloc0(n * sizeof(GvTopK));
+
+		for (int i = 0; i < n; i++) /* its own row comes on top */
+			IvfpqTopKResize(&truth[i], IVFPQ_TRUTH_ROWS + 1);
+		calibration->truth[level] = truth;
+	}
+	calibration->sampled = palloc((Size) SAMPLED_ROWS * gv->dims *
+								  sizeof(float));
+	calibration->sampled_ids = palloc(SAMPLED_ROWS * sizeof(uint64));
 	return calibration;
+}
+
+/* Offer transformed rows [n][dims] to the queries of a level. */
+static void
+offer(IvfpqCalibration *calibration, int level, const float *rows,
+	  const uint64 *ids, int64 n)
+{
+	const GvModel *gv = calibration->gv;
+
+	IvfpqCheckStatus(gv_exact(gv->metric, gv->dims, calibration->queries,
+							  IvfpqLevelQueries(calibration, level), rows, n,
+							  ids, calibration->truth[level], &ivfpq_stop));
 }
 
 /* Offer transformed rows [n][dims]; in the end, every row of the index. */
@@ -67,10 +118,7 @@ void
 IvfpqCalibrationOffer(IvfpqCalibration *calibration, const float *rows,
 					  const uint64 *ids, int64 n)
 {
-	IvfpqCheckStatus(gv_exact(calibration->metric, calibration->dims,
-							  calibration->queries, calibration->nqueries,
-							  rows, n, ids, calibration->truth,
-							  &ivfpq_stop));
+	offer(calibration, 0, rows, ids, n);
 }
 
 /*
@@ -82,19 +130,65 @@ IvfpqCalibrationTake(IvfpqCalibration *calibration,
 					 const GvNeighbour *neighbours, int n, const uint64 *ids)
 {
 	for (int i = 0; i < n; i++)
-		gv_topk_push(&calibration->truth[neighbours[i].query],
+		gv_topk_push(&calibration->truth[0][neighbours[i].query],
 					 neighbours[i].score, ids[neighbours[i].row]);
 }
 
+/* Offer the sampled rows that wait. */
+void
+IvfpqCalibrationFlush(IvfpqCalibration *calibration)
+{
+	const GvModel *gv = calibration->gv;
+	float	   *rows = calibration->sampled;
+	uint64	   *ids = calibration->sampled_ids;
+	int			n = calibration->nsampled;
+
+	if (n == 0)
+		return;
+	calibration->nsampled = 0;
+	gv_transform(gv, rows, n, rows);
+	for (int level = 1; level < IVFPQ_LEVELS; level++)
+	{
+		int			kept = 0;
+
+		/* what later levels look at moves to the front */
+		for (int i = 0; i < n; i++)
+		{
+			if (!IvfpqLevelHas(level, ids[i]))
+				continue;
+			memmove(rows + (Size) kept * gv->dims, rows + (Size) i * gv->dims,
+					gv->dims * sizeof(float));
+			ids[kept++] = ids[i];
+		}
+		n = kept;
+		if (n > 0)
+			offer(calibration, level, rows, ids, n);
+	}
+}
+
+/* Offer a raw row [dims] that IvfpqLevelHas at the second level; each once. */
+void
+IvfpqCalibrationSample(IvfpqCalibration *calibration, const float *row,
+					   uint64 id)
+{
+	int			dims = calibration->gv->dims;
+
+	memcpy(calibration->sampled + (Size) calibration->nsampled * dims, row,
+		   dims * sizeof(float));
+	calibration->sampled_ids[calibration->nsampled++] = id;
+	if (calibration->nsampled == SAMPLED_ROWS)
+		IvfpqCalibrationFlush(calibration);
+}
+
 /*
- * The rows nearest to query q but its own, at most so many, nearest first;
- * returns how many.
+ * A level's rows nearest to query q but its own, at most so many, nearest
+ * first; returns how many.
  */
 int
-IvfpqCalibrationNearest(const IvfpqCalibration *calibration, int q, int most,
-						uint64 *ids)
+IvfpqCalibrationNearest(const IvfpqCalibration *calibration, int level, int q,
+						int most, uint64 *ids)
 {
-	GvTopK	   *top = &calibration->truth[q];
+	GvTopK	   *top = &calibration->truth[level][q];
 	int			n = 0;
 
 	gv_topk_sort(top);
@@ -104,142 +198,100 @@ IvfpqCalibrationNearest(const IvfpqCalibration *calibration, int q, int most,
 	return n;
 }
 
-/* The lower end of the recall's interval, of z standard errors. */
-static double
-lower_bound(const IvfpqLadder *ladder, double z, int depth, int step,
-			int width)
-{
-	const IvfpqTally *found = &ladder->found;
-	double		n = Max(found->nqueries, 2);
-	double		mean = found->sum[depth][step][width] / n / depths[depth];
-	double		squares = (double) found->squares[depth][step][width] /
-	depths[depth] / depths[depth];
-	double		variance = (squares - n * mean * mean) / (n - 1);
-
-	/* queries that all came out alike tell nothing of their spread */
-	variance = Max(variance, mean * (1 - mean) / n);
-	return mean - z * sqrt(variance / n);
-}
-
 /*
- * The least probes, between the ladder's steps, that reach the recall with so
- * many candidates; 0 when none do.
- */
-static int
-least_probes(const IvfpqLadder *ladder, double z, int depth, int width,
-			 double recall)
-{
-	double		before = 0;
-
-	for (int step = 0; step < ladder->nsteps; step++)
-	{
-		double		bound = lower_bound(ladder, z, depth, step, width);
-
-		if (bound >= recall)
-		{
-			double		to = ladder->probes[step];
-			double		from = step > 0 ? ladder->probes[step - 1] : to;
-
-			if (step > 0 && bound > before)
-				to = from * pow(to / from, (recall - before) / (bound - before));
-			return (int) Max(1, Min(ceil(to), ladder->probes[step]));
-		}
-		before = bound;
-	}
-	return 0;
-}
-
-/*
- * The cheapest way to a target; false when the ladder does not reach it.
- * Rows beyond the tenth lose those that come too late for their place: of the
- * first ten's 10 (1 / recall - 1) that were missed.
- */
-static bool
-find_target(const IvfpqLadder *ladder, double z, int depth, double recall,
-			double rows, IvfpqTarget *target)
-{
-	const IvfpqMetaData *meta = &ladder->search.model->meta;
-	double		list = rows * meta->copies / meta->nlists;
-	double		candidate = meta->refine == IVFPQ_REFINE_NONE ?
-	FETCH_NS + DIMENSION_NS * meta->dims :
-	RECORD_NS + RECORD_DIMENSION_NS * meta->dims;
-	double		least = 0;
-
-	if (depth > 0)
-		recall += (1 - recall) * depths[0] / depths[depth];
-	target->probes = 0;
-	for (int w = 0; w < ladder->nwidths; w++)
-	{
-		int			probes = least_probes(ladder, z, depth, w, recall);
-		double		cost = probes * list * meta->pq_dim * LOOKUP_NS +
-		ladder->widths[w] * candidate;
-
-		if (probes == 0 || (target->probes > 0 && cost >= least))
-			continue;
-		least = cost;
-		target->probes = probes;
-		target->candidates = ladder->widths[w];
-	}
-	return target->probes > 0;
-}
-
-/* All targets; false when some are out of reach of this ladder. */
-static bool
-find_targets(const IvfpqLadder *ladder, double z, double rows,
-			 IvfpqMetaData *meta)
-{
-	bool		all = true;
-
-	memset(meta->targets, 0, sizeof(meta->targets));
-	for (int t = 0; t < IVFPQ_TARGETS; t++)
-	{
-		IvfpqTarget *first = &meta->targets[0][t];
-		IvfpqTarget *deep = &meta->targets[1][t];
-
-		all &= find_target(ladder, z, 0, recalls[t], rows, first);
-		all &= find_target(ladder, z, 1, recalls[t], rows, deep);
-		if (first->candidates == 0)
-			deep->candidates = 0;
-		deep->probes = Max(deep->probes, first->probes);
-	}
-	return all;
-}
-
-/*
- * Search for so many queries with *probes lists and *width candidates at most,
- * and then with more, until all targets can be told.
+ * Have the climb's queries search with its lists and candidates, and then with
+ * more, until all targets can be told; *climb says how far they came.
  */
 static void
-climb_until(IvfpqLadder *ladder, IvfpqTrial *trial, int nqueries, double z,
-			int *probes, int *width, IvfpqMetaData *meta)
+climb_until(IvfpqLadder *ladder, IvfpqTrial *trial, IvfpqClimb *climb,
+			int most_width, double z, IvfpqMetaData *meta)
 {
-	double		rows = (double) meta->rows_at_calibration;
-
 	for (;;)
 	{
-		IvfpqLadderClimb(ladder, trial, nqueries, *probes, *width);
-		if (find_targets(ladder, z, rows, meta) ||
-			(*probes == meta->nlists && *width >= Min(rows, MOST_WIDTH)))
+		IvfpqLadderClimb(ladder, trial, climb);
+		if (IvfpqCheapest(ladder, z, meta) ||
+			(climb->most == meta->nlists && climb->most_width >= most_width))
 			return;
-		if (*probes == meta->nlists)
-			*width = Min(4 * *width, MOST_WIDTH);
-		*probes = Min(3 * *probes, meta->nlists);
+		if (climb->most == meta->nlists)
+			climb->most_width = Min(4 * climb->most_width, most_width);
+		climb->most = Min(3 * climb->most, meta->nlists);
 	}
 }
 
 /*
- * Most lists that a target takes; all of them when one is out of reach.
+ * Most lists and candidates that a target of a level takes, of those that
+ * every level tells; all lists when one is out of reach.
  */
-static int
-most_probes(const IvfpqMetaData *meta)
+static void
+most_of(const IvfpqMetaData *meta, int level, int *probes, int *candidates)
 {
-	int			most = 1;
-
-	for (int d = 0; d < IVFPQ_DEPTHS; d++)
+	*probes = *candidates = 1;
+	for (int d = ivfpq_levels[level].first; d < ivfpq_levels[level].end; d++)
 		for (int t = 0; t < IVFPQ_TARGETS; t++)
-			most = Max(most, meta->targets[d][t].candidates == 0 ?
-					   meta->nlists : meta->targets[d][t].probes);
-	return most;
+		{
+			const IvfpqTarget *target = &meta->targets[d][t];
+
+			if (d >= meta->calibrated_depths ||
+				recalls[t] > IVFPQ_SURE_RECALL)
+				continue;
+			*probes = Max(*probes, target->candidates == 0 ? meta->nlists :
+						  target->probes);
+			*candidates = Max(*candidates, target->candidates);
+		}
+}
+
+/* The targets of the first 10 rows and 100. */
+static void
+climb_first(IvfpqLadder *ladder, IvfpqTrial *trial, IvfpqMetaData *meta)
+{
+	int			nqueries = ladder->calibration->nqueries;
+	int			most_width = Min(meta->rows_at_calibration, MOST_WIDTH);
+	IvfpqClimb	climb = {
+		.nqueries = Min(FEW_QUERIES, nqueries),
+		.least = Max(1, IvfpqFormulaProbes(meta) / 10),
+		.most = Min(2.5 * IvfpqFormulaProbes(meta), meta->nlists),
+		.most_width = Max(USUAL_WIDTH, 4 * IvfpqFormulaCandidates(meta))
+	};
+	int			probes;
+	int			candidates;
+
+	/* far more lists may be needed than usual: a few queries find out */
+	climb_until(ladder, trial, &climb, most_width, 0, meta);
+	most_of(meta, 0, &probes, &candidates);
+	climb.most = Min(MORE_PROBES * probes, meta->nlists);
+	climb.nqueries = nqueries;
+	climb_until(ladder, trial, &climb, most_width, IVFPQ_Z_95, meta);
+}
+
+/* The targets of a later level, from what the one before it took. */
+static void
+climb_deeper(IvfpqLadder *ladder, IvfpqTrial *trial, int level,
+			 IvfpqMetaData *meta)
+{
+	int			first = ivfpq_levels[level].first;
+	int			end = Min(ivfpq_levels[level].end, meta->calibrated_depths);
+	int			nqueries = IvfpqLevelQueries(ladder->calibration, level);
+	int			most_width = (int)
+	Min(meta->rows_at_calibration,
+		Max(MOST_WIDTH, Min(MOST_DEEP_WIDTH,
+							meta->rows_at_calibration * MOST_SHARE)));
+	IvfpqClimb	climb = {
+		.level = level,
+		.nqueries = Min(FEW_DEEP, nqueries),
+		.least = Max(1, meta->targets[first - 1][0].probes),
+		.most_width = Min(USUAL_EXCESS * depths[end - 1], most_width)
+	};
+	int			probes;
+	int			candidates;
+
+	most_of(meta, level - 1, &probes, &candidates);
+	climb.most = Min(DEEPER * probes, meta->nlists);
+	climb_until(ladder, trial, &climb, most_width, 0, meta);
+	most_of(meta, level, &probes, &candidates);
+	climb.most = Min(MORE_DEEP * probes, meta->nlists);
+	climb.most_width = Min(MORE_DEEP * candidates, most_width);
+	climb.nqueries = nqueries;
+	climb_until(ladder, trial, &climb, most_width, IVFPQ_Z_95, meta);
 }
 
 /*
@@ -254,10 +306,9 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 					IvfpqMetaData *meta, IvfpqTrial *trial, IvfpqTeam *team)
 {
 	IvfpqModel *model = IvfpqModelLoad(index, meta);
-	int			probes = Min(2.5 * IvfpqFormulaProbes(meta), meta->nlists);
-	int			width = Max(USUAL_WIDTH, 4 * IvfpqFormulaCandidates(meta));
 	TimestampTz begun = GetCurrentTimestamp();
 	TimestampTz shared;
+	TimestampTz deeper;
 	IvfpqLadder *ladder;
 
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
@@ -266,18 +317,21 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 	shared = GetCurrentTimestamp();
 	model->meta.coarse_share = meta->coarse_share;
 	meta->calibration_queries = calibration->nqueries;
+	memset(meta->targets, 0, sizeof(meta->targets));
+	meta->calibrated_depths =
+		IvfpqCalibrationDepths(meta->rows_at_calibration);
 
-	/* far more lists may be needed than usual: a few queries find out */
 	ladder = IvfpqLadderBegin(calibration, index, model, team);
-	climb_until(ladder, trial, Min(FEW_QUERIES, calibration->nqueries), 0,
-				&probes, &width, meta);
-	probes = Min(MORE_PROBES * most_probes(meta), meta->nlists);
-	climb_until(ladder, trial, calibration->nqueries, IVFPQ_Z_95, &probes,
-				&width, meta);
+	climb_first(ladder, trial, meta);
+	deeper = GetCurrentTimestamp();
+	for (int level = 1; level < IVFPQ_LEVELS; level++)
+		if (ivfpq_levels[level].first < meta->calibrated_depths)
+			climb_deeper(ladder, trial, level, meta);
 	IvfpqLadderEnd(ladder);
 	ereport(DEBUG1,
-			(errmsg_internal("gpuivfpq calibrated with %d queries in %.0f ms, searches compare %g of the lists, which took %.0f ms of them to find",
+			(errmsg_internal("gpuivfpq calibrated with %d queries in %.0f ms, %.0f ms of them for more than 100 rows; searches compare %g of the lists, which took %.0f ms to find",
 							 calibration->nqueries,
 							 (GetCurrentTimestamp() - begun) / 1000.0,
+							 (GetCurrentTimestamp() - deeper) / 1000.0,
 							 meta->coarse_share, (shared - begun) / 1000.0)));
 }

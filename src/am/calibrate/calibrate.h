@@ -5,40 +5,84 @@
 #ifndef IVFPQ_CALIBRATE_H
 #define IVFPQ_CALIBRATE_H
 
+#include "common/hashfn.h"
+
 #include "am/calibrate/trialsearch.h"
 #include "am/common/model.h"
 #include "am/team/team.h"
+#include "am/train/train.h"
 
 /* A two-sided interval of 95 % reaches so many standard errors. */
 #define IVFPQ_Z_95				1.959964
 
+/*
+ * What the first n rows take is looked at in tables of so many times n rows;
+ * the first two depths in all.
+ */
+#define IVFPQ_ROWS_A_RANK		10
+
+/*
+ * Levels.  Each looks for the IVFPQ_TRUTH_ROWS rows nearest to a query among
+ * one of `stride` rows: among the first stride x IVFPQ_TRUTH_ROWS of all, by
+ * and large.
+ */
+#define IVFPQ_LEVELS			3
+
+typedef struct IvfpqLevel
+{
+	int			stride;
+	int			nqueries;		/* the first ones, at most */
+	int			first;			/* its depths, of IVFPQ_DEPTH_ROWS */
+	int			end;
+} IvfpqLevel;
+
+extern const IvfpqLevel ivfpq_levels[IVFPQ_LEVELS];
+
 typedef struct IvfpqCalibration
 {
-	GvMetric	metric;
-	int			dims;
+	const GvModel *gv;
 	int			nqueries;
 	const float *queries;		/* [nqueries][dims] transformed */
 	const uint64 *ids;			/* [nqueries] TIDs of the queries' own rows */
-	GvTopK	   *truth;			/* [nqueries] nearest rows so far */
+	GvTopK	   *truth[IVFPQ_LEVELS];	/* [queries of the level] nearest rows
+										 * so far */
+	int			nsampled;		/* rows of the second level that wait */
+	float	   *sampled;		/* [SAMPLED_ROWS][dims] */
+	uint64	   *sampled_ids;	/* [SAMPLED_ROWS] */
 } IvfpqCalibration;
+
+/* Does a level look at a row?  Rows of a level are those of all before it. */
+static inline bool
+IvfpqLevelHas(int level, uint64 id)
+{
+	uint32		hash = murmurhash32((uint32) id ^
+									(uint32) (id >> 32) * UINT32_C(0x9E3779B1));
+
+	return hash % ivfpq_levels[level].stride == 0;
+}
+
 extern IvfpqCalibration *IvfpqCalibrationBegin(const GvModel *gv, int nqueries,
 											   const float *queries,
 											   const uint64 *ids);
+extern int	IvfpqCalibrationDepths(int64 rows);
+extern int	IvfpqLevelQueries(const IvfpqCalibration *calibration, int level);
 extern void IvfpqCalibrationOffer(IvfpqCalibration *calibration,
 								  const float *rows, const uint64 *ids,
 								  int64 n);
 extern void IvfpqCalibrationTake(IvfpqCalibration *calibration,
 								 const GvNeighbour *neighbours, int n,
 								 const uint64 *ids);
-extern int	IvfpqCalibrationNearest(const IvfpqCalibration *calibration, int q,
-									int most, uint64 *ids);
+extern void IvfpqCalibrationSample(IvfpqCalibration *calibration,
+								   const float *row, uint64 id);
+extern void IvfpqCalibrationFlush(IvfpqCalibration *calibration);
+extern int	IvfpqCalibrationNearest(const IvfpqCalibration *calibration,
+									int level, int q, int most, uint64 *ids);
 extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 								IvfpqMetaData *meta, IvfpqTrial *trial,
 								IvfpqTeam *team);
 
 /* truth.c: true neighbours, of all participants */
-extern void IvfpqTruthGive(const IvfpqCalibration *calibration,
-						   IvfpqTeam *team);
+extern void IvfpqTruthGive(IvfpqCalibration *calibration, IvfpqTeam *team);
 extern void IvfpqTruthTake(IvfpqCalibration *calibration, IvfpqTeam *team);
 
 /* breadth.c */

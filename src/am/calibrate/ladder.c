@@ -28,15 +28,15 @@
 
 #define MOST_TRIES		GV_MAX_TRIES	/* queries that gpuvecd gets at once */
 
-static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
-
 /* The neighbours of query q. */
 static void
-find_truth(const IvfpqCalibration *calibration, int q, IvfpqTruth *truth)
+find_truth(const IvfpqLadder *ladder, int q, IvfpqTruth *truth)
 {
-	truth->nneighbours = IvfpqCalibrationNearest(calibration, q,
-												 IVFPQ_DEEP_ROWS,
+	truth->nneighbours = IvfpqCalibrationNearest(ladder->calibration,
+												 ladder->climb.level, q,
+												 IVFPQ_TRUTH_ROWS,
 												 truth->neighbours);
+	ladder->nneighbours[q] = truth->nneighbours;
 }
 
 /* Take up query q. */
@@ -45,29 +45,31 @@ begin_query(IvfpqLadder *ladder, int q)
 {
 	IvfpqCalibration *calibration = ladder->calibration;
 
-	find_truth(calibration, q, ladder->truth);
+	find_truth(ladder, q, ladder->truth);
 	IvfpqSearchQuery(&ladder->search, calibration->queries +
-					 (Size) q * calibration->dims);
+					 (Size) q * calibration->gv->dims);
 	IvfpqSearchOpen(&ladder->search, ladder->search.candidates.capacity);
 	IvfpqSearchNearest(&ladder->search, ladder->probes[ladder->nsteps - 1]);
 }
 
 /*
- * Count, among candidates [n], best first, the neighbours of each depth by
- * the rank they have: counts [depth][width] gets those whose rank is below
- * the width, the widths before it excluded.
+ * Note which neighbours of query q were found at a step among candidates [n],
+ * best first: one whose rank among distinct rows is below a width is found by
+ * that many candidates.
  */
 static void
-count_ranks(IvfpqLadder *ladder, const IvfpqTruth *truth, const uint64 *ids,
-			int n, uint64 own, int counts[IVFPQ_DEPTHS][IVFPQ_MAX_WIDTHS])
+note_found(IvfpqLadder *ladder, const IvfpqTruth *truth, int q, int step,
+		   const uint64 *ids, int n)
 {
+	uint8	   *widths = ladder->found[q * ladder->nsteps + step].widths;
 	int			width = 0;
 	int			rank = 0;
 	int			place;
 
-	memset(counts, 0, sizeof(int) * IVFPQ_DEPTHS * IVFPQ_MAX_WIDTHS);
+	memset(widths, ladder->nwidths, IVFPQ_TRUTH_ROWS);
 	IvfpqAnswerRowsForget(&ladder->rows);
-	(void) IvfpqAnswerRowsMeet(&ladder->rows, own, &place);
+	(void) IvfpqAnswerRowsMeet(&ladder->rows, ladder->calibration->ids[q],
+							   &place);
 	for (int i = 0; i < truth->nneighbours; i++)
 		IvfpqAnswerRowsAwait(&ladder->rows, truth->neighbours[i], i);
 	for (int i = 0; i < n; i++)
@@ -79,33 +81,8 @@ count_ranks(IvfpqLadder *ladder, const IvfpqTruth *truth, const uint64 *ids,
 		if (width == ladder->nwidths)
 			break;
 		rank++;
-		for (int d = 0; place >= 0 && d < IVFPQ_DEPTHS; d++)
-			counts[d][width] += place < depths[d];
-	}
-}
-
-/* Add up what a query found at a step among candidates [n], best first. */
-static void
-count_step(IvfpqLadder *ladder, const IvfpqTruth *truth, int step,
-		   const uint64 *ids, int n, uint64 own)
-{
-	int			counts[IVFPQ_DEPTHS][IVFPQ_MAX_WIDTHS];
-
-	count_ranks(ladder, truth, ids, n, own, counts);
-	for (int d = 0; d < IVFPQ_DEPTHS; d++)
-	{
-		int			wanted = Min(depths[d], truth->nneighbours);
-		int			hits = 0;
-
-		for (int w = 0; w < ladder->nwidths; w++)
-		{
-			int64		found;
-
-			hits += counts[d][w];
-			found = (int64) hits * depths[d] / wanted;
-			ladder->found.sum[d][step][w] += found;
-			ladder->found.squares[d][step][w] += found * found;
-		}
+		if (place >= 0)
+			widths[place] = width;
 	}
 }
 
@@ -132,18 +109,16 @@ climb(IvfpqLadder *ladder, int q)
 		memcpy(sorted->ids, candidates->ids,
 			   candidates->count * sizeof(uint64));
 		gv_topk_sort(sorted);
-		count_step(ladder, ladder->truth, step, sorted->ids, sorted->count,
-				   ladder->calibration->ids[q]);
+		note_found(ladder, ladder->truth, q, step, sorted->ids, sorted->count);
 	}
-	ladder->found.nqueries += ladder->truth->nneighbours > 0;
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(ladder->tmp);
 }
 
 /* What was found for queries q .. q + n - 1 at a step, hits side by side. */
 static void
-count_hits(IvfpqLadder *ladder, const IvfpqTruth *truths, int step, int q,
-		   int n, const int32 *nhits, const ItemPointerData *tids)
+note_hits(IvfpqLadder *ladder, const IvfpqTruth *truths, int step, int q,
+		  int n, const int32 *nhits, const ItemPointerData *tids)
 {
 	uint64	   *ids = ladder->sorted.ids;
 
@@ -153,8 +128,7 @@ count_hits(IvfpqLadder *ladder, const IvfpqTruth *truths, int step, int q,
 			ids[j] = IvfpqTidToId(&tids[j]);
 		tids += nhits[i];
 		if (truths[i].nneighbours > 0)
-			count_step(ladder, &truths[i], step, ids, nhits[i],
-					   ladder->calibration->ids[q + i]);
+			note_found(ladder, &truths[i], q + i, step, ids, nhits[i]);
 	}
 }
 
@@ -169,22 +143,19 @@ climb_together(IvfpqLadder *ladder, IvfpqTrial *trial, int q, int n)
 	bool		done = true;
 
 	for (int i = 0; i < n; i++)
-	{
-		find_truth(calibration, q + i, &truths[i]);
-		ladder->found.nqueries += truths[i].nneighbours > 0;
-	}
+		find_truth(ladder, q + i, &truths[i]);
 	for (int step = 0; step < ladder->nsteps && done; step++)
 	{
 		const int32 *nhits;
 		const ItemPointerData *tids;
 
 		done = IvfpqTrialSearch(trial, calibration->queries +
-								(Size) q * calibration->dims, n,
-								calibration->dims, ladder->probes[step],
+								(Size) q * calibration->gv->dims, n,
+								calibration->gv->dims, ladder->probes[step],
 								IvfpqListsToCompare(meta, ladder->probes[step]),
 								ladder->sorted.capacity, &nhits, &tids);
 		if (done)
-			count_hits(ladder, truths, step, q, n, nhits, tids);
+			note_hits(ladder, truths, step, q, n, nhits, tids);
 		CHECK_FOR_INTERRUPTS();
 	}
 	MemoryContextSwitchTo(oldcontext);
@@ -192,43 +163,55 @@ climb_together(IvfpqLadder *ladder, IvfpqTrial *trial, int q, int n)
 	return done;
 }
 
-/* Steps from a few lists to `most`, widths to most_width. */
+/*
+ * Steps from `least` lists to `most`, widths to most_width.  Memory is the
+ * ladder's, and gone when the next one is laid.
+ */
 static void
-lay_ladder(IvfpqLadder *ladder, int most, int most_width)
+lay_ladder(IvfpqLadder *ladder, const IvfpqClimb *climb)
 {
 	const IvfpqMetaData *meta = &ladder->search.model->meta;
-	double		probes = Max(1, IvfpqFormulaProbes(meta) / 10);
+	int			capacity = (climb->most_width + 1) * meta->copies;
+	double		probes = climb->least;
 	double		width = LEAST_WIDTH;
 
+	ladder->climb = *climb;
 	ladder->nsteps = 0;
-	for (; ladder->nsteps < IVFPQ_MAX_STEPS - 1 && ceil(probes) < most;
+	for (; ladder->nsteps < IVFPQ_MAX_STEPS - 1 && ceil(probes) < climb->most;
 		 probes *= STEP)
 		ladder->probes[ladder->nsteps++] = (int) ceil(probes);
-	ladder->probes[ladder->nsteps++] = most;
+	ladder->probes[ladder->nsteps++] = climb->most;
 
 	ladder->nwidths = 0;
-	for (; ladder->nwidths < IVFPQ_MAX_WIDTHS - 1 && width < most_width;
+	for (; ladder->nwidths < IVFPQ_MAX_WIDTHS - 1 && width < climb->most_width;
 		 width *= WIDTH_STEP)
 		ladder->widths[ladder->nwidths++] = (int) width;
-	ladder->widths[ladder->nwidths++] = most_width;
+	ladder->widths[ladder->nwidths++] = climb->most_width;
 
 	/* here, because queries are climbed in a context of their own */
-	IvfpqTopKResize(&ladder->search.lists, most);
+	IvfpqTopKResize(&ladder->search.lists, climb->most);
 	/* each row's two copies, and the query's own */
-	IvfpqSearchOpen(&ladder->search, (most_width + 1) * meta->copies);
-	IvfpqTopKResize(&ladder->sorted, (most_width + 1) * meta->copies);
-	IvfpqAnswerRowsResize(&ladder->rows, (most_width + 1) * meta->copies +
-						  IVFPQ_DEEP_ROWS);
+	IvfpqSearchOpen(&ladder->search, capacity);
+	IvfpqTopKResize(&ladder->sorted, capacity);
+	IvfpqAnswerRowsResize(&ladder->rows, capacity + IVFPQ_TRUTH_ROWS);
+	if (ladder->found != NULL)
+	{
+		pfree(ladder->nneighbours);
+		pfree(ladder->found);
+	}
+	ladder->nneighbours = palloc0(climb->nqueries * sizeof(int));
+	ladder->found = palloc_extended((Size) climb->nqueries * ladder->nsteps *
+									sizeof(IvfpqFound), MCXT_ALLOC_HUGE);
 }
 
 /* Search for all queries by gpuvecd, if there is a trial; false: it failed. */
 static bool
 climb_there(IvfpqLadder *ladder, IvfpqTrial *trial, int nqueries)
 {
-	int			most = Min(MOST_TRIES,
-						   GV_MAX_TRIED_HITS / ladder->sorted.capacity);
+	int			capacity = ladder->sorted.capacity;
+	int			most = Min(MOST_TRIES, GV_MAX_TRIED_HITS / capacity);
 
-	if (trial == NULL || trial->builder == NULL || most <= 0)
+	if (trial == NULL || trial->builder == NULL || capacity > GV_MAX_HITS)
 		return false;
 	for (int q = 0; q < nqueries; q += most)
 		if (!climb_together(ladder, trial, q, Min(most, nqueries - q)))
@@ -236,36 +219,49 @@ climb_there(IvfpqLadder *ladder, IvfpqTrial *trial, int nqueries)
 	return true;
 }
 
-/* Search for queries that no other participant has taken. */
+/*
+ * Search for queries that no other participant has taken; with a file what was
+ * found goes there.
+ */
 static void
-climb_here(IvfpqLadder *ladder)
+climb_here(IvfpqLadder *ladder, IvfpqTempFile *file)
 {
-	int64		q;
+	Size		bytes = ladder->nsteps * sizeof(IvfpqFound);
+	int64		taken;
 
-	memset(&ladder->found, 0, sizeof(ladder->found));
-	while (IvfpqTeamTake(ladder->team, ladder->team->shared->climb.nqueries,
-						 &q))
-		climb(ladder, (int) q);
+	while (IvfpqTeamTake(ladder->team, ladder->climb.nqueries, &taken))
+	{
+		int			q = (int) taken;
+
+		climb(ladder, q);
+		if (file == NULL || ladder->nneighbours[q] == 0)
+			continue;
+		IvfpqTempFilePut(file, 0, &q, sizeof(q));
+		IvfpqTempFilePut(file, 0, &ladder->nneighbours[q], sizeof(int));
+		IvfpqTempFilePut(file, 0, &ladder->found[q * ladder->nsteps], bytes);
+	}
 	IvfpqStopPoint("build: climbed");
 }
 
-/* Add what another participant has found. */
+/* Take what another participant has found. */
 static void
 take_found(IvfpqLadder *ladder, int from)
 {
-	IvfpqTally *found = palloc(sizeof(IvfpqTally));
-	int64	   *sums = (int64 *) &ladder->found;
+	Size		bytes = ladder->nsteps * sizeof(IvfpqFound);
 	IvfpqTempFile files;
 	BufFile    *file;
+	int			q;
 
 	IvfpqTempFileBegin(&files, ladder->team, "found", 1);
 	file = IvfpqTempFileOpen(&files, 0, from);
-	if (file == NULL || !IvfpqTempFileRead(file, found, sizeof(*found)))
-		elog(ERROR, "a temporary file of the build is not there");
-	for (Size i = 0; i < sizeof(IvfpqTally) / sizeof(int64); i++)
-		sums[i] += ((const int64 *) found)[i];
+	if (file == NULL)
+		return;
+	while (IvfpqTempFileRead(file, &q, sizeof(q)))
+		if (!IvfpqTempFileRead(file, &ladder->nneighbours[q], sizeof(int)) ||
+			!IvfpqTempFileRead(file, &ladder->found[q * ladder->nsteps],
+							   bytes))
+			elog(ERROR, "a temporary file of the build ends early");
 	IvfpqTempFileClose(&files, file);
-	pfree(found);
 }
 
 /* Begin; memory from the current context. */
@@ -292,27 +288,23 @@ IvfpqLadderEnd(IvfpqLadder *ladder)
 }
 
 /*
- * The leader has the first queries searched for, with up to `most` lists and
- * most_width candidates: by gpuvecd, or by all participants.  Workers wait for
- * the end of a round before and after.
+ * The leader has the climb's queries searched for: by gpuvecd, or by all
+ * participants.  Workers wait for the end of a round before and after.
  */
 void
-IvfpqLadderClimb(IvfpqLadder *ladder, IvfpqTrial *trial, int nqueries,
-				 int most, int most_width)
+IvfpqLadderClimb(IvfpqLadder *ladder, IvfpqTrial *trial,
+				 const IvfpqClimb *climb)
 {
 	IvfpqTeamShared *team = ladder->team->shared;
 
-	lay_ladder(ladder, most, most_width);
-	memset(&ladder->found, 0, sizeof(ladder->found));
-	if (climb_there(ladder, trial, nqueries))
+	lay_ladder(ladder, climb);
+	if (climb_there(ladder, trial, climb->nqueries))
 		return;
 
 	team->meta = ladder->search.model->meta;
-	team->climb.nqueries = nqueries;
-	team->climb.most = most;
-	team->climb.most_width = most_width;
+	team->climb = *climb;
 	IvfpqTeamRelease(ladder->team);
-	climb_here(ladder);
+	climb_here(ladder, NULL);
 	(void) IvfpqTeamGather(ladder->team);
 	for (int from = 1; from < team->size; from++)
 		take_found(ladder, from);
@@ -333,11 +325,9 @@ IvfpqLadderHelp(IvfpqCalibration *calibration, Relation index,
 
 	while (team->shared->climb.nqueries > 0)
 	{
-		lay_ladder(ladder, team->shared->climb.most,
-				   team->shared->climb.most_width);
-		climb_here(ladder);
+		lay_ladder(ladder, &team->shared->climb);
 		IvfpqTempFileBegin(&file, team, "found", 1);
-		IvfpqTempFilePut(&file, 0, &ladder->found, sizeof(ladder->found));
+		climb_here(ladder, &file);
 		IvfpqTempFileDone(&file);
 		(void) IvfpqTeamGather(team);
 		IvfpqTempFileEnd(&file);

@@ -1,7 +1,7 @@
 /*
  * ladder.h
- *		What a calibration's queries find with ever more lists
- *		(ladder.c).
+ *		What a calibration's queries find with ever more lists (ladder.c), and
+ *		what it takes to find enough (cheapest.c).
  */
 #ifndef IVFPQ_LADDER_H
 #define IVFPQ_LADDER_H
@@ -13,26 +13,19 @@
 #define IVFPQ_MAX_STEPS		48
 #define IVFPQ_MAX_WIDTHS	32
 
-/* Rows of an answer that count at each depth. */
-#define IVFPQ_DEPTH_ROWS	{IVFPQ_FIRST_ROWS, IVFPQ_DEEP_ROWS}
-
 /* What is to be found for a query. */
 typedef struct IvfpqTruth
 {
 	int			nneighbours;
-	uint64		neighbours[IVFPQ_DEEP_ROWS];	/* ids, the nearest first */
+	uint64		neighbours[IVFPQ_TRUTH_ROWS];	/* ids, the nearest first */
 } IvfpqTruth;
 
-/*
- * True neighbours found at each depth, step and width, and their squares,
- * summed over queries: whole numbers, so the order of adding does not matter.
- */
-typedef struct IvfpqTally
+/* What was found for a query at a step of the ladder. */
+typedef struct IvfpqFound
 {
-	int64		nqueries;
-	int64		sum[IVFPQ_DEPTHS][IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
-	int64		squares[IVFPQ_DEPTHS][IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
-} IvfpqTally;
+	uint8		widths[IVFPQ_TRUTH_ROWS];	/* the first that finds each
+											 * neighbour; nwidths: none does */
+} IvfpqFound;
 
 typedef struct IvfpqLadder
 {
@@ -40,6 +33,7 @@ typedef struct IvfpqLadder
 	IvfpqTeam  *team;
 	IvfpqSearch search;
 	MemoryContext tmp;			/* reset after every query */
+	IvfpqClimb	climb;			/* which the ladder is laid for */
 	int			nsteps;
 	int			probes[IVFPQ_MAX_STEPS];
 	int			nwidths;
@@ -48,16 +42,22 @@ typedef struct IvfpqLadder
 	IvfpqTruth *truth;			/* of the query at hand */
 	GvTopK		sorted;			/* copy of the candidates */
 	IvfpqAnswerRows rows;		/* of the answer at hand */
-	IvfpqTally	found;
+	int		   *nneighbours;	/* [climb.nqueries]; 0: nothing to find */
+	IvfpqFound *found;			/* [climb.nqueries][nsteps] */
 } IvfpqLadder;
 
+/* ladder.c */
 extern IvfpqLadder *IvfpqLadderBegin(IvfpqCalibration *calibration,
 									 Relation index, const IvfpqModel *model,
 									 IvfpqTeam *team);
 extern void IvfpqLadderClimb(IvfpqLadder *ladder, IvfpqTrial *trial,
-							 int nqueries, int most, int most_width);
+							 const IvfpqClimb *climb);
 extern void IvfpqLadderHelp(IvfpqCalibration *calibration, Relation index,
 							IvfpqTeam *team);
 extern void IvfpqLadderEnd(IvfpqLadder *ladder);
+
+/* cheapest.c */
+extern bool IvfpqCheapest(const IvfpqLadder *ladder, double z,
+						  IvfpqMetaData *meta);
 
 #endif							/* IVFPQ_LADDER_H */

@@ -22,6 +22,7 @@
 #include "am/common/identity.h"
 #include "am/common/snapshot.h"
 #include "am/common/tid.h"
+#include "am/scan/effort.h"
 #include "am/train/train.h"
 #include "pgcompat.h"
 
@@ -81,9 +82,13 @@ offer_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	if (dims == pass->model->meta.dims &&
 		IvfpqIsPlaceable(pass->type, row, dims))
 	{
+		uint64		id = IvfpqTidToId(tid);
+
 		gv_transform(&pass->model->gv, row, 1,
 					 pass->batch + (Size) pass->nbatch * dims);
-		pass->ids[pass->nbatch++] = IvfpqTidToId(tid);
+		pass->ids[pass->nbatch++] = id;
+		if (IvfpqLevelHas(1, id))
+			IvfpqCalibrationSample(pass->calibration, row, id);
 	}
 	MemoryContextReset(pass->tmp);
 	if (pass->nbatch == BATCH_ROWS)
@@ -163,6 +168,7 @@ IvfpqCalibrateIndex(Relation heap, Relation index)
 	pass.calibration = IvfpqCalibrationBegin(&model->gv, n, sample.rows,
 											 sample.ids);
 	read_table(&pass, heap, index, indexInfo);
+	IvfpqCalibrationFlush(pass.calibration);
 	model->meta.rows_at_calibration = pass.rows;
 	IvfpqTeamAlone(&team);
 	IvfpqSnapshotDrop();
@@ -176,21 +182,23 @@ static void
 put_targets(FunctionCallInfo fcinfo, Relation index)
 {
 	static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
-	static const int depths[IVFPQ_DEPTHS] = {IVFPQ_FIRST_ROWS,
-	IVFPQ_DEEP_ROWS};
+	static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	IvfpqMetaData meta;
 
 	IvfpqMetaRead(index, &meta);
 	if (meta.nlists == 0 || meta.rows_at_calibration == 0)
 		return;
-	for (int d = 0; d < IVFPQ_DEPTHS; d++)
+	for (int d = 0; d < meta.calibrated_depths; d++)
 		for (int t = 0; t < IVFPQ_TARGETS; t++)
 		{
 			const IvfpqTarget *target = &meta.targets[d][t];
 			Datum		values[TARGET_NCOLUMNS];
 			bool		nulls[TARGET_NCOLUMNS] = {false};
 
+			/* not proven: more than that of .99 is taken */
+			if (target->candidates == 0 && recalls[t] > IVFPQ_SURE_RECALL)
+				continue;
 			values[TARGET_K] = Int32GetDatum(depths[d]);
 			values[TARGET_RECALL] = Float8GetDatum(recalls[t]);
 			values[TARGET_PROBES] = Int32GetDatum(target->probes);

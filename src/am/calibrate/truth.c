@@ -19,40 +19,35 @@ put_heap(IvfpqTempFile *file, GvTopK *heap)
 
 /* Write what was found here, for other participants. */
 void
-IvfpqTruthGive(const IvfpqCalibration *calibration, IvfpqTeam *team)
+IvfpqTruthGive(IvfpqCalibration *calibration, IvfpqTeam *team)
 {
 	IvfpqTempFile file;
 
 	IvfpqTempFileBegin(&file, team, "truth", 1);
-	for (int q = 0; q < calibration->nqueries; q++)
-		put_heap(&file, &calibration->truth[q]);
+	for (int level = 0; level < IVFPQ_LEVELS; level++)
+		for (int q = 0; q < IvfpqLevelQueries(calibration, level); q++)
+			put_heap(&file, &calibration->truth[level][q]);
 	IvfpqTempFileDone(&file);
 }
 
-/* Take what another participant has found. */
+/* Take what another participant has found of a query. */
 static void
-take(IvfpqCalibration *calibration, BufFile *file)
+take_heap(BufFile *file, GvTopK *heap)
 {
-	int			capacity = calibration->truth[0].capacity;
-	float	   *scores = palloc(capacity * sizeof(float));
-	uint64	   *ids = palloc(capacity * sizeof(uint64));
+	float		scores[IVFPQ_TRUTH_ROWS + 1];
+	uint64		ids[IVFPQ_TRUTH_ROWS + 1];
+	int32		count;
 
-	for (int q = 0; q < calibration->nqueries; q++)
-	{
-		int32		count;
-
-		if (!IvfpqTempFileRead(file, &count, sizeof(count)))
-			elog(ERROR, "a temporary file of the build ends early");
-		if (count == 0)
-			continue;
-		if (!IvfpqTempFileRead(file, scores, count * sizeof(float)) ||
-			!IvfpqTempFileRead(file, ids, count * sizeof(uint64)))
-			elog(ERROR, "a temporary file of the build ends early");
-		for (int i = 0; i < count; i++)
-			gv_topk_push(&calibration->truth[q], scores[i], ids[i]);
-	}
-	pfree(scores);
-	pfree(ids);
+	if (!IvfpqTempFileRead(file, &count, sizeof(count)))
+		elog(ERROR, "a temporary file of the build ends early");
+	if (count == 0)
+		return;
+	if (count > IVFPQ_TRUTH_ROWS + 1 ||
+		!IvfpqTempFileRead(file, scores, count * sizeof(float)) ||
+		!IvfpqTempFileRead(file, ids, count * sizeof(uint64)))
+		elog(ERROR, "a temporary file of the build ends early");
+	for (int i = 0; i < count; i++)
+		gv_topk_push(heap, scores[i], ids[i]);
 }
 
 /* Take what all others have found. */
@@ -71,7 +66,9 @@ IvfpqTruthTake(IvfpqCalibration *calibration, IvfpqTeam *team)
 		file = IvfpqTempFileOpen(&files, 0, from);
 		if (file == NULL)
 			elog(ERROR, "a temporary file of the build is not there");
-		take(calibration, file);
+		for (int level = 0; level < IVFPQ_LEVELS; level++)
+			for (int q = 0; q < IvfpqLevelQueries(calibration, level); q++)
+				take_heap(file, &calibration->truth[level][q]);
 		IvfpqTempFileClose(&files, file);
 	}
 }

@@ -92,7 +92,8 @@ assign_row(InPlace *state, uint64 id)
 	MemoryContextSwitchTo(oldcontext);
 	if (dims == state->training.gv.dims &&
 		IvfpqIsPlaceable(&state->type, vector, dims))
-		IvfpqBulkLoadRow(&state->load, vector, id);
+		IvfpqBulkLoadRow(&state->load, vector, id,
+						 IvfpqBulkLoadWants(&state->load, id));
 	else
 		keep_row(state, id);
 	IvfpqMeasureDone(&state->rows);

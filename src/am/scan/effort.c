@@ -1,6 +1,6 @@
 /*
  * effort.c
- *		How many lists and candidates each batch of a scan takes.
+ *		How many lists and candidates a scan takes for its first n rows.
  *
  * A setting comes before an option, an option before what calibration found
  * for the recall asked for; an index that was not calibrated takes what
@@ -10,12 +10,15 @@
 
 #include <math.h>
 
+#include "utils/rel.h"
+
 #include "am/common/options.h"
 #include "am/scan/effort.h"
 
 /*
- * Each batch takes this many times the candidates, and probes this many times
- * the lists, of the one before.
+ * Where nothing is known, each batch takes this many times the candidates, for
+ * as many times the rows, and probes this many times the lists of the one
+ * before.
  */
 #define CANDIDATES_GROWTH	4.0
 #define PROBES_GROWTH		2.0
@@ -28,7 +31,20 @@
 
 #define MOST_CANDIDATES		(PG_INT32_MAX / 4)
 
+/* The depth of the second batch, the last that every calibration has. */
+#define SECOND		1
+
 static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
+static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
+
+/* What calibration knows of a recall. */
+typedef struct Known
+{
+	int			nreached;		/* the recall is reached at the first so many
+								 * depths, */
+	int			ndepths;		/* something is known at these; 0 = nothing is */
+	IvfpqTarget targets[IVFPQ_DEPTHS];
+} Known;
 
 /* Probes without calibration. */
 int
@@ -52,71 +68,127 @@ IvfpqFormulaCandidates(const IvfpqMetaData *meta)
 	return (int) Min(1000, Max(60, ceil(20 + 10 * width * width)));
 }
 
-/* The smallest target of calibration that is not below the recall. */
-static int
-find_target(double recall)
-{
-	int			target = 0;
-
-	while (target < IVFPQ_TARGETS - 1 && recalls[target] < recall)
-		target++;
-	return target;
-}
-
 /*
- * How much of something a recall beyond .99 takes, where .95 takes `lower` and
- * .99 takes `upper`: for equal parts of what is missing, equal factors.
+ * How much of something a recall takes beyond a known one, where .95 takes
+ * `lower` and the known one `upper`: for equal parts of what is missing, equal
+ * factors.
  */
 double
-IvfpqBeyondTargets(double recall, double lower, double upper)
+IvfpqBeyondTargets(double recall, double known, double lower, double upper)
 {
 	double		slope = log(upper / Max(lower, 1)) /
-	log((1 - IVFPQ_LOWER_RECALL) / (1 - IVFPQ_MOST_RECALL));
+	log((1 - IVFPQ_LOWER_RECALL) / (1 - known));
 
-	return upper * pow((1 - IVFPQ_MOST_RECALL) / (1 - Min(recall, HIGHEST)),
+	return upper * pow((1 - known) / (1 - Min(recall, HIGHEST)),
 					   Max(slope, LEAST_SLOPE));
 }
 
+/* The rung of a recall that is one of the targets. */
+static int
+rung_of(double recall)
+{
+	int			t = 0;
+
+	while (t < IVFPQ_TARGETS - 1 && recalls[t] < recall)
+		t++;
+	return t;
+}
+
 /*
- * What the recall takes at a depth, as far as calibration knows; *reached says
- * whether it does, or need not, because formulas serve below .99.  Of a target
- * out of reach the one before is better than nothing: for a user that names
- * one of the two numbers and needs the other.  False when nothing is known.
+ * What the recall takes at a depth: the smallest target that is not below it
+ * or, beyond those that calibration could prove, more than the highest one
+ * takes.  False when the recall is out of reach; then *target is the highest
+ * within it, if any: better than nothing for a user that names one of the two
+ * numbers and needs the other.
  */
 static bool
 find_known(const IvfpqMetaData *meta, int depth, double recall,
-		   IvfpqTarget *known, bool *reached)
+		   IvfpqTarget *target)
 {
 	const IvfpqTarget *targets = meta->targets[depth];
-	int			target = find_target(recall);
-	const IvfpqTarget *lower = &targets[find_target(IVFPQ_LOWER_RECALL)];
+	const IvfpqTarget *lower = &targets[rung_of(IVFPQ_LOWER_RECALL)];
+	int			t = rung_of(recall);
 
-	*reached = recall <= IVFPQ_MOST_RECALL;
-	if (meta->rows_at_calibration == 0)
+	if (recall > IVFPQ_SURE_RECALL)
+		while (t < IVFPQ_TARGETS - 1 && targets[t].candidates == 0)
+			t++;
+	*target = targets[t];
+	if (target->candidates > 0 && recall <= recalls[t])
+		return true;
+	while (t > 0 && targets[t].candidates == 0)
+		t--;
+	*target = targets[t];
+	if (recall <= IVFPQ_SURE_RECALL || recalls[t] < IVFPQ_SURE_RECALL)
 		return false;
-	*reached = targets[target].candidates > 0;
-	while (target > 0 && targets[target].candidates == 0)
-		target--;
-	*known = targets[target];
-	if (*reached && recall > IVFPQ_MOST_RECALL)
-	{
-		known->probes = (int) Min(IvfpqBeyondTargets(recall, lower->probes,
-													 known->probes),
-								  meta->nlists);
-		known->candidates = (int)
-			Min(IvfpqBeyondTargets(recall, lower->candidates,
-								   known->candidates),
-				Min(Max(meta->rows_at_calibration, known->candidates),
-					MOST_CANDIDATES));
-	}
-	return known->candidates > 0;
+	target->probes = (int) Min(IvfpqBeyondTargets(recall, recalls[t],
+												  lower->probes,
+												  target->probes),
+							   meta->nlists);
+	target->candidates = (int)
+		Min(IvfpqBeyondTargets(recall, recalls[t], lower->candidates,
+							   target->candidates),
+			Min(Max(meta->rows_at_calibration, target->candidates),
+				MOST_CANDIDATES));
+	return true;
 }
 
-/* base x growth^exponent, at most `most`. */
-static int
-grow(double base, double growth, int exponent, int most)
+/*
+ * What is known of the recall.  Of the first two depths that may be less than
+ * the recall; the others count as long as it is reached.
+ */
+static void
+find_all_known(const IvfpqMetaData *meta, double recall, Known *known)
 {
-	return (int) Min(ceil(base * pow(growth, exponent)), most);
+	known->nreached = known->ndepths = 0;
+	for (int d = 0; d < meta->calibrated_depths; d++)
+	{
+		bool		reached = find_known(meta, d, recall, &known->targets[d]);
+
+		if (known->targets[d].candidates == 0 || (!reached && d > SECOND))
+			break;
+		known->ndepths++;
+		if (reached && known->nreached == d)
+			known->nreached++;
+	}
+}
+
+/* Between from and to, in equal factors; share 0 .. 1 of the way. */
+static double
+between(double from, double to, double share)
+{
+	return from * pow(to / Max(from, 1), share);
+}
+
+/*
+ * What so many rows take, between depths that are known in equal factors; and
+ * beyond them as if all rows took all lists and all candidates.
+ */
+static void
+interpolate(const Known *known, const IvfpqMetaData *meta, double all,
+			double rows, double *probes, double *candidates)
+{
+	int			d = 0;
+	double		from;
+	double		to;
+	double		share;
+	IvfpqTarget end;
+
+	while (d < known->ndepths && depths[d] < rows)
+		d++;
+	*probes = known->targets[Min(d, known->ndepths - 1)].probes;
+	*candidates = known->targets[Min(d, known->ndepths - 1)].candidates;
+	if (d == 0)
+		return;
+	from = depths[d - 1];
+	to = d < known->ndepths ? depths[d] : Max(all, from * CANDIDATES_GROWTH);
+	end.probes = meta->nlists;
+	end.candidates = (int) Min(Max(to, *candidates), MOST_CANDIDATES);
+	if (d < known->ndepths)
+		end = known->targets[d];
+	share = Min(log(rows / from) / log(to / from), 1);
+	*probes = between(known->targets[d - 1].probes, end.probes, share);
+	*candidates = Max(between(known->targets[d - 1].candidates,
+							  end.candidates, share), rows);
 }
 
 /* What the user named, by setting or option; 0 = nothing. */
@@ -126,47 +198,60 @@ given(int setting, int option)
 	return setting > 0 ? setting : option;
 }
 
+/* The effort for the first so many rows. */
+void
+IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
+			   double rows)
+{
+	const IvfpqOptions *options = IvfpqGetOptions(index);
+	int			named_probes = given(ivfpq_probes, options->probes);
+	int			named_candidates = given(ivfpq_candidates,
+										 options->candidates);
+	double		batches = log(Max(rows / IVFPQ_FIRST_ROWS, 1)) /
+	log(CANDIDATES_GROWTH);
+	double		probes_factor = pow(PROBES_GROWTH, batches);
+	double		factor = Max(rows / IVFPQ_FIRST_ROWS, 1);
+	double		probes = IvfpqFormulaProbes(meta) * probes_factor;
+	double		candidates = IvfpqFormulaCandidates(meta) * factor;
+	Known		known;
+	bool		reached;
+
+	find_all_known(meta, ivfpq_recall, &known);
+	if (known.ndepths > 0)
+		interpolate(&known, meta,
+					Max(meta->rows_at_calibration, index->rd_rel->reltuples),
+					rows, &probes, &candidates);
+	if (named_probes > 0)
+		probes = named_probes * probes_factor;
+	if (named_candidates > 0)
+		candidates = named_candidates * factor;
+
+	/* what formulas take is good for as much as calibration can be asked */
+	reached = meta->rows_at_calibration == 0 ?
+		ivfpq_recall <= IVFPQ_SURE_RECALL :
+		known.nreached > (rows > depths[0] ? SECOND : 0);
+	effort->known = known.nreached > 0 && named_probes == 0 &&
+		named_candidates == 0 && rows <= depths[known.nreached - 1];
+	effort->everything = meta->nlists == 0 ||
+		(named_probes == 0 && (ivfpq_recall >= 1 || !reached));
+	effort->probes = (int) Max(1, Min(ceil(probes - 1e-6), meta->nlists));
+	effort->candidates = (int) Min(ceil(candidates - 1e-6), MOST_CANDIDATES);
+	effort->quota = (int64) rows;
+}
+
 /*
- * The effort of a batch, 0 the first.  Where calibration knows, the first
- * batch is good for 10 rows and the second for 100.
+ * The effort of a batch, 0 the first.  Where calibration knows, the first is
+ * good for 10 rows and the second for 100.
  */
 void
 IvfpqGetEffort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 			   int batch)
 {
-	const IvfpqOptions *options = IvfpqGetOptions(index);
-	int			probes = given(ivfpq_probes, options->probes);
-	int			candidates = given(ivfpq_candidates, options->candidates);
-	IvfpqTarget target;
-	bool		reached;
-	bool		known = find_known(meta, batch > 0 ? 1 : 0, ivfpq_recall,
-								   &target, &reached);
-	int			after = Max(batch - 1, 0);	/* batches after the known ones */
+	int			candidates = given(ivfpq_candidates,
+								   IvfpqGetOptions(index)->candidates);
+	double		rows = depths[0] * pow(CANDIDATES_GROWTH, batch);
 
-	effort->everything = meta->nlists == 0 ||
-		(probes == 0 && (ivfpq_recall >= 1 || !reached));
-
-	if (probes == 0 && known)
-		effort->probes = grow(target.probes, PROBES_GROWTH, after,
-							  meta->nlists);
-	else
-		effort->probes = grow(probes > 0 ? probes : IvfpqFormulaProbes(meta),
-							  PROBES_GROWTH, batch, meta->nlists);
-	effort->probes = Max(effort->probes, 1);
-
-	if (candidates == 0 && known)
-	{
-		effort->candidates = grow(target.candidates, CANDIDATES_GROWTH, after,
-								  MOST_CANDIDATES);
-		effort->quota = batch == 0 ? IVFPQ_FIRST_ROWS :
-			grow(IVFPQ_DEEP_ROWS, CANDIDATES_GROWTH, after, PG_INT32_MAX);
-	}
-	else
-	{
-		effort->candidates = grow(candidates > 0 ? candidates :
-								  IvfpqFormulaCandidates(meta),
-								  CANDIDATES_GROWTH, batch, MOST_CANDIDATES);
-		effort->quota = grow(IVFPQ_FIRST_ROWS, CANDIDATES_GROWTH, batch,
-							 PG_INT32_MAX);
-	}
+	if (batch > 0 && candidates == 0 && meta->rows_at_calibration > 0)
+		rows = depths[SECOND] * pow(CANDIDATES_GROWTH, batch - 1);
+	IvfpqEffortFor(effort, index, meta, Min(rows, PG_INT32_MAX));
 }

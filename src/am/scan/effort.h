@@ -7,11 +7,14 @@
 
 #include "page/page.h"
 
-/* The highest recall that calibration looks for. */
-#define IVFPQ_MOST_RECALL		0.99
+/* The highest recall that every calibration tells. */
+#define IVFPQ_SURE_RECALL		0.99
 
 /* What that takes, compared with this one, tells how fast it grows beyond. */
 #define IVFPQ_LOWER_RECALL		0.95
+
+/* Rows that the first batch is good for, where calibration knows. */
+#define IVFPQ_FIRST_ROWS		10
 
 typedef struct IvfpqEffort
 {
@@ -19,11 +22,15 @@ typedef struct IvfpqEffort
 	int			candidates;
 	int64		quota;			/* rows given out by the end of the batch */
 	bool		everything;		/* read all lists and measure all rows */
+	bool		known;			/* calibration tells of so many rows */
 } IvfpqEffort;
 
 extern int	IvfpqFormulaProbes(const IvfpqMetaData *meta);
 extern int	IvfpqFormulaCandidates(const IvfpqMetaData *meta);
-extern double IvfpqBeyondTargets(double recall, double lower, double upper);
+extern double IvfpqBeyondTargets(double recall, double known, double lower,
+								 double upper);
+extern void IvfpqEffortFor(IvfpqEffort *effort, Relation index,
+						   const IvfpqMetaData *meta, double rows);
 extern void IvfpqGetEffort(IvfpqEffort *effort, Relation index,
 						   const IvfpqMetaData *meta, int batch);
 

@@ -59,8 +59,9 @@ has_rows(const IvfpqScan *state, double rows)
  * asked for a share of 1 - recall: rows nearer than those given out come too
  * late for their place, and a condition that has turned away most rows so far
  * may look for just these.  They are among the nearest rows, so fewer than
- * that share of all rows are lost.  The first two batches are known to reach
- * the recall.
+ * that share of all rows are lost.  Where calibration knows how deep to look,
+ * the recall holds for such a condition, too; without it the first two batches
+ * are taken for good.
  */
 bool
 IvfpqFullPassIsBetter(const IvfpqScan *state)
@@ -71,7 +72,7 @@ IvfpqFullPassIsBetter(const IvfpqScan *state)
 	if (state->batch > 0 && effort->candidates > IVFPQ_MIN_MEASURED &&
 		!has_rows(state, effort->candidates / MEASURED_SHARE))
 		return true;
-	if (ivfpq_order != IVFPQ_ORDER_STRICT ||
+	if (ivfpq_order != IVFPQ_ORDER_STRICT || effort->known ||
 		state->batch < (share > 0 ? 2 : 1))
 		return false;
 	return share <= 0 || !has_rows(state, effort->quota / share);

@@ -13,6 +13,7 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 
+#include "am/calibrate/calibrate.h"
 #include "am/common/count.h"
 #include "am/common/identity.h"
 #include "am/common/options.h"
@@ -24,6 +25,8 @@
 
 /* Advice: a list longer than this many times the mean. */
 #define MAX_LIST_SHARE	8
+
+static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
 
 PG_FUNCTION_INFO_V1(gpuvec_index_info);
 PG_FUNCTION_INFO_V1(gpuvec_list_stats);
@@ -71,6 +74,11 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 	if (IvfpqHasDrifted(heap, index, totals->live, &drawn, &far))
 		return psprintf("codes of %d of %d rows drawn fall short, they are unlike those of training: REINDEX INDEX CONCURRENTLY %s, and until then gpuvec_calibrate(%s)",
 						far, drawn, name, quote_literal_cstr(name));
+	if (meta->rows_at_calibration > 0 &&
+		meta->calibrated_depths < IvfpqCalibrationDepths(meta->rows_at_calibration))
+		return psprintf("calibrated for the first %d rows only, by an older gpuvec: gpuvec_calibrate(%s), for queries that read on",
+						depths[meta->calibrated_depths - 1],
+						quote_literal_cstr(name));
 	if (pending > MAX_PENDING)
 		return psprintf("%lld rows are in no list: VACUUM its table or call gpuvec_train(%s)",
 						(long long) pending, quote_literal_cstr(name));

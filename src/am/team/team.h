@@ -61,12 +61,14 @@ typedef enum IvfpqTeamPart
 	IVFPQ_TEAM_PARTS			/* how many there are */
 } IvfpqTeamPart;
 
-/* A round of calibration (ladder.c). */
+/* A round of calibration (calibrate/ladder.c). */
 typedef struct IvfpqClimb
 {
-	int			nqueries;		/* 0: there is none */
-	int			most;			/* lists, */
-	int			most_width;		/* and candidates of the ladder */
+	int			level;			/* of the neighbours to find */
+	int			nqueries;		/* 0: there is no round */
+	int			least;			/* lists of the ladder, */
+	int			most;
+	int			most_width;		/* and its candidates */
 } IvfpqClimb;
 
 /* What all participants see. */

@@ -130,6 +130,9 @@ extern void IvfpqTrainingShare(const IvfpqTraining *training,
 							   IvfpqTeam *team);
 extern void IvfpqTrainingOpen(IvfpqTraining *training, IvfpqTeam *team);
 
+/* Neighbours of each query that calibration looks for. */
+#define IVFPQ_TRUTH_ROWS	100
+
 /* train.c */
 extern int	IvfpqCalibrationQueries(double rows);
 extern void IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team,

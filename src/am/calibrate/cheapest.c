@@ -1,0 +1,317 @@
+/*
+ * cheapest.c
+ *		The cheapest probes and candidates that reach each target, from what a
+ *		ladder's queries found.
+ *
+ * What counts is what strict order gives out.  A scan gives out the first ten
+ * rows from what the first target's search found, then those behind them from
+ * what the next one finds, and so on; what a later search finds nearer than
+ * the last row given out comes too late.  So of every query it is known how
+ * far the target of one depth came, and for the next depth only neighbours
+ * behind that place count.  Where only some rows are looked at a query's own
+ * place is a matter of chance, and the mean is taken.
+ *
+ * A target holds for the first n rows, with the lower end of its 95 %
+ * interval, and for the last fifth of them: a condition may leave no others.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "am/calibrate/ladder.h"
+#include "am/scan/effort.h"
+
+/*
+ * Nanoseconds of one core, for weighing probes against candidates: with
+ * AVX-512, pages in shared buffers but not in the processor's cache.
+ */
+#define LOOKUP_NS		0.06	/* a sub-quantizer of a copy, reading it, too */
+#define FETCH_NS		400.0	/* a row of the heap */
+#define DIMENSION_NS	0.8		/* of that row's distance */
+#define RECORD_NS		300.0	/* a refine record instead */
+#define RECORD_DIMENSION_NS	0.4
+
+/* A sample tells of a recall if it has so many neighbours that may be missed. */
+#define LEAST_MISSED	10
+
+#define LAST_PART		0.2		/* of the ranks, for which targets hold, too */
+
+static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
+static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
+
+/* How far strict order has come with a query. */
+typedef struct Place
+{
+	double		given;			/* neighbours given out */
+	int			next;			/* behind the last of them */
+} Place;
+
+/* Neighbours that a depth's pairs find, summed over queries. */
+typedef struct Tally
+{
+	int			nqueries;
+	int			wanted;			/* neighbours of a query */
+	int			nlast;			/* ... in the last part */
+	double		sum[IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
+	double		squares[IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
+	double		last[IVFPQ_MAX_STEPS][IVFPQ_MAX_WIDTHS];
+} Tally;
+
+/* Neighbours of the ladder's level among the first rows of a depth. */
+static int
+wanted_at(const IvfpqLadder *ladder, int depth)
+{
+	return depths[depth] / ivfpq_levels[ladder->climb.level].stride;
+}
+
+/* Can the sample of a depth's level tell this recall from 1? */
+static bool
+is_provable(const IvfpqLadder *ladder, int depth, double recall)
+{
+	int			level = 0;
+
+	while (ivfpq_levels[level].end <= depth)
+		level++;
+	return recall <= IVFPQ_SURE_RECALL ||
+		(1 - recall) * depths[depth] / ivfpq_levels[level].stride *
+		IvfpqLevelQueries(ladder->calibration, level) >=
+		LEAST_MISSED * (1 - 1e-9);
+}
+
+/* What was found for query q at a step. */
+static const uint8 *
+found_at(const IvfpqLadder *ladder, int q, int step)
+{
+	return ladder->found[q * ladder->nsteps + step].widths;
+}
+
+/* Add what query q finds with each pair behind its place. */
+static void
+tally_query(const IvfpqLadder *ladder, int q, const Place *place,
+			Tally *tally)
+{
+	int			wanted = Min(tally->wanted, ladder->nneighbours[q]);
+	int			last = wanted - Min(tally->nlast, wanted);
+	double		scale = (double) tally->wanted / wanted;
+	double		last_scale = (double) tally->nlast / (wanted - last);
+
+	for (int step = 0; step < ladder->nsteps; step++)
+	{
+		const uint8 *widths = found_at(ladder, q, step);
+		int			counts[IVFPQ_MAX_WIDTHS + 1] = {0};
+		int			lasts[IVFPQ_MAX_WIDTHS + 1] = {0};
+		double		found = place->given;
+		int			found_last = 0;
+
+		for (int r = place->next; r < wanted; r++)
+		{
+			counts[widths[r]]++;
+			lasts[widths[r]] += r >= last;
+		}
+		for (int w = 0; w < ladder->nwidths; w++)
+		{
+			double		n;
+
+			found += counts[w];
+			found_last += lasts[w];
+			n = Min(found, wanted) * scale;
+			tally->sum[step][w] += n;
+			tally->squares[step][w] += n * n;
+			tally->last[step][w] += found_last * last_scale;
+		}
+	}
+	tally->nqueries++;
+}
+
+/* What all queries find at a depth with each pair. */
+static void
+tally_depth(const IvfpqLadder *ladder, const Place *places, int depth,
+			Tally *tally)
+{
+	memset(tally, 0, sizeof(*tally));
+	tally->wanted = wanted_at(ladder, depth);
+	tally->nlast = (int) ceil(tally->wanted * LAST_PART);
+	for (int q = 0; q < ladder->climb.nqueries; q++)
+		if (ladder->nneighbours[q] > 0)
+			tally_query(ladder, q, &places[q], tally);
+}
+
+/*
+ * The recall of a pair: the lower end of its interval, of z standard errors,
+ * or that of the last part.
+ */
+static double
+recall_of(const Tally *tally, double z, int step, int width)
+{
+	double		n = Max(tally->nqueries, 2);
+	double		mean = tally->sum[step][width] / n / tally->wanted;
+	double		squares = tally->squares[step][width] / tally->wanted /
+	tally->wanted;
+	double		last = tally->last[step][width] / n / tally->nlast;
+	double		variance = (squares - n * mean * mean) / (n - 1);
+
+	/* queries that all came out alike tell nothing of their spread */
+	variance = Max(variance, mean * (1 - mean) / n);
+	return Min(mean - z * sqrt(variance / n), last);
+}
+
+/*
+ * The least probes, between the ladder's steps, that reach the recall with so
+ * many candidates; 0 when none do.
+ */
+static int
+least_probes(const IvfpqLadder *ladder, const Tally *tally, double z,
+			 int width, double recall)
+{
+	double		before = 0;
+
+	for (int step = 0; step < ladder->nsteps; step++)
+	{
+		double		bound = recall_of(tally, z, step, width);
+
+		if (bound >= recall)
+		{
+			double		to = ladder->probes[step];
+			double		from = step > 0 ? ladder->probes[step - 1] : to;
+
+			if (step > 0 && bound > before)
+				to = from * pow(to / from, (recall - before) / (bound - before));
+			return (int) Max(1, Min(ceil(to), ladder->probes[step]));
+		}
+		before = bound;
+	}
+	return 0;
+}
+
+/* The cheapest way to a recall; false when the ladder does not reach it. */
+static bool
+find_target(const IvfpqLadder *ladder, const Tally *tally, double z,
+			double recall, IvfpqTarget *target)
+{
+	const IvfpqMetaData *meta = &ladder->search.model->meta;
+	double		list = (double) meta->rows_at_calibration * meta->copies /
+	meta->nlists;
+	double		candidate = meta->refine == IVFPQ_REFINE_NONE ?
+	FETCH_NS + DIMENSION_NS * meta->dims :
+	RECORD_NS + RECORD_DIMENSION_NS * meta->dims;
+	double		least = 0;
+
+	target->probes = target->candidates = 0;
+	for (int w = 0; w < ladder->nwidths; w++)
+	{
+		int			probes = least_probes(ladder, tally, z, w, recall);
+		double		cost = probes * list * meta->pq_dim * LOOKUP_NS +
+		ladder->widths[w] * candidate;
+
+		if (probes == 0 || (target->probes > 0 && cost >= least))
+			continue;
+		least = cost;
+		target->probes = probes;
+		target->candidates = ladder->widths[w];
+	}
+	return target->probes > 0;
+}
+
+/* The last of ascending numbers [n] that is not above the limit, or the first. */
+static int
+last_within(const int *numbers, int n, int limit)
+{
+	int			i = 0;
+
+	while (i + 1 < n && numbers[i + 1] <= limit)
+		i++;
+	return i;
+}
+
+/* A depth's rows have been given out with a target: where are we now? */
+static void
+advance(const IvfpqLadder *ladder, int depth, const IvfpqTarget *target,
+		double recall, Place *places)
+{
+	int			step = last_within(ladder->probes, ladder->nsteps,
+								   target->probes);
+	int			width = last_within(ladder->widths, ladder->nwidths,
+									target->candidates);
+	int			wanted = wanted_at(ladder, depth);
+
+	for (int q = 0; q < ladder->climb.nqueries; q++)
+	{
+		Place	   *place = &places[q];
+		const uint8 *widths = found_at(ladder, q, step);
+
+		if (ladder->climb.level > 0)
+		{
+			place->given = recall * wanted;
+			place->next = wanted;
+			continue;
+		}
+		for (int r = place->next;
+			 r < ladder->nneighbours[q] && place->given < wanted; r++)
+			if (widths[r] <= width)
+			{
+				place->given++;
+				place->next = r + 1;
+			}
+	}
+}
+
+/*
+ * All depths of a target at the ladder's level; false when one is out of
+ * reach, and with it those behind.  What the sample cannot prove is passed
+ * over: a scan has more from the target below it.
+ */
+static bool
+find_depths(const IvfpqLadder *ladder, double z, int t, Tally *tally,
+			IvfpqMetaData *meta)
+{
+	const IvfpqLevel *level = &ivfpq_levels[ladder->climb.level];
+	Place	   *places = palloc0(ladder->climb.nqueries * sizeof(Place));
+	IvfpqTarget before = {0, 0};	/* of the last depth that is known */
+	bool		reached = true;
+
+	for (int d = 0; reached && d < Min(level->end, meta->calibrated_depths);
+		 d++)
+	{
+		IvfpqTarget *target = &meta->targets[d][t];
+
+		if (!is_provable(ladder, d, recalls[t]))
+			continue;
+		if (d >= level->first)
+		{
+			tally_depth(ladder, places, d, tally);
+			if (find_target(ladder, tally, z, recalls[t], target))
+			{
+				target->probes = Max(target->probes, before.probes);
+				target->candidates = Max(target->candidates,
+										 before.candidates);
+			}
+		}
+		before = *target;
+		reached = before.candidates > 0;
+		if (reached)
+			advance(ladder, d, &before, recalls[t], places);
+	}
+	pfree(places);
+	return reached;
+}
+
+/*
+ * All targets of the ladder's level, into *meta; false when some that every
+ * calibration is to tell are out of reach of this ladder.
+ */
+bool
+IvfpqCheapest(const IvfpqLadder *ladder, double z, IvfpqMetaData *meta)
+{
+	const IvfpqLevel *level = &ivfpq_levels[ladder->climb.level];
+	Tally	   *tally = palloc(sizeof(Tally));
+	bool		all = true;
+
+	for (int d = level->first; d < level->end; d++)
+		memset(meta->targets[d], 0, sizeof(meta->targets[d]));
+	for (int t = 0; t < IVFPQ_TARGETS; t++)
+		if (!find_depths(ladder, z, t, tally, meta) &&
+			recalls[t] <= IVFPQ_SURE_RECALL)
+			all = false;
+	pfree(tally);
+	return all;
+}
