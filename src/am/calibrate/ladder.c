@@ -23,6 +23,7 @@
 #include "page/stoppoint.h"
 
 #define STEP			1.7		/* from one number of probes to the next */
+#define DEEP_STEP		2.2		/* of later levels, whose searches cost more */
 #define WIDTH_STEP		1.4		/* ... of candidates */
 #define LEAST_WIDTH		40		/* fewer fail rows unlike those of training */
 
@@ -172,13 +173,14 @@ lay_ladder(IvfpqLadder *ladder, const IvfpqClimb *climb)
 {
 	const IvfpqMetaData *meta = &ladder->search.model->meta;
 	int			capacity = (climb->most_width + 1) * meta->copies;
+	double		step = climb->level == 0 ? STEP : DEEP_STEP;
 	double		probes = climb->least;
 	double		width = LEAST_WIDTH;
 
 	ladder->climb = *climb;
 	ladder->nsteps = 0;
 	for (; ladder->nsteps < IVFPQ_MAX_STEPS - 1 && ceil(probes) < climb->most;
-		 probes *= STEP)
+		 probes *= step)
 		ladder->probes[ladder->nsteps++] = (int) ceil(probes);
 	ladder->probes[ladder->nsteps++] = climb->most;
 
