@@ -1,6 +1,6 @@
 /*
  * calibrate.h
- *		What recall costs, measured on rows of the table (calibrate.c).
+ *		What recall costs, measured beside rows of the table (calibrate.c).
  */
 #ifndef IVFPQ_CALIBRATE_H
 #define IVFPQ_CALIBRATE_H
@@ -43,7 +43,7 @@ typedef struct IvfpqCalibration
 	const GvModel *gv;
 	int			nqueries;
 	const float *queries;		/* [nqueries][dims] transformed */
-	const uint64 *ids;			/* [nqueries] TIDs of the queries' own rows */
+	const uint64 *ids;			/* [nqueries] TIDs of the rows beside them */
 	GvTopK	   *truth[IVFPQ_LEVELS];	/* [queries of the level] nearest rows
 										 * so far */
 	int			nsampled;		/* rows of the second level that wait */
