@@ -25,8 +25,11 @@
 #define USUAL_WANTED		10
 #define MORE_WANTED			4
 
-/* What is read beyond what seems to be needed. */
-#define MARGIN				1.15
+/*
+ * What is read beyond what seems to be needed, in standard deviations of the
+ * rows that pass: a batch too many costs more.
+ */
+#define MARGIN				1.2
 
 /*
  * The first batch believes the planner, but not far; later ones go at least
@@ -35,6 +38,9 @@
 #define MOST_FIRST			10
 #define LEAST_GROWTH		2
 #define MOST_GROWTH			16
+
+/* A share that is told apart from none. */
+#define LEAST_SHARE			1e-9
 
 /* Rows that pass, from which on their share is known. */
 #define FEW_PASSED			5
@@ -70,21 +76,17 @@ typedef struct Passing
 static void
 count_passing(const IvfpqScan *state, Passing *passing)
 {
-	const IvfpqFilter *filter = state->filter;
-	double		guess = Max(filter->share, 1e-9);
-
 	passing->looked = state->search.addresses ? state->taken : state->depth;
 	passing->passed = state->search.addresses ? state->given : state->quota;
 	if (!state->search.addresses && state->taken > 0)
 		passing->passed *= (double) state->given / state->taken;
-	if (passing->passed >= FEW_PASSED)
+	if (passing->looked == 0)
+		passing->share = state->filter->share;
+	else if (passing->passed >= FEW_PASSED)
 		passing->share = passing->passed / passing->looked;
-	else						/* half a row more, where the planner has one */
-		passing->share = (passing->passed + 0.5) /
-			(passing->looked + (passing->looked > 0 ?
-								Min(0.5 / guess, passing->looked) :
-								0.5 / guess));
-	passing->share = Min(passing->share, 1);
+	else						/* the next one may have been about to come */
+		passing->share = (passing->passed + 1) / passing->looked;
+	passing->share = Max(Min(passing->share, 1), LEAST_SHARE);
 }
 
 /* The nearest rows of which as many as are wanted pass, likely. */
@@ -97,7 +99,8 @@ needed_depth(const IvfpqScan *state, const Passing *passing)
 		wanted = USUAL_WANTED;
 	while (wanted <= state->given)
 		wanted *= MORE_WANTED;
-	return Max(MARGIN * wanted / passing->share, IVFPQ_FIRST_ROWS);
+	return Max((wanted + MARGIN * sqrt(wanted)) / passing->share,
+			   IVFPQ_FIRST_ROWS);
 }
 
 /* How deep the next batch goes, and what that takes: state->effort. */
