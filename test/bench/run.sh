@@ -13,6 +13,9 @@
 #   commits   two trees of gpuvec, one beside the other: BEFORE AFTER DATA
 #   setsql    functions over sets of rows, by a card and in the session; takes
 #             no DATA (test/gpu/run.sh sets)
+# or, on a database of yours, with the indexes that a column has:
+#   table     DSN TABLE COLUMN [QUERIES]: recall against queries/s; changes
+#             nothing, builds nothing
 # or, without a server and DATA, over numbers of its own:
 #   sets      exact search and k-means of one core, beside faiss-cpu
 #   select, exact, kmeans, graph
@@ -42,9 +45,10 @@ shared_buffers() {
 }
 
 main() {
-	if [ $# = 0 ]; then
-		read -ra options <<<"${BENCH:-}"
-		set -- ${options[@]+"${options[@]}"}
+	if [ $# = 0 ] && [ -n "${BENCH:-}" ]; then
+		# words, some of them perhaps in quotes
+		mapfile -td '' options < <(xargs printf '%s\0' <<<"$BENCH")
+		set -- "${options[@]}"
 	fi
 	case ${1:-} in
 	sets)
@@ -53,6 +57,9 @@ main() {
 	select | exact | kmeans | graph)
 		command -v nvidia-smi >/dev/null || gv_die "bench: $1 needs a card"
 		exec python3 "$GV_ROOT/test/bench/$1card.py" "${@:2}"
+		;;
+	table)
+		exec python3 "$GV_ROOT/test/bench/table.py" "${@:2}"
 		;;
 	commits)
 		exec python3 "$GV_ROOT/test/bench/commits.py" "${@:2}"
