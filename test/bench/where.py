@@ -262,7 +262,8 @@ class Run:
                 break
         plan, = self.explain(point).fetchone()
         point.plan = " ".join(plan_words(plan[0]["Plan"]))
-        point.watched = point.ours and point.plan in ("index", "custom index")
+        point.watched = point.ours and point.plan.split()[0] in (
+            "index", "custom")
         self.conn.execute("RESET ALL")
 
     def explain(self, point):
