@@ -266,6 +266,7 @@ size_batch(IvfpqScan *state, bool *last)
 	int			most;
 
 	IvfpqGetEffort(effort, state->index, &state->model->meta, state->batch);
+	state->search.query.deep = effort->quota > IVFPQ_PARENTS_ROWS;
 	if (state->batch == 0)
 	{
 		state->report.probes = effort->probes;
