@@ -240,6 +240,21 @@ most_of(const IvfpqMetaData *meta, int level, int *probes, int *candidates)
 		}
 }
 
+/*
+ * Least lists that a target of a depth takes: one for a lower recall may take
+ * more of them, and fewer candidates.
+ */
+static int
+least_of(const IvfpqMetaData *meta, int depth)
+{
+	int			probes = meta->nlists;
+
+	for (int t = 0; t < IVFPQ_TARGETS; t++)
+		if (meta->targets[depth][t].candidates > 0)
+			probes = Min(probes, meta->targets[depth][t].probes);
+	return probes;
+}
+
 /* The targets of the first 10 rows and 100. */
 static void
 climb_first(IvfpqLadder *ladder, IvfpqTrial *trial, IvfpqMetaData *meta)
@@ -278,7 +293,7 @@ climb_deeper(IvfpqLadder *ladder, IvfpqTrial *trial, int level,
 	IvfpqClimb	climb = {
 		.level = level,
 		.nqueries = Min(FEW_DEEP, nqueries),
-		.least = Max(1, meta->targets[first - 1][0].probes),
+		.least = least_of(meta, first - 1),
 		.most_width = Min(USUAL_EXCESS * depths[end - 1], most_width)
 	};
 	int			probes;

@@ -172,6 +172,7 @@ size_batch(IvfpqScan *state, bool *last)
 	else
 		IvfpqGetEffort(effort, state->index, &state->model->meta,
 					   state->batch);
+	state->search.query.deep = effort->quota > IVFPQ_PARENTS_ROWS;
 	if (state->batch == 0)
 	{
 		state->report.probes = effort->probes;

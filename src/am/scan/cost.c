@@ -201,7 +201,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 		demand->centroids = meta.nlists;
 		demand->copies = tuples * meta.copies * share;
 		demand->pages += fixed +
-			Min(centroids, IvfpqCentroidsToCompare(&meta, effort.probes)) +
+			Min(centroids, IvfpqCentroidsToCompare(&meta, effort.probes, false)) +
 			Max(info->pages - fixed - centroids - refine, 0) * share;
 		IvfpqGetEffort(&effort, index, &meta, 1);
 		/* where no number of candidates is enough, the rest is read */
