@@ -106,6 +106,24 @@ SELECT id FROM loose ORDER BY h <-> '[1,2]';
 SELECT * FROM gpuvec_verify_index('loose_3');
 DROP TABLE loose;
 
+-- queries that are given become values of the column's type
+CREATE TABLE measured AS SELECT i AS id, v::vector(8), v::vector::halfvec(8) AS h
+FROM generate_series(1, 2000) i, pg_temp.wave(i, 8) v;
+CREATE INDEX measured_v ON measured USING gpuivfpq (v vector_cosine_ops);
+CREATE INDEX measured_h ON measured USING gpuivfpq (h halfvec_l2_ops);
+CREATE DOMAIN asked_h AS halfvec(8);
+CREATE TABLE asked AS SELECT i AS id, v::vector, v::vector::halfvec::asked_h AS h, v AS r
+FROM generate_series(5001, 5300) i, pg_temp.wave(i, 8) v;
+SET gpuvec.recall = 1;
+SELECT x, c, recall FROM unnest(ARRAY['measured_v', 'measured_h']::regclass[]) AS x, unnest('{v,h,r}'::name[]) AS c,
+	gpuvec_recall(x, samples => 50, queries_table => 'asked', queries_column => c);
+SELECT recall FROM gpuvec_recall('measured_v', queries => ARRAY(SELECT v::real[] FROM asked LIMIT 50));
+RESET gpuvec.recall;
+SELECT DISTINCT targets_for FROM gpuvec_calibrate('measured_h', queries_table => 'asked', queries_column => 'v');
+SELECT recall > 0.9 AS reached FROM gpuvec_recall('measured_h', queries_table => 'asked', queries_column => 'h');
+DROP TABLE measured, asked;
+DROP DOMAIN asked_h;
+
 -- types that there is no class for
 CREATE TABLE others (b bit(8), s sparsevec(8));
 CREATE INDEX ON others USING gpuivfpq (b);

@@ -3,7 +3,8 @@
  *		What a recall costs on this index: probes and candidates, measured.
  *
  * Rows of the table serve as queries, each left out of its own answer; those
- * of a build are rows that training has not seen.  The pass that places the
+ * of a build are rows that training has not seen.  Or a user gives them
+ * (targets.c).  The pass that places the
  * rows finds the queries' true neighbours (gv_exact).  Then each query is
  * searched with ever more lists (ladder.c), and of all pairs (probes,
  * candidates) that reach a target the cheapest is kept (cheapest.c).

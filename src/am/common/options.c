@@ -40,6 +40,12 @@ static relopt_enum_elt_def refine_values[] = {
 	{NULL, 0}
 };
 
+static relopt_enum_elt_def targets_for_values[] = {
+	{"rows", IVFPQ_FOR_ROWS},
+	{"queries", IVFPQ_FOR_QUERIES},
+	{NULL, 0}
+};
+
 /*
  * Make the options of CREATE INDEX known.  Call once a process.  Options
  * that only scans read can be changed beside running queries.
@@ -79,6 +85,12 @@ IvfpqInitOptions(void)
 					   refine_values, IVFPQ_REFINE_NONE,
 					   "Valid values are \"none\" and \"sq8\".",
 					   AccessExclusiveLock);
+	add_enum_reloption(ivfpq_relopt_kind, "targets_for",
+					   "Queries that recall targets are to be for; "
+					   "gpuvec_calibrate sets it",
+					   targets_for_values, IVFPQ_FOR_ROWS,
+					   "Valid values are \"rows\" and \"queries\".",
+					   ShareUpdateExclusiveLock);
 }
 
 /*
@@ -98,6 +110,8 @@ ivfpqoptions(Datum reloptions, bool validate)
 		INT_OPTION(train_rows),
 		{.optname = "refine", .opttype = RELOPT_TYPE_ENUM,
 		.offset = offsetof(IvfpqOptions, refine)},
+		{.optname = "targets_for", .opttype = RELOPT_TYPE_ENUM,
+		.offset = offsetof(IvfpqOptions, targets_for)},
 	};
 	IvfpqOptions *options;
 
