@@ -2,6 +2,8 @@
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/sql/include/prologue.sql
 SET enable_sort = off;
+-- the scan does not know them: the executor filters what it gives out
+SET gpuvec.enable_custom_scan = off;
 
 CREATE TABLE many (id int, e real[]) WITH (autovacuum_enabled = off);
 INSERT INTO many SELECT g, pg_temp.point(g, 16, spread => 0) FROM generate_series(1, 20000) AS g;

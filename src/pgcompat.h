@@ -13,6 +13,7 @@
 #include "commands/vacuum.h"
 #include "common/relpath.h"
 #include "miscadmin.h"
+#include "nodes/execnodes.h"
 #include "nodes/pathnodes.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
@@ -154,6 +155,15 @@ IvfpqDisablePath(Path *path)
 #endif
 }
 
+/* A path is disabled where the one that it stands for is. */
+static inline void
+IvfpqCopyDisabled(Path *path, const Path *from)
+{
+#if PG_VERSION_NUM >= 180000
+	path->disabled_nodes = from->disabled_nodes;
+#endif
+}
+
 /* Count a search for EXPLAIN ANALYZE. */
 static inline void
 IvfpqCountIndexSearch(IndexScanDesc scan)
@@ -172,6 +182,23 @@ IvfpqIndexBeginScan(Relation heap, Relation index, Snapshot snapshot)
 	return index_beginscan(heap, index, snapshot, NULL, 0, 1);
 #else
 	return index_beginscan(heap, index, snapshot, 0, 1);
+#endif
+}
+
+/* Begin the scan of an executor's node. */
+static inline IndexScanDesc
+IvfpqIndexBeginScanOf(IndexScanState *node)
+{
+	Relation	heap = node->ss.ss_currentRelation;
+	Snapshot	snapshot = node->ss.ps.state->es_snapshot;
+
+#if PG_VERSION_NUM >= 180000
+	return index_beginscan(heap, node->iss_RelationDesc, snapshot,
+						   &node->iss_Instrument, node->iss_NumScanKeys,
+						   node->iss_NumOrderByKeys);
+#else
+	return index_beginscan(heap, node->iss_RelationDesc, snapshot,
+						   node->iss_NumScanKeys, node->iss_NumOrderByKeys);
 #endif
 }
 

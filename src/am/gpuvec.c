@@ -11,6 +11,7 @@
 
 #include "am/am.h"
 #include "am/common/options.h"
+#include "am/filter/customscan.h"
 #include "client/client.h"
 #include "page/stoppoint.h"
 
@@ -175,6 +176,13 @@ define_scan_settings(void)
 							 "from these, and 1 reads everything.",
 							 &ivfpq_recall, 0.95, 0.0, 1.0, PGC_USERSET, 0,
 							 NULL, NULL, NULL);
+	DefineCustomBoolVariable("gpuvec.enable_custom_scan",
+							 "Lets scans look at conditions before they "
+							 "measure rows.",
+							 "off: the executor filters rows after the "
+							 "index has given them out.",
+							 &ivfpq_enable_custom_scan, true, PGC_USERSET,
+							 GUC_EXPLAIN, NULL, NULL, NULL);
 }
 
 /* Settings of the workers that train indexes. */
@@ -265,6 +273,7 @@ _PG_init(void)
 {
 	IvfpqInitOptions();
 	IvfpqInitPlanner();
+	IvfpqInitFilter();
 	define_scan_settings();
 	define_training_settings();
 	define_client_settings();

@@ -21,16 +21,6 @@
 #include "am/calibrate/ladder.h"
 #include "am/scan/effort.h"
 
-/*
- * Nanoseconds of one core, for weighing probes against candidates: with
- * AVX-512, pages in shared buffers but not in the processor's cache.
- */
-#define LOOKUP_NS		0.06	/* a sub-quantizer of a copy, reading it, too */
-#define FETCH_NS		400.0	/* a row of the heap */
-#define DIMENSION_NS	0.8		/* of that row's distance */
-#define RECORD_NS		300.0	/* a refine record instead */
-#define RECORD_DIMENSION_NS	0.4
-
 /* A sample tells of a recall if it has so many neighbours that may be missed. */
 #define LEAST_MISSED	10
 
@@ -192,15 +182,15 @@ find_target(const IvfpqLadder *ladder, const Tally *tally, double z,
 	double		list = (double) meta->rows_at_calibration * meta->copies /
 	meta->nlists;
 	double		candidate = meta->refine == IVFPQ_REFINE_NONE ?
-	FETCH_NS + DIMENSION_NS * meta->dims :
-	RECORD_NS + RECORD_DIMENSION_NS * meta->dims;
+	IVFPQ_FETCH_NS + IVFPQ_DIMENSION_NS * meta->dims :
+	IVFPQ_RECORD_NS + IVFPQ_RECORD_DIMENSION_NS * meta->dims;
 	double		least = 0;
 
 	target->probes = target->candidates = 0;
 	for (int w = 0; w < ladder->nwidths; w++)
 	{
 		int			probes = least_probes(ladder, tally, z, w, recall);
-		double		cost = probes * list * meta->pq_dim * LOOKUP_NS +
+		double		cost = probes * list * meta->pq_dim * IVFPQ_LOOKUP_NS +
 		ladder->widths[w] * candidate;
 
 		if (probes == 0 || (target->probes > 0 && cost >= least))

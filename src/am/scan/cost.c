@@ -262,3 +262,49 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	*correlation = 0;
 	*pages = demand.pages;
 }
+
+/* Pages of the table, for so many rows in heap order, as a bitmap scan has it. */
+static Cost
+heap_cost(const RelOptInfo *rel, double rows, double random_page,
+		  double seq_page)
+{
+	double		all = Max(rel->pages, 1);
+	double		pages = Min(2 * all * rows / (2 * all + rows), all);
+
+	return pages * (random_page -
+					(random_page - seq_page) * sqrt(pages / all));
+}
+
+/*
+ * What a scan with a filter costs that reads what the nearest `depth` rows
+ * take, where the condition costs per_row: infinite, if everything is read.
+ */
+Cost
+IvfpqDepthCost(PlannerInfo *root, const IndexOptInfo *info, double depth,
+			   Cost per_row)
+{
+	double		tuples = Max(info->tuples, 1);
+	IvfpqMetaData meta;
+	IvfpqEffort effort;
+	Relation	index;
+	double		random_page;
+	double		seq_page;
+	double		share;
+
+	if (info->hypothetical)
+		return get_float8_infinity();
+	index = index_open(info->indexoid, NoLock);
+	IvfpqMetaRead(index, &meta);
+	IvfpqEffortFor(&effort, index, &meta, Min(depth, PG_INT32_MAX));
+	index_close(index, NoLock);
+	if (effort.everything)
+		return get_float8_infinity();
+	get_tablespace_page_costs(info->reltablespace, &random_page, &seq_page);
+	share = (double) effort.probes / meta.nlists;
+	return seq_page * info->pages * share +
+		(random_page - seq_page) * Min(effort.probes, info->pages) +
+		cpu_operator_cost * (meta.nlists + tuples * meta.copies * share) +
+		heap_cost(info->rel, Min(effort.candidates, tuples), random_page,
+				  seq_page) +
+		Min(effort.candidates, tuples) * (cpu_tuple_cost + per_row);
+}

@@ -1,0 +1,229 @@
+/*
+ * conditions.c
+ *		The plan of a filtered scan: which conditions are asked when, and the
+ *		columns of its rows.
+ *
+ * Early conditions are asked of every candidate, before its vector is touched.
+ * The others wait until a row comes up in its order: volatile ones, for how
+ * often they run shows; those with sub-plans and costly ones, which would run
+ * for rows that nobody wants; those that name the distance, which is not known
+ * before.
+ *
+ * A condition of a policy or a security barrier is asked before those behind
+ * it, which may leak (security levels, as create_plan orders them).  So once
+ * one is late, so are those of higher levels.
+ *
+ * The distance is a column of the node's rows: core finds it by the expression
+ * wherever the plan's target list or conditions have it.
+ */
+#include "postgres.h"
+
+#include "nodes/makefuncs.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/clauses.h"
+#include "optimizer/cost.h"
+#include "optimizer/optimizer.h"
+#include "optimizer/restrictinfo.h"
+#include "optimizer/tlist.h"
+
+#include "am/filter/customscan.h"
+
+/* Conditions that cost more operators than this are late. */
+#define MOST_OPERATORS		100
+
+/* What an operator takes, in nanoseconds. */
+#define OPERATOR_NS			15.0
+
+/* custom_private */
+enum
+{
+	PRIVATE_NEARLY,
+	PRIVATE_WANTED,
+	PRIVATE_SHARE,
+	PRIVATE_PASS_NS,
+	PRIVATE_MATCHES
+};
+
+/* Is the distance in the expression? */
+static bool
+has_distance(Node *node, void *distance)
+{
+	if (node == NULL)
+		return false;
+	return equal(node, distance) ||
+		expression_tree_walker(node, has_distance, distance);
+}
+
+static bool
+is_early(PlannerInfo *root, Node *condition, Node *distance)
+{
+	QualCost	cost;
+
+	cost_qual_eval_node(&cost, condition, root);
+	return cost.per_tuple <= MOST_OPERATORS * cpu_operator_cost &&
+		!contain_volatile_functions(condition) &&
+		!contain_subplans(condition) && !has_distance(condition, distance);
+}
+
+/* Divide conditions, in the order in which they are asked. */
+static void
+divide_conditions(PlannerInfo *root, List *clauses, Node *distance,
+				  List **early, List **late)
+{
+	Index		late_level = 0;
+	ListCell   *lc;
+
+	*early = *late = NIL;
+	foreach(lc, clauses)
+	{
+		RestrictInfo *info = lfirst_node(RestrictInfo, lc);
+		Node	   *condition = (Node *) info->clause;
+
+		if (info->pseudoconstant)	/* a Result above asks them */
+			continue;
+		if (*late == NIL || info->security_level <= late_level)
+		{
+			if (is_early(root, condition, distance))
+			{
+				*early = lappend(*early, condition);
+				continue;
+			}
+			if (*late == NIL)
+				late_level = info->security_level;
+		}
+		*late = lappend(*late, condition);
+	}
+}
+
+/* Columns of the table in the expressions, added to a target list. */
+static List *
+add_columns(List *tlist, List *exprs)
+{
+	return add_to_flat_tlist(tlist,
+							 pull_var_clause((Node *) exprs,
+											 PVC_RECURSE_AGGREGATES |
+											 PVC_RECURSE_WINDOWFUNCS |
+											 PVC_RECURSE_PLACEHOLDERS));
+}
+
+/* With an exponent, for a plan that is sent to a worker is read again. */
+static Node *
+make_number(double number)
+{
+	return (Node *) makeFloat(psprintf("%.9e", number));
+}
+
+/* What the executor has to know. */
+static List *
+private_of(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
+		   List *early)
+{
+	QualCost	cost;
+
+	cost_qual_eval(&cost, early, root);
+	return list_make5(makeInteger(list_length(early)),
+					  make_number(Max(root->limit_tuples, 0)),
+					  make_number(Min(path->path.rows / Max(rel->tuples, 1),
+									  1)),
+					  make_number(cost.per_tuple / cpu_operator_cost *
+								  OPERATOR_NS),
+					  linitial(path->custom_private));
+}
+
+/* The children bring rows and order; conditions are asked by the node. */
+static void
+take_conditions(List *plans)
+{
+	ListCell   *lc;
+
+	foreach(lc, plans)
+		((Plan *) lfirst(lc))->qual = NIL;
+}
+
+/* PlanCustomPath */
+Plan *
+IvfpqPlanFilter(PlannerInfo *root, RelOptInfo *rel, CustomPath *path,
+				List *tlist, List *clauses, List *plans)
+{
+	CustomScan *scan = makeNode(CustomScan);
+	IndexScan  *index = linitial_node(IndexScan, plans);
+	Expr	   *distance = linitial(index->indexorderbyorig);
+	List	   *conditions;
+	List	   *columns;
+	List	   *early;
+	List	   *late;
+
+	divide_conditions(root, clauses, (Node *) distance, &early, &late);
+	take_conditions(plans);
+	scan->custom_private = private_of(root, rel, path, early);
+	conditions = list_concat(early, late);
+	columns = add_columns(NIL, conditions);
+	columns = add_columns(columns, tlist);
+	columns = add_columns(columns, rel->reltarget->exprs);
+	columns = add_columns(columns, index->indexorderbyorig);
+
+	scan->scan.plan.targetlist = tlist;
+	scan->scan.scanrelid = rel->relid;
+	scan->flags = path->flags;
+	scan->custom_plans = plans;
+	scan->custom_exprs = conditions;
+	scan->custom_scan_tlist = lappend(columns,
+									  makeTargetEntry(copyObject(distance),
+													  list_length(columns) + 1,
+													  NULL, false));
+	scan->methods = &ivfpq_scan_methods;
+	return &scan->scan.plan;
+}
+
+static double
+number_at(const CustomScan *scan, int which)
+{
+	return floatVal(list_nth(scan->custom_private, which));
+}
+
+/* What custom_private says. */
+void
+IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan)
+{
+	List	   *private = scan->custom_private;
+
+	plan->nearly = intVal(list_nth(private, PRIVATE_NEARLY));
+	plan->wanted = number_at(scan, PRIVATE_WANTED);
+	plan->share = number_at(scan, PRIVATE_SHARE);
+	plan->pass_ns = number_at(scan, PRIVATE_PASS_NS);
+	plan->matches = number_at(scan, PRIVATE_MATCHES);
+}
+
+/* Columns of the node's rows become those of the table's. */
+Node *
+IvfpqAsTableColumns(Node *node, void *columns)
+{
+	if (node != NULL && IsA(node, Var) && ((Var *) node)->varno == INDEX_VAR)
+	{
+		TargetEntry *column = list_nth(columns, ((Var *) node)->varattno - 1);
+
+		return copyObject((Node *) column->expr);
+	}
+	return expression_tree_mutator(node, IvfpqAsTableColumns, columns);
+}
+
+/* Is the plan a node of ours? */
+bool
+IvfpqIsFilterScan(const Plan *plan)
+{
+	return IsA(plan, CustomScan) &&
+		((const CustomScan *) plan)->methods == &ivfpq_scan_methods;
+}
+
+/*
+ * Is an expression over the rows of a finished node the distance by which it
+ * gives them out?
+ */
+bool
+IvfpqIsFilterDistance(const CustomScan *scan, Node *expr)
+{
+	List	   *columns = scan->custom_scan_tlist;
+
+	return equal(IvfpqAsTableColumns(expr, columns),
+				 llast_node(TargetEntry, columns)->expr);
+}

@@ -1,0 +1,71 @@
+/*
+ * customscan.h
+ *		Custom Scan (GpuvecScan): an ordered index scan of ours with the
+ *		conditions of its table.
+ */
+#ifndef IVFPQ_CUSTOMSCAN_H
+#define IVFPQ_CUSTOMSCAN_H
+
+#include "executor/executor.h"
+#include "nodes/extensible.h"
+#include "nodes/pathnodes.h"
+
+#include "am/scan/filter.h"
+
+#define IVFPQ_CUSTOM_NAME	"GpuvecScan"
+
+/*
+ * What the plan tells the executor, in custom_private: see conditions.c.
+ * custom_plans are the ordered index scan and, where there is one, a bitmap
+ * heap scan; custom_exprs the conditions, the early ones first;
+ * custom_scan_tlist columns of the table and, last, the distance.
+ */
+typedef struct IvfpqFilterPlan
+{
+	int			nearly;			/* conditions asked before a row is measured */
+	double		wanted;			/* see IvfpqFilter */
+	double		share;
+	double		pass_ns;
+	double		matches;
+} IvfpqFilterPlan;
+
+/* The running node; CustomScanState must be first. */
+typedef struct IvfpqFilterScan
+{
+	CustomScanState css;
+	IvfpqFilterPlan plan;
+	IndexScanState *index;
+	PlanState  *bitmap;			/* or NULL */
+	bool		bitmap_used;	/* since the last rescan */
+	ExprState  *early;
+	ExprState  *late;
+	ProjectionInfo *columns;	/* from a row of the table to the node's */
+	ExprState  *distance;		/* for rows that do not come by the index */
+	AttrNumber	distance_column;
+	ExprContext *row_context;	/* its scan tuple is a row of the table */
+	IvfpqFilter filter;
+} IvfpqFilterScan;
+
+extern const CustomPathMethods ivfpq_path_methods;
+extern const CustomScanMethods ivfpq_scan_methods;
+
+/* conditions.c */
+extern Plan *IvfpqPlanFilter(PlannerInfo *root, RelOptInfo *rel,
+							 CustomPath *path, List *tlist, List *clauses,
+							 List *plans);
+extern void IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan);
+extern Node *IvfpqAsTableColumns(Node *node, void *columns);
+extern bool IvfpqIsFilterScan(const Plan *plan);
+extern bool IvfpqIsFilterDistance(const CustomScan *scan, Node *expr);
+
+/* filterscan.c */
+extern Node *IvfpqCreateFilterScan(CustomScan *scan);
+
+/* filterexplain.c */
+extern void IvfpqExplainFilter(CustomScanState *node, List *ancestors,
+							   ExplainState *es);
+
+/* wrap.c */
+extern void IvfpqInitFilter(void);
+
+#endif							/* IVFPQ_CUSTOMSCAN_H */
