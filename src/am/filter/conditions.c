@@ -9,9 +9,10 @@
  * for rows that nobody wants; those that name the distance, which is not known
  * before.
  *
- * A condition of a policy or a security barrier is asked before those behind
- * it, which may leak (security levels, as create_plan orders them).  So once
- * one is late, so are those of higher levels.
+ * Order is that of create_plan, which puts cheap conditions first, and those of
+ * a policy or a security barrier before all that may leak.  So once one is late,
+ * so are those behind it.  A condition on the distance lets the others of its
+ * security level pass, as a condition that an index answers does.
  *
  * The distance is a column of the node's rows: core finds it by the expression
  * wherever the plan's target list or conditions have it.
@@ -55,14 +56,14 @@ has_distance(Node *node, void *distance)
 }
 
 static bool
-is_early(PlannerInfo *root, Node *condition, Node *distance)
+is_early(PlannerInfo *root, Node *condition)
 {
 	QualCost	cost;
 
 	cost_qual_eval_node(&cost, condition, root);
 	return cost.per_tuple <= MOST_OPERATORS * cpu_operator_cost &&
 		!contain_volatile_functions(condition) &&
-		!contain_subplans(condition) && !has_distance(condition, distance);
+		!contain_subplans(condition);
 }
 
 /* Divide conditions, in the order in which they are asked. */
@@ -70,6 +71,7 @@ static void
 divide_conditions(PlannerInfo *root, List *clauses, Node *distance,
 				  List **early, List **late)
 {
+	bool		all_late = false;
 	Index		late_level = 0;
 	ListCell   *lc;
 
@@ -78,19 +80,20 @@ divide_conditions(PlannerInfo *root, List *clauses, Node *distance,
 	{
 		RestrictInfo *info = lfirst_node(RestrictInfo, lc);
 		Node	   *condition = (Node *) info->clause;
+		bool		on_distance = has_distance(condition, distance);
 
 		if (info->pseudoconstant)	/* a Result above asks them */
 			continue;
-		if (*late == NIL || info->security_level <= late_level)
+		if (*late != NIL && info->security_level > late_level)
+			all_late = true;
+		if (!all_late && !on_distance && is_early(root, condition))
 		{
-			if (is_early(root, condition, distance))
-			{
-				*early = lappend(*early, condition);
-				continue;
-			}
-			if (*late == NIL)
-				late_level = info->security_level;
+			*early = lappend(*early, condition);
+			continue;
 		}
+		if (*late == NIL)
+			late_level = info->security_level;
+		all_late = all_late || !on_distance;
 		*late = lappend(*late, condition);
 	}
 }
@@ -130,14 +133,25 @@ private_of(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
 					  linitial(path->custom_private));
 }
 
-/* The children bring rows and order; conditions are asked by the node. */
+/*
+ * The children bring rows and order; conditions are asked by the node.  Those
+ * that do not depend on rows core has put above each child, and above the node:
+ * once is enough.
+ */
 static void
 take_conditions(List *plans)
 {
 	ListCell   *lc;
 
 	foreach(lc, plans)
-		((Plan *) lfirst(lc))->qual = NIL;
+	{
+		Plan	   *plan = lfirst(lc);
+
+		while (IsA(plan, Result))
+			plan = outerPlan(plan);
+		plan->qual = NIL;
+		lfirst(lc) = plan;
+	}
 }
 
 /* PlanCustomPath */
@@ -146,15 +160,17 @@ IvfpqPlanFilter(PlannerInfo *root, RelOptInfo *rel, CustomPath *path,
 				List *tlist, List *clauses, List *plans)
 {
 	CustomScan *scan = makeNode(CustomScan);
-	IndexScan  *index = linitial_node(IndexScan, plans);
-	Expr	   *distance = linitial(index->indexorderbyorig);
+	IndexScan  *index;
+	Expr	   *distance;
 	List	   *conditions;
 	List	   *columns;
 	List	   *early;
 	List	   *late;
 
-	divide_conditions(root, clauses, (Node *) distance, &early, &late);
 	take_conditions(plans);
+	index = linitial_node(IndexScan, plans);
+	distance = linitial(index->indexorderbyorig);
+	divide_conditions(root, clauses, (Node *) distance, &early, &late);
 	scan->custom_private = private_of(root, rel, path, early);
 	conditions = list_concat(early, late);
 	columns = add_columns(NIL, conditions);

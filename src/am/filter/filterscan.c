@@ -121,16 +121,20 @@ static TupleTableSlot *
 next_match(void *arg)
 {
 	IvfpqFilterScan *state = arg;
+	MemoryContext oldcontext;
+	bool		found;
 
+	/* a node's memory is the statement's, not that of the scan that asks */
+	oldcontext = MemoryContextSwitchTo(state->bitmap->state->es_query_cxt);
 	if (!state->bitmap_used)
 	{
 		state->bitmap_used = true;
 		if (state->bitmap->chgParam == NULL)
 			ExecReScan(state->bitmap);
 	}
-	if (TupIsNull(ExecProcNode(state->bitmap)))
-		return NULL;
-	return ((ScanState *) state->bitmap)->ss_ScanTupleSlot;
+	found = !TupIsNull(ExecProcNode(state->bitmap));
+	MemoryContextSwitchTo(oldcontext);
+	return found ? ((ScanState *) state->bitmap)->ss_ScanTupleSlot : NULL;
 }
 
 /*
