@@ -34,6 +34,10 @@
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
 #endif
+#if PG_VERSION_NUM >= 180000
+#include "commands/explain_format.h"
+#include "commands/explain_state.h"
+#endif
 
 /*
  * Add a page to the main fork; returned pinned and exclusively locked, all
