@@ -122,7 +122,7 @@ next_match(void *arg)
 {
 	IvfpqFilterScan *state = arg;
 	MemoryContext oldcontext;
-	bool		found;
+	TupleTableSlot *row;
 
 	/* a node's memory is the statement's, not that of the scan that asks */
 	oldcontext = MemoryContextSwitchTo(state->bitmap->state->es_query_cxt);
@@ -132,9 +132,10 @@ next_match(void *arg)
 		if (state->bitmap->chgParam == NULL)
 			ExecReScan(state->bitmap);
 	}
-	found = !TupIsNull(ExecProcNode(state->bitmap));
+	row = ExecProcNode(state->bitmap);
 	MemoryContextSwitchTo(oldcontext);
-	return found ? ((ScanState *) state->bitmap)->ss_ScanTupleSlot : NULL;
+	return TupIsNull(row) ? NULL :
+		((ScanState *) state->bitmap)->ss_ScanTupleSlot;
 }
 
 /*

@@ -57,8 +57,9 @@
 #define SURE_BATCHES_SHARE	0.5
 
 /* Nanoseconds, beside those of effort.h. */
-#define PAGE_NS				250.0	/* a page of the table, in its order */
-#define ROW_NS				60.0	/* a row on such a page */
+#define ASK_NS				220.0	/* a row fetched that is not measured */
+#define PAGE_NS				450.0	/* a page of the table, in its order */
+#define ROW_NS				120.0	/* a row on such a page */
 #define MATCH_NS			150.0	/* a row that another index names */
 #define SORT_NS				200.0	/* a row sorted */
 #define TOAST_NS			4000.0	/* a vector out of line */
@@ -137,7 +138,7 @@ static double
 fetch_ns(const IvfpqScan *state)
 {
 	return (IvfpqMeasureIsCold(state->measure) ? COLD_FETCH_NS :
-			IVFPQ_FETCH_NS) + state->filter->pass_ns;
+			ASK_NS) + state->filter->pass_ns;
 }
 
 /* A batch that goes so deep. */
