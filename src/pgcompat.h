@@ -9,6 +9,7 @@
 #include "access/amapi.h"
 #include "access/genam.h"
 #include "access/relscan.h"
+#include "access/stratnum.h"
 #include "catalog/pg_class.h"
 #include "commands/vacuum.h"
 #include "common/relpath.h"
@@ -147,6 +148,17 @@ IvfpqTuplesortGetDatum(Tuplesortstate *sort, Datum *value, bool *isnull)
 	return tuplesort_getdatum(sort, true, false, value, isnull, NULL);
 #else
 	return tuplesort_getdatum(sort, true, value, isnull, NULL);
+#endif
+}
+
+/* Does a key of an order ask for small values first? */
+static inline bool
+IvfpqIsAscending(const PathKey * key)
+{
+#if PG_VERSION_NUM >= 180000
+	return key->pk_cmptype == COMPARE_LT;
+#else
+	return key->pk_strategy == BTLessStrategyNumber;
 #endif
 }
 

@@ -228,7 +228,9 @@ is_distance(Plan *plan, Node *expr)
 	if (IvfpqIsFilterScan(plan))
 		return IvfpqIsFilterDistance((CustomScan *) plan, expr);
 	return IsA(plan, IndexScan) &&
-		list_member(scan->indexorderbyorig, expr) && is_ours(scan->indexid);
+		(list_member(scan->indexorderbyorig, expr) ||
+		 list_member(scan->indexorderbyorig, IvfpqExchanged((Expr *) expr))) &&
+		is_ours(scan->indexid);
 }
 
 /* Distances among a plan's columns that no node reads become NULL. */

@@ -42,14 +42,15 @@ enum
 	PRIVATE_WANTED,
 	PRIVATE_SHARE,
 	PRIVATE_PASS_NS,
-	PRIVATE_MATCHES
+	PRIVATE_MATCHES,
+	PRIVATE_NDISTANCES
 };
 
 /* Is the distance in the expression? */
 static bool
 has_distance(Node *node, void *distance)
 {
-	if (node == NULL)
+	if (node == NULL || distance == NULL)
 		return false;
 	return equal(node, distance) ||
 		expression_tree_walker(node, has_distance, distance);
@@ -68,8 +69,8 @@ is_early(PlannerInfo *root, Node *condition)
 
 /* Divide conditions, in the order in which they are asked. */
 static void
-divide_conditions(PlannerInfo *root, List *clauses, Node *distance,
-				  List **early, List **late)
+divide_conditions(PlannerInfo *root, List *clauses, Expr *distance,
+				  Expr *exchanged, List **early, List **late)
 {
 	bool		all_late = false;
 	Index		late_level = 0;
@@ -80,7 +81,8 @@ divide_conditions(PlannerInfo *root, List *clauses, Node *distance,
 	{
 		RestrictInfo *info = lfirst_node(RestrictInfo, lc);
 		Node	   *condition = (Node *) info->clause;
-		bool		on_distance = has_distance(condition, distance);
+		bool		on_distance = has_distance(condition, distance) ||
+		has_distance(condition, exchanged);
 
 		if (info->pseudoconstant)	/* a Result above asks them */
 			continue;
@@ -116,6 +118,20 @@ make_number(double number)
 	return (Node *) makeFloat(psprintf("%.9e", number));
 }
 
+/*
+ * Rows that will be asked for, as far as a limit tells.  A sort above, for
+ * further keys, sees from the next row that there are no more of the last
+ * one's distance.
+ */
+static double
+rows_wanted(const PlannerInfo *root, const CustomPath *path)
+{
+	if (root->limit_tuples <= 0)
+		return 0;
+	return root->limit_tuples +
+		(list_length(path->path.pathkeys) < list_length(root->query_pathkeys));
+}
+
 /* What the executor has to know. */
 static List *
 private_of(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
@@ -125,12 +141,38 @@ private_of(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
 
 	cost_qual_eval(&cost, early, root);
 	return list_make5(makeInteger(list_length(early)),
-					  make_number(Max(root->limit_tuples, 0)),
+					  make_number(rows_wanted(root, path)),
 					  make_number(Min(path->path.rows / Max(rel->tuples, 1),
 									  1)),
 					  make_number(cost.per_tuple / cpu_operator_cost *
 								  OPERATOR_NS),
 					  linitial(path->custom_private));
+}
+
+/*
+ * Put the distance behind the columns, also with its sides exchanged, where it
+ * is written so; returns how often.
+ */
+static int
+add_distances(CustomScan *scan, Expr *distance, Expr *exchanged,
+			  const RelOptInfo *rel)
+{
+	List	   *columns = scan->custom_scan_tlist;
+	int			n = list_length(columns);
+	int			ndistances = 1;
+
+	columns = lappend(columns, makeTargetEntry(copyObject(distance), n + 1,
+											   NULL, false));
+	if (has_distance((Node *) scan->scan.plan.targetlist, exchanged) ||
+		has_distance((Node *) rel->reltarget->exprs, exchanged) ||
+		has_distance((Node *) scan->custom_exprs, exchanged))
+	{
+		columns = lappend(columns, makeTargetEntry(copyObject(exchanged),
+												   n + 2, NULL, false));
+		ndistances++;
+	}
+	scan->custom_scan_tlist = columns;
+	return ndistances;
 }
 
 /*
@@ -162,15 +204,18 @@ IvfpqPlanFilter(PlannerInfo *root, RelOptInfo *rel, CustomPath *path,
 	CustomScan *scan = makeNode(CustomScan);
 	IndexScan  *index;
 	Expr	   *distance;
+	Expr	   *exchanged;
 	List	   *conditions;
 	List	   *columns;
 	List	   *early;
 	List	   *late;
+	int			ndistances;
 
 	take_conditions(plans);
 	index = linitial_node(IndexScan, plans);
 	distance = linitial(index->indexorderbyorig);
-	divide_conditions(root, clauses, (Node *) distance, &early, &late);
+	exchanged = IvfpqExchanged(distance);
+	divide_conditions(root, clauses, distance, exchanged, &early, &late);
 	scan->custom_private = private_of(root, rel, path, early);
 	conditions = list_concat(early, late);
 	columns = add_columns(NIL, conditions);
@@ -183,10 +228,10 @@ IvfpqPlanFilter(PlannerInfo *root, RelOptInfo *rel, CustomPath *path,
 	scan->flags = path->flags;
 	scan->custom_plans = plans;
 	scan->custom_exprs = conditions;
-	scan->custom_scan_tlist = lappend(columns,
-									  makeTargetEntry(copyObject(distance),
-													  list_length(columns) + 1,
-													  NULL, false));
+	scan->custom_scan_tlist = columns;
+	ndistances = add_distances(scan, distance, exchanged, rel);
+	scan->custom_private = lappend(scan->custom_private,
+								   makeInteger(ndistances));
 	scan->methods = &ivfpq_scan_methods;
 	return &scan->scan.plan;
 }
@@ -208,6 +253,7 @@ IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan)
 	plan->share = number_at(scan, PRIVATE_SHARE);
 	plan->pass_ns = number_at(scan, PRIVATE_PASS_NS);
 	plan->matches = number_at(scan, PRIVATE_MATCHES);
+	plan->ndistances = intVal(list_nth(private, PRIVATE_NDISTANCES));
 }
 
 /* Columns of the node's rows become those of the table's. */
@@ -239,7 +285,13 @@ bool
 IvfpqIsFilterDistance(const CustomScan *scan, Node *expr)
 {
 	List	   *columns = scan->custom_scan_tlist;
+	Node	   *computed = IvfpqAsTableColumns(expr, columns);
+	IvfpqFilterPlan plan;
 
-	return equal(IvfpqAsTableColumns(expr, columns),
-				 llast_node(TargetEntry, columns)->expr);
+	IvfpqFilterPlanOf(scan, &plan);
+	for (int i = list_length(columns) - plan.ndistances;
+		 i < list_length(columns); i++)
+		if (equal(computed, list_nth_node(TargetEntry, columns, i)->expr))
+			return true;
+	return false;
 }

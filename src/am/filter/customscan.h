@@ -18,7 +18,8 @@
  * What the plan tells the executor, in custom_private: see conditions.c.
  * custom_plans are the ordered index scan and, where there is one, a bitmap
  * heap scan; custom_exprs the conditions, the early ones first;
- * custom_scan_tlist columns of the table and, last, the distance.
+ * custom_scan_tlist columns of the table and, last, the distance, once or
+ * twice: the second time with its sides exchanged.
  */
 typedef struct IvfpqFilterPlan
 {
@@ -27,6 +28,7 @@ typedef struct IvfpqFilterPlan
 	double		share;
 	double		pass_ns;
 	double		matches;
+	int			ndistances;
 } IvfpqFilterPlan;
 
 /* The running node; CustomScanState must be first. */
@@ -41,7 +43,7 @@ typedef struct IvfpqFilterScan
 	ExprState  *late;
 	ProjectionInfo *columns;	/* from a row of the table to the node's */
 	ExprState  *distance;		/* for rows that do not come by the index */
-	AttrNumber	distance_column;
+	AttrNumber	distance_column;	/* the first */
 	ExprContext *row_context;	/* its scan tuple is a row of the table */
 	IvfpqFilter filter;
 } IvfpqFilterScan;
@@ -64,6 +66,15 @@ extern Node *IvfpqCreateFilterScan(CustomScan *scan);
 /* filterexplain.c */
 extern void IvfpqExplainFilter(CustomScanState *node, List *ancestors,
 							   ExplainState *es);
+
+/* distancepath.c */
+extern bool IvfpqIsOursToPlan(const IndexOptInfo *info);
+extern Expr *IvfpqExchanged(Expr *distance);
+extern Expr *IvfpqMatchDistance(IndexOptInfo *info, Expr *expr,
+								Oid sortfamily);
+extern IndexPath *IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info,
+									Expr *distance, PathKey * key);
+extern void IvfpqAddFirstKeyPaths(PlannerInfo *root, RelOptInfo *rel);
 
 /* wrap.c */
 extern void IvfpqInitFilter(void);

@@ -78,8 +78,12 @@ put_distance(IvfpqFilterScan *state, double distance, bool isnull)
 {
 	TupleTableSlot *slot = state->css.ss.ss_ScanTupleSlot;
 
-	slot->tts_values[state->distance_column - 1] = Float8GetDatum(distance);
-	slot->tts_isnull[state->distance_column - 1] = isnull;
+	for (int i = 0; i < state->plan.ndistances; i++)
+	{
+		slot->tts_values[state->distance_column - 1 + i] =
+			Float8GetDatum(distance);
+		slot->tts_isnull[state->distance_column - 1 + i] = isnull;
+	}
 }
 
 /* IvfpqFilter.passes */
@@ -151,8 +155,9 @@ begin_rows(IvfpqFilterScan *state, EState *estate)
 	TupleDesc	desc = RelationGetDescr(table);
 	TupleTableSlot *slot = state->css.ss.ss_ScanTupleSlot;
 	List	   *all = scan->custom_scan_tlist;
-	List	   *columns = list_copy_head(all, list_length(all) - 1);
-	TargetEntry *distance = llast_node(TargetEntry, all);
+	int			ncolumns = list_length(all) - state->plan.ndistances;
+	List	   *columns = list_copy_head(all, ncolumns);
+	TargetEntry *distance = list_nth_node(TargetEntry, all, ncolumns);
 
 	state->row_context = CreateExprContext(estate);
 	state->early = ExecInitQual((List *) IvfpqAsTableColumns((Node *) early, all),

@@ -4,7 +4,7 @@
  *		conditions of its own.
  *
  * set_rel_pathlist_hook is called when core has made all paths of a base
- * relation.  An ordered IndexPath of ours is replaced by a custom path of
+ * relation.  distancepath.c adds to these.  Then an ordered IndexPath of ours is replaced by a custom path of
  * which it is the child, so core plans it, opens the index and builds keys that
  * are known only at run time.  The second child, where another index knows
  * which rows match, is a bitmap heap scan.
@@ -39,12 +39,6 @@ const CustomPathMethods ivfpq_path_methods = {
 	.ReparameterizeCustomPathByChild = NULL
 };
 
-static bool
-is_ours(const IndexOptInfo *info)
-{
-	return (void *) info->amcostestimate == (void *) ivfpqcostestimate;
-}
-
 /* Is there a condition that rows differ in? */
 static bool
 has_conditions(List *clauses)
@@ -63,7 +57,7 @@ is_to_be_wrapped(const Path *path)
 {
 	const IndexPath *index = (const IndexPath *) path;
 
-	return IsA(path, IndexPath) && is_ours(index->indexinfo) &&
+	return IsA(path, IndexPath) && IvfpqIsOursToPlan(index->indexinfo) &&
 		index->indexorderbys != NIL && path->param_info == NULL &&
 		has_conditions(index->indexinfo->indrestrictinfo);
 }
@@ -208,24 +202,44 @@ wrap_path(PlannerInfo *root, RelOptInfo *rel, IndexPath *wrapped)
 	add_path(rel, path);
 }
 
-/* set_rel_pathlist_hook */
+/* Has the relation an index of ours? */
+static bool
+has_ours(const RelOptInfo *rel)
+{
+	ListCell   *lc;
+
+	foreach(lc, rel->indexlist)
+		if (IvfpqIsOursToPlan(lfirst(lc)))
+		return true;
+	return false;
+}
+
 static void
-wrap_paths(PlannerInfo *root, RelOptInfo *rel, Index rti, RangeTblEntry *rte)
+wrap_paths(PlannerInfo *root, RelOptInfo *rel)
 {
 	List	   *paths = NIL;
 	ListCell   *lc;
 
-	if (previous_hook)
-		previous_hook(root, rel, rti, rte);
-	if (!ivfpq_enable_custom_scan || rte->rtekind != RTE_RELATION ||
-		rte->inh || rel->baserestrictinfo == NIL ||
-		bms_is_member(rti, root->all_result_relids))
-		return;
 	foreach(lc, rel->pathlist)
 		if (is_to_be_wrapped(lfirst(lc)))
 		paths = lappend(paths, lfirst(lc));
 	foreach(lc, paths)
 		wrap_path(root, rel, lfirst(lc));
+}
+
+/* set_rel_pathlist_hook */
+static void
+change_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
+			 RangeTblEntry *rte)
+{
+	if (previous_hook)
+		previous_hook(root, rel, rti, rte);
+	if (rte->rtekind != RTE_RELATION || rte->inh || !has_ours(rel) ||
+		bms_is_member(rti, root->all_result_relids))
+		return;
+	IvfpqAddFirstKeyPaths(root, rel);
+	if (ivfpq_enable_custom_scan)
+		wrap_paths(root, rel);
 }
 
 /* Call once a process. */
@@ -234,5 +248,5 @@ IvfpqInitFilter(void)
 {
 	RegisterCustomScanMethods(&ivfpq_scan_methods);
 	previous_hook = set_rel_pathlist_hook;
-	set_rel_pathlist_hook = wrap_paths;
+	set_rel_pathlist_hook = change_paths;
 }

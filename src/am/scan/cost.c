@@ -30,6 +30,7 @@
 #include "utils/syscache.h"
 
 #include "am/common/identity.h"
+#include "am/common/options.h"
 #include "am/scan/scan.h"
 #include "page/pending.h"
 #include "pgcompat.h"
@@ -97,6 +98,18 @@ keep_first_key(IndexPath *path)
 	path->indexorderbys = list_make1(linitial(path->indexorderbys));
 	path->indexorderbycols = list_make1_int(linitial_int(path->indexorderbycols));
 	path->path.pathkeys = list_make1(linitial(path->path.pathkeys));
+}
+
+/*
+ * Under relaxed order rows come too late for a sort above that relies on the
+ * order of the first key.
+ */
+static bool
+is_for_sort_above(const PlannerInfo *root, const IndexPath *path)
+{
+	return ivfpq_order == IVFPQ_ORDER_RELAXED && path->path.pathkeys != NIL &&
+		list_length(root->query_pathkeys) > 1 &&
+		linitial(path->path.pathkeys) == linitial(root->query_pathkeys);
 }
 
 /* Pages of the table's TOAST table. */
@@ -230,7 +243,8 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	Demand		demand;
 
 	/* without ORDER BY there is no scan */
-	if (path->indexorderbys == NIL || would_leak(root, info))
+	if (path->indexorderbys == NIL || would_leak(root, info) ||
+		is_for_sort_above(root, path))
 	{
 		refuse(path, startup_cost, total_cost, selectivity, correlation, pages);
 		return;
