@@ -86,6 +86,12 @@ like(
 		ORDER BY e <-> (SELECT e FROM queries LIMIT 1) LIMIT 2}),
 	qr/Index Scan using rows_e/,
 	'the index is used');
+is( $node->safe_psql('postgres',
+		q{SET enable_seqscan = off; SET gpuvec.recall = 0.95;
+		SELECT count(*) FROM (SELECT id FROM rows ORDER BY e <-> (SELECT e FROM queries LIMIT 1) LIMIT 10000) AS s;
+		SELECT given, finished FROM gpuvec_last_scan()}),
+	"10000\n10000|f",
+	'ten thousand rows take no pass over the table');
 for my $recall (0.95, 0.99)
 {
 	$node->safe_psql('postgres', "SELECT ask($recall)");

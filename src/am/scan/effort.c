@@ -240,9 +240,24 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 }
 
 /*
- * The effort of a batch, 0 the first.  Where calibration knows, the first is
- * good for 10 rows and the second for 100.
+ * Rows that a batch is good for where calibration knows: 10, 100, then four
+ * times as many.  The last depth that is known has a batch of its own, and
+ * those behind begin there.
  */
+static double
+batch_rows(const IvfpqMetaData *meta, int batch)
+{
+	double		last = depths[Max(meta->calibrated_depths - 1, SECOND)];
+	double		rows = depths[SECOND];
+
+	if (batch == 0)
+		return depths[0];
+	for (; batch > 1 && rows < last; batch--)
+		rows = Min(rows * CANDIDATES_GROWTH, last);
+	return rows * pow(CANDIDATES_GROWTH, batch - 1);
+}
+
+/* The effort of a batch, 0 the first. */
 void
 IvfpqGetEffort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 			   int batch)
@@ -251,7 +266,7 @@ IvfpqGetEffort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 								   IvfpqGetOptions(index)->candidates);
 	double		rows = depths[0] * pow(CANDIDATES_GROWTH, batch);
 
-	if (batch > 0 && candidates == 0 && meta->rows_at_calibration > 0)
-		rows = depths[SECOND] * pow(CANDIDATES_GROWTH, batch - 1);
+	if (candidates == 0 && meta->rows_at_calibration > 0)
+		rows = batch_rows(meta, batch);
 	IvfpqEffortFor(effort, index, meta, Min(rows, PG_INT32_MAX));
 }
