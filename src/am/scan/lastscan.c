@@ -16,6 +16,7 @@
 #include "utils/syscache.h"
 
 #include "am/scan/scan.h"
+#include "client/client.h"
 
 /* Columns of the result, in its order. */
 enum
@@ -71,6 +72,7 @@ IvfpqReportScan(const IvfpqScan *state)
 	last.late = state->late;
 	last.finished = state->finishing;
 	last.remote = state->search.remote.report;
+	IvfpqCountScan(last.late, last.finished);
 }
 
 /* The columns about gpuvecd; NULL what it had no part in. */
