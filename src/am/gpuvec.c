@@ -12,6 +12,7 @@
 #include "am/am.h"
 #include "am/common/options.h"
 #include "am/filter/customscan.h"
+#include "am/scan/livequeries.h"
 #include "client/client.h"
 #include "page/stoppoint.h"
 
@@ -185,6 +186,20 @@ define_scan_settings(void)
 							 GUC_EXPLAIN, NULL, NULL, NULL);
 }
 
+/* What all sessions keep. */
+static void
+define_live_queries_setting(void)
+{
+	DefineCustomBoolVariable("gpuvec.keep_queries",
+							 "Keeps the last 1,000 queries of each index in "
+							 "memory.",
+							 "Owners of tables see them by "
+							 "gpuvec_live_queries.  It takes effect where "
+							 "gpuvec is preloaded.",
+							 &ivfpq_keep_queries, false, PGC_SUSET, 0, NULL,
+							 NULL, NULL);
+}
+
 /* Settings of the workers that train indexes. */
 static void
 define_training_settings(void)
@@ -275,11 +290,15 @@ _PG_init(void)
 	IvfpqInitPlanner();
 	IvfpqInitFilter();
 	define_scan_settings();
+	define_live_queries_setting();
 	define_training_settings();
 	define_client_settings();
 	define_server_settings();
 	define_developer_settings();
 	MarkGUCPrefixReserved("gpuvec");
 	if (process_shared_preload_libraries_in_progress)
+	{
 		IvfpqClientInit();
+		IvfpqLiveQueriesInit();
+	}
 }

@@ -26,6 +26,7 @@ int			ivfpq_order = IVFPQ_ORDER_STRICT;
 int			ivfpq_max_probes = 0;
 double		ivfpq_recall = 0.95;
 int			ivfpq_max_training_workers = 2;
+bool		ivfpq_keep_queries = false;
 
 /* An entry of the table of options, named like its field. */
 #define INT_OPTION(name) \

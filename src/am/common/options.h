@@ -40,6 +40,7 @@ extern int	ivfpq_max_probes;
 extern double ivfpq_recall;
 extern int	ivfpq_max_training_workers;
 extern bool ivfpq_enable_custom_scan;
+extern bool ivfpq_keep_queries;
 
 extern void IvfpqInitOptions(void);
 extern bytea *ivfpqoptions(Datum reloptions, bool validate);

@@ -16,6 +16,7 @@
 #include "utils/syscache.h"
 
 #include "am/scan/scan.h"
+#include "client/client.h"
 
 /* Columns of the result, in its order. */
 enum
@@ -78,6 +79,7 @@ void
 IvfpqReportScan(const IvfpqScan *state)
 {
 	IvfpqScanReportOf(state, &last);
+	IvfpqCountScan(last.late, last.finished);
 }
 
 /* The columns about gpuvecd; NULL what it had no part in. */

@@ -30,6 +30,7 @@
 #include "am/common/options.h"
 #include "am/common/tid.h"
 #include "am/heap/dims.h"
+#include "am/scan/livequeries.h"
 #include "am/scan/scan.h"
 #include "pgcompat.h"
 
@@ -140,6 +141,8 @@ start_search(IvfpqScan *state, ScanKey key)
 	IvfpqTypeInit(&type, state->index);
 	vector = IvfpqQueryFloats(&type, key->sk_subtype, key->sk_argument, &dims);
 	IvfpqCheckDims(state->model->meta.dims, dims);
+	if (ivfpq_keep_queries)
+		IvfpqKeepQuery(state->index, vector, dims);
 	transformed = palloc(dims * sizeof(float));
 	gv_transform(&state->model->gv, vector, 1, transformed);
 	IvfpqSearchInit(&state->search, state->index, state->model);
