@@ -153,12 +153,22 @@ IvfpqTuplesortGetDatum(Tuplesortstate *sort, Datum *value, bool *isnull)
 
 /* Does a key of an order ask for small values first? */
 static inline bool
-IvfpqIsAscending(const PathKey * key)
+IvfpqIsAscending(const PathKey *key)
 {
 #if PG_VERSION_NUM >= 180000
 	return key->pk_cmptype == COMPARE_LT;
 #else
 	return key->pk_strategy == BTLessStrategyNumber;
+#endif
+}
+
+static inline void
+IvfpqSetAscending(PathKey *key)
+{
+#if PG_VERSION_NUM >= 180000
+	key->pk_cmptype = COMPARE_LT;
+#else
+	key->pk_strategy = BTLessStrategyNumber;
 #endif
 }
 

@@ -177,6 +177,13 @@ define_scan_settings(void)
 							 "from these, and 1 reads everything.",
 							 &ivfpq_recall, 0.95, 0.0, 1.0, PGC_USERSET, 0,
 							 NULL, NULL, NULL);
+	DefineCustomRealVariable("gpuvec.radius_recall",
+							 "Sets the share of the rows within a distance "
+							 "that a scan is to find.",
+							 "Of conditions on the distance without ORDER BY; "
+							 "1 uses no index for these.",
+							 &ivfpq_radius_recall, 1.0, 0.0, 1.0, PGC_USERSET,
+							 GUC_EXPLAIN, NULL, NULL, NULL);
 	DefineCustomBoolVariable("gpuvec.enable_custom_scan",
 							 "Lets scans look at conditions before they "
 							 "measure rows.",

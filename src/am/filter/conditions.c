@@ -43,8 +43,23 @@ enum
 	PRIVATE_SHARE,
 	PRIVATE_PASS_NS,
 	PRIVATE_MATCHES,
-	PRIVATE_NDISTANCES
+	PRIVATE_NDISTANCES,
+	PRIVATE_NBOUNDS,
+	PRIVATE_WITH_NAN,
+	PRIVATE_BY_ALL,
+	PRIVATE_ANY_ORDER
 };
+
+/* Conditions, divided. */
+typedef struct Division
+{
+	List	   *early;
+	List	   *late;
+	List	   *bounds;			/* what custom_exprs has of bounds */
+	List	   *others;			/* RestrictInfos of all but bounds */
+	bool		with_nan;
+	bool		by_all;
+} Division;
 
 /* Is the distance in the expression? */
 static bool
@@ -67,16 +82,40 @@ is_early(PlannerInfo *root, Node *condition)
 		!contain_subplans(condition);
 }
 
+/*
+ * Note a condition that bounds the distance, and may: see within.c.  It is late,
+ * too.
+ */
+static void
+note_bound(RelOptInfo *rel, RestrictInfo *info, Expr *distance,
+		   Expr *exchanged, Division *division)
+{
+	IvfpqBound	bound;
+
+	if (!IvfpqMatchBound(info, distance, exchanged, &bound))
+	{
+		division->others = lappend(division->others, info);
+		return;
+	}
+	division->bounds = lappend(division->bounds, copyObject(info->clause));
+	division->bounds = lappend(division->bounds, copyObject(bound.from));
+	division->bounds = lappend(division->bounds, copyObject(bound.less));
+	division->with_nan &= bound.with_nan;
+	division->by_all &= restriction_is_securely_promotable(info, rel);
+}
+
 /* Divide conditions, in the order in which they are asked. */
 static void
-divide_conditions(PlannerInfo *root, List *clauses, Expr *distance,
-				  Expr *exchanged, List **early, List **late)
+divide_conditions(PlannerInfo *root, RelOptInfo *rel, List *clauses,
+				  Expr *distance, Division *division)
 {
+	Expr	   *exchanged = IvfpqExchanged(distance);
 	bool		all_late = false;
 	Index		late_level = 0;
 	ListCell   *lc;
 
-	*early = *late = NIL;
+	memset(division, 0, sizeof(*division));
+	division->with_nan = division->by_all = true;
 	foreach(lc, clauses)
 	{
 		RestrictInfo *info = lfirst_node(RestrictInfo, lc);
@@ -86,17 +125,22 @@ divide_conditions(PlannerInfo *root, List *clauses, Expr *distance,
 
 		if (info->pseudoconstant)	/* a Result above asks them */
 			continue;
-		if (*late != NIL && info->security_level > late_level)
+		if (division->late == NIL || info->security_level <= late_level)
+			note_bound(rel, info, distance, exchanged, division);
+		else
+		{
 			all_late = true;
+			division->others = lappend(division->others, info);
+		}
 		if (!all_late && !on_distance && is_early(root, condition))
 		{
-			*early = lappend(*early, condition);
+			division->early = lappend(division->early, condition);
 			continue;
 		}
-		if (*late == NIL)
+		if (division->late == NIL)
 			late_level = info->security_level;
 		all_late = all_late || !on_distance;
-		*late = lappend(*late, condition);
+		division->late = lappend(division->late, condition);
 	}
 }
 
@@ -132,21 +176,40 @@ rows_wanted(const PlannerInfo *root, const CustomPath *path)
 		(list_length(path->path.pathkeys) < list_length(root->query_pathkeys));
 }
 
+/* Of the table's rows those that pass, wherever they are. */
+static double
+share_that_passes(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
+				  const Division *division)
+{
+	if (division->bounds == NIL)
+		return Min(path->path.rows / Max(rel->tuples, 1), 1);
+	return clauselist_selectivity(root, division->others, 0, JOIN_INNER,
+								  NULL);
+}
+
 /* What the executor has to know. */
 static List *
 private_of(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
-		   List *early)
+		   const Division *division, int ndistances)
 {
 	QualCost	cost;
+	List	   *private;
 
-	cost_qual_eval(&cost, early, root);
-	return list_make5(makeInteger(list_length(early)),
-					  make_number(rows_wanted(root, path)),
-					  make_number(Min(path->path.rows / Max(rel->tuples, 1),
-									  1)),
-					  make_number(cost.per_tuple / cpu_operator_cost *
-								  OPERATOR_NS),
-					  linitial(path->custom_private));
+	cost_qual_eval(&cost, division->early, root);
+	private = list_make5(makeInteger(list_length(division->early)),
+						 make_number(rows_wanted(root, path)),
+						 make_number(share_that_passes(root, rel, path,
+													   division)),
+						 make_number(cost.per_tuple / cpu_operator_cost *
+									 OPERATOR_NS),
+						 linitial(path->custom_private));
+	private = lappend(private, makeInteger(ndistances));
+	private = lappend(private,
+					  makeInteger(list_length(division->bounds) /
+								  IVFPQ_BOUND_EXPRS));
+	private = lappend(private, makeInteger(division->with_nan));
+	private = lappend(private, makeInteger(division->by_all));
+	return lappend(private, makeInteger(path->path.pathkeys == NIL));
 }
 
 /*
@@ -154,9 +217,9 @@ private_of(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
  * is written so; returns how often.
  */
 static int
-add_distances(CustomScan *scan, Expr *distance, Expr *exchanged,
-			  const RelOptInfo *rel)
+add_distances(CustomScan *scan, Expr *distance, const RelOptInfo *rel)
 {
+	Expr	   *exchanged = IvfpqExchanged(distance);
 	List	   *columns = scan->custom_scan_tlist;
 	int			n = list_length(columns);
 	int			ndistances = 1;
@@ -204,20 +267,16 @@ IvfpqPlanFilter(PlannerInfo *root, RelOptInfo *rel, CustomPath *path,
 	CustomScan *scan = makeNode(CustomScan);
 	IndexScan  *index;
 	Expr	   *distance;
-	Expr	   *exchanged;
+	Division	division;
 	List	   *conditions;
 	List	   *columns;
-	List	   *early;
-	List	   *late;
 	int			ndistances;
 
 	take_conditions(plans);
 	index = linitial_node(IndexScan, plans);
 	distance = linitial(index->indexorderbyorig);
-	exchanged = IvfpqExchanged(distance);
-	divide_conditions(root, clauses, distance, exchanged, &early, &late);
-	scan->custom_private = private_of(root, rel, path, early);
-	conditions = list_concat(early, late);
+	divide_conditions(root, rel, clauses, distance, &division);
+	conditions = list_concat_copy(division.early, division.late);
 	columns = add_columns(NIL, conditions);
 	columns = add_columns(columns, tlist);
 	columns = add_columns(columns, rel->reltarget->exprs);
@@ -227,11 +286,10 @@ IvfpqPlanFilter(PlannerInfo *root, RelOptInfo *rel, CustomPath *path,
 	scan->scan.scanrelid = rel->relid;
 	scan->flags = path->flags;
 	scan->custom_plans = plans;
-	scan->custom_exprs = conditions;
+	scan->custom_exprs = list_concat(conditions, division.bounds);
 	scan->custom_scan_tlist = columns;
-	ndistances = add_distances(scan, distance, exchanged, rel);
-	scan->custom_private = lappend(scan->custom_private,
-								   makeInteger(ndistances));
+	ndistances = add_distances(scan, distance, rel);
+	scan->custom_private = private_of(root, rel, path, &division, ndistances);
 	scan->methods = &ivfpq_scan_methods;
 	return &scan->scan.plan;
 }
@@ -254,6 +312,10 @@ IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan)
 	plan->pass_ns = number_at(scan, PRIVATE_PASS_NS);
 	plan->matches = number_at(scan, PRIVATE_MATCHES);
 	plan->ndistances = intVal(list_nth(private, PRIVATE_NDISTANCES));
+	plan->nbounds = intVal(list_nth(private, PRIVATE_NBOUNDS));
+	plan->with_nan = intVal(list_nth(private, PRIVATE_WITH_NAN));
+	plan->by_all = intVal(list_nth(private, PRIVATE_BY_ALL));
+	plan->any_order = intVal(list_nth(private, PRIVATE_ANY_ORDER));
 }
 
 /* Columns of the node's rows become those of the table's. */

@@ -29,6 +29,13 @@ IvfpqIsOursToPlan(const IndexOptInfo *info)
 	return (void *) info->amcostestimate == (void *) ivfpqcostestimate;
 }
 
+/* ... that has all rows which the statement may want? */
+bool
+IvfpqIsUsable(const IndexOptInfo *info)
+{
+	return IvfpqIsOursToPlan(info) && (info->indpred == NIL || info->predOK);
+}
+
 /* An operator's expression with its sides exchanged. */
 static OpExpr *
 exchange_sides(const OpExpr *expr, Oid operator)
@@ -71,10 +78,11 @@ is_free(Expr *expr)
 /*
  * The distance as the index measures it, its column on the left; or NULL: the
  * expression is no distance between that column and something that is the same
- * for all rows, or not by an operator of the index, with this order of values.
+ * for all rows, or not by an operator of the index.  *sortfamily says what order
+ * distances have.
  */
 Expr *
-IvfpqMatchDistance(IndexOptInfo *info, Expr *expr, Oid sortfamily)
+IvfpqMatchDistance(IndexOptInfo *info, Expr *expr, Oid *sortfamily)
 {
 	OpExpr	   *distance = (OpExpr *) expr;
 	Oid			operator;
@@ -96,9 +104,10 @@ IvfpqMatchDistance(IndexOptInfo *info, Expr *expr, Oid sortfamily)
 	else
 		return NULL;
 	operator = exchange ? get_commutator(distance->opno) : distance->opno;
-	if (!OidIsValid(operator) ||
-		get_op_opfamily_sortfamily(operator,
-								   info->opfamily[0]) != sortfamily)
+	if (!OidIsValid(operator))
+		return NULL;
+	*sortfamily = get_op_opfamily_sortfamily(operator, info->opfamily[0]);
+	if (!OidIsValid(*sortfamily))
 		return NULL;
 	return exchange ? (Expr *) exchange_sides(distance, operator) : expr;
 }
@@ -106,7 +115,7 @@ IvfpqMatchDistance(IndexOptInfo *info, Expr *expr, Oid sortfamily)
 /* An ordered path by one distance, as IvfpqMatchDistance gives it. */
 IndexPath *
 IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info, Expr *distance,
-				  PathKey * key)
+				  PathKey *key)
 {
 	return create_index_path(root, info, NIL, list_make1(distance),
 							 list_make1_int(0), list_make1(key),
@@ -115,10 +124,9 @@ IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info, Expr *distance,
 
 /* The distance of the index that a key of ORDER BY asks for, or NULL. */
 static Expr *
-distance_of_key(IndexOptInfo *info, const PathKey * key)
+distance_of_key(IndexOptInfo *info, const PathKey *key)
 {
 	EquivalenceClass *class = key->pk_eclass;
-	Expr	   *distance = NULL;
 	ListCell   *lc;
 
 	if (!IvfpqIsAscending(key) || key->pk_nulls_first ||
@@ -127,16 +135,20 @@ distance_of_key(IndexOptInfo *info, const PathKey * key)
 	foreach(lc, class->ec_members)
 	{
 		EquivalenceMember *member = lfirst(lc);
+		Expr	   *distance;
+		Oid			sortfamily;
 
-		if (distance == NULL && bms_equal(member->em_relids, info->rel->relids))
-			distance = IvfpqMatchDistance(info, member->em_expr,
-										  key->pk_opfamily);
+		if (!bms_equal(member->em_relids, info->rel->relids))
+			continue;
+		distance = IvfpqMatchDistance(info, member->em_expr, &sortfamily);
+		if (distance != NULL && sortfamily == key->pk_opfamily)
+			return distance;
 	}
-	return distance;
+	return NULL;
 }
 
-static bool
-has_ordered_path(const List *paths, const IndexOptInfo *info)
+bool
+IvfpqHasOrderedPath(const List *paths, const IndexOptInfo *info)
 {
 	ListCell   *lc;
 
@@ -170,8 +182,7 @@ IvfpqAddFirstKeyPaths(PlannerInfo *root, RelOptInfo *rel)
 		PathKey    *key = linitial(root->query_pathkeys);
 		Expr	   *distance;
 
-		if (!IvfpqIsOursToPlan(info) || (info->indpred && !info->predOK) ||
-			has_ordered_path(rel->pathlist, info))
+		if (!IvfpqIsUsable(info) || IvfpqHasOrderedPath(rel->pathlist, info))
 			continue;
 		distance = distance_of_key(info, key);
 		if (distance != NULL)

@@ -21,6 +21,18 @@
 #include "pgcompat.h"
 
 static void
+show_ands(const char *name, List *conditions, List *context, ExplainState *es)
+{
+	Node	   *all = (Node *) make_ands_explicit(conditions);
+
+	if (conditions != NIL)
+		ExplainPropertyText(name,
+							deparse_expression(all, context, es->verbose ||
+											   list_length(es->rtable) > 1,
+											   false), es);
+}
+
+static void
 show_conditions(IvfpqFilterScan *state, List *ancestors, ExplainState *es)
 {
 	CustomScan *scan = (CustomScan *) state->css.ss.ps.plan;
@@ -28,15 +40,15 @@ show_conditions(IvfpqFilterScan *state, List *ancestors, ExplainState *es)
 	List	   *context = set_deparse_context_plan(es->deparse_cxt,
 												   &scan->scan.plan,
 												   ancestors);
-	Node	   *conditions = (Node *) make_ands_explicit(scan->custom_exprs);
+	List	   *exprs = scan->custom_exprs;
+	int			nconditions = list_length(exprs) -
+	IVFPQ_BOUND_EXPRS * state->plan.nbounds;
+	List	   *bounds = NIL;
 
-	if (scan->custom_exprs == NIL)
-		return;
-	ExplainPropertyText("Filter",
-						deparse_expression(conditions, context,
-										   es->verbose ||
-										   list_length(es->rtable) > 1,
-										   false), es);
+	for (int i = nconditions; i < list_length(exprs); i += IVFPQ_BOUND_EXPRS)
+		bounds = lappend(bounds, list_nth(exprs, i));
+	show_ands("Distance Bound", bounds, context, es);
+	show_ands("Filter", list_copy_head(exprs, nconditions), context, es);
 	if (es->analyze && instrument != NULL && instrument->nloops > 0 &&
 		(instrument->nfiltered1 > 0 || es->format != EXPLAIN_FORMAT_TEXT))
 		ExplainPropertyFloat("Rows Removed by Filter", NULL,
@@ -46,18 +58,18 @@ show_conditions(IvfpqFilterScan *state, List *ancestors, ExplainState *es)
 
 /* What a scan of the index begins with; how much that is, is an estimate. */
 static void
-show_effort(Oid indexid, ExplainState *es)
+show_effort(Oid indexid, double recall, ExplainState *es)
 {
 	Relation	index;
 	IvfpqMetaData meta;
 	IvfpqEffort effort;
 
-	ExplainPropertyFloat("Recall", NULL, ivfpq_recall, 3, es);
+	ExplainPropertyFloat("Recall", NULL, recall, 3, es);
 	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(indexid)))
 		return;					/* hypothetical */
 	index = index_open(indexid, AccessShareLock);
 	IvfpqMetaRead(index, &meta);
-	IvfpqGetEffort(&effort, index, &meta, 0);
+	IvfpqGetEffort(&effort, index, &meta, recall, 0);
 	if (es->costs && !effort.everything)
 	{
 		ExplainPropertyInteger("Probes", NULL, effort.probes, es);
@@ -115,7 +127,7 @@ IvfpqExplainFilter(CustomScanState *node, List *ancestors, ExplainState *es)
 	IndexScan  *index = (IndexScan *) state->index->ss.ps.plan;
 
 	show_conditions(state, ancestors, es);
-	show_effort(index->indexid, es);
+	show_effort(index->indexid, IvfpqFilterRecall(state), es);
 	if (es->analyze && state->index->iss_ScanDesc != NULL)
 		show_work(state->index->iss_ScanDesc, es);
 }

@@ -17,13 +17,18 @@
  */
 #include "postgres.h"
 
+#include <float.h>
+#include <math.h>
+
 #include "access/relscan.h"
 #include "access/tableam.h"
 #include "executor/execdebug.h"
 #include "executor/nodeIndexscan.h"
 #include "miscadmin.h"
+#include "utils/float.h"
 #include "utils/rel.h"
 
+#include "am/common/options.h"
 #include "am/filter/customscan.h"
 #include "pgcompat.h"
 
@@ -142,6 +147,61 @@ next_match(void *arg)
 		((ScanState *) state->bitmap)->ss_ScanTupleSlot;
 }
 
+/* The recall that is asked of the node. */
+double
+IvfpqFilterRecall(const IvfpqFilterScan *state)
+{
+	return state->plan.any_order ? ivfpq_radius_recall : ivfpq_recall;
+}
+
+/* The value of a bound's expression; false if that is NULL. */
+static bool
+evaluate(ExprState *expr, ExprContext *context, double *value)
+{
+	bool		isnull;
+	Datum		datum = ExecEvalExprSwitchContext(expr, context, &isnull);
+
+	*value = isnull ? 0 : DatumGetFloat8(datum);
+	return !isnull;
+}
+
+/*
+ * The greatest distance that from - less allows, with a margin for its rounding
+ * and that of the condition.
+ */
+static double
+greatest(double from, double less)
+{
+	double		most = from - less;
+
+	if (less == 0 || !isfinite(most))
+		return most;
+	return most + 4 * DBL_EPSILON * (fabs(from) + fabs(less));
+}
+
+/* What the bounds come to, with the values that they have now. */
+static void
+find_radius(IvfpqFilterScan *state)
+{
+	ExprContext *context = state->css.ss.ps.ps_ExprContext;
+	IvfpqRadius *radius = &state->filter.radius;
+	double		from;
+	double		less;
+
+	state->filter.recall = IvfpqFilterRecall(state);
+	radius->is_set = state->plan.nbounds > 0;
+	radius->is_empty = false;
+	radius->most = get_float8_nan();
+	for (int i = 0; i < list_length(state->bounds); i += 2)
+	{
+		if (evaluate(list_nth(state->bounds, i), context, &from) &&
+			evaluate(list_nth(state->bounds, i + 1), context, &less))
+			radius->most = float8_min(radius->most, greatest(from, less));
+		else
+			radius->is_empty = true;
+	}
+}
+
 /*
  * What is computed of rows of the table.  These are of its kind of slot, while
  * core takes the node's rows for virtual ones: hence without a parent.
@@ -170,13 +230,31 @@ begin_rows(IvfpqFilterScan *state, EState *estate)
 										   table_slot_callbacks(table));
 }
 
+/* What is computed of the node's rows, or of none. */
+static void
+begin_conditions(IvfpqFilterScan *state)
+{
+	PlanState  *parent = &state->css.ss.ps;
+	List	   *exprs = ((CustomScan *) parent->plan)->custom_exprs;
+	int			nconditions = list_length(exprs) -
+	IVFPQ_BOUND_EXPRS * state->plan.nbounds;
+	List	   *late = list_copy_tail(list_copy_head(exprs, nconditions),
+									  state->plan.nearly);
+
+	state->late = ExecInitQual(late, parent);
+	for (int i = nconditions; i < list_length(exprs); i += IVFPQ_BOUND_EXPRS)
+		for (int j = 1; j < IVFPQ_BOUND_EXPRS; j++)
+			state->bounds = lappend(state->bounds,
+									ExecInitExpr(list_nth(exprs, i + j),
+												 parent));
+}
+
 /* BeginCustomScan */
 static void
 begin_filter_scan(CustomScanState *node, EState *estate, int eflags)
 {
 	IvfpqFilterScan *state = (IvfpqFilterScan *) node;
 	CustomScan *scan = (CustomScan *) node->ss.ps.plan;
-	List	   *conditions = scan->custom_exprs;
 	List	   *plans = scan->custom_plans;
 	IvfpqFilter *filter = &state->filter;
 
@@ -189,13 +267,15 @@ begin_filter_scan(CustomScanState *node, EState *estate, int eflags)
 		state->bitmap = ExecInitNode(lsecond(plans), estate, eflags);
 		node->custom_ps = lappend(node->custom_ps, state->bitmap);
 	}
-	state->late = ExecInitQual(list_copy_tail(conditions, state->plan.nearly),
-							   &node->ss.ps);
+	begin_conditions(state);
 	begin_rows(state, estate);
 	filter->passes = row_passes;
 	filter->admits = row_is_admitted;
 	filter->next_match = state->bitmap != NULL ? next_match : NULL;
 	filter->arg = state;
+	filter->any_order = state->plan.any_order;
+	filter->radius.with_nan = state->plan.with_nan;
+	filter->radius.by_all = state->plan.by_all;
 	filter->wanted = state->plan.wanted;
 	filter->share = state->plan.share;
 	filter->pass_ns = state->plan.pass_ns;
@@ -235,6 +315,9 @@ next_row(IvfpqFilterScan *state)
 	IndexScanDesc scan = get_index_scan(state);
 	bool		found;
 
+	if (!state->radius_known)
+		find_radius(state);
+	state->radius_known = true;
 	if (instrument)
 		InstrStartNode(instrument);
 	found = index_getnext_tid(scan, ForwardScanDirection) != NULL;
@@ -327,6 +410,7 @@ rescan_filter_scan(CustomScanState *node)
 		foreach(lc, node->custom_ps)
 			UpdateChangedParamSet(lfirst(lc), node->ss.ps.chgParam);
 	state->bitmap_used = false;
+	state->radius_known = false;
 	ExecScanReScan(&node->ss);
 	if (state->index->ss.ps.chgParam == NULL)
 		ExecReScan((PlanState *) state->index);

@@ -29,7 +29,11 @@
 #include "am/scan/scan.h"
 #include "pgcompat.h"
 
+/* Of all rows those likely to be within a radius, for what that costs. */
+#define WITHIN_SHARE	0.001
+
 bool		ivfpq_enable_custom_scan = true;
+double		ivfpq_radius_recall = 1;
 
 static set_rel_pathlist_hook_type previous_hook = NULL;
 
@@ -59,6 +63,7 @@ is_to_be_wrapped(const Path *path)
 
 	return IsA(path, IndexPath) && IvfpqIsOursToPlan(index->indexinfo) &&
 		index->indexorderbys != NIL && path->param_info == NULL &&
+		path->pathkeys != NIL &&	/* not refused */
 		has_conditions(index->indexinfo->indrestrictinfo);
 }
 
@@ -147,7 +152,8 @@ bitmap_path(PlannerInfo *root, RelOptInfo *rel, double *matches)
  * The rows that the limit asks for cost what the index takes to go so deep that
  * as many pass, or what reading the table takes, if that is less.  The planner
  * takes the limit's share of a path's cost; so all rows cost as many times
- * more as there are more of them.
+ * more as there are more of them.  Of rows within a radius the planner knows
+ * nothing: few.
  */
 static void
 cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
@@ -156,6 +162,8 @@ cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
 	QualCost	conditions;
 	double		seq_page;
 	double		part = 1;
+	double		depth;
+	double		recall;
 	Cost		startup = index->path.startup_cost;
 	Cost		deep;
 	Cost		pass;
@@ -167,15 +175,23 @@ cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
 		path->rows * 2 * cpu_operator_cost;
 	if (root->limit_tuples > 0 && root->limit_tuples < path->rows)
 		part = root->limit_tuples / path->rows;
-	deep = IvfpqDepthCost(root, index->indexinfo, part * rel->tuples,
+	depth = part * rel->tuples;
+	if (IvfpqIsBounded(rel, linitial(index->indexorderbys)))
+		depth = Min(depth, Max(WITHIN_SHARE * rel->tuples, IVFPQ_FIRST_WITHIN));
+	recall = path->pathkeys == NIL ? ivfpq_radius_recall : ivfpq_recall;
+	deep = IvfpqDepthCost(root, index->indexinfo, recall, depth,
 						  conditions.per_tuple);
 	path->startup_cost = startup;
 	path->total_cost = startup + Min(Max(deep - startup, 0), pass) / part;
 }
 
-/* Put a custom path in the place of an index path. */
+/*
+ * Put a custom path in the place of an index path, or make one that is not
+ * ordered.
+ */
 static void
-wrap_path(PlannerInfo *root, RelOptInfo *rel, IndexPath *wrapped)
+wrap_path(PlannerInfo *root, RelOptInfo *rel, IndexPath *wrapped,
+		  bool is_ordered)
 {
 	CustomPath *custom = makeNode(CustomPath);
 	Path	   *path = &custom->path;
@@ -188,7 +204,7 @@ wrap_path(PlannerInfo *root, RelOptInfo *rel, IndexPath *wrapped)
 	path->pathtarget = index->pathtarget;
 	path->parallel_safe = index->parallel_safe;
 	path->rows = index->rows;
-	path->pathkeys = index->pathkeys;
+	path->pathkeys = is_ordered ? index->pathkeys : NIL;
 	IvfpqCopyDisabled(path, index);
 	cost_path(root, rel, path, wrapped);
 	custom->flags = CUSTOMPATH_SUPPORT_PROJECTION;
@@ -224,7 +240,10 @@ wrap_paths(PlannerInfo *root, RelOptInfo *rel)
 		if (is_to_be_wrapped(lfirst(lc)))
 		paths = lappend(paths, lfirst(lc));
 	foreach(lc, paths)
-		wrap_path(root, rel, lfirst(lc));
+		wrap_path(root, rel, lfirst(lc), true);
+	paths = IvfpqRadiusPaths(root, rel);
+	foreach(lc, paths)
+		wrap_path(root, rel, lfirst(lc), false);
 }
 
 /* set_rel_pathlist_hook */

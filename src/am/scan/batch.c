@@ -150,7 +150,8 @@ most_probes(const IvfpqScan *state)
 
 	if (ivfpq_max_probes == 0)
 		return state->model->meta.nlists;
-	IvfpqGetEffort(&first, state->index, &state->model->meta, 0);
+	IvfpqGetEffort(&first, state->index, &state->model->meta, state->recall,
+				   0);
 	return Min(state->model->meta.nlists,
 			   Max(ivfpq_max_probes, first.probes));
 }
@@ -171,7 +172,7 @@ size_batch(IvfpqScan *state, bool *last)
 		IvfpqDepthNext(state);
 	else
 		IvfpqGetEffort(effort, state->index, &state->model->meta,
-					   state->batch);
+					   state->recall, state->batch);
 	state->search.query.deep = effort->quota > IVFPQ_PARENTS_ROWS;
 	if (state->batch == 0)
 	{
@@ -229,6 +230,7 @@ take_candidates(IvfpqScan *state)
 		memcpy(ordered, candidates->ids, n * sizeof(uint64));
 		measure_rows(state, candidates->ids, candidates->count);
 		state->quota = IvfpqDepthQuota(state, ordered, n);
+		IvfpqRadiusWatch(state, ordered, n);
 		pfree(ordered);
 	}
 }
@@ -242,6 +244,12 @@ IvfpqNextBatch(IvfpqScan *state)
 	MemoryContext oldcontext = MemoryContextSwitchTo(state->batches);
 	bool		last;
 
+	if (state->filter != NULL && IvfpqRadiusIsRead(state))
+	{
+		MemoryContextSwitchTo(oldcontext);
+		state->exhausted = true;
+		return;
+	}
 	if (!size_batch(state, &last))
 	{
 		MemoryContextSwitchTo(oldcontext);

@@ -195,7 +195,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 	demand->rows = (double) IvfpqPendingEstimate(index);
 	demand->pages = 1 + ceil(demand->rows / IVFPQ_PENDING_PER_PAGE);
 	demand->rows = Min(demand->rows, tuples);
-	IvfpqGetEffort(&effort, index, &meta, 0);
+	IvfpqGetEffort(&effort, index, &meta, ivfpq_recall, 0);
 	if (meta.nlists > 0 && effort.everything)
 	{
 		demand->pages = info->pages;
@@ -216,7 +216,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 		demand->pages += fixed +
 			Min(centroids, IvfpqCentroidsToCompare(&meta, effort.probes, false)) +
 			Max(info->pages - fixed - centroids - refine, 0) * share;
-		IvfpqGetEffort(&effort, index, &meta, 1);
+		IvfpqGetEffort(&effort, index, &meta, ivfpq_recall, 1);
 		/* where no number of candidates is enough, the rest is read */
 		demand_candidates(demand, &meta, candidates,
 						  (effort.everything ? tuples : effort.candidates) /
@@ -294,8 +294,8 @@ heap_cost(const RelOptInfo *rel, double rows, double random_page,
  * take, where the condition costs per_row: infinite, if everything is read.
  */
 Cost
-IvfpqDepthCost(PlannerInfo *root, const IndexOptInfo *info, double depth,
-			   Cost per_row)
+IvfpqDepthCost(PlannerInfo *root, const IndexOptInfo *info, double recall,
+			   double depth, Cost per_row)
 {
 	double		tuples = Max(info->tuples, 1);
 	IvfpqMetaData meta;
@@ -309,7 +309,7 @@ IvfpqDepthCost(PlannerInfo *root, const IndexOptInfo *info, double depth,
 		return get_float8_infinity();
 	index = index_open(info->indexoid, NoLock);
 	IvfpqMetaRead(index, &meta);
-	IvfpqEffortFor(&effort, index, &meta, Min(depth, PG_INT32_MAX));
+	IvfpqEffortFor(&effort, index, &meta, recall, Min(depth, PG_INT32_MAX));
 	index_close(index, NoLock);
 	if (effort.everything)
 		return get_float8_infinity();

@@ -119,8 +119,9 @@ IvfpqDepthNext(IvfpqScan *state)
 	else
 		needed = Max(LEAST_GROWTH * state->depth,
 					 Min(needed, MOST_GROWTH * state->depth));
+	needed = IvfpqRadiusDepth(state, needed);
 	IvfpqEffortFor(&state->effort, state->index, &state->model->meta,
-				   Min(needed, PG_INT32_MAX));
+				   state->recall, Min(needed, PG_INT32_MAX));
 }
 
 /* What it takes to measure a row that has been fetched. */
@@ -151,7 +152,8 @@ batch_ns(const IvfpqScan *state, double depth, double share)
 	double		fetched;
 	double		records = 0;
 
-	IvfpqEffortFor(&effort, state->index, meta, Min(depth, PG_INT32_MAX));
+	IvfpqEffortFor(&effort, state->index, meta, state->recall,
+				   Min(depth, PG_INT32_MAX));
 	copies = (double) meta->rows_at_calibration * meta->copies *
 		effort.probes / meta->nlists;
 	fetched = effort.candidates;
@@ -207,6 +209,7 @@ IvfpqDepthRest(const IvfpqScan *state, bool must)
 {
 	const IvfpqFilter *filter = state->filter;
 	Passing		passing;
+	double		depth;
 	double		batches;
 	double		rest;
 	double		allowed;
@@ -227,7 +230,8 @@ IvfpqDepthRest(const IvfpqScan *state, bool must)
 	if (state->batch == 0)
 		return IVFPQ_REST_NONE;
 
-	batches = batch_ns(state, needed_depth(state, &passing), passing.share);
+	depth = IvfpqRadiusDepth(state, needed_depth(state, &passing));
+	batches = batch_ns(state, depth, passing.share);
 	if (by_index)
 		return batches > rest ? IVFPQ_REST_MATCHES : IVFPQ_REST_NONE;
 	allowed = passing.passed >= MANY_PASSED ? SURE_BATCHES_SHARE :

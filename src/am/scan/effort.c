@@ -201,7 +201,7 @@ given(int setting, int option)
 /* The effort for the first so many rows. */
 void
 IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
-			   double rows)
+			   double recall, double rows)
 {
 	const IvfpqOptions *options = IvfpqGetOptions(index);
 	int			named_probes = given(ivfpq_probes, options->probes);
@@ -216,7 +216,7 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 	Known		known;
 	bool		reached;
 
-	find_all_known(meta, ivfpq_recall, &known);
+	find_all_known(meta, recall, &known);
 	if (known.ndepths > 0)
 		interpolate(&known, meta,
 					Max(meta->rows_at_calibration, index->rd_rel->reltuples),
@@ -228,12 +228,12 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 
 	/* what formulas take is good for as much as calibration can be asked */
 	reached = meta->rows_at_calibration == 0 ?
-		ivfpq_recall <= IVFPQ_SURE_RECALL :
+		recall <= IVFPQ_SURE_RECALL :
 		known.nreached > (rows > depths[0] ? SECOND : 0);
 	effort->known = known.nreached > 0 && named_probes == 0 &&
 		named_candidates == 0 && rows <= depths[known.nreached - 1];
 	effort->everything = meta->nlists == 0 ||
-		(named_probes == 0 && (ivfpq_recall >= 1 || !reached));
+		(named_probes == 0 && (recall >= 1 || !reached));
 	effort->probes = (int) Max(1, Min(ceil(probes - 1e-6), meta->nlists));
 	effort->candidates = (int) Min(ceil(candidates - 1e-6), MOST_CANDIDATES);
 	effort->quota = (int64) rows;
@@ -260,7 +260,7 @@ batch_rows(const IvfpqMetaData *meta, int batch)
 /* The effort of a batch, 0 the first. */
 void
 IvfpqGetEffort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
-			   int batch)
+			   double recall, int batch)
 {
 	int			candidates = given(ivfpq_candidates,
 								   IvfpqGetOptions(index)->candidates);
@@ -268,5 +268,5 @@ IvfpqGetEffort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 
 	if (candidates == 0 && meta->rows_at_calibration > 0)
 		rows = batch_rows(meta, batch);
-	IvfpqEffortFor(effort, index, meta, Min(rows, PG_INT32_MAX));
+	IvfpqEffortFor(effort, index, meta, recall, Min(rows, PG_INT32_MAX));
 }

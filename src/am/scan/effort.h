@@ -41,8 +41,10 @@ extern int	IvfpqFormulaCandidates(const IvfpqMetaData *meta);
 extern double IvfpqBeyondTargets(double recall, double known, double lower,
 								 double upper);
 extern void IvfpqEffortFor(IvfpqEffort *effort, Relation index,
-						   const IvfpqMetaData *meta, double rows);
+						   const IvfpqMetaData *meta, double recall,
+						   double rows);
 extern void IvfpqGetEffort(IvfpqEffort *effort, Relation index,
-						   const IvfpqMetaData *meta, int batch);
+						   const IvfpqMetaData *meta, double recall,
+						   int batch);
 
 #endif							/* IVFPQ_EFFORT_H */

@@ -19,6 +19,22 @@ typedef enum IvfpqRest
 	IVFPQ_REST_MATCHES			/* another index said which rows match */
 } IvfpqRest;
 
+/* Rows that a filter's scan goes for first, where a radius bounds them. */
+#define IVFPQ_FIRST_WITHIN	20
+
+/*
+ * A distance beyond which no row is wanted (radius.c).  The filter refuses rows
+ * outside by itself; the scan may read on as far as it likes.
+ */
+typedef struct IvfpqRadius
+{
+	bool		is_set;
+	bool		is_empty;		/* no row is within */
+	double		most;			/* the greatest distance within */
+	bool		with_nan;		/* NaN is within, too */
+	bool		by_all;			/* rows that do not pass may end the scan */
+} IvfpqRadius;
+
 /*
  * A filter.  Rows are the table's, in a slot of its kind.  While a callback
  * runs no lock is held and gpuvecd is not asked anything: conditions may
@@ -43,6 +59,9 @@ typedef struct IvfpqFilter
 
 	void	   *arg;			/* of all three */
 	TupleTableSlot *row;		/* the row that came up last */
+	double		recall;			/* asked of the scan */
+	bool		any_order;		/* rows may come in any */
+	IvfpqRadius radius;
 	double		wanted;			/* rows likely to be wanted; 0 = not known */
 	double		share;			/* of the table's rows that pass, likely */
 	double		pass_ns;		/* what `passes` takes for a row */

@@ -36,7 +36,8 @@ offer_row(IvfpqScan *state, TupleTableSlot *row,
 		tidset_lookup(state->given_rows, id) != NULL)
 		return;
 	state->report.measured++;
-	if (IvfpqMeasureOther(state->measure, row, &distance))
+	if (IvfpqMeasureOther(state->measure, row, &distance) &&
+		!IvfpqIsOutside(state, distance))
 		take(state, id, distance);
 }
 

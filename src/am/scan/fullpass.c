@@ -67,12 +67,12 @@ bool
 IvfpqFullPassIsBetter(const IvfpqScan *state)
 {
 	const IvfpqEffort *effort = &state->effort;
-	double		share = 1 - ivfpq_recall;
+	double		share = 1 - state->recall;
 
 	if (state->batch > 0 && effort->candidates > IVFPQ_MIN_MEASURED &&
 		!has_rows(state, effort->candidates / MEASURED_SHARE))
 		return true;
-	if (ivfpq_order != IVFPQ_ORDER_STRICT || effort->known ||
+	if (!state->is_strict || effort->known ||
 		state->batch < (share > 0 ? 2 : 1))
 		return false;
 	return share <= 0 || !has_rows(state, effort->quota / share);

@@ -75,6 +75,8 @@ reset_scan(IvfpqScan *state)
 	state->tried = 0;
 	state->gone = 0;
 	state->bound_query = NULL;
+	state->within = 0;
+	state->watched.n = 0;
 }
 
 /*
@@ -203,13 +205,22 @@ start_scan(IndexScanDesc scan)
 	state->started = true;
 	memset(&state->report, 0, sizeof(state->report));
 	memset(&state->search, 0, sizeof(state->search));
-	state->report.recall = ivfpq_recall;
+	state->recall = state->filter != NULL ? state->filter->recall : ivfpq_recall;
+	state->is_strict = ivfpq_order == IVFPQ_ORDER_STRICT &&
+		(state->filter == NULL || !state->filter->any_order);
+	state->report.recall = state->recall;
 	state->model = IvfpqModelGet(state->index);
 	state->batches = AllocSetContextCreate(state->context, "gpuivfpq batches",
 										   ALLOCSET_DEFAULT_SIZES);
 	IvfpqQueueInit(&state->queue);
 	state->measured = tidset_create(state->context, 256, NULL);
 	state->null_query = (key->sk_flags & SK_ISNULL) != 0;
+	if (state->filter != NULL && state->filter->radius.is_set &&
+		(state->filter->radius.is_empty || state->null_query))
+	{
+		state->exhausted = true;
+		return;
+	}
 	if (state->null_query && state->filter == NULL)
 	{
 		IvfpqFullPassBegin(state);
@@ -239,7 +250,7 @@ start_scan(IndexScanDesc scan)
 /*
  * The nearest row of the queue; false when it is empty.  Bounded rows that
  * come up are measured and go back, until a measured one is first: no other
- * can be nearer.
+ * can be nearer; or until they are beyond a radius, however far they are.
  */
 static bool
 queue_next(IvfpqScan *state, double *distance, uint64 *id)
@@ -257,6 +268,8 @@ queue_next(IvfpqScan *state, double *distance, uint64 *id)
 		for (; row != NULL && row->bounded; row = IvfpqQueueTake(queue))
 		{
 			CHECK_FOR_INTERRUPTS();
+			if (IvfpqIsBoundOutside(state, row->distance))
+				break;
 			if (queue->ntaken < queue->nprefetch &&
 				queue->prefetch[queue->ntaken] == row->id)
 				queue->ntaken++;
@@ -348,7 +361,13 @@ next_row(IndexScanDesc scan, uint64 *id)
 				return false;
 			IvfpqNextBatch(state);
 		}
-		else if (ivfpq_order == IVFPQ_ORDER_STRICT && state->given > 0 &&
+		else if (IvfpqIsOutside(state, distance))
+		{
+			/* so are all others, and those that are within have been read */
+			state->exhausted = true;
+			return false;
+		}
+		else if (state->is_strict && state->given > 0 &&
 				 float8_cmp_internal(distance, state->last_distance) < 0)
 			state->late++;
 		else if (give_out(scan, *id, distance))

@@ -59,6 +59,16 @@ typedef struct IvfpqQueue
 	int64		ntaken;			/* of them are taken */
 } IvfpqQueue;
 
+/* Rows that tell how much is within a radius, of the batch's candidates. */
+#define IVFPQ_WATCHED	8
+
+typedef struct IvfpqWatched
+{
+	int			n;				/* 0 or IVFPQ_WATCHED */
+	uint64		last[IVFPQ_WATCHED];	/* about the rank it is good for */
+	uint64		nearer[IVFPQ_WATCHED];	/* about a part of that */
+} IvfpqWatched;
+
 typedef struct IvfpqScan
 {
 	Relation	index;
@@ -72,6 +82,8 @@ typedef struct IvfpqScan
 	bool		has_keys;		/* of an earlier scan; they outlive it */
 	bool		started;
 	bool		null_query;		/* any order will do */
+	bool		is_strict;		/* rows found late are left out */
+	double		recall;			/* asked for */
 	int			pending_dims;	/* pending rows may have others; 0 = no */
 	bool		told_odd;		/* ... and that was said */
 	bool		exhausted;		/* no further batch can bring rows */
@@ -90,6 +102,8 @@ typedef struct IvfpqScan
 	double		depth;			/* with a filter: the nearest rows, whether
 								 * they pass or not, that the batch is good
 								 * for */
+	IvfpqWatched watched;		/* with a filter and a radius */
+	double		within;			/* rows within that, likely; 0 = not known */
 	tidset_hash *given_rows;	/* with a filter: where the rows given out
 								 * are, which may be elsewhere than entries
 								 * say */
@@ -119,7 +133,7 @@ extern void ivfpqcostestimate(PlannerInfo *root, IndexPath *path,
 							  Cost *total_cost, Selectivity *selectivity,
 							  double *correlation, double *pages);
 extern Cost IvfpqDepthCost(PlannerInfo *root, const IndexOptInfo *info,
-						   double depth, Cost per_row);
+						   double recall, double depth, Cost per_row);
 
 /* queue.c */
 extern void IvfpqQueueInit(IvfpqQueue *queue);
@@ -141,6 +155,13 @@ extern void IvfpqDepthNext(IvfpqScan *state);
 extern IvfpqRest IvfpqDepthRest(const IvfpqScan *state, bool must);
 extern int64 IvfpqDepthQuota(const IvfpqScan *state, const uint64 *ids,
 							 int64 count);
+
+/* radius.c */
+extern bool IvfpqIsOutside(const IvfpqScan *state, double distance);
+extern bool IvfpqIsBoundOutside(const IvfpqScan *state, double bound);
+extern void IvfpqRadiusWatch(IvfpqScan *state, const uint64 *ids, int64 n);
+extern bool IvfpqRadiusIsRead(IvfpqScan *state);
+extern double IvfpqRadiusDepth(const IvfpqScan *state, double needed);
 
 /* filterpass.c */
 extern void IvfpqFilterPass(IvfpqScan *state,
