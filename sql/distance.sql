@@ -117,3 +117,8 @@ SELECT id, '{1,2,3,0}' <~> e AS d, e <~> '{1,2,3,0}' AS c FROM ties WHERE kind =
 SELECT pg_temp.more_calls('SELECT id FROM ties WHERE kind = 3 ORDER BY ''{1,2,3,0}'' <~> e LIMIT 3');
 -- without conditions, where nobody reads it
 SELECT pg_temp.more_calls('SELECT id FROM ties ORDER BY ''{1,2,3,0}'' <~> e LIMIT 3');
+DROP TABLE ties, parts, few;
+DROP OPERATOR FAMILY counted_ops USING gpuivfpq;
+DROP OPERATOR <~> (real[], real[]);
+DROP FUNCTION counted_distance;
+DROP SEQUENCE calls;
