@@ -91,6 +91,11 @@ SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 2
 SELECT batches, given FROM gpuvec_last_scan();
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 101) AS q;
 SELECT batches, given FROM gpuvec_last_scan();
+-- ... the third for the 300 that are known of, and there are too few rows for more
+SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 300) AS q;
+SELECT batches, given, finished, measured < 6000 AS few FROM gpuvec_last_scan();
+SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 301) AS q;
+SELECT batches, given, finished FROM gpuvec_last_scan();
 
 -- an option comes before the target, a setting before the option
 ALTER INDEX aimed_e SET (probes = 3, candidates = 77);
@@ -140,6 +145,46 @@ RESET ROLE;
 REVOKE ALL ON aimed FROM regress_gpuvec_stranger;
 DROP ROLE regress_gpuvec_stranger;
 SELECT * FROM gpuvec_calibrate('aimed');
+
+-- with queries that are given: targets are for these
+CREATE TABLE asked AS SELECT g AS id, (SELECT array_agg((x + 3)::real ORDER BY n) FROM unnest(pg_temp.point(g, 16, 200, 2)) WITH ORDINALITY AS u (x, n)) AS e
+FROM generate_series(9001, 9600) AS g;
+SELECT targets_for, count(*) > 10 AS known FROM gpuvec_calibration('aimed_e') GROUP BY targets_for;
+SELECT targets_for, count(*) > 10 AS known
+FROM gpuvec_calibrate('aimed_e', queries_table => 'asked', queries_column => 'e') GROUP BY targets_for;
+SELECT recall >= 0.93 AS reached FROM gpuvec_recall('aimed_e', queries => ARRAY(SELECT e FROM asked WHERE id % 3 = 0));
+SELECT max(probes) AS theirs FROM gpuvec_calibration('aimed_e') WHERE k = 10 AND recall = 0.95 \gset
+SELECT reloptions FROM pg_class WHERE relname = 'aimed_e';
+SELECT advice FROM gpuvec_index_info('aimed_e');
+SELECT * FROM gpuvec_verify_index('aimed_e');
+-- ... a build knows none of them, and its targets are for rows
+REINDEX INDEX aimed_e;
+SELECT targets_for, count(*) > 10 AS known FROM gpuvec_calibration('aimed_e') GROUP BY targets_for;
+SELECT max(probes) < :theirs AS other FROM gpuvec_calibration('aimed_e') WHERE k = 10 AND recall = 0.95;
+SELECT advice FROM gpuvec_index_info('aimed_e');
+REINDEX INDEX CONCURRENTLY aimed_e;
+SELECT advice FROM gpuvec_index_info('aimed_e');
+-- ... without queries it is what is wanted
+SELECT DISTINCT targets_for FROM gpuvec_calibrate('aimed_e');
+SELECT reloptions FROM pg_class WHERE relname = 'aimed_e';
+SELECT advice FROM gpuvec_index_info('aimed_e');
+-- ... few queries, and too few
+SET client_min_messages = notice;
+SELECT DISTINCT targets_for FROM gpuvec_calibrate('aimed_e', ARRAY(SELECT e FROM asked LIMIT 100));
+SELECT * FROM gpuvec_calibrate('aimed_e', ARRAY(SELECT e FROM asked LIMIT 99));
+SELECT * FROM gpuvec_calibrate('aimed_e', ARRAY(SELECT e[1:9] FROM asked));
+SELECT * FROM gpuvec_calibrate('aimed_e', '{}');
+SELECT * FROM gpuvec_calibrate('aimed_e', queries_table => 'asked', queries_column => 'id');
+SELECT * FROM gpuvec_calibrate(NULL);
+SET client_min_messages = warning;
+-- ... within a command that event triggers watch
+CREATE FUNCTION pg_temp.told() RETURNS event_trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE WARNING '%', (SELECT string_agg(command_tag, ', ') FROM pg_event_trigger_ddl_commands()); END $$;
+CREATE EVENT TRIGGER regress_gpuvec_told ON ddl_command_end EXECUTE FUNCTION pg_temp.told();
+CREATE TABLE told AS SELECT * FROM gpuvec_calibrate('aimed_e');
+CREATE TABLE told_more AS SELECT * FROM gpuvec_calibrate('aimed_e', ARRAY(SELECT e FROM asked));
+DROP EVENT TRIGGER regress_gpuvec_told;
+DROP TABLE told, told_more, asked;
 
 -- inner product and cosine
 CREATE INDEX aimed_ip ON aimed USING gpuivfpq (e real_ip_ops) WITH (lists = 60);

@@ -64,3 +64,24 @@ CREATE EXTENSION gpuvec;
 CREATE INDEX ON ext USING gpuivfpq (e) WITH (dims = 2);
 DROP TABLE ext;
 DROP SCHEMA elsewhere;
+
+-- functions of 0.3.0 go on working until the update
+CREATE SCHEMA older;
+DROP EXTENSION gpuvec;
+CREATE EXTENSION gpuvec SCHEMA older VERSION '0.3.0';
+SET search_path = public, older;
+CREATE TABLE ext (id int, e real[]);
+INSERT INTO ext SELECT i, ARRAY[sin(i), cos(i), i % 7] FROM generate_series(1, 2000) AS i;
+CREATE INDEX ext_e ON ext USING gpuivfpq (e);
+SELECT recall > 0.9 AS good FROM gpuvec_recall('ext_e', 10);
+SELECT count(*) > 0 AS known, max(k) FROM gpuvec_calibrate('ext_e');
+SELECT count(*) > 0 AS known, max(k) FROM gpuvec_calibration('ext_e');
+SELECT count(*) FROM gpuvec_stat;
+ALTER EXTENSION gpuvec UPDATE TO '0.4.0';
+SELECT recall > 0.9 AS good FROM gpuvec_recall('ext_e', queries => '{1,2,3}');
+SELECT DISTINCT targets_for FROM gpuvec_calibrate('ext_e');
+SELECT count(*) FROM gpuvec_stat;
+DROP TABLE ext;
+RESET search_path;
+ALTER EXTENSION gpuvec SET SCHEMA public;
+DROP SCHEMA older;

@@ -36,6 +36,52 @@ SELECT recall > 0.9 AS good FROM gpuvec_recall('items_v', 100, 90);
 RESET gpuvec.probes;
 RESET work_mem;
 
+-- queries that are given: an array, a table and its column
+CREATE TABLE asked (id int, v real[], wide float8[], lit text);
+INSERT INTO asked SELECT i, w, w, w::text
+FROM generate_series(5001, 5040) i, pg_temp.wave(i, 16) w;
+SET gpuvec.probes = 50;
+SET gpuvec.candidates = 3000;
+SELECT recall, high FROM gpuvec_recall('items_v', queries => ARRAY(SELECT v FROM asked));
+SELECT recall, high FROM gpuvec_recall('items_v', k => 5, queries_table => 'asked', queries_column => 'v');
+SELECT recall FROM gpuvec_recall('items_v', queries_table => 'asked', queries_column => 'wide');
+SELECT recall FROM gpuvec_recall('items_v', queries_table => 'asked', queries_column => 'lit');
+SELECT recall FROM gpuvec_recall('items_v', queries => pg_temp.wave(7, 16));
+-- ... a row counts in its own answer: it is the nearest
+SET gpuvec.probes = 1;
+SET gpuvec.max_probes = 1;
+SELECT recall FROM gpuvec_recall('items_v', 1, queries => ARRAY(SELECT v FROM items WHERE id % 100 = 0));
+SELECT recall < 1 AS partly FROM gpuvec_recall('items_v', 100, queries => ARRAY(SELECT v FROM asked));
+RESET gpuvec.max_probes;
+-- ... in more than one batch; as many as samples says
+SET gpuvec.probes = 50;
+SET work_mem = '64kB';
+SELECT recall FROM gpuvec_recall('items_v', 300, queries => ARRAY(SELECT v FROM asked));
+RESET work_mem;
+SELECT count(*) FROM gpuvec_recall('items_v', samples => 1, queries_table => 'asked', queries_column => 'v')
+WHERE recall = 1 AND low < 0.3;
+-- ... in a view, through which the row of another length does not come
+INSERT INTO asked VALUES (0, '{1,2}'), (0, NULL);
+CREATE VIEW some_asked AS SELECT v FROM asked WHERE id > 5020;
+SELECT recall FROM gpuvec_recall('items_v', queries_table => 'some_asked', queries_column => 'v');
+SELECT * FROM gpuvec_recall('items_v', queries_table => 'asked', queries_column => 'v');
+SELECT * FROM gpuvec_recall('items_v', queries => '{1,2}');
+SELECT * FROM gpuvec_recall('items_v', queries => '{}');
+SELECT * FROM gpuvec_recall('items_v', queries => '{{{1}}}');
+SELECT * FROM gpuvec_recall('items_v', queries => '{{1,NULL}}');
+SELECT * FROM gpuvec_recall('items_v', queries => '{{1,NaN}}');
+SELECT * FROM gpuvec_recall('items_v', queries => '{1}', queries_table => 'asked', queries_column => 'v');
+SELECT * FROM gpuvec_recall('items_v', queries_table => 'asked');
+SELECT * FROM gpuvec_recall('items_v', queries_column => 'v');
+SELECT * FROM gpuvec_recall('items_v', queries_table => 'asked', queries_column => 'nothing');
+SELECT * FROM gpuvec_recall('items_v', queries_table => 'asked', queries_column => 'id');
+SELECT * FROM gpuvec_recall('items_v', queries_table => 'asked', queries_column => 'v" FROM asked --');
+SELECT * FROM gpuvec_recall('items_v', queries_table => 0, queries_column => 'v');
+TRUNCATE asked;
+SELECT * FROM gpuvec_recall('items_v', queries_table => 'asked', queries_column => 'v');
+RESET gpuvec.probes;
+RESET gpuvec.candidates;
+
 -- few rows; own rows do not count
 CREATE TABLE few (id int, v real[]);
 CREATE INDEX few_v ON few USING gpuivfpq (v);
@@ -70,6 +116,12 @@ SELECT recall FROM gpuvec_recall('items_ip');
 SELECT recall FROM gpuvec_recall('items_even');
 SELECT recall FROM gpuvec_recall('items_slice');
 SELECT recall FROM gpuvec_recall('items_none');
+SELECT recall FROM gpuvec_recall('items_none', queries => pg_temp.wave(7, 16));
+SELECT recall FROM gpuvec_recall('items_ip', queries => array_fill(0::real, '{2,16}'));
+SET client_min_messages = notice;
+SELECT recall FROM gpuvec_recall('items_cosine', queries => ARRAY(SELECT v FROM items WHERE id < 9));
+SELECT recall FROM gpuvec_recall('items_cosine', queries => array_fill(0::real, '{2,16}'));
+SET client_min_messages = warning;
 RESET gpuvec.candidates;
 RESET gpuvec.probes;
 
@@ -101,6 +153,16 @@ SET ROLE regress_gpuvec_reader;
 SELECT recall > 0 AS ok FROM gpuvec_recall('items_v');
 SELECT recall > 0 AS ok FROM gpuvec_recall('items_slice');
 SELECT recall > 0 AS ok FROM gpuvec_recall('items_even');
+-- ... queries are read with the caller's own rights
+SELECT recall > 0 AS ok FROM gpuvec_recall('items_v', queries_table => 'items', queries_column => 'v');
+SELECT recall > 0 AS ok FROM gpuvec_recall('items_v', queries_table => 'asked', queries_column => 'v');
+RESET ROLE;
+INSERT INTO asked SELECT i, pg_temp.wave(i, 16) FROM generate_series(1, 5) i;
+ALTER TABLE asked ENABLE ROW LEVEL SECURITY;
+GRANT SELECT ON asked TO regress_gpuvec_reader;
+SET ROLE regress_gpuvec_reader;
+SELECT recall > 0 AS ok FROM gpuvec_recall('items_v', queries_table => 'asked', queries_column => 'v');
+SELECT recall > 0 AS ok FROM gpuvec_recall('items_even', queries => pg_temp.wave(7, 16));
 RESET ROLE;
 GRANT SELECT (id) ON items TO regress_gpuvec_reader;
 SET ROLE regress_gpuvec_reader;
@@ -143,6 +205,6 @@ SELECT recall FROM gpuvec_recall('owned_v');
 \set VERBOSITY default
 SELECT current_user = session_user AS myself_again;
 
-DROP TABLE items, few, owned;
+DROP TABLE items, few, owned, asked CASCADE;
 DROP FUNCTION escape;
 DROP ROLE regress_gpuvec_owner, regress_gpuvec_reader;

@@ -11,11 +11,13 @@
 
 #include "am/am.h"
 #include "am/common/options.h"
+#include "am/filter/customscan.h"
+#include "am/scan/livequeries.h"
 #include "client/client.h"
 #include "page/stoppoint.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
-PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = "0.3.0");
+PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = "0.4.0");
 #else
 PG_MODULE_MAGIC;
 #endif
@@ -175,6 +177,34 @@ define_scan_settings(void)
 							 "from these, and 1 reads everything.",
 							 &ivfpq_recall, 0.95, 0.0, 1.0, PGC_USERSET, 0,
 							 NULL, NULL, NULL);
+	DefineCustomRealVariable("gpuvec.radius_recall",
+							 "Sets the share of the rows within a distance "
+							 "that a scan is to find.",
+							 "Of conditions on the distance without ORDER BY; "
+							 "1 uses no index for these.",
+							 &ivfpq_radius_recall, 1.0, 0.0, 1.0, PGC_USERSET,
+							 GUC_EXPLAIN, NULL, NULL, NULL);
+	DefineCustomBoolVariable("gpuvec.enable_custom_scan",
+							 "Lets scans look at conditions before they "
+							 "measure rows.",
+							 "off: the executor filters rows after the "
+							 "index has given them out.",
+							 &ivfpq_enable_custom_scan, true, PGC_USERSET,
+							 GUC_EXPLAIN, NULL, NULL, NULL);
+}
+
+/* What all sessions keep. */
+static void
+define_live_queries_setting(void)
+{
+	DefineCustomBoolVariable("gpuvec.keep_queries",
+							 "Keeps the last 1,000 queries of each index in "
+							 "memory.",
+							 "Owners of tables see them by "
+							 "gpuvec_live_queries.  It takes effect where "
+							 "gpuvec is preloaded.",
+							 &ivfpq_keep_queries, false, PGC_SUSET, 0, NULL,
+							 NULL, NULL);
 }
 
 /* Settings of the workers that train indexes. */
@@ -265,12 +295,17 @@ _PG_init(void)
 {
 	IvfpqInitOptions();
 	IvfpqInitPlanner();
+	IvfpqInitFilter();
 	define_scan_settings();
+	define_live_queries_setting();
 	define_training_settings();
 	define_client_settings();
 	define_server_settings();
 	define_developer_settings();
 	MarkGUCPrefixReserved("gpuvec");
 	if (process_shared_preload_libraries_in_progress)
+	{
 		IvfpqClientInit();
+		IvfpqLiveQueriesInit();
+	}
 }

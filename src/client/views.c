@@ -29,7 +29,7 @@
 /* How long gpuvecd may take to tell. */
 #define STATUS_US			1000000
 
-#define STAT_COLUMNS		30
+#define STAT_COLUMNS		33
 #define MIRROR_COLUMNS		12
 
 PG_FUNCTION_INFO_V1(gpuvec_stat);
@@ -168,6 +168,16 @@ put_searches(Row *row)
 		put(row, Int64GetDatum(counts[causes[i]]));
 }
 
+/* Scans of indexes, and what of them has to do with recall and time. */
+static void
+put_scans(Row *row)
+{
+	put(row, Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->scans)));
+	put(row,
+		Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->late_rows)));
+	put(row, Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->passes)));
+}
+
 /* gpuvec_stat() */
 Datum
 gpuvec_stat(PG_FUNCTION_ARGS)
@@ -204,6 +214,7 @@ gpuvec_stat(PG_FUNCTION_ARGS)
 	put(&row, Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->sets)));
 	put(&row,
 		Int64GetDatum((int64) pg_atomic_read_u64(&ivfpq_shared->sets_failed)));
+	put_scans(&row);
 	Assert(row.n == STAT_COLUMNS);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values,
 						 row.nulls);

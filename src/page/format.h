@@ -77,6 +77,14 @@ typedef struct IvfpqTarget
 	int32		candidates;
 } IvfpqTarget;
 
+/* Which queries calibration's targets are for. */
+typedef enum IvfpqTargetsFor
+{
+	IVFPQ_FOR_ROWS,				/* points beside rows; by 0.3.0 and before,
+								 * rows */
+	IVFPQ_FOR_QUERIES			/* queries that were given */
+} IvfpqTargetsFor;
+
 /* The first row decided on dims; when none is left, the next one does. */
 #define IVFPQ_DIMS_BY_ROW	1
 /* No pending row has other dims: each was checked when it came. */
@@ -129,7 +137,7 @@ typedef struct IvfpqMetaData
 
 	/* from version 6 on; in older indexes 0 */
 	int32		calibrated_depths;	/* the first so many were looked at */
-	int32		unused;			/* 0 */
+	int32		targets_for;	/* IvfpqTargetsFor */
 	IvfpqTarget targets[IVFPQ_DEPTHS][IVFPQ_TARGETS];
 } IvfpqMetaData;
 

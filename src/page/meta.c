@@ -166,6 +166,8 @@ IvfpqMetaGet(Relation index, Page page)
 		meta->nlists < 0 || meta->nlists > IVFPQ_MAX_LISTS ||
 		meta->code_bits != 4 || meta->copies < 1 || meta->copies > 2 ||
 		meta->refine < IVFPQ_REFINE_NONE || meta->refine > IVFPQ_REFINE_SQ8 ||
+		meta->targets_for < IVFPQ_FOR_ROWS ||
+		meta->targets_for > IVFPQ_FOR_QUERIES ||
 		(meta->nlists > 0 && meta->refine != IVFPQ_REFINE_NONE &&
 		 meta->dims > IvfpqRecordMaxDims()) ||
 		(meta->nlists > 0 &&
@@ -229,6 +231,7 @@ IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta)
 		modernize(now);
 		memcpy(now->targets, meta->targets, sizeof(now->targets));
 		now->calibrated_depths = meta->calibrated_depths;
+		now->targets_for = meta->targets_for;
 		now->rows_at_calibration = meta->rows_at_calibration;
 		now->calibration_queries = meta->calibration_queries;
 		now->coarse_share = meta->coarse_share;

@@ -11,18 +11,10 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 
-#include "am/common/real.h"
+#include "am/common/queries.h"
 #include "set/set.h"
 
 PG_FUNCTION_INFO_V1(gpuvec_exact_search);
-
-/* Vectors that came as an array. */
-typedef struct Queries
-{
-	const float *vectors;		/* [n][dims] */
-	int			n;
-	int			dims;
-} Queries;
 
 typedef struct Answer
 {
@@ -30,48 +22,6 @@ typedef struct Answer
 	const IvfpqTable *table;
 	int			k;
 } Answer;
-
-/* ERROR if there is a NULL, a NaN or an infinity among the elements. */
-static void
-CheckElements(ArrayType *array, const Queries *queries)
-{
-	if (array_contains_nulls(array))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("NULL element not allowed in queries"),
-				 errhint("Leave out queries that have no vector.")));
-	if (!gv_is_finite(queries->vectors, (int64) queries->n * queries->dims))
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_EXCEPTION),
-				 errmsg("NaN or infinite value not allowed in queries"),
-				 errhint("Leave out queries with such elements.")));
-}
-
-/* real[][] as queries; an array of one dimension is one query. */
-static Queries
-ReadQueries(ArrayType *array)
-{
-	int			ndim = ARR_NDIM(array);
-	Queries		queries = {.vectors = (const float *) ARR_DATA_PTR(array)};
-
-	if (ndim > 2)
-		ereport(ERROR,
-				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
-				 errmsg("queries must be a two-dimensional array, not %d-dimensional",
-						ndim),
-				 errhint("Pass one vector or an array of vectors.")));
-	if (ndim == 0)
-		return queries;
-	queries.n = ndim == 2 ? ARR_DIMS(array)[0] : 1;
-	queries.dims = ARR_DIMS(array)[ndim - 1];
-	if (queries.dims > IVFPQ_MAX_DIMS)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("vector cannot have more than %d dimensions",
-						IVFPQ_MAX_DIMS)));
-	CheckElements(array, &queries);
-	return queries;
-}
 
 /* Rows (query, tid, distance) of one query. */
 static void
@@ -96,7 +46,7 @@ PutAnswer(void *arg, int64 query, const int64 *positions,
 }
 
 static void
-Search(IvfpqTable *table, const Queries *queries, int k, GvSetMetric metric,
+Search(IvfpqTable *table, const IvfpqQueries *queries, int k, GvSetMetric metric,
 	   ReturnSetInfo *rsinfo)
 {
 	Answer		answer = {rsinfo, table, (int) Min((int64) k, table->nrows)};
@@ -122,7 +72,7 @@ gpuvec_exact_search(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Oid			relid = PG_GETARG_OID(0);
 	const char *column = NameStr(*PG_GETARG_NAME(1));
-	Queries		queries = ReadQueries(PG_GETARG_ARRAYTYPE_P(2));
+	IvfpqQueries queries = IvfpqQueriesOfArray(PG_GETARG_ARRAYTYPE_P(2));
 	int			k = PG_GETARG_INT32(3);
 	GvSetMetric metric = IvfpqMetricArgument(PG_GETARG_TEXT_PP(4));
 	IvfpqTable	table;

@@ -87,7 +87,7 @@ my $MEMBERS = q{pg_depend AS d JOIN pg_extension AS e ON d.deptype = 'e'
 	AND e.extname IN ('gpuvec', 'gpuvec_pgvector')};
 my @functions = rows_of(
 	qq{SELECT concat_ws(' ', format('%s(%s)', proname,
-			(SELECT string_agg(regexp_replace(a, '::text\$', ''), ', ' ORDER BY i)
+			(SELECT string_agg(regexp_replace(a, '::(text|real\\[\\]|regclass|name)\$', ''), ', ' ORDER BY i)
 			FROM unnest(string_to_array(pg_get_function_arguments(p.oid), ', '))
 				WITH ORDINALITY AS u (a, i) WHERE a !~ '^OUT ')), 'returns',
 		CASE WHEN proargmodes IS NULL THEN format_type(prorettype, NULL)

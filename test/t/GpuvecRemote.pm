@@ -205,7 +205,7 @@ sub not_done
 # What gpuvecd says of itself, as gv_protocol.h has it.
 sub greeting
 {
-	return pack('QLLa16a16', 12345, $$, 0, 'cpu', '0.3.0');
+	return pack('QLLa16a16', 12345, $$, 0, 'cpu', '0.4.0');
 }
 
 # Be gpuvecd of $node in a process of its own, which $serve gets each connection

@@ -1,6 +1,6 @@
 /*
  * calibrate.h
- *		What recall costs, measured beside rows of the table (calibrate.c).
+ *		What recall costs, measured (calibrate.c).
  */
 #ifndef IVFPQ_CALIBRATE_H
 #define IVFPQ_CALIBRATE_H
@@ -9,6 +9,7 @@
 
 #include "am/calibrate/trialsearch.h"
 #include "am/common/model.h"
+#include "am/common/queries.h"
 #include "am/team/team.h"
 #include "am/train/train.h"
 
@@ -43,7 +44,8 @@ typedef struct IvfpqCalibration
 	const GvModel *gv;
 	int			nqueries;
 	const float *queries;		/* [nqueries][dims] transformed */
-	const uint64 *ids;			/* [nqueries] TIDs of the rows beside them */
+	const uint64 *ids;			/* [nqueries] TIDs of the rows beside them, or
+								 * IVFPQ_NO_ROW */
 	GvTopK	   *truth[IVFPQ_LEVELS];	/* [queries of the level] nearest rows
 										 * so far */
 	int			nsampled;		/* rows of the second level that wait */
@@ -90,6 +92,7 @@ extern double IvfpqBreadthFind(const IvfpqCalibration *calibration,
 							   Relation index, const IvfpqModel *model);
 
 /* targets.c */
-extern bool IvfpqCalibrateIndex(Relation heap, Relation index);
+extern bool IvfpqCalibrateIndex(Relation heap, Relation index,
+								IvfpqQueries *given);
 
 #endif							/* IVFPQ_CALIBRATE_H */

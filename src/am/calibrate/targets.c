@@ -9,17 +9,22 @@
 #include "access/tableam.h"
 #include "access/xlog.h"
 #include "catalog/index.h"
+#include "commands/event_trigger.h"
+#include "commands/tablecmds.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "nodes/makefuncs.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/float.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
 #include "am/calibrate/calibrate.h"
 #include "am/common/identity.h"
+#include "am/common/options.h"
 #include "am/common/snapshot.h"
 #include "am/common/tid.h"
 #include "am/scan/effort.h"
@@ -29,12 +34,21 @@
 #define BATCH_ROWS	256			/* offered at once */
 #define BLOCKS_A_SNAPSHOT	1024	/* read by the same snapshot */
 
+/*
+ * Queries that a user gives: the fewest; from how many on intervals are as
+ * narrow as a build's; and the most that are used.
+ */
+#define LEAST_GIVEN			100
+#define ENOUGH_GIVEN		200
+#define MOST_GIVEN			1000
+
 /* Columns of the results. */
 #define TARGET_K			0
 #define TARGET_RECALL		1
 #define TARGET_PROBES		2
 #define TARGET_CANDIDATES	3
-#define TARGET_NCOLUMNS		4
+#define TARGET_FOR			4
+#define TARGET_NCOLUMNS		5
 
 /* State of the pass that finds the true neighbours. */
 typedef struct Pass
@@ -144,12 +158,42 @@ draw_queries(IvfpqSample *sample, const IvfpqModel *model, Relation heap,
 }
 
 /*
- * Measure what each recall takes on a trained index, and store it.  False
- * when it is untrained, has too few rows, or was trained anew meanwhile.  The
- * caller acts as the table's owner and keeps others from training.
+ * Make queries that were given those of a sample, in an order by chance: later
+ * levels take the first ones.
+ */
+static int
+take_given(IvfpqSample *sample, IvfpqQueries *given, const IvfpqModel *model)
+{
+	IvfpqQueriesFit(given, sample->type, model->meta.dims);
+	if (given->n < LEAST_GIVEN)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%d queries are too few to calibrate with", given->n),
+				 errhint("Give at least %d; with %d to %d targets are told well.",
+						 LEAST_GIVEN, ENOUGH_GIVEN, MOST_GIVEN)));
+	if (given->n < ENOUGH_GIVEN)
+		ereport(NOTICE,
+				(errmsg("%d queries tell little", given->n),
+				 errdetail("Intervals are wide, so targets take more than they would with %d to %d, and high ones are not told.",
+						   ENOUGH_GIVEN, MOST_GIVEN)));
+	IvfpqQueriesDraw(given, MOST_GIVEN);
+	sample->rows = palloc_extended((Size) given->n * given->dims *
+								   sizeof(float), MCXT_ALLOC_HUGE);
+	gv_transform(&model->gv, given->vectors, given->n, sample->rows);
+	sample->ids = palloc(given->n * sizeof(uint64));
+	for (int i = 0; i < given->n; i++)
+		sample->ids[i] = IVFPQ_NO_ROW;
+	return given->n;
+}
+
+/*
+ * Measure what each recall takes on a trained index, and store it; for queries
+ * that are given, or NULL: rows of the table.  False when it is untrained, has
+ * too few rows, or was trained anew meanwhile.  The caller acts as the table's
+ * owner and keeps others from training.
  */
 bool
-IvfpqCalibrateIndex(Relation heap, Relation index)
+IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 {
 	IndexInfo  *indexInfo = IvfpqIndexInfo(index);
 	IvfpqModel *model = IvfpqModelGet(index);
@@ -163,7 +207,8 @@ IvfpqCalibrateIndex(Relation heap, Relation index)
 	indexInfo->ii_Concurrent = true;	/* rows that a snapshot sees */
 	if (model->meta.nlists == 0)
 		return false;
-	n = draw_queries(&sample, model, heap, index, indexInfo);
+	n = given ? take_given(&sample, given, model) :
+		draw_queries(&sample, model, heap, index, indexInfo);
 	if (n == 0)
 		return false;
 
@@ -175,12 +220,45 @@ IvfpqCalibrateIndex(Relation heap, Relation index)
 											 sample.ids);
 	read_table(&pass, heap, index, indexInfo);
 	IvfpqCalibrationFlush(pass.calibration);
+	if (IvfpqCalibrationQueries(pass.rows) == 0)
+		return false;
 	model->meta.rows_at_calibration = pass.rows;
+	model->meta.targets_for = given ? IVFPQ_FOR_QUERIES : IVFPQ_FOR_ROWS;
 	IvfpqTeamAlone(&team);
 	IvfpqSnapshotDrop();
 	IvfpqCalibrationRun(pass.calibration, index, &model->meta, NULL, &team);
 	IvfpqSnapshotTake();
 	return IvfpqMetaCalibrate(index, &model->meta);
+}
+
+/*
+ * Have the index's option say which queries its targets are for.  The metapage
+ * does, too, but is made anew by REINDEX, which calibrates with rows, and by a
+ * restore; the option stays and tells that something is to be done.
+ */
+static void
+set_targets_for(Relation index, IvfpqTargetsFor what)
+{
+	AlterTableStmt *statement = makeNode(AlterTableStmt);
+	AlterTableCmd *command = makeNode(AlterTableCmd);
+	Node	   *value = NULL;
+
+	if (IvfpqGetOptions(index)->targets_for == (int) what)
+		return;
+	if (what == IVFPQ_FOR_QUERIES)
+		value = (Node *) makeString(pstrdup("queries"));
+	command->subtype = value ? AT_SetRelOptions : AT_ResetRelOptions;
+	command->def = (Node *) list_make1(makeDefElem("targets_for", value, -1));
+	statement->relation = makeRangeVar(get_namespace_name(RelationGetNamespace(index)),
+									   pstrdup(RelationGetRelationName(index)),
+									   -1);
+	statement->cmds = list_make1(command);
+	statement->objtype = OBJECT_INDEX;
+
+	/* within another command its event triggers learn of this one, too */
+	EventTriggerAlterTableStart((Node *) statement);
+	AlterTableInternal(RelationGetRelid(index), statement->cmds, false);
+	EventTriggerAlterTableEnd();
 }
 
 /* What the metapage says, as rows of the function's result. */
@@ -189,6 +267,10 @@ put_targets(FunctionCallInfo fcinfo, Relation index)
 {
 	static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
 	static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
+	static const char *const queries[] = {
+		[IVFPQ_FOR_ROWS] = "rows",
+		[IVFPQ_FOR_QUERIES] = "queries"
+	};
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	IvfpqMetaData meta;
 
@@ -209,6 +291,8 @@ put_targets(FunctionCallInfo fcinfo, Relation index)
 			values[TARGET_RECALL] = Float8GetDatum(recalls[t]);
 			values[TARGET_PROBES] = Int32GetDatum(target->probes);
 			values[TARGET_CANDIDATES] = Int32GetDatum(target->candidates);
+			values[TARGET_FOR] =
+				CStringGetTextDatum(queries[meta.targets_for]);
 			/* out of reach: everything is read */
 			nulls[TARGET_PROBES] = target->candidates == 0;
 			nulls[TARGET_CANDIDATES] = target->candidates == 0;
@@ -226,7 +310,10 @@ check_owner(Relation heap, Relation index)
 					   RelationGetRelationName(index));
 }
 
-/* gpuvec_calibrate(index regclass) */
+/*
+ * gpuvec_calibrate(index regclass, queries real[], queries_table regclass,
+ *		queries_column name)
+ */
 Datum
 gpuvec_calibrate(PG_FUNCTION_ARGS)
 {
@@ -235,24 +322,32 @@ gpuvec_calibrate(PG_FUNCTION_ARGS)
 	IvfpqIdentity caller;
 	MemoryContext context;
 	MemoryContext oldcontext;
+	IvfpqQueries given;
+	bool		has_given;
 	bool		done;
 
-	PreventCommandDuringRecovery("gpuvec_calibrate()");
-	index = IvfpqOpenToChange(PG_GETARG_OID(0), check_owner, &heap);
 	InitMaterializedSRF(fcinfo, 0);
+	if (PG_ARGISNULL(0))
+		return (Datum) 0;
+	PreventCommandDuringRecovery("gpuvec_calibrate()");
+	has_given = IvfpqQueriesArgument(fcinfo, 1, MOST_GIVEN, &given);
+	index = IvfpqOpenToChange(PG_GETARG_OID(0), check_owner, &heap);
 
 	context = AllocSetContextCreate(CurrentMemoryContext,
 									"gpuivfpq calibration",
 									ALLOCSET_DEFAULT_SIZES);
 	oldcontext = MemoryContextSwitchTo(context);
 	IvfpqActAsOwner(&caller, heap);
-	done = IvfpqCalibrateIndex(heap, index);
+	done = IvfpqCalibrateIndex(heap, index, has_given ? &given : NULL);
 	IvfpqActAsCaller(&caller);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
 
 	if (done)
+	{
+		set_targets_for(index, has_given ? IVFPQ_FOR_QUERIES : IVFPQ_FOR_ROWS);
 		put_targets(fcinfo, index);
+	}
 	else
 		ereport(NOTICE,
 				(errmsg("index \"%s\" was not calibrated",

@@ -18,6 +18,8 @@
  * by pgvector's own cast, and the distance is pgvector's own operator, both
  * looked up in the catalogs.  An array that pgvector does not cast, such as
  * smallint[] and bigint[], becomes a real[] first.
+ *
+ * IvfpqCastReal does that to a query that is no argument of an operator.
  */
 #include "postgres.h"
 
@@ -38,6 +40,7 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
+#include "am/common/mixed.h"
 #include "am/common/real.h"
 
 /* What stands behind a function of two types. */
@@ -173,13 +176,10 @@ init_call(FmgrInfo *flinfo, const char *name)
 	return call;
 }
 
-/* An array of numbers as a real[], palloc'd in the current context. */
+/* A vector as a real[], palloc'd in the current context. */
 static ArrayType *
-real_array(Datum value)
+make_real(const float *vector, int dims)
 {
-	ArrayType  *array = DatumGetArrayTypeP(value);
-	int			dims;
-	const float *floats = IvfpqArrayFloats(array, &dims);
 	Size		size = ARR_OVERHEAD_NONULLS(1) + dims * sizeof(float4);
 	ArrayType  *result = palloc0(size);
 
@@ -188,7 +188,18 @@ real_array(Datum value)
 	result->elemtype = FLOAT4OID;
 	ARR_DIMS(result)[0] = dims;
 	ARR_LBOUND(result)[0] = 1;
-	memcpy(ARR_DATA_PTR(result), floats, dims * sizeof(float4));
+	memcpy(ARR_DATA_PTR(result), vector, dims * sizeof(float4));
+	return result;
+}
+
+/* The same of an array of numbers. */
+static ArrayType *
+real_array(Datum value)
+{
+	ArrayType  *array = DatumGetArrayTypeP(value);
+	int			dims;
+	const float *floats = IvfpqArrayFloats(array, &dims);
+	ArrayType  *result = make_real(floats, dims);
 
 	if (ARR_ELEMTYPE(array) != FLOAT4OID)
 		pfree(unconstify(float *, floats));
@@ -197,21 +208,14 @@ real_array(Datum value)
 	return result;
 }
 
-/* Cast value; the result is palloc'd in the current context. */
+/* Call a cast of so many arguments. */
 static Datum
-cast_value(MixedCall *call, Datum value)
+call_cast(FmgrInfo *cast, int nargs, Datum value)
 {
 	LOCAL_FCINFO(fcinfo, 3);
-	ArrayType  *real = NULL;
 	Datum		result;
 
-	if (call->plan.by_real)
-	{
-		real = real_array(value);
-		value = PointerGetDatum(real);
-	}
-	InitFunctionCallInfoData(*fcinfo, &call->cast, call->plan.cast_nargs,
-							 InvalidOid, NULL, NULL);
+	InitFunctionCallInfoData(*fcinfo, cast, nargs, InvalidOid, NULL, NULL);
 	fcinfo->args[0].value = value;
 	fcinfo->args[0].isnull = false;
 	fcinfo->args[1].value = Int32GetDatum(-1);	/* type modifier */
@@ -220,10 +224,42 @@ cast_value(MixedCall *call, Datum value)
 	fcinfo->args[2].isnull = false;
 	result = FunctionCallInvoke(fcinfo);
 	if (fcinfo->isnull)
-		elog(ERROR, "cast function %u returned NULL", call->cast.fn_oid);
+		elog(ERROR, "cast function %u returned NULL", cast->fn_oid);
+	return result;
+}
+
+/* Cast value; the result is palloc'd in the current context. */
+static Datum
+cast_value(MixedCall *call, Datum value)
+{
+	ArrayType  *real = NULL;
+	Datum		result;
+
+	if (call->plan.by_real)
+	{
+		real = real_array(value);
+		value = PointerGetDatum(real);
+	}
+	result = call_cast(&call->cast, call->plan.cast_nargs, value);
 	if (real != NULL)
 		pfree(real);
 	return result;
+}
+
+/*
+ * A vector as a value of a type: real[], or one that real[] can be cast to.
+ * Uses memory of the current context.
+ */
+Datum
+IvfpqCastReal(Oid type, const float *vector, int dims)
+{
+	Datum		real = PointerGetDatum(make_real(vector, dims));
+	FmgrInfo	cast;
+
+	if (type == FLOAT4ARRAYOID)
+		return real;
+	fmgr_info(cast_function(FLOAT4ARRAYOID, type), &cast);
+	return call_cast(&cast, cast.fn_nargs, real);
 }
 
 /*

@@ -26,6 +26,7 @@ int			ivfpq_order = IVFPQ_ORDER_STRICT;
 int			ivfpq_max_probes = 0;
 double		ivfpq_recall = 0.95;
 int			ivfpq_max_training_workers = 2;
+bool		ivfpq_keep_queries = false;
 
 /* An entry of the table of options, named like its field. */
 #define INT_OPTION(name) \
@@ -37,6 +38,12 @@ static relopt_kind ivfpq_relopt_kind;
 static relopt_enum_elt_def refine_values[] = {
 	{"none", IVFPQ_REFINE_NONE},
 	{"sq8", IVFPQ_REFINE_SQ8},
+	{NULL, 0}
+};
+
+static relopt_enum_elt_def targets_for_values[] = {
+	{"rows", IVFPQ_FOR_ROWS},
+	{"queries", IVFPQ_FOR_QUERIES},
 	{NULL, 0}
 };
 
@@ -79,6 +86,12 @@ IvfpqInitOptions(void)
 					   refine_values, IVFPQ_REFINE_NONE,
 					   "Valid values are \"none\" and \"sq8\".",
 					   AccessExclusiveLock);
+	add_enum_reloption(ivfpq_relopt_kind, "targets_for",
+					   "Queries that recall targets are to be for; "
+					   "gpuvec_calibrate sets it",
+					   targets_for_values, IVFPQ_FOR_ROWS,
+					   "Valid values are \"rows\" and \"queries\".",
+					   ShareUpdateExclusiveLock);
 }
 
 /*
@@ -98,6 +111,8 @@ ivfpqoptions(Datum reloptions, bool validate)
 		INT_OPTION(train_rows),
 		{.optname = "refine", .opttype = RELOPT_TYPE_ENUM,
 		.offset = offsetof(IvfpqOptions, refine)},
+		{.optname = "targets_for", .opttype = RELOPT_TYPE_ENUM,
+		.offset = offsetof(IvfpqOptions, targets_for)},
 	};
 	IvfpqOptions *options;
 

@@ -23,6 +23,7 @@ typedef struct IvfpqOptions
 	int			spill;			/* -1 = not given */
 	int			train_rows;
 	int			refine;			/* IvfpqRefine */
+	int			targets_for;	/* IvfpqTargetsFor */
 } IvfpqOptions;
 
 /* Settings; 0 = not set. */
@@ -37,7 +38,10 @@ extern int	ivfpq_candidates;
 extern int	ivfpq_order;
 extern int	ivfpq_max_probes;
 extern double ivfpq_recall;
+extern double ivfpq_radius_recall;
 extern int	ivfpq_max_training_workers;
+extern bool ivfpq_enable_custom_scan;
+extern bool ivfpq_keep_queries;
 
 extern void IvfpqInitOptions(void);
 extern bytea *ivfpqoptions(Datum reloptions, bool validate);

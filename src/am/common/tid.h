@@ -9,6 +9,9 @@
 
 #define IVFPQ_ID_SHIFT			16
 
+/* No row has this one: of InvalidBlockNumber. */
+#define IVFPQ_NO_ROW			UINT64CONST(0xFFFFFFFFFFFF)
+
 static inline uint64
 IvfpqTidToId(const ItemPointerData *tid)
 {

@@ -79,7 +79,8 @@ log_result(const char *name, const IvfpqTrainResult *result,
 
 /*
  * The index has outgrown its training: say so, once and again when it has
- * doubled, and find out what each recall takes now.
+ * doubled, and find out what each recall takes now; but leave targets alone
+ * that are for queries which only a user can give.
  */
 static void
 advise_rebuild(Relation heap, Relation index, const char *name)
@@ -95,8 +96,11 @@ advise_rebuild(Relation heap, Relation index, const char *name)
 			 errmsg("gpuvec: index \"%s\" was trained on %lld rows and holds %lld",
 					name, (long long) meta.rows_at_training,
 					(long long) rows),
-			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.")));
-	(void) IvfpqCalibrateIndex(heap, index);
+			 meta.targets_for == IVFPQ_FOR_ROWS ?
+			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.") :
+			 errhint("REINDEX INDEX CONCURRENTLY makes queries faster.  Then calibrate it with your queries again.")));
+	if (meta.targets_for == IVFPQ_FOR_ROWS)
+		(void) IvfpqCalibrateIndex(heap, index, NULL);
 	IvfpqMetaAdvised(index, rows);
 }
 

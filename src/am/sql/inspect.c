@@ -48,18 +48,31 @@ advise_odd(Relation heap, Relation index, const IvfpqMetaData *meta)
 					ItemPointerGetOffsetNumber(&first), first_dims, dims);
 }
 
+/* The statement that calibrates an index for what its targets are to be for. */
+static char *
+calibrate_call(Relation index, const char *name)
+{
+	return psprintf(IvfpqGetOptions(index)->targets_for == IVFPQ_FOR_ROWS ?
+					"gpuvec_calibrate(%s)" :
+					"gpuvec_calibrate(%s, queries => ...)",
+					quote_literal_cstr(name));
+}
+
 /* One sentence about what should be done, or NULL when nothing should. */
 static char *
 make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 			const IvfpqListTotals *totals, int64 pending)
 {
+	bool		for_rows = IvfpqGetOptions(index)->targets_for == IVFPQ_FOR_ROWS;
 	char	   *name;
+	char	   *calibrate;
 	int64		rows = totals->rows + pending;
 	int			drawn;
 	int			far;
 
 	name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(index)),
 									  RelationGetRelationName(index));
+	calibrate = calibrate_call(index, name);
 	if (meta->nlists == 0 && rows < IvfpqTrainRows(index))
 		return psprintf("not trained: VACUUM trains it when it holds %d rows, gpuvec_train(%s) from %d on",
 						IvfpqTrainRows(index), quote_literal_cstr(name),
@@ -68,17 +81,21 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 		return psprintf("not trained, holds %lld rows: VACUUM its table or call gpuvec_train(%s)",
 						(long long) rows, quote_literal_cstr(name));
 	if (rows > IVFPQ_MAX_GROWTH * Max(meta->rows_at_training, 1))
-		return psprintf("trained on %lld rows, holds %lld: REINDEX INDEX CONCURRENTLY %s",
+		return psprintf("trained on %lld rows, holds %lld: REINDEX INDEX CONCURRENTLY %s%s%s",
 						(long long) meta->rows_at_training, (long long) rows,
-						name);
+						name, for_rows ? "" : ", then ",
+						for_rows ? "" : calibrate);
 	if (IvfpqHasDrifted(heap, index, totals->live, &drawn, &far))
-		return psprintf("codes of %d of %d rows drawn fall short, they are unlike those of training: REINDEX INDEX CONCURRENTLY %s, and until then gpuvec_calibrate(%s)",
-						far, drawn, name, quote_literal_cstr(name));
+		return psprintf("codes of %d of %d rows drawn fall short, they are unlike those of training: REINDEX INDEX CONCURRENTLY %s, and until then %s",
+						far, drawn, name, calibrate);
 	if (meta->rows_at_calibration > 0 &&
 		meta->calibrated_depths < IvfpqCalibrationDepths(meta->rows_at_calibration))
-		return psprintf("calibrated for the first %d rows only, by an older gpuvec: gpuvec_calibrate(%s), for queries that read on",
-						depths[meta->calibrated_depths - 1],
-						quote_literal_cstr(name));
+		return psprintf("calibrated for the first %d rows only, by an older gpuvec: %s, for queries that read on",
+						depths[meta->calibrated_depths - 1], calibrate);
+	if (meta->rows_at_calibration > 0 && !for_rows &&
+		meta->targets_for == IVFPQ_FOR_ROWS)
+		return psprintf("its targets are for rows of the table, not for queries of yours: %s",
+						calibrate);
 	if (pending > MAX_PENDING)
 		return psprintf("%lld rows are in no list: VACUUM its table or call gpuvec_train(%s)",
 						(long long) pending, quote_literal_cstr(name));

@@ -2,12 +2,13 @@
  * recall.c
  *		gpuvec_recall: how many of the k nearest rows does the index find?
  *
- * Rows of the table serve as queries.  A first pass draws them: a pass over
- * everything, because only that gives every row that a predicate admits the
- * same chance; it reads no value that is stored out of line.  A second pass
- * measures every row against every query to learn the distance of the k-th
- * nearest one.  Then each query goes through an index scan as the executor
- * makes it, at the settings in force.  All under one snapshot.
+ * Queries are given, or rows of the table serve as such.  A first pass draws
+ * these: a pass over everything, because only that gives every row that a
+ * predicate admits the same chance; it reads no value that is stored out of
+ * line.  A second pass measures every row against every query to learn the
+ * distance of the k-th nearest one.  Then each query goes through an index
+ * scan as the executor makes it, at the settings in force.  All under one
+ * snapshot.
  */
 #include "postgres.h"
 
@@ -36,17 +37,18 @@
 
 #include "am/calibrate/calibrate.h"
 #include "am/common/identity.h"
-#include "am/common/value.h"
+#include "am/common/mixed.h"
+#include "am/common/queries.h"
+#include "am/common/tid.h"
 #include "am/heap/dims.h"
 #include "pgcompat.h"
 
 #define MAX_K			10000
 #define MAX_SAMPLES		100000
 
-/* A row that serves as a query. */
 typedef struct RecallQuery
 {
-	ItemPointerData tid;
+	ItemPointerData tid;		/* of the row that it is; of none if given */
 	Datum		value;
 	double	   *nearest;		/* [k] distances, a max-heap */
 	int			count;			/* distances in it */
@@ -71,8 +73,10 @@ typedef struct Recall
 	MemoryContext tmp;			/* reset after every row */
 	MemoryContext batch;		/* of the queries; reset after every batch */
 
-	ItemPointerData *tids;		/* [ntids] rows drawn */
-	int			ntids;
+	bool		has_given;
+	IvfpqQueries given;			/* if it has */
+	ItemPointerData *tids;		/* [nasked] else: rows drawn */
+	int			nasked;
 	RecallQuery *queries;		/* [nqueries] of the batch */
 	int			nqueries;
 
@@ -240,6 +244,12 @@ measure(Recall *recall, Datum value, Datum query)
 											value, query));
 }
 
+static int
+compare_tids(const void *a, const void *b)
+{
+	return ItemPointerCompare((ItemPointer) a, (ItemPointer) b);
+}
+
 /* Draw rows: every row that the index should have, with equal chance. */
 static void
 draw_rows(Recall *recall)
@@ -268,20 +278,29 @@ draw_rows(Recall *recall)
 		reset_row(recall);
 	}
 	table_endscan(scan);
-	recall->ntids = (int) Min(seen, (uint64) recall->samples);
+	recall->nasked = (int) Min(seen, (uint64) recall->samples);
+	qsort(recall->tids, recall->nasked, sizeof(ItemPointerData), compare_tids);
 }
 
-static int
-compare_tids(const void *a, const void *b)
-{
-	return ItemPointerCompare((ItemPointer) a, (ItemPointer) b);
-}
-
-/* Make the row at recall->tids[i] a query of the batch; returns its memory. */
+/* Add a query to the batch; returns the memory that it takes. */
 static Size
-add_query(Recall *recall, int i)
+add_query(Recall *recall, const ItemPointerData *tid, Datum value)
 {
-	RecallQuery *query = &recall->queries[recall->nqueries];
+	RecallQuery *query = &recall->queries[recall->nqueries++];
+	MemoryContext oldcontext = MemoryContextSwitchTo(recall->batch);
+
+	query->tid = *tid;
+	query->value = datumCopy(value, false, -1);
+	query->nearest = palloc(recall->k * sizeof(double));
+	query->count = 0;
+	MemoryContextSwitchTo(oldcontext);
+	return VARSIZE_ANY(DatumGetPointer(value)) + recall->k * sizeof(double);
+}
+
+/* ... the row at recall->tids[i]. */
+static Size
+add_row(Recall *recall, int i)
+{
 	MemoryContext oldcontext;
 	Datum		value;
 	Size		size = 0;
@@ -291,23 +310,32 @@ add_query(Recall *recall, int i)
 		return 0;
 	oldcontext = MemoryContextSwitchTo(recall->tmp);
 	if (whole_value(recall, &value))
-	{
-		MemoryContextSwitchTo(recall->batch);
-		query->tid = recall->tids[i];
-		query->value = datumCopy(value, false, -1);
-		query->nearest = palloc(recall->k * sizeof(double));
-		query->count = 0;
-		recall->nqueries++;
-		size = VARSIZE_ANY(DatumGetPointer(value)) +
-			recall->k * sizeof(double);
-	}
+		size = add_query(recall, &recall->tids[i], value);
 	MemoryContextSwitchTo(oldcontext);
 	reset_row(recall);
 	ExecClearTuple(recall->slot);
 	return size;
 }
 
-/* Queries from recall->tids[first] on, as many as fit; the next row. */
+/* ... the i-th that was given. */
+static Size
+add_given(Recall *recall, int i)
+{
+	const IvfpqQueries *given = &recall->given;
+	MemoryContext oldcontext = MemoryContextSwitchTo(recall->tmp);
+	ItemPointerData none;
+	Size		size;
+
+	IvfpqIdToTid(IVFPQ_NO_ROW, &none);
+	size = add_query(recall, &none,
+					 IvfpqCastReal(recall->type.type, given->vectors +
+								   (Size) i * given->dims, given->dims));
+	MemoryContextSwitchTo(oldcontext);
+	reset_row(recall);
+	return size;
+}
+
+/* Queries from the one numbered first on, as many as fit; the next one. */
 static int
 begin_batch(Recall *recall, int first)
 {
@@ -317,13 +345,14 @@ begin_batch(Recall *recall, int first)
 
 	MemoryContextReset(recall->batch);
 	recall->queries = MemoryContextAllocHuge(recall->batch,
-											 (recall->ntids - first) *
+											 (recall->nasked - first) *
 											 sizeof(RecallQuery));
 	recall->nqueries = 0;
-	for (i = first; i < recall->ntids && used < limit; i++)
+	for (i = first; i < recall->nasked && used < limit; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		used += add_query(recall, i);
+		used += recall->has_given ? add_given(recall, i) :
+			add_row(recall, i);
 	}
 	return i;
 }
@@ -467,9 +496,14 @@ run_recall(Recall *recall)
 {
 	recall->snapshot = RegisterSnapshot(GetLatestSnapshot());
 	begin_recall(recall);
-	draw_rows(recall);
-	qsort(recall->tids, recall->ntids, sizeof(ItemPointerData), compare_tids);
-	for (int next = 0; next < recall->ntids;)
+	if (recall->has_given)
+	{
+		IvfpqQueriesFit(&recall->given, &recall->type, recall->dims);
+		recall->nasked = recall->given.n;
+	}
+	else
+		draw_rows(recall);
+	for (int next = 0; next < recall->nasked;)
 	{
 		next = begin_batch(recall, next);
 		if (recall->nqueries == 0)
@@ -521,21 +555,29 @@ check_range(const char *name, int value, int max)
 						value)));
 }
 
-/* gpuvec_recall(index regclass, k int, samples int) */
+/*
+ * gpuvec_recall(index regclass, k int, samples int, queries real[],
+ *		queries_table regclass, queries_column name)
+ */
 Datum
 gpuvec_recall(PG_FUNCTION_ARGS)
 {
-	Recall		recall = {.k = PG_GETARG_INT32(1),
-	.samples = PG_GETARG_INT32(2)};
+	Recall		recall = {0};
 	IvfpqIdentity caller;
 	TupleDesc	desc;
 	Datum		values[3] = {0};
 	bool		nulls[3] = {true, true, true};
 
+	if (PG_ARGISNULL(0) || PG_ARGISNULL(1) || PG_ARGISNULL(2))
+		PG_RETURN_NULL();
+	recall.k = PG_GETARG_INT32(1);
+	recall.samples = PG_GETARG_INT32(2);
 	check_range("k", recall.k, MAX_K);
 	check_range("samples", recall.samples, MAX_SAMPLES);
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
+	recall.has_given = IvfpqQueriesArgument(fcinfo, 3, recall.samples,
+											&recall.given);
 	recall.index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
 									   &recall.heap);
 	check_usable(recall.heap, recall.index);

@@ -75,6 +75,12 @@ extern bool IvfpqServerIsWanted(void);
 /* Bytes that it said it has, on all its devices; 0: it is not known. */
 extern int64 IvfpqServerMemory(void);
 
+/*
+ * Count a scan of an index for gpuvec_stat: rows that came too late, and
+ * whether it ended with a pass over the table.
+ */
+extern void IvfpqCountScan(int64 late, bool passed);
+
 /* A cause in a word, as gpuvec_stat names it. */
 extern const char *IvfpqServedName(IvfpqServed served);
 

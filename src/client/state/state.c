@@ -52,6 +52,9 @@ init_shared(IvfpqShared *shared)
 	pg_atomic_init_u64(&shared->epoch, 1);
 	for (int i = 0; i < IVFPQ_NSERVED; i++)
 		pg_atomic_init_u64(&shared->served[i], 0);
+	pg_atomic_init_u64(&shared->scans, 0);
+	pg_atomic_init_u64(&shared->late_rows, 0);
+	pg_atomic_init_u64(&shared->passes, 0);
 	pg_atomic_init_u64(&shared->sets, 0);
 	pg_atomic_init_u64(&shared->sets_failed, 0);
 	pg_atomic_init_u64(&shared->sent, 0);
@@ -202,6 +205,19 @@ IvfpqSharedGetServer(IvfpqServerInfo *server)
 	LWLockAcquire(ivfpq_shared->lock, LW_SHARED);
 	*server = ivfpq_shared->server;
 	LWLockRelease(ivfpq_shared->lock);
+}
+
+/* See served.h. */
+void
+IvfpqCountScan(int64 late, bool passed)
+{
+	if (ivfpq_shared == NULL)
+		return;
+	pg_atomic_fetch_add_u64(&ivfpq_shared->scans, 1);
+	if (late > 0)
+		pg_atomic_fetch_add_u64(&ivfpq_shared->late_rows, late);
+	if (passed)
+		pg_atomic_fetch_add_u64(&ivfpq_shared->passes, 1);
 }
 
 /* See served.h. */

@@ -100,6 +100,9 @@ typedef struct IvfpqShared
 	pg_atomic_uint64 instance;	/* of its run; 0 = none */
 	pg_atomic_uint64 epoch;		/* grows when a mirror gets ready */
 	pg_atomic_uint64 served[IVFPQ_NSERVED];
+	pg_atomic_uint64 scans;		/* of indexes, however they were searched */
+	pg_atomic_uint64 late_rows; /* of them all */
+	pg_atomic_uint64 passes;	/* scans that ended with one */
 	pg_atomic_uint64 sets;		/* whose work gpuvecd has finished */
 	pg_atomic_uint64 sets_failed;	/* ... should have done and has not */
 	pg_atomic_uint64 sent;		/* bytes, by all clients */

@@ -1,0 +1,275 @@
+/*
+ * queries.c
+ *		Queries that a user gives to a function: an array of vectors, or a
+ *		table and its column.
+ *
+ * A table is read by a SELECT of the caller's, through SPI.  So it may be a
+ * view or a foreign table, rights and policies are those of any SELECT, and
+ * whatever casts to real[] is a vector.
+ */
+#include "postgres.h"
+
+#include "common/pg_prng.h"
+#include "executor/spi.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+
+#include "am/common/queries.h"
+#include "am/common/real.h"
+
+#define FETCH_ROWS	100			/* of a table, at a time */
+
+/* ERROR if there is a NULL, a NaN or an infinity among the elements. */
+static void
+check_elements(ArrayType *array, const IvfpqQueries *queries)
+{
+	if (array_contains_nulls(array))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("NULL element not allowed in queries"),
+				 errhint("Leave out queries that have no vector.")));
+	if (!gv_is_finite(queries->vectors, (int64) queries->n * queries->dims))
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_EXCEPTION),
+				 errmsg("NaN or infinite value not allowed in queries"),
+				 errhint("Leave out queries with such elements.")));
+}
+
+/*
+ * real[][] as queries, which point into it; an array of one dimension is one
+ * query.
+ */
+IvfpqQueries
+IvfpqQueriesOfArray(ArrayType *array)
+{
+	int			ndim = ARR_NDIM(array);
+	IvfpqQueries queries = {.vectors = (const float *) ARR_DATA_PTR(array)};
+
+	if (ndim > 2)
+		ereport(ERROR,
+				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				 errmsg("queries must be a two-dimensional array, not %d-dimensional",
+						ndim),
+				 errhint("Pass one vector or an array of vectors.")));
+	if (ndim == 0)
+		return queries;
+	queries.n = ndim == 2 ? ARR_DIMS(array)[0] : 1;
+	queries.dims = ARR_DIMS(array)[ndim - 1];
+	if (queries.dims > IVFPQ_MAX_DIMS)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("vector cannot have more than %d dimensions",
+						IVFPQ_MAX_DIMS)));
+	check_elements(array, &queries);
+	return queries;
+}
+
+/* A cursor over so many rows of a table, drawn, as real[]. */
+static Portal
+open_table(Oid relid, const char *column, int most)
+{
+	char	   *name = get_rel_name(relid);
+	StringInfoData sql;
+
+	if (name == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
+	column = quote_identifier(column);
+	initStringInfo(&sql);
+	appendStringInfo(&sql,
+					 "SELECT q.v::pg_catalog.float4[] FROM "
+					 "(SELECT t.%s AS v FROM %s AS t WHERE t.%s IS NOT NULL "
+					 "ORDER BY pg_catalog.random() LIMIT %d) AS q",
+					 column,
+					 quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+												name),
+					 column, most);
+	return SPI_cursor_open_with_args(NULL, sql.data, 0, NULL, NULL, NULL, true,
+									 0);
+}
+
+/* Queries that are being read. */
+typedef struct Reading
+{
+	MemoryContext context;		/* of the vectors */
+	float	   *vectors;		/* [room][dims] */
+	int			room;
+	int			n;
+	int			dims;			/* of the first */
+} Reading;
+
+static void
+add_vector(Reading *reading, Datum value)
+{
+	int			dims;
+	const float *vector = IvfpqArrayFloats(DatumGetArrayTypeP(value), &dims);
+
+	if (reading->n == 0)
+		reading->dims = dims;
+	if (dims != reading->dims)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_EXCEPTION),
+				 errmsg("queries do not have the same number of dimensions"),
+				 errdetail("Some have %d, others %d.",
+						   Min(dims, reading->dims),
+						   Max(dims, reading->dims)),
+				 errhint("Leave out those of another length than the index, by a view for instance.")));
+	if (reading->n == reading->room)
+	{
+		Size		size;
+
+		reading->room = Max(2 * reading->room, FETCH_ROWS);
+		size = (Size) reading->room * dims * sizeof(float);
+		reading->vectors = reading->vectors == NULL ?
+			MemoryContextAllocHuge(reading->context, size) :
+			repalloc_huge(reading->vectors, size);
+	}
+	memcpy(reading->vectors + (Size) reading->n * dims, vector,
+		   dims * sizeof(float));
+	reading->n++;
+}
+
+/* Queries of a table's column, at most so many. */
+static IvfpqQueries
+read_table(Oid relid, const char *column, int most)
+{
+	Reading		reading = {.context = CurrentMemoryContext};
+	IvfpqQueries queries;
+	Portal		cursor;
+
+	SPI_connect();
+	cursor = open_table(relid, column, most);
+	for (SPI_cursor_fetch(cursor, true, FETCH_ROWS); SPI_processed > 0;
+		 SPI_cursor_fetch(cursor, true, FETCH_ROWS))
+	{
+		for (uint64 i = 0; i < SPI_processed; i++)
+		{
+			bool		isnull;
+			Datum		value = SPI_getbinval(SPI_tuptable->vals[i],
+											  SPI_tuptable->tupdesc, 1,
+											  &isnull);
+
+			CHECK_FOR_INTERRUPTS();
+			if (!isnull)		/* a cast may make it so */
+				add_vector(&reading, value);
+		}
+		SPI_freetuptable(SPI_tuptable);
+	}
+	SPI_cursor_close(cursor);
+	SPI_finish();
+	queries.vectors = reading.vectors;
+	queries.n = reading.n;
+	queries.dims = reading.dims;
+	return queries;
+}
+
+/*
+ * Queries that a function's arguments name, from number `first` on: queries
+ * real[], queries_table regclass, queries_column name.  At most so many are
+ * drawn from a table.  False if none are named; ERROR if there are none of
+ * those that are.  Runs the caller's SELECT: call it as the caller, and before
+ * anything is opened that this might change.
+ */
+bool
+IvfpqQueriesArgument(FunctionCallInfo fcinfo, int first, int most,
+					 IvfpqQueries *queries)
+{
+	bool		array;
+	bool		table;
+
+	if (PG_NARGS() < first + IVFPQ_QUERIES_NARGS)
+		return false;			/* a function of before 0.4.0 */
+	array = !PG_ARGISNULL(first);
+	table = !PG_ARGISNULL(first + 1);
+	if (table == PG_ARGISNULL(first + 2))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("queries_table and queries_column go together"),
+				 errhint("Name a table and its column of vectors.")));
+	if (array && table)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("queries and queries_table exclude each other"),
+				 errhint("Give an array of vectors, or a table and its column.")));
+	if (array)
+		*queries = IvfpqQueriesOfArray(PG_GETARG_ARRAYTYPE_P(first));
+	else if (table)
+		*queries = read_table(PG_GETARG_OID(first + 1),
+							  NameStr(*PG_GETARG_NAME(first + 2)), most);
+	else
+		return false;
+	if (queries->n == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("there are no queries"),
+				 array ? errhint("The array is empty.") :
+				 errhint("The table has no row with a vector that you may read.")));
+	return true;
+}
+
+/*
+ * Make queries such as the index can be asked: ERROR unless they have the
+ * dimensions of its rows (0 = there are none), and without zero vectors under
+ * cosine, which a NOTICE tells of.
+ */
+void
+IvfpqQueriesFit(IvfpqQueries *queries, const IvfpqType *type, int dims)
+{
+	const float *vectors = queries->vectors;
+	float	   *kept;
+	int			n = queries->n;
+	int			own = queries->dims;
+
+	if (dims > 0)
+		IvfpqCheckDims(dims, own);
+	kept = palloc_extended((Size) n * own * sizeof(float), MCXT_ALLOC_HUGE);
+	queries->vectors = kept;
+	queries->n = 0;
+	for (int i = 0; i < n; i++)
+	{
+		const float *vector = vectors + (Size) i * own;
+
+		if (IvfpqIsPlaceable(type, vector, own))
+			memcpy(kept + (Size) queries->n++ * own, vector,
+				   own * sizeof(float));
+	}
+	if (queries->n == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("there are no queries"),
+				 errdetail("All of them are zero vectors, which have no cosine.")));
+	if (queries->n < n)
+		ereport(NOTICE,
+				(errmsg("%d of %d queries are left out", n - queries->n, n),
+				 errdetail("They are zero vectors, which have no cosine.")));
+}
+
+/* Bring them into an order by chance, and leave out those beyond `most`. */
+void
+IvfpqQueriesDraw(IvfpqQueries *queries, int most)
+{
+	int			n = Min(queries->n, most);
+	Size		size = queries->dims * sizeof(float);
+	float	   *drawn = palloc_extended(n * size, MCXT_ALLOC_HUGE);
+	int		   *order = palloc(queries->n * sizeof(int));
+
+	for (int i = 0; i < queries->n; i++)
+		order[i] = i;
+	for (int i = 0; i < n; i++)
+	{
+		int			j = (int) pg_prng_uint64_range(&pg_global_prng_state, i,
+												   queries->n - 1);
+		int			q = order[j];
+
+		order[j] = order[i];
+		memcpy(drawn + (Size) i * queries->dims,
+			   queries->vectors + (Size) q * queries->dims, size);
+	}
+	pfree(order);
+	queries->vectors = drawn;
+	queries->n = n;
+}

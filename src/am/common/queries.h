@@ -1,0 +1,30 @@
+/*
+ * queries.h
+ *		Queries that a user gives to a function, as vectors (queries.c).
+ */
+#ifndef IVFPQ_QUERIES_H
+#define IVFPQ_QUERIES_H
+
+#include "fmgr.h"
+#include "utils/array.h"
+
+#include "am/common/value.h"
+
+typedef struct IvfpqQueries
+{
+	const float *vectors;		/* [n][dims] */
+	int			n;
+	int			dims;			/* 0 where there are none */
+} IvfpqQueries;
+
+/* Arguments that say what the queries are, in this order. */
+#define IVFPQ_QUERIES_NARGS	3
+
+extern IvfpqQueries IvfpqQueriesOfArray(ArrayType *array);
+extern bool IvfpqQueriesArgument(FunctionCallInfo fcinfo, int first, int most,
+								 IvfpqQueries *queries);
+extern void IvfpqQueriesFit(IvfpqQueries *queries, const IvfpqType *type,
+							int dims);
+extern void IvfpqQueriesDraw(IvfpqQueries *queries, int most);
+
+#endif							/* IVFPQ_QUERIES_H */

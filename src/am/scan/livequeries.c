@@ -1,0 +1,515 @@
+/*
+ * livequeries.c
+ *		The last queries that an index was asked: gpuvec_live_queries.
+ *
+ * Each index has a ring of them in a segment of dynamic shared memory, which
+ * the first scan that finds none makes; the main shared memory has a table of
+ * rings.  Where there are too many of these, or they take too much, the one
+ * that was idle longest gives way.
+ *
+ * A scan never fails for this, and never waits: a ring that another session
+ * writes or reads is passed over, and what goes wrong while one is made or
+ * attached is an entry in the log.
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_type_d.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "port/atomics.h"
+#include "storage/dsm.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "utils/array.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "am/common/identity.h"
+#include "am/common/options.h"
+#include "am/scan/livequeries.h"
+#include "pgcompat.h"
+
+#define TRANCHE			"gpuvec queries"
+
+#define RING_QUERIES	1000
+#define MAX_RINGS		64
+#define MAX_BYTES		((Size) 256 * 1024 * 1024)	/* of all rings */
+
+/* After a ring could not be made, a session tries no other for so long. */
+#define RETRY_MS		60000
+
+/* A segment. */
+typedef struct Ring
+{
+	LWLock		lock;			/* of what follows */
+	int			dims;
+	uint64		nasked;			/* ever; query i is at i % RING_QUERIES */
+	TimestampTz asked[RING_QUERIES];
+	float		queries[FLEXIBLE_ARRAY_MEMBER]; /* [RING_QUERIES][dims] */
+} Ring;
+
+/* An entry of the table. */
+typedef struct RingSlot
+{
+	pg_atomic_uint64 ticket;	/* of the ring, given out once; 0 = none */
+	pg_atomic_uint64 used;		/* when it was asked last, TimestampTz */
+	Oid			database;
+	Oid			table;
+	Oid			index;
+	Size		bytes;
+	dsm_handle	handle;
+} RingSlot;
+
+typedef struct LiveQueries
+{
+	LWLock	   *lock;			/* of tickets and slots, but atomics can be
+								 * read without */
+	uint64		tickets;		/* the last one */
+	RingSlot	slots[MAX_RINGS];
+} LiveQueries;
+
+/* A ring that this process is attached to. */
+typedef struct Attached
+{
+	uint64		ticket;			/* 0 = none */
+	Oid			index;
+	dsm_segment *segment;
+	Ring	   *ring;
+} Attached;
+
+static LiveQueries *shared = NULL;	/* NULL without preloading */
+static Attached attached[MAX_RINGS];	/* by slot */
+static TimestampTz retry_at = 0;
+
+static shmem_request_hook_type prev_shmem_request = NULL;
+static shmem_startup_hook_type prev_shmem_startup = NULL;
+
+PG_FUNCTION_INFO_V1(gpuvec_live_queries);
+PG_FUNCTION_INFO_V1(gpuvec_forget_queries);
+
+static void
+request_memory(void)
+{
+	if (prev_shmem_request)
+		prev_shmem_request();
+	RequestAddinShmemSpace(MAXALIGN(sizeof(LiveQueries)));
+	RequestNamedLWLockTranche(TRANCHE, 1);
+}
+
+static void
+attach_memory(void)
+{
+	bool		found;
+
+	if (prev_shmem_startup)
+		prev_shmem_startup();
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	shared = ShmemInitStruct("gpuvec live queries", sizeof(LiveQueries),
+							 &found);
+	if (!found)
+	{
+		memset(shared, 0, sizeof(*shared));
+		shared->lock = &GetNamedLWLockTranche(TRANCHE)->lock;
+		for (int i = 0; i < MAX_RINGS; i++)
+		{
+			pg_atomic_init_u64(&shared->slots[i].ticket, 0);
+			pg_atomic_init_u64(&shared->slots[i].used, 0);
+		}
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+void
+IvfpqLiveQueriesInit(void)
+{
+	prev_shmem_request = shmem_request_hook;
+	shmem_request_hook = request_memory;
+	prev_shmem_startup = shmem_startup_hook;
+	shmem_startup_hook = attach_memory;
+}
+
+/* Is this process attached to the ring that a slot has now? */
+static bool
+is_attached(int slot)
+{
+	return attached[slot].ticket != 0 &&
+		attached[slot].ticket ==
+		pg_atomic_read_u64(&shared->slots[slot].ticket);
+}
+
+static void
+detach_ring(int slot)
+{
+	if (attached[slot].ticket != 0)
+		dsm_detach(attached[slot].segment);
+	memset(&attached[slot], 0, sizeof(attached[slot]));
+}
+
+/* Give a slot's ring up; processes that are attached to it find out. */
+static void
+free_slot(int slot)
+{
+	RingSlot   *ring = &shared->slots[slot];
+
+	if (pg_atomic_read_u64(&ring->ticket) == 0)
+		return;
+	pg_atomic_write_u64(&ring->ticket, 0);
+	ring->index = InvalidOid;
+	ring->bytes = 0;
+	dsm_unpin_segment(ring->handle);
+	detach_ring(slot);
+}
+
+/* The slot of an index's ring, or -1. */
+static int
+find_slot(Relation index)
+{
+	for (int i = 0; i < MAX_RINGS; i++)
+	{
+		const RingSlot *slot = &shared->slots[i];
+
+		if (slot->index == RelationGetRelid(index) &&
+			slot->database == MyDatabaseId &&
+			slot->table == index->rd_index->indrelid)
+			return i;
+	}
+	return -1;
+}
+
+/*
+ * Free rings of indexes of this database that are gone, and let go of those
+ * that others have freed.  Takes the lock, but asks the catalog without.
+ */
+static void
+sweep(void)
+{
+	uint64		tickets[MAX_RINGS];
+	Oid			indexes[MAX_RINGS];
+
+	LWLockAcquire(shared->lock, LW_SHARED);
+	for (int i = 0; i < MAX_RINGS; i++)
+	{
+		tickets[i] = pg_atomic_read_u64(&shared->slots[i].ticket);
+		indexes[i] = shared->slots[i].database == MyDatabaseId ?
+			shared->slots[i].index : InvalidOid;
+	}
+	LWLockRelease(shared->lock);
+	for (int i = 0; i < MAX_RINGS; i++)
+	{
+		if (OidIsValid(indexes[i]) &&
+			!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(indexes[i])))
+		{
+			LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+			if (pg_atomic_read_u64(&shared->slots[i].ticket) == tickets[i])
+				free_slot(i);
+			LWLockRelease(shared->lock);
+		}
+		if (!is_attached(i))
+			detach_ring(i);
+	}
+}
+
+/* A slot that is free, with room for so many bytes: idle rings give way. */
+static int
+make_room(Size bytes)
+{
+	for (;;)
+	{
+		int			free = -1;
+		int			idle = -1;
+		Size		taken = bytes;
+
+		for (int i = 0; i < MAX_RINGS; i++)
+		{
+			RingSlot   *slot = &shared->slots[i];
+
+			taken += slot->bytes;
+			if (pg_atomic_read_u64(&slot->ticket) == 0)
+				free = i;
+			else if (idle < 0 ||
+					 pg_atomic_read_u64(&slot->used) <
+					 pg_atomic_read_u64(&shared->slots[idle].used))
+				idle = i;
+		}
+		if (free >= 0 && (taken <= MAX_BYTES || idle < 0))
+			return free;
+		free_slot(idle);
+	}
+}
+
+/* Note that this process is attached to a slot's ring, until it ends. */
+static void
+keep_attached(int slot, dsm_segment *segment)
+{
+	dsm_pin_mapping(segment);
+	attached[slot].ticket =
+		pg_atomic_read_u64(&shared->slots[slot].ticket);
+	attached[slot].index = shared->slots[slot].index;
+	attached[slot].segment = segment;
+	attached[slot].ring = dsm_segment_address(segment);
+}
+
+/* Attach to the ring in a slot. */
+static void
+attach_ring(int slot)
+{
+	dsm_segment *segment;
+
+	if (is_attached(slot))
+		return;
+	detach_ring(slot);
+	segment = dsm_attach(shared->slots[slot].handle);
+	if (segment == NULL)
+		elog(ERROR, "segment of live queries is gone");
+	keep_attached(slot, segment);
+}
+
+/* Make a ring of an index in a slot that is free. */
+static void
+make_ring(Relation index, int dims)
+{
+	Size		bytes = offsetof(Ring, queries) +
+	(Size) RING_QUERIES * dims * sizeof(float);
+	int			free = make_room(bytes);
+	RingSlot   *slot = &shared->slots[free];
+	dsm_segment *segment = dsm_create(bytes, 0);
+	Ring	   *ring = dsm_segment_address(segment);
+
+	memset(ring, 0, offsetof(Ring, queries));
+	LWLockInitialize(&ring->lock, shared->lock->tranche);
+	ring->dims = dims;
+	dsm_pin_segment(segment);
+	slot->database = MyDatabaseId;
+	slot->table = index->rd_index->indrelid;
+	slot->index = RelationGetRelid(index);
+	slot->bytes = bytes;
+	slot->handle = dsm_segment_handle(segment);
+	pg_atomic_write_u64(&slot->used,
+						(uint64) GetCurrentStatementStartTimestamp());
+	pg_atomic_write_u64(&slot->ticket, ++shared->tickets);
+	detach_ring(free);
+	keep_attached(free, segment);
+}
+
+/* Attach to the ring of an index, which may have to be made. */
+static void
+open_ring(Relation index, int dims)
+{
+	int			slot;
+
+	sweep();
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	slot = find_slot(index);
+	if (slot >= 0)
+	{
+		attach_ring(slot);
+		if (attached[slot].ring->dims != dims)
+		{
+			free_slot(slot);
+			slot = -1;
+		}
+	}
+	if (slot < 0)
+		make_ring(index, dims);
+	LWLockRelease(shared->lock);
+}
+
+/*
+ * The same, but an error goes to the log only, unless the statement was to end
+ * anyway: there may be no memory.  Not in parallel mode, which has no
+ * subtransactions.
+ */
+static void
+try_ring(Relation index, int dims)
+{
+	MemoryContext oldcontext = CurrentMemoryContext;
+	ResourceOwner oldowner = CurrentResourceOwner;
+	ErrorData  *volatile error = NULL;
+
+	if (IsInParallelMode() || GetCurrentStatementStartTimestamp() < retry_at)
+		return;
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		open_ring(index, dims);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(oldcontext);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(oldcontext);
+	CurrentResourceOwner = oldowner;
+	if (error == NULL)
+		return;
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		ReThrowError(error);
+	retry_at = TimestampTzPlusMilliseconds(GetCurrentStatementStartTimestamp(),
+										   RETRY_MS);
+	ereport(LOG,
+			(errmsg("gpuvec: queries of index \"%s\" are not kept: %s",
+					RelationGetRelationName(index), error->message)));
+	FreeErrorData(error);
+}
+
+/* The slot of a ring that this process is attached to, or -1. */
+static int
+find_attached(Oid index, int dims)
+{
+	for (int i = 0; i < MAX_RINGS; i++)
+		if (attached[i].index == index && is_attached(i) &&
+			attached[i].ring->dims == dims)
+			return i;
+	return -1;
+}
+
+/*
+ * A scan begins: keep its query, unless it is this library that asks, to
+ * measure (gpuvec_recall).
+ */
+void
+IvfpqKeepQuery(Relation index, const float *query, int dims)
+{
+	int			slot;
+	Ring	   *ring;
+	int			place;
+
+	if (shared == NULL || InSecurityRestrictedOperation())
+		return;
+	slot = find_attached(RelationGetRelid(index), dims);
+	if (slot < 0)
+	{
+		try_ring(index, dims);
+		slot = find_attached(RelationGetRelid(index), dims);
+	}
+	if (slot < 0)
+		return;
+	ring = attached[slot].ring;
+	if (!LWLockConditionalAcquire(&ring->lock, LW_EXCLUSIVE))
+		return;
+	place = (int) (ring->nasked++ % RING_QUERIES);
+	ring->asked[place] = GetCurrentStatementStartTimestamp();
+	memcpy(ring->queries + (Size) place * dims, query, dims * sizeof(float));
+	LWLockRelease(&ring->lock);
+	pg_atomic_write_u64(&shared->slots[slot].used,
+						(uint64) GetCurrentStatementStartTimestamp());
+}
+
+/* A copy of the ring of an index, or NULL; scans pass it over meanwhile. */
+static Ring *
+copy_ring(Relation index)
+{
+	Ring	   *copy = NULL;
+	int			slot;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	slot = find_slot(index);
+	if (slot >= 0)
+	{
+		Size		bytes = shared->slots[slot].bytes;
+
+		attach_ring(slot);
+		copy = palloc(bytes);
+		LWLockAcquire(&attached[slot].ring->lock, LW_SHARED);
+		memcpy(copy, attached[slot].ring, bytes);
+		LWLockRelease(&attached[slot].ring->lock);
+	}
+	LWLockRelease(shared->lock);
+	return copy;
+}
+
+/* Open an index and its table; ERROR unless the user may see its queries. */
+static Relation
+open_owned(Oid relid, Relation *table)
+{
+	Relation	index = IvfpqOpenIndexTable(relid, AccessShareLock, table);
+
+	if (!IvfpqOwnsRelation(RelationGetRelid(*table), GetUserId()))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for index \"%s\"",
+						RelationGetRelationName(index)),
+				 errhint("Only the owner of the table may see what its index was asked.")));
+	if (shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("queries are not kept"),
+				 errhint("Add gpuvec to shared_preload_libraries and restart the server.")));
+	return index;
+}
+
+/* One row, the i-th query of those ever asked. */
+static void
+put_query(ReturnSetInfo *result, const Ring *ring, uint64 i)
+{
+	int			place = (int) (i % RING_QUERIES);
+	const float *query = ring->queries + (Size) place * ring->dims;
+	Datum	   *elements = palloc(ring->dims * sizeof(Datum));
+	Datum		values[2];
+	bool		nulls[2] = {false};
+
+	for (int d = 0; d < ring->dims; d++)
+		elements[d] = Float4GetDatum(query[d]);
+	values[0] = TimestampTzGetDatum(ring->asked[place]);
+	values[1] = PointerGetDatum(construct_array(elements, ring->dims,
+												FLOAT4OID, sizeof(float4),
+												true, TYPALIGN_INT));
+	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	pfree(DatumGetPointer(values[1]));
+	pfree(elements);
+}
+
+/* gpuvec_live_queries(index regclass): the last one first */
+Datum
+gpuvec_live_queries(PG_FUNCTION_ARGS)
+{
+	Relation	table;
+	Relation	index = open_owned(PG_GETARG_OID(0), &table);
+	Ring	   *ring;
+
+	InitMaterializedSRF(fcinfo, 0);
+	ring = copy_ring(index);
+	for (uint64 i = 0; ring && i < Min(ring->nasked, RING_QUERIES); i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		put_query((ReturnSetInfo *) fcinfo->resultinfo, ring,
+				  ring->nasked - 1 - i);
+	}
+	if (ring == NULL && !ivfpq_keep_queries)
+		ereport(NOTICE,
+				(errmsg("queries of index \"%s\" are not kept",
+						RelationGetRelationName(index)),
+				 errhint("Have a superuser set gpuvec.keep_queries.")));
+	relation_close(index, AccessShareLock);
+	table_close(table, AccessShareLock);
+	return (Datum) 0;
+}
+
+/* gpuvec_forget_queries(index regclass): was there anything to forget? */
+Datum
+gpuvec_forget_queries(PG_FUNCTION_ARGS)
+{
+	Relation	table;
+	Relation	index = open_owned(PG_GETARG_OID(0), &table);
+	int			slot;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	slot = find_slot(index);
+	if (slot >= 0)
+		free_slot(slot);
+	LWLockRelease(shared->lock);
+	relation_close(index, AccessShareLock);
+	table_close(table, AccessShareLock);
+	PG_RETURN_BOOL(slot >= 0);
+}

@@ -1,0 +1,16 @@
+/*
+ * livequeries.h
+ *		The last queries that an index was asked (livequeries.c).
+ */
+#ifndef IVFPQ_LIVEQUERIES_H
+#define IVFPQ_LIVEQUERIES_H
+
+#include "utils/relcache.h"
+
+/* For _PG_init, while the library is preloaded. */
+extern void IvfpqLiveQueriesInit(void);
+
+/* Call it only if ivfpq_keep_queries. */
+extern void IvfpqKeepQuery(Relation index, const float *query, int dims);
+
+#endif							/* IVFPQ_LIVEQUERIES_H */
