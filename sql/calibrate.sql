@@ -249,3 +249,18 @@ ALTER INDEX blurred_e SET (candidates = 77);
 SELECT target, k, given, probes, candidates, finished FROM pg_temp.blurred(ARRAY[0.8, 0.95, 0.99, 1]);
 ALTER INDEX blurred_e RESET (probes, candidates);
 DROP TABLE blurred;
+
+-- queries unlike the rows, here between clusters, get nearly what is asked for
+CREATE TABLE apart (id int, e real[]) WITH (autovacuum_enabled = off);
+INSERT INTO apart SELECT g, pg_temp.point(g, 48, 300, 0.4) FROM generate_series(1, 6000) AS g;
+CREATE INDEX apart_e ON apart USING gpuivfpq (e) WITH (lists = 100);
+CREATE TABLE between_them AS SELECT (SELECT array_agg(((x + y) / 2)::real ORDER BY n)
+	FROM unnest(pg_temp.point(g, 48, 300, 0.4), pg_temp.point(g * 7 + 3, 48, 300, 0.4)) WITH ORDINALITY AS u (x, y, n)) AS e
+FROM generate_series(9001, 9600) AS g;
+SELECT recall >= 0.92 AS built FROM gpuvec_recall('apart_e', queries => ARRAY(SELECT e FROM between_them));
+SELECT count(*) > 10 AS known FROM gpuvec_calibrate('apart_e');
+SELECT recall >= 0.92 AS calibrated FROM gpuvec_recall('apart_e', queries => ARRAY(SELECT e FROM between_them));
+-- ... of rows calibration would know less
+SELECT count(*) > 10 AS known FROM gpuvec_calibrate('apart_e', queries => ARRAY(SELECT e FROM apart WHERE id <= 600));
+SELECT recall < 0.92 AS poor FROM gpuvec_recall('apart_e', queries => ARRAY(SELECT e FROM between_them));
+DROP TABLE apart, between_them;

@@ -11,6 +11,8 @@
 #   lists     how much of the table is read, by number of lists and copies
 #   where     searches under conditions, beside hnsw's iterative scans
 #   targets   whether recall is what gpuvec.recall asks for; takes several DATA
+#   foreign   whether queries unlike the rows get it, too; takes no DATA but SETs
+#             of its own
 #   commits   two trees of gpuvec, one beside the other: BEFORE AFTER DATA
 #   setsql    functions over sets of rows, by a card and in the session; takes
 #             no DATA (test/gpu/run.sh sets)
@@ -68,7 +70,7 @@ main() {
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
 		;;
-	compare | inserts | lists | targets | where)
+	compare | inserts | lists | targets | where | foreign)
 		program=$1
 		shift
 		;;
