@@ -75,6 +75,21 @@ sub split_told
 	return \%told;
 }
 
+# How many of the nearest rows an approximate answer has, and should have.
+sub count_found
+{
+	my ($statement, $answer, $truth, $counts) = @_;
+	my @nearest = split /^/, $truth;
+	my ($limit) = map { ($_->{query} // '') =~ /\{LIMIT (\d+)\}/ } @{ $statement->{commands} };
+
+	return if !$limit;
+	splice @nearest, $limit if @nearest > $limit;
+	my %found = map { $_ => 1 } split /^/, $answer;
+	$counts->{found} += grep { $found{$_} } @nearest;
+	$counts->{wanted} += @nearest;
+	return;
+}
+
 # '' if an answer is right, else what is wrong with it.
 sub compare
 {
@@ -149,9 +164,9 @@ sub fault_of
 }
 
 # Run statements in one session.  ask: gives its argument to psql and returns
-# what that says; version and pgvector: of the server; numbers: which; ends:
-# counts how scans came to their end.  Returns a text for each fault, with what
-# it takes to run the statement.
+# what that says; version and pgvector: of the server; numbers: which; counts:
+# how scans came to their end, and what approximate ones have found, by way.
+# Returns a text for each fault, with what it takes to run the statement.
 sub ask_statements
 {
 	my ($ask, %o) = @_;
@@ -174,7 +189,9 @@ sub ask_statements
 		for my $way ($reference, @TRIED)
 		{
 			my $ended = !exists $told->{ $n == $o{numbers}[-1] && $way eq $TRIED[-1] ? 'end' : "$n $way" };
-			$o{ends}->{$_}++ for ($told->{"$n $way analyzed"} // '') =~ /Rows From: (\w+)/g;
+			count_found($statement, $told->{"$n $way"}, $told->{"$n $reference"}, $o{counts}->{$way} //= {})
+			  if $statement->{effort} eq 'approximate' && $way ne $reference && exists $told->{"$n $way"};
+			$o{counts}->{$_}++ for ($told->{"$n $way analyzed"} // '') =~ /Rows From: (\w+)/g;
 			my $fault = $ended ? 'the session has ended' : fault_of($statement, $n, $way, $told);
 
 			if ($fault ne '')

@@ -102,7 +102,7 @@ sub plain_condition
 		"t.tags \@> '{@{[$n % 10]}}'", "t.tags && '{1,$n}'", "$n % 10 = ANY (t.tags)",
 		't.tags IS NULL', 'cardinality(t.tags) > 10',
 		"t.doc LIKE '%abc%'", 'length(t.doc) > 100', "substr(t.doc, 2000, 1) < '8'",
-		't.e IS NOT NULL', 't::text IS NOT NULL');
+		't.e IS NOT NULL', 't::text IS NOT NULL', 't.late = 5', "t.late + t.a > $n");
 }
 
 # Those that take care of when they run, and of what.
@@ -331,7 +331,7 @@ sub lateral
 	my $join = pick(', LATERAL', ' CROSS JOIN LATERAL', ' LEFT JOIN LATERAL');
 
 	return (pick('SET enable_memoize = off', 'SET enable_material = off', 'SET work_mem = 64'),
-		{ sorted => 1, query => "SELECT q.id, x.* FROM asked AS q$join ($inner) AS x" .
+		{ sorted => 1, analyze => chance(0.2), query => "SELECT q.id, x.* FROM asked AS q$join ($inner) AS x" .
 			  ($join =~ /LEFT/ ? ' ON true' : '') . ' ORDER BY q.id' });
 }
 
@@ -440,6 +440,8 @@ sub cursor
 
 	push @moves, map { pick('FETCH', 'MOVE') . ' ' . pick('PRIOR', 'BACKWARD 2', 'FIRST', 'LAST', 'ABSOLUTE 2', 'RELATIVE -1', 1, 'BACKWARD ALL') . ' FROM c' } 1 .. 5
 	  if $kind eq 'SCROLL';
+	# what a transaction undoes is not undone in the cursor
+	splice @moves, 1, 1, 'SAVEPOINT s', $moves[1], 'ROLLBACK TO s' if chance(0.3);
 	splice @moves, 1, 0, $change if $kind ne 'SCROLL' && !$table->{view} && !$table->{role} && chance(0.5);
 	return ('BEGIN', { run => "DECLARE c $kind CURSOR FOR $sql", plan => $sql }, @moves, 'FETCH 20 FROM c', 'CLOSE c', 'ROLLBACK')
 	  if chance(0.7);
@@ -549,6 +551,33 @@ BEGIN
 END \$do\$" });
 }
 
+# A condition fails in the midst of a scan; what is asked then is answered.
+sub failing
+{
+	my $d = distance(literal());
+	my $order = "@{[where()]} ORDER BY $d LIMIT 5";
+
+	return { run => "DO \$do\$
+DECLARE
+	r record;
+	told text = '';
+BEGIN
+	FOR i IN 1 .. 3 LOOP
+		BEGIN
+			FOR r IN SELECT @{[key()]} AS id @{[from()]} WHERE from_on(t.a, 60 - 30 * i) ORDER BY $d LOOP
+				EXIT WHEN r.id % 9 = 0;
+			END LOOP;
+		EXCEPTION WHEN raise_exception THEN
+			told = told || 'failed ';
+		END;
+		FOR r IN SELECT @{[key()]} AS id @{[from()]} $order LOOP
+			told = told || r.id || ' ';
+		END LOOP;
+	END LOOP;
+	RAISE INFO '%', replace(told, 'failed ', '');
+END \$do\$" };
+}
+
 sub function
 {
 	my $call = join ', ', literal(), number(100), pick(1, 5, 20);
@@ -613,7 +642,7 @@ sub statement
 		5 => \&join_inside, 3 => \&union_all, 3 => \&distinct_on, 3 => \&window,
 		3 => \&with_ties, 3 => \&aggregate, 6 => \&cursor, 5 => \&current_of,
 		8 => \&change, 4 => \&own_changes, 5 => \&locked, 4 => \&plpgsql,
-		2 => \&function, 2 => \&copied, 2 => \&null_query,
+		2 => \&failing, 2 => \&function, 2 => \&copied, 2 => \&null_query,
 		4 => \&radius, 4 => \&pulled_up, 4 => \&relaxed, 8 => \&approximate)->();
 	my $parallel = $version < 16 ? 'force_parallel_mode' : 'debug_parallel_query';
 	my @settings;
