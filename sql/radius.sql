@@ -247,3 +247,6 @@ DROP POLICY odd ON spots;
 DROP TABLE lows;
 REVOKE ALL ON spots FROM regress_guest;
 DROP ROLE regress_guest;
+DROP TABLE spots, forms, asked, areas, bytes, fresh;
+DROP FUNCTION odd;
+DROP SEQUENCE asks;
