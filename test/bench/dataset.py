@@ -70,12 +70,12 @@ def split_name(name):
     if kind in data.GENERATED and len(rest) == 3 and \
             all(map(str.isdigit, rest)):
         return kind, int(rest[0]), name
-    if kind in ("glove", "sentences") and len(rest) <= 1 and \
+    if kind in ("glove", "sentences", "asked") and len(rest) <= 1 and \
             all(map(str.isdigit, rest)):
         rows = int(rest[0]) if rest else None
         return kind, rows, kind if kind == "glove" else name
-    sys.exit("DATA is glove[:ROWS], sentences[:ROWS], synthetic:N:D:SEED or "
-             "clustered:N:D:SEED, not %s" % name)
+    sys.exit("DATA is glove[:ROWS], sentences[:ROWS], asked[:ROWS], "
+             "synthetic:N:D:SEED or clustered:N:D:SEED, not %s" % name)
 
 
 def folders(kind, made_by):

@@ -169,8 +169,8 @@ def as_json(facts, systems, clients):
         indent=1) + "\n"
 
 
-def plot(facts, systems, clients, path):
-    """recall@10 to the right, queries/s upwards; rings mark defaults."""
+def plot(facts, systems, clients, path, k=10):
+    """recall@k to the right, queries/s upwards; rings mark defaults."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
@@ -188,7 +188,7 @@ def plot(facts, systems, clients, path):
                       color=drawn.get_color())
     axes.set_yscale("log")
     axes.set_xlim(left=max(.5, axes.get_xlim()[0]))
-    axes.set_xlabel("recall@10")
+    axes.set_xlabel("recall@%d" % k)
     axes.set_ylabel("queries/s, %s" % ("one client" if clients == 1 else
                                        "%d clients" % clients))
     axes.set_title("%s, %s x %s, %s\n%s" % (

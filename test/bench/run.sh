@@ -9,10 +9,14 @@
 #             search (when left out)
 #   inserts   COPY and INSERT into indexed tables, beside the same
 #   lists     how much of the table is read, by number of lists and copies
+#   where     searches under conditions, beside hnsw's iterative scans
 #   targets   whether recall is what gpuvec.recall asks for; takes several DATA
 #   commits   two trees of gpuvec, one beside the other: BEFORE AFTER DATA
 #   setsql    functions over sets of rows, by a card and in the session; takes
 #             no DATA (test/gpu/run.sh sets)
+# or, on a database of yours, with the indexes that a column has:
+#   table     DSN TABLE COLUMN [QUERIES]: recall against queries/s; changes
+#             nothing, builds nothing
 # or, without a server and DATA, over numbers of its own:
 #   sets      exact search and k-means of one core, beside faiss-cpu
 #   select, exact, kmeans, graph
@@ -21,10 +25,10 @@
 # each with options of its own (test/bench/PROGRAM.py --help).
 #
 # DATA is what test/bench/data.py makes (sentences:100000 when left out), or
-# glove:ROWS.  Builds gpuvec, for compare and inserts also pgvector with its
-# authors' flags (-march=native, unless PGVECTOR_OPTFLAGS says otherwise), into
-# a private copy of PostgreSQL, starts a cluster, and writes tables, JSON files
-# and plots to build/bench/.  Data sets are kept in build/data, or where
+# glove:ROWS.  Builds gpuvec, for compare, inserts and where also pgvector with
+# its authors' flags (-march=native, unless PGVECTOR_OPTFLAGS says otherwise),
+# into a private copy of PostgreSQL, starts a cluster, and writes tables, JSON
+# files and plots to build/bench/.  Data sets are kept in build/data, or where
 # GPUVEC_DATA says.
 set -euo pipefail
 # shellcheck source=test/lib.sh
@@ -42,9 +46,10 @@ shared_buffers() {
 }
 
 main() {
-	if [ $# = 0 ]; then
-		read -ra options <<<"${BENCH:-}"
-		set -- ${options[@]+"${options[@]}"}
+	if [ $# = 0 ] && [ -n "${BENCH:-}" ]; then
+		# words, some of them perhaps in quotes
+		mapfile -td '' options < <(xargs printf '%s\0' <<<"$BENCH")
+		set -- "${options[@]}"
 	fi
 	case ${1:-} in
 	sets)
@@ -54,13 +59,16 @@ main() {
 		command -v nvidia-smi >/dev/null || gv_die "bench: $1 needs a card"
 		exec python3 "$GV_ROOT/test/bench/$1card.py" "${@:2}"
 		;;
+	table)
+		exec python3 "$GV_ROOT/test/bench/table.py" "${@:2}"
+		;;
 	commits)
 		exec python3 "$GV_ROOT/test/bench/commits.py" "${@:2}"
 		;;
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
 		;;
-	compare | inserts | lists | targets)
+	compare | inserts | lists | targets | where)
 		program=$1
 		shift
 		;;
@@ -73,7 +81,7 @@ main() {
 	gv_copy_server "$(gv_find_pg_config)"
 	gv_copy_source src
 	gv_build src
-	case $program in compare | inserts)
+	case $program in compare | inserts | where)
 		export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
 		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" ||
 			gv_die "bench: there is nothing to compare with"

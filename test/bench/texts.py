@@ -114,25 +114,37 @@ def wordnet_texts():
     return texts
 
 
-def package_texts():
-    """Synopses and paragraphs of the package descriptions in the archive."""
-    texts = []
+def package_descriptions():
+    """(package, synopsis, paragraphs) of the archive's packages."""
     for path in translations():
         for stanza in open(path, encoding="utf-8").read().split("\n\n"):
             found = re.search(r"^Package: (\S+)$", stanza, re.M)
             text = re.search(r"^Description-en: (.*)((?:\n .*)*)", stanza,
                              re.M)
-            if not found or not text:
-                continue
-            texts.append(found.group(1) + ": " + text.group(1))
-            for paragraph in re.split(r"\n \.", text.group(2)):
-                lines = [l[1:] for l in paragraph.split("\n") if l]
-                # indented lines and bullets are lists and listings, not prose
-                lines = [l for l in lines if not re.match(r"[\s*+-]", l)]
-                paragraph = " ".join(lines)
-                if len(paragraph.split()) >= 8:
-                    texts.append(paragraph)
+            if found and text:
+                yield (found.group(1), text.group(1),
+                       re.split(r"\n \.", text.group(2)))
+
+
+def package_texts():
+    """Synopses and paragraphs of the package descriptions in the archive."""
+    texts = []
+    for package, synopsis, paragraphs in package_descriptions():
+        texts.append(package + ": " + synopsis)
+        for paragraph in paragraphs:
+            lines = [l[1:] for l in paragraph.split("\n") if l]
+            # indented lines and bullets are lists and listings, not prose
+            lines = [l for l in lines if not re.match(r"[\s*+-]", l)]
+            paragraph = " ".join(lines)
+            if len(paragraph.split()) >= 8:
+                texts.append(paragraph)
     return texts
+
+
+def synopsis_texts():
+    """What each package is, in a line, without its name."""
+    return [synopsis for _, synopsis, _ in package_descriptions()
+            if len(synopsis.split()) >= 3]
 
 
 def manual_texts():

@@ -47,9 +47,9 @@
 #				Needs a python3 (3.12) with torch
 #	cores		SQL without the card, on all of the host's cores, beside
 #				pgvector's indexes and Faiss: ARGUMENT... are those of
-#				test/bench/compare.py or, behind the word inserts, of
-#				test/bench/inserts.py, which need numpy and matplotlib, too,
-#				and faiss-cpu for --faiss
+#				test/bench/compare.py or, behind the word inserts or where, of
+#				test/bench/inserts.py or where.py, which need numpy and
+#				matplotlib, too, and faiss-cpu for --faiss
 #
 # GPUVEC_UNIT_PRODUCTS=own|cublas: kernels and sanitize with one of both; for SQL
 # GPUVEC_TEST_PRODUCTS, likewise.
@@ -418,7 +418,7 @@ stage_cores() {
 		"max_parallel_maintenance_workers = $(($(nproc) - 1))"
 	take_pgvector
 	case ${ARGUMENTS[0]:-} in
-	compare | inserts)
+	compare | inserts | where)
 		program=${ARGUMENTS[0]}
 		ARGUMENTS=("${ARGUMENTS[@]:1}")
 		;;

@@ -266,7 +266,8 @@ begin(Shares *shares, const IvfpqCalibration *calibration, Relation index,
 	for (int s = 0; s < NSHARES; s++)
 	{
 		meta.coarse_share = pow(2, -s / 2.0);
-		shares->wanted[s] = IvfpqListsToCompare(&meta, shares->probes);
+		shares->wanted[s] = IvfpqListsToCompare(&meta, shares->probes,
+												false);
 	}
 	IvfpqListReaderInit(&shares->reader, index, &model->meta, NULL);
 }

@@ -199,20 +199,36 @@ IvfpqCalibrationNearest(const IvfpqCalibration *calibration, int level, int q,
 	return n;
 }
 
+/* Targets of a level that every calibration is to tell. */
+static int
+count_sure(const IvfpqMetaData *meta, int level)
+{
+	int			end = Min(ivfpq_levels[level].end, meta->calibrated_depths);
+	int			n = 0;
+
+	for (int t = 0; t < IVFPQ_TARGETS; t++)
+		n += recalls[t] <= IVFPQ_SURE_RECALL;
+	return n * (end - ivfpq_levels[level].first);
+}
+
 /*
  * Have the climb's queries search with its lists and candidates, and then with
- * more, until all targets can be told; *climb says how far they came.
+ * more, until so many targets can be told; *climb says how far they came.
+ * Returns how many can be.
  */
-static void
+static int
 climb_until(IvfpqLadder *ladder, IvfpqTrial *trial, IvfpqClimb *climb,
-			int most_width, double z, IvfpqMetaData *meta)
+			int most_width, double z, int wanted, IvfpqMetaData *meta)
 {
 	for (;;)
 	{
+		int			reached;
+
 		IvfpqLadderClimb(ladder, trial, climb);
-		if (IvfpqCheapest(ladder, z, meta) ||
+		reached = IvfpqCheapest(ladder, z, meta);
+		if (reached >= wanted ||
 			(climb->most == meta->nlists && climb->most_width >= most_width))
-			return;
+			return reached;
 		if (climb->most == meta->nlists)
 			climb->most_width = Min(4 * climb->most_width, most_width);
 		climb->most = Min(3 * climb->most, meta->nlists);
@@ -221,7 +237,7 @@ climb_until(IvfpqLadder *ladder, IvfpqTrial *trial, IvfpqClimb *climb,
 
 /*
  * Most lists and candidates that a target of a level takes, of those that
- * every level tells; all lists when one is out of reach.
+ * every level tells and that are within reach.
  */
 static void
 most_of(const IvfpqMetaData *meta, int level, int *probes, int *candidates)
@@ -235,10 +251,24 @@ most_of(const IvfpqMetaData *meta, int level, int *probes, int *candidates)
 			if (d >= meta->calibrated_depths ||
 				recalls[t] > IVFPQ_SURE_RECALL)
 				continue;
-			*probes = Max(*probes, target->candidates == 0 ? meta->nlists :
-						  target->probes);
+			*probes = Max(*probes, target->probes);
 			*candidates = Max(*candidates, target->candidates);
 		}
+}
+
+/*
+ * Least lists that a target of a depth takes: one for a lower recall may take
+ * more of them, and fewer candidates.
+ */
+static int
+least_of(const IvfpqMetaData *meta, int depth)
+{
+	int			probes = meta->nlists;
+
+	for (int t = 0; t < IVFPQ_TARGETS; t++)
+		if (meta->targets[depth][t].candidates > 0)
+			probes = Min(probes, meta->targets[depth][t].probes);
+	return probes;
 }
 
 /* The targets of the first 10 rows and 100. */
@@ -253,15 +283,18 @@ climb_first(IvfpqLadder *ladder, IvfpqTrial *trial, IvfpqMetaData *meta)
 		.most = Min(2.5 * IvfpqFormulaProbes(meta), meta->nlists),
 		.most_width = Max(USUAL_WIDTH, 4 * IvfpqFormulaCandidates(meta))
 	};
+	int			all = count_sure(meta, 0);
 	int			probes;
 	int			candidates;
 
 	/* far more lists may be needed than usual: a few queries find out */
-	climb_until(ladder, trial, &climb, most_width, 0, meta);
-	most_of(meta, 0, &probes, &candidates);
-	climb.most = Min(MORE_PROBES * probes, meta->nlists);
+	if (climb_until(ladder, trial, &climb, most_width, 0, all, meta) == all)
+	{
+		most_of(meta, 0, &probes, &candidates);
+		climb.most = Min(MORE_PROBES * probes, meta->nlists);
+	}
 	climb.nqueries = nqueries;
-	climb_until(ladder, trial, &climb, most_width, IVFPQ_Z_95, meta);
+	(void) climb_until(ladder, trial, &climb, most_width, IVFPQ_Z_95, all, meta);
 }
 
 /* The targets of a later level, from what the one before it took. */
@@ -279,20 +312,26 @@ climb_deeper(IvfpqLadder *ladder, IvfpqTrial *trial, int level,
 	IvfpqClimb	climb = {
 		.level = level,
 		.nqueries = Min(FEW_DEEP, nqueries),
-		.least = Max(1, meta->targets[first - 1][0].probes),
+		.least = least_of(meta, first - 1),
 		.most_width = Min(USUAL_EXCESS * depths[end - 1], most_width)
 	};
+	int			reached;
 	int			probes;
 	int			candidates;
 
 	most_of(meta, level - 1, &probes, &candidates);
 	climb.most = Min(DEEPER * probes, meta->nlists);
-	climb_until(ladder, trial, &climb, most_width, 0, meta);
+	reached = climb_until(ladder, trial, &climb, most_width, 0,
+						  count_sure(meta, level), meta);
+	if (reached == 0)
+		return;
+	/* what these do not reach nobody does */
 	most_of(meta, level, &probes, &candidates);
 	climb.most = Min(MORE_DEEP * probes, meta->nlists);
 	climb.most_width = Min(MORE_DEEP * candidates, most_width);
 	climb.nqueries = nqueries;
-	climb_until(ladder, trial, &climb, most_width, IVFPQ_Z_95, meta);
+	(void) climb_until(ladder, trial, &climb, most_width, IVFPQ_Z_95, reached,
+					   meta);
 }
 
 /*

@@ -21,16 +21,6 @@
 #include "am/calibrate/ladder.h"
 #include "am/scan/effort.h"
 
-/*
- * Nanoseconds of one core, for weighing probes against candidates: with
- * AVX-512, pages in shared buffers but not in the processor's cache.
- */
-#define LOOKUP_NS		0.06	/* a sub-quantizer of a copy, reading it, too */
-#define FETCH_NS		400.0	/* a row of the heap */
-#define DIMENSION_NS	0.8		/* of that row's distance */
-#define RECORD_NS		300.0	/* a refine record instead */
-#define RECORD_DIMENSION_NS	0.4
-
 /* A sample tells of a recall if it has so many neighbours that may be missed. */
 #define LEAST_MISSED	10
 
@@ -192,15 +182,15 @@ find_target(const IvfpqLadder *ladder, const Tally *tally, double z,
 	double		list = (double) meta->rows_at_calibration * meta->copies /
 	meta->nlists;
 	double		candidate = meta->refine == IVFPQ_REFINE_NONE ?
-	FETCH_NS + DIMENSION_NS * meta->dims :
-	RECORD_NS + RECORD_DIMENSION_NS * meta->dims;
+	IVFPQ_FETCH_NS + IVFPQ_DIMENSION_NS * meta->dims :
+	IVFPQ_RECORD_NS + IVFPQ_RECORD_DIMENSION_NS * meta->dims;
 	double		least = 0;
 
 	target->probes = target->candidates = 0;
 	for (int w = 0; w < ladder->nwidths; w++)
 	{
 		int			probes = least_probes(ladder, tally, z, w, recall);
-		double		cost = probes * list * meta->pq_dim * LOOKUP_NS +
+		double		cost = probes * list * meta->pq_dim * IVFPQ_LOOKUP_NS +
 		ladder->widths[w] * candidate;
 
 		if (probes == 0 || (target->probes > 0 && cost >= least))
@@ -256,11 +246,11 @@ advance(const IvfpqLadder *ladder, int depth, const IvfpqTarget *target,
 }
 
 /*
- * All depths of a target at the ladder's level; false when one is out of
- * reach, and with it those behind.  What the sample cannot prove is passed
+ * All depths of a target at the ladder's level; returns how many are within
+ * reach: with one that is not, those behind are not either.  What the sample cannot prove is passed
  * over: a scan has more from the target below it.
  */
-static bool
+static int
 find_depths(const IvfpqLadder *ladder, double z, int t, Tally *tally,
 			IvfpqMetaData *meta)
 {
@@ -268,6 +258,7 @@ find_depths(const IvfpqLadder *ladder, double z, int t, Tally *tally,
 	Place	   *places = palloc0(ladder->climb.nqueries * sizeof(Place));
 	IvfpqTarget before = {0, 0};	/* of the last depth that is known */
 	bool		reached = true;
+	int			nreached = 0;
 
 	for (int d = 0; reached && d < Min(level->end, meta->calibrated_depths);
 		 d++)
@@ -288,30 +279,33 @@ find_depths(const IvfpqLadder *ladder, double z, int t, Tally *tally,
 		}
 		before = *target;
 		reached = before.candidates > 0;
+		nreached += reached && d >= level->first;
 		if (reached)
 			advance(ladder, d, &before, recalls[t], places);
 	}
 	pfree(places);
-	return reached;
+	return nreached;
 }
 
 /*
- * All targets of the ladder's level, into *meta; false when some that every
- * calibration is to tell are out of reach of this ladder.
+ * All targets of the ladder's level, into *meta; returns how many of those that
+ * every calibration is to tell are within reach of this ladder.
  */
-bool
+int
 IvfpqCheapest(const IvfpqLadder *ladder, double z, IvfpqMetaData *meta)
 {
 	const IvfpqLevel *level = &ivfpq_levels[ladder->climb.level];
 	Tally	   *tally = palloc(sizeof(Tally));
-	bool		all = true;
+	int			nreached = 0;
 
 	for (int d = level->first; d < level->end; d++)
 		memset(meta->targets[d], 0, sizeof(meta->targets[d]));
 	for (int t = 0; t < IVFPQ_TARGETS; t++)
-		if (!find_depths(ladder, z, t, tally, meta) &&
-			recalls[t] <= IVFPQ_SURE_RECALL)
-			all = false;
+	{
+		int			n = find_depths(ladder, z, t, tally, meta);
+
+		nreached += recalls[t] <= IVFPQ_SURE_RECALL ? n : 0;
+	}
 	pfree(tally);
-	return all;
+	return nreached;
 }

@@ -13,6 +13,7 @@
 #include <math.h>
 
 #include "miscadmin.h"
+#include "nodes/bitmapset.h"
 #include "utils/memutils.h"
 
 #include "am/calibrate/ladder.h"
@@ -28,6 +29,8 @@
 #define LEAST_WIDTH		40		/* fewer fail rows unlike those of training */
 
 #define MOST_TRIES		GV_MAX_TRIES	/* queries that gpuvecd gets at once */
+
+static const int depths[IVFPQ_DEPTHS] = IVFPQ_DEPTH_ROWS;
 
 /* The neighbours of query q. */
 static void
@@ -50,7 +53,6 @@ begin_query(IvfpqLadder *ladder, int q)
 	IvfpqSearchQuery(&ladder->search, calibration->queries +
 					 (Size) q * calibration->gv->dims);
 	IvfpqSearchOpen(&ladder->search, ladder->search.candidates.capacity);
-	IvfpqSearchNearest(&ladder->search, ladder->probes[ladder->nsteps - 1]);
 }
 
 /*
@@ -87,6 +89,32 @@ note_found(IvfpqLadder *ladder, const IvfpqTruth *truth, int q, int step,
 	}
 }
 
+/*
+ * Search the lists that a scan with a step's probes finds to be the nearest,
+ * but those that were searched at a step before.  That compares fewer lists
+ * than one with more probes, and may find others.
+ */
+static void
+search_step(IvfpqLadder *ladder, int step, Bitmapset **searched)
+{
+	IvfpqSearch *search = &ladder->search;
+
+	/* in memory that lay_ladder has found for the last step */
+	search->lists.capacity = ladder->probes[step];
+	IvfpqNearestLists(search->index, search->model, &search->query,
+					  &search->lists);
+	for (int i = 0; i < search->lists.count; i++)
+	{
+		int			list = (int) search->lists.ids[i];
+
+		if (bms_is_member(list, *searched))
+			continue;
+		*searched = bms_add_member(*searched, list);
+		IvfpqSearchList(search, i);
+	}
+	IvfpqSearchSettle(search);
+}
+
 /* Search for query q with every number of lists of the ladder. */
 static void
 climb(IvfpqLadder *ladder, int q)
@@ -94,16 +122,14 @@ climb(IvfpqLadder *ladder, int q)
 	MemoryContext oldcontext = MemoryContextSwitchTo(ladder->tmp);
 	const GvTopK *candidates = &ladder->search.candidates;
 	GvTopK	   *sorted = &ladder->sorted;
-	int			list = 0;
+	Bitmapset  *searched = NULL;
 
 	begin_query(ladder, q);
 	for (int step = 0; step < ladder->nsteps && ladder->truth->nneighbours > 0;
 		 step++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		while (list < Min(ladder->probes[step], ladder->search.lists.count))
-			IvfpqSearchList(&ladder->search, list++);
-		IvfpqSearchSettle(&ladder->search);
+		search_step(ladder, step, &searched);
 		sorted->count = candidates->count;
 		memcpy(sorted->scores, candidates->scores,
 			   candidates->count * sizeof(float));
@@ -153,7 +179,8 @@ climb_together(IvfpqLadder *ladder, IvfpqTrial *trial, int q, int n)
 		done = IvfpqTrialSearch(trial, calibration->queries +
 								(Size) q * calibration->gv->dims, n,
 								calibration->gv->dims, ladder->probes[step],
-								IvfpqListsToCompare(meta, ladder->probes[step]),
+								IvfpqListsToCompare(meta, ladder->probes[step],
+													ladder->search.query.deep),
 								ladder->sorted.capacity, &nhits, &tids);
 		if (done)
 			note_hits(ladder, truths, step, q, n, nhits, tids);
@@ -178,6 +205,8 @@ lay_ladder(IvfpqLadder *ladder, const IvfpqClimb *climb)
 	double		width = LEAST_WIDTH;
 
 	ladder->climb = *climb;
+	ladder->search.query.deep =
+		depths[ivfpq_levels[climb->level].first] > IVFPQ_PARENTS_ROWS;
 	ladder->nsteps = 0;
 	for (; ladder->nsteps < IVFPQ_MAX_STEPS - 1 && ceil(probes) < climb->most;
 		 probes *= step)

@@ -57,7 +57,7 @@ extern void IvfpqLadderHelp(IvfpqCalibration *calibration, Relation index,
 extern void IvfpqLadderEnd(IvfpqLadder *ladder);
 
 /* cheapest.c */
-extern bool IvfpqCheapest(const IvfpqLadder *ladder, double z,
+extern int	IvfpqCheapest(const IvfpqLadder *ladder, double z,
 						  IvfpqMetaData *meta);
 
 #endif							/* IVFPQ_LADDER_H */

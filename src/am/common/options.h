@@ -38,7 +38,9 @@ extern int	ivfpq_candidates;
 extern int	ivfpq_order;
 extern int	ivfpq_max_probes;
 extern double ivfpq_recall;
+extern double ivfpq_radius_recall;
 extern int	ivfpq_max_training_workers;
+extern bool ivfpq_enable_custom_scan;
 extern bool ivfpq_keep_queries;
 
 extern void IvfpqInitOptions(void);

@@ -5,6 +5,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "access/heapam.h"
 #include "access/tableam.h"
 #include "catalog/index.h"
@@ -52,19 +54,18 @@ IvfpqMeasureQuery(IvfpqMeasure *measure, FmgrInfo *distance, Oid collation,
 	measure->query = query;
 }
 
-/* The indexed value of the row in the slot. */
+/* The indexed value of a row. */
 static Datum
-indexed_value(IvfpqMeasure *measure, bool *isnull)
+indexed_value(IvfpqMeasure *measure, TupleTableSlot *row, bool *isnull)
 {
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnulls[INDEX_MAX_KEYS];
 
 	if (measure->attnum != 0)
-		return slot_getattr(measure->slot, measure->attnum, isnull);
+		return slot_getattr(row, measure->attnum, isnull);
 
-	GetPerTupleExprContext(measure->estate)->ecxt_scantuple = measure->slot;
-	FormIndexDatum(measure->indexInfo, measure->slot, measure->estate,
-				   values, isnulls);
+	GetPerTupleExprContext(measure->estate)->ecxt_scantuple = row;
+	FormIndexDatum(measure->indexInfo, row, measure->estate, values, isnulls);
 	*isnull = isnulls[0];
 	return values[0];
 }
@@ -163,7 +164,8 @@ give_page(IvfpqMeasure *measure, uint64 id)
 
 /*
  * Get the indexed value of the row that an index entry points to, good until
- * IvfpqMeasureDone.  False when the snapshot sees no row there, or NULL.
+ * IvfpqMeasureDone.  False when the snapshot sees no row there, or NULL, or
+ * one that does not pass, which measure->rejected tells.
  */
 bool
 IvfpqMeasureFetch(IvfpqMeasure *measure, uint64 id, Datum *value)
@@ -173,6 +175,7 @@ IvfpqMeasureFetch(IvfpqMeasure *measure, uint64 id, Datum *value)
 	bool		call_again = false;
 	bool		isnull;
 
+	measure->rejected = false;
 	IvfpqIdToTid(id, &tid);
 	check_tid(measure, &tid);
 	IvfpqPrefetchTo(&measure->prefetch, ItemPointerGetBlockNumber(&tid));
@@ -183,9 +186,16 @@ IvfpqMeasureFetch(IvfpqMeasure *measure, uint64 id, Datum *value)
 								 measure->asks_dead ?
 								 &measure->all_dead : NULL))
 		return false;
+	if (measure->passes != NULL &&
+		!measure->passes(measure->passes_arg, measure->slot))
+	{
+		measure->rejected = true;
+		ExecClearTuple(measure->slot);
+		return false;
+	}
 
 	oldcontext = MemoryContextSwitchTo(measure->context);
-	*value = indexed_value(measure, &isnull);
+	*value = indexed_value(measure, measure->slot, &isnull);
 	MemoryContextSwitchTo(oldcontext);
 	if (isnull)
 		IvfpqMeasureDone(measure);
@@ -204,19 +214,16 @@ IvfpqMeasureDone(IvfpqMeasure *measure)
 
 /* A row has other dimensions than the index, and is not measured: say so. */
 static void
-tell_odd(IvfpqMeasure *measure, uint64 id, int dims)
+tell_odd(IvfpqMeasure *measure, const ItemPointerData *tid, int dims)
 {
-	ItemPointerData tid;
-
 	if (*measure->told)
 		return;
 	*measure->told = true;
-	IvfpqIdToTid(id, &tid);
 	ereport(WARNING,
 			(errcode(ERRCODE_DATA_EXCEPTION),
 			 errmsg("row (%u,%u) of table \"%s\" has %d dimensions, not the %d of index \"%s\", and is left out",
-					ItemPointerGetBlockNumber(&tid),
-					ItemPointerGetOffsetNumber(&tid),
+					ItemPointerGetBlockNumber(tid),
+					ItemPointerGetOffsetNumber(tid),
 					RelationGetRelationName(measure->heap), dims,
 					measure->dims,
 					RelationGetRelationName(measure->index)),
@@ -224,18 +231,13 @@ tell_odd(IvfpqMeasure *measure, uint64 id, int dims)
 }
 
 /*
- * Measure the row that an index entry points to.  False when the snapshot
- * sees no row there, or one of other dimensions than measure->dims.
+ * Measure the indexed value of the row at tid.  False when it has other
+ * dimensions than measure->dims.  Call in measure->context.
  */
-bool
-IvfpqMeasureRow(IvfpqMeasure *measure, uint64 id, double *distance)
+static bool
+measure_value(IvfpqMeasure *measure, Datum value, const ItemPointerData *tid,
+			  double *distance)
 {
-	MemoryContext oldcontext;
-	Datum		value;
-
-	if (!IvfpqMeasureFetch(measure, id, &value))
-		return false;
-	oldcontext = MemoryContextSwitchTo(measure->context);
 	if (measure->dims > 0)
 	{
 		int			dims;
@@ -245,18 +247,77 @@ IvfpqMeasureRow(IvfpqMeasure *measure, uint64 id, double *distance)
 		(void) IvfpqValueFloats(&measure->type, value, &dims);
 		if (dims != measure->dims)
 		{
-			MemoryContextSwitchTo(oldcontext);
-			tell_odd(measure, id, dims);
-			IvfpqMeasureDone(measure);
+			tell_odd(measure, tid, dims);
 			return false;
 		}
 	}
 	*distance = DatumGetFloat8(FunctionCall2Coll(measure->distance,
 												 measure->collation,
 												 value, measure->query));
+	return true;
+}
+
+/*
+ * Measure the row that an index entry points to.  False when the snapshot
+ * sees no row there, one that does not pass (measure->rejected), or one of
+ * other dimensions than measure->dims.
+ */
+bool
+IvfpqMeasureRow(IvfpqMeasure *measure, uint64 id, double *distance)
+{
+	MemoryContext oldcontext;
+	ItemPointerData tid;
+	Datum		value;
+	bool		measured;
+
+	if (!IvfpqMeasureFetch(measure, id, &value))
+		return false;
+	IvfpqIdToTid(id, &tid);
+	oldcontext = MemoryContextSwitchTo(measure->context);
+	measured = measure_value(measure, value, &tid, distance);
 	MemoryContextSwitchTo(oldcontext);
 	IvfpqMeasureDone(measure);
-	return true;
+	return measured;
+}
+
+/*
+ * Get ready to measure rows that do not come by the index, and may not be in
+ * it: also without a query.
+ */
+void
+IvfpqMeasureOthers(IvfpqMeasure *measure)
+{
+	IvfpqTypeInit(&measure->type, measure->index);
+}
+
+/*
+ * Measure a row that the snapshot sees.  False when it is not in the index:
+ * NULL, without a place, or of other dimensions.  Without a query the distance
+ * is 0.
+ */
+bool
+IvfpqMeasureOther(IvfpqMeasure *measure, TupleTableSlot *row,
+				  double *distance)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(measure->context);
+	bool		isnull;
+	Datum		value = indexed_value(measure, row, &isnull);
+	bool		is_indexed = !isnull;
+
+	if (is_indexed && measure->distance == NULL)
+	{
+		is_indexed = IvfpqHasPlace(&measure->type, value, measure->dims);
+		*distance = 0;
+	}
+	else if (is_indexed)
+		is_indexed = measure_value(measure, value, &row->tts_tid, distance) &&
+			(!isnan(*distance) ||
+			 IvfpqHasPlace(&measure->type, value, measure->dims));
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextReset(measure->context);
+	if (measure->estate)
+		ResetPerTupleExprContext(measure->estate);
+	return is_indexed;
 }
 
 /* Let go of pages between batches; no row is prefetched any more. */

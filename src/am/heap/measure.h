@@ -13,6 +13,9 @@
 #include "am/heap/prefetchrow.h"
 #include "page/buffer/prefetch.h"
 
+/* Does a row of the table, in a slot of its kind, pass a condition? */
+typedef bool (*IvfpqPasses) (void *arg, TupleTableSlot *row);
+
 typedef struct IvfpqMeasure
 {
 	Relation	index;
@@ -31,6 +34,10 @@ typedef struct IvfpqMeasure
 	int			dims;			/* measure rows of these only; 0 = all */
 	IvfpqType	type;			/* when dims > 0 */
 	bool	   *told;			/* has a warning been given? */
+	IvfpqPasses passes;			/* rows that do not are not measured; NULL:
+								 * all do */
+	void	   *passes_arg;
+	bool		rejected;		/* the row fetched last did not pass */
 	bool		asks_dead;		/* all_dead is wanted, */
 	bool		all_dead;		/* of a row not seen: no snapshot ever will */
 	bool		is_heap;
@@ -52,6 +59,9 @@ extern bool IvfpqMeasureFetch(IvfpqMeasure *measure, uint64 id, Datum *value);
 extern void IvfpqMeasureDone(IvfpqMeasure *measure);
 extern bool IvfpqMeasureRow(IvfpqMeasure *measure, uint64 id,
 							double *distance);
+extern void IvfpqMeasureOthers(IvfpqMeasure *measure);
+extern bool IvfpqMeasureOther(IvfpqMeasure *measure, TupleTableSlot *row,
+							  double *distance);
 extern void IvfpqMeasurePause(IvfpqMeasure *measure);
 extern void IvfpqMeasureEnd(IvfpqMeasure *measure);
 

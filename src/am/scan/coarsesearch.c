@@ -44,6 +44,7 @@ IvfpqQueryInit(IvfpqQuery *query, const IvfpqModel *model, GvMetric metric)
 	query->vector = palloc(model->meta.dims * sizeof(float));
 	query->table = palloc(gv_table_bytes(model->gv.m));
 	query->tabled = false;
+	query->deep = false;
 }
 
 /* A transformed vector [dims]. */
@@ -65,11 +66,11 @@ IvfpqQueryTable(IvfpqQuery *query)
 }
 
 /*
- * Lists to compare with a query to find the nearest so many; all of them where
- * going through the parents would be hardly less work.
+ * Lists to compare with a query to find the nearest so many; all of them in a
+ * deep search, or where going through the parents would be hardly less work.
  */
 int
-IvfpqListsToCompare(const IvfpqMetaData *meta, int probes)
+IvfpqListsToCompare(const IvfpqMetaData *meta, int probes, bool deep)
 {
 	double		share = meta->coarse_share > 0 ? meta->coarse_share : LEAST_SHARE;
 	int			each = meta->coarse_share > 0 ? LISTS_PER_PROBE_CALIBRATED :
@@ -77,7 +78,7 @@ IvfpqListsToCompare(const IvfpqMetaData *meta, int probes)
 	int			wanted = (int) Min(Max((double) probes * each,
 									   meta->nlists * share), meta->nlists);
 
-	if (meta->nparents == 1 ||
+	if (deep || meta->nparents == 1 ||
 		(int64) wanted + meta->nparents >= meta->nlists)
 		return meta->nlists;
 	return wanted;
@@ -88,9 +89,9 @@ IvfpqListsToCompare(const IvfpqMetaData *meta, int probes)
  * would be hardly fewer, all.
  */
 int
-IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes)
+IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes, bool deep)
 {
-	int			lists = IvfpqListsToCompare(meta, probes);
+	int			lists = IvfpqListsToCompare(meta, probes, deep);
 	int64		chosen = (int64) probes * CENTROIDS_PER_PROBE + MORE_CENTROIDS;
 
 	return chosen <= lists / MOST_SHARE ? (int) chosen : lists;
@@ -225,8 +226,10 @@ IvfpqNearestLists(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 				  GvTopK *lists)
 {
 	const IvfpqMetaData *meta = &model->meta;
-	int			wanted = IvfpqListsToCompare(meta, lists->capacity);
-	int			ncentroids = IvfpqCentroidsToCompare(meta, lists->capacity);
+	int			wanted = IvfpqListsToCompare(meta, lists->capacity,
+											 query->deep);
+	int			ncentroids = IvfpqCentroidsToCompare(meta, lists->capacity,
+													 query->deep);
 	bool		coded = ncentroids < wanted;
 	GvTopK		parents;
 

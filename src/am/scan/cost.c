@@ -30,6 +30,7 @@
 #include "utils/syscache.h"
 
 #include "am/common/identity.h"
+#include "am/common/options.h"
 #include "am/scan/scan.h"
 #include "page/pending.h"
 #include "pgcompat.h"
@@ -97,6 +98,18 @@ keep_first_key(IndexPath *path)
 	path->indexorderbys = list_make1(linitial(path->indexorderbys));
 	path->indexorderbycols = list_make1_int(linitial_int(path->indexorderbycols));
 	path->path.pathkeys = list_make1(linitial(path->path.pathkeys));
+}
+
+/*
+ * Under relaxed order rows come too late for a sort above that relies on the
+ * order of the first key.
+ */
+static bool
+is_for_sort_above(const PlannerInfo *root, const IndexPath *path)
+{
+	return ivfpq_order == IVFPQ_ORDER_RELAXED && path->path.pathkeys != NIL &&
+		list_length(root->query_pathkeys) > 1 &&
+		linitial(path->path.pathkeys) == linitial(root->query_pathkeys);
 }
 
 /* Pages of the table's TOAST table. */
@@ -182,7 +195,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 	demand->rows = (double) IvfpqPendingEstimate(index);
 	demand->pages = 1 + ceil(demand->rows / IVFPQ_PENDING_PER_PAGE);
 	demand->rows = Min(demand->rows, tuples);
-	IvfpqGetEffort(&effort, index, &meta, 0);
+	IvfpqGetEffort(&effort, index, &meta, ivfpq_recall, 0);
 	if (meta.nlists > 0 && effort.everything)
 	{
 		demand->pages = info->pages;
@@ -201,9 +214,9 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 		demand->centroids = meta.nlists;
 		demand->copies = tuples * meta.copies * share;
 		demand->pages += fixed +
-			Min(centroids, IvfpqCentroidsToCompare(&meta, effort.probes)) +
+			Min(centroids, IvfpqCentroidsToCompare(&meta, effort.probes, false)) +
 			Max(info->pages - fixed - centroids - refine, 0) * share;
-		IvfpqGetEffort(&effort, index, &meta, 1);
+		IvfpqGetEffort(&effort, index, &meta, ivfpq_recall, 1);
 		/* where no number of candidates is enough, the rest is read */
 		demand_candidates(demand, &meta, candidates,
 						  (effort.everything ? tuples : effort.candidates) /
@@ -230,7 +243,8 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	Demand		demand;
 
 	/* without ORDER BY there is no scan */
-	if (path->indexorderbys == NIL || would_leak(root, info))
+	if (path->indexorderbys == NIL || would_leak(root, info) ||
+		is_for_sort_above(root, path))
 	{
 		refuse(path, startup_cost, total_cost, selectivity, correlation, pages);
 		return;
@@ -261,4 +275,50 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	*selectivity = 1;
 	*correlation = 0;
 	*pages = demand.pages;
+}
+
+/* Pages of the table, for so many rows in heap order, as a bitmap scan has it. */
+static Cost
+heap_cost(const RelOptInfo *rel, double rows, double random_page,
+		  double seq_page)
+{
+	double		all = Max(rel->pages, 1);
+	double		pages = Min(2 * all * rows / (2 * all + rows), all);
+
+	return pages * (random_page -
+					(random_page - seq_page) * sqrt(pages / all));
+}
+
+/*
+ * What a scan with a filter costs that reads what the nearest `depth` rows
+ * take, where the condition costs per_row: infinite, if everything is read.
+ */
+Cost
+IvfpqDepthCost(PlannerInfo *root, const IndexOptInfo *info, double recall,
+			   double depth, Cost per_row)
+{
+	double		tuples = Max(info->tuples, 1);
+	IvfpqMetaData meta;
+	IvfpqEffort effort;
+	Relation	index;
+	double		random_page;
+	double		seq_page;
+	double		share;
+
+	if (info->hypothetical)
+		return get_float8_infinity();
+	index = index_open(info->indexoid, NoLock);
+	IvfpqMetaRead(index, &meta);
+	IvfpqEffortFor(&effort, index, &meta, recall, Min(depth, PG_INT32_MAX));
+	index_close(index, NoLock);
+	if (effort.everything)
+		return get_float8_infinity();
+	get_tablespace_page_costs(info->reltablespace, &random_page, &seq_page);
+	share = (double) effort.probes / meta.nlists;
+	return seq_page * info->pages * share +
+		(random_page - seq_page) * Min(effort.probes, info->pages) +
+		cpu_operator_cost * (meta.nlists + tuples * meta.copies * share) +
+		heap_cost(info->rel, Min(effort.candidates, tuples), random_page,
+				  seq_page) +
+		Min(effort.candidates, tuples) * (cpu_tuple_cost + per_row);
 }

@@ -201,7 +201,7 @@ given(int setting, int option)
 /* The effort for the first so many rows. */
 void
 IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
-			   double rows)
+			   double recall, double rows)
 {
 	const IvfpqOptions *options = IvfpqGetOptions(index);
 	int			named_probes = given(ivfpq_probes, options->probes);
@@ -216,7 +216,7 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 	Known		known;
 	bool		reached;
 
-	find_all_known(meta, ivfpq_recall, &known);
+	find_all_known(meta, recall, &known);
 	if (known.ndepths > 0)
 		interpolate(&known, meta,
 					Max(meta->rows_at_calibration, index->rd_rel->reltuples),
@@ -228,30 +228,45 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 
 	/* what formulas take is good for as much as calibration can be asked */
 	reached = meta->rows_at_calibration == 0 ?
-		ivfpq_recall <= IVFPQ_SURE_RECALL :
+		recall <= IVFPQ_SURE_RECALL :
 		known.nreached > (rows > depths[0] ? SECOND : 0);
 	effort->known = known.nreached > 0 && named_probes == 0 &&
 		named_candidates == 0 && rows <= depths[known.nreached - 1];
 	effort->everything = meta->nlists == 0 ||
-		(named_probes == 0 && (ivfpq_recall >= 1 || !reached));
+		(named_probes == 0 && (recall >= 1 || !reached));
 	effort->probes = (int) Max(1, Min(ceil(probes - 1e-6), meta->nlists));
 	effort->candidates = (int) Min(ceil(candidates - 1e-6), MOST_CANDIDATES);
 	effort->quota = (int64) rows;
 }
 
 /*
- * The effort of a batch, 0 the first.  Where calibration knows, the first is
- * good for 10 rows and the second for 100.
+ * Rows that a batch is good for where calibration knows: 10, 100, then four
+ * times as many.  The last depth that is known has a batch of its own, and
+ * those behind begin there.
  */
+static double
+batch_rows(const IvfpqMetaData *meta, int batch)
+{
+	double		last = depths[Max(meta->calibrated_depths - 1, SECOND)];
+	double		rows = depths[SECOND];
+
+	if (batch == 0)
+		return depths[0];
+	for (; batch > 1 && rows < last; batch--)
+		rows = Min(rows * CANDIDATES_GROWTH, last);
+	return rows * pow(CANDIDATES_GROWTH, batch - 1);
+}
+
+/* The effort of a batch, 0 the first. */
 void
 IvfpqGetEffort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
-			   int batch)
+			   double recall, int batch)
 {
 	int			candidates = given(ivfpq_candidates,
 								   IvfpqGetOptions(index)->candidates);
 	double		rows = depths[0] * pow(CANDIDATES_GROWTH, batch);
 
-	if (batch > 0 && candidates == 0 && meta->rows_at_calibration > 0)
-		rows = depths[SECOND] * pow(CANDIDATES_GROWTH, batch - 1);
-	IvfpqEffortFor(effort, index, meta, Min(rows, PG_INT32_MAX));
+	if (candidates == 0 && meta->rows_at_calibration > 0)
+		rows = batch_rows(meta, batch);
+	IvfpqEffortFor(effort, index, meta, recall, Min(rows, PG_INT32_MAX));
 }

@@ -16,6 +16,17 @@
 /* Rows that the first batch is good for, where calibration knows. */
 #define IVFPQ_FIRST_ROWS		10
 
+/*
+ * Nanoseconds of one core, for weighing one way against another: with AVX-512,
+ * pages in shared buffers but not in the processor's cache.
+ */
+#define IVFPQ_LOOKUP_NS			0.06	/* a sub-quantizer of a copy, reading
+										 * it, too */
+#define IVFPQ_FETCH_NS			400.0	/* a row of the heap */
+#define IVFPQ_DIMENSION_NS		0.8 /* of that row's distance */
+#define IVFPQ_RECORD_NS			300.0	/* a refine record instead */
+#define IVFPQ_RECORD_DIMENSION_NS	0.4
+
 typedef struct IvfpqEffort
 {
 	int			probes;
@@ -30,8 +41,10 @@ extern int	IvfpqFormulaCandidates(const IvfpqMetaData *meta);
 extern double IvfpqBeyondTargets(double recall, double known, double lower,
 								 double upper);
 extern void IvfpqEffortFor(IvfpqEffort *effort, Relation index,
-						   const IvfpqMetaData *meta, double rows);
+						   const IvfpqMetaData *meta, double recall,
+						   double rows);
 extern void IvfpqGetEffort(IvfpqEffort *effort, Relation index,
-						   const IvfpqMetaData *meta, int batch);
+						   const IvfpqMetaData *meta, double recall,
+						   int batch);
 
 #endif							/* IVFPQ_EFFORT_H */

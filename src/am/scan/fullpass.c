@@ -67,12 +67,12 @@ bool
 IvfpqFullPassIsBetter(const IvfpqScan *state)
 {
 	const IvfpqEffort *effort = &state->effort;
-	double		share = 1 - ivfpq_recall;
+	double		share = 1 - state->recall;
 
 	if (state->batch > 0 && effort->candidates > IVFPQ_MIN_MEASURED &&
 		!has_rows(state, effort->candidates / MEASURED_SHARE))
 		return true;
-	if (ivfpq_order != IVFPQ_ORDER_STRICT || effort->known ||
+	if (!state->is_strict || effort->known ||
 		state->batch < (share > 0 ? 2 : 1))
 		return false;
 	return share <= 0 || !has_rows(state, effort->quota / share);
@@ -205,16 +205,10 @@ measure_rest(IvfpqScan *state, int sort_mem)
 	tuplesort_end(tids);
 }
 
-/*
- * Sort all rows not given out yet, those in the queue included; rows that are
- * only bounded are measured in the pass, in heap order.  From here on they
- * come from the sort.
- */
-void
-IvfpqFullPassBegin(IvfpqScan *state)
+/* Rows of the queue go into the sort, unless they are only bounded. */
+static void
+empty_queue(IvfpqScan *state)
 {
-	int			sort_mem = sort_memory(state);
-	TupleDesc	desc = begin_distance_sort(state, sort_mem);
 	IvfpqQueuedRow *row;
 
 	while ((row = IvfpqQueueTake(&state->queue)) != NULL)
@@ -224,10 +218,28 @@ IvfpqFullPassBegin(IvfpqScan *state)
 		else
 			put_row(state, row->id, row->distance);
 	}
+}
+
+/*
+ * Sort all rows not given out yet, those in the queue included; rows that are
+ * only bounded are measured in the pass, in heap order.  From here on they
+ * come from the sort.  A filtered scan finds those in the queue again.
+ */
+void
+IvfpqFullPassBegin(IvfpqScan *state)
+{
+	int			sort_mem = sort_memory(state);
+	TupleDesc	desc = begin_distance_sort(state, sort_mem);
+
+	if (state->filter == NULL)
+		empty_queue(state);
 	MemoryContextDelete(state->batches);
-	if (!state->null_query)
+	if (state->measure != NULL)
 		IvfpqMeasureDims(state->measure, state->pending_dims, &state->told_odd);
-	measure_rest(state, sort_mem);
+	if (state->filter != NULL)
+		IvfpqFilterPass(state, put_row);
+	else
+		measure_rest(state, sort_mem);
 	tuplesort_performsort(state->finish_sort);
 
 	ExecDropSingleTupleTableSlot(state->finish_slot);

@@ -59,19 +59,26 @@ static IvfpqScanReport last;
 
 PG_FUNCTION_INFO_V1(gpuvec_last_scan);
 
+/* What a scan has done so far. */
+void
+IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report)
+{
+	*report = state->report;
+	report->index = RelationGetRelid(state->index);
+	report->batches = state->batch;
+	report->lists = state->search.lists_read;
+	report->copies = state->search.copies_read;
+	report->given = state->given;
+	report->late = state->late;
+	report->finished = state->finishing;
+	report->remote = state->search.remote.report;
+}
+
 /* Remember what a scan did that ends now. */
 void
 IvfpqReportScan(const IvfpqScan *state)
 {
-	last = state->report;
-	last.index = RelationGetRelid(state->index);
-	last.batches = state->batch;
-	last.lists = state->search.lists_read;
-	last.copies = state->search.copies_read;
-	last.given = state->given;
-	last.late = state->late;
-	last.finished = state->finishing;
-	last.remote = state->search.remote.report;
+	IvfpqScanReportOf(state, &last);
 	IvfpqCountScan(last.late, last.finished);
 }
 
@@ -102,8 +109,8 @@ report_remote(const IvfpqRemoteReport *remote, Datum *values, bool *nulls)
  * scan may have run in a view or a function, with the rights of its owner.  Of
  * an index that was dropped nothing is known any more.
  */
-static bool
-sees_all_rows(Oid index)
+bool
+IvfpqSeesAllRows(Oid index)
 {
 	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
 	Form_pg_index form;
@@ -147,7 +154,7 @@ gpuvec_last_scan(PG_FUNCTION_ARGS)
 	report_remote(&last.remote, values, nulls);
 	if (!OidIsValid(last.index))
 		memset(nulls, true, sizeof(nulls));
-	else if (!sees_all_rows(last.index))
+	else if (!IvfpqSeesAllRows(last.index))
 		for (int i = 0; i < (int) lengthof(counts); i++)
 			nulls[counts[i]] = true;
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),

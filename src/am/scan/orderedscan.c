@@ -32,7 +32,6 @@
 #include "am/heap/dims.h"
 #include "am/scan/livequeries.h"
 #include "am/scan/scan.h"
-#include "page/pending.h"
 #include "pgcompat.h"
 
 IndexScanDesc
@@ -63,16 +62,21 @@ reset_scan(IvfpqScan *state)
 	memset(&state->queue, 0, sizeof(state->queue));
 	state->measured = NULL;
 	state->batches = NULL;
+	state->given_rows = NULL;
 	state->model = NULL;
 	state->started = false;
 	state->exhausted = false;
 	state->batch = 0;
 	state->given = 0;
+	state->taken = 0;
 	state->quota = 0;
+	state->depth = 0;
 	state->late = 0;
 	state->tried = 0;
 	state->gone = 0;
 	state->bound_query = NULL;
+	state->within = 0;
+	state->watched.n = 0;
 }
 
 /*
@@ -120,206 +124,6 @@ ivfpqendscan(IndexScanDesc scan)
 	MemoryContextDelete(state->context);
 	pfree(state);
 	scan->opaque = NULL;
-}
-
-/* Fetch and measure a row; false when the snapshot does not see it. */
-static bool
-measure_row(IvfpqScan *state, uint64 id, double *distance)
-{
-	bool		seen = IvfpqMeasureRow(state->measure, id, distance);
-
-	state->report.measured++;
-	state->tried++;
-	state->gone += !seen;
-	return seen;
-}
-
-/*
- * Measure rows [count] in heap order and give those that the snapshot sees to
- * `take`.  Reorders ids.
- */
-void
-IvfpqScanMeasure(IvfpqScan *state, uint64 *ids, int64 count,
-				 void (*take) (IvfpqScan *state, uint64 id, double distance))
-{
-	double		distance;
-
-	qsort(ids, count, sizeof(uint64), IvfpqCompareNumbers);
-	IvfpqMeasurePrefetchSorted(state->measure, ids, count);
-	for (int64 i = 0; i < count; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (measure_row(state, ids[i], &distance))
-			take(state, ids[i], distance);
-	}
-	IvfpqMeasurePause(state->measure);
-}
-
-static void
-enqueue_measured(IvfpqScan *state, uint64 id, double distance)
-{
-	IvfpqQueueAdd(&state->queue, id, distance, false);
-}
-
-/* Put rows into the queue unless they were measured before. */
-static void
-measure_rows(IvfpqScan *state, uint64 *ids, int64 count)
-{
-	int64		kept = 0;
-
-	for (int64 i = 0; i < count; i++)
-	{
-		bool		found;
-
-		tidset_insert(state->measured, ids[i], &found);
-		if (!found)
-			ids[kept++] = ids[i];
-	}
-	IvfpqQueueReserve(&state->queue, kept);
-	IvfpqScanMeasure(state, ids, kept, enqueue_measured);
-}
-
-/*
- * Put the rows whose refine records are at these addresses into the queue
- * with their bounds, unless they were in it before.
- */
-static void
-bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
-{
-	double	   *bounds = palloc_extended(Max(count, 1) * sizeof(double),
-										 MCXT_ALLOC_HUGE);
-	int64		added = 0;
-
-	count = IvfpqRecordBounds(&state->search, state->bound_query, ids, count,
-							  bounds);
-	state->report.refined += count;
-	IvfpqQueueReserve(&state->queue, count);
-	for (int64 i = 0; i < count; i++)
-	{
-		bool		found;
-
-		tidset_insert(state->measured, ids[i], &found);
-		if (found)
-			continue;
-		IvfpqQueueAdd(&state->queue, ids[i], bounds[i], true);
-		added++;
-	}
-	pfree(bounds);
-	if (IvfpqMeasureIsCold(state->measure))
-		IvfpqQueuePrefetch(&state->queue, added);
-}
-
-/*
- * Measure all pending rows; false when they are so many, or memory is so
- * little, that the scan should rather finish with a pass.
- */
-static bool
-measure_pending(IvfpqScan *state)
-{
-	IvfpqPendingReader reader;
-	int64		total = 0;
-	int			count;
-	bool		fits = true;
-
-	IvfpqMeasureDims(state->measure, state->pending_dims, &state->told_odd);
-	IvfpqPendingOpen(&reader, state->index, &state->model->meta);
-	while (fits && IvfpqPendingNext(&reader, &count))
-	{
-		uint64	   *ids = palloc(Max(count, 1) * sizeof(uint64));
-
-		for (int i = 0; i < count; i++)
-			ids[i] = IvfpqTidToId(&reader.tids[i]);
-		measure_rows(state, ids, count);
-		pfree(ids);
-		total += count;
-		fits = total <= IVFPQ_MIN_MEASURED &&
-			IvfpqBatchFits(state, 0, total);
-	}
-	IvfpqPendingClose(&reader);
-	IvfpqMeasureDims(state->measure, 0, NULL);
-	state->tried = state->gone = 0; /* no candidates */
-	return fits;
-}
-
-/* Lists that a scan may probe. */
-static int
-most_probes(const IvfpqScan *state)
-{
-	IvfpqEffort first;
-
-	if (ivfpq_max_probes == 0)
-		return state->model->meta.nlists;
-	IvfpqGetEffort(&first, state->index, &state->model->meta, 0);
-	return Min(state->model->meta.nlists,
-			   Max(ivfpq_max_probes, first.probes));
-}
-
-/*
- * How much the next batch takes: of lists no more than may be probed, of
- * candidates no more than there are copies in these.  False: the scan should
- * rather finish with a pass.  Where that would read lists that may not be
- * probed, all of the others are the last batch.
- */
-static bool
-size_batch(IvfpqScan *state, bool *last)
-{
-	IvfpqEffort *effort = &state->effort;
-	int			most;
-
-	IvfpqGetEffort(effort, state->index, &state->model->meta, state->batch);
-	if (state->batch == 0)
-	{
-		state->report.probes = effort->probes;
-		state->report.candidates = effort->candidates;
-	}
-	if (effort->everything ||
-		(state->batch == 0 && !measure_pending(state)))
-		return false;
-	most = most_probes(state);
-	if (IvfpqFullPassIsBetter(state))
-	{
-		if (ivfpq_max_probes == 0)
-			return false;
-		effort->probes = most;
-		effort->candidates = PG_INT32_MAX / 4;	/* all there are */
-	}
-	effort->probes = Min(effort->probes, most);
-	*last = effort->probes == most;
-	if (effort->candidates > IVFPQ_FEW_CANDIDATES)
-	{
-		int64		copies = IvfpqSearchCount(&state->search, effort->probes);
-
-		/* the one more is not found, which tells that there is none */
-		effort->candidates = Min(effort->candidates, copies + 1);
-	}
-	return IvfpqBatchFits(state, effort->probes, effort->candidates);
-}
-
-/* Get the next batch of candidates, or finish. */
-static void
-next_batch(IvfpqScan *state)
-{
-	IvfpqEffort *effort = &state->effort;
-	GvTopK	   *candidates = &state->search.candidates;
-	MemoryContext oldcontext = MemoryContextSwitchTo(state->batches);
-	bool		last;
-
-	if (!size_batch(state, &last))
-	{
-		MemoryContextSwitchTo(oldcontext);
-		IvfpqFullPassBegin(state);
-		return;
-	}
-	IvfpqSearchRun(&state->search, effort->probes, effort->candidates);
-	if (last && candidates->count < effort->candidates)
-		state->exhausted = true;
-	if (state->search.addresses)
-		bound_rows(state, candidates->ids, candidates->count);
-	else
-		measure_rows(state, candidates->ids, candidates->count);
-	MemoryContextSwitchTo(oldcontext);
-	state->quota = effort->quota;
-	state->batch++;
 }
 
 /*
@@ -401,14 +205,23 @@ start_scan(IndexScanDesc scan)
 	state->started = true;
 	memset(&state->report, 0, sizeof(state->report));
 	memset(&state->search, 0, sizeof(state->search));
-	state->report.recall = ivfpq_recall;
+	state->recall = state->filter != NULL ? state->filter->recall : ivfpq_recall;
+	state->is_strict = ivfpq_order == IVFPQ_ORDER_STRICT &&
+		(state->filter == NULL || !state->filter->any_order);
+	state->report.recall = state->recall;
 	state->model = IvfpqModelGet(state->index);
 	state->batches = AllocSetContextCreate(state->context, "gpuivfpq batches",
 										   ALLOCSET_DEFAULT_SIZES);
 	IvfpqQueueInit(&state->queue);
 	state->measured = tidset_create(state->context, 256, NULL);
 	state->null_query = (key->sk_flags & SK_ISNULL) != 0;
-	if (state->null_query)
+	if (state->filter != NULL && state->filter->radius.is_set &&
+		(state->filter->radius.is_empty || state->null_query))
+	{
+		state->exhausted = true;
+		return;
+	}
+	if (state->null_query && state->filter == NULL)
 	{
 		IvfpqFullPassBegin(state);
 		return;
@@ -417,6 +230,16 @@ start_scan(IndexScanDesc scan)
 	state->measure = palloc(sizeof(IvfpqMeasure));
 	IvfpqMeasureBegin(state->measure, scan->heapRelation, state->index,
 					  scan->xs_snapshot);
+	if (state->filter != NULL)
+	{
+		state->measure->passes = state->filter->passes;
+		state->measure->passes_arg = state->filter->arg;
+	}
+	if (state->null_query)
+	{
+		IvfpqFullPassBegin(state);
+		return;
+	}
 	IvfpqMeasureQuery(state->measure, &key->sk_func, key->sk_collation,
 					  key->sk_argument);
 	check_row_dims(state, scan->heapRelation, key);
@@ -427,7 +250,7 @@ start_scan(IndexScanDesc scan)
 /*
  * The nearest row of the queue; false when it is empty.  Bounded rows that
  * come up are measured and go back, until a measured one is first: no other
- * can be nearer.
+ * can be nearer; or until they are beyond a radius, however far they are.
  */
 static bool
 queue_next(IvfpqScan *state, double *distance, uint64 *id)
@@ -445,11 +268,15 @@ queue_next(IvfpqScan *state, double *distance, uint64 *id)
 		for (; row != NULL && row->bounded; row = IvfpqQueueTake(queue))
 		{
 			CHECK_FOR_INTERRUPTS();
+			if (IvfpqIsBoundOutside(state, row->distance))
+				break;
 			if (queue->ntaken < queue->nprefetch &&
 				queue->prefetch[queue->ntaken] == row->id)
 				queue->ntaken++;
-			if (measure_row(state, row->id, distance))
+			if (IvfpqScanMeasureRow(state, row->id, distance))
 				IvfpqQueueReturn(queue, row, *distance);
+			else
+				state->taken += state->measure->rejected;
 		}
 		IvfpqMeasurePause(state->measure);
 	}
@@ -481,44 +308,70 @@ static bool
 batch_is_spent(const IvfpqScan *state)
 {
 	int64		quota = state->quota;
+	int64		nearest = state->effort.quota;
 	int32		candidates = state->search.candidates.count;
 	double		seen;
 
-	if (state->given >= quota)
+	if (state->taken >= quota)
 		return true;
-	if (state->gone == 0 || state->given < quota / 2)
+	if (state->gone == 0 || state->taken < quota / 2)
 		return false;
 	seen = 1 - (double) state->gone / state->tried;
-	return candidates * seen < (candidates + quota) / 2.0 &&
-		state->given >= quota * seen;
+	return candidates * seen < (candidates + nearest) / 2.0 &&
+		state->taken >= quota * seen;
+}
+
+/*
+ * Give out the row that comes up, unless a filter refuses it: then it was
+ * never there, and cannot make another row late.
+ */
+static bool
+give_out(IndexScanDesc scan, uint64 id, double distance)
+{
+	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
+	IvfpqFilter *filter = state->filter;
+
+	state->taken++;
+	if (filter != NULL &&
+		(!IvfpqFilterFetch(scan, id) || !filter->admits(filter->arg, distance)))
+	{
+		state->report.filter.refused++;
+		return false;
+	}
+	state->last_distance = distance;
+	state->given++;
+	return true;
 }
 
 /* The next row to give out; false at the end. */
 static bool
-next_row(IvfpqScan *state, uint64 *id)
+next_row(IndexScanDesc scan, uint64 *id)
 {
+	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
 	double		distance;
 
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (!state->exhausted && batch_is_spent(state))
-			next_batch(state);
+			IvfpqNextBatch(state);
 		else if (!take_row(state, &distance, id))
 		{
 			if (state->exhausted)
 				return false;
-			next_batch(state);
+			IvfpqNextBatch(state);
 		}
-		else if (ivfpq_order == IVFPQ_ORDER_STRICT && state->given > 0 &&
+		else if (IvfpqIsOutside(state, distance))
+		{
+			/* so are all others, and those that are within have been read */
+			state->exhausted = true;
+			return false;
+		}
+		else if (state->is_strict && state->given > 0 &&
 				 float8_cmp_internal(distance, state->last_distance) < 0)
 			state->late++;
-		else
-		{
-			state->last_distance = distance;
-			state->given++;
+		else if (give_out(scan, *id, distance))
 			return true;
-		}
 	}
 }
 
@@ -535,7 +388,7 @@ ivfpqgettuple(IndexScanDesc scan, ScanDirection dir)
 	oldcontext = MemoryContextSwitchTo(state->context);
 	if (!state->started)
 		start_scan(scan);
-	found = next_row(state, &id);
+	found = next_row(scan, &id);
 	MemoryContextSwitchTo(oldcontext);
 
 	if (found)
@@ -545,4 +398,24 @@ ivfpqgettuple(IndexScanDesc scan, ScanDirection dir)
 		scan->xs_recheckorderby = false;
 	}
 	return found;
+}
+
+/*
+ * Give out only rows that pass the filter, or all again (NULL); to be called
+ * before the first row.
+ */
+void
+IvfpqScanFilter(IndexScanDesc scan, IvfpqFilter *filter)
+{
+	((IvfpqScan *) scan->opaque)->filter = filter;
+}
+
+/* The distance of the row given out last. */
+double
+IvfpqScanDistance(IndexScanDesc scan, bool *isnull)
+{
+	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
+
+	*isnull = state->null_query;
+	return state->last_distance;
 }

@@ -307,8 +307,9 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity)
 	Assert(search->addresses == (meta->refine != IVFPQ_REFINE_NONE));
 	INSTR_TIME_SET_CURRENT(began);
 	served = IvfpqAskSearch(search->index, meta, search->query.vector, probes,
-							IvfpqListsToCompare(meta, probes), capacity,
-							&answer);
+							IvfpqListsToCompare(meta, probes,
+												search->query.deep),
+							capacity, &answer);
 	INSTR_TIME_SET_CURRENT(took);
 	INSTR_TIME_SUBTRACT(took, began);
 

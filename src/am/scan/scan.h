@@ -12,6 +12,7 @@
 
 #include "am/heap/measure.h"
 #include "am/scan/effort.h"
+#include "am/scan/filter.h"
 #include "am/scan/search.h"
 #include "am/scan/tidset.h"
 
@@ -36,6 +37,7 @@ typedef struct IvfpqScanReport
 	int64		given;			/* rows given out */
 	int64		late;			/* rows left out to keep the order */
 	bool		finished;		/* with a pass over all rows */
+	IvfpqFilterReport filter;
 	IvfpqRemoteReport remote;
 } IvfpqScanReport;
 
@@ -57,6 +59,16 @@ typedef struct IvfpqQueue
 	int64		ntaken;			/* of them are taken */
 } IvfpqQueue;
 
+/* Rows that tell how much is within a radius, of the batch's candidates. */
+#define IVFPQ_WATCHED	8
+
+typedef struct IvfpqWatched
+{
+	int			n;				/* 0 or IVFPQ_WATCHED */
+	uint64		last[IVFPQ_WATCHED];	/* about the rank it is good for */
+	uint64		nearer[IVFPQ_WATCHED];	/* about a part of that */
+} IvfpqWatched;
+
 typedef struct IvfpqScan
 {
 	Relation	index;
@@ -70,12 +82,15 @@ typedef struct IvfpqScan
 	bool		has_keys;		/* of an earlier scan; they outlive it */
 	bool		started;
 	bool		null_query;		/* any order will do */
+	bool		is_strict;		/* rows found late are left out */
+	double		recall;			/* asked for */
 	int			pending_dims;	/* pending rows may have others; 0 = no */
 	bool		told_odd;		/* ... and that was said */
 	bool		exhausted;		/* no further batch can bring rows */
 	int			batch;			/* batches done */
 	int64		given;			/* rows given out */
-	int64		quota;			/* rows that may be given out so far */
+	int64		taken;			/* rows that came up */
+	int64		quota;			/* rows that may come up so far */
 	int64		late;			/* rows left out to keep the order */
 	int64		tried;			/* candidates fetched */
 	int64		gone;			/* ... that the snapshot does not see */
@@ -83,6 +98,15 @@ typedef struct IvfpqScan
 	const float *bound_query;	/* what bounds are of, or NULL for none */
 	IvfpqQueue	queue;
 	tidset_hash *measured;		/* rows measured, bounded or found invisible */
+	IvfpqFilter *filter;		/* or NULL; outlives the running scan */
+	double		depth;			/* with a filter: the nearest rows, whether
+								 * they pass or not, that the batch is good
+								 * for */
+	IvfpqWatched watched;		/* with a filter and a radius */
+	double		within;			/* rows within that, likely; 0 = not known */
+	tidset_hash *given_rows;	/* with a filter: where the rows given out
+								 * are, which may be elsewhere than entries
+								 * say */
 	bool		finishing;		/* rows come from finish_sort */
 	Tuplesortstate *finish_sort;	/* rows of the finishing pass, by distance */
 	TupleTableSlot *finish_slot;
@@ -94,15 +118,22 @@ extern void ivfpqrescan(IndexScanDesc scan, ScanKey keys, int nkeys,
 						ScanKey orderbys, int norderbys);
 extern bool ivfpqgettuple(IndexScanDesc scan, ScanDirection dir);
 extern void ivfpqendscan(IndexScanDesc scan);
+
+/* batch.c */
+extern bool IvfpqScanMeasureRow(IvfpqScan *state, uint64 id,
+								double *distance);
 extern void IvfpqScanMeasure(IvfpqScan *state, uint64 *ids, int64 count,
 							 void (*take) (IvfpqScan *state, uint64 id,
 										   double distance));
+extern void IvfpqNextBatch(IvfpqScan *state);
 
 /* cost.c */
 extern void ivfpqcostestimate(PlannerInfo *root, IndexPath *path,
 							  double loop_count, Cost *startup_cost,
 							  Cost *total_cost, Selectivity *selectivity,
 							  double *correlation, double *pages);
+extern Cost IvfpqDepthCost(PlannerInfo *root, const IndexOptInfo *info,
+						   double recall, double depth, Cost per_row);
 
 /* queue.c */
 extern void IvfpqQueueInit(IvfpqQueue *queue);
@@ -115,7 +146,28 @@ extern void IvfpqQueuePrefetch(IvfpqQueue *queue, int64 n);
 extern IvfpqQueuedRow *IvfpqQueueTake(IvfpqQueue *queue);
 
 /* lastscan.c */
+extern void IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report);
+extern bool IvfpqSeesAllRows(Oid index);
 extern void IvfpqReportScan(const IvfpqScan *state);
+
+/* depth.c */
+extern void IvfpqDepthNext(IvfpqScan *state);
+extern IvfpqRest IvfpqDepthRest(const IvfpqScan *state, bool must);
+extern int64 IvfpqDepthQuota(const IvfpqScan *state, const uint64 *ids,
+							 int64 count);
+
+/* radius.c */
+extern bool IvfpqIsOutside(const IvfpqScan *state, double distance);
+extern bool IvfpqIsBoundOutside(const IvfpqScan *state, double bound);
+extern void IvfpqRadiusWatch(IvfpqScan *state, const uint64 *ids, int64 n);
+extern bool IvfpqRadiusIsRead(IvfpqScan *state);
+extern double IvfpqRadiusDepth(const IvfpqScan *state, double needed);
+
+/* filterpass.c */
+extern void IvfpqFilterPass(IvfpqScan *state,
+							void (*take) (IvfpqScan *state, uint64 id,
+										  double distance));
+extern bool IvfpqFilterFetch(IndexScanDesc scan, uint64 id);
 
 /* fullpass.c */
 extern bool IvfpqFullPassIsBetter(const IvfpqScan *state);

@@ -22,14 +22,20 @@ typedef struct IvfpqQuery
 	float	   *vector;			/* [dims] */
 	float	   *table;			/* gv_table's, when it was asked for */
 	bool		tabled;
+	bool		deep;			/* more than IVFPQ_PARENTS_ROWS are wanted */
 } IvfpqQuery;
+
+/* Rows that are looked for through parents; for more all lists are compared. */
+#define IVFPQ_PARENTS_ROWS	100
 
 extern void IvfpqQueryInit(IvfpqQuery *query, const IvfpqModel *model,
 						   GvMetric metric);
 extern void IvfpqQuerySet(IvfpqQuery *query, const float *vector);
 extern const float *IvfpqQueryTable(IvfpqQuery *query);
-extern int	IvfpqListsToCompare(const IvfpqMetaData *meta, int probes);
-extern int	IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes);
+extern int	IvfpqListsToCompare(const IvfpqMetaData *meta, int probes,
+								bool deep);
+extern int	IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes,
+									bool deep);
 extern void IvfpqSortParents(Relation index, const IvfpqModel *model,
 							 const GvModel *gv, const float *vector,
 							 GvTopK *parents);

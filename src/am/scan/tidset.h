@@ -11,6 +11,7 @@ typedef struct TidSetEntry
 {
 	uint64		id;
 	char		status;
+	bool		passed;			/* a scan's filter; see depth.c */
 } TidSetEntry;
 
 #define SH_PREFIX			tidset

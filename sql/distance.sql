@@ -1,0 +1,119 @@
+-- a distance and further keys; distances with their sides exchanged
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
+-- full sorts look dear, too; incremental ones do not
+SET enable_sort = off;
+
+CREATE TABLE ties (id int, kind int, e real[]) WITH (autovacuum_enabled = off);
+INSERT INTO ties SELECT g, g % 7, pg_temp.numbers(g, 4, 3) FROM generate_series(1, 3000) AS g;
+CREATE INDEX ties_e ON ties USING gpuivfpq (e) WITH (lists = 20);
+ANALYZE ties;
+
+-- nodes of a plan, with what an index scan is asked for
+CREATE FUNCTION pg_temp.plan(statement text, line text DEFAULT '^ *->|Presorted|Order By:')
+RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE
+	l text;
+BEGIN
+	FOR l IN EXECUTE 'EXPLAIN (VERBOSE, COSTS OFF) ' || statement LOOP
+		IF l ~ line THEN
+			RETURN NEXT l;
+		END IF;
+	END LOOP;
+END
+$$;
+
+-- Is what the statement brings by the index what a sort brings?
+CREATE FUNCTION pg_temp.agrees(statement text) RETURNS bool LANGUAGE plpgsql AS $$
+DECLARE
+	by_index text;
+	by_sort text;
+BEGIN
+	PERFORM set_config('gpuvec.recall', '1', true);
+	EXECUTE format('SELECT string_agg(q::text, '' '') FROM (%s) AS q', statement) INTO by_index;
+	PERFORM set_config('enable_indexscan', 'off', true);
+	PERFORM set_config('gpuvec.enable_custom_scan', 'off', true);
+	EXECUTE format('SELECT string_agg(q::text, '' '') FROM (%s) AS q', statement) INTO by_sort;
+	PERFORM set_config('enable_indexscan', 'on', true);
+	PERFORM set_config('gpuvec.enable_custom_scan', 'on', true);
+	RETURN by_index = by_sort;
+END
+$$;
+
+-- ORDER BY distance, id: the index brings the order of the first
+\set first 'SELECT id FROM ties ORDER BY e <-> ''{1,2,3,0}'', id LIMIT 30'
+SELECT pg_temp.plan(:'first');
+SELECT pg_temp.agrees(:'first');
+SELECT pg_temp.plan('SELECT id FROM ties WHERE kind = 3 ORDER BY e <-> ''{1,2,3,0}'', id DESC LIMIT 30');
+SELECT pg_temp.agrees('SELECT id FROM ties WHERE kind = 3 ORDER BY e <-> ''{1,2,3,0}'', id DESC LIMIT 30');
+SELECT pg_temp.plan('SELECT id, kind FROM ties ORDER BY ''{1,2,3,0}'' <-> e, kind, id LIMIT 30');
+SELECT pg_temp.agrees('SELECT id, kind FROM ties ORDER BY ''{1,2,3,0}'' <-> e, kind, id LIMIT 30');
+PREPARE first AS SELECT id FROM ties ORDER BY e <-> $1, id LIMIT 5;
+SET plan_cache_mode = force_generic_plan;
+SELECT pg_temp.plan('EXECUTE first(''{1,2,3,0}'')');
+EXECUTE first('{1,2,3,0}');
+EXECUTE first(NULL);
+RESET plan_cache_mode;
+-- not what the index cannot bring
+SELECT pg_temp.plan('SELECT id FROM ties ORDER BY e <-> ''{1,2,3,0}'' DESC, id LIMIT 30');
+SELECT pg_temp.plan('SELECT id FROM ties ORDER BY e <-> ''{1,2,3,0}'' NULLS FIRST, id LIMIT 30');
+SELECT pg_temp.plan('SELECT id FROM ties ORDER BY e <=> ''{1,2,3,0}'', id LIMIT 30');
+SELECT pg_temp.plan('SELECT id FROM ties ORDER BY id, e <-> ''{1,2,3,0}'' LIMIT 30');
+SELECT pg_temp.plan('SELECT id FROM ties ORDER BY e <-> array_fill(random()::real, ARRAY[4]), id LIMIT 30');
+SELECT pg_temp.plan('SELECT a.id FROM ties AS a, ties AS b ORDER BY a.e <-> b.e, a.id LIMIT 30');
+-- nor out of order
+SET gpuvec.scan_order = relaxed;
+SELECT pg_temp.plan(:'first');
+SELECT pg_temp.plan('SELECT id FROM ties ORDER BY e <-> ''{1,2,3,0}'', e <-> ''{0,0,0,1}'' LIMIT 30');
+SELECT pg_temp.plan('SELECT id FROM ties ORDER BY e <-> ''{1,2,3,0}'' LIMIT 30');
+RESET gpuvec.scan_order;
+
+-- partitions, each by its index
+CREATE TABLE parts (id int, e real[]) PARTITION BY RANGE (id);
+CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (1500);
+CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (1500) TO (4000);
+INSERT INTO parts SELECT id, e FROM ties;
+CREATE INDEX parts_e ON parts USING gpuivfpq (e) WITH (lists = 10);
+ANALYZE parts;
+SELECT pg_temp.plan('SELECT id FROM parts ORDER BY e <-> ''{1,2,3,0}'', id LIMIT 30', 'Scan|Order By:');
+SELECT pg_temp.agrees('SELECT id FROM parts ORDER BY e <-> ''{1,2,3,0}'', id LIMIT 30');
+SELECT pg_temp.agrees('SELECT id FROM parts WHERE id % 5 = 0 ORDER BY e <-> ''{1,2,3,0}'', id LIMIT 30');
+-- a partial index, where its predicate holds
+CREATE TABLE few AS SELECT * FROM ties;
+CREATE INDEX few_e ON few USING gpuivfpq (e) WITH (lists = 20) WHERE kind = 1;
+ANALYZE few;
+SELECT pg_temp.plan('SELECT id FROM few WHERE kind = 1 ORDER BY e <-> ''{1,2,3,0}'', id LIMIT 3');
+SELECT pg_temp.plan('SELECT id FROM few WHERE kind = 2 ORDER BY e <-> ''{1,2,3,0}'', id LIMIT 3');
+
+-- sides exchanged: the distance is a column of the scan all the same
+CREATE SEQUENCE calls;
+CREATE FUNCTION counted_distance(real[], real[]) RETURNS float8 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+	PERFORM nextval('calls');
+	RETURN $1 <-> $2;
+END
+$$;
+CREATE OPERATOR <~> (FUNCTION = counted_distance, LEFTARG = real[], RIGHTARG = real[], COMMUTATOR = <~>);
+CREATE OPERATOR CLASS counted_ops FOR TYPE real[] USING gpuivfpq AS
+	OPERATOR 1 <~> FOR ORDER BY float_ops;
+DROP INDEX ties_e;
+CREATE INDEX ties_counted ON ties USING gpuivfpq (e counted_ops) WITH (lists = 20);
+-- calls that a statement makes beyond those that its scan measures with
+CREATE FUNCTION pg_temp.more_calls(statement text) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+	n int;
+BEGIN
+	PERFORM setval('calls', 1);
+	EXECUTE statement;
+	SELECT last_value - 1 INTO n FROM calls;
+	RETURN n - (SELECT measured FROM gpuvec_last_scan());
+END
+$$;
+SELECT pg_temp.plan('SELECT id, ''{1,2,3,0}'' <~> e AS d FROM ties WHERE kind = 3 ORDER BY d LIMIT 3', 'Output|Order By|Scan');
+SELECT pg_temp.more_calls('SELECT id, ''{1,2,3,0}'' <~> e AS d FROM ties WHERE kind = 3 ORDER BY d LIMIT 3');
+SELECT pg_temp.more_calls('SELECT id, ''{1,2,3,0}'' <~> e AS d, e <~> ''{1,2,3,0}'' AS c FROM ties WHERE kind = 3 ORDER BY d LIMIT 3');
+SELECT pg_temp.more_calls('SELECT id, ''{1,2,3,0}'' <~> e AS d FROM ties WHERE kind = 3 AND ''{1,2,3,0}'' <~> e >= 0 ORDER BY e <~> ''{1,2,3,0}'' LIMIT 3');
+SELECT id, '{1,2,3,0}' <~> e AS d, e <~> '{1,2,3,0}' AS c FROM ties WHERE kind = 3 ORDER BY d, id LIMIT 3;
+SELECT pg_temp.more_calls('SELECT id FROM ties WHERE kind = 3 ORDER BY ''{1,2,3,0}'' <~> e LIMIT 3');
+-- without conditions, where nobody reads it
+SELECT pg_temp.more_calls('SELECT id FROM ties ORDER BY ''{1,2,3,0}'' <~> e LIMIT 3');

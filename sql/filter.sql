@@ -1,0 +1,155 @@
+-- ORDER BY distance under conditions: which plans have the custom scan, what it
+-- asks of conditions, and what EXPLAIN tells
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/sql/include/prologue.sql
+\i :srcdir/sql/include/plan_of.sql
+SET enable_sort = off;
+-- a plan's scans and what they ask, in all versions alike
+CREATE FUNCTION pg_temp.scans_of(query text) RETURNS SETOF text
+LANGUAGE sql AS $$
+	SELECT regexp_replace(line, '^ *(-> *)?', '') FROM pg_temp.plan_of(query) AS line
+	WHERE line ~ 'Scan|Filter'
+$$;
+-- what EXPLAIN ANALYZE tells, but for how much a batch reads
+CREATE FUNCTION pg_temp.told_of(query text) RETURNS SETOF text
+LANGUAGE plpgsql SET gpuvec.engine = cpu AS $$
+DECLARE
+	line text;
+BEGIN
+	FOR line IN EXECUTE 'EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF, BUFFERS OFF) ' || query LOOP
+		IF line NOT LIKE '%Index Searches:%' THEN
+			line = regexp_replace(line, 'rows=(\d+)\.\d+', 'rows=\1');
+			RETURN NEXT regexp_replace(line, '(Lists Read|Copies Read|Removed by Filter): \d+', '\1: N');
+		END IF;
+	END LOOP;
+END
+$$;
+
+CREATE TABLE item (id int, tenant int, kind int, note text, e real[]);
+INSERT INTO item SELECT g, g % 50, g % 2, 'note ' || g, pg_temp.point(g, 4)
+FROM generate_series(1, 3000) AS g;
+CREATE INDEX item_e ON item USING gpuivfpq (e) WITH (lists = 20);
+ANALYZE item;
+
+-- a condition: the custom scan; none, or the setting: the index scan
+SELECT pg_temp.plan_of($$SELECT id FROM item WHERE tenant = 7 ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
+SELECT pg_temp.plan_of($$SELECT id FROM item ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
+SELECT pg_temp.plan_of($$SELECT id FROM item WHERE 1 = 1 ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
+SET gpuvec.enable_custom_scan = off;
+SELECT pg_temp.plan_of($$SELECT id FROM item WHERE tenant = 7 ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
+RESET gpuvec.enable_custom_scan;
+-- no order: nothing for the index
+SET enable_seqscan = on;
+SELECT pg_temp.plan_of('SELECT id FROM item WHERE tenant = 7 LIMIT 10');
+SET enable_seqscan = off;
+-- a condition of a join is none of the relation
+CREATE TABLE tenant (id int, name text);
+INSERT INTO tenant SELECT g, 'tenant ' || g FROM generate_series(0, 49) AS g;
+CREATE INDEX tenant_id ON tenant (id);
+SELECT pg_temp.plan_of($$SELECT item.id FROM item JOIN tenant ON tenant.id = item.tenant
+	ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
+SELECT pg_temp.plan_of($$SELECT item.id FROM item JOIN tenant ON tenant.id = item.tenant
+	WHERE kind = 1 ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
+
+-- the index scan below has the condition no more; the distance is a column
+EXPLAIN (VERBOSE, COSTS OFF) SELECT id, e <-> '{1,2,3,4}' FROM item WHERE tenant = 7
+ORDER BY e <-> '{1,2,3,4}' LIMIT 10;
+EXPLAIN (VERBOSE, COSTS OFF) SELECT item, (e <-> '{1,2,3,4}') + 1, ctid FROM item WHERE item IS NOT NULL
+ORDER BY e <-> '{1,2,3,4}' LIMIT 10;
+EXPLAIN (VERBOSE, COSTS OFF) SELECT 1 FROM item WHERE tenant = 7 ORDER BY e <-> '{1,2,3,4}' LIMIT 10;
+
+-- where rows are locked, and where others are changed
+EXPLAIN (VERBOSE, COSTS OFF) SELECT id, e <-> '{1,2,3,4}' FROM item WHERE tenant = 7
+ORDER BY e <-> '{1,2,3,4}' LIMIT 10 FOR UPDATE;
+SELECT pg_temp.scans_of($$UPDATE item SET note = 'new' FROM (SELECT id, e <-> '{1,2,3,4}' AS d FROM item
+	WHERE tenant = 7 ORDER BY e <-> '{1,2,3,4}' LIMIT 2) AS x WHERE x.id = item.id$$);
+SELECT pg_temp.scans_of($$DELETE FROM item WHERE ctid = ANY (ARRAY(SELECT ctid FROM item
+	WHERE tenant = 7 ORDER BY e <-> '{1,2,3,4}' LIMIT 2))$$);
+
+-- parameters, values that are known when the statement runs, rows beside
+PREPARE near(real[], int) AS SELECT id FROM item WHERE tenant = $2 ORDER BY e <-> $1 LIMIT 3;
+SET plan_cache_mode = force_generic_plan;
+EXPLAIN (COSTS OFF) EXECUTE near('{1,2,3,4}', 7);
+EXECUTE near('{1,2,3,4}', 7);
+EXECUTE near(NULL, -1);
+RESET plan_cache_mode;
+EXECUTE near('{1,2,3,4}', 7);
+SELECT line FROM pg_temp.scans_of($$SELECT id FROM item WHERE tenant = (SELECT min(id) FROM tenant)
+	ORDER BY e <-> (SELECT e FROM item WHERE id = 1) LIMIT 10$$) AS line WHERE line ~ 'Scan.* item';
+SELECT pg_temp.plan_of($$SELECT * FROM tenant, LATERAL (SELECT item.id FROM item
+	WHERE tenant = tenant.id ORDER BY e <-> ARRAY[tenant.id,0,0,0] LIMIT 2) AS x$$);
+SELECT line FROM pg_temp.scans_of($$SELECT id FROM item WHERE (SELECT count(*) FROM tenant WHERE tenant.id < kind) > 0
+	ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$) AS line WHERE line ~ 'Filter| item';
+SELECT pg_temp.scans_of($$SELECT id FROM item WHERE false ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
+
+-- parts are scanned, the whole is not
+CREATE TABLE parts (id int, tenant int, e real[]) PARTITION BY LIST (tenant);
+CREATE TABLE parts1 PARTITION OF parts FOR VALUES IN (0, 1);
+CREATE TABLE parts2 PARTITION OF parts DEFAULT;
+INSERT INTO parts SELECT id, tenant, e FROM item;
+CREATE INDEX parts_e ON parts USING gpuivfpq (e) WITH (train_rows = 100000);
+ANALYZE parts;
+SELECT pg_temp.plan_of($$SELECT id FROM parts WHERE id % 3 = 1 ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
+SELECT pg_temp.plan_of($$SELECT id FROM parts WHERE tenant = 1 AND id % 3 = 1 ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
+-- a partition without a condition of its own left
+SELECT pg_temp.plan_of($$SELECT id FROM parts WHERE tenant IN (0, 1) ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
+
+-- volatile conditions run for rows as these come up, and no more of them
+CREATE SEQUENCE asked;
+SELECT id FROM item WHERE tenant < 25 AND nextval('asked') > 0 ORDER BY e <-> '{1,2,3,4}' LIMIT 5;
+SELECT last_value FROM asked;
+SELECT setval('asked', 1, false);
+SELECT id FROM item WHERE tenant < 25 AND nextval('asked') % 3 = 0 ORDER BY e <-> '{1,2,3,4}' LIMIT 5;
+SELECT last_value FROM asked;
+SELECT count(*) FROM (SELECT id FROM item WHERE tenant < 25 AND nextval('asked') % 3 = 0 ORDER BY e <-> '{1,2,3,4}') AS x;
+SELECT last_value FROM asked;
+-- so do expensive ones
+CREATE FUNCTION dear(id int) RETURNS boolean LANGUAGE plpgsql IMMUTABLE COST 10000
+AS $$ BEGIN PERFORM nextval('asked'); RETURN id % 2 = 0; END $$;
+SELECT setval('asked', 1, false);
+SELECT id FROM item WHERE dear(id) AND tenant < 25 ORDER BY e <-> '{1,2,3,4}' LIMIT 5;
+SELECT last_value < 100 AS few FROM asked;
+-- and sub-selects
+CREATE FUNCTION cheap(id int) RETURNS boolean LANGUAGE plpgsql IMMUTABLE COST 1
+AS $$ BEGIN PERFORM nextval('asked'); RETURN true; END $$;
+SELECT setval('asked', 1, false);
+SELECT id FROM item WHERE tenant < 25 AND (SELECT cheap(tenant.id) FROM tenant WHERE tenant.id = item.tenant)
+ORDER BY e <-> '{1,2,3,4}' LIMIT 5;
+SELECT last_value < 100 AS few FROM asked;
+
+-- what a policy hides no other condition sees, however cheap
+CREATE ROLE regress_gpuvec_filtered;
+CREATE FUNCTION tells(tenant int) RETURNS boolean LANGUAGE plpgsql IMMUTABLE COST 0.0001
+AS $$ BEGIN RAISE NOTICE 'tenant %', tenant; RETURN true; END $$;
+GRANT SELECT ON item, parts TO regress_gpuvec_filtered;
+ALTER TABLE item ENABLE ROW LEVEL SECURITY;
+ALTER TABLE parts ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON item TO regress_gpuvec_filtered USING (tenant = 7);
+CREATE POLICY own ON parts TO regress_gpuvec_filtered USING (tenant = 7);
+SET ROLE regress_gpuvec_filtered;
+EXPLAIN (COSTS OFF) SELECT id FROM item WHERE tells(tenant) AND kind = 1 ORDER BY e <-> '{1,2,3,4}' LIMIT 3;
+RESET client_min_messages;
+SELECT id FROM item WHERE tells(tenant) AND kind = 1 AND id < 250 ORDER BY e <-> '{1,2,3,4}' LIMIT 3;
+SELECT id FROM parts WHERE tells(tenant) AND id % 2 = 1 AND id < 250 ORDER BY e <-> '{1,2,3,4}' LIMIT 3;
+SET gpuvec.recall = 1;
+SELECT count(*) FROM (SELECT id FROM item WHERE id < 250 AND tells(tenant) ORDER BY e <-> '{1,2,3,4}') AS x;
+RESET gpuvec.recall;
+SET client_min_messages = warning;
+-- of hidden rows EXPLAIN tells nothing
+SELECT pg_temp.told_of($$SELECT id FROM item WHERE kind = 1 ORDER BY e <-> '{1,2,3,4}' LIMIT 3$$);
+RESET ROLE;
+ALTER TABLE item DISABLE ROW LEVEL SECURITY;
+
+-- what EXPLAIN ANALYZE tells of batches, of a pass, of another index
+SELECT line FROM pg_temp.told_of($$SELECT id FROM item WHERE kind = 1 ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$) AS line
+WHERE line NOT LIKE '%Measured%';
+SET gpuvec.recall = 1;
+SELECT pg_temp.told_of($$SELECT id FROM item WHERE kind = 1 ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
+RESET gpuvec.recall;
+SELECT pg_temp.told_of($$SELECT id FROM item WHERE note LIKE '%no such%' ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
+CREATE INDEX item_tenant ON item (tenant);
+SELECT pg_temp.told_of($$SELECT id FROM item WHERE tenant = 49 ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
+
+-- a role is gone when the next run begins
+DROP OWNED BY regress_gpuvec_filtered;
+DROP ROLE regress_gpuvec_filtered;

@@ -1,0 +1,359 @@
+/*
+ * conditions.c
+ *		The plan of a filtered scan: which conditions are asked when, and the
+ *		columns of its rows.
+ *
+ * Early conditions are asked of every candidate, before its vector is touched.
+ * The others wait until a row comes up in its order: volatile ones, for how
+ * often they run shows; those with sub-plans and costly ones, which would run
+ * for rows that nobody wants; those that name the distance, which is not known
+ * before.
+ *
+ * Order is that of create_plan, which puts cheap conditions first, and those of
+ * a policy or a security barrier before all that may leak.  So once one is late,
+ * so are those behind it.  A condition on the distance lets the others of its
+ * security level pass, as a condition that an index answers does.
+ *
+ * The distance is a column of the node's rows: core finds it by the expression
+ * wherever the plan's target list or conditions have it.
+ */
+#include "postgres.h"
+
+#include "nodes/makefuncs.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/clauses.h"
+#include "optimizer/cost.h"
+#include "optimizer/optimizer.h"
+#include "optimizer/restrictinfo.h"
+#include "optimizer/tlist.h"
+
+#include "am/filter/customscan.h"
+
+/* Conditions that cost more operators than this are late. */
+#define MOST_OPERATORS		100
+
+/* What an operator takes, in nanoseconds. */
+#define OPERATOR_NS			15.0
+
+/* custom_private */
+enum
+{
+	PRIVATE_NEARLY,
+	PRIVATE_WANTED,
+	PRIVATE_SHARE,
+	PRIVATE_PASS_NS,
+	PRIVATE_MATCHES,
+	PRIVATE_NDISTANCES,
+	PRIVATE_NBOUNDS,
+	PRIVATE_WITH_NAN,
+	PRIVATE_BY_ALL,
+	PRIVATE_ANY_ORDER
+};
+
+/* Conditions, divided. */
+typedef struct Division
+{
+	List	   *early;
+	List	   *late;
+	List	   *bounds;			/* what custom_exprs has of bounds */
+	List	   *others;			/* RestrictInfos of all but bounds */
+	bool		with_nan;
+	bool		by_all;
+} Division;
+
+/* Is the distance in the expression? */
+static bool
+has_distance(Node *node, void *distance)
+{
+	if (node == NULL || distance == NULL)
+		return false;
+	return equal(node, distance) ||
+		expression_tree_walker(node, has_distance, distance);
+}
+
+static bool
+is_early(PlannerInfo *root, Node *condition)
+{
+	QualCost	cost;
+
+	cost_qual_eval_node(&cost, condition, root);
+	return cost.per_tuple <= MOST_OPERATORS * cpu_operator_cost &&
+		!contain_volatile_functions(condition) &&
+		!contain_subplans(condition);
+}
+
+/*
+ * Note a condition that bounds the distance, and may: see within.c.  It is late,
+ * too.
+ */
+static void
+note_bound(RelOptInfo *rel, RestrictInfo *info, Expr *distance,
+		   Expr *exchanged, Division *division)
+{
+	IvfpqBound	bound;
+
+	if (!IvfpqMatchBound(info, distance, exchanged, &bound))
+	{
+		division->others = lappend(division->others, info);
+		return;
+	}
+	division->bounds = lappend(division->bounds, copyObject(info->clause));
+	division->bounds = lappend(division->bounds, copyObject(bound.from));
+	division->bounds = lappend(division->bounds, copyObject(bound.less));
+	division->with_nan &= bound.with_nan;
+	division->by_all &= restriction_is_securely_promotable(info, rel);
+}
+
+/* Divide conditions, in the order in which they are asked. */
+static void
+divide_conditions(PlannerInfo *root, RelOptInfo *rel, List *clauses,
+				  Expr *distance, Division *division)
+{
+	Expr	   *exchanged = IvfpqExchanged(distance);
+	bool		all_late = false;
+	Index		late_level = 0;
+	ListCell   *lc;
+
+	memset(division, 0, sizeof(*division));
+	division->with_nan = division->by_all = true;
+	foreach(lc, clauses)
+	{
+		RestrictInfo *info = lfirst_node(RestrictInfo, lc);
+		Node	   *condition = (Node *) info->clause;
+		bool		on_distance = has_distance(condition, distance) ||
+		has_distance(condition, exchanged);
+
+		if (info->pseudoconstant)	/* a Result above asks them */
+			continue;
+		if (division->late == NIL || info->security_level <= late_level)
+			note_bound(rel, info, distance, exchanged, division);
+		else
+		{
+			all_late = true;
+			division->others = lappend(division->others, info);
+		}
+		if (!all_late && !on_distance && is_early(root, condition))
+		{
+			division->early = lappend(division->early, condition);
+			continue;
+		}
+		if (division->late == NIL)
+			late_level = info->security_level;
+		all_late = all_late || !on_distance;
+		division->late = lappend(division->late, condition);
+	}
+}
+
+/* Columns of the table in the expressions, added to a target list. */
+static List *
+add_columns(List *tlist, List *exprs)
+{
+	return add_to_flat_tlist(tlist,
+							 pull_var_clause((Node *) exprs,
+											 PVC_RECURSE_AGGREGATES |
+											 PVC_RECURSE_WINDOWFUNCS |
+											 PVC_RECURSE_PLACEHOLDERS));
+}
+
+/* With an exponent, for a plan that is sent to a worker is read again. */
+static Node *
+make_number(double number)
+{
+	return (Node *) makeFloat(psprintf("%.9e", number));
+}
+
+/*
+ * Rows that will be asked for, as far as a limit tells.  A sort above, for
+ * further keys, sees from the next row that there are no more of the last
+ * one's distance.
+ */
+static double
+rows_wanted(const PlannerInfo *root, const CustomPath *path)
+{
+	if (root->limit_tuples <= 0)
+		return 0;
+	return root->limit_tuples +
+		(list_length(path->path.pathkeys) < list_length(root->query_pathkeys));
+}
+
+/* Of the table's rows those that pass, wherever they are. */
+static double
+share_that_passes(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
+				  const Division *division)
+{
+	if (division->bounds == NIL)
+		return Min(path->path.rows / Max(rel->tuples, 1), 1);
+	return clauselist_selectivity(root, division->others, 0, JOIN_INNER,
+								  NULL);
+}
+
+/* What the executor has to know. */
+static List *
+private_of(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
+		   const Division *division, int ndistances)
+{
+	QualCost	cost;
+	List	   *private;
+
+	cost_qual_eval(&cost, division->early, root);
+	private = list_make5(makeInteger(list_length(division->early)),
+						 make_number(rows_wanted(root, path)),
+						 make_number(share_that_passes(root, rel, path,
+													   division)),
+						 make_number(cost.per_tuple / cpu_operator_cost *
+									 OPERATOR_NS),
+						 linitial(path->custom_private));
+	private = lappend(private, makeInteger(ndistances));
+	private = lappend(private,
+					  makeInteger(list_length(division->bounds) /
+								  IVFPQ_BOUND_EXPRS));
+	private = lappend(private, makeInteger(division->with_nan));
+	private = lappend(private, makeInteger(division->by_all));
+	return lappend(private, makeInteger(path->path.pathkeys == NIL));
+}
+
+/*
+ * Put the distance behind the columns, also with its sides exchanged, where it
+ * is written so; returns how often.
+ */
+static int
+add_distances(CustomScan *scan, Expr *distance, const RelOptInfo *rel)
+{
+	Expr	   *exchanged = IvfpqExchanged(distance);
+	List	   *columns = scan->custom_scan_tlist;
+	int			n = list_length(columns);
+	int			ndistances = 1;
+
+	columns = lappend(columns, makeTargetEntry(copyObject(distance), n + 1,
+											   NULL, false));
+	if (has_distance((Node *) scan->scan.plan.targetlist, exchanged) ||
+		has_distance((Node *) rel->reltarget->exprs, exchanged) ||
+		has_distance((Node *) scan->custom_exprs, exchanged))
+	{
+		columns = lappend(columns, makeTargetEntry(copyObject(exchanged),
+												   n + 2, NULL, false));
+		ndistances++;
+	}
+	scan->custom_scan_tlist = columns;
+	return ndistances;
+}
+
+/*
+ * The children bring rows and order; conditions are asked by the node.  Those
+ * that do not depend on rows core has put above each child, and above the node:
+ * once is enough.
+ */
+static void
+take_conditions(List *plans)
+{
+	ListCell   *lc;
+
+	foreach(lc, plans)
+	{
+		Plan	   *plan = lfirst(lc);
+
+		while (IsA(plan, Result))
+			plan = outerPlan(plan);
+		plan->qual = NIL;
+		lfirst(lc) = plan;
+	}
+}
+
+/* PlanCustomPath */
+Plan *
+IvfpqPlanFilter(PlannerInfo *root, RelOptInfo *rel, CustomPath *path,
+				List *tlist, List *clauses, List *plans)
+{
+	CustomScan *scan = makeNode(CustomScan);
+	IndexScan  *index;
+	Expr	   *distance;
+	Division	division;
+	List	   *conditions;
+	List	   *columns;
+	int			ndistances;
+
+	take_conditions(plans);
+	index = linitial_node(IndexScan, plans);
+	distance = linitial(index->indexorderbyorig);
+	divide_conditions(root, rel, clauses, distance, &division);
+	conditions = list_concat_copy(division.early, division.late);
+	columns = add_columns(NIL, conditions);
+	columns = add_columns(columns, tlist);
+	columns = add_columns(columns, rel->reltarget->exprs);
+	columns = add_columns(columns, index->indexorderbyorig);
+
+	scan->scan.plan.targetlist = tlist;
+	scan->scan.scanrelid = rel->relid;
+	scan->flags = path->flags;
+	scan->custom_plans = plans;
+	scan->custom_exprs = list_concat(conditions, division.bounds);
+	scan->custom_scan_tlist = columns;
+	ndistances = add_distances(scan, distance, rel);
+	scan->custom_private = private_of(root, rel, path, &division, ndistances);
+	scan->methods = &ivfpq_scan_methods;
+	return &scan->scan.plan;
+}
+
+static double
+number_at(const CustomScan *scan, int which)
+{
+	return floatVal(list_nth(scan->custom_private, which));
+}
+
+/* What custom_private says. */
+void
+IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan)
+{
+	List	   *private = scan->custom_private;
+
+	plan->nearly = intVal(list_nth(private, PRIVATE_NEARLY));
+	plan->wanted = number_at(scan, PRIVATE_WANTED);
+	plan->share = number_at(scan, PRIVATE_SHARE);
+	plan->pass_ns = number_at(scan, PRIVATE_PASS_NS);
+	plan->matches = number_at(scan, PRIVATE_MATCHES);
+	plan->ndistances = intVal(list_nth(private, PRIVATE_NDISTANCES));
+	plan->nbounds = intVal(list_nth(private, PRIVATE_NBOUNDS));
+	plan->with_nan = intVal(list_nth(private, PRIVATE_WITH_NAN));
+	plan->by_all = intVal(list_nth(private, PRIVATE_BY_ALL));
+	plan->any_order = intVal(list_nth(private, PRIVATE_ANY_ORDER));
+}
+
+/* Columns of the node's rows become those of the table's. */
+Node *
+IvfpqAsTableColumns(Node *node, void *columns)
+{
+	if (node != NULL && IsA(node, Var) && ((Var *) node)->varno == INDEX_VAR)
+	{
+		TargetEntry *column = list_nth(columns, ((Var *) node)->varattno - 1);
+
+		return copyObject((Node *) column->expr);
+	}
+	return expression_tree_mutator(node, IvfpqAsTableColumns, columns);
+}
+
+/* Is the plan a node of ours? */
+bool
+IvfpqIsFilterScan(const Plan *plan)
+{
+	return IsA(plan, CustomScan) &&
+		((const CustomScan *) plan)->methods == &ivfpq_scan_methods;
+}
+
+/*
+ * Is an expression over the rows of a finished node the distance by which it
+ * gives them out?
+ */
+bool
+IvfpqIsFilterDistance(const CustomScan *scan, Node *expr)
+{
+	List	   *columns = scan->custom_scan_tlist;
+	Node	   *computed = IvfpqAsTableColumns(expr, columns);
+	IvfpqFilterPlan plan;
+
+	IvfpqFilterPlanOf(scan, &plan);
+	for (int i = list_length(columns) - plan.ndistances;
+		 i < list_length(columns); i++)
+		if (equal(computed, list_nth_node(TargetEntry, columns, i)->expr))
+			return true;
+	return false;
+}

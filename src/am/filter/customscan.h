@@ -1,0 +1,111 @@
+/*
+ * customscan.h
+ *		Custom Scan (GpuvecScan): an ordered index scan of ours with the
+ *		conditions of its table.
+ */
+#ifndef IVFPQ_CUSTOMSCAN_H
+#define IVFPQ_CUSTOMSCAN_H
+
+#include "executor/executor.h"
+#include "nodes/extensible.h"
+#include "nodes/pathnodes.h"
+
+#include "am/scan/filter.h"
+
+#define IVFPQ_CUSTOM_NAME	"GpuvecScan"
+
+/*
+ * What the plan tells the executor, in custom_private: see conditions.c.
+ * custom_plans are the ordered index scan and, where there is one, a bitmap
+ * heap scan; custom_exprs the conditions, the early ones first, and behind them
+ * three expressions for each bound: its condition, from, less;
+ * custom_scan_tlist columns of the table and, last, the distance, once or
+ * twice: the second time with its sides exchanged.
+ */
+typedef struct IvfpqFilterPlan
+{
+	int			nearly;			/* conditions asked before a row is measured */
+	double		wanted;			/* see IvfpqFilter */
+	double		share;
+	double		pass_ns;
+	double		matches;
+	int			ndistances;
+	int			nbounds;
+	bool		with_nan;		/* see IvfpqRadius */
+	bool		by_all;
+	bool		any_order;		/* rows may come in any */
+} IvfpqFilterPlan;
+
+/* What custom_exprs has of each bound. */
+#define IVFPQ_BOUND_EXPRS	3
+
+/* A condition that bounds a distance: it is at most from - less. */
+typedef struct IvfpqBound
+{
+	RestrictInfo *info;
+	Expr	   *distance;
+	Expr	   *from;
+	Expr	   *less;
+	bool		with_nan;		/* NaN fulfils the condition */
+} IvfpqBound;
+
+/* The running node; CustomScanState must be first. */
+typedef struct IvfpqFilterScan
+{
+	CustomScanState css;
+	IvfpqFilterPlan plan;
+	IndexScanState *index;
+	PlanState  *bitmap;			/* or NULL */
+	bool		bitmap_used;	/* since the last rescan */
+	ExprState  *early;
+	ExprState  *late;
+	List	   *bounds;			/* of ExprState: from, less; from, less; ... */
+	bool		radius_known;	/* since the last rescan */
+	ProjectionInfo *columns;	/* from a row of the table to the node's */
+	ExprState  *distance;		/* for rows that do not come by the index */
+	AttrNumber	distance_column;	/* the first */
+	ExprContext *row_context;	/* its scan tuple is a row of the table */
+	IvfpqFilter filter;
+} IvfpqFilterScan;
+
+extern const CustomPathMethods ivfpq_path_methods;
+extern const CustomScanMethods ivfpq_scan_methods;
+
+/* conditions.c */
+extern Plan *IvfpqPlanFilter(PlannerInfo *root, RelOptInfo *rel,
+							 CustomPath *path, List *tlist, List *clauses,
+							 List *plans);
+extern void IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan);
+extern Node *IvfpqAsTableColumns(Node *node, void *columns);
+extern bool IvfpqIsFilterScan(const Plan *plan);
+extern bool IvfpqIsFilterDistance(const CustomScan *scan, Node *expr);
+
+/* filterscan.c */
+extern Node *IvfpqCreateFilterScan(CustomScan *scan);
+extern double IvfpqFilterRecall(const IvfpqFilterScan *state);
+
+/* filterexplain.c */
+extern void IvfpqExplainFilter(CustomScanState *node, List *ancestors,
+							   ExplainState *es);
+
+/* distancepath.c */
+extern bool IvfpqIsOursToPlan(const IndexOptInfo *info);
+extern bool IvfpqIsUsable(const IndexOptInfo *info);
+extern Expr *IvfpqExchanged(Expr *distance);
+extern Expr *IvfpqMatchDistance(IndexOptInfo *info, Expr *expr,
+								Oid *sortfamily);
+extern bool IvfpqHasOrderedPath(const List *paths, const IndexOptInfo *info);
+extern IndexPath *IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info,
+									Expr *distance, PathKey *key);
+extern void IvfpqAddFirstKeyPaths(PlannerInfo *root, RelOptInfo *rel);
+
+/* within.c */
+extern bool IvfpqMatchBound(RestrictInfo *info, Expr *distance,
+							Expr *exchanged, IvfpqBound *bound);
+extern bool IvfpqIsBounded(const RelOptInfo *rel, Expr *distance);
+extern List *IvfpqRadiusPaths(PlannerInfo *root, RelOptInfo *rel);
+
+/* wrap.c */
+extern void IvfpqInitFilter(void);
+
+#endif							/* IVFPQ_CUSTOMSCAN_H */

@@ -1,0 +1,133 @@
+/*
+ * filterexplain.c
+ *		What EXPLAIN says of the node.
+ *
+ * Beside what core says of a scan: how much is read first; and with ANALYZE
+ * how much was read.  Counts of rows are shown only to a user whom policies
+ * hide none from.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "commands/explain.h"
+#include "nodes/makefuncs.h"
+#include "utils/rel.h"
+#include "utils/ruleutils.h"
+#include "utils/syscache.h"
+
+#include "am/common/options.h"
+#include "am/filter/customscan.h"
+#include "am/scan/scan.h"
+#include "pgcompat.h"
+
+static void
+show_ands(const char *name, List *conditions, List *context, ExplainState *es)
+{
+	Node	   *all = (Node *) make_ands_explicit(conditions);
+
+	if (conditions != NIL)
+		ExplainPropertyText(name,
+							deparse_expression(all, context, es->verbose ||
+											   list_length(es->rtable) > 1,
+											   false), es);
+}
+
+static void
+show_conditions(IvfpqFilterScan *state, List *ancestors, ExplainState *es)
+{
+	CustomScan *scan = (CustomScan *) state->css.ss.ps.plan;
+	Instrumentation *instrument = state->css.ss.ps.instrument;
+	List	   *context = set_deparse_context_plan(es->deparse_cxt,
+												   &scan->scan.plan,
+												   ancestors);
+	List	   *exprs = scan->custom_exprs;
+	int			nconditions = list_length(exprs) -
+	IVFPQ_BOUND_EXPRS * state->plan.nbounds;
+	List	   *bounds = NIL;
+
+	for (int i = nconditions; i < list_length(exprs); i += IVFPQ_BOUND_EXPRS)
+		bounds = lappend(bounds, list_nth(exprs, i));
+	show_ands("Distance Bound", bounds, context, es);
+	show_ands("Filter", list_copy_head(exprs, nconditions), context, es);
+	if (es->analyze && instrument != NULL && instrument->nloops > 0 &&
+		(instrument->nfiltered1 > 0 || es->format != EXPLAIN_FORMAT_TEXT))
+		ExplainPropertyFloat("Rows Removed by Filter", NULL,
+							 instrument->nfiltered1 / instrument->nloops, 0,
+							 es);
+}
+
+/* What a scan of the index begins with; how much that is, is an estimate. */
+static void
+show_effort(Oid indexid, double recall, ExplainState *es)
+{
+	Relation	index;
+	IvfpqMetaData meta;
+	IvfpqEffort effort;
+
+	ExplainPropertyFloat("Recall", NULL, recall, 3, es);
+	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(indexid)))
+		return;					/* hypothetical */
+	index = index_open(indexid, AccessShareLock);
+	IvfpqMetaRead(index, &meta);
+	IvfpqGetEffort(&effort, index, &meta, recall, 0);
+	if (es->costs && !effort.everything)
+	{
+		ExplainPropertyInteger("Probes", NULL, effort.probes, es);
+		ExplainPropertyInteger("Candidates", NULL, effort.candidates, es);
+	}
+	index_close(index, AccessShareLock);
+}
+
+static const char *
+rest_name(IvfpqRest rest)
+{
+	switch (rest)
+	{
+		case IVFPQ_REST_NONE:
+			return "index";
+		case IVFPQ_REST_PASS:
+			return "table";
+		case IVFPQ_REST_MATCHES:
+			return "bitmap";
+	}
+	return "";
+}
+
+/* What the last scan did. */
+static void
+show_work(IndexScanDesc scan, ExplainState *es)
+{
+	IvfpqScanReport report;
+
+	IvfpqScanReportOf((IvfpqScan *) scan->opaque, &report);
+	ExplainPropertyText("Engine", report.remote.engine[0] ?
+						report.remote.engine : "session", es);
+	if (!IvfpqSeesAllRows(report.index))
+		return;
+	ExplainPropertyText("Rows From", rest_name(report.filter.rest), es);
+	ExplainPropertyInteger("Batches", NULL, report.batches, es);
+	ExplainPropertyInteger("Lists Read", NULL, report.lists, es);
+	ExplainPropertyInteger("Copies Read", NULL, report.copies, es);
+	ExplainPropertyInteger("Rows Measured", NULL, report.measured, es);
+	ExplainPropertyInteger("Rows Late", NULL, report.late, es);
+	if (report.remote.stale_lists > 0 || report.remote.tail_copies > 0)
+	{
+		ExplainPropertyInteger("Stale Lists", NULL, report.remote.stale_lists,
+							   es);
+		ExplainPropertyInteger("Copies Behind", NULL,
+							   report.remote.tail_copies, es);
+	}
+}
+
+/* ExplainCustomScan */
+void
+IvfpqExplainFilter(CustomScanState *node, List *ancestors, ExplainState *es)
+{
+	IvfpqFilterScan *state = (IvfpqFilterScan *) node;
+	IndexScan  *index = (IndexScan *) state->index->ss.ps.plan;
+
+	show_conditions(state, ancestors, es);
+	show_effort(index->indexid, IvfpqFilterRecall(state), es);
+	if (es->analyze && state->index->iss_ScanDesc != NULL)
+		show_work(state->index->iss_ScanDesc, es);
+}

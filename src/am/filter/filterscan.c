@@ -1,0 +1,427 @@
+/*
+ * filterscan.c
+ *		The running node.
+ *
+ * The ordered index scan below is initialised by core, for its keys and its
+ * index; this node takes its IndexScanDesc and drives it.  The access method
+ * asks the node whether rows pass (am/scan/filter.h), fetches them, and says
+ * how far away they are.
+ *
+ * A row of the node is made of a row of the table: its columns, in the order of
+ * custom_scan_tlist, and the distance.  Early conditions are asked of the row of
+ * the table, late ones of the node's.
+ *
+ * In a recheck of READ COMMITTED (EvalPlanQual) the row comes from there, as a
+ * row of the table.  The node makes its own row of that, too, so that both have
+ * the same columns; this is why it does not go by ExecScan.
+ */
+#include "postgres.h"
+
+#include <float.h>
+#include <math.h>
+
+#include "access/relscan.h"
+#include "access/tableam.h"
+#include "executor/execdebug.h"
+#include "executor/nodeIndexscan.h"
+#include "miscadmin.h"
+#include "utils/float.h"
+#include "utils/rel.h"
+
+#include "am/common/options.h"
+#include "am/filter/customscan.h"
+#include "pgcompat.h"
+
+static void begin_filter_scan(CustomScanState *node, EState *estate,
+							  int eflags);
+static TupleTableSlot *exec_filter_scan(CustomScanState *node);
+static void end_filter_scan(CustomScanState *node);
+static void rescan_filter_scan(CustomScanState *node);
+
+const CustomScanMethods ivfpq_scan_methods = {
+	.CustomName = IVFPQ_CUSTOM_NAME,
+	.CreateCustomScanState = IvfpqCreateFilterScan
+};
+
+static const CustomExecMethods exec_methods = {
+	.CustomName = IVFPQ_CUSTOM_NAME,
+	.BeginCustomScan = begin_filter_scan,
+	.ExecCustomScan = exec_filter_scan,
+	.EndCustomScan = end_filter_scan,
+	.ReScanCustomScan = rescan_filter_scan,
+	.ExplainCustomScan = IvfpqExplainFilter
+};
+
+/* CreateCustomScanState */
+Node *
+IvfpqCreateFilterScan(CustomScan *scan)
+{
+	IvfpqFilterScan *state = palloc0(sizeof(IvfpqFilterScan));
+
+	NodeSetTag(state, T_CustomScanState);
+	state->css.flags = scan->flags;
+	state->css.methods = &exec_methods;
+	return (Node *) state;
+}
+
+/* Make the node's row of a row of the table: all columns but the distance. */
+static void
+make_row(IvfpqFilterScan *state, TupleTableSlot *row)
+{
+	TupleTableSlot *slot = state->css.ss.ss_ScanTupleSlot;
+
+	ResetExprContext(state->row_context);
+	state->row_context->ecxt_scantuple = row;
+	(void) ExecProject(state->columns);
+	slot->tts_tid = row->tts_tid;	/* for CURRENT OF */
+	slot->tts_tableOid = row->tts_tableOid;
+	state->css.ss.ps.ps_ExprContext->ecxt_scantuple = slot;
+}
+
+static void
+put_distance(IvfpqFilterScan *state, double distance, bool isnull)
+{
+	TupleTableSlot *slot = state->css.ss.ss_ScanTupleSlot;
+
+	for (int i = 0; i < state->plan.ndistances; i++)
+	{
+		slot->tts_values[state->distance_column - 1 + i] =
+			Float8GetDatum(distance);
+		slot->tts_isnull[state->distance_column - 1 + i] = isnull;
+	}
+}
+
+/* IvfpqFilter.passes */
+static bool
+row_passes(void *arg, TupleTableSlot *row)
+{
+	IvfpqFilterScan *state = arg;
+	ExprContext *context = state->row_context;
+
+	ResetExprContext(context);
+	context->ecxt_scantuple = row;
+	if (ExecQual(state->early, context))
+		return true;
+	InstrCountFiltered1(state, 1);
+	return false;
+}
+
+/* IvfpqFilter.admits: the row that came up becomes the node's. */
+static bool
+row_is_admitted(void *arg, double distance)
+{
+	IvfpqFilterScan *state = arg;
+	ExprContext *context = state->css.ss.ps.ps_ExprContext;
+	bool		admitted;
+	bool		isnull;
+
+	ResetExprContext(context);
+	make_row(state, state->filter.row);
+	(void) IvfpqScanDistance(state->index->iss_ScanDesc, &isnull);
+	put_distance(state, distance, isnull);
+	admitted = ExecQual(state->late, context);
+	if (!admitted)
+		InstrCountFiltered1(state, 1);
+	return admitted;
+}
+
+/* IvfpqFilter.next_match */
+static TupleTableSlot *
+next_match(void *arg)
+{
+	IvfpqFilterScan *state = arg;
+	MemoryContext oldcontext;
+	TupleTableSlot *row;
+
+	/* a node's memory is the statement's, not that of the scan that asks */
+	oldcontext = MemoryContextSwitchTo(state->bitmap->state->es_query_cxt);
+	if (!state->bitmap_used)
+	{
+		state->bitmap_used = true;
+		if (state->bitmap->chgParam == NULL)
+			ExecReScan(state->bitmap);
+	}
+	row = ExecProcNode(state->bitmap);
+	MemoryContextSwitchTo(oldcontext);
+	return TupIsNull(row) ? NULL :
+		((ScanState *) state->bitmap)->ss_ScanTupleSlot;
+}
+
+/* The recall that is asked of the node. */
+double
+IvfpqFilterRecall(const IvfpqFilterScan *state)
+{
+	return state->plan.any_order ? ivfpq_radius_recall : ivfpq_recall;
+}
+
+/* The value of a bound's expression; false if that is NULL. */
+static bool
+evaluate(ExprState *expr, ExprContext *context, double *value)
+{
+	bool		isnull;
+	Datum		datum = ExecEvalExprSwitchContext(expr, context, &isnull);
+
+	*value = isnull ? 0 : DatumGetFloat8(datum);
+	return !isnull;
+}
+
+/*
+ * The greatest distance that from - less allows, with a margin for its rounding
+ * and that of the condition.
+ */
+static double
+greatest(double from, double less)
+{
+	double		most = from - less;
+
+	if (less == 0 || !isfinite(most))
+		return most;
+	return most + 4 * DBL_EPSILON * (fabs(from) + fabs(less));
+}
+
+/* What the bounds come to, with the values that they have now. */
+static void
+find_radius(IvfpqFilterScan *state)
+{
+	ExprContext *context = state->css.ss.ps.ps_ExprContext;
+	IvfpqRadius *radius = &state->filter.radius;
+	double		from;
+	double		less;
+
+	state->filter.recall = IvfpqFilterRecall(state);
+	radius->is_set = state->plan.nbounds > 0;
+	radius->is_empty = false;
+	radius->most = get_float8_nan();
+	for (int i = 0; i < list_length(state->bounds); i += 2)
+	{
+		if (evaluate(list_nth(state->bounds, i), context, &from) &&
+			evaluate(list_nth(state->bounds, i + 1), context, &less))
+			radius->most = float8_min(radius->most, greatest(from, less));
+		else
+			radius->is_empty = true;
+	}
+}
+
+/*
+ * What is computed of rows of the table.  These are of its kind of slot, while
+ * core takes the node's rows for virtual ones: hence without a parent.
+ */
+static void
+begin_rows(IvfpqFilterScan *state, EState *estate)
+{
+	CustomScan *scan = (CustomScan *) state->css.ss.ps.plan;
+	List	   *early = list_copy_head(scan->custom_exprs, state->plan.nearly);
+	Relation	table = state->css.ss.ss_currentRelation;
+	TupleDesc	desc = RelationGetDescr(table);
+	TupleTableSlot *slot = state->css.ss.ss_ScanTupleSlot;
+	List	   *all = scan->custom_scan_tlist;
+	int			ncolumns = list_length(all) - state->plan.ndistances;
+	List	   *columns = list_copy_head(all, ncolumns);
+	TargetEntry *distance = list_nth_node(TargetEntry, all, ncolumns);
+
+	state->row_context = CreateExprContext(estate);
+	state->early = ExecInitQual((List *) IvfpqAsTableColumns((Node *) early, all),
+								NULL);
+	state->columns = ExecBuildProjectionInfo(columns, state->row_context,
+											 slot, NULL, desc);
+	state->distance = ExecInitExpr(distance->expr, NULL);
+	state->distance_column = distance->resno;
+	state->filter.row = ExecAllocTableSlot(&estate->es_tupleTable, desc,
+										   table_slot_callbacks(table));
+}
+
+/* What is computed of the node's rows, or of none. */
+static void
+begin_conditions(IvfpqFilterScan *state)
+{
+	PlanState  *parent = &state->css.ss.ps;
+	List	   *exprs = ((CustomScan *) parent->plan)->custom_exprs;
+	int			nconditions = list_length(exprs) -
+	IVFPQ_BOUND_EXPRS * state->plan.nbounds;
+	List	   *late = list_copy_tail(list_copy_head(exprs, nconditions),
+									  state->plan.nearly);
+
+	state->late = ExecInitQual(late, parent);
+	for (int i = nconditions; i < list_length(exprs); i += IVFPQ_BOUND_EXPRS)
+		for (int j = 1; j < IVFPQ_BOUND_EXPRS; j++)
+			state->bounds = lappend(state->bounds,
+									ExecInitExpr(list_nth(exprs, i + j),
+												 parent));
+}
+
+/* BeginCustomScan */
+static void
+begin_filter_scan(CustomScanState *node, EState *estate, int eflags)
+{
+	IvfpqFilterScan *state = (IvfpqFilterScan *) node;
+	CustomScan *scan = (CustomScan *) node->ss.ps.plan;
+	List	   *plans = scan->custom_plans;
+	IvfpqFilter *filter = &state->filter;
+
+	IvfpqFilterPlanOf(scan, &state->plan);
+	state->index = castNode(IndexScanState, ExecInitNode(linitial(plans),
+														 estate, eflags));
+	node->custom_ps = list_make1(state->index);
+	if (list_length(plans) > 1)
+	{
+		state->bitmap = ExecInitNode(lsecond(plans), estate, eflags);
+		node->custom_ps = lappend(node->custom_ps, state->bitmap);
+	}
+	begin_conditions(state);
+	begin_rows(state, estate);
+	filter->passes = row_passes;
+	filter->admits = row_is_admitted;
+	filter->next_match = state->bitmap != NULL ? next_match : NULL;
+	filter->arg = state;
+	filter->any_order = state->plan.any_order;
+	filter->radius.with_nan = state->plan.with_nan;
+	filter->radius.by_all = state->plan.by_all;
+	filter->wanted = state->plan.wanted;
+	filter->share = state->plan.share;
+	filter->pass_ns = state->plan.pass_ns;
+	filter->matches = state->plan.matches;
+}
+
+/*
+ * The index scan that core has prepared, as its own first row would begin it.
+ */
+static IndexScanDesc
+get_index_scan(IvfpqFilterScan *state)
+{
+	IndexScanState *index = state->index;
+	IndexScanDesc scan = index->iss_ScanDesc;
+
+	if (scan != NULL && index->ss.ps.chgParam == NULL)
+		return scan;
+	/* keys that are known only now */
+	if (index->ss.ps.chgParam != NULL ||
+		(index->iss_NumRuntimeKeys != 0 && !index->iss_RuntimeKeysReady))
+		ExecReScan((PlanState *) index);
+	if (scan != NULL)
+		return scan;
+	scan = IvfpqIndexBeginScanOf(index);
+	index->iss_ScanDesc = scan;
+	IvfpqScanFilter(scan, &state->filter);
+	index_rescan(scan, index->iss_ScanKeys, index->iss_NumScanKeys,
+				 index->iss_OrderByKeys, index->iss_NumOrderByKeys);
+	return scan;
+}
+
+/* The next row by the index; false at the end. */
+static bool
+next_row(IvfpqFilterScan *state)
+{
+	Instrumentation *instrument = state->index->ss.ps.instrument;
+	IndexScanDesc scan = get_index_scan(state);
+	bool		found;
+
+	if (!state->radius_known)
+		find_radius(state);
+	state->radius_known = true;
+	if (instrument)
+		InstrStartNode(instrument);
+	found = index_getnext_tid(scan, ForwardScanDirection) != NULL;
+	if (instrument)
+		InstrStopNode(instrument, found ? 1.0 : 0.0);
+	return found;
+}
+
+/*
+ * In a recheck: the row of the table to be rechecked, NULL when there is none;
+ * false where the node is to run as usual.  As ExecScanFetch does it.
+ */
+static bool
+recheck_row(IvfpqFilterScan *state, TupleTableSlot **row)
+{
+	EPQState   *epq = state->css.ss.ps.state->es_epq_active;
+	int			i = (int) ((Scan *) state->css.ss.ps.plan)->scanrelid - 1;
+
+	if (epq == NULL)
+		return false;
+	*row = NULL;
+	if (epq->relsubs_done[i])
+		return true;
+	if (epq->relsubs_slot[i] != NULL)
+		*row = epq->relsubs_slot[i];
+	else if (epq->relsubs_rowmark[i] != NULL)
+	{
+		*row = state->filter.row;
+		if (!EvalPlanQualFetchRowMark(epq, i + 1, *row))
+			*row = NULL;
+	}
+	else
+		return false;
+	epq->relsubs_done[i] = true;
+	if (TupIsNull(*row))
+		*row = NULL;
+	return true;
+}
+
+/* Does a row of the table fulfil everything?  Then it becomes the node's. */
+static bool
+recheck(IvfpqFilterScan *state, TupleTableSlot *row)
+{
+	ExprContext *context = state->css.ss.ps.ps_ExprContext;
+	Datum		distance;
+	bool		isnull;
+
+	make_row(state, row);
+	distance = ExecEvalExprSwitchContext(state->distance, state->row_context,
+										 &isnull);
+	put_distance(state, isnull ? 0 : DatumGetFloat8(distance), isnull);
+	return ExecQual(state->early, state->row_context) &&
+		ExecQual(state->late, context);
+}
+
+/* ExecCustomScan */
+static TupleTableSlot *
+exec_filter_scan(CustomScanState *node)
+{
+	IvfpqFilterScan *state = (IvfpqFilterScan *) node;
+	ProjectionInfo *projection = node->ss.ps.ps_ProjInfo;
+	TupleTableSlot *row;
+	bool		found;
+
+	CHECK_FOR_INTERRUPTS();
+	ResetExprContext(node->ss.ps.ps_ExprContext);
+	if (recheck_row(state, &row))
+		found = row != NULL && recheck(state, row);
+	else
+		found = next_row(state);
+	if (!found)
+	{
+		ExecClearTuple(node->ss.ss_ScanTupleSlot);
+		return projection == NULL ? node->ss.ss_ScanTupleSlot :
+			ExecClearTuple(projection->pi_state.resultslot);
+	}
+	return projection == NULL ? node->ss.ss_ScanTupleSlot :
+		ExecProject(projection);
+}
+
+/* ReScanCustomScan */
+static void
+rescan_filter_scan(CustomScanState *node)
+{
+	IvfpqFilterScan *state = (IvfpqFilterScan *) node;
+	ListCell   *lc;
+
+	/* core hands changed parameters to left and right children only */
+	if (node->ss.ps.chgParam != NULL)
+		foreach(lc, node->custom_ps)
+			UpdateChangedParamSet(lfirst(lc), node->ss.ps.chgParam);
+	state->bitmap_used = false;
+	state->radius_known = false;
+	ExecScanReScan(&node->ss);
+	if (state->index->ss.ps.chgParam == NULL)
+		ExecReScan((PlanState *) state->index);
+}
+
+/* EndCustomScan */
+static void
+end_filter_scan(CustomScanState *node)
+{
+	ListCell   *lc;
+
+	foreach(lc, node->custom_ps)
+		ExecEndNode(lfirst(lc));
+}

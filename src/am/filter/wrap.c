@@ -1,0 +1,271 @@
+/*
+ * wrap.c
+ *		Ordered paths of ours become custom paths where the table has
+ *		conditions of its own.
+ *
+ * set_rel_pathlist_hook is called when core has made all paths of a base
+ * relation.  distancepath.c adds to these.  Then an ordered IndexPath of ours is replaced by a custom path of
+ * which it is the child, so core plans it, opens the index and builds keys that
+ * are known only at run time.  The second child, where another index knows
+ * which rows match, is a bitmap heap scan.
+ *
+ * Not wrapped: parents (their children are), targets of UPDATE and the like,
+ * which no order is asked of, and relations that take parameters from a join.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "nodes/makefuncs.h"
+#include "optimizer/cost.h"
+#include "optimizer/optimizer.h"
+#include "optimizer/pathnode.h"
+#include "optimizer/paths.h"
+#include "optimizer/restrictinfo.h"
+#include "utils/spccache.h"
+
+#include "am/common/options.h"
+#include "am/filter/customscan.h"
+#include "am/scan/scan.h"
+#include "pgcompat.h"
+
+/* Of all rows those likely to be within a radius, for what that costs. */
+#define WITHIN_SHARE	0.001
+
+bool		ivfpq_enable_custom_scan = true;
+double		ivfpq_radius_recall = 1;
+
+static set_rel_pathlist_hook_type previous_hook = NULL;
+
+const CustomPathMethods ivfpq_path_methods = {
+	.CustomName = IVFPQ_CUSTOM_NAME,
+	.PlanCustomPath = IvfpqPlanFilter,
+	.ReparameterizeCustomPathByChild = NULL
+};
+
+/* Is there a condition that rows differ in? */
+static bool
+has_conditions(List *clauses)
+{
+	ListCell   *lc;
+
+	foreach(lc, clauses)
+		if (!lfirst_node(RestrictInfo, lc)->pseudoconstant)
+		return true;
+	return false;
+}
+
+/* An ordered path of ours whose rows the executor would filter? */
+static bool
+is_to_be_wrapped(const Path *path)
+{
+	const IndexPath *index = (const IndexPath *) path;
+
+	return IsA(path, IndexPath) && IvfpqIsOursToPlan(index->indexinfo) &&
+		index->indexorderbys != NIL && path->param_info == NULL &&
+		path->pathkeys != NIL &&	/* not refused */
+		has_conditions(index->indexinfo->indrestrictinfo);
+}
+
+/*
+ * A path by which a bitmap of the rows that match can be made: the cheapest of
+ * those that there are, or NULL.
+ */
+static Path *
+best_bitmap(List *paths)
+{
+	Path	   *best = NULL;
+	Cost		least = 0;
+	ListCell   *lc;
+
+	foreach(lc, paths)
+	{
+		Path	   *path = lfirst(lc);
+		IndexPath  *index = (IndexPath *) path;
+		Cost		cost;
+		Selectivity selectivity;
+
+		if (path->param_info != NULL)
+			continue;
+		if (IsA(path, BitmapHeapPath))
+			path = ((BitmapHeapPath *) path)->bitmapqual;
+		else if (!IsA(path, IndexPath) || index->indexclauses == NIL ||
+				 index->indexorderbys != NIL ||
+				 !index->indexinfo->amhasgetbitmap)
+			continue;
+		cost_bitmap_tree_node(path, &cost, &selectivity);
+		if (best != NULL && cost >= least)
+			continue;
+		best = path;
+		least = cost;
+	}
+	return best;
+}
+
+/*
+ * The other indexes' paths, also those that core has dropped because they seem
+ * to bring too many rows: the planner may be wrong about these.
+ */
+static List *
+other_paths(PlannerInfo *root, RelOptInfo *rel)
+{
+	RelOptInfo *others = makeNode(RelOptInfo);
+	ListCell   *lc;
+
+	memcpy(others, rel, sizeof(*others));
+	others->pathlist = others->partial_pathlist = NIL;
+	others->indexlist = NIL;
+	foreach(lc, rel->indexlist)
+	{
+		IndexOptInfo *info = lfirst(lc);
+
+		if (info->amhasgetbitmap && !info->hypothetical)
+			others->indexlist = lappend(others->indexlist, info);
+	}
+	if (others->indexlist != NIL)
+		create_index_paths(root, others);
+	return others->pathlist;
+}
+
+/* A bitmap heap scan of the rows that match, or NULL; *matches: how many. */
+static Path *
+bitmap_path(PlannerInfo *root, RelOptInfo *rel, double *matches)
+{
+	Path	   *bitmap;
+	Cost		cost;
+	Selectivity selectivity;
+
+	*matches = 0;
+	if (!enable_bitmapscan)
+		return NULL;
+	bitmap = best_bitmap(rel->pathlist);
+	if (bitmap == NULL)
+		bitmap = best_bitmap(other_paths(root, rel));
+	if (bitmap == NULL)
+		return NULL;
+	cost_bitmap_tree_node(bitmap, &cost, &selectivity);
+	*matches = selectivity * rel->tuples;
+	return (Path *) create_bitmap_heap_path(root, rel, bitmap, NULL, 1.0, 0);
+}
+
+/*
+ * The rows that the limit asks for cost what the index takes to go so deep that
+ * as many pass, or what reading the table takes, if that is less.  The planner
+ * takes the limit's share of a path's cost; so all rows cost as many times
+ * more as there are more of them.  Of rows within a radius the planner knows
+ * nothing: few.
+ */
+static void
+cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
+		  const IndexPath *index)
+{
+	QualCost	conditions;
+	double		seq_page;
+	double		part = 1;
+	double		depth;
+	double		recall;
+	Cost		startup = index->path.startup_cost;
+	Cost		deep;
+	Cost		pass;
+
+	cost_qual_eval(&conditions, rel->baserestrictinfo, root);
+	get_tablespace_page_costs(rel->reltablespace, NULL, &seq_page);
+	pass = seq_page * rel->pages +
+		rel->tuples * (cpu_tuple_cost + conditions.per_tuple) +
+		path->rows * 2 * cpu_operator_cost;
+	if (root->limit_tuples > 0 && root->limit_tuples < path->rows)
+		part = root->limit_tuples / path->rows;
+	depth = part * rel->tuples;
+	if (IvfpqIsBounded(rel, linitial(index->indexorderbys)))
+		depth = Min(depth, Max(WITHIN_SHARE * rel->tuples, IVFPQ_FIRST_WITHIN));
+	recall = path->pathkeys == NIL ? ivfpq_radius_recall : ivfpq_recall;
+	deep = IvfpqDepthCost(root, index->indexinfo, recall, depth,
+						  conditions.per_tuple);
+	path->startup_cost = startup;
+	path->total_cost = startup + Min(Max(deep - startup, 0), pass) / part;
+}
+
+/*
+ * Put a custom path in the place of an index path, or make one that is not
+ * ordered.
+ */
+static void
+wrap_path(PlannerInfo *root, RelOptInfo *rel, IndexPath *wrapped,
+		  bool is_ordered)
+{
+	CustomPath *custom = makeNode(CustomPath);
+	Path	   *path = &custom->path;
+	Path	   *index = &wrapped->path;
+	double		matches;
+	Path	   *bitmap = bitmap_path(root, rel, &matches);
+
+	path->pathtype = T_CustomScan;
+	path->parent = rel;
+	path->pathtarget = index->pathtarget;
+	path->parallel_safe = index->parallel_safe;
+	path->rows = index->rows;
+	path->pathkeys = is_ordered ? index->pathkeys : NIL;
+	IvfpqCopyDisabled(path, index);
+	cost_path(root, rel, path, wrapped);
+	custom->flags = CUSTOMPATH_SUPPORT_PROJECTION;
+	custom->custom_paths = list_make1(index);
+	if (bitmap != NULL)
+		custom->custom_paths = lappend(custom->custom_paths, bitmap);
+	custom->custom_private = list_make1(makeFloat(psprintf("%.9e", matches)));
+	custom->methods = &ivfpq_path_methods;
+
+	rel->pathlist = list_delete_ptr(rel->pathlist, index);
+	add_path(rel, path);
+}
+
+/* Has the relation an index of ours? */
+static bool
+has_ours(const RelOptInfo *rel)
+{
+	ListCell   *lc;
+
+	foreach(lc, rel->indexlist)
+		if (IvfpqIsOursToPlan(lfirst(lc)))
+		return true;
+	return false;
+}
+
+static void
+wrap_paths(PlannerInfo *root, RelOptInfo *rel)
+{
+	List	   *paths = NIL;
+	ListCell   *lc;
+
+	foreach(lc, rel->pathlist)
+		if (is_to_be_wrapped(lfirst(lc)))
+		paths = lappend(paths, lfirst(lc));
+	foreach(lc, paths)
+		wrap_path(root, rel, lfirst(lc), true);
+	paths = IvfpqRadiusPaths(root, rel);
+	foreach(lc, paths)
+		wrap_path(root, rel, lfirst(lc), false);
+}
+
+/* set_rel_pathlist_hook */
+static void
+change_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
+			 RangeTblEntry *rte)
+{
+	if (previous_hook)
+		previous_hook(root, rel, rti, rte);
+	if (rte->rtekind != RTE_RELATION || rte->inh || !has_ours(rel) ||
+		bms_is_member(rti, root->all_result_relids))
+		return;
+	IvfpqAddFirstKeyPaths(root, rel);
+	if (ivfpq_enable_custom_scan)
+		wrap_paths(root, rel);
+}
+
+/* Call once a process. */
+void
+IvfpqInitFilter(void)
+{
+	RegisterCustomScanMethods(&ivfpq_scan_methods);
+	previous_hook = set_rel_pathlist_hook;
+	set_rel_pathlist_hook = change_paths;
+}

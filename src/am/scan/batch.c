@@ -1,0 +1,265 @@
+/*
+ * batch.c
+ *		Batches of a scan: how much the next one takes, its candidates, and
+ *		their rows measured or bounded.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "am/common/options.h"
+#include "am/common/tid.h"
+#include "am/scan/scan.h"
+#include "page/pending.h"
+
+/*
+ * Fetch and measure a row; false when the snapshot does not see it, or it does
+ * not pass.
+ */
+bool
+IvfpqScanMeasureRow(IvfpqScan *state, uint64 id, double *distance)
+{
+	bool		measured = IvfpqMeasureRow(state->measure, id, distance);
+	bool		rejected = state->measure->rejected;
+
+	state->report.filter.rejected += rejected;
+	state->report.measured += !rejected;
+	state->tried++;
+	state->gone += !measured && !rejected;
+	if (measured && state->filter != NULL)
+		tidset_lookup(state->measured, id)->passed = true;
+	return measured;
+}
+
+/*
+ * Measure rows [count] in heap order and give those that the snapshot sees to
+ * `take`.  Reorders ids.
+ */
+void
+IvfpqScanMeasure(IvfpqScan *state, uint64 *ids, int64 count,
+				 void (*take) (IvfpqScan *state, uint64 id, double distance))
+{
+	double		distance;
+
+	qsort(ids, count, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqMeasurePrefetchSorted(state->measure, ids, count);
+	for (int64 i = 0; i < count; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (IvfpqScanMeasureRow(state, ids[i], &distance))
+			take(state, ids[i], distance);
+	}
+	IvfpqMeasurePause(state->measure);
+}
+
+static void
+enqueue_measured(IvfpqScan *state, uint64 id, double distance)
+{
+	IvfpqQueueAdd(&state->queue, id, distance, false);
+}
+
+/* Put rows into the queue unless they were measured before. */
+static void
+measure_rows(IvfpqScan *state, uint64 *ids, int64 count)
+{
+	int64		kept = 0;
+
+	for (int64 i = 0; i < count; i++)
+	{
+		bool		found;
+
+		TidSetEntry *entry = tidset_insert(state->measured, ids[i], &found);
+
+		if (found)
+			continue;
+		entry->passed = false;
+		ids[kept++] = ids[i];
+	}
+	IvfpqQueueReserve(&state->queue, kept);
+	IvfpqScanMeasure(state, ids, kept, enqueue_measured);
+}
+
+/*
+ * Put the rows whose refine records are at these addresses into the queue
+ * with their bounds, unless they were in it before.
+ */
+static void
+bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
+{
+	double	   *bounds = palloc_extended(Max(count, 1) * sizeof(double),
+										 MCXT_ALLOC_HUGE);
+	int64		added = 0;
+
+	count = IvfpqRecordBounds(&state->search, state->bound_query, ids, count,
+							  bounds);
+	state->report.refined += count;
+	IvfpqQueueReserve(&state->queue, count);
+	for (int64 i = 0; i < count; i++)
+	{
+		bool		found;
+
+		tidset_insert(state->measured, ids[i], &found);
+		if (found)
+			continue;
+		IvfpqQueueAdd(&state->queue, ids[i], bounds[i], true);
+		added++;
+	}
+	pfree(bounds);
+	if (IvfpqMeasureIsCold(state->measure))
+		IvfpqQueuePrefetch(&state->queue, added);
+}
+
+/*
+ * Measure all pending rows; false when they are so many, or memory is so
+ * little, that the scan should rather finish with a pass.
+ */
+static bool
+measure_pending(IvfpqScan *state)
+{
+	IvfpqPendingReader reader;
+	int64		total = 0;
+	int			count;
+	bool		fits = true;
+
+	IvfpqMeasureDims(state->measure, state->pending_dims, &state->told_odd);
+	IvfpqPendingOpen(&reader, state->index, &state->model->meta);
+	while (fits && IvfpqPendingNext(&reader, &count))
+	{
+		uint64	   *ids = palloc(Max(count, 1) * sizeof(uint64));
+
+		for (int i = 0; i < count; i++)
+			ids[i] = IvfpqTidToId(&reader.tids[i]);
+		measure_rows(state, ids, count);
+		pfree(ids);
+		total += count;
+		fits = total <= IVFPQ_MIN_MEASURED &&
+			IvfpqBatchFits(state, 0, total);
+	}
+	IvfpqPendingClose(&reader);
+	IvfpqMeasureDims(state->measure, 0, NULL);
+	state->tried = state->gone = 0; /* no candidates */
+	return fits;
+}
+
+/* Lists that a scan may probe. */
+static int
+most_probes(const IvfpqScan *state)
+{
+	IvfpqEffort first;
+
+	if (ivfpq_max_probes == 0)
+		return state->model->meta.nlists;
+	IvfpqGetEffort(&first, state->index, &state->model->meta, state->recall,
+				   0);
+	return Min(state->model->meta.nlists,
+			   Max(ivfpq_max_probes, first.probes));
+}
+
+/*
+ * How much the next batch takes: of lists no more than may be probed, of
+ * candidates no more than there are copies in these.  False: the scan should
+ * rather finish with a pass.  Where that would read lists that may not be
+ * probed, all of the others are the last batch.
+ */
+static bool
+size_batch(IvfpqScan *state, bool *last)
+{
+	IvfpqEffort *effort = &state->effort;
+	int			most;
+
+	if (state->filter != NULL)
+		IvfpqDepthNext(state);
+	else
+		IvfpqGetEffort(effort, state->index, &state->model->meta,
+					   state->recall, state->batch);
+	state->search.query.deep = effort->quota > IVFPQ_PARENTS_ROWS;
+	if (state->batch == 0)
+	{
+		state->report.probes = effort->probes;
+		state->report.candidates = effort->candidates;
+	}
+	if (effort->everything ||
+		(state->batch == 0 && !measure_pending(state)))
+		return false;
+	most = most_probes(state);
+	if (state->filter == NULL ? IvfpqFullPassIsBetter(state) :
+		IvfpqDepthRest(state, false) != IVFPQ_REST_NONE)
+	{
+		if (ivfpq_max_probes == 0)
+			return false;
+		effort->probes = most;
+		effort->candidates = PG_INT32_MAX / 4;	/* all there are */
+	}
+	effort->probes = Min(effort->probes, most);
+	*last = effort->probes == most;
+	if (effort->candidates > IVFPQ_FEW_CANDIDATES)
+	{
+		int64		copies = IvfpqSearchCount(&state->search, effort->probes);
+
+		/* the one more is not found, which tells that there is none */
+		effort->candidates = Min(effort->candidates, copies + 1);
+	}
+	return IvfpqBatchFits(state, effort->probes, effort->candidates);
+}
+
+/*
+ * Measure the batch's candidates, or have them bounded, and say how many rows
+ * may come up before the next batch.  With a filter that is as many as pass
+ * among those that the batch is good for; rows only bounded have not been
+ * asked yet, and those that do not pass count when they come up.
+ */
+static void
+take_candidates(IvfpqScan *state)
+{
+	GvTopK	   *candidates = &state->search.candidates;
+	int64		n = candidates->count;
+	uint64	   *ordered;
+
+	state->quota = state->effort.quota;
+	state->depth = state->effort.quota;
+	if (state->search.addresses)
+		bound_rows(state, candidates->ids, n);
+	else if (state->filter == NULL)
+		measure_rows(state, candidates->ids, n);
+	else
+	{
+		n = Min(n, state->effort.quota);
+		ordered = palloc_extended(Max(n, 1) * sizeof(uint64),
+								  MCXT_ALLOC_HUGE);
+		memcpy(ordered, candidates->ids, n * sizeof(uint64));
+		measure_rows(state, candidates->ids, candidates->count);
+		state->quota = IvfpqDepthQuota(state, ordered, n);
+		IvfpqRadiusWatch(state, ordered, n);
+		pfree(ordered);
+	}
+}
+
+/* Get the next batch of candidates, or finish. */
+void
+IvfpqNextBatch(IvfpqScan *state)
+{
+	IvfpqEffort *effort = &state->effort;
+	GvTopK	   *candidates = &state->search.candidates;
+	MemoryContext oldcontext = MemoryContextSwitchTo(state->batches);
+	bool		last;
+
+	if (state->filter != NULL && IvfpqRadiusIsRead(state))
+	{
+		MemoryContextSwitchTo(oldcontext);
+		state->exhausted = true;
+		return;
+	}
+	if (!size_batch(state, &last))
+	{
+		MemoryContextSwitchTo(oldcontext);
+		IvfpqFullPassBegin(state);
+		return;
+	}
+	IvfpqSearchRun(&state->search, effort->probes, effort->candidates);
+	if (last && candidates->count < effort->candidates)
+		state->exhausted = true;
+	take_candidates(state);
+	MemoryContextSwitchTo(oldcontext);
+	state->batch++;
+}

@@ -1,0 +1,95 @@
+/*
+ * filterpass.c
+ *		The end of a filtered scan that reads everything: not the index, but the
+ *		table, or those of its rows that another index names.  The condition
+ *		comes first, and only rows that pass are measured.
+ *
+ * Rows are named by where they are.  An entry of an index may name the head of
+ * a HOT chain instead, so the scan notes where the rows are that it gives out.
+ */
+#include "postgres.h"
+
+#include "access/tableam.h"
+#include "miscadmin.h"
+#include "utils/rel.h"
+
+#include "am/common/tid.h"
+#include "am/scan/scan.h"
+
+/* A row of the rest. */
+static void
+offer_row(IvfpqScan *state, TupleTableSlot *row,
+		  void (*take) (IvfpqScan *state, uint64 id, double distance))
+{
+	IvfpqFilter *filter = state->filter;
+	uint64		id;
+	double		distance;
+
+	CHECK_FOR_INTERRUPTS();
+	if (!filter->passes(filter->arg, row))
+	{
+		state->report.filter.rejected++;
+		return;
+	}
+	id = IvfpqTidToId(&row->tts_tid);
+	if (state->given_rows != NULL &&
+		tidset_lookup(state->given_rows, id) != NULL)
+		return;
+	state->report.measured++;
+	if (IvfpqMeasureOther(state->measure, row, &distance) &&
+		!IvfpqIsOutside(state, distance))
+		take(state, id, distance);
+}
+
+/*
+ * Give every row that passes and has not been given out to `take`, named by
+ * where it is.
+ */
+void
+IvfpqFilterPass(IvfpqScan *state,
+				void (*take) (IvfpqScan *state, uint64 id, double distance))
+{
+	IvfpqFilter *filter = state->filter;
+	IvfpqMeasure *measure = state->measure;
+	TupleTableSlot *row;
+	TableScanDesc scan;
+
+	IvfpqMeasureOthers(measure);
+	state->report.filter.rest = IvfpqDepthRest(state, true);
+	if (state->report.filter.rest == IVFPQ_REST_MATCHES)
+	{
+		while ((row = filter->next_match(filter->arg)) != NULL)
+			offer_row(state, row, take);
+		return;
+	}
+	scan = table_beginscan(measure->heap, measure->snapshot, 0, NULL);
+	while (table_scan_getnextslot(scan, ForwardScanDirection, measure->slot))
+		offer_row(state, measure->slot, take);
+	ExecClearTuple(measure->slot);
+	table_endscan(scan);
+}
+
+/*
+ * Fetch the row that comes up into the filter's slot, and note where it is.
+ * id is an entry's or, of the rest, says where the row is.  False if it has
+ * vanished, which a snapshot does not allow.
+ */
+bool
+IvfpqFilterFetch(IndexScanDesc scan, uint64 id)
+{
+	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
+	TupleTableSlot *row = state->filter->row;
+	bool		found;
+
+	IvfpqIdToTid(id, &scan->xs_heaptid);
+	if (state->finishing)
+		return table_tuple_fetch_row_version(scan->heapRelation,
+											 &scan->xs_heaptid,
+											 scan->xs_snapshot, row);
+	if (!index_fetch_heap(scan, row))
+		return false;
+	if (state->given_rows == NULL)
+		state->given_rows = tidset_create(state->context, 16, NULL);
+	tidset_insert(state->given_rows, IvfpqTidToId(&row->tts_tid), &found);
+	return true;
+}

@@ -1,0 +1,422 @@
+#!/usr/bin/env python3
+"""Recall and time of searches under a condition: WHERE ... ORDER BY v <=> q.
+
+gpuivfpq at gpuvec.recall .95 and .99, beside pgvector's hnsw with iterative
+scans, a sequential scan and, where the condition's column has one, a btree, in
+one run, from one connection, in the cluster that libpq's environment variables
+name; test/bench/run.sh makes that cluster.
+
+Conditions: shares of the rows without regard to vectors; one cluster of
+k-means' (near: the query's own, far: the farthest one); a share that the
+planner cannot guess (mod); no row at all; a radius with 0 to 1,000 rows in it;
+and none.  Queries are not in the table; those of another kind than the rows
+are asked of a table of their own (--asked), before and after gpuvec_calibrate
+has seen the first half of them.
+
+How the index gets used:
+  forced      the table's only index; sequential scans and sorts are off
+  own choice  the same table, what the planner takes
+  beside      a table with btrees on the conditions' columns, too, what the
+              planner takes
+  plain       forced, gpuvec.enable_custom_scan off (where there is one)
+
+The truth is computed in numpy; of equally far rows any will do.  Each
+statement is prepared, its vector a parameter.  p50 is the median time of a
+query as the client sees it, cpu that of the processor time that the server's
+process took for it; a machine that others use, too, lengthens the first, and
+of long queries more, so ratios are of the second (--by), and so is p90.  In
+every round each system in turn gets a part of the queries, and stops when its
+time (--budget) is over, so slow ones answer fewer.  hnsw's time at a recall is
+between its settings', on a logarithmic scale, of relaxed and strict order the
+better.
+"""
+import os
+import re
+import statistics
+import time
+
+import cases as conditions
+import data
+import dataset
+import report
+import server
+import systems as compared
+import verdicts
+from verdicts import TARGETS
+
+FORCED = {"enable_seqscan": "off", "enable_sort": "off"}
+PLAIN = {"gpuvec.enable_custom_scan": "off"}
+BY_TABLE = {"enable_indexscan": "off", "enable_bitmapscan": "off"}
+BY_BTREE = {"enable_indexscan": "off", "enable_seqscan": "off"}
+OURS, BOTH, HNSW, ASKED = "t_ours", "t_both", "t_hnsw", "t_asked"
+WARM_UP, WARM_UP_SECONDS = 6, 2 # plans may be generic from then on
+LEAST = 4                       # queries of a point in a round
+WATCHED = 10                    # every so many queries it is asked what it did
+
+
+def parse_arguments():
+    parser = compared.parser(__doc__, 1000)
+    parser.set_defaults(data="sentences:200000", metric="cosine")
+    parser.add_argument("--cases", default="", metavar="WORD,...",
+                        help="only those whose names begin so; 'asked' is the "
+                        "last one's")
+    parser.add_argument("--asked", default="asked:100000", metavar="DATA",
+                        help="rows, and queries of another kind")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--budget", type=float, default=3, metavar="SECONDS",
+                        help="of a setting and condition")
+    parser.add_argument("--own-budget", type=float, default=8,
+                        metavar="SECONDS", help="of gpuivfpq's")
+    parser.add_argument("--by", choices=["cpu", "p50"], default="cpu",
+                        help="of which time ratios are")
+    return parser.parse_args()
+
+
+# ---------------------------------------------------------------------- tables
+
+def load(conn, base, columns):
+    """The same rows three times: with gpuivfpq, with btrees beside it, with
+    hnsw."""
+    import numpy as np
+    server.load(conn, "loaded", base, "vector")
+    names = list(columns)
+    conn.execute("CREATE TABLE labels (id int, %s)"
+                 % ", ".join("%s int" % n for n in names))
+    with conn.cursor().copy("COPY labels FROM STDIN") as copy:
+        rows = np.stack([np.arange(len(base)), *columns.values()], axis=1)
+        copy.write("".join("\t".join(map(str, r)) + "\n"
+                           for r in rows.tolist()))
+    for table in OURS, BOTH, HNSW:
+        conn.execute("CREATE TABLE %s AS SELECT labels.*, v FROM labels JOIN "
+                     "loaded USING (id) ORDER BY id" % table)
+    conn.execute("DROP TABLE labels, loaded")
+    for name in names:
+        conn.execute("CREATE INDEX ON %s (%s)" % (BOTH, name))
+
+
+def build(conn, table, method, suffix):
+    data.say("building %s on %s" % (method, table))
+    took, _, _ = server.build(conn, "CREATE INDEX %s_v ON %s USING %s "
+                              "(v vector_%s)" % (table, table, method, suffix))
+    conn.execute("VACUUM ANALYZE " + table)
+    return took
+
+
+def prepare_tables(conn, args, found, columns):
+    suffix = compared.METRICS[args.metric][1]
+    conn.execute("SET maintenance_work_mem = '%s'" % args.maintenance_work_mem)
+    data.say("loading %d x %d" % found.base.shape)
+    load(conn, found.base, columns)
+    took = {table: build(conn, table, method, suffix)
+            for table, method in ((OURS, report.OURS), (BOTH, report.OURS),
+                                  (HNSW, "hnsw"))}
+    server.prewarm(conn, [OURS, BOTH, HNSW])
+    return took
+
+
+def send_vectors(conn):
+    """Vectors as bytes, so that no time goes into reading numbers."""
+    import numpy as np
+    from psycopg.adapt import Dumper
+    from psycopg.pq import Format
+
+    class VectorDumper(Dumper):
+        format = Format.BINARY
+        oid = server.one(conn, "SELECT 'vector'::regtype::oid")
+
+        def dump(self, obj):
+            return (len(obj).to_bytes(2, "big") + b"\0\0"
+                    + obj.astype(">f4").tobytes())
+
+    conn.adapters.register_dumper(np.ndarray, VectorDumper)
+
+
+# ---------------------------------------------------------------------- points
+
+class Point(compared.Point):
+    """A statement under some settings, and what it took."""
+    made, by = 0, "cpu"
+
+    def __init__(self, system, label, table, case, operator, settings,
+                 prepare=True):
+        super().__init__(label, settings)
+        self.system, self.case, self.prepare = system, case, prepare
+        self.ours = table != HNSW and "sequential" not in system and \
+            "btree" not in system
+        Point.made += 1         # or points would share a plan
+        self.statement = "/* %d */ SELECT id FROM %s %s ORDER BY v %s " \
+            "%%(q)s LIMIT %d" % (
+                Point.made, table, case.condition and "WHERE "
+                + case.condition, operator, case.limit)
+        self.ms, self.cpu_ms, self.recalls, self.counts = [], [], [], []
+        self.plan = self.watched = None
+
+    def finish(self):
+        import numpy as np
+        self.p50 = statistics.median(self.ms)
+        self.cpu = statistics.median(self.cpu_ms)
+        self.time = getattr(self, Point.by)
+        self.p90 = float(np.quantile(
+            self.cpu_ms if Point.by == "cpu" else self.ms, .9))
+        self.recall = float(np.mean(self.recalls))
+        self.error = float(1.96 * np.std(self.recalls)
+                           / len(self.recalls) ** .5)
+        self.rates = {1: [1000 / self.time]}
+
+
+def hnsw_points(case, operator):
+    """Settings of iterative scans; for small shares more than hnsw reads by
+    default."""
+    for order in "relaxed", "strict":
+        for ef, most in [(40, 20000), (100, 20000), (200, 20000)] + \
+                [(400, 20000)] * (order == "relaxed") + \
+                [(100, 10 ** 6)] * (case.share < 2):
+            yield Point("hnsw " + order, "ef_search %d%s" % (
+                ef, ", all rows" if most > 20000 else ""), HNSW, case,
+                operator, {**FORCED, "hnsw.ef_search": ef,
+                           "hnsw.iterative_scan": order + "_order",
+                           "hnsw.max_scan_tuples": most,
+                           "hnsw.scan_mem_multiplier":
+                               20 if most > 20000 else 1})
+
+
+def points_of(case, operator, has_custom):
+    """All that a case compares."""
+    plain = PLAIN if has_custom else {}
+    found = []
+
+    def add(system, label, *rest, **more):
+        found.append(Point(system, label, *rest, **more))
+
+    for target in TARGETS:
+        recall, label = {"gpuvec.recall": target}, "%g" % target
+        add("forced", label, OURS, case, operator, {**FORCED, **recall})
+        if has_custom:
+            add("plain", label, OURS, case, operator,
+                {**FORCED, **plain, **recall})
+        add("own choice", label, OURS, case, operator, recall)
+        if case.column:
+            add("beside", label, BOTH, case, operator, recall)
+        if case.kind == "radius":
+            add("no radius", label, OURS, case.free, operator,
+                {**FORCED, **recall})
+        if case.kind == "none":
+            add("planned", label, OURS, case, operator, {**FORCED, **recall},
+                prepare=False)
+            if has_custom:
+                add("planned, plain", label, OURS, case, operator,
+                    {**FORCED, **plain, **recall}, prepare=False)
+    found += hnsw_points(case, operator)
+    add("sequential scan", "", OURS, case, operator, {**BY_TABLE, **plain})
+    if case.column:
+        add("btree and sort", "", BOTH, case, operator, {**BY_BTREE, **plain})
+    return found
+
+
+# ------------------------------------------------------------------- measuring
+
+SHORT = {"Index Scan": "index", "Seq Scan": "seq", "Sort": "sort",
+         "Bitmap Heap Scan": "heap", "Bitmap Index Scan": "bitmap",
+         "Incremental Sort": "sort", "Custom Scan": "custom"}
+
+
+def plan_words(node):
+    """'sort heap bitmap', from the top; an index scan names its column."""
+    name = SHORT.get(node["Node Type"])
+    words = [] if name is None else [name]
+    if name == "index" and not node["Index Name"].endswith("_v"):
+        words = ["btree"]
+    return words + [w for child in node.get("Plans", [])
+                    if child["Parent Relationship"] != "InitPlan"
+                    for w in plan_words(child)]
+
+
+class Run:
+    """A connection, the queries, and what is true."""
+
+    def __init__(self, conn, args, truth, query):
+        self.conn, self.args, self.truth = conn, args, truth
+        self.query = list(query)
+        self.clock = open("/proc/%d/schedstat" % conn.info.backend_pid)
+
+    def cpu_ms(self):
+        """Of the server's process, until now."""
+        self.clock.seek(0)
+        return int(self.clock.read().split()[0]) / 1e6
+
+    def ask(self, point, i):
+        return self.conn.execute(point.statement, self.parameters(point, i),
+                                 prepare=point.prepare)
+
+    def parameters(self, point, i):
+        values = point.case.values
+        return {"q": self.query[i], "c": values and values[i]}
+
+    def begin(self, point):
+        """Fills caches, notes the plan."""
+        server.set_all(self.conn, point.settings)
+        start = time.perf_counter()
+        for i in range(WARM_UP):
+            self.ask(point, i % len(self.query)).fetchall()
+            if time.perf_counter() - start > WARM_UP_SECONDS:
+                break
+        plan, = self.explain(point).fetchone()
+        point.plan = " ".join(plan_words(plan[0]["Plan"]))
+        point.watched = point.ours and point.plan.split()[0] in (
+            "index", "custom")
+        self.conn.execute("RESET ALL")
+
+    def explain(self, point):
+        """The plan that is in use, which may be the generic one."""
+        name = self.conn.execute(
+            "SELECT name FROM pg_prepared_statements WHERE statement LIKE %s",
+            [point.statement.split("SELECT")[0] + "%"]).fetchone()
+        values = self.parameters(point, 0)
+        if name is None:
+            return self.conn.execute("EXPLAIN (FORMAT JSON) "
+                                     + point.statement, values)
+        literals = {"q": "'[%s]'" % ",".join(map(str, values["q"].tolist())),
+                    "c": str(values["c"])}
+        # numbered as they first come up
+        order = dict.fromkeys(re.findall(r"%\(([qc])\)s", point.statement))
+        return self.conn.execute("EXPLAIN (FORMAT JSON) EXECUTE %s (%s)" % (
+            name[0], ", ".join(literals[p] for p in order)))
+
+    def measure_part(self, point, turn):
+        """One round's part of the queries."""
+        budget = (self.args.own_budget if point.ours else self.args.budget) \
+            / self.args.rounds
+        server.set_all(self.conn, point.settings)
+        start = time.perf_counter()
+        for done, i in enumerate(range(turn, len(self.query),
+                                       self.args.rounds)):
+            if done >= LEAST and time.perf_counter() - start > budget:
+                break
+            before = self.cpu_ms()
+            begin = time.perf_counter()
+            rows = self.ask(point, i).fetchall()
+            point.ms.append(1000 * (time.perf_counter() - begin))
+            point.cpu_ms.append(self.cpu_ms() - before)
+            point.recalls.append(self.truth.recall(point.case, i,
+                                                   [r for r, in rows]))
+            if point.watched and done % WATCHED == 0:
+                point.counts.append(self.conn.execute(
+                    server.LAST_SCAN, prepare=True).fetchone()[1:])
+        self.conn.execute("RESET ALL")
+
+    def measure(self, name, points):
+        data.say("%s: %d settings" % (name, len(points)))
+        for point in points:
+            self.begin(point)
+        for turn in range(self.args.rounds):
+            for point in points:
+                self.measure_part(point, turn)
+        for point in points:
+            point.finish()
+        return points
+
+
+# ----------------------------------------------------- another kind of queries
+
+def measure_asked(conn, args):
+    """Queries unlike rows, as the index is built, and calibrated with half of
+    them; the other half is measured."""
+    found = dataset.load(args.asked)
+    half = min(500, len(found.query) // 2)
+    conn.execute("SET maintenance_work_mem = '%s'" % args.maintenance_work_mem)
+    server.load(conn, ASKED, found.base, "vector")
+    build(conn, ASKED, report.OURS, compared.METRICS[args.metric][1])
+    server.load(conn, "queries_asked", found.query[:half], "vector")
+    server.prewarm(conn, [ASKED])
+    case = conditions.Case("asked", "asked", 100)
+    truth = conditions.Truth(found.base, found.query[half:], args.metric)
+    truth.learn([case])
+    run = Run(conn, args, truth, found.query[half:])
+    operator = compared.METRICS[args.metric][0]
+
+    def measure(name):
+        return run.measure("asked, " + name, [
+            Point(name, "%g" % t, ASKED, case, operator,
+                  {**FORCED, "gpuvec.recall": t}) for t in TARGETS])
+
+    points = measure("as built")
+    if server.one(conn, "SELECT bool_or('queries_table' = ANY (proargnames))"
+                  " FROM pg_proc WHERE proname = 'gpuvec_calibrate'"):
+        conn.execute("SELECT gpuvec_calibrate('%s_v', queries_table => "
+                     "'queries_asked', queries_column => 'v')" % ASKED)
+        points += measure("calibrated with %d" % half)
+    else:
+        data.say("asked: gpuvec_calibrate takes no queries: skipped")
+    return case, points
+
+
+# ---------------------------------------------------------------------- output
+
+def facts(conn, args, found, built, load_before):
+    begin = time.perf_counter()
+    for _ in range(1000):
+        conn.execute("SELECT 1", prepare=True).fetchone()
+    return {
+        **server.facts(conn, load_before),
+        "pgvector": server.extension(conn, "vector"),
+        "data": args.data, "rows": found.rows, "dimensions": found.dims,
+        "metric": args.metric,
+        "queries": "%d, not in the table" % len(found.query),
+        "shared_buffers": server.one(conn, "SHOW shared_buffers"),
+        "build s": ", ".join("%s %.0f" % b for b in built.items()),
+        "rounds": "%d, %g s of a setting and condition (gpuivfpq %g) in all"
+                  % (args.rounds, args.budget, args.own_budget),
+        "ms of SELECT 1, the way there and back":
+            "%.3f" % (time.perf_counter() - begin),
+    }
+
+
+def wanted(name, args):
+    return not args.cases or any(name.startswith(w)
+                                 for w in args.cases.split(","))
+
+
+def measure_cases(conn, args, found):
+    operator = compared.METRICS[args.metric][0]
+    columns, cases = conditions.make(found.base, found.query, operator)
+    built = prepare_tables(conn, args, found, columns)
+    truth = conditions.Truth(found.base, found.query, args.metric)
+    chosen = [c for c in cases if wanted(c.name, args)]
+    truth.learn({c.name: c for c in [*chosen, *(
+        c.free for c in chosen if c.free)]}.values())
+    has_custom = server.one(conn, "SELECT count(*) FROM pg_settings WHERE name"
+                            " = 'gpuvec.enable_custom_scan'") == 1
+    run = Run(conn, args, truth, found.query)
+    return built, [(c, run.measure(c.name, points_of(c, operator, has_custom)))
+                   for c in chosen]
+
+
+def main():
+    args = parse_arguments()
+    data.enter_venv("bench", __file__)
+    for name in args.data, args.asked:
+        dataset.split_name(name)
+        dataset.prepare(name)
+    if args.prepare:
+        return
+    Point.by = args.by
+    import psycopg
+    load_before = os.getloadavg()[0]
+    found = dataset.load(args.data)
+    found.query = found.query[:args.queries]
+    with psycopg.connect(autocommit=True) as conn:
+        conn.prepared_max = 1000
+        conn.execute("CREATE EXTENSION IF NOT EXISTS pg_prewarm")
+        conn.execute("CREATE EXTENSION IF NOT EXISTS gpuvec_pgvector CASCADE")
+        conn.execute("LOAD 'gpuvec'")
+        server.need_last_scan(conn)
+        send_vectors(conn)
+        built, measured = measure_cases(conn, args, found)
+        if wanted("asked", args):
+            measured.append(measure_asked(conn, args))
+        verdicts.write(facts(conn, args, found, built, load_before), measured,
+                       args.by)
+
+
+if __name__ == "__main__":
+    main()

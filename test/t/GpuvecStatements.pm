@@ -1,0 +1,582 @@
+# Random statements that order rows by distance under conditions, in the forms
+# that users write.  A statement's number gives the statement, whatever came
+# before.
+#
+# In a text {schema} is the schema, {z} a condition that the reference alone
+# has: that the row has a place in the index.
+
+package GpuvecStatements;
+
+use strict;
+use warnings;
+use Exporter 'import';
+use GpuvecTables;
+
+our @EXPORT = qw(statement);
+
+my %CAST = (vector => '::vector', halfvec => '::halfvec');
+# of the statement that is being made
+my ($table, $op, $cast);
+# what its plan has to use: custom: the custom scan, where that is on; index:
+# never that; any
+my $uses;
+# the index gives the first key of its order only, for which core makes no path
+# before PostgreSQL 17
+my $keyed;
+# are rows where they were loaded?
+our $still;
+# the distance that orders its rows, if that is known
+our $ordering;
+
+# ---- chance
+
+sub chance { return rand() < $_[0]; }
+sub number { return int(rand($_[0])); }
+sub pick { return $_[ rand @_ ]; }
+
+# One of functions, each after its weight.
+sub weighted
+{
+	my @pairs = @_;
+	my $sum = 0;
+
+	$sum += $pairs[ 2 * $_ ] for 0 .. $#pairs / 2;
+	my $left = rand $sum;
+	while (($left -= shift @pairs) >= 0) { shift @pairs; }
+	return $pairs[0];
+}
+
+# ---- what statements are made of
+
+# A vector to search for, as a text for the type of the column.
+sub literal
+{
+	my $n = number(20);
+
+	return "point(@{[number(1e6)]}, $table->{dims})" if $table->{dims};
+	my $list = join ',', map { sprintf '%.5g', 10 * sin($n * 131 + $_ * 17) + rand } 1 .. 8;
+	return "'[$list]'$cast" if $cast;
+	return weighted(
+		6 => sub { "'{$list}'::real[]" },
+		1 => sub { "'{$list}'::float8[]" },
+		1 => sub { "ARRAY[$list]::real[]" })->();
+}
+
+# ... or as what is not known when the statement is planned.
+sub query
+{
+	return literal() if $table->{dims} || chance(0.8);
+	return '(SELECT q.e' . $cast . ' FROM asked AS q WHERE q.id = ' . (1 + number(12)) . ')';
+}
+
+# ... or as a column of a row beside.
+sub outer
+{
+	return $table->{dims} ? "point(q.id, $table->{dims})" : "q.e$cast";
+}
+
+sub distance
+{
+	my ($q, $alias) = @_;
+
+	return ($alias // 't') . '.' . "e $op $q" if !$table->{column};
+	return $table->{column} =~ s/\be\b/($alias \/\/ 't') . '.e'/er . " $op $q";
+}
+
+my @WORDS = qw(c4ca eccb a87f c81e 1679 e4da 8f14);
+
+# Conditions of columns: what an index may be for, and what none is.
+sub plain_condition
+{
+	my $n = number(100);
+
+	return pick(
+		"t.a = $n", "t.a < $n", "t.a >= $n", "t.a <> $n",
+		"t.a IN ($n, @{[100 - $n]}, 7)", "t.a BETWEEN $n AND $n + 10",
+		"t.a = ANY ('{1,2,$n}')", "t.a = -1", "t.a >= 0",
+		't.b = 1', 't.b IS NULL', 't.b IS NOT NULL', '(t.b = 1) IS NOT TRUE',
+		't.c IS NOT NULL', 't.c = 1', 't.c IS NULL',
+		't.flag', 'NOT t.flag', 't.flag AND t.b = 0',
+		"t.id % 7 = @{[$n % 7]}", "mod(t.id, 100) = $n", "t.id < $n * 10", "t.id = $n",
+		"t.w = '@{[pick(@WORDS)]}'", "t.w LIKE '@{[pick(0 .. 9)]}%'", "t.w IN ('c4ca', 'eccb')",
+		"t.w = 'c4ca' AND t.a < $n", "(t.a, t.w) > ($n, '8')",
+		"t.g = 2 * $n + 1", "t.g > $n",
+		"t.made < '2021-01-01 UTC'", "t.made BETWEEN '2021-01-01 UTC' AND '2021-01-11 UTC'",
+		"t.tags \@> '{@{[$n % 10]}}'", "t.tags && '{1,$n}'", "$n % 10 = ANY (t.tags)",
+		't.tags IS NULL', 'cardinality(t.tags) > 10',
+		"t.doc LIKE '%abc%'", 'length(t.doc) > 100', "substr(t.doc, 2000, 1) < '8'",
+		't.e IS NOT NULL', 't::text IS NOT NULL');
+}
+
+# Those that take care of when they run, and of what.
+sub odd_condition
+{
+	my $n = number(100);
+	my $d = defined $ordering && chance(0.5) ? $ordering : distance(literal());
+
+	return pick(
+		'random() < 2', 'always(t.a)', 'clock_timestamp() > t.made',
+		't.made < now()', 'is_past(t.made)', 'third(t.a)', 'third(t.a) OR t.b = 1',
+		"t.a >= $n AND from_on(t.a, $n)", "from_on(t.a, $n) AND t.a >= $n",
+		"a_from(t.a, $n) AND from_on(t.a, $n)",
+		"$d < 20 AND within($d, 20, t.a)", "t.b = 1 AND (SELECT true FROM small AS s WHERE s.x = 1) AND t.c IS NULL",
+		"nearest_is('{8,7,6,5,4,3,2,1}', 12) AND t.a < $n",
+		'CASE WHEN t.a = 0 THEN false ELSE 100 / t.a > 2 END', 't.a <> 0 AND 100 / t.a > 2',
+		't.a NOT IN (SELECT x FROM small)', 't.a IN (SELECT x FROM small)',
+		"t.a > (SELECT max(x) FROM small WHERE x < $n)",
+		"(SELECT count(*) FROM small AS s WHERE s.x < t.a) > 4",
+		'EXISTS (SELECT FROM small AS s WHERE s.x = t.a)',
+		'NOT EXISTS (SELECT FROM small AS s WHERE s.x = t.a)',
+		'EXISTS (SELECT FROM small AS s WHERE s.x = t.a) OR t.b = 1',
+		"t.a = ANY (ARRAY(SELECT x FROM small WHERE y < $n))",
+		't IS NOT NULL', "t::text LIKE '%7%'", 'odd(t)', "row_to_json(t)->>'w' < '8'",
+		"nearest_is('{1,2,3,4,5,6,7,8}', $n % 13)", 'false', 'NULL::bool', 't.a < NULL',
+		"$d < @{[pick(0.5, 1, 2, 5, 30)]}", "$d < 30 AND t.a < $n", "$d > @{[pick(0.1, 1, 20)]}", "1 - ($d) > 0.5",
+		$table->{type} || $table->{null} ? 'random() >= 0' : ('t.e[1] > 0', "cardinality(t.e) > $n % 8"),
+		$table->{view} ? 't.z IS NOT NULL' :
+		  ('t.ctid <> \'(0,1)\'', "t.tableoid <> 'small'::regclass", "t.xmin::text <> '3'"),
+		$still ? ("t.ctid >= '(5,0)'", "(t.ctid::text::point)[1]::int % 2 = 0") : "t.id > $n");
+}
+
+# A condition, of several as a rule; other => what it has to hold, too.
+sub conditions
+{
+	my ($other) = @_;
+	my @all = map { chance(0.6) ? plain_condition() : odd_condition() } 1 .. pick(1, 1, 1, 2, 2, 3);
+
+	# these may become joins
+	$uses = 'any' if grep { /^(t.a IN \(SELECT|(NOT )?EXISTS)/ } @all;
+	# what the index's predicate says is no condition any more
+	$uses = 'any' if $table->{predicate} && !grep { !/^\(?t\.b/ } @all;
+	push @all, 't.b = 1' if $table->{predicate};
+	push @all, 'tells(t.a)' if ($table->{role} || $table->{barrier}) && chance(0.5);
+	push @all, $other if $other;
+	my $some = join ' AND ', map { "($_)" } @all;
+	# an OR lets from_on() meet others' rows
+	$some = "($some OR t.c = 2)" if $some !~ /from_on|within|tells|100 \// && !$table->{predicate} && chance(0.1);
+	return $some;
+}
+
+sub where
+{
+	return 'WHERE ' . conditions(@_) . '{z}';
+}
+
+sub limit
+{
+	my $offset = chance(0.1) ? ' OFFSET ' . pick(1, 3, 20) : '';
+
+	return weighted(
+		1 => '', 0.3 => 'LIMIT 0', 2 => 'LIMIT 1', 4 => 'LIMIT 10', 2 => 'LIMIT 100',
+		0.5 => 'FETCH FIRST 7 ROWS ONLY', 0.3 => 'LIMIT ALL', 0.5 => 'LIMIT (SELECT y FROM small WHERE x = 9)') . $offset;
+}
+
+# What distinguishes rows: not the id where vectors are there several times.
+sub key { return $table->{ties} ? 't.rep' : 't.id'; }
+
+sub columns
+{
+	my ($q) = @_;
+	my $d = distance($q);
+	my @all = ($d, $d, "($d) + 1 AS more", "1 - ($d)", 't.e ' . (grep { $_ ne $op } '<->', '<#>')[0] . " $q");
+
+	@all = ($d, $d, "1 - ($d)") if $table->{column};
+	push @all, 't.a', 't.w', 't.g', 'length(t.doc)', 't.tags[1]', 't.flag', 't.made', '1', 't.b + t.c',
+	  '(SELECT count(*) FROM small AS s WHERE s.x < t.a)', 'substr(t.doc, 1, 5)'
+	  if !$table->{ties};
+	push @all, 't.tableoid::regclass' if !$table->{view} && $table->{name} !~ /temp/;
+	push @all, 't.ctid' if $still;
+	return join ', ', key(), map { pick(@all) } 1 .. number(4);
+}
+
+# The order; whether the index gives all of it.
+sub order
+{
+	my ($q) = @_;
+	my $d = distance($q);
+
+	return "ORDER BY $d" if chance(0.85);
+	return "ORDER BY $d ASC NULLS LAST" if chance(0.2);
+	return "ORDER BY $d, " . distance(literal()) if chance(0.3);
+	return "ORDER BY $d" if $table->{twice};
+	$keyed = 1;
+	return "ORDER BY $d, t.e <=> $q" if chance(0.3) && !$table->{column} && $op ne '<=>';
+	return "ORDER BY $d, t.id";
+}
+
+sub from { return "FROM $table->{name} AS t"; }
+
+# SELECT of some rows, nearest first.
+sub nearest_sql
+{
+	my ($q, %o) = @_;
+	my $columns = $o{columns} // columns($q);
+	my $limit = $o{limit} // limit();
+
+	local $ordering = distance($q);
+	return "SELECT $columns @{[from()]} @{[where($o{and})]} " . ($o{order} // order($q)) . " $limit";
+}
+
+# The rows that other statements do something with.
+sub few_sql
+{
+	my ($q, %o) = @_;
+
+	my $a = $table->{ties} ? '0 AS a' : 't.a';
+
+	return nearest_sql($q, columns => key() . " AS id, $a, " . distance($q) . ' AS d',
+		order => 'ORDER BY ' . distance($q), limit => pick('LIMIT 1', 'LIMIT 5', 'LIMIT 20'), %o);
+}
+
+# ---- forms: what to run; { query => sql } shows its plan, too
+
+sub simple
+{
+	my $sql = nearest_sql(query());
+
+	return chance(0.3) ? { query => $sql, analyze => 1 } : { query => $sql };
+}
+
+# Whole rows, which are long.
+sub whole_rows
+{
+	return simple() if $table->{ties};
+	return { query => nearest_sql(query(), columns => pick('t', 't.*', '*', 't.id, t, t.a', 'row_to_json(t)'),
+			limit => pick('LIMIT 1', 'LIMIT 4')) };
+}
+
+# No condition: nothing for the custom scan.
+sub without_condition
+{
+	my $q = query();
+
+	$uses = $table->{role} || $table->{view} ? 'any' : 'index';
+	return { query => "SELECT @{[columns($q)]} @{[from()]} " .
+		  ($table->{predicate} ? 'WHERE t.b = 1{z} ' : 'WHERE true{z} ') . order($q) . ' ' . limit() };
+}
+
+sub prepared
+{
+	my $q = '$1';
+	my $type = $table->{type} // 'real[]';
+	my $limit = pick('LIMIT $3', 'LIMIT 10', 'LIMIT $3 OFFSET 2');
+	my $name = pick('auto', 'force_generic_plan', 'force_custom_plan');
+	my $sql = nearest_sql($q, limit => $limit, and => pick('t.a < $2', 't.a = $2', 't.a % 5 = $2 % 5', 't.id > $2'));
+	my @calls = map { [ literal(), number(100), pick(1, 10, 50, 'NULL') ] } 1 .. ($name eq 'auto' ? 7 : 3);
+
+	$sql =~ s/\$3/least(\$3, 10)/ if chance(0.2);
+	return (
+		"SET plan_cache_mode = $name",
+		"PREPARE p($type, int, int) AS $sql",
+		(map { { query => "EXECUTE p($_->[0], $_->[1], $_->[2])" } } @calls),
+		'DEALLOCATE p');
+}
+
+sub lateral
+{
+	my $q = outer();
+	my $limit = pick('LIMIT 1', 'LIMIT 3', 'LIMIT q.a', 'LIMIT 10 OFFSET 1');
+	my $inner = nearest_sql($q, columns => key() . ' AS id, ' . distance($q) . ' AS d',
+		order => 'ORDER BY ' . distance($q), limit => $limit,
+		and => pick(undef, 't.a > q.a', 't.id % 7 = q.a', "t.a IN (q.a, q.id, 50)"));
+	my $join = pick(', LATERAL', ' CROSS JOIN LATERAL', ' LEFT JOIN LATERAL');
+
+	return (pick('SET enable_memoize = off', 'SET enable_material = off', 'SET work_mem = 64'),
+		{ sorted => 1, query => "SELECT q.id, x.* FROM asked AS q$join ($inner) AS x" .
+			  ($join =~ /LEFT/ ? ' ON true' : '') . ' ORDER BY q.id' });
+}
+
+sub correlated
+{
+	my $q = outer();
+	my $inner = nearest_sql($q, columns => key(), order => 'ORDER BY ' . distance($q), limit => 'LIMIT 1',
+		and => pick(undef, 't.a > q.a', 't.b IS NOT DISTINCT FROM q.a % 2'));
+	my $list = nearest_sql($q, columns => key(), order => 'ORDER BY ' . distance($q), limit => 'LIMIT 4');
+
+	return { query => pick("SELECT q.id, ($inner) FROM asked AS q ORDER BY q.id",
+			"SELECT q.id, ARRAY($list), ($inner) FROM asked AS q ORDER BY q.id",
+			"SELECT q.id FROM asked AS q WHERE ($inner) % 2 = 1 ORDER BY q.id",
+			"SELECT q.id FROM asked AS q WHERE EXISTS (SELECT FROM ($list) AS x WHERE x.@{[key() =~ s/t.//r]} % 3 = 0) ORDER BY q.id") };
+}
+
+sub cte
+{
+	my $q = query();
+	my $how = pick('', 'MATERIALIZED', 'NOT MATERIALIZED');
+	my $few = few_sql($q);
+
+	return { query => pick("WITH n AS $how ($few) SELECT * FROM n ORDER BY d",
+			"WITH n AS $how ($few) SELECT n.id, m.d FROM n JOIN n AS m USING (id) ORDER BY n.d",
+			"WITH RECURSIVE r(id, d, depth) AS ((SELECT id, d, 1 FROM ($few) AS x) UNION ALL
+				SELECT r.id, r.d + 1, depth + 1 FROM r WHERE depth < 3) SELECT id, d, depth FROM r ORDER BY depth, d") }
+}
+
+sub join_above
+{
+	my $how = pick('hashjoin', 'nestloop', 'mergejoin');
+
+	return (
+		(map { "SET enable_$_ = off" } grep { $_ ne $how } 'hashjoin', 'nestloop', 'mergejoin'),
+		{ sorted => 1, query => 'SELECT n.id, n.d, m.name FROM (' . few_sql(query()) . ') AS n ' .
+			  pick('', 'LEFT ') . 'JOIN names AS m USING (a)' . pick('', ' WHERE m.a < 50') });
+}
+
+# The scan is the outer side, and its order the join's.
+sub join_inside
+{
+	my $q = query();
+	my $join = pick('JOIN names AS m ON m.a = t.a', 'JOIN names AS m USING (a)',
+		'LEFT JOIN names AS m ON m.a = t.a AND m.a < 40', 'JOIN small AS m ON m.x = t.a');
+	my $other = $table->{ties} ? '1' : $join =~ /small/ ? 'm.y' : 'm.name';
+
+	$uses = 'any';
+	return ('SET enable_hashjoin = off', 'SET enable_mergejoin = off',
+		{ query => "SELECT @{[key()]}, $other, @{[distance($q)]} AS d FROM $table->{name} AS t $join " .
+			  where() . " ORDER BY d LIMIT @{[pick(1, 10, 40)]}" });
+}
+
+sub union_all
+{
+	my ($a, $b) = (few_sql(query()), few_sql(query()));
+
+	return { sorted => 1, query => "($a) UNION ALL ($b)" };
+}
+
+sub distinct_on
+{
+	my $q = query();
+	my $d = distance($q);
+
+	return { query => pick(
+			"SELECT DISTINCT ON ($d) @{[key()]}, $d @{[from()]} @{[where()]} ORDER BY $d LIMIT 10",
+			"SELECT DISTINCT x.a FROM (@{[few_sql($q)]}) AS x ORDER BY 1") };
+}
+
+sub window
+{
+	my $q = query();
+	my $d = distance($q);
+
+	return { query => "SELECT @{[key()]}, @{[pick('row_number() OVER w', \"lag($d) OVER w\", 'rank() OVER w', 'sum(t.a) OVER w')]}
+		@{[from()]} @{[where()]} WINDOW w AS (ORDER BY $d) LIMIT 20" } if !$table->{ties};
+	return { query => "SELECT t.rep, rank() OVER (ORDER BY $d) @{[from()]} @{[where()]} LIMIT 20" };
+}
+
+sub with_ties
+{
+	my $q = query();
+
+	return { sorted => 1, query => nearest_sql($q, columns => 't.id', order => 'ORDER BY ' . distance($q),
+			limit => "FETCH FIRST @{[pick(1, 4, 10)]} ROWS WITH TIES") };
+}
+
+sub aggregate
+{
+	my $n = few_sql(query());
+
+	return { query => pick("SELECT count(*), sum(x.id), max(d) FROM ($n) AS x",
+			"SELECT x.a % 3, count(*) FROM ($n) AS x GROUP BY 1 ORDER BY 1",
+			"SELECT array_agg(x.id ORDER BY d, x.id) FROM ($n) AS x",
+			"SELECT y FROM small WHERE y IN (SELECT x.a FROM ($n) AS x) ORDER BY 1",
+			"SELECT count(*) FROM small AS s WHERE NOT EXISTS (SELECT FROM ($n) AS x WHERE x.a = s.x)") };
+}
+
+sub cursor
+{
+	my $sql = nearest_sql(query());
+	my $kind = pick('', 'NO SCROLL', 'SCROLL', 'SCROLL');
+	my $change = pick("DELETE FROM $table->{name} AS t WHERE a < 50", "UPDATE $table->{name} AS t SET flag = NOT flag",
+		"UPDATE $table->{name} AS t SET a = a + 1 WHERE a < 90");
+	my @moves = map { 'FETCH ' . pick('NEXT', 1, 3, 'FORWARD 5', 'RELATIVE 2') . ' FROM c' } 1 .. 3;
+
+	push @moves, map { pick('FETCH', 'MOVE') . ' ' . pick('PRIOR', 'BACKWARD 2', 'FIRST', 'LAST', 'ABSOLUTE 2', 'RELATIVE -1', 1, 'BACKWARD ALL') . ' FROM c' } 1 .. 5
+	  if $kind eq 'SCROLL';
+	splice @moves, 1, 0, $change if $kind ne 'SCROLL' && !$table->{view} && !$table->{role} && chance(0.5);
+	return ('BEGIN', { run => "DECLARE c $kind CURSOR FOR $sql", plan => $sql }, @moves, 'FETCH 20 FROM c', 'CLOSE c', 'ROLLBACK')
+	  if chance(0.7);
+	return ('BEGIN', { run => "DECLARE c CURSOR WITH HOLD FOR $sql", plan => $sql }, 'FETCH 1 FROM c', 'COMMIT', 'FETCH 3 FROM c', 'CLOSE c');
+}
+
+# A sort is no scan that can be updated: the reference is the index scan.
+sub current_of
+{
+	my $q = query();
+	my $of = pick('', '', 'FOR UPDATE');
+	my $to = $table->{name};
+	my $sql = nearest_sql($q, columns => 't.id, t.a', order => 'ORDER BY ' . distance($q), limit => $of ? 'LIMIT 30' : '');
+
+	return simple() if $table->{view} || $table->{parts} || $table->{ties} || $sql =~ /IN \(SELECT|EXISTS/;
+	return ('BEGIN', { run => "DECLARE c CURSOR FOR $sql $of", plan => "$sql $of", reference => $of ? 'sort' : 'index' },
+		'FETCH 2 FROM c', "UPDATE $to SET flag = NOT flag, c = 1000 WHERE CURRENT OF c RETURNING id, a",
+		'FETCH 1 FROM c', "DELETE FROM $to WHERE CURRENT OF c RETURNING id",
+		'FETCH 3 FROM c', "SELECT id, a, flag FROM $to WHERE c = 1000 ORDER BY id", 'ROLLBACK');
+}
+
+# Rows that are found so are changed.
+sub change
+{
+	my $n = few_sql(query());
+	my $to = $table->{name};
+
+	return simple() if $table->{twice} || $table->{ties};
+	my $sql = pick(
+		"UPDATE $to AS t SET flag = NOT t.flag, w = 'new' FROM ($n) AS x WHERE t.id = x.id RETURNING t.id, t.flag, x.d",
+		"UPDATE $to AS t SET e = t.e WHERE t.id IN (SELECT x.id FROM ($n) AS x) RETURNING t.id, t.w",
+		"UPDATE $to AS t SET doc = 'new' WHERE t.id = (SELECT x.id FROM ($n) AS x ORDER BY x.d LIMIT 1) RETURNING t.id, t.doc",
+		"DELETE FROM $to AS t USING ($n) AS x WHERE t.id = x.id RETURNING t.id, x.d",
+		"DELETE FROM $to AS t WHERE t.id IN (SELECT x.id FROM ($n) AS x) AND t.a > 3 RETURNING t.id",
+		"INSERT INTO taken SELECT * FROM ($n) AS x RETURNING *",
+		"INSERT INTO $to (id, z, a, e) SELECT x.id + 100000, true, x.a, t.e FROM ($n) AS x JOIN $to AS t USING (id) RETURNING id, z",
+		$table->{view} || $table->{role} ? "INSERT INTO taken SELECT x.id FROM ($n) AS x RETURNING *" :
+		"MERGE INTO $to AS t USING ($n) AS x ON t.id = x.id WHEN MATCHED AND t.a < 50 THEN DELETE WHEN MATCHED THEN UPDATE SET w = 'merged'");
+	my @after = $sql =~ /^MERGE/ ? "SELECT count(*) FROM $to WHERE w = 'merged'" : ();
+
+	return ('BEGIN', { sorted => 1, query => $sql }, @after, 'ROLLBACK');
+}
+
+# What the session has changed itself, it sees.
+sub own_changes
+{
+	my $q = query();
+	local $still = 0;
+	my $sql = nearest_sql($q, columns => 't.id, t.a, ' . distance($q));
+	my $to = $table->{name};
+	my $dims = $table->{dims} // 8;
+
+	return simple() if $table->{view} || $table->{ties};
+	return ('BEGIN', "DELETE FROM $to AS t WHERE t.id % 3 = @{[number(3)]} AND t.a < 60", 'SAVEPOINT s',
+		"UPDATE $to AS t SET c = 1, flag = true WHERE t.id % 4 = 0",
+		pick('ROLLBACK TO s', 'RELEASE s'),
+		"INSERT INTO $to (id, rep, z, a, b, c, flag, w, doc, tags, made, e)
+			SELECT id + 10000, id + 10000, true, a, 1, 1, true, w, doc, tags, made, point(id + 10000, $dims)$cast
+			FROM $to WHERE id % 50 = 1",
+		"UPDATE $to AS t SET a = 5 WHERE t.id > 10000",
+		{ query => $sql }, 'ROLLBACK');
+}
+
+sub locked
+{
+	my $q = query();
+	my $lock = pick('FOR UPDATE', 'FOR SHARE', 'FOR UPDATE SKIP LOCKED', 'FOR NO KEY UPDATE OF t', 'FOR UPDATE NOWAIT');
+	my $sql = chance(0.5) ? nearest_sql($q) . " $lock" :
+	  'SELECT x.id, x.d, m.name FROM (' . few_sql($q) . " $lock) AS x JOIN names AS m USING (a) ORDER BY x.d";
+
+	return simple() if $table->{view};
+	return ('BEGIN', { query => $sql }, 'ROLLBACK');
+}
+
+sub plpgsql
+{
+	my $d = distance('q');
+	my $type = $table->{type} // 'real[]';
+	my $where = where(pick(undef, 't.a < n'));
+	my $select = "SELECT @{[key()]} AS id, $d AS d @{[from()]} $where ORDER BY $d";
+
+	return (pick('SET plan_cache_mode = auto', 'SET plan_cache_mode = force_generic_plan'),
+		{ run => "DO \$do\$
+DECLARE
+	n int = @{[number(100)]};
+	q $type = @{[literal()]};
+	c CURSOR FOR $select;
+	r record;
+	told text = '';
+BEGIN
+	FOR i IN 1 .. 3 LOOP
+		FOR r IN $select LIMIT 3 + i LOOP
+			told = told || r.id || ' ';
+			EXIT WHEN r.id % 9 = 0;
+		END LOOP;
+		q = @{[literal()]};
+		n = n + 10;
+	END LOOP;
+	OPEN c;
+	FOR i IN 1 .. 5 LOOP
+		FETCH c INTO r;
+		EXIT WHEN NOT FOUND;
+		told = told || r.id || ' ' || r.d || ' ';
+	END LOOP;
+	CLOSE c;
+	RAISE INFO '%', told;
+END \$do\$" });
+}
+
+sub function
+{
+	my $call = join ', ', literal(), number(100), pick(1, 5, 20);
+
+	return simple() if $table->{name} ne 'l2';
+	return { query => pick("SELECT * FROM nearest($call)", "SELECT n.id, m.name FROM nearest($call) AS n JOIN names AS m ON m.a = n.id % 100 ORDER BY n.d",
+		'SELECT q.id, n.* FROM asked AS q, nearest(q.e, q.a * 10, 3) AS n ORDER BY q.id, n.d') };
+}
+
+sub copied
+{
+	my $sql = nearest_sql(query());
+
+	return { run => "COPY ($sql) TO STDOUT", plan => $sql } if chance(0.5);
+	return ('BEGIN', { run => 'CREATE TEMP TABLE made ON COMMIT DROP AS SELECT * FROM (' . few_sql(query()) . ') AS x' },
+		'SELECT * FROM made ORDER BY d', 'ROLLBACK');
+}
+
+# Rows come in any order.
+sub null_query
+{
+	my $type = $table->{type} // 'real[]';
+
+	return { sorted => 1, query => nearest_sql("NULL::$type", columns => key(),
+			order => 'ORDER BY ' . distance("(SELECT NULL::$type)"), limit => '') };
+}
+
+# What has no order is compared whole.
+sub relaxed
+{
+	my $q = query();
+
+	return { sorted => 1, effort => 'relaxed', query => nearest_sql($q,
+			columns => key() . ', ' . distance($q), order => 'ORDER BY ' . distance($q), limit => '') };
+}
+
+# What is not exact is some of what is: the reference has no limit.
+sub approximate
+{
+	my $q = query();
+
+	return { effort => 'approximate', query => nearest_sql($q, columns => 't.id, ' . distance($q),
+			order => 'ORDER BY ' . distance($q), limit => pick('{LIMIT 1}', '{LIMIT 10}', '{LIMIT 10}', '{LIMIT 100}', '')) };
+}
+
+# The statement, all of which is random but for its number: a list of texts
+# and hashes, see above, and settings for all ways to run it.
+sub statement
+{
+	my ($seed, $n, $version, $pgvector) = @_;
+	my @tables = tables($pgvector);
+
+	srand $seed * 1_000_003 + $n;
+	$table = pick(@tables, $tables[0]);
+	$op = $table->{op};
+	$keyed = 0;
+	$still = $table->{still};
+	$uses = $table->{barrier} ? 'any' : 'custom';
+	$cast = $CAST{ $table->{type} // '' } // '';
+	my @commands = weighted(
+		30 => \&simple, 3 => \&whole_rows, 3 => \&without_condition, 8 => \&prepared,
+		8 => \&lateral, 5 => \&correlated, 5 => \&cte, 5 => \&join_above,
+		5 => \&join_inside, 3 => \&union_all, 3 => \&distinct_on, 3 => \&window,
+		3 => \&with_ties, 3 => \&aggregate, 6 => \&cursor, 5 => \&current_of,
+		8 => \&change, 4 => \&own_changes, 5 => \&locked, 4 => \&plpgsql,
+		2 => \&function, 2 => \&copied, 2 => \&null_query,
+		4 => \&relaxed, 8 => \&approximate)->();
+	my $parallel = $version < 16 ? 'force_parallel_mode' : 'debug_parallel_query';
+	my @settings;
+
+	push @settings, "SET $parallel = @{[pick('on', 'regress')]}" if chance(0.1);
+	push @settings, "SET default_transaction_isolation = @{[pick('serializable', q('repeatable read'))]}" if chance(0.1);
+	push @settings, 'SET gpuvec.engine = gpu' if chance(0.25);
+	push @settings, 'SET work_mem = 64' if chance(0.1);
+	push @settings, "SET ROLE $table->{role}" if $table->{role};
+	@commands = map { ref $_ ? $_ : { run => $_ } } @commands;
+	return { settings => \@settings, commands => \@commands, uses => $uses, keyed => $keyed, inexact => $table->{type} };
+}
+
+1;
