@@ -101,8 +101,10 @@ SELECT last_value FROM asked;
 SELECT setval('asked', 1, false);
 SELECT id FROM item WHERE tenant < 25 AND nextval('asked') % 3 = 0 ORDER BY e <-> '{1,2,3,4}' LIMIT 5;
 SELECT last_value FROM asked;
+SET gpuvec.recall = 1;
 SELECT count(*) FROM (SELECT id FROM item WHERE tenant < 25 AND nextval('asked') % 3 = 0 ORDER BY e <-> '{1,2,3,4}') AS x;
 SELECT last_value FROM asked;
+RESET gpuvec.recall;
 -- so do expensive ones
 CREATE FUNCTION dear(id int) RETURNS boolean LANGUAGE plpgsql IMMUTABLE COST 10000
 AS $$ BEGIN PERFORM nextval('asked'); RETURN id % 2 = 0; END $$;
@@ -149,6 +151,13 @@ RESET gpuvec.recall;
 SELECT pg_temp.told_of($$SELECT id FROM item WHERE note LIKE '%no such%' ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
 CREATE INDEX item_tenant ON item (tenant);
 SELECT pg_temp.told_of($$SELECT id FROM item WHERE tenant = 49 ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
+
+-- a worker of a session that has not searched yet
+\c -
+SELECT set_config(name, 'on', false) FROM pg_settings
+WHERE name IN ('force_parallel_mode', 'debug_parallel_query');
+SET enable_seqscan = off;
+SELECT id FROM item WHERE kind = 1 AND id < 250 ORDER BY e <-> '{1,2,3,4}' LIMIT 3;
 
 -- a role is gone when the next run begins
 DROP OWNED BY regress_gpuvec_filtered;
