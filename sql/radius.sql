@@ -251,6 +251,3 @@ DROP TABLE spots, forms, asked, areas, bytes, fresh, lows;
 DROP FUNCTION odd;
 DROP SEQUENCE asks;
 DROP ROLE regress_guest;
-DROP TABLE spots, forms, asked, areas, bytes, fresh;
-DROP FUNCTION odd;
-DROP SEQUENCE asks;
