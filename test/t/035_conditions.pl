@@ -61,8 +61,8 @@ if (!defined $ENV{GPUVEC_TEST_STATEMENTS})
 {
 	cmp_ok($counts{$_} // 0, '>=', 5, "scans that ended by $_") for 'index', 'table', 'bitmap';
 	# .9 is asked
-	cmp_ok($counts{$_}->{found}, '>=', 0.9 * $counts{$_}->{wanted}, "found of $counts{$_}->{wanted}, $_")
-	  for 'on', 'on_indexed';
+	cmp_ok($counts{$_}->{found}, '>=', 0.9 * $counts{$_}->{wanted}, "$_: found of $counts{$_}->{wanted}")
+	  for map { ("$_ on", "$_ on_indexed") } 'approximate', 'radius';
 	cmp_ok(served($node), '>', 10, 'gpuvecd was asked, too');
 }
 

@@ -27,7 +27,8 @@ my %EFFORTS = (
 	recall => 'SET gpuvec.recall = 1',
 	lists => 'SET gpuvec.probes = 16777216; SET gpuvec.candidates = 1000000',
 	relaxed => 'SET gpuvec.recall = 0.9; SET gpuvec.scan_order = relaxed',
-	approximate => 'SET gpuvec.recall = 0.9');
+	approximate => 'SET gpuvec.recall = 0.9',
+	radius => 'SET gpuvec.radius_recall = 0.9');
 
 # psql's input: a statement run in one way.  Before a line "@ NUMBER WAY" its
 # output ends, and "@ NUMBER WAY plan" begins that of plans.
@@ -82,8 +83,8 @@ sub count_found
 	my @nearest = split /^/, $truth;
 	my ($limit) = map { ($_->{query} // '') =~ /\{LIMIT (\d+)\}/ } @{ $statement->{commands} };
 
-	return if !$limit;
-	splice @nearest, $limit if @nearest > $limit;
+	return if !$limit && $statement->{effort} ne 'radius';
+	splice @nearest, $limit if $limit && @nearest > $limit;
 	my %found = map { $_ => 1 } split /^/, $answer;
 	$counts->{found} += grep { $found{$_} } @nearest;
 	$counts->{wanted} += @nearest;
@@ -95,15 +96,16 @@ sub compare
 {
 	my ($statement, $answer, $truth) = @_;
 
-	if ($statement->{effort} eq 'approximate')
+	if ($statement->{effort} =~ /approximate|radius/)
 	{
 		my (%left, $last);
 
 		$left{$_}++ for split /^/, $truth;
 		for (split /^/, $answer)
 		{
-			my ($d) = /\|(\S+)$/ or return "not a row: $_";
+			my ($d) = /\|(\S*)$/ or return "not a row: $_";
 			return "a row too many: $_" if !$left{$_}--;
+			next if $statement->{effort} eq 'radius';
 			return "out of order: $_" if defined $last && $d < $last;
 			$last = $d;
 		}
@@ -189,8 +191,8 @@ sub ask_statements
 		for my $way ($reference, @TRIED)
 		{
 			my $ended = !exists $told->{ $n == $o{numbers}[-1] && $way eq $TRIED[-1] ? 'end' : "$n $way" };
-			count_found($statement, $told->{"$n $way"}, $told->{"$n $reference"}, $o{counts}->{$way} //= {})
-			  if $statement->{effort} eq 'approximate' && $way ne $reference && exists $told->{"$n $way"};
+			count_found($statement, $told->{"$n $way"}, $told->{"$n $reference"}, $o{counts}->{"$statement->{effort} $way"} //= {})
+			  if $statement->{effort} =~ /approximate|radius/ && $way ne $reference && exists $told->{"$n $way"};
 			$o{counts}->{$_}++ for ($told->{"$n $way analyzed"} // '') =~ /Rows From: (\w+)/g;
 			my $fault = $ended ? 'the session has ended' : fault_of($statement, $n, $way, $told);
 

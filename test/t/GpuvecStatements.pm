@@ -163,7 +163,7 @@ sub conditions
 	# these may become joins
 	$uses = 'any' if grep { /^(t.a IN \(SELECT|(NOT )?EXISTS)/ } @all;
 	# what the index's predicate says is no condition any more
-	$uses = 'any' if $table->{predicate} && !grep { !/^\(?t\.b/ } @all;
+	$uses = 'any' if $table->{predicate} && !grep { !/t\.b/ } @all;
 	push @all, 't.b = 1' if $table->{predicate};
 	push @all, 'tells(t.a)' if ($table->{role} || $table->{barrier}) && chance(0.5);
 	push @all, $other if $other;
@@ -232,18 +232,21 @@ sub nearest_sql
 	return "SELECT $columns @{[from()]} @{[where($o{and})]} " . ($o{order} // order($q)) . " $limit";
 }
 
-# No order, but a bound: exact.
+# No order, but a bound: exact where rows are changed, and as a rule.
 sub radius
 {
 	my $d = distance(query());
 	local $ordering = $d;
 	my $where = 'WHERE ' . bound($d) . ' AND ' . conditions();
 	my $to = $table->{name};
-	my @changed = ('BEGIN', { sorted => 1, query => pick("DELETE FROM $to AS t $where RETURNING @{[key()]}",
-				"UPDATE $to AS t SET doc = 'near' $where RETURNING @{[key()]}") }, 'ROLLBACK');
+	my @changed = ('SET gpuvec.radius_recall = 0.1', 'BEGIN', { sorted => 1, query => pick("DELETE FROM $to AS t $where RETURNING @{[key()]}",
+				"UPDATE $to AS t SET doc = 'near' $where RETURNING @{[key()]}",
+				"WITH n AS MATERIALIZED (SELECT t.id @{[from()]} $where), g AS
+				(DELETE FROM $to AS t USING n WHERE t.id = n.id RETURNING @{[key()]}) SELECT * FROM g") }, 'ROLLBACK');
 
 	$uses = 'any';
 	return @changed if !$table->{view} && chance(0.2);
+	return { effort => 'radius', query => "SELECT @{[key()]}, $d @{[from()]} $where" } if chance(0.4);
 	return { sorted => 1, query => pick(
 			"SELECT count(*), min($d) @{[from()]} $where", "SELECT @{[key()]} @{[from()]} $where",
 			"SELECT q.id FROM asked AS q WHERE EXISTS (SELECT @{[from()]} $where AND t.a % 7 >= q.a)",
