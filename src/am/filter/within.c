@@ -202,8 +202,10 @@ IvfpqIsBounded(const RelOptInfo *rel, Expr *distance)
 	ListCell   *lc;
 
 	foreach(lc, rel->baserestrictinfo)
+	{
 		if (IvfpqMatchBound(lfirst(lc), distance, exchanged, &bound))
-		return true;
+			return true;
+	}
 	return false;
 }
 

@@ -4,10 +4,10 @@
  *		conditions of its own.
  *
  * set_rel_pathlist_hook is called when core has made all paths of a base
- * relation.  distancepath.c adds to these.  Then an ordered IndexPath of ours is replaced by a custom path of
- * which it is the child, so core plans it, opens the index and builds keys that
- * are known only at run time.  The second child, where another index knows
- * which rows match, is a bitmap heap scan.
+ * relation.  distancepath.c adds to these.  Then an ordered IndexPath of ours
+ * is replaced by a custom path of which it is the child, so core plans it, opens
+ * the index and builds keys that are known only at run time.  The second child,
+ * where another index knows which rows match, is a bitmap heap scan.
  *
  * Left alone: parents (their children are not), targets of UPDATE and the like,
  * which no order is asked of, relations that take values of others in a join, and
@@ -51,8 +51,10 @@ has_conditions(List *clauses)
 	ListCell   *lc;
 
 	foreach(lc, clauses)
+	{
 		if (!lfirst_node(RestrictInfo, lc)->pseudoconstant)
-		return true;
+			return true;
+	}
 	return false;
 }
 
@@ -226,8 +228,10 @@ has_ours(const RelOptInfo *rel)
 	ListCell   *lc;
 
 	foreach(lc, rel->indexlist)
+	{
 		if (IvfpqIsOursToPlan(lfirst(lc)))
-		return true;
+			return true;
+	}
 	return false;
 }
 
@@ -238,8 +242,10 @@ wrap_paths(PlannerInfo *root, RelOptInfo *rel)
 	ListCell   *lc;
 
 	foreach(lc, rel->pathlist)
+	{
 		if (is_to_be_wrapped(lfirst(lc)))
-		paths = lappend(paths, lfirst(lc));
+			paths = lappend(paths, lfirst(lc));
+	}
 	foreach(lc, paths)
 		wrap_path(root, rel, lfirst(lc), true);
 	paths = IvfpqRadiusPaths(root, rel);

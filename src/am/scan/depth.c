@@ -53,11 +53,11 @@
  * Of what the rest would take, batches may take this share; more when their
  * number is known well.
  */
-#define BATCHES_SHARE		0.3
-#define SURE_BATCHES_SHARE	0.5
+#define BATCHES_SHARE		0.25
+#define SURE_BATCHES_SHARE	0.4
 
 /* Nanoseconds, beside those of effort.h. */
-#define ASK_NS				220.0	/* a row fetched that is not measured */
+#define ASK_NS				320.0	/* a candidate found, fetched and asked */
 #define PAGE_NS				450.0	/* a page of the table, in its order */
 #define ROW_NS				120.0	/* a row on such a page */
 #define MATCH_NS			150.0	/* a row that another index names */
