@@ -68,7 +68,7 @@ BEGIN
 END
 $$;
 CREATE TEMP TABLE beyond AS
-SELECT r, b.* FROM unnest(ARRAY[0.98, 0.99, 0.991, 0.995, 0.998, 0.999, 0.9999]) AS r, pg_temp.beyond(r) AS b;
+SELECT r, b.* FROM unnest(ARRAY[0.99, 0.991, 0.995, 0.998, 0.999, 0.9999]) AS r, pg_temp.beyond(r) AS b;
 SELECT r, finished, probes >= lag(probes) OVER w AS probes, candidates >= lag(candidates) OVER w AS candidates,
 	cost >= lag(cost) OVER w AS cost
 FROM beyond WINDOW w AS (ORDER BY r) ORDER BY r;

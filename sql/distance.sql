@@ -84,6 +84,11 @@ CREATE INDEX few_e ON few USING gpuivfpq (e) WITH (lists = 20) WHERE kind = 1;
 ANALYZE few;
 SELECT pg_temp.plan('SELECT id FROM few WHERE kind = 1 ORDER BY e <-> ''{1,2,3,0}'', id LIMIT 3');
 SELECT pg_temp.plan('SELECT id FROM few WHERE kind = 2 ORDER BY e <-> ''{1,2,3,0}'', id LIMIT 3');
+-- no rows, and rows that take values of other tables
+SELECT id FROM ties WHERE false ORDER BY e <-> '{1,2,3,0}', id LIMIT 3;
+SELECT f.id, x.id, x.sum - f.kind AS kind FROM few AS f
+LEFT JOIN LATERAL (SELECT t.id, t.e, coalesce(t.kind + f.kind, 1) AS sum FROM ties AS t WHERE t.kind < 3) AS x ON true
+WHERE f.id BETWEEN 100 AND 102 ORDER BY x.e <-> '{1,2,3,0}', x.id, f.id LIMIT 4;
 
 -- sides exchanged: the distance is a column of the scan all the same
 CREATE SEQUENCE calls;
@@ -117,3 +122,8 @@ SELECT id, '{1,2,3,0}' <~> e AS d, e <~> '{1,2,3,0}' AS c FROM ties WHERE kind =
 SELECT pg_temp.more_calls('SELECT id FROM ties WHERE kind = 3 ORDER BY ''{1,2,3,0}'' <~> e LIMIT 3');
 -- without conditions, where nobody reads it
 SELECT pg_temp.more_calls('SELECT id FROM ties ORDER BY ''{1,2,3,0}'' <~> e LIMIT 3');
+DROP TABLE ties, parts, few;
+DROP OPERATOR FAMILY counted_ops USING gpuivfpq;
+DROP OPERATOR <~> (real[], real[]);
+DROP FUNCTION counted_distance;
+DROP SEQUENCE calls;

@@ -153,3 +153,6 @@ SELECT pg_temp.told_of($$SELECT id FROM item WHERE tenant = 49 ORDER BY e <-> '{
 -- a role is gone when the next run begins
 DROP OWNED BY regress_gpuvec_filtered;
 DROP ROLE regress_gpuvec_filtered;
+DROP TABLE item, tenant, parts;
+DROP FUNCTION dear, cheap, tells;
+DROP SEQUENCE asked;

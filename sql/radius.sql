@@ -243,7 +243,11 @@ SELECT pg_temp.bound('DELETE FROM asked WHERE n IN (SELECT kind FROM spots WHERE
 SELECT pg_temp.bound('MERGE INTO asked USING (SELECT kind FROM spots WHERE e <-> Q < 0.7) AS s ON n = kind WHEN MATCHED THEN DELETE');
 SELECT pg_temp.bound('SELECT id FROM spots WHERE e <-> Q < 0.7 FOR UPDATE');
 SELECT pg_temp.bound('SELECT id FROM spots WHERE e <-> Q < 0.7 AND false');
+-- nor for one that takes values of another table
+SELECT count(*), bool_and(x.sum = a.n + x.kind) FROM asked AS a
+LEFT JOIN LATERAL (SELECT coalesce(s.kind + a.n, 1) AS sum, s.kind FROM spots AS s WHERE s.e <-> :'q' < 0.7) AS x ON true;
 DROP POLICY odd ON spots;
-DROP TABLE lows;
-REVOKE ALL ON spots FROM regress_guest;
+DROP TABLE spots, forms, asked, areas, bytes, fresh, lows;
+DROP FUNCTION odd;
+DROP SEQUENCE asks;
 DROP ROLE regress_guest;

@@ -80,7 +80,8 @@ typedef struct IvfpqTarget
 /* Which queries calibration's targets are for. */
 typedef enum IvfpqTargetsFor
 {
-	IVFPQ_FOR_ROWS,				/* rows of the table */
+	IVFPQ_FOR_ROWS,				/* points beside rows; by 0.3.0 and before,
+								 * rows */
 	IVFPQ_FOR_QUERIES			/* queries that were given */
 } IvfpqTargetsFor;
 

@@ -50,8 +50,7 @@ sub script
 		  if $command->{analyze} && $way =~ /^on/;
 		$sql .= ($command->{query} // $command->{run}) . ";\n";
 	}
-	# where a sort is the only way, it is everybody's
-	my $z = $reference || ($statement->{keyed} && $statement->{version} < 17) ? ' AND t.z' : '';
+	my $z = $reference ? ' AND t.z' : '';
 	$sql =~ s/\{z\}/$z/g;
 	$sql =~ s/\{(LIMIT \d+)\}/$reference ? '' : $1/ge;
 	$sql =~ s/\{schema\}/$schema/g;
@@ -113,7 +112,7 @@ sub check_plans
 	return '' if $plans eq '' || $plans =~ /One-Time Filter/;
 	return $custom || $index ? 'the reference uses the index' : '' if $way eq 'sort';
 	return 'uses the custom scan' if $custom && ($way =~ /off|index$/ || $uses eq 'index');
-	return '' if $uses eq 'any' || ($statement->{keyed} && $statement->{version} < 17);
+	return '' if $uses eq 'any';
 	return 'does not use the index' if !$index;
 	return $custom || $way =~ /off|index$/ || $uses eq 'index' ? '' : 'does not use the custom scan';
 }
@@ -121,7 +120,7 @@ sub check_plans
 # What is known of the whole statement from its commands.
 sub complete
 {
-	my ($statement, $version) = @_;
+	my ($statement) = @_;
 	my ($reference, $sorted, $effort) = ('sort', 0, rand() < 0.3 ? 'lists' : 'recall');
 
 	for my $command (@{ $statement->{commands} })
@@ -130,7 +129,7 @@ sub complete
 		$sorted ||= $command->{sorted};
 		$effort = $command->{effort} // $effort;
 	}
-	return { %$statement, version => $version, reference => $reference, sorted => $sorted, effort => $effort };
+	return { %$statement, reference => $reference, sorted => $sorted, effort => $effort };
 }
 
 # What is wrong with an answer and its plans, '' for nothing.
@@ -156,7 +155,7 @@ sub fault_of
 sub ask_statements
 {
 	my ($ask, %o) = @_;
-	my %statements = map { $_ => complete(statement($o{seed}, $_, @o{ 'version', 'pgvector' }), $o{version}) } @{ $o{numbers} };
+	my %statements = map { $_ => complete(statement($o{seed}, $_, @o{ 'version', 'pgvector' })) } @{ $o{numbers} };
 	my $input = session_sql();
 	my @faults;
 

@@ -2,9 +2,9 @@
  * calibrate.c
  *		What a recall costs on this index: probes and candidates, measured.
  *
- * Rows of the table serve as queries, each left out of its own answer; those
- * of a build are rows that training has not seen.  Or a user gives them
- * (targets.c).  The pass that places the
+ * Points beside rows serve as queries (train/beside.c), each of these rows left
+ * out of its point's answer; those of a build are rows that training has not
+ * seen.  Or a user gives them (targets.c).  The pass that places the
  * rows finds the queries' true neighbours (gv_exact).  Then each query is
  * searched with ever more lists (ladder.c), and of all pairs (probes,
  * candidates) that reach a target the cheapest is kept (cheapest.c).
@@ -182,8 +182,8 @@ IvfpqCalibrationSample(IvfpqCalibration *calibration, const float *row,
 }
 
 /*
- * A level's rows nearest to query q but its own, at most so many, nearest
- * first; returns how many.
+ * A level's rows nearest to query q but the one it was made of, at most so
+ * many, nearest first; returns how many.
  */
 int
 IvfpqCalibrationNearest(const IvfpqCalibration *calibration, int level, int q,

@@ -44,8 +44,8 @@ typedef struct IvfpqCalibration
 	const GvModel *gv;
 	int			nqueries;
 	const float *queries;		/* [nqueries][dims] transformed */
-	const uint64 *ids;			/* [nqueries] TIDs of the queries' own rows,
-								 * or IVFPQ_NO_ROW */
+	const uint64 *ids;			/* [nqueries] TIDs of the rows beside them, or
+								 * IVFPQ_NO_ROW */
 	GvTopK	   *truth[IVFPQ_LEVELS];	/* [queries of the level] nearest rows
 										 * so far */
 	int			nsampled;		/* rows of the second level that wait */

@@ -129,8 +129,8 @@ read_table(Pass *pass, Relation heap, Relation index, IndexInfo *indexInfo)
 }
 
 /*
- * Draw rows to be queries, transformed; fewer than are needed when the table
- * is small.
+ * Draw rows and make points beside them queries, transformed; fewer than are
+ * needed when the table is small.
  */
 static int
 draw_queries(IvfpqSample *sample, const IvfpqModel *model, Relation heap,
@@ -141,13 +141,19 @@ draw_queries(IvfpqSample *sample, const IvfpqModel *model, Relation heap,
 
 	sample->dims = model->meta.dims;
 	sample->lenient = true;
-	sample->capacity = IvfpqCalibrationQueries(get_float8_infinity());
+	sample->capacity = IvfpqCalibrationQueries(get_float8_infinity()) +
+		IvfpqRowsAround(sample->dims);
 	sample->least = sample->capacity;
 	IvfpqSampleTake(sample, heap, index, indexInfo, &rows);
 	IvfpqSampleShuffle(sample);
 	n = (int) Min(IvfpqCalibrationQueries(rows), sample->count);
 	if (n > 0)
+	{
+		IvfpqMoveBeside(sample->type->metric, sample->dims, sample->rows, n,
+						sample->rows + (Size) n * sample->dims,
+						sample->count - n);
 		gv_transform(&model->gv, sample->rows, n, sample->rows);
+	}
 	return n;
 }
 

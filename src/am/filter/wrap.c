@@ -9,8 +9,9 @@
  * are known only at run time.  The second child, where another index knows
  * which rows match, is a bitmap heap scan.
  *
- * Not wrapped: parents (their children are), targets of UPDATE and the like,
- * which no order is asked of, and relations that take parameters from a join.
+ * Left alone: parents (their children are not), targets of UPDATE and the like,
+ * which no order is asked of, relations that take values of others in a join, and
+ * those that are proved to be empty.
  */
 #include "postgres.h"
 
@@ -253,7 +254,8 @@ change_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 {
 	if (previous_hook)
 		previous_hook(root, rel, rti, rte);
-	if (rte->rtekind != RTE_RELATION || rte->inh || !has_ours(rel) ||
+	if (rte->rtekind != RTE_RELATION || rte->inh || IS_DUMMY_REL(rel) ||
+		!bms_is_empty(rel->lateral_relids) || !has_ours(rel) ||
 		bms_is_member(rti, root->all_result_relids))
 		return;
 	IvfpqAddFirstKeyPaths(root, rel);

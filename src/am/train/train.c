@@ -75,8 +75,8 @@ IvfpqCalibrationQueries(double rows)
 }
 
 /*
- * Take the first rows out of the sample.  Training does not see them; as
- * queries they tell how well the index finds its rows.
+ * Take the first rows out of the sample.  Training does not see them; points
+ * beside them tell how well the index answers queries.
  */
 static void
 hold_out_queries(IvfpqTraining *training, IvfpqTeam *team,
@@ -98,6 +98,8 @@ hold_out_queries(IvfpqTraining *training, IvfpqTeam *team,
 	memmove(sample->rows, sample->rows + (Size) n * sample->dims,
 			sample->count * sample->dims * sizeof(float));
 	memmove(sample->ids, sample->ids + n, sample->count * sizeof(uint64));
+	IvfpqMoveBeside(training->gv.metric, sample->dims, training->queries, n,
+					sample->rows, sample->count);
 }
 
 /* Find mean and scale, from the sample. */

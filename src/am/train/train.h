@@ -26,9 +26,10 @@ typedef struct IvfpqTraining
 	float	   *centroids;		/* [nlists][dims] */
 	float	   *mean;			/* [dims] */
 	float	   *codebooks;		/* [16 * dims] */
-	int			nqueries;		/* rows held out to calibrate with */
+	int			nqueries;		/* points beside rows held out, to calibrate
+								 * with */
 	float	   *queries;		/* [nqueries][dims] */
-	uint64	   *query_ids;		/* [nqueries] their TIDs */
+	uint64	   *query_ids;		/* [nqueries] the rows' TIDs */
 	double		rows;			/* estimate of the rows to index */
 	IvfpqBuilder *builder;		/* gpuvecd's, which trained; or NULL */
 } IvfpqTraining;
@@ -132,6 +133,11 @@ extern void IvfpqTrainingOpen(IvfpqTraining *training, IvfpqTeam *team);
 
 /* Neighbours of each query that calibration looks for. */
 #define IVFPQ_TRUTH_ROWS	100
+
+/* beside.c */
+extern int	IvfpqRowsAround(int dims);
+extern void IvfpqMoveBeside(GvMetric metric, int dims, float *queries, int n,
+							const float *others, int64 nothers);
 
 /* train.c */
 extern int	IvfpqCalibrationQueries(double rows);
