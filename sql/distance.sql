@@ -84,6 +84,11 @@ CREATE INDEX few_e ON few USING gpuivfpq (e) WITH (lists = 20) WHERE kind = 1;
 ANALYZE few;
 SELECT pg_temp.plan('SELECT id FROM few WHERE kind = 1 ORDER BY e <-> ''{1,2,3,0}'', id LIMIT 3');
 SELECT pg_temp.plan('SELECT id FROM few WHERE kind = 2 ORDER BY e <-> ''{1,2,3,0}'', id LIMIT 3');
+-- no rows, and rows that take values of other tables
+SELECT id FROM ties WHERE false ORDER BY e <-> '{1,2,3,0}', id LIMIT 3;
+SELECT f.id, x.id, x.sum - f.kind AS kind FROM few AS f
+LEFT JOIN LATERAL (SELECT t.id, t.e, coalesce(t.kind + f.kind, 1) AS sum FROM ties AS t WHERE t.kind < 3) AS x ON true
+WHERE f.id BETWEEN 100 AND 102 ORDER BY x.e <-> '{1,2,3,0}', x.id, f.id LIMIT 4;
 
 -- sides exchanged: the distance is a column of the scan all the same
 CREATE SEQUENCE calls;

@@ -101,8 +101,10 @@ SELECT last_value FROM asked;
 SELECT setval('asked', 1, false);
 SELECT id FROM item WHERE tenant < 25 AND nextval('asked') % 3 = 0 ORDER BY e <-> '{1,2,3,4}' LIMIT 5;
 SELECT last_value FROM asked;
+SET gpuvec.recall = 1;
 SELECT count(*) FROM (SELECT id FROM item WHERE tenant < 25 AND nextval('asked') % 3 = 0 ORDER BY e <-> '{1,2,3,4}') AS x;
 SELECT last_value FROM asked;
+RESET gpuvec.recall;
 -- so do expensive ones
 CREATE FUNCTION dear(id int) RETURNS boolean LANGUAGE plpgsql IMMUTABLE COST 10000
 AS $$ BEGIN PERFORM nextval('asked'); RETURN id % 2 = 0; END $$;
@@ -116,6 +118,23 @@ SELECT setval('asked', 1, false);
 SELECT id FROM item WHERE tenant < 25 AND (SELECT cheap(tenant.id) FROM tenant WHERE tenant.id = item.tenant)
 ORDER BY e <-> '{1,2,3,4}' LIMIT 5;
 SELECT last_value < 100 AS few FROM asked;
+
+-- conditions are asked in the plan's order: one that fails where another has not
+-- passed, in front of which there is one that waits
+CREATE FUNCTION guards(tenant int) RETURNS boolean LANGUAGE plpgsql VOLATILE COST 1
+AS $$ BEGIN RETURN tenant < 25; END $$;
+CREATE FUNCTION fails(tenant int) RETURNS boolean LANGUAGE plpgsql IMMUTABLE
+AS $$ BEGIN RETURN 1 / (tenant < 25)::int = 1; END $$;
+SELECT id FROM item WHERE guards(tenant) AND fails(tenant) ORDER BY e <-> '{1,2,3,4}' LIMIT 3;
+SELECT id FROM item WHERE e <-> '{1,2,3,4}' < 13 AND 1 / (e <-> '{1,2,3,4}' < 13)::int = kind
+ORDER BY e <-> '{1,2,3,4}' LIMIT 3;
+
+-- a relation without rows, and one whose columns depend on a row beside, have
+-- no path of ours for the first of several keys either
+SELECT id FROM item WHERE false ORDER BY e <-> '{1,2,3,4}', id LIMIT 3;
+SELECT t.id, x.id, x.sum FROM tenant AS t
+	LEFT JOIN LATERAL (SELECT id, e, coalesce(kind + t.id, 0) AS sum FROM item WHERE tenant = 7) AS x ON true
+WHERE t.id < 3 ORDER BY x.e <-> '{1,2,3,4}', x.id, t.id LIMIT 6;
 
 -- what a policy hides no other condition sees, however cheap
 CREATE ROLE regress_gpuvec_filtered;
@@ -150,9 +169,16 @@ SELECT pg_temp.told_of($$SELECT id FROM item WHERE note LIKE '%no such%' ORDER B
 CREATE INDEX item_tenant ON item (tenant);
 SELECT pg_temp.told_of($$SELECT id FROM item WHERE tenant = 49 ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
 
+-- a worker of a session that has not searched yet
+\c -
+SELECT set_config(name, 'on', false) FROM pg_settings
+WHERE name IN ('force_parallel_mode', 'debug_parallel_query');
+SET enable_seqscan = off;
+SELECT id FROM item WHERE kind = 1 AND id < 250 ORDER BY e <-> '{1,2,3,4}' LIMIT 3;
+
 -- a role is gone when the next run begins
 DROP OWNED BY regress_gpuvec_filtered;
 DROP ROLE regress_gpuvec_filtered;
 DROP TABLE item, tenant, parts;
-DROP FUNCTION dear, cheap, tells;
+DROP FUNCTION dear, cheap, tells, guards, fails;
 DROP SEQUENCE asked;

@@ -49,7 +49,7 @@ PLAIN = {"gpuvec.enable_custom_scan": "off"}
 BY_TABLE = {"enable_indexscan": "off", "enable_bitmapscan": "off"}
 BY_BTREE = {"enable_indexscan": "off", "enable_seqscan": "off"}
 OURS, BOTH, HNSW, ASKED = "t_ours", "t_both", "t_hnsw", "t_asked"
-WARM_UP, WARM_UP_SECONDS = 6, 2 # plans may be generic from then on
+WARM_UP, WARM_UP_SECONDS = 6, .5        # plans may be generic from then on
 LEAST = 4                       # queries of a point in a round
 WATCHED = 10                    # every so many queries it is asked what it did
 
@@ -168,8 +168,8 @@ def hnsw_points(case, operator):
     """Settings of iterative scans; for small shares more than hnsw reads by
     default."""
     for order in "relaxed", "strict":
-        for ef, most in [(40, 20000), (100, 20000), (200, 20000)] + \
-                [(400, 20000)] * (order == "relaxed") + \
+        for ef, most in [(40, 20000), (100, 20000)] + \
+                [(200, 20000), (400, 20000)] * (order == "relaxed") + \
                 [(100, 10 ** 6)] * (case.share < 2):
             yield Point("hnsw " + order, "ef_search %d%s" % (
                 ef, ", all rows" if most > 20000 else ""), HNSW, case,
@@ -387,8 +387,12 @@ def measure_cases(conn, args, found):
     has_custom = server.one(conn, "SELECT count(*) FROM pg_settings WHERE name"
                             " = 'gpuvec.enable_custom_scan'") == 1
     run = Run(conn, args, truth, found.query)
-    return built, [(c, run.measure(c.name, points_of(c, operator, has_custom)))
-                   for c in chosen]
+    measured = []
+    for case in chosen:
+        measured.append((case, run.measure(
+            case.name, points_of(case, operator, has_custom))))
+        data.say("\n".join(verdicts.own_table(measured[-1:])))
+    return built, measured
 
 
 def main():

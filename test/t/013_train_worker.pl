@@ -231,6 +231,27 @@ $node->safe_psql('postgres', 'REINDEX INDEX CONCURRENTLY ended_e');
 is($node->safe_psql('postgres', "SELECT rows_at_training, advice FROM gpuvec_index_info('ended_e')"),
 	'15000|', 'REINDEX mends that');
 
+# -- ... one whose targets are for queries that were given: they stay
+$node->safe_psql('postgres', q{
+	CREATE TABLE theirs AS SELECT id, e FROM source WHERE id <= 3000;
+	CREATE INDEX theirs_e ON theirs USING gpuivfpq (e);
+	SELECT FROM gpuvec_calibrate('theirs_e', queries => ARRAY(SELECT point(g, 8) FROM generate_series(90001, 90200) AS g));
+	INSERT INTO theirs SELECT id + 1000000, e FROM source, generate_series(1, 2) WHERE id <= 6000});
+my $before = $node->safe_psql('postgres', "SELECT * FROM gpuvec_calibration('theirs_e')");
+$from = -s $node->logfile;
+$node->safe_psql('postgres', 'VACUUM theirs');
+log_has($node, qr/index "public.theirs_e" was trained on 3000 rows and holds 15000.*Then calibrate it with your queries again/s,
+	$from, 'given queries: the log advises a rebuild and to calibrate');
+ok(wait_until($node, $idle), 'given queries: the worker is gone');
+is($node->safe_psql('postgres', "SELECT * FROM gpuvec_calibration('theirs_e')"), $before, 'given queries: targets stay');
+like($before, qr/\|queries$/m, '... and say whose they are');
+like($node->safe_psql('postgres', "SELECT advice FROM gpuvec_index_info('theirs_e')"),
+	qr/REINDEX INDEX CONCURRENTLY public.theirs_e, then gpuvec_calibrate\('public.theirs_e', queries => ...\)/,
+	'... index_info says what to do');
+$node->safe_psql('postgres', 'REINDEX INDEX CONCURRENTLY theirs_e');
+like($node->safe_psql('postgres', "SELECT advice FROM gpuvec_index_info('theirs_e')"),
+	qr/^its targets are for rows of the table, not for queries of yours/, '... and after that, what is left');
+
 # -- a promoted standby trains
 $node->safe_psql('postgres', q{
 	SET client_min_messages = warning;

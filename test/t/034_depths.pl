@@ -17,6 +17,7 @@ use Test::More;
 # too, so that a scan that has missed some need not read the whole table.
 my @bands = (
 	[ 1, 10, 120, '31 AND 40' ],
+	[ 81, 100, 120, '251 AND 300' ],
 	[ 500, 600, 60, '1401 AND 1600' ],
 	[ 9000, 10000, 10, '12001 AND 13000' ]);
 

@@ -41,7 +41,7 @@ $node->safe_psql('postgres', 'CREATE EXTENSION gpuvec_pgvector CASCADE') if $pgv
 $node->safe_psql('postgres', tables_sql(1500, $pgvector));
 note("seed $seed");
 
-my %ends;
+my %counts;
 my $told = 0;
 while (my @some = splice @numbers, 0, 100)
 {
@@ -51,7 +51,7 @@ while (my @some = splice @numbers, 0, 100)
 		version => $version,
 		pgvector => $pgvector,
 		numbers => \@some,
-		ends => \%ends);
+		counts => \%counts);
 
 	is(scalar @faults, 0, "seed $seed, statements $some[0] to $some[-1]");
 	# one fault may be all statements'
@@ -59,7 +59,10 @@ while (my @some = splice @numbers, 0, 100)
 }
 if (!defined $ENV{GPUVEC_TEST_STATEMENTS})
 {
-	cmp_ok($ends{$_} // 0, '>=', 5, "scans that ended by $_") for 'index', 'table', 'bitmap';
+	cmp_ok($counts{$_} // 0, '>=', 5, "scans that ended by $_") for 'index', 'table', 'bitmap';
+	# .9 is asked
+	cmp_ok($counts{$_}->{found}, '>=', 0.9 * $counts{$_}->{wanted}, "$_: found of $counts{$_}->{wanted}")
+	  for map { ("$_ on", "$_ on_indexed") } 'approximate', 'radius';
 	cmp_ok(served($node), '>', 10, 'gpuvecd was asked, too');
 }
 

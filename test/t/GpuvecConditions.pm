@@ -27,7 +27,8 @@ my %EFFORTS = (
 	recall => 'SET gpuvec.recall = 1',
 	lists => 'SET gpuvec.probes = 16777216; SET gpuvec.candidates = 1000000',
 	relaxed => 'SET gpuvec.recall = 0.9; SET gpuvec.scan_order = relaxed',
-	approximate => 'SET gpuvec.recall = 0.9');
+	approximate => 'SET gpuvec.recall = 0.9',
+	radius => 'SET gpuvec.radius_recall = 0.9');
 
 # psql's input: a statement run in one way.  Before a line "@ NUMBER WAY" its
 # output ends, and "@ NUMBER WAY plan" begins that of plans.
@@ -50,8 +51,7 @@ sub script
 		  if $command->{analyze} && $way =~ /^on/;
 		$sql .= ($command->{query} // $command->{run}) . ";\n";
 	}
-	# where a sort is the only way, it is everybody's
-	my $z = $reference || ($statement->{keyed} && $statement->{version} < 17) ? ' AND t.z' : '';
+	my $z = $reference ? ' AND t.z' : '';
 	$sql =~ s/\{z\}/$z/g;
 	$sql =~ s/\{(LIMIT \d+)\}/$reference ? '' : $1/ge;
 	$sql =~ s/\{schema\}/$schema/g;
@@ -76,20 +76,36 @@ sub split_told
 	return \%told;
 }
 
+# How many of the nearest rows an approximate answer has, and should have.
+sub count_found
+{
+	my ($statement, $answer, $truth, $counts) = @_;
+	my @nearest = split /^/, $truth;
+	my ($limit) = map { ($_->{query} // '') =~ /\{LIMIT (\d+)\}/ } @{ $statement->{commands} };
+
+	return if !$limit && $statement->{effort} ne 'radius';
+	splice @nearest, $limit if $limit && @nearest > $limit;
+	my %found = map { $_ => 1 } split /^/, $answer;
+	$counts->{found} += grep { $found{$_} } @nearest;
+	$counts->{wanted} += @nearest;
+	return;
+}
+
 # '' if an answer is right, else what is wrong with it.
 sub compare
 {
 	my ($statement, $answer, $truth) = @_;
 
-	if ($statement->{effort} eq 'approximate')
+	if ($statement->{effort} =~ /approximate|radius/)
 	{
 		my (%left, $last);
 
 		$left{$_}++ for split /^/, $truth;
 		for (split /^/, $answer)
 		{
-			my ($d) = /\|(\S+)$/ or return "not a row: $_";
+			my ($d) = /\|(\S*)$/ or return "not a row: $_";
 			return "a row too many: $_" if !$left{$_}--;
+			next if $statement->{effort} eq 'radius';
 			return "out of order: $_" if defined $last && $d < $last;
 			$last = $d;
 		}
@@ -113,7 +129,7 @@ sub check_plans
 	return '' if $plans eq '' || $plans =~ /One-Time Filter/;
 	return $custom || $index ? 'the reference uses the index' : '' if $way eq 'sort';
 	return 'uses the custom scan' if $custom && ($way =~ /off|index$/ || $uses eq 'index');
-	return '' if $uses eq 'any' || ($statement->{keyed} && $statement->{version} < 17);
+	return '' if $uses eq 'any';
 	return 'does not use the index' if !$index;
 	return $custom || $way =~ /off|index$/ || $uses eq 'index' ? '' : 'does not use the custom scan';
 }
@@ -121,7 +137,7 @@ sub check_plans
 # What is known of the whole statement from its commands.
 sub complete
 {
-	my ($statement, $version) = @_;
+	my ($statement) = @_;
 	my ($reference, $sorted, $effort) = ('sort', 0, rand() < 0.3 ? 'lists' : 'recall');
 
 	for my $command (@{ $statement->{commands} })
@@ -130,7 +146,7 @@ sub complete
 		$sorted ||= $command->{sorted};
 		$effort = $command->{effort} // $effort;
 	}
-	return { %$statement, version => $version, reference => $reference, sorted => $sorted, effort => $effort };
+	return { %$statement, reference => $reference, sorted => $sorted, effort => $effort };
 }
 
 # What is wrong with an answer and its plans, '' for nothing.
@@ -150,13 +166,13 @@ sub fault_of
 }
 
 # Run statements in one session.  ask: gives its argument to psql and returns
-# what that says; version and pgvector: of the server; numbers: which; ends:
-# counts how scans came to their end.  Returns a text for each fault, with what
-# it takes to run the statement.
+# what that says; version and pgvector: of the server; numbers: which; counts:
+# how scans came to their end, and what approximate ones have found, by way.
+# Returns a text for each fault, with what it takes to run the statement.
 sub ask_statements
 {
 	my ($ask, %o) = @_;
-	my %statements = map { $_ => complete(statement($o{seed}, $_, @o{ 'version', 'pgvector' }), $o{version}) } @{ $o{numbers} };
+	my %statements = map { $_ => complete(statement($o{seed}, $_, @o{ 'version', 'pgvector' })) } @{ $o{numbers} };
 	my $input = session_sql();
 	my @faults;
 
@@ -175,7 +191,9 @@ sub ask_statements
 		for my $way ($reference, @TRIED)
 		{
 			my $ended = !exists $told->{ $n == $o{numbers}[-1] && $way eq $TRIED[-1] ? 'end' : "$n $way" };
-			$o{ends}->{$_}++ for ($told->{"$n $way analyzed"} // '') =~ /Rows From: (\w+)/g;
+			count_found($statement, $told->{"$n $way"}, $told->{"$n $reference"}, $o{counts}->{"$statement->{effort} $way"} //= {})
+			  if $statement->{effort} =~ /approximate|radius/ && $way ne $reference && exists $told->{"$n $way"};
+			$o{counts}->{$_}++ for ($told->{"$n $way analyzed"} // '') =~ /Rows From: (\w+)/g;
 			my $fault = $ended ? 'the session has ended' : fault_of($statement, $n, $way, $told);
 
 			if ($fault ne '')

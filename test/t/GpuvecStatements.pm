@@ -20,9 +20,6 @@ my ($table, $op, $cast);
 # what its plan has to use: custom: the custom scan, where that is on; index:
 # never that; any
 my $uses;
-# the index gives the first key of its order only, for which core makes no path
-# before PostgreSQL 17
-my $keyed;
 # are rows where they were loaded?
 our $still;
 # the distance that orders its rows, if that is known
@@ -105,7 +102,7 @@ sub plain_condition
 		"t.tags \@> '{@{[$n % 10]}}'", "t.tags && '{1,$n}'", "$n % 10 = ANY (t.tags)",
 		't.tags IS NULL', 'cardinality(t.tags) > 10',
 		"t.doc LIKE '%abc%'", 'length(t.doc) > 100', "substr(t.doc, 2000, 1) < '8'",
-		't.e IS NOT NULL', 't::text IS NOT NULL');
+		't.e IS NOT NULL', 't::text IS NOT NULL', 't.late = 5', "t.late + t.a > $n");
 }
 
 # Those that take care of when they run, and of what.
@@ -128,6 +125,7 @@ sub odd_condition
 		'EXISTS (SELECT FROM small AS s WHERE s.x = t.a)',
 		'NOT EXISTS (SELECT FROM small AS s WHERE s.x = t.a)',
 		'EXISTS (SELECT FROM small AS s WHERE s.x = t.a) OR t.b = 1',
+		'false', 't.a < 10 AND t.a > 20',
 		"t.a = ANY (ARRAY(SELECT x FROM small WHERE y < $n))",
 		't IS NOT NULL', "t::text LIKE '%7%'", 'odd(t)', "row_to_json(t)->>'w' < '8'",
 		"nearest_is('{1,2,3,4,5,6,7,8}', $n % 13)", 'false', 'NULL::bool', 't.a < NULL',
@@ -138,16 +136,34 @@ sub odd_condition
 		$still ? ("t.ctid >= '(5,0)'", "(t.ctid::text::point)[1]::int % 2 = 0") : "t.id > $n");
 }
 
+# A bound of a distance: at a number, at that of a row, at what is known only
+# when the statement runs, at none.
+sub bound
+{
+	my ($d) = @_;
+	my $row = $d =~ s/\bt\.e\b/b.e/r;
+	my $r = pick(
+		0.5, 1, 2, 5, 30, '0.003', "-@{[number(300)]}", "'Infinity'", "'NaN'", 'NULL', '3::real',
+		"(SELECT y FROM small WHERE x = 4)", "(SELECT $row FROM $table->{name} AS b WHERE b.id = @{[5 + 4 * number(90)]} LIMIT 1)");
+	my $c = pick('1', '100', '0', '-0.5', '(SELECT y FROM small WHERE x = 9)');
+
+	return pick("$d < $r", "$d <= $r", "$r > $d", "$r >= $d", "$d < $r AND $d > 0.5", "$d < $r AND $d < 20",
+		"$c - ($d) > $r", "$c - ($d) >= $r", "$r < $c - ($d)", "- ($d) > $r", "($d) * -1 >= $r",
+		"$d > $r", "NOT $d >= $r", "$d < $r OR t.a = 3");
+}
+
 # A condition, of several as a rule; other => what it has to hold, too.
 sub conditions
 {
 	my ($other) = @_;
 	my @all = map { chance(0.6) ? plain_condition() : odd_condition() } 1 .. pick(1, 1, 1, 2, 2, 3);
 
+	push @all, bound($ordering) if defined $ordering && chance(0.15);
+	shift @all if @all > 1 && chance(0.3);
 	# these may become joins
 	$uses = 'any' if grep { /^(t.a IN \(SELECT|(NOT )?EXISTS)/ } @all;
 	# what the index's predicate says is no condition any more
-	$uses = 'any' if $table->{predicate} && !grep { !/^\(?t\.b/ } @all;
+	$uses = 'any' if $table->{predicate} && !grep { !/t\.b/ } @all;
 	push @all, 't.b = 1' if $table->{predicate};
 	push @all, 'tells(t.a)' if ($table->{role} || $table->{barrier}) && chance(0.5);
 	push @all, $other if $other;
@@ -199,7 +215,6 @@ sub order
 	return "ORDER BY $d ASC NULLS LAST" if chance(0.2);
 	return "ORDER BY $d, " . distance(literal()) if chance(0.3);
 	return "ORDER BY $d" if $table->{twice};
-	$keyed = 1;
 	return "ORDER BY $d, t.e <=> $q" if chance(0.3) && !$table->{column} && $op ne '<=>';
 	return "ORDER BY $d, t.id";
 }
@@ -215,6 +230,43 @@ sub nearest_sql
 
 	local $ordering = distance($q);
 	return "SELECT $columns @{[from()]} @{[where($o{and})]} " . ($o{order} // order($q)) . " $limit";
+}
+
+# No order, but a bound: exact where rows are changed, and as a rule.
+sub radius
+{
+	my $d = distance(query());
+	local $ordering = $d;
+	my $where = 'WHERE ' . bound($d) . ' AND ' . conditions();
+	my $to = $table->{name};
+	my @changed = ('SET gpuvec.radius_recall = 0.1', 'BEGIN', { sorted => 1, query => pick("DELETE FROM $to AS t $where RETURNING @{[key()]}",
+				"UPDATE $to AS t SET doc = 'near' $where RETURNING @{[key()]}",
+				"WITH n AS MATERIALIZED (SELECT t.id @{[from()]} $where), g AS
+				(DELETE FROM $to AS t USING n WHERE t.id = n.id RETURNING @{[key()]}) SELECT * FROM g") }, 'ROLLBACK');
+
+	$uses = 'any';
+	return @changed if !$table->{view} && chance(0.2);
+	return { effort => 'radius', query => "SELECT @{[key()]}, $d @{[from()]} $where" } if chance(0.4);
+	return { sorted => 1, query => pick(
+			"SELECT count(*), min($d) @{[from()]} $where", "SELECT @{[key()]} @{[from()]} $where",
+			"SELECT q.id FROM asked AS q WHERE EXISTS (SELECT @{[from()]} $where AND t.a % 7 >= q.a)",
+			"SELECT q.id, (SELECT count(*) @{[from()]} WHERE @{[distance(outer())]} < q.a) FROM asked AS q") };
+}
+
+# What is selected of the relation depends on a row beside.
+sub pulled_up
+{
+	my $e = $table->{column} // 'e';
+	my $d = "$e $op @{[literal()]}" =~ s/\be\b/x.e/r;
+	my $key = $table->{ties} ? 'rep' : 'id';
+	my $a = $table->{ties} ? 1 : 't.a';
+	my $how = pick('LEFT JOIN LATERAL', 'LEFT JOIN LATERAL', 'CROSS JOIN LATERAL');
+	my $on = $how =~ /LEFT/ ? pick('ON true', 'ON x.s % 2 = 0') : '';
+
+	$uses = 'any';
+	return { sorted => 1, query => "SELECT q.id, x.id, x.s FROM asked AS q $how
+		(SELECT t.$key AS id, coalesce($a + q.a, 1) AS s, t.e @{[from()]} @{[where()]}) AS x $on
+		WHERE q.id @{[pick('= 3', '< 4')]} ORDER BY $d, x.id LIMIT @{[pick(6, 12)]}" };
 }
 
 # The rows that other statements do something with.
@@ -261,7 +313,7 @@ sub prepared
 	my $type = $table->{type} // 'real[]';
 	my $limit = pick('LIMIT $3', 'LIMIT 10', 'LIMIT $3 OFFSET 2');
 	my $name = pick('auto', 'force_generic_plan', 'force_custom_plan');
-	my $sql = nearest_sql($q, limit => $limit, and => pick('t.a < $2', 't.a = $2', 't.a % 5 = $2 % 5', 't.id > $2'));
+	my $sql = nearest_sql($q, limit => $limit, and => pick('t.a < $2', 't.a = $2', 't.a % 5 = $2 % 5', 't.id > $2', distance($q) . ' < $2', '1 - (' . distance($q) . ') > 1 - $2 / 10.0::float8'));
 	my @calls = map { [ literal(), number(100), pick(1, 10, 50, 'NULL') ] } 1 .. ($name eq 'auto' ? 7 : 3);
 
 	$sql =~ s/\$3/least(\$3, 10)/ if chance(0.2);
@@ -278,11 +330,11 @@ sub lateral
 	my $limit = pick('LIMIT 1', 'LIMIT 3', 'LIMIT q.a', 'LIMIT 10 OFFSET 1');
 	my $inner = nearest_sql($q, columns => key() . ' AS id, ' . distance($q) . ' AS d',
 		order => 'ORDER BY ' . distance($q), limit => $limit,
-		and => pick(undef, 't.a > q.a', 't.id % 7 = q.a', "t.a IN (q.a, q.id, 50)"));
+		and => pick(undef, 't.a > q.a', 't.id % 7 = q.a', "t.a IN (q.a, q.id, 50)", distance($q) . ' < q.a'));
 	my $join = pick(', LATERAL', ' CROSS JOIN LATERAL', ' LEFT JOIN LATERAL');
 
 	return (pick('SET enable_memoize = off', 'SET enable_material = off', 'SET work_mem = 64'),
-		{ sorted => 1, query => "SELECT q.id, x.* FROM asked AS q$join ($inner) AS x" .
+		{ sorted => 1, analyze => chance(0.2), query => "SELECT q.id, x.* FROM asked AS q$join ($inner) AS x" .
 			  ($join =~ /LEFT/ ? ' ON true' : '') . ' ORDER BY q.id' });
 }
 
@@ -391,6 +443,8 @@ sub cursor
 
 	push @moves, map { pick('FETCH', 'MOVE') . ' ' . pick('PRIOR', 'BACKWARD 2', 'FIRST', 'LAST', 'ABSOLUTE 2', 'RELATIVE -1', 1, 'BACKWARD ALL') . ' FROM c' } 1 .. 5
 	  if $kind eq 'SCROLL';
+	# what a transaction undoes is not undone in the cursor
+	splice @moves, 1, 1, 'SAVEPOINT s', $moves[1], 'ROLLBACK TO s' if chance(0.3);
 	splice @moves, 1, 0, $change if $kind ne 'SCROLL' && !$table->{view} && !$table->{role} && chance(0.5);
 	return ('BEGIN', { run => "DECLARE c $kind CURSOR FOR $sql", plan => $sql }, @moves, 'FETCH 20 FROM c', 'CLOSE c', 'ROLLBACK')
 	  if chance(0.7);
@@ -500,6 +554,33 @@ BEGIN
 END \$do\$" });
 }
 
+# A condition fails in the midst of a scan; what is asked then is answered.
+sub failing
+{
+	my $d = distance(literal());
+	my $order = "@{[where()]} ORDER BY $d LIMIT 5";
+
+	return { run => "DO \$do\$
+DECLARE
+	r record;
+	told text = '';
+BEGIN
+	FOR i IN 1 .. 3 LOOP
+		BEGIN
+			FOR r IN SELECT @{[key()]} AS id @{[from()]} WHERE from_on(t.a, 60 - 30 * i) ORDER BY $d LOOP
+				EXIT WHEN r.id % 9 = 0;
+			END LOOP;
+		EXCEPTION WHEN raise_exception THEN
+			told = told || 'failed ';
+		END;
+		FOR r IN SELECT @{[key()]} AS id @{[from()]} $order LOOP
+			told = told || r.id || ' ';
+		END LOOP;
+	END LOOP;
+	RAISE INFO '%', replace(told, 'failed ', '');
+END \$do\$" };
+}
+
 sub function
 {
 	my $call = join ', ', literal(), number(100), pick(1, 5, 20);
@@ -532,8 +613,9 @@ sub relaxed
 {
 	my $q = query();
 
-	return { sorted => 1, effort => 'relaxed', query => nearest_sql($q,
-			columns => key() . ', ' . distance($q), order => 'ORDER BY ' . distance($q), limit => '') };
+	return (pick('SET gpuvec.candidates = 40', 'SET gpuvec.probes = 0'),
+		{ sorted => 1, effort => 'relaxed', query => nearest_sql($q,
+				columns => key() . ', ' . distance($q), order => 'ORDER BY ' . distance($q), limit => '') });
 }
 
 # What is not exact is some of what is: the reference has no limit.
@@ -555,7 +637,6 @@ sub statement
 	srand $seed * 1_000_003 + $n;
 	$table = pick(@tables, $tables[0]);
 	$op = $table->{op};
-	$keyed = 0;
 	$still = $table->{still};
 	$uses = $table->{barrier} ? 'any' : 'custom';
 	$cast = $CAST{ $table->{type} // '' } // '';
@@ -565,8 +646,8 @@ sub statement
 		5 => \&join_inside, 3 => \&union_all, 3 => \&distinct_on, 3 => \&window,
 		3 => \&with_ties, 3 => \&aggregate, 6 => \&cursor, 5 => \&current_of,
 		8 => \&change, 4 => \&own_changes, 5 => \&locked, 4 => \&plpgsql,
-		2 => \&function, 2 => \&copied, 2 => \&null_query,
-		4 => \&relaxed, 8 => \&approximate)->();
+		2 => \&failing, 2 => \&function, 2 => \&copied, 2 => \&null_query,
+		4 => \&radius, 4 => \&pulled_up, 4 => \&relaxed, 8 => \&approximate)->();
 	my $parallel = $version < 16 ? 'force_parallel_mode' : 'debug_parallel_query';
 	my @settings;
 
@@ -576,7 +657,7 @@ sub statement
 	push @settings, 'SET work_mem = 64' if chance(0.1);
 	push @settings, "SET ROLE $table->{role}" if $table->{role};
 	@commands = map { ref $_ ? $_ : { run => $_ } } @commands;
-	return { settings => \@settings, commands => \@commands, uses => $uses, keyed => $keyed, inexact => $table->{type} };
+	return { settings => \@settings, commands => \@commands, uses => $uses, inexact => $table->{type} };
 }
 
 1;

@@ -216,6 +216,14 @@ sub indexes_sql
 	  $schema eq 'indexed' ? ('(id)', '(a)', '(b) WHERE flag', '(c)', '(w, a)', '(made)', 'USING gin (tags)') : ();
 }
 
+# A column that the rows on disk do not have.
+sub late_sql
+{
+	my ($name) = @_;
+
+	return "ALTER TABLE $name ADD late int DEFAULT 5; ANALYZE $name;\n";
+}
+
 # A table of its own.
 sub single_sql
 {
@@ -239,7 +247,7 @@ sub single_sql
 	{
 		$sql .= insert_sql($table, $name, 'true') . indexes_sql($table, $name, $schema);
 	}
-	return "${sql}ANALYZE $name;\n";
+	return $sql . late_sql($name);
 }
 
 # One of several; parts have their columns in another order than the whole.
@@ -263,7 +271,7 @@ sub several_sql
 		  insert_sql($table, $part, "id % 3 = $n") . indexes_sql($table, $part, $schema);
 	}
 	return $sql . insert_sql($table, $name, $by ? 'true' : 'id % 3 = 0') . indexes_sql($table, $name, $schema) .
-	  "ANALYZE $name;\n";
+	  late_sql($name);
 }
 
 # Everything but what each session makes for itself.  Takes rows, of l2, and

@@ -247,8 +247,8 @@ advance(const IvfpqLadder *ladder, int depth, const IvfpqTarget *target,
 
 /*
  * All depths of a target at the ladder's level; returns how many are within
- * reach: with one that is not, those behind are not either.  What the sample cannot prove is passed
- * over: a scan has more from the target below it.
+ * reach: with one that is not, those behind are not either.  What the sample
+ * cannot prove is passed over: a scan has more from the target below it.
  */
 static int
 find_depths(const IvfpqLadder *ladder, double z, int t, Tally *tally,

@@ -4,13 +4,14 @@
  *		conditions of its own.
  *
  * set_rel_pathlist_hook is called when core has made all paths of a base
- * relation.  distancepath.c adds to these.  Then an ordered IndexPath of ours is replaced by a custom path of
- * which it is the child, so core plans it, opens the index and builds keys that
- * are known only at run time.  The second child, where another index knows
- * which rows match, is a bitmap heap scan.
+ * relation.  distancepath.c adds to these.  Then an ordered IndexPath of ours
+ * is replaced by a custom path of which it is the child, so core plans it, opens
+ * the index and builds keys that are known only at run time.  The second child,
+ * where another index knows which rows match, is a bitmap heap scan.
  *
- * Not wrapped: parents (their children are), targets of UPDATE and the like,
- * which no order is asked of, and relations that take parameters from a join.
+ * Left alone: parents (their children are not), targets of UPDATE and the like,
+ * which no order is asked of, relations that take values of others in a join, and
+ * those that are proved to be empty.
  */
 #include "postgres.h"
 
@@ -50,8 +51,10 @@ has_conditions(List *clauses)
 	ListCell   *lc;
 
 	foreach(lc, clauses)
+	{
 		if (!lfirst_node(RestrictInfo, lc)->pseudoconstant)
-		return true;
+			return true;
+	}
 	return false;
 }
 
@@ -225,8 +228,10 @@ has_ours(const RelOptInfo *rel)
 	ListCell   *lc;
 
 	foreach(lc, rel->indexlist)
+	{
 		if (IvfpqIsOursToPlan(lfirst(lc)))
-		return true;
+			return true;
+	}
 	return false;
 }
 
@@ -237,8 +242,10 @@ wrap_paths(PlannerInfo *root, RelOptInfo *rel)
 	ListCell   *lc;
 
 	foreach(lc, rel->pathlist)
+	{
 		if (is_to_be_wrapped(lfirst(lc)))
-		paths = lappend(paths, lfirst(lc));
+			paths = lappend(paths, lfirst(lc));
+	}
 	foreach(lc, paths)
 		wrap_path(root, rel, lfirst(lc), true);
 	paths = IvfpqRadiusPaths(root, rel);
@@ -253,7 +260,8 @@ change_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 {
 	if (previous_hook)
 		previous_hook(root, rel, rti, rte);
-	if (rte->rtekind != RTE_RELATION || rte->inh || !has_ours(rel) ||
+	if (rte->rtekind != RTE_RELATION || rte->inh || IS_DUMMY_REL(rel) ||
+		!bms_is_empty(rel->lateral_relids) || !has_ours(rel) ||
 		bms_is_member(rti, root->all_result_relids))
 		return;
 	IvfpqAddFirstKeyPaths(root, rel);
@@ -266,6 +274,7 @@ void
 IvfpqInitFilter(void)
 {
 	RegisterCustomScanMethods(&ivfpq_scan_methods);
+	IvfpqInitExplain();
 	previous_hook = set_rel_pathlist_hook;
 	set_rel_pathlist_hook = change_paths;
 }
