@@ -613,8 +613,9 @@ sub relaxed
 {
 	my $q = query();
 
-	return { sorted => 1, effort => 'relaxed', query => nearest_sql($q,
-			columns => key() . ', ' . distance($q), order => 'ORDER BY ' . distance($q), limit => '') };
+	return (pick('SET gpuvec.candidates = 40', 'SET gpuvec.probes = 0'),
+		{ sorted => 1, effort => 'relaxed', query => nearest_sql($q,
+				columns => key() . ', ' . distance($q), order => 'ORDER BY ' . distance($q), limit => '') });
 }
 
 # What is not exact is some of what is: the reference has no limit.
