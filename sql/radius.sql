@@ -242,12 +242,17 @@ SELECT pg_temp.bound('UPDATE spots SET kind = 0 WHERE e <-> Q < 0.7');
 SELECT pg_temp.bound('DELETE FROM asked WHERE n IN (SELECT kind FROM spots WHERE e <-> Q < 0.7 LIMIT 5)');
 SELECT pg_temp.bound('MERGE INTO asked USING (SELECT kind FROM spots WHERE e <-> Q < 0.7) AS s ON n = kind WHEN MATCHED THEN DELETE');
 SELECT pg_temp.bound('SELECT id FROM spots WHERE e <-> Q < 0.7 FOR UPDATE');
+SELECT pg_temp.bound('WITH near AS MATERIALIZED (SELECT kind FROM spots WHERE e <-> Q < 0.7),
+	gone AS (DELETE FROM asked USING near WHERE kind = n RETURNING n) SELECT n FROM gone');
+CREATE TABLE seen (id int PRIMARY KEY, times int);
+SELECT pg_temp.bound('INSERT INTO seen SELECT id, 1 FROM spots WHERE e <-> Q < 0.7 ON CONFLICT (id) DO UPDATE SET times = seen.times + 1');
+SELECT pg_temp.bound('INSERT INTO seen SELECT id, 1 FROM spots WHERE e <-> Q < 0.7 ON CONFLICT DO NOTHING');
 SELECT pg_temp.bound('SELECT id FROM spots WHERE e <-> Q < 0.7 AND false');
 -- nor for one that takes values of another table
 SELECT count(*), bool_and(x.sum = a.n + x.kind) FROM asked AS a
 LEFT JOIN LATERAL (SELECT coalesce(s.kind + a.n, 1) AS sum, s.kind FROM spots AS s WHERE s.e <-> :'q' < 0.7) AS x ON true;
 DROP POLICY odd ON spots;
-DROP TABLE spots, forms, asked, areas, bytes, fresh, lows;
+DROP TABLE spots, forms, asked, areas, bytes, fresh, lows, seen;
 DROP FUNCTION odd;
 DROP SEQUENCE asks;
 DROP ROLE regress_guest;

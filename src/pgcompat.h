@@ -36,6 +36,7 @@
 #include "varatt.h"
 #endif
 #if PG_VERSION_NUM >= 180000
+#include "commands/explain.h"
 #include "commands/explain_format.h"
 #include "commands/explain_state.h"
 #endif
@@ -188,6 +189,28 @@ IvfpqCopyDisabled(Path *path, const Path *from)
 #if PG_VERSION_NUM >= 180000
 	path->disabled_nodes = from->disabled_nodes;
 #endif
+}
+
+/*
+ * Have a function called for every node that EXPLAIN shows, where there is a
+ * hook for that; returns which one was called so far.
+ */
+struct ExplainState;
+typedef void (*IvfpqExplainHook) (PlanState *planstate, List *ancestors,
+								  const char *relationship,
+								  const char *plan_name,
+								  struct ExplainState *es);
+
+static inline IvfpqExplainHook
+IvfpqHookExplain(IvfpqExplainHook hook)
+{
+	IvfpqExplainHook previous = NULL;
+
+#if PG_VERSION_NUM >= 180000
+	previous = explain_per_node_hook;
+	explain_per_node_hook = hook;
+#endif
+	return previous;
 }
 
 /* Count a search for EXPLAIN ANALYZE. */

@@ -26,15 +26,12 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/plannodes.h"
 #include "optimizer/planner.h"
 #include "parser/parsetree.h"
-#include "utils/rel.h"
-#include "utils/syscache.h"
 
 #include "am/am.h"
 #include "am/common/options.h"
@@ -177,24 +174,6 @@ column_is_read(const Reader *reader, AttrNumber number)
 		targetlist_reads(reader, &column);
 }
 
-/*
- * Is the index one of ours?  The planner has locked it, unless it is
- * hypothetical: EXPLAIN's, for an extension, and nowhere to be found.
- */
-static bool
-is_ours(Oid indexoid)
-{
-	Relation	index;
-	bool		ours;
-
-	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(indexoid)))
-		return false;
-	index = index_open(indexoid, AccessShareLock);
-	ours = IvfpqIsOurs(index);
-	index_close(index, AccessShareLock);
-	return ours;
-}
-
 /* An expression over a join's outer plan as that plan would compute it. */
 static Node *
 as_outer_plan(Node *node, void *context)
@@ -230,7 +209,7 @@ is_distance(Plan *plan, Node *expr)
 	return IsA(plan, IndexScan) &&
 		(list_member(scan->indexorderbyorig, expr) ||
 		 list_member(scan->indexorderbyorig, IvfpqExchanged((Expr *) expr))) &&
-		is_ours(scan->indexid);
+		IvfpqIsOursByOid(scan->indexid);
 }
 
 /* Distances among a plan's columns that no node reads become NULL. */

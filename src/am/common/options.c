@@ -6,10 +6,12 @@
 #include "postgres.h"
 
 #include "access/amapi.h"
+#include "access/genam.h"
 #include "access/reloptions.h"
 #include "miscadmin.h"
 #include "storage/lockdefs.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
 #include "am/common/options.h"
 #include "page/page.h"
@@ -136,6 +138,24 @@ IvfpqIsOurs(Relation index)
 {
 	return index->rd_indam != NULL &&
 		index->rd_indam->amoptions == ivfpqoptions;
+}
+
+/*
+ * The same of an index that the planner has locked, unless it is hypothetical:
+ * EXPLAIN's, for an extension, and nowhere to be found.
+ */
+bool
+IvfpqIsOursByOid(Oid indexoid)
+{
+	Relation	index;
+	bool		ours;
+
+	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(indexoid)))
+		return false;
+	index = index_open(indexoid, AccessShareLock);
+	ours = IvfpqIsOurs(index);
+	index_close(index, AccessShareLock);
+	return ours;
 }
 
 /* The index's options; where CREATE INDEX named none, their defaults. */

@@ -46,6 +46,7 @@ extern bool ivfpq_keep_queries;
 extern void IvfpqInitOptions(void);
 extern bytea *ivfpqoptions(Datum reloptions, bool validate);
 extern bool IvfpqIsOurs(Relation index);
+extern bool IvfpqIsOursByOid(Oid indexoid);
 extern const IvfpqOptions *IvfpqGetOptions(Relation index);
 extern int	IvfpqLeastRows(Relation index);
 extern int	IvfpqTrainRows(Relation index);

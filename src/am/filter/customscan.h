@@ -87,6 +87,7 @@ extern double IvfpqFilterRecall(const IvfpqFilterScan *state);
 /* filterexplain.c */
 extern void IvfpqExplainFilter(CustomScanState *node, List *ancestors,
 							   ExplainState *es);
+extern void IvfpqInitExplain(void);
 
 /* distancepath.c */
 extern bool IvfpqIsOursToPlan(const IndexOptInfo *info);

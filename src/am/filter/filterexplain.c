@@ -1,6 +1,7 @@
 /*
  * filterexplain.c
- *		What EXPLAIN says of the node.
+ *		What EXPLAIN says of the node; from PostgreSQL 18 on, where there is a
+ *		hook for that, also of a plain index scan.
  *
  * Beside what core says of a scan: how much is read first; and with ANALYZE
  * how much was read.  Counts of rows are shown only to a user whom policies
@@ -19,6 +20,8 @@
 #include "am/filter/customscan.h"
 #include "am/scan/scan.h"
 #include "pgcompat.h"
+
+static IvfpqExplainHook previous_hook = NULL;
 
 static void
 show_ands(const char *name, List *conditions, List *context, ExplainState *es)
@@ -79,12 +82,12 @@ show_effort(Oid indexid, double recall, ExplainState *es)
 }
 
 static const char *
-rest_name(IvfpqRest rest)
+rest_name(const IvfpqScanReport *report)
 {
-	switch (rest)
+	switch (report->filter.rest)
 	{
 		case IVFPQ_REST_NONE:
-			return "index";
+			return report->finished ? "table" : "index";
 		case IVFPQ_REST_PASS:
 			return "table";
 		case IVFPQ_REST_MATCHES:
@@ -104,7 +107,7 @@ show_work(IndexScanDesc scan, ExplainState *es)
 						report.remote.engine : "session", es);
 	if (!IvfpqSeesAllRows(report.index))
 		return;
-	ExplainPropertyText("Rows From", rest_name(report.filter.rest), es);
+	ExplainPropertyText("Rows From", rest_name(&report), es);
 	ExplainPropertyInteger("Batches", NULL, report.batches, es);
 	ExplainPropertyInteger("Lists Read", NULL, report.lists, es);
 	ExplainPropertyInteger("Copies Read", NULL, report.copies, es);
@@ -130,4 +133,35 @@ IvfpqExplainFilter(CustomScanState *node, List *ancestors, ExplainState *es)
 	show_effort(index->indexid, IvfpqFilterRecall(state), es);
 	if (es->analyze && state->index->iss_ScanDesc != NULL)
 		show_work(state->index->iss_ScanDesc, es);
+}
+
+/*
+ * explain_per_node_hook: an ordered index scan that is no node's of ours.  Where
+ * costs are left out, nothing is added, so that plans look the same on all
+ * versions.
+ */
+static void
+explain_index_scan(PlanState *planstate, List *ancestors,
+				   const char *relationship, const char *plan_name,
+				   ExplainState *es)
+{
+	IndexScanState *state = (IndexScanState *) planstate;
+	IndexScan  *scan = (IndexScan *) planstate->plan;
+
+	if (previous_hook)
+		previous_hook(planstate, ancestors, relationship, plan_name, es);
+	if (!IsA(planstate, IndexScanState) || scan->indexorderby == NIL ||
+		!(es->costs || es->analyze) || !IvfpqIsOursByOid(scan->indexid) ||
+		(ancestors != NIL && IvfpqIsFilterScan(linitial(ancestors))))
+		return;
+	show_effort(scan->indexid, ivfpq_recall, es);
+	if (es->analyze && state->iss_ScanDesc != NULL)
+		show_work(state->iss_ScanDesc, es);
+}
+
+/* Call once a process. */
+void
+IvfpqInitExplain(void)
+{
+	previous_hook = IvfpqHookExplain(explain_index_scan);
 }

@@ -209,17 +209,29 @@ IvfpqIsBounded(const RelOptInfo *rel, Expr *distance)
 	return false;
 }
 
+/* Does a query change or lock rows that there are? */
+static bool
+changes_rows(const PlannerInfo *root)
+{
+	const Query *query = root->parse;
+
+	if (query->commandType == CMD_INSERT)
+		return query->hasModifyingCTE ||
+			(query->onConflict != NULL &&
+			 query->onConflict->action == ONCONFLICT_UPDATE);
+	return query->commandType != CMD_SELECT || query->hasModifyingCTE ||
+		root->rowMarks != NIL;
+}
+
 /*
  * May a statement miss rows that its conditions let pass?  Not where rows are
- * changed or locked by that.
+ * changed or locked by that, maybe by the query that this one is part of.
  */
 static bool
 may_approximate(const PlannerInfo *root)
 {
 	for (; root != NULL; root = root->parent_root)
-		if ((root->parse->commandType != CMD_SELECT &&
-			 root->parse->commandType != CMD_INSERT) ||
-			root->rowMarks != NIL)
+		if (changes_rows(root))
 			return false;
 	return true;
 }

@@ -274,6 +274,7 @@ void
 IvfpqInitFilter(void)
 {
 	RegisterCustomScanMethods(&ivfpq_scan_methods);
+	IvfpqInitExplain();
 	previous_hook = set_rel_pathlist_hook;
 	set_rel_pathlist_hook = change_paths;
 }

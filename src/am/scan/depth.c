@@ -50,16 +50,16 @@
 #define LEAST_REJECTED		500
 
 /*
- * Of what the rest would take, batches may take this share; more when their
- * number is known well.
+ * Of what the rest would take, batches may take this share; more where so many
+ * passed that their share is known well, or as many as the planner expected.
  */
 #define BATCHES_SHARE		0.25
-#define SURE_BATCHES_SHARE	0.4
+#define SURE_BATCHES_SHARE	0.6
 
 /* Nanoseconds, beside those of effort.h. */
-#define ASK_NS				320.0	/* a candidate found, fetched and asked */
-#define PAGE_NS				450.0	/* a page of the table, in its order */
-#define ROW_NS				120.0	/* a row on such a page */
+#define CANDIDATE_NS		250.0	/* a candidate found, beside its lists */
+#define PAGE_NS				120.0	/* a page of the table, in its order */
+#define ROW_NS				45.0	/* a row on such a page */
 #define MATCH_NS			150.0	/* a row that another index names */
 #define SORT_NS				200.0	/* a row sorted */
 #define TOAST_NS			4000.0	/* a vector out of line */
@@ -72,17 +72,26 @@ typedef struct Passing
 	double		looked;			/* of the nearest so many rows */
 	double		passed;			/* so many pass, and are admitted */
 	double		share;			/* of those further on, likely */
+	bool		is_sure;		/* that is not off by much */
 } Passing;
 
 static void
 count_passing(const IvfpqScan *state, Passing *passing)
 {
+	double		guess;
+	double		expected;
+	bool		agrees;
+
 	passing->looked = state->search.addresses ? state->taken : state->depth;
 	passing->passed = state->search.addresses ? state->given : state->quota;
 	if (!state->search.addresses && state->taken > 0)
 		passing->passed *= (double) state->given / state->taken;
-	if (passing->looked == 0)
-		passing->share = state->filter->share;
+	guess = state->filter->share;
+	expected = guess * passing->looked;
+	agrees = fabs(passing->passed - expected) <= 1 + 2 * sqrt(expected);
+	passing->is_sure = agrees || passing->passed >= MANY_PASSED;
+	if (agrees && passing->passed < FEW_PASSED)
+		passing->share = guess;
 	else if (passing->passed >= FEW_PASSED)
 		passing->share = passing->passed / passing->looked;
 	else						/* the next one may have been about to come */
@@ -139,7 +148,7 @@ static double
 fetch_ns(const IvfpqScan *state)
 {
 	return (IvfpqMeasureIsCold(state->measure) ? COLD_FETCH_NS :
-			ASK_NS) + state->filter->pass_ns;
+			IVFPQ_FETCH_NS) + state->filter->pass_ns;
 }
 
 /* A batch that goes so deep. */
@@ -164,6 +173,7 @@ batch_ns(const IvfpqScan *state, double depth, double share)
 	}
 	return copies * meta->pq_dim * IVFPQ_LOOKUP_NS +
 		records * (IVFPQ_RECORD_NS + IVFPQ_RECORD_DIMENSION_NS * meta->dims) +
+		effort.candidates * CANDIDATE_NS +
 		Max(fetched - state->tried, 0) *
 		(fetch_ns(state) + share * measure_ns(state));
 }
@@ -234,8 +244,7 @@ IvfpqDepthRest(const IvfpqScan *state, bool must)
 	batches = batch_ns(state, depth, passing.share);
 	if (by_index)
 		return batches > rest ? IVFPQ_REST_MATCHES : IVFPQ_REST_NONE;
-	allowed = passing.passed >= MANY_PASSED ? SURE_BATCHES_SHARE :
-		BATCHES_SHARE;
+	allowed = passing.is_sure ? SURE_BATCHES_SHARE : BATCHES_SHARE;
 	return batches > allowed * rest ? IVFPQ_REST_PASS : IVFPQ_REST_NONE;
 }
 
