@@ -96,6 +96,8 @@ sub compare
 {
 	my ($statement, $answer, $truth) = @_;
 
+	# a table's name in a message
+	s/temporary_\w+/temporary/g for $answer, $truth;
 	if ($statement->{effort} =~ /approximate|radius/)
 	{
 		my (%left, $last);

@@ -265,8 +265,8 @@ sub pulled_up
 
 	$uses = 'any';
 	return { sorted => 1, query => "SELECT q.id, x.id, x.s FROM asked AS q $how
-		(SELECT t.$key AS id, coalesce($a + q.a, 1) AS s, t.e @{[from()]} @{[where()]}) AS x $on
-		WHERE q.id @{[pick('= 3', '< 4')]} ORDER BY $d, x.id LIMIT @{[pick(6, 12)]}" };
+		(SELECT t.$key AS id, coalesce($a + q.a, 1) AS s, t.e @{[from()]} @{[where('t.z')]}) AS x $on
+		WHERE q.id @{[pick('= 3', '< 4')]} ORDER BY $d, x.id, q.id LIMIT @{[pick(6, 12)]}" };
 }
 
 # The rows that other statements do something with.
@@ -583,7 +583,7 @@ END \$do\$" };
 
 sub function
 {
-	my $call = join ', ', literal(), number(100), pick(1, 5, 20);
+	my $call = join ', ', literal() . '::real[]', number(100), pick(1, 5, 20);
 
 	return simple() if $table->{name} ne 'l2';
 	return { query => pick("SELECT * FROM nearest($call)", "SELECT n.id, m.name FROM nearest($call) AS n JOIN names AS m ON m.a = n.id % 100 ORDER BY n.d",
