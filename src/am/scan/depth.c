@@ -35,7 +35,7 @@
  * The first batch believes the planner, but not far; later ones go at least
  * and at most so many times as deep as the one before.
  */
-#define MOST_FIRST			10
+#define MOST_FIRST			50
 #define LEAST_GROWTH		2
 #define MOST_GROWTH			16
 
