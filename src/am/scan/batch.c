@@ -56,6 +56,8 @@ IvfpqScanMeasure(IvfpqScan *state, uint64 *ids, int64 count,
 static void
 enqueue_measured(IvfpqScan *state, uint64 id, double distance)
 {
+	if (state->filter != NULL)
+		IvfpqRadiusCount(state, distance);
 	IvfpqQueueAdd(&state->queue, id, distance, false);
 }
 
@@ -103,6 +105,8 @@ bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 		if (found)
 			continue;
 		IvfpqQueueAdd(&state->queue, ids[i], bounds[i], true);
+		if (state->filter != NULL && state->filter->radius.by_all)
+			IvfpqRadiusCount(state, bounds[i]);
 		added++;
 	}
 	pfree(bounds);

@@ -76,6 +76,8 @@ reset_scan(IvfpqScan *state)
 	state->gone = 0;
 	state->bound_query = NULL;
 	state->within = 0;
+	state->counted = 0;
+	state->counted_within = 0;
 	state->watched.n = 0;
 }
 

@@ -12,8 +12,9 @@
  * that it is good for are measured, whether they pass or not.  If all of these
  * are outside, fewer rows than that are within.
  *
- * A batch that was not deep enough tells how fast distances grow with ranks, and
- * so how many rows are within, about.
+ * A batch that was not deep enough has measured more rows than it is good for.
+ * If most of these are outside, those within are nearly all that there are.  Else
+ * it tells how fast distances grow with ranks, and so how many are within, about.
  */
 #include "postgres.h"
 
@@ -28,7 +29,14 @@
 #define LEAST_SEEN		3
 
 /* What is read beyond the rows that seem to be within. */
-#define MARGIN			1.5
+#define MARGIN			1.4
+
+/*
+ * If no more of those counted are within, there are hardly others; fewer counted
+ * tell nothing.
+ */
+#define LEAST_COUNTED	10
+#define WITHIN_PART		(1.0 / 3)
 
 /* The next batch goes so many times as deep, at least, usually, and at most. */
 #define LEAST_GROWTH	2
@@ -57,6 +65,14 @@ bool
 IvfpqIsBoundOutside(const IvfpqScan *state, double bound)
 {
 	return IvfpqIsOutside(state, bound) && state->filter->radius.by_all;
+}
+
+/* A row has got a distance, or a bound: count it. */
+void
+IvfpqRadiusCount(IvfpqScan *state, double distance)
+{
+	state->counted++;
+	state->counted_within += !IvfpqIsOutside(state, distance);
 }
 
 /* Note which rows tell about the batch; ids [n] are the best it is good for. */
@@ -152,19 +168,32 @@ IvfpqRadiusIsRead(IvfpqScan *state)
 	return is_read;
 }
 
+/* How many rows are within, whether they pass or not, as far as is known. */
+static double
+likely_within(const IvfpqScan *state)
+{
+	double		by_ranks = state->within > 0 ? state->within :
+	USUAL_GROWTH / MARGIN * state->depth;
+	double		counted;
+
+	if (state->counted < LEAST_COUNTED)
+		return by_ranks;
+	counted = (double) state->counted_within / state->counted *
+		Max(state->tried - state->gone, state->counted);
+	if (state->counted_within <= WITHIN_PART * state->counted)
+		return counted;
+	return Max(counted, by_ranks);
+}
+
 /* How deep the next batch goes, where `needed` would do for the rows wanted. */
 double
 IvfpqRadiusDepth(const IvfpqScan *state, double needed)
 {
-	double		depth;
-
 	if (!state->filter->radius.is_set)
 		return needed;
 	if (state->batch == 0)
 		return Min(needed, IVFPQ_FIRST_WITHIN);
-	depth = USUAL_GROWTH * state->depth;
-	if (state->within > 0)
-		depth = Max(LEAST_GROWTH * state->depth,
-					Min(MARGIN * state->within, MOST_GROWTH * state->depth));
-	return Min(needed, depth);
+	return Min(needed, Max(LEAST_GROWTH * state->depth,
+						   Min(MARGIN * likely_within(state),
+							   MOST_GROWTH * state->depth)));
 }

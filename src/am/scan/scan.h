@@ -103,7 +103,10 @@ typedef struct IvfpqScan
 								 * they pass or not, that the batch is good
 								 * for */
 	IvfpqWatched watched;		/* with a filter and a radius */
-	double		within;			/* rows within that, likely; 0 = not known */
+	double		within;			/* rows within that, as ranks tell; 0 = not
+								 * known */
+	int64		counted;		/* rows measured, or bounded */
+	int64		counted_within; /* ... of which are within */
 	tidset_hash *given_rows;	/* with a filter: where the rows given out
 								 * are, which may be elsewhere than entries
 								 * say */
@@ -159,6 +162,7 @@ extern int64 IvfpqDepthQuota(const IvfpqScan *state, const uint64 *ids,
 /* radius.c */
 extern bool IvfpqIsOutside(const IvfpqScan *state, double distance);
 extern bool IvfpqIsBoundOutside(const IvfpqScan *state, double bound);
+extern void IvfpqRadiusCount(IvfpqScan *state, double distance);
 extern void IvfpqRadiusWatch(IvfpqScan *state, const uint64 *ids, int64 n);
 extern bool IvfpqRadiusIsRead(IvfpqScan *state);
 extern double IvfpqRadiusDepth(const IvfpqScan *state, double needed);
