@@ -59,6 +59,16 @@ sub test_same
 		isnt($expected[$i], '', "$what: there are answers");
 		is($found[$i], $expected[$i], "$what: standby answers for $tables[$i][0] as primary does");
 	}
+	# few rows pass, and hardly any
+	for my $condition ('id % 7 = 3', "id % 400 = 3")
+	{
+		my $query = "SET enable_seqscan = off; SELECT string_agg(id::text, ' ') FROM
+			(SELECT id FROM narrow WHERE $condition ORDER BY e <-> point(5, 8) LIMIT 20) AS x";
+
+		is($standby->safe_psql('postgres', $query),
+			$primary->safe_psql('postgres', $query),
+			"$what: standby answers where $condition as primary does");
+	}
 	are_whole($standby, "$what: standby", [ map { [ "$_->[0]_e", @$_ ] } @tables ], exact => 0);
 	return;
 }
