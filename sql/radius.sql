@@ -223,6 +223,13 @@ SELECT pg_temp.bound('SELECT id FROM spots WHERE e <-> Q < 0.7 ORDER BY e <-> Q'
 SELECT pg_temp.bound('SELECT 1 WHERE EXISTS (SELECT 1 FROM spots WHERE 1 - (e <=> Q) > 0.99)');
 SELECT pg_temp.bound('SELECT count(*) FROM areas WHERE e <-> Q < 0.7');
 SELECT missing <= 1 AS found, rows FROM pg_temp.agrees('SELECT id FROM spots WHERE e <-> Q < 2');
+-- a sort above wants all of them, whatever the limit
+RESET enable_sort;
+RESET enable_seqscan;
+SELECT pg_temp.bound('SELECT id FROM spots WHERE e <-> Q < 0.7 ORDER BY id + 1 LIMIT 5');
+SELECT exact, missing, rows FROM pg_temp.agrees('SELECT id FROM spots WHERE e <-> Q < 0.7 ORDER BY id + 1 LIMIT 5');
+SET enable_sort = off;
+SET enable_seqscan = off;
 SELECT missing <= 1 AS found, rows FROM pg_temp.agrees('SELECT id FROM spots WHERE -(e <#> Q) > 400 AND kind <> 2');
 SELECT missing <= 1 AS found, rows FROM pg_temp.agrees('SELECT id FROM areas WHERE e <-> Q < 0.8');
 SELECT count(*) FROM spots WHERE e <-> :'q' < NULL;

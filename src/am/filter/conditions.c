@@ -162,20 +162,6 @@ make_number(double number)
 	return (Node *) makeFloat(psprintf("%.9e", number));
 }
 
-/*
- * Rows that will be asked for, as far as a limit tells.  A sort above, for
- * further keys, sees from the next row that there are no more of the last
- * one's distance.
- */
-static double
-rows_wanted(const PlannerInfo *root, const CustomPath *path)
-{
-	if (root->limit_tuples <= 0)
-		return 0;
-	return root->limit_tuples +
-		(list_length(path->path.pathkeys) < list_length(root->query_pathkeys));
-}
-
 /* Of the table's rows those that pass, wherever they are. */
 static double
 share_that_passes(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
@@ -197,7 +183,7 @@ private_of(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
 
 	cost_qual_eval(&cost, division->early, root);
 	private = list_make5(makeInteger(list_length(division->early)),
-						 make_number(rows_wanted(root, path)),
+						 make_number(IvfpqRowsWanted(root, &path->path)),
 						 make_number(share_that_passes(root, rel, path,
 													   division)),
 						 make_number(cost.per_tuple / cpu_operator_cost *

@@ -98,6 +98,7 @@ extern Expr *IvfpqMatchDistance(IndexOptInfo *info, Expr *expr,
 extern bool IvfpqHasOrderedPath(const List *paths, const IndexOptInfo *info);
 extern IndexPath *IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info,
 									Expr *distance, PathKey *key);
+extern double IvfpqRowsWanted(const PlannerInfo *root, const Path *path);
 extern void IvfpqAddFirstKeyPaths(PlannerInfo *root, RelOptInfo *rel);
 
 /* within.c */

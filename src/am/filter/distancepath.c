@@ -122,6 +122,22 @@ IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info, Expr *distance,
 							 ForwardScanDirection, false, NULL, 1.0, false);
 }
 
+/*
+ * Rows that will be asked of a path, as far as a limit tells; 0 = it does not.
+ * Without its order a sort above wants all rows.  One for further keys sees from
+ * the next row that there are no more of the last one's distance.
+ */
+double
+IvfpqRowsWanted(const PlannerInfo *root, const Path *path)
+{
+	int			nkeys = list_length(path->pathkeys);
+	int			asked = list_length(root->query_pathkeys);
+
+	if (root->limit_tuples <= 0 || (nkeys == 0 && asked > 0))
+		return 0;
+	return root->limit_tuples + (nkeys < asked);
+}
+
 /* The distance of the index that a key of ORDER BY asks for, or NULL. */
 static Expr *
 distance_of_key(IndexOptInfo *info, const PathKey *key)

@@ -164,6 +164,7 @@ cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
 {
 	QualCost	conditions;
 	double		seq_page;
+	double		wanted = IvfpqRowsWanted(root, path);
 	double		part = 1;
 	double		depth;
 	double		recall;
@@ -176,8 +177,8 @@ cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
 	pass = seq_page * rel->pages +
 		rel->tuples * (cpu_tuple_cost + conditions.per_tuple) +
 		path->rows * 2 * cpu_operator_cost;
-	if (root->limit_tuples > 0 && root->limit_tuples < path->rows)
-		part = root->limit_tuples / path->rows;
+	if (wanted > 0 && wanted < path->rows)
+		part = wanted / path->rows;
 	depth = part * rel->tuples;
 	if (IvfpqIsBounded(rel, linitial(index->indexorderbys)))
 		depth = Min(depth, Max(WITHIN_SHARE * rel->tuples, IVFPQ_FIRST_WITHIN));

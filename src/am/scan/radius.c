@@ -116,6 +116,7 @@ measure_watched(IvfpqScan *state, const uint64 *ids, int n, double *distances)
 		if (IvfpqMeasureRow(state->measure, ids[i], &distances[seen]))
 			seen++;
 	state->measure->passes = passes;
+	state->report.measured += seen;
 	qsort(distances, seen, sizeof(double), compare_doubles);
 	return seen;
 }
