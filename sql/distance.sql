@@ -92,7 +92,8 @@ WHERE f.id BETWEEN 100 AND 102 ORDER BY x.e <-> '{1,2,3,0}', x.id, f.id LIMIT 4;
 
 -- sides exchanged: the distance is a column of the scan all the same
 CREATE SEQUENCE calls;
-CREATE FUNCTION counted_distance(real[], real[]) RETURNS float8 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+-- cheap enough to be asked early
+CREATE FUNCTION counted_distance(real[], real[]) RETURNS float8 LANGUAGE plpgsql IMMUTABLE STRICT COST 10 AS $$
 BEGIN
 	PERFORM nextval('calls');
 	RETURN $1 <-> $2;

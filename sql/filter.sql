@@ -110,14 +110,29 @@ CREATE FUNCTION dear(id int) RETURNS boolean LANGUAGE plpgsql IMMUTABLE COST 100
 AS $$ BEGIN PERFORM nextval('asked'); RETURN id % 2 = 0; END $$;
 SELECT setval('asked', 1, false);
 SELECT id FROM item WHERE dear(id) AND tenant < 25 ORDER BY e <-> '{1,2,3,4}' LIMIT 5;
-SELECT last_value < 100 AS few FROM asked;
+SELECT last_value < 20 AS few FROM asked;
 -- and sub-selects
 CREATE FUNCTION cheap(id int) RETURNS boolean LANGUAGE plpgsql IMMUTABLE COST 1
 AS $$ BEGIN PERFORM nextval('asked'); RETURN true; END $$;
 SELECT setval('asked', 1, false);
 SELECT id FROM item WHERE tenant < 25 AND (SELECT cheap(tenant.id) FROM tenant WHERE tenant.id = item.tenant)
 ORDER BY e <-> '{1,2,3,4}' LIMIT 5;
-SELECT last_value < 100 AS few FROM asked;
+SELECT last_value < 20 AS few FROM asked;
+-- a row that is refused makes none late, however far it is
+CREATE TABLE tied AS SELECT pg_temp.numbers(g, 4, 3) AS e FROM generate_series(1, 4000) AS g;
+CREATE INDEX tied_e ON tied USING gpuivfpq (e) WITH (lists = 1, pq_dim = 1);
+ANALYZE tied;
+SET gpuvec.candidates = 10;
+SELECT count(*) FROM (SELECT FROM tied WHERE round((e <-> '{1,2,3,0}') ^ 2) = 3 ORDER BY e <-> '{1,2,3,0}') AS x;
+SELECT batches > 0 AND late > 0 AS out_of_order FROM gpuvec_last_scan();
+RESET gpuvec.candidates;
+SELECT count(*) FROM tied WHERE round((e <-> '{1,2,3,0}') ^ 2) = 3;
+-- the row that a cursor is at
+BEGIN;
+DECLARE c CURSOR FOR SELECT id FROM item WHERE tenant = 7 ORDER BY e <-> '{1,2,3,4}';
+FETCH 2 FROM c;
+UPDATE item SET note = 'here' WHERE CURRENT OF c RETURNING id, note;
+ROLLBACK;
 
 -- conditions are asked in the plan's order: one that fails where another has not
 -- passed, in front of which there is one that waits
@@ -153,6 +168,20 @@ SELECT id FROM parts WHERE tells(tenant) AND id % 2 = 1 AND id < 250 ORDER BY e 
 SET gpuvec.recall = 1;
 SELECT count(*) FROM (SELECT id FROM item WHERE id < 250 AND tells(tenant) ORDER BY e <-> '{1,2,3,4}') AS x;
 RESET gpuvec.recall;
+-- nor where the policy is asked late: because it is dear, or on the distance
+RESET ROLE;
+CREATE FUNCTION even(id int) RETURNS boolean LANGUAGE plpgsql IMMUTABLE COST 10000
+AS $$ BEGIN RETURN id % 2 = 0; END $$;
+ALTER POLICY own ON item USING (even(tenant));
+SET ROLE regress_gpuvec_filtered;
+SELECT id FROM item WHERE tells(tenant) AND id < 250 ORDER BY e <-> '{1,2,3,4}' LIMIT 2;
+RESET ROLE;
+ALTER POLICY own ON item USING (e <-> '{1,2,3,4}' < 11.45);
+SET ROLE regress_gpuvec_filtered;
+SELECT id FROM item WHERE tells(tenant) AND id < 250 ORDER BY e <-> '{1,2,3,4}' LIMIT 3;
+RESET ROLE;
+ALTER POLICY own ON item USING (tenant = 7);
+SET ROLE regress_gpuvec_filtered;
 SET client_min_messages = warning;
 -- of hidden rows EXPLAIN tells nothing
 SELECT pg_temp.told_of($$SELECT id FROM item WHERE kind = 1 ORDER BY e <-> '{1,2,3,4}' LIMIT 3$$);
@@ -168,6 +197,9 @@ RESET gpuvec.recall;
 SELECT pg_temp.told_of($$SELECT id FROM item WHERE note LIKE '%no such%' ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
 CREATE INDEX item_tenant ON item (tenant);
 SELECT pg_temp.told_of($$SELECT id FROM item WHERE tenant = 49 ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$);
+-- the other index is read anew by each run
+SELECT n, x.id FROM generate_series(1, 3) AS n,
+	LATERAL (SELECT id FROM item WHERE tenant = 49 ORDER BY e <-> ARRAY[n,2,3,4]::real[] LIMIT 2) AS x;
 
 -- a worker of a session that has not searched yet
 \c -
@@ -179,6 +211,6 @@ SELECT id FROM item WHERE kind = 1 AND id < 250 ORDER BY e <-> '{1,2,3,4}' LIMIT
 -- a role is gone when the next run begins
 DROP OWNED BY regress_gpuvec_filtered;
 DROP ROLE regress_gpuvec_filtered;
-DROP TABLE item, tenant, parts;
-DROP FUNCTION dear, cheap, tells, guards, fails;
+DROP TABLE item, tenant, parts, tied;
+DROP FUNCTION dear, cheap, tells, even, guards, fails;
 DROP SEQUENCE asked;

@@ -147,6 +147,17 @@ SELECT n, id FROM asked, LATERAL (SELECT id FROM spots WHERE e <-> v < r ORDER B
 SELECT n, id FROM asked LEFT JOIN LATERAL (SELECT id FROM spots WHERE e <-> v < r AND kind <> 7 ORDER BY e <-> v LIMIT 1) AS x ON true ORDER BY n, id;
 SELECT id FROM spots WHERE e <-> :'q' < (SELECT max(r) FROM asked) ORDER BY e <-> :'q' LIMIT 2;
 SELECT id FROM spots WHERE e <-> :'q' < (SELECT r FROM asked WHERE n = 2) ORDER BY e <-> :'q' LIMIT 2;
+-- ... not that of the row before, nor is anything read for none
+SELECT r, count(id) FROM unnest(ARRAY[0.1, NULL, 0.8]) AS r
+LEFT JOIN LATERAL (SELECT id FROM spots WHERE e <-> :'q' < r ORDER BY e <-> :'q' LIMIT 20) AS x ON true GROUP BY r ORDER BY r;
+SELECT pg_temp.work('SELECT id FROM spots WHERE e <-> Q < (SELECT r FROM asked WHERE n = 2) ORDER BY e <-> Q LIMIT 2');
+-- a row at just that distance is within, also where that is rounded
+SET gpuvec.recall = 1;
+SELECT bool_and(x.count = d.n) FROM (SELECT row_number() OVER () AS n, d FROM (SELECT e <-> :'q' AS d FROM spots ORDER BY 1 LIMIT 20) AS d) AS d,
+	LATERAL (SELECT count(*) FROM (SELECT FROM spots WHERE e <-> :'q' <= d ORDER BY e <-> :'q' LIMIT 30) AS x) AS x;
+SELECT bool_and(x.count = d.n) FROM (SELECT row_number() OVER () AS n, d FROM (SELECT e <-> :'q' AS d FROM spots ORDER BY 1 LIMIT 20) AS d) AS d,
+	LATERAL (SELECT count(*) FROM (SELECT FROM spots WHERE 100 - (e <-> :'q') >= 100 - d ORDER BY e <-> :'q' LIMIT 30) AS x) AS x;
+RESET gpuvec.recall;
 -- joined
 SELECT exact, missing <= 1 AS found, rows FROM pg_temp.agrees('SELECT s.id, a.n FROM spots AS s, asked AS a WHERE s.e <-> Q < 0.7 AND a.n = s.kind ORDER BY s.e <-> Q, a.n');
 
@@ -198,6 +209,9 @@ CREATE TABLE lows AS SELECT * FROM spots WHERE kind % 2 = 1;
 SET ROLE regress_guest;
 SELECT pg_temp.bound('SELECT id FROM spots WHERE e <-> Q < 0.7 ORDER BY e <-> Q LIMIT 10');
 SELECT count(*) FROM (SELECT id FROM spots WHERE e <-> :'q' < 0.7 ORDER BY e <-> :'q' LIMIT 1000) AS x;
+SET gpuvec.radius_recall = 0.99;
+SELECT pg_temp.bound('SELECT count(*) FROM spots WHERE e <-> Q < 0.7');
+RESET gpuvec.radius_recall;
 RESET ROLE;
 SELECT count(*) FROM lows WHERE e <-> :'q' < 0.7;
 SELECT last_value < 400 AS ended_early FROM asks;
