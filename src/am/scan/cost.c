@@ -316,7 +316,7 @@ IvfpqDepthCost(PlannerInfo *root, const IndexOptInfo *info, double recall,
 	get_tablespace_page_costs(info->reltablespace, &random_page, &seq_page);
 	share = (double) effort.probes / meta.nlists;
 	return seq_page * info->pages * share +
-		(random_page - seq_page) * Min(effort.probes, info->pages) +
+		(random_page - seq_page) * Min((double) effort.probes, info->pages) +
 		cpu_operator_cost * (meta.nlists + tuples * meta.copies * share) +
 		heap_cost(info->rel, Min(effort.candidates, tuples), random_page,
 				  seq_page) +
