@@ -32,10 +32,12 @@
 #define MARGIN				1.2
 
 /*
- * The first batch believes the planner, but not far; later ones go at least
- * and at most so many times as deep as the one before.
+ * The first batch believes the planner, but not far, and less where that takes
+ * long; later ones go at least and at most so many times as deep as the one
+ * before.
  */
 #define MOST_FIRST			50
+#define MOST_COSTLY_FIRST	10
 #define LEAST_GROWTH		2
 #define MOST_GROWTH			16
 
@@ -58,8 +60,8 @@
 
 /* Nanoseconds, beside those of effort.h. */
 #define CANDIDATE_NS		250.0	/* a candidate found, beside its lists */
-#define PAGE_NS				120.0	/* a page of the table, in its order */
-#define ROW_NS				45.0	/* a row on such a page */
+#define PAGE_NS				180.0	/* a page of the table, in its order */
+#define ROW_NS				70.0	/* a row on such a page */
 #define MATCH_NS			150.0	/* a row that another index names */
 #define SORT_NS				200.0	/* a row sorted */
 #define TOAST_NS			4000.0	/* a vector out of line */
@@ -111,26 +113,6 @@ needed_depth(const IvfpqScan *state, const Passing *passing)
 		wanted *= MORE_WANTED;
 	return Max((wanted + MARGIN * sqrt(wanted)) / passing->share,
 			   IVFPQ_FIRST_ROWS);
-}
-
-/* How deep the next batch goes, and what that takes: state->effort. */
-void
-IvfpqDepthNext(IvfpqScan *state)
-{
-	Passing		passing;
-	double		needed;
-	double		wanted = state->filter->wanted;
-
-	count_passing(state, &passing);
-	needed = needed_depth(state, &passing);
-	if (state->batch == 0)
-		needed = Min(needed, MOST_FIRST * Max(wanted, USUAL_WANTED));
-	else
-		needed = Max(LEAST_GROWTH * state->depth,
-					 Min(needed, MOST_GROWTH * state->depth));
-	needed = IvfpqRadiusDepth(state, needed);
-	IvfpqEffortFor(&state->effort, state->index, &state->model->meta,
-				   state->recall, Min(needed, PG_INT32_MAX));
 }
 
 /* What it takes to measure a row that has been fetched. */
@@ -208,6 +190,32 @@ matches_ns(const IvfpqScan *state, double share)
 
 	return matches * (MATCH_NS + fetch_ns(state)) +
 		rows * (measure_ns(state) + SORT_NS);
+}
+
+/* How deep the next batch goes, and what that takes: state->effort. */
+void
+IvfpqDepthNext(IvfpqScan *state)
+{
+	Passing		passing;
+	double		needed;
+	double		wanted = Max(state->filter->wanted, USUAL_WANTED);
+
+	count_passing(state, &passing);
+	needed = needed_depth(state, &passing);
+	if (state->batch == 0)
+	{
+		needed = Min(needed, MOST_FIRST * wanted);
+		if (needed > MOST_COSTLY_FIRST * wanted &&
+			batch_ns(state, needed, passing.share) >
+			BATCHES_SHARE * pass_ns(state, passing.share))
+			needed = MOST_COSTLY_FIRST * wanted;
+	}
+	else
+		needed = Max(LEAST_GROWTH * state->depth,
+					 Min(needed, MOST_GROWTH * state->depth));
+	needed = IvfpqRadiusDepth(state, needed);
+	IvfpqEffortFor(&state->effort, state->index, &state->model->meta,
+				   state->recall, Min(needed, PG_INT32_MAX));
 }
 
 /*
