@@ -57,8 +57,9 @@ def bounds(case, point, points):
     if case.kind in ("independent", "near", "far", "empty"):
         if point.system == "forced" and case.kind != "empty":
             at = next(a for s, a in OF_HNSW if case.share >= s)
-            found.append(("hnsw", point.time / hnsw_ms(points,
-                                                       point.recall)[0], at))
+            other, less = hnsw_ms(points, point.recall)
+            if not less:        # or there is no time at this recall
+                found.append(("hnsw", point.time / other, at))
         if "seq" not in point.plan:     # else it is the same
             at_most("seq", first(points, "sequential scan"), OF_TABLE)
         if point.system == "beside" and point.watched:
