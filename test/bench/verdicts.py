@@ -50,16 +50,17 @@ def bounds(case, point, points):
             found.append((what, point.time / other.time, allowed))
 
     asked = float(point.label)
-    if point.system in ("forced", "own choice", "beside") or \
-            point.system.startswith("calibrated"):
+    judged = point.system in ("forced", "own choice", "beside")
+    if judged or point.system.startswith("calibrated"):
         found.append(("recall", point.recall,
                       asked - BELOW.get(case.kind, 0)))
     if case.kind in ("independent", "near", "far", "empty"):
         if point.system == "forced" and case.kind != "empty":
             at = next(a for s, a in OF_HNSW if case.share >= s)
-            found.append(("hnsw", point.time / hnsw_ms(points,
-                                                       point.recall)[0], at))
-        if "seq" not in point.plan:     # else it is the same
+            other, less = hnsw_ms(points, point.recall)
+            if not less:        # or there is no time at this recall
+                found.append(("hnsw", point.time / other, at))
+        if judged and "seq" not in point.plan:      # else it is the same
             at_most("seq", first(points, "sequential scan"), OF_TABLE)
         if point.system == "beside" and point.watched:
             at_most("btree", first(points, "btree and sort"), OF_BTREE)
