@@ -156,8 +156,8 @@ add_columns(List *tlist, List *exprs)
 }
 
 /* With an exponent, for a plan that is sent to a worker is read again. */
-static Node *
-make_number(double number)
+Node *
+IvfpqMakeNumber(double number)
 {
 	return (Node *) makeFloat(psprintf("%.9e", number));
 }
@@ -183,11 +183,11 @@ private_of(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
 
 	cost_qual_eval(&cost, division->early, root);
 	private = list_make5(makeInteger(list_length(division->early)),
-						 make_number(IvfpqRowsWanted(root, &path->path)),
-						 make_number(share_that_passes(root, rel, path,
-													   division)),
-						 make_number(cost.per_tuple / cpu_operator_cost *
-									 OPERATOR_NS),
+						 IvfpqMakeNumber(IvfpqRowsWanted(root, &path->path)),
+						 IvfpqMakeNumber(share_that_passes(root, rel, path,
+														   division)),
+						 IvfpqMakeNumber(cost.per_tuple / cpu_operator_cost *
+										 OPERATOR_NS),
 						 linitial(path->custom_private));
 	private = lappend(private, makeInteger(ndistances));
 	private = lappend(private,

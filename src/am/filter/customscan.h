@@ -75,6 +75,7 @@ extern const CustomScanMethods ivfpq_scan_methods;
 extern Plan *IvfpqPlanFilter(PlannerInfo *root, RelOptInfo *rel,
 							 CustomPath *path, List *tlist, List *clauses,
 							 List *plans);
+extern Node *IvfpqMakeNumber(double number);
 extern void IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan);
 extern Node *IvfpqAsTableColumns(Node *node, void *columns);
 extern bool IvfpqIsFilterScan(const Plan *plan);

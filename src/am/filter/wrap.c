@@ -17,7 +17,6 @@
 
 #include <math.h>
 
-#include "nodes/makefuncs.h"
 #include "optimizer/cost.h"
 #include "optimizer/optimizer.h"
 #include "optimizer/pathnode.h"
@@ -215,7 +214,7 @@ wrap_path(PlannerInfo *root, RelOptInfo *rel, IndexPath *wrapped,
 	custom->custom_paths = list_make1(index);
 	if (bitmap != NULL)
 		custom->custom_paths = lappend(custom->custom_paths, bitmap);
-	custom->custom_private = list_make1(makeFloat(psprintf("%.9e", matches)));
+	custom->custom_private = list_make1(IvfpqMakeNumber(matches));
 	custom->methods = &ivfpq_path_methods;
 
 	rel->pathlist = list_delete_ptr(rel->pathlist, index);

@@ -70,7 +70,6 @@ measure_rows(IvfpqScan *state, uint64 *ids, int64 count)
 	for (int64 i = 0; i < count; i++)
 	{
 		bool		found;
-
 		TidSetEntry *entry = tidset_insert(state->measured, ids[i], &found);
 
 		if (found)
