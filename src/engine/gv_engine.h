@@ -45,6 +45,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/gv_keys.h"
+
 #define GV_BLOCK		32		/* copies in a block */
 #define GV_CODEWORDS	16		/* codewords of a 4-bit sub-quantizer */
 #define GV_MAX_DIMS		16000
@@ -118,6 +120,7 @@ typedef struct GvBlock
 	const uint16_t *rowids;		/* [GV_BLOCK][3], or NULL: */
 	uint64_t	first_id;		/* copy i has row id first_id + i */
 	uint32_t	live;			/* bit i: copy i is there and live */
+	const void *keys;			/* as gv_keys.h lays them out, or NULL */
 } GvBlock;
 
 /*
@@ -188,6 +191,10 @@ typedef struct GvScan
 	const float *table;			/* gv_table's */
 	GvTopK	   *best;			/* not to be reset before the next begin */
 	float		reach;			/* pairs above may be left out; GV_SCORE_MAX */
+	const GvCondition *condition;	/* copies that do not fulfil it are not
+									 * offered; NULL: all are.  Not to be
+									 * changed before the next begin */
+	int64_t		matched;		/* out: live copies that fulfil it, since begin */
 	void	   *scratch;		/* gv_scan_scratch(m, best->capacity) bytes */
 } GvScan;
 

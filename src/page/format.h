@@ -40,6 +40,16 @@ typedef enum IvfpqRefine
 	IVFPQ_REFINE_SQ8			/* 8 bits a dimension */
 } IvfpqRefine;
 
+/* Columns of an index behind the vector, and how images tell their values. */
+#define IVFPQ_MAX_KEYS		7
+
+typedef enum IvfpqKeyKind
+{
+	IVFPQ_KEY_ORDERED = 1,		/* images ascend as values do */
+	IVFPQ_KEY_HASH,				/* equal or not */
+	IVFPQ_KEY_SIGNATURE			/* a set of bits */
+} IvfpqKeyKind;
+
 /* Special space of every page, 8 bytes. */
 typedef struct IvfpqSpecialData
 {
@@ -139,6 +149,10 @@ typedef struct IvfpqMetaData
 	int32		calibrated_depths;	/* the first so many were looked at */
 	int32		targets_for;	/* IvfpqTargetsFor */
 	IvfpqTarget targets[IVFPQ_DEPTHS][IVFPQ_TARGETS];
+
+	/* 0 where there are no keys */
+	uint8		key_kinds[8];	/* [IVFPQ_MAX_KEYS] IvfpqKeyKind; 0 = no more */
+	uint8		key_widths[8];	/* bytes of an image: 1, 2, 4 or 8 */
 } IvfpqMetaData;
 
 /* Where a block starts. */
@@ -172,6 +186,8 @@ typedef struct IvfpqListEntry
  *		tids	ItemPointerData [32]
  *		t		float4 [32]
  *		refine	ItemPointerData [32], if the index has refine records
+ *		keys	IvfpqKeyHead [nkeys], then for each key its images [32], if the
+ *				index has keys
  *		codes	uint8 [code_bytes][32]
  */
 typedef struct IvfpqSlotHeader
@@ -187,6 +203,20 @@ typedef struct IvfpqSlotHeader
 	BlockNumber next_part;		/* page of the next part, if there is one */
 } IvfpqSlotHeader;
 
+/*
+ * What a block's copies, dead ones included, have for a key: of those that are
+ * not NULL the least and greatest image; of hashes, in `low`, a bit for each:
+ * number (image % 64); of signatures, in `low`, all their bits.  It grows until
+ * the block is rewritten.  Without such a copy `low` is above `high`, or 0.
+ */
+typedef struct IvfpqKeyHead
+{
+	uint64		low;
+	uint64		high;			/* 0 but for ordered keys */
+	uint32		nulls;			/* bit i: copy i's key is NULL, its image 0 */
+	uint32		unused;			/* 0 */
+} IvfpqKeyHead;
+
 /* Pending page: a header, then TIDs.  Pages are chained from old to new. */
 typedef struct IvfpqPendingHeader
 {
@@ -200,9 +230,10 @@ typedef struct IvfpqPendingHeader
 	((int) ((IVFPQ_PAGE_BYTES - sizeof(IvfpqPendingHeader)) / sizeof(ItemPointerData)))
 
 StaticAssertDecl(sizeof(IvfpqSpecialData) == 8, "special space is 8 bytes");
-StaticAssertDecl(sizeof(IvfpqMetaData) == 552, "metapage contents are 552 bytes");
+StaticAssertDecl(sizeof(IvfpqMetaData) == 568, "metapage contents are 568 bytes");
 StaticAssertDecl(sizeof(IvfpqListEntry) == 28, "directory entry is 28 bytes");
 StaticAssertDecl(sizeof(IvfpqSlotHeader) == 32, "slot header is 32 bytes");
+StaticAssertDecl(sizeof(IvfpqKeyHead) == 24, "a key's head is 24 bytes");
 StaticAssertDecl(sizeof(IvfpqPendingHeader) == 24, "pending header is 24 bytes");
 StaticAssertDecl(sizeof(ItemPointerData) == 6, "a TID is three 16-bit words");
 

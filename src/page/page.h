@@ -81,6 +81,10 @@ typedef struct IvfpqListReader
 	IvfpqAddress next;			/* block to read next */
 	uint32		nleft;			/* copies in it and in all older blocks */
 	bool		reread;			/* a second reading is under way */
+
+	/* where the heads of a block's keys say so it is passed over; NULL: none */
+	bool		(*wants) (const void *arg, const char *keys);
+	const void *wants_arg;
 	BlockNumber cached;			/* page of which `page` has */
 	uint32		copied;			/* these slots, a bit each */
 	char	   *page;			/* [BLCKSZ] copy of parts of a slab page */

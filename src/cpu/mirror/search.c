@@ -292,8 +292,8 @@ static GvStatus
 scan_lists(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
 {
 	GvTopK		best;
-	GvScan		scan = {&mirror->model, searcher->table, &best,
-	GV_SCORE_MAX, NULL};
+	GvScan		scan = {.model = &mirror->model, .table = searcher->table,
+	.best = &best, .reach = GV_SCORE_MAX};
 	GvStatus	status = open_topk(&searcher->copies, search->capacity, &best);
 	int32_t		p;
 

@@ -228,7 +228,8 @@ check_topk(GvTopK *top, Pair *pairs, int n)
 static inline GvScan
 begin_scan(const GvModel *model, const float *table, GvTopK *best)
 {
-	GvScan		scan = {model, table, best, GV_SCORE_MAX, NULL};
+	GvScan		scan = {.model = model, .table = table, .best = best,
+	.reach = GV_SCORE_MAX};
 
 	scan.scratch = unit_alloc(gv_scan_scratch(model->m, best->capacity));
 	CHECK(gv_scan_begin(&scan) == GV_OK, "begin");

@@ -1,0 +1,85 @@
+/*
+ * keys.h
+ *		Keys: the columns of an index behind the vector (keys.c), and the
+ *		conditions on them that a scan is given (keytests.c).
+ *
+ * A key's operator class says what its image is.  A class of an ordered type
+ * has btree's strategy numbers and, but for enums, images that ascend as the
+ * values do.  A class with support function 2 has only an equality: the image
+ * is the type's own hash.  A class with support function 3 has sets: the image
+ * is a signature of 64 bits.
+ */
+#ifndef IVFPQ_KEYS_H
+#define IVFPQ_KEYS_H
+
+#include "access/skey.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "utils/relcache.h"
+
+#include "engine/gv_keys.h"
+#include "page/layout.h"
+
+/* Strategies of keys' classes: btree's, and those of sets. */
+#define IVFPQ_OVERLAP_STRATEGY	6	/* && */
+#define IVFPQ_CONTAINS_STRATEGY	7	/* @> */
+#define IVFPQ_NKEY_STRATEGIES	7
+
+/* Support functions of keys' classes. */
+#define IVFPQ_HASH_PROC			2	/* (type) -> int4 */
+#define IVFPQ_SIGNATURE_PROC	3	/* (type) -> int8 */
+
+/* One key of an open index. */
+typedef struct IvfpqKey
+{
+	Oid			type;			/* the class's input type */
+	Oid			collation;
+	IvfpqKeyKind kind;
+	int			width;			/* bytes of an image */
+	bool		is_exact;		/* images tell values apart */
+	FmgrInfo	function;		/* hash or signature */
+} IvfpqKey;
+
+typedef struct IvfpqKeys
+{
+	int			nkeys;
+	IvfpqKey	keys[IVFPQ_MAX_KEYS];
+	IvfpqKeyForm form;
+} IvfpqKeys;
+
+/*
+ * keys.c.  IvfpqKeysInit: of an index; ERROR where a column is none that can
+ * be a key.  IvfpqKeysMake: images of the values [1 + nkeys] that an index
+ * tuple has; the vector, the first one, is not looked at.
+ */
+extern void IvfpqKeysInit(IvfpqKeys *keys, Relation index);
+extern void IvfpqKeysMake(IvfpqKeys *keys, const Datum *values,
+						  const bool *isnull, IvfpqKeyImages *images);
+
+/*
+ * keytests.c.  What scan keys [n] ask: as tests of images, and of rows.
+ */
+typedef struct IvfpqKeyTests
+{
+	GvCondition condition;		/* of images; tests [GV_MAX_TESTS] */
+	bool		never;			/* no row can fulfil it */
+	int			nrechecks;		/* scan keys that images do not decide */
+	int			nkeys;
+	ScanKeyData *scan_keys;		/* [nkeys], those to be rechecked first */
+} IvfpqKeyTests;
+
+/*
+ * IvfpqKeyTestsMake: from the scan's keys; memory from the current context,
+ * into which they are not copied.
+ *
+ * IvfpqKeyTestsFulfilled: does a row with these values of the index's columns
+ * fulfil all of the scan's keys; or, with only_rechecks, those that images do
+ * not decide?
+ */
+extern void IvfpqKeyTestsMake(IvfpqKeyTests *tests, IvfpqKeys *keys,
+							  ScanKey scan_keys, int n);
+extern bool IvfpqKeyTestsFulfilled(const IvfpqKeyTests *tests,
+								   const Datum *values, const bool *isnull,
+								   bool only_rechecks);
+
+#endif							/* IVFPQ_KEYS_H */

@@ -1,0 +1,128 @@
+/*
+ * gv_keys.h
+ *		The wall's part for keys: conditions that copies of a block fulfil.
+ *
+ * Beside its codes a block may carry, columnwise, an image of each copy's keys:
+ * an unsigned integer of 1, 2, 4 or 8 bytes.  Images of ordered keys ascend as
+ * the values do; hashes only tell values apart; signatures are sets of bits.
+ * What a value's image is, callers know; the engine compares images.
+ *
+ * A condition may be true of images whose values do not fulfil it, because
+ * images say less than values; callers then look at the row.  It is never false
+ * of one whose value does.
+ *
+ * A block's keys, 8-byte aligned:
+ *		GvKeyHead [nkeys]
+ *		images of key 0 [GV_BLOCK], images of key 1 [GV_BLOCK], ...
+ *
+ * A head sums up its key.  It may say too much, since it is not narrowed when a
+ * copy dies; never too little.
+ */
+#ifndef GV_KEYS_H
+#define GV_KEYS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define GV_MAX_KEYS		7
+#define GV_MAX_TESTS	32		/* of a condition */
+
+typedef enum GvKeyKind
+{
+	GV_KEY_ORDERED = 1,
+	GV_KEY_HASH,				/* equal or not */
+	GV_KEY_SIGNATURE			/* a set of bits */
+} GvKeyKind;
+
+/* Which keys the blocks of an index have. */
+typedef struct GvKeyForm
+{
+	int32_t		nkeys;			/* 0 .. GV_MAX_KEYS */
+	uint8_t		kind[GV_MAX_KEYS];	/* GvKeyKind */
+	uint8_t		width[GV_MAX_KEYS]; /* bytes of an image: 1, 2, 4 or 8 */
+} GvKeyForm;
+
+/*
+ * What is known of all copies of a block, dead ones included, whose key is not
+ * NULL: the least and greatest image of an ordered key; of hashes, in `low`,
+ * one bit for each: number (image % 64); of signatures, in `low`, all their
+ * bits.  Without such a copy `low` is above `high`, or 0.
+ */
+typedef struct GvKeyHead
+{
+	uint64_t	low;
+	uint64_t	high;			/* 0 but for ordered keys */
+	uint32_t	nulls;			/* bit i: copy i's key is NULL, its image 0 */
+	uint32_t	unused;			/* 0 */
+} GvKeyHead;
+
+/* Bytes that keys take in a block; a multiple of 8. */
+static inline size_t
+gv_keys_bytes(const GvKeyForm *form)
+{
+	size_t		bytes = sizeof(GvKeyHead) * (size_t) form->nkeys;
+
+	for (int32_t k = 0; k < form->nkeys; k++)
+		bytes += (size_t) 32 * form->width[k];
+	return bytes;
+}
+
+/* Where the images of key k begin. */
+static inline size_t
+gv_keys_at(const GvKeyForm *form, int32_t k)
+{
+	size_t		at = sizeof(GvKeyHead) * (size_t) form->nkeys;
+
+	while (--k >= 0)
+		at += (size_t) 32 * form->width[k];
+	return at;
+}
+
+typedef enum GvTestKind
+{
+	GV_TEST_RANGE = 1,			/* low <= image <= high */
+	GV_TEST_SET,				/* image is one of values, ascending */
+	GV_TEST_ANY_BIT,			/* (image & low) != 0 */
+	GV_TEST_ALL_BITS,			/* (image & low) == low */
+	GV_TEST_NULL,				/* the key is NULL */
+	GV_TEST_NOT_NULL
+} GvTestKind;
+
+/*
+ * A test of one key.  All but GV_TEST_NULL are false of NULL.  Hashes are
+ * tested by GV_TEST_SET, or by GV_TEST_RANGE with low == high; a range with low
+ * above high is true of nothing.
+ */
+typedef struct GvKeyTest
+{
+	int32_t		key;
+	GvTestKind	kind;
+	uint64_t	low;			/* no more than `width` bytes of the key hold */
+	uint64_t	high;
+	int32_t		nvalues;		/* >= 0 */
+	const uint64_t *values;		/* [nvalues], ascending, none twice */
+} GvKeyTest;
+
+/* All of these tests. */
+typedef struct GvCondition
+{
+	GvKeyForm	form;
+	int32_t		ntests;			/* 0 .. GV_MAX_TESTS */
+	const GvKeyTest *tests;
+} GvCondition;
+
+/*
+ * gv_condition_valid: is it within the contract?
+ *
+ * gv_may_match: false only where heads [nkeys] show that no copy of the block
+ * fulfils the condition.
+ *
+ * gv_match: bit i: copy i of a block with these keys fulfils the condition.
+ * Bits of copies that are not there are undefined.
+ */
+extern bool gv_condition_valid(const GvCondition *condition);
+extern bool gv_may_match(const GvCondition *condition, const void *keys);
+extern uint32_t gv_match(const GvCondition *condition, const void *keys);
+
+#endif							/* GV_KEYS_H */
