@@ -79,6 +79,26 @@ IvfpqKeyImageBytes(uint64 image, int width, IvfpqKeyBytes *bytes)
 	return bytes;
 }
 
+/* The image that is stored in so many bytes, which need not be aligned. */
+uint64
+IvfpqKeyImageOf(const char *bytes, int width)
+{
+	IvfpqKeyBytes image;
+
+	memcpy(&image, bytes, width);
+	switch (width)
+	{
+		case 1:
+			return image.one;
+		case 2:
+			return image.two;
+		case 4:
+			return image.four;
+		default:
+			return image.eight;
+	}
+}
+
 /* The images of copy i of a block with these keys. */
 void
 IvfpqKeyImagesGet(const IvfpqKeyForm *form, const char *keys, int i,
@@ -89,13 +109,8 @@ IvfpqKeyImagesGet(const IvfpqKeyForm *form, const char *keys, int i,
 	memset(images, 0, sizeof(*images));
 	for (int k = 0; k < form->nkeys; k++)
 	{
-		const char *at = keys + IvfpqKeyImageAt(form, k, i);
-		IvfpqKeyBytes bytes;
-
-		memcpy(&bytes, at, form->width[k]);
-		images->image[k] = form->width[k] == 1 ? bytes.one :
-			form->width[k] == 2 ? bytes.two :
-			form->width[k] == 4 ? bytes.four : bytes.eight;
+		images->image[k] = IvfpqKeyImageOf(keys + IvfpqKeyImageAt(form, k, i),
+										   form->width[k]);
 		images->nulls |= (heads[k].nulls >> i & 1) << k;
 	}
 }

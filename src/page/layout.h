@@ -104,6 +104,7 @@ extern int	IvfpqKeyImageAt(const IvfpqKeyForm *form, int k, int i);
 extern int	IvfpqKeysBytes(const IvfpqKeyForm *form);
 extern const void *IvfpqKeyImageBytes(uint64 image, int width,
 									  IvfpqKeyBytes *bytes);
+extern uint64 IvfpqKeyImageOf(const char *bytes, int width);
 extern void IvfpqKeyImagesGet(const IvfpqKeyForm *form, const char *keys,
 							  int i, IvfpqKeyImages *images);
 extern uint64 IvfpqKeyImagesDigest(const IvfpqKeyForm *form,

@@ -150,6 +150,18 @@ IvfpqIsReadable(const IvfpqMetaData *meta)
 		meta->version <= IVFPQ_VERSION;
 }
 
+/* Are these the keys of the index? */
+bool
+IvfpqMetaHasKeys(const IvfpqMetaData *meta, const IvfpqKeyForm *keys)
+{
+	IvfpqKeyForm form;
+
+	if (!IvfpqKeyFormGet(meta, &form) || form.nkeys != keys->nkeys)
+		return false;
+	return memcmp(form.kind, keys->kind, form.nkeys) == 0 &&
+		memcmp(form.width, keys->width, form.nkeys) == 0;
+}
+
 /* The contents of a locked metapage, checked. */
 IvfpqMetaData *
 IvfpqMetaGet(Relation index, Page page)
