@@ -28,15 +28,20 @@
 /* Support functions of keys' classes. */
 #define IVFPQ_HASH_PROC			2	/* (type) -> int4 */
 #define IVFPQ_SIGNATURE_PROC	3	/* (type) -> int8 */
+#define IVFPQ_NPROCS			3
 
 /* One key of an open index. */
 typedef struct IvfpqKey
 {
-	Oid			type;			/* the class's input type */
+	Oid			type;			/* the class's input type, or the enum */
+	Oid			family;
 	Oid			collation;
 	IvfpqKeyKind kind;
 	int			width;			/* bytes of an image */
 	bool		is_exact;		/* images tell values apart */
+	bool		is_integer;		/* ordered: an integer, or stored as one, */
+	int64		least;			/* between these */
+	int64		greatest;
 	FmgrInfo	function;		/* hash or signature */
 } IvfpqKey;
 
@@ -47,14 +52,16 @@ typedef struct IvfpqKeys
 	IvfpqKeyForm form;
 } IvfpqKeys;
 
-/*
- * keys.c.  IvfpqKeysInit: of an index; ERROR where a column is none that can
- * be a key.  IvfpqKeysMake: images of the values [1 + nkeys] that an index
- * tuple has; the vector, the first one, is not looked at.
- */
+/* keys.c */
+extern bool IvfpqIsOrderedKey(Oid type);
 extern void IvfpqKeysInit(IvfpqKeys *keys, Relation index);
 extern void IvfpqKeysMake(IvfpqKeys *keys, const Datum *values,
 						  const bool *isnull, IvfpqKeyImages *images);
+extern uint64 IvfpqKeyImage(IvfpqKey *key, Datum value);
+extern int64 IvfpqKeyInteger(Oid type, Datum value);
+extern uint64 IvfpqKeyIntegerImage(const IvfpqKey *key, int64 value);
+extern uint64 IvfpqKeyFloat4Image(float4 value);
+extern uint64 IvfpqKeyFloat8Image(float8 value);
 
 /*
  * keytests.c.  What scan keys [n] ask: as tests of images, and of rows.
