@@ -642,7 +642,12 @@ damage_keyed(
 	});
 damage_keyed(
 	'keys: hash of another value', $rows, $other_keys,
-	sub { put32($_[0], $keyed + SLOT_IMAGES + 4 * 32, 4711) },
+	sub {
+		# one of which the head has no bit
+		my $bits = unpack('Q', substr(${ $_[0] }, $keyed + SLOT_HEADS + HEAD_BYTES, 8));
+		my ($free) = grep { !($bits >> $_ & 1) } 0 .. 63;
+		put32($_[0], $keyed + SLOT_IMAGES + 4 * 32, $free);
+	},
 	sub {
 		like($_[0]{verify}, qr/error\|the head of key 2 of block \d+ does not tell of copy 0/,
 			'keys: hash of another value: head');
