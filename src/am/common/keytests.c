@@ -456,7 +456,8 @@ add_signatures(IvfpqKeyTests *tests, Asked *asked, const Datum *values, int n)
 	bool		overlap = asked->strategy == IVFPQ_OVERLAP_STRATEGY;
 	GvKeyTest	test = {.key = asked->column};
 
-	if (asked->subtype != asked->key->type ||
+	if ((asked->subtype != asked->key->type &&
+		 asked->subtype != ANYARRAYOID) ||
 		(!overlap && asked->strategy != IVFPQ_CONTAINS_STRATEGY))
 	{
 		add_span(tests, asked, everything(asked->key, false));
