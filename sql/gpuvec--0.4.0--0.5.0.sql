@@ -232,3 +232,28 @@ COMMENT ON OPERATOR CLASS bpchar_ops USING gpuivfpq IS 'keys of char(n)';
 COMMENT ON OPERATOR CLASS uuid_ops USING gpuivfpq IS 'keys of uuid';
 COMMENT ON OPERATOR CLASS bytea_ops USING gpuivfpq IS 'keys of bytea';
 COMMENT ON OPERATOR CLASS inet_ops USING gpuivfpq IS 'keys of inet and cidr';
+
+--
+-- An index says which keys it has, and what they take
+--
+
+DROP FUNCTION gpuvec_index_info(regclass);
+
+CREATE FUNCTION gpuvec_index_info(
+	index regclass,
+	OUT lists integer,
+	OUT dims integer,
+	OUT pq_dim integer,
+	OUT rows bigint,
+	OUT pending bigint,
+	OUT dead bigint,
+	OUT bytes bigint,
+	OUT rows_at_training bigint,
+	OUT advice text,
+	OUT keys text[],
+	OUT key_bytes bigint)
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_index_info(regclass) IS
+	'size and state of a gpuivfpq index, and what to do about it';

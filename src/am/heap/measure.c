@@ -19,14 +19,14 @@
 #include "am/heap/measure.h"
 #include "page/buffer/bufhint.h"
 
-/* Get ready to compute what the index has of a row. */
-static void
-begin_expressions(IvfpqMeasure *measure)
+/* Is a column of the index an expression? */
+static bool
+has_expression(Relation index)
 {
-	if (measure->estate != NULL)
-		return;
-	measure->indexInfo = IvfpqIndexInfo(measure->index);
-	measure->estate = CreateExecutorState();
+	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
+		if (index->rd_index->indkey.values[i] == 0)
+			return true;
+	return false;
 }
 
 /* Begin to fetch rows; memory from the current context. */
@@ -43,8 +43,11 @@ IvfpqMeasureBegin(IvfpqMeasure *measure, Relation heap, Relation index,
 	measure->slot = table_slot_create(heap, NULL);
 	measure->is_heap = heap->rd_tableam == GetHeapamTableAmRoutine();
 	measure->attnum = index->rd_index->indkey.values[0];
-	if (measure->attnum == 0)
-		begin_expressions(measure);
+	if (has_expression(index))
+	{
+		measure->indexInfo = IvfpqIndexInfo(index);
+		measure->estate = CreateExecutorState();
+	}
 	measure->context = AllocSetContextCreate(CurrentMemoryContext,
 											 "gpuivfpq measure",
 											 ALLOCSET_DEFAULT_SIZES);
@@ -98,13 +101,6 @@ void
 IvfpqMeasureKeys(IvfpqMeasure *measure, const IvfpqKeyTests *tests)
 {
 	measure->tests = tests;
-	for (int i = 0; i < tests->nkeys; i++)
-	{
-		int			column = tests->scan_keys[i].sk_attno - 1;
-
-		if (measure->index->rd_index->indkey.values[column] == 0)
-			begin_expressions(measure);
-	}
 }
 
 /*
@@ -276,6 +272,31 @@ IvfpqMeasureFetch(IvfpqMeasure *measure, uint64 id, Datum *value)
 	if (isnull)
 		IvfpqMeasureDone(measure);
 	return !isnull;
+}
+
+/*
+ * Values of all columns of the index, [INDEX_MAX_KEYS], of the row fetched;
+ * good as long as its indexed value.
+ */
+void
+IvfpqMeasureColumns(IvfpqMeasure *measure, Datum *values, bool *isnull)
+{
+	Relation	index = measure->index;
+	MemoryContext oldcontext = MemoryContextSwitchTo(measure->context);
+
+	if (measure->indexInfo != NULL)
+	{
+		GetPerTupleExprContext(measure->estate)->ecxt_scantuple =
+			measure->slot;
+		FormIndexDatum(measure->indexInfo, measure->slot, measure->estate,
+					   values, isnull);
+	}
+	else
+		for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
+			values[i] = slot_getattr(measure->slot,
+									 index->rd_index->indkey.values[i],
+									 &isnull[i]);
+	MemoryContextSwitchTo(oldcontext);
 }
 
 /* Let go of the row fetched, and of all that was made in measure->context. */

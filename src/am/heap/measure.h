@@ -26,7 +26,7 @@ typedef struct IvfpqMeasure
 	struct IndexFetchTableData *fetch;
 	TupleTableSlot *slot;
 	AttrNumber	attnum;			/* indexed column; 0 = an expression */
-	IndexInfo  *indexInfo;		/* for an expression */
+	IndexInfo  *indexInfo;		/* if some column is an expression */
 	EState	   *estate;
 	FmgrInfo   *distance;
 	Oid			collation;
@@ -63,6 +63,8 @@ extern bool IvfpqMeasureIsCold(const IvfpqMeasure *measure);
 extern void IvfpqMeasurePrefetch(IvfpqMeasure *measure, const uint64 *ids,
 								 int64 n);
 extern bool IvfpqMeasureFetch(IvfpqMeasure *measure, uint64 id, Datum *value);
+extern void IvfpqMeasureColumns(IvfpqMeasure *measure, Datum *values,
+								bool *isnull);
 extern void IvfpqMeasureDone(IvfpqMeasure *measure);
 extern bool IvfpqMeasureRow(IvfpqMeasure *measure, uint64 id,
 							double *distance);
