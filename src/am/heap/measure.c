@@ -111,7 +111,7 @@ bool
 IvfpqMeasureMatches(IvfpqMeasure *measure, TupleTableSlot *row, bool asks_all)
 {
 	const IvfpqKeyTests *tests = measure->tests;
-	int			n = asks_all ? tests->nkeys : tests->nrechecks;
+	int			n = asks_all ? tests->nrows : tests->nrechecks;
 	Datum		values[INDEX_MAX_KEYS] = {0};
 	bool		isnulls[INDEX_MAX_KEYS] = {0};
 	MemoryContext oldcontext;
@@ -125,7 +125,7 @@ IvfpqMeasureMatches(IvfpqMeasure *measure, TupleTableSlot *row, bool asks_all)
 	else
 		for (int i = 0; i < n; i++)
 		{
-			int			column = tests->scan_keys[i].sk_attno - 1;
+			int			column = tests->rows[i].scan_key->sk_attno - 1;
 
 			/* of the vector it is asked only that there is one, as there is */
 			if (column > 0)
@@ -284,13 +284,8 @@ IvfpqMeasureColumns(IvfpqMeasure *measure, Datum *values, bool *isnull)
 	Relation	index = measure->index;
 	MemoryContext oldcontext = MemoryContextSwitchTo(measure->context);
 
-	if (measure->indexInfo != NULL)
-	{
-		GetPerTupleExprContext(measure->estate)->ecxt_scantuple =
-			measure->slot;
-		FormIndexDatum(measure->indexInfo, measure->slot, measure->estate,
-					   values, isnull);
-	}
+	if (measure->estate != NULL)
+		index_values(measure, measure->slot, values, isnull);
 	else
 		for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
 			values[i] = slot_getattr(measure->slot,
