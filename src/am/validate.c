@@ -21,6 +21,7 @@
 #include "catalog/pg_opclass.h"
 #include "catalog/pg_opfamily.h"
 #include "catalog/pg_type_d.h"
+#include "parser/parse_coerce.h"
 #include "utils/builtins.h"
 #include "utils/catcache.h"
 #include "utils/fmgroids.h"
@@ -246,7 +247,9 @@ examine_key_operator(Form_pg_amop op, Examined *x)
 		FAULT(x, "operator family \"%s\" of access method %s contains operator %s with wrong signature",
 			  x->family_name, "gpuivfpq", name);
 
-	if (op->amoplefttype == x->type && op->amoprighttype == x->type)
+	/* those of arrays are operators of anyarray */
+	if (IsBinaryCoercible(x->type, op->amoplefttype) &&
+		IsBinaryCoercible(x->type, op->amoprighttype))
 		x->has_operator = true;
 }
 

@@ -194,7 +194,8 @@ typedef struct GvScan
 	const GvCondition *condition;	/* copies that do not fulfil it are not
 									 * offered; NULL: all are.  Not to be
 									 * changed before the next begin */
-	int64_t		matched;		/* out: live copies that fulfil it, since begin */
+	int64_t		matched;		/* out: live copies that fulfil it, since
+								 * begin; those offered again count again */
 	void	   *scratch;		/* gv_scan_scratch(m, best->capacity) bytes */
 } GvScan;
 
@@ -347,8 +348,10 @@ extern GvStatus gv_table(const GvModel *model, const float *query,
 						 float *table);
 
 /*
- * scan: every live copy of blocks [nblocks] of one list offered to a scan,
- * with its score S and its row id.  Blocks need not outlive the call.
+ * scan: every live copy of blocks [nblocks] of one list that fulfils the
+ * condition offered to a scan, with its score S and its row id.  With a
+ * condition all blocks have keys; codes of those without such a copy are not
+ * touched.  Blocks need not outlive the call.
  *
  * scan_begin: begin a scan; what waits in it is forgotten.
  *

@@ -92,7 +92,8 @@ typedef enum GvTestKind
 /*
  * A test of one key.  All but GV_TEST_NULL are false of NULL.  Hashes are
  * tested by GV_TEST_SET, or by GV_TEST_RANGE with low == high; a range with low
- * above high is true of nothing.
+ * above high is true of nothing.  Tests of bits are for signatures, and they
+ * have no others but those of NULL.
  */
 typedef struct GvKeyTest
 {
@@ -113,7 +114,7 @@ typedef struct GvCondition
 } GvCondition;
 
 /*
- * gv_condition_valid: is it within the contract?
+ * gv_form_valid, gv_condition_valid: is it within the contract?
  *
  * gv_may_match: false only where heads [nkeys] show that no copy of the block
  * fulfils the condition.
@@ -121,6 +122,7 @@ typedef struct GvCondition
  * gv_match: bit i: copy i of a block with these keys fulfils the condition.
  * Bits of copies that are not there are undefined.
  */
+extern bool gv_form_valid(const GvKeyForm *form);
 extern bool gv_condition_valid(const GvCondition *condition);
 extern bool gv_may_match(const GvCondition *condition, const void *keys);
 extern uint32_t gv_match(const GvCondition *condition, const void *keys);

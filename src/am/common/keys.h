@@ -63,6 +63,14 @@ extern uint64 IvfpqKeyIntegerImage(const IvfpqKey *key, int64 value);
 extern uint64 IvfpqKeyFloat4Image(float4 value);
 extern uint64 IvfpqKeyFloat8Image(float8 value);
 
+/* One scan key, as a row is asked. */
+typedef struct IvfpqRowTest
+{
+	ScanKey		scan_key;
+	int			narguments;		/* of its array those that are not NULL */
+	Datum	   *arguments;
+} IvfpqRowTest;
+
 /*
  * keytests.c.  What scan keys [n] ask: as tests of images, and of rows.
  */
@@ -71,17 +79,18 @@ typedef struct IvfpqKeyTests
 	GvCondition condition;		/* of images; tests [GV_MAX_TESTS] */
 	bool		never;			/* no row can fulfil it */
 	int			nrechecks;		/* scan keys that images do not decide */
-	int			nkeys;
-	ScanKeyData *scan_keys;		/* [nkeys], those to be rechecked first */
+	int			nrows;
+	IvfpqRowTest *rows;			/* [nrows], those to be rechecked first */
+	IvfpqKeys  *keys;
 } IvfpqKeyTests;
 
 /*
- * IvfpqKeyTestsMake: from the scan's keys; memory from the current context,
- * into which they are not copied.
+ * IvfpqKeyTestsMake: from the scan's keys, which are not copied, nor are their
+ * arguments; memory from the current context.
  *
  * IvfpqKeyTestsFulfilled: does a row with these values of the index's columns
  * fulfil all of the scan's keys; or, with only_rechecks, those that images do
- * not decide?
+ * not decide?  Uses memory: call in a context that is reset between rows.
  */
 extern void IvfpqKeyTestsMake(IvfpqKeyTests *tests, IvfpqKeys *keys,
 							  ScanKey scan_keys, int n);

@@ -9,6 +9,7 @@
 #include "executor/tuptable.h"
 #include "nodes/execnodes.h"
 
+#include "am/common/keys.h"
 #include "am/common/value.h"
 #include "am/heap/prefetchrow.h"
 #include "page/buffer/prefetch.h"
@@ -37,6 +38,8 @@ typedef struct IvfpqMeasure
 	IvfpqPasses passes;			/* rows that do not are not measured; NULL:
 								 * all do */
 	void	   *passes_arg;
+	const IvfpqKeyTests *tests; /* what is asked of keys, or NULL */
+	bool		asks_all;		/* also what images have answered */
 	bool		rejected;		/* the row fetched last did not pass */
 	bool		asks_dead;		/* all_dead is wanted, */
 	bool		all_dead;		/* of a row not seen: no snapshot ever will */
@@ -49,6 +52,10 @@ extern void IvfpqMeasureBegin(IvfpqMeasure *measure, Relation heap,
 							  Relation index, Snapshot snapshot);
 extern void IvfpqMeasureQuery(IvfpqMeasure *measure, FmgrInfo *distance,
 							  Oid collation, Datum query);
+extern void IvfpqMeasureKeys(IvfpqMeasure *measure,
+							 const IvfpqKeyTests *tests);
+extern bool IvfpqMeasureMatches(IvfpqMeasure *measure, TupleTableSlot *row,
+								bool asks_all);
 extern void IvfpqMeasureDims(IvfpqMeasure *measure, int dims, bool *told);
 extern void IvfpqMeasurePrefetchSorted(IvfpqMeasure *measure,
 									   const uint64 *ids, int64 n);

@@ -2,6 +2,7 @@
  * scan.c
  *		The score S of the live copies of lists' blocks.
  *
+ * A condition on keys is asked before anything else of a block is looked at.
  * Once there is a worst score to beat, the filter (simd/table.c) leaves most
  * copies out that do not.  The rest, of all lists, are gathered side by side
  * until they fill registers, and then scored together; their pairs are kept
@@ -94,7 +95,9 @@ gv_scan_begin(GvScan *scan)
 {
 	Waiting    *waiting;
 
-	GV_CALL(gv_engine_calls, valid_scan(scan));
+	GV_CALL(gv_engine_calls, valid_scan(scan) &&
+			(scan->condition == NULL || gv_condition_valid(scan->condition)));
+	scan->matched = 0;
 	waiting = scan->scratch;
 	(void) lay_out(scan->model->m, scan->best->capacity, scan->scratch);
 	gv_kept_reset(&waiting->kept, GV_SCORE_MAX);
@@ -178,10 +181,23 @@ score_block(const GvScan *scan, float base, const GvBlock *block,
 	return n;
 }
 
+/* The live copies of a block that fulfil the condition, which are counted. */
+static inline uint32_t
+find_matching(GvScan *scan, const GvBlock *block)
+{
+	const GvCondition *condition = scan->condition;
+	uint32_t	matching = block->live;
+
+	if (condition != NULL && matching != 0)
+		matching &= gv_may_match(condition, block->keys) ?
+			gv_match(condition, block->keys) : 0;
+	scan->matched += __builtin_popcount(matching);
+	return matching;
+}
+
 /* Offer copies that may have been offered before. */
 static void
-scan_again(const GvScan *scan, float base, const GvBlock *blocks,
-		   int32_t nblocks)
+scan_again(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 {
 	float		scores[GV_BLOCK];
 	uint64_t	ids[GV_BLOCK];
@@ -189,20 +205,24 @@ scan_again(const GvScan *scan, float base, const GvBlock *blocks,
 	int32_t		n;
 
 	for (b = 0; b < nblocks; b++)
-		if (blocks[b].live != 0)
-			for (n = score_block(scan, base, &blocks[b], blocks[b].live,
-								 scores, ids); n > 0; n--)
-				gv_topk_push(scan->best, scores[n - 1], ids[n - 1]);
+	{
+		uint32_t	wanted = find_matching(scan, &blocks[b]);
+
+		if (wanted == 0)
+			continue;
+		for (n = score_block(scan, base, &blocks[b], wanted, scores, ids);
+			 n > 0; n--)
+			gv_topk_push(scan->best, scores[n - 1], ids[n - 1]);
+	}
 }
 
-/* Offer the live copies of a block. */
+/* Offer the live copies of a block that fulfil the condition. */
 static void
-offer_block(const GvScan *scan, Waiting *waiting, float base,
-			const GvBlock *block)
+offer_block(GvScan *scan, Waiting *waiting, float base, const GvBlock *block)
 {
 	bool		gathers = gv_kernels->filters &&
 	gv_code_bytes(scan->model->m) <= MOST_BYTES;
-	uint32_t	wanted = block->live;
+	uint32_t	wanted = find_matching(scan, block);
 	float		scores[GV_BLOCK];
 	uint64_t	ids[GV_BLOCK];
 	int32_t		n;
@@ -223,7 +243,13 @@ offer_block(const GvScan *scan, Waiting *waiting, float base,
 }
 
 static bool
-valid_blocks(const GvBlock *blocks, int32_t nblocks)
+valid_keys(const void *keys)
+{
+	return keys != NULL && (uintptr_t) keys % sizeof(uint64_t) == 0;
+}
+
+static bool
+valid_blocks(const GvScan *scan, const GvBlock *blocks, int32_t nblocks)
 {
 	int32_t		b;
 
@@ -231,7 +257,8 @@ valid_blocks(const GvBlock *blocks, int32_t nblocks)
 		return false;
 	for (b = 0; b < nblocks; b++)
 		if (blocks[b].live != 0 &&
-			(blocks[b].codes == NULL || blocks[b].t == NULL))
+			(blocks[b].codes == NULL || blocks[b].t == NULL ||
+			 (scan->condition != NULL && !valid_keys(blocks[b].keys))))
 			return false;
 	return true;
 }
@@ -255,7 +282,7 @@ gv_scan(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 	int32_t		b;
 
 	GV_CALL(gv_engine_calls, valid_scan(scan) &&
-			valid_blocks(blocks, nblocks));
+			valid_blocks(scan, blocks, nblocks));
 	waiting = scan->scratch;
 	if (scan->best->unique)
 	{

@@ -9,7 +9,7 @@
  * processor that built it nor an answer on the one that found it.
  * test/unit/engine/check_levels.c compares them.
  *
- * Any memory may be unaligned; none is read beyond the shapes stated here.
+ * Any memory but images may be unaligned; none is read beyond the shapes stated here.
  */
 #ifndef GV_KERNELS_H
 #define GV_KERNELS_H
@@ -135,6 +135,13 @@ typedef struct GvKernels
 	uint32_t	(*filter) (const uint8_t *bytes, int32_t m,
 						   const uint8_t *codes, const float *t,
 						   const GvCut *cut);
+
+	/*
+	 * Bit i: image i of images [GV_BLOCK], each of `width` bytes, fulfils a
+	 * test; one that is not of NULL.
+	 */
+	uint32_t	(*fulfil) (const GvKeyTest *test, int width,
+						   const void *images);
 
 	/*
 	 * What a refine record x^ adds up to with q [dims]: squares of q - x^, or

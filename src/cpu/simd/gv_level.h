@@ -6,14 +6,15 @@
  * Included at the end of a level's file, once, because functions cannot be
  * shared between levels.  The file has compare_some, residual_products,
  * compare64, multiply_codes, multiply_some, estimate_some, within,
- * below, nearest_word, sum_some, filter, record_squares and record_products,
- * and these macros:
+ * below, nearest_word, sum_some, filter, record_squares, record_products,
+ * compare_images, images_among and find_images, and these macros:
  *		LEVEL		the attribute that functions of the level have
  *		KERNELS		the name of its table
  *		AT_ONCE		centroids that multiply_some multiplies with
  *		ESTIMATE_AT_ONCE	those of estimate_some
  *		SUM_AT_ONCE	copies that sum_some adds up at most, GV_BLOCK at least
  */
+#include "cpu/simd/gv_images.h"
 #include "cpu/simd/gv_words.h"
 
 static inline LEVEL void
@@ -290,6 +291,7 @@ const GvKernels KERNELS = {
 	.sum_copies = sum_copies,
 	.gather = gather,
 	.filter = filter,
+	.fulfil = fulfil,
 	.record_squares = record_squares,
 	.record_products = record_products,
 };

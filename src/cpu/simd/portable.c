@@ -432,6 +432,68 @@ filter(const uint8_t *bytes, int32_t m, const uint8_t *codes,
 	return kept;
 }
 
+/* Images, each in 64 bits. */
+static void
+widen(const void *images, int width, uint64_t *wide)
+{
+	int			i;
+
+	for (i = 0; i < GV_BLOCK; i++)
+		wide[i] = width == 1 ? ((const uint8_t *) images)[i] :
+			width == 2 ? ((const uint16_t *) images)[i] :
+			width == 4 ? ((const uint32_t *) images)[i] :
+			((const uint64_t *) images)[i];
+}
+
+static bool
+is_in_set(uint64_t image, const uint64_t *values, int32_t n)
+{
+	while (n > 0)
+	{
+		int32_t		half = n / 2;
+
+		if (values[half] == image)
+			return true;
+		if (values[half] < image)
+		{
+			values += half + 1;
+			n -= half + 1;
+		}
+		else
+			n = half;
+	}
+	return false;
+}
+
+static bool
+fulfils(const GvKeyTest *test, uint64_t image)
+{
+	switch (test->kind)
+	{
+		case GV_TEST_RANGE:
+			return test->low <= image && image <= test->high;
+		case GV_TEST_SET:
+			return is_in_set(image, test->values, test->nvalues);
+		case GV_TEST_ANY_BIT:
+			return (image & test->low) != 0;
+		default:
+			return (image & test->low) == test->low;
+	}
+}
+
+static uint32_t
+fulfil(const GvKeyTest *test, int width, const void *images)
+{
+	uint64_t	wide[GV_BLOCK];
+	uint32_t	bits = 0;
+	int			i;
+
+	widen(images, width, wide);
+	for (i = 0; i < GV_BLOCK; i++)
+		bits |= (uint32_t) fulfils(test, wide[i]) << i;
+	return bits;
+}
+
 /* |q - x^|^2 in fp32. */
 static void
 record_squares(const float *restrict q, const GvRefine *record,
@@ -511,6 +573,7 @@ const GvKernels gv_portable_kernels = {
 	.sum_copies = sum_copies,
 	.gather = gather,
 	.filter = filter,
+	.fulfil = fulfil,
 	.record_squares = record_squares,
 	.record_products = record_products,
 };

@@ -67,6 +67,71 @@ bench_scan(int32_t m, int32_t nblocks, int32_t k)
 	unit_free(blocks);
 }
 
+/* One test of a key, and of many blocks' heads, which never tell. */
+static void
+bench_test(const char *what, int width, GvTestKind kind, int32_t nvalues)
+{
+	enum
+	{
+		NBLOCKS = 2000
+	};
+	GvKeyForm	form = {1, {GV_KEY_ORDERED}, {(uint8_t) width}};
+	uint64_t	most = UINT64_MAX >> (64 - 8 * width);
+	size_t		bytes = gv_keys_bytes(&form);
+	char	   *keys = unit_alloc(bytes * NBLOCKS);
+	uint64_t   *values = unit_alloc(sizeof(uint64_t) * (nvalues + 1));
+	GvKeyTest	test = {0, kind, most / 100, most / 50, nvalues, values};
+	GvCondition condition = {form, 1, &test};
+	double		heads = 1e9;
+	double		images = 1e9;
+	long		nmatch = 0;
+	size_t		b;
+	int			round;
+	int32_t		i;
+
+	for (i = 0; i < nvalues; i++)
+		values[i] = most / (uint64_t) nvalues * (uint64_t) i;
+	memset(keys, 0, bytes * NBLOCKS);
+	for (b = 0; b < NBLOCKS; b++)
+	{
+		((GvKeyHead *) (keys + b * bytes))->high = most;
+		for (i = 0; i < GV_BLOCK * width; i++)
+			keys[b * bytes + sizeof(GvKeyHead) + i] = (char) unit_random();
+	}
+	for (round = 0; round < 30; round++)
+	{
+		double		start = seconds();
+
+		for (b = 0; b < NBLOCKS; b++)
+			nmatch += gv_may_match(&condition, keys + b * bytes);
+		heads = fmin(heads, seconds() - start);
+		start = seconds();
+		for (b = 0; b < NBLOCKS; b++)
+			nmatch += gv_match(&condition, keys + b * bytes);
+		images = fmin(images, seconds() - start);
+	}
+	printf("%s, %d bytes: heads %.1f ns a block, images %.1f (%ld)\n", what,
+		   width, heads * 1e9 / NBLOCKS, images * 1e9 / NBLOCKS, nmatch % 10);
+	unit_free(keys);
+	unit_free(values);
+}
+
+static void
+bench_keys(void)
+{
+	int			width;
+
+	for (width = 1; width <= 8; width *= 2)
+	{
+		bench_test("range", width, GV_TEST_RANGE, 0);
+		bench_test("set of 4", width, GV_TEST_SET, 4);
+		bench_test("set of 30", width, GV_TEST_SET, 30);
+		bench_test("set of 200", width, GV_TEST_SET, 200);
+		if (width > 1)
+			bench_test("set of 1000", width, GV_TEST_SET, 1000);
+	}
+}
+
 static void
 bench_search(int32_t dims, int32_t k, const float *x)
 {
@@ -155,6 +220,7 @@ bench(void)
 			continue;
 		gv_simd_use(level);
 		printf("---- %s\n", gv_simd_name(level));
+		bench_keys();
 		bench_scan(148, 300, 10);
 		bench_scan(148, 300, 200);
 		bench_scan(148, 8000, 10);

@@ -140,6 +140,7 @@ main(int argc, char **argv)
 	test_exact();
 	test_levels();
 	test_keep();
+	test_keys();
 	test_select();
 	test_quantiles();
 	test_exact_sets();

@@ -310,6 +310,7 @@ extern void test_refine(void);
 extern void test_exact(void);
 extern void test_levels(void);
 extern void test_keep(void);
+extern void test_keys(void);
 extern void test_select(void);
 extern void test_quantiles(void);
 extern void test_recall(void);

@@ -1,0 +1,206 @@
+/*
+ * keys.c
+ *		Conditions on keys: gv_keys.h says what they mean.
+ *
+ * Heads are looked at first, a few words; images only of blocks that may have a
+ * copy, and only as long as one is left.
+ */
+#include "cpu/simd/gv_kernels.h"
+
+/* Does the key's image have room for it? */
+static bool
+fits(uint64_t image, int width)
+{
+	return width == 8 || image >> 8 * width == 0;
+}
+
+static bool
+valid_form(const GvKeyForm *form)
+{
+	int32_t		k;
+
+	if (form->nkeys < 0 || form->nkeys > GV_MAX_KEYS)
+		return false;
+	for (k = 0; k < form->nkeys; k++)
+	{
+		int			width = form->width[k];
+
+		if (form->kind[k] < GV_KEY_ORDERED ||
+			form->kind[k] > GV_KEY_SIGNATURE ||
+			(width != 1 && width != 2 && width != 4 && width != 8))
+			return false;
+	}
+	return true;
+}
+
+static bool
+valid_set(const GvKeyTest *test, int width)
+{
+	int32_t		v;
+
+	if (test->nvalues < 0 || (test->values == NULL && test->nvalues > 0))
+		return false;
+	for (v = 1; v < test->nvalues; v++)
+		if (test->values[v - 1] >= test->values[v])
+			return false;
+	return test->nvalues == 0 || fits(test->values[test->nvalues - 1], width);
+}
+
+/* Is it a test that a key of this kind can be given? */
+static bool
+valid_test(const GvKeyTest *test, GvKeyKind kind, int width)
+{
+	switch (test->kind)
+	{
+		case GV_TEST_RANGE:
+			return fits(test->low, width) && fits(test->high, width) &&
+				(kind == GV_KEY_ORDERED ||
+				 (kind == GV_KEY_HASH && test->low >= test->high));
+		case GV_TEST_SET:
+			return kind != GV_KEY_SIGNATURE && valid_set(test, width);
+		case GV_TEST_ANY_BIT:
+		case GV_TEST_ALL_BITS:
+			return kind == GV_KEY_SIGNATURE && fits(test->low, width);
+		case GV_TEST_NULL:
+		case GV_TEST_NOT_NULL:
+			return true;
+	}
+	return false;
+}
+
+/* See gv_keys.h. */
+bool
+gv_form_valid(const GvKeyForm *form)
+{
+	return form != NULL && valid_form(form);
+}
+
+/* See gv_keys.h. */
+bool
+gv_condition_valid(const GvCondition *condition)
+{
+	int32_t		i;
+
+	if (condition == NULL || !valid_form(&condition->form) ||
+		condition->ntests < 0 || condition->ntests > GV_MAX_TESTS ||
+		(condition->tests == NULL && condition->ntests > 0))
+		return false;
+	for (i = 0; i < condition->ntests; i++)
+	{
+		const GvKeyTest *test = &condition->tests[i];
+
+		if (test->key < 0 || test->key >= condition->form.nkeys ||
+			!valid_test(test, (GvKeyKind) condition->form.kind[test->key],
+						condition->form.width[test->key]))
+			return false;
+	}
+	return true;
+}
+
+/* The first of a set's values that is not below; nvalues: none. */
+static int32_t
+first_from(const GvKeyTest *test, uint64_t image)
+{
+	int32_t		low = 0;
+	int32_t		high = test->nvalues;
+
+	while (low < high)
+	{
+		int32_t		middle = low + (high - low) / 2;
+
+		if (test->values[middle] < image)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* May an ordered key's images, low <= high, fulfil a test? */
+static bool
+may_match_ordered(const GvKeyTest *test, const GvKeyHead *head)
+{
+	int32_t		first;
+
+	switch (test->kind)
+	{
+		case GV_TEST_RANGE:
+			return test->low <= test->high && test->low <= head->high &&
+				test->high >= head->low;
+		case GV_TEST_SET:
+			first = first_from(test, head->low);
+			return first < test->nvalues && test->values[first] <= head->high;
+		default:
+			return true;
+	}
+}
+
+/* Hashes or signatures whose bits are in head->low. */
+static bool
+may_match_bits(const GvKeyTest *test, const GvKeyHead *head)
+{
+	int32_t		v;
+
+	switch (test->kind)
+	{
+		case GV_TEST_RANGE:
+			return test->low == test->high &&
+				(head->low >> test->low % 64 & 1) != 0;
+		case GV_TEST_SET:
+			for (v = 0; v < test->nvalues; v++)
+				if ((head->low >> test->values[v] % 64 & 1) != 0)
+					return true;
+			return false;
+		case GV_TEST_ANY_BIT:
+			return (head->low & test->low) != 0;
+		case GV_TEST_ALL_BITS:
+			return (head->low & test->low) == test->low;
+		default:
+			return true;
+	}
+}
+
+/* See gv_keys.h. */
+bool
+gv_may_match(const GvCondition *condition, const void *keys)
+{
+	const GvKeyHead *heads = keys;
+	int32_t		i;
+
+	for (i = 0; i < condition->ntests; i++)
+	{
+		const GvKeyTest *test = &condition->tests[i];
+		const GvKeyHead *head = &heads[test->key];
+		bool		ordered = condition->form.kind[test->key] == GV_KEY_ORDERED;
+
+		if (test->kind == GV_TEST_NULL ? head->nulls == 0 :
+			head->nulls == UINT32_MAX ||
+			(ordered ? head->low > head->high ||
+			 !may_match_ordered(test, head) : !may_match_bits(test, head)))
+			return false;
+	}
+	return true;
+}
+
+/* See gv_keys.h. */
+uint32_t
+gv_match(const GvCondition *condition, const void *keys)
+{
+	const GvKeyForm *form = &condition->form;
+	const GvKeyHead *heads = keys;
+	uint32_t	matching = UINT32_MAX;
+	int32_t		i;
+
+	for (i = 0; i < condition->ntests && matching != 0; i++)
+	{
+		const GvKeyTest *test = &condition->tests[i];
+		uint32_t	nulls = heads[test->key].nulls;
+
+		matching &= test->kind == GV_TEST_NULL ? nulls : ~nulls;
+		if (matching != 0 && test->kind < GV_TEST_NULL)
+			matching &= gv_kernels->fulfil(test, form->width[test->key],
+										   (const char *) keys +
+										   gv_keys_at(form, test->key));
+	}
+	return matching;
+}

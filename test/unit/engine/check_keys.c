@@ -1,0 +1,338 @@
+/*
+ * check_keys.c
+ *		Conditions on keys by every level's kernels, against naive loops: what
+ *		copies of a block fulfil them, whether its heads may say that none
+ *		does, and scans under them.
+ */
+#include "keys.h"
+
+/* ---------- conditions ---------- */
+
+/* What came out, so that no check passes because nothing ever matches. */
+typedef struct Seen
+{
+	long		blocks;
+	long		none;			/* blocks without a copy that matches */
+	long		passed_over;	/* of these, that heads tell */
+	long		copies;
+} Seen;
+
+static void
+check_match(const GvCondition *condition, const void *keys, Seen *seen)
+{
+	uint32_t	want = naive_match(condition, keys);
+	uint32_t	got = gv_match(condition, keys);
+	bool		may = gv_may_match(condition, keys);
+
+	CHECK(got == want, "%x is not %x, %d tests, first of kind %d, width %d",
+		  got, want, condition->ntests,
+		  condition->ntests > 0 ? (int) condition->tests[0].kind : 0,
+		  condition->ntests > 0 ?
+		  condition->form.width[condition->tests[0].key] : 0);
+	CHECK(may || want == 0, "heads hide %x", want);
+	seen->blocks++;
+	seen->none += want == 0;
+	seen->passed_over += !may;
+	seen->copies += __builtin_popcount(want);
+}
+
+static void
+check_conditions(void)
+{
+	Seen		seen = {0};
+	int			rounds = unit_small ? 300 : 10000;
+	int			round;
+
+	for (round = 0; round < rounds; round++)
+	{
+		GvKeyForm	form = unit_form((int) (unit_random() % (GV_MAX_KEYS + 1)));
+		int			ntests = (int) (unit_random() %
+									(round % 50 == 0 ? GV_MAX_TESTS + 1 : 4));
+		char	   *keys = unit_alloc(gv_keys_bytes(&form));
+		UnitCondition made;
+		int			b;
+
+		unit_make_condition(&made, &form, ntests);
+		CHECK(gv_condition_valid(&made.condition), "round %d", round);
+		for (b = 0; b < 4; b++)
+		{
+			unit_make_keys(&form, b < 2 ? 0 : 1 + (int) (unit_random() % 250),
+						   keys);
+			check_match(&made.condition, keys, &seen);
+		}
+		unit_free(keys);
+		unit_free_condition(&made);
+	}
+	CHECK(seen.copies > seen.blocks && seen.none > seen.blocks / 10 &&
+		  seen.passed_over > seen.none / 10 && seen.passed_over < seen.none,
+		  "%ld copies match in %ld blocks, %ld have none, %ld are passed over",
+		  seen.copies, seen.blocks, seen.none, seen.passed_over);
+}
+
+/*
+ * Each kind of test of each width at its extremes: every one of the images 0,
+ * 1, the middle ones and the last against every pair of limits.
+ */
+static void
+check_extremes(int width)
+{
+	uint64_t	most = unit_most(width);
+	uint64_t	odd[] = {0, 1, most / 2, most / 2 + 1, most - 1, most};
+	GvKeyForm	form = {1, {GV_KEY_ORDERED}, {(uint8_t) width}};
+	char	   *keys = unit_alloc(gv_keys_bytes(&form));
+	GvKeyTest	test = {0};
+	GvCondition condition = {form, 1, &test};
+	Seen		seen = {0};
+	int			a;
+	int			b;
+	int			i;
+
+	memset(keys, 0, gv_keys_bytes(&form));
+	((GvKeyHead *) keys)->high = most;
+	for (i = 0; i < GV_BLOCK; i++)
+		memcpy(keys + gv_keys_at(&form, 0) + i * width, &odd[i % 6], width);
+	for (a = 0; a < 6; a++)
+		for (b = 0; b < 6; b++)
+		{
+			condition.form.kind[0] = GV_KEY_ORDERED;
+			test = (GvKeyTest) {0, GV_TEST_RANGE, odd[a], odd[b], 0, NULL};
+			check_match(&condition, keys, &seen);
+			test = (GvKeyTest) {0, GV_TEST_SET, 0, 0, a < b ? b - a : 0, odd + a};
+			check_match(&condition, keys, &seen);
+			condition.form.kind[0] = GV_KEY_SIGNATURE;
+			((GvKeyHead *) keys)->low = most;
+			test = (GvKeyTest) {0, GV_TEST_ANY_BIT, odd[a], 0, 0, NULL};
+			check_match(&condition, keys, &seen);
+			test.kind = GV_TEST_ALL_BITS;
+			check_match(&condition, keys, &seen);
+			((GvKeyHead *) keys)->low = 0;
+		}
+	unit_free(keys);
+}
+
+/* Conditions that break the contract are told from those that do not. */
+#define BAD(change) \
+	do { \
+		bad = good; \
+		bad_test = test; \
+		change; \
+		bad.tests = &bad_test; \
+		CHECK(!gv_condition_valid(&bad), "accepted"); \
+	} while (0)
+
+static void
+check_invalid_conditions(void)
+{
+	static const uint64_t values[] = {3, 3, 256};
+	GvKeyTest	test = {0, GV_TEST_RANGE, 1, 2, 0, NULL};
+	GvKeyTest	bad_test;
+	GvCondition good = {{3, {GV_KEY_ORDERED, GV_KEY_HASH, GV_KEY_SIGNATURE},
+	{1, 4, 8}}, 1, &test};
+	GvCondition bad;
+
+	CHECK(gv_condition_valid(&good), "refused");
+	CHECK(!gv_condition_valid(NULL) && !gv_form_valid(NULL), "accepted");
+	BAD(bad.form.nkeys = -1);
+	BAD(bad.form.nkeys = GV_MAX_KEYS + 1);
+	BAD(bad.form.kind[1] = 0);
+	BAD(bad.form.kind[1] = 4);
+	BAD(bad.form.width[2] = 3);
+	BAD(bad.ntests = -1);
+	BAD(bad.ntests = GV_MAX_TESTS + 1);
+	BAD(bad_test.key = -1);
+	BAD(bad_test.key = 3);
+	BAD(bad_test.kind = (GvTestKind) 0);
+	BAD(bad_test.kind = (GvTestKind) 7);
+	BAD(bad_test.high = 256);
+	BAD((bad_test.low = 256, bad_test.high = 0));
+	BAD(bad_test.key = 1);		/* a range of hashes */
+	BAD(bad_test.key = 2);
+	BAD(bad_test.kind = GV_TEST_ANY_BIT);
+	BAD((bad_test.kind = GV_TEST_SET, bad_test.nvalues = -1));
+	BAD((bad_test.kind = GV_TEST_SET, bad_test.nvalues = 1));
+	BAD((bad_test.kind = GV_TEST_SET, bad_test.values = values,
+		 bad_test.nvalues = 2));
+	BAD((bad_test.kind = GV_TEST_SET, bad_test.values = values + 1,
+		 bad_test.nvalues = 2));
+	BAD((bad_test.kind = GV_TEST_SET, bad_test.values = values,
+		 bad_test.nvalues = 1, bad_test.key = 2));
+	good.tests = NULL;
+	CHECK(!gv_condition_valid(&good), "accepted");
+}
+
+/* ---------- scans ---------- */
+
+#define MOST_BLOCKS	9
+
+/* A list with keys, and a query's table. */
+typedef struct Keyed
+{
+	GvModel		model;
+	float	   *query;
+	float	   *books;
+	float	   *table;
+	uint8_t    *codes;
+	float	   *t;
+	char	   *keys;
+	int32_t		nblocks;
+	GvBlock		blocks[MOST_BLOCKS];
+} Keyed;
+
+static void
+make_keyed(Keyed *list, const GvKeyForm *form)
+{
+	int32_t		m = 1 + (int32_t) (unit_random() % 60);
+	size_t		code_bytes = (size_t) gv_code_bytes(m) * GV_BLOCK;
+	size_t		keys_bytes = gv_keys_bytes(form);
+	size_t		i;
+	int32_t		b;
+
+	list->query = unit_floats(m, 1.0f);
+	list->books = unit_floats((size_t) GV_CODEWORDS * m, 1.0f);
+	list->model = (GvModel) {.metric = GV_L2,.dims = m,.m = m,
+	.codebooks = list->books};
+	list->table = unit_alloc(gv_table_bytes(m));
+	(void) gv_table(&list->model, list->query, list->table);
+	list->codes = unit_alloc(code_bytes * MOST_BLOCKS);
+	list->t = unit_floats(GV_BLOCK * MOST_BLOCKS, 1.0f);
+	list->keys = unit_alloc(keys_bytes * MOST_BLOCKS + 1);
+	for (i = 0; i < code_bytes * MOST_BLOCKS; i++)
+		list->codes[i] = (uint8_t) unit_random();
+	list->nblocks = (int32_t) (unit_random() % (MOST_BLOCKS + 1));
+	for (b = 0; b < list->nblocks; b++)
+	{
+		unit_make_keys(form, (int) (unit_random() % 3),
+					   list->keys + keys_bytes * b);
+		list->blocks[b] = (GvBlock) {
+			.codes = list->codes + code_bytes * b,.t = list->t + GV_BLOCK * b,
+			.first_id = (uint64_t) b * GV_BLOCK,
+			.live = unit_random() % 2 ? UINT32_MAX : (uint32_t) unit_random(),
+			.keys = list->keys + keys_bytes * b
+		};
+	}
+}
+
+static void
+free_keyed(Keyed *list)
+{
+	unit_free(list->query);
+	unit_free(list->books);
+	unit_free(list->table);
+	unit_free(list->codes);
+	unit_free(list->t);
+	unit_free(list->keys);
+}
+
+/*
+ * A scan under a condition, twice over the same blocks if it can tell: it gives
+ * what one without gives where copies that do not fulfil it are dead.
+ */
+static void
+check_scan_of(const Keyed *list, const GvCondition *condition, bool unique)
+{
+	GvTopK		want = new_topk(1 + (int) (unit_random() % 40), unique);
+	GvTopK		got = new_topk(want.capacity, unique);
+	GvScan		scan = begin_scan(&list->model, list->table, &got);
+	GvBlock		blocks[MOST_BLOCKS];
+	int64_t		matched = 0;
+	int			times = unique ? 2 : 1;
+	int			i;
+	int32_t		b;
+
+	scan.condition = condition;
+	scan.matched = -1;
+	CHECK(gv_scan_begin(&scan) == GV_OK, "begin");
+	for (b = 0; b < list->nblocks; b++)
+	{
+		blocks[b] = list->blocks[b];
+		if (condition != NULL)
+			blocks[b].live &= naive_match(condition, blocks[b].keys);
+		matched += __builtin_popcount(blocks[b].live);
+	}
+	for (i = 0; i < times; i++)
+		CHECK(gv_scan(&scan, 0.5f, list->blocks, list->nblocks) == GV_OK,
+			  "scan");
+	finish_scan(&scan);
+	scan_blocks(&list->model, list->table, 0.5f, blocks, list->nblocks, &want);
+	gv_topk_sort(&want);
+	gv_topk_sort(&got);
+	CHECK(scan.matched == matched * times, "%ld are not %ld, %d times",
+		  (long) scan.matched, (long) matched, times);
+	CHECK(want.count == got.count &&
+		  memcmp(want.scores, got.scores, sizeof(float) * got.count) == 0 &&
+		  memcmp(want.ids, got.ids, sizeof(uint64_t) * got.count) == 0,
+		  "%d of %ld copies", got.count, (long) matched);
+	free_topk(&want);
+	free_topk(&got);
+}
+
+static void
+check_scans(void)
+{
+	int			round;
+
+	for (round = 0; round < (unit_small ? 60 : 600); round++)
+	{
+		GvKeyForm	form = unit_form(1 + (int) (unit_random() % GV_MAX_KEYS));
+		UnitCondition made;
+		Keyed		list;
+
+		make_keyed(&list, &form);
+		unit_make_condition(&made, &form, (int) (unit_random() % 3));
+		check_scan_of(&list, &made.condition, round % 2);
+		check_scan_of(&list, NULL, round % 2);
+		unit_free_condition(&made);
+		free_keyed(&list);
+	}
+}
+
+/* Keys that are missing or lie askew, and a condition that is none. */
+static void
+check_invalid_scans(void)
+{
+	GvKeyForm	form = {1, {GV_KEY_ORDERED}, {4}};
+	GvKeyTest	test = {0, GV_TEST_NULL, 0, 0, 0, NULL};
+	GvCondition condition = {form, 1, &test};
+	GvTopK		top = new_topk(3, false);
+	Keyed		list;
+	GvScan		scan;
+
+	make_keyed(&list, &form);
+	list.blocks[0] = (GvBlock) {.codes = list.codes,.t = list.t,.live = 1};
+	scan = begin_scan(&list.model, list.table, &top);
+	CHECK(gv_scan(&scan, 0, list.blocks, 1) == GV_OK, "no condition");
+	scan.condition = &condition;
+	CHECK(gv_scan_begin(&scan) == GV_OK, "begin");
+	CHECK(gv_scan(&scan, 0, list.blocks, 1) == GV_INVALID, "no keys");
+	list.blocks[0].keys = list.keys + 4;
+	CHECK(gv_scan(&scan, 0, list.blocks, 1) == GV_INVALID, "askew");
+	list.blocks[0].live = 0;
+	CHECK(gv_scan(&scan, 0, list.blocks, 1) == GV_OK, "nothing is live");
+	test.key = 1;
+	CHECK(gv_scan_begin(&scan) == GV_INVALID, "no such key");
+	scan.condition = NULL;
+	finish_scan(&scan);
+	free_topk(&top);
+	free_keyed(&list);
+}
+
+void
+test_keys(void)
+{
+	GvSimd		level;
+	int			w;
+
+	for (level = GV_SIMD_PORTABLE; level < GV_NSIMD; level++)
+	{
+		if (!gv_simd_has(level))
+			continue;
+		gv_simd_use(level);
+		check_conditions();
+		for (w = 0; w < 4; w++)
+			check_extremes(unit_widths[w]);
+		check_scans();
+	}
+	check_invalid_conditions();
+	check_invalid_scans();
+	gv_simd_use(unit_simd());
+}

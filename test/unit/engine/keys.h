@@ -1,0 +1,254 @@
+/*
+ * keys.h
+ *		Random keys of blocks and conditions on them, and what these mean, by
+ *		naive loops.
+ */
+#ifndef KEYS_H
+#define KEYS_H
+
+#include "unit.h"
+
+#define UNIT_MAX_VALUES	700		/* of a set */
+
+static const int unit_widths[] = {1, 2, 4, 8};
+
+/* A condition and the memory of its parts. */
+typedef struct UnitCondition
+{
+	GvCondition condition;
+	GvKeyTest	tests[GV_MAX_TESTS];
+	uint64_t   *values[GV_MAX_TESTS];
+} UnitCondition;
+
+static inline uint64_t
+unit_most(int width)
+{
+	return UINT64_MAX >> (64 - 8 * width);
+}
+
+/* An image: most are one of a few, some are extremes. */
+static inline uint64_t
+unit_image(int width)
+{
+	uint64_t	most = unit_most(width);
+
+	switch (unit_random() % 8)
+	{
+		case 0:
+			return unit_random() % 2 ? most : 0;
+		case 1:
+			return most / 2 + unit_random() % 2;
+		case 2:
+			return unit_random() & most;
+		default:
+			return most / 16 * (unit_random() % 16);
+	}
+}
+
+static inline GvKeyForm
+unit_form(int nkeys)
+{
+	GvKeyForm	form = {.nkeys = nkeys};
+	int			k;
+
+	for (k = 0; k < nkeys; k++)
+	{
+		form.kind[k] = (uint8_t) (1 + unit_random() % 3);
+		form.width[k] = (uint8_t) unit_widths[unit_random() % 4];
+	}
+	return form;
+}
+
+/* Copy i's image of key k. */
+static inline uint64_t
+unit_image_of(const GvKeyForm *form, const void *keys, int k, int i)
+{
+	const char *images = (const char *) keys + gv_keys_at(form, k);
+	uint64_t	image = 0;
+
+	memcpy(&image, images + (size_t) i * form->width[k], form->width[k]);
+	return image;
+}
+
+/* Keys of a block: `among` random images, or all kinds of them if that is 0. */
+static inline void
+unit_make_keys(const GvKeyForm *form, int among, void *keys)
+{
+	GvKeyHead  *heads = keys;
+	int			k;
+	int			i;
+
+	memset(keys, 0, gv_keys_bytes(form));
+	for (k = 0; k < form->nkeys; k++)
+	{
+		bool		ordered = form->kind[k] == GV_KEY_ORDERED;
+		char	   *images = (char *) keys + gv_keys_at(form, k);
+		int			how_null = (int) (unit_random() % 8);
+
+		heads[k] = (GvKeyHead) {.low = ordered ? UINT64_MAX : 0};
+		for (i = 0; i < GV_BLOCK; i++)
+		{
+			uint64_t	image = among > 0 ? unit_random() % among :
+				unit_image(form->width[k]);
+
+			if (how_null == 0 || (how_null < 3 && unit_random() % 4 == 0))
+			{
+				heads[k].nulls |= 1U << i;
+				continue;
+			}
+			memcpy(images + i * form->width[k], &image, form->width[k]);
+			if (form->kind[k] == GV_KEY_HASH)
+				heads[k].low |= UINT64_C(1) << image % 64;
+			else if (!ordered)
+				heads[k].low |= image;
+			else
+			{
+				heads[k].low = image < heads[k].low ? image : heads[k].low;
+				heads[k].high = image > heads[k].high ? image : heads[k].high;
+			}
+		}
+	}
+}
+
+static inline int
+unit_compare_images(const void *a, const void *b)
+{
+	uint64_t	x = *(const uint64_t *) a;
+	uint64_t	y = *(const uint64_t *) b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* A set of up to n random images. */
+static inline void
+unit_make_set(GvKeyTest *test, int width, int n, uint64_t **memory)
+{
+	uint64_t   *values = unit_alloc(sizeof(uint64_t) * (n + 1));
+	int			count = 0;
+	int			i;
+
+	for (i = 0; i < n; i++)
+		values[i] = unit_random() % 2 ? unit_image(width) :
+			unit_random() & unit_most(width);
+	qsort(values, n, sizeof(uint64_t), unit_compare_images);
+	for (i = 0; i < n; i++)
+		if (count == 0 || values[count - 1] != values[i])
+			values[count++] = values[i];
+	*memory = values;
+	test->values = values;
+	test->nvalues = count;
+}
+
+/* A test that a key of this kind can be given. */
+static inline void
+unit_make_test(GvKeyTest *test, GvKeyKind kind, int width, uint64_t **memory)
+{
+	int			which = (int) (unit_random() % 8);
+
+	test->low = unit_image(width);
+	test->high = kind == GV_KEY_ORDERED ? unit_image(width) : test->low;
+	if (test->low > test->high && unit_random() % 4 > 0)
+	{
+		uint64_t	low = test->high;
+
+		test->high = test->low;
+		test->low = low;
+	}
+	if (which == 0)
+		test->kind = unit_random() % 2 ? GV_TEST_NULL : GV_TEST_NOT_NULL;
+	else if (kind == GV_KEY_SIGNATURE)
+		test->kind = unit_random() % 2 ? GV_TEST_ANY_BIT : GV_TEST_ALL_BITS;
+	else if (which < 4)
+		test->kind = GV_TEST_RANGE;
+	else
+	{
+		test->kind = GV_TEST_SET;
+		unit_make_set(test, width, (int) (unit_random() %
+										  (which == 7 ? UNIT_MAX_VALUES : 20)),
+					  memory);
+	}
+}
+
+static inline void
+unit_make_condition(UnitCondition *made, const GvKeyForm *form, int ntests)
+{
+	int			i;
+
+	memset(made, 0, sizeof(*made));
+	made->condition.form = *form;
+	made->condition.ntests = form->nkeys > 0 ? ntests : 0;
+	made->condition.tests = made->tests;
+	for (i = 0; i < made->condition.ntests; i++)
+	{
+		int			k = (int) (unit_random() % form->nkeys);
+
+		made->tests[i].key = k;
+		unit_make_test(&made->tests[i], (GvKeyKind) form->kind[k],
+					   form->width[k], &made->values[i]);
+	}
+}
+
+static inline void
+unit_free_condition(UnitCondition *made)
+{
+	int			i;
+
+	for (i = 0; i < GV_MAX_TESTS; i++)
+		if (made->values[i] != NULL)
+			unit_free(made->values[i]);
+}
+
+/* Is a test true of a key? */
+static inline bool
+naive_test(const GvKeyTest *test, uint64_t image, bool null)
+{
+	int			v;
+
+	switch (test->kind)
+	{
+		case GV_TEST_RANGE:
+			return !null && image >= test->low && image <= test->high;
+		case GV_TEST_SET:
+			for (v = 0; v < test->nvalues; v++)
+				if (!null && image == test->values[v])
+					return true;
+			return false;
+		case GV_TEST_ANY_BIT:
+			return !null && (image & test->low) != 0;
+		case GV_TEST_ALL_BITS:
+			return !null && (image | test->low) == image;
+		case GV_TEST_NULL:
+			return null;
+		case GV_TEST_NOT_NULL:
+			return !null;
+	}
+	abort();
+}
+
+static inline uint32_t
+naive_match(const GvCondition *condition, const void *keys)
+{
+	const GvKeyHead *heads = keys;
+	uint32_t	bits = 0;
+	int			i;
+	int			t;
+
+	for (i = 0; i < GV_BLOCK; i++)
+	{
+		bool		all = true;
+
+		for (t = 0; t < condition->ntests; t++)
+		{
+			const GvKeyTest *test = &condition->tests[t];
+
+			all = all && naive_test(test,
+									unit_image_of(&condition->form, keys,
+												  test->key, i),
+									heads[test->key].nulls >> i & 1);
+		}
+		bits |= (uint32_t) all << i;
+	}
+	return bits;
+}
+
+#endif							/* KEYS_H */
