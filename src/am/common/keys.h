@@ -69,6 +69,8 @@ typedef struct IvfpqRowTest
 	ScanKey		scan_key;
 	int			narguments;		/* of its array those that are not NULL */
 	Datum	   *arguments;
+	uint64	   *images;			/* where these ascend: equality with arguments
+								 * that have one image each; else NULL */
 } IvfpqRowTest;
 
 /*
