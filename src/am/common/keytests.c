@@ -77,7 +77,7 @@ typedef struct Asked
 static Span
 everything(const IvfpqKey *key, bool is_exact)
 {
-	Span	all = {0, PG_UINT64_MAX, is_exact};
+	Span		all = {0, PG_UINT64_MAX, is_exact};
 
 	if (key->width < 8)
 		all.high = (UINT64CONST(1) << 8 * key->width) - 1;
@@ -114,7 +114,7 @@ float4_cut(float8 value)
 static Span
 between(const IvfpqKey *key, int strategy, Cut from, Cut to, bool is_exact)
 {
-	Span	result = everything(key, is_exact);
+	Span		result = everything(key, is_exact);
 	bool		has_equal = is_exact ? strategy == BTLessEqualStrategyNumber ||
 	strategy == BTEqualStrategyNumber ||
 	strategy == BTGreaterEqualStrategyNumber : true;
@@ -214,7 +214,7 @@ static Span
 hash_span(const Asked *asked, Datum value)
 {
 	IvfpqKey   *key = asked->key;
-	Span	result = {0, 0, false};
+	Span		result = {0, 0, false};
 
 	if (asked->subtype == key->type)
 		result.low = IvfpqKeyImage(key, value);
@@ -319,18 +319,19 @@ static void
 add_span(IvfpqKeyTests *tests, Asked *asked, Span span)
 {
 	GvKeyTest	test = {.key = asked->column, .kind = GV_TEST_RANGE};
-	Span	all = everything(asked->key, true);
+	Span		all = everything(asked->key, true);
+	bool		is_all = span.low == all.low && span.high == all.high;
 
-	test.low = span.low;
-	test.high = span.high;
-	if (span.low > span.high)
-		tests->never = true;
-	else if (span.low == all.low && span.high == all.high)
-		test = (GvKeyTest) {.key = asked->column,.kind = GV_TEST_NOT_NULL};
+	tests->never |= span.low > span.high;
 	/* one hash is told from others, but they have no order */
-	else if (asked->key->kind != IVFPQ_KEY_ORDERED &&
-			 span.low != span.high)
-		test = (GvKeyTest) {.key = asked->column,.kind = GV_TEST_NOT_NULL};
+	if (is_all || (asked->key->kind != IVFPQ_KEY_ORDERED &&
+				   span.low != span.high))
+		test.kind = GV_TEST_NOT_NULL;
+	else
+	{
+		test.low = span.low;
+		test.high = span.high;
+	}
 	asked->is_exact = add_test(tests, &test) && span.is_exact;
 }
 
@@ -349,11 +350,12 @@ add_set(IvfpqKeyTests *tests, Asked *asked, uint64 *images, int n,
 	if (ndistinct == 0)
 		add_span(tests, asked, nothing);
 	else if (ndistinct == 1 || ndistinct > MOST_VALUES)
-		add_span(tests, asked, (Span)
-				 {
-					 images[0], images[ndistinct - 1],
-					 is_exact && ndistinct == 1
-				 });
+	{
+		Span		hull = {images[0], images[ndistinct - 1],
+		is_exact && ndistinct == 1};
+
+		add_span(tests, asked, hull);
+	}
 	else
 	{
 		test.nvalues = ndistinct;
@@ -419,8 +421,10 @@ add_values(IvfpqKeyTests *tests, Asked *asked, IvfpqRowTest *row)
 		hull.is_exact &= span.is_exact;
 	}
 
-	/* what is not equality begins or ends where the key's images do, at the
-	 * same end for all arguments: no gap is left between exact spans */
+	/*
+	 * what is not equality begins or ends where the key's images do, at the
+	 * same end for all arguments: no gap is left between exact spans
+	 */
 	if (are_points)
 		add_points(tests, asked, row, arguments, n, hull.is_exact);
 	else
