@@ -50,8 +50,8 @@ begin_query(IvfpqLadder *ladder, int q)
 	IvfpqCalibration *calibration = ladder->calibration;
 
 	find_truth(ladder, q, ladder->truth);
-	IvfpqSearchQuery(&ladder->search, calibration->queries +
-					 (Size) q * calibration->gv->dims);
+	IvfpqSearchQuery(&ladder->search,
+					 IvfpqLevelQuery(calibration, ladder->climb.level, q));
 	IvfpqSearchOpen(&ladder->search, ladder->search.candidates.capacity);
 }
 
@@ -176,8 +176,9 @@ climb_together(IvfpqLadder *ladder, IvfpqTrial *trial, int q, int n)
 		const int32 *nhits;
 		const ItemPointerData *tids;
 
-		done = IvfpqTrialSearch(trial, calibration->queries +
-								(Size) q * calibration->gv->dims, n,
+		done = IvfpqTrialSearch(trial, IvfpqLevelQuery(calibration,
+													   ladder->climb.level,
+													   q), n,
 								calibration->gv->dims, ladder->probes[step],
 								IvfpqListsToCompare(meta, ladder->probes[step],
 													ladder->search.query.deep),
