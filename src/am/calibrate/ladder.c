@@ -25,7 +25,7 @@
 
 #define STEP			1.7		/* from one number of probes to the next */
 #define DEEP_STEP		2.2		/* of later levels, whose searches cost more */
-#define WIDTH_STEP		1.4		/* ... of candidates */
+#define WIDTH_STEP		1.2		/* ... of candidates */
 #define LEAST_WIDTH		40		/* fewer fail rows unlike those of training */
 
 #define MOST_TRIES		GV_MAX_TRIES	/* queries that gpuvecd gets at once */
@@ -203,7 +203,8 @@ lay_ladder(IvfpqLadder *ladder, const IvfpqClimb *climb)
 	int			capacity = (climb->most_width + 1) * meta->copies;
 	double		step = climb->level == 0 ? STEP : DEEP_STEP;
 	double		probes = climb->least;
-	double		width = LEAST_WIDTH;
+	double		width = Max(LEAST_WIDTH,
+						depths[ivfpq_levels[climb->level].first]);
 
 	ladder->climb = *climb;
 	ladder->search.query.deep =
