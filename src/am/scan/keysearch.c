@@ -58,9 +58,12 @@ static void
 get_effort(const IvfpqSearch *search, const IvfpqKeyGoal *goal, double share,
 		   IvfpqEffort *effort)
 {
+	double		among = goal->rows / Max(share, IVFPQ_LEAST_SHARE);
+
+	if (goal->is_spread)
+		among = IvfpqSpreadRows(among);
 	IvfpqEffortFor(effort, search->index, &search->model->meta, goal->recall,
-				   Min(goal->rows / Max(share, IVFPQ_LEAST_SHARE),
-					   PG_INT32_MAX));
+				   Min(among, PG_INT32_MAX));
 	effort->probes = Min(effort->probes, goal->most_probes);
 }
 
