@@ -245,6 +245,7 @@ scan_list(const GvMirror *mirror, GvSearch *search, uint32_t probe,
 		status = scan_blocks(mirror, search, probe, scan);
 	if (status == GV_OK)
 		status = gv_scan_finish(scan);
+	search->matched += scan->matched;
 	for (i = 0; status == GV_OK && i < best->count; i++)
 		gv_cpu_hit(search, best->scores[i], best->ids[i], probe);
 	return status;
@@ -293,7 +294,7 @@ scan_lists(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
 {
 	GvTopK		best;
 	GvScan		scan = {.model = &mirror->model, .table = searcher->table,
-	.best = &best, .reach = GV_SCORE_MAX};
+	.best = &best, .reach = GV_SCORE_MAX, .condition = search->condition};
 	GvStatus	status = open_topk(&searcher->copies, search->capacity, &best);
 	int32_t		p;
 
@@ -316,7 +317,9 @@ gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 	if (!mirror->covered || mirror->spec.device != searcher->device)
 		return GV_INVALID;
 	for (i = 0; i < n; i++)
-		if (searches[i].bounded && mirror->spec.refine_slots == 0)
+		if ((searches[i].bounded && mirror->spec.refine_slots == 0) ||
+			(searches[i].condition != NULL &&
+			 !gv_same_form(&searches[i].condition->form, &mirror->spec.keys)))
 			return GV_INVALID;
 	status = place_answers(searcher, &mirror->spec, searches, n);
 	for (i = 0; status == GV_OK && i < n; i++)
@@ -325,6 +328,7 @@ gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 
 		search->nhits = 0;
 		search->copies = 0;
+		search->matched = 0;
 		status = find_lists(searcher, mirror, search);
 		if (status == GV_OK)
 			status = make_table(searcher, mirror, search->query);
