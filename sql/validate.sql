@@ -6,7 +6,9 @@ RESET client_min_messages;
 -- the extension's own
 SELECT opcname, opcintype::regtype, opcdefault, amvalidate(c.oid)
 FROM pg_opclass AS c JOIN pg_am AS a ON a.oid = c.opcmethod
-WHERE amname = 'gpuivfpq' AND opcintype = 'real[]'::regtype
+	JOIN pg_depend AS d ON d.objid = c.oid AND d.classid = 'pg_opclass'::regclass
+	JOIN pg_extension AS e ON e.oid = d.refobjid AND extname = 'gpuvec'
+WHERE amname = 'gpuivfpq'
 ORDER BY 1;
 SELECT opfname, amoplefttype::regtype, amoprighttype::regtype, amopstrategy,
 	amoppurpose, amopopr::regoperator
@@ -14,6 +16,17 @@ FROM pg_amop AS o JOIN pg_opfamily AS f ON f.oid = o.amopfamily
 	JOIN pg_am AS a ON a.oid = f.opfmethod
 WHERE amname = 'gpuivfpq' AND amoplefttype = 'real[]'::regtype
 ORDER BY amopstrategy, amoprighttype;
+-- keys' families hold what btree's of the same name do, but where there is
+-- only equality
+SELECT opfname, count(*), count(amopopr) FILTER (WHERE b.amopstrategy IS NULL) AS others,
+	string_agg(DISTINCT o.amopstrategy::text, ' ' ORDER BY o.amopstrategy::text) AS strategies,
+	string_agg(DISTINCT o.amoplefttype::regtype::text, ', ' ORDER BY o.amoplefttype::regtype::text) AS types
+FROM pg_amop AS o JOIN pg_opfamily AS f ON f.oid = o.amopfamily
+	JOIN pg_am AS a ON a.oid = f.opfmethod
+	LEFT JOIN (SELECT opfname, amopopr, amopstrategy FROM pg_amop AS o JOIN pg_opfamily AS f ON f.oid = o.amopfamily
+		JOIN pg_am AS a ON a.oid = f.opfmethod AND amname = 'btree') AS b USING (opfname, amopopr, amopstrategy)
+WHERE amname = 'gpuivfpq' AND amoppurpose = 's'
+GROUP BY 1 ORDER BY 1;
 
 SELECT a.amname, p.name, pg_indexam_has_property(a.oid, p.name)
 FROM pg_am AS a,
@@ -93,11 +106,16 @@ CREATE OPERATOR CLASS only_loose FOR TYPE int8 USING gpuivfpq AS
 	FUNCTION 1 int8_real(int8, int4, bool);
 SELECT validate('only_loose');
 
--- strategies that core refuses, and two metrics in one family
-CREATE OPERATOR CLASS strategy_4 FOR TYPE int8 USING gpuivfpq AS
-	OPERATOR 4 <-> (int8, int8) FOR ORDER BY float_ops;
-CREATE OPERATOR CLASS support_2 FOR TYPE int8 USING gpuivfpq AS
-	FUNCTION 2 int8_real(int8, int4, bool);
+-- numbers that core refuses, numbers of keys, and two metrics in one family
+CREATE OPERATOR CLASS strategy_8 FOR TYPE int8 USING gpuivfpq AS
+	OPERATOR 8 <-> (int8, int8) FOR ORDER BY float_ops;
+CREATE OPERATOR CLASS support_4 FOR TYPE int8 USING gpuivfpq AS
+	FUNCTION 4 int8_real(int8, int4, bool);
+CREATE OPERATOR CLASS key_numbers FOR TYPE int8 USING gpuivfpq AS
+	OPERATOR 4 <-> (int8, int8) FOR ORDER BY float_ops,
+	FUNCTION 2 hashint8(int8),
+	FUNCTION 1 int8_real(int8, int4, bool);
+SELECT validate('key_numbers');
 CREATE OPERATOR CLASS two_metrics FOR TYPE int8 USING gpuivfpq AS
 	OPERATOR 1 <-> (int8, int8) FOR ORDER BY float_ops,
 	OPERATOR 2 <#> (int8, int8) FOR ORDER BY float_ops,
@@ -130,6 +148,59 @@ CREATE OPERATOR CLASS other_left FOR TYPE int8 USING gpuivfpq AS
 	OPERATOR 1 <-> (int4, int4) FOR ORDER BY float_ops,
 	FUNCTION 1 int8_real(int8, int4, bool);
 SELECT validate('other_left');
+
+-- keys: ordered ones of a type that is known, and a type of one's own, by its
+-- hash; what a family lacks, and what it has too much
+CREATE TYPE pair AS (a int, b int);
+CREATE FUNCTION pair_equal(pair, pair) RETURNS bool
+LANGUAGE sql IMMUTABLE STRICT RETURN ($1).a = ($2).a AND ($1).b = ($2).b;
+CREATE FUNCTION pair_hash(pair) RETURNS int4
+LANGUAGE sql IMMUTABLE STRICT RETURN hashint4(($1).a);
+CREATE FUNCTION pair_bits(pair) RETURNS int8
+LANGUAGE sql IMMUTABLE STRICT RETURN 1 << (($1).a & 15);
+CREATE OPERATOR === (FUNCTION = pair_equal, LEFTARG = pair, RIGHTARG = pair);
+CREATE OPERATOR CLASS key_sound FOR TYPE int8 USING gpuivfpq AS
+	OPERATOR 3 =,
+	OPERATOR 5 >;
+SELECT validate('key_sound');
+CREATE OPERATOR CLASS key_hash DEFAULT FOR TYPE pair USING gpuivfpq AS
+	OPERATOR 3 ===,
+	FUNCTION 2 pair_hash(pair);
+SELECT validate('key_hash');
+CREATE OPERATOR CLASS key_bits FOR TYPE pair USING gpuivfpq AS
+	OPERATOR 6 ===,
+	FUNCTION 3 pair_bits(pair);
+SELECT validate('key_bits');
+CREATE OPERATOR CLASS key_unknown FOR TYPE pair USING gpuivfpq AS
+	OPERATOR 3 ===;
+SELECT validate('key_unknown');
+CREATE OPERATOR CLASS key_no_operator FOR TYPE pair USING gpuivfpq AS
+	FUNCTION 2 pair_hash(pair);
+SELECT validate('key_no_operator');
+CREATE OPERATOR CLASS key_both FOR TYPE pair USING gpuivfpq AS
+	OPERATOR 3 ===,
+	FUNCTION 2 pair_hash(pair),
+	FUNCTION 3 pair_bits(pair);
+SELECT validate('key_both');
+CREATE OPERATOR CLASS key_swapped FOR TYPE pair USING gpuivfpq AS
+	OPERATOR 3 ===,
+	FUNCTION 3 pair_hash(pair);
+SELECT validate('key_swapped');
+CREATE OPERATOR CLASS key_two_types FOR TYPE pair USING gpuivfpq AS
+	OPERATOR 3 ===,
+	FUNCTION 2 (pair, int8) pair_hash(pair),
+	FUNCTION 2 (pair, pair) pair_hash(pair);
+SELECT validate('key_two_types');
+CREATE OPERATOR CLASS key_wrong_order FOR TYPE int8 USING gpuivfpq AS
+	OPERATOR 1 >,
+	OPERATOR 3 =,
+	OPERATOR 6 <;
+SELECT validate('key_wrong_order');
+CREATE TABLE pairs (v real[], p pair, i int8);
+CREATE INDEX ON pairs USING gpuivfpq (v, p) WITH (dims = 1);
+CREATE INDEX ON pairs USING gpuivfpq (v, p key_unknown) WITH (dims = 1);
+CREATE INDEX ON pairs USING gpuivfpq (v, i sound) WITH (dims = 1);
+DROP TABLE pairs;
 
 -- loose operators can go, essential ones only with their class
 ALTER OPERATOR FAMILY sound USING gpuivfpq DROP OPERATOR 1 (int8, int4);

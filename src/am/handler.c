@@ -11,6 +11,7 @@
 
 #include "am/am.h"
 #include "am/build/build.h"
+#include "am/common/keys.h"
 #include "am/common/options.h"
 #include "am/common/phase.h"
 #include "am/maintain/maintain.h"
@@ -45,35 +46,45 @@ ivfpqbuildphasename(int64 phasenum)
 }
 
 /*
- * amproperty: every column can be ordered by distance, which core cannot
- * know; all else it answers itself.
+ * amproperty: the first column, the vector, can be ordered by distance, the
+ * keys behind it can be searched by arrays, which core cannot know; all else
+ * it answers itself.
  */
 static bool
 ivfpqproperty(Oid index_oid, int attno, IndexAMProperty prop,
 			  const char *propname, bool *res, bool *isnull)
 {
-	if (prop != AMPROP_DISTANCE_ORDERABLE || attno == 0)
+	if (attno == 0)
 		return false;
-	*res = true;
-	return true;
+	switch (prop)
+	{
+		case AMPROP_DISTANCE_ORDERABLE:
+			*res = (attno == 1);
+			return true;
+		case AMPROP_SEARCH_ARRAY:
+			*res = (attno > 1);
+			return true;
+		default:
+			return false;
+	}
 }
 
 /* What the access method can do. */
 static void
 fill_capabilities(IndexAmRoutine *amroutine)
 {
-	amroutine->amstrategies = IVFPQ_NSTRATEGIES;
+	amroutine->amstrategies = IVFPQ_NKEY_STRATEGIES;
 	amroutine->amsupport = IVFPQ_NPROCS;
 	amroutine->amoptsprocnum = 0;
 	amroutine->amcanorder = false;
 	amroutine->amcanorderbyop = true;
 	amroutine->amcanbackward = false;
 	amroutine->amcanunique = false;
-	amroutine->amcanmulticol = false;
-	/* no WHERE clause is ever indexable, so none can be required */
+	amroutine->amcanmulticol = true;
+	/* the first column is ordered by, not searched */
 	amroutine->amoptionalkey = true;
-	amroutine->amsearcharray = false;
-	amroutine->amsearchnulls = false;
+	amroutine->amsearcharray = true;
+	amroutine->amsearchnulls = true;
 	amroutine->amstorage = false;
 	amroutine->amclusterable = false;
 	amroutine->ampredlocks = false;

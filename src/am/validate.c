@@ -2,10 +2,15 @@
  * validate.c
  *		Are an operator class and its family fit for gpuivfpq?
  *
- * A family serves one type and one metric: its ordering operators all have
- * the type on their left and the metric's strategy number, one of them also
- * has the type on its right.  Support function 1 turns the type into real[];
- * real[] itself has none.
+ * A family of vectors serves one type and one metric: its ordering operators
+ * all have the type on their left and the metric's strategy number, one of
+ * them also has the type on its right.  Support function 1 turns the type into
+ * real[]; real[] itself has none.
+ *
+ * A family of keys (common/keys.h) serves types that compare with each other.
+ * Its operators search.  Without support functions they are btree's, of types
+ * that are known here; with support function 2 there is only equality, with 3
+ * only operators of sets.
  */
 #include "postgres.h"
 
@@ -18,11 +23,14 @@
 #include "catalog/pg_type_d.h"
 #include "utils/builtins.h"
 #include "utils/catcache.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/regproc.h"
 #include "utils/syscache.h"
+#include "utils/typcache.h"
 
 #include "am/am.h"
+#include "am/common/keys.h"
 #include "am/common/value.h"
 
 /* The class under examination, and what was seen of its family. */
@@ -34,7 +42,7 @@ typedef struct Examined
 	char	   *family_name;
 	uint32		strategies;		/* bit s: some operator has strategy s */
 	bool		has_operator;	/* (type, type) is there */
-	bool		has_toreal;		/* so is support function 1 of type */
+	bool		has_function[1 + IVFPQ_NPROCS]; /* so is support function n of type */
 	bool		valid;
 } Examined;
 
@@ -74,7 +82,23 @@ examine_class(Oid opclassoid, Examined *x)
 	ReleaseSysCache(tuple);
 }
 
-/* One support function of the family. */
+/* Is the family one of vectors? */
+static bool
+is_of_vectors(const Examined *x, CatCList *procs, CatCList *ops)
+{
+	for (int i = 0; i < procs->n_members; i++)
+		if (((Form_pg_amproc)
+			 GETSTRUCT(&procs->members[i]->tuple))->amprocnum ==
+			IVFPQ_TOREAL_PROC)
+			return true;
+	for (int i = 0; i < ops->n_members; i++)
+		if (((Form_pg_amop)
+			 GETSTRUCT(&ops->members[i]->tuple))->amoppurpose == AMOP_ORDER)
+			return true;
+	return x->type == FLOAT4ARRAYOID;
+}
+
+/* One support function of a family of vectors. */
 static void
 examine_function(Form_pg_amproc proc, Examined *x)
 {
@@ -95,7 +119,7 @@ examine_function(Form_pg_amproc proc, Examined *x)
 			  format_type_be(proc->amproclefttype), format_type_be(x->type),
 			  x->class_name);
 	else
-		x->has_toreal = true;
+		x->has_function[IVFPQ_TOREAL_PROC] = true;
 
 	if (!check_amproc_signature(proc->amproc, FLOAT4ARRAYOID, true, 3, 3,
 								proc->amproclefttype, INT4OID, BOOLOID))
@@ -104,7 +128,7 @@ examine_function(Form_pg_amproc proc, Examined *x)
 			  proc->amprocnum);
 }
 
-/* One operator of the family. */
+/* One operator of a family of vectors. */
 static void
 examine_operator(Form_pg_amop op, Examined *x)
 {
@@ -136,10 +160,12 @@ examine_operator(Form_pg_amop op, Examined *x)
 		x->has_operator = true;
 }
 
-/* What the family as a whole must have. */
+/* What a family of vectors as a whole must have. */
 static void
 examine_whole(Examined *x)
 {
+	bool		has_toreal = x->has_function[IVFPQ_TOREAL_PROC];
+
 	/* more than one bit set? */
 	if ((x->strategies & (x->strategies - 1)) != 0)
 		FAULT(x, "operator family \"%s\" of access method %s contains operators of more than one metric",
@@ -150,13 +176,99 @@ examine_whole(Examined *x)
 			  x->class_name, "gpuivfpq", format_type_be(x->type),
 			  format_type_be(x->type));
 
-	if (x->type == FLOAT4ARRAYOID && x->has_toreal)
+	if (x->type == FLOAT4ARRAYOID && has_toreal)
 		FAULT(x, "operator class \"%s\" of access method %s has support function %d, which type %s does not need",
 			  x->class_name, "gpuivfpq", IVFPQ_TOREAL_PROC,
 			  format_type_be(x->type));
-	if (x->type != FLOAT4ARRAYOID && !x->has_toreal)
+	if (x->type != FLOAT4ARRAYOID && !has_toreal)
 		FAULT(x, "operator class \"%s\" of access method %s is missing support function %d",
 			  x->class_name, "gpuivfpq", IVFPQ_TOREAL_PROC);
+}
+
+/* One support function of a family of keys. */
+static void
+examine_key_function(Form_pg_amproc proc, Examined *x)
+{
+	bool		is_hash = proc->amprocnum == IVFPQ_HASH_PROC;
+
+	if (proc->amproclefttype != proc->amprocrighttype)
+		FAULT(x, "operator family \"%s\" of access method %s contains support function %s with different left and right input types",
+			  x->family_name, "gpuivfpq", format_procedure(proc->amproc));
+	if (proc->amproclefttype == x->type)
+		x->has_function[proc->amprocnum] = true;
+
+	/* core's hash functions of varlena types are declared so */
+	if (is_hash && proc->amproc == F_HASHVARLENA)
+		return;
+	if (!check_amproc_signature(proc->amproc, is_hash ? INT4OID : INT8OID,
+								false, 1, 1, proc->amproclefttype))
+		FAULT(x, "operator family \"%s\" of access method %s contains function %s with wrong signature for support number %d",
+			  x->family_name, "gpuivfpq", format_procedure(proc->amproc),
+			  proc->amprocnum);
+}
+
+/* Is the strategy one that a class with these support functions has? */
+static bool
+is_key_strategy(const Examined *x, int strategy)
+{
+	if (x->has_function[IVFPQ_HASH_PROC])
+		return strategy == BTEqualStrategyNumber;
+	if (x->has_function[IVFPQ_SIGNATURE_PROC])
+		return strategy == IVFPQ_OVERLAP_STRATEGY ||
+			strategy == IVFPQ_CONTAINS_STRATEGY;
+	return strategy >= 1 && strategy <= BTMaxStrategyNumber;
+}
+
+/* One operator of a family of keys, whose functions are known. */
+static void
+examine_key_operator(Form_pg_amop op, Examined *x)
+{
+	char	   *name = format_operator(op->amopopr);
+
+	if (!is_key_strategy(x, op->amopstrategy))
+		FAULT(x, "operator family \"%s\" of access method %s contains operator %s with invalid strategy number %d",
+			  x->family_name, "gpuivfpq", name, op->amopstrategy);
+	else if (!x->has_function[IVFPQ_HASH_PROC] &&
+			 !x->has_function[IVFPQ_SIGNATURE_PROC])
+	{
+		TypeCacheEntry *type = lookup_type_cache(op->amoplefttype,
+												 TYPECACHE_BTREE_OPFAMILY);
+
+		if (get_op_opfamily_strategy(op->amopopr, type->btree_opf) !=
+			op->amopstrategy)
+			FAULT(x, "operator family \"%s\" of access method %s contains operator %s, which is not btree's operator %d of type %s",
+				  x->family_name, "gpuivfpq", name, op->amopstrategy,
+				  format_type_be(op->amoplefttype));
+	}
+
+	if (!check_amop_signature(op->amopopr, BOOLOID,
+							  op->amoplefttype, op->amoprighttype))
+		FAULT(x, "operator family \"%s\" of access method %s contains operator %s with wrong signature",
+			  x->family_name, "gpuivfpq", name);
+
+	if (op->amoplefttype == x->type && op->amoprighttype == x->type)
+		x->has_operator = true;
+}
+
+/* What a family of keys must have for the class. */
+static void
+examine_key_whole(Examined *x)
+{
+	bool		has_hash = x->has_function[IVFPQ_HASH_PROC];
+	bool		has_signature = x->has_function[IVFPQ_SIGNATURE_PROC];
+
+	if (!x->has_operator)
+		FAULT(x, "operator class \"%s\" of access method %s is missing a search operator for types %s and %s",
+			  x->class_name, "gpuivfpq", format_type_be(x->type),
+			  format_type_be(x->type));
+	if (has_hash && has_signature)
+		FAULT(x, "operator class \"%s\" of access method %s has support functions %d and %d, of which a class can have one",
+			  x->class_name, "gpuivfpq", IVFPQ_HASH_PROC,
+			  IVFPQ_SIGNATURE_PROC);
+	if (!has_hash && !has_signature && !IvfpqIsOrderedKey(x->type))
+		FAULT(x, "operator class \"%s\" of access method %s is missing support function %d or %d",
+			  x->class_name, "gpuivfpq", IVFPQ_HASH_PROC,
+			  IVFPQ_SIGNATURE_PROC);
 }
 
 /*
@@ -170,27 +282,45 @@ ivfpqvalidate(Oid opclassoid)
 	CatCList   *procs;
 	CatCList   *ops;
 
+	bool		of_vectors;
+
 	examine_class(opclassoid, &x);
-
 	procs = SearchSysCacheList1(AMPROCNUM, ObjectIdGetDatum(x.family));
-	for (int i = 0; i < procs->n_members; i++)
-		examine_function((Form_pg_amproc)
-						 GETSTRUCT(&procs->members[i]->tuple), &x);
-	ReleaseCatCacheList(procs);
-
 	ops = SearchSysCacheList1(AMOPSTRATEGY, ObjectIdGetDatum(x.family));
+	of_vectors = is_of_vectors(&x, procs, ops);
+
+	for (int i = 0; i < procs->n_members; i++)
+	{
+		Form_pg_amproc proc = (Form_pg_amproc)
+			GETSTRUCT(&procs->members[i]->tuple);
+
+		if (of_vectors)
+			examine_function(proc, &x);
+		else
+			examine_key_function(proc, &x);
+	}
 	for (int i = 0; i < ops->n_members; i++)
-		examine_operator((Form_pg_amop)
-						 GETSTRUCT(&ops->members[i]->tuple), &x);
+	{
+		Form_pg_amop op = (Form_pg_amop) GETSTRUCT(&ops->members[i]->tuple);
+
+		if (of_vectors)
+			examine_operator(op, &x);
+		else
+			examine_key_operator(op, &x);
+	}
+	ReleaseCatCacheList(procs);
 	ReleaseCatCacheList(ops);
 
-	examine_whole(&x);
+	if (of_vectors)
+		examine_whole(&x);
+	else
+		examine_key_whole(&x);
 	return x.valid;
 }
 
 /*
- * amadjustmembers: what the class cannot do without (its own operator, and
- * support function 1) goes and stays with the class; operators with another
+ * amadjustmembers: what the class cannot do without (its own operators and
+ * support function) goes and stays with the class; operators with another
  * type on the right are loose members of the family.
  */
 void

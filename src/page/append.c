@@ -99,7 +99,7 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta, uint32 list,
 	Buffer		pendbuf = InvalidBuffer;
 	Page		page;
 
-	if (!IvfpqLayoutInit(&layout, meta->pq_dim, meta->refine))
+	if (!IvfpqLayoutGet(&layout, meta))
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
 
 	dirbuf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),

@@ -2,8 +2,8 @@
  * layout.c
  *		How blocks of codes lie on pages: arithmetic and bytes, no buffers.
  *
- * A block's body holds 32 TIDs, 32 T values and 32 codes.  As many blocks as
- * fit share a page; a body longer than a page is cut into two parts of equal
+ * A block's body holds 32 TIDs, 32 T values, perhaps keys, and 32 codes.  As
+ * many blocks as fit share a page; a body longer than a page is cut into two parts of equal
  * size, each alone on its page, so that adding a copy to a block changes at
  * most two pages beside the directory's and, while the pending list is
  * drained, one of its.
@@ -27,16 +27,16 @@
 	TYPEALIGN_DOWN(IVFPQ_BLOCK_COPIES, IVFPQ_PAGE_BYTES - sizeof(IvfpqSlotHeader))
 
 /*
- * The largest number of sub-quantizers whose blocks span no more than
- * IVFPQ_MAX_PARTS pages, with or without refine records.
+ * The largest number of sub-quantizers whose blocks with these keys span no
+ * more than IVFPQ_MAX_PARTS pages, with or without refine records.
  */
 int
-IvfpqMaxPqDim(void)
+IvfpqMaxPqDim(const IvfpqKeyForm *keys)
 {
 	int			code_bytes;
 
-	code_bytes = (IVFPQ_MAX_PARTS * MAX_PART_BYTES - FIXED_BYTES(true)) /
-		IVFPQ_BLOCK_COPIES;
+	code_bytes = (IVFPQ_MAX_PARTS * MAX_PART_BYTES - FIXED_BYTES(true) -
+				  IvfpqKeysBytes(keys)) / IVFPQ_BLOCK_COPIES;
 	return 2 * code_bytes;
 }
 
@@ -45,14 +45,17 @@ IvfpqMaxPqDim(void)
  * would span too many pages.
  */
 bool
-IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine)
+IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine,
+				const IvfpqKeyForm *keys)
 {
-	if (pq_dim < 1 || pq_dim > IvfpqMaxPqDim())
+	if (pq_dim < 1 || pq_dim > IvfpqMaxPqDim(keys))
 		return false;
 
 	layout->refine = refine;
+	layout->keys = *keys;
+	layout->keys_at = FIXED_BYTES(refine);
 	layout->code_bytes = IvfpqCodeBytes(pq_dim);
-	layout->codes = FIXED_BYTES(refine);
+	layout->codes = layout->keys_at + IvfpqKeysBytes(keys);
 	layout->body_bytes = layout->codes +
 		IVFPQ_BLOCK_COPIES * layout->code_bytes;
 	layout->nparts = (layout->body_bytes + MAX_PART_BYTES - 1) / MAX_PART_BYTES;
@@ -66,23 +69,38 @@ IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine)
 }
 
 /*
+ * That of a trained index, whose metapage has these contents; false where they
+ * make no sense.
+ */
+bool
+IvfpqLayoutGet(IvfpqLayout *layout, const IvfpqMetaData *meta)
+{
+	IvfpqKeyForm keys;
+
+	return IvfpqKeyFormGet(meta, &keys) &&
+		IvfpqLayoutInit(layout, meta->pq_dim,
+						meta->refine != IVFPQ_REFINE_NONE, &keys);
+}
+
+/*
  * Sub-quantizers for a dimension when the user names none: half of it, or as
  * few as three eighths of it when that lets one more block share a page, or a
- * third with refine records, which make candidates cheap; at least 40 where
- * there are so many dimensions, because fewer bits tell too little whatever
- * the dimension (src/am/README, "Defaults").
+ * third with refine records, which make candidates cheap, and with keys, which
+ * share the page; at least 40 where there are so many dimensions, because fewer
+ * bits tell too little whatever the dimension (src/am/README, "Defaults").
  */
 int
-IvfpqDefaultPqDim(int dims, bool refine)
+IvfpqDefaultPqDim(int dims, bool refine, const IvfpqKeyForm *keys)
 {
 	int			half = Min(Max((dims + 1) / 2, Min(dims, MIN_PQ_DIM)),
-						   IvfpqMaxPqDim());
+						   IvfpqMaxPqDim(keys));
 	IvfpqLayout layout;
-	int			least = refine ? (dims + 2) / 3 : (3 * dims + 7) / 8;
+	int			least = refine || keys->nkeys > 0 ? (dims + 2) / 3 :
+		(3 * dims + 7) / 8;
 	int			slot_bytes;
 	int			fewer;
 
-	if (!IvfpqLayoutInit(&layout, half, refine) || layout.nparts > 1)
+	if (!IvfpqLayoutInit(&layout, half, refine, keys) || layout.nparts > 1)
 		return half;
 
 	slot_bytes = TYPEALIGN_DOWN(IVFPQ_BLOCK_COPIES,
@@ -99,12 +117,38 @@ typedef void (*PutBytes) (const void *to, int part, int at,
 						  const void *from, int n);
 
 /*
- * Where the bytes of copy i of a block go, every one of them, so that what an
- * earlier owner of the slot left there does no harm.
+ * Where the images of copy i go, and what becomes of the heads of the block's
+ * keys, which part 0 has with all the rest.
  */
 static pg_attribute_always_inline void
-put_copy(const IvfpqLayout *layout, int i, const IvfpqCopy *copy,
-		 PutBytes put, const void *to)
+put_keys(const IvfpqLayout *layout, const char *body, int i,
+		 const IvfpqKeyImages *images, PutBytes put, const void *to)
+{
+	const IvfpqKeyForm *form = &layout->keys;
+	const IvfpqKeyHead *heads = (const IvfpqKeyHead *)
+	(body + layout->keys_at);
+
+	for (int k = 0; k < form->nkeys; k++)
+	{
+		IvfpqKeyHead head = IvfpqKeyHeadWith(form, k, &heads[k], i, images);
+		IvfpqKeyBytes bytes;
+
+		if (i == 0 || memcmp(&head, &heads[k], sizeof(head)) != 0)
+			put(to, 0, layout->keys_at + k * (int) sizeof(head), &head,
+				sizeof(head));
+		put(to, 0, layout->keys_at + IvfpqKeyImageAt(form, k, i),
+			IvfpqKeyImageBytes(images->image[k], form->width[k], &bytes),
+			form->width[k]);
+	}
+}
+
+/*
+ * Where the bytes of copy i of a block go, every one of them, so that what an
+ * earlier owner of the slot left there does no harm.  Part 0 has its `body`.
+ */
+static pg_attribute_always_inline void
+put_copy(const IvfpqLayout *layout, const char *body, int i,
+		 const IvfpqCopy *copy, PutBytes put, const void *to)
 {
 	int			tids = IVFPQ_BLOCK_COPIES * (int) sizeof(ItemPointerData);
 	int			ts = IVFPQ_BLOCK_COPIES * (int) sizeof(float4);
@@ -117,6 +161,8 @@ put_copy(const IvfpqLayout *layout, int i, const IvfpqCopy *copy,
 	if (layout->refine)
 		put(to, 0, tids + ts + i * (int) sizeof(ItemPointerData),
 			&copy->refine, sizeof(ItemPointerData));
+	if (layout->keys.nkeys > 0)
+		put_keys(layout, body, i, copy->keys, put, to);
 	/* not by division: it is done for every byte of an index */
 	for (int p = 0; p < layout->code_bytes; p++, at += IVFPQ_BLOCK_COPIES)
 	{
@@ -146,7 +192,7 @@ IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
 			 char *const *parts, int i, const IvfpqCopy *copy)
 {
 	header->second = second_bits(header, i, copy);
-	put_copy(layout, i, copy, put_bytes, parts);
+	put_copy(layout, parts[0], i, copy, put_bytes, parts);
 }
 
 /* The parts' slots on their pages, and what is to be written there. */
@@ -169,7 +215,7 @@ patch_bytes(const void *to, int part, int at, const void *from, int n)
 
 /*
  * The same as patches [nparts] of the parts' pages, on which their slots begin
- * at slots_at [nparts].
+ * at slots_at [nparts]; the body of part 0 lies behind its header.
  */
 void
 IvfpqBodyPatch(const IvfpqLayout *layout, const IvfpqSlotHeader *header,
@@ -183,7 +229,8 @@ IvfpqBodyPatch(const IvfpqLayout *layout, const IvfpqSlotHeader *header,
 		IvfpqPatchAdd(&patches[0],
 					  slots_at[0] + (int) offsetof(IvfpqSlotHeader, second),
 					  &second, sizeof(second));
-	put_copy(layout, i, copy, patch_bytes, &patching);
+	put_copy(layout, (const char *) (header + 1), i, copy, patch_bytes,
+			 &patching);
 }
 
 /*
@@ -198,10 +245,12 @@ IvfpqBodyView(const IvfpqLayout *layout, const char *body, int count,
 	view->t = (const float4 *) (view->tids + IVFPQ_BLOCK_COPIES);
 	view->refine = layout->refine ?
 		(const ItemPointerData *) (view->t + IVFPQ_BLOCK_COPIES) : NULL;
+	view->keys = layout->keys.nkeys > 0 ? body + layout->keys_at : NULL;
 	view->codes = (const uint8 *) body + layout->codes;
 	view->live = (0xFFFFFFFF >> (IVFPQ_BLOCK_COPIES - count)) &
 		~header->dead;
 	view->second = header->second;
+	view->passed_over = false;
 }
 
 /* Bytes of a refine record, and how many share a page. */

@@ -1,7 +1,7 @@
 /*
  * layout.h
  *		How blocks of codes lie on pages: arithmetic and bytes, no buffers
- *		(layout.c).
+ *		(layout.c, blockkeys.c).
  */
 #ifndef IVFPQ_LAYOUT_H
 #define IVFPQ_LAYOUT_H
@@ -30,6 +30,15 @@ typedef struct IvfpqKeyImages
 	uint64		image[IVFPQ_MAX_KEYS];	/* 0 where NULL */
 	uint32		nulls;			/* bit k: key k is NULL */
 } IvfpqKeyImages;
+
+/* An image as it is stored. */
+typedef union IvfpqKeyBytes
+{
+	uint8		one;
+	uint16		two;
+	uint32		four;
+	uint64		eight;
+} IvfpqKeyBytes;
 
 /* How blocks lie on pages; follows from pq_dim, refine and keys. */
 typedef struct IvfpqLayout
@@ -72,9 +81,13 @@ typedef struct IvfpqBlockView
 								 * there */
 } IvfpqBlockView;
 
-extern int	IvfpqMaxPqDim(void);
-extern bool IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine);
-extern int	IvfpqDefaultPqDim(int dims, bool refine);
+/* layout.c */
+extern int	IvfpqMaxPqDim(const IvfpqKeyForm *keys);
+extern bool IvfpqLayoutInit(IvfpqLayout *layout, int pq_dim, bool refine,
+							const IvfpqKeyForm *keys);
+extern bool IvfpqLayoutGet(IvfpqLayout *layout, const IvfpqMetaData *meta);
+extern int	IvfpqDefaultPqDim(int dims, bool refine,
+							  const IvfpqKeyForm *keys);
 extern void IvfpqBodySet(const IvfpqLayout *layout, IvfpqSlotHeader *header,
 						 char *const *parts, int i, const IvfpqCopy *copy);
 extern void IvfpqBodyView(const IvfpqLayout *layout, const char *body,
@@ -83,5 +96,24 @@ extern void IvfpqBodyView(const IvfpqLayout *layout, const char *body,
 extern void IvfpqBodyPatch(const IvfpqLayout *layout,
 						   const IvfpqSlotHeader *header, const int *slots_at,
 						   int i, const IvfpqCopy *copy, IvfpqPatch *patches);
+
+/* blockkeys.c */
+extern bool IvfpqKeyFormGet(const IvfpqMetaData *meta, IvfpqKeyForm *form);
+extern int	IvfpqKeyHeadsBytes(const IvfpqKeyForm *form);
+extern int	IvfpqKeyImageAt(const IvfpqKeyForm *form, int k, int i);
+extern int	IvfpqKeysBytes(const IvfpqKeyForm *form);
+extern const void *IvfpqKeyImageBytes(uint64 image, int width,
+									  IvfpqKeyBytes *bytes);
+extern uint64 IvfpqKeyImageOf(const char *bytes, int width);
+extern void IvfpqKeyImagesGet(const IvfpqKeyForm *form, const char *keys,
+							  int i, IvfpqKeyImages *images);
+extern uint64 IvfpqKeyImagesDigest(const IvfpqKeyForm *form,
+								   const IvfpqKeyImages *images);
+extern IvfpqKeyHead IvfpqKeyHeadWith(const IvfpqKeyForm *form, int k,
+									 const IvfpqKeyHead *head, int i,
+									 const IvfpqKeyImages *images);
+extern bool IvfpqKeyHeadCovers(const IvfpqKeyForm *form, int k,
+							   const IvfpqKeyHead *head,
+							   const IvfpqKeyImages *images);
 
 #endif							/* IVFPQ_LAYOUT_H */

@@ -99,7 +99,7 @@ IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
 	reader->index = index;
 	reader->meta = meta;
 	reader->strategy = strategy;
-	if (!IvfpqLayoutInit(&reader->layout, meta->pq_dim, meta->refine))
+	if (!IvfpqLayoutGet(&reader->layout, meta))
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
 	reader->page = palloc(BLCKSZ);
 	if (reader->layout.nparts > 1)
@@ -158,6 +158,14 @@ prefetch_page(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
 	IvfpqBufHintFetch(reader->index, address.page + 1, 0, 0);
 }
 
+/* Bytes of a slot up to the last of its keys' heads. */
+static inline int
+front_bytes(const IvfpqLayout *layout)
+{
+	return (int) sizeof(IvfpqSlotHeader) + layout->keys_at +
+		IvfpqKeyHeadsBytes(&layout->keys);
+}
+
 /*
  * Have the processor fetch a slot's worth of the prefetched page, while it is
  * busy with another.
@@ -171,8 +179,33 @@ fetch_slot(IvfpqListReader *reader)
 		return;
 	end = Min(reader->fetch_at + reader->layout.slot_bytes,
 			  reader->fetch_end);
-	IvfpqFetch(reader->fetch_at, end);
+	/* as blocks that lie side by side are mostly wanted or not alike */
+	IvfpqFetch(reader->fetch_at, reader->passing ?
+			   Min(reader->fetch_at + front_bytes(&reader->layout), end) : end);
 	reader->fetch_at = end;
+}
+
+/*
+ * Copy a slot, or what comes before its images and codes where the heads of
+ * its keys say that no copy is wanted.
+ */
+static void
+copy_slot_of(IvfpqListReader *reader, const char *from, char *to, uint32 slot)
+{
+	const IvfpqLayout *layout = &reader->layout;
+	int			heads = (int) sizeof(IvfpqSlotHeader) + layout->keys_at;
+
+	reader->copied |= 1U << slot;
+	if (reader->wants == NULL || layout->keys.nkeys == 0 ||
+		((const IvfpqSlotHeader *) from)->part != 0 ||
+		reader->wants(reader->wants_arg, from + heads))
+		memcpy(to, from, layout->slot_bytes);
+	else
+	{
+		memcpy(to, from, sizeof(IvfpqSlotHeader));
+		memcpy(to + heads, from + heads, front_bytes(layout) - heads);
+		reader->passed |= 1U << slot;
+	}
 }
 
 /* (Re)start at the newest block, by reader->entry. */
@@ -225,12 +258,12 @@ copy_slots(IvfpqListReader *reader, Page page, BlockNumber blkno, uint32 slot)
 	const IvfpqLayout *layout = &reader->layout;
 	IvfpqSlotHeader *header;
 
-	reader->copied = 0;
+	reader->copied = reader->passed = 0;
 	for (;;)
 	{
 		header = IvfpqSlabSlot((Page) reader->page, layout, slot);
-		memcpy(header, IvfpqSlabSlot(page, layout, slot), layout->slot_bytes);
-		reader->copied |= 1U << slot;
+		copy_slot_of(reader, (const char *) IvfpqSlabSlot(page, layout, slot),
+					 (char *) header, slot);
 		if (header->list != reader->list ||
 			header->gen != reader->entry.gen || header->ordinal == 0 ||
 			header->prev_page != blkno ||
@@ -309,12 +342,14 @@ copy_slot(IvfpqListReader *reader, BlockNumber blkno, uint32 slot, int part)
 }
 
 /*
- * Read the block at reader->next; NULL when something else is there.  The
+ * Read the block at reader->next; false when something else is there.  The
  * body is in *body, the header in *header; a header's copy, because gathering
- * parts reuses the page memory.
+ * parts reuses the page memory.  Of a block that is passed over (*passed) the
+ * body has heads of keys, and no other part is looked at.
  */
 static bool
-read_block(IvfpqListReader *reader, IvfpqSlotHeader *header, char **body)
+read_block(IvfpqListReader *reader, IvfpqSlotHeader *header, char **body,
+		   bool *passed)
 {
 	IvfpqSlotHeader *slot;
 	int			part_bytes = reader->layout.part_bytes;
@@ -324,7 +359,8 @@ read_block(IvfpqListReader *reader, IvfpqSlotHeader *header, char **body)
 		return false;
 	*header = *slot;
 	*body = IvfpqSlabBody(slot);
-	if (reader->layout.nparts == 1)
+	*passed = (reader->passed >> reader->next.slot & 1) != 0;
+	if (reader->layout.nparts == 1 || *passed)
 		return true;
 
 	memcpy(reader->body, *body, part_bytes);
@@ -387,6 +423,7 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 {
 	IvfpqSlotHeader header;
 	char	   *body;
+	bool		passed;
 	int			count;
 
 	fetch_slot(reader);
@@ -401,14 +438,15 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 			return false;
 		}
 		if (reader->next.page != InvalidBlockNumber &&
-			read_block(reader, &header, &body))
+			read_block(reader, &header, &body, &passed))
 			break;
 		handle_mismatch(reader);
 	}
 
 	count = (reader->nleft - 1) % IVFPQ_BLOCK_COPIES + 1;
 	IvfpqBodyView(&reader->layout, body, count, &header, view);
-	if (reader->meta->pq_dim % 2 != 0)
+	view->passed_over = reader->passing = passed;
+	if (reader->meta->pq_dim % 2 != 0 && !passed)
 		check_spare_nibbles(reader, view);
 	reader->nleft -= count;
 	reader->next.page = header.prev_page;

@@ -16,7 +16,8 @@
  * fork of an unlogged index keeps 0, which no mirror ever bears.
  */
 void
-IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims)
+IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims,
+			  const IvfpqKeyForm *keys)
 {
 	memset(meta, 0, sizeof(*meta));
 	meta->magic = IVFPQ_MAGIC;
@@ -39,6 +40,11 @@ IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims)
 	meta->pending_tail = InvalidBlockNumber;
 	meta->pending_head_seq = 1;
 	meta->refine_head = InvalidBlockNumber;
+	for (int k = 0; k < keys->nkeys; k++)
+	{
+		meta->key_kinds[k] = keys->kind[k];
+		meta->key_widths[k] = keys->width[k];
+	}
 }
 
 /* Pages of an array of floats. */
@@ -144,11 +150,24 @@ IvfpqIsReadable(const IvfpqMetaData *meta)
 		meta->version <= IVFPQ_VERSION;
 }
 
+/* Are these the keys of the index? */
+bool
+IvfpqMetaHasKeys(const IvfpqMetaData *meta, const IvfpqKeyForm *keys)
+{
+	IvfpqKeyForm form;
+
+	if (!IvfpqKeyFormGet(meta, &form) || form.nkeys != keys->nkeys)
+		return false;
+	return memcmp(form.kind, keys->kind, form.nkeys) == 0 &&
+		memcmp(form.width, keys->width, form.nkeys) == 0;
+}
+
 /* The contents of a locked metapage, checked. */
 IvfpqMetaData *
 IvfpqMetaGet(Relation index, Page page)
 {
 	IvfpqMetaData *meta = (IvfpqMetaData *) PageGetContents(page);
+	IvfpqKeyForm keys;
 
 	if (meta->magic != IVFPQ_MAGIC)
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "bad magic number 0x%08X",
@@ -168,12 +187,13 @@ IvfpqMetaGet(Relation index, Page page)
 		meta->refine < IVFPQ_REFINE_NONE || meta->refine > IVFPQ_REFINE_SQ8 ||
 		meta->targets_for < IVFPQ_FOR_ROWS ||
 		meta->targets_for > IVFPQ_FOR_QUERIES ||
+		!IvfpqKeyFormGet(meta, &keys) ||
 		(meta->nlists > 0 && meta->refine != IVFPQ_REFINE_NONE &&
 		 meta->dims > IvfpqRecordMaxDims()) ||
 		(meta->nlists > 0 &&
 		 (meta->dims == 0 || meta->nparents < 1 ||
 		  meta->nparents > meta->nlists || meta->pq_dim < 1 || meta->pq_dim > meta->dims ||
-		  meta->pq_dim > IvfpqMaxPqDim())))
+		  meta->pq_dim > IvfpqMaxPqDim(&keys))))
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
 	return meta;
 }

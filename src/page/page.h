@@ -56,7 +56,8 @@ extern void IvfpqPutPage(Relation index, BlockNumber blkno, Page page,
 extern bool IvfpqBlockExists(Relation index, BlockNumber blkno);
 
 /* meta.c: the metapage */
-extern void IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims);
+extern void IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims,
+						  const IvfpqKeyForm *keys);
 extern void IvfpqMetaCreate(Relation index, ForkNumber fork,
 							const IvfpqMetaData *meta);
 extern void IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta);
@@ -67,6 +68,8 @@ extern BlockNumber IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first);
 extern BlockNumber IvfpqModelPages(const IvfpqMetaData *meta);
 extern bool IvfpqIsFixedPage(const IvfpqMetaData *meta, BlockNumber blkno);
 extern bool IvfpqIsReadable(const IvfpqMetaData *meta);
+extern bool IvfpqMetaHasKeys(const IvfpqMetaData *meta,
+							 const IvfpqKeyForm *keys);
 extern IvfpqMetaData *IvfpqMetaGet(Relation index, Page page);
 
 /* list.c: the directory; reading lists */
@@ -82,16 +85,22 @@ typedef struct IvfpqListReader
 	uint32		nleft;			/* copies in it and in all older blocks */
 	bool		reread;			/* a second reading is under way */
 
-	/* where the heads of a block's keys say so it is passed over; NULL: none */
+	/*
+	 * Might a block with these heads of keys have a copy that is wanted?  Else
+	 * it is passed over.  NULL: all are wanted.  Called under the page's lock,
+	 * it computes, and no more.
+	 */
 	bool		(*wants) (const void *arg, const char *keys);
 	const void *wants_arg;
 	BlockNumber cached;			/* page of which `page` has */
-	uint32		copied;			/* these slots, a bit each */
+	uint32		copied;			/* these slots, a bit each, */
+	uint32		passed;			/* of these the front only: header and heads */
 	char	   *page;			/* [BLCKSZ] copy of parts of a slab page */
 	bool		prefetches;		/* IvfpqListOpenAt opened it */
 	Buffer		prefetched;		/* page that comes next, or invalid */
 	const char *fetch_at;		/* what of it is wanted: so much is not */
 	const char *fetch_end;		/* asked for yet */
+	bool		passing;		/* the last block was passed over */
 	const IvfpqListEntry *following;	/* list that comes next, or NULL */
 	char	   *body;			/* [body_bytes] block gathered from parts */
 } IvfpqListReader;

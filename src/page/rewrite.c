@@ -80,7 +80,7 @@ IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,
 	IvfpqSlotHeader *header;
 	Page		page;
 
-	if (!IvfpqLayoutInit(&layout, meta->pq_dim, meta->refine))
+	if (!IvfpqLayoutGet(&layout, meta))
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
 	dirbuf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
 						   BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_DIRECTORY, NULL);
@@ -188,6 +188,7 @@ free_chain(Relation index, const IvfpqLayout *layout, uint32 list,
 typedef struct Batch
 {
 	IvfpqCopy	copies[IVFPQ_BLOCK_COPIES];
+	IvfpqKeyImages keys[IVFPQ_BLOCK_COPIES];
 	uint8	   *codes;			/* [IVFPQ_BLOCK_COPIES][code_bytes] */
 	int			n;
 } Batch;
@@ -217,6 +218,12 @@ batch_copy(Batch *batch, const IvfpqBlockView *view, int i,
 	batch->copies[batch->n].second = (view->second & (1U << i)) != 0;
 	if (view->refine)
 		batch->copies[batch->n].refine = view->refine[i];
+	if (view->keys)
+	{
+		IvfpqKeyImagesGet(&reader->layout.keys, view->keys, i,
+						  &batch->keys[batch->n]);
+		batch->copies[batch->n].keys = &batch->keys[batch->n];
+	}
 	batch->n++;
 	if ((chain->nitems + batch->n) % IVFPQ_BLOCK_COPIES == 0)
 		flush_batch(batch, reader, chain);

@@ -48,7 +48,7 @@ IvfpqWriterInit(IvfpqWriter *writer, Relation index,
 	memset(writer, 0, sizeof(*writer));
 	writer->index = index;
 	writer->shared = shared;
-	if (!IvfpqLayoutInit(&writer->layout, meta->pq_dim, meta->refine))
+	if (!IvfpqLayoutGet(&writer->layout, meta))
 		elog(ERROR, "pq_dim %d has no page layout", meta->pq_dim);
 	writer->nleft = slab_pages(&writer->layout, counts, nlists);
 	writer->slab_blkno = InvalidBlockNumber;

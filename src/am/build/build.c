@@ -48,6 +48,7 @@ assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	IvfpqRowUse use = isnull[0] ? IVFPQ_ROW_NONE :
 	IvfpqBulkLoadWants(&build->load, id);
 	MemoryContext oldcontext;
+	IvfpqKeyImages keys;
 	const float *row;
 	int			dims;
 
@@ -56,6 +57,7 @@ assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 
 	oldcontext = MemoryContextSwitchTo(build->tmp);
 	row = IvfpqValueFloats(&build->type, values[0], &dims);
+	IvfpqKeysMake(&build->keys, values, isnull, &keys);
 	MemoryContextSwitchTo(oldcontext);
 	if (dims != build->training.gv.dims && !alive)
 		keep_odd(build, tid);
@@ -63,7 +65,7 @@ assign_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	{
 		IvfpqCheckDims(build->training.gv.dims, dims);
 		if (IvfpqIsPlaceable(&build->type, row, dims))
-			IvfpqBulkLoadRow(&build->load, row, id, use);
+			IvfpqBulkLoadRow(&build->load, row, id, &keys, use);
 	}
 	MemoryContextReset(build->tmp);
 }
@@ -213,7 +215,7 @@ IvfpqBuildWork(IvfpqBuild *build)
 	Relation	index = build->index;
 
 	IvfpqBulkLoadBegin(&build->load, index, &build->training, team,
-					   build->meta.refine != IVFPQ_REFINE_NONE, false);
+					   &build->meta, false);
 	place_rows(build);
 	report(build);
 	IvfpqBulkLoadWrite(&build->load, index, &build->meta, false);
@@ -253,6 +255,9 @@ share_build(IvfpqBuild *build)
 	}
 	if (builder != NULL)
 	{
+		/* keys are known to the pass over the table, which then sends all */
+		if (build->keys.nkeys > 0)
+			IvfpqBuilderSampled(builder, 0);
 		IvfpqSharingInit(IvfpqTeamAlloc(team, IVFPQ_TEAM_SHARING,
 										IvfpqSharingSize(builder)), builder);
 		IvfpqTeamFree(team, IVFPQ_TEAM_SAMPLE);
@@ -353,8 +358,10 @@ IvfpqBuildInit(IvfpqBuild *build)
 									   "gpuivfpq build row",
 									   ALLOCSET_DEFAULT_SIZES);
 	IvfpqTypeInit(&build->type, build->index);
+	IvfpqKeysInit(&build->keys, build->index);
 	IvfpqMetaInit(&build->meta, build->type.metric,
-				  IvfpqIndexDims(build->index, &build->type));
+				  IvfpqIndexDims(build->index, &build->type),
+				  &build->keys.form);
 	build->meta.refine = IvfpqGetOptions(build->index)->refine;
 }
 
@@ -410,9 +417,12 @@ ivfpqbuildempty(Relation index)
 {
 	IvfpqMetaData meta;
 	IvfpqType	type;
+	IvfpqKeys	keys;
 
 	IvfpqTypeInit(&type, index);
-	IvfpqMetaInit(&meta, type.metric, IvfpqIndexDims(index, &type));
+	IvfpqKeysInit(&keys, index);
+	IvfpqMetaInit(&meta, type.metric, IvfpqIndexDims(index, &type),
+				  &keys.form);
 	meta.build_id = 0;
 	meta.refine = IvfpqGetOptions(index)->refine;
 	IvfpqMetaCreate(index, INIT_FORKNUM, &meta);

@@ -10,6 +10,7 @@
 #include "storage/shm_toc.h"
 
 #include "am/build/bulkload.h"
+#include "am/common/keys.h"
 
 /* A participant's state of a build. */
 typedef struct IvfpqBuild
@@ -18,6 +19,7 @@ typedef struct IvfpqBuild
 	Relation	index;
 	IndexInfo  *indexInfo;
 	IvfpqType	type;
+	IvfpqKeys	keys;
 	IvfpqMetaData meta;
 	IvfpqTraining training;
 	IvfpqTeam	team;			/* if there are rows to train on */

@@ -50,24 +50,23 @@ write_record(IvfpqBulkLoad *load, const GvEncoded *encoded, int i, uint64 id)
 static void
 put_copy(IvfpqBulkLoad *load, uint32 list, const IvfpqCopy *copy)
 {
-	int			code_bytes = gv_code_bytes(load->training->gv.m);
-
 	if (load->team->parallel)
 	{
-		IvfpqStoreCopy(load->item, list, copy, code_bytes);
+		IvfpqStoreCopy(&load->form, load->item, list, copy);
 		IvfpqTempFilePut(&load->ranges,
 						 IvfpqTempFileRange(&load->ranges, (int) list,
 											load->training->nlists),
-						 load->item, sizeof(IvfpqStoredCopy) + code_bytes);
+						 load->item, load->form.bytes);
 	}
 	else
 		IvfpqCopiesPut(&load->copies, list, copy);
 	load->ncopies++;
 }
 
-/* IvfpqEncodedSink: rows [n] with these TIDs have been placed. */
+/* IvfpqPlacedSink: rows [n] with these TIDs have been placed. */
 static void
-take_rows(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
+take_rows(void *arg, const uint64 *ids, const IvfpqKeyImages *keys,
+		  const GvEncoded *encoded, int n)
 {
 	IvfpqBulkLoad *load = arg;
 	int			ncopies = load->training->copies;
@@ -75,7 +74,7 @@ take_rows(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 
 	for (int i = 0; i < n; i++)
 	{
-		IvfpqCopy	copy = {0};
+		IvfpqCopy	copy = {.keys = keys == NULL ? NULL : &keys[i]};
 
 		IvfpqIdToTid(ids[i], &copy.tid);
 		if (load->record != NULL)
@@ -117,19 +116,23 @@ IvfpqBulkLoadPrepare(IvfpqTeam *team, const IvfpqTraining *training)
 }
 
 /*
- * Begin; memory from the current context.  With `refine` records are written
- * as well, to an index that has none yet, and with `log` each of their pages
- * is logged when it is full, because the index as a whole will not be.
+ * Begin; memory from the current context.  *meta says whether there are keys,
+ * and refine records, of which the index has none yet; with `log` each of
+ * their pages is logged when it is full, because the index as a whole will not
+ * be.
  */
 void
 IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
-				   const IvfpqTraining *training, IvfpqTeam *team, bool refine,
-				   bool log)
+				   const IvfpqTraining *training, IvfpqTeam *team,
+				   const IvfpqMetaData *meta, bool log)
 {
 	int			dims = training->gv.dims;
-	int			code_bytes = gv_code_bytes(training->gv.m);
+	bool		refine = meta->refine != IVFPQ_REFINE_NONE;
+	IvfpqKeyForm keys;
 
 	memset(load, 0, sizeof(*load));
+	(void) IvfpqKeyFormGet(meta, &keys);
+	IvfpqStoredInit(&load->form, gv_code_bytes(training->gv.m), &keys);
 	load->training = training;
 	load->team = team;
 	if (refine)
@@ -142,10 +145,10 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 		IvfpqTempFileBegin(&load->ranges, team, "copies",
 						   Min(RANGES_EACH * team->shared->nparts,
 							   training->nlists));
-		load->item = palloc(sizeof(IvfpqStoredCopy) + code_bytes);
+		load->item = palloc(load->form.bytes);
 	}
 	else
-		IvfpqCopiesBegin(&load->copies, training->nlists, code_bytes,
+		IvfpqCopiesBegin(&load->copies, training->nlists, &load->form,
 						 copies_limit(load));
 	if (training->nqueries > 0)
 		load->calibration = IvfpqCalibrationBegin(&training->gv,
@@ -175,15 +178,16 @@ IvfpqBulkLoadWants(IvfpqBulkLoad *load, uint64 id)
 	return use;
 }
 
-/* Take a raw vector [dims], of the row with this TID. */
+/* Take a raw vector [dims], of the row with this TID and these keys. */
 void
 IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,
-				 IvfpqRowUse use)
+				 const IvfpqKeyImages *keys, IvfpqRowUse use)
 {
 	if (use & IVFPQ_ROW_SAMPLED)
 		IvfpqCalibrationSample(load->calibration, row, id);
 	if (use & IVFPQ_ROW_PLACED)
-		IvfpqPlacerAdd(&load->placer, row, id);
+		IvfpqPlacerAdd(&load->placer, row, id,
+					   load->form.keys.nkeys > 0 ? keys : NULL);
 }
 
 /*
@@ -304,20 +308,20 @@ write_lists(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 static void
 gather_range(IvfpqBulkLoad *load, int range, int first)
 {
-	Size		bytes = sizeof(IvfpqStoredCopy) + load->copies.code_bytes;
-
 	for (int from = 0; from < load->team->shared->size; from++)
 	{
 		BufFile    *file = IvfpqTempFileOpen(&load->ranges, range, from);
 
 		if (file == NULL)
 			continue;
-		while (IvfpqTempFileRead(file, load->item, bytes))
+		while (IvfpqTempFileRead(file, load->item, load->form.bytes))
 		{
 			IvfpqCopy	copy;
+			IvfpqKeyImages keys;
 
 			CHECK_FOR_INTERRUPTS();
-			IvfpqTakeCopy(load->item, load->item + 1, &copy);
+			IvfpqTakeCopy(&load->form, (const char *) load->item, &copy,
+						  &keys);
 			IvfpqCopiesPut(&load->copies, load->item->list - first, &copy);
 		}
 		IvfpqTempFileClose(&load->ranges, file);
@@ -342,8 +346,7 @@ write_ranges(IvfpqBulkLoad *load, Relation index, const IvfpqMetaData *meta,
 		int			first = IvfpqTempFileFirst(ranges, (int) range, nlists);
 		int			end = IvfpqTempFileFirst(ranges, (int) range + 1, nlists);
 
-		IvfpqCopiesBegin(&load->copies, end - first,
-						 gv_code_bytes(load->training->gv.m),
+		IvfpqCopiesBegin(&load->copies, end - first, &load->form,
 						 copies_limit(load));
 		gather_range(load, (int) range, first);
 		write_lists(load, index, meta, first, shared);

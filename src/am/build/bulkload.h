@@ -26,11 +26,12 @@ typedef struct IvfpqBulkLoad
 	const IvfpqTraining *training;
 	IvfpqTeam  *team;
 	int64		rows;			/* that all have placed, once they have */
+	IvfpqStoredForm form;		/* of copies on their way */
 	IvfpqPlacer placer;
 	IvfpqCopies copies;			/* on their way to the pages, */
 	IvfpqTempFile ranges;		/* in a team by way of this: IvfpqStoredCopy,
 								 * by ranges of lists */
-	IvfpqStoredCopy *item;		/* with room for its code */
+	IvfpqStoredCopy *item;		/* one of them */
 	int64		ncopies;		/* from here */
 	IvfpqCalibration *calibration;	/* NULL: too few rows */
 	IvfpqTrial	trial;			/* where it searches, if gpuvecd is there */
@@ -44,10 +45,10 @@ extern void IvfpqBulkLoadPrepare(IvfpqTeam *team,
 								 const IvfpqTraining *training);
 extern void IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 							   const IvfpqTraining *training, IvfpqTeam *team,
-							   bool refine, bool log);
+							   const IvfpqMetaData *meta, bool log);
 extern IvfpqRowUse IvfpqBulkLoadWants(IvfpqBulkLoad *load, uint64 id);
 extern void IvfpqBulkLoadRow(IvfpqBulkLoad *load, const float *row, uint64 id,
-							 IvfpqRowUse use);
+							 const IvfpqKeyImages *keys, IvfpqRowUse use);
 extern void IvfpqBulkLoadWrite(IvfpqBulkLoad *load, Relation index,
 							   IvfpqMetaData *meta, bool shared);
 extern void IvfpqBulkLoadFinish(IvfpqBulkLoad *load, Relation index,

@@ -26,20 +26,90 @@
 #define SORT_TID		2
 #define SORT_ITEM		3
 
+/* How copies with such codes and keys are stored. */
+void
+IvfpqStoredInit(IvfpqStoredForm *form, int code_bytes,
+				const IvfpqKeyForm *keys)
+{
+	form->code_bytes = code_bytes;
+	form->keys = *keys;
+	form->bytes = (int) sizeof(IvfpqStoredCopy) + code_bytes;
+	if (keys->nkeys > 0)
+		form->bytes++;
+	for (int k = 0; k < keys->nkeys; k++)
+		form->bytes += keys->width[k];
+}
+
+/* Store a copy in form->bytes. */
+void
+IvfpqStoreCopy(const IvfpqStoredForm *form, IvfpqStoredCopy *item,
+			   uint32 list, const IvfpqCopy *copy)
+{
+	char	   *at = (char *) (item + 1);
+
+	memset(item, 0, sizeof(*item));
+	item->list = list;
+	item->t = copy->t;
+	item->tid = copy->tid;
+	item->refine = copy->refine;
+	item->second = copy->second;
+	memcpy(at, copy->code, form->code_bytes);
+	if (form->keys.nkeys == 0)
+		return;
+	at += form->code_bytes;
+	*at++ = (char) copy->keys->nulls;
+	for (int k = 0; k < form->keys.nkeys; at += form->keys.width[k++])
+	{
+		IvfpqKeyBytes bytes;
+
+		memcpy(at, IvfpqKeyImageBytes(copy->keys->image[k],
+									  form->keys.width[k], &bytes),
+			   form->keys.width[k]);
+	}
+}
+
+/*
+ * What was stored, not aligned: its code where that is, the images of its keys
+ * in *images.
+ */
+void
+IvfpqTakeCopy(const IvfpqStoredForm *form, const char *stored,
+			  IvfpqCopy *copy, IvfpqKeyImages *images)
+{
+	IvfpqStoredCopy item;
+	const char *at = stored + sizeof(item);
+
+	memcpy(&item, stored, sizeof(item));
+	copy->t = item.t;
+	copy->tid = item.tid;
+	copy->refine = item.refine;
+	copy->second = item.second;
+	copy->code = (const uint8 *) at;
+	copy->keys = NULL;
+	if (form->keys.nkeys == 0)
+		return;
+	at += form->code_bytes;
+	memset(images, 0, sizeof(*images));
+	images->nulls = (uint8) *at++;
+	for (int k = 0; k < form->keys.nkeys; at += form->keys.width[k++])
+		images->image[k] = IvfpqKeyImageOf(at, form->keys.width[k]);
+	copy->keys = images;
+}
+
 /*
  * Begin; memory from the current context, about `limit` bytes at most: half of
  * them for copies in memory, half for a sort that takes these over, because
  * for a while both are there.
  */
 void
-IvfpqCopiesBegin(IvfpqCopies *copies, int nlists, int code_bytes, Size limit)
+IvfpqCopiesBegin(IvfpqCopies *copies, int nlists, const IvfpqStoredForm *form,
+				 Size limit)
 {
 	memset(copies, 0, sizeof(*copies));
 	copies->nlists = nlists;
-	copies->code_bytes = code_bytes;
+	copies->form = *form;
 	copies->limit = limit / 2;
-	copies->item_bytes = TYPEALIGN(sizeof(uint32),
-								   sizeof(IvfpqStoredCopy) + code_bytes);
+	copies->item_bytes = TYPEALIGN(sizeof(uint32), form->bytes);
 	copies->counts = palloc0(nlists * sizeof(uint32));
 }
 
@@ -78,8 +148,7 @@ begin_sort(IvfpqCopies *copies)
 	Oid			operators[] = {Int4LessOperator, Int8LessOperator};
 	Oid			collations[] = {InvalidOid, InvalidOid};
 	bool		nulls_first[] = {false, false};
-	Size		bytes = VARHDRSZ + sizeof(IvfpqStoredCopy) +
-	copies->code_bytes;
+	Size		bytes = VARHDRSZ + copies->form.bytes;
 
 	TupleDescInitEntry(desc, SORT_LIST, "list", INT4OID, -1, 0);
 	TupleDescInitEntry(desc, SORT_TID, "tid", INT8OID, -1, 0);
@@ -94,7 +163,7 @@ begin_sort(IvfpqCopies *copies)
 	for (int64 i = 0; i < copies->n; i++)
 	{
 		memcpy(VARDATA(copies->item), item_of(copies, i),
-			   sizeof(IvfpqStoredCopy) + copies->code_bytes);
+			   copies->form.bytes);
 		sort_item(copies);
 		/* one by one, so that the sort may take the memory that they give */
 		if (i % CHUNK_ITEMS == CHUNK_ITEMS - 1)
@@ -133,7 +202,7 @@ IvfpqCopiesPut(IvfpqCopies *copies, uint32 list, const IvfpqCopy *copy)
 		make_room(copies);
 	item = copies->sort != NULL ? (IvfpqStoredCopy *) VARDATA(copies->item) :
 		item_of(copies, copies->n);
-	IvfpqStoreCopy(item, list, copy, copies->code_bytes);
+	IvfpqStoreCopy(&copies->form, item, list, copy);
 	if (copies->sort != NULL)
 		sort_item(copies);
 	copies->counts[list]++;
@@ -200,8 +269,8 @@ next_in_memory(IvfpqCopies *copies)
 }
 
 /*
- * For IvfpqWriterList: the next copy, list by list; its code is good until
- * the one after it.
+ * For IvfpqWriterList: the next copy, list by list; its code and keys are good
+ * until the one after it.
  */
 void
 IvfpqCopiesNext(void *arg, IvfpqCopy *copy)
@@ -209,10 +278,8 @@ IvfpqCopiesNext(void *arg, IvfpqCopy *copy)
 	IvfpqCopies *copies = arg;
 	const char *found = copies->sort == NULL ? next_in_memory(copies) :
 	next_sorted(copies);
-	IvfpqStoredCopy item;
 
-	memcpy(&item, found, sizeof(item));
-	IvfpqTakeCopy(&item, found + sizeof(item), copy);
+	IvfpqTakeCopy(&copies->form, found, copy, &copies->images);
 }
 
 /* Give back the sort, with its files. */

@@ -9,7 +9,7 @@
 
 #include "page/page.h"
 
-/* A copy in memory or in a file; its code [code_bytes] follows. */
+/* A copy in memory or in a file; its code and the images of its keys follow. */
 typedef struct IvfpqStoredCopy
 {
 	uint32		list;
@@ -19,35 +19,18 @@ typedef struct IvfpqStoredCopy
 	bool		second;
 } IvfpqStoredCopy;
 
-/* Store a copy and its code. */
-static inline void
-IvfpqStoreCopy(IvfpqStoredCopy *item, uint32 list, const IvfpqCopy *copy,
-			   int code_bytes)
+/* What follows: a code, a byte that tells which keys are NULL, and images. */
+typedef struct IvfpqStoredForm
 {
-	memset(item, 0, sizeof(*item));
-	item->list = list;
-	item->t = copy->t;
-	item->tid = copy->tid;
-	item->refine = copy->refine;
-	item->second = copy->second;
-	memcpy(item + 1, copy->code, code_bytes);
-}
-
-/* What was stored, with its code where that is. */
-static inline void
-IvfpqTakeCopy(const IvfpqStoredCopy *item, const void *code, IvfpqCopy *copy)
-{
-	copy->t = item->t;
-	copy->tid = item->tid;
-	copy->refine = item->refine;
-	copy->second = item->second;
-	copy->code = code;
-}
+	int			code_bytes;
+	IvfpqKeyForm keys;
+	int			bytes;			/* with the IvfpqStoredCopy */
+} IvfpqStoredForm;
 
 typedef struct IvfpqCopies
 {
 	int			nlists;
-	int			code_bytes;
+	IvfpqStoredForm form;
 	Size		limit;			/* bytes of memory to be used */
 	uint32	   *counts;			/* [nlists] copies of each list */
 	int64		n;				/* of all */
@@ -63,10 +46,18 @@ typedef struct IvfpqCopies
 	Tuplesortstate *sort;		/* NULL: they do */
 	TupleTableSlot *slot;
 	bytea	   *item;			/* column of the sort */
+
+	IvfpqKeyImages images;		/* of the copy handed out last */
 } IvfpqCopies;
 
-extern void IvfpqCopiesBegin(IvfpqCopies *copies, int nlists, int code_bytes,
-							 Size limit);
+extern void IvfpqStoredInit(IvfpqStoredForm *form, int code_bytes,
+							const IvfpqKeyForm *keys);
+extern void IvfpqStoreCopy(const IvfpqStoredForm *form, IvfpqStoredCopy *item,
+						   uint32 list, const IvfpqCopy *copy);
+extern void IvfpqTakeCopy(const IvfpqStoredForm *form, const char *item,
+						  IvfpqCopy *copy, IvfpqKeyImages *images);
+extern void IvfpqCopiesBegin(IvfpqCopies *copies, int nlists,
+							 const IvfpqStoredForm *form, Size limit);
 extern void IvfpqCopiesPut(IvfpqCopies *copies, uint32 list,
 						   const IvfpqCopy *copy);
 extern void IvfpqCopiesSort(IvfpqCopies *copies);

@@ -9,6 +9,9 @@
  * gpuvecd has the rows of the sample, so a pass over the table may leave them
  * out (IvfpqSharing).  When it fails another pass is needed for those that it
  * has not encoded.
+ *
+ * Keys do not travel: they wait here for the lists and codes of their rows,
+ * which come back in the order in which rows were sent.
  */
 #include "postgres.h"
 
@@ -33,8 +36,40 @@ take_encoded(void *arg, const uint64 *ids, const GvEncoded *encoded, int n)
 	if (placer->calibration)
 		IvfpqCalibrationTake(placer->calibration, encoded->neighbours,
 							 encoded->nneighbours, ids);
-	placer->sink(placer->sink_arg, ids, encoded, n);
+	if (placer->sent != NULL && placer->end_sent - placer->first_sent < n)
+		elog(ERROR, "gpuvecd has encoded more rows than it was given");
+	placer->sink(placer->sink_arg, ids, placer->sent == NULL ? NULL :
+				 placer->sent + placer->first_sent, encoded, n);
+	placer->first_sent += n;
 	IvfpqStopPoint("build: encoded");
+}
+
+/* A row goes to gpuvecd: keep its keys. */
+static void
+keep_sent(IvfpqPlacer *placer, const IvfpqKeyImages *keys)
+{
+	int64		n = placer->end_sent - placer->first_sent;
+
+	if (placer->sent == NULL)
+	{
+		placer->max_sent = 4 * BATCH_ROWS;
+		placer->sent = MemoryContextAlloc(placer->context, placer->max_sent *
+										  sizeof(IvfpqKeyImages));
+	}
+	else if (placer->end_sent == placer->max_sent)
+	{
+		if (n > placer->max_sent / 2)
+		{
+			placer->max_sent *= 2;
+			placer->sent = repalloc_huge(placer->sent, placer->max_sent *
+										 sizeof(IvfpqKeyImages));
+		}
+		memmove(placer->sent, placer->sent + placer->first_sent,
+				n * sizeof(IvfpqKeyImages));
+		placer->first_sent = 0;
+		placer->end_sent = n;
+	}
+	placer->sent[placer->end_sent++] = *keys;
 }
 
 /*
@@ -45,7 +80,7 @@ void
 IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
 				 const IvfpqTraining *training,
 				 IvfpqSharing *sharing, IvfpqCalibration *calibration,
-				 bool refine, IvfpqEncodedSink sink, void *sink_arg)
+				 bool refine, IvfpqPlacedSink sink, void *sink_arg)
 {
 	memset(placer, 0, sizeof(*placer));
 	placer->index = index;
@@ -62,9 +97,9 @@ IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
 		IvfpqBuilderTo(placer->builder, take_encoded, placer);
 }
 
-/* Memory for rows that are placed here. */
+/* Memory for rows that are placed here, with or without keys. */
 static void
-make_batch(IvfpqPlacer *placer)
+make_batch(IvfpqPlacer *placer, bool keys)
 {
 	const IvfpqTraining *training = placer->training;
 	MemoryContext oldcontext = MemoryContextSwitchTo(placer->context);
@@ -79,6 +114,8 @@ make_batch(IvfpqPlacer *placer)
 	placer->batch_rows = n;
 	placer->batch = palloc((Size) n * dims * sizeof(float));
 	placer->ids = palloc(n * sizeof(uint64));
+	if (keys)
+		placer->keys = palloc(n * sizeof(IvfpqKeyImages));
 	placer->scratch = IvfpqAllocScratch(gv_place_scratch(&tree, n), &chunk);
 	encoded->lists = palloc(copies * sizeof(int32));
 	encoded->t = palloc(copies * sizeof(float));
@@ -133,23 +170,26 @@ flush_batch(IvfpqPlacer *placer)
 		IvfpqCalibrationOffer(placer->calibration, placer->batch, placer->ids,
 							  n);
 	placer->nbatch = 0;
-	placer->sink(placer->sink_arg, placer->ids, encoded, n);
+	placer->sink(placer->sink_arg, placer->ids, placer->keys, encoded, n);
 	CHECK_FOR_INTERRUPTS();
 }
 
 /* Let a raw row [dims] wait for its batch here. */
 static void
-add_here(IvfpqPlacer *placer, const float *row, uint64 id)
+add_here(IvfpqPlacer *placer, const float *row, uint64 id,
+		 const IvfpqKeyImages *keys)
 {
 	int			dims = placer->training->gv.dims;
 
 	if (placer->batch_rows == 0)
-		make_batch(placer);
+		make_batch(placer, keys != NULL);
 	memcpy(placer->batch + (Size) placer->nbatch * dims, row,
 		   dims * sizeof(float));
 	if (placer->refine)
 		placer->boundable[placer->nbatch] =
 			IvfpqIsBoundable(&placer->type, row, dims);
+	if (keys != NULL)
+		placer->keys[placer->nbatch] = *keys;
 	placer->ids[placer->nbatch++] = id;
 	if (placer->nbatch == placer->batch_rows)
 		flush_batch(placer);
@@ -174,7 +214,9 @@ take_over(IvfpqPlacer *placer)
 		IvfpqBuilderFailed(placer->index, IvfpqBuilderReason(builder), true);
 	while (IvfpqBuilderUnanswered(builder, &rows, &ids, &n))
 		for (int i = 0; i < n; i++)
-			add_here(placer, rows + (Size) i * dims, ids[i]);
+			add_here(placer, rows + (Size) i * dims, ids[i],
+					 placer->sent == NULL ? NULL :
+					 &placer->sent[placer->first_sent++]);
 	IvfpqBuilderEnd(builder);
 }
 
@@ -196,17 +238,24 @@ IvfpqPlacerFlush(IvfpqPlacer *placer)
 }
 
 /*
- * Let a raw row [dims], with this TID, be placed.  gpuvecd does not know what
- * the operator makes of a row: records that bound nothing are made here.
+ * Let a raw row [dims], with this TID and keys, or NULL, be placed.  gpuvecd
+ * does not know what the operator makes of a row: records that bound nothing
+ * are made here.
  */
 void
-IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id)
+IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id,
+			   const IvfpqKeyImages *keys)
 {
 	if (placer->builder == NULL ||
 		(placer->refine && !IvfpqIsBoundable(&placer->type, row,
 											 placer->training->gv.dims)))
-		add_here(placer, row, id);
-	else if (!IvfpqBuilderAdd(placer->builder, row, id))
+	{
+		add_here(placer, row, id, keys);
+		return;
+	}
+	if (keys != NULL)
+		keep_sent(placer, keys);
+	if (!IvfpqBuilderAdd(placer->builder, row, id))
 		take_over(placer);
 }
 

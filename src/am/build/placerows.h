@@ -10,6 +10,11 @@
 #include "am/train/train.h"
 #include "client/client.h"
 
+/* Where rows [n] go, with their lists and codes; keys [n] or NULL. */
+typedef void (*IvfpqPlacedSink) (void *arg, const uint64 *ids,
+								 const IvfpqKeyImages *keys,
+								 const GvEncoded *encoded, int n);
+
 typedef struct IvfpqPlacer
 {
 	Relation	index;
@@ -20,14 +25,21 @@ typedef struct IvfpqPlacer
 	int64		at;				/* place of these in a pass over the table */
 	IvfpqCalibration *calibration;	/* NULL: too few rows */
 	bool		refine;
-	IvfpqEncodedSink sink;		/* where encoded rows go */
+	IvfpqPlacedSink sink;
 	void	   *sink_arg;
+
+	/* keys of rows that gpuvecd has, in the order in which they come back */
+	IvfpqKeyImages *sent;		/* [max_sent], of which these: */
+	int64		first_sent;
+	int64		end_sent;
+	int64		max_sent;
 
 	/* rows that wait to be placed here */
 	int			batch_rows;		/* capacity; 0 = nothing is allocated */
 	int			nbatch;
 	float	   *batch;			/* [batch_rows][dims] */
 	uint64	   *ids;			/* [batch_rows] */
+	IvfpqKeyImages *keys;		/* [batch_rows], if there are keys */
 	bool	   *boundable;		/* [batch_rows], if refine */
 	void	   *scratch;		/* of gv_place */
 	GvEncoded	encoded;		/* arrays for batch_rows rows */
@@ -38,10 +50,11 @@ extern void IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
 							 const IvfpqTraining *training,
 							 IvfpqSharing *sharing,
 							 IvfpqCalibration *calibration, bool refine,
-							 IvfpqEncodedSink sink, void *sink_arg);
+							 IvfpqPlacedSink sink, void *sink_arg);
 extern bool IvfpqPlacerWants(IvfpqPlacer *placer, uint64 id);
 extern void IvfpqPlacerFlush(IvfpqPlacer *placer);
-extern void IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id);
+extern void IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id,
+						   const IvfpqKeyImages *keys);
 extern IvfpqBuilder *IvfpqPlacerEnd(IvfpqPlacer *placer);
 
 #endif							/* IVFPQ_PLACEROWS_H */

@@ -15,6 +15,7 @@ typedef struct IvfpqListTotals
 	int64		dead;
 	int64		longest;		/* live copies of the longest list */
 	int			longest_list;
+	int64		blocks;
 } IvfpqListTotals;
 
 extern void IvfpqSumLists(Relation index, const IvfpqMetaData *meta,

@@ -104,3 +104,13 @@ IvfpqTopKResize(GvTopK *top, int capacity)
 	top->capacity = capacity;
 	gv_topk_reset(top);
 }
+
+/*
+ * IvfpqListReader.wants: may a copy of a block fulfil the condition?  By its
+ * images, for what heads of many blocks say is too little.
+ */
+bool
+IvfpqWantsBlock(const void *condition, const char *keys)
+{
+	return gv_may_match(condition, keys) && gv_match(condition, keys) != 0;
+}

@@ -1,6 +1,6 @@
 /*
  * engine.h
- *		Calls of the engine: status, interrupts, memory (engine.c).
+ *		Calls of the engine: status, interrupts, memory, keys (engine.c).
  */
 #ifndef IVFPQ_ENGINE_H
 #define IVFPQ_ENGINE_H
@@ -12,5 +12,6 @@ extern const GvStop ivfpq_stop;
 extern void IvfpqCheckStatus(GvStatus status);
 extern void *IvfpqAllocScratch(Size size, void **chunk);
 extern void IvfpqTopKResize(GvTopK *top, int capacity);
+extern bool IvfpqWantsBlock(const void *condition, const char *keys);
 
 #endif							/* IVFPQ_ENGINE_H */

@@ -28,15 +28,20 @@
 /* Support functions of keys' classes. */
 #define IVFPQ_HASH_PROC			2	/* (type) -> int4 */
 #define IVFPQ_SIGNATURE_PROC	3	/* (type) -> int8 */
+#define IVFPQ_NPROCS			3
 
 /* One key of an open index. */
 typedef struct IvfpqKey
 {
-	Oid			type;			/* the class's input type */
+	Oid			type;			/* the class's input type, or the enum */
+	Oid			family;
 	Oid			collation;
 	IvfpqKeyKind kind;
 	int			width;			/* bytes of an image */
 	bool		is_exact;		/* images tell values apart */
+	bool		is_integer;		/* ordered: an integer, or stored as one, */
+	int64		least;			/* between these */
+	int64		greatest;
 	FmgrInfo	function;		/* hash or signature */
 } IvfpqKey;
 
@@ -47,14 +52,24 @@ typedef struct IvfpqKeys
 	IvfpqKeyForm form;
 } IvfpqKeys;
 
-/*
- * keys.c.  IvfpqKeysInit: of an index; ERROR where a column is none that can
- * be a key.  IvfpqKeysMake: images of the values [1 + nkeys] that an index
- * tuple has; the vector, the first one, is not looked at.
- */
+/* keys.c */
+extern bool IvfpqIsOrderedKey(Oid type);
 extern void IvfpqKeysInit(IvfpqKeys *keys, Relation index);
 extern void IvfpqKeysMake(IvfpqKeys *keys, const Datum *values,
 						  const bool *isnull, IvfpqKeyImages *images);
+extern uint64 IvfpqKeyImage(IvfpqKey *key, Datum value);
+extern int64 IvfpqKeyInteger(Oid type, Datum value);
+extern uint64 IvfpqKeyIntegerImage(const IvfpqKey *key, int64 value);
+extern uint64 IvfpqKeyFloat4Image(float4 value);
+extern uint64 IvfpqKeyFloat8Image(float8 value);
+
+/* One scan key, as a row is asked. */
+typedef struct IvfpqRowTest
+{
+	ScanKey		scan_key;
+	int			narguments;		/* of its array those that are not NULL */
+	Datum	   *arguments;
+} IvfpqRowTest;
 
 /*
  * keytests.c.  What scan keys [n] ask: as tests of images, and of rows.
@@ -64,17 +79,18 @@ typedef struct IvfpqKeyTests
 	GvCondition condition;		/* of images; tests [GV_MAX_TESTS] */
 	bool		never;			/* no row can fulfil it */
 	int			nrechecks;		/* scan keys that images do not decide */
-	int			nkeys;
-	ScanKeyData *scan_keys;		/* [nkeys], those to be rechecked first */
+	int			nrows;
+	IvfpqRowTest *rows;			/* [nrows], those to be rechecked first */
+	IvfpqKeys  *keys;
 } IvfpqKeyTests;
 
 /*
- * IvfpqKeyTestsMake: from the scan's keys; memory from the current context,
- * into which they are not copied.
+ * IvfpqKeyTestsMake: from the scan's keys, which are not copied, nor are their
+ * arguments; memory from the current context.
  *
  * IvfpqKeyTestsFulfilled: does a row with these values of the index's columns
  * fulfil all of the scan's keys; or, with only_rechecks, those that images do
- * not decide?
+ * not decide?  Uses memory: call in a context that is reset between rows.
  */
 extern void IvfpqKeyTestsMake(IvfpqKeyTests *tests, IvfpqKeys *keys,
 							  ScanKey scan_keys, int n);

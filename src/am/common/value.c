@@ -20,20 +20,42 @@
 #define LEAST_SQUARE	(64.0 * FLT_MIN)
 #define MOST_SQUARE		1e38
 
+/* The ordering operator of the class's own type, if there is one. */
+static Oid
+ordering_operator(Relation index, int attno, int strategy)
+{
+	Oid			family = index->rd_opfamily[attno - 1];
+	Oid			type = index->rd_opcintype[attno - 1];
+	Oid			op = get_opfamily_member(family, type, type, strategy);
+
+	/* keys' classes have the same numbers, of operators that search */
+	if (!OidIsValid(op) || !OidIsValid(get_op_opfamily_sortfamily(op, family)))
+		return InvalidOid;
+	return op;
+}
+
+/* Is a column of an open index, counted from 1, a vector, by its class? */
+bool
+IvfpqIsVectorColumn(Relation index, int attno)
+{
+	for (int strategy = 1; strategy <= IVFPQ_NSTRATEGIES; strategy++)
+		if (OidIsValid(ordering_operator(index, attno, strategy)))
+			return true;
+	return false;
+}
+
 /*
- * The metric of an index: the one strategy for which its family has an
- * operator of the class's own type.
+ * The metric of an index: the one strategy for which the family of its first
+ * column has an ordering operator of the class's own type.
  */
 static GvMetric
 index_metric(Relation index)
 {
-	Oid			family = index->rd_opfamily[0];
-	Oid			type = index->rd_opcintype[0];
 	int			found = 0;
 
 	for (int strategy = 1; strategy <= IVFPQ_NSTRATEGIES; strategy++)
 	{
-		if (!OidIsValid(get_opfamily_member(family, type, type, strategy)))
+		if (!OidIsValid(ordering_operator(index, 1, strategy)))
 			continue;
 		if (found != 0)
 			ereport(ERROR,
@@ -55,9 +77,10 @@ index_metric(Relation index)
 		default:
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
-					 errmsg("operator family of index \"%s\" has no operator for type %s",
+					 errmsg("the first column of index \"%s\" is not a vector: its operator family orders no values of type %s",
 							RelationGetRelationName(index),
-							format_type_be(type))));
+							format_type_be(index->rd_opcintype[0])),
+					 errhint("Put the vector first; the columns behind it are keys.")));
 	}
 	return GV_L2;				/* keep compiler quiet */
 }

@@ -1,6 +1,6 @@
 /*
  * value.h
- *		What an operator class says, and indexed values as arrays of floats
+ *		What a vector's operator class says, and indexed values as arrays of floats
  *		(value.c).
  */
 #ifndef IVFPQ_VALUE_H
@@ -22,7 +22,6 @@
  * for real[] itself.  pgvector's own cast functions have this form.
  */
 #define IVFPQ_TOREAL_PROC		1
-#define IVFPQ_NPROCS			1
 
 typedef struct IvfpqType
 {
@@ -34,6 +33,7 @@ typedef struct IvfpqType
 	int			typmod_dims;	/* dims the column's type modifier fixes, or 0 */
 } IvfpqType;
 
+extern bool IvfpqIsVectorColumn(Relation index, int attno);
 extern void IvfpqTypeInit(IvfpqType *type, Relation index);
 extern int	IvfpqIndexDims(Relation index, const IvfpqType *type);
 extern const float *IvfpqValueFloats(IvfpqType *type, Datum value, int *dims);

@@ -43,6 +43,7 @@ enum
 	PRIVATE_SHARE,
 	PRIVATE_PASS_NS,
 	PRIVATE_MATCHES,
+	PRIVATE_KEY_SHARE,
 	PRIVATE_NDISTANCES,
 	PRIVATE_NBOUNDS,
 	PRIVATE_WITH_NAN,
@@ -162,12 +163,17 @@ IvfpqMakeNumber(double number)
 	return (Node *) makeFloat(psprintf("%.9e", number));
 }
 
-/* Of the table's rows those that pass, wherever they are. */
+/*
+ * Of the table's rows those that pass, wherever they are; of an index with keys,
+ * of the rows whose keys fulfil what is asked of them.
+ */
 static double
 share_that_passes(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
 				  const Division *division)
 {
-	if (division->bounds == NIL)
+	const IndexPath *index = linitial(path->custom_paths);
+
+	if (division->bounds == NIL && index->indexclauses == NIL)
 		return Min(path->path.rows / Max(rel->tuples, 1), 1);
 	return clauselist_selectivity(root, division->others, 0, JOIN_INNER,
 								  NULL);
@@ -189,6 +195,7 @@ private_of(PlannerInfo *root, RelOptInfo *rel, const CustomPath *path,
 						 IvfpqMakeNumber(cost.per_tuple / cpu_operator_cost *
 										 OPERATOR_NS),
 						 linitial(path->custom_private));
+	private = lappend(private, lsecond(path->custom_private));
 	private = lappend(private, makeInteger(ndistances));
 	private = lappend(private,
 					  makeInteger(list_length(division->bounds) /
@@ -261,7 +268,9 @@ IvfpqPlanFilter(PlannerInfo *root, RelOptInfo *rel, CustomPath *path,
 	take_conditions(plans);
 	index = linitial_node(IndexScan, plans);
 	distance = linitial(index->indexorderbyorig);
-	divide_conditions(root, rel, clauses, distance, &division);
+	divide_conditions(root, rel,
+					  IvfpqUnanswered(clauses, linitial(path->custom_paths)),
+					  distance, &division);
 	conditions = list_concat_copy(division.early, division.late);
 	columns = add_columns(NIL, conditions);
 	columns = add_columns(columns, tlist);
@@ -297,6 +306,7 @@ IvfpqFilterPlanOf(const CustomScan *scan, IvfpqFilterPlan *plan)
 	plan->share = number_at(scan, PRIVATE_SHARE);
 	plan->pass_ns = number_at(scan, PRIVATE_PASS_NS);
 	plan->matches = number_at(scan, PRIVATE_MATCHES);
+	plan->key_share = number_at(scan, PRIVATE_KEY_SHARE);
 	plan->ndistances = intVal(list_nth(private, PRIVATE_NDISTANCES));
 	plan->nbounds = intVal(list_nth(private, PRIVATE_NBOUNDS));
 	plan->with_nan = intVal(list_nth(private, PRIVATE_WITH_NAN));

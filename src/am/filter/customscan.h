@@ -29,6 +29,7 @@ typedef struct IvfpqFilterPlan
 	double		share;
 	double		pass_ns;
 	double		matches;
+	double		key_share;
 	int			ndistances;
 	int			nbounds;
 	bool		with_nan;		/* see IvfpqRadius */
@@ -102,6 +103,12 @@ extern IndexPath *IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info,
 extern double IvfpqRowsWanted(const PlannerInfo *root, const Path *path);
 extern void IvfpqAddFirstKeyPaths(PlannerInfo *root, RelOptInfo *rel);
 
+/* keyclauses.c */
+extern List *IvfpqKeyClauses(PlannerInfo *root, IndexOptInfo *index,
+							 List *found);
+extern void IvfpqAddKeyClauses(PlannerInfo *root, RelOptInfo *rel);
+extern List *IvfpqUnanswered(List *conditions, const IndexPath *path);
+
 /* within.c */
 extern bool IvfpqMatchBound(RestrictInfo *info, Expr *distance,
 							Expr *exchanged, IvfpqBound *bound);
@@ -109,6 +116,7 @@ extern bool IvfpqIsBounded(const RelOptInfo *rel, Expr *distance);
 extern List *IvfpqRadiusPaths(PlannerInfo *root, RelOptInfo *rel);
 
 /* wrap.c */
+extern bool IvfpqIsOrderedPath(const Path *path);
 extern void IvfpqInitFilter(void);
 
 #endif							/* IVFPQ_CUSTOMSCAN_H */

@@ -117,9 +117,10 @@ IndexPath *
 IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info, Expr *distance,
 				  PathKey *key)
 {
-	return create_index_path(root, info, NIL, list_make1(distance),
-							 list_make1_int(0), list_make1(key),
-							 ForwardScanDirection, false, NULL, 1.0, false);
+	return create_index_path(root, info, IvfpqKeyClauses(root, info, NIL),
+							 list_make1(distance), list_make1_int(0),
+							 list_make1(key), ForwardScanDirection, false,
+							 NULL, 1.0, false);
 }
 
 /*

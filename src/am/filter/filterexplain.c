@@ -87,11 +87,14 @@ rest_name(const IvfpqScanReport *report)
 	switch (report->filter.rest)
 	{
 		case IVFPQ_REST_NONE:
-			return report->finished ? "table" : "index";
+			return report->finished ? report->asks_keys ? "lists" : "table" :
+				"index";
 		case IVFPQ_REST_PASS:
 			return "table";
 		case IVFPQ_REST_MATCHES:
 			return "bitmap";
+		case IVFPQ_REST_LISTS:
+			return "lists";
 	}
 	return "";
 }
@@ -111,6 +114,8 @@ show_work(IndexScanDesc scan, ExplainState *es)
 	ExplainPropertyInteger("Batches", NULL, report.batches, es);
 	ExplainPropertyInteger("Lists Read", NULL, report.lists, es);
 	ExplainPropertyInteger("Copies Read", NULL, report.copies, es);
+	if (report.asks_keys)
+		ExplainPropertyInteger("Copies Matched", NULL, report.matched, es);
 	ExplainPropertyInteger("Rows Measured", NULL, report.measured, es);
 	ExplainPropertyInteger("Rows Late", NULL, report.late, es);
 	if (report.remote.stale_lists > 0 || report.remote.tail_copies > 0)

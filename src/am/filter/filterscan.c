@@ -280,6 +280,7 @@ begin_filter_scan(CustomScanState *node, EState *estate, int eflags)
 	filter->share = state->plan.share;
 	filter->pass_ns = state->plan.pass_ns;
 	filter->matches = state->plan.matches;
+	filter->key_share = state->plan.key_share;
 }
 
 /*
@@ -369,7 +370,8 @@ recheck(IvfpqFilterScan *state, TupleTableSlot *row)
 	distance = ExecEvalExprSwitchContext(state->distance, state->row_context,
 										 &isnull);
 	put_distance(state, isnull ? 0 : DatumGetFloat8(distance), isnull);
-	return ExecQual(state->early, state->row_context) &&
+	return ExecQual(state->index->indexqualorig, state->row_context) &&
+		ExecQual(state->early, state->row_context) &&
 		ExecQual(state->late, context);
 }
 

@@ -45,7 +45,7 @@ const CustomPathMethods ivfpq_path_methods = {
 
 /* Is there a condition that rows differ in? */
 static bool
-has_conditions(List *clauses)
+has_conditions(const List *clauses)
 {
 	ListCell   *lc;
 
@@ -57,16 +57,26 @@ has_conditions(List *clauses)
 	return false;
 }
 
-/* An ordered path of ours whose rows the executor would filter? */
-static bool
-is_to_be_wrapped(const Path *path)
+/* An ordered path of ours, which was not refused? */
+bool
+IvfpqIsOrderedPath(const Path *path)
 {
 	const IndexPath *index = (const IndexPath *) path;
 
 	return IsA(path, IndexPath) && IvfpqIsOursToPlan(index->indexinfo) &&
 		index->indexorderbys != NIL && path->param_info == NULL &&
-		path->pathkeys != NIL &&	/* not refused */
-		has_conditions(index->indexinfo->indrestrictinfo);
+		path->pathkeys != NIL;
+}
+
+/* ... whose rows the executor would filter? */
+static bool
+is_to_be_wrapped(const Path *path)
+{
+	const IndexPath *index = (const IndexPath *) path;
+
+	return IvfpqIsOrderedPath(path) &&
+		has_conditions(IvfpqUnanswered(index->indexinfo->indrestrictinfo,
+									   index));
 }
 
 /*
@@ -182,8 +192,7 @@ cost_path(PlannerInfo *root, RelOptInfo *rel, Path *path,
 	if (IvfpqIsBounded(rel, linitial(index->indexorderbys)))
 		depth = Min(depth, Max(WITHIN_SHARE * rel->tuples, IVFPQ_FIRST_WITHIN));
 	recall = path->pathkeys == NIL ? ivfpq_radius_recall : ivfpq_recall;
-	deep = IvfpqDepthCost(root, index->indexinfo, recall, depth,
-						  conditions.per_tuple);
+	deep = IvfpqDepthCost(root, index, recall, depth, conditions.per_tuple);
 	path->startup_cost = startup;
 	path->total_cost = startup + Min(Max(deep - startup, 0), pass) / part;
 }
@@ -214,7 +223,8 @@ wrap_path(PlannerInfo *root, RelOptInfo *rel, IndexPath *wrapped,
 	custom->custom_paths = list_make1(index);
 	if (bitmap != NULL)
 		custom->custom_paths = lappend(custom->custom_paths, bitmap);
-	custom->custom_private = list_make1(IvfpqMakeNumber(matches));
+	custom->custom_private = list_make2(IvfpqMakeNumber(matches),
+										IvfpqMakeNumber(wrapped->indexselectivity));
 	custom->methods = &ivfpq_path_methods;
 
 	rel->pathlist = list_delete_ptr(rel->pathlist, index);
@@ -265,6 +275,7 @@ change_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 		bms_is_member(rti, root->all_result_relids))
 		return;
 	IvfpqAddFirstKeyPaths(root, rel);
+	IvfpqAddKeyClauses(root, rel);
 	if (ivfpq_enable_custom_scan)
 		wrap_paths(root, rel);
 }

@@ -19,6 +19,16 @@
 #include "am/heap/measure.h"
 #include "page/buffer/bufhint.h"
 
+/* Is a column of the index an expression? */
+static bool
+has_expression(Relation index)
+{
+	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
+		if (index->rd_index->indkey.values[i] == 0)
+			return true;
+	return false;
+}
+
 /* Begin to fetch rows; memory from the current context. */
 void
 IvfpqMeasureBegin(IvfpqMeasure *measure, Relation heap, Relation index,
@@ -33,7 +43,7 @@ IvfpqMeasureBegin(IvfpqMeasure *measure, Relation heap, Relation index,
 	measure->slot = table_slot_create(heap, NULL);
 	measure->is_heap = heap->rd_tableam == GetHeapamTableAmRoutine();
 	measure->attnum = index->rd_index->indkey.values[0];
-	if (measure->attnum == 0)
+	if (has_expression(index))
 	{
 		measure->indexInfo = IvfpqIndexInfo(index);
 		measure->estate = CreateExecutorState();
@@ -54,6 +64,15 @@ IvfpqMeasureQuery(IvfpqMeasure *measure, FmgrInfo *distance, Oid collation,
 	measure->query = query;
 }
 
+/* All that the index has of a row. */
+static void
+index_values(IvfpqMeasure *measure, TupleTableSlot *row, Datum *values,
+			 bool *isnulls)
+{
+	GetPerTupleExprContext(measure->estate)->ecxt_scantuple = row;
+	FormIndexDatum(measure->indexInfo, row, measure->estate, values, isnulls);
+}
+
 /* The indexed value of a row. */
 static Datum
 indexed_value(IvfpqMeasure *measure, TupleTableSlot *row, bool *isnull)
@@ -63,11 +82,62 @@ indexed_value(IvfpqMeasure *measure, TupleTableSlot *row, bool *isnull)
 
 	if (measure->attnum != 0)
 		return slot_getattr(row, measure->attnum, isnull);
-
-	GetPerTupleExprContext(measure->estate)->ecxt_scantuple = row;
-	FormIndexDatum(measure->indexInfo, row, measure->estate, values, isnulls);
+	index_values(measure, row, values, isnulls);
 	*isnull = isnulls[0];
 	return values[0];
+}
+
+/* Free what was computed of a row. */
+static void
+forget_row(IvfpqMeasure *measure)
+{
+	MemoryContextReset(measure->context);
+	if (measure->estate)
+		ResetPerTupleExprContext(measure->estate);
+}
+
+/* Rows that do not fulfil these tests do not pass. */
+void
+IvfpqMeasureKeys(IvfpqMeasure *measure, const IvfpqKeyTests *tests)
+{
+	measure->tests = tests;
+}
+
+/*
+ * Do a row's keys fulfil what is asked of them: all of it, or what images do
+ * not answer?  Nothing of the vector is touched, unless it is an expression.
+ */
+bool
+IvfpqMeasureMatches(IvfpqMeasure *measure, TupleTableSlot *row, bool asks_all)
+{
+	const IvfpqKeyTests *tests = measure->tests;
+	int			n = asks_all ? tests->nrows : tests->nrechecks;
+	Datum		values[INDEX_MAX_KEYS] = {0};
+	bool		isnulls[INDEX_MAX_KEYS] = {0};
+	MemoryContext oldcontext;
+	bool		matches;
+
+	if (n == 0)
+		return true;
+	oldcontext = MemoryContextSwitchTo(measure->context);
+	if (measure->estate != NULL)
+		index_values(measure, row, values, isnulls);
+	else
+		for (int i = 0; i < n; i++)
+		{
+			int			column = tests->rows[i].scan_key->sk_attno - 1;
+
+			/* of the vector it is asked only that there is one, as there is */
+			if (column > 0)
+				values[column] =
+					slot_getattr(row,
+								 measure->index->rd_index->indkey.values[column],
+								 &isnulls[column]);
+		}
+	matches = IvfpqKeyTestsFulfilled(tests, values, isnulls, !asks_all);
+	MemoryContextSwitchTo(oldcontext);
+	forget_row(measure);
+	return matches;
 }
 
 /*
@@ -186,8 +256,10 @@ IvfpqMeasureFetch(IvfpqMeasure *measure, uint64 id, Datum *value)
 								 measure->asks_dead ?
 								 &measure->all_dead : NULL))
 		return false;
-	if (measure->passes != NULL &&
-		!measure->passes(measure->passes_arg, measure->slot))
+	if ((measure->tests != NULL &&
+		 !IvfpqMeasureMatches(measure, measure->slot, measure->asks_all)) ||
+		(measure->passes != NULL &&
+		 !measure->passes(measure->passes_arg, measure->slot)))
 	{
 		measure->rejected = true;
 		ExecClearTuple(measure->slot);
@@ -202,13 +274,31 @@ IvfpqMeasureFetch(IvfpqMeasure *measure, uint64 id, Datum *value)
 	return !isnull;
 }
 
+/*
+ * Values of all columns of the index, [INDEX_MAX_KEYS], of the row fetched;
+ * good as long as its indexed value.
+ */
+void
+IvfpqMeasureColumns(IvfpqMeasure *measure, Datum *values, bool *isnull)
+{
+	Relation	index = measure->index;
+	MemoryContext oldcontext = MemoryContextSwitchTo(measure->context);
+
+	if (measure->estate != NULL)
+		index_values(measure, measure->slot, values, isnull);
+	else
+		for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
+			values[i] = slot_getattr(measure->slot,
+									 index->rd_index->indkey.values[i],
+									 &isnull[i]);
+	MemoryContextSwitchTo(oldcontext);
+}
+
 /* Let go of the row fetched, and of all that was made in measure->context. */
 void
 IvfpqMeasureDone(IvfpqMeasure *measure)
 {
-	MemoryContextReset(measure->context);
-	if (measure->estate)
-		ResetPerTupleExprContext(measure->estate);
+	forget_row(measure);
 	ExecClearTuple(measure->slot);
 }
 
@@ -314,9 +404,7 @@ IvfpqMeasureOther(IvfpqMeasure *measure, TupleTableSlot *row,
 			(!isnan(*distance) ||
 			 IvfpqHasPlace(&measure->type, value, measure->dims));
 	MemoryContextSwitchTo(oldcontext);
-	MemoryContextReset(measure->context);
-	if (measure->estate)
-		ResetPerTupleExprContext(measure->estate);
+	forget_row(measure);
 	return is_indexed;
 }
 

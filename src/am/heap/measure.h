@@ -9,6 +9,7 @@
 #include "executor/tuptable.h"
 #include "nodes/execnodes.h"
 
+#include "am/common/keys.h"
 #include "am/common/value.h"
 #include "am/heap/prefetchrow.h"
 #include "page/buffer/prefetch.h"
@@ -25,7 +26,7 @@ typedef struct IvfpqMeasure
 	struct IndexFetchTableData *fetch;
 	TupleTableSlot *slot;
 	AttrNumber	attnum;			/* indexed column; 0 = an expression */
-	IndexInfo  *indexInfo;		/* for an expression */
+	IndexInfo  *indexInfo;		/* if some column is an expression */
 	EState	   *estate;
 	FmgrInfo   *distance;
 	Oid			collation;
@@ -37,6 +38,8 @@ typedef struct IvfpqMeasure
 	IvfpqPasses passes;			/* rows that do not are not measured; NULL:
 								 * all do */
 	void	   *passes_arg;
+	const IvfpqKeyTests *tests; /* what is asked of keys, or NULL */
+	bool		asks_all;		/* also what images have answered */
 	bool		rejected;		/* the row fetched last did not pass */
 	bool		asks_dead;		/* all_dead is wanted, */
 	bool		all_dead;		/* of a row not seen: no snapshot ever will */
@@ -49,6 +52,10 @@ extern void IvfpqMeasureBegin(IvfpqMeasure *measure, Relation heap,
 							  Relation index, Snapshot snapshot);
 extern void IvfpqMeasureQuery(IvfpqMeasure *measure, FmgrInfo *distance,
 							  Oid collation, Datum query);
+extern void IvfpqMeasureKeys(IvfpqMeasure *measure,
+							 const IvfpqKeyTests *tests);
+extern bool IvfpqMeasureMatches(IvfpqMeasure *measure, TupleTableSlot *row,
+								bool asks_all);
 extern void IvfpqMeasureDims(IvfpqMeasure *measure, int dims, bool *told);
 extern void IvfpqMeasurePrefetchSorted(IvfpqMeasure *measure,
 									   const uint64 *ids, int64 n);
@@ -56,6 +63,8 @@ extern bool IvfpqMeasureIsCold(const IvfpqMeasure *measure);
 extern void IvfpqMeasurePrefetch(IvfpqMeasure *measure, const uint64 *ids,
 								 int64 n);
 extern bool IvfpqMeasureFetch(IvfpqMeasure *measure, uint64 id, Datum *value);
+extern void IvfpqMeasureColumns(IvfpqMeasure *measure, Datum *values,
+								bool *isnull);
 extern void IvfpqMeasureDone(IvfpqMeasure *measure);
 extern bool IvfpqMeasureRow(IvfpqMeasure *measure, uint64 id,
 							double *distance);

@@ -9,6 +9,7 @@
 #include "miscadmin.h"
 #include "utils/tuplesort.h"
 
+#include "am/common/engine.h"
 #include "am/common/tid.h"
 #include "am/heap/tids.h"
 #include "page/stoppoint.h"
@@ -41,20 +42,33 @@ put_pending(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
 	IvfpqPendingClose(&reader);
 }
 
+/* Those in lists; with a condition on keys only those that fulfil it. */
 static void
-put_lists(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta)
+put_lists(Tuplesortstate *sort, Relation index, const IvfpqMetaData *meta,
+		  const GvCondition *condition)
 {
 	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
 	IvfpqListReader reader;
 	IvfpqBlockView view;
 
 	IvfpqListReaderInit(&reader, index, meta, strategy);
+	if (condition != NULL)
+		reader.wants = IvfpqWantsBlock;
+	reader.wants_arg = condition;
 	for (int list = 0; list < meta->nlists; list++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		IvfpqListOpen(&reader, list);
 		while (IvfpqListNext(&reader, &view))
-			put_tids(sort, view.tids, IVFPQ_BLOCK_COPIES, view.live);
+		{
+			uint32		wanted = view.live;
+
+			if (view.passed_over)
+				continue;
+			if (condition != NULL)
+				wanted &= gv_match(condition, view.keys);
+			put_tids(sort, view.tids, IVFPQ_BLOCK_COPIES, wanted);
+		}
 	}
 	IvfpqListReaderFree(&reader);
 	FreeAccessStrategy(strategy);
@@ -69,14 +83,16 @@ begin_sort(int sort_mem)
 
 /*
  * Sort the TIDs of all entries that are not dead, as int8 (IvfpqTidToId); one
- * may come more than once.  Ready to be read; the caller ends the sort.
+ * may come more than once.  Ready to be read; the caller ends the sort.  With
+ * a condition on keys those whose images do not fulfil it are left out, but not
+ * those pending, of which nothing is known.
  *
  * Rows move from the pending list to lists, never back, and an untrained
  * index may be trained at any moment.  So pending rows come first, and only
  * then the metapage says which lists there are.
  */
 Tuplesortstate *
-IvfpqSortTids(Relation index, int sort_mem)
+IvfpqSortTids(Relation index, const GvCondition *condition, int sort_mem)
 {
 	Tuplesortstate *sort = begin_sort(sort_mem);
 	IvfpqMetaData meta;
@@ -85,7 +101,7 @@ IvfpqSortTids(Relation index, int sort_mem)
 	put_pending(sort, index, &meta, InvalidBlockNumber);
 	IvfpqMetaRead(index, &meta);
 	if (meta.nlists > 0)
-		put_lists(sort, index, &meta);
+		put_lists(sort, index, &meta, condition);
 	tuplesort_performsort(sort);
 	return sort;
 }

@@ -7,9 +7,12 @@
 
 #include "utils/tuplesort.h"
 
+#include "engine/gv_keys.h"
 #include "page/pending.h"
 
-extern Tuplesortstate *IvfpqSortTids(Relation index, int sort_mem);
+extern Tuplesortstate *IvfpqSortTids(Relation index,
+									 const GvCondition *condition,
+									 int sort_mem);
 extern Tuplesortstate *IvfpqSortSealed(Relation index,
 									   const IvfpqSeal *seal,
 									   int sort_mem);

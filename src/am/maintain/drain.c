@@ -20,6 +20,7 @@
 #include "utils/snapmgr.h"
 
 #include "am/common/identity.h"
+#include "am/common/keys.h"
 #include "am/common/options.h"
 #include "am/common/snapshot.h"
 #include "am/common/tid.h"
@@ -33,6 +34,7 @@ typedef struct Drain
 	Relation	heap;
 	Relation	index;
 	IvfpqType	type;
+	IvfpqKeys	keys;
 	const IvfpqModel *model;
 	IvfpqMeasure rows;			/* fetches them */
 	MemoryContext context;		/* reset after every row */
@@ -47,6 +49,7 @@ drain_row(Drain *drain, ItemPointer tid, const IvfpqPendingPlace *place)
 {
 	const IvfpqModel *model = drain->model;
 	MemoryContext oldcontext;
+	IvfpqKeyImages keys;
 	const float *raw;
 	float	   *vector;
 	Datum		value;
@@ -63,9 +66,10 @@ drain_row(Drain *drain, ItemPointer tid, const IvfpqPendingPlace *place)
 	{
 		vector = palloc(dims * sizeof(float));
 		gv_transform(&model->gv, raw, 1, vector);
+		IvfpqFetchedKeys(&drain->keys, &drain->rows, &keys);
 		IvfpqInsertCopies(drain->index, model, vector,
 						  IvfpqIsBoundable(&drain->type, raw, dims), tid,
-						  place);
+						  &keys, place);
 		drain->result->moved++;
 	}
 	else
@@ -118,7 +122,9 @@ IvfpqDrain(Relation heap, Relation index, IvfpqTrainResult *result)
 	drain.context = AllocSetContextCreate(context, "gpuivfpq drain row",
 										  ALLOCSET_DEFAULT_SIZES);
 	IvfpqTypeInit(&drain.type, index);
+	IvfpqKeysInit(&drain.keys, index);
 	drain.model = IvfpqModelGet(index);
+	IvfpqCheckKeys(index, drain.model, &drain.keys);
 	IvfpqPendingOpen(&reader, index, &drain.model->meta);
 	while (IvfpqPendingNext(&reader, &count))
 		drain_page(&drain, &reader, count);

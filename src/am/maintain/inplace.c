@@ -27,6 +27,7 @@
 #include "am/build/bulkload.h"
 #include "am/common/count.h"
 #include "am/common/identity.h"
+#include "am/common/keys.h"
 #include "am/common/options.h"
 #include "am/common/phase.h"
 #include "am/common/snapshot.h"
@@ -47,6 +48,7 @@ typedef struct InPlace
 	Relation	heap;
 	Relation	index;
 	IvfpqType	type;
+	IvfpqKeys	keys;
 	IvfpqMetaData meta;
 	IvfpqTraining training;
 	IvfpqTeam	team;			/* trains; after that the leader is alone */
@@ -78,6 +80,7 @@ static void
 assign_row(InPlace *state, uint64 id)
 {
 	MemoryContext oldcontext;
+	IvfpqKeyImages keys;
 	const float *vector;
 	Datum		value;
 	int			dims;
@@ -89,10 +92,11 @@ assign_row(InPlace *state, uint64 id)
 	}
 	oldcontext = MemoryContextSwitchTo(state->rows.context);
 	vector = IvfpqValueFloats(&state->type, value, &dims);
+	IvfpqFetchedKeys(&state->keys, &state->rows, &keys);
 	MemoryContextSwitchTo(oldcontext);
 	if (dims == state->training.gv.dims &&
 		IvfpqIsPlaceable(&state->type, vector, dims))
-		IvfpqBulkLoadRow(&state->load, vector, id,
+		IvfpqBulkLoadRow(&state->load, vector, id, &keys,
 						 IvfpqBulkLoadWants(&state->load, id));
 	else
 		keep_row(state, id);
@@ -136,8 +140,7 @@ assign_rows(InPlace *state)
 	begin_rows(state);
 	IvfpqBulkLoadPrepare(&state->team, &state->training);
 	IvfpqBulkLoadBegin(&state->load, state->index, &state->training,
-					   &state->team, state->meta.refine != IVFPQ_REFINE_NONE,
-					   true);
+					   &state->team, &state->meta, true);
 	while (IvfpqTuplesortGetDatum(tids, &value, &isnull))
 	{
 		uint64		id = (uint64) DatumGetInt64(value);
@@ -168,7 +171,8 @@ write_and_publish(InPlace *state)
 	if (!IvfpqPendingSeal(index, &state->seal, false))
 		return;
 	IvfpqStopPoint("train: sealed");
-	IvfpqMetaInit(&state->meta, state->type.metric, state->training.gv.dims);
+	IvfpqMetaInit(&state->meta, state->type.metric, state->training.gv.dims,
+				  &state->keys.form);
 	state->meta.refine = IvfpqGetOptions(index)->refine;
 	assign_rows(state);
 	IvfpqBulkLoadWrite(&state->load, index, &state->meta, true);
@@ -272,6 +276,7 @@ IvfpqTrainInPlace(Relation heap, Relation index, IvfpqTrainResult *result)
 	indexInfo = IvfpqIndexInfo(index);
 	indexInfo->ii_Concurrent = true;	/* rows as a snapshot sees them */
 	IvfpqTypeInit(&state.type, index);
+	IvfpqKeysInit(&state.keys, index);
 	IvfpqTrain(&state.training, &state.team, heap, index, indexInfo,
 			   &state.type, settle_dims(heap, index), true);
 	IvfpqTeamDismiss(&state.team);

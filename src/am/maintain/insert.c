@@ -7,6 +7,7 @@
 #include "utils/memutils.h"
 
 #include "am/common/engine.h"
+#include "am/common/keys.h"
 #include "am/common/value.h"
 #include "am/heap/dims.h"
 #include "am/maintain/maintain.h"
@@ -52,11 +53,12 @@ choose_lists(Relation index, const IvfpqModel *model, const float *vector,
  * Encode a transformed vector and append it to its lists, a record each,
  * after the refine record that they point to, which bounds nothing unless the
  * raw vector is boundable.  A row that is pending stops being so with its
- * first copy.
+ * first copy.  `keys` are looked at where the index has some.
  */
 void
 IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 				  const float *vector, bool boundable, ItemPointer tid,
+				  const IvfpqKeyImages *keys,
 				  const IvfpqPendingPlace *pending)
 {
 	static const int32 both[2] = {0, 1};	/* the first of centroids */
@@ -81,13 +83,35 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 	for (int i = 0; i < copies; i++)
 	{
 		IvfpqCopy	copy = {.tid = *tid, .code = codes + i * code_bytes,
-		.t = t[i], .second = i > 0, .refine = refine};
+		.t = t[i], .second = i > 0, .refine = refine, .keys = keys};
 
 		IvfpqListAppend(index, &model->meta, lists[i], &copy,
 						i == 0 ? pending : NULL);
 		if (pending != NULL)
 			IvfpqStopPoint("drain: copy");
 	}
+}
+
+/* ERROR unless the metapage tells of the keys that the index's columns are. */
+void
+IvfpqCheckKeys(Relation index, const IvfpqModel *model, const IvfpqKeys *keys)
+{
+	if (!IvfpqMetaHasKeys(&model->meta, &keys->form))
+		IvfpqCorrupted(index, IVFPQ_METAPAGE,
+					   "its keys are not those of its columns");
+}
+
+/* Images of the keys of a row that was fetched. */
+void
+IvfpqFetchedKeys(IvfpqKeys *keys, IvfpqMeasure *rows, IvfpqKeyImages *images)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+
+	if (keys->nkeys == 0)
+		return;
+	IvfpqMeasureColumns(rows, values, isnull);
+	IvfpqKeysMake(keys, values, isnull, images);
 }
 
 /* Let a row be pending, unless it has other dimensions than rows before it. */
@@ -113,19 +137,22 @@ insert_pending(Relation heap, Relation index, const IvfpqType *type,
 }
 
 /*
- * Index a value that is not NULL.  The metapage says which dimensions it must
- * have: a changed option is for the next build.
+ * Index a row whose vector, the first of its values, is not NULL.  The metapage
+ * says which dimensions it must have: a changed option is for the next build.
  */
 static void
-insert_value(Relation heap, Relation index, Datum value, ItemPointer tid)
+insert_row(Relation heap, Relation index, const Datum *values,
+		   const bool *isnull, ItemPointer tid)
 {
 	IvfpqType	type;
+	IvfpqKeys	keys;
+	IvfpqKeyImages images;
 	IvfpqModel *model;
 	const float *raw;
 	int			dims;
 
 	IvfpqTypeInit(&type, index);
-	raw = IvfpqValueFloats(&type, value, &dims);
+	raw = IvfpqValueFloats(&type, values[0], &dims);
 	model = IvfpqModelGet(index);
 	if (model->meta.dims > 0 &&
 		(model->meta.nlists > 0 ||
@@ -139,16 +166,21 @@ insert_value(Relation heap, Relation index, Datum value, ItemPointer tid)
 	{
 		float	   *vector = palloc(dims * sizeof(float));
 
+		IvfpqKeysInit(&keys, index);
+		IvfpqCheckKeys(index, model, &keys);
+		IvfpqKeysMake(&keys, values, isnull, &images);
 		gv_transform(&model->gv, raw, 1, vector);
 		IvfpqInsertCopies(index, model, vector,
-						  IvfpqIsBoundable(&type, raw, dims), tid, NULL);
+						  IvfpqIsBoundable(&type, raw, dims), tid, &images,
+						  NULL);
 	}
 	else
 		insert_pending(heap, index, &type, &model->meta, tid, dims);
 }
 
 /*
- * aminsert.  NULLs, and zero vectors under cosine, are not indexed.
+ * aminsert.  NULLs, and zero vectors under cosine, are not indexed, whatever
+ * the row's keys are.
  */
 bool
 ivfpqinsert(Relation index, Datum *values, bool *isnull,
@@ -164,7 +196,7 @@ ivfpqinsert(Relation index, Datum *values, bool *isnull,
 	context = AllocSetContextCreate(CurrentMemoryContext, "gpuivfpq insert",
 									ALLOCSET_DEFAULT_SIZES);
 	oldcontext = MemoryContextSwitchTo(context);
-	insert_value(heap, index, values[0], tid);
+	insert_row(heap, index, values, isnull, tid);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
 	return false;

@@ -8,7 +8,9 @@
 #include "access/amapi.h"
 #include "nodes/execnodes.h"
 
+#include "am/common/keys.h"
 #include "am/common/model.h"
+#include "am/heap/measure.h"
 #include "page/page.h"
 
 /* Beyond this many times the rows at training an index should be rebuilt. */
@@ -21,8 +23,12 @@ extern bool ivfpqinsert(Relation index, Datum *values, bool *isnull,
 						bool indexUnchanged, IndexInfo *indexInfo);
 extern void IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 							  const float *vector, bool boundable,
-							  ItemPointer tid,
+							  ItemPointer tid, const IvfpqKeyImages *keys,
 							  const IvfpqPendingPlace *pending);
+extern void IvfpqCheckKeys(Relation index, const IvfpqModel *model,
+						   const IvfpqKeys *keys);
+extern void IvfpqFetchedKeys(IvfpqKeys *keys, IvfpqMeasure *rows,
+							 IvfpqKeyImages *images);
 
 /* vacuum.c */
 extern IndexBulkDeleteResult *ivfpqbulkdelete(IndexVacuumInfo *info,

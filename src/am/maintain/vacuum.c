@@ -177,8 +177,7 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 	IvfpqMetaRead(info->index, &vacuum.meta);
 	if (vacuum.meta.nlists > 0)
 	{
-		if (!IvfpqLayoutInit(&vacuum.layout, vacuum.meta.pq_dim,
-							 vacuum.meta.refine))
+		if (!IvfpqLayoutGet(&vacuum.layout, &vacuum.meta))
 			IvfpqCorrupted(info->index, IVFPQ_METAPAGE,
 						   "its parameters are out of range");
 		vacuum.page = palloc(BLCKSZ);

@@ -30,6 +30,7 @@
 #include "am/common/value.h"
 #include "am/heap/dims.h"
 #include "am/maintain/maintain.h"
+#include "am/maintain/verifykeys.h"
 #include "page/check/check.h"
 #include "page/pending.h"
 #include "pgcompat.h"
@@ -61,6 +62,7 @@ typedef struct Verify
 	bool		more;			/* there is one more in it: */
 	uint64		address;
 	uint64		tid;
+	IvfpqVerifyKeys keys;
 	MemoryContext tmp;			/* reset after every row */
 } Verify;
 
@@ -153,6 +155,7 @@ take_entries(void *arg, const IvfpqFound *found, int64 nfound)
 	for (int64 i = 0; i < nfound; i++)
 	{
 		put_entry(verify, IvfpqTidToId(&found[i].tid), found[i].place);
+		IvfpqVerifyKeysCopy(&verify->keys, &found[i]);
 		if (ItemPointerIsValid(&found[i].refine))
 			put_copy(verify, &found[i]);
 	}
@@ -248,6 +251,12 @@ check_pages(Verify *verify)
 
 	if (!check_model(&checker, verify->type.metric))
 		return false;
+	if (!IvfpqMetaHasKeys(&checker.meta, &verify->keys.keys.form))
+	{
+		report(verify, true, IVFPQ_METAPAGE, IVFPQ_NO_LIST,
+			   "its keys are not those of its columns");
+		return false;
+	}
 	for (int list = 0; list < checker.meta.nlists; list++)
 		(void) IvfpqCheckList(&checker, list, false);
 	sort_copies(verify);
@@ -293,6 +302,8 @@ row_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 	if (!IvfpqHasDims(&verify->type, values[0], verify->dims))
 		report_dims(verify, values[0], tid);
 	wanted = IvfpqHasPlace(&verify->type, values[0], verify->dims);
+	if (wanted)
+		IvfpqVerifyKeysRow(&verify->keys, tid, values, isnull);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(verify->tmp);
 	if (wanted)
@@ -370,6 +381,23 @@ report_record(Verify *verify, uint64 id)
 	pfree(problem);
 }
 
+/* Report a row of which the index has other keys; arg: Verify */
+static void
+report_keys(void *arg, uint64 id)
+{
+	Verify	   *verify = arg;
+	ItemPointerData tid;
+	char	   *problem;
+
+	IvfpqIdToTid(id, &tid);
+	problem = psprintf("row (%u,%u) of table \"%s\" is in the index with other keys",
+					   ItemPointerGetBlockNumberNoCheck(&tid),
+					   ItemPointerGetOffsetNumberNoCheck(&tid),
+					   RelationGetRelationName(verify->heap));
+	report(verify, true, InvalidBlockNumber, IVFPQ_NO_LIST, problem);
+	pfree(problem);
+}
+
 /* The next TID of a sort; false at the end. */
 static bool
 next_id(Tuplesortstate *sort, uint64 *id)
@@ -426,6 +454,7 @@ verify_index(Verify *verify)
 	verify->entries = begin_sort();
 	verify->rows = begin_sort();
 	begin_copies(verify);
+	IvfpqVerifyKeysBegin(&verify->keys, verify->index);
 	if (!valid)
 		report(verify, false, InvalidBlockNumber, IVFPQ_NO_LIST,
 			   "the index is not valid, its rows are not compared with the table's");
@@ -439,6 +468,7 @@ verify_index(Verify *verify)
 			verify->dims = IvfpqRowDims(verify->heap, verify->index, &meta);
 		read_table(verify, snapshot);
 		compare_rows(verify);
+		IvfpqVerifyKeysCompare(&verify->keys, report_keys, verify);
 		if (verify->mirror)
 			IvfpqVerifyMirror(verify->index, report, verify);
 	}
@@ -446,6 +476,7 @@ verify_index(Verify *verify)
 	tuplesort_end(verify->rows);
 	ExecDropSingleTupleTableSlot(verify->slot);
 	tuplesort_end(verify->copies_by_record);
+	IvfpqVerifyKeysEnd(&verify->keys);
 	UnregisterSnapshot(snapshot);
 }
 

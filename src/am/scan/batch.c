@@ -27,7 +27,7 @@ IvfpqScanMeasureRow(IvfpqScan *state, uint64 id, double *distance)
 	state->report.measured += !rejected;
 	state->tried++;
 	state->gone += !measured && !rejected;
-	if (measured && state->filter != NULL)
+	if (measured && IvfpqScanAsksRows(state))
 		tidset_lookup(state->measured, id)->passed = true;
 	return measured;
 }
@@ -125,6 +125,9 @@ measure_pending(IvfpqScan *state)
 	int			count;
 	bool		fits = true;
 
+	bool		asks_all = state->measure->asks_all;
+
+	state->measure->asks_all = true;
 	IvfpqMeasureDims(state->measure, state->pending_dims, &state->told_odd);
 	IvfpqPendingOpen(&reader, state->index, &state->model->meta);
 	while (fits && IvfpqPendingNext(&reader, &count))
@@ -141,6 +144,7 @@ measure_pending(IvfpqScan *state)
 	}
 	IvfpqPendingClose(&reader);
 	IvfpqMeasureDims(state->measure, 0, NULL);
+	state->measure->asks_all = asks_all;
 	state->tried = state->gone = 0; /* no candidates */
 	return fits;
 }
@@ -170,12 +174,15 @@ size_batch(IvfpqScan *state, bool *last)
 {
 	IvfpqEffort *effort = &state->effort;
 	int			most;
+	bool		is_last = false;
 
 	if (state->filter != NULL)
 		IvfpqDepthNext(state);
 	else
 		IvfpqGetEffort(effort, state->index, &state->model->meta,
 					   state->recall, state->batch);
+	if (state->filter == NULL && state->asks_keys)
+		IvfpqScanEffort(state, effort->quota, effort);
 	state->search.query.deep = effort->quota > IVFPQ_PARENTS_ROWS;
 	if (state->batch == 0)
 	{
@@ -191,12 +198,15 @@ size_batch(IvfpqScan *state, bool *last)
 	{
 		if (ivfpq_max_probes == 0)
 			return false;
+		is_last = true;
 		effort->probes = most;
 		effort->candidates = PG_INT32_MAX / 4;	/* all there are */
 	}
 	effort->probes = Min(effort->probes, most);
 	*last = effort->probes == most;
-	if (effort->candidates > IVFPQ_FEW_CANDIDATES)
+	if (state->asks_keys)
+		IvfpqScanAimKeys(state, most, is_last);
+	else if (effort->candidates > IVFPQ_FEW_CANDIDATES)
 	{
 		int64		copies = IvfpqSearchCount(&state->search, effort->probes);
 
@@ -223,7 +233,7 @@ take_candidates(IvfpqScan *state)
 	state->depth = state->effort.quota;
 	if (state->search.addresses)
 		bound_rows(state, candidates->ids, n);
-	else if (state->filter == NULL)
+	else if (!IvfpqScanAsksRows(state))
 		measure_rows(state, candidates->ids, n);
 	else
 	{
@@ -233,7 +243,8 @@ take_candidates(IvfpqScan *state)
 		memcpy(ordered, candidates->ids, n * sizeof(uint64));
 		measure_rows(state, candidates->ids, candidates->count);
 		state->quota = IvfpqDepthQuota(state, ordered, n);
-		IvfpqRadiusWatch(state, ordered, n);
+		if (state->filter != NULL)
+			IvfpqRadiusWatch(state, ordered, n);
 		pfree(ordered);
 	}
 }
@@ -259,9 +270,23 @@ IvfpqNextBatch(IvfpqScan *state)
 		IvfpqFullPassBegin(state);
 		return;
 	}
-	IvfpqSearchRun(&state->search, effort->probes, effort->candidates);
-	if (last && candidates->count < effort->candidates)
-		state->exhausted = true;
+	if (state->asks_keys)
+	{
+		IvfpqSearchKeys(&state->search, &state->goal);
+		state->key_share = state->goal.share;
+		state->exhausted = state->goal.is_all;
+	}
+	else
+	{
+		IvfpqSearchRun(&state->search, effort->probes, effort->candidates);
+		state->exhausted = last && candidates->count < effort->candidates;
+	}
+	if (state->asks_keys && state->goal.everything)
+	{
+		MemoryContextSwitchTo(oldcontext);
+		IvfpqFullPassBegin(state);
+		return;
+	}
 	take_candidates(state);
 	MemoryContextSwitchTo(oldcontext);
 	state->batch++;

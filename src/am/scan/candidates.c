@@ -27,6 +27,15 @@ IvfpqSearchInit(IvfpqSearch *search, Relation index, const IvfpqModel *model)
 	IvfpqListReaderInit(&search->reader, index, &model->meta, NULL);
 }
 
+/* Search among copies whose keys fulfil a condition. */
+void
+IvfpqSearchCondition(IvfpqSearch *search, const GvCondition *condition)
+{
+	search->condition = condition;
+	search->reader.wants = IvfpqWantsBlock;
+	search->reader.wants_arg = condition;
+}
+
 /* Search for a transformed query [dims] from now on. */
 void
 IvfpqSearchQuery(IvfpqSearch *search, const float *query)
@@ -34,6 +43,7 @@ IvfpqSearchQuery(IvfpqSearch *search, const float *query)
 	IvfpqQuerySet(&search->query, query);
 	search->lists_read = 0;
 	search->copies_read = 0;
+	search->matched = 0;
 }
 
 /* Begin to search for the best `capacity` copies. */
@@ -57,6 +67,7 @@ IvfpqSearchOpen(IvfpqSearch *search, int capacity)
 	search->scan.table = search->query.table;
 	search->scan.best = &search->candidates;
 	search->scan.reach = GV_SCORE_MAX;
+	search->scan.condition = search->condition;
 	search->scan.scratch = (void *) TYPEALIGN(GV_ALIGN, search->scan_memory);
 	IvfpqCheckStatus(gv_scan_begin(&search->scan));
 }
@@ -73,15 +84,18 @@ IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
 		.t = view->t,
 		.rowids = (const uint16_t *) (search->addresses ? view->refine :
 									  view->tids),
-		.live = view->live
+		.live = view->live,
+		.keys = view->keys
 	};
 
+	search->copies_read += pg_popcount32(view->live);
+	if (view->passed_over)
+		return;
 	/* not before it is needed: where gpuvecd answers it never is */
 	(void) IvfpqQueryTable(&search->query);
 	search->candidates.unique = search->reader.reread;
 	IvfpqCheckStatus(gv_scan(&search->scan, search->lists.scores[i], &block,
 							 1));
-	search->copies_read += pg_popcount32(view->live);
 }
 
 /* All that was offered counts in search->candidates.  More may be offered. */
@@ -89,18 +103,25 @@ void
 IvfpqSearchSettle(IvfpqSearch *search)
 {
 	IvfpqCheckStatus(gv_scan_finish(&search->scan));
+	search->matched += search->scan.matched;
 }
 
 /* Offer the copies of the i-th nearest list, which is open. */
 static void
 read_list(IvfpqSearch *search, int i)
 {
+	int64		copies = search->copies_read;
+	int64		matched = search->scan.matched;
 	IvfpqBlockView view;
 
 	while (IvfpqListNext(&search->reader, &view))
 		IvfpqSearchBlock(search, i, &view);
 	search->candidates.unique = false;
 	search->lists_read++;
+	if (search->condition == NULL)
+		return;
+	search->counts[search->ncounts].copies = search->copies_read - copies;
+	search->counts[search->ncounts++].matched = search->scan.matched - matched;
 }
 
 /* Offer every copy of the i-th nearest list. */
@@ -111,11 +132,12 @@ IvfpqSearchList(IvfpqSearch *search, int i)
 	read_list(search, i);
 }
 
-/* Offer those of all nearest lists. */
-static void
-search_lists(IvfpqSearch *search)
+/* Offer those of the nearest lists from the first to the one before `end`. */
+void
+IvfpqSearchLists(IvfpqSearch *search, int first, int end)
 {
-	int			n = search->lists.count;
+	const uint64 *lists = search->lists.ids + first;
+	int			n = end - first;
 	IvfpqListEntry *entries = palloc_extended(Max(n, 1) *
 											  sizeof(IvfpqListEntry),
 											  MCXT_ALLOC_HUGE);
@@ -123,18 +145,17 @@ search_lists(IvfpqSearch *search)
 	int			nprefetched = 0;	/* lists */
 
 	IvfpqListEntriesRead(search->index, &search->model->meta,
-						 search->lists.ids, n, entries);
+						 lists, n, entries);
 	for (int i = 0; i < n; i++)
 	{
 		/* prefetched pages are there when the list's turn comes */
 		IvfpqPrefetchNotice(search->index, &had_read);
 		if (i >= nprefetched && IvfpqPrefetchHelps(search->index))
-			nprefetched = i + IvfpqPrefetchLists(&search->reader,
-												 search->lists.ids + i,
+			nprefetched = i + IvfpqPrefetchLists(&search->reader, lists + i,
 												 entries + i, n - i);
-		IvfpqListOpenAt(&search->reader, (uint32) search->lists.ids[i],
-						&entries[i], i + 1 < n ? &entries[i + 1] : NULL);
-		read_list(search, i);
+		IvfpqListOpenAt(&search->reader, (uint32) lists[i], &entries[i],
+						i + 1 < n ? &entries[i + 1] : NULL);
+		read_list(search, first + i);
 	}
 	pfree(entries);
 }
@@ -187,13 +208,10 @@ keep_distinct(GvTopK *candidates, int n)
 	tidset_destroy(seen);
 }
 
-/* The best copies of the `probes` nearest lists, by the session's engine. */
-static void
-search_session(IvfpqSearch *search, int probes, int capacity)
+/* All lists have been offered: the best rows, no more than that many. */
+void
+IvfpqSearchTake(IvfpqSearch *search, int candidates)
 {
-	IvfpqSearchNearest(search, probes);
-	IvfpqSearchOpen(search, capacity);
-	search_lists(search);
 	IvfpqSearchSettle(search);
 	gv_topk_sort(&search->candidates);
 	if (search->scan_bytes > MOST_SCRATCH)
@@ -203,6 +221,8 @@ search_session(IvfpqSearch *search, int probes, int capacity)
 		search->scan_memory = NULL;
 		search->scan_bytes = 0;
 	}
+	if (search->model->meta.copies > 1)
+		keep_distinct(&search->candidates, candidates);
 }
 
 /*
@@ -218,8 +238,14 @@ IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)
 {
 	int			copies = search->model->meta.copies;
 
-	if (!IvfpqSearchRemote(search, probes, candidates * copies))
-		search_session(search, probes, candidates * copies);
-	if (copies > 1)
-		keep_distinct(&search->candidates, candidates);
+	if (IvfpqSearchRemote(search, probes, candidates * copies))
+	{
+		if (copies > 1)
+			keep_distinct(&search->candidates, candidates);
+		return;
+	}
+	IvfpqSearchNearest(search, probes);
+	IvfpqSearchOpen(search, candidates * copies);
+	IvfpqSearchLists(search, 0, search->lists.count);
+	IvfpqSearchTake(search, candidates);
 }

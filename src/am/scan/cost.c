@@ -175,8 +175,21 @@ demand_candidates(Demand *demand, const IvfpqMetaData *meta,
 	demand->pages_per_row = per_row;
 }
 
+/* The effort of a batch for rows whose keys fulfil a condition. */
 static void
-get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
+get_effort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
+		   int batch, double share)
+{
+	IvfpqGetEffort(effort, index, meta, ivfpq_recall, batch);
+	if (share < 1)
+		IvfpqEffortForKeys(effort, index, meta, ivfpq_recall, effort->quota,
+						   share);
+}
+
+/* `share`: of the rows those whose keys fulfil what is asked of them. */
+static void
+get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
+		   double share)
 {
 	Relation	index;
 	IvfpqMetaData meta;
@@ -195,15 +208,15 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 	demand->rows = (double) IvfpqPendingEstimate(index);
 	demand->pages = 1 + ceil(demand->rows / IVFPQ_PENDING_PER_PAGE);
 	demand->rows = Min(demand->rows, tuples);
-	IvfpqGetEffort(&effort, index, &meta, ivfpq_recall, 0);
+	get_effort(&effort, index, &meta, 0, share);
 	if (meta.nlists > 0 && effort.everything)
 	{
 		demand->pages = info->pages;
-		demand->rows = tuples;
+		demand->rows = tuples * share;
 	}
 	else if (meta.nlists > 0)
 	{
-		double		share = (double) effort.probes / meta.nlists;
+		double		probed = (double) effort.probes / meta.nlists;
 		double		centroids = meta.codes - meta.centroids;
 		double		fixed = IvfpqModelPages(&meta) + 1 - centroids;
 		double		refine = meta.refine == IVFPQ_REFINE_NONE ? 0 :
@@ -212,17 +225,51 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples)
 
 		demand->lists = effort.probes;
 		demand->centroids = meta.nlists;
-		demand->copies = tuples * meta.copies * share;
+		demand->copies = tuples * meta.copies * probed;
 		demand->pages += fixed +
 			Min(centroids, IvfpqCentroidsToCompare(&meta, effort.probes, false)) +
-			Max(info->pages - fixed - centroids - refine, 0) * share;
-		IvfpqGetEffort(&effort, index, &meta, ivfpq_recall, 1);
+			Max(info->pages - fixed - centroids - refine, 0) * probed;
+		get_effort(&effort, index, &meta, 1, share);
 		/* where no number of candidates is enough, the rest is read */
 		demand_candidates(demand, &meta, candidates,
-						  (effort.everything ? tuples : effort.candidates) /
-						  effort.quota, tuples, refine);
+						  (effort.everything ? tuples * share :
+						   effort.candidates) / effort.quota,
+						  tuples * share, refine);
 	}
 	index_close(index, NoLock);
+}
+
+/*
+ * Does a path look for rows without a vector?  The index has none.
+ */
+static bool
+wants_no_vector(const IndexPath *path)
+{
+	ListCell   *lc;
+
+	foreach(lc, path->indexclauses)
+	{
+		IndexClause *clause = lfirst_node(IndexClause, lc);
+		RestrictInfo *condition = linitial_node(RestrictInfo,
+												clause->indexquals);
+
+		if (clause->indexcol == 0 && IsA(condition->clause, NullTest) &&
+			((NullTest *) condition->clause)->nulltesttype == IS_NULL)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Is it a path that the scan cannot take?  Without ORDER BY there is none.  In
+ * a join that hands it values of other rows it would have to find all rows that
+ * match, and in no order; the index finds nearly all of the nearest.
+ */
+static bool
+is_impossible(const IndexPath *path)
+{
+	return path->indexorderbys == NIL || path->path.param_info != NULL ||
+		wants_no_vector(path);
 }
 
 /* amcostestimate */
@@ -240,10 +287,10 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	double		row_cost;
 	double		heap_pages;
 	double		toast;
+	double		share;
 	Demand		demand;
 
-	/* without ORDER BY there is no scan */
-	if (path->indexorderbys == NIL || would_leak(root, info) ||
+	if (is_impossible(path) || would_leak(root, info) ||
 		is_for_sort_above(root, path))
 	{
 		refuse(path, startup_cost, total_cost, selectivity, correlation, pages);
@@ -251,7 +298,10 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	}
 	keep_first_key(path);
 
-	get_demand(&demand, info, tuples);
+	share = clauselist_selectivity(root,
+								   get_quals_from_indexclauses(path->indexclauses),
+								   (int) rel->relid, JOIN_INNER, NULL);
+	get_demand(&demand, info, tuples, share);
 	get_tablespace_page_costs(info->reltablespace, &random_page, &seq_page);
 	toast = toast_pages(root->simple_rte_array[rel->relid]->relid);
 	random_page *= Max(rel->pages, 1) / (Max(rel->pages, 1) + toast);
@@ -270,9 +320,10 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 		cpu_operator_cost * (demand.centroids + demand.copies) +
 		row_cost * demand.rows;
 	*total_cost = *startup_cost +
-		tuples * (cpu_index_tuple_cost + row_cost * demand.rows_per_row +
-				  random_page * demand.pages_per_row);
-	*selectivity = 1;
+		tuples * share *
+		(cpu_index_tuple_cost + row_cost * demand.rows_per_row +
+		 random_page * demand.pages_per_row);
+	*selectivity = share;
 	*correlation = 0;
 	*pages = demand.pages;
 }
@@ -292,11 +343,13 @@ heap_cost(const RelOptInfo *rel, double rows, double random_page,
 /*
  * What a scan with a filter costs that reads what the nearest `depth` rows
  * take, where the condition costs per_row: infinite, if everything is read.
+ * Candidates whose keys do not fulfil what is asked of them do not come.
  */
 Cost
-IvfpqDepthCost(PlannerInfo *root, const IndexOptInfo *info, double recall,
+IvfpqDepthCost(PlannerInfo *root, const IndexPath *path, double recall,
 			   double depth, Cost per_row)
 {
+	const IndexOptInfo *info = path->indexinfo;
 	double		tuples = Max(info->tuples, 1);
 	IvfpqMetaData meta;
 	IvfpqEffort effort;
@@ -304,6 +357,7 @@ IvfpqDepthCost(PlannerInfo *root, const IndexOptInfo *info, double recall,
 	double		random_page;
 	double		seq_page;
 	double		share;
+	double		candidates;
 
 	if (info->hypothetical)
 		return get_float8_infinity();
@@ -315,10 +369,10 @@ IvfpqDepthCost(PlannerInfo *root, const IndexOptInfo *info, double recall,
 		return get_float8_infinity();
 	get_tablespace_page_costs(info->reltablespace, &random_page, &seq_page);
 	share = (double) effort.probes / meta.nlists;
+	candidates = Min(effort.candidates, tuples) * path->indexselectivity;
 	return seq_page * info->pages * share +
 		(random_page - seq_page) * Min((double) effort.probes, info->pages) +
 		cpu_operator_cost * (meta.nlists + tuples * meta.copies * share) +
-		heap_cost(info->rel, Min(effort.candidates, tuples), random_page,
-				  seq_page) +
-		Min(effort.candidates, tuples) * (cpu_tuple_cost + per_row);
+		heap_cost(info->rel, candidates, random_page, seq_page) +
+		candidates * (cpu_tuple_cost + per_row);
 }

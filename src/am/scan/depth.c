@@ -41,9 +41,6 @@
 #define LEAST_GROWTH		2
 #define MOST_GROWTH			16
 
-/* A share that is told apart from none. */
-#define LEAST_SHARE			1e-9
-
 /* Rows that pass, from which on their share is known. */
 #define FEW_PASSED			5
 #define MANY_PASSED			8
@@ -62,6 +59,7 @@
 #define CANDIDATE_NS		250.0	/* a candidate found, beside its lists */
 #define PAGE_NS				180.0	/* a page of the table, in its order */
 #define ROW_NS				70.0	/* a row on such a page */
+#define KEYS_NS				6.0 /* a copy's keys in its list */
 #define MATCH_NS			150.0	/* a row that another index names */
 #define SORT_NS				200.0	/* a row sorted */
 #define TOAST_NS			4000.0	/* a vector out of line */
@@ -98,7 +96,7 @@ count_passing(const IvfpqScan *state, Passing *passing)
 		passing->share = passing->passed / passing->looked;
 	else						/* the next one may have been about to come */
 		passing->share = (passing->passed + 1) / passing->looked;
-	passing->share = Max(Min(passing->share, 1), LEAST_SHARE);
+	passing->share = Max(Min(passing->share, 1), IVFPQ_LEAST_SHARE);
 }
 
 /* The nearest rows of which as many as are wanted pass, likely. */
@@ -143,8 +141,7 @@ batch_ns(const IvfpqScan *state, double depth, double share)
 	double		fetched;
 	double		records = 0;
 
-	IvfpqEffortFor(&effort, state->index, meta, state->recall,
-				   Min(depth, PG_INT32_MAX));
+	IvfpqScanEffort(state, depth, &effort);
 	copies = (double) meta->rows_at_calibration * meta->copies *
 		effort.probes / meta->nlists;
 	fetched = effort.candidates;
@@ -178,14 +175,26 @@ pass_ns(const IvfpqScan *state, double share)
 	return (IvfpqMeasureIsCold(state->measure) ? COLD_PAGE_NS : PAGE_NS) *
 		state->measure->heap_blocks +
 		rows * (ROW_NS + state->filter->pass_ns +
-				share * (measure_ns(state) + SORT_NS));
+				state->key_share * share * (measure_ns(state) + SORT_NS));
+}
+
+/* The same by the keys of all lists. */
+static double
+lists_ns(const IvfpqScan *state, double share)
+{
+	const IvfpqMetaData *meta = &state->model->meta;
+	double		rows = table_rows(state);
+
+	return rows * meta->copies * KEYS_NS +
+		state->key_share * rows * (SORT_NS + fetch_ns(state) +
+								   share * (measure_ns(state) + SORT_NS));
 }
 
 /* The same by another index. */
 static double
 matches_ns(const IvfpqScan *state, double share)
 {
-	double		rows = share * table_rows(state);
+	double		rows = state->key_share * share * table_rows(state);
 	double		matches = Max(state->filter->matches, rows);
 
 	return matches * (MATCH_NS + fetch_ns(state)) +
@@ -214,13 +223,13 @@ IvfpqDepthNext(IvfpqScan *state)
 		needed = Max(LEAST_GROWTH * state->depth,
 					 Min(needed, MOST_GROWTH * state->depth));
 	needed = IvfpqRadiusDepth(state, needed);
-	IvfpqEffortFor(&state->effort, state->index, &state->model->meta,
-				   state->recall, Min(needed, PG_INT32_MAX));
+	IvfpqScanEffort(state, needed, &state->effort);
 }
 
 /*
- * Which way to the rest: by reading the table, or by the other index; or by
- * the batch that state->effort describes, unless the rest has to come.
+ * Which way to the rest: by reading the table, by the index's keys, or by the
+ * other index; or by the batch that state->effort describes, unless the rest
+ * has to come.
  */
 IvfpqRest
 IvfpqDepthRest(const IvfpqScan *state, bool must)
@@ -231,29 +240,34 @@ IvfpqDepthRest(const IvfpqScan *state, bool must)
 	double		batches;
 	double		rest;
 	double		allowed;
-	bool		by_index = false;
+	IvfpqRest	way = IVFPQ_REST_PASS;
 
 	count_passing(state, &passing);
 	rest = pass_ns(state, passing.share);
+	if (state->asks_keys && lists_ns(state, passing.share) < rest)
+	{
+		way = IVFPQ_REST_LISTS;
+		rest = lists_ns(state, passing.share);
+	}
 	if (filter->next_match != NULL &&
 		(must || state->report.filter.rejected >= LEAST_REJECTED))
 	{
 		double		matches = matches_ns(state, passing.share);
 
-		by_index = matches < rest;
+		if (matches < rest)
+			way = IVFPQ_REST_MATCHES;
 		rest = Min(rest, matches);
 	}
 	if (must)
-		return by_index ? IVFPQ_REST_MATCHES : IVFPQ_REST_PASS;
+		return way;
 	if (state->batch == 0)
 		return IVFPQ_REST_NONE;
 
 	depth = IvfpqRadiusDepth(state, needed_depth(state, &passing));
 	batches = batch_ns(state, depth, passing.share);
-	if (by_index)
-		return batches > rest ? IVFPQ_REST_MATCHES : IVFPQ_REST_NONE;
-	allowed = passing.is_sure ? SURE_BATCHES_SHARE : BATCHES_SHARE;
-	return batches > allowed * rest ? IVFPQ_REST_PASS : IVFPQ_REST_NONE;
+	allowed = way == IVFPQ_REST_MATCHES ? 1 :
+		passing.is_sure ? SURE_BATCHES_SHARE : BATCHES_SHARE;
+	return batches > allowed * rest ? way : IVFPQ_REST_NONE;
 }
 
 /*

@@ -31,6 +31,12 @@
 
 #define MOST_CANDIDATES		(PG_INT32_MAX / 4)
 
+/*
+ * Candidates beyond those that are expected to fulfil a condition on keys, in
+ * standard deviations of these.
+ */
+#define KEYS_MARGIN			2.0
+
 /* The depth of the second batch, the last that every calibration has. */
 #define SECOND		1
 
@@ -236,6 +242,35 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 		(named_probes == 0 && (recall >= 1 || !reached));
 	effort->probes = (int) Max(1, Min(ceil(probes - 1e-6), meta->nlists));
 	effort->candidates = (int) Min(ceil(candidates - 1e-6), MOST_CANDIDATES);
+	effort->quota = (int64) rows;
+}
+
+/*
+ * Of so many candidates those that fulfil a condition on keys, as a share of
+ * rows does, with a margin for chance.
+ */
+int
+IvfpqKeyCandidates(int candidates, double share)
+{
+	double		expected = candidates * share;
+
+	return (int) Min(ceil(expected + KEYS_MARGIN * sqrt(expected)),
+					 candidates);
+}
+
+/*
+ * The effort for the first so many rows that fulfil a condition on keys, where
+ * a share of rows does: lists for the rows that they are among, but of the
+ * candidates only those that fulfil it, for others never come.
+ */
+void
+IvfpqEffortForKeys(IvfpqEffort *effort, Relation index,
+				   const IvfpqMetaData *meta, double recall, double rows,
+				   double share)
+{
+	IvfpqEffortFor(effort, index, meta, recall,
+				   Min(rows / Max(share, IVFPQ_LEAST_SHARE), PG_INT32_MAX));
+	effort->candidates = IvfpqKeyCandidates(effort->candidates, share);
 	effort->quota = (int64) rows;
 }
 

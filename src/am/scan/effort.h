@@ -16,6 +16,9 @@
 /* Rows that the first batch is good for, where calibration knows. */
 #define IVFPQ_FIRST_ROWS		10
 
+/* A share that is told apart from none. */
+#define IVFPQ_LEAST_SHARE		1e-9
+
 /*
  * Nanoseconds of one core, for weighing one way against another: with AVX-512,
  * pages in shared buffers but not in the processor's cache.
@@ -43,6 +46,10 @@ extern double IvfpqBeyondTargets(double recall, double known, double lower,
 extern void IvfpqEffortFor(IvfpqEffort *effort, Relation index,
 						   const IvfpqMetaData *meta, double recall,
 						   double rows);
+extern int	IvfpqKeyCandidates(int candidates, double share);
+extern void IvfpqEffortForKeys(IvfpqEffort *effort, Relation index,
+							   const IvfpqMetaData *meta, double recall,
+							   double rows, double share);
 extern void IvfpqGetEffort(IvfpqEffort *effort, Relation index,
 						   const IvfpqMetaData *meta, double recall,
 						   int batch);

@@ -16,7 +16,8 @@ typedef enum IvfpqRest
 {
 	IVFPQ_REST_NONE,			/* batches were enough */
 	IVFPQ_REST_PASS,			/* the whole table was read */
-	IVFPQ_REST_MATCHES			/* another index said which rows match */
+	IVFPQ_REST_MATCHES,			/* another index said which rows match */
+	IVFPQ_REST_LISTS			/* the index did so by its keys */
 } IvfpqRest;
 
 /* Rows that a filter's scan goes for first, where a radius bounds them. */
@@ -63,7 +64,9 @@ typedef struct IvfpqFilter
 	bool		any_order;		/* rows may come in any */
 	IvfpqRadius radius;
 	double		wanted;			/* rows likely to be wanted; 0 = not known */
-	double		share;			/* of the table's rows that pass, likely */
+	double		share;			/* of the table's rows, or of those that fulfil
+								 * conditions on keys, those that pass, likely */
+	double		key_share;		/* of the table's rows that fulfil these, likely */
 	double		pass_ns;		/* what `passes` takes for a row */
 	double		matches;		/* rows that next_match brings, likely */
 } IvfpqFilter;

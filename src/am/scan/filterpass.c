@@ -26,7 +26,8 @@ offer_row(IvfpqScan *state, TupleTableSlot *row,
 	double		distance;
 
 	CHECK_FOR_INTERRUPTS();
-	if (!filter->passes(filter->arg, row))
+	if ((state->asks_keys && !IvfpqMeasureMatches(state->measure, row, true)) ||
+		!filter->passes(filter->arg, row))
 	{
 		state->report.filter.rejected++;
 		return;
@@ -43,7 +44,7 @@ offer_row(IvfpqScan *state, TupleTableSlot *row,
 
 /*
  * Give every row that passes and has not been given out to `take`, named by
- * where it is.
+ * where it is; state->report says by which way.
  */
 void
 IvfpqFilterPass(IvfpqScan *state,
@@ -55,7 +56,6 @@ IvfpqFilterPass(IvfpqScan *state,
 	TableScanDesc scan;
 
 	IvfpqMeasureOthers(measure);
-	state->report.filter.rest = IvfpqDepthRest(state, true);
 	if (state->report.filter.rest == IVFPQ_REST_MATCHES)
 	{
 		while ((row = filter->next_match(filter->arg)) != NULL)
@@ -82,7 +82,7 @@ IvfpqFilterFetch(IndexScanDesc scan, uint64 id)
 	bool		found;
 
 	IvfpqIdToTid(id, &scan->xs_heaptid);
-	if (state->finishing)
+	if (state->finishing && state->report.filter.rest != IVFPQ_REST_LISTS)
 		return table_tuple_fetch_row_version(scan->heapRelation,
 											 &scan->xs_heaptid,
 											 scan->xs_snapshot, row);

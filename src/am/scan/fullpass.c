@@ -75,7 +75,8 @@ IvfpqFullPassIsBetter(const IvfpqScan *state)
 	if (!state->is_strict || effort->known ||
 		state->batch < (share > 0 ? 2 : 1))
 		return false;
-	return share <= 0 || !has_rows(state, effort->quota / share);
+	return share <= 0 ||
+		!has_rows(state, effort->quota / state->key_share / share);
 }
 
 /* Bytes of a set of n rows. */
@@ -166,18 +167,36 @@ put_row(IvfpqScan *state, uint64 id, double distance)
 static void
 put_rows(IvfpqScan *state, uint64 *ids, int n)
 {
+	Datum		value;
+
 	if (!state->null_query)
+	{
 		IvfpqScanMeasure(state, ids, n, put_row);
-	else
-		for (int i = 0; i < n; i++)
-			put_row(state, ids[i], 0);
+		return;
+	}
+	for (int i = 0; i < n; i++)
+	{
+		/* without conditions there is nothing to ask of rows */
+		if (state->measure != NULL &&
+			!IvfpqMeasureFetch(state->measure, ids[i], &value))
+			continue;
+		if (state->measure != NULL)
+			IvfpqMeasureDone(state->measure);
+		put_row(state, ids[i], 0);
+	}
 }
 
-/* Measure every row of the index that was not measured before. */
+/*
+ * Measure every row of the index that was not measured before; with conditions
+ * on keys those that may fulfil them.
+ */
 static void
 measure_rest(IvfpqScan *state, int sort_mem)
 {
-	Tuplesortstate *tids = IvfpqSortTids(state->index, sort_mem);
+	Tuplesortstate *tids = IvfpqSortTids(state->index,
+										 state->asks_keys ?
+										 &state->tests.condition : NULL,
+										 sort_mem);
 	uint64		ids[ROWS_AT_ONCE];
 	uint64		last = 0;
 	int			n = 0;
@@ -223,20 +242,30 @@ empty_queue(IvfpqScan *state)
 /*
  * Sort all rows not given out yet, those in the queue included; rows that are
  * only bounded are measured in the pass, in heap order.  From here on they
- * come from the sort.  A filtered scan finds those in the queue again.
+ * come from the sort.  A filtered scan that reads the table finds those in the
+ * queue again.
  */
 void
 IvfpqFullPassBegin(IvfpqScan *state)
 {
 	int			sort_mem = sort_memory(state);
 	TupleDesc	desc = begin_distance_sort(state, sort_mem);
+	bool		by_lists = state->filter == NULL;
 
-	if (state->filter == NULL)
+	if (state->filter != NULL)
+	{
+		state->report.filter.rest = IvfpqDepthRest(state, true);
+		by_lists = state->report.filter.rest == IVFPQ_REST_LISTS;
+	}
+	if (by_lists)
 		empty_queue(state);
 	MemoryContextDelete(state->batches);
 	if (state->measure != NULL)
+	{
 		IvfpqMeasureDims(state->measure, state->pending_dims, &state->told_odd);
-	if (state->filter != NULL)
+		state->measure->asks_all = true;
+	}
+	if (!by_lists)
 		IvfpqFilterPass(state, put_row);
 	else
 		measure_rest(state, sort_mem);

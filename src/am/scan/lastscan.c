@@ -68,6 +68,8 @@ IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report)
 	report->batches = state->batch;
 	report->lists = state->search.lists_read;
 	report->copies = state->search.copies_read;
+	report->asks_keys = state->asks_keys;
+	report->matched = state->search.matched;
 	report->given = state->given;
 	report->late = state->late;
 	report->finished = state->finishing;

@@ -82,39 +82,39 @@ reset_scan(IvfpqScan *state)
 }
 
 /*
- * Take the keys of a scan.  What an operator's function has kept with its key
+ * Take keys [n] of a scan.  What an operator's function has kept with its key
  * stays, as in GiST: it would be made anew by every rescan otherwise, in
  * memory that only the end of the statement gives back.
  */
 static void
-take_keys(IndexScanDesc scan, ScanKey orderbys)
+take_keys(IvfpqScan *state, ScanKey keys, const ScanKeyData *given, int n)
 {
-	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
-
-	for (int i = 0; i < scan->numberOfOrderBys; i++)
+	for (int i = 0; i < n; i++)
 	{
-		ScanKey		key = &scan->orderByData[i];
-		FmgrInfo	distance = key->sk_func;
-		bool		same = state->has_keys &&
-		distance.fn_oid == orderbys[i].sk_func.fn_oid;
+		FmgrInfo	function = keys[i].sk_func;
+		FmgrInfo	wanted = given[i].sk_func;
 
-		*key = orderbys[i];
-		if (same)
-			key->sk_func = distance;
-		else
-			fmgr_info_copy(&key->sk_func, &orderbys[i].sk_func,
+		keys[i] = given[i];
+		if (state->has_keys && function.fn_oid == wanted.fn_oid)
+			keys[i].sk_func = function;
+		else if (OidIsValid(wanted.fn_oid)) /* IS NULL has none */
+			fmgr_info_copy(&keys[i].sk_func, &wanted,
 						   GetMemoryChunkContext(state));
 	}
-	state->has_keys = true;
 }
 
 void
 ivfpqrescan(IndexScanDesc scan, ScanKey keys, int nkeys,
 			ScanKey orderbys, int norderbys)
 {
-	reset_scan((IvfpqScan *) scan->opaque);
-	if (orderbys && scan->numberOfOrderBys > 0)
-		take_keys(scan, orderbys);
+	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
+
+	reset_scan(state);
+	if (keys != NULL)
+		take_keys(state, scan->keyData, keys, scan->numberOfKeys);
+	if (orderbys != NULL)
+		take_keys(state, scan->orderByData, orderbys, scan->numberOfOrderBys);
+	state->has_keys = true;
 }
 
 void
@@ -151,6 +151,10 @@ start_search(IvfpqScan *state, ScanKey key)
 	gv_transform(&state->model->gv, vector, 1, transformed);
 	IvfpqSearchInit(&state->search, state->index, state->model);
 	state->search.addresses = state->model->meta.refine != IVFPQ_REFINE_NONE;
+	/* the record of a dead row's copy may be another row's: see README */
+	state->measure->asks_all = state->search.addresses;
+	if (state->asks_keys)
+		IvfpqSearchCondition(&state->search, &state->tests.condition);
 	IvfpqSearchQuery(&state->search, transformed);
 	if ((!type.has_toreal || !OidIsValid(key->sk_subtype) ||
 		 key->sk_subtype == type.type) &&
@@ -217,13 +221,18 @@ start_scan(IndexScanDesc scan)
 	IvfpqQueueInit(&state->queue);
 	state->measured = tidset_create(state->context, 256, NULL);
 	state->null_query = (key->sk_flags & SK_ISNULL) != 0;
+	if (!IvfpqScanBeginKeys(scan))
+	{
+		state->exhausted = true;
+		return;
+	}
 	if (state->filter != NULL && state->filter->radius.is_set &&
 		(state->filter->radius.is_empty || state->null_query))
 	{
 		state->exhausted = true;
 		return;
 	}
-	if (state->null_query && state->filter == NULL)
+	if (state->null_query && state->filter == NULL && !state->asks_keys)
 	{
 		IvfpqFullPassBegin(state);
 		return;
@@ -237,6 +246,8 @@ start_scan(IndexScanDesc scan)
 		state->measure->passes = state->filter->passes;
 		state->measure->passes_arg = state->filter->arg;
 	}
+	if (state->asks_keys)
+		IvfpqMeasureKeys(state->measure, &state->tests);
 	if (state->null_query)
 	{
 		IvfpqFullPassBegin(state);

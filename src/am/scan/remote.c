@@ -287,6 +287,17 @@ report_engine(IvfpqRemoteReport *report, const char *engine)
 	strlcpy(report->engine, engine, sizeof(report->engine));
 }
 
+/* gpuvecd is not asked, for this reason. */
+void
+IvfpqSearchAlone(IvfpqSearch *search, const char *reason)
+{
+	IvfpqRemoteReport *report = &search->remote.report;
+
+	search->remote.nknown = 0;
+	report_engine(report, "session");
+	report->fallback = IvfpqServerIsWanted() ? reason : NULL;
+}
+
 /*
  * The best `capacity` copies of the `probes` nearest lists by gpuvecd, as the
  * session's engine would find them, in search->lists and search->candidates.

@@ -31,7 +31,9 @@ typedef struct IvfpqScanReport
 	int			candidates;
 	int			batches;
 	int64		lists;			/* read */
-	int64		copies;			/* scored */
+	int64		copies;			/* read, */
+	bool		asks_keys;		/* ... and scored are only those that fulfil */
+	int64		matched;		/* conditions on keys */
 	int64		refined;		/* compact copies of rows read */
 	int64		measured;		/* rows fetched from the heap */
 	int64		given;			/* rows given out */
@@ -78,8 +80,14 @@ typedef struct IvfpqScan
 	IvfpqSearch search;			/* when trained */
 	IvfpqMeasure *measure;		/* unless the query is NULL */
 	IvfpqEffort effort;			/* of the batch under way */
+	IvfpqKeyGoal goal;			/* the same, with conditions on keys */
 	IvfpqScanReport report;		/* less what is counted elsewhere */
 	bool		has_keys;		/* of an earlier scan; they outlive it */
+	bool		asks_keys;		/* conditions on keys are in `tests` */
+	IvfpqKeys	keys;			/* then */
+	IvfpqKeyTests tests;
+	double		key_share;		/* of rows near the query, those that fulfil
+								 * them, as far as is known; else 1 */
 	bool		started;
 	bool		null_query;		/* any order will do */
 	bool		is_strict;		/* rows found late are left out */
@@ -99,9 +107,9 @@ typedef struct IvfpqScan
 	IvfpqQueue	queue;
 	tidset_hash *measured;		/* rows measured, bounded or found invisible */
 	IvfpqFilter *filter;		/* or NULL; outlives the running scan */
-	double		depth;			/* with a filter: the nearest rows, whether
-								 * they pass or not, that the batch is good
-								 * for */
+	double		depth;			/* the nearest rows, whether they pass or not,
+								 * that the batch is good for; of those that
+								 * fulfil conditions on keys */
 	IvfpqWatched watched;		/* with a filter and a radius */
 	double		within;			/* rows within that, as ranks tell; 0 = not
 								 * known */
@@ -135,7 +143,7 @@ extern void ivfpqcostestimate(PlannerInfo *root, IndexPath *path,
 							  double loop_count, Cost *startup_cost,
 							  Cost *total_cost, Selectivity *selectivity,
 							  double *correlation, double *pages);
-extern Cost IvfpqDepthCost(PlannerInfo *root, const IndexOptInfo *info,
+extern Cost IvfpqDepthCost(PlannerInfo *root, const IndexPath *path,
 						   double recall, double depth, Cost per_row);
 
 /* queue.c */
@@ -152,6 +160,13 @@ extern IvfpqQueuedRow *IvfpqQueueTake(IvfpqQueue *queue);
 extern void IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report);
 extern bool IvfpqSeesAllRows(Oid index);
 extern void IvfpqReportScan(const IvfpqScan *state);
+
+/* keys.c */
+extern bool IvfpqScanBeginKeys(IndexScanDesc scan);
+extern void IvfpqScanEffort(const IvfpqScan *state, double rows,
+							IvfpqEffort *effort);
+extern bool IvfpqScanAsksRows(const IvfpqScan *state);
+extern void IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last);
 
 /* depth.c */
 extern void IvfpqDepthNext(IvfpqScan *state);

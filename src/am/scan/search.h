@@ -90,6 +90,13 @@ typedef struct IvfpqRemote
 	IvfpqRemoteReport report;
 } IvfpqRemote;
 
+/* Copies of a list that was read, and those that fulfil a condition on keys. */
+typedef struct IvfpqListCount
+{
+	int64		copies;
+	int64		matched;
+} IvfpqListCount;
+
 /*
  * candidates.c: from a query to candidates.
  */
@@ -106,6 +113,10 @@ typedef struct IvfpqSearch
 	Size		scan_bytes;		/* of the scan's scratch */
 	int64		lists_read;		/* by this search so far */
 	int64		copies_read;
+	const GvCondition *condition;	/* on keys; NULL: none */
+	int64		matched;		/* copies read that fulfil it */
+	IvfpqListCount *counts;		/* [ncounts] of this search; with a condition */
+	int			ncounts;
 	bool		addresses;		/* ids are addresses of refine records, else
 								 * TIDs */
 	IvfpqRemote remote;
@@ -113,6 +124,8 @@ typedef struct IvfpqSearch
 
 extern void IvfpqSearchInit(IvfpqSearch *search, Relation index,
 							const IvfpqModel *model);
+extern void IvfpqSearchCondition(IvfpqSearch *search,
+								 const GvCondition *condition);
 extern void IvfpqSearchQuery(IvfpqSearch *search, const float *query);
 extern void IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates);
 extern void IvfpqSearchNearest(IvfpqSearch *search, int probes);
@@ -122,8 +135,31 @@ extern void IvfpqSearchList(IvfpqSearch *search, int i);
 extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
 							 const IvfpqBlockView *view);
 extern void IvfpqSearchSettle(IvfpqSearch *search);
+extern void IvfpqSearchLists(IvfpqSearch *search, int first, int end);
+extern void IvfpqSearchTake(IvfpqSearch *search, int candidates);
+
+/*
+ * keysearch.c: from a query to candidates that fulfil a condition on keys.
+ */
+typedef struct IvfpqKeyGoal
+{
+	double		recall;			/* asked for, */
+	double		rows;			/* of the nearest that fulfil the condition */
+	int			most_probes;
+	double		share;			/* of rows near the query that fulfil it: in,
+								 * likely; out, as it was seen */
+	bool		reads_all;		/* the lists, whatever the share */
+	int			candidates;		/* kept at most */
+	bool		is_all;			/* out: all rows have come that may */
+	bool		everything;		/* out: only a pass reaches the recall */
+} IvfpqKeyGoal;
+
+extern int	IvfpqKeyCapacity(const IvfpqSearch *search,
+							 const IvfpqKeyGoal *goal);
+extern void IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal);
 
 /* remote.c */
+extern void IvfpqSearchAlone(IvfpqSearch *search, const char *reason);
 extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity);
 
 /* bound.c: records that bound distances */

@@ -7,11 +7,14 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
+#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/rel.h"
 
 #include "am/calibrate/calibrate.h"
 #include "am/common/count.h"
@@ -107,7 +110,20 @@ make_advice(Relation heap, Relation index, const IvfpqMetaData *meta,
 	return NULL;
 }
 
-/* gpuvec_index_info(index regclass) */
+/* The names of an index's keys, text[]. */
+static Datum
+name_keys(Relation index, int nkeys)
+{
+	Datum		names[IVFPQ_MAX_KEYS];
+
+	for (int k = 0; k < nkeys; k++)
+		names[k] = CStringGetTextDatum(NameStr(TupleDescAttr(RelationGetDescr(index),
+															 1 + k)->attname));
+	return PointerGetDatum(construct_array(names, nkeys, TEXTOID, -1, false,
+										   TYPALIGN_INT));
+}
+
+/* gpuvec_index_info(index regclass), before 0.5.0 without the last columns */
 Datum
 gpuvec_index_info(PG_FUNCTION_ARGS)
 {
@@ -115,11 +131,12 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 	Relation	index = IvfpqOpenIndexTable(PG_GETARG_OID(0),
 											AccessShareLock, &heap);
 	IvfpqMetaData meta;
+	IvfpqKeyForm keys;
 	IvfpqIdentity caller;
 	IvfpqListTotals totals;
 	TupleDesc	desc;
-	Datum		values[9];
-	bool		nulls[9] = {false};
+	Datum		values[11];
+	bool		nulls[11] = {false};
 	int64		pending;
 	char	   *advice;
 
@@ -147,6 +164,11 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 	values[7] = Int64GetDatum(meta.rows_at_training);
 	nulls[8] = advice == NULL;
 	values[8] = advice ? CStringGetTextDatum(advice) : (Datum) 0;
+	(void) IvfpqKeyFormGet(&meta, &keys);
+	keys.nkeys = Min(keys.nkeys,
+					 IndexRelationGetNumberOfKeyAttributes(index) - 1);
+	values[9] = name_keys(index, keys.nkeys);
+	values[10] = Int64GetDatum(totals.blocks * IvfpqKeysBytes(&keys));
 	relation_close(index, AccessShareLock);
 	table_close(heap, AccessShareLock);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),

@@ -18,6 +18,7 @@
 #include "utils/rel.h"
 
 #include "am/common/engine.h"
+#include "am/common/keys.h"
 #include "am/common/options.h"
 #include "am/common/phase.h"
 #include "am/common/snapshot.h"
@@ -180,8 +181,11 @@ static int
 choose_pq_dim(Relation index, int dims)
 {
 	int			given = IvfpqGetOptions(index)->pq_dim;
-	int			most = Min(dims, IvfpqMaxPqDim());
+	IvfpqKeys	keys;
+	int			most;
 
+	IvfpqKeysInit(&keys, index);
+	most = Min(dims, IvfpqMaxPqDim(&keys.form));
 	if (given > most)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -191,7 +195,7 @@ choose_pq_dim(Relation index, int dims)
 	if (given > 0)
 		return given;
 	return IvfpqDefaultPqDim(dims, IvfpqGetOptions(index)->refine !=
-							 IVFPQ_REFINE_NONE);
+							 IVFPQ_REFINE_NONE, &keys.form);
 }
 
 /*

@@ -131,6 +131,7 @@ static bool
 check_parameters(IvfpqChecker *checker)
 {
 	const IvfpqMetaData *meta = &checker->meta;
+	IvfpqKeyForm keys;
 
 	if (meta->code_bits == 4 &&
 		meta->dims >= 0 && meta->dims <= IVFPQ_MAX_DIMS &&
@@ -139,12 +140,13 @@ check_parameters(IvfpqChecker *checker)
 		meta->copies >= 1 && meta->copies <= 2 &&
 		meta->refine >= IVFPQ_REFINE_NONE &&
 		meta->refine <= IVFPQ_REFINE_SQ8 &&
+		IvfpqKeyFormGet(meta, &keys) &&
 		(meta->nlists == 0 ||
 		 (meta->dims > 0 && meta->pq_dim <= meta->dims &&
 		  meta->nparents > 0 && meta->nparents <= meta->nlists &&
 		  (meta->refine == IVFPQ_REFINE_NONE ||
 		   meta->dims <= IvfpqRecordMaxDims()) &&
-		  IvfpqLayoutInit(&checker->layout, meta->pq_dim, meta->refine) &&
+		  IvfpqLayoutGet(&checker->layout, meta) &&
 		  isfinite(meta->scale) && meta->scale > 0)))
 		return true;
 	problem(checker, true, IVFPQ_METAPAGE, IVFPQ_NO_LIST,

@@ -175,6 +175,55 @@ spare_is_zero(const IvfpqChecker *checker, const uint8 *codes, int i)
 }
 
 /*
+ * The keys of a block's copies that exist, dead ones included: heads tell of
+ * all, and nothing stands where nothing belongs.
+ */
+static void
+check_keys(Reading *reading, BlockNumber blkno, uint32 ordinal,
+		   const char *body, uint32 exist)
+{
+	const IvfpqLayout *layout = &reading->checker->layout;
+	const IvfpqKeyForm *form = &layout->keys;
+	const char *keys = body + layout->keys_at;
+	const IvfpqKeyHead *heads = (const IvfpqKeyHead *) keys;
+
+	for (int k = 0; k < form->nkeys; k++)
+		if (heads[k].unused != 0 || (heads[k].nulls & ~exist) != 0 ||
+			(form->kind[k] != IVFPQ_KEY_ORDERED && heads[k].high != 0))
+			find(reading, blkno, "the head of key %d of block %u is out of range",
+				 k + 1, ordinal);
+	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
+	{
+		IvfpqKeyImages images;
+
+		if (!(exist & (1U << i)))
+			continue;
+		IvfpqKeyImagesGet(form, keys, i, &images);
+		for (int k = 0; k < form->nkeys; k++)
+		{
+			if ((images.nulls >> k & 1) != 0 && images.image[k] != 0)
+				find(reading, blkno, "key %d of copy %d of block %u is NULL and has a value",
+					 k + 1, i, ordinal);
+			if (!IvfpqKeyHeadCovers(form, k, &heads[k], &images))
+				find(reading, blkno, "the head of key %d of block %u does not tell of copy %d",
+					 k + 1, ordinal, i);
+		}
+	}
+}
+
+/* The digest of copy i's keys; 0 without keys. */
+static uint64
+keys_digest(const IvfpqLayout *layout, const char *body, int i)
+{
+	IvfpqKeyImages images;
+
+	if (layout->keys.nkeys == 0)
+		return 0;
+	IvfpqKeyImagesGet(&layout->keys, body + layout->keys_at, i, &images);
+	return IvfpqKeyImagesDigest(&layout->keys, &images);
+}
+
+/*
  * The `count` copies of a block, without the dead ones; with codes NULL as
  * much as part 0 tells.
  */
@@ -202,6 +251,7 @@ check_copies(Reading *reading, BlockNumber blkno, uint32 ordinal,
 				 "copy %d of block %u points to refine record (%u,%u), which cannot be",
 				 i, ordinal, ItemPointerGetBlockNumberNoCheck(&addresses[i]),
 				 ItemPointerGetOffsetNumberNoCheck(&addresses[i]));
+		found.keys = keys_digest(&reading->checker->layout, body, i);
 		if (IvfpqCheckTid(reading->checker, &tids[i]))
 			keep_entry(reading, &found);
 		else
@@ -269,6 +319,7 @@ check_block(Reading *reading, IvfpqAddress address, uint32 ordinal, int count,
 	reading->stray_flags |= (header->dead & ~exist) != 0;
 
 	body = (const char *) slot + sizeof(IvfpqSlotHeader);
+	check_keys(reading, address.page, ordinal, body, exist);
 	if (checker->layout.nparts > 1)
 	{
 		const char *whole = gather_parts(reading, header, body);

@@ -1,8 +1,9 @@
 /*
  * layout.c
- *		Tests of page/layout.c without a server: blocks fit their pages
- *		for every pq_dim, and what is put into a block's parts comes out of its
- *		body.  Compiled with the server's headers, linked with that file alone.
+ *		Tests of page/layout.c and page/blockkeys.c without a server: blocks fit
+ *		their pages for every pq_dim, and what is put into a block's parts comes
+ *		out of its body.  Compiled with the server's headers, linked with these
+ *		files alone.
  */
 #include "postgres.h"
 
@@ -15,6 +16,16 @@
 static long passed;
 static long failed;
 
+/* Keys that indexes have: none, one, some, and the most bytes that can be. */
+static const IvfpqKeyForm forms[] = {
+	{0},
+	{1, {IVFPQ_KEY_ORDERED}, {4}},
+	{3, {IVFPQ_KEY_HASH, IVFPQ_KEY_SIGNATURE, IVFPQ_KEY_ORDERED}, {4, 8, 1}},
+	{7, {IVFPQ_KEY_ORDERED, IVFPQ_KEY_ORDERED, IVFPQ_KEY_ORDERED,
+		IVFPQ_KEY_ORDERED, IVFPQ_KEY_ORDERED, IVFPQ_KEY_ORDERED,
+	IVFPQ_KEY_ORDERED}, {8, 8, 8, 8, 8, 8, 8}}
+};
+
 static void
 check(bool ok, const char *what, int number)
 {
@@ -26,16 +37,20 @@ check(bool ok, const char *what, int number)
 
 /* Slots lie within the page and hold the body, in as few parts as can be. */
 static void
-check_layouts(bool refine)
+check_layouts(bool refine, const IvfpqKeyForm *keys)
 {
 	IvfpqLayout layout;
-	int			most = IvfpqMaxPqDim();
+	int			most = IvfpqMaxPqDim(keys);
+	int			fixed = IVFPQ_BLOCK_COPIES * (refine ? 16 : 10);
 
-	check(!IvfpqLayoutInit(&layout, 0, refine), "pq_dim 0 refused", 0);
-	check(!IvfpqLayoutInit(&layout, most + 1, refine), "beyond the most refused", most);
+	check(keys->nkeys > 0 ? most < 984 && most > 850 : most == 984,
+		  "the most sub-quantizers", most);
+	check(!IvfpqLayoutInit(&layout, 0, refine, keys), "pq_dim 0 refused", 0);
+	check(!IvfpqLayoutInit(&layout, most + 1, refine, keys),
+		  "beyond the most refused", most);
 	for (int m = 1; m <= most; m++)
 	{
-		check(IvfpqLayoutInit(&layout, m, refine), "layout exists", m);
+		check(IvfpqLayoutInit(&layout, m, refine, keys), "layout exists", m);
 		check(layout.code_bytes == (m + 1) / 2, "code bytes", m);
 		check(layout.slots_per_page * layout.slot_bytes <=
 			  (int) IVFPQ_PAGE_BYTES, "slots fit the page", m);
@@ -47,7 +62,9 @@ check_layouts(bool refine)
 			  "number of parts", m);
 		check(layout.nparts == 1 || layout.slots_per_page == 1,
 			  "parts stand alone", m);
-		check(layout.codes == IVFPQ_BLOCK_COPIES * (refine ? 16 : 10) &&
+		check(layout.keys_at == fixed && fixed % sizeof(uint64) == 0,
+			  "keys are aligned", m);
+		check(layout.codes == fixed + IvfpqKeysBytes(keys) &&
 			  layout.codes <= layout.part_bytes,
 			  "all but codes is in part 0", m);
 		check(layout.slot_bytes % MAXIMUM_ALIGNOF == 0, "slots are aligned", m);
@@ -56,19 +73,43 @@ check_layouts(bool refine)
 
 /* The default is possible for every dimension, and not far from half of it. */
 static void
-check_defaults(bool refine)
+check_defaults(bool refine, const IvfpqKeyForm *keys)
 {
+	bool		third = refine || keys->nkeys > 0;
+
 	for (int dims = 1; dims <= IVFPQ_MAX_DIMS; dims++)
 	{
-		int			m = IvfpqDefaultPqDim(dims, refine);
+		int			m = IvfpqDefaultPqDim(dims, refine, keys);
 		IvfpqLayout layout;
 
-		check(IvfpqLayoutInit(&layout, m, refine), "default has a layout", dims);
+		check(IvfpqLayoutInit(&layout, m, refine, keys), "default has a layout", dims);
 		check(m >= 1 && (m <= (dims + 1) / 2 || m <= 40),
 			  "default is half at most, or 40", dims);
-		check(8 * m >= 3 * dims || m == IvfpqMaxPqDim() ||
-			  (refine && 3 * m >= dims),
+		check(8 * m >= 3 * dims || m == IvfpqMaxPqDim(keys) ||
+			  (third && 3 * m >= dims),
 			  "default is three eighths at least", dims);
+	}
+}
+
+/* What a row takes at 384 dimensions is stated, with and without a key. */
+static void
+check_bytes(void)
+{
+	static const struct
+	{
+		int			pq_dim;
+		int			slots;
+	}			expected[] = {{148, 3}, {138, 3}};
+
+	for (int f = 0; f < (int) lengthof(expected); f++)
+	{
+		IvfpqLayout layout;
+		int			m = IvfpqDefaultPqDim(384, false, &forms[f]);
+
+		check(IvfpqLayoutInit(&layout, m, false, &forms[f]) &&
+			  m == expected[f].pq_dim &&
+			  layout.slots_per_page == expected[f].slots,
+			  "sub-quantizers of 384 dimensions", f);
 	}
 }
 
@@ -95,7 +136,8 @@ check_patch(const IvfpqLayout *layout, int i, const IvfpqCopy *copy,
 		IvfpqPatchInit(&patches[p], InvalidBuffer);
 	}
 	memcpy(&header, pages[0] + slots_at[0], sizeof(header));
-	IvfpqBodyPatch(layout, &header, slots_at, i, copy, patches);
+	IvfpqBodyPatch(layout, (const IvfpqSlotHeader *) (pages[0] + slots_at[0]),
+				   slots_at, i, copy, patches);
 	IvfpqBodySet(layout, &header, parts, i, copy);
 	memcpy(set[0] + slots_at[0], &header, sizeof(header));
 	for (int p = 0; p < layout->nparts; p++)
@@ -123,9 +165,140 @@ join_parts(const IvfpqLayout *layout, char *const *parts, char *body)
 	}
 }
 
+/* Copy i's image of key k. */
+static uint64
+make_image(const IvfpqKeyForm *keys, int k, int i)
+{
+	uint64		image = UINT64CONST(0x9E3779B97F4A7C15) * (uint64) (7 * i + k + 1);
+
+	return image >> (64 - 8 * keys->width[k]);
+}
+
+/* Copy i's images; every seventh is NULL. */
+static IvfpqKeyImages
+make_images(const IvfpqKeyForm *keys, int i)
+{
+	IvfpqKeyImages images = {.nulls = 0};
+
+	for (int k = 0; k < keys->nkeys; k++)
+		if ((i + k) % 7 == 0)
+			images.nulls |= 1U << k;
+		else
+			images.image[k] = make_image(keys, k, i);
+	return images;
+}
+
+/*
+ * The block's images come out as they went in, and heads say of its `count`
+ * copies what these have, and no more.
+ */
+static void
+check_keys(const IvfpqKeyForm *keys, const char *view, int count)
+{
+	const IvfpqKeyHead *heads = (const IvfpqKeyHead *) view;
+	int			wrong = 0;
+
+	for (int k = 0; k < keys->nkeys; k++)
+	{
+		IvfpqKeyHead head = {.low = keys->kind[k] == IVFPQ_KEY_ORDERED ?
+		PG_UINT64_MAX : 0};
+
+		for (int i = 0; i < count; i++)
+		{
+			IvfpqKeyImages images = make_images(keys, i);
+			IvfpqKeyImages found;
+			uint64		image = images.image[k];
+
+			IvfpqKeyImagesGet(keys, view, i, &found);
+			wrong += memcmp(&found, &images, sizeof(found)) != 0;
+			wrong += !IvfpqKeyHeadCovers(keys, k, &heads[k], &found);
+			if (images.nulls >> k & 1)
+				head.nulls |= 1U << i;
+			else if (keys->kind[k] == IVFPQ_KEY_ORDERED)
+			{
+				head.low = Min(head.low, image);
+				head.high = Max(head.high, image);
+			}
+			else
+				head.low |= keys->kind[k] == IVFPQ_KEY_HASH ?
+					UINT64CONST(1) << image % 64 : image;
+		}
+		check(memcmp(&head, &heads[k], sizeof(head)) == 0, "head of a key", k);
+	}
+	check(wrong == 0, "images of keys", keys->nkeys);
+}
+
+/* A head does not tell of what is not in it. */
+static void
+check_covers(void)
+{
+	static const IvfpqKeyImages in = {.image = {20, 20, 20}};
+	static const IvfpqKeyImages out[] = {{.image = {19, 19, 19}},
+	{.image = {21, 21, 21}}};
+	static const IvfpqKeyImages null = {.nulls = 7};
+	static const IvfpqKeyForm all = {3, {IVFPQ_KEY_ORDERED, IVFPQ_KEY_HASH,
+	IVFPQ_KEY_SIGNATURE}, {8, 8, 8}};
+
+	for (int k = 0; k < all.nkeys; k++)
+	{
+		IvfpqKeyHead head = {5, 6, 7, 8};
+
+		head = IvfpqKeyHeadWith(&all, k, &head, 0, &null);
+		check(!IvfpqKeyHeadCovers(&all, k, &head, &in) && head.nulls == 1,
+			  "head of nothing", k);
+		head = IvfpqKeyHeadWith(&all, k, &head, 1, &in);
+		check(IvfpqKeyHeadCovers(&all, k, &head, &in) &&
+			  !IvfpqKeyHeadCovers(&all, k, &head, &out[0]) &&
+			  !IvfpqKeyHeadCovers(&all, k, &head, &out[1]) &&
+			  IvfpqKeyHeadCovers(&all, k, &head, &null), "head of one", k);
+	}
+	check(IvfpqKeyImagesDigest(&all, &in) !=
+		  IvfpqKeyImagesDigest(&all, &out[0]) &&
+		  IvfpqKeyImagesDigest(&all, &null) !=
+		  IvfpqKeyImagesDigest(&all, &(IvfpqKeyImages) {.nulls = 0}),
+		  "digests", 0);
+}
+
+/* Metapages tell of keys, or are damaged. */
+static void
+check_forms(void)
+{
+	static const struct
+	{
+		uint8		kinds[8];
+		uint8		widths[8];
+		int			nkeys;		/* -1: damaged */
+	}			metas[] = {
+		{{0}, {0}, 0},
+		{{1, 2, 3}, {1, 4, 8}, 3},
+		{{1, 1, 1, 1, 1, 1, 1}, {2, 2, 2, 2, 2, 2, 2}, 7},
+		{{1, 1, 1, 1, 1, 1, 1, 1}, {2, 2, 2, 2, 2, 2, 2, 2}, -1},
+		{{4}, {4}, -1}, {{1}, {3}, -1}, {{1}, {0}, -1}, {{0}, {4}, -1},
+		{{1, 0, 1}, {4, 0, 4}, -1}, {{0, 0, 0, 0, 0, 0, 0, 1}, {0}, -1},
+		{{1}, {16}, -1}
+	};
+
+	for (int i = 0; i < (int) lengthof(metas); i++)
+	{
+		IvfpqMetaData meta = {.pq_dim = 40};
+		IvfpqKeyForm form;
+		IvfpqLayout layout;
+		bool		sound = metas[i].nkeys >= 0;
+
+		memcpy(meta.key_kinds, metas[i].kinds, sizeof(meta.key_kinds));
+		memcpy(meta.key_widths, metas[i].widths, sizeof(meta.key_widths));
+		check(IvfpqKeyFormGet(&meta, &form) == sound &&
+			  (!sound || form.nkeys == metas[i].nkeys), "keys of a metapage",
+			  i);
+		check(IvfpqLayoutGet(&layout, &meta) == sound &&
+			  (!sound || layout.keys.nkeys == metas[i].nkeys),
+			  "layout of a metapage", i);
+	}
+}
+
 /* Fill a block copy by copy, read it back whole. */
 static void
-check_body(int m, bool refine)
+check_body(int m, bool refine, const IvfpqKeyForm *keys)
 {
 	IvfpqLayout layout;
 	IvfpqSlotHeader header = {.dead = 0x11,.second = 0xFFFFFFFF};
@@ -137,7 +310,7 @@ check_body(int m, bool refine)
 	uint8	   *code;
 	int			wrong = 0;
 
-	check(IvfpqLayoutInit(&layout, m, refine), "layout exists", m);
+	check(IvfpqLayoutInit(&layout, m, refine, keys), "layout exists", m);
 	body = malloc(layout.nparts * layout.part_bytes);
 	code = malloc(layout.code_bytes);
 	apart = malloc(layout.nparts * (layout.part_bytes + GAP));
@@ -148,7 +321,9 @@ check_body(int m, bool refine)
 
 	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
 	{
-		IvfpqCopy	copy = {.t = i + 0.5f,.code = code,.second = i % 3 == 0};
+		IvfpqKeyImages images = make_images(keys, i);
+		IvfpqCopy	copy = {.t = i + 0.5f,.code = code,.second = i % 3 == 0,
+		.keys = &images};
 
 		for (int p = 0; p < layout.code_bytes; p++)
 			code[p] = (uint8) (7 * i + 13 * p);
@@ -162,6 +337,9 @@ check_body(int m, bool refine)
 	IvfpqBodyView(&layout, body, IVFPQ_BLOCK_COPIES, &header, &view);
 	check(view.live == 0xFFFFFFEE, "live bits of a full block", m);
 	check((view.refine != NULL) == refine, "addresses", m);
+	check((view.keys != NULL) == (keys->nkeys > 0), "keys", m);
+	if (view.keys)
+		check_keys(keys, view.keys, IVFPQ_BLOCK_COPIES);
 	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
 	{
 		wrong += view.t[i] != i + 0.5f;
@@ -212,13 +390,19 @@ main(void)
 	static const int widths[] = {1, 2, 3, 148, 191, 488, 489, 600, 900, 983,
 	984};
 
-	for (int refine = 0; refine <= 1; refine++)
+	for (int which = 0; which < 2 * (int) lengthof(forms); which++)
 	{
-		check_layouts(refine);
-		check_defaults(refine);
+		const IvfpqKeyForm *keys = &forms[which / 2];
+		bool		refine = which % 2;
+
+		check_layouts(refine, keys);
+		check_defaults(refine, keys);
 		for (int i = 0; i < (int) lengthof(widths); i++)
-			check_body(widths[i], refine);
+			check_body(Min(widths[i], IvfpqMaxPqDim(keys)), refine, keys);
 	}
+	check_bytes();
+	check_covers();
+	check_forms();
 	check_refine();
 	printf("layout: %ld passed, %ld failed\n", passed, failed);
 	return failed > 0;

@@ -1,0 +1,30 @@
+/*
+ * verifykeys.h
+ *		Images of keys compared with the table's values (verifykeys.c).
+ */
+#ifndef IVFPQ_VERIFYKEYS_H
+#define IVFPQ_VERIFYKEYS_H
+
+#include "utils/tuplesort.h"
+
+#include "am/common/keys.h"
+#include "page/check/check.h"
+
+typedef struct IvfpqVerifyKeys
+{
+	IvfpqKeys	keys;			/* without any all of it does nothing */
+	Tuplesortstate *sort;
+	TupleTableSlot *slot;
+} IvfpqVerifyKeys;
+
+extern void IvfpqVerifyKeysBegin(IvfpqVerifyKeys *verify, Relation index);
+extern void IvfpqVerifyKeysCopy(IvfpqVerifyKeys *verify,
+								const IvfpqFound *found);
+extern void IvfpqVerifyKeysRow(IvfpqVerifyKeys *verify, ItemPointer tid,
+							   const Datum *values, const bool *isnull);
+extern void IvfpqVerifyKeysCompare(IvfpqVerifyKeys *verify,
+								   void (*report) (void *arg, uint64 id),
+								   void *arg);
+extern void IvfpqVerifyKeysEnd(IvfpqVerifyKeys *verify);
+
+#endif							/* IVFPQ_VERIFYKEYS_H */

@@ -1,0 +1,77 @@
+/*
+ * keys.c
+ *		Conditions on keys, in a scan: begun with it, and what its batches take.
+ *
+ * A scan with such conditions goes through batches as any other, but the rows
+ * that it counts are those that fulfil them.
+ */
+#include "postgres.h"
+
+#include "am/scan/scan.h"
+
+/* Take the scan's conditions; false if no row fulfils them. */
+bool
+IvfpqScanBeginKeys(IndexScanDesc scan)
+{
+	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
+
+	state->asks_keys = scan->numberOfKeys > 0;
+	state->key_share = 1;
+	if (!state->asks_keys)
+		return true;
+	IvfpqKeysInit(&state->keys, state->index);
+	IvfpqKeyTestsMake(&state->tests, &state->keys, scan->keyData,
+					  scan->numberOfKeys);
+	if (state->filter != NULL)
+		state->key_share = Min(Max(state->filter->key_share,
+								   IVFPQ_LEAST_SHARE), 1);
+	return !state->tests.never;
+}
+
+/* What the first so many rows take. */
+void
+IvfpqScanEffort(const IvfpqScan *state, double rows, IvfpqEffort *effort)
+{
+	const IvfpqMetaData *meta = &state->model->meta;
+
+	rows = Min(rows, PG_INT32_MAX);
+	if (state->asks_keys)
+		IvfpqEffortForKeys(effort, state->index, meta, state->recall, rows,
+						   state->key_share);
+	else
+		IvfpqEffortFor(effort, state->index, meta, state->recall, rows);
+}
+
+/*
+ * Is it told only by rows themselves which candidates may come up?  If so,
+ * those count that passed.
+ */
+bool
+IvfpqScanAsksRows(const IvfpqScan *state)
+{
+	return state->filter != NULL ||
+		(state->asks_keys && state->tests.nrechecks > 0);
+}
+
+/*
+ * What the next batch looks for among rows that fulfil the conditions: what the
+ * effort says or, in the last batch, all in so many lists.
+ */
+void
+IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)
+{
+	IvfpqKeyGoal *goal = &state->goal;
+
+	goal->recall = state->recall;
+	goal->rows = Max(state->effort.quota, 1);
+	goal->most_probes = most_probes;
+	goal->share = state->key_share;
+	goal->reads_all = is_last;
+	if (is_last)
+		goal->candidates = (int)
+			Min(IvfpqSearchCount(&state->search, most_probes) + 1,
+				PG_INT32_MAX / 4);
+	else
+		goal->candidates = IvfpqKeyCapacity(&state->search, goal);
+	state->effort.candidates = goal->candidates;
+}

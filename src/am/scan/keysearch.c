@@ -1,0 +1,205 @@
+/*
+ * keysearch.c
+ *		From a query to candidates that fulfil a condition on keys.
+ *
+ * Calibration says which lists hold the nearest n rows.  Ten that fulfil the
+ * condition are among the nearest 10 / share; what share that is, near the
+ * query, only lists tell.  So lists are read the nearest first, and those read
+ * tell the share, until they are as many as calibration wants for n = rows /
+ * share.  It is one pass: what was found stands, and the next lists are added.
+ *
+ * The nearest n rows are not evenly in the lists read.  Of P lists that hold a
+ * part r of them, the first i hold about 1 - (1 - r)^(i / P).  So the i-th list
+ * counts (1 - r)^(i / P), and keys that go with vectors, or against them, are
+ * seen as they are where the rows are.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "utils/rel.h"
+
+#include "am/scan/effort.h"
+#include "am/scan/search.h"
+
+/* No more lists are added at once than so many times those read. */
+#define MOST_GROWTH		1
+
+/* Lists are ranked beyond those that seem to be needed. */
+#define RANKED_BEYOND	1.5
+
+/* The first lists are those for a share so many times as large as is likely. */
+#define FIRST_SHARE		4
+
+/*
+ * Candidates kept beyond what an even share takes: far rows may fulfil the
+ * condition more often than near ones.
+ */
+#define KEPT_BEYOND		1.5
+
+/* The least and the greatest part of the rows that lists are taken to hold. */
+#define LEAST_PART		0.5
+#define MOST_PART		0.999
+
+/* Lists while they are read. */
+typedef struct Reading
+{
+	IvfpqSearch *search;
+	IvfpqKeyGoal *goal;
+	bool	   *is_read;		/* [nlists] */
+	int			nread;
+	int			next;			/* of search->lists */
+	double		flat_share;		/* of all copies read those that fulfil it */
+	IvfpqEffort effort;			/* what the share asks for */
+} Reading;
+
+/* What as many rows take as hold those wanted. */
+static void
+get_effort(const IvfpqSearch *search, const IvfpqKeyGoal *goal, double share,
+		   IvfpqEffort *effort)
+{
+	IvfpqEffortFor(effort, search->index, &search->model->meta, goal->recall,
+				   Min(goal->rows / Max(share, IVFPQ_LEAST_SHARE),
+					   PG_INT32_MAX));
+	effort->probes = Min(effort->probes, goal->most_probes);
+}
+
+/* How many candidates a search keeps, whatever the share will be. */
+int
+IvfpqKeyCapacity(const IvfpqSearch *search, const IvfpqKeyGoal *goal)
+{
+	double		all = Max(search->model->meta.rows_at_calibration,
+						  search->index->rd_rel->reltuples);
+	double		most = 0;
+
+	for (double share = 1; share == 1 || goal->rows / share < all; share /= 4)
+	{
+		IvfpqEffort effort;
+
+		get_effort(search, goal, share, &effort);
+		most = Max(most, IvfpqKeyCandidates(effort.candidates, share));
+	}
+	return (int) Min(ceil(KEPT_BEYOND * most), PG_INT32_MAX / 4);
+}
+
+/* Rank the lists that were not read, at least so many if there are. */
+static void
+rank_lists(Reading *reading, int wanted)
+{
+	IvfpqSearch *search = reading->search;
+	GvTopK	   *lists = &search->lists;
+	int			n = (int) Min(RANKED_BEYOND * (reading->nread + wanted),
+							  reading->goal->most_probes);
+	int			kept = 0;
+
+	search->query.deep = reading->goal->rows / reading->goal->share >
+		IVFPQ_PARENTS_ROWS;
+	IvfpqSearchNearest(search, n);
+	for (int i = 0; i < lists->count; i++)
+	{
+		if (reading->is_read[lists->ids[i]])
+			continue;
+		lists->scores[kept] = lists->scores[i];
+		lists->ids[kept++] = lists->ids[i];
+	}
+	lists->count = kept;
+	reading->next = 0;
+}
+
+/* Read the next lists, so many if there are. */
+static void
+read_lists(Reading *reading, int wanted)
+{
+	IvfpqSearch *search = reading->search;
+	int			end;
+
+	if (reading->next + wanted > search->lists.count)
+		rank_lists(reading, wanted);
+	end = Min(reading->next + wanted, search->lists.count);
+	IvfpqSearchLists(search, reading->next, end);
+	for (; reading->next < end; reading->next++)
+		reading->is_read[search->lists.ids[reading->next]] = true;
+	reading->nread = search->ncounts;
+}
+
+/* The share of the rows near the query, and what it asks for. */
+static void
+tell_share(Reading *reading)
+{
+	const IvfpqListCount *counts = reading->search->counts;
+	IvfpqKeyGoal *goal = reading->goal;
+	double		part = Min(Max(goal->recall, LEAST_PART), MOST_PART);
+	double		ratio = pow(1 - part, 1.0 / reading->nread);
+	double		weight = 1;
+	double		copies = 0;
+	double		matched = 0;
+	int64		all_copies = 0;
+	int64		all_matched = 0;
+
+	for (int i = 0; i < reading->nread; i++)
+	{
+		copies += weight * counts[i].copies;
+		matched += weight * counts[i].matched;
+		all_copies += counts[i].copies;
+		all_matched += counts[i].matched;
+		weight *= ratio;
+	}
+	reading->flat_share = all_matched / Max((double) all_copies, 1);
+	goal->share = Max(matched / Max(copies, 1), IVFPQ_LEAST_SHARE);
+	get_effort(reading->search, goal, goal->share, &reading->effort);
+}
+
+/* Read `wanted` lists, then as many as the share asks for. */
+static void
+read_until_enough(Reading *reading, int wanted)
+{
+	while (wanted > 0)
+	{
+		int			before = reading->nread;
+
+		read_lists(reading, wanted);
+		if (reading->nread == before)
+			break;
+		tell_share(reading);
+		if (reading->effort.everything)
+			break;
+		wanted = Min(reading->effort.probes - reading->nread,
+					 MOST_GROWTH * reading->nread);
+	}
+}
+
+/*
+ * Fill search->candidates with the best rows that fulfil search->condition, as
+ * many as hold those wanted.  They are fewer than goal->candidates, and all, if
+ * all lists were read that may be.
+ */
+void
+IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
+{
+	int			nlists = search->model->meta.nlists;
+	Reading		reading = {.search = search, .goal = goal};
+	IvfpqEffort least;
+	int			candidates;
+
+	IvfpqSearchAlone(search, "conditions on keys");
+	reading.is_read = palloc0(nlists * sizeof(bool));
+	search->counts = palloc(nlists * sizeof(IvfpqListCount));
+	search->ncounts = 0;
+	search->lists.count = 0;
+	IvfpqSearchOpen(search, goal->candidates * search->model->meta.copies);
+	get_effort(search, goal, Min(FIRST_SHARE * goal->share, 1), &least);
+	read_until_enough(&reading, goal->reads_all ? goal->most_probes :
+					  least.probes);
+	IvfpqSearchTake(search, goal->candidates);
+
+	goal->everything = reading.effort.everything && !goal->reads_all;
+	goal->is_all = reading.nread >= goal->most_probes &&
+		search->candidates.count < goal->candidates;
+	candidates = IvfpqKeyCandidates(reading.effort.candidates,
+									Max(goal->share, reading.flat_share));
+	if (!goal->is_all)
+		search->candidates.count = Min(search->candidates.count, candidates);
+	pfree(reading.is_read);
+	pfree(search->counts);
+	search->counts = NULL;
+}
