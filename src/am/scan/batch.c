@@ -27,7 +27,7 @@ IvfpqScanMeasureRow(IvfpqScan *state, uint64 id, double *distance)
 	state->report.measured += !rejected;
 	state->tried++;
 	state->gone += !measured && !rejected;
-	if (measured && IvfpqScanAsksRows(state))
+	if (measured && IvfpqScanAsksRows(state) && !state->finishing)
 		tidset_lookup(state->measured, id)->passed = true;
 	return measured;
 }

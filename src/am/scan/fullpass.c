@@ -260,6 +260,8 @@ IvfpqFullPassBegin(IvfpqScan *state)
 	if (by_lists)
 		empty_queue(state);
 	MemoryContextDelete(state->batches);
+	state->finishing = true;
+	state->exhausted = true;
 	if (state->measure != NULL)
 	{
 		IvfpqMeasureDims(state->measure, state->pending_dims, &state->told_odd);
@@ -273,8 +275,6 @@ IvfpqFullPassBegin(IvfpqScan *state)
 
 	ExecDropSingleTupleTableSlot(state->finish_slot);
 	state->finish_slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
-	state->finishing = true;
-	state->exhausted = true;
 }
 
 /* The next nearest row; false at the end. */
