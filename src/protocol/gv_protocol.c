@@ -20,7 +20,7 @@ SIZE_IS(GvMirrorKey, 24);
 SIZE_IS(GvListState, 12);
 SIZE_IS(GvSearchRequest, 48);
 SIZE_IS(GvTestRequest, 32);
-SIZE_IS(GvSearchReply, 40);
+SIZE_IS(GvSearchReply, 32);
 SIZE_IS(GvProbeReply, 20);
 SIZE_IS(GvKeyForm, 20);
 SIZE_IS(GvMirrorSpec, 64);

@@ -76,7 +76,8 @@ typedef enum GvMessageType
 								 * after another, float [dims]; OK:
 								 * GvSearchReply, GvProbeReply [nprobed],
 								 * GvHit [nhits] and, if the mirror has refine
-								 * records, GvBound [nhits] */
+								 * records, GvBound [nhits], and, if ntests is
+								 * not 0, int32 matches [nprobed] */
 
 	GV_MSG_BEGIN,				/* GvBeginRequest; OK: nothing.  An unfinished
 								 * mirror of the key is thrown away; one that
@@ -245,7 +246,6 @@ typedef struct GvSearchReply
 	int32_t		nprobed;
 	int32_t		nhits;
 	int64_t		copies;			/* as in GvSearch */
-	int64_t		matched;
 	uint32_t	batch;			/* searches answered together with this one */
 	uint32_t	queued_us;		/* from the whole request to the batch's begin */
 	uint32_t	engine_us;		/* the batch */

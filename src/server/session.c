@@ -228,12 +228,15 @@ complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
 	size_t		nprobed = (size_t) found->nprobed;
 	size_t		nhits = (size_t) found->nhits;
 	size_t		nbounds = found->bounded ? nhits : 0;
+	size_t		nmatches = found->matches != NULL ? nprobed : 0;
 	GvSearchReply *reply = gv_reply(asker, sizeof(*reply) +
 									nprobed * sizeof(GvProbeReply) +
 									nhits * sizeof(GvHit) +
-									nbounds * sizeof(GvBound));
+									nbounds * sizeof(GvBound) +
+									nmatches * sizeof(int32_t));
 	GvProbeReply *probed;
 	GvHit	   *hits;
+	GvBound    *bounds;
 	size_t		i;
 
 	if (reply == NULL)
@@ -243,7 +246,6 @@ complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
 	reply->nprobed = found->nprobed;
 	reply->nhits = found->nhits;
 	reply->copies = found->copies;
-	reply->matched = found->matched;
 	reply->batch = (uint32_t) batch;
 	reply->queued_us = (uint32_t) ((began_ns - asker->whole_ns) / 1000);
 	reply->engine_us = (uint32_t) ((ended_ns - began_ns) / 1000);
@@ -255,8 +257,11 @@ complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
 		probed[i].state = held->states[found->probed[i].list];
 	}
 	memcpy(hits, found->hits, nhits * sizeof(GvHit));
+	bounds = (GvBound *) (hits + nhits);
 	if (nbounds > 0)
-		memcpy(hits + nhits, found->bounds, nbounds * sizeof(GvBound));
+		memcpy(bounds, found->bounds, nbounds * sizeof(GvBound));
+	if (nmatches > 0)
+		memcpy(bounds + nbounds, found->matches, nmatches * sizeof(int32_t));
 	return true;
 }
 

@@ -182,7 +182,9 @@ typedef struct GvSearch
 	GvHit	   *hits;			/* out [nhits] */
 	GvBound    *bounds;			/* out [nhits], of the hits; or NULL */
 	int64_t		copies;			/* out: live ones of the lists probed */
-	int64_t		matched;		/* out: of these, that fulfil the condition */
+	int32_t    *matches;		/* out [nprobed]: of each list's live copies
+								 * those that fulfil the condition; NULL
+								 * without one */
 } GvSearch;
 
 /* What an engine runs on. */

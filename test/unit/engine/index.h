@@ -326,9 +326,10 @@ index_matching(const TestIndex *index, const TestList *list, int32_t b,
 									b * gv_keys_bytes(&index->spec.keys));
 }
 
-/* How many live copies the lists have. */
+/* How many live copies of the lists fulfil a condition, which may be NULL. */
 static inline int64_t
-count_live(const TestIndex *index, const Pair *lists, int nlists)
+count_live(const TestIndex *index, const Pair *lists, int nlists,
+		   const GvCondition *condition)
 {
 	int64_t		n = 0;
 	int			p;
@@ -336,7 +337,9 @@ count_live(const TestIndex *index, const Pair *lists, int nlists)
 
 	for (p = 0; p < nlists; p++)
 		for (b = 0; b < index->lists[lists[p].id].nblocks; b++)
-			n += __builtin_popcount(index->lists[lists[p].id].live[b]);
+			n += __builtin_popcount(index_matching(index,
+												   &index->lists[lists[p].id],
+												   b, condition));
 	return n;
 }
 
@@ -401,14 +404,17 @@ search_is_right(const TestIndex *index, const float *query, int32_t probes,
 									   found->condition, &ncopies);
 	int64_t		next = 0;
 	bool		right = found->nprobed == nlists &&
-		found->copies == count_live(index, lists, nlists) &&
-		found->matched == ncopies &&
+		found->copies == count_live(index, lists, nlists, NULL) &&
+		(found->condition == NULL) == (found->matches == NULL) &&
 		found->nhits == (ncopies < capacity ? ncopies : capacity);
 	int32_t		i;
 
 	for (i = 0; right && i < nlists; i++)
 		right = found->probed[i].list == (int32_t) lists[i].id &&
-			found->probed[i].base == lists[i].score;
+			found->probed[i].base == lists[i].score &&
+			(found->matches == NULL ||
+			 found->matches[i] == count_live(index, &lists[i], 1,
+											 found->condition));
 	for (i = 0; right && i < found->nhits; i++)
 	{
 		const GvHit *hit = &found->hits[i];

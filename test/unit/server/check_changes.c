@@ -265,7 +265,6 @@ search_versions(int fd, const GvMirrorKey *key, const TestIndex *versions)
 		found.nprobed = reply->nprobed;
 		found.nhits = reply->nhits;
 		found.copies = reply->copies;
-		found.matched = reply->matched;
 		found.hits = (GvHit *) (probed + reply->nprobed);
 		wrong = !search_is_right(&seen, search.query, search.request.probes,
 								 search_compares(&seen, &search),

@@ -108,7 +108,8 @@ answer_is_right(const TestIndex *index, const TestSearch *search,
 	if (length < sizeof(*reply) || reply->nprobed < 0 || reply->nhits < 0 ||
 		reply->nbounds != (search->records ? (uint32_t) reply->nhits : 0) ||
 		length != sizeof(*reply) + reply->nprobed * sizeof(GvProbeReply) +
-		reply->nhits * sizeof(GvHit) + reply->nbounds * sizeof(GvBound))
+		reply->nhits * sizeof(GvHit) + reply->nbounds * sizeof(GvBound) +
+		(search->request.ntests > 0 ? reply->nprobed * sizeof(int32_t) : 0))
 		return false;
 	probes = calloc(reply->nprobed + 1, sizeof(GvProbe));
 	right = reply->batch >= 1;
@@ -133,8 +134,12 @@ answer_is_right(const TestIndex *index, const TestSearch *search,
 	found.nhits = reply->nhits;
 	found.hits = (GvHit *) (probed + reply->nprobed);
 	found.copies = reply->copies;
-	found.matched = reply->matched;
-	found.condition = search->made != NULL ? &search->made->condition : NULL;
+	if (search->request.ntests > 0)
+	{
+		found.condition = &search->made->condition;
+		found.matches = (int32_t *) ((GvBound *) (found.hits + found.nhits) +
+									 reply->nbounds);
+	}
 	right = right && search_is_right(index, search->query,
 									 search->request.probes,
 									 search_compares(index, search),
