@@ -137,6 +137,7 @@ extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
 extern void IvfpqSearchSettle(IvfpqSearch *search);
 extern void IvfpqSearchLists(IvfpqSearch *search, int first, int end);
 extern void IvfpqSearchTake(IvfpqSearch *search, int candidates);
+extern void IvfpqSearchDistinct(IvfpqSearch *search, int n);
 
 /*
  * keysearch.c: from a query to candidates that fulfil a condition on keys.
