@@ -1,7 +1,9 @@
 -- keys: every type, operator and pair of types, extremes, and what is asked of rows
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/sql/include/prologue.sql
--- all lists, where images decide and rows are asked only what these leave open
+-- all lists, and no pass at the end: images decide, and rows are asked only what these leave open
+SET gpuvec.probes = 16777216;
+SET gpuvec.candidates = 1000000;
 SET gpuvec.max_probes = 16777216;
 SET timezone = 'Europe/Berlin';
 SET datestyle = 'ISO, YMD';
