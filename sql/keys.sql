@@ -121,14 +121,18 @@ SELECT count(*) FROM (SELECT id FROM items WHERE size BETWEEN 50 AND 52
 SELECT batches, lists, copies > 3000 AS all_copies, measured, given, finished
 FROM gpuvec_last_scan();
 -- none fulfils: nothing is read
-SELECT count(*) FROM (SELECT id FROM items WHERE tenant = 7 AND tenant = 8
+SELECT count(*) FROM (SELECT id FROM items WHERE size < 9 AND size > 10
 	ORDER BY v <-> '{1,2,3,4,5,6,7,8}' LIMIT 10) AS s;
 SELECT batches, lists, copies, measured FROM gpuvec_last_scan();
 RESET gpuvec.scan_order;
 
 -- no more lists than may be
 SET gpuvec.max_probes = 20;
-SELECT count(*) < 40 AS few FROM (SELECT id FROM items WHERE tenant = 7
+SELECT count(*) < 76 AS few FROM (SELECT id FROM items WHERE tenant = 7
+	ORDER BY v <-> '{1,2,3,4,5,6,7,8}') AS s;
+SELECT lists <= 20 * batches AS few FROM gpuvec_last_scan();
+SELECT count(*) < 200 AS few, bool_and(free = 3 AND tenant > 20) AS right FROM (
+	SELECT free, tenant FROM items WHERE tenant > 20 AND free = 3
 	ORDER BY v <-> '{1,2,3,4,5,6,7,8}') AS s;
 SELECT lists <= 20 * batches AS few FROM gpuvec_last_scan();
 RESET gpuvec.max_probes;
