@@ -1,7 +1,10 @@
 -- keys: every type, operator and pair of types, extremes, and what is asked of rows
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/sql/include/prologue.sql
-SET gpuvec.recall = 1;
+-- all lists, and no pass at the end: images decide, and rows are asked only what these leave open
+SET gpuvec.probes = 16777216;
+SET gpuvec.candidates = 1000000;
+SET gpuvec.max_probes = 16777216;
 SET timezone = 'Europe/Berlin';
 SET datestyle = 'ISO, YMD';
 
@@ -44,7 +47,7 @@ FROM sample \gexec
 SELECT format('INSERT INTO keyed SELECT g, pg_temp.point(g, 4), %s FROM generate_series(1, 250) AS g',
 	string_agg(format('(%L::text[])[g %% %s]::%s', vals, cardinality(vals) + 1, type), ', ' ORDER BY type))
 FROM sample \gexec
-CREATE TABLE plain AS SELECT * FROM keyed;
+CREATE TABLE keyed_plain AS SELECT * FROM keyed;
 ANALYZE keyed;
 
 -- what is wrong with rows that an index finds; NULL: nothing
@@ -64,7 +67,7 @@ BEGIN
 		RETURN format('%s: %s', condition, lines);
 	END IF;
 	EXECUTE format('SELECT array_agg(id ORDER BY id) FROM (%s) AS q', statement) INTO found;
-	EXECUTE format('SELECT array_agg(id ORDER BY id) FROM plain WHERE %s', condition) INTO truth;
+	EXECUTE format('SELECT array_agg(id ORDER BY id) FROM %s_plain WHERE %s', tab, condition) INTO truth;
 	IF found IS DISTINCT FROM truth THEN
 		RETURN format('%s: %s rows, not %s', condition, coalesce(cardinality(found), 0), coalesce(cardinality(truth), 0));
 	END IF;
@@ -121,3 +124,151 @@ SELECT c.*
 FROM (SELECT array_agg(type ORDER BY type) AS types
 	FROM (SELECT type, (row_number() OVER (ORDER BY type) - 1) / 6 AS n FROM sample) AS s GROUP BY n ORDER BY n) AS t,
 	pg_temp.check_columns(types) AS c;
+
+-- several conditions on a key, some that contradict, and more than fit
+CREATE INDEX keyed_keys ON keyed USING gpuivfpq (v, int4, text, float8, mood, _int4) WITH (lists = 5);
+SELECT condition, pg_temp.wrong('keyed', condition)
+FROM unnest(ARRAY[
+	'int4 > -5 AND int4 <= 5',
+	'int4 > 5 AND int4 < 5',
+	'int4 >= 5 AND int4 <= 1',
+	'int4 IS NULL AND int4 > 0',
+	'int4 IS NULL AND int4 IS NOT NULL',
+	'int4 IS NOT NULL AND text IS NULL',
+	'int4 = ANY (''{5,1}'') AND int4 = ANY (''{5,0}'') AND int4 > 0',
+	'int4 = ANY (''{{5,1},{NULL,0}}'')',
+	'int4 = ANY (ARRAY[5000000000, -5000000000, 5])',
+	'int4 = ANY (ARRAY[5000000000, -5000000000])',
+	'int4 < 5000000000 AND int4 > -5000000000',
+	'text = ''a'' AND text = ANY (''{b,ab}'')',
+	'text = ''a'' AND text = ANY (''{a,b}'')',
+	'text = ''a'' AND mood > ''ok'' AND float8 < 1',
+	'mood > ''ok'' AND mood < ''best''',
+	'mood > ANY (''{good,best}'')',
+	'_int4 && ''{1,3}'' AND _int4 @> ''{2}''',
+	'_int4 @> ''{}'' AND int4 >= 0',
+	'_int4 @> ''{NULL}''',
+	'v IS NOT NULL AND int4 = 1']) AS condition;
+WITH many AS (
+	SELECT string_agg(format('text = ANY (''{a,b,%s}'')', n), ' AND ') AS condition FROM generate_series(1, 40) AS n)
+SELECT pg_temp.wrong('keyed', condition) FROM many;
+WITH many AS (
+	SELECT format('int4 = ANY (%L::int[])', array_agg(n)) AS condition FROM generate_series(0, 70000) AS n)
+SELECT pg_temp.wrong('keyed', condition) FROM many;
+WITH many AS (
+	SELECT format('text = ANY (%L::text[])', array_agg(n::text) || 'a'::text || 'b'::text) AS condition FROM generate_series(0, 70000) AS n)
+SELECT pg_temp.wrong('keyed', condition) FROM many;
+
+-- values that change from scan to scan
+SELECT s.vals[n], k.ids, k.ids = p.ids AS same
+FROM sample AS s, generate_series(6, 9) AS n,
+	LATERAL (SELECT array_agg(id) AS ids FROM (SELECT id FROM keyed WHERE int4 = s.vals[n]::bigint ORDER BY v <-> '{0,0,0,0}' LIMIT 3) AS q) AS k,
+	LATERAL (SELECT array_agg(id) AS ids FROM (SELECT id FROM keyed_plain WHERE int4 = s.vals[n]::bigint ORDER BY v <-> '{0,0,0,0}' LIMIT 3) AS q) AS p
+WHERE type = 'int4' ORDER BY n;
+
+-- time zones as far off as can be set
+DROP INDEX keyed_keys;
+CREATE INDEX keyed_keys ON keyed USING gpuivfpq (v, date, timestamp, timestamptz, int4) WITH (lists = 5);
+CREATE FUNCTION pg_temp.wrong_in(zone text, condition text) RETURNS text
+LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM set_config('timezone', zone, true);
+	RETURN pg_temp.wrong('keyed', condition);
+END
+$$;
+SELECT count(*), string_agg(wrong, E'\n') AS wrong
+FROM unnest('{XXX-167:59,XXX167:59,Pacific/Kiritimati}'::text[]) AS zone, unnest('{<,<=,=,>=,>}'::text[]) AS operator,
+	unnest(ARRAY['timestamptz %s date ''2026-11-24''', 'timestamptz %s timestamp ''2026-10-25 02:30''',
+		'timestamp %s timestamptz ''2026-11-23 23:00+00''', 'date %s timestamptz ''2026-11-24 00:00+14''']) AS condition,
+	pg_temp.wrong_in(zone, format(condition, operator)) AS wrong;
+
+-- an index that is not trained asks rows
+DROP INDEX keyed_keys;
+CREATE INDEX keyed_keys ON keyed USING gpuivfpq (v, int4, text, numeric, mood, jsonb) WITH (dims = 4);
+SELECT lists, pending, keys FROM gpuvec_index_info('keyed_keys');
+SELECT condition, pg_temp.wrong('keyed', condition)
+FROM unnest(ARRAY['int4 > 0 AND text = ''a''', 'int4 = 5000000000', 'int4 IS NULL', 'numeric < .1 AND mood >= ''ok''',
+	'text = ANY (''{a,NULL,b}'')', 'int4 = (SELECT NULL::int)', 'jsonb @> ''{"a": 1}''']) AS condition;
+DROP INDEX keyed_keys;
+
+-- expressions, domains, types that are coerced, a predicate
+CREATE DOMAIN positive AS int CHECK (VALUE > 0);
+CREATE DOMAIN label AS varchar(10);
+CREATE TABLE odd (id int, v real[], name label, payload jsonb, n positive, code char(3), net cidr, rel regclass) WITH (autovacuum_enabled = off);
+INSERT INTO odd SELECT g, pg_temp.point(g, 4), 'Ab' || g % 7, jsonb_build_object('x', g % 9), 1 + g % 5, chr(97 + g % 3),
+	format('10.%s.0.0/16', g % 4)::cidr, (ARRAY['pg_class', 'pg_type', NULL])[1 + g % 3]::regclass
+FROM generate_series(1, 200) AS g;
+INSERT INTO odd (id, v) VALUES (201, '{1,2,3,4}');
+CREATE TABLE odd_plain AS SELECT * FROM odd;
+CREATE INDEX odd_keys ON odd USING gpuivfpq (v, lower(name), ((payload ->> 'x')::int), n, code, net, rel) WITH (lists = 5);
+SELECT keys FROM gpuvec_index_info('odd_keys');
+ANALYZE odd;
+SELECT condition, pg_temp.wrong('odd', condition)
+FROM unnest(ARRAY['lower(name) = ''ab3''', 'lower(name) = ANY (''{ab1,ab2,x}'')', 'lower(name) IS NULL', '(payload ->> ''x'')::int >= 7',
+	'n = 3::bigint', 'n IN (1, 5)', 'code = ''a''', 'code = ''b  ''', 'net = ''10.2.0.0/16''', 'rel = ''pg_type''::regclass',
+	'rel = ''pg_type''::regclass AND n > 2 AND lower(name) = ''ab1''']) AS condition;
+DROP INDEX odd_keys;
+CREATE INDEX odd_keys ON odd USING gpuivfpq (v, n, name) WITH (lists = 5) WHERE code = 'a';
+SELECT condition, pg_temp.wrong('odd', condition)
+FROM unnest(ARRAY['code = ''a'' AND n < 3', 'code = ''a'' AND name = ''Ab1''', 'code = ''a'' AND name = ''Ab1''::label']) AS condition;
+DROP TABLE odd, odd_plain;
+
+-- a type of one's own by a hash that says nothing, and arrays of a type without a class
+CREATE FUNCTION always_7(text) RETURNS int LANGUAGE sql IMMUTABLE STRICT RETURN 7;
+CREATE OPERATOR CLASS collide_ops FOR TYPE text USING gpuivfpq AS
+	OPERATOR 3 =,
+	FUNCTION 2 always_7(text);
+CREATE OPERATOR CLASS uuid_array_ops DEFAULT FOR TYPE uuid[] USING gpuivfpq AS
+	OPERATOR 6 && (anyarray, anyarray),
+	OPERATOR 7 @> (anyarray, anyarray),
+	FUNCTION 3 gpuvec_signature(anyarray);
+ALTER TABLE keyed ADD ids uuid[];
+UPDATE keyed SET ids = ARRAY[uuid, 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'] WHERE id % 3 = 0;
+DROP TABLE keyed_plain;
+CREATE TABLE keyed_plain AS SELECT * FROM keyed;
+CREATE INDEX keyed_keys ON keyed USING gpuivfpq (v, text collide_ops, ids) WITH (lists = 5);
+SELECT condition, pg_temp.wrong('keyed', condition)
+FROM unnest(ARRAY['text = ''a''', 'text = ANY (''{a,b}'')', 'text = ''nowhere''', 'text IS NULL',
+	'ids && ''{ffffffff-ffff-ffff-ffff-ffffffffffff}''',
+	'ids @> ''{ffffffff-ffff-ffff-ffff-ffffffffffff,a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11}''']) AS condition;
+DROP INDEX keyed_keys;
+
+-- what is no key
+CREATE INDEX ON keyed USING gpuivfpq (int4, v);
+CREATE INDEX ON keyed USING gpuivfpq (v, int4, v);
+CREATE INDEX ON keyed USING gpuivfpq (v, v real_ip_ops);
+CREATE INDEX ON keyed USING gpuivfpq (v, int2, int4, int8, oid, bool, date, text, uuid);
+CREATE INDEX ON keyed USING gpuivfpq (v, (text::json));
+CREATE UNIQUE INDEX ON keyed USING gpuivfpq (v, int4);
+CREATE INDEX ON keyed USING gpuivfpq (v) INCLUDE (int4);
+CREATE OPERATOR CLASS time_ops FOR TYPE time USING gpuivfpq AS
+	OPERATOR 1 <,
+	OPERATOR 3 =;
+CREATE INDEX ON keyed USING gpuivfpq (v, (timestamp::time) time_ops);
+CREATE UNLOGGED TABLE unlogged (v real[], i int);
+CREATE INDEX ON unlogged USING gpuivfpq (i, v);
+CREATE INDEX ON unlogged USING gpuivfpq (v, i) WITH (dims = 4);
+-- text that is equal to other text; a server may be built without ICU
+DO $$
+BEGIN
+	CREATE COLLATION any_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+	CREATE INDEX any_case_key ON keyed USING gpuivfpq (v, text COLLATE any_case);
+EXCEPTION WHEN feature_not_supported THEN
+	RAISE WARNING 'refused';
+END
+$$;
+
+-- signatures
+SELECT b, a @> b AS contains, NOT a @> b OR gpuvec_signature(a) & gpuvec_signature(b) = gpuvec_signature(b) AS sound
+FROM (VALUES ('{"a": {"b": [1, "x"]}, "c": null}'::jsonb)) AS l (a),
+	unnest(ARRAY['{}', '{"a": {}}', '{"a": {"b": [1.0]}}', '{"c": null}', '{"c": false}', '{"b": [1]}', '[1]', '1']::jsonb[]) AS b;
+SELECT gpuvec_signature('{}'::int[]), gpuvec_signature('{NULL}'::text[]), gpuvec_signature('{1,2}'::int[]) = gpuvec_signature('{{2},{1}}'::bigint[]) AS same,
+	gpuvec_signature(NULL::jsonb);
+SELECT gpuvec_signature('{}'::point[]);
+DROP TABLE keyed, keyed_plain, sample, unlogged;
+DROP FUNCTION always_7 CASCADE;
+DROP OPERATOR FAMILY uuid_array_ops USING gpuivfpq;
+DROP OPERATOR FAMILY time_ops USING gpuivfpq;
+DROP OPERATOR FAMILY collide_ops USING gpuivfpq;
+DROP DOMAIN positive, label;
+DROP TYPE mood;

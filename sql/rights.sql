@@ -38,6 +38,7 @@ CREATE INDEX sec_named ON sec USING gpuivfpq (norm_named(v));
 CREATE INDEX sec_set ON sec USING gpuivfpq (norm_set(v));
 CREATE INDEX sec_typed ON sec USING gpuivfpq (norm_typed(v));
 CREATE INDEX sec_c ON sec USING gpuivfpq ((v || '{1}')) WHERE v[1] > 0;
+CREATE INDEX sec_key ON sec USING gpuivfpq (v, cardinality(norm_vec(v)));
 -- PostgreSQL 17 computes these for an empty table, too, when an index is made
 CREATE OR REPLACE FUNCTION norm_sql(v real[]) RETURNS real[] LANGUAGE sql IMMUTABLE
 AS 'SELECT scale_vec(v)';
@@ -69,6 +70,7 @@ SELECT recall FROM gpuvec_recall('sec_named', 1, 1);
 SELECT recall FROM gpuvec_recall('sec_set', 1, 1);
 SELECT recall FROM gpuvec_recall('sec_typed', 1, 1);
 SELECT recall FROM gpuvec_recall('sec_c', 1, 1);
+SELECT recall FROM gpuvec_recall('sec_key', 1, 1);
 -- what the session's planner made of the index before must not be used
 SET enable_seqscan = off;
 SELECT id FROM sec WHERE wanted(v) ORDER BY norm_sql(v) <-> '{1,1}' LIMIT 1;
@@ -89,6 +91,7 @@ SELECT * FROM gpuvec_verify_index('sec_named');
 SELECT * FROM gpuvec_verify_index('sec_set');
 SELECT * FROM gpuvec_verify_index('sec_typed');
 SELECT * FROM gpuvec_verify_index('sec_c');
+SELECT * FROM gpuvec_verify_index('sec_key');
 \set VERBOSITY default
 SELECT * FROM gpuvec_verify_index('sec_named');
 SELECT current_user, current_setting('search_path');
@@ -120,6 +123,7 @@ REINDEX INDEX sec_call;
 REINDEX INDEX sec_sql;
 REINDEX INDEX sec_partial;
 REINDEX INDEX sec_named;
+REINDEX INDEX sec_key;
 REINDEX INDEX sec_set;
 CREATE INDEX sec_no ON sec USING gpuivfpq (norm_vec(v));
 SET search_path = public;
@@ -132,7 +136,7 @@ SELECT gpuvec_train('sec_named');
 SELECT gpuvec_train('sec_set');
 SELECT count(*) > 0 AS calibrated FROM gpuvec_calibrate('sec_named');
 \set VERBOSITY default
-DROP INDEX sec_call, sec_sql, sec_partial, sec_typed;
+DROP INDEX sec_call, sec_sql, sec_partial, sec_typed, sec_key;
 SET search_path = public;
 
 -- parallel workers and the one that VACUUM asks for act as the leader does

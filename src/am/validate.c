@@ -43,7 +43,8 @@ typedef struct Examined
 	char	   *family_name;
 	uint32		strategies;		/* bit s: some operator has strategy s */
 	bool		has_operator;	/* (type, type) is there */
-	bool		has_function[1 + IVFPQ_NPROCS]; /* so is support function n of type */
+	bool		has_function[1 + IVFPQ_NPROCS]; /* so is support function n of
+												 * type */
 	bool		valid;
 } Examined;
 
@@ -295,7 +296,7 @@ ivfpqvalidate(Oid opclassoid)
 	for (int i = 0; i < procs->n_members; i++)
 	{
 		Form_pg_amproc proc = (Form_pg_amproc)
-			GETSTRUCT(&procs->members[i]->tuple);
+		GETSTRUCT(&procs->members[i]->tuple);
 
 		if (of_vectors)
 			examine_function(proc, &x);

@@ -70,14 +70,16 @@ recall(const GvMirrorKey *key)
 
 /* IVFPQ_SERVED: ask gpuvecd; else why not. */
 static IvfpqServed
-decide(Relation index, const IvfpqMetaData *meta, const GvMirrorKey *key,
-	   int probes, int capacity)
+decide(Relation index, const IvfpqMetaData *meta,
+	   const GvSearchRequest *request)
 {
+	const GvMirrorKey *key = &request->key;
 	Memory	   *memory;
 
 	if (!IvfpqServerIsWanted() || !IvfpqCanMirror(index, meta) ||
-		probes < 1 || probes > GV_MAX_PROBES ||
-		capacity < 1 || capacity > GV_MAX_HITS)
+		request->probes < 1 || request->probes > GV_MAX_PROBES ||
+		request->capacity < 1 || request->capacity > GV_MAX_HITS ||
+		request->nvalues > GV_MAX_VALUES)
 		return IVFPQ_NOT_ASKED;
 	if (IvfpqSharedState() != IVFPQ_STATE_UP)
 		return IVFPQ_DOWN;
@@ -132,6 +134,7 @@ check_answer(const IvfpqChannel *channel, const GvSearchRequest *request,
 			 const IvfpqMetaData *meta, IvfpqAnswer *answer)
 {
 	bool		bounds = meta->refine != IVFPQ_REFINE_NONE;
+	bool		matches = request->ntests > 0;
 	uint32		length = IvfpqAnswerLength(channel);
 	const GvSearchReply *head =
 	(const GvSearchReply *) IvfpqAnswerBody(channel);
@@ -141,7 +144,8 @@ check_answer(const IvfpqChannel *channel, const GvSearchRequest *request,
 		head->nhits < 0 || head->nhits > request->capacity ||
 		length != sizeof(*head) +
 		head->nprobed * sizeof(GvProbeReply) + head->nhits * sizeof(GvHit) +
-		head->nbounds * sizeof(GvBound) ||
+		head->nbounds * sizeof(GvBound) +
+		(matches ? head->nprobed * sizeof(int32) : 0) ||
 		head->nbounds != (bounds ? (uint32) head->nhits : 0))
 		return false;
 	answer->head = *head;
@@ -150,8 +154,12 @@ check_answer(const IvfpqChannel *channel, const GvSearchRequest *request,
 	answer->hits = (const GvHit *) (answer->probed + head->nprobed);
 	answer->bounds = bounds ? (const GvBound *) (answer->hits + head->nhits) :
 		NULL;
+	answer->matches = matches ?
+		(const int32 *) ((const char *) head + length) - head->nprobed : NULL;
 	for (int i = 0; i < head->nprobed; i++)
-		if (answer->probed[i].list < 0 || answer->probed[i].list >= meta->nlists)
+		if (answer->probed[i].list < 0 ||
+			answer->probed[i].list >= meta->nlists ||
+			(matches && answer->matches[i] < 0))
 			return false;
 	for (int i = 0; i < head->nhits; i++)
 		if (answer->hits[i].probe >= (uint32) head->nprobed)
@@ -177,22 +185,83 @@ note_company(IvfpqChannel *channel, const GvSearchReply *head)
 	channel->soon = alone == ALONE_LONG;
 }
 
+/* How many values the sets of a condition have. */
+static int64
+count_values(const GvCondition *condition)
+{
+	int64		n = 0;
+
+	for (int i = 0; condition != NULL && i < condition->ntests; i++)
+		if (condition->tests[i].kind == GV_TEST_SET)
+			n += condition->tests[i].nvalues;
+	return n;
+}
+
+/* What stands behind a request with a condition, *bytes of it. */
+static char *
+make_tail(const GvSearchRequest *request, const IvfpqQuestion *question,
+		  Size *bytes)
+{
+	Size		query_bytes = request->dims * sizeof(float);
+	Size		values_at = request->ntests * sizeof(GvTestRequest);
+	Size		query_at = values_at + request->nvalues * sizeof(uint64);
+	char	   *tail = palloc0(query_at + query_bytes);
+	GvTestRequest *tests = (GvTestRequest *) tail;
+	uint64	   *values = (uint64 *) (tail + values_at);
+
+	for (int i = 0; i < request->ntests; i++)
+	{
+		const GvKeyTest *test = &question->condition->tests[i];
+
+		tests[i].key = test->key;
+		tests[i].kind = test->kind;
+		tests[i].low = test->low;
+		tests[i].high = test->high;
+		if (test->kind != GV_TEST_SET || test->nvalues == 0)
+			continue;
+		tests[i].nvalues = test->nvalues;
+		memcpy(values, test->values, test->nvalues * sizeof(uint64));
+		values += test->nvalues;
+	}
+	memcpy(tail + query_at, question->query, query_bytes);
+	*bytes = query_at + query_bytes;
+	return tail;
+}
+
+/* The request and its answer, of at most so many bytes. */
+static IvfpqServed
+exchange(IvfpqChannel *channel, const GvSearchRequest *request,
+		 const IvfpqQuestion *question, uint32 most)
+{
+	Size		bytes = request->dims * sizeof(float);
+	char	   *tail = NULL;
+	IvfpqServed served;
+
+	if (request->ntests > 0)
+		tail = make_tail(request, question, &bytes);
+	served = IvfpqChannelAsk(channel, GV_MSG_SEARCH, request,
+							 sizeof(*request),
+							 tail ? tail : (const char *) question->query,
+							 bytes, most);
+	if (tail)
+		pfree(tail);
+	return served;
+}
+
 /* Ask; *reason why it is not served. */
 static IvfpqServed
 ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
-	const float *query, IvfpqAnswer *answer, const char **reason)
+	const IvfpqQuestion *question, IvfpqAnswer *answer, const char **reason)
 {
 	uint32		most = sizeof(GvSearchReply) +
-	request->probes * sizeof(GvProbeReply) +
+	request->probes * (sizeof(GvProbeReply) + sizeof(int32)) +
 	request->capacity * (sizeof(GvHit) + sizeof(GvBound));
 	uint64		epoch = pg_atomic_read_u64(&ivfpq_shared->epoch);
 	uint64		before = IvfpqCountServed();
 	int64		begun = IvfpqNow();
 	IvfpqChannel *channel = IvfpqConnect(GV_ROLE_SESSION, begun +
 										 (int64) ivfpq_request_timeout * 1000);
-	IvfpqServed served = IvfpqChannelAsk(channel, GV_MSG_SEARCH, request,
-										 sizeof(*request), query,
-										 meta->dims * sizeof(float), most);
+	IvfpqServed served = exchange(channel, request, question, most);
 
 	if (served == IVFPQ_SERVED &&
 		!check_answer(channel, request, meta, answer))
@@ -256,21 +325,29 @@ complain(IvfpqServed served, const char *reason)
 }
 
 /*
- * Search an index's mirror for a transformed query [dims].  IVFPQ_SERVED:
- * *answer is what gpuvecd found.  Anything else: why the caller has to search
- * himself; an error if the user wants that.
+ * Search an index's mirror.  IVFPQ_SERVED: *answer is what gpuvecd found.
+ * Anything else: why the caller has to search himself; an error if the user
+ * wants that.
  */
 IvfpqServed
-IvfpqAskSearch(Relation index, const IvfpqMetaData *meta, const float *query,
-			   int probes, int compare, int capacity, IvfpqAnswer *answer)
+IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,
+			   const IvfpqQuestion *question, IvfpqAnswer *answer)
 {
-	GvSearchRequest request = {IvfpqMirrorKey(index, meta), meta->dims, probes,
-	Max(compare, 1), capacity};
+	const GvCondition *condition = question->condition;
+	GvSearchRequest request = {
+		.key = IvfpqMirrorKey(index, meta),
+		.dims = meta->dims,
+		.probes = question->probes,
+		.compare = Max(question->compare, 1),
+		.capacity = question->capacity,
+		.ntests = condition ? condition->ntests : 0,
+		.nvalues = (int32) Min(count_values(condition), PG_INT32_MAX)
+	};
 	const char *reason = "";
-	IvfpqServed served = decide(index, meta, &request.key, probes, capacity);
+	IvfpqServed served = decide(index, meta, &request);
 
 	if (served == IVFPQ_SERVED)
-		served = ask(&request, meta, query, answer, &reason);
+		served = ask(&request, meta, question, answer, &reason);
 	count(served);
 	if (served != IVFPQ_SERVED && ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
 		complain(served, reason);

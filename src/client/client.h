@@ -30,11 +30,24 @@ typedef struct IvfpqAnswer
 								 * their probes are in range */
 	const GvBound *bounds;		/* [head.nhits], or NULL of an index without
 								 * refine records */
+	const int32 *matches;		/* [head.nprobed] copies of each list that
+								 * fulfil the condition, in 0 .. 2^31 - 1; NULL
+								 * where none was asked */
 } IvfpqAnswer;
 
+/* What gpuvecd is asked. */
+typedef struct IvfpqQuestion
+{
+	const float *query;			/* [dims], transformed */
+	const GvCondition *condition;	/* on keys, or NULL */
+	int			probes;
+	int			compare;
+	int			capacity;
+} IvfpqQuestion;
+
 extern IvfpqServed IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,
-								  const float *query, int probes, int compare,
-								  int capacity, IvfpqAnswer *answer);
+								  const IvfpqQuestion *question,
+								  IvfpqAnswer *answer);
 extern void IvfpqAskStale(Relation index, const IvfpqMetaData *meta,
 						  bool useless);
 

@@ -353,7 +353,8 @@ extern GvStatus gv_table(const GvModel *model, const float *query,
  * condition all blocks have keys; codes of those without such a copy are not
  * touched.  Blocks need not outlive the call.
  *
- * scan_begin: begin a scan; what waits in it is forgotten.
+ * scan_begin: begin a scan; what waits in it is forgotten.  That the values of
+ * a condition's sets ascend is not looked at.
  *
  * scan_finish: scan->best has the best of all that was offered, as if each had
  * been pushed.  More may be offered then.

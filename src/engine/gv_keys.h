@@ -24,6 +24,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define GV_MAX_KEYS		7
 #define GV_MAX_TESTS	32		/* of a condition */
@@ -35,13 +36,20 @@ typedef enum GvKeyKind
 	GV_KEY_SIGNATURE			/* a set of bits */
 } GvKeyKind;
 
-/* Which keys the blocks of an index have. */
+/* Which keys the blocks of an index have.  It travels, so it has no holes. */
 typedef struct GvKeyForm
 {
 	int32_t		nkeys;			/* 0 .. GV_MAX_KEYS */
-	uint8_t		kind[GV_MAX_KEYS];	/* GvKeyKind */
-	uint8_t		width[GV_MAX_KEYS]; /* bytes of an image: 1, 2, 4 or 8 */
+	uint8_t		kind[GV_MAX_KEYS + 1];	/* GvKeyKind; 0 = no more */
+	uint8_t		width[GV_MAX_KEYS + 1]; /* bytes of an image: 1, 2, 4 or 8; 0
+										 * = no more */
 } GvKeyForm;
+
+static inline bool
+gv_same_form(const GvKeyForm *a, const GvKeyForm *b)
+{
+	return memcmp(a, b, sizeof(*a)) == 0;
+}
 
 /*
  * What is known of all copies of a block, dead ones included, whose key is not

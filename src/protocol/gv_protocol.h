@@ -41,7 +41,7 @@
 #include "engine/mirror/gv_builder.h"
 
 #define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
-#define GV_PROTOCOL_VERSION 7
+#define GV_PROTOCOL_VERSION 8
 
 /*
  * In the data directory.  Base backups skip names that begin so.  The paths
@@ -59,6 +59,7 @@
 /* The most that a search may ask for. */
 #define GV_MAX_PROBES		(1 << 18)
 #define GV_MAX_HITS			(1 << 19)
+#define GV_MAX_VALUES		(1 << 16)	/* of all sets of a condition */
 
 /* The most that a trial may ask for at once. */
 #define GV_MAX_TRIES		256
@@ -70,10 +71,13 @@ typedef enum GvMessageType
 	GV_MSG_PING,				/* nothing; OK: nothing */
 	GV_MSG_STATUS,				/* nothing; OK: GvStatusReply and a
 								 * GvMirrorStatus for each mirror */
-	GV_MSG_SEARCH,				/* GvSearchRequest, float [dims]; OK:
+	GV_MSG_SEARCH,				/* GvSearchRequest, GvTestRequest [ntests],
+								 * uint64 values [nvalues] of their sets one
+								 * after another, float [dims]; OK:
 								 * GvSearchReply, GvProbeReply [nprobed],
 								 * GvHit [nhits] and, if the mirror has refine
-								 * records, GvBound [nhits] */
+								 * records, GvBound [nhits], and, if ntests is
+								 * not 0, int32 matches [nprobed] */
 
 	GV_MSG_BEGIN,				/* GvBeginRequest; OK: nothing.  An unfinished
 								 * mirror of the key is thrown away; one that
@@ -221,13 +225,27 @@ typedef struct GvSearchRequest
 	int32_t		probes;			/* 1 .. GV_MAX_PROBES */
 	int32_t		compare;
 	int32_t		capacity;		/* 1 .. GV_MAX_HITS */
+	int32_t		ntests;			/* 0 .. GV_MAX_TESTS, of the mirror's keys; 0:
+								 * all copies are wanted */
+	int32_t		nvalues;		/* 0 .. GV_MAX_VALUES */
 } GvSearchRequest;
+
+/* A GvKeyTest on its way. */
+typedef struct GvTestRequest
+{
+	int32_t		key;
+	int32_t		kind;			/* GvTestKind */
+	uint64_t	low;
+	uint64_t	high;
+	int32_t		nvalues;		/* of GV_TEST_SET; else 0 */
+	int32_t		unused;			/* 0 */
+} GvTestRequest;
 
 typedef struct GvSearchReply
 {
 	int32_t		nprobed;
 	int32_t		nhits;
-	int64_t		copies;			/* scored */
+	int64_t		copies;			/* as in GvSearch */
 	uint32_t	batch;			/* searches answered together with this one */
 	uint32_t	queued_us;		/* from the whole request to the batch's begin */
 	uint32_t	engine_us;		/* the batch */
@@ -269,6 +287,7 @@ typedef struct GvListsRequest
  *		uint32 live [nblocks]
  *		float t [nblocks][32]						\
  *		uint16 rowids [nblocks][32][3]				 > unless GV_PIECE_LIVE
+ *		keys [nblocks], of a mirror that has them	 |
  *		uint8 codes [nblocks][code_bytes][32]		/
  * A list that is longer than a message comes in several pieces, ascending.
  * `state` is the list's once the piece is in, its nitems the copies up to the
@@ -441,14 +460,17 @@ typedef struct GvMirrorStatus
 
 extern const char *gv_refusal_name(uint32_t code);
 
-/* Bytes of a piece: header and arrays, for codes of code_bytes each. */
+/*
+ * Bytes of a piece: header and arrays, for codes of code_bytes each, and keys
+ * of keys_bytes a block.
+ */
 static inline int64_t
-gv_piece_bytes(const GvPiece *piece, int32_t code_bytes)
+gv_piece_bytes(const GvPiece *piece, int32_t code_bytes, size_t keys_bytes)
 {
 	int64_t		block = 4;
 
 	if ((piece->flags & GV_PIECE_LIVE) == 0)
-		block += 32 * (4 + 6 + (int64_t) code_bytes);
+		block += 32 * (4 + 6 + (int64_t) code_bytes) + (int64_t) keys_bytes;
 	return (int64_t) sizeof(GvPiece) + piece->nblocks * block;
 }
 

@@ -281,6 +281,13 @@ gv_same_key(const GvMirrorKey *a, const GvMirrorKey *b)
 		a->relation == b->relation && a->build_id == b->build_id;
 }
 
+/* The condition of a search; values are in its message. */
+typedef struct GvAskedCondition
+{
+	GvCondition condition;
+	GvKeyTest	tests[GV_MAX_TESTS];
+} GvAskedCondition;
+
 /*
  * session.c: means to search a device's mirrors, and the batch that is under
  * way.
@@ -296,6 +303,7 @@ typedef struct GvWorker
 	int			nasked;			/* and those that could be none */
 	GvConnection *askers[GV_MAX_BATCH]; /* [nasked] of the n first, then */
 	GvSearch	searches[GV_MAX_BATCH]; /* [n] */
+	GvAskedCondition conditions[GV_MAX_BATCH];	/* [n] */
 } GvWorker;
 
 extern GvStatus gv_worker_open(int32_t device, GvWorker **worker);
@@ -424,7 +432,16 @@ extern void gv_pieces_conclude(GvConnection *connection, GvStatus status,
 							   const char *wrong);
 extern bool gv_pieces_check(const GvConnection *connection,
 							const GvMirrorSpec *spec);
-extern GvListPiece gv_pieces_open(const GvPiece *piece);
+extern GvListPiece gv_pieces_open(const GvMirrorSpec *spec,
+								  const GvPiece *piece);
+
+/* Bytes of a piece of such a mirror. */
+static inline int64_t
+gv_pieces_bytes(const GvMirrorSpec *spec, const GvPiece *piece)
+{
+	return gv_piece_bytes(piece, gv_code_bytes(spec->m),
+						  gv_keys_bytes(&spec->keys));
+}
 
 /* Blocks of a list of so many copies. */
 static inline int64_t

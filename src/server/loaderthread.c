@@ -17,7 +17,7 @@ gv_loader_begin(GvConnection *connection)
 	const GvBeginRequest *request = gv_payload(connection);
 	GvRefusalCode refusal = GV_REFUSED_PROTOCOL;
 
-	if (request->spec.device == 0 && request->spec.unused == 0)
+	if (request->spec.device == 0)
 		refusal = gv_mirrors_begin(&request->key, &request->spec,
 								   connection->number);
 	if (refusal != 0)

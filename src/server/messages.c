@@ -21,6 +21,9 @@
 #define FROM(type)	sizeof(type), GV_MAX_MESSAGE
 #define BEYOND(type) sizeof(type) + 1, GV_MAX_MESSAGE
 #define VECTOR(type) sizeof(type) + 1, sizeof(type) + 4 * GV_MAX_DIMS
+#define SEARCH		sizeof(GvSearchRequest) + 1, \
+	sizeof(GvSearchRequest) + sizeof(GvTestRequest) * GV_MAX_TESTS + \
+	sizeof(uint64_t) * GV_MAX_VALUES + 4 * GV_MAX_DIMS
 
 static const GvMessageKind kinds[GV_MSG_OK] = {
 	[GV_MSG_HELLO] = {STRANGER, IS(GvHello), GV_ANY_TIME, false,
@@ -29,8 +32,8 @@ static const GvMessageKind kinds[GV_MSG_OK] = {
 	false, gv_session_ping},
 	[GV_MSG_STATUS] = {SESSION | LOADER, NONE, GV_ANY_TIME, false,
 	gv_session_status},
-	[GV_MSG_SEARCH] = {SESSION | LOADER, VECTOR(GvSearchRequest), GV_ANY_TIME,
-	false, gv_session_search},
+	[GV_MSG_SEARCH] = {SESSION | LOADER, SEARCH, GV_ANY_TIME, false,
+	gv_session_search},
 
 	[GV_MSG_BEGIN] = {LOADER, IS(GvBeginRequest), GV_ANY_TIME, false,
 	gv_loader_begin},

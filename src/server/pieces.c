@@ -131,9 +131,9 @@ gv_pieces_ready(GvConnection *connection)
 	gv_pieces_conclude(connection, GV_OK, wrong);
 }
 
-/* Where the arrays of a piece are. */
+/* Where the arrays of a piece of such a mirror are. */
 GvListPiece
-gv_pieces_open(const GvPiece *piece)
+gv_pieces_open(const GvMirrorSpec *spec, const GvPiece *piece)
 {
 	GvListPiece open = {
 		.list = piece->list,
@@ -141,6 +141,7 @@ gv_pieces_open(const GvPiece *piece)
 		.nblocks = piece->nblocks
 	};
 	size_t		copies = (size_t) piece->nblocks * GV_BLOCK;
+	size_t		keys_bytes = gv_keys_bytes(&spec->keys);
 	const char *next = (const char *) (piece + 1);
 
 	open.live = (const uint32_t *) next;
@@ -151,6 +152,9 @@ gv_pieces_open(const GvPiece *piece)
 	next += copies * sizeof(float);
 	open.rowids = (const uint16_t *) next;
 	next += copies * 3 * sizeof(uint16_t);
+	if (keys_bytes > 0)
+		open.keys = next;
+	next += (size_t) piece->nblocks * keys_bytes;
 	open.codes = (const uint8_t *) next;
 	return open;
 }
@@ -194,7 +198,7 @@ gv_pieces_check(const GvConnection *connection, const GvMirrorSpec *spec)
 
 		if (left < (int64_t) sizeof(*piece) || piece->nblocks < 0)
 			return false;
-		bytes = gv_piece_bytes(piece, gv_code_bytes(spec->m));
+		bytes = gv_pieces_bytes(spec, piece);
 		if (bytes > left || !check_piece(spec, piece))
 			return false;
 		next += bytes;
@@ -231,7 +235,7 @@ piece_growth(GvHeldMirror *held, const GvPiece *piece)
 	pthread_rwlock_unlock(&held->lock);
 	if (blocks <= 0)
 		return 0;
-	return blocks * (gv_piece_bytes(&one, gv_code_bytes(held->spec.m)) -
+	return blocks * (gv_pieces_bytes(&held->spec, &one) -
 					 (int64_t) sizeof(one));
 }
 
@@ -239,7 +243,7 @@ piece_growth(GvHeldMirror *held, const GvPiece *piece)
 static GvStatus
 apply_piece(GvHeldMirror *held, const GvPiece *piece, const char **wrong)
 {
-	GvListPiece open = gv_pieces_open(piece);
+	GvListPiece open = gv_pieces_open(&held->spec, piece);
 	GvStatus	status = GV_OK;
 
 	if (!gv_mirrors_room(held, piece_growth(held, piece)))
@@ -284,7 +288,7 @@ gv_pieces_lists(GvConnection *connection)
 			status = apply_piece(held, piece, &wrong);
 		while (status == GV_NO_MEMORY &&
 			   gv_mirrors_evict(held->spec.device));
-		next += gv_piece_bytes(piece, gv_code_bytes(held->spec.m));
+		next += gv_pieces_bytes(&held->spec, piece);
 	}
 	gv_mirrors_release(held, 0);
 	gv_pieces_conclude(connection, status, wrong);

@@ -60,7 +60,7 @@ piece_of(const GvHeldMirror *held, int32_t list, int32_t first, int64_t room)
 	GvPiece		one = {.nblocks = 1};
 	GvPiece		piece = {.list = list, .first = first,
 	.state = held->states[list]};
-	int64_t		block = gv_piece_bytes(&one, gv_code_bytes(held->spec.m)) -
+	int64_t		block = gv_pieces_bytes(&held->spec, &one) -
 	(int64_t) sizeof(one);
 	int64_t		most = (room - (int64_t) sizeof(piece)) / block;
 	int64_t		nblocks = gv_blocks_of(piece.state.nitems) - first;
@@ -81,10 +81,12 @@ read_blocks(GvHeldMirror *held, const GvPiece *piece, char *next)
 	size_t		n = (size_t) piece->nblocks;
 	size_t		t_bytes = GV_BLOCK * sizeof(float);
 	size_t		rowid_bytes = GV_BLOCK * 3 * sizeof(uint16_t);
+	size_t		keys_bytes = gv_keys_bytes(&held->spec.keys);
 	size_t		code_bytes = (size_t) gv_code_bytes(held->spec.m) * GV_BLOCK;
 	char	   *t = next + n * sizeof(uint32_t);
 	char	   *rowids = t + n * t_bytes;
-	char	   *codes = rowids + n * rowid_bytes;
+	char	   *keys = rowids + n * rowid_bytes;
+	char	   *codes = keys + n * keys_bytes;
 	size_t		i;
 
 	for (i = 0; i < n; i++)
@@ -99,6 +101,8 @@ read_blocks(GvHeldMirror *held, const GvPiece *piece, char *next)
 		memcpy(next + i * sizeof(uint32_t), &view.live, sizeof(uint32_t));
 		memcpy(t + i * t_bytes, view.t, t_bytes);
 		memcpy(rowids + i * rowid_bytes, view.rowids, rowid_bytes);
+		if (keys_bytes > 0)
+			memcpy(keys + i * keys_bytes, view.keys, keys_bytes);
 		memcpy(codes + i * code_bytes, view.codes, code_bytes);
 	}
 	return GV_OK;
@@ -125,7 +129,7 @@ read_list(GvHeldMirror *held, const GvRangeRequest *request, int32_t i,
 	if (i == 0 || piece.state.nitems == held->states[piece.list].nitems)
 	{
 		memcpy(next, &piece, sizeof(piece));
-		*bytes = gv_piece_bytes(&piece, gv_code_bytes(held->spec.m));
+		*bytes = gv_pieces_bytes(&held->spec, &piece);
 		status = read_blocks(held, &piece, next + sizeof(piece));
 	}
 	pthread_rwlock_unlock(&held->lock);
@@ -146,7 +150,7 @@ range_bytes(GvHeldMirror *held, const GvRangeRequest *request)
 									 i == 0 ? request->block : 0,
 									 GV_MAX_MESSAGE);
 
-		bytes += gv_piece_bytes(&piece, gv_code_bytes(held->spec.m));
+		bytes += gv_pieces_bytes(&held->spec, &piece);
 	}
 	pthread_rwlock_unlock(&held->lock);
 	return bytes < GV_MAX_MESSAGE ? bytes : GV_MAX_MESSAGE;

@@ -113,6 +113,14 @@ gv_session_status(GvConnection *connection)
 				 (size_t) reply->nmirrors * sizeof(GvMirrorStatus));
 }
 
+/* Bytes of its condition. */
+static size_t
+tests_bytes(const GvSearchRequest *request)
+{
+	return (size_t) request->ntests * sizeof(GvTestRequest) +
+		(size_t) request->nvalues * sizeof(uint64_t);
+}
+
 /* Does a search make sense?  If not, it has been refused. */
 static bool
 check_search(GvConnection *connection)
@@ -121,7 +129,10 @@ check_search(GvConnection *connection)
 	size_t		length = gv_message(connection)->length;
 
 	if (request->dims >= 1 && request->dims <= GV_MAX_DIMS &&
-		length == sizeof(*request) + 4 * (size_t) request->dims &&
+		request->ntests >= 0 && request->ntests <= GV_MAX_TESTS &&
+		request->nvalues >= 0 && request->nvalues <= GV_MAX_VALUES &&
+		length == sizeof(*request) + tests_bytes(request) +
+		4 * (size_t) request->dims &&
 		request->probes >= 1 && request->probes <= GV_MAX_PROBES &&
 		request->compare >= 1 &&
 		request->capacity >= 1 && request->capacity <= GV_MAX_HITS)
@@ -146,9 +157,40 @@ capacity_of(const GvHeldMirror *held, const GvSearchRequest *request)
 	return held->nitems > 0 ? (int32_t) held->nitems : 1;
 }
 
+/* Make the engine's condition of a request's; false if it cannot be one. */
+static bool
+open_condition(const GvMirrorSpec *spec, const GvSearchRequest *request,
+			   GvAskedCondition *asked)
+{
+	const GvTestRequest *tests = (const GvTestRequest *) (request + 1);
+	const uint64_t *values = (const uint64_t *) (tests + request->ntests);
+	int64_t		left = request->nvalues;
+	int32_t		i;
+
+	asked->condition.form = spec->keys;
+	asked->condition.ntests = request->ntests;
+	asked->condition.tests = asked->tests;
+	for (i = 0; i < request->ntests; i++)
+	{
+		const GvTestRequest *test = &tests[i];
+
+		if (test->unused != 0 || test->nvalues < 0 || test->nvalues > left)
+			return false;
+		asked->tests[i] = (GvKeyTest)
+		{
+			test->key, (GvTestKind) test->kind, test->low, test->high,
+				test->nvalues, values
+		};
+		values += test->nvalues;
+		left -= test->nvalues;
+	}
+	return left == 0 && gv_condition_valid(&asked->condition);
+}
+
 /* Make the engine's search of a request; if it cannot be, it is refused. */
 static bool
-prepare(const GvHeldMirror *held, GvConnection *asker, GvSearch *search)
+prepare(const GvHeldMirror *held, GvConnection *asker, GvSearch *search,
+		GvAskedCondition *asked)
 {
 	const GvSearchRequest *request = gv_payload(asker);
 
@@ -157,8 +199,17 @@ prepare(const GvHeldMirror *held, GvConnection *asker, GvSearch *search)
 		gv_refuse(asker, GV_REFUSED_PROTOCOL, "the mirror has other dims");
 		return false;
 	}
+	if (!open_condition(&held->spec, request, asked))
+	{
+		gv_refuse(asker, GV_REFUSED_PROTOCOL,
+				  "a condition that the mirror's keys cannot be given");
+		return false;
+	}
 	memset(search, 0, sizeof(*search));
-	search->query = (const float *) (request + 1);
+	search->query = (const float *) ((const char *) (request + 1) +
+									 tests_bytes(request));
+	if (request->ntests > 0)
+		search->condition = &asked->condition;
 	search->probes = probes_of(held, request);
 	search->compare = request->compare;
 	search->capacity = capacity_of(held, request);
@@ -177,12 +228,15 @@ complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
 	size_t		nprobed = (size_t) found->nprobed;
 	size_t		nhits = (size_t) found->nhits;
 	size_t		nbounds = found->bounded ? nhits : 0;
+	size_t		nmatches = found->matches != NULL ? nprobed : 0;
 	GvSearchReply *reply = gv_reply(asker, sizeof(*reply) +
 									nprobed * sizeof(GvProbeReply) +
 									nhits * sizeof(GvHit) +
-									nbounds * sizeof(GvBound));
+									nbounds * sizeof(GvBound) +
+									nmatches * sizeof(int32_t));
 	GvProbeReply *probed;
 	GvHit	   *hits;
+	GvBound    *bounds;
 	size_t		i;
 
 	if (reply == NULL)
@@ -203,8 +257,11 @@ complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
 		probed[i].state = held->states[found->probed[i].list];
 	}
 	memcpy(hits, found->hits, nhits * sizeof(GvHit));
+	bounds = (GvBound *) (hits + nhits);
 	if (nbounds > 0)
-		memcpy(hits + nhits, found->bounds, nbounds * sizeof(GvBound));
+		memcpy(bounds, found->bounds, nbounds * sizeof(GvBound));
+	if (nmatches > 0)
+		memcpy(bounds + nbounds, found->matches, nmatches * sizeof(int32_t));
 	return true;
 }
 
@@ -323,7 +380,8 @@ gv_session_begin(GvWorker *worker, GvHeldMirror *held)
 	{
 		GvConnection *asker = askers[i];
 
-		if (!prepare(held, asker, &worker->searches[worker->n]))
+		if (!prepare(held, asker, &worker->searches[worker->n],
+					 &worker->conditions[worker->n]))
 			continue;
 		askers[i] = askers[worker->n];
 		askers[worker->n++] = asker;

@@ -113,7 +113,7 @@ gv_trial_pieces(GvTrial *trial, GvConnection *connection)
 	for (i = 0; wrong == NULL && status == GV_OK && i < request->npieces; i++)
 	{
 		const GvPiece *piece = (const GvPiece *) next;
-		GvListPiece open = gv_pieces_open(piece);
+		GvListPiece open = gv_pieces_open(&trial->spec, piece);
 
 		if (piece->first != 0 || piece->flags != 0)
 			wrong = "a piece that is no whole list";
@@ -122,7 +122,7 @@ gv_trial_pieces(GvTrial *trial, GvConnection *connection)
 		else
 			status = gv_mirror_put_list(trial->mirror, &open);
 		trial->ncopies += piece->state.nitems;
-		next += gv_piece_bytes(piece, gv_code_bytes(trial->spec.m));
+		next += gv_pieces_bytes(&trial->spec, piece);
 	}
 	gv_pieces_conclude(connection, status, wrong);
 }

@@ -131,7 +131,8 @@ gv_turns_withdraw(GvConnection *connection)
 static size_t
 reply_bytes(const GvSearchRequest *request)
 {
-	return (size_t) request->probes * sizeof(GvProbeReply) +
+	return (size_t) request->probes *
+		(sizeof(GvProbeReply) + (request->ntests > 0 ? sizeof(int32_t) : 0)) +
 		(size_t) request->capacity * (sizeof(GvHit) + sizeof(GvBound));
 }
 

@@ -304,13 +304,18 @@ run(Bench *bench, int n)
 static void
 prepare(Bench *bench, int dims, int nlists, int probes, int most)
 {
-	GvMirrorSpec spec = {0, GV_L2, dims, 1, nlists, 1, 0, 0, 0, 0};
+	GvMirrorSpec spec = {};
 	GvBatch    *batch = &bench->batch;
 	GvWanted   *wanted = (GvWanted *) calloc(most, sizeof(GvWanted));
 	float	   *centres = (float *) malloc(sizeof(float) * CENTRES * dims);
 	float	   *centroids;
 	float	   *queries;
 
+	spec.metric = GV_L2;
+	spec.dims = dims;
+	spec.m = 1;
+	spec.nlists = nlists;
+	spec.nparents = 1;
 	for (int i = 0; i < CENTRES * dims; i++)
 		centres[i] = noise();
 	centroids = make_rows(centres, nlists, dims);

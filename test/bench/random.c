@@ -133,7 +133,7 @@ put_lists(Bench *bench)
 	{
 		int			n = mean / 2 + 1 + (int) (draw() % (unsigned) (mean + 1));
 		int			nblocks = (n + GV_BLOCK - 1) / GV_BLOCK;
-		GvListPiece piece = {list, 0, nblocks, live, t, ids, codes};
+		GvListPiece piece = {list, 0, nblocks, live, t, ids, NULL, codes};
 
 		for (int b = 0; b < nblocks; b++)
 			live[b] = b == nblocks - 1 && n % GV_BLOCK ?

@@ -108,7 +108,7 @@ IvfpqTrialList(IvfpqTrial *trial, int list, uint32 ncopies)
 {
 	int			nblocks = (ncopies + GV_BLOCK - 1) / GV_BLOCK;
 	GvPiece		piece = {list, 0, nblocks, 0, {0, ncopies, 0}};
-	Size		bytes = gv_piece_bytes(&piece, trial->code_bytes);
+	Size		bytes = gv_piece_bytes(&piece, trial->code_bytes, 0);
 	char	   *next;
 
 	if (trial->builder != NULL && trial->used + bytes > trial->room)

@@ -41,6 +41,8 @@ typedef struct MirrorCheck
 	const IvfpqMetaData *meta;
 	IvfpqListReader reader;
 	int			code_bytes;
+	uint64	   *keys;			/* [keys_bytes], room to align a block's */
+	Size		keys_bytes;
 	int			next;			/* list to be compared next */
 	int			block;			/* of it, from this one on */
 	bool		records;		/* compare refine records */
@@ -254,6 +256,28 @@ check_records(MirrorCheck *check)
 	return true;
 }
 
+/*
+ * Are the keys of copy i of the view those in check->keys, whose heads tell of
+ * them?  Heads of pages may tell of more, of copies that came since.
+ */
+static bool
+same_keys(const MirrorCheck *check, const IvfpqBlockView *view, int i)
+{
+	const IvfpqKeyForm *form = &check->reader.layout.keys;
+	IvfpqKeyImages paged;
+	IvfpqKeyImages mirrored;
+
+	IvfpqKeyImagesGet(form, view->keys, i, &paged);
+	IvfpqKeyImagesGet(form, (const char *) check->keys, i, &mirrored);
+	if (memcmp(&paged, &mirrored, sizeof(paged)) != 0)
+		return false;
+	for (int k = 0; k < form->nkeys; k++)
+		if (!IvfpqKeyHeadCovers(form, k, (const IvfpqKeyHead *) check->keys + k,
+								&mirrored))
+			return false;
+	return true;
+}
+
 /* Is copy i of the view the one of block b of the piece? */
 static bool
 same_copy(const MirrorCheck *check, const IvfpqBlockView *view,
@@ -266,7 +290,8 @@ same_copy(const MirrorCheck *check, const IvfpqBlockView *view,
 
 	if (memcmp(&rowids[i], piece->rowids + 3 * at,
 			   sizeof(ItemPointerData)) != 0 ||
-		memcmp(&view->t[i], &piece->t[at], sizeof(float)) != 0)
+		memcmp(&view->t[i], &piece->t[at], sizeof(float)) != 0 ||
+		(check->keys_bytes > 0 && !same_keys(check, view, i)))
 		return false;
 	for (int p = 0; p < check->code_bytes; p++)
 		if (view->codes[p * GV_BLOCK + i] != codes[p * GV_BLOCK + i])
@@ -284,6 +309,9 @@ count_differences(const MirrorCheck *check, const IvfpqBlockView *view,
 {
 	int			differences = 0;
 
+	if (check->keys_bytes > 0)
+		memcpy(check->keys, (const char *) piece->keys + b * check->keys_bytes,
+			   check->keys_bytes);
 	for (int i = 0; i < count; i++)
 	{
 		bool		live = (view->live >> i & 1) != 0;
@@ -422,10 +450,13 @@ IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg)
 		!RecoveryInProgress() &&
 		ConditionalLockRelationOid(heap, ShareUpdateExclusiveLock);
 	IvfpqListReaderInit(&check.reader, index, &model->meta, NULL);
+	check.keys_bytes = IvfpqKeysBytes(&check.reader.layout.keys);
+	check.keys = palloc(Max(check.keys_bytes, 1));
 	more = check_model(&check);
 	while (more)
 		more = check_lists(&check);
 	IvfpqListReaderFree(&check.reader);
+	pfree(check.keys);
 	if (check.records)
 		UnlockRelationOid(heap, ShareUpdateExclusiveLock);
 }

@@ -187,9 +187,10 @@ IvfpqSearchCount(IvfpqSearch *search, int probes)
 }
 
 /* Keep a row's better copy only, and no more than n rows. */
-static void
-keep_distinct(GvTopK *candidates, int n)
+void
+IvfpqSearchDistinct(IvfpqSearch *search, int n)
 {
+	GvTopK	   *candidates = &search->candidates;
 	tidset_hash *seen = tidset_create(CurrentMemoryContext,
 									  Min(n, candidates->count), NULL);
 	int			kept = 0;
@@ -222,7 +223,7 @@ IvfpqSearchTake(IvfpqSearch *search, int candidates)
 		search->scan_bytes = 0;
 	}
 	if (search->model->meta.copies > 1)
-		keep_distinct(&search->candidates, candidates);
+		IvfpqSearchDistinct(search, candidates);
 }
 
 /*
@@ -241,7 +242,7 @@ IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)
 	if (IvfpqSearchRemote(search, probes, candidates * copies))
 	{
 		if (copies > 1)
-			keep_distinct(&search->candidates, candidates);
+			IvfpqSearchDistinct(search, candidates);
 		return;
 	}
 	IvfpqSearchNearest(search, probes);

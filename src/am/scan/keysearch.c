@@ -58,9 +58,12 @@ static void
 get_effort(const IvfpqSearch *search, const IvfpqKeyGoal *goal, double share,
 		   IvfpqEffort *effort)
 {
+	double		among = goal->rows / Max(share, IVFPQ_LEAST_SHARE);
+
+	if (goal->is_spread)
+		among = IvfpqSpreadRows(among);
 	IvfpqEffortFor(effort, search->index, &search->model->meta, goal->recall,
-				   Min(goal->rows / Max(share, IVFPQ_LEAST_SHARE),
-					   PG_INT32_MAX));
+				   Min(among, PG_INT32_MAX));
 	effort->probes = Min(effort->probes, goal->most_probes);
 }
 
@@ -169,6 +172,52 @@ read_until_enough(Reading *reading, int wanted)
 }
 
 /*
+ * The same by gpuvecd, and the best copies of the lists read: a search of so
+ * many lists, and one of more if the share asks for them.  False when gpuvecd
+ * does not answer.
+ */
+static bool
+ask_until_enough(Reading *reading, int wanted)
+{
+	IvfpqSearch *search = reading->search;
+	const IvfpqKeyGoal *goal = reading->goal;
+
+	while (wanted > reading->nread)
+	{
+		int			before = reading->nread;
+
+		search->query.deep = goal->rows / goal->share > IVFPQ_PARENTS_ROWS;
+		if (!IvfpqSearchRemote(search, wanted, goal->candidates *
+							   search->model->meta.copies))
+			return false;
+		reading->nread = search->ncounts;
+		if (reading->nread == before)
+			break;
+		tell_share(reading);
+		if (reading->effort.everything)
+			break;
+		wanted = Min(reading->effort.probes,
+					 (1 + MOST_GROWTH) * reading->nread);
+	}
+	return true;
+}
+
+/* By the session's own engine. */
+static void
+read_alone(Reading *reading, int wanted)
+{
+	IvfpqSearch *search = reading->search;
+	const IvfpqKeyGoal *goal = reading->goal;
+
+	reading->nread = 0;
+	search->ncounts = 0;
+	search->lists.count = 0;
+	IvfpqSearchOpen(search, goal->candidates * search->model->meta.copies);
+	read_until_enough(reading, wanted);
+	IvfpqSearchTake(search, goal->candidates);
+}
+
+/*
  * Fill search->candidates with the best rows that fulfil search->condition, as
  * many as hold those wanted.  They are fewer than goal->candidates, and all, if
  * all lists were read that may be.
@@ -181,16 +230,18 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 	IvfpqEffort least;
 	int			candidates;
 
-	IvfpqSearchAlone(search, "conditions on keys");
 	reading.is_read = palloc0(nlists * sizeof(bool));
 	search->counts = palloc(nlists * sizeof(IvfpqListCount));
-	search->ncounts = 0;
-	search->lists.count = 0;
-	IvfpqSearchOpen(search, goal->candidates * search->model->meta.copies);
 	get_effort(search, goal, Min(FIRST_SHARE * goal->share, 1), &least);
-	read_until_enough(&reading, goal->reads_all ? goal->most_probes :
-					  least.probes);
-	IvfpqSearchTake(search, goal->candidates);
+	if (goal->reads_all)
+	{
+		IvfpqSearchAlone(search, "conditions on keys");
+		read_alone(&reading, goal->most_probes);
+	}
+	else if (ask_until_enough(&reading, least.probes))
+		IvfpqSearchDistinct(search, goal->candidates);
+	else
+		read_alone(&reading, least.probes);
 
 	goal->everything = reading.effort.everything && !goal->reads_all;
 	goal->is_all = reading.nread >= goal->most_probes &&

@@ -132,6 +132,40 @@ standing(const GvListState *mirrored, const IvfpqListReader *reader,
 	return *age == LIST_STALE ? 0 : mirrored->nitems;
 }
 
+/* What the mirror has of the i-th list, and how many of it fulfil the condition. */
+static IvfpqListCount
+mirrored_count(const IvfpqAnswer *answer, int i)
+{
+	IvfpqListCount count = {answer->probed[i].state.nitems,
+	answer->probed[i].state.nitems};
+
+	if (answer->matches != NULL)
+		count.matched = answer->matches[i];
+	return count;
+}
+
+/*
+ * Note how many copies of the i-th list there are, and fulfil the condition, of
+ * which `more` were scanned here.
+ */
+static void
+note_count(IvfpqSearch *search, const IvfpqAnswer *answer, int i,
+		   IvfpqListCount more)
+{
+	IvfpqListCount count = {0};
+
+	if (search->condition == NULL)
+		return;
+	if (search->remote.ages[i] != LIST_STALE)
+		count = mirrored_count(answer, i);
+	search->matched += count.matched;
+	count.copies += more.copies;
+	count.matched += more.matched;
+	if (search->counts != NULL)
+		search->counts[i] = count;
+	search->ncounts = i + 1;
+}
+
 /*
  * Offer the copies of the i-th list that the mirror does not have to the
  * search.  The list may become stale after its entry was read,
@@ -139,12 +173,15 @@ standing(const GvListState *mirrored, const IvfpqListReader *reader,
  * offered, some maybe twice, which the reader tells and the heap unites.
  */
 static void
-scan_rest(IvfpqSearch *search, int i, const GvListState *mirrored)
+scan_rest(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
 {
+	const GvListState *mirrored = &answer->probed[i].state;
 	IvfpqListReader *reader = &search->reader;
 	IvfpqRemote *remote = &search->remote;
 	uint8	   *age = &remote->ages[i];
 	int64		before = search->copies_read;
+	int64		matched = search->scan.matched;
+	IvfpqListCount more;
 	uint32		have;
 	IvfpqBlockView view;
 
@@ -158,10 +195,13 @@ scan_rest(IvfpqSearch *search, int i, const GvListState *mirrored)
 		IvfpqSearchBlock(search, i, &view);
 	}
 	(void) standing(mirrored, reader, age);
+	more.copies = search->copies_read - before;
+	more.matched = search->scan.matched - matched;
+	note_count(search, answer, i, more);
 	if (*age == LIST_STALE)
 		remote->report.stale_lists++;
 	else
-		remote->report.tail_copies += search->copies_read - before;
+		remote->report.tail_copies += more.copies;
 }
 
 /*
@@ -254,6 +294,7 @@ merge_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
 static bool
 use_answer(IvfpqSearch *search, const IvfpqAnswer *answer, int capacity)
 {
+	IvfpqListCount none = {0};
 	bool		behind;
 	bool		useful = compare_states(search, answer, &behind);
 
@@ -262,15 +303,20 @@ use_answer(IvfpqSearch *search, const IvfpqAnswer *answer, int capacity)
 		IvfpqSearchOpen(search, capacity);
 		search->lists_read += answer->head.nprobed;
 		search->copies_read += answer->head.copies;
+		search->ncounts = 0;
 		if (!behind)
 		{
+			for (int i = 0; i < search->lists.count; i++)
+				note_count(search, answer, i, none);
 			take_hits(search, answer);
 			take_records(search, answer);
 			return true;
 		}
 		for (int i = 0; i < search->lists.count; i++)
 			if (search->remote.ages[i] != LIST_CURRENT)
-				scan_rest(search, i, &answer->probed[i].state);
+				scan_rest(search, i, answer);
+			else
+				note_count(search, answer, i, none);
 		IvfpqSearchSettle(search);
 		useful = merge_hits(search, answer);
 	}
@@ -300,14 +346,22 @@ IvfpqSearchAlone(IvfpqSearch *search, const char *reason)
 
 /*
  * The best `capacity` copies of the `probes` nearest lists by gpuvecd, as the
- * session's engine would find them, in search->lists and search->candidates.
- * False when that has to.
+ * session's engine would find them, in search->lists and search->candidates;
+ * with a condition on keys those that fulfil it, and search->counts.  False
+ * when the session has to find them.
  */
 bool
 IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity)
 {
 	const IvfpqMetaData *meta = &search->model->meta;
 	IvfpqRemoteReport *report = &search->remote.report;
+	IvfpqQuestion question = {
+		.query = search->query.vector,
+		.condition = search->condition,
+		.probes = probes,
+		.compare = IvfpqListsToCompare(meta, probes, search->query.deep),
+		.capacity = capacity
+	};
 	IvfpqAnswer answer;
 	IvfpqServed served;
 	instr_time	began;
@@ -317,10 +371,7 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity)
 	search->remote.nknown = 0;
 	Assert(search->addresses == (meta->refine != IVFPQ_REFINE_NONE));
 	INSTR_TIME_SET_CURRENT(began);
-	served = IvfpqAskSearch(search->index, meta, search->query.vector, probes,
-							IvfpqListsToCompare(meta, probes,
-												search->query.deep),
-							capacity, &answer);
+	served = IvfpqAskSearch(search->index, meta, &question, &answer);
 	INSTR_TIME_SET_CURRENT(took);
 	INSTR_TIME_SUBTRACT(took, began);
 

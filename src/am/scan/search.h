@@ -137,6 +137,7 @@ extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
 extern void IvfpqSearchSettle(IvfpqSearch *search);
 extern void IvfpqSearchLists(IvfpqSearch *search, int first, int end);
 extern void IvfpqSearchTake(IvfpqSearch *search, int candidates);
+extern void IvfpqSearchDistinct(IvfpqSearch *search, int n);
 
 /*
  * keysearch.c: from a query to candidates that fulfil a condition on keys.
@@ -145,6 +146,7 @@ typedef struct IvfpqKeyGoal
 {
 	double		recall;			/* asked for, */
 	double		rows;			/* of the nearest that fulfil the condition */
+	bool		is_spread;		/* ... among the nearest of all */
 	int			most_probes;
 	double		share;			/* of rows near the query that fulfil it: in,
 								 * likely; out, as it was seen */

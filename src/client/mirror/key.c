@@ -1,6 +1,6 @@
 /*
  * key.c
- *		What names the mirror of an index.
+ *		What names the mirror of an index, and what its copies' keys are.
  */
 #include "postgres.h"
 
@@ -32,4 +32,20 @@ IvfpqCanMirror(Relation index, const IvfpqMetaData *meta)
 {
 	return index->rd_rel->relpersistence != RELPERSISTENCE_TEMP &&
 		meta->build_id != 0 && meta->nlists > 0 && !IvfpqIsUncommitted(index);
+}
+
+/* Which keys the copies of the index's mirror have. */
+GvKeyForm
+IvfpqMirrorKeys(const IvfpqMetaData *meta)
+{
+	GvKeyForm	form = {0};
+
+	StaticAssertStmt(sizeof(form.kind) == sizeof(meta->key_kinds) &&
+					 sizeof(form.width) == sizeof(meta->key_widths),
+					 "engine and pages have as many keys");
+	memcpy(form.kind, meta->key_kinds, sizeof(form.kind));
+	memcpy(form.width, meta->key_widths, sizeof(form.width));
+	while (form.kind[form.nkeys] != 0)
+		form.nkeys++;
+	return form;
 }

@@ -296,7 +296,8 @@ send_model(IvfpqLoad *load, bool *exists)
 			.m = meta->pq_dim,
 			.nlists = meta->nlists,
 			.nparents = meta->nparents,
-			.copies = load->expected
+			.copies = load->expected,
+			.keys = IvfpqMirrorKeys(meta)
 		}
 	};
 	IvfpqLoadResult result;
@@ -381,6 +382,7 @@ prepare(IvfpqLoad *load, bool whole)
 	IvfpqListReaderInit(&load->reader, load->index, &load->meta,
 						load->strategy);
 	load->code_bytes = load->reader.layout.code_bytes;
+	load->keys_bytes = IvfpqKeysBytes(&load->reader.layout.keys);
 	load->room = Min(MESSAGE_BYTES, (Size) maintenance_work_mem * 1024 / 2);
 	MemoryContextSwitchTo(old);
 	if (whole)

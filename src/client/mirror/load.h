@@ -43,6 +43,7 @@ typedef struct IvfpqLoad
 	BufferAccessStrategy strategy;
 	IvfpqListReader reader;
 	int			code_bytes;
+	Size		keys_bytes;		/* of a block */
 	IvfpqChannel *channel;
 	IvfpqRing	ring;			/* two slots: one is filled while gpuvecd
 								 * takes in the other */

@@ -17,6 +17,7 @@
 extern GvMirrorKey IvfpqMirrorKey(Relation index, const IvfpqMetaData *meta);
 extern bool IvfpqSameKey(const GvMirrorKey *a, const GvMirrorKey *b);
 extern bool IvfpqCanMirror(Relation index, const IvfpqMetaData *meta);
+extern GvKeyForm IvfpqMirrorKeys(const IvfpqMetaData *meta);
 
 /* wait.c: for gpuvec_prewarm */
 extern int64 IvfpqPrewarm(const GvMirrorKey *key);
@@ -29,6 +30,7 @@ typedef struct IvfpqMirrorPieces
 	const char *next;			/* a GvPiece and its arrays */
 	const char *end;
 	int32		code_bytes;
+	Size		keys_bytes;		/* of a block */
 } IvfpqMirrorPieces;
 
 extern IvfpqServed IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta,

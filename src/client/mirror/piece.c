@@ -29,8 +29,10 @@ typedef struct Piece
 	uint32	   *live;
 	char	   *t;
 	char	   *rowids;
+	char	   *keys;
 	char	   *codes;
-	int			code_bytes;		/* of a block */
+	Size		keys_bytes;		/* of a block */
+	int			code_bytes;		/* likewise */
 } Piece;
 
 static uint32
@@ -57,14 +59,17 @@ begin_piece(IvfpqLoad *load, Piece *piece, const GvPiece *head)
 	char	   *at = load->message + load->used;
 	int64		n = head->nblocks;
 
-	if (load->used + gv_piece_bytes(head, load->code_bytes) > load->room)
+	if (load->used + gv_piece_bytes(head, load->code_bytes,
+									load->keys_bytes) > load->room)
 		return false;
 	piece->head = (GvPiece *) at;
 	*piece->head = *head;
 	piece->live = (uint32 *) (at + sizeof(GvPiece));
 	piece->t = (char *) (piece->live + n);
 	piece->rowids = piece->t + n * GV_BLOCK * sizeof(float);
-	piece->codes = piece->rowids + n * GV_BLOCK * sizeof(ItemPointerData);
+	piece->keys = piece->rowids + n * GV_BLOCK * sizeof(ItemPointerData);
+	piece->keys_bytes = load->keys_bytes;
+	piece->codes = piece->keys + n * load->keys_bytes;
 	piece->code_bytes = load->code_bytes * GV_BLOCK;
 	return true;
 }
@@ -72,7 +77,8 @@ begin_piece(IvfpqLoad *load, Piece *piece, const GvPiece *head)
 static void
 finish_piece(IvfpqLoad *load, const Piece *piece)
 {
-	load->used += gv_piece_bytes(piece->head, load->code_bytes);
+	load->used += gv_piece_bytes(piece->head, load->code_bytes,
+								 load->keys_bytes);
 	load->npieces++;
 }
 
@@ -90,6 +96,9 @@ put_block(IvfpqLoad *load, Piece *piece, uint32 ordinal,
 	memcpy(piece->rowids + i * GV_BLOCK * sizeof(ItemPointerData),
 		   view->refine ? view->refine : view->tids,
 		   GV_BLOCK * sizeof(ItemPointerData));
+	if (piece->keys_bytes > 0)
+		memcpy(piece->keys + i * piece->keys_bytes, view->keys,
+			   piece->keys_bytes);
 	memcpy(piece->codes + i * piece->code_bytes, view->codes,
 		   piece->code_bytes);
 }
@@ -303,7 +312,9 @@ IvfpqLongBegin(IvfpqLoad *load, IvfpqLongList *longlist, int32 list)
 static uint32
 blocks_a_message(const IvfpqLoad *load)
 {
-	int64		block = 4 + GV_BLOCK * (4 + 6 + (int64) load->code_bytes);
+	GvPiece		one = {.nblocks = 1};
+	int64		block = gv_piece_bytes(&one, load->code_bytes,
+									   load->keys_bytes) - sizeof(one);
 
 	return (uint32) ((load->room - sizeof(GvListsRequest) -
 					  sizeof(GvPiece)) / block);

@@ -34,6 +34,7 @@ IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta, int first,
 {
 	GvRangeRequest request = {IvfpqMirrorKey(index, meta), first, count,
 	block, 0};
+	GvKeyForm	form = IvfpqMirrorKeys(meta);
 	IvfpqChannel *channel = connect_as_loader();
 	IvfpqServed served = IvfpqChannelAsk(channel, GV_MSG_BLOCKS, &request,
 										 sizeof(request), NULL, 0,
@@ -45,6 +46,7 @@ IvfpqMirrorRead(Relation index, const IvfpqMetaData *meta, int first,
 	pieces->next = IvfpqAnswerBody(channel);
 	pieces->end = pieces->next + IvfpqAnswerLength(channel);
 	pieces->code_bytes = gv_code_bytes(meta->pq_dim);
+	pieces->keys_bytes = gv_keys_bytes(&form);
 	return served;
 }
 
@@ -100,7 +102,7 @@ IvfpqMirrorNext(IvfpqMirrorPieces *pieces, GvListPiece *piece,
 
 	if (pieces->end - pieces->next < (int64) sizeof(GvPiece))
 		return false;
-	bytes = gv_piece_bytes(header, pieces->code_bytes);
+	bytes = gv_piece_bytes(header, pieces->code_bytes, pieces->keys_bytes);
 	if (header->nblocks < 0 || header->flags != 0 ||
 		pieces->end - pieces->next < bytes)
 		return false;
@@ -114,6 +116,8 @@ IvfpqMirrorNext(IvfpqMirrorPieces *pieces, GvListPiece *piece,
 	arrays += (Size) header->nblocks * GV_BLOCK * sizeof(float);
 	piece->rowids = (const uint16 *) arrays;
 	arrays += (Size) header->nblocks * GV_BLOCK * 3 * sizeof(uint16);
+	piece->keys = pieces->keys_bytes > 0 ? arrays : NULL;
+	arrays += header->nblocks * pieces->keys_bytes;
 	piece->codes = (const uint8 *) arrays;
 	*state = header->state;
 	pieces->next += bytes;

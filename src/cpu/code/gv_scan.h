@@ -35,6 +35,9 @@ typedef struct GvKept
 #define GV_ENOUGH		64
 #define GV_KEPT_MOST	(GV_ENOUGH + GV_BLOCK)
 
+/* keys.c */
+extern bool gv_condition_fits(const GvCondition *condition);
+
 /* keep.c */
 extern int32_t gv_kept_room(int32_t capacity);
 extern void gv_kept_reset(GvKept *kept, float worst);

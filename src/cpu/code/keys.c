@@ -5,7 +5,7 @@
  * Heads are looked at first, a few words; images only of blocks that may have a
  * copy, and only as long as one is left.
  */
-#include "cpu/simd/gv_kernels.h"
+#include "cpu/code/gv_scan.h"
 
 /* Does the key's image have room for it? */
 static bool
@@ -21,10 +21,16 @@ valid_form(const GvKeyForm *form)
 
 	if (form->nkeys < 0 || form->nkeys > GV_MAX_KEYS)
 		return false;
-	for (k = 0; k < form->nkeys; k++)
+	for (k = 0; k <= GV_MAX_KEYS; k++)
 	{
 		int			width = form->width[k];
 
+		if (k >= form->nkeys)
+		{
+			if (form->kind[k] != 0 || width != 0)
+				return false;
+			continue;
+		}
 		if (form->kind[k] < GV_KEY_ORDERED ||
 			form->kind[k] > GV_KEY_SIGNATURE ||
 			(width != 1 && width != 2 && width != 4 && width != 8))
@@ -36,14 +42,20 @@ valid_form(const GvKeyForm *form)
 static bool
 valid_set(const GvKeyTest *test, int width)
 {
-	int32_t		v;
-
 	if (test->nvalues < 0 || (test->values == NULL && test->nvalues > 0))
 		return false;
+	return test->nvalues == 0 || fits(test->values[test->nvalues - 1], width);
+}
+
+static bool
+ascends(const GvKeyTest *test)
+{
+	int32_t		v;
+
 	for (v = 1; v < test->nvalues; v++)
 		if (test->values[v - 1] >= test->values[v])
 			return false;
-	return test->nvalues == 0 || fits(test->values[test->nvalues - 1], width);
+	return true;
 }
 
 /* Is it a test that a key of this kind can be given? */
@@ -75,9 +87,12 @@ gv_form_valid(const GvKeyForm *form)
 	return form != NULL && valid_form(form);
 }
 
-/* See gv_keys.h. */
+/*
+ * Is a condition within the contract, but for the order of sets, which takes
+ * time to look at?  Scans, of which there may be one for each list, ask this.
+ */
 bool
-gv_condition_valid(const GvCondition *condition)
+gv_condition_fits(const GvCondition *condition)
 {
 	int32_t		i;
 
@@ -94,6 +109,21 @@ gv_condition_valid(const GvCondition *condition)
 						condition->form.width[test->key]))
 			return false;
 	}
+	return true;
+}
+
+/* See gv_keys.h. */
+bool
+gv_condition_valid(const GvCondition *condition)
+{
+	int32_t		i;
+
+	if (!gv_condition_fits(condition))
+		return false;
+	for (i = 0; i < condition->ntests; i++)
+		if (condition->tests[i].kind == GV_TEST_SET &&
+			!ascends(&condition->tests[i]))
+			return false;
 	return true;
 }
 

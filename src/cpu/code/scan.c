@@ -96,7 +96,7 @@ gv_scan_begin(GvScan *scan)
 	Waiting    *waiting;
 
 	GV_CALL(gv_engine_calls, valid_scan(scan) &&
-			(scan->condition == NULL || gv_condition_valid(scan->condition)));
+			(scan->condition == NULL || gv_condition_fits(scan->condition)));
 	scan->matched = 0;
 	waiting = scan->scratch;
 	(void) lay_out(scan->model->m, scan->best->capacity, scan->scratch);

@@ -8,9 +8,9 @@
 #include "engine/mirror/gv_mirror.h"
 
 /*
- * A list's blocks in one piece of memory, `stride` bytes each:
- *		float t [GV_BLOCK], uint16 rowids [GV_BLOCK][3],
- *		uint8 codes [code_bytes][GV_BLOCK], uint32 live
+ * A list's blocks in one piece of memory, `stride` bytes each, a multiple of 8:
+ *		keys, float t [GV_BLOCK], uint16 rowids [GV_BLOCK][3],
+ *		uint8 codes [code_bytes][GV_BLOCK], uint32 live, 4 bytes unused
  */
 typedef struct GvCpuList
 {
@@ -24,6 +24,7 @@ struct GvMirror
 	GvMirrorSpec spec;
 	GvModel		model;			/* its codebooks are the array's */
 	size_t		stride;			/* bytes of a block */
+	size_t		keys_bytes;		/* of that, of keys */
 	void	   *arrays[GV_NARRAYS];
 	bool		covered;		/* starts are an ascending cover of lists */
 	GvCpuList  *lists;			/* [nlists] */

@@ -16,12 +16,13 @@
 
 #define T_BYTES			(GV_BLOCK * sizeof(float))
 #define ROWID_BYTES		(GV_BLOCK * 3 * sizeof(uint16_t))
+#define LIVE_BYTES		sizeof(uint64_t)
 
 static size_t
-block_stride(int32_t m)
+block_stride(const GvMirrorSpec *spec)
 {
-	return T_BYTES + ROWID_BYTES + (size_t) gv_code_bytes(m) * GV_BLOCK +
-		sizeof(uint32_t);
+	return gv_keys_bytes(&spec->keys) + T_BYTES + ROWID_BYTES +
+		(size_t) gv_code_bytes(spec->m) * GV_BLOCK + LIVE_BYTES;
 }
 
 /* What a line "name : value" of a /proc file says; false without one. */
@@ -98,7 +99,7 @@ cpu_size(const GvMirrorSpec *spec)
 	/* the last block of a list is half full, on an average */
 	nblocks = (spec->copies + GV_BLOCK - 1) / GV_BLOCK;
 	nblocks += spec->copies > 0 ? spec->nlists / 2 : 0;
-	return bytes + nblocks * (int64_t) block_stride(spec->m);
+	return bytes + nblocks * (int64_t) block_stride(spec);
 }
 
 static void
@@ -125,7 +126,8 @@ cpu_create(const GvMirrorSpec *spec, GvMirror **mirror)
 	if (made == NULL)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
-	made->stride = block_stride(spec->m);
+	made->stride = block_stride(spec);
+	made->keys_bytes = gv_keys_bytes(&spec->keys);
 	made->lists = calloc(spec->nlists, sizeof(GvCpuList));
 	complete = made->lists != NULL && gv_cpu_records_create(made);
 	made->bytes += sizeof(GvMirror) +
@@ -229,7 +231,7 @@ make_room(GvMirror *mirror, GvCpuList *list, int32_t kept, int32_t nblocks)
 static void
 put_live(const GvMirror *mirror, GvCpuList *list, const GvListPiece *piece)
 {
-	size_t		offset = mirror->stride - sizeof(uint32_t);
+	size_t		offset = mirror->stride - LIVE_BYTES;
 	int32_t		i;
 
 	for (i = 0; i < piece->nblocks; i++)
@@ -255,7 +257,8 @@ cpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 		put_live(mirror, list, piece);
 		return GV_OK;
 	}
-	if (piece->first > list->nblocks)
+	if (piece->first > list->nblocks ||
+		(piece->keys != NULL) != (mirror->keys_bytes > 0))
 		return GV_INVALID;
 	status = make_room(mirror, list, piece->first,
 					   piece->first + piece->nblocks);
@@ -266,6 +269,10 @@ cpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 		char	   *block = list->blocks +
 		mirror->stride * ((size_t) piece->first + i);
 
+		if (mirror->keys_bytes > 0)
+			memcpy(block, (const char *) piece->keys + i * mirror->keys_bytes,
+				   mirror->keys_bytes);
+		block += mirror->keys_bytes;
 		memcpy(block, piece->t + i * GV_BLOCK, T_BYTES);
 		memcpy(block + T_BYTES, piece->rowids + i * GV_BLOCK * 3,
 			   ROWID_BYTES);
@@ -283,11 +290,13 @@ gv_cpu_block(const GvMirror *mirror, const GvCpuList *list, int32_t b)
 	const char *memory = list->blocks + mirror->stride * (size_t) b;
 	GvBlock		block = {0};
 
+	memcpy(&block.live, memory + mirror->stride - LIVE_BYTES,
+		   sizeof(uint32_t));
+	block.keys = mirror->keys_bytes > 0 ? memory : NULL;
+	memory += mirror->keys_bytes;
 	block.t = (const float *) memory;
 	block.rowids = (const uint16_t *) (memory + T_BYTES);
 	block.codes = (const uint8_t *) (memory + T_BYTES + ROWID_BYTES);
-	memcpy(&block.live, memory + mirror->stride - sizeof(uint32_t),
-		   sizeof(uint32_t));
 	return block;
 }
 

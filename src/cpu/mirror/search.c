@@ -72,7 +72,9 @@ place_answers(GvSearcher *searcher, const GvMirrorSpec *spec,
 	int32_t		i;
 
 	for (i = 0; i < n; i++)
-		bytes += most_probes(spec, &searches[i]) * sizeof(GvProbe) +
+		bytes += most_probes(spec, &searches[i]) *
+			(sizeof(GvProbe) +
+			 (searches[i].condition != NULL ? sizeof(int32_t) : 0)) +
 			(size_t) searches[i].capacity *
 			(sizeof(GvHit) + (searches[i].bounded ? sizeof(GvBound) : 0));
 	if (bytes > searcher->answers_room)
@@ -95,6 +97,9 @@ place_answers(GvSearcher *searcher, const GvMirrorSpec *spec,
 		search->bounds = search->bounded ? (GvBound *) next : NULL;
 		if (search->bounded)
 			next = (char *) (search->bounds + capacity);
+		search->matches = search->condition != NULL ? (int32_t *) next : NULL;
+		if (search->condition != NULL)
+			next = (char *) (search->matches + most_probes(spec, search));
 	}
 	return GV_OK;
 }
@@ -245,6 +250,8 @@ scan_list(const GvMirror *mirror, GvSearch *search, uint32_t probe,
 		status = scan_blocks(mirror, search, probe, scan);
 	if (status == GV_OK)
 		status = gv_scan_finish(scan);
+	if (search->condition != NULL)
+		search->matches[probe] = (int32_t) scan->matched;
 	for (i = 0; status == GV_OK && i < best->count; i++)
 		gv_cpu_hit(search, best->scores[i], best->ids[i], probe);
 	return status;
@@ -293,7 +300,7 @@ scan_lists(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
 {
 	GvTopK		best;
 	GvScan		scan = {.model = &mirror->model, .table = searcher->table,
-	.best = &best, .reach = GV_SCORE_MAX};
+	.best = &best, .reach = GV_SCORE_MAX, .condition = search->condition};
 	GvStatus	status = open_topk(&searcher->copies, search->capacity, &best);
 	int32_t		p;
 
@@ -316,7 +323,9 @@ gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 	if (!mirror->covered || mirror->spec.device != searcher->device)
 		return GV_INVALID;
 	for (i = 0; i < n; i++)
-		if (searches[i].bounded && mirror->spec.refine_slots == 0)
+		if ((searches[i].bounded && mirror->spec.refine_slots == 0) ||
+			(searches[i].condition != NULL &&
+			 !gv_same_form(&searches[i].condition->form, &mirror->spec.keys)))
 			return GV_INVALID;
 	status = place_answers(searcher, &mirror->spec, searches, n);
 	for (i = 0; status == GV_OK && i < n; i++)

@@ -38,6 +38,7 @@ valid_spec(const GvMirrorSpec *spec)
 		spec->nparents >= 1 && spec->nparents <= spec->nlists &&
 		spec->copies >= 0 && spec->copies < INT64_C(1) << 48 &&
 		spec->refine_slots >= 0 && spec->refine_slots <= UINT16_MAX &&
+		gv_form_valid(&spec->keys) &&
 		spec->refine_records >= 0 &&
 		spec->refine_records < INT64_C(1) << 48;
 }
@@ -53,14 +54,16 @@ valid_piece(const GvListPiece *piece)
 		(piece->live == NULL && piece->nblocks > 0))
 		return false;
 	bare = piece->codes == NULL;
-	return (piece->t == NULL) == bare && (piece->rowids == NULL) == bare;
+	return (piece->t == NULL) == bare && (piece->rowids == NULL) == bare &&
+		!(bare && piece->keys != NULL);
 }
 
 static bool
 valid_search(const GvSearch *search)
 {
 	return search->query != NULL && search->probes >= 1 &&
-		search->compare >= 1 && search->capacity >= 1;
+		search->compare >= 1 && search->capacity >= 1 &&
+		(search->condition == NULL || gv_condition_valid(search->condition));
 }
 
 /* Take an engine; what it runs on, or the reason why not, into `found`. */

@@ -40,7 +40,7 @@ typedef struct GvMirrorSpec
 	int64_t		copies;			/* about how many there are to come */
 	int32_t		refine_slots;	/* refine records a page of the index has room
 								 * for, below 2^16; 0 = no refine records */
-	int32_t		unused;			/* 0 */
+	GvKeyForm	keys;			/* of its copies */
 	int64_t		refine_records; /* about how many there are to come */
 } GvMirrorSpec;
 
@@ -85,7 +85,8 @@ gv_valid_values(GvArray array, int64_t first, int64_t n, const void *values)
 /*
  * Blocks of one list: with these in place the list holds its blocks
  * 0 .. first - 1 as before, these, and no others.  All but the last are full.
- * With codes, t and rowids NULL only `live` is new, and the blocks are there.
+ * With codes, t, rowids and keys NULL only `live` is new, and the blocks are
+ * there.
  */
 typedef struct GvListPiece
 {
@@ -95,6 +96,8 @@ typedef struct GvListPiece
 	const uint32_t *live;		/* [nblocks] bit i: copy i is live */
 	const float *t;				/* [nblocks][GV_BLOCK] */
 	const uint16_t *rowids;		/* [nblocks][GV_BLOCK][3] */
+	const void *keys;			/* [nblocks], each as gv_keys.h lays them out,
+								 * aligned to 4; NULL of an index without */
 	const uint8_t *codes;		/* [nblocks][gv_code_bytes(m)][GV_BLOCK] */
 } GvListPiece;
 
@@ -158,7 +161,8 @@ typedef struct GvBound
 /*
  * One query.  The `probes` nearest lists are searched, found among `compare`
  * lists whose parents are nearest, or among all lists where an engine prefers
- * that; the best `capacity` copies come back, ascending by (S, row id).
+ * that; of their live copies that fulfil the condition the best `capacity` come
+ * back, ascending by (S, row id).
  *
  * Arrays that come back are the searcher's memory, where the engine left them
  * without another copy: they are good until that searcher searches again.
@@ -171,12 +175,16 @@ typedef struct GvSearch
 	int32_t		capacity;		/* >= 1 */
 	bool		bounded;		/* bounds are wanted; only of mirrors with
 								 * refine records */
+	const GvCondition *condition;	/* of the mirror's keys; NULL: none */
 	int32_t		nprobed;		/* out */
 	GvProbe    *probed;			/* out [nprobed], nearest first */
 	int32_t		nhits;			/* out */
 	GvHit	   *hits;			/* out [nhits] */
 	GvBound    *bounds;			/* out [nhits], of the hits; or NULL */
-	int64_t		copies;			/* out: scored */
+	int64_t		copies;			/* out: live ones of the lists probed */
+	int32_t    *matches;		/* out [nprobed]: of each list's live copies
+								 * those that fulfil the condition; NULL
+								 * without one */
 } GvSearch;
 
 /* What an engine runs on. */
@@ -280,8 +288,8 @@ extern GvStatus gv_mirror_put_array(GvMirror *mirror, GvArray array,
 									const void *values);
 
 /*
- * gv_mirror_put_list: GV_INVALID when the piece leaves a gap, or has `live`
- * only and the list has other blocks.
+ * gv_mirror_put_list: GV_INVALID when the piece leaves a gap, has `live` only
+ * and the list has other blocks, or lacks the mirror's keys.
  */
 extern GvStatus gv_mirror_put_list(GvMirror *mirror,
 								   const GvListPiece *piece);
@@ -326,8 +334,9 @@ extern void gv_searcher_drop(GvSearcher *searcher);
 
 /*
  * gv_mirror_search: n queries of one mirror, whose arrays are complete.
- * Starts that are no ascending cover of the lists are GV_INVALID, and so is a
- * mirror of another device than the searcher's.
+ * Starts that are no ascending cover of the lists are GV_INVALID, and so are a
+ * mirror of another device than the searcher's and a condition of other keys
+ * than its own.
  */
 extern GvStatus gv_mirror_search(GvSearcher *searcher, GvMirror *mirror,
 								 GvSearch *searches, int32_t n);
@@ -335,8 +344,8 @@ extern GvStatus gv_mirror_search(GvSearcher *searcher, GvMirror *mirror,
 /*
  * The same in two calls, so that the caller can do something else while a card
  * works.  Between a begin that was GV_OK and its finish the searches are the
- * engine's, though no longer the queries, the mirror must not be changed, and
- * the searcher begins nothing else.  gv_mirror_done: would finish come back at
+ * engine's, though no longer queries and conditions, the mirror must not be
+ * changed, and the searcher begins nothing else.  gv_mirror_done: would finish come back at
  * once?
  */
 extern GvStatus gv_mirror_begin(GvSearcher *searcher, GvMirror *mirror,

@@ -214,7 +214,7 @@ copy_lists(Bench *bench)
 			const GvPiece *piece = (const GvPiece *) (pieces + at);
 
 			take_piece(bench, piece, every);
-			at += (size_t) gv_piece_bytes(piece, gv_code_bytes(bench->spec.m));
+			at += (size_t) gv_piece_bytes(piece, gv_code_bytes(bench->spec.m), 0);
 			list = piece->list + 1;
 		}
 		free(pieces);

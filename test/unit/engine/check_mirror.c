@@ -9,6 +9,7 @@ static void
 check_blocks(GvMirror *mirror, const TestIndex *index)
 {
 	size_t		code_bytes = (size_t) gv_code_bytes(index->spec.m) * GV_BLOCK;
+	size_t		keys_bytes = gv_keys_bytes(&index->spec.keys);
 	GvBlock		view;
 	int			nwrong = 0;
 	int32_t		list;
@@ -27,7 +28,11 @@ check_blocks(GvMirror *mirror, const TestIndex *index)
 				memcmp(view.rowids, held->rowids + b * GV_BLOCK * 3,
 					   sizeof(uint16_t) * GV_BLOCK * 3) != 0 ||
 				memcmp(view.codes, held->codes + b * code_bytes,
-					   code_bytes) != 0)
+					   code_bytes) != 0 ||
+				(view.keys != NULL) != (keys_bytes > 0) ||
+				(keys_bytes > 0 &&
+				 memcmp(view.keys, held->keys + b * keys_bytes,
+						keys_bytes) != 0))
 				nwrong++;
 		}
 		CHECK(gv_mirror_get_block(mirror, list, b, &view) == GV_INVALID,
@@ -84,10 +89,16 @@ test_shapes(GvSearcher *searcher)
 		int32_t		mean = unit_small && s[4] < 0 ? s[4] / 5 : s[4];
 		TestIndex	index = make_index(GV_L2 + i % 3, s[0], s[1], nlists,
 									   s[3], mean, s[5] != 0);
-		GvMirror   *mirror = make_mirror(&index);
-		int64_t		size = gv_mirror_size(&index.spec);
-		int64_t		bytes = gv_mirror_bytes(mirror);
+		GvMirror   *mirror;
+		int64_t		size;
+		int64_t		bytes;
 		char		what[40];
+
+		if (i % 2 == 1)
+			give_keys(&index, 1 + i % GV_MAX_KEYS);
+		mirror = make_mirror(&index);
+		size = gv_mirror_size(&index.spec);
+		bytes = gv_mirror_bytes(mirror);
 
 		snprintf(what, sizeof(what), "shape %d", i);
 		check_searches(searcher, mirror, &index, what);
@@ -161,13 +172,16 @@ check_parts(GvSearcher *searcher, GvMirror *mirror, TestIndex *index)
 }
 
 static void
-test_changes(GvSearcher *searcher)
+test_changes(GvSearcher *searcher, int nkeys)
 {
 	TestIndex	index = make_index(GV_L2, 6, 3, 12, 3, 30, true);
-	GvMirror   *mirror = make_mirror(&index);
+	GvMirror   *mirror;
 	int64_t		bytes;
 	int			round;
 	int			i;
+
+	give_keys(&index, nkeys);
+	mirror = make_mirror(&index);
 
 	for (round = 0; round < (unit_small ? 2 : 40); round++)
 	{
@@ -319,6 +333,55 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	free_searches(&good, 1);
 }
 
+/* Keys that a mirror has not, or that a piece or a condition lacks. */
+static void
+test_invalid_keys(GvSearcher *searcher)
+{
+	TestIndex	with = make_index(GV_L2, 2, 2, 4, 2, 40, false);
+	TestIndex	without = make_index(GV_L2, 2, 2, 4, 2, 40, false);
+	GvKeyTest	test = {0, GV_TEST_NULL, 0, 0, 0, NULL};
+	GvCondition condition = {.ntests = 1,.tests = &test};
+	GvMirror   *keyed;
+	GvMirror   *bare;
+	GvMirror   *mirror;
+	GvListPiece good;
+	GvListPiece piece;
+	GvSearch	search = new_search(&without, 1, 1, 1);
+	GvMirrorSpec spec;
+
+	give_keys(&with, 3);
+	keyed = make_mirror(&with);
+	bare = make_mirror(&without);
+	good = index_piece(&with, 0, 0, with.lists[0].nblocks, false);
+	mirror = keyed;
+	INVALID(BAD_PIECE(keys = NULL));
+	mirror = bare;
+	INVALID(gv_mirror_put_list(mirror, &good));
+	mirror = keyed;
+	CHECK(gv_mirror_put_list(mirror, &good) == GV_OK, "a piece");
+	condition.form = with.spec.keys;
+	search.condition = &condition;
+	CHECK(gv_mirror_search(searcher, keyed, &search, 1) == GV_OK, "search");
+	INVALID(gv_mirror_search(searcher, bare, &search, 1));
+	condition.form.nkeys--;
+	INVALID(gv_mirror_search(searcher, keyed, &search, 1));
+	condition.form = with.spec.keys;
+	condition.form.width[0] = condition.form.width[0] == 8 ? 4 : 8;
+	INVALID(gv_mirror_search(searcher, keyed, &search, 1));
+	condition.form = with.spec.keys;
+	test.key = 3;
+	INVALID(gv_mirror_search(searcher, keyed, &search, 1));
+	spec = with.spec;
+	spec.keys.width[1] = 3;
+	INVALID(gv_mirror_create(&spec, &mirror));
+	search.condition = NULL;
+	gv_mirror_drop(keyed);
+	gv_mirror_drop(bare);
+	free_searches(&search, 1);
+	free_index(&with);
+	free_index(&without);
+}
+
 static void
 test_invalid(GvSearcher *searcher)
 {
@@ -392,7 +455,8 @@ test_mirror(void)
 {
 	GvSearcher *searcher = NULL;
 	GvMirror   *mirror;
-	GvMirrorSpec spec = {0, GV_L2, 1, 1, 1, 1, 0, 0, 0, 0};
+	GvMirrorSpec spec = {.metric = GV_L2,.dims = 1,.m = 1,.nlists = 1,
+	.nparents = 1};
 	GvDevice	found[GV_MAX_DEVICES];
 	int32_t		nfound = 0;
 
@@ -417,12 +481,14 @@ test_mirror(void)
 	check_devices(found, nfound);
 	CHECK(gv_searcher(0, &searcher) == GV_OK, "searcher");
 	test_shapes(searcher);
-	test_changes(searcher);
+	test_changes(searcher, 0);
+	test_changes(searcher, 2);
 	test_mirror_records(searcher);
 	test_mirror_lists();
 	test_mirror_sifts(searcher);
 	test_mirror_devices();
 	test_invalid(searcher);
+	test_invalid_keys(searcher);
 	test_faults();
 	gv_searcher_drop(searcher);
 }

@@ -6,7 +6,7 @@
 #ifndef INDEX_H
 #define INDEX_H
 
-#include "unit.h"
+#include "keys.h"
 
 #include "engine/mirror/gv_mirror.h"
 
@@ -19,6 +19,7 @@ typedef struct TestList
 	uint32_t   *live;			/* as in GvListPiece */
 	float	   *t;
 	uint16_t   *rowids;
+	char	   *keys;			/* or NULL */
 	uint8_t    *codes;
 } TestList;
 
@@ -64,8 +65,14 @@ static inline void
 fill_list(const TestIndex *index, TestList *list, int32_t first)
 {
 	size_t		code_bytes = (size_t) gv_code_bytes(index->spec.m) * GV_BLOCK;
+	size_t		keys_bytes = gv_keys_bytes(&index->spec.keys);
 	int64_t		slot;
 	size_t		i;
+	int32_t		b;
+
+	for (b = first; list->keys != NULL && b < list->nblocks; b++)
+		unit_make_keys(&index->spec.keys, (int) (unit_random() % 4),
+					   list->keys + b * keys_bytes);
 
 	for (slot = (int64_t) first * GV_BLOCK;
 		 slot < (int64_t) list->nblocks * GV_BLOCK; slot++)
@@ -91,6 +98,8 @@ free_list(TestList *list)
 	unit_free(list->live);
 	unit_free(list->t);
 	unit_free(list->rowids);
+	if (list->keys != NULL)
+		unit_free(list->keys);
 	unit_free(list->codes);
 }
 
@@ -103,6 +112,7 @@ resize_list(const TestIndex *index, TestList *list, uint32_t nitems,
 			int32_t first)
 {
 	size_t		code_bytes = (size_t) gv_code_bytes(index->spec.m) * GV_BLOCK;
+	size_t		keys_bytes = gv_keys_bytes(&index->spec.keys);
 	int32_t		nblocks = (int32_t) ((nitems + GV_BLOCK - 1) / GV_BLOCK);
 	TestList	made = *list;
 	size_t		room = nblocks;
@@ -112,7 +122,10 @@ resize_list(const TestIndex *index, TestList *list, uint32_t nitems,
 	made.live = unit_alloc(room * sizeof(uint32_t));
 	made.t = unit_alloc(room * GV_BLOCK * sizeof(float));
 	made.rowids = unit_alloc(room * GV_BLOCK * 3 * sizeof(uint16_t));
+	made.keys = keys_bytes > 0 ? unit_alloc(room * keys_bytes) : NULL;
 	made.codes = unit_alloc(room * code_bytes);
+	if (first > 0 && made.keys != NULL)
+		memcpy(made.keys, list->keys, first * keys_bytes);
 	if (first > 0)
 	{
 		memcpy(made.live, list->live, first * sizeof(uint32_t));
@@ -139,7 +152,8 @@ make_index(GvMetric metric, int32_t dims, int32_t m, int32_t nlists,
 	int32_t		full = (int32_t) (unit_random() % (uint64_t) nlists);
 	int32_t		i;
 
-	index.spec = (GvMirrorSpec) {0, metric, dims, m, nlists, nparents, 0, 0, 0, 0};
+	index.spec = (GvMirrorSpec) {.metric = metric,.dims = dims,.m = m,
+	.nlists = nlists,.nparents = nparents};
 	index.codebooks = index_floats((size_t) GV_CODEWORDS * dims, ties);
 	index.parents = index_floats((size_t) nparents * dims, ties);
 	index.centroids = index_floats((size_t) nlists * dims, ties);
@@ -162,6 +176,23 @@ make_index(GvMetric metric, int32_t dims, int32_t m, int32_t nlists,
 		index.spec.copies += nitems;
 	}
 	return index;
+}
+
+/* Give its copies keys. */
+static inline void
+give_form(TestIndex *index, GvKeyForm form)
+{
+	int32_t		i;
+
+	index->spec.keys = form;
+	for (i = 0; i < index->spec.nlists; i++)
+		resize_list(index, &index->lists[i], index->lists[i].nitems, 0);
+}
+
+static inline void
+give_keys(TestIndex *index, int nkeys)
+{
+	give_form(index, unit_form(nkeys));
 }
 
 static inline void
@@ -215,6 +246,8 @@ index_piece(const TestIndex *index, int32_t list, int32_t first,
 		return piece;
 	piece.t = held->t + (size_t) first * GV_BLOCK;
 	piece.rowids = held->rowids + (size_t) first * GV_BLOCK * 3;
+	if (held->keys != NULL)
+		piece.keys = held->keys + first * gv_keys_bytes(&index->spec.keys);
 	piece.codes = held->codes + first * code_bytes;
 	return piece;
 }
@@ -283,10 +316,40 @@ expect_lists(const TestIndex *index, const float *query, int32_t probes,
 	return n < probes ? n : probes;
 }
 
-/* Every live copy of the lists, ascending; *n and the caller's to free. */
+/* Live copies of a block that fulfil a condition, which may be NULL. */
+static inline uint32_t
+index_matching(const TestIndex *index, const TestList *list, int32_t b,
+			   const GvCondition *condition)
+{
+	return condition == NULL ? list->live[b] :
+		list->live[b] & naive_match(condition, list->keys +
+									b * gv_keys_bytes(&index->spec.keys));
+}
+
+/* How many live copies of the lists fulfil a condition, which may be NULL. */
+static inline int64_t
+count_live(const TestIndex *index, const Pair *lists, int nlists,
+		   const GvCondition *condition)
+{
+	int64_t		n = 0;
+	int			p;
+	int32_t		b;
+
+	for (p = 0; p < nlists; p++)
+		for (b = 0; b < index->lists[lists[p].id].nblocks; b++)
+			n += __builtin_popcount(index_matching(index,
+												   &index->lists[lists[p].id],
+												   b, condition));
+	return n;
+}
+
+/*
+ * Every live copy of the lists that fulfils a condition, ascending; *n and the
+ * caller's to free.
+ */
 static inline Triple *
 expect_copies(const TestIndex *index, const float *query, const Pair *lists,
-			  int nlists, int64_t *n)
+			  int nlists, const GvCondition *condition, int64_t *n)
 {
 	size_t		code_bytes = (size_t) gv_code_bytes(index->spec.m) * GV_BLOCK;
 	float	   *table = unit_alloc(gv_table_bytes(index->spec.m));
@@ -309,7 +372,7 @@ expect_copies(const TestIndex *index, const float *query, const Pair *lists,
 				.codes = list->codes + b * code_bytes,
 				.t = list->t + b * GV_BLOCK,
 				.rowids = list->rowids + b * GV_BLOCK * 3,
-				.live = list->live[b]
+				.live = index_matching(index, list, b, condition)
 			};
 			float		scores[GV_BLOCK];
 			uint64_t	ids[GV_BLOCK];
@@ -337,15 +400,21 @@ search_is_right(const TestIndex *index, const float *query, int32_t probes,
 	Pair	   *lists = malloc(sizeof(Pair) * index->spec.nlists);
 	int			nlists = expect_lists(index, query, probes, compare, lists);
 	int64_t		ncopies;
-	Triple	   *copies = expect_copies(index, query, lists, nlists, &ncopies);
+	Triple	   *copies = expect_copies(index, query, lists, nlists,
+									   found->condition, &ncopies);
 	int64_t		next = 0;
-	bool		right = found->nprobed == nlists && found->copies == ncopies &&
+	bool		right = found->nprobed == nlists &&
+		found->copies == count_live(index, lists, nlists, NULL) &&
+		(found->condition == NULL) == (found->matches == NULL) &&
 		found->nhits == (ncopies < capacity ? ncopies : capacity);
 	int32_t		i;
 
 	for (i = 0; right && i < nlists; i++)
 		right = found->probed[i].list == (int32_t) lists[i].id &&
-			found->probed[i].base == lists[i].score;
+			found->probed[i].base == lists[i].score &&
+			(found->matches == NULL ||
+			 found->matches[i] == count_live(index, &lists[i], 1,
+											 found->condition));
 	for (i = 0; right && i < found->nhits; i++)
 	{
 		const GvHit *hit = &found->hits[i];

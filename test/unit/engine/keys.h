@@ -12,7 +12,7 @@
 
 static const int unit_widths[] = {1, 2, 4, 8};
 
-/* A condition and the memory of its parts. */
+/* A condition, which is its first member, and the memory of its parts. */
 typedef struct UnitCondition
 {
 	GvCondition condition;

@@ -75,6 +75,14 @@ new_search(const TestIndex *index, int32_t probes, int32_t compare,
 	search.probes = probes;
 	search.compare = compare;
 	search.capacity = capacity;
+	if (index->spec.keys.nkeys > 0 && unit_random() % 4 > 0)
+	{
+		UnitCondition *made = unit_alloc(sizeof(UnitCondition));
+
+		unit_make_condition(made, &index->spec.keys,
+							(int) (unit_random() % 3));
+		search.condition = &made->condition;
+	}
 	return search;
 }
 
@@ -84,7 +92,15 @@ free_searches(GvSearch *searches, int n)
 	int			i;
 
 	for (i = 0; i < n; i++)
+	{
+		UnitCondition *made = (UnitCondition *) searches[i].condition;
+
 		unit_free((void *) searches[i].query);
+		if (made == NULL)
+			continue;
+		unit_free_condition(made);
+		unit_free(made);
+	}
 }
 
 /* Answers of one call, which are good until the next, against the reference. */
@@ -99,9 +115,12 @@ check_answers(const TestIndex *index, const GvSearch *searches, int n,
 							  UNIT_FLAT ? index->spec.nlists :
 							  searches[i].compare, searches[i].capacity,
 							  &searches[i]),
-			  "%s: probes %d compare %d capacity %d: %d lists, %d hits", what,
-			  searches[i].probes, searches[i].compare, searches[i].capacity,
-			  searches[i].nprobed, searches[i].nhits);
+			  "%s: probes %d compare %d capacity %d: %d lists, %d hits, "
+			  "%ld copies, %d tests", what, searches[i].probes,
+			  searches[i].compare, searches[i].capacity, searches[i].nprobed,
+			  searches[i].nhits, (long) searches[i].copies,
+			  searches[i].condition == NULL ? 0 :
+			  searches[i].condition->ntests);
 }
 
 /* Searches of every size together, and each alone. */

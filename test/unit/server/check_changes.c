@@ -101,6 +101,7 @@ test_changes(const TestServer *server)
 	int			i;
 	int			got;
 
+	give_keys(&index, 3);
 	CHECK(load_all(loader, &key, &index) == 0, "load");
 	check_range(loader, &key, &index, 0, 20);
 	for (round = 0; round < (unit_small ? 3 : 30); round++)
@@ -186,8 +187,11 @@ test_large(const TestServer *server)
 	int			loader = client_open(server, GV_ROLE_LOADER);
 	void	   *payload = NULL;
 	uint32_t	length = 0;
+	size_t		keys_bytes;
 	int32_t		i;
 
+	give_keys(&index, 1);
+	keys_bytes = gv_keys_bytes(&index.spec.keys);
 	for (i = 0; i < 2; i++)
 		resize_list(&index, &index.lists[i], i == 0 ? 100 : 45000, 0);
 	CHECK(load_begin(loader, &key, &index) == 0, "begin");
@@ -203,7 +207,7 @@ test_large(const TestServer *server)
 	CHECK(client_ask(loader, GV_MSG_BLOCKS, &request, sizeof(request), NULL,
 					 0, &payload, &length) == 0, "both");
 	CHECK(payload != NULL && length == (uint32_t)
-		  gv_piece_bytes(payload, gv_code_bytes(800)), "the first only");
+		  gv_piece_bytes(payload, gv_code_bytes(800), keys_bytes), "the first only");
 	free(payload);
 	payload = NULL;
 	request.first = 1;
@@ -215,7 +219,7 @@ test_large(const TestServer *server)
 		GvPiece    *piece = payload;
 
 		CHECK(length <= GV_MAX_MESSAGE && length > GV_MAX_MESSAGE - 20000 &&
-			  (int64_t) length == gv_piece_bytes(piece, 400) &&
+			  (int64_t) length == gv_piece_bytes(piece, 400, keys_bytes) &&
 			  piece->state.nitems == (uint32_t) piece->nblocks * GV_BLOCK &&
 			  piece->nblocks < index.lists[1].nblocks, "a part");
 		free(payload);

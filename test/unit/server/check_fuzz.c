@@ -48,9 +48,12 @@ static void
 add_search(Script *script, const GvMirrorKey *key, const TestIndex *index)
 {
 	TestSearch	search = make_search(key, index);
+	size_t		bytes;
+	char	   *tail = search_tail(&search, &bytes);
 
-	add(script, GV_MSG_SEARCH, &search.request, sizeof(search.request),
-		search.query, 4 * (size_t) search.request.dims);
+	add(script, GV_MSG_SEARCH, &search.request, sizeof(search.request), tail,
+		bytes);
+	free(tail);
 	free_search(&search);
 }
 
@@ -297,7 +300,7 @@ converse(const TestServer *server, Script *script)
 
 static void
 one_round(const TestServer *server, const GvMirrorKey *healthy,
-		  const TestIndex *index)
+		  const TestIndex *index, const TestIndex *bare)
 {
 	Script		script = {0};
 	GvMirrorKey key = test_key(1000 + (uint32_t) (unit_random() % 3));
@@ -310,7 +313,7 @@ one_round(const TestServer *server, const GvMirrorKey *healthy,
 			session_script(&script, healthy, index);
 			break;
 		case 1:
-			builder_script(&script, index);
+			builder_script(&script, bare);
 			break;
 		case 2:
 			set_script(&script);
@@ -331,6 +334,7 @@ test_fuzz(void)
 	NULL};
 	TestServer	server;
 	TestIndex	index = make_index(GV_L2, 5, 3, 4, 2, 30, true);
+	TestIndex	bare = make_index(GV_L2, 5, 3, 4, 2, 30, true);	/* no keys */
 	GvMirrorKey healthy = test_key(1);
 	int			rounds = unit_small ? 200 : !test_long || test_card ? 2000 : 100000;
 	int			loader;
@@ -338,6 +342,7 @@ test_fuzz(void)
 	int			i;
 	int			got;
 
+	give_keys(&index, 2);
 	server_folder(&server);
 	server_launch(&server, options);
 	CHECK(server_ready(&server), "it does not start");
@@ -346,7 +351,7 @@ test_fuzz(void)
 	CHECK(load_all(loader, &healthy, &index) == 0, "load");
 	for (i = 1; i <= rounds; i++)
 	{
-		one_round(&server, &healthy, &index);
+		one_round(&server, &healthy, &index, &bare);
 		if (i % HEALTHY_EVERY != 0)
 			continue;
 		got = search_check(session, &healthy, &index);
@@ -360,6 +365,7 @@ test_fuzz(void)
 	close(loader);
 	close(session);
 	free_index(&index);
+	free_index(&bare);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
 	server_remove(&server);
 }

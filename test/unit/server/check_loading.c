@@ -340,7 +340,8 @@ test_begin(const TestServer *server, const TestIndex *index)
 {
 	GvMirrorKey key = test_key(13);
 	TestIndex	wrong;
-	GvBeginRequest request = {key, {0, GV_L2, 4, 2, 5, 3, 100, -1, 0, 0}};
+	GvBeginRequest request = {key, {.metric = GV_L2,.dims = 4,.m = 2,
+	.nlists = 5,.nparents = 3,.copies = 100,.refine_slots = -1}};
 	int			fd;
 	int			i;
 

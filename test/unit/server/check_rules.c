@@ -108,7 +108,9 @@ test_headers(const TestServer *server)
 			for (i = 0; i < 6; i++)
 				check_header(server, role, wrong[i], (uint16_t) type, 0);
 		check_header(server, role, sizeof(GvSearchRequest) +
-					 4 * GV_MAX_DIMS + 4, GV_MSG_SEARCH, 0);
+					 sizeof(GvTestRequest) * GV_MAX_TESTS +
+					 sizeof(uint64_t) * GV_MAX_VALUES + 4 * GV_MAX_DIMS + 4,
+					 GV_MSG_SEARCH, 0);
 		check_header(server, role, sizeof(GvSearchRequest), GV_MSG_SEARCH,
 					 0);
 	}
@@ -176,6 +178,13 @@ check_search(const TestServer *server, GvSearchRequest request,
 	free(query);
 }
 
+static GvSearchRequest
+asking(GvMirrorKey key, int32_t dims, int32_t probes, int32_t compare,
+	   int32_t capacity)
+{
+	return (GvSearchRequest) {key, dims, probes, compare, capacity, 0, 0};
+}
+
 static void
 test_search_fields(const TestServer *server)
 {
@@ -186,31 +195,104 @@ test_search_fields(const TestServer *server)
 	int			bad = GV_REFUSED_PROTOCOL;
 
 	CHECK(load_all(loader, &key, &index) == 0, "load");
-	check_search(server, (GvSearchRequest) {key, 4, 1, 1, 1}, 4, 0);
-	check_search(server, (GvSearchRequest) {key, 4, GV_MAX_PROBES, INT32_MAX,
-				 GV_MAX_HITS}, 4, 0);
-	check_search(server, (GvSearchRequest) {other, 4, 1, 1, 1}, 4,
+	check_search(server, asking(key, 4, 1, 1, 1), 4, 0);
+	check_search(server, asking(key, 4, GV_MAX_PROBES, INT32_MAX, GV_MAX_HITS), 4, 0);
+	check_search(server, asking(other, 4, 1, 1, 1), 4,
 				 GV_REFUSED_NO_MIRROR);
-	check_search(server, (GvSearchRequest) {key, 3, 1, 1, 1}, 3, bad);
-	check_search(server, (GvSearchRequest) {key, 4, 1, 1, 1}, 3, bad);
-	check_search(server, (GvSearchRequest) {key, 4, 1, 1, 1}, 5, bad);
-	check_search(server, (GvSearchRequest) {key, 0, 1, 1, 1}, 1, bad);
-	check_search(server, (GvSearchRequest) {key, -1, 1, 1, 1}, 1, bad);
-	check_search(server, (GvSearchRequest) {key, INT32_MIN, 1, 1, 1}, 1,
+	check_search(server, asking(key, 3, 1, 1, 1), 3, bad);
+	check_search(server, asking(key, 4, 1, 1, 1), 3, bad);
+	check_search(server, asking(key, 4, 1, 1, 1), 5, bad);
+	check_search(server, asking(key, 0, 1, 1, 1), 1, bad);
+	check_search(server, asking(key, -1, 1, 1, 1), 1, bad);
+	check_search(server, asking(key, INT32_MIN, 1, 1, 1), 1,
 				 bad);
-	check_search(server, (GvSearchRequest) {key, 0x40000004, 1, 1, 1}, 4,
+	check_search(server, asking(key, 0x40000004, 1, 1, 1), 4,
 				 bad);
-	check_search(server, (GvSearchRequest) {key, 16001, 1, 1, 1}, 16001,
+	check_search(server, asking(key, 16001, 1, 1, 1), 16001,
 				 bad);
-	check_search(server, (GvSearchRequest) {key, 4, 0, 1, 1}, 4, bad);
-	check_search(server, (GvSearchRequest) {key, 4, -5, 1, 1}, 4, bad);
-	check_search(server, (GvSearchRequest) {key, 4, GV_MAX_PROBES + 1, 1, 1},
+	check_search(server, asking(key, 4, 0, 1, 1), 4, bad);
+	check_search(server, asking(key, 4, -5, 1, 1), 4, bad);
+	check_search(server, asking(key, 4, GV_MAX_PROBES + 1, 1, 1),
 				 4, bad);
-	check_search(server, (GvSearchRequest) {key, 4, 1, 0, 1}, 4, bad);
-	check_search(server, (GvSearchRequest) {key, 4, 1, 1, 0}, 4, bad);
-	check_search(server, (GvSearchRequest) {key, 4, 1, 1, -1}, 4, bad);
-	check_search(server, (GvSearchRequest) {key, 4, 1, 1, GV_MAX_HITS + 1},
+	check_search(server, asking(key, 4, 1, 0, 1), 4, bad);
+	check_search(server, asking(key, 4, 1, 1, 0), 4, bad);
+	check_search(server, asking(key, 4, 1, 1, -1), 4, bad);
+	check_search(server, asking(key, 4, 1, 1, GV_MAX_HITS + 1),
 				 4, bad);
+	CHECK(load_drop(loader, &key) == 0, "drop");
+	close(loader);
+	free_index(&index);
+}
+
+/* A search with a condition that has something wrong. */
+static void
+check_tests(const TestServer *server, const GvMirrorKey *key, int32_t ntests,
+			const GvTestRequest *tests, int32_t nvalues,
+			const uint64_t *values, int expected)
+{
+	GvSearchRequest request = asking(*key, 4, 1, 1, 1);
+	char		tail[8 * sizeof(GvTestRequest)] = {0};
+	size_t		bytes = 0;
+	int			fd = client_open(server, GV_ROLE_SESSION);
+	int			got;
+
+	request.ntests = ntests;
+	request.nvalues = nvalues;
+	if (ntests > 0 && ntests < 3)
+		memcpy(tail, tests, bytes = (size_t) ntests * sizeof(*tests));
+	if (nvalues > 0 && nvalues < 5)
+		memcpy(tail + bytes, values, (size_t) nvalues * sizeof(*values));
+	if (nvalues > 0 && nvalues < 5)
+		bytes += (size_t) nvalues * sizeof(*values);
+	got = client_ask(fd, GV_MSG_SEARCH, &request, sizeof(request), tail,
+					 bytes + 4 * sizeof(float), NULL, NULL);
+	CHECK(got == expected, "%d tests, %d values, first of kind %d: %d",
+		  ntests, nvalues, tests->kind, got);
+	CHECK(client_ping(fd) == (expected == 0 ? 0 : -1), "afterwards");
+	close(fd);
+}
+
+static void
+test_condition_fields(const TestServer *server)
+{
+	static const uint64_t values[] = {3, 7, 7, 1};
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	TestIndex	index = make_index(GV_L2, 4, 2, 6, 2, 9, false);
+	GvMirrorKey key = test_key(1);
+	GvTestRequest set = {0, GV_TEST_SET, 0, 0, 2, 0};
+	GvTestRequest two[2] = {set, set};
+	GvTestRequest test;
+	int			bad = GV_REFUSED_PROTOCOL;
+
+#define BAD_TEST(change, n) \
+	(test = set, test.change, \
+	 check_tests(server, &key, 1, &test, n, values, bad))
+	give_form(&index, (GvKeyForm) {1, {GV_KEY_ORDERED}, {4}});
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	check_tests(server, &key, 1, &set, 2, values, 0);
+	check_tests(server, &key, 0, &set, 0, values, 0);
+	check_tests(server, &key, 0, &set, 2, values, bad);
+	check_tests(server, &key, -1, &set, 0, values, bad);
+	check_tests(server, &key, GV_MAX_TESTS + 1, &set, 0, values, bad);
+	check_tests(server, &key, INT32_MAX, &set, 0, values, bad);
+	check_tests(server, &key, 1, &set, -1, values, bad);
+	check_tests(server, &key, 1, &set, GV_MAX_VALUES + 1, values, bad);
+	check_tests(server, &key, 1, &set, 1, values, bad);
+	check_tests(server, &key, 1, &set, 3, values, bad);
+	check_tests(server, &key, 2, two, 4, values, bad);	/* 7, 1 */
+	BAD_TEST(key = 1, 2);
+	BAD_TEST(key = -1, 2);
+	BAD_TEST(kind = 0, 2);
+	BAD_TEST(kind = 7, 2);
+	BAD_TEST(kind = GV_TEST_ANY_BIT, 2);
+	BAD_TEST(nvalues = -1, 2);
+	BAD_TEST(nvalues = INT32_MAX, 2);
+	BAD_TEST(nvalues = 3, 3);
+	BAD_TEST(unused = 1, 2);
+	test = (GvTestRequest) {0, GV_TEST_RANGE, 1, UINT32_MAX, 0, 0};
+	check_tests(server, &key, 1, &test, 0, values, 0);
+	test.high++;
+	check_tests(server, &key, 1, &test, 0, values, bad);
 	CHECK(load_drop(loader, &key) == 0, "drop");
 	close(loader);
 	free_index(&index);
@@ -307,6 +389,7 @@ test_rules(void)
 	test_hello(&server);
 	test_headers(&server);
 	test_search_fields(&server);
+	test_condition_fields(&server);
 	test_haste(&server);
 	test_user(&server);
 	CHECK(client_ping(session) == 0, "a bystander");

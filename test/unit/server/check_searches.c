@@ -32,8 +32,11 @@ test_shapes(const TestServer *server)
 		TestIndex	index = make_index(GV_L2 + i % 3, s[0], s[1], s[2], s[3],
 									   s[4], s[5] != 0);
 		GvMirrorKey key = test_key(100 + i);
-		int			result = load_all(loader, &key, &index);
+		int			result;
 
+		if (i % 2 == 0)
+			give_keys(&index, 1 + i);
+		result = load_all(loader, &key, &index);
 		CHECK(result == 0, "shape %d: %d", i, result);
 		for (n = 0; n < 20; n++)
 		{
@@ -77,6 +80,8 @@ test_batches(const TestServer *server)
 	for (i = 0; i < 2; i++)
 	{
 		index[i] = make_index(GV_L2, 8 + i, 4, 50, 5, 40, i == 0);
+		if (i == 0)
+			give_keys(&index[i], 3);	/* each asks another condition */
 		key[i] = test_key(200 + i);
 		CHECK(load_all(loader, &key[i], &index[i]) == 0, "load");
 	}

@@ -44,7 +44,7 @@ make_pieces(size_t *bytes)
 			codes[i / GV_BLOCK * 2 * GV_BLOCK + i % GV_BLOCK] =
 				(uint8_t) (row * 7);
 		}
-		next += gv_piece_bytes(&piece, 2);
+		next += gv_piece_bytes(&piece, 2, 0);
 	}
 	*bytes = (size_t) (next - message);
 	return message;
@@ -84,7 +84,7 @@ own_mirror(GvBuilder *own, const GvTrained *trained, const char *pieces)
 		open.rowids = (const uint16_t *) (open.t + copies);
 		open.codes = (const uint8_t *) (open.rowids + 3 * copies);
 		CHECK(gv_mirror_put_list(mirror, &open) == GV_OK, "own list");
-		next += gv_piece_bytes(piece, 2);
+		next += gv_piece_bytes(piece, 2, 0);
 	}
 	return mirror;
 }

@@ -106,11 +106,13 @@ typedef struct TestSearch
 {
 	GvSearchRequest request;
 	float	   *query;			/* [dims], unit_alloc */
+	UnitCondition *made;		/* the condition, unit_alloc, or NULL */
 	const Records *records;		/* that bounds must be of, or NULL */
 } TestSearch;
 
 extern TestSearch make_search(const GvMirrorKey *key, const TestIndex *index);
 extern void free_search(TestSearch *search);
+extern char *search_tail(const TestSearch *search, size_t *bytes);
 extern bool search_send(int fd, const TestSearch *search);
 extern int	search_receive(int fd, const TestIndex *index,
 						   const TestSearch *search);

@@ -62,6 +62,7 @@ piece_bytes(const TestIndex *index, int32_t list, int32_t first,
 	const TestList *held = &index->lists[list];
 	GvListPiece arrays = index_piece(index, list, first, nblocks, false);
 	size_t		n = (size_t) nblocks * GV_BLOCK;
+	size_t		keys_bytes = gv_keys_bytes(&index->spec.keys);
 	GvPiece		piece = {list, first, nblocks, flags,
 	{held->gen, held->nitems, held->del_seq}};
 	char	   *memory;
@@ -69,7 +70,7 @@ piece_bytes(const TestIndex *index, int32_t list, int32_t first,
 
 	if (first + nblocks < held->nblocks)
 		piece.state.nitems = (uint32_t) (first + nblocks) * GV_BLOCK;
-	*bytes = gv_piece_bytes(&piece, gv_code_bytes(index->spec.m));
+	*bytes = gv_piece_bytes(&piece, gv_code_bytes(index->spec.m), keys_bytes);
 	memory = malloc(*bytes);
 	next = memory;
 	memcpy(next, &piece, sizeof(piece));
@@ -82,6 +83,9 @@ piece_bytes(const TestIndex *index, int32_t list, int32_t first,
 	next += n * sizeof(float);
 	memcpy(next, arrays.rowids, n * 3 * sizeof(uint16_t));
 	next += n * 3 * sizeof(uint16_t);
+	if (keys_bytes > 0)
+		memcpy(next, arrays.keys, nblocks * keys_bytes);
+	next += nblocks * keys_bytes;
 	memcpy(next, arrays.codes, n * gv_code_bytes(index->spec.m));
 	return memory;
 }

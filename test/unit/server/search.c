@@ -19,7 +19,19 @@ make_search(const GvMirrorKey *key, const TestIndex *index)
 		.capacity = 1 << unit_random() % 10
 	};
 	search.query = index_floats(spec->dims, index->ties);
+	search.made = NULL;
 	search.records = NULL;
+	if (spec->keys.nkeys > 0)
+	{
+		int			i;
+
+		search.made = unit_alloc(sizeof(UnitCondition));
+		unit_make_condition(search.made, &spec->keys,
+							(int) (unit_random() % 4));
+		search.request.ntests = search.made->condition.ntests;
+		for (i = 0; i < search.request.ntests; i++)
+			search.request.nvalues += search.made->tests[i].nvalues;
+	}
 	return search;
 }
 
@@ -27,14 +39,51 @@ void
 free_search(TestSearch *search)
 {
 	unit_free(search->query);
+	if (search->made == NULL)
+		return;
+	unit_free_condition(search->made);
+	unit_free(search->made);
+}
+
+/* What stands behind a request; the caller's to free. */
+char *
+search_tail(const TestSearch *search, size_t *bytes)
+{
+	const GvSearchRequest *request = &search->request;
+	size_t		query_bytes = sizeof(float) * (size_t) request->dims;
+	size_t		ntests = (size_t) request->ntests;
+	GvTestRequest *tests;
+	uint64_t   *values;
+	size_t		i;
+
+	*bytes = sizeof(GvTestRequest) * ntests +
+		sizeof(uint64_t) * (size_t) request->nvalues + query_bytes;
+	tests = calloc(1, *bytes);
+	values = (uint64_t *) (tests + ntests);
+	for (i = 0; i < ntests; i++)
+	{
+		const GvKeyTest *test = &search->made->tests[i];
+
+		tests[i] = (GvTestRequest) {test->key, test->kind, test->low,
+		test->high, test->nvalues, 0};
+		if (test->nvalues > 0)
+			memcpy(values, test->values, sizeof(uint64_t) * test->nvalues);
+		values += test->nvalues;
+	}
+	memcpy(values, search->query, query_bytes);
+	return (char *) tests;
 }
 
 bool
 search_send(int fd, const TestSearch *search)
 {
-	return client_message(fd, GV_MSG_SEARCH, &search->request,
-						  sizeof(search->request), search->query,
-						  sizeof(float) * search->request.dims);
+	size_t		bytes;
+	char	   *tail = search_tail(search, &bytes);
+	bool		sent = client_message(fd, GV_MSG_SEARCH, &search->request,
+									  sizeof(search->request), tail, bytes);
+
+	free(tail);
+	return sent;
 }
 
 /* How many lists it compares: a card may do so with all. */
@@ -59,7 +108,8 @@ answer_is_right(const TestIndex *index, const TestSearch *search,
 	if (length < sizeof(*reply) || reply->nprobed < 0 || reply->nhits < 0 ||
 		reply->nbounds != (search->records ? (uint32_t) reply->nhits : 0) ||
 		length != sizeof(*reply) + reply->nprobed * sizeof(GvProbeReply) +
-		reply->nhits * sizeof(GvHit) + reply->nbounds * sizeof(GvBound))
+		reply->nhits * sizeof(GvHit) + reply->nbounds * sizeof(GvBound) +
+		(search->request.ntests > 0 ? reply->nprobed * sizeof(int32_t) : 0))
 		return false;
 	probes = calloc(reply->nprobed + 1, sizeof(GvProbe));
 	right = reply->batch >= 1;
@@ -84,6 +134,12 @@ answer_is_right(const TestIndex *index, const TestSearch *search,
 	found.nhits = reply->nhits;
 	found.hits = (GvHit *) (probed + reply->nprobed);
 	found.copies = reply->copies;
+	if (search->request.ntests > 0)
+	{
+		found.condition = &search->made->condition;
+		found.matches = (int32_t *) ((GvBound *) (found.hits + found.nhits) +
+									 reply->nbounds);
+	}
 	right = right && search_is_right(index, search->query,
 									 search->request.probes,
 									 search_compares(index, search),
