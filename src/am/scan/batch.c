@@ -254,7 +254,6 @@ void
 IvfpqNextBatch(IvfpqScan *state)
 {
 	IvfpqEffort *effort = &state->effort;
-	GvTopK	   *candidates = &state->search.candidates;
 	MemoryContext oldcontext = MemoryContextSwitchTo(state->batches);
 	bool		last;
 
@@ -279,7 +278,7 @@ IvfpqNextBatch(IvfpqScan *state)
 	else
 	{
 		IvfpqSearchRun(&state->search, effort->probes, effort->candidates);
-		state->exhausted = last && candidates->count < effort->candidates;
+		state->exhausted = last && state->search.found_all;
 	}
 	if (state->asks_keys && state->goal.everything)
 	{

@@ -186,7 +186,11 @@ IvfpqSearchCount(IvfpqSearch *search, int probes)
 	return copies;
 }
 
-/* Keep a row's better copy only, and no more than n rows. */
+/*
+ * Keep a row's better copy only, and no more than n rows.  Fewer than n do not
+ * tell that there are no others: dead rows' copies may lead to the record of
+ * another row, and crowd out what lies behind.
+ */
 void
 IvfpqSearchDistinct(IvfpqSearch *search, int n)
 {
@@ -222,6 +226,7 @@ IvfpqSearchTake(IvfpqSearch *search, int candidates)
 		search->scan_memory = NULL;
 		search->scan_bytes = 0;
 	}
+	search->found_all = search->candidates.count < search->candidates.capacity;
 	if (search->model->meta.copies > 1)
 		IvfpqSearchDistinct(search, candidates);
 }
@@ -241,6 +246,7 @@ IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)
 
 	if (IvfpqSearchRemote(search, probes, candidates * copies))
 	{
+		search->found_all = search->candidates.count < candidates * copies;
 		if (copies > 1)
 			IvfpqSearchDistinct(search, candidates);
 		return;

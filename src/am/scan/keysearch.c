@@ -239,13 +239,16 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 		read_alone(&reading, goal->most_probes);
 	}
 	else if (ask_until_enough(&reading, least.probes))
+	{
+		search->found_all = search->candidates.count <
+			goal->candidates * search->model->meta.copies;
 		IvfpqSearchDistinct(search, goal->candidates);
+	}
 	else
 		read_alone(&reading, least.probes);
 
 	goal->everything = reading.effort.everything && !goal->reads_all;
-	goal->is_all = reading.nread >= goal->most_probes &&
-		search->candidates.count < goal->candidates;
+	goal->is_all = reading.nread >= goal->most_probes && search->found_all;
 	candidates = IvfpqKeyCandidates(reading.effort.candidates,
 									Max(goal->share, reading.flat_share));
 	if (!goal->is_all)

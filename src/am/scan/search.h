@@ -108,6 +108,7 @@ typedef struct IvfpqSearch
 	IvfpqListReader reader;
 	GvTopK		lists;			/* nearest lists */
 	GvTopK		candidates;		/* best copies; ids as `addresses` says */
+	bool		found_all;		/* ... were fewer than could have been */
 	GvScan		scan;			/* which finds them */
 	void	   *scan_memory;
 	Size		scan_bytes;		/* of the scan's scratch */
