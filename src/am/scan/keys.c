@@ -37,7 +37,7 @@ IvfpqScanEffort(const IvfpqScan *state, double rows, IvfpqEffort *effort)
 	double		among = rows / state->key_share;
 
 	if (IvfpqScanIsSpread(state))
-		among = IvfpqSpreadRows(among);
+		among = IvfpqSpreadRows(among, state->filter == NULL);
 	IvfpqEffortFor(effort, state->index, meta, state->recall,
 				   Min(among, PG_INT32_MAX));
 	effort->candidates = IvfpqKeyCandidates(effort->candidates,
@@ -83,6 +83,7 @@ IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)
 	goal->most_probes = most_probes;
 	goal->share = state->key_share;
 	goal->is_spread = IvfpqScanIsSpread(state);
+	goal->by_keys = state->filter == NULL;
 	goal->reads_all = is_last;
 	if (is_last)
 		goal->candidates = (int)
