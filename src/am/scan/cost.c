@@ -187,8 +187,8 @@ get_effort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 		return;
 	rows = effort->quota;
 	IvfpqEffortFor(effort, index, meta, ivfpq_recall,
-				   Min(IvfpqSpreadRows(rows / Max(share, IVFPQ_LEAST_SHARE)),
-					   PG_INT32_MAX));
+				   Min(IvfpqSpreadRows(rows / Max(share, IVFPQ_LEAST_SHARE),
+									   true), PG_INT32_MAX));
 	effort->candidates = IvfpqKeyCandidates(effort->candidates, share);
 	effort->quota = (int64) rows;
 }

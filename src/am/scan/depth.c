@@ -152,7 +152,8 @@ calibrated_depth(const IvfpqScan *state, double depth)
 {
 	if (!IvfpqScanIsSpread(state))
 		return depth;
-	return IvfpqSpreadRows(depth / state->key_share) * state->key_share;
+	return IvfpqSpreadRows(depth / state->key_share, false) *
+		state->key_share;
 }
 
 /* What a batch takes that goes so deep. */

@@ -39,6 +39,13 @@
 #define NOT_SPREAD			100
 
 /*
+ * The same where keys alone tell the rows wanted.  If recall falls by equal steps
+ * for equal factors of the rank, its mean over n rows is that of rank n / e, and
+ * that of the last fifth, which calibration tells, of rank .9 n.
+ */
+#define KEYS_SPREAD			2.4
+
+/*
  * Candidates beyond those that are expected to fulfil a condition on keys, in
  * standard deviations of these.
  */
@@ -254,12 +261,33 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 
 /*
  * The rows that calibration is asked for where those wanted are spread over the
- * nearest ones, so many.
+ * nearest ones, so many; or, by_keys, known to be: lists tell where they are.
  */
 double
-IvfpqSpreadRows(double rows)
+IvfpqSpreadRows(double rows, bool by_keys)
 {
+	if (by_keys)
+		return Max(Min(rows, IVFPQ_FIRST_ROWS), rows / KEYS_SPREAD);
 	return Max(Min(rows, NOT_SPREAD), rows / SPREAD);
+}
+
+/*
+ * The effort for rows spread over the nearest ones, so many: lists as
+ * IvfpqSpreadRows says, but candidates among which the last of them are, too.
+ */
+void
+IvfpqEffortWithin(IvfpqEffort *effort, Relation index,
+				  const IvfpqMetaData *meta, double recall, double rows,
+				  double spread)
+{
+	int			candidates;
+
+	IvfpqEffortFor(effort, index, meta, recall, Min(rows, PG_INT32_MAX));
+	if (spread >= rows)
+		return;
+	candidates = effort->candidates;
+	IvfpqEffortFor(effort, index, meta, recall, Min(spread, PG_INT32_MAX));
+	effort->candidates = candidates;
 }
 
 /*

@@ -35,11 +35,16 @@ IvfpqScanEffort(const IvfpqScan *state, double rows, IvfpqEffort *effort)
 	const IvfpqMetaData *meta = &state->model->meta;
 
 	double		among = rows / state->key_share;
+	double		spread = among;
 
 	if (IvfpqScanIsSpread(state))
-		among = IvfpqSpreadRows(among);
-	IvfpqEffortFor(effort, state->index, meta, state->recall,
-				   Min(among, PG_INT32_MAX));
+		spread = IvfpqSpreadRows(among, state->filter == NULL);
+	if (state->asks_keys)
+		IvfpqEffortWithin(effort, state->index, meta, state->recall, among,
+						  spread);
+	else
+		IvfpqEffortFor(effort, state->index, meta, state->recall,
+					   Min(spread, PG_INT32_MAX));
 	effort->candidates = IvfpqKeyCandidates(effort->candidates,
 											state->key_share);
 	effort->quota = (int64) Min(rows, PG_INT32_MAX);
@@ -83,6 +88,7 @@ IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)
 	goal->most_probes = most_probes;
 	goal->share = state->key_share;
 	goal->is_spread = IvfpqScanIsSpread(state);
+	goal->by_keys = state->filter == NULL;
 	goal->reads_all = is_last;
 	if (is_last)
 		goal->candidates = (int)

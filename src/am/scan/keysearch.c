@@ -10,8 +10,10 @@
  *
  * The nearest n rows are not evenly in the lists read.  Of P lists that hold a
  * part r of them, the first i hold about 1 - (1 - r)^(i / P).  So the i-th list
- * counts (1 - r)^(i / P), and keys that go with vectors, or against them, are
- * seen as they are where the rows are.
+ * counts (1 - r)^(i / P), and keys that go with vectors are seen as they are
+ * where the rows are.
+ *
+ * Keys may go against vectors, too; nearshare.c sees that.
  */
 #include "postgres.h"
 
@@ -60,10 +62,9 @@ get_effort(const IvfpqSearch *search, const IvfpqKeyGoal *goal, double share,
 {
 	double		among = goal->rows / Max(share, IVFPQ_LEAST_SHARE);
 
-	if (goal->is_spread)
-		among = IvfpqSpreadRows(among);
-	IvfpqEffortFor(effort, search->index, &search->model->meta, goal->recall,
-				   Min(among, PG_INT32_MAX));
+	IvfpqEffortWithin(effort, search->index, &search->model->meta,
+					  goal->recall, among, goal->is_spread ?
+					  IvfpqSpreadRows(among, goal->by_keys) : among);
 	effort->probes = Min(effort->probes, goal->most_probes);
 }
 
@@ -125,31 +126,52 @@ read_lists(Reading *reading, int wanted)
 	reading->nread = search->ncounts;
 }
 
-/* The share of the rows near the query, and what it asks for. */
-static void
-tell_share(Reading *reading)
+/*
+ * The share that lists tell whose weight falls by this ratio from each to the
+ * next.
+ */
+static double
+weighted_share(const IvfpqListCount *counts, int n, double ratio)
 {
-	const IvfpqListCount *counts = reading->search->counts;
-	IvfpqKeyGoal *goal = reading->goal;
-	double		part = Min(Max(goal->recall, LEAST_PART), MOST_PART);
-	double		ratio = pow(1 - part, 1.0 / reading->nread);
 	double		weight = 1;
 	double		copies = 0;
 	double		matched = 0;
-	int64		all_copies = 0;
-	int64		all_matched = 0;
 
-	for (int i = 0; i < reading->nread; i++)
+	for (int i = 0; i < n; i++)
 	{
 		copies += weight * counts[i].copies;
 		matched += weight * counts[i].matched;
-		all_copies += counts[i].copies;
-		all_matched += counts[i].matched;
 		weight *= ratio;
 	}
-	reading->flat_share = all_matched / Max((double) all_copies, 1);
-	goal->share = Max(matched / Max(copies, 1), IVFPQ_LEAST_SHARE);
-	get_effort(reading->search, goal, goal->share, &reading->effort);
+	return matched / Max(copies, 1);
+}
+
+/*
+ * The share of the rows near the query, and what it asks for.  Where all lists
+ * seem to be read the sample has its say.
+ */
+static void
+tell_share(Reading *reading)
+{
+	IvfpqSearch *search = reading->search;
+	IvfpqKeyGoal *goal = reading->goal;
+	int			nread = reading->nread;
+	double		part = Min(Max(goal->recall, LEAST_PART), MOST_PART);
+	double		share = weighted_share(search->counts, nread,
+									   pow(1 - part, 1.0 / nread));
+
+	reading->flat_share = weighted_share(search->counts, nread, 1);
+	goal->share = Max(share, IVFPQ_LEAST_SHARE);
+	get_effort(search, goal, goal->share, &reading->effort);
+	if (!search->sample.is_open || reading->effort.probes > nread ||
+		nread >= goal->most_probes)
+		return;
+	share = IvfpqSampleShare(search, goal->rows, share);
+	if (share >= goal->share)
+		return;
+	goal->share = Max(share, IVFPQ_LEAST_SHARE);
+	goal->is_spread = false;
+	get_effort(search, goal, goal->share, &reading->effort);
 }
 
 /* Read `wanted` lists, then as many as the share asks for. */
@@ -213,7 +235,9 @@ read_alone(Reading *reading, int wanted)
 	search->ncounts = 0;
 	search->lists.count = 0;
 	IvfpqSearchOpen(search, goal->candidates * search->model->meta.copies);
+	IvfpqSampleBegin(search);
 	read_until_enough(reading, wanted);
+	IvfpqSampleEnd(search);
 	IvfpqSearchTake(search, goal->candidates);
 }
 
