@@ -278,7 +278,8 @@ IvfpqNextBatch(IvfpqScan *state)
 	else
 	{
 		IvfpqSearchRun(&state->search, effort->probes, effort->candidates);
-		state->exhausted = last && state->search.found_all;
+		state->exhausted = last && state->search.found_all &&
+			state->search.candidates.count < effort->candidates;
 	}
 	if (state->asks_keys && state->goal.everything)
 	{

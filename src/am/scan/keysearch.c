@@ -272,7 +272,8 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 		read_alone(&reading, least.probes);
 
 	goal->everything = reading.effort.everything && !goal->reads_all;
-	goal->is_all = reading.nread >= goal->most_probes && search->found_all;
+	goal->is_all = reading.nread >= goal->most_probes &&
+		search->found_all && search->candidates.count < goal->candidates;
 	candidates = IvfpqKeyCandidates(reading.effort.candidates,
 									Max(goal->share, reading.flat_share));
 	if (!goal->is_all)
