@@ -91,8 +91,11 @@ gv_fulfils(const GvCardTest &test, const uint64_t *values, uint64_t image)
 	}
 }
 
-/* By a warp: bit i: copy i of a block, whose keys these are, fulfils tests [n]. */
-static __device__ __forceinline__ uint32_t
+/*
+ * By a warp: bit i: copy i of a block, whose keys these are, fulfils tests [n].
+ * A call, so that it takes no registers from what follows.
+ */
+static __device__ __noinline__ uint32_t
 gv_card_match(const GvCardTest *tests, int n, const uint64_t *values,
 			  const uint8_t *keys)
 {
@@ -102,7 +105,7 @@ gv_card_match(const GvCardTest *tests, int n, const uint64_t *values,
 
 	for (int i = 0; i < n && matching != 0 && tests[i].kind != 0; i++)
 	{
-		GvCardTest	test = tests[i];
+		const GvCardTest &test = tests[i];
 		GvKeyHead	head = heads[test.key];
 		uint64_t	image = gv_image(keys + test.images, test.width, lane);
 		bool		is_null = (head.nulls >> lane & 1) != 0;
