@@ -65,7 +65,7 @@ CREATE INDEX ON ext USING gpuivfpq (e) WITH (dims = 2);
 DROP TABLE ext;
 DROP SCHEMA elsewhere;
 
--- functions of 0.3.0 go on working until the update
+-- functions of 0.3.0 go on working until the update, and so on
 CREATE SCHEMA older;
 DROP EXTENSION gpuvec;
 CREATE EXTENSION gpuvec SCHEMA older VERSION '0.3.0';
@@ -81,7 +81,25 @@ ALTER EXTENSION gpuvec UPDATE TO '0.4.0';
 SELECT recall > 0.9 AS good FROM gpuvec_recall('ext_e', queries => '{1,2,3}');
 SELECT DISTINCT targets_for FROM gpuvec_calibrate('ext_e');
 SELECT count(*) FROM gpuvec_stat;
+SELECT lists, rows, advice FROM gpuvec_index_info('ext_e');
+CREATE INDEX ext_keys ON ext USING gpuivfpq (e, id);
+ALTER EXTENSION gpuvec UPDATE TO '0.5.0';
+SELECT lists, rows, keys FROM gpuvec_index_info('ext_e');
+CREATE INDEX ext_keys ON ext USING gpuivfpq (e, id);
+SET enable_seqscan = off;
+SELECT id FROM ext WHERE id < 3 ORDER BY e <-> '{0,0,0}';
+-- an update from before keys comes to what an installation is
+CREATE TEMP TABLE updated AS SELECT pg_describe_object(classid, objid, objsubid) AS object
+FROM pg_depend WHERE deptype = 'e' AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'gpuvec');
 DROP TABLE ext;
+DROP EXTENSION gpuvec;
+CREATE EXTENSION gpuvec SCHEMA older;
+(TABLE updated EXCEPT SELECT pg_describe_object(classid, objid, objsubid)
+	FROM pg_depend WHERE deptype = 'e' AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'gpuvec'))
+UNION ALL
+(SELECT pg_describe_object(classid, objid, objsubid)
+	FROM pg_depend WHERE deptype = 'e' AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'gpuvec')
+	EXCEPT TABLE updated);
 RESET search_path;
 ALTER EXTENSION gpuvec SET SCHEMA public;
 DROP SCHEMA older;

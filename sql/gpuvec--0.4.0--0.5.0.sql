@@ -215,6 +215,55 @@ DEFAULT FOR TYPE inet USING gpuivfpq AS
 	OPERATOR 3 =,
 	FUNCTION 2 hashinet(inet);
 
+--
+-- Sets: an image is a signature of their elements, or of a document's scalars
+--
+
+CREATE FUNCTION gpuvec_signature(anyarray)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'gpuvec_array_signature'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+COMMENT ON FUNCTION gpuvec_signature(anyarray) IS
+	'what gpuivfpq keeps of an array that is a key';
+
+CREATE FUNCTION gpuvec_signature(jsonb)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'gpuvec_jsonb_signature'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+COMMENT ON FUNCTION gpuvec_signature(jsonb) IS
+	'what gpuivfpq keeps of a document that is a key';
+
+CREATE OPERATOR CLASS int2_array_ops
+DEFAULT FOR TYPE smallint[] USING gpuivfpq AS
+	OPERATOR 6 && (anyarray, anyarray),
+	OPERATOR 7 @> (anyarray, anyarray),
+	FUNCTION 3 gpuvec_signature(anyarray);
+
+CREATE OPERATOR CLASS int4_array_ops
+DEFAULT FOR TYPE integer[] USING gpuivfpq AS
+	OPERATOR 6 && (anyarray, anyarray),
+	OPERATOR 7 @> (anyarray, anyarray),
+	FUNCTION 3 gpuvec_signature(anyarray);
+
+CREATE OPERATOR CLASS int8_array_ops
+DEFAULT FOR TYPE bigint[] USING gpuivfpq AS
+	OPERATOR 6 && (anyarray, anyarray),
+	OPERATOR 7 @> (anyarray, anyarray),
+	FUNCTION 3 gpuvec_signature(anyarray);
+
+CREATE OPERATOR CLASS text_array_ops
+DEFAULT FOR TYPE text[] USING gpuivfpq AS
+	OPERATOR 6 && (anyarray, anyarray),
+	OPERATOR 7 @> (anyarray, anyarray),
+	FUNCTION 3 gpuvec_signature(anyarray);
+
+CREATE OPERATOR CLASS jsonb_ops
+DEFAULT FOR TYPE jsonb USING gpuivfpq AS
+	OPERATOR 7 @>,
+	FUNCTION 3 gpuvec_signature(jsonb);
+
 COMMENT ON OPERATOR CLASS int2_ops USING gpuivfpq IS 'keys of smallint';
 COMMENT ON OPERATOR CLASS int4_ops USING gpuivfpq IS 'keys of integer';
 COMMENT ON OPERATOR CLASS int8_ops USING gpuivfpq IS 'keys of bigint';
@@ -232,6 +281,11 @@ COMMENT ON OPERATOR CLASS bpchar_ops USING gpuivfpq IS 'keys of char(n)';
 COMMENT ON OPERATOR CLASS uuid_ops USING gpuivfpq IS 'keys of uuid';
 COMMENT ON OPERATOR CLASS bytea_ops USING gpuivfpq IS 'keys of bytea';
 COMMENT ON OPERATOR CLASS inet_ops USING gpuivfpq IS 'keys of inet and cidr';
+COMMENT ON OPERATOR CLASS int2_array_ops USING gpuivfpq IS 'keys of smallint[]';
+COMMENT ON OPERATOR CLASS int4_array_ops USING gpuivfpq IS 'keys of integer[]';
+COMMENT ON OPERATOR CLASS int8_array_ops USING gpuivfpq IS 'keys of bigint[]';
+COMMENT ON OPERATOR CLASS text_array_ops USING gpuivfpq IS 'keys of text[]';
+COMMENT ON OPERATOR CLASS jsonb_ops USING gpuivfpq IS 'keys of jsonb';
 
 --
 -- An index says which keys it has, and what they take

@@ -21,6 +21,7 @@
 #include "catalog/pg_opclass.h"
 #include "catalog/pg_opfamily.h"
 #include "catalog/pg_type_d.h"
+#include "parser/parse_coerce.h"
 #include "utils/builtins.h"
 #include "utils/catcache.h"
 #include "utils/fmgroids.h"
@@ -42,7 +43,8 @@ typedef struct Examined
 	char	   *family_name;
 	uint32		strategies;		/* bit s: some operator has strategy s */
 	bool		has_operator;	/* (type, type) is there */
-	bool		has_function[1 + IVFPQ_NPROCS]; /* so is support function n of type */
+	bool		has_function[1 + IVFPQ_NPROCS]; /* so is support function n of
+												 * type */
 	bool		valid;
 } Examined;
 
@@ -246,7 +248,9 @@ examine_key_operator(Form_pg_amop op, Examined *x)
 		FAULT(x, "operator family \"%s\" of access method %s contains operator %s with wrong signature",
 			  x->family_name, "gpuivfpq", name);
 
-	if (op->amoplefttype == x->type && op->amoprighttype == x->type)
+	/* those of arrays are operators of anyarray */
+	if (IsBinaryCoercible(x->type, op->amoplefttype) &&
+		IsBinaryCoercible(x->type, op->amoprighttype))
 		x->has_operator = true;
 }
 
@@ -292,7 +296,7 @@ ivfpqvalidate(Oid opclassoid)
 	for (int i = 0; i < procs->n_members; i++)
 	{
 		Form_pg_amproc proc = (Form_pg_amproc)
-			GETSTRUCT(&procs->members[i]->tuple);
+		GETSTRUCT(&procs->members[i]->tuple);
 
 		if (of_vectors)
 			examine_function(proc, &x);

@@ -96,7 +96,7 @@ IvfpqDefaultPqDim(int dims, bool refine, const IvfpqKeyForm *keys)
 						   IvfpqMaxPqDim(keys));
 	IvfpqLayout layout;
 	int			least = refine || keys->nkeys > 0 ? (dims + 2) / 3 :
-		(3 * dims + 7) / 8;
+	(3 * dims + 7) / 8;
 	int			slot_bytes;
 	int			fewer;
 

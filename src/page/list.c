@@ -158,12 +158,17 @@ prefetch_page(IvfpqListReader *reader, IvfpqAddress address, uint32 nblocks)
 	IvfpqBufHintFetch(reader->index, address.page + 1, 0, 0);
 }
 
-/* Bytes of a slot up to the last of its keys' heads. */
+/* Bytes of a slot before its keys, and up to the last of their heads. */
+static inline int
+before_keys(const IvfpqLayout *layout)
+{
+	return (int) sizeof(IvfpqSlotHeader) + layout->keys_at;
+}
+
 static inline int
 front_bytes(const IvfpqLayout *layout)
 {
-	return (int) sizeof(IvfpqSlotHeader) + layout->keys_at +
-		IvfpqKeyHeadsBytes(&layout->keys);
+	return before_keys(layout) + IvfpqKeyHeadsBytes(&layout->keys);
 }
 
 /*
@@ -179,9 +184,17 @@ fetch_slot(IvfpqListReader *reader)
 		return;
 	end = Min(reader->fetch_at + reader->layout.slot_bytes,
 			  reader->fetch_end);
-	/* as blocks that lie side by side are mostly wanted or not alike */
-	IvfpqFetch(reader->fetch_at, reader->passing ?
-			   Min(reader->fetch_at + front_bytes(&reader->layout), end) : end);
+	if (!reader->passing)
+		IvfpqFetch(reader->fetch_at, end);
+	else if (end - reader->fetch_at >= reader->layout.codes)
+	{
+		/* as blocks that lie side by side are mostly wanted or not alike */
+		IvfpqFetch(reader->fetch_at,
+				   reader->fetch_at + sizeof(IvfpqSlotHeader));
+		IvfpqFetch(reader->fetch_at + before_keys(&reader->layout),
+				   reader->fetch_at + sizeof(IvfpqSlotHeader) +
+				   reader->layout.codes);
+	}
 	reader->fetch_at = end;
 }
 
@@ -193,7 +206,7 @@ static void
 copy_slot_of(IvfpqListReader *reader, const char *from, char *to, uint32 slot)
 {
 	const IvfpqLayout *layout = &reader->layout;
-	int			heads = (int) sizeof(IvfpqSlotHeader) + layout->keys_at;
+	int			heads = before_keys(layout);
 
 	reader->copied |= 1U << slot;
 	if (reader->wants == NULL || layout->keys.nkeys == 0 ||

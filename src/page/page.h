@@ -86,9 +86,9 @@ typedef struct IvfpqListReader
 	bool		reread;			/* a second reading is under way */
 
 	/*
-	 * Might a block with these heads of keys have a copy that is wanted?  Else
-	 * it is passed over.  NULL: all are wanted.  Called under the page's lock,
-	 * it computes, and no more.
+	 * Might a block with these heads of keys have a copy that is wanted?
+	 * Else it is passed over.  NULL: all are wanted.  Called under the page's
+	 * lock, it computes, and no more.
 	 */
 	bool		(*wants) (const void *arg, const char *keys);
 	const void *wants_arg;

@@ -89,11 +89,11 @@ $primary->safe_psql(
 		WITH (lists = 5, pq_dim = 600);
 	CREATE TABLE wider (id int, e real[]);
 	INSERT INTO wider SELECT * FROM wide;
-	CREATE INDEX wider_e ON wider USING gpuivfpq (e real_ip_ops)
+	CREATE INDEX wider_e ON wider USING gpuivfpq (e real_ip_ops, id)
 		WITH (lists = 5, pq_dim = 900);
 	CREATE TABLE refined (id int, e real[]);
 	INSERT INTO refined SELECT * FROM narrow;
-	CREATE INDEX refined_e ON refined USING gpuivfpq (e)
+	CREATE INDEX refined_e ON refined USING gpuivfpq (e, id, (id % 3))
 		WITH (lists = 20, probes = 5, refine = sq8);
 	CREATE TABLE waiting (id int, e real[]);
 	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e);

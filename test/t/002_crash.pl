@@ -37,12 +37,13 @@ $node->safe_psql(
 	CREATE TABLE wide (id bigserial, e real[]);
 	INSERT INTO wide (e) SELECT point(g, 8) || array_fill((g % 13)::real, ARRAY[1392])
 	FROM generate_series(1, 300) AS g;
-	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 5, pq_dim = 900);
+	CREATE INDEX wide_e ON wide USING gpuivfpq (e, id) WITH (lists = 5, pq_dim = 900);
 	CREATE TABLE refined (id bigserial, e real[]);
 	INSERT INTO refined (e) SELECT e FROM loaded LIMIT 1500;
-	CREATE INDEX refined_e ON refined USING gpuivfpq (e) WITH (lists = 10, refine = sq8);
+	CREATE INDEX refined_e ON refined USING gpuivfpq (e, id, (id % 3))
+		WITH (lists = 10, refine = sq8);
 	CREATE TABLE waiting (id bigserial, e real[]);
-	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e);
+	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e, id);
 });
 
 # What must hold after every recovery.

@@ -18,11 +18,11 @@ $node->safe_psql(
 	INSERT INTO trained SELECT g, point(g, 8) FROM generate_series(1, 1200) AS g;
 	CREATE INDEX trained_e ON trained USING gpuivfpq (e real_cosine_ops) WITH (lists = 10);
 	CREATE UNLOGGED TABLE waiting (id int, e real[]);
-	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e) WITH (dims = 8);
+	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e, id) WITH (dims = 8);
 	INSERT INTO waiting SELECT g, point(g, 8) FROM generate_series(1, 2000) AS g;
 	CREATE TABLE turned (id int, e real[]);
 	INSERT INTO turned SELECT * FROM trained;
-	CREATE INDEX turned_e ON turned USING gpuivfpq (e) WITH (lists = 10);
+	CREATE INDEX turned_e ON turned USING gpuivfpq (e, id) WITH (lists = 10);
 	ALTER TABLE turned SET UNLOGGED;
 });
 is_sound($node, 'trained_e', 'before');

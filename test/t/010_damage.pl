@@ -28,6 +28,7 @@ use constant {
 	META_PENDING_HEAD => 184,
 	META_PENDING_TAIL => 188,
 	META_REFINE_HEAD => 204,
+	META_KEY_KINDS => 552,
 
 	# ... in a directory entry
 	ENTRY_BYTES => 28,
@@ -64,6 +65,14 @@ use constant {
 	REFINE_TID => 12,
 	REFINED_SLOT_BYTES => 640,
 	SLOT_ADDRESSES => 32 + 320,
+
+	# ... in a slot of a table with keys of 4 bytes, an ordered one and a hash
+	KEYED_SLOT_BYTES => 768,
+	SLOT_HEADS => 32 + 320,
+	HEAD_BYTES => 24,
+	HEAD_NULLS => 16,
+	HEAD_UNUSED => 20,
+	SLOT_IMAGES => 32 + 320 + 2 * 24,
 };
 
 my $node = PostgreSQL::Test::Cluster->new('main');
@@ -93,6 +102,9 @@ $node->safe_psql(
 	CREATE TABLE refined AS SELECT * FROM lists;
 	CREATE INDEX refined_v ON refined USING gpuivfpq (v)
 		WITH (lists = 4, pq_dim = 5, probes = 4, spill = 0, refine = sq8);
+	CREATE TABLE keyed AS SELECT id, v, 'n' || id % 9 AS name FROM lists;
+	CREATE INDEX keyed_v ON keyed USING gpuivfpq (v, id, name)
+		WITH (lists = 4, pq_dim = 5, probes = 4, spill = 0);
 	CREATE TABLE pending (id int, v real[]);
 	CREATE INDEX pending_v ON pending USING gpuivfpq (v);
 	INSERT INTO pending SELECT i, vec(i) FROM generate_series(1, 4000) i;
@@ -107,7 +119,7 @@ $node->safe_psql('template1', "CREATE DATABASE $_ TEMPLATE postgres") for @datab
 my (%file, %table_file, %sound, %table_bytes);
 for my $database (@databases)
 {
-	for my $table (qw(lists refined pending))
+	for my $table (qw(lists refined keyed pending))
 	{
 		($file{$database}{$table}, $table_file{$database}{$table}) =
 		  map { $node->data_dir . "/$_" } split /\|/, $node->safe_psql($database,
@@ -115,7 +127,7 @@ for my $database (@databases)
 	}
 }
 $node->stop;
-for my $table (qw(lists refined pending))
+for my $table (qw(lists refined keyed pending))
 {
 	$sound{$table} = slurp_bytes($file{ $databases[0] }{$table});
 	$table_bytes{$table} = slurp_bytes($table_file{ $databases[0] }{$table});
@@ -598,6 +610,62 @@ damage_refined(
 		put32($_[0], $refine_head * BLCKSZ + CONTENTS + REFINE_NEXT, $refine_head);
 	});
 
+# ---- keys
+
+my $keyed_page = get32(\$sound{keyed}, entry(0) + ENTRY_PAGE);
+my $keyed = $keyed_page * BLCKSZ + CONTENTS
+  + get32(\$sound{keyed}, entry(0) + ENTRY_SLOT) * KEYED_SLOT_BYTES;
+
+sub damage_keyed
+{
+	return damage_index('keyed', @_);
+}
+
+my $other_keys = qr/^-\|error\|row \(\d+,\d+\) of table "keyed" is in the index with other keys/m;
+
+damage_keyed('keys: nothing', $rows, qr/^\s*$/, sub { });
+damage_keyed(
+	'keys: of no kind', damaged_at(0, 'keyed'),
+	found(0, 'its parameters are out of range'),
+	sub { substr(${ $_[0] }, CONTENTS + META_KEY_KINDS, 1) = chr(9) });
+damage_keyed(
+	'keys: other than columns', qr//,
+	found(0, 'its keys are not those of its columns'),
+	sub { substr(${ $_[0] }, CONTENTS + META_KEY_KINDS, 2) = "\2\1" },
+	sub { like($_[0]{insert}, damaged_at(0, 'keyed'), 'keys: other than columns: insert') });
+# the least bit of an id: the head may still tell of it
+damage_keyed(
+	'keys: image of another value', $rows, $other_keys,
+	sub {
+		my $at = $keyed + SLOT_IMAGES;
+		put32($_[0], $at, get32($_[0], $at) ^ 1);
+	});
+damage_keyed(
+	'keys: hash of another value', $rows, $other_keys,
+	sub {
+		# one of which the head has no bit
+		my $bits = unpack('Q', substr(${ $_[0] }, $keyed + SLOT_HEADS + HEAD_BYTES, 8));
+		my ($free) = grep { !($bits >> $_ & 1) } 0 .. 63;
+		put32($_[0], $keyed + SLOT_IMAGES + 4 * 32, $free);
+	},
+	sub {
+		like($_[0]{verify}, qr/error\|the head of key 2 of block \d+ does not tell of copy 0/,
+			'keys: hash of another value: head');
+	});
+damage_keyed(
+	'keys: head too narrow', $rows,
+	found($keyed_page, 'the head of key 1 of block \d+ does not tell of copy \d+'),
+	sub { put32($_[0], $keyed + SLOT_HEADS, get32($_[0], $keyed + SLOT_HEADS) + 1) });
+damage_keyed(
+	'keys: NULL with a value', $rows,
+	found($keyed_page, 'key 1 of copy 0 of block \d+ is NULL and has a value'),
+	sub { put32($_[0], $keyed + SLOT_HEADS + HEAD_NULLS, 1) },
+	sub { like($_[0]{verify}, $other_keys, 'keys: NULL with a value: row') });
+damage_keyed(
+	'keys: head with what does not belong there', $rows,
+	found($keyed_page, 'the head of key 2 of block \d+ is out of range'),
+	sub { put32($_[0], $keyed + SLOT_HEADS + HEAD_BYTES + HEAD_UNUSED, 1) });
+
 # ---- anything anywhere: only the server's life matters
 
 meet_waiting();
@@ -606,7 +674,7 @@ my $rounds = long_test() ? 200 : 10;
 my $alive = 0;
 for my $round (1 .. $rounds)
 {
-	my $table = $round % 2 ? 'lists' : 'refined';
+	my $table = (qw(lists refined keyed))[ $round % 3 ];
 	my $bytes = $sound{$table};
 	for (1 .. 1 + int(rand(20)))
 	{
@@ -630,13 +698,14 @@ $node->start;
 for my $database (@databases[ 0, 1 ])
 {
 	$node->safe_psql($database,
-		'REINDEX INDEX lists_v; REINDEX INDEX refined_v; REINDEX INDEX pending_v');
+		'REINDEX INDEX lists_v; REINDEX INDEX refined_v; REINDEX INDEX keyed_v; REINDEX INDEX pending_v');
 	is( $node->safe_psql(
 			$database, q{
 		SELECT count(*) FROM gpuvec_verify_index('lists_v')
 		UNION ALL SELECT count(*) FROM gpuvec_verify_index('refined_v')
+		UNION ALL SELECT count(*) FROM gpuvec_verify_index('keyed_v')
 		UNION ALL SELECT count(*) FROM gpuvec_verify_index('pending_v')}),
-		"0\n0\n0",
+		"0\n0\n0\n0",
 		'REINDEX repairs');
 }
 $node->stop;

@@ -29,7 +29,7 @@ $node->safe_psql(
 	CREATE INDEX narrow_e ON narrow USING gpuivfpq (e) WITH (lists = 1, candidates = 200);
 	CREATE TABLE wide AS SELECT g AS id, vec(g) || array_fill((g % 13)::real, ARRAY[1396]) AS e
 	FROM generate_series(1, 2000) AS g;
-	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 1, candidates = 200, pq_dim = 900);
+	CREATE INDEX wide_e ON wide USING gpuivfpq (e, id) WITH (lists = 1, candidates = 200, pq_dim = 900);
 });
 
 # Queries without an end, each in a transaction of its own: division by zero where

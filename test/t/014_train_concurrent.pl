@@ -47,7 +47,7 @@ for my $round (1 .. $rounds)
 		SET client_min_messages = warning;
 		DROP TABLE IF EXISTS t;
 		CREATE TABLE t (id bigserial, e real[]);
-		CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (dims = 4, candidates = 200, train_rows = 300);
+		CREATE INDEX t_e ON t USING gpuivfpq (e, id, (id % 10)) WITH (dims = 4, candidates = 200, train_rows = 300);
 		INSERT INTO t (e) SELECT ARRAY[-1000 - 10 * g, g, 0, 0] FROM generate_series(1, 50) AS g;
 		INSERT INTO t (e) SELECT noise() FROM generate_series(1, 3000);});
 	my $clients = IPC::Run::start(

@@ -30,12 +30,13 @@ sub build
 	my ($what, %options) = @_;
 	my $set = join '', map { "SET $_;" } @{ $options{set} // [] };
 	my $with = $options{with} // 'lists = 40';
+	my $columns = $options{columns} // 'e';
 	my ($rc, $out, $err) = $node->psql('postgres', "
 		SET client_min_messages = warning;
 		DROP INDEX IF EXISTS t_e;
 		RESET client_min_messages;
 		SET gpuvec.engine = gpu; $set
-		CREATE INDEX t_e ON t USING gpuivfpq (e) WITH ($with);",
+		CREATE INDEX t_e ON t USING gpuivfpq ($columns) WITH ($with);",
 		on_error_stop => 1);
 
 	return ($rc, $err);
@@ -83,6 +84,14 @@ for my $with ('lists = 40', 'lists = 300, spill = 0', 'lists = 40, refine = sq8'
 			"SELECT (SELECT count(*) > 0 FROM gpuvec_calibration('t_e')) AND recall >= 0.9
 			 FROM gpuvec_recall('t_e', 10, 100)"), 't', "$with: calibrated");
 }
+# keys stay here, and meet their rows when these come back
+for my $with ('lists = 40', 'lists = 40, refine = sq8')
+{
+	my ($rc, $err) = build('keys', with => $with, columns => 'e, id, (id % 7)');
+
+	is($err, '', "keys, $with: gpuvecd builds");
+	is_whole($node, "keys, $with");
+}
 {
 	my $before = received();
 	my ($rc, $err) = build('auto', set => ['gpuvec.engine = auto']);
@@ -113,13 +122,14 @@ my $calibration = calibration();
 my @steps = ('1 build: begun', '1 build: sent', '1 build: trained',
 	(map { "$_ build: encoded" } 1 .. $slots), '1 build: written');
 
-# Build; at a step, do something to gpuvecd.  Options: set (settings), cancel (the
-# build, when it waits for gpuvecd).
+# Build; at a step, do something to gpuvecd.  Options: columns, set (settings),
+# cancel (the build, when it waits for gpuvecd).
 sub disturb
 {
 	my ($step, $signal, %options) = @_;
 	my $what = "$signal at $step";
 	my $set = join '', map { "SET $_;" } @{ $options{set} // [] };
+	my $columns = $options{columns} // 'e';
 
 	ok(is_up(), "$what: gpuvecd is up");
 	my $holder = $node->background_psql('postgres');
@@ -128,7 +138,7 @@ sub disturb
 	my $job = background($node, "SET gpuvec.engine = gpu; $set
 		DROP INDEX IF EXISTS t_e;
 		SET gpuvec.fault = 'wait $step';
-		CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 40);");
+		CREATE INDEX t_e ON t USING gpuivfpq ($columns) WITH (lists = 40);");
 	ok( wait_until($node, q{SELECT count(*) > 0 FROM pg_locks
 		WHERE locktype = 'advisory' AND NOT granted}), "$what: there");
 	kill $signal, $pid;
@@ -166,6 +176,15 @@ for my $signal ('KILL', 'STOP')
 		is(calibration(), $calibration, "$what: as calibrated by gpuvecd")
 		  if $step eq '1 build: written' && !long_test();
 	}
+}
+
+# keys of rows that it did not give back
+for my $step ('1 build: trained', '1 build: encoded')
+{
+	my ($what, $status) = disturb($step, 'KILL', columns => 'e, id, (id % 7)');
+
+	is($status, 0, "$what, with keys: the index is built");
+	is_whole($node, "$what, with keys");
 }
 
 # -- who wants an error gets one
@@ -210,7 +229,7 @@ for my $step (@steps[0 .. 2])
 
 $node->safe_psql('postgres', '
 	CREATE TABLE late (LIKE t);
-	CREATE INDEX late_e ON late USING gpuivfpq (e) WITH (lists = 40, dims = 16, refine = sq8);
+	CREATE INDEX late_e ON late USING gpuivfpq (e, id) WITH (lists = 40, dims = 16, refine = sq8);
 	INSERT INTO late SELECT * FROM t;');
 {
 	my $before = received();

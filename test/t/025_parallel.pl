@@ -82,12 +82,13 @@ sub build_sql
 	my ($engine, $workers, %options) = @_;
 	my $table = $options{table} // 't';
 	my $with = $options{with} // 'lists = 40';
+	my $columns = $options{columns} // 'e';
 	my $set = join '', map { "SET $_;" } @{ $options{set} // [] };
 
 	return "SET client_min_messages = warning; DROP INDEX IF EXISTS ${table}_e;
 		RESET client_min_messages; SET gpuvec.engine = $engine;
 		SET max_parallel_maintenance_workers = $workers; $set
-		CREATE INDEX ${table}_e ON $table USING gpuivfpq (e) WITH ($with);";
+		CREATE INDEX ${table}_e ON $table USING gpuivfpq ($columns) WITH ($with);";
 }
 
 # Test: gpuvecd holds nothing, no worker is left, no file either.
@@ -165,14 +166,14 @@ for my $memory ('64MB', '2MB')
 is_tidy('parents');
 $node->safe_psql('postgres', 'DROP TABLE many');
 
-# -- refine records, an index made while rows come and go
+# -- refine records and keys, an index made while rows come and go
 
 for my $engine ('cpu', 'gpu')
 {
 	my ($rc, $out, $err) = $node->psql('postgres',
-		build_sql($engine, 5, with => 'lists = 40, refine = sq8'));
-	is($err, '', "$engine: refine records");
-	is_whole($node, "$engine: refine records");
+		build_sql($engine, 5, with => 'lists = 40, refine = sq8', columns => 'e, id, (id % 7)'));
+	is($err, '', "$engine: refine records and keys");
+	is_whole($node, "$engine: refine records and keys");
 
 	my $job = background($node, join ' ', map { "INSERT INTO t SELECT $rows + 100 * $_ + g,
 		point($rows + 100 * $_ + g, 16) FROM generate_series(1, 50) AS g;
@@ -281,6 +282,7 @@ for my $signal ('KILL', 'STOP')
 		my $holder = $node->background_psql('postgres');
 		$holder->query_safe('SELECT pg_advisory_lock(0, 26486)');
 		my $job = background($node, build_sql('gpu', 3,
+				columns => $signal eq 'STOP' ? 'e, id' : 'e',
 				set => [ "gpuvec.fault = 'wait 1 $step'", "gpuvec.request_timeout = '500ms'" ]));
 		ok( wait_until($node, "SELECT count(*) > 0 FROM pg_locks
 			WHERE locktype = 'advisory' AND NOT granted"), "$what: there");

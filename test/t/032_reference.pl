@@ -104,8 +104,10 @@ my @views = rows_of(
 	WHERE relkind = 'v'});
 
 # -- nothing but what is compared below
+my %of_many;
+$of_many{ $_->[2] }++ for table('Keys', 4);
 same([ qw(pg_am pg_opclass pg_operator pg_opfamily pg_proc), 'view in pg_class',
-		'gpuivfpq in pg_am' ],
+		'gpuivfpq in pg_am', map { "family $_" } grep { $of_many{$_} > 1 } keys %of_many ],
 	[ rows_of(
 		qq{SELECT concat(CASE relkind WHEN 'v' THEN 'view in ' END, classid::regclass)
 		FROM $MEMBERS LEFT JOIN pg_class AS c ON classid = 'pg_class'::regclass AND objid = c.oid
@@ -169,14 +171,24 @@ same([ map { join ' ', @$_ } grep { there($_->[4]) } table('Operator classes', 5
 			CASE WHEN opcdefault THEN 'yes' ELSE 'no' END, oprname, extname)
 		FROM $MEMBERS JOIN pg_opclass AS c ON d.classid = 'pg_opclass'::regclass AND d.objid = c.oid
 			JOIN pg_amop AS a ON amopfamily = opcfamily
-				AND amoplefttype = opcintype AND amoprighttype = opcintype
+				AND amoplefttype = opcintype AND amoprighttype = opcintype AND amoppurpose = 'o'
 			JOIN pg_operator AS o ON o.oid = amopopr}) ],
 	'operator classes');
+same([ map { join ' ', @$_ } table('Keys', 4) ],
+	[ rows_of(
+		qq{SELECT concat_ws(' ', opcname, opcintype::regtype, opfname, string_agg(oprname, ', ' ORDER BY amopstrategy))
+		FROM $MEMBERS JOIN pg_opclass AS c ON d.classid = 'pg_opclass'::regclass AND d.objid = c.oid
+			JOIN pg_opfamily AS f ON f.oid = opcfamily
+			JOIN pg_amop AS a ON amopfamily = opcfamily AND amoplefttype = amoprighttype
+				AND amoplefttype IN (opcintype, 'anyarray'::regtype) AND amoppurpose = 's'
+			JOIN pg_operator AS o ON o.oid = amopopr
+		WHERE opcdefault GROUP BY opcname, opcintype, opfname}) ],
+	'classes of keys');
 my %strategy = map { $_->[0] => $_->[3] } @metrics;
 is( join(' ', map { "$_ $strategy{$_}" } sort keys %strategy),
 	join(' ', rows_of(
 		q{SELECT DISTINCT oprname || ' ' || amopstrategy FROM pg_amop JOIN pg_operator AS o ON o.oid = amopopr
-		WHERE amopmethod = (SELECT oid FROM pg_am WHERE amname = 'gpuivfpq') ORDER BY 1})),
+		WHERE amopmethod = (SELECT oid FROM pg_am WHERE amname = 'gpuivfpq') AND amoppurpose = 'o' ORDER BY 1})),
 	'strategies are as the reference says');
 
 # -- settings

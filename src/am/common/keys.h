@@ -1,6 +1,6 @@
 /*
  * keys.h
- *		Keys: the columns of an index behind the vector (keys.c), and the
+ *		Keys: the columns of an index behind the vector (keyimages.c), and the
  *		conditions on them that a scan is given (keytests.c).
  *
  * A key's operator class says what its image is.  A class of an ordered type
@@ -17,7 +17,7 @@
 #include "fmgr.h"
 #include "utils/relcache.h"
 
-#include "engine/gv_keys.h"
+#include "engine/gv_engine.h"
 #include "page/layout.h"
 
 /* Strategies of keys' classes: btree's, and those of sets. */
@@ -52,7 +52,7 @@ typedef struct IvfpqKeys
 	IvfpqKeyForm form;
 } IvfpqKeys;
 
-/* keys.c */
+/* keyimages.c */
 extern bool IvfpqIsOrderedKey(Oid type);
 extern void IvfpqKeysInit(IvfpqKeys *keys, Relation index);
 extern void IvfpqKeysMake(IvfpqKeys *keys, const Datum *values,
@@ -69,6 +69,8 @@ typedef struct IvfpqRowTest
 	ScanKey		scan_key;
 	int			narguments;		/* of its array those that are not NULL */
 	Datum	   *arguments;
+	uint64	   *images;			/* where these ascend: equality with arguments
+								 * that have one image each; else NULL */
 } IvfpqRowTest;
 
 /*

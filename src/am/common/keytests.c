@@ -28,6 +28,7 @@
 #include "utils/timestamp.h"
 
 #include "am/common/keys.h"
+#include "page/page.h"
 
 /* Sets of more values are rechecked: each block is compared with all. */
 #define MOST_VALUES		65536
@@ -55,6 +56,13 @@ typedef struct Span
 
 static const Span nothing = {1, 0, true};
 
+/* An argument of equality. */
+typedef struct Argument
+{
+	uint64		image;
+	Datum		value;
+} Argument;
+
 /* A condition as it is taken apart. */
 typedef struct Asked
 {
@@ -69,7 +77,7 @@ typedef struct Asked
 static Span
 everything(const IvfpqKey *key, bool is_exact)
 {
-	Span	all = {0, PG_UINT64_MAX, is_exact};
+	Span		all = {0, PG_UINT64_MAX, is_exact};
 
 	if (key->width < 8)
 		all.high = (UINT64CONST(1) << 8 * key->width) - 1;
@@ -106,7 +114,7 @@ float4_cut(float8 value)
 static Span
 between(const IvfpqKey *key, int strategy, Cut from, Cut to, bool is_exact)
 {
-	Span	result = everything(key, is_exact);
+	Span		result = everything(key, is_exact);
 	bool		has_equal = is_exact ? strategy == BTLessEqualStrategyNumber ||
 	strategy == BTEqualStrategyNumber ||
 	strategy == BTGreaterEqualStrategyNumber : true;
@@ -206,7 +214,7 @@ static Span
 hash_span(const Asked *asked, Datum value)
 {
 	IvfpqKey   *key = asked->key;
-	Span	result = {0, 0, false};
+	Span		result = {0, 0, false};
 
 	if (asked->subtype == key->type)
 		result.low = IvfpqKeyImage(key, value);
@@ -311,31 +319,23 @@ static void
 add_span(IvfpqKeyTests *tests, Asked *asked, Span span)
 {
 	GvKeyTest	test = {.key = asked->column, .kind = GV_TEST_RANGE};
-	Span	all = everything(asked->key, true);
+	Span		all = everything(asked->key, true);
+	bool		is_all = span.low == all.low && span.high == all.high;
 
-	test.low = span.low;
-	test.high = span.high;
-	if (span.low > span.high)
-		tests->never = true;
-	else if (span.low == all.low && span.high == all.high)
-		test = (GvKeyTest) {.key = asked->column,.kind = GV_TEST_NOT_NULL};
+	tests->never |= span.low > span.high;
 	/* one hash is told from others, but they have no order */
-	else if (asked->key->kind != IVFPQ_KEY_ORDERED &&
-			 span.low != span.high)
-		test = (GvKeyTest) {.key = asked->column,.kind = GV_TEST_NOT_NULL};
+	if (is_all || (asked->key->kind != IVFPQ_KEY_ORDERED &&
+				   span.low != span.high))
+		test.kind = GV_TEST_NOT_NULL;
+	else
+	{
+		test.low = span.low;
+		test.high = span.high;
+	}
 	asked->is_exact = add_test(tests, &test) && span.is_exact;
 }
 
-static int
-compare_images(const void *a, const void *b)
-{
-	uint64		left = *(const uint64 *) a;
-	uint64		right = *(const uint64 *) b;
-
-	return left < right ? -1 : left > right;
-}
-
-/* Images [n], which are sorted here, fulfil the condition. */
+/* Images [n], which ascend, fulfil the condition. */
 static void
 add_set(IvfpqKeyTests *tests, Asked *asked, uint64 *images, int n,
 		bool is_exact)
@@ -343,8 +343,6 @@ add_set(IvfpqKeyTests *tests, Asked *asked, uint64 *images, int n,
 	GvKeyTest	test = {.key = asked->column, .kind = GV_TEST_SET};
 	int			ndistinct = 0;
 
-	if (n > 0)
-		qsort(images, n, sizeof(uint64), compare_images);
 	for (int i = 0; i < n; i++)
 		if (i == 0 || images[i] != images[i - 1])
 			images[ndistinct++] = images[i];
@@ -352,11 +350,12 @@ add_set(IvfpqKeyTests *tests, Asked *asked, uint64 *images, int n,
 	if (ndistinct == 0)
 		add_span(tests, asked, nothing);
 	else if (ndistinct == 1 || ndistinct > MOST_VALUES)
-		add_span(tests, asked, (Span)
-					 {
-						 images[0], images[ndistinct - 1],
-						 is_exact && ndistinct == 1
-					 });
+	{
+		Span		hull = {images[0], images[ndistinct - 1],
+		is_exact && ndistinct == 1};
+
+		add_span(tests, asked, hull);
+	}
 	else
 	{
 		test.nvalues = ndistinct;
@@ -365,36 +364,72 @@ add_set(IvfpqKeyTests *tests, Asked *asked, uint64 *images, int n,
 	}
 }
 
-/* The condition holds with one of these values. */
+static int
+compare_arguments(const void *a, const void *b)
+{
+	uint64		left = ((const Argument *) a)->image;
+	uint64		right = ((const Argument *) b)->image;
+
+	return left < right ? -1 : left > right;
+}
+
+/*
+ * The condition is equality with one of these arguments, each of which has one
+ * image.  The row test has them in the order of their images.
+ */
 static void
-add_values(IvfpqKeyTests *tests, Asked *asked, const Datum *values, int n)
+add_points(IvfpqKeyTests *tests, Asked *asked, IvfpqRowTest *row,
+		   Argument *arguments, int n, bool is_exact)
 {
 	uint64	   *images = palloc(n * sizeof(uint64));
-	int			nimages = 0;
-	bool		are_points = true;
-	Span	hull = nothing;
 
+	qsort(arguments, n, sizeof(Argument), compare_arguments);
+	row->narguments = n;
+	row->arguments = palloc(n * sizeof(Datum));
+	row->images = palloc(n * sizeof(uint64));
 	for (int i = 0; i < n; i++)
 	{
-		Span	span = value_span(asked, values[i]);
+		row->arguments[i] = arguments[i].value;
+		row->images[i] = arguments[i].image;
+		images[i] = arguments[i].image;
+	}
+	add_set(tests, asked, images, n, is_exact);
+}
+
+/* The condition holds with one of the row test's arguments. */
+static void
+add_values(IvfpqKeyTests *tests, Asked *asked, IvfpqRowTest *row)
+{
+	Argument   *arguments = palloc(row->narguments * sizeof(Argument));
+	bool		are_points = asked->strategy == BTEqualStrategyNumber;
+	Span		hull = nothing;
+	int			n = 0;
+
+	for (int i = 0; i < row->narguments; i++)
+	{
+		Span		span = value_span(asked, row->arguments[i]);
 
 		if (span.low > span.high)
 			continue;
 		are_points &= span.low == span.high;
-		images[nimages++] = span.low;
-		if (nimages == 1)
+		arguments[n].image = span.low;
+		arguments[n].value = row->arguments[i];
+		if (n++ == 0)
 			hull = span;
 		hull.low = Min(hull.low, span.low);
 		hull.high = Max(hull.high, span.high);
 		hull.is_exact &= span.is_exact;
 	}
 
-	/* spans that are no points begin or end with the key's images, and
-	 * all at the same end; but those of one value, about a time zone */
-	if (are_points && asked->strategy == BTEqualStrategyNumber)
-		add_set(tests, asked, images, nimages, hull.is_exact);
+	/*
+	 * what is not equality begins or ends where the key's images do, at the
+	 * same end for all arguments: no gap is left between exact spans
+	 */
+	if (are_points)
+		add_points(tests, asked, row, arguments, n, hull.is_exact);
 	else
 		add_span(tests, asked, hull);
+	pfree(arguments);
 }
 
 /* Does the scan key's operator hold of a value and an argument? */
@@ -446,6 +481,7 @@ add_members(IvfpqKeyTests *tests, Asked *asked, ScanKey scan_key,
 		if (holds_with_one(scan_key, ObjectIdGetDatum((Oid) members[i]),
 						   values, n))
 			members[nfound++] = members[i];
+	qsort(members, nfound, sizeof(uint64), IvfpqCompareNumbers);
 	add_set(tests, asked, members, nfound, true);
 }
 
@@ -456,7 +492,8 @@ add_signatures(IvfpqKeyTests *tests, Asked *asked, const Datum *values, int n)
 	bool		overlap = asked->strategy == IVFPQ_OVERLAP_STRATEGY;
 	GvKeyTest	test = {.key = asked->column};
 
-	if (asked->subtype != asked->key->type ||
+	if ((asked->subtype != asked->key->type &&
+		 asked->subtype != ANYARRAYOID) ||
 		(!overlap && asked->strategy != IVFPQ_CONTAINS_STRATEGY))
 	{
 		add_span(tests, asked, everything(asked->key, false));
@@ -549,7 +586,7 @@ add_scan_key(IvfpqKeyTests *tests, IvfpqRowTest *row)
 			 asked.strategy != BTEqualStrategyNumber)
 		add_members(tests, &asked, scan_key, row->arguments, row->narguments);
 	else
-		add_values(tests, &asked, row->arguments, row->narguments);
+		add_values(tests, &asked, row);
 	return asked.is_exact;
 }
 
@@ -584,6 +621,35 @@ IvfpqKeyTestsMake(IvfpqKeyTests *tests, IvfpqKeys *keys, ScanKey scan_keys,
 	pfree(decided);
 }
 
+/* Does the condition hold of a row's value, not NULL? */
+static bool
+row_holds(const IvfpqKeyTests *tests, const IvfpqRowTest *row, Datum value)
+{
+	uint64		image;
+	int			low = 0;
+	int			high = row->narguments;
+
+	if (row->images == NULL)
+		return holds_with_one(row->scan_key, value, row->arguments,
+							  row->narguments);
+
+	image = IvfpqKeyImage(&tests->keys->keys[row->scan_key->sk_attno - 2],
+						  value);
+	while (low < high)
+	{
+		int			middle = low + (high - low) / 2;
+
+		if (row->images[middle] < image)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	while (high < row->narguments && row->images[high] == image)
+		high++;
+	return holds_with_one(row->scan_key, value, row->arguments + low,
+						  high - low);
+}
+
 /* See keys.h. */
 bool
 IvfpqKeyTestsFulfilled(const IvfpqKeyTests *tests, const Datum *values,
@@ -604,8 +670,7 @@ IvfpqKeyTestsFulfilled(const IvfpqKeyTests *tests, const Datum *values,
 		else if (isnull[column])
 			return false;
 		else if ((row->scan_key->sk_flags & SK_SEARCHNOTNULL) == 0 &&
-				 !holds_with_one(row->scan_key, values[column],
-								 row->arguments, row->narguments))
+				 !row_holds(tests, row, values[column]))
 			return false;
 	}
 	return true;

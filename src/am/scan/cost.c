@@ -180,10 +180,17 @@ static void
 get_effort(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 		   int batch, double share)
 {
+	double		rows;
+
 	IvfpqGetEffort(effort, index, meta, ivfpq_recall, batch);
-	if (share < 1)
-		IvfpqEffortForKeys(effort, index, meta, ivfpq_recall, effort->quota,
-						   share);
+	if (share >= 1)
+		return;
+	rows = effort->quota;
+	IvfpqEffortFor(effort, index, meta, ivfpq_recall,
+				   Min(IvfpqSpreadRows(rows / Max(share, IVFPQ_LEAST_SHARE),
+									   true), PG_INT32_MAX));
+	effort->candidates = IvfpqKeyCandidates(effort->candidates, share);
+	effort->quota = (int64) rows;
 }
 
 /* `share`: of the rows those whose keys fulfil what is asked of them. */

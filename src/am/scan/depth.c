@@ -10,6 +10,11 @@
  * A batch is good for the rows that pass among the nearest n, by the scores of
  * its candidates.  So it does not matter whether rows that pass are near the
  * query or far from it.
+ *
+ * What n rows take finds as much of the last ones as of all, and of all more
+ * than was asked for.  Rows that pass are spread over all n, likely; so with what
+ * fewer rows take the batch finds as much of n as was asked.  Where they are not,
+ * and most of them lie behind those fewer rows, it is good for less.
  */
 #include "postgres.h"
 
@@ -31,17 +36,25 @@
  */
 #define MARGIN				1.2
 
+/* Rows that pass behind those, for each within. */
+#define MOST_BEHIND			1.0
+
 /*
- * The first batch believes the planner, but not far, and less where that takes
- * long; later ones go at least and at most so many times as deep as the one
- * before.
+ * The first batch believes the planner, if that takes it no deeper than so many
+ * times the rows wanted; else it only tries, and goes no deeper than this.
  */
-#define MOST_FIRST			50
-#define MOST_COSTLY_FIRST	10
+#define MOST_FIRST			150
+#define MOST_TRIED			10
+
+/* Later ones go so many times as deep as the one before, at least and at most. */
 #define LEAST_GROWTH		2
 #define MOST_GROWTH			16
 
-/* Rows that pass, from which on their share is known. */
+/*
+ * Rows that pass, from which on their share is known: if it is what the planner
+ * expected, roughly, and if not.
+ */
+#define SOME_PASSED			2
 #define FEW_PASSED			5
 #define MANY_PASSED			8
 
@@ -49,11 +62,13 @@
 #define LEAST_REJECTED		500
 
 /*
- * Of what the rest would take, batches may take this share; more where so many
- * passed that their share is known well, or as many as the planner expected.
+ * Of what the rest would take, batches may take this share; more where the share
+ * that passes is known well; and to try less.
  */
 #define BATCHES_SHARE		0.25
 #define SURE_BATCHES_SHARE	0.6
+#define TRIAL_SHARE			0.08
+#define MORE_TRIAL_SHARE	0.15
 
 /* Nanoseconds, beside those of effort.h. */
 #define CANDIDATE_NS		250.0	/* a candidate found, beside its lists */
@@ -83,13 +98,13 @@ count_passing(const IvfpqScan *state, Passing *passing)
 	bool		agrees;
 
 	passing->looked = state->search.addresses ? state->taken : state->depth;
-	passing->passed = state->search.addresses ? state->given : state->quota;
+	passing->passed = state->search.addresses ? state->given : state->passed;
 	if (!state->search.addresses && state->taken > 0)
 		passing->passed *= (double) state->given / state->taken;
 	guess = state->filter->share;
 	expected = guess * passing->looked;
 	agrees = fabs(passing->passed - expected) <= 1 + 2 * sqrt(expected);
-	passing->is_sure = agrees || passing->passed >= MANY_PASSED;
+	passing->is_sure = passing->passed >= (agrees ? SOME_PASSED : MANY_PASSED);
 	if (agrees && passing->passed < FEW_PASSED)
 		passing->share = guess;
 	else if (passing->passed >= FEW_PASSED)
@@ -131,7 +146,27 @@ fetch_ns(const IvfpqScan *state)
 			IVFPQ_FETCH_NS) + state->filter->pass_ns;
 }
 
-/* A batch that goes so deep. */
+/* The rows that calibration is asked for, of a batch that goes so deep. */
+static double
+calibrated_depth(const IvfpqScan *state, double depth)
+{
+	if (!IvfpqScanIsSpread(state))
+		return depth;
+	return IvfpqSpreadRows(depth / state->key_share, false) *
+		state->key_share;
+}
+
+/* What a batch takes that goes so deep. */
+static void
+effort_for(const IvfpqScan *state, double depth, IvfpqEffort *effort)
+{
+	depth = Min(depth, PG_INT32_MAX / 4);
+	IvfpqScanEffort(state, depth, effort);
+	effort->candidates = Max(effort->candidates, (int) depth);
+	effort->quota = (int64) depth;
+}
+
+/* The time of that. */
 static double
 batch_ns(const IvfpqScan *state, double depth, double share)
 {
@@ -141,7 +176,7 @@ batch_ns(const IvfpqScan *state, double depth, double share)
 	double		fetched;
 	double		records = 0;
 
-	IvfpqScanEffort(state, depth, &effort);
+	effort_for(state, depth, &effort);
 	copies = (double) meta->rows_at_calibration * meta->copies *
 		effort.probes / meta->nlists;
 	fetched = effort.candidates;
@@ -201,90 +236,148 @@ matches_ns(const IvfpqScan *state, double share)
 		rows * (measure_ns(state) + SORT_NS);
 }
 
+/*
+ * The deepest batch, no deeper than `depth`, that takes no more than this share
+ * of the rest.
+ */
+static double
+depth_within(const IvfpqScan *state, const Passing *passing, double depth,
+			 double allowed, double rest)
+{
+	while (depth / 2 >= IVFPQ_FIRST_WITHIN &&
+		   batch_ns(state, depth, passing->share) > allowed * rest)
+		depth /= 2;
+	return depth;
+}
+
+/*
+ * What the rest takes, and which way: by reading the table, by the index's keys,
+ * or by the other index.
+ */
+static double
+rest_ns(const IvfpqScan *state, const Passing *passing, bool must,
+		IvfpqRest *way)
+{
+	double		rest = pass_ns(state, passing->share);
+	double		lists = lists_ns(state, passing->share);
+	double		matches;
+
+	*way = IVFPQ_REST_PASS;
+	if (state->asks_keys && lists < rest)
+	{
+		*way = IVFPQ_REST_LISTS;
+		rest = lists;
+	}
+	if (state->filter->next_match == NULL ||
+		(!must && state->report.filter.rejected < LEAST_REJECTED))
+		return rest;
+	matches = matches_ns(state, passing->share);
+	if (matches < rest)
+		*way = IVFPQ_REST_MATCHES;
+	return Min(matches, rest);
+}
+
+/*
+ * How deep the first batch goes, when so many rows seem to be needed.  Where
+ * another index may bring the rest it rejects enough for that to be asked.
+ */
+static double
+first_depth(const IvfpqScan *state, const Passing *passing, double needed)
+{
+	double		wanted = Max(state->filter->wanted, USUAL_WANTED);
+	double		rest = pass_ns(state, passing->share);
+
+	if (needed <= MOST_FIRST * wanted &&
+		batch_ns(state, needed, passing->share) <= BATCHES_SHARE * rest)
+		return needed;
+	if (state->filter->next_match != NULL)
+		return Min(needed, 1.1 * LEAST_REJECTED);
+	return depth_within(state, passing, Min(needed, MOST_TRIED * wanted),
+						TRIAL_SHARE, rest);
+}
+
+/*
+ * How deep a later batch goes; 0 if the rest had better come.  Where the share
+ * that passes is not known, one that costs little may tell.
+ */
+static double
+later_depth(const IvfpqScan *state, const Passing *passing, double needed)
+{
+	double		least = LEAST_GROWTH * state->depth;
+	double		most = Max(least, Min(needed, MOST_GROWTH * state->depth));
+	IvfpqRest	way;
+	double		rest = rest_ns(state, passing, false, &way);
+	bool		by_index = way == IVFPQ_REST_MATCHES;
+	double		allowed = by_index ? 1 :
+	passing->is_sure ? SURE_BATCHES_SHARE : BATCHES_SHARE;
+
+	if (batch_ns(state, IvfpqRadiusDepth(state, needed), passing->share) <=
+		allowed * rest)
+		return most;
+	if (by_index || passing->is_sure || state->filter->radius.is_set)
+		return 0;
+	most = depth_within(state, passing, most, MORE_TRIAL_SHARE, rest);
+	return most >= least && most * passing->share >= SOME_PASSED ? most : 0;
+}
+
 /* How deep the next batch goes, and what that takes: state->effort. */
 void
 IvfpqDepthNext(IvfpqScan *state)
 {
 	Passing		passing;
 	double		needed;
-	double		wanted = Max(state->filter->wanted, USUAL_WANTED);
+	double		depth;
 
 	count_passing(state, &passing);
 	needed = needed_depth(state, &passing);
-	if (state->batch == 0)
-	{
-		needed = Min(needed, MOST_FIRST * wanted);
-		if (needed > MOST_COSTLY_FIRST * wanted &&
-			batch_ns(state, needed, passing.share) >
-			BATCHES_SHARE * pass_ns(state, passing.share))
-			needed = MOST_COSTLY_FIRST * wanted;
-	}
-	else
-		needed = Max(LEAST_GROWTH * state->depth,
-					 Min(needed, MOST_GROWTH * state->depth));
-	needed = IvfpqRadiusDepth(state, needed);
-	IvfpqScanEffort(state, needed, &state->effort);
+	depth = state->batch == 0 ? first_depth(state, &passing, needed) :
+		later_depth(state, &passing, needed);
+	if (depth == 0)				/* all that may be read */
+		depth = LEAST_GROWTH * state->depth;
+	effort_for(state, IvfpqRadiusDepth(state, depth), &state->effort);
 }
 
 /*
- * Which way to the rest: by reading the table, by the index's keys, or by the
- * other index; or by the batch that state->effort describes, unless the rest
- * has to come.
+ * Which way to the rest; or by the batch that state->effort describes, unless
+ * the rest has to come.
  */
 IvfpqRest
 IvfpqDepthRest(const IvfpqScan *state, bool must)
 {
-	const IvfpqFilter *filter = state->filter;
 	Passing		passing;
-	double		depth;
-	double		batches;
-	double		rest;
-	double		allowed;
-	IvfpqRest	way = IVFPQ_REST_PASS;
+	IvfpqRest	way;
 
 	count_passing(state, &passing);
-	rest = pass_ns(state, passing.share);
-	if (state->asks_keys && lists_ns(state, passing.share) < rest)
-	{
-		way = IVFPQ_REST_LISTS;
-		rest = lists_ns(state, passing.share);
-	}
-	if (filter->next_match != NULL &&
-		(must || state->report.filter.rejected >= LEAST_REJECTED))
-	{
-		double		matches = matches_ns(state, passing.share);
-
-		if (matches < rest)
-			way = IVFPQ_REST_MATCHES;
-		rest = Min(rest, matches);
-	}
-	if (must)
-		return way;
-	if (state->batch == 0)
+	(void) rest_ns(state, &passing, must, &way);
+	if (!must &&
+		(state->batch == 0 ||
+		 later_depth(state, &passing, needed_depth(state, &passing)) > 0))
 		return IVFPQ_REST_NONE;
-
-	depth = IvfpqRadiusDepth(state, needed_depth(state, &passing));
-	batches = batch_ns(state, depth, passing.share);
-	allowed = way == IVFPQ_REST_MATCHES ? 1 :
-		passing.is_sure ? SURE_BATCHES_SHARE : BATCHES_SHARE;
-	return batches > allowed * rest ? way : IVFPQ_REST_NONE;
+	return way;
 }
 
 /*
- * The rows that pass among the nearest ones that the batch is good for; ids
- * [count] are its candidates, the best first.
+ * The rows that may come up of those that pass among the nearest ones, for
+ * which the batch is good; ids [count] are its candidates, the best first.
  */
 int64
-IvfpqDepthQuota(const IvfpqScan *state, const uint64 *ids, int64 count)
+IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids, int64 count)
 {
 	int64		n = (int64) Min(state->depth, count);
+	int64		sure = (int64) calibrated_depth(state, state->depth);
 	int64		passed = 0;
+	int64		behind = 0;
 
 	for (int64 i = 0; i < n; i++)
 	{
 		TidSetEntry *entry = tidset_lookup(state->measured, ids[i]);
 
 		passed += entry != NULL && entry->passed;
+		if (i < sure)
+			behind = -passed;
 	}
-	return passed;
+	behind += passed;
+	state->passed = passed;
+	return passed - Max(behind - (int64) ceil(MOST_BEHIND * (passed - behind)),
+						0);
 }

@@ -32,6 +32,20 @@
 #define MOST_CANDIDATES		(PG_INT32_MAX / 4)
 
 /*
+ * Rows for each that calibration is asked for, and the rows up to which it is
+ * asked for all: their queries are beside rows, and so the others' chance.
+ */
+#define SPREAD				1.6
+#define NOT_SPREAD			100
+
+/*
+ * The same where keys alone tell the rows wanted.  If recall falls by equal steps
+ * for equal factors of the rank, its mean over n rows is that of rank n / e, and
+ * that of the last fifth, which calibration tells, of rank .9 n.
+ */
+#define KEYS_SPREAD			2.4
+
+/*
  * Candidates beyond those that are expected to fulfil a condition on keys, in
  * standard deviations of these.
  */
@@ -246,6 +260,18 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 }
 
 /*
+ * The rows that calibration is asked for where those wanted are spread over the
+ * nearest ones, so many; or, by_keys, known to be: lists tell where they are.
+ */
+double
+IvfpqSpreadRows(double rows, bool by_keys)
+{
+	if (by_keys)
+		return Max(Min(rows, IVFPQ_FIRST_ROWS), rows / KEYS_SPREAD);
+	return Max(Min(rows, NOT_SPREAD), rows / SPREAD);
+}
+
+/*
  * Of so many candidates those that fulfil a condition on keys, as a share of
  * rows does, with a margin for chance.
  */
@@ -256,22 +282,6 @@ IvfpqKeyCandidates(int candidates, double share)
 
 	return (int) Min(ceil(expected + KEYS_MARGIN * sqrt(expected)),
 					 candidates);
-}
-
-/*
- * The effort for the first so many rows that fulfil a condition on keys, where
- * a share of rows does: lists for the rows that they are among, but of the
- * candidates only those that fulfil it, for others never come.
- */
-void
-IvfpqEffortForKeys(IvfpqEffort *effort, Relation index,
-				   const IvfpqMetaData *meta, double recall, double rows,
-				   double share)
-{
-	IvfpqEffortFor(effort, index, meta, recall,
-				   Min(rows / Max(share, IVFPQ_LEAST_SHARE), PG_INT32_MAX));
-	effort->candidates = IvfpqKeyCandidates(effort->candidates, share);
-	effort->quota = (int64) rows;
 }
 
 /*

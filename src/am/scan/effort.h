@@ -46,10 +46,8 @@ extern double IvfpqBeyondTargets(double recall, double known, double lower,
 extern void IvfpqEffortFor(IvfpqEffort *effort, Relation index,
 						   const IvfpqMetaData *meta, double recall,
 						   double rows);
+extern double IvfpqSpreadRows(double rows, bool by_keys);
 extern int	IvfpqKeyCandidates(int candidates, double share);
-extern void IvfpqEffortForKeys(IvfpqEffort *effort, Relation index,
-							   const IvfpqMetaData *meta, double recall,
-							   double rows, double share);
 extern void IvfpqGetEffort(IvfpqEffort *effort, Relation index,
 						   const IvfpqMetaData *meta, double recall,
 						   int batch);

@@ -14,6 +14,7 @@
 #include "utils/rel.h"
 
 #include "am/common/tid.h"
+#include "am/heap/prefetchpage.h"
 #include "am/scan/scan.h"
 
 /* A row of the rest. */
@@ -54,6 +55,7 @@ IvfpqFilterPass(IvfpqScan *state,
 	IvfpqMeasure *measure = state->measure;
 	TupleTableSlot *row;
 	TableScanDesc scan;
+	IvfpqPrefetchPage pages;
 
 	IvfpqMeasureOthers(measure);
 	if (state->report.filter.rest == IVFPQ_REST_MATCHES)
@@ -62,11 +64,17 @@ IvfpqFilterPass(IvfpqScan *state,
 			offer_row(state, row, take);
 		return;
 	}
+	IvfpqPrefetchPageBegin(&pages, measure->heap);
 	scan = table_beginscan(measure->heap, measure->snapshot, 0, NULL);
 	while (table_scan_getnextslot(scan, ForwardScanDirection, measure->slot))
+	{
+		IvfpqPrefetchPageTo(&pages, ItemPointerGetBlockNumber(
+							&measure->slot->tts_tid));
 		offer_row(state, measure->slot, take);
+	}
 	ExecClearTuple(measure->slot);
 	table_endscan(scan);
+	IvfpqPrefetchPageEnd(&pages);
 }
 
 /*

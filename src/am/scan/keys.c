@@ -28,18 +28,34 @@ IvfpqScanBeginKeys(IndexScanDesc scan)
 	return !state->tests.never;
 }
 
-/* What the first so many rows take. */
+/* What the first so many rows take, of those that fulfil the conditions. */
 void
 IvfpqScanEffort(const IvfpqScan *state, double rows, IvfpqEffort *effort)
 {
 	const IvfpqMetaData *meta = &state->model->meta;
 
-	rows = Min(rows, PG_INT32_MAX);
-	if (state->asks_keys)
-		IvfpqEffortForKeys(effort, state->index, meta, state->recall, rows,
-						   state->key_share);
-	else
-		IvfpqEffortFor(effort, state->index, meta, state->recall, rows);
+	double		among = rows / state->key_share;
+
+	if (IvfpqScanIsSpread(state))
+		among = IvfpqSpreadRows(among, state->filter == NULL);
+	IvfpqEffortFor(effort, state->index, meta, state->recall,
+				   Min(among, PG_INT32_MAX));
+	effort->candidates = IvfpqKeyCandidates(effort->candidates,
+											state->key_share);
+	effort->quota = (int64) Min(rows, PG_INT32_MAX);
+}
+
+/*
+ * Are the rows wanted spread over the nearest ones that they are among?  A
+ * radius ends a scan by the last of these; refine records do not tell where
+ * among them a row is that passes.
+ */
+bool
+IvfpqScanIsSpread(const IvfpqScan *state)
+{
+	if (state->filter == NULL)
+		return state->asks_keys;
+	return !state->search.addresses && !state->filter->radius.is_set;
 }
 
 /*
@@ -66,6 +82,8 @@ IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)
 	goal->rows = Max(state->effort.quota, 1);
 	goal->most_probes = most_probes;
 	goal->share = state->key_share;
+	goal->is_spread = IvfpqScanIsSpread(state);
+	goal->by_keys = state->filter == NULL;
 	goal->reads_all = is_last;
 	if (is_last)
 		goal->candidates = (int)

@@ -10,8 +10,14 @@
  *
  * The nearest n rows are not evenly in the lists read.  Of P lists that hold a
  * part r of them, the first i hold about 1 - (1 - r)^(i / P).  So the i-th list
- * counts (1 - r)^(i / P), and keys that go with vectors, or against them, are
- * seen as they are where the rows are.
+ * counts (1 - r)^(i / P), and keys that go with vectors are seen as they are
+ * where the rows are.
+ *
+ * Keys may go against them: the farther, the more rows fulfil the condition.
+ * Then those of a list that do are the far ones of its rows, and the lists tell
+ * too large a share.  It shows in that the nearest lists have fewer than the
+ * others, by more than chance.  By as much as they have fewer, there are still
+ * fewer in the ball that they are cut by.
  */
 #include "postgres.h"
 
@@ -37,6 +43,13 @@
  */
 #define KEPT_BEYOND		1.5
 
+/*
+ * The nearest lists, a part of all, and how many standard deviations their share
+ * has to be below that of all.
+ */
+#define NEAR_PART		4
+#define CHANCE			2.0
+
 /* The least and the greatest part of the rows that lists are taken to hold. */
 #define LEAST_PART		0.5
 #define MOST_PART		0.999
@@ -58,9 +71,12 @@ static void
 get_effort(const IvfpqSearch *search, const IvfpqKeyGoal *goal, double share,
 		   IvfpqEffort *effort)
 {
+	double		among = goal->rows / Max(share, IVFPQ_LEAST_SHARE);
+
+	if (goal->is_spread)
+		among = IvfpqSpreadRows(among, goal->by_keys);
 	IvfpqEffortFor(effort, search->index, &search->model->meta, goal->recall,
-				   Min(goal->rows / Max(share, IVFPQ_LEAST_SHARE),
-					   PG_INT32_MAX));
+				   Min(among, PG_INT32_MAX));
 	effort->probes = Min(effort->probes, goal->most_probes);
 }
 
@@ -122,6 +138,41 @@ read_lists(Reading *reading, int wanted)
 	reading->nread = search->ncounts;
 }
 
+/*
+ * The share that lists tell whose weight falls by this ratio from each to the
+ * next.
+ */
+static double
+weighted_share(const IvfpqListCount *counts, int n, double ratio)
+{
+	double		weight = 1;
+	double		copies = 0;
+	double		matched = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		copies += weight * counts[i].copies;
+		matched += weight * counts[i].matched;
+		weight *= ratio;
+	}
+	return matched / Max(copies, 1);
+}
+
+/* No less than the share in the nearest of the lists, most likely. */
+static double
+most_near(const IvfpqListCount *counts, int n)
+{
+	double		copies = 0;
+	double		matched = 0;
+
+	for (int i = 0; i < n / NEAR_PART; i++)
+	{
+		copies += counts[i].copies;
+		matched += counts[i].matched;
+	}
+	return (matched + CHANCE * sqrt(matched) + CHANCE) / Max(copies, 1);
+}
+
 /* The share of the rows near the query, and what it asks for. */
 static void
 tell_share(Reading *reading)
@@ -129,23 +180,17 @@ tell_share(Reading *reading)
 	const IvfpqListCount *counts = reading->search->counts;
 	IvfpqKeyGoal *goal = reading->goal;
 	double		part = Min(Max(goal->recall, LEAST_PART), MOST_PART);
-	double		ratio = pow(1 - part, 1.0 / reading->nread);
-	double		weight = 1;
-	double		copies = 0;
-	double		matched = 0;
-	int64		all_copies = 0;
-	int64		all_matched = 0;
+	double		share = weighted_share(counts, reading->nread,
+									   pow(1 - part, 1.0 / reading->nread));
+	double		near = most_near(counts, reading->nread);
 
-	for (int i = 0; i < reading->nread; i++)
+	reading->flat_share = weighted_share(counts, reading->nread, 1);
+	if (near < share)
 	{
-		copies += weight * counts[i].copies;
-		matched += weight * counts[i].matched;
-		all_copies += counts[i].copies;
-		all_matched += counts[i].matched;
-		weight *= ratio;
+		share = near * near / share;
+		goal->is_spread = false;
 	}
-	reading->flat_share = all_matched / Max((double) all_copies, 1);
-	goal->share = Max(matched / Max(copies, 1), IVFPQ_LEAST_SHARE);
+	goal->share = Max(share, IVFPQ_LEAST_SHARE);
 	get_effort(reading->search, goal, goal->share, &reading->effort);
 }
 

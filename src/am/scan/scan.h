@@ -110,6 +110,7 @@ typedef struct IvfpqScan
 	double		depth;			/* the nearest rows, whether they pass or not,
 								 * that the batch is good for; of those that
 								 * fulfil conditions on keys */
+	int64		passed;			/* of these, with a filter */
 	IvfpqWatched watched;		/* with a filter and a radius */
 	double		within;			/* rows within that, as ranks tell; 0 = not
 								 * known */
@@ -165,13 +166,14 @@ extern void IvfpqReportScan(const IvfpqScan *state);
 extern bool IvfpqScanBeginKeys(IndexScanDesc scan);
 extern void IvfpqScanEffort(const IvfpqScan *state, double rows,
 							IvfpqEffort *effort);
+extern bool IvfpqScanIsSpread(const IvfpqScan *state);
 extern bool IvfpqScanAsksRows(const IvfpqScan *state);
 extern void IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last);
 
 /* depth.c */
 extern void IvfpqDepthNext(IvfpqScan *state);
 extern IvfpqRest IvfpqDepthRest(const IvfpqScan *state, bool must);
-extern int64 IvfpqDepthQuota(const IvfpqScan *state, const uint64 *ids,
+extern int64 IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids,
 							 int64 count);
 
 /* radius.c */

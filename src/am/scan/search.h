@@ -146,6 +146,8 @@ typedef struct IvfpqKeyGoal
 {
 	double		recall;			/* asked for, */
 	double		rows;			/* of the nearest that fulfil the condition */
+	bool		is_spread;		/* ... among the nearest of all, */
+	bool		by_keys;		/* and nothing else is asked of them */
 	int			most_probes;
 	double		share;			/* of rows near the query that fulfil it: in,
 								 * likely; out, as it was seen */

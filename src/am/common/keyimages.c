@@ -1,5 +1,5 @@
 /*
- * keys.c
+ * keyimages.c
  *		The keys of an index, and images of their values.
  *
  * Integers, and what is stored as one, have their distance from the least

@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+"""Recall and time of searches under conditions that the index's keys answer.
+
+gpuivfpq with three int keys at gpuvec.recall .95 and .99, beside the same
+search without a condition, the same condition as a filter of an index without
+keys, and pgvector's hnsw with iterative scans, in one run, from one connection,
+in the cluster that libpq's environment variables name; test/bench/run.sh makes
+that cluster.
+
+Conditions: ranges of a random key (share in %); the query's own cluster of
+k-means' (near) and the farthest one (far), whose keys go with the vectors and
+against them; two keys; a key and a column that is none.
+
+The truth, times and ratios are where.py's, which see.  A bound is met when the
+condition's time is no more than so many times the unconditioned search's at
+the same recall, and recall no lower than asked, less .005; near and far .01.
+"""
+import os
+
+import cases as conditions
+import data
+import dataset
+import report
+import server
+import systems as compared
+import verdicts
+import where
+from verdicts import TARGETS
+
+KEYS, PLAIN, HNSW = "t_keys", "t_plain", where.HNSW
+WIDEST = 1000                   # values of the random key
+# share in %: times the unconditioned search's time that it may take
+BOUNDS = {50: 1.5, 10: 1.5, 3: 2, 1: 3, .3: 6, .1: 6}
+CLUSTERED = {10: 10, 1: 100}
+SLACK, CLUSTERED_SLACK = .005, .01
+
+
+def parse_arguments():
+    parser = compared.parser(__doc__, 1000)
+    parser.set_defaults(data="sentences:200000", metric="cosine")
+    parser.add_argument("--cases", default="", metavar="WORD,...",
+                        help="only those whose names begin so")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--budget", type=float, default=3, metavar="SECONDS",
+                        help="of a setting and condition")
+    parser.add_argument("--own-budget", type=float, default=8,
+                        metavar="SECONDS", help="of gpuivfpq's")
+    parser.add_argument("--by", choices=["cpu", "p50"], default="cpu",
+                        help="of which time ratios are")
+    parser.add_argument("--reuse", action="store_true",
+                        help="tables that an earlier run has left")
+    parser.add_argument("--alone", action="store_true",
+                        help="without hnsw and the index without keys")
+    return parser.parse_args()
+
+
+# ---------------------------------------------------------------------- cases
+
+def in_range(share, columns, rng, nqueries):
+    width = max(1, round(share * WIDEST / 100))
+    low = rng.integers(0, WIDEST - width + 1, nqueries)
+    return conditions.Case(
+        "%g %%" % share, "keys", share,
+        "r >= %%(c)s AND r < %%(c)s + %d" % width, low.tolist(),
+        lambda c: (columns["r"] >= c).nonzero()[0][
+            columns["r"][columns["r"] >= c] < c + width])
+
+
+def make(base, query):
+    """(columns of the table, cases)"""
+    import numpy as np
+    rng = np.random.default_rng(conditions.SEED)
+    columns = {"r": rng.integers(0, WIDEST, len(base), dtype=np.int32),
+               "o": rng.integers(0, 10, len(base), dtype=np.int32)}
+    found = [in_range(s, columns, rng, len(query)) for s in BOUNDS]
+    near, far = [], []
+    for share, k in CLUSTERED.items():
+        label, centroids = conditions.cluster(base, k, rng)
+        name = "k%d" % k
+        columns[name] = label
+        sizes = np.bincount(label, minlength=k)
+        near.append(conditions.equal(
+            "near, %g %%" % share, "clustered", share, name, columns,
+            conditions.nearest(query, centroids)))
+        far.append(conditions.equal(
+            "far, %g %%" % share, "clustered", share, name, columns,
+            conditions.farthest(query, centroids, sizes)))
+    found += near + far
+    for word, column in ("two keys", "k10"), ("a filter, too", "o"):
+        found.append(conditions.Case(
+            word + ", 1 %", "combined", 1,
+            "r < 100 AND %s = %%(c)s" % column,
+            rng.integers(0, 10, len(query)).tolist(),
+            lambda c, column=column: np.flatnonzero(
+                (columns["r"] < 100) & (columns[column] == c))))
+    found.append(conditions.Case("none", "none", 100))
+    return columns, found
+
+
+# --------------------------------------------------------------------- tables
+
+def load(conn, base, columns):
+    """The same rows three times."""
+    import numpy as np
+    server.load(conn, "loaded", base, "vector")
+    names = list(columns)
+    conn.execute("CREATE TABLE labels (id int, %s)"
+                 % ", ".join("%s int" % n for n in names))
+    with conn.cursor().copy("COPY labels FROM STDIN") as copy:
+        rows = np.stack([np.arange(len(base)), *columns.values()], axis=1)
+        copy.write("".join("\t".join(map(str, r)) + "\n"
+                           for r in rows.tolist()))
+    for table in KEYS, PLAIN, HNSW:
+        conn.execute("CREATE TABLE %s AS SELECT labels.*, v FROM labels JOIN "
+                     "loaded USING (id) ORDER BY id" % table)
+    conn.execute("DROP TABLE labels, loaded")
+
+
+def build(conn, args, table, method, keys=""):
+    data.say("building %s%s on %s" % (method, keys, table))
+    took, _, _ = server.build(
+        conn, "CREATE INDEX %s_v ON %s USING %s (v vector_%s%s)" % (
+            table, table, method, compared.METRICS[args.metric][1], keys))
+    conn.execute("VACUUM ANALYZE " + table)
+    return took
+
+
+def prepare_tables(conn, args, found, columns):
+    conn.execute("SET maintenance_work_mem = '%s'" % args.maintenance_work_mem)
+    data.say("loading %d x %d" % found.base.shape)
+    load(conn, found.base, columns)
+    took = {KEYS: build(conn, args, KEYS, "gpuivfpq", ", r, k10, k100"),
+            PLAIN: build(conn, args, PLAIN, "gpuivfpq")}
+    if not args.alone:
+        took[HNSW] = build(conn, args, HNSW, "hnsw")
+    return took
+
+
+# --------------------------------------------------------------------- points
+
+def points_of(case, operator, alone):
+    """All that a case compares; the search without a condition is in each, so
+    that it is measured in the same minutes."""
+    free = conditions.Case("none", "none", 100)
+    free.reach, free.wanted = NONE.reach, NONE.wanted
+    found = []
+    for target in TARGETS:
+        settings = {**where.FORCED, "gpuvec.recall": target}
+        label = "%g" % target
+        if case.kind != "none":
+            found.append(where.Point("keys", label, KEYS, case, operator,
+                                     settings))
+        found.append(where.Point("no condition", label, KEYS, free, operator,
+                                 settings))
+        found.append(where.Point("no keys", label, PLAIN, free, operator,
+                                 settings))
+        if case.kind != "none" and not alone:
+            found.append(where.Point("filter", label, PLAIN, case, operator,
+                                     settings))
+    if not alone and case.kind != "none":
+        found += where.hnsw_points(case, operator)
+    return found
+
+
+NONE = conditions.Case("none", "none", 100)
+
+
+def row(case, points, target):
+    """A line of the table."""
+    label = "%g" % target
+    keys = verdicts.first(points, "keys", label)
+    free = verdicts.first(points, "no condition", label)
+    slack = CLUSTERED_SLACK if case.kind == "clustered" else SLACK
+    ratio = keys.time / free.time
+    allowed = BOUNDS.get(case.share) if case.kind == "keys" else None
+    hnsw, less = verdicts.hnsw_ms(points, keys.recall)
+    plain = verdicts.first(points, "filter", label)
+    return [case.name, label, "%.4f" % keys.recall,
+            "yes" if keys.recall >= target - slack else
+            "no (%.4f)" % (keys.recall - target),
+            "%.3f" % keys.p50, "%.3f" % keys.cpu, "%.2f" % ratio,
+            "" if allowed is None else
+            "%s %g" % ("<=" if ratio <= allowed else ">", allowed),
+            "%.2f" % (plain.time / keys.time) if plain else "",
+            "%s%.0f" % (less, hnsw / keys.time) if hnsw else "", keys.plan]
+
+
+HEAD = ["condition", "asked", "recall", "met", "p50 ms", "cpu ms",
+        "x no condition", "allowed", "filter / keys", "hnsw / keys", "plan"]
+
+
+def table(measured):
+    lines = [HEAD]
+    for case, points in measured:
+        for target in TARGETS:
+            if verdicts.first(points, "keys", "%g" % target):
+                lines.append(row(case, points, target))
+    return "\n".join(report.table(lines, "l" + "r" * (len(HEAD) - 2) + "l"))
+
+
+# ----------------------------------------------------------------------- main
+
+def bytes_of(conn):
+    return {t: server.one(conn, "SELECT pg_relation_size('%s_v')" % t)
+            for t in (KEYS, PLAIN)}
+
+
+def measure(conn, args, found):
+    operator = compared.METRICS[args.metric][0]
+    columns, cases = make(found.base, found.query)
+    built = {} if args.reuse else prepare_tables(conn, args, found, columns)
+    server.prewarm(conn, [KEYS, PLAIN] + [HNSW] * (not args.alone))
+    truth = conditions.Truth(found.base, found.query, args.metric)
+    chosen = [c for c in cases if where.wanted(c.name, args)]
+    truth.learn([NONE, *chosen])
+    run = where.Run(conn, args, truth, found.query)
+    measured = []
+    for case in chosen:
+        measured.append((case, run.measure(
+            case.name, points_of(case, operator, args.alone))))
+        data.say(table(measured))
+    return built, measured
+
+
+def main():
+    args = parse_arguments()
+    data.enter_venv("bench", __file__)
+    dataset.split_name(args.data)
+    dataset.prepare(args.data)
+    if args.prepare:
+        return
+    where.Point.by = args.by
+    import psycopg
+    load_before = os.getloadavg()[0]
+    found = dataset.load(args.data)
+    found.query = found.query[:args.queries]
+    with psycopg.connect(autocommit=True) as conn:
+        conn.prepared_max = 1000
+        for name in "pg_prewarm", "gpuvec_pgvector":
+            conn.execute("CREATE EXTENSION IF NOT EXISTS %s CASCADE" % name)
+        conn.execute("LOAD 'gpuvec'")
+        server.need_last_scan(conn)
+        where.send_vectors(conn)
+        built, measured = measure(conn, args, found)
+        told = where.facts(conn, args, found, built, load_before)
+        told["bytes"] = ", ".join("%s %d" % b for b in bytes_of(conn).items())
+        for name, value in told.items():
+            print("%-40s %s" % (name, value))
+        print(table(measured))
+
+
+if __name__ == "__main__":
+    main()
