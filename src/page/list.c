@@ -211,7 +211,8 @@ copy_slot_of(IvfpqListReader *reader, const char *from, char *to, uint32 slot)
 	reader->copied |= 1U << slot;
 	if (reader->wants == NULL || layout->keys.nkeys == 0 ||
 		((const IvfpqSlotHeader *) from)->part != 0 ||
-		reader->wants(reader->wants_arg, from + heads))
+		reader->wants(reader->wants_arg, (const IvfpqSlotHeader *) from,
+					  from + heads))
 		memcpy(to, from, layout->slot_bytes);
 	else
 	{

@@ -90,7 +90,8 @@ typedef struct IvfpqListReader
 	 * Else it is passed over.  NULL: all are wanted.  Called under the page's
 	 * lock, it computes, and no more.
 	 */
-	bool		(*wants) (const void *arg, const char *keys);
+	bool		(*wants) (const void *arg, const IvfpqSlotHeader *header,
+						  const char *keys);
 	const void *wants_arg;
 	BlockNumber cached;			/* page of which `page` has */
 	uint32		copied;			/* these slots, a bit each, */

@@ -110,7 +110,8 @@ IvfpqTopKResize(GvTopK *top, int capacity)
  * images, for what heads of many blocks say is too little.
  */
 bool
-IvfpqWantsBlock(const void *condition, const char *keys)
+IvfpqWantsBlock(const void *condition, const IvfpqSlotHeader *header,
+				const char *keys)
 {
 	return gv_may_match(condition, keys) && gv_match(condition, keys) != 0;
 }

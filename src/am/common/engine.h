@@ -6,12 +6,15 @@
 #define IVFPQ_ENGINE_H
 
 #include "engine/gv_engine.h"
+#include "page/format.h"
 
 extern const GvStop ivfpq_stop;
 
 extern void IvfpqCheckStatus(GvStatus status);
 extern void *IvfpqAllocScratch(Size size, void **chunk);
 extern void IvfpqTopKResize(GvTopK *top, int capacity);
-extern bool IvfpqWantsBlock(const void *condition, const char *keys);
+extern bool IvfpqWantsBlock(const void *condition,
+							const IvfpqSlotHeader *header,
+							const char *keys);
 
 #endif							/* IVFPQ_ENGINE_H */

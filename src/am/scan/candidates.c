@@ -32,8 +32,8 @@ void
 IvfpqSearchCondition(IvfpqSearch *search, const GvCondition *condition)
 {
 	search->condition = condition;
-	search->reader.wants = IvfpqWantsBlock;
-	search->reader.wants_arg = condition;
+	search->reader.wants = IvfpqSampleWants;
+	search->reader.wants_arg = search;
 }
 
 /* Search for a transformed query [dims] from now on. */
@@ -96,6 +96,8 @@ IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
 	search->candidates.unique = search->reader.reread;
 	IvfpqCheckStatus(gv_scan(&search->scan, search->lists.scores[i], &block,
 							 1));
+	if (search->condition != NULL)
+		IvfpqSampleBlock(search, search->lists.scores[i], &block);
 }
 
 /* All that was offered counts in search->candidates.  More may be offered. */

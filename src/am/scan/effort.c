@@ -272,6 +272,25 @@ IvfpqSpreadRows(double rows, bool by_keys)
 }
 
 /*
+ * The effort for rows spread over the nearest ones, so many: lists as
+ * IvfpqSpreadRows says, but candidates among which the last of them are, too.
+ */
+void
+IvfpqEffortWithin(IvfpqEffort *effort, Relation index,
+				  const IvfpqMetaData *meta, double recall, double rows,
+				  double spread)
+{
+	int			candidates;
+
+	IvfpqEffortFor(effort, index, meta, recall, Min(rows, PG_INT32_MAX));
+	if (spread >= rows)
+		return;
+	candidates = effort->candidates;
+	IvfpqEffortFor(effort, index, meta, recall, Min(spread, PG_INT32_MAX));
+	effort->candidates = candidates;
+}
+
+/*
  * Of so many candidates those that fulfil a condition on keys, as a share of
  * rows does, with a margin for chance.
  */

@@ -46,6 +46,9 @@ extern double IvfpqBeyondTargets(double recall, double known, double lower,
 extern void IvfpqEffortFor(IvfpqEffort *effort, Relation index,
 						   const IvfpqMetaData *meta, double recall,
 						   double rows);
+extern void IvfpqEffortWithin(IvfpqEffort *effort, Relation index,
+							  const IvfpqMetaData *meta, double recall,
+							  double rows, double spread);
 extern double IvfpqSpreadRows(double rows, bool by_keys);
 extern int	IvfpqKeyCandidates(int candidates, double share);
 extern void IvfpqGetEffort(IvfpqEffort *effort, Relation index,

@@ -35,11 +35,16 @@ IvfpqScanEffort(const IvfpqScan *state, double rows, IvfpqEffort *effort)
 	const IvfpqMetaData *meta = &state->model->meta;
 
 	double		among = rows / state->key_share;
+	double		spread = among;
 
 	if (IvfpqScanIsSpread(state))
-		among = IvfpqSpreadRows(among, state->filter == NULL);
-	IvfpqEffortFor(effort, state->index, meta, state->recall,
-				   Min(among, PG_INT32_MAX));
+		spread = IvfpqSpreadRows(among, state->filter == NULL);
+	if (state->asks_keys)
+		IvfpqEffortWithin(effort, state->index, meta, state->recall, among,
+						  spread);
+	else
+		IvfpqEffortFor(effort, state->index, meta, state->recall,
+					   Min(spread, PG_INT32_MAX));
 	effort->candidates = IvfpqKeyCandidates(effort->candidates,
 											state->key_share);
 	effort->quota = (int64) Min(rows, PG_INT32_MAX);

@@ -13,11 +13,7 @@
  * counts (1 - r)^(i / P), and keys that go with vectors are seen as they are
  * where the rows are.
  *
- * Keys may go against them: the farther, the more rows fulfil the condition.
- * Then those of a list that do are the far ones of its rows, and the lists tell
- * too large a share.  It shows in that the nearest lists have fewer than the
- * others, by more than chance.  By as much as they have fewer, there are still
- * fewer in the ball that they are cut by.
+ * Keys may go against vectors, too; nearshare.c sees that.
  */
 #include "postgres.h"
 
@@ -43,13 +39,6 @@
  */
 #define KEPT_BEYOND		1.5
 
-/*
- * The nearest lists, a part of all, and how many standard deviations their share
- * has to be below that of all.
- */
-#define NEAR_PART		4
-#define CHANCE			2.0
-
 /* The least and the greatest part of the rows that lists are taken to hold. */
 #define LEAST_PART		0.5
 #define MOST_PART		0.999
@@ -73,10 +62,9 @@ get_effort(const IvfpqSearch *search, const IvfpqKeyGoal *goal, double share,
 {
 	double		among = goal->rows / Max(share, IVFPQ_LEAST_SHARE);
 
-	if (goal->is_spread)
-		among = IvfpqSpreadRows(among, goal->by_keys);
-	IvfpqEffortFor(effort, search->index, &search->model->meta, goal->recall,
-				   Min(among, PG_INT32_MAX));
+	IvfpqEffortWithin(effort, search->index, &search->model->meta,
+					  goal->recall, among, goal->is_spread ?
+					  IvfpqSpreadRows(among, goal->by_keys) : among);
 	effort->probes = Min(effort->probes, goal->most_probes);
 }
 
@@ -158,40 +146,32 @@ weighted_share(const IvfpqListCount *counts, int n, double ratio)
 	return matched / Max(copies, 1);
 }
 
-/* No less than the share in the nearest of the lists, most likely. */
-static double
-most_near(const IvfpqListCount *counts, int n)
-{
-	double		copies = 0;
-	double		matched = 0;
-
-	for (int i = 0; i < n / NEAR_PART; i++)
-	{
-		copies += counts[i].copies;
-		matched += counts[i].matched;
-	}
-	return (matched + CHANCE * sqrt(matched) + CHANCE) / Max(copies, 1);
-}
-
-/* The share of the rows near the query, and what it asks for. */
+/*
+ * The share of the rows near the query, and what it asks for.  Where all lists
+ * seem to be read the sample has its say.
+ */
 static void
 tell_share(Reading *reading)
 {
-	const IvfpqListCount *counts = reading->search->counts;
+	IvfpqSearch *search = reading->search;
 	IvfpqKeyGoal *goal = reading->goal;
+	int			nread = reading->nread;
 	double		part = Min(Max(goal->recall, LEAST_PART), MOST_PART);
-	double		share = weighted_share(counts, reading->nread,
-									   pow(1 - part, 1.0 / reading->nread));
-	double		near = most_near(counts, reading->nread);
+	double		share = weighted_share(search->counts, nread,
+									   pow(1 - part, 1.0 / nread));
 
-	reading->flat_share = weighted_share(counts, reading->nread, 1);
-	if (near < share)
-	{
-		share = near * near / share;
-		goal->is_spread = false;
-	}
+	reading->flat_share = weighted_share(search->counts, nread, 1);
 	goal->share = Max(share, IVFPQ_LEAST_SHARE);
-	get_effort(reading->search, goal, goal->share, &reading->effort);
+	get_effort(search, goal, goal->share, &reading->effort);
+	if (!search->sample.is_open || reading->effort.probes > nread ||
+		nread >= goal->most_probes)
+		return;
+	share = IvfpqSampleShare(search, goal->rows, share);
+	if (share >= goal->share)
+		return;
+	goal->share = Max(share, IVFPQ_LEAST_SHARE);
+	goal->is_spread = false;
+	get_effort(search, goal, goal->share, &reading->effort);
 }
 
 /* Read `wanted` lists, then as many as the share asks for. */
@@ -255,7 +235,9 @@ read_alone(Reading *reading, int wanted)
 	search->ncounts = 0;
 	search->lists.count = 0;
 	IvfpqSearchOpen(search, goal->candidates * search->model->meta.copies);
+	IvfpqSampleBegin(search);
 	read_until_enough(reading, wanted);
+	IvfpqSampleEnd(search);
 	IvfpqSearchTake(search, goal->candidates);
 }
 

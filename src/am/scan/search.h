@@ -97,6 +97,15 @@ typedef struct IvfpqListCount
 	int64		matched;
 } IvfpqListCount;
 
+/* The best of all copies in some of the blocks read: see nearshare.c. */
+typedef struct IvfpqNearSample
+{
+	bool		is_open;
+	GvScan		scan;
+	GvTopK		best;
+	void	   *memory;			/* of the scan's scratch */
+} IvfpqNearSample;
+
 /*
  * candidates.c: from a query to candidates.
  */
@@ -117,6 +126,7 @@ typedef struct IvfpqSearch
 	int64		matched;		/* copies read that fulfil it */
 	IvfpqListCount *counts;		/* [ncounts] of this search; with a condition */
 	int			ncounts;
+	IvfpqNearSample sample;
 	bool		addresses;		/* ids are addresses of refine records, else
 								 * TIDs */
 	IvfpqRemote remote;
@@ -160,6 +170,16 @@ typedef struct IvfpqKeyGoal
 extern int	IvfpqKeyCapacity(const IvfpqSearch *search,
 							 const IvfpqKeyGoal *goal);
 extern void IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal);
+
+/* nearshare.c */
+extern void IvfpqSampleBegin(IvfpqSearch *search);
+extern bool IvfpqSampleWants(const void *arg, const IvfpqSlotHeader *header,
+							 const char *keys);
+extern void IvfpqSampleBlock(IvfpqSearch *search, float base,
+							 const GvBlock *block);
+extern double IvfpqSampleShare(IvfpqSearch *search, double rows,
+							   double share);
+extern void IvfpqSampleEnd(IvfpqSearch *search);
 
 /* remote.c */
 extern void IvfpqSearchAlone(IvfpqSearch *search, const char *reason);

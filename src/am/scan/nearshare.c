@@ -1,0 +1,162 @@
+/*
+ * nearshare.c
+ *		Of the rows nearest to a query, the share that fulfils a condition on
+ *		keys: by a sample of all copies.
+ *
+ * Lists tell how many of their copies fulfil it.  But where keys go against the
+ * vectors, and the more rows fulfil the condition the farther they are, those of
+ * a list that do are its far ones: of 1,000 rows nearest to the query there may
+ * be none, though their lists have hundreds.  So all copies of some blocks are
+ * scored, whether they fulfil it or not.  As many of these as are nearer than
+ * the last of the rows wanted tell how many all of them are.
+ *
+ * By chance they may be few more than expected.  So they count only where they
+ * say that the share is smaller than lists tell, and say it beyond doubt.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "utils/memutils.h"
+
+#include "am/common/engine.h"
+#include "am/scan/search.h"
+#include "am/scan/tidset.h"
+
+/* Of so many blocks one is taken. */
+#define SAMPLE_ONE_OF	32
+
+/* The best copies of those taken that are kept. */
+#define SAMPLE_KEPT		1024
+
+/* Standard deviations that are beyond doubt, and copies that are few. */
+#define CHANCE			2.0
+#define FEW				4
+
+/* Candidates while their order is told. */
+typedef struct Scored
+{
+	float		score;
+	uint64		id;
+} Scored;
+
+/* Is the block taken? */
+static bool
+is_taken(uint32 list, uint32 ordinal)
+{
+	return murmurhash32(list ^ ordinal * 0x9E3779B1U) % SAMPLE_ONE_OF == 0;
+}
+
+/* Begin a search's sample. */
+void
+IvfpqSampleBegin(IvfpqSearch *search)
+{
+	IvfpqNearSample *sample = &search->sample;
+	Size		bytes = gv_scan_scratch(search->model->gv.m, SAMPLE_KEPT);
+
+	if (sample->memory == NULL)
+		sample->memory = palloc(bytes + GV_ALIGN);
+	IvfpqTopKResize(&sample->best, SAMPLE_KEPT);
+	sample->scan.model = &search->model->gv;
+	sample->scan.table = search->query.table;
+	sample->scan.best = &sample->best;
+	sample->scan.reach = GV_SCORE_MAX;
+	sample->scan.scratch = (void *) TYPEALIGN(GV_ALIGN, sample->memory);
+	IvfpqCheckStatus(gv_scan_begin(&sample->scan));
+	sample->is_open = true;
+}
+
+/* IvfpqListReader.wants: also blocks that are taken. */
+bool
+IvfpqSampleWants(const void *arg, const IvfpqSlotHeader *header,
+				 const char *keys)
+{
+	const IvfpqSearch *search = arg;
+
+	return (search->sample.is_open &&
+			is_taken(header->list, header->ordinal)) ||
+		IvfpqWantsBlock(search->condition, header, keys);
+}
+
+/* The reader has come to a block: take it, if it is to be. */
+void
+IvfpqSampleBlock(IvfpqSearch *search, float base, const GvBlock *block)
+{
+	const IvfpqListReader *reader = &search->reader;
+
+	/* copies that come again would count twice */
+	if (search->sample.is_open && !reader->reread &&
+		is_taken(reader->list, reader->nleft / IVFPQ_BLOCK_COPIES))
+		IvfpqCheckStatus(gv_scan(&search->sample.scan, base, block, 1));
+}
+
+static int
+compare_scored(const void *a, const void *b)
+{
+	float		x = ((const Scored *) a)->score;
+	float		y = ((const Scored *) b)->score;
+
+	return (x > y) - (x < y);
+}
+
+/*
+ * The score of the n-th best row of the search's candidates, and how many
+ * copies these n have; 0 where there are not as many.
+ */
+static int
+nth_row(const GvTopK *candidates, double n, float *score)
+{
+	Scored	   *scored = palloc_extended(Max(candidates->count, 1) *
+										 sizeof(Scored), MCXT_ALLOC_HUGE);
+	tidset_hash *seen = tidset_create(CurrentMemoryContext, 32, NULL);
+	int			copies = 0;
+
+	for (int i = 0; i < candidates->count; i++)
+		scored[i] = (Scored) {candidates->scores[i], candidates->ids[i]};
+	qsort(scored, candidates->count, sizeof(Scored), compare_scored);
+	while (copies < candidates->count && seen->members < n)
+	{
+		bool		found;
+
+		tidset_insert(seen, scored[copies++].id, &found);
+	}
+	if (copies > 0)
+		*score = scored[copies - 1].score;
+	if (seen->members < n)
+		copies = 0;
+	tidset_destroy(seen);
+	pfree(scored);
+	return copies;
+}
+
+/*
+ * The share of the nearest rows, so many of which fulfil the condition, if it
+ * is smaller than lists tell; else what they do.
+ */
+double
+IvfpqSampleShare(IvfpqSearch *search, double rows, double share)
+{
+	IvfpqNearSample *sample = &search->sample;
+	float		last = 0;
+	double		nearer = 0;
+	int			matched;
+
+	IvfpqCheckStatus(gv_scan_finish(&search->scan));
+	IvfpqCheckStatus(gv_scan_finish(&sample->scan));
+	matched = nth_row(&search->candidates, rows, &last);
+	if (matched == 0)
+		return share;
+	for (int i = 0; i < sample->best.count; i++)
+		nearer += sample->best.scores[i] <= last;
+	if (nearer <= FEW ||
+		matched >= share * SAMPLE_ONE_OF * (nearer - CHANCE * sqrt(nearer)))
+		return share;
+	return matched / (SAMPLE_ONE_OF * nearer);
+}
+
+/* No more blocks are taken. */
+void
+IvfpqSampleEnd(IvfpqSearch *search)
+{
+	search->sample.is_open = false;
+}
