@@ -38,6 +38,7 @@
  * condition more often than near ones.
  */
 #define KEPT_BEYOND		1.5
+#define KEPT_AGAIN		10		/* in a second search, where that is too few */
 
 /* The least and the greatest part of the rows that lists are taken to hold. */
 #define LEAST_PART		0.5
@@ -52,6 +53,7 @@ typedef struct Reading
 	int			nread;
 	int			next;			/* of search->lists */
 	double		flat_share;		/* of all copies read those that fulfil it */
+	bool		by_sample;		/* the sample has told the share */
 	IvfpqEffort effort;			/* what the share asks for */
 } Reading;
 
@@ -163,15 +165,40 @@ tell_share(Reading *reading)
 	reading->flat_share = weighted_share(search->counts, nread, 1);
 	goal->share = Max(share, IVFPQ_LEAST_SHARE);
 	get_effort(search, goal, goal->share, &reading->effort);
-	if (!search->sample.is_open || reading->effort.probes > nread ||
-		nread >= goal->most_probes)
+	if (!search->sample.is_open || reading->effort.probes > nread)
 		return;
 	share = IvfpqSampleShare(search, goal->rows, share);
 	if (share >= goal->share)
 		return;
 	goal->share = Max(share, IVFPQ_LEAST_SHARE);
 	goal->is_spread = false;
+	reading->by_sample = true;
 	get_effort(search, goal, goal->share, &reading->effort);
+}
+
+/*
+ * Of the rows found, the best first, those that are candidates: as many as the
+ * share makes of all candidates or, where it grows with the distance, those no
+ * farther than these.
+ */
+static int
+count_candidates(const Reading *reading)
+{
+	IvfpqSearch *search = reading->search;
+	const GvTopK *found = &search->candidates;
+	int			n = IvfpqKeyCandidates(reading->effort.candidates,
+									   Max(reading->goal->share,
+										   reading->flat_share));
+	float		reach;
+
+	if (!reading->by_sample)
+		return Min(n, found->count);
+	reach = IvfpqSampleReach(search, reading->effort.candidates,
+							 search->model->meta.copies);
+	for (n = Min(n, found->count); n < found->count; n++)
+		if (found->scores[n] > reach)
+			break;
+	return n;
 }
 
 /* Read `wanted` lists, then as many as the share asks for. */
@@ -231,6 +258,7 @@ read_alone(Reading *reading, int wanted)
 	IvfpqSearch *search = reading->search;
 	const IvfpqKeyGoal *goal = reading->goal;
 
+	memset(reading->is_read, 0, search->model->meta.nlists * sizeof(bool));
 	reading->nread = 0;
 	search->ncounts = 0;
 	search->lists.count = 0;
@@ -252,7 +280,6 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 	int			nlists = search->model->meta.nlists;
 	Reading		reading = {.search = search, .goal = goal};
 	IvfpqEffort least;
-	int			candidates;
 
 	reading.is_read = palloc0(nlists * sizeof(bool));
 	search->counts = palloc(nlists * sizeof(IvfpqListCount));
@@ -270,14 +297,17 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 	}
 	else
 		read_alone(&reading, least.probes);
+	if (reading.by_sample && search->candidates.count >= goal->candidates)
+	{
+		goal->candidates *= KEPT_AGAIN;
+		read_alone(&reading, reading.nread);
+	}
 
 	goal->everything = reading.effort.everything && !goal->reads_all;
 	goal->is_all = reading.nread >= goal->most_probes &&
 		search->found_all && search->candidates.count < goal->candidates;
-	candidates = IvfpqKeyCandidates(reading.effort.candidates,
-									Max(goal->share, reading.flat_share));
 	if (!goal->is_all)
-		search->candidates.count = Min(search->candidates.count, candidates);
+		search->candidates.count = count_candidates(&reading);
 	pfree(reading.is_read);
 	pfree(search->counts);
 	search->counts = NULL;
