@@ -86,6 +86,10 @@ IvfpqModelGet(Relation index)
 	IvfpqModel *model;
 
 	IvfpqMetaRead(index, &meta);
+	/* page/ knows no metrics */
+	if (meta.metric < GV_L2 || meta.metric > GV_COSINE)
+		IvfpqCorrupted(index, IVFPQ_METAPAGE, "there is no metric %u",
+					   meta.metric);
 	if (cached == NULL || cached->meta.build_id != meta.build_id ||
 		cached->meta.nlists != meta.nlists)
 	{
