@@ -2,8 +2,9 @@
  * fuzz_options.c
  *		Command lines of gpuvecd: text that our own code takes apart.
  *
- * An input is arguments, each ending with 0.  What is accepted is in range.  Options of CREATE INDEX
- * and other settings are taken apart by the server: 038_odd_options.pl.
+ * An input is arguments, each ending with 0.  What is accepted is in range.
+ * Options of CREATE INDEX and settings are taken apart by the server:
+ * 038_odd_options.pl.
  */
 #include <setjmp.h>
 #include <stdarg.h>
