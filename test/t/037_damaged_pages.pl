@@ -235,8 +235,9 @@ sub damaged
 
 # ---- what comes of it
 
-# damage told as such, a version that there is not
-my $clean = qr/^(?:XX002|XX001|55000) /;
+# damage told as such, a version that there is not, other dimensions than rows
+# have
+my $clean = qr/^(?:XX002|XX001|55000|22000) /;
 
 # Faults in what a table's statements said.
 sub faults
