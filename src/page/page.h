@@ -67,6 +67,7 @@ extern BlockNumber IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first);
 extern BlockNumber IvfpqModelPages(const IvfpqMetaData *meta);
 extern bool IvfpqIsFixedPage(const IvfpqMetaData *meta, BlockNumber blkno);
 extern bool IvfpqIsReadable(const IvfpqMetaData *meta);
+extern bool IvfpqMetaIsInRange(const IvfpqMetaData *meta);
 extern IvfpqMetaData *IvfpqMetaGet(Relation index, Page page);
 
 /* list.c: the directory; reading lists */
