@@ -390,6 +390,9 @@ damage(
 	'dead copies not counted', $rows,
 	found($directory, '0 copies are dead, the directory says 5'),
 	sub { put32($_[0], entry(0) + ENTRY_NDEAD, 5) });
+damage(
+	'more copies dead than there are', damaged_at($directory), qr/error/,
+	sub { put32($_[0], entry(0) + ENTRY_NDEAD, 0x7FFFFFF0) });
 
 # ---- chains
 
