@@ -90,6 +90,9 @@ SELECT f.id, x.id, x.sum - f.kind AS kind FROM few AS f
 LEFT JOIN LATERAL (SELECT t.id, t.e, coalesce(t.kind + f.kind, 1) AS sum FROM ties AS t WHERE t.kind < 3) AS x ON true
 WHERE f.id BETWEEN 100 AND 102 ORDER BY x.e <-> '{1,2,3,0}', x.id, f.id LIMIT 4;
 
+-- a sample is drawn before
+SELECT id FROM ties TABLESAMPLE BERNOULLI (0) ORDER BY e <-> '{1,2,3,0}', id LIMIT 3;
+
 -- sides exchanged: the distance is a column of the scan all the same
 CREATE SEQUENCE calls;
 -- cheap enough to be asked early

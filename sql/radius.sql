@@ -237,6 +237,8 @@ SELECT pg_temp.bound('SELECT id FROM spots WHERE e <-> Q < 0.7 ORDER BY e <-> Q'
 SELECT pg_temp.bound('SELECT 1 WHERE EXISTS (SELECT 1 FROM spots WHERE 1 - (e <=> Q) > 0.99)');
 SELECT pg_temp.bound('SELECT count(*) FROM areas WHERE e <-> Q < 0.7');
 SELECT missing <= 1 AS found, rows FROM pg_temp.agrees('SELECT id FROM spots WHERE e <-> Q < 2');
+-- not of a sample, which is drawn before
+SELECT pg_temp.bound('SELECT count(*) FROM spots TABLESAMPLE BERNOULLI (100) WHERE e <-> Q < 0.7');
 -- a sort above wants all of them, whatever the limit
 RESET enable_sort;
 RESET enable_seqscan;

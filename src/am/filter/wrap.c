@@ -10,8 +10,8 @@
  * where another index knows which rows match, is a bitmap heap scan.
  *
  * Left alone: parents (their children are not), targets of UPDATE and the like,
- * which no order is asked of, relations that take values of others in a join, and
- * those that are proved to be empty.
+ * which no order is asked of, samples, relations that take values of others in a
+ * join, and those that are proved to be empty.
  */
 #include "postgres.h"
 
@@ -260,7 +260,8 @@ change_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 {
 	if (previous_hook)
 		previous_hook(root, rel, rti, rte);
-	if (rte->rtekind != RTE_RELATION || rte->inh || IS_DUMMY_REL(rel) ||
+	if (rte->rtekind != RTE_RELATION || rte->inh ||
+		rte->tablesample != NULL || IS_DUMMY_REL(rel) ||
 		!bms_is_empty(rel->lateral_relids) || !has_ours(rel) ||
 		bms_is_member(rti, root->all_result_relids))
 		return;
