@@ -72,6 +72,17 @@ SET plan_cache_mode = force_generic_plan;
 EXPLAIN (COSTS OFF) EXECUTE near('{1,2,3,4}', 7);
 EXECUTE near('{1,2,3,4}', 7);
 EXECUTE near(NULL, -1);
+-- a plan that is kept follows the indexes that there are
+CREATE INDEX item_tenant ON item (tenant);
+SELECT pg_temp.scans_of($$EXECUTE near('{1,2,3,4}', 7)$$);
+EXECUTE near('{1,2,3,4}', 7);
+DROP INDEX item_tenant;
+SELECT pg_temp.scans_of($$EXECUTE near('{1,2,3,4}', 7)$$);
+EXECUTE near('{1,2,3,4}', 7);
+BEGIN;
+DROP INDEX item_e;
+EXECUTE near('{1,2,3,4}', 7);
+ROLLBACK;
 RESET plan_cache_mode;
 EXECUTE near('{1,2,3,4}', 7);
 SELECT line FROM pg_temp.scans_of($$SELECT id FROM item WHERE tenant = (SELECT min(id) FROM tenant)
