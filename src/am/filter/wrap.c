@@ -59,14 +59,15 @@ has_conditions(List *clauses)
 
 /* An ordered path of ours whose rows the executor would filter? */
 static bool
-is_to_be_wrapped(const Path *path)
+is_to_be_wrapped(PlannerInfo *root, const Path *path)
 {
 	const IndexPath *index = (const IndexPath *) path;
 
 	return IsA(path, IndexPath) && IvfpqIsOursToPlan(index->indexinfo) &&
 		index->indexorderbys != NIL && path->param_info == NULL &&
 		path->pathkeys != NIL &&	/* not refused */
-		has_conditions(index->indexinfo->indrestrictinfo);
+		has_conditions(index->indexinfo->indrestrictinfo) &&
+		!IvfpqWouldLeak(root, index->indexinfo, true);
 }
 
 /*
@@ -243,7 +244,7 @@ wrap_paths(PlannerInfo *root, RelOptInfo *rel)
 
 	foreach(lc, rel->pathlist)
 	{
-		if (is_to_be_wrapped(lfirst(lc)))
+		if (is_to_be_wrapped(root, lfirst(lc)))
 			paths = lappend(paths, lfirst(lc));
 	}
 	foreach(lc, paths)
