@@ -183,8 +183,8 @@ VACUUM two;
 DO $$
 BEGIN
 	FOR i IN 1..600 LOOP
-		EXIT WHEN (SELECT lists > 0 FROM gpuvec_index_info('one_v')) AND
-			(SELECT lists > 0 FROM gpuvec_index_info('two_v'));
+		-- lists are seen before what the workers' transactions have written
+		EXIT WHEN (SELECT count(DISTINCT who) = 2 FROM runs WHERE pid <> pg_backend_pid());
 		PERFORM pg_sleep(0.1);
 	END LOOP;
 END $$;
