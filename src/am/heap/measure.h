@@ -27,6 +27,7 @@ typedef struct IvfpqMeasure
 	AttrNumber	attnum;			/* indexed column; 0 = an expression */
 	IndexInfo  *indexInfo;		/* for an expression */
 	EState	   *estate;
+	ExprState  *predicate;		/* of rows that do not come by the index */
 	FmgrInfo   *distance;
 	Oid			collation;
 	Datum		query;

@@ -135,6 +135,8 @@ extern void ivfpqcostestimate(PlannerInfo *root, IndexPath *path,
 							  double loop_count, Cost *startup_cost,
 							  Cost *total_cost, Selectivity *selectivity,
 							  double *correlation, double *pages);
+extern bool IvfpqWouldLeak(PlannerInfo *root, const IndexOptInfo *info,
+						   bool by_pass);
 extern Cost IvfpqDepthCost(PlannerInfo *root, const IndexOptInfo *info,
 						   double recall, double depth, Cost per_row);
 
