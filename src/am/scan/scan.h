@@ -102,7 +102,8 @@ typedef struct IvfpqScan
 	double		depth;			/* with a filter: the nearest rows, whether
 								 * they pass or not, that the batch is good
 								 * for */
-	int64		passed;			/* of these, with a filter */
+	int64		passed;			/* of these, with a filter: so many pass, */
+	int64		passed_near;	/* ... of the nearer ones */
 	IvfpqWatched watched;		/* with a filter and a radius */
 	double		within;			/* rows within that, as ranks tell; 0 = not
 								 * known */
