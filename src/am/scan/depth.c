@@ -46,8 +46,13 @@
 /* Rows that pass behind those, for each in the nearer half of them. */
 #define MOST_BEHIND			2.0
 
-/* Where it is fewer than one of so many in that half, they are not spread. */
+/*
+ * Where it is fewer than one of so many in that half, they are not spread; and
+ * more are asked for where the planner expected so many times as many to pass.
+ */
 #define LEAST_NEARER		8
+#define LEAST_NEARER_OF_FEW	3
+#define FAR_FEWER			4
 
 /*
  * The first batch believes the planner, if that takes it no deeper than so many
@@ -117,7 +122,9 @@ is_spread(const IvfpqScan *state)
 		return true;
 	if (state->passed < FEW_PASSED)
 		return state->passed + 1 + 2 * sqrt(expected) >= expected;
-	return state->passed_near * LEAST_NEARER >= state->passed;
+	return state->passed_near * (state->passed * FAR_FEWER < expected ?
+								 LEAST_NEARER_OF_FEW : LEAST_NEARER) >=
+		state->passed;
 }
 
 static void
