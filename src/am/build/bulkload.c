@@ -151,6 +151,7 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 		load->calibration = IvfpqCalibrationBegin(&training->gv,
 												  training->nqueries,
 												  training->queries,
+												  training->held_out,
 												  training->query_ids);
 	IvfpqPlacerBegin(&load->placer, index, training,
 					 IvfpqTeamMemory(team, IVFPQ_TEAM_SHARING),

@@ -3,8 +3,8 @@
  *		What a recall costs on this index: probes and candidates, measured.
  *
  * Points beside rows serve as queries (train/beside.c), each of these rows left
- * out of its point's answer; those of a build are rows that training has not
- * seen.  Or a user gives them (targets.c).  The pass that places the
+ * out of its point's answer; at later levels the rows themselves; those of a
+ * build are rows that training has not seen.  Or a user gives them (targets.c).  The pass that places the
  * rows finds the queries' true neighbours (gv_exact).  Then each query is
  * searched with ever more lists (ladder.c), and of all pairs (probes,
  * candidates) that reach a target the cheapest is kept (cheapest.c).
@@ -79,13 +79,14 @@ IvfpqLevelQueries(const IvfpqCalibration *calibration, int level)
  */
 IvfpqCalibration *
 IvfpqCalibrationBegin(const GvModel *gv, int nqueries, const float *queries,
-					  const uint64 *ids)
+					  const float *deep_queries, const uint64 *ids)
 {
 	IvfpqCalibration *calibration = palloc0(sizeof(IvfpqCalibration));
 
 	calibration->gv = gv;
 	calibration->nqueries = nqueries;
 	calibration->queries = queries;
+	calibration->deep_queries = deep_queries;
 	calibration->ids = ids;
 	for (int level = 0; level < IVFPQ_LEVELS; level++)
 	{
@@ -109,7 +110,8 @@ offer(IvfpqCalibration *calibration, int level, const float *rows,
 {
 	const GvModel *gv = calibration->gv;
 
-	IvfpqCheckStatus(gv_exact(gv->metric, gv->dims, calibration->queries,
+	IvfpqCheckStatus(gv_exact(gv->metric, gv->dims,
+							  IvfpqLevelQuery(calibration, level, 0),
 							  IvfpqLevelQueries(calibration, level), rows, n,
 							  ids, calibration->truth[level], &ivfpq_stop));
 }

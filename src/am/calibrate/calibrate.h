@@ -43,7 +43,8 @@ typedef struct IvfpqCalibration
 {
 	const GvModel *gv;
 	int			nqueries;
-	const float *queries;		/* [nqueries][dims] transformed */
+	const float *queries;		/* [nqueries][dims] transformed, */
+	const float *deep_queries;	/* [nqueries][dims] ... of later levels */
 	const uint64 *ids;			/* [nqueries] TIDs of the rows beside them, or
 								 * IVFPQ_NO_ROW */
 	GvTopK	   *truth[IVFPQ_LEVELS];	/* [queries of the level] nearest rows
@@ -63,8 +64,17 @@ IvfpqLevelHas(int level, uint64 id)
 	return hash % ivfpq_levels[level].stride == 0;
 }
 
+/* Query q of a level. */
+static inline const float *
+IvfpqLevelQuery(const IvfpqCalibration *calibration, int level, int q)
+{
+	return (level == 0 ? calibration->queries : calibration->deep_queries) +
+		(Size) q * calibration->gv->dims;
+}
+
 extern IvfpqCalibration *IvfpqCalibrationBegin(const GvModel *gv, int nqueries,
 											   const float *queries,
+											   const float *deep_queries,
 											   const uint64 *ids);
 extern int	IvfpqCalibrationDepths(int64 rows);
 extern int	IvfpqLevelQueries(const IvfpqCalibration *calibration, int level);

@@ -25,7 +25,7 @@
 
 #define STEP			1.7		/* from one number of probes to the next */
 #define DEEP_STEP		2.2		/* of later levels, whose searches cost more */
-#define WIDTH_STEP		1.4		/* ... of candidates */
+#define WIDTH_STEP		1.2		/* ... of candidates */
 #define LEAST_WIDTH		40		/* fewer fail rows unlike those of training */
 
 #define MOST_TRIES		GV_MAX_TRIES	/* queries that gpuvecd gets at once */
@@ -50,8 +50,8 @@ begin_query(IvfpqLadder *ladder, int q)
 	IvfpqCalibration *calibration = ladder->calibration;
 
 	find_truth(ladder, q, ladder->truth);
-	IvfpqSearchQuery(&ladder->search, calibration->queries +
-					 (Size) q * calibration->gv->dims);
+	IvfpqSearchQuery(&ladder->search,
+					 IvfpqLevelQuery(calibration, ladder->climb.level, q));
 	IvfpqSearchOpen(&ladder->search, ladder->search.candidates.capacity);
 }
 
@@ -176,8 +176,9 @@ climb_together(IvfpqLadder *ladder, IvfpqTrial *trial, int q, int n)
 		const int32 *nhits;
 		const ItemPointerData *tids;
 
-		done = IvfpqTrialSearch(trial, calibration->queries +
-								(Size) q * calibration->gv->dims, n,
+		done = IvfpqTrialSearch(trial, IvfpqLevelQuery(calibration,
+													   ladder->climb.level,
+													   q), n,
 								calibration->gv->dims, ladder->probes[step],
 								IvfpqListsToCompare(meta, ladder->probes[step],
 													ladder->search.query.deep),
@@ -202,7 +203,8 @@ lay_ladder(IvfpqLadder *ladder, const IvfpqClimb *climb)
 	int			capacity = (climb->most_width + 1) * meta->copies;
 	double		step = climb->level == 0 ? STEP : DEEP_STEP;
 	double		probes = climb->least;
-	double		width = LEAST_WIDTH;
+	double		width = Max(LEAST_WIDTH,
+							depths[ivfpq_levels[climb->level].first]);
 
 	ladder->climb = *climb;
 	ladder->search.query.deep =

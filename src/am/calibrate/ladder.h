@@ -11,7 +11,7 @@
 #include "am/scan/search.h"
 
 #define IVFPQ_MAX_STEPS		48
-#define IVFPQ_MAX_WIDTHS	32
+#define IVFPQ_MAX_WIDTHS	36
 
 /* What is to be found for a query. */
 typedef struct IvfpqTruth

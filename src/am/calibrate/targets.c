@@ -134,7 +134,7 @@ read_table(Pass *pass, Relation heap, Relation index, IndexInfo *indexInfo)
  */
 static int
 draw_queries(IvfpqSample *sample, const IvfpqModel *model, Relation heap,
-			 Relation index, IndexInfo *indexInfo)
+			 Relation index, IndexInfo *indexInfo, float **held_out)
 {
 	double		rows;
 	int			n;
@@ -149,8 +149,13 @@ draw_queries(IvfpqSample *sample, const IvfpqModel *model, Relation heap,
 	n = (int) Min(IvfpqCalibrationQueries(rows), sample->count);
 	if (n > 0)
 	{
+		Size		values = (Size) n * sample->dims;
+
+		*held_out = palloc(values * sizeof(float));
+		memcpy(*held_out, sample->rows, values * sizeof(float));
+		gv_transform(&model->gv, *held_out, n, *held_out);
 		IvfpqMoveBeside(sample->type->metric, sample->dims, sample->rows, n,
-						sample->rows + (Size) n * sample->dims,
+						sample->rows + values,
 						sample->count - n);
 		gv_transform(&model->gv, sample->rows, n, sample->rows);
 	}
@@ -201,6 +206,7 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 	IvfpqSample sample = {.type = &type};
 	Pass		pass = {.type = &type, .model = model};
 	IvfpqTeam	team;
+	float	   *held_out = NULL;
 	int			n;
 
 	IvfpqTypeInit(&type, index);
@@ -208,7 +214,7 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 	if (model->meta.nlists == 0)
 		return false;
 	n = given ? take_given(&sample, given, model) :
-		draw_queries(&sample, model, heap, index, indexInfo);
+		draw_queries(&sample, model, heap, index, indexInfo, &held_out);
 	if (n == 0)
 		return false;
 
@@ -217,6 +223,7 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 									 ALLOCSET_DEFAULT_SIZES);
 	pass.batch = palloc((Size) BATCH_ROWS * model->meta.dims * sizeof(float));
 	pass.calibration = IvfpqCalibrationBegin(&model->gv, n, sample.rows,
+											 given ? sample.rows : held_out,
 											 sample.ids);
 	read_table(&pass, heap, index, indexInfo);
 	IvfpqCalibrationFlush(pass.calibration);

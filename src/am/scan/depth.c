@@ -10,6 +10,11 @@
  * A batch is good for the rows that pass among the nearest n, by the scores of
  * its candidates.  So it does not matter whether rows that pass are near the
  * query or far from it.
+ *
+ * What n rows take finds as much of the last ones as of all, and of all more
+ * than was asked for.  Rows that pass are spread over all n, likely; so with what
+ * fewer rows take the batch finds as much of n as was asked.  Where they are not,
+ * and most of them lie behind those fewer rows, it is good for less.
  */
 #include "postgres.h"
 
@@ -32,19 +37,42 @@
 #define MARGIN				1.2
 
 /*
- * The first batch believes the planner, but not far, and less where that takes
- * long; later ones go at least and at most so many times as deep as the one
- * before.
+ * Rows for each that calibration is asked for, and the rows up to which it is
+ * asked for all: their queries are beside rows, and so the others' chance.
  */
-#define MOST_FIRST			50
-#define MOST_COSTLY_FIRST	10
+#define SPREAD				1.6
+#define NOT_SPREAD			100
+
+/* Rows that pass behind those, for each in the nearer half of them. */
+#define MOST_BEHIND			2.0
+
+/*
+ * Where it is fewer than one of so many in that half, they are not spread; and
+ * more are asked for where the planner expected so many times as many to pass.
+ */
+#define LEAST_NEARER		8
+#define LEAST_NEARER_OF_FEW	3
+#define FAR_FEWER			4
+
+/*
+ * The first batch believes the planner, if that takes it no deeper than so many
+ * times the rows wanted; else it only tries, and goes no deeper than this.
+ */
+#define MOST_FIRST			150
+#define MOST_TRIED			10
+
+/* Later ones go so many times as deep as the one before, at least and at most. */
 #define LEAST_GROWTH		2
 #define MOST_GROWTH			16
 
 /* A share that is told apart from none. */
 #define LEAST_SHARE			1e-9
 
-/* Rows that pass, from which on their share is known. */
+/*
+ * Rows that pass, from which on their share is known: if it is what the planner
+ * expected, roughly, and if not.
+ */
+#define SOME_PASSED			2
 #define FEW_PASSED			5
 #define MANY_PASSED			8
 
@@ -52,11 +80,13 @@
 #define LEAST_REJECTED		500
 
 /*
- * Of what the rest would take, batches may take this share; more where so many
- * passed that their share is known well, or as many as the planner expected.
+ * Of what the rest would take, batches may take this share; more where the share
+ * that passes is known well; and to try less.
  */
 #define BATCHES_SHARE		0.25
 #define SURE_BATCHES_SHARE	0.6
+#define TRIAL_SHARE			0.08
+#define MORE_TRIAL_SHARE	0.15
 
 /* Nanoseconds, beside those of effort.h. */
 #define CANDIDATE_NS		250.0	/* a candidate found, beside its lists */
@@ -77,6 +107,26 @@ typedef struct Passing
 	bool		is_sure;		/* that is not off by much */
 } Passing;
 
+/*
+ * Do rows that pass lie among all others, by chance?  If not, they may be far
+ * from the query because of what they have in common, and in lists that hardly
+ * any other row as near is in.  Then they are found less surely than calibration
+ * says.
+ */
+static bool
+is_spread(const IvfpqScan *state)
+{
+	double		expected = state->filter->share * state->depth;
+
+	if (state->search.addresses || state->filter->radius.is_set)
+		return true;
+	if (state->passed < FEW_PASSED)
+		return state->passed + 1 + 2 * sqrt(expected) >= expected;
+	return state->passed_near * (state->passed * FAR_FEWER < expected ?
+								 LEAST_NEARER_OF_FEW : LEAST_NEARER) >=
+		state->passed;
+}
+
 static void
 count_passing(const IvfpqScan *state, Passing *passing)
 {
@@ -85,13 +135,14 @@ count_passing(const IvfpqScan *state, Passing *passing)
 	bool		agrees;
 
 	passing->looked = state->search.addresses ? state->taken : state->depth;
-	passing->passed = state->search.addresses ? state->given : state->quota;
+	passing->passed = state->search.addresses ? state->given : state->passed;
 	if (!state->search.addresses && state->taken > 0)
 		passing->passed *= (double) state->given / state->taken;
 	guess = state->filter->share;
 	expected = guess * passing->looked;
 	agrees = fabs(passing->passed - expected) <= 1 + 2 * sqrt(expected);
-	passing->is_sure = agrees || passing->passed >= MANY_PASSED;
+	passing->is_sure = is_spread(state) &&
+		passing->passed >= (agrees ? SOME_PASSED : MANY_PASSED);
 	if (agrees && passing->passed < FEW_PASSED)
 		passing->share = guess;
 	else if (passing->passed >= FEW_PASSED)
@@ -133,7 +184,27 @@ fetch_ns(const IvfpqScan *state)
 			IVFPQ_FETCH_NS) + state->filter->pass_ns;
 }
 
-/* A batch that goes so deep. */
+/* The rows that calibration is asked for, of a batch that goes so deep. */
+static double
+calibrated_depth(const IvfpqScan *state, double depth)
+{
+	if (state->search.addresses || state->filter->radius.is_set)
+		return depth;
+	return Max(Min(depth, NOT_SPREAD), depth / SPREAD);
+}
+
+/* What a batch takes that goes so deep. */
+static void
+effort_for(const IvfpqScan *state, double depth, IvfpqEffort *effort)
+{
+	depth = Min(depth, PG_INT32_MAX / 4);
+	IvfpqEffortFor(effort, state->index, &state->model->meta, state->recall,
+				   calibrated_depth(state, depth));
+	effort->candidates = Max(effort->candidates, (int) depth);
+	effort->quota = (int64) depth;
+}
+
+/* The time of that. */
 static double
 batch_ns(const IvfpqScan *state, double depth, double share)
 {
@@ -143,8 +214,7 @@ batch_ns(const IvfpqScan *state, double depth, double share)
 	double		fetched;
 	double		records = 0;
 
-	IvfpqEffortFor(&effort, state->index, meta, state->recall,
-				   Min(depth, PG_INT32_MAX));
+	effort_for(state, depth, &effort);
 	copies = (double) meta->rows_at_calibration * meta->copies *
 		effort.probes / meta->nlists;
 	fetched = effort.candidates;
@@ -192,30 +262,94 @@ matches_ns(const IvfpqScan *state, double share)
 		rows * (measure_ns(state) + SORT_NS);
 }
 
+/*
+ * The deepest batch, no deeper than `depth`, that takes no more than this share
+ * of the rest.
+ */
+static double
+depth_within(const IvfpqScan *state, const Passing *passing, double depth,
+			 double allowed, double rest)
+{
+	while (depth / 2 >= IVFPQ_FIRST_WITHIN &&
+		   batch_ns(state, depth, passing->share) > allowed * rest)
+		depth /= 2;
+	return depth;
+}
+
+/* What the rest takes, and whether another index had better bring it. */
+static double
+rest_ns(const IvfpqScan *state, const Passing *passing, bool must,
+		bool *by_index)
+{
+	double		rest = pass_ns(state, passing->share);
+	double		matches;
+
+	*by_index = false;
+	if (state->filter->next_match == NULL ||
+		(!must && state->report.filter.rejected < LEAST_REJECTED))
+		return rest;
+	matches = matches_ns(state, passing->share);
+	*by_index = matches < rest;
+	return Min(matches, rest);
+}
+
+/*
+ * How deep the first batch goes, when so many rows seem to be needed.  Where
+ * another index may bring the rest it rejects enough for that to be asked.
+ */
+static double
+first_depth(const IvfpqScan *state, const Passing *passing, double needed)
+{
+	double		wanted = Max(state->filter->wanted, USUAL_WANTED);
+	double		rest = pass_ns(state, passing->share);
+
+	if (needed <= MOST_FIRST * wanted &&
+		batch_ns(state, needed, passing->share) <= BATCHES_SHARE * rest)
+		return needed;
+	if (state->filter->next_match != NULL)
+		return Min(needed, 1.1 * LEAST_REJECTED);
+	return depth_within(state, passing, Min(needed, MOST_TRIED * wanted),
+						TRIAL_SHARE, rest);
+}
+
+/*
+ * How deep a later batch goes; 0 if the rest had better come.  Where the share
+ * that passes is not known, one that costs little may tell.
+ */
+static double
+later_depth(const IvfpqScan *state, const Passing *passing, double needed)
+{
+	double		least = LEAST_GROWTH * state->depth;
+	double		most = Max(least, Min(needed, MOST_GROWTH * state->depth));
+	bool		by_index;
+	double		rest = rest_ns(state, passing, false, &by_index);
+	double		allowed = by_index ? 1 :
+	passing->is_sure ? SURE_BATCHES_SHARE : BATCHES_SHARE;
+
+	if (batch_ns(state, IvfpqRadiusDepth(state, needed), passing->share) <=
+		allowed * rest)
+		return most;
+	if (by_index || passing->is_sure || state->filter->radius.is_set)
+		return 0;
+	most = depth_within(state, passing, most, MORE_TRIAL_SHARE, rest);
+	return most >= least && most * passing->share >= SOME_PASSED ? most : 0;
+}
+
 /* How deep the next batch goes, and what that takes: state->effort. */
 void
 IvfpqDepthNext(IvfpqScan *state)
 {
 	Passing		passing;
 	double		needed;
-	double		wanted = Max(state->filter->wanted, USUAL_WANTED);
+	double		depth;
 
 	count_passing(state, &passing);
 	needed = needed_depth(state, &passing);
-	if (state->batch == 0)
-	{
-		needed = Min(needed, MOST_FIRST * wanted);
-		if (needed > MOST_COSTLY_FIRST * wanted &&
-			batch_ns(state, needed, passing.share) >
-			BATCHES_SHARE * pass_ns(state, passing.share))
-			needed = MOST_COSTLY_FIRST * wanted;
-	}
-	else
-		needed = Max(LEAST_GROWTH * state->depth,
-					 Min(needed, MOST_GROWTH * state->depth));
-	needed = IvfpqRadiusDepth(state, needed);
-	IvfpqEffortFor(&state->effort, state->index, &state->model->meta,
-				   state->recall, Min(needed, PG_INT32_MAX));
+	depth = state->batch == 0 ? first_depth(state, &passing, needed) :
+		later_depth(state, &passing, needed);
+	if (depth == 0)				/* all that may be read */
+		depth = LEAST_GROWTH * state->depth;
+	effort_for(state, IvfpqRadiusDepth(state, depth), &state->effort);
 }
 
 /*
@@ -225,52 +359,44 @@ IvfpqDepthNext(IvfpqScan *state)
 IvfpqRest
 IvfpqDepthRest(const IvfpqScan *state, bool must)
 {
-	const IvfpqFilter *filter = state->filter;
 	Passing		passing;
-	double		depth;
-	double		batches;
-	double		rest;
-	double		allowed;
-	bool		by_index = false;
+	bool		by_index;
 
 	count_passing(state, &passing);
-	rest = pass_ns(state, passing.share);
-	if (filter->next_match != NULL &&
-		(must || state->report.filter.rejected >= LEAST_REJECTED))
-	{
-		double		matches = matches_ns(state, passing.share);
-
-		by_index = matches < rest;
-		rest = Min(rest, matches);
-	}
-	if (must)
-		return by_index ? IVFPQ_REST_MATCHES : IVFPQ_REST_PASS;
-	if (state->batch == 0)
+	(void) rest_ns(state, &passing, must, &by_index);
+	if (!must &&
+		(state->batch == 0 ||
+		 later_depth(state, &passing, needed_depth(state, &passing)) > 0))
 		return IVFPQ_REST_NONE;
-
-	depth = IvfpqRadiusDepth(state, needed_depth(state, &passing));
-	batches = batch_ns(state, depth, passing.share);
-	if (by_index)
-		return batches > rest ? IVFPQ_REST_MATCHES : IVFPQ_REST_NONE;
-	allowed = passing.is_sure ? SURE_BATCHES_SHARE : BATCHES_SHARE;
-	return batches > allowed * rest ? IVFPQ_REST_PASS : IVFPQ_REST_NONE;
+	return by_index ? IVFPQ_REST_MATCHES : IVFPQ_REST_PASS;
 }
 
 /*
- * The rows that pass among the nearest ones that the batch is good for; ids
- * [count] are its candidates, the best first.
+ * The rows that may come up of those that pass among the nearest ones, for
+ * which the batch is good; ids [count] are its candidates, the best first.
  */
 int64
-IvfpqDepthQuota(const IvfpqScan *state, const uint64 *ids, int64 count)
+IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids, int64 count)
 {
 	int64		n = (int64) Min(state->depth, count);
+	int64		sure = (int64) calibrated_depth(state, state->depth);
 	int64		passed = 0;
+	int64		nearer = 0;		/* in the nearer half of those */
+	int64		within = 0;
 
 	for (int64 i = 0; i < n; i++)
 	{
 		TidSetEntry *entry = tidset_lookup(state->measured, ids[i]);
 
 		passed += entry != NULL && entry->passed;
+		if (i < sure / 2)
+			nearer = passed;
+		if (i < sure)
+			within = passed;
 	}
-	return passed;
+	state->passed = passed;
+	state->passed_near = nearer;
+	if (!is_spread(state))
+		return nearer;
+	return Min(passed, within + (int64) (MOST_BEHIND * nearer));
 }

@@ -14,6 +14,7 @@
 #include "utils/rel.h"
 
 #include "am/common/tid.h"
+#include "am/heap/prefetchpage.h"
 #include "am/scan/scan.h"
 
 /* A row of the rest. */
@@ -53,6 +54,7 @@ IvfpqFilterPass(IvfpqScan *state,
 	IvfpqMeasure *measure = state->measure;
 	TupleTableSlot *row;
 	TableScanDesc scan;
+	IvfpqPrefetchPage pages;
 
 	IvfpqMeasureOthers(measure);
 	state->report.filter.rest = IvfpqDepthRest(state, true);
@@ -62,11 +64,18 @@ IvfpqFilterPass(IvfpqScan *state,
 			offer_row(state, row, take);
 		return;
 	}
+	IvfpqPrefetchPageBegin(&pages, measure->heap);
 	scan = table_beginscan(measure->heap, measure->snapshot, 0, NULL);
-	while (table_scan_getnextslot(scan, ForwardScanDirection, measure->slot))
-		offer_row(state, measure->slot, take);
-	ExecClearTuple(measure->slot);
+	row = measure->slot;
+	while (table_scan_getnextslot(scan, ForwardScanDirection, row))
+	{
+		IvfpqPrefetchPageTo(&pages,
+							ItemPointerGetBlockNumber(&row->tts_tid));
+		offer_row(state, row, take);
+	}
+	ExecClearTuple(row);
 	table_endscan(scan);
+	IvfpqPrefetchPageEnd(&pages);
 }
 
 /*

@@ -102,6 +102,8 @@ typedef struct IvfpqScan
 	double		depth;			/* with a filter: the nearest rows, whether
 								 * they pass or not, that the batch is good
 								 * for */
+	int64		passed;			/* of these, with a filter: so many pass, */
+	int64		passed_near;	/* ... of the nearer ones */
 	IvfpqWatched watched;		/* with a filter and a radius */
 	double		within;			/* rows within that, as ranks tell; 0 = not
 								 * known */
@@ -158,7 +160,7 @@ extern void IvfpqReportScan(const IvfpqScan *state);
 /* depth.c */
 extern void IvfpqDepthNext(IvfpqScan *state);
 extern IvfpqRest IvfpqDepthRest(const IvfpqScan *state, bool must);
-extern int64 IvfpqDepthQuota(const IvfpqScan *state, const uint64 *ids,
+extern int64 IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids,
 							 int64 count);
 
 /* radius.c */

@@ -37,6 +37,7 @@ typedef enum IvfpqTeamPart
 {
 	IVFPQ_TEAM_TRAINING,		/* IvfpqTraining, and its arrays: */
 	IVFPQ_TEAM_QUERIES,
+	IVFPQ_TEAM_HELD_OUT,
 	IVFPQ_TEAM_QUERY_IDS,
 	IVFPQ_TEAM_MEAN,
 	IVFPQ_TEAM_PARENTS,

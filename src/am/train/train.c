@@ -89,9 +89,11 @@ hold_out_queries(IvfpqTraining *training, IvfpqTeam *team,
 		return;
 	training->nqueries = n;
 	training->queries = IvfpqTeamAlloc(team, IVFPQ_TEAM_QUERIES, bytes);
+	training->held_out = IvfpqTeamAlloc(team, IVFPQ_TEAM_HELD_OUT, bytes);
 	training->query_ids = IvfpqTeamAlloc(team, IVFPQ_TEAM_QUERY_IDS,
 										 n * sizeof(uint64));
 	memcpy(training->queries, sample->rows, bytes);
+	memcpy(training->held_out, sample->rows, bytes);
 	memcpy(training->query_ids, sample->ids, n * sizeof(uint64));
 
 	sample->count -= n;
@@ -297,6 +299,7 @@ IvfpqTrain(IvfpqTraining *training, IvfpqTeam *team, Relation heap,
 		!IvfpqTrainRemote(training, team, index, &sample, lists, &reader))
 		train_here(training, team, &sample, &reader, lists);
 	IvfpqTransformRows(training, training->queries, training->nqueries);
+	IvfpqTransformRows(training, training->held_out, training->nqueries);
 	IvfpqTrainingShare(training, team);
 	IvfpqSnapshotTake();
 	pfree(sample.rows);

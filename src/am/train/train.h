@@ -26,10 +26,10 @@ typedef struct IvfpqTraining
 	float	   *centroids;		/* [nlists][dims] */
 	float	   *mean;			/* [dims] */
 	float	   *codebooks;		/* [16 * dims] */
-	int			nqueries;		/* points beside rows held out, to calibrate
-								 * with */
-	float	   *queries;		/* [nqueries][dims] */
-	uint64	   *query_ids;		/* [nqueries] the rows' TIDs */
+	int			nqueries;		/* to calibrate with: */
+	float	   *queries;		/* [nqueries][dims] points beside rows */
+	float	   *held_out;		/* [nqueries][dims] the rows */
+	uint64	   *query_ids;		/* [nqueries] their TIDs */
 	double		rows;			/* estimate of the rows to index */
 	IvfpqBuilder *builder;		/* gpuvecd's, which trained; or NULL */
 } IvfpqTraining;

@@ -28,6 +28,7 @@ IvfpqTrainingOpen(IvfpqTraining *training, IvfpqTeam *team)
 	*training = *(IvfpqTraining *) IvfpqTeamMemory(team, IVFPQ_TEAM_TRAINING);
 	training->builder = builder;
 	training->queries = IvfpqTeamMemory(team, IVFPQ_TEAM_QUERIES);
+	training->held_out = IvfpqTeamMemory(team, IVFPQ_TEAM_HELD_OUT);
 	training->query_ids = IvfpqTeamMemory(team, IVFPQ_TEAM_QUERY_IDS);
 	training->mean = IvfpqTeamMemory(team, IVFPQ_TEAM_MEAN);
 	training->parents = IvfpqTeamMemory(team, IVFPQ_TEAM_PARENTS);
