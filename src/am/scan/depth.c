@@ -36,13 +36,6 @@
  */
 #define MARGIN				1.2
 
-/*
- * Rows for each that calibration is asked for, and the rows up to which it is
- * asked for all: their queries are beside rows, and so the others' chance.
- */
-#define SPREAD				1.6
-#define NOT_SPREAD			100
-
 /* Rows that pass behind those, for each in the nearer half of them. */
 #define MOST_BEHIND			2.0
 
