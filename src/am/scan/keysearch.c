@@ -40,6 +40,15 @@
 #define KEPT_BEYOND		1.5
 #define KEPT_AGAIN		10		/* in a second search, where that is too few */
 
+/*
+ * Where so many lists are wanted all are read: the last may be those of a dense
+ * group of rows far from others, which fulfils the condition.
+ */
+#define NEARLY_ALL		0.75
+
+/* The share of all lists is so much larger than that near the query. */
+#define GROWS			1.5
+
 /* The least and the greatest part of the rows that lists are taken to hold. */
 #define LEAST_PART		0.5
 #define MOST_PART		0.999
@@ -53,7 +62,7 @@ typedef struct Reading
 	int			nread;
 	int			next;			/* of search->lists */
 	double		flat_share;		/* of all copies read those that fulfil it */
-	bool		by_sample;		/* the sample has told the share */
+	bool		grows;			/* the share, with the distance */
 	IvfpqEffort effort;			/* what the share asks for */
 } Reading;
 
@@ -68,6 +77,8 @@ get_effort(const IvfpqSearch *search, const IvfpqKeyGoal *goal, double share,
 					  goal->recall, among, goal->is_spread ?
 					  IvfpqSpreadRows(among, goal->by_keys) : among);
 	effort->probes = Min(effort->probes, goal->most_probes);
+	if (effort->probes > NEARLY_ALL * goal->most_probes)
+		effort->probes = goal->most_probes;
 }
 
 /* How many candidates a search keeps, whatever the share will be. */
@@ -163,6 +174,7 @@ tell_share(Reading *reading)
 									   pow(1 - part, 1.0 / nread));
 
 	reading->flat_share = weighted_share(search->counts, nread, 1);
+	reading->grows = reading->flat_share > GROWS * share;
 	goal->share = Max(share, IVFPQ_LEAST_SHARE);
 	get_effort(search, goal, goal->share, &reading->effort);
 	if (!search->sample.is_open || reading->effort.probes > nread)
@@ -172,7 +184,7 @@ tell_share(Reading *reading)
 		return;
 	goal->share = Max(share, IVFPQ_LEAST_SHARE);
 	goal->is_spread = false;
-	reading->by_sample = true;
+	reading->grows = true;
 	get_effort(search, goal, goal->share, &reading->effort);
 }
 
@@ -191,7 +203,7 @@ count_candidates(const Reading *reading)
 										   reading->flat_share));
 	float		reach;
 
-	if (!reading->by_sample)
+	if (!reading->grows || search->sample.memory == NULL)
 		return Min(n, found->count);
 	reach = IvfpqSampleReach(search, reading->effort.candidates,
 							 search->model->meta.copies);
@@ -297,7 +309,7 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 	}
 	else
 		read_alone(&reading, least.probes);
-	if (reading.by_sample && search->candidates.count >= goal->candidates)
+	if (reading.grows && search->candidates.count >= goal->candidates)
 	{
 		goal->candidates *= KEPT_AGAIN;
 		read_alone(&reading, reading.nread);
