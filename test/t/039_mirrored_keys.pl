@@ -85,7 +85,7 @@ is_same('with copies that are missing');
 is_verified('with copies that are missing');
 
 # and lists that are stale
-$node->safe_psql('postgres', "DELETE FROM $_ WHERE id % 3 = 0; VACUUM $_") for @tables;
+$node->safe_psql('postgres', "DELETE FROM $_ WHERE id % 7 = 0; VACUUM $_") for @tables;
 is_same('with lists that are stale');
 is_verified('with lists that are stale');
 resume_loaders($node);
