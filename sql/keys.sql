@@ -7,11 +7,11 @@ CREATE TABLE items (id int PRIMARY KEY, tenant int, size bigint, active boolean,
 INSERT INTO items
 SELECT g, g % 50, g, g % 3 = 0, 'name ' || g % 20, g / 8 % 10,
 	ARRAY(SELECT hashint4(g * 8 + d) % 1000 FROM generate_series(1, 8) AS d)
-FROM generate_series(1, 4000) AS g;
+FROM generate_series(1, 2000) AS g;
 UPDATE items SET tenant = NULL WHERE id % 100 = 0;
 UPDATE items SET v = NULL WHERE id % 1000 = 7;
 CREATE INDEX items_v ON items
-	USING gpuivfpq (v, tenant, size, active, name) WITH (lists = 60);
+	USING gpuivfpq (v, tenant, size, active, name) WITH (lists = 40);
 VACUUM ANALYZE items;
 SET enable_seqscan = off;
 SET enable_sort = off;
@@ -83,7 +83,7 @@ DECLARE
 		FROM (SELECT id, v <-> %L AS d FROM items WHERE %s
 			ORDER BY v <-> %L LIMIT %s) AS s';
 BEGIN
-	FOR i IN 1..4 LOOP
+	FOR i IN 1..2 LOOP
 		SELECT v::text INTO query FROM items WHERE id = i * 731;
 		EXECUTE format(statement, query, condition, query, n) INTO found;
 		SET LOCAL enable_indexscan = off;
@@ -110,7 +110,7 @@ FROM conditions ORDER BY number;
 RESET gpuvec.recall;
 
 -- all lists are read: nothing is missing
-SET gpuvec.probes = 60;
+SET gpuvec.probes = 40;
 SET gpuvec.scan_order = relaxed;
 SELECT number, asked(condition, 100000) FROM conditions ORDER BY number;
 RESET gpuvec.probes;
@@ -118,7 +118,7 @@ RESET gpuvec.probes;
 -- the searches that few rows fulfil end in one pass over the lists
 SELECT count(*) FROM (SELECT id FROM items WHERE size BETWEEN 50 AND 52
 	ORDER BY v <-> '{1,2,3,4,5,6,7,8}' LIMIT 10) AS s;
-SELECT batches, lists, copies > 3000 AS all_copies, measured, given, finished
+SELECT batches, lists, copies > 2000 AS all_copies, measured, given, finished
 FROM gpuvec_last_scan();
 -- none fulfils: nothing is read
 SELECT count(*) FROM (SELECT id FROM items WHERE size < 9 AND size > 10
@@ -127,14 +127,14 @@ SELECT batches, lists, copies, measured FROM gpuvec_last_scan();
 RESET gpuvec.scan_order;
 
 -- no more lists than may be
-SET gpuvec.max_probes = 20;
-SELECT count(*) < 76 AS few FROM (SELECT id FROM items WHERE tenant = 7
+SET gpuvec.max_probes = 10;
+SELECT count(*) < 38 AS few FROM (SELECT id FROM items WHERE tenant = 7
 	ORDER BY v <-> '{1,2,3,4,5,6,7,8}') AS s;
-SELECT lists <= 20 * batches AS few FROM gpuvec_last_scan();
-SELECT count(*) < 200 AS few, bool_and(free = 3 AND tenant > 20) AS right FROM (
+SELECT lists <= 10 * batches AS few FROM gpuvec_last_scan();
+SELECT count(*) < 116 AS few, bool_and(free = 3 AND tenant > 20) AS right FROM (
 	SELECT free, tenant FROM items WHERE tenant > 20 AND free = 3
 	ORDER BY v <-> '{1,2,3,4,5,6,7,8}') AS s;
-SELECT lists <= 20 * batches AS few FROM gpuvec_last_scan();
+SELECT lists <= 10 * batches AS few FROM gpuvec_last_scan();
 RESET gpuvec.max_probes;
 
 -- a NULL query, and one of rows that were changed, moved and deleted
@@ -155,11 +155,11 @@ SELECT number, asked(condition, 100000) FROM conditions ORDER BY number;
 DROP INDEX items_v;
 CREATE INDEX items_v ON items
 	USING gpuivfpq (v, tenant, size, active, name)
-	WITH (lists = 60, refine = sq8);
+	WITH (lists = 40, refine = sq8);
 SELECT number, asked(condition, 10), asked(condition, 100000)
 FROM conditions ORDER BY number;
 SET gpuvec.recall = .95;
-SET gpuvec.probes = 60;
+SET gpuvec.probes = 40;
 SELECT number, asked(condition, 20) FROM conditions
 WHERE number IN (1, 4, 8, 9, 14) ORDER BY number;
 RESET gpuvec.probes;
@@ -174,7 +174,7 @@ SELECT number, asked(condition, 100000) FROM conditions ORDER BY number;
 -- an expression as a key, and an index of some rows
 DROP INDEX items_v;
 CREATE INDEX items_v ON items USING gpuivfpq (v, (tenant % 10), upper(name))
-	WITH (lists = 60) WHERE active;
+	WITH (lists = 40) WHERE active;
 ANALYZE items;
 SELECT plan_of('active AND tenant % 10 = 3 AND upper(name) = ''NAME 3''');
 SELECT asked('active AND tenant % 10 = 3', 10),

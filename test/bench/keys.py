@@ -69,10 +69,11 @@ def in_range(share, columns, rng, nqueries):
 def make(base, query):
     """(columns of the table, cases)"""
     import numpy as np
-    rng = np.random.default_rng(conditions.SEED)
+    rng = np.random.default_rng(conditions.SEED)    # of columns
+    asked = np.random.default_rng(conditions.SEED + 1)
     columns = {"r": rng.integers(0, WIDEST, len(base), dtype=np.int32),
                "o": rng.integers(0, 10, len(base), dtype=np.int32)}
-    found = [in_range(s, columns, rng, len(query)) for s in BOUNDS]
+    found = [in_range(s, columns, asked, len(query)) for s in BOUNDS]
     near, far = [], []
     for share, k in CLUSTERED.items():
         label, centroids = conditions.cluster(base, k, rng)
@@ -90,7 +91,7 @@ def make(base, query):
         found.append(conditions.Case(
             word + ", 1 %", "combined", 1,
             "r < 100 AND %s = %%(c)s" % column,
-            rng.integers(0, 10, len(query)).tolist(),
+            asked.integers(0, 10, len(query)).tolist(),
             lambda c, column=column: np.flatnonzero(
                 (columns["r"] < 100) & (columns[column] == c))))
     found.append(conditions.Case("none", "none", 100))

@@ -51,6 +51,9 @@
  */
 #define KEYS_MARGIN			2.0
 
+/* As calibration has it, for rows unlike others, whose scores tell less. */
+#define LEAST_CANDIDATES	40
+
 /* The depth of the second batch, the last that every calibration has. */
 #define SECOND		1
 
@@ -299,8 +302,8 @@ IvfpqKeyCandidates(int candidates, double share)
 {
 	double		expected = candidates * share;
 
-	return (int) Min(ceil(expected + KEYS_MARGIN * sqrt(expected)),
-					 candidates);
+	return (int) Min(Max(ceil(expected + KEYS_MARGIN * sqrt(expected)),
+						 LEAST_CANDIDATES), candidates);
 }
 
 /*

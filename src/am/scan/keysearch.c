@@ -38,6 +38,16 @@
  * condition more often than near ones.
  */
 #define KEPT_BEYOND		1.5
+#define KEPT_AGAIN		10		/* in a second search, where that is too few */
+
+/*
+ * Where so many lists are wanted all are read: the last may be those of a dense
+ * group of rows far from others, which fulfils the condition.
+ */
+#define NEARLY_ALL		0.75
+
+/* The share of all lists is so much larger than that near the query. */
+#define GROWS			1.5
 
 /* The least and the greatest part of the rows that lists are taken to hold. */
 #define LEAST_PART		0.5
@@ -52,6 +62,7 @@ typedef struct Reading
 	int			nread;
 	int			next;			/* of search->lists */
 	double		flat_share;		/* of all copies read those that fulfil it */
+	bool		grows;			/* the share, with the distance */
 	IvfpqEffort effort;			/* what the share asks for */
 } Reading;
 
@@ -66,6 +77,8 @@ get_effort(const IvfpqSearch *search, const IvfpqKeyGoal *goal, double share,
 					  goal->recall, among, goal->is_spread ?
 					  IvfpqSpreadRows(among, goal->by_keys) : among);
 	effort->probes = Min(effort->probes, goal->most_probes);
+	if (effort->probes > NEARLY_ALL * goal->most_probes)
+		effort->probes = goal->most_probes;
 }
 
 /* How many candidates a search keeps, whatever the share will be. */
@@ -161,17 +174,43 @@ tell_share(Reading *reading)
 									   pow(1 - part, 1.0 / nread));
 
 	reading->flat_share = weighted_share(search->counts, nread, 1);
+	reading->grows = reading->flat_share > GROWS * share;
 	goal->share = Max(share, IVFPQ_LEAST_SHARE);
 	get_effort(search, goal, goal->share, &reading->effort);
-	if (!search->sample.is_open || reading->effort.probes > nread ||
-		nread >= goal->most_probes)
+	if (!search->sample.is_open || reading->effort.probes > nread)
 		return;
 	share = IvfpqSampleShare(search, goal->rows, share);
 	if (share >= goal->share)
 		return;
 	goal->share = Max(share, IVFPQ_LEAST_SHARE);
 	goal->is_spread = false;
+	reading->grows = true;
 	get_effort(search, goal, goal->share, &reading->effort);
+}
+
+/*
+ * Of the rows found, the best first, those that are candidates: as many as the
+ * share makes of all candidates or, where it grows with the distance, those no
+ * farther than these.
+ */
+static int
+count_candidates(const Reading *reading)
+{
+	IvfpqSearch *search = reading->search;
+	const GvTopK *found = &search->candidates;
+	int			n = IvfpqKeyCandidates(reading->effort.candidates,
+									   Max(reading->goal->share,
+										   reading->flat_share));
+	float		reach;
+
+	if (!reading->grows || search->sample.memory == NULL)
+		return Min(n, found->count);
+	reach = IvfpqSampleReach(search, reading->effort.candidates,
+							 search->model->meta.copies);
+	for (n = Min(n, found->count); n < found->count; n++)
+		if (found->scores[n] > reach)
+			break;
+	return n;
 }
 
 /* Read `wanted` lists, then as many as the share asks for. */
@@ -216,8 +255,7 @@ ask_until_enough(Reading *reading, int wanted)
 		if (reading->nread == before)
 			break;
 		tell_share(reading);
-		if (reading->effort.probes <= reading->nread &&
-			reading->nread < goal->most_probes)
+		if (reading->effort.probes <= reading->nread)
 		{
 			/* enough, unless keys go against the vectors */
 			IvfpqSampleLists(search, reading->nread);
@@ -239,6 +277,7 @@ read_alone(Reading *reading, int wanted)
 	IvfpqSearch *search = reading->search;
 	const IvfpqKeyGoal *goal = reading->goal;
 
+	memset(reading->is_read, 0, search->model->meta.nlists * sizeof(bool));
 	reading->nread = 0;
 	search->ncounts = 0;
 	search->lists.count = 0;
@@ -260,7 +299,6 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 	int			nlists = search->model->meta.nlists;
 	Reading		reading = {.search = search, .goal = goal};
 	IvfpqEffort least;
-	int			candidates;
 
 	reading.is_read = palloc0(nlists * sizeof(bool));
 	search->counts = palloc(nlists * sizeof(IvfpqListCount));
@@ -274,14 +312,17 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 		IvfpqSearchDistinct(search, goal->candidates);
 	else
 		read_alone(&reading, least.probes);
+	if (reading.grows && search->candidates.count >= goal->candidates)
+	{
+		goal->candidates *= KEPT_AGAIN;
+		read_alone(&reading, reading.nread);
+	}
 
 	goal->everything = reading.effort.everything && !goal->reads_all;
 	goal->is_all = reading.nread >= goal->most_probes &&
 		search->candidates.count < goal->candidates;
-	candidates = IvfpqKeyCandidates(reading.effort.candidates,
-									Max(goal->share, reading.flat_share));
 	if (!goal->is_all)
-		search->candidates.count = Min(search->candidates.count, candidates);
+		search->candidates.count = count_candidates(&reading);
 	pfree(reading.is_read);
 	pfree(search->counts);
 	search->counts = NULL;

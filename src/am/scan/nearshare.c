@@ -11,7 +11,8 @@
  * the last of the rows wanted tell how many all of them are.
  *
  * By chance they may be few more than expected.  So they count only where they
- * say that the share is smaller than lists tell, and say it beyond doubt.
+ * say that the share is smaller than lists tell, and say it beyond doubt.  Then
+ * they also tell how far away candidates may be.
  */
 #include "postgres.h"
 
@@ -192,6 +193,31 @@ IvfpqSampleShare(IvfpqSearch *search, double rows, double share)
 		matched >= share * SAMPLE_ONE_OF * (nearer - CHANCE * sqrt(nearer)))
 		return share;
 	return matched / (SAMPLE_ONE_OF * nearer);
+}
+
+static int
+compare_floats(const void *a, const void *b)
+{
+	float		x = *(const float *) a;
+	float		y = *(const float *) b;
+
+	return (x > y) - (x < y);
+}
+
+/*
+ * The score that so many of the nearest rows have at most, where each has so
+ * many copies.
+ */
+float
+IvfpqSampleReach(IvfpqSearch *search, double rows, double copies)
+{
+	GvTopK	   *best = &search->sample.best;
+	double		nth = ceil(rows * copies / SAMPLE_ONE_OF);
+
+	if (nth >= best->count)
+		return GV_SCORE_MAX;
+	qsort(best->scores, best->count, sizeof(float), compare_floats);
+	return best->scores[(int) nth];
 }
 
 /* No more blocks are taken. */

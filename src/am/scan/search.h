@@ -180,6 +180,8 @@ extern void IvfpqSampleBlock(IvfpqSearch *search, float base,
 extern double IvfpqSampleShare(IvfpqSearch *search, double rows,
 							   double share);
 extern void IvfpqSampleLists(IvfpqSearch *search, int n);
+extern float IvfpqSampleReach(IvfpqSearch *search, double rows,
+							  double copies);
 extern void IvfpqSampleEnd(IvfpqSearch *search);
 
 /* remote.c */
