@@ -255,6 +255,13 @@ ask_until_enough(Reading *reading, int wanted)
 		if (reading->nread == before)
 			break;
 		tell_share(reading);
+		if (reading->effort.probes <= reading->nread)
+		{
+			/* enough, unless keys go against the vectors */
+			IvfpqSampleLists(search, reading->nread);
+			tell_share(reading);
+			IvfpqSampleEnd(search);
+		}
 		if (reading->effort.everything)
 			break;
 		wanted = Min(reading->effort.probes,

@@ -180,6 +180,7 @@ extern void IvfpqSampleBlock(IvfpqSearch *search, float base,
 							 const GvBlock *block);
 extern double IvfpqSampleShare(IvfpqSearch *search, double rows,
 							   double share);
+extern void IvfpqSampleLists(IvfpqSearch *search, int n);
 extern float IvfpqSampleReach(IvfpqSearch *search, double rows,
 							  double copies);
 extern void IvfpqSampleEnd(IvfpqSearch *search);
