@@ -19,7 +19,7 @@ my @tables = ('plain', 'refined');
 my @conditions = (
 	'tenant = 3', 'tenant IN (1, 5, 77)', 'tenant < 2 AND day >= 50',
 	'tenant IS NULL', 'day BETWEEN 10 AND 90 AND tenant IS NOT NULL',
-	q{kind = 'k1'}, q{kind = ANY ('{k2,k3,none}') AND tenant = 4},
+	q{kind = 'k1'}, q{kind = ANY ('{k2,k3,none}') AND tenant = 6},
 	'tenant >= 0', 'tenant = 3 AND day = 17');
 
 sub statement
@@ -44,7 +44,6 @@ sub is_same
 				join(';', 'SET enable_seqscan = off', map { "SET gpuvec.engine = $_; SELECT array_agg(id) FROM ($query) AS x" } 'gpu', 'cpu'));
 			my ($there, $here) = split /\n/, $got;
 			is($who ? $got : $there, $who ? '' : $here, "$what: $table: $condition");
-			note($got) if $who;
 		}
 	}
 	return;
