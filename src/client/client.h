@@ -31,8 +31,8 @@ typedef struct IvfpqAnswer
 	const GvBound *bounds;		/* [head.nhits], or NULL of an index without
 								 * refine records */
 	const int32 *matches;		/* [head.nprobed] copies of each list that
-								 * fulfil the condition, in 0 .. 2^31 - 1; NULL
-								 * where none was asked */
+								 * fulfil the condition, in 0 .. 2^31 - 1;
+								 * NULL where none was asked */
 } IvfpqAnswer;
 
 /* What gpuvecd is asked. */

@@ -86,8 +86,8 @@ typedef struct IvfpqListReader
 	bool		reread;			/* a second reading is under way */
 
 	/*
-	 * Might a block with these heads of keys have a copy that is wanted?
-	 * Else it is passed over.  NULL: all are wanted.  Called under the page's
+	 * Might a block with these heads of keys have a copy that is wanted? Else
+	 * it is passed over.  NULL: all are wanted.  Called under the page's
 	 * lock, it computes, and no more.
 	 */
 	bool		(*wants) (const void *arg, const IvfpqSlotHeader *header,

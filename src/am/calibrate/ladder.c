@@ -204,7 +204,7 @@ lay_ladder(IvfpqLadder *ladder, const IvfpqClimb *climb)
 	double		step = climb->level == 0 ? STEP : DEEP_STEP;
 	double		probes = climb->least;
 	double		width = Max(LEAST_WIDTH,
-						depths[ivfpq_levels[climb->level].first]);
+							depths[ivfpq_levels[climb->level].first]);
 
 	ladder->climb = *climb;
 	ladder->search.query.deep =

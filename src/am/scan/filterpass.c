@@ -69,7 +69,7 @@ IvfpqFilterPass(IvfpqScan *state,
 	while (table_scan_getnextslot(scan, ForwardScanDirection, measure->slot))
 	{
 		IvfpqPrefetchPageTo(&pages, ItemPointerGetBlockNumber(
-							&measure->slot->tts_tid));
+															  &measure->slot->tts_tid));
 		offer_row(state, measure->slot, take);
 	}
 	ExecClearTuple(measure->slot);
