@@ -108,6 +108,22 @@ IvfpqSearchSettle(IvfpqSearch *search)
 	search->matched += search->scan.matched;
 }
 
+/* Go on with the search that is open, for the best `capacity` copies. */
+void
+IvfpqSearchWiden(IvfpqSearch *search, int capacity)
+{
+	GvTopK		found;
+
+	IvfpqSearchSettle(search);
+	found = search->candidates;
+	memset(&search->candidates, 0, sizeof(GvTopK));
+	IvfpqSearchOpen(search, capacity);
+	for (int i = 0; i < found.count; i++)
+		gv_topk_push(&search->candidates, found.scores[i], found.ids[i]);
+	pfree(found.scores);
+	pfree(found.ids);
+}
+
 /* Offer the copies of the i-th nearest list, which is open. */
 static void
 read_list(IvfpqSearch *search, int i)

@@ -41,9 +41,10 @@
 /*
  * The same where keys alone tell the rows wanted.  If recall falls by equal steps
  * for equal factors of the rank, its mean over n rows is that of rank n / e, and
- * that of the last fifth, which calibration tells, of rank .9 n.
+ * that of the last fifth, which calibration tells, of rank .9 n; the rest is the
+ * margin of its few queries.
  */
-#define KEYS_SPREAD			2.4
+#define KEYS_SPREAD			3.0
 
 /*
  * Candidates beyond those that are expected to fulfil a condition on keys, in

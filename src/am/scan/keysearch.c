@@ -38,7 +38,14 @@
  * condition more often than near ones.
  */
 #define KEPT_BEYOND		1.5
-#define KEPT_AGAIN		10		/* in a second search, where that is too few */
+
+/*
+ * So many times more are kept where the first lists show that fewer copies than
+ * this fulfil it, so that it costs little; but no more than that.
+ */
+#define SPARSE			0.1
+#define KEPT_SPARSE		10
+#define MOST_SPARSE		5000
 
 /*
  * Where so many lists are wanted all are read: the last may be those of a dense
@@ -213,6 +220,20 @@ count_candidates(const Reading *reading)
 	return n;
 }
 
+/* The first lists have been read: keep more from now on, where they are few. */
+static void
+widen(Reading *reading)
+{
+	IvfpqSearch *search = reading->search;
+	IvfpqKeyGoal *goal = reading->goal;
+
+	if (reading->flat_share > SPARSE ||
+		goal->candidates > MOST_SPARSE / KEPT_SPARSE)
+		return;
+	goal->candidates *= KEPT_SPARSE;
+	IvfpqSearchWiden(search, goal->candidates * search->model->meta.copies);
+}
+
 /* Read `wanted` lists, then as many as the share asks for. */
 static void
 read_until_enough(Reading *reading, int wanted)
@@ -227,6 +248,8 @@ read_until_enough(Reading *reading, int wanted)
 		tell_share(reading);
 		if (reading->effort.everything)
 			break;
+		if (before == 0)
+			widen(reading);
 		wanted = Min(reading->effort.probes - reading->nread,
 					 MOST_GROWTH * reading->nread);
 	}
@@ -235,7 +258,8 @@ read_until_enough(Reading *reading, int wanted)
 /*
  * The same by gpuvecd, and the best copies of the lists read: a search of so
  * many lists, and one of more if the share asks for them.  False when gpuvecd
- * does not answer.
+ * does not answer.  Where the share grows with the distance, which a mirror does
+ * not tell well, the session had better search.
  */
 static bool
 ask_until_enough(Reading *reading, int wanted)
@@ -308,7 +332,7 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 		IvfpqSearchAlone(search, "conditions on keys");
 		read_alone(&reading, goal->most_probes);
 	}
-	else if (ask_until_enough(&reading, least.probes))
+	else if (ask_until_enough(&reading, least.probes) && !reading.grows)
 	{
 		search->found_all = search->candidates.count <
 			goal->candidates * search->model->meta.copies;
@@ -316,11 +340,6 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 	}
 	else
 		read_alone(&reading, least.probes);
-	if (reading.grows && search->candidates.count >= goal->candidates)
-	{
-		goal->candidates *= KEPT_AGAIN;
-		read_alone(&reading, reading.nread);
-	}
 
 	goal->everything = reading.effort.everything && !goal->reads_all;
 	goal->is_all = reading.nread >= goal->most_probes &&

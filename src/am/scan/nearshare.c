@@ -153,7 +153,10 @@ nth_row(const GvTopK *candidates, double n, float *score)
 	int			copies = 0;
 
 	for (int i = 0; i < candidates->count; i++)
-		scored[i] = (Scored) {candidates->scores[i], candidates->ids[i]};
+		scored[i] = (Scored)
+	{
+		candidates->scores[i], candidates->ids[i]
+	};
 	qsort(scored, candidates->count, sizeof(Scored), compare_scored);
 	while (copies < candidates->count && seen->members < n)
 	{

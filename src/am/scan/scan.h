@@ -165,7 +165,7 @@ extern void IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report);
 extern bool IvfpqSeesAllRows(Oid index);
 extern void IvfpqReportScan(const IvfpqScan *state);
 
-/* keys.c */
+/* keyscan.c */
 extern bool IvfpqScanBeginKeys(IndexScanDesc scan);
 extern void IvfpqScanEffort(const IvfpqScan *state, double rows,
 							IvfpqEffort *effort);
