@@ -90,31 +90,13 @@ SELECT f.id, x.id, x.sum - f.kind AS kind FROM few AS f
 LEFT JOIN LATERAL (SELECT t.id, t.e, coalesce(t.kind + f.kind, 1) AS sum FROM ties AS t WHERE t.kind < 3) AS x ON true
 WHERE f.id BETWEEN 100 AND 102 ORDER BY x.e <-> '{1,2,3,0}', x.id, f.id LIMIT 4;
 
+-- a sample is drawn before
+SELECT id FROM ties TABLESAMPLE BERNOULLI (0) ORDER BY e <-> '{1,2,3,0}', id LIMIT 3;
+
 -- sides exchanged: the distance is a column of the scan all the same
-CREATE SEQUENCE calls;
--- cheap enough to be asked early
-CREATE FUNCTION counted_distance(real[], real[]) RETURNS float8 LANGUAGE plpgsql IMMUTABLE STRICT COST 10 AS $$
-BEGIN
-	PERFORM nextval('calls');
-	RETURN $1 <-> $2;
-END
-$$;
-CREATE OPERATOR <~> (FUNCTION = counted_distance, LEFTARG = real[], RIGHTARG = real[], COMMUTATOR = <~>);
-CREATE OPERATOR CLASS counted_ops FOR TYPE real[] USING gpuivfpq AS
-	OPERATOR 1 <~> FOR ORDER BY float_ops;
+\i :srcdir/sql/include/counted.sql
 DROP INDEX ties_e;
 CREATE INDEX ties_counted ON ties USING gpuivfpq (e counted_ops) WITH (lists = 20);
--- calls that a statement makes beyond those that its scan measures with
-CREATE FUNCTION pg_temp.more_calls(statement text) RETURNS int LANGUAGE plpgsql AS $$
-DECLARE
-	n int;
-BEGIN
-	PERFORM setval('calls', 1);
-	EXECUTE statement;
-	SELECT last_value - 1 INTO n FROM calls;
-	RETURN n - (SELECT measured FROM gpuvec_last_scan());
-END
-$$;
 SELECT pg_temp.plan('SELECT id, ''{1,2,3,0}'' <~> e AS d FROM ties WHERE kind = 3 ORDER BY d LIMIT 3', 'Output|Order By|Scan');
 SELECT pg_temp.more_calls('SELECT id, ''{1,2,3,0}'' <~> e AS d FROM ties WHERE kind = 3 ORDER BY d LIMIT 3');
 SELECT pg_temp.more_calls('SELECT id, ''{1,2,3,0}'' <~> e AS d, e <~> ''{1,2,3,0}'' AS c FROM ties WHERE kind = 3 ORDER BY d LIMIT 3');

@@ -72,6 +72,17 @@ SET plan_cache_mode = force_generic_plan;
 EXPLAIN (COSTS OFF) EXECUTE near('{1,2,3,4}', 7);
 EXECUTE near('{1,2,3,4}', 7);
 EXECUTE near(NULL, -1);
+-- a plan that is kept follows the indexes that there are
+CREATE INDEX item_tenant ON item (tenant);
+SELECT pg_temp.scans_of($$EXECUTE near('{1,2,3,4}', 7)$$);
+EXECUTE near('{1,2,3,4}', 7);
+DROP INDEX item_tenant;
+SELECT pg_temp.scans_of($$EXECUTE near('{1,2,3,4}', 7)$$);
+EXECUTE near('{1,2,3,4}', 7);
+BEGIN;
+DROP INDEX item_e;
+EXECUTE near('{1,2,3,4}', 7);
+ROLLBACK;
 RESET plan_cache_mode;
 EXECUTE near('{1,2,3,4}', 7);
 SELECT line FROM pg_temp.scans_of($$SELECT id FROM item WHERE tenant = (SELECT min(id) FROM tenant)
@@ -188,6 +199,16 @@ SELECT pg_temp.told_of($$SELECT id FROM item WHERE kind = 1 ORDER BY e <-> '{1,2
 RESET ROLE;
 ALTER TABLE item DISABLE ROW LEVEL SECURITY;
 
+-- an index of some rows has nothing to do with the others, where it is asked
+-- late whether these match, either
+CREATE FUNCTION kind_of(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN $1 % 2; END';
+CREATE TABLE mixed AS SELECT id, CASE kind WHEN 1 THEN e ELSE '{1,2}' END AS e FROM item;
+CREATE INDEX mixed_e ON mixed USING gpuivfpq (e) WITH (lists = 20) WHERE kind_of(id) = 1;
+SELECT pg_temp.scans_of($$SELECT id FROM mixed WHERE kind_of(id) = 1 AND id % 50 < 8 ORDER BY e <-> '{1,2,3,4}'$$);
+SET gpuvec.recall = 1;
+SELECT id FROM mixed WHERE kind_of(id) = 1 AND id % 50 < 8 ORDER BY e <-> '{1,2,3,4}' LIMIT 3;
+RESET gpuvec.recall;
+
 -- what EXPLAIN ANALYZE tells of batches, of a pass, of another index
 SELECT line FROM pg_temp.told_of($$SELECT id FROM item WHERE kind = 1 ORDER BY e <-> '{1,2,3,4}' LIMIT 10$$) AS line
 WHERE line NOT LIKE '%Measured%';
@@ -211,6 +232,6 @@ SELECT id FROM item WHERE kind = 1 AND id < 250 ORDER BY e <-> '{1,2,3,4}' LIMIT
 -- a role is gone when the next run begins
 DROP OWNED BY regress_gpuvec_filtered;
 DROP ROLE regress_gpuvec_filtered;
-DROP TABLE item, tenant, parts, tied;
-DROP FUNCTION dear, cheap, tells, even, guards, fails;
+DROP TABLE item, tenant, parts, tied, mixed;
+DROP FUNCTION kind_of, dear, cheap, tells, even, guards, fails;
 DROP SEQUENCE asked;

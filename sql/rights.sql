@@ -38,6 +38,7 @@ CREATE INDEX sec_named ON sec USING gpuivfpq (norm_named(v));
 CREATE INDEX sec_set ON sec USING gpuivfpq (norm_set(v));
 CREATE INDEX sec_typed ON sec USING gpuivfpq (norm_typed(v));
 CREATE INDEX sec_c ON sec USING gpuivfpq ((v || '{1}')) WHERE v[1] > 0;
+CREATE INDEX sec_key ON sec USING gpuivfpq (v, cardinality(norm_vec(v)));
 -- PostgreSQL 17 computes these for an empty table, too, when an index is made
 CREATE OR REPLACE FUNCTION norm_sql(v real[]) RETURNS real[] LANGUAGE sql IMMUTABLE
 AS 'SELECT scale_vec(v)';
@@ -69,6 +70,7 @@ SELECT recall FROM gpuvec_recall('sec_named', 1, 1);
 SELECT recall FROM gpuvec_recall('sec_set', 1, 1);
 SELECT recall FROM gpuvec_recall('sec_typed', 1, 1);
 SELECT recall FROM gpuvec_recall('sec_c', 1, 1);
+SELECT recall FROM gpuvec_recall('sec_key', 1, 1);
 -- what the session's planner made of the index before must not be used
 SET enable_seqscan = off;
 SELECT id FROM sec WHERE wanted(v) ORDER BY norm_sql(v) <-> '{1,1}' LIMIT 1;
@@ -89,6 +91,7 @@ SELECT * FROM gpuvec_verify_index('sec_named');
 SELECT * FROM gpuvec_verify_index('sec_set');
 SELECT * FROM gpuvec_verify_index('sec_typed');
 SELECT * FROM gpuvec_verify_index('sec_c');
+SELECT * FROM gpuvec_verify_index('sec_key');
 \set VERBOSITY default
 SELECT * FROM gpuvec_verify_index('sec_named');
 SELECT current_user, current_setting('search_path');
@@ -120,6 +123,7 @@ REINDEX INDEX sec_call;
 REINDEX INDEX sec_sql;
 REINDEX INDEX sec_partial;
 REINDEX INDEX sec_named;
+REINDEX INDEX sec_key;
 REINDEX INDEX sec_set;
 CREATE INDEX sec_no ON sec USING gpuivfpq (norm_vec(v));
 SET search_path = public;
@@ -132,7 +136,7 @@ SELECT gpuvec_train('sec_named');
 SELECT gpuvec_train('sec_set');
 SELECT count(*) > 0 AS calibrated FROM gpuvec_calibrate('sec_named');
 \set VERBOSITY default
-DROP INDEX sec_call, sec_sql, sec_partial, sec_typed;
+DROP INDEX sec_call, sec_sql, sec_partial, sec_typed, sec_key;
 SET search_path = public;
 
 -- parallel workers and the one that VACUUM asks for act as the leader does
@@ -183,8 +187,8 @@ VACUUM two;
 DO $$
 BEGIN
 	FOR i IN 1..600 LOOP
-		EXIT WHEN (SELECT lists > 0 FROM gpuvec_index_info('one_v')) AND
-			(SELECT lists > 0 FROM gpuvec_index_info('two_v'));
+		-- lists are seen before what the workers' transactions have written
+		EXIT WHEN (SELECT count(DISTINCT who) = 2 FROM runs WHERE pid <> pg_backend_pid());
 		PERFORM pg_sleep(0.1);
 	END LOOP;
 END $$;
@@ -249,6 +253,8 @@ UPDATE hidden SET v = ARRAY[id, 1];
 CREATE INDEX hidden_far ON hidden USING gpuivfpq (norm_far(v)) WITH (lists = 10);
 CREATE INDEX hidden_c ON hidden USING gpuivfpq ((v || '{1}')) WITH (lists = 10);
 ALTER FUNCTION norm_far RESET search_path;
+CREATE FUNCTION is_far(v real[]) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT v[1] > 900';
+CREATE INDEX hidden_some ON hidden USING gpuivfpq (v) WHERE is_far(v);
 SET ROLE regress_gpuvec_guest;
 CREATE FUNCTION mal.look_at(v real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE
 AS $$ BEGIN
@@ -264,13 +270,16 @@ SELECT id FROM hidden ORDER BY norm_far(v) <-> '{951,1}' LIMIT 1;
 SELECT current_setting('test.seen');
 SELECT * FROM pg_temp.plan_of($q$SELECT id FROM hidden ORDER BY norm_far(v) <-> '{951,1}' LIMIT 1$q$);
 SELECT * FROM pg_temp.plan_of($q$SELECT id FROM hidden ORDER BY (v || '{1}') <-> '{951,1,1}'::real[] LIMIT 1$q$);
+-- nor a predicate, which the end of a filtered scan asks
+SELECT * FROM pg_temp.plan_of($q$SELECT id FROM hidden WHERE is_far(v) AND id % 2 = 0 ORDER BY v <-> '{951,1}' LIMIT 1$q$);
 RESET search_path;
 RESET ROLE;
 SELECT * FROM pg_temp.plan_of($q$SELECT id FROM hidden ORDER BY norm_far(v) <-> '{951,1}' LIMIT 1$q$);
+SELECT * FROM pg_temp.plan_of($q$SELECT id FROM hidden WHERE is_far(v) AND id % 2 = 0 ORDER BY v <-> '{951,1}' LIMIT 1$q$);
 DROP VIEW own;
 DROP TABLE sec, hidden;
 DROP SCHEMA mal CASCADE;
-DROP FUNCTION scale_vec, norm_vec, norm_sql, wanted, norm_named, norm_set, norm_typed, norm_far, look_at, noted, confined, seen, nearest;
+DROP FUNCTION scale_vec, norm_vec, norm_sql, wanted, norm_named, norm_set, norm_typed, norm_far, is_far, look_at, noted, confined, seen, nearest;
 DROP DOMAIN vec_t;
 DROP ROLE regress_gpuvec_guest;
 DROP ROLE regress_gpuvec_monitor;

@@ -1,6 +1,7 @@
 -- distances that no node reads are not computed
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/sql/include/prologue.sql
+\i :srcdir/sql/include/counted.sql
 
 CREATE TABLE places (id int PRIMARY KEY, kind int, e real[]) WITH (autovacuum_enabled = off);
 INSERT INTO places SELECT g, g % 7, ARRAY[g % 10, g / 100.0, sin(g), cos(g)] FROM generate_series(1, 2000) AS g;
@@ -9,31 +10,8 @@ INSERT INTO notes SELECT g, 'note ' || g FROM generate_series(1, 2000) AS g;
 CREATE TABLE marks (id int, mark text);
 ANALYZE places, notes;
 
--- an operator that counts its calls
-CREATE SEQUENCE calls;
-CREATE FUNCTION counted_distance(real[], real[]) RETURNS float8 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
-BEGIN
-	PERFORM nextval('calls');
-	RETURN $1 <-> $2;
-END
-$$;
-CREATE OPERATOR <~> (FUNCTION = counted_distance, LEFTARG = real[], RIGHTARG = real[]);
-CREATE OPERATOR CLASS counted_ops FOR TYPE real[] USING gpuivfpq AS
-	OPERATOR 1 <~> FOR ORDER BY float_ops;
 CREATE INDEX places_e ON places USING gpuivfpq (e) WITH (lists = 20);
 CREATE INDEX places_counted ON places USING gpuivfpq (e counted_ops) WITH (lists = 20);
-
--- calls that a statement makes beyond those that its last scan measures with
-CREATE FUNCTION pg_temp.more_calls(statement text) RETURNS int LANGUAGE plpgsql AS $$
-DECLARE
-	n int;
-BEGIN
-	PERFORM setval('calls', 1);
-	EXECUTE statement;
-	SELECT last_value - 1 INTO n FROM calls;
-	RETURN n - (SELECT measured FROM gpuvec_last_scan());
-END
-$$;
 
 -- nodes of a plan, with what joins and the index scans that matter give out
 CREATE FUNCTION pg_temp.plan(statement text) RETURNS SETOF text LANGUAGE plpgsql AS $$

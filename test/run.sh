@@ -17,6 +17,8 @@
 # --long sets GPUVEC_TEST_LONG=1, which makes unit programs and TAP tests use
 # their full sizes (100,000 damaged conversations with gpuvecd, among others),
 # and adds parts, one after the other:
+#	fuzz			FUZZ_SECONDS (60) of each fuzz target (test/fuzz/README; skipped
+#					where clang has no libFuzzer)
 #	levels			check_engine with each of the processor's instructions
 #	valgrind		the unit programs under valgrind
 #	cardwhole		the CUDA engine's whole checks on emulated threads, and
@@ -53,7 +55,7 @@ LONG=${GPUVEC_TEST_LONG:-}
 # shellcheck disable=SC2034
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
 DEFAULT_PARTS='layers warnings unit sql isolation tap'
-LONG_PARTS='levels valgrind cardwhole cardolder cardsanitized sqllevels
+LONG_PARTS='fuzz levels valgrind cardwhole cardolder cardsanitized sqllevels
 	plainbuffers ubsan servers clients faults'
 # shellcheck disable=SC2034
 SERVER='' SOURCE=''
@@ -117,6 +119,10 @@ main() {
 		choose_server "$config"
 	fi
 	run_default
+	if wanted fuzz; then
+		part fuzz long_fuzz
+		over fuzz
+	fi
 	if is_built; then long_unit_parts; fi
 	if wanted ubsan; then
 		ubsan_parts

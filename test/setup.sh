@@ -29,6 +29,17 @@ wanted_version() {
 	echo "$found"
 }
 
+# Debian's package of libFuzzer, of the clang that is there; nothing if it is
+# installed with clang or not to be had.
+fuzzer_package() {
+	local clang major name
+	clang=$(gv_find_clang)
+	[ -n "$clang" ] || return 0
+	major=$("$clang" -dumpversion | cut -d. -f1)
+	name=libclang-rt-$major-dev
+	if apt-cache show "$name" >/dev/null 2>&1; then echo "$name"; fi
+}
+
 # One missing package a line; @V stands for PostgreSQL's major version.
 missing_packages() {
 	if ! has make || ! has gcc || ! has g++; then echo build-essential; fi
@@ -50,7 +61,11 @@ missing_packages() {
 			echo python3-venv
 		;;
 	esac
-	case $1 in long) has valgrind || echo valgrind ;; esac
+	case $1 in long)
+		has valgrind || echo valgrind
+		"$GV_ROOT/test/fuzz/run.sh" --can || fuzzer_package
+		;;
+	esac
 	case $1 in servers)
 		has bison || echo bison
 		has flex || echo flex

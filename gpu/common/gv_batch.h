@@ -15,6 +15,31 @@ struct GvWanted
 	double		length;			/* of the query */
 };
 
+/* How a block's head tells that a test is true of none of its copies. */
+enum GvHeadTest
+{
+	GV_HEAD_NULLS,				/* no key is NULL */
+	GV_HEAD_SOME,				/* all are; likewise of all that follow */
+	GV_HEAD_RANGE,				/* none is within low .. high */
+	GV_HEAD_ANY_BIT,			/* none has a bit of `bits` */
+	GV_HEAD_ALL_BITS			/* not all of `bits` are there */
+};
+
+/* A GvKeyTest as kernels see it; kind 0: none, and none behind it. */
+struct GvCardTest
+{
+	uint64_t	low;
+	uint64_t	high;
+	uint64_t	bits;			/* see GvHeadTest */
+	int32_t		first;			/* of the batch's values */
+	int32_t		nvalues;
+	int32_t		images;			/* where a block's images begin */
+	uint8_t		key;
+	uint8_t		kind;			/* GvTestKind */
+	uint8_t		head;			/* GvHeadTest */
+	uint8_t		width;			/* bytes of an image */
+};
+
 /* Beyond these sort.cu selects, and no graph can. */
 #define GV_MANY_PROBES		2048
 #define GV_MANY_COPIES		2048
@@ -74,6 +99,9 @@ struct GvBatch
 	bool		overlap;		/* a step may be launched before the last one
 								 * has ended: see gv_step_begins */
 	int64_t		copies;			/* room for scores of a search */
+	int32_t		tests;			/* most of any search's condition; 0: none has
+								 * one */
+	int32_t		values;			/* room for those of all their sets */
 	const float *in_queries;	/* [n][dims] */
 	const GvWanted *in_wanted;	/* [n] */
 	float	   *d_queries;
@@ -94,6 +122,14 @@ struct GvBatch
 	uint4	   *out_hits;		/* GvHit [n][capacity] */
 	GvBound    *out_bounds;		/* [n][capacity], or NULL */
 	GvFound    *out_found;		/* [n] */
+
+	/* of batches with conditions: */
+	const GvCardTest *in_tests; /* [n][tests] */
+	const uint64_t *in_values;	/* [values] */
+	GvCardTest *d_tests;
+	uint64_t   *d_values;
+	uint32_t   *d_matches;		/* [n][probes] copies that fulfil them */
+	uint32_t   *out_matches;
 };
 
 /* A batch's launches, recorded to be made again at once (replay.cu). */

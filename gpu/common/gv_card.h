@@ -18,6 +18,8 @@
  *		high	uint32 [32]: the first two words of a row id
  *		low		uint16 [32]: the third
  *		live	uint32; and 12 bytes of nothing, so that blocks are aligned
+ *		keys	as gv_keys.h lays them out, if copies have any; then nothing up
+ *				to 16 bytes
  */
 #define GV_CHUNK			16	/* code bytes that a lane loads at once */
 
@@ -29,21 +31,26 @@ struct GvBlockShape
 	int32_t		high;
 	int32_t		low;
 	int32_t		live;
+	int32_t		keys;			/* what stands before it, scans without a
+								 * condition read */
+	int32_t		keys_bytes;
 	int32_t		block_bytes;
 };
 
 static inline GvBlockShape
-gv_block_shape(int32_t m)
+gv_block_shape(const GvMirrorSpec *spec)
 {
 	GvBlockShape shape;
 
-	shape.code_bytes = gv_code_bytes(m);
+	shape.code_bytes = gv_code_bytes(spec->m);
 	shape.chunks = (shape.code_bytes + GV_CHUNK - 1) / GV_CHUNK;
 	shape.t = shape.chunks * GV_CHUNK * GV_BLOCK;
 	shape.high = shape.t + GV_BLOCK * 4;
 	shape.low = shape.high + GV_BLOCK * 4;
 	shape.live = shape.low + GV_BLOCK * 2;
-	shape.block_bytes = shape.live + 16;
+	shape.keys = shape.live + 16;
+	shape.keys_bytes = (int32_t) gv_keys_bytes(&spec->keys);
+	shape.block_bytes = shape.keys + (shape.keys_bytes + 15) / 16 * 16;
 	return shape;
 }
 

@@ -43,6 +43,16 @@ extern GvStatus gv_gpu_sort_copies(const GvCardModel *card,
 								   const GvBatch *batch,
 								   GvSearcher *searcher);
 
+/* condition.cu: what conditions are come in, what fulfils them goes out */
+extern void gv_gpu_put_conditions(const GvBatch *batch,
+								  const GvSearch *searches, int32_t n);
+extern GvStatus gv_gpu_bring_conditions(const GvCardModel *card,
+										const GvBatch *batch,
+										cudaStream_t stream);
+extern GvStatus gv_gpu_give_matches(const GvCardModel *card,
+									const GvBatch *batch,
+									cudaStream_t stream);
+
 /* replay.cu */
 extern GvStatus gv_gpu_steps(const GvCardModel *card, const GvBatch *batch,
 							 GvSearcher *searcher);

@@ -30,13 +30,13 @@ struct Place
 
 	/* By a warp that has read what was there: ask for another block. */
 	__device__ __forceinline__ void
-	ask(const uint8_t *block, int block_bytes)
+	ask(const uint8_t *block, int read_bytes)
 	{
 		__syncwarp();
 		if (threadIdx.x % GV_WARP == 0)
 		{
-			gv_barrier_expect(arrived, block_bytes);
-			gv_copy_bytes(bytes, block, block_bytes, arrived, policy);
+			gv_barrier_expect(arrived, read_bytes);
+			gv_copy_bytes(bytes, block, read_bytes, arrived, policy);
 		}
 	}
 
@@ -94,7 +94,8 @@ struct Copy
 /*
  * Block (x, y): query y, its blocks x, x + gridDim.x, ... by warps.
  * Shared: table [chunks * 32][16] floats, and a block of copies for each warp.
- * Code for other cards is empty.
+ * Code for other cards is empty.  Keys are left where they are: batches with
+ * conditions go the way of scan.cu, where most codes are never read.
  */
 static __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
 scan_hopper_kernel(GvCardModel card, GvBatch batch)
@@ -106,9 +107,10 @@ scan_hopper_kernel(GvCardModel card, GvBatch batch)
 	int			query = blockIdx.y;
 	int			warp = threadIdx.x / GV_WARP;
 	int			block_bytes = card.shape.block_bytes;
+	int			read_bytes = card.shape.keys;
 	int64_t		to = (int64_t) query * batch.copies + threadIdx.x % GV_WARP;
 	Place		place = {(char *) table + card.shape.chunks * GV_CHUNK_BYTES +
-		warp * block_bytes, &arrived[warp], gv_read_once(), 0};
+		warp * read_bytes, &arrived[warp], gv_read_once(), 0};
 	uint32_t	b = blockIdx.x * WARPS + warp;
 	GvProbes	probes;
 	uint32_t	nblocks;
@@ -126,7 +128,7 @@ scan_hopper_kernel(GvCardModel card, GvBatch batch)
 	{
 		probe = probes.find(kept, b);
 		place.ask(probes.block_of(kept, b, probe, block_bytes, &base),
-				  block_bytes);
+				  read_bytes);
 	}
 	while (b < nblocks)
 	{
@@ -143,7 +145,7 @@ scan_hopper_kernel(GvCardModel card, GvBatch batch)
 		{
 			probe = probes.find(kept, b);
 			place.ask(probes.block_of(kept, b, probe, block_bytes, &base),
-					  block_bytes);
+					  read_bytes);
 		}
 		score = __fadd_rn(score, copy.sum(card.shape, (const char *) table));
 		gv_put_copy(batch, at, copy.live, score, copy.high, copy.low,
@@ -157,7 +159,7 @@ static int
 shared_bytes(const GvCardModel *card)
 {
 	return card->shape.chunks * GV_CHUNK_BYTES +
-		WARPS * card->shape.block_bytes;
+		WARPS * card->shape.keys;
 }
 
 /* See gv_index.h. */

@@ -23,20 +23,22 @@ struct PieceShape
 {
 	size_t		t;
 	size_t		rowids;
+	size_t		keys;
 	size_t		codes;
 	size_t		bytes;
 };
 
 static PieceShape
-piece_shape(size_t n, int code_bytes, bool live_only)
+piece_shape(size_t n, const GvBlockShape *block, bool live_only)
 {
 	PieceShape	shape;
 
 	shape.t = n * 4;
 	shape.rowids = shape.t + n * GV_BLOCK * 4;
-	shape.codes = shape.rowids + n * GV_BLOCK * 6;
+	shape.keys = shape.rowids + n * GV_BLOCK * 6;
+	shape.codes = shape.keys + n * (size_t) block->keys_bytes;
 	shape.bytes = live_only ? shape.t :
-		shape.codes + n * GV_BLOCK * (size_t) code_bytes;
+		shape.codes + n * GV_BLOCK * (size_t) block->code_bytes;
 	shape.bytes = (shape.bytes + 255) / 256 * 256;
 	return shape;
 }
@@ -62,7 +64,7 @@ expected_blocks(const GvMirrorSpec *spec)
 static bool
 table_fits(const GvMirrorSpec *spec)
 {
-	GvBlockShape shape = gv_block_shape(spec->m);
+	GvBlockShape shape = gv_block_shape(spec);
 
 	return gv_table_floats(&shape) * sizeof(float) + GV_SCAN_OWN <=
 		gv_most_shared(spec->device);
@@ -80,7 +82,7 @@ gv_gpu_size(const GvMirrorSpec *spec)
 	return (gv_array_length(spec, GV_CODEBOOKS) +
 			gv_array_length(spec, GV_CENTROIDS)) * 4 +
 		spec->nlists * (int64_t) sizeof(GvCardList) +
-		expected_blocks(spec) * gv_block_shape(spec->m).block_bytes +
+		expected_blocks(spec) * gv_block_shape(spec).block_bytes +
 		gv_gpu_halves_bytes(spec) + gv_gpu_records_size(spec);
 }
 
@@ -88,7 +90,7 @@ static GvStatus
 make_memory(GvMirror *mirror)
 {
 	const GvMirrorSpec *spec = &mirror->spec;
-	GvBlockShape shape = gv_block_shape(spec->m);
+	GvBlockShape shape = gv_block_shape(spec);
 
 	mirror->lists = (GvHostList *) calloc(spec->nlists, sizeof(GvHostList));
 	mirror->parents = (float *) calloc(gv_array_length(spec, GV_PARENTS),
@@ -315,11 +317,12 @@ gv_gpu_get_array(GvMirror *mirror, GvArray array, int64_t first, int64_t n,
 /*
  * Blocks of a piece from the order they came in to that of the card, a warp
  * each, lane i copy i.  The first thread then shows them in *list.
- * rowids, t and codes are NULL when only `live` is new.
+ * rowids, t, keys and codes are NULL when only `live` is new.
  */
 static __global__ void __launch_bounds__(THREADS)
 place_kernel(GvBlockShape shape, uint32_t nblocks, const uint32_t *live,
-			 const float *t, const uint16_t *rowids, const uint8_t *codes,
+			 const float *t, const uint16_t *rowids, const uint32_t *keys,
+			 const uint8_t *codes,
 			 uint8_t *blocks, GvCardList *list, GvCardList entry)
 {
 	uint32_t	b = (blockIdx.x * THREADS + threadIdx.x) / GV_WARP;
@@ -340,6 +343,10 @@ place_kernel(GvBlockShape shape, uint32_t nblocks, const uint32_t *live,
 	((uint32_t *) (block + shape.high))[lane] =
 		(uint32_t) rowids[0] << 16 | rowids[1];
 	((uint16_t *) (block + shape.low))[lane] = rowids[2];
+
+	keys += (int64_t) b * shape.keys_bytes / 4;
+	for (int i = lane; i < shape.keys_bytes / 4; i += GV_WARP)
+		((uint32_t *) (block + shape.keys))[i] = keys[i];
 
 	codes += (int64_t) b * shape.code_bytes * GV_BLOCK + lane;
 	for (int c = 0; c < shape.chunks; c++)
@@ -431,7 +438,7 @@ gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 	GvHostList *list;
 	bool		live_only = piece->codes == NULL;
 	uint32_t	n = (uint32_t) piece->nblocks;
-	PieceShape	way = piece_shape(n, shape->code_bytes, live_only);
+	PieceShape	way = piece_shape(n, shape, live_only);
 	uint8_t    *memory;
 	uint8_t    *d_memory;
 	size_t		offset;
@@ -441,7 +448,8 @@ gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 		return GV_INVALID;
 	list = &mirror->lists[piece->list];
 	if ((uint32_t) piece->first > list->nblocks ||
-		(live_only && piece->first + n != list->nblocks))
+		(live_only ? piece->first + n != list->nblocks :
+		 (piece->keys != NULL) != (shape->keys_bytes > 0)))
 		return GV_INVALID;
 
 	/* 1. everything that can fail for want of memory */
@@ -458,6 +466,9 @@ gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 	{
 		memcpy(memory + way.t, piece->t, (size_t) n * GV_BLOCK * 4);
 		memcpy(memory + way.rowids, piece->rowids, (size_t) n * GV_BLOCK * 6);
+		if (shape->keys_bytes > 0)
+			memcpy(memory + way.keys, piece->keys,
+				   (size_t) n * shape->keys_bytes);
 		memcpy(memory + way.codes, piece->codes,
 			   (size_t) n * GV_BLOCK * shape->code_bytes);
 	}
@@ -475,6 +486,7 @@ gv_gpu_put_list(GvMirror *mirror, const GvListPiece *piece)
 			  mirror->stream, *shape, n, (const uint32_t *) d_memory,
 			  (const float *) (d_memory + way.t),
 			  (const uint16_t *) (d_memory + way.rowids),
+			  (const uint32_t *) (d_memory + way.keys),
 			  live_only ? NULL : d_memory + way.codes,
 			  list->d_blocks + (int64_t) piece->first * shape->block_bytes,
 			  mirror->d_lists + piece->list, entry);
@@ -518,6 +530,7 @@ gv_gpu_get_block(GvMirror *mirror, int32_t list, int32_t block, GvBlock *view)
 	view->t = (const float *) (mirror->raw + shape->t);
 	view->rowids = rowids;
 	view->live = *(const uint32_t *) (mirror->raw + shape->live);
+	view->keys = shape->keys_bytes > 0 ? mirror->raw + shape->keys : NULL;
 	return GV_OK;
 }
 

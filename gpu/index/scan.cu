@@ -8,6 +8,7 @@
  * table, fp32 sum in the order of the sub-quantizers, no contraction.
  */
 #include "gpu/coarse/gv_coarse.h"
+#include "gpu/index/condition.cuh"
 #include "gpu/index/gv_index.h"
 #include "gpu/index/scan.cuh"
 
@@ -39,10 +40,37 @@ add_codes(const uint4 *codes, int chunks, const char *table)
 }
 
 /*
+ * By a warp: the live copies of block b, of query's `probe`, that fulfil the
+ * query's condition.  Their number is noted; where there is none, all copies
+ * are out, and nothing is left to do.
+ */
+static __device__ __forceinline__ uint32_t
+find_matching(const GvCardModel &card, const GvBatch &batch, int query,
+			  int probe, uint32_t b, const uint8_t *block)
+{
+	uint32_t	live = *(const uint32_t *) (block + card.shape.live);
+	uint32_t	matching = live &
+		gv_card_match(batch.d_tests + (int64_t) query * batch.tests,
+					  batch.tests, batch.d_values, block + card.shape.keys);
+	int			lane = threadIdx.x % GV_WARP;
+
+	if (matching == 0)
+		batch.d_scores[(int64_t) query * batch.copies + (int64_t) b * GV_WARP +
+					   lane] = __int_as_float(0x7F800000);
+	else if (lane == 0)
+		atomicAdd(&batch.d_matches[(int64_t) query * batch.probes + probe],
+				  (uint32_t) __popc(matching));
+	return matching;
+}
+
+/*
  * Block (x, y): query y, its blocks x, x + gridDim.x, ... by warps.
  * Shared: table [chunks * 32][16] floats.
+ *
+ * CONDITIONS: queries have conditions on keys, or none.  A lane whose copy does
+ * not fulfil its query's reads no codes.
  */
-template <int THREADS>
+template <int THREADS, bool CONDITIONS>
 static __global__ void __launch_bounds__(THREADS, MOST_RESIDENT / THREADS)
 scan_kernel(GvCardModel card, GvBatch batch)
 {
@@ -64,21 +92,33 @@ scan_kernel(GvCardModel card, GvBatch batch)
 		float		base;
 		const uint8_t *block = probes.block_of(kept, b, probe,
 											   card.shape.block_bytes, &base);
+		uint32_t	matching = GV_FULL_WARP;
+
+		if (CONDITIONS)
+		{
+			matching = find_matching(card, batch, query, probe, b, block);
+			if (matching == 0)
+				continue;
+		}
+
 		float		t = __ldcs((const float *) (block + card.shape.t) + lane);
 		uint32_t	live = *(const uint32_t *) (block + card.shape.live);
 		uint32_t	high = __ldcs((const uint32_t *) (block + card.shape.high) +
 								  lane);
 		uint32_t	low = __ldcs((const uint16_t *) (block + card.shape.low) +
 								 lane);
-		float		sum = add_codes((const uint4 *) block + lane,
-									card.shape.chunks, (const char *) table);
+		float		sum = 0.0f;
 
-		gv_put_copy(batch, first_copy + (int64_t) b * GV_WARP + lane, live,
+		if (!CONDITIONS || (matching >> lane & 1) != 0)
+			sum = add_codes((const uint4 *) block + lane, card.shape.chunks,
+							(const char *) table);
+		gv_put_copy(batch, first_copy + (int64_t) b * GV_WARP + lane,
+					live & matching,
 					__fadd_rn(__fadd_rn(base, t), sum), high, low, probe);
 	}
 }
 
-template <int THREADS>
+template <int THREADS, bool CONDITIONS>
 static GvStatus
 launch(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher)
 {
@@ -91,7 +131,7 @@ launch(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher)
 
 	if (grid.x == 0)
 		return GV_OK;
-	return gv_launch_step(scan_kernel<THREADS>, grid, THREADS, table_bytes,
+	return gv_launch_step(scan_kernel<THREADS, CONDITIONS>, grid, THREADS, table_bytes,
 						  searcher->stream, card, batch);
 }
 
@@ -100,10 +140,14 @@ GvStatus
 gv_gpu_scan(const GvCardModel *card, const GvBatch *batch,
 			GvSearcher *searcher)
 {
+	if (batch->tests > 0)
+		return batch->n <= FEW_QUERIES ?
+			launch<64, true>(card, batch, searcher) :
+			launch<256, true>(card, batch, searcher);
 	if (gv_gpu_hopper_fits(batch, searcher) && gv_gpu_hopper_scans(card))
 		return gv_gpu_hopper_scan(card, batch, searcher);
 	/* a lone query's blocks are few: they should be on many processors */
 	if (batch->n <= FEW_QUERIES)
-		return launch<64>(card, batch, searcher);
-	return launch<256>(card, batch, searcher);
+		return launch<64, false>(card, batch, searcher);
+	return launch<256, false>(card, batch, searcher);
 }

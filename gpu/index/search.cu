@@ -177,7 +177,36 @@ place_batch(const GvCardModel *card, GvSearcher *searcher, GvSearcher *lane,
 			  n * gv_nruns(card->nlists) * sizeof(float));
 		batch->approx.d_ways = (unsigned *) searcher->d_ways.memory;
 	}
+	if (batch->tests > 0)
+	{
+		size_t		tests_bytes = n * batch->tests * sizeof(GvCardTest);
+		size_t		values_bytes = batch->values * sizeof(uint64_t);
+		size_t		matches_bytes = n * batch->probes * sizeof(uint32_t);
+
+		PLACE(in_tests, in, tests_bytes);
+		PLACE(in_values, in, values_bytes);
+		PLACE(out_matches, out, matches_bytes);
+		PLACE(d_tests, work, tests_bytes);
+		PLACE(d_values, work, values_bytes);
+		PLACE(d_matches, work, matches_bytes);
+	}
 #undef PLACE
+}
+
+/* Tests of a search's condition, and values of their sets. */
+static int32_t
+count_tests(const GvSearch *search, int32_t *nvalues)
+{
+	const GvCondition *condition = search->condition;
+
+	*nvalues = 0;
+	if (condition == NULL)
+		return 0;
+	for (int32_t i = 0; i < condition->ntests; i++)
+		if (condition->tests[i].kind == GV_TEST_SET)
+			*nvalues += condition->tests[i].nvalues;
+	/* one that asks nothing still wants to hear how many copies there are */
+	return condition->ntests > 0 ? condition->ntests : 1;
 }
 
 /* The least number at or above one that has three binary digits. */
@@ -239,6 +268,8 @@ round_batch(const GvMirror *mirror, GvBatch *batch)
 							   mirror->spec.nlists);
 	batch->capacity = (int32_t) round_up(batch->capacity);
 	batch->copies = most_copies(mirror, batch->probes);
+	batch->tests = (int32_t) round_up(batch->tests);
+	batch->values = (int32_t) round_up(batch->values);
 }
 
 /* Most of what a batch takes of a lane's memory, if it is rounded up, too. */
@@ -248,7 +279,9 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 	if (is_small(&batch))
 		round_batch(mirror, &batch);
 	return batch.n * (batch.copies * COPY_BYTES + mirror->spec.nlists * 4 +
-					  batch.capacity * (int64_t) sizeof(GvHit));
+					  batch.capacity * (int64_t) sizeof(GvHit) +
+					  batch.tests * (int64_t) sizeof(GvCardTest)) +
+		batch.values * (int64_t) sizeof(uint64_t);
 }
 
 /* The shape of a batch of the first of n searches, as many as fit at once. */
@@ -263,8 +296,13 @@ take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 		int32_t		probes = next->probes < mirror->spec.nlists ?
 			next->probes : mirror->spec.nlists;
 		GvBatch		more = *batch;
+		int32_t		nvalues;
+		int32_t		ntests = count_tests(next, &nvalues);
 
 		more.n++;
+		more.values += nvalues;
+		if (more.tests < ntests)
+			more.tests = ntests;
 		if (more.probes < probes)
 			more.probes = probes;
 		if (more.capacity < next->capacity)
@@ -324,6 +362,8 @@ place_answers(const GvBatch *batch, GvSearch *searches, int32_t n)
 		searches[i].hits = (GvHit *) batch->out_hits + first;
 		searches[i].bounds = searches[i].bounded ?
 			batch->out_bounds + first : NULL;
+		searches[i].matches = searches[i].condition == NULL ? NULL :
+			(int32_t *) batch->out_matches + (size_t) i * batch->probes;
 	}
 }
 
@@ -461,6 +501,8 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 					&batch);
 		batch.out_found = (GvFound *) searcher->out.memory + done;
 		put_queries(card, &batch, searches + done, taken);
+		if (batch.tests > 0)
+			gv_gpu_put_conditions(&batch, searches + done, taken);
 		if (small)
 			GV_TRY(gv_gpu_replay(card, &batch, lane));
 		else
@@ -509,7 +551,9 @@ gv_gpu_begin(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 	if (!check_starts(mirror) || mirror->spec.device != searcher->device)
 		return GV_INVALID;
 	for (int32_t i = 0; i < n; i++)
-		if (searches[i].bounded && mirror->card.refine_slots == 0)
+		if ((searches[i].bounded && mirror->card.refine_slots == 0) ||
+			(searches[i].condition != NULL &&
+			 !gv_same_form(&searches[i].condition->form, &mirror->spec.keys)))
 			return GV_INVALID;
 	GV_TRY(gv_choose_device(searcher->device));
 	GV_TRY(prepare(searcher, mirror, searches, n));

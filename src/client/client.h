@@ -12,6 +12,7 @@
 
 #include "client/mirror/mirror.h"
 #include "client/state/served.h"
+#include "client/state/sharedpart.h"
 #include "client/work/builder.h"
 #include "client/work/remoteset.h"
 

@@ -33,6 +33,20 @@ IvfpqDirectoryEntry(Page page, uint32 list)
 		list % IVFPQ_ENTRIES_PER_PAGE;
 }
 
+/*
+ * Copy a list's entry from its locked page.  Counts that cannot be are not
+ * handed on, for searches add them up.
+ */
+static void
+copy_entry(Relation index, Buffer buf, uint32 list, IvfpqListEntry *entry)
+{
+	*entry = *IvfpqDirectoryEntry(BufferGetPage(buf), list);
+	if (entry->ndead > entry->nitems)
+		IvfpqCorrupted(index, BufferGetBlockNumber(buf),
+					   "list %u has %u dead copies of %u", list,
+					   entry->ndead, entry->nitems);
+}
+
 /* Copy a list's entry out. */
 void
 IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
@@ -42,7 +56,7 @@ IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta, uint32 list,
 
 	buf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
 						BUFFER_LOCK_SHARE, IVFPQ_KIND_DIRECTORY, NULL);
-	*entry = *IvfpqDirectoryEntry(BufferGetPage(buf), list);
+	copy_entry(index, buf, list, entry);
 	UnlockReleaseBuffer(buf);
 }
 
@@ -81,8 +95,7 @@ IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 								IVFPQ_KIND_DIRECTORY, NULL);
 			blkno = wanted;
 		}
-		entries[i] = *IvfpqDirectoryEntry(BufferGetPage(buf),
-										  (uint32) lists[i]);
+		copy_entry(index, buf, (uint32) lists[i], &entries[i]);
 	}
 	if (BufferIsValid(buf))
 		UnlockReleaseBuffer(buf);

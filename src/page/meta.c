@@ -4,6 +4,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "access/xloginsert.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
@@ -162,12 +164,52 @@ IvfpqMetaHasKeys(const IvfpqMetaData *meta, const IvfpqKeyForm *keys)
 		memcmp(form.width, keys->width, form.nkeys) == 0;
 }
 
+/* Does a scan make sense of all targets [n]? */
+static bool
+are_targets(const IvfpqTarget *targets, int n)
+{
+	bool		result = true;
+
+	for (int i = 0; i < n; i++)
+		result &= targets[i].probes >= 0 && targets[i].candidates >= 0;
+	return result;
+}
+
+/* Does every value that readers rely on make sense?  It is readable. */
+bool
+IvfpqMetaIsInRange(const IvfpqMetaData *meta)
+{
+	IvfpqKeyForm keys;
+
+	if (meta->dims < 0 || meta->dims > IVFPQ_MAX_DIMS ||
+		meta->nlists < 0 || meta->nlists > IVFPQ_MAX_LISTS ||
+		meta->code_bits != 4 || meta->copies < 1 || meta->copies > 2 ||
+		meta->refine < IVFPQ_REFINE_NONE || meta->refine > IVFPQ_REFINE_SQ8 ||
+		meta->rows_at_training < 0 || meta->rows_at_calibration < 0 ||
+		meta->calibrated_depths < 0 ||
+		meta->calibrated_depths > IVFPQ_DEPTHS ||
+		(meta->version >= 6 && meta->rows_at_calibration > 0 &&
+		 meta->calibrated_depths == 0) ||
+		meta->targets_for < IVFPQ_FOR_ROWS ||
+		meta->targets_for > IVFPQ_FOR_QUERIES ||
+		!are_targets(meta->targets_5[0], IVFPQ_DEPTHS_5 * IVFPQ_TARGETS_5) ||
+		!are_targets(meta->targets[0], IVFPQ_DEPTHS * IVFPQ_TARGETS) ||
+		!IvfpqKeyFormGet(meta, &keys))
+		return false;
+	return meta->nlists == 0 ||
+		(meta->dims > 0 && meta->nparents >= 1 &&
+		 meta->nparents <= meta->nlists && meta->pq_dim >= 1 &&
+		 meta->pq_dim <= meta->dims && meta->pq_dim <= IvfpqMaxPqDim(&keys) &&
+		 (meta->refine == IVFPQ_REFINE_NONE ||
+		  meta->dims <= IvfpqRecordMaxDims()) &&
+		 isfinite(meta->scale) && meta->scale > 0);
+}
+
 /* The contents of a locked metapage, checked. */
 IvfpqMetaData *
 IvfpqMetaGet(Relation index, Page page)
 {
 	IvfpqMetaData *meta = (IvfpqMetaData *) PageGetContents(page);
-	IvfpqKeyForm keys;
 
 	if (meta->magic != IVFPQ_MAGIC)
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "bad magic number 0x%08X",
@@ -181,19 +223,7 @@ IvfpqMetaGet(Relation index, Page page)
 				 meta->version > IVFPQ_VERSION ?
 				 errhint("Install the gpuvec that wrote it, or rebuild it with REINDEX.") :
 				 errhint("Rebuild it with REINDEX.")));
-	if (meta->dims < 0 || meta->dims > IVFPQ_MAX_DIMS ||
-		meta->nlists < 0 || meta->nlists > IVFPQ_MAX_LISTS ||
-		meta->code_bits != 4 || meta->copies < 1 || meta->copies > 2 ||
-		meta->refine < IVFPQ_REFINE_NONE || meta->refine > IVFPQ_REFINE_SQ8 ||
-		meta->targets_for < IVFPQ_FOR_ROWS ||
-		meta->targets_for > IVFPQ_FOR_QUERIES ||
-		!IvfpqKeyFormGet(meta, &keys) ||
-		(meta->nlists > 0 && meta->refine != IVFPQ_REFINE_NONE &&
-		 meta->dims > IvfpqRecordMaxDims()) ||
-		(meta->nlists > 0 &&
-		 (meta->dims == 0 || meta->nparents < 1 ||
-		  meta->nparents > meta->nlists || meta->pq_dim < 1 || meta->pq_dim > meta->dims ||
-		  meta->pq_dim > IvfpqMaxPqDim(&keys))))
+	if (!IvfpqMetaIsInRange(meta))
 		IvfpqCorrupted(index, IVFPQ_METAPAGE, "its parameters are out of range");
 	return meta;
 }

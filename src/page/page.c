@@ -46,12 +46,16 @@ IvfpqCompareNumbers(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Is this one of our pages, and of the kind? */
+/*
+ * Is this one of our pages, and of the kind?  One with a hole, as damage may
+ * make it, is not: the next generic record would clear what is there.
+ */
 bool
 IvfpqPageIs(Page page, IvfpqPageKind kind)
 {
 	return !PageIsNew(page) &&
 		PageGetSpecialSize(page) == MAXALIGN(sizeof(IvfpqSpecialData)) &&
+		((PageHeader) page)->pd_lower == ((PageHeader) page)->pd_upper &&
 		IvfpqPageSpecial(page)->page_id == IVFPQ_PAGE_ID &&
 		IvfpqPageSpecial(page)->kind == kind;
 }
@@ -102,6 +106,11 @@ IvfpqBlockExists(Relation index, BlockNumber blkno)
 /*
  * Read and lock a page that must exist and be of the kind; anything else is
  * damage.  The caller releases pin and lock.
+ *
+ * The kind is looked at before the page is locked, too, because damage may lead
+ * to a page that the caller has locked, for which it would wait without end;
+ * those are of other kinds, or the caller compares their numbers.  What leads
+ * to a page was written after its kind, so this finds no sound page wanting.
  */
 Buffer
 IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
@@ -112,7 +121,8 @@ IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 	if (!IvfpqBlockExists(index, blkno))
 		IvfpqCorrupted(index, blkno, "the block does not exist");
 	buf = IvfpqBufHintRead(index, blkno, strategy);
-	LockBuffer(buf, lockmode);
+	if (IvfpqPageIs(BufferGetPage(buf), kind))
+		LockBuffer(buf, lockmode);
 	if (!IvfpqPageIs(BufferGetPage(buf), kind))
 		IvfpqCorrupted(index, blkno, "it is not a page of kind %d", kind);
 	return buf;

@@ -70,6 +70,7 @@ extern bool IvfpqIsFixedPage(const IvfpqMetaData *meta, BlockNumber blkno);
 extern bool IvfpqIsReadable(const IvfpqMetaData *meta);
 extern bool IvfpqMetaHasKeys(const IvfpqMetaData *meta,
 							 const IvfpqKeyForm *keys);
+extern bool IvfpqMetaIsInRange(const IvfpqMetaData *meta);
 extern IvfpqMetaData *IvfpqMetaGet(Relation index, Page page);
 
 /* list.c: the directory; reading lists */

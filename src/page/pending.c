@@ -214,9 +214,11 @@ IvfpqPendingEstimate(Relation index)
 										BUFFER_LOCK_SHARE,
 										IVFPQ_KIND_PENDING, NULL);
 		IvfpqPendingHeader *header = IvfpqPendingGet(BufferGetPage(buf));
+		uint64		npages = header->seq - meta->pending_head_seq;
 
-		count = (int64) (header->seq - meta->pending_head_seq) *
-			IVFPQ_PENDING_PER_PAGE + header->count;
+		/* of a damaged page it may be anything */
+		npages = Min(npages, RelationGetNumberOfBlocks(index));
+		count = (int64) npages * IVFPQ_PENDING_PER_PAGE + header->count;
 		UnlockReleaseBuffer(buf);
 	}
 	UnlockReleaseBuffer(metabuf);

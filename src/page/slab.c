@@ -172,6 +172,11 @@ IvfpqBlockLock(Relation index, const IvfpqLayout *layout,
 		uint32		slot = p == 0 ? address.slot : 0;
 		Buffer		buf;
 
+		/* or we would wait for ourselves */
+		if (is_taken(block, p, blkno))
+			IvfpqCorrupted(index, blkno,
+						   "parts of block %u of list %u are on one page",
+						   ordinal, list);
 		buf = IvfpqReadPage(index, blkno, BUFFER_LOCK_EXCLUSIVE,
 							IVFPQ_KIND_SLAB, NULL);
 		if (!slot_is(BufferGetPage(buf), layout, slot, list, gen, ordinal, p))

@@ -3,11 +3,14 @@
  *		The list scanner alone, on random data of any size: nothing but an
  *		engine is needed, so that a profiler can look at it, too.
  *
- * usage: random [-c] [-o | -l LANES] ROWS DIMS LISTS M PROBES CAPACITY BATCH...
+ * usage: random [-c] [-o | -l LANES] [-k SHARE] ROWS DIMS LISTS M PROBES
+ *				 CAPACITY BATCH...
  *	-c	cuBLAS multiplies, whatever is best
  *	-o	each batch twice and once more, for a profiler (test/bench/kernels.py),
  *		which looks at the last third
  *	-l	so many batches are under way at a time, as gpuvecd has two
+ *	-k	copies have a random key of 4 bytes; after each batch one whose queries
+ *		ask a range of it, each its own, that this share of the copies is in
  *
  * Each row has two copies, in random lists, and a refine record.  Queries lie
  * near centroids.  Answers mean nothing, but take as long as any to find: lists
@@ -39,6 +42,9 @@ typedef struct Bench
 	float	   *centroids;		/* [nlists][dims] */
 	float	   *queries;		/* [NQUERIES][dims] */
 	GvSearch   *searches;		/* [NQUERIES] */
+	double		share;			/* of copies that conditions let pass; 0: none */
+	GvKeyTest  *tests;			/* [NQUERIES] */
+	GvCondition *conditions;	/* [NQUERIES] */
 } Bench;
 
 static uint64_t seed = 88172645463325252u;
@@ -115,6 +121,22 @@ put_model(Bench *bench)
 	free(parent);
 }
 
+/* Keys of nblocks blocks, whose heads tell nothing. */
+static void
+draw_keys(const GvKeyForm *form, int nblocks, char *keys)
+{
+	size_t		bytes = gv_keys_bytes(form);
+
+	for (int b = 0; b < nblocks && bytes > 0; b++)
+	{
+		GvKeyHead  *head = (GvKeyHead *) (keys + bytes * (size_t) b);
+
+		head->high = UINT32_MAX;
+		for (int i = 0; i < GV_BLOCK; i++)
+			((uint32_t *) (head + 1))[i] = draw();
+	}
+}
+
 /* Lists of random copies, each a random row's. */
 static void
 put_lists(Bench *bench)
@@ -128,12 +150,14 @@ put_lists(Bench *bench)
 	float	   *t = need((size_t) most * GV_BLOCK * sizeof(float));
 	uint16_t   *ids = need((size_t) most * GV_BLOCK * 3 * sizeof(uint16_t));
 	uint8_t    *codes = need(bytes);
+	char	   *keys = need(gv_keys_bytes(&spec->keys) * (size_t) most);
 
 	for (int32_t list = 0; list < spec->nlists; list++)
 	{
 		int			n = mean / 2 + 1 + (int) (draw() % (unsigned) (mean + 1));
 		int			nblocks = (n + GV_BLOCK - 1) / GV_BLOCK;
-		GvListPiece piece = {list, 0, nblocks, live, t, ids, NULL, codes};
+		GvListPiece piece = {list, 0, nblocks, live, t, ids,
+		bench->share > 0 ? keys : NULL, codes};
 
 		for (int b = 0; b < nblocks; b++)
 			live[b] = b == nblocks - 1 && n % GV_BLOCK ?
@@ -144,6 +168,7 @@ put_lists(Bench *bench)
 			put_address(ids + 3 * i, draw() % (uint64_t) spec->refine_records,
 						spec->refine_slots);
 		}
+		draw_keys(&spec->keys, nblocks, keys);
 		for (size_t i = 0; i < bytes; i++)
 			codes[i] = (uint8_t) draw();
 		/* an odd number of codes leaves half a byte unused */
@@ -155,6 +180,7 @@ put_lists(Bench *bench)
 	free(live);
 	free(t);
 	free(ids);
+	free(keys);
 	free(codes);
 }
 
@@ -210,6 +236,35 @@ make_queries(Bench *bench, int probes, int capacity)
 		bench->searches[i].capacity = capacity;
 		bench->searches[i].bounded = true;
 	}
+}
+
+/* A range of the key for each query. */
+static void
+make_conditions(Bench *bench)
+{
+	uint32_t	width = (uint32_t) (bench->share * UINT32_MAX);
+
+	bench->tests = need(NQUERIES * sizeof(GvKeyTest));
+	bench->conditions = need(NQUERIES * sizeof(GvCondition));
+	for (int i = 0; i < NQUERIES; i++)
+	{
+		GvKeyTest  *test = &bench->tests[i];
+
+		test->kind = GV_TEST_RANGE;
+		test->low = draw() % (UINT32_MAX - width + 1u);
+		test->high = test->low + width;
+		bench->conditions[i].form = bench->spec.keys;
+		bench->conditions[i].ntests = 1;
+		bench->conditions[i].tests = test;
+	}
+}
+
+/* Have all queries ask their conditions, or none. */
+static void
+set_conditions(Bench *bench, bool asks)
+{
+	for (int i = 0; i < NQUERIES; i++)
+		bench->searches[i].condition = asks ? &bench->conditions[i] : NULL;
 }
 
 /*
@@ -283,8 +338,8 @@ are_batches(char **args, int nargs)
 static int
 usage(void)
 {
-	fprintf(stderr, "usage: random [-c] [-o | -l LANES] ROWS DIMS LISTS M "
-			"PROBES CAPACITY BATCH...\n");
+	fprintf(stderr, "usage: random [-c] [-o | -l LANES] [-k SHARE] ROWS DIMS "
+			"LISTS M PROBES CAPACITY BATCH...\n");
 	return 2;
 }
 
@@ -315,6 +370,15 @@ main(int argc, char **argv)
 		args += 2;
 		nargs -= 2;
 	}
+	if (nargs > 1 && strcmp(args[0], "-k") == 0)
+	{
+		bench.share = atof(args[1]);
+		bench.spec.keys = (GvKeyForm) {1, {GV_KEY_ORDERED}, {4}};
+		args += 2;
+		nargs -= 2;
+		if (!(bench.share > 0 && bench.share < 1))
+			return usage();
+	}
 	if (nargs < 7 || bench.nlanes < 1 || bench.nlanes > MOST_LANES ||
 		!are_batches(args + 6, nargs - 6))
 		return usage();
@@ -340,7 +404,17 @@ main(int argc, char **argv)
 		   args[3], args[4], args[5]);
 	printf("%6s %10s %10s %12s %10s %8s\n", "batch", "p50 us", "p99 us",
 		   "queries/s", "busy us", "copies");
+	make_conditions(&bench);
 	for (int i = 6; i < nargs; i++)
+	{
+		set_conditions(&bench, false);
 		measure(&bench, atoi(args[i]));
+		if (bench.share == 0)
+			continue;
+		set_conditions(&bench, true);
+		printf("  with a condition that lets %g of the copies pass:\n",
+			   bench.share);
+		measure(&bench, atoi(args[i]));
+	}
 	return 0;
 }

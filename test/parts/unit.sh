@@ -38,6 +38,24 @@ unit_flavour() {
 	fi
 }
 
+# Inputs that once found something, and those that the fuzz targets begin with
+# (test/fuzz/README), with the sanitized engine.
+fuzz_replay() {
+	local dir=$GV_TMP/unit-fuzz target
+	mkdir "$dir"
+	count_silent "it does not compile without warnings" gv_nice 10 \
+		make -s -j"$(nproc)" -f "$SOURCE/test/fuzz/Makefile" OUT="$dir" \
+		BUILT="$GV_TMP/unit-sanitized" PG_CONFIG="$(gv_find_pg_config)" \
+		CC=gcc FLAGS="$SANITIZE"
+	for target in page options protocol; do
+		[ -x "$dir/fuzz_$target" ] || continue
+		mkdir "$dir/seeds-$target"
+		"$dir/fuzz_$target" --seeds "$dir/seeds-$target"
+		run_niced "$dir/fuzz_$target" "$dir/seeds-$target" \
+			"$SOURCE/test/fuzz/corpus/$target"
+	done
+}
+
 # The CUDA engine on emulated threads, against the portable engine.  $1 = name,
 # $2 = folder, $3 = settings, the rest: for make
 unit_card() {
@@ -70,8 +88,18 @@ unit_parts() {
 	# every size is the plain one's
 	unit_flavour sanitized "$([ -n "$LONG" ] || echo $small)" \
 		FLAGS="$SANITIZE" programs
+	part "unit fuzz" fuzz_replay
 	unit_card "unit card" plain $small
 	over unit
+}
+
+# Of --long: libFuzzer itself.
+long_fuzz() {
+	if "$GV_ROOT/test/fuzz/run.sh" --can; then
+		count_program gv_nice 10 "$GV_ROOT/test/fuzz/run.sh"
+	else
+		skipped "no libFuzzer"
+	fi
 }
 
 # Of --long.  Programs that are there already are not made again.

@@ -20,14 +20,20 @@ use constant {
 	# offsets in the metapage's contents
 	META_MAGIC => 0,
 	META_VERSION => 4,
+	META_METRIC => 6,
 	META_PQ_DIM => 20,
+	META_NPARENTS => 28,
 	META_SCALE => 36,
+	META_STARTS => 52,
 	META_CENTROIDS => 56,
 	META_CODES => 60,
 	META_DIRECTORY => 64,
 	META_PENDING_HEAD => 184,
 	META_PENDING_TAIL => 188,
 	META_REFINE_HEAD => 204,
+	META_DEPTHS => 208,
+	META_TARGETS_FOR => 212,
+	META_TARGETS => 216,
 	META_KEY_KINDS => 552,
 
 	# ... in a directory entry
@@ -61,6 +67,7 @@ use constant {
 	REFINE_FIRST => 8,
 	REFINE_BYTES => 28,
 	REFINE_SLOTS => 291,
+	REFINE_MIN => 0,
 	REFINE_ERROR => 8,
 	REFINE_TID => 12,
 	REFINED_SLOT_BYTES => 640,
@@ -178,6 +185,7 @@ sub put32
 # Where something is in the file of table lists.
 my $directory = get32(\$sound{lists}, CONTENTS + META_DIRECTORY);
 my $centroids = get32(\$sound{lists}, CONTENTS + META_CENTROIDS);
+my $starts = get32(\$sound{lists}, CONTENTS + META_STARTS);
 my $codes = get32(\$sound{lists}, CONTENTS + META_CODES);
 my $last_page = length($sound{lists}) / BLCKSZ - 1;
 
@@ -305,6 +313,7 @@ sub found
 }
 
 my $rows = qr/^500$/m;
+my $bad_lists = damaged_at('\d+');
 
 # ---- sound
 
@@ -328,6 +337,24 @@ damage(
 	found(0, 'arrays and directory are not in their places'),
 	sub { put32($_[0], CONTENTS + META_DIRECTORY, 4711) });
 damage(
+	'no such metric', damaged_at(0), found(0, 'metric 77, the operator class has 1'),
+	sub { substr(${ $_[0] }, CONTENTS + META_METRIC, 1) = chr(77) });
+damage(
+	'more depths than there are', damaged_at(0),
+	found(0, 'its parameters are out of range'),
+	sub {
+		put32($_[0], CONTENTS + META_DEPTHS, 40);
+		put32($_[0], CONTENTS + META_TARGETS + 4 * $_, 1 + $_) for 0 .. 83;
+	});
+damage(
+	'targets below zero', damaged_at(0),
+	found(0, 'its parameters are out of range'),
+	sub { put32($_[0], CONTENTS + META_TARGETS + 4 * $_, -5) for 0 .. 13 });
+damage(
+	'targets for nothing', damaged_at(0),
+	found(0, 'its parameters are out of range'),
+	sub { put32($_[0], CONTENTS + META_TARGETS_FOR, 7) });
+damage(
 	'metapage zeroed', damaged_at(0), found(0, 'it is not a metapage'),
 	sub { substr(${ $_[0] }, 0, BLCKSZ) = "\0" x BLCKSZ });
 
@@ -341,6 +368,13 @@ damage(
 	'centroid not finite', qr//,
 	found($centroids, 'a value of centroids is not finite'),
 	sub { put32($_[0], $centroids * BLCKSZ + CONTENTS, 0x7FC00000) });
+damage(
+	'parents without lists', qr/XX002.*parents have \d+ lists of 4/,
+	found($starts, "the parents' lists do not follow each other"),
+	sub {
+		my $nparents = get32(\$sound{lists}, CONTENTS + META_NPARENTS);
+		put32($_[0], $starts * BLCKSZ + CONTENTS + 4 * $nparents, 77);
+	});
 damage(
 	'codes zeroed', qr//,
 	found($codes, "it does not hold the centroids' codes"),
@@ -368,6 +402,9 @@ damage(
 	'dead copies not counted', $rows,
 	found($directory, '0 copies are dead, the directory says 5'),
 	sub { put32($_[0], entry(0) + ENTRY_NDEAD, 5) });
+damage(
+	'more copies dead than there are', damaged_at($directory), qr/error/,
+	sub { put32($_[0], entry(0) + ENTRY_NDEAD, 0x7FFFFFF0) });
 
 # ---- chains
 
@@ -425,6 +462,19 @@ damage(
 	found($head_page, 'it cannot be read: invalid page in block'),
 	sub {
 		substr(${ $_[0] }, $head_page * BLCKSZ + 12, 8) = "\xFF" x 8;
+	});
+# the next record of the page would clear the hole
+damage(
+	'page with a hole', damaged_at($head_page),
+	found($head_page, 'slot \d+ does not hold block'),
+	sub { substr(${ $_[0] }, $head_page * BLCKSZ + 12, 2) = pack('S', CONTENTS) });
+# a session that locks the page again waits for itself, and cannot be cancelled
+damage(
+	'newest block on the page of its entry', damaged_at($directory),
+	found($directory, 'slot \d+ does not hold block'),
+	sub { put32($_[0], entry($_) + ENTRY_PAGE, $directory) for 0 .. 3 },
+	sub {
+		like($_[0]{insert}, $bad_lists, 'newest block on the page of its entry: insert');
 	});
 damage(
 	'file cut short', qr/XX002/, qr/error\|slot \d+ does not hold block/,
@@ -502,6 +552,11 @@ my $bad_pending = qr/ERROR:  XX002: index "pending_v" is damaged at block/;
 
 damage_pending('pending: nothing', $rows, qr/^\s*$/, sub { });
 damage_pending(
+	'pending: tail is the metapage', qr//,
+	found(0, 'the pending list does not come by its tail, block 0'),
+	sub { put32($_[0], CONTENTS + META_PENDING_TAIL, 0) },
+	sub { like($_[0]{insert}, $bad_pending, 'pending: tail is the metapage: insert') });
+damage_pending(
 	'pending: head beyond the end', $bad_pending,
 	found(4711, 'it is not the next page of the pending list'),
 	sub { put32($_[0], CONTENTS + META_PENDING_HEAD, 4711) });
@@ -515,6 +570,13 @@ damage_pending(
 	sub {
 		put32($_[0], $pending + PENDING_NEXT_SEQ, 1);
 		put32($_[0], $pending + PENDING_NEXT, $first);
+	});
+damage_pending(
+	'pending: number of the tail',
+	$bad_pending, qr/error\|it is not the next page of the pending list/,
+	sub {
+		my $tail = get32(\$sound{pending}, CONTENTS + META_PENDING_TAIL) * BLCKSZ + CONTENTS;
+		put32($_[0], $tail + 4, 0x80000000);
 	});
 damage_pending(
 	'pending: list cut', qr//,
@@ -574,6 +636,15 @@ damage_refined(
 	'refine: TID beyond the table', qr//,
 	found(1, 'refine record 1 is of \(65535,\d+\), which is not in the table'),
 	sub { substr(${ $_[0] }, $record + REFINE_TID, 4) = pack('SS', 0, 65535) });
+damage_refined(
+	'refine: numbers of no row', qr//,
+	found(1, 'refine record 1 does not bound row \(0,\d+\) of table "refined"'),
+	sub { put32($_[0], $record + REFINE_MIN, unpack('L', pack('f', 3))) });
+damage_refined(
+	'refine: chain of the metapage', $rows,
+	found(0, 'it is not the next of the refine pages with free slots'),
+	sub { put32($_[0], CONTENTS + META_REFINE_HEAD, 0) },
+	sub { like($_[0]{insert}, damaged_at(0, 'refined'), 'refine: chain of the metapage: insert') });
 damage_refined(
 	'refine: numbers not finite', $rows,
 	found(1, 'numbers of refine record 1 are out of range'),

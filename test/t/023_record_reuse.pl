@@ -55,4 +55,19 @@ $node->safe_psql('postgres', 'VACUUM t');
 is_sound($node, 't_e', 'vacuumed');
 is_complete($node, 't', '<->', 8, 'vacuumed');
 
+# Many dead rows' copies with addresses of new rows crowd a search: it has fewer
+# rows than it asked for, and yet there are others.
+$node->safe_psql('postgres', q{
+	CREATE TABLE crowded (id int, e real[]);
+	INSERT INTO crowded SELECT g, point(g, 8) FROM generate_series(1, 1700) AS g;
+	CREATE INDEX crowded_e ON crowded USING gpuivfpq (e) WITH (lists = 10, refine = sq8)});
+my (undef, undef, $stopped) = $node->psql('postgres', q{
+	DELETE FROM crowded WHERE id % 3 = 0;
+	SET gpuvec.fault = 'error 5 refine: freed';
+	VACUUM crowded}, on_error_stop => 1);
+like($stopped, qr/stopped at step "refine: freed"/, 'many rows: VACUUM stops');
+$node->safe_psql('postgres',
+	'INSERT INTO crowded SELECT g, point(g, 8) FROM generate_series(200001, 200500) AS g');
+is_complete($node, 'crowded', '<->', 8, 'records of many rows used again');
+
 done_testing();

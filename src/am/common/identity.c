@@ -9,6 +9,7 @@
 #include "postgres.h"
 
 #include "access/relation.h"
+#include "access/sysattr.h"
 #include "access/table.h"
 #include "access/xlog.h"
 #include "catalog/index.h"
@@ -17,8 +18,10 @@
 #include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
 #include "miscadmin.h"
+#include "nodes/bitmapset.h"
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
+#include "optimizer/optimizer.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -137,6 +140,44 @@ IvfpqCheckInspect(Relation index)
 			 errmsg("permission denied for index \"%s\"",
 					RelationGetRelationName(index)),
 			 errhint("Only the owner of the table and members of pg_monitor may look into it.")));
+}
+
+/*
+ * ERROR unless the current user may read all that the index is made of.
+ */
+void
+IvfpqCheckSelect(Relation table, Relation index)
+{
+	Oid			relid = RelationGetRelid(table);
+	AttrNumber	key = index->rd_index->indkey.values[0];
+	IndexInfo  *indexInfo;
+	Bitmapset  *columns = NULL;
+	int			i = -1;
+
+	if (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK)
+		return;
+
+	if (key != 0)
+		columns = bms_add_member(NULL,
+								 key - FirstLowInvalidHeapAttributeNumber);
+	/* not from the relcache, which would run code to simplify them */
+	indexInfo = IvfpqIndexInfo(index);
+	pull_varattnos((Node *) indexInfo->ii_Expressions, 1, &columns);
+	pull_varattnos((Node *) indexInfo->ii_Predicate, 1, &columns);
+	while ((i = bms_next_member(columns, i)) >= 0)
+	{
+		AttrNumber	column = i + FirstLowInvalidHeapAttributeNumber;
+		AclResult	result;
+
+		if (column == InvalidAttrNumber)	/* the whole row */
+			result = pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT,
+											   ACLMASK_ALL);
+		else
+			result = pg_attribute_aclcheck(relid, column, GetUserId(),
+										   ACL_SELECT);
+		if (result != ACLCHECK_OK)
+			aclcheck_error(result, OBJECT_TABLE, RelationGetRelationName(table));
+	}
 }
 
 /*

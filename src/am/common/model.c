@@ -52,13 +52,13 @@ check_starts(Relation index, const IvfpqModel *model)
 					   starts[meta->nparents], meta->nlists);
 }
 
-/* Read mean, codebooks and starts into a chunk of the context. */
+/* Read mean, codebooks and starts into a chunk of the current context. */
 static IvfpqModel *
-load_model(Relation index, const IvfpqMetaData *meta, MemoryContext context)
+load_model(Relation index, const IvfpqMetaData *meta)
 {
 	IvfpqModel *model;
 
-	model = MemoryContextAllocHuge(context, model_size(meta));
+	model = palloc_extended(model_size(meta), MCXT_ALLOC_HUGE);
 	model->meta = *meta;
 	if (meta->nlists > 0)
 	{
@@ -86,10 +86,18 @@ IvfpqModelGet(Relation index)
 	IvfpqModel *model;
 
 	IvfpqMetaRead(index, &meta);
+	/* page/ knows no metrics */
+	if (meta.metric < GV_L2 || meta.metric > GV_COSINE)
+		IvfpqCorrupted(index, IVFPQ_METAPAGE, "there is no metric %u",
+					   meta.metric);
 	if (cached == NULL || cached->meta.build_id != meta.build_id ||
 		cached->meta.nlists != meta.nlists)
 	{
-		cached = load_model(index, &meta, index->rd_indexcxt);
+		/* whole before it is kept: what an error left there would stay */
+		model = load_model(index, &meta);
+		cached = MemoryContextAllocHuge(index->rd_indexcxt, model_size(&meta));
+		memcpy(cached, model, model_size(&meta));
+		pfree(model);
 		if (index->rd_amcache)
 			pfree(index->rd_amcache);
 		index->rd_amcache = cached;
@@ -109,7 +117,7 @@ IvfpqModelGet(Relation index)
 IvfpqModel *
 IvfpqModelLoad(Relation index, const IvfpqMetaData *meta)
 {
-	IvfpqModel *model = load_model(index, meta, CurrentMemoryContext);
+	IvfpqModel *model = load_model(index, meta);
 
 	set_pointers(model);
 	return model;

@@ -67,7 +67,7 @@ gpuvec_array_signature(PG_FUNCTION_ARGS)
 
 /* Bits of all scalars in a container, which is the value of a key. */
 static uint64
-container_bits(JsonbContainer * container, uint32 key)
+container_bits(JsonbContainer *container, uint32 key)
 {
 	JsonbIterator *iterator = JsonbIteratorInit(container);
 	JsonbIteratorToken token;

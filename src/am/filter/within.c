@@ -34,6 +34,7 @@
 
 #include "am/common/options.h"
 #include "am/filter/customscan.h"
+#include "am/scan/scan.h"
 #include "pgcompat.h"
 
 /* What a comparison bounds from above. */
@@ -292,7 +293,9 @@ IvfpqRadiusPaths(PlannerInfo *root, RelOptInfo *rel)
 		IndexOptInfo *info = lfirst(lc);
 		IndexPath  *path;
 
-		if (!IvfpqIsUsable(info) || IvfpqHasOrderedPath(rel->pathlist, info))
+		if (!IvfpqIsUsable(info) ||
+			IvfpqHasOrderedPath(rel->pathlist, info) ||
+			IvfpqWouldLeak(root, info, true))
 			continue;
 		path = radius_path(root, rel, info);
 		if (path != NULL)

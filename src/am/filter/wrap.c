@@ -10,8 +10,8 @@
  * where another index knows which rows match, is a bitmap heap scan.
  *
  * Left alone: parents (their children are not), targets of UPDATE and the like,
- * which no order is asked of, relations that take values of others in a join, and
- * those that are proved to be empty.
+ * which no order is asked of, samples, relations that take values of others in a
+ * join, and those that are proved to be empty.
  */
 #include "postgres.h"
 
@@ -70,13 +70,14 @@ IvfpqIsOrderedPath(const Path *path)
 
 /* ... whose rows the executor would filter? */
 static bool
-is_to_be_wrapped(const Path *path)
+is_to_be_wrapped(PlannerInfo *root, const Path *path)
 {
 	const IndexPath *index = (const IndexPath *) path;
 
 	return IvfpqIsOrderedPath(path) &&
 		has_conditions(IvfpqUnanswered(index->indexinfo->indrestrictinfo,
-									   index));
+									   index)) &&
+		!IvfpqWouldLeak(root, index->indexinfo, true);
 }
 
 /*
@@ -253,7 +254,7 @@ wrap_paths(PlannerInfo *root, RelOptInfo *rel)
 
 	foreach(lc, rel->pathlist)
 	{
-		if (is_to_be_wrapped(lfirst(lc)))
+		if (is_to_be_wrapped(root, lfirst(lc)))
 			paths = lappend(paths, lfirst(lc));
 	}
 	foreach(lc, paths)
@@ -270,7 +271,8 @@ change_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 {
 	if (previous_hook)
 		previous_hook(root, rel, rti, rte);
-	if (rte->rtekind != RTE_RELATION || rte->inh || IS_DUMMY_REL(rel) ||
+	if (rte->rtekind != RTE_RELATION || rte->inh ||
+		rte->tablesample != NULL || IS_DUMMY_REL(rel) ||
 		!bms_is_empty(rel->lateral_relids) || !has_ours(rel) ||
 		bms_is_member(rti, root->all_result_relids))
 		return;

@@ -377,23 +377,49 @@ IvfpqMeasureRow(IvfpqMeasure *measure, uint64 id, double *distance)
 void
 IvfpqMeasureOthers(IvfpqMeasure *measure)
 {
+	IndexInfo  *indexInfo = IvfpqIndexInfo(measure->index);
+
 	IvfpqTypeInit(&measure->type, measure->index);
+	if (indexInfo->ii_Predicate == NIL)
+		return;
+	if (measure->estate == NULL)
+		measure->estate = CreateExecutorState();
+	measure->predicate = ExecPrepareQual(indexInfo->ii_Predicate,
+										 measure->estate);
+}
+
+/* Does the index admit the row? */
+static bool
+is_admitted(IvfpqMeasure *measure, TupleTableSlot *row)
+{
+	ExprContext *context;
+
+	if (measure->predicate == NULL)
+		return true;
+	context = GetPerTupleExprContext(measure->estate);
+	context->ecxt_scantuple = row;
+	return ExecQual(measure->predicate, context);
 }
 
 /*
  * Measure a row that the snapshot sees.  False when it is not in the index:
- * NULL, without a place, or of other dimensions.  Without a query the distance
- * is 0.
+ * outside its predicate, NULL, without a place, or of other dimensions.
+ * Without a query the distance is 0.
  */
 bool
 IvfpqMeasureOther(IvfpqMeasure *measure, TupleTableSlot *row,
 				  double *distance)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(measure->context);
+	bool		is_indexed = is_admitted(measure, row);
 	bool		isnull;
-	Datum		value = indexed_value(measure, row, &isnull);
-	bool		is_indexed = !isnull;
+	Datum		value = 0;
 
+	if (is_indexed)
+	{
+		value = indexed_value(measure, row, &isnull);
+		is_indexed = !isnull;
+	}
 	if (is_indexed && measure->distance == NULL)
 	{
 		is_indexed = IvfpqHasPlace(&measure->type, value, measure->dims);

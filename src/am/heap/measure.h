@@ -28,6 +28,7 @@ typedef struct IvfpqMeasure
 	AttrNumber	attnum;			/* indexed column; 0 = an expression */
 	IndexInfo  *indexInfo;		/* if some column is an expression */
 	EState	   *estate;
+	ExprState  *predicate;		/* of rows that do not come by the index */
 	FmgrInfo   *distance;
 	Oid			collation;
 	Datum		query;

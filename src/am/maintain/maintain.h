@@ -11,7 +11,7 @@
 #include "am/common/keys.h"
 #include "am/common/model.h"
 #include "am/heap/measure.h"
-#include "page/page.h"
+#include "page/record.h"
 
 /* Beyond this many times the rows at training an index should be rebuilt. */
 #define IVFPQ_MAX_GROWTH		4
@@ -100,5 +100,20 @@ typedef void (*IvfpqProblem) (void *arg, bool error, BlockNumber blkno,
 							  uint32 list, const char *problem);
 
 extern void IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg);
+
+/* verifyrecord.c: do refine records bound their rows? */
+typedef struct IvfpqVerifyRecords
+{
+	IvfpqModel *model;
+	IvfpqType	type;
+	IvfpqMeasure rows;			/* fetches them */
+	float	   *vector;			/* [dims] of one */
+} IvfpqVerifyRecords;
+
+extern void IvfpqVerifyRecordsBegin(IvfpqVerifyRecords *verify, Relation heap,
+									Relation index, Snapshot snapshot);
+extern bool IvfpqVerifyRecord(IvfpqVerifyRecords *verify,
+							  const IvfpqRecord *record);
+extern void IvfpqVerifyRecordsEnd(IvfpqVerifyRecords *verify);
 
 #endif							/* IVFPQ_MAINTAIN_H */

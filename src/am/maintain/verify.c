@@ -54,6 +54,10 @@ typedef struct Verify
 	IvfpqType	type;
 	int			dims;			/* that all rows should have; 0 = they do */
 	bool		mirror;			/* compare gpuvecd's mirror, too */
+	IvfpqMetaData meta;			/* as it was checked */
+	bool		damaged;		/* an error was reported */
+	bool		compares_records;	/* with their rows, by */
+	IvfpqVerifyRecords records;
 	int			copies;			/* lists that should hold a row */
 	Tuplesortstate *entries;	/* int8: TIDs in the index * 4 + IvfpqPlace */
 	Tuplesortstate *rows;		/* int8: TIDs of rows to be found there */
@@ -77,6 +81,7 @@ report(void *arg, bool error, BlockNumber blkno, uint32 list,
 	Datum		values[VERIFY_NCOLUMNS];
 	bool		nulls[VERIFY_NCOLUMNS] = {false};
 
+	verify->damaged |= error;
 	values[VERIFY_SEVERITY] = CStringGetTextDatum(error ? "error" : "warning");
 	values[VERIFY_BLOCK] = Int64GetDatum((int64) blkno);
 	nulls[VERIFY_BLOCK] = blkno == InvalidBlockNumber;
@@ -190,24 +195,54 @@ sort_copies(Verify *verify)
 	next_copy(verify);
 }
 
+/* The records of a page and their rows. */
+static void
+compare_records(Verify *verify, BlockNumber blkno, Page page, int n)
+{
+	BlockNumber heap_blocks = RelationGetNumberOfBlocks(verify->heap);
+
+	for (int i = 0; i < n; i++)
+	{
+		const IvfpqRecord *record = IvfpqRecordGet(page, verify->meta.dims, i);
+		char	   *problem;
+
+		CHECK_FOR_INTERRUPTS();
+		/* what lies beyond the table is reported already */
+		if (!ItemPointerIsValid(&record->tid) ||
+			ItemPointerGetBlockNumber(&record->tid) >= heap_blocks ||
+			IvfpqVerifyRecord(&verify->records, record))
+			continue;
+		problem = psprintf("refine record %d does not bound row (%u,%u) of table \"%s\"",
+						   i + 1, ItemPointerGetBlockNumber(&record->tid),
+						   ItemPointerGetOffsetNumber(&record->tid),
+						   RelationGetRelationName(verify->heap));
+		report(verify, true, blkno, IVFPQ_NO_LIST, problem);
+		pfree(problem);
+	}
+}
+
 /*
  * IvfpqChecker.records.  Copies that point to an earlier page, which is no
  * refine page, or to the record of another row, are noted; whether that is
  * wrong is known when it is known whether the row is visible.
  */
 static void
-take_records(void *arg, BlockNumber blkno, const ItemPointerData *tids, int n)
+take_records(void *arg, BlockNumber blkno, Page page, int n)
 {
 	Verify	   *verify = arg;
+	int			dims = verify->meta.dims;
 
 	for (; verify->more && verify->address >> 16 <= blkno; next_copy(verify))
 	{
 		uint64		slot = verify->address & 0xFFFF;
 
 		if (verify->address >> 16 != blkno || slot > (uint64) n ||
-			IvfpqTidToId(&tids[slot - 1]) != verify->tid)
+			IvfpqTidToId(&IvfpqRecordGet(page, dims, slot - 1)->tid) !=
+			verify->tid)
 			put_entry(verify, verify->tid, IVFPQ_NO_RECORD);
 	}
+	if (verify->compares_records)
+		compare_records(verify, blkno, page, n);
 }
 
 /*
@@ -235,9 +270,12 @@ check_model(IvfpqChecker *checker, GvMetric metric)
 	}
 }
 
-/* Check all pages; false when the metapage makes no sense. */
+/*
+ * Check all pages; false when the metapage makes no sense.  Of a valid index
+ * refine records are compared with rows that the snapshot sees.
+ */
 static bool
-check_pages(Verify *verify)
+check_pages(Verify *verify, Snapshot snapshot, bool valid)
 {
 	IvfpqChecker checker = {
 		.index = verify->index,
@@ -257,10 +295,18 @@ check_pages(Verify *verify)
 			   "its keys are not those of its columns");
 		return false;
 	}
+	verify->meta = checker.meta;
+	verify->compares_records = valid && !verify->damaged &&
+		verify->meta.nlists > 0 && verify->meta.refine != IVFPQ_REFINE_NONE;
 	for (int list = 0; list < checker.meta.nlists; list++)
 		(void) IvfpqCheckList(&checker, list, false);
 	sort_copies(verify);
+	if (verify->compares_records)
+		IvfpqVerifyRecordsBegin(&verify->records, verify->heap, verify->index,
+								snapshot);
 	IvfpqCheckSlabs(&checker);
+	if (verify->compares_records)
+		IvfpqVerifyRecordsEnd(&verify->records);
 	/* records on pages younger than the check have not come */
 	for (; verify->more; next_copy(verify))
 		if (verify->address >> 16 < checker.nblocks)
@@ -461,7 +507,7 @@ verify_index(Verify *verify)
 
 	/* a build that failed may not have come to write anything */
 	if ((valid || RelationGetNumberOfBlocks(verify->index) > 0) &&
-		check_pages(verify) && valid)
+		check_pages(verify, snapshot, valid) && valid)
 	{
 		IvfpqMetaRead(verify->index, &meta);
 		if (!(meta.dims_flags & IVFPQ_DIMS_CHECKED))

@@ -254,7 +254,6 @@ void
 IvfpqNextBatch(IvfpqScan *state)
 {
 	IvfpqEffort *effort = &state->effort;
-	GvTopK	   *candidates = &state->search.candidates;
 	MemoryContext oldcontext = MemoryContextSwitchTo(state->batches);
 	bool		last;
 
@@ -279,7 +278,8 @@ IvfpqNextBatch(IvfpqScan *state)
 	else
 	{
 		IvfpqSearchRun(&state->search, effort->probes, effort->candidates);
-		state->exhausted = last && candidates->count < effort->candidates;
+		state->exhausted = last && state->search.found_all &&
+			state->search.candidates.count < effort->candidates;
 	}
 	if (state->asks_keys && state->goal.everything)
 	{

@@ -108,8 +108,11 @@ IvfpqSearchSettle(IvfpqSearch *search)
 	search->matched += search->scan.matched;
 }
 
-/* Go on with the search that is open, for the best `capacity` copies. */
-void
+/*
+ * Go on with the search that is open, for the best `capacity` copies; false if
+ * copies among them may have been left out already.
+ */
+bool
 IvfpqSearchWiden(IvfpqSearch *search, int capacity)
 {
 	GvTopK		found;
@@ -122,6 +125,7 @@ IvfpqSearchWiden(IvfpqSearch *search, int capacity)
 		gv_topk_push(&search->candidates, found.scores[i], found.ids[i]);
 	pfree(found.scores);
 	pfree(found.ids);
+	return found.count < found.capacity;
 }
 
 /* Offer the copies of the i-th nearest list, which is open. */
@@ -204,7 +208,11 @@ IvfpqSearchCount(IvfpqSearch *search, int probes)
 	return copies;
 }
 
-/* Keep a row's better copy only, and no more than n rows. */
+/*
+ * Keep a row's better copy only, and no more than n rows.  Fewer than n do not
+ * tell that there are no others: dead rows' copies may lead to the record of
+ * another row, and crowd out what lies behind.
+ */
 void
 IvfpqSearchDistinct(IvfpqSearch *search, int n)
 {
@@ -240,6 +248,7 @@ IvfpqSearchTake(IvfpqSearch *search, int candidates)
 		search->scan_memory = NULL;
 		search->scan_bytes = 0;
 	}
+	search->found_all = search->candidates.count < search->candidates.capacity;
 	if (search->model->meta.copies > 1)
 		IvfpqSearchDistinct(search, candidates);
 }
@@ -259,6 +268,7 @@ IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)
 
 	if (IvfpqSearchRemote(search, probes, candidates * copies))
 	{
+		search->found_all = search->candidates.count < candidates * copies;
 		if (copies > 1)
 			IvfpqSearchDistinct(search, candidates);
 		return;

@@ -64,21 +64,22 @@ hides_rows(PlannerInfo *root, RelOptInfo *rel)
 
 /*
  * A scan computes the index's expression for rows that are filtered only
- * afterwards, and as the user that asks.  Under a policy that user's
- * search_path could lead an interpreted function to one that tells of hidden
- * rows; so it has to be computed above the filter.
+ * afterwards, and as the user that asks; one that ends with a pass over the
+ * table asks the predicate, too.  Under a policy that user's search_path could
+ * lead an interpreted function to one that tells of hidden rows; so it has to
+ * be computed above the filter.
  */
-static bool
-would_leak(PlannerInfo *root, IndexOptInfo *info)
+bool
+IvfpqWouldLeak(PlannerInfo *root, const IndexOptInfo *info, bool by_pass)
 {
 	Relation	index;
 	bool		leaks;
 
-	if (info->indexprs == NIL || info->hypothetical ||
-		!hides_rows(root, info->rel))
+	if ((info->indexprs == NIL && !(by_pass && info->indpred != NIL)) ||
+		info->hypothetical || !hides_rows(root, info->rel))
 		return false;
 	index = index_open(info->indexoid, NoLock);
-	leaks = IvfpqIsInterpreted(index, false);
+	leaks = IvfpqIsInterpreted(index, by_pass);
 	index_close(index, NoLock);
 	return leaks;
 }
@@ -297,7 +298,7 @@ ivfpqcostestimate(PlannerInfo *root, IndexPath *path, double loop_count,
 	double		share;
 	Demand		demand;
 
-	if (is_impossible(path) || would_leak(root, info) ||
+	if (is_impossible(path) || IvfpqWouldLeak(root, info, false) ||
 		is_for_sort_above(root, path))
 	{
 		refuse(path, startup_cost, total_cost, selectivity, correlation, pages);

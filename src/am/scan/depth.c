@@ -36,8 +36,16 @@
  */
 #define MARGIN				1.2
 
-/* Rows that pass behind those, for each within. */
-#define MOST_BEHIND			1.0
+/* Rows that pass behind those, for each in the nearer half of them. */
+#define MOST_BEHIND			2.0
+
+/*
+ * Where it is fewer than one of so many in that half, they are not spread; and
+ * more are asked for where the planner expected so many times as many to pass.
+ */
+#define LEAST_NEARER		8
+#define LEAST_NEARER_OF_FEW	3
+#define FAR_FEWER			4
 
 /*
  * The first batch believes the planner, if that takes it no deeper than so many
@@ -90,6 +98,26 @@ typedef struct Passing
 	bool		is_sure;		/* that is not off by much */
 } Passing;
 
+/*
+ * Do rows that pass lie among all others, by chance?  If not, they may be far
+ * from the query because of what they have in common, and in lists that hardly
+ * any other row as near is in.  Then they are found less surely than calibration
+ * says.
+ */
+static bool
+is_spread(const IvfpqScan *state)
+{
+	double		expected = state->filter->share * state->depth;
+
+	if (state->search.addresses || state->filter->radius.is_set)
+		return true;
+	if (state->passed < FEW_PASSED)
+		return state->passed + 1 + 2 * sqrt(expected) >= expected;
+	return state->passed_near * (state->passed * FAR_FEWER < expected ?
+								 LEAST_NEARER_OF_FEW : LEAST_NEARER) >=
+		state->passed;
+}
+
 static void
 count_passing(const IvfpqScan *state, Passing *passing)
 {
@@ -104,7 +132,8 @@ count_passing(const IvfpqScan *state, Passing *passing)
 	guess = state->filter->share;
 	expected = guess * passing->looked;
 	agrees = fabs(passing->passed - expected) <= 1 + 2 * sqrt(expected);
-	passing->is_sure = passing->passed >= (agrees ? SOME_PASSED : MANY_PASSED);
+	passing->is_sure = is_spread(state) &&
+		passing->passed >= (agrees ? SOME_PASSED : MANY_PASSED);
 	if (agrees && passing->passed < FEW_PASSED)
 		passing->share = guess;
 	else if (passing->passed >= FEW_PASSED)
@@ -366,18 +395,22 @@ IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids, int64 count)
 	int64		n = (int64) Min(state->depth, count);
 	int64		sure = (int64) calibrated_depth(state, state->depth);
 	int64		passed = 0;
-	int64		behind = 0;
+	int64		nearer = 0;		/* in the nearer half of those */
+	int64		within = 0;
 
 	for (int64 i = 0; i < n; i++)
 	{
 		TidSetEntry *entry = tidset_lookup(state->measured, ids[i]);
 
 		passed += entry != NULL && entry->passed;
+		if (i < sure / 2)
+			nearer = passed;
 		if (i < sure)
-			behind = -passed;
+			within = passed;
 	}
-	behind += passed;
 	state->passed = passed;
-	return passed - Max(behind - (int64) ceil(MOST_BEHIND * (passed - behind)),
-						0);
+	state->passed_near = nearer;
+	if (!is_spread(state))
+		return nearer;
+	return Min(passed, within + (int64) (MOST_BEHIND * nearer));
 }

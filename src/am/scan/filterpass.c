@@ -66,13 +66,14 @@ IvfpqFilterPass(IvfpqScan *state,
 	}
 	IvfpqPrefetchPageBegin(&pages, measure->heap);
 	scan = table_beginscan(measure->heap, measure->snapshot, 0, NULL);
-	while (table_scan_getnextslot(scan, ForwardScanDirection, measure->slot))
+	row = measure->slot;
+	while (table_scan_getnextslot(scan, ForwardScanDirection, row))
 	{
-		IvfpqPrefetchPageTo(&pages, ItemPointerGetBlockNumber(
-															  &measure->slot->tts_tid));
-		offer_row(state, measure->slot, take);
+		IvfpqPrefetchPageTo(&pages,
+							ItemPointerGetBlockNumber(&row->tts_tid));
+		offer_row(state, row, take);
 	}
-	ExecClearTuple(measure->slot);
+	ExecClearTuple(row);
 	table_endscan(scan);
 	IvfpqPrefetchPageEnd(&pages);
 }

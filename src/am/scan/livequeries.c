@@ -22,9 +22,7 @@
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/dsm.h"
-#include "storage/ipc.h"
 #include "storage/lwlock.h"
-#include "storage/shmem.h"
 #include "utils/array.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -34,9 +32,8 @@
 #include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/scan/livequeries.h"
+#include "client/client.h"
 #include "pgcompat.h"
-
-#define TRANCHE			"gpuvec queries"
 
 #define RING_QUERIES	1000
 #define MAX_RINGS		64
@@ -88,51 +85,33 @@ static LiveQueries *shared = NULL;	/* NULL without preloading */
 static Attached attached[MAX_RINGS];	/* by slot */
 static TimestampTz retry_at = 0;
 
-static shmem_request_hook_type prev_shmem_request = NULL;
-static shmem_startup_hook_type prev_shmem_startup = NULL;
-
 PG_FUNCTION_INFO_V1(gpuvec_live_queries);
 PG_FUNCTION_INFO_V1(gpuvec_forget_queries);
 
 static void
-request_memory(void)
+init_shared(void *memory, LWLock *lock)
 {
-	if (prev_shmem_request)
-		prev_shmem_request();
-	RequestAddinShmemSpace(MAXALIGN(sizeof(LiveQueries)));
-	RequestNamedLWLockTranche(TRANCHE, 1);
-}
+	LiveQueries *queries = memory;
 
-static void
-attach_memory(void)
-{
-	bool		found;
-
-	if (prev_shmem_startup)
-		prev_shmem_startup();
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	shared = ShmemInitStruct("gpuvec live queries", sizeof(LiveQueries),
-							 &found);
-	if (!found)
+	queries->lock = lock;
+	for (int i = 0; i < MAX_RINGS; i++)
 	{
-		memset(shared, 0, sizeof(*shared));
-		shared->lock = &GetNamedLWLockTranche(TRANCHE)->lock;
-		for (int i = 0; i < MAX_RINGS; i++)
-		{
-			pg_atomic_init_u64(&shared->slots[i].ticket, 0);
-			pg_atomic_init_u64(&shared->slots[i].used, 0);
-		}
+		pg_atomic_init_u64(&queries->slots[i].ticket, 0);
+		pg_atomic_init_u64(&queries->slots[i].used, 0);
 	}
-	LWLockRelease(AddinShmemInitLock);
 }
+
+static const IvfpqSharedPart part = {
+	.name = "gpuvec queries",
+	.size = sizeof(LiveQueries),
+	.address = (void **) &shared,
+	.init = init_shared
+};
 
 void
 IvfpqLiveQueriesInit(void)
 {
-	prev_shmem_request = shmem_request_hook;
-	shmem_request_hook = request_memory;
-	prev_shmem_startup = shmem_startup_hook;
-	shmem_startup_hook = attach_memory;
+	IvfpqShare(&part);
 }
 
 /* Is this process attached to the ring that a slot has now? */

@@ -91,6 +91,46 @@ IvfpqSampleBlock(IvfpqSearch *search, float base, const GvBlock *block)
 		IvfpqCheckStatus(gv_scan(&search->sample.scan, base, block, 1));
 }
 
+/* IvfpqListReader.wants: nothing but blocks that are taken. */
+static bool
+wants_taken(const void *arg, const IvfpqSlotHeader *header, const char *keys)
+{
+	return is_taken(header->list, header->ordinal);
+}
+
+/*
+ * Begin a sample of the first n of search->lists, which gpuvecd has read, from
+ * their pages: of an answer only copies that fulfil the condition are known.
+ */
+void
+IvfpqSampleLists(IvfpqSearch *search, int n)
+{
+	IvfpqListReader *reader = &search->reader;
+	IvfpqBlockView view;
+
+	(void) IvfpqQueryTable(&search->query);
+	IvfpqSampleBegin(search);
+	reader->wants = wants_taken;
+	for (int i = 0; i < n; i++)
+	{
+		IvfpqListOpen(reader, (uint32) search->lists.ids[i]);
+		while (IvfpqListNext(reader, &view))
+		{
+			GvBlock		block = {
+				.codes = view.codes,
+				.t = view.t,
+				.rowids = (const uint16_t *) (search->addresses ?
+											  view.refine : view.tids),
+				.live = view.live
+			};
+
+			if (!view.passed_over)
+				IvfpqSampleBlock(search, search->lists.scores[i], &block);
+		}
+	}
+	reader->wants = IvfpqSampleWants;
+}
+
 static int
 compare_scored(const void *a, const void *b)
 {

@@ -71,7 +71,7 @@ reset_scan(IvfpqScan *state)
 	state->taken = 0;
 	state->quota = 0;
 	state->depth = 0;
-	state->passed = 0;
+	state->passed = state->passed_near = 0;
 	state->late = 0;
 	state->tried = 0;
 	state->gone = 0;

@@ -110,7 +110,8 @@ typedef struct IvfpqScan
 	double		depth;			/* the nearest rows, whether they pass or not,
 								 * that the batch is good for; of those that
 								 * fulfil conditions on keys */
-	int64		passed;			/* of these, with a filter */
+	int64		passed;			/* of these, with a filter: so many pass, */
+	int64		passed_near;	/* ... of the nearer ones */
 	IvfpqWatched watched;		/* with a filter and a radius */
 	double		within;			/* rows within that, as ranks tell; 0 = not
 								 * known */
@@ -144,6 +145,8 @@ extern void ivfpqcostestimate(PlannerInfo *root, IndexPath *path,
 							  double loop_count, Cost *startup_cost,
 							  Cost *total_cost, Selectivity *selectivity,
 							  double *correlation, double *pages);
+extern bool IvfpqWouldLeak(PlannerInfo *root, const IndexOptInfo *info,
+						   bool by_pass);
 extern Cost IvfpqDepthCost(PlannerInfo *root, const IndexPath *path,
 						   double recall, double depth, Cost per_row);
 

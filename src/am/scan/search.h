@@ -117,6 +117,7 @@ typedef struct IvfpqSearch
 	IvfpqListReader reader;
 	GvTopK		lists;			/* nearest lists */
 	GvTopK		candidates;		/* best copies; ids as `addresses` says */
+	bool		found_all;		/* ... were fewer than could have been */
 	GvScan		scan;			/* which finds them */
 	void	   *scan_memory;
 	Size		scan_bytes;		/* of the scan's scratch */
@@ -145,7 +146,7 @@ extern void IvfpqSearchList(IvfpqSearch *search, int i);
 extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
 							 const IvfpqBlockView *view);
 extern void IvfpqSearchSettle(IvfpqSearch *search);
-extern void IvfpqSearchWiden(IvfpqSearch *search, int capacity);
+extern bool IvfpqSearchWiden(IvfpqSearch *search, int capacity);
 extern void IvfpqSearchLists(IvfpqSearch *search, int first, int end);
 extern void IvfpqSearchTake(IvfpqSearch *search, int candidates);
 extern void IvfpqSearchDistinct(IvfpqSearch *search, int n);
@@ -180,6 +181,7 @@ extern void IvfpqSampleBlock(IvfpqSearch *search, float base,
 							 const GvBlock *block);
 extern double IvfpqSampleShare(IvfpqSearch *search, double rows,
 							   double share);
+extern void IvfpqSampleLists(IvfpqSearch *search, int n);
 extern float IvfpqSampleReach(IvfpqSearch *search, double rows,
 							  double copies);
 extern void IvfpqSampleEnd(IvfpqSearch *search);

@@ -17,7 +17,6 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
-#include "access/sysattr.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "catalog/index.h"
@@ -26,9 +25,6 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "nodes/bitmapset.h"
-#include "optimizer/optimizer.h"
-#include "utils/acl.h"
 #include "utils/datum.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -90,47 +86,11 @@ typedef struct Recall
 
 PG_FUNCTION_INFO_V1(gpuvec_recall);
 
-/* ERROR unless the caller may read everything that the index is made of. */
-static void
-check_select(Relation heap, Relation index)
-{
-	Oid			relid = RelationGetRelid(heap);
-	AttrNumber	key = index->rd_index->indkey.values[0];
-	IndexInfo  *indexInfo;
-	Bitmapset  *columns = NULL;
-	int			i = -1;
-
-	if (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK)
-		return;
-
-	if (key != 0)
-		columns = bms_add_member(NULL,
-								 key - FirstLowInvalidHeapAttributeNumber);
-	/* not from the relcache, which would run code to simplify them */
-	indexInfo = IvfpqIndexInfo(index);
-	pull_varattnos((Node *) indexInfo->ii_Expressions, 1, &columns);
-	pull_varattnos((Node *) indexInfo->ii_Predicate, 1, &columns);
-	while ((i = bms_next_member(columns, i)) >= 0)
-	{
-		AttrNumber	column = i + FirstLowInvalidHeapAttributeNumber;
-		AclResult	result;
-
-		if (column == InvalidAttrNumber)	/* the whole row */
-			result = pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT,
-											   ACLMASK_ALL);
-		else
-			result = pg_attribute_aclcheck(relid, column, GetUserId(),
-										   ACL_SELECT);
-		if (result != ACLCHECK_OK)
-			aclcheck_error(result, OBJECT_TABLE, RelationGetRelationName(heap));
-	}
-}
-
 /* ERROR unless recall can and may be measured on this index. */
 static void
 check_usable(Relation heap, Relation index)
 {
-	check_select(heap, index);
+	IvfpqCheckSelect(heap, index);
 	IvfpqCheckActing(heap, index);
 	if (check_enable_rls(RelationGetRelid(heap), InvalidOid, true) == RLS_ENABLED)
 		ereport(ERROR,

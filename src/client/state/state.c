@@ -13,35 +13,21 @@
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "portability/instr_time.h"
-#include "storage/ipc.h"
-#include "storage/shmem.h"
 
+#include "client/state/sharedpart.h"
 #include "client/state/state.h"
 #include "pgcompat.h"
-
-#define TRANCHE		"gpuvec"
 
 /* Sessions that wait in vain count together when no further apart. */
 #define SILENCE_US	INT64CONST(10000000)
 
 IvfpqShared *ivfpq_shared = NULL;
 
-static shmem_request_hook_type prev_shmem_request = NULL;
-static shmem_startup_hook_type prev_shmem_startup = NULL;
-
 static void
-request_memory(void)
+init_shared(void *memory, LWLock *lock)
 {
-	if (prev_shmem_request)
-		prev_shmem_request();
-	RequestAddinShmemSpace(MAXALIGN(sizeof(IvfpqShared)));
-	RequestNamedLWLockTranche(TRANCHE, 1);
-}
+	IvfpqShared *shared = memory;
 
-static void
-init_shared(IvfpqShared *shared)
-{
-	memset(shared, 0, sizeof(*shared));
 	pg_atomic_init_u32(&shared->state,
 					   ivfpq_server == IVFPQ_SERVER_OFF ?
 					   IVFPQ_STATE_OFF : IVFPQ_STATE_STARTING);
@@ -61,32 +47,22 @@ init_shared(IvfpqShared *shared)
 	pg_atomic_init_u64(&shared->received, 0);
 	for (int i = 0; i < IVFPQ_NLATENCIES; i++)
 		pg_atomic_init_u64(&shared->latency[i], 0);
-	shared->lock = &GetNamedLWLockTranche(TRANCHE)->lock;
+	shared->lock = lock;
 	ConditionVariableInit(&shared->changed);
 }
 
-static void
-attach_memory(void)
-{
-	bool		found;
-
-	if (prev_shmem_startup)
-		prev_shmem_startup();
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	ivfpq_shared = ShmemInitStruct("gpuvec", sizeof(IvfpqShared), &found);
-	if (!found)
-		init_shared(ivfpq_shared);
-	LWLockRelease(AddinShmemInitLock);
-}
+static const IvfpqSharedPart part = {
+	.name = "gpuvec",
+	.size = sizeof(IvfpqShared),
+	.address = (void **) &ivfpq_shared,
+	.init = init_shared
+};
 
 /* While the library is preloaded: ask for memory. */
 void
 IvfpqStateInit(void)
 {
-	prev_shmem_request = shmem_request_hook;
-	shmem_request_hook = request_memory;
-	prev_shmem_startup = shmem_startup_hook;
-	shmem_startup_hook = attach_memory;
+	IvfpqShare(&part);
 }
 
 /* Microseconds of a clock that only goes on. */

@@ -35,7 +35,7 @@ typedef struct GvKept
 #define GV_ENOUGH		64
 #define GV_KEPT_MOST	(GV_ENOUGH + GV_BLOCK)
 
-/* keys.c */
+/* match.c */
 extern bool gv_condition_fits(const GvCondition *condition);
 
 /* keep.c */

@@ -321,7 +321,10 @@ find_range(const float *restrict entries, float *least, float *most)
 	*most = high[0];
 }
 
-/* A sub-quantizer's bytes, twice. */
+/*
+ * A sub-quantizer's bytes, twice.  Of a damaged index entries may be no
+ * numbers, which no integer is.
+ */
 static inline void
 put_bytes(const float *restrict entries, float least, float inverse,
 		  uint8_t *restrict bytes)
@@ -330,10 +333,11 @@ put_bytes(const float *restrict entries, float least, float inverse,
 
 	for (k = 0; k < GV_CODEWORDS; k++)
 	{
-		int32_t		level = (int32_t) ((entries[k] - least) * inverse);
+		float		level = (entries[k] - least) * inverse;
 
+		level = level > 0 ? level : 0;
 		level = level < GV_FILTER_LEVELS ? level : GV_FILTER_LEVELS;
-		bytes[k] = bytes[k + GV_CODEWORDS] = (uint8_t) level;
+		bytes[k] = bytes[k + GV_CODEWORDS] = (uint8_t) (int32_t) level;
 	}
 }
 

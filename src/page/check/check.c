@@ -126,28 +126,14 @@ IvfpqCheckTid(IvfpqChecker *checker, const ItemPointerData *tid)
 	return blkno < checker->heap_blocks;
 }
 
-/* Does every value that a trained metapage promises make sense? */
+/* Do the metapage's values make sense?  Then there is a layout. */
 static bool
 check_parameters(IvfpqChecker *checker)
 {
 	const IvfpqMetaData *meta = &checker->meta;
-	IvfpqKeyForm keys;
 
-	if (meta->code_bits == 4 &&
-		meta->dims >= 0 && meta->dims <= IVFPQ_MAX_DIMS &&
-		meta->nlists >= 0 && meta->nlists <= IVFPQ_MAX_LISTS &&
-		meta->rows_at_training >= 0 &&
-		meta->copies >= 1 && meta->copies <= 2 &&
-		meta->refine >= IVFPQ_REFINE_NONE &&
-		meta->refine <= IVFPQ_REFINE_SQ8 &&
-		IvfpqKeyFormGet(meta, &keys) &&
-		(meta->nlists == 0 ||
-		 (meta->dims > 0 && meta->pq_dim <= meta->dims &&
-		  meta->nparents > 0 && meta->nparents <= meta->nlists &&
-		  (meta->refine == IVFPQ_REFINE_NONE ||
-		   meta->dims <= IvfpqRecordMaxDims()) &&
-		  IvfpqLayoutGet(&checker->layout, meta) &&
-		  isfinite(meta->scale) && meta->scale > 0)))
+	if (IvfpqMetaIsInRange(meta) &&
+		(meta->nlists == 0 || IvfpqLayoutGet(&checker->layout, meta)))
 		return true;
 	problem(checker, true, IVFPQ_METAPAGE, IVFPQ_NO_LIST,
 			"its parameters are out of range");
@@ -228,35 +214,73 @@ IvfpqCheckMeta(IvfpqChecker *checker, int metric)
 }
 
 /*
- * The pages of one array: readable, of their kind, and all values finite, if
- * they are numbers.
+ * Values from number `done` on of an array, on a page that is readable and of
+ * its kind; NULL if it is not.  *n: how many.
  */
+static const float4 *
+array_page(IvfpqChecker *checker, const char *name, BlockNumber blkno,
+		   int64 nvalues, int64 done, int64 *n)
+{
+	*n = Min(IVFPQ_FLOATS_PER_PAGE, nvalues - done);
+	if (!IvfpqCheckCopyPage(checker, blkno))
+		problem(checker, true, blkno, IVFPQ_NO_LIST,
+				"it cannot be read: %s", checker->message);
+	else if (!IvfpqPageIs((Page) checker->page, IVFPQ_KIND_ARRAY))
+		problem(checker, true, blkno, IVFPQ_NO_LIST,
+				"it does not hold %s", name);
+	else
+		return (const float4 *) PageGetContents((Page) checker->page);
+	return NULL;
+}
+
+/* One array: all its values are finite, if they are numbers. */
 static void
-check_array(IvfpqChecker *checker, const char *name, BlockNumber first,
+check_array(IvfpqChecker *checker, const char *name, BlockNumber blkno,
 			int64 nvalues, bool numbers)
 {
-	for (int64 done = 0; done < nvalues; done += IVFPQ_FLOATS_PER_PAGE)
+	int64		n;
+
+	for (int64 done = 0; done < nvalues; done += n, blkno++)
 	{
-		BlockNumber blkno = first +
-		(BlockNumber) (done / IVFPQ_FLOATS_PER_PAGE);
-		int64		n = Min(IVFPQ_FLOATS_PER_PAGE, nvalues - done);
-		const float4 *values;
+		const float4 *values = array_page(checker, name, blkno, nvalues,
+										  done, &n);
 		bool		finite = true;
 
-		if (!IvfpqCheckCopyPage(checker, blkno))
+		for (int64 i = 0; numbers && values != NULL && i < n; i++)
+			finite &= isfinite(values[i]) != 0;
+		if (!finite)
 			problem(checker, true, blkno, IVFPQ_NO_LIST,
-					"it cannot be read: %s", checker->message);
-		else if (!IvfpqPageIs((Page) checker->page, IVFPQ_KIND_ARRAY))
-			problem(checker, true, blkno, IVFPQ_NO_LIST,
-					"it does not hold %s", name);
-		else
+					"a value of %s is not finite", name);
+	}
+}
+
+/* The parents' first lists: from 0 to the number of lists, ascending. */
+static void
+check_starts(IvfpqChecker *checker)
+{
+	const IvfpqMetaData *meta = &checker->meta;
+	BlockNumber blkno = meta->starts;
+	int64		nvalues = meta->nparents + 1;
+	int32		last = -1;
+	int64		n;
+
+	for (int64 done = 0; done < nvalues; done += n, blkno++)
+	{
+		const int32 *starts = (const int32 *)
+		array_page(checker, "the parents' lists", blkno, nvalues, done, &n);
+
+		if (starts == NULL)
+			return;
+		for (int64 i = 0; i < n; i++)
 		{
-			values = (const float4 *) PageGetContents((Page) checker->page);
-			for (int64 i = 0; numbers && i < n; i++)
-				finite &= isfinite(values[i]) != 0;
-			if (!finite)
+			if (starts[i] <= last || (done + i == 0 && starts[i] != 0) ||
+				(done + i == meta->nparents && starts[i] != meta->nlists))
+			{
 				problem(checker, true, blkno, IVFPQ_NO_LIST,
-						"a value of %s is not finite", name);
+						"the parents' lists do not follow each other");
+				return;
+			}
+			last = starts[i];
 		}
 	}
 }
@@ -274,8 +298,7 @@ IvfpqCheckModel(IvfpqChecker *checker)
 	check_array(checker, "codebooks", meta->codebooks, 16 * dims, true);
 	check_array(checker, "parents", meta->parents, meta->nparents * dims,
 				true);
-	check_array(checker, "the parents' lists", meta->starts,
-				meta->nparents + 1, true);
+	check_starts(checker);
 	check_array(checker, "centroids", meta->centroids, meta->nlists * dims,
 				true);
 	check_array(checker, "the centroids' codes", meta->codes,

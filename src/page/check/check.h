@@ -42,9 +42,8 @@ typedef struct IvfpqChecker
 	void		(*take) (void *arg, const IvfpqFound *found, int64 nfound);
 	/* forget what was taken: it comes again */
 	void		(*forget) (void *arg);
-	/* rows of a refine page's slots, pages ascending, after all copies */
-	void		(*records) (void *arg, BlockNumber blkno,
-							const ItemPointerData *tids, int n);
+	/* a refine page with n slots, pages ascending, after all copies */
+	void		(*records) (void *arg, BlockNumber blkno, Page page, int n);
 
 	IvfpqMetaData meta;
 	IvfpqLayout layout;

@@ -61,13 +61,12 @@ check_record(IvfpqChecker *checker, BlockNumber blkno, int slot,
 				slot + 1);
 }
 
-/* The refine page in checker->page; hands its TIDs on. */
+/* The refine page in checker->page; hands it on. */
 void
 IvfpqCheckRecordPage(IvfpqChecker *checker, BlockNumber blkno)
 {
 	int			dims = checker->meta.dims;
 	int			nslots = IvfpqRecordSlots(dims);
-	ItemPointerData *tids = palloc(nslots * sizeof(ItemPointerData));
 	int			nused = 0;
 	int			counted;
 
@@ -77,7 +76,6 @@ IvfpqCheckRecordPage(IvfpqChecker *checker, BlockNumber blkno)
 		const IvfpqRecord *record =
 		IvfpqRecordGet((Page) checker->page, dims, i);
 
-		tids[i] = record->tid;
 		if (ItemPointerGetOffsetNumberNoCheck(&record->tid) ==
 			InvalidOffsetNumber)
 			continue;
@@ -87,8 +85,7 @@ IvfpqCheckRecordPage(IvfpqChecker *checker, BlockNumber blkno)
 	if (nused != counted)
 		problem(checker, blkno, "%d refine records are in use, it counts %d",
 				nused, counted);
-	checker->records(checker->arg, blkno, tids, nslots);
-	pfree(tids);
+	checker->records(checker->arg, blkno, (Page) checker->page, nslots);
 }
 
 /* Read the chain's head; false if the metapage cannot be had. */

@@ -1,5 +1,5 @@
 /*
- * keys.c
+ * match.c
  *		Conditions on keys: gv_keys.h says what they mean.
  *
  * Heads are looked at first, a few words; images only of blocks that may have a

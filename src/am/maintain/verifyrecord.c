@@ -1,0 +1,81 @@
+/*
+ * verifyrecord.c
+ *		Do refine records bound their rows?
+ *
+ * A scan in strict order gives a row out when its bound says that no other can
+ * come before it.  A record whose numbers are changed, but are numbers, is not
+ * seen by anything else, and rows come out in a wrong order.  So the row of each
+ * record is fetched: the bound of its distance from itself must be 0.
+ *
+ * A record's TID is its row's as long as a snapshot that is older than the
+ * page's copy sees the row: VACUUM frees records before TIDs are used again.
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "utils/memutils.h"
+
+#include "am/common/engine.h"
+#include "am/common/tid.h"
+#include "am/maintain/maintain.h"
+#include "page/record.h"
+
+/* Begin to compare the records of a trained index, whose model is sound. */
+void
+IvfpqVerifyRecordsBegin(IvfpqVerifyRecords *verify, Relation heap,
+						Relation index, Snapshot snapshot)
+{
+	verify->model = IvfpqModelGet(index);
+	verify->vector = palloc(verify->model->meta.dims * sizeof(float));
+	IvfpqTypeInit(&verify->type, index);
+	IvfpqMeasureBegin(&verify->rows, heap, index, snapshot);
+}
+
+void
+IvfpqVerifyRecordsEnd(IvfpqVerifyRecords *verify)
+{
+	IvfpqMeasureEnd(&verify->rows);
+	pfree(verify->vector);
+	pfree(verify->model);
+}
+
+/* Does the record bound distances of a row with this value? */
+static bool
+bounds_value(IvfpqVerifyRecords *verify, const IvfpqRecord *record,
+			 Datum value)
+{
+	const GvModel *gv = &verify->model->gv;
+	GvRefine	refine = {record->min, record->step, record->error,
+	record->codes};
+	float		bound;
+	const float *raw;
+	int			dims;
+
+	raw = IvfpqValueFloats(&verify->type, value, &dims);
+	if (dims != gv->dims || !IvfpqIsPlaceable(&verify->type, raw, dims))
+		return true;			/* another row's: rows are compared elsewhere */
+	if (!IvfpqIsBoundable(&verify->type, raw, dims))
+		return isinf(record->error);
+	gv_transform(gv, raw, 1, verify->vector);
+	IvfpqCheckStatus(gv_refine_bound(GV_L2, dims, verify->vector, &refine, 1,
+									 &bound));
+	return bound <= 0;
+}
+
+/* Does it bound its row?  One that no snapshot sees does not matter. */
+bool
+IvfpqVerifyRecord(IvfpqVerifyRecords *verify, const IvfpqRecord *record)
+{
+	MemoryContext oldcontext;
+	Datum		value;
+	bool		bounds;
+
+	if (!IvfpqMeasureFetch(&verify->rows, IvfpqTidToId(&record->tid), &value))
+		return true;
+	oldcontext = MemoryContextSwitchTo(verify->rows.context);
+	bounds = bounds_value(verify, record, value);
+	MemoryContextSwitchTo(oldcontext);
+	IvfpqMeasureDone(&verify->rows);
+	return bounds;
+}

@@ -1,0 +1,32 @@
+/*
+ * fuzz.h
+ *		What a fuzz target gives, and how it says that it found a fault.
+ */
+#ifndef FUZZ_H
+#define FUZZ_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* libFuzzer's entry, which replay.c calls as well. */
+extern int	LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/*
+ * Hand inputs to begin with to `keep`, each with a name; replay.c writes them
+ * to files.
+ */
+typedef void (*FuzzKeep) (const char *name, const void *data, size_t size);
+extern void fuzz_seeds(FuzzKeep keep);
+
+/* A fault: both libFuzzer and replay.c take the end for one. */
+#define FAULT(...) \
+	do { \
+		fprintf(stderr, "FAULT %s:%d: ", __func__, __LINE__); \
+		fprintf(stderr, __VA_ARGS__); \
+		fprintf(stderr, "\n"); \
+		abort(); \
+	} while (0)
+
+#endif							/* FUZZ_H */

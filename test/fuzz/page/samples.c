@@ -1,0 +1,248 @@
+/*
+ * samples.c
+ *		Small indexes of every layout, written by page/ itself: no pages of
+ *		theirs need to be kept.
+ */
+#include "samples.h"
+
+#include "am/common/engine.h"
+#include "am/maintain/maintain.h"
+#include "am/scan/search.h"
+#include "page/array.h"
+#include "page/pending.h"
+
+/* What an index is like. */
+typedef struct Kind
+{
+	const char *name;
+	int			version;
+	int			dims;
+	int			pq_dim;
+	int			nlists;			/* 0: untrained */
+	int			nparents;
+	int			copies;
+	int			refine;			/* IvfpqRefine */
+	int			nrows;
+	int			npending;
+}			Kind;
+
+static const Kind kinds[NSAMPLES] = {
+	{"pending", 6, 6, 0, 0, 0, 1, 0, 0, 3000},
+	{"lists", 6, 6, 5, 4, 2, 2, 0, 300, 10},
+	{"refined", 6, 6, 5, 4, 2, 2, 1, 300, 10},
+	{"parts", 6, 500, 490, 2, 1, 1, 0, 80, 0},
+	{"refined parts", 6, 600, 500, 3, 2, 2, 1, 60, 3},
+	{"version 5", 5, 9, 6, 5, 2, 1, 0, 200, 0},
+};
+
+/* A sample's pages. */
+static struct
+{
+	BlockNumber npages;
+	char	   *pages;			/* [npages][BLCKSZ] */
+}			samples[NSAMPLES];
+
+const char *
+sample_name(int sample)
+{
+	return kinds[sample].name;
+}
+
+int
+sample_rows(int sample)
+{
+	return kinds[sample].nrows + kinds[sample].npending;
+}
+
+/* Some of 20 clusters. */
+void
+sample_vector(int dims, int row, float *vector)
+{
+	uint32		seed = (uint32) row * 2654435761u;
+
+	for (int i = 0; i < dims; i++)
+	{
+		seed = seed * 1664525 + 1013904223;
+		vector[i] = (float) (row % 20 * (i % 7)) / 10 +
+			(float) (seed >> 8) / (1 << 24);
+	}
+}
+
+ItemPointerData
+sample_tid(int row)
+{
+	ItemPointerData tid;
+
+	ItemPointerSet(&tid, row / 200, row % 200 + 1);
+	return tid;
+}
+
+/* The row, or a number that is none's. */
+int
+sample_row(const ItemPointerData *tid)
+{
+	BlockNumber blkno = ItemPointerGetBlockNumberNoCheck(tid);
+	int			offset = ItemPointerGetOffsetNumberNoCheck(tid);
+
+	return offset >= 1 && offset <= 200 && blkno < TABLE_PAGES ?
+		(int) blkno * 200 + offset - 1 : PG_INT32_MAX;
+}
+
+/* Vectors [n][dims] of rows far apart. */
+static float *
+vectors(int dims, int n)
+{
+	float	   *all = palloc0(Max(n, 1) * dims * sizeof(float));
+
+	for (int i = 0; i < n; i++)
+		sample_vector(dims, 3 * i, all + i * dims);
+	return all;
+}
+
+/* Arrays and an empty directory. */
+static void
+write_model(IvfpqMetaData *meta, const Kind *kind)
+{
+	int			dims = kind->dims;
+	float	   *mean = palloc0(dims * sizeof(float));
+	float	   *codebooks = vectors(dims, GV_CODEWORDS);
+	float	   *centroids = vectors(dims, kind->nlists);
+	int32	   *starts = palloc((kind->nparents + 1) * sizeof(int32));
+	IvfpqListEntry *entries = palloc0(kind->nlists * sizeof(IvfpqListEntry));
+	GvModel		gv = {GV_L2, dims, kind->pq_dim, 1, mean, codebooks};
+	GvTree		tree = {dims, kind->nparents, kind->nlists, centroids, starts,
+	centroids};
+
+	for (int p = 0; p <= kind->nparents; p++)
+		starts[p] = kind->nlists * p / kind->nparents;
+	IvfpqMetaPlace(meta, 0);
+	IvfpqMetaPlace(meta, IvfpqReserve(&backend_index, IvfpqModelPages(meta),
+									  false));
+	IvfpqArrayWrite(&backend_index, meta->mean, mean, dims, false);
+	IvfpqArrayWrite(&backend_index, meta->codebooks, codebooks,
+					GV_CODEWORDS * dims, false);
+	IvfpqArrayWrite(&backend_index, meta->parents, centroids,
+					kind->nparents * dims, false);
+	IvfpqArrayWrite(&backend_index, meta->starts, (const float *) starts,
+					kind->nparents + 1, false);
+	IvfpqArrayWrite(&backend_index, meta->centroids, centroids,
+					kind->nlists * dims, false);
+	IvfpqCodedWrite(&backend_index, meta, &gv, &tree, false);
+	IvfpqDirectoryWrite(&backend_index, meta, entries, false);
+}
+
+/* What training and calibration say. */
+static void
+fill_meta(IvfpqMetaData *meta, const Kind *kind)
+{
+	meta->pq_dim = kind->pq_dim;
+	meta->nlists = kind->nlists;
+	meta->nparents = kind->nparents;
+	meta->copies = kind->copies;
+	meta->refine = kind->refine;
+	meta->rows_at_training = kind->nrows;
+	meta->rows_at_calibration = kind->nrows;
+	meta->calibrated_depths = 2;
+	for (int d = 0; d < 2; d++)
+		for (int t = 0; t < IVFPQ_TARGETS; t++)
+			meta->targets[d][t] = (IvfpqTarget)
+		{
+			1 + d, 20 + t
+		};
+}
+
+/* An index of older days lacks what is new. */
+static void
+make_older(int version)
+{
+	IvfpqMetaData *meta =
+	(IvfpqMetaData *) PageGetContents(backend_page(IVFPQ_METAPAGE));
+
+	meta->version = version;
+	for (int d = 0; d < IVFPQ_DEPTHS_5; d++)
+		memcpy(meta->targets_5[d], meta->targets[d],
+			   sizeof(meta->targets_5[d]));
+	memset(meta->targets, 0, sizeof(meta->targets));
+	meta->calibrated_depths = 0;
+}
+
+/* BackendAct: write the index of a kind. */
+static void
+write_index(void *arg)
+{
+	const		Kind *kind = arg;
+	IvfpqMetaData meta;
+
+	IvfpqMetaInit(&meta, GV_L2, kind->dims);
+	IvfpqMetaCreate(&backend_index, MAIN_FORKNUM, &meta);
+	/* pending rows come before the index is trained */
+	for (int row = 0; row < kind->npending; row++)
+	{
+		ItemPointerData tid = sample_tid(kind->nrows + row);
+
+		(void) IvfpqPendingAppend(&backend_index, &tid, kind->dims);
+	}
+	IvfpqMetaRead(&backend_index, &meta);
+	if (kind->nlists > 0)
+	{
+		IvfpqModel *model;
+
+		fill_meta(&meta, kind);
+		write_model(&meta, kind);
+		IvfpqMetaRewrite(&backend_index, &meta);
+		model = IvfpqModelGet(&backend_index);
+		for (int row = 0; row < kind->nrows; row++)
+		{
+			float	   *vector = vectors(kind->dims, 1);
+			ItemPointerData tid = sample_tid(row);
+
+			sample_vector(kind->dims, row, vector);
+			IvfpqInsertCopies(&backend_index, model, vector, true, &tid, NULL);
+		}
+	}
+	if (kind->version < IVFPQ_VERSION)
+		make_older(kind->version);
+}
+
+/* No pages, and nothing that the session knows of earlier ones. */
+static void
+clear(void)
+{
+	backend_clear();
+	if (backend_index.rd_amcache != NULL)
+		pfree(backend_index.rd_amcache);
+	backend_index.rd_amcache = NULL;
+	if (!backend_keeps_nothing())
+		FAULT("memory is left that nothing leads to");
+}
+
+static void
+make_sample(int sample)
+{
+	clear();
+	if (!backend_try("making a sample", write_index, (void *) &kinds[sample]))
+		FAULT("sample %s cannot be made", kinds[sample].name);
+	samples[sample].npages = backend_npages();
+	samples[sample].pages = malloc((size_t) backend_npages() * BLCKSZ);
+	for (BlockNumber i = 0; i < backend_npages(); i++)
+		memcpy(samples[sample].pages + (size_t) i * BLCKSZ, backend_page(i),
+			   BLCKSZ);
+}
+
+void
+sample_close(void)
+{
+	clear();
+}
+
+void
+sample_open(int sample)
+{
+	if (samples[sample].pages == NULL)
+		make_sample(sample);
+	clear();
+	backend_set_npages(samples[sample].npages);
+	for (BlockNumber i = 0; i < samples[sample].npages; i++)
+		memcpy(backend_page(i), samples[sample].pages + (size_t) i * BLCKSZ,
+			   BLCKSZ);
+}

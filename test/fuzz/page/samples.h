@@ -1,0 +1,55 @@
+/*
+ * samples.h
+ *		Small indexes of every layout, written by page/ itself (samples.c), and
+ *		damage done to them (damage.c).
+ */
+#ifndef SAMPLES_H
+#define SAMPLES_H
+
+#include "backend/backend.h"
+
+#include "page/page.h"
+
+#define NSAMPLES	6
+
+/* A row's vector; all rows of an index differ. */
+extern void sample_vector(int dims, int row, float *vector);
+extern ItemPointerData sample_tid(int row);
+extern int	sample_row(const ItemPointerData *tid);
+
+/* Put a sample's pages where the session finds its index. */
+extern void sample_open(int sample);
+extern void sample_close(void);
+extern const char *sample_name(int sample);
+extern int	sample_rows(int sample);
+
+/* One change of an index's pages. */
+typedef enum DamageKind
+{
+	DAMAGE_BYTE,				/* `value` to offset `at` */
+	DAMAGE_SHORT,
+	DAMAGE_LONG,
+	DAMAGE_ADD,					/* `value` is added to 4 bytes at `at` */
+	DAMAGE_BIT,					/* bit `value` of the byte at `at` */
+	DAMAGE_COPY,				/* the page `value` in its place */
+	DAMAGE_SWAP,				/* both change places */
+	DAMAGE_ZERO,
+	DAMAGE_TEAR,				/* from `at` on it is page `value` */
+	DAMAGE_CUT,					/* it is the first that is missing */
+	DAMAGE_FREE,				/* the map says that `at` bytes of it are free */
+	NDAMAGES
+}			DamageKind;
+
+typedef struct Damage
+{
+	uint8		page;
+	uint8		kind;			/* DamageKind */
+	uint16		at;
+	uint32		value;
+}			Damage;
+
+#define MOST_DAMAGES	64
+
+extern void damage_index(const Damage *damages, int n);
+
+#endif							/* SAMPLES_H */

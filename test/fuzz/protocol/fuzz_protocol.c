@@ -1,0 +1,468 @@
+/*
+ * fuzz_protocol.c
+ *		Conversations with gpuvecd, whose thread of sessions and threads of
+ *		others run here one after another, without sockets.
+ *
+ * An input is what one client sends, from its hello on, behind a byte that says
+ * how much of it comes at a time: with RUDE the next message may come before
+ * the last one is answered.  The same bytes are the memory that it
+ * shares.  Whatever they are, the server goes on: another client's mirror
+ * still gives the answers that it gave before.
+ */
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "fuzz.h"
+#include "server/gv_server.h"
+#include "server/scripts.h"
+
+#define BUDGET		((int64_t) 64 << 20)
+#define RUDE		0x80
+
+/* Of the tests whose scripts are used. */
+long		unit_passed;
+long		unit_failed;
+uint64_t	unit_seed = 20;
+bool		unit_small;
+bool		test_long;
+const char *test_engine = "cpu";
+bool		test_card;
+
+/* gpuvecd.c's */
+GvServer	gv_server;
+
+/* Of test/unit/server/check_builders.c, for a connection that is not there. */
+int
+builder_receive(int fd, GvMessageType type, void **payload, uint32_t *length)
+{
+	FAULT("there is no connection");
+}
+
+/* What the client sends, and what it was sent. */
+static struct
+{
+	const char *bytes;
+	size_t		left;
+	size_t		step;			/* bytes at a time */
+	size_t		message;		/* left of the message; rude: of all */
+	bool		rude;
+	int			memory;			/* a memfd, which comes with the first */
+	bool		passed;			/* it did */
+	char	   *answer;			/* NULL: nobody looks at it */
+	size_t		answer_bytes;
+	size_t		answer_room;
+}			wire = {.memory = -1};
+
+/* ---- the system, as the server's files call it (Makefile) */
+
+ssize_t		wire_recv(int fd, void *to, size_t room, int flags);
+ssize_t		wire_recvmsg(int fd, struct msghdr *message, int flags);
+ssize_t		wire_send(int fd, const void *bytes, size_t n, int flags);
+int			wire_pthread_create(pthread_t *thread, const pthread_attr_t *attr,
+								void *(*start) (void *), void *arg);
+
+ssize_t
+wire_recv(int fd, void *to, size_t room, int flags)
+{
+	size_t		n = room;
+	GvMessage	header;
+
+	if (wire.message == 0 && wire.left >= sizeof(header))
+	{
+		memcpy(&header, wire.bytes, sizeof(header));
+		wire.message = sizeof(header) + header.length;
+	}
+	if (wire.rude || wire.message == 0)
+		wire.message = wire.left;
+	n = n < wire.step ? n : wire.step;
+	n = n < wire.left ? n : wire.left;
+	n = n < wire.message ? n : wire.message;
+	if (n > 0)
+		memcpy(to, wire.bytes, n);
+	wire.bytes += n;
+	wire.left -= n;
+	wire.message -= n;
+	return (ssize_t) n;
+}
+
+/* With the first bytes that a thread reads comes the memory. */
+ssize_t
+wire_recvmsg(int fd, struct msghdr *message, int flags)
+{
+	struct cmsghdr *control = CMSG_FIRSTHDR(message);
+	int			passed;
+
+	message->msg_controllen = 0;
+	if (!wire.passed)
+	{
+		passed = dup(wire.memory);
+		control->cmsg_level = SOL_SOCKET;
+		control->cmsg_type = SCM_RIGHTS;
+		control->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(control), &passed, sizeof(int));
+		message->msg_controllen = CMSG_SPACE(sizeof(int));
+		wire.passed = true;
+	}
+	return wire_recv(fd, message->msg_iov->iov_base,
+					 message->msg_iov->iov_len, flags);
+}
+
+ssize_t
+wire_send(int fd, const void *bytes, size_t n, int flags)
+{
+	/* that all of it is there is for sanitizers to say */
+	volatile char last = ((const char *) bytes)[n - 1];
+
+	(void) last;
+	if (wire.answer == NULL)
+		return (ssize_t) n;
+	if (wire.answer_bytes + n > wire.answer_room)
+		FAULT("an answer of %zu bytes", wire.answer_bytes + n);
+	memcpy(wire.answer + wire.answer_bytes, bytes, n);
+	wire.answer_bytes += n;
+	return (ssize_t) n;
+}
+
+/* A client's thread runs to its end before anything else goes on. */
+int
+wire_pthread_create(pthread_t *thread, const pthread_attr_t *attr,
+					void *(*start) (void *), void *arg)
+{
+	(void) start(arg);
+	return 0;
+}
+
+/* ---- gpuvecd.c's, loop.c's and log.c's */
+
+void
+gv_log(const char *level, const char *format,...)
+{
+	char		line[1000];
+	va_list		args;
+
+	va_start(args, format);
+	vsnprintf(line, sizeof(line), format, args);
+	va_end(args);
+}
+
+bool
+gv_server_failed(void)
+{
+	return false;
+}
+
+GvRefusalCode
+gv_status_refusal(GvStatus status)
+{
+	if (status == GV_FAILED)
+		FAULT("the engine failed");
+	return status == GV_OK ? 0 : status == GV_NO_MEMORY ?
+		GV_REFUSED_NO_MEMORY : GV_REFUSED_PROTOCOL;
+}
+
+/* Nothing depends on the time. */
+uint64_t
+gv_now_ns(void)
+{
+	return UINT64_C(1000000000000);
+}
+
+void
+gv_loop_wake(void)
+{
+}
+
+bool
+gv_loop_stops(void)
+{
+	return false;
+}
+
+bool
+gv_loop_answer(GvConnection *connection)
+{
+	return gv_connection_flush(connection, false) == GV_FLUSHED;
+}
+
+/* ---- a client */
+
+/* It said something; *goes_on: may it go on?  False if its thread closed it. */
+static bool
+answer_message(GvConnection *connection, bool *goes_on)
+{
+	bool		greets = connection->role == 0;
+
+	gv_message_answer(connection);
+	if (greets && connection->role != 0 &&
+		connection->role != GV_ROLE_SESSION)
+	{
+		(void) gv_loop_answer(connection);
+		if (!gv_loader_start(connection))
+			FAULT("no thread");
+		return false;
+	}
+	while (gv_turns_busy())
+		gv_turns_go_on(1);
+	(void) gv_loop_answer(connection);
+	*goes_on = !connection->ending;
+	return true;
+}
+
+/* The whole life of a client that sends these bytes. */
+static void
+converse(const void *bytes, size_t size, uint8_t manner)
+{
+	static uint64_t number;
+	GvConnection *connection = gv_connection_open(open("/dev/null", O_RDWR),
+												  ++number);
+	bool		goes_on = true;
+
+	wire.bytes = bytes;
+	wire.left = size;
+	wire.step = manner % RUDE == 0 ? SIZE_MAX : manner % RUDE;
+	wire.rude = (manner & RUDE) != 0;
+	wire.message = 0;
+	wire.passed = false;
+	gv_count(connections, 1);
+	while (goes_on)
+	{
+		switch (gv_connection_receive(connection, false))
+		{
+			case GV_RECEIVED_PART:
+				continue;
+			case GV_RECEIVED_WHOLE:
+				if (!answer_message(connection, &goes_on))
+					return;
+				break;
+			case GV_RECEIVED_WRONG:
+				(void) gv_loop_answer(connection);
+				goes_on = false;
+				break;
+			case GV_RECEIVED_END:
+				goes_on = false;
+				break;
+		}
+	}
+	gv_connection_close(connection);
+	gv_count(connections, -1);
+}
+
+/* ---- the other client, whose mirror stays */
+
+static GvMirrorKey healthy;
+static char *question;			/* hello and search */
+static size_t question_bytes;
+static char first_answer[1 << 16];
+static size_t first_bytes;
+
+/* All messages of a script, one behind the other; the caller's to free. */
+static char *
+join(const Script *script, int first, int end, size_t *bytes)
+{
+	char	   *all = NULL;
+	int			i;
+
+	*bytes = 0;
+	for (i = first; i < end; i++)
+	{
+		all = realloc(all, *bytes + script->bytes[i]);
+		memcpy(all + *bytes, script->messages[i], script->bytes[i]);
+		*bytes += script->bytes[i];
+	}
+	return all;
+}
+
+/* What the other client is told, without times. */
+static size_t
+ask(char *answer, size_t room)
+{
+	const size_t welcome = sizeof(GvMessage) + sizeof(GvWelcome);
+	GvSearchReply *reply;
+
+	wire.answer = answer;
+	wire.answer_bytes = 0;
+	wire.answer_room = room;
+	converse(question, question_bytes, 0);
+	wire.answer = NULL;
+	reply = (GvSearchReply *) (answer + welcome + sizeof(GvMessage));
+	if (wire.answer_bytes < welcome + sizeof(GvMessage) + sizeof(*reply))
+		FAULT("the healthy mirror gives no answer");
+	reply->queued_us = reply->engine_us = 0;
+	return wire.answer_bytes;
+}
+
+static TestIndex
+small_index(void)
+{
+	return make_index(GV_L2, 5, 3, 4, 2, 30, true);
+}
+
+static void
+set_up(void)
+{
+	GvDevice	devices[GV_MAX_DEVICES];
+	int32_t		ndevices;
+	int64_t		budget = BUDGET;
+	TestIndex	index = small_index();
+	Script		script = {0};
+	char	   *bytes;
+	size_t		size;
+
+	gv_server.engine = "cpu";
+	gv_server.release = "fuzzed";
+	gv_server.max_connections = 10;
+	if (gv_mirrors_open(&gv_cpu_mirrors, "", devices, &ndevices) != GV_OK ||
+		gv_builders_open(&gv_cpu_builders) != GV_OK ||
+		gv_sets_open(&gv_cpu_sets) != GV_OK)
+		FAULT("no engine");
+	gv_mirrors_init(&budget, 1, 3600);
+	if (gv_turns_open() != GV_OK)
+		FAULT("no turns");
+	wire.memory = memfd_create("fuzz", MFD_ALLOW_SEALING);
+	if (ftruncate(wire.memory, 1 << 16) != 0 ||
+		fcntl(wire.memory, F_ADD_SEALS, F_SEAL_SHRINK) != 0)
+		FAULT("no memory to share");
+
+	healthy = test_key(1);
+	loader_script(&script, &healthy, &index);
+	/* but for the search, STATES and DROP at the end */
+	bytes = join(&script, 0, script.n - 3, &size);
+	converse(bytes, size, 0);
+	free(bytes);
+	free_script(&script);
+	session_script(&script, &healthy, &index);
+	question = join(&script, 0, 2, &question_bytes);
+	free_script(&script);
+	free_index(&index);
+	first_bytes = ask(first_answer, sizeof(first_answer));
+}
+
+/* Drop what the client under test left, and ask the other one. */
+static void
+look_around(void)
+{
+	static GvMirrorStatus mirrors[1000];
+	GvStatusReply reply = {0};
+	char		answer[sizeof(first_answer)];
+	int32_t		n;
+	int32_t		i;
+
+	n = gv_mirrors_status(&reply, mirrors, 1000);
+	for (i = 0; i < n; i++)
+		if (!gv_same_key(&mirrors[i].key, &healthy))
+			gv_mirrors_drop(&mirrors[i].key);
+	memset(&reply, 0, sizeof(reply));
+	n = gv_mirrors_status(&reply, mirrors, 1000);
+	if (n != 1 || reply.used != mirrors[0].bytes)
+		FAULT("%d mirrors and %lld bytes are left, of which %lld are used",
+			  n, (long long) reply.used, (long long) mirrors[0].bytes);
+	if (gv_server.connections != 0 || gv_server.loaders != 0)
+		FAULT("%d connections, %d threads are left", gv_server.connections,
+			  gv_server.loaders);
+	if (ask(answer, sizeof(answer)) != first_bytes ||
+		memcmp(answer, first_answer, first_bytes) != 0)
+		FAULT("the healthy mirror answers otherwise");
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	size_t		n = size < 1 << 16 ? size : 1 << 16;
+
+	if (size == 0)
+		return 0;
+	if (question == NULL)
+		set_up();
+	if (pwrite(wire.memory, data + 1, n - 1, 0) != (ssize_t) n - 1)
+		FAULT("the shared memory cannot be written");
+	converse(data + 1, size - 1, data[0]);
+	look_around();
+	return 0;
+}
+
+static void
+keep_script(FuzzKeep keep, const char *name, Script *script)
+{
+	size_t		size;
+	char	   *bytes = join(script, 0, script->n, &size);
+	char	   *input = malloc(size + 1);
+
+	input[0] = 0;
+	memcpy(input + 1, bytes, size);
+	keep(name, input, size + 1);
+	free(input);
+	free(bytes);
+}
+
+/* A loader whose first array lies in memory: that of the second message. */
+static void
+keep_shared(FuzzKeep keep, const GvMirrorKey *key, const TestIndex *index)
+{
+	GvMessage	headers[2] = {{sizeof(GvMemoryRequest), GV_MSG_MEMORY, 0},
+	{sizeof(GvHereRequest), GV_MSG_HERE, 0}};
+	GvMemoryRequest memory = {1 << 16};
+	GvHereRequest here = {0};
+	Script		script = {0};
+	Script		shared = {0};
+	char		bytes[2][sizeof(GvMessage) + 8];
+
+	loader_script(&script, key, index);
+	here.offset = script.bytes[0] + sizeof(bytes) + script.bytes[1];
+	memcpy(bytes[0], &headers[0], sizeof(GvMessage));
+	memcpy(bytes[0] + sizeof(GvMessage), &memory, 8);
+	memcpy(bytes[1], &headers[1], sizeof(GvMessage));
+	memcpy(bytes[1] + sizeof(GvMessage), &here, 8);
+	shared.n = 5;
+	shared.messages[0] = script.messages[0];
+	shared.messages[1] = bytes[0];
+	shared.messages[2] = script.messages[1];
+	shared.messages[3] = bytes[1];
+	shared.messages[4] = script.messages[2];
+	shared.bytes[0] = script.bytes[0];
+	shared.bytes[1] = shared.bytes[3] = sizeof(bytes[0]);
+	shared.bytes[2] = script.bytes[1];
+	shared.bytes[4] = script.bytes[2];
+	keep_script(keep, "loader-here", &shared);
+	free_script(&script);
+}
+
+/* What a client of each role says. */
+void
+fuzz_seeds(FuzzKeep keep)
+{
+	static const int sets[] = {0, 2, 3, 7};
+	TestIndex	index = small_index();
+	GvMirrorKey key = test_key(1000);
+	GvMirrorKey other = test_key(1);
+	Script		script = {0};
+	size_t		i;
+
+	session_script(&script, &other, &index);
+	keep_script(keep, "session", &script);
+	free_script(&script);
+	for (i = 0; i < 2; i++)
+	{
+		loader_script(&script, &key, &index);
+		keep_script(keep, i == 0 ? "loader-1" : "loader-2", &script);
+		free_script(&script);
+	}
+	builder_script(&script, &index);
+	keep_script(keep, "builder", &script);
+	free_script(&script);
+	keep_shared(keep, &key, &index);
+	for (i = 0; i < sizeof(sets) / sizeof(sets[0]); i++)
+	{
+		char		name[16];
+
+		set_script(&script, sets[i]);
+		snprintf(name, sizeof(name), "set-%d", sets[i]);
+		keep_script(keep, name, &script);
+		free_script(&script);
+	}
+	free_index(&index);
+}

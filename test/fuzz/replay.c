@@ -1,0 +1,118 @@
+/*
+ * replay.c
+ *		Runs a fuzz target on files, without libFuzzer; or writes its seeds.
+ *
+ * usage: TARGET FOLDER...			every file in there; FOLDER may be a file
+ *		  TARGET --seeds FOLDER		writes what the target begins with
+ *
+ * A fault ends the process.  Prints "fuzz: N passed, 0 failed" else.
+ */
+#include <dirent.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "fuzz.h"
+
+static long passed;
+static const char *folder;
+
+static void
+replay_file(const char *path)
+{
+	FILE	   *file = fopen(path, "rb");
+	size_t		size = 0;
+	size_t		room = 1 << 16;
+	uint8_t    *data = malloc(room);
+	uint8_t    *exact;
+
+	if (file == NULL || data == NULL)
+	{
+		perror(path);
+		exit(2);
+	}
+	for (;;)
+	{
+		size_t		n = fread(data + size, 1, room - size, file);
+
+		size += n;
+		if (n == 0)
+			break;
+		if (size == room)
+			data = realloc(data, room *= 2);
+	}
+	fclose(file);
+	/* no byte more, so that what reads behind it is seen */
+	exact = malloc(size > 0 ? size : 1);
+	memcpy(exact, data, size);
+	free(data);
+	/* which one it was, if it does not come back */
+	fprintf(stderr, "%s\n", path);
+	LLVMFuzzerTestOneInput(exact, size);
+	free(exact);
+	passed++;
+}
+
+static void
+replay(const char *path)
+{
+	struct dirent **entries;
+	struct stat status;
+	int			n;
+	int			i;
+
+	if (stat(path, &status) == 0 && !S_ISDIR(status.st_mode))
+	{
+		replay_file(path);
+		return;
+	}
+	n = scandir(path, &entries, NULL, alphasort);
+	if (n < 0)
+	{
+		perror(path);
+		exit(2);
+	}
+	for (i = 0; i < n; i++)
+	{
+		char		name[4096];
+
+		snprintf(name, sizeof(name), "%s/%s", path, entries[i]->d_name);
+		if (entries[i]->d_name[0] != '.')
+			replay_file(name);
+		free(entries[i]);
+	}
+	free(entries);
+}
+
+/* FuzzKeep */
+static void
+write_seed(const char *name, const void *data, size_t size)
+{
+	char		path[4096];
+	FILE	   *file;
+
+	snprintf(path, sizeof(path), "%s/%s", folder, name);
+	file = fopen(path, "wb");
+	if (file == NULL || fwrite(data, 1, size, file) != size ||
+		fclose(file) != 0)
+	{
+		perror(path);
+		exit(2);
+	}
+}
+
+int
+main(int argc, char **argv)
+{
+	int			i;
+
+	if (argc == 3 && strcmp(argv[1], "--seeds") == 0)
+	{
+		folder = argv[2];
+		fuzz_seeds(write_seed);
+		return 0;
+	}
+	for (i = 1; i < argc; i++)
+		replay(argv[i]);
+	printf("fuzz: %ld passed, 0 failed\n", passed);
+	return passed == 0;
+}
