@@ -7,7 +7,7 @@
 
 #include "utils/tuplesort.h"
 
-#include "am/common/engine.h"
+#include "engine/gv_engine.h"
 #include "page/pending.h"
 
 extern Tuplesortstate *IvfpqSortTids(Relation index,

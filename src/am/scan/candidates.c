@@ -108,8 +108,11 @@ IvfpqSearchSettle(IvfpqSearch *search)
 	search->matched += search->scan.matched;
 }
 
-/* Go on with the search that is open, for the best `capacity` copies. */
-void
+/*
+ * Go on with the search that is open, for the best `capacity` copies; false if
+ * copies among them may have been left out already.
+ */
+bool
 IvfpqSearchWiden(IvfpqSearch *search, int capacity)
 {
 	GvTopK		found;
@@ -122,6 +125,7 @@ IvfpqSearchWiden(IvfpqSearch *search, int capacity)
 		gv_topk_push(&search->candidates, found.scores[i], found.ids[i]);
 	pfree(found.scores);
 	pfree(found.ids);
+	return found.count < found.capacity;
 }
 
 /* Offer the copies of the i-th nearest list, which is open. */

@@ -410,6 +410,8 @@ IvfpqDepthQuota(IvfpqScan *state, const uint64 *ids, int64 count)
 	}
 	state->passed = passed;
 	state->passed_near = nearer;
+	if (state->filter == NULL)	/* rechecks of keys, by chance */
+		return passed;
 	if (!is_spread(state))
 		return nearer;
 	return Min(passed, within + (int64) (MOST_BEHIND * nearer));

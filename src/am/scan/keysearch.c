@@ -70,6 +70,7 @@ typedef struct Reading
 	int			next;			/* of search->lists */
 	double		flat_share;		/* of all copies read those that fulfil it */
 	bool		grows;			/* the share, with the distance */
+	bool		left_out;		/* copies were, before more were kept */
 	IvfpqEffort effort;			/* what the share asks for */
 } Reading;
 
@@ -231,7 +232,8 @@ widen(Reading *reading)
 		goal->candidates > MOST_SPARSE / KEPT_SPARSE)
 		return;
 	goal->candidates *= KEPT_SPARSE;
-	IvfpqSearchWiden(search, goal->candidates * search->model->meta.copies);
+	reading->left_out = !IvfpqSearchWiden(search, goal->candidates *
+										  search->model->meta.copies);
 }
 
 /* Read `wanted` lists, then as many as the share asks for. */
@@ -343,7 +345,8 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 
 	goal->everything = reading.effort.everything && !goal->reads_all;
 	goal->is_all = reading.nread >= goal->most_probes &&
-		search->found_all && search->candidates.count < goal->candidates;
+		search->found_all && !reading.left_out &&
+		search->candidates.count < goal->candidates;
 	if (!goal->is_all)
 		search->candidates.count = count_candidates(&reading);
 	pfree(reading.is_read);

@@ -146,7 +146,7 @@ extern void IvfpqSearchList(IvfpqSearch *search, int i);
 extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
 							 const IvfpqBlockView *view);
 extern void IvfpqSearchSettle(IvfpqSearch *search);
-extern void IvfpqSearchWiden(IvfpqSearch *search, int capacity);
+extern bool IvfpqSearchWiden(IvfpqSearch *search, int capacity);
 extern void IvfpqSearchLists(IvfpqSearch *search, int first, int end);
 extern void IvfpqSearchTake(IvfpqSearch *search, int candidates);
 extern void IvfpqSearchDistinct(IvfpqSearch *search, int n);
