@@ -7,12 +7,12 @@ CREATE EXTENSION IF NOT EXISTS gpuvec_pgvector;
 
 SELECT opcname, opcintype::regtype, opcdefault, amvalidate(c.oid)
 FROM pg_opclass AS c JOIN pg_am AS a ON a.oid = c.opcmethod
-WHERE amname = 'gpuivfpq' AND opcintype <> 'real[]'::regtype
+WHERE amname = 'gpuivfpq' AND opcintype IN ('vector'::regtype, 'halfvec'::regtype)
 ORDER BY 1;
 SELECT opfname, amopstrategy, amopopr::regoperator
 FROM pg_amop AS o JOIN pg_opfamily AS f ON f.oid = o.amopfamily
 	JOIN pg_am AS a ON a.oid = f.opfmethod
-WHERE amname = 'gpuivfpq' AND amoplefttype <> 'real[]'::regtype
+WHERE amname = 'gpuivfpq' AND amoplefttype IN ('vector'::regtype, 'halfvec'::regtype)
 ORDER BY opfname, amoprighttype::regtype::text COLLATE "C";
 
 CREATE TABLE mixed (id int, v vector(3), h halfvec(3), e real[]);

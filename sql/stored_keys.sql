@@ -137,3 +137,4 @@ CREATE INDEX wide_2 ON wide USING gpuivfpq (v, a, b) WITH (lists = 2, train_rows
 CREATE INDEX wide_3 ON wide USING gpuivfpq (v, a, b, c) WITH (lists = 2, train_rows = 50);
 SELECT name, pq_dim FROM unnest('{wide_0,wide_1,wide_2,wide_3}'::text[]) AS name,
 	gpuvec_index_info(name);
+DROP TABLE items, wide;
