@@ -365,6 +365,7 @@ gpuvec_calibration(PG_FUNCTION_ARGS)
 	Relation	index = IvfpqOpenIndex(PG_GETARG_OID(0), AccessShareLock);
 
 	IvfpqCheckInspect(index);
+	IvfpqCheckBuilt(index);
 	InitMaterializedSRF(fcinfo, 0);
 	put_targets(fcinfo, index);
 	relation_close(index, AccessShareLock);
