@@ -10,6 +10,7 @@
 # ROUND=N         begin with the plan of round N
 # ROUNDS=N        end after so many rounds
 # FAULTS="a b"    only these faults (test/soak/SoakFaults.pm lists them); "none"
+# TABLES="a b"    only these tables (test/soak/SoakTables.pm)
 # SECONDS_EACH=N  how long clients work in a round
 #
 # Runs on a private copy of the PostgreSQL that PG_CONFIG names.  As root, all

@@ -27,7 +27,10 @@ my @EXPECTED = (
 	qr/^(XX000|55000): (could not map dynamic shared memory segment|parallel worker failed to initialize|lost connection to parallel worker)/,
 	# what the reference says of a function
 	qr/^55000: index ".*" is not (trained|valid)/,
+	qr/^55000: (the index was changed while it was mirrored|could not mirror the index: gpuvecd has no room for it)/,
 	qr/^55000: cannot train index ".*", this transaction does not see most of its rows/,
+	# children of a killed postmaster
+	qr/^F0001: pre-existing shared memory block/,
 	qr/^24000/,
 	qr/^34000/);
 my @SHORT = (qr/^53[0-9]{3}/, qr/^58030: .*No space left/, qr/No space left on device/);
@@ -110,7 +113,7 @@ sub hear
 			my $known = is_expected($error, $record->{short});
 			$record->{errors}{$state}++;
 			# rows of a COPY in a transaction that has failed
-			$known ||= $state eq '42601' && $sql =~ /^COPY/m;
+			$known ||= $state eq '42601' && $sql =~ /\bCOPY\b/;
 			push @{ $record->{problems} }, "$error\n    of $sql" if !$known;
 		}
 		elsif (/^SOAK/)

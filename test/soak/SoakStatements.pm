@@ -347,8 +347,9 @@ sub alter
 	my ($table) = @_;
 	my $name = one_of(@{ $table->{indexes} })->[0];
 	my $what = $table->{parts} ? '' : one_of(
-		"ALTER INDEX $name SET (probes = " . int(rand 5) . ');',
-		"ALTER INDEX $name RESET (probes);",
+		# (probes would have answers be inexact)
+		"ALTER INDEX $name SET (candidates = " . some(10, 200) . ');',
+		"ALTER INDEX $name RESET (candidates);",
 		"ALTER TABLE $table->{name} SET (fillfactor = " . one_of(60, 100) . ');',
 		"CLUSTER $table->{name};", "ANALYZE $table->{name};", "VACUUM FULL $table->{name};");
 
@@ -389,7 +390,11 @@ sub random_statements
 # Settings of a session.
 sub random_settings
 {
+	# all by lists, or as recalls say
+	my $all = rand() < 0.3;
 	my %settings = (
+		'gpuvec.probes' => $all ? 16777216 : 0,
+		'gpuvec.candidates' => $all ? 1000000 : 0,
 		'gpuvec.engine' => one_of('auto', 'cpu', 'gpu', 'gpu'),
 		'gpuvec.recall' => one_of(0.8, 0.95, 0.95, 0.99, 1),
 		'gpuvec.scan_order' => one_of('strict', 'strict', 'relaxed'),

@@ -115,18 +115,36 @@ BEGIN
 END
 $$;
 
+-- ... and which rows these are.
+CREATE FUNCTION first_rows(tab text, distance text, condition text, k int) RETURNS text
+LANGUAGE plpgsql STABLE SET enable_indexscan = off AS $$
+DECLARE
+	result text;
+BEGIN
+	EXECUTE format('SELECT left(string_agg(x::text, '' ''), 300) FROM (SELECT ctid, xmin, xmax, id, (%2$s) + 0 AS d
+		FROM %1$s WHERE (%3$s) ORDER BY 5 LIMIT %4$s) AS x', tab, distance, condition, k) INTO result;
+	RETURN result;
+END
+$$;
+
 -- Of one snapshot: '' or how they differ.
 CREATE FUNCTION differs(tab text, distance text, condition text, k int) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
 	there record;
+	again record;
 	here float8[];
+	scan text;
 BEGIN
 	there = by_index(tab, distance, condition, k);
 	here = by_table(tab, distance, condition, k);
 	IF there.near IS DISTINCT FROM here THEN
-		RETURN format('SOAK %s WHERE %s ORDER BY %s LIMIT %s: the index gives %s rows, %s not %s', tab, condition, distance,
-			k, coalesce(cardinality(there.near), 0), left(there.near::text, 300), left(here::text, 300));
+		scan = gpuvec_last_scan()::text;
+		again = by_index(tab, distance, condition, k);
+		RETURN format('SOAK %s WHERE %s ORDER BY %s LIMIT %s: the index gives %s rows, %s not %s; scan %s, asked again %s, snapshot %s, rows %s',
+			tab, condition, distance, k, coalesce(cardinality(there.near), 0), left(there.near::text, 300),
+			left(here::text, 300), scan, again.near IS NOT DISTINCT FROM here, pg_current_snapshot(),
+			first_rows(tab, distance, condition, k));
 	ELSIF there.ids <> coalesce(cardinality(here), 0) THEN
 		RETURN format('SOAK %s WHERE %s: %s rows are %s', tab, condition, cardinality(here), there.ids);
 	END IF;

@@ -3,6 +3,7 @@
 
 use strict;
 use warnings;
+use Digest::MD5 'md5';
 use SoakChecks;
 use SoakClients;
 use SoakFaults;
@@ -44,7 +45,10 @@ package Soak
 		my (undef, $err) = $primary->ask('CREATE EXTENSION gpuvec');
 		die $err if $err;
 		(undef, $err) = $primary->ask('CREATE EXTENSION gpuvec_pgvector CASCADE');
-		$soak->{tables} = [ SoakTables::tables($err =~ /ERROR/ ? 0 : 1) ];
+		$soak->{tables} = [
+			grep { !$ENV{TABLES} || " $ENV{TABLES} " =~ / $_->{name} / }
+			  SoakTables::tables($err =~ /ERROR/ ? 0 : 1)
+		];
 		(undef, $err) = $primary->ask(SoakTables::tables_sql(@{ $soak->{tables} }), seconds => 300);
 		die $err if $err;
 		$soak->take(standby => SoakServer->new('b' . (1 + $SoakServer::PORT % 1000)));
@@ -76,6 +80,15 @@ package Soak
 	}
 }
 
+# What begins the random numbers of a round's faults, or of its client $n;
+# those of numbers that are near each other would be alike.
+sub seed_of
+{
+	my ($number, $n) = @_;
+
+	return unpack 'L', md5("$seed $number $n");
+}
+
 # Clients and faults for so many seconds; what clients met.
 sub work
 {
@@ -84,7 +97,7 @@ sub work
 	my $begun = time;
 	my @clients = map {
 		my $n = $_;
-		begin_client($n, $n > 1 ? 'primary' : 'standby', $seed * 1_000_003 + $number * 101 + $n,
+		begin_client($n, $n > 1 ? 'primary' : 'standby', seed_of($number, $n),
 			$begun + $seconds, SoakFaults::is_short(@faults),
 			grep { $n > 1 || !$_->{kind} } @{ $soak->{tables} })
 	} 1 .. $CLIENTS;
@@ -136,7 +149,7 @@ my $kills = 0;
 print "soak: SEED=$seed, $hours hours\n";
 for (my $number = $first; time < $end && (!$ENV{ROUNDS} || $number < $first + $ENV{ROUNDS}); $number++)
 {
-	srand($seed * 1_000_003 + $number * 101);
+	srand(seed_of($number, 0));
 	my $seconds = $ENV{SECONDS_EACH} // 15 + int rand 40;
 	my @faults = random_faults($seconds, $ENV{FAULTS});
 	my $begun = time;
