@@ -135,15 +135,18 @@ sub mirrors
 sub standby
 {
 	my ($soak) = @_;
-	my $standby = $soak->{standby} or return;
+	my $standby = $soak->{standby};
 	my @problems;
 	my ($lsn) = lines(\@problems, $soak->{primary}, 'SELECT pg_current_wal_lsn()');
 
 	return @problems if @problems;
 	if (!wait_for($standby, "SELECT pg_last_wal_replay_lsn() >= '$lsn'", 120))
 	{
-		return "SOAK $standby->{name} does not catch up: "
-		  . join '; ', grep { /FATAL|PANIC|ERROR/ } $standby->log_lines;
+		my @lines = $standby->log_lines;
+		# it was away, or had no space, for too long
+		return map { "SOAK no standby: $_" } grep { $_ } rebuild($soak)
+		  if grep { /requested WAL segment .* has already been removed/ } @lines;
+		return "SOAK $standby->{name} does not catch up: " . join '; ', grep { /FATAL|PANIC|ERROR/ } @lines;
 	}
 	my $logged = $INDEXES . q{ AND c.relpersistence = 'p'};
 	push @problems, map { "SOAK standby: $_" } lines(\@problems, $standby,
@@ -188,15 +191,22 @@ sub files
 	return @problems;
 }
 
-# How many descriptors a process has, and how much memory.
+# A process has about as many descriptors as when it was first seen, and as much
+# memory, but for some kB that are accounted for.
 sub usage
 {
-	my ($pid) = @_;
-	my @open = glob "/proc/$pid/fd/*";
+	my ($soak, $what, $pid, $known_kb) = @_;
+	my $open = () = glob "/proc/$pid/fd/*";
+	my @problems;
 
-	open my $in, '<', "/proc/$pid/status" or return (0, 0);
-	my ($kb) = join('', readline $in) =~ /VmRSS:\s+(\d+)/;
-	return (scalar @open, $kb // 0);
+	open my $in, '<', "/proc/$pid/status" or return "SOAK $what is gone";
+	my ($kb) = join('', readline $in) =~ /RssAnon:\s+(\d+)/;
+	my ($least, $first) = @{ $soak->{usage}{$pid} //= [ $open, $kb - $known_kb ] };
+	push @problems, "SOAK $what: $open descriptors, not $least" if $open > $least + 8;
+	push @problems, "SOAK $what: $kb kB, of which $known_kb kB are known, not $first kB"
+	  if $kb - $known_kb > $first + $GROWTH_KB;
+	$soak->{most}{ $what =~ s/ .*//r } = "$open/$kb";
+	return @problems;
 }
 
 # Shared segments: System V's of which each server has one, and others.
@@ -218,7 +228,7 @@ sub check_stopped
 	my ($soak) = @_;
 	my @problems;
 
-	for my $server (grep { $_ } $soak->{standby}, $soak->{primary})
+	for my $server ($soak->{standby}, $soak->{primary})
 	{
 		my $problem = $server->stop('fast');
 		push @problems, "SOAK $server->{name} does not stop: $problem" if $problem;
@@ -227,7 +237,7 @@ sub check_stopped
 		  for grep { !/\.lock$/ } glob "$server->{data}/*gpuvec*";
 	}
 	push @problems, segments(0, 0) if $ENV{SOAK_PRIVATE};
-	for my $server (grep { $_ } $soak->{primary}, $soak->{standby})
+	for my $server ($soak->{primary}, $soak->{standby})
 	{
 		my $problem = $server->start;
 		push @problems, "SOAK $server->{name} does not start: $problem" if $problem;
@@ -242,7 +252,7 @@ sub counts
 	my @problems;
 	my $servers = 0;
 
-	for my $server (grep { $_ } $soak->{primary}, $soak->{standby})
+	for my $server ($soak->{primary}, $soak->{standby})
 	{
 		my @gpuvecds = gpuvecd_of($server);
 		$servers++;
@@ -252,12 +262,10 @@ sub counts
 			next;
 		}
 		my ($mirror_kb) = lines(\@problems, $server, 'SELECT coalesce(mirror_bytes, 0) / 1024 FROM gpuvec_stat');
-		my ($open, $kb) = usage($gpuvecds[0]);
-		my ($least, $first) = @{ $soak->{usage}{ $gpuvecds[0] } //= [ $open, $kb - $mirror_kb ] };
-		push @problems, "SOAK gpuvecd of $server->{name}: $open descriptors, not $least" if $open > $least + 8;
-		push @problems, "SOAK gpuvecd of $server->{name}: $kb kB, $mirror_kb kB of mirrors, first $first kB"
-		  if $kb - $mirror_kb > $first + $GROWTH_KB;
-		$soak->{most} = "$open descriptors, $kb kB";
+		push @problems, usage($soak, "gpuvecd of $server->{name}", $gpuvecds[0], $mirror_kb);
+		push @problems, usage($soak, "supervisor of $server->{name}", $_, 0)
+		  for processes($server, qr/postgres: gpuvec supervisor/);
+		push @problems, usage($soak, "postmaster of $server->{name}", $server->pid, 0);
 	}
 	if ($ENV{SOAK_PRIVATE})
 	{
@@ -275,7 +283,7 @@ sub logs
 	my ($soak, $short) = @_;
 	my @problems;
 
-	for my $server (grep { $_ } $soak->{primary}, $soak->{standby})
+	for my $server ($soak->{primary}, $soak->{standby})
 	{
 		for my $line ($server->log_lines)
 		{
@@ -301,10 +309,14 @@ sub check_round
 {
 	my ($soak, $crashed, $short) = @_;
 	my $primary = $soak->{primary};
-	my @problems = recover($soak);
+	my $problem = recover($primary);
 
-	return "SOAK no recovery: $problems[0]" if $problems[0];
-	@problems = tidy($soak);
+	return "SOAK no recovery: $problem" if $problem;
+	# (one that was made while the disk was full is none; why another does not
+	# start is in its log)
+	$problem = recover($soak->{standby}) && rebuild($soak);
+	return "SOAK no standby: $problem" if $problem;
+	my @problems = tidy($soak);
 	push @problems, verify($primary, "severity = 'error'", 'before VACUUM');
 	push @problems, compare($soak, $primary, @{ $soak->{tables} });
 	lines(\@problems, $primary, 'VACUUM');

@@ -7,7 +7,7 @@ use warnings;
 use Exporter 'import';
 use Time::HiRes qw(time usleep);
 
-our @EXPORT = qw(random_faults run_fault is_short processes gpuvecd_of recover);
+our @EXPORT = qw(random_faults run_fault is_short processes gpuvecd_of recover rebuild);
 
 # Each with how often it comes, and whether disks or memory are short then.
 my %FAULTS = (
@@ -217,7 +217,7 @@ sub limit_memory
 sub kill_standby
 {
 	my ($soak) = @_;
-	my $standby = $soak->{standby} or return;
+	my $standby = $soak->{standby};
 
 	$soak->{kills}++;
 	$standby->kill9;
@@ -230,7 +230,7 @@ sub promote
 {
 	my ($soak) = @_;
 	my $old = $soak->{primary};
-	my $new = $soak->{standby} or return;
+	my $new = $soak->{standby};
 
 	return if $new->await(5);
 	# (killed, it would leave shared memory that only its own restart removes)
@@ -239,28 +239,32 @@ sub promote
 	return "SOAK no promotion: $problem" if $problem;
 	$soak->take(primary => $new);
 	# children of the old one hold its port and sockets until they are gone
-	usleep(100_000) while processes($old, qr/./);
-	system 'rm', '-rf', $old->{data};
-	$old->forget_log;
+	my $end = time + 30;
+	usleep(100_000) while time < $end && processes($old, qr/./);
+	return "SOAK processes of the old primary are left" if processes($old, qr/./);
 	$soak->take(standby => $old);
 	$soak->{files} = undef;
-	$problem = $old->follow($new) || $old->start;
-	return "promoted; $problem";
+	return 'promoted; ' . rebuild($soak);
 }
 
-# Have servers that answer, whatever has happened; '' or the problem.
-sub recover
+# Make the standby anew; '' or why that failed.
+sub rebuild
 {
 	my ($soak) = @_;
-	my $problem = '';
+	my $standby = $soak->{standby};
 
-	for my $server (grep { $_ } $soak->{primary}, $soak->{standby})
-	{
-		next if $server->await(30) eq '';
-		$problem ||= $server->start;
-		$problem ||= $server->await(60);
-	}
-	return $problem;
+	$standby->stop('immediate');
+	system 'rm', '-rf', $standby->{data};
+	return $standby->follow($soak->{primary}) || $standby->start;
+}
+
+# Have a server that answers, whatever has happened; '' or the problem.
+sub recover
+{
+	my ($server) = @_;
+
+	return '' if $server->await($server->pid ? 30 : 1) eq '';
+	return $server->start || $server->await(60);
 }
 
 1;

@@ -28,7 +28,7 @@ package Soak
 	sub new
 	{
 		my ($class) = @_;
-		my $soak = bless { kills => 0, usage => {} }, $class;
+		my $soak = bless { kills => 0, usage => {}, most => {} }, $class;
 		my $primary = SoakServer->new('a' . (1 + $SoakServer::PORT % 1000));
 
 		$primary->init([
@@ -75,7 +75,7 @@ package Soak
 	{
 		my ($soak) = @_;
 
-		$_->stop('immediate') for grep { $_ } $soak->{standby}, $soak->{primary};
+		$_->stop('immediate') for $soak->{standby}, $soak->{primary};
 		return;
 	}
 }
@@ -162,9 +162,9 @@ for (my $number = $first; time < $end && (!$ENV{ROUNDS} || $number < $first + $E
 			SoakFaults::is_short(@faults)));
 	push @problems, check_stopped($soak) if !@problems && $number % 8 == 7;
 	my $errors = join ' ', map { "$_:$round{errors}{$_}" } sort keys %{ $round{errors} };
-	printf "round %d: %d s + %d s, %d statements, errors %s, faults%s, gpuvecd %s: %s\n",
+	printf "round %d: %d s + %d s, %d statements, errors %s, faults%s; descriptors/kB %s: %s\n",
 	  $number, $worked, time - $begun - $worked, $round{statements}, $errors || 'none', $round{done} || ' none',
-	  $soak->{most} // '-', @problems ? 'FAILED' : 'passed';
+	  join(' ', map { "$_ $soak->{most}{$_}" } sort keys %{ $soak->{most} }), @problems ? 'FAILED' : 'passed';
 	$kills += $soak->{kills} - $before;
 	if (@problems)
 	{
@@ -179,7 +179,7 @@ for (my $number = $first; time < $end && (!$ENV{ROUNDS} || $number < $first + $E
 	else
 	{
 		$passed++;
-		$_->forget_log for grep { $_ } $soak->{primary}, $soak->{standby};
+		$_->forget_log for $soak->{primary}, $soak->{standby};
 	}
 }
 $soak->stop;
