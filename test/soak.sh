@@ -10,6 +10,7 @@
 # ROUND=N         begin with the plan of round N
 # ROUNDS=N        end after so many rounds
 # FAULTS="a b"    only these faults (test/soak/SoakFaults.pm lists them); "none"
+# FAULTS_EACH=N   so many of them in each round, otherwise none to six
 # TABLES="a b"    only these tables (test/soak/SoakTables.pm)
 # SECONDS_EACH=N  how long clients work in a round
 #

@@ -38,7 +38,7 @@ sub random_faults
 
 	@names = grep { $_ ne 'disk' } @names if !$ENV{SOAK_PRIVATE};
 	my @bag = map { ($_) x $FAULTS{$_}{often} } @names;
-	my $n = @bag ? int rand 7 : 0;
+	my $n = @bag ? $ENV{FAULTS_EACH} // int rand 7 : 0;
 	return sort { $a->[0] <=> $b->[0] } map { [ rand($seconds), $bag[ rand @bag ] ] } 1 .. $n;
 }
 
