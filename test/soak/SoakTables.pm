@@ -37,7 +37,7 @@ my @TABLES = (
 	},
 	{
 		name => 'quick', op => '<->', dims => 8, rows => 1500, kind => 'UNLOGGED',
-		indexes => [ [ 'quick_l2', '(e) WITH (lists = 10, refine = sq8)' ] ]
+		indexes => [ [ 'quick_l2', '(e) WITH (lists = 10, refine = sq8, train_rows = 1000)' ] ]
 	},
 	{
 		name => 'hashed', op => '<=>', dims => 12, rows => 3600, by => 'HASH (id)',
