@@ -69,7 +69,7 @@ main() {
 	gv_own "$GV_TMP/disk" "$GV_TMP/logs" "$GV_TMP/failed"
 	if [ "$(id -u)" = 0 ] && "${APART[@]}" true 2>/dev/null; then
 		export GV_BIN SOAK_TMP=$GV_TMP SOAK_USER=$GV_USER SOAK_PRIVATE=1
-		"${APART[@]}" "$0" --inside "$1" &
+		"${APART[@]}" "$GV_TMP/src/test/soak.sh" --inside "$1" &
 		wait $! || status=$?
 	else
 		gv_note "no namespaces: no full disk, shared memory is not counted"
