@@ -83,6 +83,7 @@ SELECT * FROM gpuvec_verify_index('ragged_v');
 SELECT * FROM gpuvec_index_info('ragged_v');
 SELECT * FROM gpuvec_list_stats('ragged_v');
 SELECT * FROM gpuvec_calibration('ragged_v');
+SELECT * FROM gpuvec_calibrate('ragged_v');
 
 -- what cannot be verified
 SELECT * FROM gpuvec_verify_index('items');

@@ -21,6 +21,7 @@ my %FAULTS = (
 	gpuvecd => { often => 5, run => \&kill_gpuvecd },
 	pause => { often => 4, run => sub { pause($_[0], qr{^\S*gpuvecd}) } },
 	pause_one => { often => 2, run => sub { pause($_[0], qr/postgres: (gpuvec loader|postgres postgres)/) } },
+	frozen => { often => 2, run => \&freeze },
 	terminate => { often => 3, run => sub { signal_some($_[0], 'TERM') } },
 	cancel => { often => 3, run => sub { signal_some($_[0], 'INT') } },
 	disk => { often => 3, short => 1, run => \&fill_disk },
@@ -119,10 +120,14 @@ sub restart
 	my ($soak, $mode) = @_;
 	my $server = $soak->{primary};
 
+	# Not one without the other: redo for a relation that is dropped later may
+	# meet pages of zeros, and has to; the check of pages does not bear them.
+	my ($full, $check) = @{ one_of([ 'on', "'generic'" ], [ 'on', "''" ], [ 'off', "''" ]) };
+
 	$server->stop($mode);
 	$server->configure(
-		'full_page_writes = ' . one_of('on', 'off'),
-		'wal_consistency_checking = ' . one_of("'generic'", "''"),
+		"full_page_writes = $full",
+		"wal_consistency_checking = $check",
 		'wal_compression = ' . one_of('on', 'off'),
 		"gpuvec.gpu_memory = '" . one_of(0, 1, 3) . "MB'",
 		"shared_buffers = '" . one_of(2, 16, 64) . "MB'");
@@ -149,6 +154,39 @@ sub pause
 	usleep(1000 * $ms);
 	kill 'CONT', $pid;
 	return "$pid stood $ms ms";
+}
+
+# gpuvecd does not run when its server ends; it has to be gone all the same, at
+# the latest when it runs again.
+sub freeze
+{
+	my ($soak) = @_;
+	my $server = $soak->{primary};
+	my @pids = gpuvecd_of($server) or return;
+	my $how = one_of('fast', 'immediate', 'killed');
+	my $problem;
+
+	kill 'STOP', @pids;
+	if ($how eq 'killed')
+	{
+		$soak->{kills}++;
+		$server->kill9;
+	}
+	else
+	{
+		$problem = $server->stop($how);
+		return "SOAK does not stop beside a frozen gpuvecd: $problem" if $problem;
+	}
+	$problem = $server->start;
+	usleep(1_000_000 * one_of(0, 2));
+	kill 'CONT', @pids;
+	for (1 .. 100)
+	{
+		last if !grep { kill 0, $_ } @pids;
+		usleep(100_000);
+	}
+	return 'SOAK a gpuvecd outlives its server' if grep { kill 0, $_ } @pids;
+	return "$how; $problem";
 }
 
 # -- space and memory

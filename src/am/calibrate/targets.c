@@ -332,6 +332,7 @@ gpuvec_calibrate(PG_FUNCTION_ARGS)
 	PreventCommandDuringRecovery("gpuvec_calibrate()");
 	has_given = IvfpqQueriesArgument(fcinfo, 1, MOST_GIVEN, &given);
 	index = IvfpqOpenToChange(PG_GETARG_OID(0), check_owner, &heap);
+	IvfpqCheckBuilt(index);
 
 	context = AllocSetContextCreate(CurrentMemoryContext,
 									"gpuivfpq calibration",
