@@ -286,6 +286,7 @@ sub logs
 	for my $server ($soak->{primary}, $soak->{standby})
 	{
 		my $before = '';
+		my %full;
 
 		for my $line ($server->log_lines)
 		{
@@ -294,7 +295,9 @@ sub logs
 			my $orphan = $before =~ /postmaster exited during a parallel transaction/ && $line =~ /^TRAP:.*IsTransaction/;
 
 			$before = $line;
-			next if $orphan;
+			# no space for WAL
+			$full{$1} = 1 if $short && $line =~ /\[(\d+)\] .*PANIC:  .*No space left on device/;
+			next if $orphan || ($line =~ /\(PID (\d+)\) was terminated by signal 6/ && $full{$1});
 			if ($line =~ /TRAP:|terminated by signal (?!9\b|15\b|1\b)|stuck spinlock|runtime error/)
 			{
 				push @problems, "SOAK $server->{name}: $line";

@@ -24,7 +24,7 @@ my @EXPECTED = (
 	qr/^XX000: (cache lookup failed for (index|relation)|could not open relation with OID|tuple concurrently (updated|deleted))/,
 	qr/^23505: duplicate key value violates unique constraint "pg_/,
 	# a session that has ended, and one of its workers
-	qr/^(XX000|55000): (could not map dynamic shared memory segment|parallel worker failed to initialize|lost connection to parallel worker)/,
+	qr/^(XX000|55000): (could not map dynamic shared memory segment|could not attach to per-session DSM segment|parallel worker failed to initialize|lost connection to parallel worker)/,
 	# what the reference says of a function
 	qr/^55000: index ".*" is not (trained|valid)/,
 	qr/^55000: (the index was changed while it was mirrored|could not mirror the index:|there is no gpuvecd|gpuvecd (does not come up|is not running)|prepared transaction with identifier .* is busy)/,
