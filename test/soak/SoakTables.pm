@@ -96,7 +96,8 @@ CREATE FUNCTION by_index(tab text, distance text, condition text, k int, OUT nea
 LANGUAGE plpgsql STABLE SET gpuvec.recall = 1 SET gpuvec.scan_order = strict SET enable_seqscan = off SET enable_sort = off
 SET enable_bitmapscan = off AS $$
 BEGIN
-	EXECUTE format('SELECT array_agg(d), count(DISTINCT id) FROM (SELECT %2$s AS d, id FROM %1$s
+	-- (a DISTINCT beside array_agg would have PostgreSQL 16 sort its rows)
+	EXECUTE format('SELECT array_agg(d), (SELECT count(DISTINCT i) FROM unnest(array_agg(id)) AS i) FROM (SELECT %2$s AS d, id FROM %1$s
 		WHERE %3$s ORDER BY %2$s LIMIT %4$s) AS x', tab, distance, condition, k)
 		INTO near, ids;
 END
