@@ -28,8 +28,14 @@ my $REVIVED = 90;
 sub lines
 {
 	my ($problems, $server, $sql, %options) = @_;
-	my ($out, $err) = $server->ask($sql, seconds => 300, %options);
+	my ($out, $err) = ('', '');
 
+	# VACUUM of the primary may end a standby's queries
+	for (1 .. 10)
+	{
+		($out, $err) = $server->ask($sql, seconds => 300, %options);
+		last if $err !~ /conflict with recovery/;
+	}
 	push @$problems, "SOAK check on $server->{name}: $err\n    of " . substr($sql, 0, 500) if $err;
 	return split /\n/, $out;
 }

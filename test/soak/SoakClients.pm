@@ -19,7 +19,7 @@ my $HANGS = 90;
 
 # Errors that clients bring about themselves, or that faults have to bring.
 my @EXPECTED = (
-	qr/^(40001|40P01|57014|57P0[123]|08...|55P03|25P02|53300|25006|42P01|42704|42P07|42710|55006|26000|3B001|2BP01)/,
+	qr/^(40001|40P01|57014|57P0[123]|08...|55P03|25P0[12]|53300|25006|42P01|42704|42P07|42710|55006|26000|3B001|2BP01)/,
 	# PostgreSQL's own, of statements that meet
 	qr/^XX000: (cache lookup failed for (index|relation)|could not open relation with OID|tuple concurrently (updated|deleted))/,
 	qr/^23505: duplicate key value violates unique constraint "pg_/,
