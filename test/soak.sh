@@ -44,6 +44,8 @@ inside() {
 end() {
 	local status=$?
 	set +e
+	# a second signal would leave the folder
+	trap '' HUP INT TERM
 	if [ -n "$(ls -A "$GV_TMP/failed" 2>/dev/null)" ]; then
 		mkdir -p "$GV_ROOT/build/soak"
 		cp -r "$GV_TMP/failed/." "$GV_ROOT/build/soak/"
