@@ -80,6 +80,11 @@ CREATE INDEX CONCURRENTLY ragged_v ON ragged USING gpuivfpq (v)
 	WITH (dims = 3);
 SELECT * FROM gpuvec_verify_index('ragged_v');
 
+SELECT * FROM gpuvec_index_info('ragged_v');
+SELECT * FROM gpuvec_list_stats('ragged_v');
+SELECT * FROM gpuvec_calibration('ragged_v');
+SELECT * FROM gpuvec_calibrate('ragged_v');
+
 -- what cannot be verified
 SELECT * FROM gpuvec_verify_index('items');
 SELECT * FROM gpuvec_verify_index(NULL);

@@ -34,6 +34,7 @@
 #					(test/servers.sh builds such)
 #	clients			what clients from PyPI send (test/clients; skipped where PyPI
 #					cannot be reached)
+#	soak			one round of test/soak.sh
 #	faults			are planted faults found (test/faults)?
 #
 # ONLY="part ..." runs just these parts: layers warnings unit sql isolation tap,
@@ -56,7 +57,7 @@ LONG=${GPUVEC_TEST_LONG:-}
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
 DEFAULT_PARTS='layers warnings unit sql isolation tap'
 LONG_PARTS='fuzz levels valgrind cardwhole cardolder cardsanitized sqllevels
-	plainbuffers ubsan servers clients faults'
+	plainbuffers ubsan servers clients soak faults'
 # shellcheck disable=SC2034
 SERVER='' SOURCE=''
 PASSED=0 FAILED=0 SKIPPED=0
@@ -131,6 +132,10 @@ main() {
 	if wanted servers; then
 		more_servers "$config"
 		over servers
+	fi
+	if wanted soak; then
+		part soak part_soak
+		over soak
 	fi
 	if wanted faults; then
 		part faults count_program "$GV_ROOT/test/faults/run.sh"

@@ -325,6 +325,17 @@ part_clients() {
 	check_server_log "$1"
 }
 
+# One round of clients and faults, on a server of its own.
+part_soak() {
+	local out=$GV_TMP/soak.out
+	if ROUNDS=1 SECONDS_EACH=60 "$GV_ROOT/test/soak.sh" 1 >"$out" 2>&1; then
+		passed 1
+	else
+		cat "$out"
+		failed 1 soak
+	fi
+}
+
 # All wanted parts of the chosen server.
 server_parts() {
 	local name

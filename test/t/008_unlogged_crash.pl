@@ -77,6 +77,12 @@ $node->wait_for_catchup($standby);
 (undef, undef, $err) = $standby->psql('postgres',
 	'SET enable_seqscan = off; SELECT id FROM waiting ORDER BY e <-> point(1, 8) LIMIT 1');
 like($err, qr/cannot access temporary or unlogged relations during recovery/, 'standby: refused');
+for my $function (q{exact_search('waiting', 'e', point(1, 8), 1)}, q{kmeans('waiting', 'e', 1)})
+{
+	(undef, undef, $err) = $standby->psql('postgres', "SELECT * FROM gpuvec_$function");
+	like($err, qr/cannot access temporary or unlogged relations during recovery/,
+		"standby: $function is refused");
+}
 $standby->promote;
 is_complete($standby, 'waiting', '<->', 8, 'promoted');
 is_sound($standby, 'waiting_e', 'promoted');

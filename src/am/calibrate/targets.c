@@ -339,6 +339,7 @@ gpuvec_calibrate(PG_FUNCTION_ARGS)
 	PreventCommandDuringRecovery("gpuvec_calibrate()");
 	has_given = IvfpqQueriesArgument(fcinfo, 1, MOST_GIVEN, &given);
 	index = IvfpqOpenToChange(PG_GETARG_OID(0), check_owner, &heap);
+	IvfpqCheckBuilt(index);
 
 	context = AllocSetContextCreate(CurrentMemoryContext,
 									"gpuivfpq calibration",
@@ -372,6 +373,7 @@ gpuvec_calibration(PG_FUNCTION_ARGS)
 	Relation	index = IvfpqOpenIndex(PG_GETARG_OID(0), AccessShareLock);
 
 	IvfpqCheckInspect(index);
+	IvfpqCheckBuilt(index);
 	InitMaterializedSRF(fcinfo, 0);
 	put_targets(fcinfo, index);
 	relation_close(index, AccessShareLock);

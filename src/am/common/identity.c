@@ -181,6 +181,21 @@ IvfpqCheckSelect(Relation table, Relation index)
 }
 
 /*
+ * ERROR if the index may have no pages, or some only: CREATE INDEX and REINDEX
+ * CONCURRENTLY show an index before they build it, and after they failed to.
+ */
+void
+IvfpqCheckBuilt(Relation index)
+{
+	if (!index->rd_index->indisready)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" is not valid",
+						RelationGetRelationName(index)),
+				 errdetail("Its build has failed, or has not ended yet.")));
+}
+
+/*
  * Error context: a name that is not found may be one that the safe path does
  * not lead to.
  */

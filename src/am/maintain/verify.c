@@ -505,8 +505,8 @@ verify_index(Verify *verify)
 		report(verify, false, InvalidBlockNumber, IVFPQ_NO_LIST,
 			   "the index is not valid, its rows are not compared with the table's");
 
-	/* a build that failed may not have come to write anything */
-	if ((valid || RelationGetNumberOfBlocks(verify->index) > 0) &&
+	/* what a build has written so far, or had when it failed, is no index */
+	if (verify->index->rd_index->indisready &&
 		check_pages(verify, snapshot, valid) && valid)
 	{
 		IvfpqMetaRead(verify->index, &meta);

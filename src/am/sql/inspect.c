@@ -143,6 +143,7 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	IvfpqCheckInspect(index);
+	IvfpqCheckBuilt(index);
 
 	IvfpqMetaRead(index, &meta);
 	pending = IvfpqCountPending(index, &meta);
@@ -184,6 +185,7 @@ gpuvec_list_stats(PG_FUNCTION_ARGS)
 	IvfpqMetaData meta;
 
 	IvfpqCheckInspect(index);
+	IvfpqCheckBuilt(index);
 	InitMaterializedSRF(fcinfo, 0);
 	IvfpqMetaRead(index, &meta);
 	for (int list = 0; list < meta.nlists; list++)
