@@ -315,3 +315,20 @@ SELECT * FROM gpuvec_verify_index('scanned_l2');
 SELECT * FROM gpuvec_verify_index('scanned_ip');
 SELECT * FROM gpuvec_verify_index('scanned_cosine');
 DROP TABLE scanned, queries;
+
+-- the vector is not NULL: as many write, and all rows of an index are
+CREATE TABLE sparse (id int, e real[]);
+INSERT INTO sparse SELECT i, CASE WHEN i % 7 > 0 THEN ARRAY[i % 40, i % 17, i % 11] END
+FROM generate_series(1, 2000) AS i;
+CREATE INDEX ON sparse USING gpuivfpq (e) WITH (lists = 20);
+SET enable_seqscan = off;
+EXPLAIN (COSTS OFF)
+SELECT id FROM sparse WHERE e IS NOT NULL ORDER BY e <-> '{20,8,5}' LIMIT 5;
+SELECT count(*) FROM (SELECT id FROM sparse WHERE e IS NOT NULL
+	ORDER BY e <-> '{20,8,5}' LIMIT 5) AS s;
+SET gpuvec.recall = 1;
+SELECT count(*), bool_and(e IS NOT NULL) FROM (SELECT e FROM sparse WHERE e IS NOT NULL
+	ORDER BY e <-> '{20,8,5}' LIMIT 5000) AS s;
+RESET gpuvec.recall;
+RESET enable_seqscan;
+DROP TABLE sparse;

@@ -15,14 +15,17 @@ IvfpqScanBeginKeys(IndexScanDesc scan)
 {
 	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
 
-	state->asks_keys = scan->numberOfKeys > 0;
+	state->asks_keys = false;
 	state->key_share = 1;
-	if (!state->asks_keys)
+	if (scan->numberOfKeys == 0)
 		return true;
 	IvfpqKeysInit(&state->keys, state->index);
 	IvfpqKeyTestsMake(&state->tests, &state->keys, scan->keyData,
 					  scan->numberOfKeys);
-	if (state->filter != NULL)
+	/* that the vector is not NULL asks nothing of keys, if there are any */
+	state->asks_keys = state->tests.condition.ntests > 0 ||
+		state->tests.nrechecks > 0;
+	if (state->asks_keys && state->filter != NULL)
 		state->key_share = Min(Max(state->filter->key_share,
 								   IVFPQ_LEAST_SHARE), 1);
 	return !state->tests.never;
