@@ -10,6 +10,7 @@
 #   inserts   COPY and INSERT into indexed tables, beside the same
 #   lists     how much of the table is read, by number of lists and copies
 #   where     searches under conditions, beside hnsw's iterative scans
+#   keys      ... that keys of the index answer
 #   targets   whether recall is what gpuvec.recall asks for; takes several DATA
 #   foreign   whether queries unlike the rows get it, too; takes no DATA but SETs
 #             of its own
@@ -27,7 +28,7 @@
 # each with options of its own (test/bench/PROGRAM.py --help).
 #
 # DATA is what test/bench/data.py makes (sentences:100000 when left out), or
-# glove:ROWS.  Builds gpuvec, for compare, inserts and where also pgvector with
+# glove:ROWS.  Builds gpuvec, for compare, inserts, where and keys also pgvector with
 # its authors' flags (-march=native, unless PGVECTOR_OPTFLAGS says otherwise),
 # into a private copy of PostgreSQL, starts a cluster, and writes tables, JSON
 # files and plots to build/bench/.  Data sets are kept in build/data, or where
@@ -70,7 +71,7 @@ main() {
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
 		;;
-	compare | inserts | lists | targets | where | foreign)
+	compare | inserts | lists | targets | where | keys | foreign)
 		program=$1
 		shift
 		;;
@@ -83,7 +84,7 @@ main() {
 	gv_copy_server "$(gv_find_pg_config)"
 	gv_copy_source src
 	gv_build src
-	case $program in compare | inserts | where)
+	case $program in compare | inserts | where | keys)
 		export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
 		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" ||
 			gv_die "bench: there is nothing to compare with"
