@@ -9,13 +9,28 @@
 
 #include "am/scan/scan.h"
 
+/* Is anything asked of keys?  That the vector is not NULL is true of all rows. */
+static bool
+asks_keys(IndexScanDesc scan)
+{
+	for (int i = 0; i < scan->numberOfKeys; i++)
+	{
+		ScanKey		scan_key = &scan->keyData[i];
+
+		if (scan_key->sk_attno > 1 ||
+			(scan_key->sk_flags & SK_SEARCHNOTNULL) == 0)
+			return true;
+	}
+	return false;
+}
+
 /* Take the scan's conditions; false if no row fulfils them. */
 bool
 IvfpqScanBeginKeys(IndexScanDesc scan)
 {
 	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
 
-	state->asks_keys = scan->numberOfKeys > 0;
+	state->asks_keys = asks_keys(scan);
 	state->key_share = 1;
 	if (!state->asks_keys)
 		return true;
