@@ -23,6 +23,7 @@
 #include "utils/array.h"
 #include "utils/catcache.h"
 #include "utils/date.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
@@ -461,17 +462,24 @@ holds_with_one(ScanKey scan_key, Datum value, const Datum *values, int n)
 /*
  * The condition holds with one of these values, of an enum.  Its members have
  * an order that OIDs may not have: those for which it holds are a set.
+ *
+ * Another session may have added members since this transaction locked the
+ * table, and rows that have them.
  */
 static void
 add_members(IvfpqKeyTests *tests, Asked *asked, ScanKey scan_key,
 			const Datum *values, int n)
 {
-	CatCList   *list = SearchSysCacheList1(ENUMTYPOIDNAME,
-										   ObjectIdGetDatum(asked->key->type));
-	int			nmembers = list->n_members;
-	uint64	   *members = palloc(nmembers * sizeof(uint64));
+	CatCList   *list;
+	int			nmembers;
+	uint64	   *members;
 	int			nfound = 0;
 
+	AcceptInvalidationMessages();
+	list = SearchSysCacheList1(ENUMTYPOIDNAME,
+							   ObjectIdGetDatum(asked->key->type));
+	nmembers = list->n_members;
+	members = palloc(nmembers * sizeof(uint64));
 	for (int i = 0; i < nmembers; i++)
 		members[i] = ((Form_pg_enum)
 					  GETSTRUCT(&list->members[i]->tuple))->oid;

@@ -9,23 +9,35 @@
 
 #include "am/scan/scan.h"
 
+/* Is anything asked of keys?  That the vector is not NULL is true of all rows. */
+static bool
+asks_keys(IndexScanDesc scan)
+{
+	for (int i = 0; i < scan->numberOfKeys; i++)
+	{
+		ScanKey		scan_key = &scan->keyData[i];
+
+		if (scan_key->sk_attno > 1 ||
+			(scan_key->sk_flags & SK_SEARCHNOTNULL) == 0)
+			return true;
+	}
+	return false;
+}
+
 /* Take the scan's conditions; false if no row fulfils them. */
 bool
 IvfpqScanBeginKeys(IndexScanDesc scan)
 {
 	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
 
-	state->asks_keys = false;
+	state->asks_keys = asks_keys(scan);
 	state->key_share = 1;
-	if (scan->numberOfKeys == 0)
+	if (!state->asks_keys)
 		return true;
 	IvfpqKeysInit(&state->keys, state->index);
 	IvfpqKeyTestsMake(&state->tests, &state->keys, scan->keyData,
 					  scan->numberOfKeys);
-	/* that the vector is not NULL asks nothing of keys, if there are any */
-	state->asks_keys = state->tests.condition.ntests > 0 ||
-		state->tests.nrechecks > 0;
-	if (state->asks_keys && state->filter != NULL)
+	if (state->filter != NULL)
 		state->key_share = Min(Max(state->filter->key_share,
 								   IVFPQ_LEAST_SHARE), 1);
 	return !state->tests.never;
