@@ -165,10 +165,15 @@ WHERE number IN (1, 4, 8, 9, 14) ORDER BY number;
 RESET gpuvec.probes;
 SET gpuvec.recall = 1;
 
--- not trained: all rows are pending; then some are
+-- not trained: all rows are pending, and have no images
 DROP INDEX items_v;
+CREATE TEMP TABLE kept AS SELECT * FROM items;
+TRUNCATE items;
 CREATE INDEX items_v ON items USING gpuivfpq (v, tenant, size, active, name)
-	WITH (train_rows = 1000000);
+	WITH (dims = 8);
+INSERT INTO items SELECT * FROM kept;
+SELECT lists, pending FROM gpuvec_index_info('items_v');
+ANALYZE items;
 SELECT number, asked(condition, 100000) FROM conditions ORDER BY number;
 
 -- an expression as a key, and an index of some rows
