@@ -127,6 +127,9 @@ FROM (SELECT array_agg(type ORDER BY type) AS types
 
 -- several conditions on a key, some that contradict, and more than fit
 CREATE INDEX keyed_keys ON keyed USING gpuivfpq (v, int4, text, float8, mood, _int4) WITH (lists = 5);
+-- lists were read, and nothing but them: what follows is answered by images
+SELECT pg_temp.wrong('keyed', 'int4 < 5');
+SELECT batches, lists FROM gpuvec_last_scan();
 SELECT condition, pg_temp.wrong('keyed', condition)
 FROM unnest(ARRAY[
 	'int4 > -5 AND int4 <= 5',

@@ -105,11 +105,14 @@ IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)
 	goal->is_spread = IvfpqScanIsSpread(state);
 	goal->by_keys = state->filter == NULL;
 	goal->reads_all = is_last;
-	if (is_last)
-		goal->candidates = (int)
-			Min(IvfpqSearchCount(&state->search, most_probes) + 1,
-				PG_INT32_MAX / 4);
-	else
-		goal->candidates = IvfpqKeyCapacity(&state->search, goal);
+	goal->candidates = is_last ? PG_INT32_MAX / 4 :
+		IvfpqKeyCapacity(&state->search, goal);
+	if (goal->candidates > IVFPQ_FEW_CANDIDATES)
+	{
+		int64		copies = IvfpqSearchCount(&state->search, most_probes);
+
+		/* the one more is not found, which tells that there is none */
+		goal->candidates = (int) Min(goal->candidates, copies + 1);
+	}
 	state->effort.candidates = goal->candidates;
 }
