@@ -221,6 +221,9 @@ search_index(void *arg)
 
 /* ---- writers */
 
+/* Of rows that are added, should the metapage come to have keys. */
+static const IvfpqKeyImages images = {{0}, 0};
+
 /* BackendAct: a row with a list, as INSERT and draining bring it. */
 static void
 insert_row(void *arg)
@@ -237,7 +240,7 @@ insert_row(void *arg)
 		return;
 	}
 	sample_vector(dims, NEW_ROW, vector);
-	IvfpqInsertCopies(&backend_index, model, vector, true, &tid, place);
+	IvfpqInsertCopies(&backend_index, model, vector, true, &tid, &images, place);
 }
 
 /* BackendAct: the pending rows that come first go to lists. */
@@ -258,7 +261,7 @@ drain_row(void *arg)
 		vector = palloc(meta.dims * sizeof(float));
 		sample_vector(meta.dims, NEW_ROW, vector);
 		IvfpqInsertCopies(&backend_index, model, vector, true,
-						  &reader.tids[0], &reader.place);
+						  &reader.tids[0], &images, &reader.place);
 		IvfpqPendingSetOdd(&backend_index, &reader.place, count - 1);
 	}
 	IvfpqPendingClose(&reader);

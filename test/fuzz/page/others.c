@@ -80,3 +80,22 @@ IvfpqFreeDims(Relation heap, Relation index, const IvfpqMetaData *meta)
 {
 	NO_TABLE();
 }
+
+void
+IvfpqKeysInit(IvfpqKeys *keys, Relation index)
+{
+	NO_TABLE();
+}
+
+void
+IvfpqKeysMake(IvfpqKeys *keys, const Datum *values, const bool *isnull,
+			  IvfpqKeyImages *images)
+{
+	NO_TABLE();
+}
+
+void
+IvfpqMeasureColumns(IvfpqMeasure *measure, Datum *values, bool *isnull)
+{
+	NO_TABLE();
+}

@@ -171,9 +171,10 @@ static void
 write_index(void *arg)
 {
 	const		Kind *kind = arg;
+	const IvfpqKeyForm no_keys = {0};
 	IvfpqMetaData meta;
 
-	IvfpqMetaInit(&meta, GV_L2, kind->dims);
+	IvfpqMetaInit(&meta, GV_L2, kind->dims, &no_keys);
 	IvfpqMetaCreate(&backend_index, MAIN_FORKNUM, &meta);
 	/* pending rows come before the index is trained */
 	for (int row = 0; row < kind->npending; row++)
@@ -197,7 +198,8 @@ write_index(void *arg)
 			ItemPointerData tid = sample_tid(row);
 
 			sample_vector(kind->dims, row, vector);
-			IvfpqInsertCopies(&backend_index, model, vector, true, &tid, NULL);
+			IvfpqInsertCopies(&backend_index, model, vector, true, &tid,
+							  NULL, NULL);
 		}
 	}
 	if (kind->version < IVFPQ_VERSION)
