@@ -72,12 +72,9 @@ IvfpqSearchOpen(IvfpqSearch *search, int capacity)
 	IvfpqCheckStatus(gv_scan_begin(&search->scan));
 }
 
-/*
- * Offer the live copies of a block, which the reader came to in the i-th
- * nearest list, to the search that is open.
- */
-void
-IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
+/* A block of a list, as the search has it scanned. */
+GvBlock
+IvfpqSearchView(const IvfpqSearch *search, const IvfpqBlockView *view)
 {
 	GvBlock		block = {
 		.codes = view->codes,
@@ -87,6 +84,18 @@ IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
 		.live = view->live,
 		.keys = view->keys
 	};
+
+	return block;
+}
+
+/*
+ * Offer the live copies of a block, which the reader came to in the i-th
+ * nearest list, to the search that is open.
+ */
+void
+IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
+{
+	GvBlock		block = IvfpqSearchView(search, view);
 
 	search->copies_read += pg_popcount32(view->live);
 	if (view->passed_over)

@@ -34,13 +34,6 @@
 #define CHANCE			2.0
 #define FEW				4
 
-/* Candidates while their order is told. */
-typedef struct Scored
-{
-	float		score;
-	uint64		id;
-} Scored;
-
 /* Is the block taken? */
 static bool
 is_taken(uint32 list, uint32 ordinal)
@@ -116,28 +109,13 @@ IvfpqSampleLists(IvfpqSearch *search, int n)
 		IvfpqListOpen(reader, (uint32) search->lists.ids[i]);
 		while (IvfpqListNext(reader, &view))
 		{
-			GvBlock		block = {
-				.codes = view.codes,
-				.t = view.t,
-				.rowids = (const uint16_t *) (search->addresses ?
-											  view.refine : view.tids),
-				.live = view.live
-			};
+			GvBlock		block = IvfpqSearchView(search, &view);
 
 			if (!view.passed_over)
 				IvfpqSampleBlock(search, search->lists.scores[i], &block);
 		}
 	}
 	reader->wants = IvfpqSampleWants;
-}
-
-static int
-compare_scored(const void *a, const void *b)
-{
-	float		x = ((const Scored *) a)->score;
-	float		y = ((const Scored *) b)->score;
-
-	return (x > y) - (x < y);
 }
 
 /*
@@ -147,29 +125,29 @@ compare_scored(const void *a, const void *b)
 static int
 nth_row(const GvTopK *candidates, double n, float *score)
 {
-	Scored	   *scored = palloc_extended(Max(candidates->count, 1) *
-										 sizeof(Scored), MCXT_ALLOC_HUGE);
+	GvTopK		sorted = {0};
 	tidset_hash *seen = tidset_create(CurrentMemoryContext, 32, NULL);
 	int			copies = 0;
 
-	for (int i = 0; i < candidates->count; i++)
-		scored[i] = (Scored)
-	{
-		candidates->scores[i], candidates->ids[i]
-	};
-	qsort(scored, candidates->count, sizeof(Scored), compare_scored);
+	/* a copy: more may be offered to the candidates */
+	IvfpqTopKResize(&sorted, Max(candidates->count, 1));
+	sorted.count = candidates->count;
+	memcpy(sorted.scores, candidates->scores, sorted.count * sizeof(float));
+	memcpy(sorted.ids, candidates->ids, sorted.count * sizeof(uint64));
+	gv_topk_sort(&sorted);
 	while (copies < candidates->count && seen->members < n)
 	{
 		bool		found;
 
-		tidset_insert(seen, scored[copies++].id, &found);
+		tidset_insert(seen, sorted.ids[copies++], &found);
 	}
 	if (copies > 0)
-		*score = scored[copies - 1].score;
+		*score = sorted.scores[copies - 1];
 	if (seen->members < n)
 		copies = 0;
 	tidset_destroy(seen);
-	pfree(scored);
+	pfree(sorted.scores);
+	pfree(sorted.ids);
 	return copies;
 }
 
@@ -198,15 +176,6 @@ IvfpqSampleShare(IvfpqSearch *search, double rows, double share)
 	return matched / (SAMPLE_ONE_OF * nearer);
 }
 
-static int
-compare_floats(const void *a, const void *b)
-{
-	float		x = *(const float *) a;
-	float		y = *(const float *) b;
-
-	return (x > y) - (x < y);
-}
-
 /*
  * The score that so many of the nearest rows have at most, where each has so
  * many copies.
@@ -219,7 +188,7 @@ IvfpqSampleReach(IvfpqSearch *search, double rows, double copies)
 
 	if (nth >= best->count)
 		return GV_SCORE_MAX;
-	qsort(best->scores, best->count, sizeof(float), compare_floats);
+	gv_topk_sort(best);
 	return best->scores[(int) nth];
 }
 

@@ -143,6 +143,8 @@ extern void IvfpqSearchNearest(IvfpqSearch *search, int probes);
 extern int64 IvfpqSearchCount(IvfpqSearch *search, int probes);
 extern void IvfpqSearchOpen(IvfpqSearch *search, int capacity);
 extern void IvfpqSearchList(IvfpqSearch *search, int i);
+extern GvBlock IvfpqSearchView(const IvfpqSearch *search,
+							   const IvfpqBlockView *view);
 extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
 							 const IvfpqBlockView *view);
 extern void IvfpqSearchSettle(IvfpqSearch *search);
