@@ -100,23 +100,6 @@ def make(base, query):
 
 # --------------------------------------------------------------------- tables
 
-def load(conn, base, columns):
-    """The same rows three times."""
-    import numpy as np
-    server.load(conn, "loaded", base, "vector")
-    names = list(columns)
-    conn.execute("CREATE TABLE labels (id int, %s)"
-                 % ", ".join("%s int" % n for n in names))
-    with conn.cursor().copy("COPY labels FROM STDIN") as copy:
-        rows = np.stack([np.arange(len(base)), *columns.values()], axis=1)
-        copy.write("".join("\t".join(map(str, r)) + "\n"
-                           for r in rows.tolist()))
-    for table in KEYS, PLAIN, HNSW:
-        conn.execute("CREATE TABLE %s AS SELECT labels.*, v FROM labels JOIN "
-                     "loaded USING (id) ORDER BY id" % table)
-    conn.execute("DROP TABLE labels, loaded")
-
-
 def build(conn, args, table, method, keys=""):
     data.say("building %s%s on %s" % (method, keys, table))
     took, _, _ = server.build(
@@ -129,7 +112,7 @@ def build(conn, args, table, method, keys=""):
 def prepare_tables(conn, args, found, columns):
     conn.execute("SET maintenance_work_mem = '%s'" % args.maintenance_work_mem)
     data.say("loading %d x %d" % found.base.shape)
-    load(conn, found.base, columns)
+    where.load(conn, found.base, columns, [KEYS, PLAIN, HNSW])
     took = {KEYS: build(conn, args, KEYS, "gpuivfpq", ", r, k10, k100"),
             PLAIN: build(conn, args, PLAIN, "gpuivfpq")}
     if not args.alone:

@@ -74,9 +74,8 @@ def parse_arguments():
 
 # ---------------------------------------------------------------------- tables
 
-def load(conn, base, columns):
-    """The same rows three times: with gpuivfpq, with btrees beside it, with
-    hnsw."""
+def load(conn, base, columns, tables):
+    """The same rows in each of the tables."""
     import numpy as np
     server.load(conn, "loaded", base, "vector")
     names = list(columns)
@@ -86,12 +85,10 @@ def load(conn, base, columns):
         rows = np.stack([np.arange(len(base)), *columns.values()], axis=1)
         copy.write("".join("\t".join(map(str, r)) + "\n"
                            for r in rows.tolist()))
-    for table in OURS, BOTH, HNSW:
+    for table in tables:
         conn.execute("CREATE TABLE %s AS SELECT labels.*, v FROM labels JOIN "
                      "loaded USING (id) ORDER BY id" % table)
     conn.execute("DROP TABLE labels, loaded")
-    for name in names:
-        conn.execute("CREATE INDEX ON %s (%s)" % (BOTH, name))
 
 
 def build(conn, table, method, suffix):
@@ -106,7 +103,9 @@ def prepare_tables(conn, args, found, columns):
     suffix = compared.METRICS[args.metric][1]
     conn.execute("SET maintenance_work_mem = '%s'" % args.maintenance_work_mem)
     data.say("loading %d x %d" % found.base.shape)
-    load(conn, found.base, columns)
+    load(conn, found.base, columns, [OURS, BOTH, HNSW])
+    for name in columns:
+        conn.execute("CREATE INDEX ON %s (%s)" % (BOTH, name))
     took = {table: build(conn, table, method, suffix)
             for table, method in ((OURS, report.OURS), (BOTH, report.OURS),
                                   (HNSW, "hnsw"))}
