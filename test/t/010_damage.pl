@@ -140,34 +140,6 @@ for my $table (qw(lists refined keyed pending))
 	$table_bytes{$table} = slurp_bytes($table_file{ $databases[0] }{$table});
 }
 
-# Put a table's rows back; its maps, which VACUUM wrote since, are made anew.
-sub restore_table
-{
-	my ($path, $bytes) = @_;
-	write_bytes($path, $bytes);
-	unlink "${path}_vm", "${path}_fsm";
-	return;
-}
-
-sub slurp_bytes
-{
-	my ($path) = @_;
-	open my $handle, '<:raw', $path or die "$path: $!";
-	local $/;
-	my $bytes = <$handle>;
-	close $handle;
-	return $bytes;
-}
-
-sub write_bytes
-{
-	my ($path, $bytes) = @_;
-	open my $handle, '>:raw', $path or die "$path: $!";
-	print $handle $bytes;
-	close $handle or die "$path: $!";
-	return;
-}
-
 # Read and write 32-bit numbers of a file's bytes.
 sub get32
 {

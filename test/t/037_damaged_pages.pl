@@ -121,25 +121,6 @@ for (@tables)
 $node->stop;
 $sound{$_} = [ map { slurp_bytes($_) } @{ $file{$_} } ] for @tables;
 
-sub slurp_bytes
-{
-	my ($path) = @_;
-	open my $handle, '<:raw', $path or die "$path: $!";
-	local $/;
-	my $bytes = <$handle>;
-	close $handle;
-	return $bytes;
-}
-
-sub write_bytes
-{
-	my ($path, $bytes) = @_;
-	open my $handle, '>:raw', $path or die "$path: $!";
-	print $handle $bytes;
-	close $handle or die "$path: $!";
-	unlink "${path}_vm", "${path}_fsm";
-	return;
-}
 
 # ---- damage
 
@@ -274,8 +255,8 @@ sub meet_damages
 	{
 		srand($number++);
 		my ($bytes, $n) = damaged($table);
-		write_bytes($file{$table}[0], $sound{$table}[0]);
-		write_bytes($file{$table}[1], $bytes);
+		restore_table($file{$table}[0], $sound{$table}[0]);
+		restore_table($file{$table}[1], $bytes);
 		$npages += $n;
 	}
 	$node->start;

@@ -15,7 +15,7 @@ use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw($SERVER long_test new_node load_gpuvec background wait_until
   end_of test_cancel test_timeout restart_after_crash restart_after_kill answers is_sound
-  is_complete is_exact are_whole is_whole);
+  is_complete is_exact are_whole is_whole slurp_bytes write_bytes restore_table);
 
 # What gpuvecd runs on.
 our $SERVER = $ENV{GPUVEC_TEST_SERVER} // 'cpu';
@@ -379,6 +379,36 @@ sub is_whole
 	my ($node, $what) = @_;
 
 	are_whole($node, $what, [ [ 't_e', 't', '<->', 16 ] ]);
+	return;
+}
+
+# ---- files of a server that is stopped
+
+sub slurp_bytes
+{
+	my ($path) = @_;
+	open my $handle, '<:raw', $path or die "$path: $!";
+	local $/;
+	my $bytes = <$handle>;
+	close $handle;
+	return $bytes;
+}
+
+sub write_bytes
+{
+	my ($path, $bytes) = @_;
+	open my $handle, '>:raw', $path or die "$path: $!";
+	print $handle $bytes;
+	close $handle or die "$path: $!";
+	return;
+}
+
+# Put a table's rows back; its maps, which VACUUM wrote since, are made anew.
+sub restore_table
+{
+	my ($path, $bytes) = @_;
+	write_bytes($path, $bytes);
+	unlink "${path}_vm", "${path}_fsm";
 	return;
 }
 
