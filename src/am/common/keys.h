@@ -73,6 +73,22 @@ typedef struct IvfpqRowTest
 								 * that have one image each; else NULL */
 } IvfpqRowTest;
 
+/* Images low .. high of a key; none where low is above high. */
+typedef struct IvfpqKeySpan
+{
+	uint64		low;
+	uint64		high;
+	bool		is_exact;		/* every value that has one fulfils it */
+} IvfpqKeySpan;
+
+/*
+ * keyspan.c.  IvfpqKeyEverything: all images.  IvfpqKeySpanOf: those for which
+ * the strategy holds with a value, not NULL, of this type.
+ */
+extern IvfpqKeySpan IvfpqKeyEverything(const IvfpqKey *key, bool is_exact);
+extern IvfpqKeySpan IvfpqKeySpanOf(IvfpqKey *key, int strategy, Oid subtype,
+								   Datum value);
+
 /*
  * keytests.c.  What scan keys [n] ask: as tests of images, and of rows.
  */

@@ -2,14 +2,10 @@
  * keytests.c
  *		Conditions on keys, as tests of images and of rows.
  *
- * A condition compares a key with a value, which need not be one that the key
- * can have: an int4 with 5,000,000,000, a real with 0.1.  So the value becomes
- * a cut: the key's image nearest to it, and on which side of the value that
- * image is.  Images that fulfil the condition are then a span.
- *
- * An span may have images too many, never too few.  Where it has, or may
- * have, the row is asked: the condition is rechecked by its own function, as
- * the executor would.  What is not understood here is rechecked, too.
+ * A comparison becomes a span of images (keyspan.c), which may have images too
+ * many, never too few.  Where it has, or may have, the row is asked: the
+ * condition is rechecked by its own function, as the executor would.  What is
+ * not understood here is rechecked, too.
  *
  * That an operator's strategy says what it does follows from its class
  * (validate.c); nothing else is known of operators.
@@ -22,11 +18,9 @@
 #include "catalog/pg_type_d.h"
 #include "utils/array.h"
 #include "utils/catcache.h"
-#include "utils/date.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
-#include "utils/timestamp.h"
 
 #include "am/common/keys.h"
 #include "page/page.h"
@@ -34,28 +28,7 @@
 /* Sets of more values are rechecked: each block is compared with all. */
 #define MOST_VALUES		65536
 
-/*
- * Time zones are less than a week apart from UTC, whatever a user sets; what
- * compares local with absolute time is rechecked.
- */
-#define ZONE_USECS		(8 * USECS_PER_DAY)
-
-/* Where a value is among a key's images. */
-typedef struct Cut
-{
-	uint64		image;			/* nearest to the value */
-	int			side;			/* that image's value compared with it */
-} Cut;
-
-/* Images low .. high; none where low is above high. */
-typedef struct Span
-{
-	uint64		low;
-	uint64		high;
-	bool		is_exact;		/* every value that has one fulfils it */
-} Span;
-
-static const Span nothing = {1, 0, true};
+static const IvfpqKeySpan nothing = {1, 0, true};
 
 /* An argument of equality. */
 typedef struct Argument
@@ -73,211 +46,6 @@ typedef struct Asked
 	Oid			subtype;		/* of its values */
 	bool		is_exact;		/* images decide it */
 } Asked;
-
-/* All images of a key. */
-static Span
-everything(const IvfpqKey *key, bool is_exact)
-{
-	Span		all = {0, PG_UINT64_MAX, is_exact};
-
-	if (key->width < 8)
-		all.high = (UINT64CONST(1) << 8 * key->width) - 1;
-	return all;
-}
-
-static Cut
-integer_cut(const IvfpqKey *key, int64 value)
-{
-	Cut			cut;
-	int64		nearest = Min(Max(value, key->least), key->greatest);
-
-	cut.image = IvfpqKeyIntegerImage(key, nearest);
-	cut.side = nearest < value ? -1 : nearest > value;
-	return cut;
-}
-
-static Cut
-float4_cut(float8 value)
-{
-	Cut			cut;
-	float4		nearest = (float4) value;
-
-	cut.image = IvfpqKeyFloat4Image(nearest);
-	/* of NaN neither is true */
-	cut.side = nearest < value ? -1 : nearest > value;
-	return cut;
-}
-
-/*
- * The images of a key for which the strategy is true of values that are
- * between the cuts: both the same, unless it is not known where.
- */
-static Span
-between(const IvfpqKey *key, int strategy, Cut from, Cut to, bool is_exact)
-{
-	Span		result = everything(key, is_exact);
-	bool		has_equal = is_exact ? strategy == BTLessEqualStrategyNumber ||
-	strategy == BTEqualStrategyNumber ||
-	strategy == BTGreaterEqualStrategyNumber : true;
-
-	if (strategy <= BTEqualStrategyNumber)
-	{
-		bool		included = to.side < 0 || (to.side == 0 && has_equal);
-
-		if (!included && to.image == 0)
-			return nothing;
-		result.high = included ? to.image : to.image - 1;
-	}
-	if (strategy >= BTEqualStrategyNumber)
-	{
-		bool		included = from.side > 0 || (from.side == 0 && has_equal);
-
-		if (!included && from.image == everything(key, true).high)
-			return nothing;
-		result.low = included ? from.image : from.image + 1;
-	}
-	return result;
-}
-
-/*
- * A date or time in microseconds.  A date that no timestamp can be is after
- * all of them, and before infinity.
- */
-static int64
-microseconds(Oid type, Datum value)
-{
-	DateADT		date;
-
-	if (type != DATEOID)
-		return DatumGetInt64(value);
-	date = DatumGetDateADT(value);
-	if (DATE_IS_NOBEGIN(date))
-		return DT_NOBEGIN;
-	if (DATE_IS_NOEND(date) || date > DT_NOEND / USECS_PER_DAY)
-		return DATE_IS_NOEND(date) ? DT_NOEND : DT_NOEND - 1;
-	return date * USECS_PER_DAY;
-}
-
-/* The cut of a key, in days or microseconds, at a time. */
-static Cut
-time_cut(const IvfpqKey *key, int64 time)
-{
-	int64		days;
-	Cut			cut;
-
-	if (key->type != DATEOID)
-		return integer_cut(key, time);
-	if (TIMESTAMP_NOT_FINITE(time))
-		return integer_cut(key, TIMESTAMP_IS_NOBEGIN(time) ? DATEVAL_NOBEGIN :
-						   DATEVAL_NOEND);
-
-	days = time / USECS_PER_DAY;
-	if (days * USECS_PER_DAY > time)
-		days--;
-	cut = integer_cut(key, days);
-	if (days * USECS_PER_DAY < time)
-		cut.side = -1;
-	return cut;
-}
-
-/* A finite time, so far away, and finite again. */
-static int64
-moved_time(int64 time, int64 by)
-{
-	if (by < 0)
-		return time < DT_NOBEGIN + 1 - by ? DT_NOBEGIN + 1 : time + by;
-	return time > DT_NOEND - 1 - by ? DT_NOEND - 1 : time + by;
-}
-
-/* A date or time, compared with one of another type. */
-static Span
-time_span(const Asked *asked, Datum value)
-{
-	const IvfpqKey *key = asked->key;
-	int64		time = microseconds(asked->subtype, value);
-	bool		zoned = (key->type == TIMESTAMPTZOID) !=
-	(asked->subtype == TIMESTAMPTZOID);
-	Cut			from;
-	Cut			to;
-
-	if (TIMESTAMP_NOT_FINITE(time) || !zoned)
-	{
-		from = time_cut(key, time);
-		return between(key, asked->strategy, from, from, true);
-	}
-	from = time_cut(key, moved_time(time, -ZONE_USECS));
-	to = time_cut(key, moved_time(time, ZONE_USECS));
-	return between(key, asked->strategy, from, to, false);
-}
-
-/* The hash of a value of any type of the family that has a function for it. */
-static Span
-hash_span(const Asked *asked, Datum value)
-{
-	IvfpqKey   *key = asked->key;
-	Span		result = {0, 0, false};
-
-	if (asked->subtype == key->type)
-		result.low = IvfpqKeyImage(key, value);
-	else
-	{
-		Oid			function = get_opfamily_proc(key->family, asked->subtype,
-												 asked->subtype,
-												 IVFPQ_HASH_PROC);
-
-		if (!OidIsValid(function))
-			return everything(key, false);
-		result.low = DatumGetUInt32(OidFunctionCall1Coll(function,
-														 key->collation,
-														 value));
-	}
-	result.high = result.low;
-	return result;
-}
-
-static bool
-is_int(Oid type)
-{
-	return type == INT2OID || type == INT4OID || type == INT8OID;
-}
-
-static bool
-is_time(Oid type)
-{
-	return type == DATEOID || type == TIMESTAMPOID || type == TIMESTAMPTZOID;
-}
-
-/* Images of the key for which the strategy holds with a value, not NULL. */
-static Span
-value_span(const Asked *asked, Datum value)
-{
-	IvfpqKey   *key = asked->key;
-	Oid			subtype = asked->subtype;
-	Cut			cut = {0, 0};
-	bool		same = subtype == key->type || subtype == ANYENUMOID;
-
-	if (key->kind == IVFPQ_KEY_HASH &&
-		asked->strategy == BTEqualStrategyNumber)
-		return hash_span(asked, value);
-	if (key->kind != IVFPQ_KEY_ORDERED ||
-		asked->strategy < BTLessStrategyNumber ||
-		asked->strategy > BTGreaterStrategyNumber)
-		return everything(key, false);
-
-	if (is_time(key->type) && is_time(subtype) && !same)
-		return time_span(asked, value);
-	else if (key->is_integer && (same || (is_int(key->type) && is_int(subtype))))
-		cut = integer_cut(key, IvfpqKeyInteger(subtype, value));
-	else if (key->type == FLOAT4OID && subtype == FLOAT8OID)
-		cut = float4_cut(DatumGetFloat8(value));
-	else if (key->type == FLOAT8OID && subtype == FLOAT4OID)
-		cut.image = IvfpqKeyFloat8Image(DatumGetFloat4(value));
-	else if (same)
-		cut.image = IvfpqKeyImage(key, value);
-	else
-		return everything(key, false);
-	return between(key, asked->strategy, cut, cut, key->is_exact);
-}
 
 /*
  * Add a test to the condition, or make one of it and another of the same key;
@@ -317,10 +85,10 @@ add_test(IvfpqKeyTests *tests, const GvKeyTest *test)
 
 /* Images of a span fulfil the condition. */
 static void
-add_span(IvfpqKeyTests *tests, Asked *asked, Span span)
+add_span(IvfpqKeyTests *tests, Asked *asked, IvfpqKeySpan span)
 {
 	GvKeyTest	test = {.key = asked->column, .kind = GV_TEST_RANGE};
-	Span		all = everything(asked->key, true);
+	IvfpqKeySpan all = IvfpqKeyEverything(asked->key, true);
 	bool		is_all = span.low == all.low && span.high == all.high;
 
 	tests->never |= span.low > span.high;
@@ -352,7 +120,7 @@ add_set(IvfpqKeyTests *tests, Asked *asked, uint64 *images, int n,
 		add_span(tests, asked, nothing);
 	else if (ndistinct == 1 || ndistinct > MOST_VALUES)
 	{
-		Span		hull = {images[0], images[ndistinct - 1],
+		IvfpqKeySpan hull = {images[0], images[ndistinct - 1],
 		is_exact && ndistinct == 1};
 
 		add_span(tests, asked, hull);
@@ -403,12 +171,14 @@ add_values(IvfpqKeyTests *tests, Asked *asked, IvfpqRowTest *row)
 {
 	Argument   *arguments = palloc(row->narguments * sizeof(Argument));
 	bool		are_points = asked->strategy == BTEqualStrategyNumber;
-	Span		hull = nothing;
+	IvfpqKeySpan hull = nothing;
 	int			n = 0;
 
 	for (int i = 0; i < row->narguments; i++)
 	{
-		Span		span = value_span(asked, row->arguments[i]);
+		IvfpqKeySpan span = IvfpqKeySpanOf(asked->key, asked->strategy,
+										   asked->subtype,
+										   row->arguments[i]);
 
 		if (span.low > span.high)
 			continue;
@@ -504,7 +274,7 @@ add_signatures(IvfpqKeyTests *tests, Asked *asked, const Datum *values, int n)
 		 asked->subtype != ANYARRAYOID) ||
 		(!overlap && asked->strategy != IVFPQ_CONTAINS_STRATEGY))
 	{
-		add_span(tests, asked, everything(asked->key, false));
+		add_span(tests, asked, IvfpqKeyEverything(asked->key, false));
 		return;
 	}
 	test.kind = overlap ? GV_TEST_ANY_BIT : GV_TEST_ALL_BITS;

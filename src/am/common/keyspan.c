@@ -1,0 +1,233 @@
+/*
+ * keyspan.c
+ *		Which of a key's images fulfil a comparison with a value.
+ *
+ * The value need not be one that the key can have: an int4 is compared with
+ * 5,000,000,000, a real with 0.1.  So it becomes a cut: the key's image nearest
+ * to it, and on which side of the value that image is.  Images that fulfil the
+ * comparison are then a span, which may have images too many, never too few.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type_d.h"
+#include "utils/date.h"
+#include "utils/lsyscache.h"
+#include "utils/timestamp.h"
+
+#include "am/common/keys.h"
+
+/*
+ * Time zones are less than a week apart from UTC, whatever a user sets; what
+ * compares local with absolute time is rechecked.
+ */
+#define ZONE_USECS		(8 * USECS_PER_DAY)
+
+/* Where a value is among a key's images. */
+typedef struct Cut
+{
+	uint64		image;			/* nearest to the value */
+	int			side;			/* that image's value compared with it */
+} Cut;
+
+static const IvfpqKeySpan nothing = {1, 0, true};
+
+/* All images of a key. */
+IvfpqKeySpan
+IvfpqKeyEverything(const IvfpqKey *key, bool is_exact)
+{
+	IvfpqKeySpan all = {0, PG_UINT64_MAX, is_exact};
+
+	if (key->width < 8)
+		all.high = (UINT64CONST(1) << 8 * key->width) - 1;
+	return all;
+}
+
+static Cut
+integer_cut(const IvfpqKey *key, int64 value)
+{
+	Cut			cut;
+	int64		nearest = Min(Max(value, key->least), key->greatest);
+
+	cut.image = IvfpqKeyIntegerImage(key, nearest);
+	cut.side = nearest < value ? -1 : nearest > value;
+	return cut;
+}
+
+static Cut
+float4_cut(float8 value)
+{
+	Cut			cut;
+	float4		nearest = (float4) value;
+
+	cut.image = IvfpqKeyFloat4Image(nearest);
+	/* of NaN neither is true */
+	cut.side = nearest < value ? -1 : nearest > value;
+	return cut;
+}
+
+/*
+ * The images of a key for which the strategy is true of values that are
+ * between the cuts: both the same, unless it is not known where.
+ */
+static IvfpqKeySpan
+between(const IvfpqKey *key, int strategy, Cut from, Cut to, bool is_exact)
+{
+	IvfpqKeySpan result = IvfpqKeyEverything(key, is_exact);
+	bool		has_equal = is_exact ? strategy == BTLessEqualStrategyNumber ||
+	strategy == BTEqualStrategyNumber ||
+	strategy == BTGreaterEqualStrategyNumber : true;
+
+	if (strategy <= BTEqualStrategyNumber)
+	{
+		bool		included = to.side < 0 || (to.side == 0 && has_equal);
+
+		if (!included && to.image == 0)
+			return nothing;
+		result.high = included ? to.image : to.image - 1;
+	}
+	if (strategy >= BTEqualStrategyNumber)
+	{
+		bool		included = from.side > 0 || (from.side == 0 && has_equal);
+
+		if (!included && from.image == IvfpqKeyEverything(key, true).high)
+			return nothing;
+		result.low = included ? from.image : from.image + 1;
+	}
+	return result;
+}
+
+/*
+ * A date or time in microseconds.  A date that no timestamp can be is after
+ * all of them, and before infinity.
+ */
+static int64
+microseconds(Oid type, Datum value)
+{
+	DateADT		date;
+
+	if (type != DATEOID)
+		return DatumGetInt64(value);
+	date = DatumGetDateADT(value);
+	if (DATE_IS_NOBEGIN(date))
+		return DT_NOBEGIN;
+	if (DATE_IS_NOEND(date) || date > DT_NOEND / USECS_PER_DAY)
+		return DATE_IS_NOEND(date) ? DT_NOEND : DT_NOEND - 1;
+	return date * USECS_PER_DAY;
+}
+
+/* The cut of a key, in days or microseconds, at a time. */
+static Cut
+time_cut(const IvfpqKey *key, int64 time)
+{
+	int64		days;
+	Cut			cut;
+
+	if (key->type != DATEOID)
+		return integer_cut(key, time);
+	if (TIMESTAMP_NOT_FINITE(time))
+		return integer_cut(key, TIMESTAMP_IS_NOBEGIN(time) ? DATEVAL_NOBEGIN :
+						   DATEVAL_NOEND);
+
+	days = time / USECS_PER_DAY;
+	if (days * USECS_PER_DAY > time)
+		days--;
+	cut = integer_cut(key, days);
+	if (days * USECS_PER_DAY < time)
+		cut.side = -1;
+	return cut;
+}
+
+/* A finite time, so far away, and finite again. */
+static int64
+moved_time(int64 time, int64 by)
+{
+	if (by < 0)
+		return time < DT_NOBEGIN + 1 - by ? DT_NOBEGIN + 1 : time + by;
+	return time > DT_NOEND - 1 - by ? DT_NOEND - 1 : time + by;
+}
+
+/* A date or time, compared with one of another type. */
+static IvfpqKeySpan
+time_span(const IvfpqKey *key, int strategy, Oid subtype, Datum value)
+{
+	int64		time = microseconds(subtype, value);
+	bool		zoned = (key->type == TIMESTAMPTZOID) !=
+	(subtype == TIMESTAMPTZOID);
+	Cut			from;
+	Cut			to;
+
+	if (TIMESTAMP_NOT_FINITE(time) || !zoned)
+	{
+		from = time_cut(key, time);
+		return between(key, strategy, from, from, true);
+	}
+	from = time_cut(key, moved_time(time, -ZONE_USECS));
+	to = time_cut(key, moved_time(time, ZONE_USECS));
+	return between(key, strategy, from, to, false);
+}
+
+/* The hash of a value of any type of the family that has a function for it. */
+static IvfpqKeySpan
+hash_span(IvfpqKey *key, Oid subtype, Datum value)
+{
+	IvfpqKeySpan result = {0, 0, false};
+
+	if (subtype == key->type)
+		result.low = IvfpqKeyImage(key, value);
+	else
+	{
+		Oid			function = get_opfamily_proc(key->family, subtype,
+												 subtype,
+												 IVFPQ_HASH_PROC);
+
+		if (!OidIsValid(function))
+			return IvfpqKeyEverything(key, false);
+		result.low = DatumGetUInt32(OidFunctionCall1Coll(function,
+														 key->collation,
+														 value));
+	}
+	result.high = result.low;
+	return result;
+}
+
+static bool
+is_int(Oid type)
+{
+	return type == INT2OID || type == INT4OID || type == INT8OID;
+}
+
+static bool
+is_time(Oid type)
+{
+	return type == DATEOID || type == TIMESTAMPOID || type == TIMESTAMPTZOID;
+}
+
+/* Images of the key for which the strategy holds with a value, not NULL. */
+IvfpqKeySpan
+IvfpqKeySpanOf(IvfpqKey *key, int strategy, Oid subtype, Datum value)
+{
+	Cut			cut = {0, 0};
+	bool		same = subtype == key->type || subtype == ANYENUMOID;
+
+	if (key->kind == IVFPQ_KEY_HASH &&
+		strategy == BTEqualStrategyNumber)
+		return hash_span(key, subtype, value);
+	if (key->kind != IVFPQ_KEY_ORDERED ||
+		strategy < BTLessStrategyNumber ||
+		strategy > BTGreaterStrategyNumber)
+		return IvfpqKeyEverything(key, false);
+
+	if (is_time(key->type) && is_time(subtype) && !same)
+		return time_span(key, strategy, subtype, value);
+	else if (key->is_integer && (same || (is_int(key->type) && is_int(subtype))))
+		cut = integer_cut(key, IvfpqKeyInteger(subtype, value));
+	else if (key->type == FLOAT4OID && subtype == FLOAT8OID)
+		cut = float4_cut(DatumGetFloat8(value));
+	else if (key->type == FLOAT8OID && subtype == FLOAT4OID)
+		cut.image = IvfpqKeyFloat8Image(DatumGetFloat4(value));
+	else if (same)
+		cut.image = IvfpqKeyImage(key, value);
+	else
+		return IvfpqKeyEverything(key, false);
+	return between(key, strategy, cut, cut, key->is_exact);
+}
