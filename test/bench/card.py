@@ -371,7 +371,7 @@ def measure_system(conn, args, found, truth, system, folder):
                                          else v) for k, v in told.items()))
     conn.execute("SET enable_seqscan = off")
     check_plan(conn)
-    if ours and args.scanner and "sq8" in args.options:
+    if ours and args.scanner and "sq8" in args.options and not args.match:
         run_scanner(conn, args)
     options = scripts(args, found, folder)
     points = our_points(conn, args, truth, told["lists"]) if ours else \
