@@ -7,9 +7,9 @@
 #include "utils/memutils.h"
 
 #include "am/common/engine.h"
-#include "am/common/keys.h"
 #include "am/common/value.h"
 #include "am/heap/dims.h"
+#include "am/keys/keys.h"
 #include "am/maintain/maintain.h"
 #include "am/scan/search.h"
 #include "page/array.h"

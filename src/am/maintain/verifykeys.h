@@ -7,7 +7,7 @@
 
 #include "utils/tuplesort.h"
 
-#include "am/common/keys.h"
+#include "am/keys/keys.h"
 #include "page/check/check.h"
 
 typedef struct IvfpqVerifyKeys

@@ -18,10 +18,10 @@
 #include "utils/rel.h"
 
 #include "am/common/engine.h"
-#include "am/common/keys.h"
 #include "am/common/options.h"
 #include "am/common/phase.h"
 #include "am/common/snapshot.h"
+#include "am/keys/keys.h"
 #include "am/scan/search.h"
 #include "am/train/train.h"
 
