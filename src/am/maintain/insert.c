@@ -11,7 +11,7 @@
 #include "am/heap/dims.h"
 #include "am/keys/keys.h"
 #include "am/maintain/maintain.h"
-#include "am/scan/search.h"
+#include "am/search/search.h"
 #include "page/array.h"
 #include "page/pending.h"
 #include "page/stoppoint.h"

@@ -22,7 +22,7 @@
 #include "am/common/phase.h"
 #include "am/common/snapshot.h"
 #include "am/keys/keys.h"
-#include "am/scan/search.h"
+#include "am/search/search.h"
 #include "am/train/train.h"
 
 #define MIN_SAMPLES_GIVEN		4	/* rows for each, when the user sets lists */

@@ -11,7 +11,7 @@
 #include "am/common/value.h"
 #include "am/heap/dims.h"
 #include "am/maintain/maintain.h"
-#include "am/scan/search.h"
+#include "am/search/search.h"
 
 int			ivfpq_probes;
 int			ivfpq_candidates;
