@@ -18,8 +18,8 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
-#include "am/common/value.h"
 #include "am/keys/keys.h"
+#include "am/value/value.h"
 
 /* Types whose images ascend, or are the value. */
 typedef struct OrderedType

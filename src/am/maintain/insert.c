@@ -7,11 +7,11 @@
 #include "utils/memutils.h"
 
 #include "am/common/engine.h"
-#include "am/common/value.h"
 #include "am/heap/dims.h"
 #include "am/keys/keys.h"
 #include "am/maintain/maintain.h"
 #include "am/search/search.h"
+#include "am/value/value.h"
 #include "page/array.h"
 #include "page/pending.h"
 #include "page/stoppoint.h"

@@ -27,10 +27,10 @@
 
 #include "am/common/identity.h"
 #include "am/common/tid.h"
-#include "am/common/value.h"
 #include "am/heap/dims.h"
 #include "am/maintain/maintain.h"
 #include "am/maintain/verifykeys.h"
+#include "am/value/value.h"
 #include "page/check/check.h"
 #include "page/pending.h"
 #include "pgcompat.h"
