@@ -10,7 +10,7 @@
  */
 #include "postgres.h"
 
-#include "page/record.h"
+#include "page/format/layout.h"
 
 /*
  * Bytes of a block that every code width needs: TIDs and T, and with refine
