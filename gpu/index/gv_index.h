@@ -4,8 +4,8 @@
  *
  * Read search.cu first: it has the steps of a batch in order, table.cu, best.cu,
  * scan.cu or hopperscan.cu, sort.cu and bound.cu; parts.cu cuts it into parts,
- * replay.cu launches the steps of small ones at once.  mirror.cu, records.cu and
- * pool.cu keep what is searched.
+ * replay.cu launches the steps of small ones at once.  mirror.cu, records.cu
+ * and pool.cu keep what is searched.
  */
 #ifndef GV_INDEX_H
 #define GV_INDEX_H
