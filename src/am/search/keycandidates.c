@@ -34,6 +34,14 @@
 #define FIRST_SHARE		4
 
 /*
+ * ... of gpuvecd: to ask again takes longer than to have it read lists that are
+ * not needed.  So it is asked for more than the share says, too, which chance
+ * makes smaller than it is as often as larger.
+ */
+#define ASKED_SHARE		1.0
+#define ASKED_BEYOND	1.2
+
+/*
  * Candidates kept beyond what an even share takes: far rows may fulfil the
  * condition more often than near ones.
  */
@@ -257,6 +265,14 @@ read_until_enough(Reading *reading, int wanted)
 	}
 }
 
+/* How many lists to ask gpuvecd for where so many seem to be needed. */
+static int
+ask_for(const Reading *reading, int wanted)
+{
+	return (int) Min(ceil(ASKED_BEYOND * wanted),
+					 reading->goal->most_probes);
+}
+
 /*
  * The same by gpuvecd, and the best copies of the lists read: a search of so
  * many lists, and one of more if the share asks for them.  False when gpuvecd
@@ -290,8 +306,10 @@ ask_until_enough(Reading *reading, int wanted)
 		}
 		if (reading->effort.everything)
 			break;
-		wanted = Min(reading->effort.probes,
-					 (1 + MOST_GROWTH) * reading->nread);
+		wanted = reading->effort.probes;
+		if (wanted > reading->nread)
+			wanted = Min(ask_for(reading, wanted),
+						 (1 + MOST_GROWTH) * reading->nread);
 	}
 	return true;
 }
@@ -325,16 +343,19 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 	int			nlists = search->model->meta.nlists;
 	Reading		reading = {.search = search, .goal = goal};
 	IvfpqEffort least;
+	IvfpqEffort asked;
 
 	reading.is_read = palloc0(nlists * sizeof(bool));
 	search->counts = palloc(nlists * sizeof(IvfpqListCount));
 	get_effort(search, goal, Min(FIRST_SHARE * goal->share, 1), &least);
+	get_effort(search, goal, Min(ASKED_SHARE * goal->share, 1), &asked);
 	if (goal->reads_all)
 	{
 		IvfpqSearchAlone(search, "conditions on keys");
 		read_alone(&reading, goal->most_probes);
 	}
-	else if (ask_until_enough(&reading, least.probes) && !reading.grows)
+	else if (ask_until_enough(&reading, ask_for(&reading, asked.probes)) &&
+			 !reading.grows)
 	{
 		search->found_all = search->candidates.count <
 			goal->candidates * search->model->meta.copies;
