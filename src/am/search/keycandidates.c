@@ -39,7 +39,7 @@
  * makes smaller than it is as often as larger.
  */
 #define ASKED_SHARE		1.0
-#define ASKED_BEYOND	1.2
+#define ASKED_BEYOND	1.5
 
 /*
  * Candidates kept beyond what an even share takes: far rows may fulfil the
