@@ -27,8 +27,12 @@
 /* No more lists are added at once than so many times those read. */
 #define MOST_GROWTH		1
 
-/* Lists are ranked beyond those that seem to be needed. */
-#define RANKED_BEYOND	1.5
+/*
+ * Lists are ranked beyond those that seem to be needed: at first, when nothing
+ * is known of the share, and later.
+ */
+#define RANKED_AT_FIRST	1.5
+#define RANKED_LATER	1.25
 
 /* The first lists are those for a share so many times as large as is likely. */
 #define FIRST_SHARE		4
@@ -121,13 +125,16 @@ rank_lists(Reading *reading, int wanted)
 {
 	IvfpqSearch *search = reading->search;
 	GvTopK	   *lists = &search->lists;
-	int			n = (int) Min(RANKED_BEYOND * (reading->nread + wanted),
-							  reading->goal->most_probes);
+	double		n = RANKED_AT_FIRST * wanted;
 	int			kept = 0;
 
+	if (reading->nread > 0)
+		n = Max(Min(RANKED_LATER * reading->effort.probes,
+					RANKED_AT_FIRST * (reading->nread + wanted)),
+				reading->nread + wanted);
 	search->query.deep = reading->goal->rows / reading->goal->share >
 		IVFPQ_PARENTS_ROWS;
-	IvfpqSearchNearest(search, n);
+	IvfpqSearchNearest(search, (int) Min(n, reading->goal->most_probes));
 	for (int i = 0; i < lists->count; i++)
 	{
 		if (reading->is_read[lists->ids[i]])
@@ -205,25 +212,32 @@ tell_share(Reading *reading)
 }
 
 /*
- * Of the rows found, the best first, those that are candidates: as many as the
- * share makes of all candidates or, where it grows with the distance, those no
- * farther than these.
+ * As many rows are candidates as the share makes of all candidates.
+ */
+static int
+wanted_candidates(const Reading *reading)
+{
+	return IvfpqKeyCandidates(reading->effort.candidates,
+							  Max(reading->goal->share, reading->flat_share));
+}
+
+/*
+ * Of the rows found, the best first, those that are candidates: so many or,
+ * where the share grows with the distance, those no farther than these.
  */
 static int
 count_candidates(const Reading *reading)
 {
 	IvfpqSearch *search = reading->search;
 	const GvTopK *found = &search->candidates;
-	int			n = IvfpqKeyCandidates(reading->effort.candidates,
-									   Max(reading->goal->share,
-										   reading->flat_share));
+	int			n = Min(wanted_candidates(reading), found->count);
 	float		reach;
 
 	if (!reading->grows || search->sample.memory == NULL)
-		return Min(n, found->count);
+		return n;
 	reach = IvfpqSampleReach(search, reading->effort.candidates,
 							 search->model->meta.copies);
-	for (n = Min(n, found->count); n < found->count; n++)
+	for (; n < found->count; n++)
 		if (found->scores[n] > reach)
 			break;
 	return n;
@@ -314,6 +328,13 @@ ask_until_enough(Reading *reading, int wanted)
 	return true;
 }
 
+/* Does the search's end not depend on rows behind the candidates? */
+static bool
+needs_candidates_alone(const Reading *reading)
+{
+	return !reading->grows && reading->nread < reading->goal->most_probes;
+}
+
 /* By the session's own engine. */
 static void
 read_alone(Reading *reading, int wanted)
@@ -329,7 +350,9 @@ read_alone(Reading *reading, int wanted)
 	IvfpqSampleBegin(search);
 	read_until_enough(reading, wanted);
 	IvfpqSampleEnd(search);
-	IvfpqSearchTake(search, goal->candidates);
+	IvfpqSearchTake(search, needs_candidates_alone(reading) ?
+					Min(wanted_candidates(reading), goal->candidates) :
+					goal->candidates);
 }
 
 /*
@@ -346,6 +369,7 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 	IvfpqEffort asked;
 
 	reading.is_read = palloc0(nlists * sizeof(bool));
+	IvfpqQueryKeepScores(&search->query, nlists);
 	search->counts = palloc(nlists * sizeof(IvfpqListCount));
 	get_effort(search, goal, Min(FIRST_SHARE * goal->share, 1), &least);
 	get_effort(search, goal, Min(ASKED_SHARE * goal->share, 1), &asked);
@@ -370,6 +394,7 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 		search->candidates.count < goal->candidates;
 	if (!goal->is_all)
 		search->candidates.count = count_candidates(&reading);
+	IvfpqQueryDropScores(&search->query);
 	pfree(reading.is_read);
 	pfree(search->counts);
 	search->counts = NULL;

@@ -150,35 +150,36 @@ IvfpqSampleLists(IvfpqSearch *search, int n)
 }
 
 /*
- * The score of the n-th best row of the search's candidates, and how many
- * copies these n have; 0 where there are not as many.
+ * The score of the n-th best row of the search's candidates, a row having so
+ * many copies at most, and how many copies these n have; 0 where there are not
+ * as many.
  */
 static int
-nth_row(const GvTopK *candidates, double n, float *score)
+nth_row(const GvTopK *candidates, double n, int most_copies, float *score)
 {
-	GvTopK		sorted = {0};
+	GvTopK		best = {0};
 	tidset_hash *seen = tidset_create(CurrentMemoryContext, 32, NULL);
 	int			copies = 0;
 
-	/* a copy: more may be offered to the candidates */
-	IvfpqTopKResize(&sorted, Max(candidates->count, 1));
-	sorted.count = candidates->count;
-	memcpy(sorted.scores, candidates->scores, sorted.count * sizeof(float));
-	memcpy(sorted.ids, candidates->ids, sorted.count * sizeof(uint64));
-	gv_topk_sort(&sorted);
-	while (copies < candidates->count && seen->members < n)
+	/* apart, for more may be offered to the candidates */
+	IvfpqTopKResize(&best, (int) Max(Min(n * most_copies,
+										 candidates->count), 1));
+	for (int i = 0; i < candidates->count; i++)
+		gv_topk_push(&best, candidates->scores[i], candidates->ids[i]);
+	gv_topk_sort(&best);
+	while (copies < best.count && seen->members < n)
 	{
 		bool		found;
 
-		tidset_insert(seen, sorted.ids[copies++], &found);
+		tidset_insert(seen, best.ids[copies++], &found);
 	}
 	if (copies > 0)
-		*score = sorted.scores[copies - 1];
+		*score = best.scores[copies - 1];
 	if (seen->members < n)
 		copies = 0;
 	tidset_destroy(seen);
-	pfree(sorted.scores);
-	pfree(sorted.ids);
+	pfree(best.scores);
+	pfree(best.ids);
 	return copies;
 }
 
@@ -220,7 +221,8 @@ IvfpqSampleShare(IvfpqSearch *search, double rows, double share)
 
 	IvfpqCheckStatus(gv_scan_finish(&search->scan));
 	IvfpqCheckStatus(gv_scan_finish(&sample->scan));
-	matched = nth_row(&search->candidates, rows, &last);
+	matched = nth_row(&search->candidates, rows, search->model->meta.copies,
+					  &last);
 	if (matched == 0)
 		return share;
 	nearer = count_nearer(sample, last, &variance);

@@ -23,6 +23,8 @@ typedef struct IvfpqQuery
 	float	   *table;			/* gv_table's, when it was asked for */
 	bool		tabled;
 	bool		deep;			/* more than IVFPQ_PARENTS_ROWS are wanted */
+	float	   *list_scores;	/* [nlists] of those compared by centroids,
+								 * else NaN; NULL: not kept */
 } IvfpqQuery;
 
 /* Rows that are looked for through parents; for more all lists are compared. */
@@ -32,6 +34,8 @@ extern void IvfpqQueryInit(IvfpqQuery *query, const IvfpqModel *model,
 						   GvMetric metric);
 extern void IvfpqQuerySet(IvfpqQuery *query, const float *vector);
 extern const float *IvfpqQueryTable(IvfpqQuery *query);
+extern void IvfpqQueryKeepScores(IvfpqQuery *query, int nlists);
+extern void IvfpqQueryDropScores(IvfpqQuery *query);
 extern int	IvfpqListsToCompare(const IvfpqMetaData *meta, int probes,
 								bool deep);
 extern int	IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes,
