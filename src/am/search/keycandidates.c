@@ -38,12 +38,14 @@
 #define FIRST_SHARE		4
 
 /*
- * ... of gpuvecd: to ask again takes longer than to have it read lists that are
- * not needed.  So it is asked for more than the share says, too, which chance
- * makes smaller than it is as often as larger.
+ * To ask gpuvecd again takes longer than to have it read lists that are not
+ * needed.  So the first are those for the likely share, it is asked for so many
+ * times as many as the share says, and for all of these as soon as so many
+ * copies that fulfil the condition tell it.
  */
 #define ASKED_SHARE		1.0
 #define ASKED_BEYOND	1.5
+#define TELLING_COPIES	64
 
 /*
  * Candidates kept beyond what an even share takes: far rows may fulfil the
@@ -81,7 +83,9 @@ typedef struct Reading
 	int			nread;
 	int			next;			/* of search->lists */
 	double		flat_share;		/* of all copies read those that fulfil it */
+	double		matched;		/* ... how many there are */
 	bool		grows;			/* the share, with the distance */
+	bool		is_sure;		/* ... and that is no chance */
 	bool		left_out;		/* copies were, before more were kept */
 	IvfpqEffort effort;			/* what the share asks for */
 } Reading;
@@ -195,16 +199,21 @@ tell_share(Reading *reading)
 	double		part = Min(Max(goal->recall, LEAST_PART), MOST_PART);
 	double		share = weighted_share(search->counts, nread,
 									   pow(1 - part, 1.0 / nread));
+	bool		is_sure;
 
 	reading->flat_share = weighted_share(search->counts, nread, 1);
-	reading->grows = reading->flat_share > GROWS * share;
+	reading->grows = reading->is_sure = reading->flat_share > GROWS * share;
+	reading->matched = 0;
+	for (int i = 0; i < nread; i++)
+		reading->matched += search->counts[i].matched;
 	goal->share = Max(share, IVFPQ_LEAST_SHARE);
 	get_effort(search, goal, goal->share, &reading->effort);
 	if (!search->sample.is_open || reading->effort.probes > nread)
 		return;
-	share = IvfpqSampleShare(search, goal->rows, share);
+	share = IvfpqSampleShare(search, goal->rows, share, &is_sure);
 	if (share >= goal->share)
 		return;
+	reading->is_sure |= is_sure;
 	goal->share = Max(share, IVFPQ_LEAST_SHARE);
 	goal->is_spread = false;
 	reading->grows = true;
@@ -290,8 +299,8 @@ ask_for(const Reading *reading, int wanted)
 /*
  * The same by gpuvecd, and the best copies of the lists read: a search of so
  * many lists, and one of more if the share asks for them.  False when gpuvecd
- * does not answer.  Where the share grows with the distance, which a mirror does
- * not tell well, the session had better search.
+ * does not answer.  Where the share surely grows with the distance, which a
+ * mirror does not tell well, the session had better search.
  */
 static bool
 ask_until_enough(Reading *reading, int wanted)
@@ -322,8 +331,9 @@ ask_until_enough(Reading *reading, int wanted)
 			break;
 		wanted = reading->effort.probes;
 		if (wanted > reading->nread)
-			wanted = Min(ask_for(reading, wanted),
-						 (1 + MOST_GROWTH) * reading->nread);
+			wanted = ask_for(reading, wanted);
+		if (reading->matched < TELLING_COPIES)
+			wanted = Min(wanted, (1 + MOST_GROWTH) * reading->nread);
 	}
 	return true;
 }
@@ -379,7 +389,7 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 		read_alone(&reading, goal->most_probes);
 	}
 	else if (ask_until_enough(&reading, ask_for(&reading, asked.probes)) &&
-			 !reading.grows)
+			 !reading.is_sure)
 	{
 		search->found_all = search->candidates.count <
 			goal->candidates * search->model->meta.copies;

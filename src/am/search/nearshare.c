@@ -11,11 +11,12 @@
  * the last of the rows wanted tell how many all of them are.
  *
  * By chance they may be a few more than expected.  So they count only where
- * they say that the share is smaller than lists tell, and say it beyond doubt.
- * Then they also tell how far away candidates may be.  A block is taken whole,
- * and near copies are often many of one block: by chance such a block is taken
- * or is not.  So the variance of their number is the sum of the squares of each
- * block's.
+ * they say that the share is smaller than lists tell, and say it beyond what
+ * single copies do by chance.  Then they also tell how far away candidates may
+ * be.  But a block is taken whole, and near copies are often many of one block,
+ * which by chance is taken or is not: the variance of their number is the sum
+ * of the squares of each block's.  Only what is beyond that is beyond doubt;
+ * what is not makes a search read more lists, where it reads too few else.
  */
 #include "postgres.h"
 
@@ -33,8 +34,12 @@
 /* The best copies of those taken that are kept. */
 #define SAMPLE_KEPT		1024
 
-/* Standard deviations that are beyond doubt, and copies that are few. */
-#define CHANCE			3.0
+/*
+ * Standard deviations that single copies rarely differ by, such that are beyond
+ * doubt, and copies that are few.
+ */
+#define CHANCE			2.0
+#define DOUBT			3.0
 #define FEW				4
 
 /* Is the block taken? */
@@ -208,10 +213,12 @@ count_nearer(const IvfpqNearSample *sample, float last, double *variance)
 
 /*
  * The share of the nearest rows, so many of which fulfil the condition, if it
- * is smaller than lists tell; else what they do.
+ * is smaller than lists tell; else what they do.  *beyond_doubt tells whether
+ * it is.
  */
 double
-IvfpqSampleShare(IvfpqSearch *search, double rows, double share)
+IvfpqSampleShare(IvfpqSearch *search, double rows, double share,
+				 bool *beyond_doubt)
 {
 	IvfpqNearSample *sample = &search->sample;
 	float		last = 0;
@@ -223,12 +230,15 @@ IvfpqSampleShare(IvfpqSearch *search, double rows, double share)
 	IvfpqCheckStatus(gv_scan_finish(&sample->scan));
 	matched = nth_row(&search->candidates, rows, search->model->meta.copies,
 					  &last);
+	*beyond_doubt = false;
 	if (matched == 0)
 		return share;
 	nearer = count_nearer(sample, last, &variance);
 	if (nearer <= FEW ||
-		matched >= share * SAMPLE_ONE_OF * (nearer - CHANCE * sqrt(variance)))
+		matched >= share * SAMPLE_ONE_OF * (nearer - CHANCE * sqrt(nearer)))
 		return share;
+	*beyond_doubt = matched < share * SAMPLE_ONE_OF *
+		(nearer - DOUBT * sqrt(variance));
 	return matched / (SAMPLE_ONE_OF * nearer);
 }
 

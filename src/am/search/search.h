@@ -188,7 +188,7 @@ extern bool IvfpqSampleWants(const void *arg, const IvfpqSlotHeader *header,
 extern void IvfpqSampleBlock(IvfpqSearch *search, float base,
 							 const GvBlock *block);
 extern double IvfpqSampleShare(IvfpqSearch *search, double rows,
-							   double share);
+							   double share, bool *beyond_doubt);
 extern void IvfpqSampleLists(IvfpqSearch *search, int n);
 extern float IvfpqSampleReach(IvfpqSearch *search, double rows,
 							  double copies);
