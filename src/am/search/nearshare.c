@@ -110,7 +110,7 @@ static uint32
 first_taken(uint32 list, uint32 nitems)
 {
 	uint32		nblocks = (nitems + IVFPQ_BLOCK_COPIES - 1) /
-		IVFPQ_BLOCK_COPIES;
+	IVFPQ_BLOCK_COPIES;
 	uint32		ordinal = 0;
 
 	while (ordinal < nblocks && !is_taken(list, ordinal))
@@ -137,7 +137,7 @@ IvfpqSampleLists(IvfpqSearch *search, int n)
 		uint32		list = (uint32) search->lists.ids[i];
 		const IvfpqListEntry *entry = &search->remote.entries[i];
 		uint32		behind = first_taken(list, entry->nitems) *
-			IVFPQ_BLOCK_COPIES;
+		IVFPQ_BLOCK_COPIES;
 
 		if (behind >= entry->nitems)
 			continue;

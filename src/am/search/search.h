@@ -106,8 +106,8 @@ typedef struct IvfpqNearSample
 {
 	bool		is_open;
 	GvScan		scan;
-	GvTopK		best;			/* ids: GV_BLOCK times the number of the block,
-								 * and which of its copies */
+	GvTopK		best;			/* ids: GV_BLOCK times the number of the
+								 * block, and which of its copies */
 	uint32		nblocks;		/* that were taken */
 	void	   *memory;			/* of the scan's scratch */
 } IvfpqNearSample;
