@@ -22,5 +22,5 @@ pip() {
 }
 pip --no-deps "vectordb-bench==$VERSION" ir_datasets cloudpickle
 pip 'environs<16' h5py hdrhistogram numpy pandas pgvector polars psutil \
-	'psycopg[binary]' pyarrow 'pydantic>=2,<3' pytz tqdm
+	'psycopg[binary]' pyarrow 'pydantic>=2,<3' pytz tqdm ujson
 touch "$VENV/have-$VERSION"
