@@ -11,6 +11,7 @@
 #   lists     how much of the table is read, by number of lists and copies
 #   where     searches under conditions, beside hnsw's iterative scans
 #   keys      ... that keys of the index answer
+#   keywrites what these take in builds, COPY and INSERT
 #   targets   whether recall is what gpuvec.recall asks for; takes several DATA
 #   foreign   whether queries unlike the rows get it, too; takes no DATA but SETs
 #             of its own
@@ -49,6 +50,7 @@ shared_buffers() {
 }
 
 main() {
+	local settings
 	if [ $# = 0 ] && [ -n "${BENCH:-}" ]; then
 		# words, some of them perhaps in quotes
 		mapfile -td '' options < <(xargs printf '%s\0' <<<"$BENCH")
@@ -71,7 +73,7 @@ main() {
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
 		;;
-	compare | inserts | lists | targets | where | keys | foreign)
+	compare | inserts | lists | targets | where | keys | keywrites | foreign)
 		program=$1
 		shift
 		;;
@@ -84,16 +86,21 @@ main() {
 	gv_copy_server "$(gv_find_pg_config)"
 	gv_copy_source src
 	gv_build src
-	case $program in compare | inserts | where | keys)
+	case $program in compare | inserts | where | keys | keywrites)
 		export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
 		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" ||
 			gv_die "bench: there is nothing to compare with"
 		;;
 	esac
-	gv_start data "shared_buffers = $(shared_buffers)MB" 'fsync = on' \
-		'max_wal_size = 16GB' 'checkpoint_timeout = 1h' \
-		'autovacuum = off' 'jit = off' \
-		'max_parallel_workers_per_gather = 0'
+	settings=("shared_buffers = $(shared_buffers)MB" 'fsync = on'
+		'max_wal_size = 16GB' 'checkpoint_timeout = 1h'
+		'autovacuum = off' 'jit = off'
+		'max_parallel_workers_per_gather = 0')
+	if [ "$program" = keywrites ]; then
+		settings+=("shared_preload_libraries = 'gpuvec'"
+			'gpuvec.server = cpu')
+	fi
+	gv_start data "${settings[@]}"
 	export PATH=$GV_BIN:$PATH
 	GPUVEC_COMMIT=$(git -C "$GV_ROOT" rev-parse --short HEAD 2>/dev/null ||
 		:)
