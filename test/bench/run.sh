@@ -11,8 +11,8 @@
 #   lists     how much of the table is read, by number of lists and copies
 #   where     searches under conditions, beside hnsw's iterative scans
 #   keys      ... that keys of the index answer
-#   keywrites what these take in builds, COPY and INSERT
 #   vectordbbench  ... by VectorDBBench's program (vectordbbench/README)
+#   keywrites what keys take in builds, COPY and INSERT
 #   targets   whether recall is what gpuvec.recall asks for; takes several DATA
 #   foreign   whether queries unlike the rows get it, too; takes no DATA but SETs
 #             of its own
@@ -77,7 +77,8 @@ main() {
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
 		;;
-	compare | inserts | lists | targets | where | keys | keywrites | vectordbbench | foreign)
+	compare | inserts | lists | targets | where | keys | vectordbbench | \
+		keywrites | foreign)
 		program=$1
 		shift
 		;;
