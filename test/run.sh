@@ -29,6 +29,10 @@
 #	plainbuffers	the SQL tests without what leans on PostgreSQL's insides
 #					(src/page/buffer/README)
 #	ubsan			a server with the undefined-behaviour sanitizer
+#	coverage		which lines of src/ the tests of a server and the unit programs
+#					execute: 92 % at least; errors that none reports are listed
+#					(skipped without gcovr)
+#	clang			the SQL and isolation tests with what clang has compiled
 #	servers			every other PostgreSQL found under /usr/lib/postgresql or, in
 #					their place, named in PG_CONFIGS, be it one with assertions
 #					(test/servers.sh builds such)
@@ -57,7 +61,7 @@ LONG=${GPUVEC_TEST_LONG:-}
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
 DEFAULT_PARTS='layers warnings unit sql isolation tap'
 LONG_PARTS='fuzz levels valgrind cardwhole cardolder cardsanitized sqllevels
-	plainbuffers ubsan servers clients soak faults'
+	plainbuffers ubsan clang coverage servers clients soak faults'
 # shellcheck disable=SC2034
 SERVER='' SOURCE=''
 PASSED=0 FAILED=0 SKIPPED=0
@@ -78,7 +82,7 @@ run_default() {
 		beside format part_format
 	fi
 	if [ -n "$SERVER" ]; then
-		part "$SERVER: no warning from gcc" build_gcc
+		part "$SERVER: no warning from gcc" build_server
 	fi
 	join_parts
 	over layers
@@ -128,6 +132,14 @@ main() {
 	if wanted ubsan; then
 		ubsan_parts
 		over ubsan
+	fi
+	if wanted clang; then
+		clang_parts
+		over clang
+	fi
+	if wanted coverage; then
+		coverage_parts
+		over coverage
 	fi
 	if wanted servers; then
 		more_servers "$config"

@@ -7,9 +7,10 @@
 # into build/servers/VERSION (or build/servers/VERSIONassert), and prints the
 # path of its pg_config.  Sources come from the Debian or Ubuntu archive that
 # this machine's apt is configured for, or a later release of it, and stay,
-# for reading, in build/servers/src.  A version whose source is not to be had is
-# named, with the places where it was looked for, the others are built, and the
-# status is 1.  Ten minutes and 400 MB each on one
+# for reading, in build/servers/src.  Of 16, which no release of Debian has, there
+# are binaries in a package of PyPI, without assertions and TAP's modules.  A
+# version that is not to be had is named, with the places where it was looked
+# for, the others are built, and the status is 1.  Ten minutes and 400 MB each on one
 # processor (JOBS=4 uses more).  Then, say,
 #
 #	PG_CONFIGS="$(test/servers.sh 17 18)" make test-long
@@ -95,6 +96,29 @@ build() {
 	touch "$prefix/.built"
 }
 
+# Version 16 into $1 from PyPI's pgserver, a whole installation with pgxs, whose
+# programs find their libraries where their package was made, or beside it.
+unpack_wheel() {
+	local dir=$1.wheel file
+	rm -rf "$dir" "$1"
+	mkdir -p "$dir"
+	python3 -m pip download -q --disable-pip-version-check --no-deps -d "$dir" \
+		pgserver >"$1.log" 2>&1 && python3 -m zipfile -e "$dir"/*.whl "$dir" ||
+		return 1
+	mv "$dir/pgserver/pginstall" "$1"
+	cp -a "$dir"/pgserver.libs/* "$1/lib"
+	rm -rf "$dir"
+	# a wheel keeps no modes
+	find "$1/bin" "$1/lib" -type f | while read -r file; do
+		if [ "$(head -c 4 "$file" | tr -d '\0')" = $'\x7fELF' ]; then
+			chmod 755 "$file"
+			patchelf --set-rpath "$1/lib" "$file"
+		fi
+	done
+	"$1/bin/pg_config" --version | grep -q "^PostgreSQL 16" || return 1
+	touch "$1/.built"
+}
+
 main() {
 	local versions=() word suffix='' options=() prefix status=0
 	for word in "$@"; do
@@ -110,8 +134,14 @@ main() {
 	for word in "${versions[@]}"; do
 		prefix=$SERVERS/$word$suffix
 		if [ ! -e "$prefix/.built" ]; then
-			fetch "$word" || { status=1 && continue; }
-			build "$word" "$prefix" "${options[@]}"
+			if [ "$word$suffix" = 16 ] && unpack_wheel "$prefix"; then
+				:
+			elif fetch "$word"; then
+				build "$word" "$prefix" "${options[@]}"
+			else
+				status=1
+				continue
+			fi
 		fi
 		echo "$prefix/bin/pg_config"
 	done

@@ -63,12 +63,14 @@ missing_packages() {
 	esac
 	case $1 in long)
 		has valgrind || echo valgrind
+		has gcovr || echo gcovr
 		"$GV_ROOT/test/fuzz/run.sh" --can || fuzzer_package
 		;;
 	esac
 	case $1 in servers)
 		has bison || echo bison
 		has flex || echo flex
+		has patchelf || echo patchelf
 		perl -MIPC::Run -e 1 2>/dev/null || echo libipc-run-perl
 		[ -e /usr/include/zlib.h ] || echo zlib1g-dev
 		;;

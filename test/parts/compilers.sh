@@ -34,6 +34,9 @@ count_silent() {
 
 # The server was configured for gcc: its flags, and the gnu_printf of its
 # header, are not all known to clang.
+CLANG_COPT='-Wno-unknown-warning-option -Wno-ignored-attributes'
+CLANG_COPT+=' -Wno-ignored-optimization-argument'
+
 build_clang() {
 	local clang
 	clang=$(gv_find_clang)
@@ -44,9 +47,7 @@ build_clang() {
 	gv_copy_source clang
 	count_silent "clang" gv_nice 19 \
 		make -C "$GV_TMP/clang" -j"$(nproc)" PG_CONFIG="$GV_PG_CONFIG" \
-		CC="$clang" all \
-		COPT="-Wno-unknown-warning-option -Wno-ignored-attributes \
-			-Wno-ignored-optimization-argument"
+		CC="$clang" COPT="$CLANG_COPT" all
 }
 
 # gpuvecd with its kernels builds, where there is a compiler for them; without

@@ -19,13 +19,13 @@ choose_server() {
 	SOURCE=$GV_TMP/src$TAG
 }
 
-# Builds gpuvec for it; more arguments go to make.  A warning of gcc is a
-# failure.
-build_gcc() {
+# Builds gpuvec for it, by gcc unless arguments, which go to make, say
+# otherwise.  A warning is a failure.
+build_server() {
 	if [ ! -d "$SOURCE" ]; then
 		gv_copy_source "src$TAG"
 	fi
-	count_silent "gcc" make -C "$SOURCE" -j"$(nproc)" \
+	count_silent "compiler" make -C "$SOURCE" -j"$(nproc)" \
 		PG_CONFIG="$GV_PG_CONFIG" CC=gcc "$@" all
 }
 
@@ -49,7 +49,7 @@ install_gpuvec() {
 # Both, once; arguments go to make.  False when something went wrong.
 prepare_server() {
 	if ! is_built; then
-		part "$SERVER: no warning from gcc" build_gcc "$@"
+		part "$SERVER: no warning from the compiler" build_server "$@"
 	fi
 	if is_built && [ ! -e "$SOURCE.installed" ]; then
 		part "$SERVER install" install_gpuvec "$@"
@@ -366,15 +366,34 @@ server_parts() {
 	done
 }
 
+# Builds anew, with arguments for make; $1 = what the server is called then
+rebuild_server() {
+	make -s -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" clean
+	rm -f "$SOURCE.installed"
+	SERVER="PostgreSQL $TAG $1"
+	shift
+	prepare_server "$@"
+}
+
 # gpuvec with the undefined-behaviour sanitizer, under the SQL tests
 ubsan_parts() {
 	local ONLY='sql isolation'
-	make -s -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" clean
-	rm -f "$SOURCE.installed"
-	SERVER="$SERVER sanitized"
-	prepare_server SHLIB_LINK="-lm -lubsan" \
+	rebuild_server sanitized SHLIB_LINK="-lm -lubsan" \
 		COPT="-fsanitize=undefined -fno-sanitize=alignment" || return 0
 	part "$SERVER sql and isolation" part_sql dataubsan
+}
+
+# gpuvec as clang compiles it, under the SQL tests.  Bitcode is not made again.
+clang_parts() {
+	local ONLY='sql isolation' clang
+	clang=$(gv_find_clang)
+	if [ -z "$clang" ]; then
+		part clang skipped "no clang"
+		return
+	fi
+	rebuild_server "by clang" CC="$clang" with_llvm=no \
+		COPT="$CLANG_COPT" || return 0
+	part "$SERVER sql and isolation" part_sql dataclang
 }
 
 # The other servers to test with, one pg_config a line.

@@ -12,6 +12,7 @@
 
 #include "client/work/remotebuild.h"
 #include "page/page.h"
+#include "storage/shmem.h"
 
 static int64
 count_batches(int64 nsample, int batch_rows)

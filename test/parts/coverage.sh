@@ -1,0 +1,36 @@
+# Part of test/run.sh: which lines of src/ its tests execute; sourced.
+# shellcheck shell=bash disable=SC2034
+
+# gpuvec with counters (gcov), under the tests that have a server and under the
+# unit programs.  What a server that is killed has counted is lost.
+coverage_parts() {
+	local ONLY='sql isolation tap' flags='--coverage -fprofile-update=atomic'
+	if ! command -v gcovr >/dev/null; then
+		part coverage skipped "no gcovr"
+		return
+	fi
+	rm -rf "$GV_TMP/tap$TAG"
+	rebuild_server counted COPT="-O1 $flags" || return 0
+	part "$SERVER sql and isolation" part_sql datacoverage
+	part "$SERVER sql through gpuvecd" sql_through_gpuvecd datacoverage-gpuvecd
+	part "$SERVER tap" part_tap
+	# objects of the same sources, beside those of the server's build
+	unit_flavour coverage GPUVEC_UNIT_SMALL=1 FLAGS="-O1 $flags" programs
+	part coverage count_coverage
+}
+
+# One test: enough of the lines were executed.  What was not is in
+# build/coverage.json, error paths among it in build/coverage.txt.
+count_coverage() {
+	local json=$GV_ROOT/build/coverage.json
+	local list=$GV_ROOT/build/coverage.txt
+	mkdir -p "$GV_ROOT/build"
+	gcovr --root "$SOURCE" --filter "$SOURCE/src/" --json "$json" \
+		"$SOURCE" "$GV_TMP/unit-coverage" >"$GV_TMP/gcovr.log" 2>&1 || {
+		tail -20 "$GV_TMP/gcovr.log"
+		failed 1 "gcovr"
+		return 0
+	}
+	count_program "$GV_ROOT/test/coverage.pl" "$json" "$SOURCE" "$list"
+	cat "$list"
+}
