@@ -12,6 +12,7 @@
 #include "am/am.h"
 #include "am/common/options.h"
 #include "am/filter/customscan.h"
+#include "am/scan/counters.h"
 #include "am/scan/livequeries.h"
 #include "client/client.h"
 #include "page/stoppoint.h"
@@ -307,5 +308,6 @@ _PG_init(void)
 	{
 		IvfpqClientInit();
 		IvfpqLiveQueriesInit();
+		IvfpqCountersInit();
 	}
 }
