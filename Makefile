@@ -112,9 +112,9 @@ endif
 gpu/objects: FORCE
 	@echo "$(CUDA_OBJS)" | cmp -s - $@ || echo "$(CUDA_OBJS)" >$@
 .PHONY: FORCE
-src/am/gpuvec.o src/server/gpuvecd.o: override CPPFLAGS += \
+src/am/gpuvec.o src/am/doctor/installation.o src/server/gpuvecd.o: override CPPFLAGS += \
 	-DGPUVEC_RELEASE='"$(release)"'
-src/am/gpuvec.o src/server/gpuvecd.o: gpuvec.control
+src/am/gpuvec.o src/am/doctor/installation.o src/server/gpuvecd.o: gpuvec.control
 src/server/gpuvecd.o: override CPPFLAGS += $(if $(CUDA_OBJS),-DGV_HAVE_CUDA)
 
 # Code for each architecture, and of the newest what later cards can compile,
