@@ -7,6 +7,7 @@ use File::Basename;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
+use GpuvecDamage;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
