@@ -8,6 +8,8 @@ RESET client_min_messages;
 
 SELECT extname, extversion, extrelocatable, extnamespace::regnamespace
 FROM pg_extension WHERE extname = 'gpuvec';
+-- both extensions have one version
+SELECT DISTINCT default_version FROM pg_available_extensions WHERE name LIKE 'gpuvec%';
 
 -- every object a user meets has a comment; the row types of views, which
 -- later servers count as the extension's, are not met
@@ -19,6 +21,13 @@ WHERE d.deptype = 'e'
 	AND d.classid NOT IN ('pg_opfamily'::regclass, 'pg_type'::regclass)
 	AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'gpuvec')
 GROUP BY 1 ORDER BY d.classid::regclass::text;
+
+-- and so has every column of its views
+SELECT objid::regclass AS view, count(*), count(*) FILTER (WHERE col_description(objid, attnum) IS NULL) AS uncommented
+FROM pg_depend AS d JOIN pg_attribute AS a ON attrelid = objid AND attnum > 0
+WHERE d.deptype = 'e' AND d.classid = 'pg_class'::regclass
+	AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'gpuvec')
+GROUP BY 1 ORDER BY 1::text;
 
 -- what planner and parallel plans may do with its functions
 SELECT CASE provolatile WHEN 'i' THEN 'immutable' WHEN 's' THEN 'stable' ELSE 'volatile' END AS volatility,
@@ -85,6 +94,7 @@ SELECT lists, rows, advice FROM gpuvec_index_info('ext_e');
 CREATE INDEX ext_keys ON ext USING gpuivfpq (e, id);
 ALTER EXTENSION gpuvec UPDATE TO '0.5.0';
 SELECT lists, rows, keys FROM gpuvec_index_info('ext_e');
+ALTER EXTENSION gpuvec UPDATE TO '1.0.0';
 CREATE INDEX ext_keys ON ext USING gpuivfpq (e, id);
 SET enable_seqscan = off;
 SELECT id FROM ext WHERE id < 3 ORDER BY e <-> '{0,0,0}';

@@ -13,6 +13,7 @@
 #include "catalog/pg_class.h"
 #include "commands/vacuum.h"
 #include "common/relpath.h"
+#include "executor/executor.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
 #include "nodes/pathnodes.h"
@@ -34,6 +35,9 @@
 
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
+#endif
+#if PG_VERSION_NUM >= 170000
+#include "storage/dsm_registry.h"
 #endif
 #if PG_VERSION_NUM >= 180000
 #include "commands/explain.h"
@@ -223,6 +227,17 @@ IvfpqCountIndexSearch(IndexScanDesc scan)
 #endif
 }
 
+/* ERROR unless the current user may do what a plan does. */
+static inline void
+IvfpqCheckPermissions(PlannedStmt *plan)
+{
+#if PG_VERSION_NUM >= 160000
+	(void) ExecCheckPermissions(plan->rtable, plan->permInfos, true);
+#else
+	(void) ExecCheckRTPerms(plan->rtable, true);
+#endif
+}
+
 /* Begin an ordered scan that no EXPLAIN watches. */
 static inline IndexScanDesc
 IvfpqIndexBeginScan(Relation heap, Relation index, Snapshot snapshot)
@@ -358,6 +373,22 @@ IvfpqCreateWaitEventSet(int nevents)
 	return CreateWaitEventSet(NULL, nevents);
 #else
 	return CreateWaitEventSet(TopMemoryContext, nevents);
+#endif
+}
+
+/*
+ * Shared memory that the first process which asks for it by this name makes,
+ * and that stays; NULL where the server has none but for preloaded libraries.
+ */
+static inline void *
+IvfpqNamedMemory(const char *name, Size size, void (*init) (void *memory))
+{
+#if PG_VERSION_NUM >= 170000
+	bool		found;
+
+	return GetNamedDSMSegment(name, size, init, &found);
+#else
+	return NULL;
 #endif
 }
 

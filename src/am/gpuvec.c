@@ -12,12 +12,13 @@
 #include "am/am.h"
 #include "am/common/options.h"
 #include "am/filter/customscan.h"
+#include "am/scan/counters.h"
 #include "am/scan/livequeries.h"
 #include "client/client.h"
 #include "page/stoppoint.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
-PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = "0.5.0");
+PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = GPUVEC_RELEASE);
 #else
 PG_MODULE_MAGIC;
 #endif
@@ -307,5 +308,6 @@ _PG_init(void)
 	{
 		IvfpqClientInit();
 		IvfpqLiveQueriesInit();
+		IvfpqCountersInit();
 	}
 }

@@ -10,6 +10,7 @@
 #ifndef IVFPQ_CLIENT_H
 #define IVFPQ_CLIENT_H
 
+#include "client/look.h"
 #include "client/mirror/mirror.h"
 #include "client/state/served.h"
 #include "client/state/sharedpart.h"

@@ -21,13 +21,10 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#include "client/channel/channel.h"
+#include "client/look.h"
 #include "client/mirror/wanted.h"
 #include "client/state/state.h"
 #include "pgcompat.h"
-
-/* How long gpuvecd may take to tell. */
-#define STATUS_US			1000000
 
 #define STAT_COLUMNS		33
 #define MIRROR_COLUMNS		12
@@ -49,31 +46,6 @@ is_preloaded(void)
 			 errdetail("This machine shows no card that it could use.") :
 			 errdetail("It is turned off by gpuvec.server.")));
 	return false;
-}
-
-/*
- * What gpuvecd says; false when it does not, and then *status is all 0 and
- * there are no mirrors.
- */
-static bool
-ask_status(GvStatusReply *status, GvMirrorStatus **mirrors)
-{
-	uint64		before = IvfpqCountServed();
-	int64		begun = IvfpqNow();
-	IvfpqServed served;
-
-	memset(status, 0, sizeof(*status));
-	*mirrors = NULL;
-	if (IvfpqSharedState() != IVFPQ_STATE_UP ||
-		pg_atomic_read_u32(&ivfpq_shared->suspended) != 0)
-		return false;
-	served = IvfpqAskStatus(IvfpqConnect(GV_ROLE_SESSION, begun + STATUS_US),
-							status, mirrors);
-	if (served == IVFPQ_TIMED_OUT)
-		IvfpqNoteSilence(begun, before);
-	if (served != IVFPQ_SERVED)
-		memset(status, 0, sizeof(*status));
-	return served == IVFPQ_SERVED;
 }
 
 /* ---- gpuvec_stat */
@@ -193,7 +165,7 @@ gpuvec_stat(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (!is_preloaded())
 		return (Datum) 0;
-	known = ask_status(&status, &mirrors);
+	known = IvfpqAskHow(&status, &mirrors);
 	IvfpqSharedGetServer(&server);
 	p50 = IvfpqLatencyQuantile(0.5);
 
@@ -396,7 +368,7 @@ gpuvec_mirrors(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (!is_preloaded())
 		return (Datum) 0;
-	(void) ask_status(&status, &held);
+	(void) IvfpqAskHow(&status, &held);
 	wanted = palloc(IVFPQ_NWANTED * sizeof(IvfpqWanted));
 	nwanted = IvfpqWantedCopy(wanted);
 	shown = palloc0(IVFPQ_NWANTED * sizeof(bool));

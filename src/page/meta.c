@@ -246,17 +246,23 @@ modernize(IvfpqMetaData *meta)
 	meta->version = IVFPQ_VERSION;
 }
 
-/* Copy the contents out under a share lock, as of this version. */
-void
+/*
+ * Copy the contents out under a share lock, as of this version.  Returns which
+ * one they have.
+ */
+int
 IvfpqMetaRead(Relation index, IvfpqMetaData *meta)
 {
 	Buffer		buf;
+	int			version;
 
 	buf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_SHARE,
 						IVFPQ_KIND_META, NULL);
 	*meta = *IvfpqMetaGet(index, BufferGetPage(buf));
 	UnlockReleaseBuffer(buf);
+	version = meta->version;
 	modernize(meta);
+	return version;
 }
 
 /*

@@ -61,7 +61,7 @@ extern void IvfpqMetaInit(IvfpqMetaData *meta, int metric, int dims,
 extern void IvfpqMetaCreate(Relation index, ForkNumber fork,
 							const IvfpqMetaData *meta);
 extern void IvfpqMetaRewrite(Relation index, const IvfpqMetaData *meta);
-extern void IvfpqMetaRead(Relation index, IvfpqMetaData *meta);
+extern int	IvfpqMetaRead(Relation index, IvfpqMetaData *meta);
 extern bool IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqMetaAdvised(Relation index, int64 rows);
 extern BlockNumber IvfpqMetaPlace(IvfpqMetaData *meta, BlockNumber first);

@@ -15,6 +15,7 @@
 #include "utils/rls.h"
 #include "utils/syscache.h"
 
+#include "am/scan/counters.h"
 #include "am/scan/scan.h"
 #include "client/client.h"
 
@@ -41,6 +42,7 @@ enum
 	REPORT_ENGINE_US,
 	REPORT_TRIP_US,
 	REPORT_FALLBACK,
+	REPORT_MATCHED,				/* not in functions of before 1.0.0 */
 	REPORT_NCOLUMNS
 };
 
@@ -51,7 +53,7 @@ enum
 static const int counts[] = {
 	REPORT_BATCHES, REPORT_LISTS, REPORT_COPIES, REPORT_REFINED,
 	REPORT_MEASURED, REPORT_GIVEN, REPORT_LATE, REPORT_FINISHED,
-	REPORT_STALE_LISTS, REPORT_TAIL_COPIES
+	REPORT_STALE_LISTS, REPORT_TAIL_COPIES, REPORT_MATCHED
 };
 
 /* index is InvalidOid until a scan has ended */
@@ -82,6 +84,7 @@ IvfpqReportScan(const IvfpqScan *state)
 {
 	IvfpqScanReportOf(state, &last);
 	IvfpqCountScan(last.late, last.finished);
+	IvfpqCountersAdd(&last);
 }
 
 /* The columns about gpuvecd; NULL what it had no part in. */
@@ -154,6 +157,8 @@ gpuvec_last_scan(PG_FUNCTION_ARGS)
 	values[REPORT_LATE] = Int64GetDatum(last.late);
 	values[REPORT_FINISHED] = BoolGetDatum(last.finished);
 	report_remote(&last.remote, values, nulls);
+	values[REPORT_MATCHED] = Int64GetDatum(last.matched);
+	nulls[REPORT_MATCHED] = !last.asks_keys;
 	if (!OidIsValid(last.index))
 		memset(nulls, true, sizeof(nulls));
 	else if (!IvfpqSeesAllRows(last.index))

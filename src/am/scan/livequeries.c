@@ -24,11 +24,10 @@
 #include "storage/dsm.h"
 #include "storage/lwlock.h"
 #include "utils/array.h"
-#include "utils/memutils.h"
-#include "utils/resowner.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
+#include "am/common/attempt.h"
 #include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/scan/livequeries.h"
@@ -300,6 +299,21 @@ open_ring(Relation index, int dims)
 	LWLockRelease(shared->lock);
 }
 
+/* Of which index a ring is to be opened. */
+typedef struct Opening
+{
+	Relation	index;
+	int			dims;
+} Opening;
+
+static void
+open_attempted(void *arg)
+{
+	const Opening *opening = arg;
+
+	open_ring(opening->index, opening->dims);
+}
+
 /*
  * The same, but an error goes to the log only, unless the statement was to end
  * anyway: there may be no memory.  Not in parallel mode, which has no
@@ -308,32 +322,14 @@ open_ring(Relation index, int dims)
 static void
 try_ring(Relation index, int dims)
 {
-	MemoryContext oldcontext = CurrentMemoryContext;
-	ResourceOwner oldowner = CurrentResourceOwner;
-	ErrorData  *volatile error = NULL;
+	Opening		opening = {index, dims};
+	ErrorData  *error;
 
 	if (IsInParallelMode() || GetCurrentStatementStartTimestamp() < retry_at)
 		return;
-	BeginInternalSubTransaction(NULL);
-	PG_TRY();
-	{
-		open_ring(index, dims);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(oldcontext);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(oldcontext);
-	CurrentResourceOwner = oldowner;
+	error = IvfpqAttempt(open_attempted, &opening);
 	if (error == NULL)
 		return;
-	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
-		ReThrowError(error);
 	retry_at = TimestampTzPlusMilliseconds(GetCurrentStatementStartTimestamp(),
 										   RETRY_MS);
 	ereport(LOG,

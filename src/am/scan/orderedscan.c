@@ -30,6 +30,7 @@
 #include "am/common/options.h"
 #include "am/common/tid.h"
 #include "am/heap/dims.h"
+#include "am/scan/counters.h"
 #include "am/scan/livequeries.h"
 #include "am/scan/scan.h"
 #include "pgcompat.h"
@@ -209,6 +210,7 @@ start_scan(IndexScanDesc scan)
 
 	pgstat_count_index_scan(state->index);
 	IvfpqCountIndexSearch(scan);
+	IvfpqCountersOpen();
 	state->started = true;
 	memset(&state->report, 0, sizeof(state->report));
 	memset(&state->search, 0, sizeof(state->search));

@@ -17,11 +17,11 @@
 #include "utils/rel.h"
 
 #include "am/calibrate/calibrate.h"
-#include "am/common/count.h"
 #include "am/common/identity.h"
 #include "am/common/options.h"
 #include "am/heap/dims.h"
 #include "am/maintain/maintain.h"
+#include "am/sql/inspect.h"
 
 /* Advice: more pending rows than this in a trained index. */
 #define MAX_PENDING		1000
@@ -123,6 +123,29 @@ name_keys(Relation index, int nkeys)
 										   TYPALIGN_INT));
 }
 
+/* ERROR unless the current user may see what is in the index, and it is built. */
+void
+IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
+{
+	IvfpqMetaData *meta = &inspection->meta;
+	IvfpqIdentity caller;
+
+	IvfpqCheckInspect(index);
+	IvfpqCheckBuilt(index);
+
+	IvfpqMetaRead(index, meta);
+	inspection->pending = IvfpqCountPending(index, meta);
+	IvfpqMetaRead(index, meta); /* training may have moved them to lists */
+	IvfpqSumLists(index, meta, &inspection->totals);
+	IvfpqActAsOwner(&caller, heap);
+	inspection->advice = advise_odd(heap, index, meta);
+	IvfpqActAsCaller(&caller);
+	if (inspection->advice == NULL)
+		inspection->advice = make_advice(heap, index, meta,
+										 &inspection->totals,
+										 inspection->pending);
+}
+
 /* gpuvec_index_info(index regclass), before 0.5.0 without the last columns */
 Datum
 gpuvec_index_info(PG_FUNCTION_ARGS)
@@ -130,46 +153,33 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 	Relation	heap;
 	Relation	index = IvfpqOpenIndexTable(PG_GETARG_OID(0),
 											AccessShareLock, &heap);
-	IvfpqMetaData meta;
+	IvfpqInspection inspection;
+	const IvfpqMetaData *meta = &inspection.meta;
 	IvfpqKeyForm keys;
-	IvfpqIdentity caller;
-	IvfpqListTotals totals;
 	TupleDesc	desc;
 	Datum		values[11];
 	bool		nulls[11] = {false};
-	int64		pending;
-	char	   *advice;
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	IvfpqCheckInspect(index);
-	IvfpqCheckBuilt(index);
+	IvfpqInspect(heap, index, &inspection);
 
-	IvfpqMetaRead(index, &meta);
-	pending = IvfpqCountPending(index, &meta);
-	IvfpqMetaRead(index, &meta);	/* training may have moved them to lists */
-	IvfpqSumLists(index, &meta, &totals);
-	IvfpqActAsOwner(&caller, heap);
-	advice = advise_odd(heap, index, &meta);
-	IvfpqActAsCaller(&caller);
-	if (advice == NULL)
-		advice = make_advice(heap, index, &meta, &totals, pending);
-
-	values[0] = Int32GetDatum(meta.nlists);
-	values[1] = Int32GetDatum(meta.dims);
-	values[2] = Int32GetDatum(meta.pq_dim);
-	values[3] = Int64GetDatum(totals.rows + pending);
-	values[4] = Int64GetDatum(pending);
-	values[5] = Int64GetDatum(totals.dead);
+	values[0] = Int32GetDatum(meta->nlists);
+	values[1] = Int32GetDatum(meta->dims);
+	values[2] = Int32GetDatum(meta->pq_dim);
+	values[3] = Int64GetDatum(inspection.totals.rows + inspection.pending);
+	values[4] = Int64GetDatum(inspection.pending);
+	values[5] = Int64GetDatum(inspection.totals.dead);
 	values[6] = Int64GetDatum((int64) RelationGetNumberOfBlocks(index) * BLCKSZ);
-	values[7] = Int64GetDatum(meta.rows_at_training);
-	nulls[8] = advice == NULL;
-	values[8] = advice ? CStringGetTextDatum(advice) : (Datum) 0;
-	(void) IvfpqKeyFormGet(&meta, &keys);
+	values[7] = Int64GetDatum(meta->rows_at_training);
+	nulls[8] = inspection.advice == NULL;
+	values[8] = inspection.advice ?
+		CStringGetTextDatum(inspection.advice) : (Datum) 0;
+	(void) IvfpqKeyFormGet(meta, &keys);
 	keys.nkeys = Min(keys.nkeys,
 					 IndexRelationGetNumberOfKeyAttributes(index) - 1);
 	values[9] = name_keys(index, keys.nkeys);
-	values[10] = Int64GetDatum(totals.blocks * IvfpqKeysBytes(&keys));
+	values[10] = Int64GetDatum(inspection.totals.blocks * IvfpqKeysBytes(&keys));
 	relation_close(index, AccessShareLock);
 	table_close(heap, AccessShareLock);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),

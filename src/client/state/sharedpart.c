@@ -10,7 +10,7 @@
 
 #include "client/state/sharedpart.h"
 
-#define MAX_PARTS	2
+#define MAX_PARTS	3
 
 static const IvfpqSharedPart *parts[MAX_PARTS];
 static int	nparts = 0;

@@ -75,6 +75,14 @@ IvfpqNow(void)
 	return (int64) INSTR_TIME_GET_MICROSEC(now);
 }
 
+/* Does there seem to be a card? */
+bool
+IvfpqSeesCard(void)
+{
+	return access("/dev/nvidiactl", F_OK) == 0 ||
+		access("/dev/dxg", F_OK) == 0;
+}
+
 /*
  * Not preloaded: would there be a gpuvecd if the library were?  With
  * gpuvec.server = auto only if there seems to be a card.
@@ -84,8 +92,7 @@ IvfpqPreloadHelps(void)
 {
 	if (ivfpq_server != IVFPQ_SERVER_AUTO)
 		return ivfpq_server != IVFPQ_SERVER_OFF;
-	return access("/dev/nvidiactl", F_OK) == 0 ||
-		access("/dev/dxg", F_OK) == 0;
+	return IvfpqSeesCard();
 }
 
 /*

@@ -125,6 +125,7 @@ typedef struct IvfpqShared
 extern IvfpqShared *ivfpq_shared;
 
 extern void IvfpqStateInit(void);
+extern bool IvfpqSeesCard(void);
 extern bool IvfpqPreloadHelps(void);
 extern const char *IvfpqUnservedHint(void);
 extern IvfpqServerState IvfpqSharedState(void);

@@ -1,0 +1,106 @@
+/*
+ * contradictions.c
+ *		The doctor's look at settings that do not go together.
+ */
+#include "postgres.h"
+
+#include "optimizer/cost.h"
+
+#include "am/common/options.h"
+#include "am/doctor/doctor.h"
+
+/* Settings of a gpuvecd that there cannot be. */
+static void
+find_without_server(IvfpqFindings *findings, const IvfpqLook *look)
+{
+	const char *how = look->preloaded ?
+	psprintf("gpuvecd is %s", look->state) : "gpuvec is not preloaded";
+
+	if (!look->preloaded &&
+		(ivfpq_server != IVFPQ_SERVER_AUTO || ivfpq_gpu_memory != 0 ||
+		 (ivfpq_devices != NULL && ivfpq_devices[0] != '\0') ||
+		 ivfpq_products != IVFPQ_PRODUCTS_AUTO))
+		IvfpqFind(findings, "settings",
+				  "gpuvec.server, gpuvec.gpu_memory, gpuvec.devices and gpuvec.products have no effect: gpuvec is not preloaded",
+				  "shared_preload_libraries = 'gpuvec', and restart the server; or reset them");
+	if (!look->preloaded && ivfpq_keep_queries)
+		IvfpqFind(findings, "settings",
+				  "gpuvec.keep_queries has no effect: gpuvec is not preloaded",
+				  "shared_preload_libraries = 'gpuvec', and restart the server; or turn it off");
+	if (look->up || !IvfpqServerIsWanted())
+		return;
+	if (ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
+		IvfpqFind(findings, "settings",
+				  psprintf("gpuvec.on_gpu_error is error, and %s: searches of mirrored indexes fail",
+						   how),
+				  "SET gpuvec.on_gpu_error = fallback, or gpuvec.engine = cpu");
+	else if (ivfpq_engine == IVFPQ_ENGINE_GPU)
+		IvfpqFind(findings, "settings",
+				  psprintf("gpuvec.engine is gpu, and %s: sessions search themselves",
+						   how),
+				  "SET gpuvec.engine = auto, or have gpuvecd started");
+}
+
+/* Settings of recall that are in each other's way. */
+static void
+find_about_recall(IvfpqFindings *findings)
+{
+	if (ivfpq_probes > 0)
+		IvfpqFind(findings, "settings",
+				  psprintf("gpuvec.probes is %d: gpuvec.recall (%g) has no say in how many lists are read",
+						   ivfpq_probes, ivfpq_recall),
+				  "RESET gpuvec.probes, unless it is for a measurement");
+	if (ivfpq_candidates > 0)
+		IvfpqFind(findings, "settings",
+				  psprintf("gpuvec.candidates is %d: gpuvec.recall (%g) has no say in how many rows are measured",
+						   ivfpq_candidates, ivfpq_recall),
+				  "RESET gpuvec.candidates, unless it is for a measurement");
+	if (ivfpq_max_probes > 0)
+		IvfpqFind(findings, "settings",
+				  psprintf("gpuvec.max_probes is %d: scans end there, whether they have reached gpuvec.recall (%g) and the rows that LIMIT asks for or not",
+						   ivfpq_max_probes, ivfpq_recall),
+				  "RESET gpuvec.max_probes, unless time matters more than rows");
+	if (ivfpq_recall >= 1)
+		IvfpqFind(findings, "settings",
+				  "gpuvec.recall is 1: each search reads the whole index",
+				  "SET gpuvec.recall = 0.99 or less, unless answers have to be exact");
+}
+
+/* Settings that take a way from the planner, or work from the server. */
+static void
+find_turned_off(IvfpqFindings *findings)
+{
+	if (!enable_indexscan)
+		IvfpqFind(findings, "settings",
+				  "enable_indexscan is off: the planner avoids every index",
+				  "SET enable_indexscan = on");
+	if (!ivfpq_enable_custom_scan)
+		IvfpqFind(findings, "settings",
+				  "gpuvec.enable_custom_scan is off: conditions are asked only of rows that were measured",
+				  "SET gpuvec.enable_custom_scan = on");
+	if (ivfpq_max_training_workers == 0)
+		IvfpqFind(findings, "settings",
+				  "gpuvec.max_training_workers is 0: no VACUUM has an index trained",
+				  "raise it, or call gpuvec_train");
+	if (ivfpq_simd == GV_SIMD_PORTABLE)
+		IvfpqFind(findings, "settings",
+				  "gpuvec.simd is portable: searches are slower than this processor allows",
+				  "RESET gpuvec.simd, unless it is for a measurement");
+	if (IvfpqServerIsWanted() && !ivfpq_auto_mirror)
+		IvfpqFind(findings, "settings",
+				  "gpuvec.auto_mirror is off: only gpuvec_prewarm brings mirrors to gpuvecd",
+				  "SET gpuvec.auto_mirror = on, or prewarm what is searched");
+}
+
+/* A row for each. */
+void
+IvfpqFindContradictions(IvfpqFindings *findings, const IvfpqLook *look)
+{
+	int			before = findings->n;
+
+	find_without_server(findings, look);
+	find_about_recall(findings);
+	find_turned_off(findings);
+	if (findings->n == before)
+		IvfpqFind(findings, "settings", "they go together", NULL);
+}

@@ -1,0 +1,53 @@
+/*
+ * doctor.h
+ *		gpuvec_doctor: what is found, and the parts that look (doctor.c).
+ */
+#ifndef IVFPQ_DOCTOR_H
+#define IVFPQ_DOCTOR_H
+
+#include "funcapi.h"
+#include "nodes/pathnodes.h"
+
+#include "client/client.h"
+
+/* Rows of the result. */
+typedef struct IvfpqFindings
+{
+	ReturnSetInfo *result;
+	int			n;				/* so far */
+} IvfpqFindings;
+
+/* doctor.c; advice may be NULL */
+extern void IvfpqFind(IvfpqFindings *findings, const char *subject,
+					  const char *state, const char *advice);
+extern char *IvfpqRelationName(Oid relid);
+
+/* installation.c: what holds for all indexes */
+extern void IvfpqFindVersions(IvfpqFindings *findings);
+extern void IvfpqFindServer(IvfpqFindings *findings, const IvfpqLook *look);
+extern void IvfpqFindMachine(IvfpqFindings *findings, const IvfpqLook *look);
+
+/* contradictions.c: settings that do not go together */
+extern void IvfpqFindContradictions(IvfpqFindings *findings,
+									const IvfpqLook *look);
+
+/* indexes.c: each index of this database */
+extern void IvfpqFindIndexes(IvfpqFindings *findings, const IvfpqLook *look);
+
+/* Why something is not as one would have it, and what to do about it. */
+typedef struct IvfpqReason
+{
+	char	   *state;			/* NULL: there is no reason */
+	char	   *advice;			/* or NULL */
+} IvfpqReason;
+
+/* order.c: what keeps a table's index from bringing a statement's order */
+extern IvfpqReason IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel,
+								   IndexOptInfo *info);
+extern IvfpqReason IvfpqWhyNoIndex(PlannerInfo *root, RelOptInfo *rel);
+
+/* keyreasons.c: why conditions on keys are filters */
+extern void IvfpqWhyFilters(PlannerInfo *root, const IndexPath *path,
+							List **reasons);
+
+#endif							/* IVFPQ_DOCTOR_H */

@@ -1,0 +1,317 @@
+/*
+ * indexes.c
+ *		The doctor's look at each index of this database.
+ *
+ * No index keeps it waiting, and none ends it: one that is locked is passed
+ * over, and an error, of a damaged page say, is what is found.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "catalog/index.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
+#include "commands/defrem.h"
+#include "miscadmin.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
+
+#include "am/common/attempt.h"
+#include "am/common/options.h"
+#include "am/doctor/doctor.h"
+#include "am/scan/counters.h"
+#include "am/search/effort.h"
+#include "am/sql/inspect.h"
+#include "pgcompat.h"
+
+/* Scans that tell something, and the share of them that gives cause for it. */
+#define MANY_SCANS		100
+#define PASSES_SHARE	0.5
+#define LATE_SHARE		0.05
+
+/* An index that is looked into. */
+typedef struct Patient
+{
+	IvfpqFindings *findings;
+	const IvfpqLook *look;
+	Oid			oid;
+	char	   *name;
+	Relation	index;
+	IvfpqInspection inspection;
+	IvfpqCounts counts;
+	bool		counted;
+} Patient;
+
+static void
+find(const Patient *patient, const char *state, const char *advice)
+{
+	IvfpqFind(patient->findings, patient->name, state, advice);
+}
+
+/* What the first batch of a search takes, in words. */
+static char *
+describe_effort(const Patient *patient, const IvfpqEffort *effort)
+{
+	if (patient->inspection.meta.nlists == 0)
+		return "not trained, searches are exact";
+	if (effort->everything)
+		return psprintf("a search at recall %g reads all of %d lists",
+						ivfpq_recall, patient->inspection.meta.nlists);
+	return psprintf("a search at recall %g begins with %d of %d lists and %d candidates",
+					ivfpq_recall, effort->probes,
+					patient->inspection.meta.nlists, effort->candidates);
+}
+
+static char *
+describe_counts(const Patient *patient)
+{
+	const int64 *counts = patient->counts.counts;
+
+	if (!patient->counted || patient->counts.since == 0)
+		return "";
+	return psprintf(", %lld scans, %lld passes over the table",
+					(long long) counts[IVFPQ_COUNT_SCANS],
+					(long long) counts[IVFPQ_COUNT_PASSES]);
+}
+
+/* Does the index reach the recall that is asked for? */
+static void
+find_recall(const Patient *patient, const IvfpqEffort *effort)
+{
+	const IvfpqMetaData *meta = &patient->inspection.meta;
+	const IvfpqOptions *options = IvfpqGetOptions(patient->index);
+
+	if (meta->nlists == 0)
+		return;
+	if (options->probes > 0 && ivfpq_probes == 0)
+		find(patient,
+			 psprintf("its option probes is %d: gpuvec.recall (%g) has no say in how many lists are read",
+					  options->probes, ivfpq_recall),
+			 psprintf("ALTER INDEX %s RESET (probes)", patient->name));
+	else if (ivfpq_recall < 1 && effort->everything)
+		find(patient,
+			 psprintf("recall %g is more than it is calibrated for: each search reads the whole index",
+					  ivfpq_recall),
+			 psprintf("SET gpuvec.recall to less, or SELECT * FROM gpuvec_calibrate('%s')",
+					  patient->name));
+	else if (meta->rows_at_calibration == 0)
+		find(patient,
+			 "not calibrated: what a recall takes is a guess",
+			 psprintf("SELECT * FROM gpuvec_calibrate('%s')", patient->name));
+}
+
+/* Do its searches show that something is wrong? */
+static void
+find_in_counts(const Patient *patient)
+{
+	const int64 *counts = patient->counts.counts;
+	int64		scans = counts[IVFPQ_COUNT_SCANS];
+
+	if (!patient->counted || scans < MANY_SCANS ||
+		patient->inspection.meta.nlists == 0)
+		return;
+	if (counts[IVFPQ_COUNT_PASSES] > scans * PASSES_SHARE)
+		find(patient,
+			 psprintf("%lld of %lld scans ended in a pass over the whole table",
+					  (long long) counts[IVFPQ_COUNT_PASSES],
+					  (long long) scans),
+			 "give conditions that few rows fulfil an index of their own, or make their columns keys of this one");
+	if (counts[IVFPQ_COUNT_LATE] > counts[IVFPQ_COUNT_GIVEN] * LATE_SHARE)
+		find(patient,
+			 psprintf("%lld rows came too late for their place, beside %lld given out",
+					  (long long) counts[IVFPQ_COUNT_LATE],
+					  (long long) counts[IVFPQ_COUNT_GIVEN]),
+			 "raise gpuvec.recall, or SET gpuvec.scan_order = relaxed, where many rows are asked for");
+}
+
+/* How its mirror is, where sessions would ask gpuvecd. */
+static void
+find_mirror(const Patient *patient)
+{
+	const IvfpqLook *look = patient->look;
+	const IvfpqMetaData *meta = &patient->inspection.meta;
+	int64		bytes = (int64) RelationGetNumberOfBlocks(patient->index) *
+	BLCKSZ;
+	GvMirrorKey key;
+	const char *state;
+	char	   *error;
+
+	if (!look->up || !IvfpqServerIsWanted() ||
+		!IvfpqCanMirror(patient->index, meta))
+		return;
+	key = IvfpqMirrorKey(patient->index, meta);
+	state = IvfpqLookForMirror(look, &key, &error);
+	if (state == NULL || strcmp(state, "evicted") == 0)
+		find(patient,
+			 state == NULL ? "gpuvecd has no mirror of it" :
+			 "gpuvecd gave up its mirror for others",
+			 bytes > look->memory && look->memory > 0 ?
+			 psprintf("it takes about %lld MB and does not fit into %lld: raise gpuvec.gpu_memory, or leave it to sessions",
+					  (long long) (bytes >> 20),
+					  (long long) (look->memory >> 20)) :
+			 psprintf("search it, or SELECT gpuvec_prewarm('%s')",
+					  patient->name));
+	else if (strcmp(state, "failed") == 0)
+		find(patient,
+			 psprintf("gpuvecd could not mirror it: %s", error),
+			 look->memory > 0 && bytes > look->memory ?
+			 "raise gpuvec.gpu_memory, if there is more; sessions search it meanwhile" :
+			 "look into the server's log; sessions search it meanwhile");
+	else
+		find(patient, psprintf("its mirror is %s", state), NULL);
+}
+
+/* Were there fewer lists than rows ask for, for want of memory? */
+static void
+find_memory(const Patient *patient)
+{
+	const IvfpqMetaData *meta = &patient->inspection.meta;
+	int			wanted = IvfpqDefaultLists((double) meta->rows_at_training);
+	Size		bytes = (Size) wanted * meta->dims * sizeof(float) * 4;
+
+	if (meta->nlists == 0 || IvfpqGetOptions(patient->index)->lists > 0 ||
+		meta->nlists >= wanted / 2)
+		return;
+	find(patient,
+		 psprintf("it has %d lists where its rows ask for %d: maintenance_work_mem was too little",
+				  meta->nlists, wanted),
+		 psprintf("SET maintenance_work_mem = '%lld MB' and REINDEX INDEX CONCURRENTLY %s",
+				  (long long) (bytes >> 20) + 1, patient->name));
+}
+
+/* All of an index that can be searched. */
+static void
+examine(Patient *patient, Relation heap)
+{
+	IvfpqMetaData meta;
+	IvfpqEffort effort;
+	int			version = IvfpqMetaRead(patient->index, &meta);
+
+	IvfpqInspect(heap, patient->index, &patient->inspection);
+	IvfpqGetEffort(&effort, patient->index, &patient->inspection.meta,
+				   ivfpq_recall, 0);
+	patient->counted = IvfpqCountersGet(patient->oid, &patient->counts);
+	find(patient,
+		 psprintf("format %d, %lld rows, %s%s", version,
+				  (long long) (patient->inspection.totals.rows +
+							   patient->inspection.pending),
+				  describe_effort(patient, &effort),
+				  describe_counts(patient)),
+		 patient->inspection.advice);
+	find_recall(patient, &effort);
+	find_memory(patient);
+	find_in_counts(patient);
+	find_mirror(patient);
+}
+
+/* Look into an index, both relations being locked. */
+static void
+look_into(Patient *patient, Relation heap)
+{
+	Form_pg_index form = patient->index->rd_index;
+
+	if (!form->indisvalid)
+		find(patient, form->indisready ?
+			 "not valid, so no query uses it: a build ended too early, or is under way" :
+			 "not valid, and not kept up to date: a build failed, or is under way",
+			 psprintf("if none is: REINDEX INDEX CONCURRENTLY %s, or drop it",
+					  patient->name));
+	else if (RecoveryInProgress() && !RelationNeedsWAL(patient->index))
+		find(patient, "unlogged, so it is empty on a standby", NULL);
+	else if (!IvfpqOwnsRelation(form->indrelid, GetUserId()) &&
+			 !has_privs_of_role(GetUserId(), ROLE_PG_MONITOR))
+		find(patient,
+			 "not looked into: that is for the table's owner and members of pg_monitor",
+			 NULL);
+	else
+		examine(patient, heap);
+}
+
+/* ... if it can be opened at once.  For IvfpqAttempt. */
+static void
+visit(void *arg)
+{
+	Patient    *patient = arg;
+	Oid			heapoid = IndexGetRelation(patient->oid, true);
+	Relation	heap;
+
+	if (!OidIsValid(heapoid))
+		return;
+	if (!ConditionalLockRelationOid(heapoid, AccessShareLock))
+	{
+		find(patient, "not looked into: its table is locked", NULL);
+		return;
+	}
+	heap = try_relation_open(heapoid, NoLock);
+	if (heap == NULL)
+		return;
+	if (!ConditionalLockRelationOid(patient->oid, AccessShareLock))
+		find(patient, "not looked into: it is locked", NULL);
+	else
+	{
+		patient->index = try_relation_open(patient->oid, NoLock);
+		if (patient->index != NULL &&
+			!RELATION_IS_OTHER_TEMP(patient->index))
+			look_into(patient, heap);
+		if (patient->index != NULL)
+			relation_close(patient->index, AccessShareLock);
+	}
+	relation_close(heap, AccessShareLock);
+}
+
+/* All indexes of the access method, the oldest first. */
+static List *
+list_indexes(void)
+{
+	Oid			am = get_am_oid("gpuivfpq", true);
+	Relation	catalog = table_open(RelationRelationId, AccessShareLock);
+	List	   *oids = NIL;
+	ScanKeyData key[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key[0], Anum_pg_class_relam, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(am));
+	ScanKeyInit(&key[1], Anum_pg_class_relkind, BTEqualStrategyNumber,
+				F_CHAREQ, CharGetDatum(RELKIND_INDEX));
+	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 2, key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		oids = lappend_oid(oids, ((Form_pg_class) GETSTRUCT(tuple))->oid);
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	list_sort(oids, list_oid_cmp);
+	return oids;
+}
+
+/* A row or more for each index. */
+void
+IvfpqFindIndexes(IvfpqFindings *findings, const IvfpqLook *look)
+{
+	List	   *oids = list_indexes();
+	ListCell   *lc;
+
+	foreach(lc, oids)
+	{
+		Patient		patient = {
+			.findings = findings, .look = look, .oid = lfirst_oid(lc)
+		};
+		ErrorData  *error;
+
+		CHECK_FOR_INTERRUPTS();
+		if (get_rel_name(patient.oid) == NULL)
+			continue;
+		patient.name = IvfpqRelationName(patient.oid);
+		error = IvfpqAttempt(visit, &patient);
+		if (error == NULL)
+			continue;
+		find(&patient, error->message, error->hint);
+		FreeErrorData(error);
+	}
+	if (oids == NIL)
+		IvfpqFind(findings, "indexes", "this database has none of gpuivfpq",
+				  NULL);
+}

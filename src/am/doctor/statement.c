@@ -1,0 +1,587 @@
+/*
+ * statement.c
+ *		gpuvec_doctor(query): why a statement does not use an index.
+ *
+ * The statement is planned, as EXPLAIN plans it, and never executed.  While the
+ * planner works it is watched: when it has made all paths of a table with an
+ * index of ours, what can be said of that table is noted.  Where an index is not
+ * used although it could bring the order, the statement is planned once more,
+ * with no other way to that table: the difference is what the planner takes
+ * the index to cost more.
+ *
+ * Parameters have the types that the statement gives them, and no values: the
+ * plan is the generic one.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "fmgr.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/cost.h"
+#include "optimizer/optimizer.h"
+#include "optimizer/pathnode.h"
+#include "optimizer/paths.h"
+#include "optimizer/plancat.h"
+#include "optimizer/planner.h"
+#include "parser/parsetree.h"
+#include "tcop/tcopprot.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "am/common/options.h"
+#include "am/doctor/doctor.h"
+#include "am/filter/customscan.h"
+#include "pgcompat.h"
+
+/* A table of fewer rows is read faster than an index of it. */
+#define FEW_ROWS		10000
+
+/* Rows wanted, of all, that are many. */
+#define LARGE_SHARE		0.05
+
+/* A table with an index of ours, or one that lacks it, as the planner saw it. */
+typedef struct Sight
+{
+	Oid			table;
+	Oid			index;			/* InvalidOid: it has none */
+	IvfpqReason why;			/* it has no path by the index's order */
+	List	   *filters;		/* IvfpqReason: conditions on keys */
+	double		tuples;
+	double		limit;			/* rows wanted; 0 = not known */
+	bool		has_limit;
+	bool		limit_is_known; /* when planned */
+	bool		is_joined;
+} Sight;
+
+/* What the hooks work for; they are in place while a statement is planned. */
+typedef struct Watch
+{
+	MemoryContext context;
+	List	   *sights;
+	Oid			only_table;		/* may be read by ... */
+	Oid			only_index;		/* ... this one's order only; or 0 */
+} Watch;
+
+static Watch *observer = NULL;
+static set_rel_pathlist_hook_type previous_pathlist = NULL;
+static get_relation_info_hook_type previous_info = NULL;
+
+PG_FUNCTION_INFO_V1(gpuvec_doctor_statement);
+
+/* ---- while the planner works */
+
+/* The ordered scan of an index of ours that a path is, or wraps; or NULL. */
+static IndexPath *
+ordered_scan(Path *path)
+{
+	if (IsA(path, CustomPath) &&
+		((CustomPath *) path)->methods == &ivfpq_path_methods &&
+		path->pathkeys != NIL)
+		path = linitial(((CustomPath *) path)->custom_paths);
+	else if (!IvfpqIsOrderedPath(path))
+		return NULL;
+	return (IndexPath *) path;
+}
+
+/* A path by the order of an index, or NULL. */
+static IndexPath *
+find_path(const RelOptInfo *rel, Oid index)
+{
+	ListCell   *lc;
+
+	foreach(lc, rel->pathlist)
+	{
+		IndexPath  *path = ordered_scan(lfirst(lc));
+
+		if (path != NULL && path->indexinfo->indexoid == index)
+			return path;
+	}
+	return NULL;
+}
+
+static Sight *
+add_sight(PlannerInfo *root, const RelOptInfo *rel, Oid index)
+{
+	Sight	   *sight = palloc0(sizeof(Sight));
+	Node	   *limit = root->parse->limitCount;
+
+	sight->table = planner_rt_fetch(rel->relid, root)->relid;
+	sight->index = index;
+	sight->tuples = rel->tuples;
+	sight->limit = Max(root->limit_tuples, 0);
+	sight->has_limit = limit != NULL &&
+		!(IsA(limit, Const) && ((Const *) limit)->constisnull);
+	sight->limit_is_known = limit == NULL || IsA(limit, Const);
+	sight->is_joined = bms_membership(root->all_baserels) == BMS_MULTIPLE &&
+		!IS_OTHER_REL(rel);
+	observer->sights = lappend(observer->sights, sight);
+	return sight;
+}
+
+static void
+see_index(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
+{
+	Sight	   *sight = add_sight(root, rel, info->indexoid);
+	IndexPath  *path = find_path(rel, info->indexoid);
+
+	if (path == NULL)
+		sight->why = IvfpqWhyNoOrder(root, rel, info);
+	else if (info->nkeycolumns > 1)
+		IvfpqWhyFilters(root, path, &sight->filters);
+}
+
+static IndexOptInfo *
+find_info(const RelOptInfo *rel, Oid index)
+{
+	ListCell   *lc;
+
+	foreach(lc, rel->indexlist)
+	{
+		IndexOptInfo *info = lfirst(lc);
+
+		if (info->indexoid == index)
+			return info;
+	}
+	return NULL;
+}
+
+/* An index of ours that the planner was not shown. */
+static void
+see_left_out(PlannerInfo *root, const RelOptInfo *rel, Oid indexoid)
+{
+	Sight	   *sight = add_sight(root, rel, indexoid);
+	Relation	index = index_open(indexoid, NoLock);
+	char	   *name = IvfpqRelationName(indexoid);
+
+	if (!index->rd_index->indisvalid)
+	{
+		sight->why.state = "the index is not valid: its build failed, or is under way";
+		sight->why.advice = psprintf("if none is: REINDEX INDEX CONCURRENTLY %s",
+									 name);
+	}
+	else if (index->rd_index->indcheckxmin)
+	{
+		sight->why.state = "the index is younger than this transaction, and rows were changed while it was built";
+		sight->why.advice = "begin a new transaction";
+	}
+	else
+		sight->why.state = "the planner leaves the index out";
+	index_close(index, NoLock);
+}
+
+/* All that can be said of a table. */
+static void
+see_table(PlannerInfo *root, RelOptInfo *rel, Oid tableoid)
+{
+	Relation	table = table_open(tableoid, NoLock);
+	List	   *indexes = RelationGetIndexList(table);
+	bool		has_ours = false;
+	ListCell   *lc;
+
+	foreach(lc, indexes)
+	{
+		IndexOptInfo *info = find_info(rel, lfirst_oid(lc));
+
+		if (!IvfpqIsOursByOid(lfirst_oid(lc)))
+			continue;
+		has_ours = true;
+		if (info != NULL)
+			see_index(root, rel, info);
+		else
+			see_left_out(root, rel, lfirst_oid(lc));
+	}
+	if (!has_ours)
+	{
+		IvfpqReason why = IvfpqWhyNoIndex(root, rel);
+
+		if (why.state != NULL)
+			add_sight(root, rel, InvalidOid)->why = why;
+	}
+	list_free(indexes);
+	table_close(table, NoLock);
+}
+
+/* Leave a table no other path than one by the order of an index. */
+static void
+keep_only(RelOptInfo *rel, Oid index)
+{
+	List	   *paths = NIL;
+	ListCell   *lc;
+
+	foreach(lc, rel->pathlist)
+	{
+		IndexPath  *path = ordered_scan(lfirst(lc));
+
+		if (path != NULL && path->indexinfo->indexoid == index)
+			paths = lappend(paths, lfirst(lc));
+	}
+	if (paths == NIL)
+		return;
+	rel->pathlist = paths;
+	rel->partial_pathlist = NIL;
+}
+
+/* set_rel_pathlist_hook */
+static void
+watch_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
+			RangeTblEntry *rte)
+{
+	MemoryContext oldcontext;
+
+	if (previous_pathlist)
+		previous_pathlist(root, rel, rti, rte);
+	if (rte->rtekind != RTE_RELATION || rte->inh || IS_DUMMY_REL(rel) ||
+		(rte->relkind != RELKIND_RELATION && rte->relkind != RELKIND_MATVIEW))
+		return;
+	if (OidIsValid(observer->only_table))
+	{
+		if (rte->relid == observer->only_table)
+			keep_only(rel, observer->only_index);
+		return;
+	}
+	oldcontext = MemoryContextSwitchTo(observer->context);
+	see_table(root, rel, rte->relid);
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * get_relation_info_hook.  Indexes that bring the same order would drive the
+ * only one out before paths can be chosen.
+ */
+static void
+watch_info(PlannerInfo *root, Oid table, bool inhparent, RelOptInfo *rel)
+{
+	List	   *kept = NIL;
+	ListCell   *lc;
+
+	if (previous_info)
+		previous_info(root, table, inhparent, rel);
+	if (table != observer->only_table)
+		return;
+	foreach(lc, rel->indexlist)
+	{
+		IndexOptInfo *info = lfirst(lc);
+
+		if (!info->amcanorderbyop || info->indexoid == observer->only_index)
+			kept = lappend(kept, info);
+	}
+	rel->indexlist = kept;
+}
+
+/* Plan a statement under watch. */
+static PlannedStmt *
+plan_watched(Query *query, const char *source, Watch *how)
+{
+	PlannedStmt *plan = NULL;
+
+	if (observer != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("gpuvec_doctor is called while it plans a statement")));
+
+	previous_pathlist = set_rel_pathlist_hook;
+	previous_info = get_relation_info_hook;
+	observer = how;
+	set_rel_pathlist_hook = watch_paths;
+	get_relation_info_hook = watch_info;
+	PG_TRY();
+	{
+		plan = pg_plan_query(copyObject(query), source,
+							 CURSOR_OPT_PARALLEL_OK, NULL);
+	}
+	PG_FINALLY();
+	{
+		set_rel_pathlist_hook = previous_pathlist;
+		get_relation_info_hook = previous_info;
+		observer = NULL;
+	}
+	PG_END_TRY();
+	return plan;
+}
+
+/* ---- in finished plans */
+
+typedef struct PlanSearch
+{
+	const PlannedStmt *stmt;
+	Oid			table;
+	Oid			index;			/* looked for, by its order; or InvalidOid: */
+	Plan	   *found;			/* ... any scan of the table */
+} PlanSearch;
+
+static bool
+is_scan_of(Plan *plan, const PlanSearch *search)
+{
+	Index		relid;
+
+	if (OidIsValid(search->index))
+		return IsA(plan, IndexScan) &&
+			((IndexScan *) plan)->indexid == search->index &&
+			((IndexScan *) plan)->indexorderby != NIL;
+	switch (nodeTag(plan))
+	{
+		case T_SeqScan:
+		case T_SampleScan:
+		case T_IndexScan:
+		case T_IndexOnlyScan:
+		case T_BitmapHeapScan:
+		case T_TidScan:
+		case T_TidRangeScan:
+		case T_CustomScan:
+			relid = ((Scan *) plan)->scanrelid;
+			return relid > 0 &&
+				rt_fetch(relid, search->stmt->rtable)->relid == search->table;
+		default:
+			return false;
+	}
+}
+
+static bool find_scan(Plan *plan, PlanSearch *search);
+
+static bool
+find_among(const List *plans, PlanSearch *search)
+{
+	ListCell   *lc;
+
+	foreach(lc, plans)
+	{
+		if (find_scan(lfirst(lc), search))
+			return true;
+	}
+	return false;
+}
+
+/* Find the first node that is_scan_of says yes to. */
+static bool
+find_scan(Plan *plan, PlanSearch *search)
+{
+	if (plan == NULL)
+		return false;
+	if (is_scan_of(plan, search))
+	{
+		search->found = plan;
+		return true;
+	}
+	if (IsA(plan, Append) &&
+		find_among(((Append *) plan)->appendplans, search))
+		return true;
+	if (IsA(plan, MergeAppend) &&
+		find_among(((MergeAppend *) plan)->mergeplans, search))
+		return true;
+	if (IsA(plan, CustomScan) &&
+		find_among(((CustomScan *) plan)->custom_plans, search))
+		return true;
+	if (IsA(plan, SubqueryScan) &&
+		find_scan(((SubqueryScan *) plan)->subplan, search))
+		return true;
+	return find_scan(plan->lefttree, search) ||
+		find_scan(plan->righttree, search);
+}
+
+/* How a plan reads a table, by the order of an index or in any way; or NULL. */
+static Plan *
+scan_in(const PlannedStmt *stmt, Oid table, Oid index)
+{
+	PlanSearch	search = {stmt, table, index, NULL};
+
+	if (!find_scan(stmt->planTree, &search))
+		(void) find_among(stmt->subplans, &search);
+	return search.found;
+}
+
+static char *
+name_scan(const Plan *plan)
+{
+	if (plan == NULL)
+		return "another plan";
+	switch (nodeTag(plan))
+	{
+		case T_SeqScan:
+			return "a sequential scan";
+		case T_IndexScan:
+			return psprintf("index %s",
+							IvfpqRelationName(((const IndexScan *) plan)->indexid));
+		case T_IndexOnlyScan:
+			return psprintf("index %s",
+							IvfpqRelationName(((const IndexOnlyScan *) plan)->indexid));
+		case T_BitmapHeapScan:
+			return "a bitmap of other indexes";
+		case T_CustomScan:
+			return "a filtered scan by another index";
+		default:
+			return "another plan";
+	}
+}
+
+/* ---- what is said */
+
+/* What to do where the index seems to cost more. */
+static char *
+cost_advice(const Sight *sight)
+{
+	if (!sight->has_limit)
+		return "add LIMIT: without it all rows are wanted, and to sort them costs less";
+	if (sight->limit == 0 && !sight->limit_is_known)
+		return "LIMIT is not known when this is planned, so a tenth of all rows is taken to be wanted: write a number, or SET plan_cache_mode = force_custom_plan";
+	if (sight->limit == 0)
+		return "GROUP BY, DISTINCT, a window function or the like comes between LIMIT and the table: put the search into a sub-select of its own";
+	if (sight->tuples < FEW_ROWS)
+		return "nothing: of so few rows that is quicker";
+	if (sight->limit > sight->tuples * LARGE_SHARE)
+		return psprintf("LIMIT asks for %.0f of %.0f rows: ask for fewer, or leave it so",
+						sight->limit, sight->tuples);
+	if (sight->is_joined)
+		return "put the search, with ORDER BY and LIMIT, into a sub-select, and join what it finds";
+	return psprintf("nothing, if that is quicker; ANALYZE %s, if its statistics are old",
+					IvfpqRelationName(sight->table));
+}
+
+/* The index could bring the order, and is not used. */
+static void
+find_cost(IvfpqFindings *findings, Query *query, const char *source,
+		  const PlannedStmt *chosen, const Sight *sight)
+{
+	Watch		only = {CurrentMemoryContext, NIL, sight->table, sight->index};
+	PlannedStmt *forced = plan_watched(query, source, &only);
+	char	   *name = IvfpqRelationName(sight->index);
+	Cost		cost = chosen->planTree->total_cost;
+	Cost		by_index = forced->planTree->total_cost;
+
+	if (!enable_indexscan)
+		IvfpqFind(findings, name, "not used: enable_indexscan is off",
+				  "SET enable_indexscan = on");
+	else if (scan_in(forced, sight->table, sight->index) == NULL)
+		IvfpqFind(findings, name,
+				  "not used: the plan that the order of this index would serve is not among those that the planner looks at",
+				  cost_advice(sight));
+	else
+		IvfpqFind(findings, name,
+				  psprintf("not used: the planner takes the statement to cost %.0f by this index and %.0f by %s, %.1f times as much",
+						   by_index, cost,
+						   name_scan(scan_in(chosen, sight->table, InvalidOid)),
+						   by_index / Max(cost, 0.01)),
+				  cost_advice(sight));
+}
+
+/* Rows of one index. */
+static void
+find_sight(IvfpqFindings *findings, Query *query, const char *source,
+		   const PlannedStmt *plan, const Sight *sight)
+{
+	char	   *name = IvfpqRelationName(OidIsValid(sight->index) ?
+										 sight->index : sight->table);
+	ListCell   *lc;
+
+	if (OidIsValid(sight->index) &&
+		scan_in(plan, sight->table, sight->index) != NULL)
+		IvfpqFind(findings, name, "used", NULL);
+	else if (sight->why.state != NULL)
+		IvfpqFind(findings, name,
+				  psprintf(OidIsValid(sight->index) ? "not used: %s" : "%s",
+						   sight->why.state), sight->why.advice);
+	else
+		find_cost(findings, query, source, plan, sight);
+	foreach(lc, sight->filters)
+	{
+		const IvfpqReason *reason = lfirst(lc);
+
+		IvfpqFind(findings, name, reason->state, reason->advice);
+	}
+}
+
+/* Was the same said of an index before?  A statement may name a table twice. */
+static bool
+is_repeated(const List *sights, const Sight *sight)
+{
+	ListCell   *lc;
+
+	foreach(lc, sights)
+	{
+		const Sight *earlier = lfirst(lc);
+
+		if (earlier == sight)
+			return false;
+		if (earlier->table == sight->table && earlier->index == sight->index &&
+			earlier->filters == NIL && sight->filters == NIL &&
+			(earlier->why.state == NULL) == (sight->why.state == NULL) &&
+			(sight->why.state == NULL ||
+			 strcmp(earlier->why.state, sight->why.state) == 0))
+			return true;
+	}
+	return false;
+}
+
+/* Error context: a position is one in the text that is looked at. */
+static void
+show_position(void *arg)
+{
+	int			position = geterrposition();
+
+	if (position <= 0)
+		return;
+	errposition(0);
+	internalerrposition(position);
+	internalerrquery((const char *) arg);
+}
+
+/* The one SELECT in the text, with views and policies in it. */
+static Query *
+analyze(const char *source)
+{
+	List	   *statements = pg_parse_query(source);
+	RawStmt    *statement;
+	List	   *queries = NIL;
+	Query	   *query = NULL;
+	Oid		   *types = NULL;
+	int			ntypes = 0;
+
+	if (list_length(statements) == 1)
+	{
+		statement = linitial_node(RawStmt, statements);
+		if (IsA(statement->stmt, SelectStmt))
+			queries = pg_analyze_and_rewrite_varparams(statement, source,
+													   &types, &ntypes, NULL);
+	}
+	if (list_length(queries) == 1)
+		query = linitial_node(Query, queries);
+	if (query == NULL || query->commandType != CMD_SELECT ||
+		query->utilityStmt != NULL || query->hasModifyingCTE)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("this is not one SELECT that changes nothing"),
+				 errhint("Give the SELECT of a statement that does more.")));
+	return query;
+}
+
+/* gpuvec_doctor(query text) */
+Datum
+gpuvec_doctor_statement(PG_FUNCTION_ARGS)
+{
+	IvfpqFindings findings = {(ReturnSetInfo *) fcinfo->resultinfo, 0};
+	char	   *source = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	Watch		all = {CurrentMemoryContext, NIL, InvalidOid, InvalidOid};
+	ErrorContextCallback context = {error_context_stack, show_position, source};
+	Query	   *query;
+	PlannedStmt *plan;
+	ListCell   *lc;
+
+	InitMaterializedSRF(fcinfo, 0);
+	error_context_stack = &context;
+	query = analyze(source);
+	plan = plan_watched(query, source, &all);
+	error_context_stack = context.previous;
+	IvfpqCheckPermissions(plan);
+	foreach(lc, all.sights)
+	{
+		if (!is_repeated(all.sights, lfirst(lc)))
+			find_sight(&findings, query, source, plan, lfirst(lc));
+	}
+	if (findings.n == 0)
+		IvfpqFind(&findings, "statement",
+				  "it reads no table that has a gpuivfpq index, or could do with one",
+				  NULL);
+	return (Datum) 0;
+}

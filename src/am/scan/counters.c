@@ -1,0 +1,295 @@
+/*
+ * counters.c
+ *		What scans of each index have done: gpuvec_stat_indexes.
+ *
+ * Where the library is preloaded counters are in the main shared memory; where
+ * it is not, and the server has named segments (from 17 on), in one of those;
+ * else there are none.  The server's own kinds of statistics (from 18 on) are
+ * no better: they want the library preloaded, too, and a server that is started
+ * without it then drops all statistics that it has saved, those of tables, by
+ * which autovacuum goes, among them.
+ *
+ * An index has its slot in a set that its number chooses.  Where all slots of a
+ * set are taken, the one that was used longest ago is given to the new index.
+ * Scans add under a shared lock, and take the exclusive one for a slot.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "common/hashfn.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "port/atomics.h"
+#include "storage/lwlock.h"
+#include "utils/timestamp.h"
+
+#include "am/common/attempt.h"
+#include "am/scan/counters.h"
+#include "client/client.h"
+#include "pgcompat.h"
+
+#define NSETS		512
+#define SET_SLOTS	8
+
+/* Changes with what is in the segment. */
+#define NAME		"gpuvec counters 1"
+
+typedef struct Slot
+{
+	Oid			database;		/* InvalidOid: free */
+	Oid			index;
+	TimestampTz since;			/* when it was taken or set back */
+	pg_atomic_uint64 used;		/* when it was counted in last, TimestampTz */
+	pg_atomic_uint64 counts[IVFPQ_NCOUNTERS];
+} Slot;
+
+typedef struct Counters
+{
+	LWLock	   *lock;			/* NULL: `own` is */
+	LWLock		own;			/* in a named segment */
+	Slot		slots[NSETS * SET_SLOTS];
+} Counters;
+
+static Counters *shared = NULL; /* NULL: not there, or not opened yet */
+static bool is_tried = false;
+
+PG_FUNCTION_INFO_V1(gpuvec_index_counters);
+PG_FUNCTION_INFO_V1(gpuvec_stat_reset);
+
+static void
+init_slots(Counters *counters)
+{
+	for (int i = 0; i < NSETS * SET_SLOTS; i++)
+	{
+		Slot	   *slot = &counters->slots[i];
+
+		slot->database = slot->index = InvalidOid;
+		pg_atomic_init_u64(&slot->used, 0);
+		for (int c = 0; c < IVFPQ_NCOUNTERS; c++)
+			pg_atomic_init_u64(&slot->counts[c], 0);
+	}
+}
+
+static void
+init_shared(void *memory, LWLock *lock)
+{
+	Counters   *counters = memory;
+
+	counters->lock = lock;
+	init_slots(counters);
+}
+
+static void
+init_segment(void *memory)
+{
+	Counters   *counters = memory;
+
+	counters->lock = NULL;
+	LWLockInitialize(&counters->own, LWLockNewTrancheId());
+	init_slots(counters);
+}
+
+static const IvfpqSharedPart part = {
+	.name = "gpuvec counters",
+	.size = sizeof(Counters),
+	.address = (void **) &shared,
+	.init = init_shared
+};
+
+void
+IvfpqCountersInit(void)
+{
+	IvfpqShare(&part);
+}
+
+/* The lock is at another address in each process if it is in a segment. */
+static LWLock *
+get_lock(void)
+{
+	return shared->lock != NULL ? shared->lock : &shared->own;
+}
+
+static void
+open_segment(void *arg)
+{
+	Counters   *counters = IvfpqNamedMemory(NAME, sizeof(Counters),
+											init_segment);
+
+	if (counters != NULL)
+		LWLockRegisterTranche(counters->own.tranche, NAME);
+	shared = counters;
+}
+
+/*
+ * Have counters, where that is possible.  A scan is not to fail for this: an
+ * error goes to the log, unless the statement was to end anyway.  Not in
+ * parallel mode, which has no subtransactions.
+ */
+void
+IvfpqCountersOpen(void)
+{
+	ErrorData  *error;
+
+	if (shared != NULL || is_tried || IsInParallelMode())
+		return;
+	is_tried = true;
+	error = IvfpqAttempt(open_segment, NULL);
+	if (error == NULL)
+		return;
+	ereport(LOG,
+			(errmsg("gpuvec: scans of this session are not counted: %s",
+					error->message)));
+	FreeErrorData(error);
+}
+
+static Slot *
+set_of(Oid index)
+{
+	uint32		hash = murmurhash32(index ^ murmurhash32(MyDatabaseId));
+
+	return &shared->slots[hash % NSETS * SET_SLOTS];
+}
+
+/* The slot of an index of this database, or NULL.  Under the lock. */
+static Slot *
+find_slot(Oid index)
+{
+	Slot	   *set = set_of(index);
+
+	for (int i = 0; i < SET_SLOTS; i++)
+		if (set[i].index == index && set[i].database == MyDatabaseId)
+			return &set[i];
+	return NULL;
+}
+
+/* Counting begins anew.  Under the exclusive lock. */
+static void
+clear_slot(Slot *slot)
+{
+	slot->since = GetCurrentTimestamp();
+	for (int c = 0; c < IVFPQ_NCOUNTERS; c++)
+		pg_atomic_write_u64(&slot->counts[c], 0);
+}
+
+/* The slot of an index, which may have to be taken.  As above. */
+static Slot *
+take_slot(Oid index)
+{
+	Slot	   *set = set_of(index);
+	Slot	   *slot = find_slot(index);
+
+	if (slot != NULL)
+		return slot;
+	slot = &set[0];
+	for (int i = 1; i < SET_SLOTS && slot->database != InvalidOid; i++)
+		if (set[i].database == InvalidOid ||
+			pg_atomic_read_u64(&set[i].used) < pg_atomic_read_u64(&slot->used))
+			slot = &set[i];
+	slot->database = MyDatabaseId;
+	slot->index = index;
+	clear_slot(slot);
+	return slot;
+}
+
+/* Count a scan that has ended. */
+void
+IvfpqCountersAdd(const IvfpqScanReport *report)
+{
+	const int64 counts[IVFPQ_NCOUNTERS] = {
+		[IVFPQ_COUNT_SCANS] = 1,
+		[IVFPQ_COUNT_BATCHES] = report->batches,
+		[IVFPQ_COUNT_LISTS] = report->lists,
+		[IVFPQ_COUNT_COPIES] = report->copies,
+		[IVFPQ_COUNT_MATCHED] = report->asks_keys ? report->matched : 0,
+		[IVFPQ_COUNT_MEASURED] = report->measured,
+		[IVFPQ_COUNT_GIVEN] = report->given,
+		[IVFPQ_COUNT_LATE] = report->late,
+		[IVFPQ_COUNT_PASSES] = report->finished
+	};
+	Slot	   *slot;
+
+	if (shared == NULL)
+		return;
+	LWLockAcquire(get_lock(), LW_SHARED);
+	slot = find_slot(report->index);
+	if (slot == NULL)
+	{
+		LWLockRelease(get_lock());
+		LWLockAcquire(get_lock(), LW_EXCLUSIVE);
+		slot = take_slot(report->index);
+	}
+	for (int c = 0; c < IVFPQ_NCOUNTERS; c++)
+		if (counts[c] != 0)
+			pg_atomic_fetch_add_u64(&slot->counts[c], counts[c]);
+	pg_atomic_write_u64(&slot->used,
+						(uint64) GetCurrentStatementStartTimestamp());
+	LWLockRelease(get_lock());
+}
+
+/* What is counted of an index of this database; false: nothing is. */
+bool
+IvfpqCountersGet(Oid index, IvfpqCounts *counts)
+{
+	Slot	   *slot;
+
+	memset(counts, 0, sizeof(*counts));
+	IvfpqCountersOpen();
+	if (shared == NULL)
+		return false;
+	LWLockAcquire(get_lock(), LW_SHARED);
+	slot = find_slot(index);
+	if (slot != NULL)
+	{
+		counts->since = slot->since;
+		for (int c = 0; c < IVFPQ_NCOUNTERS; c++)
+			counts->counts[c] = (int64) pg_atomic_read_u64(&slot->counts[c]);
+	}
+	LWLockRelease(get_lock());
+	return true;
+}
+
+/* gpuvec_index_counters(index oid): all NULL where nothing is counted */
+Datum
+gpuvec_index_counters(PG_FUNCTION_ARGS)
+{
+	TupleDesc	desc;
+	Datum		values[IVFPQ_NCOUNTERS + 1] = {0};
+	bool		nulls[IVFPQ_NCOUNTERS + 1] = {false};
+	IvfpqCounts counts;
+	bool		known = IvfpqCountersGet(PG_GETARG_OID(0), &counts);
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	for (int c = 0; c < IVFPQ_NCOUNTERS; c++)
+	{
+		values[c] = Int64GetDatum(counts.counts[c]);
+		nulls[c] = !known;
+	}
+	values[IVFPQ_NCOUNTERS] = TimestampTzGetDatum(counts.since);
+	nulls[IVFPQ_NCOUNTERS] = counts.since == 0;
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+													  values, nulls)));
+}
+
+/* gpuvec_stat_reset(index regclass): NULL: all of this database */
+Datum
+gpuvec_stat_reset(PG_FUNCTION_ARGS)
+{
+	Oid			index = PG_ARGISNULL(0) ? InvalidOid : PG_GETARG_OID(0);
+
+	IvfpqCountersOpen();
+	if (shared == NULL)
+		PG_RETURN_VOID();
+	LWLockAcquire(get_lock(), LW_EXCLUSIVE);
+	for (int i = 0; i < NSETS * SET_SLOTS; i++)
+	{
+		Slot	   *slot = &shared->slots[i];
+
+		if (slot->database == MyDatabaseId &&
+			(!OidIsValid(index) || slot->index == index))
+			clear_slot(slot);
+	}
+	LWLockRelease(get_lock());
+	PG_RETURN_VOID();
+}

@@ -1,0 +1,41 @@
+/*
+ * counters.h
+ *		What scans of each index have done since the server's start
+ *		(counters.c).
+ */
+#ifndef IVFPQ_COUNTERS_H
+#define IVFPQ_COUNTERS_H
+
+#include "datatype/timestamp.h"
+
+#include "am/scan/scan.h"
+
+/* What is counted: columns of gpuvec_stat_indexes, in this order. */
+typedef enum IvfpqCounter
+{
+	IVFPQ_COUNT_SCANS,
+	IVFPQ_COUNT_BATCHES,
+	IVFPQ_COUNT_LISTS,
+	IVFPQ_COUNT_COPIES,
+	IVFPQ_COUNT_MATCHED,
+	IVFPQ_COUNT_MEASURED,
+	IVFPQ_COUNT_GIVEN,
+	IVFPQ_COUNT_LATE,
+	IVFPQ_COUNT_PASSES,
+	IVFPQ_NCOUNTERS
+} IvfpqCounter;
+
+typedef struct IvfpqCounts
+{
+	int64		counts[IVFPQ_NCOUNTERS];
+	TimestampTz since;			/* 0 = no scan yet */
+} IvfpqCounts;
+
+/* For _PG_init, while the library is preloaded. */
+extern void IvfpqCountersInit(void);
+
+extern void IvfpqCountersOpen(void);
+extern void IvfpqCountersAdd(const IvfpqScanReport *report);
+extern bool IvfpqCountersGet(Oid index, IvfpqCounts *counts);
+
+#endif							/* IVFPQ_COUNTERS_H */

@@ -1,0 +1,25 @@
+/*
+ * inspect.h
+ *		Looking into an index (inspect.c).
+ */
+#ifndef IVFPQ_INSPECT_H
+#define IVFPQ_INSPECT_H
+
+#include "utils/relcache.h"
+
+#include "am/common/count.h"
+#include "page/page.h"
+
+/* What an index holds, and what should be done about it. */
+typedef struct IvfpqInspection
+{
+	IvfpqMetaData meta;
+	IvfpqListTotals totals;
+	int64		pending;
+	char	   *advice;			/* a sentence, or NULL */
+} IvfpqInspection;
+
+extern void IvfpqInspect(Relation heap, Relation index,
+						 IvfpqInspection *inspection);
+
+#endif							/* IVFPQ_INSPECT_H */

@@ -1,0 +1,34 @@
+/*
+ * look.h
+ *		How gpuvecd is, and its mirrors, as it says it itself and as shared
+ *		memory knows it (look.c).
+ */
+#ifndef IVFPQ_LOOK_H
+#define IVFPQ_LOOK_H
+
+#include "client/mirror/mirror.h"
+
+/* What a look has found; filled by IvfpqLookAt. */
+typedef struct IvfpqLook
+{
+	bool		preloaded;		/* else there is no gpuvecd, */
+	bool		preload_helps;	/* ... and would there be? */
+	bool		has_card;		/* a card seems to be there */
+	const char *state;			/* in a word, as gpuvec_stat has it */
+	bool		up;
+	int			pid;			/* 0 = does not run */
+	const char *engine;
+	const char *device;
+	int64		restarts;
+	int64		memory;			/* for mirrors, bytes; 0 = not known */
+	int64		used;
+	int			nmirrors;		/* that it told of */
+	GvMirrorStatus *mirrors;	/* [nmirrors] */
+} IvfpqLook;
+
+extern bool IvfpqAskHow(GvStatusReply *status, GvMirrorStatus **mirrors);
+extern void IvfpqLookAt(IvfpqLook *look);
+extern const char *IvfpqLookForMirror(const IvfpqLook *look,
+									  const GvMirrorKey *key, char **error);
+
+#endif							/* IVFPQ_LOOK_H */

@@ -1,0 +1,199 @@
+# gpuvec_doctor() on installations with something wrong, counters of scans, and
+# the queries for postgres_exporter.  (sql/doctor.sql: of statements.)
+
+use strict;
+use warnings;
+use File::Basename;
+use FindBin;
+use lib $FindBin::RealBin;
+use Gpuvec;
+use GpuvecDamage;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $PRELOADED = "shared_preload_libraries = 'gpuvec'\n";
+my $node = new_node('main', conf => "$PRELOADED gpuvec.server = 'cpu'\ngpuvec.gpu_memory = '1MB'\n");
+my $pgvector = $node->safe_psql('postgres',
+	q{SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'});
+$node->safe_psql(
+	'postgres', q{
+	SET client_min_messages = warning;
+	CREATE ROLE guest;
+	CREATE TABLE t (id int, e real[]);
+	INSERT INTO t SELECT g, point(g, 16) FROM generate_series(1, 5000) AS g;
+	CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 50);
+	CREATE TABLE u AS SELECT * FROM t WHERE id <= 2000;
+	CREATE INDEX u_e ON u USING gpuivfpq (e) WITH (lists = 20);
+	CREATE TABLE wide AS SELECT g AS id, point(g, 128) AS e FROM generate_series(1, 6000) AS g;
+	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 60, refine = sq8);
+	-- scans of an index, n of them, for so many rows
+	CREATE FUNCTION scan(tab text, n int, k int) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
+	BEGIN
+		FOR q IN 1 .. n LOOP
+			EXECUTE format('SELECT count(*) FROM (SELECT id FROM %I ORDER BY e <-> %L LIMIT %s) AS x',
+				tab, point(q, 16), k);
+		END LOOP;
+	END $$;
+});
+
+# Test: the doctor has a finding like this, of a subject.
+sub finds
+{
+	my ($subject, $pattern, $what, $settings) = @_;
+	my $found = $node->safe_psql('postgres',
+		($settings // '') . qq{SELECT state || ' => ' || coalesce(advice, '-') FROM gpuvec_doctor() WHERE subject = '$subject'});
+
+	like($found, $pattern, $what);
+	return;
+}
+
+sub counts
+{
+	my ($index, $columns) = @_;
+
+	return $node->safe_psql('postgres',
+		"SELECT $columns FROM gpuvec_stat_indexes WHERE indexrelname = '$index'");
+}
+
+# Test: an error, for a role that may not.
+sub refused
+{
+	my ($sql, $pattern, $what) = @_;
+	my (undef, undef, $err) = $node->psql('postgres', "SET ROLE guest; $sql");
+
+	like($err, $pattern, $what);
+	return;
+}
+
+# -- counters, of all sessions
+is(counts('t_e', 'scans, since IS NULL'), '0|t', 'no scan yet');
+$node->safe_psql('postgres', q{SELECT scan('t', 3, 10)}) for 1 .. 2;
+is(counts('t_e', 'relname, scans, batches, given, passes, lists > 0, measured >= given, since IS NULL'),
+	't|6|6|60|0|t|t|f', 'scans of two sessions are counted');
+is(counts('u_e', 'scans'), '0', '... by index');
+is($node->safe_psql('postgres', q{SET ROLE guest; SELECT scans FROM gpuvec_stat_indexes WHERE indexrelname = 't_e'}),
+	'6', 'everyone sees them');
+refused('SELECT gpuvec_stat_reset()', qr/permission denied/, 'not everyone sets them back');
+$node->safe_psql('postgres', q{SELECT scan('u', 1, 10); SELECT gpuvec_stat_reset('t_e')});
+is(counts('t_e', 'scans') . counts('u_e', 'scans'), '01', 'one is set back');
+$node->safe_psql('postgres', 'SELECT gpuvec_stat_reset()');
+is(counts('u_e', 'scans'), '0', 'all are set back');
+$node->safe_psql('postgres', 'CREATE DATABASE other');
+$node->safe_psql('other', 'CREATE EXTENSION gpuvec');
+$node->safe_psql('other', 'SELECT gpuvec_stat_reset()');
+is($node->safe_psql('other', 'SELECT count(*) FROM gpuvec_stat_indexes'), '0', 'each database has its own');
+
+# -- sets of slots fill up, and the index searched longest ago gives way
+is($node->safe_psql('postgres', q{
+	SET client_min_messages = warning;
+	SET enable_seqscan = off;
+	DO $$ BEGIN
+		FOR i IN 1 .. 300 LOOP
+			EXECUTE format('CREATE TABLE few_%s (id int, e real[]); CREATE INDEX few_%s_e ON few_%s USING gpuivfpq (e) WITH (dims = 1)', i, i, i);
+			EXECUTE format('SELECT id FROM few_%s ORDER BY e <-> ''{1}'' LIMIT 1', i);
+		END LOOP;
+	END $$;
+	SELECT sum(scans) >= 290 FROM gpuvec_stat_indexes WHERE relname LIKE 'few%';
+	DO $$ BEGIN
+		FOR i IN 1 .. 300 LOOP EXECUTE format('DROP TABLE few_%s', i); END LOOP;
+	END $$}), 't', 'hundreds of indexes are counted');
+
+# -- 1: gpuvecd runs, and a mirror does not fit
+ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'gpuvecd is up');
+finds('preloading', qr/^gpuvec is preloaded/, 'preloaded');
+finds('gpuvecd', qr/^it is up, process \d+ on cpu/, 'gpuvecd is up');
+finds('t_e', qr/^gpuvecd has no mirror of it => search it, or SELECT gpuvec_prewarm\('t_e'\)$/m,
+	'no mirror yet', 'SET gpuvec.engine = gpu;');
+$node->safe_psql('postgres', q{SELECT gpuvec_prewarm('t_e')});
+finds('t_e', qr/^its mirror is ready => -$/m, 'a mirror', 'SET gpuvec.engine = gpu;');
+finds('mirrors', qr/^1, they take \d MB of 1 MB/, 'what mirrors take');
+$node->psql('postgres', q{SELECT gpuvec_prewarm('wide_e')});
+finds('wide_e', qr/^gpuvecd could not mirror it: .* => raise gpuvec.gpu_memory/m,
+	'a mirror that does not fit', 'SET gpuvec.engine = gpu;');
+
+finds('settings', qr/^gpuvec\.auto_mirror is off: .* => SET gpuvec\.auto_mirror = on/m,
+	'no mirrors by themselves', 'SET gpuvec.engine = gpu; SET gpuvec.auto_mirror = off;');
+
+# -- 2: scans go through the whole table
+$node->safe_psql('postgres', q{SELECT scan('u', 120, 2000)});
+finds('u_e', qr/^\d+ of \d+ scans ended in a pass over the whole table => give conditions/m, 'passes');
+# -- 3: an index has outgrown its training
+$node->safe_psql('postgres', q{INSERT INTO u SELECT g, point(g, 16) FROM generate_series(3000, 10000) AS g});
+finds('u_e', qr/rows, .* => trained on 2000 rows, holds 9001: REINDEX/, 'an index that has grown');
+# -- 4: it is locked
+my $lock = background($node, q{BEGIN; LOCK TABLE u; SELECT pg_sleep(600)});
+ok(wait_until($node, q{SELECT count(*) > 0 FROM pg_locks WHERE relation = 'u'::regclass AND mode = 'AccessExclusiveLock'}),
+	'a table is locked');
+finds('u_e', qr/^not looked into: its table is locked/, 'it does not wait for locks');
+$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_locks
+	WHERE relation = 'u'::regclass AND mode = 'AccessExclusiveLock'});
+end_of($lock);
+# -- 5: SQL of an older version
+SKIP:
+{
+	skip 'no pgvector', 1 unless $pgvector;
+	$node->safe_psql('postgres',
+		q{SET client_min_messages = warning; CREATE EXTENSION gpuvec_pgvector VERSION '0.2.0' CASCADE});
+	finds('gpuvec_pgvector', qr/^version 0\.2\.0, the library is of .* => ALTER EXTENSION gpuvec_pgvector UPDATE$/,
+		'an extension that was not updated');
+	$node->safe_psql('postgres', 'ALTER EXTENSION gpuvec_pgvector UPDATE');
+}
+
+# -- the queries for postgres_exporter give what they say
+my $yaml = slurp_file(dirname(dirname($FindBin::RealBin)) . '/test/packaging/postgres_exporter.yaml');
+my @blocks = split /^(?=\w+:$)/m, $yaml =~ s/^#.*\n//mgr;
+for my $block (grep { /^\w+:$/m } @blocks)
+{
+	my ($name) = $block =~ /^(\w+):$/m;
+	my ($query) = $block =~ /^  query: "(.*)"$/m;
+	my %usage = $block =~ /^    - (\w+):\n        usage: "(LABEL|GAUGE|COUNTER)"\n        description: "[^"]+"$/mg;
+	my %type = map { split /\|/ } split /\n/, $node->safe_psql('postgres', qq{
+		SET client_min_messages = warning;
+		CREATE TEMP VIEW asked AS $query;
+		SELECT attname, format_type(atttypid, -1) FROM pg_attribute WHERE attrelid = 'asked'::regclass AND attnum > 0});
+
+	is(join(' ', sort keys %usage), join(' ', sort keys %type), "$name: each column has its metric");
+	is(join(' ', grep { $usage{$_} ne 'LABEL' && $type{$_} !~ /^(integer|bigint|double precision)$/ } sort keys %usage),
+		'', "$name: what are no labels are numbers");
+	isnt($node->safe_psql('postgres', "SET ROLE pg_monitor; $query"), '', "$name: a member of pg_monitor has rows");
+	unlike($node->safe_psql('postgres', "SELECT x IS NOT NULL FROM ($query) AS x"), qr/f/, "$name: no value is NULL");
+}
+
+# -- 6: a damaged index ends nothing
+my $file = $node->data_dir . '/' . $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t_e')});
+$node->stop;
+(my $bytes = slurp_bytes($file)) =~ s/\A(.{100})..../$1\xff\xff\xff\xff/s;
+substr($bytes, 24, 4) = "\0\0\0\0";
+write_bytes($file, $bytes);
+# -- 7: settings of a gpuvecd that there is not, and too few processes
+$node->append_conf('postgresql.conf',
+	"gpuvec.server = 'off'\ngpuvec.engine = 'gpu'\nmax_worker_processes = 3\n");
+$node->start;
+is(counts('u_e', 'scans'), '0', 'counters begin anew with the server');
+finds('t_e', qr/index "t_e" is damaged at block 0/, 'a damaged index');
+finds('u_e', qr/^format \d/, '... and the next one');
+finds('gpuvecd', qr/^it is off/, 'no gpuvecd');
+finds('settings', qr/^gpuvec\.engine is gpu, and gpuvecd is off: sessions search themselves => /m,
+	'an engine that is off');
+finds('settings', qr/^gpuvec\.on_gpu_error is error, and gpuvecd is off: searches of mirrored indexes fail => /m,
+	'errors that nobody needs', q{SET gpuvec.on_gpu_error = error;});
+finds('workers', qr/^max_worker_processes is 3; gpuvec takes up to 4: .* => raise max_worker_processes to 4/,
+	'too few processes');
+# -- 8: not preloaded
+$node->append_conf('postgresql.conf',
+	"shared_preload_libraries = ''\ngpuvec.server = 'cpu'\ngpuvec.keep_queries = on\n");
+$node->restart;
+finds('preloading', qr/^gpuvec is not preloaded: .* => shared_preload_libraries = 'gpuvec'/, 'not preloaded');
+finds('settings', qr/^gpuvec\.server, .* have no effect: gpuvec is not preloaded => /m, 'settings without effect');
+finds('settings', qr/^gpuvec\.keep_queries has no effect/m, '... and another');
+
+# Before 17 there is no shared memory without preloading.
+my $counts = $node->safe_psql('postgres', 'SHOW server_version_num') >= 170000;
+$node->safe_psql('postgres', q{SELECT scan('u', 2, 10)}) for 1 .. 2;
+is(counts('u_e', 'scans'), $counts ? '4' : '', 'counters without preloading');
+is($node->safe_psql('postgres', 'SELECT gpuvec_stat_reset()'), '', '... are set back');
+is(counts('u_e', 'scans'), $counts ? '0' : '', '... or are not there');
+is(scalar(() = slurp_file($node->logfile) =~ /are not counted/g), 0, 'nothing went wrong with them');
+
+done_testing();
