@@ -36,7 +36,7 @@
 #	servers			every other PostgreSQL found under /usr/lib/postgresql or, in
 #					their place, named in PG_CONFIGS, be it one with assertions
 #					(test/servers.sh builds such)
-#	clients			what clients from PyPI send (test/clients; skipped where PyPI
+#	clients			clients from PyPI (test/clients/run.sh; skipped where PyPI
 #					cannot be reached)
 #	soak			one round of test/soak.sh
 #	faults			are planted faults found (test/faults)?

@@ -23,7 +23,7 @@ import data
 import dataset
 
 if __name__ == "__main__":
-    data.enter_venv("clients", __file__)
+    data.enter_venv("commits", __file__)
 
 import psycopg
 import server

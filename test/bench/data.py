@@ -57,11 +57,10 @@ PIP_PACKAGES = {
     "glove": ["numpy", "pyarrow"],
     "sentences": ["numpy", "onnx", "onnxruntime", "tokenizers"],
     "asked": ["numpy", "onnx", "onnxruntime", "tokenizers"],
-    "clients": ["numpy", "pgvector", "psycopg[binary]", "psycopg2-binary",
-                "asyncpg", "pg8000", "sqlalchemy", "django"],
+    "commits": ["numpy", "psycopg[binary]"],
 }
 # of packages that are named otherwise
-MODULES = {"faiss-cpu": "faiss", "psycopg2-binary": "psycopg2"}
+MODULES = {"faiss-cpu": "faiss"}
 CARD_PACKAGES = dict.fromkeys(("sentences", "asked"), [
     "numpy", "torch", "transformers", "tokenizers"])
 SEED = 20240607                 # of the shuffles: same sources, same sets

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Searches by what Python's drivers send for a list of numbers.
 
-usage: drivers.py                  (in test/cluster.sh, or by test/run.sh)
+usage: drivers.py                  (in test/cluster.sh, or by run.sh)
 
 psycopg 3, psycopg2, asyncpg and pg8000, from PyPI, each send lists (and numpy
 arrays, where the driver takes them, by itself or by the package pgvector) as a
@@ -12,13 +12,9 @@ each; status 2: PyPI cannot be reached, 1: something is not ok.
 """
 import asyncio
 import os
-import subprocess
-import sys
 from decimal import Decimal
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "..", "bench"))
-import data                                             # noqa: E402
+from common import check, end, enter_venv
 
 LISTS = {
     "small integers": [1, 2, 3],
@@ -33,15 +29,6 @@ OPERATORS = {"<->": "l2", "<#>": "ip", "<=>": "cosine"}
 WITH_INDEX = ["SET enable_seqscan = off", "SET enable_sort = off"]
 WITHOUT = ["RESET enable_seqscan", "RESET enable_sort",
            "SET enable_indexscan = off"]
-
-failed = 0
-
-
-def check(good, *what):
-    global failed
-    text = ", ".join(map(str, what))
-    print("ok - " + text[:120] if good else "not ok - " + text, flush=True)
-    failed += not good
 
 
 def setup(execute):
@@ -187,16 +174,12 @@ async def try_asyncpg():
 
 
 def main():
-    try:
-        data.enter_venv("clients", __file__)
-    except subprocess.CalledProcessError as error:
-        print(error)
-        sys.exit(2)
+    enter_venv(__file__)
     try_psycopg()
     try_psycopg2()
     try_pg8000()
     asyncio.run(try_asyncpg())
-    sys.exit(failed != 0)
+    end()
 
 
 if __name__ == "__main__":

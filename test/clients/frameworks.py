@@ -1,25 +1,31 @@
 #!/usr/bin/env python3
-"""Runs README.md's examples for SQLAlchemy and Django as they are printed.
+"""Runs the examples of drivers and frameworks in sql/RECIPES.md as printed.
 
-usage: frameworks.py               (in test/cluster.sh, or by test/run.sh)
+usage: frameworks.py               (in test/cluster.sh, or by run.sh)
 
-With SQLAlchemy by each of its drivers.  The index must be made and used, and
-the rows be the nearest.  Prints 'ok' or 'not ok' and what was tried, a line
-each; status 2: PyPI cannot be reached, 1: something is not ok.
+psycopg, asyncpg and pg8000, SQLAlchemy by each of its drivers, and Django with
+its migrations.  The index must be made and used, the rows be the nearest.
+Prints 'ok' or 'not ok' and what was tried, a line each; status 2: PyPI cannot
+be reached, 1: something is not ok.
 """
+import asyncio
+import io
 import os
 import re
-import subprocess
 import sys
 import tempfile
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "..", "bench"))
-import data                                             # noqa: E402
+from common import check, end, enter_venv, examples, new_database, psql
 
 DIMS = 384
 ROWS = 30
 QUERY = [1] * DIMS
+NEAREST = {9, 10, 11}
+# an index is used from the first row on, and each search tells of it
+USE_INDEX = ("ALTER DATABASE %(name)s SET enable_seqscan = off",
+             "ALTER DATABASE %(name)s SET enable_sort = off")
+SCANS = ("SELECT measured > 0 AND finished IS NOT NULL "
+         "FROM gpuvec_last_scan()")
 SETTINGS = """
 import os
 SECRET_KEY = "none"
@@ -31,45 +37,85 @@ DATABASES = {"default": {
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 """
 
-failed = 0
-
-
-def check(good, *what):
-    global failed
-    text = ", ".join(map(str, what))
-    print("ok - " + text[:120] if good else "not ok - " + text, flush=True)
-    failed += not good
-
-
-def examples():
-    """The blocks of Python in README.md."""
-    with open(os.path.join(HERE, "..", "..", "README.md")) as readme:
-        return re.findall(r"^```python\n(.*?)^```", readme.read(),
-                          re.MULTILINE | re.DOTALL)
-
 
 def vector(i):
     return [float(i)] * (DIMS - 1) + [10.0]
 
 
-def psql(*commands, database="postgres"):
-    for command in commands:
-        subprocess.run(["psql", "-XqAt", "-d", database, "-v",
-                        "ON_ERROR_STOP=1", "-c", command], check=True)
+def socket():
+    return "%(PGHOST)s/.s.PGSQL.%(PGPORT)s" % os.environ
 
+
+# --------------------------------------------------------------------- drivers
+
+def empty_items(table):
+    new_database("drivers")
+    psql(*(s % {"name": "drivers"} for s in USE_INDEX))
+    # but for the extension, which is there
+    psql(table.partition("\n")[2], database="drivers")
+
+
+def right(name, rows, scanned):
+    check({r[0] for r in rows[:3]} == NEAREST and len(rows) == 10 and
+          all(0 <= r[1] < 2 for r in rows), name, rows)
+    check(scanned, name, "index", scanned)
+
+
+def try_psycopg(block):
+    import numpy
+    names = {}
+    exec(block, names)
+    with names["connect"]("dbname=drivers") as connection:
+        for i in range(1, ROWS + 1):
+            names["add"](connection, vector(i))
+        # more often than it takes until psycopg prepares
+        for query in [QUERY] * 8 + [numpy.array(QUERY, numpy.float32)]:
+            rows = names["nearest"](connection, query, recall=0.99)
+        right("psycopg", rows, connection.execute(SCANS).fetchone()[0])
+        recall = connection.execute("SHOW gpuvec.recall").fetchone()[0]
+        check(recall == "0.95", "psycopg", "recall after it", recall)
+
+
+async def try_asyncpg(block):
+    import asyncpg
+    names = {}
+    exec(block, names)
+    connection = await asyncpg.connect(database="drivers")
+    for i in range(1, ROWS + 1):
+        await names["add"](connection, vector(i))
+    for _ in range(8):
+        rows = await names["nearest"](connection, QUERY)
+    right("asyncpg", rows, await connection.fetchval(SCANS))
+    await connection.close()
+
+
+def try_pg8000(block):
+    import pg8000.native
+    names = {}
+    exec(block, names)
+    connection = pg8000.native.Connection(
+        os.environ["PGUSER"], database="drivers", unix_sock=socket())
+    for i in range(1, ROWS + 1):
+        names["add"](connection, vector(i))
+    right("pg8000", names["nearest"](connection, QUERY),
+          connection.run(SCANS)[0][0])
+    connection.close()
+
+
+# ------------------------------------------------------------------ frameworks
 
 def try_sqlalchemy(block, driver):
     from sqlalchemy import URL, create_engine, text
     from sqlalchemy.orm import Session
     names = {}
-    psql("DROP TABLE IF EXISTS items")
+    new_database("sqlalchemy")
     exec(block, names)
-    socket = {"host": os.environ["PGHOST"], "port": os.environ["PGPORT"]}
+    where = {"host": os.environ["PGHOST"], "port": os.environ["PGPORT"]}
     if driver == "pg8000":
-        socket = {"unix_sock": "%(host)s/.s.PGSQL.%(port)s" % socket}
+        where = {"unix_sock": socket()}
     engine = create_engine(URL.create(
         "postgresql+" + driver, username=os.environ["PGUSER"],
-        database="postgres", query=socket))
+        database="sqlalchemy", query=where))
     names["Base"].metadata.create_all(engine)
     with Session(engine) as session:
         for i in range(1, ROWS + 1):
@@ -78,7 +124,7 @@ def try_sqlalchemy(block, driver):
         session.execute(text("SET enable_seqscan = off"))
         statement = names["nearest"](QUERY)
         rows = session.execute(statement).all()
-        check({r[0].id for r in rows[:3]} == {9, 10, 11} and
+        check({r[0].id for r in rows[:3]} == NEAREST and
               all(0 <= r[1] < 2 for r in rows), "SQLAlchemy", driver,
               [(r[0].id, r[1]) for r in rows])
         plan = session.execute(text("EXPLAIN " + str(statement.compile(
@@ -88,56 +134,125 @@ def try_sqlalchemy(block, driver):
     engine.dispose()
 
 
-def try_django(folder, migration, model):
-    psql("DROP DATABASE IF EXISTS django", "CREATE DATABASE django")
-    migrations = os.path.join(folder, "shop", "migrations")
-    os.makedirs(migrations)
+def migrate(shop, model, number):
+    """makemigrations and migrate with this text of models.py, as new commands
+    do; returns the SQL of the migration that the former made."""
+    import importlib
+    from django.apps import apps
+    from django.core.management import call_command
+    with open(os.path.join(shop, "models.py"), "w") as f:
+        f.write(model)
+    importlib.invalidate_caches()
+    if "shop.models" in sys.modules:
+        del apps.all_models["shop"]["item"]
+        apps.clear_cache()
+        importlib.reload(sys.modules["shop.models"])
+        apps.get_app_config("shop").import_models()
+    call_command("makemigrations", "shop", name="step%d" % number,
+                 verbosity=0)
+    out = io.StringIO()
+    call_command("sqlmigrate", "shop", "%04d" % number, stdout=out)
+    call_command("migrate", verbosity=0)
+    return out.getvalue()
+
+
+def index_now():
+    return psql("SELECT oid || ' ' || relfilenode FROM pg_class "
+                "WHERE relname = 'item_embedding_idx'", database="django"), \
+        psql("SELECT coalesce(array_to_string(reloptions, ', '), '') "
+             "FROM pg_class WHERE relname = 'item_embedding_idx'",
+             database="django").strip()
+
+
+def try_options(shop, model):
+    """Which changes alter the index, and which build it."""
+    from django.core.management import call_command
+    number = 2
+    for before, after, stays in (
+            ('{"probes": 60}', '{"probes": 90}', True),
+            ('{"probes": 90}', '{"candidates": 70, "train_rows": 5000}', True),
+            ('{"candidates": 70, "train_rows": 5000}', '{}', True),
+            ('{}', '{"refine": "sq8"}', False),
+            ('{"refine": "sq8"}', '{"probes": 8, "refine": "sq8"}', True)):
+        was, _ = index_now()
+        number += 1
+        model = model.replace("options=" + before, "options=" + after)
+        statements = migrate(shop, model, number)
+        now, options = index_now()
+        wanted = ", ".join("%s=%s" % pair for pair in eval(after).items())
+        check((was == now) == stays and sorted(options.split(", ")) ==
+              sorted(wanted.split(", ")), "Django", before, after, options,
+              was, now)
+        check(("ALTER INDEX" in statements) == stays and
+              ("CREATE INDEX" in statements) != stays and
+              ("DROP INDEX" in statements) != stays, "Django", after,
+              "sqlmigrate", statements)
+    was, _ = index_now()
+    call_command("migrate", "shop", "0006", verbosity=0)
+    now, options = index_now()
+    check(was == now and options == "refine=sq8", "Django", "back", options)
+    call_command("migrate", "shop", "0002", verbosity=0)
+    _, options = index_now()
+    check(options == "probes=60", "Django", "all the way back", options)
+    model = re.sub(r"\n    class Meta:.*?\n\n", "\n\n", model, flags=re.DOTALL)
+    call_command("migrate", verbosity=0)
+    statements = migrate(shop, model, number + 1)
+    check("DROP INDEX" in statements and index_now()[0] == "", "Django",
+          "index removed", statements, index_now())
+
+
+def try_django(folder, migration, indexes, model):
+    psql("DROP DATABASE IF EXISTS django", "CREATE DATABASE django",
+         *(s % {"name": "django"} for s in USE_INDEX))
+    shop = os.path.join(folder, "shop")
+    os.makedirs(os.path.join(shop, "migrations"))
     for name, text in {
             "settings.py": SETTINGS, "shop/__init__.py": "",
             "shop/migrations/__init__.py": "",
             "shop/migrations/0001_extensions.py": migration,
-            "shop/models.py": model}.items():
+            "shop/indexes.py": indexes, "shop/models.py": model}.items():
         with open(os.path.join(folder, name), "w") as f:
             f.write(text)
     sys.path.insert(0, folder)
+    sys.dont_write_bytecode = True
     os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
     import django
-    from django.core.management import call_command
-    from django.db import connection
     django.setup()
-    call_command("makemigrations", "shop", verbosity=0)
-    call_command("migrate", verbosity=0)
+    migrate(shop, model, 2)
     from shop import models
     for i in range(1, ROWS + 1):
         models.Item.objects.create(embedding=vector(i))
-    with connection.cursor() as cursor:
-        cursor.execute("SET enable_seqscan = off")
-        cursor.execute("SELECT indexdef FROM pg_indexes "
-                       "WHERE indexname = 'item_embedding_idx'")
-        definition = cursor.fetchall()
-    check("USING gpuivfpq" in str(definition) and
-          re.search("probes='?60", str(definition)), "Django", definition)
+    definition = psql("SELECT indexdef FROM pg_indexes "
+                      "WHERE indexname = 'item_embedding_idx'",
+                      database="django")
+    check("USING gpuivfpq" in definition and
+          re.search("probes='?60", definition), "Django", definition)
     found = models.nearest(QUERY)
-    check({r.id for r in found[:3]} == {9, 10, 11}, "Django",
+    check({r.id for r in found[:3]} == NEAREST, "Django",
           [r.id for r in found])
     plan = found.explain()
     check("Index Scan using item_embedding_idx" in plan, "Django", plan)
+    try_options(shop, model)
 
 
 def main():
-    try:
-        data.enter_venv("clients", __file__)
-    except subprocess.CalledProcessError as error:
-        print(error)
-        sys.exit(2)
-    sqlalchemy, migration, model = examples()
-    psql("SET client_min_messages = warning; "
-         "CREATE EXTENSION IF NOT EXISTS gpuvec")
+    enter_venv(__file__)
+    blocks = examples("python")
+    empty_items(examples("sql")["Clients and frameworks"][0])
+    for name in "psycopg", "asyncpg", "pg8000":
+        psql("TRUNCATE items RESTART IDENTITY", database="drivers")
+        block, = blocks[name]
+        if name == "psycopg":
+            try_psycopg(block)
+        elif name == "asyncpg":
+            asyncio.run(try_asyncpg(block))
+        else:
+            try_pg8000(block)
     for driver in "psycopg", "psycopg2", "pg8000":
-        try_sqlalchemy(sqlalchemy, driver)
+        try_sqlalchemy(*blocks["SQLAlchemy"], driver)
     with tempfile.TemporaryDirectory() as folder:
-        try_django(folder, migration, model)
-    sys.exit(failed != 0)
+        try_django(folder, *blocks["Django"])
+    end()
 
 
 if __name__ == "__main__":

@@ -296,31 +296,28 @@ part_tap() {
 	done
 }
 
-# What clients from PyPI send, README's examples for frameworks, the benches
-# of a table of one's own and of VectorDBBench, on a cluster named $1.
+# Clients from PyPI and what sql/RECIPES.md says of them, on a cluster named $1.
 part_clients() {
-	local program out status ok bad began
+	local out=$GV_TMP/clients.out line
 	if [ -z "$PGVECTOR" ]; then
 		skipped "$SERVER clients: they need pgvector"
 		return
 	fi
 	gv_start "$1"
-	for program in drivers frameworks owntable vectordbbench; do
-		out=$GV_TMP/$program.out status=0 began=$SECONDS
-		"$GV_ROOT/test/clients/$program.py" >"$out" 2>&1 || status=$?
-		if [ $status = 2 ]; then
-			skipped "$SERVER clients: $(tail -1 "$out")"
-			break
+	PATH=$GV_BIN:$PATH "$GV_ROOT/test/clients/run.sh" --here >"$out" 2>&1 || :
+	line=$(tail -1 "$out")
+	sed "s/^/$SERVER clients: /" "$out"
+	if [[ $line =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed(.*) ]]; then
+		passed "${BASH_REMATCH[1]}"
+		if [ "${BASH_REMATCH[2]}" != 0 ]; then
+			failed "${BASH_REMATCH[2]}" "$SERVER clients"
 		fi
-		ok=$(grep -c '^ok ' "$out") || :
-		bad=$(grep -c '^not ok ' "$out") || :
-		if [ $status != 0 ] || [ "$ok" = 0 ]; then
-			grep -v '^ok ' "$out" || :
-			failed "$((bad > 0 ? bad : 1))" "$SERVER clients: $program"
+		if [ -n "${BASH_REMATCH[3]}" ]; then
+			skipped "$SERVER clients: what PyPI does not give"
 		fi
-		passed "$ok"
-		echo "$SERVER clients: $program: $ok passed, $(seconds $began)"
-	done
+	else
+		failed 1 "$SERVER clients: no last line"
+	fi
 	gv_stop "$1"
 	check_server_log "$1"
 }

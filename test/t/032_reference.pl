@@ -1,7 +1,8 @@
 # sql/README.md says what the catalogs say: every function, view, operator,
 # operator class, index option and setting of both extensions, with types,
 # ranges and defaults, and none that is not there.  README.md names nothing that
-# is not there either, and its six statements run as they are printed.
+# is not there either, nor does sql/RECIPES.md, and its six statements run as they
+# are printed.
 
 use strict;
 use warnings;
@@ -16,6 +17,7 @@ use Test::More;
 my $root = dirname(dirname($FindBin::RealBin));
 my $reference = slurp_file("$root/sql/README.md");
 my $readme = slurp_file("$root/README.md");
+my $recipes = slurp_file("$root/sql/RECIPES.md");
 
 # no setting for tests among them, and gpuvecd's as they are where it may run
 delete $ENV{GPUVEC_FAULTS};
@@ -226,10 +228,12 @@ for my $option (@options)
 # -- README.md: what it names is there
 my %known = map { $_ => 1 } qw(gpuvec_pgvector gpuvec.order gpuvec.recal gpuvec.control),
   (map { /(?:view )?(\w+)/ } @signatures), (map { $_->[0] } table('Settings', 5));
-my %named = map { $_ => 1 } $readme =~ /\bgpuvec[_.][a-z_]+\b/g;
-is(join(' ', grep { !$known{$_} } sort keys %named), '', 'README.md names nothing that is not there');
+my %named = map { $_ => 1 } "$readme$recipes" =~ /\bgpuvec[_.][a-z_]+\b/g;
+is(join(' ', grep { !$known{$_} } sort keys %named), '',
+	'README.md and sql/RECIPES.md name nothing that is not there');
 my %anchor;
-for my $page ([ 'README.md', $readme ], [ 'sql/README.md', $reference ])
+for my $page ([ 'README.md', $readme ], [ 'sql/README.md', $reference ],
+	[ 'sql/RECIPES.md', $recipes ])
 {
 	my ($name, $text) = @$page;
 
@@ -241,7 +245,9 @@ for my $page ([ 'README.md', $readme ], [ 'sql/README.md', $reference ])
 	}
 }
 is(join(' ', grep { !$anchor{$_} } (map { "README.md#$_" } $readme =~ /\]\(#([^)]*)\)/g),
-		(map { "sql/README.md#$_" } $readme =~ /\]\(sql\/README\.md#([^)]*)\)/g),
+		(map { "sql/$_" } $readme =~ /\]\(sql\/(\w+\.md#[^)]*)\)/g),
+		(map { "README.md#$_" } $recipes =~ /\]\(\.\.\/README\.md#([^)]*)\)/g),
+		(map { "sql/RECIPES.md#$_" } $recipes =~ /\]\(#([^)]*)\)/g),
 		map { "sql/README.md#$_" } $reference =~ /\]\(#([^)]*)\)/g),
 	'', 'and links to no heading that is not there');
 cmp_ok(length $readme, '<=', 35_000, 'README.md is short');

@@ -1,0 +1,92 @@
+"""What the tests of clients share: a venv with pinned packages, the examples
+of sql/RECIPES.md, and counting."""
+import os
+import re
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+BUILD = os.environ.get("GPUVEC_BUILD", os.path.join(ROOT, "build"))
+PAGE = os.path.join(ROOT, "sql", "RECIPES.md")
+
+failed = 0
+
+
+def check(good, *what):
+    """A line 'ok' or 'not ok', the latter with all that is known."""
+    global failed
+    text = ", ".join(map(str, what))
+    print("ok - " + text[:120].replace("\n", " ") if good else "not ok - " + text, flush=True)
+    failed += not good
+    return good
+
+
+def end():
+    sys.exit(failed != 0)
+
+
+def enter_venv(program, requirements="requirements.txt"):
+    """Goes on in build/clients/NAME, which is made from the requirements, and
+    again when these have changed.  Status 2 if PyPI cannot be reached."""
+    path = os.path.join(HERE, requirements)
+    venv = os.path.join(BUILD, "clients", requirements[:-len(".txt")])
+    python = os.path.join(venv, "bin", "python3")
+    have = os.path.join(venv, "have.txt")
+    with open(path) as f:
+        wanted = f.read()
+    try:
+        with open(have) as f:
+            is_there = f.read() == wanted
+    except OSError:
+        is_there = False
+    if not is_there:
+        print("installing %s from PyPI into %s" % (requirements, venv),
+              file=sys.stderr)
+        try:
+            if not os.path.exists(python):
+                subprocess.run([sys.executable, "-m", "venv", venv],
+                               check=True)
+            subprocess.run([python, "-m", "pip", "install", "--quiet",
+                            "--disable-pip-version-check", "-r", path],
+                           check=True)
+        except subprocess.CalledProcessError as error:
+            print(error)
+            sys.exit(2)
+        with open(have, "w") as f:
+            f.write(wanted)
+    if os.path.realpath(sys.prefix) != os.path.realpath(venv):
+        os.execv(python, [python, os.path.abspath(program)] + sys.argv[1:])
+
+
+def examples(language):
+    """The blocks in this language of the page, by the heading above them."""
+    blocks, heading = {}, None
+    with open(PAGE) as f:
+        for title, marked, text in re.findall(
+                r"^#+ ([^\n]*)\n|^```(\w+)\n(.*?)^```", f.read(),
+                re.MULTILINE | re.DOTALL):
+            if title:
+                heading = title
+            elif marked == language:
+                blocks.setdefault(heading, []).append(text)
+    return blocks
+
+
+def psql(*commands, database="postgres"):
+    """Runs them, and returns what the last one prints."""
+    out = ""
+    for command in commands:
+        out = subprocess.run(
+            ["psql", "-XqAt", "-d", database, "-v", "ON_ERROR_STOP=1", "-c",
+             command], check=True, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "PGOPTIONS": "-c client_min_messages=warning"}
+        ).stdout
+    return out
+
+
+def new_database(name, *commands):
+    """Empty, with gpuvec and pgvector in it."""
+    psql("DROP DATABASE IF EXISTS %s WITH (FORCE)" % name,
+         "CREATE DATABASE %s" % name)
+    psql("CREATE EXTENSION gpuvec_pgvector CASCADE", *commands, database=name)

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""pgvector-python's own tests, with the index turned to gpuivfpq.
+
+usage: pgvector_python.py          (in test/cluster.sh, or by run.sh)
+
+They come with its source at PyPI.  They run twice: as they are, with hnsw and
+ivfflat, and with gpuivfpq in their place where it has an operator class; what
+passes the first time has to pass the second.  Prints 'ok' or 'not ok' and what
+was tried, a line each; status 2: PyPI cannot be reached, 1: something is not
+ok.
+"""
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+from common import BUILD, check, end, enter_venv, psql
+from suites import run_pytest
+
+DATABASE = "pgvector_python_test"       # the tests' own name
+# theirs is not in the archive
+CONFTEST = """
+import numpy
+"""
+TURN = """
+import pgvector.django
+for kind in pgvector.django.HnswIndex, pgvector.django.IvfflatIndex:
+    kind.suffix = "gpuivfpq"
+    kind.get_with_params = lambda self: []
+"""
+
+
+def fetch():
+    """The archive's folder, under build/clients."""
+    version = importlib.metadata.version("pgvector")
+    name = "pgvector-" + version
+    folder = os.path.join(BUILD, "clients", name)
+    if not os.path.isdir(folder):
+        partial = folder + ".partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            subprocess.run(
+                [sys.executable, "-m", "pip", "download", "--quiet",
+                 "--disable-pip-version-check", "--no-deps", "--no-binary",
+                 ":all:", "--dest", partial, "pgvector==" + version],
+                check=True)
+        except subprocess.CalledProcessError as error:
+            print(error)
+            sys.exit(2)
+        with tarfile.open(os.path.join(partial, name + ".tar.gz")) as archive:
+            archive.extractall(partial, filter="data")
+        os.rename(os.path.join(partial, name), folder)
+        shutil.rmtree(partial)
+    return folder
+
+
+def by_socket(text):
+    """As the tests connect, but to the server of PGHOST and PGPORT."""
+    socket = "%(PGHOST)s/.s.PGSQL.%(PGPORT)s" % os.environ
+    text = text.replace("{getuser()}@localhost/" + DATABASE,
+                        "%s@/%s?unix_sock=%s" % (os.environ["PGUSER"],
+                                                 DATABASE, socket))
+    text = text.replace("Connection(getuser(), ",
+                        "Connection(getuser(), unix_sock=%r, " % socket)
+    text = text.replace("://localhost/" + DATABASE, ":///" + DATABASE)
+    return text.replace("getuser()", repr(os.environ["PGUSER"]))
+
+
+def turned(text):
+    """With gpuivfpq, but for bits, of which it has no class."""
+    blocks = re.split(r"(?m)^(?=\s*\w+ = Index\()", text)
+    for i, block in enumerate(blocks):
+        head, end, rest = block.partition(".create(")
+        if "_using=" in head and "bit_hamming_ops" not in head:
+            head = re.sub(r"_using='\w+'", "_using='gpuivfpq'", head)
+            head = re.sub(r"(?m)^\s*postgresql_with=.*\n", "", head)
+        blocks[i] = head + end + rest
+    text = "".join(blocks)
+    return text.replace("vector_l2_ops', using='hnsw'",
+                        "vector_l2_ops', using='gpuivfpq'")
+
+
+def run_tests(source, ours):
+    psql("DROP DATABASE IF EXISTS %s WITH (FORCE)" % DATABASE,
+         "CREATE DATABASE %s" % DATABASE,
+         "ALTER DATABASE %s SET enable_seqscan = off" % DATABASE)
+    psql("CREATE EXTENSION gpuvec_pgvector CASCADE" if ours else
+         "CREATE EXTENSION vector", database=DATABASE)
+    with tempfile.TemporaryDirectory() as folder:
+        tests = os.path.join(folder, "tests")
+        shutil.copytree(os.path.join(source, "tests"), tests)
+        with open(os.path.join(tests, "__init__.py"), "w"):
+            pass
+        for name in os.listdir(tests):
+            path = os.path.join(tests, name)
+            with open(path) as f:
+                text = by_socket(f.read())
+            with open(path, "w") as f:
+                f.write(turned(text) if ours else text)
+        with open(os.path.join(tests, "conftest.py"), "w") as f:
+            f.write(CONFTEST + (TURN if ours else ""))
+        return run_pytest(folder, "asyncio_mode = auto")
+
+
+def main():
+    enter_venv(__file__)
+    source = fetch()
+    theirs = run_tests(source, False)
+    ours = run_tests(source, True)
+    bad = [n for n, outcome in theirs.items() if outcome != "passed"]
+    print("%d tests, %d fail with pgvector alone: %s"
+          % (len(theirs), len(bad), ", ".join(bad)), file=sys.stderr)
+    check(len(theirs) > 300 and len(bad) < len(theirs) / 20,
+          "pgvector-python", "tests as they are", len(theirs), theirs
+          if len(theirs) == 1 else [theirs[n] for n in bad])
+    for name, outcome in sorted(ours.items()):
+        if theirs.get(name) == "passed":
+            check(outcome == "passed", "pgvector-python", name, outcome)
+    check(set(ours) == set(theirs), "pgvector-python", "the same tests",
+          set(ours) ^ set(theirs))
+    used = psql(
+        "SELECT count(*) FILTER (WHERE idx_scan > 0) || ' ' || count(*) "
+        "FROM pg_stat_user_indexes JOIN pg_class ON oid = indexrelid "
+        "JOIN pg_am AS a ON a.oid = relam WHERE amname = 'gpuivfpq'",
+        database=DATABASE)
+    searched, there = map(int, used.split())
+    check(there >= 8 and searched >= 4, "pgvector-python", searched, "of",
+          there, "indexes were searched")
+    end()
+
+
+if __name__ == "__main__":
+    main()
