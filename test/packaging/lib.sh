@@ -7,26 +7,30 @@
 
 PACKAGING=$GV_ROOT/test/packaging
 WORK=$GV_ROOT/build/packaging
-PASSED=0 FAILED=0
+PASSED=0 FAILED=0 OK=0
 
 version_of() { sed -n "s/^default_version *= *'\(.*\)'/\1/p" "$1/gpuvec.control"; }
 
-# Counts a command as passed or failed, and shows the output of one that failed.
-# $1 = what is checked
+# Counts a command as passed or failed, and shows the output of one that failed;
+# OK says which.  Not to be called where a failure is looked at, as before `||`:
+# then the shell would go on after one inside of the command.  $1 = what is
+# checked
 check() {
 	local what=$1 log=$WORK/check-$$.log
 	shift
-	if ("$@") >"$log" 2>&1 </dev/null; then
+	set +e
+	(set -e && "$@") >"$log" 2>&1 </dev/null
+	OK=$?
+	set -e
+	if [ $OK = 0 ]; then
 		PASSED=$((PASSED + 1))
 		echo "ok: $what"
-		rm -f "$log"
 	else
 		FAILED=$((FAILED + 1))
 		echo "FAILED: $what"
-		tail -"${LINES_OF_LOG:-40}" "$log" | sed 's/^/    /'
-		rm -f "$log"
-		return 1
+		tail -40 "$log" | sed 's/^/    /'
 	fi
+	rm -f "$log"
 }
 
 summary() {

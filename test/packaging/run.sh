@@ -97,11 +97,11 @@ sound_unit() {
 }
 
 check_files() {
-	check "versions agree" same_versions || :
-	check "META.json" sound_meta || :
-	check "manual page" sound_manual || :
-	check "manual page: its options are gpuvecd's" same_options || :
-	check "systemd: drop-in" sound_unit || :
+	check "versions agree" same_versions
+	check "META.json" sound_meta
+	check "manual page" sound_manual
+	check "manual page: its options are gpuvecd's" same_options
+	check "systemd: drop-in" sound_unit
 }
 
 # ---- sources
@@ -178,9 +178,9 @@ make_builder() {
 	inside "$dir" useradd -r builder
 }
 
-# Packages of suite $1, built in two places, at other times, by other jobs, in
-# another time zone and with another umask.
-build_twice() {
+# Packages of suite $1; then in another place, at another time, with other jobs,
+# time zone and umask.
+build_once() {
 	local dir=$WORK/$1/builder
 	build_in "$dir" "$WORK/$1/source" build/first \
 		DEB_BUILD_OPTIONS="parallel=2 $(profiles)" \
@@ -225,14 +225,13 @@ right_contents() {
 }
 
 check_build() {
-	make_builder "$1" >"$WORK/$1/builder.log" 2>&1 || {
-		tail -20 "$WORK/$1/builder.log"
-		check "$1: what building needs" false || return 1
-	}
-	check "$1: packages are built" build_twice "$1" || return 1
-	check "$1: lintian" clean_to_lintian "$1" || :
-	check "$1: what is in the packages" right_contents "$1" || :
-	check "$1: built again, the same bytes" build_again "$1" || :
+	check "$1: what building needs" make_builder "$1"
+	[ $OK = 0 ] || return 0
+	check "$1: packages are built" build_once "$1"
+	[ $OK = 0 ] || return 0
+	check "$1: lintian" clean_to_lintian "$1"
+	check "$1: what is in the packages" right_contents "$1"
+	check "$1: built again, the same bytes" build_again "$1"
 }
 
 # Packages of the version before, built once; their version is in the file
@@ -241,7 +240,7 @@ build_before() {
 	local dir=$WORK/$1/builder version
 	[ ! -e "$WORK/$1/before/version" ] || return 0
 	version=$(make_source_before "$WORK/$1/source-before")
-	[ -d "$dir/build" ] || make_builder "$1"
+	[ -e "$dir/usr/bin/lintian" ] || make_builder "$1"
 	build_in "$dir" "$WORK/$1/source-before" build/before \
 		DEB_BUILD_OPTIONS='nocheck parallel=2' DEB_BUILD_PROFILES=nocheck
 	mkdir -p "$WORK/$1/before"
@@ -303,22 +302,25 @@ run_bare() {
 }
 
 check_suite() {
-	local suite=$1 packages=$WORK/$1/packages
+	local suite=$1 packages=$WORK/$1/packages before=$WORK/$1/before
+	make_source "$GV_ROOT" "$VERSION" "$WORK/$suite/source"
 	if wanted build; then
 		rm -rf "$packages"
-		check_build "$suite" || return 0
+		check_build "$suite"
+		[ $OK = 0 ] || [ -d "$packages" ] || return 0
 	fi
 	if wanted cuda; then
-		[ -d "$WORK/$suite/builder/src" ] ||
-			check "$suite: what building needs" make_builder "$suite" || return 0
-		if check "$suite: gpuvecd-cuda is built" build_cuda "$suite"; then
-			check "$suite: what is in gpuvecd-cuda" right_cuda "$suite" || :
+		if [ ! -e "$WORK/$suite/builder/usr/bin/lintian" ]; then
+			check "$suite: what building needs" make_builder "$suite"
 		fi
+		check "$suite: gpuvecd-cuda is built" build_cuda "$suite"
+		check "$suite: what is in gpuvecd-cuda" right_cuda "$suite"
 	fi
 	if wanted upgrade; then
-		if check "$suite: packages of the version before" build_before "$suite"; then
-			run_bare "$suite" upgrade.sh "$packages/*.deb $WORK/$suite/before/*.deb" \
-				"$(cat "$WORK/$suite/before/version")" "$VERSION"
+		check "$suite: packages of the version before" build_before "$suite"
+		if [ $OK = 0 ]; then
+			run_bare "$suite" upgrade.sh "$packages/*.deb $before/*.deb" \
+				"$(cat "$before/version")" "$VERSION"
 		fi
 	fi
 	if wanted autopkgtest; then
@@ -340,9 +342,8 @@ main() {
 		[ $# != 0 ] || set -- bookworm trixie sid
 		for suite in "$@"; do
 			mkdir -p "$WORK/$suite"
-			make_source "$GV_ROOT" "$VERSION" "$WORK/$suite/source"
-			check "$suite: a bare folder" make_bare "$suite" || continue
-			check_suite "$suite"
+			check "$suite: a bare folder" make_bare "$suite"
+			if [ $OK = 0 ]; then check_suite "$suite"; fi
 		done
 	fi
 	summary
