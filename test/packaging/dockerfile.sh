@@ -50,7 +50,6 @@ while read -r word rest; do
 done < <(instructions)
 
 ask() { PGPASSWORD=secret psql -XAt -v ON_ERROR_STOP=1 -h 127.0.0.1 -U postgres "$@"; }
-as_user() { setpriv --reuid="$user" --regid="$user" --init-groups "$@"; }
 
 wait_for() {
 	local n
@@ -66,8 +65,14 @@ mkdir -p /run/secrets
 echo secret >/run/secrets/password
 chmod 644 /run/secrets/password
 run_server() {
-	as_user sh -c "$cmd" &
+	setpriv --reuid="$user" --regid="$user" --init-groups sh -c "$cmd" &
 	server=$!
+}
+
+# as `docker stop` does
+stop_server() {
+	kill -INT "$server"
+	wait "$server"
 }
 run_server
 ok "server: answers" wait_for 'SELECT 1' 1
@@ -79,14 +84,12 @@ ok "server: six statements" eval \
 	"ask -f /tmp/statements.sql | tee /tmp/out; grep -q 'Index Scan using words_embedding_idx' /tmp/out"
 ok "server: gpuvecd was looked for, and found no card" \
 	wait_for 'SELECT state FROM gpuvec_stat' 'no card'
-kill -INT $server
-wait $server
+stop_server
 run_server
 ok "server: starts again with its data" wait_for \
 	"SELECT word FROM words ORDER BY embedding <=> (SELECT embedding FROM words WHERE id = 5796) LIMIT 1" cheese
 ask -c 'DROP EXTENSION gpuvec CASCADE'
-kill -INT $server
-wait $server
+stop_server
 
 # -- the image of the extension, beside a server without it
 [ "$version" -ge 18 ] || exit 0
@@ -108,5 +111,4 @@ ok "extension: six statements" eval \
 ok "extension: gpuvecd is up" eval 'PGDATABASE=six wait_for "SELECT state FROM gpuvec_stat" up'
 ok "extension: ... and the image's" eval \
 	'[ "$(readlink /proc/$(ask -d six -c "SELECT pid FROM gpuvec_stat")/exe)" = /extensions/gpuvec/bin/gpuvecd ]'
-kill -INT $server
-wait $server
+stop_server

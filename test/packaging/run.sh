@@ -282,7 +282,7 @@ right_cuda() {
 # in $3 and the sources' README and data; further arguments are the script's.
 # What it prints as 'ok' or 'not ok' is counted.
 run_bare() {
-	local suite=$1 script=$2 packages=$3 dir=$WORK/$1/bare log=$WORK/$1/$2.log
+	local suite=$1 script=$2 packages=$3 dir=$WORK/$1/bare-$2 log=$WORK/$1/$2.log
 	shift 3
 	bare_folder "$suite" "$dir"
 	mkdir -p "$dir/srv/gpuvec" "$dir/srv/source/test"
