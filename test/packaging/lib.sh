@@ -65,8 +65,9 @@ bare_folder() {
 	cp /etc/resolv.conf "$2/etc/resolv.conf"
 	printf '#!/bin/sh\nexit 101\n' >"$2/usr/sbin/policy-rc.d"
 	chmod 755 "$2/usr/sbin/policy-rc.d"
-	printf 'Acquire::Retries "3";\nAPT::Install-Recommends "false";\n' \
-		>"$2/etc/apt/apt.conf.d/90gpuvec"
+	# a mirror may be a snapshot
+	printf '%s;\n' 'Acquire::Retries "3"' 'Acquire::Check-Valid-Until "false"' \
+		'APT::Install-Recommends "false"' >"$2/etc/apt/apt.conf.d/90gpuvec"
 }
 
 # Runs a command in folder $1, with processes and mounts of its own: what it

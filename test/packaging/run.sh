@@ -332,8 +332,17 @@ check_suite() {
 	rm -rf "$WORK/$suite"/{builder,source,source-before}
 }
 
+# What runs inside of a folder does not hear a signal.
+# shellcheck disable=SC2046
+stop() {
+	trap '' HUP INT TERM
+	kill -KILL $(gv_children $$) 2>/dev/null || :
+	exit 1
+}
+
 main() {
 	local suite
+	trap stop HUP INT TERM
 	mkdir -p "$WORK"
 	if wanted files; then check_files; fi
 	if [ "$PARTS" != files ]; then
