@@ -19,6 +19,9 @@
 
 #define PROGRAM			"gpuvecd"
 
+/* The PATH of a postmaster that has none, as pg_ctlcluster starts it. */
+#define USUAL_PATH		"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
+
 /* A program that we may run; if not, errno says why. */
 static bool
 is_program(const char *path)
@@ -79,7 +82,9 @@ is_in_search_path(char *path)
 {
 	const char *next = getenv("PATH");
 
-	while (next != NULL && *next != '\0')
+	if (next == NULL)
+		next = USUAL_PATH;
+	while (*next != '\0')
 	{
 		size_t		length = strcspn(next, ":");
 		char		folder[MAXPGPATH];
