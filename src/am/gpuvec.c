@@ -32,6 +32,7 @@ bool		ivfpq_auto_mirror = true;
 int			ivfpq_server = IVFPQ_SERVER_AUTO;
 int			ivfpq_gpu_memory = 0;
 char	   *ivfpq_devices = "";
+char	   *ivfpq_server_path = "";
 int			ivfpq_products = IVFPQ_PRODUCTS_AUTO;
 int			ivfpq_simd = GV_SIMD_AUTO;
 
@@ -124,6 +125,16 @@ static void
 assign_simd(int newval, void *extra)
 {
 	gv_simd_use(newval);
+}
+
+/* A relative path would be one in the data directory. */
+static bool
+check_server_path(char **newval, void **extra, GucSource source)
+{
+	if ((*newval)[0] == '\0' || is_absolute_path(*newval))
+		return true;
+	GUC_check_errdetail("It has to be an absolute path.");
+	return false;
 }
 
 /* Settings for tests and measurements; the engine's instructions are set. */
@@ -272,6 +283,12 @@ define_server_settings(void)
 							 "no gpuvecd; off: there is none.",
 							 &ivfpq_server, IVFPQ_SERVER_AUTO, server_options,
 							 context, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("gpuvec.server_path",
+							   "Sets the program that is started as gpuvecd.",
+							   "Empty: it is looked for beside the library, "
+							   "beside postgres, and in PATH.",
+							   &ivfpq_server_path, "", PGC_SIGHUP, 0,
+							   check_server_path, NULL, NULL);
 	DefineCustomIntVariable("gpuvec.gpu_memory",
 							"Sets how much memory mirrors may have on each card.",
 							"0 is what the engine proposes.",

@@ -48,6 +48,9 @@ extern char *ivfpq_devices;
 extern int	ivfpq_products;
 extern int	ivfpq_simd;			/* a GvSimd, of sessions as well */
 
+/* When it starts next; empty: where IvfpqFindProgram() finds it. */
+extern char *ivfpq_server_path;
+
 /*
  * What became of a search that gpuvecd might have done.  The names are
  * counters of gpuvec_stat.

@@ -24,8 +24,6 @@
 #include "client/supervise/supervisor.h"
 #include "engine/gv_engine.h"
 
-#define PROGRAM			"gpuvecd"
-
 /* What it is given between SIGTERM and SIGKILL, and after that. */
 #define TERM_MS			2000
 #define KILL_MS			2000
@@ -99,7 +97,7 @@ offer_to_oom(void)
 static void
 run_program(char *const *argv, int log, int parent)
 {
-	static const char message[] = "FATAL: " PROGRAM " could not be executed\n";
+	static const char message[] = "FATAL: gpuvecd could not be executed\n";
 	int			null;
 
 	(void) setsid();
@@ -121,22 +119,6 @@ run_program(char *const *argv, int log, int parent)
 }
 
 /* ---- the supervisor's side */
-
-/* Where the program lies: beside postgres. */
-static bool
-find_program(char *path)
-{
-	strlcpy(path, my_exec_path, MAXPGPATH);
-	get_parent_directory(path);
-	join_path_components(path, path, PROGRAM);
-	if (access(path, X_OK) == 0)
-		return true;
-	ereport(LOG,
-			(errcode_for_file_access(),
-			 errmsg("could not execute \"%s\": %m", path),
-			 errhint("It is installed together with gpuvec.")));
-	return false;
-}
 
 /* Start it; false, and a line in the log, when that is not possible. */
 bool
@@ -164,7 +146,7 @@ IvfpqChildStart(void)
 	int			ends[2];
 	int			pid;
 
-	if (!find_program(path))
+	if (!IvfpqFindProgram(path))
 		return false;
 	snprintf(memory, sizeof(memory), "%d", ivfpq_gpu_memory);
 	snprintf(parent, sizeof(parent), "%d", MyProcPid);

@@ -497,6 +497,8 @@ sleep_until(int64 when)
 	{
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
+		/* what it could not be started for may be mended */
+		self.start_at = 0;
 	}
 	/* what it prints at its start may mean that it is ready */
 	if ((happened & WL_SOCKET_READABLE) && IvfpqChildReadLog() &&

@@ -18,6 +18,9 @@ extern bool IvfpqChildEnded(int *status);
 extern void IvfpqChildTerminate(void);
 extern void IvfpqChildStop(int *status);
 
+/* program.c */
+extern bool IvfpqFindProgram(char *path);
+
 /* launch.c: loaders */
 extern int64 IvfpqLaunchLoaders(bool *ended);
 

@@ -1,0 +1,119 @@
+#!/bin/bash
+# The engine and its tests on other processors than this one: an older x86 by
+# qemu (Nehalem, which has no AVX at all, and Haswell, which has AVX2), and
+# arm64, compiled with a cross compiler.
+#
+# usage: test/packaging/processors.sh
+#
+# Needs qemu-user, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross; what is
+# missing is skipped.  For each processor: check_engine (small), check_page and
+# check_server of test/unit/Makefile, so no illegal instruction, and digest.c,
+# whose hashes have to be those of this processor: the same bits.  An hour on one
+# processor; ends with 'N passed, N failed'.
+#
+# PROGRAMS="digest check_page" runs these only; PROCESSORS="Nehalem Haswell arm64"
+set -euo pipefail
+# shellcheck source=test/lib.sh
+. "$(dirname "$0")/../lib.sh"
+
+OUT=$GV_ROOT/build/processors
+PROGRAMS=${PROGRAMS:-digest check_page check_server check_engine}
+PROCESSORS=${PROCESSORS:-Nehalem Haswell arm64}
+PASSED=0 FAILED=0 SKIPPED=0
+ARM=aarch64-linux-gnu
+
+# The unit programs, and the digest, of compiler $1 in folder $2.
+build() {
+	nice make -s -j2 -f "$GV_ROOT/test/unit/Makefile" OUT="$2" CC="$1" \
+		HEADERS="$("$(gv_find_pg_config)" --includedir-server)"
+	# shellcheck disable=SC2046
+	"$1" -std=gnu11 -O1 -Wall -Wextra -I"$GV_ROOT/src" \
+		"$GV_ROOT/test/packaging/digest.c" \
+		$(find "$2/src/engine" "$2/src/cpu" -name '*.o' | sort) \
+		-lm -o "$2/digest"
+}
+
+passed() { PASSED=$((PASSED + 1)) && echo "ok: $*"; }
+failed() { FAILED=$((FAILED + 1)) && echo "FAILED: $*"; }
+
+# Runs program $2 of folder $3 on processor $1; the rest is what runs it.
+run() {
+	local name=$1 program=$2 dir=$3 log=$OUT/$1.$2.log
+	shift 3
+	if [ "$program" = digest ]; then
+		"$@" "$dir/digest" >"$log" 2>"$log.errors" || :
+		if cmp -s "$log" "$OUT/digest.here"; then
+			passed "$name: the same bits as here ($(wc -l <"$log") results)"
+		else
+			failed "$name: other bits than here"
+			diff "$OUT/digest.here" "$log" | head -10 || :
+			tail -5 "$log.errors"
+		fi
+		return
+	fi
+	# check_server starts this
+	printf '#!/bin/sh\nexec %s "$@"\n' "$* $dir/gpuvecd" >"$OUT/$name.gpuvecd"
+	chmod +x "$OUT/$name.gpuvecd"
+	if GPUVEC_UNIT_SMALL=1 GPUVECD=$OUT/$name.gpuvecd "$@" "$dir/$program" \
+		>"$log" 2>&1 && grep -q '[1-9][0-9]* passed, 0 failed' "$log"; then
+		passed "$name: $(grep ' passed, ' "$log" | tail -1)"
+	else
+		failed "$name: $program, status $?"
+		tail -10 "$log"
+	fi
+}
+
+# What runs programs of processor $1, and where they are; nothing if it cannot
+# be had.
+runner() {
+	case $1 in
+	arm64)
+		command -v qemu-aarch64 >/dev/null && command -v $ARM-gcc >/dev/null &&
+			echo "$OUT/arm64 qemu-aarch64 -L /usr/$ARM"
+		;;
+	*)
+		command -v qemu-x86_64 >/dev/null && [ "$(uname -m)" = x86_64 ] &&
+			echo "$OUT/here qemu-x86_64 -cpu $1"
+		;;
+	esac
+}
+
+main() {
+	local name program words
+	mkdir -p "$OUT"
+	build gcc "$OUT/here"
+	"$OUT/here/digest" >"$OUT/digest.here"
+	# whatever instructions this processor has, it agrees with itself
+	for name in portable avx2 avx512; do
+		"$OUT/here/digest" $name >"$OUT/digest.$name" 2>/dev/null || continue
+		if cmp -s "$OUT/digest.$name" "$OUT/digest.here"; then
+			passed "here, $name: the same bits"
+		else
+			failed "here, $name: other bits"
+		fi
+	done
+	for name in $PROCESSORS; do
+		read -ra words < <(runner "$name") || {
+			SKIPPED=$((SKIPPED + 1))
+			echo "skipped: $name cannot be had here"
+			continue
+		}
+		[ "$name" != arm64 ] || build $ARM-gcc "$OUT/arm64"
+		# what it would take is not there: the tests would be of another level
+		if [ "$name" = Nehalem ] &&
+			"${words[@]:1}" "${words[0]}/digest" avx2 >/dev/null 2>&1; then
+			failed "$name: it has AVX2"
+		fi
+		for program in $PROGRAMS; do
+			run "$name" "$program" "${words[@]}"
+		done
+	done
+	if [ $SKIPPED != 0 ]; then
+		echo "$PASSED passed, $FAILED failed, $SKIPPED skipped"
+	else
+		echo "$PASSED passed, $FAILED failed"
+	fi
+	[ $FAILED = 0 ]
+}
+
+main "$@"
