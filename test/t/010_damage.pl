@@ -35,6 +35,7 @@ use constant {
 	META_TARGETS_FOR => 212,
 	META_TARGETS => 216,
 	META_KEY_KINDS => 552,
+	META_KEY_WIDTHS => 560,
 
 	# ... in a directory entry
 	ENTRY_BYTES => 28,
@@ -198,6 +199,9 @@ sub meet
 			  . " ORDER BY v <-> vec(17) LIMIT 500) q" ],
 		[ 'verify', $verify ],
 		[ 'info', "SELECT advice FROM gpuvec_index_info('${table}_v')" ],
+		$table eq 'keyed' ? [ 'conditions',
+			"SELECT count(*) FROM (SELECT id FROM $table WHERE id > 1000 AND name = 'n3'"
+			  . " ORDER BY v <-> vec(17) LIMIT 50) q" ] : (),
 		[ 'insert', "BEGIN; INSERT INTO $table VALUES (0, vec(3)); ROLLBACK" ],
 		[ 'vacuum',
 			"DELETE FROM $table WHERE id % 50 = 7; VACUUM $table" ],
@@ -666,7 +670,8 @@ sub damage_keyed
 
 my $other_keys = qr/^-\|error\|row \(\d+,\d+\) of table "keyed" is in the index with other keys/m;
 
-damage_keyed('keys: nothing', $rows, qr/^\s*$/, sub { });
+damage_keyed('keys: nothing', $rows, qr/^\s*$/, sub { },
+	sub { like($_[0]{conditions}, qr/^50$/m, 'keys: nothing: conditions') });
 damage_keyed(
 	'keys: of no kind', damaged_at(0, 'keyed'),
 	found(0, 'its parameters are out of range'),
@@ -675,7 +680,22 @@ damage_keyed(
 	'keys: other than columns', qr//,
 	found(0, 'its keys are not those of its columns'),
 	sub { substr(${ $_[0] }, CONTENTS + META_KEY_KINDS, 2) = "\2\1" },
-	sub { like($_[0]{insert}, damaged_at(0, 'keyed'), 'keys: other than columns: insert') });
+	sub {
+		like($_[0]{$_}, damaged_at(0, 'keyed'), "keys: other than columns: $_") for qw(insert conditions);
+	});
+damage_keyed(
+	'keys: none', qr//,
+	found(0, 'its keys are not those of its columns'),
+	sub { substr(${ $_[0] }, CONTENTS + META_KEY_KINDS, 16) = "\0" x 16 },
+	sub { like($_[0]{conditions}, damaged_at(0, 'keyed'), 'keys: none: conditions') });
+damage_keyed(
+	'keys: more than columns', qr//,
+	found(0, 'its keys are not those of its columns'),
+	sub {
+		substr(${ $_[0] }, CONTENTS + META_KEY_KINDS + 2, 1) = "\1";
+		substr(${ $_[0] }, CONTENTS + META_KEY_WIDTHS + 2, 1) = "\1";
+	},
+	sub { like($_[0]{conditions}, damaged_at(0, 'keyed'), 'keys: more than columns: conditions') });
 # the least bit of an id: the head may still tell of it
 damage_keyed(
 	'keys: image of another value', $rows, $other_keys,

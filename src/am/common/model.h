@@ -20,6 +20,8 @@ typedef struct IvfpqModel
 
 extern IvfpqModel *IvfpqModelGet(Relation index);
 extern IvfpqModel *IvfpqModelLoad(Relation index, const IvfpqMetaData *meta);
+extern void IvfpqModelCheckKeys(Relation index, const IvfpqModel *model,
+								const IvfpqKeyForm *columns);
 
 /* centroids.c */
 extern float *IvfpqCentroids(Relation index, int dims, int *n);
