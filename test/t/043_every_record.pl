@@ -4,7 +4,7 @@
 #
 # Records are those of inserts, updates, VACUUM, rewrites, slots that are used
 # again, training in place and draining.  In `make test-long` recovery ends at each
-# of some hundreds of them, else at a few.
+# of a hundred of them, else at a few.
 
 use strict;
 use warnings;
@@ -15,7 +15,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $wanted = long_test() ? 300 : 6;
+my $wanted = long_test() ? 100 : 6;
 srand($ENV{GPUVEC_TEST_SEED} // 1);
 
 my @conditions = ('id < 90', 'k = 3', 'k IS NULL', q{name = 'n4'}, q{k > 1 AND name = ANY ('{n2,n7}')});
