@@ -1,6 +1,6 @@
 /*
  * model.h
- *		What training fixed, in memory (model.c, centroids.c).  The small parts
+ *		What training fixed, in memory (model.c).  The small parts
  *		(metapage, mean, codebooks) are cached with the relation; centroids stay
  *		on pages.
  */
@@ -22,8 +22,5 @@ extern IvfpqModel *IvfpqModelGet(Relation index);
 extern IvfpqModel *IvfpqModelLoad(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqModelCheckKeys(Relation index, const IvfpqModel *model,
 								const IvfpqKeyForm *columns);
-
-/* centroids.c */
-extern float *IvfpqCentroids(Relation index, int dims, int *n);
 
 #endif							/* IVFPQ_MODEL_H */

@@ -6,8 +6,8 @@
 #include "samples.h"
 
 #include "am/common/model.h"
-#include "am/scan/effort.h"
-#include "am/scan/search.h"
+#include "am/search/effort.h"
+#include "am/search/search.h"
 
 /* The row whose keys conditions ask for. */
 #define ASKED_ROW	23
