@@ -355,8 +355,8 @@ sub is_exact
 
 # Test: indexes, each of them [ index, table, operator, dimensions ], are sound,
 # complete and exact; under conditions on keys, too, if these are a fifth.  All is
-# asked in one session, since a session takes longer
-# than most questions.  Options: warnings (they are let pass), exact => 0.
+# asked in one session, since a session takes longer than most questions.
+# Options: warnings (they are let pass), exact => 0.
 sub are_whole
 {
 	my ($node, $what, $indexes, %options) = @_;
