@@ -21,6 +21,7 @@ use constant {
 	META_MAGIC => 0,
 	META_VERSION => 4,
 	META_METRIC => 6,
+	META_DIMS => 16,
 	META_PQ_DIM => 20,
 	META_NPARENTS => 28,
 	META_SCALE => 36,
@@ -395,6 +396,10 @@ sub damage_pending
 my $bad_pending = qr/ERROR:  XX002: index "pending_v" is damaged at block/;
 
 damage_pending('pending: nothing', $rows, qr/^\s*$/, sub { });
+damage_pending(
+	'pending: other dimensions', qr/ERROR:  22000: expected 162 dimensions, not 9/,
+	qr/^-\|error\|row \(0,1\) of table "pending" has 9 dimensions, the index 162/m,
+	sub { put32($_[0], CONTENTS + META_DIMS, 162) });
 damage_pending(
 	'pending: tail is the metapage', qr//,
 	found(0, 'the pending list does not come by its tail, block 0'),

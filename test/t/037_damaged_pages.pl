@@ -73,7 +73,7 @@ CREATE FUNCTION meet(tab text, dims int) RETURNS text
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
 	verify text = format('SELECT coalesce(min(severity), ''sound'') FROM gpuvec_verify_index(%L)', tab || '_e');
-	some text[] = ARRAY['k = 3', 'k IS NULL', 'id < 40', 'name = ANY (''{n1,n4}'') AND on_it',
+	asked text[] = ARRAY['k = 3', 'k IS NULL', 'id < 40', 'name = ANY (''{n1,n4}'') AND on_it',
 		'size BETWEEN 3 AND 9.5 AND tags @> ''{2}''', 'tags && ''{0,4}'' AND k IS NOT NULL'];
 	conditions text = ' WHERE k > 2 AND name = ''n3''';
 	query text = format('SELECT count(*) FROM (SELECT FROM %s%%s ORDER BY e <-> %L LIMIT 300) AS x', tab, point(5, dims));
@@ -81,8 +81,8 @@ BEGIN
 	RETURN concat_ws(E'\n', 'verify: ' || try(verify),
 		'recall 1: ' || try(format('SELECT exact(%L, %s)', tab, dims)),
 		'all lists: ' || try(format('SELECT inexact(%L, ''<->'', %s, 10, 2)', tab, dims)),
-		'conditions at recall 1: ' || try(format('SELECT missing_in_pass(%L, ''<->'', %s, %L)', tab, dims, some)),
-		'conditions in all lists: ' || try(format('SELECT missing_in_lists(%L, ''<->'', %s, %L)', tab, dims, some)),
+		'conditions at recall 1: ' || try(format('SELECT missing_in_pass(%L, ''<->'', %s, %L)', tab, dims, asked)),
+		'conditions in all lists: ' || try(format('SELECT missing_in_lists(%L, ''<->'', %s, %L)', tab, dims, asked)),
 		'query: ' || try(format(query, '')),
 		'conditions: ' || try(format(query, conditions)),
 		'relaxed: ' || try(format('SELECT complete(%L, ''<->'', %s)', tab, dims)),
