@@ -544,7 +544,17 @@ sub damage_keyed
 my $other_keys = qr/^-\|error\|row \(\d+,\d+\) of table "keyed" is in the index with other keys/m;
 
 damage_keyed('keys: nothing', $rows, qr/^\s*$/, sub { },
-	sub { like($_[0]{conditions}, qr/^50$/m, 'keys: nothing: conditions') });
+	sub { like($_[0]{conditions}, qr/^111$/m, 'keys: nothing: conditions') });
+damage_keyed(
+	'keys: nearly all are dead', qr//, qr/error/,
+	sub {
+		for my $list (0 .. 3)
+		{
+			my $at = get32(\$sound{keyed}, CONTENTS + META_DIRECTORY) * BLCKSZ + CONTENTS + $list * ENTRY_BYTES;
+			put32($_[0], $at + ENTRY_NDEAD, get32($_[0], $at + ENTRY_NITEMS) - 5);
+		}
+	},
+	sub { like($_[0]{conditions}, qr/^111$/m, 'keys: nearly all are dead: conditions') });
 damage_keyed(
 	'keys: of no kind', damaged_at(0, 'keyed'),
 	found(0, 'its parameters are out of range'),
