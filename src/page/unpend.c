@@ -44,6 +44,12 @@ IvfpqPendingSeal(Relation index, IvfpqSeal *seal, bool renumber)
 		seal->head = meta->pending_head;
 		seal->head_seq = meta->pending_head_seq;
 		seal->tail_seq = IvfpqPendingGet(BufferGetPage(tailbuf))->seq;
+		/* numbers are reckoned from these */
+		if (seal->head == meta->pending_tail ?
+			seal->head_seq != seal->tail_seq :
+			seal->head_seq >= seal->tail_seq)
+			IvfpqCorrupted(index, IVFPQ_METAPAGE,
+						   "the pending list's pages do not ascend");
 		if (renumber || IvfpqPendingGet(BufferGetPage(tailbuf))->count > 0)
 		{
 			uint64		gap = renumber ?

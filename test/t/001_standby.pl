@@ -18,8 +18,8 @@ my $cycles = long_test() ? 10 : 2;
 my @tables = (
 	[ 'narrow', '<->', 8 ],
 	[ 'wide', '<=>', 1400 ],
-	[ 'wider', '<#>', 1400 ],
-	[ 'refined', '<->', 8 ],
+	[ 'wider', '<#>', 1400, [ 'id < 100', 'id BETWEEN 200 AND 400', 'id = 250' ] ],
+	[ 'refined', '<->', 8, [ 'id < 900', 'id % 3 = 1', 'id >= 300 AND id % 3 = 2', 'id IS NULL' ] ],
 	[ 'waiting', '<->', 4 ]);
 
 my $primary = new_node(

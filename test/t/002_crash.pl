@@ -20,9 +20,9 @@ my @indexes = (
 	[ 'l2', 'loaded', '<->', 8 ],
 	[ 'ip', 'loaded', '<#>', 8 ],
 	[ 'cosine', 'loaded', '<=>', 8 ],
-	[ 'wide_e', 'wide', '<->', 1400 ],
-	[ 'refined_e', 'refined', '<->', 8 ],
-	[ 'waiting_e', 'waiting', '<->', 8 ]);
+	[ 'wide_e', 'wide', '<->', 1400, [ 'id < 100', 'id BETWEEN 200 AND 400', 'id = 250' ] ],
+	[ 'refined_e', 'refined', '<->', 8, [ 'id < 900', 'id % 3 = 1', 'id > 1200 AND id % 3 = 2' ] ],
+	[ 'waiting_e', 'waiting', '<->', 8, [ 'id < 200' ] ]);
 
 my $node = new_node('main', conf => "checkpoint_timeout = 1h\nwal_level = replica\n");
 $node->safe_psql(

@@ -1,7 +1,7 @@
 # Inserts, deletes, updates, queries and VACUUM at once, on trained and on
 # untrained indexes, with and without refine records, on blocks of one page and
-# of two: afterwards every index is sound, finds each row once, and is exact
-# with all lists.
+# of two, with keys and without: afterwards every index is sound, finds each row
+# once, and is exact with all lists.
 
 use strict;
 use warnings;
@@ -20,14 +20,14 @@ $node->safe_psql(
 	SET client_min_messages = warning;
 	CREATE TABLE busy (id bigserial PRIMARY KEY, e real[]);
 	INSERT INTO busy (e) SELECT point(g, 8) FROM generate_series(1, 2000) AS g;
-	CREATE INDEX busy_many ON busy USING gpuivfpq (e) WITH (lists = 20, refine = sq8);
+	CREATE INDEX busy_many ON busy USING gpuivfpq (e, id, (id % 5)) WITH (lists = 20, refine = sq8);
 	CREATE INDEX busy_one ON busy USING gpuivfpq (e real_ip_ops) WITH (lists = 1);
 	CREATE TABLE wide (id bigserial PRIMARY KEY, e real[]);
 	INSERT INTO wide (e) SELECT point(g, 8) || array_fill((g % 13)::real, ARRAY[1392])
 	FROM generate_series(1, 200) AS g;
-	CREATE INDEX wide_e ON wide USING gpuivfpq (e) WITH (lists = 4, pq_dim = 900);
+	CREATE INDEX wide_e ON wide USING gpuivfpq (e, id) WITH (lists = 4, pq_dim = 900);
 	CREATE TABLE waiting (id bigserial PRIMARY KEY, e real[]);
-	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e);
+	CREATE INDEX waiting_e ON waiting USING gpuivfpq (e, id);
 });
 my $scans = "SELECT sum(idx_scan) > 0 FROM pg_stat_user_indexes WHERE indexrelname = 'busy_many'";
 is($node->safe_psql('postgres', $scans), 'f', 'no scan yet');
@@ -78,7 +78,24 @@ my %scripts = (
 		SELECT 1 / (a.rows = b.rows AND a.ids = b.rows)::int
 		FROM (SELECT count(*) AS rows, count(DISTINCT id) AS ids
 				FROM (SELECT id FROM waiting ORDER BY e <-> point(1, 8)) AS x) AS a,
-			(SELECT count(*) AS rows FROM waiting) AS b;});
+			(SELECT count(*) AS rows FROM waiting) AS b;
+		SELECT 1 / (a.rows = b.rows AND a.ids = b.rows)::int
+		FROM (SELECT count(*) AS rows, count(DISTINCT id) AS ids
+				FROM (SELECT id FROM busy WHERE id % 5 = 3 AND id > 50 ORDER BY e <-> point(1, 8)) AS x) AS a,
+			(SELECT count(*) AS rows FROM busy WHERE id % 5 = 3 AND id > 50) AS b;
+		SET gpuvec.probes = 16777216;
+		SET gpuvec.candidates = 1000000;
+		SET gpuvec.max_probes = 16777216;
+		SELECT 1 / (a.rows = b.rows AND a.ids = b.rows)::int
+		FROM (SELECT count(*) AS rows, count(DISTINCT id) AS ids
+				FROM (SELECT id FROM busy WHERE id % 5 = 3 ORDER BY e <-> point(1, 8)) AS x) AS a,
+			(SELECT count(*) AS rows FROM busy WHERE id % 5 = 3) AS b;
+		SELECT 1 / (a.rows = b.rows AND a.ids = b.rows)::int
+		FROM (SELECT count(*) AS rows, count(DISTINCT id) AS ids
+				FROM (SELECT id FROM wide WHERE id % 2 = 0 AND id > 100
+					ORDER BY e <-> (SELECT e FROM wide LIMIT 1)) AS x) AS a,
+			(SELECT count(*) AS rows FROM wide WHERE id % 2 = 0 AND id > 100) AS b;
+		RESET ALL;});
 
 # VACUUM and its heavier sisters run beside pgbench until it ends.
 my $vacuums = background(
@@ -97,7 +114,7 @@ my $reindexes = background(
 	SELECT pg_sleep(1);
 	DROP INDEX CONCURRENTLY busy_cosine;
 	REINDEX INDEX CONCURRENTLY busy_one;
-	CREATE INDEX CONCURRENTLY busy_cosine ON busy USING gpuivfpq (e real_cosine_ops)
+	CREATE INDEX CONCURRENTLY busy_cosine ON busy USING gpuivfpq (e real_cosine_ops, (id % 5))
 		WITH (lists = 10);});
 $node->pgbench(
 	"--no-vacuum --client=8 --jobs=2 --time=$seconds",
@@ -118,11 +135,11 @@ unlike(slurp_file($node->logfile),
 	'no damage was met');
 
 my @all = (
-	[ 'busy_many', 'busy', '<->', 8 ],
+	[ 'busy_many', 'busy', '<->', 8, [ 'id % 5 = 3', 'id BETWEEN 500 AND 3000' ] ],
 	[ 'busy_one', 'busy', '<#>', 8 ],
-	[ 'busy_cosine', 'busy', '<=>', 8 ],
-	[ 'wide_e', 'wide', '<->', 1400 ],
-	[ 'waiting_e', 'waiting', '<->', 8 ]);
+	[ 'busy_cosine', 'busy', '<=>', 8, [ 'id % 5 = 3' ] ],
+	[ 'wide_e', 'wide', '<->', 1400, [ 'id % 5 = 3 AND id > 100' ] ],
+	[ 'waiting_e', 'waiting', '<->', 8, [ 'id > 100' ] ]);
 # the VACUUM that was ended in its midst left what the next one frees
 for my $what ('afterwards', 'vacuumed')
 {

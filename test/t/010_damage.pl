@@ -21,6 +21,7 @@ use constant {
 	META_MAGIC => 0,
 	META_VERSION => 4,
 	META_METRIC => 6,
+	META_DIMS => 16,
 	META_PQ_DIM => 20,
 	META_NPARENTS => 28,
 	META_SCALE => 36,
@@ -35,6 +36,7 @@ use constant {
 	META_TARGETS_FOR => 212,
 	META_TARGETS => 216,
 	META_KEY_KINDS => 552,
+	META_KEY_WIDTHS => 560,
 
 	# ... in a directory entry
 	ENTRY_BYTES => 28,
@@ -395,6 +397,10 @@ my $bad_pending = qr/ERROR:  XX002: index "pending_v" is damaged at block/;
 
 damage_pending('pending: nothing', $rows, qr/^\s*$/, sub { });
 damage_pending(
+	'pending: other dimensions', qr/ERROR:  22000: expected 162 dimensions, not 9/,
+	qr/^-\|error\|row \(0,1\) of table "pending" has 9 dimensions, the index 162/m,
+	sub { put32($_[0], CONTENTS + META_DIMS, 162) });
+damage_pending(
 	'pending: tail is the metapage', qr//,
 	found(0, 'the pending list does not come by its tail, block 0'),
 	sub { put32($_[0], CONTENTS + META_PENDING_TAIL, 0) },
@@ -537,7 +543,18 @@ sub damage_keyed
 
 my $other_keys = qr/^-\|error\|row \(\d+,\d+\) of table "keyed" is in the index with other keys/m;
 
-damage_keyed('keys: nothing', $rows, qr/^\s*$/, sub { });
+damage_keyed('keys: nothing', $rows, qr/^\s*$/, sub { },
+	sub { like($_[0]{conditions}, qr/^111$/m, 'keys: nothing: conditions') });
+damage_keyed(
+	'keys: nearly all are dead', qr//, qr/error/,
+	sub {
+		for my $list (0 .. 3)
+		{
+			my $at = get32(\$sound{keyed}, CONTENTS + META_DIRECTORY) * BLCKSZ + CONTENTS + $list * ENTRY_BYTES;
+			put32($_[0], $at + ENTRY_NDEAD, get32($_[0], $at + ENTRY_NITEMS) - 5);
+		}
+	},
+	sub { like($_[0]{conditions}, qr/^111$/m, 'keys: nearly all are dead: conditions') });
 damage_keyed(
 	'keys: of no kind', damaged_at(0, 'keyed'),
 	found(0, 'its parameters are out of range'),
@@ -546,7 +563,22 @@ damage_keyed(
 	'keys: other than columns', qr//,
 	found(0, 'its keys are not those of its columns'),
 	sub { substr(${ $_[0] }, CONTENTS + META_KEY_KINDS, 2) = "\2\1" },
-	sub { like($_[0]{insert}, damaged_at(0, 'keyed'), 'keys: other than columns: insert') });
+	sub {
+		like($_[0]{$_}, damaged_at(0, 'keyed'), "keys: other than columns: $_") for qw(insert conditions);
+	});
+damage_keyed(
+	'keys: none', qr//,
+	found(0, 'its keys are not those of its columns'),
+	sub { substr(${ $_[0] }, CONTENTS + META_KEY_KINDS, 16) = "\0" x 16 },
+	sub { like($_[0]{conditions}, damaged_at(0, 'keyed'), 'keys: none: conditions') });
+damage_keyed(
+	'keys: more than columns', qr//,
+	found(0, 'its keys are not those of its columns'),
+	sub {
+		substr(${ $_[0] }, CONTENTS + META_KEY_KINDS + 2, 1) = "\1";
+		substr(${ $_[0] }, CONTENTS + META_KEY_WIDTHS + 2, 1) = "\1";
+	},
+	sub { like($_[0]{conditions}, damaged_at(0, 'keyed'), 'keys: more than columns: conditions') });
 # the least bit of an id: the head may still tell of it
 damage_keyed(
 	'keys: image of another value', $rows, $other_keys,

@@ -1,7 +1,7 @@
 # VACUUM rewrites a long list, and frees its old blocks, again and again while
 # queries read it: each notices and reads the list anew, so none misses a row
 # that was always there, and none gives a row twice.  For blocks of one page
-# and of three.
+# and of three, and where conditions pass over blocks.
 
 use strict;
 use warnings;
@@ -26,7 +26,7 @@ $node->safe_psql(
 			ELSE ARRAY[g % 100, g / 100 % 100, g % 7, g % 11] END::real[]
 	$$;
 	CREATE TABLE narrow AS SELECT g AS id, vec(g) AS e FROM generate_series(1, 20000) AS g;
-	CREATE INDEX narrow_e ON narrow USING gpuivfpq (e) WITH (lists = 1, candidates = 200);
+	CREATE INDEX narrow_e ON narrow USING gpuivfpq (e, id) WITH (lists = 1, candidates = 200);
 	CREATE TABLE wide AS SELECT g AS id, vec(g) || array_fill((g % 13)::real, ARRAY[1396]) AS e
 	FROM generate_series(1, 2000) AS g;
 	CREATE INDEX wide_e ON wide USING gpuivfpq (e, id) WITH (lists = 1, candidates = 200, pq_dim = 900);
@@ -55,6 +55,13 @@ my @queries = map {
 				PERFORM 1 / (count(*) FILTER (WHERE id = g))::int
 				FROM (SELECT id FROM wide
 					ORDER BY e <-> (vec(g) || array_fill((g % 13)::real, ARRAY[1396])) LIMIT 1) AS q;
+				COMMIT;
+				PERFORM 1 / (count(*) = 50 AND count(DISTINCT id) = 50)::int
+				FROM (SELECT id FROM narrow WHERE id <= 50 ORDER BY e <-> '{9,9,9,9}') AS q;
+				COMMIT;
+				PERFORM 1 / (count(*) = 50 AND count(DISTINCT id) = 50)::int
+				FROM (SELECT id FROM wide WHERE id <= 50
+					ORDER BY e <-> (vec(g) || array_fill(9::real, ARRAY[1396]))) AS q;
 				COMMIT;
 			END LOOP;
 		END $$})

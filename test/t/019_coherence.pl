@@ -1,7 +1,8 @@
 # Answers are right whatever the age of gpuvecd's mirror, on a primary and on
 # its standby, each with a gpuvecd of its own: beside inserts, deletes,
 # updates, VACUUM and training, with mirrors that catch up and with mirrors
-# that never do, and while gpuvecd is killed again and again.
+# that never do, and while gpuvecd is killed again and again; under conditions on
+# keys, too.
 
 use strict;
 use warnings;
@@ -20,8 +21,8 @@ my $rows = 1500;
 # table, operator, how the index is made
 my @tables = (
 	[ 'plain', '<->', '(e)', 'lists = 20' ],
-	[ 'once', '<->', '(e)', 'lists = 20, spill = 0' ],
-	[ 'refined', '<#>', '(e real_ip_ops)', 'lists = 20, refine = sq8' ]);
+	[ 'once', '<->', '(e, (id % 5), id)', 'lists = 20, spill = 0' ],
+	[ 'refined', '<#>', '(e real_ip_ops, id, (id % 5))', 'lists = 20, refine = sq8' ]);
 
 my $primary = new_remote_node(
 	'primary',
@@ -30,10 +31,10 @@ my $primary = new_remote_node(
 
 $primary->safe_psql(
 	'postgres', q{
-	-- '' when the k nearest rows by gpuvecd, with all lists, are those of a
-	-- sort, and otherwise how not.  Not for ever more candidates than a message
-	-- has room for.
-	CREATE FUNCTION inexact_there(tab text, operator text, q real[], k int)
+	-- '' when the k nearest rows that fulfil a condition by gpuvecd, with all
+	-- lists, are those of a sort, and otherwise how not.  Not for ever more
+	-- candidates than a message has room for.
+	CREATE FUNCTION inexact_there(tab text, operator text, q real[], k int, condition text)
 	RETURNS text
 	LANGUAGE plpgsql SET gpuvec.probes = 1000 SET gpuvec.candidates = 20000
 	SET enable_seqscan = off SET gpuvec.engine = gpu AS $$
@@ -42,11 +43,11 @@ $primary->safe_psql(
 		b float8[];
 	BEGIN
 		EXECUTE format('SELECT array_agg(d) FROM (SELECT e %1$s $1 AS d FROM %2$s
-			ORDER BY e %1$s $1 LIMIT $2) AS x', operator, tab) INTO a USING q, k;
+			WHERE %3$s ORDER BY e %1$s $1 LIMIT $2) AS x', operator, tab, condition) INTO a USING q, k;
 		EXECUTE format('SELECT array_agg(d) FROM (SELECT (e %1$s $1) + 0 AS d FROM %2$s
-			ORDER BY 1 LIMIT $2) AS x', operator, tab) INTO b USING q, k;
+			WHERE (%3$s) IS TRUE ORDER BY 1 LIMIT $2) AS x', operator, tab, condition) INTO b USING q, k;
 		IF a IS DISTINCT FROM b THEN
-			RETURN format('%s %s: %s, not %s; %s', tab, q, a, b,
+			RETURN format('%s %s %s: %s, not %s; %s', tab, condition, q, a, b,
 				(SELECT s::text FROM gpuvec_last_scan() AS s));
 		END IF;
 		RETURN '';
@@ -109,19 +110,21 @@ $primary->safe_psql(
 	LANGUAGE plpgsql SET enable_seqscan = off SET gpuvec.engine = gpu AS $$
 	DECLARE
 		q real[] = point(g, 8);
-		nearest text = format('SELECT array_agg(id) FROM
-			(SELECT id FROM %s ORDER BY e %s $1 LIMIT 10) AS x', tab, operator);
+		nearest text;
 		before bigint[];
 		there bigint[];
 		after bigint[];
 		answered text;
 		problem text;
+		condition text;
 	BEGIN
 		-- with all lists
-		problem = inexact_there(tab, operator, q, 20);
-		IF problem <> '' THEN
-			RAISE EXCEPTION 'inexact: %', problem;
-		END IF;
+		FOREACH condition IN ARRAY ARRAY['true', 'id % 5 = 3', 'id < 900 AND id % 5 <= 1'] LOOP
+			problem = inexact_there(tab, operator, q, 20, condition);
+			IF problem <> '' THEN
+				RAISE EXCEPTION 'inexact: %', problem;
+			END IF;
+		END LOOP;
 
 		-- with the usual ones: rows that the snapshot sees, each once, in order
 		EXECUTE format('SELECT CASE
@@ -141,16 +144,20 @@ $primary->safe_psql(
 
 		-- The session's own engine gives the same.  Others' new rows may take
 		-- candidates' places meanwhile; but they do not give them back.
-		PERFORM set_config('gpuvec.engine', 'cpu', true);
-		EXECUTE nearest INTO before USING q;
-		PERFORM set_config('gpuvec.engine', 'gpu', true);
-		EXECUTE nearest INTO there USING q;
-		answered = (SELECT engine FROM gpuvec_last_scan());
-		PERFORM set_config('gpuvec.engine', 'cpu', true);
-		EXECUTE nearest INTO after USING q;
-		IF before = after AND there IS DISTINCT FROM before THEN
-			RAISE EXCEPTION '% % %: % by %, not %', tab, operator, q, there, answered, before;
-		END IF;
+		FOREACH condition IN ARRAY ARRAY['id % 5 = 3', 'true'] LOOP
+			nearest = format('SELECT array_agg(id) FROM (SELECT id FROM %s
+				WHERE %s ORDER BY e %s $1 LIMIT 10) AS x', tab, condition, operator);
+			PERFORM set_config('gpuvec.engine', 'cpu', true);
+			EXECUTE nearest INTO before USING q;
+			PERFORM set_config('gpuvec.engine', 'gpu', true);
+			EXECUTE nearest INTO there USING q;
+			answered = (SELECT engine FROM gpuvec_last_scan());
+			PERFORM set_config('gpuvec.engine', 'cpu', true);
+			EXECUTE nearest INTO after USING q;
+			IF before = after AND there IS DISTINCT FROM before THEN
+				RAISE EXCEPTION '% % % %: % by %, not %', tab, condition, operator, q, there, answered, before;
+			END IF;
+		END LOOP;
 		RETURN answered;
 	END
 	$$;

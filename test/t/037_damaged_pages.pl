@@ -30,7 +30,13 @@ my %kinds = (
 	parts => {
 		dims => 500, rows => 120,
 		options => 'lists = 2, pq_dim = 490, spill = 0' },
-	pending => { dims => 9, rows => 3000, options => 'train_rows = 1000000' });
+	pending => { dims => 9, rows => 3000, options => 'train_rows = 1000000' },
+	keyed => {
+		dims => 9, rows => 500, keys => ', id, k, name, tags, size, on_it',
+		options => 'lists = 4, pq_dim = 5, spill = 1, refine = sq8' },
+	keyed_parts => {
+		dims => 500, rows => 120, keys => ', size, name, k',
+		options => 'lists = 2, pq_dim = 450, spill = 0' });
 my @tables = map { my $kind = $_; map { "${kind}_$_" } 1 .. $copies } sort keys %kinds;
 
 my $node = new_damage_node();
@@ -53,22 +59,37 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 
+-- rows first to last of a table, each with what keys are made of
+CREATE FUNCTION fill(tab text, first int, last int, dims int) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE format('INSERT INTO %s SELECT i, point(i, %s), nullif(i %% 7, 0), ''n'' || i %% 9,
+		ARRAY[i %% 5, i %% 3], i / 8.0, i %% 2 = 0 FROM generate_series(%s, %s) AS i', tab, dims, first, last);
+	RETURN last - first;
+END
+$$;
+
 -- All that can be asked of a table with a damaged index, but for VACUUM.
 CREATE FUNCTION meet(tab text, dims int) RETURNS text
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
 	verify text = format('SELECT coalesce(min(severity), ''sound'') FROM gpuvec_verify_index(%L)', tab || '_e');
-	query text = format('SELECT count(*) FROM (SELECT FROM %s ORDER BY e <-> %L LIMIT 300) AS x', tab, point(5, dims));
+	asked text[] = ARRAY['k = 3', 'k IS NULL', 'id < 40', 'name = ANY (''{n1,n4}'') AND on_it',
+		'size BETWEEN 3 AND 9.5 AND tags @> ''{2}''', 'tags && ''{0,4}'' AND k IS NOT NULL'];
+	conditions text = ' WHERE k > 2 AND name = ''n3''';
+	query text = format('SELECT count(*) FROM (SELECT FROM %s%%s ORDER BY e <-> %L LIMIT 300) AS x', tab, point(5, dims));
 BEGIN
 	RETURN concat_ws(E'\n', 'verify: ' || try(verify),
 		'recall 1: ' || try(format('SELECT exact(%L, %s)', tab, dims)),
 		'all lists: ' || try(format('SELECT inexact(%L, ''<->'', %s, 10, 2)', tab, dims)),
-		'query: ' || try(query),
+		'conditions at recall 1: ' || try(format('SELECT missing_in_pass(%L, ''<->'', %s, %L)', tab, dims, asked)),
+		'conditions in all lists: ' || try(format('SELECT missing_in_lists(%L, ''<->'', %s, %L)', tab, dims, asked)),
+		'query: ' || try(format(query, '')),
+		'conditions: ' || try(format(query, conditions)),
 		'relaxed: ' || try(format('SELECT complete(%L, ''<->'', %s)', tab, dims)),
 		'info: ' || try(format('SELECT advice FROM gpuvec_index_info(%L)', tab || '_e')),
-		'insert: ' || try(format('WITH w AS (INSERT INTO %s SELECT 10000 + i, point(i, %s) FROM generate_series(1, 40) i
-			RETURNING 1) SELECT count(*) FROM w', tab, dims)),
-		'query: ' || try(query));
+		'insert: ' || try(format('SELECT fill(%L, 10001, 10040, %s)', tab, dims)),
+		'query: ' || try(format(query, '')),
+		'conditions: ' || try(format(query, conditions)));
 END
 $$;
 
@@ -89,14 +110,20 @@ BEGIN
 	RETURN wrong;
 END
 $$;
+
+-- conditions of which recall 1 misses something
+CREATE FUNCTION missing_in_pass(tab text, operator text, dims int, conditions text[]) RETURNS text
+LANGUAGE sql SET gpuvec.recall = 1 AS 'SELECT missing(tab, operator, dims, conditions)';
 } . join(
 		'',
 		map {
 			my ($kind) = /(.*)_/;
 			my ($dims, $rows, $options) = @{ $kinds{$kind} }{qw(dims rows options)};
-			my $create = "CREATE INDEX ${_}_e ON $_ USING gpuivfpq (e) WITH ($options);";
-			my $fill = "INSERT INTO $_ SELECT i, point(i, $dims) FROM generate_series(1, $rows) i;";
-			"CREATE TABLE $_ (id int, e real[]); ALTER TABLE $_ ALTER e SET STORAGE PLAIN;"
+			my $keys = $kinds{$kind}{keys} // '';
+			my $create = "CREATE INDEX ${_}_e ON $_ USING gpuivfpq (e$keys) WITH ($options);";
+			my $fill = "SELECT fill('$_', 1, $rows, $dims);";
+			"CREATE TABLE $_ (id int, e real[], k smallint, name text, tags int[], size float8, on_it bool);
+				ALTER TABLE $_ ALTER e SET STORAGE PLAIN, ALTER name SET STORAGE PLAIN, ALTER tags SET STORAGE PLAIN;"
 			  . ($kind eq 'pending' ? $create . $fill : $fill . $create)
 		} @tables));
 
@@ -226,7 +253,8 @@ sub faults
 	if ($first{verify} =~ /^(?:sound|warning)$/)
 	{
 		push @faults, map { "$_: $first{$_}, verify: $first{verify}" }
-		  grep { $first{$_} ne '0' } 'recall 1', 'all lists';
+		  grep { $first{$_} !~ /^0?$/ } 'recall 1', 'all lists',
+		  'conditions at recall 1', 'conditions in all lists';
 	}
 	push @faults, "verify: $first{verify}" if $first{verify} =~ $clean;
 	return @faults;

@@ -78,6 +78,32 @@ BEGIN
 END
 $$;
 
+-- conditions under which an index gives other rows than the table has
+CREATE FUNCTION missing(tab text, operator text, dims int, conditions text[]) RETURNS text
+LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+	condition text;
+	same bool;
+	result text = '';
+BEGIN
+	FOREACH condition IN ARRAY conditions LOOP
+		-- the second is nothing that an index answers
+		EXECUTE format('SELECT (SELECT array_agg(id ORDER BY id) FROM (SELECT id FROM %1$s
+				WHERE %2$s ORDER BY e %3$s %4$L) AS x)
+			IS NOT DISTINCT FROM (SELECT array_agg(id ORDER BY id) FROM %1$s
+				WHERE (e IS NOT NULL AND %2$s) IS TRUE)',
+			tab, condition, operator, point(3, dims)) INTO same;
+		result = result || CASE WHEN same THEN '' ELSE condition || '; ' END;
+	END LOOP;
+	RETURN result;
+END
+$$;
+
+-- the same by images of keys, without a pass that asks rows
+CREATE FUNCTION missing_in_lists(tab text, operator text, dims int, conditions text[]) RETURNS text
+LANGUAGE sql SET gpuvec.probes = 16777216 SET gpuvec.candidates = 1000000
+SET gpuvec.max_probes = 16777216 AS 'SELECT missing(tab, operator, dims, conditions)';
+
 -- Wait until a view of progress has such a row, cancel that session, and wait
 -- for its end; how many ms that took, NULL if no row came.
 CREATE FUNCTION cancel_at(view regclass, condition text) RETURNS int
@@ -328,8 +354,9 @@ sub is_exact
 }
 
 # Test: indexes, each of them [ index, table, operator, dimensions ], are sound,
-# complete and exact.  All is asked in one session, since a session takes longer
-# than most questions.  Options: warnings (they are let pass), exact => 0.
+# complete and exact; under conditions on keys, too, if these are a fifth.  All is
+# asked in one session, since a session takes longer than most questions.
+# Options: warnings (they are let pass), exact => 0.
 sub are_whole
 {
 	my ($node, $what, $indexes, %options) = @_;
@@ -339,22 +366,27 @@ sub are_whole
 		'postgres',
 		join '',
 		map {
-			my ($index, $table, $operator, $dims) = @$_;
+			my ($index, $table, $operator, $dims, $conditions) = @$_;
+			my $missing = join ', ', "'$table'", "'$operator'", $dims,
+			  'ARRAY[' . join(', ', map { "\$\$$_\$\$" } @{ $conditions // [] }) . ']::text[]';
 			qq{SELECT concat('', string_agg(v::text, ' ')) FROM
 					(SELECT * FROM gpuvec_verify_index('$index') $which LIMIT 20) AS v;
 				SELECT format('%1\$s rows, %1\$s distinct', count(*)) FROM $table WHERE e IS NOT NULL;
 				SELECT complete('$table', '$operator', $dims);}
 			  . ($exact ? "SELECT inexact('$table', '$operator', $dims, 10, 10);" : '')
+			  . ($conditions ? "SELECT 'missing: ' || missing_in_lists($missing);" : '')
 		} @$indexes);
 
 	for (@$indexes)
 	{
-		my ($index, $table, $operator) = @$_;
+		my ($index, $table, $operator, undef, $conditions) = @$_;
 		my ($problems, $rows, $found, $inexact) = splice @told, 0, 3 + $exact;
+		my ($missing) = $conditions ? splice(@told, 0, 1) : ();
 
 		is($problems, '', "$what: $index is sound");
 		is($found, $rows, "$what: $operator finds each row of $table once");
 		is($inexact, '0', "$what: $operator on $table with all lists is exact") if $exact;
+		is($missing, 'missing: ', "$what: $table has the rows of conditions on keys") if $conditions;
 	}
 	return;
 }

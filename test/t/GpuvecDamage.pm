@@ -131,6 +131,10 @@ sub meet
 			  . " ORDER BY v <-> vec(17) LIMIT 500) q" ],
 		[ 'verify', $verify ],
 		[ 'info', "SELECT advice FROM gpuvec_index_info('${table}_v')" ],
+		$table eq 'keyed' ? [ 'conditions',
+			"SET gpuvec.probes = 4;\nSET gpuvec.max_probes = 4;\nSET gpuvec.candidates = 5000;\n"
+			  . "SELECT count(*) FROM (SELECT id FROM $table WHERE id > 1000 AND name = 'n3'"
+			  . " ORDER BY v <-> vec(17)) q" ] : (),
 		[ 'insert', "BEGIN; INSERT INTO $table VALUES (0, vec(3)); ROLLBACK" ],
 		[ 'vacuum',
 			"DELETE FROM $table WHERE id % 50 = 7; VACUUM $table" ],

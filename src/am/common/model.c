@@ -122,3 +122,16 @@ IvfpqModelLoad(Relation index, const IvfpqMetaData *meta)
 	set_pointers(model);
 	return model;
 }
+
+/*
+ * ERROR unless blocks have the keys that the index's columns are: images would
+ * be read where none are.
+ */
+void
+IvfpqModelCheckKeys(Relation index, const IvfpqModel *model,
+					const IvfpqKeyForm *columns)
+{
+	if (!IvfpqMetaHasKeys(&model->meta, columns))
+		IvfpqCorrupted(index, IVFPQ_METAPAGE,
+					   "its keys are not those of its columns");
+}

@@ -20,5 +20,7 @@ typedef struct IvfpqModel
 
 extern IvfpqModel *IvfpqModelGet(Relation index);
 extern IvfpqModel *IvfpqModelLoad(Relation index, const IvfpqMetaData *meta);
+extern void IvfpqModelCheckKeys(Relation index, const IvfpqModel *model,
+								const IvfpqKeyForm *columns);
 
 #endif							/* IVFPQ_MODEL_H */

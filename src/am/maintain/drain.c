@@ -124,7 +124,7 @@ IvfpqDrain(Relation heap, Relation index, IvfpqTrainResult *result)
 	IvfpqTypeInit(&drain.type, index);
 	IvfpqKeysInit(&drain.keys, index);
 	drain.model = IvfpqModelGet(index);
-	IvfpqCheckKeys(index, drain.model, &drain.keys);
+	IvfpqModelCheckKeys(index, drain.model, &drain.keys.form);
 	IvfpqPendingOpen(&reader, index, &drain.model->meta);
 	while (IvfpqPendingNext(&reader, &count))
 		drain_page(&drain, &reader, count);

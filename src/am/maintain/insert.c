@@ -92,15 +92,6 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 	}
 }
 
-/* ERROR unless the metapage tells of the keys that the index's columns are. */
-void
-IvfpqCheckKeys(Relation index, const IvfpqModel *model, const IvfpqKeys *keys)
-{
-	if (!IvfpqMetaHasKeys(&model->meta, &keys->form))
-		IvfpqCorrupted(index, IVFPQ_METAPAGE,
-					   "its keys are not those of its columns");
-}
-
 /* Images of the keys of a row that was fetched. */
 void
 IvfpqFetchedKeys(IvfpqKeys *keys, IvfpqMeasure *rows, IvfpqKeyImages *images)
@@ -167,7 +158,7 @@ insert_row(Relation heap, Relation index, const Datum *values,
 		float	   *vector = palloc(dims * sizeof(float));
 
 		IvfpqKeysInit(&keys, index);
-		IvfpqCheckKeys(index, model, &keys);
+		IvfpqModelCheckKeys(index, model, &keys.form);
 		IvfpqKeysMake(&keys, values, isnull, &images);
 		gv_transform(&model->gv, raw, 1, vector);
 		IvfpqInsertCopies(index, model, vector,

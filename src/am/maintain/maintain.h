@@ -25,8 +25,6 @@ extern void IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 							  const float *vector, bool boundable,
 							  ItemPointer tid, const IvfpqKeyImages *keys,
 							  const IvfpqPendingPlace *pending);
-extern void IvfpqCheckKeys(Relation index, const IvfpqModel *model,
-						   const IvfpqKeys *keys);
 extern void IvfpqFetchedKeys(IvfpqKeys *keys, IvfpqMeasure *rows,
 							 IvfpqKeyImages *images);
 

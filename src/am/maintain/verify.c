@@ -49,7 +49,8 @@ typedef struct Verify
 	Relation	index;
 	ReturnSetInfo *result;
 	IvfpqType	type;
-	int			dims;			/* that all rows should have; 0 = they do */
+	int			dims;			/* that all rows should have; 0 = any */
+	bool		dims_checked;	/* of all rows, when they came */
 	bool		mirror;			/* compare gpuvecd's mirror, too */
 	IvfpqMetaData meta;			/* as it was checked */
 	bool		damaged;		/* an error was reported */
@@ -268,7 +269,10 @@ check_pages(Verify *verify, Snapshot snapshot, bool valid)
 	return true;
 }
 
-/* A row has other dimensions than the index: queries leave it out. */
+/*
+ * A row has other dimensions than the index: queries leave it out, or fail
+ * where the metapage says that there is none.
+ */
 static void
 report_dims(Verify *verify, Datum value, ItemPointer tid)
 {
@@ -281,7 +285,8 @@ report_dims(Verify *verify, Datum value, ItemPointer tid)
 					   ItemPointerGetOffsetNumber(tid),
 					   RelationGetRelationName(verify->heap), dims,
 					   verify->dims);
-	report(verify, false, InvalidBlockNumber, IVFPQ_NO_LIST, problem);
+	report(verify, verify->dims_checked, InvalidBlockNumber, IVFPQ_NO_LIST,
+		   problem);
 }
 
 /* Called for every visible row that the index's predicate admits. */
@@ -461,8 +466,9 @@ verify_index(Verify *verify)
 		check_pages(verify, snapshot, valid) && valid)
 	{
 		IvfpqMetaRead(verify->index, &meta);
-		if (!(meta.dims_flags & IVFPQ_DIMS_CHECKED))
-			verify->dims = IvfpqRowDims(verify->heap, verify->index, &meta);
+		verify->dims_checked = (meta.dims_flags & IVFPQ_DIMS_CHECKED) != 0;
+		verify->dims = verify->dims_checked ? meta.dims :
+			IvfpqRowDims(verify->heap, verify->index, &meta);
 		read_table(verify, snapshot);
 		compare_rows(verify);
 		IvfpqVerifyKeysCompare(&verify->keys, report_keys, verify);

@@ -35,6 +35,7 @@ IvfpqScanBeginKeys(IndexScanDesc scan)
 	if (!state->asks_keys)
 		return true;
 	IvfpqKeysInit(&state->keys, state->index);
+	IvfpqModelCheckKeys(state->index, state->model, &state->keys.form);
 	IvfpqKeyTestsMake(&state->tests, &state->keys, scan->keyData,
 					  scan->numberOfKeys);
 	if (state->filter != NULL)

@@ -200,7 +200,10 @@ IvfpqSearchNearest(IvfpqSearch *search, int probes)
 					  &search->lists);
 }
 
-/* The copies in the `probes` nearest lists. */
+/*
+ * The copies in the `probes` nearest lists, dead ones included: no search finds
+ * more, even where damage has the number of these wrong.
+ */
 int64
 IvfpqSearchCount(IvfpqSearch *search, int probes)
 {
@@ -212,7 +215,7 @@ IvfpqSearchCount(IvfpqSearch *search, int probes)
 	IvfpqListEntriesRead(search->index, &search->model->meta,
 						 search->lists.ids, search->lists.count, entries);
 	for (int i = 0; i < search->lists.count; i++)
-		copies += (int64) entries[i].nitems - entries[i].ndead;
+		copies += entries[i].nitems;
 	pfree(entries);
 	return copies;
 }

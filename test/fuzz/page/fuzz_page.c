@@ -25,6 +25,7 @@
 /* Beyond these a scan asks how many copies there are. */
 #define MOST_CANDIDATES 1000
 
+static int	sample;
 static bool found_error;
 
 /* Of what was read, so that it is. */
@@ -49,7 +50,19 @@ static struct
 	int			ncopies;
 	ItemPointerData records[MOST_PAGES][BLCKSZ / 18];
 	int			nrecords[MOST_PAGES];
+	bool		other_keys;		/* than the row's, of some copy */
 }			told;
+
+/* What IvfpqFound.keys is of a row's copies. */
+static uint64
+keys_of_row(int row)
+{
+	const IvfpqKeyForm *form = sample_form(sample);
+	IvfpqKeyImages images;
+
+	sample_images(sample, row, &images);
+	return form->nkeys > 0 ? IvfpqKeyImagesDigest(form, &images) : 0;
+}
 
 static void
 note_entries(void *arg, const IvfpqFound *found, int64 n)
@@ -59,7 +72,11 @@ note_entries(void *arg, const IvfpqFound *found, int64 n)
 		int			row = sample_row(&found[i].tid);
 
 		if (row < NEW_ROW)
+		{
 			told.places[row][found[i].place]++;
+			told.other_keys |= found[i].place != IVFPQ_PENDING &&
+				found[i].keys != keys_of_row(row);
+		}
 		if (ItemPointerIsValid(&found[i].refine) &&
 			told.ncopies < (int) lengthof(told.copies))
 			told.copies[told.ncopies++] = found[i];
@@ -132,6 +149,7 @@ check_index(void *arg)
 	if (!IvfpqCheckMeta(&checker, GV_L2))
 		return;
 	IvfpqCheckModel(&checker);
+	found_error |= !IvfpqMetaHasKeys(&checker.meta, sample_form(sample));
 	IvfpqCheckPending(&checker, false);
 	for (int list = 0; list < checker.meta.nlists; list++)
 		(void) IvfpqCheckList(&checker, list, false);
@@ -140,7 +158,7 @@ check_index(void *arg)
 		IvfpqCheckRecordChain(&checker);
 	IvfpqMetaRead(&backend_index, &meta);
 	found_error |= !rows_are_whole(*nrows, checker.meta.copies) ||
-		!records_are_whole();
+		!records_are_whole() || told.other_keys;
 }
 
 /* ---- readers */
@@ -221,9 +239,6 @@ search_index(void *arg)
 
 /* ---- writers */
 
-/* Of rows that are added, should the metapage come to have keys. */
-static const IvfpqKeyImages images = {{0}, 0};
-
 /* BackendAct: a row with a list, as INSERT and draining bring it. */
 static void
 insert_row(void *arg)
@@ -233,6 +248,7 @@ insert_row(void *arg)
 	int			dims = model->meta.dims;
 	ItemPointerData tid = sample_tid(NEW_ROW);
 	float	   *vector = palloc(Max(dims, 1) * sizeof(float));
+	IvfpqKeyImages images;
 
 	if (model->meta.nlists == 0)
 	{
@@ -240,6 +256,7 @@ insert_row(void *arg)
 		return;
 	}
 	sample_vector(dims, NEW_ROW, vector);
+	sample_images(sample, NEW_ROW, &images);
 	IvfpqInsertCopies(&backend_index, model, vector, true, &tid, &images, place);
 }
 
@@ -250,6 +267,7 @@ drain_row(void *arg)
 	IvfpqMetaData meta;
 	IvfpqPendingReader reader;
 	IvfpqModel *model;
+	IvfpqKeyImages images;
 	float	   *vector;
 	int			count;
 
@@ -260,6 +278,7 @@ drain_row(void *arg)
 		model = IvfpqModelGet(&backend_index);
 		vector = palloc(meta.dims * sizeof(float));
 		sample_vector(meta.dims, NEW_ROW, vector);
+		sample_images(sample, sample_row(&reader.tids[0]), &images);
 		IvfpqInsertCopies(&backend_index, model, vector, true,
 						  &reader.tids[0], &images, &reader.place);
 		IvfpqPendingSetOdd(&backend_index, &reader.place, count - 1);
@@ -337,10 +356,14 @@ static void
 meet(const char *name, int nrows)
 {
 	bool		sound = is_sound(nrows);
+	Conditions	conditions = {sample, sound};
 
 	act(name, sound, "reading pending rows", read_pending);
 	act(name, sound, "reading lists", read_lists);
 	act(name, sound, "search", search_index);
+	if (!backend_try("search under conditions", search_conditions,
+					 &conditions) && sound)
+		FAULT("%s: sound, but conditions fail: %s", name, backend_error);
 	act(name, sound, "insert", insert_row);
 	act(name, sound, "drain", drain_row);
 	act(name, sound, "vacuum", vacuum_index);
@@ -381,7 +404,6 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	Damage		damages[MOST_DAMAGES];
 	int			n;
-	int			sample;
 
 	if (size == 0)
 		return 0;
@@ -403,7 +425,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 void
 fuzz_seeds(FuzzKeep keep)
 {
-	for (int sample = 0; sample < NSAMPLES; sample++)
+	for (sample = 0; sample < NSAMPLES; sample++)
 	{
 		uint8		input[1 + NDAMAGES * sizeof(Damage)];
 		char		name[32];

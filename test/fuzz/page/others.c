@@ -32,6 +32,11 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity)
 }
 
 void
+IvfpqSearchAlone(IvfpqSearch *search, const char *reason)
+{
+}
+
+void
 IvfpqAskForWorker(IndexVacuumInfo *info)
 {
 }

@@ -24,15 +24,20 @@ typedef struct Kind
 	int			refine;			/* IvfpqRefine */
 	int			nrows;
 	int			npending;
+	IvfpqKeyForm keys;
 }			Kind;
 
 static const Kind kinds[NSAMPLES] = {
-	{"pending", 6, 6, 0, 0, 0, 1, 0, 0, 3000},
-	{"lists", 6, 6, 5, 4, 2, 2, 0, 300, 10},
-	{"refined", 6, 6, 5, 4, 2, 2, 1, 300, 10},
-	{"parts", 6, 500, 490, 2, 1, 1, 0, 80, 0},
-	{"refined parts", 6, 600, 500, 3, 2, 2, 1, 60, 3},
-	{"version 5", 5, 9, 6, 5, 2, 1, 0, 200, 0},
+	{"pending", 6, 6, 0, 0, 0, 1, 0, 0, 3000, {0}},
+	{"lists", 6, 6, 5, 4, 2, 2, 0, 300, 10, {0}},
+	{"refined", 6, 6, 5, 4, 2, 2, 1, 300, 10, {0}},
+	{"parts", 6, 500, 490, 2, 1, 1, 0, 80, 0, {0}},
+	{"refined parts", 6, 600, 500, 3, 2, 2, 1, 60, 3, {0}},
+	{"version 5", 5, 9, 6, 5, 2, 1, 0, 200, 0, {0}},
+	{"keys", 6, 6, 5, 4, 2, 2, 0, 300, 10, {3,
+		{IVFPQ_KEY_ORDERED, IVFPQ_KEY_HASH, IVFPQ_KEY_SIGNATURE}, {2, 4, 8}}},
+	{"refined parts with keys", 6, 500, 450, 3, 2, 2, 1, 60, 3, {2,
+		{IVFPQ_KEY_ORDERED, IVFPQ_KEY_ORDERED}, {8, 1}}},
 };
 
 /* A sample's pages. */
@@ -52,6 +57,44 @@ int
 sample_rows(int sample)
 {
 	return kinds[sample].nrows + kinds[sample].npending;
+}
+
+int
+sample_placed(int sample)
+{
+	return kinds[sample].nrows;
+}
+
+const IvfpqKeyForm *
+sample_form(int sample)
+{
+	return &kinds[sample].keys;
+}
+
+/* A row's keys: one of them may be NULL, and several rows have the same. */
+static void
+make_images(const IvfpqKeyForm *form, int row, IvfpqKeyImages *images)
+{
+	uint64		number = (uint64) row % 50;
+
+	memset(images, 0, sizeof(*images));
+	for (int k = 0; k < form->nkeys; k++)
+	{
+		if (row % 7 == k)
+			images->nulls |= 1U << k;
+		else if (form->kind[k] == IVFPQ_KEY_ORDERED)
+			images->image[k] = number << (8 * form->width[k] - 6);
+		else if (form->kind[k] == IVFPQ_KEY_HASH)
+			images->image[k] = (uint32) number * 2654435761u;
+		else
+			images->image[k] = UINT64CONST(1) << number | UINT64CONST(1) << 60;
+	}
+}
+
+void
+sample_images(int sample, int row, IvfpqKeyImages *images)
+{
+	make_images(&kinds[sample].keys, row, images);
 }
 
 /* Some of 20 clusters. */
@@ -171,10 +214,9 @@ static void
 write_index(void *arg)
 {
 	const		Kind *kind = arg;
-	const IvfpqKeyForm no_keys = {0};
 	IvfpqMetaData meta;
 
-	IvfpqMetaInit(&meta, GV_L2, kind->dims, &no_keys);
+	IvfpqMetaInit(&meta, GV_L2, kind->dims, &kind->keys);
 	IvfpqMetaCreate(&backend_index, MAIN_FORKNUM, &meta);
 	/* pending rows come before the index is trained */
 	for (int row = 0; row < kind->npending; row++)
@@ -196,10 +238,12 @@ write_index(void *arg)
 		{
 			float	   *vector = vectors(kind->dims, 1);
 			ItemPointerData tid = sample_tid(row);
+			IvfpqKeyImages images;
 
 			sample_vector(kind->dims, row, vector);
+			make_images(&kind->keys, row, &images);
 			IvfpqInsertCopies(&backend_index, model, vector, true, &tid,
-							  NULL, NULL);
+							  &images, NULL);
 		}
 	}
 	if (kind->version < IVFPQ_VERSION)

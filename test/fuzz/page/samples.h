@@ -10,18 +10,33 @@
 
 #include "page/page.h"
 
-#define NSAMPLES	6
+#define NSAMPLES	8
 
 /* A row's vector; all rows of an index differ. */
 extern void sample_vector(int dims, int row, float *vector);
 extern ItemPointerData sample_tid(int row);
 extern int	sample_row(const ItemPointerData *tid);
+extern void sample_images(int sample, int row, IvfpqKeyImages *images);
 
 /* Put a sample's pages where the session finds its index. */
 extern void sample_open(int sample);
 extern void sample_close(void);
 extern const char *sample_name(int sample);
 extern int	sample_rows(int sample);
+extern int	sample_placed(int sample);	/* of these, the first, in lists */
+extern const IvfpqKeyForm *sample_form(int sample);
+
+/*
+ * conditions.c.  BackendAct: search under conditions on keys; arg:
+ * Conditions.
+ */
+typedef struct Conditions
+{
+	int			sample;
+	bool		sound;			/* rows found have to be those that fulfil it */
+} Conditions;
+
+extern void search_conditions(void *arg);
 
 /* One change of an index's pages. */
 typedef enum DamageKind
