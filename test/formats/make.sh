@@ -1,18 +1,18 @@
 #!/bin/bash
 # Makes the fixture of an on-disk format with the code of this tree.
 #
-# usage: test/formats/make.sh VERSION
+# usage: test/formats/make.sh FOLDER
 #
-# Runs the statements in test/formats/VERSION on a cluster of its own, stops
+# Runs the statements in test/formats/FOLDER on a cluster of its own, stops
 # it, and writes the files of the indexes, main forks and free space maps, to
-# test/formats/VERSION/files.tar.xz: without what depends on the cluster, LSNs
+# test/formats/FOLDER/files.tar.xz: without what depends on the cluster, LSNs
 # and checksums of pages.  A fixture is made once, by the code that introduced
 # the format, and never again.
 set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-FORMAT=${1:?usage: test/formats/make.sh VERSION}
+FORMAT=${1:?usage: test/formats/make.sh FOLDER}
 FOLDER=$GV_ROOT/test/formats/$FORMAT
 [ ! -e "$FOLDER/files.tar.xz" ] || gv_die "$FOLDER/files.tar.xz is there already"
 

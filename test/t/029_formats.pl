@@ -1,5 +1,7 @@
-# Indexes of every on-disk format that gpuvec ever wrote: it reads, searches,
-# inserts, vacuums, trains and recovers them.
+# Indexes of every on-disk format that gpuvec ever wrote, without keys and with
+# them: it reads, searches, verifies, inserts, vacuums, trains, recovers and
+# rebuilds them; with their free space maps and without, on pages without
+# checksums and with them.
 #
 # The tables are made by the statements that made the fixture's (see
 # test/formats/README), with indexes that take no part in it; then the fixture's
@@ -20,23 +22,90 @@ plan skip_all => 'the fixtures are of little-endian machines'
 
 my $formats = "$FindBin::RealBin/../formats";
 
-# Trained indexes: table, operator, dimensions.
-my @trained = (
+# Trained indexes of a fixture, which are called like its tables: table,
+# operator, dimensions.
+my @without_keys = (
 	[ 'refined', '<->', 16 ],
 	[ 'cosine', '<=>', 16 ],
 	[ 'wide', '<#>', 1100 ],
 	[ 'inplace', '<->', 8 ]);
-my @indexes = map { "$_->[0]_e" } @trained, ['untrained'];
+my @with_keys = (
+	[ 'ordered', '<->', 16 ],
+	[ 'hashed', '<->', 16 ],
+	[ 'sets', '<=>', 16 ],
+	[ 'wide', '<#>', 1100 ],
+	[ 'inplace', '<->', 8 ]);
+my %trained = ('5' => \@without_keys, '6' => \@without_keys, '6-keys' => \@with_keys);
 
-# Run some of a format's statements.
+# What is asked of keys: one condition on each, and some of several.
+my %conditions = (
+	ordered => [
+		'flag', 'small BETWEEN -20 AND 30::int8', 'tenant IN (3, 5, 90)', 'tenant IS NULL',
+		'big > 2147483648000', q{score = 'NaN'}, 'score < 2.5::float4', 'price <= 8',
+		'price IS NULL', q{created >= '1972-01-01Z' AND created < '1972-02-01Z'},
+		q{NOT flag AND tenant > 8 AND small < 0} ],
+	hashed => [
+		q{day < '2000-01-05'}, 'owner = 7', q{feeling = 'good'}, q{feeling < 'good'}, 'feeling IS NULL',
+		q{key = md5('17')::uuid}, q{name = ANY ('{n5,n6,none}')}, 'name IS NULL',
+		q{bytes = decode(md5('3'), 'hex')}, q{host = '10.0.0.33'}, q{name = 'n7' AND feeling <> 'bad' AND day > '2000-01-20'} ],
+	sets => [
+		q{tags && '{4,104}'}, q{tags @> '{4,104}'}, q{words @> '{w3}'}, 'words IS NULL',
+		q{doc @> '{"a": 2}'}, q{doc @> '{"b": {"c": [7]}}'}, q{code = '12'}, q{label = 'v4'}, 'weight > 14.5',
+		q{at < '2000-01-03'}, q{label IN ('v1', 'v2') AND tags && '{1,2,3}'} ],
+	wide => [ 'tenant = 2', 'tenant IS NULL' ],
+	inplace => [ 'tenant = 2', 'tenant IS NULL' ],
+	untrained => [ 'tenant = 2', 'tenant IS NULL' ]);
+
+# Those whose answers, with all lists, are not those of a sort, or for which the
+# index is not asked.
+my $WRONG_CONDITIONS = q{
+CREATE FUNCTION wrong_conditions(tab regclass, operator text, dims int, conditions text[])
+RETURNS SETOF text
+LANGUAGE plpgsql SET gpuvec.probes = 16777216 SET gpuvec.candidates = 1000000
+SET gpuvec.max_probes = 16777216 SET enable_seqscan = off SET enable_sort = off AS $$
+DECLARE
+	condition text;
+	statement text;
+	plan text;
+	line text;
+	same bool;
+BEGIN
+	FOREACH condition IN ARRAY conditions LOOP
+		statement = format('SELECT id FROM %s WHERE %s ORDER BY e %s %L LIMIT 20',
+			tab, condition, operator, fixture(7919, dims));
+		plan = '';
+		FOR line IN EXECUTE 'EXPLAIN (COSTS OFF) ' || statement LOOP
+			plan = plan || line;
+		END LOOP;
+		EXECUTE format('SELECT (SELECT array_agg(d) FROM (SELECT e %1$s %2$L AS d FROM %3$s
+				WHERE %4$s ORDER BY e %1$s %2$L LIMIT 20) AS x)
+			IS NOT DISTINCT FROM (SELECT array_agg(d) FROM (SELECT (e %1$s %2$L) + 0 AS d
+				FROM %3$s WHERE (%4$s) IS TRUE AND e IS NOT NULL ORDER BY 1 LIMIT 20) AS y)',
+			operator, fixture(7919, dims), tab, condition) INTO same;
+		IF NOT same OR plan NOT LIKE '%Index Cond%' THEN
+			RETURN NEXT format('%s, %s: %s', condition, same, plan);
+		END IF;
+	END LOOP;
+END
+$$};
+
+# Run some of a fixture's statements.
 sub run_parts
 {
-	my ($node, $format, @parts) = @_;
+	my ($node, $fixture, @parts) = @_;
 
 	$node->safe_psql('postgres',
 		join "\n", 'SET client_min_messages = warning;',
-		map { slurp_file("$formats/$format/$_.sql") } @parts);
+		map { slurp_file("$formats/$fixture/$_.sql") } @parts);
 	return;
+}
+
+# The names of a fixture's indexes.
+sub indexes_of
+{
+	my ($fixture) = @_;
+
+	return map { "${_}_e" } map({ $_->[0] } @{ $trained{$fixture} }), 'untrained';
 }
 
 # Let the indexes take part in what happens to their tables, or not; a VACUUM
@@ -52,11 +121,12 @@ sub set_ready
 	return;
 }
 
-# A server whose indexes are the fixture's.
+# A server whose indexes are the fixture's; with the option bare they have no
+# free space maps, and all pages get checksums.
 sub open_format
 {
-	my ($format) = @_;
-	my $node = PostgreSQL::Test::Cluster->new("format$format");
+	my ($fixture, %options) = @_;
+	my $node = PostgreSQL::Test::Cluster->new('format' . ($options{bare} ? 'bare' : '') . $fixture);
 	my $files = PostgreSQL::Test::Utils::tempdir();
 
 	# the fixture's pages have no checksums, which are the default from 18 on
@@ -64,29 +134,29 @@ sub open_format
 	# no worker trains what is to stay untrained
 	$node->append_conf('postgresql.conf',
 		"autovacuum = off\njit = off\nmax_worker_processes = 0\n"
-		  . "max_logical_replication_workers = 0\n");
+		  . "max_logical_replication_workers = 0\ntimezone = 'UTC'\n");
 	$node->start;
 	load_gpuvec($node);
-	run_parts($node, $format, 'tables', 'indexes');
+	$node->safe_psql('postgres', $WRONG_CONDITIONS);
+	run_parts($node, $fixture, 'tables', 'indexes');
 	set_ready($node, 'false');
-	run_parts($node, $format, 'rows', 'changes', 'deletes');
+	run_parts($node, $fixture, 'rows', 'changes', 'deletes');
 	set_ready($node, 'true');
 
 	my %path = map { $_ => $node->data_dir . '/'
-		  . $node->safe_psql('postgres', "SELECT pg_relation_filepath('$_')") } @indexes;
+		  . $node->safe_psql('postgres', "SELECT pg_relation_filepath('$_')") } indexes_of($fixture);
 	$node->stop;
-	system_or_bail('sh', '-c', "xz -dc '$formats/$format/files.tar.xz' | tar -C '$files' -xf -");
-	for my $index (@indexes)
+	system_or_bail('sh', '-c', "xz -dc '$formats/$fixture/files.tar.xz' | tar -C '$files' -xf -");
+	for my $index (keys %path)
 	{
 		unlink glob "$path{$index}_*";
-		for my $fork ('', '_fsm')
+		for my $fork ('', $options{bare} ? () : '_fsm')
 		{
 			next unless -e "$files/$index$fork";
-			open my $out, '>:raw', "$path{$index}$fork" or die "$index: $!";
-			print $out slurp_file("$files/$index$fork");
-			close $out or die "$index: $!";
+			write_bytes("$path{$index}$fork", slurp_bytes("$files/$index$fork"));
 		}
 	}
+	system_or_bail('pg_checksums', '--enable', '--no-sync', '-D', $node->data_dir) if $options{bare};
 	$node->start;
 	return $node;
 }
@@ -118,9 +188,23 @@ sub version_of
 
 sub test_trained
 {
-	my ($node, $what) = @_;
+	my ($node, $fixture, $what) = @_;
 
-	are_whole($node, $what, [ map { [ "$_->[0]_e", @$_ ] } @trained ]);
+	are_whole($node, $what, [ map { [ "$_->[0]_e", @$_ ] } @{ $trained{$fixture} } ]);
+	test_conditions($node, $what, @$_) for @{ $trained{$fixture} };
+	return;
+}
+
+# Conditions on the keys of a table's index, if it has some.
+sub test_conditions
+{
+	my ($node, $what, $table, $operator, $dims) = @_;
+	my $keys = $node->safe_psql('postgres', "SELECT indnkeyatts > 1 FROM pg_index WHERE indexrelid = '${table}_e'::regclass");
+
+	return if $keys eq 'f';
+	is( $node->safe_psql('postgres', "SELECT wrong_conditions('$table', '$operator', $dims, ARRAY["
+			  . join(', ', map { "\$c\$$_\$c\$" } @{ $conditions{$table} }) . '])'),
+		'', "$what: conditions on keys of $table");
 	return;
 }
 
@@ -158,7 +242,7 @@ sub test_odd
 # a worker that says what stays pending, and mended.
 sub test_untrained
 {
-	my ($node, $format, $what) = @_;
+	my ($node, $what) = @_;
 	my $stays = qr/LOG:  gpuvec: 2 rows of index "public.untrained_e" stay pending/;
 	my $idle = q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'gpuvec training'};
 
@@ -172,7 +256,7 @@ sub test_untrained
 	$node->start;
 	$node->safe_psql('postgres', 'DELETE FROM untrained WHERE id % 10 = 4; VACUUM (INDEX_CLEANUP ON) untrained');
 	test_odd($node, "$what, vacuumed");
-	is(version_of($node, 'untrained_e'), $format, "$what: untrained_e still is of it");
+	is(version_of($node, 'untrained_e'), '5', "$what: untrained_e still is of it");
 
 	$node->append_conf('postgresql.conf', 'max_worker_processes = 8');
 	$node->restart;
@@ -203,7 +287,7 @@ sub test_untrained
 # Version 5 knew what the first 100 rows take, and no recall above .99.
 sub test_calibration
 {
-	my ($node, $format, $what) = @_;
+	my ($node, $what) = @_;
 	my $targets = q{SELECT count(*), max(k), max(recall) <= 0.99, min(probes) > 0 FROM gpuvec_calibration('refined_e')};
 
 	is($node->safe_psql('postgres', $targets), '10|100|t|t', "$what: its targets");
@@ -219,24 +303,37 @@ sub test_calibration
 	is($node->safe_psql('postgres', q{SELECT max(k) FROM gpuvec_calibration('refined_e')}), '300', "$what: calibrated");
 	is($node->safe_psql('postgres', q{SELECT advice FROM gpuvec_index_info('refined_e')}), '', "$what: ... as advised");
 	is(version_of($node, 'refined_e'), '6', "$what: ... which makes it one of today's");
-	test_trained($node, "$what, calibrated");
+	test_trained($node, '5', "$what, calibrated");
 	return;
 }
 
-for my $format (map { /(\d+)$/ } sort glob "$formats/[0-9]*")
+# An untrained index with keys answers, takes rows, is vacuumed and trained.
+sub test_untrained_keys
 {
-	my $node = open_format($format);
-	my $what = "format $format";
+	my ($node, $what) = @_;
+	my @untrained = ('untrained', '<->', 4);
 
-	is(version_of($node, $_), $format, "$what: $_ is of it") for @indexes;
-	test_trained($node, $what);
+	are_whole($node, $what, [ [ 'untrained_e', @untrained ] ]);
+	test_conditions($node, $what, @untrained);
+	$node->safe_psql('postgres', q{INSERT INTO untrained SELECT g, fixture(g, 4) FROM generate_series(5001, 5100) AS g;
+		DELETE FROM untrained WHERE id % 10 = 4; VACUUM (INDEX_CLEANUP ON) untrained;
+		SELECT gpuvec_train('untrained_e')});
+	like($node->safe_psql('postgres', q{SELECT lists, pending FROM gpuvec_index_info('untrained_e')}),
+		qr/^[1-9]\d*\|0$/, "$what: untrained_e is trained");
+	are_whole($node, "$what, trained", [ [ 'untrained_e', @untrained ] ]);
+	test_conditions($node, "$what, trained", @untrained);
+	return;
+}
 
-	for (@trained)
+# Rows come and go in all trained tables.
+sub change
+{
+	my ($node, $fixture) = @_;
+
+	for (@{ $trained{$fixture} })
 	{
-		my ($table, $operator, $dims) = @$_;
+		my ($table, undef, $dims) = @$_;
 
-		like( $node->safe_psql('postgres', "SELECT recall > 0.85 FROM gpuvec_recall('${table}_e', 10, 50)"),
-			qr/^t$/, "$what: recall of ${table}_e");
 		$node->safe_psql(
 			'postgres', qq{
 			INSERT INTO $table SELECT g, fixture(g, $dims) FROM generate_series(10001, 10200) AS g;
@@ -245,18 +342,44 @@ for my $format (map { /(\d+)$/ } sort glob "$formats/[0-9]*")
 			INSERT INTO $table SELECT g, fixture(g, $dims) FROM generate_series(10201, 10300) AS g;
 		});
 	}
-	test_trained($node, "$what, changed");
+	return;
+}
+
+for my $fixture (map { /([^\/]+)$/ } sort glob "$formats/[0-9]*")
+{
+	my ($format) = $fixture =~ /^(\d+)/;
+	my $node = open_format($fixture);
+	my $what = "format $fixture";
+
+	is(version_of($node, $_), $format, "$what: $_ is of it") for indexes_of($fixture);
+	test_trained($node, $fixture, $what);
+	like( $node->safe_psql('postgres', "SELECT recall > 0.85 FROM gpuvec_recall('$_->[0]_e', 10, 50)"),
+		qr/^t$/, "$what: recall of $_->[0]_e")
+	  for @{ $trained{$fixture} };
+	change($node, $fixture);
+	test_trained($node, $fixture, "$what, changed");
 	$node->stop('immediate');
 	$node->start;
-	test_trained($node, "$what, after a crash");
-	is(version_of($node, $_), $format, "$what: $_ still is of it") for @indexes;
+	test_trained($node, $fixture, "$what, after a crash");
+	is(version_of($node, $_), $format, "$what: $_ still is of it") for indexes_of($fixture);
 
-	test_calibration($node, $format, $what) if $format == 5;
+	test_calibration($node, $what) if $format == 5;
 	$node->safe_psql('postgres', "SET client_min_messages = error; REINDEX INDEX $_->[0]_e")
-	  for @trained;
-	test_trained($node, "$what, rebuilt");
-	test_untrained($node, $format, $what) if $format == 5;
+	  for @{ $trained{$fixture} };
+	test_trained($node, $fixture, "$what, rebuilt");
+	test_untrained($node, $what) if $format == 5;
+	test_untrained_keys($node, $what) if $fixture eq '6-keys';
 	$node->stop;
+
+	# without free space maps, with checksums
+	$node = open_format($fixture, bare => 1);
+	$what = "format $fixture, bare";
+	is($node->safe_psql('postgres', 'SHOW data_checksums'), 'on', "$what: there are checksums");
+	test_trained($node, $fixture, $what);
+	change($node, $fixture);
+	test_trained($node, $fixture, "$what, changed");
+	$node->stop;
+	$node->command_ok([ 'pg_checksums', '--check', '-D', $node->data_dir ], "$what: all of them are right");
 }
 
 done_testing();
