@@ -112,8 +112,10 @@ endif
 gpu/objects: FORCE
 	@echo "$(CUDA_OBJS)" | cmp -s - $@ || echo "$(CUDA_OBJS)" >$@
 .PHONY: FORCE
-src/server/gpuvecd.o: override CPPFLAGS += -DGPUVEC_RELEASE='"$(release)"' \
-	$(if $(CUDA_OBJS),-DGV_HAVE_CUDA)
+src/am/gpuvec.o src/server/gpuvecd.o: override CPPFLAGS += \
+	-DGPUVEC_RELEASE='"$(release)"'
+src/am/gpuvec.o src/server/gpuvecd.o: gpuvec.control
+src/server/gpuvecd.o: override CPPFLAGS += $(if $(CUDA_OBJS),-DGV_HAVE_CUDA)
 
 # Code for each architecture, and of the newest what later cards can compile,
 # unless that is 90a, which is for itself.

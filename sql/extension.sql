@@ -8,6 +8,8 @@ RESET client_min_messages;
 
 SELECT extname, extversion, extrelocatable, extnamespace::regnamespace
 FROM pg_extension WHERE extname = 'gpuvec';
+-- both extensions have one version
+SELECT DISTINCT default_version FROM pg_available_extensions WHERE name LIKE 'gpuvec%';
 
 -- every object a user meets has a comment; the row types of views, which
 -- later servers count as the extension's, are not met
@@ -85,6 +87,7 @@ SELECT lists, rows, advice FROM gpuvec_index_info('ext_e');
 CREATE INDEX ext_keys ON ext USING gpuivfpq (e, id);
 ALTER EXTENSION gpuvec UPDATE TO '0.5.0';
 SELECT lists, rows, keys FROM gpuvec_index_info('ext_e');
+ALTER EXTENSION gpuvec UPDATE TO '1.0.0';
 CREATE INDEX ext_keys ON ext USING gpuivfpq (e, id);
 SET enable_seqscan = off;
 SELECT id FROM ext WHERE id < 3 ORDER BY e <-> '{0,0,0}';

@@ -17,7 +17,7 @@
 #include "page/stoppoint.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
-PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = "0.5.0");
+PG_MODULE_MAGIC_EXT(.name = "gpuvec", .version = GPUVEC_RELEASE);
 #else
 PG_MODULE_MAGIC;
 #endif
