@@ -115,7 +115,9 @@ SET gpuvec.scan_order = relaxed;
 SELECT number, asked(condition, 100000) FROM conditions ORDER BY number;
 RESET gpuvec.probes;
 
--- the searches that few rows fulfil end in one pass over the lists
+-- the searches that few rows fulfil end in one pass over the lists, by the
+-- session's engine (gpuvecd reads lists again)
+SET gpuvec.engine = cpu;
 SELECT count(*) FROM (SELECT id FROM items WHERE size BETWEEN 50 AND 52
 	ORDER BY v <-> '{1,2,3,4,5,6,7,8}' LIMIT 10) AS s;
 SELECT batches, lists, copies > 2000 AS all_copies, measured, given, finished
@@ -136,6 +138,7 @@ SELECT count(*) < 116 AS few, bool_and(free = 3 AND tenant > 20) AS right FROM (
 	ORDER BY v <-> '{1,2,3,4,5,6,7,8}') AS s;
 SELECT lists <= 10 * batches AS few FROM gpuvec_last_scan();
 RESET gpuvec.max_probes;
+RESET gpuvec.engine;
 
 -- a NULL query, and one of rows that were changed, moved and deleted
 SET gpuvec.recall = 1;

@@ -37,7 +37,7 @@ inside() {
 	fi
 	trap 'exit 143' TERM INT HUP
 	gv_as env PATH="$GV_BIN:$PATH" perl -I "$GV_TMP/src/test/soak" \
-		"$GV_TMP/src/test/soak/soak.pl" "$1"
+		-I "$GV_TMP/src/test/t" "$GV_TMP/src/test/soak/soak.pl" "$1"
 }
 
 # Keeps the logs of failed rounds.

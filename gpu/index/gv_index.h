@@ -3,9 +3,9 @@
  *		Mirrors and searches of them on a card.
  *
  * Read search.cu first: it has the steps of a batch in order, table.cu, best.cu,
- * scan.cu or hopperscan.cu, sort.cu and bound.cu; replay.cu launches those of
- * small batches at once.  mirror.cu, records.cu and pool.cu keep what is
- * searched.
+ * scan.cu or hopperscan.cu, sort.cu and bound.cu; parts.cu cuts it into parts,
+ * replay.cu launches the steps of small ones at once.  mirror.cu, records.cu
+ * and pool.cu keep what is searched.
  */
 #ifndef GV_INDEX_H
 #define GV_INDEX_H
@@ -69,6 +69,18 @@ extern bool gv_gpu_hopper_scans(const GvCardModel *card);
 extern GvStatus gv_gpu_hopper_scan(const GvCardModel *card,
 								   const GvBatch *batch,
 								   const GvSearcher *searcher);
+
+/* parts.cu: what a batch is cut into, and where the arrays of a part are */
+extern int32_t gv_gpu_part_of(int32_t n);
+extern int32_t gv_gpu_next_part(const GvSearcher *searcher,
+								const GvMirror *mirror,
+								const GvSearch *searches, int32_t n,
+								GvBatch *batch, bool *small);
+extern void gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
+							  GvSearcher *lane, size_t *in_bytes,
+							  size_t *out_bytes, size_t *work_bytes,
+							  GvBatch *batch);
+extern size_t gv_gpu_found_bytes(int32_t n);
 
 /* search.cu */
 extern GvStatus gv_gpu_searcher(int32_t device, GvSearcher **searcher);

@@ -27,18 +27,6 @@
 #include "gpu/index/gv_index.h"
 #include "gpu/product/gv_product.h"
 
-/* Queries that one part of a batch may have. */
-#define MOST_QUERIES	512
-
-#define COPY_BYTES		((int64_t) (sizeof(float) + sizeof(uint64_t)))
-
-/* Batches from so many queries on go in two parts, and in four, at least. */
-#define TWO_PARTS		32
-#define FOUR_PARTS		256
-
-/* Batches up to here are graphs; beyond, launches cost next to nothing. */
-#define MOST_REPLAYED	64
-
 /* Bytes that one part of a batch may have, of four under way. */
 static GvStatus
 find_most_work(int32_t device, int64_t *most)
@@ -125,195 +113,6 @@ gv_gpu_searcher_drop(GvSearcher *searcher)
 	free(searcher);
 }
 
-/*
- * Point a batch's arrays at memory: in and out follow those of the parts
- * before it, work is every part's of the lane.  With NULL for memory only the
- * sizes count.  What is copied, queries and wanted, probes, hits and bounds,
- * has the same order on both sides.
- */
-static void
-place_batch(const GvCardModel *card, GvSearcher *searcher, GvSearcher *lane,
-			size_t *in_bytes, size_t *out_bytes, size_t *work_bytes,
-			GvBatch *batch)
-{
-	size_t		n = batch->n;
-	char	   *in = (char *) searcher->in.memory;
-	char	   *out = (char *) searcher->out.memory;
-	char	   *work = (char *) lane->d_work.memory;
-	size_t		hit_bytes = n * batch->capacity * sizeof(GvHit);
-	size_t		bound_bytes = card->refine_slots == 0 ? 0 :
-		n * batch->capacity * sizeof(GvBound);
-	size_t		query_bytes = n * card->dims * sizeof(float);
-
-#define PLACE(array, next, bytes) \
-	batch->array = (decltype(batch->array)) ((uintptr_t) next + \
-											 gv_carve(next##_bytes, bytes))
-	PLACE(in_queries, in, query_bytes);
-	PLACE(in_wanted, in, n * sizeof(GvWanted));
-	PLACE(out_probed, out, n * batch->probes * sizeof(GvProbe));
-	PLACE(out_hits, out, hit_bytes);
-	if (bound_bytes > 0)
-		PLACE(out_bounds, out, bound_bytes);
-	PLACE(d_queries, work, query_bytes);
-	PLACE(d_wanted, work, n * sizeof(GvWanted));
-	PLACE(d_tables, work, n * gv_table_floats(&card->shape) * sizeof(float));
-	PLACE(d_coarse, work, n * card->nlists * sizeof(float));
-	PLACE(d_probed, work, n * batch->probes * sizeof(GvProbe));
-	PLACE(d_hits, work, hit_bytes);
-	PLACE(d_bounds, work, bound_bytes);
-	PLACE(d_starts, work, n * (batch->probes + 1) * sizeof(uint32_t));
-	PLACE(d_first, work, n * batch->probes * sizeof(uint8_t *));
-	PLACE(d_scores, work, n * batch->copies * sizeof(float));
-	if (!gv_gpu_sorts_copies(batch))
-		PLACE(d_ids, work, n * batch->copies * sizeof(uint64_t));
-	PLACE(d_found, work, n * sizeof(GvFound));
-	if (gv_gpu_approximate_fits(card, batch))
-	{
-		PLACE(approx.d_halves, work, n * card->half_dims * sizeof(uint16_t));
-		batch->approx.nparts = card->shape.chunks;
-		PLACE(approx.d_squares, work,
-			  n * batch->approx.nparts * sizeof(float2));
-		PLACE(approx.d_least, work,
-			  n * gv_nruns(card->nlists) * sizeof(float));
-		batch->approx.d_ways = (unsigned *) searcher->d_ways.memory;
-	}
-	if (batch->tests > 0)
-	{
-		size_t		tests_bytes = n * batch->tests * sizeof(GvCardTest);
-		size_t		values_bytes = batch->values * sizeof(uint64_t);
-		size_t		matches_bytes = n * batch->probes * sizeof(uint32_t);
-
-		PLACE(in_tests, in, tests_bytes);
-		PLACE(in_values, in, values_bytes);
-		PLACE(out_matches, out, matches_bytes);
-		PLACE(d_tests, work, tests_bytes);
-		PLACE(d_values, work, values_bytes);
-		PLACE(d_matches, work, matches_bytes);
-	}
-#undef PLACE
-}
-
-/* Tests of a search's condition, and values of their sets. */
-static int32_t
-count_tests(const GvSearch *search, int32_t *nvalues)
-{
-	const GvCondition *condition = search->condition;
-
-	*nvalues = 0;
-	if (condition == NULL)
-		return 0;
-	for (int32_t i = 0; i < condition->ntests; i++)
-		if (condition->tests[i].kind == GV_TEST_SET)
-			*nvalues += condition->tests[i].nvalues;
-	/* one that asks nothing still wants to hear how many copies there are */
-	return condition->ntests > 0 ? condition->ntests : 1;
-}
-
-/* The least number at or above one that has three binary digits. */
-static int64_t
-round_up(int64_t number)
-{
-	int64_t		step = 1;
-
-	while (step * 8 <= number)
-		step *= 2;
-	return (number + step - 1) / step * step;
-}
-
-/* Room for the scores of one search of so many probes. */
-static int64_t
-most_copies(const GvMirror *mirror, int32_t probes)
-{
-	int64_t		nblocks = (int64_t) probes * mirror->longest;
-
-	return round_up(nblocks < mirror->nblocks ? nblocks : mirror->nblocks) *
-		GV_BLOCK;
-}
-
-/*
- * Searches of n that a part should have, about the same of each; of small parts
- * a round number, because where the next one's answers go is part of its graph.
- */
-static int32_t
-part_of(int32_t n)
-{
-	int32_t		few = n >= FOUR_PARTS ? 4 : n >= TWO_PARTS ? 2 : 1;
-	int32_t		nparts = (n + MOST_QUERIES - 1) / MOST_QUERIES;
-
-	if (nparts < few)
-		nparts = few;
-	n = (n + nparts - 1) / nparts;
-	return n <= MOST_REPLAYED ? (int32_t) round_up(n) : n;
-}
-
-/* Can a graph do it? */
-static bool
-is_small(const GvBatch *batch)
-{
-	return batch->n <= MOST_REPLAYED && batch->probes <= GV_MANY_PROBES &&
-		batch->capacity <= GV_MANY_COPIES && batch->copies > 0;
-}
-
-/*
- * Round a small batch's shape up, so that few graphs serve many batches.  What
- * searches are added want nothing.
- */
-static void
-round_batch(const GvMirror *mirror, GvBatch *batch)
-{
-	int64_t		probes = round_up(batch->probes);
-
-	batch->n = (int32_t) round_up(batch->n);
-	batch->probes = (int32_t) (probes < mirror->spec.nlists ? probes :
-							   mirror->spec.nlists);
-	batch->capacity = (int32_t) round_up(batch->capacity);
-	batch->copies = most_copies(mirror, batch->probes);
-	batch->tests = (int32_t) round_up(batch->tests);
-	batch->values = (int32_t) round_up(batch->values);
-}
-
-/* Most of what a batch takes of a lane's memory, if it is rounded up, too. */
-static int64_t
-rounded_bytes(const GvMirror *mirror, GvBatch batch)
-{
-	if (is_small(&batch))
-		round_batch(mirror, &batch);
-	return batch.n * (batch.copies * COPY_BYTES + mirror->spec.nlists * 4 +
-					  batch.capacity * (int64_t) sizeof(GvHit) +
-					  batch.tests * (int64_t) sizeof(GvCardTest)) +
-		batch.values * (int64_t) sizeof(uint64_t);
-}
-
-/* The shape of a batch of the first of n searches, as many as fit at once. */
-static void
-take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
-			  int64_t most_work, GvBatch *batch)
-{
-	memset(batch, 0, sizeof(*batch));
-	while (batch->n < n)
-	{
-		const GvSearch *next = &searches[batch->n];
-		int32_t		probes = next->probes < mirror->spec.nlists ?
-			next->probes : mirror->spec.nlists;
-		GvBatch		more = *batch;
-		int32_t		nvalues;
-		int32_t		ntests = count_tests(next, &nvalues);
-
-		more.n++;
-		more.values += nvalues;
-		if (more.tests < ntests)
-			more.tests = ntests;
-		if (more.probes < probes)
-			more.probes = probes;
-		if (more.capacity < next->capacity)
-			more.capacity = next->capacity;
-		more.copies = most_copies(mirror, more.probes);
-		if (batch->n > 0 && rounded_bytes(mirror, more) > most_work)
-			break;
-		*batch = more;
-	}
-}
-
 /* Queries of n searches, and what they want, to where the card looks. */
 static void
 put_queries(const GvCardModel *card, const GvBatch *batch,
@@ -336,20 +135,6 @@ put_queries(const GvCardModel *card, const GvBatch *batch,
 	}
 }
 
-/*
- * Memory for what is found of n searches, with room for those that a small
- * part is rounded up by; the same for all small batches.
- */
-static size_t
-found_bytes(int32_t n)
-{
-	size_t		bytes = 0;
-
-	(void) gv_carve(&bytes, ((n > MOST_REPLAYED ? n : MOST_REPLAYED) +
-							 MOST_REPLAYED) * sizeof(GvFound));
-	return bytes;
-}
-
 /* Tell the askers where their answers will be. */
 static void
 place_answers(const GvBatch *batch, GvSearch *searches, int32_t n)
@@ -365,21 +150,6 @@ place_answers(const GvBatch *batch, GvSearch *searches, int32_t n)
 		searches[i].matches = searches[i].condition == NULL ? NULL :
 			(int32_t *) batch->out_matches + (size_t) i * batch->probes;
 	}
-}
-
-/* The shape of the next part of a batch. */
-static int32_t
-next_part(const GvSearcher *searcher, const GvMirror *mirror,
-		  const GvSearch *searches, int32_t n, GvBatch *batch, bool *small)
-{
-	int32_t		taken;
-
-	take_searches(mirror, searches, n, searcher->most_work, batch);
-	taken = batch->n;
-	*small = is_small(batch);
-	if (*small)
-		round_batch(mirror, batch);
-	return taken;
 }
 
 /*
@@ -402,9 +172,9 @@ static GvStatus
 prepare(GvSearcher *searcher, const GvMirror *mirror,
 		const GvSearch *searches, int32_t n)
 {
-	int32_t		most = part_of(n);
+	int32_t		most = gv_gpu_part_of(n);
 	size_t		in_bytes = 0;
-	size_t		out_bytes = found_bytes(n);
+	size_t		out_bytes = gv_gpu_found_bytes(n);
 	size_t		most_bytes = 0;
 	int			nparts = 0;
 
@@ -414,10 +184,11 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 		GvBatch		batch;
 		bool		small;
 
-		done += next_part(searcher, mirror, searches + done,
-						  n - done < most ? n - done : most, &batch, &small);
-		place_batch(&mirror->card, searcher, searcher, &in_bytes, &out_bytes,
-					&work_bytes, &batch);
+		done += gv_gpu_next_part(searcher, mirror, searches + done,
+								 n - done < most ? n - done : most, &batch,
+								 &small);
+		gv_gpu_place_part(&mirror->card, searcher, searcher, &in_bytes,
+						  &out_bytes, &work_bytes, &batch);
 		if (most_bytes < work_bytes)
 			most_bytes = work_bytes;
 	}
@@ -480,9 +251,9 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 {
 	const GvCardModel *card = &mirror->card;
 	GvSearcher *lane = searcher;
-	int32_t		most = part_of(n);
+	int32_t		most = gv_gpu_part_of(n);
 	size_t		in_bytes = 0;
-	size_t		out_bytes = found_bytes(n);
+	size_t		out_bytes = gv_gpu_found_bytes(n);
 
 	searcher->both = false;
 	for (int32_t done = 0; done < n;)
@@ -490,15 +261,15 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 		size_t		work_bytes = 0;
 		GvBatch		batch;
 		bool		small;
-		int32_t		taken = next_part(searcher, mirror, searches + done,
-									  n - done < most ? n - done : most,
-									  &batch, &small);
+		int32_t		taken = gv_gpu_next_part(searcher, mirror, searches + done,
+											 n - done < most ? n - done : most,
+											 &batch, &small);
 
 		searcher->both |= lane != searcher;
 		/* where two lanes fill the card, steps that wait are in the way */
 		batch.overlap = searcher->overlap && most >= n;
-		place_batch(card, searcher, lane, &in_bytes, &out_bytes, &work_bytes,
-					&batch);
+		gv_gpu_place_part(card, searcher, lane, &in_bytes, &out_bytes,
+						  &work_bytes, &batch);
 		batch.out_found = (GvFound *) searcher->out.memory + done;
 		put_queries(card, &batch, searches + done, taken);
 		if (batch.tests > 0)

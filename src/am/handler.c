@@ -11,9 +11,9 @@
 
 #include "am/am.h"
 #include "am/build/build.h"
-#include "am/common/keys.h"
 #include "am/common/options.h"
 #include "am/common/phase.h"
+#include "am/keys/keys.h"
 #include "am/maintain/maintain.h"
 #include "am/scan/scan.h"
 #include "pgcompat.h"

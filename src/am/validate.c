@@ -7,7 +7,7 @@
  * them also has the type on its right.  Support function 1 turns the type into
  * real[]; real[] itself has none.
  *
- * A family of keys (common/keys.h) serves types that compare with each other.
+ * A family of keys (keys/keys.h) serves types that compare with each other.
  * Its operators search.  Without support functions they are btree's, of types
  * that are known here; with support function 2 there is only equality, with 3
  * only operators of sets.
@@ -31,8 +31,8 @@
 #include "utils/typcache.h"
 
 #include "am/am.h"
-#include "am/common/keys.h"
-#include "am/common/value.h"
+#include "am/keys/keys.h"
+#include "am/value/value.h"
 
 /* The class under examination, and what was seen of its family. */
 typedef struct Examined

@@ -1,6 +1,6 @@
 /*
  * record.h
- *		Refine records: their pages, and what reads and writes them.
+ *		Refine records: what reads and writes them.
  */
 #ifndef IVFPQ_RECORD_H
 #define IVFPQ_RECORD_H
@@ -9,42 +9,6 @@
 
 #include "page/buffer/prefetch.h"
 #include "page/page.h"
-
-/*
- * Refine page: a header, then equal slots, one for each row.  Pages with free
- * slots are chained from the metapage; a page that has become full stays in
- * the chain until it is its head and an inserter finds it so.  In a trained
- * index a refine page never becomes a page of another kind, so what a copy's
- * address leads to is always a slot.
- */
-typedef struct IvfpqRecordHeader
-{
-	BlockNumber next;			/* in the chain; InvalidBlockNumber = end */
-	uint16		chained;		/* 1: the page is in the chain */
-	uint16		nused;			/* slots that are not free */
-} IvfpqRecordHeader;
-
-/*
- * A slot: a row's vector in 8 bits a dimension (GvRefine).  Its address, as
- * copies carry it, is an ItemPointerData of block and slot + 1.
- */
-typedef struct IvfpqRecord
-{
-	float4		min;
-	float4		step;
-	float4		error;
-	ItemPointerData tid;		/* the row; offset 0 = the slot is free */
-	uint8		codes[FLEXIBLE_ARRAY_MEMBER];	/* [dims] */
-} IvfpqRecord;
-
-StaticAssertDecl(sizeof(IvfpqRecordHeader) == 8, "refine header is 8 bytes");
-StaticAssertDecl(offsetof(IvfpqRecord, codes) == 18,
-				 "a refine record's codes follow its TID");
-
-/* layout.c */
-extern int	IvfpqRecordMaxDims(void);
-extern int	IvfpqRecordSlotBytes(int dims);
-extern int	IvfpqRecordSlots(int dims);
 
 /*
  * record.c: refine records.  A builder writes those of rows in bulk,

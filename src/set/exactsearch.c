@@ -11,7 +11,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 
-#include "am/common/queries.h"
+#include "am/value/queries.h"
 #include "set/set.h"
 
 PG_FUNCTION_INFO_V1(gpuvec_exact_search);

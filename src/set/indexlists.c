@@ -17,8 +17,8 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
-#include "am/common/model.h"
 #include "am/common/options.h"
+#include "am/value/value.h"
 #include "set/set.h"
 
 /* Rows of a list, on an average. */

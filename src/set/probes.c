@@ -15,7 +15,7 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "am/scan/effort.h"
+#include "am/search/effort.h"
 #include "set/set.h"
 
 /* Neighbours of a row whose ranks are found, evenly spread if k is more. */

@@ -6,6 +6,7 @@ package SoakTables;
 use strict;
 use warnings;
 use Exporter 'import';
+use GpuvecRows;
 
 our @EXPORT = qw(tables tables_sql vector point random_condition);
 
@@ -67,23 +68,8 @@ my @VECTORS = (
 		indexes => [ [ 'half_cosine', '(e halfvec_cosine_ops) WITH (refine = sq8)' ] ]
 	});
 
-my $FUNCTIONS = q{
--- Vector `g`: in one of 20 clusters.
-CREATE FUNCTION point(g int, dims int) RETURNS real[]
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
-DECLARE
-	result real[];
-	n float8;
-BEGIN
-	FOR i IN 1..dims LOOP
-		n = abs(sin(g * 12.9898::float8 + i * 78.233::float8)) * 43758.5453;
-		result[i] = 10 * sin(g % 20 * 131 + i * 17) + n - floor(n);
-	END LOOP;
-	RETURN result;
-END
-$$;
-
--- ... or none, or zeros, or one that others have, too.
+my $FUNCTIONS = $POINT . q{
+-- Row `g` has its own vector, or none, or zeros, or one that others have, too.
 CREATE FUNCTION vector_of(g int, dims int) RETURNS real[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT CASE WHEN g % 97 = 0 THEN NULL WHEN g % 101 = 0 THEN array_fill(0::real, ARRAY[dims])

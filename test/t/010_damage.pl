@@ -1,19 +1,19 @@
 # A damaged index: queries, inserts and VACUUM say so or go on, and never take
 # the server down; gpuvec_verify_index names what is wrong, and goes on.
 #
-# Bytes of the index file are changed while the server is stopped.
+# Bytes of the index file are changed while the server is stopped
+# (GpuvecDamage.pm).
 
 use strict;
 use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use PostgreSQL::Test::Cluster;
+use GpuvecDamage;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 use constant {
-	BLCKSZ => 8192,
 	CONTENTS => 24,    # of a page, behind its header
 	NO_BLOCK => 0xFFFFFFFF,
 
@@ -82,18 +82,8 @@ use constant {
 	SLOT_IMAGES => 32 + 320 + 2 * 24,
 };
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-# from 18 on checksums, which see damage before we do, are the default
-$node->init($node->pg_version >= 18 ? (extra => ['--no-data-checksums']) : ());
-# A statement that damage sends round in circles must fail here, and not fill
-# the disk with what it spills.
-$node->append_conf(
-	'postgresql.conf', q{
-autovacuum = off
-jit = off
-statement_timeout = 20s
-temp_file_limit = 100MB
-});
+my @tables = qw(lists refined keyed pending);
+my $node = new_damage_node();
 $node->start;
 $node->safe_psql(
 	'postgres', q{
@@ -117,42 +107,7 @@ $node->safe_psql(
 	INSERT INTO pending SELECT i, vec(i) FROM generate_series(1, 4000) i;
 });
 
-# Several damages are met between a start of the server and its end, each in a
-# database of its own, which is a copy: so all have the same files.
-my @databases = map { "damaged_$_" } 1 .. 10;
-$node->safe_psql('template1', "CREATE DATABASE $_ TEMPLATE postgres") for @databases;
-
-# The files as they should be, and where they are.
-my (%file, %table_file, %sound, %table_bytes);
-for my $database (@databases)
-{
-	for my $table (qw(lists refined keyed pending))
-	{
-		($file{$database}{$table}, $table_file{$database}{$table}) =
-		  map { $node->data_dir . "/$_" } split /\|/, $node->safe_psql($database,
-			"SELECT pg_relation_filepath('${table}_v'), pg_relation_filepath('$table')");
-	}
-}
-$node->stop;
-for my $table (qw(lists refined keyed pending))
-{
-	$sound{$table} = slurp_bytes($file{ $databases[0] }{$table});
-	$table_bytes{$table} = slurp_bytes($table_file{ $databases[0] }{$table});
-}
-
-# Read and write 32-bit numbers of a file's bytes.
-sub get32
-{
-	my ($bytes, $at) = @_;
-	return unpack('L', substr($$bytes, $at, 4));
-}
-
-sub put32
-{
-	my ($bytes, $at, $value) = @_;
-	substr($$bytes, $at, 4) = pack('L', $value);
-	return;
-}
+begin_damages($node, @tables);
 
 # Where something is in the file of table lists.
 my $directory = get32(\$sound{lists}, CONTENTS + META_DIRECTORY);
@@ -182,95 +137,6 @@ sub head
 	return ($page, slot($page, $slot));
 }
 
-# Let the server meet a damaged index of a database; the answers of each kind of
-# statement, in a session of its own.
-sub meet
-{
-	my ($database, $table) = @_;
-	my %answer;
-	my $verify = "SELECT coalesce(block::text, '-'), severity, problem"
-	  . " FROM gpuvec_verify_index('${table}_v')";
-	# In strict order a scan gives out so many of so few rows from the pass over
-	# all of them, which needs no refine records.
-	my @statements = (
-		[ 'query',
-			"SET gpuvec.scan_order = relaxed;\nSELECT count(*) FROM (SELECT id FROM $table"
-			  . " ORDER BY v <-> vec(17) LIMIT 500) q" ],
-		[ 'verify', $verify ],
-		[ 'info', "SELECT advice FROM gpuvec_index_info('${table}_v')" ],
-		[ 'insert', "BEGIN; INSERT INTO $table VALUES (0, vec(3)); ROLLBACK" ],
-		[ 'vacuum',
-			"DELETE FROM $table WHERE id % 50 = 7; VACUUM $table" ],
-		[ 'again', $verify ],
-		[ 'alive', 'SELECT 1' ]);
-	my ($rc, @said) = $node->psql(
-		$database,
-		join('', "\\set VERBOSITY verbose\n",
-			map { "\\c\n\\echo \@$_->[0]\n\\warn \@$_->[0]\nSET enable_seqscan = off;\n$_->[1];\n" } @statements),
-		on_error_stop => 0);
-
-	for my $said (@said)
-	{
-		my (undef, %part) = split /^\@(\w+)$/m, $said;
-		$answer{$_} .= $part{$_} for keys %part;
-	}
-	$answer{endless} = join ' ',
-	  grep { $answer{$_} =~ /ERROR:  (57014|53400|53100)/ } sort keys %answer;
-	$answer{alive} = $rc == 0 && $answer{alive} =~ /^1$/m ? 1 : 0;
-	return \%answer;
-}
-
-# Damages that wait for the server's next start.
-my @waiting;
-
-# One damage to an index: what a query says, what verify says, and a function
-# that tests more of the answers.
-sub damage_index
-{
-	my ($table, $name, $query, $verify, $change, $more) = @_;
-	my $bytes = $sound{$table};
-
-	$change->(\$bytes);
-	push @waiting, {
-		table => $table,
-		bytes => $bytes,
-		test => sub {
-			my ($answer) = @_;
-
-			like($answer->{query}, $query, "$name: query");
-			like($answer->{verify}, $verify, "$name: verify");
-			is($answer->{endless}, '', "$name: every statement ends");
-			is($answer->{alive}, 1, "$name: the server lives");
-			$more->($answer) if $more;
-		}};
-	meet_waiting() if @waiting == @databases;
-	return;
-}
-
-sub meet_waiting
-{
-	my @met;
-
-	for my $i (0 .. $#waiting)
-	{
-		my $table = $waiting[$i]{table};
-
-		restore_table($table_file{ $databases[$i] }{$table}, $table_bytes{$table});
-		write_bytes($file{ $databases[$i] }{$table}, $waiting[$i]{bytes});
-	}
-	$node->start;
-	push @met, meet($databases[$_], $waiting[$_]{table}) for 0 .. $#waiting;
-	$node->stop;
-	$waiting[$_]{test}->($met[$_]) for 0 .. $#waiting;
-	@waiting = ();
-	return;
-}
-
-sub damage
-{
-	return damage_index('lists', @_);
-}
-
 sub damaged_at
 {
 	my ($block, $table) = @_;
@@ -282,6 +148,11 @@ sub found
 {
 	my ($block, $problem) = @_;
 	return qr/^$block\|error\|$problem/m;
+}
+
+sub damage
+{
+	return damage_index('lists', @_);
 }
 
 my $rows = qr/^500$/m;
@@ -711,7 +582,6 @@ damage_keyed(
 
 # ---- anything anywhere: only the server's life matters
 
-meet_waiting();
 srand(20240607);
 my $rounds = long_test() ? 200 : 10;
 my $alive = 0;
@@ -729,16 +599,15 @@ for my $round (1 .. $rounds)
 			: entry(int(rand(4))) + int(rand(24)));
 		substr($bytes, $at, 1) = chr(int(rand(256)));
 	}
-	push @waiting,
-	  { table => $table, bytes => $bytes, test => sub { $alive += $_[0]{alive} } };
-	meet_waiting() if $round % @databases == 0;
+	damage_later($table, $bytes, sub { $alive += $_[0]{alive} });
 }
+meet_waiting();
 is($alive, $rounds, 'the server lives through random damage');
 
 # ---- REINDEX repairs
 
 $node->start;
-for my $database (@databases[ 0, 1 ])
+for my $database (map { "damaged_$_" } 1, 2)
 {
 	$node->safe_psql($database,
 		'REINDEX INDEX lists_v; REINDEX INDEX refined_v; REINDEX INDEX keyed_v; REINDEX INDEX pending_v');

@@ -10,11 +10,11 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
-use PostgreSQL::Test::Cluster;
+use GpuvecDamage;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-use constant { BLCKSZ => 8192, SECTOR => 512 };
+use constant SECTOR => 512;
 
 my $wanted = long_test() ? 100_000 : 400;
 my $copies = long_test() ? 30 : 10;    # of every kind of index
@@ -33,18 +33,7 @@ my %kinds = (
 	pending => { dims => 9, rows => 3000, options => 'train_rows = 1000000' });
 my @tables = map { my $kind = $_; map { "${kind}_$_" } 1 .. $copies } sort keys %kinds;
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-# from 18 on checksums, which see damage before we do, are the default
-$node->init($node->pg_version >= 18 ? (extra => ['--no-data-checksums']) : ());
-# A statement that damage sends round in circles must fail here, and not fill
-# the disk with what it spills.
-$node->append_conf(
-	'postgresql.conf', q{
-autovacuum = off
-jit = off
-statement_timeout = 20s
-temp_file_limit = 100MB
-});
+my $node = new_damage_node();
 $node->start;
 load_gpuvec($node);
 $node->safe_psql(

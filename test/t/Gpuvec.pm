@@ -7,6 +7,7 @@ package Gpuvec;
 use strict;
 use warnings;
 use Exporter 'import';
+use GpuvecRows;
 use IPC::Run ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -15,7 +16,7 @@ use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw($SERVER long_test new_node load_gpuvec background wait_until
   end_of test_cancel test_timeout restart_after_crash restart_after_kill answers is_sound
-  is_complete is_exact are_whole is_whole slurp_bytes write_bytes restore_table);
+  is_complete is_exact are_whole is_whole);
 
 # What gpuvecd runs on.
 our $SERVER = $ENV{GPUVEC_TEST_SERVER} // 'cpu';
@@ -23,23 +24,8 @@ our $SERVER = $ENV{GPUVEC_TEST_SERVER} // 'cpu';
 # Half a second is the promise; the rest is for machines that do other things.
 my $LIMIT_MS = 500 + 1500;
 
-# Row `g` of a table: one of 20 clusters, and what the checks below need.  (In
-# SQL it takes six times as long, and tests ask for millions of numbers.)
-my $FUNCTIONS = q{
-CREATE FUNCTION point(g int, dims int) RETURNS real[]
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
-DECLARE
-	result real[];
-	n float8;
-BEGIN
-	FOR i IN 1..dims LOOP
-		n = abs(sin(g * 12.9898::float8 + i * 78.233::float8)) * 43758.5453;
-		result[i] = 10 * sin(g % 20 * 131 + i * 17) + n - floor(n);
-	END LOOP;
-	RETURN result;
-END
-$$;
-
+# Rows (point), and what the checks below need.
+my $FUNCTIONS = $POINT . q{
 -- ids of the k nearest rows for each of n queries, as the index gives them
 CREATE FUNCTION answers(tab regclass, operator text, dims int, k int, n int)
 RETURNS text
@@ -379,36 +365,6 @@ sub is_whole
 	my ($node, $what) = @_;
 
 	are_whole($node, $what, [ [ 't_e', 't', '<->', 16 ] ]);
-	return;
-}
-
-# ---- files of a server that is stopped
-
-sub slurp_bytes
-{
-	my ($path) = @_;
-	open my $handle, '<:raw', $path or die "$path: $!";
-	local $/;
-	my $bytes = <$handle>;
-	close $handle;
-	return $bytes;
-}
-
-sub write_bytes
-{
-	my ($path, $bytes) = @_;
-	open my $handle, '>:raw', $path or die "$path: $!";
-	print $handle $bytes;
-	close $handle or die "$path: $!";
-	return;
-}
-
-# Put a table's rows back; its maps, which VACUUM wrote since, are made anew.
-sub restore_table
-{
-	my ($path, $bytes) = @_;
-	write_bytes($path, $bytes);
-	unlink "${path}_vm", "${path}_fsm";
 	return;
 }
 

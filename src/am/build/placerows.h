@@ -6,8 +6,8 @@
 #define IVFPQ_PLACEROWS_H
 
 #include "am/calibrate/calibrate.h"
-#include "am/common/value.h"
 #include "am/train/train.h"
+#include "am/value/value.h"
 #include "client/client.h"
 
 /* Where rows [n] go, with their lists and codes; keys [n] or NULL. */

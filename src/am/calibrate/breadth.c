@@ -19,8 +19,8 @@
 #include "am/calibrate/calibrate.h"
 #include "am/common/engine.h"
 #include "am/common/tid.h"
-#include "am/scan/effort.h"
-#include "am/scan/search.h"
+#include "am/search/effort.h"
+#include "am/search/search.h"
 #include "page/array.h"
 
 /* Share of the true neighbours that a search through parents may lose. */

@@ -26,7 +26,7 @@
 #include "am/calibrate/ladder.h"
 #include "am/common/engine.h"
 #include "am/common/phase.h"
-#include "am/scan/effort.h"
+#include "am/search/effort.h"
 
 #define FEW_QUERIES		48		/* tell how many lists the others need */
 #define MORE_PROBES		1.5		/* for their intervals, and for chance */

@@ -9,9 +9,9 @@
 
 #include "am/calibrate/trialsearch.h"
 #include "am/common/model.h"
-#include "am/common/queries.h"
 #include "am/team/team.h"
 #include "am/train/train.h"
+#include "am/value/queries.h"
 
 /* A two-sided interval of 95 % reaches so many standard errors. */
 #define IVFPQ_Z_95				1.959964

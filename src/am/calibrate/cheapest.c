@@ -19,7 +19,7 @@
 #include <math.h>
 
 #include "am/calibrate/ladder.h"
-#include "am/scan/effort.h"
+#include "am/search/effort.h"
 
 /* A sample tells of a recall if it has so many neighbours that may be missed. */
 #define LEAST_MISSED	10

@@ -19,7 +19,7 @@
 #include "am/calibrate/ladder.h"
 #include "am/common/engine.h"
 #include "am/common/tid.h"
-#include "am/scan/effort.h"
+#include "am/search/effort.h"
 #include "am/team/tempfile.h"
 #include "page/stoppoint.h"
 

@@ -8,7 +8,7 @@
 
 #include "am/calibrate/answerrows.h"
 #include "am/calibrate/calibrate.h"
-#include "am/scan/search.h"
+#include "am/search/search.h"
 
 #define IVFPQ_MAX_STEPS		48
 #define IVFPQ_MAX_WIDTHS	36

@@ -27,7 +27,7 @@
 #include "am/common/options.h"
 #include "am/common/snapshot.h"
 #include "am/common/tid.h"
-#include "am/scan/effort.h"
+#include "am/search/effort.h"
 #include "am/train/train.h"
 #include "pgcompat.h"
 

@@ -1,6 +1,6 @@
 /*
  * model.h
- *		What training fixed, in memory (model.c, centroids.c).  The small parts
+ *		What training fixed, in memory (model.c).  The small parts
  *		(metapage, mean, codebooks) are cached with the relation; centroids stay
  *		on pages.
  */
@@ -20,8 +20,5 @@ typedef struct IvfpqModel
 
 extern IvfpqModel *IvfpqModelGet(Relation index);
 extern IvfpqModel *IvfpqModelLoad(Relation index, const IvfpqMetaData *meta);
-
-/* centroids.c */
-extern float *IvfpqCentroids(Relation index, int dims, int *n);
 
 #endif							/* IVFPQ_MODEL_H */

@@ -9,9 +9,9 @@
 #include "executor/tuptable.h"
 #include "nodes/execnodes.h"
 
-#include "am/common/keys.h"
-#include "am/common/value.h"
 #include "am/heap/prefetchrow.h"
+#include "am/keys/keys.h"
+#include "am/value/value.h"
 #include "page/buffer/prefetch.h"
 
 /* Does a row of the table, in a slot of its kind, pass a condition? */

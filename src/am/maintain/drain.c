@@ -20,11 +20,11 @@
 #include "utils/snapmgr.h"
 
 #include "am/common/identity.h"
-#include "am/common/keys.h"
 #include "am/common/options.h"
 #include "am/common/snapshot.h"
 #include "am/common/tid.h"
 #include "am/heap/measure.h"
+#include "am/keys/keys.h"
 #include "am/maintain/maintain.h"
 #include "page/pending.h"
 #include "pgcompat.h"

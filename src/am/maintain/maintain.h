@@ -8,9 +8,9 @@
 #include "access/amapi.h"
 #include "nodes/execnodes.h"
 
-#include "am/common/keys.h"
 #include "am/common/model.h"
 #include "am/heap/measure.h"
+#include "am/keys/keys.h"
 #include "page/record.h"
 
 /* Beyond this many times the rows at training an index should be rebuilt. */

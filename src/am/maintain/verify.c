@@ -27,10 +27,11 @@
 
 #include "am/common/identity.h"
 #include "am/common/tid.h"
-#include "am/common/value.h"
 #include "am/heap/dims.h"
 #include "am/maintain/maintain.h"
+#include "am/maintain/pairsort.h"
 #include "am/maintain/verifykeys.h"
+#include "am/value/value.h"
 #include "page/check/check.h"
 #include "page/pending.h"
 #include "pgcompat.h"
@@ -41,10 +42,6 @@
 #define VERIFY_LIST			2
 #define VERIFY_PROBLEM		3
 #define VERIFY_NCOLUMNS		4
-
-/* Columns of the sort of copies by refine record. */
-#define SORT_ADDRESS		1
-#define SORT_TID			2
 
 typedef struct Verify
 {
@@ -61,8 +58,7 @@ typedef struct Verify
 	int			copies;			/* lists that should hold a row */
 	Tuplesortstate *entries;	/* int8: TIDs in the index * 4 + IvfpqPlace */
 	Tuplesortstate *rows;		/* int8: TIDs of rows to be found there */
-	Tuplesortstate *copies_by_record;	/* int8, int8: refine address, TID */
-	TupleTableSlot *slot;		/* of that sort */
+	IvfpqPairSort copies_by_record; /* refine address, TID */
 	bool		more;			/* there is one more in it: */
 	uint64		address;
 	uint64		tid;
@@ -110,40 +106,6 @@ forget_entries(void *arg)
 	verify->entries = begin_sort();
 }
 
-/* Begin to sort copies by the addresses of their refine records. */
-static void
-begin_copies(Verify *verify)
-{
-	TupleDesc	desc = CreateTemplateTupleDesc(SORT_TID);
-	AttrNumber	columns[] = {SORT_ADDRESS, SORT_TID};
-	Oid			operators[] = {Int8LessOperator, Int8LessOperator};
-	Oid			collations[] = {InvalidOid, InvalidOid};
-	bool		nulls_first[] = {false, false};
-
-	TupleDescInitEntry(desc, SORT_ADDRESS, "address", INT8OID, -1, 0);
-	TupleDescInitEntry(desc, SORT_TID, "tid", INT8OID, -1, 0);
-	verify->copies_by_record =
-		tuplesort_begin_heap(desc, SORT_TID, columns, operators, collations,
-							 nulls_first, Max(maintenance_work_mem / 2, 64),
-							 NULL, TUPLESORT_NONE);
-	verify->slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
-}
-
-static void
-put_copy(Verify *verify, const IvfpqFound *found)
-{
-	TupleTableSlot *slot = verify->slot;
-
-	ExecClearTuple(slot);
-	slot->tts_values[SORT_ADDRESS - 1] =
-		Int64GetDatum((int64) IvfpqTidToId(&found->refine));
-	slot->tts_values[SORT_TID - 1] =
-		Int64GetDatum((int64) IvfpqTidToId(&found->tid));
-	memset(slot->tts_isnull, 0, SORT_TID * sizeof(bool));
-	ExecStoreVirtualTuple(slot);
-	tuplesort_puttupleslot(verify->copies_by_record, slot);
-}
-
 static void
 put_entry(Verify *verify, uint64 id, IvfpqPlace place)
 {
@@ -162,7 +124,9 @@ take_entries(void *arg, const IvfpqFound *found, int64 nfound)
 		put_entry(verify, IvfpqTidToId(&found[i].tid), found[i].place);
 		IvfpqVerifyKeysCopy(&verify->keys, &found[i]);
 		if (ItemPointerIsValid(&found[i].refine))
-			put_copy(verify, &found[i]);
+			IvfpqPairSortPut(&verify->copies_by_record,
+							 IvfpqTidToId(&found[i].refine),
+							 IvfpqTidToId(&found[i].tid));
 	}
 }
 
@@ -170,28 +134,15 @@ take_entries(void *arg, const IvfpqFound *found, int64 nfound)
 static void
 next_copy(Verify *verify)
 {
-	bool		isnull;
-
-	verify->more = tuplesort_gettupleslot(verify->copies_by_record, true,
-										  false, verify->slot, NULL);
-	if (!verify->more)
-		return;
-	verify->address = (uint64) DatumGetInt64(slot_getattr(verify->slot,
-														  SORT_ADDRESS,
-														  &isnull));
-	verify->tid = (uint64) DatumGetInt64(slot_getattr(verify->slot, SORT_TID,
-													  &isnull));
+	verify->more = IvfpqPairSortNext(&verify->copies_by_record,
+									 &verify->address, &verify->tid);
 }
 
 /* All copies are taken; from now on their records come. */
 static void
 sort_copies(Verify *verify)
 {
-	TupleDesc	desc = verify->slot->tts_tupleDescriptor;
-
-	tuplesort_performsort(verify->copies_by_record);
-	ExecDropSingleTupleTableSlot(verify->slot);
-	verify->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+	IvfpqPairSortPerform(&verify->copies_by_record);
 	next_copy(verify);
 }
 
@@ -499,7 +450,7 @@ verify_index(Verify *verify)
 										ALLOCSET_DEFAULT_SIZES);
 	verify->entries = begin_sort();
 	verify->rows = begin_sort();
-	begin_copies(verify);
+	IvfpqPairSortBegin(&verify->copies_by_record);
 	IvfpqVerifyKeysBegin(&verify->keys, verify->index);
 	if (!valid)
 		report(verify, false, InvalidBlockNumber, IVFPQ_NO_LIST,
@@ -520,8 +471,7 @@ verify_index(Verify *verify)
 	}
 	tuplesort_end(verify->entries);
 	tuplesort_end(verify->rows);
-	ExecDropSingleTupleTableSlot(verify->slot);
-	tuplesort_end(verify->copies_by_record);
+	IvfpqPairSortEnd(&verify->copies_by_record);
 	IvfpqVerifyKeysEnd(&verify->keys);
 	UnregisterSnapshot(snapshot);
 }

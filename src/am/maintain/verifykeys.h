@@ -5,16 +5,14 @@
 #ifndef IVFPQ_VERIFYKEYS_H
 #define IVFPQ_VERIFYKEYS_H
 
-#include "utils/tuplesort.h"
-
-#include "am/common/keys.h"
+#include "am/keys/keys.h"
+#include "am/maintain/pairsort.h"
 #include "page/check/check.h"
 
 typedef struct IvfpqVerifyKeys
 {
 	IvfpqKeys	keys;			/* without any all of it does nothing */
-	Tuplesortstate *sort;
-	TupleTableSlot *slot;
+	IvfpqPairSort sort;			/* place, digest */
 } IvfpqVerifyKeys;
 
 extern void IvfpqVerifyKeysBegin(IvfpqVerifyKeys *verify, Relation index);

@@ -11,10 +11,10 @@
 #include "utils/tuplesort.h"
 
 #include "am/heap/measure.h"
-#include "am/scan/effort.h"
 #include "am/scan/filter.h"
-#include "am/scan/search.h"
-#include "am/scan/tidset.h"
+#include "am/search/effort.h"
+#include "am/search/search.h"
+#include "am/search/tidset.h"
 
 /* A scan measures at least this many rows before it falls back on a pass. */
 #define IVFPQ_MIN_MEASURED		20000
@@ -165,7 +165,7 @@ extern void IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report);
 extern bool IvfpqSeesAllRows(Oid index);
 extern void IvfpqReportScan(const IvfpqScan *state);
 
-/* keyscan.c */
+/* keybatch.c */
 extern bool IvfpqScanBeginKeys(IndexScanDesc scan);
 extern void IvfpqScanEffort(const IvfpqScan *state, double rows,
 							IvfpqEffort *effort);

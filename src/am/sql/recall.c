@@ -33,10 +33,10 @@
 
 #include "am/calibrate/calibrate.h"
 #include "am/common/identity.h"
-#include "am/common/mixed.h"
-#include "am/common/queries.h"
 #include "am/common/tid.h"
 #include "am/heap/dims.h"
+#include "am/value/mixed.h"
+#include "am/value/queries.h"
 #include "pgcompat.h"
 
 #define MAX_K			10000

@@ -18,11 +18,11 @@
 #include "utils/rel.h"
 
 #include "am/common/engine.h"
-#include "am/common/keys.h"
 #include "am/common/options.h"
 #include "am/common/phase.h"
 #include "am/common/snapshot.h"
-#include "am/scan/search.h"
+#include "am/keys/keys.h"
+#include "am/search/search.h"
 #include "am/train/train.h"
 
 #define MIN_SAMPLES_GIVEN		4	/* rows for each, when the user sets lists */

@@ -9,8 +9,8 @@
 #include "storage/block.h"
 #include "utils/sampling.h"
 
-#include "am/common/value.h"
 #include "am/team/team.h"
+#include "am/value/value.h"
 #include "client/client.h"
 #include "engine/gv_engine.h"
 

@@ -83,7 +83,9 @@ IvfpqChannelAdd(IvfpqChannel *channel, GvMessageType type,
 	IvfpqRequest *request = &channel->requests[channel->made %
 											   IVFPQ_MAX_REQUESTS];
 
-	Assert(head_bytes <= sizeof(request->head));
+	/* what lies behind would be sent in its place */
+	if (head_bytes > sizeof(request->head))
+		elog(ERROR, "the head of message %d has %zu bytes", (int) type, head_bytes);
 	if (!IvfpqChannelIsOpen(channel))
 		return NULL;
 	Assert(channel->made - channel->answered < IVFPQ_MAX_REQUESTS);

@@ -28,11 +28,19 @@
 /* So long, in microseconds, an answer is looked for without sleeping. */
 #define IVFPQ_SOON_US			60
 
+/* Room for the head of any request. */
+typedef union IvfpqHead
+{
+	GvBeginRequest begin;
+	GvBuilderSpec builder;
+	GvSearchRequest search;
+} IvfpqHead;
+
 /* A request: header, head and tail. */
 typedef struct IvfpqRequest
 {
 	GvMessage	header;
-	char		head[sizeof(GvBuilderSpec)];
+	char		head[sizeof(IvfpqHead)];
 	Size		head_bytes;
 	const char *tail;			/* stays where it is until it is sent */
 	Size		tail_bytes;

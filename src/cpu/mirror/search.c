@@ -3,7 +3,7 @@
  *		A query through a mirror: nearest lists, one look-up table, a scan of
  *		the lists, the best copies.
  *
- * The steps and their order are those of src/am (coarsesearch.c,
+ * The steps and their order are those of src/am (nearestlists.c,
  * candidates.c), so that a session that searches pages itself reads the same
  * lists and finds the same pairs.
  */

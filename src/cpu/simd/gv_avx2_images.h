@@ -129,22 +129,6 @@ compare_values(const void *images, int width, const uint64_t *values,
 	return bits;
 }
 
-static AVX2 uint32_t
-images_among(const void *images, int width, const uint64_t *values, int32_t n)
-{
-	switch (width)
-	{
-		case 1:
-			return compare_values(images, 1, values, n);
-		case 2:
-			return compare_values(images, 2, values, n);
-		case 4:
-			return compare_values(images, 4, values, n);
-		default:
-			return compare_values(images, 8, values, n);
-	}
-}
-
 /*
  * Which of images wide [GV_BLOCK] are among values [n], n >= 1?  All are looked
  * for side by side, half of what is left at a time; signs are turned so that

@@ -1,10 +1,10 @@
 /*
  * gv_images.h
- *		Sets of many values among a block's images, for levels whose registers
+ *		Sets of values among a block's images, for levels whose registers
  *		compare 32 bytes or more.
  *
- * Included by a level's file, which has LEVEL, compare_images, images_among for
- * sets of few values, and find_images for those of many.
+ * Included by a level's file, which has LEVEL, compare_images, compare_values
+ * for sets of few values, and find_images for those of many.
  */
 
 /* Values that are compared with all images, one after another. */
@@ -50,6 +50,22 @@ bytes_in_many(const uint8_t *images, const uint64_t *values, int32_t n)
 	for (i = 0; i < GV_BLOCK; i++)
 		bits |= (uint32_t) is_value[images[i]] << i;
 	return bits;
+}
+
+static LEVEL uint32_t
+images_among(const void *images, int width, const uint64_t *values, int32_t n)
+{
+	switch (width)
+	{
+		case 1:
+			return compare_values(images, 1, values, n);
+		case 2:
+			return compare_values(images, 2, values, n);
+		case 4:
+			return compare_values(images, 4, values, n);
+		default:
+			return compare_values(images, 8, values, n);
+	}
 }
 
 static LEVEL uint32_t

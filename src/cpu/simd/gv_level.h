@@ -7,7 +7,7 @@
  * shared between levels.  The file has compare_some, residual_products,
  * compare64, multiply_codes, multiply_some, estimate_some, within,
  * below, nearest_word, sum_some, filter, record_squares, record_products,
- * compare_images, images_among and find_images, and these macros:
+ * compare_images, compare_values and find_images, and these macros:
  *		LEVEL		the attribute that functions of the level have
  *		KERNELS		the name of its table
  *		AT_ONCE		centroids that multiply_some multiplies with

@@ -14,7 +14,7 @@
 #include "utils/rel.h"
 #include "utils/snapshot.h"
 
-#include "am/common/value.h"
+#include "am/value/value.h"
 
 /* Vectors are handed on in batches of about so many bytes. */
 #define IVFPQ_BATCH_BYTES	(4 * 1024 * 1024)

@@ -13,8 +13,8 @@
 
 #include "am/common/model.h"
 #include "am/maintain/maintain.h"
-#include "am/scan/effort.h"
-#include "am/scan/search.h"
+#include "am/search/effort.h"
+#include "am/search/search.h"
 #include "page/check/check.h"
 #include "page/pending.h"
 #include "page/record.h"

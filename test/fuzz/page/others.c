@@ -8,10 +8,10 @@
 #include "access/genam.h"
 
 #include "am/common/options.h"
-#include "am/common/value.h"
 #include "am/heap/dims.h"
 #include "am/maintain/maintain.h"
-#include "am/scan/search.h"
+#include "am/search/search.h"
+#include "am/value/value.h"
 
 int			ivfpq_probes;
 int			ivfpq_candidates;

@@ -7,7 +7,7 @@
 
 #include "am/common/engine.h"
 #include "am/maintain/maintain.h"
-#include "am/scan/search.h"
+#include "am/search/search.h"
 #include "page/array.h"
 #include "page/pending.h"
 

@@ -1,9 +1,9 @@
 /*
  * layout.c
- *		Tests of page/layout.c and page/blockkeys.c without a server: blocks fit
- *		their pages for every pq_dim, and what is put into a block's parts comes
- *		out of its body.  Compiled with the server's headers, linked with these
- *		files alone.
+ *		Tests of page/format without a server: blocks fit their pages for every
+ *		pq_dim, and what is put into a block's parts comes out of its body.
+ *		Compiled with the server's headers, linked with layout.c and blockkeys.c
+ *		alone.
  */
 #include "postgres.h"
 

@@ -18,7 +18,7 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
-#include "am/common/real.h"
+#include "am/value/real.h"
 #include "engine/gv_engine.h"
 
 /* Larger values are not remembered: comparing would cost too much. */

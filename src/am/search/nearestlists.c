@@ -1,5 +1,5 @@
 /*
- * coarsesearch.c
+ * nearestlists.c
  *		The lists nearest to a vector, through two levels of centroids.
  *
  * All parents are compared, then the children of the nearest parents until
@@ -10,7 +10,7 @@
 #include "postgres.h"
 
 #include "am/common/engine.h"
-#include "am/scan/search.h"
+#include "am/search/search.h"
 #include "page/array.h"
 
 /*

@@ -1,7 +1,7 @@
 /*
  * search.h
  *		From a query to candidates (candidates.c): the nearest lists
- *		(coarsesearch.c, coded.c), their best copies here or by gpuvecd
+ *		(nearestlists.c, coded.c), their best copies here or by gpuvecd
  *		(remote.c), and bounds of their rows (bound.c).
  */
 #ifndef IVFPQ_SEARCH_H
@@ -13,7 +13,7 @@
 #include "page/record.h"
 
 /*
- * coarsesearch.c: a transformed vector, a query or a row, and the lists
+ * nearestlists.c: a transformed vector, a query or a row, and the lists
  * nearest to it.
  */
 typedef struct IvfpqQuery
@@ -154,7 +154,7 @@ extern void IvfpqSearchTake(IvfpqSearch *search, int candidates);
 extern void IvfpqSearchDistinct(IvfpqSearch *search, int n);
 
 /*
- * keysearch.c: from a query to candidates that fulfil a condition on keys.
+ * keycandidates.c: from a query to candidates that fulfil a condition on keys.
  */
 typedef struct IvfpqKeyGoal
 {

@@ -5,7 +5,7 @@
  */
 #include "postgres.h"
 
-#include "page/layout.h"
+#include "page/format/layout.h"
 
 /*
  * Which keys the contents of a metapage tell of; false where they make no

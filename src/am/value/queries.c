@@ -17,8 +17,8 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
-#include "am/common/queries.h"
-#include "am/common/real.h"
+#include "am/value/queries.h"
+#include "am/value/real.h"
 
 #define FETCH_ROWS	100			/* of a table, at a time */
 

@@ -1,7 +1,7 @@
 /*
  * keys.h
- *		Keys: the columns of an index behind the vector (keyimages.c), and the
- *		conditions on them that a scan is given (keytests.c).
+ *		Keys: the columns of an index behind the vector (images.c), and the
+ *		conditions on them that a scan is given (tests.c).
  *
  * A key's operator class says what its image is.  A class of an ordered type
  * has btree's strategy numbers and, but for enums, images that ascend as the
@@ -18,7 +18,7 @@
 #include "utils/relcache.h"
 
 #include "engine/gv_engine.h"
-#include "page/layout.h"
+#include "page/format/layout.h"
 
 /* Strategies of keys' classes: btree's, and those of sets. */
 #define IVFPQ_OVERLAP_STRATEGY	6	/* && */
@@ -52,7 +52,7 @@ typedef struct IvfpqKeys
 	IvfpqKeyForm form;
 } IvfpqKeys;
 
-/* keyimages.c */
+/* images.c */
 extern bool IvfpqIsOrderedKey(Oid type);
 extern void IvfpqKeysInit(IvfpqKeys *keys, Relation index);
 extern void IvfpqKeysMake(IvfpqKeys *keys, const Datum *values,
@@ -82,7 +82,7 @@ typedef struct IvfpqKeySpan
 } IvfpqKeySpan;
 
 /*
- * keyspan.c.  IvfpqKeyEverything: all images.  IvfpqKeySpanOf: those for which
+ * spans.c.  IvfpqKeyEverything: all images.  IvfpqKeySpanOf: those for which
  * the strategy holds with a value, not NULL, of this type.
  */
 extern IvfpqKeySpan IvfpqKeyEverything(const IvfpqKey *key, bool is_exact);
@@ -90,7 +90,7 @@ extern IvfpqKeySpan IvfpqKeySpanOf(IvfpqKey *key, int strategy, Oid subtype,
 								   Datum value);
 
 /*
- * keytests.c.  What scan keys [n] ask: as tests of images, and of rows.
+ * tests.c.  What scan keys [n] ask: as tests of images, and of rows.
  */
 typedef struct IvfpqKeyTests
 {

@@ -21,8 +21,8 @@
 #include "utils/memutils.h"
 
 #include "am/common/engine.h"
-#include "am/scan/search.h"
-#include "am/scan/tidset.h"
+#include "am/search/search.h"
+#include "am/search/tidset.h"
 
 /* Of so many blocks one is taken. */
 #define SAMPLE_ONE_OF	32

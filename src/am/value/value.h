@@ -1,7 +1,7 @@
 /*
  * value.h
  *		What a vector's operator class says, and indexed values as arrays of floats
- *		(value.c).
+ *		(value.c); the centroids of an index as such (centroids.c).
  */
 #ifndef IVFPQ_VALUE_H
 #define IVFPQ_VALUE_H
@@ -33,6 +33,7 @@ typedef struct IvfpqType
 	int			typmod_dims;	/* dims the column's type modifier fixes, or 0 */
 } IvfpqType;
 
+/* value.c */
 extern bool IvfpqIsVectorColumn(Relation index, int attno);
 extern void IvfpqTypeInit(IvfpqType *type, Relation index);
 extern int	IvfpqIndexDims(Relation index, const IvfpqType *type);
@@ -46,5 +47,8 @@ extern bool IvfpqIsPlaceable(const IvfpqType *type, const float *vector,
 							 int dims);
 extern bool IvfpqIsBoundable(const IvfpqType *type, const float *vector,
 							 int dims);
+
+/* centroids.c */
+extern float *IvfpqCentroids(Relation index, int dims, int *n);
 
 #endif							/* IVFPQ_VALUE_H */

@@ -1,6 +1,6 @@
 /*
  * format.h
- *		What stands on the pages of gpuivfpq: README draws each of them.
+ *		What stands on the pages of gpuivfpq: ../README draws each of them.
  */
 #ifndef IVFPQ_FORMAT_H
 #define IVFPQ_FORMAT_H
@@ -217,6 +217,33 @@ typedef struct IvfpqKeyHead
 	uint32		unused;			/* 0 */
 } IvfpqKeyHead;
 
+/*
+ * Refine page: a header, then equal slots, one for each row.  Pages with free
+ * slots are chained from the metapage; a page that has become full stays in
+ * the chain until it is its head and an inserter finds it so.  In a trained
+ * index a refine page never becomes a page of another kind, so what a copy's
+ * address leads to is always a slot.
+ */
+typedef struct IvfpqRecordHeader
+{
+	BlockNumber next;			/* in the chain; InvalidBlockNumber = end */
+	uint16		chained;		/* 1: the page is in the chain */
+	uint16		nused;			/* slots that are not free */
+} IvfpqRecordHeader;
+
+/*
+ * A slot: a row's vector in 8 bits a dimension (GvRefine).  Its address, as
+ * copies carry it, is an ItemPointerData of block and slot + 1.
+ */
+typedef struct IvfpqRecord
+{
+	float4		min;
+	float4		step;
+	float4		error;
+	ItemPointerData tid;		/* the row; offset 0 = the slot is free */
+	uint8		codes[FLEXIBLE_ARRAY_MEMBER];	/* [dims] */
+} IvfpqRecord;
+
 /* Pending page: a header, then TIDs.  Pages are chained from old to new. */
 typedef struct IvfpqPendingHeader
 {
@@ -234,6 +261,9 @@ StaticAssertDecl(sizeof(IvfpqMetaData) == 568, "metapage contents are 568 bytes"
 StaticAssertDecl(sizeof(IvfpqListEntry) == 28, "directory entry is 28 bytes");
 StaticAssertDecl(sizeof(IvfpqSlotHeader) == 32, "slot header is 32 bytes");
 StaticAssertDecl(sizeof(IvfpqKeyHead) == 24, "a key's head is 24 bytes");
+StaticAssertDecl(sizeof(IvfpqRecordHeader) == 8, "refine header is 8 bytes");
+StaticAssertDecl(offsetof(IvfpqRecord, codes) == 18,
+				 "a refine record's codes follow its TID");
 StaticAssertDecl(sizeof(IvfpqPendingHeader) == 24, "pending header is 24 bytes");
 StaticAssertDecl(sizeof(ItemPointerData) == 6, "a TID is three 16-bit words");
 

@@ -1,5 +1,5 @@
 /*
- * keysearch.c
+ * keycandidates.c
  *		From a query to candidates that fulfil a condition on keys.
  *
  * Calibration says which lists hold the nearest n rows.  Ten that fulfil the
@@ -21,8 +21,8 @@
 
 #include "utils/rel.h"
 
-#include "am/scan/effort.h"
-#include "am/scan/search.h"
+#include "am/search/effort.h"
+#include "am/search/search.h"
 
 /* No more lists are added at once than so many times those read. */
 #define MOST_GROWTH		1

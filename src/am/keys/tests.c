@@ -1,8 +1,8 @@
 /*
- * keytests.c
+ * tests.c
  *		Conditions on keys, as tests of images and of rows.
  *
- * A comparison becomes a span of images (keyspan.c), which may have images too
+ * A comparison becomes a span of images (spans.c), which may have images too
  * many, never too few.  Where it has, or may have, the row is asked: the
  * condition is rechecked by its own function, as the executor would.  What is
  * not understood here is rechecked, too.
@@ -22,7 +22,7 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
-#include "am/common/keys.h"
+#include "am/keys/keys.h"
 #include "page/page.h"
 
 /* Sets of more values are rechecked: each block is compared with all. */

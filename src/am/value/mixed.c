@@ -40,8 +40,8 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
-#include "am/common/mixed.h"
-#include "am/common/real.h"
+#include "am/value/mixed.h"
+#include "am/value/real.h"
 
 /* What stands behind a function of two types. */
 typedef struct MixedPlan

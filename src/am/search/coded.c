@@ -14,7 +14,7 @@
 #include "miscadmin.h"
 
 #include "am/common/engine.h"
-#include "am/scan/search.h"
+#include "am/search/search.h"
 #include "page/array.h"
 
 /* Put the codes and T of some of a parent's centroids, [n], into a block. */

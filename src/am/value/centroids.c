@@ -10,7 +10,7 @@
 #include "utils/memutils.h"
 
 #include "am/common/model.h"
-#include "am/common/value.h"
+#include "am/value/value.h"
 #include "page/array.h"
 
 /* A centroid as pages have it, back from the engine's space. */

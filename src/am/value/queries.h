@@ -8,7 +8,7 @@
 #include "fmgr.h"
 #include "utils/array.h"
 
-#include "am/common/value.h"
+#include "am/value/value.h"
 
 typedef struct IvfpqQueries
 {

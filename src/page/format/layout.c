@@ -3,14 +3,14 @@
  *		How blocks of codes lie on pages: arithmetic and bytes, no buffers.
  *
  * A block's body holds 32 TIDs, 32 T values, perhaps keys, and 32 codes.  As
- * many blocks as fit share a page; a body longer than a page is cut into two parts of equal
- * size, each alone on its page, so that adding a copy to a block changes at
- * most two pages beside the directory's and, while the pending list is
- * drained, one of its.
+ * many blocks as fit share a page; a body longer than a page is cut into two
+ * parts of equal size, each alone on its page, so that adding a copy to a block
+ * changes at most two pages beside the directory's and, while the pending list
+ * is drained, one of its.
  */
 #include "postgres.h"
 
-#include "page/record.h"
+#include "page/format/layout.h"
 
 /*
  * Bytes of a block that every code width needs: TIDs and T, and with refine

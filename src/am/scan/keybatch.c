@@ -1,5 +1,5 @@
 /*
- * keyscan.c
+ * keybatch.c
  *		Conditions on keys, in a scan: begun with it, and what its batches take.
  *
  * A scan with such conditions goes through batches as any other, but the rows

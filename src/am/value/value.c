@@ -13,8 +13,8 @@
 #include "utils/rel.h"
 
 #include "am/common/options.h"
-#include "am/common/real.h"
-#include "am/common/value.h"
+#include "am/value/real.h"
+#include "am/value/value.h"
 
 /* Between these a vector's square keeps its digits in fp32, term by term. */
 #define LEAST_SQUARE	(64.0 * FLT_MIN)

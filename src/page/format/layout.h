@@ -7,7 +7,7 @@
 #define IVFPQ_LAYOUT_H
 
 #include "page/buffer/patch.h"
-#include "page/format.h"
+#include "page/format/format.h"
 
 /* Bytes of one copy's code. */
 static inline int
@@ -96,6 +96,11 @@ extern void IvfpqBodyView(const IvfpqLayout *layout, const char *body,
 extern void IvfpqBodyPatch(const IvfpqLayout *layout,
 						   const IvfpqSlotHeader *header, const int *slots_at,
 						   int i, const IvfpqCopy *copy, IvfpqPatch *patches);
+
+/* ... of refine records */
+extern int	IvfpqRecordMaxDims(void);
+extern int	IvfpqRecordSlotBytes(int dims);
+extern int	IvfpqRecordSlots(int dims);
 
 /* blockkeys.c */
 extern bool IvfpqKeyFormGet(const IvfpqMetaData *meta, IvfpqKeyForm *form);

@@ -13,7 +13,7 @@
 #include "utils/rel.h"
 
 #include "am/common/options.h"
-#include "am/scan/effort.h"
+#include "am/search/effort.h"
 
 /*
  * Where nothing is known, each batch takes this many times the candidates, for

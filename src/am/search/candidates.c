@@ -10,8 +10,8 @@
 #include "port/pg_bitutils.h"
 
 #include "am/common/engine.h"
-#include "am/scan/search.h"
-#include "am/scan/tidset.h"
+#include "am/search/search.h"
+#include "am/search/tidset.h"
 
 /* Scratch that a search keeps for the next batch. */
 #define MOST_SCRATCH	(256 * 1024)

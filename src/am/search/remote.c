@@ -27,7 +27,7 @@
 
 #include "am/common/engine.h"
 #include "am/common/tid.h"
-#include "am/scan/search.h"
+#include "am/search/search.h"
 #include "client/client.h"
 
 /*

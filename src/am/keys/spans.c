@@ -1,5 +1,5 @@
 /*
- * keyspan.c
+ * spans.c
  *		Which of a key's images fulfil a comparison with a value.
  *
  * The value need not be one that the key can have: an int4 is compared with
@@ -14,7 +14,7 @@
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
-#include "am/common/keys.h"
+#include "am/keys/keys.h"
 
 /*
  * Time zones are less than a week apart from UTC, whatever a user sets; what

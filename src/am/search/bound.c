@@ -17,7 +17,7 @@
 #include "am/common/engine.h"
 #include "am/common/options.h"
 #include "am/common/tid.h"
-#include "am/scan/search.h"
+#include "am/search/search.h"
 
 /* Rounding to fp32: relative error of one operation. */
 #define UNIT_ROUNDOFF	(1.0 / 16777216.0)

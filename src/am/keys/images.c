@@ -1,5 +1,5 @@
 /*
- * keyimages.c
+ * images.c
  *		The keys of an index, and images of their values.
  *
  * Integers, and what is stored as one, have their distance from the least
@@ -18,8 +18,8 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
-#include "am/common/keys.h"
-#include "am/common/value.h"
+#include "am/keys/keys.h"
+#include "am/value/value.h"
 
 /* Types whose images ascend, or are the value. */
 typedef struct OrderedType
