@@ -4,14 +4,13 @@ SET client_min_messages = error;
 CREATE TYPE mood AS ENUM ('fair', 'good');
 -- a member whose OID does not sort
 ALTER TYPE mood ADD VALUE 'bad' BEFORE 'fair';
-CREATE FUNCTION mood_of(id int) RETURNS mood LANGUAGE sql IMMUTABLE AS
-	$$ SELECT CASE id % 4 WHEN 0 THEN 'bad'::mood WHEN 1 THEN 'fair'::mood WHEN 2 THEN 'good'::mood END $$;
 CREATE TABLE ordered (id int, e vector(16),
 	flag bool GENERATED ALWAYS AS (nullif(id % 5, 4) < 2) STORED,
 	small smallint GENERATED ALWAYS AS ((id % 300 - 150)::smallint) STORED,
 	tenant int GENERATED ALWAYS AS (nullif(id * 7 % 12, 11)) STORED,
 	big bigint GENERATED ALWAYS AS (id::bigint * 3000000000) STORED,
-	feeling mood GENERATED ALWAYS AS (mood_of(id)) STORED,
+	feeling mood GENERATED ALWAYS AS
+		(CASE id % 4 WHEN 0 THEN 'bad'::mood WHEN 1 THEN 'fair'::mood WHEN 2 THEN 'good'::mood END) STORED,
 	price numeric GENERATED ALWAYS AS (nullif(id % 113, 5) / 7.0) STORED,
 	created timestamptz GENERATED ALWAYS AS (to_timestamp((id * 86400)::float8)) STORED);
 CREATE UNLOGGED TABLE hashed (id int, e real[],
