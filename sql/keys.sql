@@ -46,6 +46,15 @@ SELECT plan_of('tenant = 7 AND v <-> ''{1,2,3,4,5,6,7,8}'' < 900');
 SELECT plan('SELECT id FROM items WHERE tenant IN (7, 8) ORDER BY
 	v <-> ''{1,2,3,4,5,6,7,8}'', id LIMIT 5');
 
+-- an index without keys is cheaper by the conditions that core finds
+CREATE INDEX items_plain ON items USING gpuivfpq (v) WITH (lists = 40);
+SET gpuvec.enable_custom_scan = off;
+SELECT plan_of('tenant IN (7, 8)');
+SELECT plan_of('active');
+SELECT plan_of('free = 3');
+RESET gpuvec.enable_custom_scan;
+DROP INDEX items_plain;
+
 -- parameters, of another width, too; rows of others in a join
 SET plan_cache_mode = force_generic_plan;
 PREPARE by_tenant(bigint, real[]) AS

@@ -11,6 +11,7 @@
 #   lists     how much of the table is read, by number of lists and copies
 #   where     searches under conditions, beside hnsw's iterative scans
 #   keys      ... that keys of the index answer
+#   vectordbbench  ... by VectorDBBench's program (vectordbbench/README)
 #   targets   whether recall is what gpuvec.recall asks for; takes several DATA
 #   foreign   whether queries unlike the rows get it, too; takes no DATA but SETs
 #             of its own
@@ -28,8 +29,9 @@
 # each with options of its own (test/bench/PROGRAM.py --help).
 #
 # DATA is what test/bench/data.py makes (sentences:100000 when left out), or
-# glove:ROWS.  Builds gpuvec, for compare, inserts, where and keys also pgvector with
-# its authors' flags (-march=native, unless PGVECTOR_OPTFLAGS says otherwise),
+# glove:ROWS.  Builds gpuvec, for compare, inserts, where, keys and
+# vectordbbench also pgvector with its authors' flags (-march=native, unless
+# PGVECTOR_OPTFLAGS says otherwise),
 # into a private copy of PostgreSQL, starts a cluster, and writes tables, JSON
 # files and plots to build/bench/.  Data sets are kept in build/data, or where
 # GPUVEC_DATA says.
@@ -40,7 +42,9 @@ set -euo pipefail
 program=compare
 
 measure() {
-	python3 "$GV_ROOT/test/bench/$program.py" "$@"
+	local file=$GV_ROOT/test/bench/$program.py
+	[ -e "$file" ] || file=$GV_ROOT/test/bench/$program/$program.py
+	python3 "$file" "$@"
 }
 
 # A quarter of the machine's memory, so that everything fits; in MB.
@@ -71,7 +75,7 @@ main() {
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
 		;;
-	compare | inserts | lists | targets | where | keys | foreign)
+	compare | inserts | lists | targets | where | keys | vectordbbench | foreign)
 		program=$1
 		shift
 		;;
@@ -84,7 +88,7 @@ main() {
 	gv_copy_server "$(gv_find_pg_config)"
 	gv_copy_source src
 	gv_build src
-	case $program in compare | inserts | where | keys)
+	case $program in compare | inserts | where | keys | vectordbbench)
 		export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
 		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" ||
 			gv_die "bench: there is nothing to compare with"

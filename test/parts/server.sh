@@ -296,8 +296,8 @@ part_tap() {
 	done
 }
 
-# What clients from PyPI send, README's examples for frameworks, and the bench
-# of a table of one's own, on a cluster named $1.
+# What clients from PyPI send, README's examples for frameworks, the benches
+# of a table of one's own and of VectorDBBench, on a cluster named $1.
 part_clients() {
 	local program out status ok bad began
 	if [ -z "$PGVECTOR" ]; then
@@ -305,7 +305,7 @@ part_clients() {
 		return
 	fi
 	gv_start "$1"
-	for program in drivers frameworks owntable; do
+	for program in drivers frameworks owntable vectordbbench; do
 		out=$GV_TMP/$program.out status=0 began=$SECONDS
 		"$GV_ROOT/test/clients/$program.py" >"$out" 2>&1 || status=$?
 		if [ $status = 2 ]; then

@@ -101,7 +101,7 @@ extern bool IvfpqHasOrderedPath(const List *paths, const IndexOptInfo *info);
 extern IndexPath *IvfpqDistancePath(PlannerInfo *root, IndexOptInfo *info,
 									Expr *distance, PathKey *key);
 extern double IvfpqRowsWanted(const PlannerInfo *root, const Path *path);
-extern void IvfpqAddFirstKeyPaths(PlannerInfo *root, RelOptInfo *rel);
+extern void IvfpqAddOrderedPaths(PlannerInfo *root, RelOptInfo *rel);
 
 /* keyclauses.c */
 extern List *IvfpqKeyClauses(PlannerInfo *root, IndexOptInfo *index,

@@ -4,7 +4,8 @@
  *
  * Core makes an ordered path where all keys of ORDER BY are an index's.  Here
  * one is made of any distance to the index's column: for the first key of
- * several, which core does from 17 on, and for conditions on the distance.
+ * several, which core does from 17 on, for conditions on the distance, and for
+ * an index whose path core has dropped, not knowing what its keys answer.
  */
 #include "postgres.h"
 
@@ -181,17 +182,24 @@ IvfpqHasOrderedPath(const List *paths, const IndexOptInfo *info)
 }
 
 /*
+ * Ordered paths that core does not make, or has dropped.
+ *
  * ORDER BY a distance, and something else: paths that bring the order of the
  * first key, for an incremental sort above.  Relaxed, the order is none that a
  * sort could rely on.
+ *
+ * ORDER BY a distance: of two indexes of the column core keeps the one that is
+ * cheaper by the conditions that core knows (keyclauses.c).
  */
 void
-IvfpqAddFirstKeyPaths(PlannerInfo *root, RelOptInfo *rel)
+IvfpqAddOrderedPaths(PlannerInfo *root, RelOptInfo *rel)
 {
 	ListCell   *lc;
+	bool		has_more_keys = list_length(root->query_pathkeys) > 1;
 
-	if (list_length(root->query_pathkeys) < 2 || !enable_incremental_sort ||
-		ivfpq_order != IVFPQ_ORDER_STRICT)
+	if (root->query_pathkeys == NIL ||
+		(has_more_keys && (!enable_incremental_sort ||
+						   ivfpq_order != IVFPQ_ORDER_STRICT)))
 		return;
 	foreach(lc, rel->indexlist)
 	{
@@ -202,7 +210,8 @@ IvfpqAddFirstKeyPaths(PlannerInfo *root, RelOptInfo *rel)
 		if (!IvfpqIsUsable(info) || IvfpqHasOrderedPath(rel->pathlist, info))
 			continue;
 		distance = distance_of_key(info, key);
-		if (distance != NULL)
+		if (distance != NULL &&
+			(has_more_keys || IvfpqKeyClauses(root, info, NIL) != NIL))
 			add_path(rel, (Path *) IvfpqDistancePath(root, info, distance,
 													 key));
 	}

@@ -276,7 +276,7 @@ change_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 		!bms_is_empty(rel->lateral_relids) || !has_ours(rel) ||
 		bms_is_member(rti, root->all_result_relids))
 		return;
-	IvfpqAddFirstKeyPaths(root, rel);
+	IvfpqAddOrderedPaths(root, rel);
 	IvfpqAddKeyClauses(root, rel);
 	if (ivfpq_enable_custom_scan)
 		wrap_paths(root, rel);
