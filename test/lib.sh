@@ -216,6 +216,7 @@ gv_build() {
 # ---- cluster
 
 # Makes and starts a cluster in GV_TMP/$1; further arguments are settings.
+# GV_INITDB is one more option of initdb.
 gv_start() {
 	local data=$GV_TMP/$1
 	shift
@@ -223,7 +224,7 @@ gv_start() {
 	chmod 700 "$data"
 	gv_own "$data"
 	gv_as "$GV_BIN/initdb" -D "$data" -U postgres -A trust -N --locale=C \
-		--encoding=UTF8 >"$GV_TMP/initdb.log" 2>&1 ||
+		--encoding=UTF8 ${GV_INITDB:+"$GV_INITDB"} >"$GV_TMP/initdb.log" 2>&1 ||
 		{ cat "$GV_TMP/initdb.log" && return 1; }
 	{
 		echo "listen_addresses = ''"

@@ -36,6 +36,8 @@
 #	servers			every other PostgreSQL found under /usr/lib/postgresql or, in
 #					their place, named in PG_CONFIGS, be it one with assertions
 #					(test/servers.sh builds such)
+#	upgrade			pg_upgrade from each of these versions to the next (skipped where
+#					there is one only)
 #	clients			clients from PyPI (test/clients/run.sh; skipped where PyPI
 #					cannot be reached)
 #	soak			one round of test/soak.sh
@@ -61,7 +63,7 @@ LONG=${GPUVEC_TEST_LONG:-}
 SERVER_ENGINE=${GPUVEC_TEST_SERVER:-cpu}
 DEFAULT_PARTS='layers warnings unit sql isolation tap'
 LONG_PARTS='fuzz levels valgrind cardwhole cardolder cardsanitized sqllevels
-	plainbuffers ubsan clang coverage servers clients soak faults'
+	plainbuffers ubsan clang coverage servers upgrade clients soak faults'
 # shellcheck disable=SC2034
 SERVER='' SOURCE=''
 PASSED=0 FAILED=0 SKIPPED=0
@@ -144,6 +146,11 @@ main() {
 	if wanted servers; then
 		more_servers "$config"
 		over servers
+	fi
+	if wanted upgrade; then
+		# shellcheck disable=SC2046
+		part upgrade part_upgrade "$config" $(other_servers "$config")
+		over upgrade
 	fi
 	if wanted soak; then
 		part soak part_soak

@@ -333,6 +333,17 @@ part_soak() {
 	fi
 }
 
+# pg_upgrade between the versions of these servers.
+part_upgrade() {
+	local out=$GV_TMP/upgrade.out status=0
+	"$GV_ROOT/test/upgrade.sh" "$@" >"$out" 2>&1 || status=$?
+	if [ $status = 2 ]; then
+		skipped "$(tail -1 "$out")"
+		return
+	fi
+	count_program cat "$out"
+}
+
 # All wanted parts of the chosen server.
 server_parts() {
 	local name

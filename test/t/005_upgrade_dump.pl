@@ -1,6 +1,7 @@
 # pg_dump and restore of both extensions with tables and indexes; DROP
-# EXTENSION leaves nothing; and a catalog that was upgraded from any older
-# version is the same as a fresh one.
+# EXTENSION leaves nothing; a catalog that was upgraded from any older version is
+# the same as a fresh one; and indexes of that version stay in use.
+# test/upgrade.sh is about upgrades of PostgreSQL.
 
 use strict;
 use warnings;
@@ -65,6 +66,12 @@ $node->safe_psql(
 	CREATE TABLE parts (id int, e real[]) PARTITION BY RANGE (id);
 	CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (100);
 	CREATE INDEX ON parts USING gpuivfpq (e real_cosine_ops) WITH (dims = 4);
+	CREATE TYPE mood AS ENUM ('bad', 'good');
+	CREATE UNLOGGED TABLE dumped_keys (id int, e real[], tenant int, feeling mood, name text, tags int[]);
+	INSERT INTO dumped_keys SELECT id, e, id % 9, CASE WHEN id % 4 > 0 THEN 'good'::mood END, 'N' || id % 30,
+		ARRAY[id % 12] FROM dumped;
+	CREATE INDEX dumped_keys_e ON dumped_keys USING gpuivfpq (e, tenant, feeling, lower(name), tags)
+		WITH (lists = 15) WHERE id > 10;
 });
 $node->safe_psql(
 	'postgres', q{
@@ -92,16 +99,18 @@ for my $format ('plain', 'custom')
 		? [ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', "--dbname=$db", "--file=$file" ]
 		: [ 'pg_restore', '--exit-on-error', '--jobs=2', "--dbname=$db", $file ],
 		"restore, $format");
-	for my $table ('dumped', $pgvector ? 'dumped_vector' : ())
+	for ([ 'dumped', 'true' ], $pgvector ? [ 'dumped_vector', 'true' ] : (),
+		[ 'dumped_keys', q{id > 10 AND tenant IN (2, 3) AND feeling = 'good' AND lower(name) <> 'n2' AND tags && '{1,2,3}'} ])
 	{
-		my $query = qq{SET enable_seqscan = off; SELECT e FROM $table ORDER BY id LIMIT 1 \\gset
-			SELECT string_agg(id::text, ' ') FROM (SELECT id FROM $table ORDER BY e <-> :'e' LIMIT 20) AS q};
+		my ($table, $condition) = @$_;
+		my $query = qq{SET enable_seqscan = off; SET gpuvec.recall = 1; SELECT e FROM $table ORDER BY id LIMIT 1 \\gset
+			SELECT string_agg(id::text, ' ') FROM (SELECT id FROM $table WHERE $condition ORDER BY e <-> :'e' LIMIT 20) AS q};
 
 		is( $node->safe_psql($db, $query), $node->safe_psql('postgres', $query),
 			"$table answers as before, $format");
 	}
-	is($node->safe_psql($db, q{SELECT * FROM gpuvec_verify_index('dumped_e')}),
-		'', "sound, $format");
+	is($node->safe_psql($db, "SELECT * FROM gpuvec_verify_index('$_')"), '', "$_ is sound, $format")
+	  for 'dumped_e', 'dumped_keys_e';
 	$node->command_ok(
 		[ 'pg_dump', '--no-sync', "--file=$file.again", "--dbname=$db" ], "pg_dump again, $format");
 }
@@ -133,6 +142,57 @@ is( $node->safe_psql(
 	$pgvector ? '0' : '0', 'indexes go');
 
 # -- upgrades
+
+# An index's answers; it must be asked.
+sub answers_of_old
+{
+	my ($db) = @_;
+
+	return $node->safe_psql(
+		$db, q{
+		SET enable_seqscan = off; SET gpuvec.recall = 1;
+		CREATE TEMP TABLE plan AS SELECT ''::text AS line;
+		DO $$ DECLARE line text; BEGIN
+			FOR line IN EXECUTE $q$EXPLAIN SELECT id FROM old ORDER BY e <-> '{1,2,3,4,5,6,7,8}'::real[] LIMIT 20$q$ LOOP
+				INSERT INTO plan VALUES (line);
+			END LOOP; END $$;
+		SELECT bool_or(line LIKE '%Index Scan using old_e on old%') FROM plan;
+		SELECT string_agg(id::text, ' ') FROM
+			(SELECT id FROM old ORDER BY e <-> '{1,2,3,4,5,6,7,8}'::real[] LIMIT 20) AS q});
+}
+
+# An index of before goes on answering, takes rows and is vacuumed, and there
+# can be others with what is new.
+sub test_old_index
+{
+	my ($db, $before, $what) = @_;
+
+	like($before, qr/^t\n(\d+ ){19}\d+$/, "$what: the index answers");
+	is(answers_of_old($db), $before, "$what: ... as before");
+	$node->safe_psql($db, q{INSERT INTO old SELECT id + 2000, e FROM old; DELETE FROM old WHERE id % 3 = 0; VACUUM old});
+	is($node->safe_psql($db, q{SELECT * FROM gpuvec_verify_index('old_e'); SELECT advice FROM gpuvec_index_info('old_e')}),
+		'', "$what: it is sound, with rows that came and went");
+	is($node->safe_psql($db, q{SELECT count(*) > 0 FROM gpuvec_calibrate('old_e')}), 't', "$what: calibrated");
+	$node->safe_psql($db, q{SET client_min_messages = warning;
+		REINDEX INDEX old_e; CREATE INDEX old_keys ON old USING gpuivfpq (e, id)});
+	is($node->safe_psql($db, "SELECT * FROM gpuvec_verify_index('$_')"), '', "$what: $_ is sound")
+	  for 'old_e', 'old_keys';
+	return;
+}
+
+# rows for them; both extensions ask for the operator with real[] on the right
+$node->safe_psql('postgres', 'CREATE DATABASE rows_array');
+$node->safe_psql(
+	'rows_array', q{
+	CREATE TABLE old (id int, e real[]);
+	INSERT INTO old SELECT g, (SELECT array_agg((10 * sin(g % 20 * 131 + i * 17) + sin(g * i))::real) FROM generate_series(1, 8) AS i)
+		FROM generate_series(1, 1500) AS g});
+if ($pgvector)
+{
+	$node->safe_psql('postgres', 'CREATE DATABASE rows_vector TEMPLATE rows_array');
+	$node->safe_psql('rows_vector', 'CREATE EXTENSION vector; ALTER TABLE old ALTER e TYPE vector(8)');
+}
+
 for my $extension ('gpuvec', $pgvector ? 'gpuvec_pgvector' : ())
 {
 	my $newest = $node->safe_psql('postgres',
@@ -160,11 +220,15 @@ for my $extension ('gpuvec', $pgvector ? 'gpuvec_pgvector' : ())
 	{
 		(my $db = "from_${extension}_$version") =~ tr/./_/;
 
-		$node->safe_psql('postgres', "CREATE DATABASE $db");
-		$node->safe_psql($db,
-			"CREATE EXTENSION $extension VERSION '$version' CASCADE; ALTER EXTENSION $extension UPDATE");
+		$node->safe_psql('postgres',
+			"CREATE DATABASE $db TEMPLATE " . ($extension eq 'gpuvec' ? 'rows_array' : 'rows_vector'));
+		$node->safe_psql($db, "SET client_min_messages = warning; CREATE EXTENSION $extension VERSION '$version' CASCADE;
+			CREATE INDEX old_e ON old USING gpuivfpq (e) WITH (lists = 15)");
+		my $before = answers_of_old($db);
+		$node->safe_psql($db, "ALTER EXTENSION $extension UPDATE");
 		is(contents_of($extension, $db), $fresh,
 			"$extension: $version upgraded is as $newest installed");
+		test_old_index($db, $before, "$extension $version");
 	}
 }
 
