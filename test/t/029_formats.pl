@@ -13,6 +13,7 @@ use Config;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
+use GpuvecDamage qw(slurp_bytes write_bytes);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
