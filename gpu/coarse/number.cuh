@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "gpu/common/bisect.cuh"
 #include "gpu/common/common.cuh"
 #include "gpu/common/gv_batch.h"
 #include "gpu/common/warpselect.cuh"
@@ -64,6 +65,86 @@ gv_number_lists(const GvCardModel &card, const GvBatch &batch, int query,
 #pragma unroll
 	for (int mask = GV_WARP / 2; mask > 0; mask /= 2)
 		copies += __shfl_xor_sync(GV_FULL_WARP, copies, mask);
+	if (threadIdx.x == 0)
+	{
+		starts[k] = sum;
+		batch.d_found[query] = {k, 0, copies, sum};
+	}
+}
+
+/* What gv_number_many needs of a block's shared memory. */
+struct GvNumbering
+{
+	uint32_t	nblocks[GV_WARP];	/* of each warp's probes */
+	int64_t		copies[GV_WARP];
+};
+
+/*
+ * The same by all THREADS threads, of up to GV_MANY_PROBES: each has some
+ * probes side by side, so that what is read of their lists is on its way at
+ * once.
+ */
+template <int THREADS, typename At>
+static __device__ __forceinline__ void
+gv_number_many(const GvCardModel &card, const GvBatch &batch, int query, int k,
+			   At at, GvNumbering &numbering)
+{
+	constexpr int each = GV_MANY_PROBES / THREADS;
+	GvProbe    *probed = batch.d_probed + (int64_t) query * batch.probes;
+	uint32_t   *starts = batch.d_starts + (int64_t) query * (batch.probes + 1);
+	int			first = threadIdx.x * each;
+	int			warp = threadIdx.x / GV_WARP;
+	uint32_t	nblocks[each];
+	uint32_t	mine = 0;
+	uint32_t	upto;
+	uint32_t	before = 0;
+	uint32_t	sum = 0;
+	int64_t		copies = 0;
+
+#pragma unroll
+	for (int e = 0; e < each; e++)
+	{
+		int			i = first + e;
+		GvNearestList	near = i < k ? at(i) : GvNearestList {0, 0};
+		GvCardList	list = {};
+
+		if (i < k)
+		{
+			list = card.d_lists[near.list];
+			probed[i] = {(int32_t) near.list, gv_unordered(near.key)};
+			if (batch.d_first != NULL)
+				batch.d_first[(int64_t) query * batch.probes + i] =
+					list.d_blocks;
+		}
+		nblocks[e] = list.nblocks;
+		mine += list.nblocks;
+		copies += list.nlive;
+	}
+	upto = gv_upto_lane(mine);
+#pragma unroll
+	for (int mask = GV_WARP / 2; mask > 0; mask /= 2)
+		copies += __shfl_xor_sync(GV_FULL_WARP, copies, mask);
+	if (threadIdx.x % GV_WARP == GV_WARP - 1)
+	{
+		numbering.nblocks[warp] = upto;
+		numbering.copies[warp] = copies;
+	}
+	__syncthreads();
+	copies = 0;
+	for (int w = 0; w < THREADS / GV_WARP; w++)
+	{
+		before += w < warp ? numbering.nblocks[w] : 0;
+		sum += numbering.nblocks[w];
+		copies += numbering.copies[w];
+	}
+	before += upto - mine;
+#pragma unroll
+	for (int e = 0; e < each; e++)
+	{
+		if (first + e < k)
+			starts[first + e] = before;
+		before += nblocks[e];
+	}
 	if (threadIdx.x == 0)
 	{
 		starts[k] = sum;

@@ -129,8 +129,21 @@ struct GvBatch
 	GvCardTest *d_tests;
 	uint64_t   *d_values;
 	uint32_t   *d_matches;		/* [n][probes] copies that fulfil them */
+	uint32_t   *d_kept;			/* [n] scores of them, side by side; see
+								 * gv_nscores */
 	uint32_t   *out_matches;
 };
+
+/*
+ * How many scores a query's scan has left, where it has so many blocks: one for
+ * each copy or, of batches with conditions, for each that fulfils its query's,
+ * in no order.  Not where d_ids is NULL.
+ */
+static __host__ __device__ __forceinline__ uint32_t
+gv_nscores(const GvBatch &batch, int query, uint32_t nblocks)
+{
+	return batch.tests > 0 ? batch.d_kept[query] : nblocks * GV_BLOCK;
+}
 
 /* A batch's launches, recorded to be made again at once (replay.cu). */
 struct GvReplay

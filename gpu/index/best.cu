@@ -2,12 +2,14 @@
  * best.cu
  *		The nearest lists of a query, and the best copies in them.
  *
- * One block of threads a query.  Few are sifted out (sift.cuh).  More are
+ * One block of threads a query.  Few are sifted out (sift.cuh).  Many lists, of
+ * not too many, are picked by a bound and sorted.  More are
  * selected by WarpSelect (warpselect.cuh): each warp from its share of the scores;
  * the bound of one is a bound for all, through shared memory; then the warps'
  * queues are merged.  What is longer than WarpSelect takes goes to sort.cu.
  */
 #include "gpu/coarse/number.cuh"
+#include "gpu/common/bisect.cuh"
 #include "gpu/common/common.cuh"
 #include "gpu/common/sift.cuh"
 #include "gpu/index/give.cuh"
@@ -16,6 +18,8 @@
 #define MAX_PROBES		65536	/* GvNearestCopy has 16 bits for the probe */
 #define MOST_SIFTED		(INT64_C(1) << 30)	/* copies: they are int there */
 #define OWN_SHARED		64		/* bytes that the kernels themselves declare */
+#define PICK_THREADS	512
+#define PICKED_FROM		20480	/* lists, whose scores stay in L1 */
 
 /*
  * Lower the block's bound to this warp's, and this warp's to the block's.
@@ -90,8 +94,117 @@ sift_lists_kernel(GvCardModel card, GvBatch batch)
 	});
 }
 
+/* Many lists, while they are chosen. */
+struct Pick
+{
+	uint64_t	items[GV_MANY_PROBES];	/* key and list, to be sorted */
+	GvNumbering numbering;
+	uint32_t	said[2][GV_WARP];	/* see GvTalk */
+	uint32_t	count;
+};
+
+/* Ascending; n is a power of two.  Begins and ends with a barrier. */
+static __device__ __forceinline__ void
+sort_items(uint64_t *items, int n)
+{
+	__syncthreads();
+	for (int size = 2; size <= n; size *= 2)
+		for (int stride = size / 2; stride > 0; stride /= 2)
+		{
+			for (int pair = threadIdx.x; pair < n / 2; pair += PICK_THREADS)
+			{
+				int			low = pair / stride * 2 * stride + pair % stride;
+				uint64_t	a = items[low];
+				uint64_t	b = items[low + stride];
+
+				if ((a > b) == ((low & size) == 0))
+				{
+					items[low] = b;
+					items[low + stride] = a;
+				}
+			}
+			__syncthreads();
+		}
+}
+
 /*
- * The same of many.  Shared: items [warps / 2 or 1][32 NW].
+ * The k nearest of all lists, k > 0, sorted, to pick.items: those within a
+ * bound, and few others.  Where more lists are as far as the last of them than
+ * there is room for, those of the smallest numbers.
+ */
+static __device__ __forceinline__ void
+pick_lists(const ListSource &source, int nlists, int k, Pick &pick)
+{
+	GvTalk		talk = {pick.said, 0};
+	int			room = PICK_THREADS;
+	GvLimit		bound;
+	uint32_t	limit;
+	bool		fits;
+	int			lane = threadIdx.x % GV_WARP;
+
+	while (room < k)
+		room *= 2;
+	if (threadIdx.x == 0)
+		pick.count = 0;
+	bound = gv_find_bound([&](uint32_t i)
+	{
+		return source.key(i);
+	}, nlists, k, room - k, talk);
+	fits = bound.count <= (uint32_t) room;
+	limit = fits ? bound.key : bound.lower;
+	for (int i = threadIdx.x; i < room; i += PICK_THREADS)
+		pick.items[i] = ~UINT64_C(0);
+	__syncthreads();
+	for (int first = 0; first < nlists; first += PICK_THREADS)
+	{
+		int			i = first + threadIdx.x;
+		uint32_t	key = i < nlists ? source.key(i) : GV_SIFT_NONE;
+
+		if (i < nlists && key <= limit)
+			pick.items[atomicAdd(&pick.count, 1u)] = (uint64_t) key << 32 | i;
+	}
+	if (!fits && threadIdx.x < GV_WARP)
+	{
+		uint32_t	at = bound.lower_count;
+
+		for (int first = 0; first < nlists && at < (uint32_t) k;
+			 first += GV_WARP)
+		{
+			int			i = first + lane;
+			bool		tied = i < nlists && source.key(i) == bound.key;
+			uint32_t	mask = __ballot_sync(GV_FULL_WARP, tied);
+			uint32_t	to = at + __popc(mask & ((1u << lane) - 1));
+
+			if (tied && to < (uint32_t) k)
+				pick.items[to] = (uint64_t) bound.key << 32 | i;
+			at += __popc(mask);
+		}
+	}
+	sort_items(pick.items, room);
+}
+
+/* The same of many, of not too many. */
+static __global__ void __launch_bounds__(PICK_THREADS)
+pick_lists_kernel(GvCardModel card, GvBatch batch)
+{
+	__shared__ Pick pick;
+	int			query = blockIdx.x;
+	ListSource	source = {batch.d_coarse + (int64_t) query * card.nlists};
+	int			k;
+
+	gv_step_begins();
+	k = min(batch.d_wanted[query].probes, card.nlists);
+	if (k > 0)
+		pick_lists(source, card.nlists, k, pick);
+	gv_number_many<PICK_THREADS>(card, batch, query, k, [&](int i)
+	{
+		return GvNearestList {(uint32_t) (pick.items[i] >> 32),
+							  (uint32_t) pick.items[i]};
+	}, pick.numbering);
+}
+
+/*
+ * The same of many more.  Shared: items [warps / 2 or 1][32 NW].
  */
 template <int NW, int NT, int WARPS>
 static __global__ void __launch_bounds__(WARPS *GV_WARP)
@@ -174,7 +287,8 @@ sift_copies_kernel(GvCardModel card, GvBatch batch)
 	gv_step_begins();
 	k = batch.d_wanted[query].capacity;
 	found = batch.d_found[query];
-	count = (int) gv_sift(source, (int) found.nblocks * GV_BLOCK, k, sift);
+	count = (int) gv_sift(source, (int) gv_nscores(batch, query,
+												   found.nblocks), k, sift);
 	if (gv_select_gives(batch))
 		gv_give_probes(batch, query, found.nprobed);
 	for (int i = threadIdx.x; i < count; i += GV_SIFT_THREADS)
@@ -204,8 +318,9 @@ copy_kernel(GvCardModel card, GvBatch batch)
 	const uint64_t *ids = batch.d_ids + first_copy;
 	int64_t		first_hit = (int64_t) query * batch.capacity;
 	int			nprobed = batch.d_found[query].nprobed;
-	uint32_t	nblocks = batch.d_starts[(int64_t) query * (batch.probes + 1) +
-										 nprobed];
+	uint32_t	n = gv_nscores(batch, query,
+							   batch.d_starts[(int64_t) query *
+											  (batch.probes + 1) + nprobed]);
 	GvWarpSelect<GvNearestCopy, NW, NT> select;
 	int			count;
 
@@ -214,9 +329,11 @@ copy_kernel(GvCardModel card, GvBatch batch)
 		bound = 0xFFFFFFFFu;
 	__syncthreads();
 	select.begin(max(k, 1));	/* a batch's spare places want none */
-	for (uint32_t b = threadIdx.x / GV_WARP; b < nblocks; b += WARPS)
+	for (uint32_t first = threadIdx.x / GV_WARP * GV_WARP; first < n;
+		 first += WARPS * GV_WARP)
 	{
-		uint32_t	key = gv_ordered(scores[(int64_t) b * GV_WARP + lane]);
+		uint32_t	i = first + lane;
+		uint32_t	key = i < n ? gv_ordered(scores[i]) : GV_SIFT_NONE;
 		bool		near = key <= select.bound.key &&
 			key < gv_ordered(__int_as_float(0x7F800000));
 		GvNearestCopy	item = GvNearestCopy::worst();
@@ -225,7 +342,7 @@ copy_kernel(GvCardModel card, GvBatch batch)
 		{
 			if (near)
 			{
-				uint64_t	id = ids[(int64_t) b * GV_WARP + lane];
+				uint64_t	id = ids[i];
 
 				item = {key, (uint32_t) (id >> 32), (uint32_t) id};
 			}
@@ -295,6 +412,9 @@ gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
 		return gv_gpu_sort_probes(card, batch, searcher);
 	if (k <= GV_SIFT_MOST)
 		return gv_launch_step(sift_lists_kernel, batch->n, GV_SIFT_THREADS, 0,
+							  stream, card, batch);
+	if (card->nlists <= PICKED_FROM)
+		return gv_launch_step(pick_lists_kernel, batch->n, PICK_THREADS, 0,
 							  stream, card, batch);
 	if (k <= 512)
 		return launch_probes<16, 8, 8>(card, batch, stream);

@@ -93,7 +93,7 @@ gv_gpu_put_conditions(const GvBatch *batch, const GvSearch *searches,
 
 /*
  * Tests and values from the host's memory to the card's, 8 bytes a thread, and
- * no matches yet.
+ * no matches and no scores of them yet.
  */
 static __global__ void __launch_bounds__(THREADS)
 bring_kernel(GvCardModel card, GvBatch batch)
@@ -109,9 +109,11 @@ bring_kernel(GvCardModel card, GvBatch batch)
 		batch.d_values[i] = batch.in_values[i];
 	for (int64_t i = me; i < (int64_t) batch.n * batch.probes; i += step)
 		batch.d_matches[i] = 0;
+	for (int64_t i = me; i < batch.n; i += step)
+		batch.d_kept[i] = 0;
 }
 
-/* d_tests, d_values and d_matches of a batch with conditions. */
+/* d_tests, d_values, d_matches and d_kept of a batch with conditions. */
 GvStatus
 gv_gpu_bring_conditions(const GvCardModel *card, const GvBatch *batch,
 						cudaStream_t stream)

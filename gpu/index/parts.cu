@@ -224,6 +224,7 @@ gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
 		PLACE(d_tests, work, tests_bytes);
 		PLACE(d_values, work, values_bytes);
 		PLACE(d_matches, work, matches_bytes);
+		PLACE(d_kept, work, n * sizeof(uint32_t));
 	}
 #undef PLACE
 }

@@ -41,25 +41,39 @@ add_codes(const uint4 *codes, int chunks, const char *table)
 
 /*
  * By a warp: the live copies of block b, of query's `probe`, that fulfil the
- * query's condition.  Their number is noted; where there is none, all copies
- * are out, and nothing is left to do.
+ * query's condition.  Their number is noted, and *to is where the score of this
+ * lane's belongs, among the query's.  Where there is none, nothing is left to
+ * do.
  */
 static __device__ __forceinline__ uint32_t
 find_matching(const GvCardModel &card, const GvBatch &batch, int query,
-			  int probe, uint32_t b, const uint8_t *block)
+			  int probe, uint32_t b, const uint8_t *block, uint32_t *to)
 {
 	uint32_t	live = *(const uint32_t *) (block + card.shape.live);
 	uint32_t	matching = live &
 		gv_card_match(batch.d_tests + (int64_t) query * batch.tests,
 					  batch.tests, batch.d_values, block + card.shape.keys);
 	int			lane = threadIdx.x % GV_WARP;
+	uint32_t	count = __popc(matching);
 
+	*to = b * GV_WARP + lane;
+	if (matching == 0 && batch.d_ids == NULL)
+		batch.d_scores[(int64_t) query * batch.copies + *to] =
+			__int_as_float(0x7F800000);
 	if (matching == 0)
-		batch.d_scores[(int64_t) query * batch.copies + (int64_t) b * GV_WARP +
-					   lane] = __int_as_float(0x7F800000);
-	else if (lane == 0)
+		return 0;
+	if (lane == 0)
 		atomicAdd(&batch.d_matches[(int64_t) query * batch.probes + probe],
-				  (uint32_t) __popc(matching));
+				  count);
+	if (batch.d_ids != NULL)
+	{
+		uint32_t	first = 0;
+
+		if (lane == 0)
+			first = atomicAdd(&batch.d_kept[query], count);
+		*to = __shfl_sync(GV_FULL_WARP, first, 0) +
+			__popc(matching & ((1u << lane) - 1));
+	}
 	return matching;
 }
 
@@ -68,7 +82,8 @@ find_matching(const GvCardModel &card, const GvBatch &batch, int query,
  * Shared: table [chunks * 32][16] floats.
  *
  * CONDITIONS: queries have conditions on keys, or none.  A lane whose copy does
- * not fulfil its query's reads no codes.
+ * not fulfil its query's reads no codes, and leaves no score where selections
+ * want those that do side by side (gv_nscores).
  */
 template <int THREADS, bool CONDITIONS>
 static __global__ void __launch_bounds__(THREADS, MOST_RESIDENT / THREADS)
@@ -93,10 +108,11 @@ scan_kernel(GvCardModel card, GvBatch batch)
 		const uint8_t *block = probes.block_of(kept, b, probe,
 											   card.shape.block_bytes, &base);
 		uint32_t	matching = GV_FULL_WARP;
+		uint32_t	to = b * GV_WARP + lane;
 
 		if (CONDITIONS)
 		{
-			matching = find_matching(card, batch, query, probe, b, block);
+			matching = find_matching(card, batch, query, probe, b, block, &to);
 			if (matching == 0)
 				continue;
 		}
@@ -112,9 +128,9 @@ scan_kernel(GvCardModel card, GvBatch batch)
 		if (!CONDITIONS || (matching >> lane & 1) != 0)
 			sum = add_codes((const uint4 *) block + lane, card.shape.chunks,
 							(const char *) table);
-		gv_put_copy(batch, first_copy + (int64_t) b * GV_WARP + lane,
-					live & matching,
-					__fadd_rn(__fadd_rn(base, t), sum), high, low, probe);
+		if (!CONDITIONS || batch.d_ids == NULL || (matching >> lane & 1) != 0)
+			gv_put_copy(batch, first_copy + to, live & matching,
+						__fadd_rn(__fadd_rn(base, t), sum), high, low, probe);
 	}
 }
 

@@ -141,6 +141,7 @@ typedef struct GvTopK
 extern void gv_topk_reset(GvTopK *top);
 extern void gv_topk_push(GvTopK *top, float score, uint64_t id);
 extern void gv_topk_sort(GvTopK *top);
+extern void gv_topk_first(GvTopK *top, int32_t n);
 
 /*
  * Put n raw vectors into the space the engine works in:

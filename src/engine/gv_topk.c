@@ -205,11 +205,11 @@ split(GvTopK *top)
 }
 
 /*
- * Order a part of the pairs, by halves; by a heap when these turned out uneven
- * too often.
+ * Order the first `wanted` pairs of a part, by halves; by a heap when these
+ * turned out uneven too often.
  */
 static void
-sort_part(GvTopK part, int splits)
+sort_part(GvTopK part, int32_t wanted, int splits)
 {
 	while (part.count > INSERTION)
 	{
@@ -223,10 +223,12 @@ sort_part(GvTopK part, int splits)
 		}
 		nbefore = split(&part);
 		part.count = nbefore;
+		if (nbefore + 1 >= wanted)
+			continue;
 		rest.scores += nbefore + 1;
 		rest.ids += nbefore + 1;
 		rest.count -= nbefore + 1;
-		sort_part(rest, splits);
+		sort_part(rest, wanted - (nbefore + 1), splits);
 	}
 	insertion_sort(&part);
 }
@@ -235,10 +237,19 @@ sort_part(GvTopK part, int splits)
 void
 gv_topk_sort(GvTopK *top)
 {
-	int			splits = 0;
-	int32_t		n;
+	gv_topk_first(top, top->count);
+}
 
-	for (n = top->count; n > 0; n /= 2)
+/* Leave only the first n pairs, ascending, or all if they are fewer. */
+void
+gv_topk_first(GvTopK *top, int32_t n)
+{
+	int			splits = 0;
+	int32_t		left;
+
+	for (left = top->count; left > 0; left /= 2)
 		splits += 2;
-	sort_part(*top, splits);
+	sort_part(*top, n, splits);
+	if (n < top->count)
+		top->count = n;
 }

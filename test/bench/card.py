@@ -10,7 +10,10 @@ random from a table of queries by its key, the same for all systems, or, with
 primary key, which is what a statement costs at least.
 
 gpuivfpq is measured at gpuvec.recall = RECALL and at the explicit setting that
-reaches RECALL soonest; for these, where a query's time goes.
+reaches RECALL soonest; for these, where a query's time goes.  With --match its
+index has a key, and beside these are the same queries of rows with one value
+of it, which 1 of so many rows has, as good as at random; each query asks for a
+value of its own.
 """
 import argparse
 import json
@@ -62,6 +65,11 @@ def parse_arguments():
     parser.add_argument("--workers", type=int, default=15,
                         help="of a parallel build")
     parser.add_argument("--literals", action="store_true")
+    parser.add_argument("--match", type=server.numbers(int), default=[],
+                        metavar="VALUES,...",
+                        help="of keys in turn; 100: 1 %% of the rows match")
+    parser.add_argument("--asked", action="store_true",
+                        help="gpuivfpq at gpuvec.recall only")
     parser.add_argument("--scanner", metavar="COMMAND",
                         help="test/bench/scanner, run on gpuivfpq's index")
     return parser.parse_args()
@@ -75,14 +83,20 @@ def timed(call, *args):
 
 # ----------------------------------------------------------------------- load
 
-def load(conn, found):
+def key(count):
+    """The name of the column that has so many values."""
+    return "r%d" % count
+
+
+def load(conn, args, found):
     """The table and the queries; seconds that the table took."""
     conn.execute("SET client_min_messages = warning")
     for extension in ("gpuvec_pgvector", "pg_prewarm"):
         conn.execute("CREATE EXTENSION IF NOT EXISTS %s CASCADE" % extension)
-    for table in (TABLE, QUERIES):
-        conn.execute("CREATE TABLE %s (id int, v vector(%d))"
-                     % (table, found.dims))
+    for table, counts in (TABLE, args.match), (QUERIES, []):
+        conn.execute("CREATE TABLE %s (%s)" % (table, ", ".join(
+            ["id int", "v vector(%d)" % found.dims]
+            + [server.number_column(key(n), n) for n in counts])))
     # in the row, so that no system pays for fetching it from elsewhere
     conn.execute("ALTER TABLE %s ALTER v SET STORAGE PLAIN" % QUERIES)
 
@@ -97,7 +111,8 @@ def load(conn, found):
 
 def create_index(conn, args, system):
     """What making the index took and gave."""
-    method = {"gpuivfpq": "gpuivfpq (v vector_l2_ops)",
+    method = {"gpuivfpq": "gpuivfpq (%s)" % ", ".join(
+                  ["v vector_l2_ops"] + [key(n) for n in args.match]),
               "hnsw": "hnsw (v vector_l2_ops)"}[system]
     options = args.options if system == "gpuivfpq" else ""
     conn.execute("SET max_parallel_maintenance_workers = %d" % args.workers)
@@ -138,12 +153,17 @@ def mirror(conn):
 
 # --------------------------------------------------------------------- recall
 
-def statement(query):
-    return "SELECT id FROM %s ORDER BY v <-> %s LIMIT %d" % (TABLE, query, K)
+def statement(query, condition=""):
+    return "SELECT id FROM %s %sORDER BY v <-> %s LIMIT %d" % (
+        TABLE, condition, query, K)
 
 
-def from_table(query_id):
-    return statement("(SELECT v FROM %s WHERE id = %s)" % (QUERIES, query_id))
+def from_table(query_id, match=0, value=""):
+    """For one of the queries; of rows whose key has this value, unless match,
+    the number of values, is 0."""
+    return statement(
+        "(SELECT v FROM %s WHERE id = %s)" % (QUERIES, query_id),
+        match and "WHERE %s = %s " % (key(match), value) or "")
 
 
 def check_plan(conn):
@@ -152,8 +172,9 @@ def check_plan(conn):
         sys.exit("card: the planner does not take the index")
 
 
-def measure_recall(conn, settings, truth, parts=()):
+def measure_recall(conn, settings, truth, parts=(), match=0):
     """(recall, mean of each part of gpuvec_last_scan, ms a query)"""
+    asked = from_table("%(i)s", match, "%(value)s")
     server.set_all(conn, settings)
     hits, sums = 0, [[] for _ in parts]
     last = "SELECT %s FROM gpuvec_last_scan()" % ", ".join(parts)
@@ -161,7 +182,8 @@ def measure_recall(conn, settings, truth, parts=()):
     took = 0
     for i, nearest in enumerate(truth):
         start = time.monotonic()
-        rows = conn.execute(from_table("%s"), [i], prepare=True).fetchall()
+        rows = conn.execute(asked, {"i": i, "value": match and i % match},
+                            prepare=True).fetchall()
         took += time.monotonic() - start
         hits += len({r for r, in rows} & set(nearest.tolist()))
         if parts:
@@ -169,7 +191,7 @@ def measure_recall(conn, settings, truth, parts=()):
                     last, prepare=True).fetchone()):
                 s.append(value or 0)
     conn.execute("RESET ALL")
-    return (hits / (K * len(truth)),
+    return (hits / sum(map(len, truth)),
             {p: statistics.mean(s) for p, s in zip(parts, sums)},
             took / len(truth) * 1e3)
 
@@ -209,11 +231,12 @@ def find_setting(conn, truth, recall, lists):
 
 # ---------------------------------------------------------------------- speed
 
-def scripts(args, found, folder):
+def scripts(args, found, folder, match=0):
     """pgbench's options for the queries that are asked."""
     if not args.literals:
-        texts = ["\\set i random(0, %d)\n%s;\n" % (len(found.query) - 1,
-                                                   from_table(":i"))]
+        texts = ["\\set i random(0, %d)\n" % (len(found.query) - 1)
+                 + "\\set value :i %% %d\n" % match * (match > 0)
+                 + from_table(":i", match, ":value") + ";\n"]
     else:
         texts = [statement("'[%s]'" % ",".join(map(repr, q.tolist()))) + ";\n"
                  for q in found.query[:LITERALS]]
@@ -275,11 +298,12 @@ def measure_speed(conn, args, options, settings, folder, ours):
     return lines
 
 
-def measure_point(conn, args, truth, label, settings, options, folder, ours):
+def measure_point(conn, args, truth, label, settings, options, folder, ours,
+                  match=0):
     settings = dict(settings, enable_seqscan="off")
     data.say("measuring " + label)
     recall, parts, _ = measure_recall(conn, settings, truth,
-                                      PARTS if ours else ())
+                                      PARTS if ours else (), match)
     return {"label": label, "settings": settings, "recall": recall,
             "parts": parts, "speed": measure_speed(
                 conn, args, options, settings, folder, ours)}
@@ -287,6 +311,8 @@ def measure_point(conn, args, truth, label, settings, options, folder, ours):
 
 def our_points(conn, args, truth, lists):
     yield "recall %s" % args.recall, {"gpuvec.recall": args.recall}
+    if args.asked:
+        return
     found = find_setting(conn, truth, args.recall, lists)
     pairs = [found] if found else []
     pairs += [explicit(*map(int, s.split("/"))) for s in args.setting]
@@ -345,7 +371,7 @@ def measure_system(conn, args, found, truth, system, folder):
                                          else v) for k, v in told.items()))
     conn.execute("SET enable_seqscan = off")
     check_plan(conn)
-    if ours and args.scanner and "sq8" in args.options:
+    if ours and args.scanner and "sq8" in args.options and not args.match:
         run_scanner(conn, args)
     options = scripts(args, found, folder)
     points = our_points(conn, args, truth, told["lists"]) if ours else \
@@ -353,6 +379,12 @@ def measure_system(conn, args, found, truth, system, folder):
     told["points"] = [measure_point(conn, args, truth, label, settings,
                                     options, folder, ours)
                       for label, settings in points]
+    for match in args.match if ours else []:
+        told["points"].append(measure_point(
+            conn, args, matching_truth(found, len(truth), match),
+            "recall %s, 1 of %d" % (args.recall, match),
+            {"gpuvec.recall": args.recall},
+            scripts(args, found, folder, match), folder, ours, match))
     conn.execute("DROP INDEX %s_v" % TABLE)
     return told
 
@@ -437,6 +469,19 @@ def exact(args, found):
     return found.truth("l2", K)
 
 
+def matching_truth(found, nqueries, match):
+    """[nqueries] the nearest rows to query i of those whose key is i % match."""
+    import numpy as np
+    keys = server.numbers_of(np.arange(found.rows), match)
+    truth = [None] * nqueries
+    for value in range(min(match, nqueries)):
+        rows = np.flatnonzero(keys == value)
+        near = data.exact_neighbours(found.base[rows],
+                                     found.query[value:nqueries:match], K)
+        truth[value::match] = list(rows[near])
+    return truth
+
+
 def without_scanner(words):
     """The arguments that test/gpu/run.sh was given."""
     return words[2:] if words[:1] == ["--scanner"] else words
@@ -453,7 +498,7 @@ def main():
     with psycopg.connect(autocommit=True) as conn, \
             tempfile.TemporaryDirectory() as folder:
         data.say("loading %d x %d" % (found.rows, found.dims))
-        told = {"load_s": load(conn, found), "systems": []}
+        told = {"load_s": load(conn, args, found), "systems": []}
         data.say("  %.1f s" % told["load_s"])
         told["floor"] = measure_speed(conn, args, script_files(
             ["\\set i random(0, %d)\nSELECT id FROM %s WHERE id = :i;\n"

@@ -31,6 +31,7 @@ import server
 import systems as compared
 
 K = 10
+KEY_VALUES = 1000               # of a random key
 PATIENCE_S = 60                 # for sessions to be ready
 STAGED, QUERIES = "inserts_rows", "inserts_queries"
 # what a default setting does not find could hide what was lost
@@ -55,6 +56,10 @@ def parse_arguments():
     parser.add_argument("--with", dest="options", default="",
                         metavar="OPTIONS",
                         help="index options of gpuivfpq, 'refine = sq8'")
+    parser.add_argument("--keys", type=int, default=0, metavar="N",
+                        help="one more index of gpuivfpq, with so many int4 "
+                        "keys, which\nall tables have as columns: id and "
+                        "random ones")
     parser.add_argument("--rounds", type=int, default=3)
     return parser.parse_args()
 
@@ -148,10 +153,18 @@ def prepare(conn, args, found, systems, loaded):
     server.load(conn, STAGED, found.base, "vector")
     for s in systems:
         data.say("loading and building %s" % s.name)
-        server.load(conn, s.table, found.base[:loaded], s.column_type)
+        server.load(conn, s.table, found.base[:loaded], s.column_type,
+                    [server.number_column(name, KEY_VALUES)
+                     for name in key_columns(args)])
         if s.index:
-            server.build(conn, s.create_index())
+            s.build_s, _, _ = server.build(conn, s.create_index())
+            s.bytes = server.one(conn, "SELECT pg_relation_size(%s)", s.index)
     server.prewarm(conn, [STAGED] + [s.table for s in systems])
+
+
+def key_columns(args):
+    """Names of the columns that are keys beside id."""
+    return ["k%d" % i for i in range(1, args.keys)]
 
 
 def measure_recall(conn, args, judge, system):
@@ -263,17 +276,19 @@ def rate_table(args, systems):
     return report.table(rows, "llrrrrrll")
 
 
-def recall_table(systems):
-    return report.table([["index", "recall@10 before", "behind"]] + [
-        [s.name] + ["%.4f" % r for r in s.info["recall"]]
-        for s in systems if s.index], "lrr")
+def index_table(systems):
+    return report.table([["index", "build s", "MB", "recall@10 before",
+                          "behind"]] + [
+        [s.name, "%.2f" % s.build_s, "%.2f" % (s.bytes / 1e6)]
+        + ["%.4f" % r for r in s.info["recall"]]
+        for s in systems if s.index], "lrrrr")
 
 
 def write(args, told, systems):
     path = server.output("inserts-%s-%s" % (args.data, args.metric))
     text = "\n".join(
         ["%s: %s" % fact for fact in told.items()] + [""]
-        + rate_table(args, systems) + [""] + recall_table(systems)) + "\n"
+        + rate_table(args, systems) + [""] + index_table(systems)) + "\n"
     with open(path + ".txt", "w") as f:
         f.write(text)
     with open(path + ".json", "w") as f:
@@ -303,6 +318,10 @@ def facts(conn, args, found, loaded, slices, load_before):
 def chosen(args, rows):
     """The systems; exact search stands for no index."""
     found = compared.systems(args.metric, rows, args.options)
+    if args.keys:
+        found.insert(1, compared.gpuivfpq(
+            "vector", compared.METRICS[args.metric][1], args.options,
+            keys=["id"] + key_columns(args)))
     for s in found:
         if not s.method:
             s.name = "no index"

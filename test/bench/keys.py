@@ -149,36 +149,53 @@ def points_of(case, operator, alone):
 NONE = conditions.Case("none", "none", 100)
 
 
+def multiples(point, other):
+    """Times another point's time, by the client's clock and the server's."""
+    return {"p50": point.p50 / other.p50, "cpu": point.cpu / other.cpu}
+
+
 def row(case, points, target):
     """A line of the table."""
     label = "%g" % target
     keys = verdicts.first(points, "keys", label)
-    free = verdicts.first(points, "no condition", label)
+    times = multiples(keys, verdicts.first(points, "no condition", label))
     slack = CLUSTERED_SLACK if case.kind == "clustered" else SLACK
-    ratio = keys.time / free.time
+    ratio = times[where.Point.by]
     allowed = BOUNDS.get(case.share) if case.kind == "keys" else None
     hnsw, less = verdicts.hnsw_ms(points, keys.recall)
     plain = verdicts.first(points, "filter", label)
-    return [case.name, label, "%.4f" % keys.recall,
+    return [case.name, label, "%.4f" % keys.recall, "%.4f" % keys.error,
             "yes" if keys.recall >= target - slack else
             "no (%.4f)" % (keys.recall - target),
-            "%.3f" % keys.p50, "%.3f" % keys.cpu, "%.2f" % ratio,
+            "%.3f" % keys.p50, "%.3f" % keys.cpu, "%.2f" % times["p50"],
+            "%.2f" % times["cpu"],
             "" if allowed is None else
             "%s %g" % ("<=" if ratio <= allowed else ">", allowed),
             "%.2f" % (plain.time / keys.time) if plain else "",
             "%s%.0f" % (less, hnsw / keys.time) if hnsw else "", keys.plan]
 
 
-HEAD = ["condition", "asked", "recall", "met", "p50 ms", "cpu ms",
-        "x no condition", "allowed", "filter / keys", "hnsw / keys", "plan"]
+def free_row(points, target):
+    """The search without a condition, beside that of an index without keys."""
+    label = "%g" % target
+    free = verdicts.first(points, "no condition", label)
+    times = multiples(free, verdicts.first(points, "no keys", label))
+    return ["none, x no keys", label, "%.4f" % free.recall,
+            "%.4f" % free.error, "", "%.3f" % free.p50, "%.3f" % free.cpu,
+            "%.2f" % times["p50"], "%.2f" % times["cpu"], "", "", "",
+            free.plan]
+
+
+HEAD = ["condition", "asked", "recall", "+-", "met", "p50 ms", "cpu ms",
+        "x p50", "x cpu", "allowed", "filter / keys", "hnsw / keys", "plan"]
 
 
 def table(measured):
     lines = [HEAD]
     for case, points in measured:
         for target in TARGETS:
-            if verdicts.first(points, "keys", "%g" % target):
-                lines.append(row(case, points, target))
+            lines.append(free_row(points, target) if case.kind == "none" else
+                         row(case, points, target))
     return "\n".join(report.table(lines, "l" + "r" * (len(HEAD) - 2) + "l"))
 
 

@@ -42,14 +42,26 @@ def copy_in(conn, table, chunks):
             copy.write(chunk)
 
 
-def load(conn, table, x, column_type):
-    """A table of (row number, row)."""
+def load(conn, table, x, column_type, more=()):
+    """A table of (row number, row), and more columns that follow from them."""
     column = "vector(%d)" % x.shape[1] if column_type == "vector" else \
         column_type
-    conn.execute("CREATE TABLE %s (id int PRIMARY KEY, v %s)"
-                 % (table, column))
+    conn.execute("CREATE TABLE %s (%s)" % (table, ", ".join(
+        ["id int PRIMARY KEY", "v " + column, *more])))
     copy_in(conn, table, dataset.copy_stream(x, column_type))
     conn.execute("VACUUM ANALYZE " + table)
+
+
+def number_column(name, count):
+    """The definition of a column of numbers below `count`, as good as random,
+    that follow from id."""
+    return ("%s int GENERATED ALWAYS AS ((id::bigint * 2654435761 %% 4294967296"
+            " >> 8) %% %d) STORED" % (name, count))
+
+
+def numbers_of(ids, count):
+    """What number_column() makes of an array of ids."""
+    return (ids.astype("uint64") * 2654435761 % 4294967296 >> 8) % count
 
 
 def prewarm(conn, tables):

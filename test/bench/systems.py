@@ -44,9 +44,10 @@ class System:
     """A table with at most one index."""
 
     def __init__(self, name, column_type, method=None, ops=None, options="",
-                 sweep=None):
+                 sweep=None, keys=()):
         self.name, self.column_type = name, column_type
         self.method, self.ops, self.options = method, ops, options
+        self.keys = keys        # further columns of the index
         self.table = "t_" + "".join(c if c.isalnum() else "_" for c in name)
         self.index = self.table + "_v" if method and column_type else None
         self.sweep = sweep      # called when the index is built
@@ -56,7 +57,8 @@ class System:
 
     def create_index(self):
         return "CREATE INDEX %s ON %s USING %s (v %s)%s" % (
-            self.index, self.table, self.method, self.ops,
+            self.index, self.table, self.method,
+            ", ".join([self.ops, *self.keys]),
             " WITH (%s)" % self.options if self.options else "")
 
 
@@ -102,11 +104,12 @@ def ivfflat_lists(rows):
     return max(100, rows // 1000)
 
 
-def gpuivfpq(column_type, suffix, options, sweep=sweep_gpuivfpq):
+def gpuivfpq(column_type, suffix, options, sweep=sweep_gpuivfpq, keys=()):
     prefix = "real_" if column_type == "real[]" else "vector_"
-    name = "gpuivfpq" if column_type != "real[]" else "gpuivfpq real[]"
-    return System(" ".join([name, options]).strip(), column_type, "gpuivfpq",
-                  prefix + suffix, options, sweep)
+    words = ["gpuivfpq"] + ["real[]"] * (column_type == "real[]") + \
+        [options] * bool(options) + ["%d keys" % len(keys)] * bool(keys)
+    return System(" ".join(words), column_type, "gpuivfpq", prefix + suffix,
+                  options, sweep, keys)
 
 
 def variants(suffix, all_options):

@@ -47,9 +47,9 @@
 #				Needs a python3 (3.12) with torch
 #	cores		SQL without the card, on all of the host's cores, beside
 #				pgvector's indexes and Faiss: ARGUMENT... are those of
-#				test/bench/compare.py or, behind the word inserts or where, of
-#				test/bench/inserts.py or where.py, which need numpy and
-#				matplotlib, too, and faiss-cpu for --faiss
+#				test/bench/compare.py or, behind the word inserts, where or
+#				keys, of test/bench/inserts.py, where.py or keys.py, which
+#				need numpy and matplotlib, too, and faiss-cpu for --faiss
 #
 # GPUVEC_UNIT_PRODUCTS=own|cublas: kernels and sanitize with one of both; for SQL
 # GPUVEC_TEST_PRODUCTS, likewise.
@@ -216,7 +216,7 @@ stage_random() {
 		gv_note "kernels of a batch of $batch"
 		# not those that fill the mirror
 		ncu --clock-control none --metrics "$metrics" --csv --kernel-name \
-			regex:'^(table|halve_|coarse|product|choose|sift|probe|scan|copy|bound)' \
+			regex:'^(table|halve_|coarse|product|choose|sift|probe|scan|copy|bound|bring|give)' \
 			"$program" -o "${shape[@]}" "$batch" 2>/dev/null |
 			python3 "$GV_ROOT/test/bench/kernels.py"
 	done
@@ -418,7 +418,7 @@ stage_cores() {
 		"max_parallel_maintenance_workers = $(($(nproc) - 1))"
 	take_pgvector
 	case ${ARGUMENTS[0]:-} in
-	compare | inserts | where)
+	compare | inserts | where | keys)
 		program=${ARGUMENTS[0]}
 		ARGUMENTS=("${ARGUMENTS[@]:1}")
 		;;

@@ -99,5 +99,28 @@ is_mirrored($node, "${_}_e", "SELECT FROM $_ ORDER BY e <-> point(1, 8) LIMIT 10
 is_same('up to date again', 1);
 is_verified('up to date again');
 
+# gpuvecd is asked once to see the share, and once for what it takes; and the
+# session does not search by itself
+$node->safe_psql(
+	'postgres', q{
+	CREATE TABLE many AS SELECT g AS id, point(g, 8) AS e, abs(hashint4(g)) % 20 AS tenant
+		FROM generate_series(1, 20000) AS g;
+	CREATE INDEX many_e ON many USING gpuivfpq (e, tenant) WITH (lists = 200);
+	ANALYZE many;
+	CREATE FUNCTION engine_of(tenant int, at int) RETURNS text LANGUAGE plpgsql AS $$
+	BEGIN
+		PERFORM id FROM many WHERE many.tenant = engine_of.tenant ORDER BY e <-> point(at, 8) LIMIT 10;
+		RETURN (SELECT engine FROM gpuvec_last_scan());
+	END $$;
+});
+is_mirrored($node, 'many_e', 'SELECT FROM many ORDER BY e <-> point(1, 8) LIMIT 10', 'many');
+$before = served($node);
+is( $node->safe_psql(
+		'postgres', q{SET enable_seqscan = off; SET enable_sort = off; SET gpuvec.engine = gpu;
+		SELECT count(*) FROM generate_series(1, 60) AS g
+		WHERE engine_of(g % 20, 40 + 331 * g) IN ('session', 'mixed')}),
+	'0', 'no session searches by itself');
+cmp_ok(served($node) - $before, '<=', 135, 'gpuvecd is asked twice');
+
 $node->stop;
 done_testing();

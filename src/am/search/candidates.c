@@ -248,8 +248,13 @@ IvfpqSearchDistinct(IvfpqSearch *search, int n)
 void
 IvfpqSearchTake(IvfpqSearch *search, int candidates)
 {
+	int			copies = search->model->meta.copies;
+
 	IvfpqSearchSettle(search);
-	gv_topk_sort(&search->candidates);
+	search->found_all = search->candidates.count < search->candidates.capacity;
+	/* they are rows enough, however many of them are a row's second copies */
+	gv_topk_first(&search->candidates,
+				  (int) Min((int64) candidates * copies, PG_INT32_MAX));
 	if (search->scan_bytes > MOST_SCRATCH)
 	{
 		/* make way for the rows */
@@ -257,8 +262,7 @@ IvfpqSearchTake(IvfpqSearch *search, int candidates)
 		search->scan_memory = NULL;
 		search->scan_bytes = 0;
 	}
-	search->found_all = search->candidates.count < search->candidates.capacity;
-	if (search->model->meta.copies > 1)
+	if (copies > 1)
 		IvfpqSearchDistinct(search, candidates);
 }
 

@@ -27,11 +27,25 @@
 /* No more lists are added at once than so many times those read. */
 #define MOST_GROWTH		1
 
-/* Lists are ranked beyond those that seem to be needed. */
-#define RANKED_BEYOND	1.5
+/*
+ * Lists are ranked beyond those that seem to be needed: at first, when nothing
+ * is known of the share, and later.
+ */
+#define RANKED_AT_FIRST	1.5
+#define RANKED_LATER	1.25
 
 /* The first lists are those for a share so many times as large as is likely. */
 #define FIRST_SHARE		4
+
+/*
+ * To ask gpuvecd again takes longer than to have it read lists that are not
+ * needed.  So the first are those for the likely share, it is asked for so many
+ * times as many as the share says, and for all of these as soon as so many
+ * copies that fulfil the condition tell it.
+ */
+#define ASKED_SHARE		1.0
+#define ASKED_BEYOND	1.5
+#define TELLING_COPIES	64
 
 /*
  * Candidates kept beyond what an even share takes: far rows may fulfil the
@@ -69,7 +83,9 @@ typedef struct Reading
 	int			nread;
 	int			next;			/* of search->lists */
 	double		flat_share;		/* of all copies read those that fulfil it */
+	double		matched;		/* ... how many there are */
 	bool		grows;			/* the share, with the distance */
+	bool		is_sure;		/* ... and that is no chance */
 	bool		left_out;		/* copies were, before more were kept */
 	IvfpqEffort effort;			/* what the share asks for */
 } Reading;
@@ -113,13 +129,16 @@ rank_lists(Reading *reading, int wanted)
 {
 	IvfpqSearch *search = reading->search;
 	GvTopK	   *lists = &search->lists;
-	int			n = (int) Min(RANKED_BEYOND * (reading->nread + wanted),
-							  reading->goal->most_probes);
+	double		n = RANKED_AT_FIRST * wanted;
 	int			kept = 0;
 
+	if (reading->nread > 0)
+		n = Max(Min(RANKED_LATER * reading->effort.probes,
+					RANKED_AT_FIRST * (reading->nread + wanted)),
+				reading->nread + wanted);
 	search->query.deep = reading->goal->rows / reading->goal->share >
 		IVFPQ_PARENTS_ROWS;
-	IvfpqSearchNearest(search, n);
+	IvfpqSearchNearest(search, (int) Min(n, reading->goal->most_probes));
 	for (int i = 0; i < lists->count; i++)
 	{
 		if (reading->is_read[lists->ids[i]])
@@ -180,16 +199,21 @@ tell_share(Reading *reading)
 	double		part = Min(Max(goal->recall, LEAST_PART), MOST_PART);
 	double		share = weighted_share(search->counts, nread,
 									   pow(1 - part, 1.0 / nread));
+	bool		is_sure;
 
 	reading->flat_share = weighted_share(search->counts, nread, 1);
-	reading->grows = reading->flat_share > GROWS * share;
+	reading->grows = reading->is_sure = reading->flat_share > GROWS * share;
+	reading->matched = 0;
+	for (int i = 0; i < nread; i++)
+		reading->matched += search->counts[i].matched;
 	goal->share = Max(share, IVFPQ_LEAST_SHARE);
 	get_effort(search, goal, goal->share, &reading->effort);
 	if (!search->sample.is_open || reading->effort.probes > nread)
 		return;
-	share = IvfpqSampleShare(search, goal->rows, share);
+	share = IvfpqSampleShare(search, goal->rows, share, &is_sure);
 	if (share >= goal->share)
 		return;
+	reading->is_sure |= is_sure;
 	goal->share = Max(share, IVFPQ_LEAST_SHARE);
 	goal->is_spread = false;
 	reading->grows = true;
@@ -197,25 +221,32 @@ tell_share(Reading *reading)
 }
 
 /*
- * Of the rows found, the best first, those that are candidates: as many as the
- * share makes of all candidates or, where it grows with the distance, those no
- * farther than these.
+ * As many rows are candidates as the share makes of all candidates.
+ */
+static int
+wanted_candidates(const Reading *reading)
+{
+	return IvfpqKeyCandidates(reading->effort.candidates,
+							  Max(reading->goal->share, reading->flat_share));
+}
+
+/*
+ * Of the rows found, the best first, those that are candidates: so many or,
+ * where the share grows with the distance, those no farther than these.
  */
 static int
 count_candidates(const Reading *reading)
 {
 	IvfpqSearch *search = reading->search;
 	const GvTopK *found = &search->candidates;
-	int			n = IvfpqKeyCandidates(reading->effort.candidates,
-									   Max(reading->goal->share,
-										   reading->flat_share));
+	int			n = Min(wanted_candidates(reading), found->count);
 	float		reach;
 
 	if (!reading->grows || search->sample.memory == NULL)
-		return Min(n, found->count);
+		return n;
 	reach = IvfpqSampleReach(search, reading->effort.candidates,
 							 search->model->meta.copies);
-	for (n = Min(n, found->count); n < found->count; n++)
+	for (; n < found->count; n++)
 		if (found->scores[n] > reach)
 			break;
 	return n;
@@ -257,11 +288,19 @@ read_until_enough(Reading *reading, int wanted)
 	}
 }
 
+/* How many lists to ask gpuvecd for where so many seem to be needed. */
+static int
+ask_for(const Reading *reading, int wanted)
+{
+	return (int) Min(ceil(ASKED_BEYOND * wanted),
+					 reading->goal->most_probes);
+}
+
 /*
  * The same by gpuvecd, and the best copies of the lists read: a search of so
  * many lists, and one of more if the share asks for them.  False when gpuvecd
- * does not answer.  Where the share grows with the distance, which a mirror does
- * not tell well, the session had better search.
+ * does not answer.  Where the share surely grows with the distance, which a
+ * mirror does not tell well, the session had better search.
  */
 static bool
 ask_until_enough(Reading *reading, int wanted)
@@ -290,10 +329,20 @@ ask_until_enough(Reading *reading, int wanted)
 		}
 		if (reading->effort.everything)
 			break;
-		wanted = Min(reading->effort.probes,
-					 (1 + MOST_GROWTH) * reading->nread);
+		wanted = reading->effort.probes;
+		if (wanted > reading->nread)
+			wanted = ask_for(reading, wanted);
+		if (reading->matched < TELLING_COPIES)
+			wanted = Min(wanted, (1 + MOST_GROWTH) * reading->nread);
 	}
 	return true;
+}
+
+/* Does the search's end not depend on rows behind the candidates? */
+static bool
+needs_candidates_alone(const Reading *reading)
+{
+	return !reading->grows && reading->nread < reading->goal->most_probes;
 }
 
 /* By the session's own engine. */
@@ -311,7 +360,9 @@ read_alone(Reading *reading, int wanted)
 	IvfpqSampleBegin(search);
 	read_until_enough(reading, wanted);
 	IvfpqSampleEnd(search);
-	IvfpqSearchTake(search, goal->candidates);
+	IvfpqSearchTake(search, needs_candidates_alone(reading) ?
+					Min(wanted_candidates(reading), goal->candidates) :
+					goal->candidates);
 }
 
 /*
@@ -325,16 +376,20 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 	int			nlists = search->model->meta.nlists;
 	Reading		reading = {.search = search, .goal = goal};
 	IvfpqEffort least;
+	IvfpqEffort asked;
 
 	reading.is_read = palloc0(nlists * sizeof(bool));
+	IvfpqQueryKeepScores(&search->query, nlists);
 	search->counts = palloc(nlists * sizeof(IvfpqListCount));
 	get_effort(search, goal, Min(FIRST_SHARE * goal->share, 1), &least);
+	get_effort(search, goal, Min(ASKED_SHARE * goal->share, 1), &asked);
 	if (goal->reads_all)
 	{
 		IvfpqSearchAlone(search, "conditions on keys");
 		read_alone(&reading, goal->most_probes);
 	}
-	else if (ask_until_enough(&reading, least.probes) && !reading.grows)
+	else if (ask_until_enough(&reading, ask_for(&reading, asked.probes)) &&
+			 !reading.is_sure)
 	{
 		search->found_all = search->candidates.count <
 			goal->candidates * search->model->meta.copies;
@@ -349,6 +404,7 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 		search->candidates.count < goal->candidates;
 	if (!goal->is_all)
 		search->candidates.count = count_candidates(&reading);
+	IvfpqQueryDropScores(&search->query);
 	pfree(reading.is_read);
 	pfree(search->counts);
 	search->counts = NULL;

@@ -9,6 +9,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "am/common/engine.h"
 #include "am/search/search.h"
 #include "page/array.h"
@@ -45,6 +47,7 @@ IvfpqQueryInit(IvfpqQuery *query, const IvfpqModel *model, GvMetric metric)
 	query->table = palloc(gv_table_bytes(model->gv.m));
 	query->tabled = false;
 	query->deep = false;
+	query->list_scores = NULL;
 }
 
 /* A transformed vector [dims]. */
@@ -63,6 +66,26 @@ IvfpqQueryTable(IvfpqQuery *query)
 		IvfpqCheckStatus(gv_table(&query->gv, query->vector, query->table));
 	query->tabled = true;
 	return query->table;
+}
+
+/*
+ * Keep the scores of lists that are compared from now on, for lists that are
+ * ranked again.
+ */
+void
+IvfpqQueryKeepScores(IvfpqQuery *query, int nlists)
+{
+	query->list_scores = palloc_extended(nlists * sizeof(float),
+										 MCXT_ALLOC_HUGE);
+	for (int i = 0; i < nlists; i++)
+		query->list_scores[i] = NAN;
+}
+
+void
+IvfpqQueryDropScores(IvfpqQuery *query)
+{
+	pfree(query->list_scores);
+	query->list_scores = NULL;
 }
 
 /*
@@ -161,28 +184,68 @@ count_parents(const IvfpqModel *model, const GvTopK *parents, int wanted)
 	return n;
 }
 
-/* Offer lists [n] that codes have chosen, by their centroids. */
+/* The score of a list, which the reader's next run begins with. */
+static float
+compare_list(const IvfpqQuery *query, IvfpqArrayReader *reader)
+{
+	float		score;
+	uint64_t	id;
+	GvTopK		only = {.capacity = 1, .scores = &score, .ids = &id};
+	int			count;
+	const float *centroid = IvfpqArrayNext(reader, &count);
+
+	IvfpqCheckStatus(gv_coarse(&query->gv, query->vector, centroid, 1, 0,
+							   &only));
+	return score;
+}
+
+/*
+ * Of lists [n] put those first that have to be compared, and offer the others;
+ * returns how many there are of the first.
+ */
+static int
+offer_known(const IvfpqQuery *query, uint64_t *chosen, int n, GvTopK *lists)
+{
+	int			nunknown = 0;
+
+	if (query->list_scores == NULL)
+		return n;
+	for (int i = 0; i < n; i++)
+	{
+		float		score = query->list_scores[chosen[i]];
+
+		if (isnan(score))
+			chosen[nunknown++] = chosen[i];
+		else
+			gv_topk_push(lists, score, chosen[i]);
+	}
+	return nunknown;
+}
+
+/* Offer lists [n] that codes have chosen, by their centroids; reorders them. */
 static void
 compare_chosen(Relation index, const IvfpqModel *model, const IvfpqQuery *query,
-			   const uint64_t *chosen, int n, GvTopK *lists)
+			   uint64_t *chosen, int n, GvTopK *lists)
 {
 	const IvfpqMetaData *meta = &model->meta;
 	IvfpqArrayReader reader;
 
+	n = offer_known(query, chosen, n, lists);
 	IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims, 0);
 	for (int i = 0; i < Min(n, PREFETCHED_CENTROIDS); i++)
 		IvfpqArrayPrefetch(&reader, chosen[i]);
 	for (int i = 0; i < n; i++)
 	{
-		int			count;
+		float		score;
 
 		if (i + PREFETCHED_CENTROIDS < n)
 			IvfpqArrayPrefetch(&reader, chosen[i + PREFETCHED_CENTROIDS]);
 		reader.next = chosen[i];
 		reader.nvectors = reader.next + 1;
-		IvfpqCheckStatus(gv_coarse(&query->gv, query->vector,
-								   IvfpqArrayNext(&reader, &count), 1,
-								   chosen[i], lists));
+		score = compare_list(query, &reader);
+		if (query->list_scores != NULL)
+			query->list_scores[chosen[i]] = score;
+		gv_topk_push(lists, score, chosen[i]);
 	}
 	IvfpqArrayClose(&reader);
 }

@@ -10,9 +10,13 @@
  * scored, whether they fulfil it or not.  As many of these as are nearer than
  * the last of the rows wanted tell how many all of them are.
  *
- * By chance they may be few more than expected.  So they count only where they
- * say that the share is smaller than lists tell, and say it beyond doubt.  Then
- * they also tell how far away candidates may be.
+ * By chance they may be a few more than expected.  So they count only where
+ * they say that the share is smaller than lists tell, and say it beyond what
+ * single copies do by chance.  Then they also tell how far away candidates may
+ * be.  But a block is taken whole, and near copies are often many of one block,
+ * which by chance is taken or is not: the variance of their number is the sum
+ * of the squares of each block's.  Only what is beyond that is beyond doubt;
+ * what is not makes a search read more lists, where it reads too few else.
  */
 #include "postgres.h"
 
@@ -30,8 +34,12 @@
 /* The best copies of those taken that are kept. */
 #define SAMPLE_KEPT		1024
 
-/* Standard deviations that are beyond doubt, and copies that are few. */
+/*
+ * Standard deviations that single copies rarely differ by, such that are beyond
+ * doubt, and copies that are few.
+ */
 #define CHANCE			2.0
+#define DOUBT			3.0
 #define FEW				4
 
 /* Is the block taken? */
@@ -54,6 +62,7 @@ IvfpqSampleBegin(IvfpqSearch *search)
 	sample->scan.model = &search->model->gv;
 	sample->scan.table = search->query.table;
 	sample->scan.best = &sample->best;
+	sample->nblocks = 0;
 	sample->scan.reach = GV_SCORE_MAX;
 	sample->scan.scratch = (void *) TYPEALIGN(GV_ALIGN, sample->memory);
 	IvfpqCheckStatus(gv_scan_begin(&sample->scan));
@@ -77,11 +86,16 @@ void
 IvfpqSampleBlock(IvfpqSearch *search, float base, const GvBlock *block)
 {
 	const IvfpqListReader *reader = &search->reader;
+	IvfpqNearSample *sample = &search->sample;
+	GvBlock		taken = *block;
 
 	/* copies that come again would count twice */
-	if (search->sample.is_open && !reader->reread &&
-		is_taken(reader->list, reader->nleft / IVFPQ_BLOCK_COPIES))
-		IvfpqCheckStatus(gv_scan(&search->sample.scan, base, block, 1));
+	if (!sample->is_open || reader->reread ||
+		!is_taken(reader->list, reader->nleft / IVFPQ_BLOCK_COPIES))
+		return;
+	taken.rowids = NULL;
+	taken.first_id = (uint64) GV_BLOCK * sample->nblocks++;
+	IvfpqCheckStatus(gv_scan(&sample->scan, base, &taken, 1));
 }
 
 /* IvfpqListReader.wants: nothing but blocks that are taken. */
@@ -91,9 +105,23 @@ wants_taken(const void *arg, const IvfpqSlotHeader *header, const char *keys)
 	return is_taken(header->list, header->ordinal);
 }
 
+/* The first block of a list that is taken, the last one read; or how many it has. */
+static uint32
+first_taken(uint32 list, uint32 nitems)
+{
+	uint32		nblocks = (nitems + IVFPQ_BLOCK_COPIES - 1) /
+	IVFPQ_BLOCK_COPIES;
+	uint32		ordinal = 0;
+
+	while (ordinal < nblocks && !is_taken(list, ordinal))
+		ordinal++;
+	return ordinal;
+}
+
 /*
  * Begin a sample of the first n of search->lists, which gpuvecd has read, from
  * their pages: of an answer only copies that fulfil the condition are known.
+ * Of most lists no block is taken: these are not touched.
  */
 void
 IvfpqSampleLists(IvfpqSearch *search, int n)
@@ -106,8 +134,16 @@ IvfpqSampleLists(IvfpqSearch *search, int n)
 	reader->wants = wants_taken;
 	for (int i = 0; i < n; i++)
 	{
-		IvfpqListOpen(reader, (uint32) search->lists.ids[i]);
-		while (IvfpqListNext(reader, &view))
+		uint32		list = (uint32) search->lists.ids[i];
+		const IvfpqListEntry *entry = &search->remote.entries[i];
+		uint32		behind = first_taken(list, entry->nitems) *
+		IVFPQ_BLOCK_COPIES;
+
+		if (behind >= entry->nitems)
+			continue;
+		IvfpqListOpenAt(reader, list, entry, NULL);
+		reader->prefetches = false;
+		while (reader->nleft > behind && IvfpqListNext(reader, &view))
 		{
 			GvBlock		block = IvfpqSearchView(search, &view);
 
@@ -119,60 +155,90 @@ IvfpqSampleLists(IvfpqSearch *search, int n)
 }
 
 /*
- * The score of the n-th best row of the search's candidates, and how many
- * copies these n have; 0 where there are not as many.
+ * The score of the n-th best row of the search's candidates, a row having so
+ * many copies at most, and how many copies these n have; 0 where there are not
+ * as many.
  */
 static int
-nth_row(const GvTopK *candidates, double n, float *score)
+nth_row(const GvTopK *candidates, double n, int most_copies, float *score)
 {
-	GvTopK		sorted = {0};
+	GvTopK		best = {0};
 	tidset_hash *seen = tidset_create(CurrentMemoryContext, 32, NULL);
 	int			copies = 0;
 
-	/* a copy: more may be offered to the candidates */
-	IvfpqTopKResize(&sorted, Max(candidates->count, 1));
-	sorted.count = candidates->count;
-	memcpy(sorted.scores, candidates->scores, sorted.count * sizeof(float));
-	memcpy(sorted.ids, candidates->ids, sorted.count * sizeof(uint64));
-	gv_topk_sort(&sorted);
-	while (copies < candidates->count && seen->members < n)
+	/* apart, for more may be offered to the candidates */
+	IvfpqTopKResize(&best, (int) Max(Min(n * most_copies,
+										 candidates->count), 1));
+	for (int i = 0; i < candidates->count; i++)
+		gv_topk_push(&best, candidates->scores[i], candidates->ids[i]);
+	gv_topk_sort(&best);
+	while (copies < best.count && seen->members < n)
 	{
 		bool		found;
 
-		tidset_insert(seen, sorted.ids[copies++], &found);
+		tidset_insert(seen, best.ids[copies++], &found);
 	}
 	if (copies > 0)
-		*score = sorted.scores[copies - 1];
+		*score = best.scores[copies - 1];
 	if (seen->members < n)
 		copies = 0;
 	tidset_destroy(seen);
-	pfree(sorted.scores);
-	pfree(sorted.ids);
+	pfree(best.scores);
+	pfree(best.ids);
 	return copies;
 }
 
 /*
+ * How many copies of the sample are not beyond a score, and the variance of
+ * that.
+ */
+static double
+count_nearer(const IvfpqNearSample *sample, float last, double *variance)
+{
+	uint8	   *counts = palloc0(Max(sample->nblocks, 1));
+	double		nearer = 0;
+
+	*variance = 0;
+	for (int i = 0; i < sample->best.count; i++)
+		if (sample->best.scores[i] <= last)
+			counts[sample->best.ids[i] / GV_BLOCK]++;
+	for (uint32 b = 0; b < sample->nblocks; b++)
+	{
+		nearer += counts[b];
+		*variance += (double) counts[b] * counts[b];
+	}
+	pfree(counts);
+	return nearer;
+}
+
+/*
  * The share of the nearest rows, so many of which fulfil the condition, if it
- * is smaller than lists tell; else what they do.
+ * is smaller than lists tell; else what they do.  *beyond_doubt tells whether
+ * it is.
  */
 double
-IvfpqSampleShare(IvfpqSearch *search, double rows, double share)
+IvfpqSampleShare(IvfpqSearch *search, double rows, double share,
+				 bool *beyond_doubt)
 {
 	IvfpqNearSample *sample = &search->sample;
 	float		last = 0;
-	double		nearer = 0;
+	double		nearer;
+	double		variance;
 	int			matched;
 
 	IvfpqCheckStatus(gv_scan_finish(&search->scan));
 	IvfpqCheckStatus(gv_scan_finish(&sample->scan));
-	matched = nth_row(&search->candidates, rows, &last);
+	matched = nth_row(&search->candidates, rows, search->model->meta.copies,
+					  &last);
+	*beyond_doubt = false;
 	if (matched == 0)
 		return share;
-	for (int i = 0; i < sample->best.count; i++)
-		nearer += sample->best.scores[i] <= last;
+	nearer = count_nearer(sample, last, &variance);
 	if (nearer <= FEW ||
 		matched >= share * SAMPLE_ONE_OF * (nearer - CHANCE * sqrt(nearer)))
 		return share;
+	*beyond_doubt = matched < share * SAMPLE_ONE_OF *
+		(nearer - DOUBT * sqrt(variance));
 	return matched / (SAMPLE_ONE_OF * nearer);
 }
 

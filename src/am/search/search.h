@@ -23,6 +23,8 @@ typedef struct IvfpqQuery
 	float	   *table;			/* gv_table's, when it was asked for */
 	bool		tabled;
 	bool		deep;			/* more than IVFPQ_PARENTS_ROWS are wanted */
+	float	   *list_scores;	/* [nlists] of those compared by centroids,
+								 * else NaN; NULL: not kept */
 } IvfpqQuery;
 
 /* Rows that are looked for through parents; for more all lists are compared. */
@@ -32,6 +34,8 @@ extern void IvfpqQueryInit(IvfpqQuery *query, const IvfpqModel *model,
 						   GvMetric metric);
 extern void IvfpqQuerySet(IvfpqQuery *query, const float *vector);
 extern const float *IvfpqQueryTable(IvfpqQuery *query);
+extern void IvfpqQueryKeepScores(IvfpqQuery *query, int nlists);
+extern void IvfpqQueryDropScores(IvfpqQuery *query);
 extern int	IvfpqListsToCompare(const IvfpqMetaData *meta, int probes,
 								bool deep);
 extern int	IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes,
@@ -102,7 +106,9 @@ typedef struct IvfpqNearSample
 {
 	bool		is_open;
 	GvScan		scan;
-	GvTopK		best;
+	GvTopK		best;			/* ids: GV_BLOCK times the number of the
+								 * block, and which of its copies */
+	uint32		nblocks;		/* that were taken */
 	void	   *memory;			/* of the scan's scratch */
 } IvfpqNearSample;
 
@@ -182,7 +188,7 @@ extern bool IvfpqSampleWants(const void *arg, const IvfpqSlotHeader *header,
 extern void IvfpqSampleBlock(IvfpqSearch *search, float base,
 							 const GvBlock *block);
 extern double IvfpqSampleShare(IvfpqSearch *search, double rows,
-							   double share);
+							   double share, bool *beyond_doubt);
 extern void IvfpqSampleLists(IvfpqSearch *search, int n);
 extern float IvfpqSampleReach(IvfpqSearch *search, double rows,
 							  double copies);

@@ -133,17 +133,20 @@ check_together(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 	free_searches(searches, n);
 }
 
-/* Few and many of an index's lists or copies; 257 are too many to be sifted. */
+/*
+ * Few and many of an index's lists or copies; 257 are too many to be sifted,
+ * 2,049 to be found without a sort.
+ */
 static void
 check_wanted(GvSearcher *searcher, const TestIndex *index, const char *what)
 {
-	static const int32_t wanted[] = {1, 16, 255, 256, 257};
+	static const int32_t wanted[] = {1, 16, 255, 256, 257, 512, 513, 2048, 1030};
 	int32_t		nlists = index->spec.nlists;
 	GvMirror   *mirror = make_mirror_at_once(index);
-	GvSearch	searches[5];
+	GvSearch	searches[9];
 	int			i;
 
-	for (i = 0; i < 5; i++)
+	for (i = 0; i < 9; i++)
 	{
 		searches[i] = new_search(index, nlists > 1 ? wanted[i] : 1, nlists,
 								 nlists > 1 ? 10 : wanted[i]);
@@ -151,6 +154,8 @@ check_wanted(GvSearcher *searcher, const TestIndex *index, const char *what)
 	}
 	check_together(searcher, mirror, index, searches, 4, what);
 	check_together(searcher, mirror, index, searches + 4, 1, what);
+	check_together(searcher, mirror, index, searches + 5, 3, what);
+	check_together(searcher, mirror, index, searches + 8, 1, what);
 	gv_mirror_drop(mirror);
 }
 

@@ -6,6 +6,31 @@
 
 /* ---------- k-selection ---------- */
 
+/* What is left of a copy's first n pairs is what sorting puts first. */
+static void
+check_first(const GvTopK *top, int n)
+{
+	GvTopK		sorted = new_topk(top->capacity, false);
+	GvTopK		first = new_topk(top->capacity, false);
+	int			kept = n < top->count ? n : top->count;
+
+	sorted.count = first.count = top->count;
+	memcpy(sorted.scores, top->scores, sizeof(float) * (size_t) top->count);
+	memcpy(sorted.ids, top->ids, sizeof(uint64_t) * (size_t) top->count);
+	memcpy(first.scores, top->scores, sizeof(float) * (size_t) top->count);
+	memcpy(first.ids, top->ids, sizeof(uint64_t) * (size_t) top->count);
+	gv_topk_sort(&sorted);
+	gv_topk_first(&first, n);
+	CHECK(first.count == kept, "%d pairs of %d, first %d", first.count,
+		  top->count, n);
+	CHECK(memcmp(first.scores, sorted.scores,
+				 sizeof(float) * (size_t) kept) == 0 &&
+		  memcmp(first.ids, sorted.ids, sizeof(uint64_t) * (size_t) kept) == 0,
+		  "first %d of %d", n, top->count);
+	free_topk(&sorted);
+	free_topk(&first);
+}
+
 static void
 test_topk(void)
 {
@@ -34,6 +59,7 @@ test_topk(void)
 			else if (score < pairs[j].score)
 				pairs[j].score = score;
 		}
+		check_first(&top, (int) (unit_random() % 70));
 		check_topk(&top, pairs, nheld);
 		gv_topk_reset(&top);
 		gv_topk_push(&top, NAN, 7);
