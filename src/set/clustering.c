@@ -13,6 +13,7 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
+#include "am/value/real.h"
 #include "set/set.h"
 
 /* Centroids are fetched from the engine so many at a time at most. */
@@ -166,7 +167,7 @@ TakeResults(KMeans *run, int found)
 			bool		nulls[3] = {false};
 
 			values[0] = Int32GetDatum((int32) ++run->taken);
-			values[1] = IvfpqMakeArray(centroids + i * dims, dims);
+			values[1] = PointerGetDatum(IvfpqMakeReal(centroids + i * dims, dims));
 			values[2] = Int64GetDatum(sizes[i]);
 			tuplestore_putvalues(run->rsinfo->setResult, run->rsinfo->setDesc,
 								 values, nulls);

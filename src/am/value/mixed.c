@@ -176,30 +176,14 @@ init_call(FmgrInfo *flinfo, const char *name)
 	return call;
 }
 
-/* A vector as a real[], palloc'd in the current context. */
-static ArrayType *
-make_real(const float *vector, int dims)
-{
-	Size		size = ARR_OVERHEAD_NONULLS(1) + dims * sizeof(float4);
-	ArrayType  *result = palloc0(size);
-
-	SET_VARSIZE(result, size);
-	result->ndim = 1;
-	result->elemtype = FLOAT4OID;
-	ARR_DIMS(result)[0] = dims;
-	ARR_LBOUND(result)[0] = 1;
-	memcpy(ARR_DATA_PTR(result), vector, dims * sizeof(float4));
-	return result;
-}
-
-/* The same of an array of numbers. */
+/* An array of numbers as a real[], palloc'd in the current context. */
 static ArrayType *
 real_array(Datum value)
 {
 	ArrayType  *array = DatumGetArrayTypeP(value);
 	int			dims;
 	const float *floats = IvfpqArrayFloats(array, &dims);
-	ArrayType  *result = make_real(floats, dims);
+	ArrayType  *result = IvfpqMakeReal(floats, dims);
 
 	if (ARR_ELEMTYPE(array) != FLOAT4OID)
 		pfree(unconstify(float *, floats));
@@ -253,7 +237,7 @@ cast_value(MixedCall *call, Datum value)
 Datum
 IvfpqCastReal(Oid type, const float *vector, int dims)
 {
-	Datum		real = PointerGetDatum(make_real(vector, dims));
+	Datum		real = PointerGetDatum(IvfpqMakeReal(vector, dims));
 	FmgrInfo	cast;
 
 	if (type == FLOAT4ARRAYOID)

@@ -326,3 +326,19 @@ gpuvec_cosine_distance(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_FLOAT8(compute_distance(fcinfo, gv_distance_cosine));
 }
+
+/* A vector [dims] as a real[], palloc'd in the current context. */
+ArrayType *
+IvfpqMakeReal(const float *vector, int dims)
+{
+	Size		size = ARR_OVERHEAD_NONULLS(1) + dims * sizeof(float4);
+	ArrayType  *result = palloc0(size);
+
+	SET_VARSIZE(result, size);
+	result->ndim = 1;
+	result->elemtype = FLOAT4OID;
+	ARR_DIMS(result)[0] = dims;
+	ARR_LBOUND(result)[0] = 1;
+	memcpy(ARR_DATA_PTR(result), vector, dims * sizeof(float4));
+	return result;
+}

@@ -17,6 +17,8 @@
  */
 extern const float *IvfpqArrayFloats(ArrayType *array, int *dims);
 
+extern ArrayType *IvfpqMakeReal(const float *vector, int dims);
+
 /*
  * The last value that a function converted and what came of it, kept beside
  * its FmgrInfo, because a scan passes the same query thousands of times.

@@ -1,12 +1,9 @@
 /*
  * argument.c
- *		Arguments of set functions, names of metrics and methods, ranges; and
- *		vectors as users get them.
+ *		Arguments of set functions, names of metrics and methods, ranges.
  */
 #include "postgres.h"
 
-#include "catalog/pg_type_d.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 
 #include "set/common/common.h"
@@ -93,20 +90,4 @@ IvfpqCheckSameDims(const char *one, int one_dims, const char *other,
 				 errmsg("vectors of %s have %d dimensions, those of %s %d",
 						one, one_dims, other, other_dims),
 				 errhint("Only vectors of the same number of dimensions can be compared.")));
-}
-
-/* A vector [dims] as real[]. */
-Datum
-IvfpqMakeArray(const float *vector, int dims)
-{
-	Size		size = ARR_OVERHEAD_NONULLS(1) + dims * sizeof(float4);
-	ArrayType  *array = palloc0(size);
-
-	SET_VARSIZE(array, size);
-	array->ndim = 1;
-	array->elemtype = FLOAT4OID;
-	ARR_DIMS(array)[0] = dims;
-	ARR_LBOUND(array)[0] = 1;
-	memcpy(ARR_DATA_PTR(array), vector, dims * sizeof(float4));
-	return PointerGetDatum(array);
 }

@@ -25,7 +25,6 @@ extern void IvfpqCheckRange(const char *name, int value, int least, int most,
 							const char *hint);
 extern void IvfpqCheckSameDims(const char *one, int one_dims,
 							   const char *other, int other_dims);
-extern Datum IvfpqMakeArray(const float *vector, int dims);
 
 /*
  * progress.c: what gpuvec_progress shows of this session.  A slot begins
