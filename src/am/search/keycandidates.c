@@ -63,9 +63,11 @@
 
 /*
  * Where so many lists are wanted all are read: the last may be those of a dense
- * group of rows far from others, which fulfils the condition.
+ * group of rows far from others, which fulfils the condition.  Where the sample
+ * has said that rows farther away do so more often, that is likely.
  */
 #define NEARLY_ALL		0.75
+#define NEARLY_ALL_FAR	0.4
 
 /* The share of all lists is so much larger than that near the query. */
 #define GROWS			1.5
@@ -101,7 +103,8 @@ get_effort(const IvfpqSearch *search, const IvfpqKeyGoal *goal, double share,
 					  goal->recall, among, goal->is_spread ?
 					  IvfpqSpreadRows(among, goal->by_keys) : among);
 	effort->probes = Min(effort->probes, goal->most_probes);
-	if (effort->probes > NEARLY_ALL * goal->most_probes)
+	if (effort->probes > (goal->is_far ? NEARLY_ALL_FAR : NEARLY_ALL) *
+		goal->most_probes)
 		effort->probes = goal->most_probes;
 }
 
@@ -216,6 +219,7 @@ tell_share(Reading *reading)
 	reading->is_sure |= is_sure;
 	goal->share = Max(share, IVFPQ_LEAST_SHARE);
 	goal->is_spread = false;
+	goal->is_far = true;
 	reading->grows = true;
 	get_effort(search, goal, goal->share, &reading->effort);
 }
