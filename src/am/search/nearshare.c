@@ -27,9 +27,7 @@
 #include "am/common/engine.h"
 #include "am/search/search.h"
 #include "am/search/tidset.h"
-
-/* Of so many blocks one is taken. */
-#define SAMPLE_ONE_OF	32
+#include "engine/gv_sample.h"
 
 /* The best copies of those taken that are kept. */
 #define SAMPLE_KEPT		1024
@@ -41,13 +39,6 @@
 #define CHANCE			2.0
 #define DOUBT			3.0
 #define FEW				4
-
-/* Is the block taken? */
-static bool
-is_taken(uint32 list, uint32 ordinal)
-{
-	return murmurhash32(list ^ ordinal * 0x9E3779B1U) % SAMPLE_ONE_OF == 0;
-}
 
 /* Begin a search's sample. */
 void
@@ -77,7 +68,7 @@ IvfpqSampleWants(const void *arg, const IvfpqSlotHeader *header,
 	const IvfpqSearch *search = arg;
 
 	return (search->sample.is_open &&
-			is_taken(header->list, header->ordinal)) ||
+			gv_sampled(header->list, header->ordinal)) ||
 		IvfpqWantsBlock(search->condition, header, keys);
 }
 
@@ -91,7 +82,7 @@ IvfpqSampleBlock(IvfpqSearch *search, float base, const GvBlock *block)
 
 	/* copies that come again would count twice */
 	if (!sample->is_open || reader->reread ||
-		!is_taken(reader->list, reader->nleft / IVFPQ_BLOCK_COPIES))
+		!gv_sampled(reader->list, reader->nleft / IVFPQ_BLOCK_COPIES))
 		return;
 	taken.rowids = NULL;
 	taken.first_id = (uint64) GV_BLOCK * sample->nblocks++;
@@ -102,7 +93,7 @@ IvfpqSampleBlock(IvfpqSearch *search, float base, const GvBlock *block)
 static bool
 wants_taken(const void *arg, const IvfpqSlotHeader *header, const char *keys)
 {
-	return is_taken(header->list, header->ordinal);
+	return gv_sampled(header->list, header->ordinal);
 }
 
 /* The first block of a list that is taken, the last one read; or how many it has. */
@@ -113,7 +104,7 @@ first_taken(uint32 list, uint32 nitems)
 	IVFPQ_BLOCK_COPIES;
 	uint32		ordinal = 0;
 
-	while (ordinal < nblocks && !is_taken(list, ordinal))
+	while (ordinal < nblocks && !gv_sampled(list, ordinal))
 		ordinal++;
 	return ordinal;
 }
@@ -235,11 +226,11 @@ IvfpqSampleShare(IvfpqSearch *search, double rows, double share,
 		return share;
 	nearer = count_nearer(sample, last, &variance);
 	if (nearer <= FEW ||
-		matched >= share * SAMPLE_ONE_OF * (nearer - CHANCE * sqrt(nearer)))
+		matched >= share * GV_SAMPLED_ONE_OF * (nearer - CHANCE * sqrt(nearer)))
 		return share;
-	*beyond_doubt = matched < share * SAMPLE_ONE_OF *
+	*beyond_doubt = matched < share * GV_SAMPLED_ONE_OF *
 		(nearer - DOUBT * sqrt(variance));
-	return matched / (SAMPLE_ONE_OF * nearer);
+	return matched / (GV_SAMPLED_ONE_OF * nearer);
 }
 
 /*
@@ -250,7 +241,7 @@ float
 IvfpqSampleReach(IvfpqSearch *search, double rows, double copies)
 {
 	GvTopK	   *best = &search->sample.best;
-	double		nth = ceil(rows * copies / SAMPLE_ONE_OF);
+	double		nth = ceil(rows * copies / GV_SAMPLED_ONE_OF);
 
 	if (nth >= best->count)
 		return GV_SCORE_MAX;
