@@ -27,7 +27,6 @@
 #include "am/common/engine.h"
 #include "am/search/search.h"
 #include "am/search/tidset.h"
-#include "engine/gv_sample.h"
 
 /* The best copies of those taken that are kept. */
 #define SAMPLE_KEPT		1024
@@ -89,62 +88,6 @@ IvfpqSampleBlock(IvfpqSearch *search, float base, const GvBlock *block)
 	IvfpqCheckStatus(gv_scan(&sample->scan, base, &taken, 1));
 }
 
-/* IvfpqListReader.wants: nothing but blocks that are taken. */
-static bool
-wants_taken(const void *arg, const IvfpqSlotHeader *header, const char *keys)
-{
-	return gv_sampled(header->list, header->ordinal);
-}
-
-/* The first block of a list that is taken, the last one read; or how many it has. */
-static uint32
-first_taken(uint32 list, uint32 nitems)
-{
-	uint32		nblocks = (nitems + IVFPQ_BLOCK_COPIES - 1) /
-	IVFPQ_BLOCK_COPIES;
-	uint32		ordinal = 0;
-
-	while (ordinal < nblocks && !gv_sampled(list, ordinal))
-		ordinal++;
-	return ordinal;
-}
-
-/*
- * Begin a sample of the first n of search->lists, which gpuvecd has read, from
- * their pages: of an answer only copies that fulfil the condition are known.
- * Of most lists no block is taken: these are not touched.
- */
-void
-IvfpqSampleLists(IvfpqSearch *search, int n)
-{
-	IvfpqListReader *reader = &search->reader;
-	IvfpqBlockView view;
-
-	(void) IvfpqQueryTable(&search->query);
-	IvfpqSampleBegin(search);
-	reader->wants = wants_taken;
-	for (int i = 0; i < n; i++)
-	{
-		uint32		list = (uint32) search->lists.ids[i];
-		const IvfpqListEntry *entry = &search->remote.entries[i];
-		uint32		behind = first_taken(list, entry->nitems) *
-		IVFPQ_BLOCK_COPIES;
-
-		if (behind >= entry->nitems)
-			continue;
-		IvfpqListOpenAt(reader, list, entry, NULL);
-		reader->prefetches = false;
-		while (reader->nleft > behind && IvfpqListNext(reader, &view))
-		{
-			GvBlock		block = IvfpqSearchView(search, &view);
-
-			if (!view.passed_over)
-				IvfpqSampleBlock(search, search->lists.scores[i], &block);
-		}
-	}
-	reader->wants = IvfpqSampleWants;
-}
-
 /*
  * The score of the n-th best row of the search's candidates, a row having so
  * many copies at most, and how many copies these n have; 0 where there are not
@@ -202,35 +145,37 @@ count_nearer(const IvfpqNearSample *sample, float last, double *variance)
 	return nearer;
 }
 
-/*
- * The share of the nearest rows, so many of which fulfil the condition, if it
- * is smaller than lists tell; else what they do.  *beyond_doubt tells whether
- * it is.
- */
-double
-IvfpqSampleShare(IvfpqSearch *search, double rows, double share,
-				 bool *beyond_doubt)
+/* What the sample tells of the rows wanted. */
+IvfpqNearCount
+IvfpqSampleCount(IvfpqSearch *search, double rows)
 {
-	IvfpqNearSample *sample = &search->sample;
+	IvfpqNearCount count = {0};
 	float		last = 0;
-	double		nearer;
-	double		variance;
-	int			matched;
 
 	IvfpqCheckStatus(gv_scan_finish(&search->scan));
-	IvfpqCheckStatus(gv_scan_finish(&sample->scan));
-	matched = nth_row(&search->candidates, rows, search->model->meta.copies,
-					  &last);
+	IvfpqCheckStatus(gv_scan_finish(&search->sample.scan));
+	count.matched = nth_row(&search->candidates, rows,
+							search->model->meta.copies, &last);
+	if (count.matched > 0)
+		count.nearer = count_nearer(&search->sample, last, &count.variance);
+	return count;
+}
+
+/*
+ * The share of the nearest rows that a sample tells, if it is smaller than
+ * lists tell; else what they do.  *beyond_doubt tells whether it is.
+ */
+double
+IvfpqNearShare(const IvfpqNearCount *count, double share, bool *beyond_doubt)
+{
 	*beyond_doubt = false;
-	if (matched == 0)
+	if (count->matched == 0 || count->nearer <= FEW ||
+		count->matched >= share * GV_SAMPLED_ONE_OF *
+		(count->nearer - CHANCE * sqrt(count->nearer)))
 		return share;
-	nearer = count_nearer(sample, last, &variance);
-	if (nearer <= FEW ||
-		matched >= share * GV_SAMPLED_ONE_OF * (nearer - CHANCE * sqrt(nearer)))
-		return share;
-	*beyond_doubt = matched < share * GV_SAMPLED_ONE_OF *
-		(nearer - DOUBT * sqrt(variance));
-	return matched / (GV_SAMPLED_ONE_OF * nearer);
+	*beyond_doubt = count->matched < share * GV_SAMPLED_ONE_OF *
+		(count->nearer - DOUBT * sqrt(count->variance));
+	return count->matched / (GV_SAMPLED_ONE_OF * count->nearer);
 }
 
 /*
