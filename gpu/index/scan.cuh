@@ -121,17 +121,22 @@ struct GvProbes
 		return n - 1;
 	}
 
+	__device__ __forceinline__ uint32_t
+	start_of(const GvKept &kept, int probe) const
+	{
+		return probe < GV_KEPT ? kept.starts[probe] : starts[probe];
+	}
+
 	/* Where block b of a probe is, and the score that its list has. */
 	__device__ __forceinline__ const uint8_t *
 	block_of(const GvKept &kept, uint32_t b, int probe, int block_bytes,
 			 float *base) const
 	{
 		bool		is_kept = probe < GV_KEPT;
-		uint32_t	start = is_kept ? kept.starts[probe] : starts[probe];
 
 		*base = is_kept ? kept.bases[probe] : probed[probe].base;
 		return (is_kept ? kept.firsts[probe] : firsts[probe]) +
-			(int64_t) (b - start) * block_bytes;
+			(int64_t) (b - start_of(kept, probe)) * block_bytes;
 	}
 };
 
