@@ -133,10 +133,11 @@ struct GvProbes
 			 float *base) const
 	{
 		bool		is_kept = probe < GV_KEPT;
+		uint32_t	start = is_kept ? kept.starts[probe] : starts[probe];
 
 		*base = is_kept ? kept.bases[probe] : probed[probe].base;
 		return (is_kept ? kept.firsts[probe] : firsts[probe]) +
-			(int64_t) (b - start_of(kept, probe)) * block_bytes;
+			(int64_t) (b - start) * block_bytes;
 	}
 };
 
