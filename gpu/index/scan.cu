@@ -7,6 +7,7 @@
  * numbered through and dealt to warps.  S is computed as it is defined: fp32
  * table, fp32 sum in the order of the sub-quantizers, no contraction.
  */
+#include "engine/gv_sample.h"
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/index/condition.cuh"
 #include "gpu/index/gv_index.h"
@@ -77,13 +78,29 @@ find_matching(const GvCardModel &card, const GvBatch &batch, int query,
 	return matching;
 }
 
+/* By a warp: this lane's score of a sampled block, whose live copies these are. */
+static __device__ __forceinline__ void
+put_sampled(const GvBatch &batch, int query, uint32_t live, float score)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	uint32_t	place = 0;
+
+	if (lane == 0)
+		place = atomicAdd(&batch.d_nsampled[query], 1u);
+	place = __shfl_sync(GV_FULL_WARP, place, 0);
+	batch.d_sampled[(int64_t) query * batch.copies +
+					(int64_t) place * GV_WARP + lane] =
+		live >> lane & 1 ? gv_card_score(score) : __int_as_float(0x7F800000);
+}
+
 /*
  * Block (x, y): query y, its blocks x, x + gridDim.x, ... by warps.
  * Shared: table [chunks * 32][16] floats.
  *
  * CONDITIONS: queries have conditions on keys, or none.  A lane whose copy does
  * not fulfil its query's reads no codes, and leaves no score where selections
- * want those that do side by side (gv_nscores).
+ * want those that do side by side (gv_nscores).  Where the query asks of the
+ * sample, all copies of its blocks leave a score there besides.
  */
 template <int THREADS, bool CONDITIONS>
 static __global__ void __launch_bounds__(THREADS, MOST_RESIDENT / THREADS)
@@ -108,12 +125,18 @@ scan_kernel(GvCardModel card, GvBatch batch)
 		const uint8_t *block = probes.block_of(kept, b, probe,
 											   card.shape.block_bytes, &base);
 		uint32_t	matching = GV_FULL_WARP;
+		uint32_t	scored = GV_FULL_WARP;
 		uint32_t	to = b * GV_WARP + lane;
+		bool		sampled = false;
 
 		if (CONDITIONS)
 		{
+			if (batch.sampled && batch.d_ranks[query] > 0)
+				sampled = gv_sampled((uint32_t) probes.probed[probe].list,
+									 b - probes.start_of(kept, probe));
 			matching = find_matching(card, batch, query, probe, b, block, &to);
-			if (matching == 0)
+			scored = sampled ? GV_FULL_WARP : matching;
+			if (scored == 0)
 				continue;
 		}
 
@@ -125,9 +148,12 @@ scan_kernel(GvCardModel card, GvBatch batch)
 								 lane);
 		float		sum = 0.0f;
 
-		if (!CONDITIONS || (matching >> lane & 1) != 0)
+		if (!CONDITIONS || (scored >> lane & 1) != 0)
 			sum = add_codes((const uint4 *) block + lane, card.shape.chunks,
 							(const char *) table);
+		if (CONDITIONS && sampled)
+			put_sampled(batch, query, live,
+						__fadd_rn(__fadd_rn(base, t), sum));
 		if (!CONDITIONS || batch.d_ids == NULL || (matching >> lane & 1) != 0)
 			gv_put_copy(batch, first_copy + to, live & matching,
 						__fadd_rn(__fadd_rn(base, t), sum), high, low, probe);

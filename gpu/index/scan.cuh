@@ -121,6 +121,12 @@ struct GvProbes
 		return n - 1;
 	}
 
+	__device__ __forceinline__ uint32_t
+	start_of(const GvKept &kept, int probe) const
+	{
+		return probe < GV_KEPT ? kept.starts[probe] : starts[probe];
+	}
+
 	/* Where block b of a probe is, and the score that its list has. */
 	__device__ __forceinline__ const uint8_t *
 	block_of(const GvKept &kept, uint32_t b, int probe, int block_bytes,
