@@ -7,7 +7,6 @@
  * numbered through and dealt to warps.  S is computed as it is defined: fp32
  * table, fp32 sum in the order of the sub-quantizers, no contraction.
  */
-#include "engine/gv_sample.h"
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/index/condition.cuh"
 #include "gpu/index/gv_index.h"

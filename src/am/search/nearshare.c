@@ -27,7 +27,6 @@
 #include "am/common/engine.h"
 #include "am/search/search.h"
 #include "am/search/tidset.h"
-#include "engine/gv_sample.h"
 
 /* The best copies of those taken that are kept. */
 #define SAMPLE_KEPT		1024
