@@ -11,7 +11,6 @@
 
 #include <stdlib.h>
 
-
 /* Blocks that one gv_scan looks at. */
 #define BLOCKS		64
 
