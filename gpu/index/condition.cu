@@ -106,6 +106,7 @@ bring_kernel(GvCardModel card, GvBatch batch)
 	int64_t		nwords = (int64_t) batch.n * batch.tests *
 		(sizeof(GvCardTest) / 8);
 
+	gv_let_next_begin();
 	for (int64_t i = me; i < nwords; i += step)
 		((uint64_t *) batch.d_tests)[i] = ((const uint64_t *) batch.in_tests)[i];
 	for (int64_t i = me; i < batch.values; i += step)

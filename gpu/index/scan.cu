@@ -7,7 +7,6 @@
  * numbered through and dealt to warps.  S is computed as it is defined: fp32
  * table, fp32 sum in the order of the sub-quantizers, no contraction.
  */
-#include "engine/gv_sample.h"
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/index/condition.cuh"
 #include "gpu/index/gv_index.h"
@@ -42,9 +41,9 @@ add_codes(const uint4 *codes, int chunks, const char *table)
 
 /*
  * By a warp: the live copies of block b, of query's `probe`, that fulfil the
- * query's condition.  Their number is noted, and *to is where the score of this
- * lane's belongs, among the query's.  Where there is none, nothing is left to
- * do.
+ * query's condition.  Their number is noted, and *to is where this lane's score
+ * belongs, among the query's; where selections want scores side by side, lane 0
+ * alone knows that of the first.  Where there is no copy, nothing is left to do.
  */
 static __device__ __forceinline__ uint32_t
 find_matching(const GvCardModel &card, const GvBatch &batch, int query,
@@ -66,15 +65,8 @@ find_matching(const GvCardModel &card, const GvBatch &batch, int query,
 	if (lane == 0)
 		atomicAdd(&batch.d_matches[(int64_t) query * batch.probes + probe],
 				  count);
-	if (batch.d_ids != NULL)
-	{
-		uint32_t	first = 0;
-
-		if (lane == 0)
-			first = atomicAdd(&batch.d_kept[query], count);
-		*to = __shfl_sync(GV_FULL_WARP, first, 0) +
-			__popc(matching & ((1u << lane) - 1));
-	}
+	if (batch.d_ids != NULL && lane == 0)
+		*to = atomicAdd(&batch.d_kept[query], count);
 	return matching;
 }
 
@@ -120,7 +112,8 @@ scan_kernel(GvCardModel card, GvBatch batch)
 	for (uint32_t b = blockIdx.x * warps + threadIdx.x / GV_WARP; b < nblocks;
 		 b += gridDim.x * warps)
 	{
-		int			probe = probes.find(kept, b);
+		int			probe = CONDITIONS ? probes.find_of_many(kept, b) :
+			probes.find(kept, b);
 		float		base;
 		const uint8_t *block = probes.block_of(kept, b, probe,
 											   card.shape.block_bytes, &base);
@@ -154,6 +147,10 @@ scan_kernel(GvCardModel card, GvBatch batch)
 		if (CONDITIONS && sampled)
 			put_sampled(batch, query, live,
 						__fadd_rn(__fadd_rn(base, t), sum));
+		/* only now, so that codes did not wait for what lane 0 asked for */
+		if (CONDITIONS && batch.d_ids != NULL)
+			to = __shfl_sync(GV_FULL_WARP, to, 0) +
+				__popc(matching & ((1u << lane) - 1));
 		if (!CONDITIONS || batch.d_ids == NULL || (matching >> lane & 1) != 0)
 			gv_put_copy(batch, first_copy + to, live & matching,
 						__fadd_rn(__fadd_rn(base, t), sum), high, low, probe);

@@ -11,8 +11,6 @@
 
 #include <stdlib.h>
 
-#include "engine/gv_sample.h"
-
 /* Blocks that one gv_scan looks at. */
 #define BLOCKS		64
 

@@ -8,7 +8,6 @@
 
 #include "keys.h"
 
-#include "engine/gv_sample.h"
 #include "engine/mirror/gv_mirror.h"
 
 typedef struct TestList
