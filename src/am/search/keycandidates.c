@@ -134,7 +134,9 @@ IvfpqKeyCapacity(const IvfpqSearch *search, const IvfpqKeyGoal *goal)
 	{
 		IvfpqEffort effort;
 
-		get_effort(search, goal, share, &effort);
+		/* whose candidates are those of get_effort, for half the work */
+		IvfpqEffortFor(&effort, search->index, &search->model->meta,
+					   goal->recall, Min(goal->rows / share, PG_INT32_MAX));
 		most = Max(most, IvfpqKeyCandidates(effort.candidates, share));
 	}
 	return (int) Min(ceil(KEPT_BEYOND * most), PG_INT32_MAX / 4);
