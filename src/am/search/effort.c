@@ -42,9 +42,12 @@
  * The same where keys alone tell the rows wanted.  If recall falls by equal steps
  * for equal factors of the rank, its mean over n rows is that of rank n / e, and
  * that of the last fifth, which calibration tells, of rank .9 n; the rest is the
- * margin of its few queries.
+ * margin of its few queries.  That of ten rows is larger, and so is what is
+ * between ten and a hundred: each list that is read there costs more of a query
+ * as short as these.
  */
 #define KEYS_SPREAD			3.0
+#define KEYS_SPREAD_NEAR	4.0
 
 /*
  * Candidates beyond those that are expected to fulfil a condition on keys, in
@@ -271,7 +274,13 @@ double
 IvfpqSpreadRows(double rows, bool by_keys)
 {
 	if (by_keys)
-		return Max(Min(rows, IVFPQ_FIRST_ROWS), rows / KEYS_SPREAD);
+	{
+		/* the two meet at a depth of 100 */
+		double		beyond = NOT_SPREAD * (KEYS_SPREAD_NEAR / KEYS_SPREAD - 1);
+
+		return Max(Min(rows, IVFPQ_FIRST_ROWS),
+				   Max(rows / KEYS_SPREAD_NEAR, rows / KEYS_SPREAD - beyond));
+	}
 	return Max(Min(rows, NOT_SPREAD), rows / SPREAD);
 }
 
