@@ -60,7 +60,7 @@
  * this fulfil it, so that it costs little; but no more than that.
  */
 #define SPARSE			0.1
-#define KEPT_SPARSE		25
+#define KEPT_SPARSE		10
 #define MOST_SPARSE		5000
 
 /*
@@ -295,9 +295,10 @@ widen(Reading *reading)
 	IvfpqSearch *search = reading->search;
 	IvfpqKeyGoal *goal = reading->goal;
 
-	if (reading->flat_share > SPARSE || goal->candidates >= MOST_SPARSE)
+	if (reading->flat_share > SPARSE ||
+		goal->candidates > MOST_SPARSE / KEPT_SPARSE)
 		return;
-	goal->candidates = Min(goal->candidates * KEPT_SPARSE, MOST_SPARSE);
+	goal->candidates *= KEPT_SPARSE;
 	reading->left_out = !IvfpqSearchWiden(search, goal->candidates *
 										  search->model->meta.copies);
 }
