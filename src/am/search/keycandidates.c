@@ -65,14 +65,15 @@
 
 /*
  * Where so many lists are wanted all are read: the last may be those of a dense
- * group of rows far from others, which fulfils the condition.  Where the sample
- * has said that rows farther away do so more often, that is likely.
+ * group of rows far from others, which fulfils the condition.
  */
 #define NEARLY_ALL		0.75
-#define NEARLY_ALL_FAR	0.4
 
 /* The share of all lists is so much larger than that near the query. */
 #define GROWS			1.5
+
+/* ... or so many times as large where such a group has begun, most likely. */
+#define GROWS_FAR		3.0
 
 /* The least and the greatest part of the rows that lists are taken to hold. */
 #define LEAST_PART		0.5
@@ -120,8 +121,7 @@ get_effort(const IvfpqSearch *search, const IvfpqKeyGoal *goal, double share,
 					  goal->recall, among, goal->is_spread ?
 					  IvfpqSpreadRows(among, goal->by_keys) : among);
 	effort->probes = Min(effort->probes, goal->most_probes);
-	if (effort->probes > (goal->is_far ? NEARLY_ALL_FAR : NEARLY_ALL) *
-		goal->most_probes)
+	if (goal->is_far || effort->probes > NEARLY_ALL * goal->most_probes)
 		effort->probes = goal->most_probes;
 }
 
@@ -216,7 +216,9 @@ IvfpqSumCounts(const IvfpqListCount *counts, int n, double part)
 
 /*
  * The share of the rows near the query, and what it asks for.  Where all lists
- * seem to be read the sample has its say.
+ * seem to be read the sample has its say.  If rows farther away surely fulfil the
+ * condition more often they may be such a group, whose lists are anywhere: then
+ * all are read.
  */
 static void
 tell_share(Reading *reading)
@@ -242,14 +244,16 @@ tell_share(Reading *reading)
 		return;
 	count = reading->by_server ? search->near_count :
 		IvfpqSampleCount(search, goal->rows);
+	goal->is_far |= reading->flat_share > GROWS_FAR * share;
 	share = IvfpqNearShare(&count, share, &is_sure);
-	if (share >= goal->share)
-		return;
-	reading->is_sure |= is_sure;
-	goal->share = Max(share, IVFPQ_LEAST_SHARE);
-	goal->is_spread = false;
-	goal->is_far = true;
-	reading->grows = true;
+	if (share < goal->share)
+	{
+		reading->is_sure |= is_sure;
+		goal->share = Max(share, IVFPQ_LEAST_SHARE);
+		goal->is_spread = false;
+		goal->is_far |= is_sure;
+		reading->grows = true;
+	}
 	get_effort(search, goal, goal->share, &reading->effort);
 }
 

@@ -194,7 +194,7 @@ typedef struct IvfpqKeyGoal
 	double		rows;			/* of the nearest that fulfil the condition */
 	bool		is_spread;		/* ... among the nearest of all, */
 	bool		by_keys;		/* and nothing else is asked of them */
-	bool		is_far;			/* out: they are farther away than lists tell */
+	bool		is_far;			/* out: they may be anywhere */
 	int			most_probes;
 	double		share;			/* of rows near the query that fulfil it: in,
 								 * likely; out, as it was seen */
