@@ -27,7 +27,7 @@ SELECT objid::regclass AS view, count(*), count(*) FILTER (WHERE col_description
 FROM pg_depend AS d JOIN pg_attribute AS a ON attrelid = objid AND attnum > 0
 WHERE d.deptype = 'e' AND d.classid = 'pg_class'::regclass
 	AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'gpuvec')
-GROUP BY 1 ORDER BY 1::text;
+GROUP BY objid ORDER BY objid::regclass::text;
 
 -- what planner and parallel plans may do with its functions
 SELECT CASE provolatile WHEN 'i' THEN 'immutable' WHEN 's' THEN 'stable' ELSE 'volatile' END AS volatility,

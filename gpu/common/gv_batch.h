@@ -53,6 +53,13 @@ struct GvFound
 								 * only */
 };
 
+/* See GvSearch.nearer. */
+struct GvNear
+{
+	int64_t		copies;
+	int64_t		squares;
+};
+
 /* How a query's nearest lists were chosen from approximate scores (approximate.cu). */
 enum GvCoarseWay
 {
@@ -132,6 +139,15 @@ struct GvBatch
 	uint32_t   *d_kept;			/* [n] scores of them, side by side; see
 								 * gv_nscores */
 	uint32_t   *out_matches;
+
+	/* of those in which a search asks how near the sample is: */
+	bool		sampled;		/* it is such a batch */
+	const int32_t *in_ranks;	/* [n] */
+	int32_t    *d_ranks;
+	float	   *d_sampled;		/* [n][copies] scores of sampled blocks, side by
+								 * side, in no order; dead: +infinity */
+	uint32_t   *d_nsampled;		/* [n] such blocks */
+	GvNear	   *out_near;		/* [n] */
 };
 
 /*

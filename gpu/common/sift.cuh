@@ -34,7 +34,7 @@
 #define GV_SIFT_WARPS		(GV_SIFT_THREADS / GV_WARP)
 #define GV_SIFT_ROOM		1024	/* items within the bound */
 #define GV_SIFT_OWN			(GV_SIFT_ROOM / GV_SIFT_THREADS)
-#define GV_SIFT_MOST		256		/* of k: a quarter of the room */
+#define GV_SIFT_MOST		256		/* of k of many items: a quarter of the room */
 #define GV_SIFT_NONE		0xFFFFFFFFu
 #define GV_SIFT_SPARE		256		/* beyond k, that counting is not too long for */
 #define GV_SIFT_RUN			8		/* items side by side that a warp takes */
@@ -391,7 +391,7 @@ gv_sift_bisect(Source source, int n, uint32_t k, GvSift &sift)
 }
 
 /*
- * The k smallest of n items, k <= GV_SIFT_MOST, ascending by (key, id), into
+ * The k smallest of n items, k <= GV_SIFT_ROOM / 2, ascending by (key, id), into
  * sift.keys, places and ids [count]; fewer when there are not so many.  By all
  * GV_SIFT_THREADS threads of the block.  Returns count.
  */

@@ -128,10 +128,44 @@ sort_items(uint64_t *items, int n)
 }
 
 /*
+ * The same with fewer barriers and no divisions, of 64 and more.  Until a card
+ * has timed it only batches with conditions are sorted so.
+ */
+static __device__ __forceinline__ void
+sort_by_warps(uint64_t *items, int n)
+{
+	__syncthreads();
+	for (int size = 2; size <= n; size *= 2)
+		for (int stride = size / 2; stride > 0; stride /= 2)
+		{
+			int			next = stride > 1 ? stride / 2 : size;
+
+			for (int pair = threadIdx.x; pair < n / 2; pair += PICK_THREADS)
+			{
+				int			low = 2 * pair - (pair & (stride - 1));
+				uint64_t	a = items[low];
+				uint64_t	b = items[low + stride];
+
+				if ((a > b) == ((low & size) == 0))
+				{
+					items[low] = b;
+					items[low + stride] = a;
+				}
+			}
+			/* at strides up to 32 a warp's pairs are 64 items of its own */
+			if (stride > GV_WARP || next > GV_WARP)
+				__syncthreads();
+			else
+				__syncwarp();
+		}
+}
+
+/*
  * The k nearest of all lists, k > 0, sorted, to pick.items: those within a
  * bound, and few others.  Where more lists are as far as the last of them than
  * there is room for, those of the smallest numbers.
  */
+template <bool CONDITIONS>
 static __device__ __forceinline__ void
 pick_lists(const ListSource &source, int nlists, int k, Pick &pick)
 {
@@ -180,10 +214,14 @@ pick_lists(const ListSource &source, int nlists, int k, Pick &pick)
 			at += __popc(mask);
 		}
 	}
-	sort_items(pick.items, room);
+	if (CONDITIONS)
+		sort_by_warps(pick.items, room);
+	else
+		sort_items(pick.items, room);
 }
 
 /* The same of many, of not too many. */
+template <bool CONDITIONS>
 static __global__ void __launch_bounds__(PICK_THREADS)
 pick_lists_kernel(GvCardModel card, GvBatch batch)
 {
@@ -195,7 +233,7 @@ pick_lists_kernel(GvCardModel card, GvBatch batch)
 	gv_step_begins();
 	k = min(batch.d_wanted[query].probes, card.nlists);
 	if (k > 0)
-		pick_lists(source, card.nlists, k, pick);
+		pick_lists<CONDITIONS>(source, card.nlists, k, pick);
 	gv_number_many<PICK_THREADS>(card, batch, query, k, [&](int i)
 	{
 		return GvNearestList {(uint32_t) (pick.items[i] >> 32),
@@ -414,8 +452,9 @@ gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
 		return gv_launch_step(sift_lists_kernel, batch->n, GV_SIFT_THREADS, 0,
 							  stream, card, batch);
 	if (card->nlists <= PICKED_FROM)
-		return gv_launch_step(pick_lists_kernel, batch->n, PICK_THREADS, 0,
-							  stream, card, batch);
+		return gv_launch_step(batch->tests > 0 ? pick_lists_kernel<true> :
+							  pick_lists_kernel<false>, batch->n,
+							  PICK_THREADS, 0, stream, card, batch);
 	if (k <= 512)
 		return launch_probes<16, 8, 8>(card, batch, stream);
 	if (k <= 1024)
@@ -437,10 +476,12 @@ gv_gpu_select(const GvCardModel *card, const GvBatch *batch,
 {
 	cudaStream_t stream = searcher->stream;
 	int			k = batch->capacity;
+	/* of those that fulfil a condition there are fewer: more can be sifted */
+	int			most = batch->tests > 0 ? GV_SIFT_ROOM / 2 : GV_SIFT_MOST;
 
 	if (gv_gpu_sorts_copies(batch))
 		return gv_gpu_sort_copies(card, batch, searcher);
-	if (k <= GV_SIFT_MOST && batch->probes <= GV_MANY_PROBES &&
+	if (k <= most && batch->probes <= GV_MANY_PROBES &&
 		batch->copies <= MOST_SIFTED)
 		return gv_launch_step(sift_copies_kernel, batch->n, GV_SIFT_THREADS, 0,
 							  stream, card, batch);

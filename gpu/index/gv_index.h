@@ -80,7 +80,7 @@ extern void gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
 							  GvSearcher *lane, size_t *in_bytes,
 							  size_t *out_bytes, size_t *work_bytes,
 							  GvBatch *batch);
-extern size_t gv_gpu_found_bytes(int32_t n);
+extern size_t gv_gpu_found_bytes(int32_t n, size_t *near_at);
 
 /* search.cu */
 extern GvStatus gv_gpu_searcher(int32_t device, GvSearcher **searcher);

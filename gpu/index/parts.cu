@@ -108,7 +108,10 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 {
 	if (is_small(&batch))
 		round_batch(mirror, &batch);
-	return batch.n * (batch.copies * COPY_BYTES + mirror->spec.nlists * 4 +
+	return batch.n * (batch.copies * (COPY_BYTES + (batch.sampled ?
+													(int64_t) sizeof(float) :
+													0)) +
+					  mirror->spec.nlists * 4 +
 					  batch.capacity * (int64_t) sizeof(GvHit) +
 					  batch.tests * (int64_t) sizeof(GvCardTest)) +
 		batch.values * (int64_t) sizeof(uint64_t);
@@ -131,6 +134,7 @@ take_searches(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 
 		more.n++;
 		more.values += nvalues;
+		more.sampled |= next->rank > 0;
 		if (more.tests < ntests)
 			more.tests = ntests;
 		if (more.probes < probes)
@@ -226,19 +230,28 @@ gv_gpu_place_part(const GvCardModel *card, GvSearcher *searcher,
 		PLACE(d_matches, work, matches_bytes);
 		PLACE(d_kept, work, n * sizeof(uint32_t));
 	}
+	if (batch->sampled)
+	{
+		PLACE(in_ranks, in, n * sizeof(int32_t));
+		PLACE(d_ranks, work, n * sizeof(int32_t));
+		PLACE(d_sampled, work, n * batch->copies * sizeof(float));
+		PLACE(d_nsampled, work, n * sizeof(uint32_t));
+	}
 #undef PLACE
 }
 
 /*
- * Memory for what is found of n searches, with room for those that a small
- * part is rounded up by; the same for all small batches.
+ * Memory for what is found of n searches, and behind it, from byte *near_at on,
+ * of the sample; with room for those that a small part is rounded up by, and the
+ * same for all small batches.
  */
 size_t
-gv_gpu_found_bytes(int32_t n)
+gv_gpu_found_bytes(int32_t n, size_t *near_at)
 {
+	size_t		room = (n > MOST_REPLAYED ? n : MOST_REPLAYED) + MOST_REPLAYED;
 	size_t		bytes = 0;
 
-	(void) gv_carve(&bytes, ((n > MOST_REPLAYED ? n : MOST_REPLAYED) +
-							 MOST_REPLAYED) * sizeof(GvFound));
+	(void) gv_carve(&bytes, room * sizeof(GvFound));
+	*near_at = gv_carve(&bytes, room * sizeof(GvNear));
 	return bytes;
 }

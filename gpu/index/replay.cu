@@ -19,6 +19,30 @@
 #include "gpu/coarse/gv_coarse.h"
 #include "gpu/index/gv_index.h"
 
+/*
+ * Select, and what follows.  Where the sample is asked for, a hit's score is
+ * wanted on the card after it: so where no bounds follow, which give the answers
+ * to the host, the last step does, and select leaves them on the card.
+ */
+static GvStatus
+last_steps(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher)
+{
+	GvBatch		kept = *batch;
+
+	if (batch->sampled && batch->out_bounds == NULL)
+	{
+		kept.out_probed = batch->d_probed;
+		kept.out_hits = batch->d_hits;
+		kept.out_found = batch->d_found;
+	}
+	GV_TRY(gv_gpu_select(card, &kept, searcher));
+	if (card->refine_slots > 0)
+		GV_TRY(gv_gpu_bound(card, batch, searcher->stream));
+	if (batch->tests > 0)
+		GV_TRY(gv_gpu_give_matches(card, batch, searcher->stream));
+	return GV_OK;
+}
+
 /* Launch all steps. */
 GvStatus
 gv_gpu_steps(const GvCardModel *card, const GvBatch *batch,
@@ -38,12 +62,7 @@ gv_gpu_steps(const GvCardModel *card, const GvBatch *batch,
 		GV_TRY(gv_gpu_probes(card, batch, searcher));
 	}
 	GV_TRY(gv_gpu_scan(card, batch, searcher));
-	GV_TRY(gv_gpu_select(card, batch, searcher));
-	if (card->refine_slots > 0)
-		GV_TRY(gv_gpu_bound(card, batch, searcher->stream));
-	if (batch->tests > 0)
-		GV_TRY(gv_gpu_give_matches(card, batch, searcher->stream));
-	return GV_OK;
+	return last_steps(card, batch, searcher);
 }
 
 static void

@@ -41,9 +41,9 @@ add_codes(const uint4 *codes, int chunks, const char *table)
 
 /*
  * By a warp: the live copies of block b, of query's `probe`, that fulfil the
- * query's condition.  Their number is noted, and *to is where the score of this
- * lane's belongs, among the query's.  Where there is none, nothing is left to
- * do.
+ * query's condition.  Their number is noted, and *to is where this lane's score
+ * belongs, among the query's; where selections want scores side by side, lane 0
+ * alone knows that of the first.  Where there is no copy, nothing is left to do.
  */
 static __device__ __forceinline__ uint32_t
 find_matching(const GvCardModel &card, const GvBatch &batch, int query,
@@ -65,16 +65,24 @@ find_matching(const GvCardModel &card, const GvBatch &batch, int query,
 	if (lane == 0)
 		atomicAdd(&batch.d_matches[(int64_t) query * batch.probes + probe],
 				  count);
-	if (batch.d_ids != NULL)
-	{
-		uint32_t	first = 0;
-
-		if (lane == 0)
-			first = atomicAdd(&batch.d_kept[query], count);
-		*to = __shfl_sync(GV_FULL_WARP, first, 0) +
-			__popc(matching & ((1u << lane) - 1));
-	}
+	if (batch.d_ids != NULL && lane == 0)
+		*to = atomicAdd(&batch.d_kept[query], count);
 	return matching;
+}
+
+/* By a warp: this lane's score of a sampled block, whose live copies these are. */
+static __device__ __forceinline__ void
+put_sampled(const GvBatch &batch, int query, uint32_t live, float score)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	uint32_t	place = 0;
+
+	if (lane == 0)
+		place = atomicAdd(&batch.d_nsampled[query], 1u);
+	place = __shfl_sync(GV_FULL_WARP, place, 0);
+	batch.d_sampled[(int64_t) query * batch.copies +
+					(int64_t) place * GV_WARP + lane] =
+		live >> lane & 1 ? gv_card_score(score) : __int_as_float(0x7F800000);
 }
 
 /*
@@ -83,7 +91,8 @@ find_matching(const GvCardModel &card, const GvBatch &batch, int query,
  *
  * CONDITIONS: queries have conditions on keys, or none.  A lane whose copy does
  * not fulfil its query's reads no codes, and leaves no score where selections
- * want those that do side by side (gv_nscores).
+ * want those that do side by side (gv_nscores).  Where the query asks of the
+ * sample, all copies of its blocks leave a score there besides.
  */
 template <int THREADS, bool CONDITIONS>
 static __global__ void __launch_bounds__(THREADS, MOST_RESIDENT / THREADS)
@@ -103,17 +112,24 @@ scan_kernel(GvCardModel card, GvBatch batch)
 	for (uint32_t b = blockIdx.x * warps + threadIdx.x / GV_WARP; b < nblocks;
 		 b += gridDim.x * warps)
 	{
-		int			probe = probes.find(kept, b);
+		int			probe = CONDITIONS ? probes.find_of_many(kept, b) :
+			probes.find(kept, b);
 		float		base;
 		const uint8_t *block = probes.block_of(kept, b, probe,
 											   card.shape.block_bytes, &base);
 		uint32_t	matching = GV_FULL_WARP;
+		uint32_t	scored = GV_FULL_WARP;
 		uint32_t	to = b * GV_WARP + lane;
+		bool		sampled = false;
 
 		if (CONDITIONS)
 		{
+			if (batch.sampled && batch.d_ranks[query] > 0)
+				sampled = gv_sampled((uint32_t) probes.probed[probe].list,
+									 b - probes.start_of(kept, probe));
 			matching = find_matching(card, batch, query, probe, b, block, &to);
-			if (matching == 0)
+			scored = sampled ? GV_FULL_WARP : matching;
+			if (scored == 0)
 				continue;
 		}
 
@@ -125,9 +141,16 @@ scan_kernel(GvCardModel card, GvBatch batch)
 								 lane);
 		float		sum = 0.0f;
 
-		if (!CONDITIONS || (matching >> lane & 1) != 0)
+		if (!CONDITIONS || (scored >> lane & 1) != 0)
 			sum = add_codes((const uint4 *) block + lane, card.shape.chunks,
 							(const char *) table);
+		if (CONDITIONS && sampled)
+			put_sampled(batch, query, live,
+						__fadd_rn(__fadd_rn(base, t), sum));
+		/* only now, so that codes did not wait for what lane 0 asked for */
+		if (CONDITIONS && batch.d_ids != NULL)
+			to = __shfl_sync(GV_FULL_WARP, to, 0) +
+				__popc(matching & ((1u << lane) - 1));
 		if (!CONDITIONS || batch.d_ids == NULL || (matching >> lane & 1) != 0)
 			gv_put_copy(batch, first_copy + to, live & matching,
 						__fadd_rn(__fadd_rn(base, t), sum), high, low, probe);

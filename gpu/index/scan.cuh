@@ -121,6 +121,38 @@ struct GvProbes
 		return n - 1;
 	}
 
+	/*
+	 * The same for batches with conditions, whose probes are hundreds: where
+	 * those in shared memory do not tell, 32 of the others are looked at at
+	 * once, so that few loads wait for each other.
+	 */
+	__device__ __forceinline__ int
+	find_of_many(const GvKept &kept, uint32_t b) const
+	{
+		int			low = GV_KEPT - 1;	/* it is one of low .. high - 1 */
+		int			high = nprobed;
+
+		if (nprobed <= GV_KEPT || kept.starts[low] > b)
+			return find(kept, b);
+		while (high - low > 1)
+		{
+			int			step = (high - low + GV_WARP - 1) / GV_WARP;
+			int			p = low + (int) (threadIdx.x % GV_WARP) * step;
+			uint32_t	before = __ballot_sync(GV_FULL_WARP,
+											   p < high && starts[p] <= b);
+
+			low += (__popc(before) - 1) * step;
+			high = min(high, low + step);
+		}
+		return low;
+	}
+
+	__device__ __forceinline__ uint32_t
+	start_of(const GvKept &kept, int probe) const
+	{
+		return probe < GV_KEPT ? kept.starts[probe] : starts[probe];
+	}
+
 	/* Where block b of a probe is, and the score that its list has. */
 	__device__ __forceinline__ const uint8_t *
 	block_of(const GvKept &kept, uint32_t b, int probe, int block_bytes,

@@ -174,7 +174,8 @@ prepare(GvSearcher *searcher, const GvMirror *mirror,
 {
 	int32_t		most = gv_gpu_part_of(n);
 	size_t		in_bytes = 0;
-	size_t		out_bytes = gv_gpu_found_bytes(n);
+	size_t		near_at;
+	size_t		out_bytes = gv_gpu_found_bytes(n, &near_at);
 	size_t		most_bytes = 0;
 	int			nparts = 0;
 
@@ -253,7 +254,8 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 	GvSearcher *lane = searcher;
 	int32_t		most = gv_gpu_part_of(n);
 	size_t		in_bytes = 0;
-	size_t		out_bytes = gv_gpu_found_bytes(n);
+	size_t		near_at;
+	size_t		out_bytes = gv_gpu_found_bytes(n, &near_at);
 
 	searcher->both = false;
 	for (int32_t done = 0; done < n;)
@@ -271,6 +273,9 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 		gv_gpu_place_part(card, searcher, lane, &in_bytes, &out_bytes,
 						  &work_bytes, &batch);
 		batch.out_found = (GvFound *) searcher->out.memory + done;
+		if (batch.sampled)
+			batch.out_near = (GvNear *) ((char *) searcher->out.memory +
+										 near_at) + done;
 		put_queries(card, &batch, searches + done, taken);
 		if (batch.tests > 0)
 			gv_gpu_put_conditions(&batch, searches + done, taken);
@@ -370,7 +375,11 @@ GvStatus
 gv_gpu_finish(GvSearcher *searcher)
 {
 	const GvFound *found = (const GvFound *) searcher->out.memory;
+	size_t		near_at;
+	const GvNear *near;
 
+	(void) gv_gpu_found_bytes(searcher->n, &near_at);
+	near = (const GvNear *) ((const char *) searcher->out.memory + near_at);
 	GV_TRY(wait_lanes(searcher));
 	for (int32_t i = 0; i < searcher->n; i++)
 	{
@@ -379,6 +388,8 @@ gv_gpu_finish(GvSearcher *searcher)
 		search->nprobed = found[i].nprobed;
 		search->nhits = found[i].nhits;
 		search->copies = found[i].copies;
+		search->nearer = search->rank > 0 ? near[i].copies : 0;
+		search->nearer_squares = search->rank > 0 ? near[i].squares : 0;
 	}
 	searcher->n = 0;
 	return GV_OK;

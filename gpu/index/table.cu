@@ -142,10 +142,9 @@ gv_gpu_table(const GvCardModel *card, const GvBatch *batch,
 	dim3		grid(card->shape.chunks, batch->n <= FEW ? batch->n :
 					 (batch->n + TOGETHER - 1) / TOGETHER);
 
-	if (batch->n <= FEW)
-		GV_LAUNCH(table_kernel<1>, grid, THREADS, 0, stream, *card, *batch);
-	else
-		GV_LAUNCH(table_kernel<TOGETHER>, grid, THREADS, 0, stream, *card,
-				  *batch);
-	return gv_cuda_status(cudaGetLastError());
+	/* without conditions it is the first step: there is none to overlap */
+	return gv_launch_early(batch->overlap && batch->tests > 0,
+						   batch->n <= FEW ? table_kernel<1> :
+						   table_kernel<TOGETHER>, grid, THREADS, 0, stream,
+						   *card, *batch);
 }

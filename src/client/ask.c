@@ -128,43 +128,67 @@ note_silence(const GvMirrorKey *key, int64 begun, uint64 served)
 	IvfpqNoteSilence(begun, served);
 }
 
+/* Do the sums of an answer make sense? */
+static bool
+check_sums(const GvSearchReply *head)
+{
+	return head->matches >= 0 && head->nearer >= 0 &&
+		head->nearer_squares >= 0 && head->nitems >= head->matches &&
+		head->weighted_matches >= 0 &&
+		head->weighted_nitems >= head->weighted_matches;
+}
+
+/* Do its lists, and what hits say of these? */
+static bool
+check_lists(const IvfpqMetaData *meta, const IvfpqAnswer *answer)
+{
+	const GvSearchReply *head = &answer->head;
+
+	for (int i = 0; i < head->nprobed; i++)
+		if (answer->probed[i].list < 0 ||
+			answer->probed[i].list >= meta->nlists ||
+			(answer->matches && answer->matches[i] < 0))
+			return false;
+	for (int i = 0; i < head->nhits; i++)
+		if (answer->hits[i].probe >= (uint32) head->nprobed)
+			return false;
+	return true;
+}
+
 /* Does the answer hold what it says, and nothing that was not asked for? */
 static bool
 check_answer(const IvfpqChannel *channel, const GvSearchRequest *request,
 			 const IvfpqMetaData *meta, IvfpqAnswer *answer)
 {
 	bool		bounds = meta->refine != IVFPQ_REFINE_NONE;
-	bool		matches = request->ntests > 0;
 	uint32		length = IvfpqAnswerLength(channel);
 	const GvSearchReply *head =
 	(const GvSearchReply *) IvfpqAnswerBody(channel);
+	bool		matches;
+	int			nlists;
 
 	if (length < sizeof(*head) ||
 		head->nprobed < 0 || head->nprobed > request->probes ||
 		head->nhits < 0 || head->nhits > request->capacity ||
-		length != sizeof(*head) +
-		head->nprobed * sizeof(GvProbeReply) + head->nhits * sizeof(GvHit) +
+		(head->is_brief && request->version == 0))
+		return false;
+	nlists = head->is_brief ? 0 : head->nprobed;
+	matches = request->ntests > 0 && !head->is_brief;
+	if (length != sizeof(*head) +
+		nlists * sizeof(GvProbeReply) + head->nhits * sizeof(GvHit) +
 		head->nbounds * sizeof(GvBound) +
-		(matches ? head->nprobed * sizeof(int32) : 0) ||
+		(matches ? nlists * sizeof(int32) : 0) ||
 		head->nbounds != (bounds ? (uint32) head->nhits : 0))
 		return false;
 	answer->head = *head;
 	answer->engine = channel->welcome.engine;
-	answer->probed = (const GvProbeReply *) (head + 1);
-	answer->hits = (const GvHit *) (answer->probed + head->nprobed);
+	answer->probed = head->is_brief ? NULL : (const GvProbeReply *) (head + 1);
+	answer->hits = (const GvHit *) ((const GvProbeReply *) (head + 1) + nlists);
 	answer->bounds = bounds ? (const GvBound *) (answer->hits + head->nhits) :
 		NULL;
 	answer->matches = matches ?
-		(const int32 *) ((const char *) head + length) - head->nprobed : NULL;
-	for (int i = 0; i < head->nprobed; i++)
-		if (answer->probed[i].list < 0 ||
-			answer->probed[i].list >= meta->nlists ||
-			(matches && answer->matches[i] < 0))
-			return false;
-	for (int i = 0; i < head->nhits; i++)
-		if (answer->hits[i].probe >= (uint32) head->nprobed)
-			return false;
-	return true;
+		(const int32 *) ((const char *) head + length) - nlists : NULL;
+	return check_sums(head) && (head->is_brief || check_lists(meta, answer));
 }
 
 /*
@@ -341,7 +365,10 @@ IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,
 		.compare = Max(question->compare, 1),
 		.capacity = question->capacity,
 		.ntests = condition ? condition->ntests : 0,
-		.nvalues = (int32) Min(count_values(condition), PG_INT32_MAX)
+		.nvalues = (int32) Min(count_values(condition), PG_INT32_MAX),
+		.version = question->version,
+		.part = question->part,
+		.rank = question->rank
 	};
 	const char *reason = "";
 	IvfpqServed served = decide(index, meta, &request);

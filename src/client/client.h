@@ -27,14 +27,15 @@ typedef struct IvfpqAnswer
 {
 	GvSearchReply head;
 	const char *engine;			/* gpuvecd's: "cpu", "cuda" */
-	const GvProbeReply *probed; /* [head.nprobed] */
+	const GvProbeReply *probed; /* [head.nprobed]; NULL of a brief one */
 	const GvHit *hits;			/* [head.nhits] ascending by (S, row id);
 								 * their probes are in range */
 	const GvBound *bounds;		/* [head.nhits], or NULL of an index without
 								 * refine records */
 	const int32 *matches;		/* [head.nprobed] copies of each list that
 								 * fulfil the condition, in 0 .. 2^31 - 1;
-								 * NULL where none was asked */
+								 * NULL where none was asked, and of a brief
+								 * one */
 } IvfpqAnswer;
 
 /* What gpuvecd is asked. */
@@ -45,6 +46,11 @@ typedef struct IvfpqQuestion
 	int			probes;
 	int			compare;
 	int			capacity;
+
+	/* with a condition; see GvSearchRequest */
+	uint64		version;
+	double		part;
+	int			rank;
 } IvfpqQuestion;
 
 extern IvfpqServed IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,

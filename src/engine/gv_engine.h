@@ -46,6 +46,7 @@
 #include <stdint.h>
 
 #include "engine/gv_keys.h"
+#include "engine/gv_sample.h"
 
 #define GV_BLOCK		32		/* copies in a block */
 #define GV_CODEWORDS	16		/* codewords of a 4-bit sub-quantizer */

@@ -125,6 +125,11 @@ extern void IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 								 const uint64 *lists, int n,
 								 IvfpqListEntry *entries);
 
+/* version.c: which version the directory is */
+extern BlockNumber IvfpqDirectoryPages(const IvfpqMetaData *meta);
+extern uint64 IvfpqDirectoryVersion(Relation index,
+									const IvfpqMetaData *meta);
+
 /* prefetchlist.c: pages of many lists, before these are read */
 extern int	IvfpqPrefetchLists(const IvfpqListReader *reader,
 							   const uint64 *lists,

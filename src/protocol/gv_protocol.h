@@ -14,8 +14,8 @@
  *
  *	session		asks: GV_MSG_SEARCH, PING, STATUS
  *	loader		brings mirrors: GV_MSG_BEGIN, ARRAY, LISTS, REFINE, READY,
- *				STATES, BLOCKS, VALUES, RECORDS, DROP, and all that a session
- *				may
+ *				CURRENT, STATES, BLOCKS, VALUES, RECORDS, DROP, and all that a
+ *				session may
  *	builder		has an index made: GV_MSG_BUILD, ROWS, TRAIN, TRAINED, ENCODE,
  *				SAMPLED, TRIAL, PIECES, TRY, and PING; or helps with one: first
  *				GV_MSG_JOIN, then ROWS, ENCODE, SAMPLED, PIECES and PING
@@ -41,7 +41,7 @@
 #include "engine/mirror/gv_builder.h"
 
 #define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
-#define GV_PROTOCOL_VERSION 8
+#define GV_PROTOCOL_VERSION 9
 
 /*
  * In the data directory.  Base backups skip names that begin so.  The paths
@@ -74,10 +74,11 @@ typedef enum GvMessageType
 	GV_MSG_SEARCH,				/* GvSearchRequest, GvTestRequest [ntests],
 								 * uint64 values [nvalues] of their sets one
 								 * after another, float [dims]; OK:
-								 * GvSearchReply, GvProbeReply [nprobed],
-								 * GvHit [nhits] and, if the mirror has refine
-								 * records, GvBound [nhits], and, if ntests is
-								 * not 0, int32 matches [nprobed] */
+								 * GvSearchReply, unless it is brief
+								 * GvProbeReply [nprobed], GvHit [nhits], if
+								 * the mirror has refine records GvBound
+								 * [nhits], and, if ntests is not 0 and it is
+								 * not brief, int32 matches [nprobed] */
 
 	GV_MSG_BEGIN,				/* GvBeginRequest; OK: nothing.  An unfinished
 								 * mirror of the key is thrown away; one that
@@ -87,6 +88,12 @@ typedef enum GvMessageType
 								 * and its arrays; OK: nothing */
 	GV_MSG_READY,				/* GvKeyRequest; OK: nothing.  From now on it
 								 * is searched */
+	GV_MSG_CURRENT,				/* GvCurrentRequest; OK: nothing.  The
+								 * mirror's lists are those of this version of
+								 * the index's directory, until a piece comes.
+								 * Of no effect unless this connection asked
+								 * for STATES from list 0 on, and no other has
+								 * asked or sent a piece since */
 	GV_MSG_STATES,				/* GvRangeRequest; OK: GvListState [count] of
 								 * lists first .. first + count - 1 */
 	GV_MSG_BLOCKS,				/* GvRangeRequest: lists first .. first +
@@ -228,6 +235,12 @@ typedef struct GvSearchRequest
 	int32_t		ntests;			/* 0 .. GV_MAX_TESTS, of the mirror's keys; 0:
 								 * all copies are wanted */
 	int32_t		nvalues;		/* 0 .. GV_MAX_VALUES */
+	uint64_t	version;		/* of the directory; where it is the mirror's,
+								 * the answer is brief.  0: none */
+	double		part;			/* 0 .. 1, below 1: lists [n] count less and
+								 * less, the i-th (1 - part) ^ (i / n) */
+	int32_t		rank;			/* as in GvSearch */
+	int32_t		unused;			/* 0 */
 } GvSearchRequest;
 
 /* A GvKeyTest on its way. */
@@ -250,6 +263,16 @@ typedef struct GvSearchReply
 	uint32_t	queued_us;		/* from the whole request to the batch's begin */
 	uint32_t	engine_us;		/* the batch */
 	uint32_t	nbounds;		/* nhits, or 0 of a mirror without records */
+	uint32_t	is_brief;		/* 0 or 1 */
+	uint32_t	unused;			/* 0 */
+
+	/* with a condition, of the lists searched; else 0 */
+	int64_t		nitems;			/* copies that the mirror has of them */
+	int64_t		matches;		/* those that fulfil the condition */
+	double		weighted_nitems;	/* the same as each list counts */
+	double		weighted_matches;
+	int64_t		nearer;			/* as in GvSearch */
+	int64_t		nearer_squares;
 } GvSearchReply;
 
 /* A list that was searched, and what of it the mirror had. */
@@ -310,6 +333,12 @@ typedef struct GvKeyRequest
 {
 	GvMirrorKey key;
 } GvKeyRequest;
+
+typedef struct GvCurrentRequest
+{
+	GvMirrorKey key;
+	uint64_t	version;		/* not 0 */
+} GvCurrentRequest;
 
 typedef struct GvRangeRequest
 {

@@ -229,6 +229,9 @@ typedef struct GvHeldMirror
 	pthread_rwlock_t lock;
 	GvMirror   *mirror;
 	GvListState *states;		/* [nlists] */
+	uint64_t	version;		/* of the directory that they are; 0: none */
+	uint64_t	seen_by;		/* connection that asked for them, and no
+								 * other has changed them since; 0: none */
 	int64_t		nitems;			/* of all lists */
 	int64_t		filled[GV_NARRAYS]; /* elements that came */
 	int32_t		last_start;
@@ -426,6 +429,7 @@ extern void gv_pieces_array(GvConnection *connection);
 extern void gv_pieces_lists(GvConnection *connection);
 extern void gv_pieces_refine(GvConnection *connection);
 extern void gv_pieces_ready(GvConnection *connection);
+extern void gv_pieces_current(GvConnection *connection);
 extern GvHeldMirror *gv_pieces_acquire(GvConnection *connection,
 									   const GvMirrorKey *key);
 extern void gv_pieces_conclude(GvConnection *connection, GvStatus status,

@@ -43,6 +43,8 @@ static const GvMessageKind kinds[GV_MSG_OK] = {
 	gv_pieces_lists},
 	[GV_MSG_READY] = {LOADER, IS(GvKeyRequest), GV_ANY_TIME, false,
 	gv_pieces_ready},
+	[GV_MSG_CURRENT] = {LOADER, IS(GvCurrentRequest), GV_ANY_TIME, false,
+	gv_pieces_current},
 	[GV_MSG_STATES] = {LOADER, IS(GvRangeRequest), GV_ANY_TIME, false,
 	gv_read_states},
 	[GV_MSG_BLOCKS] = {LOADER, IS(GvRangeRequest), GV_ANY_TIME, false,

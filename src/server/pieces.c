@@ -131,6 +131,29 @@ gv_pieces_ready(GvConnection *connection)
 	gv_pieces_conclude(connection, GV_OK, wrong);
 }
 
+/* See GV_MSG_CURRENT. */
+void
+gv_pieces_current(GvConnection *connection)
+{
+	const GvCurrentRequest *request = gv_payload(connection);
+	GvHeldMirror *held;
+
+	if (request->version == 0)
+	{
+		gv_pieces_conclude(connection, GV_OK, "no version");
+		return;
+	}
+	held = gv_pieces_acquire(connection, &request->key);
+	if (held == NULL)
+		return;
+	pthread_rwlock_wrlock(&held->lock);
+	if (held->seen_by == connection->number)
+		held->version = request->version;
+	pthread_rwlock_unlock(&held->lock);
+	gv_mirrors_release(held, 0);
+	gv_pieces_conclude(connection, GV_OK, NULL);
+}
+
 /* Where the arrays of a piece of such a mirror are. */
 GvListPiece
 gv_pieces_open(const GvMirrorSpec *spec, const GvPiece *piece)
@@ -239,9 +262,13 @@ piece_growth(GvHeldMirror *held, const GvPiece *piece)
 					 (int64_t) sizeof(one));
 }
 
-/* Put a well-formed piece in; *wrong is told when it does not follow. */
+/*
+ * Put a well-formed piece in, which a connection has sent; *wrong is told when
+ * it does not follow.
+ */
 static GvStatus
-apply_piece(GvHeldMirror *held, const GvPiece *piece, const char **wrong)
+apply_piece(GvHeldMirror *held, uint64_t sender, const GvPiece *piece,
+			const char **wrong)
 {
 	GvListPiece open = gv_pieces_open(&held->spec, piece);
 	GvStatus	status = GV_OK;
@@ -249,6 +276,9 @@ apply_piece(GvHeldMirror *held, const GvPiece *piece, const char **wrong)
 	if (!gv_mirrors_room(held, piece_growth(held, piece)))
 		return GV_NO_MEMORY;
 	pthread_rwlock_wrlock(&held->lock);
+	held->version = 0;
+	if (held->seen_by != sender)
+		held->seen_by = 0;
 	if (!piece_follows(held, piece))
 		*wrong = "a piece that does not follow what the list holds";
 	else
@@ -285,7 +315,7 @@ gv_pieces_lists(GvConnection *connection)
 		const GvPiece *piece = (const GvPiece *) next;
 
 		do
-			status = apply_piece(held, piece, &wrong);
+			status = apply_piece(held, connection->number, piece, &wrong);
 		while (status == GV_NO_MEMORY &&
 			   gv_mirrors_evict(held->spec.device));
 		next += gv_pieces_bytes(&held->spec, piece);

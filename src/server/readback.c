@@ -43,6 +43,10 @@ gv_read_states(GvConnection *connection)
 	if (states != NULL)
 	{
 		pthread_rwlock_rdlock(&held->lock);
+		/* others who read may do the same */
+		if (request->first == 0)
+			__atomic_store_n(&held->seen_by, connection->number,
+							 __ATOMIC_RELAXED);
 		memcpy(states, held->states + request->first,
 			   (size_t) request->count * sizeof(GvListState));
 		pthread_rwlock_unlock(&held->lock);

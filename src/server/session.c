@@ -7,6 +7,7 @@
  */
 #include "server/gv_server.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,7 +136,10 @@ check_search(GvConnection *connection)
 		4 * (size_t) request->dims &&
 		request->probes >= 1 && request->probes <= GV_MAX_PROBES &&
 		request->compare >= 1 &&
-		request->capacity >= 1 && request->capacity <= GV_MAX_HITS)
+		request->capacity >= 1 && request->capacity <= GV_MAX_HITS &&
+		request->part >= 0 && request->part < 1 &&
+		request->rank >= 0 && request->rank <= request->capacity &&
+		(request->rank == 0 || request->ntests > 0) && request->unused == 0)
 		return true;
 	gv_refuse(connection, GV_REFUSED_PROTOCOL, "a search out of range");
 	return false;
@@ -213,8 +217,48 @@ prepare(const GvHeldMirror *held, GvConnection *asker, GvSearch *search,
 	search->probes = probes_of(held, request);
 	search->compare = request->compare;
 	search->capacity = capacity_of(held, request);
+	if (request->rank <= search->capacity)
+		search->rank = request->rank;	/* no others come back */
 	search->bounded = held->spec.refine_slots > 0;
 	return true;
+}
+
+/* What the answer says of all lists searched under a condition. */
+static void
+add_up(const GvHeldMirror *held, const GvSearch *found, double part,
+	   GvSearchReply *reply)
+{
+	double		ratio = pow(1 - part, 1.0 / found->nprobed);
+	double		weight = 1;
+	int32_t		i;
+
+	for (i = 0; i < found->nprobed; i++)
+	{
+		uint32_t	nitems = held->states[found->probed[i].list].nitems;
+
+		reply->nitems += nitems;
+		reply->matches += found->matches[i];
+		reply->weighted_nitems += weight * nitems;
+		reply->weighted_matches += weight * found->matches[i];
+		weight *= ratio;
+	}
+	reply->nearer = found->nearer;
+	reply->nearer_squares = found->nearer_squares;
+}
+
+/* The lists searched, and what of them the mirror has. */
+static void
+put_probed(const GvHeldMirror *held, const GvSearch *found,
+		   GvProbeReply *probed)
+{
+	int32_t		i;
+
+	for (i = 0; i < found->nprobed; i++)
+	{
+		probed[i].list = found->probed[i].list;
+		probed[i].base = found->probed[i].base;
+		probed[i].state = held->states[found->probed[i].list];
+	}
 }
 
 /*
@@ -225,7 +269,10 @@ static bool
 complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
 		 int batch, uint64_t began_ns, uint64_t ended_ns)
 {
-	size_t		nprobed = (size_t) found->nprobed;
+	const GvSearchRequest *request = gv_payload(asker);
+	bool		is_brief = request->version != 0 &&
+	request->version == held->version;
+	size_t		nprobed = is_brief ? 0 : (size_t) found->nprobed;
 	size_t		nhits = (size_t) found->nhits;
 	size_t		nbounds = found->bounded ? nhits : 0;
 	size_t		nmatches = found->matches != NULL ? nprobed : 0;
@@ -234,15 +281,12 @@ complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
 									nhits * sizeof(GvHit) +
 									nbounds * sizeof(GvBound) +
 									nmatches * sizeof(int32_t));
-	GvProbeReply *probed;
 	GvHit	   *hits;
 	GvBound    *bounds;
-	size_t		i;
 
 	if (reply == NULL)
 		return false;
-	probed = (GvProbeReply *) (reply + 1);
-	hits = (GvHit *) (probed + nprobed);
+	memset(reply, 0, sizeof(*reply));
 	reply->nprobed = found->nprobed;
 	reply->nhits = found->nhits;
 	reply->copies = found->copies;
@@ -250,12 +294,12 @@ complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
 	reply->queued_us = (uint32_t) ((began_ns - asker->whole_ns) / 1000);
 	reply->engine_us = (uint32_t) ((ended_ns - began_ns) / 1000);
 	reply->nbounds = (uint32_t) nbounds;
-	for (i = 0; i < nprobed; i++)
-	{
-		probed[i].list = found->probed[i].list;
-		probed[i].base = found->probed[i].base;
-		probed[i].state = held->states[found->probed[i].list];
-	}
+	reply->is_brief = is_brief;
+	if (found->matches != NULL)
+		add_up(held, found, request->part, reply);
+	if (!is_brief)
+		put_probed(held, found, (GvProbeReply *) (reply + 1));
+	hits = (GvHit *) ((GvProbeReply *) (reply + 1) + nprobed);
 	memcpy(hits, found->hits, nhits * sizeof(GvHit));
 	bounds = (GvBound *) (hits + nhits);
 	if (nbounds > 0)

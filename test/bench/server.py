@@ -16,8 +16,8 @@ data.PIP_PACKAGES["bench"] = ["numpy", "psycopg[binary]", "matplotlib"]
 
 
 def numbers(kind):
-    """The type of an argument like 1,2,3."""
-    return lambda text: [kind(part) for part in text.split(",")]
+    """The type of an argument like 1,2,3, or '' for none."""
+    return lambda text: [kind(part) for part in text.split(",") if part]
 
 
 def one(conn, query, *args):

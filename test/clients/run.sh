@@ -8,8 +8,9 @@
 # vectordbbench (all).  Each says in its header what it tries.  They run in a
 # cluster of test/cluster.sh; --here: on the server that PGHOST and PGPORT name,
 # where they make and drop databases.  What PyPI gives is kept in build/clients.
-# Prints what is not ok and ends with 'N passed, N failed'; what PyPI does not
-# give is skipped.
+# Prints what is not ok, a line for each program, and ends with 'N passed, N
+# failed'; what PyPI does not give is skipped.  One that is stopped says which
+# programs are left.
 set -euo pipefail
 # shellcheck source=test/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -25,14 +26,18 @@ fi
 shift
 
 passed=0 failed=0 skipped=0
+read -rd '' -a left <<<"${*:-$PROGRAMS}" || :
 out=$(mktemp)
-trap 'rm -f "$out"' EXIT
-# shellcheck disable=SC2086
-for program in ${*:-$PROGRAMS}; do
+trap '[ ${#left[@]} = 0 ] || echo "not run: test/clients/run.sh ${left[*]}"
+	rm -f "$out"' EXIT
+trap 'exit 130' INT TERM
+while [ ${#left[@]} != 0 ]; do
+	program=${left[0]}
 	status=0 began=$SECONDS
 	"$GV_ROOT/test/clients/$program.py" >"$out" 2>&1 || status=$?
 	ok=$(grep -c '^ok ' "$out") || :
 	bad=$(grep -c '^not ok ' "$out") || :
+	left=("${left[@]:1}")
 	if [ $status = 2 ]; then
 		echo "$program skipped: $(tail -1 "$out")"
 		skipped=$((skipped + 1))

@@ -47,7 +47,18 @@ same_versions() {
 			map { $_->{version} } values %{$m->{provides}}' \
 		"$GV_ROOT/META.json")
 	echo "gpuvec.control $VERSION, changelog $changelog, META.json $meta"
-	[ "$changelog" = "$VERSION" ] && [ "${meta%% *}" = "$VERSION" ]
+	[ "$changelog" = "$VERSION" ] && [ "$meta" = "$VERSION $VERSION $VERSION" ]
+}
+
+# Each extension has a script that makes this version, and one that updates to it.
+has_scripts() {
+	local name
+	for name in gpuvec gpuvec_pgvector; do
+		echo "$name"
+		grep -qx "default_version = '$VERSION'" "$GV_ROOT/$name.control"
+		ls "$GV_ROOT/sql/$name--$VERSION.sql" \
+			"$GV_ROOT/sql/$name--"[0-9]*[0-9]"--$VERSION.sql"
+	done
 }
 
 # META.json has what PGXN asks for, and names files that are there.
@@ -98,6 +109,7 @@ sound_unit() {
 
 check_files() {
 	check "versions agree" same_versions
+	check "scripts of the version" has_scripts
 	check "META.json" sound_meta
 	check "manual page" sound_manual
 	check "manual page: its options are gpuvecd's" same_options

@@ -13,7 +13,7 @@ coverage_parts() {
 	rebuild_server counted COPT="-O1 $flags" || return 0
 	part "$SERVER sql and isolation" part_sql datacoverage
 	part "$SERVER sql through gpuvecd" sql_through_gpuvecd datacoverage-gpuvecd
-	part "$SERVER tap" part_tap
+	GPUVEC_TEST_COPT="-O1 $flags" part "$SERVER tap" part_tap
 	# objects of the same sources, beside those of the server's build
 	unit_flavour coverage GPUVEC_UNIT_SMALL=1 FLAGS="-O1 $flags" programs
 	part coverage count_coverage

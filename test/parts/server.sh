@@ -376,7 +376,9 @@ server_parts() {
 
 # Builds anew, with arguments for make; $1 = what the server is called then
 rebuild_server() {
-	make -s -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" clean
+	if [ -d "$SOURCE" ]; then
+		make -s -C "$SOURCE" PG_CONFIG="$GV_PG_CONFIG" clean
+	fi
 	rm -f "$SOURCE.installed"
 	SERVER="PostgreSQL $TAG $1"
 	shift

@@ -35,7 +35,7 @@ package Soak
 			'shared_preload_libraries = gpuvec', 'gpuvec.server = cpu',
 			'max_connections = 40', 'max_prepared_transactions = 20', 'max_worker_processes = 16',
 			'fsync = off', 'autovacuum_naptime = 10s', 'autovacuum_vacuum_cost_delay = 0',
-			"shared_buffers = '16MB'", 'jit = off', 'wal_level = replica', "wal_keep_size = '256MB'",
+			"shared_buffers = '16MB'", 'jit = off', 'wal_level = replica', "wal_keep_size = '1GB'",
 			"max_wal_size = '64MB'", "min_wal_size = '8MB'", "deadlock_timeout = '200ms'", 'max_wal_senders = 6',
 			"wal_receiver_status_interval = '1s'", "wal_retrieve_retry_interval = '200ms'",
 			"max_standby_streaming_delay = '2s'", "log_line_prefix = '%m [%p] %e %q%a '",

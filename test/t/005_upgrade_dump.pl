@@ -1,6 +1,7 @@
 # pg_dump and restore of both extensions with tables and indexes; DROP
 # EXTENSION leaves nothing; a catalog that was upgraded from any older version is
-# the same as a fresh one; and indexes of that version stay in use.
+# the same as what the newest version's own script makes; and indexes of that
+# version stay in use.
 # test/upgrade.sh is about upgrades of PostgreSQL.
 
 use strict;
@@ -16,7 +17,7 @@ my $node = new_node('main');
 my $pgvector = $node->safe_psql('postgres',
 	q{SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'});
 
-# Everything that an extension holds, in words.
+# Everything that an extension holds, and what that depends on, in words.
 my $CONTENTS = q{
 	WITH member AS (SELECT d.classid, d.objid FROM pg_depend AS d
 		WHERE d.deptype = 'e' AND d.refclassid = 'pg_extension'::regclass AND d.refobjid =
@@ -43,6 +44,14 @@ my $CONTENTS = q{
 	UNION ALL SELECT pg_describe_object(classid, objid, 0), format('%s %s %s',
 		amprocnum, amproc::regprocedure, amproclefttype::regtype)
 	FROM member JOIN pg_amproc AS p ON p.amprocfamily = objid WHERE classid = 'pg_opfamily'::regclass
+	UNION ALL SELECT pg_describe_object(d.classid, d.objid, d.objsubid),
+		format('%s by %s', pg_describe_object(d.refclassid, d.refobjid, d.refobjsubid), d.deptype)
+	FROM pg_depend AS d JOIN (SELECT * FROM member
+			UNION ALL SELECT 'pg_amop'::regclass, o.oid FROM member JOIN pg_amop AS o
+			ON o.amopfamily = objid WHERE classid = 'pg_opfamily'::regclass
+			UNION ALL SELECT 'pg_amproc'::regclass, p.oid FROM member JOIN pg_amproc AS p
+			ON p.amprocfamily = objid WHERE classid = 'pg_opfamily'::regclass) AS o
+		ON (o.classid, o.objid) = (d.classid, d.objid)
 	ORDER BY 1, 2};
 # a family is no regclass
 $CONTENTS =~ s/amopsortfamily::regclass/amopsortfamily/;
@@ -207,6 +216,7 @@ for my $extension ('gpuvec', $pgvector ? 'gpuvec_pgvector' : ())
 	$node->safe_psql("fresh_$extension", "CREATE EXTENSION $extension CASCADE");
 	my $fresh = contents_of($extension, "fresh_$extension");
 	isnt($fresh, '', "$extension $newest has contents");
+	ok(-e "$FindBin::RealBin/../../sql/$extension--$newest.sql", "$extension: one script makes $newest");
 	if (!@scripts)
 	{
 		note("$extension: $newest is the only version, nothing to upgrade from");

@@ -28,9 +28,9 @@ $ENV{GPUVEC_FAULTS} = 1;
 my $node = new_remote_node('main', conf => "fsync = off\nmax_worker_processes = 24\n"
 	  . "max_parallel_workers = 16\ngpuvec.auto_mirror = off\n"
 	  . "maintenance_work_mem = '512MB'\nmin_parallel_table_scan_size = 0\n");
-# how many build, all in all and in the short test
-my @workers = (0, 1, 2, 8);
-my @few_workers = long_test() ? @workers : (0, 1, 8);
+# how many build, and how many of lists that are trained parent by parent
+my @workers = long_test() ? (0, 1, 2, 8) : (0, 1, 8);
+my @few_workers = long_test() ? @workers : (0, 8);
 # all are in the leader's sample: of more, which ones gpuvecd trains on, and in
 # what order, depends on who reads them first
 my $rows = 9_000;

@@ -26,6 +26,8 @@ sub build_plain
 {
 	my $source = abs_path("$FindBin::RealBin/../..");
 	my $dir = PostgreSQL::Test::Utils::tempdir() . '/plain';
+	# what the objects want to be linked with, too
+	my $flags = $ENV{GPUVEC_TEST_COPT} // '';
 
 	system_or_bail('mkdir', $dir);
 	system_or_bail('cp', '-a', map({ "$source/$_" } qw(src sql Makefile gpuvec.control)),
@@ -35,7 +37,7 @@ sub build_plain
 	local $ENV{CCACHE_DISABLE} = 1;
 	# an empty PG_CONFIG, as make exports one, is not left out
 	system_or_bail('make', '-s', '-C', $dir, 'PG_CONFIG=' . ($ENV{PG_CONFIG} || 'pg_config'),
-		'NVCC=', 'COPT=-DIVFPQ_PLAIN_BUFFERS', 'gpuvec.so');
+		'NVCC=', "COPT=$flags -DIVFPQ_PLAIN_BUFFERS", 'gpuvec.so');
 	return "$dir/gpuvec";
 }
 

@@ -220,9 +220,10 @@ sub wait_until
 		# and IPC::Run dies of the broken pipe
 		my ($rc, $out) = eval { $node->psql('postgres', $query) };
 		return 1 if defined $rc && $rc == 0 && $out eq 't';
-		# the longer it takes, the rarer it asks: others need the processor
-		my $pause = int(5e4 * (time - $begun));
-		usleep($pause < 5_000 ? 5_000 : $pause > 100_000 ? 100_000 : $pause);
+		# each try is a session: the longer it takes, the rarer it asks, since
+		# others need the processor
+		my $pause = int(1e5 * (time - $begun));
+		usleep($pause < 20_000 ? 20_000 : $pause > 100_000 ? 100_000 : $pause);
 	}
 	return 0;
 }

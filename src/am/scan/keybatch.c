@@ -104,6 +104,7 @@ IvfpqScanAimKeys(IvfpqScan *state, int most_probes, bool is_last)
 	goal->most_probes = most_probes;
 	goal->share = state->key_share;
 	goal->is_spread = IvfpqScanIsSpread(state);
+	goal->is_far = false;
 	goal->by_keys = state->filter == NULL;
 	goal->reads_all = is_last;
 	goal->candidates = is_last ? PG_INT32_MAX / 4 :

@@ -302,7 +302,7 @@ IvfpqSearchRun(IvfpqSearch *search, int probes, int candidates)
 {
 	int			copies = search->model->meta.copies;
 
-	if (IvfpqSearchRemote(search, probes, candidates * copies))
+	if (IvfpqSearchRemote(search, probes, candidates * copies, 0, 0))
 	{
 		search->found_all = search->candidates.count < candidates * copies;
 		if (copies > 1)

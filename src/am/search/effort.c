@@ -234,20 +234,26 @@ IvfpqEffortFor(IvfpqEffort *effort, Relation index, const IvfpqMetaData *meta,
 	int			named_probes = given(ivfpq_probes, options->probes);
 	int			named_candidates = given(ivfpq_candidates,
 										 options->candidates);
-	double		batches = log(Max(rows / IVFPQ_FIRST_ROWS, 1)) /
-	log(CANDIDATES_GROWTH);
-	double		probes_factor = pow(PROBES_GROWTH, batches);
 	double		factor = Max(rows / IVFPQ_FIRST_ROWS, 1);
-	double		probes = IvfpqFormulaProbes(meta) * probes_factor;
-	double		candidates = IvfpqFormulaCandidates(meta) * factor;
+	double		probes_factor = 1;
+	double		probes;
+	double		candidates;
 	Known		known;
 	bool		reached;
 
 	find_all_known(meta, recall, &known);
+	if (known.ndepths == 0 || named_probes > 0)
+		probes_factor = pow(PROBES_GROWTH,
+							log(factor) / log(CANDIDATES_GROWTH));
 	if (known.ndepths > 0)
 		interpolate(&known, meta,
 					Max(meta->rows_at_calibration, index->rd_rel->reltuples),
 					rows, &probes, &candidates);
+	else
+	{
+		probes = IvfpqFormulaProbes(meta) * probes_factor;
+		candidates = IvfpqFormulaCandidates(meta) * factor;
+	}
 	if (named_probes > 0)
 		probes = named_probes * probes_factor;
 	if (named_candidates > 0)

@@ -39,12 +39,14 @@
 
 /*
  * To ask gpuvecd again takes longer than to have it read lists that are not
- * needed.  So the first are those for the likely share, it is asked for so many
- * times as many as the share says, and for all of these as soon as so many
- * copies that fulfil the condition tell it.
+ * needed.  So it is asked for so many times as many as the share says, once that
+ * is known, and for all of these as soon as so many copies that fulfil the
+ * condition tell it.  Where earlier searches have seen the share it is fewer:
+ * those for the least share that is likely, and so many times as many as for
+ * the mean.
  */
-#define ASKED_SHARE		1.0
 #define ASKED_BEYOND	1.5
+#define ASKED_KNOWN		1.1
 #define TELLING_COPIES	64
 
 /*
@@ -70,23 +72,41 @@
 /* The share of all lists is so much larger than that near the query. */
 #define GROWS			1.5
 
+/* ... or so many times as large where such a group has begun, most likely. */
+#define GROWS_FAR		3.0
+
 /* The least and the greatest part of the rows that lists are taken to hold. */
 #define LEAST_PART		0.5
 #define MOST_PART		0.999
+
+/* Room for what is noted of the copies of each list. */
+void
+IvfpqCountsReserve(IvfpqSearch *search, int nlists)
+{
+	if (nlists <= search->counts_room)
+		return;
+	if (search->counts_room > 0)
+		pfree(search->counts);
+	search->counts = palloc_extended(nlists * sizeof(IvfpqListCount),
+									 MCXT_ALLOC_HUGE);
+	search->counts_room = nlists;
+}
 
 /* Lists while they are read. */
 typedef struct Reading
 {
 	IvfpqSearch *search;
 	IvfpqKeyGoal *goal;
-	bool	   *is_read;		/* [nlists] */
+	bool	   *is_read;		/* [nlists], by the session */
 	int			nread;
 	int			next;			/* of search->lists */
+	IvfpqListSums sums;			/* of the lists read */
 	double		flat_share;		/* of all copies read those that fulfil it */
-	double		matched;		/* ... how many there are */
 	bool		grows;			/* the share, with the distance */
 	bool		is_sure;		/* ... and that is no chance */
 	bool		left_out;		/* copies were, before more were kept */
+	bool		by_server;		/* gpuvecd reads, */
+	int			asked;			/* and was asked for so many rows */
 	IvfpqEffort effort;			/* what the share asks for */
 } Reading;
 
@@ -101,7 +121,7 @@ get_effort(const IvfpqSearch *search, const IvfpqKeyGoal *goal, double share,
 					  goal->recall, among, goal->is_spread ?
 					  IvfpqSpreadRows(among, goal->by_keys) : among);
 	effort->probes = Min(effort->probes, goal->most_probes);
-	if (effort->probes > NEARLY_ALL * goal->most_probes)
+	if (goal->is_far || effort->probes > NEARLY_ALL * goal->most_probes)
 		effort->probes = goal->most_probes;
 }
 
@@ -117,7 +137,9 @@ IvfpqKeyCapacity(const IvfpqSearch *search, const IvfpqKeyGoal *goal)
 	{
 		IvfpqEffort effort;
 
-		get_effort(search, goal, share, &effort);
+		/* whose candidates are those of get_effort, for half the work */
+		IvfpqEffortFor(&effort, search->index, &search->model->meta,
+					   goal->recall, Min(goal->rows / share, PG_INT32_MAX));
 		most = Max(most, IvfpqKeyCandidates(effort.candidates, share));
 	}
 	return (int) Min(ceil(KEPT_BEYOND * most), PG_INT32_MAX / 4);
@@ -166,57 +188,72 @@ read_lists(Reading *reading, int wanted)
 	reading->nread = search->ncounts;
 }
 
-/*
- * The share that lists tell whose weight falls by this ratio from each to the
- * next.
- */
+/* The part of the rows that lists read are taken to hold. */
 static double
-weighted_share(const IvfpqListCount *counts, int n, double ratio)
+part_of(const IvfpqKeyGoal *goal)
 {
+	return Min(Max(goal->recall, LEAST_PART), MOST_PART);
+}
+
+/* What n lists tell that hold this part of the rows. */
+IvfpqListSums
+IvfpqSumCounts(const IvfpqListCount *counts, int n, double part)
+{
+	double		ratio = pow(1 - part, 1.0 / Max(n, 1));
 	double		weight = 1;
-	double		copies = 0;
-	double		matched = 0;
+	IvfpqListSums sums = {0};
 
 	for (int i = 0; i < n; i++)
 	{
-		copies += weight * counts[i].copies;
-		matched += weight * counts[i].matched;
+		sums.copies += counts[i].copies;
+		sums.matched += counts[i].matched;
+		sums.weighted_copies += weight * counts[i].copies;
+		sums.weighted_matched += weight * counts[i].matched;
 		weight *= ratio;
 	}
-	return matched / Max(copies, 1);
+	return sums;
 }
 
 /*
  * The share of the rows near the query, and what it asks for.  Where all lists
- * seem to be read the sample has its say.
+ * seem to be read the sample has its say.  If rows farther away surely fulfil the
+ * condition more often they may be such a group, whose lists are anywhere: then
+ * all are read.
  */
 static void
 tell_share(Reading *reading)
 {
 	IvfpqSearch *search = reading->search;
 	IvfpqKeyGoal *goal = reading->goal;
-	int			nread = reading->nread;
-	double		part = Min(Max(goal->recall, LEAST_PART), MOST_PART);
-	double		share = weighted_share(search->counts, nread,
-									   pow(1 - part, 1.0 / nread));
+	const IvfpqListSums *sums = &reading->sums;
+	double		share;
 	bool		is_sure;
+	IvfpqNearCount count;
 
-	reading->flat_share = weighted_share(search->counts, nread, 1);
+	if (reading->by_server)
+		reading->sums = search->sums;
+	else
+		reading->sums = IvfpqSumCounts(search->counts, reading->nread,
+									   part_of(goal));
+	share = sums->weighted_matched / Max(sums->weighted_copies, 1);
+	reading->flat_share = sums->matched / Max(sums->copies, 1);
 	reading->grows = reading->is_sure = reading->flat_share > GROWS * share;
-	reading->matched = 0;
-	for (int i = 0; i < nread; i++)
-		reading->matched += search->counts[i].matched;
 	goal->share = Max(share, IVFPQ_LEAST_SHARE);
 	get_effort(search, goal, goal->share, &reading->effort);
-	if (!search->sample.is_open || reading->effort.probes > nread)
+	if (reading->effort.probes > reading->nread)
 		return;
-	share = IvfpqSampleShare(search, goal->rows, share, &is_sure);
-	if (share >= goal->share)
-		return;
-	reading->is_sure |= is_sure;
-	goal->share = Max(share, IVFPQ_LEAST_SHARE);
-	goal->is_spread = false;
-	reading->grows = true;
+	count = reading->by_server ? search->near_count :
+		IvfpqSampleCount(search, goal->rows);
+	goal->is_far |= reading->flat_share > GROWS_FAR * share;
+	share = IvfpqNearShare(&count, share, &is_sure);
+	if (share < goal->share)
+	{
+		reading->is_sure |= is_sure;
+		goal->share = Max(share, IVFPQ_LEAST_SHARE);
+		goal->is_spread = false;
+		goal->is_far |= is_sure;
+		reading->grows = true;
+	}
 	get_effort(search, goal, goal->share, &reading->effort);
 }
 
@@ -232,7 +269,8 @@ wanted_candidates(const Reading *reading)
 
 /*
  * Of the rows found, the best first, those that are candidates: so many or,
- * where the share grows with the distance, those no farther than these.
+ * where the share grows with the distance, those no farther than these.  How
+ * far that is a mirror's sample does not tell: then it is all.
  */
 static int
 count_candidates(const Reading *reading)
@@ -242,8 +280,10 @@ count_candidates(const Reading *reading)
 	int			n = Min(wanted_candidates(reading), found->count);
 	float		reach;
 
-	if (!reading->grows || search->sample.memory == NULL)
+	if (!reading->grows)
 		return n;
+	if (reading->by_server)
+		return found->count;
 	reach = IvfpqSampleReach(search, reading->effort.candidates,
 							 search->model->meta.copies);
 	for (; n < found->count; n++)
@@ -288,53 +328,117 @@ read_until_enough(Reading *reading, int wanted)
 	}
 }
 
-/* How many lists to ask gpuvecd for where so many seem to be needed. */
+/* So many times a number of lists, if there are. */
 static int
-ask_for(const Reading *reading, int wanted)
+times(const Reading *reading, double factor, int probes)
 {
-	return (int) Min(ceil(ASKED_BEYOND * wanted),
-					 reading->goal->most_probes);
+	return (int) Min(ceil(factor * probes), reading->goal->most_probes);
+}
+
+/* So many times as many rows as will be candidates, or all that are kept. */
+static int
+kept_rows(const IvfpqKeyGoal *goal, double factor, int candidates)
+{
+	return (int) Min(ceil(factor * candidates), goal->candidates);
+}
+
+/*
+ * How many lists to ask gpuvecd for at first: those for the likely share.  What
+ * an earlier batch saw, or the planner knows, counts before what other searches
+ * saw.
+ */
+static int
+ask_first(Reading *reading)
+{
+	const IvfpqKeyGoal *goal = reading->goal;
+	IvfpqKnownShare known = {0};
+	IvfpqEffort effort;
+	IvfpqEffort rare;
+	int			most;
+
+	if (goal->share >= 1)
+		known = IvfpqShareKnown(reading->search);
+	get_effort(reading->search, goal,
+			   known.share > 0 ? known.share : goal->share, &effort);
+	most = times(reading, ASKED_BEYOND, effort.probes);
+	reading->asked = goal->candidates;
+	if (known.share == 0)
+		return most;
+	reading->asked = kept_rows(goal, ASKED_KNOWN,
+							   IvfpqKeyCandidates(effort.candidates,
+												  known.share));
+	get_effort(reading->search, goal, known.least, &rare);
+	return Min(Max(times(reading, ASKED_KNOWN, effort.probes), rare.probes),
+			   most);
+}
+
+/*
+ * An answer has told the share: how many lists to ask for now, 0 if these are
+ * enough.  So they are not where more rows may be candidates than came.
+ */
+static int
+ask_next(Reading *reading)
+{
+	const IvfpqKeyGoal *goal = reading->goal;
+	const GvTopK *found = &reading->search->candidates;
+	int			wanted = reading->effort.probes;
+	int			rows = reading->grows ? goal->candidates :
+	kept_rows(goal, 1, wanted_candidates(reading));
+
+	if (wanted > reading->nread)
+		wanted = times(reading, ASKED_BEYOND, wanted);
+	else if (rows > reading->asked && found->count == found->capacity)
+		wanted = reading->nread;
+	else
+		return 0;
+	reading->asked = Max(kept_rows(goal, KEPT_BEYOND, rows), reading->asked);
+	if (reading->sums.matched < TELLING_COPIES)
+		wanted = Min(wanted, (1 + MOST_GROWTH) * reading->nread);
+	return wanted;
 }
 
 /*
  * The same by gpuvecd, and the best copies of the lists read: a search of so
- * many lists, and one of more if the share asks for them.  False when gpuvecd
- * does not answer.  Where the share surely grows with the distance, which a
- * mirror does not tell well, the session had better search.
+ * many lists as the share takes as far as it is known, and one of more if it
+ * turns out to ask for them.  False when gpuvecd does not answer, or where the
+ * share surely grows with the distance, which a mirror does not tell well: the
+ * session had better search.
  */
 static bool
-ask_until_enough(Reading *reading, int wanted)
+ask_until_enough(Reading *reading)
 {
 	IvfpqSearch *search = reading->search;
-	const IvfpqKeyGoal *goal = reading->goal;
+	IvfpqKeyGoal *goal = reading->goal;
+	bool		is_unknown = goal->share >= 1;
+	int			wanted = ask_first(reading);
 
-	while (wanted > reading->nread)
+	reading->by_server = true;
+	while (wanted > 0)
 	{
 		int			before = reading->nread;
+		int			rows = reading->asked;
+		int			copies = rows * search->model->meta.copies;
+		double		rank = ceil(goal->rows * search->model->meta.copies);
 
 		search->query.deep = goal->rows / goal->share > IVFPQ_PARENTS_ROWS;
-		if (!IvfpqSearchRemote(search, wanted, goal->candidates *
-							   search->model->meta.copies))
+		if (!IvfpqSearchRemote(search, wanted, copies, part_of(goal),
+							   (int) Min(rank, copies)))
 			return false;
 		reading->nread = search->ncounts;
-		if (reading->nread == before)
-			break;
 		tell_share(reading);
-		if (reading->effort.probes <= reading->nread)
-		{
-			/* enough, unless keys go against the vectors */
-			IvfpqSampleLists(search, reading->nread);
-			tell_share(reading);
-			IvfpqSampleEnd(search);
-		}
 		if (reading->effort.everything)
 			break;
-		wanted = reading->effort.probes;
-		if (wanted > reading->nread)
-			wanted = ask_for(reading, wanted);
-		if (reading->matched < TELLING_COPIES)
-			wanted = Min(wanted, (1 + MOST_GROWTH) * reading->nread);
+		wanted = ask_next(reading);
+		/* there is no more to have */
+		if (reading->nread <= before && reading->asked <= rows)
+			break;
 	}
+	if (reading->is_sure)
+		return false;
+	if (is_unknown && !reading->effort.everything)
+		IvfpqShareSeen(search, goal->share);
+	search->found_all = search->candidates.count < search->candidates.capacity;
+	IvfpqSearchDistinct(search, goal->candidates);
 	return true;
 }
 
@@ -345,21 +449,33 @@ needs_candidates_alone(const Reading *reading)
 	return !reading->grows && reading->nread < reading->goal->most_probes;
 }
 
-/* By the session's own engine. */
+/*
+ * By the session's own engine: what a search that knows as much of the share as
+ * `first` asks for, and more.
+ */
 static void
-read_alone(Reading *reading, int wanted)
+read_alone(Reading *reading, const IvfpqKeyGoal *first)
 {
 	IvfpqSearch *search = reading->search;
 	const IvfpqKeyGoal *goal = reading->goal;
+	int			nlists = search->model->meta.nlists;
+	IvfpqEffort least;
 
-	memset(reading->is_read, 0, search->model->meta.nlists * sizeof(bool));
+	reading->is_read = palloc0(nlists * sizeof(bool));
 	reading->nread = 0;
+	reading->by_server = false;
 	search->ncounts = 0;
 	search->lists.count = 0;
+	IvfpqCountsReserve(search, nlists);
+	IvfpqQueryKeepScores(&search->query, nlists);
 	IvfpqSearchOpen(search, goal->candidates * search->model->meta.copies);
 	IvfpqSampleBegin(search);
-	read_until_enough(reading, wanted);
+	get_effort(search, first, Min(FIRST_SHARE * first->share, 1), &least);
+	read_until_enough(reading, goal->reads_all ? goal->most_probes :
+					  least.probes);
 	IvfpqSampleEnd(search);
+	IvfpqQueryDropScores(&search->query);
+	pfree(reading->is_read);
 	IvfpqSearchTake(search, needs_candidates_alone(reading) ?
 					Min(wanted_candidates(reading), goal->candidates) :
 					goal->candidates);
@@ -373,30 +489,13 @@ read_alone(Reading *reading, int wanted)
 void
 IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 {
-	int			nlists = search->model->meta.nlists;
 	Reading		reading = {.search = search, .goal = goal};
-	IvfpqEffort least;
-	IvfpqEffort asked;
+	IvfpqKeyGoal first = *goal;
 
-	reading.is_read = palloc0(nlists * sizeof(bool));
-	IvfpqQueryKeepScores(&search->query, nlists);
-	search->counts = palloc(nlists * sizeof(IvfpqListCount));
-	get_effort(search, goal, Min(FIRST_SHARE * goal->share, 1), &least);
-	get_effort(search, goal, Min(ASKED_SHARE * goal->share, 1), &asked);
 	if (goal->reads_all)
-	{
 		IvfpqSearchAlone(search, "conditions on keys");
-		read_alone(&reading, goal->most_probes);
-	}
-	else if (ask_until_enough(&reading, ask_for(&reading, asked.probes)) &&
-			 !reading.is_sure)
-	{
-		search->found_all = search->candidates.count <
-			goal->candidates * search->model->meta.copies;
-		IvfpqSearchDistinct(search, goal->candidates);
-	}
-	else
-		read_alone(&reading, least.probes);
+	if (goal->reads_all || !ask_until_enough(&reading))
+		read_alone(&reading, &first);
 
 	goal->everything = reading.effort.everything && !goal->reads_all;
 	goal->is_all = reading.nread >= goal->most_probes &&
@@ -404,8 +503,4 @@ IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 		search->candidates.count < goal->candidates;
 	if (!goal->is_all)
 		search->candidates.count = count_candidates(&reading);
-	IvfpqQueryDropScores(&search->query);
-	pfree(reading.is_read);
-	pfree(search->counts);
-	search->counts = NULL;
 }

@@ -28,9 +28,6 @@
 #include "am/search/search.h"
 #include "am/search/tidset.h"
 
-/* Of so many blocks one is taken. */
-#define SAMPLE_ONE_OF	32
-
 /* The best copies of those taken that are kept. */
 #define SAMPLE_KEPT		1024
 
@@ -41,13 +38,6 @@
 #define CHANCE			2.0
 #define DOUBT			3.0
 #define FEW				4
-
-/* Is the block taken? */
-static bool
-is_taken(uint32 list, uint32 ordinal)
-{
-	return murmurhash32(list ^ ordinal * 0x9E3779B1U) % SAMPLE_ONE_OF == 0;
-}
 
 /* Begin a search's sample. */
 void
@@ -77,7 +67,7 @@ IvfpqSampleWants(const void *arg, const IvfpqSlotHeader *header,
 	const IvfpqSearch *search = arg;
 
 	return (search->sample.is_open &&
-			is_taken(header->list, header->ordinal)) ||
+			gv_sampled(header->list, header->ordinal)) ||
 		IvfpqWantsBlock(search->condition, header, keys);
 }
 
@@ -91,67 +81,11 @@ IvfpqSampleBlock(IvfpqSearch *search, float base, const GvBlock *block)
 
 	/* copies that come again would count twice */
 	if (!sample->is_open || reader->reread ||
-		!is_taken(reader->list, reader->nleft / IVFPQ_BLOCK_COPIES))
+		!gv_sampled(reader->list, reader->nleft / IVFPQ_BLOCK_COPIES))
 		return;
 	taken.rowids = NULL;
 	taken.first_id = (uint64) GV_BLOCK * sample->nblocks++;
 	IvfpqCheckStatus(gv_scan(&sample->scan, base, &taken, 1));
-}
-
-/* IvfpqListReader.wants: nothing but blocks that are taken. */
-static bool
-wants_taken(const void *arg, const IvfpqSlotHeader *header, const char *keys)
-{
-	return is_taken(header->list, header->ordinal);
-}
-
-/* The first block of a list that is taken, the last one read; or how many it has. */
-static uint32
-first_taken(uint32 list, uint32 nitems)
-{
-	uint32		nblocks = (nitems + IVFPQ_BLOCK_COPIES - 1) /
-	IVFPQ_BLOCK_COPIES;
-	uint32		ordinal = 0;
-
-	while (ordinal < nblocks && !is_taken(list, ordinal))
-		ordinal++;
-	return ordinal;
-}
-
-/*
- * Begin a sample of the first n of search->lists, which gpuvecd has read, from
- * their pages: of an answer only copies that fulfil the condition are known.
- * Of most lists no block is taken: these are not touched.
- */
-void
-IvfpqSampleLists(IvfpqSearch *search, int n)
-{
-	IvfpqListReader *reader = &search->reader;
-	IvfpqBlockView view;
-
-	(void) IvfpqQueryTable(&search->query);
-	IvfpqSampleBegin(search);
-	reader->wants = wants_taken;
-	for (int i = 0; i < n; i++)
-	{
-		uint32		list = (uint32) search->lists.ids[i];
-		const IvfpqListEntry *entry = &search->remote.entries[i];
-		uint32		behind = first_taken(list, entry->nitems) *
-		IVFPQ_BLOCK_COPIES;
-
-		if (behind >= entry->nitems)
-			continue;
-		IvfpqListOpenAt(reader, list, entry, NULL);
-		reader->prefetches = false;
-		while (reader->nleft > behind && IvfpqListNext(reader, &view))
-		{
-			GvBlock		block = IvfpqSearchView(search, &view);
-
-			if (!view.passed_over)
-				IvfpqSampleBlock(search, search->lists.scores[i], &block);
-		}
-	}
-	reader->wants = IvfpqSampleWants;
 }
 
 /*
@@ -211,35 +145,37 @@ count_nearer(const IvfpqNearSample *sample, float last, double *variance)
 	return nearer;
 }
 
-/*
- * The share of the nearest rows, so many of which fulfil the condition, if it
- * is smaller than lists tell; else what they do.  *beyond_doubt tells whether
- * it is.
- */
-double
-IvfpqSampleShare(IvfpqSearch *search, double rows, double share,
-				 bool *beyond_doubt)
+/* What the sample tells of the rows wanted. */
+IvfpqNearCount
+IvfpqSampleCount(IvfpqSearch *search, double rows)
 {
-	IvfpqNearSample *sample = &search->sample;
+	IvfpqNearCount count = {0};
 	float		last = 0;
-	double		nearer;
-	double		variance;
-	int			matched;
 
 	IvfpqCheckStatus(gv_scan_finish(&search->scan));
-	IvfpqCheckStatus(gv_scan_finish(&sample->scan));
-	matched = nth_row(&search->candidates, rows, search->model->meta.copies,
-					  &last);
+	IvfpqCheckStatus(gv_scan_finish(&search->sample.scan));
+	count.matched = nth_row(&search->candidates, rows,
+							search->model->meta.copies, &last);
+	if (count.matched > 0)
+		count.nearer = count_nearer(&search->sample, last, &count.variance);
+	return count;
+}
+
+/*
+ * The share of the nearest rows that a sample tells, if it is smaller than
+ * lists tell; else what they do.  *beyond_doubt tells whether it is.
+ */
+double
+IvfpqNearShare(const IvfpqNearCount *count, double share, bool *beyond_doubt)
+{
 	*beyond_doubt = false;
-	if (matched == 0)
+	if (count->matched == 0 || count->nearer <= FEW ||
+		count->matched >= share * GV_SAMPLED_ONE_OF *
+		(count->nearer - CHANCE * sqrt(count->nearer)))
 		return share;
-	nearer = count_nearer(sample, last, &variance);
-	if (nearer <= FEW ||
-		matched >= share * SAMPLE_ONE_OF * (nearer - CHANCE * sqrt(nearer)))
-		return share;
-	*beyond_doubt = matched < share * SAMPLE_ONE_OF *
-		(nearer - DOUBT * sqrt(variance));
-	return matched / (SAMPLE_ONE_OF * nearer);
+	*beyond_doubt = count->matched < share * GV_SAMPLED_ONE_OF *
+		(count->nearer - DOUBT * sqrt(count->variance));
+	return count->matched / (GV_SAMPLED_ONE_OF * count->nearer);
 }
 
 /*
@@ -250,7 +186,7 @@ float
 IvfpqSampleReach(IvfpqSearch *search, double rows, double copies)
 {
 	GvTopK	   *best = &search->sample.best;
-	double		nth = ceil(rows * copies / SAMPLE_ONE_OF);
+	double		nth = ceil(rows * copies / GV_SAMPLED_ONE_OF);
 
 	if (nth >= best->count)
 		return GV_SCORE_MAX;

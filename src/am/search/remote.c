@@ -3,7 +3,8 @@
  *		From a query to candidates, by gpuvecd and its mirror of the index.
  *
  * A mirror is behind at times.  An answer says which lists were probed and in
- * what state the mirror had each: (gen, nitems, del_seq).  Their directory
+ * what state the mirror had each: (gen, nitems, del_seq).  Unless it is brief
+ * (below) their directory
  * entries are read when the answer is there, which is after the scan's
  * snapshot was taken and the pending rows were read; so whatever the snapshot
  * sees is in the lists as these entries show them.  A list is
@@ -20,6 +21,12 @@
  * ones had.  None of them is before that pair; so if, even so, there are as
  * many pairs as were wanted, and all no later than that one, no missing one
  * would have come among them.  If not, the answer is of no use.
+ *
+ * A search under a condition wants many lists.  So it takes the version of the
+ * directory (page/version.c), after its snapshot and the pending rows as well,
+ * and sends it along.  If that is what the mirror was known to be when it was
+ * searched, the answer is brief: all lists are current, and it says of them no
+ * more than sums.  README, "Coherence", has the proof.
  */
 #include "postgres.h"
 
@@ -161,8 +168,7 @@ note_count(IvfpqSearch *search, const IvfpqAnswer *answer, int i,
 	search->matched += count.matched;
 	count.copies += more.copies;
 	count.matched += more.matched;
-	if (search->counts != NULL)
-		search->counts[i] = count;
+	search->counts[i] = count;
 	search->ncounts = i + 1;
 }
 
@@ -287,40 +293,91 @@ merge_hits(IvfpqSearch *search, const IvfpqAnswer *answer)
 		 top->ids[top->count - 1] <= IvfpqWordsToId(hit->rowid));
 }
 
+/* What the mirror's sample tells of the copies up to that rank. */
+static void
+take_sample(IvfpqSearch *search, const GvSearchReply *head, int rank)
+{
+	search->near_count.matched = head->nearer > 0 ? rank : 0;
+	search->near_count.nearer = head->nearer;
+	search->near_count.variance = head->nearer_squares;
+}
+
+/* A brief answer: all lists are as the mirror has them. */
+static void
+take_brief(IvfpqSearch *search, const IvfpqAnswer *answer)
+{
+	const GvSearchReply *head = &answer->head;
+
+	search->ncounts = head->nprobed;
+	search->matched += head->matches;
+	search->sums.copies = head->nitems;
+	search->sums.matched = head->matches;
+	search->sums.weighted_copies = head->weighted_nitems;
+	search->sums.weighted_matched = head->weighted_matches;
+	take_hits(search, answer);
+	take_records(search, answer);
+}
+
 /*
- * The best copies by an answer and by what it lacks; false when that cannot
- * be told from it.
+ * A full one, whose lists have been compared: false when pairs that it does not
+ * have may belong among the best.
  */
 static bool
-use_answer(IvfpqSearch *search, const IvfpqAnswer *answer, int capacity)
+take_full(IvfpqSearch *search, const IvfpqAnswer *answer, bool behind,
+		  double part)
 {
 	IvfpqListCount none = {0};
-	bool		behind;
-	bool		useful = compare_states(search, answer, &behind);
+	bool		whole = true;
+
+	search->ncounts = 0;
+	if (search->condition != NULL)
+		IvfpqCountsReserve(search, answer->head.nprobed);
+	for (int i = 0; i < search->lists.count; i++)
+		if (search->remote.ages[i] != LIST_CURRENT)
+			scan_rest(search, i, answer);
+		else
+			note_count(search, answer, i, none);
+	if (behind)
+	{
+		IvfpqSearchSettle(search);
+		whole = merge_hits(search, answer);
+	}
+	else
+	{
+		take_hits(search, answer);
+		take_records(search, answer);
+	}
+	if (search->condition != NULL)
+		search->sums = IvfpqSumCounts(search->counts, search->ncounts, part);
+	return whole;
+}
+
+/*
+ * The best copies by an answer and by what it lacks; false when that cannot
+ * be told from it.  If it might have been brief it will be, when the mirror has
+ * caught up.
+ */
+static bool
+use_answer(IvfpqSearch *search, const IvfpqAnswer *answer,
+		   const IvfpqQuestion *question)
+{
+	bool		behind = false;
+	bool		useful = answer->head.is_brief ||
+	compare_states(search, answer, &behind);
 
 	if (useful)
 	{
-		IvfpqSearchOpen(search, capacity);
+		IvfpqSearchOpen(search, question->capacity);
 		search->lists_read += answer->head.nprobed;
 		search->copies_read += answer->head.copies;
-		search->ncounts = 0;
-		if (!behind)
-		{
-			for (int i = 0; i < search->lists.count; i++)
-				note_count(search, answer, i, none);
-			take_hits(search, answer);
-			take_records(search, answer);
-			return true;
-		}
-		for (int i = 0; i < search->lists.count; i++)
-			if (search->remote.ages[i] != LIST_CURRENT)
-				scan_rest(search, i, answer);
-			else
-				note_count(search, answer, i, none);
-		IvfpqSearchSettle(search);
-		useful = merge_hits(search, answer);
+		take_sample(search, &answer->head, question->rank);
+		if (answer->head.is_brief)
+			take_brief(search, answer);
+		else
+			useful = take_full(search, answer, behind, question->part);
 	}
-	IvfpqAskStale(search->index, &search->model->meta, !useful);
+	if (!useful || behind || (question->version != 0 && !answer->head.is_brief))
+		IvfpqAskStale(search->index, &search->model->meta, !useful);
 	return useful;
 }
 
@@ -345,13 +402,30 @@ IvfpqSearchAlone(IvfpqSearch *search, const char *reason)
 }
 
 /*
+ * The version of the directory, for an answer that needs no look at the entries
+ * of lists: where that is less work.
+ */
+static uint64
+get_version(const IvfpqSearch *search, int probes)
+{
+	const IvfpqMetaData *meta = &search->model->meta;
+
+	if (search->condition == NULL ||
+		(BlockNumber) probes < IvfpqDirectoryPages(meta))
+		return 0;
+	return IvfpqDirectoryVersion(search->index, meta);
+}
+
+/*
  * The best `capacity` copies of the `probes` nearest lists by gpuvecd, as the
- * session's engine would find them, in search->lists and search->candidates;
- * with a condition on keys those that fulfil it, and search->counts.  False
- * when the session has to find them.
+ * session's engine would find them, in search->candidates; with a condition on
+ * keys those that fulfil it, search->ncounts, search->sums, for which lists
+ * count as `part` says, and search->near_count, of the copies up to that rank.
+ * False when the session has to find them.
  */
 bool
-IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity)
+IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
+				  int rank)
 {
 	const IvfpqMetaData *meta = &search->model->meta;
 	IvfpqRemoteReport *report = &search->remote.report;
@@ -360,7 +434,10 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity)
 		.condition = search->condition,
 		.probes = probes,
 		.compare = IvfpqListsToCompare(meta, probes, search->query.deep),
-		.capacity = capacity
+		.capacity = capacity,
+		.version = get_version(search, probes),
+		.part = part,
+		.rank = rank
 	};
 	IvfpqAnswer answer;
 	IvfpqServed served;
@@ -381,7 +458,7 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity)
 		report->batch_size = answer.head.batch;
 		report->queued_us += answer.head.queued_us;
 		report->engine_us += answer.head.engine_us;
-		if (!use_answer(search, &answer, capacity))
+		if (!use_answer(search, &answer, &question))
 			served = IVFPQ_STALE;
 	}
 	report_engine(report, served == IVFPQ_SERVED ? answer.engine : "session");

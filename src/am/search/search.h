@@ -89,7 +89,8 @@ typedef struct IvfpqRemote
 	int			nknown;
 	int			known_room;
 	IvfpqListEntry *entries;	/* [room] of the probed lists, as they are */
-	uint8	   *ages;			/* [room] of what the mirror had of them */
+	uint8	   *ages;			/* [room] of what the mirror had of them; both
+								 * not of a brief answer */
 	int			room;
 	IvfpqRemoteReport report;
 } IvfpqRemote;
@@ -100,6 +101,27 @@ typedef struct IvfpqListCount
 	int64		copies;
 	int64		matched;
 } IvfpqListCount;
+
+/* What lists that were read tell of a condition. */
+typedef struct IvfpqListSums
+{
+	double		copies;
+	double		matched;		/* those that fulfil it */
+	double		weighted_copies;	/* the same where the nearest lists count
+									 * most: see keycandidates.c */
+	double		weighted_matched;
+} IvfpqListSums;
+
+/*
+ * So many copies that fulfil a condition are the nearest that do; of all copies
+ * in the sample so many are not beyond them.
+ */
+typedef struct IvfpqNearCount
+{
+	double		matched;		/* 0: nothing is known */
+	double		nearer;
+	double		variance;		/* of that, by clumps */
+} IvfpqNearCount;
 
 /* The best of all copies in some of the blocks read: see nearshare.c. */
 typedef struct IvfpqNearSample
@@ -131,8 +153,12 @@ typedef struct IvfpqSearch
 	int64		copies_read;
 	const GvCondition *condition;	/* on keys; NULL: none */
 	int64		matched;		/* copies read that fulfil it */
-	IvfpqListCount *counts;		/* [ncounts] of this search; with a condition */
-	int			ncounts;
+	IvfpqListCount *counts;		/* [counts_room] of lists that were read here,
+								 * or that a full answer names */
+	int			counts_room;
+	int			ncounts;		/* lists that were read, with a condition */
+	IvfpqListSums sums;			/* of those that gpuvecd read, */
+	IvfpqNearCount near_count;	/* and its sample's */
 	IvfpqNearSample sample;
 	bool		addresses;		/* ids are addresses of refine records, else
 								 * TIDs */
@@ -168,6 +194,7 @@ typedef struct IvfpqKeyGoal
 	double		rows;			/* of the nearest that fulfil the condition */
 	bool		is_spread;		/* ... among the nearest of all, */
 	bool		by_keys;		/* and nothing else is asked of them */
+	bool		is_far;			/* out: they may be anywhere */
 	int			most_probes;
 	double		share;			/* of rows near the query that fulfil it: in,
 								 * likely; out, as it was seen */
@@ -180,6 +207,9 @@ typedef struct IvfpqKeyGoal
 extern int	IvfpqKeyCapacity(const IvfpqSearch *search,
 							 const IvfpqKeyGoal *goal);
 extern void IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal);
+extern void IvfpqCountsReserve(IvfpqSearch *search, int nlists);
+extern IvfpqListSums IvfpqSumCounts(const IvfpqListCount *counts, int n,
+									double part);
 
 /* nearshare.c */
 extern void IvfpqSampleBegin(IvfpqSearch *search);
@@ -187,16 +217,27 @@ extern bool IvfpqSampleWants(const void *arg, const IvfpqSlotHeader *header,
 							 const char *keys);
 extern void IvfpqSampleBlock(IvfpqSearch *search, float base,
 							 const GvBlock *block);
-extern double IvfpqSampleShare(IvfpqSearch *search, double rows,
-							   double share, bool *beyond_doubt);
-extern void IvfpqSampleLists(IvfpqSearch *search, int n);
+extern IvfpqNearCount IvfpqSampleCount(IvfpqSearch *search, double rows);
+extern double IvfpqNearShare(const IvfpqNearCount *count, double share,
+							 bool *beyond_doubt);
 extern float IvfpqSampleReach(IvfpqSearch *search, double rows,
 							  double copies);
 extern void IvfpqSampleEnd(IvfpqSearch *search);
 
 /* remote.c */
 extern void IvfpqSearchAlone(IvfpqSearch *search, const char *reason);
-extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity);
+extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity,
+							  double part, int rank);
+
+/* knownshare.c: what a session's earlier searches saw */
+typedef struct IvfpqKnownShare
+{
+	double		share;			/* about; 0: nothing is known */
+	double		least;			/* rarely less */
+} IvfpqKnownShare;
+
+extern IvfpqKnownShare IvfpqShareKnown(const IvfpqSearch *search);
+extern void IvfpqShareSeen(const IvfpqSearch *search, double share);
 
 /* bound.c: records that bound distances */
 extern void IvfpqRecordCheckDims(Relation index, int dims);

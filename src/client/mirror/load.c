@@ -266,6 +266,41 @@ send_lists(IvfpqLoad *load, bool fresh)
 	return result;
 }
 
+/* Which version of the directory is there now? */
+static IvfpqLoadResult
+get_version(IvfpqLoad *load, uint64 *version)
+{
+	IvfpqLoadResult result = IvfpqLoadLock(load);
+
+	if (result != IVFPQ_LOAD_DONE)
+		return result;
+	*version = IvfpqDirectoryVersion(load->index, &load->meta);
+	IvfpqLoadUnlock(load);
+	return IVFPQ_LOAD_DONE;
+}
+
+/*
+ * Bring what the mirror lacks of lists.  If the directory is the same before and
+ * behind, then all the time lists were what the mirror has now: say so.
+ */
+static IvfpqLoadResult
+catch_up(IvfpqLoad *load)
+{
+	GvCurrentRequest request = {.key = load->key};
+	uint64		version = 0;
+	IvfpqLoadResult result = get_version(load, &request.version);
+
+	if (result == IVFPQ_LOAD_DONE)
+		result = send_lists(load, false);
+	if (result == IVFPQ_LOAD_DONE)
+		result = get_version(load, &version);
+	if (result == IVFPQ_LOAD_DONE && version != 0 &&
+		version == request.version)
+		result = IvfpqLoadAsk(load, GV_MSG_CURRENT, &request, sizeof(request),
+							  NULL, 0, 0);
+	return result;
+}
+
 /* Copies that the lists hold now.  The index is locked. */
 static int64
 count_copies(IvfpqLoad *load)
@@ -341,7 +376,7 @@ bring_all(IvfpqLoad *load, bool *exists)
 		result = IvfpqRecordsSendAll(load);
 	/* what has changed meanwhile */
 	if (result == IVFPQ_LOAD_DONE)
-		result = send_lists(load, false);
+		result = catch_up(load);
 	if (result == IVFPQ_LOAD_DONE)
 		result = IvfpqLoadAsk(load, GV_MSG_READY, &request, sizeof(request),
 							  NULL, 0, 0);
@@ -431,7 +466,7 @@ IvfpqLoadMirror(IvfpqLoad *load, bool whole)
 		result = bring_all(load, &exists);
 	}
 	if (result == IVFPQ_LOAD_DONE && exists)
-		result = send_lists(load, false);
+		result = catch_up(load);
 	load->fresh = !exists;
 	return result;
 }

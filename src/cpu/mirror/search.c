@@ -312,6 +312,70 @@ scan_lists(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
 	return status;
 }
 
+/*
+ * How many live copies of a block are not beyond `last`.  All of a block is
+ * scored as a scan of its own, which has room for all.
+ */
+static GvStatus
+count_block(GvScan *scan, float base, GvBlock block, float last,
+			int64_t *count)
+{
+	GvStatus	status;
+	int32_t		i;
+
+	block.rowids = NULL;
+	block.first_id = 0;
+	gv_topk_reset(scan->best);
+	status = gv_scan_begin(scan);
+	if (status == GV_OK)
+		status = gv_scan(scan, base, &block, 1);
+	if (status == GV_OK)
+		status = gv_scan_finish(scan);
+	*count = 0;
+	for (i = 0; i < scan->best->count; i++)
+		*count += scan->best->scores[i] <= last;
+	return status;
+}
+
+/* search->nearer and nearer_squares; its hits are sorted. */
+static GvStatus
+count_nearer(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
+{
+	GvTopK		best;
+	GvScan		scan = {.model = &mirror->model, .table = searcher->table,
+	.best = &best, .reach = GV_SCORE_MAX};
+	GvStatus	status;
+	int32_t		p;
+	int32_t		b;
+
+	if (search->rank == 0 || search->nhits < search->rank)
+		return GV_OK;
+	status = open_topk(&searcher->copies, GV_BLOCK, &best);
+	if (status == GV_OK)
+		status = open_scratch(searcher, mirror->spec.m, GV_BLOCK);
+	scan.scratch = searcher->scratch;
+	for (p = 0; p < search->nprobed; p++)
+	{
+		const GvProbe *probe = &search->probed[p];
+		const GvCpuList *list = &mirror->lists[probe->list];
+
+		for (b = 0; status == GV_OK && b < list->nblocks; b++)
+		{
+			int64_t		count;
+
+			if (!gv_sampled((uint32_t) probe->list, (uint32_t) b))
+				continue;
+			status = count_block(&scan, probe->base,
+								 gv_cpu_block(mirror, list, b),
+								 search->hits[search->rank - 1].score,
+								 &count);
+			search->nearer += count;
+			search->nearer_squares += count * count;
+		}
+	}
+	return status;
+}
+
 /* See gv_mirror_search. */
 GvStatus
 gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
@@ -334,12 +398,16 @@ gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 
 		search->nhits = 0;
 		search->copies = 0;
+		search->nearer = 0;
+		search->nearer_squares = 0;
 		status = find_lists(searcher, mirror, search);
 		if (status == GV_OK)
 			status = make_table(searcher, mirror, search->query);
 		if (status == GV_OK)
 			status = scan_lists(searcher, mirror, search);
 		gv_cpu_sort_hits(search);
+		if (status == GV_OK)
+			status = count_nearer(searcher, mirror, search);
 		if (status == GV_OK && search->bounded)
 			status = gv_cpu_bound_hits(mirror, search);
 	}

@@ -63,7 +63,9 @@ valid_search(const GvSearch *search)
 {
 	return search->query != NULL && search->probes >= 1 &&
 		search->compare >= 1 && search->capacity >= 1 &&
-		(search->condition == NULL || gv_condition_valid(search->condition));
+		search->rank >= 0 && search->rank <= search->capacity &&
+		(search->condition != NULL ? gv_condition_valid(search->condition) :
+		 search->rank == 0);
 }
 
 /* Take an engine; what it runs on, or the reason why not, into `found`. */

@@ -164,6 +164,12 @@ typedef struct GvBound
  * that; of their live copies that fulfil the condition the best `capacity` come
  * back, ascending by (S, row id).
  *
+ * A sample tells how near those are that do not fulfil the condition: of the
+ * blocks of the lists searched that gv_sampled takes, `nearer` is the number of
+ * live copies, whether they fulfil it or not, whose score is not beyond that of
+ * hit number `rank`, counted from 1; nearer_squares is the sum of the squares of
+ * each block's number.
+ *
  * Arrays that come back are the searcher's memory, where the engine left them
  * without another copy: they are good until that searcher searches again.
  */
@@ -176,6 +182,8 @@ typedef struct GvSearch
 	bool		bounded;		/* bounds are wanted; only of mirrors with
 								 * refine records */
 	const GvCondition *condition;	/* of the mirror's keys; NULL: none */
+	int32_t		rank;			/* 0: nothing is asked of the sample; else 1
+								 * .. capacity, and only with a condition */
 	int32_t		nprobed;		/* out */
 	GvProbe    *probed;			/* out [nprobed], nearest first */
 	int32_t		nhits;			/* out */
@@ -185,6 +193,9 @@ typedef struct GvSearch
 	int32_t    *matches;		/* out [nprobed]: of each list's live copies
 								 * those that fulfil the condition; NULL
 								 * without one */
+	int64_t		nearer;			/* out: see above; 0 where there are fewer
+								 * hits than `rank`, or that is 0 */
+	int64_t		nearer_squares; /* out: likewise */
 } GvSearch;
 
 /* What an engine runs on. */

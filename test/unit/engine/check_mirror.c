@@ -293,6 +293,8 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	INVALID(BAD_SEARCH(compare = 0));
 	INVALID(BAD_SEARCH(capacity = 0));
 	INVALID(BAD_SEARCH(bounded = true));
+	INVALID(BAD_SEARCH(rank = 1));
+	INVALID(BAD_SEARCH(rank = -1));
 	INVALID(gv_mirror_put_refine(mirror, (GvRefineItem *) &bound, 1));
 	INVALID(gv_mirror_get_refine(mirror, bound.rowid, 1,
 								 (GvRefineItem *) &bound));
@@ -363,6 +365,11 @@ test_invalid_keys(GvSearcher *searcher)
 	search.condition = &condition;
 	CHECK(gv_mirror_search(searcher, keyed, &search, 1) == GV_OK, "search");
 	INVALID(gv_mirror_search(searcher, bare, &search, 1));
+	search.rank = 2;
+	INVALID(gv_mirror_search(searcher, keyed, &search, 1));
+	search.rank = 1;
+	CHECK(gv_mirror_search(searcher, keyed, &search, 1) == GV_OK, "rank");
+	search.rank = 0;
 	condition.form.nkeys--;
 	INVALID(gv_mirror_search(searcher, keyed, &search, 1));
 	condition.form = with.spec.keys;
@@ -484,6 +491,7 @@ test_mirror(void)
 	test_changes(searcher, 0);
 	test_changes(searcher, 2);
 	test_mirror_records(searcher);
+	test_mirror_sample(searcher);
 	test_mirror_lists();
 	test_mirror_sifts(searcher);
 	test_mirror_devices();

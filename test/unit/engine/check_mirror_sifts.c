@@ -56,12 +56,13 @@ item_value(Order order, int i, int n)
 
 /* One list, whose n copies' scores are what its query's dimension adds to t. */
 static TestIndex
-index_of_copies(Order order, int n)
+index_of_copies(Order order, int n, int nkeys)
 {
 	TestIndex	index = make_index(GV_L2, 1, 1, 1, 1, -n, false);
 	TestList   *list = &index.lists[0];
 	int			i;
 
+	give_keys(&index, nkeys);
 	memset(index.codebooks, 0, sizeof(float) * GV_CODEWORDS);
 	index.centroids[0] = 0.0f;
 	for (i = 0; i < n; i++)
@@ -79,9 +80,12 @@ index_of_copies(Order order, int n)
  * centroids' squares are: put_values.
  */
 static TestIndex
-index_of_lists(int n)
+index_of_lists(int n, int nkeys)
 {
-	return make_index(GV_L2, 1, 1, n, 1, -40, false);
+	TestIndex	index = make_index(GV_L2, 1, 1, n, 1, -40, false);
+
+	give_keys(&index, nkeys);
+	return index;
 }
 
 static void
@@ -134,8 +138,8 @@ check_together(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 }
 
 /*
- * Few and many of an index's lists or copies; 257 are too many to be sifted,
- * 2,049 to be found without a sort.
+ * Few and many of an index's lists or copies; 257 are too many to be sifted, 513
+ * where there are conditions, 2,049 to be found without a sort.
  */
 static void
 check_wanted(GvSearcher *searcher, const TestIndex *index, const char *what)
@@ -160,16 +164,17 @@ check_wanted(GvSearcher *searcher, const TestIndex *index, const char *what)
 }
 
 static void
-test_copies(GvSearcher *searcher, int n)
+test_copies(GvSearcher *searcher, int n, int nkeys)
 {
 	int			order;
 
 	for (order = 0; order < NORDERS; order++)
 	{
-		TestIndex	index = index_of_copies((Order) order, n);
-		char		what[40];
+		TestIndex	index = index_of_copies((Order) order, n, nkeys);
+		char		what[50];
 
-		snprintf(what, sizeof(what), "order %d of %d copies", order, n);
+		snprintf(what, sizeof(what), "order %d of %d copies, %d keys", order,
+				 n, nkeys);
 		check_wanted(searcher, &index, what);
 		free_index(&index);
 	}
@@ -177,17 +182,18 @@ test_copies(GvSearcher *searcher, int n)
 
 /* Lists are all there, and none is another's twin. */
 static void
-test_lists(GvSearcher *searcher, int n)
+test_lists(GvSearcher *searcher, int n, int nkeys)
 {
-	TestIndex	index = index_of_lists(n);
+	TestIndex	index = index_of_lists(n, nkeys);
 	int			order;
 
 	for (order = 0; order < FEW; order++)
 	{
-		char		what[40];
+		char		what[50];
 
 		put_values(&index, (Order) order);
-		snprintf(what, sizeof(what), "order %d of %d lists", order, n);
+		snprintf(what, sizeof(what), "order %d of %d lists, %d keys", order, n,
+				 nkeys);
 		check_wanted(searcher, &index, what);
 	}
 #ifdef UNIT_CARD
@@ -263,8 +269,13 @@ test_mirror_sifts(GvSearcher *searcher)
 
 	for (i = 0; i < (unit_small ? 2 : 5); i++)
 	{
-		test_copies(searcher, counts[i]);
-		test_lists(searcher, counts[i]);
+		int			nkeys;
+
+		for (nkeys = 0; nkeys < (unit_small && i > 0 ? 1 : 2); nkeys++)
+		{
+			test_copies(searcher, counts[i], nkeys);
+			test_lists(searcher, counts[i], nkeys);
+		}
 	}
 	test_mixed(searcher);
 	test_tables(searcher);

@@ -343,6 +343,22 @@ count_live(const TestIndex *index, const Pair *lists, int nlists,
 	return n;
 }
 
+/* Scores and row ids of a block's copies `bits`, into a top with room for all. */
+static inline void
+score_block(const TestIndex *index, const float *table, const TestList *list,
+			float base, int32_t b, uint32_t bits, GvTopK *top)
+{
+	size_t		code_bytes = (size_t) gv_code_bytes(index->spec.m) * GV_BLOCK;
+	GvBlock		block = {
+		.codes = list->codes + b * code_bytes,
+		.t = list->t + b * GV_BLOCK,
+		.rowids = list->rowids + b * GV_BLOCK * 3,
+		.live = bits
+	};
+
+	scan_blocks(&index->model, table, base, &block, 1, top);
+}
+
 /*
  * Every live copy of the lists that fulfils a condition, ascending; *n and the
  * caller's to free.
@@ -351,7 +367,6 @@ static inline Triple *
 expect_copies(const TestIndex *index, const float *query, const Pair *lists,
 			  int nlists, const GvCondition *condition, int64_t *n)
 {
-	size_t		code_bytes = (size_t) gv_code_bytes(index->spec.m) * GV_BLOCK;
 	float	   *table = unit_alloc(gv_table_bytes(index->spec.m));
 	Triple	   *triples = NULL;
 	int			p;
@@ -368,17 +383,12 @@ expect_copies(const TestIndex *index, const float *query, const Pair *lists,
 						  (*n + (int64_t) list->nblocks * GV_BLOCK + 1));
 		for (b = 0; b < list->nblocks; b++)
 		{
-			GvBlock		block = {
-				.codes = list->codes + b * code_bytes,
-				.t = list->t + b * GV_BLOCK,
-				.rowids = list->rowids + b * GV_BLOCK * 3,
-				.live = index_matching(index, list, b, condition)
-			};
 			float		scores[GV_BLOCK];
 			uint64_t	ids[GV_BLOCK];
 			GvTopK		top = {GV_BLOCK, 0, false, scores, ids};
 
-			scan_blocks(&index->model, table, lists[p].score, &block, 1, &top);
+			score_block(index, table, list, lists[p].score, b,
+						index_matching(index, list, b, condition), &top);
 			for (i = 0; i < top.count; i++)
 				triples[(*n)++] = (Triple) {scores[i], ids[i], (uint32_t) p};
 		}
@@ -387,6 +397,45 @@ expect_copies(const TestIndex *index, const float *query, const Pair *lists,
 		qsort(triples, *n, sizeof(Triple), compare_triples);
 	unit_free(table);
 	return triples;
+}
+
+/* Does a search tell of the sample what it must?  Its hits are right. */
+static inline bool
+sample_is_right(const TestIndex *index, const GvSearch *found,
+				const Pair *lists, int nlists)
+{
+	float	   *table = unit_alloc(gv_table_bytes(index->spec.m));
+	bool		asked = found->rank > 0 && found->nhits >= found->rank;
+	int64_t		nearer = 0;
+	int64_t		squares = 0;
+	int			p;
+	int32_t		b;
+	int			i;
+
+	(void) gv_table(&index->model, found->query, table);
+	for (p = 0; asked && p < nlists; p++)
+	{
+		const TestList *list = &index->lists[lists[p].id];
+
+		for (b = 0; b < list->nblocks; b++)
+		{
+			float		scores[GV_BLOCK];
+			uint64_t	ids[GV_BLOCK];
+			GvTopK		top = {GV_BLOCK, 0, false, scores, ids};
+			int64_t		count = 0;
+
+			if (!gv_sampled((uint32_t) lists[p].id, (uint32_t) b))
+				continue;
+			score_block(index, table, list, lists[p].score, b, list->live[b],
+						&top);
+			for (i = 0; i < top.count; i++)
+				count += scores[i] <= found->hits[found->rank - 1].score;
+			nearer += count;
+			squares += count * count;
+		}
+	}
+	unit_free(table);
+	return found->nearer == nearer && found->nearer_squares == squares;
 }
 
 /*
@@ -432,6 +481,7 @@ search_is_right(const TestIndex *index, const float *query, int32_t probes,
 				next++;
 		right = right && next++ < ncopies;
 	}
+	right = right && sample_is_right(index, found, lists, nlists);
 	free(copies);
 	free(lists);
 	return right;

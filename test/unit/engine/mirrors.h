@@ -82,6 +82,9 @@ new_search(const TestIndex *index, int32_t probes, int32_t compare,
 		unit_make_condition(made, &index->spec.keys,
 							(int) (unit_random() % 3));
 		search.condition = &made->condition;
+		if (unit_random() % 2 > 0)
+			search.rank = 1 + (int32_t) (unit_random() %
+										 (capacity < 40 ? capacity : 40));
 	}
 	return search;
 }
@@ -116,11 +119,12 @@ check_answers(const TestIndex *index, const GvSearch *searches, int n,
 							  searches[i].compare, searches[i].capacity,
 							  &searches[i]),
 			  "%s: probes %d compare %d capacity %d: %d lists, %d hits, "
-			  "%ld copies, %d tests", what, searches[i].probes,
+			  "%ld copies, %d tests; rank %d: %ld, squares %ld", what, searches[i].probes,
 			  searches[i].compare, searches[i].capacity, searches[i].nprobed,
 			  searches[i].nhits, (long) searches[i].copies,
 			  searches[i].condition == NULL ? 0 :
-			  searches[i].condition->ntests);
+			  searches[i].condition->ntests, searches[i].rank,
+			  (long) searches[i].nearer, (long) searches[i].nearer_squares);
 }
 
 /* Searches of every size together, and each alone. */
@@ -164,6 +168,7 @@ extern GvSearcher *check_some_lists(GvMetric metric, int32_t dims,
 
 /* Parts of test_mirror in files of their own. */
 extern void test_mirror_records(GvSearcher *searcher);
+extern void test_mirror_sample(GvSearcher *searcher);
 extern void test_mirror_lists(void);
 extern void test_mirror_sifts(GvSearcher *searcher);
 extern void test_device_lists(void);

@@ -2,6 +2,7 @@
  * check_rules.c
  *		Who may come in, and what ends a connection, that one alone.
  */
+#include <math.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -145,6 +146,8 @@ test_headers(const TestServer *server)
 				 GV_MSG_LISTS, 0);
 	check_header(server, GV_ROLE_SESSION, sizeof(GvKeyRequest),
 				 GV_MSG_READY, 0);
+	check_header(server, GV_ROLE_SESSION, sizeof(GvCurrentRequest),
+				 GV_MSG_CURRENT, 0);
 	check_header(server, GV_ROLE_SESSION, sizeof(GvRangeRequest),
 				 GV_MSG_STATES, 0);
 	check_header(server, GV_ROLE_SESSION, sizeof(GvRangeRequest),
@@ -182,7 +185,8 @@ static GvSearchRequest
 asking(GvMirrorKey key, int32_t dims, int32_t probes, int32_t compare,
 	   int32_t capacity)
 {
-	return (GvSearchRequest) {key, dims, probes, compare, capacity, 0, 0};
+	return (GvSearchRequest) {.key = key,.dims = dims,.probes = probes,
+	.compare = compare,.capacity = capacity};
 }
 
 static void
@@ -192,8 +196,12 @@ test_search_fields(const TestServer *server)
 	TestIndex	index = make_index(GV_L2, 4, 2, 6, 2, 9, false);
 	GvMirrorKey key = test_key(1);
 	GvMirrorKey other = test_key(2);
+	GvSearchRequest request;
 	int			bad = GV_REFUSED_PROTOCOL;
 
+#define BAD_FIELD(change) \
+	(request = asking(key, 4, 1, 1, 1), request.change, \
+	 check_search(server, request, 4, bad))
 	CHECK(load_all(loader, &key, &index) == 0, "load");
 	check_search(server, asking(key, 4, 1, 1, 1), 4, 0);
 	check_search(server, asking(key, 4, GV_MAX_PROBES, INT32_MAX, GV_MAX_HITS), 4, 0);
@@ -219,6 +227,13 @@ test_search_fields(const TestServer *server)
 	check_search(server, asking(key, 4, 1, 1, -1), 4, bad);
 	check_search(server, asking(key, 4, 1, 1, GV_MAX_HITS + 1),
 				 4, bad);
+	BAD_FIELD(part = -0.01);
+	BAD_FIELD(part = 1);
+	BAD_FIELD(part = NAN);
+	BAD_FIELD(rank = -1);
+	BAD_FIELD(rank = 1);		/* without a condition */
+	BAD_FIELD(unused = 1);
+#undef BAD_FIELD
 	CHECK(load_drop(loader, &key) == 0, "drop");
 	close(loader);
 	free_index(&index);

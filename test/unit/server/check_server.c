@@ -39,6 +39,7 @@ main(void)
 	test_loading();
 	test_shared();
 	test_following();
+	test_versions();
 	test_sets();
 	if (!test_card)
 	{

@@ -5,6 +5,8 @@
  */
 #include "scripts.h"
 
+#define VERSION		99			/* of mirrors */
+
 static void
 add(Script *script, GvMessageType type, const void *head, size_t head_bytes,
 	const void *tail, size_t tail_bytes)
@@ -30,13 +32,16 @@ add_hello(Script *script, GvRole role)
 	add(script, GV_MSG_HELLO, &hello, sizeof(hello), NULL, 0);
 }
 
+/* The version is the mirror's, or 0. */
 static void
-add_search(Script *script, const GvMirrorKey *key, const TestIndex *index)
+add_search(Script *script, const GvMirrorKey *key, const TestIndex *index,
+		   uint64_t version)
 {
 	TestSearch	search = make_search(key, index);
 	size_t		bytes;
 	char	   *tail = search_tail(&search, &bytes);
 
+	search.request.version = version;
 	add(script, GV_MSG_SEARCH, &search.request, sizeof(search.request), tail,
 		bytes);
 	free(tail);
@@ -96,6 +101,7 @@ loader_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 	const GvMirrorSpec *spec = &index->spec;
 	GvBeginRequest begin = {*key, *spec};
 	GvRangeRequest range = {*key, 0, spec->nlists, 0, 0};
+	GvCurrentRequest current = {*key, VERSION};
 	int			array;
 
 	begin.spec.refine_slots = 2;
@@ -115,7 +121,9 @@ loader_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
 	add(script, GV_MSG_READY, key, sizeof(*key), NULL, 0);
 	add_pieces(script, key, index, GV_PIECE_LIVE);
 	add_items(script, key, index);
-	add_search(script, key, index);
+	add(script, GV_MSG_STATES, &range, sizeof(range), NULL, 0);
+	add(script, GV_MSG_CURRENT, &current, sizeof(current), NULL, 0);
+	add_search(script, key, index, VERSION);
 	add(script, unit_random() % 2 ? GV_MSG_STATES : GV_MSG_BLOCKS, &range,
 		sizeof(range), NULL, 0);
 	add(script, GV_MSG_DROP, key, sizeof(*key), NULL, 0);
@@ -195,10 +203,10 @@ session_script(Script *script, const GvMirrorKey *key,
 			   const TestIndex *index)
 {
 	add_hello(script, GV_ROLE_SESSION);
-	add_search(script, key, index);
+	add_search(script, key, index, VERSION);
 	add(script, GV_MSG_PING, NULL, 0, NULL, 0);
 	add(script, GV_MSG_STATUS, NULL, 0, NULL, 0);
-	add_search(script, key, index);
+	add_search(script, key, index, 0);
 }
 
 /* It is empty then. */

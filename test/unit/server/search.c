@@ -2,6 +2,8 @@
  * search.c
  *		Searches of gpuvecd, checked against sorting everything.
  */
+#include <math.h>
+
 #include "client.h"
 
 /* A random search of an index. */
@@ -16,7 +18,8 @@ make_search(const GvMirrorKey *key, const TestIndex *index)
 		.dims = spec->dims,
 		.probes = 1 + (int32_t) (unit_random() % (spec->nlists + 3)),
 		.compare = 1 + (int32_t) (unit_random() % (spec->nlists + 3)),
-		.capacity = 1 << unit_random() % 10
+		.capacity = 1 << unit_random() % 10,
+		.part = (double) (unit_random() % 1000) / 1000
 	};
 	search.query = index_floats(spec->dims, index->ties);
 	search.made = NULL;
@@ -31,6 +34,9 @@ make_search(const GvMirrorKey *key, const TestIndex *index)
 		search.request.ntests = search.made->condition.ntests;
 		for (i = 0; i < search.request.ntests; i++)
 			search.request.nvalues += search.made->tests[i].nvalues;
+		if (search.request.ntests > 0)
+			search.request.rank = (int32_t)
+				(unit_random() % (uint64_t) (search.request.capacity + 1));
 	}
 	return search;
 }
@@ -93,6 +99,39 @@ search_compares(const TestIndex *index, const TestSearch *search)
 	return test_card ? index->spec.nlists : search->request.compare;
 }
 
+/* Do two sums of the same numbers differ by rounding at most? */
+static bool
+is_about(double a, double b)
+{
+	return fabs(a - b) <= 1e-9 * (fabs(a) + fabs(b));
+}
+
+/* Are an answer's sums those of its lists, of which so many copies match? */
+static bool
+sums_are_right(const GvSearchReply *reply, const GvProbeReply *probed,
+			   const int32_t *matches, const GvSearchRequest *request)
+{
+	double		weighted[2] = {0};
+	int64_t		plain[2] = {0};
+	int32_t		i;
+
+	for (i = 0; matches != NULL && i < reply->nprobed; i++)
+	{
+		double		weight = pow(1 - request->part,
+								 (double) i / reply->nprobed);
+
+		plain[0] += probed[i].state.nitems;
+		plain[1] += matches[i];
+		weighted[0] += weight * probed[i].state.nitems;
+		weighted[1] += weight * matches[i];
+	}
+	return reply->nitems == plain[0] && reply->matches == plain[1] &&
+		is_about(reply->weighted_nitems, weighted[0]) &&
+		is_about(reply->weighted_matches, weighted[1]) &&
+		reply->nearer >= 0 && reply->nearer_squares >= reply->nearer &&
+		(reply->nearer == 0 || request->rank > 0);
+}
+
 /* Is the payload of an answer the right one? */
 static bool
 answer_is_right(const TestIndex *index, const TestSearch *search,
@@ -106,6 +145,7 @@ answer_is_right(const TestIndex *index, const TestSearch *search,
 	int32_t		i;
 
 	if (length < sizeof(*reply) || reply->nprobed < 0 || reply->nhits < 0 ||
+		reply->is_brief || reply->unused != 0 ||
 		reply->nbounds != (search->records ? (uint32_t) reply->nhits : 0) ||
 		length != sizeof(*reply) + reply->nprobed * sizeof(GvProbeReply) +
 		reply->nhits * sizeof(GvHit) + reply->nbounds * sizeof(GvBound) +
@@ -140,7 +180,9 @@ answer_is_right(const TestIndex *index, const TestSearch *search,
 		found.matches = (int32_t *) ((GvBound *) (found.hits + found.nhits) +
 									 reply->nbounds);
 	}
-	right = right && search_is_right(index, search->query,
+	right = right && sums_are_right(reply, probed, found.matches,
+									&search->request) &&
+		search_is_right(index, search->query,
 									 search->request.probes,
 									 search_compares(index, search),
 									 search->request.capacity, &found);

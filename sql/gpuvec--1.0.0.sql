@@ -1,0 +1,1208 @@
+/* sql/gpuvec--1.0.0.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION gpuvec" to load this file. \quit
+
+--
+-- Access method
+--
+
+CREATE FUNCTION gpuivfpqhandler(internal)
+RETURNS index_am_handler
+AS 'MODULE_PATHNAME'
+LANGUAGE C;
+
+COMMENT ON FUNCTION gpuivfpqhandler(internal) IS
+	'gpuivfpq index access method handler';
+
+CREATE ACCESS METHOD gpuivfpq TYPE INDEX HANDLER gpuivfpqhandler;
+
+COMMENT ON ACCESS METHOD gpuivfpq IS
+	'inverted-file product-quantization index for nearest-neighbour search';
+
+--
+-- Distances of real[].  The other types on the right are there because
+-- drivers send them (psycopg 3 sends a list of numbers as the narrowest of
+-- smallint[], integer[] and bigint[] that holds them), and because
+-- ARRAY[0.5, 1] is a numeric[].
+--
+
+CREATE FUNCTION gpuvec_l2_distance(real[], real[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_l2_distance'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+CREATE FUNCTION gpuvec_l2_distance(real[], double precision[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_l2_distance'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+CREATE FUNCTION gpuvec_l2_distance(real[], integer[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_l2_distance'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+CREATE FUNCTION gpuvec_l2_distance(real[], numeric[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_l2_distance'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+CREATE FUNCTION gpuvec_l2_distance(real[], smallint[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_l2_distance'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+CREATE FUNCTION gpuvec_l2_distance(real[], bigint[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_l2_distance'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+COMMENT ON FUNCTION gpuvec_l2_distance(real[], real[]) IS
+	'Euclidean distance';
+COMMENT ON FUNCTION gpuvec_l2_distance(real[], double precision[]) IS
+	'Euclidean distance';
+COMMENT ON FUNCTION gpuvec_l2_distance(real[], integer[]) IS
+	'Euclidean distance';
+COMMENT ON FUNCTION gpuvec_l2_distance(real[], numeric[]) IS
+	'Euclidean distance';
+COMMENT ON FUNCTION gpuvec_l2_distance(real[], smallint[]) IS
+	'Euclidean distance';
+COMMENT ON FUNCTION gpuvec_l2_distance(real[], bigint[]) IS
+	'Euclidean distance';
+
+CREATE FUNCTION gpuvec_negative_inner_product(real[], real[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_negative_inner_product'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+CREATE FUNCTION gpuvec_negative_inner_product(real[], double precision[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_negative_inner_product'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+CREATE FUNCTION gpuvec_negative_inner_product(real[], integer[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_negative_inner_product'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+CREATE FUNCTION gpuvec_negative_inner_product(real[], numeric[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_negative_inner_product'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+CREATE FUNCTION gpuvec_negative_inner_product(real[], smallint[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_negative_inner_product'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+CREATE FUNCTION gpuvec_negative_inner_product(real[], bigint[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_negative_inner_product'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+COMMENT ON FUNCTION gpuvec_negative_inner_product(real[], real[]) IS
+	'negative inner product';
+COMMENT ON FUNCTION gpuvec_negative_inner_product(real[], double precision[]) IS
+	'negative inner product';
+COMMENT ON FUNCTION gpuvec_negative_inner_product(real[], integer[]) IS
+	'negative inner product';
+COMMENT ON FUNCTION gpuvec_negative_inner_product(real[], numeric[]) IS
+	'negative inner product';
+COMMENT ON FUNCTION gpuvec_negative_inner_product(real[], smallint[]) IS
+	'negative inner product';
+COMMENT ON FUNCTION gpuvec_negative_inner_product(real[], bigint[]) IS
+	'negative inner product';
+
+CREATE FUNCTION gpuvec_cosine_distance(real[], real[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_cosine_distance'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+CREATE FUNCTION gpuvec_cosine_distance(real[], double precision[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_cosine_distance'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+CREATE FUNCTION gpuvec_cosine_distance(real[], integer[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_cosine_distance'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+CREATE FUNCTION gpuvec_cosine_distance(real[], numeric[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_cosine_distance'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+CREATE FUNCTION gpuvec_cosine_distance(real[], smallint[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_cosine_distance'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+CREATE FUNCTION gpuvec_cosine_distance(real[], bigint[])
+RETURNS double precision
+AS 'MODULE_PATHNAME', 'gpuvec_cosine_distance'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+COMMENT ON FUNCTION gpuvec_cosine_distance(real[], real[]) IS
+	'cosine distance';
+COMMENT ON FUNCTION gpuvec_cosine_distance(real[], double precision[]) IS
+	'cosine distance';
+COMMENT ON FUNCTION gpuvec_cosine_distance(real[], integer[]) IS
+	'cosine distance';
+COMMENT ON FUNCTION gpuvec_cosine_distance(real[], numeric[]) IS
+	'cosine distance';
+COMMENT ON FUNCTION gpuvec_cosine_distance(real[], smallint[]) IS
+	'cosine distance';
+COMMENT ON FUNCTION gpuvec_cosine_distance(real[], bigint[]) IS
+	'cosine distance';
+
+CREATE OPERATOR <-> (
+	FUNCTION = gpuvec_l2_distance,
+	LEFTARG = real[],
+	RIGHTARG = real[],
+	COMMUTATOR = <->
+);
+
+CREATE OPERATOR <-> (
+	FUNCTION = gpuvec_l2_distance,
+	LEFTARG = real[],
+	RIGHTARG = double precision[]
+);
+
+CREATE OPERATOR <-> (
+	FUNCTION = gpuvec_l2_distance,
+	LEFTARG = real[],
+	RIGHTARG = integer[]
+);
+
+CREATE OPERATOR <-> (
+	FUNCTION = gpuvec_l2_distance,
+	LEFTARG = real[],
+	RIGHTARG = numeric[]
+);
+
+CREATE OPERATOR <-> (
+	FUNCTION = gpuvec_l2_distance,
+	LEFTARG = real[],
+	RIGHTARG = smallint[]
+);
+
+CREATE OPERATOR <-> (
+	FUNCTION = gpuvec_l2_distance,
+	LEFTARG = real[],
+	RIGHTARG = bigint[]
+);
+
+COMMENT ON OPERATOR <-> (real[], real[]) IS
+	'Euclidean distance';
+COMMENT ON OPERATOR <-> (real[], double precision[]) IS
+	'Euclidean distance';
+COMMENT ON OPERATOR <-> (real[], integer[]) IS
+	'Euclidean distance';
+COMMENT ON OPERATOR <-> (real[], numeric[]) IS
+	'Euclidean distance';
+COMMENT ON OPERATOR <-> (real[], smallint[]) IS
+	'Euclidean distance';
+COMMENT ON OPERATOR <-> (real[], bigint[]) IS
+	'Euclidean distance';
+
+CREATE OPERATOR <#> (
+	FUNCTION = gpuvec_negative_inner_product,
+	LEFTARG = real[],
+	RIGHTARG = real[],
+	COMMUTATOR = <#>
+);
+
+CREATE OPERATOR <#> (
+	FUNCTION = gpuvec_negative_inner_product,
+	LEFTARG = real[],
+	RIGHTARG = double precision[]
+);
+
+CREATE OPERATOR <#> (
+	FUNCTION = gpuvec_negative_inner_product,
+	LEFTARG = real[],
+	RIGHTARG = integer[]
+);
+
+CREATE OPERATOR <#> (
+	FUNCTION = gpuvec_negative_inner_product,
+	LEFTARG = real[],
+	RIGHTARG = numeric[]
+);
+
+CREATE OPERATOR <#> (
+	FUNCTION = gpuvec_negative_inner_product,
+	LEFTARG = real[],
+	RIGHTARG = smallint[]
+);
+
+CREATE OPERATOR <#> (
+	FUNCTION = gpuvec_negative_inner_product,
+	LEFTARG = real[],
+	RIGHTARG = bigint[]
+);
+
+COMMENT ON OPERATOR <#> (real[], real[]) IS
+	'negative inner product';
+COMMENT ON OPERATOR <#> (real[], double precision[]) IS
+	'negative inner product';
+COMMENT ON OPERATOR <#> (real[], integer[]) IS
+	'negative inner product';
+COMMENT ON OPERATOR <#> (real[], numeric[]) IS
+	'negative inner product';
+COMMENT ON OPERATOR <#> (real[], smallint[]) IS
+	'negative inner product';
+COMMENT ON OPERATOR <#> (real[], bigint[]) IS
+	'negative inner product';
+
+CREATE OPERATOR <=> (
+	FUNCTION = gpuvec_cosine_distance,
+	LEFTARG = real[],
+	RIGHTARG = real[],
+	COMMUTATOR = <=>
+);
+
+CREATE OPERATOR <=> (
+	FUNCTION = gpuvec_cosine_distance,
+	LEFTARG = real[],
+	RIGHTARG = double precision[]
+);
+
+CREATE OPERATOR <=> (
+	FUNCTION = gpuvec_cosine_distance,
+	LEFTARG = real[],
+	RIGHTARG = integer[]
+);
+
+CREATE OPERATOR <=> (
+	FUNCTION = gpuvec_cosine_distance,
+	LEFTARG = real[],
+	RIGHTARG = numeric[]
+);
+
+CREATE OPERATOR <=> (
+	FUNCTION = gpuvec_cosine_distance,
+	LEFTARG = real[],
+	RIGHTARG = smallint[]
+);
+
+CREATE OPERATOR <=> (
+	FUNCTION = gpuvec_cosine_distance,
+	LEFTARG = real[],
+	RIGHTARG = bigint[]
+);
+
+COMMENT ON OPERATOR <=> (real[], real[]) IS
+	'cosine distance';
+COMMENT ON OPERATOR <=> (real[], double precision[]) IS
+	'cosine distance';
+COMMENT ON OPERATOR <=> (real[], integer[]) IS
+	'cosine distance';
+COMMENT ON OPERATOR <=> (real[], numeric[]) IS
+	'cosine distance';
+COMMENT ON OPERATOR <=> (real[], smallint[]) IS
+	'cosine distance';
+COMMENT ON OPERATOR <=> (real[], bigint[]) IS
+	'cosine distance';
+
+--
+-- Operator classes of vectors: one family for each metric
+--
+
+CREATE OPERATOR CLASS real_l2_ops
+DEFAULT FOR TYPE real[] USING gpuivfpq AS
+	OPERATOR 1 <-> (real[], real[]) FOR ORDER BY float_ops;
+
+ALTER OPERATOR FAMILY real_l2_ops USING gpuivfpq ADD
+	OPERATOR 1 <-> (real[], double precision[]) FOR ORDER BY float_ops,
+	OPERATOR 1 <-> (real[], integer[]) FOR ORDER BY float_ops,
+	OPERATOR 1 <-> (real[], numeric[]) FOR ORDER BY float_ops,
+	OPERATOR 1 <-> (real[], smallint[]) FOR ORDER BY float_ops,
+	OPERATOR 1 <-> (real[], bigint[]) FOR ORDER BY float_ops;
+
+COMMENT ON OPERATOR CLASS real_l2_ops USING gpuivfpq IS
+	'Euclidean distance of real[]';
+
+CREATE OPERATOR CLASS real_ip_ops
+FOR TYPE real[] USING gpuivfpq AS
+	OPERATOR 2 <#> (real[], real[]) FOR ORDER BY float_ops;
+
+ALTER OPERATOR FAMILY real_ip_ops USING gpuivfpq ADD
+	OPERATOR 2 <#> (real[], double precision[]) FOR ORDER BY float_ops,
+	OPERATOR 2 <#> (real[], integer[]) FOR ORDER BY float_ops,
+	OPERATOR 2 <#> (real[], numeric[]) FOR ORDER BY float_ops,
+	OPERATOR 2 <#> (real[], smallint[]) FOR ORDER BY float_ops,
+	OPERATOR 2 <#> (real[], bigint[]) FOR ORDER BY float_ops;
+
+COMMENT ON OPERATOR CLASS real_ip_ops USING gpuivfpq IS
+	'negative inner product of real[]';
+
+CREATE OPERATOR CLASS real_cosine_ops
+FOR TYPE real[] USING gpuivfpq AS
+	OPERATOR 3 <=> (real[], real[]) FOR ORDER BY float_ops;
+
+ALTER OPERATOR FAMILY real_cosine_ops USING gpuivfpq ADD
+	OPERATOR 3 <=> (real[], double precision[]) FOR ORDER BY float_ops,
+	OPERATOR 3 <=> (real[], integer[]) FOR ORDER BY float_ops,
+	OPERATOR 3 <=> (real[], numeric[]) FOR ORDER BY float_ops,
+	OPERATOR 3 <=> (real[], smallint[]) FOR ORDER BY float_ops,
+	OPERATOR 3 <=> (real[], bigint[]) FOR ORDER BY float_ops;
+
+COMMENT ON OPERATOR CLASS real_cosine_ops USING gpuivfpq IS
+	'cosine distance of real[]';
+
+--
+-- Operator classes of keys, the columns of an index behind the vector.
+-- Ordered ones have btree's operators and strategy numbers.
+--
+
+CREATE OPERATOR FAMILY integer_ops USING gpuivfpq;
+
+CREATE OPERATOR CLASS int2_ops
+DEFAULT FOR TYPE smallint USING gpuivfpq FAMILY integer_ops AS
+	OPERATOR 1 <,
+	OPERATOR 2 <=,
+	OPERATOR 3 =,
+	OPERATOR 4 >=,
+	OPERATOR 5 >;
+
+CREATE OPERATOR CLASS int4_ops
+DEFAULT FOR TYPE integer USING gpuivfpq FAMILY integer_ops AS
+	OPERATOR 1 <,
+	OPERATOR 2 <=,
+	OPERATOR 3 =,
+	OPERATOR 4 >=,
+	OPERATOR 5 >;
+
+CREATE OPERATOR CLASS int8_ops
+DEFAULT FOR TYPE bigint USING gpuivfpq FAMILY integer_ops AS
+	OPERATOR 1 <,
+	OPERATOR 2 <=,
+	OPERATOR 3 =,
+	OPERATOR 4 >=,
+	OPERATOR 5 >;
+
+ALTER OPERATOR FAMILY integer_ops USING gpuivfpq ADD
+	OPERATOR 1 < (smallint, integer),
+	OPERATOR 2 <= (smallint, integer),
+	OPERATOR 3 = (smallint, integer),
+	OPERATOR 4 >= (smallint, integer),
+	OPERATOR 5 > (smallint, integer),
+	OPERATOR 1 < (smallint, bigint),
+	OPERATOR 2 <= (smallint, bigint),
+	OPERATOR 3 = (smallint, bigint),
+	OPERATOR 4 >= (smallint, bigint),
+	OPERATOR 5 > (smallint, bigint),
+	OPERATOR 1 < (integer, smallint),
+	OPERATOR 2 <= (integer, smallint),
+	OPERATOR 3 = (integer, smallint),
+	OPERATOR 4 >= (integer, smallint),
+	OPERATOR 5 > (integer, smallint),
+	OPERATOR 1 < (integer, bigint),
+	OPERATOR 2 <= (integer, bigint),
+	OPERATOR 3 = (integer, bigint),
+	OPERATOR 4 >= (integer, bigint),
+	OPERATOR 5 > (integer, bigint),
+	OPERATOR 1 < (bigint, smallint),
+	OPERATOR 2 <= (bigint, smallint),
+	OPERATOR 3 = (bigint, smallint),
+	OPERATOR 4 >= (bigint, smallint),
+	OPERATOR 5 > (bigint, smallint),
+	OPERATOR 1 < (bigint, integer),
+	OPERATOR 2 <= (bigint, integer),
+	OPERATOR 3 = (bigint, integer),
+	OPERATOR 4 >= (bigint, integer),
+	OPERATOR 5 > (bigint, integer);
+
+COMMENT ON OPERATOR CLASS int2_ops USING gpuivfpq IS 'keys of smallint';
+COMMENT ON OPERATOR CLASS int4_ops USING gpuivfpq IS 'keys of integer';
+COMMENT ON OPERATOR CLASS int8_ops USING gpuivfpq IS 'keys of bigint';
+
+CREATE OPERATOR FAMILY float_ops USING gpuivfpq;
+
+CREATE OPERATOR CLASS float4_ops
+DEFAULT FOR TYPE real USING gpuivfpq FAMILY float_ops AS
+	OPERATOR 1 <,
+	OPERATOR 2 <=,
+	OPERATOR 3 =,
+	OPERATOR 4 >=,
+	OPERATOR 5 >;
+
+CREATE OPERATOR CLASS float8_ops
+DEFAULT FOR TYPE double precision USING gpuivfpq FAMILY float_ops AS
+	OPERATOR 1 <,
+	OPERATOR 2 <=,
+	OPERATOR 3 =,
+	OPERATOR 4 >=,
+	OPERATOR 5 >;
+
+ALTER OPERATOR FAMILY float_ops USING gpuivfpq ADD
+	OPERATOR 1 < (real, double precision),
+	OPERATOR 2 <= (real, double precision),
+	OPERATOR 3 = (real, double precision),
+	OPERATOR 4 >= (real, double precision),
+	OPERATOR 5 > (real, double precision),
+	OPERATOR 1 < (double precision, real),
+	OPERATOR 2 <= (double precision, real),
+	OPERATOR 3 = (double precision, real),
+	OPERATOR 4 >= (double precision, real),
+	OPERATOR 5 > (double precision, real);
+
+COMMENT ON OPERATOR CLASS float4_ops USING gpuivfpq IS 'keys of real';
+COMMENT ON OPERATOR CLASS float8_ops USING gpuivfpq IS 'keys of double precision';
+
+CREATE OPERATOR FAMILY datetime_ops USING gpuivfpq;
+
+CREATE OPERATOR CLASS date_ops
+DEFAULT FOR TYPE date USING gpuivfpq FAMILY datetime_ops AS
+	OPERATOR 1 <,
+	OPERATOR 2 <=,
+	OPERATOR 3 =,
+	OPERATOR 4 >=,
+	OPERATOR 5 >;
+
+CREATE OPERATOR CLASS timestamp_ops
+DEFAULT FOR TYPE timestamp USING gpuivfpq FAMILY datetime_ops AS
+	OPERATOR 1 <,
+	OPERATOR 2 <=,
+	OPERATOR 3 =,
+	OPERATOR 4 >=,
+	OPERATOR 5 >;
+
+CREATE OPERATOR CLASS timestamptz_ops
+DEFAULT FOR TYPE timestamptz USING gpuivfpq FAMILY datetime_ops AS
+	OPERATOR 1 <,
+	OPERATOR 2 <=,
+	OPERATOR 3 =,
+	OPERATOR 4 >=,
+	OPERATOR 5 >;
+
+ALTER OPERATOR FAMILY datetime_ops USING gpuivfpq ADD
+	OPERATOR 1 < (date, timestamp),
+	OPERATOR 2 <= (date, timestamp),
+	OPERATOR 3 = (date, timestamp),
+	OPERATOR 4 >= (date, timestamp),
+	OPERATOR 5 > (date, timestamp),
+	OPERATOR 1 < (date, timestamptz),
+	OPERATOR 2 <= (date, timestamptz),
+	OPERATOR 3 = (date, timestamptz),
+	OPERATOR 4 >= (date, timestamptz),
+	OPERATOR 5 > (date, timestamptz),
+	OPERATOR 1 < (timestamp, date),
+	OPERATOR 2 <= (timestamp, date),
+	OPERATOR 3 = (timestamp, date),
+	OPERATOR 4 >= (timestamp, date),
+	OPERATOR 5 > (timestamp, date),
+	OPERATOR 1 < (timestamp, timestamptz),
+	OPERATOR 2 <= (timestamp, timestamptz),
+	OPERATOR 3 = (timestamp, timestamptz),
+	OPERATOR 4 >= (timestamp, timestamptz),
+	OPERATOR 5 > (timestamp, timestamptz),
+	OPERATOR 1 < (timestamptz, date),
+	OPERATOR 2 <= (timestamptz, date),
+	OPERATOR 3 = (timestamptz, date),
+	OPERATOR 4 >= (timestamptz, date),
+	OPERATOR 5 > (timestamptz, date),
+	OPERATOR 1 < (timestamptz, timestamp),
+	OPERATOR 2 <= (timestamptz, timestamp),
+	OPERATOR 3 = (timestamptz, timestamp),
+	OPERATOR 4 >= (timestamptz, timestamp),
+	OPERATOR 5 > (timestamptz, timestamp);
+
+COMMENT ON OPERATOR CLASS date_ops USING gpuivfpq IS 'keys of date';
+COMMENT ON OPERATOR CLASS timestamp_ops USING gpuivfpq IS 'keys of timestamp';
+COMMENT ON OPERATOR CLASS timestamptz_ops USING gpuivfpq IS 'keys of timestamptz';
+
+CREATE OPERATOR CLASS bool_ops
+DEFAULT FOR TYPE boolean USING gpuivfpq AS
+	OPERATOR 1 <,
+	OPERATOR 2 <=,
+	OPERATOR 3 =,
+	OPERATOR 4 >=,
+	OPERATOR 5 >;
+
+CREATE OPERATOR CLASS oid_ops
+DEFAULT FOR TYPE oid USING gpuivfpq AS
+	OPERATOR 1 <,
+	OPERATOR 2 <=,
+	OPERATOR 3 =,
+	OPERATOR 4 >=,
+	OPERATOR 5 >;
+
+CREATE OPERATOR CLASS numeric_ops
+DEFAULT FOR TYPE numeric USING gpuivfpq AS
+	OPERATOR 1 <,
+	OPERATOR 2 <=,
+	OPERATOR 3 =,
+	OPERATOR 4 >=,
+	OPERATOR 5 >;
+
+CREATE OPERATOR CLASS enum_ops
+DEFAULT FOR TYPE anyenum USING gpuivfpq AS
+	OPERATOR 1 <,
+	OPERATOR 2 <=,
+	OPERATOR 3 =,
+	OPERATOR 4 >=,
+	OPERATOR 5 >;
+
+COMMENT ON OPERATOR CLASS bool_ops USING gpuivfpq IS 'keys of boolean';
+COMMENT ON OPERATOR CLASS oid_ops USING gpuivfpq IS 'keys of oid';
+COMMENT ON OPERATOR CLASS numeric_ops USING gpuivfpq IS 'keys of numeric';
+COMMENT ON OPERATOR CLASS enum_ops USING gpuivfpq IS 'keys of enumerated types';
+
+--
+-- Only equality: an image is the hash of the type's own function
+--
+
+CREATE OPERATOR CLASS text_ops
+DEFAULT FOR TYPE text USING gpuivfpq AS
+	OPERATOR 3 =,
+	FUNCTION 2 hashtext(text);
+
+CREATE OPERATOR CLASS bpchar_ops
+DEFAULT FOR TYPE bpchar USING gpuivfpq AS
+	OPERATOR 3 =,
+	FUNCTION 2 hashbpchar(bpchar);
+
+CREATE OPERATOR CLASS uuid_ops
+DEFAULT FOR TYPE uuid USING gpuivfpq AS
+	OPERATOR 3 =,
+	FUNCTION 2 uuid_hash(uuid);
+
+CREATE OPERATOR CLASS bytea_ops
+DEFAULT FOR TYPE bytea USING gpuivfpq AS
+	OPERATOR 3 =,
+	FUNCTION 2 hashvarlena(internal);
+
+CREATE OPERATOR CLASS inet_ops
+DEFAULT FOR TYPE inet USING gpuivfpq AS
+	OPERATOR 3 =,
+	FUNCTION 2 hashinet(inet);
+
+COMMENT ON OPERATOR CLASS text_ops USING gpuivfpq IS 'keys of text and varchar';
+COMMENT ON OPERATOR CLASS bpchar_ops USING gpuivfpq IS 'keys of char(n)';
+COMMENT ON OPERATOR CLASS uuid_ops USING gpuivfpq IS 'keys of uuid';
+COMMENT ON OPERATOR CLASS bytea_ops USING gpuivfpq IS 'keys of bytea';
+COMMENT ON OPERATOR CLASS inet_ops USING gpuivfpq IS 'keys of inet and cidr';
+
+--
+-- Sets: an image is a signature of their elements, or of a document's scalars
+--
+
+CREATE FUNCTION gpuvec_signature(anyarray)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'gpuvec_array_signature'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+COMMENT ON FUNCTION gpuvec_signature(anyarray) IS
+	'what gpuivfpq keeps of an array that is a key';
+
+CREATE FUNCTION gpuvec_signature(jsonb)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'gpuvec_jsonb_signature'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+COMMENT ON FUNCTION gpuvec_signature(jsonb) IS
+	'what gpuivfpq keeps of a document that is a key';
+
+CREATE OPERATOR CLASS int2_array_ops
+DEFAULT FOR TYPE smallint[] USING gpuivfpq AS
+	OPERATOR 6 && (anyarray, anyarray),
+	OPERATOR 7 @> (anyarray, anyarray),
+	FUNCTION 3 gpuvec_signature(anyarray);
+
+CREATE OPERATOR CLASS int4_array_ops
+DEFAULT FOR TYPE integer[] USING gpuivfpq AS
+	OPERATOR 6 && (anyarray, anyarray),
+	OPERATOR 7 @> (anyarray, anyarray),
+	FUNCTION 3 gpuvec_signature(anyarray);
+
+CREATE OPERATOR CLASS int8_array_ops
+DEFAULT FOR TYPE bigint[] USING gpuivfpq AS
+	OPERATOR 6 && (anyarray, anyarray),
+	OPERATOR 7 @> (anyarray, anyarray),
+	FUNCTION 3 gpuvec_signature(anyarray);
+
+CREATE OPERATOR CLASS text_array_ops
+DEFAULT FOR TYPE text[] USING gpuivfpq AS
+	OPERATOR 6 && (anyarray, anyarray),
+	OPERATOR 7 @> (anyarray, anyarray),
+	FUNCTION 3 gpuvec_signature(anyarray);
+
+CREATE OPERATOR CLASS jsonb_ops
+DEFAULT FOR TYPE jsonb USING gpuivfpq AS
+	OPERATOR 7 @>,
+	FUNCTION 3 gpuvec_signature(jsonb);
+
+COMMENT ON OPERATOR CLASS int2_array_ops USING gpuivfpq IS 'keys of smallint[]';
+COMMENT ON OPERATOR CLASS int4_array_ops USING gpuivfpq IS 'keys of integer[]';
+COMMENT ON OPERATOR CLASS int8_array_ops USING gpuivfpq IS 'keys of bigint[]';
+COMMENT ON OPERATOR CLASS text_array_ops USING gpuivfpq IS 'keys of text[]';
+COMMENT ON OPERATOR CLASS jsonb_ops USING gpuivfpq IS 'keys of jsonb';
+
+--
+-- Looking into an index
+--
+
+CREATE FUNCTION gpuvec_index_info(
+	index regclass,
+	OUT lists integer,
+	OUT dims integer,
+	OUT pq_dim integer,
+	OUT rows bigint,
+	OUT pending bigint,
+	OUT dead bigint,
+	OUT bytes bigint,
+	OUT rows_at_training bigint,
+	OUT advice text,
+	OUT keys text[],
+	OUT key_bytes bigint)
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_index_info(regclass) IS
+	'size and state of a gpuivfpq index, and what to do about it';
+
+CREATE FUNCTION gpuvec_list_stats(index regclass)
+RETURNS TABLE (
+	list integer,
+	rows bigint,
+	dead bigint,
+	blocks bigint,
+	generation bigint)
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_list_stats(regclass) IS
+	'the inverted lists of a gpuivfpq index';
+
+CREATE FUNCTION gpuvec_verify_index(index regclass, mirror boolean DEFAULT false)
+RETURNS TABLE (
+	severity text,
+	block bigint,
+	list integer,
+	problem text)
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION gpuvec_verify_index(regclass, boolean) IS
+	'faults of a gpuivfpq index, and of its mirror, no row if there are none';
+
+--
+-- Training an index that is in use
+--
+
+CREATE FUNCTION gpuvec_train(index regclass) RETURNS bigint
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION gpuvec_train(regclass) IS
+	'train a gpuivfpq index, or put its pending rows into lists; how many went there';
+
+--
+-- Recall targets.  A user's own queries are an array of vectors, or a table and
+-- its column.
+--
+
+CREATE FUNCTION gpuvec_recall(
+	index regclass,
+	k integer DEFAULT 10,
+	samples integer DEFAULT 100,
+	queries real[] DEFAULT NULL,
+	queries_table regclass DEFAULT NULL,
+	queries_column name DEFAULT NULL,
+	OUT recall double precision,
+	OUT low double precision,
+	OUT high double precision)
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION gpuvec_recall(regclass, integer, integer, real[], regclass,
+	name) IS
+	'measured recall@k of a gpuivfpq index with a 95 % interval';
+
+CREATE FUNCTION gpuvec_calibrate(
+	index regclass,
+	queries real[] DEFAULT NULL,
+	queries_table regclass DEFAULT NULL,
+	queries_column name DEFAULT NULL)
+RETURNS TABLE (
+	k integer,
+	recall double precision,
+	probes integer,
+	candidates integer,
+	targets_for text)
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION gpuvec_calibrate(regclass, real[], regclass, name) IS
+	'measure what each recall takes on a gpuivfpq index, and store it';
+
+CREATE FUNCTION gpuvec_calibration(index regclass)
+RETURNS TABLE (
+	k integer,
+	recall double precision,
+	probes integer,
+	candidates integer,
+	targets_for text)
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_calibration(regclass) IS
+	'probes and candidates that a gpuivfpq index takes for each recall';
+
+CREATE FUNCTION gpuvec_live_queries(index regclass)
+RETURNS TABLE (
+	asked timestamptz,
+	query real[])
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_live_queries(regclass) IS
+	'the last 1,000 queries that a gpuivfpq index was asked, if they are kept';
+
+CREATE FUNCTION gpuvec_forget_queries(index regclass)
+RETURNS boolean
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_forget_queries(regclass) IS
+	'forget the queries that are kept of a gpuivfpq index';
+
+--
+-- What scans have done
+--
+
+CREATE FUNCTION gpuvec_last_scan(
+	OUT index regclass,
+	OUT recall double precision,
+	OUT probes integer,
+	OUT candidates integer,
+	OUT batches integer,
+	OUT lists bigint,
+	OUT copies bigint,
+	OUT refined bigint,
+	OUT measured bigint,
+	OUT given bigint,
+	OUT late bigint,
+	OUT finished boolean,
+	OUT engine text,
+	OUT batch_size integer,
+	OUT stale_lists bigint,
+	OUT tail_copies bigint,
+	OUT queued_us bigint,
+	OUT engine_us bigint,
+	OUT trip_us bigint,
+	OUT fallback text,
+	OUT matched bigint)
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_last_scan() IS
+	'what this session''s last scan of a gpuivfpq index did';
+
+CREATE FUNCTION gpuvec_index_counters(
+	index oid,
+	OUT scans bigint,
+	OUT batches bigint,
+	OUT lists bigint,
+	OUT copies bigint,
+	OUT matched bigint,
+	OUT measured bigint,
+	OUT given bigint,
+	OUT late bigint,
+	OUT passes bigint,
+	OUT since timestamptz)
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_index_counters(oid) IS
+	'what scans of a gpuivfpq index have done; see gpuvec_stat_indexes';
+
+CREATE VIEW gpuvec_stat_indexes AS
+	SELECT i.indrelid AS relid, i.indexrelid, n.nspname AS schemaname,
+		t.relname, c.relname AS indexrelname, s.*
+	FROM pg_catalog.pg_index AS i
+		JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid
+		JOIN pg_catalog.pg_am AS a ON a.oid = c.relam
+		JOIN pg_catalog.pg_class AS t ON t.oid = i.indrelid
+		JOIN pg_catalog.pg_namespace AS n ON n.oid = t.relnamespace
+		CROSS JOIN LATERAL gpuvec_index_counters(i.indexrelid) AS s
+	WHERE a.amname = 'gpuivfpq' AND c.relkind = 'i';
+
+COMMENT ON VIEW gpuvec_stat_indexes IS
+	'what scans of each gpuivfpq index of this database have done';
+
+COMMENT ON COLUMN gpuvec_stat_indexes.relid IS 'the table';
+COMMENT ON COLUMN gpuvec_stat_indexes.indexrelid IS 'the index';
+COMMENT ON COLUMN gpuvec_stat_indexes.schemaname IS
+	'schema of table and index';
+COMMENT ON COLUMN gpuvec_stat_indexes.relname IS 'name of the table';
+COMMENT ON COLUMN gpuvec_stat_indexes.indexrelname IS 'name of the index';
+COMMENT ON COLUMN gpuvec_stat_indexes.scans IS
+	'scans of the index; this and all that follow NULL: nothing is counted';
+COMMENT ON COLUMN gpuvec_stat_indexes.batches IS
+	'batches of candidates that they searched for';
+COMMENT ON COLUMN gpuvec_stat_indexes.lists IS 'lists that they read';
+COMMENT ON COLUMN gpuvec_stat_indexes.copies IS 'copies of rows in these';
+COMMENT ON COLUMN gpuvec_stat_indexes.matched IS
+	'copies that fulfil conditions on keys, of scans with such';
+COMMENT ON COLUMN gpuvec_stat_indexes.measured IS
+	'rows whose exact distance was computed';
+COMMENT ON COLUMN gpuvec_stat_indexes.given IS 'rows that were given out';
+COMMENT ON COLUMN gpuvec_stat_indexes.late IS
+	'rows that were left out because they came too late for their place';
+COMMENT ON COLUMN gpuvec_stat_indexes.passes IS
+	'scans that ended in a pass over the whole table';
+COMMENT ON COLUMN gpuvec_stat_indexes.since IS
+	'since when is counted; NULL: no scan yet';
+
+GRANT SELECT ON gpuvec_stat_indexes TO PUBLIC;
+
+CREATE FUNCTION gpuvec_stat_reset(index regclass DEFAULT NULL)
+RETURNS void
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_stat_reset(regclass) IS
+	'set counters of one gpuivfpq index, or of all in this database, to zero';
+
+REVOKE ALL ON FUNCTION gpuvec_stat_reset(regclass) FROM PUBLIC;
+
+--
+-- gpuvecd: mirrors of indexes in a server's memory
+--
+
+CREATE FUNCTION gpuvec_prewarm(index regclass) RETURNS bigint
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION gpuvec_prewarm(regclass) IS
+	'have gpuvecd mirror a gpuivfpq index, and wait for it; how many copies it holds';
+
+CREATE FUNCTION gpuvec_mirrors(
+	OUT database name,
+	OUT index regclass,
+	OUT state text,
+	OUT device integer,
+	OUT bytes bigint,
+	OUT lists integer,
+	OUT copies bigint,
+	OUT behind bigint,
+	OUT loading_percent double precision,
+	OUT searches bigint,
+	OUT last_used timestamptz,
+	OUT error text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_mirrors() IS
+	'indexes that gpuvecd mirrors, or is to; see the view';
+
+CREATE VIEW gpuvec_mirrors AS SELECT * FROM gpuvec_mirrors();
+
+COMMENT ON VIEW gpuvec_mirrors IS 'indexes that gpuvecd mirrors, or is to';
+
+COMMENT ON COLUMN gpuvec_mirrors.database IS 'database of the index';
+COMMENT ON COLUMN gpuvec_mirrors.index IS
+	'the index; NULL if it is of another database';
+COMMENT ON COLUMN gpuvec_mirrors.state IS 'ready, loading, waiting or failed';
+COMMENT ON COLUMN gpuvec_mirrors.device IS
+	'number of the card that has the mirror';
+COMMENT ON COLUMN gpuvec_mirrors.bytes IS 'what the mirror takes';
+COMMENT ON COLUMN gpuvec_mirrors.lists IS 'lists of the index';
+COMMENT ON COLUMN gpuvec_mirrors.copies IS 'copies of rows in the mirror';
+COMMENT ON COLUMN gpuvec_mirrors.behind IS
+	'copies that the index has and the mirror has not; NULL: not known';
+COMMENT ON COLUMN gpuvec_mirrors.loading_percent IS
+	'how much of the mirror is loaded';
+COMMENT ON COLUMN gpuvec_mirrors.searches IS
+	'searches that the mirror answered';
+COMMENT ON COLUMN gpuvec_mirrors.last_used IS 'when it was searched last';
+COMMENT ON COLUMN gpuvec_mirrors.error IS
+	'why it could not be loaded, the last time';
+
+GRANT SELECT ON gpuvec_mirrors TO PUBLIC;
+
+CREATE FUNCTION gpuvec_stat(
+	OUT pid integer,
+	OUT state text,
+	OUT engine text,
+	OUT device text,
+	OUT started timestamptz,
+	OUT restarts bigint,
+	OUT searches_by_server bigint,
+	OUT searches_in_sessions bigint,
+	OUT fallbacks bigint,
+	OUT down bigint,
+	OUT suspended bigint,
+	OUT not_mirrored bigint,
+	OUT loading bigint,
+	OUT timed_out bigint,
+	OUT broken bigint,
+	OUT refused bigint,
+	OUT engine_failed bigint,
+	OUT stale bigint,
+	OUT batches bigint,
+	OUT mean_batch double precision,
+	OUT largest_batch bigint,
+	OUT bytes_sent bigint,
+	OUT bytes_received bigint,
+	OUT mirrors bigint,
+	OUT mirror_bytes bigint,
+	OUT memory bigint,
+	OUT latency_p50_us double precision,
+	OUT latency_p99_us double precision,
+	OUT sets_by_server bigint,
+	OUT sets_failed bigint,
+	OUT scans bigint,
+	OUT late_rows bigint,
+	OUT passes bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_stat() IS
+	'how gpuvecd is, and what became of searches; see the view';
+
+CREATE VIEW gpuvec_stat AS SELECT * FROM gpuvec_stat();
+
+COMMENT ON VIEW gpuvec_stat IS 'how gpuvecd is, and what became of searches';
+
+COMMENT ON COLUMN gpuvec_stat.pid IS
+	'process id of gpuvecd; NULL: it does not run';
+COMMENT ON COLUMN gpuvec_stat.state IS
+	'off, starting, up, down, no card, other version or suspended';
+COMMENT ON COLUMN gpuvec_stat.engine IS 'what gpuvecd runs on: cuda or cpu';
+COMMENT ON COLUMN gpuvec_stat.device IS
+	'the cards or processors that it runs on, by name';
+COMMENT ON COLUMN gpuvec_stat.started IS 'when this gpuvecd was started';
+COMMENT ON COLUMN gpuvec_stat.restarts IS 'how often it was started again';
+COMMENT ON COLUMN gpuvec_stat.searches_by_server IS
+	'searches that gpuvecd answered';
+COMMENT ON COLUMN gpuvec_stat.searches_in_sessions IS
+	'searches that sessions did themselves';
+COMMENT ON COLUMN gpuvec_stat.fallbacks IS
+	'searches that gpuvecd should have answered and did not: the sum of the following nine';
+COMMENT ON COLUMN gpuvec_stat.down IS '... because it did not run';
+COMMENT ON COLUMN gpuvec_stat.suspended IS
+	'... because it had not answered other sessions in time';
+COMMENT ON COLUMN gpuvec_stat.not_mirrored IS
+	'... because it had no mirror of the index';
+COMMENT ON COLUMN gpuvec_stat.loading IS
+	'... because the mirror was not loaded yet';
+COMMENT ON COLUMN gpuvec_stat.timed_out IS
+	'... because it did not answer within gpuvec.request_timeout';
+COMMENT ON COLUMN gpuvec_stat.broken IS
+	'... because the connection ended, or made no sense';
+COMMENT ON COLUMN gpuvec_stat.refused IS
+	'... because of its version, connections or memory';
+COMMENT ON COLUMN gpuvec_stat.engine_failed IS '... because its engine failed';
+COMMENT ON COLUMN gpuvec_stat.stale IS
+	'... because the mirror was too far behind the index';
+COMMENT ON COLUMN gpuvec_stat.batches IS
+	'batches of searches that gpuvecd did at once';
+COMMENT ON COLUMN gpuvec_stat.mean_batch IS 'searches a batch, on average';
+COMMENT ON COLUMN gpuvec_stat.largest_batch IS 'searches of the largest batch';
+COMMENT ON COLUMN gpuvec_stat.bytes_sent IS 'bytes sent to gpuvecd';
+COMMENT ON COLUMN gpuvec_stat.bytes_received IS 'bytes received from gpuvecd';
+COMMENT ON COLUMN gpuvec_stat.mirrors IS 'indexes that it mirrors';
+COMMENT ON COLUMN gpuvec_stat.mirror_bytes IS 'what mirrors take';
+COMMENT ON COLUMN gpuvec_stat.memory IS 'what mirrors may take, on all cards';
+COMMENT ON COLUMN gpuvec_stat.latency_p50_us IS
+	'median time of answered searches, in microseconds';
+COMMENT ON COLUMN gpuvec_stat.latency_p99_us IS
+	'99th percentile of their time, in microseconds';
+COMMENT ON COLUMN gpuvec_stat.sets_by_server IS
+	'work on sets of rows that gpuvecd finished';
+COMMENT ON COLUMN gpuvec_stat.sets_failed IS
+	'... that it should have done and did not';
+COMMENT ON COLUMN gpuvec_stat.scans IS 'scans of indexes, whoever searched';
+COMMENT ON COLUMN gpuvec_stat.late_rows IS
+	'rows that they left out because they came too late for their place';
+COMMENT ON COLUMN gpuvec_stat.passes IS
+	'scans that ended in a pass over the whole table';
+
+GRANT SELECT ON gpuvec_stat TO PUBLIC;
+
+--
+-- The doctor: what is not as it should be, and why a statement does without
+-- its index
+--
+
+CREATE FUNCTION gpuvec_doctor()
+RETURNS TABLE (
+	subject text,
+	state text,
+	advice text)
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION gpuvec_doctor() IS
+	'how gpuvec and its indexes are in this database, and what to do about it';
+
+CREATE FUNCTION gpuvec_doctor(query text)
+RETURNS TABLE (
+	subject text,
+	state text,
+	advice text)
+AS 'MODULE_PATHNAME', 'gpuvec_doctor_statement'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION gpuvec_doctor(text) IS
+	'why a SELECT does not use its gpuivfpq index; it is planned, not executed';
+
+--
+-- Selection
+--
+
+CREATE FUNCTION gpuvec_select(vals real[], k integer, method text DEFAULT 'auto')
+RETURNS TABLE (
+	pos integer,
+	val real)
+AS 'MODULE_PATHNAME'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+COMMENT ON FUNCTION gpuvec_select(real[], integer, text) IS
+	'the k smallest elements of an array, ascending, and their subscripts';
+
+CREATE FUNCTION gpuvec_quantiles(
+	vals real[],
+	ranks bigint[],
+	approximate boolean DEFAULT false)
+RETURNS TABLE (
+	rank bigint,
+	val real,
+	rank_error bigint)
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE STRICT PARALLEL SAFE;
+
+COMMENT ON FUNCTION gpuvec_quantiles(real[], bigint[], boolean) IS
+	'the elements of an array that would stand at ranks if it were sorted';
+
+--
+-- Sets of rows
+--
+
+CREATE FUNCTION gpuvec_exact_search(
+	rel regclass,
+	vector_column name,
+	queries real[][],
+	k integer,
+	metric text DEFAULT 'l2')
+RETURNS TABLE (
+	query integer,
+	tid tid,
+	distance double precision)
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_exact_search(regclass, name, real[], integer, text) IS
+	'the k rows of a table nearest to each query, exactly, without an index';
+
+CREATE FUNCTION gpuvec_knn_graph(
+	rel regclass,
+	key_column name,
+	vector_column name,
+	k integer,
+	metric text DEFAULT 'l2',
+	method text DEFAULT 'exact')
+RETURNS TABLE (
+	key bigint,
+	neighbour bigint,
+	rank integer,
+	distance double precision)
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_knn_graph(regclass, name, name, integer, text, text) IS
+	'the k nearest other rows of each row of a table';
+
+CREATE FUNCTION gpuvec_knn_join(
+	left_rel regclass,
+	left_key name,
+	left_vector name,
+	right_rel regclass,
+	right_key name,
+	right_vector name,
+	k integer,
+	metric text DEFAULT 'l2',
+	method text DEFAULT 'exact')
+RETURNS TABLE (
+	key bigint,
+	neighbour bigint,
+	rank integer,
+	distance double precision)
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_knn_join(regclass, name, name, regclass, name, name, integer, text, text) IS
+	'the k nearest rows of one table to each row of another';
+
+CREATE FUNCTION gpuvec_kmeans(
+	rel regclass,
+	vector_column name,
+	k integer,
+	iterations integer DEFAULT 10,
+	seed integer DEFAULT 0,
+	balanced boolean DEFAULT false)
+RETURNS TABLE (
+	centroid_id integer,
+	centroid real[],
+	size bigint)
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_kmeans(regclass, name, integer, integer, integer, boolean) IS
+	'k-means of the vectors of a table: centroids, and how many rows are nearest to each';
+
+CREATE FUNCTION gpuvec_progress(
+	OUT pid integer,
+	OUT datname name,
+	OUT relid regclass,
+	OUT command text,
+	OUT phase text,
+	OUT done bigint,
+	OUT total bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_progress() IS
+	'sessions that run functions over sets of rows; see the view';
+
+CREATE VIEW gpuvec_progress AS SELECT * FROM gpuvec_progress();
+
+COMMENT ON VIEW gpuvec_progress IS
+	'sessions that run functions over sets of rows, and how far they are';
+
+COMMENT ON COLUMN gpuvec_progress.pid IS 'process id of the session';
+COMMENT ON COLUMN gpuvec_progress.datname IS 'database of the session';
+COMMENT ON COLUMN gpuvec_progress.relid IS 'the table that is worked on';
+COMMENT ON COLUMN gpuvec_progress.command IS 'what the session does';
+COMMENT ON COLUMN gpuvec_progress.phase IS 'how far it is, in a word';
+COMMENT ON COLUMN gpuvec_progress.done IS 'units of the phase that are done';
+COMMENT ON COLUMN gpuvec_progress.total IS
+	'units of the phase in all; NULL: not known';
+
+GRANT SELECT ON gpuvec_progress TO PUBLIC;
+
+--
+-- Paths
+--
+
+CREATE FUNCTION gpuvec_smoothest_path(
+	graph regclass,
+	source bigint,
+	target bigint)
+RETURNS TABLE (
+	step integer,
+	key bigint,
+	distance double precision)
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_smoothest_path(regclass, bigint, bigint) IS
+	'the path between two keys of a graph whose largest step is smallest';

@@ -1,0 +1,118 @@
+/*
+ * check_mirror_sample.c
+ *		What searches of mirrors tell of the sample: lists of many blocks, of
+ *		which some are taken, all kinds of ranks, and batches of every size.
+ */
+#include "mirrors.h"
+
+/* Blocks of all lists that are taken. */
+static int
+count_taken(const TestIndex *index)
+{
+	int			n = 0;
+	int32_t		list;
+	int32_t		b;
+
+	for (list = 0; list < index->spec.nlists; list++)
+		for (b = 0; b < index->lists[list].nblocks; b++)
+			n += gv_sampled((uint32_t) list, (uint32_t) b);
+	return n;
+}
+
+/*
+ * n searches at once, twice, so that a card has made their steps and makes them
+ * again; then the same with other ranks, and none.
+ */
+static void
+check_batch(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
+			int n, int32_t probes, int32_t capacity)
+{
+	GvSearch   *searches = unit_alloc(sizeof(GvSearch) * n);
+	int64_t		nearer = 0;
+	int			round;
+	int			i;
+
+	for (i = 0; i < n; i++)
+	{
+		searches[i] = new_search(index, probes, index->spec.nlists, capacity);
+		searches[i].bounded = index->spec.refine_slots > 0 &&
+			unit_random() % 2 > 0;
+	}
+	for (round = 0; round < 4; round++)
+	{
+		CHECK(gv_mirror_search(searcher, mirror, searches, n) == GV_OK,
+			  "%d searches", n);
+		check_answers(index, searches, n, "sample");
+		for (i = 0; i < n; i++)
+		{
+			nearer += searches[i].nearer;
+			if (searches[i].condition == NULL || round == 0)
+				continue;
+			searches[i].rank = round == 2 ? 0 :
+				1 + (int32_t) (unit_random() % capacity);
+		}
+	}
+	CHECK(nearer > 0 || n < 10, "%d searches, and nothing was near", n);
+	free_searches(searches, n);
+	unit_free(searches);
+}
+
+/* Copies die, lists are emptied: what is taken is no less so. */
+static void
+thin_out(GvMirror *mirror, TestIndex *index)
+{
+	int32_t		list;
+	int32_t		b;
+
+	for (list = 0; list < index->spec.nlists; list++)
+	{
+		TestList   *held = &index->lists[list];
+		GvListPiece piece;
+
+		if (unit_random() % 8 == 0)
+			resize_list(index, held, 0, 0);
+		for (b = 0; b < held->nblocks; b++)
+			held->live[b] &= unit_random() % 4 == 0 ? 0 :
+				(uint32_t) unit_random();
+		piece = index_piece(index, list, 0, held->nblocks,
+							held->nblocks > 0);
+		CHECK(gv_mirror_put_list(mirror, &piece) == GV_OK, "thinned out");
+	}
+}
+
+void
+test_mirror_sample(GvSearcher *searcher)
+{
+	static const int32_t shapes[][6] = {
+		/* dims, m, nlists, mean, ties, refine slots */
+		{3, 2, 40, 160, 1, 0}, {5, 3, 40, 160, 0, 4}, {40, 34, 30, 250, 0, 0},
+		{2, 1, 90, 60, 1, 3}, {4, 2, 300, 40, 0, 0}
+	};
+	int			i;
+
+	for (i = 0; i < 5; i++)
+	{
+		const int32_t *s = shapes[i];
+		int32_t		nlists = s[2];
+		TestIndex	index = make_index(GV_L2 + i % 3, s[0], s[1], nlists, 3,
+									   s[3], s[4] != 0);
+		GvMirror   *mirror;
+
+		index.spec.refine_slots = s[5];
+		give_keys(&index, 1 + i % 3);
+		CHECK(count_taken(&index) > 1, "shape %d has no sample", i);
+		mirror = make_mirror(&index);
+		check_batch(searcher, mirror, &index, 1, nlists, 100);
+		check_batch(searcher, mirror, &index, 5, nlists / 2, 300);
+		check_batch(searcher, mirror, &index, 40, 9, 20);
+		if (i < (unit_small ? 1 : 5))
+		{
+			check_batch(searcher, mirror, &index, 150, 5, 7);
+			check_batch(searcher, mirror, &index, 2, nlists, 3000);
+		}
+		thin_out(mirror, &index);
+		check_batch(searcher, mirror, &index, 10, nlists, 50);
+		gv_mirror_drop(mirror);
+		free_index(&index);
+	}
+}
