@@ -215,12 +215,24 @@ sub usage
 	return @problems;
 }
 
+# Has nothing been written to a file?  PostgreSQL makes a shared segment first and
+# notes afterwards that it is there.  If a process ends between the two, at a
+# crash of another, nothing removes the segment, of zeros so far.
+sub is_unwritten
+{
+	my ($path) = @_;
+	open my $handle, '<:raw', $path or return 1;
+	local $/;
+
+	return <$handle> !~ /[^\0]/;
+}
+
 # Shared segments: System V's of which each server has one, and others.
 sub segments
 {
 	my ($servers, $most) = @_;
 	my @problems;
-	my @posix = glob '/dev/shm/*';
+	my @posix = grep { !is_unwritten($_) } glob '/dev/shm/*';
 	my $sysv = () = `ipcs -m` =~ /^0x/mg;
 
 	push @problems, "SOAK $sysv System V segments for $servers servers" if $sysv > $servers;

@@ -94,10 +94,10 @@ is($node->safe_psql('postgres', q{
 			EXECUTE format('SELECT id FROM few_%s ORDER BY e <-> ''{1}'' LIMIT 1', i);
 		END LOOP;
 	END $$;
-	SELECT sum(scans) >= 290 FROM gpuvec_stat_indexes WHERE relname LIKE 'few%';
+	SELECT sum(scans) >= 290 AND max(scans) = 1 FROM gpuvec_stat_indexes WHERE relname LIKE 'few%';
 	DO $$ BEGIN
 		FOR i IN 1 .. 300 LOOP EXECUTE format('DROP TABLE few_%s', i); END LOOP;
-	END $$}), 't', 'hundreds of indexes are counted');
+	END $$}), 't', 'hundreds of indexes are counted, each by itself');
 
 # -- 1: gpuvecd runs, and a mirror does not fit
 ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'gpuvecd is up');
@@ -163,6 +163,9 @@ for my $block (grep { /^\w+:$/m } @blocks)
 # -- 6: a damaged index ends nothing
 my $file = $node->data_dir . '/' . $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t_e')});
 $node->stop;
+# from 18 on checksums, which see damage before we do, are the default
+system_or_bail('pg_checksums', '--disable', '--no-sync', '-D', $node->data_dir)
+  if $node->pg_version >= 18;
 (my $bytes = slurp_bytes($file)) =~ s/\A(.{100})..../$1\xff\xff\xff\xff/s;
 substr($bytes, 24, 4) = "\0\0\0\0";
 write_bytes($file, $bytes);
