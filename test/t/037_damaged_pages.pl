@@ -300,7 +300,7 @@ sub meet_damages
 		my $errors = join "\n",
 		  map { /ERROR:  (\w{5}): (.*)/ ? "vacuum: $1 $2" : () } split /\n/, $warned{$table} // '';
 		push @faults, map { "$number, $table: $_" }
-		  faults(($said{$table} // '') =~ s/\|/\n/gr . $errors);
+		  faults(($said{$table} // '') =~ s/\|/\n/gr . "\n$errors");
 		$number++;
 	}
 	push @faults, 'a statement has no end' if $timed_out;
