@@ -74,7 +74,7 @@ SELECT * FROM pg_temp.ask('SELECT id FROM doc WHERE e <-> $1 < 3');
 SELECT * FROM pg_temp.ask('SELECT id FROM doc ORDER BY id, e <-> $1 LIMIT 10');
 SELECT * FROM pg_temp.ask('WITH d AS MATERIALIZED (SELECT * FROM doc) SELECT id FROM d ORDER BY e <-> $1 LIMIT 10');
 -- from 18 on DISTINCT sorts what the index gives in order of distance
-SET enable_incremental_sort = off;
+DO $$ BEGIN IF current_setting('server_version_num')::int >= 180000 THEN SET enable_incremental_sort = off; END IF; END $$;
 SELECT * FROM pg_temp.ask('SELECT DISTINCT id, e <-> $1 AS d FROM doc ORDER BY d LIMIT 10');
 RESET enable_incremental_sort;
 SELECT * FROM pg_temp.ask('SELECT tenant, min(e <-> $1) AS d FROM doc GROUP BY tenant ORDER BY d LIMIT 10');
