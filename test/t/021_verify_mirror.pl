@@ -15,8 +15,8 @@ use Socket qw(SOCK_STREAM);
 use Test::More;
 
 # gv_protocol.h
-my %TYPE = (HELLO => 1, STATUS => 3, LISTS => 7, STATES => 9, BLOCKS => 10,
-	REFINE => 11, RECORDS => 14);
+my %TYPE = (HELLO => 1, STATUS => 3, LISTS => 7, STATES => 10, BLOCKS => 11,
+	REFINE => 12, RECORDS => 15);
 my $OK = 64;
 my $MAGIC = 0x43507667;
 my ($VERSION) = slurp_file("$FindBin::RealBin/../../src/protocol/gv_protocol.h") =~

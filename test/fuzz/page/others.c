@@ -26,7 +26,8 @@ IvfpqGetOptions(Relation index)
 
 /* There is no gpuvecd. */
 bool
-IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity)
+IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
+				  int rank)
 {
 	return false;
 }
