@@ -165,9 +165,11 @@ most_probes(const IvfpqScan *state)
 
 /*
  * How much the next batch takes: of lists no more than may be probed, of
- * candidates no more than there are copies in these.  False: the scan should
- * rather finish with a pass.  Where that would read lists that may not be
- * probed, all of the others are the last batch.
+ * candidates no more than there are copies in these.  Where the batch before
+ * has given all that its lists have there have to be more, whatever calibration
+ * says, which may be damaged.  False: the scan should rather finish with a pass.
+ * Where that would read lists that may not be probed, all of the others are the
+ * last batch.
  */
 static bool
 size_batch(IvfpqScan *state, bool *last)
@@ -202,6 +204,8 @@ size_batch(IvfpqScan *state, bool *last)
 		effort->probes = most;
 		effort->candidates = PG_INT32_MAX / 4;	/* all there are */
 	}
+	if (state->is_drained && effort->probes <= state->drained)
+		effort->probes = 2 * state->drained;
 	effort->probes = Min(effort->probes, most);
 	*last = effort->probes == most;
 	if (state->asks_keys)
@@ -278,8 +282,10 @@ IvfpqNextBatch(IvfpqScan *state)
 	else
 	{
 		IvfpqSearchRun(&state->search, effort->probes, effort->candidates);
-		state->exhausted = last && state->search.found_all &&
+		state->is_drained = state->search.found_all &&
 			state->search.candidates.count < effort->candidates;
+		state->drained = effort->probes;
+		state->exhausted = last && state->is_drained;
 	}
 	if (state->asks_keys && state->goal.everything)
 	{

@@ -67,6 +67,7 @@ reset_scan(IvfpqScan *state)
 	state->model = NULL;
 	state->started = false;
 	state->exhausted = false;
+	state->is_drained = false;
 	state->batch = 0;
 	state->given = 0;
 	state->taken = 0;

@@ -96,6 +96,8 @@ typedef struct IvfpqScan
 	bool		told_odd;		/* ... and that was said */
 	bool		exhausted;		/* no further batch can bring rows */
 	int			batch;			/* batches done */
+	bool		is_drained;		/* the last one has all rows of its lists, */
+	int			drained;		/* so many */
 	int64		given;			/* rows given out */
 	int64		taken;			/* rows that came up */
 	int64		quota;			/* rows that may come up so far */
