@@ -423,7 +423,8 @@ sub load
 	{
 		my $n = served($node->[1]) - $before{$node->[0]};
 
-		cmp_ok($n, '>', 50, "$what: gpuvecd of the $node->[0] answered $n searches");
+		# one that is killed is away for longer each time
+		cmp_ok($n, '>', $kill ? 10 : 50, "$what: gpuvecd of the $node->[0] answered $n searches");
 	}
 	return;
 }
