@@ -129,7 +129,7 @@ sort_items(uint64_t *items, int n)
 
 /*
  * The same with fewer barriers and no divisions, of 64 and more.  Until a card
- * has timed it only batches with conditions are sorted so.
+ * has timed it by itself only batches with conditions are sorted so.
  */
 static __device__ __forceinline__ void
 sort_by_warps(uint64_t *items, int n)
