@@ -31,7 +31,7 @@ inside() {
 	export SOAK_DISK=$GV_TMP/disk SOAK_LOGS=$GV_TMP/logs
 	export SOAK_FAILED=$GV_TMP/failed
 	if [ -n "$SOAK_PRIVATE" ]; then
-		mount -t tmpfs -o "size=${DISK_MB:-1200}m" soak "$SOAK_DISK"
+		mount -t tmpfs -o "size=${DISK_MB:-3500}m" soak "$SOAK_DISK"
 		mount -t tmpfs -o mode=1777 soak /dev/shm
 		gv_own "$SOAK_DISK"
 	fi

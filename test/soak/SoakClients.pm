@@ -24,7 +24,7 @@ my @EXPECTED = (
 	qr/^XX000: (cache lookup failed for (index|relation)|could not open relation with OID|tuple concurrently (updated|deleted))/,
 	qr/^23505: duplicate key value violates unique constraint "pg_/,
 	# a session that has ended, and one of its workers
-	qr/^(XX000|55000): (could not map dynamic shared memory segment|could not attach to per-session DSM segment|parallel worker failed to initialize|lost connection to parallel worker)/,
+	qr/^(XX000|55000): (could not map dynamic shared memory segment|could not attach to (per-session DSM segment|a SharedFileSet that is already destroyed)|parallel worker failed to initialize|lost connection to parallel worker)/,
 	# what the reference says of a function
 	qr/^55000: index ".*" is not (trained|valid)/,
 	qr/^55000: (the index was changed while it was mirrored|could not mirror the index:|there is no gpuvecd|gpuvecd (does not come up|is not running)|prepared transaction with identifier .* is busy)/,
@@ -34,6 +34,8 @@ my @EXPECTED = (
 	qr/^24000/,
 	qr/^34000/);
 my @SHORT = (qr/^53[0-9]{3}/, qr/^58030: .*No space left/, qr/No space left on device/,
+	# the relation cache's, of a session that begins
+	qr/^XX000: could not write init file/,
 	# a library that another extension loads
 	qr/^58P01: could not load library .*: failed to map segment from shared object/);
 
