@@ -84,7 +84,7 @@ $node->safe_psql('other', 'CREATE EXTENSION gpuvec');
 $node->safe_psql('other', 'SELECT gpuvec_stat_reset()');
 is($node->safe_psql('other', 'SELECT count(*) FROM gpuvec_stat_indexes'), '0', 'each database has its own');
 
-# -- sets of slots fill up, and the index searched longest ago gives way
+# -- many indexes
 is($node->safe_psql('postgres', q{
 	SET client_min_messages = warning;
 	SET enable_seqscan = off;
@@ -98,6 +98,47 @@ is($node->safe_psql('postgres', q{
 	DO $$ BEGIN
 		FOR i IN 1 .. 300 LOOP EXECUTE format('DROP TABLE few_%s', i); END LOOP;
 	END $$}), 't', 'hundreds of indexes are counted, each by itself');
+
+# -- a set of slots is full, and the index searched longest ago gives way
+
+# murmurhash32 of PostgreSQL, and with it the set of an index, as in counters.c
+sub murmurhash
+{
+	my ($h) = @_;
+
+	$h = ($h ^ ($h >> 16)) * 0x85ebca6b & 0xffffffff;
+	$h = ($h ^ ($h >> 13)) * 0xc2b2ae35 & 0xffffffff;
+	return $h ^ ($h >> 16);
+}
+
+my $database = $node->safe_psql('postgres', q{SELECT oid FROM pg_database WHERE datname = 'postgres'});
+
+sub set_of
+{
+	return murmurhash($_[0] ^ murmurhash($database)) % 512;
+}
+
+# Numbers of one set that come next; large objects take those in between.
+my $next = $node->safe_psql('postgres',
+	join(';', map { "CREATE TABLE full_$_ (e real[])" } 1 .. 9) . '; SELECT lo_create(0)') + 100;
+my %taken = map { set_of($_) => 1 } split /\n/, $node->safe_psql('postgres', 'SELECT indexrelid FROM gpuvec_stat_indexes');
+$next++ while $taken{ set_of($next) };
+my @numbers = grep { set_of($_) == set_of($next) } $next .. $next + 20000;
+$node->safe_psql('postgres', sprintf q{
+	SET client_min_messages = warning;
+	DO $$ BEGIN
+		FOR i IN 1 .. 9 LOOP
+			WHILE lo_create(0)::bigint < ('{%s}'::bigint[])[i] - 1 LOOP END LOOP;
+			EXECUTE format('CREATE INDEX full_%%s_e ON full_%%s USING gpuivfpq (e) WITH (dims = 1)', i, i);
+		END LOOP;
+	END $$}, join(',', @numbers[0 .. 8]));
+my @indexes = split /\n/, $node->safe_psql('postgres', q{SELECT indexrelid FROM gpuvec_stat_indexes WHERE relname LIKE 'full%'});
+is(scalar(grep { set_of($_) == set_of($next) } @indexes), 9, 'nine indexes of one set of eight');
+$node->safe_psql('postgres', join ';', 'SET enable_seqscan = off',
+	map { "SELECT e FROM full_$_ ORDER BY e <-> '{1}' LIMIT 1" } 1 .. 8, 1, 3 .. 8, 9);
+is($node->safe_psql('postgres', q{SELECT string_agg(scans::text, ' ' ORDER BY relname) FROM gpuvec_stat_indexes WHERE relname LIKE 'full%'}),
+	'2 0 2 2 2 2 2 2 1', 'the one that was searched longest ago gives way to the ninth');
+$node->safe_psql('postgres', join ';', map { "DROP TABLE full_$_" } 1 .. 9);
 
 # -- 1: gpuvecd runs, and a mirror does not fit
 ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'gpuvecd is up');
@@ -198,5 +239,23 @@ is(counts('u_e', 'scans'), $counts ? '4' : '', 'counters without preloading');
 is($node->safe_psql('postgres', 'SELECT gpuvec_stat_reset()'), '', '... are set back');
 is(counts('u_e', 'scans'), $counts ? '0' : '', '... or are not there');
 is(scalar(() = slurp_file($node->logfile) =~ /are not counted/g), 0, 'nothing went wrong with them');
+
+# -- 9: checksums see damage before gpuvec does
+my $data = $node->data_dir . '/';
+my @damaged = map { $data . $node->safe_psql('postgres', "SELECT pg_relation_filepath('$_')") } qw(u_e wide);
+$node->stop;
+system_or_bail('pg_checksums', '--enable', '--no-sync', '-D', $node->data_dir);
+for my $file (@damaged)
+{
+	$bytes = slurp_bytes($file);
+	substr($bytes, $_ * 8192 + 8000, 4) ^= "\xff\xff\xff\xff" for 0 .. length($bytes) / 8192 - 1;
+	write_bytes($file, $bytes);
+}
+$node->start;
+finds('u_e', qr/^invalid page in block 0 of .* => REINDEX INDEX u_e, which reads its table only/,
+	'a page of an index with a wrong checksum');
+finds('wide_e', qr/^invalid page in block \d+ of .* => this is table wide itself/, '... and of a table');
+$node->safe_psql('postgres', 'REINDEX INDEX u_e');
+finds('u_e', qr/^format \d/, '... of the index REINDEX does away with it');
 
 done_testing();

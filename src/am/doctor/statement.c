@@ -63,9 +63,11 @@ typedef struct Watch
 	List	   *sights;
 	Oid			only_table;		/* may be read by ... */
 	Oid			only_index;		/* ... this one's order only; or 0 */
+	int			depth;			/* 1 = it is the statement that is planned */
 } Watch;
 
 static Watch *observer = NULL;
+static planner_hook_type previous_planner = NULL;
 static set_rel_pathlist_hook_type previous_pathlist = NULL;
 static get_relation_info_hook_type previous_info = NULL;
 
@@ -233,7 +235,8 @@ watch_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 
 	if (previous_pathlist)
 		previous_pathlist(root, rel, rti, rte);
-	if (rte->rtekind != RTE_RELATION || rte->inh || IS_DUMMY_REL(rel) ||
+	if (observer->depth != 1 ||
+		rte->rtekind != RTE_RELATION || rte->inh || IS_DUMMY_REL(rel) ||
 		(rte->relkind != RELKIND_RELATION && rte->relkind != RELKIND_MATVIEW))
 		return;
 	if (OidIsValid(observer->only_table))
@@ -259,7 +262,7 @@ watch_info(PlannerInfo *root, Oid table, bool inhparent, RelOptInfo *rel)
 
 	if (previous_info)
 		previous_info(root, table, inhparent, rel);
-	if (table != observer->only_table)
+	if (observer->depth != 1 || table != observer->only_table)
 		return;
 	foreach(lc, rel->indexlist)
 	{
@@ -269,6 +272,32 @@ watch_info(PlannerInfo *root, Oid table, bool inhparent, RelOptInfo *rel)
 			kept = lappend(kept, info);
 	}
 	rel->indexlist = kept;
+}
+
+/*
+ * planner_hook.  To simplify an expression the planner calls functions, and
+ * these may have statements of their own planned, with the rights of others.
+ * Nothing is told of such, nor are they planned otherwise.
+ */
+static PlannedStmt *
+watch_planner(Query *query, const char *source, int options,
+			  ParamListInfo params)
+{
+	PlannedStmt *plan = NULL;
+
+	observer->depth++;
+	PG_TRY();
+	{
+		plan = previous_planner ?
+			previous_planner(query, source, options, params) :
+			standard_planner(query, source, options, params);
+	}
+	PG_FINALLY();
+	{
+		observer->depth--;
+	}
+	PG_END_TRY();
+	return plan;
 }
 
 /* Plan a statement under watch. */
@@ -284,7 +313,9 @@ plan_watched(Query *query, const char *source, Watch *how)
 
 	previous_pathlist = set_rel_pathlist_hook;
 	previous_info = get_relation_info_hook;
+	previous_planner = planner_hook;
 	observer = how;
+	planner_hook = watch_planner;
 	set_rel_pathlist_hook = watch_paths;
 	get_relation_info_hook = watch_info;
 	PG_TRY();
@@ -296,6 +327,7 @@ plan_watched(Query *query, const char *source, Watch *how)
 	{
 		set_rel_pathlist_hook = previous_pathlist;
 		get_relation_info_hook = previous_info;
+		planner_hook = previous_planner;
 		observer = NULL;
 	}
 	PG_END_TRY();
@@ -444,7 +476,11 @@ static void
 find_cost(IvfpqFindings *findings, Query *query, const char *source,
 		  const PlannedStmt *chosen, const Sight *sight)
 {
-	Watch		only = {CurrentMemoryContext, NIL, sight->table, sight->index};
+	Watch		only = {
+		.context = CurrentMemoryContext,
+		.only_table = sight->table,
+		.only_index = sight->index
+	};
 	PlannedStmt *forced = plan_watched(query, source, &only);
 	char	   *name = IvfpqRelationName(sight->index);
 	Cost		cost = chosen->planTree->total_cost;
@@ -562,7 +598,7 @@ gpuvec_doctor_statement(PG_FUNCTION_ARGS)
 {
 	IvfpqFindings findings = {(ReturnSetInfo *) fcinfo->resultinfo, 0};
 	char	   *source = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	Watch		all = {CurrentMemoryContext, NIL, InvalidOid, InvalidOid};
+	Watch		all = {.context = CurrentMemoryContext};
 	ErrorContextCallback context = {error_context_stack, show_position, source};
 	Query	   *query;
 	PlannedStmt *plan;
