@@ -72,8 +72,14 @@ $node->safe_psql('postgres', q{SELECT scan('t', 3, 10)}) for 1 .. 2;
 is(counts('t_e', 'relname, scans, batches, given, passes, lists > 0, measured >= given, since IS NULL'),
 	't|6|6|60|0|t|t|f', 'scans of two sessions are counted');
 is(counts('u_e', 'scans'), '0', '... by index');
-is($node->safe_psql('postgres', q{SET ROLE guest; SELECT scans FROM gpuvec_stat_indexes WHERE indexrelname = 't_e'}),
-	'6', 'everyone sees them');
+my $seen = q{SELECT scans, num_nulls(batches, lists, copies, matched, measured, given, late, passes)
+	FROM gpuvec_stat_indexes WHERE indexrelname = 't_e'};
+is($node->safe_psql('postgres', "SET ROLE guest; $seen"), '6|8', 'everyone sees how many scans there were, and no more');
+is($node->safe_psql('postgres', "SET ROLE pg_monitor; $seen"), '6|0', 'members of pg_monitor see all');
+is($node->safe_psql('postgres', "GRANT SELECT ON t TO guest; SET ROLE guest; $seen"), '6|0', '... and who may read the table');
+is($node->safe_psql('postgres', "ALTER TABLE t ENABLE ROW LEVEL SECURITY; SET ROLE guest; $seen"),
+	'6|8', '... but under a policy');
+$node->safe_psql('postgres', 'ALTER TABLE t DISABLE ROW LEVEL SECURITY; REVOKE SELECT ON t FROM guest');
 refused('SELECT gpuvec_stat_reset()', qr/permission denied/, 'not everyone sets them back');
 $node->safe_psql('postgres', q{SELECT scan('u', 1, 10); SELECT gpuvec_stat_reset('t_e')});
 is(counts('t_e', 'scans') . counts('u_e', 'scans'), '01', 'one is set back');
