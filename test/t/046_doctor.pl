@@ -209,6 +209,13 @@ for my $block (grep { /^\w+:$/m } @blocks)
 
 # -- 6: a damaged index ends nothing
 my $file = $node->data_dir . '/' . $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t_e')});
+# ... and one of before 0.3.0 is to be asked for rows of other dimensions
+my $early = $node->data_dir . '/' . $node->safe_psql('postgres', q{
+	CREATE FUNCTION tell(v real[]) RETURNS real[] IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RAISE WARNING $$called$$; RETURN v; END';
+	CREATE TABLE early (e real[]);
+	CREATE INDEX early_e ON early USING gpuivfpq (tell(e)) WITH (dims = 2);
+	INSERT INTO early VALUES ('{1,2}'), ('{3,4}');
+	SELECT pg_relation_filepath('early_e')});
 $node->stop;
 # from 18 on checksums, which see damage before we do, are the default
 system_or_bail('pg_checksums', '--disable', '--no-sync', '-D', $node->data_dir)
@@ -216,6 +223,10 @@ system_or_bail('pg_checksums', '--disable', '--no-sync', '-D', $node->data_dir)
 (my $bytes = slurp_bytes($file)) =~ s/\A(.{100})..../$1\xff\xff\xff\xff/s;
 substr($bytes, 24, 4) = "\0\0\0\0";
 write_bytes($file, $bytes);
+$bytes = slurp_bytes($early);
+# the metapage's dims_flags
+substr($bytes, 24 + 68, 4) = "\0\0\0\0";
+write_bytes($early, $bytes);
 # -- 7: settings of a gpuvecd that there is not, and too few processes
 $node->append_conf('postgresql.conf',
 	"gpuvec.server = 'off'\ngpuvec.engine = 'gpu'\nmax_worker_processes = 3\n");
@@ -223,6 +234,18 @@ $node->start;
 is(counts('u_e', 'scans'), '0', 'counters begin anew with the server');
 finds('t_e', qr/index "t_e" is damaged at block 0/, 'a damaged index');
 finds('u_e', qr/^format \d/, '... and the next one');
+# What looking into it calls, by role.
+sub called
+{
+	my ($role) = @_;
+	my ($status, undef, $err) = $node->psql('postgres', "SET ROLE $role; SELECT gpuvec_index_info('early_e'); SELECT gpuvec_doctor()");
+
+	is($status, 0, "role $role looks into it");
+	return $err =~ /called/ ? 1 : 0;
+}
+
+is(called('none'), 1, 'rows of an early index are computed');
+is(called('pg_monitor'), 0, '... but not for those who could change what its functions do');
 finds('gpuvecd', qr/^it is off/, 'no gpuvecd');
 finds('settings', qr/^gpuvec\.engine is gpu, and gpuvecd is off: sessions search themselves => /m,
 	'an engine that is off');
