@@ -280,7 +280,9 @@ for my $file (@damaged)
 	substr($bytes, $_ * 8192 + 8000, 4) ^= "\xff\xff\xff\xff" for 0 .. length($bytes) / 8192 - 1;
 	write_bytes($file, $bytes);
 }
+unlink $early or die $!;
 $node->start;
+finds('early_e', qr/^could not open file .* => REINDEX INDEX early_e, which reads its table only/, 'a file that is missing');
 finds('u_e', qr/^invalid page in block 0 of .* => REINDEX INDEX u_e, which reads its table only/,
 	'a page of an index with a wrong checksum');
 finds('wide_e', qr/^invalid page in block \d+ of .* => this is table wide itself/, '... and of a table');

@@ -323,7 +323,8 @@ advise_on_error(const Patient *patient, const ErrorData *error)
 
 	if (error->hint != NULL ||
 		(error->sqlerrcode != ERRCODE_DATA_CORRUPTED &&
-		 error->sqlerrcode != ERRCODE_IO_ERROR))
+		 error->sqlerrcode != ERRCODE_IO_ERROR &&
+		 error->sqlerrcode != ERRCODE_UNDEFINED_FILE))
 		return error->hint;
 	if (is_file_of(patient->oid, error->message))
 		return psprintf("REINDEX INDEX %s, which reads its table only; and look for what damaged it",
