@@ -334,120 +334,6 @@ plan_watched(Query *query, const char *source, Watch *how)
 	return plan;
 }
 
-/* ---- in finished plans */
-
-typedef struct PlanSearch
-{
-	const PlannedStmt *stmt;
-	Oid			table;
-	Oid			index;			/* looked for, by its order; or InvalidOid: */
-	Plan	   *found;			/* ... any scan of the table */
-} PlanSearch;
-
-static bool
-is_scan_of(Plan *plan, const PlanSearch *search)
-{
-	Index		relid;
-
-	if (OidIsValid(search->index))
-		return IsA(plan, IndexScan) &&
-			((IndexScan *) plan)->indexid == search->index &&
-			((IndexScan *) plan)->indexorderby != NIL;
-	switch (nodeTag(plan))
-	{
-		case T_SeqScan:
-		case T_SampleScan:
-		case T_IndexScan:
-		case T_IndexOnlyScan:
-		case T_BitmapHeapScan:
-		case T_TidScan:
-		case T_TidRangeScan:
-		case T_CustomScan:
-			relid = ((Scan *) plan)->scanrelid;
-			return relid > 0 &&
-				rt_fetch(relid, search->stmt->rtable)->relid == search->table;
-		default:
-			return false;
-	}
-}
-
-static bool find_scan(Plan *plan, PlanSearch *search);
-
-static bool
-find_among(const List *plans, PlanSearch *search)
-{
-	ListCell   *lc;
-
-	foreach(lc, plans)
-	{
-		if (find_scan(lfirst(lc), search))
-			return true;
-	}
-	return false;
-}
-
-/* Find the first node that is_scan_of says yes to. */
-static bool
-find_scan(Plan *plan, PlanSearch *search)
-{
-	if (plan == NULL)
-		return false;
-	if (is_scan_of(plan, search))
-	{
-		search->found = plan;
-		return true;
-	}
-	if (IsA(plan, Append) &&
-		find_among(((Append *) plan)->appendplans, search))
-		return true;
-	if (IsA(plan, MergeAppend) &&
-		find_among(((MergeAppend *) plan)->mergeplans, search))
-		return true;
-	if (IsA(plan, CustomScan) &&
-		find_among(((CustomScan *) plan)->custom_plans, search))
-		return true;
-	if (IsA(plan, SubqueryScan) &&
-		find_scan(((SubqueryScan *) plan)->subplan, search))
-		return true;
-	return find_scan(plan->lefttree, search) ||
-		find_scan(plan->righttree, search);
-}
-
-/* How a plan reads a table, by the order of an index or in any way; or NULL. */
-static Plan *
-scan_in(const PlannedStmt *stmt, Oid table, Oid index)
-{
-	PlanSearch	search = {stmt, table, index, NULL};
-
-	if (!find_scan(stmt->planTree, &search))
-		(void) find_among(stmt->subplans, &search);
-	return search.found;
-}
-
-static char *
-name_scan(const Plan *plan)
-{
-	if (plan == NULL)
-		return "another plan";
-	switch (nodeTag(plan))
-	{
-		case T_SeqScan:
-			return "a sequential scan";
-		case T_IndexScan:
-			return psprintf("index %s",
-							IvfpqRelationName(((const IndexScan *) plan)->indexid));
-		case T_IndexOnlyScan:
-			return psprintf("index %s",
-							IvfpqRelationName(((const IndexOnlyScan *) plan)->indexid));
-		case T_BitmapHeapScan:
-			return "a bitmap of other indexes";
-		case T_CustomScan:
-			return "a filtered scan by another index";
-		default:
-			return "another plan";
-	}
-}
-
 /* ---- what is said */
 
 /* What to do where the index seems to cost more. */
@@ -489,7 +375,7 @@ find_cost(IvfpqFindings *findings, Query *query, const char *source,
 	if (!enable_indexscan)
 		IvfpqFind(findings, name, "not used: enable_indexscan is off",
 				  "SET enable_indexscan = on");
-	else if (scan_in(forced, sight->table, sight->index) == NULL)
+	else if (IvfpqScanInPlan(forced, sight->table, sight->index) == NULL)
 		IvfpqFind(findings, name,
 				  "not used: the plan that the order of this index would serve is not among those that the planner looks at",
 				  cost_advice(sight));
@@ -497,7 +383,8 @@ find_cost(IvfpqFindings *findings, Query *query, const char *source,
 		IvfpqFind(findings, name,
 				  psprintf("not used: the planner takes the statement to cost %.0f by this index and %.0f by %s, %.1f times as much",
 						   by_index, cost,
-						   name_scan(scan_in(chosen, sight->table, InvalidOid)),
+						   IvfpqNameScan(IvfpqScanInPlan(chosen, sight->table,
+														 InvalidOid)),
 						   by_index / Max(cost, 0.01)),
 				  cost_advice(sight));
 }
@@ -512,7 +399,7 @@ find_sight(IvfpqFindings *findings, Query *query, const char *source,
 	ListCell   *lc;
 
 	if (OidIsValid(sight->index) &&
-		scan_in(plan, sight->table, sight->index) != NULL)
+		IvfpqScanInPlan(plan, sight->table, sight->index) != NULL)
 		IvfpqFind(findings, name, "used", NULL);
 	else if (sight->why.state != NULL)
 		IvfpqFind(findings, name,
