@@ -92,6 +92,12 @@ SELECT * FROM pg_temp.ask('SELECT id FROM keyed WHERE tag LIKE ''t%'' AND tenant
 CREATE TABLE bare AS SELECT * FROM doc LIMIT 10;
 SELECT * FROM pg_temp.ask('SELECT id FROM bare ORDER BY e <=> $1 LIMIT 10');
 SELECT * FROM pg_temp.ask('SELECT 1');
+-- operators of the same names on types that no class serves
+CREATE TABLE spots (p point, e real[]);
+SELECT * FROM pg_temp.ask('SELECT * FROM spots ORDER BY p <-> ''(0,0)'' LIMIT 10');
+CREATE DOMAIN embedding AS real[];
+ALTER TABLE spots ALTER e TYPE embedding;
+SELECT * FROM pg_temp.ask('SELECT * FROM spots ORDER BY e <-> $1 LIMIT 10');
 -- partitions are asked one by one
 CREATE TABLE parts (id int, extra int, e real[]) PARTITION BY RANGE (id);
 CREATE TABLE part_1 (e real[], gone int, id int, extra int);
@@ -132,6 +138,16 @@ SELECT is_called FROM asked;
 CREATE FUNCTION itself(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS
 	'BEGIN PERFORM gpuvec_doctor(''SELECT 1''); RETURN $1; END';
 SELECT * FROM gpuvec_doctor('SELECT itself(1)');
+-- nor does it tell of statements that a function plans meanwhile
+CREATE FUNCTION peek(int) RETURNS int IMMUTABLE SECURITY DEFINER LANGUAGE plpgsql AS $$
+DECLARE
+	word text := 'a secret';
+BEGIN
+	PERFORM id FROM keyed WHERE tenant::text > word ORDER BY e <-> '{1,2,3,4,5,6,7,8}' LIMIT 1;
+	RETURN $1;
+END $$;
+SELECT * FROM pg_temp.ask('SELECT peek(1)');
+SELECT * FROM pg_temp.ask('SELECT id, peek(1) FROM keyed WHERE tenant = peek(1) ORDER BY e <=> $1 LIMIT 10');
 -- and leaves no trace behind an error
 SELECT * FROM pg_temp.ask('SELECT id FROM doc ORDER BY e <-> $1 LIMIT 10');
 
@@ -163,6 +179,9 @@ RESET gpuvec.recall;
 RESET enable_indexscan;
 RESET gpuvec.enable_custom_scan;
 SELECT state, advice FROM pg_temp.found('^(early_e|small_e)$') WHERE state !~ ' scans';
+-- what it advises can be run
+CREATE INDEX "bare's" ON bare USING gpuivfpq (e) WITH (lists = 2);
+SELECT state, advice FROM pg_temp.found('bare''s') WHERE advice ~ 'calibrate';
 -- others' indexes are named, and no more
 SET ROLE regress_doctor;
 SELECT state, advice FROM gpuvec_doctor() WHERE subject = 'doc_e';
@@ -173,6 +192,7 @@ SELECT state ~ 'begins with' AS seen FROM gpuvec_doctor() WHERE subject = 'doc_e
 RESET ROLE;
 DROP OWNED BY regress_doctor;
 DROP ROLE regress_doctor;
-DROP TABLE doc, small, early, partial, broken, keyed, bare, parts, hidden;
+DROP TABLE doc, small, early, partial, broken, keyed, bare, spots, parts, hidden;
+DROP DOMAIN embedding;
 DROP SEQUENCE asked;
-DROP FUNCTION twice, itself;
+DROP FUNCTION twice, itself, peek;

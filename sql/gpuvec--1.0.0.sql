@@ -843,7 +843,7 @@ COMMENT ON COLUMN gpuvec_stat_indexes.indexrelname IS 'name of the index';
 COMMENT ON COLUMN gpuvec_stat_indexes.scans IS
 	'scans of the index; this and all that follow NULL: nothing is counted';
 COMMENT ON COLUMN gpuvec_stat_indexes.batches IS
-	'batches of candidates that they searched for';
+	'batches that they searched; this and what follows but since NULL: rows are hidden from you';
 COMMENT ON COLUMN gpuvec_stat_indexes.lists IS 'lists that they read';
 COMMENT ON COLUMN gpuvec_stat_indexes.copies IS 'copies of rows in these';
 COMMENT ON COLUMN gpuvec_stat_indexes.matched IS

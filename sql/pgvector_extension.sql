@@ -35,6 +35,15 @@ WHERE d.deptype = 'e' AND d.classid <> 'pg_opfamily'::regclass
 		WHERE extname = 'gpuvec_pgvector')
 GROUP BY 1 ORDER BY d.classid::regclass::text;
 
+-- functions are everyone's, run with the rights of who calls them, and none is
+-- said to leak nothing
+SELECT count(*) > 0 AS some, count(*) FILTER (WHERE NOT has_function_privilege('public', p.oid, 'EXECUTE')) AS not_public,
+	count(*) FILTER (WHERE prosecdef) AS definer, count(*) FILTER (WHERE proleakproof) AS leakproof,
+	count(*) FILTER (WHERE prolang <> (SELECT oid FROM pg_language WHERE lanname = 'c')) AS not_c
+FROM pg_depend AS d JOIN pg_proc AS p ON p.oid = d.objid
+WHERE d.deptype = 'e' AND d.classid = 'pg_proc'::regclass
+	AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'gpuvec_pgvector');
+
 -- and go without a trace
 \set VERBOSITY terse
 DROP EXTENSION vector;

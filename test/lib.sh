@@ -84,6 +84,10 @@ gv_begin() {
 			gv_die "user $GV_USER cannot reach $GV_TMP:" \
 				"set TMPDIR to a folder that everyone can enter"
 	fi
+	# a session of its own: what kills this script may kill its group, too
+	# shellcheck disable=SC2016
+	setsid bash -c '. "$0" && gv_watch "$@"' "$GV_ROOT/test/lib.sh" $$ \
+		"$GV_TMP" </dev/null >/dev/null 2>&1 &
 	export PGHOST=$GV_TMP/sock PGPORT=54321 PGUSER=postgres
 	export PGDATABASE=postgres LC_ALL=C
 	unset PGDATA PGSERVICE PGOPTIONS PGPASSFILE PGHOSTADDR
@@ -143,6 +147,24 @@ gv_children() {
 		echo "$child"
 		gv_children "$child"
 	done
+}
+
+# Where process $1, which has the private folder $2, is killed, no trap of its
+# runs.  Waits for that, and ends what still runs there.
+gv_watch() {
+	local dir
+	while kill -0 "$1" 2>/dev/null; do sleep 1; done
+	GV_TMP=$2
+	for dir in /proc/[0-9]*; do
+		case $(readlink "$dir/cwd") in
+		"$GV_TMP" | "$GV_TMP"/*)
+			[ -e "$dir/cwd/postmaster.pid" ] || kill -KILL "${dir#/proc/}"
+			;;
+		esac
+	done
+	gv_kill_servers
+	sleep 1
+	rm -rf "$GV_TMP"
 }
 
 gv_end() {

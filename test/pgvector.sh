@@ -35,7 +35,6 @@ is_there() {
 
 fetch() {
 	[ ! -e "$SOURCE/vector.control" ] || return 0
-	mkdir -p "$CACHE" 2>/dev/null || unavailable "cannot write to $CACHE"
 	rm -rf "$SOURCE"
 	gv_fetch_source pgvector "$CACHE/package" '' "$DEBIAN_SUITES" \
 		"$UBUNTU_SUITES" || unavailable "no source to be had:" \
@@ -50,7 +49,6 @@ build() {
 	dir=$CACHE/pg$(gv_major "$config")${PGVECTOR_OPTFLAGS:+-opt}
 	if [ ! -e "$dir/.built" ] || [ "$source" -nt "$dir/.built" ]; then
 		rm -rf "$dir"
-		mkdir -p "$CACHE"
 		cp -a "$source" "$dir"
 		make -C "$dir" -j"$(nproc)" PG_CONFIG="$config" with_llvm=no \
 			OPTFLAGS="${PGVECTOR_OPTFLAGS:-}" >"$CACHE/build.log" 2>&1 ||
@@ -69,6 +67,10 @@ if [ "$(gv_major "$1")" -ge 18 ]; then
 	SOURCE=$CACHE/src18 DEBIAN_SUITES="forky sid" UBUNTU_SUITES="resolute"
 fi
 if ! is_there "$1"; then
+	mkdir -p "$CACHE" 2>/dev/null || unavailable "cannot write to $CACHE"
+	# clusters of one tree that are made at once would build in one folder
+	exec 9>"$CACHE/lock"
+	flock 9
 	[ -n "${PGVECTOR_SRC:-}" ] || fetch
 	build "$1"
 fi

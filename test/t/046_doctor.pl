@@ -72,8 +72,14 @@ $node->safe_psql('postgres', q{SELECT scan('t', 3, 10)}) for 1 .. 2;
 is(counts('t_e', 'relname, scans, batches, given, passes, lists > 0, measured >= given, since IS NULL'),
 	't|6|6|60|0|t|t|f', 'scans of two sessions are counted');
 is(counts('u_e', 'scans'), '0', '... by index');
-is($node->safe_psql('postgres', q{SET ROLE guest; SELECT scans FROM gpuvec_stat_indexes WHERE indexrelname = 't_e'}),
-	'6', 'everyone sees them');
+my $seen = q{SELECT scans, num_nulls(batches, lists, copies, matched, measured, given, late, passes)
+	FROM gpuvec_stat_indexes WHERE indexrelname = 't_e'};
+is($node->safe_psql('postgres', "SET ROLE guest; $seen"), '6|8', 'everyone sees how many scans there were, and no more');
+is($node->safe_psql('postgres', "SET ROLE pg_monitor; $seen"), '6|0', 'members of pg_monitor see all');
+is($node->safe_psql('postgres', "GRANT SELECT ON t TO guest; SET ROLE guest; $seen"), '6|0', '... and who may read the table');
+is($node->safe_psql('postgres', "ALTER TABLE t ENABLE ROW LEVEL SECURITY; SET ROLE guest; $seen"),
+	'6|8', '... but under a policy');
+$node->safe_psql('postgres', 'ALTER TABLE t DISABLE ROW LEVEL SECURITY; REVOKE SELECT ON t FROM guest');
 refused('SELECT gpuvec_stat_reset()', qr/permission denied/, 'not everyone sets them back');
 $node->safe_psql('postgres', q{SELECT scan('u', 1, 10); SELECT gpuvec_stat_reset('t_e')});
 is(counts('t_e', 'scans') . counts('u_e', 'scans'), '01', 'one is set back');
@@ -84,7 +90,7 @@ $node->safe_psql('other', 'CREATE EXTENSION gpuvec');
 $node->safe_psql('other', 'SELECT gpuvec_stat_reset()');
 is($node->safe_psql('other', 'SELECT count(*) FROM gpuvec_stat_indexes'), '0', 'each database has its own');
 
-# -- sets of slots fill up, and the index searched longest ago gives way
+# -- many indexes
 is($node->safe_psql('postgres', q{
 	SET client_min_messages = warning;
 	SET enable_seqscan = off;
@@ -98,6 +104,47 @@ is($node->safe_psql('postgres', q{
 	DO $$ BEGIN
 		FOR i IN 1 .. 300 LOOP EXECUTE format('DROP TABLE few_%s', i); END LOOP;
 	END $$}), 't', 'hundreds of indexes are counted, each by itself');
+
+# -- a set of slots is full, and the index searched longest ago gives way
+
+# murmurhash32 of PostgreSQL, and with it the set of an index, as in counters.c
+sub murmurhash
+{
+	my ($h) = @_;
+
+	$h = ($h ^ ($h >> 16)) * 0x85ebca6b & 0xffffffff;
+	$h = ($h ^ ($h >> 13)) * 0xc2b2ae35 & 0xffffffff;
+	return $h ^ ($h >> 16);
+}
+
+my $database = $node->safe_psql('postgres', q{SELECT oid FROM pg_database WHERE datname = 'postgres'});
+
+sub set_of
+{
+	return murmurhash($_[0] ^ murmurhash($database)) % 512;
+}
+
+# Numbers of one set that come next; large objects take those in between.
+my $next = $node->safe_psql('postgres',
+	join(';', map { "CREATE TABLE full_$_ (e real[])" } 1 .. 9) . '; SELECT lo_create(0)') + 100;
+my %taken = map { set_of($_) => 1 } split /\n/, $node->safe_psql('postgres', 'SELECT indexrelid FROM gpuvec_stat_indexes');
+$next++ while $taken{ set_of($next) };
+my @numbers = grep { set_of($_) == set_of($next) } $next .. $next + 20000;
+$node->safe_psql('postgres', sprintf q{
+	SET client_min_messages = warning;
+	DO $$ BEGIN
+		FOR i IN 1 .. 9 LOOP
+			WHILE lo_create(0)::bigint < ('{%s}'::bigint[])[i] - 1 LOOP END LOOP;
+			EXECUTE format('CREATE INDEX full_%%s_e ON full_%%s USING gpuivfpq (e) WITH (dims = 1)', i, i);
+		END LOOP;
+	END $$}, join(',', @numbers[0 .. 8]));
+my @indexes = split /\n/, $node->safe_psql('postgres', q{SELECT indexrelid FROM gpuvec_stat_indexes WHERE relname LIKE 'full%'});
+is(scalar(grep { set_of($_) == set_of($next) } @indexes), 9, 'nine indexes of one set of eight');
+$node->safe_psql('postgres', join ';', 'SET enable_seqscan = off',
+	map { "SELECT e FROM full_$_ ORDER BY e <-> '{1}' LIMIT 1" } 1 .. 8, 1, 3 .. 8, 9);
+is($node->safe_psql('postgres', q{SELECT string_agg(scans::text, ' ' ORDER BY relname) FROM gpuvec_stat_indexes WHERE relname LIKE 'full%'}),
+	'2 0 2 2 2 2 2 2 1', 'the one that was searched longest ago gives way to the ninth');
+$node->safe_psql('postgres', join ';', map { "DROP TABLE full_$_" } 1 .. 9);
 
 # -- 1: gpuvecd runs, and a mirror does not fit
 ok(wait_until($node, q{SELECT state = 'up' FROM gpuvec_stat}), 'gpuvecd is up');
@@ -162,6 +209,13 @@ for my $block (grep { /^\w+:$/m } @blocks)
 
 # -- 6: a damaged index ends nothing
 my $file = $node->data_dir . '/' . $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t_e')});
+# ... and one of before 0.3.0 is to be asked for rows of other dimensions
+my $early = $node->data_dir . '/' . $node->safe_psql('postgres', q{
+	CREATE FUNCTION tell(v real[]) RETURNS real[] IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RAISE WARNING $$called$$; RETURN v; END';
+	CREATE TABLE early (e real[]);
+	CREATE INDEX early_e ON early USING gpuivfpq (tell(e)) WITH (dims = 2);
+	INSERT INTO early VALUES ('{1,2}'), ('{3,4}');
+	SELECT pg_relation_filepath('early_e')});
 $node->stop;
 # from 18 on checksums, which see damage before we do, are the default
 system_or_bail('pg_checksums', '--disable', '--no-sync', '-D', $node->data_dir)
@@ -169,6 +223,10 @@ system_or_bail('pg_checksums', '--disable', '--no-sync', '-D', $node->data_dir)
 (my $bytes = slurp_bytes($file)) =~ s/\A(.{100})..../$1\xff\xff\xff\xff/s;
 substr($bytes, 24, 4) = "\0\0\0\0";
 write_bytes($file, $bytes);
+$bytes = slurp_bytes($early);
+# the metapage's dims_flags
+substr($bytes, 24 + 68, 4) = "\0\0\0\0";
+write_bytes($early, $bytes);
 # -- 7: settings of a gpuvecd that there is not, and too few processes
 $node->append_conf('postgresql.conf',
 	"gpuvec.server = 'off'\ngpuvec.engine = 'gpu'\nmax_worker_processes = 3\n");
@@ -176,6 +234,18 @@ $node->start;
 is(counts('u_e', 'scans'), '0', 'counters begin anew with the server');
 finds('t_e', qr/index "t_e" is damaged at block 0/, 'a damaged index');
 finds('u_e', qr/^format \d/, '... and the next one');
+# What looking into it calls, by role.
+sub called
+{
+	my ($role) = @_;
+	my ($status, undef, $err) = $node->psql('postgres', "SET ROLE $role; SELECT gpuvec_index_info('early_e'); SELECT gpuvec_doctor()");
+
+	is($status, 0, "role $role looks into it");
+	return $err =~ /called/ ? 1 : 0;
+}
+
+is(called('none'), 1, 'rows of an early index are computed');
+is(called('pg_monitor'), 0, '... but not for those who could change what its functions do');
 finds('gpuvecd', qr/^it is off/, 'no gpuvecd');
 finds('settings', qr/^gpuvec\.engine is gpu, and gpuvecd is off: sessions search themselves => /m,
 	'an engine that is off');
@@ -198,5 +268,25 @@ is(counts('u_e', 'scans'), $counts ? '4' : '', 'counters without preloading');
 is($node->safe_psql('postgres', 'SELECT gpuvec_stat_reset()'), '', '... are set back');
 is(counts('u_e', 'scans'), $counts ? '0' : '', '... or are not there');
 is(scalar(() = slurp_file($node->logfile) =~ /are not counted/g), 0, 'nothing went wrong with them');
+
+# -- 9: checksums see damage before gpuvec does
+my $data = $node->data_dir . '/';
+my @damaged = map { $data . $node->safe_psql('postgres', "SELECT pg_relation_filepath('$_')") } qw(u_e wide);
+$node->stop;
+system_or_bail('pg_checksums', '--enable', '--no-sync', '-D', $node->data_dir);
+for my $file (@damaged)
+{
+	$bytes = slurp_bytes($file);
+	substr($bytes, $_ * 8192 + 8000, 4) ^= "\xff\xff\xff\xff" for 0 .. length($bytes) / 8192 - 1;
+	write_bytes($file, $bytes);
+}
+unlink $early or die $!;
+$node->start;
+finds('early_e', qr/^could not open file .* => REINDEX INDEX early_e, which reads its table only/, 'a file that is missing');
+finds('u_e', qr/^invalid page in block 0 of .* => REINDEX INDEX u_e, which reads its table only/,
+	'a page of an index with a wrong checksum');
+finds('wide_e', qr/^invalid page in block \d+ of .* => this is table wide itself/, '... and of a table');
+$node->safe_psql('postgres', 'REINDEX INDEX u_e');
+finds('u_e', qr/^format \d/, '... of the index REINDEX does away with it');
 
 done_testing();

@@ -331,14 +331,21 @@ IvfpqIsInterpreted(Relation index, bool predicate)
 }
 
 /*
- * ERROR if the current user's session could change what the owner's code does
- * when it runs as the table's owner.
+ * May the current user have the owner's code run as the table's owner?  Not if
+ * the user's session could change what that code does.
  */
+bool
+IvfpqMayAct(Relation table, Relation index)
+{
+	return IvfpqOwnsRelation(RelationGetRelid(table), GetUserId()) ||
+		!IvfpqIsInterpreted(index, true);
+}
+
+/* ERROR if not. */
 void
 IvfpqCheckActing(Relation table, Relation index)
 {
-	if (IvfpqOwnsRelation(RelationGetRelid(table), GetUserId()) ||
-		!IvfpqIsInterpreted(index, true))
+	if (IvfpqMayAct(table, index))
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

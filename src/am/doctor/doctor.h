@@ -7,6 +7,7 @@
 
 #include "funcapi.h"
 #include "nodes/pathnodes.h"
+#include "nodes/plannodes.h"
 
 #include "client/client.h"
 
@@ -49,5 +50,9 @@ extern IvfpqReason IvfpqWhyNoIndex(PlannerInfo *root, RelOptInfo *rel);
 /* keyreasons.c: why conditions on keys are filters */
 extern void IvfpqWhyFilters(PlannerInfo *root, const IndexPath *path,
 							List **reasons);
+
+/* planscans.c: how a finished plan reads a table */
+extern Plan *IvfpqScanInPlan(const PlannedStmt *stmt, Oid table, Oid index);
+extern char *IvfpqNameScan(const Plan *plan);
 
 #endif							/* IVFPQ_DOCTOR_H */

@@ -7,6 +7,8 @@
  */
 #include "postgres.h"
 
+#include <ctype.h>
+
 #include "access/genam.h"
 #include "access/relation.h"
 #include "access/table.h"
@@ -16,6 +18,7 @@
 #include "catalog/pg_class.h"
 #include "commands/defrem.h"
 #include "miscadmin.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
@@ -40,6 +43,7 @@ typedef struct Patient
 	const IvfpqLook *look;
 	Oid			oid;
 	char	   *name;
+	char	   *literal;		/* the name as an argument */
 	Relation	index;
 	IvfpqInspection inspection;
 	IvfpqCounts counts;
@@ -96,12 +100,13 @@ find_recall(const Patient *patient, const IvfpqEffort *effort)
 		find(patient,
 			 psprintf("recall %g is more than it is calibrated for: each search reads the whole index",
 					  ivfpq_recall),
-			 psprintf("SET gpuvec.recall to less, or SELECT * FROM gpuvec_calibrate('%s')",
-					  patient->name));
+			 psprintf("SET gpuvec.recall to less, or SELECT * FROM gpuvec_calibrate(%s)",
+					  patient->literal));
 	else if (meta->rows_at_calibration == 0)
 		find(patient,
 			 "not calibrated: what a recall takes is a guess",
-			 psprintf("SELECT * FROM gpuvec_calibrate('%s')", patient->name));
+			 psprintf("SELECT * FROM gpuvec_calibrate(%s)",
+					  patient->literal));
 }
 
 /* Do its searches show that something is wrong? */
@@ -153,8 +158,8 @@ find_mirror(const Patient *patient)
 			 psprintf("it takes about %lld MB and does not fit into %lld: raise gpuvec.gpu_memory, or leave it to sessions",
 					  (long long) (bytes >> 20),
 					  (long long) (look->memory >> 20)) :
-			 psprintf("search it, or SELECT gpuvec_prewarm('%s')",
-					  patient->name));
+			 psprintf("search it, or SELECT gpuvec_prewarm(%s)",
+					  patient->literal));
 	else if (strcmp(state, "failed") == 0)
 		find(patient,
 			 psprintf("gpuvecd could not mirror it: %s", error),
@@ -287,6 +292,49 @@ list_indexes(void)
 	return oids;
 }
 
+/* Is it a relation's file that an error names? */
+static bool
+is_file_of(Oid relid, const char *message)
+{
+	LOCAL_FCINFO(fcinfo, 1);
+	Datum		path;
+	char	   *name;
+	const char *found;
+
+	InitFunctionCallInfoData(*fcinfo, NULL, 1, InvalidOid, NULL, NULL);
+	fcinfo->args[0].value = ObjectIdGetDatum(relid);
+	fcinfo->args[0].isnull = false;
+	path = pg_relation_filepath(fcinfo);
+	if (fcinfo->isnull)			/* it was dropped meanwhile */
+		return false;
+	name = text_to_cstring(DatumGetTextPP(path));
+	found = strstr(message, name);
+	return found != NULL && !isdigit((unsigned char) found[strlen(name)]);
+}
+
+/*
+ * What to do about an error: its hint, or what PostgreSQL does not say of a page
+ * that it cannot read.
+ */
+static const char *
+advise_on_error(const Patient *patient, const ErrorData *error)
+{
+	Oid			table = IndexGetRelation(patient->oid, true);
+
+	if (error->hint != NULL ||
+		(error->sqlerrcode != ERRCODE_DATA_CORRUPTED &&
+		 error->sqlerrcode != ERRCODE_IO_ERROR &&
+		 error->sqlerrcode != ERRCODE_UNDEFINED_FILE))
+		return error->hint;
+	if (is_file_of(patient->oid, error->message))
+		return psprintf("REINDEX INDEX %s, which reads its table only; and look for what damaged it",
+						patient->name);
+	if (OidIsValid(table) && is_file_of(table, error->message))
+		return psprintf("this is table %s itself, and no REINDEX helps: restore it from a backup, and look for what damaged it",
+						IvfpqRelationName(table));
+	return NULL;
+}
+
 /* A row or more for each index. */
 void
 IvfpqFindIndexes(IvfpqFindings *findings, const IvfpqLook *look)
@@ -305,10 +353,11 @@ IvfpqFindIndexes(IvfpqFindings *findings, const IvfpqLook *look)
 		if (get_rel_name(patient.oid) == NULL)
 			continue;
 		patient.name = IvfpqRelationName(patient.oid);
+		patient.literal = quote_literal_cstr(patient.name);
 		error = IvfpqAttempt(visit, &patient);
 		if (error == NULL)
 			continue;
-		find(&patient, error->message, error->hint);
+		find(&patient, error->message, advise_on_error(&patient, error));
 		FreeErrorData(error);
 	}
 	if (oids == NIL)

@@ -14,6 +14,7 @@
 #include "catalog/pg_index.h"
 #include "catalog/pg_opclass.h"
 #include "catalog/pg_type.h"
+#include "commands/defrem.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/appendinfo.h"
 #include "optimizer/clauses.h"
@@ -456,6 +457,24 @@ IvfpqWhyNoOrder(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 }
 
 /*
+ * The class that would serve a distance operator on a type, or NULL: other
+ * extensions give operators of the same names to types of their own.  Classes of
+ * pgvector's types may not be there yet.
+ */
+static char *
+class_for_type(Oid type, Oid operator)
+{
+	char	   *name = format_type_be(type);
+
+	if (type == FLOAT4ARRAYOID)
+		return class_for("real", operator);
+	if (!OidIsValid(GetDefaultOpClass(type, get_am_oid("gpuivfpq", true))) &&
+		strcmp(name, "vector") != 0 && strcmp(name, "halfvec") != 0)
+		return NULL;
+	return class_for(name, operator);
+}
+
+/*
  * A table without an index of ours: does the statement order by a distance of
  * one of its columns?  Then it lacks one.
  */
@@ -477,22 +496,23 @@ IvfpqWhyNoIndex(PlannerInfo *root, RelOptInfo *rel)
 	foreach(lc, distance->args)
 	{
 		Var		   *var = lfirst(lc);
-		char	   *type;
 		char	   *class;
 
+		while (IsA(var, RelabelType))	/* a domain */
+			var = (Var *) ((RelabelType *) var)->arg;
 		if (!IsA(var, Var) || var->varno != (int) rel->relid ||
 			var->varattno <= 0)
 			continue;
-		type = var->vartype == FLOAT4ARRAYOID ? "real" :
-			format_type_be(var->vartype);
-		class = class_for(type, distance->opno);
+		class = class_for_type(getBaseType(var->vartype), distance->opno);
+		if (class == NULL)
+			continue;
 		return reason("no gpuivfpq index is on it, and the statement orders by a distance to one of its columns",
 					  psprintf("CREATE INDEX ON %s USING gpuivfpq (%s %s)",
 							   IvfpqRelationName(planner_rt_fetch(rel->relid, root)->relid),
 							   quote_identifier(get_attname(planner_rt_fetch(rel->relid, root)->relid,
 															var->varattno,
 															false)),
-							   class ? class : "..."));
+							   class));
 	}
 	return no_reason;
 }

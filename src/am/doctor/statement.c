@@ -63,9 +63,11 @@ typedef struct Watch
 	List	   *sights;
 	Oid			only_table;		/* may be read by ... */
 	Oid			only_index;		/* ... this one's order only; or 0 */
+	int			depth;			/* 1 = it is the statement that is planned */
 } Watch;
 
 static Watch *observer = NULL;
+static planner_hook_type previous_planner = NULL;
 static set_rel_pathlist_hook_type previous_pathlist = NULL;
 static get_relation_info_hook_type previous_info = NULL;
 
@@ -233,7 +235,8 @@ watch_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 
 	if (previous_pathlist)
 		previous_pathlist(root, rel, rti, rte);
-	if (rte->rtekind != RTE_RELATION || rte->inh || IS_DUMMY_REL(rel) ||
+	if (observer->depth != 1 ||
+		rte->rtekind != RTE_RELATION || rte->inh || IS_DUMMY_REL(rel) ||
 		(rte->relkind != RELKIND_RELATION && rte->relkind != RELKIND_MATVIEW))
 		return;
 	if (OidIsValid(observer->only_table))
@@ -259,7 +262,7 @@ watch_info(PlannerInfo *root, Oid table, bool inhparent, RelOptInfo *rel)
 
 	if (previous_info)
 		previous_info(root, table, inhparent, rel);
-	if (table != observer->only_table)
+	if (observer->depth != 1 || table != observer->only_table)
 		return;
 	foreach(lc, rel->indexlist)
 	{
@@ -269,6 +272,32 @@ watch_info(PlannerInfo *root, Oid table, bool inhparent, RelOptInfo *rel)
 			kept = lappend(kept, info);
 	}
 	rel->indexlist = kept;
+}
+
+/*
+ * planner_hook.  To simplify an expression the planner calls functions, and
+ * these may have statements of their own planned, with the rights of others.
+ * Nothing is told of such, nor are they planned otherwise.
+ */
+static PlannedStmt *
+watch_planner(Query *query, const char *source, int options,
+			  ParamListInfo params)
+{
+	PlannedStmt *plan = NULL;
+
+	observer->depth++;
+	PG_TRY();
+	{
+		plan = previous_planner ?
+			previous_planner(query, source, options, params) :
+			standard_planner(query, source, options, params);
+	}
+	PG_FINALLY();
+	{
+		observer->depth--;
+	}
+	PG_END_TRY();
+	return plan;
 }
 
 /* Plan a statement under watch. */
@@ -284,7 +313,9 @@ plan_watched(Query *query, const char *source, Watch *how)
 
 	previous_pathlist = set_rel_pathlist_hook;
 	previous_info = get_relation_info_hook;
+	previous_planner = planner_hook;
 	observer = how;
+	planner_hook = watch_planner;
 	set_rel_pathlist_hook = watch_paths;
 	get_relation_info_hook = watch_info;
 	PG_TRY();
@@ -296,124 +327,11 @@ plan_watched(Query *query, const char *source, Watch *how)
 	{
 		set_rel_pathlist_hook = previous_pathlist;
 		get_relation_info_hook = previous_info;
+		planner_hook = previous_planner;
 		observer = NULL;
 	}
 	PG_END_TRY();
 	return plan;
-}
-
-/* ---- in finished plans */
-
-typedef struct PlanSearch
-{
-	const PlannedStmt *stmt;
-	Oid			table;
-	Oid			index;			/* looked for, by its order; or InvalidOid: */
-	Plan	   *found;			/* ... any scan of the table */
-} PlanSearch;
-
-static bool
-is_scan_of(Plan *plan, const PlanSearch *search)
-{
-	Index		relid;
-
-	if (OidIsValid(search->index))
-		return IsA(plan, IndexScan) &&
-			((IndexScan *) plan)->indexid == search->index &&
-			((IndexScan *) plan)->indexorderby != NIL;
-	switch (nodeTag(plan))
-	{
-		case T_SeqScan:
-		case T_SampleScan:
-		case T_IndexScan:
-		case T_IndexOnlyScan:
-		case T_BitmapHeapScan:
-		case T_TidScan:
-		case T_TidRangeScan:
-		case T_CustomScan:
-			relid = ((Scan *) plan)->scanrelid;
-			return relid > 0 &&
-				rt_fetch(relid, search->stmt->rtable)->relid == search->table;
-		default:
-			return false;
-	}
-}
-
-static bool find_scan(Plan *plan, PlanSearch *search);
-
-static bool
-find_among(const List *plans, PlanSearch *search)
-{
-	ListCell   *lc;
-
-	foreach(lc, plans)
-	{
-		if (find_scan(lfirst(lc), search))
-			return true;
-	}
-	return false;
-}
-
-/* Find the first node that is_scan_of says yes to. */
-static bool
-find_scan(Plan *plan, PlanSearch *search)
-{
-	if (plan == NULL)
-		return false;
-	if (is_scan_of(plan, search))
-	{
-		search->found = plan;
-		return true;
-	}
-	if (IsA(plan, Append) &&
-		find_among(((Append *) plan)->appendplans, search))
-		return true;
-	if (IsA(plan, MergeAppend) &&
-		find_among(((MergeAppend *) plan)->mergeplans, search))
-		return true;
-	if (IsA(plan, CustomScan) &&
-		find_among(((CustomScan *) plan)->custom_plans, search))
-		return true;
-	if (IsA(plan, SubqueryScan) &&
-		find_scan(((SubqueryScan *) plan)->subplan, search))
-		return true;
-	return find_scan(plan->lefttree, search) ||
-		find_scan(plan->righttree, search);
-}
-
-/* How a plan reads a table, by the order of an index or in any way; or NULL. */
-static Plan *
-scan_in(const PlannedStmt *stmt, Oid table, Oid index)
-{
-	PlanSearch	search = {stmt, table, index, NULL};
-
-	if (!find_scan(stmt->planTree, &search))
-		(void) find_among(stmt->subplans, &search);
-	return search.found;
-}
-
-static char *
-name_scan(const Plan *plan)
-{
-	if (plan == NULL)
-		return "another plan";
-	switch (nodeTag(plan))
-	{
-		case T_SeqScan:
-			return "a sequential scan";
-		case T_IndexScan:
-			return psprintf("index %s",
-							IvfpqRelationName(((const IndexScan *) plan)->indexid));
-		case T_IndexOnlyScan:
-			return psprintf("index %s",
-							IvfpqRelationName(((const IndexOnlyScan *) plan)->indexid));
-		case T_BitmapHeapScan:
-			return "a bitmap of other indexes";
-		case T_CustomScan:
-			return "a filtered scan by another index";
-		default:
-			return "another plan";
-	}
 }
 
 /* ---- what is said */
@@ -444,7 +362,11 @@ static void
 find_cost(IvfpqFindings *findings, Query *query, const char *source,
 		  const PlannedStmt *chosen, const Sight *sight)
 {
-	Watch		only = {CurrentMemoryContext, NIL, sight->table, sight->index};
+	Watch		only = {
+		.context = CurrentMemoryContext,
+		.only_table = sight->table,
+		.only_index = sight->index
+	};
 	PlannedStmt *forced = plan_watched(query, source, &only);
 	char	   *name = IvfpqRelationName(sight->index);
 	Cost		cost = chosen->planTree->total_cost;
@@ -453,7 +375,7 @@ find_cost(IvfpqFindings *findings, Query *query, const char *source,
 	if (!enable_indexscan)
 		IvfpqFind(findings, name, "not used: enable_indexscan is off",
 				  "SET enable_indexscan = on");
-	else if (scan_in(forced, sight->table, sight->index) == NULL)
+	else if (IvfpqScanInPlan(forced, sight->table, sight->index) == NULL)
 		IvfpqFind(findings, name,
 				  "not used: the plan that the order of this index would serve is not among those that the planner looks at",
 				  cost_advice(sight));
@@ -461,7 +383,8 @@ find_cost(IvfpqFindings *findings, Query *query, const char *source,
 		IvfpqFind(findings, name,
 				  psprintf("not used: the planner takes the statement to cost %.0f by this index and %.0f by %s, %.1f times as much",
 						   by_index, cost,
-						   name_scan(scan_in(chosen, sight->table, InvalidOid)),
+						   IvfpqNameScan(IvfpqScanInPlan(chosen, sight->table,
+														 InvalidOid)),
 						   by_index / Max(cost, 0.01)),
 				  cost_advice(sight));
 }
@@ -476,7 +399,7 @@ find_sight(IvfpqFindings *findings, Query *query, const char *source,
 	ListCell   *lc;
 
 	if (OidIsValid(sight->index) &&
-		scan_in(plan, sight->table, sight->index) != NULL)
+		IvfpqScanInPlan(plan, sight->table, sight->index) != NULL)
 		IvfpqFind(findings, name, "used", NULL);
 	else if (sight->why.state != NULL)
 		IvfpqFind(findings, name,
@@ -562,7 +485,7 @@ gpuvec_doctor_statement(PG_FUNCTION_ARGS)
 {
 	IvfpqFindings findings = {(ReturnSetInfo *) fcinfo->resultinfo, 0};
 	char	   *source = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	Watch		all = {CurrentMemoryContext, NIL, InvalidOid, InvalidOid};
+	Watch		all = {.context = CurrentMemoryContext};
 	ErrorContextCallback context = {error_context_stack, show_position, source};
 	Query	   *query;
 	PlannedStmt *plan;

@@ -16,12 +16,14 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_authid.h"
 #include "common/hashfn.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/lwlock.h"
+#include "utils/acl.h"
 #include "utils/timestamp.h"
 
 #include "am/common/attempt.h"
@@ -249,7 +251,21 @@ IvfpqCountersGet(Oid index, IvfpqCounts *counts)
 	return true;
 }
 
-/* gpuvec_index_counters(index oid): all NULL where nothing is counted */
+/*
+ * May the current user see what rows are counted in?  From a scan's own share of
+ * these one could tell how many rows that a policy hides fulfil a condition.
+ */
+static bool
+may_see_rows(Oid index)
+{
+	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		IvfpqSeesAllRows(index);
+}
+
+/*
+ * gpuvec_index_counters(index oid): all NULL where nothing is counted, all but
+ * scans and since where rows are hidden
+ */
 Datum
 gpuvec_index_counters(PG_FUNCTION_ARGS)
 {
@@ -257,14 +273,16 @@ gpuvec_index_counters(PG_FUNCTION_ARGS)
 	Datum		values[IVFPQ_NCOUNTERS + 1] = {0};
 	bool		nulls[IVFPQ_NCOUNTERS + 1] = {false};
 	IvfpqCounts counts;
-	bool		known = IvfpqCountersGet(PG_GETARG_OID(0), &counts);
+	Oid			index = PG_GETARG_OID(0);
+	bool		known = IvfpqCountersGet(index, &counts);
+	bool		seen = known && may_see_rows(index);
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	for (int c = 0; c < IVFPQ_NCOUNTERS; c++)
 	{
 		values[c] = Int64GetDatum(counts.counts[c]);
-		nulls[c] = !known;
+		nulls[c] = c == IVFPQ_COUNT_SCANS ? !known : !seen;
 	}
 	values[IVFPQ_NCOUNTERS] = TimestampTzGetDatum(counts.since);
 	nulls[IVFPQ_NCOUNTERS] = counts.since == 0;

@@ -137,9 +137,13 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 	inspection->pending = IvfpqCountPending(index, meta);
 	IvfpqMetaRead(index, meta); /* training may have moved them to lists */
 	IvfpqSumLists(index, meta, &inspection->totals);
-	IvfpqActAsOwner(&caller, heap);
-	inspection->advice = advise_odd(heap, index, meta);
-	IvfpqActAsCaller(&caller);
+	inspection->advice = NULL;
+	if (IvfpqMayAct(heap, index))
+	{
+		IvfpqActAsOwner(&caller, heap);
+		inspection->advice = advise_odd(heap, index, meta);
+		IvfpqActAsCaller(&caller);
+	}
 	if (inspection->advice == NULL)
 		inspection->advice = make_advice(heap, index, meta,
 										 &inspection->totals,
