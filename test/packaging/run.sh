@@ -222,13 +222,13 @@ clean_to_lintian() {
 # The extension alone needs PostgreSQL and C's library; gpuvecd's files are its
 # own.
 right_contents() {
-	local dir=$WORK/$1/packages module=$WORK/$1/packages/postgresql-*-gpuvec_*.deb
-	local depends
-	depends=$(dpkg-deb -f $module Depends)
+	local dir=$WORK/$1/packages module depends
+	module=$(ls "$dir"/postgresql-*-gpuvec_*.deb)
+	depends=$(dpkg-deb -f "$module" Depends)
 	echo "$depends"
 	[ "$(tr ',' '\n' <<<"$depends" | grep -vcE ' *(postgresql-[0-9]+|libc6)\b')" = 0 ] ||
 		return 1
-	dpkg-deb -c $module | awk '{print $6}' >"$WORK/$1/module.list"
+	dpkg-deb -c "$module" | awk '{print $6}' >"$WORK/$1/module.list"
 	dpkg-deb -c "$dir"/gpuvecd_*.deb | awk '{print $6}' >"$WORK/$1/gpuvecd.list"
 	! grep gpuvecd "$WORK/$1/module.list" || return 1
 	grep -x ./usr/sbin/gpuvecd "$WORK/$1/gpuvecd.list"
@@ -352,22 +352,34 @@ stop() {
 	exit 1
 }
 
+# One that ends early says so, and what it had counted.
+DOING=files
+end() {
+	[ -z "$DOING" ] ||
+		echo "stopped in $DOING: $PASSED passed, $FAILED failed until then"
+}
+
 main() {
-	local suite
+	local passed failed
 	trap stop HUP INT TERM
+	trap end EXIT
 	mkdir -p "$WORK"
 	if wanted files; then check_files; fi
 	if [ "$PARTS" != files ]; then
 		[ "$(id -u)" = 0 ] || gv_die "bare folders need root"
 		command -v debootstrap >/dev/null || gv_die "debootstrap is not here"
 		[ $# != 0 ] || set -- bookworm trixie sid
-		for suite in "$@"; do
-			mkdir -p "$WORK/$suite"
-			check "$suite: a bare folder" make_bare "$suite"
-			if [ $OK = 0 ]; then check_suite "$suite"; fi
+		for DOING in "$@"; do
+			passed=$PASSED failed=$FAILED
+			mkdir -p "$WORK/$DOING"
+			check "$DOING: a bare folder" make_bare "$DOING"
+			if [ $OK = 0 ]; then check_suite "$DOING"; fi
+			echo "$DOING: $((PASSED - passed)) passed, $((FAILED - failed)) failed"
 		done
 	fi
+	DOING=
 	summary
 }
 
-main "$@"
+# (bash reads on in a script that was edited meanwhile)
+main "$@"; exit
