@@ -303,7 +303,8 @@ run_bare() {
 	cp -r "$GV_ROOT/test/demo" "$GV_ROOT/test/packaging" "$dir/srv/source/test/"
 	make_repository "$dir" >/dev/null 2>&1
 	inside "$dir" bash "/srv/source/test/packaging/$script" "$@" \
-		>"$log" 2>&1 </dev/null || echo "not ok: $script ends" >>"$log"
+		>"$log" 2>&1 </dev/null &
+	wait $! || echo "not ok: $script ends" >>"$log"
 	grep -E '^(not )?ok: ' "$log" | sed "s/^/$suite: /; s/: not ok: /: FAILED: /"
 	PASSED=$((PASSED + $(grep -c '^ok: ' "$log" || :)))
 	if grep -q '^not ok: ' "$log"; then
