@@ -186,7 +186,7 @@ for my $round (1 .. $rounds)
 		my $sql = join '', map {
 			my $k = $_;
 			my $table = $tables[ $k % @tables ][0];
-			my $from = 60_000 + 1000 * $k + 500 * ($n - 1);
+			my $from = 1_000_000 * $round + 1000 * $k + 500 * ($n - 1);
 			"BEGIN; INSERT INTO $table SELECT * FROM some_rows('$table', $from, $from + 19);
 				DELETE FROM $table WHERE id > 60000 AND id % 7 = $k % 7 AND id % 1000 / 500 = $n - 1;
 				PREPARE TRANSACTION 'round${round}_${n}_$k';\n"
