@@ -274,7 +274,7 @@ build_cuda() {
 }
 
 right_cuda() {
-	local package
+	local package said
 	package=$(ls "$WORK/$1"/cuda/gpuvecd-cuda_*.deb)
 	dpkg-deb -f "$package" Depends Conflicts Replaces Provides
 	rm -rf "$WORK/$1/cuda/files"
@@ -284,8 +284,10 @@ right_cuda() {
 	! readelf -d "$WORK/$1/cuda/files/usr/sbin/gpuvecd" | grep -iE 'r(un)?path' ||
 		return 1
 	# it has kernels, and so looks for a card
-	"$WORK/$1/cuda/files/usr/sbin/gpuvecd" --data "$WORK/$1/cuda" 2>&1 |
-		tee /dev/stderr | grep 'no engine\|ready'
+	said=$(timeout 20 "$WORK/$1/cuda/files/usr/sbin/gpuvecd" \
+		--data "$WORK/$1/cuda/files" 2>&1) || :
+	echo "$said"
+	grep 'no engine: no NVIDIA driver\|ready' <<<"$said"
 }
 
 # ---- in a bare folder
