@@ -1,6 +1,6 @@
 # Shared by the scripts of test/packaging: checks that are counted, bare folders
 # of Debian's suites, and commands inside of them.  Sourced after ../lib.sh.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 
 # shellcheck source=test/archive.sh
 . "$GV_ROOT/test/archive.sh"
