@@ -5,7 +5,11 @@ set -uo pipefail
 apt-get -qq update
 apt-get -qqy install autopkgtest dpkg-dev >/dev/null
 cd /srv/gpuvec || exit
-autopkgtest -B gpuvec_*.dsc $(ls ./*.deb | grep -v -- -dbgsym) -- null
+packages=()
+for package in ./*.deb; do
+	[[ $package == *-dbgsym_* ]] || packages+=("$package")
+done
+autopkgtest -B gpuvec_*.dsc "${packages[@]}" -- null
 status=$?
 # 0: all passed; 2: some were skipped
 if [ $status = 0 ]; then

@@ -2,9 +2,9 @@
 # Runs in a bare folder of Debian (test/packaging/run.sh): does what the
 # Dockerfile says, line by line, as far as a folder is an image.
 set -uo pipefail
-cd /srv/source/test/packaging
+cd /srv/source/test/packaging || exit
 rm /etc/apt/sources.list.d/gpuvec.list
-[ "$(ls /srv/gpuvec | grep -c '^postgresql')" != 0 ] || exit
+compgen -G '/srv/gpuvec/postgresql*' >/dev/null || exit
 rm -f /srv/gpuvec/*dbgsym*
 version=$(basename /srv/gpuvec/postgresql-*-gpuvec_*.deb |
 	sed 's/postgresql-\([0-9]*\)-.*/\1/')
@@ -18,6 +18,7 @@ ok() {
 # The Dockerfile's instructions, one a line.
 instructions() { sed -e '/^ *#/d' -e '/^$/d' Dockerfile | sed -e ':a' -e '/\\$/N;s/\\\n */ /;ta'; }
 
+# shellcheck disable=SC2034
 SUITE='' user=root stage='' image='' cmd=''
 # What `COPY [--from=stage] source... target` does, in the image or in $image.
 copy() {
@@ -25,7 +26,7 @@ copy() {
 	if [ "$from" = --from=server ]; then
 		shift
 		mkdir -p "$image$( [[ $to == */ ]] && echo "$to" || dirname "$to")"
-		# shellcheck disable=SC2086
+		# shellcheck disable=SC2048,SC2086
 		cp -r ${*:1:$#-1} "$image$to"
 	else
 		mkdir -p "$to"
@@ -33,6 +34,7 @@ copy() {
 	fi
 }
 
+# shellcheck disable=SC2034
 VERSION=$version
 while read -r word rest; do
 	case $word in
@@ -43,8 +45,10 @@ while read -r word rest; do
 	VOLUME | EXPOSE | STOPSIGNAL) ;;
 	CMD) cmd=$rest ;;
 	RUN) ok "Dockerfile: RUN" sh -c "$rest" ;;
-	# shellcheck disable=SC2046
-	COPY) ok "Dockerfile: COPY ${rest//\$VERSION/$version}" copy $(eval "set -f; echo $rest") ;;
+	COPY)
+		# shellcheck disable=SC2046
+		ok "Dockerfile: COPY ${rest//\$VERSION/$version}" copy $(eval "set -f; echo $rest")
+		;;
 	*) ok "Dockerfile: $word is known" false ;;
 	esac
 done < <(instructions)
@@ -77,7 +81,7 @@ stop_server() {
 run_server
 ok "server: answers" wait_for 'SELECT 1' 1
 cp -r /srv/source /tmp/source
-cd /tmp/source
+cd /tmp/source || exit
 awk '/^## /{on = /^## Six statements/} on && /^```/{k++; next} on && k == 1' \
 	README.md >/tmp/statements.sql
 ok "server: six statements" eval \

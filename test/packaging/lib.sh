@@ -1,6 +1,6 @@
 # Shared by the scripts of test/packaging: checks that are counted, bare folders
 # of Debian's suites, and commands inside of them.  Sourced after ../lib.sh.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 
 # shellcheck source=test/archive.sh
 . "$GV_ROOT/test/archive.sh"
@@ -19,7 +19,9 @@ check() {
 	local what=$1 log=$WORK/check-$$.log
 	shift
 	set +e
-	(set -e && "$@") >"$log" 2>&1 </dev/null
+	# a signal is heard while the shell waits, not while it runs a command
+	(set -e && "$@") >"$log" 2>&1 </dev/null &
+	wait $!
 	OK=$?
 	set -e
 	if [ $OK = 0 ]; then
@@ -43,18 +45,20 @@ summary() {
 # Debian's archive as this machine's apt is configured, or none
 archive_of_debian() { gv_archives debian | grep -v -- '-security' | head -1; }
 
-# A bare folder of suite $1 as a tar file, made once.
+# A bare folder of suite $1 as a tar file, made once.  What debootstrap mounts in it
+# is gone when it ends, and is never what `rm` goes through.
 make_bare() {
 	local tar=$WORK/bare-$1.tar uri key
 	[ ! -e "$tar" ] || return 0
 	read -r uri key < <(archive_of_debian)
-	rm -rf "$WORK/boot"
-	debootstrap --variant=minbase ${key:+"--keyring=$key"} "$1" "$WORK/boot" \
+	rm -rf --one-file-system "${WORK:?}/boot"
+	unshare --mount --pid --fork --kill-child --propagation private \
+		debootstrap --variant=minbase ${key:+"--keyring=$key"} "$1" "$WORK/boot" \
 		"$uri"
 	rm -f "$WORK"/boot/var/cache/apt/archives/*.deb
 	tar -C "$WORK/boot" --one-file-system -cf "$tar.partial" .
 	mv "$tar.partial" "$tar"
-	rm -rf "$WORK/boot"
+	rm -rf --one-file-system "${WORK:?}/boot"
 }
 
 # Unpacks the bare folder of suite $1 as $2, where nothing starts by itself.

@@ -222,13 +222,13 @@ clean_to_lintian() {
 # The extension alone needs PostgreSQL and C's library; gpuvecd's files are its
 # own.
 right_contents() {
-	local dir=$WORK/$1/packages module=$WORK/$1/packages/postgresql-*-gpuvec_*.deb
-	local depends
-	depends=$(dpkg-deb -f $module Depends)
+	local dir=$WORK/$1/packages module depends
+	module=$(ls "$dir"/postgresql-*-gpuvec_*.deb)
+	depends=$(dpkg-deb -f "$module" Depends)
 	echo "$depends"
 	[ "$(tr ',' '\n' <<<"$depends" | grep -vcE ' *(postgresql-[0-9]+|libc6)\b')" = 0 ] ||
 		return 1
-	dpkg-deb -c $module | awk '{print $6}' >"$WORK/$1/module.list"
+	dpkg-deb -c "$module" | awk '{print $6}' >"$WORK/$1/module.list"
 	dpkg-deb -c "$dir"/gpuvecd_*.deb | awk '{print $6}' >"$WORK/$1/gpuvecd.list"
 	! grep gpuvecd "$WORK/$1/module.list" || return 1
 	grep -x ./usr/sbin/gpuvecd "$WORK/$1/gpuvecd.list"
@@ -274,7 +274,7 @@ build_cuda() {
 }
 
 right_cuda() {
-	local package
+	local package said
 	package=$(ls "$WORK/$1"/cuda/gpuvecd-cuda_*.deb)
 	dpkg-deb -f "$package" Depends Conflicts Replaces Provides
 	rm -rf "$WORK/$1/cuda/files"
@@ -284,8 +284,10 @@ right_cuda() {
 	! readelf -d "$WORK/$1/cuda/files/usr/sbin/gpuvecd" | grep -iE 'r(un)?path' ||
 		return 1
 	# it has kernels, and so looks for a card
-	"$WORK/$1/cuda/files/usr/sbin/gpuvecd" --data "$WORK/$1/cuda" 2>&1 |
-		tee /dev/stderr | grep 'no engine\|ready'
+	said=$(timeout 20 "$WORK/$1/cuda/files/usr/sbin/gpuvecd" \
+		--data "$WORK/$1/cuda/files" 2>&1) || :
+	echo "$said"
+	grep 'no engine: no NVIDIA driver\|ready' <<<"$said"
 }
 
 # ---- in a bare folder
@@ -303,7 +305,8 @@ run_bare() {
 	cp -r "$GV_ROOT/test/demo" "$GV_ROOT/test/packaging" "$dir/srv/source/test/"
 	make_repository "$dir" >/dev/null 2>&1
 	inside "$dir" bash "/srv/source/test/packaging/$script" "$@" \
-		>"$log" 2>&1 </dev/null || echo "not ok: $script ends" >>"$log"
+		>"$log" 2>&1 </dev/null &
+	wait $! || echo "not ok: $script ends" >>"$log"
 	grep -E '^(not )?ok: ' "$log" | sed "s/^/$suite: /; s/: not ok: /: FAILED: /"
 	PASSED=$((PASSED + $(grep -c '^ok: ' "$log" || :)))
 	if grep -q '^not ok: ' "$log"; then
@@ -352,22 +355,34 @@ stop() {
 	exit 1
 }
 
+# One that ends early says so, and what it had counted.
+DOING=files
+end() {
+	[ -z "$DOING" ] ||
+		echo "stopped in $DOING: $PASSED passed, $FAILED failed until then"
+}
+
 main() {
-	local suite
+	local passed failed
 	trap stop HUP INT TERM
+	trap end EXIT
 	mkdir -p "$WORK"
 	if wanted files; then check_files; fi
 	if [ "$PARTS" != files ]; then
 		[ "$(id -u)" = 0 ] || gv_die "bare folders need root"
 		command -v debootstrap >/dev/null || gv_die "debootstrap is not here"
 		[ $# != 0 ] || set -- bookworm trixie sid
-		for suite in "$@"; do
-			mkdir -p "$WORK/$suite"
-			check "$suite: a bare folder" make_bare "$suite"
-			if [ $OK = 0 ]; then check_suite "$suite"; fi
+		for DOING in "$@"; do
+			passed=$PASSED failed=$FAILED
+			mkdir -p "$WORK/$DOING"
+			check "$DOING: a bare folder" make_bare "$DOING"
+			if [ $OK = 0 ]; then check_suite "$DOING"; fi
+			echo "$DOING: $((PASSED - passed)) passed, $((FAILED - failed)) failed"
 		done
 	fi
+	DOING=
 	summary
 }
 
-main "$@"
+# (bash reads on in a script that was edited meanwhile)
+main "$@"; exit

@@ -6,7 +6,7 @@
 # usage: upgrade.sh VERSION-BEFORE VERSION
 set -uo pipefail
 before=$1-1 now=$2-1
-cd /srv/source
+cd /srv/source || exit
 
 ok() {
 	local what=$1
