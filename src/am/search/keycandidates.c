@@ -245,7 +245,8 @@ tell_share(Reading *reading)
 	count = reading->by_server ? search->near_count :
 		IvfpqSampleCount(search, goal->rows);
 	goal->is_far |= reading->flat_share > GROWS_FAR * share;
-	share = IvfpqNearShare(&count, share, &is_sure);
+	share = IvfpqNearShare(&count, share, reading->by_server ? goal->rows : 0,
+						   &is_sure);
 	if (share < goal->share)
 	{
 		reading->is_sure |= is_sure;
@@ -426,7 +427,7 @@ ask_until_enough(Reading *reading)
 			return false;
 		reading->nread = search->ncounts;
 		tell_share(reading);
-		if (reading->effort.everything)
+		if (reading->effort.everything || goal->is_far)
 			break;
 		wanted = ask_next(reading);
 		/* there is no more to have */

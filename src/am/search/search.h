@@ -219,7 +219,7 @@ extern void IvfpqSampleBlock(IvfpqSearch *search, float base,
 							 const GvBlock *block);
 extern IvfpqNearCount IvfpqSampleCount(IvfpqSearch *search, double rows);
 extern double IvfpqNearShare(const IvfpqNearCount *count, double share,
-							 bool *beyond_doubt);
+							 double by_chance, bool *beyond_doubt);
 extern float IvfpqSampleReach(IvfpqSearch *search, double rows,
 							  double copies);
 extern void IvfpqSampleEnd(IvfpqSearch *search);
