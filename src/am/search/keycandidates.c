@@ -352,25 +352,17 @@ static int
 ask_first(Reading *reading)
 {
 	const IvfpqKeyGoal *goal = reading->goal;
-	IvfpqKnownShare known = {0};
+	double		known = 0;
 	IvfpqEffort effort;
-	IvfpqEffort rare;
-	int			most;
 
 	if (goal->share >= 1)
 		known = IvfpqShareKnown(reading->search);
-	get_effort(reading->search, goal,
-			   known.share > 0 ? known.share : goal->share, &effort);
-	most = times(reading, ASKED_BEYOND, effort.probes);
+	get_effort(reading->search, goal, known > 0 ? known : goal->share, &effort);
 	reading->asked = goal->candidates;
-	if (known.share == 0)
-		return most;
-	reading->asked = kept_rows(goal, ASKED_KNOWN,
-							   IvfpqKeyCandidates(effort.candidates,
-												  known.share));
-	get_effort(reading->search, goal, known.least, &rare);
-	return Min(Max(times(reading, ASKED_KNOWN, effort.probes), rare.probes),
-			   most);
+	if (known > 0)
+		reading->asked = kept_rows(goal, ASKED_KNOWN,
+								   IvfpqKeyCandidates(effort.candidates, known));
+	return times(reading, ASKED_BEYOND, effort.probes);
 }
 
 /*

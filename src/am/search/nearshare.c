@@ -175,17 +175,19 @@ IvfpqNearShare(const IvfpqNearCount *count, double share, double by_chance,
 			   bool *beyond_doubt)
 {
 	double		expected = count->matched / (share * GV_SAMPLED_ONE_OF);
-	double		variance = count->nearer;
+	double		beyond = count->nearer - expected;
+	double		least = count->nearer;
+	double		variance = count->variance;
 
 	*beyond_doubt = false;
 	if (count->matched == 0 || count->nearer <= FEW)
 		return share;
 	if (by_chance > 0)
-		variance = expected * count->variance / count->nearer +
+		least = variance = expected * count->variance / count->nearer +
 			expected * expected / by_chance;
-	if (count->nearer <= expected + CHANCE * sqrt(variance))
+	if (beyond <= CHANCE * sqrt(least))
 		return share;
-	*beyond_doubt = expected < count->nearer - DOUBT * sqrt(count->variance);
+	*beyond_doubt = beyond > DOUBT * sqrt(variance);
 	return count->matched / (GV_SAMPLED_ONE_OF * count->nearer);
 }
 

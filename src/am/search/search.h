@@ -230,13 +230,7 @@ extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity,
 							  double part, int rank);
 
 /* knownshare.c: what a session's earlier searches saw */
-typedef struct IvfpqKnownShare
-{
-	double		share;			/* about; 0: nothing is known */
-	double		least;			/* rarely less */
-} IvfpqKnownShare;
-
-extern IvfpqKnownShare IvfpqShareKnown(const IvfpqSearch *search);
+extern double IvfpqShareKnown(const IvfpqSearch *search);
 extern void IvfpqShareSeen(const IvfpqSearch *search, double share);
 
 /* bound.c: records that bound distances */
