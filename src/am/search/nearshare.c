@@ -183,8 +183,7 @@ IvfpqNearShare(const IvfpqNearCount *count, double share, double by_chance,
 	if (count->matched == 0 || count->nearer <= FEW)
 		return share;
 	if (by_chance > 0)
-		least = variance = expected * count->variance / count->nearer +
-			expected * expected / by_chance;
+		least = variance += expected * expected / by_chance;
 	if (beyond <= CHANCE * sqrt(least))
 		return share;
 	*beyond_doubt = beyond > DOUBT * sqrt(variance);
