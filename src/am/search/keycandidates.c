@@ -245,7 +245,8 @@ tell_share(Reading *reading)
 	count = reading->by_server ? search->near_count :
 		IvfpqSampleCount(search, goal->rows);
 	goal->is_far |= reading->flat_share > GROWS_FAR * share;
-	share = IvfpqNearShare(&count, share, &is_sure);
+	share = IvfpqNearShare(&count, share, reading->by_server ? goal->rows : 0,
+						   &is_sure);
 	if (share < goal->share)
 	{
 		reading->is_sure |= is_sure;
@@ -351,25 +352,17 @@ static int
 ask_first(Reading *reading)
 {
 	const IvfpqKeyGoal *goal = reading->goal;
-	IvfpqKnownShare known = {0};
+	double		known = 0;
 	IvfpqEffort effort;
-	IvfpqEffort rare;
-	int			most;
 
 	if (goal->share >= 1)
 		known = IvfpqShareKnown(reading->search);
-	get_effort(reading->search, goal,
-			   known.share > 0 ? known.share : goal->share, &effort);
-	most = times(reading, ASKED_BEYOND, effort.probes);
+	get_effort(reading->search, goal, known > 0 ? known : goal->share, &effort);
 	reading->asked = goal->candidates;
-	if (known.share == 0)
-		return most;
-	reading->asked = kept_rows(goal, ASKED_KNOWN,
-							   IvfpqKeyCandidates(effort.candidates,
-												  known.share));
-	get_effort(reading->search, goal, known.least, &rare);
-	return Min(Max(times(reading, ASKED_KNOWN, effort.probes), rare.probes),
-			   most);
+	if (known > 0)
+		reading->asked = kept_rows(goal, ASKED_KNOWN,
+								   IvfpqKeyCandidates(effort.candidates, known));
+	return times(reading, ASKED_BEYOND, effort.probes);
 }
 
 /*
@@ -426,7 +419,7 @@ ask_until_enough(Reading *reading)
 			return false;
 		reading->nread = search->ncounts;
 		tell_share(reading);
-		if (reading->effort.everything)
+		if (reading->effort.everything || goal->is_far)
 			break;
 		wanted = ask_next(reading);
 		/* there is no more to have */

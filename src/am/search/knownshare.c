@@ -22,21 +22,15 @@
 /* Shapes that are remembered, at most. */
 #define NMEMORIES		64
 
-/* How fast the mean of what was seen follows, and its mean deviation. */
+/* How fast the mean of what was seen follows. */
 #define FOLLOWS			0.125
-#define DEVIATION_FOLLOWS	0.25
-
-/* Of logarithms; the deviation at first, and how many of it are rare. */
-#define FIRST_DEVIATION	0.1
-#define RARE			2.0
 
 typedef struct Memory
 {
 	Oid			index;
 	uint64		build_id;		/* 0: there is none */
 	uint32		shape;
-	double		mean;			/* of logarithms of shares, */
-	double		deviation;		/* from that, without sign */
+	double		mean;			/* of logarithms of shares */
 } Memory;
 
 static Memory memories[NMEMORIES];
@@ -69,7 +63,10 @@ shape_of(const GvCondition *condition)
 	return shape;
 }
 
-/* Where what is known of such searches stands; *is_theirs: it does. */
+/*
+ * Where what is known of such searches stands; *is_theirs: it does.  An older
+ * memory gives way.
+ */
 static Memory *
 recall(const IvfpqSearch *search, bool *is_theirs)
 {
@@ -89,20 +86,14 @@ recall(const IvfpqSearch *search, bool *is_theirs)
 	return memory;
 }
 
-/* What searches under such a condition saw; an older memory gives way. */
-IvfpqKnownShare
+/* The share that searches under such a condition saw; 0: there were none. */
+double
 IvfpqShareKnown(const IvfpqSearch *search)
 {
-	IvfpqKnownShare known = {0};
 	bool		is_theirs;
 	const Memory *memory = recall(search, &is_theirs);
 
-	if (is_theirs)
-	{
-		known.share = exp(memory->mean);
-		known.least = exp(memory->mean - RARE * memory->deviation);
-	}
-	return known;
+	return is_theirs ? exp(memory->mean) : 0;
 }
 
 /* A search saw this share, greater than 0. */
@@ -111,16 +102,10 @@ IvfpqShareSeen(const IvfpqSearch *search, double share)
 {
 	bool		is_theirs;
 	Memory	   *memory = recall(search, &is_theirs);
-	double		seen = log(share);
 
 	if (is_theirs)
-	{
-		memory->deviation += DEVIATION_FOLLOWS *
-			(fabs(seen - memory->mean) - memory->deviation);
-		memory->mean += FOLLOWS * (seen - memory->mean);
-		return;
-	}
+		memory->mean += FOLLOWS * (log(share) - memory->mean);
+	else
+		memory->mean = log(share);
 	memory->build_id = search->model->meta.build_id;
-	memory->mean = seen;
-	memory->deviation = FIRST_DEVIATION;
 }

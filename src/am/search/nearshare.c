@@ -12,11 +12,12 @@
  *
  * By chance they may be a few more than expected.  So they count only where
  * they say that the share is smaller than lists tell, and say it beyond what
- * single copies do by chance.  Then they also tell how far away candidates may
- * be.  But a block is taken whole, and near copies are often many of one block,
- * which by chance is taken or is not: the variance of their number is the sum
- * of the squares of each block's.  Only what is beyond that is beyond doubt;
- * what is not makes a search read more lists, where it reads too few else.
+ * single copies do by chance; or, where to read more lists is to ask gpuvecd
+ * again, beyond all that chance does.  Then they also tell how far away
+ * candidates may be.  But a block is taken whole, and near copies are often many
+ * of one block, which by chance is taken or is not: the variance of their number
+ * is the sum of the squares of each block's.  Only what is beyond that is beyond
+ * doubt; what is not makes a search read more lists, where it reads too few else.
  */
 #include "postgres.h"
 
@@ -164,17 +165,28 @@ IvfpqSampleCount(IvfpqSearch *search, double rows)
 /*
  * The share of the nearest rows that a sample tells, if it is smaller than
  * lists tell; else what they do.  *beyond_doubt tells whether it is.
+ *
+ * by_chance: 0, or the rows whose last one tells what is near.  How far off that
+ * one of n rows is varies by 1 / sqrt(n) of it, and whole blocks bring more; only
+ * what is beyond that is taken for a smaller share then.
  */
 double
-IvfpqNearShare(const IvfpqNearCount *count, double share, bool *beyond_doubt)
+IvfpqNearShare(const IvfpqNearCount *count, double share, double by_chance,
+			   bool *beyond_doubt)
 {
+	double		expected = count->matched / (share * GV_SAMPLED_ONE_OF);
+	double		beyond = count->nearer - expected;
+	double		least = count->nearer;
+	double		variance = count->variance;
+
 	*beyond_doubt = false;
-	if (count->matched == 0 || count->nearer <= FEW ||
-		count->matched >= share * GV_SAMPLED_ONE_OF *
-		(count->nearer - CHANCE * sqrt(count->nearer)))
+	if (count->matched == 0 || count->nearer <= FEW)
 		return share;
-	*beyond_doubt = count->matched < share * GV_SAMPLED_ONE_OF *
-		(count->nearer - DOUBT * sqrt(count->variance));
+	if (by_chance > 0)
+		least = variance += expected * expected / by_chance;
+	if (beyond <= CHANCE * sqrt(least))
+		return share;
+	*beyond_doubt = beyond > DOUBT * sqrt(variance);
 	return count->matched / (GV_SAMPLED_ONE_OF * count->nearer);
 }
 

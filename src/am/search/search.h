@@ -219,7 +219,7 @@ extern void IvfpqSampleBlock(IvfpqSearch *search, float base,
 							 const GvBlock *block);
 extern IvfpqNearCount IvfpqSampleCount(IvfpqSearch *search, double rows);
 extern double IvfpqNearShare(const IvfpqNearCount *count, double share,
-							 bool *beyond_doubt);
+							 double by_chance, bool *beyond_doubt);
 extern float IvfpqSampleReach(IvfpqSearch *search, double rows,
 							  double copies);
 extern void IvfpqSampleEnd(IvfpqSearch *search);
@@ -230,13 +230,7 @@ extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity,
 							  double part, int rank);
 
 /* knownshare.c: what a session's earlier searches saw */
-typedef struct IvfpqKnownShare
-{
-	double		share;			/* about; 0: nothing is known */
-	double		least;			/* rarely less */
-} IvfpqKnownShare;
-
-extern IvfpqKnownShare IvfpqShareKnown(const IvfpqSearch *search);
+extern double IvfpqShareKnown(const IvfpqSearch *search);
 extern void IvfpqShareSeen(const IvfpqSearch *search, double share);
 
 /* bound.c: records that bound distances */
