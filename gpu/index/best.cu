@@ -3,12 +3,13 @@
  *		The nearest lists of a query, and the best copies in them.
  *
  * One block of threads a query.  Few are sifted out (sift.cuh).  Many lists, of
- * not too many, are picked by a bound and sorted.  More are
+ * not too many, are counted and sorted in bins (bins.cuh).  More are
  * selected by WarpSelect (warpselect.cuh): each warp from its share of the scores;
  * the bound of one is a bound for all, through shared memory; then the warps'
  * queues are merged.  What is longer than WarpSelect takes goes to sort.cu.
  */
 #include "gpu/coarse/number.cuh"
+#include "gpu/common/bins.cuh"
 #include "gpu/common/bisect.cuh"
 #include "gpu/common/common.cuh"
 #include "gpu/common/sift.cuh"
@@ -18,8 +19,10 @@
 #define MAX_PROBES		65536	/* GvNearestCopy has 16 bits for the probe */
 #define MOST_SIFTED		(INT64_C(1) << 30)	/* copies: they are int there */
 #define OWN_SHARED		64		/* bytes that the kernels themselves declare */
-#define PICK_THREADS	512
-#define PICKED_FROM		20480	/* lists, whose scores stay in L1 */
+#define PICK_THREADS	GV_BINS_THREADS
+#define PICK_ROOM		3072	/* GV_MANY_PROBES, and what a bin has beyond */
+#define PICKED_FROM		20		/* lists of a thread, whose scores stay in */
+#define MOST_PICKED_FROM	40	/* registers, and in L1 */
 
 /*
  * Lower the block's bound to this warp's, and this warp's to the block's.
@@ -97,42 +100,19 @@ sift_lists_kernel(GvCardModel card, GvBatch batch)
 /* Many lists, while they are chosen. */
 struct Pick
 {
-	uint64_t	items[GV_MANY_PROBES];	/* key and list, to be sorted */
+	uint64_t	items[PICK_ROOM];	/* key and list, to be sorted */
+	GvBins		bins;
 	GvNumbering numbering;
 	uint32_t	said[2][GV_WARP];	/* see GvTalk */
 	uint32_t	count;
 };
 
-/* Ascending; n is a power of two.  Begins and ends with a barrier. */
-static __device__ __forceinline__ void
-sort_items(uint64_t *items, int n)
-{
-	__syncthreads();
-	for (int size = 2; size <= n; size *= 2)
-		for (int stride = size / 2; stride > 0; stride /= 2)
-		{
-			for (int pair = threadIdx.x; pair < n / 2; pair += PICK_THREADS)
-			{
-				int			low = pair / stride * 2 * stride + pair % stride;
-				uint64_t	a = items[low];
-				uint64_t	b = items[low + stride];
-
-				if ((a > b) == ((low & size) == 0))
-				{
-					items[low] = b;
-					items[low + stride] = a;
-				}
-			}
-			__syncthreads();
-		}
-}
-
 /*
- * The same with fewer barriers and no divisions, of 64 and more.  Until a card
- * has timed it by itself only batches with conditions are sorted so.
+ * Ascending; n is a power of two, 64 or more.  At strides up to 32 a warp's
+ * pairs are 64 items of its own, so barriers are few.  Begins and ends with one.
  */
 static __device__ __forceinline__ void
-sort_by_warps(uint64_t *items, int n)
+sort_items(uint64_t *items, int n)
 {
 	__syncthreads();
 	for (int size = 2; size <= n; size *= 2)
@@ -152,7 +132,6 @@ sort_by_warps(uint64_t *items, int n)
 					items[low + stride] = a;
 				}
 			}
-			/* at strides up to 32 a warp's pairs are 64 items of its own */
 			if (stride > GV_WARP || next > GV_WARP)
 				__syncthreads();
 			else
@@ -161,13 +140,13 @@ sort_by_warps(uint64_t *items, int n)
 }
 
 /*
- * The k nearest of all lists, k > 0, sorted, to pick.items: those within a
- * bound, and few others.  Where more lists are as far as the last of them than
- * there is room for, those of the smallest numbers.
+ * The k nearest of all lists, k > 0, sorted, to pick.items, however their scores
+ * lie: those within a bound, and few others.  Where more lists are as far as the
+ * last of them than there is room for, those of the smallest numbers.  Rare, so
+ * not inlined.
  */
-template <bool CONDITIONS>
-static __device__ __forceinline__ void
-pick_lists(const ListSource &source, int nlists, int k, Pick &pick)
+static __device__ __noinline__ void
+pick_by_halving(ListSource source, int nlists, int k, Pick &pick)
 {
 	GvTalk		talk = {pick.said, 0};
 	int			room = PICK_THREADS;
@@ -214,26 +193,33 @@ pick_lists(const ListSource &source, int nlists, int k, Pick &pick)
 			at += __popc(mask);
 		}
 	}
-	if (CONDITIONS)
-		sort_by_warps(pick.items, room);
-	else
-		sort_items(pick.items, room);
+	sort_items(pick.items, room);
 }
 
-/* The same of many, of not too many. */
-template <bool CONDITIONS>
+/* Many, of up to KEYS * PICK_THREADS. */
+template <int KEYS>
 static __global__ void __launch_bounds__(PICK_THREADS)
 pick_lists_kernel(GvCardModel card, GvBatch batch)
 {
 	__shared__ Pick pick;
 	int			query = blockIdx.x;
 	ListSource	source = {batch.d_coarse + (int64_t) query * card.nlists};
+	uint32_t	keys[KEYS];
 	int			k;
 
 	gv_step_begins();
 	k = min(batch.d_wanted[query].probes, card.nlists);
-	if (k > 0)
-		pick_lists<CONDITIONS>(source, card.nlists, k, pick);
+#pragma unroll
+	for (int i = 0; i < KEYS; i++)
+	{
+		int			list = i * PICK_THREADS + threadIdx.x;
+
+		keys[i] = list < card.nlists ? source.key(list) : GV_SIFT_NONE;
+	}
+	/* a batch's spare places want none */
+	if (k > 0 && !gv_bins_nearest<PICK_ROOM>(keys, card.nlists, k, pick.bins,
+											 pick.items))
+		pick_by_halving(source, card.nlists, k, pick);
 	gv_number_many<PICK_THREADS>(card, batch, query, k, [&](int i)
 	{
 		return GvNearestList {(uint32_t) (pick.items[i] >> 32),
@@ -451,9 +437,10 @@ gv_gpu_probes(const GvCardModel *card, const GvBatch *batch,
 	if (k <= GV_SIFT_MOST)
 		return gv_launch_step(sift_lists_kernel, batch->n, GV_SIFT_THREADS, 0,
 							  stream, card, batch);
-	if (card->nlists <= PICKED_FROM)
-		return gv_launch_step(batch->tests > 0 ? pick_lists_kernel<true> :
-							  pick_lists_kernel<false>, batch->n,
+	if (card->nlists <= MOST_PICKED_FROM * PICK_THREADS)
+		return gv_launch_step(card->nlists <= PICKED_FROM * PICK_THREADS ?
+							  pick_lists_kernel<PICKED_FROM> :
+							  pick_lists_kernel<MOST_PICKED_FROM>, batch->n,
 							  PICK_THREADS, 0, stream, card, batch);
 	if (k <= 512)
 		return launch_probes<16, 8, 8>(card, batch, stream);

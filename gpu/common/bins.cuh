@@ -1,0 +1,217 @@
+/*
+ * bins.cuh
+ *		The nearest of many items, sorted, in few dependent steps: by counting
+ *		them in bins, all threads of a block together.
+ *
+ * Scores lie about evenly between the least and the greatest.  So of as many bins
+ * of equal width each has few, their running sum tells which bins have the k
+ * nearest and where each of them begins, and what is in one is put in order by
+ * counting: seven barriers, where a bound by halving has two for each bit and a
+ * bitonic sort of 1,024 items 15.  Scores that lie otherwise are for those.
+ *
+ * An item is its key << 32 | its number, so no two are the same.
+ */
+#ifndef GV_BINS_CUH
+#define GV_BINS_CUH
+
+#include <math.h>
+#include <stdint.h>
+
+#include "gpu/common/bisect.cuh"
+#include "gpu/common/common.cuh"
+
+#define GV_BINS				2048
+#define GV_BINS_THREADS		512
+#define GV_BINS_OWN			(GV_BINS / GV_BINS_THREADS)	/* a thread's */
+#define GV_BIN_MOST			64	/* items of one, that counting is not too long for */
+
+/* Keys' places between the least and the greatest. */
+struct GvBinScale
+{
+	float		least;
+	float		bins;			/* to a unit of scores */
+
+	/* Can keys from one to another be told apart? */
+	__device__ __forceinline__ bool
+	set(uint32_t first, uint32_t last)
+	{
+		least = gv_unordered(first);
+		bins = GV_BINS / (gv_unordered(last) - least);
+		return fabsf(least) < INFINITY && bins > 0.0f && bins < INFINITY;
+	}
+
+	/* It never descends where keys ascend. */
+	__device__ __forceinline__ uint32_t
+	bin(uint32_t key) const
+	{
+		return min((uint32_t) ((gv_unordered(key) - least) * bins),
+				   (uint32_t) GV_BINS - 1);
+	}
+};
+
+/* A block's shared memory. */
+struct GvBins
+{
+	uint32_t	ends[GV_BINS];	/* first how many items a bin has, then where it
+								 * begins among those taken, then where it ends */
+	uint32_t	most[GV_WARP];	/* what warps say */
+	uint32_t	least[GV_WARP];
+	uint32_t	sums[GV_WARP];
+	uint32_t	last;			/* bin that is taken */
+	uint32_t	taken;			/* items of all these */
+	uint32_t	crowded;		/* not 0: too many are in one of them */
+};
+
+/* The least and the greatest key of all threads.  One barrier. */
+static __device__ __forceinline__ void
+gv_bins_range(GvBins &bins, uint32_t *least, uint32_t *most)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	bool		is_one = lane < GV_BINS_THREADS / GV_WARP;
+
+	*least = __reduce_max_sync(GV_FULL_WARP, ~*least);
+	*most = __reduce_max_sync(GV_FULL_WARP, *most);
+	if (lane == 0)
+	{
+		bins.least[threadIdx.x / GV_WARP] = *least;
+		bins.most[threadIdx.x / GV_WARP] = *most;
+	}
+	__syncthreads();
+	*least = ~__reduce_max_sync(GV_FULL_WARP, is_one ? bins.least[lane] : 0);
+	*most = __reduce_max_sync(GV_FULL_WARP, is_one ? bins.most[lane] : 0);
+}
+
+/*
+ * From the numbers of items in bins, where they begin; and the last bin of those
+ * that k items, k > 0, of all are in.  Begins and ends with a barrier.
+ */
+static __device__ __forceinline__ void
+gv_bins_sum(GvBins &bins, uint32_t k)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	int			warp = threadIdx.x / GV_WARP;
+	uint32_t   *own = bins.ends + threadIdx.x * GV_BINS_OWN;
+	uint32_t	counts[GV_BINS_OWN];
+	uint32_t	mine = 0;
+	uint32_t	upto;
+	uint32_t	begin;
+
+	__syncthreads();
+#pragma unroll
+	for (int i = 0; i < GV_BINS_OWN; i++)
+	{
+		counts[i] = own[i];
+		mine += counts[i];
+	}
+	upto = gv_upto_lane(mine);
+	if (lane == GV_WARP - 1)
+		bins.sums[warp] = upto;
+	__syncthreads();
+	begin = upto - mine +
+		__reduce_add_sync(GV_FULL_WARP, lane < warp ? bins.sums[lane] : 0);
+#pragma unroll
+	for (int i = 0; i < GV_BINS_OWN; i++)
+	{
+		uint32_t	end = begin + counts[i];
+
+		own[i] = begin;
+		if (begin < k && counts[i] > GV_BIN_MOST)
+			bins.crowded = 1;
+		if (begin < k && end >= k)
+		{
+			bins.last = threadIdx.x * GV_BINS_OWN + i;
+			bins.taken = end;
+		}
+		begin = end;
+	}
+	__syncthreads();
+}
+
+/*
+ * Items that lie by bins, whose ends are known, in order.  Begins and ends with a
+ * barrier.  ROOM: there are not more.
+ */
+template <int ROOM>
+static __device__ __forceinline__ void
+gv_bins_order(const GvBins &bins, const GvBinScale &scale, uint64_t *items)
+{
+	constexpr int own = (ROOM + GV_BINS_THREADS - 1) / GV_BINS_THREADS;
+	uint32_t	n = bins.taken;
+	uint64_t	mine[own];
+	uint32_t	ranks[own];
+
+	__syncthreads();
+#pragma unroll
+	for (int r = 0; r < own; r++)
+	{
+		uint32_t	i = r * GV_BINS_THREADS + threadIdx.x;
+		uint32_t	bin;
+
+		mine[r] = 0;
+		ranks[r] = i;
+		if (i >= n)
+			continue;
+		mine[r] = items[i];
+		bin = scale.bin((uint32_t) (mine[r] >> 32));
+		ranks[r] = bin > 0 ? bins.ends[bin - 1] : 0;
+		for (uint32_t j = ranks[r], end = bins.ends[bin]; j < end; j++)
+			ranks[r] += items[j] < mine[r];
+	}
+	__syncthreads();
+#pragma unroll
+	for (int r = 0; r < own; r++)
+		if (r * GV_BINS_THREADS + threadIdx.x < n)
+			items[ranks[r]] = mine[r];
+	__syncthreads();
+}
+
+/*
+ * The k nearest of n items, 0 < k <= n, and a few more, in order, to items
+ * [ROOM], which is shared, too; thread t has the keys of items i *
+ * GV_BINS_THREADS + t.  False: scores do not lie so, and nothing was found.
+ */
+template <int ROOM, int KEYS>
+static __device__ __forceinline__ bool
+gv_bins_nearest(const uint32_t (&keys)[KEYS], uint32_t n, uint32_t k,
+				GvBins &bins, uint64_t *items)
+{
+	uint32_t	least = 0xFFFFFFFFu;
+	uint32_t	most = 0;
+	GvBinScale	scale;
+
+	for (int i = threadIdx.x; i < GV_BINS; i += GV_BINS_THREADS)
+		bins.ends[i] = 0;
+	if (threadIdx.x == 0)
+		bins.crowded = 0;
+#pragma unroll
+	for (int i = 0; i < KEYS; i++)
+		if (i * GV_BINS_THREADS + threadIdx.x < n)
+		{
+			least = min(least, keys[i]);
+			most = max(most, keys[i]);
+		}
+	gv_bins_range(bins, &least, &most);
+	if (!scale.set(least, most))
+		return false;
+#pragma unroll
+	for (int i = 0; i < KEYS; i++)
+		if (i * GV_BINS_THREADS + threadIdx.x < n)
+			atomicAdd(&bins.ends[scale.bin(keys[i])], 1u);
+	gv_bins_sum(bins, k);
+	if (bins.crowded || bins.taken > ROOM)
+		return false;
+#pragma unroll
+	for (int i = 0; i < KEYS; i++)
+	{
+		uint32_t	number = i * GV_BINS_THREADS + threadIdx.x;
+		uint32_t	bin = number < n ? scale.bin(keys[i]) : GV_BINS;
+
+		if (bin <= bins.last)
+			items[atomicAdd(&bins.ends[bin], 1u)] = (uint64_t) keys[i] << 32 |
+				number;
+	}
+	gv_bins_order<ROOM>(bins, scale, items);
+	return true;
+}
+
+#endif							/* GV_BINS_CUH */
