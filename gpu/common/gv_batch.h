@@ -15,29 +15,18 @@ struct GvWanted
 	double		length;			/* of the query */
 };
 
-/* How a block's head tells that a test is true of none of its copies. */
-enum GvHeadTest
-{
-	GV_HEAD_NULLS,				/* no key is NULL */
-	GV_HEAD_SOME,				/* all are; likewise of all that follow */
-	GV_HEAD_RANGE,				/* none is within low .. high */
-	GV_HEAD_ANY_BIT,			/* none has a bit of `bits` */
-	GV_HEAD_ALL_BITS			/* not all of `bits` are there */
-};
-
 /* A GvKeyTest as kernels see it; kind 0: none, and none behind it. */
 struct GvCardTest
 {
-	uint64_t	low;
-	uint64_t	high;
-	uint64_t	bits;			/* see GvHeadTest */
+	uint64_t	low;			/* of a set: its least value, */
+	uint64_t	high;			/* and its greatest */
 	int32_t		first;			/* of the batch's values */
 	int32_t		nvalues;
 	int32_t		images;			/* where a block's images begin */
 	uint8_t		key;
 	uint8_t		kind;			/* GvTestKind */
-	uint8_t		head;			/* GvHeadTest */
 	uint8_t		width;			/* bytes of an image */
+	uint8_t		unused;
 };
 
 /* Beyond these sort.cu selects, and no graph can. */

@@ -122,7 +122,8 @@ put_bound(uint32_t *words, const GvCardRecord &head, float bound)
 /*
  * Hits blockIdx.x * TEAMS + team of query blockIdx.y.  Hits and bounds go out
  * together, because they go across the bus; so do, by a query's first block,
- * its probes and how much was found.
+ * its probes and how much was found.  Of batches with conditions there is a block
+ * more for each query, which gives its matches.
  */
 static __global__ void __launch_bounds__(THREADS)
 bound_kernel(GvCardModel card, GvBatch batch)
@@ -150,6 +151,11 @@ bound_kernel(GvCardModel card, GvBatch batch)
 
 	/* 1. the record; the hit's place is read before it is known to be one */
 	gv_step_begins();
+	if (first >= batch.capacity)
+	{
+		gv_give_matches<THREADS>(batch, query, batch.d_found[query]);
+		return;
+	}
 #pragma unroll
 	for (int i = 0; i < SLICE / THREADS; i++)
 	{
@@ -228,12 +234,13 @@ bound_kernel(GvCardModel card, GvBatch batch)
 		((uint32_t *) (batch.out_bounds + at))[w] = (&bounds[0][0])[w];
 }
 
-/* out_bounds of a batch. */
+/* out_bounds of a batch, and what else goes out with them. */
 GvStatus
 gv_gpu_bound(const GvCardModel *card, const GvBatch *batch,
 			 cudaStream_t stream)
 {
-	dim3		grid((batch->capacity + TEAMS - 1) / TEAMS, batch->n);
+	dim3		grid((batch->capacity + TEAMS - 1) / TEAMS +
+					 (batch->tests > 0 ? 1 : 0), batch->n);
 
 	return gv_launch_step(bound_kernel, grid, THREADS, 0, stream, card, batch);
 }

@@ -1,10 +1,10 @@
 /*
  * condition.cuh
- *		A condition on keys, asked of a block by a warp, lane i copy i.
+ *		A condition on keys, asked of some blocks by a warp, lane i copy i.
  *
- * A test's head and images are asked for together: where heads of random keys
- * rarely tell, two reads in turn would take twice as long, and images are a
- * small part of what codes are.
+ * A block's head is not asked whether any copy may fulfil a test: where it did
+ * not tell, images were read after it, and two reads in turn take twice as long;
+ * images are a small part of what codes are.
  */
 #ifndef GV_CONDITION_CUH
 #define GV_CONDITION_CUH
@@ -32,36 +32,12 @@ gv_image(const uint8_t *images, int width, int i)
 	}
 }
 
-/* May some copy of the block fulfil the test? */
-static __device__ __forceinline__ bool
-gv_head_may(const GvCardTest &test, const GvKeyHead &head)
-{
-	if (test.head == GV_HEAD_NULLS)
-		return head.nulls != 0;
-	if (head.nulls == 0xFFFFFFFFu)
-		return false;
-	switch (test.head)
-	{
-		case GV_HEAD_RANGE:
-			return head.low <= head.high && test.low <= head.high &&
-				test.high >= head.low;
-		case GV_HEAD_ANY_BIT:
-			return (head.low & test.bits) != 0;
-		case GV_HEAD_ALL_BITS:
-			return (head.low & test.bits) == test.bits;
-		default:
-			return true;
-	}
-}
-
-/* Is an image among values [n], ascending? */
+/* Is an image among values [n], n > 0, ascending? */
 static __device__ __forceinline__ bool
 gv_among(const uint64_t *values, int n, uint64_t image)
 {
 	int			place = 0;
 
-	if (n == 0)
-		return false;
 	while (n > 1)
 	{
 		int			half = n / 2;
@@ -81,42 +57,53 @@ gv_fulfils(const GvCardTest &test, const uint64_t *values, uint64_t image)
 		case GV_TEST_RANGE:
 			return test.low <= image && image <= test.high;
 		case GV_TEST_SET:
-			return gv_among(values + test.first, test.nvalues, image);
+			return test.nvalues > 0 && test.low <= image &&
+				image <= test.high &&
+				gv_among(values + test.first, test.nvalues, image);
 		case GV_TEST_ANY_BIT:
-			return (image & test.bits) != 0;
+			return (image & test.low) != 0;
 		case GV_TEST_ALL_BITS:
-			return (image & test.bits) == test.bits;
+			return (image & test.low) == test.low;
 		default:
 			return test.kind == GV_TEST_NOT_NULL;
 	}
 }
 
 /*
- * By a warp: bit i: copy i of a block, whose keys these are, fulfils tests [n].
- * A call, so that it takes no registers from what follows.
+ * By a warp: of matching [N], bit i for copy i of a block, those that fulfil
+ * tests [n]; of N blocks, whose keys these are.
  */
-static __device__ __noinline__ uint32_t
+template <int N>
+static __device__ __forceinline__ void
 gv_card_match(const GvCardTest *tests, int n, const uint64_t *values,
-			  const uint8_t *keys)
+			  const uint8_t *const (&keys)[N], uint32_t (&matching)[N])
 {
-	const GvKeyHead *heads = (const GvKeyHead *) keys;
 	int			lane = threadIdx.x % GV_WARP;
-	uint32_t	matching = GV_FULL_WARP;
+	uint32_t	left = 1;
 
-	for (int i = 0; i < n && matching != 0 && tests[i].kind != 0; i++)
+	for (int i = 0; i < n && left != 0 && tests[i].kind != 0; i++)
 	{
 		const GvCardTest &test = tests[i];
-		GvKeyHead	head = heads[test.key];
-		uint64_t	image = gv_image(keys + test.images, test.width, lane);
-		bool		is_null = (head.nulls >> lane & 1) != 0;
+		uint32_t	nulls[N];
+		uint64_t	images[N];
 
-		if (!gv_head_may(test, head))
-			return 0;
-		matching &= __ballot_sync(GV_FULL_WARP,
-								  is_null ? test.kind == GV_TEST_NULL :
-								  gv_fulfils(test, values, image));
+#pragma unroll
+		for (int b = 0; b < N; b++)
+		{
+			nulls[b] = ((const GvKeyHead *) keys[b])[test.key].nulls;
+			images[b] = gv_image(keys[b] + test.images, test.width, lane);
+		}
+		left = 0;
+#pragma unroll
+		for (int b = 0; b < N; b++)
+		{
+			matching[b] &= __ballot_sync(GV_FULL_WARP,
+										 (nulls[b] >> lane & 1) != 0 ?
+										 test.kind == GV_TEST_NULL :
+										 gv_fulfils(test, values, images[b]));
+			left |= matching[b];
+		}
 	}
-	return matching;
 }
 
 #endif							/* GV_CONDITION_CUH */

@@ -92,4 +92,72 @@ gv_give_all(const GvCardModel &card, const GvBatch &batch, int query,
 		gv_give_found(batch, query, nhits, copies);
 }
 
+/*
+ * By all threads of a block: how many copies of each sampled block, of a query's
+ * nblocks, are not beyond `last`, a warp a block.  The first thread has the
+ * result.
+ */
+template <int THREADS>
+static __device__ __forceinline__ GvNear
+gv_count_near(const GvBatch &batch, int query, uint32_t nblocks, float last)
+{
+	constexpr int warps = THREADS / GV_WARP;
+	__shared__ GvNear counted[warps];
+	int			warp = threadIdx.x / GV_WARP;
+	int			lane = threadIdx.x % GV_WARP;
+	const float *scores = batch.d_sampled + (int64_t) query * batch.copies +
+		lane;
+	GvNear		near = {};
+
+#pragma unroll 4
+	for (uint32_t b = warp; b < nblocks; b += warps)
+	{
+		int			count = __popc(__ballot_sync(GV_FULL_WARP,
+												 scores[(int64_t) b * GV_WARP] <=
+												 last));
+
+		near.copies += count;
+		near.squares += count * count;
+	}
+	if (lane == 0)
+		counted[warp] = near;
+	__syncthreads();
+	near = counted[0];
+	for (int w = 1; w < warps; w++)
+	{
+		near.copies += counted[w].copies;
+		near.squares += counted[w].squares;
+	}
+	return near;
+}
+
+/*
+ * By all THREADS threads of a block, of a batch with conditions, whose hits are
+ * on the card: the matches of a query's probes, and of the sample what is as near
+ * as its hit number `rank`.
+ */
+template <int THREADS>
+static __device__ __forceinline__ void
+gv_give_matches(const GvBatch &batch, int query, const GvFound &found)
+{
+	int64_t		first_probe = (int64_t) query * batch.probes;
+	int64_t		first_hit = (int64_t) query * batch.capacity;
+	GvNear		near = {};
+	int			rank;
+
+	for (int p = threadIdx.x; p < found.nprobed; p += THREADS)
+		batch.out_matches[first_probe + p] = batch.d_matches[first_probe + p];
+	/* a batch's spare places are the next part's in the host's memory */
+	if (!batch.sampled || found.nprobed == 0)
+		return;
+	rank = batch.d_ranks[query];
+	if (rank > 0 && found.nhits >= rank)
+		near = gv_count_near<THREADS>(batch, query, batch.d_nsampled[query],
+									  __uint_as_float(batch.d_hits[first_hit +
+																   rank -
+																   1].x));
+	if (threadIdx.x == 0)
+		batch.out_near[query] = near;
+}
+
 #endif							/* GV_GIVE_CUH */

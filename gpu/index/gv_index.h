@@ -3,8 +3,8 @@
  *		Mirrors and searches of them on a card.
  *
  * Read search.cu first: it has the steps of a batch in order, table.cu, best.cu,
- * scan.cu or hopperscan.cu, sort.cu and bound.cu; parts.cu cuts it into parts,
- * replay.cu launches the steps of small ones at once.  mirror.cu, records.cu
+ * scan.cu, hopperscan.cu or keyscan.cu, sort.cu and bound.cu; parts.cu cuts it into
+ * parts, replay.cu launches the steps of small ones at once.  mirror.cu, records.cu
  * and pool.cu keep what is searched.
  */
 #ifndef GV_INDEX_H
@@ -43,12 +43,13 @@ extern GvStatus gv_gpu_sort_copies(const GvCardModel *card,
 								   const GvBatch *batch,
 								   GvSearcher *searcher);
 
-/* condition.cu: what conditions are come in, what fulfils them goes out */
+/* keyscan.cu: the scan, of batches with conditions */
+extern GvStatus gv_gpu_keyscan(const GvCardModel *card, const GvBatch *batch,
+							   GvSearcher *searcher);
+
+/* condition.cu: conditions as cards see them, and what fulfils them goes out */
 extern void gv_gpu_put_conditions(const GvBatch *batch,
 								  const GvSearch *searches, int32_t n);
-extern GvStatus gv_gpu_bring_conditions(const GvCardModel *card,
-										const GvBatch *batch,
-										cudaStream_t stream);
 extern GvStatus gv_gpu_give_matches(const GvCardModel *card,
 									const GvBatch *batch,
 									cudaStream_t stream);

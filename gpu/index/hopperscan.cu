@@ -123,7 +123,7 @@ scan_hopper_kernel(GvCardModel card, GvBatch batch)
 		gv_barriers_ready();
 	}
 	nblocks = gv_scan_begins<THREADS>(card, batch, query, blockIdx.x * WARPS,
-									  table, kept, probes);
+									  table, &kept, probes);
 	if (b < nblocks)
 	{
 		probe = probes.find(kept, b);

@@ -84,22 +84,37 @@ is_small(const GvBatch *batch)
 		batch->capacity <= GV_MANY_COPIES && batch->copies > 0;
 }
 
+/* The least power of two at or above a number; 0 of 0. */
+static int64_t
+round_far_up(int64_t number)
+{
+	int64_t		power = number > 0;
+
+	while (power < number)
+		power *= 2;
+	return power;
+}
+
 /*
  * Round a small batch's shape up, so that few graphs serve many batches.  What
- * searches are added want nothing.
+ * searches are added want nothing.  Searches with conditions want different
+ * numbers of lists each time, so theirs are rounded farther: it is only room.
  */
 static void
 round_batch(const GvMirror *mirror, GvBatch *batch)
 {
-	int64_t		probes = round_up(batch->probes);
+	bool		far = batch->tests > 0;
+	int64_t		probes = far ? round_far_up(batch->probes) :
+		round_up(batch->probes);
 
 	batch->n = (int32_t) round_up(batch->n);
 	batch->probes = (int32_t) (probes < mirror->spec.nlists ? probes :
 							   mirror->spec.nlists);
-	batch->capacity = (int32_t) round_up(batch->capacity);
+	batch->capacity = (int32_t) (far ? round_far_up(batch->capacity) :
+								 round_up(batch->capacity));
 	batch->copies = most_copies(mirror, batch->probes);
 	batch->tests = (int32_t) round_up(batch->tests);
-	batch->values = (int32_t) round_up(batch->values);
+	batch->values = (int32_t) round_far_up(batch->values);
 }
 
 /* Most of what a batch takes of a lane's memory, if it is rounded up, too. */

@@ -37,9 +37,9 @@ last_steps(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher)
 	}
 	GV_TRY(gv_gpu_select(card, &kept, searcher));
 	if (card->refine_slots > 0)
-		GV_TRY(gv_gpu_bound(card, batch, searcher->stream));
+		return gv_gpu_bound(card, batch, searcher->stream);
 	if (batch->tests > 0)
-		GV_TRY(gv_gpu_give_matches(card, batch, searcher->stream));
+		return gv_gpu_give_matches(card, batch, searcher->stream);
 	return GV_OK;
 }
 
@@ -48,8 +48,6 @@ GvStatus
 gv_gpu_steps(const GvCardModel *card, const GvBatch *batch,
 			 GvSearcher *searcher)
 {
-	if (batch->tests > 0)
-		GV_TRY(gv_gpu_bring_conditions(card, batch, searcher->stream));
 	GV_TRY(gv_gpu_table(card, batch, searcher->stream));
 	if (batch->approx.d_halves != NULL)
 	{

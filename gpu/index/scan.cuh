@@ -23,6 +23,7 @@
 #define GV_CHUNK_WORDS	(GV_CHUNK / 4)	/* of codes */
 #define GV_SCAN_AHEAD	4		/* 16-byte pieces of the table on their way */
 #define GV_MOST_WAVES	4
+#define GV_MOST_RESIDENT	1024	/* threads of an SM, for 64 registers each */
 #define GV_KEPT			64		/* probes of a query that are */
 
 /* Add the table entries of four bytes, eight codes, lowest first. */
@@ -67,6 +68,33 @@ gv_add_chunk(float sum, uint4 codes, int words, const char *table,
 	return sum;
 }
 
+/*
+ * The entries of all codes of a copy, whose first chunk is there; GROUP chunks on
+ * their way at once.
+ */
+template <int GROUP>
+static __device__ __forceinline__ float
+gv_add_codes(const uint4 *codes, int chunks, const char *table)
+{
+	float		sum = 0.0f;
+
+	for (int first = 0; first < chunks; first += GROUP)
+	{
+		uint4		words[GROUP];
+
+#pragma unroll
+		for (int i = 0; i < GROUP; i++)
+			if (first + i < chunks)
+				words[i] = __ldcs(codes + (first + i) * GV_WARP);
+#pragma unroll
+		for (int i = 0; i < GROUP; i++)
+			if (first + i < chunks)
+				sum = gv_add_chunk(sum, words[i], GV_CHUNK_WORDS, table,
+								   (first + i) * GV_CHUNK_BYTES);
+	}
+	return sum;
+}
+
 /* The first probes of a query, in shared memory. */
 struct GvKept
 {
@@ -85,20 +113,23 @@ struct GvProbes
 	const GvProbe *probed;
 	int			nprobed;
 
-	/* By all threads; whatever was found, there is room for batch.probes. */
+	/*
+	 * By all threads; whatever was found, there is room for batch.probes.  kept
+	 * may be NULL.
+	 */
 	__device__ __forceinline__ void
-	load(const GvBatch &batch, int query, GvKept &kept)
+	load(const GvBatch &batch, int query, GvKept *kept)
 	{
 		int			p = threadIdx.x;
 
 		starts = batch.d_starts + (int64_t) query * (batch.probes + 1);
 		firsts = batch.d_first + (int64_t) query * batch.probes;
 		probed = batch.d_probed + (int64_t) query * batch.probes;
-		if (p < GV_KEPT && p < batch.probes)
+		if (kept != NULL && p < GV_KEPT && p < batch.probes)
 		{
-			kept.starts[p] = starts[p];
-			kept.firsts[p] = firsts[p];
-			kept.bases[p] = probed[p].base;
+			kept->starts[p] = starts[p];
+			kept->firsts[p] = firsts[p];
+			kept->bases[p] = probed[p].base;
 		}
 	}
 
@@ -121,38 +152,6 @@ struct GvProbes
 		return n - 1;
 	}
 
-	/*
-	 * The same for batches with conditions, whose probes are hundreds: where
-	 * those in shared memory do not tell, 32 of the others are looked at at
-	 * once, so that few loads wait for each other.
-	 */
-	__device__ __forceinline__ int
-	find_of_many(const GvKept &kept, uint32_t b) const
-	{
-		int			low = GV_KEPT - 1;	/* it is one of low .. high - 1 */
-		int			high = nprobed;
-
-		if (nprobed <= GV_KEPT || kept.starts[low] > b)
-			return find(kept, b);
-		while (high - low > 1)
-		{
-			int			step = (high - low + GV_WARP - 1) / GV_WARP;
-			int			p = low + (int) (threadIdx.x % GV_WARP) * step;
-			uint32_t	before = __ballot_sync(GV_FULL_WARP,
-											   p < high && starts[p] <= b);
-
-			low += (__popc(before) - 1) * step;
-			high = min(high, low + step);
-		}
-		return low;
-	}
-
-	__device__ __forceinline__ uint32_t
-	start_of(const GvKept &kept, int probe) const
-	{
-		return probe < GV_KEPT ? kept.starts[probe] : starts[probe];
-	}
-
 	/* Where block b of a probe is, and the score that its list has. */
 	__device__ __forceinline__ const uint8_t *
 	block_of(const GvKept &kept, uint32_t b, int probe, int block_bytes,
@@ -169,13 +168,13 @@ struct GvProbes
 
 /*
  * By all threads of a block, as a step begins: its query's table to shared
- * memory, `table`, and its probes.  Returns how many blocks the query has; 0 if
+ * memory, `table`, and its probes; kept may be NULL.  Returns how many blocks the query has; 0 if
  * that is not more than `first`, and then nothing is there.
  */
 template <int THREADS>
 static __device__ __forceinline__ uint32_t
 gv_scan_begins(const GvCardModel &card, const GvBatch &batch, int query,
-			   uint32_t first, uint4 *table, GvKept &kept, GvProbes &probes)
+			   uint32_t first, uint4 *table, GvKept *kept, GvProbes &probes)
 {
 	int			npieces = card.shape.chunks * GV_CHUNK_BYTES / GV_CHUNK;
 	const uint4 *made = (const uint4 *) batch.d_tables +

@@ -44,10 +44,37 @@ put_squares(const GvBatch &batch, int query, GvHalved<float> mine)
 }
 
 /*
+ * Tests, values and ranks from the host's memory to the card's, and no matches,
+ * no scores of them and no sample yet; by thread `me` of each `step`.
+ */
+static __device__ __forceinline__ void
+bring_conditions(const GvBatch &batch, int64_t me, int64_t step)
+{
+	int64_t		nwords = (int64_t) batch.n * batch.tests *
+		(sizeof(GvCardTest) / 8);
+
+	for (int64_t i = me; i < nwords; i += step)
+		((uint64_t *) batch.d_tests)[i] = ((const uint64_t *) batch.in_tests)[i];
+	for (int64_t i = me; i < batch.values; i += step)
+		batch.d_values[i] = batch.in_values[i];
+	for (int64_t i = me; i < (int64_t) batch.n * batch.probes; i += step)
+		batch.d_matches[i] = 0;
+	for (int64_t i = me; i < batch.n; i += step)
+	{
+		batch.d_kept[i] = 0;
+		if (batch.sampled)
+		{
+			batch.d_ranks[i] = batch.in_ranks[i];
+			batch.d_nsampled[i] = 0;
+		}
+	}
+}
+
+/*
  * Block (x, y): chunk x of QUERIES queries, an entry of each one's table each
  * thread.  Rows beyond m are 0, so that the spare codes of the last chunk add
  * nothing.  Of batches whose lists are found by approximate.cu, each makes a part of
- * the half copies.
+ * the half copies.  Beyond the chunks are blocks that bring conditions.
  */
 template <int QUERIES>
 static __global__ void __launch_bounds__(THREADS, 3)
@@ -76,6 +103,13 @@ table_kernel(GvCardModel card, GvBatch batch)
 	float		ahead[AHEAD];
 	float		sums[QUERIES] = {};
 
+	if ((int) blockIdx.x == card.shape.chunks)
+	{
+		gv_step_begins();
+		bring_conditions(batch, (int64_t) blockIdx.y * THREADS + threadIdx.x,
+						 (int64_t) gridDim.y * THREADS);
+		return;
+	}
 #pragma unroll
 	for (int d = 0; d < AHEAD; d++)
 		ahead[d] = d < ndims ? words[d] : 0.0f;
@@ -134,17 +168,20 @@ table_kernel(GvCardModel card, GvBatch batch)
 	put_squares<QUERIES>(batch, query, halved);
 }
 
-/* d_queries, d_wanted and d_tables of a batch; d_halves if it has them. */
+/*
+ * d_queries, d_wanted and d_tables of a batch; d_halves if it has them; and what
+ * scans need of conditions.
+ */
 GvStatus
 gv_gpu_table(const GvCardModel *card, const GvBatch *batch,
 			 cudaStream_t stream)
 {
-	dim3		grid(card->shape.chunks, batch->n <= FEW ? batch->n :
+	dim3		grid(card->shape.chunks + (batch->tests > 0 ? 1 : 0),
+					 batch->n <= FEW ? batch->n :
 					 (batch->n + TOGETHER - 1) / TOGETHER);
 
-	/* without conditions it is the first step: there is none to overlap */
-	return gv_launch_early(batch->overlap && batch->tests > 0,
-						   batch->n <= FEW ? table_kernel<1> :
+	/* it is the first step: there is none to overlap */
+	return gv_launch_early(false, batch->n <= FEW ? table_kernel<1> :
 						   table_kernel<TOGETHER>, grid, THREADS, 0, stream,
 						   *card, *batch);
 }
