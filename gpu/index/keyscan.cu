@@ -340,7 +340,7 @@ keyscan_kernel(GvCardModel card, GvBatch batch)
 template <int THREADS>
 static GvStatus
 launch(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher,
-	   int table_bytes)
+	   size_t table_bytes)
 {
 	constexpr int warps = THREADS / GV_WARP;
 	int64_t		most = (batch->copies / GV_BLOCK + warps - 1) / warps;
@@ -359,9 +359,9 @@ GvStatus
 gv_gpu_keyscan(const GvCardModel *card, const GvBatch *batch,
 			   GvSearcher *searcher)
 {
-	int			table_bytes = card->shape.chunks * GV_CHUNK_BYTES;
+	size_t		table_bytes = (size_t) card->shape.chunks * GV_CHUNK_BYTES;
 
-	if (table_bytes + (int) sizeof(Wait<MANY_THREADS>) <=
+	if (table_bytes + sizeof(Wait<MANY_THREADS>) <=
 		gv_most_shared(searcher->device))
 		return launch<MANY_THREADS>(card, batch, searcher, table_bytes);
 	return launch<FEW_THREADS>(card, batch, searcher, table_bytes);
