@@ -342,11 +342,7 @@ static GvStatus
 launch(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher,
 	   size_t table_bytes)
 {
-	constexpr int warps = THREADS / GV_WARP;
-	int64_t		most = (batch->copies / GV_BLOCK + warps - 1) / warps;
-	int64_t		share = gv_share_of(MOST_RESIDENT / THREADS *
-									searcher->nsms, batch->n);
-	dim3		grid((unsigned) (share < most ? share : most), batch->n);
+	dim3		grid = gv_scan_grid<THREADS>(*batch, *searcher, MOST_RESIDENT);
 
 	if (grid.x == 0)
 		return GV_OK;

@@ -12,6 +12,7 @@
 #include "gpu/index/scan.cuh"
 
 #define GROUP			8		/* chunks of codes on their way at once */
+#define MOST_RESIDENT	1024	/* threads of an SM, for 64 registers each */
 #define FEW_QUERIES		4		/* up to here, thread blocks are small */
 
 /*
@@ -20,7 +21,7 @@
  */
 template <int THREADS>
 static __global__ void
-__launch_bounds__(THREADS, GV_MOST_RESIDENT / THREADS)
+__launch_bounds__(THREADS, MOST_RESIDENT / THREADS)
 scan_kernel(GvCardModel card, GvBatch batch)
 {
 	constexpr int warps = THREADS / GV_WARP;
@@ -60,12 +61,8 @@ template <int THREADS>
 static GvStatus
 launch(const GvCardModel *card, const GvBatch *batch, GvSearcher *searcher)
 {
-	constexpr int warps = THREADS / GV_WARP;
 	int			table_bytes = card->shape.chunks * GV_CHUNK_BYTES;
-	int64_t		most = (batch->copies / GV_WARP + warps - 1) / warps;
-	int64_t		share = gv_share_of(GV_MOST_RESIDENT / THREADS *
-									searcher->nsms, batch->n);
-	dim3		grid((unsigned) (share < most ? share : most), batch->n);
+	dim3		grid = gv_scan_grid<THREADS>(*batch, *searcher, MOST_RESIDENT);
 
 	if (grid.x == 0)
 		return GV_OK;

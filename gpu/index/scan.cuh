@@ -23,7 +23,6 @@
 #define GV_CHUNK_WORDS	(GV_CHUNK / 4)	/* of codes */
 #define GV_SCAN_AHEAD	4		/* 16-byte pieces of the table on their way */
 #define GV_MOST_WAVES	4
-#define GV_MOST_RESIDENT	1024	/* threads of an SM, for 64 registers each */
 #define GV_KEPT			64		/* probes of a query that are */
 
 /* Add the table entries of four bytes, eight codes, lowest first. */
@@ -242,6 +241,21 @@ gv_share_of(int resident, int32_t n)
 		}
 	}
 	return best;
+}
+
+/*
+ * The grid of a scan by blocks of THREADS threads, of which so many are resident
+ * on an SM: queries are y; x is 0 where they have nothing to scan.
+ */
+template <int THREADS>
+static inline dim3
+gv_scan_grid(const GvBatch &batch, const GvSearcher &searcher, int resident)
+{
+	constexpr int warps = THREADS / GV_WARP;
+	int64_t		most = (batch.copies / GV_BLOCK + warps - 1) / warps;
+	int64_t		share = gv_share_of(resident / THREADS * searcher.nsms, batch.n);
+
+	return dim3((unsigned) (share < most ? share : most), batch.n);
 }
 
 #endif							/* GV_SCAN_CUH */
