@@ -173,6 +173,70 @@ test_slow_reader(const TestServer *server)
 	close(loader);
 }
 
+/*
+ * A batch whose answers another thread sends: one is larger than the socket's
+ * buffers and not read, one client goes away meanwhile; the others ask again.
+ */
+static void
+test_large_batch(const TestServer *server)
+{
+	enum
+	{
+		SLOW = 2, GONE = 5, N = 8
+	};
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	TestIndex	index = make_index(GV_IP, 2, 2, 10, 1, -60000, false);
+	GvMirrorKey key = test_key(302);
+	TestSearch	searches[N];
+	int			clients[N];
+	int			result;
+	int			i;
+
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	for (i = 0; i < N; i++)
+	{
+		clients[i] = client_open(server, GV_ROLE_SESSION);
+		searches[i] = make_search(&key, &index);
+	}
+	searches[SLOW].request.probes = 10;
+	searches[SLOW].request.compare = 10;
+	searches[SLOW].request.capacity = GV_MAX_HITS;
+	kill(server->pid, SIGSTOP);
+	CHECK(waitpid(server->pid, &result, WUNTRACED) == server->pid &&
+		  WIFSTOPPED(result), "SIGSTOP");
+	for (i = 0; i < N; i++)
+		CHECK(search_send(clients[i], &searches[i]), "client %d", i);
+	kill(server->pid, SIGCONT);
+	close(clients[GONE]);
+	for (i = 0; i < 3 * N; i++)
+	{
+		int			n = i % N;
+
+		if (n == SLOW || n == GONE)
+			continue;
+		result = search_receive(clients[n], &index, &searches[n]);
+		CHECK(result == 0, "client %d: %d", n, result);
+		if (i < 2 * N)
+			CHECK(search_send(clients[n], &searches[n]), "client %d", n);
+	}
+	for (i = 0; i < 2; i++)
+	{
+		result = search_receive(clients[SLOW], &index, &searches[SLOW]);
+		CHECK(result == 0, "slow: %d", result);
+		if (i == 0)
+			CHECK(search_send(clients[SLOW], &searches[SLOW]), "slow");
+	}
+	for (i = 0; i < N; i++)
+	{
+		free_search(&searches[i]);
+		if (i != GONE)
+			close(clients[i]);
+	}
+	CHECK(load_drop(loader, &key) == 0, "drop");
+	free_index(&index);
+	close(loader);
+}
+
 /* A request that comes byte by byte, while others ask. */
 static void
 test_slow_writer(const TestServer *server)
@@ -259,6 +323,7 @@ test_searches(void)
 	test_shapes(&server);
 	test_batches(&server);
 	test_slow_reader(&server);
+	test_large_batch(&server);
 	test_slow_writer(&server);
 	test_crowd(&server);
 	CHECK(server_stop(&server) == 0, "SIGTERM");
