@@ -27,6 +27,7 @@ static struct
 	int			left;			/* connections that are not sent yet */
 	bool		runs;
 }			sender = {
+
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.given = PTHREAD_COND_INITIALIZER,
 	.done = PTHREAD_COND_INITIALIZER
