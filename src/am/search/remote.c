@@ -198,7 +198,7 @@ scan_rest(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
 		have = standing(mirrored, reader, age);
 		if (reader->nleft < have)	/* it begins with copies that stand */
 			view.live &= PG_UINT32_MAX << (have - reader->nleft);
-		IvfpqSearchBlock(search, i, &view);
+		IvfpqSearchBlock(search, i, &view, reader->reread);
 	}
 	(void) standing(mirrored, reader, age);
 	more.copies = search->copies_read - before;

@@ -178,12 +178,17 @@ extern void IvfpqSearchList(IvfpqSearch *search, int i);
 extern GvBlock IvfpqSearchView(const IvfpqSearch *search,
 							   const IvfpqBlockView *view);
 extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
-							 const IvfpqBlockView *view);
+							 const IvfpqBlockView *view, bool again);
 extern void IvfpqSearchSettle(IvfpqSearch *search);
 extern bool IvfpqSearchWiden(IvfpqSearch *search, int capacity);
 extern void IvfpqSearchLists(IvfpqSearch *search, int first, int end);
 extern void IvfpqSearchTake(IvfpqSearch *search, int candidates);
 extern void IvfpqSearchDistinct(IvfpqSearch *search, int n);
+
+/* together.c: many searches, for which each list is read once */
+#define IVFPQ_TOGETHER	64		/* searches, at most */
+
+extern void IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates);
 
 /*
  * keycandidates.c: from a query to candidates that fulfil a condition on keys.
