@@ -90,37 +90,61 @@ IvfpqManySort(IvfpqManyQuery *query)
 	qsort(query->rows, query->nrows, sizeof(IvfpqManyRow), compare_rows);
 }
 
-/* Measure a row that has been fetched for a query. */
-static void
-measure_for(IvfpqMany *many, IvfpqManyQuery *query, Datum value,
-			IvfpqManyRow *row)
+/* A row that has been fetched. */
+typedef struct Fetched
 {
-	row->distance = DatumGetFloat8(FunctionCall2Coll(&many->distance,
-													 many->type.collation,
-													 value, query->value));
-	keep_row(query, many->k, row);
+	IvfpqManyRow row;
+	Datum		value;
+	const float *vector;		/* [the queries' dims] the same, where
+								 * real_distance may take it; else NULL */
+} Fetched;
+
+/*
+ * Measure a row for a query.  The operator's function looks at every element of
+ * both; where it is our own that is done once for each.
+ */
+static void
+measure_for(IvfpqMany *many, IvfpqManyQuery *query, Fetched *fetched)
+{
+	if (fetched->vector != NULL)
+		fetched->row.distance =
+			many->real_distance(fetched->vector, query->floats,
+								many->queries.dims);
+	else
+		fetched->row.distance =
+			DatumGetFloat8(FunctionCall2Coll(&many->distance,
+											 many->type.collation,
+											 fetched->value, query->value));
+	keep_row(query, many->k, &fetched->row);
 }
 
 /* Fetch the row of that id; false: there is nothing to measure. */
 static bool
-fetch_row(IvfpqMany *many, uint64 id, Datum *value, IvfpqManyRow *row)
+fetch_row(IvfpqMany *many, uint64 id, Fetched *fetched)
 {
-	bool		found = IvfpqMeasureWhole(&many->measure, id, value);
+	int			dims;
 
 	many->report.measured++;
-	row->id = id;
-	if (found)
-		row->tid = many->measure.slot->tts_tid;
-	return found;
+	if (!IvfpqMeasureWhole(&many->measure, id, &fetched->value))
+		return false;
+	fetched->row.id = id;
+	fetched->row.tid = many->measure.slot->tts_tid;
+	fetched->vector = NULL;
+	if (many->real_distance == NULL)
+		return true;
+	fetched->vector = IvfpqArrayFloats(DatumGetArrayTypeP(fetched->value),
+									   &dims);
+	if (dims != many->queries.dims)
+		fetched->vector = NULL; /* the function says what is wrong */
+	return true;
 }
 
 /* Measure a row for the queries of keys [n], which are all the row's. */
 static void
 measure_row(IvfpqMany *many, const uint64 *keys, int64 n)
 {
-	IvfpqManyRow row;
-	Datum		value;
-	bool		found = fetch_row(many, IVFPQ_MANY_ROW(keys[0]), &value, &row);
+	Fetched		fetched;
+	bool		found = fetch_row(many, IVFPQ_MANY_ROW(keys[0]), &fetched);
 	MemoryContext oldcontext = MemoryContextSwitchTo(many->measure.context);
 
 	for (int64 i = 0; i < n; i++)
@@ -129,7 +153,7 @@ measure_row(IvfpqMany *many, const uint64 *keys, int64 n)
 
 		query->tried++;
 		if (found)
-			measure_for(many, query, value, &row);
+			measure_for(many, query, &fetched);
 		else
 			query->gone++;
 	}
@@ -187,19 +211,18 @@ measure_for_all(IvfpqMany *many, const uint64 *ids, int nrows,
 	IvfpqMeasurePrefetchSorted(&many->measure, ids, nrows);
 	for (int i = 0; i < nrows; i++)
 	{
-		IvfpqManyRow row;
+		Fetched		fetched;
 		MemoryContext oldcontext;
-		Datum		value;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!fetch_row(many, ids[i], &value, &row))
+		if (!fetch_row(many, ids[i], &fetched))
 			continue;
 		oldcontext = MemoryContextSwitchTo(many->measure.context);
 		for (int q = 0; q < n; q++)
 		{
 			if (q % DISTANCES_AT_ONCE == DISTANCES_AT_ONCE - 1)
 				CHECK_FOR_INTERRUPTS();
-			measure_for(many, &many->asked[active[q]], value, &row);
+			measure_for(many, &many->asked[active[q]], &fetched);
 		}
 		MemoryContextSwitchTo(oldcontext);
 		IvfpqMeasureDone(&many->measure);

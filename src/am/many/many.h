@@ -16,6 +16,7 @@
 #include "am/search/tidset.h"
 #include "am/value/mixed.h"
 #include "am/value/queries.h"
+#include "am/value/real.h"
 
 /* Queries of a portion, at most: a number of 16 bits, see IVFPQ_MANY_KEY. */
 #define IVFPQ_MANY_PORTION	65536
@@ -42,6 +43,7 @@ typedef struct IvfpqManyBound
 typedef struct IvfpqManyQuery
 {
 	Datum		value;			/* of the column's type */
+	const float *floats;		/* [dims] as it was asked */
 	float	   *vector;			/* [dims] transformed; NULL: untrained */
 	bool		is_boundable;	/* refine records say something of it */
 	IvfpqManyRow *rows;			/* [k] nearest so far: a heap, the farthest
@@ -68,6 +70,7 @@ typedef struct IvfpqMany
 	IvfpqQueries queries;		/* all that were asked */
 	int			k;
 	FmgrInfo	distance;
+	IvfpqRealDistance real_distance;	/* what that computes, or NULL */
 	IvfpqMeasure measure;
 	int			pending_dims;	/* pending rows may have others; 0 = no */
 	bool		told_odd;

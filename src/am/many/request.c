@@ -87,6 +87,7 @@ find_distance(IvfpqMany *many)
 	for (int s = 1; s <= IVFPQ_NSTRATEGIES && !OidIsValid(operator); s++)
 		operator = get_opfamily_member(family, type, type, s);
 	fmgr_info(get_opcode(operator), &many->distance);
+	many->real_distance = IvfpqRealDistanceOf(&many->distance);
 }
 
 /*

@@ -5,8 +5,7 @@
  * A round is to many queries what a batch is to a scan: so many lists and
  * candidates for so many rows (effort.c).  The first one is for the rows
  * wanted.  Queries that it left short of rows, because the snapshot does not
- * see enough of the candidates, go on to the next one, for four times as many;
- * and those for which a scan would make a pass over all rows have all rows
+ * see enough of the candidates, go on to the next one, for more; and those for which a scan would make a pass over all rows have all rows
  * measured.  Each round measures its candidates anew, since few queries see a
  * second one.
  *
@@ -29,11 +28,12 @@
 #include "page/pending.h"
 #include "pgcompat.h"
 
-/* Rows that the next round is for, for each of this one's. */
+/*
+ * Rows that a round is for: as those of a scan's batches, whose second one is
+ * for SECOND_ROWS.  For more, see pass_is_better.
+ */
 #define ROUND_GROWTH	4.0
-
-/* Beyond so many rows a scan is in its third batch: see fullpass.c. */
-#define KNOWN_ROWS		100
+#define SECOND_ROWS		100
 
 /* Of a table's rows no more than this share are measured as candidates. */
 #define MEASURED_SHARE	0.05
@@ -77,7 +77,7 @@ pass_is_better(const IvfpqMany *many, const IvfpqEffort *effort)
 		!has_rows(many, effort->candidates / MEASURED_SHARE))
 		return true;
 	return ivfpq_order == IVFPQ_ORDER_STRICT && !effort->known &&
-		effort->quota > KNOWN_ROWS &&
+		effort->quota > SECOND_ROWS &&
 		!has_rows(many, effort->quota / (1 - ivfpq_recall));
 }
 
@@ -453,7 +453,7 @@ search_portion(IvfpqMany *many)
 
 	for (int i = 0; i < n; i++)
 		active[i] = i;
-	for (; n > 0; rows *= ROUND_GROWTH)
+	for (; n > 0; rows = Max(rows * ROUND_GROWTH, SECOND_ROWS))
 	{
 		if (!size_round(many, rows, drained, &round) ||
 			!round_fits(many, &round.effort))
@@ -480,6 +480,7 @@ add_query(IvfpqMany *many, int i)
 	Datum		value;
 
 	memset(query, 0, sizeof(*query));
+	query->floats = vector;
 	oldcontext = MemoryContextSwitchTo(many->round);
 	value = IvfpqCastVector(&many->cast, vector, dims);
 	/* as the type has it: halfvec rounds */
@@ -533,10 +534,11 @@ IvfpqManyNext(IvfpqMany *many, int first)
 		CHECK_FOR_INTERRUPTS();
 		add_query(many, first + i);
 	}
+	MemoryContextSwitchTo(oldcontext);
+	/* not in the portion's memory: searches keep theirs */
 	search_portion(many);
 	for (int i = 0; i < n; i++)
 		IvfpqManySort(&many->asked[i]);
-	MemoryContextSwitchTo(oldcontext);
 	return n;
 }
 

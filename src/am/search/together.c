@@ -1,12 +1,15 @@
 /*
  * together.c
- *		Many searches side by side: each list is read once, for all searches
- *		that probe it.
+ *		Many searches side by side: a list is read for all searches that probe
+ *		it.
  *
  * A list's blocks are copied from pages, which takes as long as to scan them;
  * here that is shared, and the copy is scanned while it is in the processor's
  * cache.  So are the searches' tables, if they are no more than
  * IVFPQ_TOGETHER, and the more lists they have in common the better.
+ *
+ * The nearest lists of each search come first, since what is found there turns
+ * away most copies of the others.  So a list may be read twice.
  */
 #include "postgres.h"
 
@@ -16,16 +19,30 @@
 #include "am/common/engine.h"
 #include "am/search/search.h"
 
-/* A list of a search, as a number: the list, which search, its how manyth. */
+/*
+ * A list of a search, as a number: whether it is not among the nearest, the
+ * list, which search, its how manyth.
+ */
+#define PAIR_FAR_SHIFT		56
+#define PAIR_LIST_SHIFT		32
 #define PAIR_SEARCH_SHIFT	26
-#define PAIR(list, s, i) \
-	((uint64) (list) << 32 | (uint64) (s) << PAIR_SEARCH_SHIFT | (uint64) (i))
-#define PAIR_LIST(pair)		((uint32) ((pair) >> 32))
+#define PAIR_READING(pair)	((pair) >> PAIR_LIST_SHIFT)
 #define PAIR_SEARCH(pair)	((uint32) (pair) >> PAIR_SEARCH_SHIFT)
-#define PAIR_NUMBER(pair) \
-	((int) ((pair) & ((UINT64CONST(1) << PAIR_SEARCH_SHIFT) - 1)))
+#define PAIR_NUMBER(pair)	((int) ((pair) & ((1 << PAIR_SEARCH_SHIFT) - 1)))
 
-/* The lists of searches [n], by list. */
+StaticAssertDecl(IVFPQ_MAX_LISTS <= 1 << (PAIR_FAR_SHIFT - PAIR_LIST_SHIFT),
+				 "no room for the list");
+StaticAssertDecl(IVFPQ_TOGETHER <= 1 << (PAIR_LIST_SHIFT - PAIR_SEARCH_SHIFT),
+				 "no room for the search");
+
+/*
+ * Lists that are read before others, of each search: at least so many, or this
+ * part of its lists.
+ */
+#define LEAST_NEAR	4
+#define NEAR_PART	8
+
+/* The lists of searches [n], the nearest of all searches first, then by list. */
 static uint64 *
 sort_pairs(const IvfpqSearch *searches, int n, int *npairs)
 {
@@ -39,8 +56,15 @@ sort_pairs(const IvfpqSearch *searches, int n, int *npairs)
 	*npairs = count;
 	count = 0;
 	for (int s = 0; s < n; s++)
-		for (int i = 0; i < searches[s].lists.count; i++)
-			pairs[count++] = PAIR(searches[s].lists.ids[i], s, i);
+	{
+		const GvTopK *lists = &searches[s].lists;
+		int			nnear = Max(LEAST_NEAR, lists->count / NEAR_PART);
+
+		for (int i = 0; i < lists->count; i++)
+			pairs[count++] = (uint64) (i >= nnear) << PAIR_FAR_SHIFT |
+				lists->ids[i] << PAIR_LIST_SHIFT |
+				(uint64) s << PAIR_SEARCH_SHIFT | (uint64) i;
+	}
 	qsort(pairs, count, sizeof(uint64), IvfpqCompareNumbers);
 	return pairs;
 }
@@ -91,15 +115,16 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 	for (int s = 0; s < n; s++)
 		IvfpqSearchOpen(&searches[s], candidates * copies);
 	for (int p = 0; p < npairs; p++)
-		if (nlists == 0 || lists[nlists - 1] != PAIR_LIST(pairs[p]))
-			lists[nlists++] = PAIR_LIST(pairs[p]);
+		if (p == 0 || PAIR_READING(pairs[p]) != PAIR_READING(pairs[p - 1]))
+			lists[nlists++] = (uint32) PAIR_READING(pairs[p]) % IVFPQ_MAX_LISTS;
 	IvfpqListEntriesRead(index, &searches[0].model->meta, lists, nlists,
 						 entries);
 	for (int l = 0; l < nlists; l++)
 	{
-		int			end = first;
+		int			end = first + 1;
 
-		while (end < npairs && PAIR_LIST(pairs[end]) == lists[l])
+		while (end < npairs &&
+			   PAIR_READING(pairs[end]) == PAIR_READING(pairs[first]))
 			end++;
 		IvfpqPrefetchNotice(index, &had_read);
 		if (l >= nprefetched && IvfpqPrefetchHelps(index))
