@@ -171,6 +171,8 @@ count_queries(IvfpqMany *many)
 
 	report->index = RelationGetRelid(many->index);
 	report->recall = ivfpq_recall;
+	if (many->searches != NULL)
+		report->remote = many->searches[0].remote.report;
 	IvfpqReportMany(report, many->queries.n);
 	for (int i = 0; i < many->queries.n; i++)
 		pgstat_count_index_scan(many->index);

@@ -25,6 +25,7 @@
 #include "am/common/options.h"
 #include "am/common/tid.h"
 #include "am/many/many.h"
+#include "client/client.h"
 #include "page/pending.h"
 #include "pgcompat.h"
 
@@ -50,6 +51,8 @@ typedef struct Round
 	int			nactive;
 
 	/* of the slice under way, [nactive]: */
+	int		   *left;			/* [nleft] those that gpuvecd did not answer; */
+	int			nleft;			/* of these: */
 	uint32	   *lists;			/* ... [probes] nearest lists, and their */
 	float	   *scores;			/* ... [probes] */
 	int		   *nlists;
@@ -57,6 +60,13 @@ typedef struct Round
 	uint64	   *keys;			/* [nactive][candidates] rows to be measured */
 	int64		nkeys;
 } Round;
+
+/* What take_answer gets. */
+typedef struct Asked
+{
+	IvfpqMany  *many;
+	Round	   *round;
+} Asked;
 
 /* Has the index at least that many rows?  As a scan asks, fullpass.c. */
 static bool
@@ -145,6 +155,9 @@ slice_bytes(const IvfpqMany *many, const IvfpqEffort *effort)
 
 	if (many->model->meta.refine != IVFPQ_REFINE_NONE)
 		candidate += sizeof(IvfpqManyBound);
+	if (IvfpqServerIsWanted())
+		candidate += (Size) many->model->meta.copies *
+			(sizeof(GvHit) + sizeof(GvBound));
 	return (Size) effort->candidates * candidate + sizeof(uint64) +
 		(Size) effort->probes * (sizeof(uint32) + sizeof(float));
 }
@@ -178,21 +191,21 @@ round_fits(const IvfpqMany *many, const IvfpqEffort *effort)
 		IvfpqMemoryLimit();
 }
 
-/* The nearest lists of the slice's queries, and an order of these. */
+/* The nearest lists of the queries that are left, and an order of these. */
 static void
 find_lists(IvfpqMany *many, Round *round)
 {
 	IvfpqSearch *search = &many->searches[0];
 	int			probes = round->effort.probes;
 
-	for (int i = 0; i < round->nactive; i++)
+	for (int i = 0; i < round->nleft; i++)
 	{
 		uint32	   *lists = round->lists + (Size) i * probes;
 		float	   *scores = round->scores + (Size) i * probes;
 
 		CHECK_FOR_INTERRUPTS();
 		search->query.deep = round->effort.quota > IVFPQ_PARENTS_ROWS;
-		IvfpqSearchQuery(search, many->asked[round->active[i]].vector);
+		IvfpqSearchQuery(search, many->asked[round->left[i]].vector);
 		IvfpqSearchNearest(search, probes);
 		round->nlists[i] = search->lists.count;
 		for (int l = 0; l < search->lists.count; l++)
@@ -202,7 +215,7 @@ find_lists(IvfpqMany *many, Round *round)
 		}
 		round->order[i] = (uint64) lists[0] << 32 | (uint64) i;
 	}
-	qsort(round->order, round->nactive, sizeof(uint64), IvfpqCompareNumbers);
+	qsort(round->order, round->nleft, sizeof(uint64), IvfpqCompareNumbers);
 }
 
 /* Give a search the query, and the lists that were found for it. */
@@ -211,7 +224,7 @@ set_search(IvfpqMany *many, const Round *round, int i, IvfpqSearch *search)
 {
 	int			probes = round->effort.probes;
 
-	IvfpqSearchQuery(search, many->asked[round->active[i]].vector);
+	IvfpqSearchQuery(search, many->asked[round->left[i]].vector);
 	IvfpqTopKResize(&search->lists, probes);
 	search->lists.count = round->nlists[i];
 	for (int l = 0; l < round->nlists[i]; l++)
@@ -301,16 +314,16 @@ take_candidates(IvfpqMany *many, Round *round, const IvfpqSearch *search,
 														 number);
 }
 
-/* Find the candidates of the slice's queries. */
+/* Find the candidates of the slice's queries that are left. */
 static void
 find_candidates(IvfpqMany *many, Round *round)
 {
 	int			at_a_time = count_together(many, &round->effort);
 
 	find_lists(many, round);
-	for (int first = 0; first < round->nactive; first += at_a_time)
+	for (int first = 0; first < round->nleft; first += at_a_time)
 	{
-		int			n = Min(at_a_time, round->nactive - first);
+		int			n = Min(at_a_time, round->nleft - first);
 
 		for (int s = 0; s < n; s++)
 			set_search(many, round, (int) (uint32) round->order[first + s],
@@ -318,8 +331,49 @@ find_candidates(IvfpqMany *many, Round *round)
 		IvfpqSearchTogether(many->searches, n, round->effort.candidates);
 		for (int s = 0; s < n; s++)
 			take_candidates(many, round, &many->searches[s],
-							round->active[(uint32) round->order[first + s]]);
+							round->left[(uint32) round->order[first + s]]);
 	}
+}
+
+/* gpuvecd has an answer to a query of the slice, or it is left. */
+static void
+take_answer(void *arg, IvfpqSearch *search, int i, bool found)
+{
+	Asked	   *asked = arg;
+	Round	   *round = asked->round;
+
+	CHECK_FOR_INTERRUPTS();
+	if (found)
+		take_candidates(asked->many, round, search, round->active[i]);
+	else
+		round->left[round->nleft++] = round->active[i];
+}
+
+/* Have gpuvecd find candidates; the queries that it has none for are left. */
+static void
+ask_candidates(IvfpqMany *many, Round *round)
+{
+	Asked		asked = {many, round};
+	Size		dims = many->model->meta.dims;
+	float	   *queries;
+
+	round->nleft = 0;
+	if (!IvfpqServerIsWanted())
+	{
+		memcpy(round->left, round->active, round->nactive * sizeof(int));
+		round->nleft = round->nactive;
+		return;
+	}
+	queries = palloc_extended(round->nactive * dims * sizeof(float),
+							  MCXT_ALLOC_HUGE);
+	for (int i = 0; i < round->nactive; i++)
+		memcpy(queries + i * dims, many->asked[round->active[i]].vector,
+			   dims * sizeof(float));
+	many->searches[0].query.deep = round->effort.quota > IVFPQ_PARENTS_ROWS;
+	IvfpqSearchManyRemote(&many->searches[0], queries, round->nactive,
+						  round->effort.probes, round->effort.candidates,
+						  take_answer, &asked);
+	pfree(queries);
 }
 
 /*
@@ -364,6 +418,7 @@ search_slice(IvfpqMany *many, Round *round)
 	round->scores = palloc_extended(n * probes * sizeof(float),
 									MCXT_ALLOC_HUGE);
 	round->nlists = palloc_extended(n * sizeof(int), MCXT_ALLOC_HUGE);
+	round->left = palloc_extended(n * sizeof(int), MCXT_ALLOC_HUGE);
 	round->order = palloc_extended(n * sizeof(uint64), MCXT_ALLOC_HUGE);
 	round->keys = palloc_extended(n * round->effort.candidates *
 								  sizeof(uint64), MCXT_ALLOC_HUGE);
@@ -373,6 +428,7 @@ search_slice(IvfpqMany *many, Round *round)
 	for (Size i = 0; i < n; i++)
 		many->asked[round->active[i]].nrows = 0;
 	IvfpqManyMeasurePending(many, round->active, round->nactive);
+	ask_candidates(many, round);
 	find_candidates(many, round);
 	if (many->model->meta.refine == IVFPQ_REFINE_NONE)
 		IvfpqManyMeasure(many, round->keys, round->nkeys);

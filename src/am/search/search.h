@@ -231,6 +231,12 @@ extern void IvfpqSampleEnd(IvfpqSearch *search);
 
 /* remote.c */
 extern void IvfpqSearchAlone(IvfpqSearch *search, const char *reason);
+extern void IvfpqSearchManyRemote(IvfpqSearch *search, const float *queries,
+								  int n, int probes, int candidates,
+								  void (*take) (void *arg,
+												IvfpqSearch *search,
+												int number, bool found),
+								  void *arg);
 extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity,
 							  double part, int rank);
 
