@@ -178,7 +178,7 @@ search_bytes(const IvfpqMany *many, const IvfpqEffort *effort)
 static int
 count_together(const IvfpqMany *many, const IvfpqEffort *effort)
 {
-	return (int) Max(1, Min(many->nsearches, TOGETHER_BYTES /
+	return (int) Max(1, Min((Size) many->nsearches, TOGETHER_BYTES /
 							search_bytes(many, effort)));
 }
 
