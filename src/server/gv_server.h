@@ -122,7 +122,7 @@ typedef struct GvConnection
 								 * NULL: that is in `in` */
 	GvMessage	here;			/* its header, as it was checked */
 	void	   *work;			/* its thread's: a loader's GvWorker, a build,
-								 * work on a set */
+								 * many searches, work on a set */
 	struct GvConnection *next;	/* the loop's list of its own */
 	struct GvConnection *previous;
 } GvConnection;
@@ -323,6 +323,8 @@ extern GvHeldMirror *gv_session_acquire(const GvConnection *asker,
 extern bool gv_session_lock(GvHeldMirror *held, bool wait);
 extern void gv_session_refuse(GvConnection **askers, int n,
 							  GvRefusalCode code);
+extern void *gv_session_put(const GvHeldMirror *held, const GvSearch *found,
+							bool is_brief, GvSearchReply *reply);
 extern void gv_session_begin(GvWorker *worker, GvHeldMirror *held);
 extern void gv_session_finish(GvWorker *worker);
 
@@ -377,6 +379,10 @@ extern void gv_build_sampled(GvConnection *connection);
 extern void gv_build_trial(GvConnection *connection);
 extern void gv_build_pieces(GvConnection *connection);
 extern void gv_build_try(GvConnection *connection);
+
+/* manysearches.c: what it does for who has many searches made at once. */
+extern void gv_many_serve(GvConnection *connection);
+extern void gv_many_search(GvConnection *connection);
 
 /* setwork.c: what it does for work on a set. */
 extern void gv_setwork_serve(GvConnection *connection);

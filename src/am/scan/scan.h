@@ -166,6 +166,7 @@ extern IvfpqQueuedRow *IvfpqQueueTake(IvfpqQueue *queue);
 extern void IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report);
 extern bool IvfpqSeesAllRows(Oid index);
 extern void IvfpqReportScan(const IvfpqScan *state);
+extern void IvfpqReportMany(const IvfpqScanReport *report, int64 searches);
 
 /* keybatch.c */
 extern bool IvfpqScanBeginKeys(IndexScanDesc scan);
