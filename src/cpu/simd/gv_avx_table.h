@@ -1,5 +1,5 @@
 /*
- * gv_avx.h
+ * gv_avx_table.h
  *		What AVX2 and AVX-512 have in common: of a query's table, and copies
  *		gathered, in registers of 32 bytes.
  *
