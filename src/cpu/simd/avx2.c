@@ -546,6 +546,7 @@ record_products(const float *q, const GvRefine *record, int32_t dims,
 #define AT_ONCE		LANES		/* centroids that multiply_some takes */
 #define ESTIMATE_AT_ONCE	LANES
 #define SUM_AT_ONCE	GV_BLOCK
+#include "cpu/simd/gv_avx_table.h"
 #include "cpu/simd/gv_avx2_images.h"
 #include "cpu/simd/gv_level.h"
 
