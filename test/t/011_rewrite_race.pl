@@ -100,7 +100,9 @@ is(end_of($_), 0, "queries stopped in $rounds rewrites") for @queries;
 
 my $gen = $node->safe_psql('postgres',
 	q{SELECT max(generation) FROM gpuvec_list_stats('narrow_e')});
-cmp_ok($gen, '>', 3, "the list was rewritten $gen times meanwhile");
+# not each round does: a query that began before rows were deleted keeps VACUUM
+# from them, on a busy machine longer
+cmp_ok($gen, '>', 1, "the list was rewritten $gen times meanwhile");
 is_sound($node, 'narrow_e', 'afterwards');
 is_sound($node, 'wide_e', 'afterwards');
 is_complete($node, 'narrow', '<->', 4, 'afterwards');
