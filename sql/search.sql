@@ -168,7 +168,7 @@ SELECT idx_scan AS before FROM pg_stat_user_indexes WHERE indexrelname = 'many_e
 SELECT count(*) FROM gpuvec_search('many_e', all_asked(), 1);
 SELECT pg_stat_force_next_flush();
 SELECT idx_scan - :before AS scans FROM pg_stat_user_indexes WHERE indexrelname = 'many_e';
-SELECT index, recall, batches, given, finished, engine FROM gpuvec_last_scan();
+SELECT index, recall, batches, given, finished FROM gpuvec_last_scan();
 
 -- errors
 \set VERBOSITY default
