@@ -21,6 +21,9 @@
 /* Queries of a portion, at most: a number of 16 bits, see IVFPQ_MANY_KEY. */
 #define IVFPQ_MANY_PORTION	65536
 
+/* Rows that a second round is for, at least. */
+#define IVFPQ_MANY_SECOND	100
+
 /* A row that a query wants measured: the row's id, then the query's number. */
 #define IVFPQ_MANY_KEY(id, query)	((id) << 16 | (uint64) (query))
 #define IVFPQ_MANY_ROW(key)			((key) >> 16)
@@ -89,6 +92,15 @@ typedef struct IvfpqMany
 	int			nasked;
 	IvfpqScanReport report;
 } IvfpqMany;
+
+/* size.c */
+extern bool IvfpqManyEffort(IvfpqMany *many, double rows, int drained,
+							IvfpqEffort *effort, bool *is_last);
+extern Size IvfpqManySliceBytes(const IvfpqMany *many,
+								const IvfpqEffort *effort);
+extern int	IvfpqManyTogether(const IvfpqMany *many, const IvfpqEffort *effort);
+extern bool IvfpqManyFits(const IvfpqMany *many, const IvfpqEffort *effort);
+extern int	IvfpqManyPortion(IvfpqMany *many);
 
 /* rounds.c */
 extern void IvfpqManyBegin(IvfpqMany *many);

@@ -59,12 +59,7 @@ check_rights(Relation heap, Relation index)
 static void
 check_whole(Relation index)
 {
-	if (!index->rd_index->indisvalid)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" is not valid",
-						RelationGetRelationName(index)),
-				 errhint("Rebuild it with REINDEX.")));
+	IvfpqCheckValid(index);
 	if (index->rd_index->indcheckxmin &&
 		!TransactionIdPrecedes(HeapTupleHeaderGetXmin(index->rd_indextuple->t_data),
 							   TransactionXmin))

@@ -5,9 +5,9 @@
  * A round is to many queries what a batch is to a scan: so many lists and
  * candidates for so many rows (effort.c).  The first one is for the rows
  * wanted.  Queries that it left short of rows, because the snapshot does not
- * see enough of the candidates, go on to the next one, for more; and those for which a scan would make a pass over all rows have all rows
- * measured.  Each round measures its candidates anew, since few queries see a
- * second one.
+ * see enough of the candidates, go on to the next one, for more; and those for
+ * which a scan would make a pass over all rows have all rows measured.  Each
+ * round measures its candidates anew, since few queries see a second one.
  *
  * In a round queries go through the search IVFPQ_TOGETHER at a time, in the
  * order of their nearest lists, so that those side by side have lists in
@@ -29,18 +29,8 @@
 #include "page/pending.h"
 #include "pgcompat.h"
 
-/*
- * Rows that a round is for: as those of a scan's batches, whose second one is
- * for SECOND_ROWS.  For more, see pass_is_better.
- */
+/* Rows that a round is for grow so: as those of a scan's batches. */
 #define ROUND_GROWTH	4.0
-#define SECOND_ROWS		100
-
-/* Of a table's rows no more than this share are measured as candidates. */
-#define MEASURED_SHARE	0.05
-
-/* Scratch of the searches that are under way together. */
-#define TOGETHER_BYTES	((Size) 8 * 1024 * 1024)
 
 /* A round: how much it takes, for whom. */
 typedef struct Round
@@ -67,129 +57,6 @@ typedef struct Asked
 	IvfpqMany  *many;
 	Round	   *round;
 } Asked;
-
-/* Has the index at least that many rows?  As a scan asks, fullpass.c. */
-static bool
-has_rows(const IvfpqMany *many, double rows)
-{
-	const IvfpqMetaData *meta = &many->model->meta;
-
-	return rows <= many->index->rd_rel->reltuples ||
-		rows <= meta->rows_at_training ||
-		rows <= IvfpqCountRows(many->index, meta);
-}
-
-/* Would a scan rather make a pass than take that much?  See fullpass.c. */
-static bool
-pass_is_better(const IvfpqMany *many, const IvfpqEffort *effort)
-{
-	if (effort->candidates > IVFPQ_MIN_MEASURED &&
-		!has_rows(many, effort->candidates / MEASURED_SHARE))
-		return true;
-	return ivfpq_order == IVFPQ_ORDER_STRICT && !effort->known &&
-		effort->quota > SECOND_ROWS &&
-		!has_rows(many, effort->quota / (1 - ivfpq_recall));
-}
-
-/* Copies that the lists have, dead ones included. */
-static double
-count_copies(IvfpqMany *many)
-{
-	IvfpqListTotals totals;
-
-	if (many->most_rows == 0)
-	{
-		IvfpqSumLists(many->index, &many->model->meta, &totals);
-		many->most_rows = totals.live + totals.dead;
-	}
-	return many->most_rows;
-}
-
-/*
- * How much a round for so many rows takes; false: all rows had better be
- * measured.  Where all rows of so many lists (`drained`) were candidates
- * already there have to be more lists.
- */
-static bool
-size_round(IvfpqMany *many, double rows, int drained, Round *round)
-{
-	const IvfpqMetaData *meta = &many->model->meta;
-	IvfpqEffort *effort = &round->effort;
-	int			most = meta->nlists;
-	IvfpqEffort first;
-
-	if (many->everything)
-		return false;
-	IvfpqEffortFor(effort, many->index, meta, ivfpq_recall,
-				   Min(rows, PG_INT32_MAX));
-	if (effort->everything)
-		return false;
-	if (ivfpq_max_probes > 0)
-	{
-		IvfpqGetEffort(&first, many->index, meta, ivfpq_recall, 0);
-		most = Min(most, Max(ivfpq_max_probes, first.probes));
-	}
-	if (pass_is_better(many, effort))
-	{
-		if (ivfpq_max_probes == 0)
-			return false;
-		effort->probes = most;
-		effort->candidates = PG_INT32_MAX / 4;
-	}
-	if (effort->probes <= drained)
-		effort->probes = 2 * drained;
-	effort->probes = Min(effort->probes, most);
-	round->is_last = effort->probes == most;
-	/* the one more is not found, which tells that there is none */
-	if (effort->candidates > IVFPQ_FEW_CANDIDATES)
-		effort->candidates = (int) Min(effort->candidates,
-									   count_copies(many) + 1);
-	return true;
-}
-
-/* Bytes that a query takes in a slice of a round. */
-static Size
-slice_bytes(const IvfpqMany *many, const IvfpqEffort *effort)
-{
-	Size		candidate = sizeof(uint64);
-
-	if (many->model->meta.refine != IVFPQ_REFINE_NONE)
-		candidate += sizeof(IvfpqManyBound);
-	if (IvfpqServerIsWanted())
-		candidate += (Size) many->model->meta.copies *
-			(sizeof(GvHit) + sizeof(GvBound));
-	return (Size) effort->candidates * candidate + sizeof(uint64) +
-		(Size) effort->probes * (sizeof(uint32) + sizeof(float));
-}
-
-/* Bytes that a search takes. */
-static Size
-search_bytes(const IvfpqMany *many, const IvfpqEffort *effort)
-{
-	int64		capacity = (int64) effort->candidates *
-	many->model->meta.copies;
-
-	return gv_scan_scratch(many->model->gv.m,
-						   (int32) Min(capacity, PG_INT32_MAX)) +
-		capacity * (sizeof(float) + sizeof(uint64));
-}
-
-/* Searches to have under way at once. */
-static int
-count_together(const IvfpqMany *many, const IvfpqEffort *effort)
-{
-	return (int) Max(1, Min((Size) many->nsearches, TOGETHER_BYTES /
-							search_bytes(many, effort)));
-}
-
-/* Does a round for one query fit?  As in a scan, a small one always does. */
-static bool
-round_fits(const IvfpqMany *many, const IvfpqEffort *effort)
-{
-	return effort->candidates <= IVFPQ_FEW_CANDIDATES ||
-		slice_bytes(many, effort) + search_bytes(many, effort) <=
-		IvfpqMemoryLimit();
-}
 
 /* The nearest lists of the queries that are left, and an order of these. */
 static void
@@ -318,7 +185,7 @@ take_candidates(IvfpqMany *many, Round *round, const IvfpqSearch *search,
 static void
 find_candidates(IvfpqMany *many, Round *round)
 {
-	int			at_a_time = count_together(many, &round->effort);
+	int			at_a_time = IvfpqManyTogether(many, &round->effort);
 
 	find_lists(many, round);
 	for (int first = 0; first < round->nleft; first += at_a_time)
@@ -466,7 +333,7 @@ is_answered(const IvfpqMany *many, const Round *round,
 static int
 search_round(IvfpqMany *many, Round *round, int *active, int n, int *drained)
 {
-	Size		bytes = slice_bytes(many, &round->effort);
+	Size		bytes = IvfpqManySliceBytes(many, &round->effort);
 	int			at_a_time = (int) Max(1, Min((Size) n, IvfpqMemoryLimit() /
 											 2 / bytes));
 	int			nleft = 0;
@@ -509,10 +376,10 @@ search_portion(IvfpqMany *many)
 
 	for (int i = 0; i < n; i++)
 		active[i] = i;
-	for (; n > 0; rows = Max(rows * ROUND_GROWTH, SECOND_ROWS))
+	for (; n > 0; rows = Max(rows * ROUND_GROWTH, IVFPQ_MANY_SECOND))
 	{
-		if (!size_round(many, rows, drained, &round) ||
-			!round_fits(many, &round.effort))
+		if (!IvfpqManyEffort(many, rows, drained, &round.effort, &round.is_last) ||
+			!IvfpqManyFits(many, &round.effort))
 		{
 			for (int i = 0; i < n; i++)
 				many->asked[active[i]].nrows = 0;
@@ -555,21 +422,6 @@ add_query(IvfpqMany *many, int i)
 	MemoryContextReset(many->round);
 }
 
-/* How many queries make a portion? */
-static int
-portion_queries(IvfpqMany *many)
-{
-	Size		bytes = sizeof(IvfpqManyQuery) + sizeof(int) +
-	many->k * sizeof(IvfpqManyRow) +
-	(Size) many->queries.dims * 2 * sizeof(float);
-	Round		round;
-
-	if (many->model->meta.nlists > 0 &&
-		size_round(many, Max(many->k, IVFPQ_FIRST_ROWS), 0, &round))
-		bytes += slice_bytes(many, &round.effort);
-	return (int) Max(1, Min(IvfpqMemoryLimit() / bytes, IVFPQ_MANY_PORTION));
-}
-
 /*
  * Answer a portion of the queries, from number first on, into many->asked;
  * how many.
@@ -577,7 +429,7 @@ portion_queries(IvfpqMany *many)
 int
 IvfpqManyNext(IvfpqMany *many, int first)
 {
-	int			n = Min(portion_queries(many), many->queries.n - first);
+	int			n = Min(IvfpqManyPortion(many), many->queries.n - first);
 	MemoryContext oldcontext;
 
 	MemoryContextReset(many->portion);

@@ -50,16 +50,6 @@ load(const float *x)
 	return wide;
 }
 
-/* The first n numbers of x, 0 < n < 16, and zeros. */
-static Wide
-load_rest(const float *x, int32_t n)
-{
-	float		rest[LANES] = {0};
-
-	memcpy(rest, x, sizeof(float) * (size_t) n);
-	return load(rest);
-}
-
 static inline void
 store(float *x, Wide wide)
 {
@@ -95,27 +85,7 @@ add_terms(Wide *sums, Wide q, Wide x, bool product)
 	}
 }
 
-/* nrows <= 4 rows, read side by side. */
-static inline void
-compare_some(const float *q, const float *rows, int nrows, int32_t dims,
-			 bool product, float *out)
-{
-	Wide		sums[4];
-	int32_t		i;
-	int			r;
-
-	for (r = 0; r < nrows; r++)
-		sums[r] = zero();
-	for (i = 0; i + LANES <= dims; i += LANES)
-		for (r = 0; r < nrows; r++)
-			add_terms(&sums[r], load(q + i),
-					  load(rows + (size_t) r * dims + i), product);
-	for (r = 0; i < dims && r < nrows; r++)
-		add_terms(&sums[r], load_rest(q + i, dims - i),
-				  load_rest(rows + (size_t) r * dims + i, dims - i), product);
-	for (r = 0; r < nrows; r++)
-		out[r] = add_lanes(sums[r]);
-}
+#include "cpu/simd/gv_wide.h"
 
 static inline Wide
 subtract_wide(Wide a, Wide b)
