@@ -237,6 +237,34 @@ search_index(void *arg)
 	IvfpqListReaderFree(&search.reader);
 }
 
+/* BackendAct: as many queries at once are searched for. */
+static void
+search_together(void *arg)
+{
+	IvfpqModel *model = IvfpqModelGet(&backend_index);
+	int			dims = model->meta.dims;
+	IvfpqSearch searches[3];
+	IvfpqEffort effort;
+
+	if (model->meta.nlists == 0)
+		return;
+	IvfpqGetEffort(&effort, &backend_index, &model->meta, 0.95, 0);
+	for (int s = 0; s < lengthof(searches); s++)
+	{
+		float	   *query = palloc(dims * sizeof(float));
+
+		sample_vector(dims, 77 + s, query);
+		IvfpqSearchInit(&searches[s], &backend_index, model);
+		searches[s].addresses = model->meta.refine != IVFPQ_REFINE_NONE;
+		IvfpqSearchQuery(&searches[s], query);
+		IvfpqSearchNearest(&searches[s], effort.probes);
+	}
+	IvfpqSearchTogether(searches, lengthof(searches),
+						Min(effort.candidates, MOST_CANDIDATES));
+	for (int s = 0; s < lengthof(searches); s++)
+		IvfpqListReaderFree(&searches[s].reader);
+}
+
 /* ---- writers */
 
 /* BackendAct: a row with a list, as INSERT and draining bring it. */
@@ -361,6 +389,7 @@ meet(const char *name, int nrows)
 	act(name, sound, "reading pending rows", read_pending);
 	act(name, sound, "reading lists", read_lists);
 	act(name, sound, "search", search_index);
+	act(name, sound, "search together", search_together);
 	if (!backend_try("search under conditions", search_conditions,
 					 &conditions) && sound)
 		FAULT("%s: sound, but conditions fail: %s", name, backend_error);
