@@ -11,10 +11,18 @@
 #include "am/common/tid.h"
 #include "am/heap/tids.h"
 #include "am/many/many.h"
+#include "page/buffer/bufhint.h"
 #include "pgcompat.h"
 
 /* Rows whose pages are prefetched together. */
 #define ROWS_AT_ONCE	1024
+
+/*
+ * Keys whose queries are looked up before their turn comes, and whose queries'
+ * vectors are fetched: all queries' are more than the processor's cache holds.
+ */
+#define LOOKED_UP		8
+#define FETCHED			3
 
 /* Distances between two looks at interrupts. */
 #define DISTANCES_AT_ONCE	1024
@@ -97,6 +105,7 @@ typedef struct Fetched
 	Datum		value;
 	const float *vector;		/* [the queries' dims] the same, where
 								 * real_distance may take it; else NULL */
+	double		square;			/* <vector, vector>, where a cosine takes it */
 } Fetched;
 
 /*
@@ -106,7 +115,12 @@ typedef struct Fetched
 static void
 measure_for(IvfpqMany *many, IvfpqManyQuery *query, Fetched *fetched)
 {
-	if (fetched->vector != NULL)
+	if (fetched->vector != NULL && many->is_cosine)
+		fetched->row.distance =
+			gv_distance_cosine_of(fetched->vector, fetched->square,
+								  query->floats, query->square,
+								  many->queries.dims);
+	else if (fetched->vector != NULL)
 		fetched->row.distance =
 			many->real_distance(fetched->vector, query->floats,
 								many->queries.dims);
@@ -136,12 +150,39 @@ fetch_row(IvfpqMany *many, uint64 id, Fetched *fetched)
 									   &dims);
 	if (dims != many->queries.dims)
 		fetched->vector = NULL; /* the function says what is wrong */
+	else if (many->is_cosine)
+		fetched->square = gv_square(fetched->vector, dims);
 	return true;
 }
 
-/* Measure a row for the queries of keys [n], which are all the row's. */
+/* Have the processor fetch what keys behind this one, up to `end`, need. */
+static inline void
+prefetch_queries(const IvfpqMany *many, const uint64 *key, const uint64 *end)
+{
+	if (end - key > LOOKED_UP)
+	{
+		const char *query = (const char *)
+		&many->asked[IVFPQ_MANY_QUERY(key[LOOKED_UP])];
+
+		IvfpqFetch(query, query + sizeof(IvfpqManyQuery));
+	}
+	if (end - key > FETCHED)
+	{
+		const IvfpqManyQuery *query =
+		&many->asked[IVFPQ_MANY_QUERY(key[FETCHED])];
+
+		IvfpqFetch((const char *) query->floats,
+				   (const char *) (query->floats + many->queries.dims));
+		__builtin_prefetch(query->rows);
+	}
+}
+
+/*
+ * Measure a row for the queries of keys [n], which are all the row's; there are
+ * others up to `end`.
+ */
 static void
-measure_row(IvfpqMany *many, const uint64 *keys, int64 n)
+measure_row(IvfpqMany *many, const uint64 *keys, int64 n, const uint64 *end)
 {
 	Fetched		fetched;
 	bool		found = fetch_row(many, IVFPQ_MANY_ROW(keys[0]), &fetched);
@@ -151,6 +192,7 @@ measure_row(IvfpqMany *many, const uint64 *keys, int64 n)
 	{
 		IvfpqManyQuery *query = &many->asked[IVFPQ_MANY_QUERY(keys[i])];
 
+		prefetch_queries(many, &keys[i], end);
 		query->tried++;
 		if (found)
 			measure_for(many, query, &fetched);
@@ -196,7 +238,7 @@ IvfpqManyMeasure(IvfpqMany *many, uint64 *keys, int64 n)
 			int64		same = count_same(keys + next, end - next);
 
 			CHECK_FOR_INTERRUPTS();
-			measure_row(many, keys + next, same);
+			measure_row(many, keys + next, same, keys + n);
 			next += same;
 		}
 		IvfpqMeasurePause(&many->measure);

@@ -48,6 +48,7 @@ typedef struct IvfpqManyQuery
 	Datum		value;			/* of the column's type */
 	const float *floats;		/* [dims] as it was asked */
 	float	   *vector;			/* [dims] transformed; NULL: untrained */
+	double		square;			/* <floats, floats>, where a cosine takes it */
 	bool		is_boundable;	/* refine records say something of it */
 	IvfpqManyRow *rows;			/* [k] nearest so far: a heap, the farthest
 								 * first, until IvfpqManySort */
@@ -74,6 +75,7 @@ typedef struct IvfpqMany
 	int			k;
 	FmgrInfo	distance;
 	IvfpqRealDistance real_distance;	/* what that computes, or NULL */
+	bool		is_cosine;		/* ... is a cosine, of squares known */
 	IvfpqMeasure measure;
 	int			pending_dims;	/* pending rows may have others; 0 = no */
 	bool		told_odd;

@@ -404,6 +404,8 @@ add_query(IvfpqMany *many, int i)
 
 	memset(query, 0, sizeof(*query));
 	query->floats = vector;
+	if (many->is_cosine)
+		query->square = gv_square(vector, dims);
 	oldcontext = MemoryContextSwitchTo(many->round);
 	value = IvfpqCastVector(&many->cast, vector, dims);
 	/* as the type has it: halfvec rounds */
