@@ -4,9 +4,10 @@
  *		it.
  *
  * A list's blocks are copied from pages, which takes as long as to scan them;
- * here that is shared, and the copy is scanned while it is in the processor's
- * cache.  So are the searches' tables, if they are no more than
- * IVFPQ_TOGETHER, and the more lists they have in common the better.
+ * here that is shared.  Some lists at a time are copied to where they lie in
+ * the processor's cache, a chunk, and are scanned for one search after the
+ * other, whose table then comes into the innermost cache once a chunk.  The
+ * more lists searches have in common the better.
  *
  * The nearest lists of each search come first, since what is found there turns
  * away most copies of the others.  So a list may be read twice.
@@ -14,6 +15,7 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "port/pg_bitutils.h"
 #include "utils/memutils.h"
 
 #include "am/common/engine.h"
@@ -25,7 +27,7 @@
  */
 #define PAIR_FAR_SHIFT		56
 #define PAIR_LIST_SHIFT		32
-#define PAIR_SEARCH_SHIFT	26
+#define PAIR_SEARCH_SHIFT	24
 #define PAIR_READING(pair)	((pair) >> PAIR_LIST_SHIFT)
 #define PAIR_SEARCH(pair)	((uint32) (pair) >> PAIR_SEARCH_SHIFT)
 #define PAIR_NUMBER(pair)	((int) ((pair) & ((1 << PAIR_SEARCH_SHIFT) - 1)))
@@ -34,6 +36,36 @@ StaticAssertDecl(IVFPQ_MAX_LISTS <= 1 << (PAIR_FAR_SHIFT - PAIR_LIST_SHIFT),
 				 "no room for the list");
 StaticAssertDecl(IVFPQ_TOGETHER <= 1 << (PAIR_LIST_SHIFT - PAIR_SEARCH_SHIFT),
 				 "no room for the search");
+StaticAssertDecl(IVFPQ_MAX_LISTS <= 1 << PAIR_SEARCH_SHIFT,
+				 "no room for the number");
+
+/* Lists of a chunk, and bytes of their blocks, at most; but one block at least. */
+#define CHUNK_LISTS		32
+#define CHUNK_BYTES		(128 * 1024)
+
+/* A list of a chunk. */
+typedef struct ChunkList
+{
+	int			first;			/* its blocks: first .. end - 1; */
+	int			again;			/* from here on copies may have come before */
+	int			end;
+	int			copies;			/* live ones */
+	int			numbers[IVFPQ_TOGETHER];	/* [n] which of each search's lists
+											 * it is; -1: none */
+} ChunkList;
+
+typedef struct Chunk
+{
+	IvfpqSearch *searches;		/* [n] that lists are scanned for */
+	int			n;
+	int			room;			/* blocks that there is memory for */
+	int			nblocks;
+	GvBlock    *blocks;			/* [room] */
+	char	   *bodies;			/* [room] of each T, row ids, codes */
+	Size		body_bytes;
+	int			nlists;
+	ChunkList	lists[CHUNK_LISTS];
+} Chunk;
 
 /*
  * Lists that are read before others, of each search: at least so many, or this
@@ -69,24 +101,128 @@ sort_pairs(const IvfpqSearch *searches, int n, int *npairs)
 	return pairs;
 }
 
-/* Offer the copies of a list, which is open, to those that probe it. */
+/* An empty chunk for searches [n]. */
+static Chunk *
+make_chunk(IvfpqSearch *searches, int n)
+{
+	Chunk	   *chunk = palloc(sizeof(Chunk));
+	Size		codes = gv_code_bytes(searches[0].model->gv.m) * GV_BLOCK;
+
+	chunk->searches = searches;
+	chunk->n = n;
+	chunk->body_bytes = TYPEALIGN(GV_ALIGN, codes + GV_BLOCK *
+								  (sizeof(float) + sizeof(ItemPointerData)));
+	chunk->room = (int) Max(CHUNK_BYTES / chunk->body_bytes, 1);
+	chunk->blocks = palloc(chunk->room * sizeof(GvBlock));
+	chunk->bodies = palloc(chunk->room * chunk->body_bytes);
+	chunk->nblocks = chunk->nlists = 0;
+	return chunk;
+}
+
 static void
-read_list(IvfpqListReader *reader, IvfpqSearch *searches, const uint64 *pairs,
+free_chunk(Chunk *chunk)
+{
+	pfree(chunk->bodies);
+	pfree(chunk->blocks);
+	pfree(chunk);
+}
+
+/* Blocks of the list of these pairs come next. */
+static void
+begin_list(Chunk *chunk, const uint64 *pairs, int npairs)
+{
+	ChunkList  *list = &chunk->lists[chunk->nlists++];
+
+	list->first = list->again = list->end = chunk->nblocks;
+	list->copies = 0;
+	memset(list->numbers, -1, chunk->n * sizeof(int));
+	for (int p = 0; p < npairs; p++)
+		list->numbers[PAIR_SEARCH(pairs[p])] = PAIR_NUMBER(pairs[p]);
+}
+
+/* Copy a block of the list that was begun last; maybe it comes `again`. */
+static void
+add_block(Chunk *chunk, const IvfpqBlockView *view, bool again)
+{
+	GvBlock		block = IvfpqSearchView(&chunk->searches[0], view);
+	ChunkList  *list = &chunk->lists[chunk->nlists - 1];
+	Size		codes = gv_code_bytes(chunk->searches[0].model->gv.m) * GV_BLOCK;
+	char	   *to = chunk->bodies + chunk->nblocks * chunk->body_bytes;
+
+	memcpy(to, block.t, GV_BLOCK * sizeof(float));
+	block.t = (const float *) to;
+	to += GV_BLOCK * sizeof(float);
+	memcpy(to, block.codes, codes);
+	block.codes = (const uint8_t *) to;
+	to += codes;
+	memcpy(to, block.rowids, GV_BLOCK * sizeof(ItemPointerData));
+	block.rowids = (const uint16_t *) to;
+	chunk->blocks[chunk->nblocks++] = block;
+	list->copies += pg_popcount32(block.live);
+	list->end++;
+	if (!again)
+		list->again = list->end;
+}
+
+/* Offer the copies of a list to the search whose `number`th it is. */
+static void
+offer_list(IvfpqSearch *search, int number, const Chunk *chunk,
+		   const ChunkList *list)
+{
+	float		base = search->lists.scores[number];
+
+	search->copies_read += list->copies;
+	IvfpqCheckStatus(gv_scan(&search->scan, base, chunk->blocks + list->first,
+							 list->again - list->first));
+	if (list->again == list->end)
+		return;
+	search->candidates.unique = true;
+	IvfpqCheckStatus(gv_scan(&search->scan, base, chunk->blocks + list->again,
+							 list->end - list->again));
+	search->candidates.unique = false;
+}
+
+/* Offer the copies of a chunk's lists to those that probe them; then it is empty. */
+static void
+offer_chunk(Chunk *chunk)
+{
+	for (int s = 0; s < chunk->n; s++)
+	{
+		IvfpqSearch *search = &chunk->searches[s];
+
+		CHECK_FOR_INTERRUPTS();
+		for (int l = 0; l < chunk->nlists; l++)
+		{
+			int			number = chunk->lists[l].numbers[s];
+
+			if (number >= 0)
+				offer_list(search, number, chunk, &chunk->lists[l]);
+		}
+	}
+	chunk->nblocks = chunk->nlists = 0;
+}
+
+/* Copy a list, which is open, for those that probe it. */
+static void
+read_list(IvfpqListReader *reader, Chunk *chunk, const uint64 *pairs,
 		  int npairs)
 {
 	IvfpqBlockView view;
 
+	if (chunk->nlists == CHUNK_LISTS)
+		offer_chunk(chunk);
+	begin_list(chunk, pairs, npairs);
 	while (IvfpqListNext(reader, &view))
-		for (int p = 0; p < npairs; p++)
-			IvfpqSearchBlock(&searches[PAIR_SEARCH(pairs[p])],
-							 PAIR_NUMBER(pairs[p]), &view, reader->reread);
-	for (int p = 0; p < npairs; p++)
 	{
-		IvfpqSearch *search = &searches[PAIR_SEARCH(pairs[p])];
-
-		search->candidates.unique = false;
-		search->lists_read++;
+		if (chunk->nblocks == chunk->room)
+		{
+			offer_chunk(chunk);
+			begin_list(chunk, pairs, npairs);
+		}
+		add_block(chunk, &view, reader->reread);
 	}
+	for (int p = 0; p < npairs; p++)
+		chunk->searches[PAIR_SEARCH(pairs[p])].lists_read++;
 }
 
 /*
@@ -109,11 +245,15 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 	IvfpqListEntry *entries = palloc_extended(Max(npairs, 1) *
 											  sizeof(IvfpqListEntry),
 											  MCXT_ALLOC_HUGE);
+	Chunk	   *chunk = make_chunk(searches, n);
 	int			nlists = 0;
 	int			first = 0;
 
 	for (int s = 0; s < n; s++)
+	{
+		(void) IvfpqQueryTable(&searches[s].query);
 		IvfpqSearchOpen(&searches[s], candidates * copies);
+	}
 	for (int p = 0; p < npairs; p++)
 		if (p == 0 || PAIR_READING(pairs[p]) != PAIR_READING(pairs[p - 1]))
 			lists[nlists++] = (uint32) PAIR_READING(pairs[p]) % IVFPQ_MAX_LISTS;
@@ -132,11 +272,13 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 												 entries + l, nlists - l);
 		IvfpqListOpenAt(reader, (uint32) lists[l], &entries[l],
 						l + 1 < nlists ? &entries[l + 1] : NULL);
-		read_list(reader, searches, pairs + first, end - first);
+		read_list(reader, chunk, pairs + first, end - first);
 		first = end;
 	}
+	offer_chunk(chunk);
 	for (int s = 0; s < n; s++)
 		IvfpqSearchTake(&searches[s], candidates);
+	free_chunk(chunk);
 	pfree(entries);
 	pfree(lists);
 	pfree(pairs);
