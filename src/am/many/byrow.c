@@ -27,14 +27,6 @@
 /* Distances between two looks at interrupts. */
 #define DISTANCES_AT_ONCE	1024
 
-/* uint64, ascending */
-#define ST_SORT				sort_keys
-#define ST_ELEMENT_TYPE		uint64
-#define ST_COMPARE(a, b)	(*(a) < *(b) ? -1 : *(a) > *(b))
-#define ST_SCOPE			static
-#define ST_DEFINE
-#include "lib/sort_template.h"
-
 /* Ascending distance, ties by id: the order in which a scan gives out rows. */
 static int
 compare_rows(const void *a, const void *b)
@@ -215,13 +207,13 @@ count_same(const uint64 *keys, int64 n)
 	return same;
 }
 
-/* Measure rows for queries: keys [n], which are sorted. */
+/* Measure rows for queries: keys [n], which are sorted; room [n] is for that. */
 void
-IvfpqManyMeasure(IvfpqMany *many, uint64 *keys, int64 n)
+IvfpqManyMeasure(IvfpqMany *many, uint64 *keys, uint64 *room, int64 n)
 {
 	uint64		ids[ROWS_AT_ONCE];
 
-	sort_keys(keys, n);
+	IvfpqSortBits(keys, room, n, IVFPQ_MANY_ROW_SHIFT);
 	for (int64 next = 0; next < n;)
 	{
 		int64		end = next;

@@ -25,8 +25,10 @@
 #define IVFPQ_MANY_SECOND	100
 
 /* A row that a query wants measured: the row's id, then the query's number. */
-#define IVFPQ_MANY_KEY(id, query)	((id) << 16 | (uint64) (query))
-#define IVFPQ_MANY_ROW(key)			((key) >> 16)
+#define IVFPQ_MANY_ROW_SHIFT		16
+#define IVFPQ_MANY_KEY(id, query) \
+	((id) << IVFPQ_MANY_ROW_SHIFT | (uint64) (query))
+#define IVFPQ_MANY_ROW(key)			((key) >> IVFPQ_MANY_ROW_SHIFT)
 #define IVFPQ_MANY_QUERY(key)		((int) ((key) & 0xFFFF))
 
 typedef struct IvfpqManyRow
@@ -110,7 +112,8 @@ extern int	IvfpqManyNext(IvfpqMany *many, int first);
 extern void IvfpqManyEnd(IvfpqMany *many);
 
 /* byrow.c */
-extern void IvfpqManyMeasure(IvfpqMany *many, uint64 *keys, int64 n);
+extern void IvfpqManyMeasure(IvfpqMany *many, uint64 *keys, uint64 *room,
+							 int64 n);
 extern void IvfpqManyMeasurePending(IvfpqMany *many, const int *active, int n);
 extern void IvfpqManyMeasureAll(IvfpqMany *many, const int *active, int n);
 extern void IvfpqManySort(IvfpqManyQuery *query);

@@ -32,6 +32,9 @@
 /* Rows that a round is for grow so: as those of a scan's batches. */
 #define ROUND_GROWTH	4.0
 
+/* Queries whose nearest lists are looked for together. */
+#define NEAR_TOGETHER	256
+
 /* A round: how much it takes, for whom. */
 typedef struct Round
 {
@@ -43,11 +46,12 @@ typedef struct Round
 	/* of the slice under way, [nactive]: */
 	int		   *left;			/* [nleft] those that gpuvecd did not answer; */
 	int			nleft;			/* of these: */
-	uint32	   *lists;			/* ... [probes] nearest lists, and their */
+	uint64	   *lists;			/* ... [probes] nearest lists, and their */
 	float	   *scores;			/* ... [probes] */
 	int		   *nlists;
 	uint64	   *order;			/* by nearest list: that, and which one */
-	uint64	   *keys;			/* [nactive][candidates] rows to be measured */
+	uint64	   *keys;			/* [nactive][candidates] rows to be measured, */
+	uint64	   *room;			/* and as many to sort them */
 	int64		nkeys;
 } Round;
 
@@ -58,31 +62,42 @@ typedef struct Asked
 	Round	   *round;
 } Asked;
 
+/* The nearest lists of n of the queries that are left, from `first` on. */
+static void
+find_some_lists(IvfpqMany *many, Round *round, int first, int n)
+{
+	IvfpqSearch *search = &many->searches[0];
+	int			probes = round->effort.probes;
+	const float *vectors[NEAR_TOGETHER];
+	GvTopK		lists[NEAR_TOGETHER] = {{0}};
+
+	for (int i = 0; i < n; i++)
+	{
+		Size		at = (Size) (first + i) * probes;
+
+		vectors[i] = many->asked[round->left[first + i]].vector;
+		lists[i].capacity = probes;
+		lists[i].ids = round->lists + at;
+		lists[i].scores = round->scores + at;
+	}
+	search->query.deep = round->effort.quota > IVFPQ_PARENTS_ROWS;
+	IvfpqNearestListsMany(many->index, many->model, &search->query, vectors, n,
+						  lists);
+	for (int i = 0; i < n; i++)
+	{
+		round->nlists[first + i] = lists[i].count;
+		round->order[first + i] = lists[i].ids[0] << 32 | (uint64) (first + i);
+	}
+}
+
 /* The nearest lists of the queries that are left, and an order of these. */
 static void
 find_lists(IvfpqMany *many, Round *round)
 {
-	IvfpqSearch *search = &many->searches[0];
-	int			probes = round->effort.probes;
-
-	for (int i = 0; i < round->nleft; i++)
-	{
-		uint32	   *lists = round->lists + (Size) i * probes;
-		float	   *scores = round->scores + (Size) i * probes;
-
-		CHECK_FOR_INTERRUPTS();
-		search->query.deep = round->effort.quota > IVFPQ_PARENTS_ROWS;
-		IvfpqSearchQuery(search, many->asked[round->left[i]].vector);
-		IvfpqSearchNearest(search, probes);
-		round->nlists[i] = search->lists.count;
-		for (int l = 0; l < search->lists.count; l++)
-		{
-			lists[l] = (uint32) search->lists.ids[l];
-			scores[l] = search->lists.scores[l];
-		}
-		round->order[i] = (uint64) lists[0] << 32 | (uint64) i;
-	}
-	qsort(round->order, round->nleft, sizeof(uint64), IvfpqCompareNumbers);
+	for (int first = 0; first < round->nleft; first += NEAR_TOGETHER)
+		find_some_lists(many, round, first,
+						Min(NEAR_TOGETHER, round->nleft - first));
+	IvfpqSortBits(round->order, round->room, round->nleft, 32);
 }
 
 /* Give a search the query, and the lists that were found for it. */
@@ -94,11 +109,10 @@ set_search(IvfpqMany *many, const Round *round, int i, IvfpqSearch *search)
 	IvfpqSearchQuery(search, many->asked[round->left[i]].vector);
 	IvfpqTopKResize(&search->lists, probes);
 	search->lists.count = round->nlists[i];
-	for (int l = 0; l < round->nlists[i]; l++)
-	{
-		search->lists.ids[l] = round->lists[(Size) i * probes + l];
-		search->lists.scores[l] = round->scores[(Size) i * probes + l];
-	}
+	memcpy(search->lists.ids, round->lists + (Size) i * probes,
+		   round->nlists[i] * sizeof(uint64));
+	memcpy(search->lists.scores, round->scores + (Size) i * probes,
+		   round->nlists[i] * sizeof(float));
 }
 
 static int
@@ -280,7 +294,7 @@ search_slice(IvfpqMany *many, Round *round)
 	Size		n = round->nactive;
 	Size		probes = round->effort.probes;
 
-	round->lists = palloc_extended(n * probes * sizeof(uint32),
+	round->lists = palloc_extended(n * probes * sizeof(uint64),
 								   MCXT_ALLOC_HUGE);
 	round->scores = palloc_extended(n * probes * sizeof(float),
 									MCXT_ALLOC_HUGE);
@@ -288,6 +302,8 @@ search_slice(IvfpqMany *many, Round *round)
 	round->left = palloc_extended(n * sizeof(int), MCXT_ALLOC_HUGE);
 	round->order = palloc_extended(n * sizeof(uint64), MCXT_ALLOC_HUGE);
 	round->keys = palloc_extended(n * round->effort.candidates *
+								  sizeof(uint64), MCXT_ALLOC_HUGE);
+	round->room = palloc_extended(n * round->effort.candidates *
 								  sizeof(uint64), MCXT_ALLOC_HUGE);
 	round->nkeys = 0;
 	MemoryContextSwitchTo(oldcontext);
@@ -298,10 +314,10 @@ search_slice(IvfpqMany *many, Round *round)
 	ask_candidates(many, round);
 	find_candidates(many, round);
 	if (many->model->meta.refine == IVFPQ_REFINE_NONE)
-		IvfpqManyMeasure(many, round->keys, round->nkeys);
+		IvfpqManyMeasure(many, round->keys, round->room, round->nkeys);
 	else
 		while (next_bounded(many, round))
-			IvfpqManyMeasure(many, round->keys, round->nkeys);
+			IvfpqManyMeasure(many, round->keys, round->room, round->nkeys);
 	MemoryContextReset(many->round);
 }
 

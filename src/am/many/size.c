@@ -86,7 +86,7 @@ IvfpqManyEffort(IvfpqMany *many, double rows, int drained, IvfpqEffort *effort,
 Size
 IvfpqManySliceBytes(const IvfpqMany *many, const IvfpqEffort *effort)
 {
-	Size		candidate = sizeof(uint64);
+	Size		candidate = 2 * sizeof(uint64);
 
 	if (many->model->meta.refine != IVFPQ_REFINE_NONE)
 		candidate += sizeof(IvfpqManyBound);
@@ -94,7 +94,7 @@ IvfpqManySliceBytes(const IvfpqMany *many, const IvfpqEffort *effort)
 		candidate += (Size) many->model->meta.copies *
 			(sizeof(GvHit) + sizeof(GvBound));
 	return (Size) effort->candidates * candidate + sizeof(uint64) +
-		(Size) effort->probes * (sizeof(uint32) + sizeof(float));
+		(Size) effort->probes * (sizeof(uint64) + sizeof(float));
 }
 
 /* Bytes that a search takes. */

@@ -43,8 +43,19 @@ extern int	IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes,
 extern void IvfpqSortParents(Relation index, const IvfpqModel *model,
 							 const GvModel *gv, const float *vector,
 							 GvTopK *parents);
+extern int	IvfpqCountParents(const IvfpqModel *model, const GvTopK *parents,
+							  int wanted);
 extern void IvfpqNearestLists(Relation index, const IvfpqModel *model,
 							  IvfpqQuery *query, GvTopK *lists);
+
+/* nearmany.c: the same of many vectors */
+extern void IvfpqNearestListsMany(Relation index, const IvfpqModel *model,
+								  IvfpqQuery *query,
+								  const float *const *vectors, int n,
+								  GvTopK *lists);
+
+/* radix.c */
+extern void IvfpqSortBits(uint64 *numbers, uint64 *room, int64 n, int bit);
 
 /*
  * coded.c: the lists nearest by what codes of centroids say.

@@ -83,7 +83,7 @@ sort_pairs(const IvfpqSearch *searches, int n, int *npairs)
 
 	for (int s = 0; s < n; s++)
 		count += searches[s].lists.count;
-	pairs = palloc_extended(Max(count, 1) * sizeof(uint64),
+	pairs = palloc_extended(Max(count, 1) * 2 * sizeof(uint64),
 							MCXT_ALLOC_HUGE);
 	*npairs = count;
 	count = 0;
@@ -97,7 +97,7 @@ sort_pairs(const IvfpqSearch *searches, int n, int *npairs)
 				lists->ids[i] << PAIR_LIST_SHIFT |
 				(uint64) s << PAIR_SEARCH_SHIFT | (uint64) i;
 	}
-	qsort(pairs, count, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqSortBits(pairs, pairs + count, count, PAIR_LIST_SHIFT);
 	return pairs;
 }
 
