@@ -50,8 +50,8 @@ typedef struct ChunkList
 	int			again;			/* from here on copies may have come before */
 	int			end;
 	int			copies;			/* live ones */
-	int			numbers[IVFPQ_TOGETHER];	/* [n] which of each search's lists
-											 * it is; -1: none */
+	int			numbers[IVFPQ_TOGETHER];	/* [n] which of each search's
+											 * lists it is; -1: none */
 } ChunkList;
 
 typedef struct Chunk
