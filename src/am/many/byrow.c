@@ -17,12 +17,8 @@
 /* Rows whose pages are prefetched together. */
 #define ROWS_AT_ONCE	1024
 
-/*
- * Keys whose queries are looked up before their turn comes, and whose queries'
- * vectors are fetched: all queries' are more than the processor's cache holds.
- */
-#define LOOKED_UP		8
-#define FETCHED			3
+/* Keys whose queries are fetched before their turn comes. */
+#define PREFETCHED		4
 
 /* Distances between two looks at interrupts. */
 #define DISTANCES_AT_ONCE	1024
@@ -59,28 +55,41 @@ sink(IvfpqManyRow *rows, int n)
 	rows[at] = top;
 }
 
-/* Keep the row if it is among the query's nearest k. */
+/* Keep the row if it is among the nearest k of the query of that number. */
 static void
-keep_row(IvfpqManyQuery *query, int k, const IvfpqManyRow *row)
+keep_row(IvfpqMany *many, int number, const IvfpqManyRow *row)
 {
+	IvfpqManyQuery *query = &many->asked[number];
 	IvfpqManyRow *rows = query->rows;
 	int			at;
 
-	if (query->nrows == k)
+	if (query->nrows == many->k)
 	{
 		if (compare_rows(row, &rows[0]) >= 0)
 			return;
 		rows[0] = *row;
-		sink(rows, k);
-		return;
+		sink(rows, many->k);
 	}
-	for (at = query->nrows++; at > 0; at = (at - 1) / 2)
+	else
 	{
-		if (compare_rows(&rows[(at - 1) / 2], row) >= 0)
-			break;
-		rows[at] = rows[(at - 1) / 2];
+		for (at = query->nrows++; at > 0; at = (at - 1) / 2)
+		{
+			if (compare_rows(&rows[(at - 1) / 2], row) >= 0)
+				break;
+			rows[at] = rows[(at - 1) / 2];
+		}
+		rows[at] = *row;
 	}
-	rows[at] = *row;
+	if (query->nrows == many->k)
+		many->farthest[number] = rows[0].distance;
+}
+
+/* Forget the rows that were kept for the query of that number. */
+void
+IvfpqManyForget(IvfpqMany *many, int number)
+{
+	many->asked[number].nrows = 0;
+	many->farthest[number] = get_float8_nan();
 }
 
 /* Bring a query's rows into the order of the answer. */
@@ -105,23 +114,27 @@ typedef struct Fetched
  * both; where it is our own that is done once for each.
  */
 static void
-measure_for(IvfpqMany *many, IvfpqManyQuery *query, Fetched *fetched)
+measure_for(IvfpqMany *many, int number, Fetched *fetched)
 {
-	if (fetched->vector != NULL && many->is_cosine)
-		fetched->row.distance =
-			gv_distance_cosine_of(fetched->vector, fetched->square,
-								  query->floats, query->square,
-								  many->queries.dims);
-	else if (fetched->vector != NULL)
-		fetched->row.distance =
-			many->real_distance(fetched->vector, query->floats,
-								many->queries.dims);
+	int			dims = many->queries.dims;
+	const float *floats = many->floats + (Size) number * dims;
+	double		distance;
+
+	if (fetched->vector == NULL)
+		distance = DatumGetFloat8(FunctionCall2Coll(&many->distance,
+													many->type.collation,
+													fetched->value,
+													many->asked[number].value));
+	else if (many->is_cosine)
+		distance = gv_distance_cosine_of(fetched->vector, fetched->square,
+										 floats, many->squares[number], dims);
 	else
-		fetched->row.distance =
-			DatumGetFloat8(FunctionCall2Coll(&many->distance,
-											 many->type.collation,
-											 fetched->value, query->value));
-	keep_row(query, many->k, &fetched->row);
+		distance = many->real_distance(fetched->vector, floats, dims);
+	/* most are, and NaN is not: no look at the query itself */
+	if (distance > many->farthest[number])
+		return;
+	fetched->row.distance = distance;
+	keep_row(many, number, &fetched->row);
 }
 
 /* Fetch the row of that id; false: there is nothing to measure. */
@@ -147,26 +160,15 @@ fetch_row(IvfpqMany *many, uint64 id, Fetched *fetched)
 	return true;
 }
 
-/* Have the processor fetch what keys behind this one, up to `end`, need. */
+/* Have the processor fetch what it takes to measure for a query. */
 static inline void
-prefetch_queries(const IvfpqMany *many, const uint64 *key, const uint64 *end)
+prefetch_query(const IvfpqMany *many, int number)
 {
-	if (end - key > LOOKED_UP)
-	{
-		const char *query = (const char *)
-		&many->asked[IVFPQ_MANY_QUERY(key[LOOKED_UP])];
+	const float *floats = many->floats + (Size) number * many->queries.dims;
 
-		IvfpqFetch(query, query + sizeof(IvfpqManyQuery));
-	}
-	if (end - key > FETCHED)
-	{
-		const IvfpqManyQuery *query =
-		&many->asked[IVFPQ_MANY_QUERY(key[FETCHED])];
-
-		IvfpqFetch((const char *) query->floats,
-				   (const char *) (query->floats + many->queries.dims));
-		__builtin_prefetch(query->rows);
-	}
+	IvfpqFetch((const char *) floats,
+			   (const char *) (floats + many->queries.dims));
+	__builtin_prefetch(many->rows + (Size) number * many->k);
 }
 
 /*
@@ -182,14 +184,14 @@ measure_row(IvfpqMany *many, const uint64 *keys, int64 n, const uint64 *end)
 
 	for (int64 i = 0; i < n; i++)
 	{
-		IvfpqManyQuery *query = &many->asked[IVFPQ_MANY_QUERY(keys[i])];
+		int			number = IVFPQ_MANY_QUERY(keys[i]);
 
-		prefetch_queries(many, &keys[i], end);
-		query->tried++;
+		if (end - keys - i > PREFETCHED)
+			prefetch_query(many, IVFPQ_MANY_QUERY(keys[i + PREFETCHED]));
 		if (found)
-			measure_for(many, query, &fetched);
+			measure_for(many, number, &fetched);
 		else
-			query->gone++;
+			many->asked[number].gone++;
 	}
 	MemoryContextSwitchTo(oldcontext);
 	if (found)
@@ -256,7 +258,7 @@ measure_for_all(IvfpqMany *many, const uint64 *ids, int nrows,
 		{
 			if (q % DISTANCES_AT_ONCE == DISTANCES_AT_ONCE - 1)
 				CHECK_FOR_INTERRUPTS();
-			measure_for(many, &many->asked[active[q]], &fetched);
+			measure_for(many, active[q], &fetched);
 		}
 		MemoryContextSwitchTo(oldcontext);
 		IvfpqMeasureDone(&many->measure);

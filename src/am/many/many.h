@@ -53,13 +53,14 @@ typedef struct IvfpqManyQuery
 	double		square;			/* <floats, floats>, where a cosine takes it */
 	bool		is_boundable;	/* refine records say something of it */
 	IvfpqManyRow *rows;			/* [k] nearest so far: a heap, the farthest
-								 * first, until IvfpqManySort */
+								 * first, until IvfpqManySort; part of
+								 * IvfpqMany.rows */
 	int			nrows;
 
 	/* of the round under way */
 	int			ncandidates;
 	bool		is_drained;		/* they are all rows of its lists */
-	int			tried;			/* rows fetched, */
+	int			tried;			/* rows that are fetched, */
 	int			gone;			/* that the snapshot does not see */
 	IvfpqManyBound *bounds;		/* [ncandidates] ascending, or NULL */
 	int			nfetched;		/* of these */
@@ -94,6 +95,15 @@ typedef struct IvfpqMany
 	MemoryContext round;		/* and with every slice of a round */
 	IvfpqManyQuery *asked;		/* [nasked] of the portion */
 	int			nasked;
+
+	/*
+	 * What every distance takes, [nasked], apart from the queries: these come
+	 * in no order, and are more than the processor's cache holds.
+	 */
+	const float *floats;		/* [dims] each as it was asked */
+	double	   *squares;		/* <floats, floats>, where a cosine takes it */
+	double	   *farthest;		/* rows [0].distance; NaN: fewer than k rows */
+	IvfpqManyRow *rows;			/* [k] each */
 	IvfpqScanReport report;
 } IvfpqMany;
 
@@ -112,6 +122,7 @@ extern int	IvfpqManyNext(IvfpqMany *many, int first);
 extern void IvfpqManyEnd(IvfpqMany *many);
 
 /* byrow.c */
+extern void IvfpqManyForget(IvfpqMany *many, int number);
 extern void IvfpqManyMeasure(IvfpqMany *many, uint64 *keys, uint64 *room,
 							 int64 n);
 extern void IvfpqManyMeasurePending(IvfpqMany *many, const int *active, int n);

@@ -191,8 +191,11 @@ take_candidates(IvfpqMany *many, Round *round, const IvfpqSearch *search,
 	for (int i = 0; i < candidates->count; i++)
 		if (many->pending_set == NULL ||
 			tidset_lookup(many->pending_set, candidates->ids[i]) == NULL)
+		{
 			round->keys[round->nkeys++] = IVFPQ_MANY_KEY(candidates->ids[i],
 														 number);
+			query->tried++;
+		}
 }
 
 /* Find the candidates of the slice's queries that are left. */
@@ -281,6 +284,7 @@ next_bounded(IvfpqMany *many, Round *round)
 			missing--;
 			round->keys[round->nkeys++] = IVFPQ_MANY_KEY(next->id, number);
 			query->nfetched++;
+			query->tried++;
 		}
 	}
 	return round->nkeys > 0;
@@ -309,7 +313,7 @@ search_slice(IvfpqMany *many, Round *round)
 	MemoryContextSwitchTo(oldcontext);
 
 	for (Size i = 0; i < n; i++)
-		many->asked[round->active[i]].nrows = 0;
+		IvfpqManyForget(many, round->active[i]);
 	IvfpqManyMeasurePending(many, round->active, round->nactive);
 	ask_candidates(many, round);
 	find_candidates(many, round);
@@ -398,7 +402,7 @@ search_portion(IvfpqMany *many)
 			!IvfpqManyFits(many, &round.effort))
 		{
 			for (int i = 0; i < n; i++)
-				many->asked[active[i]].nrows = 0;
+				IvfpqManyForget(many, active[i]);
 			IvfpqManyMeasureAll(many, active, n);
 			many->report.finished = true;
 			return;
@@ -407,21 +411,20 @@ search_portion(IvfpqMany *many)
 	}
 }
 
-/* Make query i of those that were asked one of the portion. */
+/* Make the next of those that were asked one of the portion. */
 static void
-add_query(IvfpqMany *many, int i)
+add_query(IvfpqMany *many)
 {
-	IvfpqManyQuery *query = &many->asked[many->nasked++];
-	const float *vector = many->queries.vectors +
-	(Size) i * many->queries.dims;
+	int			number = many->nasked++;
+	IvfpqManyQuery *query = &many->asked[number];
 	int			dims = many->queries.dims;
+	const float *vector = many->floats + (Size) number * dims;
 	MemoryContext oldcontext;
 	Datum		value;
 
 	memset(query, 0, sizeof(*query));
-	query->floats = vector;
 	if (many->is_cosine)
-		query->square = gv_square(vector, dims);
+		many->squares[number] = gv_square(vector, dims);
 	oldcontext = MemoryContextSwitchTo(many->round);
 	value = IvfpqCastVector(&many->cast, vector, dims);
 	/* as the type has it: halfvec rounds */
@@ -429,8 +432,7 @@ add_query(IvfpqMany *many, int i)
 		vector = IvfpqValueFloats(&many->type, value, &dims);
 	MemoryContextSwitchTo(oldcontext);
 	query->value = datumCopy(value, false, -1);
-	query->rows = palloc_extended(many->k * sizeof(IvfpqManyRow),
-								  MCXT_ALLOC_HUGE);
+	query->rows = many->rows + (Size) number * many->k;
 	if (many->model->meta.nlists > 0)
 	{
 		query->is_boundable = IvfpqIsBoundable(&many->type, vector, dims);
@@ -455,10 +457,15 @@ IvfpqManyNext(IvfpqMany *many, int first)
 	many->asked = palloc_extended(n * sizeof(IvfpqManyQuery),
 								  MCXT_ALLOC_HUGE);
 	many->nasked = 0;
+	many->floats = many->queries.vectors + (Size) first * many->queries.dims;
+	many->squares = palloc_extended(n * sizeof(double), MCXT_ALLOC_HUGE);
+	many->farthest = palloc_extended(n * sizeof(double), MCXT_ALLOC_HUGE);
+	many->rows = palloc_extended((Size) n * many->k * sizeof(IvfpqManyRow),
+								 MCXT_ALLOC_HUGE);
 	for (int i = 0; i < n; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		add_query(many, first + i);
+		add_query(many);
 	}
 	MemoryContextSwitchTo(oldcontext);
 	/* not in the portion's memory: searches keep theirs */

@@ -131,7 +131,7 @@ int
 IvfpqManyPortion(IvfpqMany *many)
 {
 	Size		bytes = sizeof(IvfpqManyQuery) + sizeof(int) +
-	many->k * sizeof(IvfpqManyRow) +
+	2 * sizeof(double) + many->k * sizeof(IvfpqManyRow) +
 	(Size) many->queries.dims * 2 * sizeof(float);
 	IvfpqEffort effort;
 	bool		is_last;
