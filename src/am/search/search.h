@@ -197,7 +197,7 @@ extern void IvfpqSearchTake(IvfpqSearch *search, int candidates);
 extern void IvfpqSearchDistinct(IvfpqSearch *search, int n);
 
 /* together.c: many searches, for which each list is read once */
-#define IVFPQ_TOGETHER	32		/* searches, at most */
+#define IVFPQ_TOGETHER	64		/* searches, at most */
 
 extern void IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates);
 

@@ -41,7 +41,7 @@ StaticAssertDecl(IVFPQ_MAX_LISTS <= 1 << PAIR_SEARCH_SHIFT,
 
 /* Lists of a chunk, and bytes of their blocks, at most; but one block at least. */
 #define CHUNK_LISTS		32
-#define CHUNK_BYTES		(128 * 1024)
+#define CHUNK_BYTES		(256 * 1024)
 
 /* A list of a chunk. */
 typedef struct ChunkList
