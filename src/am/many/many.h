@@ -112,6 +112,7 @@ extern bool IvfpqManyEffort(IvfpqMany *many, double rows, int drained,
 							IvfpqEffort *effort, bool *is_last);
 extern Size IvfpqManySliceBytes(const IvfpqMany *many,
 								const IvfpqEffort *effort);
+extern int	IvfpqManySearches(const IvfpqMany *many);
 extern int	IvfpqManyTogether(const IvfpqMany *many, const IvfpqEffort *effort);
 extern bool IvfpqManyFits(const IvfpqMany *many, const IvfpqEffort *effort);
 extern int	IvfpqManyPortion(IvfpqMany *many);

@@ -86,7 +86,9 @@ find_some_lists(IvfpqMany *many, Round *round, int first, int n)
 	for (int i = 0; i < n; i++)
 	{
 		round->nlists[first + i] = lists[i].count;
-		round->order[first + i] = lists[i].ids[0] << 32 | (uint64) (first + i);
+		round->order[first + i] = (uint64) (first + i);
+		if (lists[i].count > 0) /* else it is damaged */
+			round->order[first + i] |= lists[i].ids[0] << 32;
 	}
 }
 
@@ -536,7 +538,7 @@ IvfpqManyBegin(IvfpqMany *many)
 		return;
 	}
 	read_pending(many);
-	many->nsearches = Min(many->queries.n, IVFPQ_TOGETHER);
+	many->nsearches = IvfpqManySearches(many);
 	many->searches = palloc0(many->nsearches * sizeof(IvfpqSearch));
 	for (int s = 0; s < many->nsearches; s++)
 	{

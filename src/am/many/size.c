@@ -9,7 +9,7 @@
 #include "am/many/many.h"
 #include "client/client.h"
 
-/* Scratch of the searches that are under way together. */
+/* Tables, or scratch, of the searches that are under way together. */
 #define TOGETHER_BYTES	((Size) 8 * 1024 * 1024)
 
 /* Would a scan rather make a pass than take that much?  See fullpass.c. */
@@ -107,6 +107,17 @@ search_bytes(const IvfpqMany *many, const IvfpqEffort *effort)
 	return gv_scan_scratch(many->model->gv.m,
 						   (int32) Min(capacity, PG_INT32_MAX)) +
 		capacity * (sizeof(float) + sizeof(uint64));
+}
+
+/* Searches to have memory for: their tables are as long as vectors. */
+int
+IvfpqManySearches(const IvfpqMany *many)
+{
+	Size		bytes = gv_table_bytes(many->model->gv.m) +
+	many->model->meta.dims * sizeof(float);
+	int			most = (int) Max(Min(IVFPQ_TOGETHER, TOGETHER_BYTES / bytes), 1);
+
+	return Min(many->queries.n, most);
 }
 
 /* Searches to have under way at once. */

@@ -15,13 +15,16 @@
 #include "am/search/search.h"
 #include "page/array.h"
 
+/* Bytes that centroids and parents of vectors may take, which go together. */
+#define MOST_BYTES		((Size) 4 * 1024 * 1024)
+
 /* A list that codes have chosen for a vector. */
 #define PLACE_LIST_SHIFT	32
 #define PLACE(list, vector)	((list) << PLACE_LIST_SHIFT | (uint64) (vector))
 #define PLACE_LIST(place)	((place) >> PLACE_LIST_SHIFT)
 #define PLACE_VECTOR(place) ((uint32) (place))
 
-/* Empty tops [n] of such a capacity, whose memory begins at (*tops)[0]'s. */
+/* Empty tops [n >= 1] of such a capacity, whose memory begins at the first's. */
 static GvTopK *
 make_tops(int n, int capacity)
 {
@@ -138,6 +141,22 @@ offer_coded(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 	pfree(places);
 }
 
+/* Offer the lists that codes choose, to as many vectors at a time as fit. */
+static void
+offer_portions(Relation index, const IvfpqModel *model, IvfpqQuery *query,
+			   const float *const *vectors, int n, int wanted, int ncentroids,
+			   GvTopK *lists)
+{
+	Size		each = (Size) ncentroids * 2 * sizeof(uint64) +
+	(Size) model->meta.nparents * (sizeof(float) + sizeof(uint64));
+	int			at_a_time = (int) Max(MOST_BYTES / each, 1);
+
+	for (int first = 0; first < n; first += at_a_time)
+		offer_coded(index, model, query, vectors + first,
+					Min(at_a_time, n - first), wanted, ncentroids,
+					lists + first);
+}
+
 /*
  * The nearest lists of transformed vectors [n], of a search that is `deep` or
  * not as query->deep says, into lists [n], which have their memory and one
@@ -157,7 +176,8 @@ IvfpqNearestListsMany(Relation index, const IvfpqModel *model,
 	for (int i = 0; i < n; i++)
 		gv_topk_reset(&lists[i]);
 	if (ncentroids < wanted)
-		offer_coded(index, model, query, vectors, n, wanted, ncentroids, lists);
+		offer_portions(index, model, query, vectors, n, wanted, ncentroids,
+					   lists);
 	else if (wanted == meta->nlists)
 		offer_all(index, model, &query->gv, meta->centroids, meta->nlists,
 				  vectors, n, lists);
