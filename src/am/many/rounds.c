@@ -117,25 +117,23 @@ set_search(IvfpqMany *many, const Round *round, int i, IvfpqSearch *search)
 		   round->nlists[i] * sizeof(float));
 }
 
-static int
-compare_bounds(const void *a, const void *b)
-{
-	const IvfpqManyBound *x = a;
-	const IvfpqManyBound *y = b;
+/* IvfpqManyBound, by bound, ties by id */
+#define ST_SORT				sort_by_bound
+#define ST_ELEMENT_TYPE		IvfpqManyBound
+#define ST_COMPARE(a, b) \
+	((a)->bound != (b)->bound ? ((a)->bound < (b)->bound ? -1 : 1) : \
+	 ((a)->id > (b)->id) - ((a)->id < (b)->id))
+#define ST_SCOPE			static
+#define ST_DEFINE
+#include "lib/sort_template.h"
 
-	if (x->bound != y->bound)
-		return x->bound < y->bound ? -1 : 1;
-	return (x->id > y->id) - (x->id < y->id);
-}
-
-static int
-compare_ids(const void *a, const void *b)
-{
-	const IvfpqManyBound *x = a;
-	const IvfpqManyBound *y = b;
-
-	return (x->id > y->id) - (x->id < y->id);
-}
+/* ... by id */
+#define ST_SORT				sort_by_id
+#define ST_ELEMENT_TYPE		IvfpqManyBound
+#define ST_COMPARE(a, b)	(((a)->id > (b)->id) - ((a)->id < (b)->id))
+#define ST_SCOPE			static
+#define ST_DEFINE
+#include "lib/sort_template.h"
 
 /* Note the bounds that refine records give of a search's candidates. */
 static void
@@ -159,14 +157,13 @@ take_bounds(IvfpqMany *many, const IvfpqSearch *search, IvfpqManyQuery *query)
 		query->bounds[i].id = ids[i];
 	}
 	/* the records of a dead row and of another may name one row */
-	qsort(query->bounds, n, sizeof(IvfpqManyBound), compare_ids);
+	sort_by_id(query->bounds, n);
 	for (int64 i = 0; i < n; i++)
 		if ((i == 0 || query->bounds[i].id != query->bounds[i - 1].id) &&
 			(many->pending_set == NULL ||
 			 tidset_lookup(many->pending_set, query->bounds[i].id) == NULL))
 			query->bounds[query->ncandidates++] = query->bounds[i];
-	qsort(query->bounds, query->ncandidates, sizeof(IvfpqManyBound),
-		  compare_bounds);
+	sort_by_bound(query->bounds, query->ncandidates);
 	pfree(bounds);
 }
 
