@@ -160,7 +160,7 @@ static bool
 check_answer(const IvfpqChannel *channel, const GvSearchRequest *request,
 			 const IvfpqMetaData *meta, IvfpqAnswer *answer)
 {
-	bool		bounds = meta->refine != IVFPQ_REFINE_NONE;
+	bool		bounds = IvfpqMirrorHasRecords(meta);
 	uint32		length = IvfpqAnswerLength(channel);
 	const GvSearchReply *head =
 	(const GvSearchReply *) IvfpqAnswerBody(channel);

@@ -58,7 +58,7 @@ enqueue_measured(IvfpqScan *state, uint64 id, double distance)
 {
 	if (state->filter != NULL)
 		IvfpqRadiusCount(state, distance);
-	IvfpqQueueAdd(&state->queue, id, distance, false);
+	IvfpqQueueAdd(&state->queue, id, distance);
 }
 
 /* Put rows into the queue unless they were measured before. */
@@ -88,8 +88,9 @@ measure_rows(IvfpqScan *state, uint64 *ids, int64 count)
 static void
 bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 {
-	double	   *bounds = palloc_extended(Max(count, 1) * sizeof(double),
-										 MCXT_ALLOC_HUGE);
+	IvfpqRowBounds *bounds = palloc_extended(Max(count, 1) *
+											 sizeof(IvfpqRowBounds),
+											 MCXT_ALLOC_HUGE);
 	int64		added = 0;
 
 	count = IvfpqRecordBounds(&state->search, state->bound_query, ids, count,
@@ -103,9 +104,9 @@ bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 		tidset_insert(state->measured, ids[i], &found);
 		if (found)
 			continue;
-		IvfpqQueueAdd(&state->queue, ids[i], bounds[i], true);
+		IvfpqQueueAddBounded(&state->queue, ids[i], &bounds[i]);
 		if (state->filter != NULL && state->filter->radius.by_all)
-			IvfpqRadiusCount(state, bounds[i]);
+			IvfpqRadiusCount(state, bounds[i].least);
 		added++;
 	}
 	pfree(bounds);

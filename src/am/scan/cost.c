@@ -228,7 +228,8 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 		double		centroids = meta.codes - meta.centroids;
 		double		fixed = IvfpqModelPages(&meta) + 1 - centroids;
 		double		refine = meta.refine == IVFPQ_REFINE_NONE ? 0 :
-		ceil(tuples / IvfpqRecordSlots(meta.dims));
+		ceil(tuples / IvfpqRecordSlots(IvfpqRecordCodeBytes(meta.refine,
+															meta.dims)));
 		double		candidates = effort.candidates;
 
 		demand->lists = effort.probes;

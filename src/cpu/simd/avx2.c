@@ -14,7 +14,7 @@
 
 #include "cpu/simd/gv_kernels.h"
 
-#define AVX2		__attribute__((target("avx2,fma")))
+#define AVX2		__attribute__((target("avx2,fma,f16c")))
 #define LANES		GV_CPU_LANES
 #define HALF		8			/* floats in a register */
 #define CENTS		GV_CPU_TILE_CENTS
@@ -537,6 +537,59 @@ record_products(const float *q, const GvRefine *record, int32_t dims,
 	if (i < dims)
 		add_record(&acc, &size, load_rest(q + i, dims - i),
 				   decode_rest(record, record->codes + i, dims - i));
+	store(sums, acc);
+	store(magnitudes, size);
+}
+
+/* Sixteen elements of the x^ of halves. */
+static inline AVX2 Wide
+from_halves(const uint16_t *halves)
+{
+	Wide		wide;
+
+	wide.low = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) halves));
+	wide.high = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) halves + 1));
+	return wide;
+}
+
+/* The last n < 16 elements, and zeros. */
+static AVX2 Wide
+from_halves_rest(const uint16_t *halves, int32_t n)
+{
+	uint16_t	some[LANES] = {0};
+
+	memcpy(some, halves, (size_t) n * sizeof(*halves));
+	return from_halves(some);
+}
+
+static AVX2 void
+half_squares(const float *q, const uint16_t *halves, int32_t dims,
+			 float *sums)
+{
+	Wide		acc = zero();
+	int32_t		i;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		add_terms(&acc, load(q + i), from_halves(halves + i), false);
+	if (i < dims)
+		add_terms(&acc, load_rest(q + i, dims - i),
+				  from_halves_rest(halves + i, dims - i), false);
+	store(sums, acc);
+}
+
+static AVX2 void
+half_products(const float *q, const uint16_t *halves, int32_t dims,
+			  float *sums, float *magnitudes)
+{
+	Wide		acc = zero();
+	Wide		size = zero();
+	int32_t		i;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		add_record(&acc, &size, load(q + i), from_halves(halves + i));
+	if (i < dims)
+		add_record(&acc, &size, load_rest(q + i, dims - i),
+				   from_halves_rest(halves + i, dims - i));
 	store(sums, acc);
 	store(magnitudes, size);
 }

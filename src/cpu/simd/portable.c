@@ -559,6 +559,56 @@ record_products(const float *restrict q, const GvRefine *record,
 	}
 }
 
+static void
+half_squares(const float *restrict q, const uint16_t *restrict halves,
+			 int32_t dims, float *restrict sums)
+{
+	int32_t		i;
+	int			l;
+
+	for (l = 0; l < LANES; l++)
+		sums[l] = 0.0f;
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (l = 0; l < LANES; l++)
+		{
+			float		diff = q[i + l] - gv_half_value(halves[i + l]);
+
+			sums[l] += diff * diff;
+		}
+	for (l = 0; i < dims; i++, l++)
+	{
+		float		diff = q[i] - gv_half_value(halves[i]);
+
+		sums[l] += diff * diff;
+	}
+}
+
+static void
+half_products(const float *restrict q, const uint16_t *restrict halves,
+			  int32_t dims, float *restrict sums, float *restrict magnitudes)
+{
+	int32_t		i;
+	int			l;
+
+	for (l = 0; l < LANES; l++)
+		sums[l] = magnitudes[l] = 0.0f;
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (l = 0; l < LANES; l++)
+		{
+			float		term = q[i + l] * gv_half_value(halves[i + l]);
+
+			sums[l] += term;
+			magnitudes[l] += fabsf(term);
+		}
+	for (l = 0; i < dims; i++, l++)
+	{
+		float		term = q[i] * gv_half_value(halves[i]);
+
+		sums[l] += term;
+		magnitudes[l] += fabsf(term);
+	}
+}
+
 const GvKernels gv_portable_kernels = {
 	.filters = false,
 	.dots = dots,
@@ -580,4 +630,6 @@ const GvKernels gv_portable_kernels = {
 	.fulfil = fulfil,
 	.record_squares = record_squares,
 	.record_products = record_products,
+	.half_squares = half_squares,
+	.half_products = half_products,
 };
