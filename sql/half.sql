@@ -52,8 +52,8 @@ BEGIN
 		rows = rows + cardinality(ids);
 		once = once AND cardinality(ids) = (SELECT count(DISTINCT u) FROM unnest(ids) AS u);
 		in_order = in_order AND (SELECT bool_and(d >= before) FROM
-			(SELECT d, lag(d, 1, 0::float8) OVER (ORDER BY n) AS before FROM
-				(SELECT (e <-> q) + 0 AS d, u.n FROM unnest(ids) WITH ORDINALITY AS u (id, n)
+			(SELECT d, lag(d, 1, 0::float8) OVER (ORDER BY place) AS before FROM
+				(SELECT (e <-> q) + 0 AS d, place FROM unnest(ids) WITH ORDINALITY AS u (id, place)
 					JOIN halved USING (id)) AS x) AS y);
 		SELECT count(*) INTO found FROM (SELECT id FROM halved ORDER BY (e <-> q) + 0 LIMIT n) AS x
 		WHERE id = ANY (ids);
@@ -149,7 +149,6 @@ MOVE 5 IN c;
 DELETE FROM halved WHERE id % 2 = 0;
 SELECT count(*) FROM halved;
 MOVE 200 IN c;
-MOVE BACKWARD 1 IN c;
 CLOSE c;
 ROLLBACK;
 UPDATE halved SET note = 'x' WHERE id % 10 = 1;
