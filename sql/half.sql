@@ -3,7 +3,8 @@
 \i :srcdir/sql/include/prologue.sql
 
 -- options and limits
-CREATE TABLE halved (id int, e real[], k int, note text) WITH (autovacuum_enabled = off);
+CREATE TABLE halved (id int, e real[], k int, note text,
+	tags int[] GENERATED ALWAYS AS (ARRAY[id % 97, id % 89]) STORED) WITH (autovacuum_enabled = off);
 CREATE INDEX halved_e ON halved USING gpuivfpq (e) WITH (dims = 4068, refine = half);
 CREATE INDEX halved_e ON halved USING gpuivfpq (e) WITH (dims = 4067, refine = half);
 DROP INDEX halved_e;
@@ -31,7 +32,7 @@ $$;
 
 -- What n rows of n_queries queries are, without the distance and with it: how
 -- many, each once, in their order, and of the true ones how many.
-CREATE FUNCTION pg_temp.looked(dims int, n int, n_queries int, selected bool,
+CREATE FUNCTION pg_temp.looked(dims int, n int, n_queries int, selected bool, spread float8 DEFAULT 10,
 	OUT rows bigint, OUT once bool, OUT in_order bool, OUT recall float8)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -41,7 +42,7 @@ DECLARE
 BEGIN
 	rows = 0; once = true; in_order = true; recall = 0;
 	FOR i IN 1..n_queries LOOP
-		q = pg_temp.point(i * 7919, dims);
+		q = pg_temp.point(i * 7919, dims, spread => spread);
 		IF selected THEN
 			EXECUTE format('SELECT array_agg(id) FROM (SELECT id, e <-> %1$L AS d FROM halved
 				ORDER BY e <-> %1$L LIMIT %2$s) AS x WHERE d >= 0', q, n) INTO ids;
@@ -117,10 +118,12 @@ RESET gpuvec.recall;
 -- conditions: rows are measured as they come up
 SELECT pg_temp.inexact('<->', 24, 50, 5, 'k = 3');
 SELECT pg_temp.inexact('<->', 24, 50, 5, format('e <-> %L < 12', pg_temp.point(7919, 24)));
-CREATE INDEX halved_k ON halved USING gpuivfpq (e, k) WITH (lists = 20, refine = half);
+CREATE INDEX halved_k ON halved USING gpuivfpq (e, k, tags) WITH (lists = 20, refine = half);
 SELECT pg_temp.inexact('<->', 24, 50, 5, 'k = 3');
 SET gpuvec.enable_custom_scan = off;
 SELECT pg_temp.inexact('<->', 24, 50, 5, 'k = 3');
+-- images tell less than the key
+SELECT pg_temp.inexact('<->', 24, 20, 5, $$tags @> '{7}'$$);
 RESET gpuvec.enable_custom_scan;
 DROP INDEX halved_k;
 
@@ -169,6 +172,26 @@ SELECT rows = distinct_rows AS same FROM pg_temp.reached('halved', 24);
 SELECT finished FROM gpuvec_last_scan();
 RESET gpuvec.candidates;
 RESET work_mem;
+
+-- rows as near each other as their bounds are wide: of those that are given out
+-- unmeasured later batches bring nearer ones
+DROP INDEX halved_e;
+TRUNCATE halved;
+INSERT INTO halved SELECT g, pg_temp.point(g, 24, spread => 0), g % 5 FROM generate_series(1, 1000) AS g;
+CREATE INDEX halved_e ON halved USING gpuivfpq (e) WITH (lists = 10, refine = half);
+SET gpuvec.max_probes = 10;
+SET gpuvec.probes = 1;
+SET gpuvec.candidates = 12;
+SELECT rows, once, in_order FROM pg_temp.looked(24, 150, 40, false, 0);
+SELECT measured > 50 AS some, measured < given + late AS fewer, late > 0 AS late, finished FROM gpuvec_last_scan();
+BEGIN;
+DELETE FROM halved WHERE id % 3 = 0;
+SELECT rows, once, in_order FROM pg_temp.looked(24, 120, 40, false, 0);
+ROLLBACK;
+RESET gpuvec.max_probes;
+RESET gpuvec.probes;
+RESET gpuvec.candidates;
+SELECT pg_temp.inexact('<->', 24, 200, 5);
 
 -- REINDEX takes a changed option
 ALTER INDEX halved_e SET (refine = sq8);
