@@ -30,8 +30,8 @@ typedef struct IvfpqAnswer
 	const GvProbeReply *probed; /* [head.nprobed]; NULL of a brief one */
 	const GvHit *hits;			/* [head.nhits] ascending by (S, row id);
 								 * their probes are in range */
-	const GvBound *bounds;		/* [head.nhits], or NULL where mirrors have
-								 * no refine records */
+	const GvBound *bounds;		/* [head.nhits], or NULL where mirrors have no
+								 * refine records */
 	const int32 *matches;		/* [head.nprobed] copies of each list that
 								 * fulfil the condition, in 0 .. 2^31 - 1;
 								 * NULL where none was asked, and of a brief

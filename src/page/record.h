@@ -17,7 +17,7 @@
 typedef struct IvfpqRecordBuilder
 {
 	Relation	index;
-	int			code_bytes;	/* of a record */
+	int			code_bytes;		/* of a record */
 	bool		log;			/* log each page: others see the index */
 	BlockNumber blkno;			/* page being filled, or InvalidBlockNumber */
 	BlockNumber next;			/* reserved pages from here ... */

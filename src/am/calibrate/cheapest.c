@@ -184,7 +184,7 @@ find_target(const IvfpqLadder *ladder, const Tally *tally, double z,
 	double		candidate = meta->refine == IVFPQ_REFINE_NONE ?
 	IVFPQ_FETCH_NS + IVFPQ_DIMENSION_NS * meta->dims :
 	IVFPQ_RECORD_NS + IVFPQ_RECORD_DIMENSION_NS *
-		IvfpqRecordCodeBytes(meta->refine, meta->dims);
+	IvfpqRecordCodeBytes(meta->refine, meta->dims);
 	double		least = 0;
 
 	target->probes = target->candidates = 0;

@@ -123,7 +123,7 @@ operator_bound(const GvModel *gv, double bound, double query_length, int side)
 static IvfpqRowBounds
 no_bound(void)
 {
-	IvfpqRowBounds	bound = {-get_float8_infinity(), get_float8_infinity()};
+	IvfpqRowBounds bound = {-get_float8_infinity(), get_float8_infinity()};
 
 	return bound;
 }
@@ -132,7 +132,7 @@ no_bound(void)
 static IvfpqRowBounds
 lower_bound(const GvModel *gv, float least, double query_length)
 {
-	IvfpqRowBounds	bound = no_bound();
+	IvfpqRowBounds bound = no_bound();
 
 	bound.least = operator_bound(gv, least, query_length, -1);
 	return bound;
@@ -142,7 +142,7 @@ lower_bound(const GvModel *gv, float least, double query_length)
 static IvfpqRowBounds
 both_bounds(const GvModel *gv, const GvRange *range, double query_length)
 {
-	IvfpqRowBounds	bound;
+	IvfpqRowBounds bound;
 
 	bound.least = operator_bound(gv, range->least, query_length, -1);
 	bound.most = operator_bound(gv, range->most, query_length, 1);

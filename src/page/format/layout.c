@@ -282,7 +282,7 @@ IvfpqRecordMaxDims(IvfpqRefine refine)
 	int			room = TYPEALIGN_DOWN(sizeof(float4),
 									  IVFPQ_PAGE_BYTES -
 									  sizeof(IvfpqRecordHeader)) -
-		offsetof(IvfpqRecord, codes);
+	offsetof(IvfpqRecord, codes);
 
 	return room / IvfpqRecordCodeBytes(refine, 1);
 }
