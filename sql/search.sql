@@ -97,6 +97,12 @@ VACUUM many;
 INSERT INTO many SELECT i, pg_temp.point(i, 20) FROM generate_series(2001, 2900) AS i;
 SELECT * FROM pg_temp.differ('many_e', 10, 'SELECT ctid, e <-> a.v FROM many ORDER BY e <-> a.v');
 DROP INDEX many_e;
+CREATE INDEX many_e ON many USING gpuivfpq (e) WITH (lists = 20, refine = half);
+SELECT * FROM pg_temp.differ('many_e', 10, 'SELECT ctid, e <-> a.v FROM many ORDER BY e <-> a.v');
+SELECT measured < 2 * 1500 AS few FROM (SELECT count(*) FROM gpuvec_search('many_e', all_asked(), 10) OFFSET 0) AS n, gpuvec_last_scan();
+DELETE FROM many WHERE id % 5 = 0;
+SELECT * FROM pg_temp.differ('many_e', 10, 'SELECT ctid, e <-> a.v FROM many ORDER BY e <-> a.v');
+DROP INDEX many_e;
 
 -- keys, predicates, expressions
 CREATE INDEX many_keys ON many USING gpuivfpq (e, id) WITH (lists = 20);

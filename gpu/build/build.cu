@@ -32,7 +32,7 @@ static Places
 place_batch(const GvBuilderSpec *spec, int32_t n)
 {
 	size_t		copies = (size_t) n * spec->copies;
-	size_t		records = spec->refine ? n : 0;
+	size_t		records = spec->refine != GV_RECORDS_NONE ? n : 0;
 	Places		places;
 
 	memset(&places, 0, sizeof(places));
@@ -42,7 +42,10 @@ place_batch(const GvBuilderSpec *spec, int32_t n)
 	places.min = gv_carve(&places.bytes, records * sizeof(float));
 	places.step = gv_carve(&places.bytes, records * sizeof(float));
 	places.error = gv_carve(&places.bytes, records * sizeof(float));
-	places.records = gv_carve(&places.bytes, records * spec->dims);
+	places.records = gv_carve(&places.bytes,
+							  records *
+							  gv_record_code_bytes((GvRecords) spec->refine,
+												   spec->dims));
 	return places;
 }
 
@@ -381,12 +384,13 @@ give_out(const GvBuilderSpec *spec, const Places *places, const char *out,
 	memcpy(encoded->t, out + places->t, copies * sizeof(float));
 	memcpy(encoded->codes, out + places->codes,
 		   copies * gv_code_bytes(spec->m));
-	if (!spec->refine)
+	if (spec->refine == GV_RECORDS_NONE)
 		return;
 	memcpy(encoded->min, out + places->min, n * sizeof(float));
 	memcpy(encoded->step, out + places->step, n * sizeof(float));
 	memcpy(encoded->error, out + places->error, n * sizeof(float));
-	memcpy(encoded->records, out + places->records, (size_t) n * spec->dims);
+	memcpy(encoded->records, out + places->records,
+		   n * gv_record_code_bytes((GvRecords) spec->refine, spec->dims));
 }
 
 /* Encode n transformed rows in the card's memory. */
@@ -408,8 +412,10 @@ encode(GvBuilder *builder, float *d_rows, int32_t n, GvEncoded *encoded,
 	set_outputs(&card, &places, (char *) builder->d_out.memory);
 	GV_TRY(gv_build_lists(builder, &card, stop));
 	GV_TRY(gv_gpu_codes(&card, builder->stream));
-	if (spec->refine)
+	if (spec->refine == GV_RECORDS_BYTES)
 		GV_TRY(gv_gpu_refine(&card, builder->stream));
+	if (spec->refine == GV_RECORDS_HALVES)
+		GV_TRY(gv_gpu_halves(&card, builder->stream));
 	GV_CUDA_TRY(cudaMemcpyAsync(builder->out.memory, builder->d_out.memory,
 								places.bytes, cudaMemcpyDeviceToHost,
 								builder->stream));

@@ -10,6 +10,7 @@
 #include <math.h>
 
 #include "gpu/build/gv_build.h"
+#include "gpu/common/half.cuh"
 #include "gpu/common/warpselect.cuh"
 
 #define THREADS			256
@@ -413,6 +414,59 @@ GvStatus
 gv_gpu_refine(const GvCardRows *rows, cudaStream_t stream)
 {
 	GV_LAUNCH(refine_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
+			  stream, *rows);
+	return gv_cuda_status(cudaGetLastError());
+}
+
+/*
+ * A record of halves, a warp each; the squared error likewise.
+ */
+static __global__ void __launch_bounds__(THREADS)
+halves_kernel(GvCardRows rows)
+{
+	int			lane = threadIdx.x % GV_WARP;
+	int			i = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
+	const float *x = rows.d_rows + (int64_t) i * rows.dims;
+	uint16_t   *halves = (uint16_t *) rows.d_records + (int64_t) i * rows.dims;
+	bool		huge = false;
+	double		square = 0.0;
+
+	if (i >= rows.n)
+		return;
+	for (int start = 0; start < rows.dims; start += GV_WARP)
+	{
+		int			d = start + lane;
+		double		term = 0.0;
+
+		if (d < rows.dims)
+		{
+			float		value = fminf(fmaxf(x[d], -GV_MOST_HALF), GV_MOST_HALF);
+			uint16_t	half = gv_to_half(value);
+			double		diff = __dadd_rn((double) x[d],
+										 -(double) gv_from_half(half));
+
+			halves[d] = half;
+			term = __dmul_rn(diff, diff);
+			huge |= !(x[d] < HUGE_LENGTH && x[d] > -HUGE_LENGTH);
+		}
+		for (int l = 0; l < GV_WARP; l++)
+			square = __dadd_rn(square,
+							   __shfl_sync(GV_FULL_WARP, term, l));
+	}
+	huge = __any_sync(GV_FULL_WARP, huge);
+	if (lane == 0)
+	{
+		rows.d_min[i] = rows.d_step[i] = 0.0f;
+		rows.d_error[i] = huge ? __int_as_float(0x7F800000) :
+			round_up(__dmul_rn(__dsqrt_rn(square), 1.0 + 1e-9));
+	}
+}
+
+/* See gv_halves_encode. */
+GvStatus
+gv_gpu_halves(const GvCardRows *rows, cudaStream_t stream)
+{
+	GV_LAUNCH(halves_kernel, gv_blocks_for(rows->n, WARPS), THREADS, 0,
 			  stream, *rows);
 	return gv_cuda_status(cudaGetLastError());
 }

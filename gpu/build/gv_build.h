@@ -164,7 +164,7 @@ struct GvCardRows
 	float	   *d_min;			/* [n], the rest only with refine records */
 	float	   *d_step;
 	float	   *d_error;
-	uint8_t    *d_records;		/* [n][dims] */
+	uint8_t    *d_records;		/* [n][dims], or uint16_t [n][dims] */
 };
 
 extern GvStatus gv_gpu_transform(const GvCardRows *rows, cudaStream_t stream);
@@ -173,6 +173,7 @@ extern GvStatus gv_gpu_residuals(const GvCardRows *rows, float *d_residuals,
 								 cudaStream_t stream);
 extern GvStatus gv_gpu_codes(const GvCardRows *rows, cudaStream_t stream);
 extern GvStatus gv_gpu_refine(const GvCardRows *rows, cudaStream_t stream);
+extern GvStatus gv_gpu_halves(const GvCardRows *rows, cudaStream_t stream);
 
 /* build.cu */
 struct GvBuilder

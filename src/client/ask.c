@@ -163,7 +163,7 @@ Size
 IvfpqCheckAnswer(const char *body, Size length, const GvSearchRequest *request,
 				 const IvfpqMetaData *meta, IvfpqAnswer *answer)
 {
-	bool		bounds = meta->refine != IVFPQ_REFINE_NONE;
+	bool		bounds = IvfpqMirrorHasRecords(meta);
 	const GvSearchReply *head = (const GvSearchReply *) body;
 	bool		matches;
 	int			nlists;

@@ -30,7 +30,7 @@ typedef struct IvfpqAnswer
 	const GvProbeReply *probed; /* [head.nprobed]; NULL of a brief one */
 	const GvHit *hits;			/* [head.nhits] ascending by (S, row id);
 								 * their probes are in range */
-	const GvBound *bounds;		/* [head.nhits], or NULL of an index without
+	const GvBound *bounds;		/* [head.nhits], or NULL where mirrors have no
 								 * refine records */
 	const int32 *matches;		/* [head.nprobed] copies of each list that
 								 * fulfil the condition, in 0 .. 2^31 - 1;

@@ -257,6 +257,39 @@ typedef struct GvRefine
 } GvRefine;
 
 /*
+ * The same in half precision: x^ is what the halves stand for, and error is not
+ * below |x - x^|, or HUGE_VALF.
+ */
+typedef struct GvHalves
+{
+	float		error;
+	const uint16_t *halves;		/* [dims] */
+} GvHalves;
+
+/* What is kept of rows, so that their distances can be bounded. */
+typedef enum GvRecords
+{
+	GV_RECORDS_NONE,
+	GV_RECORDS_BYTES,			/* GvRefine */
+	GV_RECORDS_HALVES			/* GvHalves */
+} GvRecords;
+
+/* Bytes of such a record's codes or halves. */
+static inline size_t
+gv_record_code_bytes(GvRecords records, int32_t dims)
+{
+	return (size_t) dims * (records == GV_RECORDS_HALVES ? sizeof(uint16_t) :
+							sizeof(uint8_t));
+}
+
+/* What is between these, both included. */
+typedef struct GvRange
+{
+	float		least;
+	float		most;
+} GvRange;
+
+/*
  * The instructions that the engine uses: portable C, the oracle, or those that
  * only some processors have.  The answers are the same, bit for bit.  AUTO is
  * the last level that this processor has.
@@ -411,6 +444,30 @@ extern GvStatus gv_refine_encode(int32_t dims, const float *x, int64_t n,
 extern GvStatus gv_refine_bound(GvMetric metric, int32_t dims,
 								const float *query, const GvRefine *records,
 								int64_t n, float *bounds);
+
+/*
+ * halves_encode: x [n][dims], finite -> halves [n][dims], by gv_to_half, and
+ * error [n], which is large where no half is near an element.
+ */
+extern GvStatus gv_halves_encode(int32_t dims, const float *x, int64_t n,
+								 uint16_t *halves, float *error);
+
+/*
+ * halves_range: ranges [n] that hold what lies between query [dims] and the
+ * vectors x that the records [n] stand for:
+ *		L2, cosine		|q - x| is in |q - x^| +- error, and not below 0
+ *		inner product	-<q, x> is in -<q, x^> +- |q| error
+ * Both ends are moved outwards by what gv_refine_bound lowers its bound by: with
+ * sums in fp32 that err by no more than s of their terms' magnitudes,
+ *		|q - x^|^2 is in sum (1 -+ s) -+ FLT_MIN
+ *		-<q, x> is in -sum -+ (2 s (sum |q_i x^_i| + |q| error) +
+ *		(1 + |q|) FLT_MIN), even when summed in fp32, in any order.
+ * Where a sum overflows, the error is not a number, or a half stands for none,
+ * the range is 0 .. HUGE_VALF, or -HUGE_VALF .. HUGE_VALF for GV_IP.
+ */
+extern GvStatus gv_halves_range(GvMetric metric, int32_t dims,
+								const float *query, const GvHalves *records,
+								int64_t n, GvRange *ranges);
 
 /*
  * Fault injection: from now on the n-th call of an operation here or in

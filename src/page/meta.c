@@ -184,7 +184,9 @@ IvfpqMetaIsInRange(const IvfpqMetaData *meta)
 	if (meta->dims < 0 || meta->dims > IVFPQ_MAX_DIMS ||
 		meta->nlists < 0 || meta->nlists > IVFPQ_MAX_LISTS ||
 		meta->code_bits != 4 || meta->copies < 1 || meta->copies > 2 ||
-		meta->refine < IVFPQ_REFINE_NONE || meta->refine > IVFPQ_REFINE_SQ8 ||
+		meta->refine < IVFPQ_REFINE_NONE ||
+		meta->refine > (meta->version >= 7 ? IVFPQ_REFINE_HALF :
+						IVFPQ_REFINE_SQ8) ||
 		meta->rows_at_training < 0 || meta->rows_at_calibration < 0 ||
 		meta->calibrated_depths < 0 ||
 		meta->calibrated_depths > IVFPQ_DEPTHS ||
@@ -201,7 +203,7 @@ IvfpqMetaIsInRange(const IvfpqMetaData *meta)
 		 meta->nparents <= meta->nlists && meta->pq_dim >= 1 &&
 		 meta->pq_dim <= meta->dims && meta->pq_dim <= IvfpqMaxPqDim(&keys) &&
 		 (meta->refine == IVFPQ_REFINE_NONE ||
-		  meta->dims <= IvfpqRecordMaxDims()) &&
+		  meta->dims <= IvfpqRecordMaxDims(meta->refine)) &&
 		 isfinite(meta->scale) && meta->scale > 0);
 }
 
@@ -229,13 +231,14 @@ IvfpqMetaGet(Relation index, Page page)
 }
 
 /*
- * Contents of an older version in terms of this one.  What is written back, all
- * of it or what calibration found, is of this version then.
+ * Contents of version 5 in terms of version 6.  What is written back, all of it
+ * or what calibration found, is of that version then.  One of version 6 is one
+ * of version 7 without halves, and stays what it is.
  */
 static void
 modernize(IvfpqMetaData *meta)
 {
-	if (meta->version == IVFPQ_VERSION)
+	if (meta->version >= 6)
 		return;
 	for (int d = 0; d < IVFPQ_DEPTHS_5; d++)
 		memcpy(meta->targets[d], meta->targets_5[d],
@@ -243,12 +246,12 @@ modernize(IvfpqMetaData *meta)
 	if (meta->rows_at_calibration > 0)
 		meta->calibrated_depths = IVFPQ_DEPTHS_5;
 	memset(meta->targets_5, 0, sizeof(meta->targets_5));
-	meta->version = IVFPQ_VERSION;
+	meta->version = 6;
 }
 
 /*
- * Copy the contents out under a share lock, as of this version.  Returns which
- * one they have.
+ * Copy the contents out under a share lock, in terms of this version.  Returns
+ * which one they have.
  */
 int
 IvfpqMetaRead(Relation index, IvfpqMetaData *meta)

@@ -1,7 +1,7 @@
 /*
  * record.c
- *		Refine records: a row's vector in 8 bits a dimension, once a row, in a
- *		slot whose address all copies of the row carry.
+ *		Refine records: a row's vector in 8 bits a dimension or in halves, once
+ *		a row, in a slot whose address all copies of the row carry.
  *
  * An inserter writes the record before the copies; VACUUM frees it when the
  * row is dead, without regard to copies.  So a copy may carry the address of
@@ -34,12 +34,12 @@ IvfpqRecordPageHeader(Page page)
 
 /* Slot number `slot` of a refine page. */
 IvfpqRecord *
-IvfpqRecordGet(Page page, int dims, uint32 slot)
+IvfpqRecordGet(Page page, int code_bytes, uint32 slot)
 {
-	Assert(slot < (uint32) IvfpqRecordSlots(dims));
+	Assert(slot < (uint32) IvfpqRecordSlots(code_bytes));
 	return (IvfpqRecord *) (PageGetContents(page) +
 							sizeof(IvfpqRecordHeader) +
-							(Size) slot * IvfpqRecordSlotBytes(dims));
+							(Size) slot * IvfpqRecordSlotBytes(code_bytes));
 }
 
 /* Make a refine page of free slots: all zero, which is what free ones are. */
@@ -59,14 +59,14 @@ is_free(const IvfpqRecord *record)
 
 /* A free slot of the page, of which its header says that there is one. */
 static uint32
-find_free(Relation index, BlockNumber blkno, Page page, int dims)
+find_free(Relation index, BlockNumber blkno, Page page, int code_bytes)
 {
 	uint32		slot = 0;
 
-	while (slot < (uint32) IvfpqRecordSlots(dims) &&
-		   !is_free(IvfpqRecordGet(page, dims, slot)))
+	while (slot < (uint32) IvfpqRecordSlots(code_bytes) &&
+		   !is_free(IvfpqRecordGet(page, code_bytes, slot)))
 		slot++;
-	if (slot == (uint32) IvfpqRecordSlots(dims))
+	if (slot == (uint32) IvfpqRecordSlots(code_bytes))
 		IvfpqCorrupted(index, blkno, "it has no free slot, but counts %u used",
 					   IvfpqRecordPageHeader(page)->nused);
 	return slot;
@@ -74,13 +74,13 @@ find_free(Relation index, BlockNumber blkno, Page page, int dims)
 
 /* Put a record into a free slot of the page; *address gets its place. */
 static void
-put_record(Relation index, BlockNumber blkno, Page page, int dims,
+put_record(Relation index, BlockNumber blkno, Page page, int code_bytes,
 		   const IvfpqRecord *record, ItemPointer address)
 {
-	uint32		slot = find_free(index, blkno, page, dims);
+	uint32		slot = find_free(index, blkno, page, code_bytes);
 
-	memcpy(IvfpqRecordGet(page, dims, slot), record,
-		   offsetof(IvfpqRecord, codes) + dims);
+	memcpy(IvfpqRecordGet(page, code_bytes, slot), record,
+		   offsetof(IvfpqRecord, codes) + code_bytes);
 	IvfpqRecordPageHeader(page)->nused++;
 	ItemPointerSet(address, blkno, slot + 1);
 }
@@ -89,7 +89,7 @@ put_record(Relation index, BlockNumber blkno, Page page, int dims,
  * Put a record on the locked head page if it has room.  One record, one page.
  */
 static bool
-append_to_head(Relation index, Buffer buf, int dims,
+append_to_head(Relation index, Buffer buf, int code_bytes,
 			   const IvfpqRecord *record, ItemPointer address)
 {
 	Page		page = BufferGetPage(buf);
@@ -101,14 +101,14 @@ append_to_head(Relation index, Buffer buf, int dims,
 	if (!header->chained)
 		IvfpqCorrupted(index, BufferGetBlockNumber(buf),
 					   "it is first of the refine pages with free slots, but says that it is none");
-	if (header->nused >= IvfpqRecordSlots(dims))
+	if (header->nused >= IvfpqRecordSlots(code_bytes))
 		return false;
-	slot = find_free(index, BufferGetBlockNumber(buf), page, dims);
+	slot = find_free(index, BufferGetBlockNumber(buf), page, code_bytes);
 	IvfpqPatchInit(&patch, buf);
 	IvfpqPatchAdd(&patch, (const char *) &header->nused - page, &nused,
 				  sizeof(nused));
-	IvfpqPatchAdd(&patch, (char *) IvfpqRecordGet(page, dims, slot) - page,
-				  record, offsetof(IvfpqRecord, codes) + dims);
+	IvfpqPatchAdd(&patch, (char *) IvfpqRecordGet(page, code_bytes, slot) - page,
+				  record, offsetof(IvfpqRecord, codes) + code_bytes);
 	IvfpqPatchLog(index, &patch, 1);
 	ItemPointerSet(address, BufferGetBlockNumber(buf), slot + 1);
 	return true;
@@ -138,7 +138,7 @@ pop_head(Relation index, Buffer metabuf, Buffer buf)
  * metapage, exclusively locked, and new page.
  */
 static void
-append_page(Relation index, Buffer metabuf, int dims,
+append_page(Relation index, Buffer metabuf, int code_bytes,
 			const IvfpqRecord *record, ItemPointer address)
 {
 	Buffer		buf = IvfpqGetFreePage(index);
@@ -151,7 +151,7 @@ append_page(Relation index, Buffer metabuf, int dims,
 	page = GenericXLogRegisterBuffer(state, buf, GENERIC_XLOG_FULL_IMAGE);
 	init_page(page);
 	IvfpqRecordPageHeader(page)->chained = 1;
-	put_record(index, blkno, page, dims, record, address);
+	put_record(index, blkno, page, code_bytes, record, address);
 	GenericXLogFinish(state);
 	UnlockReleaseBuffer(buf);
 }
@@ -162,7 +162,7 @@ append_page(Relation index, Buffer metabuf, int dims,
  * exclusively and looks again.
  */
 void
-IvfpqRecordAppend(Relation index, int dims, const IvfpqRecord *record,
+IvfpqRecordAppend(Relation index, int code_bytes, const IvfpqRecord *record,
 				  ItemPointer address)
 {
 	int			mode = BUFFER_LOCK_SHARE;
@@ -183,14 +183,14 @@ IvfpqRecordAppend(Relation index, int dims, const IvfpqRecord *record,
 											BUFFER_LOCK_EXCLUSIVE,
 											IVFPQ_KIND_REFINE, NULL);
 
-			done = append_to_head(index, buf, dims, record, address);
+			done = append_to_head(index, buf, code_bytes, record, address);
 			if (!done && mode == BUFFER_LOCK_EXCLUSIVE)
 				pop_head(index, metabuf, buf);
 			UnlockReleaseBuffer(buf);
 		}
 		else if (mode == BUFFER_LOCK_EXCLUSIVE)
 		{
-			append_page(index, metabuf, dims, record, address);
+			append_page(index, metabuf, code_bytes, record, address);
 			done = true;
 		}
 		UnlockReleaseBuffer(metabuf);
@@ -204,10 +204,10 @@ IvfpqRecordAppend(Relation index, int dims, const IvfpqRecord *record,
  * share lock.  A slot may be free by now.  prefetch: of these pages, or NULL.
  */
 void
-IvfpqRecordRead(Relation index, int dims, const ItemPointerData *addresses,
+IvfpqRecordRead(Relation index, int code_bytes, const ItemPointerData *addresses,
 				int n, char *records, IvfpqPrefetch *prefetch)
 {
-	Size		slot_bytes = IvfpqRecordSlotBytes(dims);
+	Size		slot_bytes = IvfpqRecordSlotBytes(code_bytes);
 	Buffer		buf = InvalidBuffer;
 
 	for (int i = 0; i < n; i++)
@@ -225,12 +225,12 @@ IvfpqRecordRead(Relation index, int dims, const ItemPointerData *addresses,
 			buf = IvfpqReadPage(index, blkno, BUFFER_LOCK_SHARE,
 								IVFPQ_KIND_REFINE, NULL);
 		}
-		if (slot < 1 || slot > (uint32) IvfpqRecordSlots(dims))
+		if (slot < 1 || slot > (uint32) IvfpqRecordSlots(code_bytes))
 			IvfpqCorrupted(index, blkno,
 						   "a copy points to refine record %u of %d", slot,
-						   IvfpqRecordSlots(dims));
+						   IvfpqRecordSlots(code_bytes));
 		memcpy(records + i * slot_bytes,
-			   IvfpqRecordGet(BufferGetPage(buf), dims, slot - 1), slot_bytes);
+			   IvfpqRecordGet(BufferGetPage(buf), code_bytes, slot - 1), slot_bytes);
 	}
 	if (n > 0)
 		UnlockReleaseBuffer(buf);
@@ -258,7 +258,7 @@ IvfpqRecordPageCopy(Relation index, BlockNumber blkno,
  * record: metapage and page.
  */
 static void
-free_slots(Relation index, int dims, BlockNumber blkno, const uint32 *slots,
+free_slots(Relation index, int code_bytes, BlockNumber blkno, const uint32 *slots,
 		   int nslots)
 {
 	Buffer		metabuf;
@@ -277,7 +277,7 @@ free_slots(Relation index, int dims, BlockNumber blkno, const uint32 *slots,
 	page = GenericXLogRegisterBuffer(state, buf, 0);
 	header = IvfpqRecordPageHeader(page);
 	for (int i = 0; i < nslots; i++)
-		ItemPointerSetInvalid(&IvfpqRecordGet(page, dims, slots[i])->tid);
+		ItemPointerSetInvalid(&IvfpqRecordGet(page, code_bytes, slots[i])->tid);
 	if (header->nused < nslots)
 		IvfpqCorrupted(index, blkno, "it counts %u used slots of at least %d",
 					   header->nused, nslots);
@@ -299,11 +299,11 @@ free_slots(Relation index, int dims, BlockNumber blkno, const uint32 *slots,
  * in use when the page is copied still is when it is locked.
  */
 void
-IvfpqRecordVacuum(Relation index, int dims, BlockNumber blkno,
+IvfpqRecordVacuum(Relation index, int code_bytes, BlockNumber blkno,
 				  BufferAccessStrategy strategy,
 				  IndexBulkDeleteCallback callback, void *callback_state)
 {
-	int			nslots = IvfpqRecordSlots(dims);
+	int			nslots = IvfpqRecordSlots(code_bytes);
 	ItemPointerData *tids = palloc(nslots * sizeof(ItemPointerData));
 	uint32	   *dead = palloc(nslots * sizeof(uint32));
 	int			ndead = 0;
@@ -314,7 +314,7 @@ IvfpqRecordVacuum(Relation index, int dims, BlockNumber blkno,
 	LockBuffer(buf, BUFFER_LOCK_SHARE);
 	is_refine = IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_REFINE);
 	for (int i = 0; is_refine && i < nslots; i++)
-		tids[i] = IvfpqRecordGet(BufferGetPage(buf), dims, i)->tid;
+		tids[i] = IvfpqRecordGet(BufferGetPage(buf), code_bytes, i)->tid;
 	UnlockReleaseBuffer(buf);
 
 	for (int i = 0; is_refine && i < nslots; i++)
@@ -322,7 +322,7 @@ IvfpqRecordVacuum(Relation index, int dims, BlockNumber blkno,
 			dead[ndead++] = i;
 	if (ndead > 0)
 	{
-		free_slots(index, dims, blkno, dead, ndead);
+		free_slots(index, code_bytes, blkno, dead, ndead);
 		IvfpqStopPoint("refine: freed");
 	}
 	pfree(tids);
@@ -331,11 +331,11 @@ IvfpqRecordVacuum(Relation index, int dims, BlockNumber blkno,
 
 /* Begin to write records in bulk; memory from the current context. */
 void
-IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder, Relation index, int dims,
+IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder, Relation index, int code_bytes,
 					   bool log)
 {
 	builder->index = index;
-	builder->dims = dims;
+	builder->code_bytes = code_bytes;
 	builder->log = log && RelationNeedsWAL(index);
 	builder->blkno = InvalidBlockNumber;
 	builder->next = builder->end = 0;
@@ -401,9 +401,9 @@ IvfpqRecordBuilderAdd(IvfpqRecordBuilder *builder,
 		init_page((Page) builder->page);
 	}
 	put_record(builder->index, builder->blkno, (Page) builder->page,
-			   builder->dims, record, address);
+			   builder->code_bytes, record, address);
 	if (IvfpqRecordPageHeader((Page) builder->page)->nused ==
-		IvfpqRecordSlots(builder->dims))
+		IvfpqRecordSlots(builder->code_bytes))
 		write_page(builder);
 }
 

@@ -17,7 +17,7 @@
 typedef struct IvfpqRecordBuilder
 {
 	Relation	index;
-	int			dims;
+	int			code_bytes;		/* of a record */
 	bool		log;			/* log each page: others see the index */
 	BlockNumber blkno;			/* page being filled, or InvalidBlockNumber */
 	BlockNumber next;			/* reserved pages from here ... */
@@ -26,22 +26,22 @@ typedef struct IvfpqRecordBuilder
 	char	   *page;			/* [BLCKSZ] its image; on disk it is new yet */
 } IvfpqRecordBuilder;
 
-extern IvfpqRecord *IvfpqRecordGet(Page page, int dims, uint32 slot);
+extern IvfpqRecord *IvfpqRecordGet(Page page, int code_bytes, uint32 slot);
 extern IvfpqRecordHeader *IvfpqRecordPageHeader(Page page);
-extern void IvfpqRecordAppend(Relation index, int dims,
+extern void IvfpqRecordAppend(Relation index, int code_bytes,
 							  const IvfpqRecord *record,
 							  ItemPointer address);
-extern void IvfpqRecordRead(Relation index, int dims,
+extern void IvfpqRecordRead(Relation index, int code_bytes,
 							const ItemPointerData *addresses, int n,
 							char *records, IvfpqPrefetch *prefetch);
 extern bool IvfpqRecordPageCopy(Relation index, BlockNumber blkno,
 								BufferAccessStrategy strategy, char *page);
-extern void IvfpqRecordVacuum(Relation index, int dims, BlockNumber blkno,
+extern void IvfpqRecordVacuum(Relation index, int code_bytes, BlockNumber blkno,
 							  BufferAccessStrategy strategy,
 							  IndexBulkDeleteCallback callback,
 							  void *callback_state);
 extern void IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder,
-								   Relation index, int dims, bool log);
+								   Relation index, int code_bytes, bool log);
 extern void IvfpqRecordBuilderAdd(IvfpqRecordBuilder *builder,
 								  const IvfpqRecord *record,
 								  ItemPointer address);

@@ -42,7 +42,7 @@
 #include "engine/mirror/gv_builder.h"
 
 #define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
-#define GV_PROTOCOL_VERSION 10
+#define GV_PROTOCOL_VERSION 11
 
 /*
  * In the data directory.  Base backups skip names that begin so.  The paths
@@ -431,8 +431,8 @@ typedef struct GvTrainedRequest
  *		float t [n][copies]
  *		float min [n], step [n], error [n]			if there are refine records
  *		GvNeighbour neighbours [nneighbours]
+ *		uint8 or uint16 records [n][dims]			likewise
  *		uint8 codes [n][copies][code_bytes]
- *		uint8 records [n][dims]						likewise
  */
 typedef struct GvEncodeReply
 {

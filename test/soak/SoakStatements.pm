@@ -304,7 +304,7 @@ sub create_index
 	my ($table) = @_;
 	my $name = 'more_' . relation($table);
 	my $class = $table->{type} ? '' : one_of('real_l2_ops', 'real_ip_ops', 'real_cosine_ops');
-	my $with = one_of('lists = 5', 'refine = sq8', 'spill = 0', 'spill = 1, refine = sq8, lists = 9', 'pq_dim = 2');
+	my $with = one_of('lists = 5', 'refine = sq8', 'spill = 0', 'spill = 1, refine = sq8, lists = 9', 'refine = half', 'pq_dim = 2');
 	my $where = rand() < 0.3 ? ' WHERE a % 2 = 0' : '';
 
 	my ($on) = $name =~ /^more_(.*)/;

@@ -48,7 +48,7 @@ my @TABLES = (
 	{
 		name => 'ranged', op => '<->', dims => 10, rows => 3000, by => 'RANGE (a)',
 		parts => [ 'FOR VALUES FROM (MINVALUE) TO (50)', 'DEFAULT' ],
-		indexes => [ [ 'ranged_l2', '(e) WITH (refine = sq8, lists = 8)' ] ]
+		indexes => [ [ 'ranged_l2', '(e) WITH (refine = half, lists = 8)' ] ]
 	},
 	{
 		name => 'waiting', op => '<->', dims => 12, rows => 2000, first => 100, emptied => 1,

@@ -27,6 +27,9 @@ my %kinds = (
 	refined => {
 		dims => 9, rows => 500,
 		options => 'lists = 4, pq_dim = 5, spill = 1, refine = sq8' },
+	halved => {
+		dims => 9, rows => 500,
+		options => 'lists = 4, pq_dim = 5, spill = 1, refine = half' },
 	parts => {
 		dims => 500, rows => 120,
 		options => 'lists = 2, pq_dim = 490, spill = 0' },

@@ -21,7 +21,7 @@ my @TABLES = (
 	{ name => 'cosine', op => '<=>', null => 1, still => 1 },
 	{ name => 'ip', op => '<#>', null => 1, still => 1 },
 	{ name => 'refined', op => '<->', with => 'refine = sq8', still => 1 },
-	{ name => 'refined_cosine', op => '<=>', with => 'refine = sq8', null => 1 },
+	{ name => 'refined_cosine', op => '<=>', with => 'refine = half', null => 1 },
 	{ name => 'untrained', op => '<->', some => 'id % 4 = 1', with => 'train_rows = 100000', null => 1 },
 	{ name => 'pending', op => '<->', null => 1 },
 	{ name => 'partial', op => '<->', predicate => 'b = 1', still => 1 },

@@ -33,7 +33,7 @@
 static ItemPointerData
 write_record(IvfpqBulkLoad *load, const GvEncoded *encoded, int i, uint64 id)
 {
-	int			dims = load->training->gv.dims;
+	int			code_bytes = load->refine.code_bytes;
 	IvfpqRecord *record = load->record;
 	ItemPointerData address;
 
@@ -41,7 +41,8 @@ write_record(IvfpqBulkLoad *load, const GvEncoded *encoded, int i, uint64 id)
 	record->step = encoded->step[i];
 	record->error = encoded->error[i];
 	IvfpqIdToTid(id, &record->tid);
-	memcpy(record->codes, encoded->records + (Size) i * dims, dims);
+	memcpy(record->codes, encoded->records + (Size) i * code_bytes,
+		   code_bytes);
 	IvfpqRecordBuilderAdd(&load->refine, record, &address);
 	return address;
 }
@@ -127,7 +128,7 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 				   const IvfpqMetaData *meta, bool log)
 {
 	int			dims = training->gv.dims;
-	bool		refine = meta->refine != IVFPQ_REFINE_NONE;
+	IvfpqRefine refine = meta->refine;
 	IvfpqKeyForm keys;
 
 	memset(load, 0, sizeof(*load));
@@ -135,10 +136,11 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 	IvfpqStoredInit(&load->form, gv_code_bytes(training->gv.m), &keys);
 	load->training = training;
 	load->team = team;
-	if (refine)
+	if (refine != IVFPQ_REFINE_NONE)
 	{
-		load->record = IvfpqRecordAlloc(dims);
-		IvfpqRecordBuilderInit(&load->refine, index, dims, log);
+		load->record = IvfpqRecordAlloc(refine, dims);
+		IvfpqRecordBuilderInit(&load->refine, index,
+							   IvfpqRecordCodeBytes(refine, dims), log);
 	}
 	if (team->parallel)
 	{

@@ -80,7 +80,7 @@ void
 IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
 				 const IvfpqTraining *training,
 				 IvfpqSharing *sharing, IvfpqCalibration *calibration,
-				 bool refine, IvfpqPlacedSink sink, void *sink_arg)
+				 IvfpqRefine refine, IvfpqPlacedSink sink, void *sink_arg)
 {
 	memset(placer, 0, sizeof(*placer));
 	placer->index = index;
@@ -120,12 +120,13 @@ make_batch(IvfpqPlacer *placer, bool keys)
 	encoded->lists = palloc(copies * sizeof(int32));
 	encoded->t = palloc(copies * sizeof(float));
 	encoded->codes = palloc((Size) copies * gv_code_bytes(training->gv.m));
-	if (placer->refine)
+	if (placer->refine != IVFPQ_REFINE_NONE)
 	{
-		encoded->min = palloc(n * sizeof(float));
-		encoded->step = palloc(n * sizeof(float));
+		encoded->min = palloc0(n * sizeof(float));
+		encoded->step = palloc0(n * sizeof(float));
 		encoded->error = palloc(n * sizeof(float));
-		encoded->records = palloc((Size) n * dims);
+		encoded->records = palloc((Size) n *
+								  IvfpqRecordCodeBytes(placer->refine, dims));
 		placer->boundable = palloc(n * sizeof(bool));
 	}
 	MemoryContextSwitchTo(oldcontext);
@@ -136,11 +137,16 @@ static void
 encode_records(IvfpqPlacer *placer, int n)
 {
 	GvEncoded  *encoded = &placer->encoded;
+	int			dims = placer->training->gv.dims;
 
-	IvfpqCheckStatus(gv_refine_encode(placer->training->gv.dims,
-									  placer->batch, n, encoded->records,
-									  encoded->min, encoded->step,
-									  encoded->error));
+	if (placer->refine == IVFPQ_REFINE_HALF)
+		IvfpqCheckStatus(gv_halves_encode(dims, placer->batch, n,
+										  (uint16 *) (void *) encoded->records,
+										  encoded->error));
+	else
+		IvfpqCheckStatus(gv_refine_encode(dims, placer->batch, n,
+										  encoded->records, encoded->min,
+										  encoded->step, encoded->error));
 	for (int i = 0; i < n; i++)
 		if (!placer->boundable[i])
 			encoded->error[i] = get_float4_infinity();
@@ -164,7 +170,7 @@ flush_batch(IvfpqPlacer *placer)
 	IvfpqCheckStatus(gv_encode(&training->gv, placer->batch,
 							   training->centroids, encoded->lists, n, copies,
 							   encoded->codes, encoded->t));
-	if (placer->refine)
+	if (placer->refine != IVFPQ_REFINE_NONE)
 		encode_records(placer, n);
 	if (placer->calibration)
 		IvfpqCalibrationOffer(placer->calibration, placer->batch, placer->ids,
@@ -185,7 +191,7 @@ add_here(IvfpqPlacer *placer, const float *row, uint64 id,
 		make_batch(placer, keys != NULL);
 	memcpy(placer->batch + (Size) placer->nbatch * dims, row,
 		   dims * sizeof(float));
-	if (placer->refine)
+	if (placer->refine != IVFPQ_REFINE_NONE)
 		placer->boundable[placer->nbatch] =
 			IvfpqIsBoundable(&placer->type, row, dims);
 	if (keys != NULL)
@@ -247,8 +253,8 @@ IvfpqPlacerAdd(IvfpqPlacer *placer, const float *row, uint64 id,
 			   const IvfpqKeyImages *keys)
 {
 	if (placer->builder == NULL ||
-		(placer->refine && !IvfpqIsBoundable(&placer->type, row,
-											 placer->training->gv.dims)))
+		(placer->refine != IVFPQ_REFINE_NONE &&
+		 !IvfpqIsBoundable(&placer->type, row, placer->training->gv.dims)))
 	{
 		add_here(placer, row, id, keys);
 		return;

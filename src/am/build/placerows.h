@@ -24,7 +24,7 @@ typedef struct IvfpqPlacer
 	IvfpqSharing *sharing;		/* rows that it has from training; or NULL */
 	int64		at;				/* place of these in a pass over the table */
 	IvfpqCalibration *calibration;	/* NULL: too few rows */
-	bool		refine;
+	IvfpqRefine refine;
 	IvfpqPlacedSink sink;
 	void	   *sink_arg;
 
@@ -49,7 +49,7 @@ typedef struct IvfpqPlacer
 extern void IvfpqPlacerBegin(IvfpqPlacer *placer, Relation index,
 							 const IvfpqTraining *training,
 							 IvfpqSharing *sharing,
-							 IvfpqCalibration *calibration, bool refine,
+							 IvfpqCalibration *calibration, IvfpqRefine refine,
 							 IvfpqPlacedSink sink, void *sink_arg);
 extern bool IvfpqPlacerWants(IvfpqPlacer *placer, uint64 id);
 extern void IvfpqPlacerFlush(IvfpqPlacer *placer);

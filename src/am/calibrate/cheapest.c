@@ -183,7 +183,8 @@ find_target(const IvfpqLadder *ladder, const Tally *tally, double z,
 	meta->nlists;
 	double		candidate = meta->refine == IVFPQ_REFINE_NONE ?
 	IVFPQ_FETCH_NS + IVFPQ_DIMENSION_NS * meta->dims :
-	IVFPQ_RECORD_NS + IVFPQ_RECORD_DIMENSION_NS * meta->dims;
+	IVFPQ_RECORD_NS + IVFPQ_RECORD_DIMENSION_NS *
+	IvfpqRecordCodeBytes(meta->refine, meta->dims);
 	double		least = 0;
 
 	target->probes = target->candidates = 0;

@@ -40,6 +40,7 @@ static relopt_kind ivfpq_relopt_kind;
 static relopt_enum_elt_def refine_values[] = {
 	{"none", IVFPQ_REFINE_NONE},
 	{"sq8", IVFPQ_REFINE_SQ8},
+	{"half", IVFPQ_REFINE_HALF},
 	{NULL, 0}
 };
 
@@ -86,7 +87,7 @@ IvfpqInitOptions(void)
 					   "Compact copies of rows, by which a scan knows which "
 					   "rows it need not fetch",
 					   refine_values, IVFPQ_REFINE_NONE,
-					   "Valid values are \"none\" and \"sq8\".",
+					   "Valid values are \"none\", \"sq8\" and \"half\".",
 					   AccessExclusiveLock);
 	add_enum_reloption(ivfpq_relopt_kind, "targets_for",
 					   "Queries that recall targets are to be for; "

@@ -194,6 +194,13 @@ IvfpqMeasurePrefetch(IvfpqMeasure *measure, const uint64 *ids, int64 n)
 					   measure->is_heap ? n : 0, IVFPQ_ID_SHIFT);
 }
 
+/* Are there rows left whose pages are to be prefetched? */
+bool
+IvfpqMeasureIsPrefetching(const IvfpqMeasure *measure)
+{
+	return measure->prefetch.next < measure->prefetch.n;
+}
+
 /*
  * The same of rows [n] of ascending ids that will all be fetched: they are
  * brought into the processor's cache as well.
@@ -232,6 +239,49 @@ give_page(IvfpqMeasure *measure, uint64 id)
 	heap_page_prune_opt(measure->heap, buffer);
 }
 
+/* Fetch the row that an index entry points to, if the snapshot sees one. */
+static bool
+fetch_row(IvfpqMeasure *measure, uint64 id)
+{
+	ItemPointerData tid;
+	bool		call_again = false;
+
+	IvfpqIdToTid(id, &tid);
+	check_tid(measure, &tid);
+	IvfpqPrefetchTo(&measure->prefetch, ItemPointerGetBlockNumber(&tid));
+	if (measure->is_heap)
+		give_page(measure, id);
+	return table_index_fetch_tuple(measure->fetch, &tid, measure->snapshot,
+								   measure->slot, &call_again,
+								   measure->asks_dead ?
+								   &measure->all_dead : NULL);
+}
+
+/* Does the snapshot see the row that an index entry points to? */
+bool
+IvfpqMeasureSees(IvfpqMeasure *measure, uint64 id)
+{
+	bool		sees = fetch_row(measure, id);
+
+	ExecClearTuple(measure->slot);
+	return sees;
+}
+
+/*
+ * Somebody else will fetch the row that an index entry points to: for
+ * prefetching, which goes on, it is as if the page was read here.
+ */
+void
+IvfpqMeasureForesee(IvfpqMeasure *measure, uint64 id)
+{
+	ItemPointerData tid;
+
+	IvfpqIdToTid(id, &tid);
+	check_tid(measure, &tid);
+	IvfpqPrefetchTo(&measure->prefetch, ItemPointerGetBlockNumber(&tid));
+	table_index_fetch_reset(measure->fetch);
+}
+
 /*
  * Get the indexed value of the row that an index entry points to, good until
  * IvfpqMeasureDone.  False when the snapshot sees no row there, or NULL, or
@@ -240,21 +290,11 @@ give_page(IvfpqMeasure *measure, uint64 id)
 bool
 IvfpqMeasureFetch(IvfpqMeasure *measure, uint64 id, Datum *value)
 {
-	ItemPointerData tid;
 	MemoryContext oldcontext;
-	bool		call_again = false;
 	bool		isnull;
 
 	measure->rejected = false;
-	IvfpqIdToTid(id, &tid);
-	check_tid(measure, &tid);
-	IvfpqPrefetchTo(&measure->prefetch, ItemPointerGetBlockNumber(&tid));
-	if (measure->is_heap)
-		give_page(measure, id);
-	if (!table_index_fetch_tuple(measure->fetch, &tid, measure->snapshot,
-								 measure->slot, &call_again,
-								 measure->asks_dead ?
-								 &measure->all_dead : NULL))
+	if (!fetch_row(measure, id))
 		return false;
 	if ((measure->tests != NULL &&
 		 !IvfpqMeasureMatches(measure, measure->slot, measure->asks_all)) ||

@@ -73,6 +73,9 @@ extern bool IvfpqMeasureWhole(IvfpqMeasure *measure, uint64 id, Datum *value);
 extern void IvfpqMeasureOthers(IvfpqMeasure *measure);
 extern bool IvfpqMeasureOther(IvfpqMeasure *measure, TupleTableSlot *row,
 							  double *distance);
+extern bool IvfpqMeasureSees(IvfpqMeasure *measure, uint64 id);
+extern void IvfpqMeasureForesee(IvfpqMeasure *measure, uint64 id);
+extern bool IvfpqMeasureIsPrefetching(const IvfpqMeasure *measure);
 extern void IvfpqMeasurePause(IvfpqMeasure *measure);
 extern void IvfpqMeasureEnd(IvfpqMeasure *measure);
 

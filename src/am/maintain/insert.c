@@ -75,10 +75,12 @@ IvfpqInsertCopies(Relation index, const IvfpqModel *model,
 							   codes, t));
 	if (model->meta.refine != IVFPQ_REFINE_NONE)
 	{
-		IvfpqRecord *record = IvfpqRecordAlloc(dims);
+		IvfpqRefine kind = model->meta.refine;
+		IvfpqRecord *record = IvfpqRecordAlloc(kind, dims);
 
-		IvfpqRecordMake(record, vector, dims, boundable, tid);
-		IvfpqRecordAppend(index, dims, record, &refine);
+		IvfpqRecordMake(kind, record, vector, dims, boundable, tid);
+		IvfpqRecordAppend(index, IvfpqRecordCodeBytes(kind, dims), record,
+						  &refine);
 	}
 	for (int i = 0; i < copies; i++)
 	{

@@ -116,8 +116,10 @@ vacuum_page(Vacuum *vacuum, BlockNumber blkno)
 	if (!IvfpqSlabRead(vacuum->index, blkno, vacuum->strategy, vacuum->page))
 	{
 		if (vacuum->meta.refine != IVFPQ_REFINE_NONE)
-			IvfpqRecordVacuum(vacuum->index, vacuum->meta.dims, blkno,
-							  vacuum->strategy, vacuum->callback,
+			IvfpqRecordVacuum(vacuum->index,
+							  IvfpqRecordCodeBytes(vacuum->meta.refine,
+												   vacuum->meta.dims),
+							  blkno, vacuum->strategy, vacuum->callback,
 							  vacuum->callback_state);
 		IvfpqSweepPage(&vacuum->sweep, blkno, vacuum->strategy);
 		return;

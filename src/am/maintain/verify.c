@@ -152,10 +152,12 @@ static void
 compare_records(Verify *verify, BlockNumber blkno, Page page, int n)
 {
 	BlockNumber heap_blocks = RelationGetNumberOfBlocks(verify->heap);
+	int			code_bytes = IvfpqRecordCodeBytes(verify->meta.refine,
+												  verify->meta.dims);
 
 	for (int i = 0; i < n; i++)
 	{
-		const IvfpqRecord *record = IvfpqRecordGet(page, verify->meta.dims, i);
+		const IvfpqRecord *record = IvfpqRecordGet(page, code_bytes, i);
 		char	   *problem;
 
 		CHECK_FOR_INTERRUPTS();
@@ -182,14 +184,15 @@ static void
 take_records(void *arg, BlockNumber blkno, Page page, int n)
 {
 	Verify	   *verify = arg;
-	int			dims = verify->meta.dims;
+	int			code_bytes = IvfpqRecordCodeBytes(verify->meta.refine,
+												  verify->meta.dims);
 
 	for (; verify->more && verify->address >> 16 <= blkno; next_copy(verify))
 	{
 		uint64		slot = verify->address & 0xFFFF;
 
 		if (verify->address >> 16 != blkno || slot > (uint64) n ||
-			IvfpqTidToId(&IvfpqRecordGet(page, dims, slot - 1)->tid) !=
+			IvfpqTidToId(&IvfpqRecordGet(page, code_bytes, slot - 1)->tid) !=
 			verify->tid)
 			put_entry(verify, verify->tid, IVFPQ_NO_RECORD);
 	}

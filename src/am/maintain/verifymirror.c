@@ -446,7 +446,7 @@ IvfpqVerifyMirror(Relation index, IvfpqProblem report, void *arg)
 	if (model->meta.nlists == 0)
 		return;					/* it has none */
 	heap = IndexGetRelation(RelationGetRelid(index), false);
-	check.records = model->meta.refine != IVFPQ_REFINE_NONE &&
+	check.records = IvfpqMirrorHasRecords(&model->meta) &&
 		!RecoveryInProgress() &&
 		ConditionalLockRelationOid(heap, ShareUpdateExclusiveLock);
 	IvfpqListReaderInit(&check.reader, index, &model->meta, NULL);

@@ -2,10 +2,11 @@
  * verifyrecord.c
  *		Do refine records bound their rows?
  *
- * A scan in strict order gives a row out when its bound says that no other can
- * come before it.  A record whose numbers are changed, but are numbers, is not
- * seen by anything else, and rows come out in a wrong order.  So the row of each
- * record is fetched: the bound of its distance from itself must be 0.
+ * A scan in strict order gives a row out when bounds say that no other can come
+ * before it.  A record whose numbers are changed, but are numbers, is not seen by
+ * anything else, and rows come out in a wrong order.  So the row of each record is
+ * fetched: the lower bound of its distance from itself must be 0.  That is so
+ * where x^ is no farther away than the error, from which both bounds follow.
  *
  * A record's TID is its row's as long as a snapshot that is older than the
  * page's copy sees the row: VACUUM frees records before TIDs are used again.
@@ -19,6 +20,7 @@
 #include "am/common/engine.h"
 #include "am/common/tid.h"
 #include "am/maintain/maintain.h"
+#include "am/search/search.h"
 #include "page/record.h"
 
 /* Begin to compare the records of a trained index, whose model is sound. */
@@ -48,7 +50,8 @@ bounds_value(IvfpqVerifyRecords *verify, const IvfpqRecord *record,
 	const GvModel *gv = &verify->model->gv;
 	GvRefine	refine = {record->min, record->step, record->error,
 	record->codes};
-	float		bound;
+	GvHalves	halves = IvfpqRecordHalves(record);
+	GvRange		range = {0, 0};
 	const float *raw;
 	int			dims;
 
@@ -58,9 +61,13 @@ bounds_value(IvfpqVerifyRecords *verify, const IvfpqRecord *record,
 	if (!IvfpqIsBoundable(&verify->type, raw, dims))
 		return isinf(record->error);
 	gv_transform(gv, raw, 1, verify->vector);
-	IvfpqCheckStatus(gv_refine_bound(GV_L2, dims, verify->vector, &refine, 1,
-									 &bound));
-	return bound <= 0;
+	if (verify->model->meta.refine == IVFPQ_REFINE_HALF)
+		IvfpqCheckStatus(gv_halves_range(GV_L2, dims, verify->vector, &halves,
+										 1, &range));
+	else
+		IvfpqCheckStatus(gv_refine_bound(GV_L2, dims, verify->vector, &refine,
+										 1, &range.least));
+	return range.least <= 0;
 }
 
 /* Does it bound its row?  One that no snapshot sees does not matter. */

@@ -141,8 +141,9 @@ take_bounds(IvfpqMany *many, const IvfpqSearch *search, IvfpqManyQuery *query)
 {
 	int64		n = search->candidates.count;
 	uint64	   *ids = search->candidates.ids;
-	double	   *bounds = palloc_extended(Max(n, 1) * sizeof(double),
-										 MCXT_ALLOC_HUGE);
+	IvfpqRowBounds *bounds = palloc_extended(Max(n, 1) *
+											 sizeof(IvfpqRowBounds),
+											 MCXT_ALLOC_HUGE);
 
 	n = IvfpqRecordBounds(search,
 						  query->is_boundable ? query->vector : NULL, ids, n,
@@ -153,7 +154,7 @@ take_bounds(IvfpqMany *many, const IvfpqSearch *search, IvfpqManyQuery *query)
 	query->ncandidates = 0;
 	for (int64 i = 0; i < n; i++)
 	{
-		query->bounds[i].bound = bounds[i];
+		query->bounds[i].bound = bounds[i].least;
 		query->bounds[i].id = ids[i];
 	}
 	/* the records of a dead row and of another may name one row */

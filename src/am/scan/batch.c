@@ -58,7 +58,7 @@ enqueue_measured(IvfpqScan *state, uint64 id, double distance)
 {
 	if (state->filter != NULL)
 		IvfpqRadiusCount(state, distance);
-	IvfpqQueueAdd(&state->queue, id, distance, false);
+	IvfpqQueueAdd(&state->queue, id, distance);
 }
 
 /* Put rows into the queue unless they were measured before. */
@@ -88,8 +88,9 @@ measure_rows(IvfpqScan *state, uint64 *ids, int64 count)
 static void
 bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 {
-	double	   *bounds = palloc_extended(Max(count, 1) * sizeof(double),
-										 MCXT_ALLOC_HUGE);
+	IvfpqRowBounds *bounds = palloc_extended(Max(count, 1) *
+											 sizeof(IvfpqRowBounds),
+											 MCXT_ALLOC_HUGE);
 	int64		added = 0;
 
 	count = IvfpqRecordBounds(&state->search, state->bound_query, ids, count,
@@ -103,14 +104,16 @@ bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 		tidset_insert(state->measured, ids[i], &found);
 		if (found)
 			continue;
-		IvfpqQueueAdd(&state->queue, ids[i], bounds[i], true);
+		IvfpqQueueAddBounded(&state->queue, ids[i], &bounds[i]);
 		if (state->filter != NULL && state->filter->radius.by_all)
-			IvfpqRadiusCount(state, bounds[i]);
+			IvfpqRadiusCount(state, bounds[i].least);
 		added++;
 	}
 	pfree(bounds);
 	if (IvfpqMeasureIsCold(state->measure))
 		IvfpqQueuePrefetch(&state->queue, added);
+	/* so far what was read were pages of the index */
+	IvfpqMeasurePrefetch(state->measure, NULL, 0);
 }
 
 /*
@@ -261,6 +264,9 @@ IvfpqNextBatch(IvfpqScan *state)
 	MemoryContext oldcontext = MemoryContextSwitchTo(state->batches);
 	bool		last;
 
+	/* rows of the queue are prefetched no more: their order will change */
+	if (state->measure != NULL && IvfpqMeasureIsPrefetching(state->measure))
+		IvfpqMeasurePause(state->measure);
 	if (state->filter != NULL && IvfpqRadiusIsRead(state))
 	{
 		MemoryContextSwitchTo(oldcontext);

@@ -136,9 +136,13 @@ toast_pages(Oid heapoid)
 	return pages;
 }
 
-/* Rows fetched for each row given out, with refine records. */
+/* Rows fetched for each row given out, by refine records. */
 #define FETCHES_PER_ROW		1.4
 #define FIRST_FETCHES		14	/* of the first ten */
+
+/* ... of halves, whose rows the executor fetches. */
+#define HALF_FETCHES_PER_ROW	.1
+#define HALF_FIRST_FETCHES		1
 
 /* What the index asks for before the first row. */
 typedef struct Demand
@@ -162,6 +166,7 @@ demand_candidates(Demand *demand, const IvfpqMetaData *meta,
 				  double refine_pages)
 {
 	double		pages = Min(candidates, refine_pages);
+	bool		half = meta->refine == IVFPQ_REFINE_HALF;
 
 	if (meta->refine == IVFPQ_REFINE_NONE)
 	{
@@ -169,8 +174,8 @@ demand_candidates(Demand *demand, const IvfpqMetaData *meta,
 		demand->rows_per_row = per_row;
 		return;
 	}
-	demand->rows += Min(FIRST_FETCHES, tuples);
-	demand->rows_per_row = FETCHES_PER_ROW;
+	demand->rows += Min(half ? HALF_FIRST_FETCHES : FIRST_FETCHES, tuples);
+	demand->rows_per_row = half ? HALF_FETCHES_PER_ROW : FETCHES_PER_ROW;
 	demand->pages += pages;
 	demand->lists += pages;
 	demand->pages_per_row = per_row;
@@ -228,7 +233,8 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 		double		centroids = meta.codes - meta.centroids;
 		double		fixed = IvfpqModelPages(&meta) + 1 - centroids;
 		double		refine = meta.refine == IVFPQ_REFINE_NONE ? 0 :
-		ceil(tuples / IvfpqRecordSlots(meta.dims));
+		ceil(tuples / IvfpqRecordSlots(IvfpqRecordCodeBytes(meta.refine,
+															meta.dims)));
 		double		candidates = effort.candidates;
 
 		demand->lists = effort.probes;

@@ -96,7 +96,8 @@ IvfpqBatchFits(const IvfpqScan *state, int probes, int64 candidates)
 							 (int32) Min(copies, PG_INT32_MAX)) +
 		set_bytes(candidates);
 	if (state->search.addresses)	/* bounds, and what is prefetched */
-		row_bytes += sizeof(IvfpqQueuedRow) + 3 * sizeof(uint64);
+		row_bytes += sizeof(IvfpqQueuedRow) + sizeof(IvfpqNextRow) +
+			sizeof(IvfpqRowBounds) + 2 * sizeof(uint64);
 	rows = candidates * row_bytes +
 		1.5 * set_bytes((double) state->measured->members + candidates);
 	return MemoryContextMemAllocated(state->context, true) + found +
@@ -265,17 +266,19 @@ IvfpqFullPassBegin(IvfpqScan *state)
 
 /* The next nearest row; false at the end. */
 bool
-IvfpqFullPassNext(IvfpqScan *state, double *distance, uint64 *id)
+IvfpqFullPassNext(IvfpqScan *state, IvfpqNextRow *row)
 {
 	bool		isnull;
 
 	if (!tuplesort_gettupleslot(state->finish_sort, true, false,
 								state->finish_slot, NULL))
 		return false;
-	*distance = DatumGetFloat8(slot_getattr(state->finish_slot, SORT_DISTANCE,
-											&isnull));
-	*id = (uint64) DatumGetInt64(slot_getattr(state->finish_slot, SORT_ID,
-											  &isnull));
+	row->least = row->most =
+		DatumGetFloat8(slot_getattr(state->finish_slot, SORT_DISTANCE,
+									&isnull));
+	row->id = (uint64) DatumGetInt64(slot_getattr(state->finish_slot, SORT_ID,
+												  &isnull));
+	row->measured = true;
 	return true;
 }
 

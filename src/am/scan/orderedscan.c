@@ -9,8 +9,9 @@
  * none.
  *
  * With refine records a batch measures nothing: rows enter the queue with
- * lower bounds of their distances, and one is fetched and measured only when
- * it comes up, which most rows of a batch never do.
+ * bounds of their distances, and one is fetched and measured only when it comes
+ * up, which most rows of a batch never do, and when it has an upper bound not
+ * even then, if no other row may be nearer (given.c).
  *
  * When a batch would measure or give out too many rows, or take too much
  * memory, or the index is untrained, the scan finishes with one pass over all
@@ -61,6 +62,7 @@ reset_scan(IvfpqScan *state)
 	state->measure = NULL;
 	MemoryContextReset(state->context);
 	memset(&state->queue, 0, sizeof(state->queue));
+	memset(&state->rows_given, 0, sizeof(state->rows_given));
 	state->measured = NULL;
 	state->batches = NULL;
 	state->given_rows = NULL;
@@ -265,23 +267,40 @@ start_scan(IndexScanDesc scan)
 }
 
 /*
- * The nearest row of the queue; false when it is empty.  Bounded rows that
- * come up are measured and go back, until a measured one is first: no other
- * can be nearer; or until they are beyond a radius, however far they are.
+ * May a bounded row be given out, though it was not measured?  No other row may
+ * be nearer, and none but the executor may want to see it: a filter wants its
+ * distance, and conditions on keys are asked of the row (README, "Keys").
  */
 static bool
-queue_next(IvfpqScan *state, double *distance, uint64 *id)
+is_decided(const IvfpqScan *state, const IvfpqQueuedRow *row)
+{
+	return state->filter == NULL && !state->asks_keys &&
+		row->most < IvfpqQueueLeast(&state->queue);
+}
+
+/*
+ * The nearest row of the queue; false when it is empty.  Bounded rows that
+ * come up are measured and go back, until a measured one is first: no other
+ * can be nearer; or until that is known of a bounded one; or until they are
+ * beyond a radius, however far they are.
+ */
+static bool
+queue_next(IvfpqScan *state, IvfpqNextRow *next)
 {
 	IvfpqQueue *queue = &state->queue;
 	IvfpqQueuedRow *row = IvfpqQueueTake(queue);
+	bool		decided = false;
+	double		distance;
 
 	if (row != NULL && row->bounded)
 	{
 		/* pages of rows that come up next, as many as the batch is good for */
-		IvfpqMeasurePrefetch(state->measure,
-							 queue->prefetch + queue->ntaken,
-							 Max(0, Min(queue->nprefetch - queue->ntaken,
-										state->quota - state->given)));
+		if (queue->ntaken < queue->nprefetch &&
+			!IvfpqMeasureIsPrefetching(state->measure))
+			IvfpqMeasurePrefetch(state->measure,
+								 queue->prefetch + queue->ntaken,
+								 Max(0, Min(queue->nprefetch - queue->ntaken,
+											state->quota - state->given)));
 		for (; row != NULL && row->bounded; row = IvfpqQueueTake(queue))
 		{
 			CHECK_FOR_INTERRUPTS();
@@ -290,31 +309,40 @@ queue_next(IvfpqScan *state, double *distance, uint64 *id)
 			if (queue->ntaken < queue->nprefetch &&
 				queue->prefetch[queue->ntaken] == row->id)
 				queue->ntaken++;
-			if (IvfpqScanMeasureRow(state, row->id, distance))
-				IvfpqQueueReturn(queue, row, *distance);
+			decided = is_decided(state, row);
+			if (decided)
+			{
+				IvfpqMeasureForesee(state->measure, row->id);
+				break;
+			}
+			if (IvfpqScanMeasureRow(state, row->id, &distance))
+				IvfpqQueueReturn(queue, row, distance);
 			else
 				state->taken += state->measure->rejected;
 		}
-		IvfpqMeasurePause(state->measure);
+		if (!decided)
+			IvfpqMeasurePause(state->measure);
 	}
 	if (row == NULL)
 		return false;
-	*distance = row->distance;
-	*id = row->id;
+	next->id = row->id;
+	next->least = row->distance;
+	next->most = row->most;
+	next->measured = !row->bounded;
 	return true;
 }
 
 /* The nearest row that waits: in the queue or, in a full pass, in its sort. */
 static bool
-take_row(IvfpqScan *state, double *distance, uint64 *id)
+take_row(IvfpqScan *state, IvfpqNextRow *row)
 {
 	if (state->finishing)
-		return IvfpqFullPassNext(state, distance, id);
-	return queue_next(state, distance, id);
+		return IvfpqFullPassNext(state, row);
+	return queue_next(state, row);
 }
 
 /*
- * Has the batch given out the rows that it is good for?  Candidates that the
+ * Have as many rows come up as the batch is good for?  Candidates that the
  * snapshot does not see are taken from those beyond, which are there because
  * scores are not exact; where half of these are lost, a batch is good for no
  * more than its share of rows seen: its last ones would come before nearer
@@ -322,7 +350,7 @@ take_row(IvfpqScan *state, double *distance, uint64 *id)
  * fetched so far, once they are enough.
  */
 static bool
-batch_is_spent(const IvfpqScan *state)
+is_quota_taken(const IvfpqScan *state)
 {
 	int64		quota = state->quota;
 	int64		nearest = state->effort.quota;
@@ -339,55 +367,62 @@ batch_is_spent(const IvfpqScan *state)
 }
 
 /*
+ * Has the batch given out the rows that it is good for?  Those that nobody has
+ * looked at count only if the snapshot sees them.
+ */
+static bool
+batch_is_spent(IvfpqScan *state)
+{
+	return is_quota_taken(state) &&
+		(!IvfpqGivenSettle(state) || is_quota_taken(state));
+}
+
+/*
  * Give out the row that comes up, unless a filter refuses it: then it was
  * never there, and cannot make another row late.
  */
 static bool
-give_out(IndexScanDesc scan, uint64 id, double distance)
+give_out(IndexScanDesc scan, const IvfpqNextRow *row)
 {
 	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
 	IvfpqFilter *filter = state->filter;
 
 	state->taken++;
 	if (filter != NULL &&
-		(!IvfpqFilterFetch(scan, id) || !filter->admits(filter->arg, distance)))
+		(!IvfpqFilterFetch(scan, row->id) ||
+		 !filter->admits(filter->arg, row->least)))
 	{
 		state->report.filter.refused++;
 		return false;
 	}
-	state->last_distance = distance;
-	state->given++;
+	IvfpqGivenAdd(state, row);
 	return true;
 }
 
 /* The next row to give out; false at the end. */
 static bool
-next_row(IndexScanDesc scan, uint64 *id)
+next_row(IndexScanDesc scan, IvfpqNextRow *row)
 {
 	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
-	double		distance;
 
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (!state->exhausted && batch_is_spent(state))
 			IvfpqNextBatch(state);
-		else if (!take_row(state, &distance, id))
+		else if (!take_row(state, row))
 		{
 			if (state->exhausted)
 				return false;
 			IvfpqNextBatch(state);
 		}
-		else if (IvfpqIsOutside(state, distance))
+		else if (IvfpqIsOutside(state, row->least))
 		{
 			/* so are all others, and those that are within have been read */
 			state->exhausted = true;
 			return false;
 		}
-		else if (state->is_strict && state->given > 0 &&
-				 float8_cmp_internal(distance, state->last_distance) < 0)
-			state->late++;
-		else if (give_out(scan, *id, distance))
+		else if (!IvfpqGivenIsLate(state, row) && give_out(scan, row))
 			return true;
 	}
 }
@@ -398,19 +433,19 @@ ivfpqgettuple(IndexScanDesc scan, ScanDirection dir)
 {
 	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
 	MemoryContext oldcontext;
-	uint64		id;
+	IvfpqNextRow row;
 	bool		found;
 
 	Assert(ScanDirectionIsForward(dir));
 	oldcontext = MemoryContextSwitchTo(state->context);
 	if (!state->started)
 		start_scan(scan);
-	found = next_row(scan, &id);
+	found = next_row(scan, &row);
 	MemoryContextSwitchTo(oldcontext);
 
 	if (found)
 	{
-		IvfpqIdToTid(id, &scan->xs_heaptid);
+		IvfpqIdToTid(row.id, &scan->xs_heaptid);
 		scan->xs_recheck = false;
 		scan->xs_recheckorderby = false;
 	}
@@ -427,12 +462,9 @@ IvfpqScanFilter(IndexScanDesc scan, IvfpqFilter *filter)
 	((IvfpqScan *) scan->opaque)->filter = filter;
 }
 
-/* The distance of the row given out last. */
-double
-IvfpqScanDistance(IndexScanDesc scan, bool *isnull)
+/* Is the query NULL, and so are all distances? */
+bool
+IvfpqScanIsOfNull(IndexScanDesc scan)
 {
-	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
-
-	*isnull = state->null_query;
-	return state->last_distance;
+	return ((IvfpqScan *) scan->opaque)->null_query;
 }

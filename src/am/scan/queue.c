@@ -48,16 +48,41 @@ IvfpqQueueReserve(IvfpqQueue *queue, int64 n)
 								  MCXT_ALLOC_HUGE);
 }
 
-/* Add a row. */
-void
-IvfpqQueueAdd(IvfpqQueue *queue, uint64 id, double distance, bool bounded)
+static void
+add_row(IvfpqQueue *queue, uint64 id, double least, double most, bool bounded)
 {
 	IvfpqQueuedRow *row = queue->room++;
 
-	row->distance = distance;
+	row->distance = least;
+	row->most = most;
 	row->id = id;
 	row->bounded = bounded;
 	pairingheap_add(queue->heap, &row->node);
+}
+
+/* Add a row that was measured. */
+void
+IvfpqQueueAdd(IvfpqQueue *queue, uint64 id, double distance)
+{
+	add_row(queue, id, distance, distance, false);
+}
+
+/* Add a row that was not. */
+void
+IvfpqQueueAddBounded(IvfpqQueue *queue, uint64 id,
+					 const IvfpqRowBounds *bounds)
+{
+	add_row(queue, id, bounds->least, bounds->most, true);
+}
+
+/* No row in the queue is nearer. */
+double
+IvfpqQueueLeast(const IvfpqQueue *queue)
+{
+	if (pairingheap_is_empty(queue->heap))
+		return get_float8_infinity();
+	return pairingheap_container(IvfpqQueuedRow, node,
+								 pairingheap_first(queue->heap))->distance;
 }
 
 /* Take the first row out; NULL when there is none. */
@@ -74,7 +99,7 @@ IvfpqQueueTake(IvfpqQueue *queue)
 void
 IvfpqQueueReturn(IvfpqQueue *queue, IvfpqQueuedRow *row, double distance)
 {
-	row->distance = distance;
+	row->distance = row->most = distance;
 	row->bounded = false;
 	pairingheap_add(queue->heap, &row->node);
 }

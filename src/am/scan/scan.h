@@ -50,10 +50,34 @@ typedef struct IvfpqScanReport
 typedef struct IvfpqQueuedRow
 {
 	pairingheap_node node;
-	double		distance;		/* or its bound */
+	double		distance;		/* or its lower bound, */
+	double		most;			/* ... and its upper bound */
 	uint64		id;
 	bool		bounded;
 } IvfpqQueuedRow;
+
+/* A row that comes up; its distance is known where both are the same. */
+typedef struct IvfpqNextRow
+{
+	uint64		id;
+	double		least;
+	double		most;
+	bool		measured;
+} IvfpqNextRow;
+
+/*
+ * Rows given out, as far as the next ones have to do with them (given.c): the
+ * last of those that the snapshot sees, and those that nobody has looked at.
+ */
+typedef struct IvfpqGiven
+{
+	bool		has_last;
+	IvfpqNextRow last;
+	IvfpqNextRow *unseen;		/* [room] of which these are there: */
+	int			nunseen;
+	int			nolder;			/* the first so many came before `last` */
+	int			room;
+} IvfpqGiven;
 
 typedef struct IvfpqQueue
 {
@@ -107,7 +131,7 @@ typedef struct IvfpqScan
 	int64		late;			/* rows left out to keep the order */
 	int64		tried;			/* candidates fetched */
 	int64		gone;			/* ... that the snapshot does not see */
-	double		last_distance;	/* of the last row given out */
+	IvfpqGiven	rows_given;
 	const float *bound_query;	/* what bounds are of, or NULL for none */
 	IvfpqQueue	queue;
 	tidset_hash *measured;		/* rows measured, bounded or found invisible */
@@ -158,12 +182,19 @@ extern Cost IvfpqDepthCost(PlannerInfo *root, const IndexPath *path,
 /* queue.c */
 extern void IvfpqQueueInit(IvfpqQueue *queue);
 extern void IvfpqQueueReserve(IvfpqQueue *queue, int64 n);
-extern void IvfpqQueueAdd(IvfpqQueue *queue, uint64 id, double distance,
-						  bool bounded);
+extern void IvfpqQueueAdd(IvfpqQueue *queue, uint64 id, double distance);
+extern void IvfpqQueueAddBounded(IvfpqQueue *queue, uint64 id,
+								 const IvfpqRowBounds *bounds);
 extern void IvfpqQueueReturn(IvfpqQueue *queue, IvfpqQueuedRow *row,
 							 double distance);
 extern void IvfpqQueuePrefetch(IvfpqQueue *queue, int64 n);
 extern IvfpqQueuedRow *IvfpqQueueTake(IvfpqQueue *queue);
+extern double IvfpqQueueLeast(const IvfpqQueue *queue);
+
+/* given.c */
+extern void IvfpqGivenAdd(IvfpqScan *state, const IvfpqNextRow *row);
+extern bool IvfpqGivenSettle(IvfpqScan *state);
+extern bool IvfpqGivenIsLate(IvfpqScan *state, IvfpqNextRow *row);
 
 /* lastscan.c */
 extern void IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report);
@@ -204,7 +235,7 @@ extern bool IvfpqFullPassIsBetter(const IvfpqScan *state);
 extern bool IvfpqBatchFits(const IvfpqScan *state, int probes,
 						   int64 candidates);
 extern void IvfpqFullPassBegin(IvfpqScan *state);
-extern bool IvfpqFullPassNext(IvfpqScan *state, double *distance, uint64 *id);
+extern bool IvfpqFullPassNext(IvfpqScan *state, IvfpqNextRow *row);
 extern void IvfpqFullPassEnd(IvfpqScan *state);
 
 #endif							/* IVFPQ_SCAN_H */

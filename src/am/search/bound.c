@@ -2,10 +2,12 @@
  * bound.c
  *		Refine records: made from rows, and what they say about a distance.
  *
- * The engine bounds distances in its own space; here the bound becomes one of
+ * The engine bounds distances in its own space; here its bounds become those of
  * the operator's own result, which may have been summed in fp32 (pgvector) or
  * double.  So whatever the operator returns for a row is not below the row's
- * bound, and a row whose bound has not come up need not be fetched.
+ * bound, and a row whose bound has not come up need not be fetched; nor is it
+ * above what records of halves say, and a row that no other can come before
+ * need not be fetched either.
  */
 #include "postgres.h"
 
@@ -26,6 +28,9 @@
 #define LEAST_LENGTH	1e-20
 #define LEAST_PRODUCT	1e-37
 
+/* A longer distance may overflow in fp32, where it is squared. */
+#define MOST_LENGTH		1e18
+
 /* Records read and bounded at once. */
 #define CHUNK			64
 
@@ -33,20 +38,21 @@
 void
 IvfpqRecordCheckDims(Relation index, int dims)
 {
-	if (IvfpqGetOptions(index)->refine != IVFPQ_REFINE_NONE &&
-		dims > IvfpqRecordMaxDims())
+	IvfpqRefine refine = IvfpqGetOptions(index)->refine;
+
+	if (refine != IVFPQ_REFINE_NONE && dims > IvfpqRecordMaxDims(refine))
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("option refine takes %d dimensions at most, not %d",
-						IvfpqRecordMaxDims(), dims),
+						IvfpqRecordMaxDims(refine), dims),
 				 errhint("Create the index without refine.")));
 }
 
-/* Memory for a record. */
+/* Memory for a record of this kind. */
 IvfpqRecord *
-IvfpqRecordAlloc(int dims)
+IvfpqRecordAlloc(IvfpqRefine refine, int dims)
 {
-	return palloc0(IvfpqRecordSlotBytes(dims));
+	return palloc0(IvfpqRecordSlotBytes(IvfpqRecordCodeBytes(refine, dims)));
 }
 
 /*
@@ -54,27 +60,38 @@ IvfpqRecordAlloc(int dims)
  * not boundable (IvfpqIsBoundable) it bounds nothing: the row is measured.
  */
 void
-IvfpqRecordMake(IvfpqRecord *record, const float *vector, int dims,
-				bool boundable, const ItemPointerData *tid)
+IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record, const float *vector,
+				int dims, bool boundable, const ItemPointerData *tid)
 {
 	record->tid = *tid;
-	IvfpqCheckStatus(gv_refine_encode(dims, vector, 1, record->codes,
-									  &record->min, &record->step,
-									  &record->error));
+	if (refine == IVFPQ_REFINE_HALF)
+	{
+		record->min = record->step = 0;
+		IvfpqCheckStatus(gv_halves_encode(dims, vector, 1,
+										  (uint16 *) (void *) record->codes,
+										  &record->error));
+	}
+	else
+		IvfpqCheckStatus(gv_refine_encode(dims, vector, 1, record->codes,
+										  &record->min, &record->step,
+										  &record->error));
 	if (!boundable)
 		record->error = get_float4_infinity();
 }
 
 /*
  * From the engine's bound on |q - x| or -<q, x> to one on what the operator
- * returns.  The engine's q and x are rounded: each by u times its length, and
- * |x| <= |q| + |q - x|.  The operator may sum in fp32, with an error of dims
- * roundings; of an inner product the engine's bound covers that, of a cosine
- * it is absolute.  Vectors too short or too long for sums in fp32 do not come
- * here with a bound: IvfpqIsBoundable has told them apart.
+ * returns; side = -1 for a lower bound, 1 for an upper one.  The engine's q and
+ * x are rounded: each by u times its length, and |x| <= |q| + |q - x|.  The
+ * operator may sum in fp32, with an error of dims roundings; of an inner product
+ * the engine's bound covers that, of a cosine it is absolute.  Vectors too short
+ * or too long for sums in fp32 do not come here with a bound: IvfpqIsBoundable
+ * has told them apart.  But by L2 they do, for a distance that overflows is
+ * above every lower bound, and one that loses digits is no more above an upper
+ * one than LEAST_LENGTH.
  */
 static double
-operator_bound(const GvModel *gv, double bound, double query_length)
+operator_bound(const GvModel *gv, double bound, double query_length, int side)
 {
 	double		scale = gv->scale;
 	double		slack = (gv->dims + 64) * UNIT_ROUNDOFF;
@@ -84,56 +101,121 @@ operator_bound(const GvModel *gv, double bound, double query_length)
 	if (gv->metric == GV_IP)
 	{
 		result = bound / (scale * scale);
-		result -= fabs(result) * 4 * UNIT_ROUNDOFF + LEAST_PRODUCT;
+		result += side * (fabs(result) * 4 * UNIT_ROUNDOFF + LEAST_PRODUCT);
 	}
 	else
 	{
-		length = bound * (1 - 4 * UNIT_ROUNDOFF) -
-			2 * UNIT_ROUNDOFF * query_length - FLT_MIN;
+		length = bound * (1 + side * 4 * UNIT_ROUNDOFF) +
+			side * (2 * UNIT_ROUNDOFF * query_length + FLT_MIN);
 		length = Max(length, 0) / scale;
+		if (side > 0 && length > MOST_LENGTH)
+			return get_float8_infinity();
 		if (gv->metric == GV_L2)
-			result = length * (1 - slack) - LEAST_LENGTH;
+			result = length * (1 + side * slack) + side * LEAST_LENGTH;
 		else
-			result = length * length / 2 * (1 - slack) - 4 * slack;
+			result = length * length / 2 * (1 + side * slack) +
+				side * 4 * slack;
 	}
-	return isnan(result) ? -get_float8_infinity() : result;
+	return isnan(result) ? side * get_float8_infinity() : result;
+}
+
+/* Nothing is known of a row. */
+static IvfpqRowBounds
+no_bound(void)
+{
+	IvfpqRowBounds bound = {-get_float8_infinity(), get_float8_infinity()};
+
+	return bound;
+}
+
+/* What the operator may return, by the engine's lower bound. */
+static IvfpqRowBounds
+lower_bound(const GvModel *gv, float least, double query_length)
+{
+	IvfpqRowBounds bound = no_bound();
+
+	bound.least = operator_bound(gv, least, query_length, -1);
+	return bound;
+}
+
+/* ... by the engine's range. */
+static IvfpqRowBounds
+both_bounds(const GvModel *gv, const GvRange *range, double query_length)
+{
+	IvfpqRowBounds bound;
+
+	bound.least = operator_bound(gv, range->least, query_length, -1);
+	bound.most = operator_bound(gv, range->most, query_length, 1);
+	return bound;
+}
+
+/* Bounds by records [n <= CHUNK] of 8 bits a dimension. */
+static void
+bound_bytes(const GvModel *gv, const float *query, double query_length,
+			const IvfpqRecord *const *records, int n, IvfpqRowBounds *bounds)
+{
+	GvRefine	refine[CHUNK] = {0};
+	float		least[CHUNK];
+
+	for (int i = 0; i < n; i++)
+	{
+		refine[i].min = records[i]->min;
+		refine[i].step = records[i]->step;
+		refine[i].error = records[i]->error;
+		refine[i].codes = records[i]->codes;
+	}
+	IvfpqCheckStatus(gv_refine_bound(gv->metric, gv->dims, query, refine, n,
+									 least));
+	for (int i = 0; i < n; i++)
+		bounds[i] = lower_bound(gv, least[i], query_length);
+}
+
+/* The same by records of halves. */
+static void
+bound_halves(const GvModel *gv, const float *query, double query_length,
+			 const IvfpqRecord *const *records, int n, IvfpqRowBounds *bounds)
+{
+	GvHalves	halves[CHUNK] = {0};
+	GvRange		ranges[CHUNK];
+
+	for (int i = 0; i < n; i++)
+		halves[i] = IvfpqRecordHalves(records[i]);
+	IvfpqCheckStatus(gv_halves_range(gv->metric, gv->dims, query, halves, n,
+									 ranges));
+	for (int i = 0; i < n; i++)
+		bounds[i] = both_bounds(gv, &ranges[i], query_length);
 }
 
 /* The records at ids [n <= CHUNK]; see IvfpqRecordBounds. */
 static int
 bound_chunk(const IvfpqSearch *search, const float *query,
-			double query_length, uint64 *ids, int n, double *bounds,
+			double query_length, uint64 *ids, int n, IvfpqRowBounds *bounds,
 			char *memory, IvfpqPrefetch *prefetch)
 {
 	const IvfpqModel *model = search->model;
-	int			dims = model->meta.dims;
+	IvfpqRefine refine = model->meta.refine;
+	int			code_bytes = IvfpqRecordCodeBytes(refine, model->meta.dims);
 	ItemPointerData addresses[CHUNK] = {0};
-	GvRefine	records[CHUNK];
-	float		engine_bounds[CHUNK];
+	const IvfpqRecord *records[CHUNK];
 	int			count = 0;
 
 	for (int i = 0; i < n; i++)
 		IvfpqIdToTid(ids[i], &addresses[i]);
-	IvfpqRecordRead(search->index, dims, addresses, n, memory, prefetch);
+	IvfpqRecordRead(search->index, code_bytes, addresses, n, memory, prefetch);
 	for (int i = 0; i < n; i++)
 	{
 		const IvfpqRecord *record = (const IvfpqRecord *)
-		(memory + i * IvfpqRecordSlotBytes(dims));
+		(memory + i * IvfpqRecordSlotBytes(code_bytes));
 
 		if (!ItemPointerIsValid(&record->tid))
 			continue;			/* free: the row is dead */
-		records[count].min = record->min;
-		records[count].step = record->step;
-		records[count].error = record->error;
-		records[count].codes = record->codes;
+		records[count] = record;
+		bounds[count] = no_bound();
 		ids[count++] = IvfpqTidToId(&record->tid);
 	}
 	if (count > 0 && query != NULL)
-		IvfpqCheckStatus(gv_refine_bound(model->gv.metric, dims, query,
-										 records, count, engine_bounds));
-	for (int i = 0; i < count; i++)
-		bounds[i] = query == NULL ? -get_float8_infinity() :
-			operator_bound(&model->gv, engine_bounds[i], query_length);
+		(refine == IVFPQ_REFINE_HALF ? bound_halves : bound_bytes)
+			(&model->gv, query, query_length, records, count, bounds);
 	return count;
 }
 
@@ -145,7 +227,7 @@ bound_chunk(const IvfpqSearch *search, const float *query,
 static int64
 take_known(const IvfpqSearch *search, const float *query,
 		   double query_length, uint64 *ids, int64 n, uint64 *rows,
-		   double *bounds, int64 *left)
+		   IvfpqRowBounds *bounds, int64 *left)
 {
 	const IvfpqRemote *remote = &search->remote;
 	const GvModel *gv = &search->model->gv;
@@ -163,8 +245,8 @@ take_known(const IvfpqSearch *search, const float *query,
 			continue;
 		}
 		rows[count] = remote->known[k].tid;
-		bounds[count++] = query == NULL ? -get_float8_infinity() :
-			operator_bound(gv, remote->known[k].bound, query_length);
+		bounds[count++] = query == NULL ? no_bound() :
+			lower_bound(gv, remote->known[k].bound, query_length);
 	}
 	return count;
 }
@@ -173,11 +255,11 @@ take_known(const IvfpqSearch *search, const float *query,
 static int64
 read_bounds(const IvfpqSearch *search, const float *query,
 			double query_length, uint64 *ids, int64 n, uint64 *rows,
-			double *bounds)
+			IvfpqRowBounds *bounds)
 {
-	const IvfpqModel *model = search->model;
-	char	   *memory = palloc(CHUNK *
-								IvfpqRecordSlotBytes(model->meta.dims));
+	const IvfpqMetaData *meta = &search->model->meta;
+	int			code_bytes = IvfpqRecordCodeBytes(meta->refine, meta->dims);
+	char	   *memory = palloc(CHUNK * IvfpqRecordSlotBytes(code_bytes));
 	int64		count = 0;
 	IvfpqPrefetch prefetch;
 
@@ -206,7 +288,7 @@ read_bounds(const IvfpqSearch *search, const float *query,
  */
 int64
 IvfpqRecordBounds(const IvfpqSearch *search, const float *query, uint64 *ids,
-				  int64 n, double *bounds)
+				  int64 n, IvfpqRowBounds *bounds)
 {
 	uint64	   *rows = palloc_extended(Max(n, 1) * sizeof(uint64),
 									   MCXT_ALLOC_HUGE);

@@ -84,6 +84,13 @@ typedef struct IvfpqRemoteReport
 	int64		trip_us;		/* from question to answer */
 } IvfpqRemoteReport;
 
+/* What the operator returns for a row is neither below nor above these. */
+typedef struct IvfpqRowBounds
+{
+	double		least;
+	double		most;
+} IvfpqRowBounds;
+
 /* What an answer said of a refine record. */
 typedef struct IvfpqKnownRecord
 {
@@ -257,11 +264,21 @@ extern void IvfpqShareSeen(const IvfpqSearch *search, double share);
 
 /* bound.c: records that bound distances */
 extern void IvfpqRecordCheckDims(Relation index, int dims);
-extern IvfpqRecord *IvfpqRecordAlloc(int dims);
-extern void IvfpqRecordMake(IvfpqRecord *record, const float *vector,
-							int dims, bool boundable,
+extern IvfpqRecord *IvfpqRecordAlloc(IvfpqRefine refine, int dims);
+extern void IvfpqRecordMake(IvfpqRefine refine, IvfpqRecord *record,
+							const float *vector, int dims, bool boundable,
 							const ItemPointerData *tid);
 extern int64 IvfpqRecordBounds(const IvfpqSearch *search, const float *query,
-							   uint64 *ids, int64 n, double *bounds);
+							   uint64 *ids, int64 n, IvfpqRowBounds *bounds);
+
+/* A record of halves, for the engine. */
+static inline GvHalves
+IvfpqRecordHalves(const IvfpqRecord *record)
+{
+	GvHalves	halves = {record->error,
+	(const uint16 *) (const void *) record->codes};
+
+	return halves;
+}
 
 #endif							/* IVFPQ_SEARCH_H */

@@ -99,6 +99,10 @@ train(IvfpqTraining *training, IvfpqTeam *team, const IvfpqSample *sample,
 	return true;
 }
 
+StaticAssertDecl((int) IVFPQ_REFINE_SQ8 == (int) GV_RECORDS_BYTES &&
+				 (int) IVFPQ_REFINE_HALF == (int) GV_RECORDS_HALVES,
+				 "the engine knows kinds of records by the same numbers");
+
 /*
  * Train `lists` lists on about reader->wanted rows, or on the sample if that
  * is the whole table; neither it nor the queries are transformed yet.  On
@@ -115,7 +119,7 @@ IvfpqTrainRemote(IvfpqTraining *training, IvfpqTeam *team, Relation index,
 		.dims = training->gv.dims,
 		.m = training->gv.m,
 		.copies = training->copies,
-		.refine = IvfpqGetOptions(index)->refine != IVFPQ_REFINE_NONE,
+		.refine = IvfpqGetOptions(index)->refine,
 		.nlists = lists,
 		.nparents = IvfpqParents(lists),
 		.nqueries = training->nqueries,

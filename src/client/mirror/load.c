@@ -244,7 +244,7 @@ send_lists(IvfpqLoad *load, bool fresh)
 								  sizeof(GvListState));
 	load->copies = 0;
 	/* to a mirror that has nothing yet all records come at once */
-	load->note_records = !fresh && load->meta.refine != IVFPQ_REFINE_NONE;
+	load->note_records = !fresh && IvfpqMirrorHasRecords(&load->meta);
 	for (int32 first = 0; first < nlists && result == IVFPQ_LOAD_DONE;
 		 first += STATES_RANGE)
 	{
@@ -337,7 +337,7 @@ send_model(IvfpqLoad *load, bool *exists)
 	};
 	IvfpqLoadResult result;
 
-	if (meta->refine != IVFPQ_REFINE_NONE)
+	if (IvfpqMirrorHasRecords(meta))
 	{
 		request.spec.refine_slots = IvfpqRecordSlots(meta->dims);
 		request.spec.refine_records = load->expected / meta->copies;
@@ -372,7 +372,7 @@ bring_all(IvfpqLoad *load, bool *exists)
 	if (result != IVFPQ_LOAD_DONE || *exists)
 		return result;
 	result = send_lists(load, true);
-	if (result == IVFPQ_LOAD_DONE && load->meta.refine != IVFPQ_REFINE_NONE)
+	if (result == IVFPQ_LOAD_DONE && IvfpqMirrorHasRecords(&load->meta))
 		result = IvfpqRecordsSendAll(load);
 	/* what has changed meanwhile */
 	if (result == IVFPQ_LOAD_DONE)

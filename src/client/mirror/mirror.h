@@ -19,6 +19,13 @@ extern bool IvfpqSameKey(const GvMirrorKey *a, const GvMirrorKey *b);
 extern bool IvfpqCanMirror(Relation index, const IvfpqMetaData *meta);
 extern GvKeyForm IvfpqMirrorKeys(const IvfpqMetaData *meta);
 
+/* Do mirrors have the refine records?  Halves are read from pages. */
+static inline bool
+IvfpqMirrorHasRecords(const IvfpqMetaData *meta)
+{
+	return meta->refine == IVFPQ_REFINE_SQ8;
+}
+
 /* wait.c: for gpuvec_prewarm */
 extern int64 IvfpqPrewarm(const GvMirrorKey *key);
 

@@ -1,10 +1,10 @@
 /*
  * refine.c
- *		Refine records: vectors in 8 bits a dimension, and what they prove
- *		about a distance.
+ *		Refine records: vectors in 8 bits a dimension, or halves, and what they
+ *		prove about a distance.
  *
  * The sums run in fp32, sixteen side by side; what is made of a sum, and all
- * margins, in double, rounded down at the end.  gv_engine.h states them.
+ * margins, in double, rounded outwards at the end.  gv_engine.h states them.
  */
 #include <math.h>
 
@@ -178,5 +178,118 @@ gv_refine_bound(GvMetric metric, int32_t dims, const float *query,
 	for (i = 0; i < n; i++)
 		bounds[i] = metric == GV_IP ? product_bound(&q, &records[i]) :
 			distance_bound(&q, &records[i]);
+	return GV_OK;
+}
+
+/* One vector; see gv_halves_encode. */
+static float
+encode_halves(int32_t dims, const float *restrict x, uint16_t *restrict halves)
+{
+	double		square = 0.0;
+	bool		huge = false;
+	int32_t		i;
+
+	gv_to_half(x, dims, halves);
+	for (i = 0; i < dims; i++)
+	{
+		double		diff = (double) x[i] - (double) gv_half_value(halves[i]);
+
+		square += diff * diff;
+		huge |= !(x[i] < HUGE_LENGTH && x[i] > -HUGE_LENGTH);
+	}
+	return huge ? HUGE_VALF : round_up(sqrt(square) * (1.0 + 1e-9));
+}
+
+/* See gv_engine.h. */
+GvStatus
+gv_halves_encode(int32_t dims, const float *x, int64_t n, uint16_t *halves,
+				 float *error)
+{
+	int64_t		row;
+
+	GV_CALL(gv_engine_calls, gv_valid_dims(dims) && x != NULL && n >= 1 &&
+			halves != NULL && error != NULL);
+	for (row = 0; row < n; row++)
+		error[row] = encode_halves(dims, x + (size_t) row * dims,
+								   halves + (size_t) row * dims);
+	return GV_OK;
+}
+
+/* |q - x^| +- error, at least 0. */
+static GvRange
+distance_range(const Query *query, const GvHalves *record)
+{
+	GvRange		range = {0.0f, HUGE_VALF};
+	float		sums[LANES];
+	double		sum;
+	double		least;
+	double		most;
+
+	gv_kernels->half_squares(query->q, record->halves, query->dims, sums);
+	sum = add_lanes(sums);
+	if (!(sum < HUGE_SUM) || !(record->error < HUGE_SUM))
+		return range;
+	least = sum * (1.0 - query->slack) - FLT_MIN;
+	most = sqrt(sum * (1.0 + query->slack) + FLT_MIN) * (1.0 + 1e-9);
+	if (least > 0.0)
+		least = sqrt(least) * (1.0 - 1e-9) - record->error;
+	if (least > 0.0)
+		range.least = round_down(least);
+	range.most = round_up(most + record->error);
+	return range;
+}
+
+/* -<q, x^> +- |q| error. */
+static GvRange
+product_range(const Query *query, const GvHalves *record)
+{
+	GvRange		range = {-HUGE_VALF, HUGE_VALF};
+	double		error = query->length * record->error;
+	float		sums[LANES];
+	float		magnitudes[LANES];
+	double		magnitude;
+	double		product;
+	double		margin;
+
+	gv_kernels->half_products(query->q, record->halves, query->dims, sums,
+							  magnitudes);
+	magnitude = add_lanes(magnitudes);
+	product = -add_lanes(sums);
+	margin = error + 2.0 * query->slack * (magnitude + error) +
+		FLT_MIN * (1.0 + query->length);
+	if (!(magnitude < HUGE_SUM) || !(query->length < HUGE_LENGTH) ||
+		!(error < HUGE_SUM))
+		return range;
+	range.least = round_down(product - margin);
+	range.most = round_up(product + margin);
+	return range;
+}
+
+static bool
+valid_halves(const GvHalves *records, int64_t n)
+{
+	int64_t		i;
+
+	for (i = 0; i < n; i++)
+		if (records[i].halves == NULL)
+			return false;
+	return true;
+}
+
+/* See gv_engine.h. */
+GvStatus
+gv_halves_range(GvMetric metric, int32_t dims, const float *query,
+				const GvHalves *records, int64_t n, GvRange *ranges)
+{
+	Query		q = {query, dims, (dims + 64) / 16777216.0, 0.0};
+	int64_t		i;
+
+	GV_CALL(gv_engine_calls, gv_valid_metric(metric) && gv_valid_dims(dims) &&
+			query != NULL && records != NULL && n >= 1 && ranges != NULL &&
+			valid_halves(records, n));
+	q.length = sqrt(-gv_distance_ip(query, query, dims));
+	for (i = 0; i < n; i++)
+		ranges[i] = metric == GV_IP ? product_range(&q, &records[i]) :
+			distance_range(&q, &records[i]);
 	return GV_OK;
 }

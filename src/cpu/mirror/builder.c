@@ -448,10 +448,18 @@ encode_rows(GvBuilder *builder, const float *rows, int32_t n,
 		status = gv_encode(&builder->model, rows, builder->centroids,
 						   encoded->lists, n, spec->copies,
 						   encoded->codes, encoded->t);
-	if (status == GV_OK && spec->refine != 0)
+	if (status == GV_OK && spec->refine == GV_RECORDS_BYTES)
 		status = gv_refine_encode(spec->dims, rows, n,
 								  encoded->records, encoded->min,
 								  encoded->step, encoded->error);
+	if (status == GV_OK && spec->refine == GV_RECORDS_HALVES)
+	{
+		memset(encoded->min, 0, (size_t) n * sizeof(float));
+		memset(encoded->step, 0, (size_t) n * sizeof(float));
+		status = gv_halves_encode(spec->dims, rows, n,
+								  (uint16_t *) (void *) encoded->records,
+								  encoded->error);
+	}
 	if (status == GV_OK)
 		status = find_neighbours(builder, rows, n, encoded, stop);
 	builder->nencoded += (uint64_t) n;

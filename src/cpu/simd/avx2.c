@@ -14,7 +14,7 @@
 
 #include "cpu/simd/gv_kernels.h"
 
-#define AVX2		__attribute__((target("avx2,fma")))
+#define AVX2		__attribute__((target("avx2,fma,f16c")))
 #define LEVEL		AVX2
 #define LANES		GV_CPU_LANES
 #define HALF		8			/* floats in a register */
@@ -453,34 +453,6 @@ decode(const GvRefine *record, const uint8_t *codes)
 	return wide;
 }
 
-/* The last n < 16 elements, and zeros. */
-static AVX2 Wide
-decode_rest(const GvRefine *record, const uint8_t *codes, int32_t n)
-{
-	uint8_t		some[LANES] = {0};
-	float		rest[LANES];
-
-	memcpy(some, codes, (size_t) n);
-	store(rest, decode(record, some));
-	return load_rest(rest, n);
-}
-
-static AVX2 void
-record_squares(const float *q, const GvRefine *record, int32_t dims,
-			   float *sums)
-{
-	Wide		acc = zero();
-	int32_t		i;
-
-	for (i = 0; i + LANES <= dims; i += LANES)
-		add_terms(&acc, load(q + i), decode(record, record->codes + i),
-				  false);
-	if (i < dims)
-		add_terms(&acc, load_rest(q + i, dims - i),
-				  decode_rest(record, record->codes + i, dims - i), false);
-	store(sums, acc);
-}
-
 static inline AVX2 void
 add_record(Wide *acc, Wide *size, Wide q, Wide x)
 {
@@ -494,28 +466,22 @@ add_record(Wide *acc, Wide *size, Wide q, Wide x)
 	size->high = _mm256_add_ps(size->high, _mm256_andnot_ps(sign, high));
 }
 
-static AVX2 void
-record_products(const float *q, const GvRefine *record, int32_t dims,
-				float *sums, float *magnitudes)
+/* Sixteen elements of the x^ of halves. */
+static inline AVX2 Wide
+from_halves(const uint16_t *halves)
 {
-	Wide		acc = zero();
-	Wide		size = zero();
-	int32_t		i;
+	Wide		wide;
 
-	for (i = 0; i + LANES <= dims; i += LANES)
-		add_record(&acc, &size, load(q + i),
-				   decode(record, record->codes + i));
-	if (i < dims)
-		add_record(&acc, &size, load_rest(q + i, dims - i),
-				   decode_rest(record, record->codes + i, dims - i));
-	store(sums, acc);
-	store(magnitudes, size);
+	wide.low = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) halves));
+	wide.high = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) halves + 1));
+	return wide;
 }
 
 #define KERNELS		gv_avx2_kernels
 #define AT_ONCE		LANES		/* centroids that multiply_some takes */
 #define ESTIMATE_AT_ONCE	LANES
 #define SUM_AT_ONCE	GV_BLOCK
+#include "cpu/simd/gv_wide_records.h"
 #include "cpu/simd/gv_avx_table.h"
 #include "cpu/simd/gv_avx2_images.h"
 #include "cpu/simd/gv_level.h"

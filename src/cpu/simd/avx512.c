@@ -481,6 +481,57 @@ record_products(const float *q, const GvRefine *record, int32_t dims,
 	_mm512_storeu_ps(magnitudes, size);
 }
 
+/* Sixteen elements of the x^ of halves, n of them there and the rest 0. */
+static inline AVX512 __m512
+from_halves(const uint16_t *halves, int32_t n)
+{
+	__mmask32	mask = n >= LANES ? 0xFFFF : (1U << n) - 1;
+	__m512i		loaded = _mm512_maskz_loadu_epi16(mask, halves);
+
+	return _mm512_cvtph_ps(_mm512_castsi512_si256(loaded));
+}
+
+static AVX512 void
+half_squares(const float *q, const uint16_t *halves, int32_t dims,
+			 float *sums)
+{
+	__m512		acc = _mm512_setzero_ps();
+	int32_t		i;
+
+	for (i = 0; i < dims; i += LANES)
+	{
+		int32_t		n = dims - i < LANES ? dims - i : LANES;
+		__m512		diff = _mm512_sub_ps(load_some(q + i, n),
+										 from_halves(halves + i, n));
+
+		acc = _mm512_mask_add_ps(acc, (__mmask16) ((1U << n) - 1), acc,
+								 _mm512_mul_ps(diff, diff));
+	}
+	_mm512_storeu_ps(sums, acc);
+}
+
+static AVX512 void
+half_products(const float *q, const uint16_t *halves, int32_t dims,
+			  float *sums, float *magnitudes)
+{
+	__m512		acc = _mm512_setzero_ps();
+	__m512		size = _mm512_setzero_ps();
+	int32_t		i;
+
+	for (i = 0; i < dims; i += LANES)
+	{
+		int32_t		n = dims - i < LANES ? dims - i : LANES;
+		__mmask16	mask = (__mmask16) ((1U << n) - 1);
+		__m512		term = _mm512_mul_ps(load_some(q + i, n),
+										 from_halves(halves + i, n));
+
+		acc = _mm512_mask_add_ps(acc, mask, acc, term);
+		size = _mm512_mask_add_ps(size, mask, size, _mm512_abs_ps(term));
+	}
+	_mm512_storeu_ps(sums, acc);
+	_mm512_storeu_ps(magnitudes, size);
+}
+
 #define LEVEL		AVX512
 #define KERNELS		gv_avx512_kernels
 #define AT_ONCE		(2 * LANES) /* centroids that multiply_some takes */

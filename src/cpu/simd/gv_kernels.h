@@ -14,6 +14,8 @@
 #ifndef GV_KERNELS_H
 #define GV_KERNELS_H
 
+#include <string.h>
+
 #include "cpu/gv_cpu.h"
 
 /* arm64, but for the rare one whose registers have another order of lanes */
@@ -157,6 +159,13 @@ typedef struct GvKernels
 	void		(*record_products) (const float *q, const GvRefine *record,
 									int32_t dims, float *sums,
 									float *magnitudes);
+
+	/* the same of the x^ that halves [dims] stand for */
+	void		(*half_squares) (const float *q, const uint16_t *halves,
+								 int32_t dims, float *sums);
+	void		(*half_products) (const float *q, const uint16_t *halves,
+								  int32_t dims, float *sums,
+								  float *magnitudes);
 } GvKernels;
 
 #define GV_CPU_LANES		16	/* interleaved partial sums in fp32 */
@@ -197,6 +206,27 @@ static inline float
 gv_refine_decode(float min, float step, uint8_t code)
 {
 	return min + step * (float) code;
+}
+
+/*
+ * What a half stands for, as processors' own instructions say: also infinity or
+ * NaN, which gv_to_half does not make.  A float of the same bits has the half's
+ * value times 2^-112, a subnormal one, too.
+ */
+static inline float
+gv_half_value(uint16_t half)
+{
+	uint32_t	bits = (uint32_t) (half & 0x7FFF) << 13;
+	uint32_t	scale = 0x77800000; /* 2^112 */
+	float		value;
+	float		factor;
+
+	if (bits >= 0x0F800000)
+		bits |= 0x7F800000;
+	bits |= (uint32_t) (half & 0x8000) << 16;
+	memcpy(&value, &bits, sizeof(value));
+	memcpy(&factor, &scale, sizeof(factor));
+	return value * factor;
 }
 
 /* The numbers of the first bits, at most 16, taken out of *bits; then zeros. */

@@ -144,4 +144,6 @@ const GvKernels KERNELS = {
 	.fulfil = fulfil,
 	.record_squares = record_squares,
 	.record_products = record_products,
+	.half_squares = half_squares,
+	.half_products = half_products,
 };

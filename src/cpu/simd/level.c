@@ -6,9 +6,28 @@
  * the functions that have them, and it is taken only where the processor has
  * them and the system saves their registers.
  */
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
 #include "cpu/simd/gv_kernels.h"
 
 const GvKernels *gv_kernels = &gv_portable_kernels;
+
+#ifdef __x86_64__
+/* Does the processor turn halves into floats?  clang cannot ask by name. */
+static bool
+has_halves(void)
+{
+	unsigned int eax;
+	unsigned int ebx;
+	unsigned int ecx = 0;
+	unsigned int edx;
+
+	return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 &&
+		(ecx & bit_F16C) != 0;
+}
+#endif
 
 /* The kernels of a level, or NULL where the processor lacks it. */
 static const GvKernels *
@@ -20,7 +39,7 @@ kernels_of(GvSimd level)
 		__builtin_cpu_supports("avx512bw"))
 		return &gv_avx512_kernels;
 	if (level == GV_SIMD_AVX2 && __builtin_cpu_supports("avx2") &&
-		__builtin_cpu_supports("fma"))
+		__builtin_cpu_supports("fma") && has_halves())
 		return &gv_avx2_kernels;
 #endif
 #ifdef GV_HAS_NEON

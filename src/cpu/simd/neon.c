@@ -481,34 +481,6 @@ decode(const GvRefine *record, const uint8_t *codes)
 	return wide;
 }
 
-/* The last n < 16 elements, and zeros. */
-static Wide
-decode_rest(const GvRefine *record, const uint8_t *codes, int32_t n)
-{
-	uint8_t		some[LANES] = {0};
-	float		rest[LANES];
-
-	memcpy(some, codes, (size_t) n);
-	store(rest, decode(record, some));
-	return load_rest(rest, n);
-}
-
-static void
-record_squares(const float *q, const GvRefine *record, int32_t dims,
-			   float *sums)
-{
-	Wide		acc = zero();
-	int32_t		i;
-
-	for (i = 0; i + LANES <= dims; i += LANES)
-		add_terms(&acc, load(q + i), decode(record, record->codes + i),
-				  false);
-	if (i < dims)
-		add_terms(&acc, load_rest(q + i, dims - i),
-				  decode_rest(record, record->codes + i, dims - i), false);
-	store(sums, acc);
-}
-
 static inline void
 add_record(Wide *acc, Wide *size, Wide q, Wide x)
 {
@@ -523,28 +495,27 @@ add_record(Wide *acc, Wide *size, Wide q, Wide x)
 	}
 }
 
-static void
-record_products(const float *q, const GvRefine *record, int32_t dims,
-				float *sums, float *magnitudes)
+/* Sixteen elements of the x^ of halves. */
+static inline Wide
+from_halves(const uint16_t *halves)
 {
-	Wide		acc = zero();
-	Wide		size = zero();
-	int32_t		i;
+	Wide		wide;
+	int			h;
 
-	for (i = 0; i + LANES <= dims; i += LANES)
-		add_record(&acc, &size, load(q + i),
-				   decode(record, record->codes + i));
-	if (i < dims)
-		add_record(&acc, &size, load_rest(q + i, dims - i),
-				   decode_rest(record, record->codes + i, dims - i));
-	store(sums, acc);
-	store(magnitudes, size);
+	for (h = 0; h < NFOURS; h++)
+	{
+		uint16x4_t	four = vld1_u16(halves + h * FOUR);
+
+		wide.fours[h] = vcvt_f32_f16(vreinterpret_f16_u16(four));
+	}
+	return wide;
 }
 
 #define KERNELS		gv_neon_kernels
 #define AT_ONCE		(2 * FOUR)	/* centroids that multiply_some takes */
 #define ESTIMATE_AT_ONCE	LANES
 #define SUM_AT_ONCE	(2 * GV_BLOCK)
+#include "cpu/simd/gv_wide_records.h"
 #include "cpu/simd/gv_neon_table.h"
 #include "cpu/simd/gv_neon_images.h"
 #include "cpu/simd/gv_level.h"

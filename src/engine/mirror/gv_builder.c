@@ -32,7 +32,8 @@ valid_shape(const GvBuilderSpec *spec)
 	return gv_valid_metric(spec->metric) &&
 		gv_valid_shape(spec->dims, spec->m) &&
 		(spec->copies == 1 || spec->copies == 2) &&
-		(spec->refine == 0 || spec->refine == 1) &&
+		spec->refine >= GV_RECORDS_NONE &&
+		spec->refine <= GV_RECORDS_HALVES &&
 		spec->scale > 0 && spec->scale <= FLT_MAX;
 }
 

@@ -18,8 +18,8 @@
  * What is exact.  Rows are moved as by gv_transform.  A row's first list is
  * the nearest centroid, as gv_assign finds it; its second the one that gv_soar
  * takes of the next GV_SOAR_LISTS - 1 nearest ones, ascending by (squared
- * distance, list).  Codes, T and refine records are gv_encode's and
- * gv_refine_encode's, scores of neighbours gv_exact's.  All this bit for bit,
+ * distance, list).  Codes, T and refine records are gv_encode's, gv_refine_encode's
+ * and gv_halves_encode's, scores of neighbours gv_exact's.  All this bit for bit,
  * on every engine.  Training is an engine's own, of the quality of gv_kmeans
  * and gv_codebooks; the same input in the same order gives the same centroids
  * again.
@@ -49,7 +49,7 @@ typedef struct GvBuilderSpec
 	int32_t		dims;
 	int32_t		m;				/* sub-quantizers */
 	int32_t		copies;			/* lists of a row, 1 or 2 */
-	int32_t		refine;			/* 1: refine records as well; else 0 */
+	int32_t		refine;			/* GvRecords that are made as well */
 	int32_t		nlists;			/* wanted, 1 .. 2^24 */
 	int32_t		nparents;		/* wanted, 1 .. nlists */
 	int32_t		nqueries;		/* 0 .. GV_MAX_QUERIES, whose `depth` nearest
@@ -126,9 +126,10 @@ typedef struct GvEncoded
 	float	   *t;				/* [n][copies], 0 where there is no list */
 	uint8_t    *codes;			/* [n][copies][gv_code_bytes(m)], likewise */
 	float	   *min;			/* [n] refine records; or NULL, all four */
-	float	   *step;
+	float	   *step;			/* [n], both 0 of halves */
 	float	   *error;
-	uint8_t    *records;		/* [n][dims] their codes */
+	uint8_t    *records;		/* [n][dims] their codes, or uint16_t
+								 * [n][dims] */
 	GvNeighbour *neighbours;	/* [gv_builder_most_neighbours], queries
 								 * ascending; those of one query in any order */
 	int32_t		nneighbours;	/* out */
@@ -146,19 +147,20 @@ static inline uint64_t
 gv_encoded_bytes(const GvBuilderSpec *spec, int32_t n, int64_t nneighbours)
 {
 	uint64_t	copy = 8 + (uint64_t) gv_code_bytes(spec->m);
-	uint64_t	record = spec->refine != 0 ? 12 + (uint64_t) spec->dims : 0;
+	uint64_t	record = spec->refine == GV_RECORDS_NONE ? 0 :
+	12 + gv_record_code_bytes((GvRecords) spec->refine, spec->dims);
 
 	return (uint64_t) n * ((uint64_t) spec->copies * copy + record) +
 		(uint64_t) nneighbours * sizeof(GvNeighbour);
 }
 
-/* Point it there: words first, so that all are aligned, and then bytes. */
+/* Point it there: words first, then halves and bytes, so all are aligned. */
 static inline void
 gv_encoded_open(const GvBuilderSpec *spec, void *memory, int32_t n,
 				int64_t nneighbours, GvEncoded *encoded)
 {
 	size_t		copies = (size_t) n * (size_t) spec->copies;
-	size_t		records = spec->refine != 0 ? (size_t) n : 0;
+	size_t		records = spec->refine != GV_RECORDS_NONE ? (size_t) n : 0;
 	char	   *next = (char *) memory;
 
 	memset(encoded, 0, sizeof(*encoded));
@@ -175,10 +177,13 @@ gv_encoded_open(const GvBuilderSpec *spec, void *memory, int32_t n,
 	}
 	encoded->neighbours = (GvNeighbour *) next;
 	next += (size_t) nneighbours * sizeof(GvNeighbour);
-	encoded->codes = (uint8_t *) next;
-	next += copies * (size_t) gv_code_bytes(spec->m);
 	if (records > 0)
+	{
 		encoded->records = (uint8_t *) next;
+		next += records * gv_record_code_bytes((GvRecords) spec->refine,
+											   spec->dims);
+	}
+	encoded->codes = (uint8_t *) next;
 }
 
 /* May a builder that was trained so encode n rows into these arrays? */
@@ -187,7 +192,7 @@ gv_builder_can_encode(const GvBuilderSpec *spec, const GvTrained *trained,
 					  int32_t n, const GvEncoded *encoded)
 {
 	return trained->nlists > 0 && n <= spec->batch_rows &&
-		(spec->refine != 0) == (encoded->min != NULL);
+		(spec->refine != GV_RECORDS_NONE) == (encoded->min != NULL);
 }
 
 /* Elements of an array of a trained builder. */

@@ -40,9 +40,25 @@ IvfpqCheckAddress(IvfpqChecker *checker, const ItemPointerData *address)
 {
 	return checker->layout.refine && ItemPointerIsValid(address) &&
 		ItemPointerGetOffsetNumberNoCheck(address) <=
-		IvfpqRecordSlots(checker->meta.dims) &&
+		IvfpqRecordSlots(IvfpqRecordCodeBytes(checker->meta.refine,
+											  checker->meta.dims)) &&
 		IvfpqBlockExists(checker->index,
 						 ItemPointerGetBlockNumberNoCheck(address));
+}
+
+/* Are all of a record's halves numbers? */
+static bool
+are_finite(const IvfpqRecord *record, int dims)
+{
+	for (int i = 0; i < dims; i++)
+	{
+		uint16		half;
+
+		memcpy(&half, record->codes + i * sizeof(half), sizeof(half));
+		if ((half & 0x7C00) == 0x7C00)
+			return false;
+	}
+	return true;
 }
 
 /* A record's numbers; its row need not be there any more. */
@@ -56,7 +72,10 @@ check_record(IvfpqChecker *checker, BlockNumber blkno, int slot,
 				slot + 1, ItemPointerGetBlockNumberNoCheck(&record->tid),
 				ItemPointerGetOffsetNumberNoCheck(&record->tid));
 	if (!isfinite(record->min) || !(record->step >= 0) ||
-		!isfinite(record->step) || !(record->error >= 0))
+		!isfinite(record->step) || !(record->error >= 0) ||
+		(checker->meta.refine == IVFPQ_REFINE_HALF &&
+		 (record->min != 0 || record->step != 0 ||
+		  !are_finite(record, checker->meta.dims))))
 		problem(checker, blkno, "numbers of refine record %d are out of range",
 				slot + 1);
 }
@@ -65,8 +84,9 @@ check_record(IvfpqChecker *checker, BlockNumber blkno, int slot,
 void
 IvfpqCheckRecordPage(IvfpqChecker *checker, BlockNumber blkno)
 {
-	int			dims = checker->meta.dims;
-	int			nslots = IvfpqRecordSlots(dims);
+	int			code_bytes = IvfpqRecordCodeBytes(checker->meta.refine,
+												  checker->meta.dims);
+	int			nslots = IvfpqRecordSlots(code_bytes);
 	int			nused = 0;
 	int			counted;
 
@@ -74,7 +94,7 @@ IvfpqCheckRecordPage(IvfpqChecker *checker, BlockNumber blkno)
 	for (int i = 0; i < nslots; i++)
 	{
 		const IvfpqRecord *record =
-		IvfpqRecordGet((Page) checker->page, dims, i);
+		IvfpqRecordGet((Page) checker->page, code_bytes, i);
 
 		if (ItemPointerGetOffsetNumberNoCheck(&record->tid) ==
 			InvalidOffsetNumber)

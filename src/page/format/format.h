@@ -10,7 +10,7 @@
 #include "storage/itemptr.h"
 
 #define IVFPQ_MAGIC			0x67764958	/* "gvIX" */
-#define IVFPQ_VERSION		6	/* what is written */
+#define IVFPQ_VERSION		7	/* what is written */
 #define IVFPQ_OLDEST_VERSION	5	/* ... and read, with all in between */
 #define IVFPQ_METAPAGE		0
 #define IVFPQ_PAGE_ID		0xFF91	/* last 2 bytes of every page */
@@ -37,7 +37,8 @@ typedef enum IvfpqPageKind
 typedef enum IvfpqRefine
 {
 	IVFPQ_REFINE_NONE,
-	IVFPQ_REFINE_SQ8			/* 8 bits a dimension */
+	IVFPQ_REFINE_SQ8,			/* 8 bits a dimension */
+	IVFPQ_REFINE_HALF			/* half precision; from version 7 on */
 } IvfpqRefine;
 
 /* Columns of an index behind the vector, and how images tell their values. */
@@ -232,8 +233,9 @@ typedef struct IvfpqRecordHeader
 } IvfpqRecordHeader;
 
 /*
- * A slot: a row's vector in 8 bits a dimension (GvRefine).  Its address, as
- * copies carry it, is an ItemPointerData of block and slot + 1.
+ * A slot: a row's vector in 8 bits a dimension (GvRefine), or as halves
+ * (GvHalves), with min and step 0.  Its address, as copies carry it, is an
+ * ItemPointerData of block and slot + 1.
  */
 typedef struct IvfpqRecord
 {
@@ -241,7 +243,7 @@ typedef struct IvfpqRecord
 	float4		step;
 	float4		error;
 	ItemPointerData tid;		/* the row; offset 0 = the slot is free */
-	uint8		codes[FLEXIBLE_ARRAY_MEMBER];	/* [dims] */
+	uint8		codes[FLEXIBLE_ARRAY_MEMBER];	/* [dims], or uint16 [dims] */
 } IvfpqRecord;
 
 /* Pending page: a header, then TIDs.  Pages are chained from old to new. */

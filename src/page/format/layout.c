@@ -253,26 +253,36 @@ IvfpqBodyView(const IvfpqLayout *layout, const char *body, int count,
 	view->passed_over = false;
 }
 
-/* Bytes of a refine record, and how many share a page. */
+/* Bytes that a vector takes in refine records of this kind. */
 int
-IvfpqRecordSlotBytes(int dims)
+IvfpqRecordCodeBytes(IvfpqRefine refine, int dims)
+{
+	return refine == IVFPQ_REFINE_HALF ? dims * (int) sizeof(uint16) : dims;
+}
+
+/* Bytes of a refine record with so many of them, and how many share a page. */
+int
+IvfpqRecordSlotBytes(int code_bytes)
 {
 	return TYPEALIGN(sizeof(float4),
-					 offsetof(IvfpqRecord, codes) + dims);
+					 offsetof(IvfpqRecord, codes) + code_bytes);
 }
 
 int
-IvfpqRecordSlots(int dims)
+IvfpqRecordSlots(int code_bytes)
 {
 	return (IVFPQ_PAGE_BYTES - sizeof(IvfpqRecordHeader)) /
-		IvfpqRecordSlotBytes(dims);
+		IvfpqRecordSlotBytes(code_bytes);
 }
 
-/* The most dimensions of which a refine record fits a page. */
+/* The most dimensions of which a refine record of this kind fits a page. */
 int
-IvfpqRecordMaxDims(void)
+IvfpqRecordMaxDims(IvfpqRefine refine)
 {
-	return TYPEALIGN_DOWN(sizeof(float4),
-						  IVFPQ_PAGE_BYTES - sizeof(IvfpqRecordHeader)) -
-		offsetof(IvfpqRecord, codes);
+	int			room = TYPEALIGN_DOWN(sizeof(float4),
+									  IVFPQ_PAGE_BYTES -
+									  sizeof(IvfpqRecordHeader)) -
+	offsetof(IvfpqRecord, codes);
+
+	return room / IvfpqRecordCodeBytes(refine, 1);
 }

@@ -98,9 +98,10 @@ extern void IvfpqBodyPatch(const IvfpqLayout *layout,
 						   int i, const IvfpqCopy *copy, IvfpqPatch *patches);
 
 /* ... of refine records */
-extern int	IvfpqRecordMaxDims(void);
-extern int	IvfpqRecordSlotBytes(int dims);
-extern int	IvfpqRecordSlots(int dims);
+extern int	IvfpqRecordCodeBytes(IvfpqRefine refine, int dims);
+extern int	IvfpqRecordSlotBytes(int code_bytes);
+extern int	IvfpqRecordSlots(int code_bytes);
+extern int	IvfpqRecordMaxDims(IvfpqRefine refine);
 
 /* blockkeys.c */
 extern bool IvfpqKeyFormGet(const IvfpqMetaData *meta, IvfpqKeyForm *form);

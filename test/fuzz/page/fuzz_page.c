@@ -97,7 +97,9 @@ note_records(void *arg, BlockNumber blkno, Page page, int n)
 
 	IvfpqMetaRead(&backend_index, &meta);
 	for (int i = 0; i < n; i++)
-		told.records[blkno][i] = IvfpqRecordGet(page, meta.dims, i)->tid;
+		told.records[blkno][i] =
+			IvfpqRecordGet(page, IvfpqRecordCodeBytes(meta.refine, meta.dims),
+						   i)->tid;
 	told.nrecords[blkno] = n;
 }
 
@@ -222,7 +224,7 @@ search_index(void *arg)
 	for (int batch = 0; batch < 3; batch++)
 	{
 		IvfpqEffort effort;
-		double	   *bounds;
+		IvfpqRowBounds *bounds;
 
 		IvfpqGetEffort(&effort, &backend_index, &model->meta, 0.95, batch);
 		if (effort.candidates > MOST_CANDIDATES)
@@ -230,7 +232,8 @@ search_index(void *arg)
 										  IvfpqSearchCount(&search,
 														   effort.probes) + 1);
 		IvfpqSearchRun(&search, effort.probes, effort.candidates);
-		bounds = palloc(Max(search.candidates.count, 1) * sizeof(double));
+		bounds = palloc(Max(search.candidates.count, 1) *
+						sizeof(IvfpqRowBounds));
 		if (search.addresses)
 			(void) IvfpqRecordBounds(&search, query, search.candidates.ids,
 									 search.candidates.count, bounds);

@@ -28,16 +28,17 @@ typedef struct Kind
 }			Kind;
 
 static const Kind kinds[NSAMPLES] = {
-	{"pending", 6, 6, 0, 0, 0, 1, 0, 0, 3000, {0}},
-	{"lists", 6, 6, 5, 4, 2, 2, 0, 300, 10, {0}},
-	{"refined", 6, 6, 5, 4, 2, 2, 1, 300, 10, {0}},
-	{"parts", 6, 500, 490, 2, 1, 1, 0, 80, 0, {0}},
-	{"refined parts", 6, 600, 500, 3, 2, 2, 1, 60, 3, {0}},
+	{"pending", IVFPQ_VERSION, 6, 0, 0, 0, 1, 0, 0, 3000, {0}},
+	{"lists", IVFPQ_VERSION, 6, 5, 4, 2, 2, 0, 300, 10, {0}},
+	{"refined", IVFPQ_VERSION, 6, 5, 4, 2, 2, 1, 300, 10, {0}},
+	{"parts", IVFPQ_VERSION, 500, 490, 2, 1, 1, 0, 80, 0, {0}},
+	{"refined parts", IVFPQ_VERSION, 600, 500, 3, 2, 2, 1, 60, 3, {0}},
 	{"version 5", 5, 9, 6, 5, 2, 1, 0, 200, 0, {0}},
-	{"keys", 6, 6, 5, 4, 2, 2, 0, 300, 10, {3,
+	{"keys", IVFPQ_VERSION, 6, 5, 4, 2, 2, 0, 300, 10, {3,
 		{IVFPQ_KEY_ORDERED, IVFPQ_KEY_HASH, IVFPQ_KEY_SIGNATURE}, {2, 4, 8}}},
-	{"refined parts with keys", 6, 500, 450, 3, 2, 2, 1, 60, 3, {2,
+	{"refined parts with keys", IVFPQ_VERSION, 500, 450, 3, 2, 2, 1, 60, 3, {2,
 		{IVFPQ_KEY_ORDERED, IVFPQ_KEY_ORDERED}, {8, 1}}},
+	{"halves", IVFPQ_VERSION, 6, 5, 4, 2, 2, IVFPQ_REFINE_HALF, 300, 10, {0}},
 };
 
 /* A sample's pages. */

@@ -10,7 +10,7 @@
 
 #include "page/page.h"
 
-#define NSAMPLES	8
+#define NSAMPLES	9
 
 /* A row's vector; all rows of an index differ. */
 extern void sample_vector(int dims, int row, float *vector);

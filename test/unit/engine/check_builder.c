@@ -83,10 +83,21 @@ check_records(const Making *making, int32_t first, int32_t n,
 		return;
 	bare.copies = 1;
 	right = new_encoded(&bare, n);
-	(void) gv_refine_encode((int32_t) dims, making->moved + first * dims, n,
-							right.records, right.min, right.step,
-							right.error);
-	CHECK(memcmp(right.records, encoded->records, n * dims) == 0 &&
+	if (bare.refine == GV_RECORDS_HALVES)
+	{
+		memset(right.min, 0, n * sizeof(float));
+		memset(right.step, 0, n * sizeof(float));
+		(void) gv_halves_encode((int32_t) dims, making->moved + first * dims,
+								n, (uint16_t *) (void *) right.records,
+								right.error);
+	}
+	else
+		(void) gv_refine_encode((int32_t) dims, making->moved + first * dims,
+								n, right.records, right.min, right.step,
+								right.error);
+	CHECK(memcmp(right.records, encoded->records,
+				 n * gv_record_code_bytes((GvRecords) bare.refine,
+										  (int32_t) dims)) == 0 &&
 		  memcmp(right.min, encoded->min, n * sizeof(float)) == 0 &&
 		  memcmp(right.step, encoded->step, n * sizeof(float)) == 0 &&
 		  memcmp(right.error, encoded->error, n * sizeof(float)) == 0,
@@ -253,7 +264,8 @@ check_shapes(void)
 		if (unit_small && (dims > 2000 || i % 2 > 0))
 			continue;
 		spec.copies = 1 + i % 2;
-		spec.refine = i % 5 != 3;
+		spec.refine = i % 5 == 3 ? GV_RECORDS_NONE :
+			i % 3 == 1 ? GV_RECORDS_HALVES : GV_RECORDS_BYTES;
 		spec.nqueries = i % 4;
 		spec.depth = spec.nqueries == 0 ? 0 : 1 + 40 * (i % 3);
 		check_making(spec, clustered(n, dims, 20, 0.2f), n, n - n / 5);

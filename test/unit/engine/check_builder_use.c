@@ -116,7 +116,8 @@ check_refusals(void)
 	INVALID(BAD(m = 5));
 	INVALID(BAD(copies = 3));
 	INVALID(BAD(copies = 0));
-	INVALID(BAD(refine = 2));
+	INVALID(BAD(refine = GV_RECORDS_HALVES + 1));
+	INVALID(BAD(refine = -1));
 	INVALID(BAD(nlists = 0));
 	INVALID(BAD(nparents = 7));
 	INVALID(BAD(nqueries = GV_MAX_QUERIES + 1));

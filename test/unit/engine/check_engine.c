@@ -150,6 +150,7 @@ main(int argc, char **argv)
 	test_recall();
 	test_mirror();
 	test_builder();
+	test_halves();
 	printf("engine: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;
 }

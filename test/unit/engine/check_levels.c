@@ -72,6 +72,60 @@ check_record(const GvKernels *kernels, int32_t dims)
 }
 
 static void
+check_halves(const GvKernels *kernels, int32_t dims)
+{
+	float	   *q = unit_floats(dims, 3.0f);
+	uint16_t   *halves = unit_alloc(sizeof(uint16_t) * (size_t) dims);
+	float		want[2][GV_CPU_LANES];
+	float		got[2][GV_CPU_LANES];
+	int32_t		i;
+
+	/* finite ones, of which a few are subnormal */
+	for (i = 0; i < dims; i++)
+	{
+		halves[i] = (uint16_t) (unit_random() % 0x7C00);
+		if (unit_random() % 4 == 0)
+			halves[i] &= 0x3FF;
+		halves[i] |= unit_random() % 2 << 15;
+	}
+	portable->half_squares(q, halves, dims, want[0]);
+	kernels->half_squares(q, halves, dims, got[0]);
+	CHECK(memcmp(want[0], got[0], sizeof(want[0])) == 0, "halves' squares %d",
+		  dims);
+	portable->half_products(q, halves, dims, want[0], want[1]);
+	kernels->half_products(q, halves, dims, got[0], got[1]);
+	CHECK(memcmp(want, got, sizeof(want)) == 0, "halves' products %d", dims);
+	unit_free(q);
+	unit_free(halves);
+}
+
+/* Every half there is, by itself; NaN may be any. */
+static void
+check_every_half(const GvKernels *kernels)
+{
+	float		q = 1.0f;
+	int			i;
+
+	for (i = 0; i < 65536; i++)
+	{
+		uint16_t	half = (uint16_t) i;
+		float		want[2][GV_CPU_LANES];
+		float		got[2][GV_CPU_LANES];
+		float		value = 0.0f;
+
+		portable->half_products(&q, &half, 1, want[0], want[1]);
+		kernels->half_products(&q, &half, 1, got[0], got[1]);
+		gv_from_half(&half, 1, &value);
+		CHECK((isnan(want[0][0]) && isnan(got[0][0])) ||
+			  memcmp(want, got, sizeof(want)) == 0, "half %04x", i);
+		if ((i & 0x7C00) != 0x7C00)
+			CHECK(want[0][0] == value, "half %04x is %g", i, want[0][0]);
+		else
+			CHECK(!isfinite(want[0][0]), "half %04x is %g", i, want[0][0]);
+	}
+}
+
+static void
 check_multiply(const GvKernels *kernels)
 {
 	int			nrows = 1 + (int) (unit_random() % 20);
@@ -264,12 +318,14 @@ check_level(GvSimd level)
 		check_distances(kernels, dims, 1 + dims % 6,
 						dims % 9 == 8 ? 1e19f : 1.0f);
 		check_record(kernels, dims);
+		check_halves(kernels, dims);
 		check_scanning(kernels, dims);
 	}
 	for (i = 0; i < 5; i++)
 	{
 		check_distances(kernels, long_dims[i], 3, 1.0f);
 		check_record(kernels, long_dims[i]);
+		check_halves(kernels, long_dims[i]);
 		check_estimate(kernels, long_dims[i]);
 		check_scanning(kernels, long_dims[i]);
 	}
@@ -282,6 +338,7 @@ check_level(GvSimd level)
 		check_words(kernels);
 		check_word(kernels);
 	}
+	check_every_half(kernels);
 	check_lists(level, kernels);
 	check_odd_tables(level);
 }

@@ -186,7 +186,9 @@ new_encoded(const GvBuilderSpec *spec, int32_t n)
 		encoded.min = unit_alloc(sizeof(float) * n);
 		encoded.step = unit_alloc(sizeof(float) * n);
 		encoded.error = unit_alloc(sizeof(float) * n);
-		encoded.records = unit_alloc((size_t) n * spec->dims);
+		encoded.records =
+			unit_alloc(n * gv_record_code_bytes((GvRecords) spec->refine,
+												spec->dims));
 	}
 	return encoded;
 }

@@ -26,6 +26,20 @@ static const IvfpqKeyForm forms[] = {
 	IVFPQ_KEY_ORDERED}, {8, 8, 8, 8, 8, 8, 8}}
 };
 
+#ifdef USE_ASSERT_CHECKING
+/* An assertion of layout.c fails, of a server that has assertions. */
+void
+ExceptionalCondition(const char *condition,
+#if PG_VERSION_NUM < 160000
+					 const char *kind,
+#endif
+					 const char *file, int line)
+{
+	printf("FAILED: %s, %s:%d\n", condition, file, line);
+	exit(1);
+}
+#endif
+
 static void
 check(bool ok, const char *what, int number)
 {
@@ -368,20 +382,26 @@ check_refine(void)
 {
 	int			room = IVFPQ_PAGE_BYTES - sizeof(IvfpqRecordHeader);
 
-	for (int dims = 1; dims <= IvfpqRecordMaxDims(); dims++)
+	for (int kind = IVFPQ_REFINE_SQ8; kind <= IVFPQ_REFINE_HALF; kind++)
 	{
-		int			bytes = IvfpqRecordSlotBytes(dims);
+		int			most = IvfpqRecordMaxDims(kind);
 
-		check(bytes >= (int) offsetof(IvfpqRecord, codes) + dims &&
-			  bytes % sizeof(float4) == 0, "record fits its slot", dims);
-		check(IvfpqRecordSlots(dims) * bytes <= room &&
-			  (IvfpqRecordSlots(dims) + 1) * bytes > room,
-			  "refine page is full", dims);
+		for (int dims = 1; dims <= most; dims++)
+		{
+			int			code_bytes = IvfpqRecordCodeBytes(kind, dims);
+			int			bytes = IvfpqRecordSlotBytes(code_bytes);
+
+			check(bytes >= (int) offsetof(IvfpqRecord, codes) + kind * dims &&
+				  bytes % sizeof(float4) == 0, "record fits its slot", dims);
+			check(IvfpqRecordSlots(code_bytes) * bytes <= room &&
+				  (IvfpqRecordSlots(code_bytes) + 1) * bytes > room,
+				  "refine page is full", dims);
+		}
+		check(most > 8000 / kind &&
+			  IvfpqRecordSlots(IvfpqRecordCodeBytes(kind, most)) == 1 &&
+			  IvfpqRecordSlots(IvfpqRecordCodeBytes(kind, most + 1)) == 0,
+			  "most dimensions", most);
 	}
-	check(IvfpqRecordMaxDims() > 8000 &&
-		  IvfpqRecordSlots(IvfpqRecordMaxDims()) == 1 &&
-		  IvfpqRecordSlots(IvfpqRecordMaxDims() + 1) == 0,
-		  "most dimensions", IvfpqRecordMaxDims());
 }
 
 int

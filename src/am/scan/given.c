@@ -1,0 +1,159 @@
+/*
+ * given.c
+ *		Rows that were given out, as far as later ones have to do with them.
+ *
+ * A row whose upper bound is below the lower bounds of all others is given out
+ * as it is: the executor fetches it anyway, and the access method would only
+ * do so once more to measure it.  What is not known then:
+ *
+ *	its distance	is between its bounds.  No row that waits is nearer than the
+ *					upper one.  A row that a later batch brings, whose lower
+ *					bound is below that, is measured, and if it may still be
+ *					the nearer one then so is the row given out last.  That
+ *					one is all that has to be known: rows given out before it
+ *					are no farther away.
+ *	whether it is	the executor passes over a row that the snapshot does not
+ *	seen			see, and does not say so.  It does not count as given out;
+ *					so where that matters, before a batch is taken for spent
+ *					and before a row is called late, we look ourselves.
+ *
+ * Rows that are measured were seen.  All this is for the order and for what
+ * batches are good for, both of which end with the last batch: from then on
+ * rows need not be remembered.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/float.h"
+
+#include "am/scan/scan.h"
+
+/* The row given out last, whether the snapshot sees it or not; or NULL. */
+static const IvfpqNextRow *
+last_given(const IvfpqGiven *given)
+{
+	if (given->nunseen > given->nolder)
+		return &given->unseen[given->nunseen - 1];
+	return given->has_last ? &given->last : NULL;
+}
+
+/* A row is given out. */
+void
+IvfpqGivenAdd(IvfpqScan *state, const IvfpqNextRow *row)
+{
+	IvfpqGiven *given = &state->rows_given;
+
+	state->given++;
+	if (row->measured)
+	{
+		given->has_last = true;
+		given->last = *row;
+		given->nolder = given->nunseen;
+		return;
+	}
+	/* rows that still wait are no nearer, and no others come */
+	if (state->exhausted)
+		return;
+	if (given->nunseen == given->room)
+	{
+		int			room = Max(16, 2 * given->room);
+		IvfpqNextRow *unseen = MemoryContextAllocHuge(state->context,
+													  room *
+													  sizeof(IvfpqNextRow));
+
+		memcpy(unseen, given->unseen, given->nunseen * sizeof(IvfpqNextRow));
+		if (given->unseen != NULL)
+			pfree(given->unseen);
+		given->unseen = unseen;
+		given->room = room;
+	}
+	given->unseen[given->nunseen++] = *row;
+}
+
+/*
+ * Look at the rows that nobody has looked at: those that the snapshot does not
+ * see were not given out, but are candidates that are gone.  Returns whether
+ * there are such.
+ */
+bool
+IvfpqGivenSettle(IvfpqScan *state)
+{
+	IvfpqGiven *given = &state->rows_given;
+	int64		gone = 0;
+
+	if (given->nunseen == 0)
+		return false;
+	for (int i = 0; i < given->nunseen; i++)
+	{
+		const IvfpqNextRow *row = &given->unseen[i];
+
+		CHECK_FOR_INTERRUPTS();
+		if (!IvfpqMeasureSees(state->measure, row->id))
+			gone++;
+		else if (i >= given->nolder)
+		{
+			given->has_last = true;
+			given->last = *row;
+		}
+	}
+	IvfpqMeasurePause(state->measure);
+	state->tried += given->nunseen;
+	state->gone += gone;
+	state->given -= gone;
+	state->taken -= gone;
+	given->nunseen = given->nolder = 0;
+	return gone > 0;
+}
+
+/* Measure a row that comes up or was given out; false if it is not there. */
+static bool
+measure_bounded(IvfpqScan *state, IvfpqNextRow *row)
+{
+	double		distance;
+
+	if (row->measured)
+		return true;
+	if (!IvfpqMeasureRow(state->measure, row->id, &distance))
+		return false;
+	state->report.measured++;
+	row->least = row->most = distance;
+	row->measured = true;
+	return true;
+}
+
+/*
+ * Is a row that comes up not to be given out, because it is nearer than one
+ * that was, and order is strict?  It may be measured for that; then it is not
+ * given out either if the snapshot does not see it.
+ */
+bool
+IvfpqGivenIsLate(IvfpqScan *state, IvfpqNextRow *row)
+{
+	IvfpqGiven *given = &state->rows_given;
+	const IvfpqNextRow *last = last_given(given);
+	bool		is_late;
+
+	if (!state->is_strict || last == NULL ||
+		float8_cmp_internal(row->least, last->most) >= 0)
+		return false;
+
+	(void) IvfpqGivenSettle(state);
+	if (!given->has_last ||
+		float8_cmp_internal(row->least, given->last.most) >= 0)
+		return false;
+	if (!row->measured)
+	{
+		state->tried++;
+		if (!measure_bounded(state, row))
+		{
+			state->gone++;
+			return true;
+		}
+	}
+	is_late = float8_cmp_internal(row->least, given->last.most) < 0 &&
+		measure_bounded(state, &given->last) &&
+		float8_cmp_internal(row->least, given->last.least) < 0;
+	IvfpqMeasurePause(state->measure);
+	state->late += is_late;
+	return is_late;
+}
