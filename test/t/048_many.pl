@@ -12,7 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-my $node = new_remote_node('main', conf => "fsync = off\ngpuvec.auto_mirror = off\nautovacuum = off\n");
+my $node = new_remote_node('main', conf => "fsync = off\ngpuvec.auto_mirror = off\nautovacuum = off\ngpuvec.server_timeout = '60s'\n");
 my %lists = (plain => 'lists = 30', once => 'lists = 30, spill = 0', refined => 'lists = 30, refine = sq8');
 
 for my $name (sort keys %lists)
@@ -120,7 +120,7 @@ kill 'STOP', $pid;
 	isnt($rc, 0, 'an error is wanted');
 	like($err, qr/gpuvecd did not answer within 150 ms/, 'and it is the right one');
 }
-kill 'KILL', $pid;
+kill 'KILL', gpuvecd_pid($node);
 by_fallback('', 'killed', 'down|broken|suspended|not mirrored|loading');
 ok(revive($node), 'there is another');
 is_mirrored($node, 'plain_e', 'SELECT FROM plain ORDER BY e <-> point(1, 8) LIMIT 1', 'the other one');
