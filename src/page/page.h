@@ -73,7 +73,9 @@ extern bool IvfpqMetaHasKeys(const IvfpqMetaData *meta,
 extern bool IvfpqMetaIsInRange(const IvfpqMetaData *meta);
 extern IvfpqMetaData *IvfpqMetaGet(Relation index, Page page);
 
-/* list.c: the directory; reading lists */
+/* list.c: reading lists */
+#define IVFPQ_TRIED_BLOCKS	4	/* at a time */
+
 typedef struct IvfpqListReader
 {
 	Relation	index;
@@ -105,6 +107,12 @@ typedef struct IvfpqListReader
 	bool		passing;		/* the last block was passed over */
 	const IvfpqListEntry *following;	/* list that comes next, or NULL */
 	char	   *body;			/* [body_bytes] block gathered from parts */
+
+	/* blocks that are tried: */
+	Buffer		tried;			/* their page, pinned, or invalid */
+	int			ntried;
+	uint32		slots[IVFPQ_TRIED_BLOCKS];
+	IvfpqSlotHeader headers[IVFPQ_TRIED_BLOCKS];	/* as they were */
 } IvfpqListReader;
 
 extern void IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
@@ -115,8 +123,12 @@ extern void IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
 							const IvfpqListEntry *entry,
 							const IvfpqListEntry *following);
 extern bool IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view);
+extern int	IvfpqListTry(IvfpqListReader *reader, IvfpqBlockView *views);
+extern bool IvfpqListTried(IvfpqListReader *reader,
+						   const IvfpqBlockView *views);
 extern void IvfpqListReaderFree(IvfpqListReader *reader);
 
+/* directory.c: where lists begin */
 extern BlockNumber IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list);
 extern IvfpqListEntry *IvfpqDirectoryEntry(Page page, uint32 list);
 extern void IvfpqListEntryRead(Relation index, const IvfpqMetaData *meta,

@@ -13,6 +13,9 @@
 #include "am/search/search.h"
 #include "am/search/tidset.h"
 
+StaticAssertDecl(IVFPQ_TRIED_BLOCKS <= GV_TRIED_BLOCKS,
+				 "the engine tries as many blocks at once");
+
 /* Scratch that a search keeps for the next batch. */
 #define MOST_SCRATCH	(256 * 1024)
 
@@ -157,6 +160,32 @@ IvfpqSearchWiden(IvfpqSearch *search, int capacity)
 	return found.count < found.capacity;
 }
 
+/*
+ * Offer the next blocks of the i-th nearest list from where they lie; false if
+ * there are none such, or they changed meanwhile.
+ */
+static bool
+try_blocks(IvfpqSearch *search, int i)
+{
+	IvfpqBlockView views[IVFPQ_TRIED_BLOCKS];
+	GvBlock		blocks[IVFPQ_TRIED_BLOCKS];
+	int			n = IvfpqListTry(&search->reader, views);
+	bool		stood;
+
+	if (n == 0)
+		return false;
+	for (int b = 0; b < n; b++)
+		blocks[b] = IvfpqSearchView(search, &views[b]);
+	(void) IvfpqQueryTable(&search->query);
+	IvfpqCheckStatus(gv_scan_try(&search->scan, search->lists.scores[i],
+								 blocks, n));
+	stood = IvfpqListTried(&search->reader, views);
+	IvfpqCheckStatus(gv_scan_tried(&search->scan, stood));
+	for (int b = 0; b < n && stood; b++)
+		search->copies_read += pg_popcount32(views[b].live);
+	return stood;
+}
+
 /* Offer the copies of the i-th nearest list, which is open. */
 static void
 read_list(IvfpqSearch *search, int i)
@@ -165,8 +194,14 @@ read_list(IvfpqSearch *search, int i)
 	int64		matched = search->scan.matched;
 	IvfpqBlockView view;
 
-	while (IvfpqListNext(&search->reader, &view))
+	for (;;)
+	{
+		while (try_blocks(search, i))
+			;
+		if (!IvfpqListNext(&search->reader, &view))
+			break;
 		IvfpqSearchBlock(search, i, &view);
+	}
 	search->candidates.unique = false;
 	search->lists_read++;
 	if (search->condition == NULL)
