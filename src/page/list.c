@@ -542,8 +542,6 @@ IvfpqListTried(IvfpqListReader *reader, const IvfpqBlockView *views)
 		stood = is_unchanged(&reader->headers[i],
 							 IvfpqSlabSlot(page, &reader->layout,
 										   reader->slots[i]));
-	LockBuffer(reader->tried, BUFFER_LOCK_UNLOCK);
-
 	for (int i = 0; i < reader->ntried && stood; i++)
 	{
 		if (reader->meta->pq_dim % 2 != 0)
@@ -551,6 +549,8 @@ IvfpqListTried(IvfpqListReader *reader, const IvfpqBlockView *views)
 		reader->nleft -= copies_in_block(reader->nleft);
 		reader->next = older_block(&reader->headers[i]);
 	}
+	LockBuffer(reader->tried, BUFFER_LOCK_UNLOCK);
+
 	if (!stood || reader->nleft == 0 || reader->next.page != blkno)
 		drop_tried(reader);
 	return stood;

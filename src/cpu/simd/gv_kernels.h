@@ -160,7 +160,7 @@ typedef struct GvKernels
 #define GV_CPU_SLICE_DIMS	64	/* dimensions of a panel */
 #define GV_CPU_COMPARED		64	/* values compared with a limit at a time */
 #define GV_CPU_WORD_ROWS	64	/* vectors compared with codewords at a time */
-#define GV_GATHERED_STRIDE	192	/* for copies gathered from several blocks */
+#define GV_GATHERED_STRIDE	192 /* for copies gathered from several blocks */
 
 /*
  * A panel's products add up with as many roundings as it has dimensions, and
