@@ -23,6 +23,9 @@
 #include "page/stoppoint.h"
 #include "pgcompat.h"
 
+/* Blocks that are fetched into the cache before they are tried. */
+#define FETCHED_BLOCKS	12
+
 /* Prepare to read lists; memory from the current context. */
 void
 IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
@@ -173,6 +176,29 @@ start_reading(IvfpqListReader *reader)
 	reader->nleft = reader->entry.nitems;
 	reader->cached = InvalidBlockNumber;	/* may be older than the entry */
 	drop_tried(reader);
+}
+
+/* Can blocks be tried? */
+static inline bool
+may_try(const IvfpqListReader *reader)
+{
+	return reader->wants == NULL && reader->layout.nparts == 1;
+}
+
+/*
+ * Lists with these entries [n] will be opened by IvfpqListOpenAt one after
+ * another, and read to their ends; the entries stay until then.
+ */
+void
+IvfpqListsBegin(IvfpqListReader *reader, const IvfpqListEntry *entries, int n)
+{
+	memset(&reader->fetching, 0, sizeof(reader->fetching));
+	if (!may_try(reader))
+		return;
+	reader->fetching.entry = entries;
+	reader->fetching.end = entries + n;
+	IvfpqFetchBlocks(&reader->fetching, reader->index, &reader->layout,
+					 FETCHED_BLOCKS);
 }
 
 /* Begin to read a list. */
@@ -476,9 +502,8 @@ IvfpqListTry(IvfpqListReader *reader, IvfpqBlockView *views)
 	bool		more = true;
 	Page		page;
 
-	if (!reader->prefetches || reader->reread || reader->wants != NULL ||
-		layout->nparts > 1 || nleft == 0 ||
-		next.slot >= (uint32) layout->slots_per_page)
+	if (!reader->prefetches || reader->reread || !may_try(reader) ||
+		nleft == 0 || next.slot >= (uint32) layout->slots_per_page)
 		return 0;
 	CHECK_FOR_INTERRUPTS();
 	if (!BufferIsValid(reader->tried))
@@ -501,8 +526,8 @@ IvfpqListTry(IvfpqListReader *reader, IvfpqBlockView *views)
 		nleft -= count;
 		more = goes_on(reader, header, next.page);
 		next = older_block(header);
-		fetch_slot(reader);
 	}
+	IvfpqFetchBlocks(&reader->fetching, reader->index, layout, n);
 	if (n == 0)
 		drop_tried(reader);
 	else if (!more)

@@ -73,6 +73,15 @@ extern bool IvfpqMetaHasKeys(const IvfpqMetaData *meta,
 extern bool IvfpqMetaIsInRange(const IvfpqMetaData *meta);
 extern IvfpqMetaData *IvfpqMetaGet(Relation index, Page page);
 
+/* fetchlist.c: blocks on their way into the processor's cache */
+typedef struct IvfpqFetchPlace
+{
+	const IvfpqListEntry *entry;	/* of the next list to fetch of, */
+	const IvfpqListEntry *end;	/* and behind the last one */
+	uint32		nblocks;		/* of the list before that are left, */
+	IvfpqAddress next;			/* the first of them most likely there */
+} IvfpqFetchPlace;
+
 /* list.c: reading lists */
 #define IVFPQ_TRIED_BLOCKS	4	/* at a time */
 
@@ -106,6 +115,7 @@ typedef struct IvfpqListReader
 	const char *fetch_end;		/* asked for yet */
 	bool		passing;		/* the last block was passed over */
 	const IvfpqListEntry *following;	/* list that comes next, or NULL */
+	IvfpqFetchPlace fetching;	/* by IvfpqListsBegin */
 	char	   *body;			/* [body_bytes] block gathered from parts */
 
 	/* blocks that are tried: */
@@ -118,6 +128,8 @@ typedef struct IvfpqListReader
 extern void IvfpqListReaderInit(IvfpqListReader *reader, Relation index,
 								const IvfpqMetaData *meta,
 								BufferAccessStrategy strategy);
+extern void IvfpqListsBegin(IvfpqListReader *reader,
+							const IvfpqListEntry *entries, int n);
 extern void IvfpqListOpen(IvfpqListReader *reader, uint32 list);
 extern void IvfpqListOpenAt(IvfpqListReader *reader, uint32 list,
 							const IvfpqListEntry *entry,
@@ -127,6 +139,9 @@ extern int	IvfpqListTry(IvfpqListReader *reader, IvfpqBlockView *views);
 extern bool IvfpqListTried(IvfpqListReader *reader,
 						   const IvfpqBlockView *views);
 extern void IvfpqListReaderFree(IvfpqListReader *reader);
+
+extern void IvfpqFetchBlocks(IvfpqFetchPlace *place, Relation index,
+							 const IvfpqLayout *layout, int n);
 
 /* directory.c: where lists begin */
 extern BlockNumber IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list);

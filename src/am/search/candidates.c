@@ -232,6 +232,7 @@ IvfpqSearchLists(IvfpqSearch *search, int first, int end)
 
 	IvfpqListEntriesRead(search->index, &search->model->meta,
 						 lists, n, entries);
+	IvfpqListsBegin(&search->reader, entries, n);
 	for (int i = 0; i < n; i++)
 	{
 		/* prefetched pages are there when the list's turn comes */
