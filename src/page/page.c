@@ -105,7 +105,8 @@ IvfpqBlockExists(Relation index, BlockNumber blkno)
 
 /*
  * Read and lock a page that must exist and be of the kind; anything else is
- * damage.  The caller releases pin and lock.
+ * damage.  The caller releases pin and lock.  BUFFER_LOCK_UNLOCK: a page that
+ * does not change is only pinned.
  *
  * The kind is looked at before the page is locked, too, because damage may lead
  * to a page that the caller has locked, for which it would wait without end;
@@ -121,7 +122,8 @@ IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 	if (!IvfpqBlockExists(index, blkno))
 		IvfpqCorrupted(index, blkno, "the block does not exist");
 	buf = IvfpqBufHintRead(index, blkno, strategy);
-	if (IvfpqPageIs(BufferGetPage(buf), kind))
+	if (lockmode != BUFFER_LOCK_UNLOCK &&
+		IvfpqPageIs(BufferGetPage(buf), kind))
 		LockBuffer(buf, lockmode);
 	if (!IvfpqPageIs(BufferGetPage(buf), kind))
 		IvfpqCorrupted(index, blkno, "it is not a page of kind %d", kind);
