@@ -158,7 +158,7 @@ IvfpqArrayFetchSome(Relation index, BlockNumber first, int dims,
 
 	for (int i = 0; i < n; i++)
 		places[i] = ids[i] << 32 | (uint32) i;
-	qsort(places, n, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqSortNumbers(places, n);
 	IvfpqArrayOpen(&reader, index, first, dims, 0);
 	for (int i = 0; i < n; i++)
 		gather(&reader, (int64) (places[i] >> 32) * dims,

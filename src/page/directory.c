@@ -69,7 +69,7 @@ IvfpqListEntriesRead(Relation index, const IvfpqMetaData *meta,
 	for (int i = 0; i < n; i++)
 		places[i] = (uint64) IvfpqDirectoryPage(meta, (uint32) lists[i]) << 32 |
 			(uint32) i;
-	qsort(places, n, sizeof(uint64), IvfpqCompareNumbers);
+	IvfpqSortNumbers(places, n);
 	IvfpqPrefetchBegin(&prefetch, index, places, n, 32);
 	for (int j = 0; j < n; j++)
 	{

@@ -15,6 +15,14 @@
 #include "page/stoppoint.h"
 #include "pgcompat.h"
 
+/* qsort, with comparisons that are no calls */
+#define ST_SORT sort_numbers
+#define ST_ELEMENT_TYPE uint64
+#define ST_COMPARE(a, b) (*(a) < *(b) ? -1 : *(a) > *(b))
+#define ST_SCOPE static
+#define ST_DEFINE
+#include "lib/sort_template.h"
+
 /* Pages offered by the free space map that are tried before extending. */
 #define MAX_FSM_TRIES	10
 
@@ -44,6 +52,13 @@ IvfpqCompareNumbers(const void *a, const void *b)
 	uint64		y = *(const uint64 *) b;
 
 	return (x > y) - (x < y);
+}
+
+/* Sort numbers [n]; a search does so with a hundred. */
+void
+IvfpqSortNumbers(uint64 *numbers, Size n)
+{
+	sort_numbers(numbers, n);
 }
 
 /*

@@ -33,8 +33,9 @@ typedef struct IvfpqPendingPlace
 } IvfpqPendingPlace;
 
 /* page.c: pages of any kind */
-/* For qsort of uint64, among them TIDs as numbers (IvfpqTidToId). */
+/* Of uint64, among them TIDs as numbers (IvfpqTidToId). */
 extern int	IvfpqCompareNumbers(const void *a, const void *b);
+extern void IvfpqSortNumbers(uint64 *numbers, Size n);
 
 extern void IvfpqPageInit(Page page, IvfpqPageKind kind);
 extern Buffer IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,

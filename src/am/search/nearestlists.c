@@ -37,14 +37,6 @@
 /* Centroids on their way into the processor's cache. */
 #define PREFETCHED_CENTROIDS	4
 
-/* sort_numbers(uint64_t *numbers, size_t n): qsort, with comparisons inlined */
-#define ST_SORT sort_numbers
-#define ST_ELEMENT_TYPE uint64_t
-#define ST_COMPARE(a, b) (*(a) < *(b) ? -1 : *(a) > *(b))
-#define ST_SCOPE static
-#define ST_DEFINE
-#include "lib/sort_template.h"
-
 /* Prepare for vectors of an index; memory from the current context. */
 void
 IvfpqQueryInit(IvfpqQuery *query, const IvfpqModel *model, GvMetric metric)
@@ -242,7 +234,7 @@ compare_chosen(Relation index, const IvfpqModel *model, const IvfpqQuery *query,
 	IvfpqArrayReader reader;
 
 	n = offer_known(query, chosen, n, lists);
-	sort_numbers(chosen, n);
+	IvfpqSortNumbers(chosen, n);
 	IvfpqArrayOpen(&reader, index, meta->centroids, meta->dims, 0);
 	for (int i = 0; i < Min(n, PREFETCHED_CENTROIDS); i++)
 		IvfpqArrayPrefetch(&reader, chosen[i]);
