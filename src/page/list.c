@@ -394,17 +394,16 @@ handle_mismatch(IvfpqListReader *reader)
  * to spare, which must be 0.
  */
 static void
-check_spare_nibbles(const IvfpqListReader *reader, IvfpqAddress address,
-					const IvfpqBlockView *view)
+check_spare_nibbles(const IvfpqListReader *reader, const IvfpqBlockView *view)
 {
 	const uint8 *last = view->codes +
 	(reader->layout.code_bytes - 1) * IVFPQ_BLOCK_COPIES;
 
 	for (int i = 0; i < IVFPQ_BLOCK_COPIES; i++)
 		if ((view->live & (1U << i)) && (last[i] & 0xF0) != 0)
-			IvfpqCorrupted(reader->index, address.page,
+			IvfpqCorrupted(reader->index, reader->next.page,
 						   "code of copy %d in slot %u is out of range", i,
-						   address.slot);
+						   reader->next.slot);
 }
 
 /* How many copies the newest of the blocks has that hold the last nleft. */
@@ -457,7 +456,7 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 	IvfpqBodyView(&reader->layout, body, count, &header, view);
 	view->passed_over = reader->passing = passed;
 	if (reader->meta->pq_dim % 2 != 0 && !passed)
-		check_spare_nibbles(reader, reader->next, view);
+		check_spare_nibbles(reader, view);
 	reader->nleft -= count;
 	reader->next = older_block(&header);
 	return true;
@@ -570,7 +569,7 @@ IvfpqListTried(IvfpqListReader *reader, const IvfpqBlockView *views)
 	for (int i = 0; i < reader->ntried && stood; i++)
 	{
 		if (reader->meta->pq_dim % 2 != 0)
-			check_spare_nibbles(reader, reader->next, &views[i]);
+			check_spare_nibbles(reader, &views[i]);
 		reader->nleft -= copies_in_block(reader->nleft);
 		reader->next = older_block(&reader->headers[i]);
 	}
