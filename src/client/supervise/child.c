@@ -235,8 +235,8 @@ IvfpqChildReadLog(void)
 
 	while (child.log >= 0)
 	{
-		ssize_t		got = read(child.log, child.line + child.length,
-							   sizeof(child.line) - 1 - child.length);
+		int			room = (int) sizeof(child.line) - 1 - child.length;
+		ssize_t		got = read(child.log, child.line + child.length, room);
 
 		if (got < 0 && errno == EINTR)
 			continue;

@@ -43,10 +43,11 @@ typedef struct Waiting
 static inline uint64_t
 row_id(const GvBlock *block, int i)
 {
-	const uint16_t *w = block->rowids + 3 * i;
+	const uint16_t *w;
 
 	if (block->rowids == NULL)
 		return block->first_id + (uint64_t) i;
+	w = block->rowids + 3 * i;
 	return (uint64_t) w[0] << 32 | (uint64_t) w[1] << 16 | w[2];
 }
 

@@ -12,6 +12,9 @@
 /* The row whose keys conditions ask for. */
 #define ASKED_ROW	23
 
+/* More copies than any of the indexes has. */
+#define MOST_COPIES	100000
+
 /* A test of key k that the row fulfils, and others. */
 static GvKeyTest
 make_test(const IvfpqKeyForm *form, int k, const IvfpqKeyImages *images)
@@ -75,22 +78,27 @@ count_rows(int sample, const GvKeyTest *tests, int ntests)
 	return n;
 }
 
-/* As scans do: some lists, then all; returns the rows found in all. */
+/*
+ * As scans do: some lists, then all; returns the rows found in all, or -1 where
+ * that asks for more memory than a scan would take (IvfpqBatchFits).
+ */
 static int
 search_lists(IvfpqSearch *search, const GvCondition *condition)
 {
 	IvfpqKeyGoal goal = {.recall = 0.95, .rows = 10, .is_spread = true,
 		.by_keys = true, .most_probes = search->model->meta.nlists,
 	.share = 0.1};
+	int64		copies;
 
 	IvfpqSearchCondition(search, condition);
-	goal.candidates = (int)
-		Min(IvfpqKeyCapacity(search, &goal),
-			IvfpqSearchCount(search, goal.most_probes) + 1);
+	copies = IvfpqSearchCount(search, goal.most_probes);
+	if (copies > MOST_COPIES)
+		return -1;
+	goal.candidates = (int) Min(IvfpqKeyCapacity(search, &goal), copies + 1);
 	IvfpqSearchKeys(search, &goal);
 	goal.reads_all = true;
 	goal.share = 0.1;
-	goal.candidates = (int) IvfpqSearchCount(search, goal.most_probes) + 1;
+	goal.candidates = (int) copies + 1;
 	IvfpqSearchKeys(search, &goal);
 	return search->candidates.count;
 }
