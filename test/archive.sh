@@ -30,9 +30,9 @@ gv_archives() {
 }
 
 # Fetches source package $1 into the folder $2, which must not exist, from
-# suite $4 of archive $5, whose keyring is $6; $3 = --download-only or nothing
-# (then it is unpacked, patches applied).  The log is in $2.log.  Status 2: the
-# suite's index is not to be had.
+# suite $4 of archive $5, whose keyring is $6; $3 = --tar-only, for what its
+# authors released and no more, or nothing (then it is unpacked, patches applied).
+# The log is in $2.log.  Status 2: the suite's index is not to be had.
 gv_fetch_from() {
 	local apt=$2.apt partial=$2.partial options components='main universe'
 	rm -rf "$apt" "$partial"

@@ -46,12 +46,13 @@ ubuntu_suites() {
 }
 
 # The sources of version $1, as PostgreSQL's developers released them: the
-# distribution's patches fix folders that a private copy must not have.  False,
+# distribution's patches, which an archive may even lack, fix folders that a
+# private copy must not have.  False,
 # with the reasons, if they are not to be had.
 fetch() {
 	local dir=$SERVERS/src/$1
 	[ ! -e "$dir/configure" ] || return 0
-	gv_fetch_source "postgresql-$1" "$dir.files" --download-only \
+	gv_fetch_source "postgresql-$1" "$dir.files" --tar-only \
 		"$(debian_suites "$1")" "$(ubuntu_suites "$1")" || {
 		printf '%s\n' "the source of postgresql-$1 is not to be had:" >&2
 		sed 's/^/  /' "$dir.files.tried" >&2
