@@ -15,6 +15,7 @@
 #include "cpu/simd/gv_kernels.h"
 
 #define AVX2		__attribute__((target("avx2,fma")))
+#define LEVEL		AVX2
 #define LANES		GV_CPU_LANES
 #define HALF		8			/* floats in a register */
 #define CENTS		GV_CPU_TILE_CENTS
@@ -41,16 +42,6 @@ load(const float *x)
 	Wide		wide = {_mm256_loadu_ps(x), _mm256_loadu_ps(x + HALF)};
 
 	return wide;
-}
-
-/* The first n numbers of x, 0 < n < 16, and zeros. */
-static AVX2 Wide
-load_rest(const float *x, int32_t n)
-{
-	float		rest[LANES] = {0};
-
-	memcpy(rest, x, sizeof(float) * (size_t) n);
-	return load(rest);
 }
 
 static inline AVX2 void
@@ -87,27 +78,7 @@ add_terms(Wide *sums, Wide q, Wide x, bool product)
 	sums->high = _mm256_add_ps(sums->high, term(q.high, x.high, product));
 }
 
-/* nrows <= 4 rows, read side by side. */
-static inline AVX2 void
-compare_some(const float *q, const float *rows, int nrows, int32_t dims,
-			 bool product, float *out)
-{
-	Wide		sums[4];
-	int32_t		i;
-	int			r;
-
-	for (r = 0; r < nrows; r++)
-		sums[r] = zero();
-	for (i = 0; i + LANES <= dims; i += LANES)
-		for (r = 0; r < nrows; r++)
-			add_terms(&sums[r], load(q + i),
-					  load(rows + (size_t) r * dims + i), product);
-	for (r = 0; i < dims && r < nrows; r++)
-		add_terms(&sums[r], load_rest(q + i, dims - i),
-				  load_rest(rows + (size_t) r * dims + i, dims - i), product);
-	for (r = 0; r < nrows; r++)
-		out[r] = add_lanes(sums[r]);
-}
+#include "cpu/simd/gv_wide.h"
 
 static inline AVX2 void
 add_residuals(Wide *sums, Wide x, Wide a, Wide b)
@@ -541,11 +512,11 @@ record_products(const float *q, const GvRefine *record, int32_t dims,
 	store(magnitudes, size);
 }
 
-#define LEVEL		AVX2
 #define KERNELS		gv_avx2_kernels
 #define AT_ONCE		LANES		/* centroids that multiply_some takes */
 #define ESTIMATE_AT_ONCE	LANES
 #define SUM_AT_ONCE	GV_BLOCK
+#include "cpu/simd/gv_avx_table.h"
 #include "cpu/simd/gv_avx2_images.h"
 #include "cpu/simd/gv_level.h"
 
