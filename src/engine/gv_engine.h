@@ -122,6 +122,8 @@ typedef struct GvBlock
 	uint64_t	first_id;		/* copy i has row id first_id + i */
 	uint32_t	live;			/* bit i: copy i is there and live */
 	const void *keys;			/* as gv_keys.h lays them out, or NULL */
+	const uint8_t *ahead;		/* codes of a later block, which a processor
+								 * fetches meanwhile, or NULL; never read */
 } GvBlock;
 
 /*

@@ -4,7 +4,7 @@
  *		scanned.
  *
  * A core that waits for one page after another gets a third of what memory
- * gives.  So while blocks are scanned, as many are fetched that come a few pages
+ * gives.  So while a block is scanned another is fetched that comes a few pages
  * later: by what the directory's entries say, in lists written at once, which
  * have their older blocks in the slots behind.  Where a page is not where it was
  * the last time, or the list goes on elsewhere, the wrong bytes are fetched, and
@@ -15,49 +15,52 @@
 #include "page/buffer/bufhint.h"
 #include "page/page.h"
 
+static void
+come_to(IvfpqFetchPlace *place, Relation index, IvfpqAddress next)
+{
+	place->next = next;
+	place->page = IvfpqBufHintFetch(index, next.page, 0, 0);
+}
+
 /* Go on to the next list that has blocks; false if there is none. */
 static bool
-next_list(IvfpqFetchPlace *place)
+next_list(IvfpqFetchPlace *place, Relation index, uint32 slots)
 {
 	while (place->nblocks == 0 && place->entry < place->end)
 	{
-		place->nblocks = (place->entry->nitems + IVFPQ_BLOCK_COPIES - 1) /
-			IVFPQ_BLOCK_COPIES;
-		place->next = place->entry->head;
-		place->entry++;
+		const IvfpqListEntry *entry = place->entry++;
+
+		/* damage is for the list's reader to report */
+		if (entry->nitems == 0 || entry->head.slot >= slots)
+			continue;
+		place->nblocks = (entry->nitems - 1) / IVFPQ_BLOCK_COPIES + 1;
+		come_to(place, index, entry->head);
 	}
 	return place->nblocks > 0;
 }
 
-/* Have the processor fetch the next n blocks. */
-void
-IvfpqFetchBlocks(IvfpqFetchPlace *place, Relation index,
-				 const IvfpqLayout *layout, int n)
+/*
+ * Where in memory the slot of the next block most likely is: to be fetched,
+ * never to be read.  NULL where that is not known, or there is none.
+ */
+const char *
+IvfpqFetchNext(IvfpqFetchPlace *place, Relation index,
+			   const IvfpqLayout *layout)
 {
 	uint32		slots = layout->slots_per_page;
+	const char *slot = NULL;
 
-	while (n > 0 && next_list(place))
+	if (!next_list(place, index, slots))
+		return NULL;
+	if (place->page != NULL)
+		slot = place->page + MAXALIGN(SizeOfPageHeaderData) +
+			place->next.slot * layout->slot_bytes;
+	place->nblocks--;
+	if (++place->next.slot == slots && place->nblocks > 0)
 	{
-		uint32		slot = place->next.slot;
-		uint32		count;
+		IvfpqAddress behind = {.page = place->next.page + 1};
 
-		if (slot >= slots)
-		{
-			place->nblocks = 0; /* damage, which the list's reader reports */
-			continue;
-		}
-		count = Min(Min(place->nblocks, slots - slot), (uint32) n);
-		IvfpqBufHintFetch(index, place->next.page,
-						  MAXALIGN(SizeOfPageHeaderData) +
-						  slot * layout->slot_bytes,
-						  count * layout->slot_bytes);
-		n -= count;
-		place->nblocks -= count;
-		place->next.slot += count;
-		if (place->next.slot == slots)
-		{
-			place->next.page++;
-			place->next.slot = 0;
-		}
+		come_to(place, index, behind);
 	}
+	return slot;
 }

@@ -197,8 +197,14 @@ IvfpqListsBegin(IvfpqListReader *reader, const IvfpqListEntry *entries, int n)
 		return;
 	reader->fetching.entry = entries;
 	reader->fetching.end = entries + n;
-	IvfpqFetchBlocks(&reader->fetching, reader->index, &reader->layout,
-					 FETCHED_BLOCKS);
+	for (int i = 0; i < FETCHED_BLOCKS; i++)
+	{
+		const char *slot = IvfpqFetchNext(&reader->fetching, reader->index,
+										  &reader->layout);
+
+		if (slot != NULL)
+			IvfpqFetch(slot, slot + reader->layout.slot_bytes);
+	}
 }
 
 /* Begin to read a list. */
@@ -462,6 +468,29 @@ IvfpqListNext(IvfpqListReader *reader, IvfpqBlockView *view)
 	return true;
 }
 
+/*
+ * Have the processor fetch of a later block what comes before its codes.
+ * Returns where these are, for whoever scans to fetch them meanwhile; NULL if
+ * that is not known.  The first search of a session does not know it, but has
+ * pinned the next page.
+ */
+static const uint8 *
+fetch_ahead(IvfpqListReader *reader)
+{
+	const IvfpqLayout *layout = &reader->layout;
+	const char *slot = IvfpqFetchNext(&reader->fetching, reader->index, layout);
+
+	if (slot == NULL && reader->fetch_at < reader->fetch_end)
+	{
+		slot = reader->fetch_at;
+		reader->fetch_at += layout->slot_bytes;
+	}
+	if (slot == NULL)
+		return NULL;
+	IvfpqFetch(slot, slot + before_keys(layout));
+	return (const uint8 *) slot + sizeof(IvfpqSlotHeader) + layout->codes;
+}
+
 /* Is the slot the block that comes next, nleft copies being left? */
 static inline bool
 is_block(const IvfpqListReader *reader, const IvfpqSlotHeader *header,
@@ -526,11 +555,12 @@ IvfpqListTry(IvfpqListReader *reader, IvfpqBlockView *views)
 		more = goes_on(reader, header, next.page);
 		next = older_block(header);
 	}
-	IvfpqFetchBlocks(&reader->fetching, reader->index, layout, n);
 	if (n == 0)
 		drop_tried(reader);
 	else if (!more)
 		prefetch_next(reader, &reader->headers[n - 1]);
+	for (int i = 0; i < n; i++)
+		views[i].ahead = fetch_ahead(reader);
 	reader->ntried = n;
 	IvfpqStopPoint("list: tried");
 	return n;
@@ -560,6 +590,7 @@ IvfpqListTried(IvfpqListReader *reader, const IvfpqBlockView *views)
 	Page		page = BufferGetPage(reader->tried);
 	bool		stood;
 
+	pg_read_barrier();			/* what was read of them was read before */
 	LockBuffer(reader->tried, BUFFER_LOCK_SHARE);
 	stood = IvfpqPageIs(page, IVFPQ_KIND_SLAB);
 	for (int i = 0; i < reader->ntried && stood; i++)

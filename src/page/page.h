@@ -81,7 +81,11 @@ typedef struct IvfpqFetchPlace
 	const IvfpqListEntry *end;	/* and behind the last one */
 	uint32		nblocks;		/* of the list before that are left, */
 	IvfpqAddress next;			/* the first of them most likely there */
+	const char *page;			/* that page where it was, or NULL */
 } IvfpqFetchPlace;
+
+extern const char *IvfpqFetchNext(IvfpqFetchPlace *place, Relation index,
+								  const IvfpqLayout *layout);
 
 /* list.c: reading lists */
 #define IVFPQ_TRIED_BLOCKS	4	/* at a time */
@@ -140,9 +144,6 @@ extern int	IvfpqListTry(IvfpqListReader *reader, IvfpqBlockView *views);
 extern bool IvfpqListTried(IvfpqListReader *reader,
 						   const IvfpqBlockView *views);
 extern void IvfpqListReaderFree(IvfpqListReader *reader);
-
-extern void IvfpqFetchBlocks(IvfpqFetchPlace *place, Relation index,
-							 const IvfpqLayout *layout, int n);
 
 /* directory.c: where lists begin */
 extern BlockNumber IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list);

@@ -1,7 +1,8 @@
 # A search stops between its look at a block and the scan of it, with the page
 # pinned, while others append to the block, mark its copies dead, rewrite its
 # list, have other rows take the slot, or make something else of the page.  It
-# finds what a sort finds, and reads again what did not stand.
+# finds what a sort finds, and reads again what did not stand.  So do two searches
+# for which a list is read at once.
 
 use strict;
 use warnings;
@@ -28,15 +29,20 @@ my %tables = (
 # The first rows of a query, by a sort and by the index.
 my $nearest = q{SELECT string_agg(id::text, ' ') FROM
 	(SELECT id FROM t ORDER BY e <-> (SELECT e FROM asked) LIMIT 5) AS q};
+my $twice = q{SELECT string_agg(id::text, ' ' ORDER BY distance)
+	FROM gpuvec_search('t_e', (SELECT array_agg(e) FROM asked, generate_series(1, 2)), 5) AS s
+	JOIN t ON t.ctid = s.tid GROUP BY query ORDER BY query};
 
 # Run the query, do something at its last try, and let it go on.  %change: before,
-# which rows are deleted; meanwhile, statements; copies, that it counts.
+# which rows are deleted; meanwhile, statements; copies, that it counts, or twice,
+# for two searches at once.
 sub change_meanwhile
 {
 	my ($name, $table, %change) = @_;
 	my $holder;
 	my $query;
 	my $sorted;
+	my $found;
 
 	$node->safe_psql(
 		'postgres', qq{
@@ -50,20 +56,19 @@ sub change_meanwhile
 		CREATE INDEX ON other USING gpuivfpq (e) WITH (dims = 4);
 		DELETE FROM t WHERE @{[$change{before} // 'false']};});
 	$sorted = $node->safe_psql('postgres', "SET enable_indexscan = off; $nearest");
+	$found = $change{twice} ? "$sorted\n$sorted\n" : "$sorted\n1|$change{copies}\n";
 	$holder = $node->background_psql('postgres');
 	$holder->query_safe('SELECT pg_advisory_lock(0, 26486)');
 	$query = background(
 		$node, qq{
 		SET enable_seqscan = off;
 		SET gpuvec.fault = 'wait $table->{tries} list: tried';
-		$nearest;
-		SELECT lists, copies FROM gpuvec_last_scan();});
+		@{[$change{twice} ? $twice : "$nearest; SELECT lists, copies FROM gpuvec_last_scan()"]};});
 	ok(wait_until($node, $held), "$name: the query has tried a block");
 	$node->safe_psql('postgres', $change{meanwhile});
 	$holder->quit;
 	is(end_of($query), 0, '... and goes on');
-	is(slurp_file($query->{output}), "$sorted\n1|$change{copies}\n",
-		'... and finds what a sort finds, in so many copies');
+	is(slurp_file($query->{output}), $found, '... and finds what a sort finds');
 	is_sound($node, 't_e', $name);
 	return;
 }
@@ -89,6 +94,10 @@ for my $name (sort keys %tables)
 	change_meanwhile("$name, taken", $table,
 		before => $half, meanwhile => "VACUUM t; $fill",
 		copies => $counted + $rows / 2 + $rows);
+	change_meanwhile("$name, twice, marked dead", $table,
+		before => $few, meanwhile => 'VACUUM t', twice => 1);
+	change_meanwhile("$name, twice, taken", $table,
+		before => $half, meanwhile => "VACUUM t; $fill", twice => 1);
 }
 
 done_testing();

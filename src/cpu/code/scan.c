@@ -230,15 +230,34 @@ scan_again(GvScan *scan, float base, const GvBlock *blocks, int32_t nblocks)
 	}
 }
 
-/* Have the live copies of a block that fulfil the condition wait. */
+/* Have the processor fetch codes [code_bytes][GV_BLOCK]. */
+static void
+fetch_codes(const uint8_t *codes, int32_t code_bytes)
+{
+	int32_t		bytes = code_bytes * GV_BLOCK;
+	int32_t		at;
+
+	for (at = 0; at < bytes; at += GV_FETCHED)
+		gv_fetch(codes + at);
+}
+
+/*
+ * Have the live copies of a block that fulfil the condition wait.  A filter that
+ * has nothing else to fetch fetches what it reads, which is in the cache by
+ * then.
+ */
 static void
 take_block(GvScan *scan, Waiting *waiting, float base, const GvBlock *block)
 {
 	uint32_t	wanted = find_matching(scan, block);
+	const uint8_t *ahead = block->ahead;
 
 	if (wanted != 0 && waiting->cuts)
 		wanted &= gv_kernels->filter(waiting->filter->bytes, scan->model->m,
-									 block->codes, block->t, &waiting->cut);
+									 block->codes, block->t, &waiting->cut,
+									 ahead != NULL ? ahead : block->codes);
+	else if (ahead != NULL)
+		fetch_codes(ahead, gv_code_bytes(scan->model->m));
 	if (wanted == 0)
 		return;
 	if (waiting->gathers)

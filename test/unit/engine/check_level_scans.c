@@ -55,7 +55,9 @@ make_list(List *list, int32_t m, int32_t nblocks, float size)
 			.codes = codes,.t = t,
 			.rowids = b % 3 == 2 ? NULL : list->rowids + 96 * b,
 			.first_id = GV_BLOCK * b,
-			.live = dead == 0 ? UINT32_MAX : (uint32_t) unit_random()
+			.live = dead == 0 ? UINT32_MAX : (uint32_t) unit_random(),
+			/* not to be read, so it may be anywhere */
+			.ahead = b % 2 == 0 ? NULL : (const uint8_t *) (uintptr_t) 4096
 		};
 		if (dead == 2 && unit_random() % 2 == 0)
 			list->blocks[b].live = 0;
@@ -237,9 +239,10 @@ check_filter(const GvKernels *kernels, const List *list, float base,
 		if (!gv_filter_cut(filter, worst, &cut))
 			continue;
 		kept = kernels->filter(filter->bytes, list->model.m, block->codes,
-							   block->t, &cut);
+							   block->t, &cut,
+							   block->ahead ? block->ahead : block->codes);
 		CHECK(kept == portable->filter(filter->bytes, list->model.m,
-									   block->codes, block->t, &cut),
+									   block->codes, block->t, &cut, NULL),
 			  "m %d", list->model.m);
 		for (i = 0; i < GV_BLOCK; i++)
 			nwrong += (kept >> i & 1) == 0 &&
