@@ -14,9 +14,9 @@ CREATE FUNCTION all_asked() RETURNS real[] LANGUAGE sql STABLE AS 'SELECT array_
 CREATE FUNCTION pg_temp.differ(index regclass, k int, statement text) RETURNS TABLE (rows bigint, differ bigint, farther bigint)
 LANGUAGE plpgsql AS $$
 BEGIN
-	CREATE TEMP TABLE found AS SELECT n.*, row_number() OVER (PARTITION BY query) AS rank
+	CREATE TEMP TABLE found AS SELECT n.*, row_number() OVER (PARTITION BY query ORDER BY distance, tid) AS rank
 		FROM gpuvec_search(index, all_asked(), k) AS n;
-	EXECUTE format('CREATE TEMP TABLE scanned AS SELECT a.query, s.*, row_number() OVER (PARTITION BY a.query) AS rank
+	EXECUTE format('CREATE TEMP TABLE scanned AS SELECT a.query, s.*, row_number() OVER (PARTITION BY a.query ORDER BY s.distance, s.tid) AS rank
 		FROM asked AS a, LATERAL (%s LIMIT %s) AS s (tid, distance)', statement, k);
 	RETURN QUERY SELECT count(*), count(*) FILTER (WHERE f.tid IS DISTINCT FROM s.tid
 			OR f.distance IS DISTINCT FROM s.distance),
