@@ -20,6 +20,7 @@
 
 #include "am/common/engine.h"
 #include "am/search/search.h"
+#include "page/buffer/bufhint.h"
 
 /*
  * A list of a search, as a number: whether it is not among the nearest, the
@@ -39,7 +40,7 @@ StaticAssertDecl(IVFPQ_TOGETHER <= 1 << (PAIR_LIST_SHIFT - PAIR_SEARCH_SHIFT),
 StaticAssertDecl(IVFPQ_MAX_LISTS <= 1 << PAIR_SEARCH_SHIFT,
 				 "no room for the number");
 
-/* Lists of a chunk, and bytes of their blocks, at most; but one block at least. */
+/* Lists of a chunk, and bytes of their blocks, at most, but for a few blocks. */
 #define CHUNK_LISTS		32
 #define CHUNK_BYTES		(256 * 1024)
 
@@ -112,7 +113,8 @@ make_chunk(IvfpqSearch *searches, int n)
 	chunk->n = n;
 	chunk->body_bytes = TYPEALIGN(GV_ALIGN, codes + GV_BLOCK *
 								  (sizeof(float) + sizeof(ItemPointerData)));
-	chunk->room = (int) Max(CHUNK_BYTES / chunk->body_bytes, 1);
+	chunk->room = (int) Max(CHUNK_BYTES / chunk->body_bytes,
+							IVFPQ_TRIED_BLOCKS);
 	chunk->blocks = palloc(chunk->room * sizeof(GvBlock));
 	chunk->bodies = palloc(chunk->room * chunk->body_bytes);
 	chunk->nblocks = chunk->nlists = 0;
@@ -149,6 +151,10 @@ add_block(Chunk *chunk, const IvfpqBlockView *view, bool again)
 	Size		codes = gv_code_bytes(chunk->searches[0].model->gv.m) * GV_BLOCK;
 	char	   *to = chunk->bodies + chunk->nblocks * chunk->body_bytes;
 
+	if (block.ahead != NULL)
+		IvfpqFetch((const char *) block.ahead,
+				   (const char *) block.ahead + codes);
+	block.ahead = NULL;
 	memcpy(to, block.t, GV_BLOCK * sizeof(float));
 	block.t = (const float *) to;
 	to += GV_BLOCK * sizeof(float);
@@ -202,6 +208,32 @@ offer_chunk(Chunk *chunk)
 	chunk->nblocks = chunk->nlists = 0;
 }
 
+/*
+ * Copy the next blocks of the list that was begun last from where they lie;
+ * false if there are none such, or they changed meanwhile.
+ */
+static bool
+try_blocks(IvfpqListReader *reader, Chunk *chunk)
+{
+	IvfpqBlockView views[IVFPQ_TRIED_BLOCKS];
+	ChunkList  *list = &chunk->lists[chunk->nlists - 1];
+	int			n = IvfpqListTry(reader, views);
+	int			again = list->again;
+	int			copies = list->copies;
+
+	if (n == 0)
+		return false;
+	for (int b = 0; b < n; b++)
+		add_block(chunk, &views[b], reader->reread);
+	if (IvfpqListTried(reader, views))
+		return true;
+	chunk->nblocks -= n;
+	list->end -= n;
+	list->again = again;
+	list->copies = copies;
+	return false;
+}
+
 /* Copy a list, which is open, for those that probe it. */
 static void
 read_list(IvfpqListReader *reader, Chunk *chunk, const uint64 *pairs,
@@ -212,13 +244,17 @@ read_list(IvfpqListReader *reader, Chunk *chunk, const uint64 *pairs,
 	if (chunk->nlists == CHUNK_LISTS)
 		offer_chunk(chunk);
 	begin_list(chunk, pairs, npairs);
-	while (IvfpqListNext(reader, &view))
+	for (;;)
 	{
-		if (chunk->nblocks == chunk->room)
+		if (chunk->room - chunk->nblocks < IVFPQ_TRIED_BLOCKS)
 		{
 			offer_chunk(chunk);
 			begin_list(chunk, pairs, npairs);
 		}
+		if (try_blocks(reader, chunk))
+			continue;
+		if (!IvfpqListNext(reader, &view))
+			break;
 		add_block(chunk, &view, reader->reread);
 	}
 	for (int p = 0; p < npairs; p++)
@@ -259,6 +295,7 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 			lists[nlists++] = (uint32) PAIR_READING(pairs[p]) % IVFPQ_MAX_LISTS;
 	IvfpqListEntriesRead(index, &searches[0].model->meta, lists, nlists,
 						 entries);
+	IvfpqListsBegin(reader, entries, nlists);
 	for (int l = 0; l < nlists; l++)
 	{
 		int			end = first + 1;
