@@ -118,6 +118,25 @@ SELECT * FROM pg_temp.differ('many_half', 10, 'SELECT ctid, e[1:10] <-> a.v FROM
 DROP TABLE asked;
 ALTER TABLE kept RENAME TO asked;
 
+-- columns that are gone, came later or are computed; queries one by one, through
+-- a CTE, and numbered otherwise
+CREATE TABLE odd (gone int, e real[], also_gone text) WITH (autovacuum_enabled = off);
+INSERT INTO odd SELECT id, e, 'x' FROM many WHERE id <= 1000;
+ALTER TABLE odd DROP gone, DROP also_gone, ADD later text DEFAULT 'y', ADD f real[] GENERATED ALWAYS AS (e[11:20] || e[1:10]) STORED;
+INSERT INTO odd SELECT e FROM many WHERE id > 1000;
+CREATE INDEX odd_e ON odd USING gpuivfpq (e) WITH (lists = 20);
+CREATE INDEX odd_f ON odd USING gpuivfpq (f) WITH (lists = 20);
+SELECT * FROM pg_temp.differ('odd_e', 10, 'SELECT ctid, e <-> a.v FROM odd ORDER BY e <-> a.v');
+SELECT * FROM pg_temp.differ('odd_f', 10, 'SELECT ctid, f <-> a.v FROM odd ORDER BY f <-> a.v');
+WITH together AS MATERIALIZED (SELECT * FROM gpuvec_search('odd_f', all_asked(), 3)),
+	apart AS (SELECT a.query, n.tid, n.distance FROM asked AS a, LATERAL gpuvec_search('odd_f', ARRAY[a.v], 3) AS n),
+	shifted AS (SELECT a.query, n.tid, n.distance FROM asked AS a,
+		LATERAL gpuvec_search('odd_f', ('[0:0][5:24]={' || a.v::text || '}')::real[], 3) AS n)
+SELECT count(*), count(o.later), (SELECT count(*) FROM (TABLE together EXCEPT ALL TABLE apart) AS x) AS apart,
+	(SELECT count(*) FROM (TABLE together EXCEPT ALL TABLE shifted) AS x) AS shifted
+FROM together AS t JOIN odd AS o ON o.ctid = t.tid;
+DROP TABLE odd;
+
 -- untrained, and empty; pending rows of a trained one
 CREATE TABLE few (e real[]);
 CREATE INDEX few_e ON few USING gpuivfpq (e);
@@ -184,6 +203,9 @@ SELECT * FROM gpuvec_search('many_e', '{{1,NaN}}', 3);
 SELECT * FROM gpuvec_search('many_e', '{{{1,2}}}', 3);
 SELECT * FROM gpuvec_search('many_e', '{1,2}', 0);
 SELECT * FROM gpuvec_search('many_e', '{1,2}', 10001);
+SELECT * FROM gpuvec_search('many_e', '{1,2}', -2147483648);
+SELECT * FROM gpuvec_search('many_e', '{1,Infinity}', 3);
+SELECT * FROM gpuvec_search(0, '{1,2}', 3);
 SELECT * FROM gpuvec_search('many', '{1,2}', 3);
 SELECT * FROM gpuvec_search('few_e', '{1,2}', 3);
 CREATE TABLE parted (e real[]) PARTITION BY RANGE ((e[1]));
@@ -215,7 +237,25 @@ CREATE POLICY odd ON many USING (id % 2 = 1);
 SET ROLE regress_search_reader;
 SELECT count(*) FROM gpuvec_search('many_e', all_asked(), 1);
 RESET ROLE;
+SET ROLE regress_search_reader;
+SET row_security = off;
+SELECT count(*) FROM gpuvec_search('many_e', all_asked(), 1);
+RESET row_security;
+RESET ROLE;
+-- who no policy holds for
+ALTER ROLE regress_search_reader BYPASSRLS;
+SET ROLE regress_search_reader;
+SELECT count(*) FROM gpuvec_search('many_e', all_asked(), 1);
+RESET ROLE;
 ALTER TABLE many DISABLE ROW LEVEL SECURITY;
+ALTER ROLE regress_search_reader NOBYPASSRLS;
+-- a predicate's columns are among what the index is made of
+REVOKE SELECT (id) ON many FROM regress_search_reader;
+CREATE INDEX many_part ON many USING gpuivfpq (e) WITH (lists = 20) WHERE id > 1000;
+SET ROLE regress_search_reader;
+SELECT count(*) FROM gpuvec_search('many_part', all_asked(), 1);
+SELECT count(*) FROM gpuvec_search('many_e', all_asked(), 1);
+RESET ROLE;
 CREATE FUNCTION doubled(real[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN $1 || $1; END';
 CREATE INDEX many_doubled ON many USING gpuivfpq ((public.doubled(e))) WITH (lists = 20, dims = 40);
 SELECT count(*) FROM gpuvec_search('many_doubled', array_fill(1::real, ARRAY[40]), 1);

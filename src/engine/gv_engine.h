@@ -186,6 +186,15 @@ extern double gv_distance_ip(const float *a, const float *b, int32_t dims);
 extern double gv_distance_cosine(const float *a, const float *b, int32_t dims);
 
 /*
+ * The cosine distance of vectors whose squares are known: gv_square is <a, a>,
+ * accumulated likewise.
+ */
+extern double gv_square(const float *a, int32_t dims);
+extern double gv_distance_cosine_of(const float *a, double a_square,
+									const float *b, double b_square,
+									int32_t dims);
+
+/*
  * A scan of lists for one query.  Copies and pairs that may belong to the best
  * wait in it, to be looked at many at a time.
  */

@@ -125,6 +125,28 @@ for my $options ('refine = none', 'refine = sq8')
 	}
 }
 
+# very many queries at once: what maintenance_work_mem allows, the rows of the
+# answer (work_mem, then a file), and the array
+$node->safe_psql('postgres', q{CREATE TABLE crowd AS
+	SELECT array_agg(ARRAY[g % 1009, g % 31, 3, 4, 5, 6, 7, 8]::real[]) AS queries FROM generate_series(1, 100000) AS g});
+for my $options ('refine = none', 'refine = sq8')
+{
+	$node->safe_psql('postgres',
+		"DROP INDEX IF EXISTS t_e; CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 20, probes = 2, $options)");
+	my ($used, $rows) = split /\|/, $node->safe_psql(
+		'postgres', q{
+		SET maintenance_work_mem = '8MB';
+		SELECT sum(cardinality(queries)) FROM crowd \g /dev/null
+		SELECT count(*) FROM gpuvec_search('t_e', '{1,2,3,4,5,6,7,8}', 10) \g /dev/null
+		SELECT memory_kb('VmHWM') AS before \gset
+		SELECT memory_kb('VmHWM') - :before, rows FROM (SELECT count(*) AS rows
+			FROM crowd, gpuvec_search('t_e', queries, 10) OFFSET 0) AS n});
+
+	# the array and its copy are 6 MB, 4 MB what else a statement needs
+	cmp_ok($used, '<=', (8 + 6 + 4) * 1024, "100,000 queries at once, $options: $used kB");
+	is($rows, 1_000_000, '... all rows');
+}
+
 # the same for statements: contexts of the session, before and after
 my $statement = q{SELECT id FROM t ORDER BY e <-> '{1,2,3,4,5,6,7,8}' LIMIT 1 \g /dev/null
 	INSERT INTO t VALUES (0, '{1,2,3,4,5,6,7,8}');

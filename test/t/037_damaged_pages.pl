@@ -86,6 +86,9 @@ BEGIN
 		'all lists: ' || try(format('SELECT inexact(%L, ''<->'', %s, 10, 2)', tab, dims)),
 		'conditions at recall 1: ' || try(format('SELECT missing_in_pass(%L, ''<->'', %s, %L)', tab, dims, asked)),
 		'conditions in all lists: ' || try(format('SELECT missing_in_lists(%L, ''<->'', %s, %L)', tab, dims, asked)),
+		'at once at recall 1: ' || try(format('SELECT missing_at_once_in_pass(%L, %s)', tab, dims)),
+		'at once in all lists: ' || try(format('SELECT missing_at_once_in_lists(%L, %s)', tab, dims)),
+		'at once: ' || try(format('SELECT count(*) FROM gpuvec_search(%L, %L, 300)', tab || '_e', ARRAY[point(5, dims), point(6, dims)])),
 		'query: ' || try(format(query, '')),
 		'conditions: ' || try(format(query, conditions)),
 		'relaxed: ' || try(format('SELECT complete(%L, ''<->'', %s)', tab, dims)),
@@ -113,6 +116,24 @@ BEGIN
 	RETURN wrong;
 END
 $$;
+
+-- queries at once of which something is missed
+CREATE FUNCTION missing_at_once(tab text, dims int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+	wrong int;
+BEGIN
+	EXECUTE format('SELECT count(*) FROM unnest(ARRAY[%1$L, %2$L]) WITH ORDINALITY AS q (v, n)
+		WHERE (SELECT array_agg(distance) FROM gpuvec_search(%3$L, ARRAY[%1$L, %2$L]::real[], 10) WHERE query = n)
+			IS DISTINCT FROM (SELECT array_agg(d) FROM (SELECT (e <-> v::real[]) + 0 AS d
+				FROM %4$s WHERE e IS NOT NULL ORDER BY 1 LIMIT 10) AS y)',
+		point(1, dims), point(2, dims), tab || '_e', tab) INTO wrong;
+	RETURN wrong;
+END
+$$;
+CREATE FUNCTION missing_at_once_in_pass(tab text, dims int) RETURNS int LANGUAGE sql
+SET gpuvec.recall = 1 AS 'SELECT missing_at_once(tab, dims)';
+CREATE FUNCTION missing_at_once_in_lists(tab text, dims int) RETURNS int LANGUAGE sql
+SET gpuvec.probes = 16777216 SET gpuvec.candidates = 1000000 AS 'SELECT missing_at_once(tab, dims)';
 
 -- conditions of which recall 1 misses something
 CREATE FUNCTION missing_in_pass(tab text, operator text, dims int, conditions text[]) RETURNS text
@@ -257,7 +278,7 @@ sub faults
 	{
 		push @faults, map { "$_: $first{$_}, verify: $first{verify}" }
 		  grep { $first{$_} !~ /^0?$/ } 'recall 1', 'all lists',
-		  'conditions at recall 1', 'conditions in all lists';
+		  'conditions at recall 1', 'conditions in all lists', 'at once at recall 1', 'at once in all lists';
 	}
 	push @faults, "verify: $first{verify}" if $first{verify} =~ $clean;
 	return @faults;

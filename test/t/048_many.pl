@@ -12,7 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-my $node = new_remote_node('main', conf => "fsync = off\ngpuvec.auto_mirror = off\nautovacuum = off\n");
+my $node = new_remote_node('main', conf => "fsync = off\ngpuvec.auto_mirror = off\nautovacuum = off\ngpuvec.server_timeout = '60s'\n");
 my %lists = (plain => 'lists = 30', once => 'lists = 30, spill = 0', refined => 'lists = 30, refine = sq8');
 
 for my $name (sort keys %lists)
@@ -92,6 +92,26 @@ cmp_ok(time - $begun, '<', 15, 'stopped: it was not waited for long');
 kill 'CONT', $pid;
 ok(wait_until($node, "SELECT state = 'up' FROM gpuvec_stat"), 'it goes on');
 differs($node, many('plain'), 'it answers again', set => [ $all, "gpuvec.request_timeout = '9s'" ]);
+# who waits for it heeds cancelling and time-outs, and has the right answer next
+kill 'STOP', $pid;
+my $patient = "SET gpuvec.engine = gpu; SET gpuvec.request_timeout = '60s'; SET $all;";
+test_timeout($node, 'stopped', "$patient " . many('plain'), 300);
+test_cancel($node, 'stopped', "$patient " . many('plain'), 'pg_stat_activity',
+	q{wait_event_type = 'Extension' AND query LIKE '%gpuvec_search%' AND pid <> pg_backend_pid()});
+{
+	my ($rc, $out, $err) = $node->psql('postgres', qq{
+		$patient
+		SET statement_timeout = '200ms';
+		\\set ON_ERROR_STOP off
+		SELECT count(*) FROM gpuvec_search('plain_e', (SELECT array_agg(point(g, 8)) FROM generate_series(1, 900) AS g), 3);
+		SET statement_timeout = 0;
+		\\! kill -CONT $pid
+		SELECT string_agg(n::text, ' ') FROM (} . many('plain') . ') AS n');
+
+	like($err, qr/canceling statement due to statement timeout/, 'given up');
+	is($out, $own, '... and the next answer is that of the next question');
+}
+kill 'CONT', $pid;
 kill 'STOP', $pid;
 {
 	my ($rc, $out, $err) = $node->psql('postgres', "SET gpuvec.engine = gpu; SET gpuvec.on_gpu_error = error;
@@ -100,11 +120,43 @@ kill 'STOP', $pid;
 	isnt($rc, 0, 'an error is wanted');
 	like($err, qr/gpuvecd did not answer within 150 ms/, 'and it is the right one');
 }
-kill 'KILL', $pid;
+kill 'KILL', gpuvecd_pid($node);
 by_fallback('', 'killed', 'down|broken|suspended|not mirrored|loading');
 ok(revive($node), 'there is another');
 is_mirrored($node, 'plain_e', 'SELECT FROM plain ORDER BY e <-> point(1, 8) LIMIT 1', 'the other one');
 differs($node, many('plain'), 'and it answers', set => [$all]);
+
+
+# -- killed while it answers: who has asked finds the rows itself
+$node->safe_psql('postgres', q{
+	CREATE FUNCTION again(query text, times int) RETURNS text LANGUAGE plpgsql AS $$
+	DECLARE
+		answer text;
+		answers text[] = '{}';
+	BEGIN
+		FOR i IN 1..times LOOP
+			EXECUTE query INTO answer;
+			IF answer <> ALL (answers) THEN
+				answers = answers || answer;
+			END IF;
+		END LOOP;
+		RETURN array_to_string(answers, E'\n');
+	END
+	$$});
+for my $ms (0, 7, 40)
+{
+	my $query = 'SELECT string_agg(n::text, $x$ $x$) FROM (' . many('plain') . ') AS n';
+	my $job = background($node, "SET gpuvec.engine = gpu; SET $all; SELECT again(\$q\$$query\$q\$, 30)");
+
+	wait_until($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%again%'
+		AND pid <> pg_backend_pid()}, 10);
+	usleep(1000 * $ms);
+	kill 'KILL', gpuvecd_pid($node);
+	is(end_of($job), 0, "killed after $ms ms");
+	is(slurp_file($job->{output}), "$own\n", '... all answers were right');
+	ok(revive($node), '... there is another');
+	is_mirrored($node, 'plain_e', 'SELECT FROM plain ORDER BY e <-> point(1, 8) LIMIT 1', 'the other one');
+}
 
 $node->stop;
 done_testing();

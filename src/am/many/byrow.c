@@ -11,21 +11,17 @@
 #include "am/common/tid.h"
 #include "am/heap/tids.h"
 #include "am/many/many.h"
+#include "page/buffer/bufhint.h"
 #include "pgcompat.h"
 
 /* Rows whose pages are prefetched together. */
 #define ROWS_AT_ONCE	1024
 
+/* Keys whose queries are fetched before their turn comes. */
+#define PREFETCHED		4
+
 /* Distances between two looks at interrupts. */
 #define DISTANCES_AT_ONCE	1024
-
-/* uint64, ascending */
-#define ST_SORT				sort_keys
-#define ST_ELEMENT_TYPE		uint64
-#define ST_COMPARE(a, b)	(*(a) < *(b) ? -1 : *(a) > *(b))
-#define ST_SCOPE			static
-#define ST_DEFINE
-#include "lib/sort_template.h"
 
 /* Ascending distance, ties by id: the order in which a scan gives out rows. */
 static int
@@ -59,28 +55,41 @@ sink(IvfpqManyRow *rows, int n)
 	rows[at] = top;
 }
 
-/* Keep the row if it is among the query's nearest k. */
+/* Keep the row if it is among the nearest k of the query of that number. */
 static void
-keep_row(IvfpqManyQuery *query, int k, const IvfpqManyRow *row)
+keep_row(IvfpqMany *many, int number, const IvfpqManyRow *row)
 {
+	IvfpqManyQuery *query = &many->asked[number];
 	IvfpqManyRow *rows = query->rows;
 	int			at;
 
-	if (query->nrows == k)
+	if (query->nrows == many->k)
 	{
 		if (compare_rows(row, &rows[0]) >= 0)
 			return;
 		rows[0] = *row;
-		sink(rows, k);
-		return;
+		sink(rows, many->k);
 	}
-	for (at = query->nrows++; at > 0; at = (at - 1) / 2)
+	else
 	{
-		if (compare_rows(&rows[(at - 1) / 2], row) >= 0)
-			break;
-		rows[at] = rows[(at - 1) / 2];
+		for (at = query->nrows++; at > 0; at = (at - 1) / 2)
+		{
+			if (compare_rows(&rows[(at - 1) / 2], row) >= 0)
+				break;
+			rows[at] = rows[(at - 1) / 2];
+		}
+		rows[at] = *row;
 	}
-	rows[at] = *row;
+	if (query->nrows == many->k)
+		many->farthest[number] = rows[0].distance;
+}
+
+/* Forget the rows that were kept for the query of that number. */
+void
+IvfpqManyForget(IvfpqMany *many, int number)
+{
+	many->asked[number].nrows = 0;
+	many->farthest[number] = get_float8_nan();
 }
 
 /* Bring a query's rows into the order of the answer. */
@@ -97,6 +106,7 @@ typedef struct Fetched
 	Datum		value;
 	const float *vector;		/* [the queries' dims] the same, where
 								 * real_distance may take it; else NULL */
+	double		square;			/* <vector, vector>, where a cosine takes it */
 } Fetched;
 
 /*
@@ -104,18 +114,27 @@ typedef struct Fetched
  * both; where it is our own that is done once for each.
  */
 static void
-measure_for(IvfpqMany *many, IvfpqManyQuery *query, Fetched *fetched)
+measure_for(IvfpqMany *many, int number, Fetched *fetched)
 {
-	if (fetched->vector != NULL)
-		fetched->row.distance =
-			many->real_distance(fetched->vector, query->floats,
-								many->queries.dims);
+	int			dims = many->queries.dims;
+	const float *floats = many->floats + (Size) number * dims;
+	double		distance;
+
+	if (fetched->vector == NULL)
+		distance = DatumGetFloat8(FunctionCall2Coll(&many->distance,
+													many->type.collation,
+													fetched->value,
+													many->asked[number].value));
+	else if (many->is_cosine)
+		distance = gv_distance_cosine_of(fetched->vector, fetched->square,
+										 floats, many->squares[number], dims);
 	else
-		fetched->row.distance =
-			DatumGetFloat8(FunctionCall2Coll(&many->distance,
-											 many->type.collation,
-											 fetched->value, query->value));
-	keep_row(query, many->k, &fetched->row);
+		distance = many->real_distance(fetched->vector, floats, dims);
+	/* most are, and NaN is not: no look at the query itself */
+	if (distance > many->farthest[number])
+		return;
+	fetched->row.distance = distance;
+	keep_row(many, number, &fetched->row);
 }
 
 /* Fetch the row of that id; false: there is nothing to measure. */
@@ -136,12 +155,28 @@ fetch_row(IvfpqMany *many, uint64 id, Fetched *fetched)
 									   &dims);
 	if (dims != many->queries.dims)
 		fetched->vector = NULL; /* the function says what is wrong */
+	else if (many->is_cosine)
+		fetched->square = gv_square(fetched->vector, dims);
 	return true;
 }
 
-/* Measure a row for the queries of keys [n], which are all the row's. */
+/* Have the processor fetch what it takes to measure for a query. */
+static inline void
+prefetch_query(const IvfpqMany *many, int number)
+{
+	const float *floats = many->floats + (Size) number * many->queries.dims;
+
+	IvfpqFetch((const char *) floats,
+			   (const char *) (floats + many->queries.dims));
+	__builtin_prefetch(many->rows + (Size) number * many->k);
+}
+
+/*
+ * Measure a row for the queries of keys [n], which are all the row's; there are
+ * others up to `end`.
+ */
 static void
-measure_row(IvfpqMany *many, const uint64 *keys, int64 n)
+measure_row(IvfpqMany *many, const uint64 *keys, int64 n, const uint64 *end)
 {
 	Fetched		fetched;
 	bool		found = fetch_row(many, IVFPQ_MANY_ROW(keys[0]), &fetched);
@@ -149,13 +184,14 @@ measure_row(IvfpqMany *many, const uint64 *keys, int64 n)
 
 	for (int64 i = 0; i < n; i++)
 	{
-		IvfpqManyQuery *query = &many->asked[IVFPQ_MANY_QUERY(keys[i])];
+		int			number = IVFPQ_MANY_QUERY(keys[i]);
 
-		query->tried++;
+		if (end - keys - i > PREFETCHED)
+			prefetch_query(many, IVFPQ_MANY_QUERY(keys[i + PREFETCHED]));
 		if (found)
-			measure_for(many, query, &fetched);
+			measure_for(many, number, &fetched);
 		else
-			query->gone++;
+			many->asked[number].gone++;
 	}
 	MemoryContextSwitchTo(oldcontext);
 	if (found)
@@ -173,13 +209,13 @@ count_same(const uint64 *keys, int64 n)
 	return same;
 }
 
-/* Measure rows for queries: keys [n], which are sorted. */
+/* Measure rows for queries: keys [n], which are sorted; room [n] is for that. */
 void
-IvfpqManyMeasure(IvfpqMany *many, uint64 *keys, int64 n)
+IvfpqManyMeasure(IvfpqMany *many, uint64 *keys, uint64 *room, int64 n)
 {
 	uint64		ids[ROWS_AT_ONCE];
 
-	sort_keys(keys, n);
+	IvfpqSortBits(keys, room, n, IVFPQ_MANY_ROW_SHIFT);
 	for (int64 next = 0; next < n;)
 	{
 		int64		end = next;
@@ -196,7 +232,7 @@ IvfpqManyMeasure(IvfpqMany *many, uint64 *keys, int64 n)
 			int64		same = count_same(keys + next, end - next);
 
 			CHECK_FOR_INTERRUPTS();
-			measure_row(many, keys + next, same);
+			measure_row(many, keys + next, same, keys + n);
 			next += same;
 		}
 		IvfpqMeasurePause(&many->measure);
@@ -222,7 +258,7 @@ measure_for_all(IvfpqMany *many, const uint64 *ids, int nrows,
 		{
 			if (q % DISTANCES_AT_ONCE == DISTANCES_AT_ONCE - 1)
 				CHECK_FOR_INTERRUPTS();
-			measure_for(many, &many->asked[active[q]], &fetched);
+			measure_for(many, active[q], &fetched);
 		}
 		MemoryContextSwitchTo(oldcontext);
 		IvfpqMeasureDone(&many->measure);

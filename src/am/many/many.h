@@ -25,8 +25,10 @@
 #define IVFPQ_MANY_SECOND	100
 
 /* A row that a query wants measured: the row's id, then the query's number. */
-#define IVFPQ_MANY_KEY(id, query)	((id) << 16 | (uint64) (query))
-#define IVFPQ_MANY_ROW(key)			((key) >> 16)
+#define IVFPQ_MANY_ROW_SHIFT		16
+#define IVFPQ_MANY_KEY(id, query) \
+	((id) << IVFPQ_MANY_ROW_SHIFT | (uint64) (query))
+#define IVFPQ_MANY_ROW(key)			((key) >> IVFPQ_MANY_ROW_SHIFT)
 #define IVFPQ_MANY_QUERY(key)		((int) ((key) & 0xFFFF))
 
 typedef struct IvfpqManyRow
@@ -48,15 +50,17 @@ typedef struct IvfpqManyQuery
 	Datum		value;			/* of the column's type */
 	const float *floats;		/* [dims] as it was asked */
 	float	   *vector;			/* [dims] transformed; NULL: untrained */
+	double		square;			/* <floats, floats>, where a cosine takes it */
 	bool		is_boundable;	/* refine records say something of it */
 	IvfpqManyRow *rows;			/* [k] nearest so far: a heap, the farthest
-								 * first, until IvfpqManySort */
+								 * first, until IvfpqManySort; part of
+								 * IvfpqMany.rows */
 	int			nrows;
 
 	/* of the round under way */
 	int			ncandidates;
 	bool		is_drained;		/* they are all rows of its lists */
-	int			tried;			/* rows fetched, */
+	int			tried;			/* rows that are fetched, */
 	int			gone;			/* that the snapshot does not see */
 	IvfpqManyBound *bounds;		/* [ncandidates] ascending, or NULL */
 	int			nfetched;		/* of these */
@@ -74,6 +78,7 @@ typedef struct IvfpqMany
 	int			k;
 	FmgrInfo	distance;
 	IvfpqRealDistance real_distance;	/* what that computes, or NULL */
+	bool		is_cosine;		/* ... is a cosine, of squares known */
 	IvfpqMeasure measure;
 	int			pending_dims;	/* pending rows may have others; 0 = no */
 	bool		told_odd;
@@ -90,6 +95,15 @@ typedef struct IvfpqMany
 	MemoryContext round;		/* and with every slice of a round */
 	IvfpqManyQuery *asked;		/* [nasked] of the portion */
 	int			nasked;
+
+	/*
+	 * What every distance takes, [nasked], apart from the queries: these come
+	 * in no order, and are more than the processor's cache holds.
+	 */
+	const float *floats;		/* [dims] each as it was asked */
+	double	   *squares;		/* <floats, floats>, where a cosine takes it */
+	double	   *farthest;		/* rows [0].distance; NaN: fewer than k rows */
+	IvfpqManyRow *rows;			/* [k] each */
 	IvfpqScanReport report;
 } IvfpqMany;
 
@@ -98,6 +112,7 @@ extern bool IvfpqManyEffort(IvfpqMany *many, double rows, int drained,
 							IvfpqEffort *effort, bool *is_last);
 extern Size IvfpqManySliceBytes(const IvfpqMany *many,
 								const IvfpqEffort *effort);
+extern int	IvfpqManySearches(const IvfpqMany *many);
 extern int	IvfpqManyTogether(const IvfpqMany *many, const IvfpqEffort *effort);
 extern bool IvfpqManyFits(const IvfpqMany *many, const IvfpqEffort *effort);
 extern int	IvfpqManyPortion(IvfpqMany *many);
@@ -108,7 +123,9 @@ extern int	IvfpqManyNext(IvfpqMany *many, int first);
 extern void IvfpqManyEnd(IvfpqMany *many);
 
 /* byrow.c */
-extern void IvfpqManyMeasure(IvfpqMany *many, uint64 *keys, int64 n);
+extern void IvfpqManyForget(IvfpqMany *many, int number);
+extern void IvfpqManyMeasure(IvfpqMany *many, uint64 *keys, uint64 *room,
+							 int64 n);
 extern void IvfpqManyMeasurePending(IvfpqMany *many, const int *active, int n);
 extern void IvfpqManyMeasureAll(IvfpqMany *many, const int *active, int n);
 extern void IvfpqManySort(IvfpqManyQuery *query);

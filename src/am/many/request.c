@@ -83,6 +83,7 @@ find_distance(IvfpqMany *many)
 		operator = get_opfamily_member(family, type, type, s);
 	fmgr_info(get_opcode(operator), &many->distance);
 	many->real_distance = IvfpqRealDistanceOf(&many->distance);
+	many->is_cosine = many->real_distance == gv_distance_cosine;
 }
 
 /*

@@ -32,6 +32,9 @@
 /* Rows that a round is for grow so: as those of a scan's batches. */
 #define ROUND_GROWTH	4.0
 
+/* Queries whose nearest lists are looked for together. */
+#define NEAR_TOGETHER	256
+
 /* A round: how much it takes, for whom. */
 typedef struct Round
 {
@@ -43,11 +46,12 @@ typedef struct Round
 	/* of the slice under way, [nactive]: */
 	int		   *left;			/* [nleft] those that gpuvecd did not answer; */
 	int			nleft;			/* of these: */
-	uint32	   *lists;			/* ... [probes] nearest lists, and their */
+	uint64	   *lists;			/* ... [probes] nearest lists, and their */
 	float	   *scores;			/* ... [probes] */
 	int		   *nlists;
 	uint64	   *order;			/* by nearest list: that, and which one */
-	uint64	   *keys;			/* [nactive][candidates] rows to be measured */
+	uint64	   *keys;			/* [nactive][candidates] rows to be measured, */
+	uint64	   *room;			/* and as many to sort them */
 	int64		nkeys;
 } Round;
 
@@ -58,31 +62,44 @@ typedef struct Asked
 	Round	   *round;
 } Asked;
 
+/* The nearest lists of n of the queries that are left, from `first` on. */
+static void
+find_some_lists(IvfpqMany *many, Round *round, int first, int n)
+{
+	IvfpqSearch *search = &many->searches[0];
+	int			probes = round->effort.probes;
+	const float *vectors[NEAR_TOGETHER];
+	GvTopK		lists[NEAR_TOGETHER] = {{0}};
+
+	for (int i = 0; i < n; i++)
+	{
+		Size		at = (Size) (first + i) * probes;
+
+		vectors[i] = many->asked[round->left[first + i]].vector;
+		lists[i].capacity = probes;
+		lists[i].ids = round->lists + at;
+		lists[i].scores = round->scores + at;
+	}
+	search->query.deep = round->effort.quota > IVFPQ_PARENTS_ROWS;
+	IvfpqNearestListsMany(many->index, many->model, &search->query, vectors, n,
+						  lists);
+	for (int i = 0; i < n; i++)
+	{
+		round->nlists[first + i] = lists[i].count;
+		round->order[first + i] = (uint64) (first + i);
+		if (lists[i].count > 0) /* else it is damaged */
+			round->order[first + i] |= lists[i].ids[0] << 32;
+	}
+}
+
 /* The nearest lists of the queries that are left, and an order of these. */
 static void
 find_lists(IvfpqMany *many, Round *round)
 {
-	IvfpqSearch *search = &many->searches[0];
-	int			probes = round->effort.probes;
-
-	for (int i = 0; i < round->nleft; i++)
-	{
-		uint32	   *lists = round->lists + (Size) i * probes;
-		float	   *scores = round->scores + (Size) i * probes;
-
-		CHECK_FOR_INTERRUPTS();
-		search->query.deep = round->effort.quota > IVFPQ_PARENTS_ROWS;
-		IvfpqSearchQuery(search, many->asked[round->left[i]].vector);
-		IvfpqSearchNearest(search, probes);
-		round->nlists[i] = search->lists.count;
-		for (int l = 0; l < search->lists.count; l++)
-		{
-			lists[l] = (uint32) search->lists.ids[l];
-			scores[l] = search->lists.scores[l];
-		}
-		round->order[i] = (uint64) lists[0] << 32 | (uint64) i;
-	}
-	qsort(round->order, round->nleft, sizeof(uint64), IvfpqCompareNumbers);
+	for (int first = 0; first < round->nleft; first += NEAR_TOGETHER)
+		find_some_lists(many, round, first,
+						Min(NEAR_TOGETHER, round->nleft - first));
+	IvfpqSortBits(round->order, round->room, round->nleft, 32);
 }
 
 /* Give a search the query, and the lists that were found for it. */
@@ -94,32 +111,29 @@ set_search(IvfpqMany *many, const Round *round, int i, IvfpqSearch *search)
 	IvfpqSearchQuery(search, many->asked[round->left[i]].vector);
 	IvfpqTopKResize(&search->lists, probes);
 	search->lists.count = round->nlists[i];
-	for (int l = 0; l < round->nlists[i]; l++)
-	{
-		search->lists.ids[l] = round->lists[(Size) i * probes + l];
-		search->lists.scores[l] = round->scores[(Size) i * probes + l];
-	}
+	memcpy(search->lists.ids, round->lists + (Size) i * probes,
+		   round->nlists[i] * sizeof(uint64));
+	memcpy(search->lists.scores, round->scores + (Size) i * probes,
+		   round->nlists[i] * sizeof(float));
 }
 
-static int
-compare_bounds(const void *a, const void *b)
-{
-	const IvfpqManyBound *x = a;
-	const IvfpqManyBound *y = b;
+/* IvfpqManyBound, by bound, ties by id */
+#define ST_SORT				sort_by_bound
+#define ST_ELEMENT_TYPE		IvfpqManyBound
+#define ST_COMPARE(a, b) \
+	((a)->bound != (b)->bound ? ((a)->bound < (b)->bound ? -1 : 1) : \
+	 ((a)->id > (b)->id) - ((a)->id < (b)->id))
+#define ST_SCOPE			static
+#define ST_DEFINE
+#include "lib/sort_template.h"
 
-	if (x->bound != y->bound)
-		return x->bound < y->bound ? -1 : 1;
-	return (x->id > y->id) - (x->id < y->id);
-}
-
-static int
-compare_ids(const void *a, const void *b)
-{
-	const IvfpqManyBound *x = a;
-	const IvfpqManyBound *y = b;
-
-	return (x->id > y->id) - (x->id < y->id);
-}
+/* ... by id */
+#define ST_SORT				sort_by_id
+#define ST_ELEMENT_TYPE		IvfpqManyBound
+#define ST_COMPARE(a, b)	(((a)->id > (b)->id) - ((a)->id < (b)->id))
+#define ST_SCOPE			static
+#define ST_DEFINE
+#include "lib/sort_template.h"
 
 /* Note the bounds that refine records give of a search's candidates. */
 static void
@@ -144,14 +158,13 @@ take_bounds(IvfpqMany *many, const IvfpqSearch *search, IvfpqManyQuery *query)
 		query->bounds[i].id = ids[i];
 	}
 	/* the records of a dead row and of another may name one row */
-	qsort(query->bounds, n, sizeof(IvfpqManyBound), compare_ids);
+	sort_by_id(query->bounds, n);
 	for (int64 i = 0; i < n; i++)
 		if ((i == 0 || query->bounds[i].id != query->bounds[i - 1].id) &&
 			(many->pending_set == NULL ||
 			 tidset_lookup(many->pending_set, query->bounds[i].id) == NULL))
 			query->bounds[query->ncandidates++] = query->bounds[i];
-	qsort(query->bounds, query->ncandidates, sizeof(IvfpqManyBound),
-		  compare_bounds);
+	sort_by_bound(query->bounds, query->ncandidates);
 	pfree(bounds);
 }
 
@@ -178,8 +191,11 @@ take_candidates(IvfpqMany *many, Round *round, const IvfpqSearch *search,
 	for (int i = 0; i < candidates->count; i++)
 		if (many->pending_set == NULL ||
 			tidset_lookup(many->pending_set, candidates->ids[i]) == NULL)
+		{
 			round->keys[round->nkeys++] = IVFPQ_MANY_KEY(candidates->ids[i],
 														 number);
+			query->tried++;
+		}
 }
 
 /* Find the candidates of the slice's queries that are left. */
@@ -268,6 +284,7 @@ next_bounded(IvfpqMany *many, Round *round)
 			missing--;
 			round->keys[round->nkeys++] = IVFPQ_MANY_KEY(next->id, number);
 			query->nfetched++;
+			query->tried++;
 		}
 	}
 	return round->nkeys > 0;
@@ -281,7 +298,7 @@ search_slice(IvfpqMany *many, Round *round)
 	Size		n = round->nactive;
 	Size		probes = round->effort.probes;
 
-	round->lists = palloc_extended(n * probes * sizeof(uint32),
+	round->lists = palloc_extended(n * probes * sizeof(uint64),
 								   MCXT_ALLOC_HUGE);
 	round->scores = palloc_extended(n * probes * sizeof(float),
 									MCXT_ALLOC_HUGE);
@@ -290,19 +307,21 @@ search_slice(IvfpqMany *many, Round *round)
 	round->order = palloc_extended(n * sizeof(uint64), MCXT_ALLOC_HUGE);
 	round->keys = palloc_extended(n * round->effort.candidates *
 								  sizeof(uint64), MCXT_ALLOC_HUGE);
+	round->room = palloc_extended(n * round->effort.candidates *
+								  sizeof(uint64), MCXT_ALLOC_HUGE);
 	round->nkeys = 0;
 	MemoryContextSwitchTo(oldcontext);
 
 	for (Size i = 0; i < n; i++)
-		many->asked[round->active[i]].nrows = 0;
+		IvfpqManyForget(many, round->active[i]);
 	IvfpqManyMeasurePending(many, round->active, round->nactive);
 	ask_candidates(many, round);
 	find_candidates(many, round);
 	if (many->model->meta.refine == IVFPQ_REFINE_NONE)
-		IvfpqManyMeasure(many, round->keys, round->nkeys);
+		IvfpqManyMeasure(many, round->keys, round->room, round->nkeys);
 	else
 		while (next_bounded(many, round))
-			IvfpqManyMeasure(many, round->keys, round->nkeys);
+			IvfpqManyMeasure(many, round->keys, round->room, round->nkeys);
 	MemoryContextReset(many->round);
 }
 
@@ -383,7 +402,7 @@ search_portion(IvfpqMany *many)
 			!IvfpqManyFits(many, &round.effort))
 		{
 			for (int i = 0; i < n; i++)
-				many->asked[active[i]].nrows = 0;
+				IvfpqManyForget(many, active[i]);
 			IvfpqManyMeasureAll(many, active, n);
 			many->report.finished = true;
 			return;
@@ -392,19 +411,20 @@ search_portion(IvfpqMany *many)
 	}
 }
 
-/* Make query i of those that were asked one of the portion. */
+/* Make the next of those that were asked one of the portion. */
 static void
-add_query(IvfpqMany *many, int i)
+add_query(IvfpqMany *many)
 {
-	IvfpqManyQuery *query = &many->asked[many->nasked++];
-	const float *vector = many->queries.vectors +
-	(Size) i * many->queries.dims;
+	int			number = many->nasked++;
+	IvfpqManyQuery *query = &many->asked[number];
 	int			dims = many->queries.dims;
+	const float *vector = many->floats + (Size) number * dims;
 	MemoryContext oldcontext;
 	Datum		value;
 
 	memset(query, 0, sizeof(*query));
-	query->floats = vector;
+	if (many->is_cosine)
+		many->squares[number] = gv_square(vector, dims);
 	oldcontext = MemoryContextSwitchTo(many->round);
 	value = IvfpqCastVector(&many->cast, vector, dims);
 	/* as the type has it: halfvec rounds */
@@ -412,8 +432,7 @@ add_query(IvfpqMany *many, int i)
 		vector = IvfpqValueFloats(&many->type, value, &dims);
 	MemoryContextSwitchTo(oldcontext);
 	query->value = datumCopy(value, false, -1);
-	query->rows = palloc_extended(many->k * sizeof(IvfpqManyRow),
-								  MCXT_ALLOC_HUGE);
+	query->rows = many->rows + (Size) number * many->k;
 	if (many->model->meta.nlists > 0)
 	{
 		query->is_boundable = IvfpqIsBoundable(&many->type, vector, dims);
@@ -438,10 +457,15 @@ IvfpqManyNext(IvfpqMany *many, int first)
 	many->asked = palloc_extended(n * sizeof(IvfpqManyQuery),
 								  MCXT_ALLOC_HUGE);
 	many->nasked = 0;
+	many->floats = many->queries.vectors + (Size) first * many->queries.dims;
+	many->squares = palloc_extended(n * sizeof(double), MCXT_ALLOC_HUGE);
+	many->farthest = palloc_extended(n * sizeof(double), MCXT_ALLOC_HUGE);
+	many->rows = palloc_extended((Size) n * many->k * sizeof(IvfpqManyRow),
+								 MCXT_ALLOC_HUGE);
 	for (int i = 0; i < n; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		add_query(many, first + i);
+		add_query(many);
 	}
 	MemoryContextSwitchTo(oldcontext);
 	/* not in the portion's memory: searches keep theirs */
@@ -512,7 +536,7 @@ IvfpqManyBegin(IvfpqMany *many)
 		return;
 	}
 	read_pending(many);
-	many->nsearches = Min(many->queries.n, IVFPQ_TOGETHER);
+	many->nsearches = IvfpqManySearches(many);
 	many->searches = palloc0(many->nsearches * sizeof(IvfpqSearch));
 	for (int s = 0; s < many->nsearches; s++)
 	{

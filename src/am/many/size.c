@@ -9,7 +9,7 @@
 #include "am/many/many.h"
 #include "client/client.h"
 
-/* Scratch of the searches that are under way together. */
+/* Tables, or scratch, of the searches that are under way together. */
 #define TOGETHER_BYTES	((Size) 8 * 1024 * 1024)
 
 /* Would a scan rather make a pass than take that much?  See fullpass.c. */
@@ -86,7 +86,7 @@ IvfpqManyEffort(IvfpqMany *many, double rows, int drained, IvfpqEffort *effort,
 Size
 IvfpqManySliceBytes(const IvfpqMany *many, const IvfpqEffort *effort)
 {
-	Size		candidate = sizeof(uint64);
+	Size		candidate = 2 * sizeof(uint64);
 
 	if (many->model->meta.refine != IVFPQ_REFINE_NONE)
 		candidate += sizeof(IvfpqManyBound);
@@ -94,7 +94,7 @@ IvfpqManySliceBytes(const IvfpqMany *many, const IvfpqEffort *effort)
 		candidate += (Size) many->model->meta.copies *
 			(sizeof(GvHit) + sizeof(GvBound));
 	return (Size) effort->candidates * candidate + sizeof(uint64) +
-		(Size) effort->probes * (sizeof(uint32) + sizeof(float));
+		(Size) effort->probes * (sizeof(uint64) + sizeof(float));
 }
 
 /* Bytes that a search takes. */
@@ -107,6 +107,17 @@ search_bytes(const IvfpqMany *many, const IvfpqEffort *effort)
 	return gv_scan_scratch(many->model->gv.m,
 						   (int32) Min(capacity, PG_INT32_MAX)) +
 		capacity * (sizeof(float) + sizeof(uint64));
+}
+
+/* Searches to have memory for: their tables are as long as vectors. */
+int
+IvfpqManySearches(const IvfpqMany *many)
+{
+	Size		bytes = gv_table_bytes(many->model->gv.m) +
+	many->model->meta.dims * sizeof(float);
+	int			most = (int) Max(Min(IVFPQ_TOGETHER, TOGETHER_BYTES / bytes), 1);
+
+	return Min(many->queries.n, most);
 }
 
 /* Searches to have under way at once. */
@@ -131,7 +142,7 @@ int
 IvfpqManyPortion(IvfpqMany *many)
 {
 	Size		bytes = sizeof(IvfpqManyQuery) + sizeof(int) +
-	many->k * sizeof(IvfpqManyRow) +
+	2 * sizeof(double) + many->k * sizeof(IvfpqManyRow) +
 	(Size) many->queries.dims * 2 * sizeof(float);
 	IvfpqEffort effort;
 	bool		is_last;

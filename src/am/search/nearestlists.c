@@ -169,8 +169,8 @@ IvfpqSortParents(Relation index, const IvfpqModel *model, const GvModel *gv,
 /*
  * How many of the sorted parents have at least `wanted` lists together.
  */
-static int
-count_parents(const IvfpqModel *model, const GvTopK *parents, int wanted)
+int
+IvfpqCountParents(const IvfpqModel *model, const GvTopK *parents, int wanted)
 {
 	int			seen = 0;
 	int			n = 0;
@@ -308,7 +308,7 @@ IvfpqNearestLists(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 		int			n;
 
 		IvfpqSortParents(index, model, &query->gv, query->vector, &parents);
-		n = count_parents(model, &parents, wanted);
+		n = IvfpqCountParents(model, &parents, wanted);
 		if (coded)
 			compare_coded(index, model, query, &parents, n, ncentroids,
 						  lists);

@@ -43,8 +43,19 @@ extern int	IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes,
 extern void IvfpqSortParents(Relation index, const IvfpqModel *model,
 							 const GvModel *gv, const float *vector,
 							 GvTopK *parents);
+extern int	IvfpqCountParents(const IvfpqModel *model, const GvTopK *parents,
+							  int wanted);
 extern void IvfpqNearestLists(Relation index, const IvfpqModel *model,
 							  IvfpqQuery *query, GvTopK *lists);
+
+/* nearmany.c: the same of many vectors */
+extern void IvfpqNearestListsMany(Relation index, const IvfpqModel *model,
+								  IvfpqQuery *query,
+								  const float *const *vectors, int n,
+								  GvTopK *lists);
+
+/* radix.c */
+extern void IvfpqSortBits(uint64 *numbers, uint64 *room, int64 n, int bit);
 
 /*
  * coded.c: the lists nearest by what codes of centroids say.
@@ -202,7 +213,7 @@ extern void IvfpqSearchTake(IvfpqSearch *search, int candidates);
 extern void IvfpqSearchDistinct(IvfpqSearch *search, int n);
 
 /* together.c: many searches, for which each list is read once */
-#define IVFPQ_TOGETHER	32		/* searches, at most */
+#define IVFPQ_TOGETHER	64		/* searches, at most */
 
 extern void IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates);
 

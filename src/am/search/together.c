@@ -3,10 +3,11 @@
  *		Many searches side by side: a list is read for all searches that probe
  *		it.
  *
- * A list's blocks come from memory, which takes as long as to scan them; here
- * that is shared, and they are scanned while they are in the processor's cache.
- * So are the searches' tables, if they are no more than IVFPQ_TOGETHER, and the
- * more lists they have in common the better.
+ * A list's blocks are copied from pages, which takes as long as to scan them;
+ * here that is shared.  Some lists at a time are copied to where they lie in
+ * the processor's cache, a chunk, and are scanned for one search after the
+ * other, whose table then comes into the innermost cache once a chunk.  The
+ * more lists searches have in common the better.
  *
  * The nearest lists of each search come first, since what is found there turns
  * away most copies of the others.  So a list may be read twice.
@@ -14,10 +15,12 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "port/pg_bitutils.h"
 #include "utils/memutils.h"
 
 #include "am/common/engine.h"
 #include "am/search/search.h"
+#include "page/buffer/bufhint.h"
 
 /*
  * A list of a search, as a number: whether it is not among the nearest, the
@@ -25,7 +28,7 @@
  */
 #define PAIR_FAR_SHIFT		56
 #define PAIR_LIST_SHIFT		32
-#define PAIR_SEARCH_SHIFT	26
+#define PAIR_SEARCH_SHIFT	24
 #define PAIR_READING(pair)	((pair) >> PAIR_LIST_SHIFT)
 #define PAIR_SEARCH(pair)	((uint32) (pair) >> PAIR_SEARCH_SHIFT)
 #define PAIR_NUMBER(pair)	((int) ((pair) & ((1 << PAIR_SEARCH_SHIFT) - 1)))
@@ -34,6 +37,36 @@ StaticAssertDecl(IVFPQ_MAX_LISTS <= 1 << (PAIR_FAR_SHIFT - PAIR_LIST_SHIFT),
 				 "no room for the list");
 StaticAssertDecl(IVFPQ_TOGETHER <= 1 << (PAIR_LIST_SHIFT - PAIR_SEARCH_SHIFT),
 				 "no room for the search");
+StaticAssertDecl(IVFPQ_MAX_LISTS <= 1 << PAIR_SEARCH_SHIFT,
+				 "no room for the number");
+
+/* Lists of a chunk, and bytes of their blocks, at most, but for a few blocks. */
+#define CHUNK_LISTS		32
+#define CHUNK_BYTES		(256 * 1024)
+
+/* A list of a chunk. */
+typedef struct ChunkList
+{
+	int			first;			/* its blocks: first .. end - 1; */
+	int			again;			/* from here on copies may have come before */
+	int			end;
+	int			copies;			/* live ones */
+	int			numbers[IVFPQ_TOGETHER];	/* [n] which of each search's
+											 * lists it is; -1: none */
+} ChunkList;
+
+typedef struct Chunk
+{
+	IvfpqSearch *searches;		/* [n] that lists are scanned for */
+	int			n;
+	int			room;			/* blocks that there is memory for */
+	int			nblocks;
+	GvBlock    *blocks;			/* [room] */
+	char	   *bodies;			/* [room] of each T, row ids, codes */
+	Size		body_bytes;
+	int			nlists;
+	ChunkList	lists[CHUNK_LISTS];
+} Chunk;
 
 /*
  * Lists that are read before others, of each search: at least so many, or this
@@ -51,7 +84,7 @@ sort_pairs(const IvfpqSearch *searches, int n, int *npairs)
 
 	for (int s = 0; s < n; s++)
 		count += searches[s].lists.count;
-	pairs = palloc_extended(Max(count, 1) * sizeof(uint64),
+	pairs = palloc_extended(Max(count, 1) * 2 * sizeof(uint64),
 							MCXT_ALLOC_HUGE);
 	*npairs = count;
 	count = 0;
@@ -65,23 +98,167 @@ sort_pairs(const IvfpqSearch *searches, int n, int *npairs)
 				lists->ids[i] << PAIR_LIST_SHIFT |
 				(uint64) s << PAIR_SEARCH_SHIFT | (uint64) i;
 	}
-	IvfpqSortNumbers(pairs, count);
+	IvfpqSortBits(pairs, pairs + count, count, PAIR_LIST_SHIFT);
 	return pairs;
 }
 
-/* Who probes the lists of pairs [n]. */
-static IvfpqProber *
-make_probers(IvfpqSearch *searches, const uint64 *pairs, int n)
+/* An empty chunk for searches [n]. */
+static Chunk *
+make_chunk(IvfpqSearch *searches, int n)
 {
-	IvfpqProber *probers = palloc_extended(Max(n, 1) * sizeof(IvfpqProber),
-										   MCXT_ALLOC_HUGE);
+	Chunk	   *chunk = palloc(sizeof(Chunk));
+	Size		codes = gv_code_bytes(searches[0].model->gv.m) * GV_BLOCK;
 
-	for (int p = 0; p < n; p++)
+	chunk->searches = searches;
+	chunk->n = n;
+	chunk->body_bytes = TYPEALIGN(GV_ALIGN, codes + GV_BLOCK *
+								  (sizeof(float) + sizeof(ItemPointerData)));
+	chunk->room = (int) Max(CHUNK_BYTES / chunk->body_bytes,
+							IVFPQ_TRIED_BLOCKS);
+	chunk->blocks = palloc(chunk->room * sizeof(GvBlock));
+	chunk->bodies = palloc(chunk->room * chunk->body_bytes);
+	chunk->nblocks = chunk->nlists = 0;
+	return chunk;
+}
+
+static void
+free_chunk(Chunk *chunk)
+{
+	pfree(chunk->bodies);
+	pfree(chunk->blocks);
+	pfree(chunk);
+}
+
+/* Blocks of the list of these pairs come next. */
+static void
+begin_list(Chunk *chunk, const uint64 *pairs, int npairs)
+{
+	ChunkList  *list = &chunk->lists[chunk->nlists++];
+
+	list->first = list->again = list->end = chunk->nblocks;
+	list->copies = 0;
+	memset(list->numbers, -1, chunk->n * sizeof(int));
+	for (int p = 0; p < npairs; p++)
+		list->numbers[PAIR_SEARCH(pairs[p])] = PAIR_NUMBER(pairs[p]);
+}
+
+/* Copy a block of the list that was begun last; maybe it comes `again`. */
+static void
+add_block(Chunk *chunk, const IvfpqBlockView *view, bool again)
+{
+	GvBlock		block = IvfpqSearchView(&chunk->searches[0], view);
+	ChunkList  *list = &chunk->lists[chunk->nlists - 1];
+	Size		codes = gv_code_bytes(chunk->searches[0].model->gv.m) * GV_BLOCK;
+	char	   *to = chunk->bodies + chunk->nblocks * chunk->body_bytes;
+
+	if (block.ahead != NULL)
+		IvfpqFetch((const char *) block.ahead,
+				   (const char *) block.ahead + codes);
+	block.ahead = NULL;
+	memcpy(to, block.t, GV_BLOCK * sizeof(float));
+	block.t = (const float *) to;
+	to += GV_BLOCK * sizeof(float);
+	memcpy(to, block.codes, codes);
+	block.codes = (const uint8_t *) to;
+	to += codes;
+	memcpy(to, block.rowids, GV_BLOCK * sizeof(ItemPointerData));
+	block.rowids = (const uint16_t *) to;
+	chunk->blocks[chunk->nblocks++] = block;
+	list->copies += pg_popcount32(block.live);
+	list->end++;
+	if (!again)
+		list->again = list->end;
+}
+
+/* Offer the copies of a list to the search whose `number`th it is. */
+static void
+offer_list(IvfpqSearch *search, int number, const Chunk *chunk,
+		   const ChunkList *list)
+{
+	float		base = search->lists.scores[number];
+
+	search->copies_read += list->copies;
+	IvfpqCheckStatus(gv_scan(&search->scan, base, chunk->blocks + list->first,
+							 list->again - list->first));
+	if (list->again == list->end)
+		return;
+	search->candidates.unique = true;
+	IvfpqCheckStatus(gv_scan(&search->scan, base, chunk->blocks + list->again,
+							 list->end - list->again));
+	search->candidates.unique = false;
+}
+
+/* Offer the copies of a chunk's lists to those that probe them; then it is empty. */
+static void
+offer_chunk(Chunk *chunk)
+{
+	for (int s = 0; s < chunk->n; s++)
 	{
-		probers[p].search = &searches[PAIR_SEARCH(pairs[p])];
-		probers[p].i = PAIR_NUMBER(pairs[p]);
+		IvfpqSearch *search = &chunk->searches[s];
+
+		CHECK_FOR_INTERRUPTS();
+		for (int l = 0; l < chunk->nlists; l++)
+		{
+			int			number = chunk->lists[l].numbers[s];
+
+			if (number >= 0)
+				offer_list(search, number, chunk, &chunk->lists[l]);
+		}
 	}
-	return probers;
+	chunk->nblocks = chunk->nlists = 0;
+}
+
+/*
+ * Copy the next blocks of the list that was begun last from where they lie;
+ * false if there are none such, or they changed meanwhile.
+ */
+static bool
+try_blocks(IvfpqListReader *reader, Chunk *chunk)
+{
+	IvfpqBlockView views[IVFPQ_TRIED_BLOCKS];
+	ChunkList  *list = &chunk->lists[chunk->nlists - 1];
+	int			n = IvfpqListTry(reader, views);
+	int			again = list->again;
+	int			copies = list->copies;
+
+	if (n == 0)
+		return false;
+	for (int b = 0; b < n; b++)
+		add_block(chunk, &views[b], reader->reread);
+	if (IvfpqListTried(reader, views))
+		return true;
+	chunk->nblocks -= n;
+	list->end -= n;
+	list->again = again;
+	list->copies = copies;
+	return false;
+}
+
+/* Copy a list, which is open, for those that probe it. */
+static void
+read_list(IvfpqListReader *reader, Chunk *chunk, const uint64 *pairs,
+		  int npairs)
+{
+	IvfpqBlockView view;
+
+	if (chunk->nlists == CHUNK_LISTS)
+		offer_chunk(chunk);
+	begin_list(chunk, pairs, npairs);
+	for (;;)
+	{
+		if (chunk->room - chunk->nblocks < IVFPQ_TRIED_BLOCKS)
+		{
+			offer_chunk(chunk);
+			begin_list(chunk, pairs, npairs);
+		}
+		if (try_blocks(reader, chunk))
+			continue;
+		if (!IvfpqListNext(reader, &view))
+			break;
+		add_block(chunk, &view, reader->reread);
+	}
+	for (int p = 0; p < npairs; p++)
+		chunk->searches[PAIR_SEARCH(pairs[p])].lists_read++;
 }
 
 /*
@@ -104,12 +281,15 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 	IvfpqListEntry *entries = palloc_extended(Max(npairs, 1) *
 											  sizeof(IvfpqListEntry),
 											  MCXT_ALLOC_HUGE);
-	IvfpqProber *probers = make_probers(searches, pairs, npairs);
+	Chunk	   *chunk = make_chunk(searches, n);
 	int			nlists = 0;
 	int			first = 0;
 
 	for (int s = 0; s < n; s++)
+	{
+		(void) IvfpqQueryTable(&searches[s].query);
 		IvfpqSearchOpen(&searches[s], candidates * copies);
+	}
 	for (int p = 0; p < npairs; p++)
 		if (p == 0 || PAIR_READING(pairs[p]) != PAIR_READING(pairs[p - 1]))
 			lists[nlists++] = (uint32) PAIR_READING(pairs[p]) % IVFPQ_MAX_LISTS;
@@ -129,12 +309,13 @@ IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates)
 												 entries + l, nlists - l);
 		IvfpqListOpenAt(reader, (uint32) lists[l], &entries[l],
 						l + 1 < nlists ? &entries[l + 1] : NULL);
-		IvfpqSearchRead(reader, probers + first, end - first);
+		read_list(reader, chunk, pairs + first, end - first);
 		first = end;
 	}
+	offer_chunk(chunk);
 	for (int s = 0; s < n; s++)
 		IvfpqSearchTake(&searches[s], candidates);
-	pfree(probers);
+	free_chunk(chunk);
 	pfree(entries);
 	pfree(lists);
 	pfree(pairs);

@@ -56,23 +56,38 @@ gv_distance_ip(const float *a, const float *b, int32_t dims)
 	return -gv_kernels->dot64(a, b, dims);
 }
 
+/* See gv_engine.h. */
+double
+gv_square(const float *a, int32_t dims)
+{
+	return gv_kernels->dot64(a, a, dims);
+}
+
 /*
  * Cosine distance of raw vectors, 0 to 2; NaN when either has length zero.
  * Squared lengths of finite floats neither overflow nor vanish in double, nor
  * does their product; its root gives 0 for a vector and itself.
  */
 double
-gv_distance_cosine(const float *a, const float *b, int32_t dims)
+gv_distance_cosine_of(const float *a, double a_square, const float *b,
+					  double b_square, int32_t dims)
 {
-	double		product = gv_kernels->dot64(a, a, dims) *
-	gv_kernels->dot64(b, b, dims);
-	double		cosine = gv_kernels->dot64(a, b, dims) / sqrt(product);
+	double		cosine = gv_kernels->dot64(a, b, dims) /
+	sqrt(a_square * b_square);
 
 	if (cosine > 1.0)
 		cosine = 1.0;
 	else if (cosine < -1.0)
 		cosine = -1.0;
 	return 1.0 - cosine;
+}
+
+/* See gv_engine.h. */
+double
+gv_distance_cosine(const float *a, const float *b, int32_t dims)
+{
+	return gv_distance_cosine_of(a, gv_square(a, dims), b, gv_square(b, dims),
+								 dims);
 }
 
 /* See gv_kernels.h. */

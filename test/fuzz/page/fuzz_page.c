@@ -11,6 +11,7 @@
 
 #include "utils/memutils.h"
 
+#include "am/common/engine.h"
 #include "am/common/model.h"
 #include "am/maintain/maintain.h"
 #include "am/search/effort.h"
@@ -240,6 +241,43 @@ search_index(void *arg)
 	IvfpqListReaderFree(&search.reader);
 }
 
+/* BackendAct: as many queries at once are searched for. */
+static void
+search_together(void *arg)
+{
+	IvfpqModel *model = IvfpqModelGet(&backend_index);
+	int			dims = model->meta.dims;
+	IvfpqSearch searches[3];
+	const float *vectors[3];
+	GvTopK		lists[3] = {{0}};
+	IvfpqEffort effort;
+
+	if (model->meta.nlists == 0)
+		return;
+	IvfpqGetEffort(&effort, &backend_index, &model->meta, 0.95, 0);
+	for (int s = 0; s < (int) lengthof(searches); s++)
+	{
+		float	   *query = palloc(dims * sizeof(float));
+
+		sample_vector(dims, 77 + s, query);
+		vectors[s] = query;
+		IvfpqSearchInit(&searches[s], &backend_index, model);
+		searches[s].addresses = model->meta.refine != IVFPQ_REFINE_NONE;
+		IvfpqTopKResize(&lists[s], effort.probes);
+	}
+	IvfpqNearestListsMany(&backend_index, model, &searches[0].query, vectors,
+						  lengthof(searches), lists);
+	for (int s = 0; s < (int) lengthof(searches); s++)
+	{
+		IvfpqSearchQuery(&searches[s], vectors[s]);
+		searches[s].lists = lists[s];
+	}
+	IvfpqSearchTogether(searches, lengthof(searches),
+						Min(effort.candidates, MOST_CANDIDATES));
+	for (int s = 0; s < (int) lengthof(searches); s++)
+		IvfpqListReaderFree(&searches[s].reader);
+}
+
 /* ---- writers */
 
 /* BackendAct: a row with a list, as INSERT and draining bring it. */
@@ -364,6 +402,7 @@ meet(const char *name, int nrows)
 	act(name, sound, "reading pending rows", read_pending);
 	act(name, sound, "reading lists", read_lists);
 	act(name, sound, "search", search_index);
+	act(name, sound, "search together", search_together);
 	if (!backend_try("search under conditions", search_conditions,
 					 &conditions) && sound)
 		FAULT("%s: sound, but conditions fail: %s", name, backend_error);

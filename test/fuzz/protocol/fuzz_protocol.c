@@ -445,6 +445,9 @@ fuzz_seeds(FuzzKeep keep)
 	session_script(&script, &other, &index);
 	keep_script(keep, "session", &script);
 	free_script(&script);
+	many_script(&script, &other, &index);
+	keep_script(keep, "many", &script);
+	free_script(&script);
 	for (i = 0; i < 2; i++)
 	{
 		loader_script(&script, &key, &index);

@@ -101,6 +101,9 @@ test_distance(void)
 			  "ip %d", dims);
 		CHECK(fabs(gv_distance_cosine(a, b, dims) - 1 + ab / sqrt(aa * bb)) <
 			  1e-11, "cosine %d", dims);
+		CHECK(gv_distance_cosine_of(a, gv_square(a, dims), b,
+									gv_square(b, dims), dims) ==
+			  gv_distance_cosine(a, b, dims), "cosine of squares %d", dims);
 		CHECK(gv_distance_l2(a, a, dims) == 0.0, "l2 to itself");
 		CHECK(gv_distance_cosine(a, a, dims) == 0.0, "cosine to itself");
 		memset(b, 0, sizeof(float) * dims);
