@@ -80,6 +80,7 @@ INSERT INTO statements (statement) VALUES
 	('gpuvec_train(''%1$s_e'')'), ('gpuvec_calibrate(''%1$s_e'')'),
 	('gpuvec_live_queries(''%1$s_e'')'), ('gpuvec_forget_queries(''%1$s_e'')'),
 	('gpuvec_recall(''%1$s_e'', 1, 1)'), ('gpuvec_recall(''%1$s_e'', 1, 1, queries_table => ''%1$s'', queries_column => ''e'')'),
+	('gpuvec_search(''%1$s_e'', ''{1,2,3,4}'', 1)'),
 	('gpuvec_exact_search(''%1$s'', ''e'', ''{1,2,3,4}'', 1)'),
 	('gpuvec_knn_graph(''%1$s'', ''id'', ''e'', 1)'), ('gpuvec_knn_graph(''%1$s'', ''id'', ''e'', 1, ''l2'', ''index'')'),
 	('gpuvec_knn_join(''%1$s'', ''id'', ''e'', ''%1$s'', ''id'', ''e'', 1)'),

@@ -38,6 +38,24 @@ COMMENT ON FUNCTION gpuvec_last_scan() IS
 	'what this session''s last scan of a gpuivfpq index did';
 
 --
+-- Many queries at once
+--
+
+CREATE FUNCTION gpuvec_search(
+	index regclass,
+	queries real[][],
+	k integer)
+RETURNS TABLE (
+	query integer,
+	tid tid,
+	distance double precision)
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_search(regclass, real[], integer) IS
+	'the k rows of an index nearest to each query, all queries at once';
+
+--
 -- What scans of each index have done
 --
 

@@ -1083,6 +1083,24 @@ COMMENT ON FUNCTION gpuvec_quantiles(real[], bigint[], boolean) IS
 	'the elements of an array that would stand at ranks if it were sorted';
 
 --
+-- Many queries at once
+--
+
+CREATE FUNCTION gpuvec_search(
+	index regclass,
+	queries real[][],
+	k integer)
+RETURNS TABLE (
+	query integer,
+	tid tid,
+	distance double precision)
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_search(regclass, real[], integer) IS
+	'the k rows of an index nearest to each query, all queries at once';
+
+--
 -- Sets of rows
 --
 

@@ -74,5 +74,25 @@ SELECT * FROM gpuvec_knn_graph('vectors', 'id', 'r', 5, 'l2', 'index');
 SELECT * FROM gpuvec_knn_graph('vectors', 'id', 'h', 5, 'l2', 'index');
 RESET gpuvec.recall;
 
+-- many queries at once: cast to the column's type, as operators cast them
+CREATE TABLE rounded AS SELECT i AS id, v::vector(12) AS v, v::vector(12)::halfvec(12) AS h
+FROM generate_series(1, 2000) AS i, LATERAL (SELECT pg_temp.point(i, 12)) AS n (v);
+CREATE INDEX rounded_v ON rounded USING gpuivfpq (v vector_cosine_ops) WITH (lists = 10);
+CREATE INDEX rounded_h ON rounded USING gpuivfpq (h halfvec_l2_ops) WITH (lists = 10, refine = sq8);
+CREATE TABLE asked AS SELECT i AS query, pg_temp.point(-i, 12) AS v FROM generate_series(1, 50) AS i;
+CREATE TABLE searched AS
+SELECT 'v' AS kind, n.* FROM gpuvec_search('rounded_v', (SELECT array_agg(v ORDER BY query) FROM asked), 10) AS n
+UNION ALL
+SELECT 'h', n.* FROM gpuvec_search('rounded_h', (SELECT array_agg(v ORDER BY query) FROM asked), 10) AS n;
+CREATE TABLE scanned AS
+SELECT 'v' AS kind, query, s.* FROM asked AS a,
+	LATERAL (SELECT ctid AS tid, r.v <=> a.v AS distance FROM rounded AS r ORDER BY r.v <=> a.v LIMIT 10) AS s
+UNION ALL
+SELECT 'h', query, s.* FROM asked AS a,
+	LATERAL (SELECT ctid, r.h <-> a.v FROM rounded AS r ORDER BY r.h <-> a.v LIMIT 10) AS s;
+SELECT kind, count(*), count(DISTINCT query) FROM searched GROUP BY kind ORDER BY kind;
+SELECT count(*) FROM ((TABLE searched EXCEPT ALL TABLE scanned) UNION ALL (TABLE scanned EXCEPT ALL TABLE searched)) AS different;
+DROP TABLE rounded, asked, searched, scanned;
+
 DROP TABLE vectors;
 DROP FUNCTION to_arrays;

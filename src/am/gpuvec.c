@@ -69,6 +69,7 @@ static const struct config_enum_entry simd_options[] = {
 	{"portable", GV_SIMD_PORTABLE, false},
 	{"avx2", GV_SIMD_AVX2, false},
 	{"avx512", GV_SIMD_AVX512, false},
+	{"neon", GV_SIMD_NEON, false},
 	{NULL, 0, false}
 };
 

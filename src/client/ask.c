@@ -10,8 +10,8 @@
 
 #include "miscadmin.h"
 
+#include "client/asking.h"
 #include "client/channel/channel.h"
-#include "client/client.h"
 #include "client/mirror/wanted.h"
 #include "client/state/state.h"
 
@@ -47,8 +47,8 @@ typedef struct Memory
 
 static Memory memories[NMEMORIES];
 
-static void
-count(IvfpqServed served)
+void
+IvfpqAskCount(IvfpqServed served)
 {
 	if (ivfpq_shared)
 		pg_atomic_fetch_add_u64(&ivfpq_shared->served[served], 1);
@@ -69,9 +69,9 @@ recall(const GvMirrorKey *key)
 }
 
 /* IVFPQ_SERVED: ask gpuvecd; else why not. */
-static IvfpqServed
-decide(Relation index, const IvfpqMetaData *meta,
-	   const GvSearchRequest *request)
+IvfpqServed
+IvfpqAskDecide(Relation index, const IvfpqMetaData *meta,
+			   const GvSearchRequest *request)
 {
 	const GvMirrorKey *key = &request->key;
 	Memory	   *memory;
@@ -155,40 +155,43 @@ check_lists(const IvfpqMetaData *meta, const IvfpqAnswer *answer)
 	return true;
 }
 
-/* Does the answer hold what it says, and nothing that was not asked for? */
-static bool
-check_answer(const IvfpqChannel *channel, const GvSearchRequest *request,
-			 const IvfpqMetaData *meta, IvfpqAnswer *answer)
+/*
+ * Does an answer hold what it says, and nothing that was not asked for?  It is
+ * the first of `length` bytes; returns how many it takes, 0 = no.
+ */
+Size
+IvfpqCheckAnswer(const char *body, Size length, const GvSearchRequest *request,
+				 const IvfpqMetaData *meta, IvfpqAnswer *answer)
 {
 	bool		bounds = IvfpqMirrorHasRecords(meta);
-	uint32		length = IvfpqAnswerLength(channel);
-	const GvSearchReply *head =
-	(const GvSearchReply *) IvfpqAnswerBody(channel);
+	const GvSearchReply *head = (const GvSearchReply *) body;
 	bool		matches;
 	int			nlists;
+	Size		used;
 
 	if (length < sizeof(*head) ||
 		head->nprobed < 0 || head->nprobed > request->probes ||
 		head->nhits < 0 || head->nhits > request->capacity ||
 		(head->is_brief && request->version == 0))
-		return false;
+		return 0;
 	nlists = head->is_brief ? 0 : head->nprobed;
 	matches = request->ntests > 0 && !head->is_brief;
-	if (length != sizeof(*head) +
+	used = sizeof(*head) +
 		nlists * sizeof(GvProbeReply) + head->nhits * sizeof(GvHit) +
 		head->nbounds * sizeof(GvBound) +
-		(matches ? nlists * sizeof(int32) : 0) ||
+		(matches ? nlists * sizeof(int32) : 0);
+	if (used > length ||
 		head->nbounds != (bounds ? (uint32) head->nhits : 0))
-		return false;
+		return 0;
 	answer->head = *head;
-	answer->engine = channel->welcome.engine;
 	answer->probed = head->is_brief ? NULL : (const GvProbeReply *) (head + 1);
 	answer->hits = (const GvHit *) ((const GvProbeReply *) (head + 1) + nlists);
 	answer->bounds = bounds ? (const GvBound *) (answer->hits + head->nhits) :
 		NULL;
 	answer->matches = matches ?
-		(const int32 *) ((const char *) head + length) - nlists : NULL;
-	return check_sums(head) && (head->is_brief || check_lists(meta, answer));
+		(const int32 *) (body + used) - nlists : NULL;
+	return check_sums(head) && (head->is_brief || check_lists(meta, answer)) ?
+		used : 0;
 }
 
 /*
@@ -272,6 +275,19 @@ exchange(IvfpqChannel *channel, const GvSearchRequest *request,
 	return served;
 }
 
+/* What became of a request that was sent after `begun`: remember it. */
+void
+IvfpqAskNote(const GvMirrorKey *key, IvfpqServed served, int64 begun,
+			 uint64 before, uint64 epoch)
+{
+	if (served == IVFPQ_SERVED)
+		recall(key)->silences = 0;
+	else if (served == IVFPQ_TIMED_OUT)
+		note_silence(key, begun, before);
+	else if (served == IVFPQ_NOT_MIRRORED || served == IVFPQ_LOADING)
+		note_missing(key, served, epoch);
+}
+
 /* Ask; *reason why it is not served. */
 static IvfpqServed
 ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
@@ -287,28 +303,29 @@ ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
 										 (int64) ivfpq_request_timeout * 1000);
 	IvfpqServed served = exchange(channel, request, question, most);
 
+	answer->engine = channel->welcome.engine;
 	if (served == IVFPQ_SERVED &&
-		!check_answer(channel, request, meta, answer))
+		IvfpqCheckAnswer(IvfpqAnswerBody(channel), IvfpqAnswerLength(channel),
+						 request, meta, answer) != IvfpqAnswerLength(channel))
 		served = IvfpqChannelReject(channel);
 	*reason = channel->reason;
 	if (served == IVFPQ_SERVED)
 	{
 		IvfpqCountLatency(IvfpqNow() - begun);
-		recall(&request->key)->silences = 0;
 		note_company(channel, &answer->head);
 	}
-	else if (served == IVFPQ_TIMED_OUT)
-		note_silence(&request->key, begun, before);
-	else if (served == IVFPQ_NOT_MIRRORED || served == IVFPQ_LOADING)
-		note_missing(&request->key, served, epoch);
+	IvfpqAskNote(&request->key, served, begun, before, epoch);
 	return served;
 }
 
-/* The user wants an error rather than the session's own engine. */
-static void
-complain(IvfpqServed served, const char *reason)
+/* The user may want an error rather than the session's own engine. */
+void
+IvfpqAskComplain(IvfpqServed served, const char *reason)
 {
 	const char *detail = reason[0] == '\0' ? NULL : reason;
+
+	if (ivfpq_on_gpu_error != IVFPQ_ON_ERROR_ERROR)
+		return;
 
 	switch (served)
 	{
@@ -371,13 +388,13 @@ IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,
 		.rank = question->rank
 	};
 	const char *reason = "";
-	IvfpqServed served = decide(index, meta, &request);
+	IvfpqServed served = IvfpqAskDecide(index, meta, &request);
 
 	if (served == IVFPQ_SERVED)
 		served = ask(&request, meta, question, answer, &reason);
-	count(served);
-	if (served != IVFPQ_SERVED && ivfpq_on_gpu_error == IVFPQ_ON_ERROR_ERROR)
-		complain(served, reason);
+	IvfpqAskCount(served);
+	if (served != IVFPQ_SERVED)
+		IvfpqAskComplain(served, reason);
 	return served;
 }
 
@@ -396,7 +413,7 @@ IvfpqAskStale(Relation index, const IvfpqMetaData *meta, bool useless)
 		return;
 	if (useless)
 	{
-		count(IVFPQ_STALE);
+		IvfpqAskCount(IVFPQ_STALE);
 		pg_atomic_fetch_sub_u64(&ivfpq_shared->served[IVFPQ_SERVED], 1);
 	}
 	memory = recall(&key);

@@ -47,8 +47,9 @@ typedef struct IvfpqQuestion
 	int			compare;
 	int			capacity;
 
-	/* with a condition; see GvSearchRequest */
-	uint64		version;
+	uint64		version;		/* see GvSearchRequest */
+
+	/* with a condition; likewise */
 	double		part;
 	int			rank;
 } IvfpqQuestion;
@@ -56,6 +57,27 @@ typedef struct IvfpqQuestion
 extern IvfpqServed IvfpqAskSearch(Relation index, const IvfpqMetaData *meta,
 								  const IvfpqQuestion *question,
 								  IvfpqAnswer *answer);
+
+/* askmany.c: many searches at once, of one question but for its query. */
+typedef struct IvfpqAnswers
+{
+	GvSearchRequest request;	/* as of one search */
+	const char *engine;
+	int			nleft;
+	const char *next;
+	const char *end;
+} IvfpqAnswers;
+
+extern int	IvfpqAskManyRoom(Relation index, const IvfpqMetaData *meta,
+							 const IvfpqQuestion *question,
+							 IvfpqServed *served);
+extern IvfpqServed IvfpqAskMany(Relation index, const IvfpqMetaData *meta,
+								const IvfpqQuestion *question,
+								const float *queries, int n,
+								IvfpqAnswers *answers);
+extern bool IvfpqNextAnswer(IvfpqAnswers *answers, const IvfpqMetaData *meta,
+							IvfpqAnswer *answer);
+
 extern void IvfpqAskStale(Relation index, const IvfpqMetaData *meta,
 						  bool useless);
 

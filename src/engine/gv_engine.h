@@ -292,10 +292,11 @@ typedef enum GvSimd
 	GV_SIMD_AUTO,
 	GV_SIMD_PORTABLE,
 	GV_SIMD_AVX2,
-	GV_SIMD_AVX512
+	GV_SIMD_AVX512,
+	GV_SIMD_NEON
 } GvSimd;
 
-#define GV_NSIMD		(GV_SIMD_AVX512 + 1)
+#define GV_NSIMD		(GV_SIMD_NEON + 1)
 
 /*
  * gv_simd_use: work so from now on; without effect where gv_simd_has is false.
@@ -305,7 +306,7 @@ typedef enum GvSimd
 extern bool gv_simd_has(GvSimd level);
 extern void gv_simd_use(GvSimd level);
 
-/* "auto", "portable", "avx2", "avx512" */
+/* "auto", "portable", "avx2", "avx512", "neon" */
 extern const char *gv_simd_name(GvSimd level);
 
 /*

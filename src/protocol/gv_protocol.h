@@ -19,6 +19,7 @@
  *	builder		has an index made: GV_MSG_BUILD, ROWS, TRAIN, TRAINED, ENCODE,
  *				SAMPLED, TRIAL, PIECES, TRY, and PING; or helps with one: first
  *				GV_MSG_JOIN, then ROWS, ENCODE, SAMPLED, PIECES and PING
+ *	many		has many searches made at once: GV_MSG_SEARCHES, and PING
  *	set			has work on a set of rows done (engine/gv_set.h): GV_MSG_SET,
  *				PUT, RUN, GET, MEMORY, HERE, and PING
  *
@@ -41,7 +42,7 @@
 #include "engine/mirror/gv_builder.h"
 
 #define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
-#define GV_PROTOCOL_VERSION 10
+#define GV_PROTOCOL_VERSION 11
 
 /*
  * In the data directory.  Base backups skip names that begin so.  The paths
@@ -60,6 +61,9 @@
 #define GV_MAX_PROBES		(1 << 18)
 #define GV_MAX_HITS			(1 << 19)
 #define GV_MAX_VALUES		(1 << 16)	/* of all sets of a condition */
+
+/* Searches of one message, at most. */
+#define GV_MAX_SEARCHES		(1 << 14)
 
 /* The most that a trial may ask for at once. */
 #define GV_MAX_TRIES		256
@@ -150,6 +154,10 @@ typedef enum GvMessageType
 	GV_MSG_RUN,					/* nothing; OK: GvSetDone */
 	GV_MSG_GET,					/* GvGetRequest; OK: items of that output */
 
+	GV_MSG_SEARCHES,			/* GvSearchesRequest, transformed queries
+								 * float [n][dims]; OK: n answers as of SEARCH
+								 * without tests, each padded to 8 bytes */
+
 	GV_MSG_OK = 64,
 	GV_MSG_REFUSED
 } GvMessageType;
@@ -166,7 +174,8 @@ typedef enum GvRole
 	GV_ROLE_SESSION = 1,
 	GV_ROLE_LOADER,
 	GV_ROLE_BUILDER,
-	GV_ROLE_SET
+	GV_ROLE_SET,
+	GV_ROLE_MANY
 } GvRole;
 
 typedef struct GvHello
@@ -242,6 +251,19 @@ typedef struct GvSearchRequest
 	int32_t		rank;			/* as in GvSearch */
 	int32_t		unused;			/* 0 */
 } GvSearchRequest;
+
+/* n searches as in GvSearchRequest; n is at most gv_searches_most. */
+typedef struct GvSearchesRequest
+{
+	GvMirrorKey key;
+	int32_t		n;				/* 1 or more */
+	int32_t		dims;
+	int32_t		probes;			/* 1 .. GV_MAX_PROBES */
+	int32_t		compare;
+	int32_t		capacity;		/* 1 .. GV_MAX_HITS */
+	int32_t		unused;			/* 0 */
+	uint64_t	version;		/* as in GvSearchRequest */
+} GvSearchesRequest;
 
 /* A GvKeyTest on its way. */
 typedef struct GvTestRequest
@@ -488,6 +510,32 @@ typedef struct GvMirrorStatus
 } GvMirrorStatus;
 
 extern const char *gv_refusal_name(uint32_t code);
+
+/* Bytes of an answer among those of GV_MSG_SEARCHES. */
+static inline int64_t
+gv_answer_bytes(int64_t nprobed, int64_t nhits, int64_t nbounds)
+{
+	int64_t		bytes = (int64_t) sizeof(GvSearchReply) +
+	nprobed * (int64_t) sizeof(GvProbeReply) +
+	nhits * (int64_t) sizeof(GvHit) + nbounds * (int64_t) sizeof(GvBound);
+
+	return (bytes + 7) / 8 * 8;
+}
+
+/*
+ * So many searches go into a message, whose answer is one, too; may be 0.
+ */
+static inline int32_t
+gv_searches_most(int32_t dims, int32_t probes, int32_t capacity)
+{
+	int64_t		bytes = gv_answer_bytes(probes, capacity, capacity);
+	int64_t		most;
+
+	if (bytes < 4 * (int64_t) dims)
+		bytes = 4 * (int64_t) dims;
+	most = (GV_MAX_MESSAGE - (int64_t) sizeof(GvSearchesRequest)) / bytes;
+	return (int32_t) (most < GV_MAX_SEARCHES ? most : GV_MAX_SEARCHES);
+}
 
 /*
  * Bytes of a piece: header and arrays, for codes of code_bytes each, and keys

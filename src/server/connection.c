@@ -227,7 +227,8 @@ gv_connection_flush(GvConnection *connection, bool wait)
 	connection->out_used = 0;
 	connection->out_sent = 0;
 	/* loaders need their large buffer again at once, who speaks on both */
-	if (connection->role == GV_ROLE_SESSION)
+	if (connection->role == GV_ROLE_SESSION ||
+		connection->role == GV_ROLE_MANY)
 		shrink(&connection->in, &connection->in_room, FIRST_ROOM);
 	if (!gv_role_speaks_on(connection->role))
 		shrink(&connection->out, &connection->out_room,

@@ -69,7 +69,7 @@ static const char usage[] =
 "                          cuBLAS; auto, the default: cuBLAS from 512 dimensions\n"
 "                          on, but not on cards of compute capability 9.0\n"
 "  --simd LEVEL            instructions of the engine cpu: portable, avx2,\n"
-"                          avx512, or auto: the best of them (auto)\n"
+"                          avx512, neon, or auto: the best of them (auto)\n"
 "  --max-connections N     clients at a time (1000)\n"
 "  --keep SECONDS          what was used since is not evicted (10)\n"
 "  --patience SECONDS      end when the engine has not finished a batch in this\n"

@@ -3,7 +3,8 @@
  *		gpuvecd from the inside: what its files share.
  *
  * One thread, the loop, waits for all sessions and answers their searches in
- * batches; each loader, builder and set has a thread of its own.  They meet in
+ * batches, of which a second thread sends the answers; each loader, builder and
+ * set has a thread of its own.  They meet in
  * the registries of mirrors (mirrors.c) and of builds (builds.c) only.  A
  * mirror lies on one device, numbered as in gv_mirror.h, and so do a batch, a
  * build and a set.
@@ -103,6 +104,8 @@ typedef struct GvConnection
 	bool		writing;		/* waits for its client to read */
 	bool		asked;			/* its search waits or is under way: `in` is
 								 * in use */
+	bool		sending;		/* its answer is sender.c's; atomic */
+	struct GvConnection *next_given;	/* to sender.c, or back from it */
 	int32_t		device;			/* that the search is for, probably */
 	char	   *in;
 	size_t		in_used;
@@ -119,7 +122,7 @@ typedef struct GvConnection
 								 * NULL: that is in `in` */
 	GvMessage	here;			/* its header, as it was checked */
 	void	   *work;			/* its thread's: a loader's GvWorker, a build,
-								 * work on a set */
+								 * many searches, work on a set */
 	struct GvConnection *next;	/* the loop's list of its own */
 	struct GvConnection *previous;
 } GvConnection;
@@ -320,6 +323,8 @@ extern GvHeldMirror *gv_session_acquire(const GvConnection *asker,
 extern bool gv_session_lock(GvHeldMirror *held, bool wait);
 extern void gv_session_refuse(GvConnection **askers, int n,
 							  GvRefusalCode code);
+extern void *gv_session_put(const GvHeldMirror *held, const GvSearch *found,
+							bool is_brief, GvSearchReply *reply);
 extern void gv_session_begin(GvWorker *worker, GvHeldMirror *held);
 extern void gv_session_finish(GvWorker *worker);
 
@@ -333,6 +338,13 @@ extern void gv_turns_go_on(int clients);
 extern void gv_turns_end(void);
 extern bool gv_turns_busy(void);
 extern bool gv_turns_searching(void);
+
+/* sender.c: a thread that sends the answers of large batches. */
+extern bool gv_sender_start(void);
+extern bool gv_sender_give(GvConnection **askers, int n);
+extern bool gv_sender_has(const GvConnection *connection);
+extern GvConnection *gv_sender_back(void);
+extern void gv_sender_finish(void);
 
 /* loaderthread.c: a thread takes the connection of all but a session over. */
 extern bool gv_loader_start(GvConnection *connection);
@@ -367,6 +379,10 @@ extern void gv_build_sampled(GvConnection *connection);
 extern void gv_build_trial(GvConnection *connection);
 extern void gv_build_pieces(GvConnection *connection);
 extern void gv_build_try(GvConnection *connection);
+
+/* manysearches.c: what it does for who has many searches made at once. */
+extern void gv_many_serve(GvConnection *connection);
+extern void gv_many_search(GvConnection *connection);
 
 /* setwork.c: what it does for work on a set. */
 extern void gv_setwork_serve(GvConnection *connection);

@@ -14,6 +14,7 @@
 #define LOADER		(1U << GV_ROLE_LOADER)
 #define BUILDER		(1U << GV_ROLE_BUILDER)
 #define SET			(1U << GV_ROLE_SET)
+#define MANY		(1U << GV_ROLE_MANY)
 
 /* Its length: none, that of a struct, or of one and more. */
 #define NONE		0, 0
@@ -28,7 +29,7 @@
 static const GvMessageKind kinds[GV_MSG_OK] = {
 	[GV_MSG_HELLO] = {STRANGER, IS(GvHello), GV_ANY_TIME, false,
 	gv_session_hello},
-	[GV_MSG_PING] = {SESSION | LOADER | BUILDER | SET, NONE, GV_ANY_TIME,
+	[GV_MSG_PING] = {SESSION | LOADER | BUILDER | SET | MANY, NONE, GV_ANY_TIME,
 	false, gv_session_ping},
 	[GV_MSG_STATUS] = {SESSION | LOADER, NONE, GV_ANY_TIME, false,
 	gv_session_status},
@@ -90,6 +91,9 @@ static const GvMessageKind kinds[GV_MSG_OK] = {
 	[GV_MSG_RUN] = {SET, NONE, GV_DURING_WORK, false, gv_setwork_run},
 	[GV_MSG_GET] = {SET, IS(GvGetRequest), GV_DURING_WORK, false,
 	gv_setwork_get},
+
+	[GV_MSG_SEARCHES] = {MANY, BEYOND(GvSearchesRequest), GV_ANY_TIME, false,
+	gv_many_search},
 };
 
 /* See gv_server.h. */

@@ -54,7 +54,7 @@ gv_session_hello(GvConnection *connection)
 	else if (hello->version != GV_PROTOCOL_VERSION)
 		gv_refuse(connection, GV_REFUSED_VERSION,
 				  "gpuvecd speaks another version of the protocol");
-	else if (hello->role < GV_ROLE_SESSION || hello->role > GV_ROLE_SET)
+	else if (hello->role < GV_ROLE_SESSION || hello->role > GV_ROLE_MANY)
 		gv_refuse(connection, GV_REFUSED_PROTOCOL, "an unknown role");
 	else if (connection->surplus ||
 			 (hello->role != GV_ROLE_SESSION &&
@@ -262,6 +262,36 @@ put_probed(const GvHeldMirror *held, const GvSearch *found,
 }
 
 /*
+ * Put what the engine found, and of lists what the mirror has unless the
+ * answer is brief, behind the reply's head; returns what is behind that.
+ */
+void *
+gv_session_put(const GvHeldMirror *held, const GvSearch *found, bool is_brief,
+			   GvSearchReply *reply)
+{
+	size_t		nprobed = is_brief ? 0 : (size_t) found->nprobed;
+	size_t		nhits = (size_t) found->nhits;
+	size_t		nbounds = found->bounded ? nhits : 0;
+	GvHit	   *hits;
+	GvBound    *bounds;
+
+	memset(reply, 0, sizeof(*reply));
+	reply->nprobed = found->nprobed;
+	reply->nhits = found->nhits;
+	reply->copies = found->copies;
+	reply->nbounds = (uint32_t) nbounds;
+	reply->is_brief = is_brief;
+	if (!is_brief)
+		put_probed(held, found, (GvProbeReply *) (reply + 1));
+	hits = (GvHit *) ((GvProbeReply *) (reply + 1) + nprobed);
+	memcpy(hits, found->hits, nhits * sizeof(GvHit));
+	bounds = (GvBound *) (hits + nhits);
+	if (nbounds > 0)
+		memcpy(bounds, found->bounds, nbounds * sizeof(GvBound));
+	return bounds + nbounds;
+}
+
+/*
  * Make an answer of what the engine has left in the searcher's memory, where
  * the next search will write: hence a copy, of a few thousand bytes.
  */
@@ -281,31 +311,18 @@ complete(const GvHeldMirror *held, GvConnection *asker, const GvSearch *found,
 									nhits * sizeof(GvHit) +
 									nbounds * sizeof(GvBound) +
 									nmatches * sizeof(int32_t));
-	GvHit	   *hits;
-	GvBound    *bounds;
+	void	   *matches;
 
 	if (reply == NULL)
 		return false;
-	memset(reply, 0, sizeof(*reply));
-	reply->nprobed = found->nprobed;
-	reply->nhits = found->nhits;
-	reply->copies = found->copies;
+	matches = gv_session_put(held, found, is_brief, reply);
 	reply->batch = (uint32_t) batch;
 	reply->queued_us = (uint32_t) ((began_ns - asker->whole_ns) / 1000);
 	reply->engine_us = (uint32_t) ((ended_ns - began_ns) / 1000);
-	reply->nbounds = (uint32_t) nbounds;
-	reply->is_brief = is_brief;
 	if (found->matches != NULL)
 		add_up(held, found, request->part, reply);
-	if (!is_brief)
-		put_probed(held, found, (GvProbeReply *) (reply + 1));
-	hits = (GvHit *) ((GvProbeReply *) (reply + 1) + nprobed);
-	memcpy(hits, found->hits, nhits * sizeof(GvHit));
-	bounds = (GvBound *) (hits + nhits);
-	if (nbounds > 0)
-		memcpy(bounds, found->bounds, nbounds * sizeof(GvBound));
 	if (nmatches > 0)
-		memcpy(bounds + nbounds, found->matches, nmatches * sizeof(int32_t));
+		memcpy(matches, found->matches, nmatches * sizeof(int32_t));
 	return true;
 }
 

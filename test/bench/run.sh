@@ -16,6 +16,7 @@
 #   foreign   whether queries unlike the rows get it, too; takes no DATA but SETs
 #             of its own
 #   commits   two trees of gpuvec, one beside the other: BEFORE AFTER DATA
+#   many      gpuvec_search beside a LATERAL join of index scans
 #   setsql    functions over sets of rows, by a card and in the session; takes
 #             no DATA (test/gpu/run.sh sets)
 # or, on a database of yours, with the indexes that a column has:
@@ -75,7 +76,7 @@ main() {
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
 		;;
-	compare | inserts | lists | targets | where | keys | vectordbbench | foreign)
+	compare | inserts | lists | targets | where | keys | vectordbbench | foreign | many)
 		program=$1
 		shift
 		;;

@@ -228,7 +228,6 @@ refine(const char *name, GvMetric metric, const float *x, const float *queries)
 	float	   *bounds = room(sizeof(float) * NROWS);
 	GvRefine   *records = room(sizeof(GvRefine) * NROWS);
 	double	   *distances = room(sizeof(double) * NROWS * 3);
-	uint16_t   *halves = room(sizeof(uint16_t) * NROWS * DIMS);
 	int32_t		i;
 
 	must(gv_refine_encode(DIMS, x, NROWS, codes, numbers, numbers + NROWS,
@@ -247,8 +246,24 @@ refine(const char *name, GvMetric metric, const float *x, const float *queries)
 		distances[i * 3 + 2] = gv_distance_cosine(queries, x + i * DIMS, DIMS);
 	}
 	tell(name, "distances", distances, sizeof(double) * NROWS * 3);
-	gv_to_half(x, (int64_t) NROWS * DIMS, halves);
-	tell(name, "half", halves, sizeof(uint16_t) * NROWS * DIMS);
+}
+
+static void
+halves(const char *name, GvMetric metric, const float *x, const float *queries)
+{
+	uint16_t   *codes = room(sizeof(uint16_t) * NROWS * DIMS);
+	float	   *errors = room(sizeof(float) * NROWS);
+	GvHalves   *records = room(sizeof(GvHalves) * NROWS);
+	GvRange    *ranges = room(sizeof(GvRange) * NROWS);
+	int32_t		i;
+
+	must(gv_halves_encode(DIMS, x, NROWS, codes, errors));
+	tell(name, "halves", codes, sizeof(uint16_t) * NROWS * DIMS);
+	tell(name, "halves-errors", errors, sizeof(float) * NROWS);
+	for (i = 0; i < NROWS; i++)
+		records[i] = (GvHalves) {errors[i], codes + (size_t) i * DIMS};
+	must(gv_halves_range(metric, DIMS, queries, records, NROWS, ranges));
+	tell(name, "halves-ranges", ranges, sizeof(GvRange) * NROWS);
 }
 
 int
@@ -279,6 +294,7 @@ main(int argc, char **argv)
 
 		search(metrics[i].name, &index, x, queries);
 		refine(metrics[i].name, metrics[i].metric, x, queries);
+		halves(metrics[i].name, metrics[i].metric, x, queries);
 	}
 	return 0;
 }

@@ -72,10 +72,19 @@ ok( wait_until($node,
 my @pids = split /\n/, $node->safe_psql('postgres',
 	q{SELECT pid FROM pg_stat_activity WHERE application_name = 'queries'});
 
+# How many times the list was rewritten.
+sub generation
+{
+	return $node->safe_psql('postgres',
+		q{SELECT max(generation) FROM gpuvec_list_stats('narrow_e')});
+}
+
 # Stop the queries wherever they are, rewrite, use the freed blocks again, and
 # let them go on.  One may be stopped with a page locked, for which VACUUM
-# would wait for ever: so somebody lets them go on in any case.
-for my $round (1 .. $rounds)
+# would wait for ever: so somebody lets them go on in any case.  A query that began
+# before rows were deleted keeps VACUUM from them; where that is so often, on a
+# busy machine, there are more rounds.
+for (my $round = 1; $round <= $rounds || ($round <= 4 * $rounds && generation() <= 3); $round++)
 {
 	my $remainder = $round % 5;
 
@@ -98,8 +107,7 @@ for my $round (1 .. $rounds)
 $node->safe_psql('postgres', 'INSERT INTO done VALUES (1)');
 is(end_of($_), 0, "queries stopped in $rounds rewrites") for @queries;
 
-my $gen = $node->safe_psql('postgres',
-	q{SELECT max(generation) FROM gpuvec_list_stats('narrow_e')});
+my $gen = generation();
 cmp_ok($gen, '>', 3, "the list was rewritten $gen times meanwhile");
 is_sound($node, 'narrow_e', 'afterwards');
 is_sound($node, 'wide_e', 'afterwards');

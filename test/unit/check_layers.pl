@@ -379,7 +379,7 @@ may_include('src/engine includes C standard and engine headers only',
 	qr{^src/engine/}, qr{$STANDARD|^engine/}, 0,
 	'src/engine/planted.c', '#include <unistd.h>');
 may_include('src/cpu includes C standard, intrinsics, engine and cpu headers only',
-	qr{^src/cpu/}, qr{$STANDARD|^(?:engine|cpu)/|^(?:immintrin|cpuid)\.h$}, 0,
+	qr{^src/cpu/}, qr{$STANDARD|^(?:engine|cpu)/|^(?:immintrin|cpuid|arm_neon)\.h$}, 0,
 	'src/cpu/code/planted.c', '#include "page/page.h"');
 may_include('src/protocol includes C standard and engine headers only',
 	qr{^src/protocol/}, qr{$STANDARD|^(?:engine|protocol)/}, 0,

@@ -46,6 +46,18 @@ IvfpqCountRows(Relation index, const IvfpqMetaData *meta)
 	return totals.rows;
 }
 
+/*
+ * Has the index at least that many rows?  Statistics may be old, so they are
+ * not believed when they say no.
+ */
+bool
+IvfpqHasRows(Relation index, const IvfpqMetaData *meta, double rows)
+{
+	return rows <= index->rd_rel->reltuples ||
+		rows <= meta->rows_at_training ||
+		rows <= IvfpqCountRows(index, meta);
+}
+
 /* The pending rows, counted. */
 int64
 IvfpqCountPending(Relation index, const IvfpqMetaData *meta)

@@ -195,6 +195,18 @@ IvfpqCheckBuilt(Relation index)
 				 errdetail("Its build has failed, or has not ended yet.")));
 }
 
+/* ERROR if queries do not use the index, which may lack rows. */
+void
+IvfpqCheckValid(Relation index)
+{
+	if (!index->rd_index->indisvalid)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" is not valid",
+						RelationGetRelationName(index)),
+				 errhint("Rebuild it with REINDEX.")));
+}
+
 /*
  * Error context: a name that is not found may be one that the safe path does
  * not lead to.

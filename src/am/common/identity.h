@@ -27,6 +27,7 @@ extern Relation IvfpqOpenToChange(Oid relid,
 extern void IvfpqCheckInspect(Relation index);
 extern void IvfpqCheckSelect(Relation table, Relation index);
 extern void IvfpqCheckBuilt(Relation index);
+extern void IvfpqCheckValid(Relation index);
 extern void IvfpqActAsOwner(IvfpqIdentity *caller, Relation table);
 extern void IvfpqActAsCaller(const IvfpqIdentity *caller);
 extern void IvfpqRenewExpressions(IndexInfo *indexInfo, Relation index);

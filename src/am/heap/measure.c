@@ -364,6 +364,26 @@ tell_odd(IvfpqMeasure *measure, const ItemPointerData *tid, int dims)
 }
 
 /*
+ * Has the indexed value of the row at tid the dimensions measure->dims?  *value
+ * may become whole.  Call in measure->context.
+ */
+static bool
+has_dims(IvfpqMeasure *measure, Datum *value, const ItemPointerData *tid)
+{
+	int			dims;
+
+	if (measure->dims == 0)
+		return true;
+	if (!measure->type.has_toreal)
+		*value = PointerGetDatum(PG_DETOAST_DATUM(*value));
+	(void) IvfpqValueFloats(&measure->type, *value, &dims);
+	if (dims == measure->dims)
+		return true;
+	tell_odd(measure, tid, dims);
+	return false;
+}
+
+/*
  * Measure the indexed value of the row at tid.  False when it has other
  * dimensions than measure->dims.  Call in measure->context.
  */
@@ -371,19 +391,8 @@ static bool
 measure_value(IvfpqMeasure *measure, Datum value, const ItemPointerData *tid,
 			  double *distance)
 {
-	if (measure->dims > 0)
-	{
-		int			dims;
-
-		if (!measure->type.has_toreal)
-			value = PointerGetDatum(PG_DETOAST_DATUM(value));
-		(void) IvfpqValueFloats(&measure->type, value, &dims);
-		if (dims != measure->dims)
-		{
-			tell_odd(measure, tid, dims);
-			return false;
-		}
-	}
+	if (!has_dims(measure, &value, tid))
+		return false;
 	*distance = DatumGetFloat8(FunctionCall2Coll(measure->distance,
 												 measure->collation,
 												 value, measure->query));
@@ -411,6 +420,29 @@ IvfpqMeasureRow(IvfpqMeasure *measure, uint64 id, double *distance)
 	MemoryContextSwitchTo(oldcontext);
 	IvfpqMeasureDone(measure);
 	return measured;
+}
+
+/*
+ * The same of a row that will be measured for many queries: its value whole in
+ * memory, good until IvfpqMeasureDone; its TID is in measure->slot.
+ */
+bool
+IvfpqMeasureWhole(IvfpqMeasure *measure, uint64 id, Datum *value)
+{
+	MemoryContext oldcontext;
+	ItemPointerData tid;
+	bool		fits;
+
+	if (!IvfpqMeasureFetch(measure, id, value))
+		return false;
+	IvfpqIdToTid(id, &tid);
+	oldcontext = MemoryContextSwitchTo(measure->context);
+	*value = PointerGetDatum(PG_DETOAST_DATUM(*value));
+	fits = has_dims(measure, value, &tid);
+	MemoryContextSwitchTo(oldcontext);
+	if (!fits)
+		IvfpqMeasureDone(measure);
+	return fits;
 }
 
 /*

@@ -72,6 +72,7 @@ extern void IvfpqMeasureColumns(IvfpqMeasure *measure, Datum *values,
 extern void IvfpqMeasureDone(IvfpqMeasure *measure);
 extern bool IvfpqMeasureRow(IvfpqMeasure *measure, uint64 id,
 							double *distance);
+extern bool IvfpqMeasureWhole(IvfpqMeasure *measure, uint64 id, Datum *value);
 extern void IvfpqMeasureOthers(IvfpqMeasure *measure);
 extern bool IvfpqMeasureOther(IvfpqMeasure *measure, TupleTableSlot *row,
 							  double *distance);

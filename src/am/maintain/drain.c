@@ -166,12 +166,7 @@ check_may_train(Relation heap, Relation index)
 				 errmsg("must be owner of table \"%s\" to train index \"%s\"",
 						RelationGetRelationName(heap),
 						RelationGetRelationName(index))));
-	if (!index->rd_index->indisvalid)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" is not valid",
-						RelationGetRelationName(index)),
-				 errhint("Rebuild it with REINDEX.")));
+	IvfpqCheckValid(index);
 }
 
 /* Say why no row was moved, or not every one. */

@@ -194,12 +194,12 @@ take_slot(Oid index)
 	return slot;
 }
 
-/* Count a scan that has ended. */
+/* Count so many scans, which have ended and did that together. */
 void
-IvfpqCountersAdd(const IvfpqScanReport *report)
+IvfpqCountersAdd(const IvfpqScanReport *report, int64 scans)
 {
 	const int64 counts[IVFPQ_NCOUNTERS] = {
-		[IVFPQ_COUNT_SCANS] = 1,
+		[IVFPQ_COUNT_SCANS] = scans,
 		[IVFPQ_COUNT_BATCHES] = report->batches,
 		[IVFPQ_COUNT_LISTS] = report->lists,
 		[IVFPQ_COUNT_COPIES] = report->copies,

@@ -35,7 +35,7 @@ typedef struct IvfpqCounts
 extern void IvfpqCountersInit(void);
 
 extern void IvfpqCountersOpen(void);
-extern void IvfpqCountersAdd(const IvfpqScanReport *report);
+extern void IvfpqCountersAdd(const IvfpqScanReport *report, int64 scans);
 extern bool IvfpqCountersGet(Oid index, IvfpqCounts *counts);
 
 #endif							/* IVFPQ_COUNTERS_H */

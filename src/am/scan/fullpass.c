@@ -23,9 +23,6 @@
 #include "client/client.h"
 #include "pgcompat.h"
 
-/* Of a table's rows a batch measures no more than this share. */
-#define MEASURED_SHARE	0.05
-
 /* What a search takes for a list and, where gpuvecd answers, for a copy. */
 #define LIST_BYTES		(64 + 2 * sizeof(IvfpqListEntry))
 #define ANSWER_BYTES	(32 + sizeof(IvfpqKnownRecord))
@@ -38,20 +35,6 @@
 
 #define SORT_DISTANCE	1
 #define SORT_ID			2
-
-/*
- * Has the index at least that many rows?  Statistics may be old, so they are
- * not believed when they say no.
- */
-static bool
-has_rows(const IvfpqScan *state, double rows)
-{
-	const IvfpqMetaData *meta = &state->model->meta;
-
-	return rows <= state->index->rd_rel->reltuples ||
-		rows <= meta->rows_at_training ||
-		rows <= IvfpqCountRows(state->index, meta);
-}
 
 /*
  * Is a pass the better way than the next batch?  It is when that would measure
@@ -67,16 +50,19 @@ bool
 IvfpqFullPassIsBetter(const IvfpqScan *state)
 {
 	const IvfpqEffort *effort = &state->effort;
+	const IvfpqMetaData *meta = &state->model->meta;
 	double		share = 1 - state->recall;
 
 	if (state->batch > 0 && effort->candidates > IVFPQ_MIN_MEASURED &&
-		!has_rows(state, effort->candidates / MEASURED_SHARE))
+		!IvfpqHasRows(state->index, meta,
+					  effort->candidates / IVFPQ_MEASURED_SHARE))
 		return true;
 	if (!state->is_strict || effort->known ||
 		state->batch < (share > 0 ? 2 : 1))
 		return false;
 	return share <= 0 ||
-		!has_rows(state, effort->quota / state->key_share / share);
+		!IvfpqHasRows(state->index, meta,
+					  effort->quota / state->key_share / share);
 }
 
 /* Bytes of a set of n rows. */

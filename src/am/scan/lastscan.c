@@ -83,8 +83,17 @@ void
 IvfpqReportScan(const IvfpqScan *state)
 {
 	IvfpqScanReportOf(state, &last);
-	IvfpqCountScan(last.late, last.finished);
-	IvfpqCountersAdd(&last);
+	IvfpqCountScans(1, last.late, last.finished);
+	IvfpqCountersAdd(&last, 1);
+}
+
+/* Remember what so many searches did that were made at once. */
+void
+IvfpqReportMany(const IvfpqScanReport *report, int64 searches)
+{
+	last = *report;
+	IvfpqCountScans(searches, report->late, report->finished);
+	IvfpqCountersAdd(report, searches);
 }
 
 /* The columns about gpuvecd; NULL what it had no part in. */

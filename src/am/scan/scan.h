@@ -19,6 +19,9 @@
 /* A scan measures at least this many rows before it falls back on a pass. */
 #define IVFPQ_MIN_MEASURED		20000
 
+/* Of a table's rows no more than this share are measured as candidates. */
+#define IVFPQ_MEASURED_SHARE	0.05
+
 /* A batch may have so many candidates however little memory there is. */
 #define IVFPQ_FEW_CANDIDATES	1000
 
@@ -198,6 +201,7 @@ extern double IvfpqGivenDistance(const IvfpqScan *state);
 extern void IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report);
 extern bool IvfpqSeesAllRows(Oid index);
 extern void IvfpqReportScan(const IvfpqScan *state);
+extern void IvfpqReportMany(const IvfpqScanReport *report, int64 searches);
 
 /* keybatch.c */
 extern bool IvfpqScanBeginKeys(IndexScanDesc scan);

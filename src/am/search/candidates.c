@@ -109,11 +109,12 @@ IvfpqSearchView(const IvfpqSearch *search, const IvfpqBlockView *view)
 }
 
 /*
- * Offer the live copies of a block, which the reader came to in the i-th
- * nearest list, to the search that is open.
+ * Offer the live copies of a block, which a reader came to in the i-th nearest
+ * list, to the search that is open; maybe `again` (IvfpqListReader.reread).
  */
 void
-IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
+IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view,
+				 bool again)
 {
 	GvBlock		block = IvfpqSearchView(search, view);
 
@@ -122,7 +123,7 @@ IvfpqSearchBlock(IvfpqSearch *search, int i, const IvfpqBlockView *view)
 		return;
 	/* not before it is needed: where gpuvecd answers it never is */
 	(void) IvfpqQueryTable(&search->query);
-	search->candidates.unique = search->reader.reread;
+	search->candidates.unique = again;
 	IvfpqCheckStatus(gv_scan(&search->scan, search->lists.scores[i], &block,
 							 1));
 	if (search->condition != NULL)
@@ -166,7 +167,7 @@ read_list(IvfpqSearch *search, int i)
 	IvfpqBlockView view;
 
 	while (IvfpqListNext(&search->reader, &view))
-		IvfpqSearchBlock(search, i, &view);
+		IvfpqSearchBlock(search, i, &view, search->reader.reread);
 	search->candidates.unique = false;
 	search->lists_read++;
 	if (search->condition == NULL)

@@ -198,7 +198,7 @@ scan_rest(IvfpqSearch *search, int i, const IvfpqAnswer *answer)
 		have = standing(mirrored, reader, age);
 		if (reader->nleft < have)	/* it begins with copies that stand */
 			view.live &= PG_UINT32_MAX << (have - reader->nleft);
-		IvfpqSearchBlock(search, i, &view);
+		IvfpqSearchBlock(search, i, &view, reader->reread);
 	}
 	(void) standing(mirrored, reader, age);
 	more.copies = search->copies_read - before;
@@ -390,6 +390,34 @@ report_engine(IvfpqRemoteReport *report, const char *engine)
 	strlcpy(report->engine, engine, sizeof(report->engine));
 }
 
+/* Note what became of a message of many searches. */
+static void
+report_many(IvfpqRemoteReport *report, IvfpqServed served,
+			const IvfpqAnswers *answers, instr_time began)
+{
+	const GvSearchReply *head = (const GvSearchReply *) answers->next;
+	instr_time	took;
+
+	INSTR_TIME_SET_CURRENT(took);
+	INSTR_TIME_SUBTRACT(took, began);
+	report_engine(report, served == IVFPQ_SERVED ? answers->engine :
+				  "session");
+	report->fallback = NULL;
+	if (served == IVFPQ_NOT_ASKED)
+		return;
+	report->asked = true;
+	report->trip_us += INSTR_TIME_GET_MICROSEC(took);
+	if (served != IVFPQ_SERVED)
+	{
+		report->fallback = IvfpqServedName(served);
+		return;
+	}
+	report->answered = true;
+	report->batch_size = answers->nleft;
+	report->queued_us += head->queued_us;
+	report->engine_us += head->engine_us;
+}
+
 /* gpuvecd is not asked, for this reason. */
 void
 IvfpqSearchAlone(IvfpqSearch *search, const char *reason)
@@ -414,6 +442,69 @@ get_version(const IvfpqSearch *search, int probes)
 		(BlockNumber) probes < IvfpqDirectoryPages(meta))
 		return 0;
 	return IvfpqDirectoryVersion(search->index, meta);
+}
+
+/*
+ * Answers of gpuvecd to many queries [n][dims], transformed, as IvfpqSearchRun
+ * has one for each.  `take` gets each query's number, and true if the search's
+ * candidates are those of its `probes` nearest lists: the session has to find
+ * those of the others.  The versions of the directory and of the mirror tell
+ * whether they are the same, since pending rows were read before.
+ */
+void
+IvfpqSearchManyRemote(IvfpqSearch *search, const float *queries, int n,
+					  int probes, int candidates,
+					  void (*take) (void *arg, IvfpqSearch *search,
+									int number, bool found),
+					  void *arg)
+{
+	const IvfpqMetaData *meta = &search->model->meta;
+	IvfpqRemoteReport *report = &search->remote.report;
+	IvfpqQuestion question = {
+		.probes = probes,
+		.compare = IvfpqListsToCompare(meta, probes, search->query.deep),
+		.capacity = candidates * meta->copies,
+	};
+	IvfpqServed served;
+	int			room = IvfpqAskManyRoom(search->index, meta, &question,
+										&served);
+
+	for (int first = 0; first < n; first += room)
+	{
+		IvfpqAnswers answers = {0};
+		IvfpqAnswer answer;
+		instr_time	began;
+
+		INSTR_TIME_SET_CURRENT(began);
+		if (room == 0)
+			room = n;
+		else if (served == IVFPQ_SERVED)
+		{
+			question.version = IvfpqDirectoryVersion(search->index, meta);
+			served = IvfpqAskMany(search->index, meta, &question,
+								  queries + (Size) first * meta->dims,
+								  Min(room, n - first), &answers);
+		}
+		report_many(report, served, &answers, began);
+		for (int i = first; i < Min(first + room, n); i++)
+		{
+			bool		found = answers.nleft > 0 &&
+			IvfpqNextAnswer(&answers, meta, &answer);
+
+			search->remote.nknown = 0;
+			IvfpqSearchQuery(search, queries + (Size) i * meta->dims);
+			if (found)
+				found = use_answer(search, &answer, &question);
+			if (found)
+			{
+				search->found_all = search->candidates.count <
+					question.capacity;
+				if (meta->copies > 1)
+					IvfpqSearchDistinct(search, candidates);
+			}
+			take(arg, search, i, found);
+		}
+	}
 }
 
 /*

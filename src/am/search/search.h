@@ -185,12 +185,17 @@ extern void IvfpqSearchList(IvfpqSearch *search, int i);
 extern GvBlock IvfpqSearchView(const IvfpqSearch *search,
 							   const IvfpqBlockView *view);
 extern void IvfpqSearchBlock(IvfpqSearch *search, int i,
-							 const IvfpqBlockView *view);
+							 const IvfpqBlockView *view, bool again);
 extern void IvfpqSearchSettle(IvfpqSearch *search);
 extern bool IvfpqSearchWiden(IvfpqSearch *search, int capacity);
 extern void IvfpqSearchLists(IvfpqSearch *search, int first, int end);
 extern void IvfpqSearchTake(IvfpqSearch *search, int candidates);
 extern void IvfpqSearchDistinct(IvfpqSearch *search, int n);
+
+/* together.c: many searches, for which each list is read once */
+#define IVFPQ_TOGETHER	32		/* searches, at most */
+
+extern void IvfpqSearchTogether(IvfpqSearch *searches, int n, int candidates);
 
 /*
  * keycandidates.c: from a query to candidates that fulfil a condition on keys.
@@ -233,6 +238,12 @@ extern void IvfpqSampleEnd(IvfpqSearch *search);
 
 /* remote.c */
 extern void IvfpqSearchAlone(IvfpqSearch *search, const char *reason);
+extern void IvfpqSearchManyRemote(IvfpqSearch *search, const float *queries,
+								  int n, int probes, int candidates,
+								  void (*take) (void *arg,
+												IvfpqSearch *search,
+												int number, bool found),
+								  void *arg);
 extern bool IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity,
 							  double part, int rank);
 

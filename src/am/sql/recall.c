@@ -101,12 +101,7 @@ check_usable(Relation heap, Relation index)
 				 heap->rd_rel->relforcerowsecurity ?
 				 errhint("Run it as a role with BYPASSRLS.") :
 				 errhint("Run it as the table's owner or as a role with BYPASSRLS.")));
-	if (!index->rd_index->indisvalid)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" is not valid",
-						RelationGetRelationName(index)),
-				 errhint("Rebuild it with REINDEX.")));
+	IvfpqCheckValid(index);
 }
 
 /* Look up the operator that the index serves, and get ready to read rows. */

@@ -231,19 +231,36 @@ cast_value(MixedCall *call, Datum value)
 }
 
 /*
- * A vector as a value of a type: real[], or one that real[] can be cast to.
- * Uses memory of the current context.
+ * Prepare to make values of a type of vectors: real[], or one that real[] can
+ * be cast to.  Memory of the current context, which must live as long.
  */
+void
+IvfpqCastBegin(IvfpqCast *cast, Oid type)
+{
+	cast->is_real = type == FLOAT4ARRAYOID;
+	if (!cast->is_real)
+		fmgr_info(cast_function(FLOAT4ARRAYOID, type), &cast->function);
+}
+
+/* A vector as a value of that type; uses memory of the current context. */
+Datum
+IvfpqCastVector(IvfpqCast *cast, const float *vector, int dims)
+{
+	Datum		real = PointerGetDatum(IvfpqMakeReal(vector, dims));
+
+	if (cast->is_real)
+		return real;
+	return call_cast(&cast->function, cast->function.fn_nargs, real);
+}
+
+/* The same for one. */
 Datum
 IvfpqCastReal(Oid type, const float *vector, int dims)
 {
-	Datum		real = PointerGetDatum(IvfpqMakeReal(vector, dims));
-	FmgrInfo	cast;
+	IvfpqCast	cast;
 
-	if (type == FLOAT4ARRAYOID)
-		return real;
-	fmgr_info(cast_function(FLOAT4ARRAYOID, type), &cast);
-	return call_cast(&cast, cast.fn_nargs, real);
+	IvfpqCastBegin(&cast, type);
+	return IvfpqCastVector(&cast, vector, dims);
 }
 
 /*

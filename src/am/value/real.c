@@ -24,8 +24,6 @@
 /* Larger values are not remembered: comparing would cost too much. */
 #define MEMO_MAX_BYTES	(256 * 1024)
 
-typedef double (*DistanceFunction) (const float *a, const float *b,
-									int32_t dims);
 
 PG_FUNCTION_INFO_V1(gpuvec_l2_distance);
 PG_FUNCTION_INFO_V1(gpuvec_negative_inner_product);
@@ -274,7 +272,7 @@ numeric_floats(FmgrInfo *flinfo, ArrayType *array, int *dims)
  * Leaves no memory behind.
  */
 static float8
-compute_distance(FunctionCallInfo fcinfo, DistanceFunction function)
+compute_distance(FunctionCallInfo fcinfo, IvfpqRealDistance function)
 {
 	ArrayType  *a = PG_GETARG_ARRAYTYPE_P(0);
 	ArrayType  *b = PG_GETARG_ARRAYTYPE_P(1);
@@ -325,6 +323,22 @@ Datum
 gpuvec_cosine_distance(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_FLOAT8(compute_distance(fcinfo, gv_distance_cosine));
+}
+
+/*
+ * What one of the functions above computes of two vectors; NULL: it is none of
+ * them.
+ */
+IvfpqRealDistance
+IvfpqRealDistanceOf(const FmgrInfo *function)
+{
+	if (function->fn_addr == gpuvec_l2_distance)
+		return gv_distance_l2;
+	if (function->fn_addr == gpuvec_negative_inner_product)
+		return gv_distance_ip;
+	if (function->fn_addr == gpuvec_cosine_distance)
+		return gv_distance_cosine;
+	return NULL;
 }
 
 /* A vector [dims] as a real[], palloc'd in the current context. */

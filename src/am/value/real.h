@@ -5,6 +5,7 @@
 #ifndef IVFPQ_REAL_H
 #define IVFPQ_REAL_H
 
+#include "fmgr.h"
 #include "utils/array.h"
 #include "utils/palloc.h"
 
@@ -17,6 +18,10 @@
  */
 extern const float *IvfpqArrayFloats(ArrayType *array, int *dims);
 
+typedef double (*IvfpqRealDistance) (const float *a, const float *b,
+									 int32_t dims);
+
+extern IvfpqRealDistance IvfpqRealDistanceOf(const FmgrInfo *function);
 extern ArrayType *IvfpqMakeReal(const float *vector, int dims);
 
 /*

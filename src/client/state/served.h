@@ -79,10 +79,10 @@ extern bool IvfpqServerIsWanted(void);
 extern int64 IvfpqServerMemory(void);
 
 /*
- * Count a scan of an index for gpuvec_stat: rows that came too late, and
- * whether it ended with a pass over the table.
+ * Count so many scans of an index for gpuvec_stat: rows that came too late, and
+ * whether one ended with a pass over the table.
  */
-extern void IvfpqCountScan(int64 late, bool passed);
+extern void IvfpqCountScans(int64 scans, int64 late, bool passed);
 
 /* A cause in a word, as gpuvec_stat names it. */
 extern const char *IvfpqServedName(IvfpqServed served);

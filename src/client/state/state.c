@@ -192,11 +192,11 @@ IvfpqSharedGetServer(IvfpqServerInfo *server)
 
 /* See served.h. */
 void
-IvfpqCountScan(int64 late, bool passed)
+IvfpqCountScans(int64 scans, int64 late, bool passed)
 {
 	if (ivfpq_shared == NULL)
 		return;
-	pg_atomic_fetch_add_u64(&ivfpq_shared->scans, 1);
+	pg_atomic_fetch_add_u64(&ivfpq_shared->scans, scans);
 	if (late > 0)
 		pg_atomic_fetch_add_u64(&ivfpq_shared->late_rows, late);
 	if (passed)

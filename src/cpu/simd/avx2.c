@@ -15,6 +15,7 @@
 #include "cpu/simd/gv_kernels.h"
 
 #define AVX2		__attribute__((target("avx2,fma,f16c")))
+#define LEVEL		AVX2
 #define LANES		GV_CPU_LANES
 #define HALF		8			/* floats in a register */
 #define CENTS		GV_CPU_TILE_CENTS
@@ -41,16 +42,6 @@ load(const float *x)
 	Wide		wide = {_mm256_loadu_ps(x), _mm256_loadu_ps(x + HALF)};
 
 	return wide;
-}
-
-/* The first n numbers of x, 0 < n < 16, and zeros. */
-static AVX2 Wide
-load_rest(const float *x, int32_t n)
-{
-	float		rest[LANES] = {0};
-
-	memcpy(rest, x, sizeof(float) * (size_t) n);
-	return load(rest);
 }
 
 static inline AVX2 void
@@ -87,27 +78,7 @@ add_terms(Wide *sums, Wide q, Wide x, bool product)
 	sums->high = _mm256_add_ps(sums->high, term(q.high, x.high, product));
 }
 
-/* nrows <= 4 rows, read side by side. */
-static inline AVX2 void
-compare_some(const float *q, const float *rows, int nrows, int32_t dims,
-			 bool product, float *out)
-{
-	Wide		sums[4];
-	int32_t		i;
-	int			r;
-
-	for (r = 0; r < nrows; r++)
-		sums[r] = zero();
-	for (i = 0; i + LANES <= dims; i += LANES)
-		for (r = 0; r < nrows; r++)
-			add_terms(&sums[r], load(q + i),
-					  load(rows + (size_t) r * dims + i), product);
-	for (r = 0; i < dims && r < nrows; r++)
-		add_terms(&sums[r], load_rest(q + i, dims - i),
-				  load_rest(rows + (size_t) r * dims + i, dims - i), product);
-	for (r = 0; r < nrows; r++)
-		out[r] = add_lanes(sums[r]);
-}
+#include "cpu/simd/gv_wide.h"
 
 static inline AVX2 void
 add_residuals(Wide *sums, Wide x, Wide a, Wide b)
@@ -482,34 +453,6 @@ decode(const GvRefine *record, const uint8_t *codes)
 	return wide;
 }
 
-/* The last n < 16 elements, and zeros. */
-static AVX2 Wide
-decode_rest(const GvRefine *record, const uint8_t *codes, int32_t n)
-{
-	uint8_t		some[LANES] = {0};
-	float		rest[LANES];
-
-	memcpy(some, codes, (size_t) n);
-	store(rest, decode(record, some));
-	return load_rest(rest, n);
-}
-
-static AVX2 void
-record_squares(const float *q, const GvRefine *record, int32_t dims,
-			   float *sums)
-{
-	Wide		acc = zero();
-	int32_t		i;
-
-	for (i = 0; i + LANES <= dims; i += LANES)
-		add_terms(&acc, load(q + i), decode(record, record->codes + i),
-				  false);
-	if (i < dims)
-		add_terms(&acc, load_rest(q + i, dims - i),
-				  decode_rest(record, record->codes + i, dims - i), false);
-	store(sums, acc);
-}
-
 static inline AVX2 void
 add_record(Wide *acc, Wide *size, Wide q, Wide x)
 {
@@ -523,24 +466,6 @@ add_record(Wide *acc, Wide *size, Wide q, Wide x)
 	size->high = _mm256_add_ps(size->high, _mm256_andnot_ps(sign, high));
 }
 
-static AVX2 void
-record_products(const float *q, const GvRefine *record, int32_t dims,
-				float *sums, float *magnitudes)
-{
-	Wide		acc = zero();
-	Wide		size = zero();
-	int32_t		i;
-
-	for (i = 0; i + LANES <= dims; i += LANES)
-		add_record(&acc, &size, load(q + i),
-				   decode(record, record->codes + i));
-	if (i < dims)
-		add_record(&acc, &size, load_rest(q + i, dims - i),
-				   decode_rest(record, record->codes + i, dims - i));
-	store(sums, acc);
-	store(magnitudes, size);
-}
-
 /* Sixteen elements of the x^ of halves. */
 static inline AVX2 Wide
 from_halves(const uint16_t *halves)
@@ -552,53 +477,12 @@ from_halves(const uint16_t *halves)
 	return wide;
 }
 
-/* The last n < 16 elements, and zeros. */
-static AVX2 Wide
-from_halves_rest(const uint16_t *halves, int32_t n)
-{
-	uint16_t	some[LANES] = {0};
-
-	memcpy(some, halves, (size_t) n * sizeof(*halves));
-	return from_halves(some);
-}
-
-static AVX2 void
-half_squares(const float *q, const uint16_t *halves, int32_t dims,
-			 float *sums)
-{
-	Wide		acc = zero();
-	int32_t		i;
-
-	for (i = 0; i + LANES <= dims; i += LANES)
-		add_terms(&acc, load(q + i), from_halves(halves + i), false);
-	if (i < dims)
-		add_terms(&acc, load_rest(q + i, dims - i),
-				  from_halves_rest(halves + i, dims - i), false);
-	store(sums, acc);
-}
-
-static AVX2 void
-half_products(const float *q, const uint16_t *halves, int32_t dims,
-			  float *sums, float *magnitudes)
-{
-	Wide		acc = zero();
-	Wide		size = zero();
-	int32_t		i;
-
-	for (i = 0; i + LANES <= dims; i += LANES)
-		add_record(&acc, &size, load(q + i), from_halves(halves + i));
-	if (i < dims)
-		add_record(&acc, &size, load_rest(q + i, dims - i),
-				   from_halves_rest(halves + i, dims - i));
-	store(sums, acc);
-	store(magnitudes, size);
-}
-
-#define LEVEL		AVX2
 #define KERNELS		gv_avx2_kernels
 #define AT_ONCE		LANES		/* centroids that multiply_some takes */
 #define ESTIMATE_AT_ONCE	LANES
 #define SUM_AT_ONCE	GV_BLOCK
+#include "cpu/simd/gv_wide_records.h"
+#include "cpu/simd/gv_avx_table.h"
 #include "cpu/simd/gv_avx2_images.h"
 #include "cpu/simd/gv_level.h"
 

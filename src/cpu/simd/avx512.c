@@ -537,6 +537,7 @@ half_products(const float *q, const uint16_t *halves, int32_t dims,
 #define AT_ONCE		(2 * LANES) /* centroids that multiply_some takes */
 #define ESTIMATE_AT_ONCE	CENTS
 #define SUM_AT_ONCE	(2 * GV_BLOCK)
+#include "cpu/simd/gv_avx_table.h"
 #include "cpu/simd/gv_avx512_images.h"
 #include "cpu/simd/gv_level.h"
 

@@ -18,6 +18,11 @@
 
 #include "cpu/gv_cpu.h"
 
+/* arm64, but for the rare one whose registers have another order of lanes */
+#if defined(__aarch64__) && !defined(__AARCH64EB__)
+#define GV_HAS_NEON
+#endif
+
 /*
  * A look-up table in bytes, behind the fp32 one of gv_table.  With q an entry
  * here and a the fp32 one, and sums over the sub-quantizers of any copy,
@@ -224,6 +229,17 @@ gv_half_value(uint16_t half)
 	return value * factor;
 }
 
+/* The numbers of the first bits, at most 16, taken out of *bits; then zeros. */
+static inline void
+gv_take_places(uint32_t *bits, uint64_t *places /* [2] */ )
+{
+	int			n;
+
+	places[0] = places[1] = 0;
+	for (n = 0; n < 16 && *bits != 0; n++, *bits &= *bits - 1)
+		places[n / 8] |= (uint64_t) __builtin_ctz(*bits) << n % 8 * 8;
+}
+
 /* Those in use: gv_simd_use. */
 extern const GvKernels *gv_kernels;
 
@@ -231,6 +247,9 @@ extern const GvKernels gv_portable_kernels; /* portable.c */
 #ifdef __x86_64__
 extern const GvKernels gv_avx2_kernels;
 extern const GvKernels gv_avx512_kernels;
+#endif
+#ifdef GV_HAS_NEON
+extern const GvKernels gv_neon_kernels;
 #endif
 
 /*

@@ -42,6 +42,10 @@ kernels_of(GvSimd level)
 		__builtin_cpu_supports("fma") && has_halves())
 		return &gv_avx2_kernels;
 #endif
+#ifdef GV_HAS_NEON
+	if (level == GV_SIMD_NEON)
+		return &gv_neon_kernels;
+#endif
 	return level == GV_SIMD_PORTABLE ? &gv_portable_kernels : NULL;
 }
 
@@ -53,7 +57,8 @@ gv_simd_name(GvSimd level)
 		[GV_SIMD_AUTO] = "auto",
 		[GV_SIMD_PORTABLE] = "portable",
 		[GV_SIMD_AVX2] = "avx2",
-		[GV_SIMD_AVX512] = "avx512"
+		[GV_SIMD_AVX512] = "avx512",
+		[GV_SIMD_NEON] = "neon"
 	};
 
 	return names[level];

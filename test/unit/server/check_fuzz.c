@@ -101,7 +101,7 @@ one_round(const TestServer *server, const GvMirrorKey *healthy,
 	GvMirrorKey key = test_key(1000 + (uint32_t) (unit_random() % 3));
 
 	key.build_id = 77;
-	switch (unit_random() % 5)
+	switch (unit_random() % 6)
 	{
 		case 0:
 			session_script(&script, healthy, index);
@@ -111,6 +111,9 @@ one_round(const TestServer *server, const GvMirrorKey *healthy,
 			break;
 		case 2:
 			set_script(&script, (int) (unit_random() % TEST_SETS));
+			break;
+		case 3:
+			many_script(&script, healthy, index);
 			break;
 		default:
 			loader_script(&script, &key, index);

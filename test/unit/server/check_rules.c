@@ -58,7 +58,8 @@ test_hello(const TestServer *server)
 				GV_REFUSED_PROTOCOL);
 	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 3, 0);
 	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 4, 0);
-	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 5,
+	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 5, 0);
+	check_hello(server, GV_PROTOCOL_MAGIC, GV_PROTOCOL_VERSION, 6,
 				GV_REFUSED_PROTOCOL);
 }
 
@@ -97,7 +98,7 @@ test_headers(const TestServer *server)
 	int			type;
 	int			i;
 
-	for (role = 0; role <= GV_ROLE_SET; role++)
+	for (role = 0; role <= GV_ROLE_MANY; role++)
 	{
 		check_header(server, role, 0, 0, 0);
 		check_header(server, role, 0, GV_MSG_DROP + 1, 0);
@@ -105,7 +106,7 @@ test_headers(const TestServer *server)
 		check_header(server, role, sizeof(GvRefusal), GV_MSG_REFUSED, 0);
 		check_header(server, role, 0, UINT16_MAX, 0);
 		check_header(server, role, 0, GV_MSG_PING, GV_MSG_PING);
-		for (type = GV_MSG_HELLO; type <= GV_MSG_GET; type++)
+		for (type = GV_MSG_HELLO; type <= GV_MSG_SEARCHES; type++)
 			for (i = 0; i < 6; i++)
 				check_header(server, role, wrong[i], (uint16_t) type, 0);
 		check_header(server, role, sizeof(GvSearchRequest) +
@@ -126,6 +127,13 @@ test_headers(const TestServer *server)
 	check_header(server, GV_ROLE_BUILDER, 0, GV_MSG_STATUS, 0);
 	check_header(server, GV_ROLE_SESSION, 0, GV_MSG_TRAIN, 0);
 	check_header(server, GV_ROLE_SET, sizeof(GvHello), GV_MSG_HELLO, 0);
+	check_header(server, GV_ROLE_MANY, sizeof(GvHello), GV_MSG_HELLO, 0);
+	check_header(server, GV_ROLE_MANY, 0, GV_MSG_STATUS, 0);
+	check_header(server, GV_ROLE_MANY, sizeof(GvKeyRequest), GV_MSG_DROP, 0);
+	check_header(server, GV_ROLE_MANY, sizeof(GvSearchRequest) + 4,
+				 GV_MSG_SEARCH, 0);
+	check_header(server, GV_ROLE_SESSION, sizeof(GvSearchesRequest) + 4,
+				 GV_MSG_SEARCHES, 0);
 	check_header(server, GV_ROLE_SET, 0, GV_MSG_STATUS, 0);
 	check_header(server, GV_ROLE_SET, 0, GV_MSG_TRAIN, 0);
 	check_header(server, GV_ROLE_SET, sizeof(GvKeyRequest), GV_MSG_DROP, 0);

@@ -5,6 +5,7 @@
  */
 #include <poll.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,6 +50,129 @@ test_shapes(const TestServer *server)
 		CHECK(result == GV_REFUSED_NO_MIRROR, "shape %d: %d", i, result);
 		free_index(&index);
 	}
+	close(loader);
+	close(session);
+}
+
+/* Is an answer of many the same as that of one, less what times say? */
+static bool
+same_answer(const GvSearchReply *a, const GvSearchReply *b, size_t bytes)
+{
+	return a->nprobed == b->nprobed && a->nhits == b->nhits &&
+		a->copies == b->copies && a->nbounds == b->nbounds &&
+		a->is_brief == b->is_brief &&
+		memcmp(a + 1, b + 1, bytes - sizeof(*a)) == 0;
+}
+
+/* Many searches of one message have the answers that each of them has alone. */
+static void
+check_many(int many, int session, GvSearchesRequest *request,
+		   const float *queries)
+{
+	size_t		row = 4 * (size_t) request->dims;
+	uint32_t	length;
+	uint32_t	used = 0;
+	void	   *answers;
+	int			result = client_ask(many, GV_MSG_SEARCHES, request,
+									sizeof(*request), queries,
+									row * (size_t) request->n, &answers,
+									&length);
+	int			i;
+
+	CHECK(result == 0, "searches: %d", result);
+	for (i = 0; result == 0 && i < request->n; i++)
+	{
+		GvSearchRequest one = {
+			.key = request->key,
+			.dims = request->dims,
+			.probes = request->probes,
+			.compare = request->compare,
+			.capacity = request->capacity,
+			.version = request->version
+		};
+		uint32_t	bytes;
+		void	   *answer;
+
+		result = client_ask(session, GV_MSG_SEARCH, &one, sizeof(one),
+							queries + (size_t) i * (size_t) request->dims, row,
+							&answer, &bytes);
+		CHECK(result == 0, "search: %d", result);
+		CHECK(used + (bytes + 7) / 8 * 8 <= length &&
+			  same_answer((GvSearchReply *) ((char *) answers + used), answer,
+						  bytes), "answer %d of %d", i, request->n);
+		used += (bytes + 7) / 8 * 8;
+		free(answer);
+	}
+	CHECK(used == length, "%u bytes, not %u", length, used);
+	free(answers);
+}
+
+/* What many may not ask for; it costs them the connection. */
+static void
+refuse_many(const TestServer *server, GvSearchesRequest request, size_t bytes,
+			const float *queries, int code)
+{
+	int			fd = client_open(server, GV_ROLE_MANY);
+	int			got = client_ask(fd, GV_MSG_SEARCHES, &request,
+								 sizeof(request), queries, bytes, NULL, NULL);
+
+	CHECK(got == code, "many: %d, not %d", got, code);
+	close(fd);
+}
+
+static void
+test_many(const TestServer *server)
+{
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	int			session = client_open(server, GV_ROLE_SESSION);
+	int			many = client_open(server, GV_ROLE_MANY);
+	TestIndex	index = make_index(GV_L2, 12, 6, 70, 8, 40, true);
+	GvMirrorKey key = test_key(300);
+	GvSearchesRequest request = {.key = key, .dims = 12, .probes = 9,
+	.compare = 40, .capacity = 30};
+	GvSearchesRequest wrong;
+	float	   *queries = unit_alloc(5000 * 12 * sizeof(float));
+	int			i;
+
+	for (i = 0; i < 5000 * 12; i++)
+		queries[i] = index.centroids[unit_random() % (70 * 12)];
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	for (i = 1; i <= 5000; i = 3 * i + 1)
+	{
+		request.n = i;
+		request.probes = 1 + i % 80;
+		request.capacity = 1 << i % 9;
+		check_many(many, session, &request, queries);
+	}
+	CHECK(client_ping(many) == 0, "ping");
+
+	request.n = 2;
+	wrong = request;
+	wrong.key = test_key(301);
+	refuse_many(server, wrong, 2 * 48, queries, GV_REFUSED_NO_MIRROR);
+	wrong = request;
+	wrong.n = 0;
+	refuse_many(server, wrong, 2 * 48, queries, GV_REFUSED_PROTOCOL);
+	refuse_many(server, request, 48, queries, GV_REFUSED_PROTOCOL);
+	refuse_many(server, request, 3 * 48, queries, GV_REFUSED_PROTOCOL);
+	wrong = request;
+	wrong.dims = 24;
+	refuse_many(server, wrong, 4 * 48, queries, GV_REFUSED_PROTOCOL);
+	wrong = request;
+	wrong.probes = GV_MAX_PROBES;
+	wrong.n = 4;
+	refuse_many(server, wrong, 4 * 48, queries, GV_REFUSED_PROTOCOL);
+	wrong = request;
+	wrong.capacity = 0;
+	refuse_many(server, wrong, 2 * 48, queries, GV_REFUSED_PROTOCOL);
+	wrong = request;
+	wrong.unused = 1;
+	refuse_many(server, wrong, 2 * 48, queries, GV_REFUSED_PROTOCOL);
+
+	CHECK(load_drop(loader, &key) == 0, "drop");
+	unit_free(queries);
+	free_index(&index);
+	close(many);
 	close(loader);
 	close(session);
 }
@@ -173,6 +297,70 @@ test_slow_reader(const TestServer *server)
 	close(loader);
 }
 
+/*
+ * A batch whose answers another thread sends: one is larger than the socket's
+ * buffers and not read, one client goes away meanwhile; the others ask again.
+ */
+static void
+test_large_batch(const TestServer *server)
+{
+	enum
+	{
+		SLOW = 2, GONE = 5, N = 8
+	};
+	int			loader = client_open(server, GV_ROLE_LOADER);
+	TestIndex	index = make_index(GV_IP, 2, 2, 10, 1, -60000, false);
+	GvMirrorKey key = test_key(302);
+	TestSearch	searches[N];
+	int			clients[N];
+	int			result;
+	int			i;
+
+	CHECK(load_all(loader, &key, &index) == 0, "load");
+	for (i = 0; i < N; i++)
+	{
+		clients[i] = client_open(server, GV_ROLE_SESSION);
+		searches[i] = make_search(&key, &index);
+	}
+	searches[SLOW].request.probes = 10;
+	searches[SLOW].request.compare = 10;
+	searches[SLOW].request.capacity = GV_MAX_HITS;
+	kill(server->pid, SIGSTOP);
+	CHECK(waitpid(server->pid, &result, WUNTRACED) == server->pid &&
+		  WIFSTOPPED(result), "SIGSTOP");
+	for (i = 0; i < N; i++)
+		CHECK(search_send(clients[i], &searches[i]), "client %d", i);
+	kill(server->pid, SIGCONT);
+	close(clients[GONE]);
+	for (i = 0; i < 3 * N; i++)
+	{
+		int			n = i % N;
+
+		if (n == SLOW || n == GONE)
+			continue;
+		result = search_receive(clients[n], &index, &searches[n]);
+		CHECK(result == 0, "client %d: %d", n, result);
+		if (i < 2 * N)
+			CHECK(search_send(clients[n], &searches[n]), "client %d", n);
+	}
+	for (i = 0; i < 2; i++)
+	{
+		result = search_receive(clients[SLOW], &index, &searches[SLOW]);
+		CHECK(result == 0, "slow: %d", result);
+		if (i == 0)
+			CHECK(search_send(clients[SLOW], &searches[SLOW]), "slow");
+	}
+	for (i = 0; i < N; i++)
+	{
+		free_search(&searches[i]);
+		if (i != GONE)
+			close(clients[i]);
+	}
+	CHECK(load_drop(loader, &key) == 0, "drop");
+	free_index(&index);
+	close(loader);
+}
+
 /* A request that comes byte by byte, while others ask. */
 static void
 test_slow_writer(const TestServer *server)
@@ -257,8 +445,10 @@ test_searches(void)
 	TestServer	server = server_start(NULL, NULL);
 
 	test_shapes(&server);
+	test_many(&server);
 	test_batches(&server);
 	test_slow_reader(&server);
+	test_large_batch(&server);
 	test_slow_writer(&server);
 	test_crowd(&server);
 	CHECK(server_stop(&server) == 0, "SIGTERM");

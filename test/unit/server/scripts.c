@@ -209,6 +209,29 @@ session_script(Script *script, const GvMirrorKey *key,
 	add_search(script, key, index, 0);
 }
 
+/* Many searches', of a mirror without keys or with them. */
+void
+many_script(Script *script, const GvMirrorKey *key, const TestIndex *index)
+{
+	GvSearchesRequest request = {
+		.key = *key,
+		.n = 1 + (int32_t) (unit_random() % index->spec.nlists),
+		.dims = index->spec.dims,
+		.probes = 2,
+		.compare = 3,
+		.capacity = 5,
+		.version = unit_random() % 2 ? VERSION : 0
+	};
+	size_t		bytes = 4 * (size_t) request.n * (size_t) request.dims;
+
+	add_hello(script, GV_ROLE_MANY);
+	add(script, GV_MSG_SEARCHES, &request, sizeof(request), index->centroids,
+		bytes);
+	add(script, GV_MSG_PING, NULL, 0, NULL, 0);
+	add(script, GV_MSG_SEARCHES, &request, sizeof(request), index->centroids,
+		bytes);
+}
+
 /* It is empty then. */
 void
 free_script(Script *script)

@@ -23,6 +23,8 @@ extern void builder_script(Script *script, const TestIndex *index);
 extern void set_script(Script *script, int which);
 extern void session_script(Script *script, const GvMirrorKey *key,
 						   const TestIndex *index);
+extern void many_script(Script *script, const GvMirrorKey *key,
+						const TestIndex *index);
 extern void free_script(Script *script);
 
 #endif							/* SCRIPTS_H */

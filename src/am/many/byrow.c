@@ -1,0 +1,273 @@
+/*
+ * byrow.c
+ *		Rows measured for many queries: in heap order, each fetched once and
+ *		measured for all queries that want it.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/float.h"
+
+#include "am/common/tid.h"
+#include "am/heap/tids.h"
+#include "am/many/many.h"
+#include "pgcompat.h"
+
+/* Rows whose pages are prefetched together. */
+#define ROWS_AT_ONCE	1024
+
+/* Distances between two looks at interrupts. */
+#define DISTANCES_AT_ONCE	1024
+
+/* uint64, ascending */
+#define ST_SORT				sort_keys
+#define ST_ELEMENT_TYPE		uint64
+#define ST_COMPARE(a, b)	(*(a) < *(b) ? -1 : *(a) > *(b))
+#define ST_SCOPE			static
+#define ST_DEFINE
+#include "lib/sort_template.h"
+
+/* Ascending distance, ties by id: the order in which a scan gives out rows. */
+static int
+compare_rows(const void *a, const void *b)
+{
+	const IvfpqManyRow *x = a;
+	const IvfpqManyRow *y = b;
+	int			c = float8_cmp_internal(x->distance, y->distance);
+
+	return c != 0 ? c : (x->id > y->id) - (x->id < y->id);
+}
+
+/* Let the first of a heap of n rows sink to its place. */
+static void
+sink(IvfpqManyRow *rows, int n)
+{
+	IvfpqManyRow top = rows[0];
+	int			at = 0;
+
+	for (;;)
+	{
+		int			child = 2 * at + 1;
+
+		if (child + 1 < n && compare_rows(&rows[child + 1], &rows[child]) > 0)
+			child++;
+		if (child >= n || compare_rows(&rows[child], &top) <= 0)
+			break;
+		rows[at] = rows[child];
+		at = child;
+	}
+	rows[at] = top;
+}
+
+/* Keep the row if it is among the query's nearest k. */
+static void
+keep_row(IvfpqManyQuery *query, int k, const IvfpqManyRow *row)
+{
+	IvfpqManyRow *rows = query->rows;
+	int			at;
+
+	if (query->nrows == k)
+	{
+		if (compare_rows(row, &rows[0]) >= 0)
+			return;
+		rows[0] = *row;
+		sink(rows, k);
+		return;
+	}
+	for (at = query->nrows++; at > 0; at = (at - 1) / 2)
+	{
+		if (compare_rows(&rows[(at - 1) / 2], row) >= 0)
+			break;
+		rows[at] = rows[(at - 1) / 2];
+	}
+	rows[at] = *row;
+}
+
+/* Bring a query's rows into the order of the answer. */
+void
+IvfpqManySort(IvfpqManyQuery *query)
+{
+	qsort(query->rows, query->nrows, sizeof(IvfpqManyRow), compare_rows);
+}
+
+/* A row that has been fetched. */
+typedef struct Fetched
+{
+	IvfpqManyRow row;
+	Datum		value;
+	const float *vector;		/* [the queries' dims] the same, where
+								 * real_distance may take it; else NULL */
+} Fetched;
+
+/*
+ * Measure a row for a query.  The operator's function looks at every element of
+ * both; where it is our own that is done once for each.
+ */
+static void
+measure_for(IvfpqMany *many, IvfpqManyQuery *query, Fetched *fetched)
+{
+	if (fetched->vector != NULL)
+		fetched->row.distance =
+			many->real_distance(fetched->vector, query->floats,
+								many->queries.dims);
+	else
+		fetched->row.distance =
+			DatumGetFloat8(FunctionCall2Coll(&many->distance,
+											 many->type.collation,
+											 fetched->value, query->value));
+	keep_row(query, many->k, &fetched->row);
+}
+
+/* Fetch the row of that id; false: there is nothing to measure. */
+static bool
+fetch_row(IvfpqMany *many, uint64 id, Fetched *fetched)
+{
+	int			dims;
+
+	many->report.measured++;
+	if (!IvfpqMeasureWhole(&many->measure, id, &fetched->value))
+		return false;
+	fetched->row.id = id;
+	fetched->row.tid = many->measure.slot->tts_tid;
+	fetched->vector = NULL;
+	if (many->real_distance == NULL)
+		return true;
+	fetched->vector = IvfpqArrayFloats(DatumGetArrayTypeP(fetched->value),
+									   &dims);
+	if (dims != many->queries.dims)
+		fetched->vector = NULL; /* the function says what is wrong */
+	return true;
+}
+
+/* Measure a row for the queries of keys [n], which are all the row's. */
+static void
+measure_row(IvfpqMany *many, const uint64 *keys, int64 n)
+{
+	Fetched		fetched;
+	bool		found = fetch_row(many, IVFPQ_MANY_ROW(keys[0]), &fetched);
+	MemoryContext oldcontext = MemoryContextSwitchTo(many->measure.context);
+
+	for (int64 i = 0; i < n; i++)
+	{
+		IvfpqManyQuery *query = &many->asked[IVFPQ_MANY_QUERY(keys[i])];
+
+		query->tried++;
+		if (found)
+			measure_for(many, query, &fetched);
+		else
+			query->gone++;
+	}
+	MemoryContextSwitchTo(oldcontext);
+	if (found)
+		IvfpqMeasureDone(&many->measure);
+}
+
+/* How many of keys [n] are the first one's row's? */
+static int64
+count_same(const uint64 *keys, int64 n)
+{
+	int64		same = 1;
+
+	while (same < n && IVFPQ_MANY_ROW(keys[same]) == IVFPQ_MANY_ROW(keys[0]))
+		same++;
+	return same;
+}
+
+/* Measure rows for queries: keys [n], which are sorted. */
+void
+IvfpqManyMeasure(IvfpqMany *many, uint64 *keys, int64 n)
+{
+	uint64		ids[ROWS_AT_ONCE];
+
+	sort_keys(keys, n);
+	for (int64 next = 0; next < n;)
+	{
+		int64		end = next;
+		int			nrows = 0;
+
+		while (end < n && nrows < ROWS_AT_ONCE)
+		{
+			ids[nrows++] = IVFPQ_MANY_ROW(keys[end]);
+			end += count_same(keys + end, n - end);
+		}
+		IvfpqMeasurePrefetchSorted(&many->measure, ids, nrows);
+		while (next < end)
+		{
+			int64		same = count_same(keys + next, end - next);
+
+			CHECK_FOR_INTERRUPTS();
+			measure_row(many, keys + next, same);
+			next += same;
+		}
+		IvfpqMeasurePause(&many->measure);
+	}
+}
+
+/* Measure rows [nrows], ascending, for each of the active queries [n]. */
+static void
+measure_for_all(IvfpqMany *many, const uint64 *ids, int nrows,
+				const int *active, int n)
+{
+	IvfpqMeasurePrefetchSorted(&many->measure, ids, nrows);
+	for (int i = 0; i < nrows; i++)
+	{
+		Fetched		fetched;
+		MemoryContext oldcontext;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!fetch_row(many, ids[i], &fetched))
+			continue;
+		oldcontext = MemoryContextSwitchTo(many->measure.context);
+		for (int q = 0; q < n; q++)
+		{
+			if (q % DISTANCES_AT_ONCE == DISTANCES_AT_ONCE - 1)
+				CHECK_FOR_INTERRUPTS();
+			measure_for(many, &many->asked[active[q]], &fetched);
+		}
+		MemoryContextSwitchTo(oldcontext);
+		IvfpqMeasureDone(&many->measure);
+	}
+	IvfpqMeasurePause(&many->measure);
+}
+
+/* Measure pending rows for the active queries [n]. */
+void
+IvfpqManyMeasurePending(IvfpqMany *many, const int *active, int n)
+{
+	IvfpqMeasureDims(&many->measure, many->pending_dims, &many->told_odd);
+	for (int64 i = 0; i < many->npending; i += ROWS_AT_ONCE)
+		measure_for_all(many, many->pending + i,
+						(int) Min(ROWS_AT_ONCE, many->npending - i), active, n);
+	IvfpqMeasureDims(&many->measure, 0, NULL);
+}
+
+/* Measure all rows of the index for the active queries [n]. */
+void
+IvfpqManyMeasureAll(IvfpqMany *many, const int *active, int n)
+{
+	Tuplesortstate *tids = IvfpqSortTids(many->index, NULL, work_mem);
+	uint64		ids[ROWS_AT_ONCE];
+	uint64		last = 0;
+	int			nrows = 0;
+	Datum		value;
+	bool		isnull;
+
+	IvfpqMeasureDims(&many->measure, many->pending_dims, &many->told_odd);
+	while (IvfpqTuplesortGetDatum(tids, &value, &isnull))
+	{
+		uint64		id = (uint64) DatumGetInt64(value);
+
+		CHECK_FOR_INTERRUPTS();
+		if (id == last)
+			continue;
+		last = ids[nrows++] = id;
+		if (nrows == ROWS_AT_ONCE)
+		{
+			measure_for_all(many, ids, nrows, active, n);
+			nrows = 0;
+		}
+	}
+	measure_for_all(many, ids, nrows, active, n);
+	IvfpqMeasureDims(&many->measure, 0, NULL);
+	tuplesort_end(tids);
+}

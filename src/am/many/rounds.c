@@ -1,0 +1,530 @@
+/*
+ * rounds.c
+ *		Portions of queries, and the rounds in which each is searched.
+ *
+ * A round is to many queries what a batch is to a scan: so many lists and
+ * candidates for so many rows (effort.c).  The first one is for the rows
+ * wanted.  Queries that it left short of rows, because the snapshot does not
+ * see enough of the candidates, go on to the next one, for more; and those for
+ * which a scan would make a pass over all rows have all rows measured.  Each
+ * round measures its candidates anew, since few queries see a second one.
+ *
+ * In a round queries go through the search IVFPQ_TOGETHER at a time, in the
+ * order of their nearest lists, so that those side by side have lists in
+ * common; and slices of queries, as many as memory allows, have their rows
+ * measured together.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/datum.h"
+#include "utils/memutils.h"
+
+#include "am/common/count.h"
+#include "am/common/engine.h"
+#include "am/common/options.h"
+#include "am/common/tid.h"
+#include "am/many/many.h"
+#include "client/client.h"
+#include "page/pending.h"
+#include "pgcompat.h"
+
+/* Rows that a round is for grow so: as those of a scan's batches. */
+#define ROUND_GROWTH	4.0
+
+/* A round: how much it takes, for whom. */
+typedef struct Round
+{
+	IvfpqEffort effort;
+	bool		is_last;		/* it takes all lists that may be read */
+	const int  *active;			/* [nactive] numbers of queries */
+	int			nactive;
+
+	/* of the slice under way, [nactive]: */
+	int		   *left;			/* [nleft] those that gpuvecd did not answer; */
+	int			nleft;			/* of these: */
+	uint32	   *lists;			/* ... [probes] nearest lists, and their */
+	float	   *scores;			/* ... [probes] */
+	int		   *nlists;
+	uint64	   *order;			/* by nearest list: that, and which one */
+	uint64	   *keys;			/* [nactive][candidates] rows to be measured */
+	int64		nkeys;
+} Round;
+
+/* What take_answer gets. */
+typedef struct Asked
+{
+	IvfpqMany  *many;
+	Round	   *round;
+} Asked;
+
+/* The nearest lists of the queries that are left, and an order of these. */
+static void
+find_lists(IvfpqMany *many, Round *round)
+{
+	IvfpqSearch *search = &many->searches[0];
+	int			probes = round->effort.probes;
+
+	for (int i = 0; i < round->nleft; i++)
+	{
+		uint32	   *lists = round->lists + (Size) i * probes;
+		float	   *scores = round->scores + (Size) i * probes;
+
+		CHECK_FOR_INTERRUPTS();
+		search->query.deep = round->effort.quota > IVFPQ_PARENTS_ROWS;
+		IvfpqSearchQuery(search, many->asked[round->left[i]].vector);
+		IvfpqSearchNearest(search, probes);
+		round->nlists[i] = search->lists.count;
+		for (int l = 0; l < search->lists.count; l++)
+		{
+			lists[l] = (uint32) search->lists.ids[l];
+			scores[l] = search->lists.scores[l];
+		}
+		round->order[i] = (uint64) lists[0] << 32 | (uint64) i;
+	}
+	qsort(round->order, round->nleft, sizeof(uint64), IvfpqCompareNumbers);
+}
+
+/* Give a search the query, and the lists that were found for it. */
+static void
+set_search(IvfpqMany *many, const Round *round, int i, IvfpqSearch *search)
+{
+	int			probes = round->effort.probes;
+
+	IvfpqSearchQuery(search, many->asked[round->left[i]].vector);
+	IvfpqTopKResize(&search->lists, probes);
+	search->lists.count = round->nlists[i];
+	for (int l = 0; l < round->nlists[i]; l++)
+	{
+		search->lists.ids[l] = round->lists[(Size) i * probes + l];
+		search->lists.scores[l] = round->scores[(Size) i * probes + l];
+	}
+}
+
+static int
+compare_bounds(const void *a, const void *b)
+{
+	const IvfpqManyBound *x = a;
+	const IvfpqManyBound *y = b;
+
+	if (x->bound != y->bound)
+		return x->bound < y->bound ? -1 : 1;
+	return (x->id > y->id) - (x->id < y->id);
+}
+
+static int
+compare_ids(const void *a, const void *b)
+{
+	const IvfpqManyBound *x = a;
+	const IvfpqManyBound *y = b;
+
+	return (x->id > y->id) - (x->id < y->id);
+}
+
+/* Note the bounds that refine records give of a search's candidates. */
+static void
+take_bounds(IvfpqMany *many, const IvfpqSearch *search, IvfpqManyQuery *query)
+{
+	int64		n = search->candidates.count;
+	uint64	   *ids = search->candidates.ids;
+	IvfpqRowBounds *bounds = palloc_extended(Max(n, 1) *
+											 sizeof(IvfpqRowBounds),
+											 MCXT_ALLOC_HUGE);
+
+	n = IvfpqRecordBounds(search,
+						  query->is_boundable ? query->vector : NULL, ids, n,
+						  bounds);
+	many->report.refined += n;
+	query->bounds = MemoryContextAllocHuge(many->round, Max(n, 1) *
+										   sizeof(IvfpqManyBound));
+	query->ncandidates = 0;
+	for (int64 i = 0; i < n; i++)
+	{
+		query->bounds[i].bound = bounds[i].least;
+		query->bounds[i].id = ids[i];
+	}
+	/* the records of a dead row and of another may name one row */
+	qsort(query->bounds, n, sizeof(IvfpqManyBound), compare_ids);
+	for (int64 i = 0; i < n; i++)
+		if ((i == 0 || query->bounds[i].id != query->bounds[i - 1].id) &&
+			(many->pending_set == NULL ||
+			 tidset_lookup(many->pending_set, query->bounds[i].id) == NULL))
+			query->bounds[query->ncandidates++] = query->bounds[i];
+	qsort(query->bounds, query->ncandidates, sizeof(IvfpqManyBound),
+		  compare_bounds);
+	pfree(bounds);
+}
+
+/* What a search found, of the query of that number. */
+static void
+take_candidates(IvfpqMany *many, Round *round, const IvfpqSearch *search,
+				int number)
+{
+	IvfpqManyQuery *query = &many->asked[number];
+	const GvTopK *candidates = &search->candidates;
+
+	query->ncandidates = candidates->count;
+	query->is_drained = search->found_all &&
+		candidates->count < round->effort.candidates;
+	query->tried = query->gone = query->nfetched = 0;
+	query->bounds = NULL;
+	many->report.lists += search->lists_read;
+	many->report.copies += search->copies_read;
+	if (search->addresses)
+	{
+		take_bounds(many, search, query);
+		return;
+	}
+	for (int i = 0; i < candidates->count; i++)
+		if (many->pending_set == NULL ||
+			tidset_lookup(many->pending_set, candidates->ids[i]) == NULL)
+			round->keys[round->nkeys++] = IVFPQ_MANY_KEY(candidates->ids[i],
+														 number);
+}
+
+/* Find the candidates of the slice's queries that are left. */
+static void
+find_candidates(IvfpqMany *many, Round *round)
+{
+	int			at_a_time = IvfpqManyTogether(many, &round->effort);
+
+	find_lists(many, round);
+	for (int first = 0; first < round->nleft; first += at_a_time)
+	{
+		int			n = Min(at_a_time, round->nleft - first);
+
+		for (int s = 0; s < n; s++)
+			set_search(many, round, (int) (uint32) round->order[first + s],
+					   &many->searches[s]);
+		IvfpqSearchTogether(many->searches, n, round->effort.candidates);
+		for (int s = 0; s < n; s++)
+			take_candidates(many, round, &many->searches[s],
+							round->left[(uint32) round->order[first + s]]);
+	}
+}
+
+/* gpuvecd has an answer to a query of the slice, or it is left. */
+static void
+take_answer(void *arg, IvfpqSearch *search, int i, bool found)
+{
+	Asked	   *asked = arg;
+	Round	   *round = asked->round;
+
+	CHECK_FOR_INTERRUPTS();
+	if (found)
+		take_candidates(asked->many, round, search, round->active[i]);
+	else
+		round->left[round->nleft++] = round->active[i];
+}
+
+/* Have gpuvecd find candidates; the queries that it has none for are left. */
+static void
+ask_candidates(IvfpqMany *many, Round *round)
+{
+	Asked		asked = {many, round};
+	Size		dims = many->model->meta.dims;
+	float	   *queries;
+
+	round->nleft = 0;
+	if (!IvfpqServerIsWanted())
+	{
+		memcpy(round->left, round->active, round->nactive * sizeof(int));
+		round->nleft = round->nactive;
+		return;
+	}
+	queries = palloc_extended(round->nactive * dims * sizeof(float),
+							  MCXT_ALLOC_HUGE);
+	for (int i = 0; i < round->nactive; i++)
+		memcpy(queries + i * dims, many->asked[round->active[i]].vector,
+			   dims * sizeof(float));
+	many->searches[0].query.deep = round->effort.quota > IVFPQ_PARENTS_ROWS;
+	IvfpqSearchManyRemote(&many->searches[0], queries, round->nactive,
+						  round->effort.probes, round->effort.candidates,
+						  take_answer, &asked);
+	pfree(queries);
+}
+
+/*
+ * Of rows with bounds, those that have to be fetched next: as many as are
+ * missing, or all that may be nearer than the last one.  False: there are none.
+ */
+static bool
+next_bounded(IvfpqMany *many, Round *round)
+{
+	round->nkeys = 0;
+	for (int i = 0; i < round->nactive; i++)
+	{
+		int			number = round->active[i];
+		IvfpqManyQuery *query = &many->asked[number];
+		int			missing = many->k - query->nrows;
+
+		while (query->nfetched < query->ncandidates)
+		{
+			const IvfpqManyBound *next = &query->bounds[query->nfetched];
+
+			if (missing <= 0 && (query->nrows < many->k ||
+								 next->bound > query->rows[0].distance))
+				break;
+			missing--;
+			round->keys[round->nkeys++] = IVFPQ_MANY_KEY(next->id, number);
+			query->nfetched++;
+		}
+	}
+	return round->nkeys > 0;
+}
+
+/* Search for the slice's queries, and measure what was found. */
+static void
+search_slice(IvfpqMany *many, Round *round)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(many->round);
+	Size		n = round->nactive;
+	Size		probes = round->effort.probes;
+
+	round->lists = palloc_extended(n * probes * sizeof(uint32),
+								   MCXT_ALLOC_HUGE);
+	round->scores = palloc_extended(n * probes * sizeof(float),
+									MCXT_ALLOC_HUGE);
+	round->nlists = palloc_extended(n * sizeof(int), MCXT_ALLOC_HUGE);
+	round->left = palloc_extended(n * sizeof(int), MCXT_ALLOC_HUGE);
+	round->order = palloc_extended(n * sizeof(uint64), MCXT_ALLOC_HUGE);
+	round->keys = palloc_extended(n * round->effort.candidates *
+								  sizeof(uint64), MCXT_ALLOC_HUGE);
+	round->nkeys = 0;
+	MemoryContextSwitchTo(oldcontext);
+
+	for (Size i = 0; i < n; i++)
+		many->asked[round->active[i]].nrows = 0;
+	IvfpqManyMeasurePending(many, round->active, round->nactive);
+	ask_candidates(many, round);
+	find_candidates(many, round);
+	if (many->model->meta.refine == IVFPQ_REFINE_NONE)
+		IvfpqManyMeasure(many, round->keys, round->nkeys);
+	else
+		while (next_bounded(many, round))
+			IvfpqManyMeasure(many, round->keys, round->nkeys);
+	MemoryContextReset(many->round);
+}
+
+/*
+ * Has the query the rows that it asked for?  As in a scan, the round is good
+ * for no more than the share of candidates seen where half of those beyond the
+ * rows wanted, which are there because scores are not exact, are gone.
+ */
+static bool
+is_answered(const IvfpqMany *many, const Round *round,
+			const IvfpqManyQuery *query)
+{
+	double		seen = 1;
+	double		good = round->effort.quota;
+
+	if (query->gone > 0)
+		seen = 1 - (double) query->gone / query->tried;
+	if (query->gone > 0 &&
+		query->ncandidates * seen < (query->ncandidates + good) / 2)
+		good *= seen;
+	return (query->nrows == many->k && many->k <= good) ||
+		(round->is_last && query->is_drained);
+}
+
+/*
+ * Search for the active queries [n]; how many are not answered yet, which are
+ * then the first of them.  *drained: in how many lists no other row is.
+ */
+static int
+search_round(IvfpqMany *many, Round *round, int *active, int n, int *drained)
+{
+	Size		bytes = IvfpqManySliceBytes(many, &round->effort);
+	int			at_a_time = (int) Max(1, Min((Size) n, IvfpqMemoryLimit() /
+											 2 / bytes));
+	int			nleft = 0;
+
+	for (int first = 0; first < n; first += at_a_time)
+	{
+		round->active = active + first;
+		round->nactive = Min(at_a_time, n - first);
+		search_slice(many, round);
+		for (int i = first; i < Min(first + at_a_time, n); i++)
+		{
+			const IvfpqManyQuery *query = &many->asked[active[i]];
+
+			if (is_answered(many, round, query))
+				continue;
+			if (query->is_drained)
+				*drained = round->effort.probes;
+			active[nleft++] = active[i];
+		}
+	}
+	many->report.batches++;
+	if (many->report.probes == 0)
+	{
+		many->report.probes = round->effort.probes;
+		many->report.candidates = round->effort.candidates;
+	}
+	return nleft;
+}
+
+/* Search for all queries of the portion. */
+static void
+search_portion(IvfpqMany *many)
+{
+	double		rows = Max(many->k, IVFPQ_FIRST_ROWS);
+	int		   *active = MemoryContextAllocHuge(many->portion,
+												many->nasked * sizeof(int));
+	int			n = many->nasked;
+	int			drained = 0;
+	Round		round;
+
+	for (int i = 0; i < n; i++)
+		active[i] = i;
+	for (; n > 0; rows = Max(rows * ROUND_GROWTH, IVFPQ_MANY_SECOND))
+	{
+		if (!IvfpqManyEffort(many, rows, drained, &round.effort, &round.is_last) ||
+			!IvfpqManyFits(many, &round.effort))
+		{
+			for (int i = 0; i < n; i++)
+				many->asked[active[i]].nrows = 0;
+			IvfpqManyMeasureAll(many, active, n);
+			many->report.finished = true;
+			return;
+		}
+		n = search_round(many, &round, active, n, &drained);
+	}
+}
+
+/* Make query i of those that were asked one of the portion. */
+static void
+add_query(IvfpqMany *many, int i)
+{
+	IvfpqManyQuery *query = &many->asked[many->nasked++];
+	const float *vector = many->queries.vectors +
+	(Size) i * many->queries.dims;
+	int			dims = many->queries.dims;
+	MemoryContext oldcontext;
+	Datum		value;
+
+	memset(query, 0, sizeof(*query));
+	query->floats = vector;
+	oldcontext = MemoryContextSwitchTo(many->round);
+	value = IvfpqCastVector(&many->cast, vector, dims);
+	/* as the type has it: halfvec rounds */
+	if (many->type.has_toreal)
+		vector = IvfpqValueFloats(&many->type, value, &dims);
+	MemoryContextSwitchTo(oldcontext);
+	query->value = datumCopy(value, false, -1);
+	query->rows = palloc_extended(many->k * sizeof(IvfpqManyRow),
+								  MCXT_ALLOC_HUGE);
+	if (many->model->meta.nlists > 0)
+	{
+		query->is_boundable = IvfpqIsBoundable(&many->type, vector, dims);
+		query->vector = palloc(dims * sizeof(float));
+		gv_transform(&many->model->gv, vector, 1, query->vector);
+	}
+	MemoryContextReset(many->round);
+}
+
+/*
+ * Answer a portion of the queries, from number first on, into many->asked;
+ * how many.
+ */
+int
+IvfpqManyNext(IvfpqMany *many, int first)
+{
+	int			n = Min(IvfpqManyPortion(many), many->queries.n - first);
+	MemoryContext oldcontext;
+
+	MemoryContextReset(many->portion);
+	oldcontext = MemoryContextSwitchTo(many->portion);
+	many->asked = palloc_extended(n * sizeof(IvfpqManyQuery),
+								  MCXT_ALLOC_HUGE);
+	many->nasked = 0;
+	for (int i = 0; i < n; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		add_query(many, first + i);
+	}
+	MemoryContextSwitchTo(oldcontext);
+	/* not in the portion's memory: searches keep theirs */
+	search_portion(many);
+	for (int i = 0; i < n; i++)
+		IvfpqManySort(&many->asked[i]);
+	return n;
+}
+
+/* The pending rows; all rows are to be measured if they are too many. */
+static void
+read_pending(IvfpqMany *many)
+{
+	IvfpqPendingReader reader;
+	int64		room = IVFPQ_PENDING_PER_PAGE;
+	int64		n = 0;
+	int			count;
+
+	many->pending = palloc(room * sizeof(uint64));
+	IvfpqPendingOpen(&reader, many->index, &many->model->meta);
+	while (n <= IVFPQ_MIN_MEASURED && IvfpqPendingNext(&reader, &count))
+	{
+		if (n + count > room)
+		{
+			room = 2 * (n + count);
+			many->pending = repalloc(many->pending, room * sizeof(uint64));
+		}
+		for (int i = 0; i < count; i++)
+			many->pending[n++] = IvfpqTidToId(&reader.tids[i]);
+	}
+	IvfpqPendingClose(&reader);
+	many->everything = n > IVFPQ_MIN_MEASURED;
+	if (n == 0 || many->everything)
+		return;
+	/* a page may have been read twice */
+	qsort(many->pending, n, sizeof(uint64), IvfpqCompareNumbers);
+	many->pending_set = tidset_create(CurrentMemoryContext, (uint32) n, NULL);
+	for (int64 i = 0; i < n; i++)
+	{
+		bool		found;
+
+		tidset_insert(many->pending_set, many->pending[i], &found);
+		if (!found)
+			many->pending[many->npending++] = many->pending[i];
+	}
+}
+
+/*
+ * Prepare to answer queries.  Pending rows are read before any list, since
+ * rows move from there to lists.
+ */
+void
+IvfpqManyBegin(IvfpqMany *many)
+{
+	bool		addresses = many->model->meta.refine != IVFPQ_REFINE_NONE;
+
+	many->portion = AllocSetContextCreate(CurrentMemoryContext,
+										  "gpuivfpq queries",
+										  ALLOCSET_DEFAULT_SIZES);
+	many->round = AllocSetContextCreate(CurrentMemoryContext,
+										"gpuivfpq round",
+										ALLOCSET_DEFAULT_SIZES);
+	IvfpqMeasureBegin(&many->measure, many->heap, many->index,
+					  many->snapshot);
+	if (many->model->meta.nlists == 0)
+	{
+		many->everything = true;
+		return;
+	}
+	read_pending(many);
+	many->nsearches = Min(many->queries.n, IVFPQ_TOGETHER);
+	many->searches = palloc0(many->nsearches * sizeof(IvfpqSearch));
+	for (int s = 0; s < many->nsearches; s++)
+	{
+		IvfpqSearchInit(&many->searches[s], many->index, many->model);
+		many->searches[s].addresses = addresses;
+	}
+}
+
+void
+IvfpqManyEnd(IvfpqMany *many)
+{
+	IvfpqMeasureEnd(&many->measure);
+	MemoryContextDelete(many->round);
+	MemoryContextDelete(many->portion);
+}

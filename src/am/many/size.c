@@ -1,0 +1,144 @@
+/*
+ * size.c
+ *		How much a round of many queries takes: lists, candidates, memory.
+ */
+#include "postgres.h"
+
+#include "am/common/count.h"
+#include "am/common/options.h"
+#include "am/many/many.h"
+#include "client/client.h"
+
+/* Scratch of the searches that are under way together. */
+#define TOGETHER_BYTES	((Size) 8 * 1024 * 1024)
+
+/* Would a scan rather make a pass than take that much?  See fullpass.c. */
+static bool
+pass_is_better(const IvfpqMany *many, const IvfpqEffort *effort)
+{
+	if (effort->candidates > IVFPQ_MIN_MEASURED &&
+		!IvfpqHasRows(many->index, &many->model->meta,
+					  effort->candidates / IVFPQ_MEASURED_SHARE))
+		return true;
+	return ivfpq_order == IVFPQ_ORDER_STRICT && !effort->known &&
+		effort->quota > IVFPQ_MANY_SECOND &&
+		!IvfpqHasRows(many->index, &many->model->meta,
+					  effort->quota / (1 - ivfpq_recall));
+}
+
+/* Copies that the lists have, dead ones included. */
+static double
+count_copies(IvfpqMany *many)
+{
+	IvfpqListTotals totals;
+
+	if (many->most_rows == 0)
+	{
+		IvfpqSumLists(many->index, &many->model->meta, &totals);
+		many->most_rows = totals.live + totals.dead;
+	}
+	return many->most_rows;
+}
+
+/*
+ * How much a round for so many rows takes; false: all rows had better be
+ * measured.  Where all rows of so many lists (`drained`) were candidates
+ * already there have to be more lists.  *is_last: it takes all that may be read.
+ */
+bool
+IvfpqManyEffort(IvfpqMany *many, double rows, int drained, IvfpqEffort *effort,
+				bool *is_last)
+{
+	const IvfpqMetaData *meta = &many->model->meta;
+	int			most = meta->nlists;
+	IvfpqEffort first;
+
+	if (many->everything)
+		return false;
+	IvfpqEffortFor(effort, many->index, meta, ivfpq_recall,
+				   Min(rows, PG_INT32_MAX));
+	if (effort->everything)
+		return false;
+	if (ivfpq_max_probes > 0)
+	{
+		IvfpqGetEffort(&first, many->index, meta, ivfpq_recall, 0);
+		most = Min(most, Max(ivfpq_max_probes, first.probes));
+	}
+	if (pass_is_better(many, effort))
+	{
+		if (ivfpq_max_probes == 0)
+			return false;
+		effort->probes = most;
+		effort->candidates = PG_INT32_MAX / 4;
+	}
+	if (effort->probes <= drained)
+		effort->probes = 2 * drained;
+	effort->probes = Min(effort->probes, most);
+	*is_last = effort->probes == most;
+	/* the one more is not found, which tells that there is none */
+	if (effort->candidates > IVFPQ_FEW_CANDIDATES)
+		effort->candidates = (int) Min(effort->candidates,
+									   count_copies(many) + 1);
+	return true;
+}
+
+/* Bytes that a query takes in a slice of a round. */
+Size
+IvfpqManySliceBytes(const IvfpqMany *many, const IvfpqEffort *effort)
+{
+	Size		candidate = sizeof(uint64);
+
+	if (many->model->meta.refine != IVFPQ_REFINE_NONE)
+		candidate += sizeof(IvfpqManyBound);
+	if (IvfpqServerIsWanted())
+		candidate += (Size) many->model->meta.copies *
+			(sizeof(GvHit) + sizeof(GvBound));
+	return (Size) effort->candidates * candidate + sizeof(uint64) +
+		(Size) effort->probes * (sizeof(uint32) + sizeof(float));
+}
+
+/* Bytes that a search takes. */
+static Size
+search_bytes(const IvfpqMany *many, const IvfpqEffort *effort)
+{
+	int64		capacity = (int64) effort->candidates *
+	many->model->meta.copies;
+
+	return gv_scan_scratch(many->model->gv.m,
+						   (int32) Min(capacity, PG_INT32_MAX)) +
+		capacity * (sizeof(float) + sizeof(uint64));
+}
+
+/* Searches to have under way at once. */
+int
+IvfpqManyTogether(const IvfpqMany *many, const IvfpqEffort *effort)
+{
+	return (int) Max(1, Min((Size) many->nsearches, TOGETHER_BYTES /
+							search_bytes(many, effort)));
+}
+
+/* Does a round for one query fit?  As in a scan, a small one always does. */
+bool
+IvfpqManyFits(const IvfpqMany *many, const IvfpqEffort *effort)
+{
+	return effort->candidates <= IVFPQ_FEW_CANDIDATES ||
+		IvfpqManySliceBytes(many, effort) + search_bytes(many, effort) <=
+		IvfpqMemoryLimit();
+}
+
+/* How many queries make a portion? */
+int
+IvfpqManyPortion(IvfpqMany *many)
+{
+	Size		bytes = sizeof(IvfpqManyQuery) + sizeof(int) +
+	many->k * sizeof(IvfpqManyRow) +
+	(Size) many->queries.dims * 2 * sizeof(float);
+	IvfpqEffort effort;
+	bool		is_last;
+
+	if (many->model->meta.nlists > 0 &&
+		IvfpqManyEffort(many, Max(many->k, IVFPQ_FIRST_ROWS), 0, &effort,
+						&is_last))
+		bytes += IvfpqManySliceBytes(many, &effort);
+	return (int) Max(1, Min(IvfpqMemoryLimit() / bytes, IVFPQ_MANY_PORTION));
+}

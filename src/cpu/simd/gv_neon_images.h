@@ -1,0 +1,149 @@
+/*
+ * gv_neon_images.h
+ *		Images of keys in NEON: neon.c includes it.
+ *
+ * A register holds 16 bytes of images: those of a block are in two for each
+ * byte of their width.  What is compared comes down to a byte for each image,
+ * and then to a bit.
+ */
+#define ALWAYS	inline __attribute__((always_inline))
+
+/* Registers of a block's images. */
+#define REGISTERS(width)	(2 * (width))
+
+static ALWAYS uint8x16_t
+load_images(const void *images, int r)
+{
+	return vld1q_u8((const uint8_t *) images + 16 * r);
+}
+
+/* A value in each place of a register. */
+static ALWAYS uint8x16_t
+spread(uint64_t value, int width)
+{
+	return width == 1 ? vdupq_n_u8((uint8_t) value) :
+		width == 2 ? vreinterpretq_u8_u16(vdupq_n_u16((uint16_t) value)) :
+		width == 4 ? vreinterpretq_u8_u32(vdupq_n_u32((uint32_t) value)) :
+		vreinterpretq_u8_u64(vdupq_n_u64(value));
+}
+
+static ALWAYS uint8x16_t
+equal_images(uint8x16_t a, uint8x16_t b, int width)
+{
+	if (width == 1)
+		return vceqq_u8(a, b);
+	if (width == 2)
+		return vreinterpretq_u8_u16(vceqq_u16(vreinterpretq_u16_u8(a),
+											  vreinterpretq_u16_u8(b)));
+	if (width == 4)
+		return vreinterpretq_u8_u32(vceqq_u32(vreinterpretq_u32_u8(a),
+											  vreinterpretq_u32_u8(b)));
+	return vreinterpretq_u8_u64(vceqq_u64(vreinterpretq_u64_u8(a),
+										  vreinterpretq_u64_u8(b)));
+}
+
+/* a <= b, unsigned */
+static ALWAYS uint8x16_t
+not_above(uint8x16_t a, uint8x16_t b, int width)
+{
+	if (width == 1)
+		return vcleq_u8(a, b);
+	if (width == 2)
+		return vreinterpretq_u8_u16(vcleq_u16(vreinterpretq_u16_u8(a),
+											  vreinterpretq_u16_u8(b)));
+	if (width == 4)
+		return vreinterpretq_u8_u32(vcleq_u32(vreinterpretq_u32_u8(a),
+											  vreinterpretq_u32_u8(b)));
+	return vreinterpretq_u8_u64(vcleq_u64(vreinterpretq_u64_u8(a),
+										  vreinterpretq_u64_u8(b)));
+}
+
+/*
+ * Bits of places [REGISTERS(width)], each all ones or zeros: every other byte
+ * goes until an image has one.
+ */
+static ALWAYS uint32_t
+take_bits(uint8x16_t * places, int width)
+{
+	int			n;
+	int			r;
+
+	for (n = REGISTERS(width); n > 2; n /= 2)
+		for (r = 0; r < n / 2; r++)
+			places[r] = vuzp1q_u8(places[2 * r], places[2 * r + 1]);
+	return bits_of_pair(places[0], places[1]);
+}
+
+/* A test other than that of a set. */
+static ALWAYS uint32_t
+compare_images(const GvKeyTest *test, int width, const void *images)
+{
+	uint8x16_t	low = spread(test->low, width);
+	uint8x16_t	high = spread(test->high, width);
+	uint8x16_t	places[REGISTERS(8)];
+	uint32_t	bits;
+	int			r;
+
+	for (r = 0; r < REGISTERS(width); r++)
+	{
+		uint8x16_t	image = load_images(images, r);
+		uint8x16_t	both = vandq_u8(image, low);
+
+		places[r] = test->kind == GV_TEST_RANGE ?
+			vandq_u8(not_above(low, image, width),
+					 not_above(image, high, width)) :
+			equal_images(both, test->kind == GV_TEST_ANY_BIT ?
+						 vdupq_n_u8(0) : low, width);
+	}
+	bits = take_bits(places, width);
+	return test->kind == GV_TEST_ANY_BIT ? ~bits : bits;
+}
+
+/* Few values: each is compared with all images. */
+static ALWAYS uint32_t
+compare_values(const void *images, int width, const uint64_t *values,
+			   int32_t n)
+{
+	uint8x16_t	places[REGISTERS(8)];
+	int32_t		v;
+	int			r;
+
+	for (r = 0; r < REGISTERS(width); r++)
+	{
+		uint8x16_t	image = load_images(images, r);
+
+		places[r] = vdupq_n_u8(0);
+		for (v = 0; v < n; v++)
+			places[r] = vorrq_u8(places[r],
+								 equal_images(image, spread(values[v], width),
+											  width));
+	}
+	return take_bits(places, width);
+}
+
+/*
+ * Which of images wide [GV_BLOCK] are among values [n], n >= 1?  All are looked
+ * for side by side, half of what is left at a time: no register gathers, but
+ * loads that do not wait for each other take turns.
+ */
+static uint32_t
+find_images(const uint64_t *wide, const uint64_t *values, int32_t n)
+{
+	const uint64_t *places[GV_BLOCK];
+	uint32_t	bits = 0;
+	int			i;
+
+	for (i = 0; i < GV_BLOCK; i++)
+		places[i] = values;
+	while (n > 1)
+	{
+		int32_t		half = n / 2;
+
+		for (i = 0; i < GV_BLOCK; i++)
+			places[i] += places[i][half - 1] < wide[i] ? half : 0;
+		n -= half;
+	}
+	for (i = 0; i < GV_BLOCK; i++)
+		bits |= (uint32_t) (*places[i] == wide[i]) << i;
+	return bits;
+}

@@ -1,0 +1,97 @@
+/*
+ * gv_wide_records.h
+ *		Refine records, sixteen dimensions at a time, where that takes several
+ *		registers.
+ *
+ * Included by the files of levels of which that is so, which have what
+ * gv_wide.h asks for and its load_rest, and for sixteen elements of x^ decode
+ * and from_halves; add_record adds terms of a product, and their magnitudes.
+ */
+
+/* The last n < 16 elements, and zeros. */
+static LEVEL Wide
+decode_rest(const GvRefine *record, const uint8_t *codes, int32_t n)
+{
+	uint8_t		some[LANES] = {0};
+	float		rest[LANES];
+
+	memcpy(some, codes, (size_t) n);
+	store(rest, decode(record, some));
+	return load_rest(rest, n);
+}
+
+static LEVEL void
+record_squares(const float *q, const GvRefine *record, int32_t dims,
+			   float *sums)
+{
+	Wide		acc = zero();
+	int32_t		i;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		add_terms(&acc, load(q + i), decode(record, record->codes + i),
+				  false);
+	if (i < dims)
+		add_terms(&acc, load_rest(q + i, dims - i),
+				  decode_rest(record, record->codes + i, dims - i), false);
+	store(sums, acc);
+}
+
+static LEVEL void
+record_products(const float *q, const GvRefine *record, int32_t dims,
+				float *sums, float *magnitudes)
+{
+	Wide		acc = zero();
+	Wide		size = zero();
+	int32_t		i;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		add_record(&acc, &size, load(q + i),
+				   decode(record, record->codes + i));
+	if (i < dims)
+		add_record(&acc, &size, load_rest(q + i, dims - i),
+				   decode_rest(record, record->codes + i, dims - i));
+	store(sums, acc);
+	store(magnitudes, size);
+}
+
+/* The last n < 16 elements, and zeros. */
+static LEVEL Wide
+from_halves_rest(const uint16_t *halves, int32_t n)
+{
+	uint16_t	some[LANES] = {0};
+
+	memcpy(some, halves, (size_t) n * sizeof(*halves));
+	return from_halves(some);
+}
+
+static LEVEL void
+half_squares(const float *q, const uint16_t *halves, int32_t dims,
+			 float *sums)
+{
+	Wide		acc = zero();
+	int32_t		i;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		add_terms(&acc, load(q + i), from_halves(halves + i), false);
+	if (i < dims)
+		add_terms(&acc, load_rest(q + i, dims - i),
+				  from_halves_rest(halves + i, dims - i), false);
+	store(sums, acc);
+}
+
+static LEVEL void
+half_products(const float *q, const uint16_t *halves, int32_t dims,
+			  float *sums, float *magnitudes)
+{
+	Wide		acc = zero();
+	Wide		size = zero();
+	int32_t		i;
+
+	for (i = 0; i + LANES <= dims; i += LANES)
+		add_record(&acc, &size, load(q + i), from_halves(halves + i));
+	if (i < dims)
+		add_record(&acc, &size, load_rest(q + i, dims - i),
+				   from_halves_rest(halves + i, dims - i));
+	store(sums, acc);
+	store(magnitudes, size);
+}

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Many queries at once: gpuvec_search beside a LATERAL join of index scans.
+
+usage: many.py [DATA] [--queries N,...] [--recall R,...] [--k K] [--rounds N]
+               [--engine ENGINE] [--metric METRIC]
+
+Uses the cluster that libpq's environment variables name; test/bench/run.sh
+makes it.  Queries are rows of the table, since held-out ones are few.  The two
+statements take turns, in one session, and the best of the rounds counts:
+queries/s of each, their ratio, and how many of LATERAL's rows gpuvec_search
+has.  With --engine gpu both ask gpuvecd, whose mirror is waited for.
+"""
+import argparse
+import sys
+import time
+
+import data
+import dataset
+import server
+
+data.PIP_PACKAGES["bench"] = ["numpy", "psycopg[binary]", "matplotlib"]
+OPERATORS = {"l2": "<->", "ip": "<#>", "cosine": "<=>"}
+SHARED = ("SELECT count(*) FROM (SELECT query, tid FROM (%s) AS a "
+          "INTERSECT SELECT query, tid FROM (%s) AS b) AS c")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("data", nargs="?", default="sentences:100000")
+    parser.add_argument("--prepare", action="store_true",
+                        help=argparse.SUPPRESS)
+    parser.add_argument("--queries", type=server.numbers(int),
+                        default=[1000, 10000])
+    parser.add_argument("--recall", type=server.numbers(float),
+                        default=[.95, .99])
+    parser.add_argument("--k", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engine", default="cpu", choices=["cpu", "gpu"])
+    parser.add_argument("--metric", default="cosine", choices=OPERATORS)
+    return parser.parse_args()
+
+
+def statements(operator, n, k):
+    """Rows (query, tid) of both, LATERAL first."""
+    return ("SELECT q.id + 1 AS query, s.tid FROM asked AS q, LATERAL "
+            "(SELECT ctid AS tid, t.v %s q.v AS d FROM t ORDER BY t.v %s q.v "
+            "LIMIT %d) AS s WHERE q.id < %d" % (operator, operator, k, n),
+            "SELECT query, tid, distance FROM gpuvec_search('t_v', "
+            "(SELECT array_agg(v ORDER BY id) FROM asked WHERE id < %d), %d)"
+            % (n, k))
+
+
+def seconds(conn, statement):
+    before = time.monotonic()
+    conn.execute("SELECT count(*) FROM (%s) AS s" % statement)
+    return time.monotonic() - before
+
+
+def measure(conn, args, recall, n):
+    conn.execute("SET gpuvec.recall = %g" % recall)
+    lateral, many = statements(OPERATORS[args.metric], n, args.k)
+    best = [float("inf")] * 2
+    for _ in range(args.rounds):
+        for i, statement in enumerate((lateral, many)):
+            best[i] = min(best[i], seconds(conn, statement))
+    engine = server.one(conn, "SELECT engine FROM gpuvec_last_scan()")
+    found = server.one(conn, SHARED % (lateral, many))
+    print("%7g %8d %10.0f %10.0f %7.2f %8.4f  %s" % (
+        recall, n, n / best[0], n / best[1], best[0] / best[1],
+        found / (n * args.k), engine), flush=True)
+
+
+def main():
+    args = parse_arguments()
+    data.enter_venv("bench", __file__)
+    if args.prepare:
+        dataset.prepare(args.data)
+        return 0
+    import numpy as np
+    import psycopg
+    found = dataset.load(args.data)
+    n = max(args.queries)
+    order = np.random.default_rng(7).permutation(found.rows)[:n]
+    with psycopg.connect(autocommit=True) as conn:
+        server.begin(conn, "1GB")
+        server.load(conn, "t", found.base, "real[]")
+        server.load(conn, "asked", found.base[order], "real[]")
+        conn.execute("CREATE INDEX t_v ON t USING gpuivfpq (v real_%s_ops)"
+                     % args.metric)
+        conn.execute("VACUUM ANALYZE t")
+        server.prewarm(conn, ["t"])
+        conn.execute("SET enable_seqscan = off")
+        conn.execute("SET gpuvec.engine = %s" % args.engine)
+        conn.execute("SET maintenance_work_mem = '256MB'")
+        if args.engine == "gpu":
+            conn.execute("SELECT gpuvec_prewarm('t_v')")
+        print("%s, %d x %d, %s, k %d; queries/s" % (
+            args.data, found.rows, found.dims, args.metric, args.k))
+        print("%7s %8s %10s %10s %7s %8s" % (
+            "recall", "queries", "LATERAL", "at once", "ratio", "the same"))
+        for recall in args.recall:
+            for queries in args.queries:
+                measure(conn, args, recall, min(queries, found.rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
