@@ -97,6 +97,7 @@ typedef struct GvModel
 	const float *mean;			/* [dims], all 0 for GV_IP */
 	const float *codebooks;		/* [GV_CODEWORDS * dims], see above */
 	const float *rotation;		/* [dims][dims], or NULL: nothing is rotated */
+	float		rotation_error; /* gv_rotation_error, or 0: the same */
 } GvModel;
 
 static inline int32_t

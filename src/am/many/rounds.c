@@ -418,7 +418,7 @@ add_query(IvfpqMany *many, int i)
 	{
 		query->is_boundable = IvfpqIsBoundable(&many->type, vector, dims);
 		query->vector = palloc(dims * sizeof(float));
-		gv_transform(&many->model->gv, vector, 1, query->vector);
+		IvfpqTransform(many->index, many->model, vector, query->vector);
 	}
 	MemoryContextReset(many->round);
 }

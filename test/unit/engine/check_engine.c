@@ -78,7 +78,7 @@ test_invalid_search(void)
 	GvTopK		bad_top = {0, 0, false, out, ids};
 	GvScan		scan;
 	void	   *scratch;
-	GvModel		model = {GV_L2, 4, 2, 1.0f, x, x};
+	GvModel		model = {GV_L2, 4, 2, 1.0f, x, x, NULL, 0.0f};
 	GvModel		bad;
 
 	INVALID(BAD_MODEL(metric = (GvMetric) 4));
