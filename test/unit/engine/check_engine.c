@@ -151,6 +151,7 @@ main(int argc, char **argv)
 	test_mirror();
 	test_builder();
 	test_halves();
+	test_rotation();
 	printf("engine: %ld passed, %ld failed\n", unit_passed, unit_failed);
 	return unit_failed > 0;
 }
