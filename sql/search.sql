@@ -14,9 +14,9 @@ CREATE FUNCTION all_asked() RETURNS real[] LANGUAGE sql STABLE AS 'SELECT array_
 CREATE FUNCTION pg_temp.differ(index regclass, k int, statement text) RETURNS TABLE (rows bigint, differ bigint, farther bigint)
 LANGUAGE plpgsql AS $$
 BEGIN
-	CREATE TEMP TABLE found AS SELECT n.*, row_number() OVER (PARTITION BY query) AS rank
+	CREATE TEMP TABLE found AS SELECT n.*, row_number() OVER (PARTITION BY query ORDER BY distance, tid) AS rank
 		FROM gpuvec_search(index, all_asked(), k) AS n;
-	EXECUTE format('CREATE TEMP TABLE scanned AS SELECT a.query, s.*, row_number() OVER (PARTITION BY a.query) AS rank
+	EXECUTE format('CREATE TEMP TABLE scanned AS SELECT a.query, s.*, row_number() OVER (PARTITION BY a.query ORDER BY s.distance, s.tid) AS rank
 		FROM asked AS a, LATERAL (%s LIMIT %s) AS s (tid, distance)', statement, k);
 	RETURN QUERY SELECT count(*), count(*) FILTER (WHERE f.tid IS DISTINCT FROM s.tid
 			OR f.distance IS DISTINCT FROM s.distance),
@@ -95,6 +95,12 @@ DELETE FROM many WHERE id % 4 <> 0;
 SELECT count(*) = 1500 AS all_rows FROM gpuvec_search('many_e', all_asked(), 10);
 VACUUM many;
 INSERT INTO many SELECT i, pg_temp.point(i, 20) FROM generate_series(2001, 2900) AS i;
+SELECT * FROM pg_temp.differ('many_e', 10, 'SELECT ctid, e <-> a.v FROM many ORDER BY e <-> a.v');
+DROP INDEX many_e;
+CREATE INDEX many_e ON many USING gpuivfpq (e) WITH (lists = 20, refine = half);
+SELECT * FROM pg_temp.differ('many_e', 10, 'SELECT ctid, e <-> a.v FROM many ORDER BY e <-> a.v');
+SELECT measured < 2 * 1500 AS few FROM (SELECT count(*) FROM gpuvec_search('many_e', all_asked(), 10) OFFSET 0) AS n, gpuvec_last_scan();
+DELETE FROM many WHERE id % 5 = 0;
 SELECT * FROM pg_temp.differ('many_e', 10, 'SELECT ctid, e <-> a.v FROM many ORDER BY e <-> a.v');
 DROP INDEX many_e;
 

@@ -258,6 +258,7 @@ give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
 	GvEncodeReply *reply;
 	GvEncoded	encoded;
 	GvEncoded	moved;
+	const uint8_t *behind;		/* neighbours: records, if any, and codes */
 	int64_t		most;
 	size_t		bytes;
 	GvStatus	status;
@@ -281,8 +282,9 @@ give_encoded(Building *building, const float *rows, int64_t first, int32_t n)
 	reply->n = n;
 	reply->nneighbours = encoded.nneighbours;
 	gv_encoded_open(spec, reply + 1, n, encoded.nneighbours, &moved);
-	memmove(moved.codes, encoded.codes,
-			bytes - (size_t) (encoded.codes - (uint8_t *) reply));
+	behind = encoded.records != NULL ? encoded.records : encoded.codes;
+	memmove(moved.records != NULL ? moved.records : moved.codes, behind,
+			bytes - (size_t) (behind - (uint8_t *) reply));
 	gv_reply_cut(building->connection, sizeof(*reply) +
 				 gv_encoded_bytes(spec, n, encoded.nneighbours));
 }

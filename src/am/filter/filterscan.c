@@ -113,12 +113,11 @@ row_is_admitted(void *arg, double distance)
 	IvfpqFilterScan *state = arg;
 	ExprContext *context = state->css.ss.ps.ps_ExprContext;
 	bool		admitted;
-	bool		isnull;
 
 	ResetExprContext(context);
 	make_row(state, state->filter.row);
-	(void) IvfpqScanDistance(state->index->iss_ScanDesc, &isnull);
-	put_distance(state, distance, isnull);
+	put_distance(state, distance,
+				 IvfpqScanIsOfNull(state->index->iss_ScanDesc));
 	admitted = ExecQual(state->late, context);
 	if (!admitted)
 		InstrCountFiltered1(state, 1);

@@ -194,6 +194,13 @@ IvfpqMeasurePrefetch(IvfpqMeasure *measure, const uint64 *ids, int64 n)
 					   measure->is_heap ? n : 0, IVFPQ_ID_SHIFT);
 }
 
+/* Are there rows left whose pages are to be prefetched? */
+bool
+IvfpqMeasureIsPrefetching(const IvfpqMeasure *measure)
+{
+	return measure->prefetch.next < measure->prefetch.n;
+}
+
 /*
  * The same of rows [n] of ascending ids that will all be fetched: they are
  * brought into the processor's cache as well.
@@ -262,7 +269,7 @@ IvfpqMeasureSees(IvfpqMeasure *measure, uint64 id)
 
 /*
  * Somebody else will fetch the row that an index entry points to: for
- * prefetching it is as if the page was read here.
+ * prefetching, which goes on, it is as if the page was read here.
  */
 void
 IvfpqMeasureForesee(IvfpqMeasure *measure, uint64 id)
@@ -272,17 +279,7 @@ IvfpqMeasureForesee(IvfpqMeasure *measure, uint64 id)
 	IvfpqIdToTid(id, &tid);
 	check_tid(measure, &tid);
 	IvfpqPrefetchTo(&measure->prefetch, ItemPointerGetBlockNumber(&tid));
-	measure->foreseen = true;
-	measure->had_read = IvfpqCountReads();
-}
-
-/* Now it has. */
-void
-IvfpqMeasureForeseen(IvfpqMeasure *measure)
-{
-	if (measure->foreseen)
-		IvfpqPrefetchNotice(measure->heap, &measure->had_read);
-	measure->foreseen = false;
+	table_index_fetch_reset(measure->fetch);
 }
 
 /*

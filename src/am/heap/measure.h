@@ -45,9 +45,6 @@ typedef struct IvfpqMeasure
 	bool		asks_dead;		/* all_dead is wanted, */
 	bool		all_dead;		/* of a row not seen: no snapshot ever will */
 	bool		is_heap;
-	bool		foreseen;		/* a row that somebody else fetches: before
-								 * that so many pages had been read */
-	int64		had_read;
 	IvfpqPrefetchRow prefetch_row;	/* rows to be fetched, of a heap */
 	IvfpqPrefetch prefetch;		/* the same, or rows foreseen */
 } IvfpqMeasure;
@@ -78,7 +75,7 @@ extern bool IvfpqMeasureOther(IvfpqMeasure *measure, TupleTableSlot *row,
 							  double *distance);
 extern bool IvfpqMeasureSees(IvfpqMeasure *measure, uint64 id);
 extern void IvfpqMeasureForesee(IvfpqMeasure *measure, uint64 id);
-extern void IvfpqMeasureForeseen(IvfpqMeasure *measure);
+extern bool IvfpqMeasureIsPrefetching(const IvfpqMeasure *measure);
 extern void IvfpqMeasurePause(IvfpqMeasure *measure);
 extern void IvfpqMeasureEnd(IvfpqMeasure *measure);
 

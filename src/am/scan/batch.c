@@ -112,6 +112,8 @@ bound_rows(IvfpqScan *state, uint64 *ids, int64 count)
 	pfree(bounds);
 	if (IvfpqMeasureIsCold(state->measure))
 		IvfpqQueuePrefetch(&state->queue, added);
+	/* so far what was read were pages of the index */
+	IvfpqMeasurePrefetch(state->measure, NULL, 0);
 }
 
 /*
@@ -262,6 +264,9 @@ IvfpqNextBatch(IvfpqScan *state)
 	MemoryContext oldcontext = MemoryContextSwitchTo(state->batches);
 	bool		last;
 
+	/* rows of the queue are prefetched no more: their order will change */
+	if (state->measure != NULL && IvfpqMeasureIsPrefetching(state->measure))
+		IvfpqMeasurePause(state->measure);
 	if (state->filter != NULL && IvfpqRadiusIsRead(state))
 	{
 		MemoryContextSwitchTo(oldcontext);

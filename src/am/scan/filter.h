@@ -82,6 +82,6 @@ typedef struct IvfpqFilterReport
 } IvfpqFilterReport;
 
 extern void IvfpqScanFilter(IndexScanDesc scan, IvfpqFilter *filter);
-extern double IvfpqScanDistance(IndexScanDesc scan, bool *isnull);
+extern bool IvfpqScanIsOfNull(IndexScanDesc scan);
 
 #endif							/* IVFPQ_FILTER_H */

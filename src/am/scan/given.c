@@ -157,10 +157,3 @@ IvfpqGivenIsLate(IvfpqScan *state, IvfpqNextRow *row)
 	state->late += is_late;
 	return is_late;
 }
-
-/* The distance of the row given out last, where all are measured. */
-double
-IvfpqGivenDistance(const IvfpqScan *state)
-{
-	return state->rows_given.last.least;
-}

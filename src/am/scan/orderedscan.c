@@ -289,15 +289,18 @@ queue_next(IvfpqScan *state, IvfpqNextRow *next)
 {
 	IvfpqQueue *queue = &state->queue;
 	IvfpqQueuedRow *row = IvfpqQueueTake(queue);
+	bool		decided = false;
 	double		distance;
 
 	if (row != NULL && row->bounded)
 	{
 		/* pages of rows that come up next, as many as the batch is good for */
-		IvfpqMeasurePrefetch(state->measure,
-							 queue->prefetch + queue->ntaken,
-							 Max(0, Min(queue->nprefetch - queue->ntaken,
-										state->quota - state->given)));
+		if (queue->ntaken < queue->nprefetch &&
+			!IvfpqMeasureIsPrefetching(state->measure))
+			IvfpqMeasurePrefetch(state->measure,
+								 queue->prefetch + queue->ntaken,
+								 Max(0, Min(queue->nprefetch - queue->ntaken,
+											state->quota - state->given)));
 		for (; row != NULL && row->bounded; row = IvfpqQueueTake(queue))
 		{
 			CHECK_FOR_INTERRUPTS();
@@ -306,7 +309,8 @@ queue_next(IvfpqScan *state, IvfpqNextRow *next)
 			if (queue->ntaken < queue->nprefetch &&
 				queue->prefetch[queue->ntaken] == row->id)
 				queue->ntaken++;
-			if (is_decided(state, row))
+			decided = is_decided(state, row);
+			if (decided)
 			{
 				IvfpqMeasureForesee(state->measure, row->id);
 				break;
@@ -316,7 +320,8 @@ queue_next(IvfpqScan *state, IvfpqNextRow *next)
 			else
 				state->taken += state->measure->rejected;
 		}
-		IvfpqMeasurePause(state->measure);
+		if (!decided)
+			IvfpqMeasurePause(state->measure);
 	}
 	if (row == NULL)
 		return false;
@@ -435,8 +440,6 @@ ivfpqgettuple(IndexScanDesc scan, ScanDirection dir)
 	oldcontext = MemoryContextSwitchTo(state->context);
 	if (!state->started)
 		start_scan(scan);
-	else if (state->measure != NULL)
-		IvfpqMeasureForeseen(state->measure);
 	found = next_row(scan, &row);
 	MemoryContextSwitchTo(oldcontext);
 
@@ -459,12 +462,9 @@ IvfpqScanFilter(IndexScanDesc scan, IvfpqFilter *filter)
 	((IvfpqScan *) scan->opaque)->filter = filter;
 }
 
-/* The distance of the row given out last. */
-double
-IvfpqScanDistance(IndexScanDesc scan, bool *isnull)
+/* Is the query NULL, and so are all distances? */
+bool
+IvfpqScanIsOfNull(IndexScanDesc scan)
 {
-	IvfpqScan  *state = (IvfpqScan *) scan->opaque;
-
-	*isnull = state->null_query;
-	return IvfpqGivenDistance(state);
+	return ((IvfpqScan *) scan->opaque)->null_query;
 }

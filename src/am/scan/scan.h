@@ -195,7 +195,6 @@ extern double IvfpqQueueLeast(const IvfpqQueue *queue);
 extern void IvfpqGivenAdd(IvfpqScan *state, const IvfpqNextRow *row);
 extern bool IvfpqGivenSettle(IvfpqScan *state);
 extern bool IvfpqGivenIsLate(IvfpqScan *state, IvfpqNextRow *row);
-extern double IvfpqGivenDistance(const IvfpqScan *state);
 
 /* lastscan.c */
 extern void IvfpqScanReportOf(const IvfpqScan *state, IvfpqScanReport *report);

@@ -1,0 +1,117 @@
+/*
+ * gv_portable_records.h
+ *		Refine records, of bytes and of halves: what portable.c does of them,
+ *		and all levels have to.
+ */
+
+/* |q - x^|^2 in fp32. */
+static void
+record_squares(const float *restrict q, const GvRefine *record,
+			   int32_t dims, float *restrict sums)
+{
+	const uint8_t *restrict codes = record->codes;
+	float		min = record->min;
+	float		step = record->step;
+	int32_t		i;
+	int			l;
+
+	for (l = 0; l < LANES; l++)
+		sums[l] = 0.0f;
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (l = 0; l < LANES; l++)
+		{
+			float		diff = q[i + l] -
+			gv_refine_decode(min, step, codes[i + l]);
+
+			sums[l] += diff * diff;
+		}
+	for (l = 0; i < dims; i++, l++)
+	{
+		float		diff = q[i] - gv_refine_decode(min, step, codes[i]);
+
+		sums[l] += diff * diff;
+	}
+}
+
+/* <q, x^> in fp32, and the sum of its terms' magnitudes. */
+static void
+record_products(const float *restrict q, const GvRefine *record,
+				int32_t dims, float *restrict sums,
+				float *restrict magnitudes)
+{
+	const uint8_t *restrict codes = record->codes;
+	float		min = record->min;
+	float		step = record->step;
+	int32_t		i;
+	int			l;
+
+	for (l = 0; l < LANES; l++)
+		sums[l] = magnitudes[l] = 0.0f;
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (l = 0; l < LANES; l++)
+		{
+			float		term = q[i + l] *
+			gv_refine_decode(min, step, codes[i + l]);
+
+			sums[l] += term;
+			magnitudes[l] += fabsf(term);
+		}
+	for (l = 0; i < dims; i++, l++)
+	{
+		float		term = q[i] * gv_refine_decode(min, step, codes[i]);
+
+		sums[l] += term;
+		magnitudes[l] += fabsf(term);
+	}
+}
+
+/* The same of halves. */
+static void
+half_squares(const float *restrict q, const uint16_t *restrict halves,
+			 int32_t dims, float *restrict sums)
+{
+	int32_t		i;
+	int			l;
+
+	for (l = 0; l < LANES; l++)
+		sums[l] = 0.0f;
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (l = 0; l < LANES; l++)
+		{
+			float		diff = q[i + l] - gv_half_value(halves[i + l]);
+
+			sums[l] += diff * diff;
+		}
+	for (l = 0; i < dims; i++, l++)
+	{
+		float		diff = q[i] - gv_half_value(halves[i]);
+
+		sums[l] += diff * diff;
+	}
+}
+
+static void
+half_products(const float *restrict q, const uint16_t *restrict halves,
+			  int32_t dims, float *restrict sums, float *restrict magnitudes)
+{
+	int32_t		i;
+	int			l;
+
+	for (l = 0; l < LANES; l++)
+		sums[l] = magnitudes[l] = 0.0f;
+	for (i = 0; i + LANES <= dims; i += LANES)
+		for (l = 0; l < LANES; l++)
+		{
+			float		term = q[i + l] * gv_half_value(halves[i + l]);
+
+			sums[l] += term;
+			magnitudes[l] += fabsf(term);
+		}
+	for (l = 0; i < dims; i++, l++)
+	{
+		float		term = q[i] * gv_half_value(halves[i]);
+
+		sums[l] += term;
+		magnitudes[l] += fabsf(term);
+	}
+}
