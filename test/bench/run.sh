@@ -17,6 +17,7 @@
 #             of its own
 #   commits   two trees of gpuvec, one beside the other: BEFORE AFTER DATA
 #   many      gpuvec_search beside a LATERAL join of index scans
+#   rotate    recall of indexes that rotate vectors, beside those that do not
 #   setsql    functions over sets of rows, by a card and in the session; takes
 #             no DATA (test/gpu/run.sh sets)
 # or, on a database of yours, with the indexes that a column has:
@@ -76,7 +77,7 @@ main() {
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
 		;;
-	compare | inserts | lists | targets | where | keys | vectordbbench | foreign | many)
+	compare | inserts | lists | targets | where | keys | vectordbbench | foreign | many | rotate)
 		program=$1
 		shift
 		;;
