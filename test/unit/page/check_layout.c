@@ -26,6 +26,20 @@ static const IvfpqKeyForm forms[] = {
 	IVFPQ_KEY_ORDERED}, {8, 8, 8, 8, 8, 8, 8}}
 };
 
+#ifdef USE_ASSERT_CHECKING
+/* An assertion of layout.c fails, of a server that has assertions. */
+void
+ExceptionalCondition(const char *condition,
+#if PG_VERSION_NUM < 160000
+					 const char *kind,
+#endif
+					 const char *file, int line)
+{
+	printf("FAILED: %s, %s:%d\n", condition, file, line);
+	exit(1);
+}
+#endif
+
 static void
 check(bool ok, const char *what, int number)
 {
