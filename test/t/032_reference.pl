@@ -216,7 +216,8 @@ for my $option (@options)
 	my ($name, $type, $default) = @$option;
 	my ($out, $expected) =
 	    $type =~ /^integer (-?\d+) to (\d+)$/ ? ($1 - 1, qq{between "$1" and "$2"})
-	  : $type =~ /^enum (\w+), (\w+)$/ ? ("no$1", qq{"$1" and "$2"})
+	  : $type =~ /^enum (\w.*), (\w+)$/
+	  ? ('noname', join(', ', map { qq{"$_"} } split(/, /, $1)) . qq{ and "$2"})
 	  : (0, 'a type that this test knows');
 	my $create = "CREATE INDEX ON odd USING gpuivfpq (e) WITH ($name = ";
 	my ($status, undef, $stderr) = $node->psql('postgres', "$create $out)");
